@@ -1,0 +1,60 @@
+/* Status codes and the error trail: how every fallible call of weft reports.
+ *
+ * A call returns WEFT_OK (0), WEFT_PENDING (1) or a negative code grouped by what is lost: the call, the
+ * operation, the communicator, the process. The first detector writes one message with the values
+ * involved; each caller on the way up adds a breadcrumb. Both are kept per thread and never printed
+ * by the library. */
+#ifndef WEFT_STATUS_H
+#define WEFT_STATUS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define WEFT_STATUS_LIST(X)                                                                        \
+    X(OK, 0, "success")                                                                            \
+    X(PENDING, 1, "not finished yet")                                                              \
+    X(E_ARG, -1, "bad argument")                                                                   \
+    X(E_SHAPE, -2, "shapes do not fit")                                                            \
+    X(E_LAYOUT, -3, "layout not possible")                                                         \
+    X(E_NO_IMPL, -4, "not applicable here")                                                        \
+    X(E_NOT_FOUND, -5, "not found")                                                                \
+    X(E_NOMEM, -20, "out of memory")                                                               \
+    X(E_IO, -21, "input or output failed")                                                         \
+    X(E_CORRUPT, -22, "damaged data")                                                              \
+    X(E_NUMERIC, -23, "not a finite number")                                                       \
+    X(E_STOPPED, -24, "stopped on request")                                                        \
+    X(E_PEER, -40, "a peer failed")                                                                \
+    X(E_TIMEOUT, -41, "timed out")                                                                 \
+    X(E_MISMATCH, -42, "peers disagree")                                                           \
+    X(E_DEVICE, -60, "device failed")                                                              \
+    X(E_BUG, -99, "internal error")
+
+typedef enum weft_status {
+#define WEFT_STATUS_ROW(name, value, text) WEFT_##name = value,
+    WEFT_STATUS_LIST(WEFT_STATUS_ROW)
+#undef WEFT_STATUS_ROW
+} weft_status;
+
+#if defined(__GNUC__)
+#define WEFT_API __attribute__((visibility("default")))
+#define WEFT_CHECKED __attribute__((warn_unused_result))
+#else
+#define WEFT_API
+#define WEFT_CHECKED
+#endif
+
+/** Short text of a status code, for example "shapes do not fit". Never NULL; static storage. */
+WEFT_API const char *weft_status_text(weft_status status);
+
+/** The message of this thread's last failure, "" if none. Borrowed until this thread's next failing call. */
+WEFT_API const char *weft_error_message(void);
+
+/** The breadcrumbs of this thread's last failure, innermost first, one "function (file:line)" a line.
+ *  Borrowed until this thread's next failing call. */
+WEFT_API const char *weft_error_trail(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,54 @@
+/* Element types and tensor descriptors. */
+#ifndef WEFT_TYPES_H
+#define WEFT_TYPES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "weft/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* name, bytes, text, safetensors name */
+#define WEFT_DTYPE_LIST(X)                                                                         \
+    X(F32, 4, "f32", "F32")                                                                        \
+    X(BF16, 2, "bf16", "BF16")                                                                     \
+    X(F16, 2, "f16", "F16")                                                                        \
+    X(F64, 8, "f64", "F64")                                                                        \
+    X(I32, 4, "i32", "I32")                                                                        \
+    X(I64, 8, "i64", "I64")                                                                        \
+    X(U16, 2, "u16", "U16")                                                                        \
+    X(U8, 1, "u8", "U8")                                                                           \
+    X(BOOL, 1, "bool", "BOOL")
+
+typedef enum weft_dtype {
+#define WEFT_DTYPE_ROW(name, bytes, text, st) WEFT_##name,
+    WEFT_DTYPE_LIST(WEFT_DTYPE_ROW)
+#undef WEFT_DTYPE_ROW
+    WEFT_DTYPES
+} weft_dtype;
+
+enum { WEFT_MAX_RANK = 8 };
+
+/* What a tensor is, without its data: row-major, contiguous, little endian. Sizes may be 0 or 1. */
+typedef struct weft_desc {
+    weft_dtype dtype;
+    int rank; /* 0 (a scalar) to WEFT_MAX_RANK */
+    int64_t shape[WEFT_MAX_RANK];
+} weft_desc;
+
+WEFT_API const char *weft_dtype_text(weft_dtype dtype); /* "f32"; "?" for a value outside the enum */
+WEFT_API size_t weft_dtype_bytes(weft_dtype dtype);
+
+/** A descriptor: weft_desc_of(WEFT_F32, 2, (int64_t[]){3, 4}). A rank outside 0..8 gives rank -1, which every
+ *  call refuses with WEFT_E_SHAPE. */
+WEFT_API weft_desc weft_desc_of(weft_dtype dtype, int rank, const int64_t *shape);
+WEFT_API int64_t weft_desc_elems(const weft_desc *desc); /* 1 for a scalar */
+WEFT_API int64_t weft_desc_bytes(const weft_desc *desc);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,35 @@
+/* Fault points. */
+#include "base/fault.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+
+typedef struct fault_state {
+    _Atomic bool armed;
+    _Atomic int64_t seen, nth;
+    _Atomic bool forever;
+    _Atomic int error_number;
+} fault_state;
+
+static fault_state state[WEFTI_FAULT_KINDS];
+
+void wefti_fault_arm(wefti_fault_kind kind, int64_t nth, bool forever, int error_number) {
+    fault_state *s = &state[kind];
+    atomic_store(&s->armed, false);
+    atomic_store(&s->seen, 0);
+    atomic_store(&s->nth, nth);
+    atomic_store(&s->forever, forever);
+    atomic_store(&s->error_number, error_number ? error_number : EIO);
+    atomic_store(&s->armed, nth >= 0);
+}
+
+int64_t wefti_fault_count(wefti_fault_kind kind) { return atomic_load(&state[kind].seen); }
+int wefti_fault_errno(wefti_fault_kind kind) { return atomic_load(&state[kind].error_number); }
+
+bool wefti_fault_due(wefti_fault_kind kind) {
+    fault_state *s = &state[kind];
+    if (!atomic_load_explicit(&s->armed, memory_order_relaxed)) return false;
+    int64_t call = atomic_fetch_add(&s->seen, 1);
+    int64_t nth = atomic_load(&s->nth);
+    return call == nth || (call > nth && atomic_load(&s->forever));
+}

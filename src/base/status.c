@@ -1,0 +1,72 @@
+/* The per-thread error trail. */
+#include "base/status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MESSAGE_BYTES = 2048, TRAIL_BYTES = 2048 };
+
+static _Thread_local char message[MESSAGE_BYTES];
+static _Thread_local char trail[TRAIL_BYTES];
+static _Thread_local size_t trail_used;
+
+const char *weft_status_text(weft_status status) {
+    switch (status) {
+#define WEFT_STATUS_ROW(name, value, text)                                                         \
+    case WEFT_##name: return text;
+        WEFT_STATUS_LIST(WEFT_STATUS_ROW)
+#undef WEFT_STATUS_ROW
+    }
+    return "unknown status";
+}
+
+const char *weft_error_message(void) { return message; }
+const char *weft_error_trail(void) { return trail; }
+
+void wefti_error_clear(void) {
+    message[0] = '\0';
+    trail[0] = '\0';
+    trail_used = 0;
+}
+
+weft_status wefti_note(weft_status status, const char *function, const char *file, int line) {
+    const char *base = strrchr(file, '/');
+    int n = snprintf(trail + trail_used, TRAIL_BYTES - trail_used, "%s (%s:%d)\n", function,
+                     base ? base + 1 : file, line);
+    if (n > 0 && (size_t)n < TRAIL_BYTES - trail_used) trail_used += (size_t)n;
+    trail[trail_used] = '\0';
+    return status;
+}
+
+weft_status wefti_raise(weft_status status, const char *function, const char *file, int line,
+                        const char *format, ...) {
+    char fresh[MESSAGE_BYTES]; /* arguments may point into the old message */
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(fresh, sizeof fresh, format, args);
+    va_end(args);
+    memcpy(message, fresh, sizeof fresh);
+    trail_used = 0;
+    return wefti_note(status, function, file, line);
+}
+
+weft_status wefti_prefix(weft_status status, const char *format, ...) {
+    char fresh[MESSAGE_BYTES];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(fresh, sizeof fresh, format, args);
+    va_end(args);
+    if (n < 0 || (size_t)n >= sizeof fresh - 3) return status;
+    (void)snprintf(fresh + n, sizeof fresh - (size_t)n, ": %.*s", (int)(sizeof fresh - (size_t)n - 3),
+                   message);
+    memcpy(message, fresh, sizeof fresh);
+    return status;
+}
+
+weft_status wefti_adopt(weft_status status, const char *text) {
+    char fresh[MESSAGE_BYTES];
+    (void)snprintf(fresh, sizeof fresh, "%s", text);
+    memcpy(message, fresh, sizeof fresh);
+    return status;
+}

@@ -1,0 +1,27 @@
+/* Growing text, and the nearest known word for a mistyped one. */
+#ifndef WEFTI_BASE_TEXT_H
+#define WEFTI_BASE_TEXT_H
+
+#include <stdint.h>
+
+#include "base/status.h"
+
+/* Zero-initialise; sticky out-of-memory; wefti_text_take returns the string (or NULL) and resets. */
+typedef struct wefti_text {
+    char *data;
+    int64_t used, capacity;
+    int failed;
+} wefti_text;
+void wefti_text_add(wefti_text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void wefti_text_add_bytes(wefti_text *t, const char *bytes, int64_t count);
+char *wefti_text_take(wefti_text *t);
+void wefti_text_free(wefti_text *t);
+
+/* The entry of `words` (NULL-terminated) nearest to `word` by edit distance, or NULL when none is within
+ * max(2, length / 3) edits. */
+const char *wefti_nearest(const char *word, const char *const *words);
+
+/* "1.5 GiB" into a caller's buffer; returns it. */
+char *wefti_bytes_text(int64_t bytes, char out[32]);
+
+#endif
