@@ -1,0 +1,14 @@
+# Vector forms of the kernels: each file is compiled for its own instructions and chosen at run time (isa.h).
+# Contraction is allowed in these files: a * b + c written on vectors is meant as one fused operation.
+set(WEFT_KERNEL_OPTIONS -O3 -ffp-contract=fast)
+set_source_files_properties(src/backend/cpu/gemm_plain.c PROPERTIES COMPILE_OPTIONS
+                            "${WEFT_KERNEL_OPTIONS}")
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  set_source_files_properties(src/backend/cpu/gemm_avx2.c PROPERTIES COMPILE_OPTIONS
+                              "${WEFT_KERNEL_OPTIONS};-mavx2;-mfma;-mf16c")
+  set_source_files_properties(
+    src/backend/cpu/gemm_avx512.c
+    PROPERTIES COMPILE_OPTIONS
+               "${WEFT_KERNEL_OPTIONS};-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mfma;-mprefer-vector-width=512"
+  )
+endif()

@@ -1,0 +1,69 @@
+/* See isa.h. The environment is read at each call: it costs nothing beside preparing a kernel, and
+ * keeps the library free of hidden state. */
+#include "backend/cpu/isa.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const names[WEFTI_ISAS] = {"plain", "avx2", "avx512"};
+
+const char *wefti_isa_text(wefti_isa isa) {
+    return (unsigned)isa < WEFTI_ISAS ? names[isa] : "?";
+}
+
+#if defined(__x86_64__)
+
+#include <cpuid.h>
+
+bool wefti_isa_has(wefti_isa isa) {
+    __builtin_cpu_init();
+    switch (isa) {
+    case WEFTI_ISA_PLAIN:
+        return true;
+    case WEFTI_ISA_AVX2:
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    case WEFTI_ISA_AVX512:
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+               __builtin_cpu_supports("fma");
+    case WEFTI_ISAS:
+        break;
+    }
+    return false;
+}
+
+bool wefti_isa_has_avx512_bf16(void) {
+    unsigned a, b, c, d;
+    return wefti_isa_has(WEFTI_ISA_AVX512) && __get_cpuid_count(7, 1, &a, &b, &c, &d) &&
+           (a >> 5 & 1u);
+}
+
+bool wefti_isa_has_amx_bf16(void) {
+    unsigned a, b, c, d;
+    return wefti_isa_has(WEFTI_ISA_AVX512) && __get_cpuid_count(7, 0, &a, &b, &c, &d) &&
+           (d >> 22 & 1u) && (d >> 24 & 1u);
+}
+
+#else
+
+bool wefti_isa_has(wefti_isa isa) {
+    return isa == WEFTI_ISA_PLAIN;
+}
+bool wefti_isa_has_avx512_bf16(void) {
+    return false;
+}
+bool wefti_isa_has_amx_bf16(void) {
+    return false;
+}
+
+#endif
+
+wefti_isa wefti_isa_best(void) {
+    wefti_isa best = WEFTI_ISA_PLAIN;
+    for (int isa = 0; isa < WEFTI_ISAS; isa++)
+        if (wefti_isa_has((wefti_isa)isa)) best = (wefti_isa)isa;
+    const char *wanted = getenv("WEFT_ISA");
+    for (int isa = 0; wanted && isa < (int)best; isa++)
+        if (strcmp(wanted, names[isa]) == 0) best = (wefti_isa)isa;
+    return best;
+}
