@@ -1,0 +1,411 @@
+/* Files through one door. See base/io.h. Every system call that a disk can fail is a fault point.
+ */
+#include "base/io.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fault.h"
+#include "base/memory.h"
+
+/* True when this I/O call must fail; errno is set as the disk would have set it. */
+static bool faulty(void) {
+    if (!wefti_fault_due(WEFTI_FAULT_IO)) return false;
+    errno = wefti_fault_errno(WEFTI_FAULT_IO);
+    return true;
+}
+
+/* Raise the failure of a system call on `path`, from errno. */
+static weft_status failed(const char *what, const char *path) {
+    int error = errno;
+    weft_status status = error == ENOENT ? WEFT_E_NOT_FOUND : WEFT_E_IO;
+    return WEFT_RAISE(status, "cannot %s %s: %s", what, path, strerror(error));
+}
+
+/* O_NONBLOCK: opening a named pipe without a writer must not wait for ever. */
+static weft_status open_for_reading(const char *path, int *out_fd, struct stat *out_stat) {
+    int fd = faulty() ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return failed("open", path);
+    if (faulty() || fstat(fd, out_stat)) {
+        weft_status status = failed("read the size of", path);
+        close(fd);
+        return status;
+    }
+    *out_fd = fd;
+    return WEFT_OK;
+}
+
+weft_status wefti_file_map_open(const char *path, wefti_file_map *out) {
+    int fd;
+    struct stat info;
+    WEFT_TRY(open_for_reading(path, &fd, &info));
+    weft_status status = WEFT_OK;
+    wefti_file_map map = {.data = (const unsigned char *)"", .bytes = (int64_t)info.st_size};
+    if (!S_ISREG(info.st_mode)) {
+        status = WEFT_RAISE(WEFT_E_IO, "%s is %s, not a file", path,
+                            S_ISDIR(info.st_mode) ? "a directory" : "a device, pipe or socket");
+    } else if (map.bytes > 0) {
+        void *at =
+            faulty() ? MAP_FAILED : mmap(NULL, (size_t)map.bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (at == MAP_FAILED) {
+            status = failed("map", path);
+        } else {
+            map.handle = at;
+            map.data = at;
+        }
+    }
+    close(fd); /* the mapping outlives the descriptor */
+    if (status < 0) return status;
+    *out = map;
+    return WEFT_OK;
+}
+
+void wefti_file_map_close(wefti_file_map *map) {
+    if (!map) return;
+    if (map->handle) munmap(map->handle, (size_t)map->bytes);
+    *map = (wefti_file_map){0};
+}
+
+/* read() until `bytes` or the end; -1 with errno on failure. */
+static ssize_t read_fully(int fd, char *to, size_t bytes) {
+    size_t got = 0;
+    while (got < bytes) {
+        ssize_t n = faulty() ? -1 : read(fd, to + got, bytes - got);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return -1;
+        if (n == 0) break;
+        got += (size_t)n;
+    }
+    return (ssize_t)got;
+}
+
+/* The size of a file is a hint only: pipes and files under /proc have none. */
+static weft_status read_all(int fd, const char *path, int64_t hint, int64_t limit, char **out,
+                            int64_t *out_bytes) {
+    int64_t capacity = (hint > 0 && hint < limit ? hint : hint > 0 ? limit : 4096) + 1;
+    if (capacity > limit + 1) capacity = limit + 1;
+    char *data = wefti_alloc((size_t)capacity + 1);
+    WEFT_REQUIRE(data, WEFT_E_NOMEM, "no memory for the %lld bytes of %s", (long long)capacity,
+                 path);
+    int64_t used = 0;
+    for (;;) {
+        ssize_t n = read_fully(fd, data + used, (size_t)(capacity - used));
+        if (n < 0) {
+            weft_status status = failed("read", path);
+            wefti_free(data);
+            return status;
+        }
+        used += n;
+        if (used > limit) {
+            wefti_free(data);
+            WEFT_FAIL(WEFT_E_IO, "%s has more than the %lld bytes that such a file may have", path,
+                      (long long)limit);
+        }
+        if (used < capacity) break; /* the end */
+        capacity = capacity > limit / 2 ? limit + 1 : capacity * 2;
+        char *bigger = wefti_realloc(data, (size_t)capacity + 1);
+        if (!bigger) {
+            wefti_free(data);
+            WEFT_FAIL(WEFT_E_NOMEM, "no memory for the %lld bytes of %s", (long long)capacity,
+                      path);
+        }
+        data = bigger;
+    }
+    data[used] = '\0';
+    *out = data;
+    *out_bytes = used;
+    return WEFT_OK;
+}
+
+weft_status wefti_file_read(const char *path, int64_t limit, char **out, int64_t *out_bytes) {
+    WEFT_REQUIRE(limit >= 0 && limit < INT64_MAX - 2, WEFT_E_ARG, "%lld is not a limit in bytes",
+                 (long long)limit);
+    int fd;
+    struct stat info;
+    WEFT_TRY(open_for_reading(path, &fd, &info));
+    weft_status status;
+    if (S_ISREG(info.st_mode) && info.st_size > limit) {
+        status = WEFT_RAISE(WEFT_E_IO, "%s has %lld bytes; such a file may have at most %lld", path,
+                            (long long)info.st_size, (long long)limit);
+    } else {
+        (void)fcntl(fd, F_SETFL, 0); /* a pipe with a writer may be waited for */
+        status =
+            read_all(fd, path, S_ISREG(info.st_mode) ? info.st_size : 0, limit, out, out_bytes);
+    }
+    close(fd);
+    return status;
+}
+
+struct wefti_writer {
+    int fd;
+    char *path, *temporary;
+};
+
+static void writer_free(wefti_writer *w) {
+    wefti_free(w->path);
+    wefti_free(w->temporary);
+    wefti_free(w);
+}
+
+/* The name carries the process id so that two writers of one path do not share a file; a number is
+ * tried behind it because ids repeat (containers, leftovers of a crash). */
+static weft_status open_temporary(wefti_writer *w) {
+    enum { ATTEMPTS = 100 };
+    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+        char *name = wefti_format("%s.%ld.%d.tmp", w->path, (long)getpid(), attempt);
+        WEFT_REQUIRE(name, WEFT_E_NOMEM, "no memory for the name of a file");
+        int fd = faulty() ? -1 : open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (fd >= 0) {
+            w->fd = fd;
+            w->temporary = name;
+            return WEFT_OK;
+        }
+        weft_status status = errno == EEXIST ? WEFT_OK : failed("create", name);
+        wefti_free(name);
+        if (status < 0) return status;
+    }
+    WEFT_FAIL(WEFT_E_IO, "cannot create a file beside %s: %d temporary names are taken", w->path,
+              ATTEMPTS);
+}
+
+weft_status wefti_writer_open(const char *path, wefti_writer **out) {
+    wefti_writer *w;
+    WEFT_NEW(w, wefti_writer);
+    w->fd = -1;
+    w->path = wefti_strdup(path);
+    weft_status status = w->path ? open_temporary(w) : WEFT_RAISE(WEFT_E_NOMEM, "no memory");
+    if (status < 0) {
+        writer_free(w);
+        return status;
+    }
+    *out = w;
+    return WEFT_OK;
+}
+
+weft_status wefti_writer_write(wefti_writer *w, const void *data, size_t bytes) {
+    const char *from = data;
+    while (bytes) {
+        ssize_t n = faulty() ? -1 : write(w->fd, from, bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return failed("write", w->temporary);
+        from += n;
+        bytes -= (size_t)n;
+    }
+    return WEFT_OK;
+}
+
+/* The directory that holds `path`, as a fresh string; NULL without memory. */
+static char *directory_of(const char *path) {
+    const char *slash = strrchr(path, '/');
+    if (!slash) return wefti_strdup(".");
+    if (slash == path) return wefti_strdup("/");
+    return wefti_format("%.*s", (int)(slash - path), path);
+}
+
+static weft_status sync_directory_of(const char *path) {
+    char *directory = directory_of(path);
+    WEFT_REQUIRE(directory, WEFT_E_NOMEM, "no memory for the name of a directory");
+    weft_status status = wefti_dir_sync(directory);
+    wefti_free(directory);
+    return status;
+}
+
+weft_status wefti_writer_commit(wefti_writer *w) {
+    /* A failed fsync may leave pages marked clean, so it must never be retried: the attempt is
+     * dead. */
+    weft_status status = faulty() || fsync(w->fd) ? failed("sync", w->temporary) : WEFT_OK;
+    bool closing_fails = faulty(); /* the descriptor is closed either way */
+    int closed = close(w->fd);
+    if (closing_fails) {
+        errno = wefti_fault_errno(WEFTI_FAULT_IO);
+        closed = -1;
+    }
+    w->fd = -1;
+    if (status >= 0 && closed && errno != EINTR) status = failed("close", w->temporary);
+    if (status >= 0 && (faulty() || rename(w->temporary, w->path)))
+        status = failed("rename a finished file to", w->path);
+    if (status < 0)
+        (void)unlink(w->temporary);
+    else
+        status = sync_directory_of(w->path);
+    writer_free(w);
+    return status;
+}
+
+void wefti_writer_abort(wefti_writer *w) {
+    if (!w) return;
+    close(w->fd);
+    (void)unlink(w->temporary);
+    writer_free(w);
+}
+
+weft_status wefti_file_write(const char *path, const void *data, size_t bytes) {
+    wefti_writer *w;
+    WEFT_TRY(wefti_writer_open(path, &w));
+    weft_status status = wefti_writer_write(w, data, bytes);
+    if (status < 0) {
+        wefti_writer_abort(w);
+        return status;
+    }
+    WEFT_TRY(wefti_writer_commit(w));
+    return WEFT_OK;
+}
+
+weft_status wefti_dir_make(const char *path) {
+    WEFT_REQUIRE(*path, WEFT_E_ARG, "the name of a directory is empty");
+    char *name = wefti_strdup(path);
+    WEFT_REQUIRE(name, WEFT_E_NOMEM, "no memory for the name of a directory");
+    weft_status status = WEFT_OK;
+    for (char *at = name + 1; status >= 0; at++) {
+        if (*at != '/' && *at != '\0') continue;
+        char saved = *at;
+        *at = '\0';
+        if (faulty() || mkdir(name, 0777)) {
+            /* an existing parent may answer EROFS or EACCES: what counts is that it is there */
+            int error = errno;
+            struct stat info;
+            bool refused = error == EEXIST || error == EROFS || error == EACCES;
+            bool there = refused && stat(name, &info) == 0 && S_ISDIR(info.st_mode);
+            errno = error;
+            if (!there) status = failed("create the directory", name);
+        }
+        *at = saved;
+        if (!saved) break;
+    }
+    wefti_free(name);
+    return status;
+}
+
+weft_status wefti_dir_sync(const char *path) {
+    int fd = faulty() ? -1 : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return failed("open the directory", path);
+    weft_status status = WEFT_OK;
+    /* EINVAL: a file system that cannot sync directories and orders renames itself */
+    if (faulty() || (fsync(fd) && errno != EINVAL)) status = failed("sync the directory", path);
+    close(fd);
+    return status;
+}
+
+weft_status wefti_rename(const char *from, const char *to) {
+    if (faulty() || rename(from, to)) {
+        int error = errno;
+        WEFT_FAIL(error == ENOENT ? WEFT_E_NOT_FOUND : WEFT_E_IO, "cannot rename %s to %s: %s",
+                  from, to, strerror(error));
+    }
+    return sync_directory_of(to);
+}
+
+/* Remove the entry `name` of directory `at`; `path` is for messages. */
+static weft_status remove_entry(int at, const char *name, const char *path);
+
+static weft_status remove_children(DIR *directory, const char *path) {
+    for (;;) {
+        errno = 0;
+        struct dirent *entry = faulty() ? NULL : readdir(directory);
+        if (!entry) return errno ? failed("list", path) : WEFT_OK;
+        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
+        char *child = wefti_format("%s/%s", path, entry->d_name);
+        WEFT_REQUIRE(child, WEFT_E_NOMEM, "no memory for the name of a file");
+        weft_status status = remove_entry(dirfd(directory), entry->d_name, child);
+        wefti_free(child);
+        if (status < 0) return status;
+    }
+}
+
+static weft_status remove_entry(int at, const char *name, const char *path) {
+    struct stat info;
+    if (faulty() || fstatat(at, name, &info, AT_SYMLINK_NOFOLLOW))
+        return errno == ENOENT ? WEFT_OK : failed("look at", path);
+    if (!S_ISDIR(info.st_mode)) {
+        if (faulty() || unlinkat(at, name, 0))
+            return errno == ENOENT ? WEFT_OK : failed("remove", path);
+        return WEFT_OK;
+    }
+    int fd = faulty() ? -1 : openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return failed("open the directory", path);
+    DIR *directory = fdopendir(fd);
+    if (!directory) {
+        weft_status status = failed("open the directory", path);
+        close(fd);
+        return status;
+    }
+    weft_status status = remove_children(directory, path);
+    closedir(directory);
+    if (status < 0) return status;
+    if (faulty() || unlinkat(at, name, AT_REMOVEDIR)) return failed("remove the directory", path);
+    return WEFT_OK;
+}
+
+weft_status wefti_remove_tree(const char *path) {
+    WEFT_REQUIRE(*path, WEFT_E_ARG, "the name of what to remove is empty");
+    return remove_entry(AT_FDCWD, path, path);
+}
+
+bool wefti_exists(const char *path) {
+    struct stat info;
+    return !faulty() && stat(path, &info) == 0;
+}
+
+bool wefti_is_dir(const char *path) {
+    struct stat info;
+    return !faulty() && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+/* Names of one directory, NUL-separated, as they come. */
+typedef struct name_block {
+    char *bytes;
+    int64_t used, capacity, count;
+} name_block;
+
+static weft_status collect_names(DIR *directory, const char *path, name_block *names) {
+    for (;;) {
+        errno = 0;
+        struct dirent *entry = faulty() ? NULL : readdir(directory);
+        if (!entry) return errno ? failed("list", path) : WEFT_OK;
+        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
+        int64_t length = (int64_t)strlen(entry->d_name) + 1;
+        while (names->used + length > names->capacity)
+            WEFT_TRY(WEFT_GROW(names->bytes, names->capacity, names->capacity));
+        memcpy(names->bytes + names->used, entry->d_name, (size_t)length);
+        names->used += length;
+        names->count++;
+    }
+}
+
+static int compare_names(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+weft_status wefti_dir_list(const char *path, char ***out_names, int64_t *out_count) {
+    DIR *directory = faulty() ? NULL : opendir(path);
+    if (!directory) return failed("list", path);
+    name_block names = {0};
+    weft_status status = collect_names(directory, path, &names);
+    closedir(directory);
+    char **list = NULL;
+    if (status >= 0) {
+        size_t pointers = (size_t)names.count * sizeof *list;
+        list = wefti_alloc(pointers + (size_t)names.used);
+        if (!list) {
+            status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for the %lld names in %s",
+                                (long long)names.count, path);
+        } else if (names.count) {
+            char *text = (char *)list + pointers;
+            memcpy(text, names.bytes, (size_t)names.used);
+            for (int64_t i = 0; i < names.count; i++, text += strlen(text) + 1) list[i] = text;
+            qsort(list, (size_t)names.count, sizeof *list, compare_names);
+        }
+    }
+    wefti_free(names.bytes);
+    if (status < 0) return status;
+    *out_names = list;
+    *out_count = names.count;
+    return WEFT_OK;
+}

@@ -1,0 +1,123 @@
+/* Growing text, nearest words, sizes for people. See base/text.h. */
+#include "base/text.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+
+/* Room for `more` bytes and a NUL. */
+static int reserve(wefti_text *t, int64_t more) {
+    if (t->failed) return 0;
+    int64_t wanted;
+    if (wefti_add_overflows(t->used, more, &wanted) || wefti_add_overflows(wanted, 1, &wanted)) {
+        t->failed = 1;
+        return 0;
+    }
+    if (wanted <= t->capacity) return 1;
+    int64_t capacity = wanted > INT64_MAX / 2 ? wanted : wanted * 2;
+    if (capacity < 64) capacity = 64;
+    char *bigger = wefti_realloc(t->data, (size_t)capacity);
+    if (!bigger) {
+        t->failed = 1;
+        return 0;
+    }
+    t->data = bigger;
+    t->capacity = capacity;
+    return 1;
+}
+
+void wefti_text_add(wefti_text *t, const char *format, ...) {
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int n = vsnprintf(NULL, 0, format, args);
+    if (n < 0) t->failed = 1;
+    if (reserve(t, n)) {
+        (void)vsnprintf(t->data + t->used, (size_t)n + 1, format, again);
+        t->used += n;
+    }
+    va_end(again);
+    va_end(args);
+}
+
+void wefti_text_add_bytes(wefti_text *t, const char *bytes, int64_t count) {
+    if (!reserve(t, count)) return;
+    if (count) memcpy(t->data + t->used, bytes, (size_t)count);
+    t->used += count;
+    t->data[t->used] = '\0';
+}
+
+char *wefti_text_take(wefti_text *t) {
+    char *text = NULL;
+    if (reserve(t, 0)) { /* an empty text is "", not NULL */
+        text = t->data;
+        text[t->used] = '\0';
+    } else {
+        wefti_free(t->data);
+    }
+    *t = (wefti_text){0};
+    return text;
+}
+
+void wefti_text_free(wefti_text *t) {
+    wefti_free(t->data);
+    *t = (wefti_text){0};
+}
+
+enum { WORD_BYTES = 128 }; /* longer words are nobody's typing mistake */
+
+/* Edit distance in which swapping two neighbours counts once (optimal string alignment): Wagner &
+ * Fischer, J. ACM 21 (1974), with Damerau's transposition. */
+static int distance(const char *a, int a_length, const char *b, int b_length) {
+    int rows[3][WORD_BYTES + 1];
+    int *before = rows[0], *above = rows[1], *row = rows[2];
+    for (int j = 0; j <= b_length; j++) above[j] = j;
+    for (int i = 1; i <= a_length; i++) {
+        row[0] = i;
+        for (int j = 1; j <= b_length; j++) {
+            int best = above[j - 1] + (a[i - 1] != b[j - 1]);
+            if (above[j] + 1 < best) best = above[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+                before[j - 2] + 1 < best)
+                best = before[j - 2] + 1;
+            row[j] = best;
+        }
+        int *spare = before;
+        before = above;
+        above = row;
+        row = spare;
+    }
+    return above[b_length];
+}
+
+const char *wefti_nearest(const char *word, const char *const *words) {
+    size_t length = strlen(word);
+    if (length > WORD_BYTES) return NULL;
+    int limit = length / 3 > 2 ? (int)(length / 3) : 2;
+    const char *best = NULL;
+    for (; *words; words++) {
+        size_t other = strlen(*words);
+        if (other > WORD_BYTES) continue;
+        int d = distance(word, (int)length, *words, (int)other);
+        if (d <= limit) {
+            best = *words;
+            limit = d - 1; /* only a nearer one replaces it */
+        }
+    }
+    return best;
+}
+
+char *wefti_bytes_text(int64_t bytes, char out[32]) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    double value = (double)bytes;
+    int unit = 0;
+    while (unit < 6 && (value >= 1023.95 || value <= -1023.95)) {
+        value /= 1024.0;
+        unit++;
+    }
+    (void)snprintf(out, 32, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+    return out;
+}

@@ -1,0 +1,253 @@
+/* Files: whole or absent, every call failed in turn, messages that name the path. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fault.h"
+#include "base/io.h"
+#include "base/memory.h"
+
+static char root[200];
+
+static const char *at(const char *name) {
+    static char paths[4][256];
+    static int next;
+    char *path = paths[next++ & 3];
+    (void)snprintf(path, sizeof paths[0], "%s/%s", root, name);
+    return path;
+}
+
+static int setup(void **state) {
+    (void)state;
+    const char *directory = getenv("TMPDIR");
+    (void)snprintf(root, sizeof root, "%s/weft-test-io-XXXXXX", directory ? directory : P_tmpdir);
+    return mkdtemp(root) ? 0 : -1;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    wefti_fault_arm(WEFTI_FAULT_IO, -1, false, 0);
+    wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
+    return wefti_remove_tree(root) == WEFT_OK ? 0 : -1;
+}
+
+static int64_t entries(void) {
+    char **names;
+    int64_t count;
+    assert_int_equal(wefti_dir_list(root, &names, &count), WEFT_OK);
+    wefti_free(names);
+    return count;
+}
+
+static void assert_content(const char *path, const char *expected) {
+    char *text;
+    int64_t bytes;
+    assert_int_equal(wefti_file_read(path, 1 << 20, &text, &bytes), WEFT_OK);
+    assert_int_equal(bytes, strlen(expected));
+    assert_string_equal(text, expected);
+    wefti_free(text);
+}
+
+static void writes_and_reads(void **state) {
+    (void)state;
+    assert_int_equal(wefti_file_write(at("a"), "hello", 5), WEFT_OK);
+    assert_content(at("a"), "hello");
+    assert_int_equal(wefti_file_write(at("a"), "", 0), WEFT_OK);
+    assert_content(at("a"), "");
+    struct stat info;
+    assert_int_equal(stat(at("a"), &info), 0);
+    mode_t mask = umask(0);
+    umask(mask);
+    assert_int_equal(info.st_mode & 0777, 0666 & ~mask);
+    assert_int_equal(entries(), 1);
+}
+
+static void a_writer_shows_nothing_before_commit(void **state) {
+    (void)state;
+    assert_int_equal(wefti_file_write(at("a"), "old", 3), WEFT_OK);
+    wefti_writer *one, *two;
+    assert_int_equal(wefti_writer_open(at("a"), &one), WEFT_OK);
+    assert_int_equal(wefti_writer_open(at("a"), &two), WEFT_OK); /* its own temporary file */
+    assert_int_equal(wefti_writer_write(one, "new", 3), WEFT_OK);
+    assert_int_equal(wefti_writer_write(two, "never", 5), WEFT_OK);
+    assert_content(at("a"), "old");
+    wefti_writer_abort(two);
+    wefti_writer_abort(NULL);
+    assert_int_equal(wefti_writer_commit(one), WEFT_OK);
+    assert_content(at("a"), "new");
+    assert_int_equal(entries(), 1);
+}
+
+static void maps_files_only(void **state) {
+    (void)state;
+    wefti_file_map map;
+    assert_int_equal(wefti_file_write(at("a"), "mapped", 6), WEFT_OK);
+    assert_int_equal(wefti_file_map_open(at("a"), &map), WEFT_OK);
+    assert_int_equal(map.bytes, 6);
+    assert_memory_equal(map.data, "mapped", 6);
+    wefti_file_map_close(&map);
+    wefti_file_map_close(&map);
+    wefti_file_map_close(NULL);
+    assert_int_equal(wefti_file_write(at("empty"), "", 0), WEFT_OK);
+    assert_int_equal(wefti_file_map_open(at("empty"), &map), WEFT_OK);
+    assert_int_equal(map.bytes, 0);
+    assert_non_null(map.data);
+    wefti_file_map_close(&map);
+    assert_int_equal(wefti_file_map_open(root, &map), WEFT_E_IO);
+    assert_non_null(strstr(weft_error_message(), "is a directory"));
+    assert_int_equal(mkfifo(at("pipe"), 0600), 0);
+    assert_int_equal(wefti_file_map_open(at("pipe"), &map), WEFT_E_IO); /* and does not wait */
+    assert_int_equal(wefti_file_map_open(at("absent"), &map), WEFT_E_NOT_FOUND);
+    assert_non_null(strstr(weft_error_message(), at("absent")));
+}
+
+static void reading_is_limited(void **state) {
+    (void)state;
+    char *text;
+    int64_t bytes;
+    assert_int_equal(wefti_file_write(at("a"), "12345", 5), WEFT_OK);
+    assert_int_equal(wefti_file_read(at("a"), 5, &text, &bytes), WEFT_OK);
+    wefti_free(text);
+    assert_int_equal(wefti_file_read(at("a"), 4, &text, &bytes), WEFT_E_IO);
+    assert_non_null(strstr(weft_error_message(), "at most 4"));
+    assert_int_equal(wefti_file_read(at("a"), -1, &text, &bytes), WEFT_E_ARG);
+    /* a file without a size, longer than the first buffer */
+    assert_int_equal(wefti_file_read("/proc/self/environ", 1 << 24, &text, &bytes), WEFT_OK);
+    assert_int_equal(text[bytes], 0);
+    wefti_free(text);
+    assert_int_equal(wefti_file_read("/dev/zero", 100000, &text, &bytes), WEFT_E_IO);
+    assert_int_equal(wefti_file_read(root, 100, &text, &bytes), WEFT_E_IO);
+    assert_int_equal(wefti_file_read(at("absent"), 100, &text, &bytes), WEFT_E_NOT_FOUND);
+}
+
+static void directories(void **state) {
+    (void)state;
+    assert_int_equal(wefti_dir_make(at("x/y/z")), WEFT_OK);
+    assert_int_equal(wefti_dir_make(at("x/y/z/")), WEFT_OK);
+    assert_true(wefti_is_dir(at("x/y/z")));
+    assert_int_equal(wefti_dir_make("/"), WEFT_OK);
+    assert_int_equal(wefti_dir_make(""), WEFT_E_ARG);
+    assert_int_equal(wefti_file_write(at("x/b"), "1", 1), WEFT_OK);
+    assert_int_equal(wefti_file_write(at("x/a"), "1", 1), WEFT_OK);
+    assert_false(wefti_is_dir(at("x/a")));
+    assert_true(wefti_exists(at("x/a")));
+    assert_false(wefti_exists(at("x/c")));
+    assert_int_equal(wefti_dir_make(at("x/a")), WEFT_E_IO);
+    assert_int_equal(wefti_dir_make(at("x/a/b")), WEFT_E_IO);
+    char **names;
+    int64_t count;
+    assert_int_equal(wefti_dir_list(at("x"), &names, &count), WEFT_OK);
+    assert_int_equal(count, 3);
+    assert_string_equal(names[0], "a");
+    assert_string_equal(names[1], "b");
+    assert_string_equal(names[2], "y");
+    wefti_free(names);
+    assert_int_equal(wefti_dir_list(at("x/y/z"), &names, &count), WEFT_OK);
+    assert_int_equal(count, 0);
+    wefti_free(names);
+    assert_int_equal(wefti_dir_list(at("none"), &names, &count), WEFT_E_NOT_FOUND);
+    assert_int_equal(wefti_rename(at("x/a"), at("x/y/a")), WEFT_OK);
+    assert_true(wefti_exists(at("x/y/a")));
+    assert_int_equal(wefti_rename(at("x/a"), at("x/y/a")), WEFT_E_NOT_FOUND);
+    assert_int_equal(wefti_dir_sync(at("x")), WEFT_OK);
+    assert_int_equal(wefti_dir_sync(at("none")), WEFT_E_NOT_FOUND);
+}
+
+static void removing_does_not_follow_links(void **state) {
+    (void)state;
+    assert_int_equal(wefti_dir_make(at("keep")), WEFT_OK);
+    assert_int_equal(wefti_file_write(at("keep/file"), "1", 1), WEFT_OK);
+    assert_int_equal(wefti_dir_make(at("gone/deep")), WEFT_OK);
+    assert_int_equal(symlink(at("keep"), at("gone/link")), 0);
+    assert_int_equal(wefti_remove_tree(at("gone")), WEFT_OK);
+    assert_false(wefti_exists(at("gone")));
+    assert_true(wefti_exists(at("keep/file")));
+    assert_int_equal(wefti_remove_tree(at("gone")), WEFT_OK);
+    assert_int_equal(wefti_remove_tree(at("keep/file")), WEFT_OK);
+    assert_int_equal(wefti_remove_tree(""), WEFT_E_ARG);
+}
+
+/* Fail call n = 0, 1, 2... of an overwrite: old or new content, no leftovers, until none fails. */
+static void fail_each(wefti_fault_kind kind, int error_number) {
+    for (int64_t n = 0;; n++) {
+        assert_int_equal(wefti_file_write(at("f"), "old", 3), WEFT_OK);
+        wefti_fault_arm(kind, n, false, error_number);
+        weft_status status = wefti_file_write(at("f"), "new", 3);
+        bool reached = wefti_fault_count(kind) > n;
+        wefti_fault_arm(kind, -1, false, 0);
+        assert_int_equal(entries(), 1);
+        char *text;
+        int64_t bytes;
+        assert_int_equal(wefti_file_read(at("f"), 100, &text, &bytes), WEFT_OK);
+        assert_true(!strcmp(text, "old") || !strcmp(text, "new"));
+        if (status == WEFT_OK) assert_string_equal(text, "new");
+        wefti_free(text);
+        if (!reached) {
+            assert_int_equal(status, WEFT_OK);
+            assert_true(n > 2);
+            return;
+        }
+        assert_true(status < 0);
+        assert_true(weft_error_message()[0]);
+    }
+}
+
+static void every_call_of_a_write_failed(void **state) {
+    (void)state;
+    fail_each(WEFTI_FAULT_IO, EIO);
+    fail_each(WEFTI_FAULT_IO, ENOSPC);
+    fail_each(WEFTI_FAULT_ALLOC, 0);
+}
+
+static void every_call_of_the_others_failed(void **state) {
+    (void)state;
+    for (int kind = 0; kind < WEFTI_FAULT_KINDS; kind++)
+        for (int64_t n = 0, reached = 1; reached; n++) {
+            assert_int_equal(wefti_file_write(at("f"), "text", 4), WEFT_OK);
+            wefti_fault_arm((wefti_fault_kind)kind, n, false, EIO);
+            wefti_file_map map;
+            char *text, **names;
+            int64_t bytes, failures = 0;
+            if (wefti_file_map_open(at("f"), &map) == WEFT_OK)
+                wefti_file_map_close(&map);
+            else
+                failures++;
+            if (wefti_file_read(at("f"), 100, &text, &bytes) == WEFT_OK)
+                wefti_free(text);
+            else
+                failures++;
+            failures += wefti_dir_make(at("d/e")) != WEFT_OK;
+            if (wefti_dir_list(root, &names, &bytes) == WEFT_OK)
+                wefti_free(names);
+            else
+                failures++;
+            failures += wefti_rename(at("f"), at("g")) != WEFT_OK;
+            failures += wefti_remove_tree(at("d")) != WEFT_OK;
+            reached = wefti_fault_count((wefti_fault_kind)kind) > n;
+            wefti_fault_arm((wefti_fault_kind)kind, -1, false, 0);
+            assert_int_equal(failures, reached ? 1 : 0);
+            assert_int_equal(wefti_remove_tree(at("d")), WEFT_OK);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(writes_and_reads, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_writer_shows_nothing_before_commit, setup, teardown),
+        cmocka_unit_test_setup_teardown(maps_files_only, setup, teardown),
+        cmocka_unit_test_setup_teardown(reading_is_limited, setup, teardown),
+        cmocka_unit_test_setup_teardown(directories, setup, teardown),
+        cmocka_unit_test_setup_teardown(removing_does_not_follow_links, setup, teardown),
+        cmocka_unit_test_setup_teardown(every_call_of_a_write_failed, setup, teardown),
+        cmocka_unit_test_setup_teardown(every_call_of_the_others_failed, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
