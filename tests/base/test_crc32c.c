@@ -1,0 +1,54 @@
+/* CRC32C: published values, the instruction path against the table, and splits of a message. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/crc32c.h"
+#include "base/philox.h"
+
+/* RFC 3720, appendix B.4, and the check value of the CRC catalogue. */
+static void published_values(void **state) {
+    (void)state;
+    unsigned char block[32];
+    assert_int_equal(wefti_crc32c(0, "", 0), 0);
+    assert_int_equal(wefti_crc32c(0, "123456789", 9), 0xe3069283u);
+    memset(block, 0, sizeof block);
+    assert_int_equal(wefti_crc32c(0, block, 32), 0x8a9136aau);
+    memset(block, 0xff, sizeof block);
+    assert_int_equal(wefti_crc32c(0, block, 32), 0x62a8ab43u);
+    for (int i = 0; i < 32; i++) block[i] = (unsigned char)i;
+    assert_int_equal(wefti_crc32c(0, block, 32), 0x46dd794eu);
+    assert_int_equal(wefti_crc32c_plain(0, block, 32), 0x46dd794eu);
+}
+
+enum { BYTES = 40000, SEED = 7 };
+
+static void paths_agree(void **state) {
+    (void)state;
+    unsigned char *data = malloc(BYTES);
+    assert_non_null(data);
+    for (int i = 0; i < BYTES; i++) data[i] = (unsigned char)wefti_philox_u32(SEED, 0, (uint64_t)i);
+    for (uint64_t round = 0; round < 600; round++) {
+        size_t begin = wefti_philox_u32(SEED, 1, round) % 64;
+        size_t limit =
+            round % 3 ? 1000 : BYTES - 64; /* short ones, and ones with all block sizes */
+        size_t bytes = wefti_philox_u32(SEED, 2, round) % limit;
+        size_t cut = bytes ? wefti_philox_u32(SEED, 3, round) % bytes : 0;
+        uint32_t whole = wefti_crc32c(0, data + begin, bytes);
+        assert_int_equal(whole, wefti_crc32c_plain(0, data + begin, bytes));
+        uint32_t parts =
+            wefti_crc32c(wefti_crc32c(0, data + begin, cut), data + begin + cut, bytes - cut);
+        assert_int_equal(whole, parts);
+    }
+    free(data);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(published_values),
+                                       cmocka_unit_test(paths_agree)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
