@@ -1,0 +1,60 @@
+/* Attention with memory linear in the sequence length: softmax(scale q k^T + mask) v by blocks with
+ * a running maximum and sum. Source: Dao et al., "FlashAttention", 2022, algorithms 1 and 4; Dao,
+ * "FlashAttention-2", 2023; grouped heads: Ainslie et al., "GQA", 2023. */
+#ifndef WEFTI_CPU_ATTENTION_H
+#define WEFTI_CPU_ATTENTION_H
+
+#include "backend/cpu/kernels_types.h"
+
+/* [batch, seq, heads, dim] by strides in elements (dim has stride 1), so that q, k, v may be slices
+ * of one fused projection. */
+typedef struct wefti_attention_strides {
+    int64_t batch, seq, head;
+} wefti_attention_strides;
+
+/* Everything that forward and backward share. */
+typedef struct wefti_attention_shape {
+    int64_t batch, q_len, k_len, q_heads, kv_heads, dim; /* q_heads % kv_heads == 0; dim <= 256 */
+    float scale;                                         /* usually 1 / sqrt(dim) */
+    bool causal;                                         /* query i sees keys j <= i + q_offset */
+    int64_t q_offset; /* position of query 0 among the keys: k_len - q_len aligns the ends */
+    /* Optional mask, added to the scaled scores (f32, bf16) or, u8 / bool, keeping where nonzero:
+     * element [b, h, i, j] at b * mask_batch + h * mask_head + i * mask_row + j. Strides may be 0.
+     */
+    wefti_in mask;
+    int64_t mask_batch, mask_head, mask_row;
+    /* Dropout on the probabilities: keep iff wefti_philox_uniform(seed, stream, position) >= rate,
+     * position =
+     * (((batch_base + b) * heads_total + head_base + h) * q_total + q_base + i) * k_total + k_base
+     * + j; kept ones are scaled by 1 / (1 - rate). rate 0: none, the rest unused. */
+    float dropout;
+    uint64_t seed, stream;
+    int64_t batch_base, head_base, heads_total, q_base, q_total, k_base, k_total;
+} wefti_attention_shape;
+
+typedef struct wefti_attention_args {
+    wefti_attention_shape shape;
+    wefti_in q, k, v;
+    wefti_attention_strides q_strides, k_strides, v_strides;
+    wefti_out o; /* a query that sees no key gives a zero row and lse -inf */
+    wefti_attention_strides o_strides;
+    float *lse; /* [batch, q_heads, q_len]; optional */
+    void *workspace;
+} wefti_attention_args;
+
+/* Scratch for `threads` threads (wefti_pool_threads). */
+size_t wefti_attention_workspace_bytes(const wefti_attention_shape *shape, int threads);
+
+typedef struct wefti_attention_backward_args {
+    wefti_attention_shape shape;
+    wefti_in q, k, v, o, d_o;
+    wefti_attention_strides q_strides, k_strides, v_strides, o_strides, do_strides;
+    const float *lse;
+    wefti_out dq, dk, dv; /* must not overlap the inputs */
+    wefti_attention_strides dq_strides, dk_strides, dv_strides;
+    void *workspace;
+} wefti_attention_backward_args;
+
+size_t wefti_attention_backward_workspace_bytes(const wefti_attention_shape *shape, int threads);
+
+#endif
