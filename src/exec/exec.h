@@ -1,0 +1,41 @@
+/* The executor: one device that runs programs. Maps the arena once; allocates nothing in a step. */
+#ifndef WEFTI_EXEC_H
+#define WEFTI_EXEC_H
+
+#include "program/program.h"
+
+typedef struct wefti_device wefti_device;
+typedef struct wefti_trace wefti_trace;
+
+/* A device with `threads` threads and an arena of `bytes` (mapped, not touched). */
+weft_status wefti_device_create(int threads, int64_t bytes, wefti_device **out) WEFT_CHECKED;
+void wefti_device_destroy(wefti_device *device);
+wefti_pool *wefti_device_pool(wefti_device *device);
+unsigned char *wefti_device_memory(wefti_device *device); /* the arena's base */
+int64_t wefti_device_observed_peak(const wefti_device *device); /* highest byte any executed step used */
+void wefti_device_trace(wefti_device *device, wefti_trace *trace); /* NULL: off */
+
+/* Called before a step that updates tensor `tensor` (for checkpoints being written). May block. */
+typedef void wefti_before_update(void *context, int32_t tensor);
+
+typedef struct wefti_exec_options {
+    wefti_random random; /* call_stream is filled in per step */
+    bool check_finite;   /* after each call, look for NaN and infinity in its outputs: names the first cell */
+    wefti_before_update *before_update;
+    void *before_update_context;
+} wefti_exec_options;
+
+/* Run one section. WEFT_E_NUMERIC when the loss is not finite (nothing was updated after it). */
+weft_status wefti_device_run(wefti_device *device, const wefti_program *program,
+                             wefti_section section, const wefti_exec_options *options) WEFT_CHECKED;
+/* Start values of all parameters, states and optimizer tensors, as functions of seed and name. */
+weft_status wefti_device_init(wefti_device *device, const wefti_program *program, uint64_t seed) WEFT_CHECKED;
+
+/* ---- traces: Chrome JSON, opens in Perfetto ---- */
+weft_status wefti_trace_open(const char *path, wefti_trace **out) WEFT_CHECKED;
+weft_status wefti_trace_close(wefti_trace *trace) WEFT_CHECKED; /* writes the file; frees */
+/* One complete event on track `track` (0 compute, 1 host). Times in ns (monotonic). */
+void wefti_trace_event(wefti_trace *trace, int track, const char *name, const char *category,
+                       int64_t begin_ns, int64_t end_ns, double flops, double bytes);
+
+#endif
