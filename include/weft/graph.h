@@ -1,11 +1,12 @@
 /* The graph: a model described once, as if for one device.
  *
- * A builder adds operations (weft/ops.h) to a graph. Errors are sticky: the first failure is kept, later
- * calls are no-ops that return an empty value, and weft_graph_status (or compiling) reports it.
+ * A builder adds operations (weft/ops.h) to a graph. Errors are sticky: the first failure is kept,
+ * later calls are no-ops that return an empty value, and weft_graph_status (or compiling) reports
+ * it.
  *
- * A cell is a named region (a transformer block, a stem, a head). Cells built with equal structure are stored
- * once and called many times; they are the unit of differentiation, planning, compilation and
- * recompute. A cell begun inside another cell only adds its name to the path. */
+ * A cell is a named region (a transformer block, a stem, a head). Cells built with equal structure
+ * are stored once and called many times; they are the unit of differentiation, planning,
+ * compilation and recompute. A cell begun inside another cell only adds its name to the path. */
 #ifndef WEFT_GRAPH_H
 #define WEFT_GRAPH_H
 
@@ -31,7 +32,8 @@ typedef enum weft_init_kind {
     WEFT_INIT_UNIFORM   /* [-scale, scale) */
 } weft_init_kind;
 
-/* How a parameter starts: a function of the seed, the parameter's full name and the element's index. */
+/* How a parameter starts: a function of the seed, the parameter's full name and the element's
+ * index. */
 typedef struct weft_init {
     weft_init_kind kind;
     double scale;
@@ -45,8 +47,8 @@ WEFT_API weft_status weft_graph_status(const weft_graph *graph);
 /** The message of that failure with the cell path in front, "" if none. Borrowed from the graph. */
 WEFT_API const char *weft_graph_message(const weft_graph *graph);
 
-/** A tensor fed from outside each step, for example [batch, context] tokens. The first dimension is the
- *  batch. Names are unique. Only outside of cells. */
+/** A tensor fed from outside each step, for example [batch, context] tokens. The first dimension is
+ * the batch. Names are unique. Only outside of cells. */
 WEFT_API weft_value weft_input(weft_graph *graph, const char *name, weft_desc desc);
 
 /** A trainable parameter. Its full name is the path of cells and `name` joined by dots
@@ -56,12 +58,12 @@ WEFT_API weft_value weft_param(weft_graph *graph, const char *name, weft_desc de
 
 /** A tensor that lives between steps but is not trained: running statistics, a key/value cache. */
 WEFT_API weft_value weft_state(weft_graph *graph, const char *name, weft_desc desc, weft_init init);
-/** After the forward pass, `state` takes the value `next` (same shape and dtype). Legal inside the cell that
- *  uses the state. */
+/** After the forward pass, `state` takes the value `next` (same shape and dtype). Legal inside the
+ * cell that uses the state. */
 WEFT_API void weft_state_update(weft_graph *graph, weft_value state, weft_value next);
 
-/** Begin a cell named printf-style: weft_cell_begin(g, "h.%d", i). Values of the surroundings may be used
- *  inside. */
+/** Begin a cell named printf-style: weft_cell_begin(g, "h.%d", i). Values of the surroundings may
+ * be used inside. */
 WEFT_API void weft_cell_begin(weft_graph *graph, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /** End the innermost cell; `value` is its only result. Returns it as seen outside. */
@@ -77,7 +79,8 @@ WEFT_API void weft_loss(weft_graph *graph, weft_value value);
 /** Shape and dtype of a value; rank -1 for an empty one. */
 WEFT_API weft_desc weft_value_desc(const weft_graph *graph, weft_value value);
 
-/** The graph as text, in the form weft_graph_parse reads. The caller frees it with weft_text_free. */
+/** The graph as text, in the form weft_graph_parse reads. The caller frees it with weft_text_free.
+ */
 WEFT_API weft_status weft_graph_print(const weft_graph *graph, char **out) WEFT_CHECKED;
 WEFT_API weft_status weft_graph_parse(const char *text, weft_graph **out) WEFT_CHECKED;
 /** Free a string returned by the library. */

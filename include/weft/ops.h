@@ -1,9 +1,10 @@
 /* The operations of a graph. Each adds one node (or a few) to the graph and returns its result.
  *
- * Common rules. Shapes are written [batch, seq, hidden]; `...` stands for any leading dimensions. Arithmetic is in
- * f32 whatever the storage (f64 in f64 graphs). A result has the dtype of the first activation operand
- * unless stated; parameters may be f32 beside bf16 activations. Negative axes count from the end. On bad
- * shapes the graph keeps the first error, naming the cell path and the shapes, and WEFT_NO_VALUE returns. */
+ * Common rules. Shapes are written [batch, seq, hidden]; `...` stands for any leading dimensions.
+ * Arithmetic is in f32 whatever the storage (f64 in f64 graphs). A result has the dtype of the
+ * first activation operand unless stated; parameters may be f32 beside bf16 activations. Negative
+ * axes count from the end. On bad shapes the graph keeps the first error, naming the cell path and
+ * the shapes, and WEFT_NO_VALUE returns. */
 #ifndef WEFT_OPS_H
 #define WEFT_OPS_H
 
@@ -20,7 +21,8 @@ WEFT_API weft_value weft_add(weft_graph *g, weft_value a, weft_value b);
 WEFT_API weft_value weft_sub(weft_graph *g, weft_value a, weft_value b);
 WEFT_API weft_value weft_mul(weft_graph *g, weft_value a, weft_value b);
 WEFT_API weft_value weft_div(weft_graph *g, weft_value a, weft_value b);
-WEFT_API weft_value weft_maximum(weft_graph *g, weft_value a, weft_value b); /* ties: gradient halves */
+WEFT_API weft_value weft_maximum(weft_graph *g, weft_value a,
+                                 weft_value b); /* ties: gradient halves */
 WEFT_API weft_value weft_minimum(weft_graph *g, weft_value a, weft_value b);
 WEFT_API weft_value weft_pow(weft_graph *g, weft_value a, weft_value b);
 
@@ -39,8 +41,8 @@ WEFT_API weft_value weft_rsqrt(weft_graph *g, weft_value x);
 WEFT_API weft_value weft_tanh(weft_graph *g, weft_value x);
 WEFT_API weft_value weft_sigmoid(weft_graph *g, weft_value x);
 WEFT_API weft_value weft_relu(weft_graph *g, weft_value x);
-WEFT_API weft_value weft_gelu(weft_graph *g, weft_value x);      /* tanh form, as GPT-2 uses */
-WEFT_API weft_value weft_gelu_erf(weft_graph *g, weft_value x);  /* exact form, as BERT uses */
+WEFT_API weft_value weft_gelu(weft_graph *g, weft_value x);     /* tanh form, as GPT-2 uses */
+WEFT_API weft_value weft_gelu_erf(weft_graph *g, weft_value x); /* exact form, as BERT uses */
 WEFT_API weft_value weft_silu(weft_graph *g, weft_value x);
 WEFT_API weft_value weft_clip(weft_graph *g, weft_value x, double low, double high);
 WEFT_API weft_value weft_scale(weft_graph *g, weft_value x, double factor); /* x * factor */
@@ -52,7 +54,8 @@ WEFT_API weft_value weft_dropout(weft_graph *g, weft_value x, double rate);
 WEFT_API weft_value weft_constant(weft_graph *g, weft_desc desc, double value);
 
 /* Products. */
-/* a [..., m, k] (or [..., k, m] transposed), b [..., k, n] (or [..., n, k]); leading dimensions broadcast -> [..., m, n]. */
+/* a [..., m, k] (or [..., k, m] transposed), b [..., k, n] (or [..., n, k]); leading dimensions
+ * broadcast -> [..., m, n]. */
 WEFT_API weft_value weft_matmul(weft_graph *g, weft_value a, weft_value b, bool transpose_a,
                                 bool transpose_b);
 /* x [..., k], weight [k, n...] (transposed: [n..., k]), bias [n...] or none -> [..., n...]. */
@@ -63,50 +66,58 @@ WEFT_API weft_value weft_linear(weft_graph *g, weft_value x, weft_value weight, 
 WEFT_API weft_value weft_sum(weft_graph *g, weft_value x, int count, const int *axes, bool keep);
 WEFT_API weft_value weft_mean(weft_graph *g, weft_value x, int count, const int *axes, bool keep);
 WEFT_API weft_value weft_max(weft_graph *g, weft_value x, int count, const int *axes, bool keep);
-WEFT_API weft_value weft_argmax(weft_graph *g, weft_value x, int axis); /* -> i32, lowest index wins */
+WEFT_API weft_value weft_argmax(weft_graph *g, weft_value x,
+                                int axis); /* -> i32, lowest index wins */
 
 WEFT_API weft_value weft_softmax(weft_graph *g, weft_value x, int axis);
 WEFT_API weft_value weft_log_softmax(weft_graph *g, weft_value x, int axis);
-/* logits [..., classes], targets i32 [...] -> f32 scalar: the mean over targets that are not `ignore`
- * (0 when all are). smoothing in [0, 1). */
+/* logits [..., classes], targets i32 [...] -> f32 scalar: the mean over targets that are not
+ * `ignore` (0 when all are). smoothing in [0, 1). */
 WEFT_API weft_value weft_cross_entropy(weft_graph *g, weft_value logits, weft_value targets,
                                        int64_t ignore, double smoothing);
-WEFT_API weft_value weft_mse(weft_graph *g, weft_value x, weft_value target); /* mean of squares, f32 scalar */
+WEFT_API weft_value weft_mse(weft_graph *g, weft_value x,
+                             weft_value target); /* mean of squares, f32 scalar */
 
 /* Normalisation over the last dimension; gamma, beta [hidden] f32; beta may be none. */
 WEFT_API weft_value weft_layer_norm(weft_graph *g, weft_value x, weft_value gamma, weft_value beta,
                                     double eps);
 WEFT_API weft_value weft_rms_norm(weft_graph *g, weft_value x, weft_value gamma, double eps);
-/* x [batch, channels, ...spatial]; gamma, beta, mean, var [channels] f32; mean and var are states. Training uses
- * batch statistics and updates the states by momentum (new = (1 - momentum) old + momentum batch, unbiased variance). */
+/* x [batch, channels, ...spatial]; gamma, beta, mean, var [channels] f32; mean and var are states.
+ * Training uses batch statistics and updates the states by momentum (new = (1 - momentum) old +
+ * momentum batch, unbiased variance). */
 WEFT_API weft_value weft_batch_norm(weft_graph *g, weft_value x, weft_value gamma, weft_value beta,
                                     weft_value mean, weft_value var, double momentum, double eps,
                                     bool training);
 
 /* table [vocab, dim], ids i32 [...] -> [..., dim] of dtype `dtype`. */
-WEFT_API weft_value weft_embedding(weft_graph *g, weft_value table, weft_value ids, weft_dtype dtype);
+WEFT_API weft_value weft_embedding(weft_graph *g, weft_value table, weft_value ids,
+                                   weft_dtype dtype);
 
 typedef struct weft_attention_options {
-    bool causal;         /* position i sees keys up to i + offset; offset = keys - queries */
-    double scale;        /* 0: 1 / sqrt(head_dim) */
-    double dropout;      /* on the probabilities */
-    weft_value mask;     /* WEFT_NO_VALUE, or bool [b|1, h|1, tq, tk] (true = may attend), or added float */
-    weft_value position; /* WEFT_NO_VALUE, or i32 scalar: position of the first query (for caches) */
+    bool causal;    /* position i sees keys up to i + offset; offset = keys - queries */
+    double scale;   /* 0: 1 / sqrt(head_dim) */
+    double dropout; /* on the probabilities */
+    weft_value
+        mask; /* WEFT_NO_VALUE, or bool [b|1, h|1, tq, tk] (true = may attend), or added float */
+    weft_value
+        position; /* WEFT_NO_VALUE, or i32 scalar: position of the first query (for caches) */
 } weft_attention_options;
 #define WEFT_ATTENTION_DEFAULT                                                                     \
     ((weft_attention_options){false, 0.0, 0.0, WEFT_NO_VALUE, WEFT_NO_VALUE})
-/* q [batch, tq, heads, dim], k and v [batch, tk, kv_heads, dim], heads % kv_heads == 0 -> [batch, tq, heads, dim].
- * Memory is linear in tq and tk (Dao et al., FlashAttention, 2022). */
+/* q [batch, tq, heads, dim], k and v [batch, tk, kv_heads, dim], heads % kv_heads == 0 -> [batch,
+ * tq, heads, dim]. Memory is linear in tq and tk (Dao et al., FlashAttention, 2022). */
 WEFT_API weft_value weft_attention(weft_graph *g, weft_value q, weft_value k, weft_value v,
                                    weft_attention_options options);
-/* x [batch, seq, heads, dim]: rotate pairs (i, i + dim/2) by position * theta^(-2i/dim) (Su et al., RoFormer,
- * 2021). position: none (0), or i32 scalar, the position of the first row. */
+/* x [batch, seq, heads, dim]: rotate pairs (i, i + dim/2) by position * theta^(-2i/dim) (Su et al.,
+ * RoFormer, 2021). position: none (0), or i32 scalar, the position of the first row. */
 WEFT_API weft_value weft_rope(weft_graph *g, weft_value x, double theta, weft_value position);
-/* cache [batch, length, heads, dim] with rows position.. replaced by x [batch, seq, heads, dim]. In place. */
+/* cache [batch, length, heads, dim] with rows position.. replaced by x [batch, seq, heads, dim]. In
+ * place. */
 WEFT_API weft_value weft_cache_write(weft_graph *g, weft_value cache, weft_value x,
                                      weft_value position);
 
-/* x [batch, in, h, w], weight [out, in / groups, kh, kw], bias [out] or none -> [batch, out, oh, ow]. */
+/* x [batch, in, h, w], weight [out, in / groups, kh, kw], bias [out] or none -> [batch, out, oh,
+ * ow]. */
 typedef struct weft_conv_options {
     int64_t stride[3], padding[3], dilation[3]; /* per spatial dimension */
     int64_t groups;
@@ -117,31 +128,35 @@ WEFT_API weft_value weft_conv2d(weft_graph *g, weft_value x, weft_value weight, 
 /* x [batch, in, d, h, w], weight [out, in / groups, kd, kh, kw]. */
 WEFT_API weft_value weft_conv3d(weft_graph *g, weft_value x, weft_value weight, weft_value bias,
                                 weft_conv_options options);
-/* x [batch, channels, h, w]; padding counts as -inf (max) and is left out of the count (average). */
+/* x [batch, channels, h, w]; padding counts as -inf (max) and is left out of the count (average).
+ */
 WEFT_API weft_value weft_max_pool2d(weft_graph *g, weft_value x, const int64_t kernel[2],
                                     const int64_t stride[2], const int64_t padding[2]);
 WEFT_API weft_value weft_avg_pool2d(weft_graph *g, weft_value x, const int64_t kernel[2],
                                     const int64_t stride[2], const int64_t padding[2]);
 
 /* Shape. */
-WEFT_API weft_value weft_reshape(weft_graph *g, weft_value x, int rank, const int64_t *shape); /* one -1 allowed */
+WEFT_API weft_value weft_reshape(weft_graph *g, weft_value x, int rank,
+                                 const int64_t *shape); /* one -1 allowed */
 WEFT_API weft_value weft_transpose(weft_graph *g, weft_value x, int rank, const int *order);
 WEFT_API weft_value weft_slice(weft_graph *g, weft_value x, int axis, int64_t begin, int64_t end);
 WEFT_API weft_value weft_concat(weft_graph *g, int count, const weft_value *x, int axis);
 /* Equal parts (the axis must divide): writes `parts` values, at most 16. */
 WEFT_API void weft_split(weft_graph *g, weft_value x, int axis, int parts, weft_value *out);
-WEFT_API weft_value weft_pad(weft_graph *g, weft_value x, const int64_t *before, const int64_t *after,
-                             double value);
+WEFT_API weft_value weft_pad(weft_graph *g, weft_value x, const int64_t *before,
+                             const int64_t *after, double value);
 
 /* Indexing. */
-/* x [..., n, ...] at `axis`, index i32 with the shape of the result except that broadcasting is not done:
- * index [i...] 1-D picks whole slices -> [..., i, ...]. */
+/* x [..., n, ...] at `axis`, index i32 with the shape of the result except that broadcasting is not
+ * done: index [i...] 1-D picks whole slices -> [..., i, ...]. */
 WEFT_API weft_value weft_gather(weft_graph *g, weft_value x, weft_value index, int axis);
 /* x + updates added at index along axis; index 1-D [i], updates [..., i, ...]. */
 WEFT_API weft_value weft_scatter_add(weft_graph *g, weft_value x, weft_value index,
                                      weft_value updates, int axis);
-WEFT_API weft_value weft_one_hot(weft_graph *g, weft_value index, int64_t classes, weft_dtype dtype);
-/* The k largest of the last dimension, descending, lowest index first among equals: values and i32 indices. */
+WEFT_API weft_value weft_one_hot(weft_graph *g, weft_value index, int64_t classes,
+                                 weft_dtype dtype);
+/* The k largest of the last dimension, descending, lowest index first among equals: values and i32
+ * indices. */
 WEFT_API weft_value weft_top_k(weft_graph *g, weft_value x, int64_t k, weft_value *out_index);
 
 #ifdef __cplusplus

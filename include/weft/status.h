@@ -1,9 +1,9 @@
 /* Status codes and the error trail: how every fallible call of weft reports.
  *
- * A call returns WEFT_OK (0), WEFT_PENDING (1) or a negative code grouped by what is lost: the call, the
- * operation, the communicator, the process. The first detector writes one message with the values
- * involved; each caller on the way up adds a breadcrumb. Both are kept per thread and never printed
- * by the library. */
+ * A call returns WEFT_OK (0), WEFT_PENDING (1) or a negative code grouped by what is lost: the
+ * call, the operation, the communicator, the process. The first detector writes one message with
+ * the values involved; each caller on the way up adds a breadcrumb. Both are kept per thread and
+ * never printed by the library. */
 #ifndef WEFT_STATUS_H
 #define WEFT_STATUS_H
 
@@ -47,11 +47,12 @@ typedef enum weft_status {
 /** Short text of a status code, for example "shapes do not fit". Never NULL; static storage. */
 WEFT_API const char *weft_status_text(weft_status status);
 
-/** The message of this thread's last failure, "" if none. Borrowed until this thread's next failing call. */
+/** The message of this thread's last failure, "" if none. Borrowed until this thread's next failing
+ * call. */
 WEFT_API const char *weft_error_message(void);
 
-/** The breadcrumbs of this thread's last failure, innermost first, one "function (file:line)" a line.
- *  Borrowed until this thread's next failing call. */
+/** The breadcrumbs of this thread's last failure, innermost first, one "function (file:line)" a
+ * line. Borrowed until this thread's next failing call. */
 WEFT_API const char *weft_error_trail(void);
 
 #ifdef __cplusplus

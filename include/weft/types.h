@@ -27,7 +27,7 @@ typedef enum weft_dtype {
 #define WEFT_DTYPE_ROW(name, bytes, text, st) WEFT_##name,
     WEFT_DTYPE_LIST(WEFT_DTYPE_ROW)
 #undef WEFT_DTYPE_ROW
-    WEFT_DTYPES
+        WEFT_DTYPES
 } weft_dtype;
 
 enum { WEFT_MAX_RANK = 8 };
@@ -39,11 +39,12 @@ typedef struct weft_desc {
     int64_t shape[WEFT_MAX_RANK];
 } weft_desc;
 
-WEFT_API const char *weft_dtype_text(weft_dtype dtype); /* "f32"; "?" for a value outside the enum */
+WEFT_API const char *
+weft_dtype_text(weft_dtype dtype); /* "f32"; "?" for a value outside the enum */
 WEFT_API size_t weft_dtype_bytes(weft_dtype dtype);
 
-/** A descriptor: weft_desc_of(WEFT_F32, 2, (int64_t[]){3, 4}). A rank outside 0..8 gives rank -1, which every
- *  call refuses with WEFT_E_SHAPE. */
+/** A descriptor: weft_desc_of(WEFT_F32, 2, (int64_t[]){3, 4}). A rank outside 0..8 gives rank -1,
+ * which every call refuses with WEFT_E_SHAPE. */
 WEFT_API weft_desc weft_desc_of(weft_dtype dtype, int rank, const int64_t *shape);
 WEFT_API int64_t weft_desc_elems(const weft_desc *desc); /* 1 for a scalar */
 WEFT_API int64_t weft_desc_bytes(const weft_desc *desc);

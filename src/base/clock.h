@@ -10,6 +10,8 @@ static inline int64_t wefti_now_ns(void) {
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
-static inline double wefti_now_s(void) { return (double)wefti_now_ns() * 1e-9; }
+static inline double wefti_now_s(void) {
+    return (double)wefti_now_ns() * 1e-9;
+}
 
 #endif

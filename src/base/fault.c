@@ -23,8 +23,12 @@ void wefti_fault_arm(wefti_fault_kind kind, int64_t nth, bool forever, int error
     atomic_store(&s->armed, nth >= 0);
 }
 
-int64_t wefti_fault_count(wefti_fault_kind kind) { return atomic_load(&state[kind].seen); }
-int wefti_fault_errno(wefti_fault_kind kind) { return atomic_load(&state[kind].error_number); }
+int64_t wefti_fault_count(wefti_fault_kind kind) {
+    return atomic_load(&state[kind].seen);
+}
+int wefti_fault_errno(wefti_fault_kind kind) {
+    return atomic_load(&state[kind].error_number);
+}
 
 bool wefti_fault_due(wefti_fault_kind kind) {
     fault_state *s = &state[kind];

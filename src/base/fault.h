@@ -1,5 +1,6 @@
-/* Fault points: tests make the n-th allocation or I/O call fail, once or from then on. Off by default, and
- * then one relaxed load each. Process-wide, because what they imitate (memory, disk) is. */
+/* Fault points: tests make the n-th allocation or I/O call fail, once or from then on. Off by
+ * default, and then one relaxed load each. Process-wide, because what they imitate (memory, disk)
+ * is. */
 #ifndef WEFTI_BASE_FAULT_H
 #define WEFTI_BASE_FAULT_H
 
@@ -12,8 +13,8 @@ typedef enum wefti_fault_kind {
     WEFTI_FAULT_KINDS
 } wefti_fault_kind;
 
-/* Fail the call number `nth` (0-based) counted from now; if `forever`, all later ones too. nth < 0 disarms.
- * `error_number` is the errno that I/O faults report (0: EIO). Resets the counter. */
+/* Fail the call number `nth` (0-based) counted from now; if `forever`, all later ones too. nth < 0
+ * disarms. `error_number` is the errno that I/O faults report (0: EIO). Resets the counter. */
 void wefti_fault_arm(wefti_fault_kind kind, int64_t nth, bool forever, int error_number);
 int64_t wefti_fault_count(wefti_fault_kind kind); /* calls seen since the last arm */
 bool wefti_fault_due(wefti_fault_kind kind);      /* counts one call; true: this one fails */

@@ -9,7 +9,8 @@
 
 #include "base/status.h"
 
-/* A whole file read-only in memory (mmap; empty files have data "" and size 0). Regular files only. */
+/* A whole file read-only in memory (mmap; empty files have data "" and size 0). Regular files only.
+ */
 typedef struct wefti_file_map {
     const unsigned char *data;
     int64_t bytes;
@@ -18,15 +19,18 @@ typedef struct wefti_file_map {
 weft_status wefti_file_map_open(const char *path, wefti_file_map *out) WEFT_CHECKED;
 void wefti_file_map_close(wefti_file_map *map);
 
-/* Whole file into fresh memory with a NUL behind it; refuses more than `limit` bytes. wefti_free the result. */
-weft_status wefti_file_read(const char *path, int64_t limit, char **out, int64_t *out_bytes) WEFT_CHECKED;
+/* Whole file into fresh memory with a NUL behind it; refuses more than `limit` bytes. wefti_free
+ * the result. */
+weft_status wefti_file_read(const char *path, int64_t limit, char **out,
+                            int64_t *out_bytes) WEFT_CHECKED;
 
-/* A file being written under a temporary name beside `path`; commit syncs and renames, abort removes.
- * Both end the writer. */
+/* A file being written under a temporary name beside `path`; commit syncs and renames, abort
+ * removes. Both end the writer. */
 typedef struct wefti_writer wefti_writer;
 weft_status wefti_writer_open(const char *path, wefti_writer **out) WEFT_CHECKED;
 weft_status wefti_writer_write(wefti_writer *w, const void *data, size_t bytes) WEFT_CHECKED;
-weft_status wefti_writer_commit(wefti_writer *w) WEFT_CHECKED; /* also on failure the writer is gone */
+weft_status
+wefti_writer_commit(wefti_writer *w) WEFT_CHECKED; /* also on failure the writer is gone */
 void wefti_writer_abort(wefti_writer *w);
 
 /* Small text file, whole or absent. */
@@ -35,10 +39,12 @@ weft_status wefti_file_write(const char *path, const void *data, size_t bytes) W
 weft_status wefti_dir_make(const char *path) WEFT_CHECKED; /* with parents; existing is fine */
 weft_status wefti_dir_sync(const char *path) WEFT_CHECKED;
 weft_status wefti_rename(const char *from, const char *to) WEFT_CHECKED;
-weft_status wefti_remove_tree(const char *path) WEFT_CHECKED; /* absent is fine; does not follow links */
+weft_status
+wefti_remove_tree(const char *path) WEFT_CHECKED; /* absent is fine; does not follow links */
 bool wefti_exists(const char *path);
 bool wefti_is_dir(const char *path);
-/* Names in a directory, sorted, without . and ..; one allocation: free with wefti_free(*out_names). */
+/* Names in a directory, sorted, without . and ..; one allocation: free with wefti_free(*out_names).
+ */
 weft_status wefti_dir_list(const char *path, char ***out_names, int64_t *out_count) WEFT_CHECKED;
 
 #endif

@@ -23,7 +23,9 @@ void *wefti_realloc(void *old, size_t bytes) {
     return realloc(old, bytes ? bytes : 1);
 }
 
-void wefti_free(void *p) { free(p); }
+void wefti_free(void *p) {
+    free(p);
+}
 
 char *wefti_strdup(const char *text) {
     size_t bytes = strlen(text) + 1;
@@ -120,8 +122,8 @@ weft_status wefti_grow(void **array, int64_t used, int64_t *capacity, size_t ele
     if (used < *capacity) return WEFT_OK;
     int64_t wanted = *capacity ? *capacity * 2 : 16;
     void *bigger = wefti_realloc(*array, (size_t)wanted * element);
-    WEFT_REQUIRE(bigger, WEFT_E_NOMEM, "no memory for %lld elements of %zu bytes", (long long)wanted,
-                 element);
+    WEFT_REQUIRE(bigger, WEFT_E_NOMEM, "no memory for %lld elements of %zu bytes",
+                 (long long)wanted, element);
     *array = bigger;
     *capacity = wanted;
     return WEFT_OK;

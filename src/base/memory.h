@@ -1,5 +1,5 @@
-/* The one allocator door, and arenas. Every heap allocation of the library goes through here, so that a
- * test can make the n-th one fail (base/fault.h). */
+/* The one allocator door, and arenas. Every heap allocation of the library goes through here, so
+ * that a test can make the n-th one fail (base/fault.h). */
 #ifndef WEFTI_BASE_MEMORY_H
 #define WEFTI_BASE_MEMORY_H
 
@@ -8,7 +8,8 @@
 
 #include "base/status.h"
 
-/* NULL on failure (or when a fault is due); the caller raises WEFT_E_NOMEM. Free with wefti_free. */
+/* NULL on failure (or when a fault is due); the caller raises WEFT_E_NOMEM. Free with wefti_free.
+ */
 void *wefti_alloc(size_t bytes);
 void *wefti_calloc(size_t count, size_t bytes); /* zeroed; overflow is a failure */
 void *wefti_realloc(void *old, size_t bytes);   /* on failure `old` stays valid */
@@ -29,7 +30,8 @@ char *wefti_format(const char *format, ...) __attribute__((format(printf, 1, 2))
 typedef struct wefti_arena wefti_arena;
 weft_status wefti_arena_create(wefti_arena **out) WEFT_CHECKED;
 void wefti_arena_destroy(wefti_arena *arena);
-void *wefti_arena_alloc(wefti_arena *arena, size_t bytes); /* zeroed, 16-byte aligned; NULL on failure */
+void *wefti_arena_alloc(wefti_arena *arena,
+                        size_t bytes); /* zeroed, 16-byte aligned; NULL on failure */
 char *wefti_arena_strdup(wefti_arena *arena, const char *text);
 char *wefti_arena_format(wefti_arena *arena, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -1,9 +1,10 @@
 /* Philox4x32-10, the counter-based generator behind every random number of weft.
  *
- * Source: Salmon, Moraes, Dror, Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC'11, section 4.3.
- * A number is a function of (seed, stream, position) and of nothing else, so that it does not depend on
- * how a tensor is split, on threads, or on order. Position is the global element index. Element i uses
- * word i % 4 of the block with counter {i / 4 low, i / 4 high, stream low, stream high} and key seed. */
+ * Source: Salmon, Moraes, Dror, Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC'11,
+ * section 4.3. A number is a function of (seed, stream, position) and of nothing else, so that it
+ * does not depend on how a tensor is split, on threads, or on order. Position is the global element
+ * index. Element i uses word i % 4 of the block with counter {i / 4 low, i / 4 high, stream low,
+ * stream high} and key seed. */
 #ifndef WEFTI_BASE_PHILOX_H
 #define WEFTI_BASE_PHILOX_H
 
@@ -44,9 +45,9 @@ static inline float wefti_philox_uniform(uint64_t seed, uint64_t stream, uint64_
 /* Standard normal by Box-Muller: elements 2j and 2j+1 share words 2j and 2j+1. */
 float wefti_philox_normal(uint64_t seed, uint64_t stream, uint64_t position);
 
-/* A bijection of [0, n): element `position` of the permutation named by (seed, stream). Feistel network
- * with cycle walking, Philox as round function; needs no table. Source: Black & Rogaway, "Ciphers with
- * Arbitrary Finite Domains", CT-RSA 2002, sections 4-5. */
+/* A bijection of [0, n): element `position` of the permutation named by (seed, stream). Feistel
+ * network with cycle walking, Philox as round function; needs no table. Source: Black & Rogaway,
+ * "Ciphers with Arbitrary Finite Domains", CT-RSA 2002, sections 4-5. */
 uint64_t wefti_philox_permute(uint64_t seed, uint64_t stream, uint64_t n, uint64_t position);
 
 /* Hash of a name, for streams that belong to a parameter or a node: FNV-1a 64. */

@@ -109,7 +109,9 @@ void wefti_pool_destroy(wefti_pool *pool) {
     wefti_free(pool);
 }
 
-int wefti_pool_threads(const wefti_pool *pool) { return pool ? pool->threads : 1; }
+int wefti_pool_threads(const wefti_pool *pool) {
+    return pool ? pool->threads : 1;
+}
 
 void wefti_pool_run(wefti_pool *pool, int64_t tasks, wefti_task *fn, void *context) {
     if (!pool || pool->threads == 1 || tasks <= 1) {

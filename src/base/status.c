@@ -14,15 +14,20 @@ static _Thread_local size_t trail_used;
 const char *weft_status_text(weft_status status) {
     switch (status) {
 #define WEFT_STATUS_ROW(name, value, text)                                                         \
-    case WEFT_##name: return text;
+    case WEFT_##name:                                                                              \
+        return text;
         WEFT_STATUS_LIST(WEFT_STATUS_ROW)
 #undef WEFT_STATUS_ROW
     }
     return "unknown status";
 }
 
-const char *weft_error_message(void) { return message; }
-const char *weft_error_trail(void) { return trail; }
+const char *weft_error_message(void) {
+    return message;
+}
+const char *weft_error_trail(void) {
+    return trail;
+}
 
 void wefti_error_clear(void) {
     message[0] = '\0';
@@ -58,8 +63,8 @@ weft_status wefti_prefix(weft_status status, const char *format, ...) {
     int n = vsnprintf(fresh, sizeof fresh, format, args);
     va_end(args);
     if (n < 0 || (size_t)n >= sizeof fresh - 3) return status;
-    (void)snprintf(fresh + n, sizeof fresh - (size_t)n, ": %.*s", (int)(sizeof fresh - (size_t)n - 3),
-                   message);
+    (void)snprintf(fresh + n, sizeof fresh - (size_t)n, ": %.*s",
+                   (int)(sizeof fresh - (size_t)n - 3), message);
     memcpy(message, fresh, sizeof fresh);
     return status;
 }

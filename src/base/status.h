@@ -9,7 +9,8 @@ weft_status wefti_raise(weft_status status, const char *function, const char *fi
                         const char *format, ...) __attribute__((format(printf, 5, 6)));
 /* Add a breadcrumb. Returns `status`. */
 weft_status wefti_note(weft_status status, const char *function, const char *file, int line);
-/* Put `format...` and ": " in front of the current message (cell path, file name...). Returns `status`. */
+/* Put `format...` and ": " in front of the current message (cell path, file name...). Returns
+ * `status`. */
 weft_status wefti_prefix(weft_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* Replace this thread's message, for failures that travelled from another thread. */

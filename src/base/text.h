@@ -6,7 +6,8 @@
 
 #include "base/status.h"
 
-/* Zero-initialise; sticky out-of-memory; wefti_text_take returns the string (or NULL) and resets. */
+/* Zero-initialise; sticky out-of-memory; wefti_text_take returns the string (or NULL) and resets.
+ */
 typedef struct wefti_text {
     char *data;
     int64_t used, capacity;
@@ -17,8 +18,8 @@ void wefti_text_add_bytes(wefti_text *t, const char *bytes, int64_t count);
 char *wefti_text_take(wefti_text *t);
 void wefti_text_free(wefti_text *t);
 
-/* The entry of `words` (NULL-terminated) nearest to `word` by edit distance, or NULL when none is within
- * max(2, length / 3) edits. */
+/* The entry of `words` (NULL-terminated) nearest to `word` by edit distance, or NULL when none is
+ * within max(2, length / 3) edits. */
 const char *wefti_nearest(const char *word, const char *const *words);
 
 /* "1.5 GiB" into a caller's buffer; returns it. */

@@ -6,20 +6,24 @@
 const char *weft_dtype_text(weft_dtype dtype) {
     switch (dtype) {
 #define WEFT_DTYPE_ROW(name, bytes, text, st)                                                      \
-    case WEFT_##name: return text;
+    case WEFT_##name:                                                                              \
+        return text;
         WEFT_DTYPE_LIST(WEFT_DTYPE_ROW)
 #undef WEFT_DTYPE_ROW
-    default: return "?";
+    default:
+        return "?";
     }
 }
 
 size_t weft_dtype_bytes(weft_dtype dtype) {
     switch (dtype) {
 #define WEFT_DTYPE_ROW(name, bytes, text, st)                                                      \
-    case WEFT_##name: return bytes;
+    case WEFT_##name:                                                                              \
+        return bytes;
         WEFT_DTYPE_LIST(WEFT_DTYPE_ROW)
 #undef WEFT_DTYPE_ROW
-    default: return 0;
+    default:
+        return 0;
     }
 }
 
@@ -63,8 +67,8 @@ weft_status wefti_desc_check(const weft_desc *desc) {
                  (int)desc->dtype);
     int64_t bytes = (int64_t)weft_dtype_bytes(desc->dtype);
     for (int i = 0; i < desc->rank; i++) {
-        WEFT_REQUIRE(desc->shape[i] >= 0, WEFT_E_SHAPE, "dimension %d has the negative size %lld", i,
-                     (long long)desc->shape[i]);
+        WEFT_REQUIRE(desc->shape[i] >= 0, WEFT_E_SHAPE, "dimension %d has the negative size %lld",
+                     i, (long long)desc->shape[i]);
         int64_t size = desc->shape[i] ? desc->shape[i] : 1;
         WEFT_REQUIRE(!__builtin_mul_overflow(bytes, size, &bytes), WEFT_E_SHAPE,
                      "a tensor of this shape has more bytes than 64 bits can count");
@@ -78,7 +82,8 @@ wefti_shape_text wefti_desc_text(const weft_desc *desc) {
     int n = snprintf(out.text, cap, "%s[", weft_dtype_text(desc->dtype));
     used = (size_t)n;
     for (int i = 0; i < desc->rank && used < cap; i++) {
-        n = snprintf(out.text + used, cap - used, "%s%lld", i ? ", " : "", (long long)desc->shape[i]);
+        n = snprintf(out.text + used, cap - used, "%s%lld", i ? ", " : "",
+                     (long long)desc->shape[i]);
         used += (size_t)n;
     }
     if (used < cap) (void)snprintf(out.text + used, cap - used, "]");
@@ -105,10 +110,10 @@ weft_status wefti_broadcast(const weft_desc *a, const weft_desc *b, weft_desc *o
     for (int i = 0; i < r.rank; i++) {
         int ia = i - (r.rank - a->rank), ib = i - (r.rank - b->rank);
         int64_t sa = ia < 0 ? 1 : a->shape[ia], sb = ib < 0 ? 1 : b->shape[ib];
-        WEFT_REQUIRE(sa == sb || sa == 1 || sb == 1, WEFT_E_SHAPE,
-                     "%s and %s do not broadcast: dimension %d is %lld in one and %lld in the other",
-                     wefti_desc_text(a).text, wefti_desc_text(b).text, i, (long long)sa,
-                     (long long)sb);
+        WEFT_REQUIRE(
+            sa == sb || sa == 1 || sb == 1, WEFT_E_SHAPE,
+            "%s and %s do not broadcast: dimension %d is %lld in one and %lld in the other",
+            wefti_desc_text(a).text, wefti_desc_text(b).text, i, (long long)sa, (long long)sb);
         r.shape[i] = sa == 1 ? sb : sa;
     }
     *out = r;
@@ -145,16 +150,26 @@ uint16_t wefti_f32_to_f16(float f) {
 
 double wefti_load(weft_dtype dtype, const void *src, int64_t i) {
     switch (dtype) {
-    case WEFT_F32: return (double)((const float *)src)[i];
-    case WEFT_BF16: return (double)wefti_bf16_to_f32(((const uint16_t *)src)[i]);
-    case WEFT_F16: return (double)wefti_f16_to_f32(((const uint16_t *)src)[i]);
-    case WEFT_F64: return ((const double *)src)[i];
-    case WEFT_I32: return (double)((const int32_t *)src)[i];
-    case WEFT_I64: return (double)((const int64_t *)src)[i];
-    case WEFT_U16: return (double)((const uint16_t *)src)[i];
-    case WEFT_U8: return (double)((const uint8_t *)src)[i];
-    case WEFT_BOOL: return ((const uint8_t *)src)[i] ? 1.0 : 0.0;
-    default: return 0.0;
+    case WEFT_F32:
+        return (double)((const float *)src)[i];
+    case WEFT_BF16:
+        return (double)wefti_bf16_to_f32(((const uint16_t *)src)[i]);
+    case WEFT_F16:
+        return (double)wefti_f16_to_f32(((const uint16_t *)src)[i]);
+    case WEFT_F64:
+        return ((const double *)src)[i];
+    case WEFT_I32:
+        return (double)((const int32_t *)src)[i];
+    case WEFT_I64:
+        return (double)((const int64_t *)src)[i];
+    case WEFT_U16:
+        return (double)((const uint16_t *)src)[i];
+    case WEFT_U8:
+        return (double)((const uint8_t *)src)[i];
+    case WEFT_BOOL:
+        return ((const uint8_t *)src)[i] ? 1.0 : 0.0;
+    default:
+        return 0.0;
     }
 }
 
@@ -164,18 +179,35 @@ static double saturate(double v, double low, double high) {
 
 void wefti_store(weft_dtype dtype, void *dst, int64_t i, double v) {
     switch (dtype) {
-    case WEFT_F32: ((float *)dst)[i] = (float)v; break;
-    case WEFT_BF16: ((uint16_t *)dst)[i] = wefti_f32_to_bf16((float)v); break;
-    case WEFT_F16: ((uint16_t *)dst)[i] = wefti_f32_to_f16((float)v); break;
-    case WEFT_F64: ((double *)dst)[i] = v; break;
-    case WEFT_I32: ((int32_t *)dst)[i] = (int32_t)saturate(v, INT32_MIN, INT32_MAX); break;
+    case WEFT_F32:
+        ((float *)dst)[i] = (float)v;
+        break;
+    case WEFT_BF16:
+        ((uint16_t *)dst)[i] = wefti_f32_to_bf16((float)v);
+        break;
+    case WEFT_F16:
+        ((uint16_t *)dst)[i] = wefti_f32_to_f16((float)v);
+        break;
+    case WEFT_F64:
+        ((double *)dst)[i] = v;
+        break;
+    case WEFT_I32:
+        ((int32_t *)dst)[i] = (int32_t)saturate(v, INT32_MIN, INT32_MAX);
+        break;
     case WEFT_I64: /* the largest double below 2^63 */
         ((int64_t *)dst)[i] = (int64_t)saturate(v, -9223372036854775808.0, 9223372036854774784.0);
         break;
-    case WEFT_U16: ((uint16_t *)dst)[i] = (uint16_t)saturate(v, 0, UINT16_MAX); break;
-    case WEFT_U8: ((uint8_t *)dst)[i] = (uint8_t)saturate(v, 0, UINT8_MAX); break;
-    case WEFT_BOOL: ((uint8_t *)dst)[i] = v != 0.0; break;
-    default: break;
+    case WEFT_U16:
+        ((uint16_t *)dst)[i] = (uint16_t)saturate(v, 0, UINT16_MAX);
+        break;
+    case WEFT_U8:
+        ((uint8_t *)dst)[i] = (uint8_t)saturate(v, 0, UINT8_MAX);
+        break;
+    case WEFT_BOOL:
+        ((uint8_t *)dst)[i] = v != 0.0;
+        break;
+    default:
+        break;
     }
 }
 

@@ -1,4 +1,5 @@
-/* Dtypes, shapes and their text, for use inside. Descriptors themselves are public: weft/types.h. */
+/* Dtypes, shapes and their text, for use inside. Descriptors themselves are public: weft/types.h.
+ */
 #ifndef WEFTI_TENSOR_H
 #define WEFTI_TENSOR_H
 
@@ -33,13 +34,15 @@ static inline float wefti_bf16_to_f32(uint16_t h) {
 static inline uint16_t wefti_f32_to_bf16(float f) {
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((bits >> 16) | 0x40u); /* NaN stays NaN */
+    if ((bits & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)((bits >> 16) | 0x40u); /* NaN stays NaN */
     return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 float wefti_f16_to_f32(uint16_t h);
 uint16_t wefti_f32_to_f16(float f);
 
-/* Convert `count` elements between any two dtypes (through double; ints saturate; NaN to 0 for ints). */
+/* Convert `count` elements between any two dtypes (through double; ints saturate; NaN to 0 for
+ * ints). */
 void wefti_convert(weft_dtype to, void *dst, weft_dtype from, const void *src, int64_t count);
 double wefti_load(weft_dtype dtype, const void *src, int64_t index);
 void wefti_store(weft_dtype dtype, void *dst, int64_t index, double value);

@@ -1,0 +1,56 @@
+# A thin front for cmake. `make help` lists the targets.
+#
+#   BUILD=dir   where to build (build)          PREFIX=dir  where `make install` puts things (/usr/local)
+#   JOBS=n      parallel jobs (all cores)       TEXT=file   what `make demo` learns (the system's C headers)
+BUILD ?= build
+PREFIX ?= /usr/local
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+CMAKE_FLAGS ?=
+
+.PHONY: all deps configure test demo install bench examples format check clean help
+all: configure
+	@cmake --build $(BUILD) -j $(JOBS) --target weft_cli weft $(if $(filter OFF,$(WEFT_SHARED)),,weft_shared)
+
+help:
+	@echo "make            build a release into $(BUILD)/"
+	@echo "make test       build everything and run all tests"
+	@echo "make demo       train a small language model for about two minutes [TEXT=file]"
+	@echo "make install    install into PREFIX=$(PREFIX)"
+	@echo "make bench      build the benchmarks into $(BUILD)/bench/"
+	@echo "make examples   build the examples into $(BUILD)/examples/"
+	@echo "make format     format all C files; make check: format, floors, scripts"
+	@echo "make clean      remove $(BUILD)/"
+
+deps:
+	@sh tools/install-deps
+
+configure: deps
+	@cmake -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release \
+		-DCMAKE_INSTALL_PREFIX=$(PREFIX) -DWEFT_WERROR=OFF $(CMAKE_FLAGS) >$(BUILD).log 2>&1 || \
+		{ cat $(BUILD).log; exit 1; }
+
+test: configure
+	@cmake --build $(BUILD) -j $(JOBS)
+	@cd $(BUILD) && ctest --output-on-failure -j $(JOBS)
+
+demo: all
+	@WEFT=$(BUILD)/weft TEXT="$(TEXT)" sh tools/demo
+
+install: all
+	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+bench: configure
+	@cmake --build $(BUILD) -j $(JOBS) --target bench
+
+examples: configure
+	@cmake --build $(BUILD) -j $(JOBS) --target examples
+
+format:
+	@tools/format
+
+check:
+	@tools/format --check
+	@tools/check_floors
+
+clean:
+	@rm -rf $(BUILD)

@@ -1,0 +1,52 @@
+# Compiler flags of everything we build, on one interface target: weft_flags.
+#
+# No -ffast-math anywhere: results must not depend on how the compiler reorders sums. Contraction is off for
+# the same reason (kernels that want a fused multiply-add write it). -fno-math-errno changes no result.
+set(CMAKE_C_STANDARD 17)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_C_EXTENSIONS OFF)
+set(CMAKE_C_FLAGS_RELEASE "-O3 -g1")
+set(CMAKE_C_FLAGS_DEBUG "-Og -g")
+
+add_library(weft_flags INTERFACE)
+target_compile_definitions(weft_flags INTERFACE _GNU_SOURCE)
+target_compile_options(weft_flags INTERFACE -Wall -Wextra -Wconversion -fvisibility=hidden
+  -fno-math-errno -ffp-contract=off -ffile-prefix-map=${CMAKE_CURRENT_SOURCE_DIR}/=)
+if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
+  # gcc does not know that a raised status is negative, so it doubts every out-parameter set on success only.
+  # -Wuninitialized, and clang's -Wsometimes-uninitialized in CI, stay on.
+  target_compile_options(weft_flags INTERFACE -Wno-maybe-uninitialized)
+endif()
+if(WEFT_WERROR)
+  target_compile_options(weft_flags INTERFACE -Werror)
+endif()
+if(WEFT_DEBUG_CHECKS)
+  target_compile_definitions(weft_flags INTERFACE WEFT_DEBUG_CHECKS)
+endif()
+
+if(WEFT_SANITIZE)
+  target_compile_options(weft_flags INTERFACE -fsanitize=${WEFT_SANITIZE} -fno-sanitize-recover=all
+    -fno-omit-frame-pointer -O1 -g)
+  target_link_options(weft_flags INTERFACE -fsanitize=${WEFT_SANITIZE})
+else()
+  # Hardening. Fortify needs optimisation and clashes with the sanitizers' interceptors.
+  target_compile_options(weft_flags INTERFACE -fstack-protector-strong -fstack-clash-protection)
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    target_compile_options(weft_flags INTERFACE -fcf-protection)
+  endif()
+  target_compile_options(weft_flags INTERFACE $<$<CONFIG:Release>:-U_FORTIFY_SOURCE>
+    $<$<CONFIG:Release>:-D_FORTIFY_SOURCE=2>)
+  target_link_options(weft_flags INTERFACE -Wl,-z,relro,-z,now,-z,noexecstack)
+endif()
+
+if(WEFT_COVERAGE)
+  target_compile_options(weft_flags INTERFACE --coverage -O0 -g)
+  target_link_options(weft_flags INTERFACE --coverage)
+endif()
+
+if(WEFT_FUZZ)
+  if(NOT CMAKE_C_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "WEFT_FUZZ needs clang: configure with -DCMAKE_C_COMPILER=clang")
+  endif()
+  target_compile_options(weft_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()

@@ -1,0 +1,107 @@
+/* What is built in and what the machine has. See weft/info.h. */
+#include "weft/info.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cpu/isa.h"
+#include "base/pool.h"
+
+#ifndef WEFT_HAVE_ONEDNN
+#define WEFT_HAVE_ONEDNN 0
+#endif
+#ifndef WEFT_HAVE_JANSSON
+#define WEFT_HAVE_JANSSON 0
+#endif
+#ifndef WEFT_HAVE_YAML
+#define WEFT_HAVE_YAML 0
+#endif
+#ifndef WEFT_HAVE_ZLIB
+#define WEFT_HAVE_ZLIB 0
+#endif
+#ifndef WEFT_HAVE_HWLOC
+#define WEFT_HAVE_HWLOC 0
+#endif
+
+static const weft_component components[] = {
+    {"oneDNN", "fast CPU kernels", WEFT_HAVE_ONEDNN},
+    {"jansson", "checkpoints, Hugging Face models and tokenizers", WEFT_HAVE_JANSSON},
+    {"libyaml", "job files", WEFT_HAVE_YAML},
+    {"zlib", "compressed data files", WEFT_HAVE_ZLIB},
+    {"hwloc", "machine discovery", WEFT_HAVE_HWLOC},
+};
+
+const char *weft_version(void) {
+    return WEFT_VERSION;
+}
+
+/* The value behind `key` and a colon in a file of "key : value" lines; false when it is not there.
+ */
+static bool proc_value(const char *path, const char *key, char *out, size_t capacity) {
+    FILE *file = fopen(path, "r");
+    char line[4096];
+    bool found = false;
+    while (file && !found && fgets(line, sizeof line, file)) {
+        char *colon = strchr(line, ':');
+        size_t length = strlen(key);
+        if (!colon || strncmp(line, key, length) != 0) continue;
+        if (strspn(line + length, " \t") != (size_t)(colon - line) - length) continue;
+        colon += 1 + strspn(colon + 1, " \t");
+        colon[strcspn(colon, "\n")] = '\0';
+        snprintf(out, capacity, "%.*s", (int)capacity - 1, colon);
+        found = true;
+    }
+    if (file) fclose(file);
+    return found;
+}
+
+static int64_t memory_line(const char *key) {
+    char text[64];
+    return proc_value("/proc/meminfo", key, text, sizeof text) ? strtoll(text, NULL, 10) * 1024 : 0;
+}
+
+/* The memory limit of this cgroup (version 2), 0 when there is none. */
+static int64_t cgroup_limit(void) {
+    FILE *file = fopen("/sys/fs/cgroup/memory.max", "r");
+    long long limit = 0;
+    if (file) {
+        if (fscanf(file, "%lld", &limit) != 1) limit = 0;
+        fclose(file);
+    }
+    return limit;
+}
+
+static void add_feature(char *features, size_t capacity, bool has, const char *name) {
+    size_t used = strlen(features);
+    if (has) snprintf(features + used, capacity - used, "%s%s", used ? " " : "", name);
+}
+
+void weft_info_get(weft_info *out) {
+    weft_info info = {
+        .components = components,
+        .component_count = (int)(sizeof components / sizeof *components),
+        .isa = wefti_isa_text(wefti_isa_best()),
+        .cores = wefti_cores(),
+#if defined(__clang__)
+        .compiler = "clang " __clang_version__,
+#elif defined(__GNUC__)
+        .compiler = "gcc " __VERSION__,
+#else
+        .compiler = "unknown",
+#endif
+    };
+    proc_value("/proc/cpuinfo", "model name", info.processor, sizeof info.processor);
+    add_feature(info.features, sizeof info.features, wefti_isa_has(WEFTI_ISA_AVX2), "avx2 fma");
+    add_feature(info.features, sizeof info.features, wefti_isa_has(WEFTI_ISA_AVX512), "avx512");
+    add_feature(info.features, sizeof info.features, wefti_isa_has_avx512_bf16(), "avx512_bf16");
+    add_feature(info.features, sizeof info.features, wefti_isa_has_amx_bf16(), "amx_bf16");
+    info.memory_bytes = memory_line("MemTotal");
+    info.memory_free_bytes = memory_line("MemAvailable");
+    int64_t limit = cgroup_limit();
+    if (limit > 0 && limit < info.memory_bytes) {
+        info.memory_bytes = limit;
+        if (info.memory_free_bytes > limit) info.memory_free_bytes = limit;
+    }
+    *out = info;
+}
