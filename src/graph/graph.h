@@ -20,7 +20,7 @@ typedef enum wefti_value_kind {
 typedef struct wefti_value_info {
     weft_desc desc;
     wefti_value_kind kind;
-    int32_t node;     /* producing node, -1 if none */
+    int32_t node;     /* producing node, -1 if none (kind NODE: the value is dead) */
     int32_t slot;     /* output number of the node, or position in body->in */
     const char *name; /* root: full name of inputs, parameters, states; cell: local name; may be NULL */
     weft_init init;   /* root parameters and states */
@@ -31,7 +31,7 @@ struct weft_body {
     const char *name; /* of the first call: "h.0"; root: "" */
     wefti_value_info *values;
     weft_node *nodes;
-    int32_t *in, *out; /* value indices; root: in is unused, out are the outputs */
+    int32_t *in, *out; /* value indices; root: inputs, parameters and states in order of birth; outputs */
     int64_t value_count, value_cap, node_count, node_cap, in_count, in_cap, out_count, out_cap;
     uint64_t hash;
     uint32_t streams; /* random nodes so far */
@@ -53,6 +53,8 @@ struct weft_graph {
     weft_body *root;
     weft_body **cells; /* unique ones */
     int64_t cell_count, cell_cap;
+    weft_body **fused; /* bodies of fused nodes, unique ones: wefti_graph_intern_fused */
+    int64_t fused_count, fused_cap;
     wefti_named *outputs;
     int64_t output_count, output_cap;
     wefti_assign *assigns;
@@ -98,6 +100,10 @@ weft_status wefti_body_add(weft_body *b, const weft_op_def *op, weft_body *calle
 weft_status wefti_body_output(weft_body *b, int32_t value) WEFT_CHECKED;
 uint64_t wefti_body_hash(const weft_body *b); /* structure only: ops, attributes, wiring, descs, kinds */
 bool wefti_body_equal(const weft_body *a, const weft_body *b);
+/* A copy with the same value indices, owned by the caller. */
+weft_status wefti_body_clone(const weft_body *b, const char *name, weft_body **out) WEFT_CHECKED;
+/* The graph takes `b` over, also on failure; *out is the stored body of equal structure. */
+weft_status wefti_graph_intern_fused(weft_graph *g, weft_body *b, weft_body **out) WEFT_CHECKED;
 /* Remove nodes whose results nobody needs. Value indices change only for values of removed nodes (dropped
  * from lists, kept in the table as dead). */
 weft_status wefti_body_prune(weft_body *b) WEFT_CHECKED;

@@ -151,7 +151,7 @@ typedef enum wefti_op_flags {
 
 struct weft_op_def {
     const char *name;
-    int8_t min_inputs, max_inputs;
+    int8_t min_inputs, max_inputs; /* the first min_inputs must be present: infer may rely on it */
     uint32_t flags;
     const wefti_attr *attrs; /* ends with {0}; NULL: none */
     /* Shapes and dtypes of the outputs from the inputs; checks everything. Sets *out_count (1 already set). */
@@ -168,13 +168,26 @@ struct weft_op_def {
     /* Elementwise ops: value of one element from those of the operands (x[0..inputs-1]); used by the generic
      * reference of elementwise ops and of fused nodes. NULL otherwise. */
     double (*element)(const weft_node *n, const double *x);
+    /* Norms: the op that recomputes output 0 from (inputs padded to max_inputs, outputs 1, 2, ...), so that the
+     * backward pass keeps the small statistics instead of the result. NULL: none. */
+    const weft_op_def *apply;
+    /* Ops whose attributes state sizes (reshape's shape): rewrite `attrs`, a copy of the node's in the op's order, for a
+     * piece in which factor f of `rule` has size sizes[f] and begins at begins[f]. NULL: they hold for every piece. */
+    weft_status (*localize)(const weft_node *n, const wefti_split_rule *rule, const int64_t *begins,
+                            const int64_t *sizes, wefti_attr *attrs);
 };
+
+/* Reference of an elementwise op from its `element`, operands broadcast; used when `reference` is NULL. */
+weft_status wefti_elementwise_reference(const weft_node *n, const wefti_random *random,
+                                        const double *const *in, double *const *out) WEFT_CHECKED;
+/* The op's cost, or the default. */
+void wefti_node_cost(const weft_node *n, wefti_cost *out);
 
 /* The registry: all ops by name. */
 typedef struct wefti_op_registry {
     const weft_op_def *const *ops;
     int count;
 } wefti_op_registry;
-const weft_op_def *wefti_op_find(const wefti_op_registry *registry, const char *name);
+const weft_op_def *wefti_op_find(const wefti_op_registry *registry, const char *name); /* NULL if unknown */
 
 #endif
