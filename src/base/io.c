@@ -358,6 +358,11 @@ bool wefti_is_dir(const char *path) {
     return !faulty() && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
+bool wefti_is_link(const char *path) {
+    struct stat info;
+    return !faulty() && lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
+}
+
 /* Names of one directory, NUL-separated, as they come. */
 typedef struct name_block {
     char *bytes;

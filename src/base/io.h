@@ -43,6 +43,7 @@ weft_status
 wefti_remove_tree(const char *path) WEFT_CHECKED; /* absent is fine; does not follow links */
 bool wefti_exists(const char *path);
 bool wefti_is_dir(const char *path);
+bool wefti_is_link(const char *path); /* the name itself is a symbolic link */
 /* Names in a directory, sorted, without . and ..; one allocation: free with wefti_free(*out_names).
  */
 weft_status wefti_dir_list(const char *path, char ***out_names, int64_t *out_count) WEFT_CHECKED;

@@ -1,0 +1,135 @@
+/* Elements of arrays from files, and opening such files. See train/data_array.h. */
+#include "train/data_array.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "tensor/tensor.h"
+
+int wefti_element_bytes(wefti_element element) {
+    static const int bytes[] = {
+#define ROW(name, size, largest) size,
+        WEFTI_ELEMENT_LIST(ROW)
+#undef ROW
+    };
+    return bytes[element];
+}
+
+static double largest_of(wefti_element element) {
+    static const double largest[] = {
+#define ROW(name, size, value) value,
+        WEFTI_ELEMENT_LIST(ROW)
+#undef ROW
+    };
+    return largest[element];
+}
+
+bool wefti_element_is_integer(wefti_element element) {
+    return element != WEFTI_ELEMENT_F16 && element != WEFTI_ELEMENT_F32 &&
+           element != WEFTI_ELEMENT_F64;
+}
+
+/* The bits of element i, in this machine's order (little endian, as all of weft assumes). */
+static inline uint64_t bits_of(const wefti_array *array, int64_t i, int bytes) {
+    const unsigned char *at = array->data + i * bytes;
+    uint64_t bits = 0;
+    if (array->big_endian)
+        for (int b = 0; b < bytes; b++) bits = bits << 8 | at[b];
+    else
+        memcpy(&bits, at, (size_t)bytes);
+    return bits;
+}
+
+static int64_t integer_of(wefti_element element, uint64_t bits) {
+    switch (element) {
+    case WEFTI_ELEMENT_I8:
+        return (int8_t)bits;
+    case WEFTI_ELEMENT_I16:
+        return (int16_t)bits;
+    case WEFTI_ELEMENT_I32:
+        return (int32_t)bits;
+    case WEFTI_ELEMENT_BOOL:
+        return bits != 0;
+    default:
+        return (int64_t)bits; /* unsigned ones are narrower than 64 bits */
+    }
+}
+
+static float float_of(wefti_element element, uint64_t bits) {
+    if (element == WEFTI_ELEMENT_F16) return wefti_f16_to_f32((uint16_t)bits);
+    if (element == WEFTI_ELEMENT_F64) {
+        double value;
+        memcpy(&value, &bits, sizeof value);
+        return (float)value;
+    }
+    uint32_t low = (uint32_t)bits;
+    float value;
+    memcpy(&value, &low, sizeof value);
+    return value;
+}
+
+void wefti_array_integers(const wefti_array *array, int64_t first, int64_t count, int64_t *out) {
+    int bytes = wefti_element_bytes(array->element);
+    for (int64_t i = 0; i < count; i++)
+        out[i] = integer_of(array->element, bits_of(array, first + i, bytes));
+}
+
+void wefti_array_tokens(const wefti_array *array, int64_t first, int64_t count, int32_t *out) {
+    int bytes = wefti_element_bytes(array->element);
+    if (array->element == WEFTI_ELEMENT_U8) { /* bytes of text: the common case */
+        for (int64_t i = 0; i < count; i++) out[i] = array->data[first + i];
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        int64_t value = integer_of(array->element, bits_of(array, first + i, bytes));
+        out[i] = value < 0 || value > INT32_MAX ? -1 : (int32_t)value;
+    }
+}
+
+void wefti_array_scaled(const wefti_array *array, int64_t first, int64_t count, float *out) {
+    int bytes = wefti_element_bytes(array->element);
+    bool integer = wefti_element_is_integer(array->element);
+    double largest = largest_of(array->element);
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t bits = bits_of(array, first + i, bytes);
+        out[i] = integer ? (float)((double)integer_of(array->element, bits) / largest)
+                         : float_of(array->element, bits);
+    }
+}
+
+static weft_status parse(const char *path, wefti_array_format format, wefti_array_file *file) {
+    const unsigned char *bytes = file->map.data;
+    int64_t count = file->map.bytes;
+    switch (format) {
+    case WEFTI_ARRAY_NPY:
+        return wefti_npy_parse(path, bytes, count, &file->array);
+    case WEFTI_ARRAY_SHARD:
+        return wefti_shard_parse(path, bytes, count, &file->array);
+    default:
+        break;
+    }
+    if (count >= 2 && bytes[0] == 0x1f && bytes[1] == 0x8b) {
+        WEFT_TRY(wefti_idx_unpack(path, bytes, count, &file->unpacked, &count));
+        wefti_file_map_close(&file->map);
+        bytes = file->unpacked;
+    }
+    return wefti_idx_parse(path, bytes, count, &file->array);
+}
+
+weft_status wefti_array_open(const char *path, wefti_array_format format, wefti_array_file *out) {
+    wefti_array_file file = {0};
+    WEFT_TRY(wefti_file_map_open(path, &file.map));
+    weft_status status = parse(path, format, &file);
+    if (status < 0) {
+        wefti_array_close(&file);
+        return wefti_note(status, __func__, __FILE__, __LINE__);
+    }
+    *out = file;
+    return WEFT_OK;
+}
+
+void wefti_array_close(wefti_array_file *file) {
+    wefti_free(file->unpacked);
+    wefti_file_map_close(&file->map);
+    *file = (wefti_array_file){0};
+}

@@ -1,0 +1,93 @@
+/* Arrays read from files: IDX, npy and llm.c token shards, all seen as one n-dimensional array in
+ * memory.
+ *
+ * The parsers take bytes in memory and look at nothing else, so that fuzzers and truncation tests
+ * call them directly. Every count is checked against the bytes that are there before anything is
+ * allocated or read. Sources: IDX: LeCun, Cortes, Burges, "The MNIST database", file formats. npy:
+ * NumPy enhancement proposal 1 and numpy.lib.format (versions 1 to 3). Shards: llm.c,
+ * dev/data/data_common.py. */
+#ifndef WEFTI_TRAIN_DATA_ARRAY_H
+#define WEFTI_TRAIN_DATA_ARRAY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/io.h"
+#include "base/status.h"
+#include "weft/types.h"
+
+/* name, bytes, largest value (what 1.0 stands for in an image; floats are kept) */
+#define WEFTI_ELEMENT_LIST(X)                                                                      \
+    X(U8, 1, 255.0)                                                                                \
+    X(I8, 1, 127.0)                                                                                \
+    X(U16, 2, 65535.0)                                                                             \
+    X(I16, 2, 32767.0)                                                                             \
+    X(U32, 4, 4294967295.0)                                                                        \
+    X(I32, 4, 2147483647.0)                                                                        \
+    X(I64, 8, 9223372036854775807.0)                                                               \
+    X(F16, 2, 1.0)                                                                                 \
+    X(F32, 4, 1.0)                                                                                 \
+    X(F64, 8, 1.0)                                                                                 \
+    X(BOOL, 1, 1.0)
+
+typedef enum wefti_element {
+#define WEFTI_ELEMENT_ROW(name, bytes, largest) WEFTI_ELEMENT_##name,
+    WEFTI_ELEMENT_LIST(WEFTI_ELEMENT_ROW)
+#undef WEFTI_ELEMENT_ROW
+} wefti_element;
+
+/* Row-major; `data` is borrowed from the bytes that were parsed and may be unaligned. */
+typedef struct wefti_array {
+    wefti_element element;
+    bool big_endian;
+    int rank;
+    int64_t shape[WEFT_MAX_RANK];
+    int64_t elems;
+    const unsigned char *data;
+    int64_t offset; /* of the first element in its file, for messages */
+} wefti_array;
+
+int wefti_element_bytes(wefti_element element);
+bool wefti_element_is_integer(wefti_element element); /* BOOL included */
+
+/* Elements [first, first + count) as integers (the array must be of integers), or as f32 scaled so
+ * that the largest value of an integer type is 1. The range is the caller's to check. */
+void wefti_array_integers(const wefti_array *array, int64_t first, int64_t count, int64_t *out);
+void wefti_array_scaled(const wefti_array *array, int64_t first, int64_t count, float *out);
+/* Token numbers; -1 for what is negative or does not fit 32 bits. */
+void wefti_array_tokens(const wefti_array *array, int64_t first, int64_t count, int32_t *out);
+
+/* `path` is for messages. WEFT_E_CORRUPT for damaged bytes, WEFT_E_NO_IMPL for what npy allows and
+ * weft does not. */
+weft_status wefti_idx_parse(const char *path, const unsigned char *bytes, int64_t count,
+                            wefti_array *out) WEFT_CHECKED;
+weft_status wefti_npy_parse(const char *path, const unsigned char *bytes, int64_t count,
+                            wefti_array *out) WEFT_CHECKED;
+weft_status wefti_shard_parse(const char *path, const unsigned char *bytes, int64_t count,
+                              wefti_array *out) WEFT_CHECKED;
+
+/* Total bytes of an IDX file as its first bytes promise them (`count` >= 4 + 4 * rank of them, else
+ * WEFT_E_CORRUPT). */
+weft_status wefti_idx_size(const char *path, const unsigned char *bytes, int64_t count,
+                           int64_t *out_bytes) WEFT_CHECKED;
+
+/* Unpack a gzip file that holds an IDX file. *out is from wefti_alloc. */
+weft_status wefti_idx_unpack(const char *path, const unsigned char *bytes, int64_t count,
+                             unsigned char **out, int64_t *out_bytes) WEFT_CHECKED;
+
+/* A file with its array: mapped, or unpacked into memory. */
+typedef enum wefti_array_format {
+    WEFTI_ARRAY_IDX,
+    WEFTI_ARRAY_NPY,
+    WEFTI_ARRAY_SHARD
+} wefti_array_format;
+typedef struct wefti_array_file {
+    wefti_file_map map;
+    unsigned char *unpacked; /* NULL: the array lies in the map */
+    wefti_array array;
+} wefti_array_file;
+weft_status wefti_array_open(const char *path, wefti_array_format format,
+                             wefti_array_file *out) WEFT_CHECKED;
+void wefti_array_close(wefti_array_file *file);
+
+#endif

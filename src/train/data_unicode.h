@@ -1,0 +1,18 @@
+/* The classes of characters that tokenizers split text by, and UTF-8. */
+#ifndef WEFTI_TRAIN_DATA_UNICODE_H
+#define WEFTI_TRAIN_DATA_UNICODE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+bool wefti_unicode_letter(uint32_t point); /* \p{L} */
+bool wefti_unicode_number(uint32_t point); /* \p{N} */
+bool wefti_unicode_space(uint32_t point);  /* \s */
+
+#define WEFTI_NO_CHARACTER 0xFFFFFFFFu
+
+/* The character at the start of `bytes` >= 1 bytes, and its length. A byte that is not UTF-8 is a
+ * character of its own, WEFTI_NO_CHARACTER, of length 1: neither letter, number nor space. */
+int wefti_utf8_next(const unsigned char *text, int64_t bytes, uint32_t *out);
+
+#endif
