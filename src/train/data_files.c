@@ -39,9 +39,7 @@ bool wefti_pattern_matches(const char *pattern, const char *text) {
             deep = pattern;
             deep_text = text;
             star = NULL;
-            /* a directory named ** may also be none: its slash is optional at the start of a name
-             */
-            if (*pattern == '/') pattern++;
+            if (directory && *pattern == '/') pattern++; /* a directory ** may also be none */
             continue;
         }
         if (*pattern == '*') {
@@ -84,12 +82,10 @@ static weft_status add(wefti_path_list *list, char *path) {
 
 enum { DEEPEST = 100 }; /* bounds the recursion; paths end at 4096 bytes anyway */
 
-/* Files below `directory` that match `pattern` (NULL: all), depth first, each level sorted by name.
- */
-static weft_status walk(const char *directory, const char *pattern, int depth, wefti_arena *arena,
+/* Files below `directory` that match `pattern` (NULL: all), depth first, each level sorted by name;
+ * `levels` of directories below it are entered. */
+static weft_status walk(const char *directory, const char *pattern, int levels, wefti_arena *arena,
                         wefti_path_list *list) {
-    WEFT_REQUIRE(depth < DEEPEST, WEFT_E_IO, "%s: more than %d directories within one another",
-                 directory, DEEPEST);
     char **names;
     int64_t count;
     WEFT_TRY(wefti_dir_list(*directory ? directory : ".", &names, &count));
