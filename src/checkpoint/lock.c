@@ -1,0 +1,80 @@
+/* One run per directory: flock on DIR/.lock, which the kernel releases with the process however it
+ * ends, so that a lock is never stale. The process id inside is for the message only. See
+ * checkpoint.h. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "base/fault.h"
+#include "base/io.h"
+#include "base/memory.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/step_dir.h"
+
+struct wefti_checkpoint_lock {
+    int fd;
+};
+
+static bool faulty(void) {
+    if (!wefti_fault_due(WEFTI_FAULT_IO)) return false;
+    errno = wefti_fault_errno(WEFTI_FAULT_IO);
+    return true;
+}
+
+static weft_status held_by_another(int fd, const char *dir) {
+    char text[32] = {0};
+    ssize_t n = pread(fd, text, sizeof text - 1, 0);
+    long pid = n > 0 ? strtol(text, NULL, 10) : 0;
+    if (pid > 0)
+        WEFT_FAIL(WEFT_E_ARG,
+                  "another run (process %ld) writes checkpoints into %s: stop it, or give this run "
+                  "another checkpoint.dir",
+                  pid, dir);
+    WEFT_FAIL(WEFT_E_ARG,
+              "another run writes checkpoints into %s: stop it, or give this run another "
+              "checkpoint.dir",
+              dir);
+}
+
+static weft_status take(int fd, const char *dir) {
+    if (faulty() || flock(fd, LOCK_EX | LOCK_NB)) {
+        if (errno == EWOULDBLOCK) return held_by_another(fd, dir);
+        WEFT_FAIL(WEFT_E_IO, "cannot lock %s/.lock: %s", dir, strerror(errno));
+    }
+    char text[32];
+    int length = snprintf(text, sizeof text, "%ld\n", (long)getpid());
+    bool written =
+        !faulty() && ftruncate(fd, 0) == 0 && pwrite(fd, text, (size_t)length, 0) == length;
+    WEFT_REQUIRE(written, WEFT_E_IO, "cannot write %s/.lock: %s", dir, strerror(errno));
+    return wefti_step_clean(dir);
+}
+
+weft_status wefti_checkpoint_lock_open(const char *dir, wefti_checkpoint_lock **out) {
+    WEFT_TRY(wefti_dir_make(dir));
+    wefti_checkpoint_lock *lock;
+    WEFT_NEW(lock, wefti_checkpoint_lock);
+    weft_status status = WEFT_OK;
+    char *path = wefti_format("%s/.lock", dir);
+    if (!path) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for the name of a file");
+    lock->fd = !path || faulty() ? -1 : open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (path && lock->fd < 0)
+        status = WEFT_RAISE(WEFT_E_IO, "cannot open %s: %s", path, strerror(errno));
+    if (status >= 0) status = take(lock->fd, dir);
+    wefti_free(path);
+    if (status < 0) {
+        wefti_checkpoint_lock_close(lock);
+        return status;
+    }
+    *out = lock;
+    return WEFT_OK;
+}
+
+void wefti_checkpoint_lock_close(wefti_checkpoint_lock *lock) {
+    if (!lock) return;
+    if (lock->fd >= 0) close(lock->fd);
+    wefti_free(lock);
+}

@@ -1,0 +1,55 @@
+/* manifest.json: what a step is made of, and the checksum of every byte of it. Its format is
+ * described in docs/format-checkpoint.md.
+ *
+ * The text ends in a checksum of everything before it, at a fixed distance from the end, so that a
+ * manifest cut off anywhere, or with any bit changed, is recognised before it is parsed. */
+#ifndef WEFTI_CHECKPOINT_MANIFEST_H
+#define WEFTI_CHECKPOINT_MANIFEST_H
+
+#include "base/memory.h"
+#include "checkpoint/checkpoint.h"
+
+typedef struct wefti_manifest_file {
+    const char *name;
+    int64_t bytes;
+    int64_t checked_bytes; /* how many of the first bytes `crc32c` covers; the rest is tensors */
+    uint32_t crc32c;
+} wefti_manifest_file;
+
+typedef struct wefti_manifest_tensor {
+    const char *name, *layout;
+    wefti_checkpoint_role role;
+    weft_desc desc;
+    int64_t file; /* index into files */
+    uint32_t crc32c;
+} wefti_manifest_tensor;
+
+typedef struct wefti_manifest {
+    wefti_arena *arena;
+    wefti_checkpoint_meta meta;
+    wefti_manifest_file *files;
+    wefti_manifest_tensor *tensors;
+    int64_t file_count, tensor_count;
+} wefti_manifest;
+
+/* wefti_free the text. */
+weft_status wefti_manifest_print(const wefti_manifest *manifest, char **out,
+                                 int64_t *out_bytes) WEFT_CHECKED;
+/* WEFT_E_CORRUPT when damaged; WEFT_E_NO_IMPL when it is whole but of a later format. */
+weft_status wefti_manifest_parse(const char *text, int64_t bytes,
+                                 wefti_manifest **out) WEFT_CHECKED;
+void wefti_manifest_destroy(wefti_manifest *manifest);
+
+/* A deep copy into an arena. */
+weft_status wefti_manifest_copy_meta(wefti_arena *arena, const wefti_checkpoint_meta *meta,
+                                     wefti_checkpoint_meta *out) WEFT_CHECKED;
+/* Of the names and shapes of the model's tensors, in any order. */
+uint64_t wefti_manifest_fingerprint(const wefti_manifest_tensor *tensors, int64_t count);
+
+enum { WEFTI_MANIFEST_TAIL_BYTES = 35 };
+/* The last bytes of a manifest, computed from those before them. */
+void wefti_manifest_tail(const char *body, int64_t bytes, char out[WEFTI_MANIFEST_TAIL_BYTES + 1]);
+
+const char *wefti_checkpoint_role_text(wefti_checkpoint_role role); /* "model" */
+
+#endif

@@ -1,0 +1,244 @@
+/* Parsing the manifest. See manifest.h. A manifest is input from outside even with the right
+ * checksum: everything it says is checked, so that what is handed on is consistent in itself. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checkpoint/json.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/safetensors.h"
+#include "tensor/tensor.h"
+
+void wefti_manifest_destroy(wefti_manifest *manifest) {
+    if (!manifest) return;
+    wefti_arena_destroy(manifest->arena);
+    wefti_free(manifest);
+}
+
+#ifdef WEFT_HAVE_JANSSON
+
+static weft_status keep_text(wefti_manifest *m, const char *text, const char **out) {
+    *out = wefti_arena_strdup(m->arena, text);
+    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for a manifest");
+    return WEFT_OK;
+}
+
+static weft_status read_text(wefti_manifest *m, const json_t *object, const char *key,
+                             const char **out) {
+    const char *text = NULL;
+    WEFT_TRY(wefti_json_text(object, key, &text));
+    return keep_text(m, text, out);
+}
+
+static weft_status read_count(const json_t *object, const char *key, int64_t *out) {
+    int64_t value = 0;
+    WEFT_TRY(wefti_json_int(object, key, &value));
+    WEFT_REQUIRE(value >= 0, WEFT_E_CORRUPT, "\"%s\" is %lld, less than 0", key, (long long)value);
+    *out = value;
+    return WEFT_OK;
+}
+
+static weft_status read_crc(const json_t *object, uint32_t *out) {
+    uint64_t value = 0;
+    WEFT_TRY(wefti_json_hex(object, "crc32c", "", &value));
+    WEFT_REQUIRE(value <= UINT32_MAX, WEFT_E_CORRUPT, "\"crc32c\" has more than 32 bits");
+    *out = (uint32_t)value;
+    return WEFT_OK;
+}
+
+static weft_status read_pairs(wefti_manifest *m, const json_t *root, const char *key,
+                              wefti_checkpoint_pairs *out) {
+    const json_t *map = NULL;
+    WEFT_TRY(wefti_json_object(root, key, &map));
+    wefti_checkpoint_pair *items =
+        wefti_arena_alloc(m->arena, json_object_size(map) * sizeof *items);
+    WEFT_REQUIRE(items, WEFT_E_NOMEM, "no memory for a manifest");
+    *out = (wefti_checkpoint_pairs){.items = items};
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)map, name, value) {
+        WEFT_REQUIRE(json_is_string(value), WEFT_E_CORRUPT, "\"%s\": \"%.100s\" is not a text", key,
+                     name);
+        wefti_checkpoint_pair *pair = &items[out->count++];
+        WEFT_TRY(keep_text(m, name, &pair->key));
+        WEFT_TRY(keep_text(m, json_string_value(value), &pair->value));
+    }
+    return WEFT_OK;
+}
+
+static weft_status read_losses(wefti_manifest *m, const json_t *root) {
+    const json_t *list = NULL;
+    WEFT_TRY(wefti_json_array(root, "losses", &list));
+    size_t count = json_array_size(list);
+    wefti_checkpoint_loss *losses = wefti_arena_alloc(m->arena, count * sizeof *losses);
+    WEFT_REQUIRE(losses, WEFT_E_NOMEM, "no memory for a manifest");
+    for (size_t i = 0; i < count; i++) {
+        const json_t *item = json_array_get(list, i);
+        const json_t *step = json_array_get(item, 0), *loss = json_array_get(item, 1);
+        WEFT_REQUIRE(json_array_size(item) == 2 && json_is_integer(step) &&
+                         (json_is_number(loss) || json_is_null(loss)),
+                     WEFT_E_CORRUPT, "\"losses\" holds something other than [step, loss]");
+        losses[i] = (wefti_checkpoint_loss){.step = json_integer_value(step),
+                                            .loss = json_is_null(loss) ? (double)NAN
+                                                                       : json_number_value(loss)};
+    }
+    m->meta.losses = losses;
+    m->meta.loss_count = (int64_t)count;
+    return WEFT_OK;
+}
+
+static weft_status read_meta(wefti_manifest *m, const json_t *root) {
+    wefti_checkpoint_meta *meta = &m->meta;
+    WEFT_TRY(read_text(m, root, "weft_version", &meta->weft_version));
+    WEFT_TRY(wefti_json_hex(root, "fingerprint", "0x", &meta->fingerprint));
+    WEFT_TRY(read_count(root, "step", &meta->step));
+    WEFT_TRY(read_count(root, "data_position", &meta->data_position));
+    WEFT_TRY(wefti_json_hex(root, "seed", "0x", &meta->seed));
+    WEFT_TRY(read_text(m, root, "optimizer", &meta->optimizer));
+    WEFT_TRY(read_pairs(m, root, "settings", &meta->settings));
+    WEFT_TRY(read_pairs(m, root, "random", &meta->random));
+    WEFT_TRY(read_pairs(m, root, "compute", &meta->compute));
+    WEFT_TRY(read_pairs(m, root, "notes", &meta->notes));
+    return read_losses(m, root);
+}
+
+static weft_status read_files(wefti_manifest *m, const json_t *root) {
+    const json_t *list = NULL;
+    WEFT_TRY(wefti_json_array(root, "files", &list));
+    size_t count = json_array_size(list);
+    m->files = wefti_arena_alloc(m->arena, count * sizeof *m->files);
+    WEFT_REQUIRE(m->files, WEFT_E_NOMEM, "no memory for a manifest");
+    for (size_t i = 0; i < count; i++) {
+        const json_t *item = json_array_get(list, i);
+        wefti_manifest_file *file = &m->files[i];
+        WEFT_TRY(read_text(m, item, "name", &file->name));
+        WEFT_REQUIRE(wefti_file_name_valid(file->name), WEFT_E_CORRUPT,
+                     "\"%.100s\" is not a plain file name", file->name);
+        WEFT_TRY(read_count(item, "bytes", &file->bytes));
+        WEFT_TRY(read_count(item, "checked_bytes", &file->checked_bytes));
+        WEFT_TRY(read_crc(item, &file->crc32c));
+        WEFT_REQUIRE(file->checked_bytes <= file->bytes, WEFT_E_CORRUPT,
+                     "%s has %lld bytes, of which %lld are checked", file->name,
+                     (long long)file->bytes, (long long)file->checked_bytes);
+    }
+    m->file_count = (int64_t)count;
+    return WEFT_OK;
+}
+
+static bool find_dtype(const char *name, weft_dtype *out) {
+    for (int d = 0; d < WEFT_DTYPES; d++)
+        if (!strcmp(name, wefti_safetensors_dtype_name((weft_dtype)d))) {
+            *out = (weft_dtype)d;
+            return true;
+        }
+    return false;
+}
+
+static weft_status read_desc(const json_t *item, weft_desc *out) {
+    const char *dtype = NULL;
+    const json_t *shape = NULL;
+    WEFT_TRY(wefti_json_text(item, "dtype", &dtype));
+    WEFT_TRY(wefti_json_array(item, "shape", &shape));
+    weft_desc desc = {.rank = (int)json_array_size(shape)};
+    WEFT_REQUIRE(find_dtype(dtype, &desc.dtype), WEFT_E_CORRUPT, "unknown dtype \"%.40s\"", dtype);
+    WEFT_REQUIRE(json_array_size(shape) <= WEFT_MAX_RANK, WEFT_E_CORRUPT, "rank %zu, more than %d",
+                 json_array_size(shape), WEFT_MAX_RANK);
+    for (int d = 0; d < desc.rank; d++) {
+        const json_t *size = json_array_get(shape, (size_t)d);
+        WEFT_REQUIRE(json_is_integer(size), WEFT_E_CORRUPT, "a size is not a whole number");
+        desc.shape[d] = json_integer_value(size);
+    }
+    WEFT_REQUIRE(wefti_desc_check(&desc) >= 0, WEFT_E_CORRUPT, "the shape is not possible");
+    *out = desc;
+    return WEFT_OK;
+}
+
+static weft_status read_tensor(wefti_manifest *m, const json_t *item, wefti_manifest_tensor *out) {
+    const char *role = NULL;
+    WEFT_TRY(read_text(m, item, "name", &out->name));
+    WEFT_TRY(read_text(m, item, "layout", &out->layout));
+    WEFT_TRY(wefti_json_text(item, "role", &role));
+    WEFT_TRY(read_count(item, "file", &out->file));
+    WEFT_TRY(read_desc(item, &out->desc));
+    WEFT_TRY(read_crc(item, &out->crc32c));
+    WEFT_REQUIRE(out->file < m->file_count, WEFT_E_CORRUPT,
+                 "\"file\" is %lld; there are %lld files", (long long)out->file,
+                 (long long)m->file_count);
+    out->role = WEFTI_CHECKPOINT_MODEL;
+    while (out->role < WEFTI_CHECKPOINT_ROLES &&
+           strcmp(role, wefti_checkpoint_role_text(out->role)))
+        out->role++;
+    WEFT_REQUIRE(out->role < WEFTI_CHECKPOINT_ROLES, WEFT_E_CORRUPT, "unknown role \"%.40s\"",
+                 role);
+    return WEFT_OK;
+}
+
+static weft_status read_tensors(wefti_manifest *m, const json_t *root) {
+    const json_t *list = NULL;
+    WEFT_TRY(wefti_json_array(root, "tensors", &list));
+    size_t count = json_array_size(list);
+    m->tensors = wefti_arena_alloc(m->arena, count * sizeof *m->tensors);
+    WEFT_REQUIRE(m->tensors, WEFT_E_NOMEM, "no memory for a manifest");
+    for (size_t i = 0; i < count; i++) {
+        weft_status status = read_tensor(m, json_array_get(list, i), &m->tensors[i]);
+        if (status < 0) return wefti_prefix(status, "tensor %zu of the manifest", i);
+    }
+    m->tensor_count = (int64_t)count;
+    WEFT_REQUIRE(wefti_manifest_fingerprint(m->tensors, m->tensor_count) == m->meta.fingerprint,
+                 WEFT_E_CORRUPT, "the model's fingerprint is not that of its tensors");
+    return WEFT_OK;
+}
+
+static weft_status read_root(wefti_manifest *m, const json_t *root) {
+    const char *format = NULL;
+    int64_t version = 0;
+    WEFT_TRY(wefti_json_text(root, "format", &format));
+    WEFT_REQUIRE(!strcmp(format, "weft-checkpoint"), WEFT_E_CORRUPT,
+                 "the format is \"%.40s\", not \"weft-checkpoint\"", format);
+    WEFT_TRY(wefti_json_int(root, "format_version", &version));
+    WEFT_REQUIRE(version == 1, WEFT_E_NO_IMPL,
+                 "the checkpoint has format version %lld; this weft reads version 1",
+                 (long long)version);
+    WEFT_TRY(read_meta(m, root));
+    WEFT_TRY(read_files(m, root));
+    return read_tensors(m, root);
+}
+
+static weft_status parse_into(wefti_manifest *m, const char *text, int64_t bytes) {
+    static const wefti_json_limits limits = {
+        .depth = 5, .objects = 2100000, .array_items = 2000000};
+    char tail[WEFTI_MANIFEST_TAIL_BYTES + 1];
+    int64_t body = bytes - WEFTI_MANIFEST_TAIL_BYTES;
+    WEFT_REQUIRE(body > 0, WEFT_E_CORRUPT, "the manifest is cut off at %lld bytes",
+                 (long long)bytes);
+    wefti_manifest_tail(text, body, tail);
+    WEFT_REQUIRE(!memcmp(text + body, tail, WEFTI_MANIFEST_TAIL_BYTES), WEFT_E_CORRUPT,
+                 "the manifest does not end in its own checksum: it is cut off or altered");
+    json_t *root = NULL;
+    WEFT_TRY(wefti_json_load(text, bytes, &limits, &root));
+    weft_status status = read_root(m, root);
+    json_decref(root);
+    return status;
+}
+
+weft_status wefti_manifest_parse(const char *text, int64_t bytes, wefti_manifest **out) {
+    wefti_manifest *m;
+    WEFT_NEW(m, wefti_manifest);
+    weft_status status = wefti_arena_create(&m->arena);
+    if (status >= 0) status = parse_into(m, text, bytes);
+    if (status < 0) {
+        wefti_manifest_destroy(m);
+        return status;
+    }
+    *out = m;
+    return WEFT_OK;
+}
+
+#else
+
+weft_status wefti_manifest_parse(const char *text, int64_t bytes, wefti_manifest **out) {
+    (void)text, (void)bytes, (void)out;
+    return WEFTI_NO_JSON;
+}
+
+#endif

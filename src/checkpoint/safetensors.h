@@ -1,0 +1,76 @@
+/* safetensors files: a header of JSON, then the tensors' bytes without gaps.
+ *
+ * Source: the format's description and reference reader, github.com/huggingface/safetensors. The
+ * reader is stricter than the reference where the text is: duplicate keys and unknown members are
+ * refused. Everything is checked before a tensor is handed out: the header's length, UTF-8,
+ * products of shapes with overflow, and that the tensors tile the file exactly, so that no byte of
+ * a file is unaccounted for. A foreign file may place a tensor at an address that is not a multiple
+ * of its element size: copy it before computing. */
+#ifndef WEFTI_CHECKPOINT_SAFETENSORS_H
+#define WEFTI_CHECKPOINT_SAFETENSORS_H
+
+#include "base/status.h"
+#include "weft/types.h"
+
+enum {
+    WEFTI_SAFETENSORS_HEADER_BYTES = 100000000, /* as in the reference */
+    WEFTI_SAFETENSORS_TENSORS = 1000000,
+    WEFTI_SAFETENSORS_NAME_BYTES = 4096,
+    WEFTI_SAFETENSORS_RANK = 32
+};
+
+/* Borrowed from the file. */
+typedef struct wefti_safetensors_entry {
+    const char *name;
+    const char *dtype; /* as in the file: "F32", "F8_E4M3" */
+    weft_desc desc;    /* rank -1: legal in the format, but weft has no such dtype or rank */
+    const void *data;
+    int64_t bytes;
+} wefti_safetensors_entry;
+
+typedef struct wefti_safetensors_pair {
+    const char *key, *value;
+} wefti_safetensors_pair;
+
+typedef struct wefti_safetensors wefti_safetensors;
+
+/* A file in memory, borrowed until the close. WEFT_E_CORRUPT with the rule that it breaks. */
+weft_status wefti_safetensors_parse(const void *data, int64_t bytes,
+                                    wefti_safetensors **out) WEFT_CHECKED;
+/* A mapped file; messages name the path. */
+weft_status wefti_safetensors_open(const char *path, wefti_safetensors **out) WEFT_CHECKED;
+void wefti_safetensors_close(wefti_safetensors *file);
+
+int64_t wefti_safetensors_count(const wefti_safetensors *file);
+const wefti_safetensors_entry *wefti_safetensors_at(const wefti_safetensors *file,
+                                                    int64_t index); /* ordered by name */
+const wefti_safetensors_entry *wefti_safetensors_find(const wefti_safetensors *file,
+                                                      const char *name); /* NULL: absent */
+const wefti_safetensors_pair *wefti_safetensors_metadata(const wefti_safetensors *file,
+                                                         int64_t *out_count);
+int64_t wefti_safetensors_bytes(const wefti_safetensors *file);        /* of the whole file */
+int64_t wefti_safetensors_header_bytes(const wefti_safetensors *file); /* before the tensors */
+
+/* A tensor to write. */
+typedef struct wefti_safetensors_item {
+    const char *name;
+    weft_desc desc;
+    const void *data;
+} wefti_safetensors_item;
+
+/* Everything that precedes the bytes of `items`, which follow in this order: a multiple of 8 bytes.
+ * So that each tensor starts at a multiple of its element size, items must come with element sizes
+ * descending. Names are unique, UTF-8, at most 4096 bytes. wefti_free the result. */
+weft_status wefti_safetensors_header(const wefti_safetensors_item *items, int64_t count,
+                                     const wefti_safetensors_pair *metadata, int64_t pairs,
+                                     char **out, int64_t *out_bytes) WEFT_CHECKED;
+
+/* A whole file, whole or absent; tensors ordered by element size descending, then by name, as the
+ * reference does. */
+weft_status wefti_safetensors_write(const char *path, const wefti_safetensors_item *items,
+                                    int64_t count, const wefti_safetensors_pair *metadata,
+                                    int64_t pairs) WEFT_CHECKED;
+
+const char *wefti_safetensors_dtype_name(weft_dtype dtype);
+
+#endif

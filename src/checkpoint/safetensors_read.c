@@ -1,0 +1,301 @@
+/* Reading safetensors. See safetensors.h. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/io.h"
+#include "base/memory.h"
+#include "checkpoint/json.h"
+#include "checkpoint/safetensors.h"
+#include "tensor/tensor.h"
+
+struct wefti_safetensors {
+    wefti_arena *arena;
+    wefti_file_map map;
+    wefti_safetensors_entry *entries; /* ordered by name */
+    wefti_safetensors_pair *pairs;
+    int64_t count, pair_count;
+    int64_t bytes, header_bytes;
+};
+
+void wefti_safetensors_close(wefti_safetensors *file) {
+    if (!file) return;
+    wefti_arena_destroy(file->arena);
+    wefti_file_map_close(&file->map);
+    wefti_free(file->entries);
+    wefti_free(file->pairs);
+    wefti_free(file);
+}
+
+int64_t wefti_safetensors_count(const wefti_safetensors *file) {
+    return file->count;
+}
+int64_t wefti_safetensors_bytes(const wefti_safetensors *file) {
+    return file->bytes;
+}
+int64_t wefti_safetensors_header_bytes(const wefti_safetensors *file) {
+    return file->header_bytes;
+}
+
+const wefti_safetensors_entry *wefti_safetensors_at(const wefti_safetensors *file, int64_t index) {
+    return index >= 0 && index < file->count ? &file->entries[index] : NULL;
+}
+
+const wefti_safetensors_pair *wefti_safetensors_metadata(const wefti_safetensors *file,
+                                                         int64_t *out_count) {
+    *out_count = file->pair_count;
+    return file->pairs;
+}
+
+static int compare_names(const void *a, const void *b) {
+    return strcmp(((const wefti_safetensors_entry *)a)->name,
+                  ((const wefti_safetensors_entry *)b)->name);
+}
+
+const wefti_safetensors_entry *wefti_safetensors_find(const wefti_safetensors *file,
+                                                      const char *name) {
+    wefti_safetensors_entry key = {.name = name};
+    return file->count
+               ? bsearch(&key, file->entries, (size_t)file->count, sizeof key, compare_names)
+               : NULL;
+}
+
+#ifdef WEFT_HAVE_JANSSON
+
+/* All element types of the format, with those that weft computes with. */
+typedef struct file_dtype {
+    const char *name;
+    int bits;
+    weft_dtype dtype; /* WEFT_DTYPES: none of ours */
+} file_dtype;
+
+static const file_dtype dtypes[] = {
+#define DTYPE_ROW(name, bytes, text, file_name) {file_name, (bytes)*8, WEFT_##name},
+    WEFT_DTYPE_LIST(DTYPE_ROW)
+#undef DTYPE_ROW
+        {"I8", 8, WEFT_DTYPES},
+    {"I16", 16, WEFT_DTYPES},
+    {"U32", 32, WEFT_DTYPES},
+    {"U64", 64, WEFT_DTYPES},
+    {"C64", 64, WEFT_DTYPES},
+    {"F8_E5M2", 8, WEFT_DTYPES},
+    {"F8_E4M3", 8, WEFT_DTYPES},
+    {"F8_E8M0", 8, WEFT_DTYPES},
+    {"F8_E4M3FNUZ", 8, WEFT_DTYPES},
+    {"F8_E5M2FNUZ", 8, WEFT_DTYPES},
+    {"F6_E2M3", 6, WEFT_DTYPES},
+    {"F6_E3M2", 6, WEFT_DTYPES},
+    {"F4", 4, WEFT_DTYPES},
+};
+
+static const file_dtype *find_dtype(const char *name) {
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
+        if (!strcmp(name, dtypes[i].name)) return &dtypes[i];
+    return NULL;
+}
+
+/* Where a tensor lies, for the check that they tile the file. */
+typedef struct extent {
+    int64_t begin, end;
+    wefti_safetensors_entry *entry;
+} extent;
+
+static int compare_extents(const void *a, const void *b) {
+    const extent *x = a, *y = b;
+    if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
+    return x->end < y->end ? -1 : x->end > y->end;
+}
+
+static weft_status count_at(const json_t *list, size_t index, int64_t *out) {
+    const json_t *value = json_array_get(list, index);
+    WEFT_REQUIRE(json_is_integer(value) && json_integer_value(value) >= 0, WEFT_E_CORRUPT,
+                 "a size or offset is not a whole number >= 0");
+    *out = json_integer_value(value);
+    return WEFT_OK;
+}
+
+static weft_status read_shape(const json_t *shape, const file_dtype *dtype,
+                              wefti_safetensors_entry *entry) {
+    size_t rank = json_array_size(shape);
+    WEFT_REQUIRE(rank <= WEFTI_SAFETENSORS_RANK, WEFT_E_CORRUPT, "rank %zu; at most %d are read",
+                 rank, WEFTI_SAFETENSORS_RANK);
+    entry->desc = (weft_desc){.dtype = dtype->dtype, .rank = (int)rank};
+    int64_t bits = dtype->bits;
+    for (size_t d = 0; d < rank; d++) {
+        int64_t size;
+        WEFT_TRY(count_at(shape, d, &size));
+        if (d < WEFT_MAX_RANK) entry->desc.shape[d] = size;
+        WEFT_REQUIRE(!wefti_mul_overflows(bits, size, &bits), WEFT_E_CORRUPT,
+                     "the shape's bits do not fit 63 bits");
+    }
+    WEFT_REQUIRE(bits % 8 == 0, WEFT_E_CORRUPT, "%lld bits are no whole number of bytes",
+                 (long long)bits);
+    entry->bytes = bits / 8;
+    if (dtype->dtype == WEFT_DTYPES || rank > WEFT_MAX_RANK || wefti_desc_check(&entry->desc) < 0)
+        entry->desc = (weft_desc){.rank = -1};
+    return WEFT_OK;
+}
+
+static weft_status read_entry(const json_t *info, wefti_safetensors_entry *entry, extent *where) {
+    WEFT_REQUIRE(json_is_object(info), WEFT_E_CORRUPT, "its description is not an object");
+    const json_t *shape, *offsets;
+    const char *name;
+    WEFT_TRY(wefti_json_text(info, "dtype", &name));
+    WEFT_TRY(wefti_json_array(info, "shape", &shape));
+    WEFT_TRY(wefti_json_array(info, "data_offsets", &offsets));
+    WEFT_REQUIRE(json_object_size(info) == 3, WEFT_E_CORRUPT,
+                 "it has members other than dtype, shape, data_offsets");
+    const file_dtype *dtype = find_dtype(name);
+    WEFT_REQUIRE(dtype, WEFT_E_CORRUPT, "unknown dtype \"%.40s\"", name);
+    entry->dtype = dtype->name;
+    WEFT_TRY(read_shape(shape, dtype, entry));
+    WEFT_REQUIRE(json_array_size(offsets) == 2, WEFT_E_CORRUPT,
+                 "data_offsets has %zu values, not 2", json_array_size(offsets));
+    WEFT_TRY(count_at(offsets, 0, &where->begin));
+    WEFT_TRY(count_at(offsets, 1, &where->end));
+    WEFT_REQUIRE(where->end >= where->begin && where->end - where->begin == entry->bytes,
+                 WEFT_E_CORRUPT, "its shape needs %lld bytes, its offsets are [%lld, %lld)",
+                 (long long)entry->bytes, (long long)where->begin, (long long)where->end);
+    return WEFT_OK;
+}
+
+static weft_status read_metadata(wefti_safetensors *file, json_t *map) {
+    WEFT_REQUIRE(json_is_object(map), WEFT_E_CORRUPT, "__metadata__ is not an object");
+    WEFT_NEW_ARRAY(file->pairs, wefti_safetensors_pair, json_object_size(map));
+    const char *key;
+    json_t *value;
+    json_object_foreach(map, key, value) {
+        WEFT_REQUIRE(json_is_string(value), WEFT_E_CORRUPT, "__metadata__ \"%.100s\" is not a text",
+                     key);
+        wefti_safetensors_pair *pair = &file->pairs[file->pair_count++];
+        pair->key = wefti_arena_strdup(file->arena, key);
+        pair->value = wefti_arena_strdup(file->arena, json_string_value(value));
+        WEFT_REQUIRE(pair->key && pair->value, WEFT_E_NOMEM, "no memory for a header");
+    }
+    return WEFT_OK;
+}
+
+static weft_status read_members(wefti_safetensors *file, json_t *root, extent *extents) {
+    const char *key;
+    json_t *value;
+    json_object_foreach(root, key, value) {
+        if (!strcmp(key, "__metadata__")) {
+            WEFT_TRY(read_metadata(file, value));
+            continue;
+        }
+        WEFT_REQUIRE(strlen(key) <= WEFTI_SAFETENSORS_NAME_BYTES, WEFT_E_CORRUPT,
+                     "a tensor's name has %zu bytes, more than %d", strlen(key),
+                     WEFTI_SAFETENSORS_NAME_BYTES);
+        wefti_safetensors_entry *entry = &file->entries[file->count];
+        extent *where = &extents[file->count];
+        weft_status status = read_entry(value, entry, where);
+        if (status < 0) return wefti_prefix(status, "tensor \"%.200s\"", key);
+        entry->name = wefti_arena_strdup(file->arena, key);
+        WEFT_REQUIRE(entry->name, WEFT_E_NOMEM, "no memory for a header");
+        where->entry = entry;
+        file->count++;
+    }
+    return WEFT_OK;
+}
+
+/* The tensors, in order of place, must cover [0, bytes) without gap or overlap. */
+static weft_status check_tiling(extent *extents, int64_t count, int64_t bytes) {
+    if (count) qsort(extents, (size_t)count, sizeof *extents, compare_extents);
+    int64_t at = 0;
+    for (int64_t i = 0; i < count; i++) {
+        WEFT_REQUIRE(extents[i].begin == at, WEFT_E_CORRUPT,
+                     "tensor \"%.200s\" begins at %lld; the one before it ends at %lld",
+                     extents[i].entry->name, (long long)extents[i].begin, (long long)at);
+        at = extents[i].end;
+    }
+    WEFT_REQUIRE(at == bytes, WEFT_E_CORRUPT, "the tensors have %lld bytes, the file holds %lld",
+                 (long long)at, (long long)bytes);
+    return WEFT_OK;
+}
+
+static weft_status read_header(wefti_safetensors *file, const unsigned char *data, json_t *root) {
+    size_t members = json_object_size(root);
+    WEFT_REQUIRE(members <= (size_t)WEFTI_SAFETENSORS_TENSORS + 1, WEFT_E_CORRUPT,
+                 "%zu tensors; at most %d are read", members, WEFTI_SAFETENSORS_TENSORS);
+    extent *extents;
+    WEFT_NEW_ARRAY(file->entries, wefti_safetensors_entry, members);
+    WEFT_NEW_ARRAY(extents, extent, members);
+    weft_status status = read_members(file, root, extents);
+    if (status >= 0) status = check_tiling(extents, file->count, file->bytes - file->header_bytes);
+    for (int64_t i = 0; i < file->count && status >= 0; i++)
+        extents[i].entry->data = data + file->header_bytes + extents[i].begin;
+    wefti_free(extents);
+    if (status < 0) return status;
+    if (file->count)
+        qsort(file->entries, (size_t)file->count, sizeof *file->entries, compare_names);
+    return WEFT_OK;
+}
+
+static weft_status header_length(const unsigned char *data, int64_t bytes, int64_t *out) {
+    WEFT_REQUIRE(bytes >= 8, WEFT_E_CORRUPT, "%lld bytes are too few for a safetensors file",
+                 (long long)bytes);
+    uint64_t length = 0;
+    for (int i = 0; i < 8; i++) length |= (uint64_t)data[i] << (8 * i);
+    WEFT_REQUIRE(length <= WEFTI_SAFETENSORS_HEADER_BYTES, WEFT_E_CORRUPT,
+                 "a header of %llu bytes; at most %d are read (is this a safetensors file?)",
+                 (unsigned long long)length, WEFTI_SAFETENSORS_HEADER_BYTES);
+    WEFT_REQUIRE((int64_t)length <= bytes - 8, WEFT_E_CORRUPT,
+                 "a header of %llu bytes in a file of %lld: the file is cut off",
+                 (unsigned long long)length, (long long)bytes);
+    *out = (int64_t)length;
+    return WEFT_OK;
+}
+
+static weft_status parse_into(wefti_safetensors *file, const unsigned char *data) {
+    static const wefti_json_limits limits = {.depth = 8,
+                                             .objects = WEFTI_SAFETENSORS_TENSORS + 2,
+                                             .array_items = WEFTI_SAFETENSORS_RANK};
+    int64_t length = 0;
+    WEFT_TRY(header_length(data, file->bytes, &length));
+    const char *header = (const char *)data + 8;
+    file->header_bytes = 8 + length;
+    while (length > 0 && header[length - 1] == ' ') length--; /* padding, of spaces only */
+    WEFT_REQUIRE(length > 1 && header[0] == '{' && header[length - 1] == '}', WEFT_E_CORRUPT,
+                 "the header does not run from { to }");
+    json_t *root = NULL;
+    WEFT_TRY(wefti_json_load(header, length, &limits, &root));
+    weft_status status = read_header(file, data, root);
+    json_decref(root);
+    return status;
+}
+
+weft_status wefti_safetensors_parse(const void *data, int64_t bytes, wefti_safetensors **out) {
+    wefti_safetensors *file;
+    WEFT_NEW(file, wefti_safetensors);
+    file->bytes = bytes;
+    weft_status status = wefti_arena_create(&file->arena);
+    if (status >= 0) status = parse_into(file, data);
+    if (status < 0) {
+        wefti_safetensors_close(file);
+        return status;
+    }
+    *out = file;
+    return WEFT_OK;
+}
+
+#else
+
+weft_status wefti_safetensors_parse(const void *data, int64_t bytes, wefti_safetensors **out) {
+    (void)data, (void)bytes, (void)out;
+    return WEFTI_NO_JSON;
+}
+
+#endif
+
+weft_status wefti_safetensors_open(const char *path, wefti_safetensors **out) {
+    wefti_file_map map = {0};
+    WEFT_TRY(wefti_file_map_open(path, &map));
+    wefti_safetensors *file = NULL;
+    weft_status status = wefti_safetensors_parse(map.data, map.bytes, &file);
+    if (status < 0) {
+        wefti_file_map_close(&map);
+        return wefti_prefix(status, "%s", path);
+    }
+    file->map = map;
+    *out = file;
+    return WEFT_OK;
+}

@@ -1,0 +1,136 @@
+/* The directory of a run. See step_dir.h. */
+#include "checkpoint/step_dir.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/io.h"
+#include "base/memory.h"
+
+static const char *const prefixes[WEFTI_STEP_KINDS] = {"step-", ".tmp-step-", ".old-step-",
+                                                       ".trash-step-"};
+
+char *wefti_step_name(wefti_step_kind kind, int64_t step, char out[WEFTI_STEP_NAME_BYTES]) {
+    (void)snprintf(out, WEFTI_STEP_NAME_BYTES, "%s%012lld", prefixes[kind], (long long)step);
+    return out;
+}
+
+/* Only names that wefti_step_name makes: a step has one name. */
+bool wefti_step_parse(const char *name, wefti_step_kind *out_kind, int64_t *out_step) {
+    for (int kind = 0; kind < WEFTI_STEP_KINDS; kind++) {
+        size_t skip = strlen(prefixes[kind]);
+        if (strncmp(name, prefixes[kind], skip)) continue;
+        const char *digits = name + skip;
+        size_t count = strlen(digits);
+        if (count < 12 || count > 18 || strspn(digits, "0123456789") != count) return false;
+        char canonical[WEFTI_STEP_NAME_BYTES];
+        int64_t step = strtoll(digits, NULL, 10);
+        if (strcmp(name, wefti_step_name((wefti_step_kind)kind, step, canonical))) return false;
+        *out_kind = (wefti_step_kind)kind;
+        *out_step = step;
+        return true;
+    }
+    return false;
+}
+
+weft_status wefti_step_path(const char *dir, wefti_step_kind kind, int64_t step, char **out) {
+    char name[WEFTI_STEP_NAME_BYTES];
+    char *path = wefti_format("%s/%s", dir, wefti_step_name(kind, step, name));
+    WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a directory");
+    *out = path;
+    return WEFT_OK;
+}
+
+static int compare_steps(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+weft_status wefti_step_list(const char *dir, wefti_step_kind kind, int64_t **out_steps,
+                            int64_t *out_count) {
+    char **names = NULL;
+    int64_t count = 0, used = 0;
+    weft_status status = wefti_dir_list(dir, &names, &count);
+    if (status == WEFT_E_NOT_FOUND) {
+        wefti_error_clear();
+        *out_steps = NULL;
+        *out_count = 0;
+        return WEFT_OK;
+    }
+    WEFT_TRY(status);
+    int64_t *steps = wefti_calloc((size_t)count, sizeof *steps);
+    for (int64_t i = 0; steps && i < count; i++) {
+        wefti_step_kind found;
+        int64_t step;
+        if (wefti_step_parse(names[i], &found, &step) && found == kind) steps[used++] = step;
+    }
+    wefti_free(names);
+    WEFT_REQUIRE(steps, WEFT_E_NOMEM, "no memory for a list of steps");
+    qsort(steps, (size_t)used, sizeof *steps, compare_steps);
+    *out_steps = steps;
+    *out_count = used;
+    return WEFT_OK;
+}
+
+/* Rename between two kinds; WEFT_E_NOT_FOUND (and no message) when there is nothing to rename. */
+static weft_status move(const char *dir, int64_t step, wefti_step_kind from, wefti_step_kind to) {
+    char *source = NULL, *target = NULL;
+    weft_status status = wefti_step_path(dir, from, step, &source);
+    if (status >= 0) status = wefti_step_path(dir, to, step, &target);
+    if (status >= 0) status = wefti_rename(source, target);
+    wefti_free(source);
+    wefti_free(target);
+    return status;
+}
+
+static weft_status remove_kind(const char *dir, int64_t step, wefti_step_kind kind) {
+    char *path;
+    WEFT_TRY(wefti_step_path(dir, kind, step, &path));
+    weft_status status = wefti_remove_tree(path);
+    wefti_free(path);
+    return status;
+}
+
+weft_status wefti_step_commit(const char *dir, int64_t step) {
+    weft_status status = move(dir, step, WEFTI_STEP_COMMITTED, WEFTI_STEP_OLD);
+    if (status == WEFT_E_NOT_FOUND) status = WEFT_OK; /* the ordinary case: the step is new */
+    WEFT_TRY(status);
+    WEFT_TRY(move(dir, step, WEFTI_STEP_TEMPORARY, WEFTI_STEP_COMMITTED));
+    return remove_kind(dir, step, WEFTI_STEP_OLD);
+}
+
+weft_status wefti_step_abandon(const char *dir, int64_t step) {
+    WEFT_TRY(remove_kind(dir, step, WEFTI_STEP_TEMPORARY));
+    char *committed;
+    WEFT_TRY(wefti_step_path(dir, WEFTI_STEP_COMMITTED, step, &committed));
+    bool replaced = wefti_exists(committed);
+    wefti_free(committed);
+    if (replaced) return remove_kind(dir, step, WEFTI_STEP_OLD);
+    /* a directory is never renamed onto one that has files, so a step that is there is safe */
+    weft_status status = move(dir, step, WEFTI_STEP_OLD, WEFTI_STEP_COMMITTED);
+    return status == WEFT_E_NOT_FOUND ? WEFT_OK : status;
+}
+
+weft_status wefti_step_remove(const char *dir, int64_t step) {
+    WEFT_TRY(remove_kind(dir, step, WEFTI_STEP_TRASH));
+    WEFT_TRY(move(dir, step, WEFTI_STEP_COMMITTED, WEFTI_STEP_TRASH));
+    return remove_kind(dir, step, WEFTI_STEP_TRASH);
+}
+
+static weft_status clean_kind(const char *dir, wefti_step_kind kind) {
+    int64_t *steps = NULL, count = 0;
+    WEFT_TRY(wefti_step_list(dir, kind, &steps, &count));
+    weft_status status = WEFT_OK;
+    for (int64_t i = 0; i < count && status >= 0; i++)
+        status = kind == WEFTI_STEP_TRASH ? remove_kind(dir, steps[i], kind)
+                                          : wefti_step_abandon(dir, steps[i]);
+    wefti_free(steps);
+    return status;
+}
+
+weft_status wefti_step_clean(const char *dir) {
+    WEFT_TRY(clean_kind(dir, WEFTI_STEP_TEMPORARY));
+    WEFT_TRY(clean_kind(dir, WEFTI_STEP_OLD));
+    return clean_kind(dir, WEFTI_STEP_TRASH);
+}

@@ -1,0 +1,275 @@
+/* Model directories. See tensor_set.h. */
+#include "checkpoint/tensor_set.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fault.h"
+#include "base/io.h"
+#include "base/memory.h"
+#include "checkpoint/json.h"
+
+typedef struct set_file {
+    char *name;
+    wefti_safetensors *tensors;
+} set_file;
+
+struct wefti_tensor_set {
+    set_file *files;
+    wefti_safetensors_entry *entries; /* ordered by name; names belong to the files */
+    int64_t file_count, file_capacity, count;
+};
+
+void wefti_tensor_set_close(wefti_tensor_set *set) {
+    if (!set) return;
+    for (int64_t i = 0; i < set->file_count; i++) {
+        wefti_safetensors_close(set->files[i].tensors);
+        wefti_free(set->files[i].name);
+    }
+    wefti_free(set->files);
+    wefti_free(set->entries);
+    wefti_free(set);
+}
+
+int64_t wefti_tensor_set_count(const wefti_tensor_set *set) {
+    return set->count;
+}
+int64_t wefti_tensor_set_files(const wefti_tensor_set *set) {
+    return set->file_count;
+}
+
+const wefti_safetensors_entry *wefti_tensor_set_at(const wefti_tensor_set *set, int64_t index) {
+    return index >= 0 && index < set->count ? &set->entries[index] : NULL;
+}
+
+const char *wefti_tensor_set_file_name(const wefti_tensor_set *set, int64_t index) {
+    return index >= 0 && index < set->file_count ? set->files[index].name : NULL;
+}
+
+const wefti_safetensors *wefti_tensor_set_file(const wefti_tensor_set *set, int64_t index) {
+    return index >= 0 && index < set->file_count ? set->files[index].tensors : NULL;
+}
+
+static int compare_entries(const void *a, const void *b) {
+    return strcmp(((const wefti_safetensors_entry *)a)->name,
+                  ((const wefti_safetensors_entry *)b)->name);
+}
+
+const wefti_safetensors_entry *wefti_tensor_set_find(const wefti_tensor_set *set,
+                                                     const char *name) {
+    wefti_safetensors_entry key = {.name = name};
+    return set->count ? bsearch(&key, set->entries, (size_t)set->count, sizeof key, compare_entries)
+                      : NULL;
+}
+
+/* ---- the index ---- */
+
+#ifdef WEFT_HAVE_JANSSON
+
+static int compare_index(const void *a, const void *b) {
+    return strcmp(((const wefti_tensor_index *)a)->tensor, ((const wefti_tensor_index *)b)->tensor);
+}
+
+/* Check the map and add up the bytes of its texts. */
+static weft_status check_weight_map(const json_t *map, size_t *out_bytes) {
+    const char *tensor;
+    json_t *value;
+    size_t bytes = 0;
+    json_object_foreach((json_t *)map, tensor, value) {
+        const char *file = json_string_value(value);
+        WEFT_REQUIRE(file && wefti_file_name_valid(file), WEFT_E_CORRUPT,
+                     "tensor \"%.200s\" is in \"%.100s\"; a plain file name is needed", tensor,
+                     file ? file : "(not a text)");
+        WEFT_REQUIRE(strlen(tensor) <= WEFTI_SAFETENSORS_NAME_BYTES, WEFT_E_CORRUPT,
+                     "a tensor's name has %zu bytes, more than %d", strlen(tensor),
+                     WEFTI_SAFETENSORS_NAME_BYTES);
+        bytes += strlen(tensor) + strlen(file) + 2;
+    }
+    *out_bytes = bytes;
+    return WEFT_OK;
+}
+
+static weft_status copy_weight_map(const json_t *map, wefti_tensor_index **out) {
+    size_t bytes = 0, count = json_object_size(map);
+    WEFT_TRY(check_weight_map(map, &bytes));
+    wefti_tensor_index *pairs = wefti_alloc(count * sizeof *pairs + bytes);
+    WEFT_REQUIRE(pairs, WEFT_E_NOMEM, "no memory for an index of %zu tensors", count);
+    char *at = (char *)(pairs + count);
+    wefti_tensor_index *pair = pairs;
+    const char *tensor;
+    json_t *value;
+    json_object_foreach((json_t *)map, tensor, value) {
+        pair->tensor = strcpy(at, tensor);
+        at += strlen(at) + 1;
+        pair->file = strcpy(at, json_string_value(value));
+        at += strlen(at) + 1;
+        pair++;
+    }
+    if (count) qsort(pairs, count, sizeof *pairs, compare_index);
+    *out = pairs;
+    return WEFT_OK;
+}
+
+weft_status wefti_tensor_index_parse(const char *text, int64_t bytes, wefti_tensor_index **out,
+                                     int64_t *out_count) {
+    static const wefti_json_limits limits = {.depth = 8, .objects = 1000, .array_items = 1000};
+    json_t *root = NULL;
+    WEFT_TRY(wefti_json_load(text, bytes, &limits, &root));
+    const json_t *map = NULL;
+    weft_status status = wefti_json_object(root, "weight_map", &map);
+    int64_t count = status < 0 ? 0 : (int64_t)json_object_size(map);
+    if (count > WEFTI_SAFETENSORS_TENSORS)
+        status = WEFT_RAISE(WEFT_E_CORRUPT, "%lld tensors; at most %d are read", (long long)count,
+                            WEFTI_SAFETENSORS_TENSORS);
+    if (status >= 0) status = copy_weight_map(map, out);
+    json_decref(root);
+    if (status < 0) return status;
+    *out_count = count;
+    return WEFT_OK;
+}
+
+#else
+
+weft_status wefti_tensor_index_parse(const char *text, int64_t bytes, wefti_tensor_index **out,
+                                     int64_t *out_count) {
+    (void)text, (void)bytes, (void)out, (void)out_count;
+    return WEFTI_NO_JSON;
+}
+
+#endif
+
+/* ---- opening ---- */
+
+/* A link is refused unless it is the one that the Hugging Face cache makes of each file. The check
+ * and the opening are two calls: it guards against what a directory was delivered with, not against
+ * who writes into it meanwhile. */
+static weft_status check_link(const char *path) {
+    static const char blobs[] = "../../blobs/";
+    struct stat info;
+    bool failing = wefti_fault_due(WEFTI_FAULT_IO);
+    if (failing) errno = wefti_fault_errno(WEFTI_FAULT_IO);
+    if (failing || lstat(path, &info)) {
+        int error = errno;
+        WEFT_FAIL(error == ENOENT ? WEFT_E_NOT_FOUND : WEFT_E_IO, "cannot look at %s: %s", path,
+                  strerror(error));
+    }
+    if (!S_ISLNK(info.st_mode)) return WEFT_OK;
+    char target[300] = {0};
+    ssize_t length = readlink(path, target, sizeof target - 1);
+    bool cache = length > 0 && (size_t)length < sizeof target - 1 &&
+                 !strncmp(target, blobs, strlen(blobs)) &&
+                 wefti_file_name_valid(target + strlen(blobs));
+    WEFT_REQUIRE(cache, WEFT_E_CORRUPT, "%s is a link; a model's files must be regular files",
+                 path);
+    return WEFT_OK;
+}
+
+static weft_status join(const char *dir, const char *name, char **out) {
+    *out = wefti_format("%s/%s", dir, name);
+    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for the name of a file");
+    return WEFT_OK;
+}
+
+/* Open DIR/name, or return the index of it when it is open already. */
+static weft_status add_file(wefti_tensor_set *set, const char *path, const char *name,
+                            int64_t *out_index) {
+    for (int64_t i = 0; i < set->file_count; i++)
+        if (!strcmp(set->files[i].name, name)) {
+            *out_index = i;
+            return WEFT_OK;
+        }
+    WEFT_TRY(WEFT_GROW(set->files, set->file_count, set->file_capacity));
+    WEFT_TRY(check_link(path));
+    set_file file = {0};
+    WEFT_TRY(wefti_safetensors_open(path, &file.tensors));
+    file.name = wefti_strdup(name);
+    if (!file.name) {
+        wefti_safetensors_close(file.tensors);
+        WEFT_FAIL(WEFT_E_NOMEM, "no memory for the name of a file");
+    }
+    *out_index = set->file_count;
+    set->files[set->file_count++] = file;
+    return WEFT_OK;
+}
+
+static weft_status open_single(wefti_tensor_set *set, const char *path, const char *name) {
+    int64_t index = 0;
+    WEFT_TRY(add_file(set, path, name, &index));
+    const wefti_safetensors *file = set->files[index].tensors;
+    int64_t count = wefti_safetensors_count(file);
+    WEFT_NEW_ARRAY(set->entries, wefti_safetensors_entry, count);
+    for (int64_t i = 0; i < count; i++) set->entries[i] = *wefti_safetensors_at(file, i);
+    set->count = count;
+    return WEFT_OK;
+}
+
+static weft_status add_indexed(wefti_tensor_set *set, const char *dir,
+                               const wefti_tensor_index *pair) {
+    char *path;
+    WEFT_TRY(join(dir, pair->file, &path));
+    int64_t index = 0;
+    weft_status status = add_file(set, path, pair->file, &index);
+    wefti_free(path);
+    if (status == WEFT_E_NOT_FOUND)
+        status = wefti_prefix(WEFT_E_CORRUPT, "a file of the index is missing");
+    if (status < 0) return status;
+    const wefti_safetensors_entry *entry =
+        wefti_safetensors_find(set->files[index].tensors, pair->tensor);
+    WEFT_REQUIRE(entry, WEFT_E_CORRUPT, "%s/%s has no tensor \"%.200s\", where the index places it",
+                 dir, pair->file, pair->tensor);
+    set->entries[set->count++] = *entry;
+    return WEFT_OK;
+}
+
+static weft_status open_index(wefti_tensor_set *set, const char *dir, const char *path) {
+    char *text = NULL;
+    int64_t bytes = 0, count = 0;
+    WEFT_TRY(check_link(path));
+    WEFT_TRY(wefti_file_read(path, WEFTI_SAFETENSORS_HEADER_BYTES, &text, &bytes));
+    wefti_tensor_index *pairs = NULL;
+    weft_status status = wefti_tensor_index_parse(text, bytes, &pairs, &count);
+    wefti_free(text);
+    if (status < 0) return wefti_prefix(status, "%s", path);
+    set->entries = wefti_calloc((size_t)count, sizeof *set->entries);
+    if (!set->entries)
+        status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for %lld tensors", (long long)count);
+    for (int64_t i = 0; i < count && status >= 0; i++) status = add_indexed(set, dir, &pairs[i]);
+    wefti_free(pairs);
+    return status;
+}
+
+static weft_status open_dir(wefti_tensor_set *set, const char *dir) {
+    char *path;
+    WEFT_TRY(join(dir, "model.safetensors", &path));
+    weft_status status = open_single(set, path, "model.safetensors");
+    wefti_free(path);
+    if (status != WEFT_E_NOT_FOUND) return status;
+    WEFT_TRY(join(dir, "model.safetensors.index.json", &path));
+    status = open_index(set, dir, path);
+    wefti_free(path);
+    if (status == WEFT_E_NOT_FOUND)
+        WEFT_FAIL(status, "%s has neither model.safetensors nor model.safetensors.index.json", dir);
+    return status;
+}
+
+weft_status wefti_tensor_set_open(const char *path, wefti_tensor_set **out) {
+    wefti_tensor_set *set;
+    WEFT_NEW(set, wefti_tensor_set);
+    size_t length = strlen(path), suffix = strlen(".safetensors");
+    weft_status status;
+    if (length > suffix && !strcmp(path + length - suffix, ".safetensors")) {
+        const char *slash = strrchr(path, '/');
+        status = open_single(set, path, slash ? slash + 1 : path);
+    } else {
+        status = open_dir(set, path);
+    }
+    if (status < 0) {
+        wefti_tensor_set_close(set);
+        return status;
+    }
+    *out = set;
+    return WEFT_OK;
+}

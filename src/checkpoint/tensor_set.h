@@ -1,0 +1,36 @@
+/* The tensors of a model directory as others write them: model.safetensors, or
+ * model.safetensors.index.json with its shards, or one .safetensors file. Our own steps are such
+ * directories too.
+ *
+ * A directory may come from anywhere, so file names are taken from the index only and never leave
+ * the directory: plain names, regular files. The one link followed is that of a Hugging Face cache,
+ * to ../../blobs/<name>. */
+#ifndef WEFTI_CHECKPOINT_TENSOR_SET_H
+#define WEFTI_CHECKPOINT_TENSOR_SET_H
+
+#include "checkpoint/safetensors.h"
+
+typedef struct wefti_tensor_set wefti_tensor_set;
+
+/* WEFT_E_NOT_FOUND when `path` holds neither; WEFT_E_CORRUPT naming the file otherwise. */
+weft_status wefti_tensor_set_open(const char *path, wefti_tensor_set **out) WEFT_CHECKED;
+void wefti_tensor_set_close(wefti_tensor_set *set);
+
+int64_t wefti_tensor_set_count(const wefti_tensor_set *set);
+/* Ordered by name; borrowed until the close. The bytes are mapped: reading them reads the file. */
+const wefti_safetensors_entry *wefti_tensor_set_at(const wefti_tensor_set *set, int64_t index);
+const wefti_safetensors_entry *wefti_tensor_set_find(const wefti_tensor_set *set, const char *name);
+
+int64_t wefti_tensor_set_files(const wefti_tensor_set *set);
+const char *wefti_tensor_set_file_name(const wefti_tensor_set *set, int64_t index);
+const wefti_safetensors *wefti_tensor_set_file(const wefti_tensor_set *set, int64_t index);
+
+/* The text of an index: the pairs tensor -> file of "weight_map", ordered by tensor; one
+ * allocation, wefti_free. */
+typedef struct wefti_tensor_index {
+    const char *tensor, *file;
+} wefti_tensor_index;
+weft_status wefti_tensor_index_parse(const char *text, int64_t bytes, wefti_tensor_index **out,
+                                     int64_t *out_count) WEFT_CHECKED;
+
+#endif
