@@ -1,0 +1,9 @@
+/* Matrix kernels for AVX-512: 14 x 32 sums take 28 of 32 registers, and two loads of B and 14
+ * broadcasts of A feed 28 fused operations: at most one load for each of the two units a cycle. */
+#if defined(__x86_64__)
+#define VL 16
+#define TILE_ROWS 14
+#define TILE_VECTORS 2
+#define KERNELS wefti_gemm_kernels_avx512
+#include "backend/cpu/gemm_kernels.h"
+#endif

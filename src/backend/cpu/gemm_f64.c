@@ -1,0 +1,99 @@
+/* Matrix products in doubles: for gradient checks and references, where being right matters more
+ * than speed. A task owns a few rows of C; the sums of one row and a block of columns stay on the
+ * stack. */
+#include <math.h>
+
+#include "backend/cpu/gemm_internal.h"
+
+enum { ROWS = 4, COLUMNS = 128 };
+
+static double activate(wefti_activation activation, double x) {
+    switch (activation) {
+    case WEFTI_ACTIVATION_RELU:
+        return x < 0 ? 0 : x;
+    case WEFTI_ACTIVATION_GELU_TANH:
+        return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+    case WEFTI_ACTIVATION_GELU_ERF:
+        return 0.5 * x * (1 + erf(x * 0.70710678118654752440));
+    case WEFTI_ACTIVATION_SILU:
+        return x / (1 + exp(-x));
+    case WEFTI_ACTIVATION_NONE:
+    case WEFTI_ACTIVATIONS:
+        break;
+    }
+    return x;
+}
+
+static double slope(wefti_activation activation, double x) {
+    switch (activation) {
+    case WEFTI_ACTIVATION_RELU:
+        return x > 0 ? 1 : 0;
+    case WEFTI_ACTIVATION_GELU_TANH: {
+        double t = tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x));
+        return 0.5 * (1 + t) +
+               0.5 * x * (1 - t * t) * 0.79788456080286535588 * (1 + 3 * 0.044715 * x * x);
+    }
+    case WEFTI_ACTIVATION_GELU_ERF:
+        return 0.5 * (1 + erf(x * 0.70710678118654752440)) +
+               x * 0.39894228040143267794 * exp(-0.5 * x * x);
+    case WEFTI_ACTIVATION_SILU: {
+        double s = 1 / (1 + exp(-x));
+        return s * (1 + x * (1 - s));
+    }
+    case WEFTI_ACTIVATION_NONE:
+    case WEFTI_ACTIVATIONS:
+        break;
+    }
+    return 1;
+}
+
+typedef struct run {
+    const wefti_gemm_spec *spec;
+    const wefti_gemm_args *args;
+} run;
+
+static void finish(const run *r, int64_t batch, int64_t i, int64_t j, double x) {
+    const wefti_gemm_spec *spec = r->spec;
+    const int64_t index = i * spec->c.row_stride + j * spec->c.column_stride;
+#define AT(pointer)                                                                                \
+    ((double *)(uintptr_t)wefti_gemm_batch(spec, &spec->c, (pointer), batch) + index)
+    x *= spec->alpha;
+    if (spec->has_bias) x += ((const double *)r->args->bias)[j];
+    if (spec->has_pre) *AT(r->args->pre) = x;
+    x = activate(spec->activation, x);
+    if (spec->derivative) x *= slope(spec->derivative, *AT(r->args->aux));
+    if (spec->has_residual) x += *AT(r->args->residual);
+    if (spec->accumulate) x += *AT(r->args->c);
+    *AT(r->args->c) = x;
+#undef AT
+}
+
+static void rows_task(void *context, int64_t task, int thread) {
+    (void)thread;
+    const run *r = context;
+    const wefti_gemm_spec *spec = r->spec;
+    const int64_t groups = (spec->m + ROWS - 1) / ROWS, batch = task / groups;
+    const double *a =
+        (const double *)(const void *)wefti_gemm_batch(spec, &spec->a, r->args->a, batch);
+    const double *b =
+        (const double *)(const void *)wefti_gemm_batch(spec, &spec->b, r->args->b, batch);
+    for (int64_t i = task % groups * ROWS; i < spec->m && i < (task % groups + 1) * ROWS; i++)
+        for (int64_t j = 0; j < spec->n; j += COLUMNS) {
+            const int64_t count = spec->n - j < COLUMNS ? spec->n - j : COLUMNS;
+            double sums[COLUMNS] = {0};
+            for (int64_t p = 0; p < spec->k; p++) {
+                const double left = a[i * spec->a.row_stride + p * spec->a.column_stride];
+                const double *right = b + p * spec->b.row_stride + j * spec->b.column_stride;
+                for (int64_t c = 0; c < count; c++)
+                    sums[c] += left * right[c * spec->b.column_stride];
+            }
+            for (int64_t c = 0; c < count; c++) finish(r, batch, i, j + c, sums[c]);
+        }
+}
+
+void wefti_gemm_run_f64(const wefti_gemm *gemm, const wefti_gemm_args *args, wefti_pool *pool) {
+    const wefti_gemm_spec *spec = &gemm->spec;
+    run r = {.spec = spec, .args = args};
+    wefti_pool_run(pool, spec->batch[0] * spec->batch[1] * ((spec->m + ROWS - 1) / ROWS), rows_task,
+                   &r);
+}

@@ -1,0 +1,75 @@
+/* Between gemm.c, which cuts a product into tasks, and the kernels, which exist once for each isa.
+ */
+#ifndef WEFTI_BACKEND_CPU_GEMM_INTERNAL_H
+#define WEFTI_BACKEND_CPU_GEMM_INTERNAL_H
+
+#include "backend/cpu/gemm.h"
+
+enum {
+    GEMM_MAX_ROWS = 16, /* of a register tile */
+    GEMM_MAX_COLUMNS = 48,
+    GEMM_SKINNY_ROWS = 8,      /* up to this many rows B is read in place, once */
+    GEMM_SKINNY_COLUMNS = 512, /* of B that a skinny task owns: 16 KiB of sums for 8 rows */
+};
+
+enum gemm_path {
+    GEMM_EMPTY,   /* no element of C, or no batch */
+    GEMM_SHARED,  /* large: panels of A and B packed by all threads, then tiles of C */
+    GEMM_PRIVATE, /* small or batched: each task packs what it needs */
+    GEMM_SKINNY,  /* few rows: memory-bound, B is read in place */
+    GEMM_F64
+};
+
+/* One batch of a product as the epilogue sees it: where each element of C belongs. */
+typedef struct wefti_gemm_sink {
+    const wefti_gemm_spec *spec;
+    char *c;
+    char *pre;
+    const char *residual, *aux;
+    const float *bias;
+} wefti_gemm_sink;
+
+/* Sums are f32 from here on. Panels: A as [k][rows], B as [k][columns], of the register tile, short
+ * panels of B filled up with zeros and short panels of A left undefined beyond their rows. */
+typedef struct wefti_gemm_kernels {
+    int rows, columns; /* register tile */
+    /* c[rows, columns] = (add ? c : 0) + A panel * B panel, over k. c is f32 with its own row
+     * stride. rows counts those that are computed; all columns are. */
+    void (*tile)(int rows, int64_t k, const float *a, const float *b, float *c, int64_t c_stride,
+                 bool add);
+    /* One panel from op(A) at `a`: `rows` (up to the tile's) by k. `readable_rows`: rows of the
+     * matrix from here on. */
+    void (*pack_a)(const wefti_gemm_operand *operand, const void *a, int64_t rows,
+                   int64_t readable_rows, int64_t k, float *panel);
+    void (*pack_b)(const wefti_gemm_operand *operand, const void *b, int64_t columns, int64_t k,
+                   float *panel);
+    /* Take finished sums to C: the sums of rows [i, i + rows) and columns [j, j + columns), plus
+     * `partial` where not NULL. */
+    void (*epilogue)(const wefti_gemm_sink *sink, int64_t i, int64_t j, int64_t rows,
+                     int64_t columns, const float *sums, int64_t sums_stride, const float *partial,
+                     int64_t partial_stride);
+    /* sums[rows, columns] = A B for rows <= GEMM_SKINNY_ROWS, columns <= GEMM_SKINNY_COLUMNS; a is
+     * f32 [rows][k]; b has one stride of 1. */
+    void (*skinny)(int64_t rows, int64_t columns, int64_t k, const float *a, int64_t a_stride,
+                   const wefti_gemm_operand *operand, const void *b, float *sums);
+} wefti_gemm_kernels;
+
+extern const wefti_gemm_kernels wefti_gemm_kernels_plain;
+#if defined(__x86_64__)
+extern const wefti_gemm_kernels wefti_gemm_kernels_avx2;
+extern const wefti_gemm_kernels wefti_gemm_kernels_avx512;
+#endif
+
+/* The operand's or output's batch number `batch` (i * batch[1] + j). NULL stays NULL. */
+const char *wefti_gemm_batch(const wefti_gemm_spec *spec, const wefti_gemm_operand *operand,
+                             const void *data, int64_t batch);
+
+/* gemm_run.c: the f32 algorithms. */
+int64_t wefti_gemm_panel_bytes(const wefti_gemm *gemm, int threads);
+void wefti_gemm_run_f32(const wefti_gemm *gemm, const wefti_gemm_args *args, void *workspace,
+                        wefti_pool *pool);
+
+/* gemm_f64.c: the same contract in doubles, for gradient checks and references. */
+void wefti_gemm_run_f64(const wefti_gemm *gemm, const wefti_gemm_args *args, wefti_pool *pool);
+
+#endif

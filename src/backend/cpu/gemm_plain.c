@@ -1,0 +1,8 @@
+/* Matrix kernels for any processor: vectors of four floats, which the compiler maps to SSE2, NEON
+ * or scalars. 6 x 8 sums, two vectors of B and a broadcast fill 16 registers. */
+
+#define VL 4
+#define TILE_ROWS 6
+#define TILE_VECTORS 2
+#define KERNELS wefti_gemm_kernels_plain
+#include "backend/cpu/gemm_kernels.h"

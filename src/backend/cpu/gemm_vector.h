@@ -1,0 +1,194 @@
+/* Vectors of VL floats for the kernels that are compiled once for each isa: the includer defines
+ * VL.
+ *
+ * GNU vector extensions (gcc and clang) instead of intrinsics: one source for SSE2, NEON, AVX2 and
+ * AVX-512. Written for files compiled with contraction, so that a * b + c is one fused operation
+ * where the isa has it. */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "weft/types.h"
+
+#define INLINE static inline __attribute__((always_inline, unused))
+#define UNROLL _Pragma("GCC unroll 16")
+
+typedef float vfloat __attribute__((vector_size(VL * 4)));
+typedef int32_t vint __attribute__((vector_size(VL * 4)));
+typedef uint32_t vuint __attribute__((vector_size(VL * 4)));
+typedef uint16_t vhalf __attribute__((vector_size(VL * 2)));
+
+INLINE vfloat vload(const float *p) {
+    vfloat v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+INLINE void vstore(float *p, vfloat v) {
+    memcpy(p, &v, sizeof v);
+}
+INLINE vfloat vsplat(float x) {
+    return x - (vfloat){0};
+}
+
+/* Lanes of `a` where the mask is all ones, of `b` where it is zero. */
+INLINE vfloat vselect(vint mask, vfloat a, vfloat b) {
+    return (vfloat)((mask & (vint)a) | (~mask & (vint)b));
+}
+
+INLINE vfloat from_bf16(vhalf h) {
+    return (vfloat)(__builtin_convertvector(h, vuint) << 16);
+}
+/* Round to nearest even; a NaN stays a NaN. */
+INLINE vhalf to_bf16(vfloat v) {
+    vuint bits = (vuint)v;
+    vuint rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    vuint nan = (vuint)(v != v);
+    return __builtin_convertvector((nan & (bits >> 16 | 0x40)) | (~nan & rounded), vhalf);
+}
+
+/* VL elements of an f32 or bf16 row. */
+INLINE vfloat load_row(weft_dtype dtype, const void *row, int64_t index) {
+    if (dtype == WEFT_F32) return vload((const float *)row + index);
+    vhalf h;
+    memcpy(&h, (const uint16_t *)row + index, sizeof h);
+    return from_bf16(h);
+}
+INLINE void store_row(weft_dtype dtype, void *row, int64_t index, vfloat v) {
+    if (dtype == WEFT_F32) {
+        vstore((float *)row + index, v);
+    } else {
+        vhalf h = to_bf16(v);
+        memcpy((uint16_t *)row + index, &h, sizeof h);
+    }
+}
+/* The same for the first `count` < VL lanes; the others read as zero. */
+INLINE vfloat load_part(weft_dtype dtype, const void *row, int64_t index, int64_t count) {
+    if (dtype == WEFT_F32) {
+        vfloat v = {0};
+        memcpy(&v, (const float *)row + index, (size_t)count * 4);
+        return v;
+    }
+    vhalf h = {0};
+    memcpy(&h, (const uint16_t *)row + index, (size_t)count * 2);
+    return from_bf16(h);
+}
+INLINE void store_part(weft_dtype dtype, void *row, int64_t index, int64_t count, vfloat v) {
+    if (dtype == WEFT_F32) {
+        memcpy((float *)row + index, &v, (size_t)count * 4);
+    } else {
+        vhalf h = to_bf16(v);
+        memcpy((uint16_t *)row + index, &h, (size_t)count * 2);
+    }
+}
+/* Any stride, lane by lane. */
+INLINE vfloat load_strided(weft_dtype dtype, const void *row, int64_t index, int64_t stride,
+                           int64_t count) {
+    vfloat v = {0};
+    for (int64_t lane = 0; lane < count; lane++)
+        if (dtype == WEFT_F32) {
+            v[lane] = ((const float *)row)[(index + lane) * stride];
+        } else {
+            uint32_t bits = (uint32_t)((const uint16_t *)row)[(index + lane) * stride] << 16;
+            float f;
+            memcpy(&f, &bits, sizeof f);
+            v[lane] = f;
+        }
+    return v;
+}
+INLINE void store_strided(weft_dtype dtype, void *row, int64_t index, int64_t stride, int64_t count,
+                          vfloat v) {
+    vhalf h = to_bf16(v);
+    for (int64_t lane = 0; lane < count; lane++)
+        if (dtype == WEFT_F32)
+            ((float *)row)[(index + lane) * stride] = v[lane];
+        else
+            ((uint16_t *)row)[(index + lane) * stride] = h[lane];
+}
+
+/* e^x to about 1 ulp: x = n ln 2 + r, |r| <= ln 2 / 2, Taylor-like polynomial in r (coefficients of
+ * Moshier's Cephes expf). Below -87.3 the smallest normal number, above 88.3 about 2^127.5; NaN
+ * stays NaN. */
+INLINE vfloat vexp(vfloat x) {
+    x = vselect(x < -87.3f, vsplat(-87.3f), x);
+    x = vselect(x > 88.3f, vsplat(88.3f), x);
+    vfloat shifted = x * 1.44269504f + 12582912.0f; /* rounds to an integer in the low bits */
+    vfloat n = shifted - 12582912.0f;
+    vfloat r = x - n * 0.693359375f;
+    r = r - n * -2.12194440e-4f;
+    vfloat p = vsplat(1.9875691500e-4f);
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    return p * (vfloat)(((vint)shifted << 23) + 0x3f800000);
+}
+
+INLINE vfloat vsigmoid(vfloat x) {
+    return 1.0f / (1.0f + vexp(-x));
+}
+
+/* The normal distribution function at x and e^(-x^2/2): Abramowitz and Stegun, Handbook of
+ * Mathematical Functions, 7.1.26, absolute error below 7.5e-8. */
+INLINE vfloat vnormal(vfloat x, vfloat *out_bell) {
+    vfloat z = x * 0.70710678f;
+    z = vselect(z < 0.0f, -z, z);
+    vfloat t = 1.0f / (1.0f + 0.3275911f * z);
+    vfloat bell = vexp(-0.5f * x * x);
+    vfloat p = vsplat(1.061405429f);
+    p = p * t - 1.453152027f;
+    p = p * t + 1.421413741f;
+    p = p * t - 0.284496736f;
+    p = p * t + 0.254829592f;
+    vfloat tail = 0.5f * p * t * bell;
+    *out_bell = bell;
+    return vselect(x < 0.0f, tail, 1.0f - tail);
+}
+
+#if defined(__clang__) || __GNUC__ >= 12
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (vint){__VA_ARGS__})
+#endif
+
+/* rows[i][j] becomes rows[j][i]: log2(VL) rounds, each exchanging halves of pairs at one distance.
+ */
+#if VL == 4
+#define INTERLEAVE_1_LOW 0, 4, 2, 6
+#define INTERLEAVE_1_HIGH 1, 5, 3, 7
+#define INTERLEAVE_2_LOW 0, 1, 4, 5
+#define INTERLEAVE_2_HIGH 2, 3, 6, 7
+#elif VL == 8
+#define INTERLEAVE_1_LOW 0, 8, 2, 10, 4, 12, 6, 14
+#define INTERLEAVE_1_HIGH 1, 9, 3, 11, 5, 13, 7, 15
+#define INTERLEAVE_2_LOW 0, 1, 8, 9, 4, 5, 12, 13
+#define INTERLEAVE_2_HIGH 2, 3, 10, 11, 6, 7, 14, 15
+#define INTERLEAVE_4_LOW 0, 1, 2, 3, 8, 9, 10, 11
+#define INTERLEAVE_4_HIGH 4, 5, 6, 7, 12, 13, 14, 15
+#elif VL == 16
+#define INTERLEAVE_1_LOW 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30
+#define INTERLEAVE_1_HIGH 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31
+#define INTERLEAVE_2_LOW 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29
+#define INTERLEAVE_2_HIGH 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31
+#define INTERLEAVE_4_LOW 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27
+#define INTERLEAVE_4_HIGH 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31
+#define INTERLEAVE_8_LOW 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23
+#define INTERLEAVE_8_HIGH 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31
+#endif
+#define TRANSPOSE_ROUND(distance, low_lanes, high_lanes)                                           \
+    UNROLL for (int i = 0; i < VL; i++) if (!(i & (distance))) {                                   \
+        vfloat low = SHUFFLE(rows[i], rows[i + (distance)], low_lanes);                            \
+        rows[i + (distance)] = SHUFFLE(rows[i], rows[i + (distance)], high_lanes);                 \
+        rows[i] = low;                                                                             \
+    }
+INLINE void transpose(vfloat rows[VL]) {
+    TRANSPOSE_ROUND(1, INTERLEAVE_1_LOW, INTERLEAVE_1_HIGH)
+    TRANSPOSE_ROUND(2, INTERLEAVE_2_LOW, INTERLEAVE_2_HIGH)
+#if VL >= 8
+    TRANSPOSE_ROUND(4, INTERLEAVE_4_LOW, INTERLEAVE_4_HIGH)
+#endif
+#if VL >= 16
+    TRANSPOSE_ROUND(8, INTERLEAVE_8_LOW, INTERLEAVE_8_HIGH)
+#endif
+}
