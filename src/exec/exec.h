@@ -12,7 +12,9 @@ weft_status wefti_device_create(int threads, int64_t bytes, wefti_device **out) 
 void wefti_device_destroy(wefti_device *device);
 wefti_pool *wefti_device_pool(wefti_device *device);
 unsigned char *wefti_device_memory(wefti_device *device); /* the arena's base */
-int64_t wefti_device_observed_peak(const wefti_device *device); /* highest byte any executed step used */
+int64_t
+wefti_device_observed_peak(const wefti_device *device); /* highest byte any executed step used */
+double wefti_device_loss(const wefti_device *device);   /* of the last section that has one */
 void wefti_device_trace(wefti_device *device, wefti_trace *trace); /* NULL: off */
 
 /* Called before a step that updates tensor `tensor` (for checkpoints being written). May block. */
@@ -20,7 +22,8 @@ typedef void wefti_before_update(void *context, int32_t tensor);
 
 typedef struct wefti_exec_options {
     wefti_random random; /* call_stream is filled in per step */
-    bool check_finite;   /* after each call, look for NaN and infinity in its outputs: names the first cell */
+    bool check_finite; /* after each call, look for NaN and infinity in its outputs: names the first
+                          cell */
     wefti_before_update *before_update;
     void *before_update_context;
 } wefti_exec_options;
@@ -29,7 +32,11 @@ typedef struct wefti_exec_options {
 weft_status wefti_device_run(wefti_device *device, const wefti_program *program,
                              wefti_section section, const wefti_exec_options *options) WEFT_CHECKED;
 /* Start values of all parameters, states and optimizer tensors, as functions of seed and name. */
-weft_status wefti_device_init(wefti_device *device, const wefti_program *program, uint64_t seed) WEFT_CHECKED;
+weft_status wefti_device_init(wefti_device *device, const wefti_program *program,
+                              uint64_t seed) WEFT_CHECKED;
+
+/* The program's constants (the 1 that seeds the backward pass); wefti_device_init does it too. */
+weft_status wefti_device_seed(wefti_device *device, const wefti_program *program) WEFT_CHECKED;
 
 /* ---- traces: Chrome JSON, opens in Perfetto ---- */
 weft_status wefti_trace_open(const char *path, wefti_trace **out) WEFT_CHECKED;

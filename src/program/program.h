@@ -1,16 +1,17 @@
 /* A program: what one device executes, as data with no decisions left in it.
  *
- * Cell bodies are compiled once into routines: a flat list of prepared kernels whose operands are references into the
- * caller's arguments or into the routine's own frame. The schedule is a flat list of steps; a step calls a
- * routine with the arena offsets of its arguments. All buffers of all steps are placed ahead, by lifetime, in
- * one arena, whose size is the predicted peak. */
+ * Cell bodies are compiled once into routines: a flat list of prepared kernels whose operands are
+ * references into the caller's arguments or into the routine's own frame. The schedule is a flat
+ * list of steps; a step calls a routine with the arena offsets of its arguments. All buffers of all
+ * steps are placed ahead, by lifetime, in one arena, whose size is the predicted peak. */
 #ifndef WEFTI_PROGRAM_H
 #define WEFTI_PROGRAM_H
 
 #include "backend/backend.h"
 #include "graph/grad.h"
 
-/* Where an operand lies: arg >= 0: offset into that argument; WEFTI_REF_FRAME: into the frame; NONE: absent. */
+/* Where an operand lies: arg >= 0: offset into that argument; WEFTI_REF_FRAME: into the frame;
+ * NONE: absent. */
 enum { WEFTI_REF_FRAME = -1, WEFTI_REF_NONE = -2 };
 typedef struct wefti_ref {
     int32_t arg;
@@ -22,22 +23,25 @@ typedef struct wefti_instruction {
     wefti_kernel *kernel;
     wefti_ref *in, *out;
     wefti_ref workspace;
-    int64_t bytes;      /* of a copy */
-    int32_t packed_arg; /* argument that holds the packed weight of in[kernel->packed_input], -1: none */
+    int64_t bytes; /* of a copy or addition */
+    bool add;      /* node NULL: out[0] += in[0], elements of `dtype` */
+    weft_dtype dtype;
+    int32_t packed_arg; /* argument that holds the packed weight of in[kernel->packed_input], -1:
+                           none */
     wefti_cost cost;
 } wefti_instruction;
 
 /* A packed weight that a routine needs: the argument behind all others. */
 typedef struct wefti_packed_need {
-    int32_t arg;          /* argument number of the packed buffer */
-    int32_t source_arg;   /* argument number of the parameter */
-    int32_t instruction;  /* whose kernel packs */
+    int32_t arg;         /* argument number of the packed buffer */
+    int32_t source_arg;  /* argument number of the parameter */
+    int32_t instruction; /* whose kernel packs */
     int64_t bytes;
     uint64_t format;
 } wefti_packed_need;
 
-/* A compiled body. Arguments in order: body inputs, body outputs (the first `outputs` of them), saved block
- * (if saved_bytes > 0), packed weights. */
+/* A compiled body. Arguments in order: body inputs, body outputs (the first `outputs` of them),
+ * saved block (if saved_bytes > 0), packed weights. */
 typedef struct wefti_routine {
     weft_body *body;
     wefti_instruction *code;
@@ -46,19 +50,18 @@ typedef struct wefti_routine {
     int32_t saved_arg;             /* -1: none */
     int64_t saved_bytes;
     int64_t frame_bytes;
-    int32_t *alias;      /* per output: the input argument whose memory it is (in-place ops), or -1 */
-    uint32_t accumulate; /* outputs that are added to what is there */
+    int32_t *alias; /* per output: the input argument whose memory it is (in-place ops), or -1 */
     wefti_packed_need *packed;
     int32_t packed_count;
 } wefti_routine;
 
-/* How a body becomes a routine. Saved values are addressed inside the saved block: `in_saved[i]` / `out_saved[o]` is
- * the offset in the block, or -1 for an ordinary argument. */
+/* How a body becomes a routine. Saved values are addressed inside the saved block: `in_saved[i]` /
+ * `out_saved[o]` is the offset in the block, or -1 for an ordinary argument. */
 typedef struct wefti_routine_spec {
     weft_body *body;
     const int64_t *in_saved, *out_saved; /* NULL: none */
     int64_t saved_bytes;
-    uint64_t accumulate_out; /* bit o (o < 64): add output o */
+    const bool *accumulate; /* per output: add to what is there; NULL: none */
     wefti_prepare prepare;
     const wefti_backend *const *backends;
 } wefti_routine_spec;
@@ -75,11 +78,14 @@ typedef struct wefti_lifetime {
     int64_t offset; /* result */
 } wefti_lifetime;
 
-/* Offsets such that no two buffers alive together overlap; returns the total in *out_bytes. Greedy by size (Pisarchyk
- * & Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020, section 5). */
+/* Offsets such that no two buffers alive together overlap; returns the total in *out_bytes. Greedy
+ * by size (Pisarchyk & Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020,
+ * section 5). */
 weft_status wefti_place(wefti_lifetime *buffers, int64_t count, int64_t *out_bytes) WEFT_CHECKED;
-/* Proof: WEFT_E_BUG naming two buffers that overlap in time and place, or one outside [0, bytes). */
-weft_status wefti_place_check(const wefti_lifetime *buffers, int64_t count, int64_t bytes) WEFT_CHECKED;
+/* Proof: WEFT_E_BUG naming two buffers that overlap in time and place, or one outside [0, bytes).
+ */
+weft_status wefti_place_check(const wefti_lifetime *buffers, int64_t count,
+                              int64_t bytes) WEFT_CHECKED;
 
 /* ---- the program ---- */
 
@@ -88,15 +94,17 @@ typedef enum wefti_section {
     WEFTI_SECTION_NEXT,   /* of a further one (gradients are added) */
     WEFTI_SECTION_NORM,   /* squares of the gradients, for clipping */
     WEFTI_SECTION_UPDATE, /* the optimizer */
-    WEFTI_SECTION_PACK,   /* weights into the kernels' packed forms, before the first step and after loading */
+    WEFTI_SECTION_PACK,   /* weights into the kernels' packed forms, before the first step and after
+                             loading */
     WEFTI_SECTIONS
 } wefti_section;
 
 typedef enum wefti_step_kind {
-    WEFTI_STEP_CALL,  /* run a routine */
-    WEFTI_STEP_COPY,  /* state <- next: args[0] destination, args[1] source */
-    WEFTI_STEP_LOSS,  /* the loss is known: stop before any update when it is not finite */
-    WEFTI_STEP_PACK   /* args[0] packed, args[1] parameter; packs by `routine`'s instruction `bytes` */
+    WEFTI_STEP_CALL, /* run a routine */
+    WEFTI_STEP_COPY, /* state <- next: args[0] destination, args[1] source */
+    WEFTI_STEP_LOSS, /* the loss is known: stop before any update when it is not finite */
+    WEFTI_STEP_PACK  /* args[0] packed, args[1] parameter; packs by `routine`'s instruction `bytes`
+                      */
 } wefti_step_kind;
 
 typedef enum wefti_phase { WEFTI_FORWARD, WEFTI_BACKWARD, WEFTI_UPDATE, WEFTI_OTHER } wefti_phase;
@@ -106,9 +114,9 @@ typedef struct wefti_step {
     wefti_phase phase;
     const char *name; /* call path or parameter name */
     const wefti_routine *routine;
-    int64_t *args; /* arena offsets */
-    int64_t frame; /* arena offset of the frame */
-    int64_t bytes; /* COPY: how much; PACK: instruction number */
+    int64_t *args;   /* arena offsets */
+    int64_t frame;   /* arena offset of the frame */
+    int64_t bytes;   /* COPY: how much; PACK: instruction number */
     uint64_t stream; /* random stream of the call */
     int32_t tensor;  /* UPDATE: index of the parameter, else -1 */
 } wefti_step;
@@ -146,15 +154,18 @@ typedef struct wefti_program {
     int32_t routine_count;
     wefti_cell_grad *grads; /* own the differentiated bodies */
     int32_t grad_count;
-    int64_t persistent_bytes; /* parameters, states, optimizer, packed weights, scalars: at the bottom of the arena */
+    weft_body **bodies; /* joined and fused ones, owned */
+    int32_t body_count;
+    int64_t persistent_bytes; /* parameters, states, optimizer, packed weights, scalars: at the
+                                 bottom of the arena */
     int64_t transient_bytes;  /* everything else: from `transient_base` up */
     int64_t transient_base;
-    int64_t peak_bytes;       /* transient_base + transient_bytes: the predicted peak */
-    int64_t scalars;  /* offset of f32 [8]: learning rate, step, gradient scale */
-    int64_t one;      /* offset of the constant 1 that seeds the backward pass */
-    int64_t loss;     /* offset of the loss, -1: none */
+    int64_t peak_bytes; /* transient_base + transient_bytes: the predicted peak */
+    int64_t scalars;    /* offset of f32 [8]: learning rate, step, gradient scale */
+    int64_t one;        /* offset of the constant 1 that seeds the backward pass */
+    int64_t loss;       /* offset of the loss, -1: none */
     weft_dtype loss_dtype;
-    int64_t norms;    /* offset of f32 [trained parameters]: squares, when clipping */
+    int64_t norms; /* offset of f32 [trained parameters]: squares, when clipping */
     int32_t norm_count;
     int64_t saved_bytes; /* sum of saved blocks at their most */
     double forward_flops, backward_flops;
@@ -162,7 +173,8 @@ typedef struct wefti_program {
     int32_t largest_count;
 } wefti_program;
 
-/* The optimizer as the program builder sees it: the ops to place per parameter. Supplied by floor 8. */
+/* The optimizer as the program builder sees it: the ops to place per parameter. Supplied by
+ * floor 8. */
 typedef struct wefti_update_rule {
     const weft_op_def *op;
     const wefti_attr *attrs; /* full table of the op */
@@ -174,7 +186,7 @@ typedef struct wefti_optimizer_plan {
     void *context;
     weft_status (*rule)(void *context, const char *param, const weft_desc *desc,
                         wefti_update_rule *out); /* arrays stay valid while the program is built */
-    bool clip;             /* squares of gradients are wanted: all gradients are kept until the update */
+    bool clip; /* squares of gradients are wanted: all gradients are kept until the update */
     const weft_op_def *norm_op;
 } wefti_optimizer_plan;
 
@@ -184,10 +196,10 @@ typedef struct wefti_program_spec {
     wefti_prepare prepare;
     const wefti_optimizer_plan *optimizer; /* NULL: forward only */
     int32_t microbatches;                  /* >= 1 */
-    bool keep_gradients;                   /* gradients stay readable as outputs "grad:<param>" until the step ends */
-    int recompute;                         /* 0: default, 1: full, for every cell */
-    /* Tensors that exist already, of a program that shares its parameters (evaluation beside training): found by name;
-     * new persistent tensors go above. */
+    bool keep_gradients; /* gradients stay readable as outputs "grad:<param>" until the step ends */
+    int recompute;       /* 0: default, 1: full, for every cell */
+    /* Tensors that exist already, of a program that shares its parameters (evaluation beside
+     * training): found by name; new persistent tensors go above. */
     const struct wefti_program *shared;
 } wefti_program_spec;
 

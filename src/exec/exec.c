@@ -1,0 +1,292 @@
+/* The executor: walks a section's steps and runs their routines on one arena. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/clock.h"
+#include "base/philox.h"
+#include "exec/exec.h"
+
+struct wefti_device {
+    wefti_pool *pool;
+    unsigned char *memory;
+    int64_t bytes, mapped, observed_peak;
+    wefti_trace *trace;
+    double loss;
+};
+
+enum { HUGE_PAGE = 2 << 20 };
+
+weft_status wefti_device_create(int threads, int64_t bytes, wefti_device **out) {
+    wefti_device *d;
+    weft_status status;
+    WEFT_NEW(d, wefti_device);
+    d->bytes = bytes;
+    d->mapped = (bytes + HUGE_PAGE - 1) & ~(int64_t)(HUGE_PAGE - 1);
+    WEFT_TRY_OR(err_device, status, wefti_pool_create(threads, &d->pool));
+    if (d->mapped > 0) {
+        void *p = mmap(NULL, (size_t)d->mapped + HUGE_PAGE, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (p == MAP_FAILED) {
+            status =
+                WEFT_RAISE(WEFT_E_NOMEM, "cannot map an arena of %lld bytes", (long long)bytes);
+            goto err_pool;
+        }
+        /* Start at a huge page: give back what lies before and behind. */
+        uintptr_t base = ((uintptr_t)p + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1);
+        if (base > (uintptr_t)p) munmap(p, base - (uintptr_t)p);
+        uintptr_t tail = (uintptr_t)p + HUGE_PAGE - base;
+        d->memory = (unsigned char *)base;
+        if (tail) munmap(d->memory + d->mapped, tail);
+        (void)madvise(d->memory, (size_t)d->mapped, MADV_HUGEPAGE);
+    }
+    *out = d;
+    return WEFT_OK;
+err_pool:
+    wefti_pool_destroy(d->pool);
+err_device:
+    wefti_free(d);
+    return status;
+}
+
+void wefti_device_destroy(wefti_device *d) {
+    if (!d) return;
+    if (d->memory) munmap(d->memory, (size_t)d->mapped);
+    wefti_pool_destroy(d->pool);
+    wefti_free(d);
+}
+
+wefti_pool *wefti_device_pool(wefti_device *d) {
+    return d->pool;
+}
+unsigned char *wefti_device_memory(wefti_device *d) {
+    return d->memory;
+}
+int64_t wefti_device_observed_peak(const wefti_device *d) {
+    return d->observed_peak;
+}
+void wefti_device_trace(wefti_device *d, wefti_trace *trace) {
+    d->trace = trace;
+}
+double wefti_device_loss(const wefti_device *d) {
+    return d->loss;
+}
+
+static void observe(wefti_device *d, const unsigned char *p, int64_t bytes) {
+    int64_t end = p - d->memory + bytes;
+    if (end > d->observed_peak) d->observed_peak = end;
+}
+
+/* ---- instructions ---- */
+
+typedef struct addition {
+    weft_dtype dtype;
+    unsigned char *to;
+    const unsigned char *from;
+    int64_t elems;
+} addition;
+
+enum { ADD_BLOCK = 16384 };
+
+static void add_block(void *context, int64_t task, int thread) {
+    const addition *a = context;
+    (void)thread;
+    int64_t begin = task * ADD_BLOCK,
+            end = begin + ADD_BLOCK < a->elems ? begin + ADD_BLOCK : a->elems;
+    if (a->dtype == WEFT_F32) {
+        float *to = (float *)(void *)a->to;
+        const float *from = (const float *)(const void *)a->from;
+        for (int64_t i = begin; i < end; i++) to[i] += from[i];
+    } else {
+        for (int64_t i = begin; i < end; i++)
+            wefti_store(a->dtype, a->to, i,
+                        wefti_load(a->dtype, a->to, i) + wefti_load(a->dtype, a->from, i));
+    }
+}
+
+static unsigned char *address(const wefti_device *d, const wefti_step *step, wefti_ref ref) {
+    if (ref.arg == WEFTI_REF_NONE) return NULL;
+    return d->memory + (ref.arg == WEFTI_REF_FRAME ? step->frame : step->args[ref.arg]) +
+           ref.offset;
+}
+
+static void run_move(wefti_device *d, const wefti_step *step, const wefti_instruction *x) {
+    unsigned char *to = address(d, step, x->out[0]), *from = address(d, step, x->in[0]);
+    if (x->add) {
+        addition a = {x->dtype, to, from, x->bytes / (int64_t)weft_dtype_bytes(x->dtype)};
+        wefti_pool_run(d->pool, (a.elems + ADD_BLOCK - 1) / ADD_BLOCK, add_block, &a);
+    } else if (x->bytes) {
+        memmove(to, from, (size_t)x->bytes);
+    }
+    observe(d, to, x->bytes);
+}
+
+static weft_status run_kernel(wefti_device *d, const wefti_step *step, const wefti_run *run,
+                              const wefti_instruction *x) {
+    const void *in[WEFTI_MAX_IN];
+    void *out[WEFTI_MAX_OUT];
+    const weft_node *n = x->node;
+    for (int i = 0; i < n->inputs; i++) in[i] = address(d, step, x->in[i]);
+    if (x->packed_arg >= 0) in[x->kernel->packed_input] = d->memory + step->args[x->packed_arg];
+    for (int o = 0; o < n->outputs; o++) {
+        unsigned char *p = address(d, step, x->out[o]);
+        out[o] = p;
+        observe(d, p, weft_desc_bytes(wefti_out(n, o)));
+    }
+    unsigned char *workspace = address(d, step, x->workspace);
+    if (workspace) observe(d, workspace, x->kernel->workspace_bytes);
+    return x->kernel->run(x->kernel, run, in, out, workspace);
+}
+
+/* The first output element that is NaN or infinite, by instruction: whose op made it. */
+static weft_status check_finite(const wefti_device *d, const wefti_step *step,
+                                const wefti_instruction *x) {
+    if (!x->node) return WEFT_OK;
+    for (int o = 0; o < x->node->outputs; o++) {
+        const weft_desc *desc = wefti_out(x->node, o);
+        if (!wefti_dtype_is_float(desc->dtype)) continue;
+        const unsigned char *p = address(d, step, x->out[o]);
+        int64_t elems = weft_desc_elems(desc);
+        for (int64_t i = 0; i < elems; i++) {
+            double v = wefti_load(desc->dtype, p, i);
+            if (isfinite(v)) continue;
+            const char *scope = x->node->scope ? x->node->scope : "";
+            WEFT_FAIL(WEFT_E_NUMERIC,
+                      "the first value that is not a finite number is made in cell '%s' by %s%s%s: "
+                      "element %lld of %s is %g",
+                      step->name, x->node->op->name, *scope ? " in " : "", scope, (long long)i,
+                      wefti_desc_text(desc).text, v);
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status run_call(wefti_device *d, const wefti_step *step,
+                            const wefti_exec_options *options) {
+    static const char *const phases[] = {"forward", "backward", "update", "other"};
+    const wefti_routine *r = step->routine;
+    wefti_run run = {d->pool, options->random};
+    run.random.call_stream = step->stream;
+    int64_t start = d->trace ? wefti_now_ns() : 0;
+    for (int32_t k = 0; k < r->code_count; k++) {
+        const wefti_instruction *x = &r->code[k];
+        int64_t begin = d->trace ? wefti_now_ns() : 0;
+        if (!x->node) {
+            run_move(d, step, x);
+        } else {
+            weft_status status = run_kernel(d, step, &run, x);
+            if (status < 0)
+                return wefti_prefix(status, "cell '%s', %s%s%s", step->name, x->node->op->name,
+                                    x->node->scope && *x->node->scope ? " in " : "",
+                                    x->node->scope ? x->node->scope : "");
+        }
+        if (d->trace)
+            wefti_trace_event(d->trace, 1,
+                              x->node  ? x->node->op->name
+                              : x->add ? "add"
+                                       : "copy",
+                              x->node ? x->kernel->label : "move", begin, wefti_now_ns(),
+                              x->cost.flops, x->cost.bytes);
+        if (options->check_finite) WEFT_TRY(check_finite(d, step, x));
+    }
+    if (d->trace)
+        wefti_trace_event(d->trace, 0, step->name, phases[step->phase], start, wefti_now_ns(), 0,
+                          0);
+    return WEFT_OK;
+}
+
+static weft_status run_pack(wefti_device *d, const wefti_step *step,
+                            const wefti_exec_options *options) {
+    const wefti_kernel *k = step->routine->code[step->bytes].kernel;
+    wefti_run run = {d->pool, options->random};
+    unsigned char *to = d->memory + step->args[0];
+    observe(d, to, k->packed_bytes);
+    return k->pack(k, &run, d->memory + step->args[1], to);
+}
+
+weft_status wefti_device_run(wefti_device *d, const wefti_program *p, wefti_section section,
+                             const wefti_exec_options *options) {
+    WEFT_REQUIRE(p->peak_bytes <= d->bytes, WEFT_E_BUG,
+                 "the arena has %lld bytes, the program needs %lld", (long long)d->bytes,
+                 (long long)p->peak_bytes);
+    for (int32_t s = 0; s < p->step_count[section]; s++) {
+        const wefti_step *step = &p->steps[section][s];
+        switch (step->kind) {
+        case WEFTI_STEP_CALL:
+            if (step->tensor >= 0 && options->before_update)
+                options->before_update(options->before_update_context, step->tensor);
+            WEFT_TRY(run_call(d, step, options));
+            break;
+        case WEFTI_STEP_COPY:
+            memmove(d->memory + step->args[0], d->memory + step->args[1], (size_t)step->bytes);
+            break;
+        case WEFTI_STEP_LOSS:
+            d->loss = wefti_load(p->loss_dtype, d->memory + step->args[0], 0);
+            WEFT_REQUIRE(isfinite(d->loss), WEFT_E_NUMERIC, "the loss is %g", d->loss);
+            break;
+        case WEFTI_STEP_PACK:
+            WEFT_TRY(run_pack(d, step, options));
+            break;
+        }
+    }
+    return WEFT_OK;
+}
+
+/* ---- start values ---- */
+
+typedef struct filling {
+    wefti_tensor tensor;
+    unsigned char *to;
+    uint64_t seed, stream;
+    int64_t elems;
+} filling;
+
+enum { FILL_BLOCK = 8192 };
+
+static void fill_block(void *context, int64_t task, int thread) {
+    const filling *f = context;
+    (void)thread;
+    int64_t begin = task * FILL_BLOCK,
+            end = begin + FILL_BLOCK < f->elems ? begin + FILL_BLOCK : f->elems;
+    double scale = f->tensor.init.scale;
+    for (int64_t i = begin; i < end; i++) {
+        double v = 0;
+        switch (f->tensor.init.kind) {
+        case WEFT_INIT_ZEROS:
+            break;
+        case WEFT_INIT_CONSTANT:
+            v = scale;
+            break;
+        case WEFT_INIT_NORMAL:
+            v = scale * (double)wefti_philox_normal(f->seed, f->stream, (uint64_t)i);
+            break;
+        case WEFT_INIT_UNIFORM:
+            v = scale * (2.0 * (double)wefti_philox_uniform(f->seed, f->stream, (uint64_t)i) - 1.0);
+            break;
+        }
+        wefti_store(f->tensor.desc.dtype, f->to, i, v);
+    }
+}
+
+weft_status wefti_device_init(wefti_device *d, const wefti_program *p, uint64_t seed) {
+    for (int32_t t = 0; t < p->tensor_count; t++) {
+        const wefti_tensor *x = &p->tensors[t];
+        if (x->role > WEFTI_TENSOR_OPTIMIZER) continue;
+        unsigned char *to = d->memory + x->offset;
+        int64_t bytes = weft_desc_bytes(&x->desc);
+        if (x->init.kind == WEFT_INIT_ZEROS) {
+            memset(to, 0, (size_t)bytes);
+            continue;
+        }
+        filling f = {*x, to, seed, wefti_stream_of(x->name), weft_desc_elems(&x->desc)};
+        wefti_pool_run(d->pool, (f.elems + FILL_BLOCK - 1) / FILL_BLOCK, fill_block, &f);
+    }
+    return wefti_device_seed(d, p);
+}
+
+weft_status wefti_device_seed(wefti_device *d, const wefti_program *p) {
+    if (p->scalars >= 0) memset(d->memory + p->scalars, 0, 32);
+    if (p->one >= 0) wefti_store(p->loss_dtype, d->memory + p->one, 0, 1.0);
+    return WEFT_OK;
+}

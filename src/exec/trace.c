@@ -1,0 +1,99 @@
+/* Traces in the Chrome JSON format ("Trace Event Format", complete events), which Perfetto opens.
+ * Events are kept in memory while the run goes on and written at the end. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/io.h"
+#include "base/text.h"
+#include "exec/exec.h"
+
+typedef struct event {
+    char name[72];
+    char category[24];
+    int track;
+    int64_t begin_ns, end_ns;
+    double flops, bytes;
+} event;
+
+struct wefti_trace {
+    char *path;
+    event *events;
+    int64_t count, capacity, dropped;
+};
+
+enum { MAX_EVENTS = 2000000 };
+
+weft_status wefti_trace_open(const char *path, wefti_trace **out) {
+    wefti_trace *t;
+    WEFT_NEW(t, wefti_trace);
+    t->path = wefti_strdup(path);
+    if (!t->path) {
+        wefti_free(t);
+        WEFT_FAIL(WEFT_E_NOMEM, "no memory for a trace");
+    }
+    *out = t;
+    return WEFT_OK;
+}
+
+static void copy_clean(char *to, size_t bytes, const char *from) {
+    size_t i = 0;
+    for (; from[i] && i + 1 < bytes; i++)
+        to[i] = from[i] == '"' || from[i] == '\\' || (unsigned char)from[i] < 32 ? '_' : from[i];
+    to[i] = '\0';
+}
+
+void wefti_trace_event(wefti_trace *t, int track, const char *name, const char *category,
+                       int64_t begin_ns, int64_t end_ns, double flops, double bytes) {
+    if (t->count >= MAX_EVENTS || WEFT_GROW(t->events, t->count, t->capacity) < 0) {
+        t->dropped++;
+        return;
+    }
+    event *e = &t->events[t->count++];
+    copy_clean(e->name, sizeof e->name, name);
+    copy_clean(e->category, sizeof e->category, category);
+    e->track = track;
+    e->begin_ns = begin_ns;
+    e->end_ns = end_ns;
+    e->flops = flops;
+    e->bytes = bytes;
+}
+
+weft_status wefti_trace_close(wefti_trace *t) {
+    if (!t) return WEFT_OK;
+    wefti_text text = {0};
+    int64_t origin = t->count ? t->events[0].begin_ns : 0;
+    for (int64_t i = 0; i < t->count; i++)
+        if (t->events[i].begin_ns < origin) origin = t->events[i].begin_ns;
+    wefti_text_add(
+        &text,
+        "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
+        "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":0,\"args\":{\"name\":\"device 0\"}},\n"
+        "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":0,\"tid\":0,\"args\":{\"name\":\"cells\"}},"
+        "\n"
+        "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":0,\"tid\":1,\"args\":{\"name\":\"kernels\"}"
+        "}");
+    for (int64_t i = 0; i < t->count; i++) {
+        const event *e = &t->events[i];
+        double us = (double)(e->end_ns - e->begin_ns) / 1e3;
+        wefti_text_add(
+            &text,
+            ",\n{\"ph\":\"X\",\"name\":\"%s\",\"cat\":\"%s\",\"pid\":0,\"tid\":%d,\"ts\":%.3f,"
+            "\"dur\":%.3f",
+            e->name, e->category, e->track, (double)(e->begin_ns - origin) / 1e3, us);
+        if (e->track == 1 && us > 0)
+            wefti_text_add(&text, ",\"args\":{\"GFLOP/s\":%.2f,\"GB/s\":%.2f}", e->flops / us / 1e3,
+                           e->bytes / us / 1e3);
+        wefti_text_add(&text, "}");
+    }
+    wefti_text_add(&text, "\n],\"otherData\":{\"dropped\":%" PRId64 "}}\n", t->dropped);
+    int64_t bytes = text.used;
+    char *data = wefti_text_take(&text);
+    weft_status status = data ? wefti_file_write(t->path, data, (size_t)bytes)
+                              : WEFT_RAISE(WEFT_E_NOMEM, "no memory to write the trace");
+    wefti_free(data);
+    wefti_free(t->events);
+    wefti_free(t->path);
+    wefti_free(t);
+    return status;
+}

@@ -1,0 +1,132 @@
+/* Buffers of a program: persistent ones in order at the bottom of the arena, the others above by
+ * lifetime. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "program/build.h"
+
+static int64_t aligned(int64_t bytes) {
+    return (bytes + 63) & ~(int64_t)63;
+}
+
+weft_status wefti_buffer_add(wefti_program_builder *b, int64_t bytes, const char *name,
+                             int32_t *out) {
+    WEFT_TRY(WEFT_GROW(b->buffers, b->buffer_count, b->buffer_cap));
+    b->buffers[b->buffer_count] =
+        (wefti_buffer){.life = {bytes, b->now, b->now, 0}, .persistent = false, .name = name};
+    *out = (int32_t)b->buffer_count++;
+    return WEFT_OK;
+}
+
+weft_status wefti_buffer_persistent(wefti_program_builder *b, int64_t bytes, const char *name,
+                                    int32_t *out) {
+    WEFT_TRY(wefti_buffer_add(b, bytes, name, out));
+    wefti_buffer *buffer = &b->buffers[*out];
+    buffer->persistent = true;
+    buffer->life.offset = b->p->persistent_bytes;
+    b->p->persistent_bytes += aligned(bytes);
+    return WEFT_OK;
+}
+
+void wefti_buffer_use(wefti_program_builder *b, int32_t buffer) {
+    if (buffer >= 0 && b->buffers[buffer].life.last < b->now) b->buffers[buffer].life.last = b->now;
+}
+
+static int by_bytes(const void *x, const void *y) {
+    int64_t a = ((const wefti_memory_item *)x)->bytes, b = ((const wefti_memory_item *)y)->bytes;
+    return a < b ? 1 : a > b ? -1 : 0;
+}
+
+/* What is alive at the instant with the most bytes alive. */
+static weft_status find_largest(wefti_program_builder *b) {
+    int64_t *alive;
+    WEFT_NEW_ARRAY(alive, int64_t, b->now + 2);
+    for (int64_t i = 0; i < b->buffer_count; i++) {
+        const wefti_buffer *x = &b->buffers[i];
+        if (x->persistent) continue;
+        alive[x->life.first] += x->life.bytes;
+        alive[x->life.last + 1] -= x->life.bytes;
+    }
+    int32_t worst = 0;
+    int64_t most = -1, sum = 0;
+    for (int32_t t = 0; t <= b->now; t++) {
+        sum += alive[t];
+        if (sum > most) {
+            most = sum;
+            worst = t;
+        }
+    }
+    wefti_free(alive);
+    wefti_memory_item *items =
+        wefti_arena_alloc(b->p->arena, (size_t)(b->buffer_count + 1) * sizeof *items);
+    WEFT_REQUIRE(items, WEFT_E_NOMEM, "no memory for the memory table");
+    int32_t count = 0;
+    for (int64_t i = 0; i < b->buffer_count; i++) {
+        const wefti_buffer *x = &b->buffers[i];
+        if (!x->persistent && (x->life.first > worst || x->life.last < worst)) continue;
+        (void)snprintf(items[count].name, sizeof items[count].name, "%s", x->name);
+        items[count++].bytes = x->life.bytes;
+    }
+    qsort(items, (size_t)count, sizeof *items, by_bytes);
+    b->p->largest = items;
+    b->p->largest_count = count;
+    return WEFT_OK;
+}
+
+static weft_status place_transient(wefti_program_builder *b) {
+    wefti_lifetime *life;
+    WEFT_NEW_ARRAY(life, wefti_lifetime, b->buffer_count + 1);
+    int64_t count = 0;
+    for (int64_t i = 0; i < b->buffer_count; i++)
+        if (!b->buffers[i].persistent) life[count++] = b->buffers[i].life;
+    weft_status status = wefti_place(life, count, &b->p->transient_bytes);
+#ifdef WEFT_DEBUG_CHECKS
+    if (status == WEFT_OK) status = wefti_place_check(life, count, b->p->transient_bytes);
+#endif
+    count = 0;
+    for (int64_t i = 0; i < b->buffer_count && status == WEFT_OK; i++)
+        if (!b->buffers[i].persistent)
+            b->buffers[i].life.offset = b->p->transient_base + life[count++].offset;
+    wefti_free(life);
+    return status;
+}
+
+weft_status wefti_buffers_finish(wefti_program_builder *b) {
+    wefti_program *p = b->p;
+    const wefti_program *shared = b->spec->shared;
+    p->transient_base = p->persistent_bytes;
+    if (shared && p->persistent_bytes > shared->persistent_bytes) {
+        /* New tensors of this program must survive the other's steps: all of it goes above the
+         * other. */
+        int64_t lift = shared->peak_bytes - shared->persistent_bytes;
+        for (int64_t i = 0; i < b->buffer_count; i++)
+            if (b->buffers[i].persistent && b->buffers[i].life.offset >= shared->persistent_bytes)
+                b->buffers[i].life.offset += lift;
+        p->persistent_bytes += lift;
+        p->transient_base = p->persistent_bytes;
+    }
+    WEFT_TRY(place_transient(b));
+    p->peak_bytes = p->transient_base + p->transient_bytes;
+    WEFT_TRY(find_largest(b));
+    for (int s = 0; s < WEFTI_SECTIONS; s++) {
+        p->step_count[s] = (int32_t)b->step_count[s];
+        p->steps[s] =
+            wefti_arena_alloc(p->arena, (size_t)(b->step_count[s] + 1) * sizeof(wefti_step));
+        WEFT_REQUIRE(p->steps[s], WEFT_E_NOMEM, "no memory for the schedule");
+        for (int64_t k = 0; k < b->step_count[s]; k++) {
+            wefti_draft_step *d = &b->steps[s][k];
+            d->step.args =
+                wefti_arena_alloc(p->arena, (size_t)(d->arg_count + 1) * sizeof(int64_t));
+            WEFT_REQUIRE(d->step.args, WEFT_E_NOMEM, "no memory for the schedule");
+            for (int32_t a = 0; a < d->arg_count; a++)
+                d->step.args[a] =
+                    d->args[a].buffer < 0
+                        ? -1
+                        : b->buffers[d->args[a].buffer].life.offset + d->args[a].delta;
+            d->step.frame = d->frame < 0 ? 0 : b->buffers[d->frame].life.offset;
+            p->steps[s][k] = d->step;
+        }
+    }
+    return WEFT_OK;
+}

@@ -1,0 +1,80 @@
+/* Forward and backward of one cell as one body.
+ *
+ * The cell that makes the loss is the last forward and the first backward call; joined, nothing
+ * needs saving and fusion can see across (a product, its cross-entropy and their gradients without
+ * the logits ever being whole). */
+#include "program/build.h"
+
+/* Copy a body's nodes to the end of `to`; map[v] is the index in `to` of value v, set for inputs
+ * already. */
+static weft_status append_nodes(weft_body *to, const weft_body *from, int32_t *map) {
+    for (int64_t k = 0; k < from->node_count; k++) {
+        const weft_node *n = &from->nodes[k];
+        int32_t in[WEFTI_MAX_IN], node;
+        for (int i = 0; i < n->inputs; i++) in[i] = n->in[i] < 0 ? -1 : map[n->in[i]];
+        WEFT_TRY(wefti_body_add(to, n->op, n->callee, n->inputs, in, n->attrs, n->scope, &node));
+        to->nodes[node].stream = n->stream;
+        for (int o = 0; o < n->outputs; o++) map[n->out[o]] = to->nodes[node].out[o];
+    }
+    return WEFT_OK;
+}
+
+static weft_status join(weft_body *to, const wefti_cell_grad *grad, const bool *given, int32_t *map,
+                        int32_t *map_back) {
+    const weft_body *cell = grad->cell, *forward = grad->forward, *backward = grad->backward;
+    for (int64_t i = 0; i < forward->in_count; i++) {
+        const wefti_value_info *v = &forward->values[forward->in[i]];
+        WEFT_TRY(wefti_body_input(to, v->desc, v->kind, v->name, &map[forward->in[i]]));
+    }
+    WEFT_TRY(append_nodes(to, forward, map));
+    int32_t seed[64];
+    WEFT_REQUIRE(cell->out_count <= 64, WEFT_E_NO_IMPL, "more than 64 results");
+    for (int64_t o = 0; o < cell->out_count; o++) {
+        const wefti_value_info *v = &cell->values[cell->out[o]];
+        if (given[o]) WEFT_TRY(wefti_body_input(to, v->desc, WEFTI_VALUE_INPUT, "seed", &seed[o]));
+        WEFT_TRY(wefti_body_output(to, map[forward->out[o]]));
+    }
+    for (int64_t i = 0; i < backward->in_count; i++) {
+        wefti_grad_binding bind = grad->bindings[i];
+        int32_t *slot = &map_back[backward->in[i]];
+        switch (bind.source) {
+        case WEFTI_GRAD_SAVED:
+            *slot = map[forward->out[cell->out_count + bind.index]];
+            break;
+        case WEFTI_GRAD_INPUT:
+            *slot = map[forward->in[bind.index]];
+            break;
+        case WEFTI_GRAD_OUTPUT:
+            *slot = map[forward->out[bind.index]];
+            break;
+        case WEFTI_GRAD_DOUT:
+            *slot = seed[bind.index];
+            break;
+        }
+    }
+    WEFT_TRY(append_nodes(to, backward, map_back));
+    for (int64_t o = 0; o < backward->out_count; o++)
+        WEFT_TRY(wefti_body_output(to, map_back[backward->out[o]]));
+    return WEFT_OK;
+}
+
+weft_status wefti_joint_body(weft_graph *g, const wefti_cell_grad *grad, const bool *given,
+                             weft_body **out) {
+    weft_body *to;
+    weft_status status;
+    WEFT_TRY(wefti_body_create(g, grad->cell->name, &to));
+    int32_t *map = wefti_calloc((size_t)grad->forward->value_count + 1, sizeof *map);
+    int32_t *map_back = wefti_calloc((size_t)grad->backward->value_count + 1, sizeof *map_back);
+    if (map && map_back)
+        status = join(to, grad, given, map, map_back);
+    else
+        status = WEFT_RAISE(WEFT_E_NOMEM, "no memory to join a cell's passes");
+    wefti_free(map);
+    wefti_free(map_back);
+    if (status < 0) {
+        wefti_body_destroy(to);
+        return status;
+    }
+    *out = to;
+    return WEFT_OK;
+}

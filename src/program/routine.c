@@ -1,0 +1,377 @@
+/* A body becomes a routine: kernels are prepared, values get their places.
+ *
+ * Where a value lies is decided by its root: reshapes share their input's memory, in-place ops
+ * their operand's, an elementwise kernel may take over an operand that dies in it. A root that is a
+ * result of the body is written straight into the caller's argument; the other roots are placed in
+ * the frame by lifetime. */
+#include <string.h>
+
+#include "program/program.h"
+
+typedef struct compiler {
+    const wefti_routine_spec *spec;
+    const weft_body *body;
+    wefti_routine *r;
+    int32_t *root;         /* per value: the value whose memory it is */
+    wefti_ref *place;      /* per root: where; arg NONE until known */
+    bool *in_place_chain;  /* per value: an in-place op lies between it and its root */
+    int32_t *first, *last; /* per root: instruction of definition and last use */
+    int32_t *frame_value;  /* roots in the frame */
+    wefti_arena *scratch;
+    int32_t code_cap, packed_cap;
+    int64_t *workspace_bytes; /* per instruction */
+} compiler;
+
+static int32_t root_of(const compiler *c, int32_t value) {
+    while (c->root[value] != value) value = c->root[value];
+    return value;
+}
+
+static wefti_ref none(void) {
+    return (wefti_ref){WEFTI_REF_NONE, 0};
+}
+
+static weft_status scratch_array(compiler *c, size_t bytes, void *out) {
+    void *p = wefti_arena_alloc(c->scratch, bytes ? bytes : 1);
+    WEFT_REQUIRE(p, WEFT_E_NOMEM, "no memory to compile a cell");
+    memcpy(out, &p, sizeof p);
+    return WEFT_OK;
+}
+
+/* Roots from reshapes and in-place ops. */
+static void find_aliases(compiler *c) {
+    const weft_body *b = c->body;
+    for (int64_t v = 0; v < b->value_count; v++) c->root[v] = (int32_t)v;
+    for (int64_t k = 0; k < b->node_count; k++) {
+        const weft_node *n = &b->nodes[k];
+        if (n->op->flags & WEFTI_OP_RESHAPE) {
+            c->root[n->out[0]] = root_of(c, n->in[0]);
+            c->in_place_chain[n->out[0]] = c->in_place_chain[n->in[0]];
+        }
+        if (n->op->flags & WEFTI_OP_IN_PLACE)
+            for (int o = 0; o < n->outputs; o++) {
+                c->root[n->out[o]] = root_of(c, n->in[o]);
+                c->in_place_chain[n->out[o]] = true;
+            }
+    }
+}
+
+static void place_inputs(compiler *c) {
+    const weft_body *b = c->body;
+    for (int64_t i = 0; i < b->in_count; i++) {
+        int64_t saved = c->spec->in_saved ? c->spec->in_saved[i] : -1;
+        c->place[b->in[i]] =
+            saved >= 0 ? (wefti_ref){c->r->saved_arg, saved} : (wefti_ref){(int32_t)i, 0};
+    }
+}
+
+/* Uses of a root by nodes and results, to know whether a result may be accumulated in place. */
+static int uses_of(const compiler *c, int32_t root) {
+    const weft_body *b = c->body;
+    int uses = 0;
+    for (int64_t k = 0; k < b->node_count; k++) {
+        const weft_node *n = &b->nodes[k];
+        if (n->op->flags & WEFTI_OP_RESHAPE) continue;
+        for (int i = 0; i < n->inputs; i++)
+            if (n->in[i] >= 0 && root_of(c, n->in[i]) == root) uses++;
+    }
+    for (int64_t o = 0; o < b->out_count; o++)
+        if (root_of(c, b->out[o]) == root) uses++;
+    return uses;
+}
+
+/* What happens to result o at the end of the routine. */
+typedef enum ending { WRITTEN, COPIED, ADDED, ALIASED } ending;
+
+static weft_status place_outputs(compiler *c, ending *end, bool *accumulate_root) {
+    const weft_body *b = c->body;
+    for (int64_t o = 0; o < b->out_count; o++) {
+        int32_t value = b->out[o], root = root_of(c, value);
+        int64_t saved = c->spec->out_saved ? c->spec->out_saved[o] : -1;
+        wefti_ref target = saved >= 0 ? (wefti_ref){c->r->saved_arg, saved}
+                                      : (wefti_ref){c->r->inputs + (int32_t)o, 0};
+        bool add = c->spec->accumulate && c->spec->accumulate[o];
+        bool is_input = b->values[root].node < 0;
+        if (o < c->r->outputs) c->r->alias[o] = -1;
+        if (add) {
+            bool direct =
+                !is_input && uses_of(c, root) == 1 && c->place[root].arg == WEFTI_REF_NONE;
+            end[o] = direct ? WRITTEN : ADDED;
+            if (direct) {
+                c->place[root] = target;
+                accumulate_root[root] = true;
+            }
+        } else if (is_input && c->in_place_chain[value] && o < c->r->outputs) {
+            end[o] = ALIASED;
+            c->r->alias[o] = c->place[root].arg;
+        } else if (!is_input && c->place[root].arg == WEFTI_REF_NONE) {
+            end[o] = WRITTEN;
+            c->place[root] = target;
+        } else {
+            end[o] = COPIED;
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status prepare_node(compiler *c, const weft_node *n, uint32_t accumulate,
+                                wefti_kernel **out) {
+    wefti_prepare options = c->spec->prepare;
+    options.accumulate = accumulate;
+    for (const wefti_backend *const *b = c->spec->backends; *b; b++) {
+        weft_status status = (*b)->prepare(*b, n, &options, out);
+        if (status != WEFT_E_NO_IMPL) {
+            if (status < 0) return wefti_prefix(status, "%s", n->op->name);
+            return WEFT_OK;
+        }
+    }
+    return WEFT_E_NO_IMPL;
+}
+
+static weft_status new_instruction(compiler *c, int ins, int outs, wefti_instruction **out) {
+    wefti_routine *r = c->r;
+    if (r->code_count == c->code_cap) {
+        int32_t cap = c->code_cap ? c->code_cap * 2 : 32;
+        wefti_instruction *bigger = wefti_realloc(r->code, (size_t)cap * sizeof *bigger);
+        WEFT_REQUIRE(bigger, WEFT_E_NOMEM, "no memory for %d instructions", cap);
+        r->code = bigger;
+        c->code_cap = cap;
+    }
+    wefti_instruction *x = &r->code[r->code_count];
+    memset(x, 0, sizeof *x);
+    x->workspace = none();
+    x->packed_arg = -1;
+    x->in = wefti_calloc((size_t)(ins + outs), sizeof *x->in);
+    WEFT_REQUIRE(x->in, WEFT_E_NOMEM, "no memory for an instruction");
+    x->out = x->in + ins;
+    r->code_count++;
+    *out = x;
+    return WEFT_OK;
+}
+
+static void use(compiler *c, int32_t value, int32_t at) {
+    int32_t root = root_of(c, value);
+    if (c->first[root] < 0) c->first[root] = at;
+    if (at > c->last[root]) c->last[root] = at;
+}
+
+static weft_status need_packed(compiler *c, wefti_instruction *x, int32_t index) {
+    wefti_routine *r = c->r;
+    const wefti_kernel *k = x->kernel;
+    int32_t root = root_of(c, x->node->in[k->packed_input]);
+    int32_t source = c->place[root].arg;
+    for (int32_t p = 0; p < r->packed_count; p++)
+        if (r->packed[p].source_arg == source && r->packed[p].format == k->packed_format) {
+            x->packed_arg = r->packed[p].arg;
+            return WEFT_OK;
+        }
+    if (r->packed_count == c->packed_cap) {
+        int32_t cap = c->packed_cap ? c->packed_cap * 2 : 8;
+        wefti_packed_need *bigger = wefti_realloc(r->packed, (size_t)cap * sizeof *bigger);
+        WEFT_REQUIRE(bigger, WEFT_E_NOMEM, "no memory for packed weights' list");
+        r->packed = bigger;
+        c->packed_cap = cap;
+    }
+    x->packed_arg = r->args++;
+    r->packed[r->packed_count++] =
+        (wefti_packed_need){x->packed_arg, source, index, k->packed_bytes, k->packed_format};
+    return WEFT_OK;
+}
+
+/* An operand that dies in a kernel which may overwrite it becomes its result. */
+static void take_over(compiler *c, const weft_node *n, const wefti_kernel *k, int32_t at,
+                      const int32_t *final_use) {
+    if (k->in_place < 0 || k->in_place >= n->inputs || n->in[k->in_place] < 0) return;
+    int32_t from = root_of(c, n->in[k->in_place]), to = n->out[0];
+    if (root_of(c, to) != to || c->place[to].arg != WEFTI_REF_NONE) return;
+    if (c->place[from].arg != WEFTI_REF_NONE || final_use[from] != at) return;
+    if (weft_desc_bytes(&c->body->values[from].desc) != weft_desc_bytes(&c->body->values[to].desc))
+        return;
+    int operands = 0;
+    for (int i = 0; i < n->inputs; i++)
+        if (n->in[i] >= 0 && root_of(c, n->in[i]) == from) operands++;
+    if (operands == 1) c->root[to] = from;
+}
+
+static weft_status emit_nodes(compiler *c, const bool *accumulate_root, ending *end) {
+    const weft_body *b = c->body;
+    int32_t *final_use; /* per root, in node numbers */
+    WEFT_TRY(scratch_array(c, (size_t)b->value_count * sizeof(int32_t), &final_use));
+    for (int64_t v = 0; v < b->value_count; v++) final_use[v] = -1;
+    for (int64_t k = 0; k < b->node_count; k++)
+        for (int i = 0; i < b->nodes[k].inputs; i++)
+            if (b->nodes[k].in[i] >= 0) final_use[root_of(c, b->nodes[k].in[i])] = (int32_t)k;
+    for (int64_t o = 0; o < b->out_count; o++) final_use[root_of(c, b->out[o])] = INT32_MAX;
+    for (int64_t k = 0; k < b->node_count; k++) {
+        const weft_node *n = &b->nodes[k];
+        if (n->op->flags & WEFTI_OP_RESHAPE) continue;
+        uint32_t accumulate = 0;
+        for (int o = 0; o < n->outputs; o++)
+            if (accumulate_root[n->out[o]]) accumulate |= 1u << o;
+        wefti_instruction *x;
+        WEFT_TRY(new_instruction(c, n->inputs, n->outputs, &x));
+        x->node = n;
+        weft_status status = prepare_node(c, n, accumulate, &x->kernel);
+        if (status == WEFT_E_NO_IMPL && accumulate) {
+            /* The kernel cannot add: results go to the frame and are added at the end. */
+            for (int o = 0; o < n->outputs; o++) {
+                if (!(accumulate & 1u << o)) continue;
+                c->place[n->out[o]] = none();
+                for (int64_t e = 0; e < b->out_count; e++)
+                    if (root_of(c, b->out[e]) == n->out[o]) end[e] = ADDED;
+            }
+            status = prepare_node(c, n, 0, &x->kernel);
+        }
+        if (status < 0) {
+            if (status == WEFT_E_NO_IMPL)
+                WEFT_FAIL(WEFT_E_NO_IMPL, "no kernel runs '%s' on %s", n->op->name,
+                          n->inputs ? wefti_desc_text(wefti_in(n, 0)).text : "no input");
+            return status;
+        }
+        take_over(c, n, x->kernel, (int32_t)k, final_use);
+        if (n->outputs && root_of(c, n->out[0]) != n->out[0])
+            final_use[root_of(c, n->out[0])] = final_use[n->out[0]];
+        wefti_node_cost(n, &x->cost);
+        int p = x->kernel->packed_input;
+        if (p >= 0 && c->spec->prepare.pack_weights) {
+            int32_t root = root_of(c, n->in[p]);
+            if (b->values[root].kind == WEFTI_VALUE_PARAM && b->values[root].node < 0)
+                WEFT_TRY(need_packed(c, x, c->r->code_count - 1));
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status emit_endings(compiler *c, const ending *end, int32_t *end_value) {
+    const weft_body *b = c->body;
+    for (int64_t o = 0; o < b->out_count; o++) {
+        if (end[o] != COPIED && end[o] != ADDED) continue;
+        wefti_instruction *x;
+        WEFT_TRY(new_instruction(c, 1, 1, &x));
+        x->bytes = weft_desc_bytes(&b->values[b->out[o]].desc);
+        x->dtype = b->values[b->out[o]].desc.dtype;
+        x->add = end[o] == ADDED;
+        x->cost.bytes = (double)x->bytes * (x->add ? 3.0 : 2.0);
+        int64_t saved = c->spec->out_saved ? c->spec->out_saved[o] : -1;
+        x->out[0] = saved >= 0 ? (wefti_ref){c->r->saved_arg, saved}
+                               : (wefti_ref){c->r->inputs + (int32_t)o, 0};
+        end_value[c->r->code_count - 1] = b->out[o];
+    }
+    return WEFT_OK;
+}
+
+static weft_status place_frame(compiler *c, const int32_t *end_value) {
+    const weft_body *b = c->body;
+    wefti_routine *r = c->r;
+    for (int64_t v = 0; v < b->value_count; v++) c->first[v] = c->last[v] = -1;
+    for (int32_t k = 0; k < r->code_count; k++) {
+        wefti_instruction *x = &r->code[k];
+        if (!x->node) {
+            use(c, end_value[k], k);
+            continue;
+        }
+        for (int i = 0; i < x->node->inputs; i++)
+            if (x->node->in[i] >= 0) use(c, x->node->in[i], k);
+        for (int o = 0; o < x->node->outputs; o++) use(c, x->node->out[o], k);
+    }
+    wefti_lifetime *life;
+    int32_t *owner;
+    int64_t count = 0, cap = b->value_count + r->code_count;
+    WEFT_TRY(scratch_array(c, (size_t)cap * sizeof *life, &life));
+    WEFT_TRY(scratch_array(c, (size_t)cap * sizeof *owner, &owner));
+    for (int64_t v = 0; v < b->value_count; v++) {
+        if (c->root[v] != v || c->place[v].arg != WEFTI_REF_NONE || c->first[v] < 0) continue;
+        owner[count] = (int32_t)v;
+        life[count++] =
+            (wefti_lifetime){weft_desc_bytes(&b->values[v].desc), c->first[v], c->last[v], 0};
+    }
+    int64_t values = count;
+    for (int32_t k = 0; k < r->code_count; k++) {
+        if (!r->code[k].node || r->code[k].kernel->workspace_bytes <= 0) continue;
+        owner[count] = k;
+        life[count++] = (wefti_lifetime){r->code[k].kernel->workspace_bytes, k, k, 0};
+    }
+    WEFT_TRY(wefti_place(life, count, &r->frame_bytes));
+#ifdef WEFT_DEBUG_CHECKS
+    WEFT_TRY(wefti_place_check(life, count, r->frame_bytes));
+#endif
+    for (int64_t i = 0; i < values; i++)
+        c->place[owner[i]] = (wefti_ref){WEFTI_REF_FRAME, life[i].offset};
+    for (int64_t i = values; i < count; i++)
+        r->code[owner[i]].workspace = (wefti_ref){WEFTI_REF_FRAME, life[i].offset};
+    for (int32_t k = 0; k < r->code_count; k++) {
+        wefti_instruction *x = &r->code[k];
+        if (!x->node) {
+            x->in[0] = c->place[root_of(c, end_value[k])];
+            continue;
+        }
+        for (int i = 0; i < x->node->inputs; i++)
+            x->in[i] = x->node->in[i] < 0 ? none() : c->place[root_of(c, x->node->in[i])];
+        for (int o = 0; o < x->node->outputs; o++)
+            x->out[o] = c->place[root_of(c, x->node->out[o])];
+    }
+    return WEFT_OK;
+}
+
+static weft_status compile(compiler *c) {
+    const weft_body *b = c->body;
+    size_t values = (size_t)b->value_count + 1, outs = (size_t)b->out_count + 1;
+    bool *accumulate_root;
+    ending *end;
+    int32_t *end_value;
+    WEFT_TRY(scratch_array(c, values * sizeof(int32_t), &c->root));
+    WEFT_TRY(scratch_array(c, values * sizeof(wefti_ref), &c->place));
+    WEFT_TRY(scratch_array(c, values * sizeof(bool), &c->in_place_chain));
+    WEFT_TRY(scratch_array(c, values * sizeof(int32_t), &c->first));
+    WEFT_TRY(scratch_array(c, values * sizeof(int32_t), &c->last));
+    WEFT_TRY(scratch_array(c, values * sizeof(bool), &accumulate_root));
+    WEFT_TRY(scratch_array(c, outs * sizeof(ending), &end));
+    WEFT_TRY(scratch_array(c, ((size_t)b->node_count + outs) * sizeof(int32_t), &end_value));
+    for (size_t v = 0; v < values; v++) c->place[v] = none();
+    find_aliases(c);
+    place_inputs(c);
+    WEFT_TRY(place_outputs(c, end, accumulate_root));
+    WEFT_TRY(emit_nodes(c, accumulate_root, end));
+    WEFT_TRY(emit_endings(c, end, end_value));
+    return place_frame(c, end_value);
+}
+
+weft_status wefti_routine_compile(const wefti_routine_spec *spec, wefti_routine **out) {
+    const weft_body *b = spec->body;
+    wefti_routine *r;
+    WEFT_NEW(r, wefti_routine);
+    compiler c = {.spec = spec, .body = b, .r = r};
+    weft_status status;
+    r->body = spec->body;
+    r->inputs = (int32_t)b->in_count;
+    r->outputs = (int32_t)b->out_count;
+    while (r->outputs > 0 && spec->out_saved && spec->out_saved[r->outputs - 1] >= 0) r->outputs--;
+    r->args = r->inputs + r->outputs;
+    r->saved_bytes = spec->saved_bytes;
+    r->saved_arg = spec->saved_bytes > 0 ? r->args++ : -1;
+    r->alias = wefti_calloc((size_t)r->outputs + 1, sizeof *r->alias);
+    status = r->alias ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a routine");
+    if (status < 0) goto err_routine;
+    WEFT_TRY_OR(err_routine, status, wefti_arena_create(&c.scratch));
+    WEFT_TRY_OR(err_scratch, status, compile(&c));
+    wefti_arena_destroy(c.scratch);
+    *out = r;
+    return WEFT_OK;
+err_scratch:
+    wefti_arena_destroy(c.scratch);
+err_routine:
+    wefti_routine_destroy(r);
+    return status;
+}
+
+void wefti_routine_destroy(wefti_routine *r) {
+    if (!r) return;
+    for (int32_t k = 0; k < r->code_count; k++) {
+        wefti_kernel_destroy(r->code[k].kernel);
+        wefti_free(r->code[k].in);
+    }
+    wefti_free(r->code);
+    wefti_free(r->alias);
+    wefti_free(r->packed);
+    wefti_free(r);
+}
