@@ -1,0 +1,140 @@
+/* A session: a graph compiled for this machine, with its parameters and optimizer state, ready to be stepped.
+ *
+ *     weft_session_options o = weft_session_defaults();
+ *     weft_session *s;
+ *     weft_session_create(graph, &o, &s);
+ *     for (...) { weft_session_feed(s, "image", ...); weft_session_step(s, lr, &result); }
+ *
+ * All memory of a step is planned ahead in one arena; a step allocates nothing. A session is used by one
+ * thread at a time; sessions are independent of each other. */
+#ifndef WEFT_SESSION_H
+#define WEFT_SESSION_H
+
+#include <stdbool.h>
+
+#include "weft/graph.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define WEFT_OPTIMIZER_LIST(X)                                                                     \
+    X(SGD, "sgd")                                                                                  \
+    X(MOMENTUM, "momentum")                                                                        \
+    X(NESTEROV, "nesterov")                                                                        \
+    X(ADAM, "adam")                                                                                \
+    X(ADAMW, "adamw")                                                                              \
+    X(LAMB, "lamb")                                                                                \
+    X(LION, "lion")                                                                                \
+    X(ADAFACTOR, "adafactor")
+
+typedef enum weft_optimizer_kind {
+#define WEFT_OPTIMIZER_ROW(name, text) WEFT_##name,
+    WEFT_OPTIMIZER_LIST(WEFT_OPTIMIZER_ROW)
+#undef WEFT_OPTIMIZER_ROW
+    WEFT_OPTIMIZERS,
+    WEFT_NO_OPTIMIZER = WEFT_OPTIMIZERS /* forward passes only */
+} weft_optimizer_kind;
+
+typedef struct weft_optimizer {
+    weft_optimizer_kind kind;
+    double beta1, beta2, eps;
+    double momentum;
+    double weight_decay; /* of parameters with two dimensions or more */
+    bool decay_all;      /* of all parameters */
+} weft_optimizer;
+
+typedef enum weft_bf16_compute {
+    WEFT_BF16_AUTO,   /* whichever is faster on this processor, by a short measurement */
+    WEFT_BF16_AS_F32, /* bf16 storage, f32 products */
+    WEFT_BF16_NATIVE  /* bf16 products, f32 accumulation */
+} weft_bf16_compute;
+
+typedef struct weft_session_options {
+    weft_optimizer optimizer;
+    double clip;          /* largest global gradient norm; 0: no clipping */
+    int microbatches;     /* accumulated in one step; the graph has the size of one */
+    bool keep_gradients;  /* readable as "grad:<parameter>" after weft_session_accumulate */
+    bool recompute;       /* keep only the inputs of each cell for the backward pass */
+    int threads;          /* 0: all cores this process may use */
+    int64_t memory_bytes; /* refuse programs that need more; 0: no limit */
+    uint64_t seed;
+    weft_bf16_compute bf16;
+} weft_session_options;
+
+typedef struct weft_session weft_session;
+
+/** AdamW (0.9, 0.95, 1e-8, decay 0.1), no clipping, one microbatch, all cores, seed 0. */
+WEFT_API weft_session_options weft_session_defaults(void);
+
+/** Compile `graph`. The session borrows it: destroy the graph after the session. Refuses with WEFT_E_NOMEM, naming the
+ *  largest tensors, what exceeds memory_bytes. */
+WEFT_API weft_status weft_session_create(weft_graph *graph, const weft_session_options *options,
+                                         weft_session **out) WEFT_CHECKED;
+WEFT_API void weft_session_destroy(weft_session *session);
+
+/** Compile a further graph, forward only, that shares parameters and states by name (evaluation beside training).
+ *  Its number, from 1, goes to *out_program; number 0 is the graph of weft_session_create. */
+WEFT_API weft_status weft_session_add(weft_session *session, weft_graph *graph, int *out_program) WEFT_CHECKED;
+
+/** Copy `bytes` of data into the input `name` of a program (0: the first). WEFT_E_SHAPE when the size differs. */
+WEFT_API weft_status weft_session_feed(weft_session *session, int program, const char *name,
+                                       const void *data, size_t bytes) WEFT_CHECKED;
+
+/** Forward and backward of one microbatch. *out_loss (may be NULL) is its loss. Without optimizer: forward only.
+ *  WEFT_E_NUMERIC when the loss is not finite; the message names the first cell that made such a value. */
+WEFT_API weft_status weft_session_accumulate(weft_session *session, double *out_loss) WEFT_CHECKED;
+/** Update the parameters from what was accumulated. *out_norm (may be NULL): the global gradient norm before
+ *  clipping, or NaN when clipping is off (it is not computed then). */
+WEFT_API weft_status weft_session_update(weft_session *session, double learning_rate,
+                                         double *out_norm) WEFT_CHECKED;
+/** One accumulate and one update, for sessions with one microbatch. */
+WEFT_API weft_status weft_session_step(weft_session *session, double learning_rate, double *out_loss) WEFT_CHECKED;
+
+/** Forward pass of program `program`; *out_loss may be NULL. */
+WEFT_API weft_status weft_session_forward(weft_session *session, int program, double *out_loss) WEFT_CHECKED;
+
+/** A named tensor of a session. */
+typedef struct weft_tensor_info {
+    const char *name; /* borrowed from the session */
+    weft_desc desc;
+    enum { WEFT_ROLE_PARAM, WEFT_ROLE_STATE, WEFT_ROLE_OPTIMIZER, WEFT_ROLE_INPUT, WEFT_ROLE_OUTPUT } role;
+    int64_t bytes;
+} weft_tensor_info;
+
+WEFT_API int weft_session_tensors(const weft_session *session, int program);
+WEFT_API weft_status weft_session_tensor(const weft_session *session, int program, int index,
+                                         weft_tensor_info *out) WEFT_CHECKED;
+WEFT_API weft_status weft_session_find(const weft_session *session, int program, const char *name,
+                                       weft_tensor_info *out) WEFT_CHECKED;
+/** Copy a tensor out of or into the session. `bytes` must be its size. Parameters, states and optimizer tensors can
+ *  be read and written at any time between steps; outputs are valid after the pass that makes them. */
+WEFT_API weft_status weft_session_read(weft_session *session, int program, const char *name,
+                                       void *data, size_t bytes) WEFT_CHECKED;
+WEFT_API weft_status weft_session_write(weft_session *session, int program, const char *name,
+                                        const void *data, size_t bytes) WEFT_CHECKED;
+
+/** The number of updates made so far; set it when continuing from a checkpoint. */
+WEFT_API int64_t weft_session_step_number(const weft_session *session);
+WEFT_API void weft_session_set_step(weft_session *session, int64_t step);
+/** First global sample of the coming microbatch: fixes the random numbers (dropout) of its rows. */
+WEFT_API void weft_session_set_row(weft_session *session, int64_t global_row);
+
+typedef struct weft_session_memory {
+    int64_t predicted_peak_bytes; /* the arena */
+    int64_t observed_peak_bytes;  /* the highest byte that any step has used */
+    int64_t parameter_bytes, optimizer_bytes, transient_bytes, saved_bytes;
+    double forward_flops, backward_flops; /* of one microbatch */
+} weft_session_memory;
+WEFT_API weft_session_memory weft_session_memory_of(const weft_session *session);
+
+/** Record what runs into a Chrome JSON trace, from now until weft_session_trace(session, NULL) or destroy. */
+WEFT_API weft_status weft_session_trace(weft_session *session, const char *path) WEFT_CHECKED;
+
+/** How the session computes bf16 products: never AUTO. For checkpoints. */
+WEFT_API weft_bf16_compute weft_session_bf16(const weft_session *session);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
