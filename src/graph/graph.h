@@ -1,9 +1,9 @@
 /* The graph inside: bodies of nodes over typed values.
  *
- * A body is a list of nodes in topological order. The root body holds the model: inputs, parameters, states,
- * nodes and calls of cells. A cell's body knows no names of its surroundings: what it uses (activations,
- * parameters, states) are its inputs, bound at each call. Hence equal cells have equal bodies, found by
- * structural hash, and are stored once. */
+ * A body is a list of nodes in topological order. The root body holds the model: inputs,
+ * parameters, states, nodes and calls of cells. A cell's body knows no names of its surroundings:
+ * what it uses (activations, parameters, states) are its inputs, bound at each call. Hence equal
+ * cells have equal bodies, found by structural hash, and are stored once. */
 #ifndef WEFTI_GRAPH_H
 #define WEFTI_GRAPH_H
 
@@ -20,10 +20,11 @@ typedef enum wefti_value_kind {
 typedef struct wefti_value_info {
     weft_desc desc;
     wefti_value_kind kind;
-    int32_t node;     /* producing node, -1 if none (kind NODE: the value is dead) */
-    int32_t slot;     /* output number of the node, or position in body->in */
-    const char *name; /* root: full name of inputs, parameters, states; cell: local name; may be NULL */
-    weft_init init;   /* root parameters and states */
+    int32_t node; /* producing node, -1 if none (kind NODE: the value is dead) */
+    int32_t slot; /* output number of the node, or position in body->in */
+    const char
+        *name; /* root: full name of inputs, parameters, states; cell: local name; may be NULL */
+    weft_init init; /* root parameters and states */
 } wefti_value_info;
 
 struct weft_body {
@@ -31,7 +32,8 @@ struct weft_body {
     const char *name; /* of the first call: "h.0"; root: "" */
     wefti_value_info *values;
     weft_node *nodes;
-    int32_t *in, *out; /* value indices; root: inputs, parameters and states in order of birth; outputs */
+    int32_t *in,
+        *out; /* value indices; root: inputs, parameters and states in order of birth; outputs */
     int64_t value_count, value_cap, node_count, node_cap, in_count, in_cap, out_count, out_cap;
     uint64_t hash;
     uint32_t streams; /* random nodes so far */
@@ -79,8 +81,8 @@ weft_status wefti_graph_create(const wefti_op_registry *ops, weft_graph **out) W
 void wefti_graph_add(weft_graph *g, const weft_op_def *op, int in_count, const weft_value *in,
                      int attr_count, const wefti_attr *attrs, int out_count, weft_value *out);
 /* The usual case: one output. */
-weft_value wefti_graph_add1(weft_graph *g, const weft_op_def *op, int in_count, const weft_value *in,
-                            int attr_count, const wefti_attr *attrs);
+weft_value wefti_graph_add1(weft_graph *g, const weft_op_def *op, int in_count,
+                            const weft_value *in, int attr_count, const wefti_attr *attrs);
 /* Record a sticky failure from the current thread's message (prefixed with the path). */
 void wefti_graph_fail(weft_graph *g, weft_status status);
 bool wefti_graph_ok(const weft_graph *g);
@@ -92,32 +94,33 @@ void wefti_body_destroy(weft_body *b);
 /* New input value; returns its index in *out. */
 weft_status wefti_body_input(weft_body *b, weft_desc desc, wefti_value_kind kind, const char *name,
                              int32_t *out) WEFT_CHECKED;
-/* New node at the end; attrs may be NULL (defaults) or the op's full table; runs infer; *out_node is its
- * index. Its outputs are new values. */
+/* New node at the end; attrs may be NULL (defaults) or the op's full table; runs infer; *out_node
+ * is its index. Its outputs are new values. `scope` is kept, not copied: arena or static text. */
 weft_status wefti_body_add(weft_body *b, const weft_op_def *op, weft_body *callee, int in_count,
                            const int32_t *in, const wefti_attr *attrs, const char *scope,
                            int32_t *out_node) WEFT_CHECKED;
 weft_status wefti_body_output(weft_body *b, int32_t value) WEFT_CHECKED;
-uint64_t wefti_body_hash(const weft_body *b); /* structure only: ops, attributes, wiring, descs, kinds */
+uint64_t
+wefti_body_hash(const weft_body *b); /* structure only: ops, attributes, wiring, descs, kinds */
 bool wefti_body_equal(const weft_body *a, const weft_body *b);
 /* A copy with the same value indices, owned by the caller. */
 weft_status wefti_body_clone(const weft_body *b, const char *name, weft_body **out) WEFT_CHECKED;
 /* The graph takes `b` over, also on failure; *out is the stored body of equal structure. */
 weft_status wefti_graph_intern_fused(weft_graph *g, weft_body *b, weft_body **out) WEFT_CHECKED;
-/* Remove nodes whose results nobody needs. Value indices change only for values of removed nodes (dropped
- * from lists, kept in the table as dead). */
+/* Remove nodes whose results nobody needs. Value indices change only for values of removed nodes
+ * (dropped from lists, kept in the table as dead). */
 weft_status wefti_body_prune(weft_body *b) WEFT_CHECKED;
 
 /* Wrap the root's loose nodes into cells, so that the root holds calls only. Idempotent. */
 weft_status wefti_graph_wrap(weft_graph *g) WEFT_CHECKED;
 
-/* Invariants: topological order, indices in range, descs equal what infer says, names unique, callees known.
- * WEFT_E_BUG with what is broken. Run after every pass in debug. */
+/* Invariants: topological order, indices in range, descs equal what infer says, names unique,
+ * callees known. WEFT_E_BUG with what is broken. Run after every pass in debug. */
 weft_status wefti_body_check(const weft_body *b) WEFT_CHECKED;
 weft_status wefti_graph_check(const weft_graph *g) WEFT_CHECKED;
 
-/* Evaluate a body with the reference kernels in double: the oracle. in[i] for body->in, out[o] for body->out,
- * caller's arrays. `path` names the call for random streams. */
+/* Evaluate a body with the reference kernels in double: the oracle. in[i] for body->in, out[o] for
+ * body->out, caller's arrays. `path` names the call for random streams. */
 weft_status wefti_interpret(const weft_body *b, const wefti_random *random, const double *const *in,
                             double *const *out) WEFT_CHECKED;
 

@@ -1,7 +1,7 @@
 /* What an op is: the one struct that every op file fills, and what its functions see.
  *
- * Everything weft knows of an op comes from its definition: shapes, gradient, how it may be split, cost, and
- * a reference kernel in plain C. Floors above see ops only through this. */
+ * Everything weft knows of an op comes from its definition: shapes, gradient, how it may be split,
+ * cost, and a reference kernel in plain C. Floors above see ops only through this. */
 #ifndef WEFTI_OP_H
 #define WEFTI_OP_H
 
@@ -41,25 +41,28 @@ typedef struct wefti_attr {
 } wefti_attr;
 
 /* An op's attribute table ends with {0}; values are the defaults. */
-#define WEFTI_I(name_, value_) ((wefti_attr){.name = (name_), .kind = WEFTI_ATTR_INT, .i = (value_)})
-#define WEFTI_F(name_, value_) ((wefti_attr){.name = (name_), .kind = WEFTI_ATTR_FLOAT, .f = (value_)})
-#define WEFTI_N(name_, value_) ((wefti_attr){.name = (name_), .kind = WEFTI_ATTR_INTS, .ints = (value_)})
+#define WEFTI_I(name_, value_)                                                                     \
+    ((wefti_attr){.name = (name_), .kind = WEFTI_ATTR_INT, .i = (value_)})
+#define WEFTI_F(name_, value_)                                                                     \
+    ((wefti_attr){.name = (name_), .kind = WEFTI_ATTR_FLOAT, .f = (value_)})
+#define WEFTI_N(name_, value_)                                                                     \
+    ((wefti_attr){.name = (name_), .kind = WEFTI_ATTR_INTS, .ints = (value_)})
 
 /* ---- nodes ---- */
 
 struct weft_node {
     const weft_op_def *op;
-    weft_body *body;   /* where it lives; value indices below count in it */
-    int32_t *in;       /* value index, or -1 for an absent optional input */
+    weft_body *body; /* where it lives; value indices below count in it */
+    int32_t *in;     /* value index, or -1 for an absent optional input */
     int32_t *out;
     wefti_attr *attrs; /* all of the op's, in its table's order */
     const char *scope; /* path inside the cell, "attn" ("" at the top) */
     weft_body *callee; /* calls and fused nodes: the body they run */
     int16_t inputs, outputs;
-    uint32_t stream;   /* number of this random node in its body: part of the Philox stream */
+    uint32_t stream; /* number of this random node in its body: part of the Philox stream */
 };
 
-const weft_desc *wefti_in(const weft_node *n, int i);  /* NULL when absent */
+const weft_desc *wefti_in(const weft_node *n, int i); /* NULL when absent */
 const weft_desc *wefti_out(const weft_node *n, int o);
 bool wefti_in_is_param(const weft_node *n, int i); /* bound to a parameter at every call */
 /* By name; a name that the op does not declare is a bug of the op (asserted, 0 returned). */
@@ -85,13 +88,16 @@ uint64_t wefti_random_stream(const wefti_random *r, const weft_node *n);
 
 /* How a factor (a set of dimensions that must be split alike) may be split, and what follows. */
 typedef enum wefti_factor_kind {
-    WEFTI_FACTOR_FREE,   /* pieces are independent: outputs that have it are split, the others replicated */
+    WEFTI_FACTOR_FREE,   /* pieces are independent: outputs that have it are split, the others
+                            replicated */
     WEFTI_FACTOR_SUM,    /* in no output: outputs are partial sums (terms added once: bias) */
     WEFTI_FACTOR_MAX,    /* in no output: outputs are partial maxima */
     WEFTI_FACTOR_HALO,   /* spatial: pieces need a border of neighbours' elements */
-    WEFTI_FACTOR_LOOKUP, /* indexed dimension (vocabulary, classes): masked local look-up, outputs partial sums */
+    WEFTI_FACTOR_LOOKUP, /* indexed dimension (vocabulary, classes): masked local look-up, outputs
+                            partial sums */
     WEFTI_FACTOR_STATS,  /* normalised dimension: local statistics are combined, then applied */
-    WEFTI_FACTOR_RING,   /* attended sequence: keys and values travel, results merged by log-sum-exp */
+    WEFTI_FACTOR_RING,   /* attended sequence: keys and values travel, results merged by log-sum-exp
+                          */
     WEFTI_FACTOR_WHOLE   /* may not be split: inputs are gathered first */
 } wefti_factor_kind;
 
@@ -103,22 +109,25 @@ typedef struct wefti_factor {
     wefti_factor_kind kind;
 } wefti_factor;
 
-/* Factor of each dimension of each input and output; -1: size-1 or broadcast dimension, always replicated. */
+/* Factor of each dimension of each input and output; -1: size-1 or broadcast dimension, always
+ * replicated. */
 typedef struct wefti_split_rule {
     int factors;
     wefti_factor factor[WEFTI_MAX_FACTORS];
     int8_t in[WEFTI_MAX_IN][WEFT_MAX_RANK];
     int8_t out[WEFTI_MAX_OUT][WEFT_MAX_RANK];
-    bool sum_once[WEFTI_MAX_IN]; /* input (a bias) counts on one term only when a SUM factor is split */
+    bool sum_once[WEFTI_MAX_IN]; /* input (a bias) counts on one term only when a SUM factor is
+                                    split */
 } wefti_split_rule;
 
 /* Helpers for op files. A rule starts empty (all -1). */
 void wefti_rule_begin(wefti_split_rule *r);
 int wefti_rule_factor(wefti_split_rule *r, const char *name, int64_t size, wefti_factor_kind kind);
-/* Fill the rule from an einsum-like text over this node's shapes: "b m k, b k n -> b m n". Letters only on the
- * left are SUM. "..." stands for leading dimensions, aligned at the end (broadcast sizes 1 become -1).
- * A "*" instead of a name: a WHOLE factor of that dimension. */
-weft_status wefti_rule_from_text(const weft_node *n, const char *text, wefti_split_rule *r) WEFT_CHECKED;
+/* Fill the rule from an einsum-like text over this node's shapes: "b m k, b k n -> b m n". Letters
+ * only on the left are SUM. "..." stands for leading dimensions, aligned at the end (broadcast
+ * sizes 1 become -1). A "*" instead of a name: a WHOLE factor of that dimension. */
+weft_status wefti_rule_from_text(const weft_node *n, const char *text,
+                                 wefti_split_rule *r) WEFT_CHECKED;
 
 /* ---- cost ---- */
 
@@ -130,9 +139,10 @@ double wefti_node_bytes(const weft_node *n); /* all inputs + outputs once */
 
 /* ---- test cases ---- */
 
-/* One case: inputs as "f32[2,3]" with a suffix for the values: nothing (normal), "+" (positive, away from 0),
- * "<N" (integers below N), "?" (booleans), "u" (distinct values far apart: max, sort), "-" absent optional.
- * Attributes as the text form prints them: "axis=1 eps=1e-5 stride=(2,2)". */
+/* One case: inputs as "f32[2,3]" with a suffix for the values: nothing (normal), "+" (positive,
+ * away from 0),
+ * "<N" (integers below N), "?" (booleans), "u" (distinct values far apart: max, sort), "-" absent
+ * optional. Attributes as the text form prints them: "axis=1 eps=1e-5 stride=(2,2)". */
 typedef struct wefti_op_case {
     const char *inputs[8]; /* ends at the first NULL */
     const char *attrs;     /* NULL: defaults */
@@ -141,12 +151,13 @@ typedef struct wefti_op_case {
 /* ---- the definition ---- */
 
 typedef enum wefti_op_flags {
-    WEFTI_OP_ELEMENTWISE = 1,  /* out[i] depends on in[broadcast i] only; fusable */
-    WEFTI_OP_CHEAP = 2,        /* backward recomputes it from its inputs rather than keeping its result */
-    WEFTI_OP_RANDOM = 4,       /* uses wefti_random */
-    WEFTI_OP_RESHAPE = 8,      /* output 0 is input 0's memory under another shape */
-    WEFTI_OP_IN_PLACE = 16,    /* output 0 must be input 0's memory (cache_write, optimizers: output o = input o) */
-    WEFTI_OP_COMM = 32         /* communication */
+    WEFTI_OP_ELEMENTWISE = 1, /* out[i] depends on in[broadcast i] only; fusable */
+    WEFTI_OP_CHEAP = 2,  /* backward recomputes it from its inputs rather than keeping its result */
+    WEFTI_OP_RANDOM = 4, /* uses wefti_random */
+    WEFTI_OP_RESHAPE = 8, /* output 0 is input 0's memory under another shape */
+    WEFTI_OP_IN_PLACE =
+        16, /* output 0 must be input 0's memory (cache_write, optimizers: output o = input o) */
+    WEFTI_OP_COMM = 32 /* communication */
 } wefti_op_flags;
 
 struct weft_op_def {
@@ -154,30 +165,34 @@ struct weft_op_def {
     int8_t min_inputs, max_inputs; /* the first min_inputs must be present: infer may rely on it */
     uint32_t flags;
     const wefti_attr *attrs; /* ends with {0}; NULL: none */
-    /* Shapes and dtypes of the outputs from the inputs; checks everything. Sets *out_count (1 already set). */
+    /* Shapes and dtypes of the outputs from the inputs; checks everything. Sets *out_count (1
+     * already set). */
     weft_status (*infer)(const weft_node *n, weft_desc *out, int *out_count);
     /* Adds the backward nodes through graph/grad.h. NULL: not differentiable (gradient stops). */
     weft_status (*grad)(wefti_grad *g, const weft_node *n);
     weft_status (*split)(const weft_node *n, wefti_split_rule *out); /* out is begun */
-    void (*cost)(const weft_node *n, wefti_cost *out); /* NULL: 1 flop an output element, bytes once */
-    /* Defines the op. Operands are converted to double, contiguous; outputs are converted once on the way out.
-     * in[i] is NULL when absent. In-place ops get separate arrays. */
+    void (*cost)(const weft_node *n,
+                 wefti_cost *out); /* NULL: 1 flop an output element, bytes once */
+    /* Defines the op. Operands are converted to double, contiguous; outputs are converted once on
+     * the way out. in[i] is NULL when absent. In-place ops get separate arrays. */
     weft_status (*reference)(const weft_node *n, const wefti_random *random,
                              const double *const *in, double *const *out);
     const wefti_op_case *cases; /* ends with an entry without inputs */
-    /* Elementwise ops: value of one element from those of the operands (x[0..inputs-1]); used by the generic
-     * reference of elementwise ops and of fused nodes. NULL otherwise. */
+    /* Elementwise ops: value of one element from those of the operands (x[0..inputs-1]); used by
+     * the generic reference of elementwise ops and of fused nodes. NULL otherwise. */
     double (*element)(const weft_node *n, const double *x);
-    /* Norms: the op that recomputes output 0 from (inputs padded to max_inputs, outputs 1, 2, ...), so that the
-     * backward pass keeps the small statistics instead of the result. NULL: none. */
+    /* Norms: the op that recomputes output 0 from (inputs padded to max_inputs, outputs 1, 2, ...),
+     * so that the backward pass keeps the small statistics instead of the result. NULL: none. */
     const weft_op_def *apply;
-    /* Ops whose attributes state sizes (reshape's shape): rewrite `attrs`, a copy of the node's in the op's order, for a
-     * piece in which factor f of `rule` has size sizes[f] and begins at begins[f]. NULL: they hold for every piece. */
+    /* Ops whose attributes state sizes (reshape's shape): rewrite `attrs`, a copy of the node's in
+     * the op's order, for a piece in which factor f of `rule` has size sizes[f] and begins at
+     * begins[f]. NULL: they hold for every piece. */
     weft_status (*localize)(const weft_node *n, const wefti_split_rule *rule, const int64_t *begins,
                             const int64_t *sizes, wefti_attr *attrs);
 };
 
-/* Reference of an elementwise op from its `element`, operands broadcast; used when `reference` is NULL. */
+/* Reference of an elementwise op from its `element`, operands broadcast; used when `reference` is
+ * NULL. */
 weft_status wefti_elementwise_reference(const weft_node *n, const wefti_random *random,
                                         const double *const *in, double *const *out) WEFT_CHECKED;
 /* The op's cost, or the default. */
@@ -188,6 +203,7 @@ typedef struct wefti_op_registry {
     const weft_op_def *const *ops;
     int count;
 } wefti_op_registry;
-const weft_op_def *wefti_op_find(const wefti_op_registry *registry, const char *name); /* NULL if unknown */
+const weft_op_def *wefti_op_find(const wefti_op_registry *registry,
+                                 const char *name); /* NULL if unknown */
 
 #endif

@@ -12,8 +12,9 @@
  *       output y = %2
  *     }
  *
- * `_` is an absent optional input, `@` the scope inside the cell (of a call: its path), `#n` the number of a
- * random node. Every attribute is written, so that a text means the same under other defaults. */
+ * `_` is an absent optional input, `@` the scope inside the cell (of a call: its path), `#n` the
+ * number of a random node. Every attribute is written, so that a text means the same under other
+ * defaults. */
 #ifndef WEFTI_GRAPH_TEXT_H
 #define WEFTI_GRAPH_TEXT_H
 
@@ -22,13 +23,16 @@
 
 /* One body, for dumps of programs and for messages. */
 void wefti_body_print(const weft_body *b, wefti_text *out);
-weft_status wefti_graph_parse(const wefti_op_registry *ops, const char *text, weft_graph **out) WEFT_CHECKED;
+weft_status wefti_graph_parse(const wefti_op_registry *ops, const char *text,
+                              weft_graph **out) WEFT_CHECKED;
 
-/* Attributes of a node as the text form writes them: " axis=1 eps=1.0000000000000001e-05 stride=(2,2)". */
+/* Attributes of a node as the text form writes them: " axis=1 eps=1.0000000000000001e-05
+ * stride=(2,2)". */
 void wefti_attrs_print(const weft_op_def *op, const wefti_attr *attrs, wefti_text *out);
-/* Parse "axis=1 eps=1e-5 stride=(2,2)" (whole text) over the op's defaults into attrs[] (room for the op's count).
- * A dtype may be written as a word. */
-weft_status wefti_attrs_parse(const weft_op_def *op, const char *text, wefti_attr *attrs) WEFT_CHECKED;
+/* Parse "axis=1 eps=1e-5 stride=(2,2)" (whole text) over the op's defaults into attrs[] (room for
+ * the op's count). A dtype may be written as a word. */
+weft_status wefti_attrs_parse(const weft_op_def *op, const char *text,
+                              wefti_attr *attrs) WEFT_CHECKED;
 int wefti_attr_count(const weft_op_def *op);
 
 #endif

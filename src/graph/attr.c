@@ -1,0 +1,131 @@
+/* Attributes as text. Used by the text form of graphs and by the test cases of ops. */
+#include "graph/text.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+int wefti_attr_count(const weft_op_def *op) {
+    int count = 0;
+    if (op->attrs)
+        while (op->attrs[count].name) count++;
+    return count;
+}
+
+static bool is_dtype(const wefti_attr *a) {
+    return !strcmp(a->name, "dtype");
+}
+
+void wefti_attrs_print(const weft_op_def *op, const wefti_attr *attrs, wefti_text *out) {
+    for (int i = 0; i < wefti_attr_count(op); i++) {
+        const wefti_attr *a = &attrs[i];
+        wefti_text_add(out, " %s=", a->name);
+        switch (a->kind) {
+        case WEFTI_ATTR_INT:
+            if (is_dtype(a) && a->i >= 0 && a->i < WEFT_DTYPES)
+                wefti_text_add(out, "%s", weft_dtype_text((weft_dtype)a->i));
+            else
+                wefti_text_add(out, "%lld", (long long)a->i);
+            break;
+        case WEFTI_ATTR_FLOAT:
+            wefti_text_add(out, "%.17g", a->f);
+            break;
+        case WEFTI_ATTR_INTS:
+            wefti_text_add(out, "(");
+            for (int k = 0; k < a->ints.count; k++)
+                wefti_text_add(out, "%s%lld", k ? "," : "", (long long)a->ints.v[k]);
+            wefti_text_add(out, ")");
+            break;
+        }
+    }
+}
+
+static bool read_int(const char **p, int64_t *out) {
+    char *end;
+    if (**p != '-' && (**p < '0' || **p > '9')) return false;
+    errno = 0;
+    long long v = strtoll(*p, &end, 10);
+    if (end == *p || errno) return false;
+    *out = v;
+    *p = end;
+    return true;
+}
+
+static bool read_ints(const char **p, wefti_ints *out) {
+    wefti_ints v = {0};
+    if (**p != '(') return false;
+    (*p)++;
+    while (**p != ')') {
+        if (v.count == WEFT_MAX_RANK) return false;
+        if (v.count && *(*p)++ != ',') return false;
+        if (!read_int(p, &v.v[v.count])) return false;
+        v.count++;
+    }
+    (*p)++;
+    *out = v;
+    return true;
+}
+
+static bool read_float(const char **p, double *out) {
+    size_t length = strcspn(*p, " ");
+    char word[64], *end;
+    if (!length || length >= sizeof word) return false;
+    memcpy(word, *p, length);
+    word[length] = '\0';
+    *out = strtod(word, &end);
+    if (*end) return false;
+    *p += length;
+    return true;
+}
+
+static bool read_value(wefti_attr *a, const char **p) {
+    switch (a->kind) {
+    case WEFTI_ATTR_INTS:
+        return read_ints(p, &a->ints);
+    case WEFTI_ATTR_FLOAT:
+        return read_float(p, &a->f);
+    case WEFTI_ATTR_INT:
+        if (is_dtype(a)) {
+            size_t length = strcspn(*p, " ");
+            char word[8] = "";
+            weft_dtype dtype;
+            if (length < sizeof word) memcpy(word, *p, length);
+            if (wefti_dtype_parse(word, &dtype)) {
+                a->i = (int64_t)dtype;
+                *p += length;
+                return true;
+            }
+        }
+        return read_int(p, &a->i);
+    }
+    return false;
+}
+
+weft_status wefti_attrs_parse(const weft_op_def *op, const char *text, wefti_attr *attrs) {
+    int count = wefti_attr_count(op);
+    bool seen[64] = {false};
+    WEFT_REQUIRE(count <= 64, WEFT_E_BUG, "%s has too many attributes", op->name);
+    for (int i = 0; i < count; i++) attrs[i] = op->attrs[i];
+    const char *p = text;
+    for (;;) {
+        while (*p == ' ') p++;
+        if (!*p) return WEFT_OK;
+        size_t length = strcspn(p, "= ");
+        int found = -1;
+        for (int i = 0; i < count; i++)
+            if (strlen(attrs[i].name) == length && !strncmp(attrs[i].name, p, length)) found = i;
+        WEFT_REQUIRE(found >= 0, WEFT_E_ARG, "%s has no attribute '%.*s'", op->name,
+                     length > 60 ? 60 : (int)length, p);
+        WEFT_REQUIRE(!seen[found], WEFT_E_ARG, "%s: attribute '%s' is given twice", op->name,
+                     attrs[found].name);
+        seen[found] = true;
+        p += length;
+        bool good = *p == '=';
+        if (good) p++;
+        good = good && read_value(&attrs[found], &p) && (*p == ' ' || !*p);
+        WEFT_REQUIRE(good, WEFT_E_ARG, "%s: attribute '%s' wants %s", op->name, attrs[found].name,
+                     attrs[found].kind == WEFTI_ATTR_INT     ? "=integer"
+                     : attrs[found].kind == WEFTI_ATTR_FLOAT ? "=number"
+                                                             : "=(integer,...), at most 8");
+    }
+}

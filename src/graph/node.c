@@ -1,0 +1,120 @@
+/* What op functions see of a node, the registry, and defaults that every op shares. */
+#include "graph/graph.h"
+
+#include <assert.h>
+#include <string.h>
+
+const weft_op_def *wefti_op_find(const wefti_op_registry *registry, const char *name) {
+    for (int i = 0; i < registry->count; i++)
+        if (!strcmp(registry->ops[i]->name, name)) return registry->ops[i];
+    return NULL;
+}
+
+const weft_desc *wefti_in(const weft_node *n, int i) {
+    if (i < 0 || i >= n->inputs || n->in[i] < 0) return NULL;
+    return &n->body->values[n->in[i]].desc;
+}
+
+const weft_desc *wefti_out(const weft_node *n, int o) {
+    if (o < 0 || o >= n->outputs) return NULL;
+    return &n->body->values[n->out[o]].desc;
+}
+
+bool wefti_in_is_param(const weft_node *n, int i) {
+    if (i < 0 || i >= n->inputs || n->in[i] < 0) return false;
+    return n->body->values[n->in[i]].kind == WEFTI_VALUE_PARAM;
+}
+
+static const wefti_attr no_attr;
+
+static const wefti_attr *find_attr(const weft_node *n, const char *name, wefti_attr_kind kind) {
+    if (n->attrs)
+        for (const wefti_attr *a = n->attrs; a->name; a++)
+            if (!strcmp(a->name, name) && a->kind == kind) return a;
+    assert(!"an op reads an attribute that it does not declare");
+    return &no_attr;
+}
+
+int64_t wefti_attr_int(const weft_node *n, const char *name) {
+    return find_attr(n, name, WEFTI_ATTR_INT)->i;
+}
+
+double wefti_attr_float(const weft_node *n, const char *name) {
+    return find_attr(n, name, WEFTI_ATTR_FLOAT)->f;
+}
+
+const wefti_ints *wefti_attr_ints(const weft_node *n, const char *name) {
+    return &find_attr(n, name, WEFTI_ATTR_INTS)->ints;
+}
+
+/* The finaliser of SplitMix64: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number
+ * Generators", OOPSLA 2014, figure 16. */
+static uint64_t mix(uint64_t z) {
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+}
+
+uint64_t wefti_random_stream(const wefti_random *r, const weft_node *n) {
+    uint64_t number = n->stream;
+    if (n->attrs) /* a backward op names the stream of its forward node */
+        for (const wefti_attr *a = n->attrs; a->name; a++)
+            if (!strcmp(a->name, "stream") && a->kind == WEFTI_ATTR_INT && a->i >= 0)
+                number = (uint64_t)a->i;
+    uint64_t h = mix(r->call_stream + 0x9E3779B97F4A7C15u);
+    h = mix(h ^ (number + 0x9E3779B97F4A7C15u));
+    return mix(h ^ (r->step + 0x3C6EF372FE94F82Au));
+}
+
+double wefti_node_bytes(const weft_node *n) {
+    double bytes = 0;
+    for (int i = 0; i < n->inputs; i++)
+        if (n->in[i] >= 0) bytes += (double)weft_desc_bytes(wefti_in(n, i));
+    for (int o = 0; o < n->outputs; o++) bytes += (double)weft_desc_bytes(wefti_out(n, o));
+    return bytes;
+}
+
+void wefti_node_cost(const weft_node *n, wefti_cost *out) {
+    *out = (wefti_cost){0, wefti_node_bytes(n)};
+    if (n->op->cost) {
+        n->op->cost(n, out);
+        return;
+    }
+    for (int o = 0; o < n->outputs; o++) out->flops += (double)weft_desc_elems(wefti_out(n, o));
+}
+
+/* Steps of an operand's index per step of each dimension of the result: 0 where it is broadcast. */
+static void broadcast_strides(const weft_desc *from, const weft_desc *to,
+                              int64_t out[WEFT_MAX_RANK]) {
+    int64_t own[WEFT_MAX_RANK];
+    wefti_strides(from, own);
+    for (int d = 0; d < to->rank; d++) {
+        int i = d - (to->rank - from->rank);
+        out[d] = i < 0 || from->shape[i] == 1 ? 0 : own[i];
+    }
+}
+
+weft_status wefti_elementwise_reference(const weft_node *n, const wefti_random *random,
+                                        const double *const *in, double *const *out) {
+    (void)random;
+    WEFT_REQUIRE(n->op->element && n->outputs == 1, WEFT_E_BUG, "%s has no element function",
+                 n->op->name);
+    const weft_desc *to = wefti_out(n, 0);
+    int64_t strides[WEFTI_MAX_IN][WEFT_MAX_RANK] = {{0}}, offset[WEFTI_MAX_IN] = {0};
+    int64_t index[WEFT_MAX_RANK] = {0}, count = weft_desc_elems(to);
+    double x[WEFTI_MAX_IN] = {0};
+    for (int i = 0; i < n->inputs; i++)
+        if (in[i]) broadcast_strides(wefti_in(n, i), to, strides[i]);
+    for (int64_t e = 0; e < count; e++) {
+        for (int i = 0; i < n->inputs; i++) x[i] = in[i] ? in[i][offset[i]] : 0.0;
+        out[0][e] = n->op->element(n, x);
+        for (int d = to->rank - 1; d >= 0; d--) { /* next index, like an odometer */
+            bool carry = ++index[d] == to->shape[d];
+            for (int i = 0; i < n->inputs; i++)
+                offset[i] += carry ? strides[i][d] * (1 - to->shape[d]) : strides[i][d];
+            if (!carry) break;
+            index[d] = 0;
+        }
+    }
+    return WEFT_OK;
+}
