@@ -1,0 +1,131 @@
+/* Optimizers as data: which op, which attributes, which state tensors for a parameter. */
+#include "train/optimizer.h"
+
+#include <string.h>
+
+struct wefti_optimizer {
+    weft_optimizer settings;
+    const wefti_op_registry *ops;
+    wefti_arena *arena; /* attribute tables */
+    wefti_optimizer_plan plan;
+};
+
+const char *wefti_optimizer_text(weft_optimizer_kind kind) {
+    switch (kind) {
+#define WEFT_OPTIMIZER_ROW(name, text)                                                             \
+    case WEFT_##name:                                                                              \
+        return text;
+        WEFT_OPTIMIZER_LIST(WEFT_OPTIMIZER_ROW)
+#undef WEFT_OPTIMIZER_ROW
+    default:
+        return "none";
+    }
+}
+
+/* The op and the state tensors of each kind; Adafactor has two forms. */
+typedef struct kind_row {
+    const char *op;
+    int states;
+    const char *names[3];
+} kind_row;
+
+static const kind_row kinds[WEFT_OPTIMIZERS] = {
+    [WEFT_SGD] = {"opt_sgd", 0, {0}},
+    [WEFT_MOMENTUM] = {"opt_momentum", 1, {"momentum"}},
+    [WEFT_NESTEROV] = {"opt_momentum", 1, {"momentum"}},
+    [WEFT_ADAM] = {"opt_adam", 2, {"m", "v"}},
+    [WEFT_ADAMW] = {"opt_adamw", 2, {"m", "v"}},
+    [WEFT_LAMB] = {"opt_lamb", 2, {"m", "v"}},
+    [WEFT_LION] = {"opt_lion", 1, {"m"}},
+    [WEFT_ADAFACTOR] = {"opt_adafactor", 2, {"row", "col"}},
+};
+
+static void set_float(wefti_attr *attrs, const char *name, double value) {
+    for (; attrs->name; attrs++)
+        if (!strcmp(attrs->name, name)) attrs->f = value;
+}
+
+static void set_int(wefti_attr *attrs, const char *name, int64_t value) {
+    for (; attrs->name; attrs++)
+        if (!strcmp(attrs->name, name)) attrs->i = value;
+}
+
+static weft_status attributes(wefti_optimizer *o, const weft_op_def *op, const weft_desc *desc,
+                              const wefti_attr **out) {
+    int count = 0;
+    while (op->attrs && op->attrs[count].name) count++;
+    wefti_attr *attrs = wefti_arena_alloc(o->arena, (size_t)(count + 1) * sizeof *attrs);
+    WEFT_REQUIRE(attrs, WEFT_E_NOMEM, "no memory for an optimizer's attributes");
+    if (count) memcpy(attrs, op->attrs, (size_t)count * sizeof *attrs);
+    const weft_optimizer *s = &o->settings;
+    bool decay = s->decay_all || desc->rank >= 2;
+    set_float(attrs, "beta1", s->beta1);
+    set_float(attrs, "beta2", s->beta2);
+    set_float(attrs, "eps", s->eps);
+    set_float(attrs, "momentum", s->momentum);
+    set_float(attrs, "weight_decay", decay ? s->weight_decay : 0.0);
+    set_int(attrs, "nesterov", s->kind == WEFT_NESTEROV);
+    *out = attrs;
+    return WEFT_OK;
+}
+
+static weft_status rule(void *context, const char *param, const weft_desc *desc,
+                        wefti_update_rule *out) {
+    wefti_optimizer *o = context;
+    const kind_row *row = &kinds[o->settings.kind];
+    wefti_update_rule r = {.states = row->states};
+    const char *op = row->op;
+    for (int i = 0; i < row->states; i++) {
+        r.state_names[i] = row->names[i];
+        r.state_descs[i] = *desc;
+    }
+    if (o->settings.kind == WEFT_ADAFACTOR) {
+        if (desc->rank >= 2) { /* the second moment's row and column means */
+            r.state_descs[0].rank--;
+            r.state_descs[1].rank--;
+            r.state_descs[1].shape[desc->rank - 2] = desc->shape[desc->rank - 1];
+        } else {
+            op = "opt_adafactor1";
+            r.states = 1;
+            r.state_names[0] = "v";
+        }
+    }
+    r.op = wefti_op_find(o->ops, op);
+    WEFT_REQUIRE(r.op, WEFT_E_BUG, "%s: the optimizer's op '%s' is not registered", param, op);
+    WEFT_TRY(attributes(o, r.op, desc, &r.attrs));
+    *out = r;
+    return WEFT_OK;
+}
+
+weft_status wefti_optimizer_create(const weft_optimizer *settings, bool clip,
+                                   const wefti_op_registry *ops, wefti_optimizer **out) {
+    WEFT_REQUIRE(settings->kind < WEFT_OPTIMIZERS, WEFT_E_ARG, "unknown optimizer %d",
+                 (int)settings->kind);
+    WEFT_REQUIRE(
+        settings->beta1 >= 0 && settings->beta1 < 1 && settings->beta2 >= 0 && settings->beta2 < 1,
+        WEFT_E_ARG, "betas must be in [0, 1), not %g and %g", settings->beta1, settings->beta2);
+    WEFT_REQUIRE(settings->weight_decay >= 0 && settings->eps >= 0 && settings->momentum >= 0,
+                 WEFT_E_ARG, "weight_decay, eps and momentum must not be negative");
+    wefti_optimizer *o;
+    WEFT_NEW(o, wefti_optimizer);
+    weft_status status = wefti_arena_create(&o->arena);
+    if (status < 0) {
+        wefti_free(o);
+        return status;
+    }
+    o->settings = *settings;
+    o->ops = ops;
+    o->plan = (wefti_optimizer_plan){o, rule, clip, wefti_op_find(ops, "grad_norm2")};
+    *out = o;
+    return WEFT_OK;
+}
+
+void wefti_optimizer_destroy(wefti_optimizer *o) {
+    if (!o) return;
+    wefti_arena_destroy(o->arena);
+    wefti_free(o);
+}
+
+const wefti_optimizer_plan *wefti_optimizer_plan_of(const wefti_optimizer *o) {
+    return &o->plan;
+}
