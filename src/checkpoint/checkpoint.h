@@ -106,7 +106,8 @@ weft_status wefti_checkpoint_poll(wefti_checkpoint_job *job);
  * stand. `out_note` (may be NULL) receives NULL, or a text about what failed after the commit
  * (pruning); wefti_free it. NULL job: WEFT_OK. */
 weft_status wefti_checkpoint_finish(wefti_checkpoint_job *job, char **out_note) WEFT_CHECKED;
-/* Give the step up: the thread stops at the next tensor, the job ends, nothing is left. */
+/* Give the step up: the thread stops at the next tensor, the job ends, and nothing is left, unless
+ * the step was already in place. */
 void wefti_checkpoint_cancel(wefti_checkpoint_job *job);
 /* Begin and finish in one call. */
 weft_status wefti_checkpoint_write(const char *dir, const wefti_checkpoint_meta *meta,

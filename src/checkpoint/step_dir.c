@@ -134,3 +134,24 @@ weft_status wefti_step_clean(const char *dir) {
     WEFT_TRY(clean_kind(dir, WEFTI_STEP_OLD));
     return clean_kind(dir, WEFTI_STEP_TRASH);
 }
+
+weft_status wefti_step_is(const char *path, bool *out) {
+    char **names = NULL;
+    int64_t count = 0, step;
+    wefti_step_kind kind;
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/') length--;
+    size_t begin = length;
+    while (begin > 0 && path[begin - 1] != '/') begin--;
+    char base[WEFTI_STEP_NAME_BYTES] = {0};
+    if (length - begin < sizeof base) memcpy(base, path + begin, length - begin);
+    bool found = wefti_step_parse(base, &kind, &step);
+    weft_status status = wefti_dir_list(path, &names, &count);
+    if (status == WEFT_E_NOT_FOUND)
+        WEFT_FAIL(status, "no checkpoint in %s: it does not exist", path);
+    WEFT_TRY(status);
+    for (int64_t i = 0; i < count; i++) found = found || !strcmp(names[i], "manifest.json");
+    wefti_free(names);
+    *out = found;
+    return WEFT_OK;
+}

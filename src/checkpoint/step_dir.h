@@ -9,6 +9,7 @@
 #define WEFTI_CHECKPOINT_STEP_DIR_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "base/status.h"
 
@@ -28,6 +29,10 @@ bool wefti_step_parse(const char *name, wefti_step_kind *out_kind, int64_t *out_
 /* DIR/<name>; wefti_free. */
 weft_status wefti_step_path(const char *dir, wefti_step_kind kind, int64_t step,
                             char **out) WEFT_CHECKED;
+
+/* Whether `path` is a step's own directory: it holds a manifest, or bears a step's name.
+ * WEFT_E_NOT_FOUND when there is nothing at all. */
+weft_status wefti_step_is(const char *path, bool *out) WEFT_CHECKED;
 
 /* Steps of one kind by name alone, ascending; an absent directory has none. wefti_free. */
 weft_status wefti_step_list(const char *dir, wefti_step_kind kind, int64_t **out_steps,

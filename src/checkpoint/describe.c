@@ -1,0 +1,288 @@
+/* What `weft checkpoint inspect` and `verify` show. See weft/checkpoint.h. */
+#include "weft/checkpoint.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/text.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/json.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/step_dir.h"
+#include "checkpoint/tensor_set.h"
+#include "tensor/tensor.h"
+
+void weft_checkpoint_text_free(char *text) {
+    wefti_free(text);
+}
+
+static weft_status take_text(wefti_text *t, char **out) {
+    char *text = wefti_text_take(t);
+    WEFT_REQUIRE(text, WEFT_E_NOMEM, "no memory for a description");
+    *out = text;
+    return WEFT_OK;
+}
+
+/* ---- inspect ---- */
+
+static void text_pairs(wefti_text *t, const char *label, const wefti_checkpoint_pairs *pairs) {
+    if (!pairs->count) return;
+    wefti_text_add(t, "%-12s", label);
+    for (int64_t i = 0; i < pairs->count; i++)
+        wefti_text_add(t, " %s=%s", pairs->items[i].key, pairs->items[i].value);
+    wefti_text_add(t, "\n");
+}
+
+static void json_pairs(wefti_text *t, const char *key, const wefti_checkpoint_pairs *pairs) {
+    wefti_text_add(t, ", \"%s\": {", key);
+    for (int64_t i = 0; i < pairs->count; i++) {
+        wefti_text_add(t, i ? ", " : "");
+        wefti_json_quote(t, pairs->items[i].key);
+        wefti_text_add(t, ": ");
+        wefti_json_quote(t, pairs->items[i].value);
+    }
+    wefti_text_add(t, "}");
+}
+
+/* One line (or array element) for a tensor; `role` and `file` may be NULL. */
+static void add_tensor(wefti_text *t, bool json, bool first, const char *name, const char *role,
+                       const char *dtype, const weft_desc *desc, int64_t bytes) {
+    if (!json) {
+        const char *shape = desc->rank < 0 ? dtype : wefti_desc_text(desc).text;
+        char size[32];
+        wefti_text_add(t, "  %-48s %-24s %12s", name, shape, wefti_bytes_text(bytes, size));
+        wefti_text_add(t, role ? "  %s\n" : "\n", role);
+        return;
+    }
+    wefti_text_add(t, "%s{\"name\": ", first ? "" : ", ");
+    wefti_json_quote(t, name);
+    if (role) wefti_text_add(t, ", \"role\": \"%s\"", role);
+    wefti_text_add(t, ", \"dtype\": \"%s\", \"shape\": ", dtype);
+    for (int d = 0; d < desc->rank; d++)
+        wefti_text_add(t, d ? ", %lld" : "[%lld", (long long)desc->shape[d]);
+    wefti_text_add(t, desc->rank > 0 ? "]" : desc->rank ? "null" : "[]");
+    wefti_text_add(t, ", \"bytes\": %lld}", (long long)bytes);
+}
+
+static void text_step(wefti_text *t, const wefti_checkpoint *c) {
+    const wefti_checkpoint_meta *meta = wefti_checkpoint_meta_of(c);
+    int64_t bytes[WEFTI_CHECKPOINT_ROLES] = {0}, elements[WEFTI_CHECKPOINT_ROLES] = {0};
+    for (int64_t i = 0; i < wefti_checkpoint_count(c); i++) {
+        const wefti_checkpoint_entry *e = wefti_checkpoint_at(c, i);
+        bytes[e->role] += e->bytes;
+        elements[e->role] += weft_desc_elems(&e->desc);
+    }
+    char model[32], state[32];
+    wefti_text_add(t, "checkpoint   %s\n", wefti_checkpoint_path(c));
+    wefti_text_add(t, "step         %lld, after %lld samples, seed %llu\n", (long long)meta->step,
+                   (long long)meta->data_position, (unsigned long long)meta->seed);
+    wefti_text_add(t, "model        %lld parameters, %s, fingerprint 0x%016llx\n",
+                   (long long)elements[WEFTI_CHECKPOINT_MODEL],
+                   wefti_bytes_text(bytes[WEFTI_CHECKPOINT_MODEL], model),
+                   (unsigned long long)meta->fingerprint);
+    wefti_text_add(t, "optimizer    %s, %s of state\n", *meta->optimizer ? meta->optimizer : "none",
+                   wefti_bytes_text(bytes[WEFTI_CHECKPOINT_OPTIMIZER], state));
+    text_pairs(t, "settings", &meta->settings);
+    text_pairs(t, "random", &meta->random);
+    text_pairs(t, "compute", &meta->compute);
+    text_pairs(t, "notes", &meta->notes);
+    if (meta->loss_count)
+        wefti_text_add(t, "loss         %.6g at step %lld\n",
+                       meta->losses[meta->loss_count - 1].loss,
+                       (long long)meta->losses[meta->loss_count - 1].step);
+    wefti_text_add(t, "written by   weft %s; every checksum is right\n", meta->weft_version);
+    wefti_text_add(t, "tensors      %lld\n", (long long)wefti_checkpoint_count(c));
+}
+
+static void json_step(wefti_text *t, const wefti_checkpoint *c) {
+    const wefti_checkpoint_meta *meta = wefti_checkpoint_meta_of(c);
+    wefti_text_add(t, "\"checkpoint\": ");
+    wefti_json_quote(t, wefti_checkpoint_path(c));
+    wefti_text_add(t, ", \"step\": %lld, \"data_position\": %lld, \"seed\": \"0x%016llx\"",
+                   (long long)meta->step, (long long)meta->data_position,
+                   (unsigned long long)meta->seed);
+    wefti_text_add(t, ", \"fingerprint\": \"0x%016llx\", \"weft_version\": ",
+                   (unsigned long long)meta->fingerprint);
+    wefti_json_quote(t, meta->weft_version);
+    wefti_text_add(t, ", \"optimizer\": ");
+    wefti_json_quote(t, meta->optimizer);
+    json_pairs(t, "settings", &meta->settings);
+    json_pairs(t, "random", &meta->random);
+    json_pairs(t, "compute", &meta->compute);
+    json_pairs(t, "notes", &meta->notes);
+    wefti_text_add(t, ", \"losses\": [");
+    for (int64_t i = 0; i < meta->loss_count; i++) {
+        wefti_text_add(t, "%s[%lld, ", i ? ", " : "", (long long)meta->losses[i].step);
+        wefti_text_add(t, isfinite(meta->losses[i].loss) ? "%.17g]" : "null]",
+                       meta->losses[i].loss);
+    }
+    wefti_text_add(t, "], \"tensors\": [");
+}
+
+static void add_step(wefti_text *t, bool json, const wefti_checkpoint *c) {
+    if (json)
+        json_step(t, c);
+    else
+        text_step(t, c);
+    for (int64_t i = 0; i < wefti_checkpoint_count(c); i++) {
+        const wefti_checkpoint_entry *e = wefti_checkpoint_at(c, i);
+        add_tensor(t, json, i == 0, e->name, wefti_checkpoint_role_text(e->role),
+                   wefti_safetensors_dtype_name(e->desc.dtype), &e->desc, e->bytes);
+    }
+    if (json) wefti_text_add(t, "]");
+}
+
+static void add_run(wefti_text *t, bool json, const int64_t *steps, int64_t count,
+                    const char *note) {
+    wefti_text_add(t, json ? "\"steps\": [" : "steps       ");
+    for (int64_t i = 0; i < count; i++)
+        wefti_text_add(t, json ? "%s%lld" : "%s %lld", json && i ? ", " : "", (long long)steps[i]);
+    wefti_text_add(t, json ? "], " : "\n");
+    if (json) wefti_text_add(t, "\"note\": ");
+    if (json && note) wefti_json_quote(t, note);
+    if (json) wefti_text_add(t, note ? ", " : "null, ");
+    if (!json && note) wefti_text_add(t, "%s\n", note);
+}
+
+static weft_status describe_checkpoint(const char *path, bool json, wefti_text *t) {
+    bool own = false;
+    WEFT_TRY(wefti_step_is(path, &own));
+    wefti_checkpoint *c = NULL;
+    char *note = NULL;
+    int64_t *steps = NULL, count = 0;
+    WEFT_TRY(wefti_checkpoint_open(path, WEFTI_CHECKPOINT_LATEST, &c, &note));
+    weft_status status = own ? WEFT_OK : wefti_checkpoint_list(path, &steps, &count);
+    wefti_text_add(t, json ? "{" : "");
+    if (!own && status >= 0) add_run(t, json, steps, count, note);
+    add_step(t, json, c);
+    wefti_text_add(t, json ? "}\n" : "");
+    wefti_free(steps);
+    wefti_free(note);
+    wefti_checkpoint_close(c);
+    return status;
+}
+
+static weft_status describe_tensors(const char *path, bool json, wefti_text *t) {
+    wefti_tensor_set *set = NULL;
+    WEFT_TRY(wefti_tensor_set_open(path, &set));
+    int64_t bytes = 0, count = wefti_tensor_set_count(set);
+    for (int64_t i = 0; i < count; i++) bytes += wefti_tensor_set_at(set, i)->bytes;
+    if (json) {
+        wefti_text_add(t, "{\"model\": ");
+        wefti_json_quote(t, path);
+        wefti_text_add(t, ", \"files\": %lld, \"bytes\": %lld, \"tensors\": [",
+                       (long long)wefti_tensor_set_files(set), (long long)bytes);
+    } else {
+        char size[32];
+        wefti_text_add(t, "model        %s\nfiles        %lld\ntensors      %lld, %s\n", path,
+                       (long long)wefti_tensor_set_files(set), (long long)count,
+                       wefti_bytes_text(bytes, size));
+    }
+    for (int64_t i = 0; i < count; i++) {
+        const wefti_safetensors_entry *e = wefti_tensor_set_at(set, i);
+        add_tensor(t, json, i == 0, e->name, NULL, e->dtype, &e->desc, e->bytes);
+    }
+    if (json) wefti_text_add(t, "]}\n");
+    wefti_tensor_set_close(set);
+    return WEFT_OK;
+}
+
+/* Whether `path` is a step or a directory with steps; otherwise it may be a model by others. */
+static weft_status holds_steps(const char *path, bool *out) {
+    size_t length = strlen(path), suffix = strlen(".safetensors");
+    *out = false;
+    if (length > suffix && !strcmp(path + length - suffix, ".safetensors")) return WEFT_OK;
+    int64_t *steps = NULL, count = 0;
+    WEFT_TRY(wefti_step_is(path, out));
+    WEFT_TRY(wefti_step_list(path, WEFTI_STEP_COMMITTED, &steps, &count));
+    wefti_free(steps);
+    *out = *out || count > 0;
+    return WEFT_OK;
+}
+
+weft_status weft_checkpoint_describe(const char *path, int json, char **out_text) {
+    wefti_text t = {0};
+    bool steps = false;
+    WEFT_TRY(holds_steps(path, &steps));
+    weft_status status =
+        steps ? describe_checkpoint(path, json != 0, &t) : describe_tensors(path, json != 0, &t);
+    if (status < 0) {
+        wefti_text_free(&t);
+        return status;
+    }
+    return take_text(&t, out_text);
+}
+
+/* ---- verify ---- */
+
+typedef struct findings {
+    wefti_text text;
+    bool json;
+    int64_t good, damaged;
+} findings;
+
+/* Record one result; anything but success and damage ends the verification. */
+static weft_status add_finding(findings *f, const char *name, weft_status result) {
+    if (result < 0 && result != WEFT_E_CORRUPT) return result;
+    wefti_text *t = &f->text;
+    if (f->json) {
+        wefti_text_add(t, f->good + f->damaged ? ", {\"name\": " : "{\"name\": ");
+        wefti_json_quote(t, name);
+        wefti_text_add(t, ", \"good\": %s, \"message\": ", result < 0 ? "false" : "true");
+        wefti_json_quote(t, result < 0 ? weft_error_message() : "");
+        wefti_text_add(t, "}");
+    } else if (result < 0) {
+        wefti_text_add(t, "%-20s  DAMAGED: %s\n", name, weft_error_message());
+    } else {
+        wefti_text_add(t, "%-20s  good\n", name);
+    }
+    f->good += result >= 0;
+    f->damaged += result < 0;
+    return WEFT_OK;
+}
+
+static weft_status verify_tensors(const char *path, findings *f) {
+    wefti_tensor_set *set = NULL;
+    weft_status status = wefti_tensor_set_open(path, &set);
+    if (status >= 0) wefti_tensor_set_close(set);
+    return add_finding(f, path, status);
+}
+
+static weft_status verify_steps(const char *path, findings *f) {
+    bool own = false;
+    WEFT_TRY(wefti_step_is(path, &own));
+    if (own) return add_finding(f, path, wefti_checkpoint_verify(path));
+    int64_t *steps = NULL, count = 0;
+    WEFT_TRY(wefti_step_list(path, WEFTI_STEP_COMMITTED, &steps, &count));
+    weft_status status = WEFT_OK;
+    for (int64_t i = 0; i < count && status >= 0; i++) {
+        wefti_checkpoint *c = NULL;
+        char name[WEFTI_STEP_NAME_BYTES];
+        weft_status result = wefti_checkpoint_open(path, steps[i], &c, NULL);
+        if (result >= 0) wefti_checkpoint_close(c);
+        status = add_finding(f, wefti_step_name(WEFTI_STEP_COMMITTED, steps[i], name), result);
+    }
+    wefti_free(steps);
+    return status;
+}
+
+weft_status weft_checkpoint_verify(const char *path, int json, char **out_text) {
+    bool steps = false;
+    WEFT_TRY(holds_steps(path, &steps));
+    findings f = {.json = json != 0};
+    if (f.json) wefti_text_add(&f.text, "{\"results\": [");
+    weft_status status = steps ? verify_steps(path, &f) : verify_tensors(path, &f);
+    if (status < 0) {
+        wefti_text_free(&f.text);
+        return status;
+    }
+    if (f.json)
+        wefti_text_add(&f.text, "], \"good\": %s}\n", f.damaged ? "false" : "true");
+    else if (!steps)
+        wefti_text_add(&f.text, "the format is right; such files carry no checksums\n");
+    WEFT_TRY(take_text(&f.text, out_text));
+    WEFT_REQUIRE(!f.damaged, WEFT_E_CORRUPT, "%lld of %lld in %s are damaged", (long long)f.damaged,
+                 (long long)(f.good + f.damaged), path);
+    return WEFT_OK;
+}

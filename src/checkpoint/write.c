@@ -1,0 +1,313 @@
+/* Writing a step while training goes on. See checkpoint.h.
+ *
+ * The thread first captures every tensor: checksum and write(), which copies the bytes into the
+ * page cache. Only that must happen before the tensor's next update. Waiting for the disk, the
+ * manifest and the rename come after, when nobody waits. Blocks of 256 KiB stay in the core's own
+ * cache between the two passes over them. */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/crc32c.h"
+#include "base/io.h"
+#include "base/memory.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/step_dir.h"
+#include "checkpoint/write_plan.h"
+
+enum { BLOCK_BYTES = 256 * 1024, MESSAGE_BYTES = 2048 };
+
+struct wefti_checkpoint_job {
+    char *dir, *temporary; /* DIR and DIR/.tmp-step-N */
+    wefti_write_plan plan;
+    wefti_writer **writers; /* one per shard while it is open */
+    int64_t keep;
+    int nice;
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t progress;
+    atomic_bool *captured; /* by the caller's number */
+    atomic_bool released;  /* all captured, or given up: live tensors are no longer looked at */
+    atomic_bool cancelled;
+    bool done; /* under the mutex, with what follows */
+    weft_status status;
+    char message[MESSAGE_BYTES];
+    char *note;
+    _Atomic int64_t waited_ns;
+};
+
+/* ---- the thread ---- */
+
+static weft_status job_path(const wefti_checkpoint_job *job, const char *name, char **out) {
+    *out = wefti_format("%s/%s", job->temporary, name);
+    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for the name of a file");
+    return WEFT_OK;
+}
+
+/* Open a shard and write its header. */
+static weft_status open_shard(wefti_checkpoint_job *job, int64_t s) {
+    static const wefti_safetensors_pair framework = {"format", "pt"}; /* transformers insists */
+    const wefti_write_plan *plan = &job->plan;
+    wefti_manifest_file *file = &plan->manifest.files[s];
+    int64_t begin = plan->shard_begin[s], end = plan->shard_begin[s + 1];
+    char *header = NULL, *path = NULL;
+    int64_t bytes = 0;
+    WEFT_TRY(
+        wefti_safetensors_header(plan->items + begin, end - begin, &framework, 1, &header, &bytes));
+    weft_status status = job_path(job, file->name, &path);
+    if (status >= 0) status = wefti_writer_open(path, &job->writers[s]);
+    if (status >= 0) status = wefti_writer_write(job->writers[s], header, (size_t)bytes);
+    if (status >= 0) {
+        file->bytes = file->checked_bytes = bytes;
+        file->crc32c = wefti_crc32c(0, header, (size_t)bytes);
+    }
+    wefti_free(path);
+    wefti_free(header);
+    return status;
+}
+
+static weft_status capture(wefti_checkpoint_job *job, int64_t k) {
+    wefti_manifest_tensor *tensor = &job->plan.manifest.tensors[k];
+    const unsigned char *data = job->plan.data[k];
+    int64_t bytes = weft_desc_bytes(&tensor->desc);
+    for (int64_t at = 0; at < bytes; at += BLOCK_BYTES) {
+        WEFT_REQUIRE(!atomic_load(&job->cancelled), WEFT_E_STOPPED, "the checkpoint was given up");
+        size_t part = (size_t)(bytes - at < BLOCK_BYTES ? bytes - at : BLOCK_BYTES);
+        tensor->crc32c = wefti_crc32c(tensor->crc32c, data + at, part);
+        WEFT_TRY(wefti_writer_write(job->writers[tensor->file], data + at, part));
+    }
+    job->plan.manifest.files[tensor->file].bytes += bytes;
+    pthread_mutex_lock(&job->mutex);
+    atomic_store(&job->captured[job->plan.order[k]], true);
+    pthread_cond_broadcast(&job->progress);
+    pthread_mutex_unlock(&job->mutex);
+    return WEFT_OK;
+}
+
+static void release(wefti_checkpoint_job *job) {
+    pthread_mutex_lock(&job->mutex);
+    atomic_store(&job->released, true);
+    pthread_cond_broadcast(&job->progress);
+    pthread_mutex_unlock(&job->mutex);
+}
+
+static weft_status write_text(wefti_checkpoint_job *job, const char *name, const char *text,
+                              int64_t bytes) {
+    char *path;
+    WEFT_TRY(job_path(job, name, &path));
+    weft_status status = wefti_file_write(path, text, (size_t)bytes);
+    wefti_free(path);
+    return status;
+}
+
+static weft_status write_texts(wefti_checkpoint_job *job) {
+    wefti_manifest *m = &job->plan.manifest;
+    for (int64_t i = job->plan.shard_count; i < m->file_count; i++) {
+        const char *text = job->plan.texts[i - job->plan.shard_count];
+        wefti_manifest_file *file = &m->files[i];
+        file->bytes = file->checked_bytes = (int64_t)strlen(text);
+        file->crc32c = wefti_crc32c(0, text, (size_t)file->bytes);
+        WEFT_TRY(write_text(job, file->name, text, file->bytes));
+    }
+    char *manifest = NULL;
+    int64_t bytes = 0;
+    WEFT_TRY(wefti_manifest_print(m, &manifest, &bytes));
+    weft_status status = write_text(job, "manifest.json", manifest, bytes);
+    wefti_free(manifest);
+    return status;
+}
+
+static weft_status write_step(wefti_checkpoint_job *job) {
+    int64_t step = job->plan.manifest.meta.step;
+    WEFT_TRY(wefti_step_abandon(job->dir, step));
+    WEFT_TRY(wefti_dir_make(job->temporary));
+    for (int64_t s = 0; s < job->plan.shard_count; s++) WEFT_TRY(open_shard(job, s));
+    for (int64_t k = 0; k < job->plan.manifest.tensor_count; k++) WEFT_TRY(capture(job, k));
+    release(job);
+    for (int64_t s = 0; s < job->plan.shard_count; s++) {
+        wefti_writer *w = job->writers[s];
+        job->writers[s] = NULL; /* gone whether the commit succeeds or not */
+        WEFT_TRY(wefti_writer_commit(w));
+    }
+    WEFT_TRY(write_texts(job));
+    WEFT_TRY(wefti_dir_sync(job->temporary));
+    WEFT_REQUIRE(!atomic_load(&job->cancelled), WEFT_E_STOPPED, "the checkpoint was given up");
+    return wefti_step_commit(job->dir, step);
+}
+
+/* The file `latest` is a hint for people and scripts; readers of ours look at the steps themselves.
+ */
+static weft_status tidy(wefti_checkpoint_job *job) {
+    char name[WEFTI_STEP_NAME_BYTES];
+    wefti_step_name(WEFTI_STEP_COMMITTED, job->plan.manifest.meta.step, name);
+    char *path = wefti_format("%s/latest", job->dir), *line = wefti_format("%s\n", name);
+    weft_status status = path && line ? wefti_file_write(path, line, strlen(line))
+                                      : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a file name");
+    wefti_free(path);
+    wefti_free(line);
+    if (status < 0) return status;
+    return job->keep ? wefti_checkpoint_prune(job->dir, job->keep) : WEFT_OK;
+}
+
+static void lower_priority(int nice) {
+#ifdef SYS_gettid
+    id_t self = (id_t)syscall(SYS_gettid);
+    if (nice > 0) (void)setpriority(PRIO_PROCESS, self, getpriority(PRIO_PROCESS, self) + nice);
+#else
+    (void)nice;
+#endif
+}
+
+static void *thread_main(void *argument) {
+    wefti_checkpoint_job *job = argument;
+    lower_priority(job->nice);
+    weft_status status = write_step(job);
+    char message[MESSAGE_BYTES] = "";
+    char *note = NULL;
+    if (status < 0) {
+        (void)snprintf(message, sizeof message, "%s", weft_error_message());
+        release(job);
+        for (int64_t s = 0; s < job->plan.shard_count; s++) wefti_writer_abort(job->writers[s]);
+        if (wefti_step_abandon(job->dir, job->plan.manifest.meta.step) < 0)
+            wefti_error_clear(); /* what cannot be removed now is removed at the next start */
+    } else if (tidy(job) < 0) {
+        note = wefti_format("step %lld is written, but: %s",
+                            (long long)job->plan.manifest.meta.step, weft_error_message());
+    }
+    pthread_mutex_lock(&job->mutex);
+    job->status = status;
+    memcpy(job->message, message, sizeof message);
+    job->note = note;
+    job->done = true;
+    pthread_mutex_unlock(&job->mutex);
+    return NULL;
+}
+
+/* ---- the caller's side ---- */
+
+static void job_destroy(wefti_checkpoint_job *job) {
+    if (!job) return;
+    pthread_mutex_destroy(&job->mutex);
+    pthread_cond_destroy(&job->progress);
+    wefti_write_plan_destroy(&job->plan);
+    wefti_free(job->writers);
+    wefti_free(job->captured);
+    wefti_free(job->dir);
+    wefti_free(job->temporary);
+    wefti_free(job->note);
+    wefti_free(job);
+}
+
+static weft_status job_prepare(wefti_checkpoint_job *job, const char *dir,
+                               const wefti_checkpoint_meta *meta,
+                               const wefti_checkpoint_tensor *tensors, int64_t count,
+                               const wefti_checkpoint_options *options) {
+    WEFT_TRY(wefti_write_plan_create(meta, tensors, count, options, &job->plan));
+    job->keep = options ? options->keep : 0;
+    job->nice = options ? options->nice : 0;
+    WEFT_NEW_ARRAY(job->writers, wefti_writer *, job->plan.shard_count);
+    WEFT_NEW_ARRAY(job->captured, atomic_bool, count);
+    job->dir = wefti_strdup(dir);
+    WEFT_REQUIRE(job->dir, WEFT_E_NOMEM, "no memory for the name of a directory");
+    return wefti_step_path(dir, WEFTI_STEP_TEMPORARY, meta->step, &job->temporary);
+}
+
+/* Signals are for the threads that the program knows of. */
+static int start_quiet_thread(wefti_checkpoint_job *job) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&job->thread, NULL, thread_main, job);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+weft_status wefti_checkpoint_begin(const char *dir, const wefti_checkpoint_meta *meta,
+                                   const wefti_checkpoint_tensor *tensors, int64_t count,
+                                   const wefti_checkpoint_options *options,
+                                   wefti_checkpoint_job **out) {
+    wefti_checkpoint_job *job;
+    WEFT_NEW(job, wefti_checkpoint_job);
+    pthread_mutex_init(&job->mutex, NULL);
+    pthread_cond_init(&job->progress, NULL);
+    weft_status status = job_prepare(job, dir, meta, tensors, count, options);
+    int error = status < 0 ? 0 : start_quiet_thread(job);
+    if (error)
+        status = WEFT_RAISE(WEFT_E_NOMEM, "cannot start the thread that writes checkpoints: %s",
+                            strerror(error));
+    if (status < 0) {
+        job_destroy(job);
+        return status;
+    }
+    *out = job;
+    return WEFT_OK;
+}
+
+static void wait_for(wefti_checkpoint_job *job, const atomic_bool *flag) {
+    if (atomic_load(flag) || atomic_load(&job->released)) return;
+    int64_t start = wefti_now_ns();
+    pthread_mutex_lock(&job->mutex);
+    while (!atomic_load(flag) && !atomic_load(&job->released))
+        pthread_cond_wait(&job->progress, &job->mutex);
+    pthread_mutex_unlock(&job->mutex);
+    atomic_fetch_add(&job->waited_ns, wefti_now_ns() - start);
+}
+
+void wefti_checkpoint_wait_tensor(wefti_checkpoint_job *job, int64_t index) {
+    if (!job || index < 0 || index >= job->plan.manifest.tensor_count) return;
+    wait_for(job, &job->captured[index]);
+}
+
+void wefti_checkpoint_wait_all(wefti_checkpoint_job *job) {
+    if (job) wait_for(job, &job->released);
+}
+
+int64_t wefti_checkpoint_waited_ns(const wefti_checkpoint_job *job) {
+    return job ? atomic_load(&job->waited_ns) : 0;
+}
+
+weft_status wefti_checkpoint_poll(wefti_checkpoint_job *job) {
+    if (!job) return WEFT_OK;
+    pthread_mutex_lock(&job->mutex);
+    weft_status status = job->done ? job->status : WEFT_PENDING;
+    pthread_mutex_unlock(&job->mutex);
+    return status < 0 ? wefti_adopt(status, job->message) : status;
+}
+
+weft_status wefti_checkpoint_finish(wefti_checkpoint_job *job, char **out_note) {
+    if (out_note) *out_note = NULL;
+    if (!job) return WEFT_OK;
+    pthread_join(job->thread, NULL);
+    weft_status status = job->status;
+    if (status < 0) {
+        (void)wefti_adopt(status, job->message);
+        (void)wefti_note(status, __func__, __FILE__, __LINE__);
+    } else if (out_note) {
+        *out_note = job->note;
+        job->note = NULL;
+    }
+    job_destroy(job);
+    return status;
+}
+
+void wefti_checkpoint_cancel(wefti_checkpoint_job *job) {
+    if (!job) return;
+    atomic_store(&job->cancelled, true);
+    pthread_join(job->thread, NULL);
+    job_destroy(job);
+}
+
+weft_status wefti_checkpoint_write(const char *dir, const wefti_checkpoint_meta *meta,
+                                   const wefti_checkpoint_tensor *tensors, int64_t count,
+                                   const wefti_checkpoint_options *options, char **out_note) {
+    wefti_checkpoint_job *job;
+    WEFT_TRY(wefti_checkpoint_begin(dir, meta, tensors, count, options, &job));
+    return wefti_checkpoint_finish(job, out_note);
+}

@@ -1,0 +1,212 @@
+/* Files and order of a step. See write_plan.h. */
+#include "checkpoint/write_plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "checkpoint/json.h"
+#include "tensor/tensor.h"
+
+void wefti_write_plan_destroy(wefti_write_plan *plan) {
+    if (!plan) return;
+    wefti_arena_destroy(plan->manifest.arena);
+    *plan = (wefti_write_plan){0};
+}
+
+static weft_status arena_array(wefti_write_plan *plan, int64_t count, size_t element, void **out) {
+    *out = wefti_arena_alloc(plan->manifest.arena, (size_t)count * element);
+    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory to plan a checkpoint of %lld tensors",
+                 (long long)count);
+    return WEFT_OK;
+}
+#define PLAN_ARRAY(plan, out, count) arena_array((plan), (count), sizeof *(out), (void **)&(out))
+
+static weft_status keep(wefti_write_plan *plan, const char *text, const char **out) {
+    *out = wefti_arena_strdup(plan->manifest.arena, text);
+    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory to plan a checkpoint");
+    return WEFT_OK;
+}
+
+static weft_status copy_tensor(wefti_write_plan *plan, const wefti_checkpoint_tensor *from,
+                               wefti_manifest_tensor *to) {
+    WEFT_REQUIRE(from->name && (unsigned)from->role < WEFTI_CHECKPOINT_ROLES, WEFT_E_ARG,
+                 "a tensor without a name, or of the unknown role %d", (int)from->role);
+    weft_status status = wefti_desc_check(&from->desc);
+    if (status < 0) return wefti_prefix(status, "tensor %s", from->name);
+    WEFT_REQUIRE(from->data || weft_desc_bytes(&from->desc) == 0, WEFT_E_ARG,
+                 "tensor %s has no data", from->name);
+    to->desc = from->desc;
+    to->role = from->role;
+    WEFT_TRY(keep(plan, from->name, &to->name));
+    const char *layout = from->layout ? from->layout : "replicated";
+    WEFT_REQUIRE(wefti_utf8_valid(layout), WEFT_E_ARG, "the layout of %s is not UTF-8", from->name);
+    return keep(plan, layout, &to->layout);
+}
+
+/* A stable counting sort by element size. */
+static weft_status order_tensors(wefti_write_plan *plan, const wefti_checkpoint_tensor *tensors,
+                                 int64_t count) {
+    wefti_manifest *m = &plan->manifest;
+    WEFT_TRY(PLAN_ARRAY(plan, m->tensors, count));
+    WEFT_TRY(PLAN_ARRAY(plan, plan->order, count));
+    WEFT_TRY(PLAN_ARRAY(plan, plan->data, count));
+    for (size_t size = 8; size > 0; size--)
+        for (int64_t i = 0; i < count; i++) {
+            if (weft_dtype_bytes(tensors[i].desc.dtype) != size) continue;
+            WEFT_TRY(copy_tensor(plan, &tensors[i], &m->tensors[m->tensor_count]));
+            plan->order[m->tensor_count] = i;
+            plan->data[m->tensor_count] = tensors[i].data;
+            m->tensor_count++;
+        }
+    WEFT_REQUIRE(m->tensor_count == count, WEFT_E_ARG, "a tensor has an unknown dtype");
+    return WEFT_OK;
+}
+
+static int compare_tensors(const void *a, const void *b) {
+    const wefti_manifest_tensor *x = *(const wefti_manifest_tensor *const *)a;
+    const wefti_manifest_tensor *y = *(const wefti_manifest_tensor *const *)b;
+    if (x->role != y->role) return x->role < y->role ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+static weft_status check_unique(wefti_write_plan *plan) {
+    wefti_manifest *m = &plan->manifest;
+    const wefti_manifest_tensor **sorted;
+    WEFT_TRY(PLAN_ARRAY(plan, sorted, m->tensor_count));
+    for (int64_t k = 0; k < m->tensor_count; k++) sorted[k] = &m->tensors[k];
+    qsort(sorted, (size_t)m->tensor_count, sizeof *sorted, compare_tensors);
+    for (int64_t k = 1; k < m->tensor_count; k++)
+        WEFT_REQUIRE(compare_tensors(&sorted[k - 1], &sorted[k]), WEFT_E_ARG,
+                     "two %s tensors are named %s", wefti_checkpoint_role_text(sorted[k]->role),
+                     sorted[k]->name);
+    return WEFT_OK;
+}
+
+/* Fill files up to the limit, role by role; returns how many there are of this role. */
+static int64_t assign_role(wefti_write_plan *plan, wefti_checkpoint_role role, int64_t limit) {
+    wefti_manifest *m = &plan->manifest;
+    int64_t used = 0, files = 0;
+    for (int64_t k = 0; k < m->tensor_count; k++) {
+        if (m->tensors[k].role != role) continue;
+        int64_t bytes = weft_desc_bytes(&m->tensors[k].desc);
+        if (!files || bytes > limit - used) {
+            files++;
+            used = 0;
+        }
+        used = bytes > limit - used ? limit : used + bytes;
+        m->tensors[k].file = plan->shard_count + files - 1;
+    }
+    plan->shard_count += files;
+    return files;
+}
+
+static weft_status name_shards(wefti_write_plan *plan, const int64_t shards[]) {
+    wefti_manifest *m = &plan->manifest;
+    for (int role = 0; role < WEFTI_CHECKPOINT_ROLES; role++)
+        for (int64_t i = 0; i < shards[role]; i++) {
+            bool alone = role == WEFTI_CHECKPOINT_MODEL && shards[role] == 1;
+            const char *name =
+                alone ? "model.safetensors"
+                      : wefti_arena_format(m->arena, "%s-%05lld-of-%05lld.safetensors",
+                                           wefti_checkpoint_role_text((wefti_checkpoint_role)role),
+                                           (long long)i + 1, (long long)shards[role]);
+            WEFT_REQUIRE(name, WEFT_E_NOMEM, "no memory to plan a checkpoint");
+            m->files[m->file_count++].name = name;
+        }
+    return WEFT_OK;
+}
+
+static weft_status fill_items(wefti_write_plan *plan) {
+    wefti_manifest *m = &plan->manifest;
+    WEFT_TRY(PLAN_ARRAY(plan, plan->items, m->tensor_count));
+    WEFT_TRY(PLAN_ARRAY(plan, plan->shard_begin, plan->shard_count + 2));
+    int64_t *next = plan->shard_begin + 1; /* next[s] ends as the end of shard s */
+    for (int64_t k = 0; k < m->tensor_count; k++) next[m->tensors[k].file + 1]++;
+    for (int64_t s = 0; s < plan->shard_count; s++) next[s + 1] += next[s];
+    for (int64_t k = 0; k < m->tensor_count; k++)
+        plan->items[next[m->tensors[k].file]++] = (wefti_safetensors_item){
+            .name = m->tensors[k].name, .desc = m->tensors[k].desc, .data = plan->data[k]};
+    return WEFT_OK;
+}
+
+static weft_status add_text(wefti_write_plan *plan, const char *name, const char *text) {
+    wefti_manifest *m = &plan->manifest;
+    WEFT_REQUIRE(name && text && wefti_file_name_valid(name) && wefti_utf8_valid(name) &&
+                     strcmp(name, "manifest.json"),
+                 WEFT_E_ARG, "\"%s\" cannot be a file of a checkpoint", name ? name : "");
+    for (int64_t i = 0; i < m->file_count; i++)
+        WEFT_REQUIRE(strcmp(m->files[i].name, name), WEFT_E_ARG,
+                     "the file %s is given twice, or belongs to the checkpoint", name);
+    wefti_manifest_file *file = &m->files[m->file_count];
+    WEFT_TRY(keep(plan, name, &file->name));
+    WEFT_TRY(keep(plan, text, &plan->texts[m->file_count - plan->shard_count]));
+    m->file_count++;
+    return WEFT_OK;
+}
+
+/* model.safetensors.index.json: where each tensor of a model in several files is. */
+static weft_status add_index(wefti_write_plan *plan) {
+    wefti_manifest *m = &plan->manifest;
+    wefti_text t = {0};
+    int64_t total = 0;
+    for (int64_t k = 0; k < m->tensor_count; k++)
+        if (m->tensors[k].role == WEFTI_CHECKPOINT_MODEL)
+            total += weft_desc_bytes(&m->tensors[k].desc);
+    wefti_text_add(&t, "{\n \"metadata\": {\"total_size\": %lld},\n \"weight_map\": {",
+                   (long long)total);
+    const char *separator = "\n  ";
+    for (int64_t k = 0; k < m->tensor_count; k++) {
+        if (m->tensors[k].role != WEFTI_CHECKPOINT_MODEL) continue;
+        wefti_text_add(&t, "%s", separator);
+        wefti_json_quote(&t, m->tensors[k].name);
+        wefti_text_add(&t, ": \"%s\"", m->files[m->tensors[k].file].name);
+        separator = ",\n  ";
+    }
+    wefti_text_add(&t, "\n }\n}\n");
+    char *text = wefti_text_take(&t);
+    WEFT_REQUIRE(text, WEFT_E_NOMEM, "no memory for a checkpoint's index");
+    weft_status status = add_text(plan, "model.safetensors.index.json", text);
+    wefti_free(text);
+    return status;
+}
+
+static weft_status plan_files(wefti_write_plan *plan, const wefti_checkpoint_options *options) {
+    int64_t limit = options->shard_bytes ? options->shard_bytes : (int64_t)4 << 30;
+    WEFT_REQUIRE(limit > 0 && options->keep >= 0 && options->nice >= 0 && options->nice <= 19,
+                 WEFT_E_ARG, "shard_bytes %lld and keep %lld must be >= 0, nice %d from 0 to 19",
+                 (long long)options->shard_bytes, (long long)options->keep, options->nice);
+    int64_t shards[WEFTI_CHECKPOINT_ROLES];
+    for (int role = 0; role < WEFTI_CHECKPOINT_ROLES; role++)
+        shards[role] = assign_role(plan, (wefti_checkpoint_role)role, limit);
+    WEFT_REQUIRE(plan->shard_count < 100000, WEFT_E_ARG,
+                 "shard_bytes %lld makes %lld files; at most 99999", (long long)limit,
+                 (long long)plan->shard_count);
+    WEFT_TRY(PLAN_ARRAY(plan, plan->manifest.files, plan->shard_count + options->text_count + 1));
+    WEFT_TRY(PLAN_ARRAY(plan, plan->texts, options->text_count + 1));
+    WEFT_TRY(name_shards(plan, shards));
+    WEFT_TRY(fill_items(plan));
+    if (shards[WEFTI_CHECKPOINT_MODEL] > 1) WEFT_TRY(add_index(plan));
+    for (int64_t i = 0; i < options->text_count; i++)
+        WEFT_TRY(add_text(plan, options->texts[i].name, options->texts[i].text));
+    return WEFT_OK;
+}
+
+weft_status wefti_write_plan_create(const wefti_checkpoint_meta *meta,
+                                    const wefti_checkpoint_tensor *tensors, int64_t count,
+                                    const wefti_checkpoint_options *options,
+                                    wefti_write_plan *out) {
+    static const wefti_checkpoint_options defaults = {0};
+    wefti_write_plan plan = {0};
+    WEFT_TRY(wefti_arena_create(&plan.manifest.arena));
+    weft_status status = wefti_manifest_copy_meta(plan.manifest.arena, meta, &plan.manifest.meta);
+    if (status >= 0) status = order_tensors(&plan, tensors, count);
+    if (status >= 0) status = check_unique(&plan);
+    if (status >= 0) status = plan_files(&plan, options ? options : &defaults);
+    if (status < 0) {
+        wefti_write_plan_destroy(&plan);
+        return status;
+    }
+    *out = plan;
+    return WEFT_OK;
+}

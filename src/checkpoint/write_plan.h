@@ -1,0 +1,30 @@
+/* What a step will consist of, decided before the first byte is written: which tensor goes into
+ * which file, in which order. The plan is the manifest of the step with the checksums still open.
+ */
+#ifndef WEFTI_CHECKPOINT_WRITE_PLAN_H
+#define WEFTI_CHECKPOINT_WRITE_PLAN_H
+
+#include "checkpoint/manifest.h"
+#include "checkpoint/safetensors.h"
+
+/* Tensors are numbered in the order of capture: element sizes descending (so that every tensor is
+ * aligned in its file), else as the caller gave them. Several files fill up side by side, each in
+ * that order. */
+typedef struct wefti_write_plan {
+    wefti_manifest
+        manifest;      /* its files: first the shards, then the texts, then the index if any */
+    int64_t *order;    /* the caller's number of tensor k */
+    const void **data; /* of tensor k */
+    int64_t shard_count;
+    int64_t *shard_begin;          /* [shard_count + 1] into items */
+    wefti_safetensors_item *items; /* the tensors, shard by shard */
+    const char **texts;            /* contents of the files behind the shards */
+} wefti_write_plan;
+
+weft_status wefti_write_plan_create(const wefti_checkpoint_meta *meta,
+                                    const wefti_checkpoint_tensor *tensors, int64_t count,
+                                    const wefti_checkpoint_options *options,
+                                    wefti_write_plan *out) WEFT_CHECKED;
+void wefti_write_plan_destroy(wefti_write_plan *plan);
+
+#endif
