@@ -1,0 +1,164 @@
+/* A training job: everything that one run is told, read from a YAML file and `key=value` words.
+ *
+ * The keys, their defaults and their meaning stand in one table (src/train/job_keys.def) from which
+ * the parser, the printed form and docs/job-file.md come. What a job leaves out is filled in, so
+ * that a loaded job is complete, except for sizes that only the data or a model directory can tell:
+ * those are 0. */
+#ifndef WEFT_JOB_H
+#define WEFT_JOB_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "weft/status.h"
+#include "weft/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Choices, written in a job as the text at the right. */
+#define WEFT_FAMILY_LIST(X)                                                                        \
+    X(GPT2, "gpt2")                                                                                \
+    X(LLAMA, "llama")                                                                              \
+    X(BERT, "bert")                                                                                \
+    X(VIT, "vit")                                                                                  \
+    X(MLP, "mlp")                                                                                  \
+    X(LENET, "lenet")                                                                              \
+    X(RESNET18, "resnet18")                                                                        \
+    X(RESNET50, "resnet50")
+#define WEFT_FORMAT_LIST(X) X(TEXT, "text") X(TOKENS, "tokens") X(IDX, "idx") X(NPY, "npy")
+#define WEFT_OPTIMIZER_LIST(X)                                                                     \
+    X(SGD, "sgd")                                                                                  \
+    X(MOMENTUM, "momentum")                                                                        \
+    X(NESTEROV, "nesterov")                                                                        \
+    X(ADAM, "adam")                                                                                \
+    X(ADAMW, "adamw")                                                                              \
+    X(LAMB, "lamb")                                                                                \
+    X(LION, "lion")                                                                                \
+    X(ADAFACTOR, "adafactor")
+#define WEFT_SCHEDULE_LIST(X)                                                                      \
+    X(CONSTANT, "constant") X(LINEAR, "linear") X(COSINE, "cosine") X(STEP, "step")
+
+#define WEFT_CHOICE(name, text) WEFT_FAMILY_##name,
+typedef enum weft_family { WEFT_FAMILY_LIST(WEFT_CHOICE) WEFT_FAMILIES } weft_family;
+#undef WEFT_CHOICE
+#define WEFT_CHOICE(name, text) WEFT_FORMAT_##name,
+typedef enum weft_format { WEFT_FORMAT_LIST(WEFT_CHOICE) WEFT_FORMATS } weft_format;
+#undef WEFT_CHOICE
+#define WEFT_CHOICE(name, text) WEFT_OPTIMIZER_##name,
+typedef enum weft_optimizer_kind {
+    WEFT_OPTIMIZER_LIST(WEFT_CHOICE) WEFT_OPTIMIZERS
+} weft_optimizer_kind;
+#undef WEFT_CHOICE
+#define WEFT_CHOICE(name, text) WEFT_SCHEDULE_##name,
+typedef enum weft_schedule_kind {
+    WEFT_SCHEDULE_LIST(WEFT_CHOICE) WEFT_SCHEDULES
+} weft_schedule_kind;
+#undef WEFT_CHOICE
+
+/** The text of a choice; "?" for a value outside the enum. Static storage. */
+WEFT_API const char *weft_family_text(weft_family family);
+WEFT_API const char *weft_format_text(weft_format format);
+WEFT_API const char *weft_optimizer_text(weft_optimizer_kind optimizer);
+WEFT_API const char *weft_schedule_text(weft_schedule_kind schedule);
+
+/* Texts are never NULL; "" means not given. */
+typedef struct weft_job_model {
+    weft_family family;
+    const char *from; /* directory of a Hugging Face model; then sizes of 0 come from there */
+    int64_t layers, hidden, heads, kv_heads, ffn, context;
+    int64_t vocab, classes, image[3]; /* [channels, height, width]; 0: from the data */
+    int64_t patch;
+    bool tied;
+    double dropout, norm_eps, rope_theta;
+} weft_job_model;
+
+typedef struct weft_job_data {
+    weft_format format;
+    const char *path, *labels;
+    const char *validation;     /* a path, or "" when a fraction is split off */
+    double validation_fraction; /* 0: none */
+    const char *validation_labels;
+    const char *tokenizer; /* "bytes" or a tokenizer.json */
+} weft_job_data;
+
+typedef struct weft_job_optimizer {
+    weft_optimizer_kind name;
+    double lr, betas[2], eps, weight_decay, momentum;
+} weft_job_optimizer;
+
+typedef struct weft_job_schedule {
+    weft_schedule_kind name;
+    int64_t warmup; /* steps */
+    double final;   /* fraction of lr at the last step: linear, cosine */
+    int64_t every;  /* steps between multiplications by factor: step */
+    double factor;
+} weft_job_schedule;
+
+typedef struct weft_job_train {
+    int64_t steps, batch,
+        accumulate;       /* batch: samples a step over all devices; accumulate divides it */
+    weft_dtype precision; /* WEFT_F32 or WEFT_BF16 */
+    uint64_t seed;
+    weft_job_optimizer optimizer;
+    weft_job_schedule schedule;
+    double clip;                      /* global norm; 0: none */
+    const char *log;                  /* JSON-lines file */
+    const char *tensorboard;          /* directory for event files */
+    int64_t eval_every, eval_batches; /* 0: only at the end; 0: all of the validation data */
+} weft_job_train;
+
+typedef struct weft_job_checkpoint {
+    const char *dir;
+    int64_t every, keep; /* 0: only at the end */
+    bool resume;
+} weft_job_checkpoint;
+
+typedef struct weft_job_device {
+    int64_t threads;      /* 0: all cores */
+    int64_t memory_bytes; /* 0: what the machine has */
+} weft_job_device;
+
+typedef struct weft_job {
+    weft_job_model model;
+    weft_job_data data;
+    weft_job_train train;
+    weft_job_checkpoint checkpoint;
+    weft_job_device device;
+    const char *text; /* all of the above as a job file that reads back equal */
+} weft_job;
+
+/** Read a job file, apply the overrides in order, fill in defaults, check.
+ *  @param path       a YAML file; NULL or "": only defaults and overrides
+ *  @param overrides  `count` words "train.steps=500", values as in the file
+ * ("train.optimizer.betas=[0.9, 0.95]")
+ *  @param out        owned by the caller: weft_job_free
+ *  @return WEFT_E_ARG for anything wrong in it, with file, line and what would be right;
+ * WEFT_E_NOT_FOUND, WEFT_E_IO; WEFT_E_NO_IMPL for a file when this build has no libyaml;
+ * WEFT_E_NOMEM */
+WEFT_API weft_status weft_job_load(const char *path, const char *const *overrides, int count,
+                                   weft_job **out) WEFT_CHECKED;
+/** The same with the file's text in memory; `name` stands for it in messages. */
+WEFT_API weft_status weft_job_parse(const char *name, const char *text, int64_t bytes,
+                                    const char *const *overrides, int count,
+                                    weft_job **out) WEFT_CHECKED;
+WEFT_API void weft_job_free(weft_job *job); /* NULL is legal */
+
+/* A row of the table of keys. Static storage. */
+typedef struct weft_job_key {
+    const char *path;         /* "train.optimizer.lr" */
+    const char *type;         /* "number", "whole number", "text", "choice"... */
+    const char *default_text; /* as it would be written in a file; "auto": depends on other keys */
+    const char *help;
+    const char *const *words; /* choices: NULL-terminated; else NULL */
+    double min, max;          /* numbers: inclusive; both 0: anything of the type */
+} weft_job_key;
+
+/** All keys, in the order of the printed form. */
+WEFT_API const weft_job_key *weft_job_keys(int *out_count);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,138 @@
+/* What a job leaves out, and what its values must be to each other. See train/job.h. */
+#include "train/job.h"
+
+#include <string.h>
+
+/* Sizes of a small model of each family, for jobs that name none; about five million parameters for
+ * language models, which two cores train in minutes. 0: the family has no such size. norm_eps as in
+ * the published models. */
+typedef struct family_sizes {
+    int64_t layers, hidden, heads, context, patch;
+    bool tied;
+    double norm_eps;
+} family_sizes;
+
+static const family_sizes sizes[WEFT_FAMILIES] = {
+    [WEFT_FAMILY_GPT2] = {6, 256, 8, 256, 0, true, 1e-5},
+    [WEFT_FAMILY_LLAMA] = {6, 256, 8, 256, 0, false, 1e-5},
+    [WEFT_FAMILY_BERT] = {6, 256, 8, 256, 0, true, 1e-12},
+    [WEFT_FAMILY_VIT] = {6, 192, 6, 0, 4, false, 1e-6},
+    [WEFT_FAMILY_MLP] = {2, 256, 0, 0, 0, false, 1e-5},
+    [WEFT_FAMILY_LENET] = {0, 0, 0, 0, 0, false, 1e-5},
+    [WEFT_FAMILY_RESNET18] = {0, 0, 0, 0, 0, false, 1e-5},
+    [WEFT_FAMILY_RESNET50] = {0, 0, 0, 0, 0, false, 1e-5},
+};
+
+typedef struct optimizer_values {
+    double lr, betas[2], eps, weight_decay;
+} optimizer_values;
+
+/* Values of the papers: Kingma & Ba 2015 (Adam), Loshchilov & Hutter 2019 (AdamW), You et al. 2020
+ * (LAMB), Chen et al. 2023 (Lion), Shazeer & Stern 2018 (Adafactor). */
+static const optimizer_values optimizers[WEFT_OPTIMIZERS] = {
+    [WEFT_OPTIMIZER_SGD] = {0.1, {0.9, 0.999}, 1e-8, 0},
+    [WEFT_OPTIMIZER_MOMENTUM] = {0.1, {0.9, 0.999}, 1e-8, 0},
+    [WEFT_OPTIMIZER_NESTEROV] = {0.1, {0.9, 0.999}, 1e-8, 0},
+    [WEFT_OPTIMIZER_ADAM] = {1e-3, {0.9, 0.999}, 1e-8, 0},
+    [WEFT_OPTIMIZER_ADAMW] = {1e-3, {0.9, 0.999}, 1e-8, 0.01},
+    [WEFT_OPTIMIZER_LAMB] = {2e-3, {0.9, 0.999}, 1e-6, 0.01},
+    [WEFT_OPTIMIZER_LION] = {1e-4, {0.9, 0.99}, 1e-8, 0.01},
+    [WEFT_OPTIMIZER_ADAFACTOR] = {1e-2, {0.9, 0.999}, 1e-30, 0},
+};
+
+static const wefti_job_mark *mark_of(const wefti_job_draft *draft, const char *path) {
+    int rows;
+    const wefti_job_row *table = wefti_job_table(&rows);
+    static const wefti_job_mark none;
+    for (int i = 0; i < rows; i++)
+        if (!strcmp(table[i].path, path)) return &draft->marks[i];
+    return &none;
+}
+static bool given(const wefti_job_draft *draft, const char *path) {
+    return mark_of(draft, path)->given;
+}
+
+#define FILL(path, field, value)                                                                   \
+    do {                                                                                           \
+        if (!given(draft, path)) (field) = (value);                                                \
+    } while (0)
+
+static void fill_model(wefti_job_draft *draft) {
+    weft_job_model *m = &draft->job.model;
+    const family_sizes *s = &sizes[m->family];
+    FILL("model.layers", m->layers, s->layers);
+    FILL("model.hidden", m->hidden, s->hidden);
+    FILL("model.heads", m->heads, s->heads);
+    FILL("model.kv_heads", m->kv_heads, m->heads);
+    int64_t llama = (m->hidden * 8 / 3 + 63) / 64 * 64;
+    FILL("model.ffn", m->ffn,
+         m->family == WEFT_FAMILY_LLAMA ? llama
+         : s->heads                     ? 4 * m->hidden
+                                        : 0);
+    FILL("model.context", m->context, s->context);
+    FILL("model.patch", m->patch, s->patch);
+    FILL("model.tied", m->tied, s->tied);
+    FILL("model.norm_eps", m->norm_eps, s->norm_eps);
+    FILL("model.rope_theta", m->rope_theta, m->family == WEFT_FAMILY_LLAMA ? 10000.0 : 0.0);
+}
+
+static void fill_train(wefti_job_draft *draft) {
+    weft_job_train *t = &draft->job.train;
+    const optimizer_values *o = &optimizers[t->optimizer.name];
+    FILL("train.optimizer.lr", t->optimizer.lr, o->lr);
+    if (!given(draft, "train.optimizer.betas"))
+        memcpy(t->optimizer.betas, o->betas, sizeof o->betas);
+    FILL("train.optimizer.eps", t->optimizer.eps, o->eps);
+    FILL("train.optimizer.weight_decay", t->optimizer.weight_decay, o->weight_decay);
+    int64_t tenth = t->steps / 10;
+    FILL("train.schedule.warmup", t->schedule.warmup,
+         t->schedule.name == WEFT_SCHEDULE_CONSTANT ? 0
+         : tenth > 100                              ? 100
+                                                    : tenth);
+    FILL("train.schedule.every", t->schedule.every, t->steps >= 3 ? t->steps / 3 : 1);
+    FILL("train.eval_every", t->eval_every, tenth ? tenth : 1);
+}
+
+/* With model.from the model is described there, and only there. */
+static weft_status check_from(const wefti_job_draft *draft) {
+    int rows;
+    const wefti_job_row *table = wefti_job_table(&rows);
+    char where[512];
+    for (int i = 0; i < rows; i++)
+        WEFT_REQUIRE(!table[i].of_model || !draft->marks[i].given, WEFT_E_ARG,
+                     "%s%s cannot be set beside model.from: %.200s tells it; leave it out",
+                     wefti_job_where(draft, &draft->marks[i], where), table[i].path,
+                     draft->job.model.from);
+    return WEFT_OK;
+}
+
+static weft_status check(const wefti_job_draft *draft) {
+    const weft_job_train *t = &draft->job.train;
+    char where[512];
+    WEFT_REQUIRE(t->batch % t->accumulate == 0, WEFT_E_ARG,
+                 "%strain.accumulate = %lld must divide train.batch = %lld",
+                 wefti_job_where(draft, mark_of(draft, "train.accumulate"), where),
+                 (long long)t->accumulate, (long long)t->batch);
+    WEFT_REQUIRE(t->schedule.warmup <= t->steps, WEFT_E_ARG,
+                 "%strain.schedule.warmup = %lld must be at most train.steps = %lld",
+                 wefti_job_where(draft, mark_of(draft, "train.schedule.warmup"), where),
+                 (long long)t->schedule.warmup, (long long)t->steps);
+    WEFT_REQUIRE(!*draft->job.data.validation_labels || *draft->job.data.validation, WEFT_E_ARG,
+                 "%sdata.validation_labels needs data.validation to be a path",
+                 wefti_job_where(draft, mark_of(draft, "data.validation_labels"), where));
+    return WEFT_OK;
+}
+
+weft_status wefti_job_resolve(wefti_job_draft *draft) {
+    weft_job_model *m = &draft->job.model;
+    bool from = *m->from != '\0';
+    if (!given(draft, "model.family")) m->family = from ? WEFT_FAMILIES : WEFT_FAMILY_GPT2;
+    if (from)
+        WEFT_TRY(check_from(draft));
+    else
+        fill_model(draft);
+    bool images = m->family >= WEFT_FAMILY_VIT && m->family < WEFT_FAMILIES;
+    FILL("data.format", draft->job.data.format, images ? WEFT_FORMAT_IDX : WEFT_FORMAT_TEXT);
+    fill_train(draft);
+    return check(draft);
+}

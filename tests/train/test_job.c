@@ -1,0 +1,344 @@
+/* Job files: values and defaults, messages with their lines, the printed form, failing allocations.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/fault.h"
+#include "base/io.h"
+#include "base/philox.h"
+#include "base/text.h"
+#include "train/job.h"
+
+/* The file used by most tests: "job.yaml". */
+static weft_status parse_with(const char *text, const char *const *words, int count,
+                              weft_job **out) {
+    return weft_job_parse("job.yaml", text, text ? (int64_t)strlen(text) : 0, words, count, out);
+}
+static weft_job *parse(const char *text) {
+    weft_job *job = NULL;
+    weft_status status = parse_with(text, NULL, 0, &job);
+    if (status < 0) fail_msg("refused: %s", weft_error_message());
+    return job;
+}
+static void refused(const char *text, const char *message) {
+    weft_job *job = NULL;
+    assert_int_equal(parse_with(text, NULL, 0, &job), WEFT_E_ARG);
+    assert_null(job);
+    if (!strstr(weft_error_message(), message))
+        fail_msg("'%s' is not in: %s", message, weft_error_message());
+}
+static void refused_word(const char *word, const char *message) {
+    weft_job *job = NULL;
+    assert_int_equal(parse_with(NULL, &word, 1, &job), WEFT_E_ARG);
+    assert_null(job);
+    if (!strstr(weft_error_message(), message))
+        fail_msg("'%s' is not in: %s", message, weft_error_message());
+}
+
+static void test_defaults(void **state) {
+    (void)state;
+    weft_job *job = parse(NULL);
+    assert_int_equal(job->model.family, WEFT_FAMILY_GPT2);
+    assert_int_equal(job->model.hidden, 256);
+    assert_int_equal(job->model.ffn, 1024);
+    assert_int_equal(job->model.kv_heads, 8);
+    assert_int_equal(job->model.vocab, 0);
+    assert_true(job->model.tied);
+    assert_int_equal(job->data.format, WEFT_FORMAT_TEXT);
+    assert_string_equal(job->data.path, "");
+    assert_string_equal(job->data.tokenizer, "bytes");
+    assert_true(job->data.validation_fraction == 0.1);
+    assert_int_equal(job->train.steps, 1000);
+    assert_true(job->train.optimizer.lr == 1e-3);
+    assert_true(job->train.optimizer.betas[1] == 0.999);
+    assert_int_equal(job->train.schedule.warmup, 100);
+    assert_int_equal(job->train.eval_every, 100);
+    assert_true(job->checkpoint.resume);
+    assert_int_equal(job->device.memory_bytes, 0);
+    weft_job_free(job);
+    weft_job_free(NULL);
+}
+
+static void test_overrides(void **state) {
+    (void)state;
+    const char *words[] = {
+        "model.family=llama",      "model.hidden=128",          "train.steps=50",
+        "train.steps=60",          "train.optimizer=lion",      "train.optimizer.betas=[0.5, 0.25]",
+        "device.memory=1.5GiB",    "data.path=a: #b",           "data.validation=held out.txt",
+        "train.schedule.warmup=7", "train.schedule.warmup=auto"};
+    weft_job *job = NULL;
+    assert_int_equal(parse_with(NULL, words, sizeof words / sizeof *words, &job), WEFT_OK);
+    assert_int_equal(job->model.ffn, 384); /* 8/3 x 128 = 341, in steps of 64 */
+    assert_false(job->model.tied);
+    assert_int_equal(job->train.steps, 60);
+    assert_int_equal(job->train.optimizer.name, WEFT_OPTIMIZER_LION);
+    assert_true(job->train.optimizer.betas[0] == 0.5 && job->train.optimizer.betas[1] == 0.25);
+    assert_true(job->train.optimizer.lr == 1e-4);
+    assert_int_equal(job->device.memory_bytes, 3ll << 29);
+    assert_string_equal(job->data.path, "a: #b");
+    assert_string_equal(job->data.validation, "held out.txt");
+    assert_true(job->data.validation_fraction == 0);
+    assert_int_equal(job->train.schedule.warmup, 6);
+    weft_job_free(job);
+    refused_word("train.steps", "not of the form key=value");
+    refused_word("=5", "not of the form key=value");
+    refused_word("train.step=5",
+                 "'train.step=5': unknown key 'step' in train; did you mean 'steps'?");
+    refused_word("trian.steps=5", "unknown key 'trian'; did you mean 'train'?");
+    refused_word("lr=5", "did you mean train.optimizer.lr?");
+    refused_word(
+        "train.steps=many",
+        "'train.steps=many': train.steps must be a whole number of at least 1; it is 'many'");
+    refused_word("train.optimizer.betas=[0.9]", "a list of 2 numbers from 0 to below 1");
+    refused_word("data.path=a\xc3", "data.path must be UTF-8 text; byte 1 of it is not");
+    refused_word("train=5", "train is a section");
+}
+
+#ifdef WEFT_HAVE_YAML
+static void test_file(void **state) {
+    (void)state;
+    weft_job *job = parse("# a job\n"
+                          "model: {family: resnet18, classes: 10, image: [3, 64, 48]}\n"
+                          "data:\n"
+                          "  path: 'no'\n"
+                          "  validation: 0\n"
+                          "train:\n"
+                          "  precision: bf16\n"
+                          "  optimizer: nesterov\n"
+                          "  schedule: {name: step, every: 5}\n"
+                          "  eval_every: 0\n"
+                          "checkpoint:\n"
+                          "device: {memory: 2GB}\n");
+    assert_int_equal(job->model.family, WEFT_FAMILY_RESNET18);
+    assert_int_equal(job->model.image[2], 48);
+    assert_int_equal(job->data.format, WEFT_FORMAT_IDX);
+    assert_string_equal(job->data.path, "no");
+    assert_true(job->data.validation_fraction == 0 && !*job->data.validation);
+    assert_int_equal(job->train.precision, WEFT_BF16);
+    assert_int_equal(job->train.optimizer.name, WEFT_OPTIMIZER_NESTEROV);
+    assert_true(job->train.optimizer.lr == 0.1);
+    assert_int_equal(job->train.schedule.every, 5);
+    assert_int_equal(job->train.eval_every, 0);
+    assert_int_equal(job->device.memory_bytes, 2000000000);
+    weft_job_free(job);
+    weft_job_free(parse(""));
+    weft_job_free(parse("--- {}\n"));
+}
+
+static void test_messages(void **state) {
+    (void)state;
+    refused("model:\n  layer: 4\n",
+            "job.yaml:2:3: unknown key 'layer' in model; did you mean 'layers'?");
+    refused("modle: {}\n", "job.yaml:1:1: unknown key 'modle'; did you mean 'model'?");
+    refused("train:\n  lr: 1\n",
+            "job.yaml:2:3: unknown key 'lr' in train; did you mean train.optimizer.lr?");
+    refused("train:\n  xyzzyplugh: 1\n", "known are: steps, batch");
+    refused("train:\n  steps: 010x\n", "job.yaml:2:3: train.steps must be a whole number");
+    refused("train:\n  steps: 0\n", "of at least 1; it is '0'");
+    refused("train:\n  steps: 1e3\n", "it is '1e3'");
+    refused("train:\n  steps: 99999999999999999999\n", "train.steps must be");
+    refused("train:\n  steps:\n", "it is ''");
+    refused("train:\n  steps: [1]\n", "it is a list or a section");
+    refused("model:\n  dropout: 1\n", "a number from 0 to below 1; it is '1'");
+    refused("model:\n  dropout: nan\n", "it is 'nan'");
+    refused("model:\n  image: [1, 2]\n", "a list of 3 whole numbers");
+    refused("model:\n  family: gtp2\n", "did you mean 'gpt2'?");
+    refused("checkpoint:\n  resume: yes\n", "must be true or false; it is 'yes'");
+    refused("device:\n  memory: 3 gigs\n", "a size such as 2GiB");
+    refused("data:\n  path:\n", "data.path must be a text");
+    refused("data:\n  validation: 1.5\n", "a path or a fraction from 0 to below 1; it is '1.5'");
+    refused("train:\n  batch: 6\n  accumulate: 4\n",
+            "job.yaml:3:3: train.accumulate = 4 must divide train.batch = 6");
+    refused("train:\n  steps: 5\n  schedule: {warmup: 6}\n", "must be at most train.steps = 5");
+    refused("model:\n  from: dir\n  layers: 2\n",
+            "job.yaml:3:3: model.layers cannot be set beside model.from");
+    refused("train: 5\n", "job.yaml:1:1: train is a section");
+    refused("- a\n", "a job is written as");
+    refused("just words\n", "a job is written as");
+}
+
+static void test_yaml_limits(void **state) {
+    (void)state;
+    refused("train: {steps: 5, steps: 6}\n", "the key 'steps' is given twice; first in line 1");
+    refused("train: &a {steps: 5}\n", "job.yaml:1:8: anchors (&a)");
+    refused("train: *a\n", "aliases (*a)");
+    refused("train: {steps: !!int 5}\n", "tags");
+    refused("train: {steps: 5\n", "job.yaml:");
+    refused("a: 1\n---\nb: 2\n", "a second document");
+    refused("? [a]\n: b\n", "a key must be a plain word");
+    refused("data: {path: \"a\\0b\"}\n", "zero byte");
+    refused("data: {path: \"\xff\xfe\"}\n", "UTF-8");
+    wefti_text deep = {0};
+    for (int i = 0; i < 5000; i++) wefti_text_add(&deep, "[");
+    char *text = wefti_text_take(&deep);
+    refused(text, "nested deeper than 32");
+    wefti_free(text);
+    wefti_text wide = {0};
+    wefti_text_add(&wide, "train: {");
+    for (int i = 0; i < 2000; i++) wefti_text_add(&wide, "k%d: 1, ", i);
+    wefti_text_add(&wide, "}");
+    text = wefti_text_take(&wide);
+    refused(text, "more than 1000 entries");
+    wefti_free(text);
+    weft_job *job = NULL;
+    char *big = wefti_calloc(1, WEFTI_YAML_BYTES + 2);
+    memset(big, ' ', WEFTI_YAML_BYTES + 1);
+    assert_int_equal(parse_with(big, NULL, 0, &job), WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), "at most 1048576"));
+    wefti_free(big);
+}
+
+/* A random value of a row, as text. */
+static void random_value(const weft_job_key *key, uint64_t seed, uint64_t *at, wefti_text *out) {
+    uint32_t r = wefti_philox_u32(seed, 1, (*at)++);
+    double u = wefti_philox_uniform(seed, 2, *at);
+    if (key->words) {
+        int words = 0;
+        while (key->words[words]) words++;
+        wefti_text_add(out, "%s", key->words[r % (uint32_t)words]);
+    } else if (!strcmp(key->type, "whole number")) {
+        wefti_text_add(out, "%.0f", key->min + r % 1000);
+    } else if (!strcmp(key->type, "number")) {
+        wefti_text_add(out, "%.17g", key->min + u * ((key->max > 1 ? 1 : key->max) - key->min));
+    } else if (!strcmp(key->type, "true or false")) {
+        wefti_text_add(out, r & 1 ? "true" : "false");
+    } else if (!strcmp(key->type, "bytes")) {
+        wefti_text_add(out, "%uMiB", 1 + r % 100000);
+    } else if (!strcmp(key->type, "list of whole numbers")) {
+        wefti_text_add(out, "[%u, %u, %u]", 1 + r % 4, 1 + r % 512, 1 + r % 500);
+    } else if (!strcmp(key->type, "list of numbers")) {
+        wefti_text_add(out, "[%.17g, 0.5]", u);
+    } else {
+        /* with a line separator, a next line and a byte order mark */
+        static const char *const odd[] = {"\u2028", "\xc2\x85", "\ufeff", "\U0001f600"};
+        if (r & 16) wefti_text_add(out, "%s", odd[r >> 5 & 3]);
+        for (uint32_t i = 0; i < r % 9; i++)
+            wefti_text_add(out, "%c",
+                           "a \"\\'#:\n\t{[é%~,.0"[wefti_philox_u32(seed, 3, (*at)++) % 18]);
+    }
+}
+
+/* Any set of values that is accepted prints to a text that reads back equal. */
+static void test_round_trip(void **state) {
+    (void)state;
+    int rows, accepted = 0;
+    const weft_job_key *keys = weft_job_keys(&rows);
+    for (uint64_t seed = 1; seed <= 3000; seed++) {
+        char *words[8];
+        int count = 1 + (int)(seed % 8);
+        uint64_t at = 0;
+        for (int i = 0; i < count; i++) {
+            const weft_job_key *key = &keys[wefti_philox_u32(seed, 0, at++) % (uint32_t)rows];
+            wefti_text word = {0};
+            wefti_text_add(&word, "%s=", key->path);
+            random_value(key, seed, &at, &word);
+            words[i] = wefti_text_take(&word);
+        }
+        weft_job *job = NULL, *again = NULL;
+        if (parse_with(NULL, (const char *const *)words, count, &job) >= 0) {
+            accepted++;
+            if (parse_with(job->text, NULL, 0, &again) < 0)
+                fail_msg("seed %d: %s\n%s", (int)seed, weft_error_message(), job->text);
+            assert_string_equal(job->text, again->text);
+            assert_memory_equal(&job->train.optimizer, &again->train.optimizer,
+                                sizeof job->train.optimizer);
+            assert_string_equal(job->data.path, again->data.path);
+            assert_string_equal(job->data.validation, again->data.validation);
+            weft_job_free(again);
+        }
+        weft_job_free(job);
+        for (int i = 0; i < count; i++) wefti_free(words[i]);
+    }
+    assert_true(accepted > 1500);
+}
+
+/* Each allocation failed in turn: a clean WEFT_E_NOMEM, nothing leaked (the sanitizer build looks).
+ */
+static void test_no_memory(void **state) {
+    (void)state;
+    const char *text = "model: {family: llama}\ntrain: {optimizer: {betas: [0.5, 0.6]}}\n";
+    const char *word = "train.optimizer.betas=[0.1, 0.2]";
+    int64_t failures = 0;
+    for (;; failures++) {
+        weft_job *job = NULL;
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, failures, false, 0);
+        weft_status status = parse_with(text, &word, 1, &job);
+        bool reached = wefti_fault_count(WEFTI_FAULT_ALLOC) > failures;
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
+        weft_job_free(job);
+        if (!reached) {
+            assert_int_equal(status, WEFT_OK);
+            break;
+        }
+        assert_int_equal(status, WEFT_E_NOMEM);
+    }
+    assert_true(failures >= 3);
+}
+
+static void test_load(void **state) {
+    (void)state;
+    char path[] = "/tmp/weft-job-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    FILE *file = fdopen(fd, "w");
+    fputs("train:\n  stepz: 3\n", file);
+    fclose(file);
+    weft_job *job = NULL;
+    char expected[128];
+    snprintf(expected, sizeof expected, "%s:2:3: unknown key", path);
+    assert_int_equal(weft_job_load(path, NULL, 0, &job), WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), expected));
+    remove(path);
+    assert_int_equal(weft_job_load(path, NULL, 0, &job), WEFT_E_NOT_FOUND);
+    assert_non_null(strstr(weft_error_message(), path));
+    assert_null(job);
+}
+#else
+static void test_without_yaml(void **state) {
+    (void)state;
+    weft_job *job = NULL;
+    assert_int_equal(parse_with("train: {}\n", NULL, 0, &job), WEFT_E_NO_IMPL);
+    assert_non_null(strstr(weft_error_message(), "libyaml"));
+    assert_null(job);
+}
+#endif
+
+/* The table itself: paths unique and short enough, defaults within their own range (all are parsed
+ * by every job). */
+static void test_table(void **state) {
+    (void)state;
+    int rows, keys;
+    const wefti_job_row *table = wefti_job_table(&rows);
+    const weft_job_key *public = weft_job_keys(&keys);
+    assert_int_equal(rows, keys);
+    for (int i = 0; i < rows; i++) {
+        assert_true(strlen(table[i].path) + 8 < WEFTI_JOB_PATH);
+        assert_true(strchr(table[i].path, '.') != NULL);
+        assert_string_equal(table[i].path, public[i].path);
+        for (int j = 0; j < i; j++) assert_string_not_equal(table[i].path, table[j].path);
+    }
+    assert_string_equal(weft_family_text(WEFT_FAMILY_RESNET50), "resnet50");
+    assert_string_equal(weft_family_text(WEFT_FAMILIES), "?");
+    assert_string_equal(weft_schedule_text(WEFT_SCHEDULE_STEP), "step");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults),    cmocka_unit_test(test_overrides),
+        cmocka_unit_test(test_table),
+#ifdef WEFT_HAVE_YAML
+        cmocka_unit_test(test_file),        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_yaml_limits), cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_load),
+#else
+        cmocka_unit_test(test_without_yaml),
+#endif
+    };
+    return cmocka_run_group_tests_name("job", tests, NULL, NULL);
+}
