@@ -1,0 +1,22 @@
+/* The fusion passes, each from a body to a new body of equal meaning. */
+#ifndef WEFTI_FUSE_H
+#define WEFTI_FUSE_H
+
+#include "program/program.h"
+
+/* Chains of elementwise nodes become one fused node that makes one pass over memory. */
+weft_status wefti_fuse_elementwise(weft_graph *g, const weft_body *body,
+                                   weft_body **out) WEFT_CHECKED;
+/* linear -> cross_entropy -> its gradient -> both gradients of the linear, in one body: one node
+ * that never holds all logits. Source: the idea of Hsu et al., "Liger Kernel", 2024, section 3.2.
+ */
+weft_status wefti_fuse_loss(weft_graph *g, const weft_body *body, weft_body **out) WEFT_CHECKED;
+
+/* Copying a body node by node: map[v] is the new index of old value v, -1 while unknown. */
+weft_status wefti_copy_inputs(const weft_body *from, weft_body *to, int32_t *map) WEFT_CHECKED;
+weft_status wefti_copy_node(const weft_body *from, int64_t node, weft_body *to,
+                            int32_t *map) WEFT_CHECKED;
+weft_status wefti_copy_outputs(const weft_body *from, weft_body *to,
+                               const int32_t *map) WEFT_CHECKED;
+
+#endif

@@ -1,0 +1,111 @@
+/* The loss head as one node: see fuse.h. */
+#include <string.h>
+
+#include "program/fuse.h"
+
+/* The nodes of one head; -1: not there. */
+typedef struct head {
+    int64_t linear, loss, loss_grad, grad_input, grad_weight;
+    int32_t logits, dlogits;
+} head;
+
+static bool is(const weft_node *n, const char *op) {
+    return !strcmp(n->op->name, op);
+}
+
+/* The only node of op `op` that reads `value` as operand `slot`; -1 when none. */
+static int64_t reader(const weft_body *b, int32_t value, const char *op, int slot) {
+    for (int64_t k = 0; k < b->node_count; k++) {
+        const weft_node *n = &b->nodes[k];
+        if (is(n, op) && n->inputs > slot && n->in[slot] == value) return k;
+    }
+    return -1;
+}
+
+static int uses(const weft_body *b, int32_t value) {
+    int count = 0;
+    for (int64_t k = 0; k < b->node_count; k++)
+        for (int i = 0; i < b->nodes[k].inputs; i++) count += b->nodes[k].in[i] == value;
+    for (int64_t o = 0; o < b->out_count; o++) count += b->out[o] == value;
+    return count;
+}
+
+static bool find_head(const weft_body *b, head *h) {
+    for (int64_t k = 0; k < b->node_count; k++) {
+        const weft_node *n = &b->nodes[k];
+        if (!is(n, "linear") || (n->inputs > 2 && n->in[2] >= 0)) continue;
+        *h = (head){.linear = k, .logits = n->out[0]};
+        h->loss = reader(b, h->logits, "cross_entropy", 0);
+        h->loss_grad = reader(b, h->logits, "cross_entropy_grad", 0);
+        if (h->loss < 0 || h->loss_grad < 0 || uses(b, h->logits) != 2) continue;
+        const weft_node *loss = &b->nodes[h->loss], *grad = &b->nodes[h->loss_grad];
+        h->dlogits = grad->out[0];
+        h->grad_input = reader(b, h->dlogits, "linear_grad_input", 0);
+        h->grad_weight = reader(b, h->dlogits, "linear_grad_weight", 1);
+        if (h->grad_input < 0 || h->grad_weight < 0 || uses(b, h->dlogits) != 2) continue;
+        if (b->nodes[h->grad_input].in[1] != n->in[1] || b->nodes[h->grad_weight].in[0] != n->in[0])
+            continue;
+        if (grad->in[1] != loss->in[1] || uses(b, loss->out[1]) > 1 || uses(b, loss->out[2]) > 1)
+            continue;
+        /* What seeds the backward pass must be there before the loss. */
+        if (b->values[grad->in[4]].node < 0) return true;
+    }
+    return false;
+}
+
+static weft_status emit_head(const weft_body *b, const head *h, weft_body *to, int32_t *map) {
+    const weft_node *linear = &b->nodes[h->linear], *loss = &b->nodes[h->loss];
+    const weft_op_def *op = wefti_op_find(b->graph->ops, "linear_cross_entropy");
+    WEFT_REQUIRE(op, WEFT_E_BUG, "the op 'linear_cross_entropy' is not registered");
+    wefti_attr attrs[16];
+    int count = 0;
+    for (; op->attrs[count].name && count < 15; count++) attrs[count] = op->attrs[count];
+    attrs[count] = (wefti_attr){0};
+    for (int i = 0; i < count; i++) {
+        if (!strcmp(attrs[i].name, "transposed")) attrs[i].i = wefti_attr_int(linear, "transposed");
+        if (!strcmp(attrs[i].name, "ignore")) attrs[i].i = wefti_attr_int(loss, "ignore");
+        if (!strcmp(attrs[i].name, "smoothing")) attrs[i].f = wefti_attr_float(loss, "smoothing");
+    }
+    int32_t in[4] = {map[linear->in[0]], map[linear->in[1]], map[loss->in[1]],
+                     map[b->nodes[h->loss_grad].in[4]]};
+    int32_t node;
+    WEFT_TRY(wefti_body_add(to, op, NULL, 4, in, attrs, loss->scope, &node));
+    map[loss->out[0]] = to->nodes[node].out[0];
+    map[b->nodes[h->grad_input].out[0]] = to->nodes[node].out[1];
+    map[b->nodes[h->grad_weight].out[0]] = to->nodes[node].out[2];
+    return WEFT_OK;
+}
+
+static weft_status rewrite(const weft_body *b, const head *h, bool found, weft_body *to,
+                           int32_t *map) {
+    WEFT_TRY(wefti_copy_inputs(b, to, map));
+    for (int64_t k = 0; k < b->node_count; k++) {
+        if (found && k == h->loss) {
+            WEFT_TRY(emit_head(b, h, to, map));
+            continue;
+        }
+        if (found &&
+            (k == h->linear || k == h->loss_grad || k == h->grad_input || k == h->grad_weight))
+            continue;
+        WEFT_TRY(wefti_copy_node(b, k, to, map));
+    }
+    return wefti_copy_outputs(b, to, map);
+}
+
+weft_status wefti_fuse_loss(weft_graph *g, const weft_body *body, weft_body **out) {
+    head h = {0};
+    bool found = find_head(body, &h);
+    if (!found) return wefti_body_clone(body, body->name, out);
+    weft_body *to;
+    WEFT_TRY(wefti_body_create(g, body->name, &to));
+    int32_t *map = wefti_alloc(((size_t)body->value_count + 1) * sizeof *map);
+    weft_status status =
+        map ? rewrite(body, &h, found, to, map) : WEFT_RAISE(WEFT_E_NOMEM, "no memory to fuse");
+    wefti_free(map);
+    if (status < 0) {
+        wefti_body_destroy(to);
+        return status;
+    }
+    *out = to;
+    return WEFT_OK;
+}
