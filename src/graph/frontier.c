@@ -1,0 +1,226 @@
+/* The saved values by minimum cut: see frontier.h. Maximum flow by shortest augmenting paths
+ * (Edmonds and Karp, J. ACM 19, 1972); cells are small. */
+#include "graph/frontier.h"
+
+#include <string.h>
+
+bool wefti_recompute_of(const weft_body *cell, int32_t v, bool full, const weft_op_def **out_op,
+                        int32_t *in, int *out_in_count) {
+    const wefti_value_info *value = &cell->values[v];
+    if (value->kind != WEFTI_VALUE_NODE) return false;
+    const weft_node *n = &cell->nodes[value->node];
+    bool cheap = (n->op->flags & (WEFTI_OP_CHEAP | WEFTI_OP_RESHAPE)) || full;
+    if (cheap && !(n->op->flags & WEFTI_OP_IN_PLACE)) {
+        *out_op = n->op;
+        *out_in_count = n->inputs;
+        memcpy(in, n->in, sizeof *in * (size_t)n->inputs);
+        return true;
+    }
+    if (!n->op->apply || value->slot != 0) return false;
+    int count = 0;
+    for (; count < n->op->max_inputs; count++) in[count] = count < n->inputs ? n->in[count] : -1;
+    for (int o = 1; o < n->outputs; o++) in[count++] = n->out[o];
+    *out_op = n->op->apply;
+    *out_in_count = count;
+    return true;
+}
+
+typedef struct edge {
+    int32_t to, next; /* next edge of the same vertex */
+    int64_t room;
+} edge;
+
+/* Vertices: 0 source, 1 sink, 2 + 2v the arrival at value v, 3 + 2v its departure. */
+typedef struct network {
+    edge *edges;
+    int64_t edge_count, edge_cap;
+    int32_t *first, *via; /* per vertex: first edge; edge by which a search came */
+    int32_t *queue;
+    int64_t vertices;
+} network;
+
+enum { SOURCE = 0, SINK = 1 };
+static const int64_t UNLIMITED = INT64_MAX / 4;
+
+static int32_t arrival(int32_t v) {
+    return 2 + 2 * v;
+}
+static int32_t departure(int32_t v) {
+    return 3 + 2 * v;
+}
+
+static weft_status half_edge(network *net, int32_t from, int32_t to, int64_t room) {
+    WEFT_TRY(WEFT_GROW(net->edges, net->edge_count, net->edge_cap));
+    net->edges[net->edge_count] = (edge){to, net->first[from], room};
+    net->first[from] = (int32_t)net->edge_count++;
+    return WEFT_OK;
+}
+
+static weft_status connect(network *net, int32_t from, int32_t to, int64_t room) {
+    WEFT_TRY(half_edge(net, from, to, room));
+    return half_edge(net, to, from, 0);
+}
+
+/* Breadth first from the source; true when the sink is reached. */
+static bool search(network *net) {
+    for (int64_t i = 0; i < net->vertices; i++) net->via[i] = -1;
+    int64_t head = 0, tail = 0;
+    net->queue[tail++] = SOURCE;
+    while (head < tail && net->via[SINK] < 0) {
+        int32_t at = net->queue[head++];
+        for (int32_t e = net->first[at]; e >= 0; e = net->edges[e].next) {
+            int32_t to = net->edges[e].to;
+            if (to == SOURCE || net->via[to] >= 0 || net->edges[e].room == 0) continue;
+            net->via[to] = e;
+            net->queue[tail++] = to;
+        }
+    }
+    return net->via[SINK] >= 0;
+}
+
+static void augment(network *net) {
+    int64_t room = UNLIMITED;
+    for (int32_t at = SINK; at != SOURCE; at = net->edges[net->via[at] ^ 1].to)
+        if (net->edges[net->via[at]].room < room) room = net->edges[net->via[at]].room;
+    for (int32_t at = SINK; at != SOURCE; at = net->edges[net->via[at] ^ 1].to) {
+        net->edges[net->via[at]].room -= room;
+        net->edges[net->via[at] ^ 1].room += room;
+    }
+}
+
+/* Vertices from which the sink can still be reached get via >= 0. */
+static void search_back(network *net) {
+    for (int64_t i = 0; i < net->vertices; i++) net->via[i] = -1;
+    int64_t head = 0, tail = 0;
+    net->queue[tail++] = SINK;
+    net->via[SINK] = 0;
+    while (head < tail) {
+        int32_t at = net->queue[head++];
+        for (int32_t e = net->first[at]; e >= 0; e = net->edges[e].next) {
+            int32_t from = net->edges[e].to;
+            if (net->via[from] >= 0 || net->edges[e ^ 1].room == 0) continue;
+            net->via[from] = 0;
+            net->queue[tail++] = from;
+        }
+    }
+}
+
+/* What settling one value looks at. */
+typedef struct survey {
+    const weft_body *cell;
+    const bool *wanted;
+    bool full;
+    wefti_fate *fate;
+} survey;
+
+static void settle(survey *s, int32_t v) {
+    int32_t in[WEFTI_MAX_IN + WEFTI_MAX_OUT];
+    const weft_op_def *op;
+    int count;
+    if (!s->wanted[v] && s->fate[v] == WEFTI_FATE_UNUSED) return;
+    bool output = false;
+    for (int64_t o = 0; o < s->cell->out_count && !s->full; o++) output |= s->cell->out[o] == v;
+    if (s->cell->values[v].kind != WEFTI_VALUE_NODE) {
+        s->fate[v] = WEFTI_FATE_INPUT;
+    } else if (output) {
+        s->fate[v] = WEFTI_FATE_OUTPUT;
+    } else if (!wefti_recompute_of(s->cell, v, s->full, &op, in, &count)) {
+        s->fate[v] = s->wanted[v] || s->full ? WEFTI_FATE_SAVED : WEFTI_FATE_RECOMPUTE;
+    } else {
+        s->fate[v] = WEFTI_FATE_RECOMPUTE;
+        for (int k = 0; k < count; k++)
+            if (in[k] >= 0 && s->fate[in[k]] == WEFTI_FATE_UNUSED)
+                s->fate[in[k]] = WEFTI_FATE_RECOMPUTE;
+    }
+}
+
+/* Everything that the wanted values may be recomputed from, with inputs, outputs and unavoidable
+ * saves settled; the values whose fate the cut decides stay RECOMPUTE. Users before what they use:
+ * nodes backwards, but output 0 first, since an `apply` reads the other outputs. */
+static void collect(survey *s) {
+    const weft_body *cell = s->cell;
+    for (int64_t i = cell->node_count - 1; i >= 0; i--)
+        for (int o = 0; o < cell->nodes[i].outputs; o++) settle(s, cell->nodes[i].out[o]);
+    for (int64_t i = 0; i < cell->in_count; i++) settle(s, cell->in[i]);
+}
+
+static weft_status build(network *net, const weft_body *cell, const bool *wanted,
+                         const wefti_fate *fate) {
+    int32_t in[WEFTI_MAX_IN + WEFTI_MAX_OUT];
+    const weft_op_def *op;
+    int count;
+    for (int32_t v = 0; v < cell->value_count; v++) {
+        if (fate[v] != WEFTI_FATE_RECOMPUTE) continue;
+        const weft_op_def *maker = cell->nodes[cell->values[v].node].op;
+        bool alias = maker->flags & WEFTI_OP_RESHAPE; /* never worth a place of its own */
+        /* One more than the bytes: of equal cuts the one with fewer values. */
+        int64_t weight = alias ? UNLIMITED : weft_desc_bytes(&cell->values[v].desc) + 1;
+        WEFT_TRY(connect(net, arrival(v), departure(v), weight));
+        if (wanted[v]) WEFT_TRY(connect(net, departure(v), SINK, UNLIMITED));
+        if (!wefti_recompute_of(cell, v, false, &op, in, &count)) {
+            WEFT_TRY(connect(net, SOURCE, arrival(v), UNLIMITED));
+            continue;
+        }
+        for (int k = 0; k < count; k++)
+            if (in[k] >= 0 && fate[in[k]] == WEFTI_FATE_RECOMPUTE)
+                WEFT_TRY(connect(net, departure(in[k]), arrival(v), UNLIMITED));
+    }
+    return WEFT_OK;
+}
+
+static weft_status cut(network *net, const weft_body *cell, const bool *wanted, wefti_fate *fate) {
+    net->vertices = 2 + 2 * cell->value_count;
+    WEFT_NEW_ARRAY(net->first, int32_t, net->vertices);
+    WEFT_NEW_ARRAY(net->via, int32_t, net->vertices);
+    WEFT_NEW_ARRAY(net->queue, int32_t, net->vertices);
+    for (int64_t i = 0; i < net->vertices; i++) net->first[i] = -1;
+    WEFT_TRY(build(net, cell, wanted, fate));
+    while (search(net)) augment(net);
+    search_back(net); /* of equal cuts the one nearest to the readers: least is recomputed */
+    for (int32_t v = 0; v < cell->value_count; v++)
+        if (fate[v] == WEFTI_FATE_RECOMPUTE && net->via[arrival(v)] < 0 &&
+            net->via[departure(v)] >= 0)
+            fate[v] = WEFTI_FATE_SAVED;
+    return WEFT_OK;
+}
+
+static void need(const survey *s, int32_t v, bool *needed) {
+    int32_t in[WEFTI_MAX_IN + WEFTI_MAX_OUT];
+    const weft_op_def *op;
+    int count;
+    if (s->wanted[v]) needed[v] = true;
+    if (!needed[v])
+        s->fate[v] = WEFTI_FATE_UNUSED;
+    else if (s->fate[v] == WEFTI_FATE_RECOMPUTE &&
+             wefti_recompute_of(s->cell, v, s->full, &op, in, &count))
+        for (int k = 0; k < count; k++)
+            if (in[k] >= 0) needed[in[k]] = true;
+}
+
+/* After the cut: forget what nothing is recomputed from any more. */
+static weft_status trim(const survey *s) {
+    const weft_body *cell = s->cell;
+    bool *needed;
+    WEFT_NEW_ARRAY(needed, bool, cell->value_count);
+    for (int64_t i = cell->node_count - 1; i >= 0; i--)
+        for (int o = 0; o < cell->nodes[i].outputs; o++) need(s, cell->nodes[i].out[o], needed);
+    for (int64_t i = 0; i < cell->in_count; i++) need(s, cell->in[i], needed);
+    wefti_free(needed);
+    return WEFT_OK;
+}
+
+weft_status wefti_frontier(const weft_body *cell, const bool *wanted, bool full, wefti_fate *fate) {
+    survey s = {cell, wanted, full, fate};
+    for (int64_t v = 0; v < cell->value_count; v++) fate[v] = WEFTI_FATE_UNUSED;
+    collect(&s);
+    if (!full) {
+        network net = {0};
+        weft_status st = cut(&net, cell, wanted, fate);
+        wefti_free(net.edges);
+        wefti_free(net.first);
+        wefti_free(net.via);
+        wefti_free(net.queue);
+        WEFT_TRY(st);
+    }
+    return trim(&s);
+}

@@ -1,0 +1,33 @@
+/* What the backward pass keeps of the forward pass: the cheapest set of values from which the rest
+ * can be recomputed by cheap ops.
+ *
+ * A value is available in the backward pass when it is kept, or when its op is cheap and all its
+ * operands are available. So the values to keep are a minimum vertex cut, weighed by bytes, between
+ * the results of expensive ops and the values that the backward pass reads (He and Yu,
+ * "Transcending Runtime-Memory Tradeoffs in Checkpointing by being Fusion Aware", MLSys 2023,
+ * without its fusion heuristics). */
+#ifndef WEFTI_GRAPH_FRONTIER_H
+#define WEFTI_GRAPH_FRONTIER_H
+
+#include "graph/graph.h"
+
+typedef enum wefti_fate {
+    WEFTI_FATE_UNUSED,
+    WEFTI_FATE_INPUT,    /* an input of the cell: the caller has it */
+    WEFTI_FATE_OUTPUT,   /* an output of the cell: likewise */
+    WEFTI_FATE_SAVED,    /* kept in the saved block */
+    WEFTI_FATE_RECOMPUTE /* its node is cloned into the backward body */
+} wefti_fate;
+
+/* How value `v` is recomputed: fills in[] (room for WEFTI_MAX_IN) with values of the cell and sets
+ * *out_op (the node's own op, or its `apply`). False: its op is not cheap. `full`: everything that
+ * may run twice counts as cheap. */
+bool wefti_recompute_of(const weft_body *cell, int32_t v, bool full, const weft_op_def **out_op,
+                        int32_t *in, int *out_in_count);
+
+/* fate[v] for each value of the cell that is read (`wanted[v]`) or needed to recompute one that is.
+ */
+weft_status wefti_frontier(const weft_body *cell, const bool *wanted, bool full,
+                           wefti_fate *fate) WEFT_CHECKED;
+
+#endif
