@@ -82,8 +82,8 @@ weft_status wefti_idx_size(const char *path, const unsigned char *bytes, int64_t
 
 weft_status wefti_idx_parse(const char *path, const unsigned char *bytes, int64_t count,
                             wefti_array *out) {
-    wefti_array array;
-    int64_t total;
+    wefti_array array = {0};
+    int64_t total = 0;
     WEFT_TRY(parse_header(path, bytes, count, &array, &total));
     WEFT_REQUIRE(count == total, WEFT_E_CORRUPT,
                  "%s: the header at byte 0 promises a file of %lld bytes, but it has %lld", path,
@@ -153,7 +153,7 @@ weft_status wefti_idx_unpack(const char *path, const unsigned char *bytes, int64
     int64_t known = HEADER_BYTES + SIZE_BYTES * (int64_t)header[3];
     if (known > (int64_t)sizeof header) known = HEADER_BYTES; /* parsing says what is wrong */
     WEFT_TRY(inflate_to(path, bytes, count, header, known, &ended));
-    int64_t total;
+    int64_t total = 0;
     WEFT_TRY(wefti_idx_size(path, header, known, &total));
     enum { LARGEST_RATIO = 1032 }; /* of deflate: zlib, doc/algorithm.txt */
     WEFT_REQUIRE(total / LARGEST_RATIO <= count, WEFT_E_CORRUPT,

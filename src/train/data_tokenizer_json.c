@@ -345,7 +345,7 @@ static weft_status read_split(loader *l, const json_t *split) {
 static weft_status read_metaspace(loader *l, const json_t *part) {
     weft_tokenizer *t = l->t;
     if (strcmp(text_of(part, "replacement"), WEFTI_PIECE_SPACE) || flag_of(part, "split", true))
-        UNSUPPORTED(
+        return UNSUPPORTED(
             l, "the pre-tokenizer Metaspace that splits or has another replacement than U+2581");
     const char *scheme = text_of(part, "prepend_scheme");
     if (!strcmp(scheme, "always"))
