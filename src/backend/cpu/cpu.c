@@ -1,0 +1,52 @@
+/* The cpu backend's table and the shared parts of its kernels. */
+#include "backend/cpu/cpu.h"
+
+#include <string.h>
+
+#include "backend/cpu/onednn_matmul.h"
+
+typedef struct row {
+    const char *op;
+    wefti_cpu_prepare *prepare;
+} row;
+
+static const row rows[] = {
+#define WEFTI_CPU_ROW(op, function) {op, function},
+    WEFTI_CPU_OPS(WEFTI_CPU_ROW)
+#undef WEFTI_CPU_ROW
+};
+
+static void destroy(wefti_kernel *kernel) {
+    wefti_free(kernel);
+}
+
+weft_status wefti_cpu_kernel(size_t bytes, const char *label,
+                             weft_status (*run)(const wefti_kernel *, const wefti_run *,
+                                                const void *const *, void *const *, void *),
+                             wefti_kernel **out) {
+    wefti_kernel *k = wefti_calloc(1, bytes);
+    WEFT_REQUIRE(k, WEFT_E_NOMEM, "no memory for a kernel");
+    k->run = run;
+    k->destroy = destroy;
+    k->label = label;
+    k->packed_input = -1;
+    k->in_place = -1;
+    *out = k;
+    return WEFT_OK;
+}
+
+static weft_status prepare(const wefti_backend *backend, const weft_node *node,
+                           const wefti_prepare *options, wefti_kernel **out) {
+    (void)backend;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (!strcmp(rows[i].op, node->op->name)) return rows[i].prepare(node, options, out);
+    if (node->op->flags & WEFTI_OP_ELEMENTWISE) return wefti_cpu_elementwise(node, options, out);
+    return WEFT_E_NO_IMPL;
+}
+
+static wefti_bf16_compute choose_bf16(const wefti_backend *backend) {
+    (void)backend;
+    return wefti_matmul_bf16_choice() ? WEFTI_BF16_NATIVE : WEFTI_BF16_AS_F32;
+}
+
+const wefti_backend wefti_backend_cpu = {"cpu", prepare, choose_bf16};

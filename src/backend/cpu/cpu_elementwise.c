@@ -1,0 +1,206 @@
+/* Elementwise nodes, single and fused, as programs of the elementwise interpreter. */
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+
+enum { MAX_RANDOM = 8 };
+
+typedef struct elementwise_kernel {
+    wefti_kernel base;
+    const wefti_kernels *kernels;
+    wefti_ew_program program;
+    int random; /* dropout instructions */
+    struct {
+        int instruction;
+        const weft_node *node;
+    } dropout[MAX_RANDOM];
+    int64_t row_elems; /* of one index of dimension 0 */
+} elementwise_kernel;
+
+static weft_status run_elementwise(const wefti_kernel *kernel, const wefti_run *run,
+                                   const void *const *in, void *const *out, void *workspace) {
+    const elementwise_kernel *k = (const elementwise_kernel *)kernel;
+    (void)workspace;
+    wefti_elementwise_args args = {.program = &k->program};
+    for (int i = 0; i < k->program.inputs; i++) args.in[i] = in[i];
+    for (int o = 0; o < k->program.outputs; o++) args.out[o] = out[o];
+    if (!k->random) {
+        k->kernels->elementwise(run->pool, &args);
+        return WEFT_OK;
+    }
+    wefti_ew_program seeded = k->program;
+    for (int i = 0; i < k->random; i++)
+        seeded.code[k->dropout[i].instruction].stream =
+            wefti_random_stream(&run->random, k->dropout[i].node);
+    args.program = &seeded;
+    args.seed = run->random.seed;
+    args.position_base = run->random.row_offset * k->row_elems;
+    k->kernels->elementwise(run->pool, &args);
+    return WEFT_OK;
+}
+
+/* Ops whose operands go to one instruction in order; grads have theirs swapped. */
+typedef struct row {
+    const char *op;
+    wefti_ew_op code;
+    bool swap; /* the op takes (x, dy), the instruction (dy, x) */
+} row;
+
+static const row rows[] = {
+    {"add", WEFTI_EW_ADD, false},
+    {"sub", WEFTI_EW_SUB, false},
+    {"mul", WEFTI_EW_MUL, false},
+    {"div", WEFTI_EW_DIV, false},
+    {"maximum", WEFTI_EW_MAXIMUM, false},
+    {"minimum", WEFTI_EW_MINIMUM, false},
+    {"pow", WEFTI_EW_POW, false},
+    {"where", WEFTI_EW_WHERE, false},
+    {"neg", WEFTI_EW_NEG, false},
+    {"exp", WEFTI_EW_EXP, false},
+    {"log", WEFTI_EW_LOG, false},
+    {"sqrt", WEFTI_EW_SQRT, false},
+    {"rsqrt", WEFTI_EW_RSQRT, false},
+    {"tanh", WEFTI_EW_TANH, false},
+    {"sigmoid", WEFTI_EW_SIGMOID, false},
+    {"relu", WEFTI_EW_RELU, false},
+    {"gelu", WEFTI_EW_GELU_TANH, false},
+    {"gelu_erf", WEFTI_EW_GELU_ERF, false},
+    {"silu", WEFTI_EW_SILU, false},
+    {"abs", WEFTI_EW_ABS, false},
+    {"sign", WEFTI_EW_SIGN, false},
+    {"square", WEFTI_EW_SQUARE, false},
+    {"broadcast_to", WEFTI_EW_COPY, false},
+    {"tanh_grad", WEFTI_EW_TANH_GRAD, true},
+    {"sigmoid_grad", WEFTI_EW_SIGMOID_GRAD, true},
+    {"relu_grad", WEFTI_EW_RELU_GRAD, true},
+    {"gelu_grad", WEFTI_EW_GELU_TANH_GRAD, true},
+    {"gelu_erf_grad", WEFTI_EW_GELU_ERF_GRAD, true},
+    {"silu_grad", WEFTI_EW_SILU_GRAD, true},
+};
+
+static bool storable(weft_dtype d) {
+    return d == WEFT_F32 || d == WEFT_BF16 || d == WEFT_U8 || d == WEFT_BOOL || d == WEFT_I32;
+}
+
+/* One node as one instruction on registers a, b, c into dst. */
+static bool translate(elementwise_kernel *k, const weft_node *n, const uint8_t *reg, uint8_t dst) {
+    wefti_ew_program *p = &k->program;
+    if (p->instructions == WEFTI_EW_CODE) return false;
+    wefti_ew_instruction x = {.dst = dst, .a = reg[0], .b = reg[1], .c = reg[2]};
+    const char *op = n->op->name;
+    bool found = false;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows && !found; i++) {
+        if (strcmp(rows[i].op, op)) continue;
+        x.op = (uint8_t)rows[i].code;
+        if (rows[i].swap) {
+            x.a = reg[1];
+            x.b = reg[0];
+        }
+        found = true;
+    }
+    if (found) {
+    } else if (!strcmp(op, "compare")) {
+        static const wefti_ew_op relations[] = {
+            [WEFT_EQ] = WEFTI_EW_EQ, [WEFT_NE] = WEFTI_EW_NE, [WEFT_LT] = WEFTI_EW_LT,
+            [WEFT_LE] = WEFTI_EW_LE, [WEFT_GT] = WEFTI_EW_GT, [WEFT_GE] = WEFTI_EW_GE};
+        x.op = (uint8_t)relations[wefti_attr_int(n, "relation")];
+    } else if (!strcmp(op, "scale")) {
+        x.op = WEFTI_EW_SCALE;
+        x.imm = (float)wefti_attr_float(n, "factor");
+    } else if (!strcmp(op, "shift")) {
+        x.op = WEFTI_EW_SCALE;
+        x.imm = 1.0f;
+        x.imm2 = (float)wefti_attr_float(n, "term");
+    } else if (!strcmp(op, "clip") || !strcmp(op, "clip_grad")) {
+        bool grad = op[4] != '\0';
+        x.op = grad ? WEFTI_EW_CLIP_GRAD : WEFTI_EW_CLIP;
+        x.imm = (float)wefti_attr_float(n, "low");
+        x.imm2 = (float)wefti_attr_float(n, "high");
+        if (grad) {
+            x.a = reg[1];
+            x.b = reg[0];
+        }
+    } else if (!strcmp(op, "cast")) {
+        x.op = wefti_out(n, 0)->dtype == WEFT_BF16 ? WEFTI_EW_ROUND_BF16 : WEFTI_EW_COPY;
+        if (!wefti_dtype_is_float(wefti_out(n, 0)->dtype)) return false; /* truncation: reference */
+    } else if (!strcmp(op, "dropout")) {
+        if (k->random == MAX_RANDOM) return false;
+        x.op = WEFTI_EW_DROPOUT;
+        x.imm = (float)wefti_attr_float(n, "rate");
+        k->dropout[k->random].instruction = p->instructions;
+        k->dropout[k->random++].node = n;
+    } else {
+        return false;
+    }
+    p->code[p->instructions++] = x;
+    return true;
+}
+
+/* The whole body of a fused node, or the node alone. */
+static bool build_program(elementwise_kernel *k, const weft_node *n) {
+    wefti_ew_program *p = &k->program;
+    if (n->inputs > WEFTI_EW_INPUTS || n->outputs > WEFTI_EW_OUTPUTS) return false;
+    p->inputs = n->inputs;
+    p->outputs = n->outputs;
+    if (!n->callee) {
+        uint8_t reg[3] = {0, 1, 2};
+        p->output[0].reg = (uint8_t)n->inputs;
+        return n->inputs <= 3 && translate(k, n, reg, (uint8_t)n->inputs);
+    }
+    const weft_body *b = n->callee;
+    uint8_t reg_of[64];
+    int next = n->inputs;
+    if (b->value_count > 64) return false;
+    for (int64_t i = 0; i < b->in_count; i++) reg_of[b->in[i]] = (uint8_t)i;
+    for (int64_t x = 0; x < b->node_count; x++) {
+        const weft_node *inner = &b->nodes[x];
+        uint8_t reg[3] = {0, 0, 0};
+        if (inner->inputs > 3 || next >= WEFTI_EW_REGISTERS) return false;
+        for (int i = 0; i < inner->inputs; i++) reg[i] = reg_of[inner->in[i]];
+        if (!translate(k, inner, reg, (uint8_t)next)) return false;
+        reg_of[inner->out[0]] = (uint8_t)next++;
+    }
+    for (int64_t o = 0; o < b->out_count; o++) p->output[o].reg = reg_of[b->out[o]];
+    return true;
+}
+
+static weft_status fill(elementwise_kernel *k, const weft_node *n) {
+    wefti_ew_program *p = &k->program;
+    const weft_desc *y = wefti_out(n, 0);
+    p->rank = y->rank;
+    memcpy(p->shape, y->shape, sizeof p->shape);
+    p->elements = weft_desc_elems(y);
+    p->position_flat = true;
+    k->row_elems = y->rank > 0 && y->shape[0] > 0 ? p->elements / y->shape[0] : p->elements;
+    for (int o = 0; o < n->outputs; o++) {
+        if (!storable(wefti_out(n, o)->dtype)) return WEFT_E_NO_IMPL;
+        p->output[o].dtype = wefti_out(n, o)->dtype;
+    }
+    for (int i = 0; i < n->inputs; i++) {
+        const weft_desc *x = wefti_in(n, i);
+        if (!x || !storable(x->dtype)) return WEFT_E_NO_IMPL;
+        if (i < WEFTI_EW_INPUTS && wefti_ew_set_input(p, i, x) < 0) return WEFT_E_NO_IMPL;
+        if (k->base.in_place < 0 && weft_desc_elems(x) == p->elements &&
+            weft_dtype_bytes(x->dtype) == weft_dtype_bytes(y->dtype) &&
+            p->input[i].broadcast == WEFTI_EW_FULL)
+            k->base.in_place = i;
+    }
+    if (!build_program(k, n) || wefti_ew_check(p) < 0) return WEFT_E_NO_IMPL;
+    return WEFT_OK;
+}
+
+weft_status wefti_cpu_elementwise(const weft_node *n, const wefti_prepare *options,
+                                  wefti_kernel **out) {
+    if (options->accumulate) return WEFT_E_NO_IMPL;
+    wefti_kernel *base;
+    WEFT_TRY(wefti_cpu_kernel(sizeof(elementwise_kernel), "elementwise", run_elementwise, &base));
+    elementwise_kernel *k = (elementwise_kernel *)base;
+    k->kernels = wefti_kernels_best();
+    weft_status status = fill(k, n);
+    if (status < 0) {
+        wefti_kernel_destroy(base);
+        return status;
+    }
+    *out = base;
+    return WEFT_OK;
+}
