@@ -5,7 +5,7 @@
 
 #include "graph/text.h"
 
-enum { MAX_NODE_INPUTS = 32767 };
+enum { MAX_CALL_INPUTS = 32767 };
 
 weft_status wefti_body_create(weft_graph *g, const char *name, weft_body **out) {
     char *copy = wefti_arena_strdup(g->arena, name);
@@ -80,8 +80,9 @@ static weft_status check_inputs(const weft_body *b, const weft_op_def *op, int i
     WEFT_REQUIRE(!fixed || (in_count >= op->min_inputs && in_count <= op->max_inputs), WEFT_E_ARG,
                  "%s takes %d to %d inputs, not %d", op->name, op->min_inputs, op->max_inputs,
                  in_count);
-    WEFT_REQUIRE(in_count <= MAX_NODE_INPUTS, WEFT_E_ARG, "a node has at most %d inputs, not %d",
-                 MAX_NODE_INPUTS, in_count);
+    int most = op == &wefti_op_call ? MAX_CALL_INPUTS : WEFTI_MAX_IN;
+    WEFT_REQUIRE(in_count <= most, WEFT_E_ARG, "%s takes at most %d inputs, not %d", op->name, most,
+                 in_count);
     for (int i = 0; i < in_count; i++) {
         if (in[i] == -1) {
             WEFT_REQUIRE(fixed && i >= op->min_inputs, WEFT_E_ARG, "%s: input %d is missing",

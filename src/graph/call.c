@@ -27,8 +27,9 @@ static weft_status infer_callee(const weft_node *n, weft_desc *out, int *out_cou
 static weft_status infer_fused(const weft_node *n, weft_desc *out, int *out_count) {
     WEFT_TRY(infer_callee(n, out, out_count));
     for (int64_t i = 0; i < n->callee->node_count; i++)
-        WEFT_REQUIRE(n->callee->nodes[i].op->flags & WEFTI_OP_ELEMENTWISE, WEFT_E_BUG,
-                     "a fused body has the node %s, which is not elementwise",
+        WEFT_REQUIRE((n->callee->nodes[i].op->flags & WEFTI_OP_ELEMENTWISE) &&
+                         !n->callee->nodes[i].callee,
+                     WEFT_E_ARG, "a fused body has the node %s, which is not plainly elementwise",
                      n->callee->nodes[i].op->name);
     return WEFT_OK;
 }

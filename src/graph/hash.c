@@ -58,7 +58,7 @@ uint64_t wefti_body_hash(const weft_body *b) {
         h = mix(h, (uint64_t)n->inputs << 16 | (uint64_t)n->outputs);
         for (int k = 0; k < n->inputs; k++) h = hash_operand(h, b, n->in[k]);
         for (const wefti_attr *a = n->attrs; a->name; a++) h = hash_attr(h, a);
-        if (n->callee) h = mix(h, wefti_body_hash(n->callee));
+        if (n->callee) h = mix(h, n->callee->hash); /* stored bodies know theirs */
         if (n->op->flags & WEFTI_OP_RANDOM) h = mix(h, n->stream);
     }
     for (int64_t o = 0; o < b->out_count; o++) h = hash_operand(h, b, b->out[o]);
