@@ -10,6 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "weft/model.h"
+#include "weft/session.h"
 #include "weft/status.h"
 #include "weft/types.h"
 
@@ -17,39 +19,14 @@
 extern "C" {
 #endif
 
-/* Choices, written in a job as the text at the right. */
-#define WEFT_FAMILY_LIST(X)                                                                        \
-    X(GPT2, "gpt2")                                                                                \
-    X(LLAMA, "llama")                                                                              \
-    X(BERT, "bert")                                                                                \
-    X(VIT, "vit")                                                                                  \
-    X(MLP, "mlp")                                                                                  \
-    X(LENET, "lenet")                                                                              \
-    X(RESNET18, "resnet18")                                                                        \
-    X(RESNET50, "resnet50")
+/* Choices, written in a job as the text at the right; families and optimizers: weft/model.h,
+ * weft/session.h. */
 #define WEFT_FORMAT_LIST(X) X(TEXT, "text") X(TOKENS, "tokens") X(IDX, "idx") X(NPY, "npy")
-#define WEFT_OPTIMIZER_LIST(X)                                                                     \
-    X(SGD, "sgd")                                                                                  \
-    X(MOMENTUM, "momentum")                                                                        \
-    X(NESTEROV, "nesterov")                                                                        \
-    X(ADAM, "adam")                                                                                \
-    X(ADAMW, "adamw")                                                                              \
-    X(LAMB, "lamb")                                                                                \
-    X(LION, "lion")                                                                                \
-    X(ADAFACTOR, "adafactor")
 #define WEFT_SCHEDULE_LIST(X)                                                                      \
     X(CONSTANT, "constant") X(LINEAR, "linear") X(COSINE, "cosine") X(STEP, "step")
 
-#define WEFT_CHOICE(name, text) WEFT_FAMILY_##name,
-typedef enum weft_family { WEFT_FAMILY_LIST(WEFT_CHOICE) WEFT_FAMILIES } weft_family;
-#undef WEFT_CHOICE
 #define WEFT_CHOICE(name, text) WEFT_FORMAT_##name,
 typedef enum weft_format { WEFT_FORMAT_LIST(WEFT_CHOICE) WEFT_FORMATS } weft_format;
-#undef WEFT_CHOICE
-#define WEFT_CHOICE(name, text) WEFT_OPTIMIZER_##name,
-typedef enum weft_optimizer_kind {
-    WEFT_OPTIMIZER_LIST(WEFT_CHOICE) WEFT_OPTIMIZERS
-} weft_optimizer_kind;
 #undef WEFT_CHOICE
 #define WEFT_CHOICE(name, text) WEFT_SCHEDULE_##name,
 typedef enum weft_schedule_kind {
@@ -58,19 +35,19 @@ typedef enum weft_schedule_kind {
 #undef WEFT_CHOICE
 
 /** The text of a choice; "?" for a value outside the enum. Static storage. */
-WEFT_API const char *weft_family_text(weft_family family);
 WEFT_API const char *weft_format_text(weft_format format);
 WEFT_API const char *weft_optimizer_text(weft_optimizer_kind optimizer);
 WEFT_API const char *weft_schedule_text(weft_schedule_kind schedule);
 
 /* Texts are never NULL; "" means not given. */
 typedef struct weft_job_model {
-    weft_family family;
-    const char *from; /* directory of a Hugging Face model; then sizes of 0 come from there */
+    weft_family family; /* WEFT_FAMILIES: what model.from holds */
+    const char *from;   /* directory of a Hugging Face model; then sizes of 0 come from there */
+    /* as in weft_model_config; 0: from model.from, or the family's own */
     int64_t layers, hidden, heads, kv_heads, ffn, context;
     int64_t vocab, classes, image[3]; /* [channels, height, width]; 0: from the data */
     int64_t patch;
-    bool tied;
+    bool tied; /* llama */
     double dropout, norm_eps, rope_theta;
 } weft_job_model;
 

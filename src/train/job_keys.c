@@ -51,9 +51,6 @@ bool wefti_job_row_auto(const wefti_job_row *row) {
     return !strcmp(row->default_text, "auto");
 }
 
-const char *weft_family_text(weft_family family) {
-    return (unsigned)family < WEFT_FAMILIES ? families[family] : "?";
-}
 const char *weft_format_text(weft_format format) {
     return (unsigned)format < WEFT_FORMATS ? formats[format] : "?";
 }

@@ -1,0 +1,85 @@
+/* The frame of the `weft` command: a table of verbs, and for each verb a table of options from
+ * which both the parsing and the help text come. The command sees the public interface only.
+ *
+ * Exit codes: 0 done, 1 failed, 2 used wrongly, 130 and 143 stopped by SIGINT and SIGTERM. */
+#ifndef WEFT_CLI_H
+#define WEFT_CLI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "weft/status.h"
+
+enum { CLI_DONE = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
+
+typedef enum cli_kind {
+    CLI_FLAG,    /* bool, no value */
+    CLI_TEXT,    /* const char *, borrowed from argv */
+    CLI_INTEGER, /* int64_t */
+    CLI_REAL,    /* double */
+} cli_kind;
+
+/* One option. `offset` is the place of its value in the verb's own struct; min and max bound
+ * numbers. */
+typedef struct cli_option {
+    const char *name, *placeholder; /* "tokens", "N" for --tokens N; no placeholder for flags */
+    cli_kind kind;
+    size_t offset;
+    double min, max;
+    const char *help;
+} cli_option;
+
+typedef struct cli_verb {
+    const char *name, *summary, *usage, *example, *notes; /* notes may be NULL */
+    const cli_option *options;                            /* ends with a NULL name */
+    int (*run)(const struct cli_verb *verb, int count, char **words);
+} cli_verb;
+
+#define CLI_VERBS(X) X(train) X(info) X(checkpoint)
+#define CLI_VERB_DECLARE(name) extern const cli_verb cli_##name;
+CLI_VERBS(CLI_VERB_DECLARE)
+
+/* Read the words behind the verb into `values`; what is no option stays, in order, in
+ * words[0..*out_count-1]. False when the verb is over: help was shown or the words were wrong; then
+ * *out_exit is the exit code. */
+bool cli_parse(const cli_verb *verb, int count, char **words, void *values, int *out_count,
+               int *out_exit);
+
+/* Say what is wrong with the words and how to get help. Returns CLI_USAGE. */
+int cli_usage(const cli_verb *verb, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Print "weft: <the library's message>", with WEFT_TRACE=1 its trail too. Returns CLI_FAILED. */
+int cli_failed(void);
+
+/* The word of a NULL-terminated list that is nearest to `word`, NULL when none is near. */
+const char *cli_nearest(const char *word, const char *const *words);
+
+void cli_show_keys(void); /* the keys of a job file, in Markdown */
+
+/* --- terminal.c: colours and progress on terminals only --- */
+bool cli_is_terminal(FILE *stream); /* and NO_COLOR is not set */
+const char *cli_bold(FILE *stream);
+const char *cli_dim(FILE *stream);
+const char *cli_plain(FILE *stream); /* ends bold or dim; all are "" off terminals */
+
+/* --- json.c: one JSON object a line, written as it comes --- */
+typedef struct cli_json {
+    FILE *stream;
+    bool first;
+} cli_json;
+void cli_json_begin(cli_json *json, FILE *stream);
+void cli_json_text(cli_json *json, const char *key, const char *value); /* NULL value: null */
+void cli_json_integer(cli_json *json, const char *key, int64_t value);
+void cli_json_real(cli_json *json, const char *key, double value); /* not finite: null */
+void cli_json_bool(cli_json *json, const char *key, bool value);
+void cli_json_object(cli_json *json, const char *key);
+void cli_json_array(cli_json *json, const char *key); /* values inside: key NULL */
+void cli_json_close(cli_json *json, char bracket);    /* '}' or ']' */
+void cli_json_end(cli_json *json);                    /* the closing brace, newline, flush */
+
+/* "12.3 GiB", "1.2 GFLOP/s": a number with three digits and a prefix, into the caller's buffer. */
+const char *cli_bytes(double bytes, char out[32]);                     /* binary prefixes */
+const char *cli_amount(double amount, const char *unit, char out[32]); /* decimal prefixes */
+
+#endif

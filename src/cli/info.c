@@ -1,0 +1,84 @@
+/* `weft info`: what is built in, what the machine has, and how fast it was measured to be. */
+#include "cli.h"
+#include "weft/info.h"
+
+typedef struct info_options {
+    bool json, quick;
+    int64_t threads;
+} info_options;
+
+static const cli_option options[] = {
+    {"quick", NULL, CLI_FLAG, offsetof(info_options, quick), 0, 0, "measure nothing"},
+    {"threads", "N", CLI_INTEGER, offsetof(info_options, threads), 1, 1024,
+     "measure with N threads (all cores)"},
+    {"json", NULL, CLI_FLAG, offsetof(info_options, json), 0, 0, "one JSON object"},
+    {0},
+};
+
+static void print_json(const weft_info *info, const weft_rates *rates) {
+    cli_json json;
+    cli_json_begin(&json, stdout);
+    cli_json_text(&json, "version", weft_version());
+    cli_json_text(&json, "compiler", info->compiler);
+    cli_json_object(&json, "built_in");
+    for (int i = 0; i < info->component_count; i++)
+        cli_json_bool(&json, info->components[i].name, info->components[i].built_in);
+    cli_json_close(&json, '}');
+    cli_json_text(&json, "processor", info->processor);
+    cli_json_text(&json, "features", info->features);
+    cli_json_text(&json, "isa", info->isa);
+    cli_json_integer(&json, "cores", info->cores);
+    cli_json_integer(&json, "memory_bytes", info->memory_bytes);
+    cli_json_integer(&json, "memory_free_bytes", info->memory_free_bytes);
+    if (rates) {
+        cli_json_object(&json, "measured");
+        cli_json_integer(&json, "threads", rates->threads);
+        cli_json_real(&json, "matmul_f32_flops", rates->matmul_f32);
+        cli_json_real(&json, "matmul_bf16_flops", rates->matmul_bf16);
+        cli_json_real(&json, "copy_bytes_per_second", rates->copy);
+        cli_json_close(&json, '}');
+    }
+    cli_json_end(&json);
+}
+
+static void print_text(const weft_info *info, const weft_rates *rates) {
+    char a[32], b[32];
+    printf("%sweft %s%s, built with %s\n", cli_bold(stdout), weft_version(), cli_plain(stdout),
+           info->compiler);
+    for (int i = 0; i < info->component_count; i++)
+        printf("  %-10s %-9s %s\n", info->components[i].name,
+               info->components[i].built_in ? "built in" : "left out", info->components[i].purpose);
+    printf("processor  %s\n", *info->processor ? info->processor : "unknown");
+    printf("  features %s\n", *info->features ? info->features : "none of use here");
+    printf("  kernels  %s\n", info->isa);
+    printf("  cores    %d\n", info->cores);
+    printf("memory     %s, %s free\n", cli_bytes((double)info->memory_bytes, a),
+           cli_bytes((double)info->memory_free_bytes, b));
+    if (!rates) return;
+    printf("measured   with %d thread%s\n", rates->threads, rates->threads == 1 ? "" : "s");
+    printf("  matmul   %s in f32, %s in bf16\n", cli_amount(rates->matmul_f32, "FLOP/s", a),
+           cli_amount(rates->matmul_bf16, "FLOP/s", b));
+    printf("  copy     %s\n", cli_amount(rates->copy, "B/s", a));
+}
+
+static int run(const cli_verb *verb, int count, char **words) {
+    info_options values = {0};
+    int code, left;
+    if (!cli_parse(verb, count, words, &values, &left, &code)) return code;
+    if (left) return cli_usage(verb, "info takes no arguments; there is '%s'", words[0]);
+    weft_info info;
+    weft_info_get(&info);
+    weft_rates rates = {0};
+    if (!values.quick && weft_info_measure((int)values.threads, &rates) < 0) return cli_failed();
+    (values.json ? print_json : print_text)(&info, values.quick ? NULL : &rates);
+    return CLI_DONE;
+}
+
+const cli_verb cli_info = {
+    .name = "info",
+    .summary = "show this build, this machine, and its measured speed",
+    .usage = "info [--quick] [--threads N] [--json]",
+    .example = "weft info --threads 2",
+    .options = options,
+    .run = run,
+};

@@ -1,0 +1,63 @@
+/* `weft`: finds the verb and hands it its words. */
+#include "cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "weft/info.h"
+
+#define VERB_ROW(name) &cli_##name,
+static const cli_verb *const verbs[] = {CLI_VERBS(VERB_ROW) NULL};
+#undef VERB_ROW
+
+static void show_help(FILE *stream) {
+    fprintf(stream, "%sweft%s %s: distributed training\n\nusage: weft VERB ...\n\n",
+            cli_bold(stream), cli_plain(stream), weft_version());
+    for (const cli_verb *const *v = verbs; *v; v++)
+        fprintf(stream, "  %-12s %s\n", (*v)->name, (*v)->summary);
+    fprintf(stream, "\n`weft VERB --help` shows a verb's options and an example.\n");
+}
+
+int cli_failed(void) {
+    const char *trace = getenv("WEFT_TRACE"), *message = weft_error_message();
+    fprintf(stderr, "weft: %s\n", *message ? message : "failed without a message");
+    if (trace && !strcmp(trace, "1")) fprintf(stderr, "%s\n", weft_error_trail());
+    return CLI_FAILED;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) {
+        show_help(stderr);
+        return CLI_USAGE;
+    }
+    const char *word = argv[1];
+    if (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help")) {
+        show_help(stdout);
+        return CLI_DONE;
+    }
+    if (!strcmp(word, "--version")) {
+        printf("weft %s\n", weft_version());
+        return CLI_DONE;
+    }
+    const char *names[sizeof verbs / sizeof *verbs];
+    int count = 0;
+    for (const cli_verb *const *v = verbs; *v; v++) {
+        if (!strcmp(word, (*v)->name)) {
+            int code = (*v)->run(*v, argc - 2, argv + 2);
+            /* Output that did not reach its file is a failure, even when all else went well. */
+            if ((fflush(stdout) || ferror(stdout)) && code == CLI_DONE) {
+                fprintf(stderr, "weft: cannot write the output\n");
+                return CLI_FAILED;
+            }
+            return code;
+        }
+        names[count++] = (*v)->name;
+    }
+    names[count] = NULL;
+    const char *near = cli_nearest(word, names);
+    fprintf(stderr, "weft: unknown verb '%s'", word);
+    if (near) fprintf(stderr, "; did you mean '%s'?", near);
+    fprintf(stderr, "\n");
+    show_help(stderr);
+    return CLI_USAGE;
+}

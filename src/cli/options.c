@@ -1,0 +1,168 @@
+/* Options of a verb: parsing, help and complaints, all from the verb's table. */
+#include "cli.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Edit distance with adjacent swaps counted once; words longer than the table are never near.
+ * Source: Damerau, "A technique for computer detection and correction of spelling errors", CACM
+ * 7(3), 1964. */
+enum { NEAR_LENGTH = 32 };
+static int distance(const char *a, const char *b) {
+    size_t n = strlen(a), m = strlen(b);
+    if (n > NEAR_LENGTH || m > NEAR_LENGTH) return NEAR_LENGTH;
+    int d[NEAR_LENGTH + 1][NEAR_LENGTH + 1];
+    for (size_t i = 0; i <= n; i++) d[i][0] = (int)i;
+    for (size_t j = 0; j <= m; j++) d[0][j] = (int)j;
+    for (size_t i = 1; i <= n; i++) {
+        for (size_t j = 1; j <= m; j++) {
+            int best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            if (d[i - 1][j] + 1 < best) best = d[i - 1][j] + 1;
+            if (d[i][j - 1] + 1 < best) best = d[i][j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+                d[i - 2][j - 2] + 1 < best)
+                best = d[i - 2][j - 2] + 1;
+            d[i][j] = best;
+        }
+    }
+    return d[n][m];
+}
+
+const char *cli_nearest(const char *word, const char *const *words) {
+    const char *best = NULL;
+    int limit = (int)strlen(word) / 3, least = limit > 2 ? limit + 1 : 3;
+    for (; *words; words++) {
+        int d = distance(word, *words);
+        if (d < least) {
+            least = d;
+            best = *words;
+        }
+    }
+    return best;
+}
+
+int cli_usage(const cli_verb *verb, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    fputs("weft: ", stderr);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fprintf(stderr, "\nusage: weft %s\nSee `weft %s --help`.\n", verb->usage, verb->name);
+    return CLI_USAGE;
+}
+
+static void show_help(const cli_verb *verb) {
+    printf("%sweft %s%s: %s\n\nusage: weft %s\n", cli_bold(stdout), verb->name, cli_plain(stdout),
+           verb->summary, verb->usage);
+    printf("\noptions:\n");
+    for (const cli_option *o = verb->options; o->name; o++) {
+        char left[64];
+        snprintf(left, sizeof left, "--%s%s%s", o->name, o->placeholder ? " " : "",
+                 o->placeholder ? o->placeholder : "");
+        printf("  %-22s %s\n", left, o->help);
+    }
+    printf("  %-22s %s\n", "--help", "show this text");
+    if (verb->notes) printf("\n%s\n", verb->notes);
+    printf("\nexample:\n  %s\n", verb->example);
+}
+
+static const cli_option *find(const cli_verb *verb, const char *name, size_t length) {
+    for (const cli_option *o = verb->options; o->name; o++)
+        if (strlen(o->name) == length && memcmp(o->name, name, length) == 0) return o;
+    return NULL;
+}
+
+static int unknown_option(const cli_verb *verb, const char *name, size_t length) {
+    const char *names[64];
+    int known = 0;
+    for (const cli_option *o = verb->options; o->name && known < 62; o++) names[known++] = o->name;
+    names[known++] = "help";
+    names[known] = NULL;
+    char word[NEAR_LENGTH + 2];
+    snprintf(word, sizeof word, "%.*s", (int)length, name);
+    const char *near = cli_nearest(word, names);
+    if (near)
+        return cli_usage(verb, "unknown option --%.*s; did you mean --%s?", (int)length, name,
+                         near);
+    return cli_usage(verb, "unknown option --%.*s", (int)length, name);
+}
+
+/* Store one value; 0, or the exit code after a complaint. */
+static int store(const cli_verb *verb, const cli_option *o, const char *text, void *values) {
+    char *at = (char *)values + o->offset, *end;
+    errno = 0;
+    switch (o->kind) {
+    case CLI_FLAG:
+        *(bool *)(void *)at = true;
+        return 0;
+    case CLI_TEXT:
+        memcpy(at, &text, sizeof text);
+        return 0;
+    case CLI_INTEGER: {
+        long long value = strtoll(text, &end, 10);
+        if (end == text || *end)
+            return cli_usage(verb, "--%s takes a whole number, not '%s'", o->name, text);
+        if (errno || (double)value < o->min || (double)value > o->max)
+            return cli_usage(verb, "--%s must be from %.0f to %.0f; it is %s", o->name, o->min,
+                             o->max, text);
+        *(int64_t *)(void *)at = value;
+        return 0;
+    }
+    case CLI_REAL: {
+        double value = strtod(text, &end);
+        if (end == text || *end || !isfinite(value))
+            return cli_usage(verb, "--%s takes a number, not '%s'", o->name, text);
+        if (value < o->min || value > o->max)
+            return cli_usage(verb, "--%s must be from %g to %g; it is %s", o->name, o->min, o->max,
+                             text);
+        *(double *)(void *)at = value;
+        return 0;
+    }
+    }
+    return 0;
+}
+
+bool cli_parse(const cli_verb *verb, int count, char **words, void *values, int *out_count,
+               int *out_exit) {
+    int kept = 0;
+    bool options = true;
+    for (int i = 0; i < count; i++) {
+        char *word = words[i];
+        if (options && (!strcmp(word, "--help") || !strcmp(word, "-h"))) {
+            show_help(verb);
+            *out_exit = CLI_DONE;
+            return false;
+        }
+        if (options && !strcmp(word, "--")) {
+            options = false;
+        } else if (options && !strncmp(word, "--", 2)) {
+            const char *name = word + 2, *equals = strchr(name, '='), *value = NULL;
+            size_t length = equals ? (size_t)(equals - name) : strlen(name);
+            const cli_option *o = find(verb, name, length);
+            if (!o)
+                *out_exit = unknown_option(verb, name, length);
+            else if (o->kind == CLI_FLAG && equals)
+                *out_exit = cli_usage(verb, "--%s takes no value", o->name);
+            else if (o->kind != CLI_FLAG && !equals && i + 1 == count)
+                *out_exit = cli_usage(verb, "--%s needs a value: --%s %s", o->name, o->name,
+                                      o->placeholder);
+            else {
+                if (o->kind != CLI_FLAG) value = equals ? equals + 1 : words[++i];
+                *out_exit = store(verb, o, value, values);
+                if (*out_exit == 0) continue;
+            }
+            return false;
+        } else if (options && word[0] == '-' && word[1]) {
+            *out_exit =
+                cli_usage(verb, "unknown option %s; options are written out, as --help", word);
+            return false;
+        } else {
+            words[kept++] = word;
+        }
+    }
+    *out_count = kept;
+    return true;
+}

@@ -1,0 +1,45 @@
+/* Colours on terminals, and numbers as people read them. */
+#include "cli.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+bool cli_is_terminal(FILE *stream) {
+    const char *no_color = getenv("NO_COLOR");
+    return isatty(fileno(stream)) && !(no_color && *no_color);
+}
+
+const char *cli_bold(FILE *stream) {
+    return cli_is_terminal(stream) ? "\033[1m" : "";
+}
+const char *cli_dim(FILE *stream) {
+    return cli_is_terminal(stream) ? "\033[2m" : "";
+}
+const char *cli_plain(FILE *stream) {
+    return cli_is_terminal(stream) ? "\033[0m" : "";
+}
+
+static const char *scaled(double amount, double base, const char *const *prefixes, const char *unit,
+                          char out[32]) {
+    int i = 0;
+    while (fabs(amount) >= base * 0.9995 && prefixes[i + 1]) {
+        amount /= base;
+        i++;
+    }
+    int digits = fabs(amount) >= 99.95 || (i == 0 && amount == floor(amount)) ? 0
+                 : fabs(amount) >= 9.995                                      ? 1
+                                                                              : 2;
+    snprintf(out, 32, "%.*f %s%s", digits, amount, prefixes[i], unit);
+    return out;
+}
+
+const char *cli_bytes(double bytes, char out[32]) {
+    static const char *const prefixes[] = {"", "Ki", "Mi", "Gi", "Ti", "Pi", NULL};
+    return scaled(bytes, 1024.0, prefixes, "B", out);
+}
+
+const char *cli_amount(double amount, const char *unit, char out[32]) {
+    static const char *const prefixes[] = {"", "k", "M", "G", "T", "P", NULL};
+    return scaled(amount, 1000.0, prefixes, unit, out);
+}

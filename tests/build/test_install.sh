@@ -1,0 +1,62 @@
+#!/bin/sh
+# An installed weft: a program built with nothing but pkg-config, and one built with CMake, compile and start, also
+# after the installed tree was moved.
+set -eu
+command -v pkg-config >/dev/null || { echo "skipped: no pkg-config"; exit 77; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cmake --install "$WEFT_BUILD_DIR" --prefix "$work/first" >"$work/log" || { cat "$work/log"; exit 1; }
+mv "$work/first" "$work/moved"
+"$work/moved/bin/weft" --version
+
+cat >"$work/hello.c" <<'END'
+#include <stdio.h>
+#include <string.h>
+
+#include "weft/info.h"
+#include "weft/job.h"
+
+int main(void) {
+    weft_job *job;
+    const char *words[] = {"train.steps=3"};
+    if (weft_job_load(NULL, words, 1, &job) < 0) return 1;
+    printf("weft %s, %d steps\n", weft_version(), (int)job->train.steps);
+    int equal = strcmp(weft_version(), WEFT_VERSION) == 0 && job->train.steps == 3;
+    weft_job_free(job);
+    return !equal;
+}
+END
+PKG_CONFIG_PATH=$(dirname "$(find "$work/moved" -name weft.pc)")
+export PKG_CONFIG_PATH
+[ "$(pkg-config --modversion weft)" = "$("$work/moved/bin/weft" --version | cut -d' ' -f2)" ]
+# shellcheck disable=SC2046
+${CC:-cc} -Wall -Werror "$work/hello.c" $(pkg-config --cflags --libs weft) -o "$work/hello"
+"$work/hello"
+# The same with the static library alone.
+archive=$(find "$work/moved" -name libweft.a)
+# shellcheck disable=SC2046
+${CC:-cc} "$work/hello.c" $(pkg-config --cflags weft) "$archive" \
+    $(pkg-config --static --libs weft | tr ' ' '\n' | grep -v -e '-lweft' -e rpath) -o "$work/hello_static"
+"$work/hello_static"
+# Headers stand alone, in C and (where a compiler is there) in C++.
+for header in "$work"/moved/include/weft/*.h; do
+    echo "#include \"weft/$(basename "$header")\"" >"$work/one.c"
+    # shellcheck disable=SC2046
+    ${CC:-cc} -std=c17 -Wall -Wextra -Wpedantic -Werror -fsyntax-only $(pkg-config --cflags weft) "$work/one.c"
+    if command -v c++ >/dev/null; then
+        # shellcheck disable=SC2046
+        c++ -std=c++17 -Wall -Wextra -Werror -fsyntax-only $(pkg-config --cflags weft) -x c++ "$work/one.c"
+    fi
+done
+cat >"$work/CMakeLists.txt" <<'END'
+cmake_minimum_required(VERSION 3.18)
+project(hello C)
+find_package(weft REQUIRED)
+add_executable(hello hello.c)
+target_link_libraries(hello weft::weft)
+END
+if ! { cmake -S "$work" -B "$work/b" -DCMAKE_PREFIX_PATH="$work/moved" && cmake --build "$work/b"; } >"$work/log" 2>&1; then
+    cat "$work/log"
+    exit 1
+fi
+"$work/b/hello"

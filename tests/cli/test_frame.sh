@@ -1,0 +1,58 @@
+#!/bin/sh
+# The frame of the command: help, unknown words, exit codes, JSON, and nothing coloured in a pipe.
+set -u
+weft=$WEFT_BIN
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0
+
+# expect CODE 'text that the output holds' words...
+expect() {
+    code=$1 text=$2
+    shift 2
+    "$weft" "$@" >"$work/out" 2>&1
+    got=$?
+    if [ $got != "$code" ] || ! grep -qF -- "$text" "$work/out"; then
+        echo "weft $*: exit $got, expected $code and '$text'; output:"
+        cat "$work/out"
+        failed=1
+    fi
+}
+
+expect 0 'usage: weft VERB' --help
+expect 2 'usage: weft VERB'
+expect 0 'weft ' --version
+expect 2 "did you mean 'train'?" trian
+expect 2 "unknown verb 'xyzzy'" xyzzy
+for verb in $("$weft" --help | sed -n 's/^  \([a-z]*\) .*/\1/p'); do
+    expect 0 'example:' "$verb" --help
+    expect 2 'did you mean --help?' "$verb" --hlep
+    expect 2 'unknown option -j' "$verb" -j
+    expect 0 '--json' "$verb" --help
+done
+expect 2 '--threads needs a value' info --threads
+expect 2 '--threads takes a whole number' info --threads two
+expect 2 '--threads must be from 1 to 1024; it is 0' info --threads=0
+expect 2 '--quick takes no value' info --quick=1
+expect 2 "there is 'x'" info x
+expect 0 '"version":' info --quick --json
+expect 0 'kernels' info --quick
+expect 2 'needs a job file' train
+expect 2 'two job files' train a.yaml b.yaml
+expect 1 'weft: ' train "$work/none.yaml"
+expect 1 "did you mean 'steps'?" train train.step=5
+expect 0 'steps: 7' train train.steps=7 --job
+expect 2 'it can verify' checkpoint verfy x
+expect 2 'takes one path' checkpoint verify
+expect 1 "$work/none" checkpoint inspect "$work/none"
+
+# The trail appears only when asked for.
+"$weft" train train.step=5 2>&1 | grep -q 'job.c:' && { echo "trail without WEFT_TRACE"; failed=1; }
+WEFT_TRACE=1 "$weft" train train.step=5 2>&1 | grep -q 'job.c:' || { echo "no trail with WEFT_TRACE=1"; failed=1; }
+# Piped output has no escape sequences; a full disk is an error.
+"$weft" --help | grep -q "$(printf '\033')" && { echo "colours in a pipe"; failed=1; }
+if [ -e /dev/full ] && "$weft" train --keys >/dev/full 2>/dev/null; then
+    echo "unwritten output was not an error"
+    failed=1
+fi
+exit $failed
