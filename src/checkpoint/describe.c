@@ -49,9 +49,10 @@ static void json_pairs(wefti_text *t, const char *key, const wefti_checkpoint_pa
 static void add_tensor(wefti_text *t, bool json, bool first, const char *name, const char *role,
                        const char *dtype, const weft_desc *desc, int64_t bytes) {
     if (!json) {
-        const char *shape = desc->rank < 0 ? dtype : wefti_desc_text(desc).text;
+        wefti_shape_text shape = wefti_desc_text(desc);
         char size[32];
-        wefti_text_add(t, "  %-48s %-24s %12s", name, shape, wefti_bytes_text(bytes, size));
+        wefti_text_add(t, "  %-48s %-24s %12s", name,
+                       desc->rank < 0 ? dtype : shape.text, wefti_bytes_text(bytes, size));
         wefti_text_add(t, role ? "  %s\n" : "\n", role);
         return;
     }
