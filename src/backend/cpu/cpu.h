@@ -5,7 +5,11 @@
 #define WEFTI_CPU_H
 
 #include "backend/backend.h"
+#define wefti_in wefti_src
+#define wefti_out wefti_dst
 #include "backend/cpu/kernels.h"
+#undef wefti_in
+#undef wefti_out
 #include "base/memory.h"
 
 typedef weft_status wefti_cpu_prepare(const weft_node *n, const wefti_prepare *options,
@@ -88,11 +92,11 @@ extern const wefti_backend wefti_backend_cpu;
 static inline bool wefti_cpu_is_real(const weft_desc *d) {
     return d->dtype == WEFT_F32 || d->dtype == WEFT_BF16;
 }
-static inline wefti_in wefti_cpu_in(const void *data, const weft_desc *d) {
-    return (wefti_in){data, d ? d->dtype : WEFT_F32};
+static inline wefti_src wefti_cpu_in(const void *data, const weft_desc *d) {
+    return (wefti_src){data, d ? d->dtype : WEFT_F32};
 }
-static inline wefti_out wefti_cpu_out(void *data, const weft_desc *d) {
-    return (wefti_out){data, d ? d->dtype : WEFT_F32};
+static inline wefti_dst wefti_cpu_out(void *data, const weft_desc *d) {
+    return (wefti_dst){data, d ? d->dtype : WEFT_F32};
 }
 /* Product of shape[begin..end). */
 static inline int64_t wefti_cpu_span(const weft_desc *d, int begin, int end) {

@@ -1,0 +1,285 @@
+/* Attention, rotary positions, key/value caches. */
+#include <math.h>
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+
+typedef struct attention_kernel {
+    wefti_kernel base;
+    const wefti_kernels *kernels;
+    const weft_node *node;
+    wefti_attention_shape shape;
+    weft_dtype q, k, v, o, d_o;
+    int mask, position; /* operand numbers, -1: absent */
+    int64_t lse_heads;
+} attention_kernel;
+
+static wefti_attention_strides dense(int64_t seq, int64_t heads, int64_t dim) {
+    return (wefti_attention_strides){seq * heads * dim, heads * dim, dim};
+}
+
+/* The shape with what only a run knows: mask, position, random numbers. */
+static wefti_attention_shape shape_now(const attention_kernel *k, const wefti_run *run,
+                                       const void *const *in) {
+    wefti_attention_shape s = k->shape;
+    if (k->mask >= 0) s.mask.data = in[k->mask];
+    if (k->position >= 0) s.q_offset = ((const int32_t *)in[k->position])[0];
+    if (s.dropout > 0) {
+        s.seed = run->random.seed;
+        s.stream = wefti_random_stream(&run->random, k->node);
+        s.batch_base = run->random.row_offset;
+    }
+    return s;
+}
+
+static weft_status run_attention(const wefti_kernel *kernel, const wefti_run *run,
+                                 const void *const *in, void *const *out, void *workspace) {
+    const attention_kernel *k = (const attention_kernel *)kernel;
+    wefti_attention_shape s = shape_now(k, run, in);
+    wefti_attention_args a = {.shape = s,
+                              .q = {in[0], k->q},
+                              .k = {in[1], k->k},
+                              .v = {in[2], k->v},
+                              .q_strides = dense(s.q_len, s.q_heads, s.dim),
+                              .k_strides = dense(s.k_len, s.kv_heads, s.dim),
+                              .v_strides = dense(s.k_len, s.kv_heads, s.dim),
+                              .o = {out[0], k->o},
+                              .o_strides = dense(s.q_len, s.q_heads, s.dim),
+                              .lse = out[1],
+                              .workspace = workspace};
+    k->kernels->attention(run->pool, &a);
+    return WEFT_OK;
+}
+
+static weft_status run_attention_grad(const wefti_kernel *kernel, const wefti_run *run,
+                                      const void *const *in, void *const *out, void *workspace) {
+    const attention_kernel *k = (const attention_kernel *)kernel;
+    wefti_attention_shape s = shape_now(k, run, in);
+    wefti_attention_strides sq = dense(s.q_len, s.q_heads, s.dim),
+                            sk = dense(s.k_len, s.kv_heads, s.dim);
+    wefti_attention_backward_args a = {.shape = s,
+                                       .q = {in[0], k->q},
+                                       .k = {in[1], k->k},
+                                       .v = {in[2], k->v},
+                                       .o = {in[3], k->o},
+                                       .d_o = {in[5], k->d_o},
+                                       .q_strides = sq,
+                                       .k_strides = sk,
+                                       .v_strides = sk,
+                                       .o_strides = sq,
+                                       .do_strides = sq,
+                                       .lse = in[4],
+                                       .dq = {out[0], k->q},
+                                       .dk = {out[1], k->k},
+                                       .dv = {out[2], k->v},
+                                       .dq_strides = sq,
+                                       .dk_strides = sk,
+                                       .dv_strides = sk,
+                                       .workspace = workspace};
+    k->kernels->attention_backward(run->pool, &a);
+    return WEFT_OK;
+}
+
+/* What forward and backward share: operands q, k, v first; mask and position at the given numbers.
+ */
+static weft_status common(const weft_node *n, int mask, int position, const char *label,
+                          weft_status (*run)(const wefti_kernel *, const wefti_run *,
+                                             const void *const *, void *const *, void *),
+                          attention_kernel **out) {
+    const weft_desc *q = wefti_in(n, 0), *key = wefti_in(n, 1), *v = wefti_in(n, 2);
+    const weft_desc *m = n->inputs > mask ? wefti_in(n, mask) : NULL;
+    const weft_desc *p = n->inputs > position ? wefti_in(n, position) : NULL;
+    if (!wefti_cpu_is_real(q) || !wefti_cpu_is_real(key) || !wefti_cpu_is_real(v) ||
+        q->shape[3] > 256 || (p && p->dtype != WEFT_I32))
+        return WEFT_E_NO_IMPL;
+    if (m && m->dtype != WEFT_F32 && m->dtype != WEFT_BF16 && m->dtype != WEFT_BOOL)
+        return WEFT_E_NO_IMPL;
+    wefti_kernel *base;
+    WEFT_TRY(wefti_cpu_kernel(sizeof(attention_kernel), label, run, &base));
+    attention_kernel *k = (attention_kernel *)base;
+    wefti_attention_shape *s = &k->shape;
+    k->kernels = wefti_kernels_best();
+    k->node = n;
+    s->batch = q->shape[0];
+    s->q_len = q->shape[1];
+    s->q_heads = q->shape[2];
+    s->dim = q->shape[3];
+    s->k_len = key->shape[1];
+    s->kv_heads = key->shape[2];
+    s->scale = (float)wefti_attr_float(n, "scale");
+    if (s->scale == 0.0f) s->scale = (float)(1.0 / sqrt((double)s->dim));
+    s->causal = wefti_attr_int(n, "causal") != 0;
+    s->q_offset = s->k_len - s->q_len;
+    s->dropout = (float)wefti_attr_float(n, "dropout");
+    s->heads_total = s->q_heads;
+    s->q_total = s->q_len;
+    s->k_total = s->k_len;
+    k->mask = m ? mask : -1;
+    k->position = p ? position : -1;
+    if (m) {
+        s->mask.dtype = m->dtype;
+        int64_t strides[WEFT_MAX_RANK];
+        wefti_strides(m, strides);
+        s->mask_batch = m->shape[0] == 1 ? 0 : strides[0];
+        s->mask_head = m->shape[1] == 1 ? 0 : strides[1];
+        s->mask_row = m->shape[2] == 1 ? 0 : strides[2];
+        if (m->shape[3] != s->k_len) {
+            wefti_kernel_destroy(base);
+            return WEFT_E_NO_IMPL;
+        }
+    }
+    k->q = q->dtype;
+    k->k = key->dtype;
+    k->v = v->dtype;
+    *out = k;
+    return WEFT_OK;
+}
+
+weft_status wefti_cpu_attention(const weft_node *n, const wefti_prepare *options,
+                                wefti_kernel **out) {
+    if (options->accumulate) return WEFT_E_NO_IMPL;
+    attention_kernel *k;
+    WEFT_TRY(common(n, 3, 4, "attention", run_attention, &k));
+    k->o = wefti_out(n, 0)->dtype;
+    k->base.workspace_bytes = (int64_t)wefti_attention_workspace_bytes(&k->shape, options->threads);
+    *out = &k->base;
+    return WEFT_OK;
+}
+
+/* (q, k, v, o, lse, do, mask?, position?) -> dq, dk, dv */
+weft_status wefti_cpu_attention_grad(const weft_node *n, const wefti_prepare *options,
+                                     wefti_kernel **out) {
+    if (options->accumulate) return WEFT_E_NO_IMPL;
+    attention_kernel *k;
+    WEFT_TRY(common(n, 6, 7, "attention", run_attention_grad, &k));
+    k->o = wefti_in(n, 3)->dtype;
+    k->d_o = wefti_in(n, 5)->dtype;
+    k->base.workspace_bytes =
+        (int64_t)wefti_attention_backward_workspace_bytes(&k->shape, options->threads);
+    *out = &k->base;
+    return WEFT_OK;
+}
+
+/* ---- rope(x, position?), rope_grad(dy, position?) ---- */
+
+typedef struct rope_kernel {
+    wefti_kernel base;
+    const wefti_kernels *kernels;
+    int64_t batch, seq, heads, dim;
+    double theta;
+    weft_dtype x, y;
+    bool inverse, has_position;
+    float *table; /* cos, then sin: [seq, dim / 2] each, for position 0 */
+} rope_kernel;
+
+static weft_status run_rope(const wefti_kernel *kernel, const wefti_run *run, const void *const *in,
+                            void *const *out, void *workspace) {
+    const rope_kernel *k = (const rope_kernel *)kernel;
+    int64_t half = k->dim / 2;
+    float *cos_table = k->table, *sin_table = k->table + k->seq * half;
+    if (k->has_position) { /* few rows, anywhere: tables of their own */
+        cos_table = workspace;
+        sin_table = cos_table + k->seq * half;
+        double start = (double)((const int32_t *)in[1])[0];
+        for (int64_t t = 0; t < k->seq; t++)
+            for (int64_t i = 0; i < half; i++) {
+                double angle =
+                    (start + (double)t) * pow(k->theta, -2.0 * (double)i / (double)k->dim);
+                cos_table[t * half + i] = (float)cos(angle);
+                sin_table[t * half + i] = (float)sin(angle);
+            }
+    }
+    wefti_rope_args a = {.x = {in[0], k->x},
+                         .y = {out[0], k->y},
+                         .batch = k->batch,
+                         .seq = k->seq,
+                         .heads = k->heads,
+                         .dim = k->dim,
+                         .rotary = k->dim,
+                         .x_strides = {k->seq * k->heads * k->dim, k->heads * k->dim, k->dim},
+                         .y_strides = {k->seq * k->heads * k->dim, k->heads * k->dim, k->dim},
+                         .cos = cos_table,
+                         .sin = sin_table,
+                         .inverse = k->inverse};
+    k->kernels->rope(run->pool, &a);
+    return WEFT_OK;
+}
+
+static void destroy_rope(wefti_kernel *kernel) {
+    wefti_free(((rope_kernel *)kernel)->table);
+    wefti_free(kernel);
+}
+
+weft_status wefti_cpu_rope(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
+    const weft_desc *x = wefti_in(n, 0), *p = n->inputs > 1 ? wefti_in(n, 1) : NULL;
+    if (options->accumulate || !wefti_cpu_is_real(x) || (p && p->dtype != WEFT_I32) ||
+        x->shape[3] % 2)
+        return WEFT_E_NO_IMPL;
+    wefti_kernel *base;
+    WEFT_TRY(wefti_cpu_kernel(sizeof(rope_kernel), "rope", run_rope, &base));
+    rope_kernel *k = (rope_kernel *)base;
+    base->destroy = destroy_rope;
+    k->kernels = wefti_kernels_best();
+    k->batch = x->shape[0];
+    k->seq = x->shape[1];
+    k->heads = x->shape[2];
+    k->dim = x->shape[3];
+    k->theta = wefti_attr_float(n, "theta");
+    k->x = x->dtype;
+    k->y = wefti_out(n, 0)->dtype;
+    k->inverse = !strcmp(n->op->name, "rope_grad");
+    k->has_position = p != NULL;
+    int64_t floats = k->seq * (k->dim / 2);
+    if (p) {
+        base->workspace_bytes = floats * 8;
+    } else {
+        k->table = wefti_alloc((size_t)floats * 8);
+        if (!k->table) {
+            wefti_kernel_destroy(base);
+            WEFT_FAIL(WEFT_E_NOMEM, "no memory for the rotary table");
+        }
+        wefti_rope_table(k->seq, k->dim, k->theta, NULL, k->table, k->table + floats);
+    }
+    base->in_place = 0;
+    *out = base;
+    return WEFT_OK;
+}
+
+/* ---- cache_write(cache, x, position), in place ---- */
+
+typedef struct cache_kernel {
+    wefti_kernel base;
+    int64_t batch, length, seq, row_bytes;
+} cache_kernel;
+
+static weft_status run_cache(const wefti_kernel *kernel, const wefti_run *run,
+                             const void *const *in, void *const *out, void *workspace) {
+    const cache_kernel *k = (const cache_kernel *)kernel;
+    (void)run;
+    (void)workspace;
+    int64_t at = ((const int32_t *)in[2])[0];
+    WEFT_REQUIRE(at >= 0 && at + k->seq <= k->length, WEFT_E_SHAPE,
+                 "rows %lld to %lld do not fit a cache of %lld", (long long)at,
+                 (long long)(at + k->seq), (long long)k->length);
+    for (int64_t b = 0; b < k->batch; b++)
+        memcpy((unsigned char *)out[0] + (b * k->length + at) * k->row_bytes,
+               (const unsigned char *)in[1] + b * k->seq * k->row_bytes,
+               (size_t)(k->seq * k->row_bytes));
+    return WEFT_OK;
+}
+
+weft_status wefti_cpu_cache_write(const weft_node *n, const wefti_prepare *options,
+                                  wefti_kernel **out) {
+    const weft_desc *cache = wefti_in(n, 0), *x = wefti_in(n, 1);
+    if (options->accumulate || cache->dtype != x->dtype || wefti_in(n, 2)->dtype != WEFT_I32)
+        return WEFT_E_NO_IMPL;
+    wefti_kernel *base;
+    WEFT_TRY(wefti_cpu_kernel(sizeof(cache_kernel), "cache", run_cache, &base));
+    cache_kernel *k = (cache_kernel *)base;
+    k->batch = cache->shape[0];
+    k->length = cache->shape[1];
+    k->seq = x->shape[1];
+    k->row_bytes = wefti_cpu_span(cache, 2, cache->rank) * (int64_t)weft_dtype_bytes(cache->dtype);
+    *out = base;
+    return WEFT_OK;
+}

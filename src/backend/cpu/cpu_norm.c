@@ -1,0 +1,325 @@
+/* Normalisation, softmax and cross-entropy. */
+#include "backend/cpu/cpu.h"
+
+/* One kernel struct serves the family: what the node says, and which function of the table runs it.
+ */
+typedef struct norm_kernel {
+    wefti_kernel base;
+    const wefti_kernels *kernels;
+    int64_t rows, dim, ignore;
+    float eps, smoothing;
+    weft_dtype x, dy, y;
+    bool rms, log, has_beta, accumulate;
+    int64_t reduce_bytes;
+} norm_kernel;
+
+static weft_status new_kernel(const char *label,
+                              weft_status (*run)(const wefti_kernel *, const wefti_run *,
+                                                 const void *const *, void *const *, void *),
+                              const weft_desc *x, norm_kernel **out) {
+    wefti_kernel *base;
+    WEFT_TRY(wefti_cpu_kernel(sizeof(norm_kernel), label, run, &base));
+    norm_kernel *k = (norm_kernel *)base;
+    k->kernels = wefti_kernels_best();
+    k->rows = wefti_cpu_span(x, 0, x->rank - 1);
+    k->dim = x->shape[x->rank - 1];
+    k->x = k->y = k->dy = x->dtype;
+    *out = k;
+    return WEFT_OK;
+}
+
+static bool is_f32(const weft_desc *d) {
+    return !d || d->dtype == WEFT_F32;
+}
+
+/* ---- layer_norm(x, gamma, beta?) -> y, mean, rstd;  rms_norm(x, gamma) -> y, rstd ---- */
+
+static weft_status run_norm(const wefti_kernel *kernel, const wefti_run *run, const void *const *in,
+                            void *const *out, void *workspace) {
+    const norm_kernel *k = (const norm_kernel *)kernel;
+    (void)workspace;
+    wefti_norm_args a = {.x = {in[0], k->x},
+                         .gamma = in[1],
+                         .beta = k->has_beta ? in[2] : NULL,
+                         .y = {out[0], k->y},
+                         .mean = k->rms ? NULL : out[1],
+                         .rstd = k->rms ? out[1] : out[2],
+                         .rows = k->rows,
+                         .dim = k->dim,
+                         .eps = k->eps};
+    if (k->rms)
+        k->kernels->rms_norm(run->pool, &a);
+    else
+        k->kernels->layer_norm(run->pool, &a);
+    return WEFT_OK;
+}
+
+weft_status wefti_cpu_norm(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
+    const weft_desc *x = wefti_in(n, 0);
+    if (options->accumulate || !wefti_cpu_is_real(x) || !is_f32(wefti_in(n, 1)) ||
+        !is_f32(n->inputs > 2 ? wefti_in(n, 2) : NULL))
+        return WEFT_E_NO_IMPL;
+    norm_kernel *k;
+    WEFT_TRY(new_kernel("norm", run_norm, x, &k));
+    k->rms = n->op->name[0] == 'r';
+    k->has_beta = n->inputs > 2 && n->in[2] >= 0;
+    k->eps = (float)wefti_attr_float(n, "eps");
+    k->y = wefti_out(n, 0)->dtype;
+    *out = &k->base;
+    return WEFT_OK;
+}
+
+/* layer_norm_apply(x, gamma, beta?, mean, rstd), rms_norm_apply(x, gamma, rstd): y from known
+ * statistics, as an elementwise program with column and row operands. */
+typedef struct apply_kernel {
+    wefti_kernel base;
+    const wefti_kernels *kernels;
+    wefti_ew_program program;
+    int operand[5];
+} apply_kernel;
+
+static weft_status run_apply(const wefti_kernel *kernel, const wefti_run *run,
+                             const void *const *in, void *const *out, void *workspace) {
+    const apply_kernel *k = (const apply_kernel *)kernel;
+    (void)workspace;
+    wefti_elementwise_args a = {.program = &k->program, .out = {out[0]}};
+    for (int i = 0; i < k->program.inputs; i++) a.in[i] = in[k->operand[i]];
+    k->kernels->elementwise(run->pool, &a);
+    return WEFT_OK;
+}
+
+static void operand(apply_kernel *k, int number, weft_dtype dtype, wefti_ew_broadcast broadcast,
+                    int64_t inner) {
+    int i = k->program.inputs++;
+    k->operand[i] = number;
+    k->program.input[i] = (wefti_ew_input){.dtype = dtype, .broadcast = broadcast, .inner = inner};
+}
+
+static void code(wefti_ew_program *p, wefti_ew_op op, int dst, int a, int b, int c) {
+    p->code[p->instructions++] = (wefti_ew_instruction){
+        .op = (uint8_t)op, .dst = (uint8_t)dst, .a = (uint8_t)a, .b = (uint8_t)b, .c = (uint8_t)c};
+}
+
+weft_status wefti_cpu_norm_apply(const weft_node *n, const wefti_prepare *options,
+                                 wefti_kernel **out) {
+    const weft_desc *x = wefti_in(n, 0), *y = wefti_out(n, 0);
+    if (options->accumulate || !wefti_cpu_is_real(x)) return WEFT_E_NO_IMPL;
+    for (int i = 1; i < n->inputs; i++)
+        if (!is_f32(wefti_in(n, i))) return WEFT_E_NO_IMPL;
+    wefti_kernel *base;
+    WEFT_TRY(wefti_cpu_kernel(sizeof(apply_kernel), "norm", run_apply, &base));
+    apply_kernel *k = (apply_kernel *)base;
+    wefti_ew_program *p = &k->program;
+    k->kernels = wefti_kernels_best();
+    int64_t dim = x->shape[x->rank - 1];
+    bool rms = n->op->name[0] == 'r', beta = !rms && n->in[2] >= 0;
+    p->elements = weft_desc_elems(y);
+    p->outputs = 1;
+    p->output[0].dtype = y->dtype;
+    operand(k, 0, x->dtype, WEFTI_EW_FULL, 1);
+    operand(k, 1, WEFT_F32, WEFTI_EW_ROW, dim);
+    if (rms) {
+        operand(k, 2, WEFT_F32, WEFTI_EW_COLUMN, dim);
+        code(p, WEFTI_EW_MUL, 3, 0, 2, 0);
+        code(p, WEFTI_EW_MUL, 3, 3, 1, 0);
+        p->output[0].reg = 3;
+    } else {
+        operand(k, 3, WEFT_F32, WEFTI_EW_COLUMN, dim);
+        operand(k, 4, WEFT_F32, WEFTI_EW_COLUMN, dim);
+        if (beta) operand(k, 2, WEFT_F32, WEFTI_EW_ROW, dim);
+        int dst = p->inputs;
+        code(p, WEFTI_EW_SUB, dst, 0, 2, 0);
+        code(p, WEFTI_EW_MUL, dst, dst, 3, 0);
+        if (beta)
+            code(p, WEFTI_EW_FMA, dst, dst, 1, 4);
+        else
+            code(p, WEFTI_EW_MUL, dst, dst, 1, 0);
+        p->output[0].reg = (uint8_t)dst;
+    }
+    if (p->elements == 0 || wefti_ew_check(p) < 0) {
+        wefti_kernel_destroy(base);
+        return WEFT_E_NO_IMPL;
+    }
+    *out = base;
+    return WEFT_OK;
+}
+
+/* layer_norm_grad(x, gamma, mean, rstd, dy) -> dx, dgamma, dbeta;  rms_norm_grad(x, gamma, rstd,
+ * dy) -> dx, dgamma */
+static weft_status run_norm_grad(const wefti_kernel *kernel, const wefti_run *run,
+                                 const void *const *in, void *const *out, void *workspace) {
+    const norm_kernel *k = (const norm_kernel *)kernel;
+    wefti_norm_backward_args a = {.x = {in[0], k->x},
+                                  .gamma = in[1],
+                                  .mean = k->rms ? NULL : in[2],
+                                  .rstd = k->rms ? in[2] : in[3],
+                                  .dy = {k->rms ? in[3] : in[4], k->dy},
+                                  .dx = {out[0], k->y},
+                                  .dgamma = out[1],
+                                  .dbeta = k->rms ? NULL : out[2],
+                                  .accumulate = k->accumulate,
+                                  .rows = k->rows,
+                                  .dim = k->dim,
+                                  .workspace = workspace};
+    if (k->rms)
+        k->kernels->rms_norm_backward(run->pool, &a);
+    else
+        k->kernels->layer_norm_backward(run->pool, &a);
+    return WEFT_OK;
+}
+
+weft_status wefti_cpu_norm_grad(const weft_node *n, const wefti_prepare *options,
+                                wefti_kernel **out) {
+    const weft_desc *x = wefti_in(n, 0);
+    bool rms = n->op->name[0] == 'r';
+    uint32_t params = rms ? 2u : 6u; /* dgamma, dbeta: added to together or not at all */
+    if ((options->accumulate && options->accumulate != params) || !wefti_cpu_is_real(x) ||
+        !is_f32(wefti_in(n, 1)) || !is_f32(wefti_in(n, 2)) || !is_f32(wefti_out(n, 1)))
+        return WEFT_E_NO_IMPL;
+    norm_kernel *k;
+    WEFT_TRY(new_kernel("norm", run_norm_grad, x, &k));
+    k->rms = rms;
+    k->dy = wefti_in(n, rms ? 3 : 4)->dtype;
+    k->y = wefti_out(n, 0)->dtype;
+    k->accumulate = options->accumulate != 0;
+    k->base.workspace_bytes = (int64_t)wefti_norm_backward_workspace_bytes(k->rows, k->dim);
+    *out = &k->base;
+    return WEFT_OK;
+}
+
+/* ---- softmax(x), log_softmax(x) and their gradients (y, dy), last dimension ---- */
+
+static bool last_axis(const weft_node *n, const weft_desc *x) {
+    int64_t axis = wefti_attr_int(n, "axis");
+    return x->rank >= 1 && (axis == -1 || axis == x->rank - 1);
+}
+
+static weft_status run_softmax(const wefti_kernel *kernel, const wefti_run *run,
+                               const void *const *in, void *const *out, void *workspace) {
+    const norm_kernel *k = (const norm_kernel *)kernel;
+    (void)workspace;
+    wefti_softmax_args a = {
+        .x = {in[0], k->x}, .y = {out[0], k->y}, .rows = k->rows, .dim = k->dim};
+    if (k->log)
+        k->kernels->log_softmax(run->pool, &a);
+    else
+        k->kernels->softmax(run->pool, &a);
+    return WEFT_OK;
+}
+
+weft_status wefti_cpu_softmax(const weft_node *n, const wefti_prepare *options,
+                              wefti_kernel **out) {
+    const weft_desc *x = wefti_in(n, 0);
+    if (options->accumulate || !wefti_cpu_is_real(x) || !last_axis(n, x)) return WEFT_E_NO_IMPL;
+    norm_kernel *k;
+    WEFT_TRY(new_kernel("softmax", run_softmax, x, &k));
+    k->log = n->op->name[0] == 'l';
+    k->base.in_place = 0;
+    *out = &k->base;
+    return WEFT_OK;
+}
+
+static weft_status run_softmax_grad(const wefti_kernel *kernel, const wefti_run *run,
+                                    const void *const *in, void *const *out, void *workspace) {
+    const norm_kernel *k = (const norm_kernel *)kernel;
+    (void)workspace;
+    wefti_softmax_backward_args a = {.y = {in[0], k->x},
+                                     .dy = {in[1], k->dy},
+                                     .dx = {out[0], k->y},
+                                     .rows = k->rows,
+                                     .dim = k->dim};
+    if (k->log)
+        k->kernels->log_softmax_backward(run->pool, &a);
+    else
+        k->kernels->softmax_backward(run->pool, &a);
+    return WEFT_OK;
+}
+
+weft_status wefti_cpu_softmax_grad(const weft_node *n, const wefti_prepare *options,
+                                   wefti_kernel **out) {
+    const weft_desc *y = wefti_in(n, 0);
+    if (options->accumulate || !wefti_cpu_is_real(y) || !last_axis(n, y)) return WEFT_E_NO_IMPL;
+    norm_kernel *k;
+    WEFT_TRY(new_kernel("softmax", run_softmax_grad, y, &k));
+    k->log = n->op->name[0] == 'l';
+    k->dy = wefti_in(n, 1)->dtype;
+    k->y = wefti_out(n, 0)->dtype;
+    *out = &k->base;
+    return WEFT_OK;
+}
+
+/* ---- cross_entropy(logits, targets) -> loss, lse, count; its gradient ---- */
+
+static weft_status run_cross_entropy(const wefti_kernel *kernel, const wefti_run *run,
+                                     const void *const *in, void *const *out, void *workspace) {
+    const norm_kernel *k = (const norm_kernel *)kernel;
+    float *loss = workspace;
+    wefti_cross_entropy_args a = {.logits = {in[0], k->x},
+                                  .targets = {in[1], WEFT_I32},
+                                  .rows = k->rows,
+                                  .vocab = k->dim,
+                                  .ignore_index = k->ignore,
+                                  .smoothing = k->smoothing,
+                                  .loss = loss,
+                                  .lse = out[1]};
+    k->kernels->cross_entropy(run->pool, &a);
+    const int32_t *targets = in[1];
+    double sum = 0;
+    int64_t count = 0;
+    for (int64_t r = 0; r < k->rows; r++) {
+        sum += (double)loss[r];
+        count += targets[r] != k->ignore;
+    }
+    ((float *)out[0])[0] = count ? (float)(sum / (double)count) : 0.0f;
+    ((float *)out[2])[0] = (float)count;
+    return WEFT_OK;
+}
+
+weft_status wefti_cpu_cross_entropy(const weft_node *n, const wefti_prepare *options,
+                                    wefti_kernel **out) {
+    const weft_desc *x = wefti_in(n, 0);
+    if (options->accumulate || !wefti_cpu_is_real(x) || wefti_in(n, 1)->dtype != WEFT_I32)
+        return WEFT_E_NO_IMPL;
+    norm_kernel *k;
+    WEFT_TRY(new_kernel("cross entropy", run_cross_entropy, x, &k));
+    k->ignore = wefti_attr_int(n, "ignore");
+    k->smoothing = (float)wefti_attr_float(n, "smoothing");
+    k->base.workspace_bytes = k->rows * 4;
+    *out = &k->base;
+    return WEFT_OK;
+}
+
+/* (logits, targets, lse, count, dloss) -> dlogits */
+static weft_status run_cross_entropy_grad(const wefti_kernel *kernel, const wefti_run *run,
+                                          const void *const *in, void *const *out,
+                                          void *workspace) {
+    const norm_kernel *k = (const norm_kernel *)kernel;
+    (void)workspace;
+    float count = ((const float *)in[3])[0], dloss = ((const float *)in[4])[0];
+    wefti_cross_entropy_backward_args a = {.logits = {in[0], k->x},
+                                           .targets = {in[1], WEFT_I32},
+                                           .lse = in[2],
+                                           .dlogits = {out[0], k->y},
+                                           .rows = k->rows,
+                                           .vocab = k->dim,
+                                           .ignore_index = k->ignore,
+                                           .smoothing = k->smoothing,
+                                           .scale = count > 0 ? dloss / count : 0.0f};
+    k->kernels->cross_entropy_backward(run->pool, &a);
+    return WEFT_OK;
+}
+
+weft_status wefti_cpu_cross_entropy_grad(const weft_node *n, const wefti_prepare *options,
+                                         wefti_kernel **out) {
+    const weft_desc *x = wefti_in(n, 0);
+    if (options->accumulate || !wefti_cpu_is_real(x) || wefti_in(n, 1)->dtype != WEFT_I32)
+        return WEFT_E_NO_IMPL;
+    norm_kernel *k;
+    WEFT_TRY(new_kernel("cross entropy", run_cross_entropy_grad, x, &k));
+    k->ignore = wefti_attr_int(n, "ignore");
+    k->smoothing = (float)wefti_attr_float(n, "smoothing");
+    k->y = wefti_out(n, 0)->dtype;
+    k->base.in_place = 0;
+    *out = &k->base;
+    return WEFT_OK;
+}
