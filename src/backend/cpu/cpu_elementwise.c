@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "graph/graph.h"
 #include "weft/ops.h"
 
 enum { MAX_RANDOM = 8 };

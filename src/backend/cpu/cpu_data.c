@@ -1,0 +1,629 @@
+/* Ops that reduce, look up, move and pool. */
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+#include "graph/graph.h"
+
+/* Copies of boxes: every move of shape ops is one of these. */
+enum { MAX_BOXES = 16 };
+
+typedef struct box {
+    int in, out;              /* operand numbers */
+    int64_t x_begin, y_begin; /* bytes into them */
+    wefti_copy_strided_args args;
+} box;
+
+typedef struct data_kernel {
+    wefti_kernel base;
+    const wefti_kernels *kernels;
+    weft_dtype x, y, ids;
+    int64_t outer, axis, inner, count;
+    wefti_reduce_op reduce;
+    double value;
+    bool accumulate, has_fill, max;
+    wefti_permute_args permute;
+    wefti_pool2d_args pool;
+    int boxes;
+    box *box;
+} data_kernel;
+
+typedef weft_status run_function(const wefti_kernel *, const wefti_run *, const void *const *,
+                                 void *const *, void *);
+
+static void destroy_data(wefti_kernel *kernel) {
+    wefti_free(((data_kernel *)kernel)->box);
+    wefti_free(kernel);
+}
+
+static weft_status new_kernel(const char *label, run_function *run, int boxes, data_kernel **out) {
+    wefti_kernel *base;
+    WEFT_TRY(wefti_cpu_kernel(sizeof(data_kernel), label, run, &base));
+    data_kernel *k = (data_kernel *)base;
+    base->destroy = destroy_data;
+    k->kernels = wefti_kernels_best();
+    k->boxes = boxes;
+    if (boxes) {
+        k->box = wefti_calloc((size_t)boxes, sizeof *k->box);
+        if (!k->box) {
+            wefti_kernel_destroy(base);
+            WEFT_FAIL(WEFT_E_NOMEM, "no memory for a kernel");
+        }
+    }
+    *out = k;
+    return WEFT_OK;
+}
+
+/* ---- reductions ---- */
+
+static weft_status run_reduce(const wefti_kernel *kernel, const wefti_run *run,
+                              const void *const *in, void *const *out, void *workspace) {
+    const data_kernel *k = (const data_kernel *)kernel;
+    wefti_reduce_args a = {.op = k->reduce,
+                           .x = {in[0], k->x},
+                           .y = {out[0], k->y},
+                           .outer = k->outer,
+                           .reduce = k->axis,
+                           .inner = k->inner,
+                           .accumulate = k->accumulate,
+                           .workspace = workspace};
+    k->kernels->reduce(run->pool, &a);
+    return WEFT_OK;
+}
+
+/* Reduced dimensions must be neighbours (sizes 1 between do not matter): [outer, reduce, inner]. */
+static bool one_run(const weft_desc *x, const bool *reduced, data_kernel *k) {
+    k->outer = k->axis = k->inner = 1;
+    int phase = 0; /* 0: outer, 1: reduce, 2: inner */
+    for (int d = 0; d < x->rank; d++) {
+        if (x->shape[d] == 1) continue;
+        if (reduced[d]) {
+            if (phase == 2) return false;
+            phase = 1;
+            k->axis *= x->shape[d];
+        } else {
+            if (phase == 1) phase = 2;
+            if (phase == 2)
+                k->inner *= x->shape[d];
+            else
+                k->outer *= x->shape[d];
+        }
+    }
+    return true;
+}
+
+static weft_status reduction(const weft_node *n, const bool *reduced, wefti_reduce_op op,
+                             const wefti_prepare *options, wefti_kernel **out) {
+    const weft_desc *x = wefti_in(n, 0), *y = wefti_out(n, 0);
+    if (!wefti_cpu_is_real(x) || !wefti_cpu_is_real(y)) return WEFT_E_NO_IMPL;
+    if (options->accumulate && (op != WEFTI_REDUCE_SUM || y->dtype != WEFT_F32))
+        return WEFT_E_NO_IMPL;
+    data_kernel *k;
+    WEFT_TRY(new_kernel("reduce", run_reduce, 0, &k));
+    if (!one_run(x, reduced, k)) {
+        wefti_kernel_destroy(&k->base);
+        return WEFT_E_NO_IMPL;
+    }
+    k->reduce = op;
+    k->x = x->dtype;
+    k->y = y->dtype;
+    k->accumulate = options->accumulate != 0;
+    k->base.workspace_bytes = (int64_t)wefti_reduce_workspace_bytes(k->outer, k->axis, k->inner);
+    *out = &k->base;
+    return WEFT_OK;
+}
+
+weft_status wefti_cpu_reduce(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
+    const weft_desc *x = wefti_in(n, 0);
+    const wefti_ints *axes = wefti_attr_ints(n, "axes");
+    bool reduced[WEFT_MAX_RANK] = {0};
+    for (int d = 0; d < x->rank; d++) reduced[d] = axes->count == 0;
+    for (int i = 0; i < axes->count; i++)
+        reduced[axes->v[i] < 0 ? axes->v[i] + x->rank : axes->v[i]] = true;
+    const char *op = n->op->name;
+    return reduction(n, reduced,
+                     !strcmp(op, "sum")    ? WEFTI_REDUCE_SUM
+                     : !strcmp(op, "mean") ? WEFTI_REDUCE_MEAN
+                                           : WEFTI_REDUCE_MAX,
+                     options, out);
+}
+
+weft_status wefti_cpu_sum_to(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
+    const weft_desc *x = wefti_in(n, 0), *y = wefti_out(n, 0);
+    bool reduced[WEFT_MAX_RANK] = {0};
+    for (int d = 0; d < x->rank; d++) {
+        int dy = d - (x->rank - y->rank);
+        reduced[d] = dy < 0 || (y->shape[dy] == 1 && x->shape[d] != 1);
+    }
+    return reduction(n, reduced, WEFTI_REDUCE_SUM, options, out);
+}
+
+static weft_status run_argmax(const wefti_kernel *kernel, const wefti_run *run,
+                              const void *const *in, void *const *out, void *workspace) {
+    const data_kernel *k = (const data_kernel *)kernel;
+    (void)workspace;
+    wefti_argmax_args a = {.x = {in[0], k->x},
+                           .y = {out[0], k->y},
+                           .outer = k->outer,
+                           .reduce = k->axis,
+                           .inner = k->inner};
+    k->kernels->argmax(run->pool, &a);
+    return WEFT_OK;
+}
+
+static int axis_of(const weft_node *n, const weft_desc *x) {
+    int64_t axis = wefti_attr_int(n, "axis");
+    return (int)(axis < 0 ? axis + x->rank : axis);
+}
+
+weft_status wefti_cpu_argmax(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
+    const weft_desc *x = wefti_in(n, 0);
+    int axis = axis_of(n, x);
+    if (options->accumulate || !wefti_cpu_is_real(x) || x->shape[axis] < 1) return WEFT_E_NO_IMPL;
+    data_kernel *k;
+    WEFT_TRY(new_kernel("argmax", run_argmax, 0, &k));
+    k->outer = wefti_cpu_span(x, 0, axis);
+    k->axis = x->shape[axis];
+    k->inner = wefti_cpu_span(x, axis + 1, x->rank);
+    k->x = x->dtype;
+    k->y = wefti_out(n, 0)->dtype;
+    *out = &k->base;
+    return WEFT_OK;
+}
+
+static weft_status run_norm2(const wefti_kernel *kernel, const wefti_run *run,
+                             const void *const *in, void *const *out, void *workspace) {
+    const data_kernel *k = (const data_kernel *)kernel;
+    double result = 0;
+    wefti_sum_squares_args a = {
+        .x = {in[0], k->x}, .elements = k->count, .result = &result, .workspace = workspace};
+    k->kernels->sum_squares(run->pool, &a);
+    ((float *)out[0])[0] = (float)result;
+    return WEFT_OK;
+}
+
+weft_status wefti_cpu_grad_norm2(const weft_node *n, const wefti_prepare *options,
+                                 wefti_kernel **out) {
+    const weft_desc *x = wefti_in(n, 0);
+    if (options->accumulate || !wefti_cpu_is_real(x) || wefti_out(n, 0)->dtype != WEFT_F32)
+        return WEFT_E_NO_IMPL;
+    data_kernel *k;
+    WEFT_TRY(new_kernel("sum of squares", run_norm2, 0, &k));
+    k->x = x->dtype;
+    k->count = weft_desc_elems(x);
+    k->base.workspace_bytes = (int64_t)wefti_sum_squares_workspace_bytes(k->count);
+    *out = &k->base;
+    return WEFT_OK;
+}
+
+/* ---- constant ---- */
+
+static weft_status run_constant(const wefti_kernel *kernel, const wefti_run *run,
+                                const void *const *in, void *const *out, void *workspace) {
+    const data_kernel *k = (const data_kernel *)kernel;
+    (void)in;
+    (void)workspace;
+    wefti_fill_args a = {.y = {out[0], k->y}, .elements = k->count, .value = k->value};
+    k->kernels->fill(run->pool, &a);
+    return WEFT_OK;
+}
+
+weft_status wefti_cpu_constant(const weft_node *n, const wefti_prepare *options,
+                               wefti_kernel **out) {
+    if (options->accumulate) return WEFT_E_NO_IMPL;
+    data_kernel *k;
+    WEFT_TRY(new_kernel("fill", run_constant, 0, &k));
+    k->y = wefti_out(n, 0)->dtype;
+    k->count = weft_desc_elems(wefti_out(n, 0));
+    k->value = wefti_attr_float(n, "value");
+    *out = &k->base;
+    return WEFT_OK;
+}
+
+/* ---- embedding and indexing ---- */
+
+static weft_status run_embedding(const wefti_kernel *kernel, const wefti_run *run,
+                                 const void *const *in, void *const *out, void *workspace) {
+    const data_kernel *k = (const data_kernel *)kernel;
+    (void)workspace;
+    wefti_embedding_args a = {.table = {in[0], k->x},
+                              .ids = {in[1], k->ids},
+                              .y = {out[0], k->y},
+                              .rows = k->count,
+                              .dim = k->inner,
+                              .vocab = k->axis};
+    k->kernels->embedding(run->pool, &a);
+    return WEFT_OK;
+}
+
+weft_status wefti_cpu_embedding(const weft_node *n, const wefti_prepare *options,
+                                wefti_kernel **out) {
+    const weft_desc *table = wefti_in(n, 0), *ids = wefti_in(n, 1), *y = wefti_out(n, 0);
+    if (options->accumulate || !wefti_cpu_is_real(table) || !wefti_cpu_is_real(y) ||
+        ids->dtype != WEFT_I32)
+        return WEFT_E_NO_IMPL;
+    data_kernel *k;
+    WEFT_TRY(new_kernel("embedding", run_embedding, 0, &k));
+    k->x = table->dtype;
+    k->ids = ids->dtype;
+    k->y = y->dtype;
+    k->axis = table->shape[0];
+    k->inner = wefti_cpu_span(table, 1, table->rank);
+    k->count = weft_desc_elems(ids);
+    *out = &k->base;
+    return WEFT_OK;
+}
+
+static weft_status run_embedding_grad(const wefti_kernel *kernel, const wefti_run *run,
+                                      const void *const *in, void *const *out, void *workspace) {
+    const data_kernel *k = (const data_kernel *)kernel;
+    (void)workspace;
+    wefti_embedding_backward_args a = {.ids = {in[0], k->ids},
+                                       .dy = {in[1], k->x},
+                                       .dtable = out[0],
+                                       .accumulate = k->accumulate,
+                                       .rows = k->count,
+                                       .dim = k->inner,
+                                       .vocab = k->axis};
+    k->kernels->embedding_backward(run->pool, &a);
+    return WEFT_OK;
+}
+
+weft_status wefti_cpu_embedding_grad(const weft_node *n, const wefti_prepare *options,
+                                     wefti_kernel **out) {
+    const weft_desc *ids = wefti_in(n, 0), *dy = wefti_in(n, 1), *dtable = wefti_out(n, 0);
+    if (!wefti_cpu_is_real(dy) || dtable->dtype != WEFT_F32 || ids->dtype != WEFT_I32)
+        return WEFT_E_NO_IMPL;
+    data_kernel *k;
+    WEFT_TRY(new_kernel("embedding", run_embedding_grad, 0, &k));
+    k->x = dy->dtype;
+    k->ids = ids->dtype;
+    k->axis = dtable->shape[0];
+    k->inner = wefti_cpu_span(dtable, 1, dtable->rank);
+    k->count = weft_desc_elems(ids);
+    k->accumulate = options->accumulate != 0;
+    *out = &k->base;
+    return WEFT_OK;
+}
+
+static weft_status run_gather(const wefti_kernel *kernel, const wefti_run *run,
+                              const void *const *in, void *const *out, void *workspace) {
+    const data_kernel *k = (const data_kernel *)kernel;
+    (void)workspace;
+    wefti_gather_args a = {.x = {in[0], k->x},
+                           .ids = {in[1], k->ids},
+                           .y = {out[0], k->y},
+                           .outer = k->outer,
+                           .axis = k->axis,
+                           .count = k->count,
+                           .inner = k->inner};
+    k->kernels->gather(run->pool, &a);
+    return WEFT_OK;
+}
+
+weft_status wefti_cpu_gather(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
+    const weft_desc *x = wefti_in(n, 0), *ids = wefti_in(n, 1);
+    if (options->accumulate || ids->dtype != WEFT_I32 || ids->rank != 1) return WEFT_E_NO_IMPL;
+    int axis = axis_of(n, x);
+    data_kernel *k;
+    WEFT_TRY(new_kernel("gather", run_gather, 0, &k));
+    k->x = k->y = x->dtype;
+    k->ids = ids->dtype;
+    k->outer = wefti_cpu_span(x, 0, axis);
+    k->axis = x->shape[axis];
+    k->inner = wefti_cpu_span(x, axis + 1, x->rank);
+    k->count = ids->shape[0];
+    *out = &k->base;
+    return WEFT_OK;
+}
+
+/* scatter_add(x, index, updates): a copy of x, then rows in order. */
+static weft_status run_scatter(const wefti_kernel *kernel, const wefti_run *run,
+                               const void *const *in, void *const *out, void *workspace) {
+    const data_kernel *k = (const data_kernel *)kernel;
+    (void)workspace;
+    if (out[0] != in[0])
+        k->kernels->convert(run->pool,
+                            &(wefti_convert_args){.x = {in[0], WEFT_F32},
+                                                  .y = {out[0], WEFT_F32},
+                                                  .elements = k->outer * k->axis * k->inner});
+    wefti_scatter_add_args a = {.x = {in[2], k->x},
+                                .ids = {in[1], k->ids},
+                                .y = out[0],
+                                .accumulate = true,
+                                .outer = k->outer,
+                                .axis = k->axis,
+                                .count = k->count,
+                                .inner = k->inner};
+    k->kernels->scatter_add(run->pool, &a);
+    return WEFT_OK;
+}
+
+weft_status wefti_cpu_scatter_add(const weft_node *n, const wefti_prepare *options,
+                                  wefti_kernel **out) {
+    const weft_desc *x = wefti_in(n, 0), *ids = wefti_in(n, 1), *u = wefti_in(n, 2);
+    if (options->accumulate || x->dtype != WEFT_F32 || !wefti_cpu_is_real(u) ||
+        ids->dtype != WEFT_I32 || ids->rank != 1)
+        return WEFT_E_NO_IMPL;
+    int axis = axis_of(n, x);
+    data_kernel *k;
+    WEFT_TRY(new_kernel("scatter", run_scatter, 0, &k));
+    k->x = u->dtype;
+    k->ids = ids->dtype;
+    k->outer = wefti_cpu_span(x, 0, axis);
+    k->axis = x->shape[axis];
+    k->inner = wefti_cpu_span(x, axis + 1, x->rank);
+    k->count = ids->shape[0];
+    k->base.in_place = 0;
+    *out = &k->base;
+    return WEFT_OK;
+}
+
+static weft_status run_one_hot(const wefti_kernel *kernel, const wefti_run *run,
+                               const void *const *in, void *const *out, void *workspace) {
+    const data_kernel *k = (const data_kernel *)kernel;
+    (void)workspace;
+    wefti_one_hot_args a = {.ids = {in[0], k->ids},
+                            .y = {out[0], k->y},
+                            .rows = k->count,
+                            .classes = k->axis,
+                            .on = 1.0f};
+    k->kernels->one_hot(run->pool, &a);
+    return WEFT_OK;
+}
+
+weft_status wefti_cpu_one_hot(const weft_node *n, const wefti_prepare *options,
+                              wefti_kernel **out) {
+    const weft_desc *ids = wefti_in(n, 0), *y = wefti_out(n, 0);
+    if (options->accumulate || ids->dtype != WEFT_I32 || !wefti_cpu_is_real(y))
+        return WEFT_E_NO_IMPL;
+    data_kernel *k;
+    WEFT_TRY(new_kernel("one hot", run_one_hot, 0, &k));
+    k->ids = ids->dtype;
+    k->y = y->dtype;
+    k->count = weft_desc_elems(ids);
+    k->axis = y->shape[y->rank - 1];
+    *out = &k->base;
+    return WEFT_OK;
+}
+
+static weft_status run_top_k(const wefti_kernel *kernel, const wefti_run *run,
+                             const void *const *in, void *const *out, void *workspace) {
+    const data_kernel *k = (const data_kernel *)kernel;
+    wefti_top_k_args a = {.x = {in[0], k->x},
+                          .rows = k->outer,
+                          .dim = k->axis,
+                          .k = k->count,
+                          .values = {out[0], k->y},
+                          .indices = {out[1], WEFT_I32},
+                          .workspace = workspace};
+    k->kernels->top_k(run->pool, &a);
+    return WEFT_OK;
+}
+
+weft_status wefti_cpu_top_k(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
+    const weft_desc *x = wefti_in(n, 0);
+    int64_t count = wefti_attr_int(n, "k");
+    if (options->accumulate || !wefti_cpu_is_real(x) || count < 1) return WEFT_E_NO_IMPL;
+    data_kernel *k;
+    WEFT_TRY(new_kernel("top k", run_top_k, 0, &k));
+    k->x = k->y = x->dtype;
+    k->outer = wefti_cpu_span(x, 0, x->rank - 1);
+    k->axis = x->shape[x->rank - 1];
+    k->count = count;
+    k->base.workspace_bytes = (int64_t)wefti_top_k_workspace_bytes(k->outer, k->axis, count);
+    *out = &k->base;
+    return WEFT_OK;
+}
+
+/* ---- moving ---- */
+
+static weft_status run_transpose(const wefti_kernel *kernel, const wefti_run *run,
+                                 const void *const *in, void *const *out, void *workspace) {
+    const data_kernel *k = (const data_kernel *)kernel;
+    (void)workspace;
+    wefti_permute_args a = k->permute;
+    a.x = in[0];
+    a.y = out[0];
+    k->kernels->permute(run->pool, &a);
+    return WEFT_OK;
+}
+
+weft_status wefti_cpu_transpose(const weft_node *n, const wefti_prepare *options,
+                                wefti_kernel **out) {
+    const weft_desc *x = wefti_in(n, 0);
+    const wefti_ints *order = wefti_attr_ints(n, "order");
+    if (options->accumulate) return WEFT_E_NO_IMPL;
+    data_kernel *k;
+    WEFT_TRY(new_kernel("transpose", run_transpose, 0, &k));
+    k->permute.element = (int)weft_dtype_bytes(x->dtype);
+    k->permute.rank = x->rank;
+    memcpy(k->permute.shape, x->shape, sizeof k->permute.shape);
+    for (int d = 0; d < x->rank; d++)
+        k->permute.axes[d] = (int)(order->v[d] < 0 ? order->v[d] + x->rank : order->v[d]);
+    *out = &k->base;
+    return WEFT_OK;
+}
+
+static weft_status run_boxes(const wefti_kernel *kernel, const wefti_run *run,
+                             const void *const *in, void *const *out, void *workspace) {
+    const data_kernel *k = (const data_kernel *)kernel;
+    (void)workspace;
+    if (k->has_fill)
+        k->kernels->fill(
+            run->pool,
+            &(wefti_fill_args){.y = {out[0], k->y}, .elements = k->count, .value = k->value});
+    for (int i = 0; i < k->boxes; i++) {
+        wefti_copy_strided_args a = k->box[i].args;
+        a.x = (const unsigned char *)in[k->box[i].in] + k->box[i].x_begin;
+        a.y = (unsigned char *)out[k->box[i].out] + k->box[i].y_begin;
+        k->kernels->copy_strided(run->pool, &a);
+    }
+    return WEFT_OK;
+}
+
+/* The box of `shape` at element offsets in x and y. */
+static void set_box(box *b, int in, int out, const weft_desc *x, const int64_t *x_at,
+                    const weft_desc *y, const int64_t *y_at, const int64_t *shape) {
+    int64_t element = (int64_t)weft_dtype_bytes(x->dtype);
+    b->in = in;
+    b->out = out;
+    b->args.element = (int)element;
+    b->args.rank = x->rank;
+    wefti_strides(x, b->args.x_strides);
+    wefti_strides(y, b->args.y_strides);
+    for (int d = 0; d < x->rank; d++) {
+        b->args.shape[d] = shape[d];
+        b->x_begin += x_at[d] * b->args.x_strides[d] * element;
+        b->y_begin += y_at[d] * b->args.y_strides[d] * element;
+    }
+}
+
+weft_status wefti_cpu_slice(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
+    const weft_desc *x = wefti_in(n, 0), *y = wefti_out(n, 0);
+    if (options->accumulate) return WEFT_E_NO_IMPL;
+    int64_t at[WEFT_MAX_RANK] = {0}, zero[WEFT_MAX_RANK] = {0};
+    at[axis_of(n, x)] = wefti_attr_int(n, "begin");
+    data_kernel *k;
+    WEFT_TRY(new_kernel("copy", run_boxes, 1, &k));
+    set_box(&k->box[0], 0, 0, x, at, y, zero, y->shape);
+    *out = &k->base;
+    return WEFT_OK;
+}
+
+weft_status wefti_cpu_split(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
+    const weft_desc *x = wefti_in(n, 0);
+    if (options->accumulate) return WEFT_E_NO_IMPL;
+    int64_t at[WEFT_MAX_RANK] = {0}, zero[WEFT_MAX_RANK] = {0};
+    int axis = axis_of(n, x);
+    data_kernel *k;
+    WEFT_TRY(new_kernel("copy", run_boxes, n->outputs, &k));
+    for (int o = 0; o < n->outputs; o++) {
+        const weft_desc *y = wefti_out(n, o);
+        set_box(&k->box[o], 0, o, x, at, y, zero, y->shape);
+        at[axis] += y->shape[axis];
+    }
+    *out = &k->base;
+    return WEFT_OK;
+}
+
+weft_status wefti_cpu_concat(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
+    const weft_desc *y = wefti_out(n, 0);
+    if (options->accumulate) return WEFT_E_NO_IMPL;
+    int64_t at[WEFT_MAX_RANK] = {0}, zero[WEFT_MAX_RANK] = {0};
+    int axis = axis_of(n, y);
+    data_kernel *k;
+    WEFT_TRY(new_kernel("copy", run_boxes, n->inputs, &k));
+    for (int i = 0; i < n->inputs; i++) {
+        const weft_desc *x = wefti_in(n, i);
+        set_box(&k->box[i], i, 0, x, zero, y, at, x->shape);
+        at[axis] += x->shape[axis];
+    }
+    *out = &k->base;
+    return WEFT_OK;
+}
+
+weft_status wefti_cpu_pad(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
+    const weft_desc *x = wefti_in(n, 0), *y = wefti_out(n, 0);
+    const wefti_ints *before = wefti_attr_ints(n, "before"), *after = wefti_attr_ints(n, "after");
+    if (options->accumulate) return WEFT_E_NO_IMPL;
+    int64_t zero[WEFT_MAX_RANK] = {0};
+    for (int d = 0; d < x->rank; d++)
+        if (before->v[d] < 0 || after->v[d] < 0) return WEFT_E_NO_IMPL;
+    data_kernel *k;
+    WEFT_TRY(new_kernel("pad", run_boxes, 1, &k));
+    k->has_fill = true;
+    k->y = y->dtype;
+    k->count = weft_desc_elems(y);
+    k->value = wefti_attr_float(n, "value");
+    set_box(&k->box[0], 0, 0, x, zero, y, before->v, x->shape);
+    *out = &k->base;
+    return WEFT_OK;
+}
+
+/* ---- pooling ---- */
+
+static weft_status run_pool(const wefti_kernel *kernel, const wefti_run *run, const void *const *in,
+                            void *const *out, void *workspace) {
+    const data_kernel *k = (const data_kernel *)kernel;
+    (void)workspace;
+    wefti_pool2d_args a = k->pool;
+    a.x = (wefti_src){in[0], k->x};
+    a.y = (wefti_dst){out[0], k->y};
+    if (k->max)
+        k->kernels->max_pool(run->pool, &a);
+    else
+        k->kernels->avg_pool(run->pool, &a);
+    return WEFT_OK;
+}
+
+/* max_pool2d_grad(x, dy): the winners again, then their gradients. avg_pool2d_grad(dy). */
+static weft_status run_pool_grad(const wefti_kernel *kernel, const wefti_run *run,
+                                 const void *const *in, void *const *out, void *workspace) {
+    const data_kernel *k = (const data_kernel *)kernel;
+    wefti_pool2d_args a = k->pool;
+    if (k->max) {
+        unsigned char *y = workspace;
+        a.indices = (int32_t *)(void *)(y + k->count);
+        a.x = (wefti_src){in[0], k->x};
+        a.y = (wefti_dst){y, k->y};
+        k->kernels->max_pool(run->pool, &a);
+    }
+    a.dy = (wefti_src){in[k->max ? 1 : 0], k->y};
+    a.dx = (wefti_dst){out[0], k->x};
+    if (k->max)
+        k->kernels->max_pool_backward(run->pool, &a);
+    else
+        k->kernels->avg_pool_backward(run->pool, &a);
+    return WEFT_OK;
+}
+
+static weft_status pool_kernel(const weft_node *n, const weft_desc *x, const weft_desc *y,
+                               run_function *run, data_kernel **out) {
+    if (!wefti_cpu_is_real(x) || !wefti_cpu_is_real(y) || x->rank != 4) return WEFT_E_NO_IMPL;
+    const wefti_ints *kernel = wefti_attr_ints(n, "kernel"), *stride = wefti_attr_ints(n, "stride"),
+                     *padding = wefti_attr_ints(n, "padding");
+    data_kernel *k;
+    WEFT_TRY(new_kernel("pool", run, 0, &k));
+    k->pool = (wefti_pool2d_args){.planes = x->shape[0] * x->shape[1],
+                                  .height = x->shape[2],
+                                  .width = x->shape[3],
+                                  .out_height = y->shape[2],
+                                  .out_width = y->shape[3],
+                                  .kernel_h = kernel->v[0],
+                                  .kernel_w = kernel->v[1],
+                                  .stride_h = stride->v[0],
+                                  .stride_w = stride->v[1],
+                                  .pad_h = padding->v[0],
+                                  .pad_w = padding->v[1],
+                                  .dilation_h = 1,
+                                  .dilation_w = 1};
+    k->x = x->dtype;
+    k->y = y->dtype;
+    k->max = n->op->name[0] == 'm';
+    *out = k;
+    return WEFT_OK;
+}
+
+weft_status wefti_cpu_pool(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
+    data_kernel *k;
+    if (options->accumulate) return WEFT_E_NO_IMPL;
+    weft_status status = pool_kernel(n, wefti_in(n, 0), wefti_out(n, 0), run_pool, &k);
+    if (status < 0) return status;
+    *out = &k->base;
+    return WEFT_OK;
+}
+
+weft_status wefti_cpu_pool_grad(const weft_node *n, const wefti_prepare *options,
+                                wefti_kernel **out) {
+    data_kernel *k;
+    bool max = n->op->name[0] == 'm';
+    const weft_desc *dy = wefti_in(n, max ? 1 : 0);
+    if (options->accumulate) return WEFT_E_NO_IMPL;
+    weft_status status = pool_kernel(n, wefti_out(n, 0), dy, run_pool_grad, &k);
+    if (status < 0) return status;
+    int64_t elems = weft_desc_elems(dy);
+    k->count = (elems * (int64_t)weft_dtype_bytes(dy->dtype) + 63) & ~(int64_t)63;
+    if (max) k->base.workspace_bytes = k->count + elems * 4;
+    *out = &k->base;
+    return WEFT_OK;
+}
