@@ -1,0 +1,363 @@
+/* Attention: softmax(scale q k^T + mask) v for every head, without storing the scores.
+ *
+ *     q [b, tq, hq, d], k, v [b, tk, hk, d], hq % hk == 0   ->  o [b, tq, hq, d], lse f32 [b, hq,
+ * tq] attention_grad(q, k, v, o, lse, do, mask?, position?) ->  dq, dk, dv
+ *
+ * Query head h reads key head h / (hq / hk) (Ainslie et al., "GQA", 2023). causal: query i sees
+ * keys j <= i + offset, offset = tk - tq, or `position` (i32 []) where keys are a cache. mask: bool
+ * [b|1, h|1, tq, tk], true = may attend, or a float of that shape added to the scaled scores. A
+ * query that sees nothing gives 0 and lse -inf.
+ *
+ * lse = ln sum e^score lets the gradient recompute the probabilities block by block (Dao et al.,
+ * "FlashAttention", 2022, algorithm 4): p = e^(score - lse),  D = sum do o,  dscore = p (do v^T -
+ * D),  dq = scale dscore k,  dk = scale dscore^T q,  dv = p^T do With dropout, p in o and dv
+ * becomes p m with m = 0 or 1 / (1 - rate), and do v^T becomes m do v^T; probability (b, h, i, j)
+ * is kept iff philox_uniform(seed, stream, ((b hq + h) tq + i) tk + j) >= rate, b counted globally.
+ */
+#include "base/philox.h"
+#include "ops/common.h"
+
+/* Everything a score depends on. */
+typedef struct problem {
+    int64_t batch, tq, tk, heads, kv_heads, dim, offset;
+    bool causal;
+    double scale, rate;
+    const double *q, *k, *v, *mask;
+    bool mask_is_bool;
+    int64_t mask_batch, mask_head; /* strides, 0 where the mask repeats */
+    uint64_t seed, stream, first_row;
+} problem;
+
+static double scale_of(const weft_node *n) {
+    double scale = wefti_attr_float(n, "scale");
+    return scale != 0.0 ? scale : 1.0 / sqrt((double)wefti_in(n, 0)->shape[3]);
+}
+
+/* mask and position are the inputs `first` and first + 1. */
+static problem problem_of(const weft_node *n, const wefti_random *random, const double *const *in,
+                          int first) {
+    const weft_desc *q = wefti_in(n, 0), *k = wefti_in(n, 1), *mask = wefti_in(n, first);
+    const double *position = wefti_op_optional(n, in, first + 1);
+    problem p = {.batch = q->shape[0],
+                 .tq = q->shape[1],
+                 .heads = q->shape[2],
+                 .dim = q->shape[3],
+                 .tk = k->shape[1],
+                 .kv_heads = k->shape[2],
+                 .causal = wefti_attr_int(n, "causal") != 0,
+                 .scale = scale_of(n),
+                 .rate = wefti_attr_float(n, "dropout"),
+                 .q = in[0],
+                 .k = in[1],
+                 .v = in[2],
+                 .mask = wefti_op_optional(n, in, first)};
+    p.offset = position ? (int64_t)position[0] : p.tk - p.tq;
+    if (mask) {
+        p.mask_is_bool = mask->dtype == WEFT_BOOL;
+        p.mask_head = mask->shape[1] == 1 ? 0 : p.tq * p.tk;
+        p.mask_batch = mask->shape[0] == 1 ? 0 : mask->shape[1] * p.tq * p.tk;
+    }
+    if (p.rate > 0.0) {
+        p.seed = random->seed;
+        p.stream = wefti_random_stream(random, n);
+        p.first_row = (uint64_t)random->row_offset;
+    }
+    return p;
+}
+
+static int64_t query_at(const problem *p, int64_t b, int64_t i, int64_t h) {
+    return ((b * p->tq + i) * p->heads + h) * p->dim;
+}
+static int64_t key_at(const problem *p, int64_t b, int64_t j, int64_t h) {
+    return ((b * p->tk + j) * p->kv_heads + h / (p->heads / p->kv_heads)) * p->dim;
+}
+
+static double dot(const double *a, const double *b, int64_t count) {
+    double sum = 0.0;
+    for (int64_t i = 0; i < count; i++) sum += a[i] * b[i];
+    return sum;
+}
+
+/* -inf where query i may not see key j. */
+static double score(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j) {
+    if (p->causal && j > i + p->offset) return -INFINITY;
+    double mask = 0.0;
+    if (p->mask) {
+        mask = p->mask[b * p->mask_batch + h * p->mask_head + i * p->tk + j];
+        if (p->mask_is_bool) mask = mask != 0.0 ? 0.0 : -INFINITY;
+    }
+    return p->scale * dot(p->q + query_at(p, b, i, h), p->k + key_at(p, b, j, h), p->dim) + mask;
+}
+
+/* What dropout multiplies a probability by. */
+static double kept(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j) {
+    if (p->rate == 0.0) return 1.0;
+    uint64_t row = (p->first_row + (uint64_t)b) * (uint64_t)p->heads + (uint64_t)h;
+    uint64_t position = (row * (uint64_t)p->tq + (uint64_t)i) * (uint64_t)p->tk + (uint64_t)j;
+    bool keep = wefti_philox_uniform(p->seed, p->stream, position) >= p->rate;
+    return keep ? 1.0 / (1.0 - p->rate) : 0.0;
+}
+
+/* ---- shapes ---- */
+
+static weft_status check(const weft_node *n, int first) {
+    const weft_desc *q = wefti_in(n, 0), *k = wefti_in(n, 1);
+    const weft_desc *mask = wefti_in(n, first);
+    double rate = wefti_attr_float(n, "dropout");
+    for (int i = 0; i < 3; i++) {
+        WEFT_TRY(wefti_op_check_float(n, i));
+        WEFT_TRY(wefti_op_check_rank(n, i, 4, 4));
+    }
+    WEFT_TRY(wefti_op_check_mix(n, 0));
+    WEFT_TRY(wefti_op_check_same_shape(n, 1, 2));
+    WEFT_REQUIRE(q->shape[0] == k->shape[0] && q->shape[3] == k->shape[3], WEFT_E_SHAPE,
+                 "%s: q is %s and k is %s; batch and head size must be equal", n->op->name, TEXT(q),
+                 TEXT(k));
+    WEFT_REQUIRE(q->shape[3] >= 1 && k->shape[2] >= 1 && q->shape[2] % k->shape[2] == 0,
+                 WEFT_E_SHAPE, "%s: q is %s and k is %s; q's heads must be a multiple of k's",
+                 n->op->name, TEXT(q), TEXT(k));
+    WEFT_REQUIRE(rate >= 0.0 && rate < 1.0, WEFT_E_ARG,
+                 "%s: the dropout is %g; it must be in [0, 1)", n->op->name, rate);
+    if (mask) {
+        bool fits = mask->rank == 4 && (mask->shape[0] == 1 || mask->shape[0] == q->shape[0]) &&
+                    (mask->shape[1] == 1 || mask->shape[1] == q->shape[2]) &&
+                    mask->shape[2] == q->shape[1] && mask->shape[3] == k->shape[1];
+        WEFT_REQUIRE(
+            fits, WEFT_E_SHAPE,
+            "%s: the mask is %s; for q %s and k %s it must be [%lld or 1, %lld or 1, %lld, %lld]",
+            n->op->name, TEXT(mask), TEXT(q), TEXT(k), (long long)q->shape[0],
+            (long long)q->shape[2], (long long)q->shape[1], (long long)k->shape[1]);
+        WEFT_REQUIRE(mask->dtype == WEFT_BOOL || wefti_dtype_is_float(mask->dtype), WEFT_E_ARG,
+                     "%s: the mask is %s; it must be bool or floating point", n->op->name,
+                     TEXT(mask));
+    }
+    if (wefti_in(n, first + 1)) {
+        WEFT_TRY(wefti_op_check_i32(n, first + 1));
+        WEFT_TRY(wefti_op_check_rank(n, first + 1, 0, 0));
+        WEFT_REQUIRE(wefti_attr_int(n, "causal"), WEFT_E_ARG,
+                     "%s: a position is given, which only causal attention uses", n->op->name);
+    }
+    return WEFT_OK;
+}
+
+static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
+    WEFT_TRY(check(n, 3));
+    const weft_desc *q = wefti_in(n, 0);
+    out[0] = wefti_op_retyped(q, wefti_op_result_dtype(n, 0));
+    out[1] = wefti_op_desc(wefti_op_statistics_dtype(q->dtype), 3,
+                           (int64_t[]){q->shape[0], q->shape[2], q->shape[1]});
+    *out_count = 2;
+    return WEFT_OK;
+}
+
+static weft_status infer_grad(const weft_node *n, weft_desc *out, int *out_count) {
+    WEFT_TRY(check(n, 6));
+    const weft_desc *q = wefti_in(n, 0);
+    WEFT_TRY(wefti_op_check_same_shape(n, 0, 3));
+    WEFT_TRY(wefti_op_check_same_shape(n, 0, 5));
+    WEFT_TRY(wefti_op_check_shape(n, 4, 3, (int64_t[]){q->shape[0], q->shape[2], q->shape[1]},
+                                  "batch, heads and queries"));
+    for (int i = 0; i < 3; i++) out[i] = *wefti_in(n, i);
+    *out_count = 3;
+    return WEFT_OK;
+}
+
+static weft_status grad(wefti_grad *g, const weft_node *n) {
+    weft_value in[8], out[3], d_o = wefti_grad_of(g, n, 0);
+    WEFT_REQUIRE(
+        !wefti_in(n, 3) || !wefti_grad_wanted(g, n, 3), WEFT_E_NO_IMPL,
+        "attention: the gradient of an added mask is not available; build learned position "
+        "biases from matmul and softmax");
+    if (d_o.id < 0) return WEFT_OK; /* lse alone passes no gradient */
+    for (int i = 0; i < 3; i++) in[i] = wefti_grad_in(g, n, i);
+    in[3] = wefti_grad_out(g, n, 0);
+    in[4] = wefti_grad_out(g, n, 1);
+    in[5] = d_o;
+    for (int i = 3; i < 5; i++) in[3 + i] = wefti_in(n, i) ? wefti_grad_in(g, n, i) : WEFT_NO_VALUE;
+    wefti_attr attrs[] = {WEFTI_I("causal", wefti_attr_int(n, "causal")),
+                          WEFTI_F("scale", wefti_attr_float(n, "scale")),
+                          WEFTI_F("dropout", wefti_attr_float(n, "dropout")),
+                          WEFTI_I("stream", n->stream)};
+    wefti_graph_add(wefti_grad_graph(g), &weft_op_attention_grad, 8, in, 4, attrs, 3, out);
+    for (int i = 0; i < 3; i++)
+        if (wefti_grad_wanted(g, n, i)) wefti_grad_add(g, n, i, out[i]);
+    return WEFT_OK;
+}
+
+/* ---- split rules: batch and heads free, both sequences by ring ---- */
+
+static weft_status split(const weft_node *n, wefti_split_rule *r) {
+    const weft_desc *q = wefti_in(n, 0), *k = wefti_in(n, 1);
+    bool backward = n->op == &weft_op_attention_grad;
+    int first = backward ? 6 : 3;
+    int8_t batch = wefti_op_factor(r, "batch", -1, q->shape[0], WEFTI_FACTOR_FREE);
+    /* Counted in key heads: the query heads of a group go with their key head. */
+    int8_t heads = wefti_op_factor(r, "heads", -1, k->shape[2], WEFTI_FACTOR_FREE);
+    int8_t queries = wefti_op_factor(r, "queries", -1, q->shape[1], WEFTI_FACTOR_RING);
+    int8_t keys = wefti_op_factor(r, "keys", -1, k->shape[1], WEFTI_FACTOR_RING);
+    int8_t dim = wefti_op_factor(r, "dim", -1, q->shape[3], WEFTI_FACTOR_WHOLE);
+    int8_t of_q[] = {batch, queries, heads, dim}, of_k[] = {batch, keys, heads, dim};
+    int8_t of_lse[] = {batch, heads, queries};
+    wefti_op_assign(r->in[0], 0, of_q, 0, 4);
+    for (int i = 1; i < 3; i++) wefti_op_assign(r->in[i], 0, of_k, 0, 4);
+    wefti_op_assign(r->out[0], 0, of_q, 0, 4);
+    if (backward) {
+        wefti_op_assign(r->in[3], 0, of_q, 0, 4);
+        wefti_op_assign(r->in[4], 0, of_lse, 0, 3);
+        wefti_op_assign(r->in[5], 0, of_q, 0, 4);
+        for (int o = 1; o < 3; o++) wefti_op_assign(r->out[o], 0, of_k, 0, 4);
+    } else {
+        wefti_op_assign(r->out[1], 0, of_lse, 0, 3);
+    }
+    const weft_desc *mask = wefti_in(n, first);
+    if (mask) {
+        int8_t of_mask[] = {batch, heads, queries, keys};
+        for (int d = 0; d < 4; d++)
+            if (mask->shape[d] != 1) r->in[first][d] = of_mask[d];
+    }
+    return WEFT_OK;
+}
+
+/* Two products forward, five backward; causal attention of equal lengths does half. */
+static void cost_of(const weft_node *n, double products, wefti_cost *out) {
+    const weft_desc *q = wefti_in(n, 0), *k = wefti_in(n, 1);
+    double share = wefti_attr_int(n, "causal") && q->shape[1] == k->shape[1] ? 0.5 : 1.0;
+    *out = (wefti_cost){.flops = share * products * 2.0 * (double)weft_desc_elems(q) *
+                                 (double)k->shape[1],
+                        .bytes = wefti_node_bytes(n)};
+}
+static void cost(const weft_node *n, wefti_cost *out) {
+    cost_of(n, 2.0, out);
+}
+static void cost_grad(const weft_node *n, wefti_cost *out) {
+    cost_of(n, 5.0, out);
+}
+
+/* ---- references ---- */
+
+static void attend(const problem *p, int64_t b, int64_t h, int64_t i, double *o, double *lse) {
+    double max = -INFINITY, sum = 0.0;
+    for (int64_t d = 0; d < p->dim; d++) o[d] = 0.0;
+    for (int64_t j = 0; j < p->tk; j++) max = fmax(max, score(p, b, h, i, j));
+    *lse = -INFINITY;
+    if (max == -INFINITY) return;
+    for (int64_t j = 0; j < p->tk; j++) sum += exp(score(p, b, h, i, j) - max);
+    *lse = max + log(sum);
+    for (int64_t j = 0; j < p->tk; j++) {
+        double weight = exp(score(p, b, h, i, j) - *lse) * kept(p, b, h, i, j);
+        for (int64_t d = 0; d < p->dim; d++) o[d] += weight * p->v[key_at(p, b, j, h) + d];
+    }
+}
+
+static weft_status reference(const weft_node *n, const wefti_random *random,
+                             const double *const *in, double *const *out) {
+    problem p = problem_of(n, random, in, 3);
+    for (int64_t b = 0; b < p.batch; b++)
+        for (int64_t h = 0; h < p.heads; h++)
+            for (int64_t i = 0; i < p.tq; i++)
+                attend(&p, b, h, i, out[0] + query_at(&p, b, i, h),
+                       out[1] + (b * p.heads + h) * p.tq + i);
+    return WEFT_OK;
+}
+
+static weft_status reference_grad(const weft_node *n, const wefti_random *random,
+                                  const double *const *in, double *const *out) {
+    problem p = problem_of(n, random, in, 6);
+    const double *o = in[3], *lse = in[4], *d_o = in[5];
+    double *dq = out[0], *dk = out[1], *dv = out[2];
+    int64_t q_count = weft_desc_elems(wefti_in(n, 0)), k_count = weft_desc_elems(wefti_in(n, 1));
+    for (int64_t e = 0; e < q_count; e++) dq[e] = 0.0;
+    for (int64_t e = 0; e < k_count; e++) dk[e] = dv[e] = 0.0;
+    for (int64_t b = 0; b < p.batch; b++)
+        for (int64_t h = 0; h < p.heads; h++)
+            for (int64_t i = 0; i < p.tq; i++) {
+                int64_t q_at = query_at(&p, b, i, h);
+                double sum = lse[(b * p.heads + h) * p.tq + i];
+                double average = dot(d_o + q_at, o + q_at, p.dim);
+                for (int64_t j = 0; j < p.tk; j++) {
+                    double s = score(&p, b, h, i, j), keep = kept(&p, b, h, i, j);
+                    if (s == -INFINITY) continue;
+                    int64_t k_at = key_at(&p, b, j, h);
+                    double probability = exp(s - sum);
+                    double d_score = probability *
+                                     (keep * dot(d_o + q_at, p.v + k_at, p.dim) - average) *
+                                     p.scale;
+                    for (int64_t d = 0; d < p.dim; d++) {
+                        dq[q_at + d] += d_score * p.k[k_at + d];
+                        dk[k_at + d] += d_score * p.q[q_at + d];
+                        dv[k_at + d] += probability * keep * d_o[q_at + d];
+                    }
+                }
+            }
+    return WEFT_OK;
+}
+
+static const wefti_attr attrs[] = {WEFTI_I("causal", 0),
+                                   WEFTI_F("scale", 0.0), /* 0: 1 / sqrt(d) */
+                                   WEFTI_F("dropout", 0.0),
+                                   {0}};
+static const wefti_attr attrs_grad[] = {WEFTI_I("causal", 0),
+                                        WEFTI_F("scale", 0.0),
+                                        WEFTI_F("dropout", 0.0),
+                                        WEFTI_I("stream", -1), /* -1: the node's own */
+                                        {0}};
+
+static const wefti_op_case cases[] = {
+    CASE(NULL, "f32[2,3,2,5]", "f32[2,4,2,5]", "f32[2,4,2,5]"),
+    CASE("causal=1", "f32[1,5,3,2]", "f32[1,5,3,2]", "f32[1,5,3,2]"),
+    CASE("causal=1 scale=0.3", "f32[2,3,4,3]", "f32[2,7,2,3]", "f32[2,7,2,3]"),
+    CASE("dropout=0.25", "f32[2,3,2,2]", "f32[2,5,1,2]", "f32[2,5,1,2]"),
+    CASE(NULL, "f32[2,3,2,3]", "f32[2,4,2,3]", "f32[2,4,2,3]", "bool[2,1,3,4]?"),
+    CASE(NULL, "f32[1,3,2,3]", "f32[1,4,2,3]", "f32[1,4,2,3]", "bool[1,2,3,4]?"),
+    CASE("causal=1", "bf16[1,2,2,3]", "bf16[1,6,2,3]", "bf16[1,6,2,3]", "-", "i32[]<4"),
+    CASE("causal=1", "f32[1,4,1,2]", "f32[1,2,1,2]", "f32[1,2,1,2]"),
+    CASE(NULL, "f32[0,3,2,4]", "f32[0,3,2,4]", "f32[0,3,2,4]"),
+    CASE(NULL, "f32[1,0,2,4]", "f32[1,3,2,4]", "f32[1,3,2,4]"),
+    CASES_END};
+static const wefti_op_case cases_grad[] = {
+    CASE(NULL, "f32[2,3,2,5]", "f32[2,4,2,5]", "f32[2,4,2,5]", "f32[2,3,2,5]", "f32[2,2,3]+",
+         "f32[2,3,2,5]"),
+    CASE("causal=1 dropout=0.25", "f32[2,3,4,2]", "f32[2,5,2,2]", "f32[2,5,2,2]", "f32[2,3,4,2]",
+         "f32[2,4,3]+", "f32[2,3,4,2]"),
+    CASE(NULL, "f32[2,3,2,3]", "f32[2,4,2,3]", "f32[2,4,2,3]", "f32[2,3,2,3]", "f32[2,2,3]+",
+         "f32[2,3,2,3]", "f32[2,1,3,4]"),
+    CASES_END};
+
+const weft_op_def weft_op_attention = {
+    .name = "attention",
+    .min_inputs = 3,
+    .max_inputs = 5,
+    .flags = WEFTI_OP_RANDOM,
+    .attrs = attrs,
+    .infer = infer,
+    .grad = grad,
+    .split = split,
+    .cost = cost,
+    .reference = reference,
+    .cases = cases,
+};
+
+const weft_op_def weft_op_attention_grad = {
+    .name = "attention_grad",
+    .min_inputs = 6,
+    .max_inputs = 8,
+    .flags = WEFTI_OP_RANDOM,
+    .attrs = attrs_grad,
+    .infer = infer_grad,
+    .split = split,
+    .cost = cost_grad,
+    .reference = reference_grad,
+    .cases = cases_grad,
+};
+
+weft_value weft_attention(weft_graph *g, weft_value q, weft_value k, weft_value v,
+                          weft_attention_options options) {
+    weft_desc d = weft_value_desc(g, q);
+    double scale = options.scale;
+    if (scale == 0.0 && d.rank == 4 && d.shape[3] > 0) scale = 1.0 / sqrt((double)d.shape[3]);
+    weft_value in[] = {q, k, v, options.mask, options.position}, out[2];
+    wefti_attr attrs_[] = {WEFTI_I("causal", options.causal), WEFTI_F("scale", scale),
+                           WEFTI_F("dropout", options.dropout)};
+    wefti_graph_add(g, &weft_op_attention, 5, in, 3, attrs_, 2, out);
+    return out[0];
+}

@@ -1,0 +1,272 @@
+/* What op files share: see common.h. */
+#include "ops/common.h"
+
+#include <stdio.h>
+
+/* ---- checks ---- */
+
+weft_status wefti_op_check_float(const weft_node *n, int i) {
+    const weft_desc *d = wefti_in(n, i);
+    WEFT_REQUIRE(wefti_dtype_is_float(d->dtype), WEFT_E_ARG,
+                 "%s: input %d is %s; it must be floating point (use cast)", n->op->name, i,
+                 TEXT(d));
+    return WEFT_OK;
+}
+
+weft_status wefti_op_check_i32(const weft_node *n, int i) {
+    const weft_desc *d = wefti_in(n, i);
+    WEFT_REQUIRE(d->dtype == WEFT_I32, WEFT_E_ARG, "%s: input %d is %s; it must be i32",
+                 n->op->name, i, TEXT(d));
+    return WEFT_OK;
+}
+
+weft_status wefti_op_check_rank(const weft_node *n, int i, int low, int high) {
+    const weft_desc *d = wefti_in(n, i);
+    if (low == high)
+        WEFT_REQUIRE(d->rank == low, WEFT_E_SHAPE, "%s: input %d is %s; it must have %d dimensions",
+                     n->op->name, i, TEXT(d), low);
+    WEFT_REQUIRE(d->rank >= low && d->rank <= high, WEFT_E_SHAPE,
+                 "%s: input %d is %s; it must have %d to %d dimensions", n->op->name, i, TEXT(d),
+                 low, high);
+    return WEFT_OK;
+}
+
+weft_status wefti_op_check_shape(const weft_node *n, int i, int rank, const int64_t *shape,
+                                 const char *what) {
+    const weft_desc *d = wefti_in(n, i);
+    bool same = d->rank == rank;
+    for (int k = 0; same && k < rank; k++) same = d->shape[k] == shape[k];
+    if (same) return WEFT_OK;
+    weft_desc want = wefti_op_desc(d->dtype, rank, shape);
+    WEFT_FAIL(WEFT_E_SHAPE, "%s: input %d is %s; %s make it %s", n->op->name, i, TEXT(d), what,
+              TEXT(&want));
+}
+
+weft_status wefti_op_check_same_shape(const weft_node *n, int i, int j) {
+    const weft_desc *a = wefti_in(n, i), *b = wefti_in(n, j);
+    bool same = a->rank == b->rank;
+    for (int k = 0; same && k < a->rank; k++) same = a->shape[k] == b->shape[k];
+    WEFT_REQUIRE(same, WEFT_E_SHAPE,
+                 "%s: input %d is %s and input %d is %s; their shapes must be equal", n->op->name,
+                 i, TEXT(a), j, TEXT(b));
+    return WEFT_OK;
+}
+
+weft_status wefti_op_check_axis(const weft_node *n, int64_t axis, int rank) {
+    WEFT_REQUIRE(
+        axis >= 0 && axis < rank, WEFT_E_SHAPE,
+        "%s: axis %lld of a tensor with %d dimensions: it must be in [0, %d) (or negative, from "
+        "the end, in the calls of weft/ops.h)",
+        n->op->name, (long long)axis, rank, rank);
+    return WEFT_OK;
+}
+
+weft_status wefti_op_check_mix(const weft_node *n, int first) {
+    const weft_desc *half = NULL, *any = NULL;
+    for (int i = first; i < n->inputs; i++) {
+        const weft_desc *d = wefti_in(n, i);
+        if (!d || !wefti_dtype_is_float(d->dtype)) continue;
+        bool is_half = d->dtype == WEFT_BF16 || d->dtype == WEFT_F16;
+        WEFT_REQUIRE(!any || (any->dtype == WEFT_F64) == (d->dtype == WEFT_F64), WEFT_E_ARG,
+                     "%s: %s and %s do not mix; cast one", n->op->name, TEXT(any), TEXT(d));
+        WEFT_REQUIRE(!half || !is_half || half->dtype == d->dtype, WEFT_E_ARG,
+                     "%s: %s and %s do not mix; cast one", n->op->name, TEXT(half), TEXT(d));
+        any = d;
+        if (is_half) half = d;
+    }
+    return WEFT_OK;
+}
+
+weft_status wefti_op_check_dtype(const weft_node *n, int64_t dtype) {
+    WEFT_REQUIRE(dtype >= 0 && dtype < WEFT_DTYPES, WEFT_E_ARG, "%s: unknown dtype %lld",
+                 n->op->name, (long long)dtype);
+    return WEFT_OK;
+}
+
+/* ---- descriptors ---- */
+
+weft_dtype wefti_op_result_dtype(const weft_node *n, int first) {
+    for (int i = first; i < n->inputs; i++) {
+        const weft_desc *d = wefti_in(n, i);
+        if (d && wefti_dtype_is_float(d->dtype) && !wefti_in_is_param(n, i)) return d->dtype;
+    }
+    return wefti_in(n, first)->dtype;
+}
+
+weft_dtype wefti_op_statistics_dtype(weft_dtype dtype) {
+    return dtype == WEFT_F64 ? WEFT_F64 : WEFT_F32;
+}
+
+weft_desc wefti_op_desc(weft_dtype dtype, int rank, const int64_t *shape) {
+    return weft_desc_of(dtype, rank, shape);
+}
+
+weft_desc wefti_op_retyped(const weft_desc *desc, weft_dtype dtype) {
+    weft_desc d = *desc;
+    d.dtype = dtype;
+    return d;
+}
+
+weft_status wefti_op_desc_of_attr(const weft_node *n, const char *name, weft_dtype dtype,
+                                  weft_desc *out) {
+    const wefti_ints *shape = wefti_attr_ints(n, name);
+    weft_desc d = wefti_op_desc(dtype, shape->count, shape->v);
+    weft_status status = wefti_desc_check(&d);
+    if (status < 0) return wefti_prefix(status, "%s: %s %s", n->op->name, name, TEXT(&d));
+    *out = d;
+    return WEFT_OK;
+}
+
+int64_t wefti_op_count(const weft_desc *desc, int from, int to) {
+    int64_t count = 1;
+    for (int d = from; d < to; d++) count *= desc->shape[d];
+    return count;
+}
+
+wefti_ints wefti_op_ints(int count, const int64_t *values) {
+    wefti_ints r = {.count = count < 0 ? 0 : count > WEFT_MAX_RANK ? WEFT_MAX_RANK : count};
+    for (int i = 0; i < r.count; i++) r.v[i] = values[i];
+    return r;
+}
+
+wefti_ints wefti_op_shape_ints(const weft_desc *desc) {
+    return wefti_op_ints(desc->rank, desc->shape);
+}
+
+bool wefti_op_axes_have(const wefti_ints *axes, int axis) {
+    for (int i = 0; i < axes->count; i++)
+        if (axes->v[i] == axis) return true;
+    return false;
+}
+
+int64_t wefti_op_axis(int axis, int rank) {
+    return axis < 0 ? (int64_t)axis + rank : axis;
+}
+
+/* ---- operands of another shape ---- */
+
+void wefti_op_broadcast_strides(const weft_desc *desc, const weft_desc *over,
+                                int64_t out[WEFT_MAX_RANK]) {
+    int64_t own[WEFT_MAX_RANK];
+    wefti_strides(desc, own);
+    for (int d = 0; d < over->rank; d++) {
+        int k = d - (over->rank - desc->rank);
+        out[d] = k < 0 || desc->shape[k] == 1 ? 0 : own[k];
+    }
+}
+
+int64_t wefti_op_offset(const weft_desc *over, int64_t flat, const int64_t strides[WEFT_MAX_RANK]) {
+    int64_t offset = 0;
+    for (int d = over->rank - 1; d >= 0; d--) {
+        offset += flat % over->shape[d] * strides[d];
+        flat /= over->shape[d];
+    }
+    return offset;
+}
+
+/* ---- split rules ---- */
+
+int8_t wefti_op_factor(wefti_split_rule *r, const char *name, int index, int64_t size,
+                       wefti_factor_kind kind) {
+    if (size == 1) return -1;
+    char text[12];
+    if (index < 0)
+        (void)snprintf(text, sizeof text, "%s", name);
+    else
+        (void)snprintf(text, sizeof text, "%.6s%d", name, index % 1000);
+    return (int8_t)wefti_rule_factor(r, text, size, kind);
+}
+
+void wefti_op_factors(wefti_split_rule *r, const char *name, const weft_desc *desc, int from,
+                      int to, wefti_factor_kind kind, int8_t f[WEFT_MAX_RANK]) {
+    for (int d = from; d < to; d++) f[d] = wefti_op_factor(r, name, d - from, desc->shape[d], kind);
+}
+
+void wefti_op_assign(int8_t *dims, int at, const int8_t *f, int from, int count) {
+    for (int k = 0; k < count; k++) dims[at + k] = f[from + k];
+}
+
+weft_status wefti_op_split_elementwise(const weft_node *n, wefti_split_rule *r) {
+    const weft_desc *out = wefti_out(n, 0);
+    int8_t f[WEFT_MAX_RANK];
+    wefti_op_factors(r, "d", out, 0, out->rank, WEFTI_FACTOR_FREE, f);
+    wefti_op_assign(r->out[0], 0, f, 0, out->rank);
+    for (int i = 0; i < n->inputs; i++) {
+        const weft_desc *in = wefti_in(n, i);
+        if (!in) continue;
+        int lead = out->rank - in->rank;
+        for (int d = 0; d < in->rank; d++)
+            r->in[i][d] = in->shape[d] == out->shape[lead + d] ? f[lead + d] : -1;
+    }
+    return WEFT_OK;
+}
+
+void wefti_op_split_whole(const weft_node *n, wefti_split_rule *r) {
+    for (int i = 0; i < n->inputs; i++) {
+        const weft_desc *d = wefti_in(n, i);
+        int8_t f[WEFT_MAX_RANK];
+        char name[12];
+        if (!d) continue;
+        (void)snprintf(name, sizeof name, "i%d_", i % 100);
+        wefti_op_factors(r, name, d, 0, d->rank, WEFTI_FACTOR_WHOLE, f);
+        wefti_op_assign(r->in[i], 0, f, 0, d->rank);
+    }
+}
+
+wefti_attr *wefti_op_attr(const weft_node *n, wefti_attr *attrs, const char *name) {
+    int k = 0;
+    while (strcmp(n->op->attrs[k].name, name) != 0) k++;
+    return &attrs[k];
+}
+
+void wefti_op_localize_shape(const weft_node *n, const wefti_split_rule *rule, const int64_t *sizes,
+                             wefti_attr *attrs, const char *name) {
+    const weft_desc *out = wefti_out(n, 0);
+    wefti_attr *shape = wefti_op_attr(n, attrs, name);
+    for (int d = 0; d < out->rank; d++) {
+        int f = rule->out[0][d];
+        if (f < 0) continue;
+        int64_t size =
+            rule->factor[f].size; /* a dimension may be several elements a unit: reshape */
+        shape->ints.v[d] = size ? sizes[f] * (out->shape[d] / size) : 0;
+    }
+}
+
+/* ---- cost ---- */
+
+void wefti_op_cost_move(const weft_node *n, wefti_cost *out) {
+    double bytes = 0;
+    for (int o = 0; o < n->outputs; o++) bytes += 2.0 * (double)weft_desc_bytes(wefti_out(n, o));
+    *out = (wefti_cost){.flops = 0, .bytes = bytes};
+}
+
+void wefti_op_cost_view(const weft_node *n, wefti_cost *out) {
+    (void)n;
+    *out = (wefti_cost){0};
+}
+
+/* ---- adding nodes ---- */
+
+weft_value wefti_op_add1(weft_graph *g, const weft_op_def *op, weft_value x) {
+    return wefti_graph_add1(g, op, 1, &x, 0, NULL);
+}
+
+weft_value wefti_op_add2(weft_graph *g, const weft_op_def *op, weft_value a, weft_value b) {
+    return wefti_graph_add1(g, op, 2, (weft_value[]){a, b}, 0, NULL);
+}
+
+weft_value wefti_op_sum_to(weft_graph *g, weft_value x, const weft_desc *to) {
+    return wefti_graph_add1(
+        g, &weft_op_sum_to, 1, &x, 2,
+        (wefti_attr[]){WEFTI_N("shape", wefti_op_shape_ints(to)), WEFTI_I("dtype", to->dtype)});
+}
+
+weft_value wefti_op_broadcast_to(weft_graph *g, weft_value x, const weft_desc *to) {
+    return wefti_graph_add1(g, &weft_op_broadcast_to, 1, &x, 1,
+                            (wefti_attr[]){WEFTI_N("shape", wefti_op_shape_ints(to))});
+}
+
+weft_value wefti_op_scalar(weft_graph *g, weft_value like, double value) {
+    weft_desc d = weft_value_desc(g, like);
+    return weft_constant(g, wefti_op_desc(d.dtype, 0, NULL), value);
+}

@@ -1,0 +1,191 @@
+/* softmax and log_softmax along one dimension, and their gradients from the result.
+ *
+ *     y = e^(x - max) / sum e^(x - max)          dx = y (dy - sum(dy y))
+ *     y = x - max - ln sum e^(x - max)           dx = dy - e^y sum(dy)
+ *
+ * Subtracting the maximum makes every exponent at most 0. */
+#include "ops/common.h"
+
+/* x as [outer, size, inner] around the axis. */
+typedef struct lines {
+    int64_t outer, size, inner;
+} lines;
+
+static lines lines_of(const weft_node *n) {
+    const weft_desc *x = wefti_in(n, 0);
+    int axis = (int)wefti_attr_int(n, "axis");
+    return (lines){wefti_op_count(x, 0, axis), x->shape[axis],
+                   wefti_op_count(x, axis + 1, x->rank)};
+}
+
+/* Offset of element 0 of line number `line`; its elements are `inner` apart. */
+static int64_t line_at(const lines *l, int64_t line) {
+    return line / l->inner * l->size * l->inner + line % l->inner;
+}
+
+static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
+    (void)out_count;
+    const weft_desc *x = wefti_in(n, 0);
+    WEFT_TRY(wefti_op_check_float(n, 0));
+    WEFT_TRY(wefti_op_check_axis(n, wefti_attr_int(n, "axis"), x->rank));
+    *out = *x;
+    return WEFT_OK;
+}
+
+static weft_status infer_grad(const weft_node *n, weft_desc *out, int *out_count) {
+    WEFT_TRY(infer(n, out, out_count));
+    WEFT_TRY(wefti_op_check_float(n, 1));
+    WEFT_TRY(wefti_op_check_same_shape(n, 0, 1));
+    return wefti_op_check_mix(n, 0);
+}
+
+static weft_status grad_by(wefti_grad *g, const weft_node *n, const weft_op_def *op) {
+    weft_value in[] = {wefti_grad_out(g, n, 0), wefti_grad_of(g, n, 0)};
+    wefti_attr axis = WEFTI_I("axis", wefti_attr_int(n, "axis"));
+    wefti_grad_add(g, n, 0, wefti_graph_add1(wefti_grad_graph(g), op, 2, in, 1, &axis));
+    return WEFT_OK;
+}
+
+static weft_status grad_softmax(wefti_grad *g, const weft_node *n) {
+    return grad_by(g, n, &weft_op_softmax_grad);
+}
+static weft_status grad_log_softmax(wefti_grad *g, const weft_node *n) {
+    return grad_by(g, n, &weft_op_log_softmax_grad);
+}
+
+static weft_status split(const weft_node *n, wefti_split_rule *r) {
+    const weft_desc *x = wefti_in(n, 0);
+    int axis = (int)wefti_attr_int(n, "axis");
+    for (int d = 0; d < x->rank; d++) {
+        int8_t f = wefti_op_factor(r, "d", d, x->shape[d],
+                                   d == axis ? WEFTI_FACTOR_STATS : WEFTI_FACTOR_FREE);
+        for (int i = 0; i < n->inputs; i++) r->in[i][d] = f;
+        r->out[0][d] = f;
+    }
+    return WEFT_OK;
+}
+
+/* Per element: maximum, difference, exponential, sum and division, or their like. */
+static void cost(const weft_node *n, wefti_cost *out) {
+    *out = (wefti_cost){.flops = 5.0 * (double)weft_desc_elems(wefti_out(n, 0)),
+                        .bytes = wefti_node_bytes(n)};
+}
+
+/* Natural logarithm of the sum of exponentials of a line. */
+static double log_sum_exp(const double *x, const lines *l) {
+    double max = -INFINITY, sum = 0.0;
+    for (int64_t k = 0; k < l->size; k++) max = fmax(max, x[k * l->inner]);
+    for (int64_t k = 0; k < l->size; k++) sum += exp(x[k * l->inner] - max);
+    return max + log(sum);
+}
+
+static weft_status reference_softmax(const weft_node *n, const wefti_random *random,
+                                     const double *const *in, double *const *out) {
+    (void)random;
+    lines l = lines_of(n);
+    for (int64_t line = 0; line < l.outer * l.inner; line++) {
+        const double *x = in[0] + line_at(&l, line);
+        double *y = out[0] + line_at(&l, line), lse = log_sum_exp(x, &l);
+        for (int64_t k = 0; k < l.size; k++) y[k * l.inner] = exp(x[k * l.inner] - lse);
+    }
+    return WEFT_OK;
+}
+
+static weft_status reference_log_softmax(const weft_node *n, const wefti_random *random,
+                                         const double *const *in, double *const *out) {
+    (void)random;
+    lines l = lines_of(n);
+    for (int64_t line = 0; line < l.outer * l.inner; line++) {
+        const double *x = in[0] + line_at(&l, line);
+        double *y = out[0] + line_at(&l, line), lse = log_sum_exp(x, &l);
+        for (int64_t k = 0; k < l.size; k++) y[k * l.inner] = x[k * l.inner] - lse;
+    }
+    return WEFT_OK;
+}
+
+static weft_status reference_softmax_grad(const weft_node *n, const wefti_random *random,
+                                          const double *const *in, double *const *out) {
+    (void)random;
+    lines l = lines_of(n);
+    for (int64_t line = 0; line < l.outer * l.inner; line++) {
+        int64_t at = line_at(&l, line);
+        const double *y = in[0] + at, *dy = in[1] + at;
+        double *dx = out[0] + at, dot = 0.0;
+        for (int64_t k = 0; k < l.size; k++) dot += y[k * l.inner] * dy[k * l.inner];
+        for (int64_t k = 0; k < l.size; k++)
+            dx[k * l.inner] = y[k * l.inner] * (dy[k * l.inner] - dot);
+    }
+    return WEFT_OK;
+}
+
+static weft_status reference_log_softmax_grad(const weft_node *n, const wefti_random *random,
+                                              const double *const *in, double *const *out) {
+    (void)random;
+    lines l = lines_of(n);
+    for (int64_t line = 0; line < l.outer * l.inner; line++) {
+        int64_t at = line_at(&l, line);
+        const double *y = in[0] + at, *dy = in[1] + at;
+        double *dx = out[0] + at, sum = 0.0;
+        for (int64_t k = 0; k < l.size; k++) sum += dy[k * l.inner];
+        for (int64_t k = 0; k < l.size; k++)
+            dx[k * l.inner] = dy[k * l.inner] - exp(y[k * l.inner]) * sum;
+    }
+    return WEFT_OK;
+}
+
+static const wefti_attr attrs[] = {WEFTI_I("axis", 0), {0}};
+
+static const wefti_op_case cases[] = {CASE("axis=1", "f32[3,5]"),
+                                      CASE("axis=0", "bf16[3,5]"),
+                                      CASE("axis=1", "f32[2,7,3]"),
+                                      CASE("axis=0", "f32[1]"),
+                                      CASE("axis=1", "f32[0,3]"),
+                                      CASE("axis=1", "f32[3,0]"),
+                                      CASES_END};
+static const wefti_op_case cases_grad[] = {
+    CASE("axis=1", "f32[3,5]", "f32[3,5]"), CASE("axis=0", "bf16[3,5]", "bf16[3,5]"),
+    CASE("axis=1", "f32[2,7,3]", "f32[2,7,3]"), CASE("axis=0", "f32[0]", "f32[0]"), CASES_END};
+
+#define FORWARD(name_)                                                                             \
+    const weft_op_def weft_op_##name_ = {                                                          \
+        .name = #name_,                                                                            \
+        .min_inputs = 1,                                                                           \
+        .max_inputs = 1,                                                                           \
+        .attrs = attrs,                                                                            \
+        .infer = infer,                                                                            \
+        .grad = grad_##name_,                                                                      \
+        .split = split,                                                                            \
+        .cost = cost,                                                                              \
+        .reference = reference_##name_,                                                            \
+        .cases = cases,                                                                            \
+    };
+#define BACKWARD(name_)                                                                            \
+    const weft_op_def weft_op_##name_ = {                                                          \
+        .name = #name_,                                                                            \
+        .min_inputs = 2,                                                                           \
+        .max_inputs = 2,                                                                           \
+        .attrs = attrs,                                                                            \
+        .infer = infer_grad,                                                                       \
+        .split = split,                                                                            \
+        .cost = cost,                                                                              \
+        .reference = reference_##name_,                                                            \
+        .cases = cases_grad,                                                                       \
+    };
+FORWARD(softmax)
+FORWARD(log_softmax)
+BACKWARD(softmax_grad)
+BACKWARD(log_softmax_grad)
+
+static weft_value along(weft_graph *g, const weft_op_def *op, weft_value x, int axis) {
+    return wefti_graph_add1(
+        g, op, 1, &x, 1,
+        (wefti_attr[]){WEFTI_I("axis", wefti_op_axis(axis, weft_value_desc(g, x).rank))});
+}
+
+weft_value weft_softmax(weft_graph *g, weft_value x, int axis) {
+    return along(g, &weft_op_softmax, x, axis);
+}
+
+weft_value weft_log_softmax(weft_graph *g, weft_value x, int axis) {
+    return along(g, &weft_op_log_softmax, x, axis);
+}
