@@ -2,6 +2,7 @@
 #include "graph/text.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,16 @@ int wefti_attr_count(const weft_op_def *op) {
 
 static bool is_dtype(const wefti_attr *a) {
     return !strcmp(a->name, "dtype");
+}
+
+void wefti_float_print(double value, wefti_text *out) {
+    char text[40];
+    for (int digits = 6; digits <= 17;
+         digits++) { /* the shortest that reads back to the same bits */
+        (void)snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) break;
+    }
+    wefti_text_add(out, "%s", text);
 }
 
 void wefti_attrs_print(const weft_op_def *op, const wefti_attr *attrs, wefti_text *out) {

@@ -190,6 +190,21 @@ weft_status wefti_graph_intern(weft_graph *g, weft_body *b, weft_body **out) {
     return intern(&g->cells, &g->cell_count, &g->cell_cap, b, out);
 }
 
+static weft_status name_fused(weft_graph *g, weft_body *b) {
+    bool fresh;
+    const char *wanted = b->name;
+    WEFT_TRY(wefti_builder_claim(g, 'f', b->name, &fresh));
+    for (int64_t i = g->fused_count - 1; !fresh; i++) {
+        b->name = wefti_arena_format(g->arena, "%s.%lld", wanted, (long long)i);
+        WEFT_REQUIRE(b->name, WEFT_E_NOMEM, "no memory for a name");
+        WEFT_TRY(wefti_builder_claim(g, 'f', b->name, &fresh));
+    }
+    return WEFT_OK;
+}
+
 weft_status wefti_graph_intern_fused(weft_graph *g, weft_body *b, weft_body **out) {
-    return intern(&g->fused, &g->fused_count, &g->fused_cap, b, out);
+    int64_t before = g->fused_count;
+    WEFT_TRY(intern(&g->fused, &g->fused_count, &g->fused_cap, b, out));
+    if (g->fused_count > before) WEFT_TRY(name_fused(g, *out));
+    return WEFT_OK;
 }

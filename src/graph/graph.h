@@ -105,7 +105,8 @@ wefti_body_hash(const weft_body *b); /* structure only: ops, attributes, wiring,
 bool wefti_body_equal(const weft_body *a, const weft_body *b);
 /* A copy with the same value indices, owned by the caller. */
 weft_status wefti_body_clone(const weft_body *b, const char *name, weft_body **out) WEFT_CHECKED;
-/* The graph takes `b` over, also on failure; *out is the stored body of equal structure. */
+/* The graph takes `b` over, also on failure; *out is the stored body of equal structure,
+ * which gets a name of its own when the name is taken. */
 weft_status wefti_graph_intern_fused(weft_graph *g, weft_body *b, weft_body **out) WEFT_CHECKED;
 /* Remove nodes whose results nobody needs. Value indices change only for values of removed nodes
  * (dropped from lists, kept in the table as dead). */

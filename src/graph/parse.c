@@ -313,7 +313,9 @@ static weft_status cell(parser *s, bool fused) {
     char name[MAX_WORD];
     weft_body *stored;
     WEFT_TRY(word(s, name));
-    WEFT_TRY(claim(g, fused ? 'f' : 'b', "a cell", name));
+    if (!fused) WEFT_TRY(claim(g, 'b', "a cell", name));
+    for (int64_t i = 0; i < g->fused_count && fused; i++)
+        WANT(strcmp(g->fused[i]->name, name) != 0, "a fused body '%s' is there already", name);
     WEFT_TRY(wefti_body_create(g, name, &s->body));
     int line = s->line;
     weft_status st = cell_lines(s);

@@ -68,20 +68,12 @@ static void print_cell(const weft_body *b, const char *word, wefti_text *t, int3
 }
 
 static void print_init(wefti_text *t, weft_init init) {
-    switch (init.kind) {
-    case WEFT_INIT_ZEROS:
-        wefti_text_add(t, " zeros");
-        break;
-    case WEFT_INIT_CONSTANT:
-        wefti_text_add(t, " constant(%.17g)", init.scale);
-        break;
-    case WEFT_INIT_NORMAL:
-        wefti_text_add(t, " normal(%.17g)", init.scale);
-        break;
-    case WEFT_INIT_UNIFORM:
-        wefti_text_add(t, " uniform(%.17g)", init.scale);
-        break;
-    }
+    static const char *const words[] = {"zeros", "constant", "normal", "uniform"};
+    wefti_text_add(t, " %s", words[init.kind]);
+    if (init.kind == WEFT_INIT_ZEROS) return;
+    wefti_text_add(t, "(");
+    wefti_float_print(init.scale, t);
+    wefti_text_add(t, ")");
 }
 
 static void print_root(const weft_graph *g, wefti_text *t, int32_t *number) {

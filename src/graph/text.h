@@ -2,7 +2,7 @@
  *
  *     weft-graph 1
  *     cell h.0(%0 x: f32[4,256,768], %1 param ln.weight: f32[768]) {
- *       %2: f32[4,256,768], %3: f32[4,256] = rms_norm(%0, %1) eps=1.0000000000000001e-05 @ln
+ *       %2: f32[4,256,768], %3: f32[4,256] = rms_norm(%0, %1) eps=1e-05 @ln
  *       return %2
  *     }
  *     graph {
@@ -26,7 +26,10 @@ void wefti_body_print(const weft_body *b, wefti_text *out);
 weft_status wefti_graph_parse(const wefti_op_registry *ops, const char *text,
                               weft_graph **out) WEFT_CHECKED;
 
-/* Attributes of a node as the text form writes them: " axis=1 eps=1.0000000000000001e-05
+/* The shortest decimal that reads back to the same bits. */
+void wefti_float_print(double value, wefti_text *out);
+
+/* Attributes of a node as the text form writes them: " axis=1 eps=1e-05
  * stride=(2,2)". */
 void wefti_attrs_print(const weft_op_def *op, const wefti_attr *attrs, wefti_text *out);
 /* Parse "axis=1 eps=1e-5 stride=(2,2)" (whole text) over the op's defaults into attrs[] (room for
