@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 """Writes src/train/data_unicode.c: the ranges of letters, numbers and white space that the regular
-expressions of byte-pair tokenizers ask for (\\p{L}, \\p{N}, \\s), from Python's unicodedata.
+expressions of byte-pair tokenizers ask for (\\p{L}, \\p{N}, \\s). Hugging Face tokenizers 0.23 uses
+Unicode 16, so the tables are made with the package unicodedata2 16.0.0 where Python's own is older.
 
 Usage: tools/unicode_classes.py > src/train/data_unicode.c
 """
-import unicodedata
+try:
+    import unicodedata2 as unicodedata
+except ImportError:
+    import unicodedata
 
 # White_Space of PropList.txt; str.isspace() would add the separators U+001C to U+001F.
 SPACES = [0x9, 0xA, 0xB, 0xC, 0xD, 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029,
