@@ -31,7 +31,7 @@ static const wefti_attr *find_attr(const weft_node *n, const char *name, wefti_a
     if (n->attrs)
         for (const wefti_attr *a = n->attrs; a->name; a++)
             if (!strcmp(a->name, name) && a->kind == kind) return a;
-    assert(!"an op reads an attribute that it does not declare");
+    assert(0 && "an op reads an attribute that it does not declare");
     return &no_attr;
 }
 
