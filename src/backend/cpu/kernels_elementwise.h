@@ -3,8 +3,8 @@
  *
  * A program is a list of instructions on f32 registers, each one block long. Register i < inputs is
  * input i; other registers are written by instructions. Outputs name registers. Integers become f32
- * on loading (exact up to 2^24) and are rounded to nearest even and saturated on storing; booleans
- * are 0 and 1, stored as "not equal to 0". */
+ * on loading (exact up to 2^24) and are truncated toward zero and saturated on storing (NaN to 0);
+ * booleans are 0 and 1, stored as "not equal to 0". */
 #ifndef WEFTI_CPU_KERNELS_ELEMENTWISE_H
 #define WEFTI_CPU_KERNELS_ELEMENTWISE_H
 
@@ -53,7 +53,7 @@
     X(CLIP, clip, 1)             /* min(max(a, imm), imm2); NaN stays NaN */                       \
     X(CLIP_GRAD, clip_grad, 2)   /* (dy, x): dy where imm <= x <= imm2, else 0 */                  \
     X(POW, pow, 2)               /* a^b, C99 powf semantics */                                     \
-    X(POW_SCALAR, pow_scalar, 1) /* a^imm; imm in {2, 3, 0.5, -0.5, -1, -2} without powf */        \
+    X(POW_SCALAR, pow_scalar, 1) /* a^imm; fast for imm in {2, 3, -1, -2} */                       \
     X(ABS, abs, 1)                                                                                 \
     X(SIGN, sign, 1) /* -1, 0, 1; NaN stays NaN */                                                 \
     X(SQUARE, square, 1)                                                                           \

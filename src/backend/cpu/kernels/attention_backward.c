@@ -1,0 +1,173 @@
+/* Attention backward: see attention.h. A task owns the gradients of one key head and of the query
+ * heads that share it: it walks blocks of queries, and for each the tiles of keys, recomputing
+ * probabilities from the saved log-sum-exp. Source: Dao, "FlashAttention-2", 2023, algorithm 2. */
+#include "backend/cpu/kernels/attention_tile.h"
+
+typedef struct backward_run {
+    const wefti_attention_backward_args *a;
+    int64_t padded, wide, rows; /* dim rounded up to MR, to VL; keys rounded up to BC */
+    size_t per_thread;
+} backward_run;
+
+typedef struct backward_memory {
+    float *keys, *values;        /* [rows][padded] */
+    float *dk, *dv;              /* [rows][wide] */
+    float *queries, *queries_t;  /* [BR][wide], [padded][BR]; both times scale */
+    float *d_o, *d_o_t;          /* the same of the output's gradient */
+    float *dq;                   /* [padded][BR] */
+    float *probs, *slopes;       /* [BC][BR] */
+    float *mask, *dropout;       /* [BC][BR] */
+    float *lse, *delta, *factor; /* [BR] */
+} backward_memory;
+
+static backward_memory carve(const backward_run *r, int thread) {
+    float *p = (float *)(void *)((char *)r->a->workspace + (size_t)thread * r->per_thread);
+    backward_memory m;
+    m.keys = p;
+    m.values = p += r->rows * r->padded;
+    m.dk = p += r->rows * r->padded;
+    m.dv = p += r->rows * r->wide;
+    m.queries = p += r->rows * r->wide;
+    m.d_o = p += BR * r->wide;
+    m.queries_t = p += BR * r->wide;
+    m.d_o_t = p += r->padded * BR;
+    m.dq = p += r->padded * BR;
+    m.probs = p += r->padded * BR;
+    m.slopes = p += BC * BR;
+    m.mask = p += BC * BR;
+    m.dropout = p += BC * BR;
+    m.lse = p += BC * BR;
+    m.delta = p += BR;
+    m.factor = p + BR;
+    return m;
+}
+
+/* Everything about a block of queries: both layouts of q and do, lse, delta = sum(do o). */
+static void pack_queries(const backward_run *r, const tile *t, const backward_memory *m) {
+    const wefti_attention_backward_args *a = r->a;
+    const wefti_attention_shape *s = &a->shape;
+    int64_t q_at = t->b * a->q_strides.batch + t->i0 * a->q_strides.seq + t->h * a->q_strides.head;
+    int64_t o_at = t->b * a->o_strides.batch + t->i0 * a->o_strides.seq + t->h * a->o_strides.head;
+    int64_t d_at =
+        t->b * a->do_strides.batch + t->i0 * a->do_strides.seq + t->h * a->do_strides.head;
+    pack_rows(a->q, q_at, a->q_strides.seq, t->nq, s->dim, s->scale, m->queries, r->wide);
+    pack_rows(a->d_o, d_at, a->do_strides.seq, t->nq, s->dim, 1.0f, m->d_o, r->wide);
+    wefti_in q = wefti_in_f32(m->queries), d_o = wefti_in_f32(m->d_o);
+    pack_transposed(q, 0, r->wide, t->nq, s->dim, r->padded, 1.0f, m->queries_t);
+    pack_transposed(d_o, 0, r->wide, t->nq, s->dim, r->padded, 1.0f, m->d_o_t);
+    const float *lse = a->lse + (t->b * s->q_heads + t->h) * s->q_len + t->i0;
+    for (int64_t i = 0; i < BR; i++) {
+        /* A query that saw no key, and padding: e^(x - infinity) = 0. */
+        m->lse[i] = i < t->nq && lse[i] != -INFINITY ? lse[i] : INFINITY;
+        m->factor[i] = s->scale;
+        m->delta[i] = 0.0f;
+        if (i >= t->nq) continue;
+        vf sum = vf_zero();
+        FOR_VECTORS(c, n, s->dim) {
+            vf o = load(a->o, o_at + i * a->o_strides.seq + c, n);
+            sum = vf_fma(o, load_f32(m->d_o + i * r->wide + c, n), sum);
+        }
+        m->delta[i] = vf_sum(sum);
+    }
+    memset(m->dq, 0, (size_t)(r->padded * BR) * sizeof(float));
+}
+
+/* probs = e^(scores - lse); slopes = probs (dprobs - delta), the gradient of the scores; with
+ * dropout, dprobs is masked and probs leaves masked, for dv. */
+static void slope_tile(const wefti_attention_shape *s, const tile *t, const backward_memory *m) {
+    for (int64_t v = 0; v < t->vectors; v++) {
+        int64_t end = key_end(s, t, v);
+        vf lse = vf_load(m->lse + v * VL), delta = vf_load(m->delta + v * VL);
+        for (int64_t j = 0; j < end; j++) {
+            float *p_at = m->probs + j * BR + v * VL, *s_at = m->slopes + j * BR + v * VL;
+            vf p = vf_exp_negative(vf_load(p_at) - lse), d = vf_load(s_at);
+            if (s->dropout > 0.0f) {
+                vf keep = vf_load(m->dropout + j * BR + v * VL);
+                d = d * keep;
+                vf_store(p_at, p * keep);
+            } else {
+                vf_store(p_at, p);
+            }
+            vf_store(s_at, p * (d - delta));
+        }
+    }
+    /* The rows that pad the last key to a multiple of MR may be keys that these queries do not see.
+     */
+    size_t padding = (size_t)(blocks_of(t->nk, MR) * MR - t->nk) * BR * sizeof(float);
+    memset(m->probs + t->nk * BR, 0, padding);
+    memset(m->slopes + t->nk * BR, 0, padding);
+}
+
+static void backward_tile(const backward_run *r, const tile *t, const backward_memory *m) {
+    const wefti_attention_shape *s = &r->a->shape;
+    const float *keys = m->keys + t->j0 * r->padded, *values = m->values + t->j0 * r->padded;
+    float *dk = m->dk + t->j0 * r->wide, *dv = m->dv + t->j0 * r->wide;
+    if (s->mask.data) mask_tile(s, t, m->mask);
+    if (s->dropout > 0.0f) dropout_tile(s, t, m->dropout);
+    score_tile(s, t, keys, r->padded, m->queries_t, s->mask.data ? m->mask : NULL, m->probs);
+    for (int64_t j = 0; j < t->nk; j += key_step(t)) {
+        int64_t v = first_vector(s, t, j), rows = blocks_of(min64(key_step(t), t->nk - j), MR) * MR;
+        tile_product(rows, t->vectors - v, s->dim, values + j * r->padded, r->padded, 1,
+                     m->d_o_t + v * VL, BR, m->slopes + j * BR + v * VL, BR, false);
+    }
+    slope_tile(s, t, m);
+    for (int64_t j = 0; j < t->nk; j += key_step(t)) {
+        int64_t keys_here = min64(key_step(t), t->nk - j), rows = blocks_of(keys_here, MR) * MR;
+        int64_t i = first_vector(s, t, j) * VL;
+        if (i >= t->nq) continue;
+        tile_product(rows, r->wide / VL, t->nq - i, m->probs + j * BR + i, BR, 1,
+                     m->d_o + i * r->wide, r->wide, dv + j * r->wide, r->wide, true);
+        tile_product(rows, r->wide / VL, t->nq - i, m->slopes + j * BR + i, BR, 1,
+                     m->queries + i * r->wide, r->wide, dk + j * r->wide, r->wide, true);
+        tile_product(r->padded, t->vectors - i / VL, keys_here, keys + j * r->padded, 1, r->padded,
+                     m->slopes + j * BR + i, BR, m->dq + i, BR, true);
+    }
+}
+
+static void backward_task(void *context, int64_t task, int thread) {
+    const backward_run *r = context;
+    const wefti_attention_backward_args *a = r->a;
+    const wefti_attention_shape *s = &a->shape;
+    backward_memory m = carve(r, thread);
+    int64_t b = task / s->kv_heads, kv = task % s->kv_heads, group = s->q_heads / s->kv_heads;
+    int64_t k_at = b * a->k_strides.batch + kv * a->k_strides.head;
+    int64_t v_at = b * a->v_strides.batch + kv * a->v_strides.head;
+    pack_rows(a->k, k_at, a->k_strides.seq, s->k_len, s->dim, 1.0f, m.keys, r->padded);
+    pack_rows(a->v, v_at, a->v_strides.seq, s->k_len, s->dim, 1.0f, m.values, r->padded);
+    size_t tail = (size_t)((r->rows - s->k_len) * r->padded) * sizeof(float);
+    memset(m.keys + s->k_len * r->padded, 0, tail);
+    memset(m.values + s->k_len * r->padded, 0, tail);
+    memset(m.dk, 0, (size_t)(r->rows * r->wide) * sizeof(float));
+    memset(m.dv, 0, (size_t)(r->rows * r->wide) * sizeof(float));
+    for (int64_t h = kv * group; h < (kv + 1) * group; h++)
+        for (int64_t i0 = 0; i0 < s->q_len; i0 += BR) {
+            tile t = {.b = b, .h = h, .i0 = i0, .nq = min64(BR, s->q_len - i0)};
+            t.vectors = blocks_of(t.nq, VL);
+            pack_queries(r, &t, &m);
+            int64_t end = visible_keys(s, i0, t.nq);
+            for (t.j0 = 0; t.j0 < end; t.j0 += BC) {
+                t.nk = min64(BC, end - t.j0);
+                t.diagonal = crosses_diagonal(s, i0, t.j0, t.nk);
+                backward_tile(r, &t, &m);
+            }
+            int64_t at = b * a->dq_strides.batch + i0 * a->dq_strides.seq + h * a->dq_strides.head;
+            unpack_transposed(m.dq, t.nq, s->dim, m.factor, a->dq, at, a->dq_strides.seq);
+        }
+    for (int64_t j = 0; j < s->k_len; j++) {
+        int64_t dk_at = b * a->dk_strides.batch + j * a->dk_strides.seq + kv * a->dk_strides.head;
+        int64_t dv_at = b * a->dv_strides.batch + j * a->dv_strides.seq + kv * a->dv_strides.head;
+        FOR_VECTORS(c, n, s->dim) {
+            store(a->dk, dk_at + c, load_f32(m.dk + j * r->wide + c, n), n);
+            store(a->dv, dv_at + c, load_f32(m.dv + j * r->wide + c, n), n);
+        }
+    }
+}
+
+void KERNEL(attention_backward)(wefti_pool *pool, const wefti_attention_backward_args *a) {
+    const wefti_attention_shape *s = &a->shape;
+    backward_run r = {
+        .a = a, .padded = blocks_of(s->dim, MR) * MR, .wide = blocks_of(s->dim, VL) * VL};
+    r.rows = blocks_of(s->k_len, BC) * BC;
+    r.per_thread = attention_backward_bytes(s);
+    wefti_pool_run(pool, s->batch * s->kv_heads, backward_task, &r);
+}

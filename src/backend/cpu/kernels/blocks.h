@@ -1,0 +1,56 @@
+/* How problems are cut, where both a kernel and its workspace size must know: functions of the
+ * problem alone. */
+#ifndef WEFTI_CPU_KERNELS_BLOCKS_H
+#define WEFTI_CPU_KERNELS_BLOCKS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "backend/cpu/attention.h"
+
+enum {
+    REDUCE_ROW_BLOCK = 8192,    /* elements of a row reduced into one partial result */
+    REDUCE_COLUMN_BLOCK = 512,  /* columns held by a task */
+    NORM_ROW_BLOCK = 64,        /* rows summed into one partial gradient of gamma and beta */
+    BATCH_NORM_ROW_BLOCK = 128, /* channels-last rows of one partial statistic */
+    OPTIMIZER_BLOCK = 16384,    /* elements of a partial norm */
+    ATTENTION_BR = 64,          /* queries of a tile */
+    ATTENTION_BC = 64,          /* keys of a tile */
+    ATTENTION_DECODE = 3        /* up to so many queries are done one by one */
+};
+
+static inline int64_t blocks_of(int64_t n, int64_t block) {
+    return (n + block - 1) / block;
+}
+/* Rows of one block of column sums: 128 KiB of f32 at full width. */
+static inline int64_t reduce_block_rows(int64_t inner) {
+    int64_t width = inner < REDUCE_COLUMN_BLOCK ? inner : REDUCE_COLUMN_BLOCK;
+    int64_t rows = width > 0 ? 32768 / width : 32768;
+    return rows < 64 ? 64 : rows;
+}
+/* Rows of one block of an optimizer's matrix passes: 64 KiB of f32 or more. */
+static inline int64_t optimizer_block_rows(int64_t cols) {
+    int64_t rows = OPTIMIZER_BLOCK / (cols > 0 ? cols : 1);
+    return rows < 16 ? 16 : rows;
+}
+
+/* Scratch of one thread, a multiple of 64 bytes: the members of forward_memory in attention.c, or
+ * decoding's queries, outputs and states. */
+static inline size_t attention_forward_bytes(const wefti_attention_shape *s) {
+    int64_t padded = blocks_of(s->dim, 16) * 16;
+    int64_t floats = 2 * padded * ATTENTION_BR + 2 * ATTENTION_BC * padded +
+                     3 * ATTENTION_BC * ATTENTION_BR + 3 * ATTENTION_BR;
+    if (s->q_len <= ATTENTION_DECODE && s->kv_heads > 0)
+        floats = s->q_heads / s->kv_heads * s->q_len * (2 * s->dim + 2);
+    return (size_t)blocks_of(floats, 16) * 64;
+}
+/* The members of backward_memory in attention_backward.c. */
+static inline size_t attention_backward_bytes(const wefti_attention_shape *s) {
+    int64_t padded = blocks_of(s->dim, 16) * 16,
+            rows = blocks_of(s->k_len, ATTENTION_BC) * ATTENTION_BC;
+    int64_t floats = 4 * rows * padded + 5 * ATTENTION_BR * padded +
+                     4 * ATTENTION_BC * ATTENTION_BR + 3 * ATTENTION_BR;
+    return (size_t)floats * sizeof(float);
+}
+
+#endif
