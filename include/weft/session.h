@@ -1,12 +1,13 @@
-/* A session: a graph compiled for this machine, with its parameters and optimizer state, ready to be stepped.
+/* A session: a graph compiled for this machine, with its parameters and optimizer state, ready to
+ * be stepped.
  *
  *     weft_session_options o = weft_session_defaults();
  *     weft_session *s;
  *     weft_session_create(graph, &o, &s);
  *     for (...) { weft_session_feed(s, "image", ...); weft_session_step(s, lr, &result); }
  *
- * All memory of a step is planned ahead in one arena; a step allocates nothing. A session is used by one
- * thread at a time; sessions are independent of each other. */
+ * All memory of a step is planned ahead in one arena; a step allocates nothing. A session is used
+ * by one thread at a time; sessions are independent of each other. */
 #ifndef WEFT_SESSION_H
 #define WEFT_SESSION_H
 
@@ -32,7 +33,7 @@ typedef enum weft_optimizer_kind {
 #define WEFT_OPTIMIZER_ROW(name, text) WEFT_##name,
     WEFT_OPTIMIZER_LIST(WEFT_OPTIMIZER_ROW)
 #undef WEFT_OPTIMIZER_ROW
-    WEFT_OPTIMIZERS,
+        WEFT_OPTIMIZERS,
     WEFT_NO_OPTIMIZER = WEFT_OPTIMIZERS /* forward passes only */
 } weft_optimizer_kind;
 
@@ -67,38 +68,50 @@ typedef struct weft_session weft_session;
 /** AdamW (0.9, 0.95, 1e-8, decay 0.1), no clipping, one microbatch, all cores, seed 0. */
 WEFT_API weft_session_options weft_session_defaults(void);
 
-/** Compile `graph`. The session borrows it: destroy the graph after the session. Refuses with WEFT_E_NOMEM, naming the
- *  largest tensors, what exceeds memory_bytes. */
+/** Compile `graph`. The session borrows it: destroy the graph after the session. Refuses with
+ * WEFT_E_NOMEM, naming the largest tensors, what exceeds memory_bytes. */
 WEFT_API weft_status weft_session_create(weft_graph *graph, const weft_session_options *options,
                                          weft_session **out) WEFT_CHECKED;
 WEFT_API void weft_session_destroy(weft_session *session);
 
-/** Compile a further graph, forward only, that shares parameters and states by name (evaluation beside training).
- *  Its number, from 1, goes to *out_program; number 0 is the graph of weft_session_create. */
-WEFT_API weft_status weft_session_add(weft_session *session, weft_graph *graph, int *out_program) WEFT_CHECKED;
+/** Compile a further graph, forward only, that shares parameters and states by name (evaluation
+ * beside training). Its number, from 1, goes to *out_program; number 0 is the graph of
+ * weft_session_create. */
+WEFT_API weft_status weft_session_add(weft_session *session, weft_graph *graph,
+                                      int *out_program) WEFT_CHECKED;
 
-/** Copy `bytes` of data into the input `name` of a program (0: the first). WEFT_E_SHAPE when the size differs. */
+/** Copy `bytes` of data into the input `name` of a program (0: the first). WEFT_E_SHAPE when the
+ * size differs. */
 WEFT_API weft_status weft_session_feed(weft_session *session, int program, const char *name,
                                        const void *data, size_t bytes) WEFT_CHECKED;
 
-/** Forward and backward of one microbatch. *out_loss (may be NULL) is its loss. Without optimizer: forward only.
- *  WEFT_E_NUMERIC when the loss is not finite; the message names the first cell that made such a value. */
+/** Forward and backward of one microbatch. *out_loss (may be NULL) is its loss. Without optimizer:
+ * forward only. WEFT_E_NUMERIC when the loss is not finite; the message names the first cell that
+ * made such a value. */
 WEFT_API weft_status weft_session_accumulate(weft_session *session, double *out_loss) WEFT_CHECKED;
-/** Update the parameters from what was accumulated. *out_norm (may be NULL): the global gradient norm before
- *  clipping, or NaN when clipping is off (it is not computed then). */
+/** Update the parameters from what was accumulated. *out_norm (may be NULL): the global gradient
+ * norm before clipping, or NaN when clipping is off (it is not computed then). */
 WEFT_API weft_status weft_session_update(weft_session *session, double learning_rate,
                                          double *out_norm) WEFT_CHECKED;
 /** One accumulate and one update, for sessions with one microbatch. */
-WEFT_API weft_status weft_session_step(weft_session *session, double learning_rate, double *out_loss) WEFT_CHECKED;
+WEFT_API weft_status weft_session_step(weft_session *session, double learning_rate,
+                                       double *out_loss) WEFT_CHECKED;
 
 /** Forward pass of program `program`; *out_loss may be NULL. */
-WEFT_API weft_status weft_session_forward(weft_session *session, int program, double *out_loss) WEFT_CHECKED;
+WEFT_API weft_status weft_session_forward(weft_session *session, int program,
+                                          double *out_loss) WEFT_CHECKED;
 
 /** A named tensor of a session. */
 typedef struct weft_tensor_info {
     const char *name; /* borrowed from the session */
     weft_desc desc;
-    enum { WEFT_ROLE_PARAM, WEFT_ROLE_STATE, WEFT_ROLE_OPTIMIZER, WEFT_ROLE_INPUT, WEFT_ROLE_OUTPUT } role;
+    enum {
+        WEFT_ROLE_PARAM,
+        WEFT_ROLE_STATE,
+        WEFT_ROLE_OPTIMIZER,
+        WEFT_ROLE_INPUT,
+        WEFT_ROLE_OUTPUT
+    } role;
     int64_t bytes;
 } weft_tensor_info;
 
@@ -107,8 +120,9 @@ WEFT_API weft_status weft_session_tensor(const weft_session *session, int progra
                                          weft_tensor_info *out) WEFT_CHECKED;
 WEFT_API weft_status weft_session_find(const weft_session *session, int program, const char *name,
                                        weft_tensor_info *out) WEFT_CHECKED;
-/** Copy a tensor out of or into the session. `bytes` must be its size. Parameters, states and optimizer tensors can
- *  be read and written at any time between steps; outputs are valid after the pass that makes them. */
+/** Copy a tensor out of or into the session. `bytes` must be its size. Parameters, states and
+ * optimizer tensors can be read and written at any time between steps; outputs are valid after the
+ * pass that makes them. */
 WEFT_API weft_status weft_session_read(weft_session *session, int program, const char *name,
                                        void *data, size_t bytes) WEFT_CHECKED;
 WEFT_API weft_status weft_session_write(weft_session *session, int program, const char *name,
@@ -128,7 +142,8 @@ typedef struct weft_session_memory {
 } weft_session_memory;
 WEFT_API weft_session_memory weft_session_memory_of(const weft_session *session);
 
-/** Record what runs into a Chrome JSON trace, from now until weft_session_trace(session, NULL) or destroy. */
+/** Record what runs into a Chrome JSON trace, from now until weft_session_trace(session, NULL) or
+ * destroy. */
 WEFT_API weft_status weft_session_trace(weft_session *session, const char *path) WEFT_CHECKED;
 
 /** How the session computes bf16 products: never AUTO. For checkpoints. */
