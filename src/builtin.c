@@ -14,7 +14,9 @@ static const weft_op_def *const op_table[] = {WEFT_OP_LIST(ENTRY)};
 
 static const wefti_op_registry op_registry = {op_table, sizeof op_table / sizeof *op_table};
 
-const wefti_op_registry *wefti_builtin_ops(void) { return &op_registry; }
+const wefti_op_registry *wefti_builtin_ops(void) {
+    return &op_registry;
+}
 
 weft_status weft_graph_create(weft_graph **out) {
     WEFT_TRY(wefti_graph_create(&op_registry, out));
