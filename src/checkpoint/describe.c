@@ -51,8 +51,8 @@ static void add_tensor(wefti_text *t, bool json, bool first, const char *name, c
     if (!json) {
         wefti_shape_text shape = wefti_desc_text(desc);
         char size[32];
-        wefti_text_add(t, "  %-48s %-24s %12s", name,
-                       desc->rank < 0 ? dtype : shape.text, wefti_bytes_text(bytes, size));
+        wefti_text_add(t, "  %-48s %-24s %12s", name, desc->rank < 0 ? dtype : shape.text,
+                       wefti_bytes_text(bytes, size));
         wefti_text_add(t, role ? "  %s\n" : "\n", role);
         return;
     }
