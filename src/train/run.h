@@ -1,0 +1,75 @@
+/* One training run's parts, shared by the files that make it up. */
+#ifndef WEFTI_RUN_H
+#define WEFTI_RUN_H
+
+#include "checkpoint/checkpoint.h"
+#include "train/data.h"
+#include "train/session.h"
+#include "weft/model.h"
+#include "weft/train.h"
+
+typedef struct wefti_metrics wefti_metrics;
+
+/* A tensor of the session as checkpoints know it. */
+typedef struct wefti_saved_tensor {
+    int32_t tensor; /* index in program 0 */
+    char *name;     /* in files */
+    weft_desc desc; /* in files */
+    wefti_checkpoint_role role;
+} wefti_saved_tensor;
+
+typedef struct wefti_training {
+    const weft_job *job;
+    const weft_train_events *events;
+    weft_train_result *result;
+    weft_model_config config;
+    weft_data *data;
+    weft_graph *graph, *eval_graph;
+    weft_session *session;
+    int eval_program; /* 0: none */
+    int64_t micro;    /* samples of a microbatch */
+    int64_t step;     /* updates done */
+    int64_t position; /* samples consumed */
+    weft_bf16_compute bf16;
+    /* checkpoints */
+    wefti_checkpoint_lock *lock;
+    wefti_checkpoint_job *writing;
+    int64_t writing_step, committed_step;
+    wefti_saved_tensor *saved;
+    int64_t saved_count;
+    int32_t *saved_first, *saved_last; /* per program tensor: its range in `saved` (with its optimizer states) */
+    bool has_states;
+    wefti_metrics *metrics;
+} wefti_training;
+
+/* setup.c: configuration, data, graphs and session of a job. */
+weft_status wefti_training_open(wefti_training *t) WEFT_CHECKED;
+void wefti_training_close(wefti_training *t);
+/* The model's configuration; opens data into t->data when sizes depend on it. */
+weft_status wefti_training_configure(wefti_training *t) WEFT_CHECKED;
+void wefti_training_note(const wefti_training *t, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* save.c: checkpoints in time. */
+weft_status wefti_training_lock(wefti_training *t) WEFT_CHECKED;
+weft_status wefti_training_bind(wefti_training *t) WEFT_CHECKED;   /* the list of saved tensors */
+weft_status wefti_training_restore(wefti_training *t, wefti_checkpoint *from) WEFT_CHECKED;
+weft_status wefti_training_save(wefti_training *t) WEFT_CHECKED;   /* begins; a write under way is finished first */
+weft_status wefti_training_settle(wefti_training *t) WEFT_CHECKED; /* waits for the write under way */
+weft_status wefti_training_poll(wefti_training *t) WEFT_CHECKED;   /* reports a write that has ended */
+
+/* pretrained.c: weights from a Hugging Face directory. */
+weft_status wefti_pretrained_load(weft_session *session, const weft_model_config *config,
+                                  const char *directory) WEFT_CHECKED;
+weft_status wefti_pretrained_config(const char *directory, weft_model_config *out) WEFT_CHECKED;
+
+/* schedule.c: learning rate of update `step` (from 0). */
+double wefti_learning_rate(const weft_job *job, int64_t step);
+
+/* metrics.c: JSON lines and TensorBoard events. Names are "loss", "learning_rate"... */
+weft_status wefti_metrics_open(const char *json_lines, const char *tensorboard, wefti_metrics **out) WEFT_CHECKED;
+weft_status wefti_metrics_step(wefti_metrics *m, const weft_train_step *step) WEFT_CHECKED;
+weft_status wefti_metrics_validation(wefti_metrics *m, const weft_train_validation *v) WEFT_CHECKED;
+weft_status wefti_metrics_close(wefti_metrics *m) WEFT_CHECKED;
+
+#endif

@@ -1,0 +1,177 @@
+/* From a job to a session: configuration, data, graphs. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/io.h"
+#include "train/run.h"
+
+void wefti_training_note(const wefti_training *t, const char *format, ...) {
+    if (!t->events || !t->events->note) return;
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    t->events->note(t->events->context, text);
+}
+
+static void take(int64_t *to, int64_t from) {
+    if (from) *to = from;
+}
+
+/* The job's own sizes over those of model.from. */
+static weft_status config_of_job(const weft_job *job, weft_model_config *out) {
+    const weft_job_model *m = &job->model;
+    weft_model_config c = {.family = m->family};
+    if (m->from[0]) {
+        WEFT_TRY(wefti_pretrained_config(m->from, &c));
+        WEFT_REQUIRE(m->family == WEFT_FAMILIES || m->family == c.family, WEFT_E_ARG,
+                     "model.family is %s but %s holds a %s", weft_family_text(m->family), m->from,
+                     weft_family_text(c.family));
+    } else {
+        c.tied = m->tied;
+    }
+    take(&c.layers, m->layers);
+    take(&c.hidden, m->hidden);
+    take(&c.heads, m->heads);
+    take(&c.kv_heads, m->kv_heads);
+    take(&c.ffn, m->ffn);
+    take(&c.context, m->context);
+    take(&c.vocab, m->vocab);
+    take(&c.classes, m->classes);
+    for (int i = 0; i < 3; i++) take(&c.image[i], m->image[i]);
+    take(&c.patch, m->patch);
+    if (m->dropout > 0) c.dropout = m->dropout;
+    if (m->norm_eps > 0) c.norm_eps = m->norm_eps;
+    if (m->rope_theta > 0) c.rope_theta = m->rope_theta;
+    *out = c;
+    return WEFT_OK;
+}
+
+static weft_status open_data(wefti_training *t) {
+    const weft_job_data *d = &t->job->data;
+    bool language = weft_family_is_language(t->config.family);
+    weft_model_config probe = t->config; /* the family's context, when the job names none */
+    if (!probe.vocab) probe.vocab = 1 << 20;
+    if (language) WEFT_TRY(weft_model_complete(&probe));
+    weft_data_options o = {
+        .format = weft_format_text(d->format),
+        .path = d->path,
+        .labels = d->labels[0] ? d->labels : NULL,
+        .validation_path = d->validation[0] ? d->validation : NULL,
+        .validation_labels = d->validation_labels[0] ? d->validation_labels : NULL,
+        .validation_fraction = d->validation[0] ? 0 : d->validation_fraction,
+        .tokenizer = d->tokenizer,
+        .context = language ? probe.context : 0,
+        .vocab = language ? t->config.vocab : t->config.classes,
+    };
+    WEFT_REQUIRE(d->path[0], WEFT_E_ARG, "data.path is missing: the file or directory to train on");
+    return weft_data_open(&o, &t->data);
+}
+
+/* Sizes that only the data can tell. */
+static weft_status sizes_from_data(wefti_training *t) {
+    weft_model_config *c = &t->config;
+    int64_t vocab = weft_data_vocab(t->data);
+    if (weft_family_is_language(c->family)) {
+        if (!c->vocab) c->vocab = vocab;
+        WEFT_REQUIRE(c->vocab > 0, WEFT_E_ARG,
+                     "model.vocab is missing: the data do not tell how many tokens there are");
+        WEFT_REQUIRE(vocab <= c->vocab || t->job->data.format == WEFT_FORMAT_TOKENS, WEFT_E_ARG,
+                     "model.vocab is %lld but the tokenizer makes tokens up to %lld",
+                     (long long)c->vocab, (long long)vocab - 1);
+        return WEFT_OK;
+    }
+    weft_desc image = weft_data_input(t->data);
+    if (!c->classes) c->classes = vocab;
+    int64_t shape[3] = {1, 1, 1};
+    for (int i = 0; i < image.rank && i < 3; i++) shape[3 - image.rank + i] = image.shape[i];
+    for (int i = 0; i < 3; i++) {
+        if (!c->image[i]) c->image[i] = shape[i];
+        WEFT_REQUIRE(c->image[i] == shape[i], WEFT_E_SHAPE,
+                     "model.image is [%lld, %lld, %lld] but the data's images are [%lld, %lld, %lld]",
+                     (long long)c->image[0], (long long)c->image[1], (long long)c->image[2],
+                     (long long)shape[0], (long long)shape[1], (long long)shape[2]);
+    }
+    return WEFT_OK;
+}
+
+static bool sizes_known(const weft_model_config *c) {
+    if (weft_family_is_language(c->family)) return c->vocab > 0;
+    return c->classes > 0 && c->image[0] > 0 && c->image[1] > 0 && c->image[2] > 0;
+}
+
+weft_status wefti_training_configure(wefti_training *t) {
+    WEFT_TRY(config_of_job(t->job, &t->config));
+    WEFT_REQUIRE(t->config.family < WEFT_FAMILIES, WEFT_E_ARG,
+                 "model.family is missing: gpt2, llama, bert, vit, mlp, lenet, resnet18 or resnet50");
+    if (!sizes_known(&t->config)) {
+        WEFT_TRY(open_data(t));
+        WEFT_TRY(sizes_from_data(t));
+    }
+    WEFT_TRY(weft_model_complete(&t->config));
+    const weft_job_train *train = &t->job->train;
+    WEFT_REQUIRE(train->batch % train->accumulate == 0, WEFT_E_ARG,
+                 "train.accumulate is %lld, which does not divide train.batch, %lld",
+                 (long long)train->accumulate, (long long)train->batch);
+    t->micro = train->batch / train->accumulate;
+    return WEFT_OK;
+}
+
+static weft_session_options session_options(const wefti_training *t) {
+    const weft_job_train *train = &t->job->train;
+    weft_session_options o = weft_session_defaults();
+    o.optimizer = (weft_optimizer){
+        .kind = train->optimizer.name,
+        .beta1 = train->optimizer.betas[0],
+        .beta2 = train->optimizer.betas[1],
+        .eps = train->optimizer.eps,
+        .momentum = train->optimizer.momentum,
+        .weight_decay = train->optimizer.weight_decay,
+    };
+    o.clip = train->clip;
+    o.microbatches = (int)train->accumulate;
+    o.threads = (int)t->job->device.threads;
+    o.memory_bytes = t->job->device.memory_bytes;
+    o.seed = train->seed;
+    o.bf16 = t->bf16;
+    return o;
+}
+
+static weft_status build_graphs(wefti_training *t) {
+    weft_dtype dtype = t->job->train.precision;
+    WEFT_TRY(weft_model_build(&t->config, WEFT_USE_TRAIN, t->micro, 0, dtype, &t->graph));
+    weft_session_options o = session_options(t);
+    WEFT_TRY(weft_session_create(t->graph, &o, &t->session));
+    if (!t->data || weft_data_samples(t->data, WEFT_DATA_VALIDATION) == 0) return WEFT_OK;
+    WEFT_TRY(weft_model_build(&t->config, WEFT_USE_EVAL, t->micro, 0, dtype, &t->eval_graph));
+    return weft_session_add(t->session, t->eval_graph, &t->eval_program);
+}
+
+weft_status wefti_training_open(wefti_training *t) {
+    WEFT_TRY(wefti_training_configure(t));
+    if (!t->data) {
+        WEFT_TRY(open_data(t));
+        WEFT_TRY(sizes_from_data(t));
+    }
+    int64_t samples = weft_data_samples(t->data, WEFT_DATA_TRAIN);
+    WEFT_REQUIRE(samples > 0, WEFT_E_SHAPE, "%s holds no training sample", t->job->data.path);
+    if (samples < t->job->train.batch)
+        wefti_training_note(t, "the data have %lld samples, fewer than train.batch, %lld: samples repeat within a step",
+                            (long long)samples, (long long)t->job->train.batch);
+    return build_graphs(t);
+}
+
+void wefti_training_close(wefti_training *t) {
+    if (t->writing) wefti_checkpoint_cancel(t->writing);
+    weft_session_destroy(t->session);
+    weft_graph_destroy(t->graph);
+    weft_graph_destroy(t->eval_graph);
+    weft_data_close(t->data);
+    wefti_checkpoint_lock_close(t->lock);
+    for (int64_t i = 0; i < t->saved_count; i++) wefti_free(t->saved[i].name);
+    wefti_free(t->saved);
+    wefti_free(t->saved_first);
+    wefti_free(t->saved_last);
+}
