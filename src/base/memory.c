@@ -9,17 +9,19 @@
 #include "base/fault.h"
 
 void *wefti_alloc(size_t bytes) {
-    if (wefti_fault_due(WEFTI_FAULT_ALLOC)) return NULL;
+    if (wefti_fault_due(WEFTI_FAULT_ALLOC) || bytes > PTRDIFF_MAX) return NULL;
     return malloc(bytes ? bytes : 1);
 }
 
 void *wefti_calloc(size_t count, size_t bytes) {
+    size_t total;
     if (wefti_fault_due(WEFTI_FAULT_ALLOC)) return NULL;
+    if (__builtin_mul_overflow(count, bytes, &total) || total > PTRDIFF_MAX) return NULL;
     return calloc(count ? count : 1, bytes ? bytes : 1);
 }
 
 void *wefti_realloc(void *old, size_t bytes) {
-    if (wefti_fault_due(WEFTI_FAULT_ALLOC)) return NULL;
+    if (wefti_fault_due(WEFTI_FAULT_ALLOC) || bytes > PTRDIFF_MAX) return NULL;
     return realloc(old, bytes ? bytes : 1);
 }
 
@@ -86,6 +88,7 @@ void wefti_arena_destroy(wefti_arena *arena) {
 }
 
 void *wefti_arena_alloc(wefti_arena *arena, size_t bytes) {
+    if (bytes > PTRDIFF_MAX - sizeof(block) - 15) return NULL; /* the sums below would wrap */
     bytes = (bytes + 15) & ~(size_t)15;
     block *b = arena->head;
     if (!b || b->capacity - b->used < bytes) {
