@@ -11,23 +11,23 @@ extern "C" {
 /* What a run is about to do. */
 typedef struct weft_train_start {
     const char *family;
-    int64_t parameters;             /* elements */
-    int64_t steps, first_step;      /* first_step > 0: continued from a checkpoint */
-    int64_t batch, context;         /* context 0: images */
+    int64_t parameters;        /* elements */
+    int64_t steps, first_step; /* first_step > 0: continued from a checkpoint */
+    int64_t batch, context;    /* context 0: images */
     int64_t samples, validation_samples;
-    int64_t vocab;                  /* or classes */
+    int64_t vocab; /* or classes */
     int threads;
-    const char *precision, *bf16;   /* bf16: "native" or "f32 products", "" in f32 */
+    const char *precision, *bf16; /* bf16: "native" or "f32 products", "" in f32 */
     int64_t predicted_peak_bytes;
     double flops_per_step;
 } weft_train_start;
 
 typedef struct weft_train_step {
-    int64_t step;                   /* updates done, from 1 */
+    int64_t step; /* updates done, from 1 */
     double loss, learning_rate;
-    double gradient_norm;           /* NaN when clipping is off */
-    double seconds;                 /* of this step */
-    double tokens_per_second;       /* samples per second for images */
+    double gradient_norm;     /* NaN when clipping is off */
+    double seconds;           /* of this step */
+    double tokens_per_second; /* samples per second for images */
     double eta_seconds;
     int64_t observed_peak_bytes;
 } weft_train_step;
@@ -35,7 +35,7 @@ typedef struct weft_train_step {
 typedef struct weft_train_validation {
     int64_t step;
     double loss;
-    double accuracy;                /* classifiers; NaN for language models */
+    double accuracy; /* classifiers; NaN for language models */
     double seconds;
 } weft_train_validation;
 
@@ -47,37 +47,39 @@ typedef struct weft_train_events {
     void (*validation)(void *context, const weft_train_validation *validation);
     void (*checkpoint)(void *context, int64_t step, const char *path); /* committed */
     void (*note)(void *context, const char *text);                     /* something worth knowing */
-    const volatile int *stop; /* nonzero (a signal handler may set it): commit a checkpoint and end */
-    const char *trace;        /* file for a Chrome JSON trace, or NULL */
+    const volatile int
+        *stop;         /* nonzero (a signal handler may set it): commit a checkpoint and end */
+    const char *trace; /* file for a Chrome JSON trace, or NULL */
 } weft_train_events;
 
 typedef struct weft_train_result {
     int64_t steps;
     double final_loss, validation_loss; /* validation_loss NaN without validation data */
     double accuracy;
-    double first_step_seconds;          /* from the start of the process to the end of its first step */
-    double seconds;                     /* of all steps */
-    double tokens_per_second;           /* median over steps */
+    double first_step_seconds; /* from the start of the process to the end of its first step */
+    double seconds;            /* of all steps */
+    double tokens_per_second;  /* median over steps */
     int64_t predicted_peak_bytes, observed_peak_bytes;
-    char checkpoint[512];               /* directory of the last committed step, "" without one */
+    char checkpoint[512]; /* directory of the last committed step, "" without one */
 } weft_train_result;
 
 /** Run a job. Blocks until it is done, stopped or failed.
- *  @return WEFT_OK; WEFT_E_STOPPED after a stop request (a checkpoint is committed when the job has a directory);
- *  WEFT_E_NUMERIC when the loss is not finite (the last checkpoint stays); otherwise what went wrong. *out_result is
- *  set as far as the run came, also on failure. */
+ *  @return WEFT_OK; WEFT_E_STOPPED after a stop request (a checkpoint is committed when the job has
+ * a directory); WEFT_E_NUMERIC when the loss is not finite (the last checkpoint stays); otherwise
+ * what went wrong. *out_result is set as far as the run came, also on failure. */
 WEFT_API weft_status weft_train_run(const weft_job *job, const weft_train_events *events,
                                     weft_train_result *out_result) WEFT_CHECKED;
 
 /* ---- the model of a job, without training: for tables of cells, costs and memory ---- */
 
 typedef struct weft_cell_info {
-    const char *name;               /* path of the call: "h.3" */
-    int64_t parameters;             /* elements of the parameters it uses (shared ones count where first used) */
+    const char *name; /* path of the call: "h.3" */
+    int64_t
+        parameters; /* elements of the parameters it uses (shared ones count where first used) */
     double forward_flops, backward_flops;
-    int64_t saved_bytes;            /* kept for its backward pass */
-    int64_t frame_bytes;            /* working memory while it runs, the larger of both passes */
-    int kind;                       /* equal numbers: one structure, compiled once */
+    int64_t saved_bytes; /* kept for its backward pass */
+    int64_t frame_bytes; /* working memory while it runs, the larger of both passes */
+    int kind;            /* equal numbers: one structure, compiled once */
 } weft_cell_info;
 
 typedef struct weft_model_report {
@@ -89,8 +91,8 @@ typedef struct weft_model_report {
     void *owner;
 } weft_model_report;
 
-/** Build what weft_train_run would run, and describe it. Opens the data only when the sizes depend on it. Free with
- *  weft_model_report_free. */
+/** Build what weft_train_run would run, and describe it. Opens the data only when the sizes depend
+ * on it. Free with weft_model_report_free. */
 WEFT_API weft_status weft_job_report(const weft_job *job, weft_model_report **out) WEFT_CHECKED;
 WEFT_API void weft_model_report_free(weft_model_report *report); /* NULL is legal */
 

@@ -37,7 +37,8 @@ typedef struct wefti_training {
     int64_t writing_step, committed_step;
     wefti_saved_tensor *saved;
     int64_t saved_count;
-    int32_t *saved_first, *saved_last; /* per program tensor: its range in `saved` (with its optimizer states) */
+    int32_t *saved_first,
+        *saved_last; /* per program tensor: its range in `saved` (with its optimizer states) */
     bool has_states;
     wefti_metrics *metrics;
 } wefti_training;
@@ -52,11 +53,14 @@ void wefti_training_note(const wefti_training *t, const char *format, ...)
 
 /* save.c: checkpoints in time. */
 weft_status wefti_training_lock(wefti_training *t) WEFT_CHECKED;
-weft_status wefti_training_bind(wefti_training *t) WEFT_CHECKED;   /* the list of saved tensors */
+weft_status wefti_training_bind(wefti_training *t) WEFT_CHECKED; /* the list of saved tensors */
 weft_status wefti_training_restore(wefti_training *t, wefti_checkpoint *from) WEFT_CHECKED;
-weft_status wefti_training_save(wefti_training *t) WEFT_CHECKED;   /* begins; a write under way is finished first */
-weft_status wefti_training_settle(wefti_training *t) WEFT_CHECKED; /* waits for the write under way */
-weft_status wefti_training_poll(wefti_training *t) WEFT_CHECKED;   /* reports a write that has ended */
+weft_status wefti_training_save(wefti_training *t)
+    WEFT_CHECKED; /* begins; a write under way is finished first */
+weft_status
+wefti_training_settle(wefti_training *t) WEFT_CHECKED; /* waits for the write under way */
+weft_status
+wefti_training_poll(wefti_training *t) WEFT_CHECKED; /* reports a write that has ended */
 
 /* pretrained.c: weights from a Hugging Face directory. */
 weft_status wefti_pretrained_load(weft_session *session, const weft_model_config *config,
@@ -67,7 +71,8 @@ weft_status wefti_pretrained_config(const char *directory, weft_model_config *ou
 double wefti_learning_rate(const weft_job *job, int64_t step);
 
 /* metrics.c: JSON lines and TensorBoard events. Names are "loss", "learning_rate"... */
-weft_status wefti_metrics_open(const char *json_lines, const char *tensorboard, wefti_metrics **out) WEFT_CHECKED;
+weft_status wefti_metrics_open(const char *json_lines, const char *tensorboard,
+                               wefti_metrics **out) WEFT_CHECKED;
 weft_status wefti_metrics_step(wefti_metrics *m, const weft_train_step *step) WEFT_CHECKED;
 weft_status wefti_metrics_validation(wefti_metrics *m, const weft_train_validation *v) WEFT_CHECKED;
 weft_status wefti_metrics_close(wefti_metrics *m) WEFT_CHECKED;

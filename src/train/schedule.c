@@ -1,5 +1,6 @@
-/* Learning-rate schedules. Warm-up rises linearly to lr over the first `warmup` updates; what follows is over the
- * remaining ones. Cosine: Loshchilov & Hutter, "SGDR", 2017, without restarts. */
+/* Learning-rate schedules. Warm-up rises linearly to lr over the first `warmup` updates; what
+ * follows is over the remaining ones. Cosine: Loshchilov & Hutter, "SGDR", 2017, without restarts.
+ */
 #include <math.h>
 
 #include "train/run.h"
@@ -12,11 +13,13 @@ double wefti_learning_rate(const weft_job *job, int64_t step) {
     double part = span > 0 ? (double)(step - s->warmup) / span : 1.0;
     if (part > 1) part = 1;
     switch (s->name) {
-    case WEFT_SCHEDULE_LINEAR: return lr * (1.0 - (1.0 - s->final) * part);
+    case WEFT_SCHEDULE_LINEAR:
+        return lr * (1.0 - (1.0 - s->final) * part);
     case WEFT_SCHEDULE_COSINE:
         return lr * (s->final + (1.0 - s->final) * 0.5 * (1.0 + cos(3.141592653589793 * part)));
     case WEFT_SCHEDULE_STEP:
         return s->every > 0 ? lr * pow(s->factor, (double)((step - s->warmup) / s->every)) : lr;
-    default: return lr;
+    default:
+        return lr;
     }
 }

@@ -89,10 +89,11 @@ static weft_status sizes_from_data(wefti_training *t) {
     for (int i = 0; i < image.rank && i < 3; i++) shape[3 - image.rank + i] = image.shape[i];
     for (int i = 0; i < 3; i++) {
         if (!c->image[i]) c->image[i] = shape[i];
-        WEFT_REQUIRE(c->image[i] == shape[i], WEFT_E_SHAPE,
-                     "model.image is [%lld, %lld, %lld] but the data's images are [%lld, %lld, %lld]",
-                     (long long)c->image[0], (long long)c->image[1], (long long)c->image[2],
-                     (long long)shape[0], (long long)shape[1], (long long)shape[2]);
+        WEFT_REQUIRE(
+            c->image[i] == shape[i], WEFT_E_SHAPE,
+            "model.image is [%lld, %lld, %lld] but the data's images are [%lld, %lld, %lld]",
+            (long long)c->image[0], (long long)c->image[1], (long long)c->image[2],
+            (long long)shape[0], (long long)shape[1], (long long)shape[2]);
     }
     return WEFT_OK;
 }
@@ -104,8 +105,9 @@ static bool sizes_known(const weft_model_config *c) {
 
 weft_status wefti_training_configure(wefti_training *t) {
     WEFT_TRY(config_of_job(t->job, &t->config));
-    WEFT_REQUIRE(t->config.family < WEFT_FAMILIES, WEFT_E_ARG,
-                 "model.family is missing: gpt2, llama, bert, vit, mlp, lenet, resnet18 or resnet50");
+    WEFT_REQUIRE(
+        t->config.family < WEFT_FAMILIES, WEFT_E_ARG,
+        "model.family is missing: gpt2, llama, bert, vit, mlp, lenet, resnet18 or resnet50");
     if (!sizes_known(&t->config)) {
         WEFT_TRY(open_data(t));
         WEFT_TRY(sizes_from_data(t));
@@ -158,7 +160,9 @@ weft_status wefti_training_open(wefti_training *t) {
     int64_t samples = weft_data_samples(t->data, WEFT_DATA_TRAIN);
     WEFT_REQUIRE(samples > 0, WEFT_E_SHAPE, "%s holds no training sample", t->job->data.path);
     if (samples < t->job->train.batch)
-        wefti_training_note(t, "the data have %lld samples, fewer than train.batch, %lld: samples repeat within a step",
+        wefti_training_note(t,
+                            "the data have %lld samples, fewer than train.batch, %lld: samples "
+                            "repeat within a step",
                             (long long)samples, (long long)t->job->train.batch);
     return build_graphs(t);
 }

@@ -1,0 +1,382 @@
+/* The training loop. */
+#include "train/run.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/io.h"
+#include "base/text.h"
+
+/* Seconds since this process began, from the kernel's start time of it (field 22 of
+ * /proc/self/stat). */
+static double process_age(void) {
+    char *text;
+    int64_t bytes;
+    if (wefti_file_read("/proc/self/stat", 1 << 16, &text, &bytes) < 0) return NAN;
+    unsigned long long ticks = 0;
+    const char *at = strrchr(text, ')');
+    int field = 2;
+    for (; at && *at && field < 22; at++)
+        if (*at == ' ') field++;
+    if (at) ticks = strtoull(at, NULL, 10);
+    wefti_free(text);
+    struct timespec now;
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9 -
+           (double)ticks / (double)sysconf(_SC_CLK_TCK);
+}
+
+static bool stop_wanted(const wefti_training *t) {
+    return t->events && t->events->stop && *t->events->stop;
+}
+
+static bool is_language(const wefti_training *t) {
+    return weft_family_is_language(t->config.family);
+}
+
+/* ---- one batch ---- */
+
+static const char *input_name(const wefti_training *t) {
+    return is_language(t) ? "tokens" : "image";
+}
+static const char *target_name(const wefti_training *t) {
+    return is_language(t) ? "targets" : "label";
+}
+
+/* Rows [first, first + micro) of a batch into a program. */
+static weft_status feed_rows(wefti_training *t, int program, const wefti_batch *b, int64_t first) {
+    weft_desc in = weft_data_input(t->data), target = weft_data_target(t->data);
+    int64_t in_row = weft_desc_bytes(&in), target_row = weft_desc_bytes(&target);
+    WEFT_TRY(weft_session_feed(t->session, program, input_name(t),
+                               (const unsigned char *)b->input + first * in_row,
+                               (size_t)(t->micro * in_row)));
+    return weft_session_feed(t->session, program, target_name(t),
+                             (const unsigned char *)b->target + first * target_row,
+                             (size_t)(t->micro * target_row));
+}
+
+/* All microbatches of a step and its update. */
+static weft_status train_batch(wefti_training *t, const wefti_batch *b, double lr,
+                               weft_train_step *out) {
+    int64_t count = t->job->train.accumulate;
+    double sum = 0, loss = 0;
+    out->gradient_norm = NAN;
+    if (count == 1 && t->job->train.clip == 0) {
+        WEFT_TRY(feed_rows(t, 0, b, 0));
+        weft_session_set_row(t->session, 0);
+        WEFT_TRY(weft_session_step(t->session, lr, &out->loss));
+        return WEFT_OK;
+    }
+    for (int64_t m = 0; m < count; m++) {
+        WEFT_TRY(feed_rows(t, 0, b, m * t->micro));
+        weft_session_set_row(t->session, m * t->micro);
+        WEFT_TRY(weft_session_accumulate(t->session, &loss));
+        sum += loss;
+    }
+    out->loss = sum / (double)count;
+    return weft_session_update(t->session, lr, &out->gradient_norm);
+}
+
+/* ---- validation ---- */
+
+/* Rows whose largest logit is at their label. */
+static weft_status count_right(wefti_training *t, const wefti_batch *b, int64_t *right) {
+    weft_tensor_info info;
+    WEFT_TRY(weft_session_find(t->session, t->eval_program, "logits", &info));
+    int64_t classes = info.desc.shape[info.desc.rank - 1];
+    void *logits = wefti_alloc((size_t)info.bytes);
+    WEFT_REQUIRE(logits, WEFT_E_NOMEM, "no memory for the logits of a validation batch");
+    weft_status status =
+        weft_session_read(t->session, t->eval_program, "logits", logits, (size_t)info.bytes);
+    for (int64_t r = 0; r < b->valid && status == WEFT_OK; r++) {
+        int64_t best = 0;
+        for (int64_t c = 1; c < classes; c++)
+            if (wefti_load(info.desc.dtype, logits, r * classes + c) >
+                wefti_load(info.desc.dtype, logits, r * classes + best))
+                best = c;
+        *right += best == b->target[r];
+    }
+    wefti_free(logits);
+    return status;
+}
+
+static weft_status validate_with(wefti_training *t, wefti_feed *feed, int64_t batches,
+                                 weft_train_validation *out) {
+    double sum = 0;
+    int64_t rows = 0, right = 0;
+    for (int64_t i = 0; i < batches && !stop_wanted(t); i++) {
+        wefti_batch b;
+        double loss;
+        WEFT_TRY(wefti_feed_next(feed, &b));
+        WEFT_TRY(feed_rows(t, t->eval_program, &b, 0));
+        WEFT_TRY(weft_session_forward(t->session, t->eval_program, &loss));
+        if (!is_language(t)) WEFT_TRY(count_right(t, &b, &right));
+        sum += loss * (double)b.valid;
+        rows += b.valid;
+        wefti_feed_release(feed);
+    }
+    out->loss = rows ? sum / (double)rows : NAN;
+    out->accuracy = is_language(t) || !rows ? NAN : (double)right / (double)rows;
+    return WEFT_OK;
+}
+
+static weft_status open_feed(const wefti_feed_options *o, void **out_block, wefti_feed **out) {
+    int64_t bytes;
+    WEFT_TRY(wefti_feed_bytes(o, &bytes));
+    unsigned char *raw = wefti_alloc((size_t)bytes + 64);
+    WEFT_REQUIRE(raw, WEFT_E_NOMEM, "no memory for %lld bytes of prepared batches",
+                 (long long)bytes);
+    void *block = (void *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
+    weft_status status = wefti_feed_create(o, block, out);
+    if (status < 0) {
+        wefti_free(raw);
+        return status;
+    }
+    *out_block = raw;
+    return WEFT_OK;
+}
+
+static weft_status validate(wefti_training *t) {
+    if (t->eval_program == 0) return WEFT_OK;
+    wefti_feed_options o = {.data = t->data,
+                            .part = WEFT_DATA_VALIDATION,
+                            .sequential = true,
+                            .batch = t->micro,
+                            .row_end = t->micro,
+                            .ring = 2,
+                            .padding_target = -1};
+    int64_t batches = wefti_feed_batches(t->data, WEFT_DATA_VALIDATION, t->micro);
+    int64_t limit = t->job->train.eval_batches;
+    if (limit > 0 && batches > limit) batches = limit;
+    weft_train_validation v = {.step = t->step};
+    double start = wefti_now_s();
+    wefti_feed *feed;
+    void *block;
+    WEFT_TRY(open_feed(&o, &block, &feed));
+    weft_status status = validate_with(t, feed, batches, &v);
+    wefti_feed_destroy(feed);
+    wefti_free(block);
+    WEFT_TRY(status);
+    v.seconds = wefti_now_s() - start;
+    t->result->validation_loss = v.loss;
+    t->result->accuracy = v.accuracy;
+    WEFT_TRY(wefti_metrics_validation(t->metrics, &v));
+    if (t->events && t->events->validation) t->events->validation(t->events->context, &v);
+    return WEFT_OK;
+}
+
+/* ---- the loop ---- */
+
+static void announce(const wefti_training *t) {
+    if (!t->events || !t->events->start) return;
+    weft_session_memory m = weft_session_memory_of(t->session);
+    const weft_job *job = t->job;
+    weft_desc in = weft_data_input(t->data);
+    weft_train_start s = {
+        .family = weft_family_text(t->config.family),
+        .steps = job->train.steps,
+        .first_step = t->step,
+        .batch = job->train.batch,
+        .context = is_language(t) ? in.shape[0] : 0,
+        .samples = weft_data_samples(t->data, WEFT_DATA_TRAIN),
+        .validation_samples = weft_data_samples(t->data, WEFT_DATA_VALIDATION),
+        .vocab = is_language(t) ? t->config.vocab : t->config.classes,
+        .threads = job->device.threads ? (int)job->device.threads : wefti_cores(),
+        .precision = weft_dtype_text(job->train.precision),
+        .bf16 = job->train.precision != WEFT_BF16                   ? ""
+                : weft_session_bf16(t->session) == WEFT_BF16_NATIVE ? "native"
+                                                                    : "f32 products",
+        .predicted_peak_bytes = m.predicted_peak_bytes,
+        .flops_per_step = (m.forward_flops + m.backward_flops) * (double)job->train.accumulate,
+    };
+    for (int i = 0; i < weft_session_tensors(t->session, 0); i++) {
+        weft_tensor_info info;
+        if (weft_session_tensor(t->session, 0, i, &info) == WEFT_OK && info.role == WEFT_ROLE_PARAM)
+            s.parameters += weft_desc_elems(&info.desc);
+    }
+    t->events->start(t->events->context, &s);
+}
+
+static int compare_double(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Medians of the last steps steer the ETA and the reported rate. */
+enum { RECENT = 256 };
+
+typedef struct recent_rates {
+    double seconds[RECENT];
+    int64_t count;
+} recent_rates;
+
+static double median(const recent_rates *r) {
+    double sorted[RECENT];
+    size_t n = r->count < RECENT ? (size_t)r->count : RECENT;
+    if (n == 0) return NAN;
+    memcpy(sorted, r->seconds, n * sizeof *sorted);
+    qsort(sorted, n, sizeof *sorted, compare_double);
+    return sorted[n / 2];
+}
+
+static weft_status after_step(wefti_training *t, const weft_train_step *s) {
+    const weft_job *job = t->job;
+    WEFT_TRY(wefti_metrics_step(t->metrics, s));
+    if (t->events && t->events->step) t->events->step(t->events->context, s);
+    bool last = t->step == job->train.steps;
+    if (!last && job->train.eval_every > 0 && t->step % job->train.eval_every == 0)
+        WEFT_TRY(validate(t));
+    WEFT_TRY(wefti_training_poll(t));
+    if (!last && job->checkpoint.every > 0 && t->step % job->checkpoint.every == 0)
+        WEFT_TRY(wefti_training_save(t));
+    return WEFT_OK;
+}
+
+static weft_status loop(wefti_training *t, wefti_feed *feed) {
+    const weft_job *job = t->job;
+    recent_rates recent = {0};
+    weft_desc in = weft_data_input(t->data);
+    double units = (double)job->train.batch * (is_language(t) ? (double)in.shape[0] : 1.0);
+    while (t->step < job->train.steps && !stop_wanted(t)) {
+        double begin = wefti_now_s();
+        wefti_batch batch;
+        weft_train_step s = {.step = t->step + 1,
+                             .learning_rate = wefti_learning_rate(job, t->step)};
+        WEFT_TRY(wefti_feed_next(feed, &batch));
+        WEFT_TRY(train_batch(t, &batch, s.learning_rate, &s));
+        wefti_feed_release(feed);
+        t->step++;
+        t->position += job->train.batch;
+        s.seconds = wefti_now_s() - begin;
+        if (recent.count == 0) t->result->first_step_seconds = process_age();
+        /* The first step touches all memory for the first time: it is not what the others take. */
+        if (t->step > t->committed_step + 1 || recent.count)
+            recent.seconds[recent.count % RECENT] = s.seconds;
+        else
+            recent.seconds[0] = s.seconds;
+        recent.count++;
+        s.tokens_per_second = units / s.seconds;
+        s.eta_seconds = median(&recent) * (double)(job->train.steps - t->step);
+        weft_session_memory m = weft_session_memory_of(t->session);
+        s.observed_peak_bytes = m.observed_peak_bytes;
+        t->result->steps = t->step;
+        t->result->final_loss = s.loss;
+        t->result->seconds += s.seconds;
+        t->result->tokens_per_second = units / median(&recent);
+        t->result->observed_peak_bytes = m.observed_peak_bytes;
+        WEFT_TRY(after_step(t, &s));
+    }
+    return WEFT_OK;
+}
+
+static weft_status loop_with_feed(wefti_training *t) {
+    const weft_job *job = t->job;
+    wefti_feed_options o = {.data = t->data,
+                            .part = WEFT_DATA_TRAIN,
+                            .seed = job->train.seed,
+                            .batch = job->train.batch,
+                            .row_end = job->train.batch,
+                            .first = t->position / job->train.batch,
+                            .ring = 3,
+                            .padding_target = -1};
+    wefti_feed *feed;
+    void *block;
+    WEFT_REQUIRE(t->position % job->train.batch == 0, WEFT_E_ARG,
+                 "the checkpoint stands at sample %lld, which is no multiple of train.batch, %lld: "
+                 "keep the batch that the run began with",
+                 (long long)t->position, (long long)job->train.batch);
+    WEFT_TRY(open_feed(&o, &block, &feed));
+    weft_status status = loop(t, feed);
+    wefti_feed_destroy(feed);
+    wefti_free(block);
+    return status;
+}
+
+/* The newest good checkpoint of the run, or NULL. */
+static weft_status find_checkpoint(wefti_training *t, wefti_checkpoint **out) {
+    const weft_job_checkpoint *c = &t->job->checkpoint;
+    *out = NULL;
+    if (!c->dir[0] || !c->resume) return WEFT_OK;
+    char *note = NULL;
+    weft_status status = wefti_checkpoint_open(c->dir, WEFTI_CHECKPOINT_LATEST, out, &note);
+    if (note) wefti_training_note(t, "%s", note);
+    wefti_free(note);
+    return status == WEFT_E_NOT_FOUND ? WEFT_OK : status;
+}
+
+/* A fresh run must not bury the checkpoints of another. */
+static weft_status refuse_occupied(const wefti_training *t) {
+    const weft_job_checkpoint *c = &t->job->checkpoint;
+    if (!c->dir[0] || c->resume) return WEFT_OK;
+    int64_t *steps, count;
+    WEFT_TRY(wefti_checkpoint_list(c->dir, &steps, &count));
+    int64_t last = count ? steps[count - 1] : 0;
+    wefti_free(steps);
+    WEFT_REQUIRE(
+        count == 0, WEFT_E_ARG,
+        "%s already holds checkpoints, up to step %lld: set checkpoint.resume: true to go on from "
+        "there, or name another checkpoint.dir",
+        c->dir, (long long)last);
+    return WEFT_OK;
+}
+
+static weft_status run(wefti_training *t) {
+    const weft_job *job = t->job;
+    wefti_checkpoint *from;
+    WEFT_TRY(wefti_training_lock(t));
+    WEFT_TRY(refuse_occupied(t));
+    WEFT_TRY(find_checkpoint(t, &from));
+    if (from) { /* the arithmetic that the run began with */
+        const char *bf16 = wefti_checkpoint_value(&wefti_checkpoint_meta_of(from)->compute, "bf16");
+        if (bf16) t->bf16 = strcmp(bf16, "native") ? WEFT_BF16_AS_F32 : WEFT_BF16_NATIVE;
+    }
+    weft_status status = wefti_training_open(t);
+    if (status == WEFT_OK) status = wefti_training_bind(t);
+    if (status == WEFT_OK && from) status = wefti_training_restore(t, from);
+    wefti_checkpoint_close(from);
+    WEFT_TRY(status);
+    if (!from && job->model.from[0])
+        WEFT_TRY(wefti_pretrained_load(t->session, &t->config, job->model.from));
+    WEFT_TRY(wefti_metrics_open(job->train.log, job->train.tensorboard, &t->metrics));
+    if (t->events && t->events->trace) WEFT_TRY(weft_session_trace(t->session, t->events->trace));
+    t->result->predicted_peak_bytes = weft_session_memory_of(t->session).predicted_peak_bytes;
+    announce(t);
+    status = loop_with_feed(t);
+    if (status < 0) {
+        if (status == WEFT_E_NUMERIC && t->result->checkpoint[0]) {
+            weft_status settled = wefti_training_settle(t);
+            (void)settled; /* the first failure is the one to report */
+            return wefti_prefix(status, "step %lld (the checkpoint of step %lld is kept)",
+                                (long long)t->step + 1, (long long)t->committed_step);
+        }
+        return wefti_prefix(status, "step %lld", (long long)t->step + 1);
+    }
+    if (t->committed_step != t->step || t->writing) {
+        if (!t->writing || t->writing_step != t->step) WEFT_TRY(wefti_training_save(t));
+        WEFT_TRY(wefti_training_settle(t));
+    }
+    if (t->step < job->train.steps)
+        WEFT_FAIL(WEFT_E_STOPPED, "stopped after step %lld", (long long)t->step);
+    WEFT_TRY(validate(t));
+    if (t->events && t->events->trace) WEFT_TRY(weft_session_trace(t->session, NULL));
+    t->result->observed_peak_bytes = weft_session_memory_of(t->session).observed_peak_bytes;
+    return WEFT_OK;
+}
+
+weft_status weft_train_run(const weft_job *job, const weft_train_events *events,
+                           weft_train_result *out_result) {
+    weft_train_result result = {.validation_loss = NAN, .accuracy = NAN, .final_loss = NAN};
+    wefti_training t = {.job = job, .events = events, .result = &result};
+    weft_status status = run(&t);
+    weft_status closed = wefti_metrics_close(t.metrics);
+    char *message = status < 0 ? wefti_strdup(weft_error_message()) : NULL;
+    wefti_training_close(&t);
+    if (message) (void)wefti_adopt(status, message);
+    wefti_free(message);
+    if (out_result) *out_result = result;
+    return status < 0 ? status : closed;
+}

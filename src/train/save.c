@@ -1,0 +1,261 @@
+/* Checkpoints in time: what is saved under which name, when a write begins, and going on from one.
+ *
+ * A write begins between two steps and reads the live tensors while the next step computes. Before
+ * the optimizer changes a tensor, the step waits until that tensor has been captured. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cpu/isa.h"
+#include "base/io.h"
+#include "train/optimizer.h"
+#include "train/run.h"
+
+weft_status wefti_training_lock(wefti_training *t) {
+    if (!t->job->checkpoint.dir[0]) return WEFT_OK;
+    return wefti_checkpoint_lock_open(t->job->checkpoint.dir, &t->lock);
+}
+
+/* ---- the list of tensors, in the order in which the optimizer walks them ---- */
+
+static weft_status add_saved(wefti_training *t, int32_t tensor, const char *file_name,
+                             const weft_desc *file_desc, wefti_checkpoint_role role) {
+    wefti_saved_tensor *s = &t->saved[t->saved_count];
+    s->tensor = tensor;
+    s->desc = *file_desc;
+    s->role = role;
+    s->name = wefti_strdup(file_name);
+    WEFT_REQUIRE(s->name, WEFT_E_NOMEM, "no memory for the list of saved tensors");
+    t->saved_count++;
+    return WEFT_OK;
+}
+
+/* A parameter (or state) and, behind it, its optimizer tensors "<name>.<state>". */
+static weft_status add_with_states(wefti_training *t, const wefti_program *p, int32_t tensor) {
+    const wefti_tensor *x = &p->tensors[tensor];
+    char name[512], full[600];
+    weft_desc desc;
+    WEFT_TRY(weft_model_file_name(&t->config, x->name, &x->desc, name, sizeof name, &desc));
+    t->saved_first[tensor] = (int32_t)t->saved_count;
+    WEFT_TRY(add_saved(t, tensor, name, &desc, WEFTI_CHECKPOINT_MODEL));
+    size_t length = strlen(x->name);
+    for (int32_t i = 0; i < p->tensor_count; i++) {
+        const wefti_tensor *s = &p->tensors[i];
+        if (s->role != WEFTI_TENSOR_OPTIMIZER || strncmp(s->name, x->name, length) ||
+            s->name[length] != '.' || strchr(s->name + length + 1, '.'))
+            continue;
+        (void)snprintf(full, sizeof full, "%s%s", name, s->name + length);
+        WEFT_TRY(add_saved(t, i, full, &s->desc, WEFTI_CHECKPOINT_OPTIMIZER));
+    }
+    t->saved_last[tensor] = (int32_t)t->saved_count - 1;
+    return WEFT_OK;
+}
+
+weft_status wefti_training_bind(wefti_training *t) {
+    const wefti_program *p = wefti_session_program(t->session, 0);
+    size_t count = (size_t)p->tensor_count + 1;
+    WEFT_NEW_ARRAY(t->saved, wefti_saved_tensor, count);
+    WEFT_NEW_ARRAY(t->saved_first, int32_t, count);
+    WEFT_NEW_ARRAY(t->saved_last, int32_t, count);
+    for (size_t i = 0; i < count; i++) t->saved_first[i] = t->saved_last[i] = -1;
+    static const wefti_section sections[] = {WEFTI_SECTION_FIRST, WEFTI_SECTION_UPDATE};
+    for (int k = 0; k < 2; k++)
+        for (int32_t s = 0; s < p->step_count[sections[k]]; s++) {
+            int32_t tensor = p->steps[sections[k]][s].tensor;
+            if (tensor >= 0 && t->saved_first[tensor] < 0) WEFT_TRY(add_with_states(t, p, tensor));
+        }
+    for (int32_t i = 0; i < p->tensor_count; i++) {
+        if (p->tensors[i].role == WEFTI_TENSOR_STATE) t->has_states = true;
+        if (p->tensors[i].role <= WEFTI_TENSOR_STATE && t->saved_first[i] < 0)
+            WEFT_TRY(add_with_states(t, p, i));
+    }
+    return WEFT_OK;
+}
+
+static void before_update(void *context, int32_t tensor) {
+    wefti_training *t = context;
+    if (!t->writing || t->saved_first[tensor] < 0) return;
+    for (int32_t i = t->saved_first[tensor]; i <= t->saved_last[tensor]; i++)
+        wefti_checkpoint_wait_tensor(t->writing, i);
+}
+
+static weft_status tensors_of(wefti_training *t, wefti_checkpoint_tensor **out) {
+    const wefti_program *p = wefti_session_program(t->session, 0);
+    wefti_checkpoint_tensor *list;
+    WEFT_NEW_ARRAY(list, wefti_checkpoint_tensor, t->saved_count + 1);
+    for (int64_t i = 0; i < t->saved_count; i++) {
+        void *data;
+        weft_status status =
+            wefti_session_address(t->session, 0, &p->tensors[t->saved[i].tensor], &data);
+        if (status < 0) {
+            wefti_free(list);
+            return status;
+        }
+        list[i] = (wefti_checkpoint_tensor){t->saved[i].name, t->saved[i].role, t->saved[i].desc,
+                                            data, NULL};
+    }
+    *out = list;
+    return WEFT_OK;
+}
+
+/* ---- writing ---- */
+
+/* The write under way has ended: report it. A failed write does not end the run's earlier
+ * checkpoints. */
+static weft_status finish(wefti_training *t) {
+    wefti_checkpoint_job *job = t->writing;
+    if (!job) return WEFT_OK;
+    char *note = NULL;
+    t->writing = NULL;
+    WEFT_TRY(wefti_checkpoint_finish(job, &note));
+    if (note) wefti_training_note(t, "%s", note);
+    wefti_free(note);
+    t->committed_step = t->writing_step;
+    (void)snprintf(t->result->checkpoint, sizeof t->result->checkpoint, "%s/step-%012lld",
+                   t->job->checkpoint.dir, (long long)t->committed_step);
+    if (t->events && t->events->checkpoint)
+        t->events->checkpoint(t->events->context, t->committed_step, t->result->checkpoint);
+    return WEFT_OK;
+}
+
+weft_status wefti_training_settle(wefti_training *t) {
+    return finish(t);
+}
+
+weft_status wefti_training_poll(wefti_training *t) {
+    if (!t->writing) return WEFT_OK;
+    if (t->has_states)
+        wefti_checkpoint_wait_all(t->writing); /* the next forward pass changes states */
+    return wefti_checkpoint_poll(t->writing) == WEFT_PENDING ? WEFT_OK : finish(t);
+}
+
+static weft_status begin(wefti_training *t, const wefti_checkpoint_tensor *tensors, char *config,
+                         char *tokenizer) {
+    const weft_job *job = t->job;
+    const weft_job_optimizer *o = &job->train.optimizer;
+    char lr[32], b1[32], b2[32], eps[32], decay[32], momentum[32], threads[32];
+    (void)snprintf(lr, sizeof lr, "%.17g", o->lr);
+    (void)snprintf(b1, sizeof b1, "%.17g", o->betas[0]);
+    (void)snprintf(b2, sizeof b2, "%.17g", o->betas[1]);
+    (void)snprintf(eps, sizeof eps, "%.17g", o->eps);
+    (void)snprintf(decay, sizeof decay, "%.17g", o->weight_decay);
+    (void)snprintf(momentum, sizeof momentum, "%.17g", o->momentum);
+    (void)snprintf(threads, sizeof threads, "%d",
+                   wefti_pool_threads(wefti_session_pool(t->session)));
+    const wefti_checkpoint_pair settings[] = {
+        {"lr", lr},
+        {"beta1", b1},
+        {"beta2", b2},
+        {"eps", eps},
+        {"weight_decay", decay},
+        {"momentum", momentum},
+        {"schedule", weft_schedule_text(job->train.schedule.name)}};
+    const wefti_checkpoint_pair compute[] = {
+        {"isa", wefti_isa_text(wefti_isa_best())},
+        {"precision", weft_dtype_text(job->train.precision)},
+        {"bf16", weft_session_bf16(t->session) == WEFT_BF16_NATIVE ? "native" : "f32"},
+        {"threads", threads}};
+    const wefti_checkpoint_pair random[] = {{"generator", "philox4x32-10"}};
+    const wefti_checkpoint_pair notes[] = {{"job", job->text}};
+    const wefti_checkpoint_loss loss = {t->step, t->result->final_loss};
+    wefti_checkpoint_meta meta = {
+        .step = t->step,
+        .data_position = t->position,
+        .seed = job->train.seed,
+        .optimizer = wefti_optimizer_text(o->name),
+        .settings = {settings, sizeof settings / sizeof *settings},
+        .random = {random, 1},
+        .compute = {compute, sizeof compute / sizeof *compute},
+        .notes = {notes, 1},
+        .losses = &loss,
+        .loss_count = t->step > 0 ? 1 : 0,
+    };
+    wefti_checkpoint_text texts[2] = {{"config.json", config}, {"tokenizer.json", tokenizer}};
+    wefti_checkpoint_options options = {
+        .keep = job->checkpoint.keep,
+        .nice = 10,
+        .texts = texts,
+        .text_count = tokenizer ? 2 : 1,
+    };
+    WEFT_TRY(wefti_checkpoint_begin(job->checkpoint.dir, &meta, tensors, t->saved_count, &options,
+                                    &t->writing));
+    t->writing_step = t->step;
+    wefti_session_before_update(t->session, before_update, t);
+    return WEFT_OK;
+}
+
+/* The tokenizer's file goes into each checkpoint, so that a checkpoint is all that generation
+ * needs. */
+static weft_status tokenizer_text(const weft_job *job, char **out) {
+    int64_t bytes;
+    *out = NULL;
+    if (job->data.format != WEFT_FORMAT_TEXT || !strcmp(job->data.tokenizer, "bytes"))
+        return WEFT_OK;
+    const char *path = job->data.tokenizer;
+    char inside[1100];
+    if (wefti_is_dir(path)) {
+        (void)snprintf(inside, sizeof inside, "%s/tokenizer.json", path);
+        path = inside;
+    }
+    return wefti_file_read(path, 64 << 20, out, &bytes);
+}
+
+weft_status wefti_training_save(wefti_training *t) {
+    if (!t->job->checkpoint.dir[0]) return WEFT_OK;
+    WEFT_TRY(finish(t));
+    char *config = NULL, *tokenizer = NULL;
+    wefti_checkpoint_tensor *tensors = NULL;
+    weft_status status = weft_model_config_write(&t->config, &config);
+    if (status == WEFT_OK) status = tokenizer_text(t->job, &tokenizer);
+    if (status == WEFT_OK) status = tensors_of(t, &tensors);
+    if (status == WEFT_OK) status = begin(t, tensors, config, tokenizer);
+    wefti_free(tensors);
+    wefti_free(tokenizer);
+    weft_text_free(config);
+    return status;
+}
+
+/* ---- going on ---- */
+
+static weft_status compare(wefti_training *t, const wefti_checkpoint *c) {
+    wefti_checkpoint_tensor *expected;
+    WEFT_TRY(tensors_of(t, &expected));
+    weft_status status = WEFT_OK;
+    for (int role = 0; role < WEFTI_CHECKPOINT_ROLES && status == WEFT_OK; role++)
+        status = wefti_checkpoint_compare(c, (wefti_checkpoint_role)role, expected, t->saved_count);
+    wefti_free(expected);
+    if (status < 0)
+        return wefti_prefix(status, "%s is a checkpoint of another model or optimizer",
+                            wefti_checkpoint_path(c));
+    return WEFT_OK;
+}
+
+weft_status wefti_training_restore(wefti_training *t, wefti_checkpoint *c) {
+    const wefti_checkpoint_meta *meta = wefti_checkpoint_meta_of(c);
+    const wefti_program *p = wefti_session_program(t->session, 0);
+    WEFT_TRY(compare(t, c));
+    WEFT_REQUIRE(meta->seed == t->job->train.seed, WEFT_E_ARG,
+                 "%s was trained with train.seed %llu, not %llu: the same samples would not follow",
+                 wefti_checkpoint_path(c), (unsigned long long)meta->seed,
+                 (unsigned long long)t->job->train.seed);
+    for (int64_t i = 0; i < t->saved_count; i++) {
+        const wefti_saved_tensor *s = &t->saved[i];
+        void *to;
+        WEFT_TRY(wefti_session_address(t->session, 0, &p->tensors[s->tensor], &to));
+        WEFT_TRY(wefti_checkpoint_read(c, s->role, s->name, &s->desc, to));
+    }
+    const char *isa = wefti_checkpoint_value(&meta->compute, "isa");
+    if (isa && strcmp(isa, wefti_isa_text(wefti_isa_best())))
+        wefti_training_note(
+            t,
+            "the checkpoint was computed with %s instructions, this processor uses %s: "
+            "the last bits will differ",
+            isa, wefti_isa_text(wefti_isa_best()));
+    t->step = t->committed_step = meta->step;
+    t->position = meta->data_position;
+    weft_session_set_step(t->session, t->step);
+    (void)snprintf(t->result->checkpoint, sizeof t->result->checkpoint, "%s",
+                   wefti_checkpoint_path(c));
+    if (meta->loss_count > 0) t->result->final_loss = meta->losses[meta->loss_count - 1].loss;
+    return WEFT_OK;
+}
