@@ -1,13 +1,12 @@
 /* What `weft checkpoint inspect` and `verify` show. See weft/checkpoint.h. */
 #include "weft/checkpoint.h"
 
-#include <math.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "base/memory.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/json.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/step_dir.h"
 #include "checkpoint/tensor_set.h"
@@ -115,8 +114,8 @@ static void json_step(wefti_text *t, const wefti_checkpoint *c) {
     wefti_text_add(t, ", \"losses\": [");
     for (int64_t i = 0; i < meta->loss_count; i++) {
         wefti_text_add(t, "%s[%lld, ", i ? ", " : "", (long long)meta->losses[i].step);
-        wefti_text_add(t, isfinite(meta->losses[i].loss) ? "%.17g]" : "null]",
-                       meta->losses[i].loss);
+        wefti_json_real(t, meta->losses[i].loss);
+        wefti_text_add(t, "]");
     }
     wefti_text_add(t, "], \"tensors\": [");
 }

@@ -4,9 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "checkpoint/json.h"
+#include "base/json.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/tensor_set.h"
 #include "tensor/tensor.h"
 
 void wefti_manifest_destroy(wefti_manifest *manifest) {
@@ -15,22 +16,7 @@ void wefti_manifest_destroy(wefti_manifest *manifest) {
     wefti_free(manifest);
 }
 
-#ifdef WEFT_HAVE_JANSSON
-
-static weft_status keep_text(wefti_manifest *m, const char *text, const char **out) {
-    *out = wefti_arena_strdup(m->arena, text);
-    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for a manifest");
-    return WEFT_OK;
-}
-
-static weft_status read_text(wefti_manifest *m, const json_t *object, const char *key,
-                             const char **out) {
-    const char *text = NULL;
-    WEFT_TRY(wefti_json_text(object, key, &text));
-    return keep_text(m, text, out);
-}
-
-static weft_status read_count(const json_t *object, const char *key, int64_t *out) {
+static weft_status read_count(const wefti_json *object, const char *key, int64_t *out) {
     int64_t value = 0;
     WEFT_TRY(wefti_json_int(object, key, &value));
     WEFT_REQUIRE(value >= 0, WEFT_E_CORRUPT, "\"%s\" is %lld, less than 0", key, (long long)value);
@@ -38,7 +24,7 @@ static weft_status read_count(const json_t *object, const char *key, int64_t *ou
     return WEFT_OK;
 }
 
-static weft_status read_crc(const json_t *object, uint32_t *out) {
+static weft_status read_crc(const wefti_json *object, uint32_t *out) {
     uint64_t value = 0;
     WEFT_TRY(wefti_json_hex(object, "crc32c", "", &value));
     WEFT_REQUIRE(value <= UINT32_MAX, WEFT_E_CORRUPT, "\"crc32c\" has more than 32 bits");
@@ -46,55 +32,55 @@ static weft_status read_crc(const json_t *object, uint32_t *out) {
     return WEFT_OK;
 }
 
-static weft_status read_pairs(wefti_manifest *m, const json_t *root, const char *key,
+static weft_status read_pairs(wefti_manifest *m, const wefti_json *root, const char *key,
                               wefti_checkpoint_pairs *out) {
-    const json_t *map = NULL;
+    const wefti_json *map = NULL;
     WEFT_TRY(wefti_json_object(root, key, &map));
-    wefti_checkpoint_pair *items =
-        wefti_arena_alloc(m->arena, json_object_size(map) * sizeof *items);
+    wefti_checkpoint_pair *items = wefti_arena_alloc(m->arena, (size_t)map->count * sizeof *items);
     WEFT_REQUIRE(items, WEFT_E_NOMEM, "no memory for a manifest");
     *out = (wefti_checkpoint_pairs){.items = items};
-    const char *name;
-    json_t *value;
-    json_object_foreach((json_t *)map, name, value) {
-        WEFT_REQUIRE(json_is_string(value), WEFT_E_CORRUPT, "\"%s\": \"%.100s\" is not a text", key,
-                     name);
-        wefti_checkpoint_pair *pair = &items[out->count++];
-        WEFT_TRY(keep_text(m, name, &pair->key));
-        WEFT_TRY(keep_text(m, json_string_value(value), &pair->value));
+    WEFTI_JSON_EACH(item, map) {
+        WEFT_REQUIRE(item->kind == WEFTI_JSON_TEXT, WEFT_E_CORRUPT,
+                     "\"%s\": \"%.100s\" is not a text", key, item->key);
+        items[out->count++] = (wefti_checkpoint_pair){.key = item->key, .value = item->as.text};
     }
     return WEFT_OK;
 }
 
-static weft_status read_losses(wefti_manifest *m, const json_t *root) {
-    const json_t *list = NULL;
+/* One [step, loss]; a loss that was not finite is null. */
+static weft_status read_loss(const wefti_json *item, wefti_checkpoint_loss *out) {
+    bool pair = item->kind == WEFTI_JSON_ARRAY && item->count == 2;
+    const wefti_json *step = pair ? item->as.child : NULL, *loss = pair ? step->next : NULL;
+    WEFT_REQUIRE(pair && step->kind == WEFTI_JSON_INT &&
+                     (loss->kind == WEFTI_JSON_REAL || loss->kind == WEFTI_JSON_INT ||
+                      loss->kind == WEFTI_JSON_NULL),
+                 WEFT_E_CORRUPT, "\"losses\" holds something other than [step, loss]");
+    out->step = step->as.integer;
+    out->loss = loss->kind == WEFTI_JSON_REAL  ? loss->as.real
+                : loss->kind == WEFTI_JSON_INT ? (double)loss->as.integer
+                                               : (double)NAN;
+    return WEFT_OK;
+}
+
+static weft_status read_losses(wefti_manifest *m, const wefti_json *root) {
+    const wefti_json *list = NULL;
     WEFT_TRY(wefti_json_array(root, "losses", &list));
-    size_t count = json_array_size(list);
-    wefti_checkpoint_loss *losses = wefti_arena_alloc(m->arena, count * sizeof *losses);
+    wefti_checkpoint_loss *losses =
+        wefti_arena_alloc(m->arena, (size_t)list->count * sizeof *losses);
     WEFT_REQUIRE(losses, WEFT_E_NOMEM, "no memory for a manifest");
-    for (size_t i = 0; i < count; i++) {
-        const json_t *item = json_array_get(list, i);
-        const json_t *step = json_array_get(item, 0), *loss = json_array_get(item, 1);
-        WEFT_REQUIRE(json_array_size(item) == 2 && json_is_integer(step) &&
-                         (json_is_number(loss) || json_is_null(loss)),
-                     WEFT_E_CORRUPT, "\"losses\" holds something other than [step, loss]");
-        losses[i] = (wefti_checkpoint_loss){.step = json_integer_value(step),
-                                            .loss = json_is_null(loss) ? (double)NAN
-                                                                       : json_number_value(loss)};
-    }
     m->meta.losses = losses;
-    m->meta.loss_count = (int64_t)count;
+    WEFTI_JSON_EACH(item, list) WEFT_TRY(read_loss(item, &losses[m->meta.loss_count++]));
     return WEFT_OK;
 }
 
-static weft_status read_meta(wefti_manifest *m, const json_t *root) {
+static weft_status read_meta(wefti_manifest *m, const wefti_json *root) {
     wefti_checkpoint_meta *meta = &m->meta;
-    WEFT_TRY(read_text(m, root, "weft_version", &meta->weft_version));
+    WEFT_TRY(wefti_json_text(root, "weft_version", &meta->weft_version));
     WEFT_TRY(wefti_json_hex(root, "fingerprint", "0x", &meta->fingerprint));
     WEFT_TRY(read_count(root, "step", &meta->step));
     WEFT_TRY(read_count(root, "data_position", &meta->data_position));
     WEFT_TRY(wefti_json_hex(root, "seed", "0x", &meta->seed));
-    WEFT_TRY(read_text(m, root, "optimizer", &meta->optimizer));
+    WEFT_TRY(wefti_json_text(root, "optimizer", &meta->optimizer));
     WEFT_TRY(read_pairs(m, root, "settings", &meta->settings));
     WEFT_TRY(read_pairs(m, root, "random", &meta->random));
     WEFT_TRY(read_pairs(m, root, "compute", &meta->compute));
@@ -102,26 +88,25 @@ static weft_status read_meta(wefti_manifest *m, const json_t *root) {
     return read_losses(m, root);
 }
 
-static weft_status read_files(wefti_manifest *m, const json_t *root) {
-    const json_t *list = NULL;
+static weft_status read_file(const wefti_json *item, wefti_manifest_file *file) {
+    WEFT_TRY(wefti_json_text(item, "name", &file->name));
+    WEFT_REQUIRE(wefti_file_name_valid(file->name), WEFT_E_CORRUPT,
+                 "\"%.100s\" is not a plain file name", file->name);
+    WEFT_TRY(read_count(item, "bytes", &file->bytes));
+    WEFT_TRY(read_count(item, "checked_bytes", &file->checked_bytes));
+    WEFT_TRY(read_crc(item, &file->crc32c));
+    WEFT_REQUIRE(file->checked_bytes <= file->bytes, WEFT_E_CORRUPT,
+                 "%s has %lld bytes, of which %lld are checked", file->name, (long long)file->bytes,
+                 (long long)file->checked_bytes);
+    return WEFT_OK;
+}
+
+static weft_status read_files(wefti_manifest *m, const wefti_json *root) {
+    const wefti_json *list = NULL;
     WEFT_TRY(wefti_json_array(root, "files", &list));
-    size_t count = json_array_size(list);
-    m->files = wefti_arena_alloc(m->arena, count * sizeof *m->files);
+    m->files = wefti_arena_alloc(m->arena, (size_t)list->count * sizeof *m->files);
     WEFT_REQUIRE(m->files, WEFT_E_NOMEM, "no memory for a manifest");
-    for (size_t i = 0; i < count; i++) {
-        const json_t *item = json_array_get(list, i);
-        wefti_manifest_file *file = &m->files[i];
-        WEFT_TRY(read_text(m, item, "name", &file->name));
-        WEFT_REQUIRE(wefti_file_name_valid(file->name), WEFT_E_CORRUPT,
-                     "\"%.100s\" is not a plain file name", file->name);
-        WEFT_TRY(read_count(item, "bytes", &file->bytes));
-        WEFT_TRY(read_count(item, "checked_bytes", &file->checked_bytes));
-        WEFT_TRY(read_crc(item, &file->crc32c));
-        WEFT_REQUIRE(file->checked_bytes <= file->bytes, WEFT_E_CORRUPT,
-                     "%s has %lld bytes, of which %lld are checked", file->name,
-                     (long long)file->bytes, (long long)file->checked_bytes);
-    }
-    m->file_count = (int64_t)count;
+    WEFTI_JSON_EACH(item, list) WEFT_TRY(read_file(item, &m->files[m->file_count++]));
     return WEFT_OK;
 }
 
@@ -134,29 +119,29 @@ static bool find_dtype(const char *name, weft_dtype *out) {
     return false;
 }
 
-static weft_status read_desc(const json_t *item, weft_desc *out) {
+static weft_status read_desc(const wefti_json *item, weft_desc *out) {
     const char *dtype = NULL;
-    const json_t *shape = NULL;
+    const wefti_json *shape = NULL;
     WEFT_TRY(wefti_json_text(item, "dtype", &dtype));
     WEFT_TRY(wefti_json_array(item, "shape", &shape));
-    weft_desc desc = {.rank = (int)json_array_size(shape)};
+    weft_desc desc = {0};
     WEFT_REQUIRE(find_dtype(dtype, &desc.dtype), WEFT_E_CORRUPT, "unknown dtype \"%.40s\"", dtype);
-    WEFT_REQUIRE(json_array_size(shape) <= WEFT_MAX_RANK, WEFT_E_CORRUPT, "rank %zu, more than %d",
-                 json_array_size(shape), WEFT_MAX_RANK);
-    for (int d = 0; d < desc.rank; d++) {
-        const json_t *size = json_array_get(shape, (size_t)d);
-        WEFT_REQUIRE(json_is_integer(size), WEFT_E_CORRUPT, "a size is not a whole number");
-        desc.shape[d] = json_integer_value(size);
+    WEFT_REQUIRE(shape->count <= WEFT_MAX_RANK, WEFT_E_CORRUPT, "rank %d, more than %d",
+                 (int)shape->count, WEFT_MAX_RANK);
+    WEFTI_JSON_EACH(size, shape) {
+        WEFT_REQUIRE(size->kind == WEFTI_JSON_INT, WEFT_E_CORRUPT, "a size is not a whole number");
+        desc.shape[desc.rank++] = size->as.integer;
     }
     WEFT_REQUIRE(wefti_desc_check(&desc) >= 0, WEFT_E_CORRUPT, "the shape is not possible");
     *out = desc;
     return WEFT_OK;
 }
 
-static weft_status read_tensor(wefti_manifest *m, const json_t *item, wefti_manifest_tensor *out) {
+static weft_status read_tensor(const wefti_manifest *m, const wefti_json *item,
+                               wefti_manifest_tensor *out) {
     const char *role = NULL;
-    WEFT_TRY(read_text(m, item, "name", &out->name));
-    WEFT_TRY(read_text(m, item, "layout", &out->layout));
+    WEFT_TRY(wefti_json_text(item, "name", &out->name));
+    WEFT_TRY(wefti_json_text(item, "layout", &out->layout));
     WEFT_TRY(wefti_json_text(item, "role", &role));
     WEFT_TRY(read_count(item, "file", &out->file));
     WEFT_TRY(read_desc(item, &out->desc));
@@ -173,23 +158,23 @@ static weft_status read_tensor(wefti_manifest *m, const json_t *item, wefti_mani
     return WEFT_OK;
 }
 
-static weft_status read_tensors(wefti_manifest *m, const json_t *root) {
-    const json_t *list = NULL;
+static weft_status read_tensors(wefti_manifest *m, const wefti_json *root) {
+    const wefti_json *list = NULL;
     WEFT_TRY(wefti_json_array(root, "tensors", &list));
-    size_t count = json_array_size(list);
-    m->tensors = wefti_arena_alloc(m->arena, count * sizeof *m->tensors);
+    m->tensors = wefti_arena_alloc(m->arena, (size_t)list->count * sizeof *m->tensors);
     WEFT_REQUIRE(m->tensors, WEFT_E_NOMEM, "no memory for a manifest");
-    for (size_t i = 0; i < count; i++) {
-        weft_status status = read_tensor(m, json_array_get(list, i), &m->tensors[i]);
-        if (status < 0) return wefti_prefix(status, "tensor %zu of the manifest", i);
+    WEFTI_JSON_EACH(item, list) {
+        weft_status status = read_tensor(m, item, &m->tensors[m->tensor_count]);
+        if (status < 0)
+            return wefti_prefix(status, "tensor %lld of the manifest", (long long)m->tensor_count);
+        m->tensor_count++;
     }
-    m->tensor_count = (int64_t)count;
     WEFT_REQUIRE(wefti_manifest_fingerprint(m->tensors, m->tensor_count) == m->meta.fingerprint,
                  WEFT_E_CORRUPT, "the model's fingerprint is not that of its tensors");
     return WEFT_OK;
 }
 
-static weft_status read_root(wefti_manifest *m, const json_t *root) {
+static weft_status read_root(wefti_manifest *m, const wefti_json *root) {
     const char *format = NULL;
     int64_t version = 0;
     WEFT_TRY(wefti_json_text(root, "format", &format));
@@ -206,7 +191,7 @@ static weft_status read_root(wefti_manifest *m, const json_t *root) {
 
 static weft_status parse_into(wefti_manifest *m, const char *text, int64_t bytes) {
     static const wefti_json_limits limits = {
-        .depth = 5, .objects = 2100000, .array_items = 2000000};
+        .depth = 5, .members = 2000000, .array_items = 2000000};
     char tail[WEFTI_MANIFEST_TAIL_BYTES + 1];
     int64_t body = bytes - WEFTI_MANIFEST_TAIL_BYTES;
     WEFT_REQUIRE(body > 0, WEFT_E_CORRUPT, "the manifest is cut off at %lld bytes",
@@ -214,11 +199,9 @@ static weft_status parse_into(wefti_manifest *m, const char *text, int64_t bytes
     wefti_manifest_tail(text, body, tail);
     WEFT_REQUIRE(!memcmp(text + body, tail, WEFTI_MANIFEST_TAIL_BYTES), WEFT_E_CORRUPT,
                  "the manifest does not end in its own checksum: it is cut off or altered");
-    json_t *root = NULL;
-    WEFT_TRY(wefti_json_load(text, bytes, &limits, &root));
-    weft_status status = read_root(m, root);
-    json_decref(root);
-    return status;
+    const wefti_json *root = NULL; /* its texts stay in the manifest's arena */
+    WEFT_TRY(wefti_json_parse(m->arena, text, bytes, &limits, &root));
+    return read_root(m, root);
 }
 
 weft_status wefti_manifest_parse(const char *text, int64_t bytes, wefti_manifest **out) {
@@ -233,12 +216,3 @@ weft_status wefti_manifest_parse(const char *text, int64_t bytes, wefti_manifest
     *out = m;
     return WEFT_OK;
 }
-
-#else
-
-weft_status wefti_manifest_parse(const char *text, int64_t bytes, wefti_manifest **out) {
-    (void)text, (void)bytes, (void)out;
-    return WEFTI_NO_JSON;
-}
-
-#endif

@@ -1,12 +1,11 @@
 /* Printing the manifest. See manifest.h. */
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/crc32c.h"
+#include "base/json.h"
 #include "base/philox.h"
 #include "base/text.h"
-#include "checkpoint/json.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/safetensors.h"
 #include "tensor/tensor.h"
@@ -44,15 +43,13 @@ static void add_pairs(wefti_text *t, const char *key, const wefti_checkpoint_pai
     wefti_text_add(t, "}");
 }
 
-/* JSON has no infinities and no NaN: such a loss is null. */
+/* A loss that is not finite is null. */
 static void add_losses(wefti_text *t, const wefti_checkpoint_loss *losses, int64_t count) {
     wefti_text_add(t, ",\n \"losses\": [");
     for (int64_t i = 0; i < count; i++) {
         wefti_text_add(t, "%s[%lld, ", i ? ", " : "", (long long)losses[i].step);
-        if (isfinite(losses[i].loss))
-            wefti_text_add(t, "%.17g]", losses[i].loss);
-        else
-            wefti_text_add(t, "null]");
+        wefti_json_real(t, losses[i].loss);
+        wefti_text_add(t, "]");
     }
     wefti_text_add(t, "]");
 }

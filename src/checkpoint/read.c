@@ -239,6 +239,7 @@ static weft_status open_newest(const char *dir, const int64_t *steps, int64_t co
         if (status != WEFT_E_CORRUPT) return status;
         wefti_text_add(skipped, "%sskipped step %lld: %s", skipped->used ? "\n" : "",
                        (long long)steps[i], weft_error_message());
+        WEFT_REQUIRE(!skipped->failed, WEFT_E_NOMEM, "no memory for a note on damaged checkpoints");
     }
     WEFT_REQUIRE(skipped->used == 0, WEFT_E_CORRUPT, "no good checkpoint in %s: %.1500s", dir,
                  skipped->data);

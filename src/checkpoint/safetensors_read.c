@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "base/io.h"
+#include "base/json.h"
 #include "base/memory.h"
-#include "checkpoint/json.h"
 #include "checkpoint/safetensors.h"
 #include "tensor/tensor.h"
 
@@ -59,8 +59,6 @@ const wefti_safetensors_entry *wefti_safetensors_find(const wefti_safetensors *f
                : NULL;
 }
 
-#ifdef WEFT_HAVE_JANSSON
-
 /* All element types of the format, with those that weft computes with. */
 typedef struct file_dtype {
     const char *name;
@@ -105,92 +103,84 @@ static int compare_extents(const void *a, const void *b) {
     return x->end < y->end ? -1 : x->end > y->end;
 }
 
-static weft_status count_at(const json_t *list, size_t index, int64_t *out) {
-    const json_t *value = json_array_get(list, index);
-    WEFT_REQUIRE(json_is_integer(value) && json_integer_value(value) >= 0, WEFT_E_CORRUPT,
+static weft_status as_count(const wefti_json *value, int64_t *out) {
+    WEFT_REQUIRE(value->kind == WEFTI_JSON_INT && value->as.integer >= 0, WEFT_E_CORRUPT,
                  "a size or offset is not a whole number >= 0");
-    *out = json_integer_value(value);
+    *out = value->as.integer;
     return WEFT_OK;
 }
 
-static weft_status read_shape(const json_t *shape, const file_dtype *dtype,
+static weft_status read_shape(const wefti_json *shape, const file_dtype *dtype,
                               wefti_safetensors_entry *entry) {
-    size_t rank = json_array_size(shape);
-    WEFT_REQUIRE(rank <= WEFTI_SAFETENSORS_RANK, WEFT_E_CORRUPT, "rank %zu; at most %d are read",
-                 rank, WEFTI_SAFETENSORS_RANK);
-    entry->desc = (weft_desc){.dtype = dtype->dtype, .rank = (int)rank};
+    entry->desc = (weft_desc){.dtype = dtype->dtype};
     int64_t bits = dtype->bits;
-    for (size_t d = 0; d < rank; d++) {
-        int64_t size;
-        WEFT_TRY(count_at(shape, d, &size));
-        if (d < WEFT_MAX_RANK) entry->desc.shape[d] = size;
+    WEFTI_JSON_EACH(item, shape) {
+        int64_t size = 0;
+        WEFT_TRY(as_count(item, &size));
+        if (entry->desc.rank < WEFT_MAX_RANK) entry->desc.shape[entry->desc.rank] = size;
+        entry->desc.rank++;
         WEFT_REQUIRE(!wefti_mul_overflows(bits, size, &bits), WEFT_E_CORRUPT,
                      "the shape's bits do not fit 63 bits");
     }
     WEFT_REQUIRE(bits % 8 == 0, WEFT_E_CORRUPT, "%lld bits are no whole number of bytes",
                  (long long)bits);
     entry->bytes = bits / 8;
-    if (dtype->dtype == WEFT_DTYPES || rank > WEFT_MAX_RANK || wefti_desc_check(&entry->desc) < 0)
+    if (dtype->dtype == WEFT_DTYPES || wefti_desc_check(&entry->desc) < 0)
         entry->desc = (weft_desc){.rank = -1};
     return WEFT_OK;
 }
 
-static weft_status read_entry(const json_t *info, wefti_safetensors_entry *entry, extent *where) {
-    WEFT_REQUIRE(json_is_object(info), WEFT_E_CORRUPT, "its description is not an object");
-    const json_t *shape, *offsets;
-    const char *name;
+static weft_status read_entry(const wefti_json *info, wefti_safetensors_entry *entry,
+                              extent *where) {
+    WEFT_REQUIRE(info->kind == WEFTI_JSON_OBJECT, WEFT_E_CORRUPT,
+                 "its description is not an object");
+    const wefti_json *shape = NULL, *offsets = NULL;
+    const char *name = NULL;
     WEFT_TRY(wefti_json_text(info, "dtype", &name));
     WEFT_TRY(wefti_json_array(info, "shape", &shape));
     WEFT_TRY(wefti_json_array(info, "data_offsets", &offsets));
-    WEFT_REQUIRE(json_object_size(info) == 3, WEFT_E_CORRUPT,
+    WEFT_REQUIRE(info->count == 3, WEFT_E_CORRUPT,
                  "it has members other than dtype, shape, data_offsets");
     const file_dtype *dtype = find_dtype(name);
     WEFT_REQUIRE(dtype, WEFT_E_CORRUPT, "unknown dtype \"%.40s\"", name);
     entry->dtype = dtype->name;
     WEFT_TRY(read_shape(shape, dtype, entry));
-    WEFT_REQUIRE(json_array_size(offsets) == 2, WEFT_E_CORRUPT,
-                 "data_offsets has %zu values, not 2", json_array_size(offsets));
-    WEFT_TRY(count_at(offsets, 0, &where->begin));
-    WEFT_TRY(count_at(offsets, 1, &where->end));
+    WEFT_REQUIRE(offsets->count == 2, WEFT_E_CORRUPT, "data_offsets has %d values, not 2",
+                 (int)offsets->count);
+    WEFT_TRY(as_count(offsets->as.child, &where->begin));
+    WEFT_TRY(as_count(offsets->as.child->next, &where->end));
     WEFT_REQUIRE(where->end >= where->begin && where->end - where->begin == entry->bytes,
                  WEFT_E_CORRUPT, "its shape needs %lld bytes, its offsets are [%lld, %lld)",
                  (long long)entry->bytes, (long long)where->begin, (long long)where->end);
     return WEFT_OK;
 }
 
-static weft_status read_metadata(wefti_safetensors *file, json_t *map) {
-    WEFT_REQUIRE(json_is_object(map), WEFT_E_CORRUPT, "__metadata__ is not an object");
-    WEFT_NEW_ARRAY(file->pairs, wefti_safetensors_pair, json_object_size(map));
-    const char *key;
-    json_t *value;
-    json_object_foreach(map, key, value) {
-        WEFT_REQUIRE(json_is_string(value), WEFT_E_CORRUPT, "__metadata__ \"%.100s\" is not a text",
-                     key);
-        wefti_safetensors_pair *pair = &file->pairs[file->pair_count++];
-        pair->key = wefti_arena_strdup(file->arena, key);
-        pair->value = wefti_arena_strdup(file->arena, json_string_value(value));
-        WEFT_REQUIRE(pair->key && pair->value, WEFT_E_NOMEM, "no memory for a header");
+static weft_status read_metadata(wefti_safetensors *file, const wefti_json *map) {
+    WEFT_REQUIRE(map->kind == WEFTI_JSON_OBJECT, WEFT_E_CORRUPT, "__metadata__ is not an object");
+    WEFT_NEW_ARRAY(file->pairs, wefti_safetensors_pair, map->count);
+    WEFTI_JSON_EACH(item, map) {
+        WEFT_REQUIRE(item->kind == WEFTI_JSON_TEXT, WEFT_E_CORRUPT,
+                     "__metadata__ \"%.100s\" is not a text", item->key);
+        file->pairs[file->pair_count++] =
+            (wefti_safetensors_pair){.key = item->key, .value = item->as.text};
     }
     return WEFT_OK;
 }
 
-static weft_status read_members(wefti_safetensors *file, json_t *root, extent *extents) {
-    const char *key;
-    json_t *value;
-    json_object_foreach(root, key, value) {
-        if (!strcmp(key, "__metadata__")) {
-            WEFT_TRY(read_metadata(file, value));
+static weft_status read_members(wefti_safetensors *file, const wefti_json *root, extent *extents) {
+    WEFTI_JSON_EACH(member, root) {
+        if (!strcmp(member->key, "__metadata__")) {
+            WEFT_TRY(read_metadata(file, member));
             continue;
         }
-        WEFT_REQUIRE(strlen(key) <= WEFTI_SAFETENSORS_NAME_BYTES, WEFT_E_CORRUPT,
-                     "a tensor's name has %zu bytes, more than %d", strlen(key),
+        WEFT_REQUIRE(strlen(member->key) <= WEFTI_SAFETENSORS_NAME_BYTES, WEFT_E_CORRUPT,
+                     "a tensor's name has %zu bytes, more than %d", strlen(member->key),
                      WEFTI_SAFETENSORS_NAME_BYTES);
         wefti_safetensors_entry *entry = &file->entries[file->count];
         extent *where = &extents[file->count];
-        weft_status status = read_entry(value, entry, where);
-        if (status < 0) return wefti_prefix(status, "tensor \"%.200s\"", key);
-        entry->name = wefti_arena_strdup(file->arena, key);
-        WEFT_REQUIRE(entry->name, WEFT_E_NOMEM, "no memory for a header");
+        weft_status status = read_entry(member, entry, where);
+        if (status < 0) return wefti_prefix(status, "tensor \"%.200s\"", member->key);
+        entry->name = member->key;
         where->entry = entry;
         file->count++;
     }
@@ -212,13 +202,11 @@ static weft_status check_tiling(extent *extents, int64_t count, int64_t bytes) {
     return WEFT_OK;
 }
 
-static weft_status read_header(wefti_safetensors *file, const unsigned char *data, json_t *root) {
-    size_t members = json_object_size(root);
-    WEFT_REQUIRE(members <= (size_t)WEFTI_SAFETENSORS_TENSORS + 1, WEFT_E_CORRUPT,
-                 "%zu tensors; at most %d are read", members, WEFTI_SAFETENSORS_TENSORS);
+static weft_status read_header(wefti_safetensors *file, const unsigned char *data,
+                               const wefti_json *root) {
     extent *extents;
-    WEFT_NEW_ARRAY(file->entries, wefti_safetensors_entry, members);
-    WEFT_NEW_ARRAY(extents, extent, members);
+    WEFT_NEW_ARRAY(file->entries, wefti_safetensors_entry, root->count);
+    WEFT_NEW_ARRAY(extents, extent, root->count);
     weft_status status = read_members(file, root, extents);
     if (status >= 0) status = check_tiling(extents, file->count, file->bytes - file->header_bytes);
     for (int64_t i = 0; i < file->count && status >= 0; i++)
@@ -247,7 +235,7 @@ static weft_status header_length(const unsigned char *data, int64_t bytes, int64
 
 static weft_status parse_into(wefti_safetensors *file, const unsigned char *data) {
     static const wefti_json_limits limits = {.depth = 8,
-                                             .objects = WEFTI_SAFETENSORS_TENSORS + 2,
+                                             .members = WEFTI_SAFETENSORS_TENSORS + 1,
                                              .array_items = WEFTI_SAFETENSORS_RANK};
     int64_t length = 0;
     WEFT_TRY(header_length(data, file->bytes, &length));
@@ -256,11 +244,9 @@ static weft_status parse_into(wefti_safetensors *file, const unsigned char *data
     while (length > 0 && header[length - 1] == ' ') length--; /* padding, of spaces only */
     WEFT_REQUIRE(length > 1 && header[0] == '{' && header[length - 1] == '}', WEFT_E_CORRUPT,
                  "the header does not run from { to }");
-    json_t *root = NULL;
-    WEFT_TRY(wefti_json_load(header, length, &limits, &root));
-    weft_status status = read_header(file, data, root);
-    json_decref(root);
-    return status;
+    const wefti_json *root = NULL; /* names and metadata stay in its arena with the file */
+    WEFT_TRY(wefti_json_parse(file->arena, header, length, &limits, &root));
+    return read_header(file, data, root);
 }
 
 weft_status wefti_safetensors_parse(const void *data, int64_t bytes, wefti_safetensors **out) {
@@ -276,15 +262,6 @@ weft_status wefti_safetensors_parse(const void *data, int64_t bytes, wefti_safet
     *out = file;
     return WEFT_OK;
 }
-
-#else
-
-weft_status wefti_safetensors_parse(const void *data, int64_t bytes, wefti_safetensors **out) {
-    (void)data, (void)bytes, (void)out;
-    return WEFTI_NO_JSON;
-}
-
-#endif
 
 weft_status wefti_safetensors_open(const char *path, wefti_safetensors **out) {
     wefti_file_map map = {0};

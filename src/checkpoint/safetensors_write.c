@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "base/io.h"
+#include "base/json.h"
 #include "base/memory.h"
-#include "checkpoint/json.h"
 #include "checkpoint/safetensors.h"
 #include "tensor/tensor.h"
 

@@ -9,8 +9,8 @@
 
 #include "base/fault.h"
 #include "base/io.h"
+#include "base/json.h"
 #include "base/memory.h"
-#include "checkpoint/json.h"
 
 typedef struct set_file {
     char *name;
@@ -67,79 +67,63 @@ const wefti_safetensors_entry *wefti_tensor_set_find(const wefti_tensor_set *set
 
 /* ---- the index ---- */
 
-#ifdef WEFT_HAVE_JANSSON
+bool wefti_file_name_valid(const char *name) {
+    return *name && *name != '.' && !strchr(name, '/') && strlen(name) <= 255;
+}
 
 static int compare_index(const void *a, const void *b) {
     return strcmp(((const wefti_tensor_index *)a)->tensor, ((const wefti_tensor_index *)b)->tensor);
 }
 
 /* Check the map and add up the bytes of its texts. */
-static weft_status check_weight_map(const json_t *map, size_t *out_bytes) {
-    const char *tensor;
-    json_t *value;
+static weft_status check_weight_map(const wefti_json *map, size_t *out_bytes) {
     size_t bytes = 0;
-    json_object_foreach((json_t *)map, tensor, value) {
-        const char *file = json_string_value(value);
+    WEFTI_JSON_EACH(item, map) {
+        const char *file = item->kind == WEFTI_JSON_TEXT ? item->as.text : NULL;
         WEFT_REQUIRE(file && wefti_file_name_valid(file), WEFT_E_CORRUPT,
-                     "tensor \"%.200s\" is in \"%.100s\"; a plain file name is needed", tensor,
+                     "tensor \"%.200s\" is in \"%.100s\"; a plain file name is needed", item->key,
                      file ? file : "(not a text)");
-        WEFT_REQUIRE(strlen(tensor) <= WEFTI_SAFETENSORS_NAME_BYTES, WEFT_E_CORRUPT,
-                     "a tensor's name has %zu bytes, more than %d", strlen(tensor),
+        WEFT_REQUIRE(strlen(item->key) <= WEFTI_SAFETENSORS_NAME_BYTES, WEFT_E_CORRUPT,
+                     "a tensor's name has %zu bytes, more than %d", strlen(item->key),
                      WEFTI_SAFETENSORS_NAME_BYTES);
-        bytes += strlen(tensor) + strlen(file) + 2;
+        bytes += strlen(item->key) + strlen(file) + 2;
     }
     *out_bytes = bytes;
     return WEFT_OK;
 }
 
-static weft_status copy_weight_map(const json_t *map, wefti_tensor_index **out) {
-    size_t bytes = 0, count = json_object_size(map);
+static weft_status copy_weight_map(const wefti_json *map, wefti_tensor_index **out) {
+    size_t bytes = 0, count = (size_t)map->count;
     WEFT_TRY(check_weight_map(map, &bytes));
-    wefti_tensor_index *pairs = wefti_alloc(count * sizeof *pairs + bytes);
+    wefti_tensor_index *pairs = wefti_alloc(count * sizeof *pairs + bytes), *pair = pairs;
     WEFT_REQUIRE(pairs, WEFT_E_NOMEM, "no memory for an index of %zu tensors", count);
     char *at = (char *)(pairs + count);
-    wefti_tensor_index *pair = pairs;
-    const char *tensor;
-    json_t *value;
-    json_object_foreach((json_t *)map, tensor, value) {
-        pair->tensor = strcpy(at, tensor);
+    WEFTI_JSON_EACH(item, map) {
+        pair->tensor = strcpy(at, item->key);
         at += strlen(at) + 1;
-        pair->file = strcpy(at, json_string_value(value));
+        pair->file = strcpy(at, item->as.text);
         at += strlen(at) + 1;
         pair++;
     }
-    if (count) qsort(pairs, count, sizeof *pairs, compare_index);
+    qsort(pairs, count, sizeof *pairs, compare_index);
     *out = pairs;
     return WEFT_OK;
 }
 
 weft_status wefti_tensor_index_parse(const char *text, int64_t bytes, wefti_tensor_index **out,
                                      int64_t *out_count) {
-    static const wefti_json_limits limits = {.depth = 8, .objects = 1000, .array_items = 1000};
-    json_t *root = NULL;
-    WEFT_TRY(wefti_json_load(text, bytes, &limits, &root));
-    const json_t *map = NULL;
-    weft_status status = wefti_json_object(root, "weight_map", &map);
-    int64_t count = status < 0 ? 0 : (int64_t)json_object_size(map);
-    if (count > WEFTI_SAFETENSORS_TENSORS)
-        status = WEFT_RAISE(WEFT_E_CORRUPT, "%lld tensors; at most %d are read", (long long)count,
-                            WEFTI_SAFETENSORS_TENSORS);
+    static const wefti_json_limits limits = {
+        .depth = 8, .members = WEFTI_SAFETENSORS_TENSORS, .array_items = 1000};
+    wefti_arena *arena;
+    WEFT_TRY(wefti_arena_create(&arena));
+    const wefti_json *root = NULL, *map = NULL;
+    weft_status status = wefti_json_parse(arena, text, bytes, &limits, &root);
+    if (status >= 0) status = wefti_json_object(root, "weight_map", &map);
     if (status >= 0) status = copy_weight_map(map, out);
-    json_decref(root);
-    if (status < 0) return status;
-    *out_count = count;
-    return WEFT_OK;
+    if (status >= 0) *out_count = map->count;
+    wefti_arena_destroy(arena);
+    return status;
 }
-
-#else
-
-weft_status wefti_tensor_index_parse(const char *text, int64_t bytes, wefti_tensor_index **out,
-                                     int64_t *out_count) {
-    (void)text, (void)bytes, (void)out, (void)out_count;
-    return WEFTI_NO_JSON;
-}
-
-#endif
 
 /* ---- opening ---- */
 

@@ -8,6 +8,8 @@
 #ifndef WEFTI_CHECKPOINT_TENSOR_SET_H
 #define WEFTI_CHECKPOINT_TENSOR_SET_H
 
+#include <stdbool.h>
+
 #include "checkpoint/safetensors.h"
 
 typedef struct wefti_tensor_set wefti_tensor_set;
@@ -32,5 +34,8 @@ typedef struct wefti_tensor_index {
 } wefti_tensor_index;
 weft_status wefti_tensor_index_parse(const char *text, int64_t bytes, wefti_tensor_index **out,
                                      int64_t *out_count) WEFT_CHECKED;
+
+/* A plain file name inside a directory: not empty, no slash, no leading dot, at most 255 bytes. */
+bool wefti_file_name_valid(const char *name);
 
 #endif

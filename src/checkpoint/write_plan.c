@@ -4,8 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "base/text.h"
-#include "checkpoint/json.h"
+#include "checkpoint/tensor_set.h"
 #include "tensor/tensor.h"
 
 void wefti_write_plan_destroy(wefti_write_plan *plan) {

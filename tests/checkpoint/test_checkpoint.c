@@ -5,7 +5,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-#include "base/io.h"
+#include "base/json.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/tensor_set.h"
 #include "weft/checkpoint.h"
@@ -48,7 +48,7 @@ static void round_trip(void **state) {
 /* Every shard size from one byte up: the same tensors, in files no larger than asked. */
 static void shards(void **state) {
     const fixture *f = *state;
-    for (int64_t limit = 1; limit < 200; limit += 9) {
+    for (int64_t limit = 1; limit < 200; limit += 33) {
         ASSERT_OK(write_step(f->dir, 1, limit));
         wefti_checkpoint *c = NULL;
         ASSERT_OK(wefti_checkpoint_open(f->dir, 1, &c, NULL));
@@ -349,6 +349,19 @@ static void cleaning(void **state) {
     wefti_checkpoint_lock_close(lock);
 }
 
+/* The length of a list in a text that must be a JSON object. */
+static int count_in(const char *text, const char *key) {
+    static const wefti_json_limits limits = {.depth = 8, .members = 100, .array_items = 100};
+    wefti_arena *arena = NULL;
+    const wefti_json *root = NULL, *list = NULL;
+    ASSERT_OK(wefti_arena_create(&arena));
+    ASSERT_OK(wefti_json_parse(arena, text, (int64_t)strlen(text), &limits, &root));
+    ASSERT_OK(wefti_json_array(root, key, &list));
+    int count = list->count;
+    wefti_arena_destroy(arena);
+    return count;
+}
+
 static void descriptions(void **state) {
     const fixture *f = *state;
     ASSERT_OK(write_step(f->dir, 1, 0));
@@ -363,11 +376,7 @@ static void descriptions(void **state) {
         assert_int_equal(strstr(text, "steps        1 2\n") != NULL, i == 0);
         weft_checkpoint_text_free(text);
         ASSERT_OK(weft_checkpoint_describe(paths[i], 1, &text));
-        json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
-        assert_non_null(root);
-        assert_int_equal(json_array_size(json_object_get(root, "tensors")),
-                         i == 2 ? 4 : MODEL_TENSORS);
-        json_decref(root);
+        assert_int_equal(count_in(text, "tensors"), i == 2 ? 4 : MODEL_TENSORS);
         weft_checkpoint_text_free(text);
         ASSERT_OK(weft_checkpoint_verify(paths[i], 0, &text));
         assert_non_null(strstr(text, "good"));
@@ -380,10 +389,8 @@ static void descriptions(void **state) {
     assert_non_null(strstr(text, "step-000000000002     DAMAGED: tensor "));
     weft_checkpoint_text_free(text);
     ASSERT_FAILS(WEFT_E_CORRUPT, weft_checkpoint_verify(f->dir, 1, &text));
-    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
-    assert_true(json_is_false(json_object_get(root, "good")));
-    assert_int_equal(json_array_size(json_object_get(root, "results")), 2);
-    json_decref(root);
+    assert_int_equal(count_in(text, "results"), 2);
+    assert_non_null(strstr(text, "], \"good\": false}"));
     weft_checkpoint_text_free(text);
     ASSERT_OK(weft_checkpoint_describe(f->dir, 0, &text));
     assert_non_null(strstr(text, "skipped step 2: "));
