@@ -225,7 +225,7 @@ void wefti_op_localize_shape(const weft_node *n, const wefti_split_rule *rule, c
     wefti_attr *shape = wefti_op_attr(n, attrs, name);
     for (int d = 0; d < out->rank; d++) {
         int f = rule->out[0][d];
-        if (f < 0) continue;
+        if (f < 0 || rule->factor[f].kind == WEFTI_FACTOR_HALO) continue;
         int64_t size =
             rule->factor[f].size; /* a dimension may be several elements a unit: reshape */
         shape->ints.v[d] = size ? sizes[f] * (out->shape[d] / size) : 0;

@@ -97,7 +97,9 @@ void wefti_op_assign(int8_t *dims, int at, const int8_t *f, int from, int count)
 weft_status wefti_op_split_elementwise(const weft_node *n, wefti_split_rule *r);
 /* Every dimension of every operand whole. */
 void wefti_op_split_whole(const weft_node *n, wefti_split_rule *r);
-/* For wefti localize: the shape attribute `name` becomes the shape of the piece of output 0. */
+/* For localize: the shape attribute `name` becomes the shape of the piece of output 0. Spatial
+ * dimensions stay: how far a piece reaches into its halo is known only where halos are exchanged.
+ */
 void wefti_op_localize_shape(const weft_node *n, const wefti_split_rule *rule, const int64_t *sizes,
                              wefti_attr *attrs, const char *name);
 /* The attribute `name` of attrs[], a copy of the node's. */

@@ -53,6 +53,7 @@ static weft_status infer_grad(const weft_node *n, weft_desc *out, int *out_count
 static weft_status grad(wefti_grad *g, const weft_node *n) {
     weft_value in[] = {wefti_grad_in(g, n, 0), wefti_grad_in(g, n, 1), wefti_grad_out(g, n, 1),
                        wefti_grad_out(g, n, 2), wefti_grad_of(g, n, 0)};
+    if (in[4].id < 0) return WEFT_OK; /* statistics alone pass no gradient */
     wefti_attr attrs[] = {WEFTI_I("ignore", wefti_attr_int(n, "ignore")),
                           WEFTI_F("smoothing", wefti_attr_float(n, "smoothing"))};
     wefti_grad_add(

@@ -1,0 +1,482 @@
+/* Convolution over two or three spatial dimensions (cross-correlation, as the field uses the word).
+ *
+ *     x [batch, in, s...], w [out, in/groups, k...], bias [out] or none  ->  y [batch, out, o...]
+ *     y[b, c, o] = bias[c] + sum over i, k of x[b, i, o stride - padding + k dilation] w[c, i, k]
+ *     o = (s + 2 padding - dilation (k - 1) - 1) / stride + 1
+ *
+ *     conv_grad_input (dy, w; in_shape) -> dx          conv_grad_weight(x, dy; kernel) -> dw, f32
+ *
+ * Output channel c of group c / (out/groups) reads the input channels of that group only. The three
+ * loops below visit the same products (x element, w element, y element) and differ in which of the
+ * three they add to. */
+#include "ops/common.h"
+
+enum { SPATIAL = 3 };
+
+/* Two-dimensional problems have depth 1 in front. */
+typedef struct problem {
+    int64_t batch, groups, in, out; /* channels of one group */
+    int64_t x[SPATIAL], k[SPATIAL], y[SPATIAL];
+    int64_t stride[SPATIAL], padding[SPATIAL], dilation[SPATIAL];
+} problem;
+
+static problem problem_of(const weft_node *n, const weft_desc *x, const weft_desc *w,
+                          const weft_desc *y) {
+    const wefti_ints *stride = wefti_attr_ints(n, "stride");
+    const wefti_ints *padding = wefti_attr_ints(n, "padding");
+    const wefti_ints *dilation = wefti_attr_ints(n, "dilation");
+    problem p = {.groups = wefti_attr_int(n, "groups"), .batch = x->shape[0], .in = w->shape[1]};
+    p.out = w->shape[0] / p.groups;
+    int missing = SPATIAL + 2 - x->rank;
+    for (int s = 0; s < SPATIAL; s++) {
+        int from = s - missing;
+        bool real = from >= 0;
+        p.x[s] = real ? x->shape[2 + from] : 1;
+        p.k[s] = real ? w->shape[2 + from] : 1;
+        p.y[s] = real ? y->shape[2 + from] : 1;
+        p.stride[s] = real ? stride->v[from] : 1;
+        p.padding[s] = real ? padding->v[from] : 0;
+        p.dilation[s] = real ? dilation->v[from] : 1;
+    }
+    return p;
+}
+
+/* ---- the products ---- */
+
+/* Flat indices of the three elements of one product. */
+typedef struct product {
+    int64_t x, w, y;
+} product;
+
+/* Is product `t` (mixed radix: batch, group, out, in, y..., k...) inside the image? Its indices if
+ * so. */
+static bool product_at(const problem *p, int64_t t, product *at) {
+    int64_t k[SPATIAL], y[SPATIAL], x[SPATIAL];
+    for (int s = SPATIAL - 1; s >= 0; s--) {
+        k[s] = t % p->k[s];
+        t /= p->k[s];
+    }
+    for (int s = SPATIAL - 1; s >= 0; s--) {
+        y[s] = t % p->y[s];
+        t /= p->y[s];
+        x[s] = y[s] * p->stride[s] - p->padding[s] + k[s] * p->dilation[s];
+        if (x[s] < 0 || x[s] >= p->x[s]) return false;
+    }
+    int64_t in = t % p->in, out = t / p->in % p->out, group = t / p->in / p->out % p->groups;
+    int64_t batch = t / p->in / p->out / p->groups;
+    at->x = (batch * p->groups + group) * p->in + in;
+    at->w = (group * p->out + out) * p->in + in;
+    at->y = (batch * p->groups + group) * p->out + out;
+    for (int s = 0; s < SPATIAL; s++) {
+        at->x = at->x * p->x[s] + x[s];
+        at->w = at->w * p->k[s] + k[s];
+        at->y = at->y * p->y[s] + y[s];
+    }
+    return true;
+}
+
+static int64_t products(const problem *p) {
+    int64_t count = p->batch * p->groups * p->out * p->in;
+    for (int s = 0; s < SPATIAL; s++) count *= p->y[s] * p->k[s];
+    return count;
+}
+
+/* ---- shapes ---- */
+
+static weft_status check_window(const weft_node *n, int spatial) {
+    const char *const names[] = {"stride", "padding", "dilation"};
+    for (int k = 0; k < 3; k++) {
+        const wefti_ints *v = wefti_attr_ints(n, names[k]);
+        WEFT_REQUIRE(v->count == spatial, WEFT_E_SHAPE,
+                     "%s: %s has %d sizes for %d spatial dimensions", n->op->name, names[k],
+                     v->count, spatial);
+        for (int s = 0; s < spatial; s++)
+            WEFT_REQUIRE(v->v[s] >= (k == 1 ? 0 : 1) && v->v[s] < INT32_MAX, WEFT_E_ARG,
+                         "%s: %s %lld in spatial dimension %d; it must be at least %d", n->op->name,
+                         names[k], (long long)v->v[s], s, k == 1 ? 0 : 1);
+    }
+    WEFT_REQUIRE(wefti_attr_int(n, "groups") >= 1, WEFT_E_ARG,
+                 "%s: %lld groups; there must be 1 or more", n->op->name,
+                 (long long)wefti_attr_int(n, "groups"));
+    return WEFT_OK;
+}
+
+/* Shape of y, with all checks of x against w. */
+static weft_status forward_shape(const weft_node *n, const weft_desc *x, const weft_desc *w,
+                                 weft_desc *out) {
+    int spatial = x->rank - 2;
+    WEFT_REQUIRE(
+        w->rank == x->rank && (spatial == 2 || spatial == 3), WEFT_E_SHAPE,
+        "%s: x is %s and the weight is %s; both need 4 dimensions (2 spatial) or 5 (3 spatial)",
+        n->op->name, TEXT(x), TEXT(w));
+    WEFT_TRY(check_window(n, spatial));
+    int64_t groups = wefti_attr_int(n, "groups");
+    WEFT_REQUIRE(
+        w->shape[0] % groups == 0 && x->shape[1] % groups == 0 &&
+            w->shape[1] == x->shape[1] / groups,
+        WEFT_E_SHAPE,
+        "%s: x %s and weight %s with %lld groups: the weight must be [out, in / groups, ...] and "
+        "groups must divide both channel counts",
+        n->op->name, TEXT(x), TEXT(w), (long long)groups);
+    weft_desc y = {.dtype = x->dtype, .rank = x->rank, .shape = {x->shape[0], w->shape[0]}};
+    for (int s = 0; s < spatial; s++) {
+        WEFT_REQUIRE(w->shape[2 + s] >= 1 && w->shape[2 + s] < INT32_MAX, WEFT_E_SHAPE,
+                     "%s: the kernel of the weight %s is empty or too large", n->op->name, TEXT(w));
+        int64_t padded = x->shape[2 + s] + 2 * wefti_attr_ints(n, "padding")->v[s];
+        int64_t window = wefti_attr_ints(n, "dilation")->v[s] * (w->shape[2 + s] - 1) + 1;
+        WEFT_REQUIRE(
+            w->shape[2 + s] >= 1 && padded >= window, WEFT_E_SHAPE,
+            "%s: x %s with padding %lld in spatial dimension %d is smaller than the window of %s, "
+            "%lld",
+            n->op->name, TEXT(x), (long long)wefti_attr_ints(n, "padding")->v[s], s, TEXT(w),
+            (long long)window);
+        y.shape[2 + s] = (padded - window) / wefti_attr_ints(n, "stride")->v[s] + 1;
+    }
+    *out = y;
+    return WEFT_OK;
+}
+
+static weft_status infer_rank(const weft_node *n, int rank, weft_desc *out) {
+    const weft_desc *w = wefti_in(n, 1);
+    weft_desc y;
+    WEFT_TRY(wefti_op_check_float(n, 0));
+    WEFT_TRY(wefti_op_check_float(n, 1));
+    WEFT_TRY(wefti_op_check_mix(n, 0));
+    WEFT_TRY(wefti_op_check_rank(n, 0, rank, rank));
+    WEFT_TRY(forward_shape(n, wefti_in(n, 0), w, &y));
+    y.dtype = wefti_op_result_dtype(n, 0);
+    if (wefti_in(n, 2)) {
+        WEFT_TRY(wefti_op_check_float(n, 2));
+        WEFT_TRY(wefti_op_check_shape(n, 2, 1, w->shape, "the output channels of the weight"));
+    }
+    *out = y;
+    return WEFT_OK;
+}
+
+static weft_status infer_conv2d(const weft_node *n, weft_desc *out, int *out_count) {
+    (void)out_count;
+    return infer_rank(n, 4, out);
+}
+static weft_status infer_conv3d(const weft_node *n, weft_desc *out, int *out_count) {
+    (void)out_count;
+    return infer_rank(n, 5, out);
+}
+
+/* dy must be what the forward op gives for x and w. */
+static weft_status check_dy(const weft_node *n, const weft_desc *x, const weft_desc *w,
+                            const weft_desc *dy) {
+    weft_desc y;
+    WEFT_TRY(wefti_op_check_float(n, 0));
+    WEFT_TRY(wefti_op_check_float(n, 1));
+    WEFT_TRY(wefti_op_check_mix(n, 0));
+    WEFT_TRY(forward_shape(n, x, w, &y));
+    y.dtype = dy->dtype;
+    WEFT_REQUIRE(wefti_desc_equal(&y, dy), WEFT_E_SHAPE, "%s: dy is %s; x %s and weight %s give %s",
+                 n->op->name, TEXT(dy), TEXT(x), TEXT(w), TEXT(&y));
+    return WEFT_OK;
+}
+
+static weft_status infer_grad_input(const weft_node *n, weft_desc *out, int *out_count) {
+    (void)out_count;
+    const weft_desc *dy = wefti_in(n, 0), *w = wefti_in(n, 1);
+    weft_desc dx;
+    WEFT_TRY(wefti_op_desc_of_attr(n, "in_shape", wefti_op_result_dtype(n, 0), &dx));
+    WEFT_TRY(check_dy(n, &dx, w, dy));
+    *out = dx;
+    return WEFT_OK;
+}
+
+static weft_status infer_grad_weight(const weft_node *n, weft_desc *out, int *out_count) {
+    (void)out_count;
+    const weft_desc *x = wefti_in(n, 0), *dy = wefti_in(n, 1);
+    const wefti_ints *kernel = wefti_attr_ints(n, "kernel");
+    int64_t groups = wefti_attr_int(n, "groups");
+    WEFT_REQUIRE(
+        x->rank == dy->rank && x->rank == kernel->count + 2 && groups >= 1, WEFT_E_SHAPE,
+        "conv_grad_weight: x is %s, dy is %s, with a kernel of %d dimensions and %lld groups",
+        TEXT(x), TEXT(dy), kernel->count, (long long)groups);
+    weft_desc dw = {.dtype = wefti_op_statistics_dtype(x->dtype),
+                    .rank = x->rank,
+                    .shape = {dy->shape[1], x->shape[1] / groups}};
+    for (int s = 0; s < kernel->count; s++) dw.shape[2 + s] = kernel->v[s];
+    WEFT_TRY(wefti_desc_check(&dw));
+    WEFT_TRY(check_dy(n, x, &dw, dy));
+    *out = dw;
+    return WEFT_OK;
+}
+
+/* ---- gradient ---- */
+
+static weft_status grad(wefti_grad *g, const weft_node *n) {
+    weft_graph *b = wefti_grad_graph(g);
+    const weft_desc *x = wefti_in(n, 0), *w = wefti_in(n, 1), *bias = wefti_in(n, 2);
+    weft_value dy = wefti_grad_of(g, n, 0);
+    wefti_attr attrs[] = {WEFTI_N("stride", *wefti_attr_ints(n, "stride")),
+                          WEFTI_N("padding", *wefti_attr_ints(n, "padding")),
+                          WEFTI_N("dilation", *wefti_attr_ints(n, "dilation")),
+                          WEFTI_I("groups", wefti_attr_int(n, "groups")),
+                          WEFTI_N("in_shape", wefti_op_shape_ints(x))};
+    if (wefti_grad_wanted(g, n, 0))
+        wefti_grad_add_reduced(g, n, 0,
+                               wefti_graph_add1(b, &weft_op_conv_grad_input, 2,
+                                                (weft_value[]){dy, wefti_grad_in(g, n, 1)}, 5,
+                                                attrs));
+    attrs[4] = WEFTI_N("kernel", wefti_op_ints(w->rank - 2, w->shape + 2));
+    if (wefti_grad_wanted(g, n, 1))
+        wefti_grad_add_reduced(g, n, 1,
+                               wefti_graph_add1(b, &weft_op_conv_grad_weight, 2,
+                                                (weft_value[]){wefti_grad_in(g, n, 0), dy}, 5,
+                                                attrs));
+    if (bias && wefti_grad_wanted(g, n, 2)) {
+        weft_desc channels = {.dtype = bias->dtype, .rank = x->rank};
+        for (int d = 0; d < x->rank; d++) channels.shape[d] = d == 1 ? bias->shape[0] : 1;
+        weft_value sums = wefti_op_sum_to(b, dy, &channels);
+        wefti_grad_add(g, n, 2, weft_reshape(b, sums, 1, bias->shape));
+    }
+    return WEFT_OK;
+}
+
+/* ---- split rules ----
+ *
+ * Channels: with one group, in is summed and out is free (gradients permute the roles). With more,
+ * whole groups are the unit of one free factor over x, w and y, and `groups` is the number in the
+ * piece. Space needs a halo, unless windows are single elements; its factor is counted in elements
+ * of y. */
+
+typedef struct roles {
+    int8_t *x, *w, *y;
+    bool x_out, w_out, y_out; /* which of them is the result */
+} roles;
+
+static void rule(const weft_node *n, const weft_desc *x, const weft_desc *w, const weft_desc *y,
+                 wefti_split_rule *r, roles of) {
+    wefti_factor_kind batch = of.w_out ? WEFTI_FACTOR_SUM : WEFTI_FACTOR_FREE;
+    of.x[0] = of.y[0] = wefti_op_factor(r, "batch", -1, x->shape[0], batch);
+    if (wefti_attr_int(n, "groups") == 1) {
+        of.x[1] = of.w[1] = wefti_op_factor(r, "in", -1, w->shape[1],
+                                            of.y_out ? WEFTI_FACTOR_SUM : WEFTI_FACTOR_FREE);
+        of.w[0] = of.y[1] = wefti_op_factor(r, "out", -1, w->shape[0],
+                                            of.x_out ? WEFTI_FACTOR_SUM : WEFTI_FACTOR_FREE);
+    } else {
+        of.x[1] = of.w[0] = of.y[1] =
+            wefti_op_factor(r, "groups", -1, wefti_attr_int(n, "groups"), WEFTI_FACTOR_FREE);
+        of.w[1] = wefti_op_factor(r, "in", -1, w->shape[1], WEFTI_FACTOR_WHOLE);
+    }
+    for (int d = 2; d < x->rank; d++) {
+        bool single = w->shape[d] == 1 && wefti_attr_ints(n, "stride")->v[d - 2] == 1 &&
+                      wefti_attr_ints(n, "padding")->v[d - 2] == 0;
+        of.x[d] = of.y[d] =
+            wefti_op_factor(r, "s", d - 2, y->shape[d], single ? batch : WEFTI_FACTOR_HALO);
+        of.w[d] = wefti_op_factor(r, "k", d - 2, w->shape[d], WEFTI_FACTOR_WHOLE);
+    }
+}
+
+static weft_status split(const weft_node *n, wefti_split_rule *r) {
+    rule(n, wefti_in(n, 0), wefti_in(n, 1), wefti_out(n, 0), r,
+         (roles){r->in[0], r->in[1], r->out[0], false, false, true});
+    if (wefti_in(n, 2)) {
+        r->in[2][0] = r->out[0][1];
+        r->sum_once[2] = true;
+    }
+    return WEFT_OK;
+}
+
+static weft_status split_grad_input(const weft_node *n, wefti_split_rule *r) {
+    rule(n, wefti_out(n, 0), wefti_in(n, 1), wefti_in(n, 0), r,
+         (roles){r->out[0], r->in[1], r->in[0], true, false, false});
+    return WEFT_OK;
+}
+
+static weft_status split_grad_weight(const weft_node *n, wefti_split_rule *r) {
+    rule(n, wefti_in(n, 0), wefti_out(n, 0), wefti_in(n, 1), r,
+         (roles){r->in[0], r->out[0], r->in[1], false, true, false});
+    return WEFT_OK;
+}
+
+static weft_status localize(const weft_node *n, const wefti_split_rule *rule_,
+                            const int64_t *begins, const int64_t *sizes, wefti_attr *attrs) {
+    (void)begins;
+    for (int f = 0; f < rule_->factors; f++)
+        if (!strcmp(rule_->factor[f].name, "groups"))
+            wefti_op_attr(n, attrs, "groups")->i = sizes[f];
+    if (n->op == &weft_op_conv_grad_input)
+        wefti_op_localize_shape(n, rule_, sizes, attrs, "in_shape");
+    return WEFT_OK;
+}
+
+/* ---- cost: two operations a product of a whole window, padding included ---- */
+
+static void cost_of(const weft_node *n, const weft_desc *y, const weft_desc *w, wefti_cost *out) {
+    *out = (wefti_cost){.flops = 2.0 * (double)weft_desc_elems(y) *
+                                 (double)wefti_op_count(w, 1, w->rank),
+                        .bytes = wefti_node_bytes(n)};
+}
+static void cost(const weft_node *n, wefti_cost *out) {
+    cost_of(n, wefti_out(n, 0), wefti_in(n, 1), out);
+}
+static void cost_grad_input(const weft_node *n, wefti_cost *out) {
+    cost_of(n, wefti_in(n, 0), wefti_in(n, 1), out);
+}
+static void cost_grad_weight(const weft_node *n, wefti_cost *out) {
+    cost_of(n, wefti_in(n, 1), wefti_out(n, 0), out);
+}
+
+/* ---- references ---- */
+
+static weft_status reference(const weft_node *n, const wefti_random *random,
+                             const double *const *in, double *const *out) {
+    (void)random;
+    const weft_desc *y = wefti_out(n, 0);
+    problem p = problem_of(n, wefti_in(n, 0), wefti_in(n, 1), y);
+    const double *bias = wefti_op_optional(n, in, 2);
+    int64_t plane = wefti_op_count(y, 2, y->rank), count = weft_desc_elems(y), all = products(&p);
+    product at;
+    for (int64_t i = 0; i < count; i++) out[0][i] = bias ? bias[i / plane % y->shape[1]] : 0.0;
+    for (int64_t t = 0; t < all; t++)
+        if (product_at(&p, t, &at)) out[0][at.y] += in[0][at.x] * in[1][at.w];
+    return WEFT_OK;
+}
+
+static weft_status reference_grad_input(const weft_node *n, const wefti_random *random,
+                                        const double *const *in, double *const *out) {
+    (void)random;
+    const weft_desc *dx = wefti_out(n, 0);
+    problem p = problem_of(n, dx, wefti_in(n, 1), wefti_in(n, 0));
+    int64_t count = weft_desc_elems(dx), all = products(&p);
+    product at;
+    for (int64_t i = 0; i < count; i++) out[0][i] = 0.0;
+    for (int64_t t = 0; t < all; t++)
+        if (product_at(&p, t, &at)) out[0][at.x] += in[0][at.y] * in[1][at.w];
+    return WEFT_OK;
+}
+
+static weft_status reference_grad_weight(const weft_node *n, const wefti_random *random,
+                                         const double *const *in, double *const *out) {
+    (void)random;
+    const weft_desc *dw = wefti_out(n, 0);
+    problem p = problem_of(n, wefti_in(n, 0), dw, wefti_in(n, 1));
+    int64_t count = weft_desc_elems(dw), all = products(&p);
+    product at;
+    for (int64_t i = 0; i < count; i++) out[0][i] = 0.0;
+    for (int64_t t = 0; t < all; t++)
+        if (product_at(&p, t, &at)) out[0][at.w] += in[0][at.x] * in[1][at.y];
+    return WEFT_OK;
+}
+
+/* ---- tables ---- */
+
+#define WINDOW_2D                                                                                  \
+    ATTR_INTS("stride", 2, {1, 1}), ATTR_INTS("padding", 2, {0, 0}),                               \
+        ATTR_INTS("dilation", 2, {1, 1}), WEFTI_I("groups", 1)
+#define WINDOW_3D                                                                                  \
+    ATTR_INTS("stride", 3, {1, 1, 1}), ATTR_INTS("padding", 3, {0, 0, 0}),                         \
+        ATTR_INTS("dilation", 3, {1, 1, 1}), WEFTI_I("groups", 1)
+static const wefti_attr attrs_2d[] = {WINDOW_2D, {0}};
+static const wefti_attr attrs_3d[] = {WINDOW_3D, {0}};
+static const wefti_attr attrs_grad_input[] = {WINDOW_2D, ATTR_INTS("in_shape", 0, {0}), {0}};
+static const wefti_attr attrs_grad_weight[] = {WINDOW_2D, ATTR_INTS("kernel", 0, {0}), {0}};
+
+static const wefti_op_case cases_2d[] = {
+    CASE(NULL, "f32[2,3,5,4]", "f32[4,3,3,2]", "f32[4]"),
+    CASE("stride=(2,1) padding=(1,2)", "f32[1,2,5,3]", "f32[3,2,3,3]"),
+    CASE("dilation=(2,1) padding=(2,0)", "f32[2,1,3,4]", "f32[2,1,2,2]", "f32[2]"),
+    CASE("groups=2 padding=(1,1)", "f32[1,4,3,3]", "f32[6,2,3,3]", "f32[6]"),
+    CASE("groups=3", "f32[2,3,3,3]", "f32[3,1,2,2]"),
+    CASE(NULL, "bf16[2,3,2,3]", "f32[5,3,1,1]", "f32[5]"),
+    CASE(NULL, "f32[0,2,3,3]", "f32[2,2,3,3]"),
+    CASES_END};
+static const wefti_op_case cases_3d[] = {
+    CASE(NULL, "f32[2,2,3,4,3]", "f32[3,2,2,3,1]", "f32[3]"),
+    CASE("stride=(2,1,2) padding=(1,0,1) dilation=(1,2,1)", "f32[1,1,3,5,2]", "f32[2,1,2,2,3]"),
+    CASE("groups=2", "bf16[1,2,2,2,2]", "f32[2,1,2,2,2]", "f32[2]"), CASES_END};
+static const wefti_op_case cases_grad_input[] = {
+    CASE("in_shape=(2,3,5,4)", "f32[2,4,3,3]", "f32[4,3,3,2]"),
+    CASE("stride=(2,1) padding=(1,2) in_shape=(1,2,6,3)", "f32[1,3,3,5]", "f32[3,2,3,3]"),
+    CASE("groups=2 dilation=(1,2) in_shape=(1,4,3,3)", "bf16[1,6,2,1]", "f32[6,2,2,2]"),
+    CASE("stride=(1,1,1) padding=(0,0,0) dilation=(1,1,1) in_shape=(2,2,3,4,3)", "f32[2,3,2,2,3]",
+         "f32[3,2,2,3,1]"),
+    CASE("in_shape=(2,3,2,3)", "f32[2,5,2,3]", "f32[5,3,1,1]"),
+    CASES_END};
+static const wefti_op_case cases_grad_weight[] = {
+    CASE("kernel=(3,2)", "f32[2,3,5,4]", "f32[2,4,3,3]"),
+    CASE("stride=(2,1) padding=(1,2) kernel=(3,3)", "f32[1,2,6,3]", "f32[1,3,3,5]"),
+    CASE("groups=2 dilation=(1,2) kernel=(2,2)", "bf16[1,4,3,3]", "bf16[1,6,2,1]"),
+    CASE("stride=(1,1,1) padding=(0,0,0) dilation=(1,1,1) kernel=(2,3,1)", "f32[2,2,3,4,3]",
+         "f32[2,3,2,2,3]"),
+    CASE("kernel=(1,1)", "f32[2,3,2,3]", "f32[2,5,2,3]"),
+    CASES_END};
+
+/* ---- definitions ---- */
+
+const weft_op_def weft_op_conv2d = {
+    .name = "conv2d",
+    .min_inputs = 2,
+    .max_inputs = 3,
+    .attrs = attrs_2d,
+    .infer = infer_conv2d,
+    .grad = grad,
+    .split = split,
+    .localize = localize,
+    .cost = cost,
+    .reference = reference,
+    .cases = cases_2d,
+};
+
+const weft_op_def weft_op_conv3d = {
+    .name = "conv3d",
+    .min_inputs = 2,
+    .max_inputs = 3,
+    .attrs = attrs_3d,
+    .infer = infer_conv3d,
+    .grad = grad,
+    .split = split,
+    .localize = localize,
+    .cost = cost,
+    .reference = reference,
+    .cases = cases_3d,
+};
+
+const weft_op_def weft_op_conv_grad_input = {
+    .name = "conv_grad_input",
+    .min_inputs = 2,
+    .max_inputs = 2,
+    .attrs = attrs_grad_input,
+    .infer = infer_grad_input,
+    .split = split_grad_input,
+    .localize = localize,
+    .cost = cost_grad_input,
+    .reference = reference_grad_input,
+    .cases = cases_grad_input,
+};
+
+const weft_op_def weft_op_conv_grad_weight = {
+    .name = "conv_grad_weight",
+    .min_inputs = 2,
+    .max_inputs = 2,
+    .attrs = attrs_grad_weight,
+    .infer = infer_grad_weight,
+    .split = split_grad_weight,
+    .localize = localize,
+    .cost = cost_grad_weight,
+    .reference = reference_grad_weight,
+    .cases = cases_grad_weight,
+};
+
+static weft_value convolve(weft_graph *g, const weft_op_def *op, int spatial, weft_value x,
+                           weft_value weight, weft_value bias, const weft_conv_options *options) {
+    wefti_attr attrs[] = {WEFTI_N("stride", wefti_op_ints(spatial, options->stride)),
+                          WEFTI_N("padding", wefti_op_ints(spatial, options->padding)),
+                          WEFTI_N("dilation", wefti_op_ints(spatial, options->dilation)),
+                          WEFTI_I("groups", options->groups)};
+    return wefti_graph_add1(g, op, 3, (weft_value[]){x, weight, bias}, 4, attrs);
+}
+
+weft_value weft_conv2d(weft_graph *g, weft_value x, weft_value weight, weft_value bias,
+                       weft_conv_options options) {
+    return convolve(g, &weft_op_conv2d, 2, x, weight, bias, &options);
+}
+
+weft_value weft_conv3d(weft_graph *g, weft_value x, weft_value weight, weft_value bias,
+                       weft_conv_options options) {
+    return convolve(g, &weft_op_conv3d, 3, x, weight, bias, &options);
+}

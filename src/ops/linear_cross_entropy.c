@@ -1,0 +1,155 @@
+/* The last linear layer and cross-entropy at once, forward and backward, without the logits in
+ * memory.
+ *
+ *     x [..., k], w [k, classes] (transposed: [classes, k]), targets i32 [...], dloss []
+ *         ->  loss [], dx [..., k], dw f32 of w's shape
+ *
+ * The same numbers as linear, cross_entropy and their gradients, with dloss known beforehand. A
+ * kernel makes logits of `chunk` rows at a time and turns them into their gradient in place: rows x
+ * classes elements, at a vocabulary of 50257 the largest tensor of a step, never exist. Made by a
+ * pass, not by a builder; not differentiable, since it is the derivative. */
+#include "ops/common.h"
+
+typedef struct problem {
+    int64_t rows, k, classes;
+    bool transposed;
+} problem;
+
+static problem problem_of(const weft_node *n) {
+    const weft_desc *x = wefti_in(n, 0), *w = wefti_in(n, 1);
+    bool transposed = wefti_attr_int(n, "transposed") != 0;
+    return (problem){.rows = wefti_op_count(x, 0, x->rank - 1),
+                     .k = x->shape[x->rank - 1],
+                     .classes = w->shape[transposed ? 0 : 1],
+                     .transposed = transposed};
+}
+
+static int64_t weight_at(const problem *p, int64_t k, int64_t c) {
+    return p->transposed ? c * p->k + k : k * p->classes + c;
+}
+
+static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
+    const weft_desc *x = wefti_in(n, 0), *w = wefti_in(n, 1);
+    double smoothing = wefti_attr_float(n, "smoothing");
+    WEFT_TRY(wefti_op_check_float(n, 0));
+    WEFT_TRY(wefti_op_check_float(n, 1));
+    WEFT_TRY(wefti_op_check_rank(n, 0, 1, WEFT_MAX_RANK));
+    WEFT_TRY(wefti_op_check_rank(n, 1, 2, 2));
+    WEFT_TRY(wefti_op_check_mix(n, 0));
+    problem p = problem_of(n);
+    int64_t k = w->shape[p.transposed ? 1 : 0];
+    WEFT_REQUIRE(k == p.k && p.classes >= 1, WEFT_E_SHAPE,
+                 "linear_cross_entropy: x is %s and the weight is %s%s: they share %lld and %lld",
+                 TEXT(x), TEXT(w), p.transposed ? " (transposed)" : "", (long long)p.k,
+                 (long long)k);
+    WEFT_REQUIRE(smoothing >= 0.0 && smoothing < 1.0, WEFT_E_ARG,
+                 "linear_cross_entropy: the smoothing is %g; it must be in [0, 1)", smoothing);
+    WEFT_REQUIRE(wefti_attr_int(n, "chunk") >= 1, WEFT_E_ARG,
+                 "linear_cross_entropy: chunks of %lld rows; they must have at least 1",
+                 (long long)wefti_attr_int(n, "chunk"));
+    WEFT_TRY(wefti_op_check_i32(n, 2));
+    WEFT_TRY(wefti_op_check_shape(n, 2, x->rank - 1, x->shape, "the rows of x"));
+    WEFT_TRY(wefti_op_check_shape(n, 3, 0, NULL, "one loss must"));
+    weft_dtype statistics = wefti_op_statistics_dtype(x->dtype);
+    out[0] = wefti_op_desc(statistics, 0, NULL);
+    out[1] = *x;
+    out[2] = wefti_op_retyped(w, statistics);
+    *out_count = 3;
+    return WEFT_OK;
+}
+
+/* Rows: the number of counted targets is a statistic of all of them. k: the logits would be sums of
+ * terms before they are used. Classes: a masked look-up, and statistics of each row. */
+static weft_status split(const weft_node *n, wefti_split_rule *r) {
+    const weft_desc *x = wefti_in(n, 0);
+    problem p = problem_of(n);
+    int rows = x->rank - 1;
+    int8_t f[WEFT_MAX_RANK];
+    wefti_op_factors(r, "m", x, 0, rows, WEFTI_FACTOR_STATS, f);
+    f[rows] = wefti_op_factor(r, "k", -1, p.k, WEFTI_FACTOR_WHOLE);
+    int8_t classes = wefti_op_factor(r, "classes", -1, p.classes, WEFTI_FACTOR_LOOKUP);
+    wefti_op_assign(r->in[0], 0, f, 0, x->rank);
+    wefti_op_assign(r->out[1], 0, f, 0, x->rank);
+    wefti_op_assign(r->in[2], 0, f, 0, rows);
+    r->in[1][p.transposed] = r->out[2][p.transposed] = f[rows];
+    r->in[1][!p.transposed] = r->out[2][!p.transposed] = classes;
+    return WEFT_OK;
+}
+
+static void cost(const weft_node *n, wefti_cost *out) {
+    problem p = problem_of(n);
+    *out = (wefti_cost){.flops = (double)p.rows * (double)p.classes * (6.0 * (double)p.k + 8.0),
+                        .bytes = wefti_node_bytes(n)};
+}
+
+/* logits of one row */
+static void make_logits(const problem *p, const double *x, const double *w, double *logits) {
+    for (int64_t c = 0; c < p->classes; c++) {
+        logits[c] = 0.0;
+        for (int64_t k = 0; k < p->k; k++) logits[c] += x[k] * w[weight_at(p, k, c)];
+    }
+}
+
+static weft_status reference(const weft_node *n, const wefti_random *random,
+                             const double *const *in, double *const *out) {
+    (void)random;
+    problem p = problem_of(n);
+    double smoothing = wefti_attr_float(n, "smoothing"),
+           ignore = (double)wefti_attr_int(n, "ignore");
+    double total = 0.0, count = 0.0, even = smoothing / (double)p.classes, *logits;
+    WEFT_NEW_ARRAY(logits, double, p.classes);
+    for (int64_t row = 0; row < p.rows; row++) count += in[2][row] != ignore;
+    for (int64_t i = 0; i < p.rows * p.k; i++) out[1][i] = 0.0;
+    for (int64_t i = 0; i < p.k * p.classes; i++) out[2][i] = 0.0;
+    for (int64_t row = 0; row < p.rows; row++) {
+        const double *x = in[0] + row * p.k;
+        double target = in[2][row], max = -INFINITY, exps = 0.0, sum = 0.0;
+        if (target == ignore) continue;
+        bool known = target >= 0.0 && target < (double)p.classes;
+        make_logits(&p, x, in[1], logits);
+        for (int64_t c = 0; c < p.classes; c++) max = fmax(max, logits[c]);
+        for (int64_t c = 0; c < p.classes; c++) {
+            exps += exp(logits[c] - max);
+            sum += logits[c];
+        }
+        double lse = max + log(exps);
+        total += lse - ((1.0 - smoothing) * (known ? logits[(int64_t)target] : NAN) + even * sum);
+        for (int64_t c = 0; c < p.classes && known; c++) {
+            double q = even + ((double)c == target ? 1.0 - smoothing : 0.0);
+            double dlogit = (exp(logits[c] - lse) - q) * in[3][0] / count;
+            for (int64_t k = 0; k < p.k; k++) {
+                out[1][row * p.k + k] += dlogit * in[1][weight_at(&p, k, c)];
+                out[2][weight_at(&p, k, c)] += dlogit * x[k];
+            }
+        }
+    }
+    out[0][0] = count > 0.0 ? total / count : 0.0;
+    wefti_free(logits);
+    return WEFT_OK;
+}
+
+static const wefti_attr attrs[] = {WEFTI_I("transposed", 0),
+                                   WEFTI_I("ignore", -100),
+                                   WEFTI_F("smoothing", 0.0),
+                                   WEFTI_I("chunk", 256),
+                                   {0}};
+
+static const wefti_op_case cases[] = {
+    CASE(NULL, "f32[7,5]", "f32[5,3]", "i32[7]<3", "f32[]"),
+    CASE("transposed=1 ignore=1 chunk=2", "f32[2,3,5]", "f32[7,5]", "i32[2,3]<7", "f32[]"),
+    CASE("smoothing=0.1 chunk=3", "bf16[9,4]", "f32[4,5]", "i32[9]<5", "f32[]"),
+    CASE("ignore=0", "f32[3,2]", "f32[2,1]", "i32[3]<1", "f32[]"),
+    CASE(NULL, "f32[0,2]", "f32[2,3]", "i32[0]<3", "f32[]"),
+    CASES_END};
+
+const weft_op_def weft_op_linear_cross_entropy = {
+    .name = "linear_cross_entropy",
+    .min_inputs = 4,
+    .max_inputs = 4,
+    .attrs = attrs,
+    .infer = infer,
+    .split = split,
+    .cost = cost,
+    .reference = reference,
+    .cases = cases,
+};

@@ -1,0 +1,417 @@
+/* Optimizer steps: p, state -> p', state', in place (output o is input o's memory).
+ *
+ * Inputs are the tensors to update, then the gradient, then `scalars`, f32 [8], which change from
+ * step to step: {learning rate, step, gradient scale, 0...}; the step is a whole number from 1.
+ * Everything below uses g = grad
+ * * gradient scale (clipping, averaging). Rates that do not change are attributes, so each
+ * parameter can have its own weight decay.
+ *
+ *   sgd       g += decay p;  b = g at step 1, else momentum b + g;  p -= lr b (nesterov: lr (g +
+ * momentum b)); without a buffer p -= lr g. As PyTorch, with dampening 0 (Sutskever et al., ICML
+ * 2013, for nesterov) adam      g += decay p;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2; p -= lr
+ * m^ / (sqrt(v^) + eps),  m^ = m / (1 - b1^step),  v^ likewise (Kingma, Ba, ICLR 2015) adamw     p
+ * -= lr decay p instead of g += decay p (Loshchilov, Hutter, ICLR 2019) lion      p -= lr (sign(b1
+ * m + (1-b1) g) + decay p);  m = b2 m + (1-b2) g (Chen et al., NeurIPS 2023, alg. 2) lamb      u =
+ * m^ / (sqrt(v^) + eps) + decay p;  p -= lr |p|/|u| u, ratio 1 if a norm is 0 (You et al., "Large
+ * Batch Optimization for Deep Learning", version 3, alg. 2, phi the identity) adafactor for each
+ * matrix of the last two dimensions: row, col = moving means of g^2 + eps1 over the columns and
+ *             rows, with b2 = 1 - step^decay_exponent;  v = row col / mean(row);  u = g / sqrt(v);
+ *             u /= max(1, rms(u) / clip);  p -= rate (u + decay p),  rate = lr max(eps2, rms(p)) if
+ * scale_parameter, else lr (Shazeer, Stern, "Adafactor", ICML 2018, algorithm 4); adafactor1 keeps
+ * all of v (algorithm 5)
+ *
+ * grad_norm2 is the sum of squares of a gradient, for clipping by global norm. */
+#include "ops/common.h"
+
+enum { LEARNING_RATE, STEP, GRAD_SCALE, SCALARS = 8 };
+
+/* ---- shapes ---- */
+
+/* `states` tensors to update, then grad, then scalars. Without `like_param` states 1.. are checked
+ * by the caller. */
+static weft_status check(const weft_node *n, int states, bool like_param, weft_desc *out,
+                         int *out_count) {
+    int present = 0;
+    WEFT_REQUIRE(n->inputs == states + 2 && wefti_in(n, states) && wefti_in(n, states + 1),
+                 WEFT_E_ARG, "%s: needs %d tensors to update, a gradient and the scalars",
+                 n->op->name, states);
+    for (int i = 0; i < n->inputs; i++)
+        if (wefti_in(n, i)) WEFT_TRY(wefti_op_check_float(n, i));
+    for (int i = 1; i < states && like_param; i++)
+        if (wefti_in(n, i)) WEFT_TRY(wefti_op_check_same_shape(n, 0, i));
+    WEFT_TRY(wefti_op_check_same_shape(n, 0, states));
+    WEFT_TRY(wefti_op_check_shape(n, states + 1, 1, (int64_t[]){SCALARS}, "the scalars of a step"));
+    for (int i = 0; i < states; i++)
+        if (wefti_in(n, i)) out[present++] = *wefti_in(n, i);
+    *out_count = present;
+    return WEFT_OK;
+}
+
+static weft_status infer_sgd(const weft_node *n, weft_desc *out, int *out_count) {
+    WEFT_REQUIRE(wefti_in(n, 1) || wefti_attr_float(n, "momentum") == 0.0, WEFT_E_ARG,
+                 "opt_sgd: momentum %g needs a momentum buffer", wefti_attr_float(n, "momentum"));
+    return check(n, 2, true, out, out_count);
+}
+static weft_status infer_lion(const weft_node *n, weft_desc *out, int *out_count) {
+    return check(n, 2, true, out, out_count);
+}
+static weft_status infer_two_moments(const weft_node *n, weft_desc *out, int *out_count) {
+    return check(n, 3, true, out, out_count);
+}
+static weft_status infer_adafactor1(const weft_node *n, weft_desc *out, int *out_count) {
+    WEFT_TRY(wefti_op_check_rank(n, 0, 0, 1));
+    return check(n, 2, true, out, out_count);
+}
+
+static weft_status infer_adafactor(const weft_node *n, weft_desc *out, int *out_count) {
+    const weft_desc *p = wefti_in(n, 0);
+    weft_desc col = *p;
+    WEFT_TRY(wefti_op_check_rank(n, 0, 2, WEFT_MAX_RANK));
+    WEFT_TRY(check(n, 3, false, out, out_count));
+    col.rank--;
+    WEFT_TRY(wefti_op_check_shape(n, 1, p->rank - 1, p->shape,
+                                  "the parameter without its last dimension"));
+    col.shape[p->rank - 2] = p->shape[p->rank - 1];
+    return wefti_op_check_shape(n, 2, col.rank, col.shape,
+                                "the parameter without its last dimension but one");
+}
+
+static weft_status infer_norm(const weft_node *n, weft_desc *out, int *out_count) {
+    (void)out_count;
+    WEFT_TRY(wefti_op_check_float(n, 0));
+    *out = wefti_op_desc(wefti_op_statistics_dtype(wefti_in(n, 0)->dtype), 0, NULL);
+    return WEFT_OK;
+}
+
+/* ---- split rules ---- */
+
+/* Updated tensors and the gradient alike under `kind`; the scalars replicated. */
+static void rule(const weft_node *n, wefti_factor_kind kind, wefti_split_rule *r) {
+    const weft_desc *p = wefti_in(n, 0);
+    int8_t f[WEFT_MAX_RANK];
+    wefti_op_factors(r, "d", p, 0, p->rank, kind, f);
+    for (int i = 0; i < n->inputs - 1; i++)
+        if (wefti_in(n, i)) wefti_op_assign(r->in[i], 0, f, 0, p->rank);
+    for (int o = 0; o < n->outputs; o++) wefti_op_assign(r->out[o], 0, f, 0, p->rank);
+}
+
+static weft_status split_free(const weft_node *n, wefti_split_rule *r) {
+    rule(n, WEFTI_FACTOR_FREE, r);
+    return WEFT_OK;
+}
+/* Norms and means of the whole tensor are statistics. */
+static weft_status split_statistics(const weft_node *n, wefti_split_rule *r) {
+    rule(n, WEFTI_FACTOR_STATS, r);
+    return WEFT_OK;
+}
+
+static weft_status split_adafactor(const weft_node *n, wefti_split_rule *r) {
+    int rank = wefti_in(n, 0)->rank;
+    rule(n, WEFTI_FACTOR_STATS, r);
+    for (int o = 1; o < 3; o++) {
+        memset(r->in[o], -1, sizeof r->in[o]);
+        wefti_op_assign(r->in[o], 0, r->in[0], 0, rank - 1); /* row; of col all but its last */
+        if (o == 2) r->in[o][rank - 2] = r->in[0][rank - 1];
+        memcpy(r->out[o], r->in[o], sizeof r->out[o]);
+    }
+    return WEFT_OK;
+}
+
+static weft_status split_norm(const weft_node *n, wefti_split_rule *r) {
+    int8_t f[WEFT_MAX_RANK];
+    const weft_desc *x = wefti_in(n, 0);
+    wefti_op_factors(r, "d", x, 0, x->rank, WEFTI_FACTOR_SUM, f);
+    wefti_op_assign(r->in[0], 0, f, 0, x->rank);
+    return WEFT_OK;
+}
+
+/* ---- references ---- */
+
+/* What every step reads; `grad` and `scalars` are the last two inputs. */
+typedef struct step {
+    int64_t elements;
+    double lr, number, grad_scale, decay;
+    const double *p, *grad;
+} step;
+
+static step step_of(const weft_node *n, const double *const *in) {
+    const double *scalars = in[n->inputs - 1];
+    return (step){.elements = weft_desc_elems(wefti_in(n, 0)),
+                  .lr = scalars[LEARNING_RATE],
+                  .number = fmax(1.0, floor(scalars[STEP])),
+                  .grad_scale = scalars[GRAD_SCALE],
+                  .decay = wefti_attr_float(n, "weight_decay"),
+                  .p = in[0],
+                  .grad = in[n->inputs - 2]};
+}
+
+static weft_status reference_sgd(const weft_node *n, const wefti_random *random,
+                                 const double *const *in, double *const *out) {
+    (void)random;
+    step s = step_of(n, in);
+    const double *buffer = wefti_op_optional(n, in, 1);
+    double momentum = wefti_attr_float(n, "momentum");
+    for (int64_t i = 0; i < s.elements; i++) {
+        double g = s.grad[i] * s.grad_scale + s.decay * s.p[i];
+        if (buffer) {
+            double b = s.number <= 1.0 ? g : momentum * buffer[i] + g;
+            out[1][i] = b;
+            g = wefti_attr_int(n, "nesterov") ? g + momentum * b : b;
+        }
+        out[0][i] = s.p[i] - s.lr * g;
+    }
+    return WEFT_OK;
+}
+
+/* Moments of element i under gradient g, and the corrected ratio m^ / (sqrt(v^) + eps). */
+static double adam_ratio(const weft_node *n, const step *s, const double *const *in,
+                         double *const *out, int64_t i, double g) {
+    double beta1 = wefti_attr_float(n, "beta1"), beta2 = wefti_attr_float(n, "beta2");
+    out[1][i] = beta1 * in[1][i] + (1.0 - beta1) * g;
+    out[2][i] = beta2 * in[2][i] + (1.0 - beta2) * g * g;
+    double m = out[1][i] / (1.0 - pow(beta1, s->number));
+    double v = out[2][i] / (1.0 - pow(beta2, s->number));
+    return m / (sqrt(v) + wefti_attr_float(n, "eps"));
+}
+
+static weft_status reference_adam(const weft_node *n, const wefti_random *random,
+                                  const double *const *in, double *const *out) {
+    (void)random;
+    step s = step_of(n, in);
+    for (int64_t i = 0; i < s.elements; i++) {
+        double g = s.grad[i] * s.grad_scale + s.decay * s.p[i];
+        out[0][i] = s.p[i] - s.lr * adam_ratio(n, &s, in, out, i, g);
+    }
+    return WEFT_OK;
+}
+
+static weft_status reference_adamw(const weft_node *n, const wefti_random *random,
+                                   const double *const *in, double *const *out) {
+    (void)random;
+    step s = step_of(n, in);
+    for (int64_t i = 0; i < s.elements; i++) {
+        double ratio = adam_ratio(n, &s, in, out, i, s.grad[i] * s.grad_scale);
+        out[0][i] = s.p[i] * (1.0 - s.lr * s.decay) - s.lr * ratio;
+    }
+    return WEFT_OK;
+}
+
+static double sign(double x) {
+    return x > 0.0 ? 1.0 : x < 0.0 ? -1.0 : x;
+}
+
+static weft_status reference_lion(const weft_node *n, const wefti_random *random,
+                                  const double *const *in, double *const *out) {
+    (void)random;
+    step s = step_of(n, in);
+    double beta1 = wefti_attr_float(n, "beta1"), beta2 = wefti_attr_float(n, "beta2");
+    for (int64_t i = 0; i < s.elements; i++) {
+        double g = s.grad[i] * s.grad_scale, m = in[1][i];
+        out[0][i] = s.p[i] - s.lr * (sign(beta1 * m + (1.0 - beta1) * g) + s.decay * s.p[i]);
+        out[1][i] = beta2 * m + (1.0 - beta2) * g;
+    }
+    return WEFT_OK;
+}
+
+static weft_status reference_lamb(const weft_node *n, const wefti_random *random,
+                                  const double *const *in, double *const *out) {
+    (void)random;
+    step s = step_of(n, in);
+    double p2 = 0.0, u2 = 0.0, *u = out[0]; /* u in the place of the result */
+    for (int64_t i = 0; i < s.elements; i++) {
+        u[i] = adam_ratio(n, &s, in, out, i, s.grad[i] * s.grad_scale) + s.decay * s.p[i];
+        p2 += s.p[i] * s.p[i];
+        u2 += u[i] * u[i];
+    }
+    double trust = p2 > 0.0 && u2 > 0.0 ? sqrt(p2) / sqrt(u2) : 1.0;
+    for (int64_t i = 0; i < s.elements; i++) out[0][i] = s.p[i] - s.lr * trust * u[i];
+    return WEFT_OK;
+}
+
+static double root_mean_square(const double *x, int64_t count) {
+    double sum = 0.0;
+    for (int64_t i = 0; i < count; i++) sum += x[i] * x[i];
+    return count ? sqrt(sum / (double)count) : 0.0;
+}
+
+/* The end of both forms: `u` holds g / sqrt(v) and becomes the new parameter. */
+static void adafactor_apply(const weft_node *n, const step *s, double *u) {
+    double clip = fmax(1.0, root_mean_square(u, s->elements) / wefti_attr_float(n, "clip"));
+    double rate = s->lr;
+    if (wefti_attr_int(n, "scale_parameter"))
+        rate *= fmax(wefti_attr_float(n, "eps2"), root_mean_square(s->p, s->elements));
+    for (int64_t i = 0; i < s->elements; i++)
+        u[i] = s->p[i] - rate * (u[i] / clip + s->decay * s->p[i]);
+}
+
+static double adafactor_beta2(const weft_node *n, const step *s) {
+    return 1.0 - pow(s->number, wefti_attr_float(n, "decay_exponent"));
+}
+
+static weft_status reference_adafactor(const weft_node *n, const wefti_random *random,
+                                       const double *const *in, double *const *out) {
+    (void)random;
+    step s = step_of(n, in);
+    const weft_desc *p = wefti_in(n, 0);
+    int64_t rows = p->shape[p->rank - 2], cols = p->shape[p->rank - 1];
+    double beta2 = adafactor_beta2(n, &s), eps1 = wefti_attr_float(n, "eps1");
+    for (int64_t matrix = 0; matrix < wefti_op_count(p, 0, p->rank - 2); matrix++) {
+        const double *grad = s.grad + matrix * rows * cols;
+        double *row = out[1] + matrix * rows, *col = out[2] + matrix * cols, mean = 0.0;
+        double *u = out[0] + matrix * rows * cols;
+        for (int64_t i = 0; i < rows; i++) row[i] = beta2 * in[1][matrix * rows + i];
+        for (int64_t j = 0; j < cols; j++) col[j] = beta2 * in[2][matrix * cols + j];
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t j = 0; j < cols; j++) {
+                double g = grad[i * cols + j] * s.grad_scale, square = g * g + eps1;
+                row[i] += (1.0 - beta2) * square / (double)cols;
+                col[j] += (1.0 - beta2) * square / (double)rows;
+            }
+        for (int64_t i = 0; i < rows; i++) mean += row[i] / (double)rows;
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t j = 0; j < cols; j++)
+                u[i * cols + j] = grad[i * cols + j] * s.grad_scale / sqrt(row[i] * col[j] / mean);
+    }
+    adafactor_apply(n, &s, out[0]);
+    return WEFT_OK;
+}
+
+static weft_status reference_adafactor1(const weft_node *n, const wefti_random *random,
+                                        const double *const *in, double *const *out) {
+    (void)random;
+    step s = step_of(n, in);
+    double beta2 = adafactor_beta2(n, &s), eps1 = wefti_attr_float(n, "eps1");
+    for (int64_t i = 0; i < s.elements; i++) {
+        double g = s.grad[i] * s.grad_scale;
+        out[1][i] = beta2 * in[1][i] + (1.0 - beta2) * (g * g + eps1);
+        out[0][i] = g / sqrt(out[1][i]);
+    }
+    adafactor_apply(n, &s, out[0]);
+    return WEFT_OK;
+}
+
+static weft_status reference_norm(const weft_node *n, const wefti_random *random,
+                                  const double *const *in, double *const *out) {
+    (void)random;
+    int64_t count = weft_desc_elems(wefti_in(n, 0));
+    double sum = 0.0;
+    for (int64_t i = 0; i < count; i++) sum += in[0][i] * in[0][i];
+    out[0][0] = sum;
+    return WEFT_OK;
+}
+
+/* ---- cost: operations an element, counted in the formulas above ---- */
+
+static void cost_of(const weft_node *n, double flops, wefti_cost *out) {
+    *out = (wefti_cost){.flops = flops * (double)weft_desc_elems(wefti_in(n, 0)),
+                        .bytes = wefti_node_bytes(n)};
+}
+static void cost_sgd(const weft_node *n, wefti_cost *out) {
+    cost_of(n, 8.0, out);
+}
+static void cost_adam(const weft_node *n, wefti_cost *out) {
+    cost_of(n, 15.0, out);
+}
+static void cost_lion(const weft_node *n, wefti_cost *out) {
+    cost_of(n, 11.0, out);
+}
+static void cost_lamb(const weft_node *n, wefti_cost *out) {
+    cost_of(n, 21.0, out);
+}
+static void cost_adafactor(const weft_node *n, wefti_cost *out) {
+    cost_of(n, 20.0, out);
+}
+static void cost_norm(const weft_node *n, wefti_cost *out) {
+    cost_of(n, 2.0, out);
+}
+
+/* ---- tables ---- */
+
+static const wefti_attr attrs_sgd[] = {
+    WEFTI_F("momentum", 0.0), WEFTI_I("nesterov", 0), WEFTI_F("weight_decay", 0.0), {0}};
+static const wefti_attr attrs_adam[] = {WEFTI_F("beta1", 0.9),
+                                        WEFTI_F("beta2", 0.999),
+                                        WEFTI_F("eps", 1e-8),
+                                        WEFTI_F("weight_decay", 0.0),
+                                        {0}};
+static const wefti_attr attrs_lion[] = {
+    WEFTI_F("beta1", 0.9), WEFTI_F("beta2", 0.99), WEFTI_F("weight_decay", 0.0), {0}};
+static const wefti_attr attrs_lamb[] = {WEFTI_F("beta1", 0.9),
+                                        WEFTI_F("beta2", 0.999),
+                                        WEFTI_F("eps", 1e-6),
+                                        WEFTI_F("weight_decay", 0.0),
+                                        {0}};
+static const wefti_attr attrs_adafactor[] = {WEFTI_F("decay_exponent", -0.8),
+                                             WEFTI_F("eps1", 1e-30),
+                                             WEFTI_F("eps2", 1e-3),
+                                             WEFTI_F("clip", 1.0),
+                                             WEFTI_F("weight_decay", 0.0),
+                                             WEFTI_I("scale_parameter", 1),
+                                             {0}};
+
+static const wefti_op_case cases_sgd[] = {
+    CASE(NULL, "f32[3,5]", "-", "f32[3,5]", "f32[8]+"),
+    CASE("weight_decay=0.1", "f32[7]", "-", "bf16[7]", "f32[8]+"),
+    CASE("momentum=0.9", "f32[3,5]", "f32[3,5]", "f32[3,5]", "f32[8]+"),
+    CASE("momentum=0.9 nesterov=1 weight_decay=0.01", "f32[3]", "f32[3]", "f32[3]", "f32[8]+"),
+    CASE("momentum=0.5", "f32[0]", "f32[0]", "f32[0]", "f32[8]+"),
+    CASES_END};
+static const wefti_op_case cases_adam[] = {
+    CASE(NULL, "f32[3,5]", "f32[3,5]", "f32[3,5]+", "f32[3,5]", "f32[8]+"),
+    CASE("weight_decay=0.1 beta1=0.8 beta2=0.95 eps=1e-3", "f32[7]", "f32[7]", "f32[7]+", "bf16[7]",
+         "f32[8]+"),
+    CASE(NULL, "f32[0]", "f32[0]", "f32[0]+", "f32[0]", "f32[8]+"), CASES_END};
+static const wefti_op_case cases_lion[] = {
+    CASE(NULL, "f32[3,5]", "f32[3,5]", "f32[3,5]", "f32[8]+"),
+    CASE("weight_decay=0.1 beta1=0.8 beta2=0.95", "f32[7]", "f32[7]", "bf16[7]", "f32[8]+"),
+    CASE(NULL, "f32[0]", "f32[0]", "f32[0]", "f32[8]+"), CASES_END};
+static const wefti_op_case cases_adafactor[] = {
+    CASE(NULL, "f32[3,5]", "f32[3]+", "f32[5]+", "f32[3,5]", "f32[8]+"),
+    CASE("weight_decay=0.1 scale_parameter=0 clip=0.5", "f32[2,1,3,2]", "f32[2,1,3]+",
+         "f32[2,1,2]+", "bf16[2,1,3,2]", "f32[8]+"),
+    CASE(NULL, "f32[0,3]", "f32[0]+", "f32[3]+", "f32[0,3]", "f32[8]+"), CASES_END};
+static const wefti_op_case cases_adafactor1[] = {
+    CASE(NULL, "f32[5]", "f32[5]+", "f32[5]", "f32[8]+"),
+    CASE("weight_decay=0.1 scale_parameter=0", "f32[]", "f32[]+", "bf16[]", "f32[8]+"),
+    CASE(NULL, "f32[0]", "f32[0]+", "f32[0]", "f32[8]+"), CASES_END};
+static const wefti_op_case cases_norm[] = {CASE(NULL, "f32[3,5]"), CASE(NULL, "bf16[7]"),
+                                           CASE(NULL, "f32[]"), CASE(NULL, "f32[0]"), CASES_END};
+
+/* `min_` tensors come first and are required; the rest is checked by infer. */
+#define OPTIMIZER(name_, min_, max_, attrs_, infer_, split_, cost_, reference_, cases_)            \
+    const weft_op_def weft_op_##name_ = {                                                          \
+        .name = #name_,                                                                            \
+        .min_inputs = min_,                                                                        \
+        .max_inputs = max_,                                                                        \
+        .flags = WEFTI_OP_IN_PLACE,                                                                \
+        .attrs = attrs_,                                                                           \
+        .infer = infer_,                                                                           \
+        .split = split_,                                                                           \
+        .cost = cost_,                                                                             \
+        .reference = reference_,                                                                   \
+        .cases = cases_,                                                                           \
+    };
+OPTIMIZER(opt_sgd, 1, 4, attrs_sgd, infer_sgd, split_free, cost_sgd, reference_sgd, cases_sgd)
+OPTIMIZER(opt_adam, 5, 5, attrs_adam, infer_two_moments, split_free, cost_adam, reference_adam,
+          cases_adam)
+OPTIMIZER(opt_adamw, 5, 5, attrs_adam, infer_two_moments, split_free, cost_adam, reference_adamw,
+          cases_adam)
+OPTIMIZER(opt_lion, 4, 4, attrs_lion, infer_lion, split_free, cost_lion, reference_lion, cases_lion)
+OPTIMIZER(opt_lamb, 5, 5, attrs_lamb, infer_two_moments, split_statistics, cost_lamb,
+          reference_lamb, cases_adam)
+OPTIMIZER(opt_adafactor, 5, 5, attrs_adafactor, infer_adafactor, split_adafactor, cost_adafactor,
+          reference_adafactor, cases_adafactor)
+OPTIMIZER(opt_adafactor1, 4, 4, attrs_adafactor, infer_adafactor1, split_statistics, cost_adafactor,
+          reference_adafactor1, cases_adafactor1)
+#undef OPTIMIZER
+
+const weft_op_def weft_op_grad_norm2 = {
+    .name = "grad_norm2",
+    .min_inputs = 1,
+    .max_inputs = 1,
+    .infer = infer_norm,
+    .split = split_norm,
+    .cost = cost_norm,
+    .reference = reference_norm,
+    .cases = cases_norm,
+};

@@ -1,0 +1,216 @@
+/* Rotary positions (Su et al., "RoFormer", 2021, equation 34, with Llama's halves) and writing into
+ * caches.
+ *
+ *     rope: x [batch, seq, heads, dim]; the pair (i, i + dim/2) of row s turns by the angle
+ *           (position + offset + s) theta^(-2i/dim)
+ *     rope_grad(dy): the turn backwards, which is the transpose of the turn
+ *     cache_write: cache [batch, length, heads, dim] with rows position.. replaced by x [batch,
+ * seq, heads, dim], in place. Not differentiable: for generation.
+ *
+ * position is an i32 scalar, 0 when absent. `offset` is added to it: where a piece of a split
+ * sequence begins (localize), so that rows are free. */
+#include "ops/common.h"
+
+static weft_status check_position(const weft_node *n, int i) {
+    if (!wefti_in(n, i)) return WEFT_OK;
+    WEFT_TRY(wefti_op_check_i32(n, i));
+    return wefti_op_check_rank(n, i, 0, 0);
+}
+
+/* ---- rope ---- */
+
+static weft_status infer_rope(const weft_node *n, weft_desc *out, int *out_count) {
+    (void)out_count;
+    const weft_desc *x = wefti_in(n, 0);
+    double theta = wefti_attr_float(n, "theta");
+    WEFT_REQUIRE(theta > 0.0, WEFT_E_ARG, "%s: theta is %g; it must be positive", n->op->name,
+                 theta);
+    WEFT_TRY(wefti_op_check_float(n, 0));
+    WEFT_TRY(wefti_op_check_rank(n, 0, 4, 4));
+    WEFT_REQUIRE(x->shape[3] % 2 == 0, WEFT_E_SHAPE,
+                 "%s: %s: the last dimension, %lld, must be even: it turns in pairs", n->op->name,
+                 TEXT(x), (long long)x->shape[3]);
+    WEFT_TRY(check_position(n, 1));
+    *out = *x;
+    return WEFT_OK;
+}
+
+static weft_status grad_rope(wefti_grad *g, const weft_node *n) {
+    weft_value in[] = {wefti_grad_of(g, n, 0),
+                       wefti_in(n, 1) ? wefti_grad_in(g, n, 1) : WEFT_NO_VALUE};
+    wefti_attr attrs[] = {WEFTI_F("theta", wefti_attr_float(n, "theta")),
+                          WEFTI_I("offset", wefti_attr_int(n, "offset"))};
+    wefti_grad_add(g, n, 0,
+                   wefti_graph_add1(wefti_grad_graph(g), &weft_op_rope_grad, 2, in, 2, attrs));
+    return WEFT_OK;
+}
+
+/* All free but the pairs. */
+static weft_status split_rope(const weft_node *n, wefti_split_rule *r) {
+    static const char *const names[] = {"batch", "seq", "heads", "dim"};
+    const weft_desc *x = wefti_in(n, 0);
+    for (int d = 0; d < 4; d++)
+        r->in[0][d] = r->out[0][d] = wefti_op_factor(
+            r, names[d], -1, x->shape[d], d < 3 ? WEFTI_FACTOR_FREE : WEFTI_FACTOR_WHOLE);
+    return WEFT_OK;
+}
+
+static weft_status localize_rope(const weft_node *n, const wefti_split_rule *rule,
+                                 const int64_t *begins, const int64_t *sizes, wefti_attr *attrs) {
+    (void)sizes;
+    int seq = rule->in[0][1];
+    if (seq >= 0) wefti_op_attr(n, attrs, "offset")->i += begins[seq];
+    return WEFT_OK;
+}
+
+static void cost_rope(const weft_node *n, wefti_cost *out) {
+    *out = (wefti_cost){.flops = 3.0 * (double)weft_desc_elems(wefti_in(n, 0)),
+                        .bytes = wefti_node_bytes(n)};
+}
+
+/* direction 1 turns, -1 turns back */
+static weft_status turn(const weft_node *n, const double *const *in, double *const *out,
+                        double direction) {
+    const weft_desc *x = wefti_in(n, 0);
+    const double *first = wefti_op_optional(n, in, 1);
+    int64_t seq = x->shape[1], heads = x->shape[2], dim = x->shape[3], half = dim / 2;
+    int64_t offset = wefti_attr_int(n, "offset");
+    double theta = wefti_attr_float(n, "theta");
+    for (int64_t row = 0; row < x->shape[0] * seq; row++)
+        for (int64_t i = 0; i < half; i++) {
+            double position = (double)(row % seq + offset) + (first ? first[0] : 0.0);
+            double angle = direction * position * pow(theta, -2.0 * (double)i / (double)dim);
+            for (int64_t h = 0; h < heads; h++) {
+                int64_t at = (row * heads + h) * dim + i;
+                double a = in[0][at], b = in[0][at + half];
+                out[0][at] = a * cos(angle) - b * sin(angle);
+                out[0][at + half] = b * cos(angle) + a * sin(angle);
+            }
+        }
+    return WEFT_OK;
+}
+
+static weft_status reference_rope(const weft_node *n, const wefti_random *random,
+                                  const double *const *in, double *const *out) {
+    (void)random;
+    return turn(n, in, out, 1.0);
+}
+
+static weft_status reference_rope_grad(const weft_node *n, const wefti_random *random,
+                                       const double *const *in, double *const *out) {
+    (void)random;
+    return turn(n, in, out, -1.0);
+}
+
+/* ---- cache_write ---- */
+
+static weft_status infer_cache_write(const weft_node *n, weft_desc *out, int *out_count) {
+    (void)out_count;
+    const weft_desc *cache = wefti_in(n, 0), *x = wefti_in(n, 1);
+    WEFT_TRY(wefti_op_check_rank(n, 0, 4, 4));
+    WEFT_TRY(wefti_op_check_rank(n, 1, 4, 4));
+    bool fits = x->shape[0] == cache->shape[0] && x->shape[1] <= cache->shape[1] &&
+                x->shape[2] == cache->shape[2] && x->shape[3] == cache->shape[3];
+    WEFT_REQUIRE(
+        fits && x->dtype == cache->dtype, WEFT_E_SHAPE,
+        "cache_write: %s into a cache %s: dtype, batch, heads and head size must be equal, and "
+        "the rows no more",
+        TEXT(x), TEXT(cache));
+    WEFT_TRY(check_position(n, 2));
+    *out = *cache;
+    return WEFT_OK;
+}
+
+static weft_status split_cache_write(const weft_node *n, wefti_split_rule *r) {
+    const weft_desc *cache = wefti_in(n, 0), *x = wefti_in(n, 1);
+    for (int d = 0; d < 4; d++) {
+        int8_t f = wefti_op_factor(r, "d", d, cache->shape[d],
+                                   d == 1 ? WEFTI_FACTOR_WHOLE : WEFTI_FACTOR_FREE);
+        r->in[0][d] = r->out[0][d] = f;
+        r->in[1][d] = d == 1 ? wefti_op_factor(r, "rows", -1, x->shape[1], WEFTI_FACTOR_WHOLE) : f;
+    }
+    return WEFT_OK;
+}
+
+/* Only the rows move: the rest of the cache is where it was. */
+static void cost_cache_write(const weft_node *n, wefti_cost *out) {
+    *out = (wefti_cost){.flops = 0, .bytes = 2.0 * (double)weft_desc_bytes(wefti_in(n, 1))};
+}
+
+static weft_status reference_cache_write(const weft_node *n, const wefti_random *random,
+                                         const double *const *in, double *const *out) {
+    (void)random;
+    const weft_desc *cache = wefti_in(n, 0), *x = wefti_in(n, 1);
+    int64_t row = wefti_op_count(cache, 2, 4), count = weft_desc_elems(cache);
+    int64_t length = cache->shape[1], seq = x->shape[1], position = (int64_t)in[2][0];
+    WEFT_REQUIRE(position >= 0 && position + seq <= length, WEFT_E_ARG,
+                 "cache_write: rows [%lld, %lld) of a cache of %lld", (long long)position,
+                 (long long)(position + seq), (long long)length);
+    for (int64_t i = 0; i < count; i++) out[0][i] = in[0][i];
+    for (int64_t b = 0; b < x->shape[0]; b++)
+        for (int64_t i = 0; i < seq * row; i++)
+            out[0][(b * length + position) * row + i] = in[1][b * seq * row + i];
+    return WEFT_OK;
+}
+
+/* ---- tables ---- */
+
+static const wefti_attr attrs[] = {WEFTI_F("theta", 10000.0), WEFTI_I("offset", 0), {0}};
+
+static const wefti_op_case cases[] = {
+    CASE(NULL, "f32[2,3,2,6]"),       CASE("theta=100", "f32[1,5,3,4]", "i32[]<9"),
+    CASE("offset=4", "f32[2,5,1,4]"), CASE(NULL, "bf16[2,1,1,2]"),
+    CASE(NULL, "f32[0,3,2,4]"),       CASES_END};
+static const wefti_op_case cases_cache_write[] = {
+    CASE(NULL, "f32[2,7,3,4]", "f32[2,2,3,4]", "i32[]<5"),
+    CASE(NULL, "bf16[1,4,1,3]", "bf16[1,1,1,3]", "i32[]<4"),
+    CASE(NULL, "f32[2,3,1,2]", "f32[2,3,1,2]", "i32[]<1"), CASES_END};
+
+const weft_op_def weft_op_rope = {
+    .name = "rope",
+    .min_inputs = 1,
+    .max_inputs = 2,
+    .attrs = attrs,
+    .infer = infer_rope,
+    .grad = grad_rope,
+    .split = split_rope,
+    .localize = localize_rope,
+    .cost = cost_rope,
+    .reference = reference_rope,
+    .cases = cases,
+};
+
+const weft_op_def weft_op_rope_grad = {
+    .name = "rope_grad",
+    .min_inputs = 1,
+    .max_inputs = 2,
+    .attrs = attrs,
+    .infer = infer_rope,
+    .split = split_rope,
+    .localize = localize_rope,
+    .cost = cost_rope,
+    .reference = reference_rope_grad,
+    .cases = cases,
+};
+
+const weft_op_def weft_op_cache_write = {
+    .name = "cache_write",
+    .min_inputs = 3,
+    .max_inputs = 3,
+    .flags = WEFTI_OP_IN_PLACE,
+    .infer = infer_cache_write,
+    .split = split_cache_write,
+    .cost = cost_cache_write,
+    .reference = reference_cache_write,
+    .cases = cases_cache_write,
+};
+
+weft_value weft_rope(weft_graph *g, weft_value x, double theta, weft_value position) {
+    wefti_attr attr = WEFTI_F("theta", theta);
+    return wefti_graph_add1(g, &weft_op_rope, 2, (weft_value[]){x, position}, 1, &attr);
+}
+
+weft_value weft_cache_write(weft_graph *g, weft_value cache, weft_value x, weft_value position) {
+    return wefti_graph_add1(g, &weft_op_cache_write, 3, (weft_value[]){cache, x, position}, 0,
+                            NULL);
+}
