@@ -1,0 +1,31 @@
+/* Fuzzes tokenizer.json: whatever is accepted must encode any text without failing elsewhere than
+ * at a missing byte, and decode what it encoded. The text encoded is the file itself. */
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "train/data_tokenizer.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    weft_tokenizer *t;
+    if (wefti_tokenizer_parse("fuzz", (const char *)data, (int64_t)size, &t) < 0) return 0;
+    int64_t room = (int64_t)size * 4 + 4, count, bytes;
+    int32_t *ids = malloc((size_t)room * sizeof *ids);
+    if (!ids) abort();
+    weft_status status =
+        weft_tokenizer_encode(t, (const char *)data, (int64_t)size, ids, room, &count);
+    if (status >= 0) {
+        bytes = -1; /* how long the text gets is told by a first call without room */
+        status = weft_tokenizer_decode(t, ids, count, NULL, 0, &bytes);
+        if (bytes < 0 || (status >= 0) != (bytes == 0)) abort();
+        char *text = malloc((size_t)bytes + 1);
+        if (!text || weft_tokenizer_decode(t, ids, count, text, bytes, &bytes) < 0) abort();
+        free(text);
+    } else if (status != WEFT_E_ARG) {
+        abort();
+    }
+    free(ids);
+    weft_tokenizer_close(t);
+    return 0;
+}
