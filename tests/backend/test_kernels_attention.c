@@ -1,0 +1,251 @@
+/* Attention forward and backward against double-precision loops: strides, grouped heads, causal
+ * offsets, masks, dropout, decoding, odd sizes. */
+#include "base/philox.h"
+#include "kernels_support.h"
+
+typedef struct attention_case {
+    wefti_attention_args f;
+    wefti_attention_backward_args b;
+    operand q, k, v, o, d_o, dq, dk, dv, mask, lse;
+    double *ref_o, *ref_lse, *ref_dq, *ref_dk, *ref_dv;
+} attention_case;
+
+/* Elements of a strided [b, t, h, d] operand with gaps, its strides set to one of three layouts. */
+static int64_t layout(wefti_attention_strides *s, int64_t b, int64_t t, int64_t h, int64_t d) {
+    int64_t gap = random_int(0, 5);
+    switch (random_int(0, 2)) {
+    case 0: /* [b, t, h, d] */
+        *s = (wefti_attention_strides){.head = d, .seq = h * d + gap, .batch = t * (h * d + gap)};
+        break;
+    case 1: /* [b, h, t, d] */
+        *s = (wefti_attention_strides){
+            .seq = d + gap, .head = t * (d + gap), .batch = h * t * (d + gap)};
+        break;
+    default: /* a third of a fused projection */
+        *s = (wefti_attention_strides){.head = d, .seq = 3 * h * d, .batch = 3 * t * h * d};
+        break;
+    }
+    return b * s->batch + t * s->seq + h * s->head + gap; /* generous */
+}
+static int64_t at(wefti_attention_strides s, int64_t b, int64_t t, int64_t h, int64_t c) {
+    return b * s.batch + t * s.seq + h * s.head + c;
+}
+
+static double mask_value(const attention_case *c, int64_t b, int64_t h, int64_t i, int64_t j) {
+    const wefti_attention_shape *s = &c->f.shape;
+    if (s->causal && j > i + s->q_offset) return -INFINITY;
+    if (!s->mask.data) return 0.0;
+    double m = get(c->mask, b * s->mask_batch + h * s->mask_head + i * s->mask_row + j);
+    if (s->mask.dtype == WEFT_BOOL) return m != 0.0 ? 0.0 : -INFINITY;
+    return m;
+}
+
+static double keep(const wefti_attention_shape *s, int64_t b, int64_t h, int64_t i, int64_t j) {
+    if (s->dropout == 0.0f) return 1.0;
+    int64_t row =
+        ((s->batch_base + b) * s->heads_total + s->head_base + h) * s->q_total + s->q_base + i;
+    uint64_t position = (uint64_t)(row * s->k_total + s->k_base + j);
+    float u = wefti_philox_uniform(s->seed, s->stream, position);
+    return u >= s->dropout ? 1.0 / (1.0 - (double)s->dropout) : 0.0;
+}
+
+/* One (batch, query head) of both directions, straight from the definition. */
+static void reference_head(attention_case *c, int64_t b, int64_t h) {
+    const wefti_attention_shape *s = &c->f.shape;
+    int64_t d = s->dim, tk = s->k_len, kv = h / (s->q_heads / s->kv_heads);
+    double *p = calloc((size_t)tk + 1, sizeof *p), *dp = calloc((size_t)tk + 1, sizeof *dp);
+    for (int64_t i = 0; i < s->q_len; i++) {
+        double max = -INFINITY, sum = 0.0, delta = 0.0;
+        for (int64_t j = 0; j < tk; j++) {
+            p[j] = 0.0;
+            for (int64_t e = 0; e < d; e++)
+                p[j] += get(c->q, at(c->f.q_strides, b, i, h, e)) *
+                        get(c->k, at(c->f.k_strides, b, j, kv, e));
+            p[j] = p[j] * (double)s->scale + mask_value(c, b, h, i, j);
+            if (p[j] > max) max = p[j];
+        }
+        for (int64_t j = 0; j < tk; j++) sum += p[j] = max == -INFINITY ? 0.0 : exp(p[j] - max);
+        int64_t row = (b * s->q_heads + h) * s->q_len + i;
+        c->ref_lse[row] = max + log(sum);
+        for (int64_t j = 0; j < tk; j++) {
+            if (sum > 0.0) p[j] /= sum;
+            dp[j] = 0.0;
+            double kept = keep(s, b, h, i, j);
+            for (int64_t e = 0; e < d; e++) {
+                double g = get(c->d_o, at(c->b.do_strides, b, i, h, e));
+                double value = get(c->v, at(c->f.v_strides, b, j, kv, e));
+                c->ref_o[row * d + e] += p[j] * kept * value;
+                c->ref_dv[((b * tk + j) * s->kv_heads + kv) * d + e] += p[j] * kept * g;
+                dp[j] += g * value * kept;
+            }
+            delta += p[j] * dp[j];
+        }
+        for (int64_t j = 0; j < tk; j++) {
+            double ds = p[j] * (dp[j] - delta) * (double)s->scale;
+            for (int64_t e = 0; e < d; e++) {
+                c->ref_dq[row * d + e] += ds * get(c->k, at(c->f.k_strides, b, j, kv, e));
+                c->ref_dk[((b * tk + j) * s->kv_heads + kv) * d + e] +=
+                    ds * get(c->q, at(c->f.q_strides, b, i, h, e));
+            }
+        }
+    }
+    free(p);
+    free(dp);
+}
+
+static void reference(attention_case *c) {
+    const wefti_attention_shape *s = &c->f.shape;
+    size_t nq = (size_t)(s->batch * s->q_heads * s->q_len * s->dim + 1);
+    size_t nk = (size_t)(s->batch * s->kv_heads * s->k_len * s->dim + 1);
+    c->ref_o = calloc(nq, sizeof(double));
+    c->ref_dq = calloc(nq, sizeof(double));
+    c->ref_lse = calloc(nq, sizeof(double));
+    c->ref_dk = calloc(nk, sizeof(double));
+    c->ref_dv = calloc(nk, sizeof(double));
+    for (int64_t b = 0; b < s->batch; b++)
+        for (int64_t h = 0; h < s->q_heads; h++) reference_head(c, b, h);
+}
+
+static void run(const wefti_kernels *k, wefti_pool *pool, void *context) {
+    attention_case *c = context;
+    k->attention(pool, &c->f);
+    k->attention_backward(pool, &c->b);
+}
+
+static void check(void *context) {
+    attention_case *c = context;
+    const wefti_attention_shape *s = &c->f.shape;
+    int64_t d = s->dim;
+    /* Scores of size 4 carry errors of 1e-6, which the exponential turns into relative errors; the
+     * gradients add up to k_len terms of that size. A bf16 o enters delta with a relative error of
+     * 2^-9. */
+    double coarse = c->o.dtype == WEFT_BF16 ? 4e-2 : 0.0;
+    for (int64_t b = 0; b < s->batch; b++)
+        for (int64_t h = 0; h < s->q_heads; h++)
+            for (int64_t i = 0; i < s->q_len; i++) {
+                int64_t row = (b * s->q_heads + h) * s->q_len + i;
+                check_close(c->lse, row, c->ref_lse[row], 1e-5, "lse");
+                for (int64_t e = 0; e < d; e++) {
+                    check_close(c->o, at(c->f.o_strides, b, i, h, e), c->ref_o[row * d + e], 2e-5,
+                                "o");
+                    check_close(c->dq, at(c->b.dq_strides, b, i, h, e), c->ref_dq[row * d + e],
+                                1e-4 + coarse, "dq");
+                }
+            }
+    for (int64_t b = 0; b < s->batch; b++)
+        for (int64_t j = 0; j < s->k_len; j++)
+            for (int64_t h = 0; h < s->kv_heads; h++)
+                for (int64_t e = 0; e < d; e++) {
+                    int64_t r = ((b * s->k_len + j) * s->kv_heads + h) * d + e;
+                    check_close(c->dk, at(c->b.dk_strides, b, j, h, e), c->ref_dk[r], 2e-4 + coarse,
+                                "dk");
+                    check_close(c->dv, at(c->b.dv_strides, b, j, h, e), c->ref_dv[r], 2e-4, "dv");
+                }
+}
+
+static void one_case(int64_t q_len, int64_t k_len, int64_t dim, bool causal) {
+    attention_case c = {0};
+    wefti_attention_shape *s = &c.f.shape;
+    s->batch = random_int(1, 2);
+    s->kv_heads = random_int(1, 2);
+    s->q_heads = s->kv_heads * random_int(1, 3);
+    s->q_len = q_len;
+    s->k_len = k_len;
+    s->dim = dim;
+    s->scale = 1.0f / sqrtf((float)dim);
+    s->causal = causal;
+    s->q_offset = random_int(0, 3) ? k_len - q_len : random_int(-5, 10);
+    int64_t nq = layout(&c.f.q_strides, s->batch, q_len, s->q_heads, dim);
+    int64_t nk = layout(&c.f.k_strides, s->batch, k_len, s->kv_heads, dim);
+    int64_t nv = layout(&c.f.v_strides, s->batch, k_len, s->kv_heads, dim);
+    int64_t no = layout(&c.f.o_strides, s->batch, q_len, s->q_heads, dim);
+    weft_dtype t = random_type();
+    c.q = operand_random(INPUT, t, nq, -1.5f, 1.5f);
+    c.k = operand_random(INPUT, t, nk, -1.5f, 1.5f);
+    c.v = operand_random(INPUT, random_type(), nv, -1.0f, 1.0f);
+    c.o = operand_new(OUTPUT, random_type(), no);
+    c.lse = operand_new(OUTPUT, WEFT_F32, s->batch * s->q_heads * q_len);
+    int kind = (int)random_int(0, 4);
+    if (kind >= 1 && kind <= 3) {
+        s->mask_row = kind == 1 ? 0 : k_len;
+        s->mask_head = random_bool() ? q_len * k_len : 0;
+        s->mask_batch = random_bool() ? s->q_heads * q_len * k_len : 0;
+        int64_t count = s->batch * s->q_heads * q_len * k_len;
+        c.mask = kind == 3 ? operand_random(INPUT, WEFT_BOOL, count, 0.0f, 1.0f)
+                           : operand_random(INPUT, random_type(), count, -2.0f, 2.0f);
+        if (kind == 3)
+            for (int64_t i = 0; i < count; i++) ((uint8_t *)c.mask.data)[i] = random_int(0, 4) > 0;
+        s->mask = in(c.mask);
+    }
+    if (random_int(0, 3) == 0) {
+        s->dropout = 0.3f;
+        s->seed = random_u64();
+        s->stream = random_u64();
+        s->batch_base = random_int(0, 3);
+        s->head_base = random_int(0, 3);
+        s->heads_total = s->q_heads + 4;
+        s->q_base = random_int(0, 9);
+        s->q_total = q_len + 9;
+        s->k_base = random_int(0, 9);
+        s->k_total = k_len + 9;
+    }
+    c.f.q = in(c.q);
+    c.f.k = in(c.k);
+    c.f.v = in(c.v);
+    c.f.o = out(c.o);
+    c.f.lse = f32(c.lse);
+    c.f.workspace = scratch(wefti_attention_workspace_bytes(s, THREADS));
+    c.b.shape = *s;
+    c.b.q = in(c.q);
+    c.b.k = in(c.k);
+    c.b.v = in(c.v);
+    c.b.o = in(c.o);
+    c.b.q_strides = c.f.q_strides;
+    c.b.k_strides = c.f.k_strides;
+    c.b.v_strides = c.f.v_strides;
+    c.b.o_strides = c.f.o_strides;
+    c.b.lse = f32(c.lse);
+    c.d_o = operand_random(INPUT, random_type(),
+                           layout(&c.b.do_strides, s->batch, q_len, s->q_heads, dim), -1.0f, 1.0f);
+    c.b.d_o = in(c.d_o);
+    c.dq = operand_new(OUTPUT, random_type(),
+                       layout(&c.b.dq_strides, s->batch, q_len, s->q_heads, dim));
+    c.dk = operand_new(OUTPUT, random_type(),
+                       layout(&c.b.dk_strides, s->batch, k_len, s->kv_heads, dim));
+    c.dv = operand_new(OUTPUT, random_type(),
+                       layout(&c.b.dv_strides, s->batch, k_len, s->kv_heads, dim));
+    c.b.dq = out(c.dq);
+    c.b.dk = out(c.dk);
+    c.b.dv = out(c.dv);
+    c.b.workspace = scratch(wefti_attention_backward_workspace_bytes(s, THREADS));
+    reference(&c);
+    run_case(run, check, &c);
+    free(c.ref_o);
+    free(c.ref_lse);
+    free(c.ref_dq);
+    free(c.ref_dk);
+    free(c.ref_dv);
+}
+
+static void test_fixed_sizes(void **state) {
+    (void)state;
+    static const int64_t sizes[][3] = {{64, 64, 64},  {128, 128, 64}, {1, 1, 1},   {1, 200, 64},
+                                       {3, 77, 40},   {65, 65, 33},   {4, 130, 8}, {130, 4, 8},
+                                       {66, 100, 20}, {10, 0, 16},    {0, 10, 16}, {5, 70, 256},
+                                       {70, 129, 128}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int causal = 0; causal < 2; causal++)
+            one_case(sizes[i][0], sizes[i][1], sizes[i][2], causal);
+}
+
+static void test_random_sizes(void **state) {
+    (void)state;
+    for (int round = 0; round < 60; round++)
+        one_case(random_int(1, 150), random_int(1, 150), random_int(1, 80), random_bool());
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fixed_sizes),
+                                       cmocka_unit_test(test_random_sizes)};
+    return cmocka_run_group_tests(tests, support_setup, support_teardown);
+}
