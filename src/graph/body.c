@@ -110,7 +110,7 @@ static weft_status keep_arrays(weft_graph *g, weft_node *n, const char *scope, i
     /* Scopes of neighbours are one string: the caller passes arena text again and again. */
     n->scope = scope ? scope : "";
     WEFT_REQUIRE(n->in && n->out && n->attrs, WEFT_E_NOMEM, "no memory for a node");
-    memcpy(n->in, in, sizeof *in * (size_t)n->inputs);
+    if (n->inputs) memcpy(n->in, in, sizeof *in * (size_t)n->inputs);
     if (attrs) memcpy(n->attrs, table, sizeof *table * (size_t)attrs);
     return WEFT_OK;
 }
@@ -194,7 +194,7 @@ static weft_status fill_clone(const weft_body *b, weft_body *c) {
         const int32_t *out = n.out;
         n.body = c;
         WEFT_TRY(keep_arrays(c->graph, &n, n.scope, n.outputs));
-        memcpy(n.out, out, sizeof *out * (size_t)n.outputs);
+        if (n.outputs) memcpy(n.out, out, sizeof *out * (size_t)n.outputs);
         c->nodes[c->node_count++] = n;
     }
     c->hash = b->hash;

@@ -13,7 +13,7 @@ bool wefti_recompute_of(const weft_body *cell, int32_t v, bool full, const weft_
     if (cheap && !(n->op->flags & WEFTI_OP_IN_PLACE)) {
         *out_op = n->op;
         *out_in_count = n->inputs;
-        memcpy(in, n->in, sizeof *in * (size_t)n->inputs);
+        for (int k = 0; k < n->inputs; k++) in[k] = n->in[k];
         return true;
     }
     if (!n->op->apply || value->slot != 0) return false;

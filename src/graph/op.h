@@ -110,7 +110,9 @@ typedef struct wefti_factor {
 } wefti_factor;
 
 /* Factor of each dimension of each input and output; -1: size-1 or broadcast dimension, always
- * replicated. */
+ * replicated. A dimension may be a multiple of its factor's size (a convolution's channels and
+ * their groups, what a reshape merges): it is split between those blocks. Spatial (HALO) sizes are
+ * free. */
 typedef struct wefti_split_rule {
     int factors;
     wefti_factor factor[WEFTI_MAX_FACTORS];

@@ -319,6 +319,11 @@ static void gradients_of(const op_setup *s) {
     op_graph_close(&g);
 }
 
+/* A dimension when its factor has another size: dimensions may be multiples of their factor. */
+static int64_t scaled(int64_t dimension, const wefti_factor *factor, int64_t size) {
+    return factor->size ? dimension / factor->size * size : size;
+}
+
 /* The case with all dimensions of factor f made `size`; false when that is no change or not
  * expressible. */
 static bool resize_factor(const op_setup *s, const weft_node *n, const wefti_split_rule *rule,
@@ -330,7 +335,8 @@ static bool resize_factor(const op_setup *s, const weft_node *n, const wefti_spl
     sizes[f] = size;
     for (int i = 0; i < s->inputs; i++) {
         for (int k = 0; k < s->in[i].desc.rank; k++)
-            if (rule->in[i][k] == f) d.in[i].desc.shape[k] = size;
+            if (rule->in[i][k] == f)
+                d.in[i].desc.shape[k] = scaled(s->in[i].desc.shape[k], &rule->factor[f], size);
         if (d.in[i].style == '<' && d.in[i].below == rule->factor[f].size) d.in[i].below = size;
     }
     if (s->op->localize && s->op->localize(n, rule, begins, sizes, d.attrs) < 0) return false;
@@ -362,17 +368,20 @@ static void gradients_match_finite_differences(void **state) {
 /* Copy the box [begin, begin + size) along the dimensions of factor f between a whole tensor and a
  * piece. */
 static void move_box(double *whole, const weft_desc *of, double *piece, const int8_t *factors,
-                     int f, int64_t begin, int64_t size, bool to_piece) {
-    int64_t index[WEFT_MAX_RANK] = {0}, strides[WEFT_MAX_RANK];
+                     int f, const wefti_factor *factor, int64_t begin, int64_t size,
+                     bool to_piece) {
+    int64_t index[WEFT_MAX_RANK] = {0}, strides[WEFT_MAX_RANK], first[WEFT_MAX_RANK] = {0};
     wefti_strides(of, strides);
     weft_desc small = *of;
     for (int k = 0; k < of->rank; k++)
-        if (factors[k] == f) small.shape[k] = size;
+        if (factors[k] == f) {
+            small.shape[k] = scaled(of->shape[k], factor, size);
+            first[k] = scaled(of->shape[k], factor, begin);
+        }
     int64_t count = weft_desc_elems(&small);
     for (int64_t e = 0; e < count; e++) {
         int64_t at = 0;
-        for (int k = 0; k < of->rank; k++)
-            at += (index[k] + (factors[k] == f ? begin : 0)) * strides[k];
+        for (int k = 0; k < of->rank; k++) at += (index[k] + first[k]) * strides[k];
         if (to_piece)
             piece[e] = whole[at];
         else
@@ -412,7 +421,7 @@ static void merge_output(splitting *c, int o, op_graph *piece, int64_t begin, in
     wefti_factor_kind kind = c->rule->factor[c->f].kind;
     weft_desc expected = *d;
     for (int k = 0; k < d->rank; k++)
-        if (row[k] == c->f) expected.shape[k] = size;
+        if (row[k] == c->f) expected.shape[k] = scaled(d->shape[k], &c->rule->factor[c->f], size);
     if (!wefti_desc_equal(&expected, wefti_out(piece->node, o))) {
         COMPLAIN(c->s, "split rule", "factor %s: output %d of a piece is %s, not %s",
                  c->rule->factor[c->f].name, o, wefti_desc_text(wefti_out(piece->node, o)).text,
@@ -420,7 +429,8 @@ static void merge_output(splitting *c, int o, op_graph *piece, int64_t begin, in
         return;
     }
     if (has_factor(row, d->rank, c->f)) {
-        move_box(c->merged[o], d, piece->out[o], row, c->f, begin, size, false);
+        move_box(c->merged[o], d, piece->out[o], row, c->f, &c->rule->factor[c->f], begin, size,
+                 false);
         return;
     }
     for (int64_t e = 0; e < weft_desc_elems(d); e++) {
@@ -436,7 +446,8 @@ static void merge_output(splitting *c, int o, op_graph *piece, int64_t begin, in
 
 static void run_piece(splitting *c, int p) {
     const op_setup *s = c->s;
-    int64_t n = c->rule->factor[c->f].size;
+    const wefti_factor *factor = &c->rule->factor[c->f];
+    int64_t n = factor->size;
     int64_t begin = n * p / c->pieces, size = n * (p + 1) / c->pieces - begin;
     op_setup local;
     op_graph g;
@@ -447,7 +458,8 @@ static void run_piece(splitting *c, int p) {
     local = *s;
     for (int i = 0; i < s->inputs; i++)
         for (int k = 0; k < s->in[i].desc.rank; k++)
-            if (c->rule->in[i][k] == c->f) local.in[i].desc.shape[k] = size;
+            if (c->rule->in[i][k] == c->f)
+                local.in[i].desc.shape[k] = scaled(s->in[i].desc.shape[k], factor, size);
     weft_status st = WEFT_OK;
     if (s->op->localize) st = s->op->localize(c->whole->node, c->rule, begins, sizes, local.attrs);
     if (st >= 0) st = op_graph_open(&local, 4, &g);
@@ -458,7 +470,8 @@ static void run_piece(splitting *c, int p) {
     }
     for (int i = 0; i < s->inputs; i++) {
         if (!g.in[i]) continue;
-        move_box(c->whole->in[i], &s->in[i].desc, g.in[i], c->rule->in[i], c->f, begin, size, true);
+        move_box(c->whole->in[i], &s->in[i].desc, g.in[i], c->rule->in[i], c->f, factor, begin,
+                 size, true);
         bool once = c->rule->sum_once[i] && c->rule->factor[c->f].kind == WEFTI_FACTOR_SUM;
         if (once && p > 0)
             memset(g.in[i], 0, sizeof(double) * (size_t)weft_desc_elems(&local.in[i].desc));
@@ -492,6 +505,11 @@ static void check_factor(const op_setup *s, op_graph *whole, const wefti_split_r
     for (int o = 0; o < WEFTI_MAX_OUT; o++) free(c.merged[o]);
 }
 
+static bool fits(int64_t dimension, const wefti_factor *factor) {
+    if (factor->kind == WEFTI_FACTOR_HALO || dimension == factor->size) return true;
+    return factor->size > 0 && dimension % factor->size == 0;
+}
+
 static void check_rule_form(const op_setup *s, const weft_node *n, const wefti_split_rule *rule) {
     for (int f = 0; f < rule->factors; f++) {
         for (int k = 0; k < f; k++)
@@ -505,7 +523,7 @@ static void check_rule_form(const op_setup *s, const weft_node *n, const wefti_s
         for (int k = 0; d && k < d->rank; k++) {
             if (row[k] < -1 || row[k] >= rule->factors)
                 COMPLAIN(s, "split rule", "operand %d, dimension %d: no factor %d", i, k, row[k]);
-            else if (row[k] >= 0 && !output && rule->factor[row[k]].size != d->shape[k])
+            else if (row[k] >= 0 && !fits(d->shape[k], &rule->factor[row[k]]))
                 COMPLAIN(s, "split rule", "operand %d, dimension %d is %lld, its factor %s %lld", i,
                          k, (long long)d->shape[k], rule->factor[row[k]].name,
                          (long long)rule->factor[row[k]].size);
