@@ -60,11 +60,11 @@ static inline int fixture_end(void **state) {
 
 /* A path inside the fixture, in one of a few static buffers. */
 static inline const char *path_in(const char *dir, const char *name) {
-    static char paths[8][700];
+    static char paths[16][700];
     static int next;
-    char *path = paths[next++ % 8];
-    snprintf(path, sizeof paths[0], "%s/%s", dir, name);
-    return path;
+    char fresh[700]; /* `dir` may be one of them */
+    snprintf(fresh, sizeof fresh, "%s/%s", dir, name);
+    return memcpy(paths[next++ % 16], fresh, sizeof fresh);
 }
 
 static inline void put_file(const char *path, const void *data, size_t bytes) {

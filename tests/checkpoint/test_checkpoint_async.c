@@ -1,4 +1,5 @@
-/* Writing while the tensors change: what is stored is what they were when the writing began. */
+/* Writing while the tensors change: what is stored is what they were when the writing began.
+ * weft-test: threads */
 #include "fixture.h"
 
 #include <errno.h>
