@@ -1,0 +1,90 @@
+/* Parts that the families share. */
+#include <stdio.h>
+
+#include "models/models.h"
+
+weft_init wefti_normal(double deviation) { return (weft_init){WEFT_INIT_NORMAL, deviation}; }
+weft_init wefti_zeros(void) { return (weft_init){WEFT_INIT_ZEROS, 0}; }
+weft_init wefti_ones(void) { return (weft_init){WEFT_INIT_CONSTANT, 1}; }
+
+weft_value wefti_param(const wefti_model_build *b, const char *name, weft_init init, int64_t d0,
+                       int64_t d1, int64_t d2, int64_t d3) {
+    int64_t shape[4] = {d0, d1, d2, d3};
+    int rank = 0;
+    while (rank < 4 && shape[rank]) rank++;
+    return weft_param(b->g, name, weft_desc_of(b->param, rank, shape), init);
+}
+
+weft_value wefti_dense(const wefti_model_build *b, weft_value x, const char *name, int64_t in,
+                       int64_t out, bool transposed, bool bias, weft_init init) {
+    char full[128];
+    (void)snprintf(full, sizeof full, "%s.weight", name);
+    weft_value w = transposed ? wefti_param(b, full, init, out, in, 0, 0)
+                              : wefti_param(b, full, init, in, out, 0, 0);
+    weft_value shift = WEFT_NO_VALUE;
+    if (bias) {
+        (void)snprintf(full, sizeof full, "%s.bias", name);
+        shift = wefti_param(b, full, wefti_zeros(), out, 0, 0, 0);
+    }
+    return weft_linear(b->g, x, w, shift, transposed);
+}
+
+weft_value wefti_layer_norm(const wefti_model_build *b, weft_value x, const char *name, int64_t dim) {
+    char full[128];
+    (void)snprintf(full, sizeof full, "%s.weight", name);
+    weft_value gamma = wefti_param(b, full, wefti_ones(), dim, 0, 0, 0);
+    (void)snprintf(full, sizeof full, "%s.bias", name);
+    weft_value beta = wefti_param(b, full, wefti_zeros(), dim, 0, 0, 0);
+    return weft_layer_norm(b->g, x, gamma, beta, b->c->norm_eps);
+}
+
+weft_value wefti_drop(const wefti_model_build *b, weft_value x) {
+    return b->use == WEFT_USE_TRAIN ? weft_dropout(b->g, x, b->c->dropout) : x;
+}
+
+bool wefti_has_loss(const wefti_model_build *b) {
+    return b->use == WEFT_USE_TRAIN || b->use == WEFT_USE_EVAL;
+}
+
+weft_value wefti_tokens(const wefti_model_build *b) {
+    return weft_input(b->g, "tokens", weft_desc_of(WEFT_I32, 2, (int64_t[]){b->batch, b->seq}));
+}
+
+weft_value wefti_targets(const wefti_model_build *b) {
+    if (!wefti_has_loss(b)) return WEFT_NO_VALUE;
+    return weft_input(b->g, "targets", weft_desc_of(WEFT_I32, 2, (int64_t[]){b->batch, b->seq}));
+}
+
+weft_value wefti_position(const wefti_model_build *b) {
+    if (b->use != WEFT_USE_DECODE) return WEFT_NO_VALUE;
+    return weft_input(b->g, "position", weft_desc_of(WEFT_I32, 0, NULL));
+}
+
+weft_value wefti_cached(const wefti_model_build *b, weft_value x, const char *which,
+                        weft_value position, int64_t heads, int64_t dim) {
+    if (b->use != WEFT_USE_DECODE) return x;
+    char name[64];
+    (void)snprintf(name, sizeof name, "cache.%s", which);
+    int64_t shape[4] = {b->batch, b->c->context, heads, dim};
+    weft_value cache = weft_state(b->g, name, weft_desc_of(b->dtype, 4, shape), wefti_zeros());
+    weft_value next = weft_cache_write(b->g, cache, x, position);
+    weft_state_update(b->g, cache, next);
+    return next;
+}
+
+weft_value wefti_labels(const wefti_model_build *b) {
+    if (!wefti_has_loss(b)) return WEFT_NO_VALUE;
+    return weft_input(b->g, "label", weft_desc_of(WEFT_I32, 1, &b->batch));
+}
+
+weft_value wefti_image(const wefti_model_build *b) {
+    int64_t shape[4] = {b->batch, b->c->image[0], b->c->image[1], b->c->image[2]};
+    weft_dtype fed = b->dtype == WEFT_F64 ? WEFT_F64 : WEFT_F32;
+    weft_value x = weft_input(b->g, "image", weft_desc_of(fed, 4, shape));
+    return fed == b->dtype ? x : weft_cast(b->g, x, b->dtype);
+}
+
+void wefti_classifier_outputs(const wefti_model_build *b, weft_value logits, weft_value loss) {
+    if (b->use != WEFT_USE_TRAIN) weft_output(b->g, "logits", logits);
+    if (wefti_has_loss(b)) weft_loss(b->g, loss);
+}

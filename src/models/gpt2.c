@@ -1,0 +1,80 @@
+/* GPT-2. Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019; initial values as its
+ * code has them: normal 0.02, products that end in the residual stream 0.02 / sqrt(2 layers). */
+#include <math.h>
+
+#include "models/models.h"
+
+static weft_value attention(const wefti_model_build *b, weft_value x, weft_value position,
+                            double deviation) {
+    weft_graph *g = b->g;
+    int64_t hidden = b->c->hidden, heads = b->c->heads, dim = hidden / heads;
+    weft_cell_begin(g, "attn");
+    /* [hidden, 3, hidden]: heads lie along the last dimension of each of q, k, v. */
+    weft_value w = wefti_param(b, "c_attn.weight", wefti_normal(0.02), hidden, 3, hidden, 0);
+    weft_value bias = wefti_param(b, "c_attn.bias", wefti_zeros(), 3, hidden, 0, 0);
+    weft_value qkv = weft_linear(g, x, w, bias, false), part[3];
+    weft_split(g, qkv, 2, 3, part);
+    int64_t shape[4] = {b->batch, b->seq, heads, dim};
+    for (int i = 0; i < 3; i++) part[i] = weft_reshape(g, part[i], 4, shape);
+    weft_attention_options o = WEFT_ATTENTION_DEFAULT;
+    o.causal = true;
+    o.position = position;
+    o.dropout = b->use == WEFT_USE_TRAIN ? b->c->dropout : 0;
+    weft_value k = wefti_cached(b, part[1], "k", position, heads, dim);
+    weft_value v = wefti_cached(b, part[2], "v", position, heads, dim);
+    weft_value y = weft_attention(g, part[0], k, v, o);
+    y = weft_reshape(g, y, 3, (int64_t[]){b->batch, b->seq, hidden});
+    y = wefti_dense(b, y, "c_proj", hidden, hidden, false, true, wefti_normal(deviation));
+    return weft_cell_end(g, wefti_drop(b, y));
+}
+
+static weft_value feed_forward(const wefti_model_build *b, weft_value x, double deviation) {
+    weft_graph *g = b->g;
+    weft_cell_begin(g, "mlp");
+    x = wefti_dense(b, x, "c_fc", b->c->hidden, b->c->ffn, false, true, wefti_normal(0.02));
+    x = weft_gelu(g, x);
+    x = wefti_dense(b, x, "c_proj", b->c->ffn, b->c->hidden, false, true, wefti_normal(deviation));
+    return weft_cell_end(g, wefti_drop(b, x));
+}
+
+static weft_value block(const wefti_model_build *b, weft_value x, weft_value position, int64_t layer) {
+    weft_graph *g = b->g;
+    double deviation = 0.02 / sqrt(2.0 * (double)b->c->layers);
+    weft_cell_begin(g, "h.%d", (int)layer);
+    x = weft_add(g, x, attention(b, wefti_layer_norm(b, x, "ln_1", b->c->hidden), position, deviation));
+    x = weft_add(g, x, feed_forward(b, wefti_layer_norm(b, x, "ln_2", b->c->hidden), deviation));
+    return weft_cell_end(g, x);
+}
+
+/* Rows of the position table: the first ones, or row `position` in DECODE. */
+static weft_value positions(const wefti_model_build *b, weft_value wpe, weft_value position) {
+    weft_graph *g = b->g;
+    if (b->use == WEFT_USE_DECODE) {
+        weft_value at = weft_reshape(g, position, 1, (int64_t[]){1});
+        weft_value rows = weft_embedding(g, wpe, at, b->param);
+        return rows; /* [1, hidden]: DECODE takes one token at a time */
+    }
+    return b->seq == b->c->context ? wpe : weft_slice(g, wpe, 0, 0, b->seq);
+}
+
+void wefti_build_gpt2(const wefti_model_build *b) {
+    weft_graph *g = b->g;
+    const weft_model_config *c = b->c;
+    weft_value tokens = wefti_tokens(b), targets = wefti_targets(b), position = wefti_position(b);
+    weft_value wte = wefti_param(b, "wte.weight", wefti_normal(0.02), c->vocab, c->hidden, 0, 0);
+    weft_value wpe = wefti_param(b, "wpe.weight", wefti_normal(0.02), c->context, c->hidden, 0, 0);
+    weft_cell_begin(g, "embed");
+    weft_value x = weft_add(g, weft_embedding(g, wte, tokens, b->dtype), positions(b, wpe, position));
+    x = weft_cell_end(g, wefti_drop(b, x));
+    for (int64_t layer = 0; layer < c->layers; layer++) x = block(b, x, position, layer);
+    weft_value shift = wefti_param(b, "ln_f.bias", wefti_zeros(), c->hidden, 0, 0, 0);
+    weft_value scale = wefti_param(b, "ln_f.weight", wefti_ones(), c->hidden, 0, 0, 0);
+    weft_cell_begin(g, "head");
+    x = weft_layer_norm(g, x, scale, shift, c->norm_eps);
+    weft_value logits = weft_linear(g, x, wte, WEFT_NO_VALUE, true);
+    if (wefti_has_loss(b)) {
+        weft_loss(g, weft_cell_end(g, weft_cross_entropy(g, logits, targets, -1, 0)));
+        return;
+    }
+    weft_output(g, "logits", weft_cell_end(g, logits));
+}

@@ -1,0 +1,56 @@
+/* Model families: one builder each, and what they share. Public API only. */
+#ifndef WEFTI_MODELS_H
+#define WEFTI_MODELS_H
+
+#include "weft/model.h"
+#include "weft/ops.h"
+
+/* What a family's builder gets: the complete configuration and the sizes of one batch. */
+typedef struct wefti_model_build {
+    weft_graph *g;
+    const weft_model_config *c;
+    weft_model_use use;
+    int64_t batch, seq;
+    weft_dtype dtype; /* of activations */
+    weft_dtype param; /* of parameters: f32, or f64 in f64 graphs */
+} wefti_model_build;
+
+void wefti_build_gpt2(const wefti_model_build *b);
+void wefti_build_llama(const wefti_model_build *b);
+void wefti_build_bert(const wefti_model_build *b);
+void wefti_build_vit(const wefti_model_build *b);
+void wefti_build_mlp(const wefti_model_build *b);
+void wefti_build_lenet(const wefti_model_build *b);
+void wefti_build_resnet(const wefti_model_build *b);
+
+/* A parameter [d0, d1, ...]: sizes up to the first 0. */
+weft_value wefti_param(const wefti_model_build *b, const char *name, weft_init init, int64_t d0,
+                       int64_t d1, int64_t d2, int64_t d3);
+/* Normal with this standard deviation; zeros; ones. */
+weft_init wefti_normal(double deviation);
+weft_init wefti_zeros(void);
+weft_init wefti_ones(void);
+
+/* x [..., in] -> [..., out] with parameters NAME.weight ([in, out]; transposed: [out, in]) and, if wanted, NAME.bias. */
+weft_value wefti_dense(const wefti_model_build *b, weft_value x, const char *name, int64_t in,
+                       int64_t out, bool transposed, bool bias, weft_init init);
+/* layer_norm with NAME.weight and NAME.bias. */
+weft_value wefti_layer_norm(const wefti_model_build *b, weft_value x, const char *name, int64_t dim);
+/* Dropout in training, x itself otherwise. */
+weft_value wefti_drop(const wefti_model_build *b, weft_value x);
+/* The inputs "tokens" and "targets" [batch, seq]; targets empty when the use has no loss. */
+weft_value wefti_tokens(const wefti_model_build *b);
+weft_value wefti_targets(const wefti_model_build *b);
+bool wefti_has_loss(const wefti_model_build *b);
+/* DECODE: the key or value cache "cache.<layer>.<k|v>" with x written at `position`; else x itself. */
+weft_value wefti_cached(const wefti_model_build *b, weft_value x, const char *which,
+                        weft_value position, int64_t heads, int64_t dim);
+/* "position" i32 [] in DECODE, else no value. */
+weft_value wefti_position(const wefti_model_build *b);
+/* The end of a classifier's last cell: mean cross-entropy of logits [batch, classes], named outputs. Called outside of
+ * cells with the logits and, when there is one, the loss. */
+void wefti_classifier_outputs(const wefti_model_build *b, weft_value logits, weft_value loss);
+weft_value wefti_labels(const wefti_model_build *b); /* "label" i32 [batch], empty without loss */
+weft_value wefti_image(const wefti_model_build *b);  /* "image" f32 [batch, c, h, w], cast to dtype */
+
+#endif
