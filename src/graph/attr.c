@@ -39,7 +39,7 @@ void wefti_attrs_print(const weft_op_def *op, const wefti_attr *attrs, wefti_tex
                 wefti_text_add(out, "%lld", (long long)a->i);
             break;
         case WEFTI_ATTR_FLOAT:
-            wefti_text_add(out, "%.17g", a->f);
+            wefti_float_print(a->f, out);
             break;
         case WEFTI_ATTR_INTS:
             wefti_text_add(out, "(");
