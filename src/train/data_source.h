@@ -36,7 +36,7 @@ void wefti_tokens_close(wefti_token_source *source);
  * WEFT_E_ARG names the token and its place. */
 weft_status wefti_tokens_read(const wefti_token_source *source, int64_t first, int64_t count,
                               int64_t vocab, int32_t *out) WEFT_CHECKED;
-/* The same check of all tokens, when they are few enough to be read beforehand (256 MiB). */
+/* The same check of the first 256 MiB of tokens, beforehand. */
 weft_status wefti_tokens_check(const wefti_token_source *source, int64_t vocab) WEFT_CHECKED;
 
 /* Images and labels. */

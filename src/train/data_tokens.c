@@ -214,15 +214,24 @@ weft_status wefti_tokens_read(const wefti_token_source *s, int64_t first, int64_
     return WEFT_OK;
 }
 
+/* Can no element of this type be refused? */
+static bool always_below(wefti_element element, int64_t vocab) {
+    return (element == WEFTI_ELEMENT_U8 && (vocab == 0 || vocab >= 256)) ||
+           (element == WEFTI_ELEMENT_U16 && (vocab == 0 || vocab >= 65536));
+}
+
 weft_status wefti_tokens_check(const wefti_token_source *s, int64_t vocab) {
-    for (int64_t p = 0, bytes = 0; p < s->count; p++) {
-        bytes += s->pieces[p].array.elems * wefti_element_bytes(s->pieces[p].array.element);
-        if (bytes > CHECKED_UP_TO_BYTES) return WEFT_OK; /* then each sample is, when read */
-    }
     int32_t tokens[CHECK_TOKENS];
-    for (int64_t at = 0; at < s->tokens; at += CHECK_TOKENS) {
-        int64_t count = s->tokens - at < CHECK_TOKENS ? s->tokens - at : CHECK_TOKENS;
-        WEFT_TRY(wefti_tokens_read(s, at, count, vocab, tokens));
+    for (int64_t p = 0, left = CHECKED_UP_TO_BYTES; p < s->count; p++) {
+        const wefti_token_piece *piece = &s->pieces[p];
+        if (always_below(piece->array.element, vocab)) continue;
+        left -= piece->array.elems * wefti_element_bytes(piece->array.element);
+        if (left < 0) return WEFT_OK; /* the rest is checked sample by sample, when read */
+        for (int64_t at = 0; at < piece->array.elems; at += CHECK_TOKENS) {
+            int64_t count =
+                piece->array.elems - at < CHECK_TOKENS ? piece->array.elems - at : CHECK_TOKENS;
+            WEFT_TRY(wefti_tokens_read(s, piece->first + at, count, vocab, tokens));
+        }
     }
     return WEFT_OK;
 }
