@@ -37,7 +37,7 @@ typedef struct cli_verb {
     int (*run)(const struct cli_verb *verb, int count, char **words);
 } cli_verb;
 
-#define CLI_VERBS(X) X(train) X(info) X(checkpoint)
+#define CLI_VERBS(X) X(train) X(model) X(info) X(checkpoint)
 #define CLI_VERB_DECLARE(name) extern const cli_verb cli_##name;
 CLI_VERBS(CLI_VERB_DECLARE)
 
@@ -55,6 +55,10 @@ int cli_failed(void);
 /* The word of a NULL-terminated list that is nearest to `word`, NULL when none is near. */
 const char *cli_nearest(const char *word, const char *const *words);
 
+/* [JOB.yaml] key=value...: the file is the one word without '='. The overrides are moved to the
+ * front of `words`. Returns CLI_DONE, or CLI_USAGE after a complaint. */
+int cli_job_words(const cli_verb *verb, int count, char **words, const char **out_path,
+                  int *out_overrides);
 void cli_show_keys(void); /* the keys of a job file, in Markdown */
 
 /* --- terminal.c: colours and progress on terminals only --- */

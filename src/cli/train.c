@@ -1,9 +1,9 @@
 /* `weft train`: run a job. */
-#include "cli.h"
+#include "train_progress.h"
 
+#include <signal.h>
 #include <string.h>
-
-#include "weft/job.h"
+#include <unistd.h>
 
 typedef struct train_options {
     bool json, job, keys;
@@ -21,24 +21,43 @@ static const cli_option options[] = {
     {0},
 };
 
-/* [JOB.yaml] key=value...: the file is the one word without '='. Words are reordered so that the
- * overrides come first. */
-static int split_words(const cli_verb *verb, int count, char **words, const char **out_path,
-                       int *out_overrides) {
-    int overrides = 0;
-    *out_path = NULL;
-    for (int i = 0; i < count; i++) {
-        if (strchr(words[i], '=')) {
-            words[overrides++] = words[i];
-            continue;
-        }
-        if (*out_path)
-            return cli_usage(verb, "two job files, '%s' and '%s'; one is trained at a time",
-                             *out_path, words[i]);
-        *out_path = words[i];
+/* The signal that asked to stop, 0 for none. The first one ends the run after a checkpoint; the
+ * handler is then gone, so a second one ends the process at once. */
+static volatile int stop_signal;
+
+static void on_signal(int number) {
+    static const char text[] = "\nweft: stopping after this step; once more to stop at once\n";
+    stop_signal = number;
+    ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
+    (void)ignored;
+}
+
+static void catch_signals(void) {
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+static int train(const weft_job *job, const train_options *values) {
+    train_progress progress = {.json = values->json,
+                               .live = !values->json && cli_is_terminal(stdout),
+                               .eval_every = job->train.eval_every};
+    weft_train_events events = train_progress_events(&progress);
+    weft_train_result result = {0};
+    events.stop = &stop_signal;
+    events.trace = values->trace;
+    catch_signals();
+    weft_status status = weft_train_run(job, &events, &result);
+    train_progress_end(&progress, &result, status);
+    if (status == WEFT_E_STOPPED && stop_signal) {
+        fprintf(stderr, "weft: stopped after step %lld; %s%s\n", (long long)result.steps,
+                *result.checkpoint ? "go on with the same command from "
+                                   : "nothing was saved, as the job has no checkpoint.dir",
+                result.checkpoint);
+        return 128 + stop_signal;
     }
-    *out_overrides = overrides;
-    return CLI_DONE;
+    return status < 0 ? cli_failed() : CLI_DONE;
 }
 
 static int run(const cli_verb *verb, int count, char **words) {
@@ -50,13 +69,15 @@ static int run(const cli_verb *verb, int count, char **words) {
         cli_show_keys();
         return CLI_DONE;
     }
-    if (left == 0) return cli_usage(verb, "train needs a job file or key=value words");
-    if ((code = split_words(verb, left, words, &path, &overrides)) != CLI_DONE) return code;
+    if ((code = cli_job_words(verb, left, words, &path, &overrides)) != CLI_DONE) return code;
     weft_job *job;
     if (weft_job_load(path, (const char *const *)words, overrides, &job) < 0) return cli_failed();
-    fputs(job->text, stdout);
+    if (values.job)
+        fputs(job->text, stdout);
+    else
+        code = train(job, &values);
     weft_job_free(job);
-    return CLI_DONE;
+    return code;
 }
 
 const cli_verb cli_train = {

@@ -1,0 +1,102 @@
+/* `weft model`: the cells of a job's model with their costs, before anything runs. */
+#include "cli.h"
+
+#include <string.h>
+
+#include "weft/train.h"
+
+typedef struct model_options {
+    bool json;
+} model_options;
+
+static const cli_option options[] = {
+    {"json", NULL, CLI_FLAG, offsetof(model_options, json), 0, 0, "one JSON object"},
+    {0},
+};
+
+static void print_json(const weft_model_report *r) {
+    cli_json json;
+    cli_json_begin(&json, stdout);
+    cli_json_array(&json, "cells");
+    for (int i = 0; i < r->cell_count; i++) {
+        const weft_cell_info *c = &r->cells[i];
+        cli_json_object(&json, NULL);
+        cli_json_text(&json, "name", c->name);
+        cli_json_integer(&json, "kind", c->kind);
+        cli_json_integer(&json, "parameters", c->parameters);
+        cli_json_real(&json, "forward_flops", c->forward_flops);
+        cli_json_real(&json, "backward_flops", c->backward_flops);
+        cli_json_integer(&json, "saved_bytes", c->saved_bytes);
+        cli_json_integer(&json, "frame_bytes", c->frame_bytes);
+        cli_json_close(&json, '}');
+    }
+    cli_json_close(&json, ']');
+    cli_json_integer(&json, "kinds", r->kinds);
+    cli_json_integer(&json, "parameters", r->parameters);
+    cli_json_integer(&json, "parameter_bytes", r->parameter_bytes);
+    cli_json_integer(&json, "optimizer_bytes", r->optimizer_bytes);
+    cli_json_integer(&json, "transient_bytes", r->transient_bytes);
+    cli_json_integer(&json, "predicted_peak_bytes", r->predicted_peak_bytes);
+    cli_json_real(&json, "forward_flops", r->forward_flops);
+    cli_json_real(&json, "backward_flops", r->backward_flops);
+    cli_json_text(&json, "largest", r->largest);
+    cli_json_end(&json);
+}
+
+static void print_text(const weft_model_report *r) {
+    char a[32], b[32], c[32], d[32], e[32];
+    int width = 4;
+    for (int i = 0; i < r->cell_count; i++)
+        if ((int)strlen(r->cells[i].name) > width) width = (int)strlen(r->cells[i].name);
+    if (width > 40) width = 40;
+    printf("%s%-*s  kind  parameters     forward    backward       saved       frame%s\n",
+           cli_bold(stdout), width, "cell", cli_plain(stdout));
+    for (int i = 0; i < r->cell_count; i++) {
+        const weft_cell_info *cell = &r->cells[i];
+        printf("%-*.*s  %4d  %10s  %10s  %10s  %10s  %10s\n", width, width, cell->name, cell->kind,
+               cli_amount((double)cell->parameters, "", a),
+               cli_amount(cell->forward_flops, "FLOP", b),
+               cli_amount(cell->backward_flops, "FLOP", c), cli_bytes((double)cell->saved_bytes, d),
+               cli_bytes((double)cell->frame_bytes, e));
+    }
+    printf("\n%s parameters in %d cells of %d kinds; a step computes %s forward, %s backward\n",
+           cli_amount((double)r->parameters, "", a), r->cell_count, r->kinds,
+           cli_amount(r->forward_flops, "FLOP", b), cli_amount(r->backward_flops, "FLOP", c));
+    printf("parameters %s, optimizer %s, activations and work %s\n",
+           cli_bytes((double)r->parameter_bytes, a), cli_bytes((double)r->optimizer_bytes, b),
+           cli_bytes((double)r->transient_bytes, c));
+    printf("%spredicted peak memory %s%s\n", cli_bold(stdout),
+           cli_bytes((double)r->predicted_peak_bytes, a), cli_plain(stdout));
+    if (r->largest && *r->largest) printf("largest: %s\n", r->largest);
+}
+
+static int run(const cli_verb *verb, int count, char **words) {
+    model_options values = {0};
+    const char *path;
+    int code, left, overrides = 0;
+    if (!cli_parse(verb, count, words, &values, &left, &code)) return code;
+    if ((code = cli_job_words(verb, left, words, &path, &overrides)) != CLI_DONE) return code;
+    weft_job *job;
+    weft_model_report *report;
+    if (weft_job_load(path, (const char *const *)words, overrides, &job) < 0) return cli_failed();
+    if (weft_job_report(job, &report) < 0) {
+        code = cli_failed();
+    } else {
+        (values.json ? print_json : print_text)(report);
+        weft_model_report_free(report);
+    }
+    weft_job_free(job);
+    return code;
+}
+
+const cli_verb cli_model = {
+    .name = "model",
+    .summary = "show a job's model: parameters, FLOPs, memory, predicted peak",
+    .usage = "model JOB.yaml [key=value ...] [--json]",
+    .example = "weft model job.yaml train.batch=4",
+    .notes = "Nothing is trained. Cells of one kind have the same structure and are compiled once; "
+             "saved is what a\n"
+             "cell keeps for its backward pass, frame what it works in.",
+    .options = options,
+    .run = run,
+};

@@ -1,0 +1,173 @@
+/* What a training run shows while it runs: a live line on terminals, lines now and then in files
+ * and pipes, or one JSON object a step. */
+#include "train_progress.h"
+
+#include <math.h>
+#include <string.h>
+
+static const double wait_s = 5; /* between two progress lines off terminals */
+
+static const char *duration(double seconds, char out[32]) {
+    long whole = seconds > 0 && seconds < 1e9 ? (long)(seconds + 0.5) : 0;
+    if (whole >= 3600)
+        snprintf(out, 32, "%ld:%02ld:%02ld", whole / 3600, whole / 60 % 60, whole % 60);
+    else
+        snprintf(out, 32, "%ld:%02ld", whole / 60, whole % 60);
+    return out;
+}
+
+/* The live line ends before anything else is printed. */
+static void end_line(train_progress *p) {
+    if (p->line_open) fputc('\n', stdout);
+    p->line_open = false;
+}
+
+static void start(void *context, const weft_train_start *s) {
+    train_progress *p = context;
+    char parameters[32], flops[32], peak[32];
+    p->start = *s;
+    if (p->json) return;
+    printf("%s%s%s, %s parameters, %s%s%s, %d thread%s\n", cli_bold(stdout), s->family,
+           cli_plain(stdout), cli_amount((double)s->parameters, "", parameters), s->precision,
+           *s->bf16 ? " with " : "", s->bf16, s->threads, s->threads == 1 ? "" : "s");
+    printf("%lld training samples, %lld for validation; %lld a step", (long long)s->samples,
+           (long long)s->validation_samples, (long long)s->batch);
+    if (s->context) printf(" of %lld tokens", (long long)s->context);
+    printf("; %s a step\n", cli_amount(s->flops_per_step, "FLOP", flops));
+    printf("predicted peak memory %s\n", cli_bytes((double)s->predicted_peak_bytes, peak));
+    if (s->first_step > 0)
+        printf("continued from the checkpoint of step %lld\n", (long long)s->first_step);
+    fflush(stdout);
+}
+
+static void step_json(train_progress *p) {
+    if (!p->pending) return;
+    const weft_train_step *s = &p->step;
+    cli_json json;
+    cli_json_begin(&json, stdout);
+    cli_json_integer(&json, "step", s->step);
+    cli_json_real(&json, "loss", s->loss);
+    cli_json_real(&json, "learning_rate", s->learning_rate);
+    cli_json_real(&json, "tokens_per_second", s->tokens_per_second);
+    cli_json_real(&json, "seconds", s->seconds);
+    if (isfinite(s->gradient_norm)) cli_json_real(&json, "gradient_norm", s->gradient_norm);
+    if (p->validated) {
+        cli_json_real(&json, "validation_loss", p->validation.loss);
+        if (isfinite(p->validation.accuracy))
+            cli_json_real(&json, "validation_accuracy", p->validation.accuracy);
+    }
+    cli_json_end(&json);
+    p->pending = p->validated = false;
+}
+
+static void step(void *context, const weft_train_step *s) {
+    train_progress *p = context;
+    if (p->json) {
+        step_json(p);
+        p->step = *s;
+        p->pending = true;
+        /* A step that is validated waits for the result, which belongs to its object. */
+        bool last = s->step == p->start.steps;
+        bool validates = p->start.validation_samples > 0 &&
+                         (last || (p->eval_every > 0 && s->step % p->eval_every == 0));
+        if (!validates) step_json(p);
+        return;
+    }
+    bool first = p->elapsed_s == 0, last = s->step == p->start.steps;
+    p->elapsed_s += s->seconds;
+    if (!p->live && !first && !last && p->elapsed_s - p->shown_s < wait_s) return;
+    p->shown_s = p->elapsed_s;
+    char rate[32], eta[32], used[32], peak[32], line[256];
+    snprintf(line, sizeof line, "step %lld/%lld  loss %.4f  lr %.2e  %s  ETA %s  memory %s of %s",
+             (long long)s->step, (long long)p->start.steps, s->loss, s->learning_rate,
+             cli_amount(s->tokens_per_second, p->start.context ? "tokens/s" : "samples/s", rate),
+             duration(s->eta_seconds, eta), cli_bytes((double)s->observed_peak_bytes, used),
+             cli_bytes((double)p->start.predicted_peak_bytes, peak));
+    if (p->live) {
+        printf("\r\033[K%s", line);
+        p->line_open = true;
+    } else {
+        printf("%s\n", line);
+    }
+    fflush(stdout);
+}
+
+static void validation(void *context, const weft_train_validation *v) {
+    train_progress *p = context;
+    if (p->json) {
+        p->validation = *v;
+        p->validated = true;
+        step_json(p);
+        return;
+    }
+    end_line(p);
+    printf("%sstep %lld  validation loss %.4f%s", cli_bold(stdout), (long long)v->step, v->loss,
+           cli_plain(stdout));
+    if (isfinite(v->accuracy)) printf("  accuracy %.2f %%", 100 * v->accuracy);
+    printf("\n");
+    fflush(stdout);
+}
+
+static void checkpoint(void *context, int64_t step_number, const char *path) {
+    train_progress *p = context;
+    if (p->json) return;
+    end_line(p);
+    printf("step %lld  checkpoint %s\n", (long long)step_number, path);
+    fflush(stdout);
+}
+
+static void note(void *context, const char *text) {
+    train_progress *p = context;
+    end_line(p);
+    fprintf(p->json ? stderr : stdout, "note: %s\n", text);
+}
+
+weft_train_events train_progress_events(train_progress *p) {
+    return (weft_train_events){.context = p,
+                               .start = start,
+                               .step = step,
+                               .validation = validation,
+                               .checkpoint = checkpoint,
+                               .note = note};
+}
+
+static void end_json(const weft_train_result *r, weft_status status) {
+    cli_json json;
+    cli_json_begin(&json, stdout);
+    cli_json_bool(&json, "done", status >= 0);
+    if (status == WEFT_E_STOPPED) cli_json_bool(&json, "stopped", true);
+    if (status < 0) cli_json_text(&json, "error", weft_error_message());
+    cli_json_integer(&json, "steps", r->steps);
+    cli_json_real(&json, "final_loss", r->final_loss);
+    if (isfinite(r->validation_loss)) cli_json_real(&json, "validation_loss", r->validation_loss);
+    if (isfinite(r->accuracy)) cli_json_real(&json, "validation_accuracy", r->accuracy);
+    cli_json_real(&json, "first_step_seconds", r->first_step_seconds);
+    cli_json_real(&json, "seconds", r->seconds);
+    cli_json_real(&json, "tokens_per_second", r->tokens_per_second);
+    cli_json_integer(&json, "predicted_peak_bytes", r->predicted_peak_bytes);
+    cli_json_integer(&json, "observed_peak_bytes", r->observed_peak_bytes);
+    cli_json_text(&json, "checkpoint", *r->checkpoint ? r->checkpoint : NULL);
+    cli_json_end(&json);
+}
+
+void train_progress_end(train_progress *p, const weft_train_result *r, weft_status status) {
+    if (p->json) {
+        step_json(p);
+        end_json(r, status);
+        return;
+    }
+    end_line(p);
+    if (status < 0) return;
+    char time[32], rate[32], used[32], peak[32];
+    printf("done: %lld steps in %s, %s", (long long)r->steps, duration(r->seconds, time),
+           cli_amount(r->tokens_per_second, p->start.context ? "tokens/s" : "samples/s", rate));
+    printf("; final loss %.4f", r->final_loss);
+    if (isfinite(r->validation_loss)) printf(", validation loss %.4f", r->validation_loss);
+    if (isfinite(r->accuracy)) printf(", accuracy %.2f %%", 100 * r->accuracy);
+    printf("\npeak memory %s, predicted %s\n", cli_bytes((double)r->observed_peak_bytes, used),
+           cli_bytes((double)r->predicted_peak_bytes, peak));
+    if (*r->checkpoint)
+        printf("checkpoint %s\n", r->checkpoint);
+    else
+        printf("no checkpoint.dir was given: the model was not saved\n");
+}
