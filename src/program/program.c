@@ -562,8 +562,14 @@ static weft_status update_body(wefti_program_builder *b, const weft_desc *desc,
     if (status == WEFT_OK)
         status =
             wefti_body_input(body, scalars, WEFTI_VALUE_INPUT, "scalars", &in[2 + rule->states]);
+    int operands = 3 + rule->states, absent = rule->absent;
+    if (absent) { /* between the states and the gradient */
+        memmove(&in[operands - 2 + absent], &in[operands - 2], 2 * sizeof in[0]);
+        for (int i = 0; i < absent; i++) in[1 + rule->states + i] = -1;
+    }
     if (status == WEFT_OK)
-        status = wefti_body_add(body, rule->op, NULL, 3 + rule->states, in, rule->attrs, "", &node);
+        status =
+            wefti_body_add(body, rule->op, NULL, operands + absent, in, rule->attrs, "", &node);
     for (int o = 0; status == WEFT_OK && o < body->nodes[node].outputs; o++)
         status = wefti_body_output(body, body->nodes[node].out[o]);
     if (status < 0) {

@@ -179,6 +179,7 @@ typedef struct wefti_update_rule {
     const weft_op_def *op;
     const wefti_attr *attrs; /* full table of the op */
     int states;              /* in-place tensors after the parameter */
+    int absent;              /* optional operands left out behind them */
     const char *state_names[4];
     weft_desc state_descs[4];
 } wefti_update_rule;

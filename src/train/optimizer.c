@@ -31,8 +31,8 @@ typedef struct kind_row {
 
 static const kind_row kinds[WEFT_OPTIMIZERS] = {
     [WEFT_SGD] = {"opt_sgd", 0, {0}},
-    [WEFT_MOMENTUM] = {"opt_momentum", 1, {"momentum"}},
-    [WEFT_NESTEROV] = {"opt_momentum", 1, {"momentum"}},
+    [WEFT_MOMENTUM] = {"opt_sgd", 1, {"momentum"}},
+    [WEFT_NESTEROV] = {"opt_sgd", 1, {"momentum"}},
     [WEFT_ADAM] = {"opt_adam", 2, {"m", "v"}},
     [WEFT_ADAMW] = {"opt_adamw", 2, {"m", "v"}},
     [WEFT_LAMB] = {"opt_lamb", 2, {"m", "v"}},
@@ -62,7 +62,7 @@ static weft_status attributes(wefti_optimizer *o, const weft_op_def *op, const w
     set_float(attrs, "beta1", s->beta1);
     set_float(attrs, "beta2", s->beta2);
     set_float(attrs, "eps", s->eps);
-    set_float(attrs, "momentum", s->momentum);
+    set_float(attrs, "momentum", s->kind == WEFT_SGD ? 0.0 : s->momentum);
     set_float(attrs, "weight_decay", decay ? s->weight_decay : 0.0);
     set_int(attrs, "nesterov", s->kind == WEFT_NESTEROV);
     *out = attrs;
@@ -73,7 +73,7 @@ static weft_status rule(void *context, const char *param, const weft_desc *desc,
                         wefti_update_rule *out) {
     wefti_optimizer *o = context;
     const kind_row *row = &kinds[o->settings.kind];
-    wefti_update_rule r = {.states = row->states};
+    wefti_update_rule r = {.states = row->states, .absent = o->settings.kind == WEFT_SGD};
     const char *op = row->op;
     for (int i = 0; i < row->states; i++) {
         r.state_names[i] = row->names[i];

@@ -71,7 +71,6 @@ typedef weft_status wefti_cpu_prepare(const weft_node *n, const wefti_prepare *o
     X("one_hot", wefti_cpu_one_hot)                                                                \
     X("top_k", wefti_cpu_top_k)                                                                    \
     X("opt_sgd", wefti_cpu_optimizer)                                                              \
-    X("opt_momentum", wefti_cpu_optimizer)                                                         \
     X("opt_adam", wefti_cpu_optimizer)                                                             \
     X("opt_adamw", wefti_cpu_optimizer)                                                            \
     X("opt_lion", wefti_cpu_optimizer)                                                             \

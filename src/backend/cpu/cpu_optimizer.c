@@ -1,0 +1,183 @@
+/* Optimizer updates, in place. Operands: the tensors to update, the gradient, the scalars of the
+ * step. */
+#include <math.h>
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+
+typedef enum rule { SGD, ADAM, LION, LAMB, ADAFACTOR } rule;
+
+typedef struct optimizer_kernel {
+    wefti_kernel base;
+    const wefti_kernels *kernels;
+    rule rule;
+    bool decoupled, nesterov, has_buffer, scale_parameter;
+    int gradient; /* operand number; the scalars come behind it */
+    weft_dtype gradient_dtype;
+    int64_t elements, matrices, rows, cols;
+    float beta1, beta2, eps, eps2, clip, momentum, weight_decay;
+    double decay_exponent;
+} optimizer_kernel;
+
+static void run_adafactor(const optimizer_kernel *k, const wefti_run *run, void *const *out,
+                          const unsigned char *grad, const float *scalars, void *workspace) {
+    int64_t size = k->rows ? k->rows * k->cols : k->cols;
+    int64_t grad_bytes = (int64_t)weft_dtype_bytes(k->gradient_dtype);
+    for (int64_t m = 0; m < k->matrices; m++) {
+        wefti_adafactor_args a = {.param = (float *)out[0] + m * size,
+                                  .grad = {grad + m * size * grad_bytes, k->gradient_dtype},
+                                  .row = k->rows ? (float *)out[1] + m * k->rows : NULL,
+                                  .col = k->rows ? (float *)out[2] + m * k->cols : (float *)out[1],
+                                  .rows = k->rows,
+                                  .cols = k->cols,
+                                  .grad_scale = scalars[2],
+                                  .lr = scalars[0],
+                                  .beta2 =
+                                      (float)(1.0 - pow((double)scalars[1], k->decay_exponent)),
+                                  .eps1 = k->eps,
+                                  .eps2 = k->eps2,
+                                  .clip = k->clip,
+                                  .weight_decay = k->weight_decay,
+                                  .scale_parameter = k->scale_parameter,
+                                  .workspace = workspace};
+        k->kernels->adafactor(run->pool, &a);
+    }
+}
+
+static weft_status run_optimizer(const wefti_kernel *kernel, const wefti_run *run,
+                                 const void *const *in, void *const *out, void *workspace) {
+    const optimizer_kernel *k = (const optimizer_kernel *)kernel;
+    const float *scalars = in[k->gradient + 1];
+    const void *grad = in[k->gradient];
+    float lr = scalars[0], scale = scalars[2];
+    int64_t step = (int64_t)scalars[1];
+    wefti_src g = {grad, k->gradient_dtype};
+    switch (k->rule) {
+    case SGD:
+        k->kernels->sgd(run->pool,
+                        &(wefti_sgd_args){.param = out[0],
+                                          .grad = g,
+                                          .momentum_buffer = k->has_buffer ? out[1] : NULL,
+                                          .elements = k->elements,
+                                          .grad_scale = scale,
+                                          .lr = lr,
+                                          .momentum = k->momentum,
+                                          .weight_decay = k->weight_decay,
+                                          .nesterov = k->nesterov,
+                                          .first = step <= 1});
+        break;
+    case ADAM:
+        k->kernels->adam(run->pool, &(wefti_adam_args){.param = out[0],
+                                                       .grad = g,
+                                                       .m = out[1],
+                                                       .v = out[2],
+                                                       .elements = k->elements,
+                                                       .step = step,
+                                                       .grad_scale = scale,
+                                                       .lr = lr,
+                                                       .beta1 = k->beta1,
+                                                       .beta2 = k->beta2,
+                                                       .eps = k->eps,
+                                                       .weight_decay = k->weight_decay,
+                                                       .decoupled = k->decoupled});
+        break;
+    case LION:
+        k->kernels->lion(run->pool, &(wefti_lion_args){.param = out[0],
+                                                       .grad = g,
+                                                       .m = out[1],
+                                                       .elements = k->elements,
+                                                       .grad_scale = scale,
+                                                       .lr = lr,
+                                                       .beta1 = k->beta1,
+                                                       .beta2 = k->beta2,
+                                                       .weight_decay = k->weight_decay});
+        break;
+    case LAMB: {
+        double norms[2];
+        k->kernels->lamb(run->pool, &(wefti_lamb_args){.param = out[0],
+                                                       .grad = g,
+                                                       .m = out[1],
+                                                       .v = out[2],
+                                                       .elements = k->elements,
+                                                       .step = step,
+                                                       .grad_scale = scale,
+                                                       .lr = lr,
+                                                       .beta1 = k->beta1,
+                                                       .beta2 = k->beta2,
+                                                       .eps = k->eps,
+                                                       .weight_decay = k->weight_decay,
+                                                       .norms = norms,
+                                                       .workspace = workspace});
+        break;
+    }
+    case ADAFACTOR:
+        run_adafactor(k, run, out, grad, scalars, workspace);
+        break;
+    }
+    return WEFT_OK;
+}
+
+static float attribute(const weft_node *n, const char *name) {
+    return (float)wefti_attr_float(n, name);
+}
+
+static void set_moments(optimizer_kernel *k, const weft_node *n, bool eps) {
+    k->beta1 = attribute(n, "beta1");
+    k->beta2 = attribute(n, "beta2");
+    if (eps) k->eps = attribute(n, "eps");
+}
+
+weft_status wefti_cpu_optimizer(const weft_node *n, const wefti_prepare *options,
+                                wefti_kernel **out) {
+    const weft_desc *param = wefti_in(n, 0), *grad = wefti_in(n, n->inputs - 2);
+    if (options->accumulate || param->dtype != WEFT_F32 || !wefti_cpu_is_real(grad) ||
+        wefti_in(n, n->inputs - 1)->dtype != WEFT_F32)
+        return WEFT_E_NO_IMPL;
+    wefti_kernel *base;
+    WEFT_TRY(wefti_cpu_kernel(sizeof(optimizer_kernel), n->op->name, run_optimizer, &base));
+    optimizer_kernel *k = (optimizer_kernel *)base;
+    const char *op = n->op->name;
+    k->kernels = wefti_kernels_best();
+    k->gradient = n->inputs - 2;
+    k->gradient_dtype = grad->dtype;
+    k->elements = weft_desc_elems(param);
+    k->weight_decay = attribute(n, "weight_decay");
+    if (!strcmp(op, "opt_sgd")) {
+        k->rule = SGD;
+        k->has_buffer = n->in[1] >= 0;
+        k->momentum = attribute(n, "momentum");
+        k->nesterov = wefti_attr_int(n, "nesterov") != 0;
+    } else if (!strcmp(op, "opt_adam") || !strcmp(op, "opt_adamw")) {
+        k->rule = ADAM;
+        k->decoupled = op[8] == 'w';
+        set_moments(k, n, true);
+    } else if (!strcmp(op, "opt_lion")) {
+        k->rule = LION;
+        set_moments(k, n, false);
+    } else if (!strcmp(op, "opt_lamb")) {
+        k->rule = LAMB;
+        set_moments(k, n, true);
+        base->workspace_bytes = (int64_t)wefti_lamb_workspace_bytes(k->elements);
+    } else {
+        k->rule = ADAFACTOR;
+        k->decay_exponent = wefti_attr_float(n, "decay_exponent");
+        k->eps = attribute(n, "eps1");
+        k->eps2 = attribute(n, "eps2");
+        k->clip = attribute(n, "clip");
+        k->scale_parameter = wefti_attr_int(n, "scale_parameter") != 0;
+        k->matrices = 1;
+        k->cols = k->elements;
+        if (!strcmp(op, "opt_adafactor")) {
+            k->rows = param->shape[param->rank - 2];
+            k->cols = param->shape[param->rank - 1];
+            k->matrices = wefti_cpu_span(param, 0, param->rank - 2);
+        }
+        base->workspace_bytes = (int64_t)wefti_adafactor_workspace_bytes(k->rows, k->cols);
+    }
+    if (k->elements == 0) {
+        wefti_kernel_destroy(base);
+        return WEFT_E_NO_IMPL;
+    }
+    *out = base;
+    return WEFT_OK;
+}
