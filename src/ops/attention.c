@@ -1,19 +1,24 @@
 /* Attention: softmax(scale q k^T + mask) v for every head, without storing the scores.
  *
- *     q [b, tq, hq, d], k, v [b, tk, hk, d], hq % hk == 0   ->  o [b, tq, hq, d], lse f32 [b, hq,
- * tq] attention_grad(q, k, v, o, lse, do, mask?, position?) ->  dq, dk, dv
+ *     attention(q, k, v, mask?, position?) -> o, lse
+ *     attention_grad(q, k, v, o, lse, do, mask?, position?) -> dq, dk, dv
  *
- * Query head h reads key head h / (hq / hk) (Ainslie et al., "GQA", 2023). causal: query i sees
- * keys j <= i + offset, offset = tk - tq, or `position` (i32 []) where keys are a cache. mask: bool
- * [b|1, h|1, tq, tk], true = may attend, or a float of that shape added to the scaled scores. A
- * query that sees nothing gives 0 and lse -inf.
+ * with q, o [b, tq, hq, d], k, v [b, tk, hk, d], hq % hk == 0, and lse f32 [b, hq, tq]. Query head
+ * h reads key head h / (hq / hk) (Ainslie et al., "GQA", 2023).
+ *
+ * causal: query i sees keys j <= i + offset; offset is tk - tq, or `position` (i32 []) where the
+ * keys are a cache. mask: bool [b|1, h|1, tq, tk], true = may attend, or a float of that shape
+ * added to the scaled scores. A query that sees nothing gives 0 and lse -inf.
  *
  * lse = ln sum e^score lets the gradient recompute the probabilities block by block (Dao et al.,
- * "FlashAttention", 2022, algorithm 4): p = e^(score - lse),  D = sum do o,  dscore = p (do v^T -
- * D),  dq = scale dscore k,  dk = scale dscore^T q,  dv = p^T do With dropout, p in o and dv
- * becomes p m with m = 0 or 1 / (1 - rate), and do v^T becomes m do v^T; probability (b, h, i, j)
- * is kept iff philox_uniform(seed, stream, ((b hq + h) tq + i) tk + j) >= rate, b counted globally.
- */
+ * "FlashAttention", 2022, algorithm 4):
+ *
+ *     p = e^(score - lse)      D = sum do o      ds = p (do v^T - D)
+ *     dq = scale ds k          dk = scale ds^T q          dv = p^T do
+ *
+ * Dropout multiplies p in o and dv, and do v^T in ds, by 0 or 1 / (1 - rate): probability
+ * (b, h, i, j) is kept iff philox_uniform(seed, stream, ((b hq + h) tq + i) tk + j) >= rate, where
+ * b counts globally. */
 #include "base/philox.h"
 #include "ops/common.h"
 

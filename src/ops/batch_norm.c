@@ -1,12 +1,14 @@
-/* Batch normalisation (Ioffe, Szegedy, "Batch Normalization", ICML 2015) over all dimensions but
- * the channels.
+/* Batch normalisation over all dimensions but the channels (Ioffe, Szegedy, ICML 2015).
  *
- *     batch_norm_train(x [b, c, s...], gamma, beta [c]; eps) -> y, mean, var, rstd [c]
- *         y = (x - mean) rstd gamma + beta, statistics of this batch, var biased, rstd = 1 /
- * sqrt(var + eps) batch_norm_infer(x, gamma, beta, mean, var; eps) -> y with given statistics
- *     batch_norm_grad (x, gamma, mean, rstd, dy) -> dx, dgamma, dbeta   (of the training form)
- *         with n = (x - mean) rstd:  dx = gamma rstd (dy - avg(dy) - n avg(dy n)),  dgamma = sum dy
- * n,  dbeta = sum dy
+ *     batch_norm_train(x [b, c, s...], gamma [c], beta [c]; eps) -> y, mean [c], var [c], rstd [c]
+ *     batch_norm_infer(x, gamma, beta, mean, var; eps) -> y
+ *     batch_norm_grad(x, gamma, mean, rstd, dy) -> dx, dgamma, dbeta        (of the training form)
+ *
+ *     y = (x - mean) rstd gamma + beta      rstd = 1 / sqrt(var + eps)
+ *
+ * with the statistics of this batch (var biased) or with given ones. With n = (x - mean) rstd:
+ *
+ *     dgamma = sum(dy n)      dbeta = sum(dy)      dx = gamma rstd (dy - avg(dy) - n avg(dy n))
  *
  * The public op adds the running statistics: plain elementwise nodes of [c], whose results become
  * the states. Statistics are f32 (f64 for f64). */

@@ -38,8 +38,8 @@ weft_status wefti_op_check_shape(const weft_node *n, int i, int rank, const int6
     for (int k = 0; same && k < rank; k++) same = d->shape[k] == shape[k];
     if (same) return WEFT_OK;
     weft_desc want = wefti_op_desc(d->dtype, rank, shape);
-    WEFT_FAIL(WEFT_E_SHAPE, "%s: input %d is %s; %s make it %s", n->op->name, i, TEXT(d), what,
-              TEXT(&want));
+    WEFT_FAIL(WEFT_E_SHAPE, "%s: input %d is %s; it must be %s: %s", n->op->name, i, TEXT(d),
+              TEXT(&want), what);
 }
 
 weft_status wefti_op_check_same_shape(const weft_node *n, int i, int j) {
@@ -199,18 +199,6 @@ weft_status wefti_op_split_elementwise(const weft_node *n, wefti_split_rule *r) 
             r->in[i][d] = in->shape[d] == out->shape[lead + d] ? f[lead + d] : -1;
     }
     return WEFT_OK;
-}
-
-void wefti_op_split_whole(const weft_node *n, wefti_split_rule *r) {
-    for (int i = 0; i < n->inputs; i++) {
-        const weft_desc *d = wefti_in(n, i);
-        int8_t f[WEFT_MAX_RANK];
-        char name[12];
-        if (!d) continue;
-        (void)snprintf(name, sizeof name, "i%d_", i % 100);
-        wefti_op_factors(r, name, d, 0, d->rank, WEFTI_FACTOR_WHOLE, f);
-        wefti_op_assign(r->in[i], 0, f, 0, d->rank);
-    }
 }
 
 wefti_attr *wefti_op_attr(const weft_node *n, wefti_attr *attrs, const char *name) {

@@ -40,7 +40,7 @@ weft_status wefti_op_check_float(const weft_node *n, int i) WEFT_CHECKED;
 weft_status wefti_op_check_i32(const weft_node *n, int i) WEFT_CHECKED;
 weft_status wefti_op_check_rank(const weft_node *n, int i, int low, int high) WEFT_CHECKED;
 weft_status wefti_op_check_same_shape(const weft_node *n, int i, int j) WEFT_CHECKED;
-/* Input i has exactly these sizes; `what` says which those are ("the channels of x"). */
+/* Input i has exactly these sizes; `what` says which those are: "the channels of x". */
 weft_status wefti_op_check_shape(const weft_node *n, int i, int rank, const int64_t *shape,
                                  const char *what) WEFT_CHECKED;
 weft_status wefti_op_check_axis(const weft_node *n, int64_t axis, int rank) WEFT_CHECKED;
@@ -50,8 +50,7 @@ weft_status wefti_op_check_dtype(const weft_node *n, int64_t dtype) WEFT_CHECKED
 
 /* ---- descriptors ---- */
 
-/* dtype of the first floating input from `first` on that is not a parameter; of the first input if
- * none. */
+/* dtype of the first floating input from `first` on that is not a parameter, else of `first`. */
 weft_dtype wefti_op_result_dtype(const weft_node *n, int first);
 /* What statistics, losses and parameter gradients are kept in: f64 for f64, else f32. */
 weft_dtype wefti_op_statistics_dtype(weft_dtype dtype);
@@ -65,8 +64,7 @@ int64_t wefti_op_count(const weft_desc *desc, int from, int to);
 wefti_ints wefti_op_ints(int count, const int64_t *values);
 wefti_ints wefti_op_shape_ints(const weft_desc *desc);
 bool wefti_op_axes_have(const wefti_ints *axes, int axis);
-/* A public axis as an attribute: negative ones count from the end; what is out of range stays so.
- */
+/* A public axis as an attribute: a negative one counts from the end, others stay. */
 int64_t wefti_op_axis(int axis, int rank);
 
 /* ---- operands of another shape ---- */
@@ -84,8 +82,7 @@ static inline const double *wefti_op_optional(const weft_node *n, const double *
 
 /* ---- split rules ---- */
 
-/* A new factor for a dimension of this size; -1 for size 1. `index` >= 0 is appended to the name.
- */
+/* A new factor for a dimension of this size; -1 for size 1. `index` >= 0 ends its name. */
 int8_t wefti_op_factor(wefti_split_rule *r, const char *name, int index, int64_t size,
                        wefti_factor_kind kind);
 /* Factors name0, name1... of dimensions [from, to) of `desc`, into f[from..to). */
@@ -95,8 +92,6 @@ void wefti_op_factors(wefti_split_rule *r, const char *name, const weft_desc *de
 void wefti_op_assign(int8_t *dims, int at, const int8_t *f, int from, int count);
 /* All dimensions free, operands aligned by broadcasting over output 0. */
 weft_status wefti_op_split_elementwise(const weft_node *n, wefti_split_rule *r);
-/* Every dimension of every operand whole. */
-void wefti_op_split_whole(const weft_node *n, wefti_split_rule *r);
 /* For localize: the shape attribute `name` becomes the shape of the piece of output 0. Spatial
  * dimensions stay: how far a piece reaches into its halo is known only where halos are exchanged.
  */
@@ -107,9 +102,10 @@ wefti_attr *wefti_op_attr(const weft_node *n, wefti_attr *attrs, const char *nam
 
 /* ---- cost ---- */
 
-void wefti_op_cost_move(const weft_node *n,
-                        wefti_cost *out); /* reads and writes the outputs only */
-void wefti_op_cost_view(const weft_node *n, wefti_cost *out); /* nothing */
+/* Of moving: the outputs are read and written. */
+void wefti_op_cost_move(const weft_node *n, wefti_cost *out);
+/* Of a view: nothing. */
+void wefti_op_cost_view(const weft_node *n, wefti_cost *out);
 
 /* ---- adding nodes ---- */
 

@@ -23,8 +23,7 @@ static weft_status check(const weft_node *n) {
     WEFT_TRY(wefti_op_check_rank(n, 0, 1, WEFT_MAX_RANK));
     WEFT_REQUIRE(x->shape[x->rank - 1] >= 1, WEFT_E_SHAPE, "%s: logits %s have no classes",
                  n->op->name, TEXT(x));
-    return wefti_op_check_shape(n, 1, x->rank - 1, x->shape,
-                                "the logits, one target for each row of classes,");
+    return wefti_op_check_shape(n, 1, x->rank - 1, x->shape, "one target for each row of logits");
 }
 
 static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
@@ -44,8 +43,8 @@ static weft_status infer_grad(const weft_node *n, weft_desc *out, int *out_count
     const weft_desc *x = wefti_in(n, 0);
     WEFT_TRY(wefti_op_check_float(n, 2));
     WEFT_TRY(wefti_op_check_shape(n, 2, x->rank - 1, x->shape, "the rows of the logits"));
-    WEFT_TRY(wefti_op_check_shape(n, 3, 0, NULL, "one count must"));
-    WEFT_TRY(wefti_op_check_shape(n, 4, 0, NULL, "one loss must"));
+    WEFT_TRY(wefti_op_check_shape(n, 3, 0, NULL, "one count"));
+    WEFT_TRY(wefti_op_check_shape(n, 4, 0, NULL, "one loss"));
     *out = *x;
     return WEFT_OK;
 }

@@ -1,11 +1,11 @@
 /* Embedding: rows of a table by number, and its gradient.
  *
- *     table [vocab, dim], ids i32 [...]  ->  y [..., dim] of `dtype`        y[i] = table[ids[i]]
- *     embedding_grad(ids, dy; vocab)     ->  dtable f32 [vocab, dim]        dtable[ids[i]] +=
- * dy[i], in order
+ *     embedding(table [vocab, dim], ids i32 [...]; dtype) -> y [..., dim]      y[i] = table[ids[i]]
+ *     embedding_grad(ids, dy; vocab) -> dtable f32 [vocab, dim]       dtable[ids[i]] += dy[i]
  *
  * An id outside the table gives a row of NaN, so that wrong data are found at once; its gradient
- * goes nowhere. The gradient is f32 (f64 for f64): it belongs to a parameter. */
+ * goes nowhere. The gradient is f32 (f64 for f64): it belongs to a parameter. Rows are added in
+ * order. */
 #include "ops/common.h"
 
 static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {

@@ -1,13 +1,15 @@
 /* Ops that pick or place by number: gather, scatter_add, one_hot, top_k.
  *
- *     gather:      x [..., n, ...], index i32 [i]        -> [..., i, ...]   slices of `axis`; 0
- * where out of range scatter_add: x [..., n, ...], index, updates [..., i, ...] -> x with updates
- * added, in order; out of range: none one_hot:     index i32 [...]                       -> [...,
- * classes] top_k:       x [..., n]                            -> the k largest, descending, and
- * their i32 indices top_k_grad(index, dvalues; classes)                -> dx [..., classes]
+ *     gather(x [..., n, ...], index i32 [i]; axis) -> [..., i, ...]
+ *         slices of `axis`, 0 where out of range
+ *     scatter_add(x [..., n, ...], index, updates [..., i, ...]; axis) -> [..., n, ...]
+ *         x with updates added in order; out of range nowhere
+ *     one_hot(index i32 [...]; classes, dtype) -> [..., classes]
+ *     top_k(x [..., n]; k) -> values [..., k], index i32 [..., k]
+ *         the k largest, descending; the lowest index among equals; a NaN counts as greatest
+ *     top_k_grad(index, dvalues; classes) -> dx [..., classes]
  *
- * gather and scatter_add are each other's gradient. Among equals top_k takes the lowest index; a
- * NaN counts as greatest. */
+ * gather and scatter_add are each other's gradient. */
 #include "ops/common.h"
 
 /* x seen as [outer, size, inner] around the axis. */

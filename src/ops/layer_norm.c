@@ -27,7 +27,7 @@ static weft_status check(const weft_node *n) {
     WEFT_TRY(wefti_op_check_mix(n, 0));
     WEFT_REQUIRE(width_of(x) >= 1, WEFT_E_SHAPE, "%s: the last dimension of %s is empty",
                  n->op->name, TEXT(x));
-    return wefti_op_check_shape(n, 1, 1, &x->shape[x->rank - 1], "the last dimension of x must");
+    return wefti_op_check_shape(n, 1, 1, &x->shape[x->rank - 1], "the last dimension of x");
 }
 
 static weft_status check_statistics(const weft_node *n, int mean, int rstd) {
@@ -41,7 +41,7 @@ static weft_status check_statistics(const weft_node *n, int mean, int rstd) {
 static weft_status check_beta(const weft_node *n) {
     const weft_desc *x = wefti_in(n, 0);
     if (!wefti_in(n, 2)) return WEFT_OK;
-    return wefti_op_check_shape(n, 2, 1, &x->shape[x->rank - 1], "the last dimension of x must");
+    return wefti_op_check_shape(n, 2, 1, &x->shape[x->rank - 1], "the last dimension of x");
 }
 
 static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {

@@ -60,8 +60,7 @@ static weft_status infer_linear(const weft_node *n, weft_desc *out, int *out_cou
     for (int d = 0; d < dims; d++) y.shape[rows + d] = w->shape[first_n(n) + d];
     if (bias) {
         WEFT_TRY(wefti_op_check_float(n, 2));
-        WEFT_TRY(wefti_op_check_shape(n, 2, dims, y.shape + rows,
-                                      "the bias has the weight's outputs, which"));
+        WEFT_TRY(wefti_op_check_shape(n, 2, dims, y.shape + rows, "the outputs of the weight"));
     }
     *out = y;
     return WEFT_OK;

@@ -49,7 +49,7 @@ static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
                  (long long)wefti_attr_int(n, "chunk"));
     WEFT_TRY(wefti_op_check_i32(n, 2));
     WEFT_TRY(wefti_op_check_shape(n, 2, x->rank - 1, x->shape, "the rows of x"));
-    WEFT_TRY(wefti_op_check_shape(n, 3, 0, NULL, "one loss must"));
+    WEFT_TRY(wefti_op_check_shape(n, 3, 0, NULL, "one loss"));
     weft_dtype statistics = wefti_op_statistics_dtype(x->dtype);
     out[0] = wefti_op_desc(statistics, 0, NULL);
     out[1] = *x;

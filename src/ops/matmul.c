@@ -1,10 +1,10 @@
 /* matmul: c = a b over the last two dimensions, leading dimensions broadcast.
  *
- *     a [..., m, k] (transpose_a: [..., k, m]), b [..., k, n] (transpose_b: [..., n, k])  ->  c
- * [..., m, n]
+ *     a [..., m, k] (transpose_a: [..., k, m])
+ *     b [..., k, n] (transpose_b: [..., n, k])  ->  c [..., m, n]
  *
- * Gradients are matmuls again: with A = op(a), B = op(b) and C = A B, dA = dC B^T and dB = A^T dC.
- */
+ * Gradients are matmuls again: with A and B the operands as they are multiplied, C = A B,
+ * dA = dC B^T and dB = A^T dC. */
 #include "ops/common.h"
 
 typedef struct product {

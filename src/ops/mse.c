@@ -30,7 +30,7 @@ static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
 static weft_status infer_grad(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
     WEFT_TRY(check(n));
-    WEFT_TRY(wefti_op_check_shape(n, 2, 0, NULL, "one loss must"));
+    WEFT_TRY(wefti_op_check_shape(n, 2, 0, NULL, "one loss"));
     *out = *wefti_in(n, 0);
     return WEFT_OK;
 }

@@ -2,25 +2,33 @@
  *
  * Inputs are the tensors to update, then the gradient, then `scalars`, f32 [8], which change from
  * step to step: {learning rate, step, gradient scale, 0...}; the step is a whole number from 1.
- * Everything below uses g = grad
- * * gradient scale (clipping, averaging). Rates that do not change are attributes, so each
- * parameter can have its own weight decay.
+ * Below, g is the gradient times the gradient scale (clipping, averaging). Rates that do not change
+ * are attributes, so each parameter can have its own weight decay.
  *
- *   sgd       g += decay p;  b = g at step 1, else momentum b + g;  p -= lr b (nesterov: lr (g +
- * momentum b)); without a buffer p -= lr g. As PyTorch, with dampening 0 (Sutskever et al., ICML
- * 2013, for nesterov) adam      g += decay p;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2; p -= lr
- * m^ / (sqrt(v^) + eps),  m^ = m / (1 - b1^step),  v^ likewise (Kingma, Ba, ICLR 2015) adamw     p
- * -= lr decay p instead of g += decay p (Loshchilov, Hutter, ICLR 2019) lion      p -= lr (sign(b1
- * m + (1-b1) g) + decay p);  m = b2 m + (1-b2) g (Chen et al., NeurIPS 2023, alg. 2) lamb      u =
- * m^ / (sqrt(v^) + eps) + decay p;  p -= lr |p|/|u| u, ratio 1 if a norm is 0 (You et al., "Large
- * Batch Optimization for Deep Learning", version 3, alg. 2, phi the identity) adafactor for each
- * matrix of the last two dimensions: row, col = moving means of g^2 + eps1 over the columns and
- *             rows, with b2 = 1 - step^decay_exponent;  v = row col / mean(row);  u = g / sqrt(v);
- *             u /= max(1, rms(u) / clip);  p -= rate (u + decay p),  rate = lr max(eps2, rms(p)) if
- * scale_parameter, else lr (Shazeer, Stern, "Adafactor", ICML 2018, algorithm 4); adafactor1 keeps
- * all of v (algorithm 5)
+ *     opt_sgd     g += decay p
+ *                 b = g at step 1, else momentum b + g
+ *                 p -= lr b, or for nesterov lr (g + momentum b); without a buffer lr g
+ *     opt_adam    g += decay p
+ *                 m = b1 m + (1 - b1) g        m^ = m / (1 - b1^step)
+ *                 v = b2 v + (1 - b2) g^2      v^ = v / (1 - b2^step)
+ *                 p -= lr m^ / (sqrt(v^) + eps)
+ *     opt_adamw   the same, but p -= lr decay p instead of g += decay p
+ *     opt_lion    p -= lr (sign(b1 m + (1 - b1) g) + decay p)
+ *                 m = b2 m + (1 - b2) g
+ *     opt_lamb    u = m^ / (sqrt(v^) + eps) + decay p, m^ and v^ as adam's
+ *                 p -= lr |p|/|u| u, with ratio 1 if a norm is 0
+ *     opt_adafactor, for each matrix of the last two dimensions, with b2 = 1 - step^decay_exponent:
+ *                 row, col = moving means of g^2 + eps1 along rows and columns
+ *                 u = g / sqrt(row col / mean(row)),  u /= max(1, rms(u) / clip)
+ *                 p -= rate (u + decay p), rate = lr, times max(eps2, rms(p)) if scale_parameter
+ *     opt_adafactor1 (vectors) keeps v = b2 v + (1 - b2) (g^2 + eps1) in place of row and col
+ *     grad_norm2  the sum of squares of a gradient, for clipping by global norm
  *
- * grad_norm2 is the sum of squares of a gradient, for clipping by global norm. */
+ * Sources: sgd as PyTorch with dampening 0 (nesterov: Sutskever et al., ICML 2013); Kingma, Ba,
+ * "Adam", ICLR 2015; Loshchilov, Hutter, "Decoupled weight decay", ICLR 2019; Chen et al.,
+ * "Symbolic discovery of optimization algorithms", NeurIPS 2023, algorithm 2; You et al., "Large
+ * batch optimization for deep learning", ICLR 2020, algorithm 2; Shazeer, Stern, "Adafactor", ICML
+ * 2018, algorithms 4 and 5. */
 #include "ops/common.h"
 
 enum { LEARNING_RATE, STEP, GRAD_SCALE, SCALARS = 8 };

@@ -1,13 +1,12 @@
 /* Maximum and average over windows of the last two dimensions.
  *
- *     x [batch, channels, h, w]  ->  y [batch, channels, oh, ow],  o = (s + 2 padding - kernel) /
- * stride + 1
+ *     x [batch, channels, h, w] -> y [batch, channels, oh, ow]
+ *     o = (s + 2 padding - kernel) / stride + 1
+ *     max_pool2d_grad(x, dy) -> dx          avg_pool2d_grad(dy; in_shape) -> dx
  *
  * Padding is less than the kernel, so every window has an element of x. Padding counts as -inf
  * (maximum) and is left out of the count (average). Among equals the first in row-major order wins
- * and gets the gradient; a NaN wins.
- *
- *     max_pool2d_grad(x, dy) -> dx          avg_pool2d_grad(dy; in_shape) -> dx */
+ * and gets the gradient; a NaN wins. */
 #include "ops/common.h"
 
 typedef struct problem {

@@ -8,8 +8,8 @@
  * again.
  *
  *     rms_norm_grad(x, gamma, rstd, dy) -> dx, dgamma
- *     with n = x rstd and s = dy gamma:  dx = rstd (s - n avg(s n)),  dgamma = sum over rows of dy
- * n */
+ *     with n = x rstd and s = dy gamma:  dx = rstd (s - n avg(s n)),
+ *     dgamma = sum over rows of dy n */
 #include "ops/common.h"
 
 static int64_t rows_of(const weft_desc *x) {
@@ -26,7 +26,7 @@ static weft_status check(const weft_node *n) {
     WEFT_TRY(wefti_op_check_mix(n, 0));
     WEFT_REQUIRE(width_of(x) >= 1, WEFT_E_SHAPE, "%s: the last dimension of %s is empty",
                  n->op->name, TEXT(x));
-    WEFT_TRY(wefti_op_check_shape(n, 1, 1, &x->shape[x->rank - 1], "the last dimension of x must"));
+    WEFT_TRY(wefti_op_check_shape(n, 1, 1, &x->shape[x->rank - 1], "the last dimension of x"));
     if (n->inputs > 2) WEFT_TRY(wefti_op_check_shape(n, 2, x->rank - 1, x->shape, "the rows of x"));
     return WEFT_OK;
 }

@@ -1,14 +1,15 @@
 /* Rotary positions (Su et al., "RoFormer", 2021, equation 34, with Llama's halves) and writing into
  * caches.
  *
- *     rope: x [batch, seq, heads, dim]; the pair (i, i + dim/2) of row s turns by the angle
- *           (position + offset + s) theta^(-2i/dim)
- *     rope_grad(dy): the turn backwards, which is the transpose of the turn
- *     cache_write: cache [batch, length, heads, dim] with rows position.. replaced by x [batch,
- * seq, heads, dim], in place. Not differentiable: for generation.
+ *     rope(x [batch, seq, heads, dim], position?; theta, offset)
+ *         turns the pair (i, i + dim/2) of row s by (position + offset + s) theta^(-2i/dim)
+ *     rope_grad(dy, position?; theta, offset)
+ *         turns back, which is the transpose of the turn
+ *     cache_write(cache [batch, length, heads, dim], x [batch, seq, heads, dim], position)
+ *         puts x into the rows from `position` on, in place; for generation, not differentiable
  *
- * position is an i32 scalar, 0 when absent. `offset` is added to it: where a piece of a split
- * sequence begins (localize), so that rows are free. */
+ * position is an i32 scalar, 0 when absent. `offset` is where a piece of a split sequence begins
+ * (localize), so that rows are free. */
 #include "ops/common.h"
 
 static weft_status check_position(const weft_node *n, int i) {
