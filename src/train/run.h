@@ -45,6 +45,8 @@ typedef struct wefti_training {
 
 /* setup.c: configuration, data, graphs and session of a job. */
 weft_status wefti_training_open(wefti_training *t) WEFT_CHECKED;
+/* The same without data, where the sizes do not need them: for reports. */
+weft_status wefti_training_prepare(wefti_training *t) WEFT_CHECKED;
 void wefti_training_close(wefti_training *t);
 /* The model's configuration; opens data into t->data when sizes depend on it. */
 weft_status wefti_training_configure(wefti_training *t) WEFT_CHECKED;

@@ -151,6 +151,11 @@ static weft_status build_graphs(wefti_training *t) {
     return weft_session_add(t->session, t->eval_graph, &t->eval_program);
 }
 
+weft_status wefti_training_prepare(wefti_training *t) {
+    WEFT_TRY(wefti_training_configure(t));
+    return build_graphs(t);
+}
+
 weft_status wefti_training_open(wefti_training *t) {
     WEFT_TRY(wefti_training_configure(t));
     if (!t->data) {
