@@ -208,7 +208,7 @@ static weft_status infer_concat(const weft_node *n, weft_desc *out, int *out_cou
     WEFT_TRY(check_rank_at_least_1(n, axis));
     for (int i = 1; i < n->inputs; i++) {
         const weft_desc *x = wefti_in(n, i);
-        WEFT_REQUIRE(x, WEFT_E_ARG, "concat: input %d of %d is empty", i, n->inputs);
+        WEFT_REQUIRE(x, WEFT_E_ARG, "concat: value %d of %d is empty", i, n->inputs);
         bool fits = x->rank == y.rank && x->dtype == y.dtype;
         for (int d = 0; fits && d < y.rank; d++) fits = d == axis || x->shape[d] == y.shape[d];
         WEFT_REQUIRE(
@@ -535,6 +535,12 @@ weft_value weft_concat(weft_graph *g, int count, const weft_value *x, int axis) 
                                        count, WEFTI_MAX_IN));
         return WEFT_NO_VALUE;
     }
+    for (int i = 0; i < count; i++)
+        if (x[i].id < 0) { /* trailing ones would pass for absent optional inputs */
+            wefti_graph_fail(g,
+                             WEFT_RAISE(WEFT_E_ARG, "concat: value %d of %d is empty", i, count));
+            return WEFT_NO_VALUE;
+        }
     int64_t at = wefti_op_axis(axis, weft_value_desc(g, x[0]).rank);
     return wefti_graph_add1(g, &weft_op_concat, count, x, 1, (wefti_attr[]){WEFTI_I("axis", at)});
 }

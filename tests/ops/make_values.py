@@ -1,7 +1,7 @@
 """Prints values.h: what PyTorch (in float64) computes for small inputs, as an independent check of the
 reference kernels. Where PyTorch has no such op, the formula of the paper is written out here.
 
-    python3 tests/ops/make_values.py > tests/ops/values.h
+    python3 tests/ops/make_values.py | clang-format > tests/ops/values.h
 """
 import math
 import torch
