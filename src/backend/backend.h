@@ -1,7 +1,8 @@
 /* Backends: who runs a node. A kernel is prepared once for its node's shapes and run many times.
  *
- * Backends are asked in order; WEFT_E_NO_IMPL from `prepare` is a cheap "not me" and never an error by itself. The
- * reference backend, last, takes every op. No kernel allocates when it runs: workspaces are planned ahead. */
+ * Backends are asked in order; WEFT_E_NO_IMPL from `prepare` is a cheap "not me" and never an error
+ * by itself. The reference backend, last, takes every op. No kernel allocates when it runs:
+ * workspaces are planned ahead. */
 #ifndef WEFTI_BACKEND_H
 #define WEFTI_BACKEND_H
 
@@ -16,25 +17,28 @@ typedef struct wefti_run {
 
 typedef struct wefti_kernel wefti_kernel;
 struct wefti_kernel {
-    /* in[i] NULL when the node's input is absent. Outputs never overlap inputs unless the op is IN_PLACE (then
-     * out[o] == in[o]) or the kernel said in_place[o] (then it may). */
+    /* in[i] NULL when the node's input is absent. Outputs never overlap inputs unless the op is
+     * IN_PLACE (then out[o] == in[o]) or the kernel said in_place[o] (then it may). */
     weft_status (*run)(const wefti_kernel *kernel, const wefti_run *run, const void *const *in,
                        void *const *out, void *workspace);
     void (*destroy)(wefti_kernel *kernel); /* frees the kernel itself too */
-    const char *label;                     /* "gemm avx512": for traces and tables; static storage */
+    const char *label; /* "gemm avx512": for traces and tables; static storage */
     int64_t workspace_bytes;
-    /* A weight operand this kernel wants in a packed form of its own: packed once per update by `pack`, then passed in
-     * place of in[packed_input]. packed_input < 0: none. Kernels of equal packed_format share one copy. */
+    /* A weight operand this kernel wants in a packed form of its own: packed once per update by
+     * `pack`, then passed in place of in[packed_input]. packed_input < 0: none. Kernels of equal
+     * packed_format share one copy. */
     int packed_input;
     int64_t packed_bytes;
     uint64_t packed_format;
     weft_status (*pack)(const wefti_kernel *kernel, const wefti_run *run, const void *source,
                         void *packed);
-    /* Output 0 may use the memory of input `in_place` (same bytes), when that input dies here; -1: no. */
+    /* Output 0 may use the memory of input `in_place` (same bytes), when that input dies here; -1:
+     * no. */
     int in_place;
 };
 
-/* Which arithmetic bf16 products use on this processor; chosen by measurement, kept in checkpoints. */
+/* Which arithmetic bf16 products use on this processor; chosen by measurement, kept in checkpoints.
+ */
 typedef enum wefti_bf16_compute {
     WEFTI_BF16_AUTO,   /* measure once */
     WEFTI_BF16_AS_F32, /* bf16 storage, f32 products */
@@ -43,8 +47,8 @@ typedef enum wefti_bf16_compute {
 
 typedef struct wefti_prepare {
     int threads;
-    uint32_t accumulate;     /* bit o: add output o to what is there; NO_IMPL when the kernel cannot */
-    bool pack_weights;       /* packed_input may be used (parameters only) */
+    uint32_t accumulate; /* bit o: add output o to what is there; NO_IMPL when the kernel cannot */
+    bool pack_weights;   /* packed_input may be used (parameters only) */
     wefti_bf16_compute bf16; /* never AUTO here */
 } wefti_prepare;
 
@@ -55,10 +59,12 @@ struct wefti_backend {
                            const wefti_prepare *options, wefti_kernel **out);
     /* Measured choice for this processor, or NULL when the backend has no bf16 of its own. */
     wefti_bf16_compute (*choose_bf16)(const wefti_backend *backend);
+    /* Which form of its kernels runs here ("avx512"): for checkpoints. NULL: only one. */
+    const char *(*variant)(const wefti_backend *backend);
 };
 
-/* The list in order of preference, ending with the reference backend: builtin.c. WEFT_BACKEND=reference in the
- * environment leaves only the last. */
+/* The list in order of preference, ending with the reference backend: builtin.c.
+ * WEFT_BACKEND=reference in the environment leaves only the last. */
 const wefti_backend *const *wefti_builtin_backends(void); /* NULL-terminated */
 
 /* Every op by its reference kernel: operands to double, one rounding on the way out. */

@@ -6,10 +6,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/cpu/isa.h"
+#include "backend/backend.h"
 #include "base/io.h"
 #include "train/optimizer.h"
 #include "train/run.h"
+
+/* The form of kernels that runs here, of the first backend that has several. */
+static const char *variant(void) {
+    for (const wefti_backend *const *b = wefti_builtin_backends(); *b; b++)
+        if ((*b)->variant) return (*b)->variant(*b);
+    return "reference";
+}
 
 weft_status wefti_training_lock(wefti_training *t) {
     if (!t->job->checkpoint.dir[0]) return WEFT_OK;
@@ -151,7 +158,7 @@ static weft_status begin(wefti_training *t, const wefti_checkpoint_tensor *tenso
         {"momentum", momentum},
         {"schedule", weft_schedule_text(job->train.schedule.name)}};
     const wefti_checkpoint_pair compute[] = {
-        {"isa", wefti_isa_text(wefti_isa_best())},
+        {"isa", variant()},
         {"precision", weft_dtype_text(job->train.precision)},
         {"bf16", weft_session_bf16(t->session) == WEFT_BF16_NATIVE ? "native" : "f32"},
         {"threads", threads}};
@@ -245,12 +252,12 @@ weft_status wefti_training_restore(wefti_training *t, wefti_checkpoint *c) {
         WEFT_TRY(wefti_checkpoint_read(c, s->role, s->name, &s->desc, to));
     }
     const char *isa = wefti_checkpoint_value(&meta->compute, "isa");
-    if (isa && strcmp(isa, wefti_isa_text(wefti_isa_best())))
+    if (isa && strcmp(isa, variant()))
         wefti_training_note(
             t,
             "the checkpoint was computed with %s instructions, this processor uses %s: "
             "the last bits will differ",
-            isa, wefti_isa_text(wefti_isa_best()));
+            isa, variant());
     t->step = t->committed_step = meta->step;
     t->position = meta->data_position;
     weft_session_set_step(t->session, t->step);

@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#include "backend/cpu/onednn_matmul.h"
-
 typedef struct row {
     const char *op;
     wefti_cpu_prepare *prepare;
@@ -46,7 +44,12 @@ static weft_status prepare(const wefti_backend *backend, const weft_node *node,
 
 static wefti_bf16_compute choose_bf16(const wefti_backend *backend) {
     (void)backend;
-    return wefti_matmul_bf16_choice() ? WEFTI_BF16_NATIVE : WEFTI_BF16_AS_F32;
+    return WEFTI_BF16_AS_F32;
 }
 
-const wefti_backend wefti_backend_cpu = {"cpu", prepare, choose_bf16};
+static const char *variant(const wefti_backend *backend) {
+    (void)backend;
+    return wefti_isa_text(wefti_isa_best());
+}
+
+const wefti_backend wefti_backend_cpu = {"cpu", prepare, choose_bf16, variant};

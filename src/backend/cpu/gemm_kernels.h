@@ -3,7 +3,11 @@
 #include "backend/cpu/gemm_internal.h"
 #include "backend/cpu/gemm_vector.h"
 
-enum { TILE_COLUMNS = TILE_VECTORS * VL };
+enum {
+    TILE_COLUMNS = TILE_VECTORS * VL,
+    PREFETCH_LINES =
+        8, /* of B's panel ahead, about 110 cycles: it streams from the second-level cache */
+};
 
 /* --- The register tile
  * ----------------------------------------------------------------------------------------- */
@@ -16,9 +20,13 @@ INLINE void tile_of(const int rows, int64_t k, const float *restrict a, const fl
     vfloat sums[TILE_ROWS][TILE_VECTORS];
     UNROLL for (int i = 0; i < rows; i++) UNROLL for (int v = 0; v < TILE_VECTORS; v++) sums[i][v] =
         (vfloat){0};
+    UNROLL for (int i = 0; i < rows; i++) UNROLL for (int v = 0; v < TILE_VECTORS; v++)
+        __builtin_prefetch(c + i * c_stride + v * VL, 1);
     _Pragma("GCC unroll 4") for (int64_t p = 0; p < k; p++) {
         vfloat row[TILE_VECTORS];
         UNROLL for (int v = 0; v < TILE_VECTORS; v++) row[v] = vload(b + v * VL);
+        UNROLL for (int v = 0; v < TILE_VECTORS; v++)
+            __builtin_prefetch(b + PREFETCH_LINES * TILE_COLUMNS + v * VL);
         UNROLL for (int i = 0; i < rows; i++) {
             vfloat left = vsplat(a[i]);
             UNROLL for (int v = 0; v < TILE_VECTORS; v++) sums[i][v] += left * row[v];
@@ -85,10 +93,11 @@ INLINE void pack_group_transposed(weft_dtype dtype, const void *source, int64_t 
                               : load_part(dtype, at(dtype, source, i * stride), p, count);
         }
         transpose(rows);
-        if (count == VL && width == VL) {
-            UNROLL for (int i = 0; i < VL; i++) vstore(panel + (p + i) * panel_stride, rows[i]);
+        float *out = panel + p * panel_stride;
+        if (count == VL && (width == VL || p + VL < k)) {
+            /* Whole vectors: what goes beyond `width` is overwritten by the line after it. */
+            UNROLL for (int i = 0; i < VL; i++) vstore(out + i * panel_stride, rows[i]);
         } else {
-            float *out = panel + p * panel_stride;
             for (int64_t i = 0; i < count; i++, out += panel_stride)
                 memcpy(out, &rows[i], (size_t)width * 4);
         }

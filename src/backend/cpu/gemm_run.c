@@ -78,27 +78,33 @@ static const void *element(const wefti_gemm_operand *operand, const char *data, 
                       (int64_t)weft_dtype_bytes(operand->dtype);
 }
 
+/* Lines of k that are packed for several panels before the next ones. Where the operand is
+ * contiguous across panels that keeps to few pages; where it is contiguous along k, the whole line
+ * is read at once. */
+static int64_t pack_depth(const block *w, int64_t k_stride) {
+    return k_stride == 1 ? w->depth : PACK_DEPTH;
+}
+
 static void pack_a_panels(const block *w, int64_t first, int64_t end) {
     const wefti_gemm *gemm = w->gemm;
-    const int64_t rows = gemm->kernels->rows;
-    for (int64_t p = 0; p < w->depth; p += PACK_DEPTH)
+    const int64_t rows = gemm->kernels->rows, step = pack_depth(w, gemm->spec.a.column_stride);
+    for (int64_t p = 0; p < w->depth; p += step)
         for (int64_t panel = first; panel < end; panel++) {
             int64_t i = panel * rows;
             gemm->kernels->pack_a(&gemm->spec.a, element(&gemm->spec.a, w->a, w->i + i, w->p + p),
                                   smaller(rows, w->rows - i), gemm->spec.m - w->i - i,
-                                  smaller(PACK_DEPTH, w->depth - p),
+                                  smaller(step, w->depth - p),
                                   w->a_panels + (panel * w->depth + p) * rows);
         }
 }
 static void pack_b_panels(const block *w, int64_t first, int64_t end) {
     const wefti_gemm *gemm = w->gemm;
-    const int64_t columns = gemm->kernels->columns;
-    for (int64_t p = 0; p < w->depth; p += PACK_DEPTH)
+    const int64_t columns = gemm->kernels->columns, step = pack_depth(w, gemm->spec.b.row_stride);
+    for (int64_t p = 0; p < w->depth; p += step)
         for (int64_t panel = first; panel < end; panel++) {
             int64_t j = panel * columns;
             gemm->kernels->pack_b(&gemm->spec.b, element(&gemm->spec.b, w->b, w->p + p, w->j + j),
-                                  smaller(columns, w->columns - j),
-                                  smaller(PACK_DEPTH, w->depth - p),
+                                  smaller(columns, w->columns - j), smaller(step, w->depth - p),
                                   w->b_panels + (panel * w->depth + p) * columns);
         }
 }

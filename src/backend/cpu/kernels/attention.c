@@ -2,6 +2,8 @@
  * it in tiles. */
 #include "backend/cpu/kernels/attention_tile.h"
 
+#define GROWTH 8.0f
+
 typedef struct forward_run {
     const wefti_attention_args *a;
     int64_t blocks, padded; /* blocks of queries; dim rounded up to MR */
@@ -46,9 +48,12 @@ static bool softmax_tile(const wefti_attention_shape *s, const tile *t, const fo
             m3 = vf_max(vf_load(column + (j + 3) * BR), m3);
         }
         for (; j < end; j++) m0 = vf_max(vf_load(column + j * BR), m0);
-        vf now = vf_max(vf_max(m0, m1), vf_max(m2, m3));
+        vf none = vf_set1(-INFINITY), now = vf_max(vf_max(m0, m1), vf_max(m2, m3));
+        /* A running maximum that is too low by up to GROWTH is kept: probabilities up to e^GROWTH cost no accuracy, and
+         * the output is seldom rescaled. */
+        now = vf_select(vm_lt(before + vf_set1(GROWTH), now), now, before);
         /* A query that has seen nothing yet: any finite centre gives e^-infinity = 0. */
-        vf none = vf_set1(-INFINITY), centre = vf_select(vm_eq(now, none), vf_zero(), now);
+        vf centre = vf_select(vm_eq(now, none), vf_zero(), now);
         vf alpha = vf_exp_negative(before - centre), sum = vf_zero();
         for (j = 0; j < end; j++) {
             vf p = vf_exp_negative(vf_load(column + j * BR) - centre);
@@ -58,7 +63,7 @@ static bool softmax_tile(const wefti_attention_shape *s, const tile *t, const fo
         vf_store(m->max + v * VL, now);
         vf_store(m->sum + v * VL, vf_fma(vf_load(m->sum + v * VL), alpha, sum));
         vf_store(m->alpha + v * VL, alpha);
-        grew = grew || vm_any(vm_ne(alpha, vf_set1(1.0f)));
+        grew = grew || vm_any(vm_and(vm_ne(before, none), vm_ne(alpha, vf_set1(1.0f))));
     }
     return grew;
 }
@@ -72,6 +77,9 @@ static void forward_tile(const forward_run *r, const tile *t, const forward_memo
     pack_rows(a->k, k_at, a->k_strides.seq, t->nk, s->dim, 1.0f, m->keys, r->padded);
     pack_rows(a->v, v_at, a->v_strides.seq, t->nk, s->dim, 1.0f, m->values, r->padded);
     memset(m->keys + t->nk * r->padded, 0, (size_t)((rows - t->nk) * r->padded) * sizeof(float));
+    int64_t next = min64(BC, s->k_len - t->j0 - BC);
+    prefetch_rows(a->k, k_at + BC * a->k_strides.seq, a->k_strides.seq, next, s->dim);
+    prefetch_rows(a->v, v_at + BC * a->v_strides.seq, a->v_strides.seq, next, s->dim);
     if (s->mask.data) mask_tile(s, t, m->mask);
     score_tile(s, t, m->keys, r->padded, m->queries, s->mask.data ? m->mask : NULL, m->scores);
     if (softmax_tile(s, t, m))
@@ -101,14 +109,16 @@ static void forward_task(void *context, int64_t task, int thread) {
     const wefti_attention_args *a = r->a;
     const wefti_attention_shape *s = &a->shape;
     forward_memory m = carve(r, thread);
-    int64_t heads = s->batch * s->q_heads;
-    /* The longest causal rows first, so that threads finish together. */
-    int64_t block = r->blocks - 1 - task / heads, b = task % heads / s->q_heads,
-            h = task % s->q_heads;
+    /* Head by head, so that its keys and values stay in the second-level cache; the longest causal rows first, so that
+     * threads finish together. */
+    int64_t head = task / r->blocks, block = r->blocks - 1 - task % r->blocks;
+    int64_t b = head / s->q_heads, h = head % s->q_heads;
     tile t = {.b = b, .h = h, .i0 = block * BR, .nq = min64(BR, s->q_len - block * BR)};
     t.vectors = blocks_of(t.nq, VL);
     int64_t q_at = b * a->q_strides.batch + t.i0 * a->q_strides.seq + h * a->q_strides.head;
     pack_transposed(a->q, q_at, a->q_strides.seq, t.nq, s->dim, r->padded, s->scale, m.queries);
+    if (block > 0)
+        prefetch_rows(a->q, q_at - BR * a->q_strides.seq, a->q_strides.seq, BR, s->dim);
     memset(m.output, 0, (size_t)(r->padded * BR) * sizeof(float));
     for (int64_t i = 0; i < BR; i++) {
         m.max[i] = -INFINITY;

@@ -128,6 +128,15 @@ static void pack_rows(wefti_in x, int64_t at, int64_t stride, int64_t rows, int6
     }
 }
 
+/* Ask for rows that the next tile packs: they lie far apart, out of reach of the processor's own prefetching. */
+INLINE void prefetch_rows(wefti_in x, int64_t at, int64_t stride, int64_t rows, int64_t dim) {
+    int64_t size = x.dtype == WEFT_F32 ? 4 : 2;
+    for (int64_t r = 0; r < rows; r++) {
+        const char *row = (const char *)x.data + (at + r * stride) * size;
+        for (int64_t byte = 0; byte < dim * size; byte += 64) __builtin_prefetch(row + byte, 0, 2);
+    }
+}
+
 /* The same transposed: out[c][r], row length BR, zero for rows .. BR - 1 and for dim .. padded - 1.
  */
 static void pack_transposed(wefti_in x, int64_t at, int64_t stride, int64_t rows, int64_t dim,

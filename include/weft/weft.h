@@ -1,0 +1,18 @@
+/* All of weft's public interface. */
+#ifndef WEFT_WEFT_H
+#define WEFT_WEFT_H
+
+#include "weft/checkpoint.h"
+#include "weft/data.h"
+#include "weft/graph.h"
+#include "weft/info.h"
+#include "weft/job.h"
+#include "weft/model.h"
+#include "weft/ops.h"
+#include "weft/session.h"
+#include "weft/status.h"
+#include "weft/train.h"
+#include "weft/types.h"
+#include "weft/version.h"
+
+#endif
