@@ -26,6 +26,9 @@ static weft_status infer_rope(const weft_node *n, weft_desc *out, int *out_count
     double theta = wefti_attr_float(n, "theta");
     WEFT_REQUIRE(theta > 0.0, WEFT_E_ARG, "%s: theta is %g; it must be positive", n->op->name,
                  theta);
+    WEFT_REQUIRE(wefti_attr_int(n, "offset") >= 0, WEFT_E_ARG,
+                 "%s: the offset is %lld; it must not be negative", n->op->name,
+                 (long long)wefti_attr_int(n, "offset"));
     WEFT_TRY(wefti_op_check_float(n, 0));
     WEFT_TRY(wefti_op_check_rank(n, 0, 4, 4));
     WEFT_REQUIRE(x->shape[3] % 2 == 0, WEFT_E_SHAPE,
@@ -75,11 +78,10 @@ static weft_status turn(const weft_node *n, const double *const *in, double *con
     const weft_desc *x = wefti_in(n, 0);
     const double *first = wefti_op_optional(n, in, 1);
     int64_t seq = x->shape[1], heads = x->shape[2], dim = x->shape[3], half = dim / 2;
-    int64_t offset = wefti_attr_int(n, "offset");
-    double theta = wefti_attr_float(n, "theta");
+    double theta = wefti_attr_float(n, "theta"), offset = (double)wefti_attr_int(n, "offset");
     for (int64_t row = 0; row < x->shape[0] * seq; row++)
         for (int64_t i = 0; i < half; i++) {
-            double position = (double)(row % seq + offset) + (first ? first[0] : 0.0);
+            double position = (double)(row % seq) + offset + (first ? first[0] : 0.0);
             double angle = direction * position * pow(theta, -2.0 * (double)i / (double)dim);
             for (int64_t h = 0; h < heads; h++) {
                 int64_t at = (row * heads + h) * dim + i;
