@@ -285,6 +285,19 @@ static weft_status collect_calls(wefti_program_builder *b) {
     return WEFT_OK;
 }
 
+/* Inputs may share a gradient; here each has an output of its own, since each has a buffer of its
+ * own. */
+static weft_status own_outputs(wefti_cell_grad *grad) {
+    for (int64_t i = 0; i < grad->cell->in_count; i++)
+        for (int64_t j = 0; j < i; j++) {
+            int32_t o = grad->gradient_out[i];
+            if (o < 0 || grad->gradient_out[j] != o) continue;
+            grad->gradient_out[i] = (int32_t)grad->backward->out_count;
+            WEFT_TRY(wefti_body_output(grad->backward, grad->backward->out[o]));
+        }
+    return WEFT_OK;
+}
+
 static weft_status cell_gradient(wefti_program_builder *b, wefti_call_plan *call,
                                  const bool *wanted, const bool *given) {
     wefti_program *p = b->p;
@@ -308,8 +321,10 @@ static weft_status cell_gradient(wefti_program_builder *b, wefti_call_plan *call
     WEFT_TRY(WEFT_GROW(p->grads, count, b->grad_cap));
     WEFT_TRY(WEFT_GROW(b->grad_masks, count, b->mask_cap));
     WEFT_TRY(wefti_differentiate(b->g, cell, wanted, given, b->spec->recompute, &p->grads[count]));
+    p->grad_count++; /* owned from here on */
+    WEFT_TRY(own_outputs(&p->grads[count]));
     b->grad_masks[count] = kept;
-    call->grad = p->grad_count++;
+    call->grad = (int32_t)count;
     return WEFT_OK;
 }
 
