@@ -6,7 +6,7 @@
 
 typedef struct forward_run {
     const wefti_attention_args *a;
-    int64_t blocks, padded; /* blocks of queries; dim rounded up to MR */
+    int64_t blocks, padded; /* blocks of queries; dim rounded up to PAD */
     size_t per_thread;
 } forward_run;
 
@@ -49,8 +49,8 @@ static bool softmax_tile(const wefti_attention_shape *s, const tile *t, const fo
         }
         for (; j < end; j++) m0 = vf_max(vf_load(column + j * BR), m0);
         vf none = vf_set1(-INFINITY), now = vf_max(vf_max(m0, m1), vf_max(m2, m3));
-        /* A running maximum that is too low by up to GROWTH is kept: probabilities up to e^GROWTH cost no accuracy, and
-         * the output is seldom rescaled. */
+        /* A running maximum that is too low by up to GROWTH is kept: probabilities up to e^GROWTH
+         * cost no accuracy, and the output is seldom rescaled. */
         now = vf_select(vm_lt(before + vf_set1(GROWTH), now), now, before);
         /* A query that has seen nothing yet: any finite centre gives e^-infinity = 0. */
         vf centre = vf_select(vm_eq(now, none), vf_zero(), now);
@@ -109,16 +109,17 @@ static void forward_task(void *context, int64_t task, int thread) {
     const wefti_attention_args *a = r->a;
     const wefti_attention_shape *s = &a->shape;
     forward_memory m = carve(r, thread);
-    /* Head by head, so that its keys and values stay in the second-level cache; the longest causal rows first, so that
-     * threads finish together. */
+    /* Head by head, so that its keys and values stay in the second-level cache; the longest causal
+     * rows first, so that threads finish together. */
     int64_t head = task / r->blocks, block = r->blocks - 1 - task % r->blocks;
     int64_t b = head / s->q_heads, h = head % s->q_heads;
     tile t = {.b = b, .h = h, .i0 = block * BR, .nq = min64(BR, s->q_len - block * BR)};
     t.vectors = blocks_of(t.nq, VL);
     int64_t q_at = b * a->q_strides.batch + t.i0 * a->q_strides.seq + h * a->q_strides.head;
-    pack_transposed(a->q, q_at, a->q_strides.seq, t.nq, s->dim, r->padded, s->scale, m.queries);
-    if (block > 0)
-        prefetch_rows(a->q, q_at - BR * a->q_strides.seq, a->q_strides.seq, BR, s->dim);
+    pack_rows(a->q, q_at, a->q_strides.seq, t.nq, s->dim, s->scale, m.output, r->padded);
+    memset(m.output + t.nq * r->padded, 0, (size_t)((BR - t.nq) * r->padded) * sizeof(float));
+    transpose_f32(m.output, r->padded, BR, r->padded, m.queries, BR);
+    if (block > 0) prefetch_rows(a->q, q_at - BR * a->q_strides.seq, a->q_strides.seq, BR, s->dim);
     memset(m.output, 0, (size_t)(r->padded * BR) * sizeof(float));
     for (int64_t i = 0; i < BR; i++) {
         m.max[i] = -INFINITY;
@@ -135,7 +136,8 @@ static void forward_task(void *context, int64_t task, int thread) {
         m.sum[i] = m.sum[i] == 0.0f ? 0.0f : 1.0f / m.sum[i];
     }
     int64_t o_at = b * a->o_strides.batch + t.i0 * a->o_strides.seq + h * a->o_strides.head;
-    unpack_transposed(m.output, t.nq, s->dim, m.sum, a->o, o_at, a->o_strides.seq);
+    unpack_transposed(m.output, t.nq, s->dim, r->padded, m.sum, m.queries, a->o, o_at,
+                      a->o_strides.seq);
 }
 
 /* Few queries (decoding): vectors run over dim, keys and values are read once for all the queries
@@ -241,7 +243,7 @@ static void decode_task(void *context, int64_t task, int thread) {
 void KERNEL(attention)(wefti_pool *pool, const wefti_attention_args *a) {
     const wefti_attention_shape *s = &a->shape;
     forward_run r = {
-        .a = a, .blocks = blocks_of(s->q_len, BR), .padded = blocks_of(s->dim, MR) * MR};
+        .a = a, .blocks = blocks_of(s->q_len, BR), .padded = blocks_of(s->dim, PAD) * PAD};
     r.per_thread = attention_forward_bytes(s);
     if (s->batch * s->q_heads * s->q_len == 0) return;
     if (s->q_len <= ATTENTION_DECODE)

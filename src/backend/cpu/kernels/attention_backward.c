@@ -5,7 +5,7 @@
 
 typedef struct backward_run {
     const wefti_attention_backward_args *a;
-    int64_t padded, wide, rows; /* dim rounded up to MR, to VL; keys rounded up to BC */
+    int64_t padded, wide, rows; /* dim rounded up to PAD, and to a vector; keys rounded up to BC */
     size_t per_thread;
 } backward_run;
 
@@ -52,9 +52,11 @@ static void pack_queries(const backward_run *r, const tile *t, const backward_me
         t->b * a->do_strides.batch + t->i0 * a->do_strides.seq + t->h * a->do_strides.head;
     pack_rows(a->q, q_at, a->q_strides.seq, t->nq, s->dim, s->scale, m->queries, r->wide);
     pack_rows(a->d_o, d_at, a->do_strides.seq, t->nq, s->dim, 1.0f, m->d_o, r->wide);
-    wefti_in q = wefti_in_f32(m->queries), d_o = wefti_in_f32(m->d_o);
-    pack_transposed(q, 0, r->wide, t->nq, s->dim, r->padded, 1.0f, m->queries_t);
-    pack_transposed(d_o, 0, r->wide, t->nq, s->dim, r->padded, 1.0f, m->d_o_t);
+    size_t rest = (size_t)((BR - t->nq) * r->wide) * sizeof(float);
+    memset(m->queries + t->nq * r->wide, 0, rest);
+    memset(m->d_o + t->nq * r->wide, 0, rest);
+    transpose_f32(m->queries, r->wide, BR, r->padded, m->queries_t, BR);
+    transpose_f32(m->d_o, r->wide, BR, r->padded, m->d_o_t, BR);
     const float *lse = a->lse + (t->b * s->q_heads + t->h) * s->q_len + t->i0;
     for (int64_t i = 0; i < BR; i++) {
         /* A query that saw no key, and padding: e^(x - infinity) = 0. */
@@ -151,7 +153,8 @@ static void backward_task(void *context, int64_t task, int thread) {
                 backward_tile(r, &t, &m);
             }
             int64_t at = b * a->dq_strides.batch + i0 * a->dq_strides.seq + h * a->dq_strides.head;
-            unpack_transposed(m.dq, t.nq, s->dim, m.factor, a->dq, at, a->dq_strides.seq);
+            unpack_transposed(m.dq, t.nq, s->dim, r->padded, m.factor, m.queries, a->dq, at,
+                              a->dq_strides.seq);
         }
     for (int64_t j = 0; j < s->k_len; j++) {
         int64_t dk_at = b * a->dk_strides.batch + j * a->dk_strides.seq + kv * a->dk_strides.head;
@@ -165,8 +168,9 @@ static void backward_task(void *context, int64_t task, int thread) {
 
 void KERNEL(attention_backward)(wefti_pool *pool, const wefti_attention_backward_args *a) {
     const wefti_attention_shape *s = &a->shape;
-    backward_run r = {
-        .a = a, .padded = blocks_of(s->dim, MR) * MR, .wide = blocks_of(s->dim, VL) * VL};
+    backward_run r = {.a = a,
+                      .padded = blocks_of(s->dim, PAD) * PAD,
+                      .wide = blocks_of(s->dim, max64(VL, PAD)) * max64(VL, PAD)};
     r.rows = blocks_of(s->k_len, BC) * BC;
     r.per_thread = attention_backward_bytes(s);
     wefti_pool_run(pool, s->batch * s->kv_heads, backward_task, &r);

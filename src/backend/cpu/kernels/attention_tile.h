@@ -10,6 +10,7 @@
 
 #include "backend/cpu/kernels/simd_math.h"
 #include "backend/cpu/kernels/simd_philox.h"
+#include "backend/cpu/kernels/simd_transpose.h"
 #include "backend/cpu/kernels/table.h"
 
 #if defined(__clang__)
@@ -22,7 +23,8 @@ enum {
     BR = ATTENTION_BR,
     BC = ATTENTION_BC,
     SUB = 16, /* keys treated alike in a tile that the causal diagonal crosses */
-    MR = 4,   /* rows of a micro-tile: SUB, BC and padded dims are multiples of it */
+    MR = 4,   /* rows of a micro-tile */
+    PAD = 8,  /* dims are padded to a multiple of it: whole micro-tiles and transposed blocks */
 #if defined(WEFTI_BUILD_AVX512)
     NV = 4 /* vectors of a micro-tile */
 #else
@@ -128,7 +130,8 @@ static void pack_rows(wefti_in x, int64_t at, int64_t stride, int64_t rows, int6
     }
 }
 
-/* Ask for rows that the next tile packs: they lie far apart, out of reach of the processor's own prefetching. */
+/* Ask for rows that the next tile packs: they lie far apart, out of reach of the processor's own
+ * prefetching. */
 INLINE void prefetch_rows(wefti_in x, int64_t at, int64_t stride, int64_t rows, int64_t dim) {
     int64_t size = x.dtype == WEFT_F32 ? 4 : 2;
     for (int64_t r = 0; r < rows; r++) {
@@ -137,30 +140,16 @@ INLINE void prefetch_rows(wefti_in x, int64_t at, int64_t stride, int64_t rows, 
     }
 }
 
-/* The same transposed: out[c][r], row length BR, zero for rows .. BR - 1 and for dim .. padded - 1.
- */
-static void pack_transposed(wefti_in x, int64_t at, int64_t stride, int64_t rows, int64_t dim,
-                            int64_t padded, float scale, float *out) {
-    for (int64_t c = 0; c < padded; c++) {
-        if (c >= dim)
-            memset(out + c * BR, 0, BR * sizeof *out);
-        else
-            for (int64_t r = rows; r < BR; r++) out[c * BR + r] = 0.0f;
-    }
-    for (int64_t c0 = 0; c0 < dim; c0 += 16)
-        for (int64_t r = 0; r < rows; r++)
-            for (int64_t c = c0; c < min64(dim, c0 + 16); c++)
-                out[c * BR + r] = load1(x, at + r * stride + c) * scale;
-}
-
-/* y[r][c] = x[c][r] scale[r], rows of x BR long. */
-static void unpack_transposed(const float *x, int64_t rows, int64_t dim, const float *scale,
-                              wefti_out y, int64_t at, int64_t stride) {
-    float row[256];
+/* y[r][c] = x[c][r] scale[r] for rows of x BR long and padded columns; `row_major` is scratch of BR
+ * padded floats. */
+static void unpack_transposed(const float *x, int64_t rows, int64_t dim, int64_t padded,
+                              const float *scale, float *row_major, wefti_out y, int64_t at,
+                              int64_t stride) {
+    transpose_f32(x, BR, padded, blocks_of(rows, 8) * 8, row_major, padded);
     for (int64_t r = 0; r < rows; r++) {
-        for (int64_t c = 0; c < dim; c++) row[c] = x[c * BR + r] * scale[r];
+        vf factor = vf_set1(scale[r]);
         FOR_VECTORS(c, n, dim) {
-            store(y, at + r * stride + c, load_f32(row + c, n), n);
+            store(y, at + r * stride + c, load_f32(row_major + r * padded + c, n) * factor, n);
         }
     }
 }

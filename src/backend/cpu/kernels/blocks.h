@@ -14,7 +14,7 @@ enum {
     NORM_ROW_BLOCK = 64,        /* rows summed into one partial gradient of gamma and beta */
     BATCH_NORM_ROW_BLOCK = 128, /* channels-last rows of one partial statistic */
     OPTIMIZER_BLOCK = 16384,    /* elements of a partial norm */
-    ATTENTION_BR = 64,          /* queries of a tile */
+    ATTENTION_BR = 128,         /* queries of a tile */
     ATTENTION_BC = 64,          /* keys of a tile */
     ATTENTION_DECODE = 3        /* up to so many queries are done one by one */
 };

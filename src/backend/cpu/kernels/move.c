@@ -1,6 +1,7 @@
 /* Moving and converting data: see kernels_data.h. Copies are seen as a box of rows: dimensions that
  * lie together in both arrays are merged first, so that the inner loop is as long as the data
  * allows. */
+#include "backend/cpu/kernels/simd_transpose.h"
 #include "backend/cpu/kernels/table.h"
 
 enum { PIECE = 16384, TILE = 32 };
@@ -113,29 +114,6 @@ void KERNEL(copy_strided)(wefti_pool *pool, const wefti_copy_strided_args *a) {
     copy_box(pool, &b);
 }
 
-#if defined(WEFTI_BUILD_AVX2) || defined(WEFTI_BUILD_AVX512)
-/* 8 x 8 words: y[j][i] = x[i][j]. */
-INLINE void transpose8(const char *x, int64_t xs, char *y, int64_t ys) {
-    __m256 r[8], t[8];
-    for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps((const float *)(const void *)(x + i * xs));
-    for (int i = 0; i < 8; i += 2) {
-        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-    }
-    for (int i = 0; i < 8; i += 4) {
-        r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-        r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
-        r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-        r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-    }
-    for (int i = 0; i < 4; i++) {
-        t[i] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x20);
-        t[i + 4] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x31);
-    }
-    for (int i = 0; i < 8; i++) _mm256_storeu_ps((float *)(void *)(y + i * ys), t[i]);
-}
-#endif
-
 #define TILE_LOOP(type)                                                                            \
     for (int64_t j = 0; j < cols; j++)                                                             \
         for (int64_t i = 0; i < rows; i++)                                                         \
@@ -145,14 +123,12 @@ INLINE void transpose8(const char *x, int64_t xs, char *y, int64_t ys) {
 /* y[j][i] = x[i][j] for a small tile; strides in bytes between rows, elements dense within. */
 static void transpose_tile(int element, const char *x, int64_t xs, char *y, int64_t ys,
                            int64_t rows, int64_t cols) {
-#if defined(WEFTI_BUILD_AVX2) || defined(WEFTI_BUILD_AVX512)
     if (element == 4 && rows == TILE && cols == TILE) {
         for (int64_t i = 0; i < TILE; i += 8)
             for (int64_t j = 0; j < TILE; j += 8)
                 transpose8(x + i * xs + j * 4, xs, y + j * ys + i * 4, ys);
         return;
     }
-#endif
     switch (element) {
     case 1:
         TILE_LOOP(uint8_t);
