@@ -7,11 +7,11 @@
 
 /* Block sizes, measured on processors with 2 MiB of second-level cache a core. */
 enum {
-    K_BLOCK = 512,      /* a panel of A (14 x 512 floats, 28 KiB) stays in the first-level cache */
-    M_BLOCK = 3072,     /* panels of A and B that all threads share: at most 6 MiB each */
-    N_BLOCK = 3072,     /*   at the largest k block */
-    M_TILE = 128,       /* rows of a task: 256 KiB of A in the second-level cache */
-    N_TILE = 512,       /* columns of a task */
+    K_BLOCK = 768,  /* panels stream from the second-level cache; most sums need one pass over C */
+    M_BLOCK = 2688, /* panels of A and B that all threads share: at most 8 MiB each */
+    N_BLOCK = 3072,
+    M_TILE = 84, /* a task: 250 KiB of A and 1.2 MiB of B in the second-level cache */
+    N_TILE = 384,
     PRIVATE_ROWS = 256, /* a task that packs for itself */
     PRIVATE_COLUMNS = 512,
 };
