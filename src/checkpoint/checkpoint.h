@@ -117,6 +117,8 @@ weft_status wefti_checkpoint_write(const char *dir, const wefti_checkpoint_meta 
 
 /* ---- the directory of a run ---- */
 
+enum { WEFTI_CHECKPOINT_LATEST = -1 }; /* in place of a step */
+
 /* One run per directory: makes `dir` if needed, takes DIR/.lock (flock, released with the process),
  * and removes what an interrupted run left behind. WEFT_E_ARG naming the process when another holds
  * it. */
@@ -131,6 +133,9 @@ weft_status wefti_checkpoint_list(const char *dir, int64_t **out_steps,
 /* Delete all but the `keep` >= 1 newest steps; never the newest good one or a newer one: it is
  * verified before an older one goes. Without a good one nothing is deleted. */
 weft_status wefti_checkpoint_prune(const char *dir, int64_t keep) WEFT_CHECKED;
+/* The same when step `good` is known to be good, having just been written and synced: nothing is
+ * read back. */
+weft_status wefti_checkpoint_prune_below(const char *dir, int64_t keep, int64_t good) WEFT_CHECKED;
 
 /* ---- reading ---- */
 
@@ -145,8 +150,6 @@ typedef struct wefti_checkpoint_entry {
     int64_t bytes;
     uint32_t crc32c;
 } wefti_checkpoint_entry;
-
-enum { WEFTI_CHECKPOINT_LATEST = -1 };
 
 /* Open a step and verify every checksum. `path` is a run's directory, or a step's own. With
  * WEFTI_CHECKPOINT_LATEST a damaged step is skipped for the one before it, and `out_note` (may be

@@ -215,7 +215,7 @@ weft_status wefti_checkpoint_verify(const char *step_path) {
 /* The step must be the one that its directory is named after: a step copied over another is not it.
  */
 static weft_status open_numbered(const char *dir, int64_t step, wefti_checkpoint **out) {
-    char *path;
+    char *path = NULL;
     WEFT_TRY(wefti_step_path(dir, WEFTI_STEP_COMMITTED, step, &path));
     wefti_checkpoint *c = NULL;
     weft_status status = open_step(path, &c);
@@ -313,22 +313,38 @@ weft_status wefti_checkpoint_list(const char *dir, int64_t **out_steps, int64_t 
     return WEFT_OK;
 }
 
-weft_status wefti_checkpoint_prune(const char *dir, int64_t keep) {
+/* The place in `steps` of the newest step whose every checksum is right; -1: none. */
+static weft_status find_newest_good(const char *dir, const int64_t *steps, int64_t count,
+                                    int64_t *out) {
+    for (int64_t i = count - 1; i >= 0; i--) {
+        wefti_checkpoint *c = NULL;
+        weft_status status = open_numbered(dir, steps[i], &c);
+        if (status >= 0) wefti_checkpoint_close(c);
+        if (status != WEFT_E_CORRUPT) {
+            *out = i;
+            return status;
+        }
+    }
+    *out = -1;
+    return WEFT_OK;
+}
+
+weft_status wefti_checkpoint_prune_below(const char *dir, int64_t keep, int64_t good) {
     WEFT_REQUIRE(keep >= 1, WEFT_E_ARG, "checkpoint.keep is %lld; at least one must be kept",
                  (long long)keep);
-    int64_t *steps = NULL, count = 0;
+    int64_t *steps = NULL, count = 0, newest_good = -1;
     WEFT_TRY(wefti_step_list(dir, WEFTI_STEP_COMMITTED, &steps, &count));
-    int64_t newest_good = count > keep ? count - 1 : -1; /* nothing to delete: nothing to verify */
     weft_status status = WEFT_OK;
-    for (; newest_good >= 0; newest_good--) {
-        wefti_checkpoint *c = NULL;
-        status = open_numbered(dir, steps[newest_good], &c);
-        if (status >= 0) wefti_checkpoint_close(c);
-        if (status != WEFT_E_CORRUPT) break;
-        status = WEFT_OK;
-    }
+    for (int64_t i = 0; i < count; i++)
+        if (steps[i] == good) newest_good = i;
+    if (newest_good < 0 && count > keep) /* nothing to delete: nothing to verify */
+        status = find_newest_good(dir, steps, count, &newest_good);
     for (int64_t i = 0; i < newest_good && i < count - keep && status >= 0; i++)
         status = wefti_step_remove(dir, steps[i]);
     wefti_free(steps);
     return status;
+}
+
+weft_status wefti_checkpoint_prune(const char *dir, int64_t keep) {
+    return wefti_checkpoint_prune_below(dir, keep, WEFTI_CHECKPOINT_LATEST);
 }

@@ -124,7 +124,7 @@ static int compare_items(const void *a, const void *b) {
 
 static weft_status write_file(const char *path, const char *header, int64_t header_bytes,
                               const wefti_safetensors_item *items, int64_t count) {
-    wefti_writer *w;
+    wefti_writer *w = NULL;
     WEFT_TRY(wefti_writer_open(path, &w));
     weft_status status = wefti_writer_write(w, header, (size_t)header_bytes);
     for (int64_t i = 0; i < count && status >= 0; i++)

@@ -85,7 +85,7 @@ static weft_status move(const char *dir, int64_t step, wefti_step_kind from, wef
 }
 
 static weft_status remove_kind(const char *dir, int64_t step, wefti_step_kind kind) {
-    char *path;
+    char *path = NULL;
     WEFT_TRY(wefti_step_path(dir, kind, step, &path));
     weft_status status = wefti_remove_tree(path);
     wefti_free(path);
@@ -102,7 +102,7 @@ weft_status wefti_step_commit(const char *dir, int64_t step) {
 
 weft_status wefti_step_abandon(const char *dir, int64_t step) {
     WEFT_TRY(remove_kind(dir, step, WEFTI_STEP_TEMPORARY));
-    char *committed;
+    char *committed = NULL;
     WEFT_TRY(wefti_step_path(dir, WEFTI_STEP_COMMITTED, step, &committed));
     bool replaced = wefti_exists(committed);
     wefti_free(committed);

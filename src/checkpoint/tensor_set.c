@@ -114,7 +114,7 @@ weft_status wefti_tensor_index_parse(const char *text, int64_t bytes, wefti_tens
                                      int64_t *out_count) {
     static const wefti_json_limits limits = {
         .depth = 8, .members = WEFTI_SAFETENSORS_TENSORS, .array_items = 1000};
-    wefti_arena *arena;
+    wefti_arena *arena = NULL;
     WEFT_TRY(wefti_arena_create(&arena));
     const wefti_json *root = NULL, *map = NULL;
     weft_status status = wefti_json_parse(arena, text, bytes, &limits, &root);
@@ -192,7 +192,7 @@ static weft_status open_single(wefti_tensor_set *set, const char *path, const ch
 
 static weft_status add_indexed(wefti_tensor_set *set, const char *dir,
                                const wefti_tensor_index *pair) {
-    char *path;
+    char *path = NULL;
     WEFT_TRY(join(dir, pair->file, &path));
     int64_t index = 0;
     weft_status status = add_file(set, path, pair->file, &index);
@@ -226,7 +226,7 @@ static weft_status open_index(wefti_tensor_set *set, const char *dir, const char
 }
 
 static weft_status open_dir(wefti_tensor_set *set, const char *dir) {
-    char *path;
+    char *path = NULL;
     WEFT_TRY(join(dir, "model.safetensors", &path));
     weft_status status = open_single(set, path, "model.safetensors");
     wefti_free(path);

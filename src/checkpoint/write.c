@@ -1,9 +1,9 @@
 /* Writing a step while training goes on. See checkpoint.h.
  *
- * The thread first captures every tensor: checksum and write(), which copies the bytes into the
- * page cache. Only that must happen before the tensor's next update. Waiting for the disk, the
- * manifest and the rename come after, when nobody waits. Blocks of 256 KiB stay in the core's own
- * cache between the two passes over them. */
+ * The thread first captures every tensor: checksum and copy into the buffer of its file, which goes
+ * to the disk as it fills. Only that must happen before the tensor's next update. Waiting for the
+ * disk, the manifest and the rename come after, when nobody waits. Blocks of 256 KiB stay in the
+ * core's own cache between the two passes. */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -14,6 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/bulk.h"
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/io.h"
@@ -27,7 +28,7 @@ enum { BLOCK_BYTES = 256 * 1024, MESSAGE_BYTES = 2048 };
 struct wefti_checkpoint_job {
     char *dir, *temporary; /* DIR and DIR/.tmp-step-N */
     wefti_write_plan plan;
-    wefti_writer **writers; /* one per shard while it is open */
+    wefti_bulk **shards; /* while they are open */
     int64_t keep;
     int nice;
     pthread_t thread;
@@ -58,12 +59,13 @@ static weft_status open_shard(wefti_checkpoint_job *job, int64_t s) {
     wefti_manifest_file *file = &plan->manifest.files[s];
     int64_t begin = plan->shard_begin[s], end = plan->shard_begin[s + 1];
     char *header = NULL, *path = NULL;
-    int64_t bytes = 0;
+    int64_t bytes = 0, total = 0;
+    for (int64_t i = begin; i < end; i++) total += weft_desc_bytes(&plan->items[i].desc);
     WEFT_TRY(
         wefti_safetensors_header(plan->items + begin, end - begin, &framework, 1, &header, &bytes));
     weft_status status = job_path(job, file->name, &path);
-    if (status >= 0) status = wefti_writer_open(path, &job->writers[s]);
-    if (status >= 0) status = wefti_writer_write(job->writers[s], header, (size_t)bytes);
+    if (status >= 0) status = wefti_bulk_open(path, bytes + total, &job->shards[s]);
+    if (status >= 0) status = wefti_bulk_write(job->shards[s], header, (size_t)bytes);
     if (status >= 0) {
         file->bytes = file->checked_bytes = bytes;
         file->crc32c = wefti_crc32c(0, header, (size_t)bytes);
@@ -81,7 +83,7 @@ static weft_status capture(wefti_checkpoint_job *job, int64_t k) {
         WEFT_REQUIRE(!atomic_load(&job->cancelled), WEFT_E_STOPPED, "the checkpoint was given up");
         size_t part = (size_t)(bytes - at < BLOCK_BYTES ? bytes - at : BLOCK_BYTES);
         tensor->crc32c = wefti_crc32c(tensor->crc32c, data + at, part);
-        WEFT_TRY(wefti_writer_write(job->writers[tensor->file], data + at, part));
+        WEFT_TRY(wefti_bulk_write(job->shards[tensor->file], data + at, part));
     }
     job->plan.manifest.files[tensor->file].bytes += bytes;
     pthread_mutex_lock(&job->mutex);
@@ -100,7 +102,7 @@ static void release(wefti_checkpoint_job *job) {
 
 static weft_status write_text(wefti_checkpoint_job *job, const char *name, const char *text,
                               int64_t bytes) {
-    char *path;
+    char *path = NULL;
     WEFT_TRY(job_path(job, name, &path));
     weft_status status = wefti_file_write(path, text, (size_t)bytes);
     wefti_free(path);
@@ -132,9 +134,9 @@ static weft_status write_step(wefti_checkpoint_job *job) {
     for (int64_t k = 0; k < job->plan.manifest.tensor_count; k++) WEFT_TRY(capture(job, k));
     release(job);
     for (int64_t s = 0; s < job->plan.shard_count; s++) {
-        wefti_writer *w = job->writers[s];
-        job->writers[s] = NULL; /* gone whether the commit succeeds or not */
-        WEFT_TRY(wefti_writer_commit(w));
+        wefti_bulk *shard = job->shards[s];
+        job->shards[s] = NULL; /* gone whether the commit succeeds or not */
+        WEFT_TRY(wefti_bulk_commit(shard));
     }
     WEFT_TRY(write_texts(job));
     WEFT_TRY(wefti_dir_sync(job->temporary));
@@ -153,7 +155,8 @@ static weft_status tidy(wefti_checkpoint_job *job) {
     wefti_free(path);
     wefti_free(line);
     if (status < 0) return status;
-    return job->keep ? wefti_checkpoint_prune(job->dir, job->keep) : WEFT_OK;
+    if (!job->keep) return WEFT_OK;
+    return wefti_checkpoint_prune_below(job->dir, job->keep, job->plan.manifest.meta.step);
 }
 
 static void lower_priority(int nice) {
@@ -174,7 +177,7 @@ static void *thread_main(void *argument) {
     if (status < 0) {
         (void)snprintf(message, sizeof message, "%s", weft_error_message());
         release(job);
-        for (int64_t s = 0; s < job->plan.shard_count; s++) wefti_writer_abort(job->writers[s]);
+        for (int64_t s = 0; s < job->plan.shard_count; s++) wefti_bulk_abort(job->shards[s]);
         if (wefti_step_abandon(job->dir, job->plan.manifest.meta.step) < 0)
             wefti_error_clear(); /* what cannot be removed now is removed at the next start */
     } else if (tidy(job) < 0) {
@@ -197,7 +200,7 @@ static void job_destroy(wefti_checkpoint_job *job) {
     pthread_mutex_destroy(&job->mutex);
     pthread_cond_destroy(&job->progress);
     wefti_write_plan_destroy(&job->plan);
-    wefti_free(job->writers);
+    wefti_free(job->shards);
     wefti_free(job->captured);
     wefti_free(job->dir);
     wefti_free(job->temporary);
@@ -212,7 +215,7 @@ static weft_status job_prepare(wefti_checkpoint_job *job, const char *dir,
     WEFT_TRY(wefti_write_plan_create(meta, tensors, count, options, &job->plan));
     job->keep = options ? options->keep : 0;
     job->nice = options ? options->nice : 0;
-    WEFT_NEW_ARRAY(job->writers, wefti_writer *, job->plan.shard_count);
+    WEFT_NEW_ARRAY(job->shards, wefti_bulk *, job->plan.shard_count);
     WEFT_NEW_ARRAY(job->captured, atomic_bool, count);
     job->dir = wefti_strdup(dir);
     WEFT_REQUIRE(job->dir, WEFT_E_NOMEM, "no memory for the name of a directory");
@@ -233,7 +236,7 @@ weft_status wefti_checkpoint_begin(const char *dir, const wefti_checkpoint_meta 
                                    const wefti_checkpoint_tensor *tensors, int64_t count,
                                    const wefti_checkpoint_options *options,
                                    wefti_checkpoint_job **out) {
-    wefti_checkpoint_job *job;
+    wefti_checkpoint_job *job = NULL;
     WEFT_NEW(job, wefti_checkpoint_job);
     pthread_mutex_init(&job->mutex, NULL);
     pthread_cond_init(&job->progress, NULL);
@@ -307,7 +310,7 @@ void wefti_checkpoint_cancel(wefti_checkpoint_job *job) {
 weft_status wefti_checkpoint_write(const char *dir, const wefti_checkpoint_meta *meta,
                                    const wefti_checkpoint_tensor *tensors, int64_t count,
                                    const wefti_checkpoint_options *options, char **out_note) {
-    wefti_checkpoint_job *job;
+    wefti_checkpoint_job *job = NULL;
     WEFT_TRY(wefti_checkpoint_begin(dir, meta, tensors, count, options, &job));
     return wefti_checkpoint_finish(job, out_note);
 }

@@ -1,0 +1,125 @@
+/* Large files: every length around the buffer's size, in pieces of any size; failing calls leave
+ * nothing. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/bulk.h"
+#include "base/fault.h"
+#include "base/io.h"
+#include "base/philox.h"
+
+enum { MOST = (3 << 20) + 5000, SEED = 9 };
+
+static unsigned char data[MOST];
+static char dirs[2][256]; /* one on a disk, where O_DIRECT works, one in memory, where it may not */
+
+static int begin(void **state) {
+    (void)state;
+    const char *base = getenv("TMPDIR");
+    snprintf(dirs[0], sizeof dirs[0], "%s/weft-bulk-XXXXXX", base ? base : "/tmp");
+    snprintf(dirs[1], sizeof dirs[1], "%s/weft-bulk-XXXXXX",
+             access("/dev/shm", W_OK) ? (base ? base : "/tmp") : "/dev/shm");
+    for (int i = 0; i < MOST; i++) data[i] = (unsigned char)wefti_philox_u32(SEED, 0, (uint64_t)i);
+    return !mkdtemp(dirs[0]) || !mkdtemp(dirs[1]);
+}
+
+static int end(void **state) {
+    (void)state;
+    wefti_fault_arm(WEFTI_FAULT_IO, -1, false, 0);
+    wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
+    return wefti_remove_tree(dirs[0]) < 0 || wefti_remove_tree(dirs[1]) < 0;
+}
+
+/* Write data[0..bytes) in random pieces. */
+static weft_status write_file(const char *path, int64_t bytes, uint64_t round) {
+    wefti_bulk *file = NULL;
+    WEFT_TRY(wefti_bulk_open(path, bytes, &file));
+    int64_t at = 0;
+    for (uint64_t i = 0; at < bytes; i++) {
+        int64_t part = wefti_philox_u32(SEED, round, i) % (round % 2 ? 2000000 : 5000);
+        if (part > bytes - at) part = bytes - at;
+        weft_status status = wefti_bulk_write(file, data + at, (size_t)part);
+        if (status < 0) {
+            wefti_bulk_abort(file);
+            return status;
+        }
+        at += part;
+    }
+    return wefti_bulk_commit(file);
+}
+
+static void lengths(void **state) {
+    (void)state;
+    const int64_t sizes[] = {
+        0,       1,   4095, 4096, 4097, (1 << 20) - 1, 1 << 20, (1 << 20) + 8, (1 << 20) + 4096,
+        2 << 20, MOST};
+    for (uint64_t round = 0; round < 2 * sizeof sizes / sizeof *sizes; round++) {
+        int64_t bytes = sizes[round / 2];
+        char path[300];
+        snprintf(path, sizeof path, "%s/f", dirs[round % 2]);
+        if (write_file(path, bytes, round) < 0) fail_msg("%s", weft_error_message());
+        wefti_file_map map;
+        assert_int_equal(wefti_file_map_open(path, &map), WEFT_OK);
+        assert_int_equal(map.bytes, bytes);
+        assert_memory_equal(map.data, data, (size_t)bytes);
+        wefti_file_map_close(&map);
+        assert_int_equal(remove(path), 0);
+    }
+}
+
+static void promises(void **state) {
+    (void)state;
+    char path[300];
+    snprintf(path, sizeof path, "%s/f", dirs[0]);
+    wefti_bulk *file = NULL;
+    assert_int_equal(wefti_bulk_open(path, 10, &file), WEFT_OK);
+    assert_int_equal(wefti_bulk_write(file, data, 11), WEFT_E_BUG);
+    assert_int_equal(wefti_bulk_write(file, data, 9), WEFT_OK);
+    assert_int_equal(wefti_bulk_commit(file), WEFT_E_BUG); /* one byte short */
+    assert_false(wefti_exists(path));
+    assert_int_equal(wefti_bulk_open(path, 10, &file), WEFT_OK);
+    wefti_bulk *second = NULL;
+    assert_int_equal(wefti_bulk_open(path, 10, &second), WEFT_E_IO); /* it exists, and stays */
+    assert_true(wefti_exists(path));
+    wefti_bulk_abort(file);
+    assert_false(wefti_exists(path));
+    wefti_bulk_abort(NULL);
+    assert_int_equal(wefti_bulk_open(path, INT64_MAX, &file), WEFT_E_IO); /* no disk has room */
+    assert_non_null(strstr(weft_error_message(), "cannot reserve"));
+    assert_false(wefti_exists(path));
+}
+
+static void failures(void **state) {
+    (void)state;
+    const struct {
+        wefti_fault_kind kind;
+        int error_number;
+    } faults[] = {{WEFTI_FAULT_IO, EIO}, {WEFTI_FAULT_IO, ENOSPC}, {WEFTI_FAULT_ALLOC, 0}};
+    char path[300];
+    snprintf(path, sizeof path, "%s/f", dirs[0]);
+    for (int i = 0; i < 3; i++) {
+        for (int64_t nth = 0;; nth++) {
+            wefti_fault_arm(faults[i].kind, nth, false, faults[i].error_number);
+            weft_status status = write_file(path, MOST, 1);
+            wefti_fault_arm(faults[i].kind, -1, false, 0);
+            assert_int_equal(wefti_exists(path), status >= 0);
+            if (status >= 0) break;
+            assert_int_equal(status, i == 2 ? WEFT_E_NOMEM : WEFT_E_IO);
+        }
+        assert_int_equal(remove(path), 0);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(lengths), cmocka_unit_test(promises),
+                                       cmocka_unit_test(failures)};
+    return cmocka_run_group_tests(tests, begin, end);
+}
