@@ -8,9 +8,9 @@ tools/check_floors >/dev/null
 plant() { # file, include line, text that the report must contain ("" for: must pass)
     rm -rf "$work/t"
     mkdir -p "$work/t/docs" "$work/t/include/weft" "$work/t/src/base" "$work/t/src/graph" "$work/t/src/comm" \
-        "$work/t/src/backend/cpu" "$work/t/src/backend/cuda" "$work/t/src/exec" "$work/t/src/cli"
+        "$work/t/src/backend/cpu/inner" "$work/t/src/backend/cuda" "$work/t/src/exec" "$work/t/src/cli"
     cp docs/architecture.md "$work/t/docs/"
-    for header in src/base/a.h src/graph/a.h src/comm/a.h src/backend/a.h src/backend/cpu/a.h src/backend/cuda/a.h \
+    for header in src/base/a.h src/graph/a.h src/comm/a.h src/backend/a.h src/backend/cpu/a.h src/backend/cpu/inner/a.h src/backend/cuda/a.h \
         src/exec/a.h src/cli/a.h include/weft/a.h; do
         echo "/* empty */" >"$work/t/$header"
     done
@@ -28,6 +28,8 @@ plant() { # file, include line, text that the report must contain ("" for: must 
 plant src/graph/x.c '#include "base/a.h"' ''
 plant src/graph/x.c '#include "weft/a.h"' ''
 plant src/backend/cpu/x.c '#include "backend/a.h"' ''
+plant src/backend/cpu/x.c '#include "backend/cpu/inner/a.h"' ''
+plant src/backend/cuda/x.c '#include "backend/cpu/inner/a.h"' 'private to src/backend/cpu/inner'
 plant src/x.c '#include "backend/cpu/a.h"' ''
 plant src/backend/cpu/x.c '#include <oneapi/dnnl/dnnl.h>' ''
 plant src/graph/x.c '#include "exec/a.h"' 'goes up'
