@@ -1,14 +1,53 @@
 /* Max and average pooling: see kernels_data.h. Forward: a task is a plane. Backward gathers: each
- * input row adds up the windows that cover it, in order, so that nothing is written twice. */
+ * input row adds up the windows that cover it, in order, so that nothing is rounded twice; f32
+ * maxima are scattered. */
 #include "backend/cpu/kernels/table.h"
 
 enum { ROW_CHUNK = 512 };
+
+/* One row of outputs of an f32 plane, VL at a time. */
+static void max_row(const wefti_pool2d_args *a, const float *x, int64_t oh, int64_t at) {
+    const vi none = vi_set1(-1), stride = vi_set1((int32_t)a->stride_w);
+    for (int64_t ow = 0; ow < a->out_width; ow += VL) {
+        int64_t n = min64(VL, a->out_width - ow);
+        vf best = vf_set1(-INFINITY);
+        vi winner = none;
+        for (int64_t kh = 0; kh < a->kernel_h; kh++) {
+            int64_t h = oh * a->stride_h - a->pad_h + kh * a->dilation_h;
+            if (h < 0 || h >= a->height) continue;
+            for (int64_t kw = 0; kw < a->kernel_w; kw++) {
+                int64_t first = ow * a->stride_w - a->pad_w + kw * a->dilation_w;
+                vi w = vi_set1((int32_t)first) + vi_iota() * stride;
+                vm inside = vm_and(vi_ge(w, vi_set1(0)), vi_ge(vi_set1((int32_t)a->width - 1), w));
+                inside = vm_and(inside, vm_first(n));
+                vf v = vf_gather(x + h * a->width, w, inside, best);
+                /* Greater, the first NaN, or the first at all. */
+                vm take = vm_or(vm_lt(best, v), vi_eq(winner, none));
+                take = vm_or(take, vm_and(vm_ne(v, v), vm_eq(best, best)));
+                take = vm_and(take, inside);
+                best = vf_select(take, v, best);
+                winner = vi_select(take, w + vi_set1((int32_t)(h * a->width)), winner);
+            }
+        }
+        store(a->y, at + ow, best, n);
+        if (a->indices) {
+            int32_t lanes[VL];
+            vi_store(lanes, winner);
+            for (int64_t k = 0; k < n; k++) a->indices[at + ow + k] = lanes[k];
+        }
+    }
+}
 
 static void max_plane(void *context, int64_t plane, int thread) {
     (void)thread;
     const wefti_pool2d_args *a = context;
     wefti_in x = in_at(a->x, plane * a->height * a->width);
     int64_t at = plane * a->out_height * a->out_width;
+    if (a->x.dtype == WEFT_F32) {
+        for (int64_t oh = 0; oh < a->out_height; oh++, at += a->out_width)
+            max_row(a, x.data, oh, at);
+        return;
+    }
     for (int64_t oh = 0; oh < a->out_height; oh++)
         for (int64_t ow = 0; ow < a->out_width; ow++, at++) {
             float best = -INFINITY;
@@ -108,6 +147,15 @@ static void backward_plane(void *context, int64_t plane, int thread) {
     (void)thread;
     const backward_run *run = context;
     const wefti_pool2d_args *a = run->a;
+    if (run->max &&
+        a->dx.dtype == WEFT_F32) { /* the plane is this task's own: add where the winners were */
+        float *dx = (float *)a->dx.data + plane * a->height * a->width;
+        memset(dx, 0, (size_t)(a->height * a->width) * sizeof *dx);
+        int64_t outputs = a->out_height * a->out_width, at = plane * outputs;
+        for (int64_t k = at; k < at + outputs; k++)
+            if (a->indices[k] >= 0) dx[a->indices[k]] += load1(a->dy, k);
+        return;
+    }
     float row[ROW_CHUNK];
     for (int64_t h = 0; h < a->height; h++)
         for (int64_t first = 0; first < a->width; first += ROW_CHUNK) {

@@ -122,6 +122,17 @@ INLINE vm vm_ne(vf a, vf b) { /* true when unordered */
 INLINE vm vm_unordered(vf a, vf b) {
     return _mm256_cmp_ps(a, b, _CMP_UNORD_Q);
 }
+INLINE vm vi_eq(vi a, vi b) {
+    return _mm256_castsi256_ps(_mm256_cmpeq_epi32((__m256i)a, (__m256i)b));
+}
+INLINE vm vi_ge(vi a, vi b) { /* signed */
+    __m256i less = _mm256_cmpgt_epi32((__m256i)b, (__m256i)a);
+    return _mm256_castsi256_ps(_mm256_xor_si256(less, _mm256_set1_epi32(-1)));
+}
+/* p[index] where m, else `other`; memory is read where m only. */
+INLINE vf vf_gather(const float *p, vi index, vm m, vf other) {
+    return _mm256_mask_i32gather_ps(other, p, (__m256i)index, m, 4);
+}
 INLINE vm vm_and(vm a, vm b) {
     return _mm256_and_ps(a, b);
 }

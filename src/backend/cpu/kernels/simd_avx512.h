@@ -114,6 +114,16 @@ INLINE vm vm_ne(vf a, vf b) { /* true when unordered */
 INLINE vm vm_unordered(vf a, vf b) {
     return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q);
 }
+INLINE vm vi_eq(vi a, vi b) {
+    return _mm512_cmpeq_epi32_mask((__m512i)a, (__m512i)b);
+}
+INLINE vm vi_ge(vi a, vi b) { /* signed */
+    return _mm512_cmpge_epi32_mask((__m512i)a, (__m512i)b);
+}
+/* p[index] where m, else `other`; memory is read where m only. */
+INLINE vf vf_gather(const float *p, vi index, vm m, vf other) {
+    return _mm512_mask_i32gather_ps(other, m, (__m512i)index, p, 4);
+}
 INLINE vm vm_and(vm a, vm b) {
     return (vm)(a & b);
 }

@@ -111,6 +111,18 @@ INLINE vm vm_ne(vf a, vf b) { /* true when unordered */
 INLINE vm vm_unordered(vf a, vf b) {
     return (a != a) | (b != b);
 }
+INLINE vm vi_eq(vi a, vi b) {
+    return a == b;
+}
+INLINE vm vi_ge(vi a, vi b) { /* signed */
+    return (vm)a >= (vm)b;
+}
+/* p[index] where m, else `other`; memory is read where m only. */
+INLINE vf vf_gather(const float *p, vi index, vm m, vf other) {
+    for (int i = 0; i < VL; i++)
+        if (m[i]) other[i] = p[(int32_t)index[i]];
+    return other;
+}
 INLINE vm vm_and(vm a, vm b) {
     return a & b;
 }
