@@ -42,8 +42,13 @@ static inline float wefti_philox_uniform(uint64_t seed, uint64_t stream, uint64_
     return (float)(wefti_philox_u32(seed, stream, position) >> 8) * (1.0f / 16777216.0f);
 }
 
-/* Standard normal by Box-Muller: elements 2j and 2j+1 share words 2j and 2j+1. */
+/* Standard normal by Box-Muller in f32 with fixed polynomials: elements 2j and 2j+1 share words 2j
+ * and 2j+1. The same bits on every processor. */
 float wefti_philox_normal(uint64_t seed, uint64_t stream, uint64_t position);
+/* out[i] = scale * wefti_philox_normal(seed, stream, first + i), many at a time; first is a
+ * multiple of 64. */
+void wefti_philox_normals(uint64_t seed, uint64_t stream, uint64_t first, int64_t count,
+                          float scale, float *out);
 
 /* A bijection of [0, n): element `position` of the permutation named by (seed, stream). Feistel
  * network with cycle walking, Philox as round function; needs no table. Source: Black & Rogaway,

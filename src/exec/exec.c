@@ -250,6 +250,11 @@ static void fill_block(void *context, int64_t task, int thread) {
     int64_t begin = task * FILL_BLOCK,
             end = begin + FILL_BLOCK < f->elems ? begin + FILL_BLOCK : f->elems;
     double scale = f->tensor.init.scale;
+    if (f->tensor.init.kind == WEFT_INIT_NORMAL && f->tensor.desc.dtype == WEFT_F32) {
+        wefti_philox_normals(f->seed, f->stream, (uint64_t)begin, end - begin, (float)scale,
+                             (float *)(void *)f->to + begin);
+        return;
+    }
     for (int64_t i = begin; i < end; i++) {
         double v = 0;
         switch (f->tensor.init.kind) {
@@ -259,7 +264,7 @@ static void fill_block(void *context, int64_t task, int thread) {
             v = scale;
             break;
         case WEFT_INIT_NORMAL:
-            v = scale * (double)wefti_philox_normal(f->seed, f->stream, (uint64_t)i);
+            v = (double)((float)scale * wefti_philox_normal(f->seed, f->stream, (uint64_t)i));
             break;
         case WEFT_INIT_UNIFORM:
             v = scale * (2.0 * (double)wefti_philox_uniform(f->seed, f->stream, (uint64_t)i) - 1.0);

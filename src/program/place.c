@@ -62,7 +62,7 @@ weft_status wefti_place(wefti_lifetime *buffers, int64_t count, int64_t *out_byt
             placed[at] = placed[at - 1];
         placed[at] = order[k].index;
         used++;
-        if (offset + size > total) total = offset + size;
+        if (offset + b->bytes > total) total = offset + b->bytes;
     }
     wefti_free(placed);
     wefti_free(order);
