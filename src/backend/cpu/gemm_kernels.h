@@ -94,7 +94,7 @@ INLINE void pack_group_transposed(weft_dtype dtype, const void *source, int64_t 
         }
         transpose(rows);
         float *out = panel + p * panel_stride;
-        if (count == VL && (width == VL || p + VL < k)) {
+        if (count == VL && (width == VL || (panel_stride == width && p + VL < k))) {
             /* Whole vectors: what goes beyond `width` is overwritten by the line after it. */
             UNROLL for (int i = 0; i < VL; i++) vstore(out + i * panel_stride, rows[i]);
         } else {
