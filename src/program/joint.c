@@ -3,15 +3,59 @@
  * The cell that makes the loss is the last forward and the first backward call; joined, nothing
  * needs saving and fusion can see across (a product, its cross-entropy and their gradients without
  * the logits ever being whole). */
+#include <string.h>
+
 #include "program/build.h"
 
+static bool same_attrs(const weft_node *a, const weft_node *b) {
+    for (int i = 0; a->op->attrs && a->op->attrs[i].name; i++) {
+        const wefti_attr *x = &a->attrs[i], *y = &b->attrs[i];
+        if (x->i != y->i || memcmp(&x->f, &y->f, sizeof x->f) || x->ints.count != y->ints.count ||
+            memcmp(x->ints.v, y->ints.v, (size_t)x->ints.count * sizeof x->ints.v[0]))
+            return false;
+    }
+    return true;
+}
+
+/* `made` is the node whose `apply` op n is, over the same operands and its own statistics: n's
+ * result is made's output 0 (op.h, apply). */
+static bool is_apply_of(const weft_node *made, const weft_node *n, const int32_t *in) {
+    if (made->op->apply != n->op) return false;
+    int operands = made->op->max_inputs;
+    if (n->inputs != operands + made->outputs - 1) return false;
+    for (int i = 0; i < operands; i++)
+        if (in[i] != (i < made->inputs ? made->in[i] : -1)) return false;
+    for (int o = 1; o < made->outputs; o++)
+        if (in[operands + o - 1] != made->out[o]) return false;
+    return true;
+}
+
+/* What the backward pass recomputes is there already: a node of `to` that makes the same, or NULL.
+ */
+static const weft_node *find_made(const weft_body *to, const weft_node *n, const int32_t *in) {
+    for (int64_t k = 0; k < to->node_count; k++) {
+        const weft_node *made = &to->nodes[k];
+        if (is_apply_of(made, n, in)) return made;
+        if (made->op != n->op || made->callee != n->callee || made->inputs != n->inputs ||
+            memcmp(made->in, in, (size_t)n->inputs * sizeof *in) || !same_attrs(made, n))
+            continue;
+        if (!(n->op->flags & WEFTI_OP_RANDOM) || made->stream == n->stream) return made;
+    }
+    return NULL;
+}
+
 /* Copy a body's nodes to the end of `to`; map[v] is the index in `to` of value v, set for inputs
- * already. */
-static weft_status append_nodes(weft_body *to, const weft_body *from, int32_t *map) {
+ * already. With `reuse`, nodes that `to` has already are not made again. */
+static weft_status append_nodes(weft_body *to, const weft_body *from, int32_t *map, bool reuse) {
     for (int64_t k = 0; k < from->node_count; k++) {
         const weft_node *n = &from->nodes[k];
         int32_t in[WEFTI_MAX_IN], node;
         for (int i = 0; i < n->inputs; i++) in[i] = n->in[i] < 0 ? -1 : map[n->in[i]];
+        const weft_node *made = reuse ? find_made(to, n, in) : NULL;
+        if (made) {
+            for (int o = 0; o < n->outputs; o++) map[n->out[o]] = made->out[o];
+            continue;
+        }
         WEFT_TRY(wefti_body_add(to, n->op, n->callee, n->inputs, in, n->attrs, n->scope, &node));
         to->nodes[node].stream = n->stream;
         for (int o = 0; o < n->outputs; o++) map[n->out[o]] = to->nodes[node].out[o];
@@ -26,7 +70,7 @@ static weft_status join(weft_body *to, const wefti_cell_grad *grad, const bool *
         const wefti_value_info *v = &forward->values[forward->in[i]];
         WEFT_TRY(wefti_body_input(to, v->desc, v->kind, v->name, &map[forward->in[i]]));
     }
-    WEFT_TRY(append_nodes(to, forward, map));
+    WEFT_TRY(append_nodes(to, forward, map, false));
     int32_t seed[64];
     WEFT_REQUIRE(cell->out_count <= 64, WEFT_E_NO_IMPL, "more than 64 results");
     for (int64_t o = 0; o < cell->out_count; o++) {
@@ -52,7 +96,7 @@ static weft_status join(weft_body *to, const wefti_cell_grad *grad, const bool *
             break;
         }
     }
-    WEFT_TRY(append_nodes(to, backward, map_back));
+    WEFT_TRY(append_nodes(to, backward, map_back, true));
     for (int64_t o = 0; o < backward->out_count; o++)
         WEFT_TRY(wefti_body_output(to, map_back[backward->out[o]]));
     return WEFT_OK;
