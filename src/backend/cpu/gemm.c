@@ -12,9 +12,11 @@ enum {
     N_BLOCK = 3072,
     M_TILE = 84, /* a task: 250 KiB of A and 1.2 MiB of B in the second-level cache */
     N_TILE = 384,
+    SPLIT_BLOCK = 1024, /* rows and columns where partial sums wait in the workspace: 4 MiB */
     PRIVATE_ROWS = 256, /* a task that packs for itself */
     PRIVATE_COLUMNS = 512,
 };
+static const int64_t SHARED_BYTES = 24 << 20, PRIVATE_BYTES = 2 << 20; /* of panels */
 static const double PRIVATE_WORK = 2e6; /* products: about 20 microseconds */
 static const double PRIVATE_BATCHED_WORK =
     1e8; /* with this and more one product feeds all threads */
@@ -132,13 +134,19 @@ weft_status wefti_gemm_prepare(const wefti_gemm_spec *spec, wefti_isa isa, wefti
     bool shared = gemm.path == GEMM_SHARED;
     gemm.plain_sum = is_plain_sum(spec);
     gemm.k_block = even_part(spec->k, K_BLOCK, 16);
-    gemm.m_block = even_part(spec->m, shared ? M_BLOCK : PRIVATE_ROWS, kernels->rows);
-    gemm.n_block = even_part(spec->n, shared ? N_BLOCK : PRIVATE_COLUMNS, kernels->columns);
-    gemm.m_tile = shared ? even_part(gemm.m_block, M_TILE, kernels->rows) : gemm.m_block;
-    gemm.n_tile = shared ? even_part(gemm.n_block, N_TILE, kernels->columns) : gemm.n_block;
     /* Sums between k blocks may wait in C, unless C is too coarse, scattered, or still needed. */
     gemm.split_sums = spec->k > gemm.k_block && !gemm.plain_sum &&
                       (spec->c.dtype != WEFT_F32 || spec->c.column_stride != 1 || spec->accumulate);
+    int64_t m_most = !shared ? PRIVATE_ROWS : gemm.split_sums ? SPLIT_BLOCK : M_BLOCK;
+    int64_t n_most = !shared ? PRIVATE_COLUMNS : gemm.split_sums ? SPLIT_BLOCK : N_BLOCK;
+    gemm.m_block = even_part(spec->m, m_most, kernels->rows);
+    gemm.n_block = even_part(spec->n, n_most, kernels->columns);
+    gemm.m_tile = shared ? even_part(gemm.m_block, M_TILE, kernels->rows) : gemm.m_block;
+    gemm.n_tile = shared ? even_part(gemm.n_block, N_TILE, kernels->columns) : gemm.n_block;
+    /* As many blocks of k as fit the budget are packed at once. */
+    int64_t block_bytes = (gemm.m_block + gemm.n_block) * gemm.k_block * 4;
+    int64_t spans = (shared ? SHARED_BYTES : PRIVATE_BYTES) / block_bytes;
+    gemm.k_span = smaller(gemm.k_block * (spans < 1 ? 1 : spans), round_up(spec->k, 16));
     if (gemm.path == GEMM_SKINNY) {
         gemm.n_tile = smaller(round_up(ceil_div(spec->n, 64), 64), GEMM_SKINNY_COLUMNS);
         if (gemm.n_tile < 128) gemm.n_tile = 128;

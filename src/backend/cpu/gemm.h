@@ -74,6 +74,7 @@ typedef struct wefti_gemm {
     const struct wefti_gemm_kernels *kernels;
     int path;        /* which algorithm: enum gemm_path in gemm_internal.h */
     int64_t k_block; /* KC: the same for all blocks of k but the last */
+    int64_t k_span;  /* of k, packed at once: some blocks */
     int64_t m_block; /* rows of A packed together for all threads */
     int64_t n_block; /* columns of B packed together for all threads */
     int64_t m_tile;  /* C tile of a task */

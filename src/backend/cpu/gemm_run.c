@@ -1,10 +1,11 @@
 /* Running a prepared matrix product in f32: packing, tiles and their tasks. See gemm.h for the
  * sources.
  *
- * Large products: for each block of columns, of rows and of k, all threads pack panels of A and B
- * into the shared workspace, then compute tiles of C from them. Small and batched products: each
- * task packs for itself. Few rows: B is read in place. How C is cut into tiles has no influence on
- * any sum: each element is the sum over ascending blocks of k, whose size is fixed. */
+ * Large products: for each block of columns, of rows and each span of k, all threads pack panels of
+ * A and B into the shared workspace, then compute tiles of C from them. Small and batched products:
+ * each task packs for itself. Few rows: B is read in place. How C is cut into tiles and k into
+ * spans has no influence on any sum: each element is the sum over ascending blocks of k, whose size
+ * is fixed. */
 #include "backend/cpu/gemm_internal.h"
 
 #include <string.h>
@@ -13,11 +14,12 @@
 
 enum {
     ALIGNMENT = 64,
-    PACK_DEPTH =
-        64, /* rows of k that are packed for several panels before the next: fewer page changes */
+    PACK_DEPTH = 64,
     PACK_A_PANELS = 8, /* of a packing task */
     PACK_B_PANELS = 4,
-    TASKS_PER_THREAD = 8, /* enough that the last tasks end close together */
+    TASKS_PER_THREAD = 8,
+    FINE = 4, /* the last columns go in tasks so many times smaller, so that all threads end close
+                 together */
 };
 
 static int64_t ceil_div(int64_t a, int64_t b) {
@@ -30,11 +32,11 @@ static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-static int64_t a_panels_bytes(const wefti_gemm *gemm, int64_t rows) {
-    return round_up(round_up(rows, gemm->kernels->rows) * gemm->k_block * 4, ALIGNMENT);
+static int64_t a_panels_bytes(const wefti_gemm *gemm) {
+    return round_up(gemm->m_block * gemm->k_span * 4, ALIGNMENT);
 }
-static int64_t b_panels_bytes(const wefti_gemm *gemm, int64_t columns) {
-    return round_up(round_up(columns, gemm->kernels->columns) * gemm->k_block * 4, ALIGNMENT);
+static int64_t b_panels_bytes(const wefti_gemm *gemm) {
+    return gemm->spec.b_packed ? 0 : round_up(gemm->n_block * gemm->k_span * 4, ALIGNMENT);
 }
 static int64_t partial_bytes(const wefti_gemm *gemm) {
     return gemm->split_sums ? round_up(gemm->m_block * gemm->n_block * 4, ALIGNMENT) : 0;
@@ -47,30 +49,64 @@ static int64_t skinny_a_bytes(const wefti_gemm *gemm) {
 static int64_t block_bytes(const wefti_gemm *gemm) {
     if (gemm->path == GEMM_SKINNY)
         return skinny_a_bytes(gemm) + GEMM_SKINNY_ROWS * GEMM_SKINNY_COLUMNS * 4;
-    return a_panels_bytes(gemm, gemm->m_block) +
-           (gemm->spec.b_packed ? 0 : b_panels_bytes(gemm, gemm->n_block)) + partial_bytes(gemm);
+    return a_panels_bytes(gemm) + b_panels_bytes(gemm) + partial_bytes(gemm);
 }
 
 int64_t wefti_gemm_panel_bytes(const wefti_gemm *gemm, int threads) {
     return block_bytes(gemm) * (gemm->path == GEMM_SHARED ? 1 : threads);
 }
 
-/* --- One block: panels of A and B over one block of k
- * ---------------------------------------------------------- */
+/* --- One block: panels of A and B over one span of k
+ * ----------------------------------------------------------- */
 
 typedef struct block {
     const wefti_gemm *gemm;
-    wefti_gemm_spec
-        spec; /* that of this block of k: `accumulate` also where earlier blocks wait in C */
     wefti_gemm_sink sink;
+    wefti_gemm_sink adding; /* plain sums after the first block of k: adds to C */
+    wefti_gemm_spec adding_spec;
     const char *a, *b; /* operands of this batch, unpacked */
     float *a_panels, *b_panels;
-    float *partial;  /* sums of the k blocks so far, NULL where they wait in C */
-    int64_t i, j, p; /* where the block starts */
+    int64_t a_depth, b_depth; /* lines of a panel: those of this span, or all k of a packed B */
+    float *partial;           /* sums of the k blocks so far, NULL where they wait in C */
+    int64_t i, j, p;          /* where the block starts */
     int64_t rows, columns, depth;
-    bool first, last;       /* block of k */
     int64_t m_tile, n_tile; /* of this run */
+    int64_t coarse; /* columns before this go in tiles of n_tile, the others in finer ones */
 } block;
+
+static void block_begin(block *w, const wefti_gemm *gemm, char *workspace) {
+    *w = (block){.gemm = gemm};
+    w->a_panels = (float *)workspace;
+    w->b_panels = (float *)(workspace + a_panels_bytes(gemm));
+    if (gemm->split_sums)
+        w->partial = (float *)(workspace + a_panels_bytes(gemm) + b_panels_bytes(gemm));
+}
+
+static void block_batch(block *w, const wefti_gemm_args *args, int64_t batch) {
+    const wefti_gemm_spec *spec = &w->gemm->spec;
+    w->a = wefti_gemm_batch(spec, &spec->a, args->a, batch);
+    w->b = wefti_gemm_batch(spec, &spec->b, args->b, batch);
+    w->sink = (wefti_gemm_sink){
+        .spec = spec,
+        .c = (char *)(uintptr_t)wefti_gemm_batch(spec, &spec->c, args->c, batch),
+        .pre = spec->has_pre ? (char *)(uintptr_t)wefti_gemm_batch(spec, &spec->c, args->pre, batch)
+                             : NULL,
+        .residual =
+            spec->has_residual ? wefti_gemm_batch(spec, &spec->c, args->residual, batch) : NULL,
+        .aux = spec->derivative ? wefti_gemm_batch(spec, &spec->c, args->aux, batch) : NULL,
+        .bias = spec->has_bias ? args->bias : NULL,
+    };
+    w->adding = w->sink;
+    w->adding_spec = *spec;
+    w->adding_spec.accumulate = true;
+    w->adding.spec = &w->adding_spec;
+}
+
+static void block_span(block *w, int64_t p) {
+    w->p = p;
+    w->depth = w->a_depth = smaller(w->gemm->k_span, w->gemm->spec.k - p);
+    w->b_depth = w->gemm->spec.b_packed ? w->gemm->spec.k : w->depth;
+}
 
 static const void *element(const wefti_gemm_operand *operand, const char *data, int64_t row,
                            int64_t column) {
@@ -94,7 +130,7 @@ static void pack_a_panels(const block *w, int64_t first, int64_t end) {
             gemm->kernels->pack_a(&gemm->spec.a, element(&gemm->spec.a, w->a, w->i + i, w->p + p),
                                   smaller(rows, w->rows - i), gemm->spec.m - w->i - i,
                                   smaller(step, w->depth - p),
-                                  w->a_panels + (panel * w->depth + p) * rows);
+                                  w->a_panels + (panel * w->a_depth + p) * rows);
         }
 }
 static void pack_b_panels(const block *w, int64_t first, int64_t end) {
@@ -105,7 +141,7 @@ static void pack_b_panels(const block *w, int64_t first, int64_t end) {
             int64_t j = panel * columns;
             gemm->kernels->pack_b(&gemm->spec.b, element(&gemm->spec.b, w->b, w->p + p, w->j + j),
                                   smaller(columns, w->columns - j), smaller(step, w->depth - p),
-                                  w->b_panels + (panel * w->depth + p) * columns);
+                                  w->b_panels + (panel * w->b_depth + p) * columns);
         }
 }
 
@@ -120,8 +156,9 @@ static float *partial_at(const block *w, int64_t i, int64_t j, int64_t *out_stri
     return (float *)w->sink.c + (w->i + i) * spec->c.row_stride + w->j + j;
 }
 
-/* One register tile, rows from i and columns from j of the block. */
-static void compute_tile(const block *w, int64_t i, int64_t j, const float *a, const float *b) {
+/* One register tile, rows from i and columns from j of the block, over one block of k. */
+static void compute_tile(const block *w, int64_t i, int64_t j, int64_t depth, bool first, bool last,
+                         const float *a, const float *b) {
     const wefti_gemm_kernels *kernels = w->gemm->kernels;
     const int64_t rows = smaller(kernels->rows, w->rows - i);
     const int64_t columns = smaller(kernels->columns, w->columns - j);
@@ -130,88 +167,76 @@ static void compute_tile(const block *w, int64_t i, int64_t j, const float *a, c
     int64_t stride;
     float *partial = partial_at(w, i, j, &stride);
     if (w->gemm->plain_sum) {
+        const wefti_gemm_sink *sink = first ? &w->sink : &w->adding;
         if (whole) {
-            kernels->tile((int)rows, w->depth, a, b, partial, stride, w->spec.accumulate);
+            kernels->tile((int)rows, depth, a, b, partial, stride, sink->spec->accumulate);
             return;
         }
-        kernels->tile((int)rows, w->depth, a, b, sums, kernels->columns, false);
-        kernels->epilogue(&w->sink, w->i + i, w->j + j, rows, columns, sums, kernels->columns, NULL,
-                          0);
-    } else if (w->last) {
-        kernels->tile((int)rows, w->depth, a, b, sums, kernels->columns, false);
+        kernels->tile((int)rows, depth, a, b, sums, kernels->columns, false);
+        kernels->epilogue(sink, w->i + i, w->j + j, rows, columns, sums, kernels->columns, NULL, 0);
+    } else if (last) {
+        kernels->tile((int)rows, depth, a, b, sums, kernels->columns, false);
         kernels->epilogue(&w->sink, w->i + i, w->j + j, rows, columns, sums, kernels->columns,
-                          w->first ? NULL : partial, stride);
+                          first ? NULL : partial, stride);
     } else if (whole || w->partial) {
-        kernels->tile((int)rows, w->depth, a, b, partial, stride, !w->first);
+        kernels->tile((int)rows, depth, a, b, partial, stride, !first);
     } else {
-        kernels->tile((int)rows, w->depth, a, b, sums, kernels->columns, false);
+        kernels->tile((int)rows, depth, a, b, sums, kernels->columns, false);
         for (int64_t r = 0; r < rows; r++)
             for (int64_t c = 0; c < columns; c++)
                 partial[r * stride + c] =
-                    (w->first ? 0.0f : partial[r * stride + c]) + sums[r * kernels->columns + c];
+                    (first ? 0.0f : partial[r * stride + c]) + sums[r * kernels->columns + c];
     }
 }
 
-/* Rows [i, i_end) and columns [j, j_end) of the block. A panel of B meets all panels of A before
- * the next one. */
+/* Rows [i, i_end) and columns [j, j_end) of the block, over the blocks of k of its span. A panel of
+ * B meets all panels of A before the next one. */
 static void compute_tiles(const block *w, int64_t i, int64_t i_end, int64_t j, int64_t j_end) {
     const int64_t rows = w->gemm->kernels->rows, columns = w->gemm->kernels->columns;
-    for (int64_t c = j; c < j_end; c += columns)
-        for (int64_t r = i; r < i_end; r += rows)
-            compute_tile(w, r, c, w->a_panels + r * w->depth, w->b_panels + c * w->depth);
-}
-
-static void begin_batch(block *w, const wefti_gemm_args *args, int64_t batch) {
-    const wefti_gemm_spec *spec = &w->gemm->spec;
-    w->a = wefti_gemm_batch(spec, &spec->a, args->a, batch);
-    w->b = wefti_gemm_batch(spec, &spec->b, args->b, batch);
-    w->spec = *spec;
-    w->sink = (wefti_gemm_sink){
-        .spec = &w->spec,
-        .c = (char *)(uintptr_t)wefti_gemm_batch(spec, &spec->c, args->c, batch),
-        .pre = spec->has_pre ? (char *)(uintptr_t)wefti_gemm_batch(spec, &spec->c, args->pre, batch)
-                             : NULL,
-        .residual =
-            spec->has_residual ? wefti_gemm_batch(spec, &spec->c, args->residual, batch) : NULL,
-        .aux = spec->derivative ? wefti_gemm_batch(spec, &spec->c, args->aux, batch) : NULL,
-        .bias = spec->has_bias ? args->bias : NULL,
-    };
-}
-
-static void begin_depth(block *w, int64_t p) {
-    const wefti_gemm *gemm = w->gemm;
-    w->p = p;
-    w->depth = smaller(gemm->k_block, gemm->spec.k - p);
-    w->first = p == 0;
-    w->last = p + gemm->k_block >= gemm->spec.k;
-    w->spec.accumulate = gemm->spec.accumulate || (gemm->plain_sum && !w->first);
+    int64_t p = 0;
+    do {
+        const int64_t depth = smaller(w->gemm->k_block, w->depth - p);
+        const bool first = w->p + p == 0, last = w->p + p + depth >= w->gemm->spec.k;
+        for (int64_t c = j; c < j_end; c += columns)
+            for (int64_t r = i; r < i_end; r += rows)
+                compute_tile(w, r, c, depth, first, last, w->a_panels + r * w->a_depth + p * rows,
+                             w->b_panels + c * w->b_depth + p * columns);
+        p += depth;
+    } while (p < w->depth);
 }
 
 /* --- Large products
  * -------------------------------------------------------------------------------------------- */
 
+static int64_t pack_a_tasks(const block *w) {
+    return ceil_div(ceil_div(w->rows, w->gemm->kernels->rows), PACK_A_PANELS);
+}
+static int64_t pack_b_tasks(const block *w) {
+    return ceil_div(ceil_div(w->columns, w->gemm->kernels->columns), PACK_B_PANELS);
+}
+
+static void pack_a_task(void *context, int64_t task, int thread) {
+    (void)thread;
+    const block *w = context;
+    const int64_t panels = ceil_div(w->rows, w->gemm->kernels->rows);
+    pack_a_panels(w, task * PACK_A_PANELS, smaller(panels, (task + 1) * PACK_A_PANELS));
+}
+static void pack_b_task(void *context, int64_t task, int thread) {
+    (void)thread;
+    const block *w = context;
+    const int64_t panels = ceil_div(w->columns, w->gemm->kernels->columns);
+    pack_b_panels(w, task * PACK_B_PANELS, smaller(panels, (task + 1) * PACK_B_PANELS));
+}
 static void pack_task(void *context, int64_t task, int thread) {
-    (void)thread;
-    const block *w = context;
-    const int64_t a_count = ceil_div(w->rows, w->gemm->kernels->rows);
-    const int64_t b_count = ceil_div(w->columns, w->gemm->kernels->columns);
-    const int64_t a_tasks = ceil_div(a_count, PACK_A_PANELS);
+    const int64_t a_tasks = pack_a_tasks(context);
     if (task < a_tasks)
-        pack_a_panels(w, task * PACK_A_PANELS, smaller(a_count, (task + 1) * PACK_A_PANELS));
+        pack_a_task(context, task, thread);
     else
-        pack_b_panels(w, (task - a_tasks) * PACK_B_PANELS,
-                      smaller(b_count, (task - a_tasks + 1) * PACK_B_PANELS));
+        pack_b_task(context, task - a_tasks, thread);
 }
 
-static void tile_task(void *context, int64_t task, int thread) {
-    (void)thread;
-    const block *w = context;
-    const int64_t across = ceil_div(w->rows, w->m_tile);
-    const int64_t i = task % across * w->m_tile, j = task / across * w->n_tile;
-    compute_tiles(w, i, smaller(w->rows, i + w->m_tile), j, smaller(w->columns, j + w->n_tile));
-}
-
-/* Tiles become smaller until there are enough for the threads; no sum depends on it. */
+/* Tiles become smaller until there are enough for the threads, and finer still for the last
+ * columns. */
 static void choose_tiles(block *w, int threads) {
     const int64_t rows = w->gemm->kernels->rows, columns = w->gemm->kernels->columns;
     const int64_t wanted = threads == 1 ? 1 : (int64_t)threads * TASKS_PER_THREAD;
@@ -225,49 +250,66 @@ static void choose_tiles(block *w, int threads) {
         else
             break;
     }
+    w->coarse = threads == 1 ? w->columns : w->columns * 3 / 4 / w->n_tile * w->n_tile;
+}
+static int64_t fine_tile(const block *w) {
+    return round_up(ceil_div(w->n_tile, FINE), w->gemm->kernels->columns);
+}
+static int64_t tile_tasks(const block *w) {
+    return ceil_div(w->rows, w->m_tile) *
+           (ceil_div(w->coarse, w->n_tile) + ceil_div(w->columns - w->coarse, fine_tile(w)));
+}
+
+/* Rows fastest: tasks that follow each other share their panels of B. */
+static void tile_task(void *context, int64_t task, int thread) {
+    (void)thread;
+    const block *w = context;
+    const int64_t down = ceil_div(w->rows, w->m_tile), group = task / down;
+    const int64_t coarse_groups = ceil_div(w->coarse, w->n_tile);
+    const int64_t i = task % down * w->m_tile;
+    int64_t j = group * w->n_tile, j_end = smaller(w->coarse, j + w->n_tile);
+    if (group >= coarse_groups) {
+        j = w->coarse + (group - coarse_groups) * fine_tile(w);
+        j_end = smaller(w->columns, j + fine_tile(w));
+    }
+    compute_tiles(w, i, smaller(w->rows, i + w->m_tile), j, j_end);
 }
 
 static void run_shared(const wefti_gemm *gemm, const wefti_gemm_args *args, char *workspace,
                        wefti_pool *pool) {
     const wefti_gemm_spec *spec = &gemm->spec;
-    const int threads = wefti_pool_threads(pool);
-    block w = {.gemm = gemm, .a_panels = (float *)workspace};
-    workspace += a_panels_bytes(gemm, gemm->m_block);
-    float *b_panels = (float *)workspace;
-    if (!spec->b_packed) workspace += b_panels_bytes(gemm, gemm->n_block);
-    w.partial = gemm->split_sums ? (float *)workspace : NULL;
-    const int64_t all_columns = round_up(spec->n, gemm->kernels->columns);
-    /* With one block of k and of rows the panels of A serve all blocks of columns. */
-    const bool keep_a = spec->k <= gemm->k_block && spec->m <= gemm->m_block;
-    for (int64_t batch = 0; batch < spec->batch[0] * spec->batch[1]; batch++) {
-        begin_batch(&w, args, batch);
-        for (w.j = 0; w.j < spec->n; w.j += gemm->n_block) {
-            w.columns = smaller(gemm->n_block, spec->n - w.j);
+    const int64_t batches = spec->batch[0] * spec->batch[1];
+    /* Panels that serve several blocks are packed for the first of them only. */
+    const bool one_span = spec->k <= gemm->k_span;
+    const bool keep_a = one_span && spec->m <= gemm->m_block;
+    const bool keep_b = one_span && spec->n <= gemm->n_block;
+    block w;
+    block_begin(&w, gemm, workspace);
+    for (int64_t batch = 0; batch < batches; batch++) {
+        block_batch(&w, args, batch);
+        for (w.j = 0; w.j < spec->n; w.j += gemm->n_block)
             for (w.i = 0; w.i < spec->m; w.i += gemm->m_block) {
+                w.columns = smaller(gemm->n_block, spec->n - w.j);
                 w.rows = smaller(gemm->m_block, spec->m - w.i);
-                choose_tiles(&w, threads);
-                for (int64_t p = 0; p == 0 || p < spec->k; p += gemm->k_block) {
-                    begin_depth(&w, p);
-                    bool pack_a = !keep_a || w.j == 0;
-                    bool pack_b = !spec->b_packed;
-                    w.b_panels =
-                        pack_b ? b_panels
-                               : (float *)(uintptr_t)args->b + p * all_columns + w.j * w.depth;
-                    int64_t columns = w.columns, rows = w.rows;
-                    if (!pack_a) w.rows = 0;
-                    if (!pack_b) w.columns = 0;
-                    wefti_pool_run(
-                        pool,
-                        ceil_div(ceil_div(w.rows, gemm->kernels->rows), PACK_A_PANELS) +
-                            ceil_div(ceil_div(w.columns, gemm->kernels->columns), PACK_B_PANELS),
-                        pack_task, &w);
-                    w.rows = rows;
-                    w.columns = columns;
-                    wefti_pool_run(pool, ceil_div(w.rows, w.m_tile) * ceil_div(w.columns, w.n_tile),
-                                   tile_task, &w);
-                }
+                choose_tiles(&w, wefti_pool_threads(pool));
+                int64_t p = 0;
+                do {
+                    block_span(&w, p);
+                    const bool pack_a = !keep_a || w.j == 0;
+                    const bool pack_b = !spec->b_packed && (!keep_b || w.i == 0);
+                    if (spec->b_packed)
+                        w.b_panels = (float *)(uintptr_t)args->b + w.j * w.b_depth +
+                                     p * gemm->kernels->columns;
+                    if (pack_a && pack_b)
+                        wefti_pool_run(pool, pack_a_tasks(&w) + pack_b_tasks(&w), pack_task, &w);
+                    else if (pack_a)
+                        wefti_pool_run(pool, pack_a_tasks(&w), pack_a_task, &w);
+                    else if (pack_b)
+                        wefti_pool_run(pool, pack_b_tasks(&w), pack_b_task, &w);
+                    wefti_pool_run(pool, tile_tasks(&w), tile_task, &w);
+                    p += w.depth;
+                } while (p < spec->k);
             }
-        }
     }
 }
 
@@ -286,23 +328,21 @@ static void private_task(void *context, int64_t task, int thread) {
     const wefti_gemm_spec *spec = &gemm->spec;
     const int64_t down = ceil_div(spec->m, gemm->m_block);
     const int64_t across = ceil_div(spec->n, gemm->n_block);
-    char *workspace = r->workspace + thread * block_bytes(gemm);
-    block w = {.gemm = gemm, .a_panels = (float *)workspace};
-    workspace += a_panels_bytes(gemm, gemm->m_block);
-    w.b_panels = (float *)workspace;
-    workspace += b_panels_bytes(gemm, gemm->n_block);
-    w.partial = gemm->split_sums ? (float *)workspace : NULL;
-    begin_batch(&w, r->args, task / (down * across));
+    block w;
+    block_begin(&w, gemm, r->workspace + thread * block_bytes(gemm));
+    block_batch(&w, r->args, task / (down * across));
     w.i = task % down * gemm->m_block;
     w.j = task / down % across * gemm->n_block;
     w.rows = smaller(gemm->m_block, spec->m - w.i);
     w.columns = smaller(gemm->n_block, spec->n - w.j);
-    for (int64_t p = 0; p == 0 || p < spec->k; p += gemm->k_block) {
-        begin_depth(&w, p);
+    int64_t p = 0;
+    do {
+        block_span(&w, p);
         pack_a_panels(&w, 0, ceil_div(w.rows, gemm->kernels->rows));
         pack_b_panels(&w, 0, ceil_div(w.columns, gemm->kernels->columns));
         compute_tiles(&w, 0, w.rows, 0, w.columns);
-    }
+        p += w.depth;
+    } while (p < spec->k);
 }
 
 /* --- Few rows
@@ -316,8 +356,8 @@ static void skinny_task(void *context, int64_t task, int thread) {
     const int64_t across = ceil_div(spec->n, gemm->n_tile);
     char *workspace = r->workspace + thread * block_bytes(gemm);
     float *sums = (float *)(workspace + skinny_a_bytes(gemm));
-    block w = {.gemm = gemm, .first = true, .last = true};
-    begin_batch(&w, r->args, task / across);
+    block w = {.gemm = gemm};
+    block_batch(&w, r->args, task / across);
     const int64_t j = task % across * gemm->n_tile;
     const int64_t columns = smaller(gemm->n_tile, spec->n - j);
     const float *a = (const float *)w.a;
@@ -358,17 +398,17 @@ void wefti_gemm_run_f32(const wefti_gemm *gemm, const wefti_gemm_args *args, voi
  * --------------------------------------------------------------------------------------------------
  */
 
-/* Blocks of k one after the other, each as panels of all columns. */
+/* Panels of all k, one after the other. */
 int64_t wefti_gemm_packed_bytes(const wefti_gemm *gemm) {
     return round_up(round_up(gemm->spec.n, gemm->kernels->columns) * gemm->spec.k * 4, ALIGNMENT);
 }
 
 void wefti_gemm_pack_b(const wefti_gemm *gemm, const void *b, void *packed, wefti_pool *pool) {
-    const int64_t columns = gemm->kernels->columns, n = gemm->spec.n;
-    block w = {.gemm = gemm, .b = b, .columns = n};
-    for (int64_t p = 0; p < gemm->spec.k; p += gemm->k_block) {
-        begin_depth(&w, p);
-        w.b_panels = (float *)packed + p * round_up(n, columns);
-        wefti_pool_run(pool, ceil_div(ceil_div(n, columns), PACK_B_PANELS), pack_task, &w);
-    }
+    block w = {.gemm = gemm,
+               .b = b,
+               .b_panels = packed,
+               .columns = gemm->spec.n,
+               .depth = gemm->spec.k,
+               .b_depth = gemm->spec.k};
+    wefti_pool_run(pool, pack_b_tasks(&w), pack_b_task, &w);
 }
