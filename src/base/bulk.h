@@ -3,9 +3,9 @@
  * Writing gigabytes through the page cache takes the processor's time twice, for finding and
  * filling fresh pages and for writing them back, and throws out what others had cached; beside a
  * training step that time is the step's. Here bytes are gathered in one aligned buffer and go to
- * the disk from it (O_DIRECT), at a tenth of the processor time on the machine this was measured on
- * (docs/benchmarks.md). Where the file system cannot do that, writes are ordinary. Fault points as
- * in base/io.h; a file keeps its own name, so write into a directory of your own. */
+ * the disk from it (O_DIRECT): 1.5 GB took 0.2 s of processor time, against 4 s, on the virtual
+ * machine where this was measured. Where the file system cannot do that, writes are ordinary. Fault
+ * points as in base/io.h; a file keeps its own name, so write into a directory of your own. */
 #ifndef WEFTI_BASE_BULK_H
 #define WEFTI_BASE_BULK_H
 

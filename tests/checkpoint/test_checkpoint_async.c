@@ -78,6 +78,7 @@ static void failed_job(void **state) {
     big_model m;
     big_make(&m);
     wefti_checkpoint_meta meta = meta_of(1);
+    ASSERT_OK(wefti_dir_make(f->dir));
     for (int64_t nth = 4; nth <= 12; nth += 2) {
         wefti_checkpoint_job *job = NULL;
         wefti_fault_arm(WEFTI_FAULT_IO, nth, false, ENOSPC);
