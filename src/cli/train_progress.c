@@ -16,6 +16,12 @@ static const char *duration(double seconds, char out[32]) {
     return out;
 }
 
+static const char *speed(const train_progress *p, double rate, char out[32]) {
+    snprintf(out, 32, "%.*f %s/s", rate < 10 ? 2 : 0, rate,
+             p->start.context ? "tokens" : "samples");
+    return out;
+}
+
 /* The live line ends before anything else is printed. */
 static void end_line(train_progress *p) {
     if (p->line_open) fputc('\n', stdout);
@@ -80,8 +86,8 @@ static void step(void *context, const weft_train_step *s) {
     char rate[32], eta[32], used[32], peak[32], line[256];
     snprintf(line, sizeof line, "step %lld/%lld  loss %.4f  lr %.2e  %s  ETA %s  memory %s of %s",
              (long long)s->step, (long long)p->start.steps, s->loss, s->learning_rate,
-             cli_amount(s->tokens_per_second, p->start.context ? "tokens/s" : "samples/s", rate),
-             duration(s->eta_seconds, eta), cli_bytes((double)s->observed_peak_bytes, used),
+             speed(p, s->tokens_per_second, rate), duration(s->eta_seconds, eta),
+             cli_bytes((double)s->observed_peak_bytes, used),
              cli_bytes((double)p->start.predicted_peak_bytes, peak));
     if (p->live) {
         printf("\r\033[K%s", line);
@@ -160,7 +166,7 @@ void train_progress_end(train_progress *p, const weft_train_result *r, weft_stat
     if (status < 0) return;
     char time[32], rate[32], used[32], peak[32];
     printf("done: %lld steps in %s, %s", (long long)r->steps, duration(r->seconds, time),
-           cli_amount(r->tokens_per_second, p->start.context ? "tokens/s" : "samples/s", rate));
+           speed(p, r->tokens_per_second, rate));
     printf("; final loss %.4f", r->final_loss);
     if (isfinite(r->validation_loss)) printf(", validation loss %.4f", r->validation_loss);
     if (isfinite(r->accuracy)) printf(", accuracy %.2f %%", 100 * r->accuracy);
