@@ -15,6 +15,7 @@
 #endif
 
 #include "backend/cpu/kernels.h"
+#include "tensor/tensor.h"
 
 static wefti_pool *pool;
 static const wefti_kernels *kernels;
@@ -55,6 +56,17 @@ static float *filled(int64_t n, float size) {
         p[i] = size * ((float)(s >> 8) / 8388608.0f - 1.0f);
     }
     return p;
+}
+/* The same as bf16: the float array's memory, rewritten. */
+static wefti_in as_bf16(float *p, int64_t n) {
+    uint16_t *h = (uint16_t *)(void *)p;
+    for (int64_t i = 0; i < n; i++) {
+        float value;
+        memcpy(&value, (const char *)p + 4 * i, sizeof value);
+        uint16_t rounded = wefti_f32_to_bf16(value);
+        memcpy((char *)h + 2 * i, &rounded, sizeof rounded);
+    }
+    return wefti_in_bf16(h);
 }
 static void *zeroed(size_t bytes) {
     void *p = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
@@ -205,6 +217,13 @@ static void bench_elementwise(void) {
     report("add + dropout", call_elementwise, &a, 12.0 * (double)n, 0);
     wefti_convert_args c = {wefti_in_f32(x), wefti_out_bf16((uint16_t *)(void *)z), n};
     report("f32 to bf16", call_convert, &c, 6.0 * (double)n, 0);
+    as_bf16(x, n);
+    as_bf16(y, n);
+    p.input[0].dtype = p.input[1].dtype = p.output[0].dtype = WEFT_BF16;
+    p.code[1] = (wefti_ew_instruction){.op = WEFTI_EW_GELU_TANH_GRAD, .dst = 2, .a = 0, .b = 1};
+    report("gelu gradient bf16", call_elementwise, &a, 6.0 * (double)n, 0);
+    p.instructions = 1;
+    report("add bf16", call_elementwise, &a, 6.0 * (double)n, 0);
     free(x);
     free(bias);
     free(y);
@@ -240,6 +259,11 @@ static void bench_norm(void) {
     a.dim = dim;
     a.workspace = workspace;
     report("layer_norm backward", call_layer_norm_backward, &a, 12.0 * (double)n, 0);
+    wefti_norm_args h = f;
+    h.x = as_bf16(x, n);
+    h.residual = as_bf16(r, n);
+    h.sum.dtype = h.y.dtype = WEFT_BF16;
+    report("layer_norm + residual bf16", call_layer_norm, &h, 8.0 * (double)n, 0);
     free(workspace);
     int64_t wide = 3072;
     float *big = filled(rows * wide, 1), *sum = zeroed((size_t)wide * 4);
@@ -273,6 +297,10 @@ static void bench_loss(void) {
     a.scale = 1.0f;
     a.loss = loss;
     report("cross_entropy fused", call_cross_entropy_fused, &a, 8.0 * (double)(rows * vocab), 0);
+    for (int64_t i = 0; i < rows * vocab; i++) logits[i] = (float)(i * 7919 % 1000) / 200.0f;
+    a.logits = (wefti_out){logits, as_bf16(logits, rows * vocab).dtype};
+    report("cross_entropy fused bf16", call_cross_entropy_fused, &a, 4.0 * (double)(rows * vocab),
+           0);
     free(logits);
     float *table = filled(vocab * dim, 1), *y = filled(1024 * dim, 1);
     wefti_embedding_args e = {.table = wefti_in_f32(table), .ids = {targets, WEFT_I32}};
@@ -319,6 +347,10 @@ static void bench_optimizer(void) {
     wefti_sum_squares_args q = {wefti_in_f32(g), n, &result, NULL};
     q.workspace = zeroed(wefti_sum_squares_workspace_bytes(n));
     report("sum of squares", call_sum_squares, &q, 4.0 * (double)n, 0);
+    a.grad = as_bf16(g, n);
+    a.shadow = zeroed((size_t)n * 2);
+    report("adamw bf16 gradient and copy", call_adam, &a, 28.0 * (double)n, 0);
+    free(a.shadow);
     wefti_random_fill_args r = {wefti_out_f32(p), n, 1, 2, 0, false, 0.0f, 0.02f};
     report("uniform numbers", call_random_fill, &r, 4.0 * (double)n, 0);
     r.normal = true;
