@@ -35,7 +35,8 @@ typedef struct weft_model_config {
     int64_t classes;  /* classifiers */
     int64_t image[3]; /* channels, height, width */
     int64_t patch;    /* vit */
-    double dropout, norm_eps, rope_theta;
+    double dropout;   /* llama: of attention probabilities only */
+    double norm_eps, rope_theta;
     bool tied; /* llama: the output uses the embedding; gpt2 and bert always do */
 } weft_model_config;
 
@@ -52,25 +53,37 @@ WEFT_API weft_status weft_model_complete(weft_model_config *config) WEFT_CHECKED
 
 /** Build the graph for `batch` samples of `seq` tokens (seq 0: config->context; ignored by image
  * models) with activations of dtype `dtype`. Inputs: language models "tokens" i32 [batch, seq] and
- * "targets" i32 [batch, seq] (-1: ignored); classifiers "image" f32 [batch, c, h, w] and "label"
- * i32 [batch]. Outputs: "logits" (LOGITS, DECODE and classifiers), "loss". Parameters have Hugging
- * Face names (without the "transformer."/"model." prefix question: see weft_model_file_name). */
+ * "targets" i32 [batch, seq] (-1: ignored); classifiers "image" [batch, c, h, w] (f32, or f64 in
+ * f64 graphs) and "label" i32 [batch]. Outputs: "loss" (TRAIN, EVAL), "logits" (LOGITS, DECODE,
+ * and EVAL of classifiers). Activations are of `dtype`; parameters are f32, or f64 when it is f64.
+ * Parameters have the names of Hugging Face or torchvision, without the model's own prefix: see
+ * weft_model_file_name. */
 WEFT_API weft_status weft_model_build(const weft_model_config *config, weft_model_use use,
                                       int64_t batch, int64_t seq, weft_dtype dtype,
                                       weft_graph **out) WEFT_CHECKED;
 
-/** config.json of Hugging Face's form: text to a config (WEFT_E_ARG names what is not supported),
- * and back (freed with weft_text_free). */
+/** config.json of Hugging Face's form, of transformers 4 or 5: text to a complete config
+ * (WEFT_E_NO_IMPL names what is not supported, WEFT_E_ARG and WEFT_E_CORRUPT what is wrong), and
+ * back (freed with weft_text_free). mlp, lenet and resnet, which have no such form, use model_type
+ * "weft-mlp" and so on with the fields of weft_model_config. */
 WEFT_API weft_status weft_model_config_read(const char *json, weft_model_config *out) WEFT_CHECKED;
 WEFT_API weft_status weft_model_config_write(const weft_model_config *config,
                                              char **out) WEFT_CHECKED;
 
-/** How parameter `name` is stored in files of the family: its tensor's name there, and its shape
- * there (same elements in the same order, unless *out_transposed). Returned name lives in `buffer`.
- */
+/** How parameter or state `name` of a graph is stored in files of the family: its tensor's name
+ * there, written into `buffer`, and its shape there (same elements in the same order).
+ * WEFT_E_NOT_FOUND for a key/value cache, which is not stored. */
 WEFT_API weft_status weft_model_file_name(const weft_model_config *config, const char *name,
                                           const weft_desc *desc, char *buffer, size_t buffer_bytes,
                                           weft_desc *out_desc) WEFT_CHECKED;
+/** Further names under which files of others hold the tensor `file_name` of weft_model_file_name:
+ * `index` counts from 0; WEFT_E_NOT_FOUND behind the last one. */
+WEFT_API weft_status weft_model_file_alias(const weft_model_config *config, const char *file_name,
+                                           int index, char *buffer,
+                                           size_t buffer_bytes) WEFT_CHECKED;
+/** Whether files of the family may hold a tensor of this name that the model does not have:
+ * constants, copies of tied tensors, heads of other tasks. */
+WEFT_API bool weft_model_file_extra(const weft_model_config *config, const char *file_name);
 
 /** Samples of this family are token sequences (else images with labels). */
 WEFT_API bool weft_family_is_language(weft_family family);

@@ -1,11 +1,18 @@
 /* Parts that the families share. */
+#include <math.h>
 #include <stdio.h>
 
 #include "models/models.h"
 
-weft_init wefti_normal(double deviation) { return (weft_init){WEFT_INIT_NORMAL, deviation}; }
-weft_init wefti_zeros(void) { return (weft_init){WEFT_INIT_ZEROS, 0}; }
-weft_init wefti_ones(void) { return (weft_init){WEFT_INIT_CONSTANT, 1}; }
+weft_init wefti_normal(double deviation) {
+    return (weft_init){WEFT_INIT_NORMAL, deviation};
+}
+weft_init wefti_zeros(void) {
+    return (weft_init){WEFT_INIT_ZEROS, 0};
+}
+weft_init wefti_ones(void) {
+    return (weft_init){WEFT_INIT_CONSTANT, 1};
+}
 
 weft_value wefti_param(const wefti_model_build *b, const char *name, weft_init init, int64_t d0,
                        int64_t d1, int64_t d2, int64_t d3) {
@@ -15,27 +22,55 @@ weft_value wefti_param(const wefti_model_build *b, const char *name, weft_init i
     return weft_param(b->g, name, weft_desc_of(b->param, rank, shape), init);
 }
 
+const char *wefti_join(char out[WEFTI_MODEL_NAME_BYTES], const char *name, const char *part) {
+    (void)snprintf(out, WEFTI_MODEL_NAME_BYTES, "%s.%s", name, part);
+    return out;
+}
+
 weft_value wefti_dense(const wefti_model_build *b, weft_value x, const char *name, int64_t in,
                        int64_t out, bool transposed, bool bias, weft_init init) {
-    char full[128];
-    (void)snprintf(full, sizeof full, "%s.weight", name);
+    char full[WEFTI_MODEL_NAME_BYTES];
+    wefti_join(full, name, "weight");
     weft_value w = transposed ? wefti_param(b, full, init, out, in, 0, 0)
                               : wefti_param(b, full, init, in, out, 0, 0);
     weft_value shift = WEFT_NO_VALUE;
-    if (bias) {
-        (void)snprintf(full, sizeof full, "%s.bias", name);
-        shift = wefti_param(b, full, wefti_zeros(), out, 0, 0, 0);
-    }
+    if (bias) shift = wefti_param(b, wefti_join(full, name, "bias"), wefti_zeros(), out, 0, 0, 0);
     return weft_linear(b->g, x, w, shift, transposed);
 }
 
-weft_value wefti_layer_norm(const wefti_model_build *b, weft_value x, const char *name, int64_t dim) {
-    char full[128];
-    (void)snprintf(full, sizeof full, "%s.weight", name);
-    weft_value gamma = wefti_param(b, full, wefti_ones(), dim, 0, 0, 0);
-    (void)snprintf(full, sizeof full, "%s.bias", name);
-    weft_value beta = wefti_param(b, full, wefti_zeros(), dim, 0, 0, 0);
+weft_value wefti_fan_in_dense(const wefti_model_build *b, weft_value x, int64_t in, int64_t out,
+                              double gain) {
+    weft_init init = wefti_normal(sqrt(gain / (double)in));
+    weft_value weight = wefti_param(b, "weight", init, out, in, 0, 0);
+    weft_value bias = wefti_param(b, "bias", wefti_zeros(), out, 0, 0, 0);
+    return weft_linear(b->g, x, weight, bias, true);
+}
+
+weft_value wefti_layer_norm(const wefti_model_build *b, weft_value x, const char *name,
+                            int64_t dim) {
+    char full[WEFTI_MODEL_NAME_BYTES];
+    weft_value gamma = wefti_param(b, wefti_join(full, name, "weight"), wefti_ones(), dim, 0, 0, 0);
+    weft_value beta = wefti_param(b, wefti_join(full, name, "bias"), wefti_zeros(), dim, 0, 0, 0);
     return weft_layer_norm(b->g, x, gamma, beta, b->c->norm_eps);
+}
+
+weft_value wefti_attend_all(const wefti_model_build *b, weft_value x, const char *query,
+                            const char *key, const char *value) {
+    weft_graph *g = b->g;
+    int64_t hidden = b->c->hidden, heads = b->c->heads;
+    weft_desc desc = weft_value_desc(g, x);
+    if (desc.rank != 3) return WEFT_NO_VALUE; /* the graph has failed before */
+    int64_t shape[4] = {desc.shape[0], desc.shape[1], heads, hidden / heads};
+    const char *names[3] = {query, key, value};
+    weft_value part[3];
+    for (int i = 0; i < 3; i++) {
+        part[i] = wefti_dense(b, x, names[i], hidden, hidden, true, true, wefti_normal(0.02));
+        part[i] = weft_reshape(g, part[i], 4, shape);
+    }
+    weft_attention_options o = WEFT_ATTENTION_DEFAULT;
+    o.dropout = b->use == WEFT_USE_TRAIN ? b->c->dropout : 0;
+    weft_value y = weft_attention(g, part[0], part[1], part[2], o);
+    return weft_reshape(g, y, 3, desc.shape);
 }
 
 weft_value wefti_drop(const wefti_model_build *b, weft_value x) {
@@ -84,7 +119,19 @@ weft_value wefti_image(const wefti_model_build *b) {
     return fed == b->dtype ? x : weft_cast(b->g, x, b->dtype);
 }
 
-void wefti_classifier_outputs(const wefti_model_build *b, weft_value logits, weft_value loss) {
-    if (b->use != WEFT_USE_TRAIN) weft_output(b->g, "logits", logits);
-    if (wefti_has_loss(b)) weft_loss(b->g, loss);
+void wefti_end(const wefti_model_build *b, weft_value logits, weft_value targets) {
+    weft_graph *g = b->g;
+    if (!wefti_has_loss(b)) {
+        weft_output(g, "logits", weft_cell_end(g, logits));
+        return;
+    }
+    weft_value loss = weft_cross_entropy(g, logits, targets, -1, 0);
+    if (b->use == WEFT_USE_EVAL && !weft_family_is_language(b->c->family)) {
+        weft_value end[2] = {loss, logits};
+        weft_cell_end_many(g, 2, end);
+        weft_loss(g, end[0]);
+        weft_output(g, "logits", end[1]);
+        return;
+    }
+    weft_loss(g, weft_cell_end(g, loss));
 }

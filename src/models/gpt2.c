@@ -1,5 +1,6 @@
-/* GPT-2. Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019; initial values as its
- * code has them: normal 0.02, products that end in the residual stream 0.02 / sqrt(2 layers). */
+/* GPT-2. Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019;
+ * initial values as its code has them: normal 0.02, products that end in the residual stream 0.02 /
+ * sqrt(2 layers). */
 #include <math.h>
 
 #include "models/models.h"
@@ -37,11 +38,13 @@ static weft_value feed_forward(const wefti_model_build *b, weft_value x, double 
     return weft_cell_end(g, wefti_drop(b, x));
 }
 
-static weft_value block(const wefti_model_build *b, weft_value x, weft_value position, int64_t layer) {
+static weft_value block(const wefti_model_build *b, weft_value x, weft_value position,
+                        int64_t layer) {
     weft_graph *g = b->g;
     double deviation = 0.02 / sqrt(2.0 * (double)b->c->layers);
     weft_cell_begin(g, "h.%d", (int)layer);
-    x = weft_add(g, x, attention(b, wefti_layer_norm(b, x, "ln_1", b->c->hidden), position, deviation));
+    x = weft_add(g, x,
+                 attention(b, wefti_layer_norm(b, x, "ln_1", b->c->hidden), position, deviation));
     x = weft_add(g, x, feed_forward(b, wefti_layer_norm(b, x, "ln_2", b->c->hidden), deviation));
     return weft_cell_end(g, x);
 }
@@ -64,7 +67,8 @@ void wefti_build_gpt2(const wefti_model_build *b) {
     weft_value wte = wefti_param(b, "wte.weight", wefti_normal(0.02), c->vocab, c->hidden, 0, 0);
     weft_value wpe = wefti_param(b, "wpe.weight", wefti_normal(0.02), c->context, c->hidden, 0, 0);
     weft_cell_begin(g, "embed");
-    weft_value x = weft_add(g, weft_embedding(g, wte, tokens, b->dtype), positions(b, wpe, position));
+    weft_value x =
+        weft_add(g, weft_embedding(g, wte, tokens, b->dtype), positions(b, wpe, position));
     x = weft_cell_end(g, wefti_drop(b, x));
     for (int64_t layer = 0; layer < c->layers; layer++) x = block(b, x, position, layer);
     weft_value shift = wefti_param(b, "ln_f.bias", wefti_zeros(), c->hidden, 0, 0, 0);
@@ -72,9 +76,5 @@ void wefti_build_gpt2(const wefti_model_build *b) {
     weft_cell_begin(g, "head");
     x = weft_layer_norm(g, x, scale, shift, c->norm_eps);
     weft_value logits = weft_linear(g, x, wte, WEFT_NO_VALUE, true);
-    if (wefti_has_loss(b)) {
-        weft_loss(g, weft_cell_end(g, weft_cross_entropy(g, logits, targets, -1, 0)));
-        return;
-    }
-    weft_output(g, "logits", weft_cell_end(g, logits));
+    wefti_end(b, logits, targets);
 }

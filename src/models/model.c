@@ -12,15 +12,30 @@ typedef struct family_row {
 } family_row;
 
 static const family_row families[WEFT_FAMILIES] = {
-    [WEFT_FAMILY_GPT2] = {"gpt2", true, wefti_build_gpt2,
-                          {.layers = 12, .hidden = 768, .heads = 12, .context = 1024, .norm_eps = 1e-5}},
-    [WEFT_FAMILY_LLAMA] = {"llama", true, wefti_build_llama,
-                           {.layers = 12, .hidden = 768, .heads = 12, .context = 1024,
-                            .norm_eps = 1e-5, .rope_theta = 10000.0}},
-    [WEFT_FAMILY_BERT] = {"bert", true, wefti_build_bert,
-                          {.layers = 12, .hidden = 768, .heads = 12, .context = 512, .norm_eps = 1e-12}},
-    [WEFT_FAMILY_VIT] = {"vit", false, wefti_build_vit,
-                         {.layers = 12, .hidden = 768, .heads = 12, .patch = 16, .norm_eps = 1e-12}},
+    [WEFT_FAMILY_GPT2] =
+        {"gpt2",
+         true,
+         wefti_build_gpt2,
+         {.layers = 12, .hidden = 768, .heads = 12, .context = 1024, .norm_eps = 1e-5}},
+    [WEFT_FAMILY_LLAMA] = {"llama",
+                           true,
+                           wefti_build_llama,
+                           {.layers = 12,
+                            .hidden = 768,
+                            .heads = 12,
+                            .context = 1024,
+                            .norm_eps = 1e-5,
+                            .rope_theta = 10000.0}},
+    [WEFT_FAMILY_BERT] =
+        {"bert",
+         true,
+         wefti_build_bert,
+         {.layers = 12, .hidden = 768, .heads = 12, .context = 512, .norm_eps = 1e-12}},
+    [WEFT_FAMILY_VIT] =
+        {"vit",
+         false,
+         wefti_build_vit,
+         {.layers = 12, .hidden = 768, .heads = 12, .patch = 16, .norm_eps = 1e-12}},
     [WEFT_FAMILY_MLP] = {"mlp", false, wefti_build_mlp, {.layers = 2, .hidden = 256}},
     [WEFT_FAMILY_LENET] = {"lenet", false, wefti_build_lenet, {0}},
     [WEFT_FAMILY_RESNET18] = {"resnet18", false, wefti_build_resnet, {.norm_eps = 1e-5}},
@@ -40,8 +55,8 @@ static void fill(int64_t *value, int64_t standard) {
 }
 
 static weft_status check_positive(const char *key, int64_t value) {
-    WEFT_REQUIRE(value > 0 && value < INT32_MAX, WEFT_E_ARG, "%s is %lld: it must be 1 or more", key,
-                 (long long)value);
+    WEFT_REQUIRE(value > 0 && value < INT32_MAX, WEFT_E_ARG, "%s is %lld: it must be 1 or more",
+                 key, (long long)value);
     return WEFT_OK;
 }
 
@@ -52,8 +67,8 @@ static weft_status check_heads(const weft_model_config *c) {
     WEFT_TRY(check_positive("model.kv_heads", c->kv_heads));
     WEFT_TRY(check_positive("model.ffn", c->ffn));
     WEFT_REQUIRE(c->hidden % c->heads == 0, WEFT_E_ARG,
-                 "model.heads is %lld, which does not divide model.hidden, %lld", (long long)c->heads,
-                 (long long)c->hidden);
+                 "model.heads is %lld, which does not divide model.hidden, %lld",
+                 (long long)c->heads, (long long)c->hidden);
     WEFT_REQUIRE(c->heads % c->kv_heads == 0, WEFT_E_ARG,
                  "model.kv_heads is %lld, which does not divide model.heads, %lld",
                  (long long)c->kv_heads, (long long)c->heads);
@@ -81,12 +96,13 @@ weft_status weft_model_complete(weft_model_config *config) {
     fill(&c.patch, d->patch);
     if (c.family == WEFT_FAMILY_LLAMA) /* 8/3 hidden, rounded up to a multiple of 64 */
         fill(&c.ffn, (c.hidden * 8 / 3 + 63) / 64 * 64);
-    else if (transformer) fill(&c.ffn, 4 * c.hidden);
+    else if (transformer)
+        fill(&c.ffn, 4 * c.hidden);
     if (c.norm_eps == 0) c.norm_eps = d->norm_eps;
     if (c.rope_theta == 0) c.rope_theta = d->rope_theta;
     if (c.family == WEFT_FAMILY_GPT2 || c.family == WEFT_FAMILY_BERT) c.tied = true;
-    WEFT_REQUIRE(c.dropout >= 0 && c.dropout < 1, WEFT_E_ARG, "model.dropout is %g: it must be in [0, 1)",
-                 c.dropout);
+    WEFT_REQUIRE(c.dropout >= 0 && c.dropout < 1, WEFT_E_ARG,
+                 "model.dropout is %g: it must be in [0, 1)", c.dropout);
     if (transformer) WEFT_TRY(check_heads(&c));
     if (families[c.family].language) {
         WEFT_TRY(check_positive("model.vocab", c.vocab));
@@ -101,8 +117,8 @@ weft_status weft_model_complete(weft_model_config *config) {
                      (long long)c.patch, (long long)c.image[1], (long long)c.image[2]);
     if (c.family == WEFT_FAMILY_LENET)
         WEFT_REQUIRE(c.image[1] >= 12 && c.image[2] >= 12, WEFT_E_ARG,
-                     "model.image is %lld x %lld: lenet needs 12 x 12 or more", (long long)c.image[1],
-                     (long long)c.image[2]);
+                     "model.image is %lld x %lld: lenet needs 12 x 12 or more",
+                     (long long)c.image[1], (long long)c.image[2]);
     if (c.family == WEFT_FAMILY_MLP) {
         WEFT_TRY(check_positive("model.layers", c.layers));
         WEFT_TRY(check_positive("model.hidden", c.hidden));
@@ -115,14 +131,15 @@ weft_status weft_model_build(const weft_model_config *config, weft_model_use use
                              int64_t seq, weft_dtype dtype, weft_graph **out) {
     weft_model_config c = *config;
     WEFT_TRY(weft_model_complete(&c));
-    WEFT_REQUIRE(batch > 0, WEFT_E_ARG, "the batch is %lld: it must be 1 or more", (long long)batch);
+    WEFT_REQUIRE(batch > 0, WEFT_E_ARG, "the batch is %lld: it must be 1 or more",
+                 (long long)batch);
     if (seq == 0) seq = use == WEFT_USE_DECODE ? 1 : c.context;
     if (families[c.family].language)
         WEFT_REQUIRE(seq > 0 && seq <= c.context, WEFT_E_ARG,
                      "a sequence of %lld tokens does not fit model.context, %lld", (long long)seq,
                      (long long)c.context);
-    WEFT_REQUIRE(use != WEFT_USE_DECODE ||
-                     c.family == WEFT_FAMILY_GPT2 || c.family == WEFT_FAMILY_LLAMA,
+    WEFT_REQUIRE(use != WEFT_USE_DECODE || c.family == WEFT_FAMILY_GPT2 ||
+                     c.family == WEFT_FAMILY_LLAMA,
                  WEFT_E_NO_IMPL, "%s does not generate text", weft_family_text(c.family));
     WEFT_REQUIRE(use != WEFT_USE_DECODE || seq == 1, WEFT_E_ARG,
                  "decoding takes one token at a time, not %lld", (long long)seq);

@@ -31,26 +31,42 @@ weft_init wefti_normal(double deviation);
 weft_init wefti_zeros(void);
 weft_init wefti_ones(void);
 
-/* x [..., in] -> [..., out] with parameters NAME.weight ([in, out]; transposed: [out, in]) and, if wanted, NAME.bias. */
+/* x [..., in] -> [..., out] with parameters NAME.weight ([in, out]; transposed: [out, in]) and, if
+ * wanted, NAME.bias. */
 weft_value wefti_dense(const wefti_model_build *b, weft_value x, const char *name, int64_t in,
                        int64_t out, bool transposed, bool bias, weft_init init);
+/* x [..., in] -> [..., out] with this cell's parameters "weight" [out, in], normal of variance
+ * gain / in, and "bias". */
+weft_value wefti_fan_in_dense(const wefti_model_build *b, weft_value x, int64_t in, int64_t out,
+                              double gain);
+/* "NAME.PART" into a caller's buffer; returns it. */
+enum { WEFTI_MODEL_NAME_BYTES = 128 };
+const char *wefti_join(char out[WEFTI_MODEL_NAME_BYTES], const char *name, const char *part);
 /* layer_norm with NAME.weight and NAME.bias. */
-weft_value wefti_layer_norm(const wefti_model_build *b, weft_value x, const char *name, int64_t dim);
+weft_value wefti_layer_norm(const wefti_model_build *b, weft_value x, const char *name,
+                            int64_t dim);
 /* Dropout in training, x itself otherwise. */
 weft_value wefti_drop(const wefti_model_build *b, weft_value x);
+/* x [batch, seq, heads * dim] with positions that see each other, all of them: attention without a
+ * mask, its parameters QUERY, KEY, VALUE, each [hidden, hidden] with a bias, before the output
+ * projection (bert, vit). Inside a cell. */
+weft_value wefti_attend_all(const wefti_model_build *b, weft_value x, const char *query,
+                            const char *key, const char *value);
 /* The inputs "tokens" and "targets" [batch, seq]; targets empty when the use has no loss. */
 weft_value wefti_tokens(const wefti_model_build *b);
 weft_value wefti_targets(const wefti_model_build *b);
 bool wefti_has_loss(const wefti_model_build *b);
-/* DECODE: the key or value cache "cache.<layer>.<k|v>" with x written at `position`; else x itself. */
+/* DECODE: the key or value cache "cache.<layer>.<k|v>" with x written at `position`; else x itself.
+ */
 weft_value wefti_cached(const wefti_model_build *b, weft_value x, const char *which,
                         weft_value position, int64_t heads, int64_t dim);
 /* "position" i32 [] in DECODE, else no value. */
 weft_value wefti_position(const wefti_model_build *b);
-/* The end of a classifier's last cell: mean cross-entropy of logits [batch, classes], named outputs. Called outside of
- * cells with the logits and, when there is one, the loss. */
-void wefti_classifier_outputs(const wefti_model_build *b, weft_value logits, weft_value loss);
+/* The end of a model, inside its last cell, which this closes: the mean cross-entropy of `logits`
+ * against `targets` (-1: ignored) becomes the loss; "logits" is an output where the use has it. */
+void wefti_end(const wefti_model_build *b, weft_value logits, weft_value targets);
 weft_value wefti_labels(const wefti_model_build *b); /* "label" i32 [batch], empty without loss */
-weft_value wefti_image(const wefti_model_build *b);  /* "image" f32 [batch, c, h, w], cast to dtype */
+weft_value
+wefti_image(const wefti_model_build *b); /* "image" f32 [batch, c, h, w], cast to dtype */
 
 #endif

@@ -1,0 +1,57 @@
+/* BERT with its masked-language head: post-norm blocks, every position sees every other; all token
+ * types are 0. Source: Devlin et al., "BERT", NAACL 2019; names and initial values (normal 0.02) as
+ * Hugging Face's BertForMaskedLM has them. The loss is over targets that are not -1: the masked
+ * positions. */
+#include "models/models.h"
+
+static weft_value embed(const wefti_model_build *b, weft_value tokens, weft_value words) {
+    weft_graph *g = b->g;
+    const weft_model_config *c = b->c;
+    weft_init init = wefti_normal(0.02);
+    weft_cell_begin(g, "embeddings");
+    weft_value rows =
+        wefti_param(b, "position_embeddings.weight", init, c->context, c->hidden, 0, 0);
+    weft_value types = wefti_param(b, "token_type_embeddings.weight", init, 2, c->hidden, 0, 0);
+    if (b->seq != c->context) rows = weft_slice(g, rows, 0, 0, b->seq);
+    weft_value x = weft_add(g, weft_embedding(g, words, tokens, b->dtype), rows);
+    x = weft_add(g, x, weft_slice(g, types, 0, 0, 1));
+    x = wefti_layer_norm(b, x, "LayerNorm", c->hidden);
+    return weft_cell_end(g, wefti_drop(b, x));
+}
+
+/* What ends both halves of a block: projection, dropout, residual, norm. */
+static weft_value output(const wefti_model_build *b, weft_value y, weft_value x, int64_t in,
+                         const char *name) {
+    int64_t hidden = b->c->hidden;
+    weft_cell_begin(b->g, "%s", name);
+    y = wefti_dense(b, y, "dense", in, hidden, true, true, wefti_normal(0.02));
+    y = weft_add(b->g, x, wefti_drop(b, y));
+    return weft_cell_end(b->g, wefti_layer_norm(b, y, "LayerNorm", hidden));
+}
+
+static weft_value block(const wefti_model_build *b, weft_value x, int64_t layer) {
+    weft_graph *g = b->g;
+    const weft_model_config *c = b->c;
+    weft_cell_begin(g, "encoder.layer.%d", (int)layer);
+    weft_value y = wefti_attend_all(b, x, "attention.self.query", "attention.self.key",
+                                    "attention.self.value");
+    x = output(b, y, x, c->hidden, "attention.output");
+    y = wefti_dense(b, x, "intermediate.dense", c->hidden, c->ffn, true, true, wefti_normal(0.02));
+    x = output(b, weft_gelu_erf(g, y), x, c->ffn, "output");
+    return weft_cell_end(g, x);
+}
+
+void wefti_build_bert(const wefti_model_build *b) {
+    weft_graph *g = b->g;
+    const weft_model_config *c = b->c;
+    weft_value tokens = wefti_tokens(b), targets = wefti_targets(b);
+    weft_value words = wefti_param(b, "embeddings.word_embeddings.weight", wefti_normal(0.02),
+                                   c->vocab, c->hidden, 0, 0);
+    weft_value x = embed(b, tokens, words);
+    for (int64_t layer = 0; layer < c->layers; layer++) x = block(b, x, layer);
+    weft_cell_begin(g, "cls.predictions");
+    x = wefti_dense(b, x, "transform.dense", c->hidden, c->hidden, true, true, wefti_normal(0.02));
+    x = wefti_layer_norm(b, weft_gelu_erf(g, x), "transform.LayerNorm", c->hidden);
+    weft_value shift = wefti_param(b, "bias", wefti_zeros(), c->vocab, 0, 0, 0);
+    wefti_end(b, weft_linear(g, x, words, shift, true), targets);
+}

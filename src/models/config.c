@@ -1,0 +1,406 @@
+/* config.json: what Hugging Face's transformers writes beside a model, read and written.
+ *
+ * Versions 4 and 5 differ in places (rope_theta or rope_parameters, torch_dtype or dtype); both
+ * are read, and both forms are written. What a configuration asks for and a family does not do is
+ * refused by name: a model that computed something else in silence would be worse than none. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "base/memory.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "models/models.h"
+
+/* ---- reading ---- */
+
+static const wefti_json *member(const wefti_json *o, const char *key) {
+    const wefti_json *v = wefti_json_get(o, key);
+    return v && v->kind != WEFTI_JSON_NULL ? v : NULL; /* null means: not given */
+}
+
+static weft_status read_int(const wefti_json *o, const char *key, int64_t *out) {
+    const wefti_json *v = member(o, key);
+    WEFT_REQUIRE(v, WEFT_E_ARG, "%s is missing: a whole number", key);
+    WEFT_REQUIRE(v->kind == WEFTI_JSON_INT && v->as.integer > 0, WEFT_E_ARG,
+                 "%s must be a whole number, 1 or more", key);
+    *out = v->as.integer;
+    return WEFT_OK;
+}
+
+static weft_status read_int_or(const wefti_json *o, const char *key, int64_t standard,
+                               int64_t *out) {
+    if (member(o, key)) return read_int(o, key, out);
+    *out = standard;
+    return WEFT_OK;
+}
+
+static weft_status read_real_or(const wefti_json *o, const char *key, double standard,
+                                double *out) {
+    const wefti_json *v = member(o, key);
+    double x = standard;
+    if (v && v->kind == WEFTI_JSON_INT)
+        x = (double)v->as.integer;
+    else if (v && v->kind == WEFTI_JSON_REAL)
+        x = v->as.real;
+    else
+        WEFT_REQUIRE(!v, WEFT_E_ARG, "%s must be a number", key);
+    WEFT_REQUIRE(isfinite(x), WEFT_E_ARG, "%s must be a finite number", key);
+    *out = x;
+    return WEFT_OK;
+}
+
+static weft_status read_bool_or(const wefti_json *o, const char *key, bool standard, bool *out) {
+    const wefti_json *v = member(o, key);
+    WEFT_REQUIRE(!v || v->kind == WEFTI_JSON_BOOL, WEFT_E_ARG, "%s must be true or false", key);
+    *out = v ? v->as.boolean : standard;
+    return WEFT_OK;
+}
+
+/* A switch that must have this value; absent means `standard`. */
+static weft_status expect_bool(const wefti_json *o, const char *key, bool standard, bool wanted) {
+    bool value;
+    WEFT_TRY(read_bool_or(o, key, standard, &value));
+    WEFT_REQUIRE(value == wanted, WEFT_E_NO_IMPL, "%s is %s: only %s is supported", key,
+                 value ? "true" : "false", wanted ? "true" : "false");
+    return WEFT_OK;
+}
+
+/* A word that must be one of two (the second may be NULL); absent is legal. */
+static weft_status expect_text(const wefti_json *o, const char *key, const char *one,
+                               const char *other) {
+    const wefti_json *v = member(o, key);
+    if (!v) return WEFT_OK;
+    WEFT_REQUIRE(v->kind == WEFTI_JSON_TEXT, WEFT_E_ARG, "%s must be a text", key);
+    bool known = !strcmp(v->as.text, one) || (other && !strcmp(v->as.text, other));
+    WEFT_REQUIRE(known, WEFT_E_NO_IMPL, "%s is \"%s\": only %s%s%s is supported", key, v->as.text,
+                 one, other ? " or " : "", other ? other : "");
+    return WEFT_OK;
+}
+
+/* The one rate of a model whose config.json has several. */
+static weft_status read_dropout(const wefti_json *o, double standard, int count,
+                                const char *const *keys, double *out) {
+    for (int i = 0; i < count; i++) {
+        double rate;
+        WEFT_TRY(read_real_or(o, keys[i], standard, &rate));
+        WEFT_REQUIRE(rate >= 0 && rate < 1, WEFT_E_ARG, "%s is %g: it must be in [0, 1)", keys[i],
+                     rate);
+        WEFT_REQUIRE(i == 0 || rate == *out, WEFT_E_NO_IMPL,
+                     "%s is %g but %s is %g: only equal rates are supported", keys[i], rate,
+                     keys[0], *out);
+        *out = rate;
+    }
+    return WEFT_OK;
+}
+
+static const char *const gpt2_dropout[] = {"resid_pdrop", "embd_pdrop", "attn_pdrop"};
+static const char *const bert_dropout[] = {"hidden_dropout_prob", "attention_probs_dropout_prob"};
+static const char *const llama_dropout[] = {"attention_dropout"};
+
+static weft_status read_gpt2(const wefti_json *o, weft_model_config *c) {
+    WEFT_TRY(read_int(o, "n_layer", &c->layers));
+    WEFT_TRY(read_int(o, "n_embd", &c->hidden));
+    WEFT_TRY(read_int(o, "n_head", &c->heads));
+    WEFT_TRY(read_int_or(o, "n_inner", 0, &c->ffn));
+    WEFT_TRY(read_int(o, "n_positions", &c->context));
+    WEFT_TRY(read_int(o, "vocab_size", &c->vocab));
+    WEFT_TRY(read_real_or(o, "layer_norm_epsilon", 1e-5, &c->norm_eps));
+    WEFT_TRY(read_dropout(o, 0.1, 3, gpt2_dropout, &c->dropout));
+    WEFT_TRY(expect_text(o, "activation_function", "gelu_new", "gelu_pytorch_tanh"));
+    WEFT_TRY(expect_bool(o, "scale_attn_weights", true, true));
+    WEFT_TRY(expect_bool(o, "scale_attn_by_inverse_layer_idx", false, false));
+    WEFT_TRY(expect_bool(o, "add_cross_attention", false, false));
+    return expect_bool(o, "tie_word_embeddings", true, true);
+}
+
+/* rope_scaling or rope_parameters: only what leaves the angles alone. */
+static weft_status read_rope(const wefti_json *o, const char *key, double *theta) {
+    const wefti_json *v = member(o, key);
+    if (!v) return WEFT_OK;
+    WEFT_REQUIRE(v->kind == WEFTI_JSON_OBJECT, WEFT_E_ARG, "%s must be an object", key);
+    weft_status status = expect_text(v, "rope_type", "default", NULL);
+    if (status == WEFT_OK) status = expect_text(v, "type", "default", NULL);
+    if (status == WEFT_OK) status = read_real_or(v, "rope_theta", *theta, theta);
+    return status < 0 ? wefti_prefix(status, "%s", key) : WEFT_OK;
+}
+
+static weft_status read_llama(const wefti_json *o, weft_model_config *c) {
+    WEFT_TRY(read_int(o, "num_hidden_layers", &c->layers));
+    WEFT_TRY(read_int(o, "hidden_size", &c->hidden));
+    WEFT_TRY(read_int(o, "num_attention_heads", &c->heads));
+    WEFT_TRY(read_int_or(o, "num_key_value_heads", 0, &c->kv_heads));
+    WEFT_TRY(read_int(o, "intermediate_size", &c->ffn));
+    WEFT_TRY(read_int_or(o, "max_position_embeddings", 2048, &c->context));
+    WEFT_TRY(read_int(o, "vocab_size", &c->vocab));
+    WEFT_TRY(read_real_or(o, "rms_norm_eps", 1e-6, &c->norm_eps));
+    WEFT_TRY(read_real_or(o, "rope_theta", 10000.0, &c->rope_theta));
+    WEFT_TRY(read_rope(o, "rope_scaling", &c->rope_theta));
+    WEFT_TRY(read_rope(o, "rope_parameters", &c->rope_theta));
+    WEFT_TRY(read_dropout(o, 0, 1, llama_dropout, &c->dropout));
+    WEFT_TRY(read_bool_or(o, "tie_word_embeddings", false, &c->tied));
+    WEFT_TRY(expect_text(o, "hidden_act", "silu", "swish"));
+    WEFT_TRY(expect_bool(o, "attention_bias", false, false));
+    WEFT_TRY(expect_bool(o, "mlp_bias", false, false));
+    int64_t dim;
+    WEFT_TRY(read_int_or(o, "head_dim", c->hidden / c->heads, &dim));
+    WEFT_REQUIRE(dim * c->heads == c->hidden, WEFT_E_NO_IMPL,
+                 "head_dim is %lld: only hidden_size / num_attention_heads, %lld / %lld, is "
+                 "supported",
+                 (long long)dim, (long long)c->hidden, (long long)c->heads);
+    return WEFT_OK;
+}
+
+/* What bert and vit have in common. */
+static weft_status read_encoder(const wefti_json *o, weft_model_config *c) {
+    WEFT_TRY(read_int(o, "num_hidden_layers", &c->layers));
+    WEFT_TRY(read_int(o, "hidden_size", &c->hidden));
+    WEFT_TRY(read_int(o, "num_attention_heads", &c->heads));
+    WEFT_TRY(read_int(o, "intermediate_size", &c->ffn));
+    WEFT_TRY(read_real_or(o, "layer_norm_eps", 1e-12, &c->norm_eps));
+    return expect_text(o, "hidden_act", "gelu", NULL);
+}
+
+static weft_status read_bert(const wefti_json *o, weft_model_config *c) {
+    WEFT_TRY(read_encoder(o, c));
+    WEFT_TRY(read_dropout(o, 0.1, 2, bert_dropout, &c->dropout));
+    WEFT_TRY(read_int_or(o, "max_position_embeddings", 512, &c->context));
+    WEFT_TRY(read_int(o, "vocab_size", &c->vocab));
+    int64_t types;
+    WEFT_TRY(read_int_or(o, "type_vocab_size", 2, &types));
+    WEFT_REQUIRE(types == 2, WEFT_E_NO_IMPL, "type_vocab_size is %lld: only 2 is supported",
+                 (long long)types);
+    WEFT_TRY(expect_text(o, "position_embedding_type", "absolute", NULL));
+    WEFT_TRY(expect_bool(o, "is_decoder", false, false));
+    WEFT_TRY(expect_bool(o, "add_cross_attention", false, false));
+    return expect_bool(o, "tie_word_embeddings", true, true);
+}
+
+/* A list of `count` sizes, or one number for all of them. */
+static weft_status read_sizes(const wefti_json *o, const char *key, int count, int64_t *out) {
+    const wefti_json *v = member(o, key);
+    if (!v || v->kind != WEFTI_JSON_ARRAY) {
+        WEFT_TRY(read_int(o, key, out));
+        for (int i = 1; i < count; i++) out[i] = out[0];
+        return WEFT_OK;
+    }
+    WEFT_REQUIRE(v->count == count, WEFT_E_ARG, "%s must hold %d whole numbers, not %d", key, count,
+                 v->count);
+    WEFTI_JSON_EACH(item, v) {
+        WEFT_REQUIRE(item->kind == WEFTI_JSON_INT && item->as.integer > 0, WEFT_E_ARG,
+                     "%s must hold whole numbers, 1 or more", key);
+        *out++ = item->as.integer;
+    }
+    return WEFT_OK;
+}
+
+static weft_status read_vit(const wefti_json *o, weft_model_config *c) {
+    int64_t patch[2];
+    WEFT_TRY(read_encoder(o, c));
+    WEFT_TRY(read_dropout(o, 0, 2, bert_dropout, &c->dropout));
+    WEFT_TRY(read_int_or(o, "num_channels", 3, &c->image[0]));
+    WEFT_TRY(read_sizes(o, "image_size", 2, &c->image[1]));
+    WEFT_TRY(read_sizes(o, "patch_size", 2, patch));
+    WEFT_REQUIRE(patch[0] == patch[1], WEFT_E_NO_IMPL,
+                 "patch_size is [%lld, %lld]: only square patches are supported",
+                 (long long)patch[0], (long long)patch[1]);
+    c->patch = patch[0];
+    WEFT_TRY(expect_bool(o, "qkv_bias", true, true));
+    const wefti_json *labels = member(o, "id2label");
+    if (!labels) return read_int_or(o, "num_labels", 2, &c->classes);
+    WEFT_REQUIRE(labels->kind == WEFTI_JSON_OBJECT && labels->count > 0, WEFT_E_ARG,
+                 "id2label must be an object that names each class");
+    c->classes = labels->count;
+    return WEFT_OK;
+}
+
+/* mlp, lenet, resnet: weft_model_config's own fields. */
+static weft_status read_own(const wefti_json *o, weft_model_config *c) {
+    WEFT_TRY(read_sizes(o, "image", 3, c->image));
+    WEFT_TRY(read_int(o, "classes", &c->classes));
+    WEFT_TRY(read_real_or(o, "dropout", 0, &c->dropout));
+    if (c->family == WEFT_FAMILY_MLP) {
+        WEFT_TRY(read_int(o, "layers", &c->layers));
+        return read_int(o, "hidden", &c->hidden);
+    }
+    return read_real_or(o, "norm_eps", 0, &c->norm_eps);
+}
+
+/* ---- writing ---- */
+
+static void write_int(wefti_text *t, const char *key, int64_t value) {
+    wefti_text_add(t, ",\n  \"%s\": %lld", key, (long long)value);
+}
+
+static void write_real(wefti_text *t, const char *key, double value) {
+    wefti_text_add(t, ",\n  \"%s\": ", key);
+    wefti_json_real(t, value);
+}
+
+static void write_raw(wefti_text *t, const char *key, const char *value) {
+    wefti_text_add(t, ",\n  \"%s\": %s", key, value);
+}
+
+static void write_dropout(wefti_text *t, double rate, int count, const char *const *keys) {
+    for (int i = 0; i < count; i++) write_real(t, keys[i], rate);
+}
+
+static void write_gpt2(wefti_text *t, const weft_model_config *c) {
+    write_raw(t, "architectures", "[\"GPT2LMHeadModel\"]");
+    write_int(t, "n_layer", c->layers);
+    write_int(t, "n_embd", c->hidden);
+    write_int(t, "n_head", c->heads);
+    write_int(t, "n_inner", c->ffn);
+    write_int(t, "n_positions", c->context);
+    write_int(t, "vocab_size", c->vocab);
+    write_real(t, "layer_norm_epsilon", c->norm_eps);
+    write_dropout(t, c->dropout, 3, gpt2_dropout);
+    write_raw(t, "activation_function", "\"gelu_new\"");
+    write_raw(t, "tie_word_embeddings", "true");
+}
+
+static void write_llama(wefti_text *t, const weft_model_config *c) {
+    write_raw(t, "architectures", "[\"LlamaForCausalLM\"]");
+    write_int(t, "num_hidden_layers", c->layers);
+    write_int(t, "hidden_size", c->hidden);
+    write_int(t, "num_attention_heads", c->heads);
+    write_int(t, "num_key_value_heads", c->kv_heads);
+    write_int(t, "head_dim", c->hidden / c->heads);
+    write_int(t, "intermediate_size", c->ffn);
+    write_int(t, "max_position_embeddings", c->context);
+    write_int(t, "vocab_size", c->vocab);
+    write_real(t, "rms_norm_eps", c->norm_eps);
+    write_dropout(t, c->dropout, 1, llama_dropout);
+    write_real(t, "rope_theta", c->rope_theta); /* transformers 4 */
+    write_raw(t, "rope_parameters", "{\"rope_type\": \"default\", \"rope_theta\": ");
+    wefti_json_real(t, c->rope_theta); /* transformers 5 */
+    wefti_text_add(t, "}");
+    write_raw(t, "hidden_act", "\"silu\"");
+    write_raw(t, "attention_bias", "false");
+    write_raw(t, "mlp_bias", "false");
+    write_raw(t, "tie_word_embeddings", c->tied ? "true" : "false");
+}
+
+static void write_encoder(wefti_text *t, const weft_model_config *c) {
+    write_int(t, "num_hidden_layers", c->layers);
+    write_int(t, "hidden_size", c->hidden);
+    write_int(t, "num_attention_heads", c->heads);
+    write_int(t, "intermediate_size", c->ffn);
+    write_real(t, "layer_norm_eps", c->norm_eps);
+    write_dropout(t, c->dropout, 2, bert_dropout);
+    write_raw(t, "hidden_act", "\"gelu\"");
+}
+
+static void write_bert(wefti_text *t, const weft_model_config *c) {
+    write_raw(t, "architectures", "[\"BertForMaskedLM\"]");
+    write_encoder(t, c);
+    write_int(t, "max_position_embeddings", c->context);
+    write_int(t, "vocab_size", c->vocab);
+    write_int(t, "type_vocab_size", 2);
+    write_raw(t, "tie_word_embeddings", "true");
+}
+
+static void write_vit(wefti_text *t, const weft_model_config *c) {
+    write_raw(t, "architectures", "[\"ViTForImageClassification\"]");
+    write_encoder(t, c);
+    write_int(t, "num_channels", c->image[0]);
+    if (c->image[1] == c->image[2])
+        write_int(t, "image_size", c->image[1]);
+    else
+        wefti_text_add(t, ",\n  \"image_size\": [%lld, %lld]", (long long)c->image[1],
+                       (long long)c->image[2]);
+    write_int(t, "patch_size", c->patch);
+    write_raw(t, "qkv_bias", "true");
+    write_raw(t, "id2label", "{"); /* transformers counts the classes here */
+    for (int64_t i = 0; i < c->classes; i++)
+        wefti_text_add(t, "%s\"%lld\": \"LABEL_%lld\"", i ? ", " : "", (long long)i, (long long)i);
+    wefti_text_add(t, "}");
+    write_raw(t, "label2id", "{");
+    for (int64_t i = 0; i < c->classes; i++)
+        wefti_text_add(t, "%s\"LABEL_%lld\": %lld", i ? ", " : "", (long long)i, (long long)i);
+    wefti_text_add(t, "}");
+}
+
+static void write_own(wefti_text *t, const weft_model_config *c) {
+    wefti_text_add(t, ",\n  \"image\": [%lld, %lld, %lld]", (long long)c->image[0],
+                   (long long)c->image[1], (long long)c->image[2]);
+    write_int(t, "classes", c->classes);
+    write_real(t, "dropout", c->dropout);
+    if (c->family == WEFT_FAMILY_MLP) {
+        write_int(t, "layers", c->layers);
+        write_int(t, "hidden", c->hidden);
+    } else {
+        write_real(t, "norm_eps", c->norm_eps);
+    }
+}
+
+/* ---- families ---- */
+
+typedef struct config_form {
+    const char *model_type;
+    weft_status (*read)(const wefti_json *o, weft_model_config *c);
+    void (*write)(wefti_text *t, const weft_model_config *c);
+} config_form;
+
+static const config_form forms[WEFT_FAMILIES] = {
+    [WEFT_FAMILY_GPT2] = {"gpt2", read_gpt2, write_gpt2},
+    [WEFT_FAMILY_LLAMA] = {"llama", read_llama, write_llama},
+    [WEFT_FAMILY_BERT] = {"bert", read_bert, write_bert},
+    [WEFT_FAMILY_VIT] = {"vit", read_vit, write_vit},
+    [WEFT_FAMILY_MLP] = {"weft-mlp", read_own, write_own},
+    [WEFT_FAMILY_LENET] = {"weft-lenet", read_own, write_own},
+    [WEFT_FAMILY_RESNET18] = {"weft-resnet18", read_own, write_own},
+    [WEFT_FAMILY_RESNET50] = {"weft-resnet50", read_own, write_own},
+};
+
+static weft_status read_root(const wefti_json *o, weft_model_config *c) {
+    const char *type;
+    WEFT_REQUIRE(o->kind == WEFTI_JSON_OBJECT, WEFT_E_ARG, "it must hold one object");
+    WEFT_TRY(wefti_json_text(o, "model_type", &type));
+    int family = 0;
+    while (family < (int)WEFT_FAMILIES && strcmp(forms[family].model_type, type)) family++;
+    WEFT_REQUIRE(family < (int)WEFT_FAMILIES, WEFT_E_NO_IMPL,
+                 "model_type is \"%s\": only gpt2, llama, bert, vit, weft-mlp, weft-lenet, "
+                 "weft-resnet18 and weft-resnet50 are supported",
+                 type);
+    WEFT_REQUIRE(!member(o, "quantization_config"), WEFT_E_NO_IMPL,
+                 "quantization_config is given: quantized models are not supported");
+    c->family = (weft_family)family;
+    WEFT_TRY(forms[family].read(o, c));
+    return weft_model_complete(c);
+}
+
+weft_status weft_model_config_read(const char *json, weft_model_config *out) {
+    const wefti_json_limits limits = {32, 100000, 100000};
+    weft_model_config c = {0};
+    wefti_arena *arena;
+    const wefti_json *root;
+    WEFT_TRY(wefti_arena_create(&arena));
+    weft_status status = wefti_json_parse(arena, json, (int64_t)strlen(json), &limits, &root);
+    if (status == WEFT_OK) status = read_root(root, &c);
+    wefti_arena_destroy(arena);
+    if (status < 0) return wefti_prefix(status, "config.json");
+    *out = c;
+    return WEFT_OK;
+}
+
+weft_status weft_model_config_write(const weft_model_config *config, char **out) {
+    weft_model_config c = *config;
+    wefti_text t = {0};
+    WEFT_TRY(weft_model_complete(&c));
+    wefti_text_add(&t, "{\n  \"model_type\": \"%s\"", forms[c.family].model_type);
+    forms[c.family].write(&t, &c);
+    if (weft_family_is_language(c.family)) { /* transformers' defaults lie outside a vocabulary */
+        write_raw(&t, "bos_token_id", "null");
+        write_raw(&t, "eos_token_id", "null");
+        write_raw(&t, "pad_token_id", "null");
+    }
+    write_raw(&t, "dtype", "\"float32\"");       /* transformers 5 */
+    write_raw(&t, "torch_dtype", "\"float32\""); /* transformers 4 */
+    wefti_text_add(&t, "\n}\n");
+    char *text = wefti_text_take(&t);
+    WEFT_REQUIRE(text, WEFT_E_NOMEM, "no memory for config.json");
+    *out = text;
+    return WEFT_OK;
+}

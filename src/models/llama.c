@@ -1,0 +1,82 @@
+/* Llama: pre-norm blocks with RMSNorm, rotary positions, SwiGLU and grouped heads, no biases.
+ * Source: Touvron et al., "LLaMA", 2023, and "Llama 2", 2023 (grouped heads). Names as Hugging Face
+ * has them. Initial values as gpt2's: normal 0.02, products that end in the residual stream
+ * 0.02 / sqrt(2 layers). Dropout acts on the attention probabilities only, as "attention_dropout"
+ * does there. */
+#include <math.h>
+
+#include "models/models.h"
+
+static weft_value norm(const wefti_model_build *b, weft_value x, const char *name) {
+    weft_value gamma = wefti_param(b, name, wefti_ones(), b->c->hidden, 0, 0, 0);
+    return weft_rms_norm(b->g, x, gamma, b->c->norm_eps);
+}
+
+/* x [batch, seq, hidden] -> [batch, seq, heads, dim] */
+static weft_value project(const wefti_model_build *b, weft_value x, const char *name,
+                          int64_t heads) {
+    int64_t dim = b->c->hidden / b->c->heads;
+    x = wefti_dense(b, x, name, b->c->hidden, heads * dim, true, false, wefti_normal(0.02));
+    return weft_reshape(b->g, x, 4, (int64_t[]){b->batch, b->seq, heads, dim});
+}
+
+static weft_value attention(const wefti_model_build *b, weft_value x, weft_value position,
+                            double deviation) {
+    weft_graph *g = b->g;
+    const weft_model_config *c = b->c;
+    int64_t dim = c->hidden / c->heads;
+    weft_cell_begin(g, "self_attn");
+    weft_value q = weft_rope(g, project(b, x, "q_proj", c->heads), c->rope_theta, position);
+    weft_value k = weft_rope(g, project(b, x, "k_proj", c->kv_heads), c->rope_theta, position);
+    weft_value v = project(b, x, "v_proj", c->kv_heads);
+    k = wefti_cached(b, k, "k", position, c->kv_heads, dim);
+    v = wefti_cached(b, v, "v", position, c->kv_heads, dim);
+    weft_attention_options o = WEFT_ATTENTION_DEFAULT;
+    o.causal = true;
+    o.position = position;
+    o.dropout = b->use == WEFT_USE_TRAIN ? c->dropout : 0;
+    weft_value y = weft_attention(g, q, k, v, o);
+    y = weft_reshape(g, y, 3, (int64_t[]){b->batch, b->seq, c->hidden});
+    y = wefti_dense(b, y, "o_proj", c->hidden, c->hidden, true, false, wefti_normal(deviation));
+    return weft_cell_end(g, y);
+}
+
+static weft_value feed_forward(const wefti_model_build *b, weft_value x, double deviation) {
+    weft_graph *g = b->g;
+    int64_t hidden = b->c->hidden, ffn = b->c->ffn;
+    weft_cell_begin(g, "mlp");
+    weft_value gate = wefti_dense(b, x, "gate_proj", hidden, ffn, true, false, wefti_normal(0.02));
+    weft_value up = wefti_dense(b, x, "up_proj", hidden, ffn, true, false, wefti_normal(0.02));
+    x = weft_mul(g, weft_silu(g, gate), up);
+    x = wefti_dense(b, x, "down_proj", ffn, hidden, true, false, wefti_normal(deviation));
+    return weft_cell_end(g, x);
+}
+
+static weft_value block(const wefti_model_build *b, weft_value x, weft_value position,
+                        int64_t layer) {
+    weft_graph *g = b->g;
+    double deviation = 0.02 / sqrt(2.0 * (double)b->c->layers);
+    weft_cell_begin(g, "layers.%d", (int)layer);
+    weft_value y = norm(b, x, "input_layernorm.weight");
+    x = weft_add(g, x, attention(b, y, position, deviation));
+    y = norm(b, x, "post_attention_layernorm.weight");
+    x = weft_add(g, x, feed_forward(b, y, deviation));
+    return weft_cell_end(g, x);
+}
+
+void wefti_build_llama(const wefti_model_build *b) {
+    weft_graph *g = b->g;
+    const weft_model_config *c = b->c;
+    weft_value tokens = wefti_tokens(b), targets = wefti_targets(b), position = wefti_position(b);
+    weft_init init = wefti_normal(0.02);
+    weft_value table = wefti_param(b, "embed_tokens.weight", init, c->vocab, c->hidden, 0, 0);
+    weft_cell_begin(g, "embed");
+    weft_value x = weft_cell_end(g, weft_embedding(g, table, tokens, b->dtype));
+    for (int64_t layer = 0; layer < c->layers; layer++) x = block(b, x, position, layer);
+    weft_value scale = wefti_param(b, "norm.weight", wefti_ones(), c->hidden, 0, 0, 0);
+    weft_value head =
+        c->tied ? table : wefti_param(b, "lm_head.weight", init, c->vocab, c->hidden, 0, 0);
+    weft_cell_begin(g, "head");
+    x = weft_rms_norm(g, x, scale, c->norm_eps);
+    wefti_end(b, weft_linear(g, x, head, WEFT_NO_VALUE, true), targets);
+}

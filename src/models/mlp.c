@@ -1,0 +1,20 @@
+/* A multilayer perceptron on the flattened image: `layers` hidden layers of `hidden` with relu,
+ * dropout behind each. Initial values: normal with variance 2 / inputs (He et al., "Delving Deep
+ * into Rectifiers", ICCV 2015). */
+#include "models/models.h"
+
+void wefti_build_mlp(const wefti_model_build *b) {
+    weft_graph *g = b->g;
+    const weft_model_config *c = b->c;
+    weft_value image = wefti_image(b), label = wefti_labels(b);
+    int64_t in = c->image[0] * c->image[1] * c->image[2];
+    weft_value x = weft_reshape(g, image, 2, (int64_t[]){b->batch, in});
+    for (int64_t layer = 0; layer < c->layers; layer++) {
+        weft_cell_begin(g, "layers.%d", (int)layer);
+        x = weft_relu(g, wefti_fan_in_dense(b, x, in, c->hidden, 2.0));
+        x = weft_cell_end(g, wefti_drop(b, x));
+        in = c->hidden;
+    }
+    weft_cell_begin(g, "head");
+    wefti_end(b, wefti_fan_in_dense(b, x, in, c->classes, 1.0), label);
+}
