@@ -1,0 +1,213 @@
+/* Starting from the weights of a Hugging Face directory (config.json, safetensors), or of a step or
+ * run of ours, which is such a directory or holds some.
+ *
+ * Everything is looked up and checked before the first weight is written. Files hold f32, bf16, f16
+ * or f64; the session's tensors are written in place, converted on the way. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/io.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "checkpoint/tensor_set.h"
+#include "tensor/tensor.h"
+#include "train/run.h"
+
+enum { NAMES = 5, NAME_BYTES = 512 }; /* how many tensors a message names */
+
+/* A directory with a config.json stands for itself, a run's directory for its newest good step. */
+static weft_status resolve(const char *directory, char **out) {
+    wefti_checkpoint *c;
+    char *config = wefti_format("%s/config.json", directory);
+    WEFT_REQUIRE(config, WEFT_E_NOMEM, "no memory for a path");
+    bool plain = wefti_exists(config);
+    wefti_free(config);
+    const char *path = directory;
+    if (!plain) {
+        WEFT_REQUIRE(wefti_is_dir(directory), WEFT_E_NOT_FOUND,
+                     "model.from: there is no directory %s", directory);
+        weft_status status = wefti_checkpoint_open(directory, WEFTI_CHECKPOINT_LATEST, &c, NULL);
+        WEFT_REQUIRE(status != WEFT_E_NOT_FOUND, WEFT_E_NOT_FOUND,
+                     "model.from: %s holds neither config.json nor a checkpoint of a run",
+                     directory);
+        WEFT_TRY(status);
+        path = wefti_checkpoint_path(c);
+    }
+    char *copy = wefti_strdup(path);
+    if (!plain) wefti_checkpoint_close(c);
+    WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for a path");
+    *out = copy;
+    return WEFT_OK;
+}
+
+static weft_status read_config(const char *directory, weft_model_config *out) {
+    enum { LIMIT = 16 << 20 };
+    char *path = wefti_format("%s/config.json", directory), *text = NULL;
+    int64_t bytes;
+    WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
+    weft_status status = wefti_file_read(path, LIMIT, &text, &bytes);
+    wefti_free(path);
+    if (status == WEFT_OK && strlen(text) != (size_t)bytes)
+        status = WEFT_RAISE(WEFT_E_CORRUPT, "config.json holds a NUL byte");
+    if (status == WEFT_OK) status = weft_model_config_read(text, out);
+    wefti_free(text);
+    return status < 0 ? wefti_prefix(status, "%s", directory) : WEFT_OK;
+}
+
+weft_status wefti_pretrained_config(const char *directory, weft_model_config *out) {
+    char *path;
+    WEFT_TRY(resolve(directory, &path));
+    weft_status status = read_config(path, out);
+    wefti_free(path);
+    return status;
+}
+
+/* A tensor of the session and where its values are. */
+typedef struct match {
+    const wefti_tensor *tensor;
+    const wefti_safetensors_entry *entry;
+} match;
+
+typedef struct loading {
+    const weft_model_config *config;
+    const char *directory;
+    wefti_tensor_set *set;
+    match *matches;
+    int64_t count;
+    wefti_text list; /* of what is wrong */
+    int64_t wrong;
+} loading;
+
+static void name_one(loading *l, const char *text) {
+    if (l->wrong < NAMES) wefti_text_add(&l->list, "%s%s", l->wrong ? ", " : "", text);
+    l->wrong++;
+}
+
+/* Fails when something was named: `what` with the list behind it. */
+static weft_status report(loading *l, weft_status status, const char *what) {
+    if (!l->wrong) return WEFT_OK;
+    if (l->wrong > NAMES) wefti_text_add(&l->list, " and %lld more", (long long)(l->wrong - NAMES));
+    char *list = wefti_text_take(&l->list);
+    status = WEFT_RAISE(status, "%s: %s %s", l->directory, what, list ? list : "(no memory)");
+    wefti_free(list);
+    return status;
+}
+
+/* Under the usual name, or one of the others. */
+static weft_status find(const loading *l, const char *name, const wefti_safetensors_entry **out) {
+    char other[NAME_BYTES];
+    *out = wefti_tensor_set_find(l->set, name);
+    for (int i = 0; !*out; i++) {
+        weft_status status = weft_model_file_alias(l->config, name, i, other, sizeof other);
+        if (status == WEFT_E_NOT_FOUND) return WEFT_OK;
+        WEFT_TRY(status);
+        *out = wefti_tensor_set_find(l->set, other);
+    }
+    return WEFT_OK;
+}
+
+static weft_status match_one(loading *l, const wefti_tensor *t) {
+    char name[NAME_BYTES], text[NAME_BYTES + 500];
+    weft_desc desc;
+    const wefti_safetensors_entry *e;
+    weft_status status =
+        weft_model_file_name(l->config, t->name, &t->desc, name, sizeof name, &desc);
+    if (status == WEFT_E_NOT_FOUND) return WEFT_OK; /* a cache */
+    WEFT_TRY(status);
+    WEFT_TRY(find(l, name, &e));
+    if (!e) {
+        name_one(l, name);
+        return WEFT_OK;
+    }
+    weft_desc there = e->desc;
+    there.dtype = desc.dtype;
+    if (e->desc.rank < 0 || !wefti_dtype_is_float(e->desc.dtype))
+        WEFT_FAIL(WEFT_E_NO_IMPL, "%s: %s is %s: only F32, BF16, F16 and F64 are supported",
+                  l->directory, e->name, e->dtype);
+    if (!wefti_desc_equal(&there, &desc)) {
+        (void)snprintf(text, sizeof text, "%s is %s, not %s", e->name,
+                       wefti_desc_text(&e->desc).text, wefti_desc_text(&desc).text);
+        WEFT_FAIL(WEFT_E_SHAPE, "%s: the model does not fit: %s", l->directory, text);
+    }
+    l->matches[l->count++] = (match){t, e};
+    return WEFT_OK;
+}
+
+static int by_entry(const void *a, const void *b) {
+    const wefti_safetensors_entry *x = ((const match *)a)->entry, *y = ((const match *)b)->entry;
+    return (x > y) - (x < y);
+}
+
+/* Tensors that nobody asked for would be lost in silence. `l->matches` is ordered by entry. */
+static weft_status check_rest(loading *l) {
+    for (int64_t i = 0; i < wefti_tensor_set_count(l->set); i++) {
+        match key = {NULL, wefti_tensor_set_at(l->set, i)};
+        if (l->count && bsearch(&key, l->matches, (size_t)l->count, sizeof *l->matches, by_entry))
+            continue;
+        if (!weft_model_file_extra(l->config, key.entry->name)) name_one(l, key.entry->name);
+    }
+    char what[80];
+    (void)snprintf(what, sizeof what, "a %s has no tensors", weft_family_text(l->config->family));
+    return report(l, WEFT_E_NO_IMPL, what);
+}
+
+static weft_status match_all(loading *l, const wefti_program *p) {
+    WEFT_NEW_ARRAY(l->matches, match, p->tensor_count + 1);
+    for (int32_t i = 0; i < p->tensor_count; i++) {
+        const wefti_tensor *t = &p->tensors[i];
+        if (t->role == WEFTI_TENSOR_PARAM || t->role == WEFTI_TENSOR_STATE)
+            WEFT_TRY(match_one(l, t));
+    }
+    WEFT_TRY(report(l, WEFT_E_NOT_FOUND, "these tensors are missing:"));
+    qsort(l->matches, (size_t)l->count, sizeof *l->matches, by_entry);
+    return check_rest(l);
+}
+
+/* Files may place a tensor at any address: elements are copied out before they are looked at. */
+static void convert(weft_dtype to, void *dst, weft_dtype from, const char *src, int64_t count) {
+    if (to == from) {
+        memcpy(dst, src, (size_t)count * weft_dtype_bytes(from));
+        return;
+    }
+    enum { PIECE = 4096 };
+    double piece[PIECE]; /* aligned for all */
+    size_t bytes = weft_dtype_bytes(from);
+    for (int64_t i = 0; i < count; i += PIECE) {
+        int64_t n = count - i < PIECE ? count - i : PIECE;
+        memcpy(piece, src + (size_t)i * bytes, (size_t)n * bytes);
+        if (to == WEFT_F32 && from == WEFT_BF16) { /* what large models come in */
+            const uint16_t *half = (const uint16_t *)(const void *)piece;
+            for (int64_t k = 0; k < n; k++) ((float *)dst)[i + k] = wefti_bf16_to_f32(half[k]);
+            continue;
+        }
+        wefti_convert(to, (char *)dst + (size_t)i * weft_dtype_bytes(to), from, piece, n);
+    }
+}
+
+static weft_status load(loading *l, weft_session *session) {
+    WEFT_TRY(wefti_tensor_set_open(l->directory, &l->set));
+    WEFT_TRY(match_all(l, wefti_session_program(session, 0)));
+    for (int64_t i = 0; i < l->count; i++) {
+        const match *m = &l->matches[i];
+        void *to;
+        WEFT_TRY(wefti_session_address(session, 0, m->tensor, &to));
+        convert(m->tensor->desc.dtype, to, m->entry->desc.dtype, m->entry->data,
+                weft_desc_elems(&m->entry->desc));
+    }
+    return WEFT_OK;
+}
+
+weft_status wefti_pretrained_load(weft_session *session, const weft_model_config *config,
+                                  const char *directory) {
+    char *path;
+    loading l = {.config = config};
+    WEFT_TRY(resolve(directory, &path));
+    l.directory = path;
+    weft_status status = load(&l, session);
+    wefti_text_free(&l.list);
+    wefti_free(l.matches);
+    wefti_tensor_set_close(l.set);
+    wefti_free(path);
+    return status;
+}
