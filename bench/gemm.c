@@ -166,7 +166,7 @@ static rates measure(const product *p, int threads, int rounds, wefti_pool *pool
 #endif
     (void)ours(&r);
     double work = 2.0 * (double)p->m * (double)p->n * (double)p->k;
-    int repeat = work < 3e9 ? 3 : 1; /* short products: the best of a few within a round */
+    int repeat = work < 2e10 ? 3 : 1; /* the best of a few within a round */
     for (int round = 0; round < rounds; round++) {
         pause_ms(2); /* the other's threads stop spinning */
         mine[round] = 1e9;
