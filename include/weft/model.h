@@ -44,8 +44,9 @@ typedef enum weft_model_use {
     WEFT_USE_TRAIN,  /* with loss, dropout, batch statistics */
     WEFT_USE_EVAL,   /* with loss, no dropout */
     WEFT_USE_LOGITS, /* output "logits", no loss, no target input */
-    WEFT_USE_DECODE  /* gpt2, llama: one step with key/value caches; inputs "tokens" [batch, seq],
-                        "position" i32 [] */
+    WEFT_USE_DECODE  /* gpt2, llama: a piece of a sequence with key/value caches, seq 0: one token;
+                        inputs "tokens" [batch, seq], "position" i32 [] of the first of them;
+                        gpt2 with seq > 1 also "positions" i32 [seq]: position, position + 1... */
 } weft_model_use;
 
 /** Fill in defaults and check: WEFT_E_ARG names the field that is wrong and what would be right. */

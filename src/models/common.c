@@ -95,6 +95,12 @@ weft_value wefti_position(const wefti_model_build *b) {
     return weft_input(b->g, "position", weft_desc_of(WEFT_I32, 0, NULL));
 }
 
+weft_value wefti_positions(const wefti_model_build *b, weft_value position) {
+    if (b->use != WEFT_USE_DECODE) return WEFT_NO_VALUE;
+    if (b->seq == 1) return weft_reshape(b->g, position, 1, (int64_t[]){1});
+    return weft_input(b->g, "positions", weft_desc_of(WEFT_I32, 1, &b->seq));
+}
+
 weft_value wefti_cached(const wefti_model_build *b, weft_value x, const char *which,
                         weft_value position, int64_t heads, int64_t dim) {
     if (b->use != WEFT_USE_DECODE) return x;

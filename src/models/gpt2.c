@@ -49,15 +49,10 @@ static weft_value block(const wefti_model_build *b, weft_value x, weft_value pos
     return weft_cell_end(g, x);
 }
 
-/* Rows of the position table: the first ones, or row `position` in DECODE. */
-static weft_value positions(const wefti_model_build *b, weft_value wpe, weft_value position) {
-    weft_graph *g = b->g;
-    if (b->use == WEFT_USE_DECODE) {
-        weft_value at = weft_reshape(g, position, 1, (int64_t[]){1});
-        weft_value rows = weft_embedding(g, wpe, at, b->param);
-        return rows; /* [1, hidden]: DECODE takes one token at a time */
-    }
-    return b->seq == b->c->context ? wpe : weft_slice(g, wpe, 0, 0, b->seq);
+/* Rows of the position table: the first ones, or in DECODE those of the positions `at`. */
+static weft_value positions(const wefti_model_build *b, weft_value wpe, weft_value at) {
+    if (b->use == WEFT_USE_DECODE) return weft_embedding(b->g, wpe, at, b->param);
+    return b->seq == b->c->context ? wpe : weft_slice(b->g, wpe, 0, 0, b->seq);
 }
 
 void wefti_build_gpt2(const wefti_model_build *b) {
@@ -66,9 +61,10 @@ void wefti_build_gpt2(const wefti_model_build *b) {
     weft_value tokens = wefti_tokens(b), targets = wefti_targets(b), position = wefti_position(b);
     weft_value wte = wefti_param(b, "wte.weight", wefti_normal(0.02), c->vocab, c->hidden, 0, 0);
     weft_value wpe = wefti_param(b, "wpe.weight", wefti_normal(0.02), c->context, c->hidden, 0, 0);
+    weft_value at = wefti_positions(b, position);
     weft_cell_begin(g, "embed");
     weft_value x =
-        weft_add(g, weft_embedding(g, wte, tokens, b->dtype), positions(b, wpe, position));
+        weft_add(g, weft_embedding(g, wte, tokens, b->dtype), positions(b, wpe, at));
     x = weft_cell_end(g, wefti_drop(b, x));
     for (int64_t layer = 0; layer < c->layers; layer++) x = block(b, x, position, layer);
     weft_value shift = wefti_param(b, "ln_f.bias", wefti_zeros(), c->hidden, 0, 0, 0);

@@ -62,6 +62,8 @@ weft_value wefti_cached(const wefti_model_build *b, weft_value x, const char *wh
                         weft_value position, int64_t heads, int64_t dim);
 /* "position" i32 [] in DECODE, else no value. */
 weft_value wefti_position(const wefti_model_build *b);
+/* DECODE: the positions of all tokens, i32 [seq]: an input of its own when they are several. */
+weft_value wefti_positions(const wefti_model_build *b, weft_value position);
 /* The end of a model, inside its last cell, which this closes: the mean cross-entropy of `logits`
  * against `targets` (-1: ignored) becomes the loss; "logits" is an output where the use has it. */
 void wefti_end(const wefti_model_build *b, weft_value logits, weft_value targets);
