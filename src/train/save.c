@@ -180,7 +180,6 @@ static weft_status begin(wefti_training *t, const wefti_checkpoint_tensor *tenso
     wefti_checkpoint_text texts[2] = {{"config.json", config}, {"tokenizer.json", tokenizer}};
     wefti_checkpoint_options options = {
         .keep = job->checkpoint.keep,
-        .nice = 10,
         .texts = texts,
         .text_count = tokenizer ? 2 : 1,
     };

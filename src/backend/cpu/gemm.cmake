@@ -1,6 +1,13 @@
 # Vector forms of the kernels: each file is compiled for its own instructions and chosen at run time (isa.h).
 # Contraction is allowed in these files: a * b + c written on vectors is meant as one fused operation.
 set(WEFT_KERNEL_OPTIONS -O3 -ffp-contract=fast)
+if(WEFT_SANITIZE)
+  # Register tiles unrolled by hand take clang many minutes under the undefined-behaviour sanitizer.
+  set(WEFT_KERNEL_OPTIONS -O1 -ffp-contract=fast)
+  if(WEFT_SANITIZE MATCHES undefined)
+    list(APPEND WEFT_KERNEL_OPTIONS -fno-sanitize=undefined)
+  endif()
+endif()
 set_source_files_properties(src/backend/cpu/gemm_plain.c PROPERTIES COMPILE_OPTIONS
                             "${WEFT_KERNEL_OPTIONS}")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
