@@ -1,5 +1,5 @@
 /* Families by name: defaults, checks, dispatch. */
-#include <stdio.h>
+#include <math.h>
 
 #include "base/status.h"
 #include "models/models.h"
@@ -82,43 +82,63 @@ static weft_status check_heads(const weft_model_config *c) {
     return WEFT_OK;
 }
 
+static weft_status check_image(const weft_model_config *c) {
+    WEFT_TRY(check_positive("model.classes", c->classes));
+    for (int i = 0; i < 3; i++) WEFT_TRY(check_positive("model.image", c->image[i]));
+    long long height = (long long)c->image[1], width = (long long)c->image[2];
+    if (c->family == WEFT_FAMILY_VIT) {
+        WEFT_TRY(check_positive("model.patch", c->patch));
+        WEFT_REQUIRE(c->image[1] % c->patch == 0 && c->image[2] % c->patch == 0, WEFT_E_ARG,
+                     "model.patch is %lld, which does not divide the image, %lld x %lld",
+                     (long long)c->patch, height, width);
+    }
+    WEFT_REQUIRE(c->family != WEFT_FAMILY_LENET || (height >= 12 && width >= 12), WEFT_E_ARG,
+                 "model.image is %lld x %lld: lenet needs 12 x 12 or more", height, width);
+    return WEFT_OK;
+}
+
+static weft_status check_numbers(const weft_model_config *c) {
+    WEFT_REQUIRE(c->dropout >= 0 && c->dropout < 1, WEFT_E_ARG,
+                 "model.dropout is %g: it must be in [0, 1)", c->dropout);
+    WEFT_REQUIRE(c->norm_eps >= 0 && isfinite(c->norm_eps), WEFT_E_ARG,
+                 "model.norm_eps is %g: it must be 0 or more", c->norm_eps);
+    WEFT_REQUIRE(c->rope_theta >= 0 && isfinite(c->rope_theta), WEFT_E_ARG,
+                 "model.rope_theta is %g: it must be positive", c->rope_theta);
+    return WEFT_OK;
+}
+
+/* What is left at 0 becomes the family's own. */
+static void fill_defaults(weft_model_config *c, const weft_model_config *d) {
+    fill(&c->layers, d->layers);
+    fill(&c->hidden, d->hidden);
+    fill(&c->heads, d->heads);
+    fill(&c->kv_heads, c->heads);
+    fill(&c->context, d->context);
+    fill(&c->patch, d->patch);
+    if (c->norm_eps == 0) c->norm_eps = d->norm_eps;
+    if (c->rope_theta == 0) c->rope_theta = d->rope_theta;
+    if (c->family == WEFT_FAMILY_GPT2 || c->family == WEFT_FAMILY_BERT) c->tied = true;
+    if (d->heads == 0 || c->hidden > INT32_MAX || c->hidden < 0) return;
+    if (c->family == WEFT_FAMILY_LLAMA) /* 8/3 hidden, rounded up to a multiple of 64 */
+        fill(&c->ffn, (c->hidden * 8 / 3 + 63) / 64 * 64);
+    else
+        fill(&c->ffn, 4 * c->hidden);
+}
+
 weft_status weft_model_complete(weft_model_config *config) {
     weft_model_config c = *config;
     WEFT_REQUIRE((unsigned)c.family < WEFT_FAMILIES, WEFT_E_ARG, "unknown model.family %d",
                  (int)c.family);
     const weft_model_config *d = &families[c.family].defaults;
-    bool transformer = d->heads > 0;
-    fill(&c.layers, d->layers);
-    fill(&c.hidden, d->hidden);
-    fill(&c.heads, d->heads);
-    fill(&c.kv_heads, c.heads);
-    fill(&c.context, d->context);
-    fill(&c.patch, d->patch);
-    if (c.family == WEFT_FAMILY_LLAMA) /* 8/3 hidden, rounded up to a multiple of 64 */
-        fill(&c.ffn, (c.hidden * 8 / 3 + 63) / 64 * 64);
-    else if (transformer)
-        fill(&c.ffn, 4 * c.hidden);
-    if (c.norm_eps == 0) c.norm_eps = d->norm_eps;
-    if (c.rope_theta == 0) c.rope_theta = d->rope_theta;
-    if (c.family == WEFT_FAMILY_GPT2 || c.family == WEFT_FAMILY_BERT) c.tied = true;
-    WEFT_REQUIRE(c.dropout >= 0 && c.dropout < 1, WEFT_E_ARG,
-                 "model.dropout is %g: it must be in [0, 1)", c.dropout);
-    if (transformer) WEFT_TRY(check_heads(&c));
+    WEFT_TRY(check_numbers(&c));
+    fill_defaults(&c, d);
+    if (d->heads > 0) WEFT_TRY(check_heads(&c));
     if (families[c.family].language) {
         WEFT_TRY(check_positive("model.vocab", c.vocab));
         WEFT_TRY(check_positive("model.context", c.context));
     } else {
-        WEFT_TRY(check_positive("model.classes", c.classes));
-        for (int i = 0; i < 3; i++) WEFT_TRY(check_positive("model.image", c.image[i]));
+        WEFT_TRY(check_image(&c));
     }
-    if (c.family == WEFT_FAMILY_VIT)
-        WEFT_REQUIRE(c.image[1] % c.patch == 0 && c.image[2] % c.patch == 0, WEFT_E_ARG,
-                     "model.patch is %lld, which does not divide the image, %lld x %lld",
-                     (long long)c.patch, (long long)c.image[1], (long long)c.image[2]);
-    if (c.family == WEFT_FAMILY_LENET)
-        WEFT_REQUIRE(c.image[1] >= 12 && c.image[2] >= 12, WEFT_E_ARG,
-                     "model.image is %lld x %lld: lenet needs 12 x 12 or more",
-                     (long long)c.image[1], (long long)c.image[2]);
     if (c.family == WEFT_FAMILY_MLP) {
         WEFT_TRY(check_positive("model.layers", c.layers));
         WEFT_TRY(check_positive("model.hidden", c.hidden));
@@ -141,8 +161,8 @@ weft_status weft_model_build(const weft_model_config *config, weft_model_use use
     WEFT_REQUIRE(use != WEFT_USE_DECODE || c.family == WEFT_FAMILY_GPT2 ||
                      c.family == WEFT_FAMILY_LLAMA,
                  WEFT_E_NO_IMPL, "%s does not generate text", weft_family_text(c.family));
-    WEFT_REQUIRE(use != WEFT_USE_DECODE || seq == 1, WEFT_E_ARG,
-                 "decoding takes one token at a time, not %lld", (long long)seq);
+    WEFT_REQUIRE(dtype == WEFT_F32 || dtype == WEFT_BF16 || dtype == WEFT_F64, WEFT_E_ARG,
+                 "activations of %s: they must be f32, bf16 or f64", weft_dtype_text(dtype));
     weft_graph *g;
     WEFT_TRY(weft_graph_create(&g));
     wefti_model_build b = {g, &c, use, batch, seq, dtype, dtype == WEFT_F64 ? WEFT_F64 : WEFT_F32};

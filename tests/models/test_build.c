@@ -1,0 +1,238 @@
+/* Graphs of all families: known parameter counts, all uses and dtypes, equal blocks stored once,
+ * wrong configurations refused by name. */
+#include "model_fixture.h"
+
+#include "graph/graph.h"
+
+static int64_t parameters(const weft_graph *g) {
+    int64_t sum = 0;
+    for (int64_t i = 0; i < g->root->in_count; i++) {
+        const wefti_value_info *v = &g->root->values[g->root->in[i]];
+        if (v->kind == WEFTI_VALUE_PARAM) sum += weft_desc_elems(&v->desc);
+    }
+    return sum;
+}
+
+static bool has_output(const weft_graph *g, const char *name) {
+    for (int64_t i = 0; i < g->output_count; i++)
+        if (!strcmp(g->outputs[i].name, name)) return true;
+    return false;
+}
+
+/* Published counts; those of transformers and torchvision for the same configuration. */
+static void parameter_counts(void **state) {
+    (void)state;
+    static const struct {
+        weft_model_config config;
+        int64_t count;
+    } known[] = {
+        {{.family = WEFT_FAMILY_GPT2, .vocab = 50257}, 124439808},
+        {{.family = WEFT_FAMILY_GPT2, .layers = 48, .hidden = 1600, .heads = 25, .vocab = 50257},
+         1557611200},
+        {{.family = WEFT_FAMILY_LLAMA,
+          .layers = 32,
+          .hidden = 4096,
+          .heads = 32,
+          .ffn = 11008,
+          .context = 4096,
+          .vocab = 32000},
+         6738415616},
+        {{.family = WEFT_FAMILY_LLAMA,
+          .layers = 16,
+          .hidden = 2048,
+          .heads = 32,
+          .kv_heads = 8,
+          .ffn = 8192,
+          .context = 2048,
+          .vocab = 128256,
+          .tied = true},
+         1235814400},
+        {{.family = WEFT_FAMILY_BERT, .vocab = 30522}, 109514298},
+        {{.family = WEFT_FAMILY_VIT, .classes = 1000, .image = {3, 224, 224}}, 86567656},
+        {{.family = WEFT_FAMILY_MLP, .classes = 10, .image = {1, 28, 28}},
+         785 * 256 + 257 * 256 + 2570},
+        {{.family = WEFT_FAMILY_LENET, .classes = 10, .image = {1, 28, 28}}, 61706},
+        {{.family = WEFT_FAMILY_LENET, .classes = 10, .image = {1, 32, 32}}, 61706},
+        {{.family = WEFT_FAMILY_RESNET18, .classes = 1000, .image = {3, 224, 224}}, 11689512},
+        {{.family = WEFT_FAMILY_RESNET50, .classes = 1000, .image = {3, 224, 224}}, 25557032},
+        {{.family = WEFT_FAMILY_RESNET18, .classes = 10, .image = {3, 32, 32}}, 11173962},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        weft_graph *g = built(&known[i].config, WEFT_USE_TRAIN, 2, 0, WEFT_F32);
+        if (parameters(g) != known[i].count)
+            fail_msg("%s has %lld parameters, not %lld", weft_family_text(known[i].config.family),
+                     (long long)parameters(g), (long long)known[i].count);
+        weft_graph_destroy(g);
+    }
+}
+
+static void all_uses_and_dtypes(void **state) {
+    (void)state;
+    static const weft_dtype dtypes[] = {WEFT_F32, WEFT_BF16, WEFT_F64};
+    for (int family = 0; family < (int)WEFT_FAMILIES; family++) {
+        weft_model_config c = tiny((weft_family)family);
+        c.dropout = 0.1;
+        bool language = weft_family_is_language(c.family);
+        bool decodes = c.family == WEFT_FAMILY_GPT2 || c.family == WEFT_FAMILY_LLAMA;
+        for (int use = WEFT_USE_TRAIN; use <= WEFT_USE_DECODE; use++)
+            for (int d = 0; d < 3; d++) {
+                weft_graph *g;
+                weft_status status = weft_model_build(&c, (weft_model_use)use, 2, 0, dtypes[d], &g);
+                if (use == WEFT_USE_DECODE && !decodes) {
+                    assert_int_equal(status, WEFT_E_NO_IMPL);
+                    assert_non_null(strstr(weft_error_message(), weft_family_text(c.family)));
+                    continue;
+                }
+                if (status < 0) fail_msg("%s", weft_error_message());
+                ASSERT_OK(wefti_graph_check(g));
+                bool loss = use == WEFT_USE_TRAIN || use == WEFT_USE_EVAL;
+                assert_int_equal(g->loss >= 0, loss);
+                assert_int_equal(has_output(g, "logits"),
+                                 !loss || (use == WEFT_USE_EVAL && !language));
+                for (int64_t i = 0; i < g->root->in_count; i++) {
+                    const wefti_value_info *v = &g->root->values[g->root->in[i]];
+                    if (v->kind == WEFTI_VALUE_PARAM)
+                        assert_int_equal(v->desc.dtype,
+                                         dtypes[d] == WEFT_F64 ? WEFT_F64 : WEFT_F32);
+                }
+                weft_graph_destroy(g);
+            }
+    }
+}
+
+/* Activations of a bf16 graph are bf16: nothing widens on the way. */
+static void bf16_stays_bf16(void **state) {
+    (void)state;
+    for (int family = 0; family < (int)WEFT_FAMILIES; family++) {
+        weft_model_config c = tiny((weft_family)family);
+        weft_graph *g = built(&c, WEFT_USE_LOGITS, 2, 4, WEFT_BF16);
+        for (int64_t i = 0; i < g->output_count; i++)
+            assert_int_equal(g->root->values[g->outputs[i].value].desc.dtype, WEFT_BF16);
+        for (int64_t n = 0; n < g->root->node_count; n++) {
+            const weft_node *call = &g->root->nodes[n];
+            for (int o = 0; o < call->outputs; o++) {
+                const weft_desc *d = &g->root->values[call->out[o]].desc;
+                if (d->rank > 1) assert_int_equal(d->dtype, WEFT_BF16);
+            }
+        }
+        weft_graph_destroy(g);
+    }
+}
+
+static int64_t cells(weft_family family, int64_t layers, weft_model_use use) {
+    weft_model_config c = tiny(family);
+    c.layers = layers;
+    weft_graph *g = built(&c, use, 2, 0, WEFT_F32);
+    int64_t count = g->cell_count;
+    weft_graph_destroy(g);
+    return count;
+}
+
+static void equal_blocks_are_stored_once(void **state) {
+    (void)state;
+    static const weft_family deep[] = {WEFT_FAMILY_GPT2, WEFT_FAMILY_LLAMA, WEFT_FAMILY_BERT,
+                                       WEFT_FAMILY_VIT};
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(cells(deep[i], 96, WEFT_USE_TRAIN), 3); /* embedding, block, head */
+        assert_int_equal(cells(deep[i], 1, WEFT_USE_TRAIN), 3);
+    }
+    assert_int_equal(cells(WEFT_FAMILY_GPT2, 96, WEFT_USE_DECODE), 3);
+    assert_int_equal(cells(WEFT_FAMILY_LLAMA, 96, WEFT_USE_DECODE), 3);
+    assert_int_equal(cells(WEFT_FAMILY_MLP, 40, WEFT_USE_TRAIN), 3); /* first, others, head */
+    /* stem, one kind of block in the first stage, two in each other, head */
+    assert_int_equal(cells(WEFT_FAMILY_RESNET18, 0, WEFT_USE_TRAIN), 9);
+    assert_int_equal(cells(WEFT_FAMILY_RESNET50, 0, WEFT_USE_TRAIN), 10);
+}
+
+typedef struct wrong {
+    const char *what;
+    size_t offset; /* of the field, int64_t */
+    int64_t value;
+    weft_family family;
+} wrong;
+#define FIELD(key, member, value, family)                                                          \
+    { key, offsetof(weft_model_config, member), value, WEFT_FAMILY_##family }
+
+static void wrong_configurations(void **state) {
+    (void)state;
+    static const wrong cases[] = {
+        FIELD("model.layers", layers, -1, GPT2),
+        FIELD("model.hidden", hidden, -8, LLAMA),
+        FIELD("model.heads", heads, 3, GPT2),
+        FIELD("model.heads", heads, -2, BERT),
+        FIELD("model.kv_heads", kv_heads, 3, LLAMA),
+        FIELD("model.kv_heads", kv_heads, 1, GPT2),
+        FIELD("model.ffn", ffn, -4, VIT),
+        FIELD("model.context", context, -1, GPT2),
+        FIELD("model.vocab", vocab, 0, BERT),
+        FIELD("model.vocab", vocab, INT64_MAX, LLAMA),
+        FIELD("model.hidden", hidden, INT64_MAX, LLAMA),
+        FIELD("model.heads", heads, 16, LLAMA), /* one element a head cannot be rotated */
+        FIELD("model.classes", classes, 0, RESNET50),
+        FIELD("model.image", image[0], 0, RESNET18),
+        FIELD("model.image", image[1], 11, LENET),
+        FIELD("model.image", image[2], -5, MLP),
+        FIELD("model.patch", patch, 5, VIT),
+        FIELD("model.patch", patch, -4, VIT),
+        FIELD("model.layers", layers, -3, MLP),
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        weft_model_config c = tiny(cases[i].family), before;
+        memcpy((char *)&c + cases[i].offset, &cases[i].value, sizeof(int64_t));
+        before = c;
+        weft_status status = weft_model_complete(&c);
+        if (status != WEFT_E_ARG || !strstr(weft_error_message(), cases[i].what))
+            fail_msg("%s of %s as %lld: %s: %s", cases[i].what, weft_family_text(cases[i].family),
+                     (long long)cases[i].value, weft_status_text(status), weft_error_message());
+        assert_memory_equal(&c, &before, sizeof c);
+        weft_graph *g = NULL;
+        assert_int_equal(weft_model_build(&c, WEFT_USE_TRAIN, 2, 0, WEFT_F32, &g), WEFT_E_ARG);
+        assert_null(g);
+    }
+}
+
+static void wrong_numbers(void **state) {
+    (void)state;
+    weft_model_config c = tiny(WEFT_FAMILY_GPT2);
+    c.dropout = 1.0;
+    assert_int_equal(weft_model_complete(&c), WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), "model.dropout"));
+    c = tiny(WEFT_FAMILY_LLAMA);
+    c.rope_theta = -1;
+    assert_int_equal(weft_model_complete(&c), WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), "model.rope_theta"));
+    c = tiny(WEFT_FAMILY_BERT);
+    c.norm_eps = -1e-5;
+    assert_int_equal(weft_model_complete(&c), WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), "model.norm_eps"));
+    c = tiny(WEFT_FAMILY_BERT);
+    c.family = WEFT_FAMILIES;
+    assert_int_equal(weft_model_complete(&c), WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), "model.family"));
+}
+
+static void wrong_batches(void **state) {
+    (void)state;
+    weft_model_config c = tiny(WEFT_FAMILY_GPT2);
+    weft_graph *g = NULL;
+    assert_int_equal(weft_model_build(&c, WEFT_USE_TRAIN, 0, 0, WEFT_F32, &g), WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), "batch"));
+    assert_int_equal(weft_model_build(&c, WEFT_USE_TRAIN, 1, TINY_CONTEXT + 1, WEFT_F32, &g),
+                     WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), "model.context"));
+    assert_int_equal(weft_model_build(&c, WEFT_USE_DECODE, 1, 2, WEFT_F32, &g), WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), "one token"));
+    assert_int_equal(weft_model_build(&c, WEFT_USE_TRAIN, 1, 0, WEFT_I32, &g), WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), "i32"));
+    assert_null(g);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parameter_counts),     cmocka_unit_test(all_uses_and_dtypes),
+        cmocka_unit_test(bf16_stays_bf16),      cmocka_unit_test(equal_blocks_are_stored_once),
+        cmocka_unit_test(wrong_configurations), cmocka_unit_test(wrong_numbers),
+        cmocka_unit_test(wrong_batches),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,248 @@
+/* config.json and tensor names: what is written reads back, both versions of transformers are
+ * understood, what a family does not do is refused by name. */
+#include "model_fixture.h"
+
+static void assert_same(const weft_model_config *a, const weft_model_config *b) {
+    assert_int_equal(a->family, b->family);
+    assert_int_equal(a->layers, b->layers);
+    assert_int_equal(a->hidden, b->hidden);
+    assert_int_equal(a->heads, b->heads);
+    assert_int_equal(a->kv_heads, b->kv_heads);
+    assert_int_equal(a->ffn, b->ffn);
+    assert_int_equal(a->context, b->context);
+    assert_int_equal(a->vocab, b->vocab);
+    assert_int_equal(a->classes, b->classes);
+    for (int i = 0; i < 3; i++) assert_int_equal(a->image[i], b->image[i]);
+    assert_int_equal(a->patch, b->patch);
+    assert_true(a->dropout == b->dropout);
+    assert_true(a->norm_eps == b->norm_eps);
+    assert_true(a->rope_theta == b->rope_theta);
+    assert_int_equal(a->tied, b->tied);
+}
+
+static void round_trip(void **state) {
+    (void)state;
+    for (int family = 0; family < (int)WEFT_FAMILIES; family++)
+        for (int odd = 0; odd < 2; odd++) {
+            weft_model_config c = tiny((weft_family)family), back;
+            if (odd) {
+                c.dropout = 0.1;
+                c.norm_eps = family == WEFT_FAMILY_MLP || family == WEFT_FAMILY_LENET ? 0 : 3e-7;
+                c.image[1] = c.image[1] * 2;
+                if (family == WEFT_FAMILY_LLAMA) c.tied = true, c.rope_theta = 500000.25;
+            }
+            if (weft_family_is_language(c.family)) memset(c.image, 0, sizeof c.image);
+            char *text;
+            ASSERT_OK(weft_model_complete(&c));
+            ASSERT_OK(weft_model_config_write(&c, &text));
+            ASSERT_OK(weft_model_config_read(text, &back));
+            assert_same(&c, &back);
+            weft_text_free(text);
+        }
+}
+
+#define GPT2(more)                                                                                 \
+    "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_embd\": 48, \"n_head\": 4, \"n_positions\": "  \
+    "32, \"vocab_size\": 101" more "}"
+#define LLAMA(more)                                                                                \
+    "{\"model_type\": \"llama\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "                  \
+    "\"num_attention_heads\": 6, \"intermediate_size\": 80, \"vocab_size\": 101" more "}"
+#define BERT(more)                                                                                 \
+    "{\"model_type\": \"bert\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "                   \
+    "\"num_attention_heads\": 6, \"intermediate_size\": 80, \"vocab_size\": 101" more "}"
+#define VIT(more)                                                                                  \
+    "{\"model_type\": \"vit\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "                    \
+    "\"num_attention_heads\": 6, \"intermediate_size\": 80, \"image_size\": 32, \"patch_size\": "  \
+    "8" more "}"
+
+/* What transformers assumes when a key is left out. */
+static void defaults_of_transformers(void **state) {
+    (void)state;
+    weft_model_config c;
+    ASSERT_OK(weft_model_config_read(GPT2(""), &c));
+    assert_int_equal(c.ffn, 4 * 48);
+    assert_true(c.norm_eps == 1e-5 && c.dropout == 0.1 && c.tied);
+    ASSERT_OK(weft_model_config_read(LLAMA(""), &c));
+    assert_int_equal(c.kv_heads, 6);
+    assert_int_equal(c.context, 2048);
+    assert_true(c.norm_eps == 1e-6 && c.dropout == 0 && !c.tied && c.rope_theta == 10000.0);
+    ASSERT_OK(weft_model_config_read(BERT(""), &c));
+    assert_int_equal(c.context, 512);
+    assert_true(c.norm_eps == 1e-12 && c.dropout == 0.1);
+    ASSERT_OK(weft_model_config_read(VIT(""), &c));
+    assert_int_equal(c.classes, 2);
+    assert_int_equal(c.image[0], 3);
+    assert_true(c.norm_eps == 1e-12 && c.dropout == 0);
+    ASSERT_OK(weft_model_config_read(
+        VIT(", \"id2label\": {\"0\": \"a\", \"1\": \"b\", \"2\": \"c\"}"), &c));
+    assert_int_equal(c.classes, 3);
+    ASSERT_OK(weft_model_config_read(VIT(", \"num_labels\": 7, \"num_channels\": 1"), &c));
+    assert_int_equal(c.classes, 7);
+    assert_int_equal(c.image[0], 1);
+}
+
+static void both_versions(void **state) {
+    (void)state;
+    weft_model_config c;
+    ASSERT_OK(weft_model_config_read(
+        LLAMA(", \"rope_theta\": 5e5, \"rope_scaling\": null, \"torch_dtype\": \"bfloat16\""), &c));
+    assert_true(c.rope_theta == 5e5);
+    ASSERT_OK(weft_model_config_read(
+        LLAMA(", \"rope_parameters\": {\"rope_theta\": 250000, \"rope_type\": \"default\"}, "
+              "\"dtype\": \"float16\""),
+        &c));
+    assert_true(c.rope_theta == 250000);
+    ASSERT_OK(weft_model_config_read(
+        LLAMA(", \"rope_theta\": 7.0, \"rope_scaling\": {\"type\": \"default\"}"), &c));
+    assert_true(c.rope_theta == 7);
+}
+
+static void refusals_name_the_key(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *says;
+        weft_status status;
+    } cases[] = {
+        {"", "config.json", WEFT_E_CORRUPT},
+        {"[1]", "one object", WEFT_E_ARG},
+        {"{}", "model_type", WEFT_E_CORRUPT},
+        {"{\"model_type\": 3}", "model_type", WEFT_E_CORRUPT},
+        {"{\"model_type\": \"gpt2\", \"model_type\": \"gpt2\"}", "model_type", WEFT_E_CORRUPT},
+        {"{\"model_type\": \"mamba\"}", "mamba", WEFT_E_NO_IMPL},
+        {"{\"model_type\": \"gpt2\"}", "n_layer", WEFT_E_ARG},
+        {GPT2(", \"n_inner\": \"x\""), "n_inner", WEFT_E_ARG},
+        {GPT2(", \"n_inner\": -3"), "n_inner", WEFT_E_ARG},
+        {GPT2(", \"activation_function\": \"relu\""), "activation_function", WEFT_E_NO_IMPL},
+        {GPT2(", \"activation_function\": 1"), "activation_function", WEFT_E_ARG},
+        {GPT2(", \"resid_pdrop\": 0.2"), "embd_pdrop", WEFT_E_NO_IMPL},
+        {GPT2(", \"resid_pdrop\": 2"), "resid_pdrop", WEFT_E_ARG},
+        {GPT2(", \"scale_attn_weights\": false"), "scale_attn_weights", WEFT_E_NO_IMPL},
+        {GPT2(", \"scale_attn_by_inverse_layer_idx\": true"), "inverse_layer", WEFT_E_NO_IMPL},
+        {GPT2(", \"add_cross_attention\": true"), "add_cross_attention", WEFT_E_NO_IMPL},
+        {GPT2(", \"tie_word_embeddings\": false"), "tie_word_embeddings", WEFT_E_NO_IMPL},
+        {GPT2(", \"tie_word_embeddings\": 1"), "tie_word_embeddings", WEFT_E_ARG},
+        {GPT2(", \"layer_norm_epsilon\": \"1e-5\""), "layer_norm_epsilon", WEFT_E_ARG},
+        {GPT2(", \"quantization_config\": {}"), "quantization_config", WEFT_E_NO_IMPL},
+        {LLAMA(", \"num_key_value_heads\": 4"), "kv_heads", WEFT_E_ARG},
+        {LLAMA(", \"head_dim\": 16"), "head_dim", WEFT_E_NO_IMPL},
+        {LLAMA(", \"hidden_act\": \"gelu\""), "hidden_act", WEFT_E_NO_IMPL},
+        {LLAMA(", \"attention_bias\": true"), "attention_bias", WEFT_E_NO_IMPL},
+        {LLAMA(", \"mlp_bias\": true"), "mlp_bias", WEFT_E_NO_IMPL},
+        {LLAMA(", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0}"), "rope_scaling",
+         WEFT_E_NO_IMPL},
+        {LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}"), "linear",
+         WEFT_E_NO_IMPL},
+        {LLAMA(", \"rope_parameters\": {\"rope_type\": \"yarn\"}"), "rope_parameters",
+         WEFT_E_NO_IMPL},
+        {LLAMA(", \"rope_parameters\": 5"), "rope_parameters", WEFT_E_ARG},
+        {LLAMA(", \"rope_theta\": -5"), "rope_theta", WEFT_E_ARG},
+        {BERT(", \"hidden_act\": \"relu\""), "hidden_act", WEFT_E_NO_IMPL},
+        {BERT(", \"type_vocab_size\": 1"), "type_vocab_size", WEFT_E_NO_IMPL},
+        {BERT(", \"position_embedding_type\": \"relative_key\""), "position_embedding_type",
+         WEFT_E_NO_IMPL},
+        {BERT(", \"is_decoder\": true"), "is_decoder", WEFT_E_NO_IMPL},
+        {VIT(", \"qkv_bias\": false"), "qkv_bias", WEFT_E_NO_IMPL},
+        {VIT(", \"id2label\": []"), "id2label", WEFT_E_ARG},
+        {"{\"model_type\": \"weft-mlp\", \"image\": [1, 2]}", "image", WEFT_E_ARG},
+        {"{\"model_type\": \"weft-mlp\", \"image\": [1, 2, 0]}", "image", WEFT_E_ARG},
+        {"{\"model_type\": \"weft-lenet\", \"image\": [1, 28, 28]}", "classes", WEFT_E_ARG},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        weft_model_config c, untouched;
+        memset(&c, 7, sizeof c);
+        memcpy(&untouched, &c, sizeof c);
+        weft_status status = weft_model_config_read(cases[i].text, &c);
+        if (status != cases[i].status || !strstr(weft_error_message(), cases[i].says) ||
+            !strstr(weft_error_message(), "config.json"))
+            fail_msg("%s: %s: %s", cases[i].text, weft_status_text(status), weft_error_message());
+        assert_memory_equal(&c, &untouched, sizeof c);
+    }
+}
+
+static void assert_stored_as(weft_family family, const char *name, weft_desc inside,
+                             const char *file_name, weft_desc there) {
+    weft_model_config c = {.family = family};
+    char buffer[128];
+    weft_desc desc;
+    ASSERT_OK(weft_model_file_name(&c, name, &inside, buffer, sizeof buffer, &desc));
+    assert_string_equal(buffer, file_name);
+    assert_int_equal(desc.rank, there.rank);
+    assert_int_equal(desc.dtype, there.dtype);
+    for (int i = 0; i < desc.rank; i++) assert_int_equal(desc.shape[i], there.shape[i]);
+    weft_model_config other = {.family = family};
+    assert_int_equal(weft_model_file_name(&other, name, &inside, buffer, strlen(file_name), &desc),
+                     WEFT_E_ARG); /* no room for the final NUL */
+}
+
+static void names_in_files(void **state) {
+    (void)state;
+    weft_desc square = weft_desc_of(WEFT_F32, 2, (int64_t[]){4, 4});
+    weft_desc joined = weft_desc_of(WEFT_F32, 3, (int64_t[]){4, 3, 4});
+    weft_desc joined_bias = weft_desc_of(WEFT_F32, 2, (int64_t[]){3, 4});
+    assert_stored_as(WEFT_FAMILY_GPT2, "wte.weight", square, "transformer.wte.weight", square);
+    assert_stored_as(WEFT_FAMILY_GPT2, "h.7.attn.c_attn.weight", joined,
+                     "transformer.h.7.attn.c_attn.weight",
+                     weft_desc_of(WEFT_F32, 2, (int64_t[]){4, 12}));
+    assert_stored_as(WEFT_FAMILY_GPT2, "h.7.attn.c_attn.bias", joined_bias,
+                     "transformer.h.7.attn.c_attn.bias",
+                     weft_desc_of(WEFT_F32, 1, (int64_t[]){12}));
+    assert_stored_as(WEFT_FAMILY_LLAMA, "layers.0.mlp.up_proj.weight", square,
+                     "model.layers.0.mlp.up_proj.weight", square);
+    assert_stored_as(WEFT_FAMILY_LLAMA, "lm_head.weight", square, "lm_head.weight", square);
+    assert_stored_as(WEFT_FAMILY_BERT, "encoder.layer.0.output.dense.weight", square,
+                     "bert.encoder.layer.0.output.dense.weight", square);
+    assert_stored_as(WEFT_FAMILY_BERT, "cls.predictions.bias", square, "cls.predictions.bias",
+                     square);
+    assert_stored_as(WEFT_FAMILY_VIT, "classifier.weight", square, "classifier.weight", square);
+    assert_stored_as(WEFT_FAMILY_VIT, "layernorm.weight", square, "vit.layernorm.weight", square);
+    assert_stored_as(WEFT_FAMILY_RESNET18, "layer1.0.bn1.running_var", square,
+                     "layer1.0.bn1.running_var", square);
+    weft_model_config c = {.family = WEFT_FAMILY_GPT2};
+    char buffer[64];
+    weft_desc desc;
+    assert_int_equal(
+        weft_model_file_name(&c, "h.0.attn.cache.k", &square, buffer, sizeof buffer, &desc),
+        WEFT_E_NOT_FOUND);
+}
+
+static void other_names(void **state) {
+    (void)state;
+    char buffer[128];
+    weft_model_config gpt2 = {.family = WEFT_FAMILY_GPT2}, bert = {.family = WEFT_FAMILY_BERT};
+    ASSERT_OK(weft_model_file_alias(&gpt2, "transformer.wte.weight", 0, buffer, sizeof buffer));
+    assert_string_equal(buffer, "wte.weight");
+    assert_int_equal(
+        weft_model_file_alias(&gpt2, "transformer.wte.weight", 1, buffer, sizeof buffer),
+        WEFT_E_NOT_FOUND);
+    const char *norm = "bert.embeddings.LayerNorm.bias";
+    ASSERT_OK(weft_model_file_alias(&bert, norm, 0, buffer, sizeof buffer));
+    assert_string_equal(buffer, "embeddings.LayerNorm.bias");
+    ASSERT_OK(weft_model_file_alias(&bert, norm, 1, buffer, sizeof buffer));
+    assert_string_equal(buffer, "bert.embeddings.LayerNorm.beta");
+    assert_int_equal(weft_model_file_alias(&bert, norm, 2, buffer, sizeof buffer),
+                     WEFT_E_NOT_FOUND);
+    ASSERT_OK(weft_model_file_alias(&bert, "cls.predictions.transform.LayerNorm.weight", 0, buffer,
+                                    sizeof buffer));
+    assert_string_equal(buffer, "cls.predictions.transform.LayerNorm.gamma");
+
+    assert_true(weft_model_file_extra(&gpt2, "h.0.attn.bias"));
+    assert_true(weft_model_file_extra(&gpt2, "transformer.h.0.attn.masked_bias"));
+    assert_true(weft_model_file_extra(&gpt2, "lm_head.weight"));
+    assert_false(weft_model_file_extra(&gpt2, "transformer.h.0.attn.c_attn.bias"));
+    assert_false(weft_model_file_extra(&gpt2, "transformer.h.0.crossattention.c_attn.weight"));
+    weft_model_config llama = {.family = WEFT_FAMILY_LLAMA};
+    assert_false(weft_model_file_extra(&llama, "lm_head.weight"));
+    llama.tied = true;
+    assert_true(weft_model_file_extra(&llama, "lm_head.weight"));
+    assert_true(weft_model_file_extra(&bert, "bert.pooler.dense.weight"));
+    assert_false(weft_model_file_extra(&bert, "classifier.weight"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(round_trip),     cmocka_unit_test(defaults_of_transformers),
+        cmocka_unit_test(both_versions),  cmocka_unit_test(refusals_name_the_key),
+        cmocka_unit_test(names_in_files), cmocka_unit_test(other_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

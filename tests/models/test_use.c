@@ -1,0 +1,221 @@
+/* Models at work: a few steps lower the loss, one token at a time gives the same logits as the
+ * whole sequence, evaluation ignores dropout and uses running statistics. */
+#include "model_fixture.h"
+
+#include <math.h>
+
+static double train(const weft_model_config *c, weft_dtype dtype, int steps, double rate,
+                    double *out_first) {
+    weft_graph *g = built(c, WEFT_USE_TRAIN, 4, 0, dtype);
+    weft_session_options o = weft_session_defaults();
+    o.optimizer.kind = WEFT_ADAM;
+    o.seed = 5;
+    weft_session *s;
+    double loss = 0;
+    ASSERT_OK(weft_session_create(g, &o, &s));
+    for (int i = 0; i < steps; i++) {
+        feed_all(s, 0, c, 31);
+        ASSERT_OK(weft_session_step(s, rate, &loss));
+        if (i == 0) *out_first = loss;
+    }
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+    return loss;
+}
+
+static void a_few_steps_lower_the_loss(void **state) {
+    (void)state;
+    for (int family = 0; family < (int)WEFT_FAMILIES; family++)
+        for (int half = 0; half < 2; half++) {
+            weft_model_config c = tiny((weft_family)family);
+            double classes =
+                       weft_family_is_language(c.family) ? (double)c.vocab : (double)c.classes,
+                   first;
+            double last = train(&c, half ? WEFT_BF16 : WEFT_F32, 6, 2e-3, &first);
+            /* a fresh model knows nothing: about log(classes) */
+            if (!(first > 0.4 * log(classes) && first < 2.5 * log(classes)))
+                fail_msg("%s starts at a loss of %g", weft_family_text(c.family), first);
+            if (!(last < first))
+                fail_msg("%s%s: loss %g after 6 steps, %g before", weft_family_text(c.family),
+                         half ? " in bf16" : "", last, first);
+        }
+}
+
+static void fill_parameters(weft_session *s, double scale) {
+    uint64_t seed = 77;
+    for (int i = 0; i < weft_session_tensors(s, 0); i++) {
+        weft_tensor_info t;
+        ASSERT_OK(weft_session_tensor(s, 0, i, &t));
+        if (t.role != WEFT_ROLE_PARAM) continue;
+        float *data = malloc((size_t)t.bytes);
+        assert_non_null(data);
+        for (int64_t k = 0; k < t.bytes / 4; k++)
+            data[k] = (float)(scale * (2 * uniform(&seed) - 1)) + (t.desc.rank == 1 ? 1.0f : 0.0f);
+        ASSERT_OK(weft_session_write(s, 0, t.name, data, (size_t)t.bytes));
+        free(data);
+    }
+}
+
+/* Token by token with caches against all at once. */
+static void decode(weft_family family) {
+    enum { BATCH = 2 };
+    weft_model_config c = tiny(family);
+    weft_graph *whole = built(&c, WEFT_USE_LOGITS, BATCH, TINY_CONTEXT, WEFT_F32);
+    weft_graph *single = built(&c, WEFT_USE_DECODE, BATCH, 0, WEFT_F32);
+    weft_session_options o = weft_session_defaults();
+    o.optimizer.kind = WEFT_NO_OPTIMIZER;
+    weft_session *s;
+    int program;
+    ASSERT_OK(weft_session_create(whole, &o, &s));
+    ASSERT_OK(weft_session_add(s, single, &program));
+    fill_parameters(s, 0.5);
+    int32_t tokens[BATCH][TINY_CONTEXT];
+    uint64_t seed = 9;
+    for (int i = 0; i < BATCH; i++)
+        for (int k = 0; k < TINY_CONTEXT; k++)
+            tokens[i][k] = (int32_t)(uniform(&seed) * TINY_VOCAB);
+    float expected[BATCH][TINY_CONTEXT][TINY_VOCAB], logits[BATCH][TINY_VOCAB];
+    ASSERT_OK(weft_session_feed(s, 0, "tokens", tokens, sizeof tokens));
+    ASSERT_OK(weft_session_forward(s, 0, NULL));
+    ASSERT_OK(weft_session_read(s, 0, "logits", expected, sizeof expected));
+    double spread = 0;
+    for (int round = 0; round < 2; round++) /* a second text over the first one's caches */
+        for (int32_t k = 0; k < TINY_CONTEXT; k++) {
+            int32_t column[BATCH];
+            for (int i = 0; i < BATCH; i++) column[i] = tokens[i][k];
+            ASSERT_OK(weft_session_feed(s, program, "tokens", column, sizeof column));
+            ASSERT_OK(weft_session_feed(s, program, "position", &k, sizeof k));
+            ASSERT_OK(weft_session_forward(s, program, NULL));
+            ASSERT_OK(weft_session_read(s, program, "logits", logits, sizeof logits));
+            for (int i = 0; i < BATCH; i++)
+                for (int v = 0; v < TINY_VOCAB; v++) {
+                    double want = (double)expected[i][k][v], got = (double)logits[i][v];
+                    if (!(fabs(want - got) <= 1e-5 * (1 + fabs(want))))
+                        fail_msg("%s: token %d: %g, not %g", weft_family_text(family), k, got,
+                                 want);
+                    spread += fabs(want - (double)expected[i][0][v]);
+                }
+        }
+    assert_true(spread > 1); /* the positions differ: the comparison means something */
+    weft_session_destroy(s);
+    weft_graph_destroy(whole);
+    weft_graph_destroy(single);
+}
+
+static void one_token_at_a_time(void **state) {
+    (void)state;
+    decode(WEFT_FAMILY_GPT2);
+    decode(WEFT_FAMILY_LLAMA);
+}
+
+static double forward_loss(const weft_model_config *c, weft_model_use use) {
+    weft_graph *g = built(c, use, 3, 0, WEFT_F32);
+    weft_session_options o = weft_session_defaults();
+    o.optimizer.kind = WEFT_NO_OPTIMIZER;
+    o.seed = 12;
+    weft_session *s;
+    double loss;
+    ASSERT_OK(weft_session_create(g, &o, &s));
+    feed_all(s, 0, c, 8);
+    ASSERT_OK(weft_session_forward(s, 0, &loss));
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+    return loss;
+}
+
+static void dropout_is_for_training(void **state) {
+    (void)state;
+    static const weft_family with[] = {WEFT_FAMILY_GPT2, WEFT_FAMILY_LLAMA, WEFT_FAMILY_BERT,
+                                       WEFT_FAMILY_VIT, WEFT_FAMILY_MLP};
+    for (size_t i = 0; i < sizeof with / sizeof *with; i++) {
+        weft_model_config c = tiny(with[i]), drops = c;
+        drops.dropout = 0.5;
+        double plain = forward_loss(&c, WEFT_USE_EVAL);
+        assert_true(forward_loss(&c, WEFT_USE_TRAIN) == plain);
+        assert_true(forward_loss(&drops, WEFT_USE_EVAL) == plain);
+        if (forward_loss(&drops, WEFT_USE_TRAIN) == plain)
+            fail_msg("%s: dropout changes nothing", weft_family_text(c.family));
+    }
+}
+
+/* Training moves the running statistics a tenth of the way to those of the batch; evaluation reads
+ * them and leaves them alone. */
+static void running_statistics(void **state) {
+    (void)state;
+    enum { CHANNELS = 64 };
+    weft_model_config c = tiny(WEFT_FAMILY_RESNET18);
+    weft_graph *train = built(&c, WEFT_USE_TRAIN, 4, 0, WEFT_F32);
+    weft_graph *eval = built(&c, WEFT_USE_EVAL, 4, 0, WEFT_F32);
+    weft_session_options o = weft_session_defaults();
+    weft_session *s;
+    int program;
+    double loss, before, after;
+    float first[CHANNELS], second[CHANNELS], third[CHANNELS];
+    ASSERT_OK(weft_session_create(train, &o, &s));
+    ASSERT_OK(weft_session_add(s, eval, &program));
+    feed_all(s, program, &c, 3);
+    ASSERT_OK(weft_session_forward(s, program, &before));
+    for (int step = 0; step < 2; step++) { /* the same batch, no learning: the same statistics */
+        feed_all(s, 0, &c, 3);
+        ASSERT_OK(weft_session_step(s, 0.0, &loss));
+        ASSERT_OK(weft_session_read(s, 0, "bn1.running_mean", step ? second : first, sizeof first));
+    }
+    for (int i = 0; i < CHANNELS; i++) {
+        assert_true(first[i] != 0.0f);
+        assert_true(fabsf(second[i] - 1.9f * first[i]) <= 1e-5f * fabsf(first[i]) + 1e-8f);
+    }
+    feed_all(s, program, &c, 3);
+    ASSERT_OK(weft_session_forward(s, program, &after));
+    assert_true(after != before);
+    ASSERT_OK(weft_session_read(s, 0, "bn1.running_mean", third, sizeof third));
+    assert_memory_equal(second, third, sizeof third);
+    weft_session_destroy(s);
+    weft_graph_destroy(train);
+    weft_graph_destroy(eval);
+}
+
+/* Targets of -1 do not count: bert's loss over two positions of many. */
+static void ignored_targets(void **state) {
+    (void)state;
+    enum { SEQ = TINY_CONTEXT };
+    weft_model_config c = tiny(WEFT_FAMILY_BERT);
+    weft_graph *g = built(&c, WEFT_USE_EVAL, 1, 0, WEFT_F32);
+    weft_graph *h = built(&c, WEFT_USE_LOGITS, 1, 0, WEFT_F32);
+    weft_session_options o = weft_session_defaults();
+    o.optimizer.kind = WEFT_NO_OPTIMIZER;
+    weft_session *s;
+    int program;
+    ASSERT_OK(weft_session_create(g, &o, &s));
+    ASSERT_OK(weft_session_add(s, h, &program));
+    fill_parameters(s, 0.5);
+    int32_t tokens[SEQ] = {1, 2, 3, 4, 5, 6}, targets[SEQ] = {-1, 7, -1, -1, 2, -1};
+    float logits[SEQ][TINY_VOCAB];
+    double loss, expected = 0;
+    ASSERT_OK(weft_session_feed(s, 0, "tokens", tokens, sizeof tokens));
+    ASSERT_OK(weft_session_feed(s, 0, "targets", targets, sizeof targets));
+    ASSERT_OK(weft_session_forward(s, 0, &loss));
+    ASSERT_OK(weft_session_feed(s, program, "tokens", tokens, sizeof tokens));
+    ASSERT_OK(weft_session_forward(s, program, NULL));
+    ASSERT_OK(weft_session_read(s, program, "logits", logits, sizeof logits));
+    for (int k = 0; k < SEQ; k++) {
+        double sum = 0;
+        if (targets[k] < 0) continue;
+        for (int v = 0; v < TINY_VOCAB; v++) sum += exp((double)logits[k][v]);
+        expected += (log(sum) - (double)logits[k][targets[k]]) / 2;
+    }
+    assert_true(fabs(loss - expected) <= 1e-5 * (1 + fabs(expected)));
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+    weft_graph_destroy(h);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_few_steps_lower_the_loss),
+        cmocka_unit_test(one_token_at_a_time),
+        cmocka_unit_test(dropout_is_for_training),
+        cmocka_unit_test(running_statistics),
+        cmocka_unit_test(ignored_targets),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
