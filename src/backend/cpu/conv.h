@@ -1,0 +1,64 @@
+/* Convolution on the CPU: the problem as plain numbers, and the algorithms that solve it.
+ *
+ * Two roads, one interface each: oneDNN's direct kernels (onednn_conv.h), and a matrix product of
+ * the weights with the unfolded image (conv_gemm.h), which needs nothing but this folder's GEMM and
+ * reads and writes the weights as they are. The second is also the faster one where planes are
+ * small and weights are large: the last stages of a residual network.
+ *
+ * Work is cut into pieces of the batch by the problem alone, so results do not depend on the number
+ * of threads. */
+#ifndef WEFTI_CPU_CONV_H
+#define WEFTI_CPU_CONV_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/pool.h"
+#include "base/status.h"
+#include "weft/types.h"
+
+enum { WEFTI_CONV_SPATIAL = 3 };
+
+typedef enum wefti_conv_kind {
+    WEFTI_CONV_FORWARD,    /* x, w, bias -> y */
+    WEFTI_CONV_GRAD_INPUT, /* y's gradient, w -> x's gradient */
+    WEFTI_CONV_GRAD_WEIGHT /* x, y's gradient -> w's gradient */
+} wefti_conv_kind;
+
+/* x [batch, in, x...], w [out, in / groups, k...], y [batch, out, y...]: see ops/conv.c. Arrays
+ * have `spatial` entries, behind them 1 (0 for padding). The dtypes are those of the operands or of
+ * their gradients. */
+typedef struct wefti_conv {
+    wefti_conv_kind kind;
+    int spatial; /* 2 or 3 */
+    int64_t batch, groups, in, out;
+    int64_t x[WEFTI_CONV_SPATIAL], k[WEFTI_CONV_SPATIAL], y[WEFTI_CONV_SPATIAL];
+    int64_t stride[WEFTI_CONV_SPATIAL], padding[WEFTI_CONV_SPATIAL], dilation[WEFTI_CONV_SPATIAL];
+    weft_dtype x_dtype, w_dtype, y_dtype; /* F32 or BF16 */
+    bool has_bias;                        /* f32 [out]; forward only */
+    bool accumulate;                      /* weight gradient: add to what is there */
+    bool native_bf16;                     /* bf16 products where all of x, w, y are bf16 */
+    /* Channels in blocks (backend.h): 0, or the size of a block. */
+    int x_block, y_block;
+} wefti_conv;
+
+/* Elements of one image's plane. */
+static inline int64_t wefti_conv_plane(const int64_t size[WEFTI_CONV_SPATIAL]) {
+    return size[0] * size[1] * size[2];
+}
+
+/* Where a matrix product beats the direct kernels (measured): small planes under many channels. The
+ * same on every machine, so that results are. */
+static inline bool wefti_conv_prefers_gemm(const wefti_conv *p) {
+    int64_t pixels = p->batch * wefti_conv_plane(p->y);
+    if (p->groups > 1) return false;
+    return p->batch < 4 || pixels <= (p->kind == WEFTI_CONV_GRAD_WEIGHT ? 512 : 128);
+}
+
+/* The operands of a run, by role; the result is the one that `kind` says. */
+typedef struct wefti_conv_args {
+    void *x, *w, *y;
+    const float *bias;
+} wefti_conv_args;
+
+#endif
