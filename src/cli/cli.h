@@ -37,7 +37,7 @@ typedef struct cli_verb {
     int (*run)(const struct cli_verb *verb, int count, char **words);
 } cli_verb;
 
-#define CLI_VERBS(X) X(train) X(model) X(info) X(checkpoint)
+#define CLI_VERBS(X) X(train) X(generate) X(model) X(info) X(checkpoint)
 #define CLI_VERB_DECLARE(name) extern const cli_verb cli_##name;
 CLI_VERBS(CLI_VERB_DECLARE)
 
@@ -74,6 +74,7 @@ typedef struct cli_json {
 } cli_json;
 void cli_json_begin(cli_json *json, FILE *stream);
 void cli_json_text(cli_json *json, const char *key, const char *value); /* NULL value: null */
+void cli_json_bytes(cli_json *json, const char *key, const char *value, size_t bytes);
 void cli_json_integer(cli_json *json, const char *key, int64_t value);
 void cli_json_real(cli_json *json, const char *key, double value); /* not finite: null */
 void cli_json_bool(cli_json *json, const char *key, bool value);

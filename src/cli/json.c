@@ -2,18 +2,41 @@
 #include "cli.h"
 
 #include <math.h>
+#include <string.h>
 
-static void text(FILE *stream, const char *value) {
+/* Bytes of the UTF-8 character at `p` (RFC 3629, table 3-7 of Unicode), 0 when it is none. */
+static size_t character(const unsigned char *p, size_t left) {
+    size_t length = *p < 0x80   ? 1
+                    : *p < 0xc2 ? 0
+                    : *p < 0xe0 ? 2
+                    : *p < 0xf0 ? 3
+                    : *p < 0xf5 ? 4
+                                : 0;
+    if (length == 0 || length > left) return 0;
+    for (size_t i = 1; i < length; i++)
+        if ((p[i] & 0xc0) != 0x80) return 0;
+    if ((*p == 0xe0 && p[1] < 0xa0) || (*p == 0xed && p[1] > 0x9f) || (*p == 0xf0 && p[1] < 0x90) ||
+        (*p == 0xf4 && p[1] > 0x8f))
+        return 0;
+    return length;
+}
+
+/* What is no UTF-8 becomes U+FFFD, byte by byte: the output is JSON whatever a model writes. */
+static void text(FILE *stream, const char *value, size_t bytes) {
     fputc('"', stream);
-    for (const unsigned char *p = (const unsigned char *)value; *p; p++) {
-        if (*p == '"' || *p == '\\')
+    for (const unsigned char *p = (const unsigned char *)value, *end = p + bytes; p < end;) {
+        size_t length = character(p, (size_t)(end - p));
+        if (length == 0)
+            fputs("\\ufffd", stream);
+        else if (*p == '"' || *p == '\\')
             fprintf(stream, "\\%c", *p);
         else if (*p == '\n')
             fputs("\\n", stream);
         else if (*p < 0x20 || *p == 0x7f)
             fprintf(stream, "\\u%04x", *p);
         else
-            fputc(*p, stream);
+            fwrite(p, 1, length, stream);
+        p += length ? length : 1;
     }
     fputc('"', stream);
 }
@@ -22,7 +45,7 @@ static void name(cli_json *json, const char *key) {
     if (!json->first) fputs(", ", json->stream);
     json->first = false;
     if (!key) return;
-    text(json->stream, key);
+    text(json->stream, key, strlen(key));
     fputs(": ", json->stream);
 }
 
@@ -32,11 +55,17 @@ void cli_json_begin(cli_json *json, FILE *stream) {
 }
 
 void cli_json_text(cli_json *json, const char *key, const char *value) {
+    if (value) {
+        cli_json_bytes(json, key, value, strlen(value));
+        return;
+    }
     name(json, key);
-    if (value)
-        text(json->stream, value);
-    else
-        fputs("null", json->stream);
+    fputs("null", json->stream);
+}
+
+void cli_json_bytes(cli_json *json, const char *key, const char *value, size_t bytes) {
+    name(json, key);
+    text(json->stream, value, bytes);
 }
 
 void cli_json_integer(cli_json *json, const char *key, int64_t value) {
