@@ -4,6 +4,7 @@
 
 #include "weft/checkpoint.h"
 #include "weft/data.h"
+#include "weft/generate.h"
 #include "weft/graph.h"
 #include "weft/info.h"
 #include "weft/job.h"

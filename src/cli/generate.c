@@ -1,7 +1,7 @@
-/* `weft generate`: text from a checkpoint, written as it comes. */
+/* `weft generate`: text from a trained model. */
 #include "cli.h"
 
-#include <signal.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,132 +14,205 @@ typedef struct generate_options {
     bool json;
 } generate_options;
 
+#define AT(field) offsetof(generate_options, field)
 static const cli_option options[] = {
-    {"prompt", "TEXT", CLI_TEXT, offsetof(generate_options, prompt), 0, 0,
-     "text to go on from (empty)"},
-    {"tokens", "N", CLI_INTEGER, offsetof(generate_options, tokens), 1, 1e9,
-     "how many tokens to make at most (200)"},
-    {"temperature", "X", CLI_REAL, offsetof(generate_options, temperature), 0, 100,
-     "0: always the most likely token; higher: more variety (0.8)"},
-    {"top-k", "K", CLI_INTEGER, offsetof(generate_options, top_k), 0, 1e9,
-     "choose among the K most likely tokens; 0: all (0)"},
-    {"seed", "S", CLI_INTEGER, offsetof(generate_options, seed), 0, 1e18,
-     "the same seed gives the same text (0)"},
-    {"threads", "N", CLI_INTEGER, offsetof(generate_options, threads), 1, 1024,
-     "threads that compute (all cores)"},
-    {"json", NULL, CLI_FLAG, offsetof(generate_options, json), 0, 0, "one JSON object at the end"},
+    {"prompt", "TEXT", CLI_TEXT, AT(prompt), 0, 0, "what the text begins with; - reads it"},
+    {"tokens", "N", CLI_INTEGER, AT(tokens), 1, 1e9, "tokens to make at most (200)"},
+    {"temperature", "X", CLI_REAL, AT(temperature), 0, 1e6,
+     "below 1 surer, above 1 bolder, 0 always the likeliest (0.8)"},
+    {"top-k", "K", CLI_INTEGER, AT(top_k), 0, 1e9, "choose among the K likeliest, 0 all (40)"},
+    {"seed", "S", CLI_INTEGER, AT(seed), 0, 9e15, "the same seed gives the same text (0)"},
+    {"threads", "N", CLI_INTEGER, AT(threads), 0, 4096, "0: all cores (0)"},
+    {"json", NULL, CLI_FLAG, AT(json), 0, 0, "one JSON object"},
     {0},
 };
 
-static volatile int stop_signal;
-static void on_signal(int number) {
-    stop_signal = number;
+/* A growing text. Out of memory is remembered in `failed`. */
+typedef struct buffer {
+    char *data;
+    size_t used, capacity;
+    bool failed;
+} buffer;
+
+static bool make_room(buffer *b, size_t bytes) {
+    if (b->failed || b->used + bytes + 1 <= b->capacity) return !b->failed;
+    size_t capacity = (b->used + bytes + 1) * 2;
+    char *data = realloc(b->data, capacity);
+    if (!data) {
+        b->failed = true;
+        return false;
+    }
+    b->data = data;
+    b->capacity = capacity;
+    return true;
 }
 
-/* Where the text goes: to the stream at once, or (JSON) into memory. */
-typedef struct sink {
-    bool terminal, failed;
-    bool keep;
-    char *text;
-    size_t used, capacity;
-} sink;
+static void add(buffer *b, const char *text, size_t bytes) {
+    if (!make_room(b, bytes)) return;
+    memcpy(b->data + b->used, text, bytes);
+    b->used += bytes;
+    b->data[b->used] = '\0';
+}
 
-static void write_text(void *context, const char *bytes, int64_t count) {
-    sink *s = context;
-    if (!s->keep) {
-        for (int64_t i = 0; i < count; i++) {
-            /* A model's output must not drive the terminal. */
-            unsigned char byte = (unsigned char)bytes[i];
-            bool control = (byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f;
-            fputc(s->terminal && control ? '?' : byte, stdout);
-        }
-        fflush(stdout);
+static bool read_stdin(buffer *b) {
+    size_t got = 1;
+    while (got > 0 && make_room(b, 65536)) {
+        got = fread(b->data + b->used, 1, 65536, stdin);
+        b->used += got;
+    }
+    if (b->failed || ferror(stdin)) {
+        fprintf(stderr, "weft: cannot read the prompt: %s\n",
+                b->failed ? "no memory" : strerror(errno));
+        return false;
+    }
+    return true;
+}
+
+/* Bytes of the UTF-8 character at `at`, 0 when there is none (RFC 3629, section 4). */
+static size_t character(const unsigned char *at, size_t left) {
+    unsigned first = at[0];
+    size_t length = first < 0x80 ? 1 : first < 0xC2 ? 0 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+    if (length == 0 || first > 0xF4 || length > left) return 0;
+    for (size_t i = 1; i < length; i++)
+        if ((at[i] & 0xC0) != 0x80) return 0;
+    if ((first == 0xE0 && at[1] < 0xA0) || (first == 0xED && at[1] > 0x9F) ||
+        (first == 0xF0 && at[1] < 0x90) || (first == 0xF4 && at[1] > 0x8F))
+        return 0;
+    return length;
+}
+
+/* JSON is UTF-8 without NUL; what a model of bytes writes need not be. */
+static void add_valid(buffer *to, const char *text, size_t bytes) {
+    for (size_t i = 0; i < bytes;) {
+        size_t length = character((const unsigned char *)text + i, bytes - i);
+        if (length && text[i])
+            add(to, text + i, length);
+        else
+            add(to, "\xEF\xBF\xBD", 3);
+        i += length ? length : 1;
+    }
+}
+
+typedef struct output {
+    buffer text;
+    bool json, terminal;
+} output;
+
+/* Written as it comes. A terminal gets no control characters from a model. */
+static void show(void *context, const char *bytes, int64_t count) {
+    output *o = context;
+    if (o->json) {
+        add(&o->text, bytes, (size_t)count);
         return;
     }
-    if (s->used + (size_t)count + 1 > s->capacity) {
-        size_t capacity = 2 * (s->used + (size_t)count + 1);
-        char *text = realloc(s->text, capacity);
-        if (!text) {
-            s->failed = true;
-            return;
-        }
-        s->text = text;
-        s->capacity = capacity;
+    for (int64_t i = 0; i < count; i++) {
+        unsigned char c = (unsigned char)bytes[i];
+        bool control = (c < 0x20 && c != '\n' && c != '\t') || c == 0x7f;
+        putchar(o->terminal && control ? '?' : c);
     }
-    memcpy(s->text + s->used, bytes, (size_t)count);
-    s->used += (size_t)count;
-    s->text[s->used] = '\0';
+    fflush(stdout);
 }
 
-static void print_json(const generate_options *o, const sink *s, const weft_generation *g) {
+static void print_json(const weft_generator_info *info, const buffer *prompt, const output *o,
+                       const weft_generation *done) {
     cli_json json;
+    buffer clean = {0}, before = {0};
+    add_valid(&before, prompt->data, prompt->used);
+    add_valid(&clean, o->text.data, o->text.used);
     cli_json_begin(&json, stdout);
-    cli_json_text(&json, "prompt", o->prompt);
-    cli_json_bytes(&json, "text", s->text ? s->text : "", s->used);
-    cli_json_integer(&json, "prompt_tokens", g->prompt_tokens);
-    cli_json_integer(&json, "dropped_tokens", g->dropped_tokens);
-    cli_json_integer(&json, "tokens", g->tokens);
-    cli_json_bool(&json, "ended", g->ended);
-    cli_json_real(&json, "prompt_seconds", g->prompt_seconds);
-    cli_json_real(&json, "seconds", g->seconds);
+    cli_json_text(&json, "checkpoint", info->path);
+    cli_json_text(&json, "prompt", before.data ? before.data : "");
+    cli_json_text(&json, "text", clean.data ? clean.data : "");
+    cli_json_integer(&json, "prompt_tokens", done->prompt_tokens);
+    cli_json_integer(&json, "dropped_tokens", done->dropped_tokens);
+    cli_json_integer(&json, "tokens", done->tokens);
+    cli_json_bool(&json, "ended", done->ended);
+    cli_json_real(&json, "prompt_seconds", done->prompt_seconds);
+    cli_json_real(&json, "seconds", done->seconds);
     cli_json_end(&json);
+    free(before.data);
+    free(clean.data);
 }
 
-static weft_status generate(const char *path, const generate_options *o) {
-    weft_generator *generator;
-    weft_status status = weft_generator_open(
-        path, &(weft_generator_options){.threads = (int)o->threads}, &generator);
-    if (status < 0) return status;
-    sink s = {.keep = o->json, .terminal = cli_is_terminal(stdout)};
-    weft_generation made = {0};
-    weft_generate_options run = {.tokens = o->tokens,
-                                 .temperature = o->temperature,
-                                 .top_k = o->top_k,
-                                 .seed = (uint64_t)o->seed,
-                                 .context = &s,
-                                 .text = write_text,
-                                 .stop = &stop_signal};
-    if (!o->json) printf("%s%s%s", cli_dim(stdout), o->prompt, cli_plain(stdout));
-    status = weft_generator_run(generator, o->prompt, (int64_t)strlen(o->prompt), &run, &made);
-    weft_generator_close(generator);
-    if (!o->json) {
-        printf("\n");
-    } else if (status >= 0 && !s.failed) {
-        print_json(o, &s, &made);
+static void print_end(const weft_generation *done) {
+    putchar('\n');
+    fflush(stdout);
+    if (!cli_is_terminal(stderr)) return;
+    fprintf(stderr, "%s%lld tokens, %.1f tokens/s%s%s\n", cli_dim(stderr), (long long)done->tokens,
+            done->seconds > 0 ? (double)done->tokens / done->seconds : 0.0,
+            done->ended ? ", the text ended" : "", cli_plain(stderr));
+}
+
+static int generate(const char *checkpoint, const generate_options *values, const buffer *prompt) {
+    output o = {.json = values->json, .terminal = cli_is_terminal(stdout)};
+    weft_generator *g;
+    weft_generation done;
+    weft_generator_options open = {.threads = (int)values->threads};
+    weft_generate_options how = {.tokens = values->tokens,
+                                 .temperature = values->temperature,
+                                 .top_k = values->top_k,
+                                 .seed = (uint64_t)values->seed,
+                                 .context = &o,
+                                 .text = show};
+    if (weft_generator_open(checkpoint, &open, &g) < 0) return cli_failed();
+    if (!values->json) show(&o, prompt->data ? prompt->data : "", (int64_t)prompt->used);
+    weft_status status = weft_generator_run(g, prompt->data, (int64_t)prompt->used, &how, &done);
+    weft_generator_info info = weft_generator_info_of(g);
+    int code = CLI_DONE;
+    if (status < 0) {
+        if (!values->json) putchar('\n');
+        code = cli_failed();
+    } else if (o.text.failed) {
+        fprintf(stderr, "weft: no memory for the text\n");
+        code = CLI_FAILED;
+    } else {
+        if (values->json)
+            print_json(&info, prompt, &o, &done);
+        else
+            print_end(&done);
+        if (done.dropped_tokens)
+            fprintf(stderr,
+                    "weft: the prompt is longer than the model's context of %lld tokens: its "
+                    "first %lld tokens were left out\n",
+                    (long long)info.config.context, (long long)done.dropped_tokens);
     }
-    if (s.failed) fprintf(stderr, "weft: no memory for the text\n");
-    free(s.text);
-    if (status >= 0 && made.dropped_tokens)
-        fprintf(stderr,
-                "weft: the prompt is longer than the model's context; its first %lld tokens were "
-                "left out\n",
-                (long long)made.dropped_tokens);
-    if (status >= 0 && s.terminal && made.seconds > 0)
-        fprintf(stderr, "%s%lld tokens, %.0f tokens/s%s\n", cli_dim(stderr), (long long)made.tokens,
-                (double)made.tokens / made.seconds, cli_plain(stderr));
-    return status;
+    free(o.text.data);
+    weft_generator_close(g);
+    return code;
 }
 
 static int run(const cli_verb *verb, int count, char **words) {
-    generate_options values = {.prompt = "", .tokens = 200, .temperature = 0.8};
+    generate_options values = {.prompt = "", .tokens = 200, .top_k = 40, .temperature = 0.8};
     int code, left;
     if (!cli_parse(verb, count, words, &values, &left, &code)) return code;
-    if (left != 1) return cli_usage(verb, "generate takes one checkpoint; there are %d", left);
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    if (generate(words[0], &values) < 0) return cli_failed();
-    return stop_signal ? 128 + stop_signal : CLI_DONE;
+    if (left == 0) return cli_usage(verb, "generate needs a checkpoint");
+    if (left > 1)
+        return cli_usage(verb, "generate takes one checkpoint; '%s' is one word too many%s",
+                         words[1], *values.prompt ? "" : " (the prompt goes behind --prompt)");
+    buffer prompt = {0};
+    if (!strcmp(values.prompt, "-")) {
+        if (!read_stdin(&prompt)) {
+            free(prompt.data);
+            return CLI_FAILED;
+        }
+    } else {
+        add(&prompt, values.prompt, strlen(values.prompt));
+    }
+    code = generate(words[0], &values, &prompt);
+    free(prompt.data);
+    return code;
 }
 
 const cli_verb cli_generate = {
     .name = "generate",
-    .summary = "make text with a trained language model",
-    .usage = "generate CHECKPOINT [--prompt TEXT] [--tokens N] [--temperature X] [--top-k K] "
-             "[--seed S] [--json]",
-    .example = "weft generate run/ --prompt 'Once upon a time' --tokens 100 --temperature 0.7",
-    .notes = "CHECKPOINT is a run's directory, one of its steps, or a Hugging Face directory.",
+    .summary = "continue a text with a trained model",
+    .usage = "generate CHECKPOINT --prompt TEXT [--tokens N] [--temperature X] [--top-k K] "
+             "[--seed S] [--threads N] [--json]",
+    .example = "weft generate run/ --prompt 'To be, or' --tokens 100 --temperature 0.7",
+    .notes =
+        "CHECKPOINT is the directory of a run (its newest step is taken), one of its steps, or a\n"
+        "Hugging Face directory of a gpt2 or llama model. Without a tokenizer.json there, a\n"
+        "vocabulary of 256 means bytes.",
     .options = options,
     .run = run,
 };

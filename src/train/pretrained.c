@@ -16,29 +16,41 @@
 
 enum { NAMES = 5, NAME_BYTES = 512 }; /* how many tensors a message names */
 
-/* A directory with a config.json stands for itself, a run's directory for its newest good step. */
-static weft_status resolve(const char *directory, char **out) {
-    wefti_checkpoint *c;
-    char *config = wefti_format("%s/config.json", directory);
-    WEFT_REQUIRE(config, WEFT_E_NOMEM, "no memory for a path");
-    bool plain = wefti_exists(config);
-    wefti_free(config);
+static weft_status has_file(const char *directory, const char *name, bool *out) {
+    char *path = wefti_format("%s/%s", directory, name);
+    WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
+    *out = wefti_exists(path);
+    wefti_free(path);
+    return WEFT_OK;
+}
+
+/* A directory with a config.json stands for itself, a run's directory for its newest good step.
+ * verify: a step of ours is checked whole, for it has checksums. */
+static weft_status resolve(const char *directory, bool verify, char **out) {
+    bool described = false, step = false;
+    WEFT_REQUIRE(wefti_exists(directory), WEFT_E_NOT_FOUND, "there is no directory %s", directory);
+    WEFT_REQUIRE(wefti_is_dir(directory), WEFT_E_NOT_FOUND,
+                 "%s is not a directory: give the one that holds config.json", directory);
+    WEFT_TRY(has_file(directory, "config.json", &described));
+    WEFT_TRY(has_file(directory, "manifest.json", &step));
     const char *path = directory;
-    if (!plain) {
-        WEFT_REQUIRE(wefti_is_dir(directory), WEFT_E_NOT_FOUND,
-                     "model.from: there is no directory %s", directory);
+    wefti_checkpoint *c = NULL;
+    if (!described || (step && verify)) {
         weft_status status = wefti_checkpoint_open(directory, WEFTI_CHECKPOINT_LATEST, &c, NULL);
         WEFT_REQUIRE(status != WEFT_E_NOT_FOUND, WEFT_E_NOT_FOUND,
-                     "model.from: %s holds neither config.json nor a checkpoint of a run",
-                     directory);
+                     "%s holds neither config.json nor a checkpoint of a run", directory);
         WEFT_TRY(status);
         path = wefti_checkpoint_path(c);
     }
     char *copy = wefti_strdup(path);
-    if (!plain) wefti_checkpoint_close(c);
+    wefti_checkpoint_close(c);
     WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for a path");
     *out = copy;
     return WEFT_OK;
+}
+
+weft_status wefti_pretrained_path(const char *directory, char **out) {
+    return resolve(directory, true, out);
 }
 
 static weft_status read_config(const char *directory, weft_model_config *out) {
@@ -57,7 +69,7 @@ static weft_status read_config(const char *directory, weft_model_config *out) {
 
 weft_status wefti_pretrained_config(const char *directory, weft_model_config *out) {
     char *path;
-    WEFT_TRY(resolve(directory, &path));
+    WEFT_TRY(resolve(directory, false, &path));
     weft_status status = read_config(path, out);
     wefti_free(path);
     return status;
@@ -198,16 +210,21 @@ static weft_status load(loading *l, weft_session *session) {
     return WEFT_OK;
 }
 
-weft_status wefti_pretrained_load(weft_session *session, const weft_model_config *config,
-                                  const char *directory) {
-    char *path;
-    loading l = {.config = config};
-    WEFT_TRY(resolve(directory, &path));
-    l.directory = path;
+weft_status wefti_pretrained_load_path(weft_session *session, const weft_model_config *config,
+                                       const char *path) {
+    loading l = {.config = config, .directory = path};
     weft_status status = load(&l, session);
     wefti_text_free(&l.list);
     wefti_free(l.matches);
     wefti_tensor_set_close(l.set);
+    return status;
+}
+
+weft_status wefti_pretrained_load(weft_session *session, const weft_model_config *config,
+                                  const char *directory) {
+    char *path;
+    WEFT_TRY(resolve(directory, true, &path));
+    weft_status status = wefti_pretrained_load_path(session, config, path);
     wefti_free(path);
     return status;
 }

@@ -64,10 +64,15 @@ wefti_training_settle(wefti_training *t) WEFT_CHECKED; /* waits for the write un
 weft_status
 wefti_training_poll(wefti_training *t) WEFT_CHECKED; /* reports a write that has ended */
 
-/* pretrained.c: weights from a Hugging Face directory. */
+/* pretrained.c: weights from a Hugging Face directory, one step of ours, which is such a directory
+ * with checksums, or the newest good step of a run's directory. */
 weft_status wefti_pretrained_load(weft_session *session, const weft_model_config *config,
                                   const char *directory) WEFT_CHECKED;
 weft_status wefti_pretrained_config(const char *directory, weft_model_config *out) WEFT_CHECKED;
+/* In two steps: where the weights lie, all checksums verified (wefti_free it); then load that. */
+weft_status wefti_pretrained_path(const char *directory, char **out) WEFT_CHECKED;
+weft_status wefti_pretrained_load_path(weft_session *session, const weft_model_config *config,
+                                       const char *path) WEFT_CHECKED;
 
 /* schedule.c: learning rate of update `step` (from 0). */
 double wefti_learning_rate(const weft_job *job, int64_t step);

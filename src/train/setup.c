@@ -25,7 +25,8 @@ static weft_status config_of_job(const weft_job *job, weft_model_config *out) {
     const weft_job_model *m = &job->model;
     weft_model_config c = {.family = m->family};
     if (m->from[0]) {
-        WEFT_TRY(wefti_pretrained_config(m->from, &c));
+        weft_status status = wefti_pretrained_config(m->from, &c);
+        if (status < 0) return wefti_prefix(status, "model.from");
         WEFT_REQUIRE(m->family == WEFT_FAMILIES || m->family == c.family, WEFT_E_ARG,
                      "model.family is %s but %s holds a %s", weft_family_text(m->family), m->from,
                      weft_family_text(c.family));

@@ -1,0 +1,79 @@
+/* Text from a trained language model (gpt2, llama), token by token.
+ *
+ *     weft_generator *g;
+ *     weft_generator_open("run", &(weft_generator_options){0}, &g);
+ *     weft_generator_run(g, "Once", 4, &(weft_generate_options){.tokens = 100, ...}, &done);
+ *
+ * Keys and values of earlier tokens are kept, so that a token costs one pass over the weights. A
+ * generator is used by one thread at a time. */
+#ifndef WEFT_GENERATE_H
+#define WEFT_GENERATE_H
+
+#include <stdbool.h>
+
+#include "weft/model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct weft_generator weft_generator;
+
+typedef struct weft_generator_options {
+    int threads;          /* 0: all cores this process may use */
+    int64_t memory_bytes; /* refuse models that need more; 0: no limit */
+} weft_generator_options;
+
+/** Load a model.
+ *  @param checkpoint  a run's directory (its newest good step is taken), one step of it, or a
+ * Hugging Face directory: config.json, safetensors, and tokenizer.json unless the vocabulary is
+ * 256, whose tokens are bytes.
+ *  @return WEFT_E_NOT_FOUND when no model is there; WEFT_E_NO_IMPL for models that make no text;
+ * WEFT_E_CORRUPT; WEFT_E_SHAPE when the tokenizer does not fit the model; WEFT_E_NOMEM. */
+WEFT_API weft_status weft_generator_open(const char *checkpoint,
+                                         const weft_generator_options *options,
+                                         weft_generator **out) WEFT_CHECKED;
+WEFT_API void weft_generator_close(weft_generator *generator); /* NULL is legal */
+
+typedef struct weft_generator_info {
+    weft_model_config config;
+    const char *path;   /* where the weights lie; borrowed from the generator */
+    bool bytes;         /* tokens are bytes */
+    int64_t tokens;     /* that the tokenizer knows */
+    int64_t peak_bytes; /* memory of parameters, caches and one pass */
+} weft_generator_info;
+WEFT_API weft_generator_info weft_generator_info_of(const weft_generator *generator);
+
+typedef struct weft_generate_options {
+    int64_t tokens;     /* how many to make, 1 or more; fewer when the model ends its text */
+    double temperature; /* divides the logits; 0: always the most likely token */
+    int64_t top_k;      /* choose among the k most likely tokens; 0: all */
+    uint64_t seed;      /* the same seed gives the same text */
+    void *context;
+    /* The bytes of each new token as soon as it is known; a token may be part of a character. May
+     * be NULL. */
+    void (*text)(void *context, const char *bytes, int64_t count);
+    const volatile int *stop; /* nonzero (a signal handler may set it): end here. May be NULL */
+} weft_generate_options;
+
+typedef struct weft_generation {
+    int64_t prompt_tokens;  /* used, with those that the tokenizer puts in front */
+    int64_t dropped_tokens; /* of the prompt's beginning, because it is longer than the context */
+    int64_t tokens;         /* made */
+    bool ended;             /* the model ended its text */
+    double prompt_seconds, seconds; /* for the prompt; for the tokens */
+} weft_generation;
+
+/** Continue `prompt`. An empty one starts where texts start for this tokenizer, or from a newline.
+ * When the context is full, its last half is kept.
+ *  @param out  may be NULL; set on success only
+ *  @return WEFT_E_ARG for options out of range; WEFT_E_NUMERIC when the model's logits are not
+ * finite numbers. */
+WEFT_API weft_status weft_generator_run(weft_generator *generator, const char *prompt,
+                                        int64_t prompt_bytes, const weft_generate_options *options,
+                                        weft_generation *out) WEFT_CHECKED;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
