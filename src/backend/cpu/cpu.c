@@ -1,6 +1,7 @@
 /* The cpu backend's table and the shared parts of its kernels. */
 #include "backend/cpu/cpu.h"
 
+#include <math.h>
 #include <string.h>
 
 typedef struct row {
@@ -31,6 +32,11 @@ weft_status wefti_cpu_kernel(size_t bytes, const char *label,
     k->in_place = -1;
     *out = k;
     return WEFT_OK;
+}
+
+float wefti_cpu_rate(double rate) {
+    float nearest = (float)rate;
+    return (double)nearest < rate ? nextafterf(nearest, 1.0f) : nearest;
 }
 
 static weft_status prepare(const wefti_backend *backend, const weft_node *node,

@@ -25,7 +25,8 @@ typedef weft_status wefti_cpu_prepare(const weft_node *n, const wefti_prepare *o
     X("linear_cross_entropy", wefti_cpu_linear_cross_entropy)                                      \
     X("fused", wefti_cpu_elementwise)                                                              \
     X("constant", wefti_cpu_constant)                                                              \
-    X("broadcast_to", wefti_cpu_elementwise)                                                       \
+    X("broadcast_to", wefti_cpu_broadcast_to)                                                      \
+    X("cast", wefti_cpu_cast)                                                                      \
     X("sum_to", wefti_cpu_sum_to)                                                                  \
     X("sum", wefti_cpu_reduce)                                                                     \
     X("mean", wefti_cpu_reduce)                                                                    \
@@ -37,6 +38,8 @@ typedef weft_status wefti_cpu_prepare(const weft_node *n, const wefti_prepare *o
     X("log_softmax_grad", wefti_cpu_softmax_grad)                                                  \
     X("cross_entropy", wefti_cpu_cross_entropy)                                                    \
     X("cross_entropy_grad", wefti_cpu_cross_entropy_grad)                                          \
+    X("mse", wefti_cpu_mse)                                                                        \
+    X("mse_grad", wefti_cpu_mse_grad)                                                              \
     X("layer_norm", wefti_cpu_norm)                                                                \
     X("layer_norm_apply", wefti_cpu_norm_apply)                                                    \
     X("layer_norm_grad", wefti_cpu_norm_grad)                                                      \
@@ -70,6 +73,7 @@ typedef weft_status wefti_cpu_prepare(const weft_node *n, const wefti_prepare *o
     X("scatter_add", wefti_cpu_scatter_add)                                                        \
     X("one_hot", wefti_cpu_one_hot)                                                                \
     X("top_k", wefti_cpu_top_k)                                                                    \
+    X("top_k_grad", wefti_cpu_top_k_grad)                                                          \
     X("opt_sgd", wefti_cpu_optimizer)                                                              \
     X("opt_adam", wefti_cpu_optimizer)                                                             \
     X("opt_adamw", wefti_cpu_optimizer)                                                            \
@@ -91,12 +95,13 @@ extern const wefti_backend wefti_backend_cpu;
 static inline bool wefti_cpu_is_real(const weft_desc *d) {
     return d->dtype == WEFT_F32 || d->dtype == WEFT_BF16;
 }
-static inline wefti_src wefti_cpu_in(const void *data, const weft_desc *d) {
-    return (wefti_src){data, d ? d->dtype : WEFT_F32};
+/* Parameters, statistics and losses, which kernels take as float pointers; absent is fine. */
+static inline bool wefti_cpu_is_f32(const weft_desc *d) {
+    return !d || d->dtype == WEFT_F32;
 }
-static inline wefti_dst wefti_cpu_out(void *data, const weft_desc *d) {
-    return (wefti_dst){data, d ? d->dtype : WEFT_F32};
-}
+/* A dropout rate for kernels that compare in f32: the least f32 not below it, so that `number >=
+ * rate` says the same of every f32 number. */
+float wefti_cpu_rate(double rate);
 /* Product of shape[begin..end). */
 static inline int64_t wefti_cpu_span(const weft_desc *d, int begin, int end) {
     int64_t n = 1;

@@ -110,7 +110,7 @@ static weft_status common(const weft_node *n, int mask, int position, const char
     if (s->scale == 0.0f) s->scale = (float)(1.0 / sqrt((double)s->dim));
     s->causal = wefti_attr_int(n, "causal") != 0;
     s->q_offset = s->k_len - s->q_len;
-    s->dropout = (float)wefti_attr_float(n, "dropout");
+    s->dropout = wefti_cpu_rate(wefti_attr_float(n, "dropout"));
     s->heads_total = s->q_heads;
     s->q_total = s->q_len;
     s->k_total = s->k_len;
@@ -139,7 +139,8 @@ weft_status wefti_cpu_attention(const weft_node *n, const wefti_prepare *options
                                 wefti_kernel **out) {
     if (options->accumulate) return WEFT_E_NO_IMPL;
     attention_kernel *k;
-    WEFT_TRY(common(n, 3, 4, "attention", run_attention, &k));
+    weft_status status = common(n, 3, 4, "attention", run_attention, &k);
+    if (status < 0) return status;
     k->o = wefti_out(n, 0)->dtype;
     k->base.workspace_bytes = (int64_t)wefti_attention_workspace_bytes(&k->shape, options->threads);
     *out = &k->base;
@@ -149,9 +150,12 @@ weft_status wefti_cpu_attention(const weft_node *n, const wefti_prepare *options
 /* (q, k, v, o, lse, do, mask?, position?) -> dq, dk, dv */
 weft_status wefti_cpu_attention_grad(const weft_node *n, const wefti_prepare *options,
                                      wefti_kernel **out) {
-    if (options->accumulate) return WEFT_E_NO_IMPL;
+    if (options->accumulate || !wefti_cpu_is_real(wefti_in(n, 3)) ||
+        !wefti_cpu_is_f32(wefti_in(n, 4)) || !wefti_cpu_is_real(wefti_in(n, 5)))
+        return WEFT_E_NO_IMPL;
     attention_kernel *k;
-    WEFT_TRY(common(n, 6, 7, "attention", run_attention_grad, &k));
+    weft_status status = common(n, 6, 7, "attention", run_attention_grad, &k);
+    if (status < 0) return status;
     k->o = wefti_in(n, 3)->dtype;
     k->d_o = wefti_in(n, 5)->dtype;
     k->base.workspace_bytes =
@@ -166,28 +170,36 @@ typedef struct rope_kernel {
     wefti_kernel base;
     const wefti_kernels *kernels;
     int64_t batch, seq, heads, dim;
+    int64_t offset; /* of row 0 of this piece of the sequence */
     double theta;
     weft_dtype x, y;
     bool inverse, has_position;
-    float *table; /* cos, then sin: [seq, dim / 2] each, for position 0 */
+    float *table; /* without a position: cos, then sin, [seq, dim / 2] each */
 } rope_kernel;
+
+/* The kernel's own rows only: a table from 0 would be long where a cache or a split sequence begins
+ * far on. */
+static void fill_tables(const rope_kernel *k, int64_t first, float *cos_table, float *sin_table) {
+    int64_t half = k->dim / 2;
+    for (int64_t i = 0; i < half; i++) {
+        double frequency = pow(k->theta, -2.0 * (double)i / (double)k->dim);
+        for (int64_t t = 0; t < k->seq; t++) {
+            double angle = (double)(first + k->offset + t) * frequency;
+            cos_table[t * half + i] = (float)cos(angle);
+            sin_table[t * half + i] = (float)sin(angle);
+        }
+    }
+}
 
 static weft_status run_rope(const wefti_kernel *kernel, const wefti_run *run, const void *const *in,
                             void *const *out, void *workspace) {
     const rope_kernel *k = (const rope_kernel *)kernel;
     int64_t half = k->dim / 2;
     float *cos_table = k->table, *sin_table = k->table + k->seq * half;
-    if (k->has_position) { /* few rows, anywhere: tables of their own */
+    if (k->has_position) {
         cos_table = workspace;
         sin_table = cos_table + k->seq * half;
-        double start = (double)((const int32_t *)in[1])[0];
-        for (int64_t t = 0; t < k->seq; t++)
-            for (int64_t i = 0; i < half; i++) {
-                double angle =
-                    (start + (double)t) * pow(k->theta, -2.0 * (double)i / (double)k->dim);
-                cos_table[t * half + i] = (float)cos(angle);
-                sin_table[t * half + i] = (float)sin(angle);
-            }
+        fill_tables(k, ((const int32_t *)in[1])[0], cos_table, sin_table);
     }
     wefti_rope_args a = {.x = {in[0], k->x},
                          .y = {out[0], k->y},
@@ -224,6 +236,7 @@ weft_status wefti_cpu_rope(const weft_node *n, const wefti_prepare *options, wef
     k->seq = x->shape[1];
     k->heads = x->shape[2];
     k->dim = x->shape[3];
+    k->offset = wefti_attr_int(n, "offset");
     k->theta = wefti_attr_float(n, "theta");
     k->x = x->dtype;
     k->y = wefti_out(n, 0)->dtype;
@@ -238,7 +251,7 @@ weft_status wefti_cpu_rope(const weft_node *n, const wefti_prepare *options, wef
             wefti_kernel_destroy(base);
             WEFT_FAIL(WEFT_E_NOMEM, "no memory for the rotary table");
         }
-        wefti_rope_table(k->seq, k->dim, k->theta, NULL, k->table, k->table + floats);
+        fill_tables(k, 0, k->table, k->table + floats);
     }
     base->in_place = 0;
     *out = base;
@@ -258,8 +271,8 @@ static weft_status run_cache(const wefti_kernel *kernel, const wefti_run *run,
     (void)run;
     (void)workspace;
     int64_t at = ((const int32_t *)in[2])[0];
-    WEFT_REQUIRE(at >= 0 && at + k->seq <= k->length, WEFT_E_SHAPE,
-                 "rows %lld to %lld do not fit a cache of %lld", (long long)at,
+    WEFT_REQUIRE(at >= 0 && at + k->seq <= k->length, WEFT_E_ARG,
+                 "cache_write: rows [%lld, %lld) of a cache of %lld", (long long)at,
                  (long long)(at + k->seq), (long long)k->length);
     for (int64_t b = 0; b < k->batch; b++)
         memcpy((unsigned char *)out[0] + (b * k->length + at) * k->row_bytes,

@@ -16,9 +16,12 @@ static weft_status new_kernel(const weft_node *n, const weft_desc *x,
                               weft_status (*run)(const wefti_kernel *, const wefti_run *,
                                                  const void *const *, void *const *, void *),
                               batch_norm_kernel **out) {
+    bool grad = !strcmp(n->op->name, "batch_norm_grad"); /* then operand 4 is dy */
     if (!wefti_cpu_is_real(x)) return WEFT_E_NO_IMPL;
     for (int i = 1; i < n->inputs; i++)
-        if (wefti_in(n, i) && !wefti_cpu_is_real(wefti_in(n, i))) return WEFT_E_NO_IMPL;
+        if (!(i == 4 && grad ? wefti_cpu_is_real(wefti_in(n, i))
+                             : wefti_cpu_is_f32(wefti_in(n, i))))
+            return WEFT_E_NO_IMPL;
     wefti_kernel *base;
     WEFT_TRY(wefti_cpu_kernel(sizeof(batch_norm_kernel), "batch norm", run, &base));
     batch_norm_kernel *k = (batch_norm_kernel *)base;

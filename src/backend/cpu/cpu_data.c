@@ -1,4 +1,4 @@
-/* Ops that reduce, look up, move and pool. */
+/* Ops that look up, move and pool. */
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
@@ -18,7 +18,6 @@ typedef struct data_kernel {
     const wefti_kernels *kernels;
     weft_dtype x, y, ids;
     int64_t outer, axis, inner, count;
-    wefti_reduce_op reduce;
     double value;
     bool accumulate, has_fill, max;
     wefti_permute_args permute;
@@ -53,146 +52,9 @@ static weft_status new_kernel(const char *label, run_function *run, int boxes, d
     return WEFT_OK;
 }
 
-/* ---- reductions ---- */
-
-static weft_status run_reduce(const wefti_kernel *kernel, const wefti_run *run,
-                              const void *const *in, void *const *out, void *workspace) {
-    const data_kernel *k = (const data_kernel *)kernel;
-    wefti_reduce_args a = {.op = k->reduce,
-                           .x = {in[0], k->x},
-                           .y = {out[0], k->y},
-                           .outer = k->outer,
-                           .reduce = k->axis,
-                           .inner = k->inner,
-                           .accumulate = k->accumulate,
-                           .workspace = workspace};
-    k->kernels->reduce(run->pool, &a);
-    return WEFT_OK;
-}
-
-/* Reduced dimensions must be neighbours (sizes 1 between do not matter): [outer, reduce, inner]. */
-static bool one_run(const weft_desc *x, const bool *reduced, data_kernel *k) {
-    k->outer = k->axis = k->inner = 1;
-    int phase = 0; /* 0: outer, 1: reduce, 2: inner */
-    for (int d = 0; d < x->rank; d++) {
-        if (x->shape[d] == 1) continue;
-        if (reduced[d]) {
-            if (phase == 2) return false;
-            phase = 1;
-            k->axis *= x->shape[d];
-        } else {
-            if (phase == 1) phase = 2;
-            if (phase == 2)
-                k->inner *= x->shape[d];
-            else
-                k->outer *= x->shape[d];
-        }
-    }
-    return true;
-}
-
-static weft_status reduction(const weft_node *n, const bool *reduced, wefti_reduce_op op,
-                             const wefti_prepare *options, wefti_kernel **out) {
-    const weft_desc *x = wefti_in(n, 0), *y = wefti_out(n, 0);
-    if (!wefti_cpu_is_real(x) || !wefti_cpu_is_real(y)) return WEFT_E_NO_IMPL;
-    if (options->accumulate && (op != WEFTI_REDUCE_SUM || y->dtype != WEFT_F32))
-        return WEFT_E_NO_IMPL;
-    data_kernel *k;
-    WEFT_TRY(new_kernel("reduce", run_reduce, 0, &k));
-    if (!one_run(x, reduced, k)) {
-        wefti_kernel_destroy(&k->base);
-        return WEFT_E_NO_IMPL;
-    }
-    k->reduce = op;
-    k->x = x->dtype;
-    k->y = y->dtype;
-    k->accumulate = options->accumulate != 0;
-    k->base.workspace_bytes = (int64_t)wefti_reduce_workspace_bytes(k->outer, k->axis, k->inner);
-    *out = &k->base;
-    return WEFT_OK;
-}
-
-weft_status wefti_cpu_reduce(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
-    const weft_desc *x = wefti_in(n, 0);
-    const wefti_ints *axes = wefti_attr_ints(n, "axes");
-    bool reduced[WEFT_MAX_RANK] = {0};
-    for (int d = 0; d < x->rank; d++) reduced[d] = axes->count == 0;
-    for (int i = 0; i < axes->count; i++)
-        reduced[axes->v[i] < 0 ? axes->v[i] + x->rank : axes->v[i]] = true;
-    const char *op = n->op->name;
-    return reduction(n, reduced,
-                     !strcmp(op, "sum")    ? WEFTI_REDUCE_SUM
-                     : !strcmp(op, "mean") ? WEFTI_REDUCE_MEAN
-                                           : WEFTI_REDUCE_MAX,
-                     options, out);
-}
-
-weft_status wefti_cpu_sum_to(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
-    const weft_desc *x = wefti_in(n, 0), *y = wefti_out(n, 0);
-    bool reduced[WEFT_MAX_RANK] = {0};
-    for (int d = 0; d < x->rank; d++) {
-        int dy = d - (x->rank - y->rank);
-        reduced[d] = dy < 0 || (y->shape[dy] == 1 && x->shape[d] != 1);
-    }
-    return reduction(n, reduced, WEFTI_REDUCE_SUM, options, out);
-}
-
-static weft_status run_argmax(const wefti_kernel *kernel, const wefti_run *run,
-                              const void *const *in, void *const *out, void *workspace) {
-    const data_kernel *k = (const data_kernel *)kernel;
-    (void)workspace;
-    wefti_argmax_args a = {.x = {in[0], k->x},
-                           .y = {out[0], k->y},
-                           .outer = k->outer,
-                           .reduce = k->axis,
-                           .inner = k->inner};
-    k->kernels->argmax(run->pool, &a);
-    return WEFT_OK;
-}
-
 static int axis_of(const weft_node *n, const weft_desc *x) {
     int64_t axis = wefti_attr_int(n, "axis");
     return (int)(axis < 0 ? axis + x->rank : axis);
-}
-
-weft_status wefti_cpu_argmax(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
-    const weft_desc *x = wefti_in(n, 0);
-    int axis = axis_of(n, x);
-    if (options->accumulate || !wefti_cpu_is_real(x) || x->shape[axis] < 1) return WEFT_E_NO_IMPL;
-    data_kernel *k;
-    WEFT_TRY(new_kernel("argmax", run_argmax, 0, &k));
-    k->outer = wefti_cpu_span(x, 0, axis);
-    k->axis = x->shape[axis];
-    k->inner = wefti_cpu_span(x, axis + 1, x->rank);
-    k->x = x->dtype;
-    k->y = wefti_out(n, 0)->dtype;
-    *out = &k->base;
-    return WEFT_OK;
-}
-
-static weft_status run_norm2(const wefti_kernel *kernel, const wefti_run *run,
-                             const void *const *in, void *const *out, void *workspace) {
-    const data_kernel *k = (const data_kernel *)kernel;
-    double result = 0;
-    wefti_sum_squares_args a = {
-        .x = {in[0], k->x}, .elements = k->count, .result = &result, .workspace = workspace};
-    k->kernels->sum_squares(run->pool, &a);
-    ((float *)out[0])[0] = (float)result;
-    return WEFT_OK;
-}
-
-weft_status wefti_cpu_grad_norm2(const weft_node *n, const wefti_prepare *options,
-                                 wefti_kernel **out) {
-    const weft_desc *x = wefti_in(n, 0);
-    if (options->accumulate || !wefti_cpu_is_real(x) || wefti_out(n, 0)->dtype != WEFT_F32)
-        return WEFT_E_NO_IMPL;
-    data_kernel *k;
-    WEFT_TRY(new_kernel("sum of squares", run_norm2, 0, &k));
-    k->x = x->dtype;
-    k->count = weft_desc_elems(x);
-    k->base.workspace_bytes = (int64_t)wefti_sum_squares_workspace_bytes(k->count);
-    *out = &k->base;
-    return WEFT_OK;
 }
 
 /* ---- constant ---- */
@@ -415,6 +277,65 @@ weft_status wefti_cpu_top_k(const weft_node *n, const wefti_prepare *options, we
     return WEFT_OK;
 }
 
+/* top_k_grad(index, dvalues): each row's gradients added to a row of zeros. */
+static weft_status run_top_k_grad(const wefti_kernel *kernel, const wefti_run *run,
+                                  const void *const *in, void *const *out, void *workspace) {
+    const data_kernel *k = (const data_kernel *)kernel;
+    (void)workspace;
+    wefti_scatter_add_args a = {.x = {in[1], k->x},
+                                .ids = {in[0], WEFT_I32},
+                                .y = out[0],
+                                .accumulate = k->accumulate,
+                                .outer = k->outer,
+                                .axis = k->axis,
+                                .count = k->count,
+                                .inner = 1,
+                                .ids_per_outer = true};
+    k->kernels->scatter_add(run->pool, &a);
+    return WEFT_OK;
+}
+
+weft_status wefti_cpu_top_k_grad(const weft_node *n, const wefti_prepare *options,
+                                 wefti_kernel **out) {
+    const weft_desc *ids = wefti_in(n, 0), *dvalues = wefti_in(n, 1), *y = wefti_out(n, 0);
+    if (!wefti_cpu_is_real(dvalues) || y->dtype != WEFT_F32 || ids->dtype != WEFT_I32)
+        return WEFT_E_NO_IMPL;
+    data_kernel *k;
+    WEFT_TRY(new_kernel("scatter", run_top_k_grad, 0, &k));
+    k->x = dvalues->dtype;
+    k->outer = wefti_cpu_span(ids, 0, ids->rank - 1);
+    k->count = ids->shape[ids->rank - 1];
+    k->axis = y->shape[y->rank - 1];
+    k->accumulate = options->accumulate != 0;
+    *out = &k->base;
+    return WEFT_OK;
+}
+
+/* ---- cast ---- */
+
+static weft_status run_convert(const wefti_kernel *kernel, const wefti_run *run,
+                               const void *const *in, void *const *out, void *workspace) {
+    const data_kernel *k = (const data_kernel *)kernel;
+    (void)workspace;
+    wefti_convert_args a = {.x = {in[0], k->x}, .y = {out[0], k->y}, .elements = k->count};
+    k->kernels->convert(run->pool, &a);
+    return WEFT_OK;
+}
+
+/* By the elementwise kernel where it can, else through double. */
+weft_status wefti_cpu_cast(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
+    if (options->accumulate) return WEFT_E_NO_IMPL;
+    weft_status status = wefti_cpu_elementwise(n, options, out);
+    if (status != WEFT_E_NO_IMPL) return status;
+    data_kernel *k;
+    WEFT_TRY(new_kernel("convert", run_convert, 0, &k));
+    k->x = wefti_in(n, 0)->dtype;
+    k->y = wefti_out(n, 0)->dtype;
+    k->count = weft_desc_elems(wefti_out(n, 0));
+    *out = &k->base;
+    return WEFT_OK;
+}
+
 /* ---- moving ---- */
 
 static weft_status run_transpose(const wefti_kernel *kernel, const wefti_run *run,
@@ -476,6 +397,28 @@ static void set_box(box *b, int in, int out, const weft_desc *x, const int64_t *
         b->x_begin += x_at[d] * b->args.x_strides[d] * element;
         b->y_begin += y_at[d] * b->args.y_strides[d] * element;
     }
+}
+
+/* By the elementwise kernel where it can, else as a copy that reads some elements many times. */
+weft_status wefti_cpu_broadcast_to(const weft_node *n, const wefti_prepare *options,
+                                   wefti_kernel **out) {
+    const weft_desc *x = wefti_in(n, 0), *y = wefti_out(n, 0);
+    if (options->accumulate) return WEFT_E_NO_IMPL;
+    weft_status status = wefti_cpu_elementwise(n, options, out);
+    if (status != WEFT_E_NO_IMPL) return status;
+    const int64_t zero[WEFT_MAX_RANK] = {0};
+    int64_t strides[WEFT_MAX_RANK] = {0};
+    data_kernel *k;
+    WEFT_TRY(new_kernel("copy", run_boxes, 1, &k));
+    wefti_copy_strided_args *a = &k->box[0].args;
+    set_box(&k->box[0], 0, 0, y, zero, y, zero, y->shape);
+    wefti_strides(x, strides);
+    for (int d = 0; d < y->rank; d++) {
+        int dx = d - (y->rank - x->rank);
+        a->x_strides[d] = dx < 0 || x->shape[dx] == 1 ? 0 : strides[dx];
+    }
+    *out = &k->base;
+    return WEFT_OK;
 }
 
 weft_status wefti_cpu_slice(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {

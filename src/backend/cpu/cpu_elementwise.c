@@ -84,10 +84,18 @@ static bool storable(weft_dtype d) {
     return d == WEFT_F32 || d == WEFT_BF16 || d == WEFT_U8 || d == WEFT_BOOL || d == WEFT_I32;
 }
 
+/* Registers hold f32, which has every u8 and bool and their sums and products, but not every i32: a
+ * cast from i32 is rounded once, as it should be; anything else on i32 is left to the reference. */
+static bool exact_operands(const weft_node *n) {
+    for (int i = 0; i < n->inputs; i++)
+        if (wefti_in(n, i)->dtype == WEFT_I32 && strcmp(n->op->name, "cast")) return false;
+    return true;
+}
+
 /* One node as one instruction on registers a, b, c into dst. */
 static bool translate(elementwise_kernel *k, const weft_node *n, const uint8_t *reg, uint8_t dst) {
     wefti_ew_program *p = &k->program;
-    if (p->instructions == WEFTI_EW_CODE) return false;
+    if (p->instructions == WEFTI_EW_CODE || !exact_operands(n)) return false;
     wefti_ew_instruction x = {.dst = dst, .a = reg[0], .b = reg[1], .c = reg[2]};
     const char *op = n->op->name;
     bool found = false;
@@ -123,18 +131,29 @@ static bool translate(elementwise_kernel *k, const weft_node *n, const uint8_t *
             x.b = reg[0];
         }
     } else if (!strcmp(op, "cast")) {
-        x.op = wefti_out(n, 0)->dtype == WEFT_BF16 ? WEFTI_EW_ROUND_BF16 : WEFTI_EW_COPY;
-        if (!wefti_dtype_is_float(wefti_out(n, 0)->dtype)) return false; /* truncation: reference */
+        weft_dtype from = wefti_in(n, 0)->dtype, to = wefti_out(n, 0)->dtype;
+        if (from == to && from == WEFT_I32) return false;
+        x.op = to == WEFT_BF16 ? WEFTI_EW_ROUND_BF16 : WEFTI_EW_COPY; /* storing truncates */
     } else if (!strcmp(op, "dropout")) {
         if (k->random == MAX_RANDOM) return false;
         x.op = WEFTI_EW_DROPOUT;
-        x.imm = (float)wefti_attr_float(n, "rate");
+        x.imm = wefti_cpu_rate(wefti_attr_float(n, "rate"));
         k->dropout[k->random].instruction = p->instructions;
         k->dropout[k->random++].node = n;
     } else {
         return false;
     }
     p->code[p->instructions++] = x;
+    return true;
+}
+
+/* A cast is done where its result is stored: within a body only bf16 and f32 can be read again. */
+static bool readable_later(const weft_body *b, const weft_node *n) {
+    weft_dtype to = wefti_out(n, 0)->dtype;
+    if (strcmp(n->op->name, "cast") || to == WEFT_F32 || to == WEFT_BF16) return true;
+    for (int64_t x = 0; x < b->node_count; x++)
+        for (int i = 0; i < b->nodes[x].inputs; i++)
+            if (b->nodes[x].in[i] == n->out[0]) return false;
     return true;
 }
 
@@ -157,7 +176,8 @@ static bool build_program(elementwise_kernel *k, const weft_node *n) {
     for (int64_t x = 0; x < b->node_count; x++) {
         const weft_node *inner = &b->nodes[x];
         uint8_t reg[3] = {0, 0, 0};
-        if (inner->inputs > 3 || next >= WEFTI_EW_REGISTERS) return false;
+        if (inner->inputs > 3 || next >= WEFTI_EW_REGISTERS || !readable_later(b, inner))
+            return false;
         for (int i = 0; i < inner->inputs; i++) reg[i] = reg_of[inner->in[i]];
         if (!translate(k, inner, reg, (uint8_t)next)) return false;
         reg_of[inner->out[0]] = (uint8_t)next++;
@@ -166,7 +186,9 @@ static bool build_program(elementwise_kernel *k, const weft_node *n) {
     return true;
 }
 
-static weft_status fill(elementwise_kernel *k, const weft_node *n) {
+typedef bool builder(elementwise_kernel *k, const weft_node *n);
+
+static weft_status fill(elementwise_kernel *k, const weft_node *n, builder *build) {
     wefti_ew_program *p = &k->program;
     const weft_desc *y = wefti_out(n, 0);
     p->rank = y->rank;
@@ -187,22 +209,48 @@ static weft_status fill(elementwise_kernel *k, const weft_node *n) {
             p->input[i].broadcast == WEFTI_EW_FULL)
             k->base.in_place = i;
     }
-    if (!build_program(k, n) || wefti_ew_check(p) < 0) return WEFT_E_NO_IMPL;
+    if (!build(k, n) || wefti_ew_check(p) < 0) return WEFT_E_NO_IMPL;
     return WEFT_OK;
 }
 
-weft_status wefti_cpu_elementwise(const weft_node *n, const wefti_prepare *options,
-                                  wefti_kernel **out) {
+static weft_status prepare(const weft_node *n, builder *build, const wefti_prepare *options,
+                           wefti_kernel **out) {
     if (options->accumulate) return WEFT_E_NO_IMPL;
     wefti_kernel *base;
     WEFT_TRY(wefti_cpu_kernel(sizeof(elementwise_kernel), "elementwise", run_elementwise, &base));
     elementwise_kernel *k = (elementwise_kernel *)base;
     k->kernels = wefti_kernels_best();
-    weft_status status = fill(k, n);
+    weft_status status = fill(k, n, build);
     if (status < 0) {
         wefti_kernel_destroy(base);
         return status;
     }
     *out = base;
     return WEFT_OK;
+}
+
+weft_status wefti_cpu_elementwise(const weft_node *n, const wefti_prepare *options,
+                                  wefti_kernel **out) {
+    return prepare(n, build_program, options, out);
+}
+
+/* mse_grad(x, target, dloss) -> 2 (x - target) dloss / count */
+static bool build_mse_grad(elementwise_kernel *k, const weft_node *n) {
+    wefti_ew_program *p = &k->program;
+    double count = (double)wefti_attr_int(n, "count");
+    if (count == 0.0) count = (double)p->elements;
+    p->inputs = 3;
+    p->outputs = 1;
+    p->code[0] = (wefti_ew_instruction){.op = WEFTI_EW_SUB, .dst = 3, .a = 0, .b = 1};
+    p->code[1] = (wefti_ew_instruction){.op = WEFTI_EW_MUL, .dst = 3, .a = 3, .b = 2};
+    p->code[2] = (wefti_ew_instruction){
+        .op = WEFTI_EW_SCALE, .dst = 3, .a = 3, .imm = count > 0.0 ? (float)(2.0 / count) : 0.0f};
+    p->instructions = 3;
+    p->output[0].reg = 3;
+    return true;
+}
+
+weft_status wefti_cpu_mse_grad(const weft_node *n, const wefti_prepare *options,
+                               wefti_kernel **out) {
+    return prepare(n, build_mse_grad, options, out);
 }

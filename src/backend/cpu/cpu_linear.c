@@ -6,14 +6,33 @@ typedef struct product_kernel {
     wefti_kernel base;
     wefti_gemm gemm;
     int a, b, bias; /* operand numbers; bias -1: none */
+    /* Leading dimensions that the two batch loops of a product do not take: runs of their own, with
+     * the bytes from one to the next. */
+    int loops;
+    int64_t loop[WEFT_MAX_RANK], a_step[WEFT_MAX_RANK], b_step[WEFT_MAX_RANK],
+        c_step[WEFT_MAX_RANK];
 } product_kernel;
 
 static weft_status run_product(const wefti_kernel *kernel, const wefti_run *run,
                                const void *const *in, void *const *out, void *workspace) {
     const product_kernel *k = (const product_kernel *)kernel;
-    wefti_gemm_args args = {
-        .a = in[k->a], .b = in[k->b], .c = out[0], .bias = k->bias < 0 ? NULL : in[k->bias]};
-    wefti_gemm_run(&k->gemm, &args, workspace, run->pool);
+    int64_t runs = 1;
+    for (int d = 0; d < k->loops; d++) runs *= k->loop[d];
+    for (int64_t r = 0; r < runs; r++) {
+        int64_t index = r, a = 0, b = 0, c = 0;
+        for (int d = k->loops - 1; d >= 0; d--) {
+            int64_t i = index % k->loop[d];
+            index /= k->loop[d];
+            a += i * k->a_step[d];
+            b += i * k->b_step[d];
+            c += i * k->c_step[d];
+        }
+        wefti_gemm_args args = {.a = (const unsigned char *)in[k->a] + a,
+                                .b = (const unsigned char *)in[k->b] + b,
+                                .c = (unsigned char *)out[0] + c,
+                                .bias = k->bias < 0 ? NULL : in[k->bias]};
+        wefti_gemm_run(&k->gemm, &args, workspace, run->pool);
+    }
     return WEFT_OK;
 }
 
@@ -93,30 +112,34 @@ weft_status wefti_cpu_linear_grad_weight(const weft_node *n, const wefti_prepare
     return product(&spec, t ? 1 : 0, t ? 0 : 1, -1, options, out);
 }
 
-/* Batch strides of an operand whose leading dimensions broadcast to `y`'s, when they collapse into
- * two strides. */
-static bool batch_strides(const weft_desc *x, const weft_desc *y, const int64_t group[2],
-                          const int first[3], int64_t out[2]) {
+/* Elements from one index of each leading dimension of `y` to the next in x, which broadcasts to
+ * it.
+ */
+static void leading_strides(const weft_desc *x, const weft_desc *y, int64_t out[WEFT_MAX_RANK]) {
     int lead_y = y->rank - 2, lead_x = x->rank - 2;
-    int64_t stride = x->shape[x->rank - 1] * x->shape[x->rank - 2], strides[WEFT_MAX_RANK] = {0};
+    int64_t stride = x->shape[x->rank - 1] * x->shape[x->rank - 2];
     for (int d = lead_y - 1; d >= 0; d--) {
         int dx = d - (lead_y - lead_x);
         int64_t size = dx < 0 ? 1 : x->shape[dx];
-        strides[d] = size == 1 ? 0 : stride;
+        out[d] = size == 1 ? 0 : stride;
         stride *= size;
     }
-    for (int part = 0; part < 2; part++) {
-        out[part] = 0;
-        if (group[part] <= 1) continue;
-        int last = first[part + 1] - 1;
-        out[part] = strides[last];
-        int64_t expect = strides[last];
-        for (int d = last; d >= first[part]; d--) {
-            if (y->shape[d] == 1) continue;
-            if (strides[d] != expect) return false;
-            expect = strides[d] * y->shape[d];
-        }
+}
+
+/* Dimensions [from, to) of y as one loop: its stride in x when there is one. */
+static bool one_stride(const int64_t *strides, const weft_desc *y, int from, int to, int64_t *out) {
+    int64_t stride = 0, expect = 0;
+    bool first = true;
+    for (int d = to - 1; d >= from; d--) {
+        if (y->shape[d] == 1) continue;
+        if (first)
+            stride = strides[d];
+        else if (strides[d] != expect)
+            return false;
+        first = false;
+        expect = strides[d] * y->shape[d];
     }
+    *out = stride;
     return true;
 }
 
@@ -125,22 +148,37 @@ weft_status wefti_cpu_matmul(const weft_node *n, const wefti_prepare *options, w
     bool ta = wefti_attr_int(n, "transpose_a") != 0, tb = wefti_attr_int(n, "transpose_b") != 0;
     int64_t m = y->shape[y->rank - 2], cols = y->shape[y->rank - 1];
     int64_t k = ta ? a->shape[a->rank - 2] : a->shape[a->rank - 1];
+    int64_t sa[WEFT_MAX_RANK], sb[WEFT_MAX_RANK], sc[WEFT_MAX_RANK];
     wefti_gemm_spec spec = wefti_gemm_spec_of(y->dtype, m, cols, k);
     spec.a = ta ? wefti_gemm_transposed(a->dtype, m) : wefti_gemm_rows(a->dtype, k);
     spec.b = tb ? wefti_gemm_transposed(b->dtype, k) : wefti_gemm_rows(b->dtype, cols);
     spec.accumulate = options->accumulate != 0;
-    /* Leading dimensions as two batch loops, cut where broadcasting changes. */
-    int lead = y->rank - 2;
-    for (int cut = 0; cut <= lead; cut++) {
-        int first[3] = {0, cut, lead};
-        int64_t group[2] = {wefti_cpu_span(y, 0, cut), wefti_cpu_span(y, cut, lead)};
-        if (!batch_strides(a, y, group, first, spec.a.batch_stride) ||
-            !batch_strides(b, y, group, first, spec.b.batch_stride) ||
-            !batch_strides(y, y, group, first, spec.c.batch_stride))
-            continue;
-        spec.batch[0] = group[0];
-        spec.batch[1] = group[1];
-        return product(&spec, 0, 1, -1, options, out);
+    leading_strides(a, y, sa);
+    leading_strides(b, y, sb);
+    leading_strides(y, y, sc);
+    /* Two batch loops, cut where broadcasting changes; what is left in front by runs of its own. */
+    int lead = y->rank - 2, loops = 0, cut = 0;
+    for (;; cut++) {
+        if (cut > lead) cut = ++loops;
+        if (one_stride(sa, y, loops, cut, &spec.a.batch_stride[0]) &&
+            one_stride(sb, y, loops, cut, &spec.b.batch_stride[0]) &&
+            one_stride(sc, y, loops, cut, &spec.c.batch_stride[0]) &&
+            one_stride(sa, y, cut, lead, &spec.a.batch_stride[1]) &&
+            one_stride(sb, y, cut, lead, &spec.b.batch_stride[1]) &&
+            one_stride(sc, y, cut, lead, &spec.c.batch_stride[1]))
+            break;
     }
-    return WEFT_E_NO_IMPL;
+    spec.batch[0] = wefti_cpu_span(y, loops, cut);
+    spec.batch[1] = wefti_cpu_span(y, cut, lead);
+    weft_status status = product(&spec, 0, 1, -1, options, out);
+    if (status < 0) return status;
+    product_kernel *p = (product_kernel *)*out;
+    p->loops = loops;
+    for (int d = 0; d < loops; d++) {
+        p->loop[d] = y->shape[d];
+        p->a_step[d] = sa[d] * (int64_t)weft_dtype_bytes(a->dtype);
+        p->b_step[d] = sb[d] * (int64_t)weft_dtype_bytes(b->dtype);
+        p->c_step[d] = sc[d] * (int64_t)weft_dtype_bytes(y->dtype);
+    }
+    return WEFT_OK;
 }

@@ -28,10 +28,6 @@ static weft_status new_kernel(const char *label,
     return WEFT_OK;
 }
 
-static bool is_f32(const weft_desc *d) {
-    return !d || d->dtype == WEFT_F32;
-}
-
 /* ---- layer_norm(x, gamma, beta?) -> y, mean, rstd;  rms_norm(x, gamma) -> y, rstd ---- */
 
 static weft_status run_norm(const wefti_kernel *kernel, const wefti_run *run, const void *const *in,
@@ -56,8 +52,8 @@ static weft_status run_norm(const wefti_kernel *kernel, const wefti_run *run, co
 
 weft_status wefti_cpu_norm(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
     const weft_desc *x = wefti_in(n, 0);
-    if (options->accumulate || !wefti_cpu_is_real(x) || !is_f32(wefti_in(n, 1)) ||
-        !is_f32(n->inputs > 2 ? wefti_in(n, 2) : NULL))
+    if (options->accumulate || !wefti_cpu_is_real(x) || !wefti_cpu_is_f32(wefti_in(n, 1)) ||
+        !wefti_cpu_is_f32(n->inputs > 2 ? wefti_in(n, 2) : NULL))
         return WEFT_E_NO_IMPL;
     norm_kernel *k;
     WEFT_TRY(new_kernel("norm", run_norm, x, &k));
@@ -105,7 +101,7 @@ weft_status wefti_cpu_norm_apply(const weft_node *n, const wefti_prepare *option
     const weft_desc *x = wefti_in(n, 0), *y = wefti_out(n, 0);
     if (options->accumulate || !wefti_cpu_is_real(x)) return WEFT_E_NO_IMPL;
     for (int i = 1; i < n->inputs; i++)
-        if (!is_f32(wefti_in(n, i))) return WEFT_E_NO_IMPL;
+        if (!wefti_cpu_is_f32(wefti_in(n, i))) return WEFT_E_NO_IMPL;
     wefti_kernel *base;
     WEFT_TRY(wefti_cpu_kernel(sizeof(apply_kernel), "norm", run_apply, &base));
     apply_kernel *k = (apply_kernel *)base;
@@ -136,7 +132,7 @@ weft_status wefti_cpu_norm_apply(const weft_node *n, const wefti_prepare *option
             code(p, WEFTI_EW_MUL, dst, dst, 1, 0);
         p->output[0].reg = (uint8_t)dst;
     }
-    if (p->elements == 0 || wefti_ew_check(p) < 0) {
+    if (wefti_ew_check(p) < 0) {
         wefti_kernel_destroy(base);
         return WEFT_E_NO_IMPL;
     }
@@ -172,14 +168,17 @@ weft_status wefti_cpu_norm_grad(const weft_node *n, const wefti_prepare *options
                                 wefti_kernel **out) {
     const weft_desc *x = wefti_in(n, 0);
     bool rms = n->op->name[0] == 'r';
+    int dy = rms ? 3 : 4;
     uint32_t params = rms ? 2u : 6u; /* dgamma, dbeta: added to together or not at all */
     if ((options->accumulate && options->accumulate != params) || !wefti_cpu_is_real(x) ||
-        !is_f32(wefti_in(n, 1)) || !is_f32(wefti_in(n, 2)) || !is_f32(wefti_out(n, 1)))
+        !wefti_cpu_is_real(wefti_in(n, dy)))
         return WEFT_E_NO_IMPL;
+    for (int i = 1; i < dy; i++)
+        if (!wefti_cpu_is_f32(wefti_in(n, i))) return WEFT_E_NO_IMPL;
     norm_kernel *k;
     WEFT_TRY(new_kernel("norm", run_norm_grad, x, &k));
     k->rms = rms;
-    k->dy = wefti_in(n, rms ? 3 : 4)->dtype;
+    k->dy = wefti_in(n, dy)->dtype;
     k->y = wefti_out(n, 0)->dtype;
     k->accumulate = options->accumulate != 0;
     k->base.workspace_bytes = (int64_t)wefti_norm_backward_workspace_bytes(k->rows, k->dim);
@@ -238,7 +237,9 @@ static weft_status run_softmax_grad(const wefti_kernel *kernel, const wefti_run 
 weft_status wefti_cpu_softmax_grad(const weft_node *n, const wefti_prepare *options,
                                    wefti_kernel **out) {
     const weft_desc *y = wefti_in(n, 0);
-    if (options->accumulate || !wefti_cpu_is_real(y) || !last_axis(n, y)) return WEFT_E_NO_IMPL;
+    if (options->accumulate || !wefti_cpu_is_real(y) || !wefti_cpu_is_real(wefti_in(n, 1)) ||
+        !last_axis(n, y))
+        return WEFT_E_NO_IMPL;
     norm_kernel *k;
     WEFT_TRY(new_kernel("softmax", run_softmax_grad, y, &k));
     k->log = n->op->name[0] == 'l';
@@ -314,6 +315,8 @@ weft_status wefti_cpu_cross_entropy_grad(const weft_node *n, const wefti_prepare
     const weft_desc *x = wefti_in(n, 0);
     if (options->accumulate || !wefti_cpu_is_real(x) || wefti_in(n, 1)->dtype != WEFT_I32)
         return WEFT_E_NO_IMPL;
+    for (int i = 2; i < 5; i++)
+        if (!wefti_cpu_is_f32(wefti_in(n, i))) return WEFT_E_NO_IMPL;
     norm_kernel *k;
     WEFT_TRY(new_kernel("cross entropy", run_cross_entropy_grad, x, &k));
     k->ignore = wefti_attr_int(n, "ignore");

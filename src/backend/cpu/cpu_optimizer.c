@@ -14,34 +14,29 @@ typedef struct optimizer_kernel {
     bool decoupled, nesterov, has_buffer, scale_parameter;
     int gradient; /* operand number; the scalars come behind it */
     weft_dtype gradient_dtype;
-    int64_t elements, matrices, rows, cols;
+    int64_t elements, rows, cols;
     float beta1, beta2, eps, eps2, clip, momentum, weight_decay;
     double decay_exponent;
 } optimizer_kernel;
 
 static void run_adafactor(const optimizer_kernel *k, const wefti_run *run, void *const *out,
-                          const unsigned char *grad, const float *scalars, void *workspace) {
-    int64_t size = k->rows ? k->rows * k->cols : k->cols;
-    int64_t grad_bytes = (int64_t)weft_dtype_bytes(k->gradient_dtype);
-    for (int64_t m = 0; m < k->matrices; m++) {
-        wefti_adafactor_args a = {.param = (float *)out[0] + m * size,
-                                  .grad = {grad + m * size * grad_bytes, k->gradient_dtype},
-                                  .row = k->rows ? (float *)out[1] + m * k->rows : NULL,
-                                  .col = k->rows ? (float *)out[2] + m * k->cols : (float *)out[1],
-                                  .rows = k->rows,
-                                  .cols = k->cols,
-                                  .grad_scale = scalars[2],
-                                  .lr = scalars[0],
-                                  .beta2 =
-                                      (float)(1.0 - pow((double)scalars[1], k->decay_exponent)),
-                                  .eps1 = k->eps,
-                                  .eps2 = k->eps2,
-                                  .clip = k->clip,
-                                  .weight_decay = k->weight_decay,
-                                  .scale_parameter = k->scale_parameter,
-                                  .workspace = workspace};
-        k->kernels->adafactor(run->pool, &a);
-    }
+                          wefti_src grad, const float *scalars, int64_t step, void *workspace) {
+    wefti_adafactor_args a = {.param = out[0],
+                              .grad = grad,
+                              .row = k->rows ? out[1] : NULL,
+                              .col = k->rows ? out[2] : out[1],
+                              .rows = k->rows,
+                              .cols = k->cols,
+                              .grad_scale = scalars[2],
+                              .lr = scalars[0],
+                              .beta2 = (float)(1.0 - pow((double)step, k->decay_exponent)),
+                              .eps1 = k->eps,
+                              .eps2 = k->eps2,
+                              .clip = k->clip,
+                              .weight_decay = k->weight_decay,
+                              .scale_parameter = k->scale_parameter,
+                              .workspace = workspace};
+    k->kernels->adafactor(run->pool, &a);
 }
 
 static weft_status run_optimizer(const wefti_kernel *kernel, const wefti_run *run,
@@ -50,7 +45,7 @@ static weft_status run_optimizer(const wefti_kernel *kernel, const wefti_run *ru
     const float *scalars = in[k->gradient + 1];
     const void *grad = in[k->gradient];
     float lr = scalars[0], scale = scalars[2];
-    int64_t step = (int64_t)scalars[1];
+    int64_t step = scalars[1] >= 1.0f ? (int64_t)scalars[1] : 1;
     wefti_src g = {grad, k->gradient_dtype};
     switch (k->rule) {
     case SGD:
@@ -111,7 +106,7 @@ static weft_status run_optimizer(const wefti_kernel *kernel, const wefti_run *ru
         break;
     }
     case ADAFACTOR:
-        run_adafactor(k, run, out, grad, scalars, workspace);
+        run_adafactor(k, run, out, g, scalars, step, workspace);
         break;
     }
     return WEFT_OK;
@@ -130,13 +125,14 @@ static void set_moments(optimizer_kernel *k, const weft_node *n, bool eps) {
 weft_status wefti_cpu_optimizer(const weft_node *n, const wefti_prepare *options,
                                 wefti_kernel **out) {
     const weft_desc *param = wefti_in(n, 0), *grad = wefti_in(n, n->inputs - 2);
-    if (options->accumulate || param->dtype != WEFT_F32 || !wefti_cpu_is_real(grad) ||
-        wefti_in(n, n->inputs - 1)->dtype != WEFT_F32)
-        return WEFT_E_NO_IMPL;
+    if (options->accumulate || !wefti_cpu_is_real(grad)) return WEFT_E_NO_IMPL;
+    for (int i = 0; i < n->inputs; i++)
+        if (i != n->inputs - 2 && !wefti_cpu_is_f32(wefti_in(n, i))) return WEFT_E_NO_IMPL;
     wefti_kernel *base;
     WEFT_TRY(wefti_cpu_kernel(sizeof(optimizer_kernel), n->op->name, run_optimizer, &base));
     optimizer_kernel *k = (optimizer_kernel *)base;
     const char *op = n->op->name;
+    bool one_matrix = true;
     k->kernels = wefti_kernels_best();
     k->gradient = n->inputs - 2;
     k->gradient_dtype = grad->dtype;
@@ -165,16 +161,16 @@ weft_status wefti_cpu_optimizer(const weft_node *n, const wefti_prepare *options
         k->eps2 = attribute(n, "eps2");
         k->clip = attribute(n, "clip");
         k->scale_parameter = wefti_attr_int(n, "scale_parameter") != 0;
-        k->matrices = 1;
         k->cols = k->elements;
         if (!strcmp(op, "opt_adafactor")) {
             k->rows = param->shape[param->rank - 2];
             k->cols = param->shape[param->rank - 1];
-            k->matrices = wefti_cpu_span(param, 0, param->rank - 2);
+            /* The norms are those of the whole tensor, the kernel's those of its matrix. */
+            one_matrix = k->rows > 0 && k->rows * k->cols == k->elements;
         }
         base->workspace_bytes = (int64_t)wefti_adafactor_workspace_bytes(k->rows, k->cols);
     }
-    if (k->elements == 0) {
+    if (!one_matrix) {
         wefti_kernel_destroy(base);
         return WEFT_E_NO_IMPL;
     }
