@@ -31,7 +31,9 @@ typedef enum weft_family {
 /* What a model is, apart from the batch. Zero means the family's default where there is one. */
 typedef struct weft_model_config {
     weft_family family;
-    int64_t layers, hidden, heads, kv_heads, ffn, context, vocab;
+    int64_t layers; /* blocks; mlp: hidden layers */
+    int64_t hidden; /* resnet: channels of the first stage */
+    int64_t heads, kv_heads, ffn, context, vocab;
     int64_t classes;  /* classifiers */
     int64_t image[3]; /* channels, height, width */
     int64_t patch;    /* vit */

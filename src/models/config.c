@@ -224,6 +224,8 @@ static weft_status read_own(const wefti_json *o, weft_model_config *c) {
         WEFT_TRY(read_int(o, "layers", &c->layers));
         return read_int(o, "hidden", &c->hidden);
     }
+    if (c->family == WEFT_FAMILY_LENET) return WEFT_OK;
+    WEFT_TRY(read_int_or(o, "hidden", 0, &c->hidden));
     return read_real_or(o, "norm_eps", 0, &c->norm_eps);
 }
 
@@ -330,7 +332,8 @@ static void write_own(wefti_text *t, const weft_model_config *c) {
     if (c->family == WEFT_FAMILY_MLP) {
         write_int(t, "layers", c->layers);
         write_int(t, "hidden", c->hidden);
-    } else {
+    } else if (c->family != WEFT_FAMILY_LENET) {
+        write_int(t, "hidden", c->hidden);
         write_real(t, "norm_eps", c->norm_eps);
     }
 }

@@ -63,8 +63,7 @@ void wefti_build_gpt2(const wefti_model_build *b) {
     weft_value wpe = wefti_param(b, "wpe.weight", wefti_normal(0.02), c->context, c->hidden, 0, 0);
     weft_value at = wefti_positions(b, position);
     weft_cell_begin(g, "embed");
-    weft_value x =
-        weft_add(g, weft_embedding(g, wte, tokens, b->dtype), positions(b, wpe, at));
+    weft_value x = weft_add(g, weft_embedding(g, wte, tokens, b->dtype), positions(b, wpe, at));
     x = weft_cell_end(g, wefti_drop(b, x));
     for (int64_t layer = 0; layer < c->layers; layer++) x = block(b, x, position, layer);
     weft_value shift = wefti_param(b, "ln_f.bias", wefti_zeros(), c->hidden, 0, 0, 0);

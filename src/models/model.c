@@ -38,8 +38,14 @@ static const family_row families[WEFT_FAMILIES] = {
          {.layers = 12, .hidden = 768, .heads = 12, .patch = 16, .norm_eps = 1e-12}},
     [WEFT_FAMILY_MLP] = {"mlp", false, wefti_build_mlp, {.layers = 2, .hidden = 256}},
     [WEFT_FAMILY_LENET] = {"lenet", false, wefti_build_lenet, {0}},
-    [WEFT_FAMILY_RESNET18] = {"resnet18", false, wefti_build_resnet, {.norm_eps = 1e-5}},
-    [WEFT_FAMILY_RESNET50] = {"resnet50", false, wefti_build_resnet, {.norm_eps = 1e-5}},
+    [WEFT_FAMILY_RESNET18] = {"resnet18",
+                              false,
+                              wefti_build_resnet,
+                              {.hidden = 64, .norm_eps = 1e-5}},
+    [WEFT_FAMILY_RESNET50] = {"resnet50",
+                              false,
+                              wefti_build_resnet,
+                              {.hidden = 64, .norm_eps = 1e-5}},
 };
 
 bool weft_family_is_language(weft_family family) {
@@ -61,8 +67,6 @@ static weft_status check_positive(const char *key, int64_t value) {
 }
 
 static weft_status check_heads(const weft_model_config *c) {
-    WEFT_TRY(check_positive("model.layers", c->layers));
-    WEFT_TRY(check_positive("model.hidden", c->hidden));
     WEFT_TRY(check_positive("model.heads", c->heads));
     WEFT_TRY(check_positive("model.kv_heads", c->kv_heads));
     WEFT_TRY(check_positive("model.ffn", c->ffn));
@@ -132,16 +136,14 @@ weft_status weft_model_complete(weft_model_config *config) {
     const weft_model_config *d = &families[c.family].defaults;
     WEFT_TRY(check_numbers(&c));
     fill_defaults(&c, d);
+    if (d->layers > 0) WEFT_TRY(check_positive("model.layers", c.layers));
+    if (d->hidden > 0) WEFT_TRY(check_positive("model.hidden", c.hidden));
     if (d->heads > 0) WEFT_TRY(check_heads(&c));
     if (families[c.family].language) {
         WEFT_TRY(check_positive("model.vocab", c.vocab));
         WEFT_TRY(check_positive("model.context", c.context));
     } else {
         WEFT_TRY(check_image(&c));
-    }
-    if (c.family == WEFT_FAMILY_MLP) {
-        WEFT_TRY(check_positive("model.layers", c.layers));
-        WEFT_TRY(check_positive("model.hidden", c.hidden));
     }
     *config = c;
     return WEFT_OK;

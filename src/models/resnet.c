@@ -2,7 +2,7 @@
  * names and initial values as torchvision has them (the stride of a bottleneck lies in its 3 x 3
  * convolution; convolutions start normal with variance 2 / (outputs * kernel)). Images smaller than
  * 64 get the paper's stem for CIFAR-10: a 3 x 3 convolution of stride 1 and no pooling, in place of
- * 7 x 7 of stride 2 and max pooling. */
+ * 7 x 7 of stride 2 and max pooling. `hidden` is the width of the first stage, 64 in the paper. */
 #include <math.h>
 #include <stdio.h>
 
@@ -86,8 +86,8 @@ static weft_value stem(const wefti_model_build *b, weft_value x) {
     bool large = image[1] >= 64 && image[2] >= 64;
     int64_t kernel = large ? 7 : 3;
     /* named outside of the cell: the tensors' names have no "stem" in front */
-    weft_value weight = conv_weight(b, "conv1.weight", image[0], 64, kernel);
-    statistics s = norm_tensors(b, "bn1", 64);
+    weft_value weight = conv_weight(b, "conv1.weight", image[0], b->c->hidden, kernel);
+    statistics s = norm_tensors(b, "bn1", b->c->hidden);
     weft_cell_begin(g, "stem");
     x = weft_relu(g, norm(b, convolve(b, x, weight, kernel, large ? 2 : 1), &s));
     const int64_t three[2] = {3, 3}, two[2] = {2, 2}, one[2] = {1, 1};
@@ -102,9 +102,9 @@ void wefti_build_resnet(const wefti_model_build *b) {
     const int blocks[2][4] = {{2, 2, 2, 2}, {3, 4, 6, 3}};
     weft_value image = wefti_image(b), label = wefti_labels(b);
     weft_value x = stem(b, image);
-    int64_t in = 64;
+    int64_t in = c->hidden;
     for (int stage = 0; stage < 4; stage++) {
-        int64_t width = (int64_t)64 << stage;
+        int64_t width = c->hidden << stage;
         for (int i = 0; i < blocks[deep][stage]; i++) {
             int64_t stride = stage > 0 && i == 0 ? 2 : 1;
             weft_cell_begin(g, "layer%d.%d", stage + 1, i);

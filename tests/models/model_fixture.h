@@ -35,8 +35,7 @@ static inline weft_model_config tiny(weft_family family) {
     c.image[0] = 2, c.image[1] = 12, c.image[2] = 12;
     if (family == WEFT_FAMILY_VIT) c.layers = 2, c.hidden = 8, c.heads = 2, c.ffn = 12, c.patch = 4;
     if (family == WEFT_FAMILY_MLP) c.layers = 2, c.hidden = 16;
-    if (family == WEFT_FAMILY_RESNET18 || family == WEFT_FAMILY_RESNET50)
-        c.image[1] = c.image[2] = 8;
+    if (family == WEFT_FAMILY_RESNET18 || family == WEFT_FAMILY_RESNET50) c.hidden = 4;
     return c;
 }
 

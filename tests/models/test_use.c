@@ -142,7 +142,7 @@ static void dropout_is_for_training(void **state) {
  * them and leaves them alone. */
 static void running_statistics(void **state) {
     (void)state;
-    enum { CHANNELS = 64 };
+    enum { CHANNELS = 4 };
     weft_model_config c = tiny(WEFT_FAMILY_RESNET18);
     weft_graph *train = built(&c, WEFT_USE_TRAIN, 4, 0, WEFT_F32);
     weft_graph *eval = built(&c, WEFT_USE_EVAL, 4, 0, WEFT_F32);
