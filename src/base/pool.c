@@ -128,7 +128,10 @@ void wefti_pool_run(wefti_pool *pool, int64_t tasks, wefti_task *fn, void *conte
     pthread_cond_broadcast(&pool->wake);
     pthread_mutex_unlock(&pool->mutex);
     drain(pool, 0);
-    while (atomic_load_explicit(&pool->busy, memory_order_acquire) > 0) pause_briefly();
+    for (int spins = 0; atomic_load_explicit(&pool->busy, memory_order_acquire) > 0; spins++) {
+        if (spins < SPINS) pause_briefly();
+        else sched_yield(); /* a worker that was preempted needs this core */
+    }
 }
 
 /* The cgroup v2 quota in cores, or `cores` when there is none. */
