@@ -189,12 +189,16 @@ static const shaped shapes[] = {
  * The reference computes in double on the same operands, so it stands for the exact value. With
  * eps = 2^-24 (2^-53 for f64 products) and the rounding of the stored dtype on top:
  *
- *     EXACT    nothing is computed: the bits are the reference's
- *     ELEMENT  factor eps (|y| + 1): a few roundings of values that are around 1
- *     TERMS    factor eps sum |terms|: sums. The sum is the same reference on absolute operands.
- * The roundings of n terms are independent and grow as sqrt(n), and kernels add by blocks: the
- * factor covers over a thousand terms SCALE    factor eps (1 + max |y|): statistics of rows mix all
- * elements of the result */
+ * EXACT: nothing is computed, or nothing that rounds. The bits are the reference's.
+ *
+ * ELEMENT, factor eps (|y| + 1): a few roundings of values that are around 1.
+ *
+ * TERMS, factor eps sum |terms|: sums. The sum is the same reference on absolute operands. The
+ * roundings of n terms are independent and grow as sqrt(n), and kernels add by blocks: the factor
+ * covers over a thousand terms.
+ *
+ * SCALE, factor eps (1 + max |y|): statistics of rows mix all elements of the result; chains of ops
+ * carry the errors of values larger than their results. */
 typedef enum closeness { EXACT, ELEMENT, TERMS, SCALE } closeness;
 
 typedef struct bound {
@@ -257,6 +261,7 @@ static const bound bounds[] = {
     {"attention*", SCALE, 256},
     {"rope*", SCALE, 16},
     {"opt_*", SCALE, 64},
+    {"fused", SCALE, 256},
     {"*", ELEMENT, 16},
 };
 
