@@ -47,7 +47,11 @@ static bool has(const grouping *g, int64_t node, int32_t group) {
     return g->reach[node * g->words + group / 64] >> (group % 64) & 1u;
 }
 
+/* Kernels run a chain in f32 registers, which do not hold every i32: arithmetic on those stays
+ * alone, so that it does not take its neighbours with it to a slower kernel. */
 static bool fusable(const weft_node *n) {
+    for (int i = 0; i < n->inputs && strcmp(n->op->name, "cast"); i++)
+        if (wefti_in(n, i) && wefti_in(n, i)->dtype == WEFT_I32) return false;
     return (n->op->flags & WEFTI_OP_ELEMENTWISE) && !(n->op->flags & WEFTI_OP_IN_PLACE) &&
            n->outputs == 1 && n->inputs >= 1;
 }
