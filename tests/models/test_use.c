@@ -1,5 +1,5 @@
-/* Models at work: a few steps lower the loss, one token at a time gives the same logits as the
- * whole sequence, evaluation ignores dropout and uses running statistics. */
+/* Models at work: a few steps lower the loss; tokens one at a time or in pieces give the same
+ * logits as the whole sequence; evaluation ignores dropout and uses running statistics. */
 #include "model_fixture.h"
 
 #include <math.h>
@@ -56,56 +56,69 @@ static void fill_parameters(weft_session *s, double scale) {
     }
 }
 
-/* Token by token with caches against all at once. */
-static void decode(weft_family family) {
-    enum { BATCH = 2 };
+/* Token by token, or piece by piece, with caches against all at once. */
+enum { BATCH = 2 };
+
+static void decode_piece(weft_session *s, int program, const int32_t tokens[BATCH][TINY_CONTEXT],
+                         int32_t begin, int32_t count, float *logits) {
+    int32_t piece[BATCH * TINY_CONTEXT], places[TINY_CONTEXT];
+    for (int i = 0; i < BATCH; i++)
+        for (int k = 0; k < count; k++) piece[i * count + k] = tokens[i][begin + k];
+    for (int k = 0; k < count; k++) places[k] = begin + k;
+    weft_tensor_info info;
+    ASSERT_OK(weft_session_feed(s, program, "tokens", piece, (size_t)(BATCH * count) * 4));
+    ASSERT_OK(weft_session_feed(s, program, "position", &begin, sizeof begin));
+    if (weft_session_find(s, program, "positions", &info) == WEFT_OK)
+        ASSERT_OK(weft_session_feed(s, program, "positions", places, (size_t)count * 4));
+    ASSERT_OK(weft_session_forward(s, program, NULL));
+    ASSERT_OK(weft_session_read(s, program, "logits", logits,
+                                (size_t)(BATCH * count) * TINY_VOCAB * sizeof(float)));
+}
+
+static void decode(weft_family family, int32_t count) {
     weft_model_config c = tiny(family);
     weft_graph *whole = built(&c, WEFT_USE_LOGITS, BATCH, TINY_CONTEXT, WEFT_F32);
-    weft_graph *single = built(&c, WEFT_USE_DECODE, BATCH, 0, WEFT_F32);
+    weft_graph *part = built(&c, WEFT_USE_DECODE, BATCH, count == 1 ? 0 : count, WEFT_F32);
     weft_session_options o = weft_session_defaults();
     o.optimizer.kind = WEFT_NO_OPTIMIZER;
     weft_session *s;
     int program;
     ASSERT_OK(weft_session_create(whole, &o, &s));
-    ASSERT_OK(weft_session_add(s, single, &program));
+    ASSERT_OK(weft_session_add(s, part, &program));
     fill_parameters(s, 0.5);
     int32_t tokens[BATCH][TINY_CONTEXT];
     uint64_t seed = 9;
     for (int i = 0; i < BATCH; i++)
         for (int k = 0; k < TINY_CONTEXT; k++)
             tokens[i][k] = (int32_t)(uniform(&seed) * TINY_VOCAB);
-    float expected[BATCH][TINY_CONTEXT][TINY_VOCAB], logits[BATCH][TINY_VOCAB];
+    float expected[BATCH][TINY_CONTEXT][TINY_VOCAB], logits[BATCH * TINY_CONTEXT * TINY_VOCAB];
     ASSERT_OK(weft_session_feed(s, 0, "tokens", tokens, sizeof tokens));
     ASSERT_OK(weft_session_forward(s, 0, NULL));
     ASSERT_OK(weft_session_read(s, 0, "logits", expected, sizeof expected));
     double spread = 0;
     for (int round = 0; round < 2; round++) /* a second text over the first one's caches */
-        for (int32_t k = 0; k < TINY_CONTEXT; k++) {
-            int32_t column[BATCH];
-            for (int i = 0; i < BATCH; i++) column[i] = tokens[i][k];
-            ASSERT_OK(weft_session_feed(s, program, "tokens", column, sizeof column));
-            ASSERT_OK(weft_session_feed(s, program, "position", &k, sizeof k));
-            ASSERT_OK(weft_session_forward(s, program, NULL));
-            ASSERT_OK(weft_session_read(s, program, "logits", logits, sizeof logits));
-            for (int i = 0; i < BATCH; i++)
-                for (int v = 0; v < TINY_VOCAB; v++) {
-                    double want = (double)expected[i][k][v], got = (double)logits[i][v];
-                    if (!(fabs(want - got) <= 1e-5 * (1 + fabs(want))))
-                        fail_msg("%s: token %d: %g, not %g", weft_family_text(family), k, got,
-                                 want);
-                    spread += fabs(want - (double)expected[i][0][v]);
-                }
+        for (int32_t begin = 0; begin < TINY_CONTEXT; begin += count) {
+            decode_piece(s, program, (const int32_t(*)[TINY_CONTEXT])tokens, begin, count, logits);
+            for (int at = 0; at < BATCH * count * TINY_VOCAB; at++) {
+                int i = at / (count * TINY_VOCAB), k = begin + at / TINY_VOCAB % count;
+                double want = (double)expected[i][k][at % TINY_VOCAB], got = (double)logits[at];
+                if (!(fabs(want - got) <= 1e-5 * (1 + fabs(want))))
+                    fail_msg("%s: token %d: %g, not %g", weft_family_text(family), k, got, want);
+                spread += fabs(want - (double)expected[i][0][at % TINY_VOCAB]);
+            }
         }
     assert_true(spread > 1); /* the positions differ: the comparison means something */
     weft_session_destroy(s);
     weft_graph_destroy(whole);
-    weft_graph_destroy(single);
+    weft_graph_destroy(part);
 }
 
-static void one_token_at_a_time(void **state) {
+static void pieces_with_caches(void **state) {
     (void)state;
-    decode(WEFT_FAMILY_GPT2);
-    decode(WEFT_FAMILY_LLAMA);
+    for (int32_t count = 1; count <= 3; count++) {
+        decode(WEFT_FAMILY_GPT2, count);
+        decode(WEFT_FAMILY_LLAMA, count);
+    }
 }
 
 static double forward_loss(const weft_model_config *c, weft_model_use use) {
@@ -212,7 +225,7 @@ static void ignored_targets(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_few_steps_lower_the_loss),
-        cmocka_unit_test(one_token_at_a_time),
+        cmocka_unit_test(pieces_with_caches),
         cmocka_unit_test(dropout_is_for_training),
         cmocka_unit_test(running_statistics),
         cmocka_unit_test(ignored_targets),
