@@ -60,7 +60,7 @@ typedef struct bench {
     int64_t batch, seq, vocab;
     int32_t *tokens, *targets;
     uint32_t state;
-    double first, seconds[4096];
+    double first, loss, seconds[4096];
     int steps, warmup;
 } bench;
 
@@ -75,6 +75,7 @@ static double step(bench *b) {
     check(weft_session_feed(b->s, 0, "tokens", b->tokens, bytes));
     check(weft_session_feed(b->s, 0, "targets", b->targets, bytes));
     check(weft_session_step(b->s, 3e-4, &loss));
+    b->loss = loss;
     double took = now() - start;
     if (b->steps == 0) b->first = process_age();
     if (b->steps < 4096) b->seconds[b->steps++] = took;
@@ -139,6 +140,10 @@ int main(int argc, char **argv) {
             c.heads = atoll(value);
         else if (!strcmp(key, "--vocab"))
             c.vocab = atoll(value);
+        else if (!strcmp(key, "--bf16"))
+            o.bf16 = !strcmp(value, "native") ? WEFT_BF16_NATIVE
+                     : !strcmp(value, "f32")  ? WEFT_BF16_AS_F32
+                                              : WEFT_BF16_AUTO;
         else if (!strcmp(key, "--trace"))
             trace = value;
         else
@@ -165,7 +170,10 @@ int main(int argc, char **argv) {
     } else {
         for (int i = 0; i < steps + b.warmup; i++) {
             if (trace && i == b.warmup) check(weft_session_trace(b.s, trace));
-            printf("step %d %.4f\n", i, step(&b));
+            {
+                double took = step(&b);
+                printf("step %d %.4f s, loss %.6f\n", i, took, b.loss);
+            }
             fflush(stdout);
         }
     }

@@ -1,6 +1,8 @@
 /* The cpu backend's table and the shared parts of its kernels. */
 #include "backend/cpu/cpu.h"
 
+#include "backend/cpu/onednn_matmul.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -50,7 +52,9 @@ static weft_status prepare(const wefti_backend *backend, const weft_node *node,
 
 static wefti_bf16_compute choose_bf16(const wefti_backend *backend) {
     (void)backend;
-    return WEFTI_BF16_AS_F32;
+    wefti_bf16_matmul choice;
+    if (wefti_matmul_bf16_choice(wefti_isa_best(), &choice) < 0) return WEFTI_BF16_AS_F32;
+    return choice == WEFTI_BF16_ONEDNN ? WEFTI_BF16_NATIVE : WEFTI_BF16_AS_F32;
 }
 
 static const char *variant(const wefti_backend *backend) {

@@ -1,5 +1,6 @@
 /* Products: linear with its gradients, and batched matmul, on the GEMM of this folder. */
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/cpu_native.h"
 #include "backend/cpu/gemm.h"
 
 typedef struct product_kernel {
@@ -41,11 +42,15 @@ static bool known(weft_dtype d) {
 }
 
 /* A product by `spec`, whose a, b are operands `a`, `b` of the node. */
-static weft_status product(const wefti_gemm_spec *spec, int a, int b, int bias,
+static weft_status product(const weft_node *n, const wefti_gemm_spec *spec, int a, int b, int bias,
                            const wefti_prepare *options, wefti_kernel **out) {
     wefti_gemm gemm;
     if (!known(spec->a.dtype) || !known(spec->b.dtype) || !known(spec->c.dtype))
         return WEFT_E_NO_IMPL;
+    if (options->bf16 == WEFTI_BF16_NATIVE && spec->a.dtype == WEFT_BF16) {
+        weft_status native = wefti_cpu_native_kernel(n, spec, a, b, bias, options, out);
+        if (native != WEFT_E_NO_IMPL) return native;
+    }
     weft_status status = wefti_gemm_prepare(spec, wefti_isa_best(), &gemm);
     if (status < 0) return status;
     wefti_kernel *k;
@@ -84,7 +89,7 @@ weft_status wefti_cpu_linear(const weft_node *n, const wefti_prepare *options, w
     spec.b =
         s.transposed ? wefti_gemm_transposed(w->dtype, s.k) : wefti_gemm_rows(w->dtype, s.cols);
     spec.has_bias = bias != NULL;
-    return product(&spec, 0, 1, bias ? 2 : -1, options, out);
+    return product(n, &spec, 0, 1, bias ? 2 : -1, options, out);
 }
 
 weft_status wefti_cpu_linear_grad_input(const weft_node *n, const wefti_prepare *options,
@@ -96,7 +101,7 @@ weft_status wefti_cpu_linear_grad_input(const weft_node *n, const wefti_prepare 
     spec.b =
         s.transposed ? wefti_gemm_rows(w->dtype, s.k) : wefti_gemm_transposed(w->dtype, s.cols);
     spec.accumulate = options->accumulate != 0;
-    return product(&spec, 0, 1, -1, options, out);
+    return product(n, &spec, 0, 1, -1, options, out);
 }
 
 weft_status wefti_cpu_linear_grad_weight(const weft_node *n, const wefti_prepare *options,
@@ -109,7 +114,7 @@ weft_status wefti_cpu_linear_grad_weight(const weft_node *n, const wefti_prepare
     spec.a = t ? wefti_gemm_transposed(dy->dtype, s.cols) : wefti_gemm_transposed(x->dtype, s.k);
     spec.b = t ? wefti_gemm_rows(x->dtype, s.k) : wefti_gemm_rows(dy->dtype, s.cols);
     spec.accumulate = options->accumulate != 0;
-    return product(&spec, t ? 1 : 0, t ? 0 : 1, -1, options, out);
+    return product(n, &spec, t ? 1 : 0, t ? 0 : 1, -1, options, out);
 }
 
 /* Elements from one index of each leading dimension of `y` to the next in x, which broadcasts to
@@ -170,7 +175,7 @@ weft_status wefti_cpu_matmul(const weft_node *n, const wefti_prepare *options, w
     }
     spec.batch[0] = wefti_cpu_span(y, loops, cut);
     spec.batch[1] = wefti_cpu_span(y, cut, lead);
-    weft_status status = product(&spec, 0, 1, -1, options, out);
+    weft_status status = product(n, &spec, 0, 1, -1, options, out);
     if (status < 0) return status;
     product_kernel *p = (product_kernel *)*out;
     p->loops = loops;

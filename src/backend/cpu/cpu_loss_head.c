@@ -2,6 +2,7 @@
  * logits of only one chunk exist. Per chunk: logits = x w; loss and dlogits in one pass; dx =
  * dlogits w^T; dw += x^T dlogits. */
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/cpu_native.h"
 #include "backend/cpu/gemm.h"
 
 enum { CHUNK_LOGITS = 32 << 20 }; /* logits of a chunk, at most: 128 MiB in f32 */
@@ -110,6 +111,10 @@ weft_status wefti_cpu_linear_cross_entropy(const weft_node *n, const wefti_prepa
     if (!wefti_cpu_is_real(x) || !wefti_cpu_is_real(w) || targets->dtype != WEFT_I32 ||
         wefti_in(n, 3)->dtype != WEFT_F32 || wefti_out(n, 2)->dtype != WEFT_F32)
         return WEFT_E_NO_IMPL;
+    if (options->bf16 == WEFTI_BF16_NATIVE) {
+        weft_status native = wefti_cpu_native_head(n, options, out);
+        if (native != WEFT_E_NO_IMPL) return native;
+    }
     wefti_kernel *k;
     WEFT_TRY(wefti_cpu_kernel(sizeof(head_kernel), "loss head", run_head, &k));
     head_kernel *h = (head_kernel *)k;
