@@ -408,7 +408,12 @@ void wefti_json_real(wefti_text *out, double value) {
         return;
     }
     locale_t before = uselocale(plain);
-    wefti_text_add(out, "%.17g", value);
+    char text[40];
+    for (int digits = 15; digits <= 17; digits++) { /* the fewest that read back; 17 always do */
+        (void)snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) break;
+    }
+    wefti_text_add(out, "%s", text);
     uselocale(before);
     freelocale(plain);
 }
