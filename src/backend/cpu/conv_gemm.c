@@ -9,8 +9,8 @@
 #include "backend/cpu/gemm.h"
 
 /* Bytes of columns that one chunk may take, planes from which one image fills a product, and the
- * largest plane whose windows are found by table. */
-enum { CHUNK_BYTES = 16 << 20, LARGE_PLANE = 1024, TABLE_PLANE = 64 };
+ * width of planes below which columns run over images first. */
+enum { CHUNK_BYTES = 16 << 20, LARGE_PLANE = 1024, NARROW = 16 };
 
 struct wefti_conv_gemm {
     wefti_conv conv;
@@ -19,7 +19,7 @@ struct wefti_conv_gemm {
     int64_t images;        /* of a chunk */
     wefti_gemm product[2]; /* of a whole chunk; of the shorter last one */
     wefti_gemm adding[2];  /* weight gradients: the same, added to what is there */
-    int32_t *table;        /* optional: wefti_unfold_args */
+    bool images_inner;     /* order of the columns: wefti_unfold_args */
     bool direct;           /* the product reads or writes y's memory itself */
     int64_t columns_bytes, pixels_bytes, plane_bytes, product_bytes;
 };
@@ -69,30 +69,6 @@ static weft_status prepare_products(wefti_conv_gemm *c, int threads) {
     return WEFT_OK;
 }
 
-/* Offsets of the elements under each tap, for all images of a chunk. */
-static weft_status make_table(wefti_conv_gemm *c) {
-    const wefti_conv *p = &c->conv;
-    int64_t plane = wefti_conv_plane(p->y), width = c->images * plane;
-    int64_t block = p->x_block ? p->x_block : 1, image = p->in * wefti_conv_plane(p->x);
-    if (plane > TABLE_PLANE || c->images * image > INT32_MAX) return WEFT_OK;
-    c->table = wefti_alloc((size_t)(c->taps * width) * sizeof *c->table);
-    WEFT_REQUIRE(c->table, WEFT_E_NOMEM, "no memory for a convolution's table");
-    for (int64_t i = 0; i < c->taps * width; i++) {
-        int64_t tap = i / width, n = i % width / plane, o = i % plane, at = 0, step = 1;
-        bool inside = true;
-        for (int s = WEFTI_CONV_SPATIAL - 1; s >= 0; s--) {
-            int64_t x = o % p->y[s] * p->stride[s] - p->padding[s] + tap % p->k[s] * p->dilation[s];
-            inside = inside && x >= 0 && x < p->x[s];
-            at += x * step;
-            step *= p->x[s];
-            o /= p->y[s];
-            tap /= p->k[s];
-        }
-        c->table[i] = inside ? (int32_t)(n * image + at * block) : -1;
-    }
-    return WEFT_OK;
-}
-
 weft_status wefti_conv_gemm_create(const wefti_conv *p, int threads, wefti_conv_gemm **out) {
     wefti_conv_gemm *c;
     weft_status status;
@@ -107,16 +83,16 @@ weft_status wefti_conv_gemm_create(const wefti_conv *p, int threads, wefti_conv_
     c->images = plane >= LARGE_PLANE ? 1 : CHUNK_BYTES / image;
     if (c->images > p->batch) c->images = p->batch;
     if (c->images < 1) c->images = 1;
-    c->direct = c->images == 1 && !p->y_block && !p->has_bias;
+    c->direct = c->images == 1 && !p->has_bias;
+    c->images_inner = p->y[WEFTI_CONV_SPATIAL - 1] < NARROW && c->images >= NARROW / 2;
     /* Chunks of one weight gradient are added in its own dtype. */
     bool sums = p->kind == WEFTI_CONV_GRAD_WEIGHT && p->w_dtype != WEFT_F32;
     status = sums ? WEFT_E_NO_IMPL : prepare_products(c, threads);
     if (status < 0) goto err;
-    WEFT_TRY_OR(err, status, make_table(c));
     c->columns_bytes = rounded(c->images * image);
     if (!c->direct) c->pixels_bytes = rounded(c->images * plane * c->out * 4);
     int64_t in_plane = wefti_conv_plane(p->x);
-    c->plane_bytes = rounded(threads * (in_plane > plane ? in_plane : plane) * 4);
+    c->plane_bytes = rounded(threads * (in_plane > plane ? in_plane : plane) * c->images * 4);
     *out = c;
     return WEFT_OK;
 err:
@@ -126,7 +102,6 @@ err:
 
 void wefti_conv_gemm_destroy(wefti_conv_gemm *c) {
     if (!c) return;
-    wefti_free(c->table);
     wefti_free(c);
 }
 
@@ -147,8 +122,8 @@ static wefti_unfold_args windows(const wefti_conv_gemm *c, void *x, int64_t firs
     wefti_unfold_args a = {.image = {data, p->x_dtype},
                            .result = {data, p->x_dtype},
                            .images = images,
+                           .images_inner = c->images_inner,
                            .channels = c->in,
-                           .block = p->x_block ? p->x_block : 1,
                            .image_stride = p->in * plane};
     for (int s = 0; s < WEFTI_CONV_SPATIAL; s++) {
         a.x[s] = p->x[s];
@@ -158,8 +133,6 @@ static wefti_unfold_args windows(const wefti_conv_gemm *c, void *x, int64_t firs
         a.padding[s] = p->padding[s];
         a.dilation[s] = p->dilation[s];
     }
-    /* The table's rows are as wide as a whole chunk. */
-    a.table = images == c->images ? c->table : NULL;
     return a;
 }
 
@@ -172,8 +145,8 @@ static wefti_unfold_args pixels(const wefti_conv_gemm *c, void *y, int64_t first
     wefti_unfold_args a = {.image = {data, p->y_dtype},
                            .result = {data, p->y_dtype},
                            .images = images,
+                           .images_inner = c->images_inner,
                            .channels = c->out,
-                           .block = p->y_block ? p->y_block : 1,
                            .image_stride = p->out * plane};
     for (int s = 0; s < WEFTI_CONV_SPATIAL; s++) {
         a.x[s] = a.y[s] = s == WEFTI_CONV_SPATIAL - 1 ? plane : 1;

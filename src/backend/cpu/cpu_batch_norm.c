@@ -54,17 +54,19 @@ static weft_status run_batch_norm(const wefti_kernel *kernel, const wefti_run *r
     if (k->train) {
         a.mean = out[1];
         a.rstd = out[3];
+        /* A running variance of 0 that moves all the way: the unbiased variance of this batch. */
+        memset(out[2], 0, (size_t)k->channels * sizeof(float));
+        a.running_var = out[2];
+        a.momentum = 1.0f;
     } else {
         /* read only when not training */
         memcpy(&a.running_mean, &in[3], sizeof a.running_mean);
         memcpy(&a.running_var, &in[4], sizeof a.running_var);
     }
     k->kernels->batch_norm(run->pool, &a);
-    if (k->train)
-        for (int64_t c = 0; c < k->channels; c++) {
-            float rstd = a.rstd[c], var = 1.0f / (rstd * rstd) - k->eps;
-            ((float *)out[2])[c] = var > 0 ? var : 0;
-        }
+    double count = (double)k->n * (double)k->spatial;
+    for (int64_t c = 0; k->train && c < k->channels; c++)
+        a.running_var[c] = (float)((double)a.running_var[c] * ((count - 1.0) / count));
     return WEFT_OK;
 }
 

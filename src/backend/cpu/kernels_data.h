@@ -137,19 +137,18 @@ typedef struct wefti_pool2d_args {
 /* Windows of images as columns of a matrix [channels * taps, images * plane of y], and back:
  *   unfold: columns[(c, tap), (n, o)] = image[n, c, o stride - padding + tap dilation], 0 outside
  *   fold:   result[n, c, i] = bias[c] + the sum of all columns that came from there
- * Arrays: depth, height, width. Channels lie in blocks of `block` (1: plain): element i of channel
- * c is at [c / block][i][c % block]. */
+ * Arrays: depth, height, width. */
 typedef struct wefti_unfold_args {
     wefti_in image;   /* unfold */
     wefti_out result; /* fold */
     float *columns;   /* written by unfold, read by fold */
-    int64_t images, channels, block;
+    int64_t images, channels;
     int64_t image_stride; /* elements from one image to the next */
     int64_t x[3], k[3], y[3], stride[3], padding[3], dilation[3];
-    const int32_t *table; /* [taps, images * plane]: offset of each column's element from channel
-                             0's first one, -1 outside; optional, pays for small planes */
-    const float *bias;    /* fold; optional */
-    float *workspace;     /* fold: [threads of the pool, plane of x] */
+    bool images_inner; /* columns [channels * taps, plane of y * images]: long runs where planes are
+                          narrow */
+    const float *bias; /* fold; optional */
+    float *workspace;  /* [threads of the pool, plane of x * (images where they are inner)] */
 } wefti_unfold_args;
 
 /* y[i] = philox(seed, stream, base + i): bit for bit base/philox.h. Normal: mean + std * z.

@@ -66,15 +66,13 @@ static int64_t rounded(size_t bytes) {
 
 /* ---- descriptors ---- */
 
-static dnnl_status_t activation(const wefti_conv *p, bool is_x, int64_t images, int block,
+static dnnl_status_t activation(const wefti_conv *p, bool is_x, int64_t images,
                                 dnnl_data_type_t type, bool any, wefti_md *out) {
     dnnl_dims_t dims = {images, is_x ? p->in : p->out};
     const int64_t *size = is_x ? p->x : p->y;
     int rank = p->spatial + 2;
     for (int s = 0; s < p->spatial; s++) dims[2 + s] = size[WEFTI_CONV_SPATIAL - p->spatial + s];
     dnnl_format_tag_t tag = p->spatial == 2 ? dnnl_abcd : dnnl_abcde;
-    if (block == 16) tag = p->spatial == 2 ? dnnl_aBcd16b : dnnl_aBcde16b;
-    if (block == 8) tag = p->spatial == 2 ? dnnl_aBcd8b : dnnl_aBcde8b;
     if (any) tag = dnnl_format_tag_any;
     return wefti_md_tag(out, rank, dims, type, tag);
 }
@@ -202,10 +200,8 @@ static dnnl_status_t make_conv(wefti_onednn_conv *c, unit *u, dnnl_data_type_t t
         s.padding[d] = p->padding[from];
         s.dilation[d] = p->dilation[from] - 1;
     }
-    dnnl_status_t status =
-        activation(p, true, u->images, p->x_block, type, p->x_block == 0, &u->x.inner);
-    if (status == dnnl_success)
-        status = activation(p, false, u->images, p->y_block, type, p->y_block == 0, &u->y.inner);
+    dnnl_status_t status = activation(p, true, u->images, type, true, &u->x.inner);
+    if (status == dnnl_success) status = activation(p, false, u->images, type, true, &u->y.inner);
     if (status == dnnl_success)
         status = fixed_w ? wefti_md_copy(&u->w, wefti_md_of(fixed_w))
                          : weight(p, gw ? dnnl_f32 : type, true, &u->w);
@@ -266,11 +262,9 @@ static dnnl_status_t make_unit(wefti_onednn_conv *c, unit *u, const wefti_md *fi
                 (p->w_dtype == WEFT_BF16 || p->kind == WEFTI_CONV_GRAD_WEIGHT);
     dnnl_status_t s = make_conv(c, u, bf16 ? dnnl_bf16 : dnnl_f32, fixed_w);
     if (s == dnnl_success)
-        s = activation(p, true, u->images, p->x_block, wefti_onednn_dtype(p->x_dtype), false,
-                       &u->x.outer);
+        s = activation(p, true, u->images, wefti_onednn_dtype(p->x_dtype), false, &u->x.outer);
     if (s == dnnl_success)
-        s = activation(p, false, u->images, p->y_block, wefti_onednn_dtype(p->y_dtype), false,
-                       &u->y.outer);
+        s = activation(p, false, u->images, wefti_onednn_dtype(p->y_dtype), false, &u->y.outer);
     if (s == dnnl_success) s = make_operand(c, &u->x, p->kind == WEFTI_CONV_GRAD_INPUT);
     if (s == dnnl_success) s = make_operand(c, &u->y, p->kind == WEFTI_CONV_FORWARD);
     return s;
