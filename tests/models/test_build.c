@@ -2,6 +2,7 @@
  * wrong configurations refused by name. */
 #include "model_fixture.h"
 
+#include "base/fault.h"
 #include "graph/graph.h"
 
 static int64_t parameters(const weft_graph *g) {
@@ -225,12 +226,32 @@ static void wrong_batches(void **state) {
     assert_null(g);
 }
 
+/* Every allocation of building fails in turn: no memory, never another answer, nothing left. */
+static void allocations_fail(void **state) {
+    (void)state;
+    for (int family = 0; family < (int)WEFT_FAMILIES; family++) {
+        weft_model_config c = tiny((weft_family)family);
+        int64_t nth = 0;
+        for (weft_status status = WEFT_E_NOMEM; status < 0; nth++) {
+            weft_graph *g = NULL;
+            wefti_fault_arm(WEFTI_FAULT_ALLOC, nth, false, 0);
+            status = weft_model_build(&c, WEFT_USE_TRAIN, 2, 0, WEFT_F32, &g);
+            wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
+            if (status != WEFT_OK && status != WEFT_E_NOMEM)
+                fail_msg("allocation %lld: %s: %s", (long long)nth, weft_status_text(status),
+                         weft_error_message());
+            weft_graph_destroy(g);
+        }
+        assert_true(nth > 10);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parameter_counts),     cmocka_unit_test(all_uses_and_dtypes),
         cmocka_unit_test(bf16_stays_bf16),      cmocka_unit_test(equal_blocks_are_stored_once),
         cmocka_unit_test(wrong_configurations), cmocka_unit_test(wrong_numbers),
-        cmocka_unit_test(wrong_batches),
+        cmocka_unit_test(wrong_batches),        cmocka_unit_test(allocations_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

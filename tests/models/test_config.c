@@ -2,6 +2,8 @@
  * understood, what a family does not do is refused by name. */
 #include "model_fixture.h"
 
+#include "base/fault.h"
+
 static void assert_same(const weft_model_config *a, const weft_model_config *b) {
     assert_int_equal(a->family, b->family);
     assert_int_equal(a->layers, b->layers);
@@ -238,11 +240,31 @@ static void other_names(void **state) {
     assert_false(weft_model_file_extra(&bert, "classifier.weight"));
 }
 
+/* Every allocation of writing and of reading fails in turn. */
+static void allocations_fail(void **state) {
+    (void)state;
+    for (int family = 0; family < (int)WEFT_FAMILIES; family++) {
+        weft_model_config c = tiny((weft_family)family), back;
+        int64_t nth = 0;
+        for (weft_status status = WEFT_E_NOMEM; status < 0; nth++) {
+            char *text = NULL;
+            wefti_fault_arm(WEFTI_FAULT_ALLOC, nth, false, 0);
+            status = weft_model_config_write(&c, &text);
+            if (status >= 0) status = weft_model_config_read(text, &back);
+            wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
+            assert_true(status == WEFT_E_NOMEM || status == WEFT_OK);
+            weft_text_free(text);
+        }
+        assert_true(nth > 2);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trip),     cmocka_unit_test(defaults_of_transformers),
-        cmocka_unit_test(both_versions),  cmocka_unit_test(refusals_name_the_key),
-        cmocka_unit_test(names_in_files), cmocka_unit_test(other_names),
+        cmocka_unit_test(round_trip),       cmocka_unit_test(defaults_of_transformers),
+        cmocka_unit_test(both_versions),    cmocka_unit_test(refusals_name_the_key),
+        cmocka_unit_test(names_in_files),   cmocka_unit_test(other_names),
+        cmocka_unit_test(allocations_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,6 +14,7 @@
 
 #include <math.h>
 
+#include "base/fault.h"
 #include "base/io.h"
 #include "base/memory.h"
 #include "base/text.h"
@@ -346,6 +347,36 @@ static void wrong_directories(void **state) {
     files_end(&f);
 }
 
+/* Every allocation, then every file call, fails in turn: a clean error and nothing left. */
+static void faults(void **state) {
+    (void)state;
+    files f;
+    files_of(&f, WEFT_FAMILY_LLAMA);
+    write_all(&f);
+    weft_graph *g;
+    weft_session *s = session_of(&f.config, &g);
+    ASSERT_OK(wefti_pretrained_load(s, &f.config, f.path)); /* starts the session */
+    for (int kind = 0; kind < (int)WEFTI_FAULT_KINDS; kind++) {
+        int64_t nth = 0;
+        for (weft_status status = WEFT_E_NOMEM; status < 0; nth++) {
+            weft_model_config c;
+            wefti_fault_arm((wefti_fault_kind)kind, nth, false, 0);
+            status = wefti_pretrained_config(f.path, &c);
+            if (status >= 0) status = wefti_pretrained_load(s, &f.config, f.path);
+            wefti_fault_arm((wefti_fault_kind)kind, -1, false, 0);
+            weft_status expected = kind == WEFTI_FAULT_ALLOC ? WEFT_E_NOMEM : WEFT_E_IO;
+            bool unseen = kind == WEFTI_FAULT_IO && status == WEFT_E_NOT_FOUND; /* nothing there */
+            if (status != WEFT_OK && status != expected && !unseen)
+                fail_msg("fault %lld: %s: %s", (long long)nth, weft_status_text(status),
+                         weft_error_message());
+        }
+        assert_true(nth > 3);
+    }
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+    files_end(&f);
+}
+
 /* ---- against transformers ---- */
 
 static wefti_array npy(const char *folder, const char *name, wefti_file_map *map) {
@@ -442,6 +473,7 @@ int main(void) {
         cmocka_unit_test(wrong_tensors),
         cmocka_unit_test(nothing_is_half_loaded),
         cmocka_unit_test(wrong_directories),
+        cmocka_unit_test(faults),
         cmocka_unit_test(logits_of_transformers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
