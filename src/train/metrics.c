@@ -12,14 +12,32 @@
 #include <unistd.h>
 
 #include "base/crc32c.h"
+#include "base/fault.h"
 #include "base/io.h"
 #include "base/text.h"
 #include "train/run.h"
 
 struct wefti_metrics {
-    FILE *lines, *events;
+    FILE *lines, *events; /* NULL: not wanted, or given up after a failure */
     char *lines_path, *events_path;
+    char failure[512]; /* the first one */
 };
+
+static bool faulty(void) {
+    if (!wefti_fault_due(WEFTI_FAULT_IO)) return false;
+    errno = wefti_fault_errno(WEFTI_FAULT_IO);
+    return true;
+}
+
+/* Write out what is buffered. A file that fails is given up: half of a record has no successor. */
+static weft_status flush(wefti_metrics *m, FILE **file, const char *path) {
+    if (!ferror(*file) && !faulty() && fflush(*file) == 0) return WEFT_OK;
+    weft_status status = WEFT_RAISE(WEFT_E_IO, "cannot write %s: %s", path, strerror(errno));
+    if (!m->failure[0]) (void)snprintf(m->failure, sizeof m->failure, "%s", weft_error_message());
+    (void)fclose(*file);
+    *file = NULL;
+    return status;
+}
 
 /* ---- TensorBoard ---- */
 
@@ -67,12 +85,11 @@ static weft_status write_record(wefti_metrics *m, const record *event) {
     uint64_t length = event->used;
     uint32_t of_length = masked(&length, sizeof length),
              of_data = masked(event->bytes, event->used);
-    bool ok = fwrite(&length, sizeof length, 1, m->events) == 1 &&
-              fwrite(&of_length, sizeof of_length, 1, m->events) == 1 &&
-              fwrite(event->bytes, event->used, 1, m->events) == 1 &&
-              fwrite(&of_data, sizeof of_data, 1, m->events) == 1 && fflush(m->events) == 0;
-    WEFT_REQUIRE(ok, WEFT_E_IO, "cannot write %s: %s", m->events_path, strerror(errno));
-    return WEFT_OK;
+    fwrite(&length, sizeof length, 1, m->events);
+    fwrite(&of_length, sizeof of_length, 1, m->events);
+    fwrite(event->bytes, event->used, 1, m->events);
+    fwrite(&of_data, sizeof of_data, 1, m->events);
+    return flush(m, &m->events, m->events_path);
 }
 
 static record new_event(int64_t step) {
@@ -104,8 +121,9 @@ static weft_status open_events(wefti_metrics *m, const char *directory) {
     m->events_path = wefti_format("%s/events.out.tfevents.%010lld.%s.%d", directory,
                                   (long long)wall_time(), host, (int)getpid());
     WEFT_REQUIRE(m->events_path, WEFT_E_NOMEM, "no memory for a file name");
-    m->events = fopen(m->events_path, "wb");
-    WEFT_REQUIRE(m->events, WEFT_E_IO, "cannot write %s: %s", m->events_path, strerror(errno));
+    m->events = faulty() ? NULL : fopen(m->events_path, "wb");
+    WEFT_REQUIRE(m->events, WEFT_E_IO, "cannot write train.tensorboard %s: %s", m->events_path,
+                 strerror(errno));
     record version = new_event(0);
     put_bytes(&version, 3, "brain.Event:2", 13);
     return write_record(m, &version);
@@ -116,15 +134,14 @@ static weft_status open_events(wefti_metrics *m, const char *directory) {
 static weft_status open_lines(wefti_metrics *m, const char *path) {
     m->lines_path = wefti_strdup(path);
     WEFT_REQUIRE(m->lines_path, WEFT_E_NOMEM, "no memory for a file name");
-    m->lines = fopen(path, "a");
+    m->lines = faulty() ? NULL : fopen(path, "a");
     WEFT_REQUIRE(m->lines, WEFT_E_IO, "cannot write train.log %s: %s", path, strerror(errno));
     return WEFT_OK;
 }
 
 static weft_status end_line(wefti_metrics *m) {
-    bool ok = fputs("}\n", m->lines) >= 0 && fflush(m->lines) == 0;
-    WEFT_REQUIRE(ok, WEFT_E_IO, "cannot write train.log %s: %s", m->lines_path, strerror(errno));
-    return WEFT_OK;
+    fputs("}\n", m->lines);
+    return flush(m, &m->lines, m->lines_path);
 }
 
 static void field(wefti_metrics *m, const char *name, double value) {
@@ -133,6 +150,12 @@ static void field(wefti_metrics *m, const char *name, double value) {
 
 /* ---- the interface ---- */
 
+static void release(wefti_metrics *m) {
+    wefti_free(m->lines_path);
+    wefti_free(m->events_path);
+    wefti_free(m);
+}
+
 weft_status wefti_metrics_open(const char *json_lines, const char *tensorboard,
                                wefti_metrics **out) {
     wefti_metrics *m;
@@ -140,50 +163,65 @@ weft_status wefti_metrics_open(const char *json_lines, const char *tensorboard,
     weft_status status = json_lines[0] ? open_lines(m, json_lines) : WEFT_OK;
     if (status == WEFT_OK && tensorboard[0]) status = open_events(m, tensorboard);
     if (status < 0) {
-        weft_status closed = wefti_metrics_close(m);
-        (void)closed; /* the first failure is the one to report */
+        if (m->lines) (void)fclose(m->lines);
+        if (m->events) (void)fclose(m->events);
+        release(m);
         return status;
     }
     *out = m;
     return WEFT_OK;
 }
 
-weft_status wefti_metrics_step(wefti_metrics *m, const weft_train_step *s) {
-    if (m->lines) {
-        fprintf(m->lines, "{\"step\": %lld", (long long)s->step);
-        field(m, "loss", s->loss);
-        field(m, "learning_rate", s->learning_rate);
-        field(m, "gradient_norm", s->gradient_norm);
-        field(m, "tokens_per_second", s->tokens_per_second);
-        field(m, "seconds", s->seconds);
-        WEFT_TRY(end_line(m));
-    }
+static weft_status step_line(wefti_metrics *m, const weft_train_step *s) {
+    if (!m->lines) return WEFT_OK;
+    fprintf(m->lines, "{\"step\": %lld", (long long)s->step);
+    field(m, "loss", s->loss);
+    field(m, "learning_rate", s->learning_rate);
+    field(m, "gradient_norm", s->gradient_norm);
+    field(m, "tokens_per_second", s->tokens_per_second);
+    field(m, "seconds", s->seconds);
+    return end_line(m);
+}
+
+static weft_status step_events(wefti_metrics *m, const weft_train_step *s) {
     WEFT_TRY(scalar(m, s->step, "train/loss", s->loss));
     WEFT_TRY(scalar(m, s->step, "train/learning_rate", s->learning_rate));
     WEFT_TRY(scalar(m, s->step, "train/gradient_norm", s->gradient_norm));
     return scalar(m, s->step, "train/tokens_per_second", s->tokens_per_second);
 }
 
-weft_status wefti_metrics_validation(wefti_metrics *m, const weft_train_validation *v) {
-    if (m->lines) {
-        fprintf(m->lines, "{\"step\": %lld", (long long)v->step);
-        field(m, "validation_loss", v->loss);
-        field(m, "accuracy", v->accuracy);
-        field(m, "seconds", v->seconds);
-        WEFT_TRY(end_line(m));
-    }
+weft_status wefti_metrics_step(wefti_metrics *m, const weft_train_step *s) {
+    weft_status lines = step_line(m, s), events = step_events(m, s);
+    return lines < 0 ? lines : events;
+}
+
+static weft_status validation_line(wefti_metrics *m, const weft_train_validation *v) {
+    if (!m->lines) return WEFT_OK;
+    fprintf(m->lines, "{\"step\": %lld", (long long)v->step);
+    field(m, "validation_loss", v->loss);
+    field(m, "accuracy", v->accuracy);
+    field(m, "seconds", v->seconds);
+    return end_line(m);
+}
+
+static weft_status validation_events(wefti_metrics *m, const weft_train_validation *v) {
     WEFT_TRY(scalar(m, v->step, "validation/loss", v->loss));
     return scalar(m, v->step, "validation/accuracy", v->accuracy);
 }
 
+weft_status wefti_metrics_validation(wefti_metrics *m, const weft_train_validation *v) {
+    weft_status lines = validation_line(m, v), events = validation_events(m, v);
+    return lines < 0 ? lines : events;
+}
+
 weft_status wefti_metrics_close(wefti_metrics *m) {
     if (!m) return WEFT_OK;
-    bool ok = true;
-    if (m->lines) ok = fclose(m->lines) == 0;
-    if (m->events) ok = fclose(m->events) == 0 && ok;
-    wefti_free(m->lines_path);
-    wefti_free(m->events_path);
-    wefti_free(m);
-    WEFT_REQUIRE(ok, WEFT_E_IO, "cannot finish the metrics files: %s", strerror(errno));
-    return WEFT_OK;
+    weft_status status = WEFT_OK;
+    if (m->failure[0]) status = WEFT_RAISE(WEFT_E_IO, "%s", m->failure);
+    if (m->lines && fclose(m->lines) != 0 && status == WEFT_OK)
+        status = WEFT_RAISE(WEFT_E_IO, "cannot write %s: %s", m->lines_path, strerror(errno));
+    if (m->events && fclose(m->events) != 0 && status == WEFT_OK)
+        status = WEFT_RAISE(WEFT_E_IO, "cannot write %s: %s", m->events_path, strerror(errno));
+    release(m);
+    return status;
 }

@@ -1,23 +1,52 @@
 /* The table behind `weft model`: what a job would run, cell by cell, from the very program that it
  * would run. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "train/run.h"
 
-/* Walks the first section: a call's forward and backward steps share their name. */
-static weft_cell_info *cell_of(weft_model_report *r, const char *name) {
+/* What the walk over the steps needs to know of the program. */
+typedef struct table {
+    weft_model_report *report;
+    const wefti_program *program;
+    const wefti_tensor **params; /* by place in the arena */
+    bool *counted;               /* beside params */
+    int64_t param_count;
+} table;
+
+static int compare_places(const void *a, const void *b) {
+    const wefti_tensor *x = *(const wefti_tensor *const *)a, *y = *(const wefti_tensor *const *)b;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+/* The parameter that lies at an address, as a number into `params`, or -1. */
+static int64_t param_at(const table *t, int64_t offset) {
+    int64_t low = 0, high = t->param_count;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (t->params[middle]->offset < offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < t->param_count && t->params[low]->offset == offset ? low : -1;
+}
+
+/* A call's forward and backward steps share their name, and the backward pass comes in reverse. */
+static weft_cell_info *cell_of(weft_model_report *r, const char *name, int *near) {
+    for (int i = *near; i >= 0 && i < r->cell_count && i > *near - 2; i--)
+        if (!strcmp(r->cells[i].name, name)) return &r->cells[*near = i];
     for (int i = r->cell_count - 1; i >= 0; i--)
-        if (!strcmp(r->cells[i].name, name)) return &r->cells[i];
-    weft_cell_info *c = &r->cells[r->cell_count++];
+        if (!strcmp(r->cells[i].name, name)) return &r->cells[*near = i];
+    weft_cell_info *c = &r->cells[ *near = r->cell_count++];
     c->name = name;
     c->kind = -1;
     return c;
 }
 
-static void add_step(weft_model_report *r, const wefti_program *p, const wefti_step *s,
-                     bool *counted) {
+static void add_step(table *t, const wefti_step *s, int *near) {
     const wefti_routine *routine = s->routine;
-    weft_cell_info *c = cell_of(r, s->name);
+    weft_cell_info *c = cell_of(t->report, s->name, near);
     double flops = 0;
     for (int32_t k = 0; k < routine->code_count; k++) flops += routine->code[k].cost.flops;
     if (s->phase == WEFTI_FORWARD)
@@ -26,42 +55,53 @@ static void add_step(weft_model_report *r, const wefti_program *p, const wefti_s
         c->backward_flops += flops;
     if (routine->frame_bytes > c->frame_bytes) c->frame_bytes = routine->frame_bytes;
     if (routine->saved_bytes > c->saved_bytes) c->saved_bytes = routine->saved_bytes;
-    for (int32_t i = 0; i < p->routine_count && c->kind < 0; i++)
-        if (p->routines[i] == routine) c->kind = i;
-    for (int32_t a = 0; a < routine->inputs; a++)
-        for (int32_t t = 0; t < p->tensor_count; t++)
-            if (p->tensors[t].role == WEFTI_TENSOR_PARAM && s->args[a] == p->tensors[t].offset &&
-                !counted[t]) {
-                counted[t] = true;
-                c->parameters += weft_desc_elems(&p->tensors[t].desc);
-            }
+    for (int32_t i = 0; i < t->program->routine_count && c->kind < 0; i++)
+        if (t->program->routines[i] == routine) c->kind = i;
+    for (int32_t a = 0; a < routine->inputs; a++) {
+        int64_t param = param_at(t, s->args[a]);
+        if (param < 0 || t->counted[param]) continue;
+        t->counted[param] = true;
+        c->parameters += weft_desc_elems(&t->params[param]->desc);
+    }
 }
 
-/* Routines' numbers to 0, 1, 2... in order of appearance. */
-static void number_kinds(weft_model_report *r) {
+/* Numbers of routines to 0, 1, 2... in order of appearance. */
+static weft_status number_kinds(weft_model_report *r, int32_t routines) {
+    int *numbers;
+    WEFT_NEW_ARRAY(numbers, int, routines + 1);
     for (int i = 0; i < r->cell_count; i++) {
-        int same = -1;
-        for (int j = 0; j < i && same < 0; j++)
-            if (r->cells[j].kind / 1000000 == r->cells[i].kind + 1) same = j;
-        int number = same < 0 ? r->kinds++ : r->cells[same].kind % 1000000;
-        r->cells[i].kind = (r->cells[i].kind + 1) * 1000000 + number;
+        int *number = &numbers[r->cells[i].kind + 1]; /* plus one: 0 is new */
+        if (!*number) *number = ++r->kinds;
+        r->cells[i].kind = *number - 1;
     }
-    for (int i = 0; i < r->cell_count; i++) r->cells[i].kind %= 1000000;
+    wefti_free(numbers);
+    return WEFT_OK;
+}
+
+static weft_status walk(table *t) {
+    const wefti_program *p = t->program;
+    int32_t steps = p->step_count[WEFTI_SECTION_FIRST];
+    WEFT_NEW_ARRAY(t->report->cells, weft_cell_info, steps + 1);
+    WEFT_NEW_ARRAY(t->params, const wefti_tensor *, p->tensor_count + 1);
+    WEFT_NEW_ARRAY(t->counted, bool, p->tensor_count + 1);
+    for (int32_t i = 0; i < p->tensor_count; i++)
+        if (p->tensors[i].role == WEFTI_TENSOR_PARAM) t->params[t->param_count++] = &p->tensors[i];
+    qsort(t->params, (size_t)t->param_count, sizeof *t->params, compare_places);
+    int near = 0;
+    for (int32_t s = 0; s < steps; s++) {
+        const wefti_step *step = &p->steps[WEFTI_SECTION_FIRST][s];
+        if (step->kind == WEFTI_STEP_CALL && step->phase != WEFTI_UPDATE) add_step(t, step, &near);
+    }
+    return number_kinds(t->report, p->routine_count);
 }
 
 static weft_status fill(wefti_training *t, weft_model_report *r) {
     const wefti_program *p = wefti_session_program(t->session, 0);
-    bool *counted;
-    int32_t steps = p->step_count[WEFTI_SECTION_FIRST];
-    WEFT_NEW_ARRAY(r->cells, weft_cell_info, steps + 1);
-    WEFT_NEW_ARRAY(counted, bool, p->tensor_count + 1);
-    for (int32_t s = 0; s < steps; s++) {
-        const wefti_step *step = &p->steps[WEFTI_SECTION_FIRST][s];
-        if (step->kind == WEFTI_STEP_CALL && step->phase != WEFTI_UPDATE)
-            add_step(r, p, step, counted);
-    }
-    wefti_free(counted);
-    number_kinds(r);
+    table whole = {.report = r, .program = p};
+    weft_status status = walk(&whole);
+    wefti_free(whole.params);
+    wefti_free(whole.counted);
+    WEFT_TRY(status);
     weft_session_memory m = weft_session_memory_of(t->session);
     double micro = (double)t->job->train.accumulate;
     r->parameter_bytes = m.parameter_bytes;
@@ -78,8 +118,6 @@ static weft_status fill(wefti_training *t, weft_model_report *r) {
 
 weft_status weft_job_report(const weft_job *job, weft_model_report **out) {
     weft_train_result unused = {0};
-    weft_job unlimited = *job; /* a table of what does not fit is the more wanted */
-    unlimited.device.memory_bytes = 0;
     weft_model_report *r;
     wefti_training *t;
     WEFT_NEW(r, weft_model_report);
@@ -87,7 +125,7 @@ weft_status weft_job_report(const weft_job *job, weft_model_report **out) {
     weft_status status = t ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a report");
     if (t) {
         r->owner = t;
-        t->job = &unlimited;
+        t->job = job;
         t->result = &unused;
         status = wefti_training_prepare(t);
         if (status == WEFT_OK) status = fill(t, r);

@@ -34,6 +34,11 @@ static bool stop_wanted(const wefti_training *t) {
     return t->events && t->events->stop && *t->events->stop;
 }
 
+/* Metrics that cannot be written do not end a run; they make it fail when it is over. */
+static void note_failure(const wefti_training *t, weft_status status) {
+    if (status < 0) wefti_training_note(t, "%s; the run goes on without it", weft_error_message());
+}
+
 static bool is_language(const wefti_training *t) {
     return weft_family_is_language(t->config.family);
 }
@@ -161,10 +166,11 @@ static weft_status validate(wefti_training *t) {
     wefti_feed_destroy(feed);
     wefti_free(block);
     WEFT_TRY(status);
+    if (stop_wanted(t)) return WEFT_OK; /* a part of the data would be another number */
     v.seconds = wefti_now_s() - start;
     t->result->validation_loss = v.loss;
     t->result->accuracy = v.accuracy;
-    WEFT_TRY(wefti_metrics_validation(t->metrics, &v));
+    note_failure(t, wefti_metrics_validation(t->metrics, &v));
     if (t->events && t->events->validation) t->events->validation(t->events->context, &v);
     return WEFT_OK;
 }
@@ -214,6 +220,12 @@ typedef struct recent_rates {
     int64_t count;
 } recent_rates;
 
+/* A run's first step touches all memory for the first time: it counts only while it is alone. */
+static void add_seconds(recent_rates *r, int64_t steps_before, double seconds) {
+    if (steps_before == 1) r->count = 0;
+    r->seconds[r->count++ % RECENT] = seconds;
+}
+
 static double median(const recent_rates *r) {
     double sorted[RECENT];
     size_t n = r->count < RECENT ? (size_t)r->count : RECENT;
@@ -225,20 +237,20 @@ static double median(const recent_rates *r) {
 
 static weft_status after_step(wefti_training *t, const weft_train_step *s) {
     const weft_job *job = t->job;
-    WEFT_TRY(wefti_metrics_step(t->metrics, s));
+    note_failure(t, wefti_metrics_step(t->metrics, s));
     if (t->events && t->events->step) t->events->step(t->events->context, s);
-    bool last = t->step == job->train.steps;
-    if (!last && job->train.eval_every > 0 && t->step % job->train.eval_every == 0)
-        WEFT_TRY(validate(t));
-    WEFT_TRY(wefti_training_poll(t));
-    if (!last && job->checkpoint.every > 0 && t->step % job->checkpoint.every == 0)
-        WEFT_TRY(wefti_training_save(t));
+    if (t->step == job->train.steps) return WEFT_OK; /* finish() does the rest */
+    if (job->train.eval_every > 0 && t->step % job->train.eval_every == 0) WEFT_TRY(validate(t));
+    wefti_training_poll(t);
+    if (job->checkpoint.every > 0 && t->step % job->checkpoint.every == 0)
+        wefti_training_save_meanwhile(t);
     return WEFT_OK;
 }
 
 static weft_status loop(wefti_training *t, wefti_feed *feed) {
     const weft_job *job = t->job;
     recent_rates recent = {0};
+    int64_t done = 0; /* steps of this run */
     weft_desc in = weft_data_input(t->data);
     double units = (double)job->train.batch * (is_language(t) ? (double)in.shape[0] : 1.0);
     while (t->step < job->train.steps && !stop_wanted(t)) {
@@ -252,13 +264,8 @@ static weft_status loop(wefti_training *t, wefti_feed *feed) {
         t->step++;
         t->position += job->train.batch;
         s.seconds = wefti_now_s() - begin;
-        if (recent.count == 0) t->result->first_step_seconds = process_age();
-        /* The first step touches all memory for the first time: it is not what the others take. */
-        if (t->step > t->committed_step + 1 || recent.count)
-            recent.seconds[recent.count % RECENT] = s.seconds;
-        else
-            recent.seconds[0] = s.seconds;
-        recent.count++;
+        if (done == 0) t->result->first_step_seconds = process_age();
+        add_seconds(&recent, done++, s.seconds);
         s.tokens_per_second = units / s.seconds;
         s.eta_seconds = median(&recent) * (double)(job->train.steps - t->step);
         weft_session_memory m = weft_session_memory_of(t->session);
@@ -324,6 +331,58 @@ static weft_status refuse_occupied(const wefti_training *t) {
     return WEFT_OK;
 }
 
+/* A run that ends early keeps what it has, the checkpoint under way included. */
+static weft_status failed(wefti_training *t, weft_status status) {
+    char *message = wefti_strdup(weft_error_message());
+    if (wefti_training_settle(t) < 0) wefti_training_note(t, "%s", weft_error_message());
+    if (message) (void)wefti_adopt(status, message);
+    wefti_free(message);
+    if (status == WEFT_E_STOPPED || !t->result->checkpoint[0]) return status;
+    /* The state before a step without a finite loss may itself be the cause. */
+    if (status == WEFT_E_NUMERIC && t->committed_step == t->step)
+        wefti_training_note(t,
+                            "going on from %s comes to this failure again: change the settings, or "
+                            "remove it to go on from the checkpoint before it",
+                            t->result->checkpoint);
+    return wefti_prefix(status, "the checkpoint of step %lld is kept",
+                        (long long)t->committed_step);
+}
+
+/* No update may have left a value that is not finite. Without validation this is all that tells
+ * whether the last step was a good one. */
+static weft_status check_parameters(wefti_training *t) {
+    for (int i = 0; i < weft_session_tensors(t->session, 0); i++) {
+        weft_tensor_info info;
+        const wefti_tensor *tensor = &wefti_session_program(t->session, 0)->tensors[i];
+        void *data;
+        WEFT_TRY(weft_session_tensor(t->session, 0, i, &info));
+        if (info.role != WEFT_ROLE_PARAM) continue;
+        WEFT_TRY(wefti_session_address(t->session, 0, tensor, &data));
+        for (int64_t k = 0, n = weft_desc_elems(&info.desc); k < n; k++) {
+            double value = wefti_load(info.desc.dtype, data, k);
+            WEFT_REQUIRE(isfinite(value), WEFT_E_NUMERIC,
+                         "element %lld of parameter '%s' is %g after the last update", (long long)k,
+                         info.name, value);
+        }
+    }
+    return WEFT_OK;
+}
+
+/* After the last step, or at a stop: what the run came to is validated and saved. */
+static weft_status finish(wefti_training *t) {
+    bool whole = t->step >= t->job->train.steps;
+    if (whole) WEFT_TRY(validate(t));
+    if (t->committed_step != t->step && !(t->writing && t->writing_step == t->step)) {
+        if (whole) WEFT_TRY(check_parameters(t));
+        WEFT_TRY(wefti_training_save(t, whole));
+    }
+    WEFT_TRY(wefti_training_settle(t));
+    WEFT_REQUIRE(!stop_wanted(t), WEFT_E_STOPPED, "stopped after step %lld", (long long)t->step);
+    if (t->events && t->events->trace) WEFT_TRY(weft_session_trace(t->session, NULL));
+    t->result->observed_peak_bytes = weft_session_memory_of(t->session).observed_peak_bytes;
+    return WEFT_OK;
+}
+
 static weft_status run(wefti_training *t) {
     const weft_job *job = t->job;
     wefti_checkpoint *from;
@@ -344,27 +403,18 @@ static weft_status run(wefti_training *t) {
     WEFT_TRY(wefti_metrics_open(job->train.log, job->train.tensorboard, &t->metrics));
     if (t->events && t->events->trace) WEFT_TRY(weft_session_trace(t->session, t->events->trace));
     t->result->predicted_peak_bytes = weft_session_memory_of(t->session).predicted_peak_bytes;
+    t->result->steps = t->step;
     announce(t);
+    if (t->step >= job->train.steps)
+        wefti_training_note(
+            t, "nothing is left to train: the checkpoint is of step %lld, train.steps is %lld",
+            (long long)t->step, (long long)job->train.steps);
     status = loop_with_feed(t);
-    if (status < 0) {
-        if (status == WEFT_E_NUMERIC && t->result->checkpoint[0]) {
-            weft_status settled = wefti_training_settle(t);
-            (void)settled; /* the first failure is the one to report */
-            return wefti_prefix(status, "step %lld (the checkpoint of step %lld is kept)",
-                                (long long)t->step + 1, (long long)t->committed_step);
-        }
-        return wefti_prefix(status, "step %lld", (long long)t->step + 1);
-    }
-    if (t->committed_step != t->step || t->writing) {
-        if (!t->writing || t->writing_step != t->step) WEFT_TRY(wefti_training_save(t));
-        WEFT_TRY(wefti_training_settle(t));
-    }
-    if (t->step < job->train.steps)
-        WEFT_FAIL(WEFT_E_STOPPED, "stopped after step %lld", (long long)t->step);
-    WEFT_TRY(validate(t));
-    if (t->events && t->events->trace) WEFT_TRY(weft_session_trace(t->session, NULL));
-    t->result->observed_peak_bytes = weft_session_memory_of(t->session).observed_peak_bytes;
-    return WEFT_OK;
+    if (status < 0)
+        (void)wefti_prefix(status, "step %lld", (long long)t->step + 1);
+    else
+        status = finish(t);
+    return status < 0 ? failed(t, status) : WEFT_OK;
 }
 
 weft_status weft_train_run(const weft_job *job, const weft_train_events *events,

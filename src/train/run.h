@@ -26,26 +26,26 @@ typedef struct wefti_training {
     weft_data *data;
     weft_graph *graph, *eval_graph;
     weft_session *session;
-    int eval_program; /* 0: none */
-    int64_t micro;    /* samples of a microbatch */
-    int64_t step;     /* updates done */
-    int64_t position; /* samples consumed */
+    int eval_program;     /* 0: none */
+    int64_t micro;        /* samples of a microbatch */
+    int64_t memory_bytes; /* limit, 0: none */
+    int64_t step;         /* updates done */
+    int64_t position;     /* samples consumed */
     weft_bf16_compute bf16;
     /* checkpoints */
     wefti_checkpoint_lock *lock;
     wefti_checkpoint_job *writing;
     int64_t writing_step, committed_step;
     wefti_saved_tensor *saved;
-    int64_t saved_count;
+    int64_t saved_count, saved_states; /* the first ones are the model's states */
     int32_t *saved_first,
         *saved_last; /* per program tensor: its range in `saved` (with its optimizer states) */
-    bool has_states;
     wefti_metrics *metrics;
 } wefti_training;
 
-/* setup.c: configuration, data, graphs and session of a job. */
+/* setup.c: configuration, data, graphs and session of a job, within its memory or the machine's. */
 weft_status wefti_training_open(wefti_training *t) WEFT_CHECKED;
-/* The same without data, where the sizes do not need them: for reports. */
+/* The same without a limit, and without data where the sizes do not need them: for reports. */
 weft_status wefti_training_prepare(wefti_training *t) WEFT_CHECKED;
 void wefti_training_close(wefti_training *t);
 /* The model's configuration; opens data into t->data when sizes depend on it. */
@@ -57,12 +57,14 @@ void wefti_training_note(const wefti_training *t, const char *format, ...)
 weft_status wefti_training_lock(wefti_training *t) WEFT_CHECKED;
 weft_status wefti_training_bind(wefti_training *t) WEFT_CHECKED; /* the list of saved tensors */
 weft_status wefti_training_restore(wefti_training *t, wefti_checkpoint *from) WEFT_CHECKED;
-weft_status wefti_training_save(wefti_training *t)
-    WEFT_CHECKED; /* begins; a write under way is finished first */
-weft_status
-wefti_training_settle(wefti_training *t) WEFT_CHECKED; /* waits for the write under way */
-weft_status
-wefti_training_poll(wefti_training *t) WEFT_CHECKED; /* reports a write that has ended */
+/* Begins to write this step; a write under way is finished first. `last`: the state is known to be
+ * good, so that exactly checkpoint.keep steps remain; else one more. */
+weft_status wefti_training_save(wefti_training *t, bool last) WEFT_CHECKED;
+/* The same in the midst of a run, which a failure does not end. */
+void wefti_training_save_meanwhile(wefti_training *t);
+void wefti_training_poll(wefti_training *t); /* reports a write that has ended */
+/* Waits for the write under way. */
+weft_status wefti_training_settle(wefti_training *t) WEFT_CHECKED;
 
 /* pretrained.c: weights from a Hugging Face directory, one step of ours, which is such a directory
  * with checksums, or the newest good step of a run's directory. */
@@ -77,7 +79,8 @@ weft_status wefti_pretrained_load_path(weft_session *session, const weft_model_c
 /* schedule.c: learning rate of update `step` (from 0). */
 double wefti_learning_rate(const weft_job *job, int64_t step);
 
-/* metrics.c: JSON lines and TensorBoard events. Names are "loss", "learning_rate"... */
+/* metrics.c: JSON lines and TensorBoard events. A file that cannot be written is given up: the call
+ * fails, later ones go on without it, and closing fails too. */
 weft_status wefti_metrics_open(const char *json_lines, const char *tensorboard,
                                wefti_metrics **out) WEFT_CHECKED;
 weft_status wefti_metrics_step(wefti_metrics *m, const weft_train_step *step) WEFT_CHECKED;

@@ -58,6 +58,7 @@ static weft_status add_with_states(wefti_training *t, const wefti_program *p, in
     return WEFT_OK;
 }
 
+/* States come first: the next forward pass already changes them. */
 weft_status wefti_training_bind(wefti_training *t) {
     const wefti_program *p = wefti_session_program(t->session, 0);
     size_t count = (size_t)p->tensor_count + 1;
@@ -65,17 +66,18 @@ weft_status wefti_training_bind(wefti_training *t) {
     WEFT_NEW_ARRAY(t->saved_first, int32_t, count);
     WEFT_NEW_ARRAY(t->saved_last, int32_t, count);
     for (size_t i = 0; i < count; i++) t->saved_first[i] = t->saved_last[i] = -1;
+    for (int32_t i = 0; i < p->tensor_count; i++)
+        if (p->tensors[i].role == WEFTI_TENSOR_STATE) WEFT_TRY(add_with_states(t, p, i));
+    t->saved_states = t->saved_count;
     static const wefti_section sections[] = {WEFTI_SECTION_FIRST, WEFTI_SECTION_UPDATE};
     for (int k = 0; k < 2; k++)
         for (int32_t s = 0; s < p->step_count[sections[k]]; s++) {
             int32_t tensor = p->steps[sections[k]][s].tensor;
             if (tensor >= 0 && t->saved_first[tensor] < 0) WEFT_TRY(add_with_states(t, p, tensor));
         }
-    for (int32_t i = 0; i < p->tensor_count; i++) {
-        if (p->tensors[i].role == WEFTI_TENSOR_STATE) t->has_states = true;
-        if (p->tensors[i].role <= WEFTI_TENSOR_STATE && t->saved_first[i] < 0)
+    for (int32_t i = 0; i < p->tensor_count; i++)
+        if (p->tensors[i].role == WEFTI_TENSOR_PARAM && t->saved_first[i] < 0)
             WEFT_TRY(add_with_states(t, p, i));
-    }
     return WEFT_OK;
 }
 
@@ -107,14 +109,15 @@ static weft_status tensors_of(wefti_training *t, wefti_checkpoint_tensor **out) 
 
 /* ---- writing ---- */
 
-/* The write under way has ended: report it. A failed write does not end the run's earlier
- * checkpoints. */
-static weft_status finish(wefti_training *t) {
+/* Wait for the write under way and report it. */
+weft_status wefti_training_settle(wefti_training *t) {
     wefti_checkpoint_job *job = t->writing;
     if (!job) return WEFT_OK;
     char *note = NULL;
     t->writing = NULL;
-    WEFT_TRY(wefti_checkpoint_finish(job, &note));
+    weft_status status = wefti_checkpoint_finish(job, &note);
+    if (status < 0)
+        return wefti_prefix(status, "the checkpoint of step %lld", (long long)t->writing_step);
     if (note) wefti_training_note(t, "%s", note);
     wefti_free(note);
     t->committed_step = t->writing_step;
@@ -125,19 +128,18 @@ static weft_status finish(wefti_training *t) {
     return WEFT_OK;
 }
 
-weft_status wefti_training_settle(wefti_training *t) {
-    return finish(t);
+/* A failed write ends neither the run nor its earlier checkpoints: there is a next time. */
+static void note_failure(const wefti_training *t, weft_status status) {
+    if (status < 0) wefti_training_note(t, "%s; the run goes on", weft_error_message());
 }
 
-weft_status wefti_training_poll(wefti_training *t) {
-    if (!t->writing) return WEFT_OK;
-    if (t->has_states)
-        wefti_checkpoint_wait_all(t->writing); /* the next forward pass changes states */
-    return wefti_checkpoint_poll(t->writing) == WEFT_PENDING ? WEFT_OK : finish(t);
+void wefti_training_poll(wefti_training *t) {
+    if (t->writing && wefti_checkpoint_poll(t->writing) != WEFT_PENDING)
+        note_failure(t, wefti_training_settle(t));
 }
 
-static weft_status begin(wefti_training *t, const wefti_checkpoint_tensor *tensors, char *config,
-                         char *tokenizer) {
+static weft_status begin(wefti_training *t, bool last, const wefti_checkpoint_tensor *tensors,
+                         char *config, char *tokenizer) {
     const weft_job *job = t->job;
     const weft_job_optimizer *o = &job->train.optimizer;
     char lr[32], b1[32], b2[32], eps[32], decay[32], momentum[32], threads[32];
@@ -179,7 +181,8 @@ static weft_status begin(wefti_training *t, const wefti_checkpoint_tensor *tenso
     };
     wefti_checkpoint_text texts[2] = {{"config.json", config}, {"tokenizer.json", tokenizer}};
     wefti_checkpoint_options options = {
-        .keep = job->checkpoint.keep,
+        /* Whether a state is good shows in the step after it: until then one more is kept. */
+        .keep = job->checkpoint.keep + !last,
         .texts = texts,
         .text_count = tokenizer ? 2 : 1,
     };
@@ -187,6 +190,7 @@ static weft_status begin(wefti_training *t, const wefti_checkpoint_tensor *tenso
                                     &t->writing));
     t->writing_step = t->step;
     wefti_session_before_update(t->session, before_update, t);
+    for (int64_t i = 0; i < t->saved_states; i++) wefti_checkpoint_wait_tensor(t->writing, i);
     return WEFT_OK;
 }
 
@@ -198,27 +202,34 @@ static weft_status tokenizer_text(const weft_job *job, char **out) {
     if (job->data.format != WEFT_FORMAT_TEXT || !strcmp(job->data.tokenizer, "bytes"))
         return WEFT_OK;
     const char *path = job->data.tokenizer;
-    char inside[1100];
+    char *inside = NULL;
     if (wefti_is_dir(path)) {
-        (void)snprintf(inside, sizeof inside, "%s/tokenizer.json", path);
-        path = inside;
+        inside = wefti_format("%s/tokenizer.json", path);
+        WEFT_REQUIRE(inside, WEFT_E_NOMEM, "no memory for a path");
     }
-    return wefti_file_read(path, 64 << 20, out, &bytes);
+    weft_status status = wefti_file_read(inside ? inside : path, 64 << 20, out, &bytes);
+    wefti_free(inside);
+    return status;
 }
 
-weft_status wefti_training_save(wefti_training *t) {
+weft_status wefti_training_save(wefti_training *t, bool last) {
     if (!t->job->checkpoint.dir[0]) return WEFT_OK;
-    WEFT_TRY(finish(t));
+    note_failure(t, wefti_training_settle(t));
     char *config = NULL, *tokenizer = NULL;
     wefti_checkpoint_tensor *tensors = NULL;
     weft_status status = weft_model_config_write(&t->config, &config);
     if (status == WEFT_OK) status = tokenizer_text(t->job, &tokenizer);
     if (status == WEFT_OK) status = tensors_of(t, &tensors);
-    if (status == WEFT_OK) status = begin(t, tensors, config, tokenizer);
+    if (status == WEFT_OK) status = begin(t, last, tensors, config, tokenizer);
     wefti_free(tensors);
     wefti_free(tokenizer);
     weft_text_free(config);
-    return status;
+    if (status < 0) return wefti_prefix(status, "the checkpoint of step %lld", (long long)t->step);
+    return WEFT_OK;
+}
+
+void wefti_training_save_meanwhile(wefti_training *t) {
+    note_failure(t, wefti_training_save(t, false));
 }
 
 /* ---- going on ---- */

@@ -78,7 +78,7 @@ static weft_status check_limit(const weft_session *s, const wefti_program *p) {
                        "batch or context)",
                        share * 100);
     weft_status status =
-        WEFT_RAISE(WEFT_E_NOMEM, "a step needs %s but the limit is %s; largest: %s; %s",
+        WEFT_RAISE(WEFT_E_NOMEM, "a step needs %s but the limit (device.memory) is %s; largest: %s; %s",
                    wefti_bytes_text(p->peak_bytes, need),
                    wefti_bytes_text(s->options.memory_bytes, limit), largest, advice);
     wefti_free(largest);

@@ -5,6 +5,7 @@
 
 #include "base/io.h"
 #include "train/run.h"
+#include "weft/info.h"
 
 void wefti_training_note(const wefti_training *t, const char *format, ...) {
     if (!t->events || !t->events->note) return;
@@ -85,6 +86,10 @@ static weft_status sizes_from_data(wefti_training *t) {
         return WEFT_OK;
     }
     weft_desc image = weft_data_input(t->data);
+    WEFT_REQUIRE(image.rank <= 3, WEFT_E_SHAPE,
+                 "%s holds images of %d dimensions; [height, width] and [channels, height, width] "
+                 "are possible",
+                 t->job->data.path, image.rank);
     if (!c->classes) c->classes = vocab;
     int64_t shape[3] = {1, 1, 1};
     for (int i = 0; i < image.rank && i < 3; i++) shape[3 - image.rank + i] = image.shape[i];
@@ -136,7 +141,7 @@ static weft_session_options session_options(const wefti_training *t) {
     o.clip = train->clip;
     o.microbatches = (int)train->accumulate;
     o.threads = (int)t->job->device.threads;
-    o.memory_bytes = t->job->device.memory_bytes;
+    o.memory_bytes = t->memory_bytes;
     o.seed = train->seed;
     o.bf16 = t->bf16;
     return o;
@@ -170,6 +175,9 @@ weft_status wefti_training_open(wefti_training *t) {
                             "the data have %lld samples, fewer than train.batch, %lld: samples "
                             "repeat within a step",
                             (long long)samples, (long long)t->job->train.batch);
+    weft_info info;
+    weft_info_get(&info);
+    t->memory_bytes = t->job->device.memory_bytes ? t->job->device.memory_bytes : info.memory_bytes;
     return build_graphs(t);
 }
 
