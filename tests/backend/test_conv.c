@@ -175,6 +175,23 @@ static bool check_kernel(subject *s, wefti_bf16_compute bf16, double tolerance) 
     return true;
 }
 
+/* The kernel with output 0 added to what is there. */
+static void check_adding(subject *s, double tolerance) {
+    const weft_desc *d = wefti_out(s->node, 0);
+    wefti_kernel *k;
+    wefti_prepare options = {.threads = 2, .accumulate = 1, .bf16 = WEFTI_BF16_AS_F32};
+    assert_int_equal(wefti_backend_cpu.prepare(&wefti_backend_cpu, s->node, &options, &k), WEFT_OK);
+    unsigned char *out[] = {guarded(d)};
+    int64_t elems = weft_desc_elems(d);
+    for (int64_t i = 0; i < elems; i++) wefti_store(d->dtype, out[0], i, (double)(i % 5) - 2.0);
+    run_kernel(s, k, pools[1], out);
+    for (int64_t i = 0; i < elems; i++)
+        wefti_store(d->dtype, out[0], i, wefti_load(d->dtype, out[0], i) - ((double)(i % 5) - 2.0));
+    check_close(s, out, tolerance + 2.4e-7 * 64, "a sum");
+    release(out[0]);
+    wefti_kernel_destroy(k);
+}
+
 /* ---- convolutions ---- */
 
 typedef struct problem {
@@ -254,6 +271,7 @@ static int check_problem(const problem *p, weft_dtype dtype, weft_dtype w_dtype,
     s = subject_new("conv_grad_weight", 2, (weft_desc[]){x, y}, 5, attrs);
     make_reference(&s);
     ran += check_kernel(&s, bf16, eps * (double)(pixels + 8));
+    if (dtype != WEFT_F64 && pixels) check_adding(&s, eps * (double)(pixels + 8));
     subject_free(&s);
     return ran;
 }

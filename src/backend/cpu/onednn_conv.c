@@ -102,6 +102,21 @@ static dnnl_status_t user_attr(dnnl_primitive_attr_t *out) {
     return s;
 }
 
+/* Makes a reorder add to its result. */
+static dnnl_status_t set_adding(dnnl_primitive_attr_t attr) {
+    dnnl_post_ops_t ops;
+    dnnl_status_t s = dnnl_post_ops_create(&ops);
+    if (s != dnnl_success) return s;
+#if DNNL_VERSION_MAJOR >= 3
+    s = dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);
+#else
+    s = dnnl_post_ops_append_sum(ops, 1.0f);
+#endif
+    if (s == dnnl_success) s = dnnl_primitive_attr_set_post_ops(attr, ops);
+    (void)dnnl_post_ops_destroy(ops);
+    return s;
+}
+
 /* ---- the convolution's primitive ---- */
 
 typedef struct shape {
@@ -231,13 +246,15 @@ static dnnl_status_t make_conv(wefti_onednn_conv *c, unit *u, dnnl_data_type_t t
 }
 
 static dnnl_status_t make_reorder(const wefti_onednn_conv *c, const wefti_md *from,
-                                  const wefti_md *to, dnnl_primitive_t *out) {
+                                  const wefti_md *to, bool add, dnnl_primitive_t *out) {
     dnnl_primitive_desc_t pd;
     dnnl_primitive_attr_t attr;
     dnnl_status_t status = user_attr(&attr);
     if (status != dnnl_success) return status;
-    status = dnnl_reorder_primitive_desc_create(&pd, wefti_md_of(from), c->engine, wefti_md_of(to),
-                                                c->engine, attr);
+    if (add) status = set_adding(attr);
+    if (status == dnnl_success)
+        status = dnnl_reorder_primitive_desc_create(&pd, wefti_md_of(from), c->engine,
+                                                    wefti_md_of(to), c->engine, attr);
     (void)dnnl_primitive_attr_destroy(attr);
     if (status != dnnl_success) return status;
     wefti_md_ref scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
@@ -252,8 +269,8 @@ static dnnl_status_t make_operand(const wefti_onednn_conv *c, operand *o, bool i
     o->inner_bytes = 0;
     if (dnnl_memory_desc_equal(wefti_md_of(&o->outer), wefti_md_of(&o->inner))) return dnnl_success;
     o->inner_bytes = rounded(dnnl_memory_desc_get_size(wefti_md_of(&o->inner)));
-    return is_result ? make_reorder(c, &o->inner, &o->outer, &o->reorder)
-                     : make_reorder(c, &o->outer, &o->inner, &o->reorder);
+    return is_result ? make_reorder(c, &o->inner, &o->outer, false, &o->reorder)
+                     : make_reorder(c, &o->outer, &o->inner, false, &o->reorder);
 }
 
 static dnnl_status_t make_unit(wefti_onednn_conv *c, unit *u, const wefti_md *fixed_w) {
@@ -279,7 +296,7 @@ static dnnl_status_t make_part(wefti_onednn_conv *c, const wefti_md *outer, cons
     dnnl_status_t s = wefti_md_part(&out->outer, wefti_md_of(outer), dims, offsets);
     if (s == dnnl_success) s = wefti_md_part(&out->inner, wefti_md_of(inner), dims, offsets);
     wefti_md *from = back ? &out->inner : &out->outer, *to = back ? &out->outer : &out->inner;
-    if (s == dnnl_success) s = make_reorder(c, from, to, &out->reorder);
+    if (s == dnnl_success) s = make_reorder(c, from, to, c->conv.accumulate, &out->reorder);
     if (s == dnnl_success)
         s = dnnl_memory_create(&out->from, wefti_md_of(from), c->engine, DNNL_MEMORY_NONE);
     if (s == dnnl_success)
@@ -312,6 +329,8 @@ static dnnl_status_t make_parts(wefti_onednn_conv *c) {
         }
     }
     wefti_md_free(&outer);
+    /* The way back adds; where there is none, nothing does. */
+    if (s == dnnl_success && p->accumulate && c->part_count == 0) s = dnnl_unimplemented;
     return s;
 }
 
@@ -366,7 +385,7 @@ static dnnl_status_t make_all(wefti_onednn_conv *c) {
 
 weft_status wefti_onednn_conv_create(const wefti_conv *p, int threads, wefti_onednn_conv **out) {
     wefti_onednn_conv *c;
-    if (p->batch == 0 || p->accumulate) return WEFT_E_NO_IMPL;
+    if (p->batch == 0) return WEFT_E_NO_IMPL;
     if (p->kind == WEFTI_CONV_GRAD_WEIGHT && p->w_dtype != WEFT_F32) return WEFT_E_NO_IMPL;
     WEFT_NEW(c, wefti_onednn_conv);
     c->conv = *p;
