@@ -52,6 +52,15 @@ static const char *target_name(const wefti_training *t) {
     return is_language(t) ? "targets" : "label";
 }
 
+/* Models that see both directions learn to fill in masked tokens, not to guess the next one. */
+static void mask_batch(const wefti_training *t, const wefti_batch *b, int64_t batch) {
+    if (t->config.family != WEFT_FAMILY_BERT) return;
+    weft_desc in = weft_data_input(t->data);
+    int64_t seq = in.shape[0];
+    wefti_mask_tokens(t->job->train.seed, b->number * batch * seq, b->valid * seq, t->mask_token,
+                      t->config.vocab, b->input, b->target);
+}
+
 /* Rows [first, first + micro) of a batch into a program. */
 static weft_status feed_rows(wefti_training *t, int program, const wefti_batch *b, int64_t first) {
     weft_desc in = weft_data_input(t->data), target = weft_data_target(t->data);
@@ -117,6 +126,7 @@ static weft_status validate_with(wefti_training *t, wefti_feed *feed, int64_t ba
         wefti_batch b;
         double loss;
         WEFT_TRY(wefti_feed_next(feed, &b));
+        mask_batch(t, &b, t->micro);
         WEFT_TRY(feed_rows(t, t->eval_program, &b, 0));
         WEFT_TRY(weft_session_forward(t->session, t->eval_program, &loss));
         if (!is_language(t)) WEFT_TRY(count_right(t, &b, &right));
@@ -259,6 +269,7 @@ static weft_status loop(wefti_training *t, wefti_feed *feed) {
         weft_train_step s = {.step = t->step + 1,
                              .learning_rate = wefti_learning_rate(job, t->step)};
         WEFT_TRY(wefti_feed_next(feed, &batch));
+        mask_batch(t, &batch, job->train.batch);
         WEFT_TRY(train_batch(t, &batch, s.learning_rate, &s));
         wefti_feed_release(feed);
         t->step++;

@@ -32,6 +32,7 @@ typedef struct wefti_training {
     int64_t step;         /* updates done */
     int64_t position;     /* samples consumed */
     weft_bf16_compute bf16;
+    int32_t mask_token; /* bert */
     /* checkpoints */
     wefti_checkpoint_lock *lock;
     wefti_checkpoint_job *writing;
@@ -75,6 +76,12 @@ weft_status wefti_pretrained_config(const char *directory, weft_model_config *ou
 weft_status wefti_pretrained_path(const char *directory, char **out) WEFT_CHECKED;
 weft_status wefti_pretrained_load_path(weft_session *session, const weft_model_config *config,
                                        const char *path) WEFT_CHECKED;
+
+/* masking.c: targets of masked language models, in place. `targets` are overwritten. */
+int32_t wefti_mask_token(const weft_data *data,
+                         int64_t vocab); /* the tokenizer's, else the last one */
+void wefti_mask_tokens(uint64_t seed, int64_t first_position, int64_t count, int32_t mask_token,
+                       int64_t vocab, int32_t *tokens, int32_t *targets);
 
 /* schedule.c: learning rate of update `step` (from 0). */
 double wefti_learning_rate(const weft_job *job, int64_t step);

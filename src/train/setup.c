@@ -77,7 +77,11 @@ static weft_status sizes_from_data(wefti_training *t) {
     weft_model_config *c = &t->config;
     int64_t vocab = weft_data_vocab(t->data);
     if (weft_family_is_language(c->family)) {
-        if (!c->vocab) c->vocab = vocab;
+        if (!c->vocab) { /* bert: room for a mask token that the tokenizer does not have */
+            bool extra = c->family == WEFT_FAMILY_BERT && vocab > 0 &&
+                         wefti_mask_token(t->data, vocab + 1) == vocab;
+            c->vocab = vocab + (extra ? 1 : 0);
+        }
         WEFT_REQUIRE(c->vocab > 0, WEFT_E_ARG,
                      "model.vocab is missing: the data do not tell how many tokens there are");
         WEFT_REQUIRE(vocab <= c->vocab || t->job->data.format == WEFT_FORMAT_TOKENS, WEFT_E_ARG,
@@ -178,6 +182,7 @@ weft_status wefti_training_open(wefti_training *t) {
     weft_info info;
     weft_info_get(&info);
     t->memory_bytes = t->job->device.memory_bytes ? t->job->device.memory_bytes : info.memory_bytes;
+    t->mask_token = wefti_mask_token(t->data, t->config.vocab);
     return build_graphs(t);
 }
 
