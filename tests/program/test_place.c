@@ -1,0 +1,122 @@
+/* Placing buffers by lifetime: never an overlap, near the lower bound, and a checker that sees
+ * what is planted. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/philox.h"
+#include "program/program.h"
+
+enum { MOST = 300 };
+
+static int64_t roll(uint64_t seed, uint64_t *at, int64_t sides) {
+    return (int64_t)(wefti_philox_u32(seed, 1, (*at)++) % (uint32_t)sides);
+}
+
+/* Three kinds: any lifetimes; those of a forward and backward pass (nested); many equal sizes. */
+static int64_t random_buffers(uint64_t seed, wefti_lifetime *b) {
+    uint64_t at = 0;
+    int64_t count = roll(seed, &at, MOST), steps = 1 + roll(seed, &at, 200);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t first = roll(seed, &at, steps), last = first + roll(seed, &at, steps - first);
+        if (seed % 3 == 1) {
+            first = roll(seed, &at, steps / 2 + 1);
+            last = steps - first;
+        }
+        int64_t bytes = roll(seed, &at, 10) ? roll(seed, &at, 5000) : roll(seed, &at, 500000);
+        if (seed % 3 == 2) bytes = 64 << roll(seed, &at, 4);
+        b[i] = (wefti_lifetime){bytes, (int32_t)first, (int32_t)last, -1};
+    }
+    return count;
+}
+
+/* No placement can be smaller than what is alive at one time. */
+static int64_t lower_bound(const wefti_lifetime *b, int64_t count) {
+    int64_t most = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t alive = 0;
+        for (int64_t j = 0; j < count; j++)
+            if (b[j].first <= b[i].first && b[i].first <= b[j].last)
+                alive += (b[j].bytes + 63) & ~(int64_t)63;
+        if (alive > most) most = alive;
+    }
+    return most;
+}
+
+static void random_lifetimes_are_placed(void **state) {
+    (void)state;
+    double worst = 0;
+    for (uint64_t seed = 0; seed < 300; seed++) {
+        wefti_lifetime b[MOST];
+        int64_t count = random_buffers(seed, b), total = -1;
+        assert_int_equal(wefti_place(b, count, &total), WEFT_OK);
+        if (wefti_place_check(b, count, total) < 0)
+            fail_msg("seed %d: %s", (int)seed, weft_error_message());
+        int64_t bound = lower_bound(b, count), end = 0;
+        for (int64_t i = 0; i < count; i++)
+            if (b[i].bytes && b[i].offset + b[i].bytes > end) end = b[i].offset + b[i].bytes;
+        assert_int_equal(end, total); /* not a byte more */
+        if (bound && (double)total / (double)bound > worst) worst = (double)total / (double)bound;
+        if ((double)total > 1.3 * (double)bound)
+            fail_msg("seed %d: %lld bytes, but %lld are alive at most", (int)seed, (long long)total,
+                     (long long)bound);
+    }
+    print_message("largest total over most alive: %.3f\n", worst);
+}
+
+static void planted_faults_are_found(void **state) {
+    (void)state;
+    int found = 0;
+    for (uint64_t seed = 0; seed < 200; seed++) {
+        wefti_lifetime b[MOST];
+        int64_t count = random_buffers(seed, b), total;
+        uint64_t at = 0;
+        if (count < 2) continue;
+        assert_int_equal(wefti_place(b, count, &total), WEFT_OK);
+        int64_t i = roll(seed ^ 77, &at, count), j = roll(seed ^ 77, &at, count);
+        if (i == j || !b[i].bytes || !b[j].bytes) continue;
+        if (b[i].first > b[j].last || b[j].first > b[i].last) continue;
+        wefti_lifetime kept = b[i];
+        b[i].offset = b[j].offset; /* both begin there */
+        if (b[i].offset + b[i].bytes <= total) {
+            assert_int_equal(wefti_place_check(b, count, total), WEFT_E_BUG);
+            assert_non_null(strstr(weft_error_message(), "overlap"));
+            found++;
+        }
+        b[i] = kept;
+        assert_int_equal(wefti_place_check(b, count, total), WEFT_OK);
+        b[i].offset = total + 64;
+        assert_int_equal(wefti_place_check(b, count, total), WEFT_E_BUG);
+        b[i].offset = kept.offset + 8;
+        assert_int_equal(wefti_place_check(b, count, total + 8), WEFT_E_BUG);
+    }
+    assert_true(found > 20);
+}
+
+/* Buffers that touch at a step are alive together; those that only follow share their place. */
+static void lifetimes_are_inclusive(void **state) {
+    (void)state;
+    wefti_lifetime together[] = {{100, 0, 3, 0}, {100, 3, 5, 0}},
+                   apart[] = {{100, 0, 3, 0}, {100, 4, 5, 0}};
+    int64_t total;
+    assert_int_equal(wefti_place(together, 2, &total), WEFT_OK);
+    assert_int_equal(total, 228);
+    assert_int_equal(wefti_place(apart, 2, &total), WEFT_OK);
+    assert_int_equal(total, 100);
+    assert_int_equal(wefti_place(NULL, 0, &total), WEFT_OK);
+    assert_int_equal(total, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_lifetimes_are_placed),
+        cmocka_unit_test(planted_faults_are_found),
+        cmocka_unit_test(lifetimes_are_inclusive),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
