@@ -14,6 +14,7 @@ struct wefti_device {
     int64_t bytes, mapped, observed_peak;
     wefti_trace *trace;
     double loss;
+    bool used; /* something ran: the arena is no longer as mapped */
 };
 
 enum { HUGE_PAGE = 2 << 20 };
@@ -210,6 +211,7 @@ weft_status wefti_device_run(wefti_device *d, const wefti_program *p, wefti_sect
     WEFT_REQUIRE(p->peak_bytes <= d->bytes, WEFT_E_BUG,
                  "the arena has %lld bytes, the program needs %lld", (long long)d->bytes,
                  (long long)p->peak_bytes);
+    d->used = true;
     for (int32_t s = 0; s < p->step_count[section]; s++) {
         const wefti_step *step = &p->steps[section][s];
         switch (step->kind) {
@@ -281,7 +283,7 @@ weft_status wefti_device_init(wefti_device *d, const wefti_program *p, uint64_t 
         unsigned char *to = d->memory + x->offset;
         int64_t bytes = weft_desc_bytes(&x->desc);
         if (x->init.kind == WEFT_INIT_ZEROS) {
-            memset(to, 0, (size_t)bytes);
+            if (d->used) memset(to, 0, (size_t)bytes); /* a fresh mapping is zero, and untouched */
             continue;
         }
         filling f = {*x, to, seed, wefti_stream_of(x->name), weft_desc_elems(&x->desc)};
