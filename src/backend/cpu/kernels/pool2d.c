@@ -1,9 +1,9 @@
-/* Max and average pooling: see kernels_data.h. Forward: a task is a plane. Backward gathers: each
- * input row adds up the windows that cover it, in order, so that nothing is rounded twice; f32
- * maxima are scattered. */
+/* Max and average pooling: see kernels_data.h. A task is a plane. Backward gathers: each input row
+ * adds up the windows that cover it, in order, so that nothing is rounded twice; maxima are
+ * scattered. bf16 planes that fit on the stack are worked on in f32 there. */
 #include "backend/cpu/kernels/table.h"
 
-enum { ROW_CHUNK = 512 };
+enum { ROW_CHUNK = 512, SMALL_PLANE = 4096 };
 
 /* One row of outputs of an f32 plane, VL at a time. */
 static void max_row(const wefti_pool2d_args *a, const float *x, int64_t oh, int64_t at) {
@@ -43,9 +43,17 @@ static void max_plane(void *context, int64_t plane, int thread) {
     const wefti_pool2d_args *a = context;
     wefti_in x = in_at(a->x, plane * a->height * a->width);
     int64_t at = plane * a->out_height * a->out_width;
-    if (a->x.dtype == WEFT_F32) {
+    int64_t elems = a->height * a->width;
+    if (a->x.dtype == WEFT_F32 || elems <= SMALL_PLANE) {
+        float local[SMALL_PLANE];
+        const float *values = a->x.dtype == WEFT_F32 ? x.data : local;
+        if (values == local) {
+            FOR_VECTORS(i, n, elems) {
+                store_f32(local + i, load(x, i, n), n);
+            }
+        }
         for (int64_t oh = 0; oh < a->out_height; oh++, at += a->out_width)
-            max_row(a, x.data, oh, at);
+            max_row(a, values, oh, at);
         return;
     }
     for (int64_t oh = 0; oh < a->out_height; oh++)
@@ -147,13 +155,20 @@ static void backward_plane(void *context, int64_t plane, int thread) {
     (void)thread;
     const backward_run *run = context;
     const wefti_pool2d_args *a = run->a;
-    if (run->max &&
-        a->dx.dtype == WEFT_F32) { /* the plane is this task's own: add where the winners were */
-        float *dx = (float *)a->dx.data + plane * a->height * a->width;
-        memset(dx, 0, (size_t)(a->height * a->width) * sizeof *dx);
-        int64_t outputs = a->out_height * a->out_width, at = plane * outputs;
-        for (int64_t k = at; k < at + outputs; k++)
+    int64_t elems = a->height * a->width, outputs = a->out_height * a->out_width;
+    if (run->max && (a->dx.dtype == WEFT_F32 || elems <= SMALL_PLANE)) {
+        /* The plane is this task's own: add where the winners were. */
+        float local[SMALL_PLANE];
+        wefti_out plane_dx = out_at(a->dx, plane * elems);
+        float *dx = a->dx.dtype == WEFT_F32 ? plane_dx.data : local;
+        memset(dx, 0, (size_t)elems * sizeof *dx);
+        for (int64_t k = plane * outputs; k < (plane + 1) * outputs; k++)
             if (a->indices[k] >= 0) dx[a->indices[k]] += load1(a->dy, k);
+        if (dx == local) {
+            FOR_VECTORS(i, n, elems) {
+                store(plane_dx, i, load_f32(local + i, n), n);
+            }
+        }
         return;
     }
     float row[ROW_CHUNK];
