@@ -39,7 +39,11 @@ static weft_status config_of_job(const weft_job *job, weft_model_config *out) {
     take(&c.heads, m->heads);
     take(&c.kv_heads, m->kv_heads);
     take(&c.ffn, m->ffn);
-    take(&c.context, m->context);
+    /* A model read from files keeps its table of positions; the job may use fewer of them. */
+    if (!m->from[0] || c.family == WEFT_FAMILY_LLAMA) take(&c.context, m->context);
+    WEFT_REQUIRE(m->context <= c.context || !m->from[0], WEFT_E_ARG,
+                 "model.context is %lld but the model in %s has %lld positions",
+                 (long long)m->context, m->from, (long long)c.context);
     take(&c.vocab, m->vocab);
     take(&c.classes, m->classes);
     for (int i = 0; i < 3; i++) take(&c.image[i], m->image[i]);
@@ -65,7 +69,9 @@ static weft_status open_data(wefti_training *t) {
         .validation_labels = d->validation_labels[0] ? d->validation_labels : NULL,
         .validation_fraction = d->validation[0] ? 0 : d->validation_fraction,
         .tokenizer = d->tokenizer,
-        .context = language ? probe.context : 0,
+        .context = !language               ? 0
+                   : t->job->model.context ? t->job->model.context
+                                           : probe.context,
         .vocab = language ? t->config.vocab : t->config.classes,
     };
     WEFT_REQUIRE(d->path[0], WEFT_E_ARG, "data.path is missing: the file or directory to train on");
@@ -153,11 +159,13 @@ static weft_session_options session_options(const wefti_training *t) {
 
 static weft_status build_graphs(wefti_training *t) {
     weft_dtype dtype = t->job->train.precision;
-    WEFT_TRY(weft_model_build(&t->config, WEFT_USE_TRAIN, t->micro, 0, dtype, &t->graph));
+    int64_t seq =
+        weft_family_is_language(t->config.family) ? t->job->model.context : 0; /* 0: all */
+    WEFT_TRY(weft_model_build(&t->config, WEFT_USE_TRAIN, t->micro, seq, dtype, &t->graph));
     weft_session_options o = session_options(t);
     WEFT_TRY(weft_session_create(t->graph, &o, &t->session));
     if (!t->data || weft_data_samples(t->data, WEFT_DATA_VALIDATION) == 0) return WEFT_OK;
-    WEFT_TRY(weft_model_build(&t->config, WEFT_USE_EVAL, t->micro, 0, dtype, &t->eval_graph));
+    WEFT_TRY(weft_model_build(&t->config, WEFT_USE_EVAL, t->micro, seq, dtype, &t->eval_graph));
     return weft_session_add(t->session, t->eval_graph, &t->eval_program);
 }
 
