@@ -58,7 +58,7 @@ static float *filled(int64_t n, float size) {
     return p;
 }
 /* The same as bf16: the float array's memory, rewritten. */
-static wefti_in as_bf16(float *p, int64_t n) {
+static wefti_src as_bf16(float *p, int64_t n) {
     uint16_t *h = (uint16_t *)(void *)p;
     for (int64_t i = 0; i < n; i++) {
         float value;
@@ -66,7 +66,7 @@ static wefti_in as_bf16(float *p, int64_t n) {
         uint16_t rounded = wefti_f32_to_bf16(value);
         memcpy((char *)h + 2 * i, &rounded, sizeof rounded);
     }
-    return wefti_in_bf16(h);
+    return wefti_src_bf16(h);
 }
 static void *zeroed(size_t bytes) {
     void *p = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
@@ -215,7 +215,7 @@ static void bench_elementwise(void) {
     p.instructions = 2;
     p.code[1] = (wefti_ew_instruction){.op = WEFTI_EW_DROPOUT, .dst = 2, .a = 2, .imm = 0.1f};
     report("add + dropout", call_elementwise, &a, 12.0 * (double)n, 0);
-    wefti_convert_args c = {wefti_in_f32(x), wefti_out_bf16((uint16_t *)(void *)z), n};
+    wefti_convert_args c = {wefti_src_f32(x), wefti_dst_bf16((uint16_t *)(void *)z), n};
     report("f32 to bf16", call_convert, &c, 6.0 * (double)n, 0);
     as_bf16(x, n);
     as_bf16(y, n);
@@ -237,22 +237,22 @@ static void bench_norm(void) {
     float *g = filled(dim, 1), *b = filled(dim, 1), *mean = filled(rows, 1),
           *rstd = filled(rows, 1);
     wefti_norm_args f = {
-        .x = wefti_in_f32(x), .residual = wefti_in_f32(r), .sum = wefti_out_f32(s)};
+        .x = wefti_src_f32(x), .residual = wefti_src_f32(r), .sum = wefti_dst_f32(s)};
     f.gamma = g;
     f.beta = b;
-    f.y = wefti_out_f32(y);
+    f.y = wefti_dst_f32(y);
     f.mean = mean;
     f.rstd = rstd;
     f.rows = rows;
     f.dim = dim;
     f.eps = 1e-5f;
     report("layer_norm + residual", call_layer_norm, &f, 16.0 * (double)n, 0);
-    wefti_norm_backward_args a = {.dy = wefti_in_f32(y), .x = wefti_in_f32(s), .gamma = g};
+    wefti_norm_backward_args a = {.dy = wefti_src_f32(y), .x = wefti_src_f32(s), .gamma = g};
     float *dg = filled(dim, 1), *db = filled(dim, 1);
     void *workspace = zeroed(wefti_norm_backward_workspace_bytes(rows, dim));
     a.mean = mean;
     a.rstd = rstd;
-    a.dx = wefti_out_f32(r);
+    a.dx = wefti_dst_f32(r);
     a.dgamma = dg;
     a.dbeta = db;
     a.rows = rows;
@@ -268,7 +268,8 @@ static void bench_norm(void) {
     int64_t wide = 3072;
     float *big = filled(rows * wide, 1), *sum = zeroed((size_t)wide * 4);
     workspace = zeroed(wefti_reduce_workspace_bytes(1, rows, wide));
-    wefti_reduce_args c = {.op = WEFTI_REDUCE_SUM, .x = wefti_in_f32(big), .y = wefti_out_f32(sum)};
+    wefti_reduce_args c = {
+        .op = WEFTI_REDUCE_SUM, .x = wefti_src_f32(big), .y = wefti_dst_f32(sum)};
     c.outer = 1;
     c.reduce = rows;
     c.inner = wide;
@@ -289,7 +290,7 @@ static void bench_loss(void) {
     float *logits = filled(rows * vocab, 3), *loss = zeroed((size_t)rows * 4);
     int32_t *targets = zeroed(1024 * 4);
     for (int64_t i = 0; i < 1024; i++) targets[i] = (int32_t)(i * 7919 % vocab);
-    wefti_cross_entropy_fused_args a = {.logits = wefti_out_f32(logits),
+    wefti_cross_entropy_fused_args a = {.logits = wefti_dst_f32(logits),
                                         .targets = {targets, WEFT_I32}};
     a.rows = rows;
     a.vocab = vocab;
@@ -298,21 +299,21 @@ static void bench_loss(void) {
     a.loss = loss;
     report("cross_entropy fused", call_cross_entropy_fused, &a, 8.0 * (double)(rows * vocab), 0);
     for (int64_t i = 0; i < rows * vocab; i++) logits[i] = (float)(i * 7919 % 1000) / 200.0f;
-    a.logits = (wefti_out){logits, as_bf16(logits, rows * vocab).dtype};
+    a.logits = (wefti_dst){logits, as_bf16(logits, rows * vocab).dtype};
     report("cross_entropy fused bf16", call_cross_entropy_fused, &a, 4.0 * (double)(rows * vocab),
            0);
     free(logits);
     float *table = filled(vocab * dim, 1), *y = filled(1024 * dim, 1);
-    wefti_embedding_args e = {.table = wefti_in_f32(table), .ids = {targets, WEFT_I32}};
-    e.second = wefti_in_f32(table);
+    wefti_embedding_args e = {.table = wefti_src_f32(table), .ids = {targets, WEFT_I32}};
+    e.second = wefti_src_f32(table);
     e.second_period = 256;
     e.second_vocab = vocab;
-    e.y = wefti_out_f32(y);
+    e.y = wefti_dst_f32(y);
     e.rows = 1024;
     e.dim = dim;
     e.vocab = vocab;
     report("embedding + position", call_embedding, &e, 12.0 * 1024 * (double)dim, 0);
-    wefti_embedding_backward_args b = {.dy = wefti_in_f32(y), .ids = {targets, WEFT_I32}};
+    wefti_embedding_backward_args b = {.dy = wefti_src_f32(y), .ids = {targets, WEFT_I32}};
     b.dtable = table;
     b.accumulate = true;
     b.rows = 1024;
@@ -329,7 +330,7 @@ static void bench_optimizer(void) {
     int64_t n = 16 << 20;
     float *p = filled(n, 1), *g = filled(n, 1), *m = filled(n, 0.1f), *v = zeroed((size_t)n * 4);
     wefti_adam_args a = {
-        .param = p, .grad = wefti_in_f32(g), .m = m, .v = v, .elements = n, .step = 3};
+        .param = p, .grad = wefti_src_f32(g), .m = m, .v = v, .elements = n, .step = 3};
     a.grad_scale = 1.0f;
     a.lr = 1e-6f;
     a.beta1 = 0.9f;
@@ -338,20 +339,20 @@ static void bench_optimizer(void) {
     a.weight_decay = 0.1f;
     a.decoupled = true;
     report("adamw", call_adam, &a, 28.0 * (double)n, 0);
-    wefti_sgd_args s = {.param = p, .grad = wefti_in_f32(g), .momentum_buffer = m, .elements = n};
+    wefti_sgd_args s = {.param = p, .grad = wefti_src_f32(g), .momentum_buffer = m, .elements = n};
     s.grad_scale = 1.0f;
     s.lr = 1e-6f;
     s.momentum = 0.9f;
     report("sgd momentum", call_sgd, &s, 20.0 * (double)n, 0);
     double result;
-    wefti_sum_squares_args q = {wefti_in_f32(g), n, &result, NULL};
+    wefti_sum_squares_args q = {wefti_src_f32(g), n, &result, NULL};
     q.workspace = zeroed(wefti_sum_squares_workspace_bytes(n));
     report("sum of squares", call_sum_squares, &q, 4.0 * (double)n, 0);
     a.grad = as_bf16(g, n);
     a.shadow = zeroed((size_t)n * 2);
     report("adamw bf16 gradient and copy", call_adam, &a, 28.0 * (double)n, 0);
     free(a.shadow);
-    wefti_random_fill_args r = {wefti_out_f32(p), n, 1, 2, 0, false, 0.0f, 0.02f};
+    wefti_random_fill_args r = {wefti_dst_f32(p), n, 1, 2, 0, false, 0.0f, 0.02f};
     report("uniform numbers", call_random_fill, &r, 4.0 * (double)n, 0);
     r.normal = true;
     report("normal numbers", call_random_fill, &r, 4.0 * (double)n, 0);
@@ -368,7 +369,7 @@ static void bench_attention(int64_t batch, int64_t t, int64_t heads, int64_t dim
           *lse = zeroed((size_t)(batch * heads * t) * 4);
     float *d_qkv = zeroed((size_t)n * 12), *d_o = filled(n, 1);
     wefti_attention_strides three = {t * 3 * width, 3 * width, dim}, one = {t * width, width, dim};
-    wefti_attention_args a = {.q = wefti_in_f32(qkv), .o = wefti_out_f32(o), .lse = lse};
+    wefti_attention_args a = {.q = wefti_src_f32(qkv), .o = wefti_dst_f32(o), .lse = lse};
     a.shape = (wefti_attention_shape){.batch = batch,
                                       .q_len = t,
                                       .k_len = t,
@@ -377,8 +378,8 @@ static void bench_attention(int64_t batch, int64_t t, int64_t heads, int64_t dim
                                       .dim = dim,
                                       .scale = 1.0f / sqrtf((float)dim),
                                       .causal = causal};
-    a.k = wefti_in_f32(qkv + width);
-    a.v = wefti_in_f32(qkv + 2 * width);
+    a.k = wefti_src_f32(qkv + width);
+    a.v = wefti_src_f32(qkv + 2 * width);
     a.q_strides = a.k_strides = a.v_strides = three;
     a.o_strides = one;
     int threads = wefti_pool_threads(pool);
@@ -390,14 +391,14 @@ static void bench_attention(int64_t batch, int64_t t, int64_t heads, int64_t dim
              (long long)dim, causal ? " causal" : "");
     report(name, call_attention, &a, 0, 4.0 * pairs * (double)dim);
     wefti_attention_backward_args b = {.shape = a.shape, .q = a.q, .k = a.k, .v = a.v};
-    b.o = wefti_in_f32(o);
-    b.d_o = wefti_in_f32(d_o);
+    b.o = wefti_src_f32(o);
+    b.d_o = wefti_src_f32(d_o);
     b.q_strides = b.k_strides = b.v_strides = b.dq_strides = b.dk_strides = b.dv_strides = three;
     b.o_strides = b.do_strides = one;
     b.lse = lse;
-    b.dq = wefti_out_f32(d_qkv);
-    b.dk = wefti_out_f32(d_qkv + width);
-    b.dv = wefti_out_f32(d_qkv + 2 * width);
+    b.dq = wefti_dst_f32(d_qkv);
+    b.dk = wefti_dst_f32(d_qkv + width);
+    b.dv = wefti_dst_f32(d_qkv + 2 * width);
     b.workspace = zeroed(wefti_attention_backward_workspace_bytes(&b.shape, threads));
     snprintf(name, sizeof name, "attention backward %lldx%lld d%lld%s", (long long)batch,
              (long long)t, (long long)dim, causal ? " causal" : "");
@@ -429,7 +430,7 @@ static void bench_vision(void) {
     void *workspace = zeroed(wefti_batch_norm_workspace_bytes(n, c, spatial));
     for (int last = 0; last < 2; last++) {
         wefti_batch_norm_args f = {
-            .x = wefti_in_f32(x), .y = wefti_out_f32(y), .n = n, .channels = c};
+            .x = wefti_src_f32(x), .y = wefti_dst_f32(y), .n = n, .channels = c};
         f.spatial = spatial;
         f.channels_last = last;
         f.train = f.relu = true;
@@ -441,8 +442,8 @@ static void bench_vision(void) {
         f.workspace = workspace;
         report(last ? "batch_norm channels last" : "batch_norm", call_batch_norm, &f,
                12.0 * (double)count, 0);
-        wefti_batch_norm_backward_args b = {.dy = wefti_in_f32(y), .x = wefti_in_f32(x), .n = n};
-        b.dx = wefti_out_f32(dx);
+        wefti_batch_norm_backward_args b = {.dy = wefti_src_f32(y), .x = wefti_src_f32(x), .n = n};
+        b.dx = wefti_dst_f32(dx);
         b.channels = c;
         b.spatial = spatial;
         b.channels_last = last;
@@ -456,7 +457,7 @@ static void bench_vision(void) {
                call_batch_norm_backward, &b, 20.0 * (double)count, 0);
     }
     int32_t *indices = zeroed((size_t)count * 4);
-    wefti_pool2d_args p = {.x = wefti_in_f32(x), .y = wefti_out_f32(y), .indices = indices};
+    wefti_pool2d_args p = {.x = wefti_src_f32(x), .y = wefti_dst_f32(y), .indices = indices};
     p.planes = n * c;
     p.height = p.width = side;
     p.out_height = p.out_width = side / 2;
@@ -464,8 +465,8 @@ static void bench_vision(void) {
     p.stride_h = p.stride_w = 2;
     p.pad_h = p.pad_w = 1;
     p.dilation_h = p.dilation_w = 1;
-    p.dy = wefti_in_f32(y);
-    p.dx = wefti_out_f32(dx);
+    p.dy = wefti_src_f32(y);
+    p.dx = wefti_dst_f32(dx);
     report("max_pool 3x3 / 2", call_max_pool, &p, 6.0 * (double)count, 0);
     report("max_pool backward", call_max_pool_backward, &p, 6.0 * (double)count, 0);
     free(x);

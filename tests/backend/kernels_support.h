@@ -100,7 +100,7 @@ static UNUSED void buffers_free(void) {
     buffer_count = 0;
 }
 
-/* An operand that kernels take as wefti_in / wefti_out. */
+/* An operand that kernels take as wefti_src / wefti_dst. */
 typedef struct operand {
     void *data;
     weft_dtype dtype;
@@ -120,11 +120,11 @@ static UNUSED operand operand_random(role role, weft_dtype dtype, int64_t count,
         wefti_store(dtype, o.data, i, (double)random_float(low, high));
     return o;
 }
-static UNUSED wefti_in in(operand o) {
-    return (wefti_in){o.data, o.dtype};
+static UNUSED wefti_src in(operand o) {
+    return (wefti_src){o.data, o.dtype};
 }
-static UNUSED wefti_out out(operand o) {
-    return (wefti_out){o.data, o.dtype};
+static UNUSED wefti_dst out(operand o) {
+    return (wefti_dst){o.data, o.dtype};
 }
 static UNUSED float *f32(operand o) {
     return o.data;

@@ -99,7 +99,7 @@ static void norm(int64_t rows, int64_t dim) {
     c.dbeta = f32_random(OUTPUT, dim, -1.0f, 1.0f);
     c.b =
         (wefti_norm_backward_args){.dy = in(c.dy), .gamma = f32(c.gamma), .rows = rows, .dim = dim};
-    c.b.x = c.stored_sum ? (wefti_in){c.sum.data, c.sum.dtype} : in(c.x);
+    c.b.x = c.stored_sum ? (wefti_src){c.sum.data, c.sum.dtype} : in(c.x);
     if (random_bool()) {
         c.add = operand_random(INPUT, random_type(), n, -1.0f, 1.0f);
         c.b.dx_add = in(c.add);

@@ -18,10 +18,10 @@ typedef struct optimizer_case {
     double *p, *pm, *pv, *prow, *pcol;
 } optimizer_case;
 
-static wefti_in grad(const optimizer_case *c, int step) {
-    return (wefti_in){(char *)c->grads.data +
-                          (size_t)(step * c->n) * weft_dtype_bytes(c->grads.dtype),
-                      c->grads.dtype};
+static wefti_src grad(const optimizer_case *c, int step) {
+    return (wefti_src){(char *)c->grads.data +
+                           (size_t)(step * c->n) * weft_dtype_bytes(c->grads.dtype),
+                       c->grads.dtype};
 }
 
 static void lamb(const wefti_kernels *k, wefti_pool *pool, optimizer_case *c, int step) {
@@ -267,7 +267,7 @@ static void test_zeros(void **state) {
         float p[20] = {0}, g[20] = {0}, m[20] = {0}, v[20] = {0};
         p[3] = 1.0f;
         k->lion(NULL, &(wefti_lion_args){.param = p,
-                                         .grad = wefti_in_f32(g),
+                                         .grad = wefti_src_f32(g),
                                          .m = m,
                                          .elements = 20,
                                          .grad_scale = 1.0f,
@@ -279,7 +279,7 @@ static void test_zeros(void **state) {
         g[5] = 1.0f;
         double workspace[16];
         k->lamb(NULL, &(wefti_lamb_args){.param = p,
-                                         .grad = wefti_in_f32(g),
+                                         .grad = wefti_src_f32(g),
                                          .m = m,
                                          .v = v,
                                          .elements = 20,

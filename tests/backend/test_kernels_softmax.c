@@ -78,7 +78,7 @@ static void test_softmax_special(void **state) {
         const wefti_kernels *k = wefti_kernels_of((wefti_isa)isa);
         if (!k) continue;
         wefti_softmax_args a = {
-            .x = wefti_in_f32(x[0]), .y = wefti_out_f32(y[0]), .rows = 2, .dim = DIM};
+            .x = wefti_src_f32(x[0]), .y = wefti_dst_f32(y[0]), .rows = 2, .dim = DIM};
         k->softmax(NULL, &a);
         for (int i = 0; i < DIM; i++) {
             double want = i < 4000 ? 0.0 : exp((double)x[0][i]) / sum;

@@ -21,7 +21,7 @@ typedef struct wefti_attention_shape {
     /* Optional mask, added to the scaled scores (f32, bf16) or, u8 / bool, keeping where nonzero:
      * element [b, h, i, j] at b * mask_batch + h * mask_head + i * mask_row + j. Strides may be 0.
      */
-    wefti_in mask;
+    wefti_src mask;
     int64_t mask_batch, mask_head, mask_row;
     /* Dropout on the probabilities: keep iff wefti_philox_uniform(seed, stream, position) >= rate,
      * position =
@@ -34,9 +34,9 @@ typedef struct wefti_attention_shape {
 
 typedef struct wefti_attention_args {
     wefti_attention_shape shape;
-    wefti_in q, k, v;
+    wefti_src q, k, v;
     wefti_attention_strides q_strides, k_strides, v_strides;
-    wefti_out o; /* a query that sees no key gives a zero row and lse -inf */
+    wefti_dst o; /* a query that sees no key gives a zero row and lse -inf */
     wefti_attention_strides o_strides;
     float *lse; /* [batch, q_heads, q_len]; optional */
     void *workspace;
@@ -47,10 +47,10 @@ size_t wefti_attention_workspace_bytes(const wefti_attention_shape *shape, int t
 
 typedef struct wefti_attention_backward_args {
     wefti_attention_shape shape;
-    wefti_in q, k, v, o, d_o;
+    wefti_src q, k, v, o, d_o;
     wefti_attention_strides q_strides, k_strides, v_strides, o_strides, do_strides;
     const float *lse;
-    wefti_out dq, dk, dv; /* must not overlap the inputs */
+    wefti_dst dq, dk, dv; /* must not overlap the inputs */
     wefti_attention_strides dq_strides, dk_strides, dv_strides;
     void *workspace;
 } wefti_attention_backward_args;

@@ -5,11 +5,7 @@
 #define WEFTI_CPU_H
 
 #include "backend/backend.h"
-#define wefti_in wefti_src
-#define wefti_out wefti_dst
 #include "backend/cpu/kernels.h"
-#undef wefti_in
-#undef wefti_out
 #include "base/memory.h"
 
 typedef weft_status wefti_cpu_prepare(const weft_node *n, const wefti_prepare *options,

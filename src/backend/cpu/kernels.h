@@ -7,7 +7,7 @@
  * Contract of all kernels:
  * - Memory is row-major and dense unless strides are given. Sizes may be 0. No alignment beyond the
  * element's.
- * - An operand of type wefti_in / wefti_out is f32 or bf16 (more where said); arithmetic is f32.
+ * - An operand of type wefti_src / wefti_dst is f32 or bf16 (more where said); arithmetic is f32.
  * - A result does not depend on the number of threads: tasks and reduction blocks are cut by the
  * problem, and blocks are added in a fixed order. It may differ in the last bits between
  * instruction sets.

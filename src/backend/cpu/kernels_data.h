@@ -8,19 +8,19 @@
  * second_offset + r % second_period: learned positions. An id outside the table gives a row of NaN.
  */
 typedef struct wefti_embedding_args {
-    wefti_in table;      /* [vocab, dim] */
-    wefti_in ids;        /* [rows] i32, i64 or u16 */
-    wefti_in second;     /* [second_vocab, dim]; optional */
-    wefti_in second_ids; /* optional */
+    wefti_src table;      /* [vocab, dim] */
+    wefti_src ids;        /* [rows] i32, i64 or u16 */
+    wefti_src second;     /* [second_vocab, dim]; optional */
+    wefti_src second_ids; /* optional */
     int64_t second_period, second_offset, second_vocab;
-    wefti_out y; /* [rows, dim] */
+    wefti_dst y; /* [rows, dim] */
     int64_t rows, dim, vocab;
 } wefti_embedding_args;
 
 /* dtable[ids[r]] += dy[r], rows in order. ids absent: id = offset + r % period. Ids outside are
  * skipped. */
 typedef struct wefti_embedding_backward_args {
-    wefti_in dy, ids;
+    wefti_src dy, ids;
     int64_t period, offset;
     float *dtable;   /* [vocab, dim] */
     bool accumulate; /* false: dtable is zeroed first */
@@ -31,8 +31,8 @@ typedef struct wefti_embedding_backward_args {
  * stride 1); the first `rotary` of dim are turned, the rest copied. cos, sin: [positions, rotary /
  * 2] from wefti_rope_table. Backward is the same with inverse = true. */
 typedef struct wefti_rope_args {
-    wefti_in x;
-    wefti_out y; /* in place */
+    wefti_src x;
+    wefti_dst y; /* in place */
     int64_t batch, seq, heads, dim, rotary;
     int64_t x_strides[3], y_strides[3]; /* batch, seq, heads */
     const float *cos, *sin;
@@ -51,8 +51,8 @@ void wefti_rope_table(int64_t positions, int64_t rotary, double theta,
                       const wefti_rope_scaling *scaling, float *cos, float *sin);
 
 typedef struct wefti_one_hot_args {
-    wefti_in ids; /* [rows] i32, i64, u16; outside [0, classes): a zero row */
-    wefti_out y;  /* [rows, classes] */
+    wefti_src ids; /* [rows] i32, i64, u16; outside [0, classes): a zero row */
+    wefti_dst y;   /* [rows, classes] */
     int64_t rows, classes;
     float on, off;
 } wefti_one_hot_args;
@@ -60,17 +60,17 @@ typedef struct wefti_one_hot_args {
 /* Along an axis: x [outer, axis, inner], ids [outer or 1, count, inner or 1], y [outer, count,
  * inner]. */
 typedef struct wefti_gather_args {
-    wefti_in x;   /* any element type of 1, 2, 4 or 8 bytes */
-    wefti_in ids; /* i32 or i64; in range, or the element is filled with zero bytes */
-    wefti_out y;
+    wefti_src x;   /* any element type of 1, 2, 4 or 8 bytes */
+    wefti_src ids; /* i32 or i64; in range, or the element is filled with zero bytes */
+    wefti_dst y;
     int64_t outer, axis, count, inner;
     bool ids_per_outer, ids_per_inner; /* false: size 1 there */
 } wefti_gather_args;
 
 /* y[o, ids[o, k, i], i] += x[o, k, i], k in order. */
 typedef struct wefti_scatter_add_args {
-    wefti_in x;      /* [outer, count, inner] f32, bf16 */
-    wefti_in ids;    /* as in gather; out of range is skipped */
+    wefti_src x;     /* [outer, count, inner] f32, bf16 */
+    wefti_src ids;   /* as in gather; out of range is skipped */
     float *y;        /* [outer, axis, inner] */
     bool accumulate; /* false: y is zeroed first */
     int64_t outer, axis, count, inner;
@@ -79,10 +79,10 @@ typedef struct wefti_scatter_add_args {
 
 /* The k greatest of each row in falling order, ties by lower index; NaN counts as greatest. */
 typedef struct wefti_top_k_args {
-    wefti_in x;           /* [rows, dim] */
+    wefti_src x;          /* [rows, dim] */
     int64_t rows, dim, k; /* 1 <= k <= dim */
-    wefti_out values;     /* [rows, k] */
-    wefti_out indices;    /* [rows, k] i32 or i64 */
+    wefti_dst values;     /* [rows, k] */
+    wefti_dst indices;    /* [rows, k] i32 or i64 */
     void *workspace;
 } wefti_top_k_args;
 size_t wefti_top_k_workspace_bytes(int64_t rows, int64_t dim, int64_t k);
@@ -109,23 +109,23 @@ typedef struct wefti_copy_strided_args {
 
 /* Dense cast between any two dtypes; equal dtypes: a copy. */
 typedef struct wefti_convert_args {
-    wefti_in x;
-    wefti_out y;
+    wefti_src x;
+    wefti_dst y;
     int64_t elements;
 } wefti_convert_args;
 
 typedef struct wefti_fill_args {
-    wefti_out y; /* any dtype */
+    wefti_dst y; /* any dtype */
     int64_t elements;
     double value;
 } wefti_fill_args;
 
 /* Pooling over the last two dims: x [planes, height, width], y [planes, out_height, out_width]. */
 typedef struct wefti_pool2d_args {
-    wefti_in x; /* forward: x; max backward: x is unused */
-    wefti_out y;
-    wefti_in dy;      /* backward */
-    wefti_out dx;     /* backward */
+    wefti_src x; /* forward: x; max backward: x is unused */
+    wefti_dst y;
+    wefti_src dy;     /* backward */
+    wefti_dst dx;     /* backward */
     int32_t *indices; /* max: [planes, out_height, out_width], h * width + w of the winner; written
                          by forward (optional there), read by backward */
     int64_t planes, height, width, out_height, out_width;
@@ -139,8 +139,8 @@ typedef struct wefti_pool2d_args {
  *   fold:   result[n, c, i] = bias[c] + the sum of all columns that came from there
  * Arrays: depth, height, width. */
 typedef struct wefti_unfold_args {
-    wefti_in image;   /* unfold */
-    wefti_out result; /* fold */
+    wefti_src image;  /* unfold */
+    wefti_dst result; /* fold */
     float *columns;   /* written by unfold, read by fold */
     int64_t images, channels;
     int64_t image_stride; /* elements from one image to the next */
@@ -154,7 +154,7 @@ typedef struct wefti_unfold_args {
 /* y[i] = philox(seed, stream, base + i): bit for bit base/philox.h. Normal: mean + std * z.
  * Uniform: low + u (high - low). */
 typedef struct wefti_random_fill_args {
-    wefti_out y; /* f32, bf16 */
+    wefti_dst y; /* f32, bf16 */
     int64_t elements;
     uint64_t seed, stream, base;
     bool normal;

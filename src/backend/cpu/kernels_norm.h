@@ -7,21 +7,21 @@
 /* s = x + residual;  layer: y = (s - mean) rstd gamma + beta (Ba et al. 2016);  rms: y = s rstd
  * gamma (Zhang & Sennrich 2019). rstd = 1 / sqrt(var + eps), var biased (rms: mean square). */
 typedef struct wefti_norm_args {
-    wefti_in x;                /* [rows, dim] */
-    wefti_in residual;         /* optional */
-    wefti_out sum;             /* s; optional; in place over x or residual */
+    wefti_src x;               /* [rows, dim] */
+    wefti_src residual;        /* optional */
+    wefti_dst sum;             /* s; optional; in place over x or residual */
     const float *gamma, *beta; /* [dim]; each optional */
-    wefti_out y;
+    wefti_dst y;
     float *mean, *rstd; /* [rows]; mean unused by rms; both optional */
     int64_t rows, dim;
     float eps;
 } wefti_norm_args;
 
 typedef struct wefti_norm_backward_args {
-    wefti_in dy, x;  /* x: the normalized input s */
-    wefti_in dx_add; /* optional: another gradient of s, added to dx (the residual path) */
+    wefti_src dy, x;  /* x: the normalized input s */
+    wefti_src dx_add; /* optional: another gradient of s, added to dx (the residual path) */
     const float *gamma, *mean, *rstd; /* gamma optional; mean unused by rms */
-    wefti_out dx;                     /* in place over dy or dx_add; optional */
+    wefti_dst dx;                     /* in place over dy or dx_add; optional */
     float *dgamma, *dbeta;            /* each optional */
     bool accumulate;                  /* dgamma and dbeta are added to */
     int64_t rows, dim;
@@ -31,21 +31,21 @@ typedef struct wefti_norm_backward_args {
 size_t wefti_norm_backward_workspace_bytes(int64_t rows, int64_t dim);
 
 typedef struct wefti_softmax_args {
-    wefti_in x;
-    wefti_out y; /* in place */
+    wefti_src x;
+    wefti_dst y; /* in place */
     int64_t rows, dim;
 } wefti_softmax_args;
 
 typedef struct wefti_softmax_backward_args {
-    wefti_in dy, y; /* y: the forward output */
-    wefti_out dx;   /* in place over dy */
+    wefti_src dy, y; /* y: the forward output */
+    wefti_dst dx;    /* in place over dy */
     int64_t rows, dim;
 } wefti_softmax_backward_args;
 
 /* Ioffe & Szegedy 2015. x is [n, channels, spatial] or, channels_last, [n, spatial, channels]. */
 typedef struct wefti_batch_norm_args {
-    wefti_in x;
-    wefti_out y; /* in place */
+    wefti_src x;
+    wefti_dst y; /* in place */
     int64_t n, channels, spatial;
     bool channels_last;
     bool train;                /* false: normalize by running_mean, running_var */
@@ -59,8 +59,8 @@ typedef struct wefti_batch_norm_args {
 } wefti_batch_norm_args;
 
 typedef struct wefti_batch_norm_backward_args {
-    wefti_in dy, x;
-    wefti_out dx; /* in place over dy; optional */
+    wefti_src dy, x;
+    wefti_dst dx; /* in place over dy; optional */
     int64_t n, channels, spatial;
     bool channels_last;
     bool train; /* false: the statistics were constants */
@@ -79,8 +79,8 @@ size_t wefti_batch_norm_workspace_bytes(int64_t n, int64_t channels,
  * (Szegedy et al. 2016 for the smoothing). A target outside [0, vocab) that is not ignored gives a
  * NaN loss and a zero gradient row. */
 typedef struct wefti_cross_entropy_args {
-    wefti_in logits;  /* [rows, vocab] */
-    wefti_in targets; /* [rows] i32 or i64 */
+    wefti_src logits;  /* [rows, vocab] */
+    wefti_src targets; /* [rows] i32 or i64 */
     int64_t rows, vocab, ignore_index;
     float smoothing;
     float *loss; /* [rows] */
@@ -89,9 +89,9 @@ typedef struct wefti_cross_entropy_args {
 
 /* dlogits = (softmax - target distribution) scale row_scale[row]; zero rows where ignored. */
 typedef struct wefti_cross_entropy_backward_args {
-    wefti_in logits, targets;
+    wefti_src logits, targets;
     const float *lse;
-    wefti_out dlogits; /* in place over logits */
+    wefti_dst dlogits; /* in place over logits */
     int64_t rows, vocab, ignore_index;
     float smoothing, scale;
     const float *row_scale; /* [rows]; optional */
@@ -100,8 +100,8 @@ typedef struct wefti_cross_entropy_backward_args {
 /* Both at once, row by row while the row is in cache: the block of a chunked linear +
  * cross-entropy. */
 typedef struct wefti_cross_entropy_fused_args {
-    wefti_out logits; /* [rows, vocab] in: logits, out: dlogits */
-    wefti_in targets;
+    wefti_dst logits; /* [rows, vocab] in: logits, out: dlogits */
+    wefti_src targets;
     int64_t rows, vocab, ignore_index;
     float smoothing, scale;
     const float *row_scale; /* optional */

@@ -11,7 +11,7 @@
  * + momentum buf : buf; p -= lr g. */
 typedef struct wefti_sgd_args {
     float *param;
-    wefti_in grad;
+    wefti_src grad;
     float *momentum_buffer; /* NULL: no momentum */
     uint16_t *shadow;
     int64_t elements;
@@ -24,7 +24,7 @@ typedef struct wefti_sgd_args {
  * -= lr / (1-b1^step) m / (sqrt(v) / sqrt(1-b2^step) + eps). */
 typedef struct wefti_adam_args {
     float *param;
-    wefti_in grad;
+    wefti_src grad;
     float *m, *v;
     uint16_t *shadow;
     int64_t elements, step; /* step counts from 1 */
@@ -35,7 +35,7 @@ typedef struct wefti_adam_args {
 /* Chen et al. 2023: p -= lr decay p; p -= lr sign(b1 m + (1-b1) g); m = b2 m + (1-b2) g. */
 typedef struct wefti_lion_args {
     float *param;
-    wefti_in grad;
+    wefti_src grad;
     float *m;
     uint16_t *shadow;
     int64_t elements;
@@ -46,7 +46,7 @@ typedef struct wefti_lion_args {
  * either norm is 0). Two passes: u is recomputed in the second from the updated moments. */
 typedef struct wefti_lamb_args {
     float *param;
-    wefti_in grad;
+    wefti_src grad;
     float *m, *v;
     uint16_t *shadow;
     int64_t elements, step;
@@ -64,7 +64,7 @@ size_t wefti_lamb_workspace_bytes(int64_t elements);
  * step^-0.8, is the caller's. beta1 > 0 keeps m (of u). */
 typedef struct wefti_adafactor_args {
     float *param;
-    wefti_in grad;
+    wefti_src grad;
     float *row, *col; /* [rows], [cols]; rows == 0: col is v [cols] and row is unused */
     float *m;         /* optional: beta1 > 0 */
     uint16_t *shadow;

@@ -13,8 +13,8 @@ typedef enum wefti_reduce_op {
 
 typedef struct wefti_reduce_args {
     wefti_reduce_op op;
-    wefti_in x;  /* [outer, reduce, inner] f32, bf16 */
-    wefti_out y; /* [outer, inner] */
+    wefti_src x; /* [outer, reduce, inner] f32, bf16 */
+    wefti_dst y; /* [outer, inner] */
     int64_t outer, reduce, inner;
     bool accumulate; /* y += result (sum, mean) or y = max(y, result) */
     void *workspace;
@@ -23,15 +23,15 @@ typedef struct wefti_reduce_args {
 size_t wefti_reduce_workspace_bytes(int64_t outer, int64_t reduce, int64_t inner);
 
 typedef struct wefti_argmax_args {
-    wefti_in x;  /* [outer, reduce, inner] f32, bf16; reduce >= 1 */
-    wefti_out y; /* [outer, inner] i32 or i64: the first index of the greatest; a NaN counts as
+    wefti_src x; /* [outer, reduce, inner] f32, bf16; reduce >= 1 */
+    wefti_dst y; /* [outer, inner] i32 or i64: the first index of the greatest; a NaN counts as
                     greatest */
     int64_t outer, reduce, inner;
 } wefti_argmax_args;
 
 /* sum of x^2 in f64 over blocks of 8192 elements, for the global norm. */
 typedef struct wefti_sum_squares_args {
-    wefti_in x;
+    wefti_src x;
     int64_t elements;
     double *result;
     void *workspace;

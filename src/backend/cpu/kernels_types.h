@@ -9,27 +9,27 @@
 #include "base/pool.h"
 #include "weft/types.h"
 
-typedef struct wefti_in {
+typedef struct wefti_src {
     const void *data; /* NULL: absent, where the operand is optional */
     weft_dtype dtype;
-} wefti_in;
+} wefti_src;
 
-typedef struct wefti_out {
+typedef struct wefti_dst {
     void *data; /* NULL: not wanted, where the operand is optional */
     weft_dtype dtype;
-} wefti_out;
+} wefti_dst;
 
-static inline wefti_in wefti_in_f32(const float *p) {
-    return (wefti_in){p, WEFT_F32};
+static inline wefti_src wefti_src_f32(const float *p) {
+    return (wefti_src){p, WEFT_F32};
 }
-static inline wefti_in wefti_in_bf16(const uint16_t *p) {
-    return (wefti_in){p, WEFT_BF16};
+static inline wefti_src wefti_src_bf16(const uint16_t *p) {
+    return (wefti_src){p, WEFT_BF16};
 }
-static inline wefti_out wefti_out_f32(float *p) {
-    return (wefti_out){p, WEFT_F32};
+static inline wefti_dst wefti_dst_f32(float *p) {
+    return (wefti_dst){p, WEFT_F32};
 }
-static inline wefti_out wefti_out_bf16(uint16_t *p) {
-    return (wefti_out){p, WEFT_BF16};
+static inline wefti_dst wefti_dst_bf16(uint16_t *p) {
+    return (wefti_dst){p, WEFT_BF16};
 }
 
 #endif

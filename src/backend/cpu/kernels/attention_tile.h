@@ -118,7 +118,7 @@ INLINE int64_t key_end(const wefti_attention_shape *s, const tile *t, int64_t v)
 }
 
 /* rows x dim elements into dense rows of `ld` floats, zero beyond dim; times scale. */
-static void pack_rows(wefti_in x, int64_t at, int64_t stride, int64_t rows, int64_t dim,
+static void pack_rows(wefti_src x, int64_t at, int64_t stride, int64_t rows, int64_t dim,
                       float scale, float *out, int64_t ld) {
     vf factor = vf_set1(scale);
     for (int64_t r = 0; r < rows; r++) {
@@ -132,7 +132,7 @@ static void pack_rows(wefti_in x, int64_t at, int64_t stride, int64_t rows, int6
 
 /* Ask for rows that the next tile packs: they lie far apart, out of reach of the processor's own
  * prefetching. */
-INLINE void prefetch_rows(wefti_in x, int64_t at, int64_t stride, int64_t rows, int64_t dim) {
+INLINE void prefetch_rows(wefti_src x, int64_t at, int64_t stride, int64_t rows, int64_t dim) {
     int64_t size = x.dtype == WEFT_F32 ? 4 : 2;
     for (int64_t r = 0; r < rows; r++) {
         const char *row = (const char *)x.data + (at + r * stride) * size;
@@ -143,7 +143,7 @@ INLINE void prefetch_rows(wefti_in x, int64_t at, int64_t stride, int64_t rows, 
 /* y[r][c] = x[c][r] scale[r] for rows of x BR long and padded columns; `row_major` is scratch of BR
  * padded floats. */
 static void unpack_transposed(const float *x, int64_t rows, int64_t dim, int64_t padded,
-                              const float *scale, float *row_major, wefti_out y, int64_t at,
+                              const float *scale, float *row_major, wefti_dst y, int64_t at,
                               int64_t stride) {
     transpose_f32(x, BR, padded, blocks_of(rows, 8) * 8, row_major, padded);
     for (int64_t r = 0; r < rows; r++) {

@@ -11,8 +11,8 @@ enum { ROW_BLOCK = BATCH_NORM_ROW_BLOCK, STRIP = 64, CHANNELS_PER_TASK = 64, PLA
 typedef struct bn_run {
     const wefti_batch_norm_args *f;
     const wefti_batch_norm_backward_args *b;
-    wefti_in x, dy;
-    wefti_out out;
+    wefti_src x, dy;
+    wefti_dst out;
     const float *gamma, *beta;
     int64_t n, channels, spatial, rows; /* rows = n * spatial */
     int64_t pieces, strips;             /* per channel; strips of channels (channels last) */
@@ -22,7 +22,7 @@ typedef struct bn_run {
     float *factor;         /* [channels], backward: dx = dy scale + x factor + shift */
 } bn_run;
 
-static float sum_plane(wefti_in x, int64_t at, int64_t count, float centre, bool square) {
+static float sum_plane(wefti_src x, int64_t at, int64_t count, float centre, bool square) {
     vf s0 = vf_zero(), s1 = vf_zero(), c = vf_set1(centre);
     for (int64_t i = 0; i < count; i += 2 * VL) {
         int64_t n = min64(VL, count - i), m = min64(VL, count - i - VL);

@@ -16,7 +16,7 @@ typedef struct ew_run {
 static void load_strided(weft_dtype dtype, const void *data, int64_t start, int64_t stride,
                          int64_t n, float *dst) {
     if (stride == 1 && (dtype == WEFT_F32 || dtype == WEFT_BF16)) {
-        wefti_in x = {data, dtype};
+        wefti_src x = {data, dtype};
         FOR_VECTORS(i, m, n) store_f32(dst + i, load(x, start + i, m), m);
         return;
     }
@@ -161,7 +161,7 @@ static void load_uniform(const ew_run *run, uint64_t stream, int64_t start, int6
 
 static void store_output(weft_dtype dtype, void *data, int64_t start, int64_t n, const float *x) {
     if (dtype == WEFT_F32 || dtype == WEFT_BF16) {
-        wefti_out y = {data, dtype};
+        wefti_dst y = {data, dtype};
         FOR_VECTORS(i, m, n) store(y, start + i, load_f32(x + i, m), m);
     } else if (dtype == WEFT_I32) {
         int32_t *y = (int32_t *)data + start;

@@ -17,7 +17,7 @@ static void embedding_task(void *context, int64_t task, int thread) {
         if (a->second.data)
             second = a->second_ids.data ? load_id(a->second_ids, row)
                                         : a->second_offset + row % a->second_period;
-        wefti_out y = out_at(a->y, row * dim);
+        wefti_dst y = out_at(a->y, row * dim);
         if (id < 0 || id >= a->vocab || second < 0 ||
             (a->second.data && second >= a->second_vocab)) {
             FOR_VECTORS(i, n, dim) {
@@ -25,7 +25,7 @@ static void embedding_task(void *context, int64_t task, int thread) {
             }
             continue;
         }
-        wefti_in x = in_at(a->table, id * dim), z = {0};
+        wefti_src x = in_at(a->table, id * dim), z = {0};
         if (a->second.data) z = in_at(a->second, second * dim);
         FOR_VECTORS(i, n, dim) {
             vf v = load(x, i, n);
@@ -73,7 +73,7 @@ static void one_hot_task(void *context, int64_t task, int thread) {
     const wefti_one_hot_args *a = context;
     int64_t per = rows_of_task(a->classes), end = min64(a->rows, (task + 1) * per);
     for (int64_t row = task * per; row < end; row++) {
-        wefti_out y = out_at(a->y, row * a->classes);
+        wefti_dst y = out_at(a->y, row * a->classes);
         FOR_VECTORS(i, n, a->classes) {
             store(y, i, vf_set1(a->off), n);
         }
@@ -87,7 +87,7 @@ void KERNEL(one_hot)(wefti_pool *pool, const wefti_one_hot_args *a) {
     wefti_pool_run(pool, blocks_of(a->rows, rows_of_task(a->classes)), one_hot_task, &copy);
 }
 
-static int64_t id_at(wefti_in ids, bool per_outer, bool per_inner, int64_t count, int64_t inner,
+static int64_t id_at(wefti_src ids, bool per_outer, bool per_inner, int64_t count, int64_t inner,
                      int64_t o, int64_t k, int64_t i) {
     int64_t at = per_outer ? o * count + k : k;
     return load_id(ids, per_inner ? at * inner + i : at);

@@ -9,7 +9,8 @@ static int64_t rows_of_task(int64_t dim) {
 }
 
 /* Sum of s = x + residual, which is stored if wanted. */
-INLINE vf load_sum(const wefti_norm_args *a, wefti_in x, wefti_in residual, int64_t i, int64_t n) {
+INLINE vf load_sum(const wefti_norm_args *a, wefti_src x, wefti_src residual, int64_t i,
+                   int64_t n) {
     vf v = load(x, i, n);
     if (a->residual.data) v = v + load(residual, i, n);
     return v;
@@ -20,12 +21,12 @@ INLINE float reduce4(vf s0, vf s1, vf s2, vf s3) {
 }
 
 /* Sum and sum of squares of d = s - centre, which is the mean when the row is known to be large. */
-static void row_sums(const wefti_norm_args *a, int64_t row, wefti_in *source, float *sum) {
-    wefti_in x = in_at(a->x, row * a->dim), residual = {0};
+static void row_sums(const wefti_norm_args *a, int64_t row, wefti_src *source, float *sum) {
+    wefti_src x = in_at(a->x, row * a->dim), residual = {0};
     if (a->residual.data) residual = in_at(a->residual, row * a->dim);
     vf s[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
     if (a->residual.data && a->sum.data) {
-        wefti_out out = out_at(a->sum, row * a->dim);
+        wefti_dst out = out_at(a->sum, row * a->dim);
         FOR_VECTORS(i, n, a->dim) {
             vf v = load(x, i, n) + load(residual, i, n);
             store(out, i, v, n);
@@ -48,7 +49,7 @@ static void row_sums(const wefti_norm_args *a, int64_t row, wefti_in *source, fl
 }
 
 static void norm_row(const wefti_norm_args *a, int64_t row, bool layer) {
-    wefti_in x, residual = {0};
+    wefti_src x, residual = {0};
     float sum;
     row_sums(a, row, &x, &sum);
     bool add = a->residual.data && !a->sum.data; /* the sum was not stored: make it again */
@@ -72,7 +73,7 @@ static void norm_row(const wefti_norm_args *a, int64_t row, bool layer) {
     float rstd = 1.0f / sqrtf(variance + a->eps);
     if (layer && a->mean) a->mean[row] = mean;
     if (a->rstd) a->rstd[row] = rstd;
-    wefti_out y = out_at(a->y, row * dim);
+    wefti_dst y = out_at(a->y, row * dim);
     vf scale = vf_set1(rstd);
     FOR_VECTORS(j, n, dim) {
         vf v = load(x, j, n);
@@ -111,7 +112,7 @@ void KERNEL(rms_norm)(wefti_pool *pool, const wefti_norm_args *a) {
 static void backward_row(const wefti_norm_backward_args *a, int64_t row, bool layer, float *dgamma,
                          float *dbeta) {
     int64_t dim = a->dim;
-    wefti_in dy = in_at(a->dy, row * dim), x = in_at(a->x, row * dim);
+    wefti_src dy = in_at(a->dy, row * dim), x = in_at(a->x, row * dim);
     vf centre = vf_set1(layer ? a->mean[row] : 0.0f), rstd = vf_set1(a->rstd[row]);
     vf sum_g[2] = {vf_zero(), vf_zero()}, sum_gx[2] = {vf_zero(), vf_zero()};
     FOR_VECTORS(i, n, dim) {
@@ -126,8 +127,8 @@ static void backward_row(const wefti_norm_backward_args *a, int64_t row, bool la
     if (!a->dx.data) return;
     vf mean_g = vf_set1(layer ? vf_sum(sum_g[0] + sum_g[1]) / (float)dim : 0.0f);
     vf mean_gx = vf_set1(vf_sum(sum_gx[0] + sum_gx[1]) / (float)dim);
-    wefti_out dx = out_at(a->dx, row * dim);
-    wefti_in add = {0};
+    wefti_dst dx = out_at(a->dx, row * dim);
+    wefti_src add = {0};
     if (a->dx_add.data) add = in_at(a->dx_add, row * dim);
     FOR_VECTORS(i, n, dim) {
         vf g = load(dy, i, n), hat = (load(x, i, n) - centre) * rstd;

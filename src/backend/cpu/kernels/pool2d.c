@@ -41,7 +41,7 @@ static void max_row(const wefti_pool2d_args *a, const float *x, int64_t oh, int6
 static void max_plane(void *context, int64_t plane, int thread) {
     (void)thread;
     const wefti_pool2d_args *a = context;
-    wefti_in x = in_at(a->x, plane * a->height * a->width);
+    wefti_src x = in_at(a->x, plane * a->height * a->width);
     int64_t at = plane * a->out_height * a->out_width;
     int64_t elems = a->height * a->width;
     if (a->x.dtype == WEFT_F32 || elems <= SMALL_PLANE) {
@@ -91,7 +91,7 @@ INLINE int64_t window(int64_t o, int64_t stride, int64_t pad, int64_t kernel, in
 static void avg_plane(void *context, int64_t plane, int thread) {
     (void)thread;
     const wefti_pool2d_args *a = context;
-    wefti_in x = in_at(a->x, plane * a->height * a->width);
+    wefti_src x = in_at(a->x, plane * a->height * a->width);
     int64_t at = plane * a->out_height * a->out_width;
     bool padded = a->count_include_pad;
     for (int64_t oh = 0; oh < a->out_height; oh++) {
@@ -159,7 +159,7 @@ static void backward_plane(void *context, int64_t plane, int thread) {
     if (run->max && (a->dx.dtype == WEFT_F32 || elems <= SMALL_PLANE)) {
         /* The plane is this task's own: add where the winners were. */
         float local[SMALL_PLANE];
-        wefti_out plane_dx = out_at(a->dx, plane * elems);
+        wefti_dst plane_dx = out_at(a->dx, plane * elems);
         float *dx = a->dx.dtype == WEFT_F32 ? plane_dx.data : local;
         memset(dx, 0, (size_t)elems * sizeof *dx);
         for (int64_t k = plane * outputs; k < (plane + 1) * outputs; k++)
@@ -177,7 +177,7 @@ static void backward_plane(void *context, int64_t plane, int thread) {
             int64_t width = min64(ROW_CHUNK, a->width - first);
             memset(row, 0, sizeof row);
             backward_row(run, plane, h, first, width, row);
-            wefti_out dx = out_at(a->dx, (plane * a->height + h) * a->width + first);
+            wefti_dst dx = out_at(a->dx, (plane * a->height + h) * a->width + first);
             FOR_VECTORS(i, n, width) {
                 store(dx, i, load_f32(row + i, n), n);
             }

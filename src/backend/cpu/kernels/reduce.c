@@ -30,7 +30,7 @@ static void finish(const wefti_reduce_args *a, int64_t at, float value) {
     store1(a->y, at, value);
 }
 
-static float reduce_dense(wefti_reduce_op op, wefti_in x, int64_t start, int64_t count) {
+static float reduce_dense(wefti_reduce_op op, wefti_src x, int64_t start, int64_t count) {
     vf s0 = vf_set1(identity(op)), s1 = s0, s2 = s0, s3 = s0;
     int64_t i = 0;
     for (; i + 4 * VL <= count; i += 4 * VL) {

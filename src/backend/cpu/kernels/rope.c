@@ -8,12 +8,12 @@ typedef struct rope_run {
     int64_t per; /* (batch, seq) positions of a task */
 } rope_run;
 
-INLINE void copy_element(wefti_out y, wefti_in x, int64_t i) {
+INLINE void copy_element(wefti_dst y, wefti_src x, int64_t i) {
     store1(y, i, load1(x, i));
 }
 
 /* Halves: pairs (i, i + half), whole vectors. */
-static void turn_halves(wefti_in x, wefti_out y, const float *c, const float *s, int64_t half,
+static void turn_halves(wefti_src x, wefti_dst y, const float *c, const float *s, int64_t half,
                         float sign) {
     vf side = vf_set1(sign);
     FOR_VECTORS(i, n, half) {
@@ -25,7 +25,7 @@ static void turn_halves(wefti_in x, wefti_out y, const float *c, const float *s,
 }
 
 /* Interleaved: pairs (2 i, 2 i + 1). */
-static void turn_pairs(wefti_in x, wefti_out y, const float *c, const float *s, int64_t half,
+static void turn_pairs(wefti_src x, wefti_dst y, const float *c, const float *s, int64_t half,
                        float sign) {
     for (int64_t i = 0; i < half; i++) {
         float u = load1(x, 2 * i), v = load1(x, 2 * i + 1), sin = s[i] * sign;
@@ -45,9 +45,9 @@ static void rope_task(void *context, int64_t task, int thread) {
         int64_t position = a->offset + t + (a->batch_offset ? a->batch_offset[b] : 0);
         const float *c = a->cos + position * half, *s = a->sin + position * half;
         for (int64_t h = 0; h < a->heads; h++) {
-            wefti_in x =
+            wefti_src x =
                 in_at(a->x, b * a->x_strides[0] + t * a->x_strides[1] + h * a->x_strides[2]);
-            wefti_out y =
+            wefti_dst y =
                 out_at(a->y, b * a->y_strides[0] + t * a->y_strides[1] + h * a->y_strides[2]);
             if (a->interleaved)
                 turn_pairs(x, y, c, s, half, sign);

@@ -83,7 +83,7 @@ INLINE void store_bf16_n(uint16_t *p, vf a, int64_t n) {
 }
 
 /* Elements i .. i + n - 1 of an f32 or bf16 operand; n is VL except at a row's end. */
-INLINE vf load(wefti_in x, int64_t i, int64_t n) {
+INLINE vf load(wefti_src x, int64_t i, int64_t n) {
     if (x.dtype == WEFT_F32) {
         const float *p = (const float *)x.data + i;
         return n == VL ? vf_load(p) : vf_load_n(p, n);
@@ -91,7 +91,7 @@ INLINE vf load(wefti_in x, int64_t i, int64_t n) {
     const uint16_t *p = (const uint16_t *)x.data + i;
     return n == VL ? load_bf16(p) : load_bf16_n(p, n);
 }
-INLINE void store(wefti_out y, int64_t i, vf a, int64_t n) {
+INLINE void store(wefti_dst y, int64_t i, vf a, int64_t n) {
     if (y.dtype == WEFT_F32) {
         float *p = (float *)y.data + i;
         if (n == VL)
@@ -117,17 +117,17 @@ INLINE void store_f32(float *p, vf a, int64_t n) {
 }
 
 /* Scalars of either type. */
-INLINE float load1(wefti_in x, int64_t i) {
+INLINE float load1(wefti_src x, int64_t i) {
     return x.dtype == WEFT_F32 ? ((const float *)x.data)[i]
                                : wefti_bf16_to_f32(((const uint16_t *)x.data)[i]);
 }
-INLINE void store1(wefti_out y, int64_t i, float a) {
+INLINE void store1(wefti_dst y, int64_t i, float a) {
     if (y.dtype == WEFT_F32)
         ((float *)y.data)[i] = a;
     else
         ((uint16_t *)y.data)[i] = wefti_f32_to_bf16(a);
 }
-INLINE int64_t load_id(wefti_in ids, int64_t i) {
+INLINE int64_t load_id(wefti_src ids, int64_t i) {
     switch (ids.dtype) {
     case WEFT_I64:
         return ((const int64_t *)ids.data)[i];
@@ -139,14 +139,14 @@ INLINE int64_t load_id(wefti_in ids, int64_t i) {
         return ((const int32_t *)ids.data)[i];
     }
 }
-INLINE wefti_in in_at(wefti_in x, int64_t i) {
-    return (wefti_in){(const char *)x.data + i * (x.dtype == WEFT_F32 ? 4 : 2), x.dtype};
+INLINE wefti_src in_at(wefti_src x, int64_t i) {
+    return (wefti_src){(const char *)x.data + i * (x.dtype == WEFT_F32 ? 4 : 2), x.dtype};
 }
-INLINE wefti_out out_at(wefti_out y, int64_t i) {
-    return (wefti_out){(char *)y.data + i * (y.dtype == WEFT_F32 ? 4 : 2), y.dtype};
+INLINE wefti_dst out_at(wefti_dst y, int64_t i) {
+    return (wefti_dst){(char *)y.data + i * (y.dtype == WEFT_F32 ? 4 : 2), y.dtype};
 }
-INLINE wefti_in as_in(wefti_out y) {
-    return (wefti_in){y.data, y.dtype};
+INLINE wefti_src as_in(wefti_dst y) {
+    return (wefti_src){y.data, y.dtype};
 }
 
 /* for (i = 0, VL, 2 VL, ...) with n the number of elements of this step. */

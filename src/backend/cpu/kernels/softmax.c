@@ -13,7 +13,7 @@ static int64_t rows_of_task(int64_t dim) {
 }
 
 /* The maximum of a row and the sum of e^(x - max); `total`, if wanted, receives the sum of x. */
-static void row_statistics(wefti_in x, int64_t dim, float *max, float *sum, float *total) {
+static void row_statistics(wefti_src x, int64_t dim, float *max, float *sum, float *total) {
     float m = -INFINITY;
     float s = 0.0f;
     double t = 0.0;
@@ -67,8 +67,8 @@ static void softmax_task(void *context, int64_t task, int thread) {
     const wefti_softmax_args *a = run->a;
     int64_t dim = a->dim, per = rows_of_task(dim), end = min64(a->rows, (task + 1) * per);
     for (int64_t row = task * per; row < end; row++) {
-        wefti_in x = in_at(a->x, row * dim);
-        wefti_out y = out_at(a->y, row * dim);
+        wefti_src x = in_at(a->x, row * dim);
+        wefti_dst y = out_at(a->y, row * dim);
         float max, sum;
         row_statistics(x, dim, &max, &sum, NULL);
         vf centre = vf_set1(max), scale = vf_set1(1.0f / sum), shift = vf_set1(logf(sum));
@@ -105,8 +105,8 @@ static void softmax_backward_task(void *context, int64_t task, int thread) {
     const wefti_softmax_backward_args *a = run->a;
     int64_t dim = a->dim, per = rows_of_task(dim), end = min64(a->rows, (task + 1) * per);
     for (int64_t row = task * per; row < end; row++) {
-        wefti_in dy = in_at(a->dy, row * dim), y = in_at(a->y, row * dim);
-        wefti_out dx = out_at(a->dx, row * dim);
+        wefti_src dy = in_at(a->dy, row * dim), y = in_at(a->y, row * dim);
+        wefti_dst dx = out_at(a->dx, row * dim);
         vf s = vf_zero();
         FOR_VECTORS(i, n, dim) {
             vf d = load(dy, i, n);
@@ -131,8 +131,8 @@ void KERNEL(log_softmax_backward)(wefti_pool *pool, const wefti_softmax_backward
 
 /* Cross-entropy, either or both ways. */
 typedef struct entropy_run {
-    wefti_in logits, targets;
-    wefti_out gradient; /* absent: the loss only */
+    wefti_src logits, targets;
+    wefti_dst gradient; /* absent: the loss only */
     int64_t rows, vocab, ignore_index;
     float smoothing, scale;
     const float *row_scale, *known_lse;
@@ -141,7 +141,7 @@ typedef struct entropy_run {
 
 static void entropy_row(const entropy_run *run, int64_t row) {
     int64_t vocab = run->vocab, target = load_id(run->targets, row);
-    wefti_in x = in_at(run->logits, row * vocab);
+    wefti_src x = in_at(run->logits, row * vocab);
     bool ignored = target == run->ignore_index, legal = target >= 0 && target < vocab;
     float lse = 0.0f, total = 0.0f;
     if (run->known_lse) {
@@ -161,7 +161,7 @@ static void entropy_row(const entropy_run *run, int64_t row) {
         run->loss[row] = loss;
     }
     if (!run->gradient.data) return;
-    wefti_out d = out_at(run->gradient, row * vocab);
+    wefti_dst d = out_at(run->gradient, row * vocab);
     if (ignored || !legal) {
         memset(d.data, 0, (size_t)vocab * (d.dtype == WEFT_F32 ? 4 : 2));
         return;

@@ -32,7 +32,7 @@ static void top_k_task(void *context, int64_t row, int thread) {
     (void)thread;
     const wefti_top_k_args *a = context;
     entry *heap = (entry *)a->workspace + row * a->k;
-    wefti_in x = in_at(a->x, row * a->dim);
+    wefti_src x = in_at(a->x, row * a->dim);
     for (int64_t i = 0; i < a->k; i++) heap[i] = (entry){load1(x, i), i};
     for (int64_t i = a->k / 2 - 1; i >= 0; i--) sink(heap, a->k, i, heap[i]);
     for (int64_t i = a->k; i < a->dim; i++) {

@@ -35,7 +35,7 @@ INLINE void shifts_of(const wefti_unfold_args *a, int64_t t, int64_t shift[3]) {
 }
 
 /* One tap of one plane: row [plane_y] from x. */
-static void unfold_plane(const unfold_run *r, wefti_in x, int64_t at, int64_t tap, float *row) {
+static void unfold_plane(const unfold_run *r, wefti_src x, int64_t at, int64_t tap, float *row) {
     const wefti_unfold_args *a = r->a;
     int64_t shift[3], begin, end, step = a->stride[2];
     shifts_of(a, tap, shift);
