@@ -237,14 +237,18 @@ void wefti_training_save_meanwhile(wefti_training *t) {
 static weft_status compare(wefti_training *t, const wefti_checkpoint *c) {
     wefti_checkpoint_tensor *expected;
     WEFT_TRY(tensors_of(t, &expected));
-    weft_status status = WEFT_OK;
-    for (int role = 0; role < WEFTI_CHECKPOINT_ROLES && status == WEFT_OK; role++)
-        status = wefti_checkpoint_compare(c, (wefti_checkpoint_role)role, expected, t->saved_count);
+    weft_status status =
+        wefti_checkpoint_compare(c, WEFTI_CHECKPOINT_MODEL, expected, t->saved_count);
+    const char *before = wefti_checkpoint_meta_of(c)->optimizer,
+               *now = wefti_optimizer_text(t->job->train.optimizer.name);
+    if (status == WEFT_OK) {
+        status = wefti_checkpoint_compare(c, WEFTI_CHECKPOINT_OPTIMIZER, expected, t->saved_count);
+        if (status < 0 && before && strcmp(before, now) != 0)
+            (void)wefti_prefix(status, "the run began with train.optimizer.name: %s, not %s",
+                               before, now);
+    }
     wefti_free(expected);
-    if (status < 0)
-        return wefti_prefix(status, "%s is a checkpoint of another model or optimizer",
-                            wefti_checkpoint_path(c));
-    return WEFT_OK;
+    return status;
 }
 
 weft_status wefti_training_restore(wefti_training *t, wefti_checkpoint *c) {

@@ -1,0 +1,306 @@
+/* What a run does when something is wrong: it says what, and loses nothing that it had. */
+#include "run_fixture.h"
+
+#include <errno.h>
+
+/* ---- a loss that is not finite ---- */
+
+static void a_loss_that_is_no_number_ends_the_run(void **state) {
+    (void)state;
+    words w = tiny_mlp();
+    add_words(&w, WITH("train.optimizer.name=sgd", "train.optimizer.lr=1e6", "train.clip=0",
+                       "train.schedule.name=constant", "checkpoint.every=1", "checkpoint.keep=1",
+                       "train.optimizer.weight_decay=1"));
+    record r = {.first = 0};
+    ASSERT_FAILS(WEFT_E_NUMERIC, "cell '", run_with(&w, WITH(dir_word("nan")), &r));
+    char expected[100];
+    (void)snprintf(expected, sizeof expected,
+                   "the checkpoint of step %lld is kept: step %lld: the loss is", (long long)r.last,
+                   (long long)r.last + 1);
+    assert_non_null(strstr(weft_error_message(), expected));
+    assert_note(&r, "comes to this failure again");
+    /* keep=1, and yet: the newest state leads here, so the one before it is there too. */
+    int64_t *steps, count;
+    ASSERT_OK(wefti_checkpoint_list(in_root("nan"), &steps, &count));
+    assert_int_equal(count, r.last > 1 ? 2 : 1);
+    wefti_checkpoint *c;
+    for (int64_t i = 0; i < count; i++) {
+        ASSERT_OK(wefti_checkpoint_open(in_root("nan"), steps[i], &c, NULL));
+        wefti_checkpoint_close(c);
+    }
+    assert_int_equal(steps[count - 1], r.last);
+    wefti_free(steps);
+    /* With other settings it goes on from the one before. */
+    record on = {.first = 0};
+    if (r.last > 1) ASSERT_OK(wefti_remove_tree(step_path("nan", r.last)));
+    ASSERT_OK(wefti_remove_tree(in_root("nan")));
+    ASSERT_OK(run_with(&w, WITH(dir_word("nan"), "train.optimizer.lr=0.1"), &on));
+}
+
+/* ---- keep ---- */
+
+static void keeps_the_most_recent(void **state) {
+    (void)state;
+    words w = tiny_gpt2();
+    record r = {.first = 0};
+    ASSERT_OK(run_with(&w, WITH(dir_word("keep"), "checkpoint.every=5", "checkpoint.keep=2"), &r));
+    assert_int_equal(r.checkpoints, 6);
+    for (int i = 0; i < 6; i++) assert_int_equal(r.checkpoint_steps[i], 5 * (i + 1));
+    int64_t newest;
+    assert_int_equal(steps_in("keep", &newest), 2);
+    assert_int_equal(newest, RUN_STEPS);
+    assert_string_equal(r.result.checkpoint, step_path("keep", RUN_STEPS));
+    /* checkpoint.resume=false does not bury them. */
+    ASSERT_FAILS(WEFT_E_ARG, "already holds checkpoints, up to step 30",
+                 run_with(&w, WITH(dir_word("keep"), "checkpoint.resume=false"), &r));
+    assert_int_equal(steps_in("keep", NULL), 2);
+}
+
+/* ---- directories that cannot be gone on with ---- */
+
+static void two_runs_on_one_directory(void **state) {
+    (void)state;
+    words w = tiny_gpt2();
+    wefti_checkpoint_lock *lock;
+    record r = {.first = 0};
+    ASSERT_OK(wefti_checkpoint_lock_open(in_root("locked"), &lock));
+    ASSERT_FAILS(WEFT_E_ARG, "another run (process ", run_with(&w, WITH(dir_word("locked")), &r));
+    assert_int_equal(r.starts, 0);
+    wefti_checkpoint_lock_close(lock);
+    ASSERT_OK(run_with(&w, WITH(dir_word("locked")), &r));
+}
+
+static void flip_a_byte(const char *path) {
+    char *data;
+    int64_t bytes;
+    ASSERT_OK(wefti_file_read(path, 1 << 26, &data, &bytes));
+    data[bytes - 5] ^= 16;
+    ASSERT_OK(wefti_file_write(path, data, (size_t)bytes));
+    wefti_free(data);
+}
+
+static void a_damaged_newest_checkpoint_is_passed_over(void **state) {
+    (void)state;
+    words w = tiny_gpt2();
+    record whole = {.first = 0}, rest = {.first = 0}, none = {.first = 0};
+    const char *const more[] = {dir_word("damaged"), "checkpoint.every=10", NULL};
+    char path[700];
+    ASSERT_OK(run_with(&w, more, &whole));
+    ASSERT_OK(wefti_remove_tree(step_path("damaged", 30)));
+    (void)snprintf(path, sizeof path, "%s/model.safetensors", step_path("damaged", 20));
+    flip_a_byte(path);
+    ASSERT_OK(run_with(&w, more, &rest));
+    assert_note(&rest, "step-000000000020");
+    assert_int_equal(rest.first, 11);
+    assert_true(rest.losses[30] == whole.losses[30]);
+    /* When none is good the run does not begin anew over them. */
+    for (int64_t s = 10; s <= 30; s += 10) {
+        (void)snprintf(path, sizeof path, "%s/model.safetensors", step_path("damaged", s));
+        flip_a_byte(path);
+    }
+    flip_a_byte(path);
+    (void)snprintf(path, sizeof path, "%s/manifest.json", step_path("damaged", 30));
+    flip_a_byte(path);
+    (void)snprintf(path, sizeof path, "%s/optimizer.safetensors", step_path("damaged", 20));
+    if (wefti_exists(path)) flip_a_byte(path);
+    weft_status status = run_with(&w, more, &none);
+    assert_true(status == WEFT_E_CORRUPT || none.first == 21);
+}
+
+static void a_checkpoint_of_another_model_is_refused(void **state) {
+    (void)state;
+    words w = tiny_gpt2();
+    record r = {.first = 0};
+    const char *dir = dir_word("other");
+    ASSERT_OK(run_with(&w, WITH(dir, "train.steps=2"), &r));
+    static const struct {
+        const char *word, *part;
+    } cases[] = {
+        {"model.hidden=32", "h.0.attn.c_attn.bias is f32[48], this model has f32[96]"},
+        {"model.layers=3", "h.2."},
+        {"model.context=16", "wpe.weight"},
+        {"train.optimizer.name=lion", "train.optimizer.name: adamw, not lion"},
+        {"train.optimizer.name=adafactor", "train.optimizer.name: adamw, not adafactor"},
+        {"train.seed=5", "train.seed 1, not 5"},
+        {"train.batch=3", "train.batch"},
+        {"model.family=llama", "another model"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        record other = {.first = 0};
+        weft_status status = run_with(&w, WITH(dir, cases[i].word), &other);
+        if (status >= 0 || !strstr(weft_error_message(), cases[i].part))
+            fail_msg("%s: status %d, \"%s\" does not say \"%s\"", cases[i].word, status,
+                     weft_error_message(), cases[i].part);
+        assert_int_equal(other.last, 0);
+    }
+    int64_t newest;
+    assert_int_equal(steps_in("other", &newest), 1);
+    assert_int_equal(newest, 2);
+    ASSERT_OK(run_with(&w, WITH(dir, "train.steps=3"), &r)); /* nothing was lost */
+}
+
+/* ---- memory ---- */
+
+static void too_little_memory_is_refused_before_the_run(void **state) {
+    (void)state;
+    words w = tiny_gpt2();
+    record r = {.first = 0};
+    ASSERT_FAILS(WEFT_E_NOMEM, "h.0.mlp.c_fc.weight 1.0 MiB",
+                 run_with(&w, WITH("model.hidden=256", "device.memory=1MiB"), &r));
+    assert_non_null(strstr(weft_error_message(), "device.memory"));
+    assert_non_null(strstr(weft_error_message(), "would fit"));
+    assert_non_null(strstr(weft_error_message(), "1.0 MiB"));
+    ASSERT_FAILS(WEFT_E_NOMEM, "of this batch would fit",
+                 run_with(&w, WITH("train.batch=512", "device.memory=2MiB"), &r));
+    /* What fits at most is exactly what is predicted. */
+    ASSERT_OK(run_with(&w, WITH("train.steps=1", "train.batch=64"), &r));
+    char word[60];
+    (void)snprintf(word, sizeof word, "device.memory=%lld", (long long)r.predicted);
+    ASSERT_OK(run_with(&w, WITH("train.steps=1", "train.batch=64", word), &r));
+    (void)snprintf(word, sizeof word, "device.memory=%lld", (long long)r.predicted - 1);
+    record less = {.first = 0};
+    ASSERT_FAILS(WEFT_E_NOMEM, "would fit",
+                 run_with(&w, WITH("train.steps=1", "train.batch=64", word), &less));
+    assert_int_equal(less.starts, 0);
+}
+
+/* ---- a full disk in the midst of a run ---- */
+
+/* From the first checkpoint on nothing can be written, until that has been noticed. */
+static void checkpoint_then_full_disk(void *context, int64_t step, const char *path) {
+    on_checkpoint(context, step, path);
+    if (step == 5) wefti_fault_arm(WEFTI_FAULT_IO, 0, true, ENOSPC);
+}
+static void note_then_space(void *context, const char *text) {
+    on_note(context, text);
+    disarm_faults();
+}
+
+static void a_missed_checkpoint_does_not_end_the_run(void **state) {
+    (void)state;
+    words w = tiny_gpt2();
+    add_words(&w, WITH(dir_word("space"), "checkpoint.every=5", "checkpoint.keep=9"));
+    weft_job *job = job_of(&w);
+    record r = {.first = 0};
+    weft_train_events events = {.context = &r,
+                                .step = on_step,
+                                .checkpoint = checkpoint_then_full_disk,
+                                .note = note_then_space,
+                                .stop = &r.stop};
+    ASSERT_OK(weft_train_run(job, &events, &r.result));
+    weft_job_free(job);
+    assert_note(&r, "the checkpoint of step 10: ");
+    assert_note(&r, "No space left on device");
+    assert_int_equal(r.last, RUN_STEPS);
+    assert_true(wefti_exists(step_path("space", 5)));
+    assert_false(wefti_exists(step_path("space", 10)));
+    assert_true(wefti_exists(step_path("space", RUN_STEPS)));
+}
+
+/* ---- everything fails once ---- */
+
+/* A run that goes on from step 1 to step 3, writing at each step, with the n-th call failing. */
+typedef struct faults {
+    words words;
+    wefti_fault_kind kind;
+    bool forever;
+    int error_number;
+    const char *dir;
+} faults;
+
+static weft_status run_with_fault(const faults *f, const weft_job *job, int64_t nth,
+                                  int64_t *out_calls) {
+    record r = {.first = 0};
+    wefti_fault_arm(f->kind, nth, f->forever, f->error_number);
+    weft_status status = run_job(job, &r);
+    *out_calls = wefti_fault_count(f->kind);
+    disarm_faults();
+    bool clean = status == WEFT_OK || status == WEFT_E_IO || status == WEFT_E_NOMEM;
+    if (!clean || (status < 0 && !weft_error_message()[0]))
+        fail_msg("call %lld failed: status %d, \"%s\"", (long long)nth, status,
+                 weft_error_message());
+    return status;
+}
+
+/* What was committed before is there and good, and so is the newest; then back to step 1 alone. */
+static void assert_intact(const faults *f, weft_status status, int64_t nth) {
+    wefti_checkpoint *c;
+    char *note = NULL;
+    weft_status open = wefti_checkpoint_open(in_root(f->dir), WEFTI_CHECKPOINT_LATEST, &c, &note);
+    if (open < 0 || note)
+        fail_msg("call %lld: %s", (long long)nth, note ? note : weft_error_message());
+    int64_t step = wefti_checkpoint_meta_of(c)->step;
+    assert_in_range(step, 1, 3);
+    if (status == WEFT_OK) assert_int_equal(step, 3);
+    wefti_checkpoint_close(c);
+    ASSERT_OK(wefti_checkpoint_open(in_root(f->dir), 1, &c, NULL));
+    wefti_checkpoint_close(c);
+    for (int64_t s = 2; s <= 3; s++) ASSERT_OK(wefti_remove_tree(step_path(f->dir, s)));
+}
+
+/* `stride` 1: each call in turn. Returns how many calls a whole run makes. */
+static int64_t fail_in_turn(const faults *f, int64_t stride) {
+    weft_job *job = job_of(&f->words);
+    int64_t calls = 0, failures = 0;
+    for (int64_t nth = 0;; nth += stride) {
+        weft_status status = run_with_fault(f, job, nth, &calls);
+        assert_intact(f, status, nth);
+        failures += status < 0;
+        if (calls <= nth) { /* nothing failed any more */
+            assert_int_equal(status, WEFT_OK);
+            break;
+        }
+    }
+    assert_true(failures > 5);
+    weft_job_free(job);
+    return calls;
+}
+
+static faults prepare_faults(const char *dir, wefti_fault_kind kind, bool forever, int error) {
+    faults f = {tiny_gpt2(), kind, forever, error, dir};
+    record r = {.first = 0};
+    add_words(&f.words, WITH(dir_word(dir), "checkpoint.every=1", "checkpoint.keep=9",
+                             "train.steps=1", "train.schedule.warmup=0"));
+    ASSERT_OK(run_words(&f.words, &r));
+    add_words(&f.words, WITH("train.steps=3"));
+    add_word(&f.words, "train.log=%s", in_root("faults.jsonl"));
+    add_word(&f.words, "train.tensorboard=%s", in_root("faults.board"));
+    return f;
+}
+
+static void every_io_call_fails(void **state) {
+    (void)state;
+    faults once = prepare_faults("io1", WEFTI_FAULT_IO, false, EIO);
+    assert_true(fail_in_turn(&once, 1) > 100);
+    faults full = prepare_faults("io2", WEFTI_FAULT_IO, true, ENOSPC);
+    assert_true(fail_in_turn(&full, 1) > 100);
+}
+
+static void every_allocation_fails(void **state) {
+    (void)state;
+    faults f = prepare_faults("alloc", WEFTI_FAULT_ALLOC, false, 0);
+    weft_job *job = job_of(&f.words);
+    int64_t calls;
+    ASSERT_OK(run_with_fault(&f, job, INT64_MAX, &calls)); /* counts */
+    assert_intact(&f, WEFT_OK, calls);
+    weft_job_free(job);
+    const char *all = getenv("WEFT_TEST_ALL_ALLOCATIONS");
+    int64_t stride = all && *all ? 1 : calls / 300 | 1;
+    print_message("%lld allocations, one in %lld fails\n", (long long)calls, (long long)stride);
+    assert_true(fail_in_turn(&f, stride) > 500);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_loss_that_is_no_number_ends_the_run),
+        cmocka_unit_test(keeps_the_most_recent),
+        cmocka_unit_test(two_runs_on_one_directory),
+        cmocka_unit_test(a_damaged_newest_checkpoint_is_passed_over),
+        cmocka_unit_test(a_checkpoint_of_another_model_is_refused),
+        cmocka_unit_test(too_little_memory_is_refused_before_the_run),
+        cmocka_unit_test(a_missed_checkpoint_does_not_end_the_run),
+        cmocka_unit_test(every_io_call_fails),
+        cmocka_unit_test(every_allocation_fails),
+    };
+    return cmocka_run_group_tests(tests, data_setup, data_teardown);
+}
