@@ -374,12 +374,48 @@ static weft_status plan_gradients(wefti_program_builder *b) {
     return WEFT_OK;
 }
 
+/* A call that writes in place takes its operand away from all that would read it later, the next
+ * step included. */
+static weft_status check_in_place(const wefti_program_builder *b, const wefti_call_plan *call,
+                                  int32_t input, int output) {
+    const weft_node *n = call->node;
+    int32_t v = n->in[input];
+    const wefti_value_info *info = &b->root->values[v];
+    bool read = false, updated = false;
+    WEFT_REQUIRE(info->kind == WEFTI_VALUE_STATE, WEFT_E_NO_IMPL,
+                 "%s writes in place into %s%s%s, which is no state: declare it with weft_state",
+                 n->scope, info->name ? "'" : "a value of another cell",
+                 info->name ? info->name : "", info->name ? "'" : "");
+    for (const wefti_call_plan *later = call + 1; later < b->calls + b->call_count; later++)
+        for (int i = 0; i < later->node->inputs; i++) read |= later->node->in[i] == v;
+    for (int i = 0; i < n->inputs; i++) read |= i != input && n->in[i] == v;
+    for (int64_t i = 0; i < b->g->assign_count; i++)
+        updated |= b->g->assigns[i].state == v && b->g->assigns[i].next == n->out[output];
+    WEFT_REQUIRE(updated, WEFT_E_NO_IMPL,
+                 "%s writes in place into the state '%s', which is not updated with the result: "
+                 "call weft_state_update",
+                 n->scope, info->name);
+    if (call->differentiated && !call->joint) {
+        const wefti_cell_grad *grad = &b->p->grads[call->grad];
+        for (int64_t i = 0; i < grad->backward->in_count; i++)
+            read |=
+                grad->bindings[i].source == WEFTI_GRAD_INPUT && grad->bindings[i].index == input;
+    }
+    WEFT_REQUIRE(!read, WEFT_E_NO_IMPL,
+                 "%s writes in place into the state '%s', whose old value is read later: use the "
+                 "new value there",
+                 n->scope, info->name);
+    return WEFT_OK;
+}
+
 /* Buffers for a call's results, or the memory that its routine says they are. */
-static weft_status bind_results(wefti_program_builder *b, const weft_node *n,
+static weft_status bind_results(wefti_program_builder *b, const wefti_call_plan *call,
                                 const wefti_routine *r, wefti_draft_step *d) {
+    const weft_node *n = call->node;
     for (int o = 0; o < n->outputs; o++) {
         int32_t v = n->out[o];
         if (r->alias[o] >= 0) {
+            WEFT_TRY(check_in_place(b, call, r->alias[o], o));
             b->value_buffer[v] = d->args[r->alias[o]].buffer;
         } else if (b->value_buffer[v] < 0) {
             const weft_desc *desc = &b->root->values[v].desc;
@@ -400,7 +436,7 @@ static weft_status forward_call(wefti_program_builder *b, wefti_section s, wefti
     WEFT_TRY(
         begin_step(b, s, WEFTI_STEP_CALL, WEFTI_FORWARD, name_of(b, "", n->scope), r->args, &d));
     for (int i = 0; i < n->inputs; i++) set_arg(b, d, i, b->value_buffer[n->in[i]], 0);
-    WEFT_TRY(bind_results(b, n, r, d));
+    WEFT_TRY(bind_results(b, call, r, d));
     if (r->saved_arg >= 0) {
         WEFT_TRY(wefti_buffer_add(b, r->saved_bytes, name_of(b, "saved for backward by ", n->scope),
                                   saved_buffer));
@@ -498,7 +534,7 @@ static weft_status joint_call(wefti_program_builder *b, wefti_section s, int32_t
     for (int i = 0; i < n->inputs; i++) set_arg(b, d, i, b->value_buffer[n->in[i]], 0);
     for (int o = 0; o < n->outputs; o++)
         if (given[o]) set_arg(b, d, n->inputs + seeds++, b->one, 0);
-    WEFT_TRY(bind_results(b, n, r, d));
+    WEFT_TRY(bind_results(b, call, r, d));
     for (int64_t o = 0; o < outs; o++)
         set_arg(b, d, r->inputs + n->outputs + (int32_t)o, target[o], 0);
     for (int32_t x = 0; x < r->code_count; x++) b->p->backward_flops += r->code[x].cost.flops;
@@ -518,6 +554,10 @@ static weft_status state_copies(wefti_program_builder *b, wefti_section s) {
         wefti_assign a = b->g->assigns[i];
         int32_t to = b->value_buffer[a.state], from = b->value_buffer[a.next];
         if (to == from) continue; /* written in place */
+        WEFT_REQUIRE(b->root->values[a.next].node >= 0, WEFT_E_NO_IMPL,
+                     "the state '%s' becomes '%s' itself, which may change in the same step: pass "
+                     "it through an operation",
+                     b->buffers[to].name, b->root->values[a.next].name);
         wefti_draft_step *d;
         WEFT_TRY(begin_step(b, s, WEFTI_STEP_COPY, WEFTI_OTHER, b->buffers[to].name, 2, &d));
         set_arg(b, d, 0, to, 0);

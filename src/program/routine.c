@@ -15,6 +15,7 @@ typedef struct compiler {
     int32_t *root;         /* per value: the value whose memory it is */
     wefti_ref *place;      /* per root: where; arg NONE until known */
     bool *in_place_chain;  /* per value: an in-place op lies between it and its root */
+    bool *overwritten;     /* per value: an in-place op has replaced it */
     int32_t *first, *last; /* per root: instruction of definition and last use */
     int32_t *frame_value;  /* roots in the frame */
     wefti_arena *scratch;
@@ -38,22 +39,42 @@ static weft_status scratch_array(compiler *c, size_t bytes, void *out) {
     return WEFT_OK;
 }
 
+/* An in-place op replaces all values that share its operand's memory. */
+static void overwrite(compiler *c, int32_t root, int64_t node) {
+    const weft_body *b = c->body;
+    for (int64_t v = 0; v < b->value_count; v++)
+        if (b->values[v].node < node && root_of(c, (int32_t)v) == root) c->overwritten[v] = true;
+}
+
+static weft_status still_there(const compiler *c, int32_t value, const char *reader) {
+    WEFT_REQUIRE(value < 0 || !c->overwritten[value], WEFT_E_NO_IMPL,
+                 "%s uses a value that was overwritten in place before: use the new value, or the "
+                 "old one earlier",
+                 reader);
+    return WEFT_OK;
+}
+
 /* Roots from reshapes and in-place ops. */
-static void find_aliases(compiler *c) {
+static weft_status find_aliases(compiler *c) {
     const weft_body *b = c->body;
     for (int64_t v = 0; v < b->value_count; v++) c->root[v] = (int32_t)v;
     for (int64_t k = 0; k < b->node_count; k++) {
         const weft_node *n = &b->nodes[k];
+        for (int i = 0; i < n->inputs; i++) WEFT_TRY(still_there(c, n->in[i], n->op->name));
         if (n->op->flags & WEFTI_OP_RESHAPE) {
             c->root[n->out[0]] = root_of(c, n->in[0]);
             c->in_place_chain[n->out[0]] = c->in_place_chain[n->in[0]];
         }
         if (n->op->flags & WEFTI_OP_IN_PLACE)
             for (int o = 0; o < n->outputs; o++) {
+                overwrite(c, root_of(c, n->in[o]), k);
                 c->root[n->out[o]] = root_of(c, n->in[o]);
                 c->in_place_chain[n->out[o]] = true;
             }
     }
+    for (int64_t o = 0; o < b->out_count; o++)
+        WEFT_TRY(still_there(c, b->out[o], "a result of the cell"));
+    return WEFT_OK;
 }
 
 static void place_inputs(compiler *c) {
@@ -322,13 +343,14 @@ static weft_status compile(compiler *c) {
     WEFT_TRY(scratch_array(c, values * sizeof(int32_t), &c->root));
     WEFT_TRY(scratch_array(c, values * sizeof(wefti_ref), &c->place));
     WEFT_TRY(scratch_array(c, values * sizeof(bool), &c->in_place_chain));
+    WEFT_TRY(scratch_array(c, values * sizeof(bool), &c->overwritten));
     WEFT_TRY(scratch_array(c, values * sizeof(int32_t), &c->first));
     WEFT_TRY(scratch_array(c, values * sizeof(int32_t), &c->last));
     WEFT_TRY(scratch_array(c, values * sizeof(bool), &accumulate_root));
     WEFT_TRY(scratch_array(c, outs * sizeof(ending), &end));
     WEFT_TRY(scratch_array(c, ((size_t)b->node_count + outs) * sizeof(int32_t), &end_value));
     for (size_t v = 0; v < values; v++) c->place[v] = none();
-    find_aliases(c);
+    WEFT_TRY(find_aliases(c));
     place_inputs(c);
     WEFT_TRY(place_outputs(c, end, accumulate_root));
     WEFT_TRY(emit_nodes(c, accumulate_root, end));
