@@ -129,8 +129,10 @@ void wefti_pool_run(wefti_pool *pool, int64_t tasks, wefti_task *fn, void *conte
     pthread_mutex_unlock(&pool->mutex);
     drain(pool, 0);
     for (int spins = 0; atomic_load_explicit(&pool->busy, memory_order_acquire) > 0; spins++) {
-        if (spins < SPINS) pause_briefly();
-        else sched_yield(); /* a worker that was preempted needs this core */
+        if (spins < SPINS)
+            pause_briefly();
+        else
+            sched_yield(); /* a worker that was preempted needs this core */
     }
 }
 
