@@ -74,8 +74,8 @@ double wefti_device_loss(const wefti_device *d) {
     return d->loss;
 }
 
-static void observe(wefti_device *d, const unsigned char *p, int64_t bytes) {
-    int64_t end = p - d->memory + bytes;
+void wefti_device_observe(wefti_device *d, const void *p, int64_t bytes) {
+    int64_t end = (const unsigned char *)p - d->memory + bytes;
     if (end > d->observed_peak) d->observed_peak = end;
 }
 
@@ -120,7 +120,7 @@ static void run_move(wefti_device *d, const wefti_step *step, const wefti_instru
     } else if (x->bytes) {
         memmove(to, from, (size_t)x->bytes);
     }
-    observe(d, to, x->bytes);
+    wefti_device_observe(d, to, x->bytes);
 }
 
 static weft_status run_kernel(wefti_device *d, const wefti_step *step, const wefti_run *run,
@@ -133,10 +133,10 @@ static weft_status run_kernel(wefti_device *d, const wefti_step *step, const wef
     for (int o = 0; o < n->outputs; o++) {
         unsigned char *p = address(d, step, x->out[o]);
         out[o] = p;
-        observe(d, p, weft_desc_bytes(wefti_out(n, o)));
+        wefti_device_observe(d, p, weft_desc_bytes(wefti_out(n, o)));
     }
     unsigned char *workspace = address(d, step, x->workspace);
-    if (workspace) observe(d, workspace, x->kernel->workspace_bytes);
+    if (workspace) wefti_device_observe(d, workspace, x->kernel->workspace_bytes);
     return x->kernel->run(x->kernel, run, in, out, workspace);
 }
 
@@ -202,7 +202,7 @@ static weft_status run_pack(wefti_device *d, const wefti_step *step,
     const wefti_kernel *k = step->routine->code[step->bytes].kernel;
     wefti_run run = {d->pool, options->random};
     unsigned char *to = d->memory + step->args[0];
-    observe(d, to, k->packed_bytes);
+    wefti_device_observe(d, to, k->packed_bytes);
     return k->pack(k, &run, d->memory + step->args[1], to);
 }
 

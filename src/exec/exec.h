@@ -14,7 +14,9 @@ wefti_pool *wefti_device_pool(wefti_device *device);
 unsigned char *wefti_device_memory(wefti_device *device); /* the arena's base */
 int64_t
 wefti_device_observed_peak(const wefti_device *device); /* highest byte any executed step used */
-double wefti_device_loss(const wefti_device *device);   /* of the last section that has one */
+/* Memory at `p` is in use: what runs tells it by itself, feeding an input does not. */
+void wefti_device_observe(wefti_device *device, const void *p, int64_t bytes);
+double wefti_device_loss(const wefti_device *device); /* of the last section that has one */
 void wefti_device_trace(wefti_device *device, wefti_trace *trace); /* NULL: off */
 
 /* Called before a step that updates tensor `tensor` (for checkpoints being written). May block. */

@@ -95,17 +95,17 @@ static weft_status place_transient(wefti_program_builder *b) {
 weft_status wefti_buffers_finish(wefti_program_builder *b) {
     wefti_program *p = b->p;
     const wefti_program *shared = b->spec->shared;
-    p->transient_base = p->persistent_bytes;
     if (shared && p->persistent_bytes > shared->persistent_bytes) {
-        /* New tensors of this program must survive the other's steps: all of it goes above the
-         * other. */
-        int64_t lift = shared->peak_bytes - shared->persistent_bytes;
+        /* New tensors of this program must survive the others' steps: they go above them. */
+        int64_t lift = aligned(b->spec->peak_bytes) - shared->persistent_bytes;
         for (int64_t i = 0; i < b->buffer_count; i++)
             if (b->buffers[i].persistent && b->buffers[i].life.offset >= shared->persistent_bytes)
                 b->buffers[i].life.offset += lift;
         p->persistent_bytes += lift;
-        p->transient_base = p->persistent_bytes;
+    } else if (shared) {
+        p->persistent_bytes = b->spec->persistent_bytes;
     }
+    p->transient_base = p->persistent_bytes;
     WEFT_TRY(place_transient(b));
     p->peak_bytes = p->transient_base + p->transient_bytes;
     WEFT_TRY(find_largest(b));

@@ -61,6 +61,7 @@ typedef struct wefti_program_builder {
     bool *has_gradient;
     int32_t *param_index;   /* per root value: index of its tensor, -1 */
     int32_t *last_backward; /* per root value: last call (in backward order) that contributes */
+    bool unnamed;           /* memory for a name was missing */
     bool eager;             /* update a parameter as soon as its gradient is complete */
     int64_t grad_cap, routine_cap, tensor_cap, body_cap;
     int32_t scalars, one, norms; /* buffers, -1: none */

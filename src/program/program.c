@@ -20,8 +20,10 @@ static weft_status indices(wefti_program_builder *b, int64_t count, int32_t **ou
     return WEFT_OK;
 }
 
+/* Out of memory: "", and the whole build fails at its end. */
 static const char *name_of(wefti_program_builder *b, const char *prefix, const char *name) {
     const char *text = wefti_arena_format(b->p->arena, "%s%s", prefix, name ? name : "");
+    if (!text) b->unnamed = true;
     return text ? text : "";
 }
 
@@ -109,15 +111,15 @@ static weft_status fused(wefti_program_builder *b, const weft_body *body, weft_b
     return WEFT_OK;
 }
 
-/* Offsets of saved values in their block, in order. */
+/* Offsets of saved values in their block, in order; the block ends at the last byte. */
 static weft_status saved_offsets(wefti_program_builder *b, const wefti_cell_grad *grad,
                                  int64_t **out, int64_t *out_bytes) {
+    const weft_body *f = grad->forward;
     int64_t bytes = 0, base = grad->cell->out_count;
     WEFT_TRY(zeroed(b, grad->saved, sizeof **out, out));
     for (int32_t s = 0; s < grad->saved; s++) {
-        (*out)[s] = bytes;
-        const weft_body *f = grad->forward;
-        bytes += (weft_desc_bytes(&f->values[f->out[base + s]].desc) + 63) & ~(int64_t)63;
+        (*out)[s] = (bytes + 63) & ~(int64_t)63;
+        bytes = (*out)[s] + weft_desc_bytes(&f->values[f->out[base + s]].desc);
     }
     *out_bytes = bytes;
     return WEFT_OK;
@@ -795,6 +797,7 @@ static weft_status build(wefti_program_builder *b) {
                 WEFT_TRY(update_param(b, WEFTI_SECTION_UPDATE, v));
         }
     }
+    WEFT_REQUIRE(!b->unnamed, WEFT_E_NOMEM, "no memory for the names of a program");
     for (int64_t i = 0; i < b->buffer_count; i++)
         if (b->buffers[i].life.last == INT32_MAX) {
             b->buffers[i].life.first = 0;

@@ -199,9 +199,12 @@ typedef struct wefti_program_spec {
     int32_t microbatches;                  /* >= 1 */
     bool keep_gradients; /* gradients stay readable as outputs "grad:<param>" until the step ends */
     int recompute;       /* 0: default, 1: full, for every cell */
-    /* Tensors that exist already, of a program that shares its parameters (evaluation beside
-     * training): found by name; new persistent tensors go above. */
+    /* Tensors that exist already, of a program that shares its parameters and states (evaluation
+     * beside training): found by name. What is new and persistent goes above `peak_bytes`, the most
+     * that any earlier program uses; what is transient above `persistent_bytes`, behind all that
+     * any of them keeps. Both 0 without `shared`. */
     const struct wefti_program *shared;
+    int64_t peak_bytes, persistent_bytes;
 } wefti_program_spec;
 
 weft_status wefti_program_build(const wefti_program_spec *spec, wefti_program **out) WEFT_CHECKED;

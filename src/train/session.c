@@ -77,10 +77,10 @@ static weft_status check_limit(const weft_session *s, const wefti_program *p) {
                        "about %.0f %% of this batch would fit (train.accumulate, or a smaller "
                        "batch or context)",
                        share * 100);
-    weft_status status =
-        WEFT_RAISE(WEFT_E_NOMEM, "a step needs %s but the limit (device.memory) is %s; largest: %s; %s",
-                   wefti_bytes_text(p->peak_bytes, need),
-                   wefti_bytes_text(s->options.memory_bytes, limit), largest, advice);
+    weft_status status = WEFT_RAISE(
+        WEFT_E_NOMEM, "a step needs %s but the limit (device.memory) is %s; largest: %s; %s",
+        wefti_bytes_text(p->peak_bytes, need), wefti_bytes_text(s->options.memory_bytes, limit),
+        largest, advice);
     wefti_free(largest);
     return status;
 }
@@ -98,6 +98,12 @@ static weft_status build(weft_session *s, weft_graph *graph, bool train) {
         .recompute = s->options.recompute ? 1 : 0,
         .shared = first ? NULL : s->programs[0],
     };
+    for (int64_t i = 0; i < s->program_count; i++) {
+        const wefti_program *other = s->programs[i];
+        if (other->peak_bytes > spec.peak_bytes) spec.peak_bytes = other->peak_bytes;
+        if (other->persistent_bytes > spec.persistent_bytes)
+            spec.persistent_bytes = other->persistent_bytes;
+    }
     wefti_program *p;
     WEFT_TRY(WEFT_GROW(s->programs, s->program_count, s->program_cap));
     WEFT_TRY(wefti_program_build(&spec, &p));
@@ -388,6 +394,7 @@ weft_status weft_session_feed(weft_session *s, int program, const char *name, co
     WEFT_TRY(locate(s, program, name, bytes, &t, &to));
     WEFT_REQUIRE(t->role == WEFTI_TENSOR_INPUT, WEFT_E_ARG, "'%s' is no input", name);
     memcpy(to, data, bytes);
+    wefti_device_observe(s->device, to, (int64_t)bytes);
     return WEFT_OK;
 }
 

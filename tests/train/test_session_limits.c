@@ -1,0 +1,398 @@
+/* Sessions at their limits: memory foretold and refused, values that are not finite, graphs beside
+ * each other, states, misuse, and every allocation failing. */
+#include "session_models.h"
+
+static weft_session_options options_with(weft_optimizer_kind kind, double clip) {
+    weft_session_options o = weft_session_defaults();
+    o.optimizer.kind = kind;
+    o.clip = clip;
+    o.threads = 2;
+    return o;
+}
+
+/* ---- memory ---- */
+
+static void step_once(weft_session *s, int microbatches) {
+    for (int m = 0; m < microbatches; m++) {
+        feed_rows(s, 0, 1, 0);
+        ASSERT_OK(weft_session_accumulate(s, NULL));
+    }
+    ASSERT_OK(weft_session_update(s, 0.01, NULL));
+}
+
+static void predicted_peak_is_observed(void **state) {
+    (void)state;
+    for (uint64_t model = 0; model < 30; model++)
+        for (int how = 0; how < 5; how++) {
+            weft_graph *g = model ? random_model(model)
+                                  : tiny_gpt2(WEFT_USE_TRAIN, 2, 0.1, how ? WEFT_F32 : WEFT_BF16);
+            weft_session_options o = options_with(WEFT_ADAMW, how == 1 ? 1 : 0);
+            o.microbatches = how == 2 ? 3 : 1;
+            o.keep_gradients = how == 3;
+            o.recompute = how == 4;
+            weft_session *s = session_of(g, o);
+            assert_int_equal(weft_session_memory_of(s).observed_peak_bytes, 0);
+            if (how == 0 || how == 4) {
+                feed_rows(s, 0, 1, 0);
+                ASSERT_OK(weft_session_step(s, 0.01, NULL));
+            } else {
+                step_once(s, o.microbatches);
+            }
+            weft_session_memory m = weft_session_memory_of(s);
+            if (m.predicted_peak_bytes != m.observed_peak_bytes)
+                fail_msg("model %d, way %d: predicted %lld bytes, observed %lld", (int)model, how,
+                         (long long)m.predicted_peak_bytes, (long long)m.observed_peak_bytes);
+            if (!model) assert_int_equal(m.optimizer_bytes, 2 * m.parameter_bytes);
+            weft_session_destroy(s);
+            weft_graph_destroy(g);
+        }
+}
+
+static void too_little_memory_is_refused(void **state) {
+    (void)state;
+    weft_graph *g = tiny_gpt2(WEFT_USE_TRAIN, 64, 0, WEFT_F32);
+    weft_session_options o = options_with(WEFT_ADAMW, 0);
+    weft_session *s = session_of(g, o);
+    int64_t peak = weft_session_memory_of(s).predicted_peak_bytes;
+    int64_t fixed = weft_session_memory_of(s).parameter_bytes * 3;
+    weft_session_destroy(s);
+    o.memory_bytes = peak - 1;
+    ASSERT_FAILS(WEFT_E_NOMEM, "saved for backward by h.0", weft_session_create(g, &o, &s));
+    assert_non_null(strstr(weft_error_message(), "of this batch would fit"));
+    o.memory_bytes = fixed / 2;
+    ASSERT_FAILS(WEFT_E_NOMEM, "the model and its optimizer alone need",
+                 weft_session_create(g, &o, &s));
+    o.memory_bytes = peak;
+    s = session_of(g, o);
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+}
+
+/* ---- values that are not finite ---- */
+
+/* A chain of cells; the logarithm in `bad` meets a negative number when "x" does. A state counts
+ * the steps. */
+static weft_graph *chain_with_logarithm(int bad) {
+    weft_graph *g;
+    ASSERT_OK(weft_graph_create(&g));
+    weft_value x = weft_input(g, "x", matrix(ROWS, COLUMNS));
+    weft_value count = weft_state(g, "count", vector(1), (weft_init){WEFT_INIT_ZEROS, 0});
+    for (int c = 0; c < 4; c++) {
+        weft_cell_begin(g, "h.%d", c);
+        weft_value w =
+            weft_param(g, "w", matrix(COLUMNS, COLUMNS), (weft_init){WEFT_INIT_NORMAL, 0.3});
+        x = weft_add(g, weft_tanh(g, weft_linear(g, x, w, WEFT_NO_VALUE, false)), x);
+        if (c == bad) {
+            weft_cell_begin(g, "inner");
+            x = weft_cell_end(g, weft_log(g, x));
+        }
+        x = weft_cell_end(g, x);
+    }
+    weft_state_update(g, count, weft_shift(g, count, 1));
+    weft_loss(g, weft_mean(g, weft_tanh(g, x), 0, NULL, false));
+    ASSERT_OK(weft_graph_status(g));
+    return g;
+}
+
+static void the_first_bad_cell_is_named(void **state) {
+    (void)state;
+    for (int bad = 0; bad < 4; bad++)
+        for (int clip = 0; clip < 2; clip++) {
+            weft_graph *g = chain_with_logarithm(bad), *h = chain_with_logarithm(bad);
+            weft_session_options o = options_with(WEFT_ADAMW, clip ? 1 : 0);
+            weft_session *s = session_of(g, o), *untouched = session_of(h, o);
+            float x[ROWS * COLUMNS];
+            for (int i = 0; i < ROWS * COLUMNS; i++) x[i] = -9;
+            ASSERT_OK(weft_session_feed(s, 0, "x", x, sizeof x));
+            char cell[32];
+            (void)snprintf(cell, sizeof cell, "in cell 'h.%d' by ", bad);
+            ASSERT_FAILS(WEFT_E_NUMERIC, cell, weft_session_step(s, 0.1, NULL));
+            assert_non_null(strstr(weft_error_message(), "the loss is "));
+            assert_int_equal(weft_session_step_number(s), 0);
+            feed_rows(untouched, 0, 1, 0);
+            for (int role = WEFT_ROLE_PARAM; role <= WEFT_ROLE_OPTIMIZER; role++)
+                assert_true(difference(untouched, s, role) == 0);
+            /* And it goes on from there. */
+            for (int i = 0; i < ROWS * COLUMNS; i++) x[i] = 9;
+            ASSERT_OK(weft_session_feed(s, 0, "x", x, sizeof x));
+            ASSERT_OK(weft_session_step(s, 0.1, NULL));
+            assert_true(difference(untouched, s, WEFT_ROLE_PARAM) > 0);
+            int64_t elems;
+            float *count = read_tensor(s, 0, "count", &elems);
+            assert_true(count[0] == 1);
+            free(count);
+            weft_session_destroy(s);
+            weft_session_destroy(untouched);
+            weft_graph_destroy(g);
+            weft_graph_destroy(h);
+        }
+}
+
+static void a_bad_gradient_stops_a_clipped_update(void **state) {
+    (void)state;
+    weft_graph *g;
+    ASSERT_OK(weft_graph_create(&g));
+    weft_value w = weft_param(g, "w", vector(3), (weft_init){WEFT_INIT_ZEROS, 0});
+    weft_value x = weft_input(g, "x", vector(3)); /* sqrt'(0) is infinite, sqrt(0) is not */
+    weft_loss(g, weft_mean(g, weft_mul(g, weft_sqrt(g, w), x), 0, NULL, false));
+    weft_session *s = session_of(g, options_with(WEFT_SGD, 1));
+    ASSERT_OK(weft_session_feed(s, 0, "x", (float[]){1, 2, 3}, 12));
+    ASSERT_OK(weft_session_accumulate(s, NULL));
+    ASSERT_FAILS(WEFT_E_NUMERIC, "nothing was updated", weft_session_update(s, 1, NULL));
+    float value[3];
+    ASSERT_OK(weft_session_read(s, 0, "w", value, sizeof value));
+    assert_true(value[0] == 0 && value[1] == 0 && value[2] == 0);
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+}
+
+/* ---- graphs beside each other ---- */
+
+static void evaluation_shares_parameters(void **state) {
+    (void)state;
+    weft_graph *g = tiny_gpt2(WEFT_USE_TRAIN, 2, 0, WEFT_F32),
+               *e = tiny_gpt2(WEFT_USE_EVAL, 2, 0, WEFT_F32);
+    weft_graph *large = tiny_gpt2(WEFT_USE_LOGITS, 64, 0, WEFT_F32); /* needs more than training */
+    weft_session *s = session_of(g, options_with(WEFT_SGD, 0));
+    int eval, logits;
+    ASSERT_OK(weft_session_add(s, e, &eval));
+    ASSERT_OK(weft_session_add(s, large, &logits));
+    for (int k = 0; k < 3; k++) {
+        double trained, evaluated;
+        feed_rows(s, logits, 7, 0);
+        ASSERT_OK(weft_session_forward(s, logits, NULL));
+        feed_rows(s, eval, (uint64_t)k, 0);
+        ASSERT_OK(weft_session_forward(s, eval, &evaluated));
+        feed_rows(s, 0, (uint64_t)k, 0);
+        ASSERT_OK(weft_session_step(s, 0.1, &trained));
+        assert_true(fabs(trained - evaluated) < 1e-5);
+    }
+    weft_session_memory m = weft_session_memory_of(s);
+    assert_int_equal(m.predicted_peak_bytes, m.observed_peak_bytes);
+    ASSERT_FAILS(WEFT_E_ARG, "before the session's first step", weft_session_add(s, e, &eval));
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+    weft_graph_destroy(e);
+    weft_graph_destroy(large);
+}
+
+/* A forward graph of `rows` rows with a state of its own that counts, and a parameter. */
+static weft_graph *counter(const char *name, int64_t rows) {
+    weft_graph *g;
+    char own[32];
+    ASSERT_OK(weft_graph_create(&g));
+    weft_value x = weft_input(g, "x", matrix(rows, COLUMNS));
+    weft_value w =
+        weft_param(g, "h.0.w", matrix(COLUMNS, COLUMNS), (weft_init){WEFT_INIT_NORMAL, 0.3});
+    weft_value count = weft_state(g, name, vector(1000), (weft_init){WEFT_INIT_ZEROS, 0});
+    (void)snprintf(own, sizeof own, "%s.w", name);
+    weft_value v = weft_param(g, own, vector(COLUMNS), (weft_init){WEFT_INIT_CONSTANT, 3});
+    weft_state_update(g, count, weft_shift(g, count, 1));
+    weft_output(g, "y", weft_add(g, weft_linear(g, x, w, WEFT_NO_VALUE, false), v));
+    ASSERT_OK(weft_graph_status(g));
+    return g;
+}
+
+/* What one graph keeps between steps is safe from all the others, whatever their sizes. */
+static void graphs_keep_their_own_states(void **state) {
+    (void)state;
+    weft_graph *g = chain_with_logarithm(9);
+    weft_graph *more[] = {counter("a", 4), counter("b", 300), counter("c", 1000), counter("d", 2)};
+    weft_session *s = session_of(g, options_with(WEFT_SGD, 0));
+    int program[4];
+    for (int i = 0; i < 4; i++) ASSERT_OK(weft_session_add(s, more[i], &program[i]));
+    for (int round = 1; round <= 3; round++) {
+        feed_rows(s, 0, (uint64_t)round, 0);
+        ASSERT_OK(weft_session_step(s, 0.1, NULL));
+        for (int i = 0; i < 4; i++) {
+            feed_rows(s, program[i], 1, 0);
+            ASSERT_OK(weft_session_forward(s, program[i], NULL));
+        }
+        static const char *const names[] = {"a", "b", "c", "d"};
+        for (int i = 0; i < 4; i++) {
+            int64_t elems;
+            char own[32];
+            float *count = read_tensor(s, program[i], names[i], &elems);
+            for (int64_t e = 0; e < elems; e++)
+                if (count[e] != (float)round)
+                    fail_msg("state %s is %g after %d steps", names[i], (double)count[e], round);
+            free(count);
+            (void)snprintf(own, sizeof own, "%s.w", names[i]);
+            float *w = read_tensor(s, program[i], own, &elems);
+            for (int64_t e = 0; e < elems; e++) assert_true(w[e] == 3);
+            free(w);
+        }
+    }
+    weft_session_memory m = weft_session_memory_of(s);
+    assert_int_equal(m.predicted_peak_bytes, m.observed_peak_bytes);
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+    for (int i = 0; i < 4; i++) weft_graph_destroy(more[i]);
+}
+
+/* ---- states written in place ---- */
+
+static weft_graph *cache_graph(int variant) {
+    weft_graph *g;
+    weft_desc shape = weft_desc_of(WEFT_F32, 4, (int64_t[]){1, 8, 2, 3}), row = shape;
+    row.shape[1] = 1;
+    ASSERT_OK(weft_graph_create(&g));
+    weft_value x = weft_input(g, "x", row),
+               at = weft_input(g, "at", weft_desc_of(WEFT_I32, 0, NULL));
+    weft_value cache = variant == 1
+                           ? weft_input(g, "cache", shape)
+                           : weft_state(g, "cache", shape, (weft_init){WEFT_INIT_ZEROS, 0});
+    weft_cell_begin(g, "write");
+    weft_value next = weft_cell_end(g, weft_cache_write(g, cache, x, at));
+    if (variant != 1 && variant != 2) weft_state_update(g, cache, next);
+    weft_cell_begin(g, "read");
+    weft_output(g, "sum",
+                weft_cell_end(g, weft_sum(g, variant == 3 ? cache : next, 0, NULL, false)));
+    ASSERT_OK(weft_graph_status(g));
+    return g;
+}
+
+static void caches_are_written_in_place(void **state) {
+    (void)state;
+    weft_graph *g = cache_graph(0);
+    weft_session *s = session_of(g, options_with(WEFT_NO_OPTIMIZER, 0));
+    const float x[6] = {1, 2, 3, 4, 5, 6};
+    for (int32_t at = 0; at < 8; at++) {
+        float sum;
+        ASSERT_OK(weft_session_feed(s, 0, "x", x, sizeof x));
+        ASSERT_OK(weft_session_feed(s, 0, "at", &at, sizeof at));
+        ASSERT_OK(weft_session_forward(s, 0, NULL));
+        ASSERT_OK(weft_session_read(s, 0, "sum", &sum, sizeof sum));
+        assert_true(sum == (float)(21 * (at + 1)));
+    }
+    const wefti_program *p = wefti_session_program(s, 0);
+    for (int32_t k = 0; k < p->step_count[WEFTI_SECTION_FIRST]; k++) {
+        const wefti_step *step = &p->steps[WEFTI_SECTION_FIRST][k];
+        assert_int_equal(step->kind, WEFTI_STEP_CALL); /* nothing is copied */
+        for (int32_t i = 0; i < step->routine->code_count; i++)
+            assert_non_null(step->routine->code[i].node);
+    }
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+}
+
+static void what_cannot_be_in_place_is_refused(void **state) {
+    (void)state;
+    static const char *const messages[] = {NULL, "which is no state", "call weft_state_update",
+                                           "whose old value is read later"};
+    weft_session_options o = options_with(WEFT_NO_OPTIMIZER, 0);
+    for (int variant = 1; variant < 4; variant++) {
+        weft_graph *g = cache_graph(variant);
+        weft_session *s;
+        ASSERT_FAILS(WEFT_E_NO_IMPL, messages[variant], weft_session_create(g, &o, &s));
+        weft_graph_destroy(g);
+    }
+    weft_graph *g;
+    weft_session *s;
+    ASSERT_OK(weft_graph_create(&g));
+    weft_value a = weft_state(g, "a", vector(2), (weft_init){WEFT_INIT_ZEROS, 0});
+    weft_value b = weft_state(g, "b", vector(2), (weft_init){WEFT_INIT_CONSTANT, 1});
+    weft_state_update(g, a, b);
+    weft_state_update(g, b, weft_neg(g, a));
+    ASSERT_FAILS(WEFT_E_NO_IMPL, "pass it through an operation", weft_session_create(g, &o, &s));
+    weft_graph_destroy(g);
+}
+
+/* ---- misuse ---- */
+
+static void misuse_is_refused(void **state) {
+    (void)state;
+    weft_graph *g = random_model(1), *none;
+    weft_session_options o = options_with(WEFT_SGD, 1);
+    weft_session *s;
+    weft_tensor_info info;
+    float x[ROWS * COLUMNS] = {0};
+    o.microbatches = 0;
+    ASSERT_FAILS(WEFT_E_ARG, "microbatches must be", weft_session_create(g, &o, &s));
+    o = options_with(WEFT_SGD, -1);
+    ASSERT_FAILS(WEFT_E_ARG, "clip must not be", weft_session_create(g, &o, &s));
+    o = options_with(WEFT_SGD, 0);
+    o.threads = -1;
+    ASSERT_FAILS(WEFT_E_ARG, "threads must not be", weft_session_create(g, &o, &s));
+    ASSERT_OK(weft_graph_create(&none));
+    (void)weft_input(none, "x", vector(3));
+    o.threads = 1;
+    ASSERT_FAILS(WEFT_E_ARG, "training needs a loss", weft_session_create(none, &o, &s));
+    weft_graph_destroy(none);
+    o.microbatches = 2;
+    s = session_of(g, o);
+    ASSERT_FAILS(WEFT_E_NOT_FOUND, "no tensor 'y'", weft_session_feed(s, 0, "y", x, sizeof x));
+    ASSERT_FAILS(WEFT_E_SHAPE, "96 bytes, not 95", weft_session_feed(s, 0, "x", x, sizeof x - 1));
+    ASSERT_FAILS(WEFT_E_ARG, "'shared' is no input", weft_session_feed(s, 0, "shared", x, 144));
+    ASSERT_FAILS(WEFT_E_ARG, "there is no program 1", weft_session_feed(s, 1, "x", x, sizeof x));
+    ASSERT_FAILS(WEFT_E_ARG, "there is no program -1", weft_session_forward(s, -1, NULL));
+    ASSERT_FAILS(WEFT_E_ARG, "program 0 trains", weft_session_forward(s, 0, NULL));
+    ASSERT_FAILS(WEFT_E_ARG, "there is no tensor", weft_session_tensor(s, 0, 10000, &info));
+    ASSERT_FAILS(WEFT_E_ARG, "2 microbatches", weft_session_step(s, 0.1, NULL));
+    feed_rows(s, 0, 1, 0);
+    ASSERT_OK(weft_session_accumulate(s, NULL));
+    ASSERT_FAILS(WEFT_E_ARG, "1 of 2 microbatches", weft_session_update(s, 0.1, NULL));
+    ASSERT_OK(weft_session_accumulate(s, NULL));
+    ASSERT_FAILS(WEFT_E_ARG, "accumulated already", weft_session_accumulate(s, NULL));
+    ASSERT_OK(weft_session_update(s, 0.1, NULL));
+    weft_session_destroy(s);
+    weft_session_destroy(NULL);
+    weft_graph_destroy(g);
+}
+
+/* ---- every allocation fails in turn ---- */
+
+static weft_status create_and_step(weft_graph *g, const weft_session_options *o, weft_session **s) {
+    float x[ROWS * COLUMNS] = {1};
+    weft_status status = weft_session_create(g, o, s);
+    if (status == WEFT_OK) status = weft_session_feed(*s, 0, "x", x, sizeof x);
+    if (status == WEFT_OK) status = weft_session_feed(*s, 0, "target", x, sizeof x);
+    return status == WEFT_OK ? weft_session_step(*s, 0.1, NULL) : status;
+}
+
+static void every_allocation_may_fail(void **state) {
+    (void)state;
+    for (int how = 0; how < 3; how++) {
+        weft_graph *g = random_model(6);
+        weft_session_options o = options_with(WEFT_ADAMW, how == 1 ? 1 : 0);
+        weft_session *s = NULL;
+        o.recompute = how == 2;
+        o.threads = 1;
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, INT64_MAX, false, 0);
+        ASSERT_OK(create_and_step(g, &o, &s));
+        int64_t calls = wefti_fault_count(WEFTI_FAULT_ALLOC), failed = 0;
+        weft_session_destroy(s);
+        weft_graph_destroy(g);
+        for (int64_t n = 0; n < calls; n++) {
+            g = random_model(6);
+            s = NULL;
+            wefti_fault_arm(WEFTI_FAULT_ALLOC, n, n & 1, 0);
+            weft_status status = create_and_step(g, &o, &s);
+            wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
+            failed += status < 0;
+            if (status != WEFT_E_NOMEM)
+                fail_msg("allocation %d of %d failed: %s: %s", (int)n, (int)calls,
+                         weft_status_text(status), weft_error_message());
+            weft_session_destroy(s);
+            weft_graph_destroy(g);
+        }
+        assert_int_equal(failed, calls);
+        assert_true(calls > 300);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(predicted_peak_is_observed),
+        cmocka_unit_test(too_little_memory_is_refused),
+        cmocka_unit_test(the_first_bad_cell_is_named),
+        cmocka_unit_test(a_bad_gradient_stops_a_clipped_update),
+        cmocka_unit_test(evaluation_shares_parameters),
+        cmocka_unit_test(graphs_keep_their_own_states),
+        cmocka_unit_test(caches_are_written_in_place),
+        cmocka_unit_test(what_cannot_be_in_place_is_refused),
+        cmocka_unit_test(misuse_is_refused),
+        cmocka_unit_test(every_allocation_may_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
