@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/io.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "exec/exec.h"
 
@@ -36,11 +37,30 @@ weft_status wefti_trace_open(const char *path, wefti_trace **out) {
     return WEFT_OK;
 }
 
+/* Bytes of the UTF-8 character at `from`, 0 when it is none or ends too early. */
+static size_t character(const char *from) {
+    unsigned char first = (unsigned char)*from;
+    size_t length = first < 0x80 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+    char piece[5] = {0};
+    for (size_t i = 0; i < length && from[i]; i++) piece[i] = from[i];
+    return wefti_utf8_valid(piece) && strlen(piece) == length ? length : 0;
+}
+
+/* What JSON takes without escapes: anything else becomes '_'. Whole characters only. */
 static void copy_clean(char *to, size_t bytes, const char *from) {
-    size_t i = 0;
-    for (; from[i] && i + 1 < bytes; i++)
-        to[i] = from[i] == '"' || from[i] == '\\' || (unsigned char)from[i] < 32 ? '_' : from[i];
-    to[i] = '\0';
+    size_t used = 0;
+    while (*from) {
+        size_t length = character(from), step = length ? length : 1;
+        if (used + step >= bytes) break;
+        bool plain = length && *from != '"' && *from != '\\' && (unsigned char)*from >= 32;
+        if (plain)
+            memcpy(to + used, from, length);
+        else
+            to[used] = '_';
+        used += step;
+        from += step;
+    }
+    to[used] = '\0';
 }
 
 void wefti_trace_event(wefti_trace *t, int track, const char *name, const char *category,
