@@ -67,7 +67,10 @@ static weft_status check_limit(const weft_session *s, const wefti_program *p) {
     int64_t room = s->options.memory_bytes - p->persistent_bytes;
     double share = p->transient_bytes > 0 ? (double)room / (double)p->transient_bytes : 0;
     char advice[160];
-    if (room <= 0)
+    if (room <= 0 && !s->optimizer)
+        (void)snprintf(advice, sizeof advice, "the model alone needs %s",
+                       wefti_bytes_text(p->persistent_bytes, fixed));
+    else if (room <= 0)
         (void)snprintf(advice, sizeof advice,
                        "the model and its optimizer alone need %s: a smaller model or another "
                        "optimizer would fit",
