@@ -273,7 +273,7 @@ weft_status wefti_dir_make(const char *path) {
             struct stat info;
             bool refused = error == EEXIST || error == EROFS || error == EACCES;
             bool there = refused && stat(name, &info) == 0 && S_ISDIR(info.st_mode);
-            errno = error;
+            errno = error == EEXIST ? ENOTDIR : error; /* what is in the way is something else */
             if (!there) status = failed("create the directory", name);
         }
         *at = saved;

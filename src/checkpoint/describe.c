@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/io.h"
 #include "base/json.h"
 #include "base/memory.h"
 #include "base/text.h"
@@ -25,12 +26,28 @@ static weft_status take_text(wefti_text *t, char **out) {
 
 /* ---- inspect ---- */
 
+static void text_lines(wefti_text *t, const wefti_checkpoint_pair *pair) {
+    wefti_text_add(t, "%s\n", pair->key);
+    for (const char *line = pair->value; *line;) {
+        size_t length = strcspn(line, "\n");
+        wefti_text_add(t, "  %.*s\n", (int)length, line);
+        line += length + (line[length] == '\n');
+    }
+}
+
 static void text_pairs(wefti_text *t, const char *label, const wefti_checkpoint_pairs *pairs) {
     if (!pairs->count) return;
-    wefti_text_add(t, "%-12s", label);
-    for (int64_t i = 0; i < pairs->count; i++)
+    bool began = false;
+    for (int64_t i = 0; i < pairs->count; i++) {
+        if (strchr(pairs->items[i].value, '\n')) continue;
+        if (!began) wefti_text_add(t, "%-12s", label);
         wefti_text_add(t, " %s=%s", pairs->items[i].key, pairs->items[i].value);
-    wefti_text_add(t, "\n");
+        began = true;
+    }
+    if (began) wefti_text_add(t, "\n");
+    for (int64_t i = 0; i < pairs->count;
+         i++) /* texts of several lines, indented below their name */
+        if (strchr(pairs->items[i].value, '\n')) text_lines(t, &pairs->items[i]);
 }
 
 static void json_pairs(wefti_text *t, const char *key, const wefti_checkpoint_pairs *pairs) {
@@ -194,6 +211,8 @@ static weft_status holds_steps(const char *path, bool *out) {
     *out = false;
     if (length > suffix && !strcmp(path + length - suffix, ".safetensors")) return WEFT_OK;
     int64_t *steps = NULL, count = 0;
+    WEFT_REQUIRE(!wefti_exists(path) || wefti_is_dir(path), WEFT_E_NOT_FOUND,
+                 "%s is neither a directory nor a .safetensors file", path);
     WEFT_TRY(wefti_step_is(path, out));
     WEFT_TRY(wefti_step_list(path, WEFTI_STEP_COMMITTED, &steps, &count));
     wefti_free(steps);

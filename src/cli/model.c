@@ -94,9 +94,11 @@ const cli_verb cli_model = {
     .summary = "show a job's model: parameters, FLOPs, memory, predicted peak",
     .usage = "model JOB.yaml [key=value ...] [--json]",
     .example = "weft model job.yaml train.batch=4",
-    .notes = "Nothing is trained. Cells of one kind have the same structure and are compiled once; "
-             "saved is what a\n"
-             "cell keeps for its backward pass, frame what it works in.",
+    .notes =
+        "Nothing is trained. Cells of one kind have the same structure and are compiled once; "
+        "saved is what a\n"
+        "cell keeps for its backward pass, frame what it works in. A cell whose passes run as one "
+        "shows both\nunder backward.",
     .options = options,
     .run = run,
 };

@@ -51,10 +51,12 @@ static int train(const weft_job *job, const train_options *values) {
     weft_status status = weft_train_run(job, &events, &result);
     train_progress_end(&progress, &result, status);
     if (status == WEFT_E_STOPPED && stop_signal) {
-        fprintf(stderr, "weft: stopped after step %lld; %s%s\n", (long long)result.steps,
-                *result.checkpoint ? "go on with the same command from "
-                                   : "nothing was saved, as the job has no checkpoint.dir",
-                result.checkpoint);
+        fprintf(stderr, "weft: stopped after step %lld; ", (long long)result.steps);
+        if (*result.checkpoint)
+            fprintf(stderr, "the same command goes on from %s\n", result.checkpoint);
+        else
+            fprintf(stderr, "nothing was saved, as %s\n",
+                    *job->checkpoint.dir ? "no step was done" : "the job has no checkpoint.dir");
         return 128 + stop_signal;
     }
     return status < 0 ? cli_failed() : CLI_DONE;

@@ -165,8 +165,15 @@ void train_progress_end(train_progress *p, const weft_train_result *r, weft_stat
     end_line(p);
     if (status < 0) return;
     char time[32], rate[32], used[32], peak[32];
-    printf("done: %lld steps in %s, %s", (long long)r->steps, duration(r->seconds, time),
-           speed(p, r->tokens_per_second, rate));
+    int64_t steps = r->steps - p->start.first_step;
+    printf("done: %lld step%s", (long long)steps, steps == 1 ? "" : "s");
+    if (steps > 0) {
+        if (r->seconds < 10)
+            snprintf(time, sizeof time, "%.2f s", r->seconds);
+        else
+            duration(r->seconds, time);
+        printf(" in %s, %s", time, speed(p, r->tokens_per_second, rate));
+    }
     printf("; final loss %.4f", r->final_loss);
     if (isfinite(r->validation_loss)) printf(", validation loss %.4f", r->validation_loss);
     if (isfinite(r->accuracy)) printf(", accuracy %.2f %%", 100 * r->accuracy);

@@ -138,19 +138,29 @@ void wefti_training_poll(wefti_training *t) {
         note_failure(t, wefti_training_settle(t));
 }
 
+/* The shortest digits that read back as the same number. */
+static void exact(double value, char out[32]) {
+    for (int digits = 6; digits <= 17; digits++) {
+        (void)snprintf(out, 32, "%.*g", digits, value);
+        if (strtod(out, NULL) == value) return;
+    }
+}
+
 static weft_status begin(wefti_training *t, bool last, const wefti_checkpoint_tensor *tensors,
                          char *config, char *tokenizer) {
     const weft_job *job = t->job;
     const weft_job_optimizer *o = &job->train.optimizer;
-    char lr[32], b1[32], b2[32], eps[32], decay[32], momentum[32], threads[32];
-    (void)snprintf(lr, sizeof lr, "%.17g", o->lr);
-    (void)snprintf(b1, sizeof b1, "%.17g", o->betas[0]);
-    (void)snprintf(b2, sizeof b2, "%.17g", o->betas[1]);
-    (void)snprintf(eps, sizeof eps, "%.17g", o->eps);
-    (void)snprintf(decay, sizeof decay, "%.17g", o->weight_decay);
-    (void)snprintf(momentum, sizeof momentum, "%.17g", o->momentum);
+    char lr[32], b1[32], b2[32], eps[32], decay[32], momentum[32], threads[32], samples[32];
+    exact(o->lr, lr);
+    exact(o->betas[0], b1);
+    exact(o->betas[1], b2);
+    exact(o->eps, eps);
+    exact(o->weight_decay, decay);
+    exact(o->momentum, momentum);
     (void)snprintf(threads, sizeof threads, "%d",
                    wefti_pool_threads(wefti_session_pool(t->session)));
+    (void)snprintf(samples, sizeof samples, "%lld",
+                   (long long)weft_data_samples(t->data, WEFT_DATA_TRAIN));
     const wefti_checkpoint_pair settings[] = {
         {"lr", lr},
         {"beta1", b1},
@@ -165,7 +175,7 @@ static weft_status begin(wefti_training *t, bool last, const wefti_checkpoint_te
         {"bf16", weft_session_bf16(t->session) == WEFT_BF16_NATIVE ? "native" : "f32"},
         {"threads", threads}};
     const wefti_checkpoint_pair random[] = {{"generator", "philox4x32-10"}};
-    const wefti_checkpoint_pair notes[] = {{"job", job->text}};
+    const wefti_checkpoint_pair notes[] = {{"samples", samples}, {"job", job->text}};
     const wefti_checkpoint_loss loss = {t->step, t->result->final_loss};
     wefti_checkpoint_meta meta = {
         .step = t->step,
@@ -175,7 +185,7 @@ static weft_status begin(wefti_training *t, bool last, const wefti_checkpoint_te
         .settings = {settings, sizeof settings / sizeof *settings},
         .random = {random, 1},
         .compute = {compute, sizeof compute / sizeof *compute},
-        .notes = {notes, 1},
+        .notes = {notes, 2},
         .losses = &loss,
         .loss_count = t->step > 0 ? 1 : 0,
     };
@@ -265,6 +275,13 @@ weft_status wefti_training_restore(wefti_training *t, wefti_checkpoint *c) {
         WEFT_TRY(wefti_session_address(t->session, 0, &p->tensors[s->tensor], &to));
         WEFT_TRY(wefti_checkpoint_read(c, s->role, s->name, &s->desc, to));
     }
+    const char *samples = wefti_checkpoint_value(&meta->notes, "samples");
+    int64_t now = weft_data_samples(t->data, WEFT_DATA_TRAIN);
+    if (samples && strtoll(samples, NULL, 10) != now)
+        wefti_training_note(t,
+                            "the data have %lld samples, but had %s when the checkpoint was "
+                            "written: from here on the order of samples is another",
+                            (long long)now, samples);
     const char *isa = wefti_checkpoint_value(&meta->compute, "isa");
     if (isa && strcmp(isa, variant()))
         wefti_training_note(

@@ -75,6 +75,13 @@ static weft_status open_data(wefti_training *t) {
         .vocab = language ? t->config.vocab : t->config.classes,
     };
     WEFT_REQUIRE(d->path[0], WEFT_E_ARG, "data.path is missing: the file or directory to train on");
+    const char *family = weft_family_text(t->config.family);
+    WEFT_REQUIRE(!language || d->format != WEFT_FORMAT_IDX, WEFT_E_ARG,
+                 "data.format: idx is for images, but %s learns from text, tokens or npy", family);
+    WEFT_REQUIRE(language || d->format == WEFT_FORMAT_IDX || d->format == WEFT_FORMAT_NPY,
+                 WEFT_E_ARG,
+                 "data.format: %s is for language models, but %s learns from idx or npy",
+                 weft_format_text(d->format), family);
     return weft_data_open(&o, &t->data);
 }
 

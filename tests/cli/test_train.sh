@@ -1,0 +1,95 @@
+#!/bin/sh
+# `weft train` from outside: what it prints, its exit codes, its memory, and how signals end it.
+. tests/cli/run.inc
+
+# --- JSON lines ---
+"$weft" train job.yaml checkpoint.dir=run checkpoint.every=5 --json >lines 2>errors || fail "train --json failed" errors
+[ -s errors ] && fail "train --json wrote to stderr" errors
+json lines
+[ "$(wc -l <lines)" = 13 ] || fail "12 steps and an end make 13 lines" lines
+for key in step loss learning_rate tokens_per_second seconds; do
+    [ "$(head -12 lines | grep -c "\"$key\": [0-9]")" = 12 ] || fail "a step without $key" lines
+done
+[ "$(grep -c '"validation_loss": [0-9]' lines)" = 4 ] || fail "steps 5, 10, 12 and the end have a validation loss" lines
+for key in final_loss first_step_seconds predicted_peak_bytes observed_peak_bytes steps tokens_per_second; do
+    tail -1 lines | grep -q "\"$key\": [0-9]" || fail "the last object has no $key" lines
+done
+tail -1 lines | grep -q '"done": true' || fail "the last object is not done" lines
+tail -1 lines | grep -qF '"checkpoint": "run/step-000000000012"' || fail "no checkpoint in the last object" lines
+[ "$(tail -1 lines | value predicted_peak_bytes)" = "$(tail -1 lines | value observed_peak_bytes)" ] ||
+    fail "predicted and observed peak differ" lines
+[ "$(tail -1 lines | value final_loss)" = "$(sed -n 12p lines | value loss)" ] || fail "final_loss is not the last loss" lines
+[ "$(ls -d run/step-* | wc -l)" = 3 ] || fail "steps 5, 10 and 12 are there"
+
+# --- the same in words, going on, and what is left to do ---
+expect 0 'step 12/12' train job.yaml checkpoint.dir=words
+expect 0 'checkpoint words/step-000000000012' train job.yaml checkpoint.dir=words train.steps=12
+grep -q 'nothing is left to train' out || fail "a finished run does not say so" out
+expect 0 'continued from the checkpoint of step 12' train job.yaml checkpoint.dir=words train.steps=14
+grep -q 'done: 2 steps in' out || fail "two steps were left" out
+expect 0 'no checkpoint.dir was given: the model was not saved' train job.yaml
+expect 1 'already holds checkpoints' train job.yaml checkpoint.dir=words checkpoint.resume=false
+
+# --- precision, traces, other verbs ---
+expect 0 'bf16 with ' train job.yaml train.precision=bf16
+expect 0 'done: 12 steps' train job.yaml --trace trace.json
+tr -d '\n' <trace.json >trace.line
+echo >>trace.line
+json trace.line
+grep -q '"traceEvents"' trace.json || fail "no events in the trace"
+expect 0 'predicted peak memory' model job.yaml
+"$weft" model job.yaml --json >model.json || fail "model --json failed"
+json model.json
+[ "$(value predicted_peak_bytes <model.json)" -le "$(tail -1 lines | value predicted_peak_bytes)" ] ||
+    fail "model and train predict differently" model.json
+expect 0 'optimizer    adamw' checkpoint inspect run
+expect 0 'transformer.wte.weight' checkpoint inspect run/step-000000000005
+"$weft" checkpoint inspect run --json >inspect.json || fail "inspect --json failed"
+json inspect.json
+expect 0 'step-000000000010     good' checkpoint verify run
+"$weft" checkpoint verify run --json >verify.json || fail "verify --json failed"
+json verify.json
+
+# --- signals: a checkpoint is committed, and the code tells which ---
+# signal NAME CODE words...
+signal() {
+    name=$1 code=$2
+    shift 2
+    rm -rf signal lines
+    "$weft" train job.yaml train.steps=1000000000 checkpoint.dir=signal "$@" >lines 2>errors &
+    pid=$!
+    while ! grep -q '^step 1/\|"step": 1,' lines 2>/dev/null && kill -0 $pid 2>/dev/null; do sleep 0.1; done
+    kill "-$name" $pid
+    wait $pid
+    got=$?
+    [ $got = "$code" ] || fail "SIG$name: exit $got, expected $code" errors
+    grep -q 'the same command goes on from signal/step-' errors || fail "SIG$name: no word of the checkpoint" errors
+    [ "$(ls -d signal/step-* | wc -l)" = 1 ] || fail "SIG$name: no checkpoint"
+    expect 0 good checkpoint verify signal
+}
+signal TERM 143
+signal TERM 143 --json
+json lines
+tail -1 lines | grep -q '"done": false, "stopped": true' || fail "no stopped object" lines
+signal INT 130
+
+# --- memory: the process needs what was predicted, and little more ---
+"$weft" train job.yaml model.hidden=128 model.context=128 train.batch=16 train.steps=1000000000 --json >memory 2>errors &
+pid=$!
+while [ "$(grep -c . memory 2>/dev/null)" -lt 3 ] && kill -0 $pid 2>/dev/null; do sleep 0.1; done
+peak=$(sed -n 's/^VmHWM: *\([0-9]*\) kB/\1/p' /proc/$pid/status 2>/dev/null)
+kill -TERM $pid
+wait $pid
+predicted=$(tail -1 memory | value predicted_peak_bytes)
+if [ -n "$peak" ] && [ $((peak * 1024 - predicted)) -gt $((100 * 1024 * 1024)) ]; then
+    fail "the process used $peak KiB, predicted were $predicted bytes"
+fi
+
+# --- output that cannot be written ---
+if [ -e /dev/full ]; then
+    "$weft" train job.yaml checkpoint.dir=full --json >/dev/full 2>errors && fail "unwritten lines were no error"
+    [ -d full/step-000000000012 ] || fail "the run was lost with its output" errors
+    expect 1 '/dev/full: No space left on device' train job.yaml train.log=/dev/full
+    grep -q 'the run goes on without it' out || fail "no word of the missing metrics" out
+fi
+exit $failed
