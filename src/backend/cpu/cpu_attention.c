@@ -195,10 +195,9 @@ static weft_status run_rope(const wefti_kernel *kernel, const wefti_run *run, co
                             void *const *out, void *workspace) {
     const rope_kernel *k = (const rope_kernel *)kernel;
     int64_t half = k->dim / 2;
-    float *cos_table = k->table, *sin_table = k->table + k->seq * half;
+    float *cos_table = k->has_position ? workspace : k->table;
+    float *sin_table = cos_table + k->seq * half;
     if (k->has_position) {
-        cos_table = workspace;
-        sin_table = cos_table + k->seq * half;
         fill_tables(k, ((const int32_t *)in[1])[0], cos_table, sin_table);
     }
     wefti_rope_args a = {.x = {in[0], k->x},

@@ -48,7 +48,7 @@ static weft_status new_kernel(const char *label,
 static weft_status run_reduce(const wefti_kernel *kernel, const wefti_run *run,
                               const void *const *in, void *const *out, void *workspace) {
     const reduce_kernel *k = (const reduce_kernel *)kernel;
-    unsigned char *halves[] = {workspace, (unsigned char *)workspace + k->half};
+    unsigned char *first = workspace, *halves[] = {first, k->half ? first + k->half : first};
     wefti_src from = {in[0], k->x};
     for (int p = 0; p < k->passes; p++) {
         bool last = p == k->passes - 1;
@@ -61,7 +61,7 @@ static weft_status run_reduce(const wefti_kernel *kernel, const wefti_run *run,
                                .reduce = k->pass[p].axis,
                                .inner = k->pass[p].inner,
                                .accumulate = last && k->accumulate,
-                               .workspace = (unsigned char *)workspace + 2 * k->half};
+                               .workspace = k->half ? first + 2 * k->half : first};
         k->kernels->reduce(run->pool, &a);
         from = (wefti_src){to.data, to.dtype};
     }
