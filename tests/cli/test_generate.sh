@@ -1,0 +1,42 @@
+#!/bin/sh
+# weft generate: from a run that has just been trained, its prompt as an option and on standard input; JSON that is
+# valid whatever bytes the model makes; wrong words and missing checkpoints.
+set -eu
+bin=${WEFT_BIN:-build/weft}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+"$bin" train data.path="$PWD/include/weft/*.h" model.layers=1 model.hidden=16 model.heads=2 model.context=32 \
+    train.steps=3 train.batch=4 checkpoint.dir="$work/run" >"$work/out"
+
+fail() { echo "$1"; cat "$work/out" "$work/err" 2>/dev/null || true; exit 1; }
+
+"$bin" generate "$work/run" --prompt 'int main' --tokens 20 --seed 3 >"$work/out"
+[ "$(head -c 8 "$work/out")" = 'int main' ] || fail 'the text does not begin with the prompt'
+[ "$(wc -c <"$work/out")" -eq 29 ] || fail 'not 8 bytes, 20 tokens and a newline'
+printf 'int main' | "$bin" generate "$work/run/step-000000000003" --prompt - --tokens 20 --seed 3 --threads 1 >"$work/same"
+cmp -s "$work/out" "$work/same" || fail 'the same seed makes another text'
+"$bin" generate "$work/run" --prompt 'int main' --tokens 20 --seed 4 >"$work/other"
+cmp -s "$work/out" "$work/other" && fail 'another seed makes the same text'
+
+"$bin" generate "$work/run" --prompt 'a	"b' --tokens 200 --temperature 3 --top-k 0 --json >"$work/out"
+if command -v python3 >/dev/null; then
+    python3 -c '
+import json, sys
+o = json.load(open(sys.argv[1], encoding="utf-8"))
+assert o["tokens"] == 200 and o["prompt"] == "a\t\"b" and o["prompt_tokens"] == 4 and len(o["text"]) > 20, o' "$work/out" ||
+        fail 'not the JSON expected'
+fi
+"$bin" generate "$work/run" --prompt "$(head -c 100 /dev/zero | tr '\0' x)" --tokens 1 >"$work/out" 2>"$work/err"
+grep -q 'its first 68 tokens were left out' "$work/err" || fail 'nothing is said of a prompt that is too long'
+
+code=0
+"$bin" generate "$work/none" >"$work/out" 2>"$work/err" || code=$?
+[ $code -eq 1 ] && grep -q 'there is no directory' "$work/err" || fail 'a missing checkpoint'
+for words in '' "$work/run text" "$work/run --tokens 0" "$work/run --temperature -1" "$work/run --top-k x"; do
+    code=0
+    # shellcheck disable=SC2086
+    "$bin" generate $words >"$work/out" 2>"$work/err" || code=$?
+    [ $code -eq 2 ] || fail "accepted: generate $words"
+done
+echo "weft generate: texts, JSON, complaints"
