@@ -185,6 +185,7 @@ typedef struct manner {
     int threads;
     uint32_t accumulate;
     bool in_place, packed;
+    bool native; /* bf16 products in the processor's own arithmetic: f32 weights become bf16 */
 } manner;
 
 /* Runs `k` on copies of the operands; the results stay in *out. */
@@ -250,11 +251,16 @@ static void compare(const subject *s, const result *r, manner how) {
     const weft_node *n = s->node;
     for (int o = 0; o < n->outputs; o++) {
         const weft_desc *d = wefti_out(n, o);
-        bool exact = bound_of(n->op->name)->kind == EXACT && !(how.accumulate >> o & 1u);
+        const bound *b = bound_of(n->op->name);
+        bool exact = b->kind == EXACT && !(how.accumulate >> o & 1u);
         for (int64_t e = 0; e < weft_desc_elems(d); e++) {
             double got = wefti_load(d->dtype, r->out[o].data, e), want = s->want[o][e];
             _Alignas(8) unsigned char bits[8];
             double margin = s->margin[o][e];
+            /* TERMS: each weight is rounded to bf16, half a unit is 2^-8. SCALE: so are the
+             * operands of a whole chain of products. */
+            if (how.native)
+                margin *= 1.0 + (b->kind == TERMS ? 0x1p-8 : 0x1p-5) / (b->factor * unit(WEFT_F32));
             if (how.accumulate >> o & 1u) {
                 want += before(o, e);
                 margin += unit(d->dtype) * (fabs(before(o, e)) + fabs(want));
@@ -281,7 +287,7 @@ static weft_status prepare(const subject *s, manner how, wefti_kernel **out) {
     wefti_prepare options = {.threads = how.threads,
                              .accumulate = how.accumulate,
                              .pack_weights = how.packed,
-                             .bf16 = WEFTI_BF16_AS_F32};
+                             .bf16 = how.native ? WEFTI_BF16_NATIVE : WEFTI_BF16_AS_F32};
     return wefti_backend_cpu.prepare(&wefti_backend_cpu, s->node, &options, out);
 }
 
@@ -328,12 +334,27 @@ static bool threads_agree(const subject *s, manner how) {
     return true;
 }
 
+static bool has_products(const weft_node *n) {
+    static const char *const ops[] = {"linear*", "matmul", "conv*"};
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
+        if (name_fits(ops[i], n->op->name)) return true;
+    return false;
+}
+
 /* All that the backend offers for a node; false when it leaves it to the reference. */
 static bool check_subject(const subject *s) {
     const weft_node *n = s->node;
     if (!threads_agree(s, (manner){.name = "run"})) return false;
     threads_agree(s, (manner){.name = "in place", .in_place = true});
     threads_agree(s, (manner){.name = "packed", .packed = true});
+    if (has_products(n)) {
+        threads_agree(s, (manner){.name = "native", .native = true});
+        threads_agree(s, (manner){.name = "native packed", .native = true, .packed = true});
+        threads_agree(s, (manner){.name = "native adding",
+                                  .native = true,
+                                  .packed = true,
+                                  .accumulate = 1u << (n->outputs - 1)});
+    }
     if (n->op->flags & WEFTI_OP_IN_PLACE) return true;
     for (uint32_t mask = 1; mask < 1u << n->outputs && mask < 16; mask++)
         threads_agree(s, (manner){.name = "adding", .accumulate = mask});

@@ -20,6 +20,9 @@ static void note_fallback(const op_setup *s, bool plain) {
 static void check_setup(const op_setup *s, bool plain) {
     op_graph g;
     if (op_graph_open(s, 17, &g) < 0) return; /* a mix of dtypes that the op refuses */
+    /* The weight of a linear layer: only parameters are packed. */
+    if (!strncmp(s->op->name, "linear", 6))
+        g.graph->root->values[g.node->in[1]].kind = WEFTI_VALUE_PARAM;
     subject subject;
     subject_open(s, &g, &subject);
     if (!(s->op->flags & WEFTI_OP_RESHAPE)) {

@@ -3,30 +3,34 @@
 #include "backend/cpu/cpu_native.h"
 #include "backend/cpu/gemm.h"
 
+/* Leading dimensions that the two batch loops of a product do not take: runs of their own, with the
+ * bytes from one to the next. */
+typedef struct outer_loops {
+    int count;
+    int64_t size[WEFT_MAX_RANK], a[WEFT_MAX_RANK], b[WEFT_MAX_RANK], c[WEFT_MAX_RANK];
+} outer_loops;
+
 typedef struct product_kernel {
     wefti_kernel base;
     wefti_gemm gemm;
     int a, b, bias; /* operand numbers; bias -1: none */
-    /* Leading dimensions that the two batch loops of a product do not take: runs of their own, with
-     * the bytes from one to the next. */
-    int loops;
-    int64_t loop[WEFT_MAX_RANK], a_step[WEFT_MAX_RANK], b_step[WEFT_MAX_RANK],
-        c_step[WEFT_MAX_RANK];
+    outer_loops loops;
 } product_kernel;
 
 static weft_status run_product(const wefti_kernel *kernel, const wefti_run *run,
                                const void *const *in, void *const *out, void *workspace) {
     const product_kernel *k = (const product_kernel *)kernel;
+    const outer_loops *l = &k->loops;
     int64_t runs = 1;
-    for (int d = 0; d < k->loops; d++) runs *= k->loop[d];
+    for (int d = 0; d < l->count; d++) runs *= l->size[d];
     for (int64_t r = 0; r < runs; r++) {
         int64_t index = r, a = 0, b = 0, c = 0;
-        for (int d = k->loops - 1; d >= 0; d--) {
-            int64_t i = index % k->loop[d];
-            index /= k->loop[d];
-            a += i * k->a_step[d];
-            b += i * k->b_step[d];
-            c += i * k->c_step[d];
+        for (int d = l->count - 1; d >= 0; d--) {
+            int64_t i = index % l->size[d];
+            index /= l->size[d];
+            a += i * l->a[d];
+            b += i * l->b[d];
+            c += i * l->c[d];
         }
         wefti_gemm_args args = {.a = (const unsigned char *)in[k->a] + a,
                                 .b = (const unsigned char *)in[k->b] + b,
@@ -41,13 +45,16 @@ static bool known(weft_dtype d) {
     return d == WEFT_F32 || d == WEFT_BF16 || d == WEFT_F64;
 }
 
-/* A product by `spec`, whose a, b are operands `a`, `b` of the node. */
-static weft_status product(const weft_node *n, const wefti_gemm_spec *spec, int a, int b, int bias,
-                           const wefti_prepare *options, wefti_kernel **out) {
+/* A product by `spec`, whose a, b are operands `a`, `b` of the node; once for each index of
+ * `loops`.
+ */
+static weft_status product_loops(const weft_node *n, const wefti_gemm_spec *spec, int a, int b,
+                                 int bias, const outer_loops *loops, const wefti_prepare *options,
+                                 wefti_kernel **out) {
     wefti_gemm gemm;
     if (!known(spec->a.dtype) || !known(spec->b.dtype) || !known(spec->c.dtype))
         return WEFT_E_NO_IMPL;
-    if (options->bf16 == WEFTI_BF16_NATIVE && spec->a.dtype == WEFT_BF16) {
+    if (options->bf16 == WEFTI_BF16_NATIVE && spec->a.dtype == WEFT_BF16 && !loops->count) {
         weft_status native = wefti_cpu_native_kernel(n, spec, a, b, bias, options, out);
         if (native != WEFT_E_NO_IMPL) return native;
     }
@@ -60,9 +67,15 @@ static weft_status product(const weft_node *n, const wefti_gemm_spec *spec, int 
     p->a = a;
     p->b = b;
     p->bias = bias;
+    p->loops = *loops;
     k->workspace_bytes = wefti_gemm_workspace_bytes(&gemm, options->threads);
     *out = k;
     return WEFT_OK;
+}
+
+static weft_status product(const weft_node *n, const wefti_gemm_spec *spec, int a, int b, int bias,
+                           const wefti_prepare *options, wefti_kernel **out) {
+    return product_loops(n, spec, a, b, bias, &(outer_loops){0}, options, out);
 }
 
 /* rows, k and cols of a linear from x [rows..., k] and w [k, n...] or [n..., k]. */
@@ -175,15 +188,12 @@ weft_status wefti_cpu_matmul(const weft_node *n, const wefti_prepare *options, w
     }
     spec.batch[0] = wefti_cpu_span(y, loops, cut);
     spec.batch[1] = wefti_cpu_span(y, cut, lead);
-    weft_status status = product(n, &spec, 0, 1, -1, options, out);
-    if (status < 0) return status;
-    product_kernel *p = (product_kernel *)*out;
-    p->loops = loops;
+    outer_loops outside = {.count = loops};
     for (int d = 0; d < loops; d++) {
-        p->loop[d] = y->shape[d];
-        p->a_step[d] = sa[d] * (int64_t)weft_dtype_bytes(a->dtype);
-        p->b_step[d] = sb[d] * (int64_t)weft_dtype_bytes(b->dtype);
-        p->c_step[d] = sc[d] * (int64_t)weft_dtype_bytes(y->dtype);
+        outside.size[d] = y->shape[d];
+        outside.a[d] = sa[d] * (int64_t)weft_dtype_bytes(a->dtype);
+        outside.b[d] = sb[d] * (int64_t)weft_dtype_bytes(b->dtype);
+        outside.c[d] = sc[d] * (int64_t)weft_dtype_bytes(y->dtype);
     }
-    return WEFT_OK;
+    return product_loops(n, &spec, 0, 1, -1, &outside, options, out);
 }
