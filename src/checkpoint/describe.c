@@ -211,10 +211,11 @@ static weft_status holds_steps(const char *path, bool *out) {
     *out = false;
     if (length > suffix && !strcmp(path + length - suffix, ".safetensors")) return WEFT_OK;
     int64_t *steps = NULL, count = 0;
-    WEFT_REQUIRE(!wefti_exists(path) || wefti_is_dir(path), WEFT_E_NOT_FOUND,
+    weft_status status = wefti_step_is(path, out);
+    if (status >= 0) status = wefti_step_list(path, WEFTI_STEP_COMMITTED, &steps, &count);
+    WEFT_REQUIRE(status >= 0 || !wefti_exists(path) || wefti_is_dir(path), WEFT_E_NOT_FOUND,
                  "%s is neither a directory nor a .safetensors file", path);
-    WEFT_TRY(wefti_step_is(path, out));
-    WEFT_TRY(wefti_step_list(path, WEFTI_STEP_COMMITTED, &steps, &count));
+    WEFT_TRY(status);
     wefti_free(steps);
     *out = *out || count > 0;
     return WEFT_OK;
