@@ -63,6 +63,7 @@ void cli_show_keys(void); /* the keys of a job file, in Markdown */
 
 /* --- terminal.c: colours and progress on terminals only --- */
 bool cli_is_terminal(FILE *stream); /* and NO_COLOR is not set */
+int cli_columns(FILE *stream);      /* width of the terminal, 80 when it does not tell */
 const char *cli_bold(FILE *stream);
 const char *cli_dim(FILE *stream);
 const char *cli_plain(FILE *stream); /* ends bold or dim; all are "" off terminals */

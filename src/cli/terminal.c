@@ -3,11 +3,17 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 bool cli_is_terminal(FILE *stream) {
     const char *no_color = getenv("NO_COLOR");
     return isatty(fileno(stream)) && !(no_color && *no_color);
+}
+
+int cli_columns(FILE *stream) {
+    struct winsize size;
+    return ioctl(fileno(stream), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
 const char *cli_bold(FILE *stream) {

@@ -5,7 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-static const double wait_s = 5; /* between two progress lines off terminals */
+static const double wait_s = 5;    /* between two progress lines off terminals */
+static const double blink_s = 0.1; /* between two changes of the live line */
 
 static const char *duration(double seconds, char out[32]) {
     long whole = seconds > 0 && seconds < 1e9 ? (long)(seconds + 0.5) : 0;
@@ -81,16 +82,20 @@ static void step(void *context, const weft_train_step *s) {
     }
     bool first = p->elapsed_s == 0, last = s->step == p->start.steps;
     p->elapsed_s += s->seconds;
-    if (!p->live && !first && !last && p->elapsed_s - p->shown_s < wait_s) return;
+    p->rate_units += s->tokens_per_second * s->seconds;
+    p->rate_s += s->seconds;
+    double since = p->elapsed_s - p->shown_s;
+    if (!first && !last && since < (p->live ? blink_s : wait_s)) return;
     p->shown_s = p->elapsed_s;
     char rate[32], eta[32], used[32], peak[32], line[256];
     snprintf(line, sizeof line, "step %lld/%lld  loss %.4f  lr %.2e  %s  ETA %s  memory %s of %s",
              (long long)s->step, (long long)p->start.steps, s->loss, s->learning_rate,
-             speed(p, s->tokens_per_second, rate), duration(s->eta_seconds, eta),
+             speed(p, p->rate_units / p->rate_s, rate), duration(s->eta_seconds, eta),
              cli_bytes((double)s->observed_peak_bytes, used),
              cli_bytes((double)p->start.predicted_peak_bytes, peak));
-    if (p->live) {
-        printf("\r\033[K%s", line);
+    if (!p->live || first || p->rate_s > wait_s) p->rate_units = p->rate_s = 0;
+    if (p->live) { /* a line that wraps could not be written over */
+        printf("\r\033[K%.*s", cli_columns(stdout) - 1, line);
         p->line_open = true;
     } else {
         printf("%s\n", line);
