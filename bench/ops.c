@@ -89,7 +89,7 @@ static const wefti_random stream = {.seed = 1};
 static wefti_pool *pool;
 static int threads = 1;
 
-static void stop(const char *what) {
+_Noreturn static void stop(const char *what) {
     fprintf(stderr, "bench/ops: %s: %s\n", what, weft_error_message());
     exit(1);
 }
@@ -122,7 +122,7 @@ static double value(const operand *o, uint64_t stream_, int64_t e) {
 
 static measured measure(const line *l) {
     op_setup s;
-    weft_graph *g;
+    weft_graph *g = NULL;
     const weft_op_def *op = wefti_op_find(wefti_builtin_ops(), l->op);
     if (!op || !setup_case(op, &l->c, &s) || op_graph_make(&s, &g) < 0) stop(l->op);
     const weft_node *n = &g->root->nodes[0];

@@ -359,7 +359,8 @@ static const allowed fallbacks[] = {
     {"opt_*", "parameters, state and scalars are f32", bf16_state},
     {"opt_adafactor", "norms span several matrices", several_matrices},
     {"opt_adafactor", "no rows", empty},
-    {"conv*", "convolutions of this form", always},
+    {"conv*", "a bias is f32", bf16_after_2},
+    {"conv*", "no images", empty},
 };
 
 static inline bool name_fits(const char *pattern, const char *name) {
