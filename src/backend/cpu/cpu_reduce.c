@@ -131,7 +131,7 @@ static weft_status reduction(const weft_node *n, const bool *reduced, wefti_redu
     if (!wefti_cpu_is_real(x) || !wefti_cpu_is_real(y)) return WEFT_E_NO_IMPL;
     if (options->accumulate && (op == WEFTI_REDUCE_MAX || y->dtype != WEFT_F32))
         return WEFT_E_NO_IMPL;
-    reduce_kernel *k = NULL;
+    reduce_kernel *k;
     WEFT_TRY(new_kernel("reduce", run_reduce, &k));
     k->op = op;
     k->x = x->dtype;
