@@ -11,7 +11,7 @@ set(CMAKE_C_FLAGS_DEBUG "-Og -g")
 add_library(weft_flags INTERFACE)
 target_compile_definitions(weft_flags INTERFACE _GNU_SOURCE)
 target_compile_options(weft_flags INTERFACE -Wall -Wextra -Wconversion -fvisibility=hidden
-  -fno-math-errno -ffp-contract=off -ffile-prefix-map=${CMAKE_CURRENT_SOURCE_DIR}/=)
+  -fno-math-errno -ffp-contract=off -fmacro-prefix-map=${CMAKE_CURRENT_SOURCE_DIR}/=)
 if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
   # gcc does not know that a raised status is negative, so it doubts every out-parameter set on success only.
   # -Wuninitialized, and clang's -Wsometimes-uninitialized in CI, stay on. Text in fixed buffers is cut on purpose.
@@ -29,6 +29,8 @@ if(WEFT_SANITIZE)
     -fno-omit-frame-pointer -O1 -g)
   target_link_options(weft_flags INTERFACE -fsanitize=${WEFT_SANITIZE})
 else()
+  # The same bytes wherever it is built. The sanitizers' reports want the real paths instead.
+  target_compile_options(weft_flags INTERFACE -fdebug-prefix-map=${CMAKE_CURRENT_SOURCE_DIR}=.)
   # Hardening. Fortify needs optimisation and clashes with the sanitizers' interceptors.
   target_compile_options(weft_flags INTERFACE -fstack-protector-strong -fstack-clash-protection)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
