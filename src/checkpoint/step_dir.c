@@ -129,7 +129,27 @@ static weft_status clean_kind(const char *dir, wefti_step_kind kind) {
     return status;
 }
 
+/* `latest` that a killed run had written beside but not yet renamed: latest.<process>.<number>.tmp.
+ */
+static weft_status clean_latest(const char *dir) {
+    char **names = NULL;
+    int64_t count = 0;
+    WEFT_TRY(wefti_dir_list(dir, &names, &count));
+    weft_status status = WEFT_OK;
+    for (int64_t i = 0; i < count && status >= 0; i++) {
+        size_t length = strlen(names[i]);
+        if (strncmp(names[i], "latest.", 7) || length < 11 || strcmp(names[i] + length - 4, ".tmp"))
+            continue;
+        char *path = wefti_format("%s/%s", dir, names[i]);
+        status = path ? wefti_remove_tree(path) : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a path");
+        wefti_free(path);
+    }
+    wefti_free(names);
+    return status;
+}
+
 weft_status wefti_step_clean(const char *dir) {
+    WEFT_TRY(clean_latest(dir));
     WEFT_TRY(clean_kind(dir, WEFTI_STEP_TEMPORARY));
     WEFT_TRY(clean_kind(dir, WEFTI_STEP_OLD));
     return clean_kind(dir, WEFTI_STEP_TRASH);
