@@ -27,6 +27,7 @@ static weft_job *parse(const char *text) {
     return job;
 }
 #ifdef WEFT_HAVE_YAML
+#ifdef WEFT_HAVE_YAML
 static void refused(const char *text, const char *message) {
     weft_job *job = NULL;
     assert_int_equal(parse_with(text, NULL, 0, &job), WEFT_E_ARG);
@@ -34,6 +35,7 @@ static void refused(const char *text, const char *message) {
     if (!strstr(weft_error_message(), message))
         fail_msg("'%s' is not in: %s", message, weft_error_message());
 }
+#endif
 #endif
 static void refused_word(const char *word, const char *message) {
     weft_job *job = NULL;
