@@ -16,6 +16,7 @@ typedef struct weft_op_def weft_op_def;
 typedef struct weft_node weft_node;
 typedef struct weft_body weft_body;
 typedef struct wefti_grad wefti_grad;
+typedef struct wefti_cut wefti_cut;
 
 enum { WEFTI_MAX_OUT = 16, WEFTI_MAX_IN = 32 };
 
@@ -159,7 +160,11 @@ typedef enum wefti_op_flags {
     WEFTI_OP_RESHAPE = 8, /* output 0 is input 0's memory under another shape */
     WEFTI_OP_IN_PLACE =
         16, /* output 0 must be input 0's memory (cache_write, optimizers: output o = input o) */
-    WEFTI_OP_COMM = 32 /* communication */
+    WEFTI_OP_COMM = 32, /* communication */
+    /* Linear in all its float inputs together, and in them only: add, reshape, sum. When all of
+     * them are partial sums over an axis, so is the result, and nothing is communicated before it.
+     * Chosen where it saves communication: the result is not larger than the operands. */
+    WEFTI_OP_LINEAR = 64
 } wefti_op_flags;
 
 struct weft_op_def {
@@ -191,6 +196,12 @@ struct weft_op_def {
      * begins[f]. NULL: they hold for every piece. */
     weft_status (*localize)(const weft_node *n, const wefti_split_rule *rule, const int64_t *begins,
                             const int64_t *sizes, wefti_attr *attrs);
+    /* What one device computes when a factor of a kind other than FREE, SUM and MAX is split:
+     * graph/cut.h. Called for every split in which one of the factors `lowers` (bit per
+     * wefti_factor_kind) is split; the other factors may be split too. NULL: such factors are not
+     * split, operands are gathered first. */
+    weft_status (*lower)(wefti_cut *c, const weft_node *n);
+    uint32_t lowers;
 };
 
 /* Reference of an elementwise op from its `element`, operands broadcast; used when `reference` is

@@ -1,0 +1,110 @@
+/* Plans: how a model is split over devices. A plan is filled in by these functions, one for each
+ * thing that can be said, read from a JSON file, or taken from a job; weft completes what it leaves
+ * open.
+ *
+ *     weft_plan *p;
+ *     weft_plan_create(8, &p);
+ *     weft_plan_axis(p, "dp", 2);
+ *     weft_plan_axis(p, "tp", 4);
+ *     weft_op_split(p, "h.*.mlp.c_fc", "n0=tp");
+ *     weft_session_options o = weft_session_defaults();
+ *     o.plan = p;
+ *
+ * All return WEFT_E_ARG with a message that says what would be right. */
+#ifndef WEFT_PLAN_H
+#define WEFT_PLAN_H
+
+#include <stdbool.h>
+
+#include "weft/graph.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define WEFT_PARALLEL_MODE_LIST(X) X(DATA, "data") X(SEMI, "semi") X(MANUAL, "manual")
+#define WEFT_PIPELINE_SCHEDULE_LIST(X)                                                             \
+    X(GPIPE, "gpipe") X(1F1B, "1f1b") X(INTERLEAVED, "interleaved") X(ZERO_BUBBLE, "zero_bubble")
+#define WEFT_RECOMPUTE_LIST(X) X(NONE, "none") X(SELECTIVE, "selective") X(FULL, "full")
+#define WEFT_FUSION_LIST(X) X(NONE, "none") X(AUTO, "auto") X(SIZE, "size") X(INDEX, "index")
+#define WEFT_DATASET_LIST(X) X(DATA_PARALLEL, "data_parallel") X(FULL_BATCH, "full_batch")
+
+#define WEFT_ROW(name, text) WEFT_PARALLEL_##name,
+typedef enum weft_parallel_mode {
+    WEFT_PARALLEL_MODE_LIST(WEFT_ROW) WEFT_PARALLEL_MODES
+} weft_parallel_mode;
+#undef WEFT_ROW
+#define WEFT_ROW(name, text) WEFT_PIPELINE_##name,
+typedef enum weft_schedule {
+    WEFT_PIPELINE_SCHEDULE_LIST(WEFT_ROW) WEFT_PIPELINE_SCHEDULES
+} weft_schedule;
+#undef WEFT_ROW
+#define WEFT_ROW(name, text) WEFT_RECOMPUTE_##name,
+typedef enum weft_recompute { WEFT_RECOMPUTE_LIST(WEFT_ROW) WEFT_RECOMPUTES } weft_recompute;
+#undef WEFT_ROW
+#define WEFT_ROW(name, text) WEFT_FUSION_##name,
+typedef enum weft_fusion_mode { WEFT_FUSION_LIST(WEFT_ROW) WEFT_FUSIONS } weft_fusion_mode;
+#undef WEFT_ROW
+#define WEFT_ROW(name, text) WEFT_DATASET_##name,
+typedef enum weft_dataset { WEFT_DATASET_LIST(WEFT_ROW) WEFT_DATASETS } weft_dataset;
+#undef WEFT_ROW
+
+typedef struct weft_plan weft_plan;
+
+/** An empty plan for `devices` devices. Without axes its mesh is one axis "dp" of that size. */
+WEFT_API weft_status weft_plan_create(int devices, weft_plan **out) WEFT_CHECKED;
+WEFT_API void weft_plan_destroy(weft_plan *plan); /* NULL is legal */
+/** Append an axis to the mesh, the first one outermost. */
+WEFT_API weft_status weft_plan_axis(weft_plan *plan, const char *name, int size) WEFT_CHECKED;
+WEFT_API weft_status weft_plan_mode(weft_plan *plan, weft_parallel_mode mode) WEFT_CHECKED;
+/** Split ops: `match` is a glob over "label" or "label:op" ("h.*.mlp.c_fc", "h.*.attn:attention");
+ * `split` says which axes split which factor or dimension, "n0=tp", "m0=dp n0=tp+sp", or
+ * MindSpore's cuts for each input, "((2,1),(1,4))". */
+WEFT_API weft_status weft_op_split(weft_plan *plan, const char *match,
+                                   const char *split) WEFT_CHECKED;
+/** Split named tensors (parameters, states, fed inputs): "[dp, -]", "[-, tp]", "[dp+tp, -]". */
+WEFT_API weft_status weft_tensor_split(weft_plan *plan, const char *match,
+                                       const char *layout) WEFT_CHECKED;
+/** Optimizer parallelism: level 0 none, 1 states, 2 and gradients, 3 and parameters. Parameters
+ * below `threshold` bytes stay whole. `shard`: how many replicas share, 0: all. */
+WEFT_API weft_status weft_plan_optimizer(weft_plan *plan, int level, int64_t threshold,
+                                         int shard) WEFT_CHECKED;
+/** Pipeline: `stages` blocks of devices; `microbatches` a step; `chunks` virtual stages per device
+ * (interleaved, zero_bubble; else 1). */
+WEFT_API weft_status weft_plan_pipeline(weft_plan *plan, int stages, int microbatches,
+                                        weft_schedule schedule, int chunks) WEFT_CHECKED;
+/** Cells whose call path matches belong to a stage (from 0; counted over all chunks). Cells without
+ * a rule are shared out by cost. */
+WEFT_API weft_status weft_plan_stage(weft_plan *plan, const char *match, int stage) WEFT_CHECKED;
+WEFT_API weft_status weft_plan_accumulate(weft_plan *plan, int microbatches) WEFT_CHECKED;
+WEFT_API weft_status weft_plan_copies(weft_plan *plan, int copies) WEFT_CHECKED;
+/** What cells keep for their backward pass. `match` NULL: all cells. `communication`: also repeat
+ * transfers. */
+WEFT_API weft_status weft_plan_recompute(weft_plan *plan, weft_recompute mode, const char *match,
+                                         bool communication) WEFT_CHECKED;
+WEFT_API weft_status weft_plan_gradients_sum(weft_plan *plan, bool sum) WEFT_CHECKED;
+/** `collective`: "allreduce", "allgather", "reducescatter". bytes for SIZE; index (ascending) for
+ * INDEX, allreduce only. */
+WEFT_API weft_status weft_plan_fusion(weft_plan *plan, const char *collective,
+                                      weft_fusion_mode mode, int64_t bytes, int index_count,
+                                      const int *index) WEFT_CHECKED;
+WEFT_API weft_status weft_plan_dataset(weft_plan *plan, weft_dataset dataset) WEFT_CHECKED;
+WEFT_API weft_status weft_plan_overlap(weft_plan *plan, bool overlap) WEFT_CHECKED;
+WEFT_API int weft_plan_devices(const weft_plan *plan);
+
+/** JSON text of a plan (freed with weft_text_free), and back; `name` stands for the text in
+ * messages. */
+WEFT_API weft_status weft_plan_print(const weft_plan *plan, char **out) WEFT_CHECKED;
+WEFT_API weft_status weft_plan_parse(const char *name, const char *text, int64_t bytes,
+                                     weft_plan **out) WEFT_CHECKED;
+WEFT_API weft_status weft_plan_load(const char *path, weft_plan **out) WEFT_CHECKED;
+/** Differences, one a line, "" when equal; freed with weft_text_free. */
+WEFT_API weft_status weft_plan_diff(const weft_plan *a, const weft_plan *b,
+                                    char **out) WEFT_CHECKED;
+/** All that can be said of a plan without a model. */
+WEFT_API weft_status weft_plan_check(const weft_plan *plan) WEFT_CHECKED;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

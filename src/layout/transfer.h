@@ -1,0 +1,66 @@
+/* A transfer: one collective, fully described. Every form of communication is the same statement:
+ * each member of a group has a box of a tensor and wants a box of it. With no reduction a wanted
+ * element comes from a member that has it (oneself first, then the lowest in the list); with a
+ * reduction it is the sum, or the maximum, over all members that have it, in the order of the list,
+ * so that all get the same bits. What is commonly called all-reduce, all-gather, reduce-scatter,
+ * all-to-all, send, ring shift and halo exchange differ only in the boxes; the kind is kept for
+ * cost, for reports, and for engines that have a faster road for it. */
+#ifndef WEFTI_TRANSFER_H
+#define WEFTI_TRANSFER_H
+
+#include "layout/layout.h"
+
+#define WEFTI_TRANSFER_LIST(X)                                                                     \
+    X(ALL_REDUCE, "all_reduce")                                                                    \
+    X(ALL_GATHER, "all_gather")                                                                    \
+    X(REDUCE_SCATTER, "reduce_scatter")                                                            \
+    X(ALL_TO_ALL, "all_to_all")                                                                    \
+    X(PERMUTE, "permute")                                                                          \
+    X(SHIFT, "shift")                                                                              \
+    X(HALO, "halo")                                                                                \
+    X(SEND, "send") /* between stages: members have or want, or both */
+
+typedef enum wefti_transfer_kind {
+#define WEFTI_TRANSFER_ROW(name, text) WEFTI_TRANSFER_##name,
+    WEFTI_TRANSFER_LIST(WEFTI_TRANSFER_ROW)
+#undef WEFTI_TRANSFER_ROW
+        WEFTI_TRANSFER_KINDS
+} wefti_transfer_kind;
+
+const char *wefti_transfer_kind_text(wefti_transfer_kind kind);
+
+typedef enum wefti_reduction {
+    WEFTI_REDUCE_NONE,
+    WEFTI_REDUCE_SUM,
+    WEFTI_REDUCE_MAX
+} wefti_reduction;
+
+typedef struct wefti_transfer {
+    wefti_transfer_kind kind;
+    wefti_reduction reduction;
+    weft_dtype dtype;
+    int rank;               /* dimensions of the boxes */
+    int32_t members;        /* of the group */
+    int32_t me;             /* this device's place in it */
+    int32_t *ranks;         /* world ranks, ascending */
+    wefti_box *have, *want; /* per member; all sizes 0: nothing */
+    uint64_t tag;     /* transfers of one group are matched in order among those of equal tag */
+    const char *name; /* of what is moved: "h.3.attn.c_proj", for messages; may be NULL */
+} wefti_transfer;
+
+/* Bytes that this device receives from others, and sends to them at the least. */
+int64_t wefti_transfer_bytes(const wefti_transfer *t);
+/* Legal: ranks ascending, `me` among them, all that is wanted is had (by all that must, for
+ * reductions), boxes not negative. */
+weft_status wefti_transfer_check(const wefti_transfer *t) WEFT_CHECKED;
+weft_status wefti_transfer_clone(const wefti_transfer *t,
+                                 wefti_transfer **out) WEFT_CHECKED; /* one block; wefti_free */
+/* Equal in all but `me`, `name` and `tag`. */
+bool wefti_transfer_equal(const wefti_transfer *a, const wefti_transfer *b);
+
+/* Copy (or add, or take the maximum of) box `part` from an array that is box `from` to one that is
+ * box `to`; boxes in coordinates of the whole; part lies in both. */
+void wefti_box_copy(const wefti_box *part, const wefti_box *from, const void *source,
+                    const wefti_box *to, void *destination, int rank, size_t element_bytes);
+
+#endif
