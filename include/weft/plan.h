@@ -76,6 +76,11 @@ WEFT_API weft_status weft_plan_pipeline(weft_plan *plan, int stages, int microba
 /** Cells whose call path matches belong to a stage (from 0; counted over all chunks). Cells without
  * a rule are shared out by cost. */
 WEFT_API weft_status weft_plan_stage(weft_plan *plan, const char *match, int stage) WEFT_CHECKED;
+/** Another mesh for one stage: a size for each axis of the plan's mesh, in order. Stages not named
+ * keep the plan's sizes; over all stages they must add up to the devices. */
+WEFT_API weft_status weft_plan_stage_mesh(weft_plan *plan, int stage, int axes,
+                                          const int *sizes) WEFT_CHECKED;
+/** Microbatches of a step where there is one stage. */
 WEFT_API weft_status weft_plan_accumulate(weft_plan *plan, int microbatches) WEFT_CHECKED;
 WEFT_API weft_status weft_plan_copies(weft_plan *plan, int copies) WEFT_CHECKED;
 /** What cells keep for their backward pass. `match` NULL: all cells. `communication`: also repeat

@@ -10,6 +10,7 @@
 #include "weft/job.h"
 #include "weft/model.h"
 #include "weft/ops.h"
+#include "weft/plan.h"
 #include "weft/session.h"
 #include "weft/status.h"
 #include "weft/train.h"

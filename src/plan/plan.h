@@ -7,6 +7,7 @@
 #define WEFTI_PLAN_H
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "layout/layout.h"
 #include "weft/plan.h"
 
@@ -47,9 +48,11 @@ typedef struct wefti_stage_rule {
     int32_t stage;
 } wefti_stage_rule;
 
+/* Bytes of a bucket in mode auto: 64 MiB. */
+enum { WEFTI_FUSION_AUTO = 64 << 20 };
 typedef struct wefti_fusion {
     weft_fusion_mode mode;
-    int64_t bytes;  /* size */
+    int64_t bytes;  /* of a bucket: size, auto */
     int32_t *index; /* index: ascending ends, exclusive: [20, 35] makes 0-19, 20-34, 35- */
     int32_t index_count;
 } wefti_fusion;
@@ -58,6 +61,7 @@ struct weft_plan {
     wefti_arena *arena; /* of all below */
     int32_t devices;
     wefti_mesh mesh; /* of one stage: without the pipeline axis; product * stages == devices */
+    bool mesh_given; /* else one axis "dp" of devices / stages, which follows both */
     weft_parallel_mode mode;
     wefti_strategy *strategies;
     int64_t strategy_count, strategy_cap;
@@ -76,7 +80,8 @@ struct weft_plan {
         int32_t chunks; /* virtual stages on each device: interleaved, zero_bubble */
         wefti_stage_rule *rules;
         int64_t rule_count, rule_cap;
-        wefti_mesh *meshes; /* per stage, where they differ; NULL: all are `mesh` */
+        wefti_mesh *meshes; /* per stage, where they differ: the axes of `mesh`, other sizes, which
+                               add up to devices over all stages; NULL: all are `mesh` */
     } pipeline;
     int32_t accumulate; /* microbatches when there is one stage */
     int32_t copies;     /* interleaved copies of the batch in one step */
@@ -92,6 +97,26 @@ struct weft_plan {
     bool overlap;
     uint64_t model_hash; /* of the graph it was completed for; 0: none */
 };
+
+/* weft_op_split and weft_tensor_split with the place where it was said (NULL: none), kept for
+ * messages. */
+weft_status wefti_plan_split(weft_plan *plan, const char *match, const char *split,
+                             const char *source) WEFT_CHECKED;
+weft_status wefti_plan_split_tensor(weft_plan *plan, const char *match, const char *layout,
+                                    const char *source) WEFT_CHECKED;
+/* A plan of its own, equal in all. */
+weft_status wefti_plan_copy(const weft_plan *plan, weft_plan **out) WEFT_CHECKED;
+
+/* plan_split.c: "m0=dp n0=tp+sp" or "((2,1),(1,4))" to the splits or cuts of a strategy, in the
+ * plan's arena, and back. */
+weft_status wefti_split_parse(const weft_plan *plan, const char *text,
+                              wefti_strategy *out) WEFT_CHECKED;
+void wefti_split_print(const weft_plan *plan, const wefti_strategy *strategy, wefti_text *out);
+
+/* *: any bytes, dots too; ?: one; [a-z], [!a-z]: one of, none of. A pattern is well formed when
+ * every [ is closed. Linear in the text for each * of the pattern. */
+bool wefti_glob_match(const char *pattern, const char *text);
+bool wefti_glob_valid(const char *pattern);
 
 /* Strategy for an op called `label` and "label:op"; NULL: none. */
 const wefti_strategy *wefti_plan_strategy(const weft_plan *plan, const char *label, const char *op);

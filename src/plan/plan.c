@@ -1,0 +1,414 @@
+/* Plans: created, filled in, copied. Each function of weft/plan.h checks what can be said of its
+ * own values; what they must be to each other is wefti_plan_check's. See plan/plan.h. */
+#include "plan/plan.h"
+
+#include <string.h>
+
+enum {
+    DEVICES_MAX = 1 << 20,
+    COUNT_MAX = 1 << 20, /* microbatches, copies, stages */
+    CHUNKS_MAX = 1024,
+};
+
+/* Until a machine is measured: a hand-over between two threads of one process takes some
+ * microseconds, and one core copies about 10 GB/s (seconds, seconds per byte). */
+static const wefti_link LINK_DEFAULT = {.latency = 5e-6, .seconds_per_byte = 1e-10};
+
+static weft_status no_memory(void) {
+    return WEFT_RAISE(WEFT_E_NOMEM, "no memory for a plan");
+}
+
+static void axis_set(wefti_axis *axis, const char *name, int32_t size) {
+    *axis = (wefti_axis){.size = size, .link = LINK_DEFAULT};
+    memcpy(axis->name, name, strlen(name) + 1);
+}
+
+/* The mesh of a plan that names no axes. */
+static void mesh_default(weft_plan *plan) {
+    if (plan->mesh_given) return;
+    int32_t size = plan->devices / plan->pipeline.stages;
+    plan->mesh.axes = 1;
+    axis_set(&plan->mesh.axis[0], "dp", size ? size : 1);
+}
+
+weft_status weft_plan_create(int devices, weft_plan **out) {
+    WEFT_REQUIRE(out, WEFT_E_ARG, "weft_plan_create needs a place for the plan");
+    WEFT_REQUIRE(devices >= 1 && devices <= DEVICES_MAX, WEFT_E_ARG,
+                 "devices is %d; a plan has from 1 to %d of them", devices, DEVICES_MAX);
+    weft_plan *plan = wefti_calloc(1, sizeof *plan);
+    if (!plan) return no_memory();
+    weft_status status = wefti_arena_create(&plan->arena);
+    if (status < 0) {
+        wefti_free(plan);
+        return wefti_note(status, __func__, __FILE__, __LINE__);
+    }
+    plan->devices = devices;
+    plan->mode = WEFT_PARALLEL_SEMI;
+    plan->pipeline.stages = 1;
+    plan->pipeline.microbatches = 1;
+    plan->pipeline.schedule = WEFT_PIPELINE_1F1B;
+    plan->pipeline.chunks = 1;
+    plan->accumulate = 1;
+    plan->copies = 1;
+    for (int i = 0; i < 3; i++)
+        plan->fusion[i] = (wefti_fusion){.mode = WEFT_FUSION_AUTO, .bytes = WEFTI_FUSION_AUTO};
+    plan->dataset = WEFT_DATASET_DATA_PARALLEL;
+    plan->overlap = true;
+    mesh_default(plan);
+    *out = plan;
+    return WEFT_OK;
+}
+
+void weft_plan_destroy(weft_plan *plan) {
+    if (!plan) return;
+    wefti_free(plan->strategies);
+    wefti_free(plan->tensors);
+    wefti_free(plan->pipeline.rules);
+    wefti_free(plan->recompute.cells);
+    wefti_arena_destroy(plan->arena);
+    wefti_free(plan);
+}
+
+int weft_plan_devices(const weft_plan *plan) {
+    return plan ? plan->devices : 0;
+}
+
+#define PLAN_REQUIRED(plan) WEFT_REQUIRE(plan, WEFT_E_ARG, "%s: the plan is NULL", __func__)
+
+/* A name as it can stand in splits and layouts: letters, digits and _, a letter first. */
+static bool is_name(const char *text) {
+#define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"
+    return *text && strchr(LETTERS, *text) && strspn(text, LETTERS "0123456789") == strlen(text);
+#undef LETTERS
+}
+
+weft_status weft_plan_axis(weft_plan *plan, const char *name, int size) {
+    PLAN_REQUIRED(plan);
+    wefti_mesh *mesh = &plan->mesh;
+    WEFT_REQUIRE(name && is_name(name) && strlen(name) < sizeof mesh->axis[0].name, WEFT_E_ARG,
+                 "an axis is called '%.40s'; names have 1 to %d letters, digits and _, a letter "
+                 "first",
+                 name ? name : "", (int)sizeof mesh->axis[0].name - 1);
+    WEFT_REQUIRE(size >= 1 && size <= plan->devices, WEFT_E_ARG,
+                 "axis %s has size %d; with %d devices it can be from 1 to %d", name, size,
+                 plan->devices, plan->devices);
+    WEFT_REQUIRE(!plan->strategy_count && !plan->tensor_count && !plan->pipeline.meshes, WEFT_E_ARG,
+                 "axis %s comes after splits or meshes of stages, which name axes: add the axes "
+                 "first",
+                 name);
+    if (!plan->mesh_given) mesh->axes = 0;
+    WEFT_REQUIRE(mesh->axes < WEFTI_MAX_AXES, WEFT_E_ARG, "axis %s: a mesh has at most %d axes",
+                 name, WEFTI_MAX_AXES);
+    for (int a = 0; a < mesh->axes; a++)
+        WEFT_REQUIRE(strcmp(mesh->axis[a].name, name) != 0, WEFT_E_ARG,
+                     "the mesh has an axis %s already, of size %d", name, mesh->axis[a].size);
+    axis_set(&mesh->axis[mesh->axes++], name, size);
+    plan->mesh_given = true;
+    return WEFT_OK;
+}
+
+weft_status weft_plan_mode(weft_plan *plan, weft_parallel_mode mode) {
+    PLAN_REQUIRED(plan);
+    WEFT_REQUIRE((unsigned)mode < WEFT_PARALLEL_MODES, WEFT_E_ARG,
+                 "mode is %d; known are data, semi, manual", (int)mode);
+    plan->mode = mode;
+    return WEFT_OK;
+}
+
+static weft_status check_match(const char *match, const char *of) {
+    WEFT_REQUIRE(match && *match, WEFT_E_ARG,
+                 "%s needs a pattern: a name, in which * stands for "
+                 "anything, as in h.*.attn",
+                 of);
+    WEFT_REQUIRE(wefti_glob_valid(match), WEFT_E_ARG,
+                 "%s: the pattern '%.100s' has a [ without ]; [0-3] is one of these characters", of,
+                 match);
+    return WEFT_OK;
+}
+
+static weft_status copy_text(weft_plan *plan, const char *text, char **out) {
+    *out = NULL;
+    if (!text) return WEFT_OK;
+    *out = wefti_arena_strdup(plan->arena, text);
+    return *out ? WEFT_OK : no_memory();
+}
+
+weft_status wefti_plan_split(weft_plan *plan, const char *match, const char *split,
+                             const char *source) {
+    PLAN_REQUIRED(plan);
+    WEFT_TRY(check_match(match, "a strategy"));
+    WEFT_REQUIRE(split, WEFT_E_ARG, "the strategy of %.100s needs a split, as n0=tp", match);
+    wefti_strategy strategy = {0};
+    weft_status status = wefti_split_parse(plan, split, &strategy);
+    if (status == WEFT_E_ARG) return wefti_prefix(status, "strategy of %.100s", match);
+    WEFT_TRY(status);
+    WEFT_TRY(copy_text(plan, match, &strategy.match));
+    WEFT_TRY(copy_text(plan, source, &strategy.source));
+    WEFT_TRY(WEFT_GROW(plan->strategies, plan->strategy_count, plan->strategy_cap));
+    plan->strategies[plan->strategy_count++] = strategy;
+    return WEFT_OK;
+}
+weft_status weft_op_split(weft_plan *plan, const char *match, const char *split) {
+    return wefti_plan_split(plan, match, split, NULL);
+}
+
+weft_status wefti_plan_split_tensor(weft_plan *plan, const char *match, const char *layout,
+                                    const char *source) {
+    PLAN_REQUIRED(plan);
+    WEFT_TRY(check_match(match, "a tensor's layout"));
+    WEFT_REQUIRE(layout, WEFT_E_ARG, "tensor %.100s needs a layout, as [dp, -]", match);
+    wefti_layout parsed;
+    weft_status status = wefti_layout_parse(layout, &plan->mesh, &parsed);
+    if (status == WEFT_E_ARG) return wefti_prefix(status, "layout of %.100s", match);
+    WEFT_TRY(status);
+    wefti_tensor_strategy tensor;
+    WEFT_TRY(copy_text(plan, match, &tensor.match));
+    WEFT_TRY(copy_text(plan, layout, &tensor.layout));
+    WEFT_TRY(copy_text(plan, source, &tensor.source));
+    WEFT_TRY(WEFT_GROW(plan->tensors, plan->tensor_count, plan->tensor_cap));
+    plan->tensors[plan->tensor_count++] = tensor;
+    return WEFT_OK;
+}
+weft_status weft_tensor_split(weft_plan *plan, const char *match, const char *layout) {
+    return wefti_plan_split_tensor(plan, match, layout, NULL);
+}
+
+weft_status weft_plan_optimizer(weft_plan *plan, int level, int64_t threshold, int shard) {
+    PLAN_REQUIRED(plan);
+    WEFT_REQUIRE(level >= 0 && level <= 3, WEFT_E_ARG,
+                 "optimizer.level is %d; 0: nothing is shared, 1: states, 2: states and gradients, "
+                 "3: parameters too",
+                 level);
+    WEFT_REQUIRE(threshold >= 0, WEFT_E_ARG,
+                 "optimizer.threshold is %lld; it is a number of bytes, 0 or more",
+                 (long long)threshold);
+    WEFT_REQUIRE(shard >= 0 && shard <= plan->devices, WEFT_E_ARG,
+                 "optimizer.shard_size is %d; with %d devices it can be from 1 to %d, or 0: all "
+                 "that hold the same",
+                 shard, plan->devices, plan->devices);
+    plan->optimizer.level = level;
+    plan->optimizer.threshold = threshold;
+    plan->optimizer.shard = shard;
+    return WEFT_OK;
+}
+
+weft_status weft_plan_pipeline(weft_plan *plan, int stages, int microbatches,
+                               weft_schedule schedule, int chunks) {
+    PLAN_REQUIRED(plan);
+    WEFT_REQUIRE(stages >= 1 && stages <= plan->devices, WEFT_E_ARG,
+                 "pipeline.stages is %d; with %d devices it can be from 1 to %d", stages,
+                 plan->devices, plan->devices);
+    WEFT_REQUIRE(microbatches >= 1 && microbatches <= COUNT_MAX, WEFT_E_ARG,
+                 "pipeline.microbatches is %d; it can be from 1 to %d", microbatches, COUNT_MAX);
+    WEFT_REQUIRE((unsigned)schedule < WEFT_PIPELINE_SCHEDULES, WEFT_E_ARG,
+                 "pipeline.schedule is %d; known are gpipe, 1f1b, interleaved, zero_bubble",
+                 (int)schedule);
+    WEFT_REQUIRE(chunks >= 1 && chunks <= CHUNKS_MAX, WEFT_E_ARG,
+                 "pipeline.virtual_stages is %d; it can be from 1 to %d", chunks, CHUNKS_MAX);
+    WEFT_REQUIRE(!plan->pipeline.meshes || stages == plan->pipeline.stages, WEFT_E_ARG,
+                 "pipeline.stages changes from %d to %d after a stage got a mesh of its own; say "
+                 "the number first",
+                 plan->pipeline.stages, stages);
+    plan->pipeline.stages = stages;
+    plan->pipeline.microbatches = microbatches;
+    plan->pipeline.schedule = schedule;
+    plan->pipeline.chunks = chunks;
+    mesh_default(plan);
+    return WEFT_OK;
+}
+
+weft_status weft_plan_stage(weft_plan *plan, const char *match, int stage) {
+    PLAN_REQUIRED(plan);
+    WEFT_TRY(check_match(match, "pipeline.stage_of"));
+    WEFT_REQUIRE(stage >= 0, WEFT_E_ARG,
+                 "pipeline.stage_of: %.100s has stage %d; stages count from 0", match, stage);
+    wefti_stage_rule rule = {.stage = stage};
+    WEFT_TRY(copy_text(plan, match, &rule.match));
+    WEFT_TRY(WEFT_GROW(plan->pipeline.rules, plan->pipeline.rule_count, plan->pipeline.rule_cap));
+    plan->pipeline.rules[plan->pipeline.rule_count++] = rule;
+    return WEFT_OK;
+}
+
+weft_status weft_plan_stage_mesh(weft_plan *plan, int stage, int axes, const int *sizes) {
+    PLAN_REQUIRED(plan);
+    int32_t stages = plan->pipeline.stages;
+    WEFT_REQUIRE(stage >= 0 && stage < stages, WEFT_E_ARG,
+                 "pipeline.meshes: there is no stage %d; the pipeline has %d, from 0 on", stage,
+                 stages);
+    WEFT_REQUIRE(axes == plan->mesh.axes && sizes, WEFT_E_ARG,
+                 "pipeline.meshes: stage %d has %d sizes; the mesh has %d axes, and each needs one",
+                 stage, axes, plan->mesh.axes);
+    for (int a = 0; a < axes; a++)
+        WEFT_REQUIRE(sizes[a] >= 1 && sizes[a] <= plan->devices, WEFT_E_ARG,
+                     "pipeline.meshes: stage %d has %d along %s; it can be from 1 to %d", stage,
+                     sizes[a], plan->mesh.axis[a].name, plan->devices);
+    if (!plan->pipeline.meshes) {
+        wefti_mesh *meshes =
+            wefti_arena_alloc(plan->arena, (size_t)stages * sizeof *plan->pipeline.meshes);
+        if (!meshes) return no_memory();
+        for (int32_t s = 0; s < stages; s++) meshes[s] = plan->mesh;
+        plan->pipeline.meshes = meshes;
+    }
+    for (int a = 0; a < axes; a++) plan->pipeline.meshes[stage].axis[a].size = sizes[a];
+    return WEFT_OK;
+}
+
+weft_status weft_plan_accumulate(weft_plan *plan, int microbatches) {
+    PLAN_REQUIRED(plan);
+    WEFT_REQUIRE(microbatches >= 1 && microbatches <= COUNT_MAX, WEFT_E_ARG,
+                 "accumulate is %d; it can be from 1 to %d", microbatches, COUNT_MAX);
+    plan->accumulate = microbatches;
+    return WEFT_OK;
+}
+
+weft_status weft_plan_copies(weft_plan *plan, int copies) {
+    PLAN_REQUIRED(plan);
+    WEFT_REQUIRE(copies >= 1 && copies <= COUNT_MAX, WEFT_E_ARG,
+                 "copies is %d; it can be from 1 to %d", copies, COUNT_MAX);
+    plan->copies = copies;
+    return WEFT_OK;
+}
+
+weft_status weft_plan_recompute(weft_plan *plan, weft_recompute mode, const char *match,
+                                bool communication) {
+    PLAN_REQUIRED(plan);
+    WEFT_REQUIRE((unsigned)mode < WEFT_RECOMPUTES, WEFT_E_ARG,
+                 "recompute.mode is %d; known are none, selective, full", (int)mode);
+    if (match) {
+        char *copy;
+        WEFT_TRY(check_match(match, "recompute.cells"));
+        WEFT_TRY(copy_text(plan, match, &copy));
+        WEFT_TRY(
+            WEFT_GROW(plan->recompute.cells, plan->recompute.cell_count, plan->recompute.cell_cap));
+        plan->recompute.cells[plan->recompute.cell_count++] = copy;
+    } else {
+        plan->recompute.cell_count = 0;
+    }
+    plan->recompute.mode = mode;
+    plan->recompute.communication = communication;
+    return WEFT_OK;
+}
+
+weft_status weft_plan_gradients_sum(weft_plan *plan, bool sum) {
+    PLAN_REQUIRED(plan);
+    plan->gradients_sum = sum;
+    return WEFT_OK;
+}
+
+static weft_status check_index(const char *collective, int count, const int *index) {
+    WEFT_REQUIRE(!strcmp(collective, "allreduce"), WEFT_E_ARG,
+                 "fusion.%s: mode index is for allreduce only; auto, size and none are possible",
+                 collective);
+    WEFT_REQUIRE(count >= 1 && index, WEFT_E_ARG,
+                 "fusion.%s: mode index needs a list of ends, as [20, 35]: tensors 0 to 19, 20 to "
+                 "34, and the rest",
+                 collective);
+    for (int i = 0; i < count; i++)
+        WEFT_REQUIRE(index[i] > (i ? index[i - 1] : 0), WEFT_E_ARG,
+                     "fusion.%s: number %d of the list is %d; the numbers are positive and each is "
+                     "larger than the one before",
+                     collective, i + 1, index[i]);
+    return WEFT_OK;
+}
+
+weft_status weft_plan_fusion(weft_plan *plan, const char *collective, weft_fusion_mode mode,
+                             int64_t bytes, int index_count, const int *index) {
+    static const char *const names[] = {"allreduce", "allgather", "reducescatter", NULL};
+    PLAN_REQUIRED(plan);
+    WEFT_REQUIRE(collective, WEFT_E_ARG,
+                 "fusion needs a collective: allreduce, allgather, reducescatter");
+    int which = 0;
+    while (names[which] && strcmp(names[which], collective) != 0) which++;
+    const char *near = wefti_nearest(collective, names);
+    WEFT_REQUIRE(names[which], WEFT_E_ARG,
+                 "fusion: unknown collective '%.40s'%s%s%s; known are allreduce, allgather, "
+                 "reducescatter",
+                 collective, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+    WEFT_REQUIRE((unsigned)mode < WEFT_FUSIONS, WEFT_E_ARG,
+                 "fusion.%s: mode is %d; known are none, auto, size, index", collective, (int)mode);
+    wefti_fusion fusion = {.mode = mode, .bytes = WEFTI_FUSION_AUTO};
+    if (mode == WEFT_FUSION_SIZE) {
+        WEFT_REQUIRE(bytes > 0, WEFT_E_ARG,
+                     "fusion.%s: mode size has %lld bytes; it needs more than 0, as 25 MiB",
+                     collective, (long long)bytes);
+        fusion.bytes = bytes;
+    } else if (mode == WEFT_FUSION_INDEX) {
+        WEFT_TRY(check_index(collective, index_count, index));
+        fusion.index_count = index_count;
+        fusion.index = wefti_arena_alloc(plan->arena, (size_t)index_count * sizeof *fusion.index);
+        if (!fusion.index) return no_memory();
+        for (int i = 0; i < index_count; i++) fusion.index[i] = index[i];
+    }
+    plan->fusion[which] = fusion;
+    return WEFT_OK;
+}
+
+weft_status weft_plan_dataset(weft_plan *plan, weft_dataset dataset) {
+    PLAN_REQUIRED(plan);
+    WEFT_REQUIRE((unsigned)dataset < WEFT_DATASETS, WEFT_E_ARG,
+                 "dataset is %d; known are data_parallel, full_batch", (int)dataset);
+    plan->dataset = dataset;
+    return WEFT_OK;
+}
+
+weft_status weft_plan_overlap(weft_plan *plan, bool overlap) {
+    PLAN_REQUIRED(plan);
+    plan->overlap = overlap;
+    return WEFT_OK;
+}
+
+/* The lists of `to`, a plan whose plain values are those of `from` already. */
+static weft_status copy_lists(const weft_plan *from, weft_plan *to) {
+    wefti_text split = {0};
+    for (int64_t i = 0; i < from->strategy_count; i++) {
+        const wefti_strategy *s = &from->strategies[i];
+        wefti_split_print(from, s, &split);
+        char *text = wefti_text_take(&split);
+        if (!text) return no_memory();
+        weft_status status = wefti_plan_split(to, s->match, text, s->source);
+        wefti_free(text);
+        WEFT_TRY(status);
+    }
+    for (int64_t i = 0; i < from->tensor_count; i++) {
+        const wefti_tensor_strategy *t = &from->tensors[i];
+        WEFT_TRY(wefti_plan_split_tensor(to, t->match, t->layout, t->source));
+    }
+    for (int64_t i = 0; i < from->pipeline.rule_count; i++)
+        WEFT_TRY(weft_plan_stage(to, from->pipeline.rules[i].match, from->pipeline.rules[i].stage));
+    for (int64_t i = 0; i < from->recompute.cell_count; i++)
+        WEFT_TRY(weft_plan_recompute(to, from->recompute.mode, from->recompute.cells[i],
+                                     from->recompute.communication));
+    if (from->fusion[0].mode == WEFT_FUSION_INDEX)
+        WEFT_TRY(weft_plan_fusion(to, "allreduce", WEFT_FUSION_INDEX, 0,
+                                  from->fusion[0].index_count, from->fusion[0].index));
+    if (!from->pipeline.meshes) return WEFT_OK;
+    for (int32_t s = 0; s < from->pipeline.stages; s++) {
+        int sizes[WEFTI_MAX_AXES];
+        for (int a = 0; a < from->mesh.axes; a++) sizes[a] = from->pipeline.meshes[s].axis[a].size;
+        WEFT_TRY(weft_plan_stage_mesh(to, s, from->mesh.axes, sizes));
+    }
+    return WEFT_OK;
+}
+
+weft_status wefti_plan_copy(const weft_plan *plan, weft_plan **out) {
+    weft_plan *copy;
+    WEFT_TRY(weft_plan_create(plan->devices, &copy));
+    wefti_arena *arena = copy->arena;
+    *copy = *plan;
+    copy->arena = arena;
+    copy->strategies = NULL;
+    copy->tensors = NULL;
+    copy->strategy_count = copy->strategy_cap = copy->tensor_count = copy->tensor_cap = 0;
+    copy->pipeline.rules = NULL;
+    copy->pipeline.meshes = NULL;
+    copy->pipeline.rule_count = copy->pipeline.rule_cap = 0;
+    copy->recompute.cells = NULL;
+    copy->recompute.cell_count = copy->recompute.cell_cap = 0;
+    weft_status status = copy_lists(plan, copy);
+    if (status < 0) {
+        weft_plan_destroy(copy);
+        return wefti_note(status, __func__, __FILE__, __LINE__);
+    }
+    *out = copy;
+    return WEFT_OK;
+}

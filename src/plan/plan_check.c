@@ -1,0 +1,171 @@
+/* All that can be said of a plan without a model. The rules of pipelines: M >= S microbatches keep
+ * every stage busy at once; the interleaved schedule takes them in rounds of S. See plan/plan.h. */
+#include "plan/plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* "dp=2, tp=4" */
+static const char *mesh_words(const wefti_mesh *mesh, char out[256]) {
+    int used = 0;
+    for (int a = 0; a < mesh->axes; a++)
+        used += snprintf(out + used, 256 - (size_t)used, "%s%s=%d", a ? ", " : "",
+                         mesh->axis[a].name, mesh->axis[a].size);
+    return out;
+}
+
+static weft_status check_mesh(const weft_plan *plan) {
+    int32_t stages = plan->pipeline.stages, devices = 0;
+    char words[256];
+    WEFT_TRY(wefti_mesh_check(&plan->mesh));
+    if (plan->pipeline.meshes) {
+        for (int32_t s = 0; s < stages; s++) devices += wefti_mesh_size(&plan->pipeline.meshes[s]);
+        WEFT_REQUIRE(devices == plan->devices, WEFT_E_ARG,
+                     "pipeline.meshes: the meshes of the %d stages have %d devices together; "
+                     "devices is %d",
+                     stages, devices, plan->devices);
+        return WEFT_OK;
+    }
+    WEFT_REQUIRE(
+        plan->devices % stages == 0, WEFT_E_ARG,
+        "pipeline.stages = %d does not divide devices = %d; stages of different sizes need "
+        "a mesh each (pipeline.meshes)",
+        stages, plan->devices);
+    int32_t each = plan->devices / stages, size = wefti_mesh_size(&plan->mesh);
+    if (stages == 1)
+        WEFT_REQUIRE(size == each, WEFT_E_ARG, "the mesh %s has %d devices; devices is %d",
+                     mesh_words(&plan->mesh, words), size, plan->devices);
+    WEFT_REQUIRE(size == each, WEFT_E_ARG,
+                 "the mesh %s has %d devices; each of the %d stages has %d of the %d devices",
+                 mesh_words(&plan->mesh, words), size, stages, each, plan->devices);
+    return WEFT_OK;
+}
+
+static const char *schedule_word(weft_schedule schedule) {
+#define ROW(name, text) text,
+    static const char *const words[] = {WEFT_PIPELINE_SCHEDULE_LIST(ROW)};
+#undef ROW
+    return words[schedule];
+}
+
+static weft_status check_pipeline(const weft_plan *plan) {
+    int32_t stages = plan->pipeline.stages, micro = plan->pipeline.microbatches,
+            chunks = plan->pipeline.chunks;
+    weft_schedule schedule = plan->pipeline.schedule;
+    const char *name = schedule_word(schedule);
+    for (int64_t i = 0; i < plan->pipeline.rule_count; i++) {
+        const wefti_stage_rule *rule = &plan->pipeline.rules[i];
+        WEFT_REQUIRE(rule->stage < stages * chunks, WEFT_E_ARG,
+                     "pipeline.stage_of: %s is in stage %d; with %d stages of %d virtual ones they "
+                     "go from 0 to %d",
+                     rule->match, rule->stage, stages, chunks, stages * chunks - 1);
+    }
+    if (stages == 1) {
+        WEFT_REQUIRE(
+            micro == 1, WEFT_E_ARG,
+            "pipeline.microbatches = %d needs at least 2 stages; with one stage a batch is "
+            "cut by accumulate",
+            micro);
+        WEFT_REQUIRE(chunks == 1, WEFT_E_ARG,
+                     "pipeline.virtual_stages = %d needs at least 2 stages", chunks);
+        return WEFT_OK;
+    }
+    WEFT_REQUIRE(plan->accumulate == 1, WEFT_E_ARG,
+                 "accumulate = %d is for one stage; with %d stages a batch is cut by "
+                 "pipeline.microbatches",
+                 plan->accumulate, stages);
+    WEFT_REQUIRE(
+        micro >= stages, WEFT_E_ARG,
+        "pipeline.microbatches = %d must be at least pipeline.stages = %d: with fewer some "
+        "stage always waits",
+        micro, stages);
+    if (schedule == WEFT_PIPELINE_INTERLEAVED) {
+        WEFT_REQUIRE(chunks >= 2, WEFT_E_ARG,
+                     "pipeline.schedule interleaved needs pipeline.virtual_stages of at least 2; "
+                     "with 1 it is 1f1b");
+        WEFT_REQUIRE(micro >= 2 * stages && micro % stages == 0, WEFT_E_ARG,
+                     "pipeline.microbatches = %d: the interleaved schedule needs a multiple of "
+                     "pipeline.stages = %d, at least %d",
+                     micro, stages, 2 * stages);
+    } else if (schedule == WEFT_PIPELINE_ZERO_BUBBLE) {
+        WEFT_REQUIRE(chunks <= 2, WEFT_E_ARG,
+                     "pipeline.virtual_stages = %d: the zero_bubble schedule has 1, or 2 (down the "
+                     "stages and back up)",
+                     chunks);
+    } else {
+        WEFT_REQUIRE(chunks == 1, WEFT_E_ARG,
+                     "pipeline.virtual_stages = %d: the %s schedule has 1; interleaved and "
+                     "zero_bubble have more",
+                     chunks, name);
+    }
+    return WEFT_OK;
+}
+
+/* Number `i` of a list, or the place where it was said. */
+static weft_status at_place(weft_status status, const char *source, const char *list, int64_t i) {
+    if (source) return wefti_prefix(status, "%s", source);
+    return wefti_prefix(status, "%s[%lld]", list, (long long)i);
+}
+
+/* Each cut must be a product of axes; which ones is settled with the op's rule. */
+static weft_status check_cuts(const weft_plan *plan, const wefti_strategy *strategy) {
+    const int64_t *cut = strategy->cuts;
+    for (int32_t i = 0; i < strategy->cut_inputs; i++)
+        for (int32_t d = 0; d < strategy->cut_ranks[i]; d++, cut++) {
+            wefti_axes used = 0;
+            wefti_dim_split split;
+            weft_status status = wefti_cut_axes(&plan->mesh, *cut, &used, &split);
+            if (status < 0)
+                return wefti_prefix(status, "%s: dimension %d of input %d", strategy->match, d, i);
+        }
+    return WEFT_OK;
+}
+
+static weft_status check_strategies(const weft_plan *plan) {
+    bool closed = plan->mode != WEFT_PARALLEL_SEMI;
+    const char *mode = plan->mode == WEFT_PARALLEL_DATA ? "data" : "manual";
+    for (int64_t i = 0; i < plan->strategy_count; i++) {
+        const wefti_strategy *s = &plan->strategies[i];
+        weft_status status = WEFT_OK;
+        if (closed)
+            status = WEFT_RAISE(WEFT_E_ARG,
+                                "the strategy of %s: mode %s has none of its own; mode semi has",
+                                s->match, mode);
+        else if (s->cuts)
+            status = check_cuts(plan, s);
+        if (status < 0) return at_place(status, s->source, "strategies", i);
+    }
+    for (int64_t i = 0; i < plan->tensor_count; i++) {
+        const wefti_tensor_strategy *t = &plan->tensors[i];
+        wefti_layout layout;
+        weft_status status = wefti_layout_parse(t->layout, &plan->mesh, &layout);
+        if (status >= 0 && (layout.sum || layout.max))
+            status = WEFT_RAISE(WEFT_E_ARG,
+                                "the layout of %s is partial, %s; what is stored or fed is whole "
+                                "numbers, never terms of a sum",
+                                t->match, t->layout);
+        if (status < 0) return at_place(status, t->source, "tensors", i);
+    }
+    return WEFT_OK;
+}
+
+static weft_status check_optimizer(const weft_plan *plan) {
+    int32_t shard = plan->optimizer.shard, each = wefti_mesh_size(&plan->mesh);
+    WEFT_REQUIRE(!shard || each % shard == 0, WEFT_E_ARG,
+                 "optimizer.shard_size = %d does not divide the %d devices of a stage; 0: all that "
+                 "hold the same",
+                 shard, each);
+    return WEFT_OK;
+}
+
+weft_status wefti_plan_check(const weft_plan *plan) {
+    WEFT_TRY(check_mesh(plan));
+    WEFT_TRY(check_pipeline(plan));
+    WEFT_TRY(check_strategies(plan));
+    return check_optimizer(plan);
+}
+
+weft_status weft_plan_check(const weft_plan *plan) {
+    WEFT_REQUIRE(plan, WEFT_E_ARG, "weft_plan_check: the plan is NULL");
+    return wefti_plan_check(plan);
+}

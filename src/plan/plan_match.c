@@ -1,0 +1,123 @@
+/* What a plan says about a name: patterns, and the last rule that matches. See plan/plan.h. */
+#include "plan/plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* The end of a class "[...]" that begins at `p`, just behind its ]; NULL when it is not closed. A ]
+ * in the first place stands for itself. */
+static const char *class_end(const char *p) {
+    const char *from = p + 1;
+    if (*from == '!') from++;
+    if (*from == ']') from++;
+    const char *close = strchr(from, ']');
+    return close ? close + 1 : NULL;
+}
+
+/* Whether `c` is in the class [p, end). */
+static bool class_has(const char *p, const char *end, unsigned char c) {
+    bool inverted = p[1] == '!', found = false;
+    const char *last = end - 1; /* the ] */
+    for (const char *at = p + 1 + inverted; at < last; at++) {
+        unsigned char low = (unsigned char)at[0], high = low;
+        if (at + 2 < last && at[1] == '-') {
+            high = (unsigned char)at[2];
+            at += 2;
+        }
+        found = found || (low <= c && c <= high);
+    }
+    return found != inverted;
+}
+
+/* Passes one element of the pattern that takes one byte; NULL when `c` does not fit it. */
+static const char *pass_one(const char *pattern, char c) {
+    if (*pattern == '[') {
+        const char *end = class_end(pattern);
+        if (end) return class_has(pattern, end, (unsigned char)c) ? end : NULL;
+    }
+    return *pattern == '?' || *pattern == c ? pattern + 1 : NULL;
+}
+
+bool wefti_glob_match(const char *pattern, const char *text) {
+    const char *star = NULL, *tried = NULL; /* last * passed, and the text that it does not take */
+    while (*text) {
+        const char *next = *pattern == '*' || !*pattern ? NULL : pass_one(pattern, *text);
+        if (*pattern == '*') {
+            star = ++pattern;
+            tried = text;
+        } else if (next) {
+            pattern = next;
+            text++;
+        } else if (star) { /* one more byte for the last * */
+            pattern = star;
+            text = ++tried;
+        } else {
+            return false;
+        }
+    }
+    while (*pattern == '*') pattern++;
+    return !*pattern;
+}
+
+bool wefti_glob_valid(const char *pattern) {
+    while (*pattern) {
+        if (*pattern != '[') {
+            pattern++;
+            continue;
+        }
+        pattern = class_end(pattern);
+        if (!pattern) return false;
+    }
+    return true;
+}
+
+const wefti_strategy *wefti_plan_strategy(const weft_plan *plan, const char *label,
+                                          const char *op) {
+    char both[512];
+    int length = snprintf(both, sizeof both, "%s:%s", label, op);
+    bool fits = length > 0 && length < (int)sizeof both;
+    for (int64_t i = plan->strategy_count; i-- > 0;) {
+        const char *match = plan->strategies[i].match;
+        if (wefti_glob_match(match, label) || (fits && wefti_glob_match(match, both)))
+            return &plan->strategies[i];
+    }
+    return NULL;
+}
+
+const wefti_tensor_strategy *wefti_plan_tensor(const weft_plan *plan, const char *name) {
+    for (int64_t i = plan->tensor_count; i-- > 0;)
+        if (wefti_glob_match(plan->tensors[i].match, name)) return &plan->tensors[i];
+    return NULL;
+}
+
+int32_t wefti_plan_stage(const weft_plan *plan, const char *call) {
+    for (int64_t i = plan->pipeline.rule_count; i-- > 0;)
+        if (wefti_glob_match(plan->pipeline.rules[i].match, call))
+            return plan->pipeline.rules[i].stage;
+    return -1;
+}
+
+bool wefti_plan_recomputes(const weft_plan *plan, const char *call) {
+    if (plan->recompute.mode == WEFT_RECOMPUTE_NONE) return false;
+    for (int64_t i = 0; i < plan->recompute.cell_count; i++)
+        if (wefti_glob_match(plan->recompute.cells[i], call)) return true;
+    return plan->recompute.cell_count == 0;
+}
+
+wefti_mesh wefti_plan_mesh(const weft_plan *plan, int32_t stage) {
+    const wefti_mesh *meshes = plan->pipeline.meshes;
+    wefti_mesh mesh = meshes ? meshes[stage] : plan->mesh;
+    mesh.first = 0;
+    for (int32_t s = 0; s < stage; s++)
+        mesh.first += wefti_mesh_size(meshes ? &meshes[s] : &plan->mesh);
+    return mesh;
+}
+
+int32_t wefti_plan_stage_of_rank(const weft_plan *plan, int32_t rank) {
+    int32_t end = 0;
+    for (int32_t s = 0; s < plan->pipeline.stages; s++) {
+        end += wefti_mesh_size(plan->pipeline.meshes ? &plan->pipeline.meshes[s] : &plan->mesh);
+        if (rank < end) return s;
+    }
+    return plan->pipeline.stages - 1;
+}
