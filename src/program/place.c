@@ -2,16 +2,144 @@
  *
  * Greedy by size: largest first, each at the lowest offset where it meets no placed buffer that is
  * alive at the same time. Source: Pisarchyk & Lee, "Efficient Memory Management for Deep Neural Net
- * Inference", MLSys 2020 workshop, section 5.2 ("greedy by size for offset calculation"). */
+ * Inference", MLSys 2020 workshop, section 5.2 ("greedy by size for offset calculation").
+ *
+ * What is taken is kept in a segment tree over time: each node holds, as few ranges as they merge
+ * to, the places of the buffers that live through all of its time (`whole`) and of those that live
+ * in any of it (`any`). A lifetime is O(log steps) nodes; with their ancestors' `whole` they tell
+ * every place that is taken at some time of it. Buffers of deep models pile up without gaps, so the
+ * lists stay short, and thousands of layers take milliseconds. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "program/program.h"
 
-enum { ALIGNMENT = 64 };
+enum { ALIGNMENT = 64, MAX_LEVELS = 32 };
 
 static int64_t aligned(int64_t bytes) {
     return (bytes + ALIGNMENT - 1) & ~(int64_t)(ALIGNMENT - 1);
 }
+
+/* ---- sets of places ---- */
+
+typedef struct range {
+    int64_t begin, end;
+} range;
+
+/* Ranges in order that neither meet nor touch. */
+typedef struct range_set {
+    range *ranges;
+    int32_t count, cap;
+} range_set;
+
+/* Number of the first range that ends behind `offset`. */
+static int32_t first_behind(const range_set *s, int64_t offset) {
+    int32_t low = 0, high = s->count;
+    while (low < high) {
+        int32_t mid = low + (high - low) / 2;
+        if (s->ranges[mid].end > offset)
+            high = mid;
+        else
+            low = mid + 1;
+    }
+    return low;
+}
+
+static weft_status insert(wefti_arena *scratch, range_set *s, range r) {
+    int32_t from = first_behind(s, r.begin - 1), to = from; /* touching ones merge too */
+    for (; to < s->count && s->ranges[to].begin <= r.end; to++) {
+        if (s->ranges[to].begin < r.begin) r.begin = s->ranges[to].begin;
+        if (s->ranges[to].end > r.end) r.end = s->ranges[to].end;
+    }
+    if (from == to && s->count == s->cap) {
+        int32_t cap = s->cap ? s->cap * 2 : 2;
+        range *bigger = wefti_arena_alloc(scratch, (size_t)cap * sizeof *bigger);
+        WEFT_REQUIRE(bigger, WEFT_E_NOMEM, "no memory to place buffers");
+        if (s->count) memcpy(bigger, s->ranges, (size_t)s->count * sizeof *bigger);
+        s->ranges = bigger;
+        s->cap = cap;
+    }
+    if (to != from + 1)
+        memmove(s->ranges + from + 1, s->ranges + to, (size_t)(s->count - to) * sizeof r);
+    s->count += 1 - (to - from);
+    s->ranges[from] = r;
+    return WEFT_OK;
+}
+
+/* ---- what is taken, by time ---- */
+
+/* A heap-shaped tree: node 1 is all of time, leaf `leaves + t` is step t; a leaf's two sets are one
+ * (`any`). */
+typedef struct timetable {
+    wefti_arena *scratch;
+    range_set *whole, *any;
+    int64_t leaves;
+} timetable;
+
+/* The nodes that a lifetime concerns: those whose times together are its steps, at most two of each
+ * level, and those above them. */
+typedef struct span {
+    int64_t in[2 * MAX_LEVELS], above[2 * MAX_LEVELS];
+    int in_count, above_count;
+} span;
+
+static bool inside(const timetable *t, int64_t node, int level, const wefti_lifetime *b) {
+    int64_t first = (node << level) - t->leaves, last = first + ((int64_t)1 << level) - 1;
+    return first >= b->first && last <= b->last;
+}
+
+static void find_span(const timetable *t, const wefti_lifetime *b, span *s) {
+    s->in_count = s->above_count = 0;
+    int64_t low = t->leaves + b->first, high = t->leaves + b->last + 1;
+    for (; low < high; low /= 2, high /= 2) {
+        if (low & 1) s->in[s->in_count++] = low++;
+        if (high & 1) s->in[s->in_count++] = --high;
+    }
+    /* A node above has time outside of the lifetime, and so holds one of its ends. */
+    low = t->leaves + b->first;
+    high = t->leaves + b->last;
+    for (int level = 0; low; low /= 2, high /= 2, level++) {
+        if (!inside(t, low, level, b)) s->above[s->above_count++] = low;
+        if (high != low && !inside(t, high, level, b)) s->above[s->above_count++] = high;
+    }
+}
+
+static weft_status take(timetable *t, const span *s, range r) {
+    for (int i = 0; i < s->in_count; i++) {
+        int64_t node = s->in[i];
+        if (node < t->leaves) WEFT_TRY(insert(t->scratch, &t->whole[node], r));
+        WEFT_TRY(insert(t->scratch, &t->any[node], r));
+    }
+    for (int i = 0; i < s->above_count; i++) WEFT_TRY(insert(t->scratch, &t->any[s->above[i]], r));
+    return WEFT_OK;
+}
+
+/* The sets of all that is taken at some step of a lifetime; those that lived longest, which lie
+ * lowest, first. */
+static int taken_sets(const timetable *t, const span *s, const range_set *sets[4 * MAX_LEVELS]) {
+    int count = 0;
+    for (int i = s->above_count - 1; i >= 0; i--)
+        if (t->whole[s->above[i]].count) sets[count++] = &t->whole[s->above[i]];
+    for (int i = s->in_count - 1; i >= 0; i--)
+        if (t->any[s->in[i]].count) sets[count++] = &t->any[s->in[i]];
+    return count;
+}
+
+/* The lowest offset at which `size` bytes are free in all sets. */
+static int64_t lowest_free(const range_set *const *sets, int count, int64_t size) {
+    int64_t offset = 0;
+    for (int agreed = 0, i = 0; agreed < count; i = i + 1 < count ? i + 1 : 0) {
+        const range_set *s = sets[i];
+        int64_t before = offset;
+        for (int32_t at = first_behind(s, offset);
+             at < s->count && s->ranges[at].begin < offset + size; at++)
+            offset = s->ranges[at].end;
+        agreed = offset == before ? agreed + 1 : 1; /* this set agrees with the new offset */
+    }
+    return offset;
+}
+
+/* ---- placing ---- */
 
 typedef struct by_size {
     int64_t bytes;
@@ -26,64 +154,124 @@ static int compare_size(const void *a, const void *b) {
     return x->index < y->index ? -1 : 1;
 }
 
-static bool alive_together(const wefti_lifetime *a, const wefti_lifetime *b) {
-    return a->first <= b->last && b->first <= a->last;
-}
-
-weft_status wefti_place(wefti_lifetime *buffers, int64_t count, int64_t *out_bytes) {
-    by_size *order;
-    int64_t *placed; /* indices of placed buffers, ascending by offset */
-    WEFT_NEW_ARRAY(order, by_size, count);
-    placed = wefti_alloc((size_t)count * sizeof *placed);
-    if (!placed) {
-        wefti_free(order);
-        WEFT_FAIL(WEFT_E_NOMEM, "no memory to place %lld buffers", (long long)count);
-    }
+static weft_status place(wefti_lifetime *buffers, int64_t count, wefti_arena *scratch,
+                         int64_t *out_bytes) {
+    int64_t last = 0, total = 0;
+    for (int64_t i = 0; i < count; i++)
+        if (buffers[i].last > last) last = buffers[i].last;
+    timetable t = {.scratch = scratch, .leaves = 1};
+    while (t.leaves <= last) t.leaves *= 2;
+    by_size *order = wefti_arena_alloc(scratch, (size_t)count * sizeof *order);
+    t.whole = wefti_arena_alloc(scratch, (size_t)t.leaves * sizeof *t.whole);
+    t.any = wefti_arena_alloc(scratch, 2 * (size_t)t.leaves * sizeof *t.any);
+    WEFT_REQUIRE(order && t.whole && t.any, WEFT_E_NOMEM, "no memory to place %lld buffers",
+                 (long long)count);
     for (int64_t i = 0; i < count; i++)
         order[i] = (by_size){aligned(buffers[i].bytes), buffers[i].first, i};
     qsort(order, (size_t)count, sizeof *order, compare_size);
-    int64_t used = 0, total = 0;
     for (int64_t k = 0; k < count; k++) {
         wefti_lifetime *b = &buffers[order[k].index];
-        int64_t size = order[k].bytes, offset = 0, at;
-        if (size == 0) {
-            b->offset = 0;
-            continue;
-        }
-        for (int64_t j = 0; j < used; j++) { /* gaps between the neighbours alive with b */
-            const wefti_lifetime *p = &buffers[placed[j]];
-            if (!alive_together(p, b)) continue;
-            if (p->offset >= offset + size) break;
-            int64_t end = p->offset + aligned(p->bytes);
-            if (end > offset) offset = end;
-        }
-        b->offset = offset;
-        for (at = used; at > 0 && buffers[placed[at - 1]].offset > offset; at--)
-            placed[at] = placed[at - 1];
-        placed[at] = order[k].index;
-        used++;
-        if (offset + b->bytes > total) total = offset + b->bytes;
+        const range_set *sets[4 * MAX_LEVELS];
+        span s;
+        b->offset = 0;
+        if (order[k].bytes == 0) continue;
+        find_span(&t, b, &s);
+        b->offset = lowest_free(sets, taken_sets(&t, &s, sets), order[k].bytes);
+        WEFT_TRY(take(&t, &s, (range){b->offset, b->offset + order[k].bytes}));
+        if (b->offset + b->bytes > total) total = b->offset + b->bytes;
     }
-    wefti_free(placed);
-    wefti_free(order);
     *out_bytes = total;
     return WEFT_OK;
 }
 
+weft_status wefti_place(wefti_lifetime *buffers, int64_t count, int64_t *out_bytes) {
+    wefti_arena *scratch;
+    WEFT_TRY(wefti_arena_create(&scratch));
+    weft_status status = place(buffers, count, scratch, out_bytes);
+    wefti_arena_destroy(scratch);
+    return status;
+}
+
+/* ---- checking, which shares nothing with the above but the definition ---- */
+
+/* A buffer's birth (at twice its first step) or death (behind twice its last). */
+typedef struct event {
+    int64_t time, buffer;
+} event;
+
+static int compare_event(const void *a, const void *b) {
+    const event *x = a, *y = b;
+    if (x->time != y->time) return x->time < y->time ? -1 : 1;
+    return x->buffer < y->buffer ? -1 : 1;
+}
+
+/* Position among the live ones, in order of their offsets, of the first at or behind `offset`. */
+static int64_t position(const wefti_lifetime *buffers, const int64_t *live, int64_t count,
+                        int64_t offset) {
+    int64_t low = 0, high = count;
+    while (low < high) {
+        int64_t mid = low + (high - low) / 2;
+        if (buffers[live[mid]].offset >= offset)
+            high = mid;
+        else
+            low = mid + 1;
+    }
+    return low;
+}
+
+static weft_status check_pair(const wefti_lifetime *buffers, int64_t i, int64_t j) {
+    const wefti_lifetime *a = &buffers[i], *b = &buffers[j];
+    bool apart = a->offset + a->bytes <= b->offset || b->offset + b->bytes <= a->offset;
+    WEFT_REQUIRE(apart, WEFT_E_BUG,
+                 "buffers %lld and %lld overlap at offset %lld while both are alive", (long long)i,
+                 (long long)j, (long long)(a->offset > b->offset ? a->offset : b->offset));
+    return WEFT_OK;
+}
+
+/* Through time, with the live buffers in order of their places: as long as they lie apart, a new
+ * one can only meet its two neighbours. */
+static weft_status sweep(const wefti_lifetime *buffers, const event *events, int64_t count,
+                         int64_t *live) {
+    int64_t used = 0;
+    for (int64_t k = 0; k < count; k++) {
+        int64_t i = events[k].buffer;
+        int64_t at = position(buffers, live, used, buffers[i].offset);
+        if (events[k].time & 1) {
+            memmove(live + at, live + at + 1, (size_t)(used - at - 1) * sizeof *live);
+            used--;
+            continue;
+        }
+        if (at > 0) WEFT_TRY(check_pair(buffers, live[at - 1], i));
+        if (at < used) WEFT_TRY(check_pair(buffers, live[at], i));
+        memmove(live + at + 1, live + at, (size_t)(used - at) * sizeof *live);
+        live[at] = i;
+        used++;
+    }
+    return WEFT_OK;
+}
+
 weft_status wefti_place_check(const wefti_lifetime *buffers, int64_t count, int64_t bytes) {
+    event *events;
+    int64_t events_count = 0;
     for (int64_t i = 0; i < count; i++) {
         const wefti_lifetime *a = &buffers[i];
         WEFT_REQUIRE(a->offset >= 0 && a->offset % ALIGNMENT == 0 && a->offset + a->bytes <= bytes,
                      WEFT_E_BUG, "buffer %lld at [%lld, %lld) is outside the arena of %lld bytes",
                      (long long)i, (long long)a->offset, (long long)(a->offset + a->bytes),
                      (long long)bytes);
-        for (int64_t j = 0; j < i; j++) {
-            const wefti_lifetime *b = &buffers[j];
-            bool apart = a->offset + a->bytes <= b->offset || b->offset + b->bytes <= a->offset;
-            WEFT_REQUIRE(apart || !alive_together(a, b) || !a->bytes || !b->bytes, WEFT_E_BUG,
-                         "buffers %lld and %lld overlap at offset %lld while both are alive",
-                         (long long)j, (long long)i, (long long)a->offset);
-        }
     }
-    return WEFT_OK;
+    WEFT_NEW_ARRAY(events, event, 2 * count + 1);
+    int64_t *live = wefti_alloc((size_t)(count + 1) * sizeof *live);
+    for (int64_t i = 0; i < count; i++) {
+        if (!buffers[i].bytes) continue;
+        events[events_count++] = (event){2 * (int64_t)buffers[i].first, i};
+        events[events_count++] = (event){2 * (int64_t)buffers[i].last + 1, i};
+    }
+    qsort(events, (size_t)events_count, sizeof *events, compare_event);
+    weft_status status =
+        live ? sweep(buffers, events, events_count, live)
+             : WEFT_RAISE(WEFT_E_NOMEM, "no memory to check %lld buffers", (long long)count);
+    wefti_free(live);
+    wefti_free(events);
+    return status;
 }

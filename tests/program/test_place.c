@@ -69,6 +69,81 @@ static void random_lifetimes_are_placed(void **state) {
     print_message("largest total over most alive: %.3f\n", worst);
 }
 
+static bool overlap_in_time(const wefti_lifetime *a, const wefti_lifetime *b) {
+    return a->first <= b->last && b->first <= a->last;
+}
+
+/* The definition, word by word: of the buffers not placed yet the largest (of equal ones the
+ * earliest), at the lowest offset that is free of all placed ones alive with it. */
+static void place_by_definition(wefti_lifetime *b, int64_t count) {
+    bool placed[MOST] = {false};
+    for (int64_t k = 0; k < count; k++) {
+        int64_t best = -1;
+        for (int64_t i = 0; i < count; i++) {
+            if (placed[i]) continue;
+            int64_t have = best < 0 ? -1 : (b[best].bytes + 63) / 64, want = (b[i].bytes + 63) / 64;
+            if (want > have || (want == have && b[i].first < b[best].first)) best = i;
+        }
+        int64_t size = (b[best].bytes + 63) & ~(int64_t)63;
+        b[best].offset = 0;
+        for (bool moved = size > 0; moved;) {
+            moved = false;
+            for (int64_t i = 0; i < count; i++) {
+                int64_t end = b[i].offset + ((b[i].bytes + 63) & ~(int64_t)63);
+                if (!placed[i] || !overlap_in_time(&b[i], &b[best])) continue;
+                if (b[i].offset >= b[best].offset + size || end <= b[best].offset) continue;
+                b[best].offset = end;
+                moved = true;
+            }
+        }
+        placed[best] = true;
+    }
+}
+
+static void placing_is_what_it_says(void **state) {
+    (void)state;
+    for (uint64_t seed = 300; seed < 390; seed++) {
+        wefti_lifetime b[MOST], same[MOST];
+        int64_t count = random_buffers(seed, b), total;
+        memcpy(same, b, sizeof b);
+        assert_int_equal(wefti_place(b, count, &total), WEFT_OK);
+        place_by_definition(same, count);
+        for (int64_t i = 0; i < count; i++)
+            if (b[i].offset != same[i].offset)
+                fail_msg("seed %d: buffer %lld of %lld bytes at %lld, not %lld", (int)seed,
+                         (long long)i, (long long)b[i].bytes, (long long)b[i].offset,
+                         (long long)same[i].offset);
+    }
+}
+
+/* The buffers of a deep model's step: results, saved blocks that nest, gradients and frames. */
+static void deep_models_are_placed(void **state) {
+    (void)state;
+    enum { LAYERS = 5000, PARAMS = 12, EACH = 4 + 2 * PARAMS };
+    wefti_lifetime *b = calloc((size_t)LAYERS * EACH, sizeof *b);
+    assert_non_null(b);
+    int64_t count = 0, total;
+    for (int32_t l = 0; l < LAYERS; l++) {
+        int32_t back = LAYERS + (LAYERS - 1 - l) * (PARAMS + 1);
+        b[count++] = (wefti_lifetime){3000, l, l + 1, -1};
+        b[count++] = (wefti_lifetime){30000, l, back, -1};
+        b[count++] = (wefti_lifetime){9000, l, l, -1};
+        b[count++] = (wefti_lifetime){12000, back, back, -1};
+        for (int32_t p = 0; p < PARAMS; p++) {
+            b[count++] = (wefti_lifetime){p % 3 ? 64 : 6400, back, back + 1 + p, -1};
+            b[count++] = (wefti_lifetime){128, back + 1 + p, back + 1 + p, -1};
+        }
+    }
+    assert_int_equal(wefti_place(b, count, &total), WEFT_OK);
+    assert_int_equal(wefti_place_check(b, count, total), WEFT_OK);
+    /* All saved blocks are alive at the turn, with the last layer's working memory. */
+    assert_true(total >= LAYERS * INT64_C(30016));
+    assert_true(total <= LAYERS * INT64_C(30016) + 60000);
+    b[1].offset = b[EACH + 1].offset; /* two saved blocks in one place */
+    assert_int_equal(wefti_place_check(b, count, total), WEFT_E_BUG);
+    free(b);
+}
+
 static void planted_faults_are_found(void **state) {
     (void)state;
     int found = 0;
@@ -114,8 +189,8 @@ static void lifetimes_are_inclusive(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_lifetimes_are_placed),
-        cmocka_unit_test(planted_faults_are_found),
+        cmocka_unit_test(random_lifetimes_are_placed), cmocka_unit_test(placing_is_what_it_says),
+        cmocka_unit_test(deep_models_are_placed),      cmocka_unit_test(planted_faults_are_found),
         cmocka_unit_test(lifetimes_are_inclusive),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
