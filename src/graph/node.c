@@ -66,6 +66,19 @@ uint64_t wefti_random_stream(const wefti_random *r, const weft_node *n) {
     return mix(h ^ (r->step + 0x3C6EF372FE94F82Au));
 }
 
+int64_t wefti_random_place(const wefti_random *r, const weft_node *n, const weft_desc *x,
+                           int64_t out_strides[WEFT_MAX_RANK]) {
+    const wefti_ints *whole = wefti_attr_ints(n, "whole"), *begin = wefti_attr_ints(n, "begin");
+    bool piece = whole->count == x->rank;
+    int64_t stride = 1, first = 0;
+    for (int d = x->rank - 1; d >= 0; d--) {
+        out_strides[d] = stride;
+        if (piece) first += begin->v[d] * stride;
+        stride *= piece ? whole->v[d] : x->shape[d];
+    }
+    return first + (x->rank ? r->row_offset * out_strides[0] : r->row_offset);
+}
+
 double wefti_node_bytes(const weft_node *n) {
     double bytes = 0;
     for (int i = 0; i < n->inputs; i++)

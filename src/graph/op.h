@@ -81,9 +81,14 @@ typedef struct wefti_random {
     int64_t row_offset;   /* global index of the local row 0 of dimension 0 (the batch) */
 } wefti_random;
 
-/* Stream of a random node; position is the element's index in the global tensor:
- * row_offset * (elements of one row) + local index. */
+/* Stream of a random node: of its attribute `stream` where that is not negative, else its own. */
 uint64_t wefti_random_stream(const wefti_random *r, const weft_node *n);
+/* Positions are indices in the global tensor. Those of the elements of `x`, what the node draws
+ * numbers for: [i0, i1...] has the returned position plus the sum of i_d * out_strides[d]. Its
+ * attributes `whole` and `begin` say of which tensor x is a piece, none: x is the whole;
+ * row_offset counts in dimension 0 besides. */
+int64_t wefti_random_place(const wefti_random *r, const weft_node *n, const weft_desc *x,
+                           int64_t out_strides[WEFT_MAX_RANK]);
 
 /* ---- split rules ---- */
 
@@ -163,7 +168,8 @@ typedef enum wefti_op_flags {
     WEFTI_OP_COMM = 32, /* communication */
     /* Linear in all its float inputs together, and in them only: add, reshape, sum. When all of
      * them are partial sums over an axis, so is the result, and nothing is communicated before it.
-     * Chosen where it saves communication: the result is not larger than the operands. */
+     * Chosen where it saves communication: the result is not larger than the operands. With a
+     * result that is no float (a cast to integers) the op is not linear. */
     WEFTI_OP_LINEAR = 64
 } wefti_op_flags;
 

@@ -1,0 +1,448 @@
+/* The walk over a body: operands brought into place, nodes cut, results kept in all forms they
+ * have. */
+#include "program/partition.h"
+
+#include <string.h>
+
+#include "program/walk.h"
+
+/* ---- transfers ---- */
+
+weft_status wefti_partition_add(wefti_partition *p, wefti_transfer *t, int32_t *out_index) {
+    weft_status status = wefti_transfer_check(t);
+    for (int64_t i = 0; status == WEFT_OK && i < p->transfer_count; i++)
+        if (p->transfers[i]->tag == t->tag && wefti_transfer_equal(p->transfers[i], t)) {
+            wefti_free(t);
+            *out_index = (int32_t)i;
+            return WEFT_OK;
+        }
+    if (status == WEFT_OK) status = WEFT_GROW(p->transfers, p->transfer_count, p->transfer_cap);
+    if (status < 0) {
+        wefti_free(t);
+        return wefti_note(status, __func__, __FILE__, __LINE__);
+    }
+    *out_index = (int32_t)p->transfer_count;
+    p->transfers[p->transfer_count++] = t;
+    return WEFT_OK;
+}
+
+int32_t wefti_partition_transfers(const wefti_partition *p) {
+    return (int32_t)p->transfer_count;
+}
+
+const wefti_transfer *wefti_partition_transfer(const wefti_partition *p, int32_t index) {
+    return p->transfers[index];
+}
+
+void wefti_partition_observe(wefti_partition *p, wefti_decide *decide, void *context) {
+    p->decide = decide;
+    p->decide_context = context;
+}
+
+static weft_desc want_desc(const wefti_transfer *t) {
+    return weft_desc_of(t->dtype, t->rank, t->want[t->me].size);
+}
+
+weft_status wefti_walk_transfer(wefti_walk *w, int32_t local, wefti_transfer *t, const char *scope,
+                                int32_t *out_local) {
+    weft_desc to = want_desc(t);
+    int32_t index, node;
+    WEFT_TRY(wefti_partition_add(w->p, t, &index));
+    wefti_ints shape = {.count = to.rank};
+    for (int d = 0; d < to.rank; d++) shape.v[d] = to.shape[d];
+    wefti_attr attrs[] = {WEFTI_I("index", index), WEFTI_N("shape", shape), {0}};
+    WEFT_TRY(wefti_body_add(w->to, &wefti_op_transfer, NULL, 1, &local, attrs, scope, &node));
+    *out_local = w->to->nodes[node].out[0];
+    return WEFT_OK;
+}
+
+/* ---- moves ---- */
+
+static const weft_op_def *op_named(const wefti_walk *w, const char *name) {
+    return wefti_op_find(w->p->graph->ops, name);
+}
+
+static weft_status emit_slices(wefti_walk *w, const wefti_box *have, const wefti_box *want,
+                               int rank, int32_t *local) {
+    for (int d = 0; d < rank; d++) {
+        if (have->begin[d] == want->begin[d] && have->size[d] == want->size[d]) continue;
+        int64_t begin = want->begin[d] - have->begin[d];
+        wefti_attr attrs[] = {WEFTI_I("axis", d),
+                              WEFTI_I("begin", begin),
+                              WEFTI_I("end", begin + want->size[d]),
+                              {0}};
+        int32_t node;
+        const weft_op_def *op = op_named(w, "slice");
+        WEFT_REQUIRE(op, WEFT_E_BUG, "cutting needs the op 'slice'");
+        WEFT_TRY(wefti_body_add(w->to, op, NULL, 1, local, attrs, "", &node));
+        *local = w->to->nodes[node].out[0];
+    }
+    return WEFT_OK;
+}
+
+/* Keep the value on the first device along `axes`; the neutral element of the reduction elsewhere.
+ */
+static weft_status emit_partial(wefti_walk *w, const wefti_move *move, int32_t *local) {
+    for (int a = 0; a < w->p->mesh.axes; a++) {
+        if (!(move->axes >> a & 1) || w->p->coordinate[a] == 0) continue;
+        weft_desc desc = w->to->values[*local].desc;
+        const weft_op_def *op = op_named(w, "constant");
+        WEFT_REQUIRE(op, WEFT_E_BUG, "cutting needs the op 'constant'");
+        wefti_ints shape = {.count = desc.rank};
+        for (int d = 0; d < desc.rank; d++) shape.v[d] = desc.shape[d];
+        double neutral = move->to.max & move->axes ? -__builtin_inf() : 0.0;
+        wefti_attr attrs[] = {
+            WEFTI_I("dtype", desc.dtype), WEFTI_N("shape", shape), WEFTI_F("value", neutral), {0}};
+        int32_t node;
+        WEFT_TRY(wefti_body_add(w->to, op, NULL, 0, NULL, attrs, "", &node));
+        *local = w->to->nodes[node].out[0];
+        return WEFT_OK;
+    }
+    return WEFT_OK;
+}
+
+static weft_status emit_move(wefti_walk *w, const weft_desc *whole, const wefti_layout *from,
+                             const wefti_move *move, const char *name, int32_t *local) {
+    const wefti_mesh *mesh = &w->p->mesh;
+    if (move->kind == WEFTI_MOVE_TO_PARTIAL) return emit_partial(w, move, local);
+    if (move->kind == WEFTI_MOVE_SLICE) {
+        wefti_box have, want;
+        wefti_layout_box(from, mesh, whole, w->p->rank, &have);
+        wefti_layout_box(&move->to, mesh, whole, w->p->rank, &want);
+        return emit_slices(w, &have, &want, whole->rank, local);
+    }
+    wefti_transfer *t;
+    WEFT_TRY(wefti_move_transfer(mesh, whole, from, move, w->p->rank, &t));
+    t->name = name;
+    return wefti_walk_transfer(w, *local, t, "", local);
+}
+
+static weft_status add_version(wefti_walk *w, int32_t value, const wefti_layout *layout,
+                               int32_t local) {
+    wefti_version *v = wefti_arena_alloc(w->scratch, sizeof *v), **at = &w->version[value];
+    WEFT_REQUIRE(v, WEFT_E_NOMEM, "no memory to cut a cell");
+    *v = (wefti_version){*layout, local, NULL};
+    while (*at) at = &(*at)->next;
+    *at = v;
+    return WEFT_OK;
+}
+
+weft_status wefti_walk_route(wefti_walk *w, int32_t value, const wefti_layout *to,
+                             const wefti_version **out_from, const wefti_route **out) {
+    const weft_desc *whole = &w->from->values[value].desc;
+    *out = NULL;
+    for (const wefti_version *v = w->version[value]; v; v = v->next) {
+        const wefti_route *route;
+        if (v->value < 0) continue;
+        WEFT_TRY(wefti_route_find(w->p->routes, &w->p->mesh, whole, &v->layout, to, 0, &route));
+        if (*out && (*out)->seconds <= route->seconds) continue;
+        *out = route;
+        *out_from = v;
+    }
+    return WEFT_OK;
+}
+
+/* An open input takes the layout that is first asked for, without what is partial. */
+static weft_status settle_open(wefti_walk *w, int32_t value, const wefti_layout *layout) {
+    wefti_version *v = w->version[value];
+    const wefti_value_info *info = &w->from->values[value];
+    v->layout = *layout;
+    v->layout.sum = v->layout.max = 0;
+    wefti_layout_normal(&v->layout, &w->p->mesh, &info->desc);
+    weft_desc local = wefti_layout_local(&v->layout, &w->p->mesh, &info->desc, w->p->rank);
+    v->value = w->to->in[info->slot];
+    w->to->values[v->value].desc = local;
+    w->in_layout[info->slot] = v->layout;
+    return WEFT_OK;
+}
+
+weft_status wefti_walk_bring(wefti_walk *w, int32_t value, const wefti_layout *to, const char *name,
+                             int32_t *out_local) {
+    const weft_desc *whole = &w->from->values[value].desc;
+    const wefti_version *from = NULL;
+    const wefti_route *route;
+    if (w->version[value] && w->version[value]->value < 0) WEFT_TRY(settle_open(w, value, to));
+    WEFT_TRY(wefti_walk_route(w, value, to, &from, &route));
+    WEFT_REQUIRE(route, WEFT_E_BUG, "a value is used before it is made");
+    int32_t local = from->value;
+    wefti_layout at = from->layout;
+    for (int m = 0; m < route->moves; m++) {
+        WEFT_TRY(emit_move(w, whole, &at, &route->move[m], name, &local));
+        at = route->move[m].to;
+        WEFT_TRY(add_version(w, value, &at, local));
+    }
+    *out_local = local;
+    return WEFT_OK;
+}
+
+/* ---- the walk ---- */
+
+static weft_status bind_inputs(wefti_walk *w) {
+    for (int64_t i = 0; i < w->from->in_count; i++) {
+        int32_t v = w->from->in[i], local;
+        const wefti_value_info *info = &w->from->values[v];
+        bool open = w->spec->in_state && w->spec->in_state[i] == WEFTI_LAYOUT_OPEN;
+        wefti_layout layout = open ? wefti_layout_replicated(info->desc.rank) : w->spec->in[i];
+        if (!open) {
+            WEFT_TRY(wefti_layout_check(&layout, &w->p->mesh, &info->desc));
+            wefti_layout_normal(&layout, &w->p->mesh, &info->desc);
+        }
+        weft_desc desc = wefti_layout_local(&layout, &w->p->mesh, &info->desc, w->p->rank);
+        WEFT_TRY(wefti_body_input(w->to, desc, info->kind, info->name, &local));
+        w->in_layout[i] = layout;
+        WEFT_TRY(add_version(w, v, &layout, open ? -1 : local));
+    }
+    return WEFT_OK;
+}
+
+static weft_status find_wanted(wefti_walk *w) {
+    for (int64_t o = 0; o < w->from->out_count; o++) {
+        int32_t v = w->from->out[o];
+        if (w->spec->out_partial_open && w->spec->out_partial_open[o]) w->partial_free[v] = true;
+        if (w->spec->out_state && w->spec->out_state[o] == WEFTI_LAYOUT_GIVEN)
+            w->wanted[v] = &w->spec->out[o];
+    }
+    return WEFT_OK;
+}
+
+static weft_status cut_node(wefti_walk *w, int64_t index) {
+    const weft_node *n = &w->from->nodes[index];
+    wefti_cut *c = wefti_arena_alloc(w->scratch, sizeof *c);
+    char label[512];
+    WEFT_REQUIRE(c, WEFT_E_NOMEM, "no memory to cut a cell");
+    c->w = w;
+    c->n = n;
+    c->label = wefti_cut_label(w, n, label, sizeof label);
+    weft_status status = wefti_cut_choose(c, w->strategies[index]);
+    for (int i = 0; status == WEFT_OK && i < n->inputs; i++) {
+        c->local[i] = -1;
+        if (n->in[i] >= 0) status = wefti_walk_bring(w, n->in[i], &c->need[i], NULL, &c->local[i]);
+    }
+    if (status == WEFT_OK) status = wefti_cut_emit(c);
+    if (status < 0) return wefti_prefix(status, "%s:%s", c->label, n->op->name);
+    for (int o = 0; o < n->outputs; o++)
+        WEFT_TRY(add_version(w, n->out[o], &c->give[o], c->made[o]));
+    if (w->p->decide) {
+        wefti_decision d = {.label = c->label, .op = n->op->name, .rule = c->rule};
+        memcpy(d.factor, c->factor, sizeof d.factor);
+        w->p->decide(w->p->decide_context, &d);
+    }
+    return WEFT_OK;
+}
+
+static weft_status bind_outputs(wefti_walk *w, wefti_layout *out) {
+    for (int64_t o = 0; o < w->from->out_count; o++) {
+        int32_t v = w->from->out[o], local;
+        const wefti_version *natural = w->version[v];
+        WEFT_REQUIRE(natural, WEFT_E_BUG, "a result of a cell is never made");
+        if (natural->value < 0) {
+            wefti_layout whole = wefti_layout_replicated(w->from->values[v].desc.rank);
+            WEFT_TRY(settle_open(w, v, &whole));
+        }
+        out[o] = natural->layout;
+        if (w->spec->out_state && w->spec->out_state[o] == WEFTI_LAYOUT_GIVEN) {
+            wefti_layout to = w->spec->out[o];
+            if (w->spec->out_partial_open && w->spec->out_partial_open[o]) {
+                wefti_axes split = wefti_layout_split_axes(&to);
+                to.sum = natural->layout.sum & ~split;
+                to.max = natural->layout.max & ~split;
+            }
+            wefti_layout_normal(&to, &w->p->mesh, &w->from->values[v].desc);
+            out[o] = to;
+        }
+        WEFT_TRY(wefti_walk_bring(w, v, &out[o], NULL, &local));
+        WEFT_TRY(wefti_body_output(w->to, local));
+    }
+    return WEFT_OK;
+}
+
+static weft_status walk(wefti_walk *w, wefti_layout *out) {
+    WEFT_TRY(bind_inputs(w));
+    WEFT_TRY(find_wanted(w));
+    for (int64_t k = 0; k < w->from->node_count; k++) WEFT_TRY(cut_node(w, k));
+    WEFT_TRY(bind_outputs(w, out));
+    return WEFT_OK;
+}
+
+static weft_status scratch_array(wefti_arena *arena, int64_t count, size_t bytes, void *out) {
+    void *p = wefti_arena_alloc(arena, (size_t)(count + 1) * bytes);
+    WEFT_REQUIRE(p, WEFT_E_NOMEM, "no memory to cut a cell");
+    memcpy(out, &p, sizeof p);
+    return WEFT_OK;
+}
+
+static weft_status walk_body(wefti_partition *p, wefti_walk *w, wefti_layout *out) {
+    int64_t values = w->from->value_count;
+    WEFT_TRY(scratch_array(w->scratch, values, sizeof *w->version, &w->version));
+    WEFT_TRY(scratch_array(w->scratch, values, sizeof *w->wanted, &w->wanted));
+    WEFT_TRY(scratch_array(w->scratch, values, sizeof *w->partial_free, &w->partial_free));
+    WEFT_TRY(wefti_body_create(p->graph, w->from->name, &w->to));
+    w->to->streams = w->from->streams;
+    w->own->current = w->to;
+    w->own->scope = "";
+    wefti_builder *before = p->graph->builder;
+    p->graph->builder = w->own;
+    weft_status status = walk(w, out);
+    if (status == WEFT_OK && !wefti_graph_ok(p->graph)) status = p->graph->status;
+    if (!wefti_graph_ok(p->graph)) {
+        status = wefti_adopt(p->graph->status, weft_graph_message(p->graph));
+        p->graph->status = WEFT_OK;
+        wefti_free(p->graph->message);
+        p->graph->message = NULL;
+    }
+    p->graph->builder = before;
+    if (status == WEFT_OK) status = wefti_body_prune(w->to);
+#ifdef WEFT_DEBUG_CHECKS
+    if (status == WEFT_OK) status = wefti_body_check(w->to);
+#endif
+    return status;
+}
+
+/* ---- results that are there already ---- */
+
+static bool same_layouts(const wefti_layout *a, const wefti_layout *b, const uint8_t *state,
+                         int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        if ((!state || state[i] == WEFTI_LAYOUT_GIVEN) && !wefti_layout_equal(&a[i], &b[i]))
+            return false;
+    return true;
+}
+
+static bool same_states(const uint8_t *a, const uint8_t *b, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        if ((a ? a[i] : 0) != (b ? b[i] : 0)) return false;
+    return true;
+}
+
+static const wefti_cut_entry *find_entry(const wefti_partition *p, const wefti_cut_spec *spec,
+                                         const wefti_strategy *const *strategies) {
+    const weft_body *b = spec->body;
+    for (int64_t e = 0; e < p->entry_count; e++) {
+        const wefti_cut_entry *x = p->entries[e];
+        if (x->key == b &&
+            !memcmp(x->strategies, strategies, (size_t)b->node_count * sizeof *strategies) &&
+            same_states(x->in_state, spec->in_state, b->in_count) &&
+            same_layouts(x->asked_in, spec->in, spec->in_state, b->in_count) &&
+            (spec->out_state != NULL) == (x->out_state != NULL) &&
+            same_states(x->partial_open, spec->out_partial_open, b->out_count) &&
+            (!spec->out_state ||
+             (same_states(x->out_state, spec->out_state, b->out_count) &&
+              same_layouts(x->asked_out, spec->out, spec->out_state, b->out_count))))
+            return x;
+    }
+    return NULL;
+}
+
+static weft_status keep(wefti_partition *p, const void *from, int64_t count, size_t bytes,
+                        void *out) {
+    if (!from) return WEFT_OK;
+    WEFT_TRY(scratch_array(p->arena, count, bytes, out));
+    void *to;
+    memcpy(&to, out, sizeof to);
+    if (count) memcpy(to, from, (size_t)count * bytes);
+    return WEFT_OK;
+}
+
+static weft_status new_entry(wefti_partition *p, const wefti_cut_spec *spec,
+                             const wefti_strategy *const *strategies, wefti_cut_entry **out) {
+    const weft_body *b = spec->body;
+    wefti_cut_entry *e;
+    WEFT_TRY(scratch_array(p->arena, 1, sizeof *e, &e));
+    e->key = b;
+    WEFT_TRY(keep(p, strategies, b->node_count, sizeof *strategies, &e->strategies));
+    WEFT_TRY(keep(p, spec->in, b->in_count, sizeof *spec->in, &e->asked_in));
+    WEFT_TRY(keep(p, spec->in_state, b->in_count, 1, &e->in_state));
+    WEFT_TRY(keep(p, spec->out_state, b->out_count, 1, &e->out_state));
+    WEFT_TRY(keep(p, spec->out_partial_open, b->out_count, 1, &e->partial_open));
+    if (spec->out_state)
+        WEFT_TRY(keep(p, spec->out, b->out_count, sizeof *spec->out, &e->asked_out));
+    *out = e;
+    return WEFT_OK;
+}
+
+static weft_status find_strategies(wefti_partition *p, wefti_walk *w) {
+    WEFT_TRY(scratch_array(w->scratch, w->from->node_count, sizeof *w->strategies, &w->strategies));
+    if (p->plan->strategy_count == 0) return WEFT_OK;
+    for (int64_t k = 0; k < w->from->node_count; k++) {
+        char label[512];
+        const weft_node *n = &w->from->nodes[k];
+        const wefti_strategy *s =
+            wefti_plan_strategy(p->plan, wefti_cut_label(w, n, label, sizeof label), n->op->name);
+        w->strategies[k] = s;
+        if (s) p->strategy_used[s - p->plan->strategies] = true;
+    }
+    return WEFT_OK;
+}
+
+static weft_status cut(wefti_partition *p, wefti_walk *w, const wefti_cut_body **out) {
+    wefti_cut_entry *e;
+    wefti_layout *layouts;
+    WEFT_TRY(find_strategies(p, w));
+    const wefti_cut_entry *old = find_entry(p, w->spec, w->strategies);
+    if (old) {
+        *out = &old->result;
+        return WEFT_OK;
+    }
+    WEFT_TRY(WEFT_GROW(p->entries, p->entry_count, p->entry_cap));
+    WEFT_TRY(new_entry(p, w->spec, w->strategies, &e));
+    WEFT_TRY(scratch_array(p->arena, w->from->in_count, sizeof *w->in_layout, &w->in_layout));
+    WEFT_TRY(scratch_array(p->arena, w->from->out_count, sizeof *layouts, &layouts));
+    weft_status status = walk_body(p, w, layouts);
+    if (status < 0) {
+        wefti_body_destroy(w->to);
+        return wefti_note(status, __func__, __FILE__, __LINE__);
+    }
+    e->result = (wefti_cut_body){w->to, w->in_layout, layouts};
+    p->entries[p->entry_count++] = e;
+    *out = &e->result;
+    return WEFT_OK;
+}
+
+weft_status wefti_partition_cut(wefti_partition *p, const wefti_cut_spec *spec,
+                                const wefti_cut_body **out) {
+    wefti_walk w = {.p = p, .spec = spec, .from = spec->body};
+    WEFT_REQUIRE(wefti_graph_ok(p->graph), p->graph->status, "%s", weft_graph_message(p->graph));
+    WEFT_NEW(w.own, wefti_builder);
+    weft_status status = wefti_arena_create(&w.scratch);
+    if (status == WEFT_OK) status = cut(p, &w, out);
+    wefti_arena_destroy(w.scratch);
+    wefti_builder_destroy(w.own);
+    return status;
+}
+
+/* ---- life ---- */
+
+weft_status wefti_partition_create(const weft_plan *plan, const wefti_mesh *mesh, int32_t rank,
+                                   weft_graph *graph, wefti_route_cache *routes,
+                                   wefti_partition **out) {
+    wefti_partition *p;
+    weft_status status;
+    WEFT_TRY(wefti_mesh_check(mesh));
+    WEFT_NEW(p, wefti_partition);
+    p->plan = plan;
+    p->mesh = *mesh;
+    p->rank = rank;
+    p->graph = graph;
+    p->routes = routes;
+    wefti_mesh_coordinates(mesh, rank, p->coordinate);
+    p->strategy_used = wefti_calloc((size_t)plan->strategy_count + 1, sizeof(bool));
+    status = p->strategy_used ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory to cut a model");
+    if (status == WEFT_OK) status = wefti_arena_create(&p->arena);
+    if (status < 0) {
+        wefti_partition_destroy(p);
+        return status;
+    }
+    *out = p;
+    return WEFT_OK;
+}
+
+void wefti_partition_destroy(wefti_partition *p) {
+    if (!p) return;
+    for (int64_t e = 0; e < p->entry_count; e++) wefti_body_destroy(p->entries[e]->result.body);
+    for (int64_t t = 0; t < p->transfer_count; t++) wefti_free(p->transfers[t]);
+    wefti_free(p->entries);
+    wefti_free(p->transfers);
+    wefti_free(p->strategy_used);
+    wefti_arena_destroy(p->arena);
+    wefti_free(p);
+}

@@ -1,0 +1,466 @@
+/* Which axes split a node: what the plan says, and for the axes it does not name, the choice of
+ * least cost.
+ *
+ * An axis is a candidate for a factor when an operand, or the layout in which a result leaves the
+ * body, already splits the factor by it. All combinations of candidates are weighed: time to bring
+ * the operands into place, time to take the results where they must go, and the time of the node's
+ * own arithmetic, which falls with every axis that splits it. That is local, one node at a time; it
+ * reproduces what hand-made schemes do (column-parallel then row-parallel products, one all-reduce
+ * for each pair) because staying in place costs nothing. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "program/walk.h"
+
+/* ---- names ---- */
+
+/* The call's path, the scope in it; for an op with a parameter of its own, that parameter's name
+ * without the last component. */
+const char *wefti_cut_label(wefti_walk *w, const weft_node *n, char *buffer, size_t bytes) {
+    const char *call = w->spec->call ? w->spec->call : "", *inside = n->scope ? n->scope : "";
+    size_t length = strlen(inside);
+    for (int i = 0; i < n->inputs; i++) {
+        if (n->in[i] < 0) continue;
+        const wefti_value_info *v = &w->from->values[n->in[i]];
+        const char *dot = v->kind == WEFTI_VALUE_PARAM && v->name ? strrchr(v->name, '.') : NULL;
+        if (!dot) continue;
+        inside = v->name;
+        length = (size_t)(dot - v->name);
+        break;
+    }
+    (void)snprintf(buffer, bytes, "%s%s%.*s", call, *call && length ? "." : "", (int)length,
+                   inside);
+    return buffer;
+}
+
+/* ---- factors and dimensions ---- */
+
+static bool splittable(const wefti_cut *c, int f) {
+    wefti_factor_kind kind = c->rule.factor[f].kind;
+    if (kind == WEFTI_FACTOR_FREE || kind == WEFTI_FACTOR_SUM || kind == WEFTI_FACTOR_MAX)
+        return true;
+    return kind != WEFTI_FACTOR_WHOLE && c->n->op->lower && (c->n->op->lowers >> kind & 1);
+}
+
+/* Elements of a dimension for each unit of its factor; 1 where both are cut on their own (space).
+ */
+static int64_t elements_per_unit(const wefti_cut *c, int f, int64_t size) {
+    int64_t whole = c->rule.factor[f].size;
+    if (c->rule.factor[f].kind == WEFTI_FACTOR_HALO || whole == 0) return 1;
+    return size % whole == 0 ? size / whole : 1;
+}
+
+static wefti_dim_split dim_of_factor(const wefti_cut *c, int f, int64_t size) {
+    wefti_dim_split s = c->factor[f];
+    int64_t unit = s.unit > 1 ? s.unit : 1;
+    if (s.count) s.unit = unit * elements_per_unit(c, f, size);
+    return s;
+}
+
+static void layout_of(const wefti_cut *c, const int8_t *dims, const weft_desc *desc,
+                      wefti_layout *out) {
+    *out = wefti_layout_replicated(desc->rank);
+    for (int d = 0; d < desc->rank; d++)
+        if (dims[d] >= 0) out->dim[d] = dim_of_factor(c, dims[d], desc->shape[d]);
+    wefti_layout_normal(out, &c->w->p->mesh, desc);
+}
+
+static bool is_float(const weft_desc *desc) {
+    return desc && wefti_dtype_is_float(desc->dtype);
+}
+
+static void fill_need(wefti_cut *c) {
+    for (int i = 0; i < c->n->inputs; i++) {
+        const weft_desc *desc = wefti_in(c->n, i);
+        if (!desc) continue;
+        layout_of(c, c->rule.in[i], desc, &c->need[i]);
+        if (is_float(desc)) c->need[i].sum |= c->keep;
+    }
+}
+
+static void fill_give(wefti_cut *c) {
+    for (int o = 0; o < c->n->outputs; o++) {
+        const weft_desc *desc = wefti_out(c->n, o);
+        layout_of(c, c->rule.out[o], desc, &c->give[o]);
+        if (is_float(desc)) c->give[o].sum |= c->keep;
+        for (int f = 0; f < c->rule.factors; f++) {
+            bool has = false;
+            for (int d = 0; d < desc->rank; d++) has |= c->rule.out[o][d] == f;
+            if (has) continue;
+            wefti_axes axes = 0;
+            for (int k = 0; k < c->factor[f].count; k++) axes |= 1u << c->factor[f].axis[k];
+            if (c->rule.factor[f].kind == WEFTI_FACTOR_SUM) c->give[o].sum |= axes;
+            if (c->rule.factor[f].kind == WEFTI_FACTOR_MAX) c->give[o].max |= axes;
+        }
+    }
+}
+
+static int64_t parts_of(const wefti_cut *c, const wefti_dim_split *s) {
+    int64_t parts = 1;
+    for (int k = 0; k < s->count; k++) parts *= c->w->p->mesh.axis[s->axis[k]].size;
+    return parts;
+}
+
+/* ---- what the plan says ---- */
+
+static weft_status factor_words(const wefti_cut *c, wefti_text *t) {
+    bool any = false;
+    for (int f = 0; f < c->rule.factors; f++) {
+        if (!splittable(c, f)) continue;
+        wefti_text_add(t, "%s%s (%lld)", any ? ", " : "", c->rule.factor[f].name,
+                       (long long)c->rule.factor[f].size);
+        any = true;
+    }
+    if (!any) wefti_text_add(t, "none");
+    return WEFT_OK;
+}
+
+static weft_status refuse(const wefti_cut *c, const wefti_strategy *s, const char *what,
+                          const char *why) {
+    wefti_text t = {0};
+    for (int i = 0; i < c->n->inputs; i++)
+        wefti_text_add(&t, "%s%s", i ? ", " : "",
+                       wefti_in(c->n, i) ? wefti_desc_text(wefti_in(c->n, i)).text : "-");
+    wefti_text_add(&t, "; it can be split by ");
+    WEFT_TRY(factor_words(c, &t));
+    char *text = wefti_text_take(&t);
+    weft_status status = WEFT_RAISE(
+        WEFT_E_LAYOUT, "%s%sthe strategy '%s' says %s: %s; operands are %s",
+        s->source ? s->source : "", s->source ? ": " : "", s->match, what, why, text ? text : "");
+    wefti_free(text);
+    return status;
+}
+
+/* "n0", "in0.1", "out0.2", "1" (dimension of input 0); -1: no such factor; -2: no such dimension,
+ * or one of size 1. */
+static int find_factor(const wefti_cut *c, const char *what) {
+    for (int f = 0; f < c->rule.factors; f++)
+        if (!strcmp(c->rule.factor[f].name, what)) return f;
+    int operand = 0, d = 0, used = 0;
+    bool output = false;
+    size_t length = strlen(what);
+    if (sscanf(what, "in%d.%d%n", &operand, &d, &used) == 2 && (size_t)used == length) {
+    } else if (sscanf(what, "out%d.%d%n", &operand, &d, &used) == 2 && (size_t)used == length) {
+        output = true;
+    } else if (operand = 0, sscanf(what, "%d%n", &d, &used) != 1 || (size_t)used != length) {
+        return -1;
+    }
+    if (operand < 0 || operand >= (output ? c->n->outputs : c->n->inputs)) return -2;
+    const weft_desc *desc = output ? wefti_out(c->n, operand) : wefti_in(c->n, operand);
+    if (!desc || d < 0 || d >= desc->rank) return -2;
+    int f = output ? c->rule.out[operand][d] : c->rule.in[operand][d];
+    return f < 0 ? -2 : f;
+}
+
+static weft_status take(wefti_cut *c, const wefti_strategy *s, int f, const wefti_dim_split *split,
+                        const char *what, wefti_axes *used) {
+    char why[160];
+    if (!splittable(c, f)) return refuse(c, s, what, "this dimension must be whole");
+    for (int k = 0; k < split->count; k++) {
+        wefti_axes bit = 1u << split->axis[k];
+        if (*used & bit) {
+            (void)snprintf(why, sizeof why, "the axis '%s' splits another dimension already",
+                           c->w->p->mesh.axis[split->axis[k]].name);
+            return refuse(c, s, what, why);
+        }
+        *used |= bit;
+    }
+    if (parts_of(c, split) > c->rule.factor[f].size && c->rule.factor[f].size > 0) {
+        (void)snprintf(why, sizeof why, "%lld elements cannot be split into %lld parts",
+                       (long long)c->rule.factor[f].size, (long long)parts_of(c, split));
+        return refuse(c, s, what, why);
+    }
+    c->factor[f] = *split;
+    return WEFT_OK;
+}
+
+static weft_status take_splits(wefti_cut *c, const wefti_strategy *s, wefti_axes *used) {
+    bool exact = strchr(s->match, ':') != NULL; /* the op is named: all that is said must hold */
+    for (int32_t k = 0; k < s->split_count; k++) {
+        const wefti_split *x = &s->splits[k];
+        int f = find_factor(c, x->what);
+        char what[64];
+        (void)snprintf(what, sizeof what, "%s", x->what);
+        if (f < 0 && !exact) continue;
+        if (f < 0)
+            return refuse(c, s, what,
+                          f == -1 ? "it has no such factor"
+                                  : "there is no such dimension, or its size is 1");
+        wefti_dim_split split = {.count = x->count};
+        for (int a = 0; a < x->count; a++) {
+            if (x->axis[a] >= c->w->p->mesh.axes)
+                return refuse(c, s, what, "the axis is not in the mesh");
+            split.axis[a] = x->axis[a];
+        }
+        WEFT_TRY(take(c, s, f, &split, what, used));
+    }
+    return WEFT_OK;
+}
+
+/* MindSpore's cuts: for each input in turn, one number a dimension. */
+static weft_status take_cuts(wefti_cut *c, const wefti_strategy *s, wefti_axes *used) {
+    int64_t at = 0;
+    bool set[WEFTI_MAX_FACTORS] = {false};
+    char why[192], what[64];
+    int present = 0;
+    for (int i = 0; i < c->n->inputs; i++) present += wefti_in(c->n, i) != NULL;
+    if (s->cut_inputs > present) {
+        (void)snprintf(why, sizeof why, "it names %d inputs, there are %d", s->cut_inputs, present);
+        return refuse(c, s, "cuts", why);
+    }
+    for (int32_t i = 0; i < s->cut_inputs; i++) {
+        const weft_desc *desc = wefti_in(c->n, i);
+        if (!desc || desc->rank != s->cut_ranks[i]) {
+            (void)snprintf(why, sizeof why, "it has %d cuts for input %d, which is %s",
+                           s->cut_ranks[i], i, desc ? wefti_desc_text(desc).text : "absent");
+            return refuse(c, s, "cuts", why);
+        }
+        for (int d = 0; d < desc->rank; d++) {
+            int64_t cuts = s->cuts[at++];
+            int f = c->rule.in[i][d];
+            (void)snprintf(what, sizeof what, "%lld cuts of dimension %d of input %d",
+                           (long long)cuts, d, i);
+            if (f < 0 && cuts == 1) continue;
+            if (f < 0) return refuse(c, s, what, "this dimension cannot be split");
+            if (set[f]) {
+                if (parts_of(c, &c->factor[f]) == cuts) continue;
+                return refuse(c, s, what,
+                              "it differs from the cuts of the same dimension elsewhere");
+            }
+            set[f] = true;
+            wefti_dim_split split;
+            wefti_axes trial = *used;
+            weft_status status = wefti_cut_axes(&c->w->p->mesh, cuts, &trial, &split);
+            if (status < 0) {
+                char message[192];
+                (void)snprintf(message, sizeof message, "%.180s", weft_error_message());
+                return refuse(c, s, what, message);
+            }
+            WEFT_TRY(take(c, s, f, &split, what, used));
+        }
+    }
+    return WEFT_OK;
+}
+
+/* ---- the choice ---- */
+
+enum { MAX_CHOICES = 6 };
+
+typedef struct choice {
+    int axis;
+    int count;
+    int factor[MAX_CHOICES]; /* -1: not at all; the last one always is */
+    int64_t unit[MAX_CHOICES];
+    bool leading[MAX_CHOICES]; /* the axis comes before others of the dimension it was seen on */
+} choice;
+
+typedef struct chooser {
+    wefti_cut *c;
+    wefti_axes fixed;
+    choice choices[WEFTI_MAX_AXES];
+    int count;
+    double best;
+    wefti_dim_split best_factor[WEFTI_MAX_FACTORS];
+    wefti_dim_split given[WEFTI_MAX_FACTORS]; /* by the plan */
+    wefti_dim_split
+        seen[WEFTI_MAX_FACTORS]; /* the longest list of axes met on the factor: for their order */
+    double flops, bytes;
+    bool any;
+} chooser;
+
+static void suggest(chooser *h, int axis, int f, int64_t unit) {
+    choice *x = NULL;
+    for (int k = 0; k < h->count; k++)
+        if (h->choices[k].axis == axis) x = &h->choices[k];
+    if (!x) {
+        x = &h->choices[h->count++];
+        *x = (choice){.axis = axis};
+    }
+    for (int k = 0; k < x->count; k++)
+        if (x->factor[k] == f) return;
+    if (x->count == MAX_CHOICES - 1) return;
+    x->factor[x->count] = f;
+    x->unit[x->count++] = unit;
+}
+
+static void suggest_layout(chooser *h, const wefti_layout *layout, const int8_t *dims,
+                           const weft_desc *desc) {
+    wefti_cut *c = h->c;
+    for (int d = 0; d < desc->rank; d++) {
+        int f = dims[d];
+        const wefti_dim_split *s = &layout->dim[d];
+        if (f < 0 || s->count == 0 || !splittable(c, f) || c->factor[f].count) continue;
+        if (s->count > h->seen[f].count) h->seen[f] = *s;
+        int64_t per = elements_per_unit(c, f, desc->shape[d]);
+        int64_t unit = s->unit > 1 && s->unit % per == 0 ? s->unit / per : 1;
+        for (int k = 0; k < s->count; k++)
+            if (!(h->fixed >> s->axis[k] & 1)) suggest(h, s->axis[k], f, unit);
+    }
+}
+
+static void suggest_all(chooser *h) {
+    wefti_cut *c = h->c;
+    const wefti_walk *w = c->w;
+    /* Large operands first: among equals the first choice stays. */
+    bool done[WEFTI_MAX_IN] = {false};
+    for (int round = 0; round < c->n->inputs; round++) {
+        int next = -1;
+        for (int i = 0; i < c->n->inputs; i++) {
+            const weft_desc *desc = wefti_in(c->n, i);
+            if (done[i] || !desc) continue;
+            if (next < 0 || weft_desc_bytes(desc) > weft_desc_bytes(wefti_in(c->n, next))) next = i;
+        }
+        if (next < 0) break;
+        done[next] = true;
+        for (const wefti_version *v = w->version[c->n->in[next]]; v; v = v->next)
+            if (v->value >= 0)
+                suggest_layout(h, &v->layout, c->rule.in[next], wefti_in(c->n, next));
+    }
+    for (int o = 0; o < c->n->outputs; o++) {
+        const wefti_layout *to = w->wanted[c->n->out[o]];
+        if (to) suggest_layout(h, to, c->rule.out[o], wefti_out(c->n, o));
+    }
+}
+
+/* Seconds of the device itself: a rough rate is enough, it only breaks ties of communication. */
+static double own_seconds(const chooser *h, int64_t parts) {
+    return (h->flops / 1e11 + h->bytes / 1e10) / (double)parts;
+}
+
+/* A partial sum will have to be made whole, unless it may leave as it is. */
+static double later_seconds(const chooser *h) {
+    const wefti_cut *c = h->c;
+    const wefti_mesh *mesh = &c->w->p->mesh;
+    double seconds = 0;
+    for (int o = 0; o < c->n->outputs; o++) {
+        wefti_axes partial = (c->give[o].sum | c->give[o].max) & ~c->keep;
+        if (!partial || c->w->partial_free[c->n->out[o]]) continue;
+        weft_desc local =
+            wefti_layout_local(&c->give[o], mesh, wefti_out(c->n, o), c->w->p->mesh.first);
+        for (int a = 0; a < mesh->axes; a++)
+            if (partial >> a & 1)
+                seconds += mesh->axis[a].link.latency +
+                           (double)weft_desc_bytes(&local) * mesh->axis[a].link.seconds_per_byte *
+                               (double)(mesh->axis[a].size - 1) / (double)mesh->axis[a].size;
+    }
+    return seconds;
+}
+
+static weft_status weigh(chooser *h) {
+    wefti_cut *c = h->c;
+    int64_t parts = 1;
+    double seconds = 0;
+    for (int f = 0; f < c->rule.factors; f++) {
+        int64_t p = parts_of(c, &c->factor[f]),
+                unit = c->factor[f].unit > 1 ? c->factor[f].unit : 1;
+        if (p > 1 && p * unit > c->rule.factor[f].size) return WEFT_OK; /* some would be empty */
+        parts *= p;
+    }
+    fill_need(c);
+    fill_give(c);
+    for (int i = 0; i < c->n->inputs; i++) {
+        const wefti_version *from;
+        const wefti_route *route;
+        if (c->n->in[i] < 0) continue;
+        WEFT_TRY(wefti_walk_route(c->w, c->n->in[i], &c->need[i], &from, &route));
+        if (route) seconds += route->seconds; /* open parameters come as they are wanted */
+    }
+    for (int o = 0; o < c->n->outputs; o++) {
+        const wefti_layout *to = c->w->wanted[c->n->out[o]];
+        if (!to) continue;
+        const wefti_route *route;
+        wefti_layout target = *to;
+        if (c->w->partial_free[c->n->out[o]]) {
+            wefti_axes split = wefti_layout_split_axes(&target);
+            target.sum = c->give[o].sum & ~split;
+            target.max = c->give[o].max & ~split;
+        }
+        WEFT_TRY(wefti_route_find(c->w->p->routes, &c->w->p->mesh, wefti_out(c->n, o), &c->give[o],
+                                  &target, 0, &route));
+        seconds += route->seconds;
+    }
+    seconds += own_seconds(h, parts) + later_seconds(h);
+    if (h->any && seconds >= h->best) return WEFT_OK;
+    h->any = true;
+    h->best = seconds;
+    memcpy(h->best_factor, c->factor, sizeof h->best_factor);
+    return WEFT_OK;
+}
+
+/* Axes of a factor in the order in which an operand has them, else in the mesh's order. */
+static void sort_axes(const chooser *h, int f) {
+    wefti_dim_split *s = &h->c->factor[f], sorted = {.unit = s->unit};
+    for (int k = 0; k < h->seen[f].count; k++)
+        for (int j = 0; j < s->count; j++)
+            if (s->axis[j] == h->seen[f].axis[k]) sorted.axis[sorted.count++] = s->axis[j];
+    for (int j = 0; j < s->count; j++) {
+        bool there = false;
+        for (int k = 0; k < sorted.count; k++) there |= sorted.axis[k] == s->axis[j];
+        if (!there) sorted.axis[sorted.count++] = s->axis[j];
+    }
+    *s = sorted;
+}
+
+static weft_status try_axis(chooser *h, int at) {
+    wefti_cut *c = h->c;
+    if (at == h->count) {
+        for (int f = 0; f < c->rule.factors; f++)
+            if (!h->given[f].count) sort_axes(h, f);
+        return weigh(h);
+    }
+    const choice *x = &h->choices[at];
+    for (int k = 0; k <= x->count; k++) {
+        wefti_dim_split before[WEFTI_MAX_FACTORS];
+        memcpy(before, c->factor, sizeof before);
+        if (k < x->count) {
+            wefti_dim_split *s = &c->factor[x->factor[k]];
+            s->axis[s->count++] = (int8_t)x->axis;
+            if (x->unit[k] > s->unit) s->unit = x->unit[k];
+        }
+        WEFT_TRY(try_axis(h, at + 1));
+        memcpy(c->factor, before, sizeof before);
+    }
+    return WEFT_OK;
+}
+
+/* Axes over which all float operands are partial sums already, for an op that is linear in them
+ * together. */
+static wefti_axes common_partial(const wefti_cut *c) {
+    if (!(c->n->op->flags & WEFTI_OP_LINEAR)) return 0;
+    wefti_axes common = ~0u;
+    bool any = false;
+    for (int i = 0; i < c->n->inputs; i++) {
+        if (c->n->in[i] < 0 || !is_float(wefti_in(c->n, i))) continue;
+        const wefti_version *v = c->w->version[c->n->in[i]];
+        common &= v && v->value >= 0 ? v->layout.sum : 0;
+        any = true;
+    }
+    return any ? common : 0;
+}
+
+weft_status wefti_cut_choose(wefti_cut *c, const wefti_strategy *strategy) {
+    wefti_axes fixed = 0;
+    chooser h = {.c = c};
+    wefti_cost cost = {0};
+    wefti_rule_begin(&c->rule);
+    if (c->n->op->split) WEFT_TRY(c->n->op->split(c->n, &c->rule));
+    if (strategy) {
+        if (strategy->cuts)
+            WEFT_TRY(take_cuts(c, strategy, &fixed));
+        else
+            WEFT_TRY(take_splits(c, strategy, &fixed));
+    }
+    memcpy(h.given, c->factor, sizeof h.given);
+    c->keep = common_partial(c) & ~fixed;
+    h.fixed = fixed | c->keep;
+    wefti_node_cost(c->n, &cost);
+    h.flops = cost.flops;
+    h.bytes = cost.bytes;
+    if (c->w->p->plan->mode != WEFT_PARALLEL_MANUAL) suggest_all(&h);
+    WEFT_TRY(try_axis(&h, 0));
+    if (h.any) memcpy(c->factor, h.best_factor, sizeof h.best_factor);
+    fill_need(c);
+    fill_give(c);
+    return WEFT_OK;
+}

@@ -1,0 +1,85 @@
+/* What the files that cut bodies share: partition.c (the walk), strategy.c (which axes split a
+ * node), cut.c (what an op's lowering may call). */
+#ifndef WEFTI_WALK_H
+#define WEFTI_WALK_H
+
+#include "graph/builder.h"
+#include "graph/cut.h"
+#include "program/partition.h"
+
+typedef struct wefti_cut_entry {
+    const weft_body *key;
+    const wefti_strategy **strategies; /* per node */
+    wefti_layout *asked_in, *asked_out;
+    uint8_t *in_state, *out_state, *partial_open;
+    wefti_cut_body result;
+} wefti_cut_entry;
+
+struct wefti_partition {
+    const weft_plan *plan;
+    wefti_mesh mesh;
+    int32_t rank, coordinate[WEFTI_MAX_AXES];
+    weft_graph *graph;
+    wefti_route_cache *routes;
+    wefti_arena *arena;
+    wefti_transfer **transfers;
+    int64_t transfer_count, transfer_cap;
+    wefti_cut_entry **entries;
+    int64_t entry_count, entry_cap;
+    bool *strategy_used; /* per strategy of the plan: something matched it */
+    wefti_decide *decide;
+    void *decide_context;
+};
+
+/* One form in which a value of the whole exists here. */
+typedef struct wefti_version {
+    wefti_layout layout;
+    int32_t value; /* in the local body; -1: an open input, in no layout yet */
+    struct wefti_version *next;
+} wefti_version;
+
+typedef struct wefti_walk {
+    wefti_partition *p;
+    const wefti_cut_spec *spec;
+    const weft_body *from;
+    weft_body *to;
+    wefti_builder *own; /* of the graph, while the walk goes on */
+    wefti_arena *scratch;
+    wefti_version **version; /* per value of the whole, the natural one first */
+    const wefti_strategy **strategies;
+    wefti_layout *in_layout;     /* per input: decided */
+    const wefti_layout **wanted; /* per value: the layout in which it leaves the body; NULL: none */
+    bool *partial_free;          /* per value: it leaves the body and may stay partial */
+} wefti_walk;
+
+/* A node being cut. */
+struct wefti_cut {
+    wefti_walk *w;
+    const weft_node *n;
+    wefti_split_rule rule;
+    wefti_dim_split factor[WEFTI_MAX_FACTORS];
+    wefti_axes keep; /* axes over which operands stay partial, and the results with them (LINEAR) */
+    wefti_layout need[WEFTI_MAX_IN];  /* of inputs */
+    wefti_layout give[WEFTI_MAX_OUT]; /* of outputs */
+    int32_t local[WEFTI_MAX_IN];      /* operands in the local body, -1: absent */
+    int32_t made[WEFTI_MAX_OUT];      /* results there, -1: not yet */
+    const char *label;
+};
+
+/* strategy.c: fills factor and keep, from the plan or by least cost; then need and give. */
+weft_status wefti_cut_choose(wefti_cut *c, const wefti_strategy *strategy) WEFT_CHECKED;
+const char *wefti_cut_label(wefti_walk *w, const weft_node *n, char *buffer, size_t bytes);
+
+/* partition.c */
+weft_status wefti_walk_bring(wefti_walk *w, int32_t value, const wefti_layout *to, const char *name,
+                             int32_t *out_local) WEFT_CHECKED; /* a version of that layout */
+weft_status wefti_walk_route(wefti_walk *w, int32_t value, const wefti_layout *to,
+                             const wefti_version **out_from, const wefti_route **out) WEFT_CHECKED;
+weft_status wefti_walk_transfer(wefti_walk *w, int32_t local,
+                                wefti_transfer *transfer /* taken over */, const char *scope,
+                                int32_t *out_local) WEFT_CHECKED;
+
+/* cut.c: one device's nodes for a chosen split. */
+weft_status wefti_cut_emit(wefti_cut *c) WEFT_CHECKED;
+
+#endif
