@@ -33,7 +33,8 @@ static weft_status add_tensor(wefti_program_builder *b, const char *name, wefti_
     int64_t count = p->tensor_count;
     WEFT_TRY(WEFT_GROW(p->tensors, count, b->tensor_cap));
     WEFT_TRY(WEFT_GROW(b->tensor_buffer, count, b->tensor_buffer_cap));
-    p->tensors[count] = (wefti_tensor){name, role, desc, init, 0};
+    p->tensors[count] =
+        (wefti_tensor){.name = name, .role = role, .desc = desc, .init = init, .whole = desc};
     b->tensor_buffer[count] = buffer;
     *out = p->tensor_count++;
     return WEFT_OK;

@@ -9,6 +9,7 @@
 
 #include "backend/backend.h"
 #include "graph/grad.h"
+#include "program/partition.h"
 
 /* Where an operand lies: arg >= 0: offset into that argument; WEFTI_REF_FRAME: into the frame;
  * NONE: absent. */
@@ -129,13 +130,18 @@ typedef enum wefti_tensor_role {
     WEFTI_TENSOR_OUTPUT     /* read; transient but alive to the end of the section */
 } wefti_tensor_role;
 
-/* A tensor with a name and a place in the arena. */
+/* A tensor with a name and a place in the arena. `desc` is what lies here: the box of `whole` that
+ * `layout` gives this rank on the program's mesh; the whole itself without a plan. */
 typedef struct wefti_tensor {
     const char *name;
     wefti_tensor_role role;
     weft_desc desc;
     weft_init init;
     int64_t offset;
+    weft_desc whole;
+    wefti_layout layout;
+    int32_t
+        microbatch; /* inputs of programs that run all microbatches in one section: which; else 0 */
 } wefti_tensor;
 
 /* What holds memory at the worst moment, for messages and tables. */
@@ -146,6 +152,12 @@ typedef struct wefti_memory_item {
 
 typedef struct wefti_program {
     wefti_arena *arena; /* of all small arrays here */
+    int32_t rank;       /* of the world */
+    wefti_mesh
+        mesh; /* that it is a part of: one device without a plan; its stage's in a pipeline */
+    wefti_partition *
+        partition; /* owns the local bodies and the transfers that they name; NULL without a plan */
+    bool all_microbatches; /* FIRST runs all microbatches of a step: a pipeline */
     wefti_step *steps[WEFTI_SECTIONS];
     int32_t step_count[WEFTI_SECTIONS];
     wefti_tensor *tensors;
@@ -199,6 +211,10 @@ typedef struct wefti_program_spec {
     int32_t microbatches;                  /* >= 1 */
     bool keep_gradients; /* gradients stay readable as outputs "grad:<param>" until the step ends */
     int recompute;       /* 0: default, 1: full, for every cell */
+    const weft_plan *plan; /* NULL: one device */
+    int32_t rank;
+    wefti_route_cache
+        *routes; /* with a plan: shared by all ranks' programs built one after the other */
     /* Tensors that exist already, of a program that shares its parameters and states (evaluation
      * beside training): found by name. What is new and persistent goes above `peak_bytes`, the most
      * that any earlier program uses; what is transient above `persistent_bytes`, behind all that
