@@ -37,14 +37,18 @@ char *wefti_strdup(const char *text) {
 }
 
 static char *format_with(wefti_arena *arena, const char *format, va_list args) {
+    char few[200]; /* names and messages mostly fit, and are formatted once */
     va_list again;
     va_copy(again, args);
-    int n = vsnprintf(NULL, 0, format, args);
+    int n = vsnprintf(few, sizeof few, format, args);
     char *text = NULL;
     if (n >= 0) {
         size_t bytes = (size_t)n + 1;
         text = arena ? wefti_arena_alloc(arena, bytes) : wefti_alloc(bytes);
-        if (text) (void)vsnprintf(text, bytes, format, again);
+        if (text && bytes <= sizeof few)
+            memcpy(text, few, bytes);
+        else if (text)
+            (void)vsnprintf(text, bytes, format, again);
     }
     va_end(again);
     return text;

@@ -1,7 +1,6 @@
 /* Buffers of a program: persistent ones in order at the bottom of the arena, the others above by
  * lifetime. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "program/build.h"
@@ -33,13 +32,8 @@ void wefti_buffer_use(wefti_program_builder *b, int32_t buffer) {
     if (buffer >= 0 && b->buffers[buffer].life.last < b->now) b->buffers[buffer].life.last = b->now;
 }
 
-static int by_bytes(const void *x, const void *y) {
-    int64_t a = ((const wefti_memory_item *)x)->bytes, b = ((const wefti_memory_item *)y)->bytes;
-    return a < b ? 1 : a > b ? -1 : 0;
-}
-
-/* What is alive at the instant with the most bytes alive. */
-static weft_status find_largest(wefti_program_builder *b) {
+/* The instant with the most bytes alive. */
+static weft_status find_peak(const wefti_program_builder *b, int32_t *out) {
     int64_t *alive;
     WEFT_NEW_ARRAY(alive, int64_t, b->now + 2);
     for (int64_t i = 0; i < b->buffer_count; i++) {
@@ -48,27 +42,39 @@ static weft_status find_largest(wefti_program_builder *b) {
         alive[x->life.first] += x->life.bytes;
         alive[x->life.last + 1] -= x->life.bytes;
     }
-    int32_t worst = 0;
     int64_t most = -1, sum = 0;
     for (int32_t t = 0; t <= b->now; t++) {
         sum += alive[t];
         if (sum > most) {
             most = sum;
-            worst = t;
+            *out = t;
         }
     }
     wefti_free(alive);
-    wefti_memory_item *items =
-        wefti_arena_alloc(b->p->arena, (size_t)(b->buffer_count + 1) * sizeof *items);
-    WEFT_REQUIRE(items, WEFT_E_NOMEM, "no memory for the memory table");
-    int32_t count = 0;
+    return WEFT_OK;
+}
+
+/* The largest of what is alive then, descending; of equal ones the earliest first. */
+static weft_status find_largest(wefti_program_builder *b) {
+    enum { MOST = 32 };
+    const wefti_buffer *largest[MOST];
+    int32_t worst = 0, count = 0;
+    WEFT_TRY(find_peak(b, &worst));
     for (int64_t i = 0; i < b->buffer_count; i++) {
         const wefti_buffer *x = &b->buffers[i];
         if (!x->persistent && (x->life.first > worst || x->life.last < worst)) continue;
-        (void)snprintf(items[count].name, sizeof items[count].name, "%s", x->name);
-        items[count++].bytes = x->life.bytes;
+        if (count == MOST && largest[MOST - 1]->life.bytes >= x->life.bytes) continue;
+        int32_t at = count < MOST ? count++ : MOST - 1;
+        for (; at > 0 && largest[at - 1]->life.bytes < x->life.bytes; at--)
+            largest[at] = largest[at - 1];
+        largest[at] = x;
     }
-    qsort(items, (size_t)count, sizeof *items, by_bytes);
+    wefti_memory_item *items = wefti_arena_alloc(b->p->arena, (size_t)(count + 1) * sizeof *items);
+    WEFT_REQUIRE(items, WEFT_E_NOMEM, "no memory for the memory table");
+    for (int32_t i = 0; i < count; i++) {
+        (void)snprintf(items[i].name, sizeof items[i].name, "%s", largest[i]->name);
+        items[i].bytes = largest[i]->life.bytes;
+    }
     b->p->largest = items;
     b->p->largest_count = count;
     return WEFT_OK;

@@ -3,10 +3,16 @@
 
 #include <string.h>
 
+/* An op with its attributes, for parameters that decay and for those that do not. */
+typedef struct variant {
+    const weft_op_def *op;
+    const wefti_attr *attrs[2];
+} variant;
+
 struct wefti_optimizer {
     weft_optimizer settings;
-    const wefti_op_registry *ops;
-    wefti_arena *arena; /* attribute tables */
+    wefti_arena *arena;    /* attribute tables */
+    variant usual, vector; /* Adafactor has a form of its own for vectors */
     wefti_optimizer_plan plan;
 };
 
@@ -50,7 +56,7 @@ static void set_int(wefti_attr *attrs, const char *name, int64_t value) {
         if (!strcmp(attrs->name, name)) attrs->i = value;
 }
 
-static weft_status attributes(wefti_optimizer *o, const weft_op_def *op, const weft_desc *desc,
+static weft_status attributes(wefti_optimizer *o, const weft_op_def *op, bool decay,
                               const wefti_attr **out) {
     int count = 0;
     while (op->attrs && op->attrs[count].name) count++;
@@ -58,7 +64,6 @@ static weft_status attributes(wefti_optimizer *o, const weft_op_def *op, const w
     WEFT_REQUIRE(attrs, WEFT_E_NOMEM, "no memory for an optimizer's attributes");
     if (count) memcpy(attrs, op->attrs, (size_t)count * sizeof *attrs);
     const weft_optimizer *s = &o->settings;
-    bool decay = s->decay_all || desc->rank >= 2;
     set_float(attrs, "beta1", s->beta1);
     set_float(attrs, "beta2", s->beta2);
     set_float(attrs, "eps", s->eps);
@@ -69,12 +74,22 @@ static weft_status attributes(wefti_optimizer *o, const weft_op_def *op, const w
     return WEFT_OK;
 }
 
+static weft_status find_variant(wefti_optimizer *o, const wefti_op_registry *ops, const char *name,
+                                variant *out) {
+    out->op = wefti_op_find(ops, name);
+    WEFT_REQUIRE(out->op, WEFT_E_BUG, "the optimizer's op '%s' is not registered", name);
+    for (int decay = 0; decay < 2; decay++)
+        WEFT_TRY(attributes(o, out->op, decay, &out->attrs[decay]));
+    return WEFT_OK;
+}
+
 static weft_status rule(void *context, const char *param, const weft_desc *desc,
                         wefti_update_rule *out) {
-    wefti_optimizer *o = context;
+    const wefti_optimizer *o = context;
     const kind_row *row = &kinds[o->settings.kind];
+    const variant *form = &o->usual;
     wefti_update_rule r = {.states = row->states, .absent = o->settings.kind == WEFT_SGD};
-    const char *op = row->op;
+    (void)param;
     for (int i = 0; i < row->states; i++) {
         r.state_names[i] = row->names[i];
         r.state_descs[i] = *desc;
@@ -85,14 +100,13 @@ static weft_status rule(void *context, const char *param, const weft_desc *desc,
             r.state_descs[1].rank--;
             r.state_descs[1].shape[desc->rank - 2] = desc->shape[desc->rank - 1];
         } else {
-            op = "opt_adafactor1";
+            form = &o->vector;
             r.states = 1;
             r.state_names[0] = "v";
         }
     }
-    r.op = wefti_op_find(o->ops, op);
-    WEFT_REQUIRE(r.op, WEFT_E_BUG, "%s: the optimizer's op '%s' is not registered", param, op);
-    WEFT_TRY(attributes(o, r.op, desc, &r.attrs));
+    r.op = form->op;
+    r.attrs = form->attrs[o->settings.decay_all || desc->rank >= 2];
     *out = r;
     return WEFT_OK;
 }
@@ -114,8 +128,14 @@ weft_status wefti_optimizer_create(const weft_optimizer *settings, bool clip,
         return status;
     }
     o->settings = *settings;
-    o->ops = ops;
     o->plan = (wefti_optimizer_plan){o, rule, clip, wefti_op_find(ops, "grad_norm2")};
+    status = find_variant(o, ops, kinds[settings->kind].op, &o->usual);
+    if (status == WEFT_OK && settings->kind == WEFT_ADAFACTOR)
+        status = find_variant(o, ops, "opt_adafactor1", &o->vector);
+    if (status < 0) {
+        wefti_optimizer_destroy(o);
+        return status;
+    }
     *out = o;
     return WEFT_OK;
 }
