@@ -48,7 +48,9 @@ typedef struct wefti_transfer {
     const char *name; /* of what is moved: "h.3.attn.c_proj", for messages; may be NULL */
 } wefti_transfer;
 
-/* Bytes that this device receives from others, and sends to them at the least. */
+/* Bytes that this device receives from others: what it wants and does not have; with a reduction,
+ * what it wants from every other member that has it, for an all-reduce 2 (g - 1) / g of the value
+ * (a ring). */
 int64_t wefti_transfer_bytes(const wefti_transfer *t);
 /* Legal: ranks ascending, `me` among them, all that is wanted is had (by all that must, for
  * reductions), boxes not negative. */
@@ -58,8 +60,8 @@ weft_status wefti_transfer_clone(const wefti_transfer *t,
 /* Equal in all but `me`, `name` and `tag`. */
 bool wefti_transfer_equal(const wefti_transfer *a, const wefti_transfer *b);
 
-/* Copy (or add, or take the maximum of) box `part` from an array that is box `from` to one that is
- * box `to`; boxes in coordinates of the whole; part lies in both. */
+/* Copy box `part` from an array that is box `from` to one that is box `to`; boxes in coordinates of
+ * the whole; part lies in both. */
 void wefti_box_copy(const wefti_box *part, const wefti_box *from, const void *source,
                     const wefti_box *to, void *destination, int rank, size_t element_bytes);
 

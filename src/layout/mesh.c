@@ -1,0 +1,149 @@
+/* Meshes: ranks and coordinates by mixed radix, the last axis fastest; groups; and the axes that
+ * stand for a number of cuts. */
+#include "layout/layout.h"
+
+#include <ctype.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/text.h"
+
+int32_t wefti_mesh_size(const wefti_mesh *mesh) {
+    int32_t size = 1;
+    for (int a = 0; a < mesh->axes; a++) size *= mesh->axis[a].size;
+    return size;
+}
+
+void wefti_mesh_coordinates(const wefti_mesh *mesh, int32_t rank, int32_t out[WEFTI_MAX_AXES]) {
+    int32_t rest = rank - mesh->first;
+    for (int a = mesh->axes - 1; a >= 0; a--) {
+        out[a] = rest % mesh->axis[a].size;
+        rest /= mesh->axis[a].size;
+    }
+}
+
+int32_t wefti_mesh_rank(const wefti_mesh *mesh, const int32_t coordinates[WEFTI_MAX_AXES]) {
+    int32_t place = 0;
+    for (int a = 0; a < mesh->axes; a++) place = place * mesh->axis[a].size + coordinates[a];
+    return mesh->first + place;
+}
+
+int wefti_mesh_find(const wefti_mesh *mesh, const char *name) {
+    for (int a = 0; a < mesh->axes; a++)
+        if (!strcmp(mesh->axis[a].name, name)) return a;
+    return -1;
+}
+
+int32_t wefti_mesh_product(const wefti_mesh *mesh, wefti_axes axes) {
+    int32_t product = 1;
+    for (int a = 0; a < mesh->axes; a++)
+        if (axes >> a & 1u) product *= mesh->axis[a].size;
+    return product;
+}
+
+int32_t wefti_mesh_group(const wefti_mesh *mesh, int32_t rank, wefti_axes axes, int32_t *out) {
+    int32_t at[WEFTI_MAX_AXES];
+    wefti_mesh_coordinates(mesh, rank, at);
+    for (int a = 0; a < mesh->axes; a++)
+        if (axes >> a & 1u) at[a] = 0;
+    int32_t count = 0;
+    for (;;) { /* an odometer whose last digit is the fastest: ranks ascend */
+        out[count++] = wefti_mesh_rank(mesh, at);
+        int a = mesh->axes - 1;
+        for (; a >= 0; a--) {
+            if (!(axes >> a & 1u)) continue;
+            if (++at[a] < mesh->axis[a].size) break;
+            at[a] = 0;
+        }
+        if (a < 0) return count;
+    }
+}
+
+static bool name_is_legal(const char *name) {
+    size_t length = strnlen(name, sizeof((wefti_axis){0}).name);
+    if (length == 0 || length == sizeof((wefti_axis){0}).name) return false;
+    for (size_t i = 0; i < length; i++)
+        if (!isalnum((unsigned char)name[i]) && name[i] != '_') return false;
+    return true;
+}
+
+weft_status wefti_mesh_check(const wefti_mesh *mesh) {
+    WEFT_REQUIRE(mesh->axes >= 1 && mesh->axes <= WEFTI_MAX_AXES, WEFT_E_ARG,
+                 "a mesh has 1 to %d axes, this one has %d", WEFTI_MAX_AXES, mesh->axes);
+    int64_t size = 1;
+    for (int a = 0; a < mesh->axes; a++) {
+        const wefti_axis *axis = &mesh->axis[a];
+        WEFT_REQUIRE(
+            name_is_legal(axis->name), WEFT_E_ARG,
+            "axis %d of the mesh is called '%.15s'; a name has 1 to 15 letters, digits and "
+            "underscores",
+            a, axis->name);
+        WEFT_REQUIRE(axis->size >= 1, WEFT_E_ARG, "axis '%s' of the mesh has size %d, at least 1",
+                     axis->name, axis->size);
+        WEFT_REQUIRE(wefti_mesh_find(mesh, axis->name) == a, WEFT_E_ARG,
+                     "two axes of the mesh are called '%s'", axis->name);
+        WEFT_REQUIRE(axis->link.latency >= 0 && axis->link.seconds_per_byte >= 0, WEFT_E_ARG,
+                     "the link of axis '%s' has latency %g s and %g s/byte; neither is negative",
+                     axis->name, axis->link.latency, axis->link.seconds_per_byte);
+        size *= axis->size;
+        WEFT_REQUIRE(size <= INT32_MAX, WEFT_E_ARG, "a mesh of more than %d devices", INT32_MAX);
+    }
+    WEFT_REQUIRE(mesh->first >= 0 && mesh->first <= INT32_MAX - size, WEFT_E_ARG,
+                 "a mesh of %d devices cannot start at rank %d", (int)size, mesh->first);
+    return WEFT_OK;
+}
+
+static weft_status refuse_cuts(const wefti_mesh *mesh, int64_t cuts, wefti_axes used) {
+    wefti_text axes = {0}, numbers = {0};
+    for (int a = 0; a < mesh->axes; a++)
+        wefti_text_add(&axes, "%s%s=%d%s", a ? ", " : "", mesh->axis[a].name, mesh->axis[a].size,
+                       used >> a & 1u ? " (used)" : "");
+    int64_t last = 0; /* products of the free axes, ascending, each once */
+    for (bool more = true; more;) {
+        int64_t next = INT64_MAX;
+        for (wefti_axes set = 0; set < 1u << mesh->axes; set++) {
+            int64_t product = wefti_mesh_product(mesh, set);
+            if (!(set & used) && product > last && product < next) next = product;
+        }
+        more = next != INT64_MAX;
+        if (more) wefti_text_add(&numbers, "%s%lld", last ? ", " : "", (long long)next);
+        last = next;
+    }
+    char *axes_text = wefti_text_take(&axes), *numbers_text = wefti_text_take(&numbers);
+    weft_status status =
+        WEFT_RAISE(WEFT_E_ARG, "the mesh (%s) has no free axes for %lld cuts; it allows %s",
+                   axes_text ? axes_text : "", (long long)cuts, numbers_text ? numbers_text : "1");
+    wefti_text_free(&axes);
+    wefti_text_free(&numbers);
+    wefti_free(axes_text);
+    wefti_free(numbers_text);
+    return status;
+}
+
+weft_status wefti_cut_axes(const wefti_mesh *mesh, int64_t cuts, wefti_axes *used,
+                           wefti_dim_split *out) {
+    wefti_axes best = 0;
+    int best_count = WEFTI_MAX_AXES + 1;
+    if (cuts == 1) best_count = 0;
+    for (wefti_axes set = 1; set < 1u << mesh->axes && best_count > 0; set++) {
+        bool trivial = false; /* axes of size 1 cut nothing */
+        for (int a = 0; a < mesh->axes; a++)
+            trivial = trivial || (set >> a & 1u && mesh->axis[a].size == 1);
+        if (trivial || set & *used || wefti_mesh_product(mesh, set) != cuts) continue;
+        /* Fewest axes; among those the outermost: the set that has the lower axis where two sets
+         * first differ. */
+        int count = __builtin_popcount(set);
+        wefti_axes differ = set ^ best;
+        if (count < best_count || (count == best_count && set & (differ & (0u - differ)))) {
+            best = set;
+            best_count = count;
+        }
+    }
+    if (best_count > WEFTI_MAX_AXES) return refuse_cuts(mesh, cuts, *used);
+    wefti_dim_split split = {.unit = 1};
+    for (int a = 0; a < mesh->axes; a++)
+        if (best >> a & 1u) split.axis[split.count++] = (int8_t)a;
+    *used |= best;
+    *out = split;
+    return WEFT_OK;
+}

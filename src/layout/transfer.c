@@ -1,0 +1,206 @@
+/* Transfers: bytes, legality, copies. */
+#include "layout/transfer.h"
+
+#include "base/memory.h"
+
+const char *wefti_transfer_kind_text(wefti_transfer_kind kind) {
+    switch (kind) {
+#define WEFTI_TRANSFER_ROW(name, text)                                                             \
+    case WEFTI_TRANSFER_##name:                                                                    \
+        return text;
+        WEFTI_TRANSFER_LIST(WEFTI_TRANSFER_ROW)
+#undef WEFTI_TRANSFER_ROW
+    default:
+        return "?";
+    }
+}
+
+static int64_t overlap(const wefti_transfer *t, int32_t have, int32_t want) {
+    wefti_box both;
+    return wefti_box_intersect(&t->have[have], &t->want[want], t->rank, &both)
+               ? wefti_box_elems(&both, t->rank)
+               : 0;
+}
+
+/* A member with nothing has sizes 0; a box of a scalar has no sizes and one element. */
+static int64_t elems(const wefti_transfer *t, const wefti_box *box) {
+    return wefti_box_elems(box, t->rank);
+}
+
+int64_t wefti_transfer_bytes(const wefti_transfer *t) {
+    int64_t element = (int64_t)weft_dtype_bytes(t->dtype), wanted = elems(t, &t->want[t->me]);
+    if (t->reduction == WEFTI_REDUCE_NONE) return element * (wanted - overlap(t, t->me, t->me));
+    if (t->kind == WEFTI_TRANSFER_ALL_REDUCE) { /* a ring: 2 (g - 1) / g of the whole */
+        int64_t bytes = element * wanted, g = t->members, rounds = 2 * (g - 1);
+        return bytes / g * rounds + (bytes % g * rounds + g - 1) / g;
+    }
+    int64_t received = 0;
+    for (int32_t m = 0; m < t->members; m++)
+        if (m != t->me) received += overlap(t, m, t->me);
+    return element * received;
+}
+
+/* ---- legality ---- */
+
+/* Boxes that are still to be covered. */
+typedef struct boxes {
+    wefti_box *box;
+    int64_t used, capacity;
+} boxes;
+
+static weft_status boxes_add(boxes *list, const wefti_box *box) {
+    WEFT_TRY(WEFT_GROW(list->box, list->used, list->capacity));
+    list->box[list->used++] = *box;
+    return WEFT_OK;
+}
+
+/* What remains of every box without `cut`: up to two slabs for each dimension. */
+static weft_status boxes_subtract(boxes *list, const wefti_box *cut, int rank) {
+    int64_t kept = 0, count = list->used;
+    for (int64_t i = 0; i < count; i++) {
+        wefti_box rest = list->box[i], both;
+        if (!wefti_box_intersect(&rest, cut, rank, &both)) {
+            list->box[kept++] = rest;
+            continue;
+        }
+        for (int d = 0; d < rank; d++) {
+            wefti_box slab = rest;
+            slab.size[d] = both.begin[d] - rest.begin[d];
+            if (slab.size[d] > 0) WEFT_TRY(boxes_add(list, &slab));
+            slab.begin[d] = both.begin[d] + both.size[d];
+            slab.size[d] = rest.begin[d] + rest.size[d] - slab.begin[d];
+            if (slab.size[d] > 0) WEFT_TRY(boxes_add(list, &slab));
+            rest.begin[d] = both.begin[d];
+            rest.size[d] = both.size[d];
+        }
+    }
+    memmove(list->box + kept, list->box + count, (size_t)(list->used - count) * sizeof *list->box);
+    list->used -= count - kept;
+    return WEFT_OK;
+}
+
+static bool contains(const wefti_box *outer, const wefti_box *inner, int rank) {
+    for (int d = 0; d < rank; d++)
+        if (inner->begin[d] < outer->begin[d] ||
+            inner->begin[d] + inner->size[d] > outer->begin[d] + outer->size[d])
+            return false;
+    return true;
+}
+
+static bool same_box(const wefti_box *a, const wefti_box *b, int rank) {
+    for (int d = 0; d < rank; d++)
+        if (a->begin[d] != b->begin[d] || a->size[d] != b->size[d]) return false;
+    return true;
+}
+
+static const char *name_of(const wefti_transfer *t) {
+    return t->name ? t->name : wefti_transfer_kind_text(t->kind);
+}
+
+static weft_status must_have(const wefti_transfer *t, int32_t member, int32_t want) {
+    WEFT_REQUIRE(contains(&t->have[member], &t->want[want], t->rank), WEFT_E_MISMATCH,
+                 "transfer '%s': rank %d wants elements to be reduced over all members that rank "
+                 "%d does not have",
+                 name_of(t), t->ranks[want], t->ranks[member]);
+    return WEFT_OK;
+}
+
+static weft_status check_covered(const wefti_transfer *t, int32_t m, boxes *rest) {
+    if (contains(&t->have[m], &t->want[m], t->rank)) return WEFT_OK;
+    rest->used = 0;
+    WEFT_TRY(boxes_add(rest, &t->want[m]));
+    for (int32_t from = 0; from < t->members && rest->used; from++)
+        if (elems(t, &t->have[from])) WEFT_TRY(boxes_subtract(rest, &t->have[from], t->rank));
+    if (!rest->used) return WEFT_OK;
+    const wefti_box *gap = &rest->box[0];
+    int d = 0;
+    while (d + 1 < t->rank && gap->size[d] == t->want[m].size[d]) d++;
+    WEFT_FAIL(WEFT_E_MISMATCH,
+              "transfer '%s': rank %d wants elements %lld to %lld of dimension %d, which no member "
+              "has",
+              name_of(t), t->ranks[m], (long long)gap->begin[d],
+              (long long)(gap->begin[d] + gap->size[d]), d);
+}
+
+static weft_status check_boxes(const wefti_transfer *t, int32_t m) {
+    for (int d = 0; d < t->rank; d++) {
+        const wefti_box *have = &t->have[m], *want = &t->want[m];
+        WEFT_REQUIRE(
+            have->size[d] >= 0 && want->size[d] >= 0 && have->begin[d] >= 0 && want->begin[d] >= 0,
+            WEFT_E_ARG,
+            "transfer '%s': a box of rank %d is negative in dimension %d: has %lld from "
+            "%lld, wants %lld from %lld",
+            name_of(t), t->ranks[m], d, (long long)have->size[d], (long long)have->begin[d],
+            (long long)want->size[d], (long long)want->begin[d]);
+    }
+    return WEFT_OK;
+}
+
+weft_status wefti_transfer_check(const wefti_transfer *t) {
+    WEFT_REQUIRE((unsigned)t->kind < WEFTI_TRANSFER_KINDS, WEFT_E_ARG, "unknown transfer kind %d",
+                 (int)t->kind);
+    WEFT_REQUIRE(t->rank >= 0 && t->rank <= WEFT_MAX_RANK, WEFT_E_ARG,
+                 "transfer '%s' has boxes of %d dimensions, 0 to %d are possible", name_of(t),
+                 t->rank, WEFT_MAX_RANK);
+    WEFT_REQUIRE((unsigned)t->dtype < WEFT_DTYPES, WEFT_E_ARG, "transfer '%s': unknown dtype %d",
+                 name_of(t), (int)t->dtype);
+    WEFT_REQUIRE(t->members >= 1, WEFT_E_ARG, "transfer '%s' has %d members", name_of(t),
+                 t->members);
+    WEFT_REQUIRE(t->me >= 0 && t->me < t->members, WEFT_E_ARG,
+                 "transfer '%s': this device is member %d of %d", name_of(t), t->me, t->members);
+    for (int32_t m = 0; m < t->members; m++) {
+        WEFT_REQUIRE(t->ranks[m] > (m ? t->ranks[m - 1] : -1), WEFT_E_ARG,
+                     "transfer '%s': ranks ascend, member %d is rank %d after %d", name_of(t), m,
+                     t->ranks[m], m ? t->ranks[m - 1] : -1);
+        WEFT_TRY(check_boxes(t, m));
+    }
+    bool all_have = t->reduction != WEFTI_REDUCE_NONE && (t->kind == WEFTI_TRANSFER_ALL_REDUCE ||
+                                                          t->kind == WEFTI_TRANSFER_REDUCE_SCATTER);
+    boxes rest = {0};
+    weft_status status = WEFT_OK;
+    for (int32_t m = 0; m < t->members && status >= 0; m++) {
+        if (!elems(t, &t->want[m])) continue;
+        if (all_have)
+            for (int32_t from = 0; from < t->members && status >= 0; from++)
+                status = must_have(t, from, m);
+        else if (!m || !same_box(&t->want[m], &t->want[m - 1], t->rank))
+            status = check_covered(t, m, &rest);
+    }
+    wefti_free(rest.box);
+    if (status < 0) return wefti_note(status, __func__, __FILE__, __LINE__);
+    return WEFT_OK;
+}
+
+weft_status wefti_transfer_clone(const wefti_transfer *t, wefti_transfer **out) {
+    size_t members = (size_t)t->members, name = t->name ? strlen(t->name) + 1 : 0;
+    size_t boxes_bytes = members * sizeof(wefti_box);
+    size_t bytes = sizeof *t + 2 * boxes_bytes + members * sizeof *t->ranks + name;
+    char *block = wefti_alloc(bytes);
+    WEFT_REQUIRE(block, WEFT_E_NOMEM, "no memory for a transfer of %d members", t->members);
+    wefti_transfer *copy = (wefti_transfer *)block;
+    *copy = *t;
+    copy->have = (wefti_box *)(block + sizeof *t);
+    copy->want = copy->have + members;
+    copy->ranks = (int32_t *)(copy->want + members);
+    memcpy(copy->have, t->have, boxes_bytes);
+    memcpy(copy->want, t->want, boxes_bytes);
+    memcpy(copy->ranks, t->ranks, members * sizeof *t->ranks);
+    if (name) {
+        char *text = (char *)(copy->ranks + members);
+        memcpy(text, t->name, name);
+        copy->name = text;
+    }
+    *out = copy;
+    return WEFT_OK;
+}
+
+bool wefti_transfer_equal(const wefti_transfer *a, const wefti_transfer *b) {
+    if (a->kind != b->kind || a->reduction != b->reduction || a->dtype != b->dtype ||
+        a->rank != b->rank || a->members != b->members)
+        return false;
+    for (int32_t m = 0; m < a->members; m++)
+        if (a->ranks[m] != b->ranks[m] || !same_box(&a->have[m], &b->have[m], a->rank) ||
+            !same_box(&a->want[m], &b->want[m], a->rank))
+            return false;
+    return true;
+}
