@@ -17,8 +17,10 @@
  *     dq = scale ds k          dk = scale ds^T q          dv = p^T do
  *
  * Dropout multiplies p in o and dv, and do v^T in ds, by 0 or 1 / (1 - rate): probability
- * (b, h, i, j) is kept iff philox_uniform(seed, stream, ((b hq + h) tq + i) tk + j) >= rate, where
- * b counts globally. */
+ * (b, h, i, j) is kept iff philox_uniform(seed, stream, ((b hq + h) tq + i) tk + j) >= rate,
+ * counted in the whole: a piece says of which [b, hq, tq, tk] it is one and where it begins
+ * (`whole`, `begin`). What a causal query sees is counted in the whole too, and there `position` is
+ * that of query 0. */
 #include "base/philox.h"
 #include "ops/common.h"
 
@@ -30,8 +32,27 @@ typedef struct problem {
     const double *q, *k, *v, *mask;
     bool mask_is_bool;
     int64_t mask_batch, mask_head; /* strides, 0 where the mask repeats */
-    uint64_t seed, stream, first_row;
+    uint64_t seed, stream;
+    int64_t first, strides[WEFT_MAX_RANK]; /* positions of [b, h, i, j] */
 } problem;
+
+/* The probabilities, [b, hq, tq, tk]: what random numbers are drawn for. */
+static weft_desc scores_of(const weft_node *n) {
+    const weft_desc *q = wefti_in(n, 0), *k = wefti_in(n, 1);
+    return (weft_desc){.dtype = q->dtype,
+                       .rank = 4,
+                       .shape = {q->shape[0], q->shape[2], q->shape[1], k->shape[1]}};
+}
+
+/* The offset of the causal rule between query 0 and key 0 of this piece; `position` NULL: ends of
+ * the whole's sequences are aligned. */
+static int64_t offset_of(const weft_node *n, const double *position) {
+    const wefti_ints *whole = wefti_attr_ints(n, "whole"), *begin = wefti_attr_ints(n, "begin");
+    weft_desc scores = scores_of(n);
+    bool piece = whole->count == 4;
+    int64_t tq = piece ? whole->v[2] : scores.shape[2], tk = piece ? whole->v[3] : scores.shape[3];
+    return (position ? (int64_t)position[0] : tk - tq) + (piece ? begin->v[2] - begin->v[3] : 0);
+}
 
 static double scale_of(const weft_node *n) {
     double scale = wefti_attr_float(n, "scale");
@@ -56,7 +77,7 @@ static problem problem_of(const weft_node *n, const wefti_random *random, const 
                  .k = in[1],
                  .v = in[2],
                  .mask = wefti_op_optional(n, in, first)};
-    p.offset = position ? (int64_t)position[0] : p.tk - p.tq;
+    p.offset = offset_of(n, position);
     if (mask) {
         p.mask_is_bool = mask->dtype == WEFT_BOOL;
         p.mask_head = mask->shape[1] == 1 ? 0 : p.tq * p.tk;
@@ -65,7 +86,8 @@ static problem problem_of(const weft_node *n, const wefti_random *random, const 
     if (p.rate > 0.0) {
         p.seed = random->seed;
         p.stream = wefti_random_stream(random, n);
-        p.first_row = (uint64_t)random->row_offset;
+        weft_desc scores = scores_of(n);
+        p.first = wefti_random_place(random, n, &scores, p.strides);
     }
     return p;
 }
@@ -97,9 +119,9 @@ static double score(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j
 /* What dropout multiplies a probability by. */
 static double kept(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j) {
     if (p->rate == 0.0) return 1.0;
-    uint64_t row = (p->first_row + (uint64_t)b) * (uint64_t)p->heads + (uint64_t)h;
-    uint64_t position = (row * (uint64_t)p->tq + (uint64_t)i) * (uint64_t)p->tk + (uint64_t)j;
-    bool keep = wefti_philox_uniform(p->seed, p->stream, position) >= p->rate;
+    int64_t position =
+        p->first + b * p->strides[0] + h * p->strides[1] + i * p->strides[2] + j * p->strides[3];
+    bool keep = wefti_philox_uniform(p->seed, p->stream, (uint64_t)position) >= p->rate;
     return keep ? 1.0 / (1.0 - p->rate) : 0.0;
 }
 
@@ -136,6 +158,8 @@ static weft_status check(const weft_node *n, int first) {
                      "%s: the mask is %s; it must be bool or floating point", n->op->name,
                      TEXT(mask));
     }
+    weft_desc scores = scores_of(n);
+    WEFT_TRY(wefti_op_check_place(n, &scores));
     if (wefti_in(n, first + 1)) {
         WEFT_TRY(wefti_op_check_i32(n, first + 1));
         WEFT_TRY(wefti_op_check_rank(n, first + 1, 0, 0));
@@ -182,14 +206,20 @@ static weft_status grad(wefti_grad *g, const weft_node *n) {
     wefti_attr attrs[] = {WEFTI_I("causal", wefti_attr_int(n, "causal")),
                           WEFTI_F("scale", wefti_attr_float(n, "scale")),
                           WEFTI_F("dropout", wefti_attr_float(n, "dropout")),
-                          WEFTI_I("stream", n->stream)};
-    wefti_graph_add(wefti_grad_graph(g), &weft_op_attention_grad, 8, in, 4, attrs, 3, out);
+                          WEFTI_I("stream", n->stream),
+                          WEFTI_N("whole", *wefti_attr_ints(n, "whole")),
+                          WEFTI_N("begin", *wefti_attr_ints(n, "begin"))};
+    wefti_graph_add(wefti_grad_graph(g), &weft_op_attention_grad, 8, in, 6, attrs, 3, out);
     for (int i = 0; i < 3; i++)
         if (wefti_grad_wanted(g, n, i)) wefti_grad_add(g, n, i, out[i]);
     return WEFT_OK;
 }
 
-/* ---- split rules: batch and heads free, both sequences by ring ---- */
+/* ---- split rules: batch and heads free, sequences by ring ----
+ *
+ * Self-attention has one factor for queries and keys, so that q, k and v are split alike and the
+ * pieces of k and v travel. Where the lengths differ they are two: pieces of the queries are then
+ * independent, and those of the keys give terms that are merged. */
 
 static weft_status split(const weft_node *n, wefti_split_rule *r) {
     const weft_desc *q = wefti_in(n, 0), *k = wefti_in(n, 1);
@@ -198,8 +228,10 @@ static weft_status split(const weft_node *n, wefti_split_rule *r) {
     int8_t batch = wefti_op_factor(r, "batch", -1, q->shape[0], WEFTI_FACTOR_FREE);
     /* Counted in key heads: the query heads of a group go with their key head. */
     int8_t heads = wefti_op_factor(r, "heads", -1, k->shape[2], WEFTI_FACTOR_FREE);
-    int8_t queries = wefti_op_factor(r, "queries", -1, q->shape[1], WEFTI_FACTOR_RING);
-    int8_t keys = wefti_op_factor(r, "keys", -1, k->shape[1], WEFTI_FACTOR_RING);
+    bool self = q->shape[1] == k->shape[1];
+    int8_t queries =
+        wefti_op_factor(r, self ? "seq" : "queries", -1, q->shape[1], WEFTI_FACTOR_RING);
+    int8_t keys = self ? queries : wefti_op_factor(r, "keys", -1, k->shape[1], WEFTI_FACTOR_RING);
     int8_t dim = wefti_op_factor(r, "dim", -1, q->shape[3], WEFTI_FACTOR_WHOLE);
     int8_t of_q[] = {batch, queries, heads, dim}, of_k[] = {batch, keys, heads, dim};
     int8_t of_lse[] = {batch, heads, queries};
@@ -216,10 +248,22 @@ static weft_status split(const weft_node *n, wefti_split_rule *r) {
     }
     const weft_desc *mask = wefti_in(n, first);
     if (mask) {
-        int8_t of_mask[] = {batch, heads, queries, keys};
+        int8_t of_mask[] = {batch, heads, queries, self ? -1 : keys};
         for (int d = 0; d < 4; d++)
             if (mask->shape[d] != 1) r->in[first][d] = of_mask[d];
     }
+    return WEFT_OK;
+}
+
+static weft_status localize(const weft_node *n, const wefti_split_rule *rule, const int64_t *begins,
+                            const int64_t *sizes, wefti_attr *attrs) {
+    (void)sizes;
+    int64_t shift[WEFT_MAX_RANK] = {0}, group = wefti_in(n, 0)->shape[2] / wefti_in(n, 1)->shape[2];
+    const int8_t of[4] = {rule->in[0][0], rule->in[0][2], rule->in[0][1], rule->in[1][1]};
+    for (int d = 0; d < 4; d++)
+        if (of[d] >= 0) shift[d] = begins[of[d]] * (d == 1 ? group : 1);
+    weft_desc scores = scores_of(n);
+    wefti_op_localize_place(n, &scores, shift, attrs);
     return WEFT_OK;
 }
 
@@ -297,15 +341,10 @@ static weft_status reference_grad(const weft_node *n, const wefti_random *random
     return WEFT_OK;
 }
 
-static const wefti_attr attrs[] = {WEFTI_I("causal", 0),
-                                   WEFTI_F("scale", 0.0), /* 0: 1 / sqrt(d) */
-                                   WEFTI_F("dropout", 0.0),
-                                   {0}};
-static const wefti_attr attrs_grad[] = {WEFTI_I("causal", 0),
-                                        WEFTI_F("scale", 0.0),
-                                        WEFTI_F("dropout", 0.0),
-                                        WEFTI_I("stream", -1), /* -1: the node's own */
-                                        {0}};
+static const wefti_attr attrs[] = {
+    WEFTI_I("causal", 0),       WEFTI_F("scale", 0.0), /* 0: 1 / sqrt(d) */
+    WEFTI_F("dropout", 0.0),    WEFTI_I("stream", -1), /* -1: the node's own */
+    ATTR_INTS("whole", 0, {0}), ATTR_INTS("begin", 0, {0}), {0}};
 
 static const wefti_op_case cases[] = {
     CASE(NULL, "f32[2,3,2,5]", "f32[2,4,2,5]", "f32[2,4,2,5]"),
@@ -316,6 +355,8 @@ static const wefti_op_case cases[] = {
     CASE(NULL, "f32[1,3,2,3]", "f32[1,4,2,3]", "f32[1,4,2,3]", "bool[1,2,3,4]?"),
     CASE("causal=1", "bf16[1,2,2,3]", "bf16[1,6,2,3]", "bf16[1,6,2,3]", "-", "i32[]<4"),
     CASE("causal=1", "f32[1,4,1,2]", "f32[1,2,1,2]", "f32[1,2,1,2]"),
+    CASE("causal=1 dropout=0.25 whole=(4,4,9,8) begin=(1,2,3,1)", "f32[2,3,2,2]", "f32[2,5,1,2]",
+         "f32[2,5,1,2]"),
     CASE(NULL, "f32[0,3,2,4]", "f32[0,3,2,4]", "f32[0,3,2,4]"),
     CASE(NULL, "f32[1,0,2,4]", "f32[1,3,2,4]", "f32[1,3,2,4]"),
     CASES_END};
@@ -324,6 +365,8 @@ static const wefti_op_case cases_grad[] = {
          "f32[2,3,2,5]"),
     CASE("causal=1 dropout=0.25", "f32[2,3,4,2]", "f32[2,5,2,2]", "f32[2,5,2,2]", "f32[2,3,4,2]",
          "f32[2,4,3]+", "f32[2,3,4,2]"),
+    CASE("causal=1 dropout=0.25 whole=(3,8,6,9) begin=(0,4,2,1)", "f32[2,3,4,2]", "f32[2,5,2,2]",
+         "f32[2,5,2,2]", "f32[2,3,4,2]", "f32[2,4,3]+", "f32[2,3,4,2]"),
     CASE(NULL, "f32[2,3,2,3]", "f32[2,4,2,3]", "f32[2,4,2,3]", "f32[2,3,2,3]", "f32[2,2,3]+",
          "f32[2,3,2,3]", "f32[2,1,3,4]"),
     CASES_END};
@@ -337,6 +380,7 @@ const weft_op_def weft_op_attention = {
     .infer = infer,
     .grad = grad,
     .split = split,
+    .localize = localize,
     .cost = cost,
     .reference = reference,
     .cases = cases,
@@ -347,9 +391,10 @@ const weft_op_def weft_op_attention_grad = {
     .min_inputs = 6,
     .max_inputs = 8,
     .flags = WEFTI_OP_RANDOM,
-    .attrs = attrs_grad,
+    .attrs = attrs,
     .infer = infer_grad,
     .split = split,
+    .localize = localize,
     .cost = cost_grad,
     .reference = reference_grad,
     .cases = cases_grad,

@@ -83,6 +83,21 @@ weft_status wefti_op_check_dtype(const weft_node *n, int64_t dtype) {
     return WEFT_OK;
 }
 
+weft_status wefti_op_check_place(const weft_node *n, const weft_desc *x) {
+    const wefti_ints *whole = wefti_attr_ints(n, "whole"), *begin = wefti_attr_ints(n, "begin");
+    if (whole->count == 0 && begin->count == 0) return WEFT_OK;
+    WEFT_REQUIRE(whole->count == x->rank && begin->count == x->rank, WEFT_E_SHAPE,
+                 "%s: %s is a piece of a tensor: whole and begin must have %d sizes, not %d and %d",
+                 n->op->name, TEXT(x), x->rank, whole->count, begin->count);
+    weft_desc all = wefti_op_desc(x->dtype, whole->count, whole->v);
+    WEFT_TRY(wefti_desc_check(&all));
+    for (int d = 0; d < x->rank; d++)
+        WEFT_REQUIRE(begin->v[d] >= 0 && begin->v[d] <= whole->v[d] - x->shape[d], WEFT_E_SHAPE,
+                     "%s: %s cannot begin at %lld along dimension %d of %s", n->op->name, TEXT(x),
+                     (long long)begin->v[d], d, TEXT(&all));
+    return WEFT_OK;
+}
+
 /* ---- descriptors ---- */
 
 weft_dtype wefti_op_result_dtype(const weft_node *n, int first) {
@@ -218,6 +233,18 @@ void wefti_op_localize_shape(const weft_node *n, const wefti_split_rule *rule, c
             rule->factor[f].size; /* a dimension may be several elements a unit: reshape */
         shape->ints.v[d] = size ? sizes[f] * (out->shape[d] / size) : 0;
     }
+}
+
+void wefti_op_localize_place(const weft_node *n, const weft_desc *x,
+                             const int64_t shift[WEFT_MAX_RANK], wefti_attr *attrs) {
+    wefti_attr *whole = wefti_op_attr(n, attrs, "whole"), *begin = wefti_op_attr(n, attrs, "begin");
+    wefti_attr *stream = wefti_op_attr(n, attrs, "stream");
+    if (whole->ints.count != x->rank) {
+        whole->ints = wefti_op_shape_ints(x);
+        begin->ints = (wefti_ints){.count = x->rank};
+    }
+    for (int d = 0; d < x->rank; d++) begin->ints.v[d] += shift[d];
+    if (stream->i < 0) stream->i = n->stream; /* pieces are numbered in bodies of their own */
 }
 
 /* ---- cost ---- */

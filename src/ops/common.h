@@ -48,6 +48,9 @@ weft_status wefti_op_check_axis(const weft_node *n, int64_t axis, int rank) WEFT
 weft_status wefti_op_check_mix(const weft_node *n, int first) WEFT_CHECKED;
 weft_status wefti_op_check_dtype(const weft_node *n, int64_t dtype) WEFT_CHECKED;
 
+/* The attributes `whole` and `begin` say where x lies in a larger tensor, or are both empty. */
+weft_status wefti_op_check_place(const weft_node *n, const weft_desc *x) WEFT_CHECKED;
+
 /* ---- descriptors ---- */
 
 /* dtype of the first floating input from `first` on that is not a parameter, else of `first`. */
@@ -97,6 +100,10 @@ weft_status wefti_op_split_elementwise(const weft_node *n, wefti_split_rule *r);
  */
 void wefti_op_localize_shape(const weft_node *n, const wefti_split_rule *rule, const int64_t *sizes,
                              wefti_attr *attrs, const char *name);
+/* For localize of ops that draw random numbers for x: attrs say which stream, and that the piece
+ * begins `shift` elements into x. */
+void wefti_op_localize_place(const weft_node *n, const weft_desc *x,
+                             const int64_t shift[WEFT_MAX_RANK], wefti_attr *attrs);
 /* The attribute `name` of attrs[], a copy of the node's. */
 wefti_attr *wefti_op_attr(const weft_node *n, wefti_attr *attrs, const char *name);
 

@@ -223,8 +223,8 @@ static const wefti_op_case cases_where[] = {CASE(NULL, "bool[3,5]?", "f32[3,5]",
     weft_value weft_##name_(weft_graph *g, weft_value a, weft_value b) {                           \
         return wefti_op_add2(g, &weft_op_##name_, a, b);                                           \
     }
-BINARY(add, 0, infer_numbers, cases_any)
-BINARY(sub, 0, infer_numbers, cases_any)
+BINARY(add, WEFTI_OP_LINEAR, infer_numbers, cases_any)
+BINARY(sub, WEFTI_OP_LINEAR, infer_numbers, cases_any)
 BINARY(mul, WEFTI_OP_CHEAP, infer_numbers, cases_any)
 BINARY(div, WEFTI_OP_CHEAP, infer_floats, cases_div)
 BINARY(maximum, WEFTI_OP_CHEAP, infer_numbers, cases_any)
@@ -250,7 +250,7 @@ const weft_op_def weft_op_where = {
     .name = "where",
     .min_inputs = 3,
     .max_inputs = 3,
-    .flags = WEFTI_OP_ELEMENTWISE,
+    .flags = WEFTI_OP_ELEMENTWISE | WEFTI_OP_LINEAR,
     .infer = infer_where,
     .grad = grad_where,
     .split = wefti_op_split_elementwise,

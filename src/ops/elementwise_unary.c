@@ -228,7 +228,7 @@ static const wefti_attr attrs_cast[] = {WEFTI_I("dtype", WEFT_F32), {0}};
         .cases = cases_,                                                                           \
         .element = element_##name_,                                                                \
     };
-UNARY(neg, WEFTI_OP_CHEAP, attrs_none, infer_number, grad_neg, cases_any)
+UNARY(neg, WEFTI_OP_CHEAP | WEFTI_OP_LINEAR, attrs_none, infer_number, grad_neg, cases_any)
 UNARY(exp, 0, attrs_none, infer_float, grad_exp, cases_any)
 UNARY(log, WEFTI_OP_CHEAP, attrs_none, infer_float, grad_log, cases_positive)
 UNARY(sqrt, 0, attrs_none, infer_float, grad_sqrt, cases_positive)
@@ -243,9 +243,9 @@ UNARY(abs, WEFTI_OP_CHEAP, attrs_none, infer_number, grad_abs, cases_any)
 UNARY(sign, WEFTI_OP_CHEAP, attrs_none, infer_number, NULL, cases_any)
 UNARY(square, WEFTI_OP_CHEAP, attrs_none, infer_number, grad_square, cases_any)
 UNARY(clip, WEFTI_OP_CHEAP, attrs_clip, infer_clip, grad_clip, cases_clip)
-UNARY(scale, WEFTI_OP_CHEAP, attrs_scale, infer_float, grad_scale, cases_scale)
+UNARY(scale, WEFTI_OP_CHEAP | WEFTI_OP_LINEAR, attrs_scale, infer_float, grad_scale, cases_scale)
 UNARY(shift, WEFTI_OP_CHEAP, attrs_shift, infer_float, grad_shift, cases_shift)
-UNARY(cast, WEFTI_OP_CHEAP, attrs_cast, infer_cast, grad_cast, cases_cast)
+UNARY(cast, WEFTI_OP_CHEAP | WEFTI_OP_LINEAR, attrs_cast, infer_cast, grad_cast, cases_cast)
 #undef UNARY
 
 #define GRADIENT(name_, attrs_, cases_)                                                            \

@@ -143,6 +143,7 @@ const weft_op_def weft_op_embedding_grad = {
     .name = "embedding_grad",
     .min_inputs = 2,
     .max_inputs = 2,
+    .flags = WEFTI_OP_LINEAR,
     .attrs = attrs_grad,
     .infer = infer_grad,
     .split = split_grad,

@@ -396,16 +396,6 @@ static bool has_factor(const int8_t *row, int rank, int f) {
     return false;
 }
 
-/* Random numbers are numbered by the row of dimension 0; other dimensions cannot say where they
- * are. */
-static bool random_in_fact(const op_setup *s) {
-    if (!(s->op->flags & WEFTI_OP_RANDOM)) return false;
-    for (int a = 0; a < wefti_attr_count(s->op); a++)
-        if (!strcmp(s->attrs[a].name, "rate") || !strcmp(s->attrs[a].name, "dropout"))
-            return s->attrs[a].f > 0;
-    return true;
-}
-
 typedef struct splitting {
     const op_setup *s;
     op_graph *whole;
@@ -476,10 +466,7 @@ static void run_piece(splitting *c, int p) {
         if (once && p > 0)
             memset(g.in[i], 0, sizeof(double) * (size_t)weft_desc_elems(&local.in[i].desc));
     }
-    wefti_random here = stream;
-    here.row_offset = begin;
-    if (!random_in_fact(s)) here.row_offset = 0;
-    if (op_graph_run(&g, &here) < 0)
+    if (op_graph_run(&g, &stream) < 0)
         complain(s, "split rule", weft_error_message());
     else
         for (int o = 0; o < g.node->outputs; o++) merge_output(c, o, &g, begin, size, p == 0);
@@ -541,8 +528,6 @@ static void split_case(const op_setup *s) {
         check_rule_form(s, g.node, &rule);
         for (int f = 0; f < rule.factors; f++) {
             wefti_factor_kind kind = rule.factor[f].kind;
-            bool rows = g.node->outputs && wefti_out(g.node, 0)->rank && rule.out[0][0] == f;
-            if (random_in_fact(s) && !rows) continue;
             if (kind != WEFTI_FACTOR_FREE && kind != WEFTI_FACTOR_SUM && kind != WEFTI_FACTOR_MAX)
                 continue;
             for (int pieces = 2; pieces <= 3; pieces++)

@@ -10,7 +10,8 @@ typedef struct attention_kernel {
     const weft_node *node;
     wefti_attention_shape shape;
     weft_dtype q, k, v, o, d_o;
-    int mask, position; /* operand numbers, -1: absent */
+    int mask, position;   /* operand numbers, -1: absent */
+    int64_t piece_offset; /* of query 0 from key 0 in the whole */
     int64_t lse_heads;
 } attention_kernel;
 
@@ -23,11 +24,11 @@ static wefti_attention_shape shape_now(const attention_kernel *k, const wefti_ru
                                        const void *const *in) {
     wefti_attention_shape s = k->shape;
     if (k->mask >= 0) s.mask.data = in[k->mask];
-    if (k->position >= 0) s.q_offset = ((const int32_t *)in[k->position])[0];
+    if (k->position >= 0) s.q_offset = ((const int32_t *)in[k->position])[0] + k->piece_offset;
     if (s.dropout > 0) {
         s.seed = run->random.seed;
         s.stream = wefti_random_stream(&run->random, k->node);
-        s.batch_base = run->random.row_offset;
+        s.batch_base += run->random.row_offset;
     }
     return s;
 }
@@ -109,11 +110,22 @@ static weft_status common(const weft_node *n, int mask, int position, const char
     s->scale = (float)wefti_attr_float(n, "scale");
     if (s->scale == 0.0f) s->scale = (float)(1.0 / sqrt((double)s->dim));
     s->causal = wefti_attr_int(n, "causal") != 0;
-    s->q_offset = s->k_len - s->q_len;
     s->dropout = wefti_cpu_rate(wefti_attr_float(n, "dropout"));
     s->heads_total = s->q_heads;
     s->q_total = s->q_len;
     s->k_total = s->k_len;
+    const wefti_ints *whole = wefti_attr_ints(n, "whole"), *begin = wefti_attr_ints(n, "begin");
+    if (whole->count == 4) {
+        s->heads_total = whole->v[1];
+        s->q_total = whole->v[2];
+        s->k_total = whole->v[3];
+        s->batch_base = begin->v[0];
+        s->head_base = begin->v[1];
+        s->q_base = begin->v[2];
+        s->k_base = begin->v[3];
+    }
+    k->piece_offset = s->q_base - s->k_base;
+    s->q_offset = s->k_total - s->q_total + k->piece_offset;
     k->mask = m ? mask : -1;
     k->position = p ? position : -1;
     if (m) {

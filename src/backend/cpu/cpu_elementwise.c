@@ -16,7 +16,7 @@ typedef struct elementwise_kernel {
         int instruction;
         const weft_node *node;
     } dropout[MAX_RANDOM];
-    int64_t row_elems; /* of one index of dimension 0 */
+    weft_desc drawn; /* what they draw for: all of them the same piece of the same whole */
 } elementwise_kernel;
 
 static weft_status run_elementwise(const wefti_kernel *kernel, const wefti_run *run,
@@ -36,7 +36,8 @@ static weft_status run_elementwise(const wefti_kernel *kernel, const wefti_run *
             wefti_random_stream(&run->random, k->dropout[i].node);
     args.program = &seeded;
     args.seed = run->random.seed;
-    args.position_base = run->random.row_offset * k->row_elems;
+    int64_t strides[WEFT_MAX_RANK];
+    args.position_base = wefti_random_place(&run->random, k->dropout[0].node, &k->drawn, strides);
     k->kernels->elementwise(run->pool, &args);
     return WEFT_OK;
 }
@@ -92,6 +93,20 @@ static bool exact_operands(const weft_node *n) {
     return true;
 }
 
+/* Dropouts of one program share its positions. */
+static bool same_place(const elementwise_kernel *k, const weft_node *n) {
+    const wefti_random zero = {0};
+    int64_t first[WEFT_MAX_RANK] = {0}, own[WEFT_MAX_RANK] = {0};
+    const weft_desc *x = wefti_out(n, 0);
+    if (x->rank != k->drawn.rank) return false;
+    for (int d = 0; d < x->rank; d++)
+        if (x->shape[d] != k->drawn.shape[d]) return false;
+    if (!k->random) return true;
+    return wefti_random_place(&zero, n, x, own) ==
+               wefti_random_place(&zero, k->dropout[0].node, x, first) &&
+           !memcmp(own, first, sizeof own);
+}
+
 /* One node as one instruction on registers a, b, c into dst. */
 static bool translate(elementwise_kernel *k, const weft_node *n, const uint8_t *reg, uint8_t dst) {
     wefti_ew_program *p = &k->program;
@@ -135,7 +150,7 @@ static bool translate(elementwise_kernel *k, const weft_node *n, const uint8_t *
         if (from == to && from == WEFT_I32) return false;
         x.op = to == WEFT_BF16 ? WEFTI_EW_ROUND_BF16 : WEFTI_EW_COPY; /* storing truncates */
     } else if (!strcmp(op, "dropout")) {
-        if (k->random == MAX_RANDOM) return false;
+        if (k->random == MAX_RANDOM || !same_place(k, n)) return false;
         x.op = WEFTI_EW_DROPOUT;
         x.imm = wefti_cpu_rate(wefti_attr_float(n, "rate"));
         k->dropout[k->random].instruction = p->instructions;
@@ -186,6 +201,20 @@ static bool build_program(elementwise_kernel *k, const weft_node *n) {
     return true;
 }
 
+/* Contiguous where the piece is: rows of the whole, or all of it. */
+static void set_positions(elementwise_kernel *k) {
+    wefti_ew_program *p = &k->program;
+    int64_t stride = 1;
+    p->position_flat = true;
+    if (!k->random) return;
+    (void)wefti_random_place(&(wefti_random){0}, k->dropout[0].node, &k->drawn,
+                             p->position_strides);
+    for (int d = p->rank - 1; d >= 0; d--) {
+        if (p->shape[d] != 1 && p->position_strides[d] != stride) p->position_flat = false;
+        stride *= p->shape[d];
+    }
+}
+
 typedef bool builder(elementwise_kernel *k, const weft_node *n);
 
 static weft_status fill(elementwise_kernel *k, const weft_node *n, builder *build) {
@@ -194,8 +223,7 @@ static weft_status fill(elementwise_kernel *k, const weft_node *n, builder *buil
     p->rank = y->rank;
     memcpy(p->shape, y->shape, sizeof p->shape);
     p->elements = weft_desc_elems(y);
-    p->position_flat = true;
-    k->row_elems = y->rank > 0 && y->shape[0] > 0 ? p->elements / y->shape[0] : p->elements;
+    k->drawn = *y;
     for (int o = 0; o < n->outputs; o++) {
         if (!storable(wefti_out(n, o)->dtype)) return WEFT_E_NO_IMPL;
         p->output[o].dtype = wefti_out(n, o)->dtype;
@@ -209,7 +237,9 @@ static weft_status fill(elementwise_kernel *k, const weft_node *n, builder *buil
             p->input[i].broadcast == WEFTI_EW_FULL)
             k->base.in_place = i;
     }
-    if (!build(k, n) || wefti_ew_check(p) < 0) return WEFT_E_NO_IMPL;
+    if (!build(k, n)) return WEFT_E_NO_IMPL;
+    set_positions(k);
+    if (wefti_ew_check(p) < 0) return WEFT_E_NO_IMPL;
     return WEFT_OK;
 }
 

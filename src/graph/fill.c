@@ -1,0 +1,71 @@
+/* Start values by global position: see fill.h. */
+#include "graph/fill.h"
+
+#include "base/philox.h"
+
+enum { BLOCK = 1024, ALIGN = 64 /* where wefti_philox_normals may start */ };
+
+/* `count` normal numbers from position `at`, times scale. */
+static void store_normals(weft_dtype dtype, uint64_t seed, uint64_t stream, float scale,
+                          uint64_t at, int64_t count, void *data, int64_t to) {
+    float numbers[BLOCK + ALIGN];
+    for (int64_t done = 0; done < count;) {
+        int64_t skip = (int64_t)(at % ALIGN), left = count - done;
+        int64_t part = left < BLOCK ? left : BLOCK;
+        if (dtype == WEFT_F32 && skip == 0) { /* straight to where they belong */
+            wefti_philox_normals(seed, stream, at, left, scale, (float *)data + to + done);
+            return;
+        }
+        if (dtype == WEFT_F32 && part > ALIGN - skip) part = ALIGN - skip;
+        wefti_philox_normals(seed, stream, at - (uint64_t)skip, skip + part, scale, numbers);
+        for (int64_t i = 0; i < part; i++)
+            wefti_store(dtype, data, to + done + i, (double)numbers[skip + i]);
+        done += part;
+        at += (uint64_t)part;
+    }
+}
+
+static void store_run(const weft_init *init, weft_dtype dtype, uint64_t seed, uint64_t stream,
+                      uint64_t at, int64_t count, void *data, int64_t to) {
+    switch (init->kind) {
+    case WEFT_INIT_NORMAL:
+        store_normals(dtype, seed, stream, (float)init->scale, at, count, data, to);
+        return;
+    case WEFT_INIT_UNIFORM:
+        for (int64_t i = 0; i < count; i++) {
+            double u = (double)wefti_philox_uniform(seed, stream, at + (uint64_t)i);
+            wefti_store(dtype, data, to + i, init->scale * (2.0 * u - 1.0));
+        }
+        return;
+    case WEFT_INIT_ZEROS:
+    case WEFT_INIT_CONSTANT:
+        for (int64_t i = 0; i < count; i++)
+            wefti_store(dtype, data, to + i, init->kind == WEFT_INIT_CONSTANT ? init->scale : 0.0);
+        return;
+    }
+}
+
+/* Trailing dimensions that the box has whole are one run of memory in both. */
+void wefti_fill_box(const weft_init *init, uint64_t seed, uint64_t stream, const weft_desc *whole,
+                    const wefti_box *box, int64_t first, int64_t count, void *box_data) {
+    int64_t strides[WEFT_MAX_RANK], run = 1;
+    int outer = whole->rank; /* dimensions [0, outer) are walked, the rest is one run */
+    wefti_strides(whole, strides);
+    while (outer > 0) {
+        outer--;
+        run *= box->size[outer];
+        if (box->size[outer] != whole->shape[outer]) break;
+    }
+    if (run == 0) return;
+    for (int64_t e = first; e < first + count;) {
+        int64_t row = e / run, inside = e % run, at = inside, rest = row;
+        for (int d = outer - 1; d >= 0; d--) {
+            at += (box->begin[d] + rest % box->size[d]) * strides[d];
+            rest /= box->size[d];
+        }
+        if (whole->rank) at += box->begin[outer] * strides[outer];
+        int64_t part = run - inside < first + count - e ? run - inside : first + count - e;
+        store_run(init, whole->dtype, seed, stream, (uint64_t)at, part, box_data, e);
+        e += part;
+    }
+}
