@@ -129,8 +129,8 @@ int32_t wefti_plan_stage_of_rank(const weft_plan *plan, int32_t rank);
 /* All that can be said without a model: mesh against devices, levels, numbers, names of axes. */
 weft_status wefti_plan_check(const weft_plan *plan) WEFT_CHECKED;
 
-/* plan_json.c. The text is read strictly: unknown keys, wrong types and versions are refused, with
- * the place. */
+/* plan_print.c, plan_parse.c. The text is read strictly: unknown keys, wrong types and versions are
+ * refused, with the place. */
 weft_status wefti_plan_print(const weft_plan *plan, char **out) WEFT_CHECKED;
 weft_status wefti_plan_parse(const char *name, const char *text, int64_t bytes,
                              weft_plan **out) WEFT_CHECKED;

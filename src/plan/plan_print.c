@@ -1,0 +1,150 @@
+/* A plan as JSON, version 1 (docs/format-plan.md): one entry a line, so that people and line-wise
+ * tools can read and edit it. Read back by plan_parse.c. */
+#include "plan/plan.h"
+
+#include "base/json.h"
+
+enum { VERSION = 1 };
+
+#define ROW(name, text) text,
+static const char *const modes[] = {WEFT_PARALLEL_MODE_LIST(ROW)};
+static const char *const schedules[] = {WEFT_PIPELINE_SCHEDULE_LIST(ROW)};
+static const char *const recomputes[] = {WEFT_RECOMPUTE_LIST(ROW)};
+static const char *const fusions[] = {WEFT_FUSION_LIST(ROW)};
+static const char *const datasets[] = {WEFT_DATASET_LIST(ROW)};
+static const char *const collectives[] = {"allreduce", "allgather", "reducescatter"};
+#undef ROW
+
+static void print_mesh(const wefti_mesh *mesh, wefti_text *out) {
+    wefti_text_add(out, "{");
+    for (int a = 0; a < mesh->axes; a++)
+        wefti_text_add(out, "%s\"%s\": %d", a ? ", " : "", mesh->axis[a].name, mesh->axis[a].size);
+    wefti_text_add(out, "}");
+}
+
+/* Opens the next entry of a list, each on a line of its own. */
+static void next_entry(wefti_text *out, int64_t i, int indent) {
+    wefti_text_add(out, "%s\n%*s{", i ? "," : "", indent, "");
+}
+static void end_list(wefti_text *out, int64_t count, int indent) {
+    if (count)
+        wefti_text_add(out, "\n%*s]", indent, "");
+    else
+        wefti_text_add(out, "]");
+}
+static void quoted(wefti_text *out, const char *before, const char *text, const char *after) {
+    wefti_text_add(out, "%s", before);
+    wefti_json_quote(out, text);
+    wefti_text_add(out, "%s", after);
+}
+
+static weft_status print_strategies(const weft_plan *plan, wefti_text *out) {
+    wefti_text_add(out, "  \"strategies\": [");
+    for (int64_t i = 0; i < plan->strategy_count; i++) {
+        wefti_text split = {0};
+        wefti_split_print(plan, &plan->strategies[i], &split);
+        char *text = wefti_text_take(&split);
+        WEFT_REQUIRE(text, WEFT_E_NOMEM, "no memory for the text of a plan");
+        next_entry(out, i, 4);
+        quoted(out, "\"match\": ", plan->strategies[i].match, ", ");
+        quoted(out, "\"split\": ", text, "}");
+        wefti_free(text);
+    }
+    end_list(out, plan->strategy_count, 2);
+    wefti_text_add(out, ",\n  \"tensors\": [");
+    for (int64_t i = 0; i < plan->tensor_count; i++) {
+        next_entry(out, i, 4);
+        quoted(out, "\"match\": ", plan->tensors[i].match, ", ");
+        quoted(out, "\"layout\": ", plan->tensors[i].layout, "}");
+    }
+    end_list(out, plan->tensor_count, 2);
+    wefti_text_add(out, "\n");
+    return WEFT_OK;
+}
+
+static void print_pipeline(const weft_plan *plan, wefti_text *out) {
+    wefti_text_add(out,
+                   "  \"pipeline\": {\n    \"stages\": %d,\n    \"microbatches\": %d,\n"
+                   "    \"schedule\": \"%s\",\n    \"virtual_stages\": %d,\n    \"stage_of\": [",
+                   plan->pipeline.stages, plan->pipeline.microbatches,
+                   schedules[plan->pipeline.schedule], plan->pipeline.chunks);
+    for (int64_t i = 0; i < plan->pipeline.rule_count; i++) {
+        next_entry(out, i, 6);
+        quoted(out, "\"match\": ", plan->pipeline.rules[i].match, ", ");
+        wefti_text_add(out, "\"stage\": %d}", plan->pipeline.rules[i].stage);
+    }
+    end_list(out, plan->pipeline.rule_count, 4);
+    if (plan->pipeline.meshes) {
+        wefti_text_add(out, ",\n    \"meshes\": [");
+        for (int32_t s = 0; s < plan->pipeline.stages; s++) {
+            wefti_text_add(out, s ? ",\n      " : "\n      ");
+            print_mesh(&plan->pipeline.meshes[s], out);
+        }
+        end_list(out, plan->pipeline.stages, 4);
+    }
+    wefti_text_add(out, "\n  },\n");
+}
+
+static void print_fusion(const weft_plan *plan, wefti_text *out) {
+    wefti_text_add(out, "  \"fusion\": {");
+    for (int i = 0; i < 3; i++) {
+        const wefti_fusion *f = &plan->fusion[i];
+        wefti_text_add(out, "%s\n    \"%s\": {\"mode\": \"%s\"", i ? "," : "", collectives[i],
+                       fusions[f->mode]);
+        if (f->mode == WEFT_FUSION_SIZE)
+            wefti_text_add(out, ", \"config\": %lld", (long long)f->bytes);
+        if (f->mode == WEFT_FUSION_INDEX) {
+            wefti_text_add(out, ", \"config\": [");
+            for (int32_t k = 0; k < f->index_count; k++)
+                wefti_text_add(out, "%s%d", k ? ", " : "", f->index[k]);
+            wefti_text_add(out, "]");
+        }
+        wefti_text_add(out, "}");
+    }
+    wefti_text_add(out, "\n  },\n");
+}
+
+static weft_status print_plan(const weft_plan *plan, wefti_text *out) {
+    wefti_text_add(out, "{\n  \"weft_plan\": %d,\n", VERSION);
+    if (plan->model_hash)
+        wefti_text_add(out, "  \"model\": \"%016llx\",\n", (unsigned long long)plan->model_hash);
+    wefti_text_add(out, "  \"devices\": %d,\n  \"mesh\": ", plan->devices);
+    print_mesh(&plan->mesh, out);
+    wefti_text_add(out, ",\n  \"mode\": \"%s\",\n", modes[plan->mode]);
+    print_pipeline(plan, out);
+    wefti_text_add(
+        out, "  \"optimizer\": {\"level\": %d, \"threshold\": %lld, \"shard_size\": %d},\n",
+        plan->optimizer.level, (long long)plan->optimizer.threshold, plan->optimizer.shard);
+    wefti_text_add(out, "  \"accumulate\": %d,\n  \"copies\": %d,\n", plan->accumulate,
+                   plan->copies);
+    wefti_text_add(out, "  \"recompute\": {\"mode\": \"%s\", \"cells\": [",
+                   recomputes[plan->recompute.mode]);
+    for (int64_t i = 0; i < plan->recompute.cell_count; i++)
+        quoted(out, i ? ", " : "", plan->recompute.cells[i], "");
+    wefti_text_add(out, "], \"communication\": %s},\n",
+                   plan->recompute.communication ? "true" : "false");
+    wefti_text_add(out, "  \"gradients\": \"%s\",\n", plan->gradients_sum ? "sum" : "mean");
+    print_fusion(plan, out);
+    wefti_text_add(out, "  \"dataset\": \"%s\",\n  \"overlap\": %s,\n", datasets[plan->dataset],
+                   plan->overlap ? "true" : "false");
+    WEFT_TRY(print_strategies(plan, out));
+    wefti_text_add(out, "}\n");
+    return WEFT_OK;
+}
+
+weft_status wefti_plan_print(const weft_plan *plan, char **out) {
+    wefti_text text = {0};
+    weft_status status = print_plan(plan, &text);
+    if (status < 0) {
+        wefti_text_free(&text);
+        return wefti_note(status, __func__, __FILE__, __LINE__);
+    }
+    char *taken = wefti_text_take(&text);
+    WEFT_REQUIRE(taken, WEFT_E_NOMEM, "no memory for the text of a plan");
+    *out = taken;
+    return WEFT_OK;
+}
+weft_status weft_plan_print(const weft_plan *plan, char **out) {
+    WEFT_REQUIRE(plan && out, WEFT_E_ARG, "weft_plan_print needs a plan and a place for the text");
+    return wefti_plan_print(plan, out);
+}

@@ -1,0 +1,379 @@
+/* Plans: patterns and which rule counts, splits and cuts, what is refused and how, checks. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/fault.h"
+#include "base/philox.h"
+#include "plan/plan.h"
+
+static weft_plan *plan_of(int devices) {
+    weft_plan *plan = NULL;
+    assert_int_equal(weft_plan_create(devices, &plan), WEFT_OK);
+    return plan;
+}
+static weft_plan *plan_2x4(void) {
+    weft_plan *plan = plan_of(8);
+    assert_int_equal(weft_plan_axis(plan, "dp", 2), WEFT_OK);
+    assert_int_equal(weft_plan_axis(plan, "tp", 4), WEFT_OK);
+    return plan;
+}
+static void good(weft_status status) {
+    if (status < 0) fail_msg("refused: %s", weft_error_message());
+}
+static void bad(weft_status status, const char *message) {
+    assert_int_equal(status, WEFT_E_ARG);
+    if (!strstr(weft_error_message(), message))
+        fail_msg("'%s' is not in: %s", message, weft_error_message());
+}
+
+static void test_glob(void **state) {
+    (void)state;
+    assert_true(wefti_glob_match("h.*.mlp.c_fc", "h.11.mlp.c_fc"));
+    assert_false(wefti_glob_match("h.*.mlp.c_fc", "h.11.mlp.c_fc:linear"));
+    assert_true(wefti_glob_match("h.*.mlp.c_fc*", "h.11.mlp.c_fc:linear"));
+    assert_true(wefti_glob_match("*", ""));
+    assert_true(wefti_glob_match("**a**", "xxa"));
+    assert_false(wefti_glob_match("", "a"));
+    assert_true(wefti_glob_match("h.[0-3]", "h.2"));
+    assert_false(wefti_glob_match("h.[0-3]", "h.4"));
+    assert_true(wefti_glob_match("h.[!0-3]", "h.4"));
+    assert_true(wefti_glob_match("[]x]?", "]a"));
+    assert_true(wefti_glob_match("a[-x]b", "a-b"));
+    assert_false(wefti_glob_match("h.?", "h."));
+    assert_true(wefti_glob_match("[ab", "[ab")); /* not closed: itself */
+    assert_false(wefti_glob_valid("h.[0-3"));
+    assert_true(wefti_glob_valid("h.[]]*[!a-z]"));
+    /* many stars do not take exponential time */
+    char text[201];
+    memset(text, 'a', 200);
+    text[200] = '\0';
+    assert_false(wefti_glob_match("*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*b", text));
+}
+
+/* Patterns against a matcher written the plain recursive way. */
+static bool plain_match(const char *p, const char *t) {
+    if (!*p) return !*t;
+    if (*p == '*') return plain_match(p + 1, t) || (*t && plain_match(p, t + 1));
+    return *t && (*p == '?' || *p == *t) && plain_match(p + 1, t + 1);
+}
+static void test_glob_random(void **state) {
+    (void)state;
+    const uint64_t seed = 7;
+    int hits = 0;
+    for (uint64_t i = 0; i < 20000; i++) {
+        char p[8] = "", t[8] = "";
+        uint32_t r = wefti_philox_u32(seed, 0, i), s = wefti_philox_u32(seed, 1, i);
+        for (uint32_t k = 0; k < r % 7; k++) p[k] = "ab.*?*"[(r >> (3 + 3 * k)) % 6];
+        for (uint32_t k = 0; k < s % 7; k++) t[k] = "ab."[(s >> (3 + 3 * k)) % 3];
+        bool expected = plain_match(p, t);
+        if (wefti_glob_match(p, t) != expected) fail_msg("seed 7: '%s' on '%s'", p, t);
+        hits += expected;
+    }
+    assert_in_range(hits, 1000, 19000);
+}
+
+static void test_defaults(void **state) {
+    (void)state;
+    weft_plan *plan = plan_of(6);
+    assert_int_equal(weft_plan_devices(plan), 6);
+    assert_int_equal(plan->mode, WEFT_PARALLEL_SEMI);
+    assert_int_equal(plan->mesh.axes, 1);
+    assert_string_equal(plan->mesh.axis[0].name, "dp");
+    assert_int_equal(plan->mesh.axis[0].size, 6);
+    assert_int_equal(plan->fusion[2].mode, WEFT_FUSION_AUTO);
+    assert_int_equal(plan->fusion[2].bytes, 64 << 20);
+    assert_true(plan->overlap);
+    assert_false(plan->gradients_sum);
+    assert_int_equal(plan->recompute.mode, WEFT_RECOMPUTE_NONE);
+    assert_false(wefti_plan_recomputes(plan, "h.0"));
+    good(weft_plan_check(plan));
+    /* the mesh follows the stages until it is said */
+    good(weft_plan_pipeline(plan, 3, 3, WEFT_PIPELINE_1F1B, 1));
+    assert_int_equal(plan->mesh.axis[0].size, 2);
+    good(weft_plan_check(plan));
+    assert_int_equal(wefti_plan_mesh(plan, 2).first, 4);
+    assert_int_equal(wefti_plan_stage_of_rank(plan, 3), 1);
+    weft_plan_destroy(plan);
+    weft_plan_destroy(NULL);
+    bad(weft_plan_create(0, &plan), "devices is 0");
+    assert_int_equal(weft_plan_devices(NULL), 0);
+    bad(weft_plan_check(NULL), "NULL");
+}
+
+static void test_last_rule_counts(void **state) {
+    (void)state;
+    weft_plan *plan = plan_2x4();
+    good(weft_op_split(plan, "h.*.attn*", "heads=tp"));
+    good(weft_op_split(plan, "*:linear", "n0=tp"));
+    good(wefti_plan_split(plan, "h.1.attn.c_attn", "m0=dp", "job.yaml:14"));
+    const wefti_strategy *s = wefti_plan_strategy(plan, "h.0.attn.c_attn", "linear");
+    assert_string_equal(s->match, "*:linear");
+    s = wefti_plan_strategy(plan, "h.1.attn.c_attn", "linear");
+    assert_string_equal(s->splits[0].what, "m0");
+    assert_string_equal(s->source, "job.yaml:14");
+    s = wefti_plan_strategy(plan, "h.0.attn", "attention");
+    assert_string_equal(s->splits[0].what, "heads");
+    assert_int_equal(s->splits[0].axis[0], 1);
+    assert_null(wefti_plan_strategy(plan, "wte", "embedding"));
+    good(weft_tensor_split(plan, "*.weight", "[-, tp]"));
+    good(weft_tensor_split(plan, "wte.*", "[dp+tp, -]"));
+    assert_string_equal(wefti_plan_tensor(plan, "wte.weight")->layout, "[dp+tp, -]");
+    assert_string_equal(wefti_plan_tensor(plan, "h.0.weight")->layout, "[-, tp]");
+    assert_null(wefti_plan_tensor(plan, "h.0.bias"));
+    good(weft_plan_stage(plan, "h.*", 0));
+    good(weft_plan_stage(plan, "h.[4-7]", 1));
+    assert_int_equal(wefti_plan_stage(plan, "h.3"), 0);
+    assert_int_equal(wefti_plan_stage(plan, "h.5"), 1);
+    assert_int_equal(wefti_plan_stage(plan, "head"), -1);
+    good(weft_plan_recompute(plan, WEFT_RECOMPUTE_FULL, "h.[0-3]", false));
+    good(weft_plan_recompute(plan, WEFT_RECOMPUTE_FULL, "h.5", true));
+    assert_true(wefti_plan_recomputes(plan, "h.5"));
+    assert_false(wefti_plan_recomputes(plan, "h.4"));
+    good(weft_plan_recompute(plan, WEFT_RECOMPUTE_SELECTIVE, NULL, false));
+    assert_true(wefti_plan_recomputes(plan, "h.4"));
+    weft_plan_destroy(plan);
+}
+
+static void test_splits(void **state) {
+    (void)state;
+    weft_plan *plan = plan_2x4();
+    good(weft_op_split(plan, "a", "  m0=dp  in1.0=tp out0.1=tp 1=tp"));
+    const wefti_strategy *s = &plan->strategies[0];
+    assert_int_equal(s->split_count, 4);
+    assert_string_equal(s->splits[3].what, "1");
+    good(weft_op_split(plan, "b", "n0=tp+dp"));
+    s = &plan->strategies[1];
+    assert_int_equal(s->splits[0].count, 2);
+    assert_int_equal(s->splits[0].axis[0], 1); /* outermost first, as written */
+    assert_int_equal(s->splits[0].axis[1], 0);
+    good(weft_op_split(plan, "c", ""));
+    assert_int_equal(plan->strategies[2].split_count, 0);
+    assert_null(plan->strategies[2].cuts);
+    good(weft_op_split(plan, "d", "((2, 1), (1,4,),(8,),(),)"));
+    s = &plan->strategies[3];
+    assert_int_equal(s->cut_inputs, 4);
+    assert_int_equal(s->cut_ranks[2], 1);
+    assert_int_equal(s->cut_ranks[3], 0);
+    assert_int_equal(s->cuts[3], 4);
+    assert_int_equal(s->cuts[4], 8);
+    good(weft_plan_check(plan));
+    static const char *const expected[] = {"m0=dp in1.0=tp out0.1=tp 1=tp", "n0=tp+dp", "",
+                                           "((2,1),(1,4),(8),())"};
+    for (int i = 0; i < 4; i++) {
+        wefti_text text = {0};
+        wefti_split_print(plan, &plan->strategies[i], &text);
+        char *printed = wefti_text_take(&text);
+        assert_string_equal(printed, expected[i]);
+        good(weft_op_split(plan, "again", printed));
+        wefti_free(printed);
+    }
+    int64_t before = plan->strategy_count;
+    bad(weft_op_split(plan, "h.*", "n0=tq"),
+        "strategy of h.*: the mesh has no axis 'tq'; did you mean 'tp'?; it has dp, tp");
+    bad(weft_op_split(plan, "h", "n0=experts"), "the mesh has no axis 'experts'; it has dp, tp");
+    bad(weft_op_split(plan, "h", "n0"), "'n0' is no split: write what=axis, as n0=tp");
+    bad(weft_op_split(plan, "h", "n0="), "is no split");
+    bad(weft_op_split(plan, "h", "=tp"), "is no split");
+    bad(weft_op_split(plan, "h", "n0=tp+"), "no axis ''");
+    bad(weft_op_split(plan, "h", "n0=tp+tp"), "axis tp splits n0 twice");
+    bad(weft_op_split(plan, "h", "n0=tp m0=tp"), "axis tp splits both n0 and m0");
+    bad(weft_op_split(plan, "h", "n0=tp n0=dp"), "n0 is split twice");
+    bad(weft_op_split(plan, "h", "in0.x=tp"), "'in0.x' names nothing to split");
+    bad(weft_op_split(plan, "h", "abcdefghijklmnopqrstuvwxyz=tp"), "too long");
+    bad(weft_op_split(plan, "h", "(2,1)"), "not of the form ((2,1),(1,4))");
+    bad(weft_op_split(plan, "h", "((2,1)"), "not of the form");
+    bad(weft_op_split(plan, "h", "((2,1)) x"), "not of the form");
+    bad(weft_op_split(plan, "h", "()"), "not of the form");
+    bad(weft_op_split(plan, "h", "((2,0))"), "dimension 1 of input 0 is cut into 0");
+    bad(weft_op_split(plan, "h", "((99999999999999999999))"), "is cut into");
+    bad(weft_op_split(plan, "", "n0=tp"), "needs a pattern");
+    bad(weft_op_split(plan, "h.[0", "n0=tp"), "has a [ without ]");
+    assert_int_equal(plan->strategy_count, before); /* what was refused left nothing */
+    good(weft_op_split(plan, "e", "((3,1),(1,4))"));
+    bad(weft_plan_check(plan), "dimension 0 of input 0");
+    weft_plan_destroy(plan);
+}
+
+static void test_refused_values(void **state) {
+    (void)state;
+    weft_plan *p = plan_2x4();
+    int sizes[] = {2, 2}, index[] = {20, 20}, first[] = {0};
+    bad(weft_plan_axis(p, "tp", 2), "has an axis tp already, of size 4");
+    bad(weft_plan_axis(p, "2d", 2), "an axis is called '2d'");
+    bad(weft_plan_axis(p, "", 2), "an axis is called ''");
+    bad(weft_plan_axis(p, "a-b", 2), "an axis is called 'a-b'");
+    bad(weft_plan_axis(p, "sequence_parallel", 1), "names have 1 to 15");
+    bad(weft_plan_axis(p, "sp", 0), "axis sp has size 0");
+    bad(weft_plan_axis(p, "sp", 9), "with 8 devices it can be from 1 to 8");
+    bad(weft_plan_mode(p, WEFT_PARALLEL_MODES), "known are data, semi, manual");
+    bad(weft_tensor_split(p, "w", "[ep, -]"), "layout of w: ");
+    bad(weft_plan_optimizer(p, 4, 0, 0), "optimizer.level is 4");
+    bad(weft_plan_optimizer(p, 1, -1, 0), "optimizer.threshold is -1");
+    bad(weft_plan_optimizer(p, 1, 0, 9), "optimizer.shard_size is 9");
+    bad(weft_plan_pipeline(p, 0, 1, WEFT_PIPELINE_1F1B, 1), "pipeline.stages is 0");
+    bad(weft_plan_pipeline(p, 9, 1, WEFT_PIPELINE_1F1B, 1), "pipeline.stages is 9");
+    bad(weft_plan_pipeline(p, 2, 0, WEFT_PIPELINE_1F1B, 1), "pipeline.microbatches is 0");
+    bad(weft_plan_pipeline(p, 2, 2, WEFT_PIPELINE_SCHEDULES, 1), "known are gpipe, 1f1b");
+    bad(weft_plan_pipeline(p, 2, 2, WEFT_PIPELINE_1F1B, 0), "pipeline.virtual_stages is 0");
+    bad(weft_plan_stage(p, "h", -1), "stages count from 0");
+    bad(weft_plan_stage_mesh(p, 1, 2, sizes), "there is no stage 1");
+    bad(weft_plan_stage_mesh(p, 0, 1, sizes), "the mesh has 2 axes");
+    bad(weft_plan_accumulate(p, 0), "accumulate is 0");
+    bad(weft_plan_copies(p, 0), "copies is 0");
+    bad(weft_plan_recompute(p, WEFT_RECOMPUTES, NULL, false), "known are none, selective, full");
+    bad(weft_plan_fusion(p, "allreducer", WEFT_FUSION_AUTO, 0, 0, NULL),
+        "did you mean 'allreduce'?");
+    bad(weft_plan_fusion(p, "allgather", WEFT_FUSION_INDEX, 0, 1, index), "for allreduce only");
+    bad(weft_plan_fusion(p, "allreduce", WEFT_FUSION_INDEX, 0, 2, index), "number 2 of the list");
+    bad(weft_plan_fusion(p, "allreduce", WEFT_FUSION_INDEX, 0, 1, first), "number 1 of the list");
+    bad(weft_plan_fusion(p, "allreduce", WEFT_FUSION_INDEX, 0, 0, NULL), "needs a list of ends");
+    bad(weft_plan_fusion(p, "allreduce", WEFT_FUSION_SIZE, 0, 0, NULL), "it needs more than 0");
+    bad(weft_plan_dataset(p, WEFT_DATASETS), "known are data_parallel, full_batch");
+    good(weft_plan_check(p));
+    good(weft_op_split(p, "h", "n0=tp"));
+    bad(weft_plan_axis(p, "sp", 2), "add the axes first");
+    weft_plan_destroy(p);
+    p = plan_of(1);
+    for (int i = 0; i < 8; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "a%d", i);
+        good(weft_plan_axis(p, name, 1));
+    }
+    bad(weft_plan_axis(p, "a8", 1), "at most 8 axes");
+    weft_plan_destroy(p);
+}
+
+static weft_status checked(int devices, int stages, int micro, weft_schedule schedule, int chunks) {
+    weft_plan *plan = plan_of(devices);
+    good(weft_plan_pipeline(plan, stages, micro, schedule, chunks));
+    weft_status status = weft_plan_check(plan);
+    weft_plan_destroy(plan);
+    return status;
+}
+
+static void test_checks(void **state) {
+    (void)state;
+    bad(checked(8, 3, 4, WEFT_PIPELINE_1F1B, 1), "pipeline.stages = 3 does not divide devices = 8");
+    bad(checked(8, 4, 3, WEFT_PIPELINE_1F1B, 1),
+        "pipeline.microbatches = 3 must be at least pipeline.stages = 4");
+    bad(checked(8, 1, 4, WEFT_PIPELINE_1F1B, 1), "cut by accumulate");
+    bad(checked(8, 1, 1, WEFT_PIPELINE_1F1B, 2), "needs at least 2 stages");
+    bad(checked(8, 2, 4, WEFT_PIPELINE_GPIPE, 2), "the gpipe schedule has 1");
+    bad(checked(8, 2, 4, WEFT_PIPELINE_INTERLEAVED, 1), "virtual_stages of at least 2");
+    bad(checked(8, 4, 4, WEFT_PIPELINE_INTERLEAVED, 2), "at least 8");
+    bad(checked(8, 4, 10, WEFT_PIPELINE_INTERLEAVED, 2), "a multiple of pipeline.stages = 4");
+    bad(checked(8, 4, 8, WEFT_PIPELINE_ZERO_BUBBLE, 3), "the zero_bubble schedule has 1, or 2");
+    good(checked(8, 4, 8, WEFT_PIPELINE_INTERLEAVED, 3));
+    good(checked(8, 4, 5, WEFT_PIPELINE_ZERO_BUBBLE, 2));
+    good(checked(8, 4, 5, WEFT_PIPELINE_GPIPE, 1));
+
+    weft_plan *p = plan_of(8);
+    good(weft_plan_axis(p, "dp", 2));
+    good(weft_plan_axis(p, "tp", 3));
+    bad(weft_plan_check(p), "the mesh dp=2, tp=3 has 6 devices; devices is 8");
+    good(weft_plan_pipeline(p, 2, 2, WEFT_PIPELINE_1F1B, 1));
+    bad(weft_plan_check(p), "each of the 2 stages has 4 of the 8 devices");
+    weft_plan_destroy(p);
+
+    p = plan_2x4();
+    good(weft_plan_optimizer(p, 2, 0, 3));
+    bad(weft_plan_check(p), "optimizer.shard_size = 3 does not divide the 8 devices");
+    good(weft_plan_optimizer(p, 2, 0, 4));
+    good(weft_plan_check(p));
+    good(weft_plan_stage(p, "h.0", 1));
+    bad(weft_plan_check(p), "h.0 is in stage 1");
+    weft_plan_destroy(p);
+
+    p = plan_2x4();
+    good(weft_tensor_split(p, "w", "[dp, -] sum(tp)"));
+    bad(weft_plan_check(p), "tensors[0]: the layout of w is partial");
+    weft_plan_destroy(p);
+
+    p = plan_2x4();
+    good(wefti_plan_split(p, "h", "n0=tp", "job.yaml:9"));
+    good(weft_plan_mode(p, WEFT_PARALLEL_DATA));
+    bad(weft_plan_check(p), "job.yaml:9: the strategy of h: mode data has none");
+    weft_plan_destroy(p);
+
+    p = plan_of(8);
+    good(weft_plan_pipeline(p, 2, 4, WEFT_PIPELINE_1F1B, 1));
+    good(weft_plan_accumulate(p, 2));
+    bad(weft_plan_check(p), "accumulate = 2 is for one stage");
+    weft_plan_destroy(p);
+}
+
+/* Stages of 6 and 2 devices. */
+static void test_stage_meshes(void **state) {
+    (void)state;
+    weft_plan *p = plan_of(8);
+    int first[] = {3, 2}, second[] = {1, 2};
+    good(weft_plan_axis(p, "dp", 2));
+    good(weft_plan_axis(p, "tp", 2));
+    good(weft_plan_pipeline(p, 2, 2, WEFT_PIPELINE_1F1B, 1));
+    good(weft_plan_check(p));
+    good(weft_plan_stage_mesh(p, 0, 2, first));
+    bad(weft_plan_check(p), "have 10 devices together; devices is 8");
+    good(weft_plan_stage_mesh(p, 1, 2, second));
+    good(weft_plan_check(p));
+    assert_int_equal(wefti_plan_mesh(p, 1).first, 6);
+    assert_int_equal(wefti_mesh_size(&(wefti_mesh){0}), 1);
+    wefti_mesh mesh = wefti_plan_mesh(p, 1);
+    assert_int_equal(wefti_mesh_size(&mesh), 2);
+    assert_int_equal(wefti_plan_stage_of_rank(p, 5), 0);
+    assert_int_equal(wefti_plan_stage_of_rank(p, 6), 1);
+    bad(weft_plan_pipeline(p, 4, 4, WEFT_PIPELINE_1F1B, 1), "say the number first");
+    bad(weft_plan_axis(p, "sp", 1), "add the axes first");
+    weft_plan_destroy(p);
+}
+
+/* Each allocation failed in turn: WEFT_E_NOMEM, nothing leaked, nothing half done. */
+static weft_status fill(weft_plan **out) {
+    weft_plan *p;
+    int index[] = {20, 35};
+    *out = NULL;
+    WEFT_TRY(weft_plan_create(4, &p));
+    *out = p;
+    WEFT_TRY(weft_plan_axis(p, "dp", 4));
+    WEFT_TRY(weft_op_split(p, "a", "n0=dp"));
+    WEFT_TRY(weft_op_split(p, "b", "((4,1))"));
+    WEFT_TRY(weft_tensor_split(p, "c", "[dp]"));
+    WEFT_TRY(weft_plan_stage(p, "d", 0));
+    WEFT_TRY(weft_plan_recompute(p, WEFT_RECOMPUTE_FULL, "e", false));
+    return weft_plan_fusion(p, "allreduce", WEFT_FUSION_INDEX, 0, 2, index);
+}
+static void test_no_memory(void **state) {
+    (void)state;
+    int64_t failures = 0;
+    for (;; failures++) {
+        weft_plan *plan = NULL, *copy = NULL;
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, failures, false, 0);
+        weft_status status = fill(&plan);
+        if (status >= 0) status = wefti_plan_copy(plan, &copy);
+        bool reached = wefti_fault_count(WEFTI_FAULT_ALLOC) > failures;
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
+        weft_plan_destroy(plan);
+        weft_plan_destroy(copy);
+        if (!reached) {
+            assert_int_equal(status, WEFT_OK);
+            break;
+        }
+        assert_int_equal(status, WEFT_E_NOMEM);
+    }
+    assert_true(failures >= 8);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_glob),      cmocka_unit_test(test_glob_random),
+        cmocka_unit_test(test_defaults),  cmocka_unit_test(test_last_rule_counts),
+        cmocka_unit_test(test_splits),    cmocka_unit_test(test_refused_values),
+        cmocka_unit_test(test_checks),    cmocka_unit_test(test_stage_meshes),
+        cmocka_unit_test(test_no_memory),
+    };
+    return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
+}
