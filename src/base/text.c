@@ -1,6 +1,7 @@
 /* Growing text, nearest words, sizes for people. See base/text.h. */
 #include "base/text.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -120,4 +121,8 @@ char *wefti_bytes_text(int64_t bytes, char out[32]) {
     }
     (void)snprintf(out, 32, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
     return out;
+}
+
+double wefti_printed(double x) {
+    return isnan(x) ? (double)NAN : x;
 }

@@ -22,6 +22,9 @@ void wefti_text_free(wefti_text *t);
  * within max(2, length / 3) edits. */
 const char *wefti_nearest(const char *word, const char *const *words);
 
+/* x as it should be printed: the sign of a NaN means nothing, but printf would show it, "-nan". */
+double wefti_printed(double x);
+
 /* "1.5 GiB" into a caller's buffer; returns it. */
 char *wefti_bytes_text(int64_t bytes, char out[32]);
 

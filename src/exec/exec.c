@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/philox.h"
+#include "base/text.h"
 #include "exec/exec.h"
 
 struct wefti_device {
@@ -157,7 +158,7 @@ static weft_status check_finite(const wefti_device *d, const wefti_step *step,
                       "the first value that is not a finite number is made in cell '%s' by %s%s%s: "
                       "element %lld of %s is %g",
                       step->name, x->node->op->name, *scope ? " in " : "", scope, (long long)i,
-                      wefti_desc_text(desc).text, v);
+                      wefti_desc_text(desc).text, wefti_printed(v));
         }
     }
     return WEFT_OK;
@@ -225,7 +226,8 @@ weft_status wefti_device_run(wefti_device *d, const wefti_program *p, wefti_sect
             break;
         case WEFTI_STEP_LOSS:
             d->loss = wefti_load(p->loss_dtype, d->memory + step->args[0], 0);
-            WEFT_REQUIRE(isfinite(d->loss), WEFT_E_NUMERIC, "the loss is %g", d->loss);
+            WEFT_REQUIRE(isfinite(d->loss), WEFT_E_NUMERIC, "the loss is %g",
+                         wefti_printed(d->loss));
             break;
         case WEFTI_STEP_PACK:
             WEFT_TRY(run_pack(d, step, options));

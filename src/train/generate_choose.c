@@ -7,6 +7,7 @@
 
 #include "base/philox.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "train/generate.h"
 
 /* Larger logits first, lower tokens first among equals. */
@@ -56,7 +57,7 @@ weft_status wefti_choose_token(const float *logits, int64_t count,
     int64_t best = 0;
     for (int64_t t = 0; t < count; t++) {
         WEFT_REQUIRE(isfinite(logits[t]), WEFT_E_NUMERIC, "the logit of token %lld is %g",
-                     (long long)t, (double)logits[t]);
+                     (long long)t, wefti_printed((double)logits[t]));
         if (logits[t] > logits[best]) best = t;
         scratch[t] = (wefti_candidate){logits[t], (int32_t)t};
     }

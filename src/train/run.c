@@ -373,7 +373,7 @@ static weft_status check_parameters(wefti_training *t) {
             double value = wefti_load(info.desc.dtype, data, k);
             WEFT_REQUIRE(isfinite(value), WEFT_E_NUMERIC,
                          "element %lld of parameter '%s' is %g after the last update", (long long)k,
-                         info.name, value);
+                         info.name, wefti_printed(value));
         }
     }
     return WEFT_OK;

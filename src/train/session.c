@@ -75,6 +75,11 @@ static weft_status check_limit(const weft_session *s, const wefti_program *p) {
                        "the model and its optimizer alone need %s: a smaller model or another "
                        "optimizer would fit",
                        wefti_bytes_text(p->persistent_bytes, fixed));
+    else if (share < 0.01)
+        (void)snprintf(
+            advice, sizeof advice,
+            "not a hundredth of this batch would fit beside the model (train.accumulate, "
+            "or a smaller batch, context or model)");
     else
         (void)snprintf(advice, sizeof advice,
                        "about %.0f %% of this batch would fit (train.accumulate, or a smaller "
@@ -280,7 +285,7 @@ weft_status weft_session_update(weft_session *s, double learning_rate, double *o
         for (int32_t i = 0; i < p->norm_count; i++) sum += (double)squares[i];
         norm = sqrt(sum) / (double)s->options.microbatches;
         WEFT_REQUIRE(isfinite(norm), WEFT_E_NUMERIC,
-                     "the gradient's norm is %g: nothing was updated", norm);
+                     "the gradient's norm is %g: nothing was updated", wefti_printed(norm));
         /* PyTorch's clip_grad_norm_: clip / (norm + 1e-6), at most 1. */
         double factor = s->options.clip / (norm + 1e-6);
         scalars[2] = (float)((factor < 1 ? factor : 1.0) / (double)s->options.microbatches);

@@ -4,6 +4,8 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/fault.h"
@@ -90,6 +92,16 @@ static void sizes(void **state) {
     assert_string_equal(wefti_bytes_text(-2048, out), "-2.0 KiB");
 }
 
+static void a_nan_has_no_sign(void **state) {
+    (void)state;
+    char text[32];
+    assert_true(signbit(wefti_printed(copysign(NAN, -1))) == 0);
+    (void)snprintf(text, sizeof text, "%g", wefti_printed(copysign(NAN, -1)));
+    assert_string_equal(text, "nan");
+    assert_true(wefti_printed(-1.5) == -1.5);
+    assert_true(wefti_printed(-INFINITY) == -INFINITY);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(grows),
@@ -97,6 +109,7 @@ int main(void) {
         cmocka_unit_test(out_of_memory_sticks),
         cmocka_unit_test(nearest),
         cmocka_unit_test(sizes),
+        cmocka_unit_test(a_nan_has_no_sign),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

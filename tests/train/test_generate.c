@@ -24,6 +24,8 @@ static void greedy_takes_the_largest(void **state) {
     ASSERT_OK(choose(logits, 4, 0, 0, 5, 0, &token));
     assert_int_equal(token, 1); /* the lowest of equals */
     ASSERT_FAILS(WEFT_E_NUMERIC, "token 4 is -inf", choose(logits, 5, 0, 0, 5, 0, &token));
+    const float bad[] = {1, copysignf(NAN, -1)};
+    ASSERT_FAILS(WEFT_E_NUMERIC, "token 1 is nan", choose(bad, 2, 0, 0, 5, 0, &token));
 }
 
 /* Frequencies against softmax(logits / temperature), each within five standard deviations. */

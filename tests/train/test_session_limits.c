@@ -54,11 +54,17 @@ static void too_little_memory_is_refused(void **state) {
     weft_session_options o = options_with(WEFT_ADAMW, 0);
     weft_session *s = session_of(g, o);
     int64_t peak = weft_session_memory_of(s).predicted_peak_bytes;
+    int64_t transient = weft_session_memory_of(s).transient_bytes;
     int64_t fixed = weft_session_memory_of(s).parameter_bytes * 3;
     weft_session_destroy(s);
     o.memory_bytes = peak - 1;
     ASSERT_FAILS(WEFT_E_NOMEM, "saved for backward by h.0", weft_session_create(g, &o, &s));
     assert_non_null(strstr(weft_error_message(), "of this batch would fit"));
+    assert_null(strstr(weft_error_message(), "about 0 %"));
+    /* Room for the model and next to nothing else. */
+    o.memory_bytes = peak - transient + transient / 1000;
+    ASSERT_FAILS(WEFT_E_NOMEM, "not a hundredth of this batch would fit beside the model",
+                 weft_session_create(g, &o, &s));
     o.memory_bytes = fixed / 2;
     ASSERT_FAILS(WEFT_E_NOMEM, "the model and its optimizer alone need",
                  weft_session_create(g, &o, &s));
@@ -107,6 +113,8 @@ static void the_first_bad_cell_is_named(void **state) {
             char cell[32];
             (void)snprintf(cell, sizeof cell, "in cell 'h.%d' by ", bad);
             ASSERT_FAILS(WEFT_E_NUMERIC, cell, weft_session_step(s, 0.1, NULL));
+            assert_non_null(strstr(weft_error_message(), "the loss is nan"));
+            assert_null(strstr(weft_error_message(), "-nan"));
             assert_non_null(strstr(weft_error_message(), "the loss is "));
             assert_int_equal(weft_session_step_number(s), 0);
             feed_rows(untouched, 0, 1, 0);
