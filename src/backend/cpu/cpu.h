@@ -70,6 +70,13 @@ typedef weft_status wefti_cpu_prepare(const weft_node *n, const wefti_prepare *o
     X("one_hot", wefti_cpu_one_hot)                                                                \
     X("top_k", wefti_cpu_top_k)                                                                    \
     X("top_k_grad", wefti_cpu_top_k_grad)                                                          \
+    X("moe_slots", wefti_cpu_moe_slots)                                                            \
+    X("moe_counts", wefti_cpu_moe_counts)                                                          \
+    X("moe_dispatch", wefti_cpu_moe_dispatch)                                                      \
+    X("moe_combine", wefti_cpu_moe_combine)                                                        \
+    X("moe_dot", wefti_cpu_moe_dot)                                                                \
+    X("moe_linear", wefti_cpu_moe_linear)                                                          \
+    X("moe_linear_grad_weight", wefti_cpu_moe_linear_grad_weight)                                  \
     X("opt_sgd", wefti_cpu_optimizer)                                                              \
     X("opt_adam", wefti_cpu_optimizer)                                                             \
     X("opt_adamw", wefti_cpu_optimizer)                                                            \

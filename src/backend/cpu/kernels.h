@@ -26,6 +26,7 @@
 #include "backend/cpu/isa.h"
 #include "backend/cpu/kernels_data.h"
 #include "backend/cpu/kernels_elementwise.h"
+#include "backend/cpu/kernels_moe.h"
 #include "backend/cpu/kernels_norm.h"
 #include "backend/cpu/kernels_optimizer.h"
 #include "backend/cpu/kernels_reduce.h"

@@ -1,0 +1,603 @@
+/* Mixture of experts: which expert handles which token, and moving tokens there and back.
+ *
+ * A token goes to k of the experts, chosen by top_k of the router's probabilities. Each expert has
+ * a buffer of `capacity` slots. Slots are numbered over the whole batch: all tokens' first choices
+ * in order of the tokens, then all second choices, and so on (Lepikhin et al., "GShard", 2021,
+ * algorithm 1); what does not fit has slot -1 and goes nowhere. Since the order is that of the
+ * whole batch, the result does not depend on how the tokens are split.
+ *
+ *     moe_slots(expert i32 [..., k], counts?; experts, capacity)
+ *         -> slot i32 [..., k], count i32 [experts]        slots in use of each expert
+ *     moe_counts(expert i32 [rows..., last, k]; experts) -> i32 [rows..., 1, k, experts]
+ *         choices of each expert among the tokens of a row
+ *     moe_dispatch(x [..., h], expert, slot, weight?; experts, capacity) -> y [experts, capacity,
+ * h] y[expert, slot] = weight x, 0 where no token is moe_combine(y [experts, capacity, h], expert,
+ * slot, weight?) -> x [..., h] x = sum over the k choices of weight y[expert, slot] moe_dot(y,
+ * expert, slot, x) -> S [..., k]            y[expert, slot] . x
+ *
+ * dispatch and combine are each other's gradient; moe_dot is that of both to the weights. A piece
+ * of the buffers, [experts, capacity] from first_expert and first_slot on, sees its own tokens
+ * only: so both dimensions can be split without communication of their own. moe_slots over split
+ * tokens starts from the counts of all pieces. */
+#include "ops/common.h"
+
+/* Experts and slots of a piece of the buffers. */
+typedef struct buffers {
+    int64_t experts, capacity, first_expert, first_slot;
+} buffers;
+
+static buffers buffers_of(const weft_node *n, int64_t experts, int64_t capacity) {
+    return (buffers){experts, capacity, wefti_attr_int(n, "first_expert"),
+                     wefti_attr_int(n, "first_slot")};
+}
+
+/* Row of the buffers that a choice goes to, -1: none here. */
+static int64_t row_of(const buffers *b, double expert, double slot) {
+    double e = expert - (double)b->first_expert, s = slot - (double)b->first_slot;
+    if (slot < 0.0 || e < 0.0 || e >= (double)b->experts || s < 0.0 || s >= (double)b->capacity)
+        return -1;
+    return (int64_t)e * b->capacity + (int64_t)s;
+}
+
+static weft_status check_count(const weft_node *n, const char *name) {
+    int64_t value = wefti_attr_int(n, name);
+    WEFT_REQUIRE(value >= 0 && value <= INT32_MAX, WEFT_E_ARG,
+                 "%s: %s is %lld; it must be 0 to 2147483647", n->op->name, name, (long long)value);
+    return WEFT_OK;
+}
+
+/* ---- slots ---- */
+
+/* counts [rows..., parts, k, experts] of the whole batch beside a piece of it, which begins at
+ * `at`: rows, and the part of the last dimension of tokens. */
+static weft_status check_whole(const weft_node *n, const weft_desc *expert, int64_t experts) {
+    const weft_desc *counts = wefti_in(n, 1);
+    const wefti_ints *at = wefti_attr_ints(n, "at");
+    int rows = expert->rank - 2;
+    WEFT_TRY(wefti_op_check_i32(n, 1));
+    bool fits = counts->rank == rows + 3 && at->count == rows + 1 &&
+                counts->shape[rows + 1] == expert->shape[rows + 1] &&
+                counts->shape[rows + 2] == experts;
+    for (int d = 0; fits && d <= rows; d++) {
+        int64_t size = d < rows ? expert->shape[d] : 1;
+        fits = at->v[d] >= 0 && at->v[d] <= counts->shape[d] - size;
+    }
+    WEFT_REQUIRE(fits, WEFT_E_SHAPE,
+                 "moe_slots: counts are %s for %s and %lld experts; they must be [rows..., parts, "
+                 "choices, experts] with the piece inside",
+                 TEXT(counts), TEXT(expert), (long long)experts);
+    return WEFT_OK;
+}
+
+static weft_status infer_slots(const weft_node *n, weft_desc *out, int *out_count) {
+    const weft_desc *expert = wefti_in(n, 0);
+    int64_t experts = wefti_attr_int(n, "experts");
+    WEFT_TRY(wefti_op_check_i32(n, 0));
+    WEFT_TRY(wefti_op_check_rank(n, 0, 2, WEFT_MAX_RANK - 1));
+    WEFT_TRY(check_count(n, "experts"));
+    WEFT_TRY(check_count(n, "capacity"));
+    if (wefti_in(n, 1)) WEFT_TRY(check_whole(n, expert, experts));
+    out[0] = *expert;
+    out[1] = wefti_op_desc(WEFT_I32, 1, &experts);
+    *out_count = 2;
+    return WEFT_OK;
+}
+
+static weft_status infer_counts(const weft_node *n, weft_desc *out, int *out_count) {
+    (void)out_count;
+    const weft_desc *expert = wefti_in(n, 0);
+    WEFT_TRY(wefti_op_check_i32(n, 0));
+    WEFT_TRY(wefti_op_check_rank(n, 0, 2, WEFT_MAX_RANK - 1));
+    WEFT_TRY(check_count(n, "experts"));
+    weft_desc y = *expert;
+    y.shape[y.rank - 2] = 1;
+    y.shape[y.rank++] = wefti_attr_int(n, "experts");
+    WEFT_TRY(wefti_desc_check(&y));
+    *out = y;
+    return WEFT_OK;
+}
+
+/* Tokens, the k choices and the experts' counts. */
+static weft_status split_slots(const weft_node *n, wefti_split_rule *r) {
+    const weft_desc *expert = wefti_in(n, 0);
+    int tokens = expert->rank - 1;
+    int8_t f[WEFT_MAX_RANK];
+    wefti_op_factors(r, "m", expert, 0, tokens, WEFTI_FACTOR_STATS, f);
+    f[tokens] = wefti_op_factor(r, "choices", -1, expert->shape[tokens], WEFTI_FACTOR_WHOLE);
+    wefti_op_assign(r->in[0], 0, f, 0, tokens + 1);
+    wefti_op_assign(r->out[0], 0, f, 0, tokens + 1);
+    r->out[1][0] = wefti_op_factor(r, "experts", -1, wefti_out(n, 1)->shape[0], WEFTI_FACTOR_WHOLE);
+    const weft_desc *counts = wefti_in(n, 1);
+    if (!counts) return WEFT_OK;
+    for (int d = 0; d < tokens; d++)
+        r->in[1][d] = wefti_op_factor(r, "of", d, counts->shape[d], WEFTI_FACTOR_WHOLE);
+    r->in[1][tokens] = f[tokens];
+    r->in[1][tokens + 1] = r->out[1][0];
+    return WEFT_OK;
+}
+
+static weft_status split_counts(const weft_node *n, wefti_split_rule *r) {
+    const weft_desc *expert = wefti_in(n, 0);
+    int tokens = expert->rank - 1;
+    int8_t f[WEFT_MAX_RANK];
+    wefti_op_factors(r, "m", expert, 0, tokens - 1, WEFTI_FACTOR_FREE, f);
+    f[tokens - 1] = wefti_op_factor(r, "last", -1, expert->shape[tokens - 1], WEFTI_FACTOR_SUM);
+    f[tokens] = wefti_op_factor(r, "choices", -1, expert->shape[tokens], WEFTI_FACTOR_FREE);
+    wefti_op_assign(r->in[0], 0, f, 0, tokens + 1);
+    wefti_op_assign(r->out[0], 0, f, 0, tokens - 1);
+    r->out[0][tokens] = f[tokens];
+    r->out[0][tokens + 1] =
+        wefti_op_factor(r, "experts", -1, wefti_attr_int(n, "experts"), WEFTI_FACTOR_WHOLE);
+    return WEFT_OK;
+}
+
+static weft_status reference_counts(const weft_node *n, const wefti_random *random,
+                                    const double *const *in, double *const *out) {
+    (void)random;
+    const weft_desc *expert = wefti_in(n, 0);
+    int last = expert->rank - 2;
+    int64_t experts = wefti_attr_int(n, "experts"), k = expert->shape[last + 1];
+    int64_t rows = wefti_op_count(expert, 0, last), size = expert->shape[last];
+    for (int64_t i = 0; i < rows * k * experts; i++) out[0][i] = 0.0;
+    for (int64_t i = 0; i < rows * size * k; i++) {
+        double e = in[0][i];
+        if (e >= 0.0 && e < (double)experts)
+            out[0][(i / (size * k) * k + i % k) * experts + (int64_t)e] += 1.0;
+    }
+    return WEFT_OK;
+}
+
+/* Whether row `row` of the counts (a number over rows..., parts) lies in this piece, and where. */
+static bool local_row(const weft_desc *expert, const weft_desc *counts, const wefti_ints *at,
+                      int64_t row, int64_t *out) {
+    int rows = expert->rank - 2;
+    int64_t local = 0, stride = 1;
+    for (int d = rows; d >= 0; d--) {
+        int64_t size = d < rows ? expert->shape[d] : 1;
+        int64_t i = row % counts->shape[d] - at->v[d];
+        row /= counts->shape[d];
+        if (i < 0 || i >= size) return false;
+        local += i * stride;
+        stride *= size;
+    }
+    *out = local;
+    return true;
+}
+
+static weft_status reference_slots(const weft_node *n, const wefti_random *random,
+                                   const double *const *in, double *const *out) {
+    (void)random;
+    const weft_desc *expert = wefti_in(n, 0), *counts = wefti_in(n, 1);
+    int last = expert->rank - 2;
+    int64_t experts = wefti_attr_int(n, "experts"), k = expert->shape[last + 1];
+    double capacity = (double)wefti_attr_int(n, "capacity"), *used = out[1];
+    int64_t size = expert->shape[last];
+    int64_t rows = counts ? wefti_op_count(counts, 0, last + 1) : wefti_op_count(expert, 0, last);
+    for (int64_t e = 0; e < experts; e++) used[e] = 0.0;
+    for (int64_t choice = 0; choice < k; choice++)
+        for (int64_t row = 0; row < rows; row++) {
+            int64_t local = row;
+            bool here = !counts || local_row(expert, counts, wefti_attr_ints(n, "at"), row, &local);
+            for (int64_t t = 0; here && t < size; t++) {
+                int64_t i = (local * size + t) * k + choice;
+                double e = in[0][i];
+                bool known = e >= 0.0 && e < (double)experts;
+                double slot = known ? used[(int64_t)e]++ : capacity;
+                out[0][i] = slot < capacity ? slot : -1.0;
+            }
+            for (int64_t e = 0; !here && e < experts; e++)
+                used[e] += in[1][(row * k + choice) * experts + e];
+        }
+    for (int64_t e = 0; e < experts; e++) used[e] = fmin(used[e], capacity);
+    return WEFT_OK;
+}
+
+/* ---- dispatch, combine and dot ---- */
+
+/* Inputs i and i + 1 are expert and slot, `weight` a weight beside them (-1 or absent: none); x is
+ * the tokens. */
+static weft_status check_choices(const weft_node *n, int i, int weight, const weft_desc *x) {
+    const weft_desc *expert = wefti_in(n, i);
+    WEFT_TRY(wefti_op_check_i32(n, i));
+    WEFT_TRY(wefti_op_check_i32(n, i + 1));
+    WEFT_TRY(wefti_op_check_rank(n, i, 1, WEFT_MAX_RANK));
+    WEFT_TRY(wefti_op_check_same_shape(n, i, i + 1));
+    if (weight >= 0 && wefti_in(n, weight)) {
+        WEFT_TRY(wefti_op_check_float(n, weight));
+        WEFT_TRY(wefti_op_check_same_shape(n, i, weight));
+    }
+    bool fits = !x || x->rank == expert->rank;
+    for (int d = 0; x && fits && d < x->rank - 1; d++) fits = x->shape[d] == expert->shape[d];
+    WEFT_REQUIRE(fits, WEFT_E_SHAPE,
+                 "%s: the tokens are %s and their experts %s: all dimensions but the last must be "
+                 "equal",
+                 n->op->name, TEXT(x), TEXT(expert));
+    WEFT_TRY(check_count(n, "first_expert"));
+    WEFT_TRY(check_count(n, "first_slot"));
+    return wefti_op_check_mix(n, 0);
+}
+
+static weft_status infer_dispatch(const weft_node *n, weft_desc *out, int *out_count) {
+    (void)out_count;
+    const weft_desc *x = wefti_in(n, 0);
+    WEFT_TRY(wefti_op_check_float(n, 0));
+    WEFT_TRY(check_choices(n, 1, 3, x));
+    WEFT_TRY(check_count(n, "experts"));
+    WEFT_TRY(check_count(n, "capacity"));
+    int64_t shape[] = {wefti_attr_int(n, "experts"), wefti_attr_int(n, "capacity"),
+                       x->shape[x->rank - 1]};
+    *out = wefti_op_desc(x->dtype, 3, shape);
+    return wefti_desc_check(out);
+}
+
+static weft_status infer_combine(const weft_node *n, weft_desc *out, int *out_count) {
+    (void)out_count;
+    const weft_desc *y = wefti_in(n, 0), *expert = wefti_in(n, 1);
+    WEFT_TRY(wefti_op_check_float(n, 0));
+    WEFT_TRY(wefti_op_check_rank(n, 0, 3, 3));
+    WEFT_TRY(check_choices(n, 1, 3, NULL));
+    *out = wefti_op_retyped(expert, y->dtype);
+    out->shape[out->rank - 1] = y->shape[2];
+    return wefti_desc_check(out);
+}
+
+static weft_status infer_dot(const weft_node *n, weft_desc *out, int *out_count) {
+    (void)out_count;
+    const weft_desc *y = wefti_in(n, 0), *x = wefti_in(n, 3);
+    WEFT_TRY(wefti_op_check_float(n, 0));
+    WEFT_TRY(wefti_op_check_rank(n, 0, 3, 3));
+    WEFT_TRY(wefti_op_check_float(n, 3));
+    WEFT_TRY(check_choices(n, 1, -1, x));
+    WEFT_REQUIRE(x->shape[x->rank - 1] == y->shape[2], WEFT_E_SHAPE,
+                 "moe_dot: y is %s and x is %s: their last dimensions must be equal", TEXT(y),
+                 TEXT(x));
+    *out = wefti_op_retyped(wefti_in(n, 1), wefti_op_statistics_dtype(y->dtype));
+    return WEFT_OK;
+}
+
+/* Which piece of the buffers, as attributes of another node. */
+#define FIRSTS(n)                                                                                  \
+    WEFTI_I("first_expert", wefti_attr_int(n, "first_expert")),                                    \
+        WEFTI_I("first_slot", wefti_attr_int(n, "first_slot"))
+
+static weft_value dispatch(weft_graph *g, const weft_node *n, const weft_value in[4],
+                           const weft_desc *buffers_desc) {
+    return wefti_graph_add1(g, &weft_op_moe_dispatch, 4, in, 4,
+                            (wefti_attr[]){WEFTI_I("experts", buffers_desc->shape[0]),
+                                           WEFTI_I("capacity", buffers_desc->shape[1]), FIRSTS(n)});
+}
+
+/* The weight of choices beside expert and slot (inputs 1 to 3); empty when there is none. */
+static void choices(wefti_grad *g, const weft_node *n, weft_value out[4]) {
+    for (int i = 1; i < 4; i++) out[i] = wefti_in(n, i) ? wefti_grad_in(g, n, i) : WEFT_NO_VALUE;
+}
+
+/* y . x for the buffers y and the tokens x: the gradient of the weight. */
+static void grad_weight(wefti_grad *g, const weft_node *n, weft_value y, weft_value x) {
+    if (!wefti_in(n, 3) || !wefti_grad_wanted(g, n, 3)) return;
+    weft_value in[4] = {y, wefti_grad_in(g, n, 1), wefti_grad_in(g, n, 2), x};
+    wefti_grad_add_reduced(g, n, 3,
+                           wefti_graph_add1(wefti_grad_graph(g), &weft_op_moe_dot, 4, in, 2,
+                                            (wefti_attr[]){FIRSTS(n)}));
+}
+
+static weft_status grad_dispatch(wefti_grad *g, const weft_node *n) {
+    weft_value in[4];
+    if (wefti_grad_wanted(g, n, 0)) {
+        choices(g, n, in);
+        in[0] = wefti_grad_of(g, n, 0);
+        wefti_grad_add_reduced(g, n, 0,
+                               wefti_graph_add1(wefti_grad_graph(g), &weft_op_moe_combine, 4, in, 2,
+                                                (wefti_attr[]){FIRSTS(n)}));
+    }
+    if (wefti_in(n, 3) && wefti_grad_wanted(g, n, 3))
+        grad_weight(g, n, wefti_grad_of(g, n, 0), wefti_grad_in(g, n, 0));
+    return WEFT_OK;
+}
+
+static weft_status grad_combine(wefti_grad *g, const weft_node *n) {
+    weft_value in[4];
+    if (wefti_grad_wanted(g, n, 0)) {
+        choices(g, n, in);
+        in[0] = wefti_grad_of(g, n, 0);
+        wefti_grad_add_reduced(g, n, 0, dispatch(wefti_grad_graph(g), n, in, wefti_in(n, 0)));
+    }
+    if (wefti_in(n, 3) && wefti_grad_wanted(g, n, 3))
+        grad_weight(g, n, wefti_grad_in(g, n, 0), wefti_grad_of(g, n, 0));
+    return WEFT_OK;
+}
+
+static weft_status grad_dot(wefti_grad *g, const weft_node *n) {
+    weft_graph *b = wefti_grad_graph(g);
+    weft_value in[4] = {WEFT_NO_VALUE, wefti_grad_in(g, n, 1), wefti_grad_in(g, n, 2),
+                        wefti_grad_of(g, n, 0)};
+    if (wefti_grad_wanted(g, n, 0)) {
+        in[0] = wefti_grad_in(g, n, 3);
+        wefti_grad_add_reduced(g, n, 0, dispatch(b, n, in, wefti_in(n, 0)));
+    }
+    if (wefti_grad_wanted(g, n, 3)) {
+        in[0] = wefti_grad_in(g, n, 0);
+        wefti_grad_add_reduced(
+            g, n, 3,
+            wefti_graph_add1(b, &weft_op_moe_combine, 4, in, 2, (wefti_attr[]){FIRSTS(n)}));
+    }
+    return WEFT_OK;
+}
+
+/* Factors of the buffers [experts, capacity, h] and the choices [..., k], each of its kind. */
+typedef struct kinds {
+    wefti_factor_kind buffers, tokens, choices, h;
+} kinds;
+
+static void rule(wefti_split_rule *r, const weft_desc *y, const weft_desc *expert, kinds kind,
+                 int8_t *of_y, int8_t *of_choices, int8_t *of_x) {
+    int tokens = expert->rank - 1;
+    int8_t f[WEFT_MAX_RANK];
+    of_y[0] = wefti_op_factor(r, "experts", -1, y->shape[0], kind.buffers);
+    of_y[1] = wefti_op_factor(r, "capacity", -1, y->shape[1], kind.buffers);
+    of_y[2] = wefti_op_factor(r, "h", -1, y->shape[2], kind.h);
+    wefti_op_factors(r, "m", expert, 0, tokens, kind.tokens, f);
+    f[tokens] = wefti_op_factor(r, "choices", -1, expert->shape[tokens], kind.choices);
+    wefti_op_assign(of_choices, 0, f, 0, tokens + 1);
+    wefti_op_assign(of_x, 0, f, 0, tokens);
+    of_x[tokens] = of_y[2];
+}
+
+static void same_choices(const weft_node *n, wefti_split_rule *r, int last) {
+    for (int i = 2; i <= last; i++)
+        if (wefti_in(n, i)) wefti_op_assign(r->in[i], 0, r->in[1], 0, wefti_in(n, 1)->rank);
+}
+
+static weft_status split_dispatch(const weft_node *n, wefti_split_rule *r) {
+    kinds kind = {WEFTI_FACTOR_FREE, WEFTI_FACTOR_SUM, WEFTI_FACTOR_SUM, WEFTI_FACTOR_FREE};
+    rule(r, wefti_out(n, 0), wefti_in(n, 1), kind, r->out[0], r->in[1], r->in[0]);
+    same_choices(n, r, 3);
+    return WEFT_OK;
+}
+
+static weft_status split_combine(const weft_node *n, wefti_split_rule *r) {
+    kinds kind = {WEFTI_FACTOR_SUM, WEFTI_FACTOR_FREE, WEFTI_FACTOR_SUM, WEFTI_FACTOR_FREE};
+    rule(r, wefti_in(n, 0), wefti_in(n, 1), kind, r->in[0], r->in[1], r->out[0]);
+    same_choices(n, r, 3);
+    return WEFT_OK;
+}
+
+static weft_status split_dot(const weft_node *n, wefti_split_rule *r) {
+    kinds kind = {WEFTI_FACTOR_SUM, WEFTI_FACTOR_FREE, WEFTI_FACTOR_FREE, WEFTI_FACTOR_SUM};
+    rule(r, wefti_in(n, 0), wefti_in(n, 1), kind, r->in[0], r->in[1], r->in[3]);
+    same_choices(n, r, 2);
+    wefti_op_assign(r->out[0], 0, r->in[1], 0, wefti_in(n, 1)->rank);
+    return WEFT_OK;
+}
+
+/* A piece of the buffers begins where its factors do. */
+static void localize_firsts(const weft_node *n, const int8_t *of_y, const int64_t *begins,
+                            wefti_attr *attrs) {
+    if (of_y[0] >= 0) wefti_op_attr(n, attrs, "first_expert")->i += begins[of_y[0]];
+    if (of_y[1] >= 0) wefti_op_attr(n, attrs, "first_slot")->i += begins[of_y[1]];
+}
+
+static weft_status localize_dispatch(const weft_node *n, const wefti_split_rule *r,
+                                     const int64_t *begins, const int64_t *sizes,
+                                     wefti_attr *attrs) {
+    const int8_t *f = r->out[0];
+    if (f[0] >= 0) wefti_op_attr(n, attrs, "experts")->i = sizes[f[0]];
+    if (f[1] >= 0) wefti_op_attr(n, attrs, "capacity")->i = sizes[f[1]];
+    localize_firsts(n, f, begins, attrs);
+    return WEFT_OK;
+}
+
+static weft_status localize_read(const weft_node *n, const wefti_split_rule *r,
+                                 const int64_t *begins, const int64_t *sizes, wefti_attr *attrs) {
+    (void)sizes;
+    localize_firsts(n, r->in[0], begins, attrs);
+    return WEFT_OK;
+}
+
+static weft_status reference_dispatch(const weft_node *n, const wefti_random *random,
+                                      const double *const *in, double *const *out) {
+    (void)random;
+    const weft_desc *y = wefti_out(n, 0), *expert = wefti_in(n, 1);
+    const double *weight = wefti_op_optional(n, in, 3);
+    buffers b = buffers_of(n, y->shape[0], y->shape[1]);
+    int64_t h = y->shape[2], k = expert->shape[expert->rank - 1], count = weft_desc_elems(expert);
+    for (int64_t i = 0; i < weft_desc_elems(y); i++) out[0][i] = 0.0;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t row = row_of(&b, in[1][i], in[2][i]);
+        for (int64_t d = 0; row >= 0 && d < h; d++)
+            out[0][row * h + d] += (weight ? weight[i] : 1.0) * in[0][i / k * h + d];
+    }
+    return WEFT_OK;
+}
+
+static weft_status reference_combine(const weft_node *n, const wefti_random *random,
+                                     const double *const *in, double *const *out) {
+    (void)random;
+    const weft_desc *y = wefti_in(n, 0), *expert = wefti_in(n, 1);
+    const double *weight = wefti_op_optional(n, in, 3);
+    buffers b = buffers_of(n, y->shape[0], y->shape[1]);
+    int64_t h = y->shape[2], k = expert->shape[expert->rank - 1], count = weft_desc_elems(expert);
+    for (int64_t i = 0; i < weft_desc_elems(wefti_out(n, 0)); i++) out[0][i] = 0.0;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t row = row_of(&b, in[1][i], in[2][i]);
+        for (int64_t d = 0; row >= 0 && d < h; d++)
+            out[0][i / k * h + d] += (weight ? weight[i] : 1.0) * in[0][row * h + d];
+    }
+    return WEFT_OK;
+}
+
+static weft_status reference_dot(const weft_node *n, const wefti_random *random,
+                                 const double *const *in, double *const *out) {
+    (void)random;
+    const weft_desc *y = wefti_in(n, 0), *expert = wefti_in(n, 1);
+    buffers b = buffers_of(n, y->shape[0], y->shape[1]);
+    int64_t h = y->shape[2], k = expert->shape[expert->rank - 1], count = weft_desc_elems(expert);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t row = row_of(&b, in[1][i], in[2][i]);
+        out[0][i] = 0.0;
+        for (int64_t d = 0; row >= 0 && d < h; d++)
+            out[0][i] += in[0][row * h + d] * in[3][i / k * h + d];
+    }
+    return WEFT_OK;
+}
+
+/* What is moved: each choice's row once in, once out, and the buffers that are filled. */
+static void cost_rows(const weft_node *n, wefti_cost *out) {
+    const weft_desc *x = n->op == &weft_op_moe_combine ? wefti_out(n, 0) : NULL;
+    if (!x) x = wefti_in(n, n->op == &weft_op_moe_dot ? 3 : 0);
+    const weft_desc *expert = wefti_in(n, 1);
+    double k = (double)expert->shape[expert->rank - 1], moved = k * (double)weft_desc_elems(x);
+    *out = (wefti_cost){.flops = 2.0 * moved,
+                        .bytes = 2.0 * moved * (double)weft_dtype_bytes(x->dtype)};
+    if (n->op == &weft_op_moe_dispatch)
+        out->bytes += (double)weft_desc_elems(wefti_out(n, 0)) * (double)weft_dtype_bytes(x->dtype);
+}
+
+/* ---- tables ---- */
+
+static const wefti_attr attrs_slots[] = {
+    WEFTI_I("experts", 0), WEFTI_I("capacity", 0), ATTR_INTS("at", 0, {0}), {0}};
+static const wefti_attr attrs_counts[] = {WEFTI_I("experts", 0), {0}};
+static const wefti_attr attrs_dispatch[] = {WEFTI_I("experts", 0),
+                                            WEFTI_I("capacity", 0),
+                                            WEFTI_I("first_expert", 0),
+                                            WEFTI_I("first_slot", 0),
+                                            {0}};
+static const wefti_attr attrs_read[] = {WEFTI_I("first_expert", 0), WEFTI_I("first_slot", 0), {0}};
+
+static const wefti_op_case cases_slots[] = {
+    CASE("experts=3 capacity=20", "i32[7,2]<3"),
+    CASE("experts=3 capacity=2", "i32[2,5,2]<3"),
+    CASE("experts=4 capacity=3", "i32[9,1]<4"),
+    CASE("experts=2 capacity=4", "i32[5,3]<4"),
+    CASE("experts=3 capacity=9 at=(1,0)", "i32[2,3,2]<3", "i32[4,2,2,3]<4"),
+    CASE("experts=3 capacity=5 at=(2)", "i32[3,1]<3", "i32[4,1,3]<3"),
+    CASE("experts=0 capacity=0", "i32[3,1]<1"),
+    CASE("experts=2 capacity=1", "i32[0,2]<2"),
+    CASES_END};
+static const wefti_op_case cases_counts[] = {
+    CASE("experts=3", "i32[7,2]<3"), CASE("experts=4", "i32[2,5,1]<5"),
+    CASE("experts=2", "i32[2,3,4,2]<2"), CASE("experts=2", "i32[0,2]<2"), CASES_END};
+static const wefti_op_case cases_dispatch[] = {
+    CASE("experts=3 capacity=5", "f32[7,4]", "i32[7,2]<3", "i32[7,2]<6"),
+    CASE("experts=3 capacity=4", "f32[2,3,5]", "i32[2,3,2]<3", "i32[2,3,2]<4", "f32[2,3,2]"),
+    CASE("experts=2 capacity=3 first_expert=1 first_slot=2", "f32[9,3]", "i32[9,1]<4", "i32[9,1]<6",
+         "f32[9,1]"),
+    CASE("experts=2 capacity=4", "bf16[5,3]", "i32[5,2]<2", "i32[5,2]<4", "f32[5,2]"),
+    CASE("experts=1 capacity=1", "f32[1,1]", "i32[1,1]<1", "i32[1,1]<1"),
+    CASE("experts=3 capacity=0", "f32[2,4]", "i32[2,1]<3", "i32[2,1]<1"),
+    CASE("experts=2 capacity=3", "f32[0,4]", "i32[0,2]<2", "i32[0,2]<3", "f32[0,2]"),
+    CASES_END};
+static const wefti_op_case cases_combine[] = {
+    CASE(NULL, "f32[3,5,4]", "i32[7,2]<3", "i32[7,2]<6"),
+    CASE(NULL, "f32[3,4,5]", "i32[2,3,2]<3", "i32[2,3,2]<4", "f32[2,3,2]"),
+    CASE("first_expert=1 first_slot=2", "f32[2,3,3]", "i32[9,1]<4", "i32[9,1]<6", "f32[9,1]"),
+    CASE(NULL, "bf16[2,4,3]", "i32[5,2]<2", "i32[5,2]<4", "f32[5,2]"),
+    CASE(NULL, "f32[1,1,1]", "i32[1,1]<1", "i32[1,1]<1"),
+    CASE(NULL, "f32[3,0,4]", "i32[2,1]<3", "i32[2,1]<1"),
+    CASE(NULL, "f32[2,3,4]", "i32[0,2]<2", "i32[0,2]<3", "f32[0,2]"),
+    CASES_END};
+static const wefti_op_case cases_dot[] = {
+    CASE(NULL, "f32[3,5,4]", "i32[7,2]<3", "i32[7,2]<6", "f32[7,4]"),
+    CASE("first_expert=1 first_slot=2", "f32[2,3,3]", "i32[2,4,1]<4", "i32[2,4,1]<6", "f32[2,4,3]"),
+    CASE(NULL, "bf16[2,4,3]", "i32[5,2]<2", "i32[5,2]<4", "bf16[5,3]"),
+    CASE(NULL, "f32[1,1,0]", "i32[1,1]<1", "i32[1,1]<1", "f32[1,0]"),
+    CASE(NULL, "f32[2,3,4]", "i32[0,2]<2", "i32[0,2]<3", "f32[0,4]"),
+    CASES_END};
+
+const weft_op_def weft_op_moe_slots = {
+    .name = "moe_slots",
+    .min_inputs = 1,
+    .max_inputs = 2,
+    .attrs = attrs_slots,
+    .infer = infer_slots,
+    .split = split_slots,
+    .reference = reference_slots,
+    .cases = cases_slots,
+};
+
+const weft_op_def weft_op_moe_counts = {
+    .name = "moe_counts",
+    .min_inputs = 1,
+    .max_inputs = 1,
+    .attrs = attrs_counts,
+    .infer = infer_counts,
+    .split = split_counts,
+    .reference = reference_counts,
+    .cases = cases_counts,
+};
+
+const weft_op_def weft_op_moe_dispatch = {
+    .name = "moe_dispatch",
+    .min_inputs = 3,
+    .max_inputs = 4,
+    .flags = WEFTI_OP_CHEAP,
+    .attrs = attrs_dispatch,
+    .infer = infer_dispatch,
+    .grad = grad_dispatch,
+    .split = split_dispatch,
+    .localize = localize_dispatch,
+    .cost = cost_rows,
+    .reference = reference_dispatch,
+    .cases = cases_dispatch,
+};
+
+const weft_op_def weft_op_moe_combine = {
+    .name = "moe_combine",
+    .min_inputs = 3,
+    .max_inputs = 4,
+    .attrs = attrs_read,
+    .infer = infer_combine,
+    .grad = grad_combine,
+    .split = split_combine,
+    .localize = localize_read,
+    .cost = cost_rows,
+    .reference = reference_combine,
+    .cases = cases_combine,
+};
+
+const weft_op_def weft_op_moe_dot = {
+    .name = "moe_dot",
+    .min_inputs = 4,
+    .max_inputs = 4,
+    .attrs = attrs_read,
+    .infer = infer_dot,
+    .grad = grad_dot,
+    .split = split_dot,
+    .localize = localize_read,
+    .cost = cost_rows,
+    .reference = reference_dot,
+    .cases = cases_dot,
+};
+
+/* ---- builders ---- */
+
+weft_value weft_moe_route(weft_graph *g, weft_value gates, int64_t k, int64_t capacity,
+                          weft_routing *out) {
+    weft_desc desc = weft_value_desc(g, gates);
+    weft_routing r = {.count = WEFT_NO_VALUE,
+                      .experts = desc.rank > 0 ? desc.shape[desc.rank - 1] : 0};
+    weft_value slots[2];
+    r.capacity = capacity > 0 || desc.rank < 1 ? capacity : wefti_op_count(&desc, 0, desc.rank - 1);
+    weft_value weight = weft_top_k(g, gates, k, &r.expert);
+    wefti_graph_add(g, &weft_op_moe_slots, 1, &r.expert, 2,
+                    (wefti_attr[]){WEFTI_I("experts", r.experts), WEFTI_I("capacity", r.capacity)},
+                    2, slots);
+    r.slot = slots[0];
+    r.count = slots[1];
+    *out = r;
+    return weight;
+}
+
+weft_value weft_moe_dispatch(weft_graph *g, weft_value x, const weft_routing *routing) {
+    return wefti_graph_add1(g, &weft_op_moe_dispatch, 4,
+                            (weft_value[]){x, routing->expert, routing->slot, WEFT_NO_VALUE}, 2,
+                            (wefti_attr[]){WEFTI_I("experts", routing->experts),
+                                           WEFTI_I("capacity", routing->capacity)});
+}
+
+weft_value weft_moe_combine(weft_graph *g, weft_value y, const weft_routing *routing,
+                            weft_value weight) {
+    return wefti_graph_add1(g, &weft_op_moe_combine, 4,
+                            (weft_value[]){y, routing->expert, routing->slot, weight}, 0, NULL);
+}

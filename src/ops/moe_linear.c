@@ -1,0 +1,252 @@
+/* moe_linear: the products of experts, one weight each, over buffers that are filled to a count.
+ *
+ *     x [experts, rows, k], w [experts, k, n] (transposed: [experts, n, k]), count? i32 [experts]
+ *         -> y [experts, rows, n]      y[e] = x[e] w[e], rows from count[e] on are 0
+ *     moe_linear_grad_weight(x, dy, count?; transposed) -> dw [experts, k, n], S
+ *         dw[e] = x[e]^T dy[e] over the rows in front of count[e]
+ *
+ * What lies in rows that no token has is neither read nor multiplied: without a bound on the slots
+ * of an expert most rows are such. A piece of the rows begins at first_row. The gradient to x is
+ * moe_linear again with the weight turned. */
+#include "ops/common.h"
+
+typedef struct product {
+    int64_t experts, rows, k, n, first;
+    bool transposed;
+} product;
+
+static product product_of(const weft_node *n, const weft_desc *x, int64_t cols) {
+    return (product){x->shape[0],
+                     x->shape[1],
+                     x->shape[2],
+                     cols,
+                     wefti_attr_int(n, "first_row"),
+                     wefti_attr_int(n, "transposed") != 0};
+}
+
+/* Rows of expert e that count. */
+static int64_t rows_of(const product *p, const double *count, int64_t e) {
+    double rows = count ? count[e] - (double)p->first : (double)p->rows;
+    return (int64_t)fmax(0.0, fmin((double)p->rows, rows));
+}
+
+static int64_t weight_at(const product *p, int64_t e, int64_t k, int64_t n) {
+    return p->transposed ? (e * p->n + n) * p->k + k : (e * p->k + k) * p->n + n;
+}
+
+/* ---- shapes ---- */
+
+static weft_status check_operands(const weft_node *n) {
+    for (int i = 0; i < 2; i++) {
+        WEFT_TRY(wefti_op_check_float(n, i));
+        WEFT_TRY(wefti_op_check_rank(n, i, 3, 3));
+    }
+    WEFT_TRY(wefti_op_check_mix(n, 0));
+    int64_t first = wefti_attr_int(n, "first_row");
+    WEFT_REQUIRE(first >= 0 && first <= INT32_MAX, WEFT_E_ARG,
+                 "%s: first_row is %lld; it must be 0 to 2147483647", n->op->name,
+                 (long long)first);
+    if (!wefti_in(n, 2)) return WEFT_OK;
+    WEFT_TRY(wefti_op_check_i32(n, 2));
+    return wefti_op_check_shape(n, 2, 1, wefti_in(n, 0)->shape, "the experts");
+}
+
+static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
+    (void)out_count;
+    const weft_desc *x = wefti_in(n, 0), *w = wefti_in(n, 1);
+    WEFT_TRY(check_operands(n));
+    bool t = wefti_attr_int(n, "transposed") != 0;
+    WEFT_REQUIRE(x->shape[0] == w->shape[0] && x->shape[2] == w->shape[t ? 2 : 1], WEFT_E_SHAPE,
+                 "moe_linear: x is %s and the weight is %s%s: the experts and the summed "
+                 "dimensions must be equal",
+                 TEXT(x), TEXT(w), t ? " (transposed)" : "");
+    *out = *x;
+    out->dtype = wefti_op_result_dtype(n, 0);
+    out->shape[2] = w->shape[t ? 1 : 2];
+    return wefti_desc_check(out);
+}
+
+static weft_status infer_grad_weight(const weft_node *n, weft_desc *out, int *out_count) {
+    (void)out_count;
+    const weft_desc *x = wefti_in(n, 0), *dy = wefti_in(n, 1);
+    WEFT_TRY(check_operands(n));
+    WEFT_REQUIRE(x->shape[0] == dy->shape[0] && x->shape[1] == dy->shape[1], WEFT_E_SHAPE,
+                 "moe_linear_grad_weight: x is %s and dy is %s: experts and rows must be equal",
+                 TEXT(x), TEXT(dy));
+    bool t = wefti_attr_int(n, "transposed") != 0;
+    int64_t shape[] = {x->shape[0], t ? dy->shape[2] : x->shape[2], t ? x->shape[2] : dy->shape[2]};
+    *out = wefti_op_desc(wefti_op_statistics_dtype(x->dtype), 3, shape);
+    return wefti_desc_check(out);
+}
+
+/* ---- gradients ---- */
+
+static weft_value count_of(wefti_grad *g, const weft_node *n) {
+    return wefti_in(n, 2) ? wefti_grad_in(g, n, 2) : WEFT_NO_VALUE;
+}
+
+static weft_value add(wefti_grad *g, const weft_node *n, const weft_op_def *op, weft_value a,
+                      weft_value b, bool transposed) {
+    return wefti_graph_add1(wefti_grad_graph(g), op, 3, (weft_value[]){a, b, count_of(g, n)}, 2,
+                            (wefti_attr[]){WEFTI_I("transposed", transposed),
+                                           WEFTI_I("first_row", wefti_attr_int(n, "first_row"))});
+}
+
+static weft_status grad(wefti_grad *g, const weft_node *n) {
+    bool t = wefti_attr_int(n, "transposed") != 0;
+    weft_value dy = wefti_grad_of(g, n, 0);
+    if (wefti_grad_wanted(g, n, 0))
+        wefti_grad_add_reduced(g, n, 0,
+                               add(g, n, &weft_op_moe_linear, dy, wefti_grad_in(g, n, 1), !t));
+    if (wefti_grad_wanted(g, n, 1))
+        wefti_grad_add_reduced(
+            g, n, 1, add(g, n, &weft_op_moe_linear_grad_weight, wefti_grad_in(g, n, 0), dy, t));
+    return WEFT_OK;
+}
+
+/* x = dy w^T and dy = x w, over the rows that count. */
+static weft_status grad_of_weight_grad(wefti_grad *g, const weft_node *n) {
+    bool t = wefti_attr_int(n, "transposed") != 0;
+    weft_value dw = wefti_grad_of(g, n, 0);
+    for (int i = 0; i < 2; i++)
+        if (wefti_grad_wanted(g, n, i))
+            wefti_grad_add_reduced(
+                g, n, i,
+                add(g, n, &weft_op_moe_linear, wefti_grad_in(g, n, 1 - i), dw, t == (i == 1)));
+    return WEFT_OK;
+}
+
+/* ---- split rules ---- */
+
+static void rule(const weft_node *n, wefti_split_rule *r, const weft_desc *x, int64_t cols,
+                 wefti_factor_kind rows, wefti_factor_kind k, int8_t *of_x, int8_t *of_w,
+                 int8_t *of_y) {
+    bool t = wefti_attr_int(n, "transposed") != 0;
+    int8_t e = wefti_op_factor(r, "experts", -1, x->shape[0], WEFTI_FACTOR_FREE);
+    of_x[1] = of_y[1] = wefti_op_factor(r, "rows", -1, x->shape[1], rows);
+    of_x[2] = of_w[t ? 2 : 1] = wefti_op_factor(r, "k", -1, x->shape[2], k);
+    of_y[2] = of_w[t ? 1 : 2] = wefti_op_factor(r, "n", -1, cols, WEFTI_FACTOR_FREE);
+    of_x[0] = of_w[0] = of_y[0] = e;
+    if (wefti_in(n, 2)) r->in[2][0] = e;
+}
+
+static weft_status split(const weft_node *n, wefti_split_rule *r) {
+    rule(n, r, wefti_in(n, 0), wefti_out(n, 0)->shape[2], WEFTI_FACTOR_FREE, WEFTI_FACTOR_SUM,
+         r->in[0], r->in[1], r->out[0]);
+    return WEFT_OK;
+}
+
+static weft_status split_grad_weight(const weft_node *n, wefti_split_rule *r) {
+    rule(n, r, wefti_in(n, 0), wefti_in(n, 1)->shape[2], WEFTI_FACTOR_SUM, WEFTI_FACTOR_FREE,
+         r->in[0], r->out[0], r->in[1]);
+    return WEFT_OK;
+}
+
+static weft_status localize(const weft_node *n, const wefti_split_rule *r, const int64_t *begins,
+                            const int64_t *sizes, wefti_attr *attrs) {
+    (void)sizes;
+    if (r->in[0][1] >= 0) wefti_op_attr(n, attrs, "first_row")->i += begins[r->in[0][1]];
+    return WEFT_OK;
+}
+
+/* ---- cost and references ---- */
+
+/* Of full buffers: what is in them is known only when they are. */
+static void cost(const weft_node *n, wefti_cost *out) {
+    const weft_desc *x = wefti_in(n, 0);
+    int64_t cols =
+        n->op == &weft_op_moe_linear ? wefti_out(n, 0)->shape[2] : wefti_in(n, 1)->shape[2];
+    *out = (wefti_cost){.flops = 2.0 * (double)weft_desc_elems(x) * (double)cols,
+                        .bytes = wefti_node_bytes(n)};
+}
+
+static weft_status reference(const weft_node *node, const wefti_random *random,
+                             const double *const *in, double *const *out) {
+    (void)random;
+    product p = product_of(node, wefti_in(node, 0), wefti_out(node, 0)->shape[2]);
+    const double *count = wefti_op_optional(node, in, 2);
+    for (int64_t e = 0; e < p.experts; e++)
+        for (int64_t row = 0; row < p.rows; row++)
+            for (int64_t n = 0; n < p.n; n++) {
+                double sum = 0.0;
+                for (int64_t k = 0; row < rows_of(&p, count, e) && k < p.k; k++)
+                    sum += in[0][(e * p.rows + row) * p.k + k] * in[1][weight_at(&p, e, k, n)];
+                out[0][(e * p.rows + row) * p.n + n] = sum;
+            }
+    return WEFT_OK;
+}
+
+static weft_status reference_grad_weight(const weft_node *node, const wefti_random *random,
+                                         const double *const *in, double *const *out) {
+    (void)random;
+    product p = product_of(node, wefti_in(node, 0), wefti_in(node, 1)->shape[2]);
+    const double *count = wefti_op_optional(node, in, 2);
+    for (int64_t e = 0; e < p.experts; e++)
+        for (int64_t k = 0; k < p.k; k++)
+            for (int64_t n = 0; n < p.n; n++) {
+                double sum = 0.0;
+                for (int64_t row = 0; row < rows_of(&p, count, e); row++)
+                    sum +=
+                        in[0][(e * p.rows + row) * p.k + k] * in[1][(e * p.rows + row) * p.n + n];
+                out[0][weight_at(&p, e, k, n)] = sum;
+            }
+    return WEFT_OK;
+}
+
+/* ---- tables ---- */
+
+static const wefti_attr attrs[] = {WEFTI_I("transposed", 0), WEFTI_I("first_row", 0), {0}};
+
+static const wefti_op_case cases[] = {
+    CASE(NULL, "f32[3,5,4]", "f32[3,4,7]", "i32[3]<7"),
+    CASE("transposed=1", "f32[2,6,3]", "f32[2,5,3]", "i32[2]<6"),
+    CASE("transposed=1 first_row=2", "f32[3,4,3]", "f32[3,5,3]", "i32[3]<9"),
+    CASE(NULL, "f32[2,3,5]", "f32[2,5,4]"),
+    CASE(NULL, "bf16[2,3,5]", "f32[2,5,4]", "i32[2]<4"),
+    CASE(NULL, "f32[1,1,1]", "f32[1,1,1]", "i32[1]<2"),
+    CASE(NULL, "f32[2,0,3]", "f32[2,3,4]", "i32[2]<1"),
+    CASE(NULL, "f32[2,3,0]", "f32[2,0,4]", "i32[2]<4"),
+    CASES_END};
+static const wefti_op_case cases_grad_weight[] = {
+    CASE(NULL, "f32[3,5,4]", "f32[3,5,7]", "i32[3]<7"),
+    CASE("transposed=1", "f32[2,6,3]", "f32[2,6,5]", "i32[2]<6"),
+    CASE("first_row=2", "f32[3,4,3]", "f32[3,4,5]", "i32[3]<9"),
+    CASE(NULL, "bf16[2,3,5]", "bf16[2,3,4]"),
+    CASE("transposed=1", "f32[1,1,1]", "f32[1,1,1]", "i32[1]<2"),
+    CASE(NULL, "f32[2,0,3]", "f32[2,0,4]", "i32[2]<1"),
+    CASES_END};
+
+const weft_op_def weft_op_moe_linear = {
+    .name = "moe_linear",
+    .min_inputs = 2,
+    .max_inputs = 3,
+    .attrs = attrs,
+    .infer = infer,
+    .grad = grad,
+    .split = split,
+    .localize = localize,
+    .cost = cost,
+    .reference = reference,
+    .cases = cases,
+};
+
+const weft_op_def weft_op_moe_linear_grad_weight = {
+    .name = "moe_linear_grad_weight",
+    .min_inputs = 2,
+    .max_inputs = 3,
+    .attrs = attrs,
+    .infer = infer_grad_weight,
+    .grad = grad_of_weight_grad,
+    .split = split_grad_weight,
+    .localize = localize,
+    .cost = cost,
+    .reference = reference_grad_weight,
+    .cases = cases_grad_weight,
+};
+
+weft_value weft_moe_linear(weft_graph *g, weft_value x, weft_value weight, bool transposed,
+                           const weft_routing *routing) {
+    return wefti_graph_add1(g, &weft_op_moe_linear, 3,
+                            (weft_value[]){x, weight, routing ? routing->count : WEFT_NO_VALUE}, 1,
+                            (wefti_attr[]){WEFTI_I("transposed", transposed)});
+}
