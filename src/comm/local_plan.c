@@ -1,0 +1,242 @@
+/* Parts of a member's box by who supplies them: the box is cut along the boxes that others have. */
+#include "comm/local_plan.h"
+
+typedef struct member_set {
+    uint64_t word[WEFTI_LOCAL_MOST / 64];
+} member_set;
+
+static void set_add(member_set *set, int32_t member) {
+    set->word[member / 64] |= (uint64_t)1 << (member % 64);
+}
+static bool set_has(const member_set *set, int32_t member) {
+    return set->word[member / 64] >> (member % 64) & 1;
+}
+static int32_t set_count(const member_set *set) {
+    int32_t count = 0;
+    for (int i = 0; i < WEFTI_LOCAL_MOST / 64; i++) count += __builtin_popcountll(set->word[i]);
+    return count;
+}
+
+typedef struct piece {
+    wefti_box box;
+    member_set from;
+} piece;
+
+typedef struct piece_list {
+    piece *piece;
+    int64_t used, capacity;
+} piece_list;
+
+static weft_status add_piece(piece_list *list, const wefti_box *box, const member_set *from) {
+    WEFT_TRY(WEFT_GROW(list->piece, list->used, list->capacity));
+    list->piece[list->used].box = *box;
+    list->piece[list->used++].from = *from;
+    return WEFT_OK;
+}
+
+/* Cut `inner` out of piece number n, which stays as `inner`; what is left follows at the end. */
+static weft_status cut(piece_list *list, int64_t n, const wefti_box *inner, int rank) {
+    wefti_box rest = list->piece[n].box;
+    member_set from = list->piece[n].from;
+    for (int d = 0; d < rank; d++) {
+        wefti_box side = rest;
+        side.size[d] = inner->begin[d] - rest.begin[d];
+        if (side.size[d] > 0) WEFT_TRY(add_piece(list, &side, &from));
+        side.begin[d] = inner->begin[d] + inner->size[d];
+        side.size[d] = rest.begin[d] + rest.size[d] - side.begin[d];
+        if (side.size[d] > 0) WEFT_TRY(add_piece(list, &side, &from));
+        rest.begin[d] = inner->begin[d];
+        rest.size[d] = inner->size[d];
+    }
+    list->piece[n].box = *inner;
+    return WEFT_OK;
+}
+
+/* Pieces of what `member` wants, each with those that supply it: all that have it for a reduction,
+ * else oneself or the lowest that has it. */
+static weft_status find_pieces(const wefti_transfer *t, int32_t member, piece_list *out) {
+    out->used = 0;
+    if (wefti_box_elems(&t->want[member], t->rank) == 0) return WEFT_OK;
+    WEFT_TRY(add_piece(out, &t->want[member], &(member_set){{0}}));
+    bool reduces = t->reduction != WEFTI_REDUCE_NONE;
+    for (int32_t turn = reduces ? 0 : -1; turn < t->members; turn++) {
+        int32_t s = turn < 0 ? member : turn;
+        if (wefti_box_elems(&t->have[s], t->rank) == 0) continue;
+        for (int64_t n = 0, all = out->used; n < all; n++) {
+            wefti_box inner;
+            if (!reduces && set_count(&out->piece[n].from) > 0) continue;
+            if (!wefti_box_intersect(&out->piece[n].box, &t->have[s], t->rank, &inner)) continue;
+            WEFT_TRY(cut(out, n, &inner, t->rank));
+            set_add(&out->piece[n].from, s);
+        }
+    }
+    for (int64_t n = 0; n < out->used; n++)
+        WEFT_REQUIRE(set_count(&out->piece[n].from) > 0, WEFT_E_ARG,
+                     "rank %d wants a part of %s that no member of the group has",
+                     (int)t->ranks[member], t->name ? t->name : "a tensor");
+    return WEFT_OK;
+}
+
+static bool boxes_equal(const wefti_box *a, const wefti_box *b, int rank) {
+    size_t bytes = (size_t)rank * sizeof a->size[0];
+    return memcmp(a->begin, b->begin, bytes) == 0 && memcmp(a->size, b->size, bytes) == 0;
+}
+
+static bool is_all_reduce(const wefti_transfer *t) {
+    if (t->reduction == WEFTI_REDUCE_NONE || t->members < 2) return false;
+    for (int32_t m = 0; m < t->members; m++)
+        if (!boxes_equal(&t->have[m], &t->have[0], t->rank) ||
+            !boxes_equal(&t->want[m], &t->have[0], t->rank))
+            return false;
+    return true;
+}
+
+static int64_t box_bytes(const wefti_transfer *t, const wefti_box *box) {
+    return wefti_box_elems(box, t->rank) * (int64_t)weft_dtype_bytes(t->dtype);
+}
+static bool is_small(const wefti_transfer *t, int32_t member) {
+    return box_bytes(t, &t->have[member]) <= WEFTI_LOCAL_SMALL;
+}
+
+static void *reserve(wefti_arena *arena, int64_t count, size_t bytes) {
+    return wefti_arena_alloc(arena, (size_t)(count > 0 ? count : 1) * bytes);
+}
+
+static weft_status prepare_moves(wefti_arena *arena, const piece_list *pieces,
+                                 wefti_local_plan *plan) {
+    const wefti_transfer *t = &plan->transfer;
+    wefti_move *moves = reserve(arena, pieces->used, sizeof *moves);
+    WEFT_REQUIRE(moves, WEFT_E_NOMEM, "no memory for %lld moves", (long long)pieces->used);
+    for (int64_t n = 0; n < pieces->used; n++) {
+        int32_t sources = set_count(&pieces->piece[n].from), found = 0;
+        int32_t *members = reserve(arena, sources, sizeof *members);
+        wefti_move_side *sides = reserve(arena, sources, sizeof *sides);
+        WEFT_REQUIRE(members && sides, WEFT_E_NOMEM, "no memory for a move of %d sources",
+                     (int)sources);
+        for (int32_t m = 0; m < t->members; m++)
+            if (set_has(&pieces->piece[n].from, m)) members[found++] = m;
+        wefti_move_prepare(&pieces->piece[n].box, t->rank, t->dtype, t->reduction, &t->want[t->me],
+                           t->have, members, sources, sides, &moves[n]);
+    }
+    plan->moves = pieces->used;
+    plan->move = moves;
+    return WEFT_OK;
+}
+
+/* Shares begin at cache lines (64 bytes), so that two members never write one. */
+static void find_share(wefti_local_plan *plan) {
+    const wefti_transfer *t = &plan->transfer;
+    int64_t elements = wefti_box_elems(&t->have[0], t->rank);
+    int64_t line = 64 / (int64_t)weft_dtype_bytes(t->dtype), lines = (elements + line - 1) / line;
+    int64_t begin = lines * t->me / t->members * line;
+    int64_t end = lines * (t->me + 1) / t->members * line;
+    plan->first = begin;
+    plan->count = (end < elements ? end : elements) - begin;
+}
+
+/* takes[m]: those that member m takes from. */
+static weft_status find_partners(wefti_arena *arena, const member_set *takes,
+                                 wefti_local_plan *plan) {
+    const wefti_transfer *t = &plan->transfer;
+    wefti_local_partner *partner = reserve(arena, t->members, sizeof *partner);
+    WEFT_REQUIRE(partner, WEFT_E_NOMEM, "no memory for %d partners", (int)t->members);
+    for (int32_t m = 0; m < t->members; m++) {
+        bool gives = plan->shares || set_has(&takes[t->me], m);
+        bool taken = plan->shares || set_has(&takes[m], t->me);
+        if (m == t->me || !(gives || taken)) continue;
+        /* Whom we only wait for, we look at before: it may have posted something else. */
+        bool touches = taken && !plan->small;
+        partner[plan->partners++] = (wefti_local_partner){m, gives || touches, touches};
+        plan->lends |= touches || (gives && !is_small(t, m));
+    }
+    plan->partner = partner;
+    return WEFT_OK;
+}
+
+static weft_status fill_plan(wefti_arena *arena, piece_list *pieces, member_set *takes,
+                             wefti_local_plan *plan) {
+    const wefti_transfer *t = &plan->transfer;
+    bool others_take_what_is_reduced = false;
+    for (int32_t m = 0; m < t->members && !plan->shares; m++) {
+        WEFT_TRY(find_pieces(t, m, pieces));
+        for (int64_t n = 0; n < pieces->used; n++)
+            for (int i = 0; i < WEFTI_LOCAL_MOST / 64; i++)
+                takes[m].word[i] |= pieces->piece[n].from.word[i];
+        others_take_what_is_reduced |= m != t->me && set_has(&takes[m], t->me);
+        if (m == t->me) WEFT_TRY(prepare_moves(arena, pieces, plan));
+    }
+    if (plan->shares) find_share(plan);
+    plan->staged = !plan->shares && !plan->small && t->reduction != WEFTI_REDUCE_NONE &&
+                   others_take_what_is_reduced &&
+                   boxes_equal(&t->have[t->me], &t->want[t->me], t->rank);
+    return find_partners(arena, takes, plan);
+}
+
+weft_status wefti_local_plan_create(wefti_arena *arena, const wefti_transfer *t,
+                                    wefti_local_plan **out) {
+    wefti_local_plan *plan = reserve(arena, 1, sizeof *plan);
+    WEFT_REQUIRE(plan, WEFT_E_NOMEM, "no memory for a transfer");
+    plan->hash = wefti_local_hash(t);
+    plan->transfer = *t;
+    size_t boxes = (size_t)t->members * sizeof *t->have;
+    plan->transfer.ranks = reserve(arena, t->members, sizeof *t->ranks);
+    plan->transfer.have = reserve(arena, t->members, sizeof *t->have);
+    plan->transfer.want = reserve(arena, t->members, sizeof *t->want);
+    const char *name = t->name ? t->name : "a tensor";
+    plan->transfer.name = wefti_arena_strdup(arena, name);
+    plan->text = wefti_arena_format(
+        arena, "%s of %s (%s, %lld elements)", wefti_transfer_kind_text(t->kind), name,
+        weft_dtype_text(t->dtype), (long long)wefti_box_elems(&t->have[t->me], t->rank));
+    WEFT_REQUIRE(plan->transfer.ranks && plan->transfer.have && plan->transfer.want &&
+                     plan->transfer.name && plan->text,
+                 WEFT_E_NOMEM, "no memory for a transfer of %d members", (int)t->members);
+    memcpy(plan->transfer.ranks, t->ranks, (size_t)t->members * sizeof *t->ranks);
+    memcpy(plan->transfer.have, t->have, boxes);
+    memcpy(plan->transfer.want, t->want, boxes);
+    plan->bytes = box_bytes(t, &t->have[t->me]);
+    plan->small = is_small(t, t->me);
+    plan->shares = !plan->small && is_all_reduce(t);
+    piece_list pieces = {0};
+    member_set *takes = wefti_calloc((size_t)t->members, sizeof *takes);
+    weft_status status =
+        takes ? fill_plan(arena, &pieces, takes, plan)
+              : WEFT_RAISE(WEFT_E_NOMEM, "no memory for %d members", (int)t->members);
+    wefti_free(takes);
+    wefti_free(pieces.piece);
+    WEFT_TRY(status);
+    *out = plan;
+    return WEFT_OK;
+}
+
+/* --- identity --- */
+
+static uint64_t mix(uint64_t hash, uint64_t value) {
+    hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+    return hash ^ hash >> 29;
+}
+
+uint64_t wefti_local_hash(const wefti_transfer *t) {
+    uint64_t hash = mix(mix(mix(1, t->kind), t->reduction), t->dtype);
+    hash = mix(mix(hash, (uint64_t)t->rank), (uint64_t)t->members);
+    for (int32_t m = 0; m < t->members; m++) {
+        hash = mix(hash, (uint64_t)t->ranks[m]);
+        for (int d = 0; d < t->rank; d++) {
+            hash = mix(mix(hash, (uint64_t)t->have[m].begin[d]), (uint64_t)t->have[m].size[d]);
+            hash = mix(mix(hash, (uint64_t)t->want[m].begin[d]), (uint64_t)t->want[m].size[d]);
+        }
+    }
+    return hash;
+}
+
+bool wefti_local_plan_fits(const wefti_local_plan *plan, const wefti_transfer *t) {
+    const wefti_transfer *p = &plan->transfer;
+    if (p->kind != t->kind || p->reduction != t->reduction || p->dtype != t->dtype ||
+        p->rank != t->rank || p->members != t->members || p->me != t->me ||
+        strcmp(p->name, t->name ? t->name : "a tensor") != 0)
+        return false;
+    for (int32_t m = 0; m < t->members; m++)
+        if (p->ranks[m] != t->ranks[m] || !boxes_equal(&p->have[m], &t->have[m], t->rank) ||
+            !boxes_equal(&p->want[m], &t->want[m], t->rank))
+            return false;
+    return true;
+}

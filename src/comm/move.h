@@ -1,0 +1,46 @@
+/* Moving data between arrays that hold boxes of one tensor: an element of the result is that of one
+ * source, or the sum or maximum of several, in their order. A move is prepared once, when it is
+ * known how the boxes lie, and run often. */
+#ifndef WEFTI_MOVE_H
+#define WEFTI_MOVE_H
+
+#include "layout/transfer.h"
+
+enum { WEFTI_MOVE_MOST = 1024 }; /* sources */
+
+/* Where the elements of a part lie in one array: an offset and a stride for each loop. */
+typedef struct wefti_move_side {
+    int64_t offset;                /* in elements, as are the strides */
+    int64_t stride[WEFT_MAX_RANK]; /* outermost loop first */
+} wefti_move_side;
+
+typedef struct wefti_move {
+    weft_dtype dtype;
+    wefti_reduction reduction;
+    int loops;                    /* around the runs */
+    int64_t count[WEFT_MAX_RANK]; /* of each loop */
+    int64_t run;                  /* elements that are neighbours in all arrays */
+    int32_t sources;
+    wefti_move_side to;
+    const int32_t *members;      /* [sources] whose arrays */
+    const wefti_move_side *from; /* [sources] */
+} wefti_move;
+
+/* The part `part` of a tensor, out of the arrays of `members`, which hold the boxes have[member],
+ * into one that holds `to`. `sides` has room for `sources`; it and `members` are borrowed by `out`.
+ */
+void wefti_move_prepare(const wefti_box *part, int rank, weft_dtype dtype,
+                        wefti_reduction reduction, const wefti_box *to, const wefti_box *have,
+                        const int32_t *members, int32_t sources, wefti_move_side *sides,
+                        wefti_move *out);
+/* source[i]: the array of members[i]. The destination may be one of them when it holds the same
+ * box. */
+void wefti_move_run(const wefti_move *move, const void *const *source, void *destination);
+
+/* Elements [first, first + count) of arrays that hold the same box, reduced in order and written to
+ * all destinations, each of which may be a source. */
+void wefti_move_reduce_to_all(weft_dtype dtype, wefti_reduction reduction,
+                              const void *const *source, void *const *destination, int32_t arrays,
+                              int64_t first, int64_t count);
+
+#endif
