@@ -47,8 +47,9 @@ typedef struct weft_job_model {
     int64_t layers, hidden, heads, kv_heads, ffn, context;
     int64_t vocab, classes, image[3]; /* [channels, height, width]; 0: from the data */
     int64_t patch;
-    bool tied; /* llama */
-    double dropout, norm_eps, rope_theta;
+    bool tied;      /* llama */
+    double dropout; /* below 0: from model.from */
+    double norm_eps, rope_theta;
 } weft_job_model;
 
 typedef struct weft_job_data {

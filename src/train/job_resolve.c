@@ -105,6 +105,7 @@ weft_status wefti_job_resolve(wefti_job_draft *draft) {
         fill_model(draft);
     bool images = m->family >= WEFT_FAMILY_VIT && m->family < WEFT_FAMILIES;
     FILL("data.format", draft->job.data.format, images ? WEFT_FORMAT_IDX : WEFT_FORMAT_TEXT);
+    FILL("model.dropout", m->dropout, from ? -1 : 0);
     fill_train(draft);
     return check(draft);
 }

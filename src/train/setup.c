@@ -48,7 +48,7 @@ static weft_status config_of_job(const weft_job *job, weft_model_config *out) {
     take(&c.classes, m->classes);
     for (int i = 0; i < 3; i++) take(&c.image[i], m->image[i]);
     take(&c.patch, m->patch);
-    if (m->dropout > 0) c.dropout = m->dropout;
+    if (m->dropout >= 0) c.dropout = m->dropout;
     if (m->norm_eps > 0) c.norm_eps = m->norm_eps;
     if (m->rope_theta > 0) c.rope_theta = m->rope_theta;
     *out = c;

@@ -52,6 +52,7 @@ static void test_defaults(void **state) {
     assert_int_equal(job->model.hidden, 256);
     assert_int_equal(job->model.kv_heads, 0);
     assert_int_equal(job->model.vocab, 0);
+    assert_true(job->model.dropout == 0);
     assert_false(job->model.tied);
     assert_int_equal(job->data.format, WEFT_FORMAT_TEXT);
     assert_string_equal(job->data.path, "");
@@ -147,7 +148,7 @@ static void test_messages(void **state) {
     refused("train:\n  steps: 99999999999999999999\n", "train.steps must be");
     refused("train:\n  steps:\n", "it is ''");
     refused("train:\n  steps: [1]\n", "it is a list or a section");
-    refused("model:\n  dropout: 1\n", "a number from 0 to below 1; it is '1'");
+    refused("model:\n  dropout: 1\n", "a number from 0 to below 1, or auto; it is '1'");
     refused("model:\n  dropout: nan\n", "it is 'nan'");
     refused("model:\n  image: [1, 2]\n", "a list of 3 whole numbers");
     refused("model:\n  family: gtp2\n", "did you mean 'gpt2'?");

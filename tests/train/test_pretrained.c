@@ -175,6 +175,36 @@ static void every_family(void **state) {
     }
 }
 
+/* The rate of dropout is the directory's, unless the job sets one: 0 as well. */
+static void dropout_of_job_or_files(void **state) {
+    (void)state;
+    static const struct {
+        const char *word;
+        double rate;
+        const char *printed;
+    } cases[] = {{"model.dropout=auto", 0.25, "dropout: auto\n"},
+                 {"model.dropout=0", 0, "dropout: 0\n"},
+                 {"model.dropout=0.5", 0.5, "dropout: 0.5\n"}};
+    files f;
+    files_of(&f, WEFT_FAMILY_GPT2);
+    f.config.dropout = 0.25;
+    write_all(&f);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char from[300];
+        (void)snprintf(from, sizeof from, "model.from=%s", f.path);
+        const char *words[] = {from, cases[i].word};
+        weft_job *job;
+        ASSERT_OK(weft_job_load(NULL, words, 2, &job));
+        assert_non_null(strstr(job->text, cases[i].printed));
+        wefti_training t = {.job = job};
+        ASSERT_OK(wefti_training_configure(&t));
+        assert_true(t.config.dropout == cases[i].rate);
+        wefti_training_close(&t);
+        weft_job_free(job);
+    }
+    files_end(&f);
+}
+
 static void names_without_prefix(void **state) {
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -463,6 +493,7 @@ static void logits_of_transformers(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_family),
+        cmocka_unit_test(dropout_of_job_or_files),
         cmocka_unit_test(names_without_prefix),
         cmocka_unit_test(norms_of_old),
         cmocka_unit_test(element_types),
