@@ -9,7 +9,8 @@
  *         the k largest, descending; the lowest index among equals; a NaN counts as greatest
  *     top_k_grad(index, dvalues; classes) -> dx [..., classes]
  *
- * gather and scatter_add are each other's gradient. */
+ * gather and scatter_add are each other's gradient. A piece of what numbers point into begins at
+ * `begin`: what points elsewhere is out of its range, and pieces of gather are terms of a sum. */
 #include "ops/common.h"
 
 /* x seen as [outer, size, inner] around the axis. */
@@ -26,9 +27,25 @@ static int axis_of(const weft_node *n) {
     return (int)wefti_attr_int(n, "axis");
 }
 
+/* Pieces of a dimension that numbers point into: `begin` counts in the whole. */
+static weft_status check_begin(const weft_node *n) {
+    WEFT_REQUIRE(wefti_attr_int(n, "begin") >= 0, WEFT_E_ARG, "%s: begins at %lld", n->op->name,
+                 (long long)wefti_attr_int(n, "begin"));
+    return WEFT_OK;
+}
+
+static void begin_piece(const weft_node *n, int f, const int64_t *begins, wefti_attr *attrs) {
+    if (f >= 0) wefti_op_attr(n, attrs, "begin")->i += begins[f];
+}
+
+static double begin_of(const weft_node *n) {
+    return (double)wefti_attr_int(n, "begin");
+}
+
 /* ---- gather and scatter_add ---- */
 
 static weft_status check_index(const weft_node *n) {
+    WEFT_TRY(check_begin(n));
     WEFT_TRY(wefti_op_check_axis(n, wefti_attr_int(n, "axis"), wefti_in(n, 0)->rank));
     WEFT_TRY(wefti_op_check_i32(n, 1));
     return wefti_op_check_rank(n, 1, 1, 1);
@@ -57,45 +74,56 @@ static weft_status infer_scatter_add(const weft_node *n, weft_desc *out, int *ou
 
 static weft_status grad_gather(wefti_grad *g, const weft_node *n) {
     weft_graph *b = wefti_grad_graph(g);
-    weft_value zero = weft_constant(b, *wefti_in(n, 0), 0.0);
-    wefti_grad_add(
-        g, n, 0,
-        weft_scatter_add(b, zero, wefti_grad_in(g, n, 1), wefti_grad_of(g, n, 0), axis_of(n)));
+    weft_value in[] = {weft_constant(b, *wefti_in(n, 0), 0.0), wefti_grad_in(g, n, 1),
+                       wefti_grad_of(g, n, 0)};
+    wefti_attr attrs[] = {WEFTI_I("axis", axis_of(n)),
+                          WEFTI_I("begin", wefti_attr_int(n, "begin"))};
+    wefti_grad_add(g, n, 0, wefti_graph_add1(b, &weft_op_scatter_add, 3, in, 2, attrs));
     return WEFT_OK;
 }
 
 static weft_status grad_scatter_add(wefti_grad *g, const weft_node *n) {
     weft_value dy = wefti_grad_of(g, n, 0);
     if (wefti_grad_wanted(g, n, 0)) wefti_grad_add(g, n, 0, dy);
-    if (wefti_grad_wanted(g, n, 2))
-        wefti_grad_add_reduced(
-            g, n, 2, weft_gather(wefti_grad_graph(g), dy, wefti_grad_in(g, n, 1), axis_of(n)));
+    if (!wefti_grad_wanted(g, n, 2)) return WEFT_OK;
+    weft_value in[] = {dy, wefti_grad_in(g, n, 1)};
+    wefti_attr attrs[] = {WEFTI_I("axis", axis_of(n)),
+                          WEFTI_I("begin", wefti_attr_int(n, "begin"))};
+    wefti_grad_add_reduced(g, n, 2,
+                           wefti_graph_add1(wefti_grad_graph(g), &weft_op_gather, 2, in, 2, attrs));
     return WEFT_OK;
 }
 
-/* Other dimensions free; the indexed one a masked look-up. */
-static void rule(const weft_node *n, wefti_factor_kind index_kind, wefti_split_rule *r,
-                 int8_t *of_indexed, int8_t *of_picked) {
+/* Other dimensions free; the indexed one a masked look-up in gather, free in scatter_add. */
+static void rule(const weft_node *n, wefti_factor_kind index_kind, wefti_factor_kind rows_kind,
+                 wefti_split_rule *r, int8_t *of_indexed, int8_t *of_picked) {
     const weft_desc *x = wefti_in(n, 0);
     int axis = axis_of(n);
     for (int d = 0; d < x->rank; d++)
         if (d != axis)
             of_indexed[d] = of_picked[d] =
                 wefti_op_factor(r, "d", d, x->shape[d], WEFTI_FACTOR_FREE);
-    of_indexed[axis] = wefti_op_factor(r, "rows", -1, x->shape[axis], WEFTI_FACTOR_LOOKUP);
+    of_indexed[axis] = wefti_op_factor(r, "rows", -1, x->shape[axis], rows_kind);
     of_picked[axis] = wefti_op_factor(r, "index", -1, wefti_in(n, 1)->shape[0], index_kind);
     r->in[1][0] = of_picked[axis];
 }
 
 static weft_status split_gather(const weft_node *n, wefti_split_rule *r) {
-    rule(n, WEFTI_FACTOR_FREE, r, r->in[0], r->out[0]);
+    rule(n, WEFTI_FACTOR_FREE, WEFTI_FACTOR_SUM, r, r->in[0], r->out[0]);
     return WEFT_OK;
 }
 
 static weft_status split_scatter_add(const weft_node *n, wefti_split_rule *r) {
-    rule(n, WEFTI_FACTOR_SUM, r, r->in[0], r->in[2]);
+    rule(n, WEFTI_FACTOR_SUM, WEFTI_FACTOR_FREE, r, r->in[0], r->in[2]);
     wefti_op_assign(r->out[0], 0, r->in[0], 0, wefti_in(n, 0)->rank);
     r->sum_once[0] = true;
+    return WEFT_OK;
+}
+
+static weft_status localize_rows(const weft_node *n, const wefti_split_rule *rule_,
+                                 const int64_t *begins, const int64_t *sizes, wefti_attr *attrs) {
+    (void)sizes;
+    begin_piece(n, rule_->in[0][axis_of(n)], begins, attrs);
     return WEFT_OK;
 }
 
@@ -106,7 +134,7 @@ static weft_status reference_gather(const weft_node *n, const wefti_random *rand
     int64_t count = wefti_in(n, 1)->shape[0];
     for (int64_t o = 0; o < l.outer; o++)
         for (int64_t k = 0; k < count; k++) {
-            double id = in[1][k];
+            double id = in[1][k] - begin_of(n);
             bool known = id >= 0.0 && id < (double)l.size;
             for (int64_t i = 0; i < l.inner; i++)
                 out[0][(o * count + k) * l.inner + i] =
@@ -123,7 +151,7 @@ static weft_status reference_scatter_add(const weft_node *n, const wefti_random 
     for (int64_t i = 0; i < elements; i++) out[0][i] = in[0][i];
     for (int64_t o = 0; o < l.outer; o++)
         for (int64_t k = 0; k < count; k++) {
-            double id = in[1][k];
+            double id = in[1][k] - begin_of(n);
             if (id < 0.0 || id >= (double)l.size) continue;
             for (int64_t i = 0; i < l.inner; i++)
                 out[0][(o * l.size + (int64_t)id) * l.inner + i] +=
@@ -138,8 +166,8 @@ static weft_status check_classes(const weft_node *n) {
     int64_t classes = wefti_attr_int(n, "classes");
     WEFT_REQUIRE(classes >= 0, WEFT_E_ARG, "%s: %lld classes; there must be 0 or more", n->op->name,
                  (long long)classes);
-    WEFT_TRY(wefti_op_check_i32(n, 0));
-    return WEFT_OK;
+    WEFT_TRY(check_begin(n));
+    return wefti_op_check_i32(n, 0);
 }
 
 static weft_status infer_one_hot(const weft_node *n, weft_desc *out, int *out_count) {
@@ -161,16 +189,16 @@ static weft_status split_one_hot(const weft_node *n, wefti_split_rule *r) {
     wefti_op_factors(r, "m", y, 0, rows, WEFTI_FACTOR_FREE, f);
     wefti_op_assign(r->in[0], 0, f, 0, rows);
     wefti_op_assign(r->out[0], 0, f, 0, rows);
-    r->out[0][rows] = wefti_op_factor(r, "classes", -1, y->shape[rows], WEFTI_FACTOR_LOOKUP);
+    r->out[0][rows] = wefti_op_factor(r, "classes", -1, y->shape[rows], WEFTI_FACTOR_FREE);
     return WEFT_OK;
 }
 
 static weft_status localize_classes(const weft_node *n, const wefti_split_rule *rule_,
                                     const int64_t *begins, const int64_t *sizes,
                                     wefti_attr *attrs) {
-    (void)begins;
     int f = rule_->out[0][wefti_out(n, 0)->rank - 1];
     if (f >= 0) wefti_op_attr(n, attrs, "classes")->i = sizes[f];
+    begin_piece(n, f, begins, attrs);
     return WEFT_OK;
 }
 
@@ -180,7 +208,7 @@ static weft_status reference_one_hot(const weft_node *n, const wefti_random *ran
     int64_t rows = weft_desc_elems(wefti_in(n, 0)), classes = wefti_attr_int(n, "classes");
     for (int64_t row = 0; row < rows; row++)
         for (int64_t c = 0; c < classes; c++)
-            out[0][row * classes + c] = in[0][row] == (double)c ? 1.0 : 0.0;
+            out[0][row * classes + c] = in[0][row] - begin_of(n) == (double)c ? 1.0 : 0.0;
     return WEFT_OK;
 }
 
@@ -222,14 +250,16 @@ static weft_status grad_top_k(wefti_grad *g, const weft_node *n) {
     return WEFT_OK;
 }
 
-/* Rows free; the last dimension, of whatever size, whole. */
+/* Rows free; the k chosen ones and what they are chosen from whole, free in the gradient. */
 static weft_status split_rows(const weft_node *n, wefti_split_rule *r) {
     const weft_desc *x = wefti_in(n, 0), *y = wefti_out(n, 0);
     int rows = x->rank - 1;
     int8_t f[WEFT_MAX_RANK];
     wefti_op_factors(r, "m", x, 0, rows, WEFTI_FACTOR_FREE, f);
     int8_t from = wefti_op_factor(r, "from", -1, x->shape[rows], WEFTI_FACTOR_WHOLE);
-    int8_t to = wefti_op_factor(r, "to", -1, y->shape[rows], WEFTI_FACTOR_WHOLE);
+    int8_t to =
+        wefti_op_factor(r, "to", -1, y->shape[rows],
+                        n->op == &weft_op_top_k_grad ? WEFTI_FACTOR_FREE : WEFTI_FACTOR_WHOLE);
     for (int i = 0; i < n->inputs; i++) {
         wefti_op_assign(r->in[i], 0, f, 0, rows);
         r->in[i][rows] = from;
@@ -277,7 +307,7 @@ static weft_status reference_top_k_grad(const weft_node *n, const wefti_random *
     int64_t classes = wefti_attr_int(n, "classes");
     for (int64_t i = 0; i < rows * classes; i++) out[0][i] = 0.0;
     for (int64_t i = 0; i < rows * k; i++) {
-        double id = in[0][i];
+        double id = in[0][i] - begin_of(n);
         if (id >= 0.0 && id < (double)classes) out[0][i / k * classes + (int64_t)id] += in[1][i];
     }
     return WEFT_OK;
@@ -285,29 +315,37 @@ static weft_status reference_top_k_grad(const weft_node *n, const wefti_random *
 
 /* ---- tables ---- */
 
-static const wefti_attr attrs_axis[] = {WEFTI_I("axis", 0), {0}};
-static const wefti_attr attrs_one_hot[] = {WEFTI_I("classes", 0), WEFTI_I("dtype", WEFT_F32), {0}};
+static const wefti_attr attrs_axis[] = {WEFTI_I("axis", 0), WEFTI_I("begin", 0), {0}};
+static const wefti_attr attrs_one_hot[] = {
+    WEFTI_I("classes", 0), WEFTI_I("dtype", WEFT_F32), WEFTI_I("begin", 0), {0}};
 static const wefti_attr attrs_top_k[] = {WEFTI_I("k", 1), {0}};
-static const wefti_attr attrs_top_k_grad[] = {WEFTI_I("classes", 0), {0}};
+static const wefti_attr attrs_top_k_grad[] = {WEFTI_I("classes", 0), WEFTI_I("begin", 0), {0}};
 
-static const wefti_op_case cases_gather[] = {
-    CASE("axis=0", "f32[7,5]", "i32[4]<7"),   CASE("axis=1", "bf16[3,5]", "i32[9]<5"),
-    CASE("axis=1", "f32[2,3,4]", "i32[1]<3"), CASE("axis=0", "i32[5]<9", "i32[3]<5"),
-    CASE("axis=0", "f32[3,2]", "i32[0]<3"),   CASES_END};
+static const wefti_op_case cases_gather[] = {CASE("axis=0", "f32[7,5]", "i32[4]<7"),
+                                             CASE("axis=1", "bf16[3,5]", "i32[9]<5"),
+                                             CASE("axis=1", "f32[2,3,4]", "i32[1]<3"),
+                                             CASE("axis=0", "i32[5]<9", "i32[3]<5"),
+                                             CASE("axis=0", "f32[3,2]", "i32[0]<3"),
+                                             CASE("axis=1 begin=3", "f32[2,4]", "i32[9]<9"),
+                                             CASES_END};
 static const wefti_op_case cases_scatter_add[] = {
     CASE("axis=0", "f32[7,5]", "i32[4]<7", "f32[4,5]"),
     CASE("axis=1", "f32[3,5]", "i32[9]<5", "bf16[3,9]"),
     CASE("axis=1", "f32[2,3,4]", "i32[1]<3", "f32[2,1,4]"),
-    CASE("axis=0", "f32[3,2]", "i32[0]<3", "f32[0,2]"), CASES_END};
+    CASE("axis=0", "f32[3,2]", "i32[0]<3", "f32[0,2]"),
+    CASE("axis=0 begin=3", "f32[4,2]", "i32[9]<9", "f32[9,2]"),
+    CASES_END};
 static const wefti_op_case cases_one_hot[] = {
-    CASE("classes=5", "i32[2,3]<5"), CASE("classes=3 dtype=bf16", "i32[7]<9"),
-    CASE("classes=4", "i32[]<4"), CASE("classes=3", "i32[0]<3"), CASES_END};
+    CASE("classes=5", "i32[2,3]<5"),       CASE("classes=3 dtype=bf16", "i32[7]<9"),
+    CASE("classes=4", "i32[]<4"),          CASE("classes=3", "i32[0]<3"),
+    CASE("classes=3 begin=2", "i32[9]<7"), CASES_END};
 static const wefti_op_case cases_top_k[] = {CASE("k=2", "f32[3,5]u"), CASE("k=5", "f32[5]u"),
                                             CASE("k=1", "bf16[2,1,7]u"), CASE("k=2", "f32[0,3]u"),
                                             CASES_END};
 static const wefti_op_case cases_top_k_grad[] = {
     CASE("classes=5", "i32[3,2]<5", "f32[3,2]"), CASE("classes=1", "i32[2,1,1]<1", "bf16[2,1,1]"),
-    CASE("classes=3", "i32[0,2]<3", "f32[0,2]"), CASES_END};
+    CASE("classes=3", "i32[0,2]<3", "f32[0,2]"),
+    CASE("classes=3 begin=2", "i32[4,2]<7", "f32[4,2]"), CASES_END};
 
 /* ---- definitions ---- */
 
@@ -320,6 +358,7 @@ const weft_op_def weft_op_gather = {
     .infer = infer_gather,
     .grad = grad_gather,
     .split = split_gather,
+    .localize = localize_rows,
     .cost = wefti_op_cost_move,
     .reference = reference_gather,
     .cases = cases_gather,
@@ -334,6 +373,7 @@ const weft_op_def weft_op_scatter_add = {
     .infer = infer_scatter_add,
     .grad = grad_scatter_add,
     .split = split_scatter_add,
+    .localize = localize_rows,
     .reference = reference_scatter_add,
     .cases = cases_scatter_add,
 };
@@ -371,6 +411,7 @@ const weft_op_def weft_op_top_k_grad = {
     .attrs = attrs_top_k_grad,
     .infer = infer_top_k_grad,
     .split = split_rows,
+    .localize = localize_classes,
     .reference = reference_top_k_grad,
     .cases = cases_top_k_grad,
 };

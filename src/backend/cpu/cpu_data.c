@@ -18,6 +18,7 @@ typedef struct data_kernel {
     const wefti_kernels *kernels;
     weft_dtype x, y, ids;
     int64_t outer, axis, inner, count;
+    int64_t begin, whole; /* of a piece, in what ids count in */
     double value;
     bool accumulate, has_fill, max;
     wefti_permute_args permute;
@@ -92,7 +93,9 @@ static weft_status run_embedding(const wefti_kernel *kernel, const wefti_run *ru
                               .y = {out[0], k->y},
                               .rows = k->count,
                               .dim = k->inner,
-                              .vocab = k->axis};
+                              .vocab = k->axis,
+                              .begin = k->begin,
+                              .whole = k->whole};
     k->kernels->embedding(run->pool, &a);
     return WEFT_OK;
 }
@@ -111,6 +114,8 @@ weft_status wefti_cpu_embedding(const weft_node *n, const wefti_prepare *options
     k->axis = table->shape[0];
     k->inner = wefti_cpu_span(table, 1, table->rank);
     k->count = weft_desc_elems(ids);
+    k->begin = wefti_attr_int(n, "begin");
+    k->whole = wefti_attr_int(n, "whole");
     *out = &k->base;
     return WEFT_OK;
 }
@@ -125,7 +130,8 @@ static weft_status run_embedding_grad(const wefti_kernel *kernel, const wefti_ru
                                        .accumulate = k->accumulate,
                                        .rows = k->count,
                                        .dim = k->inner,
-                                       .vocab = k->axis};
+                                       .vocab = k->axis,
+                                       .begin = k->begin};
     k->kernels->embedding_backward(run->pool, &a);
     return WEFT_OK;
 }
@@ -142,6 +148,7 @@ weft_status wefti_cpu_embedding_grad(const weft_node *n, const wefti_prepare *op
     k->axis = dtable->shape[0];
     k->inner = wefti_cpu_span(dtable, 1, dtable->rank);
     k->count = weft_desc_elems(ids);
+    k->begin = wefti_attr_int(n, "begin");
     k->accumulate = options->accumulate != 0;
     *out = &k->base;
     return WEFT_OK;
@@ -157,7 +164,8 @@ static weft_status run_gather(const wefti_kernel *kernel, const wefti_run *run,
                            .outer = k->outer,
                            .axis = k->axis,
                            .count = k->count,
-                           .inner = k->inner};
+                           .inner = k->inner,
+                           .begin = k->begin};
     k->kernels->gather(run->pool, &a);
     return WEFT_OK;
 }
@@ -174,6 +182,7 @@ weft_status wefti_cpu_gather(const weft_node *n, const wefti_prepare *options, w
     k->axis = x->shape[axis];
     k->inner = wefti_cpu_span(x, axis + 1, x->rank);
     k->count = ids->shape[0];
+    k->begin = wefti_attr_int(n, "begin");
     *out = &k->base;
     return WEFT_OK;
 }
@@ -195,7 +204,8 @@ static weft_status run_scatter(const wefti_kernel *kernel, const wefti_run *run,
                                 .outer = k->outer,
                                 .axis = k->axis,
                                 .count = k->count,
-                                .inner = k->inner};
+                                .inner = k->inner,
+                                .begin = k->begin};
     k->kernels->scatter_add(run->pool, &a);
     return WEFT_OK;
 }
@@ -215,6 +225,7 @@ weft_status wefti_cpu_scatter_add(const weft_node *n, const wefti_prepare *optio
     k->axis = x->shape[axis];
     k->inner = wefti_cpu_span(x, axis + 1, x->rank);
     k->count = ids->shape[0];
+    k->begin = wefti_attr_int(n, "begin");
     k->base.in_place = 0;
     *out = &k->base;
     return WEFT_OK;
@@ -228,6 +239,7 @@ static weft_status run_one_hot(const wefti_kernel *kernel, const wefti_run *run,
                             .y = {out[0], k->y},
                             .rows = k->count,
                             .classes = k->axis,
+                            .begin = k->begin,
                             .on = 1.0f};
     k->kernels->one_hot(run->pool, &a);
     return WEFT_OK;
@@ -244,6 +256,7 @@ weft_status wefti_cpu_one_hot(const weft_node *n, const wefti_prepare *options,
     k->y = y->dtype;
     k->count = weft_desc_elems(ids);
     k->axis = y->shape[y->rank - 1];
+    k->begin = wefti_attr_int(n, "begin");
     *out = &k->base;
     return WEFT_OK;
 }
@@ -290,6 +303,7 @@ static weft_status run_top_k_grad(const wefti_kernel *kernel, const wefti_run *r
                                 .axis = k->axis,
                                 .count = k->count,
                                 .inner = 1,
+                                .begin = k->begin,
                                 .ids_per_outer = true};
     k->kernels->scatter_add(run->pool, &a);
     return WEFT_OK;
@@ -306,6 +320,7 @@ weft_status wefti_cpu_top_k_grad(const weft_node *n, const wefti_prepare *option
     k->outer = wefti_cpu_span(ids, 0, ids->rank - 1);
     k->count = ids->shape[ids->rank - 1];
     k->axis = y->shape[y->rank - 1];
+    k->begin = wefti_attr_int(n, "begin");
     k->accumulate = options->accumulate != 0;
     *out = &k->base;
     return WEFT_OK;

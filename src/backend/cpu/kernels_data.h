@@ -6,7 +6,8 @@
 
 /* y[r] = table[ids[r]] (+ second[second_ids[r]]). With second_ids absent the second index is
  * second_offset + r % second_period: learned positions. An id outside the table gives a row of NaN.
- */
+ * A piece of a table holds the rows from `begin` on of `whole`, 0: all; ids of the other rows give
+ * zeros. */
 typedef struct wefti_embedding_args {
     wefti_src table;      /* [vocab, dim] */
     wefti_src ids;        /* [rows] i32, i64 or u16 */
@@ -14,17 +15,17 @@ typedef struct wefti_embedding_args {
     wefti_src second_ids; /* optional */
     int64_t second_period, second_offset, second_vocab;
     wefti_dst y; /* [rows, dim] */
-    int64_t rows, dim, vocab;
+    int64_t rows, dim, vocab, begin, whole;
 } wefti_embedding_args;
 
-/* dtable[ids[r]] += dy[r], rows in order. ids absent: id = offset + r % period. Ids outside are
- * skipped. */
+/* dtable[ids[r] - begin] += dy[r], rows in order. ids absent: id = offset + r % period. Ids outside
+ * are skipped. */
 typedef struct wefti_embedding_backward_args {
     wefti_src dy, ids;
     int64_t period, offset;
     float *dtable;   /* [vocab, dim] */
     bool accumulate; /* false: dtable is zeroed first */
-    int64_t rows, dim, vocab;
+    int64_t rows, dim, vocab, begin;
 } wefti_embedding_backward_args;
 
 /* Rotary positions (Su et al. 2021). x is [batch, seq, heads, dim] by strides (elements; dim has
@@ -51,29 +52,29 @@ void wefti_rope_table(int64_t positions, int64_t rotary, double theta,
                       const wefti_rope_scaling *scaling, float *cos, float *sin);
 
 typedef struct wefti_one_hot_args {
-    wefti_src ids; /* [rows] i32, i64, u16; outside [0, classes): a zero row */
+    wefti_src ids; /* [rows] i32, i64, u16; outside begin + [0, classes): a zero row */
     wefti_dst y;   /* [rows, classes] */
-    int64_t rows, classes;
+    int64_t rows, classes, begin;
     float on, off;
 } wefti_one_hot_args;
 
 /* Along an axis: x [outer, axis, inner], ids [outer or 1, count, inner or 1], y [outer, count,
- * inner]. */
+ * inner]. x is a piece that begins at `begin` of the axis that ids count in. */
 typedef struct wefti_gather_args {
     wefti_src x;   /* any element type of 1, 2, 4 or 8 bytes */
     wefti_src ids; /* i32 or i64; in range, or the element is filled with zero bytes */
     wefti_dst y;
-    int64_t outer, axis, count, inner;
+    int64_t outer, axis, count, inner, begin;
     bool ids_per_outer, ids_per_inner; /* false: size 1 there */
 } wefti_gather_args;
 
-/* y[o, ids[o, k, i], i] += x[o, k, i], k in order. */
+/* y[o, ids[o, k, i] - begin, i] += x[o, k, i], k in order. */
 typedef struct wefti_scatter_add_args {
     wefti_src x;     /* [outer, count, inner] f32, bf16 */
     wefti_src ids;   /* as in gather; out of range is skipped */
     float *y;        /* [outer, axis, inner] */
     bool accumulate; /* false: y is zeroed first */
-    int64_t outer, axis, count, inner;
+    int64_t outer, axis, count, inner, begin;
     bool ids_per_outer, ids_per_inner;
 } wefti_scatter_add_args;
 

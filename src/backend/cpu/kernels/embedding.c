@@ -13,15 +13,16 @@ static void embedding_task(void *context, int64_t task, int thread) {
     const wefti_embedding_args *a = context;
     int64_t dim = a->dim, per = rows_of_task(dim), end = min64(a->rows, (task + 1) * per);
     for (int64_t row = task * per; row < end; row++) {
-        int64_t id = load_id(a->ids, row), second = 0;
+        int64_t global = load_id(a->ids, row), id = global - a->begin, second = 0;
         if (a->second.data)
             second = a->second_ids.data ? load_id(a->second_ids, row)
                                         : a->second_offset + row % a->second_period;
         wefti_dst y = out_at(a->y, row * dim);
         if (id < 0 || id >= a->vocab || second < 0 ||
             (a->second.data && second >= a->second_vocab)) {
+            bool elsewhere = global >= 0 && global < a->whole;
             FOR_VECTORS(i, n, dim) {
-                store(y, i, vf_set1(NAN), n);
+                store(y, i, vf_set1(elsewhere ? 0.0f : NAN), n);
             }
             continue;
         }
@@ -52,7 +53,7 @@ static void embedding_backward_task(void *context, int64_t task, int thread) {
     const wefti_embedding_backward_args *a = context;
     int64_t first = task * STRIP, width = min64(STRIP, a->dim - first);
     for (int64_t row = 0; row < a->rows; row++) {
-        int64_t id = a->ids.data ? load_id(a->ids, row) : a->offset + row % a->period;
+        int64_t id = (a->ids.data ? load_id(a->ids, row) : a->offset + row % a->period) - a->begin;
         if (id < 0 || id >= a->vocab) continue;
         float *y = a->dtable + id * a->dim + first;
         int64_t at = row * a->dim + first;
@@ -77,7 +78,7 @@ static void one_hot_task(void *context, int64_t task, int thread) {
         FOR_VECTORS(i, n, a->classes) {
             store(y, i, vf_set1(a->off), n);
         }
-        int64_t id = load_id(a->ids, row);
+        int64_t id = load_id(a->ids, row) - a->begin;
         if (id >= 0 && id < a->classes) store1(y, id, a->on);
     }
 }
@@ -105,7 +106,8 @@ static void gather_task(void *context, int64_t task, int thread) {
         int64_t span = a->ids_per_inner ? 1 : a->inner; /* elements moved by one index */
         for (int64_t i = 0; i < a->inner; i += span) {
             int64_t id =
-                id_at(a->ids, a->ids_per_outer, a->ids_per_inner, a->count, a->inner, o, k, i);
+                id_at(a->ids, a->ids_per_outer, a->ids_per_inner, a->count, a->inner, o, k, i) -
+                a->begin;
             if (id < 0 || id >= a->axis)
                 memset(y + (size_t)i * size, 0, (size_t)span * size);
             else
@@ -136,12 +138,13 @@ static void scatter_add_task(void *context, int64_t task, int thread) {
         if (a->ids_per_inner) {
             for (int64_t i = 0; i < width; i++) {
                 int64_t id =
-                    id_at(a->ids, a->ids_per_outer, true, a->count, a->inner, o, k, first + i);
+                    id_at(a->ids, a->ids_per_outer, true, a->count, a->inner, o, k, first + i) -
+                    a->begin;
                 if (id >= 0 && id < a->axis) y[id * a->inner + i] += load1(a->x, at + i);
             }
             continue;
         }
-        int64_t id = id_at(a->ids, a->ids_per_outer, false, a->count, a->inner, o, k, 0);
+        int64_t id = id_at(a->ids, a->ids_per_outer, false, a->count, a->inner, o, k, 0) - a->begin;
         if (id < 0 || id >= a->axis) continue;
         float *row = y + id * a->inner;
         FOR_VECTORS(i, n, width) {
