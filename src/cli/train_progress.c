@@ -17,10 +17,20 @@ static const char *duration(double seconds, char out[32]) {
     return out;
 }
 
+/* What a rate counts: images have no tokens. A run that never began has counted neither. */
+static const char *units(const train_progress *p) {
+    return p->start.context || !p->start.family ? "tokens" : "samples";
+}
+
 static const char *speed(const train_progress *p, double rate, char out[32]) {
-    snprintf(out, 32, "%.*f %s/s", rate < 10 ? 2 : 0, rate,
-             p->start.context ? "tokens" : "samples");
+    snprintf(out, 32, "%.*f %s/s", rate < 10 ? 2 : 0, rate, units(p));
     return out;
+}
+
+static void speed_json(const train_progress *p, cli_json *json, double rate) {
+    char key[32];
+    snprintf(key, sizeof key, "%s_per_second", units(p));
+    cli_json_real(json, key, rate);
 }
 
 /* The live line ends before anything else is printed. */
@@ -55,7 +65,7 @@ static void step_json(train_progress *p) {
     cli_json_integer(&json, "step", s->step);
     cli_json_real(&json, "loss", s->loss);
     cli_json_real(&json, "learning_rate", s->learning_rate);
-    cli_json_real(&json, "tokens_per_second", s->tokens_per_second);
+    speed_json(p, &json, s->tokens_per_second);
     cli_json_real(&json, "seconds", s->seconds);
     if (isfinite(s->gradient_norm)) cli_json_real(&json, "gradient_norm", s->gradient_norm);
     if (p->validated) {
@@ -142,7 +152,7 @@ weft_train_events train_progress_events(train_progress *p) {
                                .note = note};
 }
 
-static void end_json(const weft_train_result *r, weft_status status) {
+static void end_json(const train_progress *p, const weft_train_result *r, weft_status status) {
     cli_json json;
     cli_json_begin(&json, stdout);
     cli_json_bool(&json, "done", status >= 0);
@@ -154,7 +164,7 @@ static void end_json(const weft_train_result *r, weft_status status) {
     if (isfinite(r->accuracy)) cli_json_real(&json, "validation_accuracy", r->accuracy);
     cli_json_real(&json, "first_step_seconds", r->first_step_seconds);
     cli_json_real(&json, "seconds", r->seconds);
-    cli_json_real(&json, "tokens_per_second", r->tokens_per_second);
+    speed_json(p, &json, r->tokens_per_second);
     cli_json_integer(&json, "predicted_peak_bytes", r->predicted_peak_bytes);
     cli_json_integer(&json, "observed_peak_bytes", r->observed_peak_bytes);
     cli_json_text(&json, "checkpoint", *r->checkpoint ? r->checkpoint : NULL);
@@ -164,7 +174,7 @@ static void end_json(const weft_train_result *r, weft_status status) {
 void train_progress_end(train_progress *p, const weft_train_result *r, weft_status status) {
     if (p->json) {
         step_json(p);
-        end_json(r, status);
+        end_json(p, r, status);
         return;
     }
     end_line(p);

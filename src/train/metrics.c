@@ -20,6 +20,7 @@
 struct wefti_metrics {
     FILE *lines, *events; /* NULL: not wanted, or given up after a failure */
     char *lines_path, *events_path;
+    const char *units; /* what is counted by the second: "tokens", "samples" */
     char failure[512]; /* the first one */
 };
 
@@ -156,10 +157,11 @@ static void release(wefti_metrics *m) {
     wefti_free(m);
 }
 
-weft_status wefti_metrics_open(const char *json_lines, const char *tensorboard,
+weft_status wefti_metrics_open(const char *json_lines, const char *tensorboard, const char *units,
                                wefti_metrics **out) {
     wefti_metrics *m;
     WEFT_NEW(m, wefti_metrics);
+    m->units = units;
     weft_status status = json_lines[0] ? open_lines(m, json_lines) : WEFT_OK;
     if (status == WEFT_OK && tensorboard[0]) status = open_events(m, tensorboard);
     if (status < 0) {
@@ -178,7 +180,9 @@ static weft_status step_line(wefti_metrics *m, const weft_train_step *s) {
     field(m, "loss", s->loss);
     field(m, "learning_rate", s->learning_rate);
     field(m, "gradient_norm", s->gradient_norm);
-    field(m, "tokens_per_second", s->tokens_per_second);
+    char speed[40];
+    (void)snprintf(speed, sizeof speed, "%s_per_second", m->units);
+    field(m, speed, s->tokens_per_second);
     field(m, "seconds", s->seconds);
     return end_line(m);
 }
@@ -187,7 +191,9 @@ static weft_status step_events(wefti_metrics *m, const weft_train_step *s) {
     WEFT_TRY(scalar(m, s->step, "train/loss", s->loss));
     WEFT_TRY(scalar(m, s->step, "train/learning_rate", s->learning_rate));
     WEFT_TRY(scalar(m, s->step, "train/gradient_norm", s->gradient_norm));
-    return scalar(m, s->step, "train/tokens_per_second", s->tokens_per_second);
+    char speed[40];
+    (void)snprintf(speed, sizeof speed, "train/%s_per_second", m->units);
+    return scalar(m, s->step, speed, s->tokens_per_second);
 }
 
 weft_status wefti_metrics_step(wefti_metrics *m, const weft_train_step *s) {

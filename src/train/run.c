@@ -411,7 +411,8 @@ static weft_status run(wefti_training *t) {
     WEFT_TRY(status);
     if (!from && job->model.from[0])
         WEFT_TRY(wefti_pretrained_load(t->session, &t->config, job->model.from));
-    WEFT_TRY(wefti_metrics_open(job->train.log, job->train.tensorboard, &t->metrics));
+    WEFT_TRY(wefti_metrics_open(job->train.log, job->train.tensorboard,
+                                is_language(t) ? "tokens" : "samples", &t->metrics));
     if (t->events && t->events->trace) WEFT_TRY(weft_session_trace(t->session, t->events->trace));
     t->result->predicted_peak_bytes = weft_session_memory_of(t->session).predicted_peak_bytes;
     t->result->steps = t->step;

@@ -86,9 +86,10 @@ void wefti_mask_tokens(uint64_t seed, int64_t first_position, int64_t count, int
 /* schedule.c: learning rate of update `step` (from 0). */
 double wefti_learning_rate(const weft_job *job, int64_t step);
 
-/* metrics.c: JSON lines and TensorBoard events. A file that cannot be written is given up: the call
- * fails, later ones go on without it, and closing fails too. */
-weft_status wefti_metrics_open(const char *json_lines, const char *tensorboard,
+/* metrics.c: JSON lines and TensorBoard events; `units` (static text) is what goes by the second. A
+ * file that cannot be written is given up: the call fails, later ones go on without it, and closing
+ * fails too. */
+weft_status wefti_metrics_open(const char *json_lines, const char *tensorboard, const char *units,
                                wefti_metrics **out) WEFT_CHECKED;
 weft_status wefti_metrics_step(wefti_metrics *m, const weft_train_step *step) WEFT_CHECKED;
 weft_status wefti_metrics_validation(wefti_metrics *m, const weft_train_validation *v) WEFT_CHECKED;

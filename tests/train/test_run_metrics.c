@@ -189,7 +189,7 @@ static void tensorboard_reads_every_record(void **state) {
             assert_true(e.value == (float)r.validations[e.step]);
             validations++;
         } else {
-            speeds += !strcmp(e.tag, "train/tokens_per_second");
+            speeds += !strcmp(e.tag, "train/samples_per_second");
             accuracies += !strcmp(e.tag, "validation/accuracy");
         }
     }
