@@ -1,9 +1,9 @@
-/* All that can be said of a plan without a model. The rules of pipelines: M >= S microbatches keep
- * every stage busy at once; the interleaved schedule takes them in rounds of S. See plan/plan.h. */
+/* All that can be said of a plan without a model. See plan/plan.h. */
 #include "plan/plan.h"
 
 #include <stdio.h>
-#include <string.h>
+
+#include "plan/schedule.h"
 
 /* "dp=2, tp=4" */
 static const char *mesh_words(const wefti_mesh *mesh, char out[256]) {
@@ -41,18 +41,9 @@ static weft_status check_mesh(const weft_plan *plan) {
     return WEFT_OK;
 }
 
-static const char *schedule_word(weft_schedule schedule) {
-#define ROW(name, text) text,
-    static const char *const words[] = {WEFT_PIPELINE_SCHEDULE_LIST(ROW)};
-#undef ROW
-    return words[schedule];
-}
-
 static weft_status check_pipeline(const weft_plan *plan) {
     int32_t stages = plan->pipeline.stages, micro = plan->pipeline.microbatches,
             chunks = plan->pipeline.chunks;
-    weft_schedule schedule = plan->pipeline.schedule;
-    const char *name = schedule_word(schedule);
     for (int64_t i = 0; i < plan->pipeline.rule_count; i++) {
         const wefti_stage_rule *rule = &plan->pipeline.rules[i];
         WEFT_REQUIRE(rule->stage < stages * chunks, WEFT_E_ARG,
@@ -66,39 +57,13 @@ static weft_status check_pipeline(const weft_plan *plan) {
             "pipeline.microbatches = %d needs at least 2 stages; with one stage a batch is "
             "cut by accumulate",
             micro);
-        WEFT_REQUIRE(chunks == 1, WEFT_E_ARG,
-                     "pipeline.virtual_stages = %d needs at least 2 stages", chunks);
-        return WEFT_OK;
+        return wefti_schedule_check(plan->pipeline.schedule, 1, 1, chunks);
     }
     WEFT_REQUIRE(plan->accumulate == 1, WEFT_E_ARG,
                  "accumulate = %d is for one stage; with %d stages a batch is cut by "
                  "pipeline.microbatches",
                  plan->accumulate, stages);
-    WEFT_REQUIRE(
-        micro >= stages, WEFT_E_ARG,
-        "pipeline.microbatches = %d must be at least pipeline.stages = %d: with fewer some "
-        "stage always waits",
-        micro, stages);
-    if (schedule == WEFT_PIPELINE_INTERLEAVED) {
-        WEFT_REQUIRE(chunks >= 2, WEFT_E_ARG,
-                     "pipeline.schedule interleaved needs pipeline.virtual_stages of at least 2; "
-                     "with 1 it is 1f1b");
-        WEFT_REQUIRE(micro >= 2 * stages && micro % stages == 0, WEFT_E_ARG,
-                     "pipeline.microbatches = %d: the interleaved schedule needs a multiple of "
-                     "pipeline.stages = %d, at least %d",
-                     micro, stages, 2 * stages);
-    } else if (schedule == WEFT_PIPELINE_ZERO_BUBBLE) {
-        WEFT_REQUIRE(chunks <= 2, WEFT_E_ARG,
-                     "pipeline.virtual_stages = %d: the zero_bubble schedule has 1, or 2 (down the "
-                     "stages and back up)",
-                     chunks);
-    } else {
-        WEFT_REQUIRE(chunks == 1, WEFT_E_ARG,
-                     "pipeline.virtual_stages = %d: the %s schedule has 1; interleaved and "
-                     "zero_bubble have more",
-                     chunks, name);
-    }
-    return WEFT_OK;
+    return wefti_schedule_check(plan->pipeline.schedule, stages, micro, chunks);
 }
 
 /* Number `i` of a list, or the place where it was said. */
