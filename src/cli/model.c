@@ -35,6 +35,7 @@ static void print_json(const weft_model_report *r) {
     cli_json_integer(&json, "parameters", r->parameters);
     cli_json_integer(&json, "parameter_bytes", r->parameter_bytes);
     cli_json_integer(&json, "optimizer_bytes", r->optimizer_bytes);
+    cli_json_integer(&json, "packed_bytes", r->packed_bytes);
     cli_json_integer(&json, "transient_bytes", r->transient_bytes);
     cli_json_integer(&json, "predicted_peak_bytes", r->predicted_peak_bytes);
     cli_json_real(&json, "forward_flops", r->forward_flops);
@@ -62,9 +63,10 @@ static void print_text(const weft_model_report *r) {
     printf("\n%s parameters in %d cells of %d kinds; a step computes %s forward, %s backward\n",
            cli_amount((double)r->parameters, "", a), r->cell_count, r->kinds,
            cli_amount(r->forward_flops, "FLOP", b), cli_amount(r->backward_flops, "FLOP", c));
-    printf("parameters %s, optimizer %s, activations and work %s\n",
-           cli_bytes((double)r->parameter_bytes, a), cli_bytes((double)r->optimizer_bytes, b),
-           cli_bytes((double)r->transient_bytes, c));
+    printf("parameters %s, optimizer %s", cli_bytes((double)r->parameter_bytes, a),
+           cli_bytes((double)r->optimizer_bytes, b));
+    if (r->packed_bytes) printf(", packed weights %s", cli_bytes((double)r->packed_bytes, a));
+    printf(", activations and work %s\n", cli_bytes((double)r->transient_bytes, a));
     printf("%spredicted peak memory %s%s\n", cli_bold(stdout),
            cli_bytes((double)r->predicted_peak_bytes, a), cli_plain(stdout));
     if (r->largest && *r->largest) printf("largest: %s\n", r->largest);
@@ -94,11 +96,9 @@ const cli_verb cli_model = {
     .summary = "show a job's model: parameters, FLOPs, memory, predicted peak",
     .usage = "model JOB.yaml [key=value ...] [--json]",
     .example = "weft model job.yaml train.batch=4",
-    .notes =
-        "Nothing is trained. Cells of one kind have the same structure and are compiled once; "
-        "saved is what a\n"
-        "cell keeps for its backward pass, frame what it works in. A cell whose passes run as one "
-        "shows both\nunder backward.",
+    .notes = "Nothing is trained. Cells of one kind have the same structure and are compiled once; "
+             "saved is what a\n"
+             "cell keeps for its backward pass, frame what it works in.",
     .options = options,
     .run = run,
 };

@@ -65,6 +65,35 @@ static void add_step(table *t, const wefti_step *s, int *near) {
     }
 }
 
+/* The call whose two passes run as one: its forward work is that of its cell. */
+static void part_joint(weft_model_report *r, const weft_graph *g) {
+    for (int64_t k = 0; k < g->root->node_count; k++) {
+        const weft_node *call = &g->root->nodes[k];
+        int near = r->cell_count - 1;
+        wefti_cost forward;
+        weft_cell_info *c = NULL;
+        for (; near >= 0 && !c; near--)
+            if (!strcmp(r->cells[near].name, call->scope)) c = &r->cells[near];
+        if (!c || c->forward_flops > 0) continue;
+        wefti_node_cost(call, &forward);
+        if (forward.flops > c->backward_flops) continue;
+        c->forward_flops = forward.flops;
+        c->backward_flops -= forward.flops;
+    }
+}
+
+/* A weight is packed once for each form that is wanted of it. */
+static int64_t packed_bytes(const wefti_program *p) {
+    int64_t bytes = 0;
+    for (int32_t s = 0; s < p->step_count[WEFTI_SECTION_PACK]; s++) {
+        const wefti_step *step = &p->steps[WEFTI_SECTION_PACK][s];
+        const wefti_routine *r = step->routine;
+        for (int32_t i = 0; i < r->packed_count; i++)
+            if (r->packed[i].instruction == step->bytes) bytes += r->packed[i].bytes;
+    }
+    return bytes;
+}
+
 /* Numbers of routines to 0, 1, 2... in order of appearance. */
 static weft_status number_kinds(weft_model_report *r, int32_t routines) {
     int *numbers;
@@ -102,14 +131,18 @@ static weft_status fill(wefti_training *t, weft_model_report *r) {
     wefti_free(whole.params);
     wefti_free(whole.counted);
     WEFT_TRY(status);
+    part_joint(r, t->graph);
     weft_session_memory m = weft_session_memory_of(t->session);
     double micro = (double)t->job->train.accumulate;
     r->parameter_bytes = m.parameter_bytes;
     r->optimizer_bytes = m.optimizer_bytes;
     r->transient_bytes = m.transient_bytes;
     r->predicted_peak_bytes = m.predicted_peak_bytes;
-    r->forward_flops = m.forward_flops * micro;
-    r->backward_flops = m.backward_flops * micro;
+    r->packed_bytes = packed_bytes(p);
+    for (int i = 0; i < r->cell_count; i++) {
+        r->forward_flops += r->cells[i].forward_flops * micro;
+        r->backward_flops += r->cells[i].backward_flops * micro;
+    }
     for (int32_t i = 0; i < p->tensor_count; i++)
         if (p->tensors[i].role == WEFTI_TENSOR_PARAM)
             r->parameters += weft_desc_elems(&p->tensors[i].desc);
