@@ -48,8 +48,7 @@ static bool same_parts(int64_t n, int64_t a, int64_t b, int32_t parts) {
     return true;
 }
 
-/* The smallest unit that gives the same parts. */
-static int64_t normal_unit(int64_t n, int64_t unit, int32_t parts) {
+int64_t wefti_part_unit(int64_t n, int64_t unit, int32_t parts) {
     if (unit <= 1 || parts == 1 || n / unit % parts == 0) return 1;
     if (same_parts(n, 1, unit, parts)) return 1;
     int64_t best = unit;
@@ -75,7 +74,8 @@ void wefti_layout_normal(wefti_layout *layout, const wefti_mesh *mesh, const wef
         wefti_dim_split *to = &normal.dim[d];
         for (int i = 0; i < split->count; i++)
             if (mesh->axis[split->axis[i]].size > 1) to->axis[to->count++] = split->axis[i];
-        to->unit = normal_unit(whole->shape[d], split->unit, wefti_layout_parts(&normal, mesh, d));
+        to->unit =
+            wefti_part_unit(whole->shape[d], split->unit, wefti_layout_parts(&normal, mesh, d));
     }
     normal.sum = drop_single(layout->sum, mesh);
     normal.max = drop_single(layout->max, mesh);

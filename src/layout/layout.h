@@ -82,6 +82,8 @@ weft_status wefti_layout_check(const wefti_layout *layout, const wefti_mesh *mes
 /* Part `index` of `parts` of n elements in units of `unit`. */
 void wefti_part(int64_t n, int64_t unit, int32_t parts, int32_t index, int64_t *out_begin,
                 int64_t *out_size);
+/* The smallest unit that gives the same parts as `unit`, a divisor of n, does. */
+int64_t wefti_part_unit(int64_t n, int64_t unit, int32_t parts);
 
 /* A box of a tensor, in coordinates of the whole. */
 typedef struct wefti_box {

@@ -35,9 +35,11 @@ typedef struct wefti_route {
     int64_t bytes;
 } wefti_route;
 
-/* The cheapest route. `bound`: no layout on the way may need more bytes on any device; 0: no bound.
- * Fewest moves among equals. WEFT_E_NOMEM when nothing fits the bound, WEFT_E_ARG for illegal
- * layouts. Pure: the same answer on every rank. */
+/* The cheapest route: least seconds, then bytes, then moves. `bound`: no layout after the first may
+ * need more bytes on any device; 0: no bound. WEFT_E_NOMEM when nothing fits the bound, WEFT_E_ARG
+ * for illegal layouts. Pure: the same answer on every rank. Where more than 3 axes are free at once
+ * slices look towards the goal only, and a search that has visited thousands of layouts settles for
+ * the best route found. */
 weft_status wefti_redistribute(const wefti_mesh *mesh, const weft_desc *whole,
                                const wefti_layout *from, const wefti_layout *to, int64_t bound,
                                wefti_route *out) WEFT_CHECKED;
@@ -52,7 +54,8 @@ weft_status wefti_route_find(wefti_route_cache *cache, const wefti_mesh *mesh,
                              const wefti_layout *to, int64_t bound,
                              const wefti_route **out) WEFT_CHECKED;
 
-/* The transfer that a move is for `rank`; one block, wefti_free. */
+/* The transfer that a move of kind WEFTI_MOVE_TRANSFER is for `rank`; one block, wefti_free. Tag 0,
+ * no name. */
 weft_status wefti_move_transfer(const wefti_mesh *mesh, const weft_desc *whole,
                                 const wefti_layout *from, const wefti_move *move, int32_t rank,
                                 wefti_transfer **out) WEFT_CHECKED;

@@ -1,0 +1,291 @@
+/* Uniform-cost search (Dijkstra, "A note on two problems in connexion with graphs", 1959) for the
+ * cheapest moves between two layouts. Costs are compared as (seconds, bytes, moves), seconds in
+ * whole units of 2^-50 s so that the order of additions does not decide between equals. The goal is
+ * first reached by the obvious way: reduce, gather, slice; what costs more is never looked at. */
+#include "layout/redistribute.h"
+
+#include <math.h>
+
+#include "base/memory.h"
+#include "layout/moves.h"
+
+enum {
+    SETTLED_MAX = 1 << 12, /* layouts expanded before the best route known is taken */
+    UNBOUNDED_MAX = 1 << 16
+};
+
+typedef struct cost {
+    int64_t time, bytes;
+    int32_t moves;
+} cost;
+
+typedef struct node {
+    wefti_move move; /* that led here; move.to is the layout */
+    cost cost;       /* from the start */
+    int32_t parent;
+    bool settled;
+} node;
+
+/* An entry of the queue; outdated when the node was reached more cheaply since. */
+typedef struct waiting {
+    cost cost;
+    int32_t node;
+} waiting;
+
+typedef struct search {
+    wefti_moves moves;
+    int64_t bound;
+    node *nodes;
+    int64_t used, capacity;
+    int32_t *table; /* of nodes by hash of their layouts; -1: free */
+    int64_t slots;
+    waiting *heap;
+    int64_t heap_used, heap_capacity;
+    int32_t at, goal; /* nodes; goal -1: not reached yet */
+} search;
+
+static int compare(const cost *a, const cost *b) {
+    if (a->time != b->time) return a->time < b->time ? -1 : 1;
+    if (a->bytes != b->bytes) return a->bytes < b->bytes ? -1 : 1;
+    return (a->moves > b->moves) - (a->moves < b->moves);
+}
+
+static int64_t whole_units(double seconds) {
+    double units = seconds * 0x1p50;
+    return units < 0x1p58 ? llrint(units) : INT64_C(1) << 58;
+}
+
+/* ---- the queue: a binary heap ---- */
+
+static bool before(const waiting *a, const waiting *b) {
+    int order = compare(&a->cost, &b->cost);
+    return order ? order < 0 : a->node < b->node;
+}
+
+static weft_status push(search *s, int32_t n) {
+    WEFT_TRY(WEFT_GROW(s->heap, s->heap_used, s->heap_capacity));
+    waiting entry = {s->nodes[n].cost, n};
+    int64_t i = s->heap_used++;
+    for (; i && before(&entry, &s->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        s->heap[i] = s->heap[(i - 1) / 2];
+    s->heap[i] = entry;
+    return WEFT_OK;
+}
+
+static int32_t pop(search *s) {
+    int32_t first = s->heap[0].node;
+    waiting last = s->heap[--s->heap_used];
+    int64_t i = 0;
+    for (;;) {
+        int64_t child = 2 * i + 1;
+        if (child >= s->heap_used) break;
+        if (child + 1 < s->heap_used && before(&s->heap[child + 1], &s->heap[child])) child++;
+        if (!before(&s->heap[child], &last)) break;
+        s->heap[i] = s->heap[child];
+        i = child;
+    }
+    s->heap[i] = last;
+    return first;
+}
+
+/* ---- the layouts seen ---- */
+
+static uint64_t hash(const wefti_layout *layout) {
+    uint64_t h = (uint64_t)layout->sum << 32 | layout->max;
+    for (int d = 0; d < layout->rank; d++) {
+        const wefti_dim_split *split = &layout->dim[d];
+        uint64_t word = (uint64_t)split->unit;
+        for (int i = 0; i < split->count; i++) word = word * 31 + (uint64_t)split->axis[i] + 1;
+        h = (h ^ word) * 0x9e3779b97f4a7c15u; /* Fibonacci hashing */
+        h ^= h >> 29;
+    }
+    return h;
+}
+
+/* The slot where the layout is or would go. */
+static int64_t slot_of(const search *s, const wefti_layout *layout) {
+    uint64_t mask = (uint64_t)s->slots - 1, i = hash(layout) & mask;
+    while (s->table[i] >= 0 && !wefti_layout_equal(&s->nodes[s->table[i]].move.to, layout))
+        i = (i + 1) & mask;
+    return (int64_t)i;
+}
+
+static weft_status grow_table(search *s) {
+    int64_t slots = s->slots ? 2 * s->slots : 256;
+    int32_t *table = wefti_alloc((size_t)slots * sizeof *table);
+    WEFT_REQUIRE(table, WEFT_E_NOMEM, "no memory for %lld layouts", (long long)slots);
+    for (int64_t i = 0; i < slots; i++) table[i] = -1;
+    wefti_free(s->table);
+    s->table = table;
+    s->slots = slots;
+    for (int32_t n = 0; n < s->used; n++) s->table[slot_of(s, &s->nodes[n].move.to)] = n;
+    return WEFT_OK;
+}
+
+static weft_status add_node(search *s, const wefti_layout *layout, int32_t *out) {
+    if (2 * (s->used + 1) > s->slots) WEFT_TRY(grow_table(s));
+    WEFT_TRY(WEFT_GROW(s->nodes, s->used, s->capacity));
+    int32_t n = (int32_t)s->used;
+    s->table[slot_of(s, layout)] = n;
+    s->nodes[s->used++] = (node){.move = {.to = *layout}, .parent = -1};
+    *out = n;
+    return WEFT_OK;
+}
+
+/* ---- the search ---- */
+
+static bool fits(const search *s, const wefti_layout *layout) {
+    return !s->bound || wefti_layout_bytes(layout, s->moves.mesh, s->moves.whole) <= s->bound;
+}
+
+/* Visitor: from node s->at by `move`. */
+static weft_status reach(void *context, const wefti_move *move) {
+    search *s = context;
+    int32_t n = s->table[slot_of(s, &move->to)];
+    if ((n >= 0 && s->nodes[n].settled) || !fits(s, &move->to)) return WEFT_OK;
+    const node *parent = &s->nodes[s->at];
+    wefti_move priced = *move;
+    wefti_move_cost(s->moves.mesh, s->moves.whole, &parent->move.to, &priced);
+    cost total = {parent->cost.time + whole_units(priced.seconds),
+                  parent->cost.bytes + priced.bytes, parent->cost.moves + 1};
+    if (n >= 0 && compare(&s->nodes[n].cost, &total) <= 0) return WEFT_OK;
+    if (s->goal >= 0 && compare(&s->nodes[s->goal].cost, &total) <= 0) return WEFT_OK;
+    if (total.moves > WEFTI_MAX_MOVES) return WEFT_OK;
+    if (n < 0) WEFT_TRY(add_node(s, &move->to, &n));
+    s->nodes[n].move = priced;
+    s->nodes[n].cost = total;
+    s->nodes[n].parent = s->at;
+    if (s->goal < 0 && wefti_layout_equal(&priced.to, s->moves.to)) s->goal = n;
+    return push(s, n);
+}
+
+/* Moves on to the layout after `move` if it could be reached. */
+static weft_status step(search *s, wefti_move *move, bool *going) {
+    if (!*going || wefti_layout_equal(&move->to, &s->nodes[s->at].move.to)) return WEFT_OK;
+    WEFT_TRY(reach(s, move));
+    s->at = s->table[slot_of(s, &move->to)];
+    *going = s->at >= 0;
+    return WEFT_OK;
+}
+
+/* The obvious way. */
+static weft_status reach_goal(search *s) {
+    const wefti_layout *goal = s->moves.to;
+    bool going = true;
+    wefti_layout next = *s->moves.from;
+    s->at = 0;
+    wefti_axes drop = (next.sum & ~goal->sum) | (next.max & ~goal->max);
+    next.sum &= ~drop;
+    next.max &= ~drop;
+    wefti_move reduce = {WEFTI_MOVE_TRANSFER, WEFTI_TRANSFER_ALL_REDUCE, drop, next, 0, 0};
+    WEFT_TRY(step(s, &reduce, &going));
+    wefti_axes before_gather = wefti_layout_split_axes(&next);
+    for (int d = 0; d < next.rank; d++)
+        wefti_moves_keep(&s->moves, &next, d, wefti_moves_common(&s->moves, &next, goal, d));
+    wefti_move gather = {WEFTI_MOVE_TRANSFER,
+                         WEFTI_TRANSFER_ALL_GATHER,
+                         before_gather & ~wefti_layout_split_axes(&next),
+                         next,
+                         0,
+                         0};
+    WEFT_TRY(step(s, &gather, &going));
+    wefti_axes zeroed = (goal->sum & ~next.sum) | (goal->max & ~next.max);
+    next.sum = goal->sum;
+    next.max = goal->max;
+    wefti_move partial = {WEFTI_MOVE_TO_PARTIAL, WEFTI_TRANSFER_ALL_REDUCE, zeroed, next, 0, 0};
+    WEFT_TRY(step(s, &partial, &going));
+    wefti_move slice = {WEFTI_MOVE_SLICE,
+                        WEFTI_TRANSFER_ALL_REDUCE,
+                        wefti_layout_split_axes(goal) & ~wefti_layout_split_axes(&next),
+                        *goal,
+                        0,
+                        0};
+    return step(s, &slice, &going);
+}
+
+static weft_status run(search *s) {
+    int32_t start = 0;
+    WEFT_TRY(add_node(s, s->moves.from, &start));
+    WEFT_TRY(reach_goal(s));
+    WEFT_TRY(push(s, start));
+    for (int settled = 0; s->heap_used; settled++) {
+        if (settled >= (s->goal >= 0 ? SETTLED_MAX : UNBOUNDED_MAX)) break;
+        int32_t n = pop(s);
+        if (s->nodes[n].settled) continue;
+        s->nodes[n].settled = true;
+        if (n == s->goal) break;
+        s->at = n;
+        wefti_layout at = s->nodes[n].move.to; /* nodes move when they grow */
+        WEFT_TRY(wefti_moves_each(&s->moves, &at, reach, s));
+    }
+    return WEFT_OK;
+}
+
+static void add_move(wefti_route *route, const wefti_move *move) {
+    wefti_move *last = route->moves ? &route->move[route->moves - 1] : NULL;
+    if (last && last->kind == WEFTI_MOVE_SLICE && move->kind == WEFTI_MOVE_SLICE) {
+        last->axes |= move->axes;
+        last->to = move->to;
+        return;
+    }
+    route->move[route->moves++] = *move;
+    route->seconds += move->seconds;
+    route->bytes += move->bytes;
+}
+
+static void collect(const search *s, wefti_route *out) {
+    int32_t path[WEFTI_MAX_MOVES + 1];
+    int length = 0;
+    for (int32_t n = s->goal; s->nodes[n].parent >= 0; n = s->nodes[n].parent) path[length++] = n;
+    *out = (wefti_route){0};
+    while (length) add_move(out, &s->nodes[path[--length]].move);
+}
+
+static bool refines(const wefti_moves *m) {
+    if (m->from->sum != m->to->sum || m->from->max != m->to->max) return false;
+    for (int d = 0; d < m->from->rank; d++)
+        if (wefti_moves_common(m, m->from, m->to, d) < m->from->dim[d].count) return false;
+    return true;
+}
+
+static weft_status nothing_fits(const search *s) {
+    const wefti_moves *m = &s->moves;
+    WEFT_FAIL(WEFT_E_NOMEM,
+              "no way from layout %s to %s of %s needs at most %lld bytes on each device; the "
+              "latter itself needs %lld",
+              wefti_layout_text(m->from, m->mesh).text, wefti_layout_text(m->to, m->mesh).text,
+              wefti_desc_text(m->whole).text, (long long)s->bound,
+              (long long)wefti_layout_bytes(m->to, m->mesh, m->whole));
+}
+
+weft_status wefti_redistribute(const wefti_mesh *mesh, const weft_desc *whole,
+                               const wefti_layout *from, const wefti_layout *to, int64_t bound,
+                               wefti_route *out) {
+    WEFT_TRY(wefti_layout_check(from, mesh, whole));
+    WEFT_TRY(wefti_layout_check(to, mesh, whole));
+    wefti_layout begin = *from, end = *to;
+    wefti_layout_normal(&begin, mesh, whole);
+    wefti_layout_normal(&end, mesh, whole);
+    search s = {
+        .moves = {mesh, whole, &begin, &end, wefti_layout_axes(&begin) | wefti_layout_axes(&end)},
+        .bound = bound,
+        .goal = -1};
+    if (wefti_layout_equal(&begin, &end)) {
+        *out = (wefti_route){0};
+        return WEFT_OK;
+    }
+    if (!fits(&s, &end)) return nothing_fits(&s);
+    if (refines(&s.moves)) {
+        wefti_axes axes = wefti_layout_axes(&end) & ~wefti_layout_axes(&begin);
+        *out = (wefti_route){.moves = 1};
+        out->move[0] = (wefti_move){.kind = WEFTI_MOVE_SLICE, .axes = axes, .to = end};
+        return WEFT_OK;
+    }
+    weft_status status = run(&s);
+    if (status >= 0 && s.goal < 0) status = nothing_fits(&s);
+    if (status >= 0) collect(&s, out);
+    wefti_free(s.nodes);
+    wefti_free(s.table);
+    wefti_free(s.heap);
+    return status;
+}
