@@ -51,6 +51,7 @@ typedef struct wefti_cell_grad {
     int32_t saved;                /* count */
     wefti_grad_binding *bindings; /* backward->in_count of them */
     int32_t *gradient_out;        /* per cell input: index in backward->out, or -1 */
+    weft_body *joined;            /* both passes as one body, when the program wanted it; borrowed */
 } wefti_cell_grad;
 
 /* wanted[i]: the gradient of cell input i is needed. given[o]: output o has a gradient. All in the

@@ -23,8 +23,6 @@ weft_status wefti_buffer_persistent(wefti_program_builder *b, int64_t bytes, con
     WEFT_TRY(wefti_buffer_add(b, bytes, name, out));
     wefti_buffer *buffer = &b->buffers[*out];
     buffer->persistent = true;
-    buffer->life.offset = b->p->persistent_bytes;
-    b->p->persistent_bytes += aligned(bytes);
     return WEFT_OK;
 }
 
@@ -101,6 +99,13 @@ static weft_status place_transient(wefti_program_builder *b) {
 weft_status wefti_buffers_finish(wefti_program_builder *b) {
     wefti_program *p = b->p;
     const wefti_program *shared = b->spec->shared;
+    p->persistent_bytes = shared ? shared->persistent_bytes : 0;
+    for (int64_t i = 0; i < b->buffer_count; i++) {
+        wefti_buffer *x = &b->buffers[i];
+        if (!x->persistent || x->fixed) continue;
+        x->life.offset = p->persistent_bytes;
+        p->persistent_bytes += aligned(x->life.bytes);
+    }
     if (shared && p->persistent_bytes > shared->persistent_bytes) {
         /* New tensors of this program must survive the others' steps: they go above them. */
         int64_t lift = aligned(b->spec->peak_bytes) - shared->persistent_bytes;

@@ -6,13 +6,14 @@
 #include "base/text.h"
 #include "program/program.h"
 
-enum { WEFTI_MAX_OUT_CALL = 64 };
+enum { WEFTI_MAX_OUT_CALL = 64, WEFTI_MAX_BUCKET = 64 };
 
 /* A buffer of the arena while the program is being built. Times are step numbers over all sections
  * in order. */
 typedef struct wefti_buffer {
     wefti_lifetime life;
-    bool persistent; /* offset fixed at the bottom of the arena */
+    bool persistent; /* at the bottom of the arena, in order of birth */
+    bool fixed;      /* offset given by the sharing program */
     const char *name;
 } wefti_buffer;
 
@@ -29,20 +30,42 @@ typedef struct wefti_draft_step {
     int32_t frame; /* buffer, -1 */
 } wefti_draft_step;
 
-/* One call of the root, with what differentiation found for it. */
+/* One call of the root, with what differentiation and cutting found for it. */
 typedef struct wefti_call_plan {
     const weft_node *node;
     bool differentiated;
-    bool joint;   /* forward and backward in one routine: the call that makes the loss */
-    int32_t grad; /* index in program->grads */
-    int32_t forward, backward[2]; /* routines; backward: writing, adding (per section) */
+    bool joint;    /* forward and backward in one routine: the call that makes the loss */
+    int32_t grad;  /* index in program->grads */
+    int32_t chunk; /* of the pipeline: stage * 1 chunk each, or virtual stages in order */
+    bool mine;     /* this rank runs it */
+    const wefti_cut_body *cut; /* its forward body here; NULL without a plan */
 } wefti_call_plan;
+
+/* What belongs to one microbatch. Without a pipeline there is one, used again and again. */
+typedef struct wefti_micro {
+    int32_t *value;    /* per root value: buffer of an input or a result, -1 */
+    int32_t *gradient; /* per root value: buffer of its gradient, -1 */
+    bool *started;     /* something was written there */
+    int32_t *saved;    /* per call: buffer of its saved block, -1 */
+} wefti_micro;
+
+/* How a parameter, state or value is spread over the mesh. */
+typedef struct wefti_spread {
+    bool known;            /* use and the rest are decided */
+    wefti_layout use;      /* as the calls read it; of activations: their only layout */
+    wefti_layout storage;  /* between calls: `state` at optimizer level 3, else `use` */
+    wefti_layout state;    /* of the optimizer's pieces */
+    wefti_layout gradient; /* as it is accumulated: partial over the axes that its backward calls
+                              leave open */
+    bool gradient_known;
+} wefti_spread;
 
 typedef struct wefti_program_builder {
     const wefti_program_spec *spec;
     wefti_program *p;
     weft_graph *g;
     const weft_body *root;
+    wefti_partition *part; /* NULL: one device */
     wefti_arena *scratch;
     wefti_buffer *buffers;
     int64_t buffer_count, buffer_cap;
@@ -51,18 +74,24 @@ typedef struct wefti_program_builder {
     int32_t now; /* time of the step being added */
     wefti_call_plan *calls;
     int32_t call_count;
+    wefti_micro *micro;
+    int32_t micros;
     int32_t *output_buffer; /* per root value that is a named output: its buffer, -1 */
     char **grad_masks;      /* per gradient: which inputs and outputs, as 0 and 1 */
     int64_t mask_cap;
-    int32_t *value_buffer;  /* per root value: buffer of the current section, -1 */
-    int32_t *gradient;      /* per root value: buffer of its gradient, -1 */
-    bool *gradient_started; /* something was written there in this section or before */
-    bool *needs;            /* per root value: a gradient is wanted */
+    wefti_spread *spread;    /* per root value */
+    int32_t *param_buffer;   /* per root value: buffer of a parameter or state, -1 */
+    int32_t *param_gradient; /* per root value: where a parameter's gradient is accumulated, -1 */
+    bool *param_started;     /* something was written there */
+    bool *needs;             /* per root value: a gradient is wanted */
     bool *has_gradient;
     int32_t *param_index;   /* per root value: index of its tensor, -1 */
     int32_t *last_backward; /* per root value: last call (in backward order) that contributes */
     bool unnamed;           /* memory for a name was missing */
     bool eager;             /* update a parameter as soon as its gradient is complete */
+    int32_t *ready;         /* parameters whose gradients are complete but not yet reduced */
+    int32_t ready_count;
+    int64_t ready_bytes;
     int64_t grad_cap, routine_cap, tensor_cap, body_cap;
     int32_t scalars, one, norms; /* buffers, -1: none */
     int32_t *tensor_buffer;      /* per tensor of the program */
@@ -75,6 +104,90 @@ typedef struct wefti_program_builder {
     } * keys;
     int64_t key_count, key_cap;
 } wefti_program_builder;
+
+/* program.c: small things */
+weft_status wefti_build_array(wefti_program_builder *b, int64_t count, size_t bytes,
+                              void *out) WEFT_CHECKED; /* zeroed, in scratch */
+weft_status wefti_build_indices(wefti_program_builder *b, int64_t count,
+                                int32_t **out) WEFT_CHECKED; /* all -1 */
+const char *wefti_build_name(wefti_program_builder *b, const char *prefix, const char *name);
+/* A tensor of the program; `layout` NULL: whole. */
+weft_status wefti_build_tensor(wefti_program_builder *b, const char *name, wefti_tensor_role role,
+                               const weft_desc *whole, const wefti_layout *layout, weft_init init,
+                               int32_t buffer, int32_t *out) WEFT_CHECKED;
+/* A persistent one: where the sharing program has it, or new. */
+weft_status wefti_build_persistent(wefti_program_builder *b, const char *name,
+                                   wefti_tensor_role role, const weft_desc *whole,
+                                   const wefti_layout *layout, weft_init init, int32_t *out_buffer,
+                                   int32_t *out_tensor) WEFT_CHECKED;
+weft_status wefti_build_keep_body(wefti_program_builder *b, weft_body *body) WEFT_CHECKED;
+int32_t *wefti_build_value(wefti_program_builder *b, int32_t micro, int32_t value);
+int32_t *wefti_build_gradient(wefti_program_builder *b, int32_t micro, int32_t value);
+
+/* steps.c */
+weft_status wefti_build_begin(wefti_program_builder *b, wefti_section s, wefti_step_kind kind,
+                              wefti_phase phase, const char *name, int32_t args,
+                              wefti_draft_step **out) WEFT_CHECKED;
+void wefti_build_arg(wefti_program_builder *b, wefti_draft_step *d, int32_t arg, int32_t buffer,
+                     int64_t delta);
+weft_status wefti_build_end(wefti_program_builder *b, wefti_draft_step *d,
+                            int32_t routine) WEFT_CHECKED; /* of a CALL; time goes on */
+
+/* compile.c: routines, one per unique (body, what is accumulated) */
+enum {
+    WEFTI_ROUTINE_PLAIN,
+    WEFTI_ROUTINE_FORWARD,
+    WEFTI_ROUTINE_BACKWARD,
+    WEFTI_ROUTINE_JOINT,
+    WEFTI_ROUTINE_UPDATE
+};
+weft_status wefti_build_find(wefti_program_builder *b, const weft_body *key, int kind,
+                             const char *accumulate, int32_t *out) WEFT_CHECKED;
+weft_status wefti_build_compile(wefti_program_builder *b, const weft_body *key, int kind,
+                                const char *accumulate, wefti_routine_spec *spec,
+                                int32_t *out) WEFT_CHECKED;
+weft_status wefti_build_forward(wefti_program_builder *b, wefti_call_plan *call,
+                                int32_t *out) WEFT_CHECKED;
+weft_status wefti_build_backward(wefti_program_builder *b, const wefti_call_plan *call,
+                                 const char *accumulate, int32_t *out) WEFT_CHECKED;
+weft_status wefti_build_joint(wefti_program_builder *b, wefti_call_plan *call, const bool *given,
+                              const char *accumulate, int32_t *out) WEFT_CHECKED;
+
+/* gradients.c */
+weft_status wefti_build_plan_gradients(wefti_program_builder *b) WEFT_CHECKED;
+
+/* calls.c */
+weft_status wefti_build_forward_call(wefti_program_builder *b, wefti_section s, int32_t call,
+                                     int32_t micro) WEFT_CHECKED;
+weft_status wefti_build_backward_call(wefti_program_builder *b, wefti_section s, int32_t call,
+                                      int32_t micro) WEFT_CHECKED;
+weft_status wefti_build_joint_call(wefti_program_builder *b, wefti_section s, int32_t call,
+                                   int32_t micro) WEFT_CHECKED;
+
+/* update.c */
+weft_status wefti_build_eager_updates(wefti_program_builder *b, int32_t call) WEFT_CHECKED;
+weft_status wefti_build_flush(wefti_program_builder *b,
+                              wefti_section s) WEFT_CHECKED; /* reductions and updates that wait */
+weft_status wefti_build_update_section(wefti_program_builder *b) WEFT_CHECKED;
+
+/* spread.c: how values lie on the mesh. Without a plan everything is whole. */
+weft_status wefti_spread_start(wefti_program_builder *b)
+    WEFT_CHECKED; /* partition; layouts of inputs and states */
+weft_status wefti_spread_forward(wefti_program_builder *b, wefti_call_plan *call) WEFT_CHECKED;
+weft_status wefti_spread_backward(wefti_program_builder *b, const wefti_call_plan *call,
+                                  const wefti_cut_body **out) WEFT_CHECKED;
+weft_status wefti_spread_joint(wefti_program_builder *b, const wefti_call_plan *call,
+                               weft_body *joined, const bool *given,
+                               const wefti_cut_body **out) WEFT_CHECKED;
+/* The update of one parameter: (parameter, states, gradient, scalars). */
+weft_status wefti_spread_update(wefti_program_builder *b, int32_t value, const weft_body *body,
+                                int states, const wefti_cut_body **out) WEFT_CHECKED;
+weft_desc wefti_spread_desc(const wefti_program_builder *b, const weft_desc *whole,
+                            const wefti_layout *layout); /* what of it lies here */
+/* A routine that takes tensors from one layout to another: one input and one output each. */
+weft_status wefti_spread_reshard(wefti_program_builder *b, int count, const weft_desc *whole,
+                                 const wefti_layout *from, const wefti_layout *to,
+                                 const char *accumulate, int32_t *out_routine) WEFT_CHECKED;
 
 /* buffers.c */
 weft_status wefti_buffer_add(wefti_program_builder *b, int64_t bytes, const char *name,

@@ -250,6 +250,8 @@ static weft_status bind_outputs(wefti_walk *w, wefti_layout *out) {
             wefti_layout_normal(&to, &w->p->mesh, &w->from->values[v].desc);
             out[o] = to;
         }
+        if (w->spec->out_state && w->spec->out_state[o] == WEFTI_LAYOUT_SUMMED)
+            out[o].sum = out[o].max = 0;
         WEFT_TRY(wefti_walk_bring(w, v, &out[o], NULL, &local));
         WEFT_TRY(wefti_body_output(w->to, local));
     }

@@ -25,7 +25,8 @@ weft_status wefti_partition_create(const weft_plan *plan, const wefti_mesh *mesh
 void wefti_partition_destroy(wefti_partition *p);
 
 typedef enum wefti_layout_state {
-    WEFTI_LAYOUT_GIVEN, /* inputs: it comes so; outputs: it must be so */
+    WEFTI_LAYOUT_GIVEN,  /* inputs: it comes so; outputs: it must be so */
+    WEFTI_LAYOUT_SUMMED, /* outputs: as it comes, but not partial */
     WEFTI_LAYOUT_OPEN /* inputs (parameters): as the first op that reads it wants it; outputs: as it
                          comes */
 } wefti_layout_state;

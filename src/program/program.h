@@ -29,6 +29,8 @@ typedef struct wefti_instruction {
     weft_dtype dtype;
     int32_t packed_arg; /* argument that holds the packed weight of in[kernel->packed_input], -1:
                            none */
+    int32_t transfer;   /* communication: its number in the program's partition, kernel NULL; -1 */
+    bool joined; /* communication: the next one too is posted before this one is waited for */
     wefti_cost cost;
 } wefti_instruction;
 
@@ -226,6 +228,16 @@ typedef struct wefti_program_spec {
 weft_status wefti_program_build(const wefti_program_spec *spec, wefti_program **out) WEFT_CHECKED;
 void wefti_program_destroy(wefti_program *program);
 const wefti_tensor *wefti_program_tensor(const wefti_program *program, const char *name);
+/* The box of the whole that lies here. */
+static inline void wefti_program_box(const wefti_program *program, const wefti_tensor *tensor,
+                                     wefti_box *out) {
+    if (program->mesh.axes) {
+        wefti_layout_box(&tensor->layout, &program->mesh, &tensor->whole, program->rank, out);
+        return;
+    }
+    *out = (wefti_box){0};
+    for (int d = 0; d < tensor->whole.rank; d++) out->size[d] = tensor->whole.shape[d];
+}
 
 /* Fusion passes over bodies: fuse.c. Each takes a body and returns a new one of equal meaning. */
 weft_status wefti_fuse(weft_graph *g, const weft_body *body, weft_body **out) WEFT_CHECKED;

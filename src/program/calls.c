@@ -1,0 +1,239 @@
+/* Calls of cells as steps: their operands, results, saved blocks and gradients. */
+#include <string.h>
+
+#include "program/build.h"
+
+/* A call that writes in place takes its operand away from all that would read it later, the next
+ * step included. */
+static weft_status check_in_place(const wefti_program_builder *b, const wefti_call_plan *call,
+                                  int32_t input, int output) {
+    const weft_node *n = call->node;
+    int32_t v = n->in[input];
+    const wefti_value_info *info = &b->root->values[v];
+    bool read = false, updated = false;
+    WEFT_REQUIRE(info->kind == WEFTI_VALUE_STATE, WEFT_E_NO_IMPL,
+                 "%s writes in place into %s%s%s, which is no state: declare it with weft_state",
+                 n->scope, info->name ? "'" : "a value of another cell",
+                 info->name ? info->name : "", info->name ? "'" : "");
+    for (const wefti_call_plan *later = call + 1; later < b->calls + b->call_count; later++)
+        for (int i = 0; i < later->node->inputs; i++) read |= later->node->in[i] == v;
+    for (int i = 0; i < n->inputs; i++) read |= i != input && n->in[i] == v;
+    for (int64_t i = 0; i < b->g->assign_count; i++)
+        updated |= b->g->assigns[i].state == v && b->g->assigns[i].next == n->out[output];
+    WEFT_REQUIRE(updated, WEFT_E_NO_IMPL,
+                 "%s writes in place into the state '%s', which is not updated with the result: "
+                 "call weft_state_update",
+                 n->scope, info->name);
+    if (call->differentiated && !call->joint) {
+        const wefti_cell_grad *grad = &b->p->grads[call->grad];
+        for (int64_t i = 0; i < grad->backward->in_count; i++)
+            read |=
+                grad->bindings[i].source == WEFTI_GRAD_INPUT && grad->bindings[i].index == input;
+    }
+    WEFT_REQUIRE(!read, WEFT_E_NO_IMPL,
+                 "%s writes in place into the state '%s', whose old value is read later: use the "
+                 "new value there",
+                 n->scope, info->name);
+    return WEFT_OK;
+}
+
+/* What a root value is here. */
+static weft_desc desc_of(const wefti_program_builder *b, int32_t v) {
+    return wefti_spread_desc(b, &b->root->values[v].desc, &b->spread[v].use);
+}
+
+static bool is_param(const wefti_program_builder *b, int32_t v) {
+    return b->root->values[v].kind == WEFTI_VALUE_PARAM;
+}
+
+/* The buffer that a call reads: of a parameter that lies in pieces, its gathered form for this
+ * call. */
+static weft_status operand(wefti_program_builder *b, wefti_section s, int32_t v, int32_t micro,
+                           int32_t *out) {
+    *out = *wefti_build_value(b, micro, v);
+    if (!b->part || !is_param(b, v) || wefti_layout_equal(&b->spread[v].storage, &b->spread[v].use))
+        return WEFT_OK;
+    const char *name = b->root->values[v].name;
+    weft_desc whole = b->root->values[v].desc, here = desc_of(b, v);
+    int32_t routine, buffer;
+    wefti_draft_step *d;
+    WEFT_TRY(wefti_spread_reshard(b, 1, &whole, &b->spread[v].storage, &b->spread[v].use, "0",
+                                  &routine));
+    WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&here), wefti_build_name(b, "gathered ", name),
+                              &buffer));
+    WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_OTHER, name,
+                               b->p->routines[routine]->args, &d));
+    wefti_build_arg(b, d, 0, *out, 0);
+    wefti_build_arg(b, d, 1, buffer, 0);
+    WEFT_TRY(wefti_build_end(b, d, routine));
+    *out = buffer;
+    return WEFT_OK;
+}
+
+static weft_status operands(wefti_program_builder *b, wefti_section s, const weft_node *n,
+                            int32_t micro, int32_t **out) {
+    WEFT_TRY(wefti_build_indices(b, n->inputs, out));
+    for (int i = 0; i < n->inputs; i++)
+        if (n->in[i] >= 0) WEFT_TRY(operand(b, s, n->in[i], micro, &(*out)[i]));
+    return WEFT_OK;
+}
+
+/* Buffers for a call's results, or the memory that its routine says they are. */
+static weft_status bind_results(wefti_program_builder *b, const wefti_call_plan *call,
+                                int32_t micro, const wefti_routine *r, wefti_draft_step *d) {
+    const weft_node *n = call->node;
+    for (int o = 0; o < n->outputs; o++) {
+        int32_t v = n->out[o], *buffer = wefti_build_value(b, micro, v);
+        if (r->alias[o] >= 0) {
+            WEFT_TRY(check_in_place(b, call, r->alias[o], o));
+            *buffer = d->args[r->alias[o]].buffer;
+        } else if (*buffer < 0) {
+            weft_desc desc = desc_of(b, v);
+            WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&desc),
+                                      wefti_build_name(b, "result of ", n->scope), buffer));
+        }
+        wefti_build_arg(b, d, r->inputs + o, *buffer, 0);
+    }
+    return WEFT_OK;
+}
+
+weft_status wefti_build_forward_call(wefti_program_builder *b, wefti_section s, int32_t k,
+                                     int32_t micro) {
+    wefti_call_plan *call = &b->calls[k];
+    const weft_node *n = call->node;
+    int32_t routine, *in, *saved = &b->micro[micro].saved[k];
+    WEFT_TRY(wefti_build_forward(b, call, &routine));
+    const wefti_routine *r = b->p->routines[routine];
+    wefti_draft_step *d;
+    WEFT_TRY(operands(b, s, n, micro, &in));
+    WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_FORWARD,
+                               wefti_build_name(b, "", n->scope), r->args, &d));
+    for (int i = 0; i < n->inputs; i++) wefti_build_arg(b, d, i, in[i], 0);
+    WEFT_TRY(bind_results(b, call, micro, r, d));
+    if (r->saved_arg >= 0) {
+        WEFT_TRY(wefti_buffer_add(b, r->saved_bytes,
+                                  wefti_build_name(b, "saved for backward by ", n->scope), saved));
+        wefti_build_arg(b, d, r->saved_arg, *saved, 0);
+    }
+    for (int32_t x = 0; x < r->code_count; x++) b->p->forward_flops += r->code[x].cost.flops;
+    return wefti_build_end(b, d, routine);
+}
+
+/* Per output of the backward body: '1' when its target has content already. Creates missing
+ * targets. */
+static weft_status gradient_targets(wefti_program_builder *b, const wefti_call_plan *call,
+                                    int32_t micro, int32_t *target, char *accumulate) {
+    const weft_node *n = call->node;
+    const wefti_cell_grad *grad = &b->p->grads[call->grad];
+    for (int64_t o = 0; o < grad->backward->out_count; o++) target[o] = -1;
+    memset(accumulate, '0', (size_t)grad->backward->out_count);
+    accumulate[grad->backward->out_count] = '\0';
+    for (int i = 0; i < n->inputs; i++) {
+        int32_t o = grad->gradient_out[i], v = n->in[i];
+        if (o < 0 || v < 0) continue;
+        const wefti_value_info *info = &b->root->values[v];
+        int32_t *buffer = wefti_build_gradient(b, micro, v);
+        bool *started = is_param(b, v) ? &b->param_started[v] : &b->micro[micro].started[v];
+        if (*buffer < 0) {
+            const wefti_spread *spread = &b->spread[v];
+            weft_desc desc = wefti_spread_desc(b, &info->desc,
+                                               is_param(b, v) ? &spread->gradient : &spread->use);
+            WEFT_TRY(wefti_buffer_add(
+                b, weft_desc_bytes(&desc),
+                wefti_build_name(b, "gradient of ", info->name ? info->name : n->scope), buffer));
+        }
+        accumulate[o] = *started ? '1' : '0';
+        *started = true;
+        target[o] = *buffer;
+    }
+    return WEFT_OK;
+}
+
+/* What a gradient is accumulated from is known before its targets: layouts first. */
+static weft_status settle_backward(wefti_program_builder *b, const wefti_call_plan *call) {
+    const wefti_cut_body *cut;
+    if (!b->part) return WEFT_OK;
+    return wefti_spread_backward(b, call, &cut);
+}
+
+weft_status wefti_build_backward_call(wefti_program_builder *b, wefti_section s, int32_t k,
+                                      int32_t micro) {
+    wefti_call_plan *call = &b->calls[k];
+    const weft_node *n = call->node;
+    const wefti_cell_grad *grad = &b->p->grads[call->grad];
+    int64_t outs = grad->backward->out_count;
+    int32_t *target, *in, routine;
+    char *accumulate;
+    WEFT_TRY(wefti_build_array(b, outs, sizeof *target, &target));
+    WEFT_TRY(wefti_build_array(b, outs, 1, &accumulate));
+    WEFT_TRY(wefti_build_indices(b, n->inputs, &in));
+    WEFT_TRY(settle_backward(b, call));
+    WEFT_TRY(gradient_targets(b, call, micro, target, accumulate));
+    WEFT_TRY(wefti_build_backward(b, call, accumulate, &routine));
+    const wefti_routine *r = b->p->routines[routine];
+    wefti_draft_step *d;
+    for (int64_t i = 0; i < grad->backward->in_count; i++) {
+        wefti_grad_binding bind = grad->bindings[i];
+        if (bind.source == WEFTI_GRAD_INPUT && in[bind.index] < 0)
+            WEFT_TRY(operand(b, s, n->in[bind.index], micro, &in[bind.index]));
+    }
+    WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_BACKWARD,
+                               wefti_build_name(b, "", n->scope), r->args, &d));
+    for (int64_t i = 0; i < grad->backward->in_count; i++) {
+        wefti_grad_binding bind = grad->bindings[i];
+        int32_t buffer = -1;
+        if (bind.source == WEFTI_GRAD_INPUT) buffer = in[bind.index];
+        if (bind.source == WEFTI_GRAD_OUTPUT)
+            buffer = *wefti_build_value(b, micro, n->out[bind.index]);
+        if (bind.source == WEFTI_GRAD_DOUT)
+            buffer = n->out[bind.index] == b->g->loss
+                         ? b->one
+                         : *wefti_build_gradient(b, micro, n->out[bind.index]);
+        wefti_build_arg(b, d, (int32_t)i, buffer, 0);
+    }
+    for (int64_t o = 0; o < outs; o++) wefti_build_arg(b, d, r->inputs + (int32_t)o, target[o], 0);
+    if (r->saved_arg >= 0) wefti_build_arg(b, d, r->saved_arg, b->micro[micro].saved[k], 0);
+    for (int32_t x = 0; x < r->code_count; x++) b->p->backward_flops += r->code[x].cost.flops;
+    return wefti_build_end(b, d, routine);
+}
+
+static weft_status settle_joint(wefti_program_builder *b, wefti_call_plan *call,
+                                const bool *given) {
+    int32_t ignored;
+    const wefti_cell_grad *grad = &b->p->grads[call->grad];
+    char *none;
+    if (!b->part || call->cut) return WEFT_OK;
+    WEFT_TRY(wefti_build_array(b, grad->backward->out_count, 1, &none));
+    memset(none, '0', (size_t)grad->backward->out_count);
+    return wefti_build_joint(b, call, given, none, &ignored);
+}
+
+weft_status wefti_build_joint_call(wefti_program_builder *b, wefti_section s, int32_t k,
+                                   int32_t micro) {
+    wefti_call_plan *call = &b->calls[k];
+    const weft_node *n = call->node;
+    const wefti_cell_grad *grad = &b->p->grads[call->grad];
+    int64_t outs = grad->backward->out_count;
+    int32_t *target, *in, routine, seeds = 0;
+    char *accumulate;
+    bool given[WEFTI_MAX_OUT_CALL];
+    WEFT_TRY(wefti_build_array(b, outs, sizeof *target, &target));
+    WEFT_TRY(wefti_build_array(b, outs, 1, &accumulate));
+    for (int o = 0; o < n->outputs; o++) given[o] = n->out[o] == b->g->loss;
+    WEFT_TRY(settle_joint(b, call, given));
+    WEFT_TRY(gradient_targets(b, call, micro, target, accumulate));
+    WEFT_TRY(wefti_build_joint(b, call, given, accumulate, &routine));
+    const wefti_routine *r = b->p->routines[routine];
+    wefti_draft_step *d;
+    WEFT_TRY(operands(b, s, n, micro, &in));
+    WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_BACKWARD,
+                               wefti_build_name(b, "", n->scope), r->args, &d));
+    for (int i = 0; i < n->inputs; i++) wefti_build_arg(b, d, i, in[i], 0);
+    for (int o = 0; o < n->outputs; o++)
+        if (given[o]) wefti_build_arg(b, d, n->inputs + seeds++, b->one, 0);
+    WEFT_TRY(bind_results(b, call, micro, r, d));
+    for (int64_t o = 0; o < outs; o++)
+        wefti_build_arg(b, d, r->inputs + n->outputs + (int32_t)o, target[o], 0);
+    for (int32_t x = 0; x < r->code_count; x++) b->p->backward_flops += r->code[x].cost.flops;
+    return wefti_build_end(b, d, routine);
+}

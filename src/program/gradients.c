@@ -1,0 +1,94 @@
+/* Which calls have a backward pass, and of what: one differentiation per unique cell and set of
+ * wanted gradients. */
+#include <string.h>
+
+#include "program/build.h"
+
+/* Inputs may share a gradient; here each has an output of its own, since each has a buffer of its
+ * own. */
+static weft_status own_outputs(wefti_cell_grad *grad) {
+    for (int64_t i = 0; i < grad->cell->in_count; i++)
+        for (int64_t j = 0; j < i; j++) {
+            int32_t o = grad->gradient_out[i];
+            if (o < 0 || grad->gradient_out[j] != o) continue;
+            grad->gradient_out[i] = (int32_t)grad->backward->out_count;
+            WEFT_TRY(wefti_body_output(grad->backward, grad->backward->out[o]));
+        }
+    return WEFT_OK;
+}
+
+static weft_status cell_gradient(wefti_program_builder *b, wefti_call_plan *call,
+                                 const bool *wanted, const bool *given) {
+    wefti_program *p = b->p;
+    weft_body *cell = call->node->callee;
+    /* The masks are part of the key: kept as text beside each gradient. */
+    wefti_text mask = {0};
+    for (int64_t i = 0; i < cell->in_count; i++) wefti_text_add(&mask, "%d", wanted[i]);
+    for (int64_t o = 0; o < cell->out_count; o++) wefti_text_add(&mask, "%d", given[o]);
+    char *text = wefti_text_take(&mask);
+    WEFT_REQUIRE(text, WEFT_E_NOMEM, "no memory to differentiate");
+    for (int32_t i = 0; i < p->grad_count; i++)
+        if (p->grads[i].cell == cell && !strcmp(b->grad_masks[i], text)) {
+            wefti_free(text);
+            call->grad = i;
+            return WEFT_OK;
+        }
+    char *kept = wefti_arena_strdup(b->scratch, text);
+    wefti_free(text);
+    WEFT_REQUIRE(kept, WEFT_E_NOMEM, "no memory to differentiate");
+    int64_t count = p->grad_count;
+    WEFT_TRY(WEFT_GROW(p->grads, count, b->grad_cap));
+    WEFT_TRY(WEFT_GROW(b->grad_masks, count, b->mask_cap));
+    WEFT_TRY(wefti_differentiate(b->g, cell, wanted, given, b->spec->recompute, &p->grads[count]));
+    p->grad_count++; /* owned from here on */
+    WEFT_TRY(own_outputs(&p->grads[count]));
+    b->grad_masks[count] = kept;
+    call->grad = (int32_t)count;
+    return WEFT_OK;
+}
+
+/* Which calls have a backward pass, and of what. */
+weft_status wefti_build_plan_gradients(wefti_program_builder *b) {
+    const weft_body *root = b->root;
+    for (int64_t v = 0; v < root->value_count; v++)
+        b->needs[v] = root->values[v].kind == WEFTI_VALUE_PARAM;
+    for (int32_t k = 0; k < b->call_count; k++) {
+        const weft_node *n = b->calls[k].node;
+        bool any = false;
+        for (int i = 0; i < n->inputs; i++) any |= n->in[i] >= 0 && b->needs[n->in[i]];
+        for (int o = 0; o < n->outputs; o++)
+            b->needs[n->out[o]] = any && wefti_dtype_is_float(root->values[n->out[o]].desc.dtype);
+    }
+    b->has_gradient[b->g->loss] = true;
+    bool last = true;
+    for (int32_t k = b->call_count - 1; k >= 0; k--) {
+        wefti_call_plan *call = &b->calls[k];
+        const weft_node *n = call->node;
+        bool given[WEFTI_MAX_OUT_CALL], any_given = false, any_wanted = false, only_loss = true;
+        bool *wanted;
+        WEFT_REQUIRE(n->outputs <= WEFTI_MAX_OUT_CALL, WEFT_E_NO_IMPL,
+                     "%s: more than %d results of one cell", n->scope, WEFTI_MAX_OUT_CALL);
+        WEFT_TRY(wefti_build_array(b, n->inputs, sizeof *wanted, &wanted));
+        for (int o = 0; o < n->outputs; o++) {
+            given[o] = b->has_gradient[n->out[o]];
+            any_given |= given[o];
+            only_loss &= !given[o] || n->out[o] == b->g->loss;
+        }
+        for (int i = 0; i < n->inputs; i++) {
+            wanted[i] = n->in[i] >= 0 && b->needs[n->in[i]];
+            any_wanted |= wanted[i];
+        }
+        if (!any_given || !any_wanted) continue;
+        WEFT_TRY(cell_gradient(b, call, wanted, given));
+        call->differentiated = true;
+        call->joint = last && only_loss && b->spec->recompute == 0;
+        last = false;
+        const wefti_cell_grad *grad = &b->p->grads[call->grad];
+        for (int i = 0; i < n->inputs; i++)
+            if (wanted[i] && grad->gradient_out[i] >= 0) {
+                b->has_gradient[n->in[i]] = true;
+                b->last_backward[n->in[i]] = k; /* the lowest k is the last one to run */
+            }
+    }
+    return WEFT_OK;
+}

@@ -1,0 +1,371 @@
+/* How values are spread over the mesh, and bodies cut accordingly.
+ *
+ * Inputs lie as the plan or the data set's rule says. A parameter lies as the first call that reads
+ * it wants it; its optimizer state, and at level 3 the parameter itself, is split further along
+ * dimension 0 by the axes along which it would be replicated (Rajbhandari et al., "ZeRO", SC 2020,
+ * section 5): pieces stay contiguous in the parameter's own piece, whatever the sizes. Results of
+ * cells have the layouts in which they come, summed up; gradients of activations have the layouts
+ * of the activations; gradients of parameters stay partial until they are complete, or, from level
+ * 2 on, are reduced where they are made. */
+#include <string.h>
+
+#include "program/build.h"
+
+static const wefti_mesh *mesh_of(const wefti_program_builder *b) {
+    return &b->p->mesh;
+}
+
+weft_desc wefti_spread_desc(const wefti_program_builder *b, const weft_desc *whole,
+                            const wefti_layout *layout) {
+    if (!b->part) return *whole;
+    return wefti_layout_local(layout, mesh_of(b), whole, b->p->rank);
+}
+
+static wefti_layout whole_layout(const wefti_value_info *info) {
+    return wefti_layout_replicated(info->desc.rank);
+}
+
+/* ---- parameters ---- */
+
+/* The axes that share a parameter's state: those along which it is replicated, as many as the plan
+ * allows; innermost first. */
+static wefti_axes shard_axes(const wefti_program_builder *b, const wefti_layout *use) {
+    const weft_plan *plan = b->spec->plan;
+    wefti_axes axes = 0, taken = wefti_layout_split_axes(use);
+    int32_t shards = 1;
+    for (int a = mesh_of(b)->axes - 1; a >= 0; a--) {
+        int32_t size = mesh_of(b)->axis[a].size;
+        if (size == 1 || (taken >> a & 1)) continue;
+        if (plan->optimizer.shard > 0 && shards * size > plan->optimizer.shard) continue;
+        axes |= 1u << a;
+        shards *= size;
+    }
+    return axes;
+}
+
+static void settle_param(wefti_program_builder *b, int32_t v, const wefti_layout *use) {
+    const weft_plan *plan = b->spec->plan;
+    wefti_spread *s = &b->spread[v];
+    const weft_desc *whole = &b->root->values[v].desc;
+    s->use = s->storage = s->state = s->gradient = *use;
+    s->known = true;
+    weft_desc local = wefti_spread_desc(b, whole, use);
+    if (b->root->values[v].kind != WEFTI_VALUE_PARAM || plan->optimizer.level == 0 ||
+        whole->rank == 0 || weft_desc_bytes(&local) < plan->optimizer.threshold)
+        return;
+    wefti_axes axes = shard_axes(b, use);
+    for (int a = 0; a < mesh_of(b)->axes; a++)
+        if (axes >> a & 1) s->state.dim[0].axis[s->state.dim[0].count++] = (int8_t)a;
+    wefti_layout_normal(&s->state, mesh_of(b), whole);
+    if (plan->optimizer.level >= 3) s->storage = s->state;
+    if (plan->optimizer.level >= 2) {
+        s->gradient = s->state;
+        s->gradient_known = true;
+    }
+}
+
+/* A tensor that the sharing program has already lies as it does there. */
+static bool settle_shared(wefti_program_builder *b, int32_t v) {
+    const wefti_value_info *info = &b->root->values[v];
+    const wefti_tensor *old =
+        b->spec->shared && info->name ? wefti_program_tensor(b->spec->shared, info->name) : NULL;
+    if (!old || (old->role != WEFTI_TENSOR_PARAM && old->role != WEFTI_TENSOR_STATE)) return false;
+    wefti_spread *s = &b->spread[v];
+    s->storage = s->state = s->gradient = old->layout;
+    if (b->spec->plan->optimizer.level < 3 || info->kind == WEFTI_VALUE_STATE) {
+        s->use = old->layout;
+        s->known = true;
+    }
+    return true;
+}
+
+static weft_status given_layout(wefti_program_builder *b, const wefti_value_info *info,
+                                const wefti_tensor_strategy *t, wefti_layout *out) {
+    weft_status status = wefti_layout_parse(t->layout, mesh_of(b), out);
+    if (status == WEFT_OK) status = wefti_layout_check(out, mesh_of(b), &info->desc);
+    if (status < 0)
+        return wefti_prefix(status, "%s%sthe layout '%s' of '%s', which is %s",
+                            t->source ? t->source : "", t->source ? ": " : "", t->layout,
+                            info->name, wefti_desc_text(&info->desc).text);
+    wefti_layout_normal(out, mesh_of(b), &info->desc);
+    return WEFT_OK;
+}
+
+/* ---- inputs ---- */
+
+/* The batch is split by the axis "dp"; in data-parallel mode by all axes. */
+static weft_status input_layout(wefti_program_builder *b, const wefti_value_info *info,
+                                wefti_layout *out) {
+    const weft_plan *plan = b->spec->plan;
+    *out = whole_layout(info);
+    if (plan->dataset == WEFT_DATASET_FULL_BATCH || plan->mode == WEFT_PARALLEL_MANUAL ||
+        info->desc.rank == 0)
+        return WEFT_OK;
+    wefti_dim_split *batch = &out->dim[0];
+    int dp = wefti_mesh_find(mesh_of(b), "dp");
+    for (int a = 0; a < mesh_of(b)->axes; a++)
+        if (plan->mode == WEFT_PARALLEL_DATA || a == dp) batch->axis[batch->count++] = (int8_t)a;
+    wefti_layout_normal(out, mesh_of(b), &info->desc);
+    int64_t parts = wefti_layout_parts(out, mesh_of(b), 0);
+    WEFT_REQUIRE(parts <= info->desc.shape[0], WEFT_E_LAYOUT,
+                 "the input '%s' is %s: its %lld samples cannot be split over %lld devices (the "
+                 "microbatch must have at least one sample for each)",
+                 info->name, wefti_desc_text(&info->desc).text, (long long)info->desc.shape[0],
+                 (long long)parts);
+    return WEFT_OK;
+}
+
+weft_status wefti_spread_start(wefti_program_builder *b) {
+    const weft_body *root = b->root;
+    WEFT_TRY(wefti_build_array(b, root->value_count, sizeof *b->spread, &b->spread));
+    if (!b->spec->plan) return WEFT_OK;
+    WEFT_TRY(wefti_partition_create(b->spec->plan, mesh_of(b), b->p->rank, b->g, b->spec->routes,
+                                    &b->p->partition));
+    b->part = b->p->partition;
+    for (int64_t i = 0; i < root->in_count; i++) {
+        int32_t v = root->in[i];
+        const wefti_value_info *info = &root->values[v];
+        const wefti_tensor_strategy *t = wefti_plan_tensor(b->spec->plan, info->name);
+        wefti_layout layout = whole_layout(info);
+        if (settle_shared(b, v)) continue;
+        if (t) WEFT_TRY(given_layout(b, info, t, &layout));
+        if (info->kind == WEFTI_VALUE_INPUT && !t) WEFT_TRY(input_layout(b, info, &layout));
+        if (info->kind == WEFTI_VALUE_PARAM && !t) continue; /* the first call that reads it says */
+        settle_param(b, v, &layout);
+    }
+    return WEFT_OK;
+}
+
+/* ---- cutting ---- */
+
+typedef struct request {
+    wefti_cut_spec spec;
+    wefti_layout *in, *out;
+    uint8_t *in_state, *out_state, *partial;
+} request;
+
+static weft_status new_request(wefti_program_builder *b, const weft_body *body, const char *call,
+                               request *r) {
+    WEFT_TRY(wefti_build_array(b, body->in_count, sizeof *r->in, &r->in));
+    WEFT_TRY(wefti_build_array(b, body->out_count, sizeof *r->out, &r->out));
+    WEFT_TRY(wefti_build_array(b, body->in_count, 1, &r->in_state));
+    WEFT_TRY(wefti_build_array(b, body->out_count, 1, &r->out_state));
+    WEFT_TRY(wefti_build_array(b, body->out_count, 1, &r->partial));
+    for (int64_t o = 0; o < body->out_count; o++) r->out_state[o] = WEFTI_LAYOUT_OPEN;
+    r->spec = (wefti_cut_spec){body, call, r->in, r->out, r->in_state, r->out_state, r->partial};
+    return WEFT_OK;
+}
+
+static void ask_input(wefti_program_builder *b, request *r, int64_t i, int32_t v) {
+    if (b->spread[v].known)
+        r->in[i] = b->spread[v].use;
+    else
+        r->in_state[i] = WEFTI_LAYOUT_OPEN;
+}
+
+/* What the cut has decided of parameters that nobody had read before, and of results. */
+static void learn(wefti_program_builder *b, const weft_node *n, const wefti_cut_body *cut) {
+    for (int i = 0; i < n->inputs; i++) {
+        if (n->in[i] < 0 || b->spread[n->in[i]].known) continue;
+        wefti_spread *s = &b->spread[n->in[i]];
+        if (s->storage.rank == b->root->values[n->in[i]].desc.rank && b->spec->shared &&
+            wefti_program_tensor(b->spec->shared, b->root->values[n->in[i]].name)) {
+            s->use = cut->in[i]; /* stored by the sharing program in its own way */
+            s->known = true;
+        } else {
+            settle_param(b, n->in[i], &cut->in[i]);
+        }
+    }
+    for (int o = 0; o < n->outputs; o++) {
+        wefti_spread *s = &b->spread[n->out[o]];
+        s->use = s->storage = s->state = s->gradient = cut->out[o];
+        s->known = true;
+    }
+}
+
+static weft_status ask_outputs(wefti_program_builder *b, const weft_node *n, request *r) {
+    for (int o = 0; o < n->outputs; o++) {
+        int32_t v = n->out[o];
+        r->out_state[o] = WEFTI_LAYOUT_SUMMED;
+        if (v == b->g->loss) {
+            r->out_state[o] = WEFTI_LAYOUT_GIVEN;
+            r->out[o] = whole_layout(&b->root->values[v]);
+        }
+        for (int64_t a = 0; a < b->g->assign_count; a++)
+            if (b->g->assigns[a].next == v) {
+                r->out_state[o] = WEFTI_LAYOUT_GIVEN;
+                r->out[o] = b->spread[b->g->assigns[a].state].storage;
+            }
+    }
+    return WEFT_OK;
+}
+
+weft_status wefti_spread_forward(wefti_program_builder *b, wefti_call_plan *call) {
+    const weft_node *n = call->node;
+    const weft_body *body = call->differentiated ? b->p->grads[call->grad].forward : n->callee;
+    request r;
+    if (!b->part) return WEFT_OK;
+    WEFT_TRY(new_request(b, body, n->scope, &r));
+    for (int i = 0; i < n->inputs; i++) ask_input(b, &r, i, n->in[i]);
+    WEFT_TRY(ask_outputs(b, n, &r));
+    WEFT_TRY(wefti_partition_cut(b->part, &r.spec, &call->cut));
+    learn(b, n, call->cut);
+    return WEFT_OK;
+}
+
+/* Outputs of a backward body, from number `first` on: gradients of the cell's inputs. */
+static void ask_gradients(wefti_program_builder *b, const wefti_call_plan *call, int64_t first,
+                          request *r) {
+    const weft_node *n = call->node;
+    const wefti_cell_grad *grad = &b->p->grads[call->grad];
+    for (int i = 0; i < n->inputs; i++) {
+        int32_t o = grad->gradient_out[i], v = n->in[i];
+        if (o < 0 || v < 0) continue;
+        const wefti_spread *s = &b->spread[v];
+        bool param = b->root->values[v].kind == WEFTI_VALUE_PARAM;
+        r->out_state[first + o] = WEFTI_LAYOUT_GIVEN;
+        r->out[first + o] = param && s->gradient_known ? s->gradient : s->use;
+        r->partial[first + o] = param && !s->gradient_known;
+    }
+}
+
+static void learn_gradients(wefti_program_builder *b, const wefti_call_plan *call, int64_t first,
+                            const wefti_cut_body *cut) {
+    const weft_node *n = call->node;
+    const wefti_cell_grad *grad = &b->p->grads[call->grad];
+    for (int i = 0; i < n->inputs; i++) {
+        int32_t o = grad->gradient_out[i], v = n->in[i];
+        if (o < 0 || v < 0 || b->root->values[v].kind != WEFTI_VALUE_PARAM) continue;
+        if (b->spread[v].gradient_known) continue;
+        b->spread[v].gradient = cut->out[first + o];
+        b->spread[v].gradient_known = true;
+    }
+}
+
+weft_status wefti_spread_backward(wefti_program_builder *b, const wefti_call_plan *call,
+                                  const wefti_cut_body **out) {
+    const weft_node *n = call->node;
+    const wefti_cell_grad *grad = &b->p->grads[call->grad];
+    const weft_body *body = grad->backward;
+    request r;
+    WEFT_TRY(new_request(b, body, n->scope, &r));
+    for (int64_t i = 0; i < body->in_count; i++) {
+        wefti_grad_binding bind = grad->bindings[i];
+        switch (bind.source) {
+        case WEFTI_GRAD_SAVED:
+            r.in[i] = call->cut->out[grad->cell->out_count + bind.index];
+            break;
+        case WEFTI_GRAD_INPUT:
+            ask_input(b, &r, i, n->in[bind.index]);
+            break;
+        case WEFTI_GRAD_OUTPUT:
+        case WEFTI_GRAD_DOUT:
+            r.in[i] = b->spread[n->out[bind.index]].use;
+            break;
+        }
+    }
+    ask_gradients(b, call, 0, &r);
+    WEFT_TRY(wefti_partition_cut(b->part, &r.spec, out));
+    learn_gradients(b, call, 0, *out);
+    return WEFT_OK;
+}
+
+weft_status wefti_spread_joint(wefti_program_builder *b, const wefti_call_plan *call,
+                               weft_body *joined, const bool *given, const wefti_cut_body **out) {
+    const weft_node *n = call->node;
+    request r;
+    (void)given; /* seeds are scalars: whole */
+    WEFT_TRY(new_request(b, joined, n->scope, &r));
+    for (int i = 0; i < n->inputs; i++) ask_input(b, &r, i, n->in[i]);
+    for (int64_t i = n->inputs; i < joined->in_count; i++)
+        r.in[i] = whole_layout(&joined->values[joined->in[i]]);
+    WEFT_TRY(ask_outputs(b, n, &r));
+    /* A parameter's storage is not known before the cut: its gradient's final layout neither. */
+    bool open = false;
+    for (int i = 0; i < n->inputs; i++) open |= r.in_state[i] == WEFTI_LAYOUT_OPEN;
+    const wefti_cut_body *cut;
+    if (open) {
+        request first = r;
+        WEFT_TRY(wefti_partition_cut(b->part, &first.spec, &cut));
+        learn(b, n, cut);
+        for (int i = 0; i < n->inputs; i++) {
+            r.in_state[i] = WEFTI_LAYOUT_GIVEN;
+            r.in[i] = b->spread[n->in[i]].use;
+        }
+    }
+    ask_gradients(b, call, n->outputs, &r);
+    WEFT_TRY(wefti_partition_cut(b->part, &r.spec, &cut));
+    learn(b, n, cut);
+    learn_gradients(b, call, n->outputs, cut);
+    *out = cut;
+    return WEFT_OK;
+}
+
+weft_status wefti_spread_update(wefti_program_builder *b, int32_t value, const weft_body *body,
+                                int states, const wefti_cut_body **out) {
+    const wefti_spread *s = &b->spread[value];
+    const weft_desc *whole = &b->root->values[value].desc;
+    request r;
+    WEFT_TRY(new_request(b, body, "", &r));
+    r.in[0] = s->state;
+    for (int i = 1; i <= states; i++) {
+        const weft_desc *desc = &body->values[body->in[i]].desc;
+        bool alike = desc->rank == whole->rank &&
+                     !memcmp(desc->shape, whole->shape, (size_t)whole->rank * sizeof *whole->shape);
+        r.in[i] = s->state;
+        if (!alike) r.in_state[i] = WEFTI_LAYOUT_OPEN;
+    }
+    r.in[1 + states] = s->state;
+    r.in[2 + states] = whole_layout(&body->values[body->in[2 + states]]);
+    for (int64_t o = 0; o < body->out_count && o <= states; o++) {
+        r.out_state[o] =
+            r.in_state[o] == WEFTI_LAYOUT_GIVEN ? WEFTI_LAYOUT_GIVEN : WEFTI_LAYOUT_OPEN;
+        r.out[o] = r.in[o];
+    }
+    return wefti_partition_cut(b->part, &r.spec, out);
+}
+
+/* ---- from one layout to another ---- */
+
+weft_status wefti_spread_reshard(wefti_program_builder *b, int count, const weft_desc *whole,
+                                 const wefti_layout *from, const wefti_layout *to,
+                                 const char *accumulate, int32_t *out_routine) {
+    weft_body *body;
+    const weft_body *kept = NULL;
+    weft_status status;
+    WEFT_TRY(wefti_body_create(b->g, "reshard", &body));
+    status = WEFT_OK;
+    for (int i = 0; i < count && status == WEFT_OK; i++) {
+        int32_t in;
+        status = wefti_body_input(body, whole[i], WEFTI_VALUE_INPUT, NULL, &in);
+        if (status == WEFT_OK) status = wefti_body_output(body, in);
+    }
+    if (status < 0) {
+        wefti_body_destroy(body);
+        return status;
+    }
+    for (int32_t i = 0; i < b->p->body_count && !kept; i++)
+        if (b->p->bodies[i]->node_count == 0 && wefti_body_equal(b->p->bodies[i], body))
+            kept = b->p->bodies[i];
+    if (kept)
+        wefti_body_destroy(body);
+    else
+        WEFT_TRY(wefti_build_keep_body(b, body));
+    if (!kept) kept = body;
+    request r;
+    const wefti_cut_body *cut;
+    WEFT_TRY(new_request(b, kept, "", &r));
+    for (int i = 0; i < count; i++) {
+        r.in[i] = from[i];
+        r.out[i] = to[i];
+        r.out_state[i] = WEFTI_LAYOUT_GIVEN;
+    }
+    WEFT_TRY(wefti_partition_cut(b->part, &r.spec, &cut));
+    WEFT_TRY(wefti_build_find(b, cut->body, WEFTI_ROUTINE_PLAIN, accumulate, out_routine));
+    if (*out_routine >= 0) return WEFT_OK;
+    bool *add;
+    WEFT_TRY(wefti_build_array(b, count, sizeof *add, &add));
+    for (int i = 0; i < count; i++) add[i] = accumulate[i] == '1';
+    wefti_routine_spec spec = {.body = cut->body, .accumulate = add};
+    return wefti_build_compile(b, cut->body, WEFTI_ROUTINE_PLAIN, accumulate, &spec, out_routine);
+}
