@@ -1,19 +1,32 @@
 /* Cross-entropy of logits against class numbers, averaged over the targets that count.
  *
- *     logits [..., classes], targets i32 [...]  ->  loss [], lse [...], count []
+ *     logits [..., classes], targets i32 [...], count [] or none  ->  loss [], lse [...], count []
  *     loss = 1/count sum over rows of  lse - ((1 - s) logits[target] + s mean(logits))
  *
  * with lse = ln sum e^logits and s the label smoothing (Szegedy et al., CVPR 2016, section 7). Rows
  * whose target is `ignore` do not count; with none left the loss is 0. A target outside the classes
- * gives a NaN loss: wrong data are found at once. lse and count are kept for the gradient, so the
- * probabilities are never stored:
+ * gives a NaN loss: wrong data are found at once. A given count is that of more rows than these:
+ * the loss is then a term of a sum over pieces of the rows. lse and count are kept for the
+ * gradient, so the probabilities are never stored:
  *
  *     dlogits = (e^(logits - lse) - q) dloss / count,  q = (1 - s) [target] + s / classes
  *
+ * Over split classes each device has the logits of classes `begin`... of `whole` (0: all). In the
+ * gradient that is all there is to it. The loss is made of what cross_entropy_part says of a piece:
+ *
+ *     cross_entropy_part(logits, targets)  ->  terms [...], lse [...]
+ *     terms = -((1 - s) [target here] logits[target] + s / whole sum(logits)), 0 where ignored
+ *
+ * so that loss = 1/count sum over rows of (lse of all pieces + terms of all pieces); and
+ *
+ *     count_targets(targets, weight [...] or none)  ->  [], the sum of the weights, else the
+ * number, of the targets that count
+ *
  * Loss and statistics are f32 (f64 for f64 logits). */
+#include "graph/cut.h"
 #include "ops/common.h"
 
-static weft_status check(const weft_node *n) {
+static weft_status check(const weft_node *n, bool piece) {
     const weft_desc *x = wefti_in(n, 0);
     double smoothing = wefti_attr_float(n, "smoothing");
     WEFT_REQUIRE(smoothing >= 0.0 && smoothing < 1.0, WEFT_E_ARG,
@@ -21,13 +34,25 @@ static weft_status check(const weft_node *n) {
     WEFT_TRY(wefti_op_check_float(n, 0));
     WEFT_TRY(wefti_op_check_i32(n, 1));
     WEFT_TRY(wefti_op_check_rank(n, 0, 1, WEFT_MAX_RANK));
-    WEFT_REQUIRE(x->shape[x->rank - 1] >= 1, WEFT_E_SHAPE, "%s: logits %s have no classes",
+    if (piece) {
+        int64_t begin = wefti_attr_int(n, "begin"), whole = wefti_attr_int(n, "whole");
+        int64_t classes = x->shape[x->rank - 1];
+        WEFT_REQUIRE(begin >= 0 && (whole ? begin <= whole - classes : begin == 0), WEFT_E_SHAPE,
+                     "%s: the classes of %s cannot begin at %lld of %lld", n->op->name, TEXT(x),
+                     (long long)begin, (long long)whole);
+        piece = whole > 0;
+    }
+    WEFT_REQUIRE(piece || x->shape[x->rank - 1] >= 1, WEFT_E_SHAPE, "%s: logits %s have no classes",
                  n->op->name, TEXT(x));
     return wefti_op_check_shape(n, 1, x->rank - 1, x->shape, "one target for each row of logits");
 }
 
 static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
-    WEFT_TRY(check(n));
+    WEFT_TRY(check(n, false));
+    if (wefti_in(n, 2)) {
+        WEFT_TRY(wefti_op_check_float(n, 2));
+        WEFT_TRY(wefti_op_check_shape(n, 2, 0, NULL, "one count"));
+    }
     const weft_desc *x = wefti_in(n, 0);
     weft_dtype dtype = wefti_op_statistics_dtype(x->dtype);
     out[0] = out[2] = wefti_op_desc(dtype, 0, NULL);
@@ -36,10 +61,34 @@ static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
     return WEFT_OK;
 }
 
+static weft_status infer_part(const weft_node *n, weft_desc *out, int *out_count) {
+    WEFT_TRY(check(n, true));
+    const weft_desc *x = wefti_in(n, 0);
+    out[0] = out[1] = wefti_op_desc(wefti_op_statistics_dtype(x->dtype), x->rank - 1, x->shape);
+    *out_count = 2;
+    return WEFT_OK;
+}
+
+static weft_status infer_count(const weft_node *n, weft_desc *out, int *out_count) {
+    (void)out_count;
+    int64_t dtype = wefti_attr_int(n, "dtype");
+    WEFT_TRY(wefti_op_check_dtype(n, dtype));
+    WEFT_REQUIRE(wefti_dtype_is_float((weft_dtype)dtype), WEFT_E_ARG,
+                 "count_targets: the result cannot be %s; it must be floating point",
+                 weft_dtype_text((weft_dtype)dtype));
+    WEFT_TRY(wefti_op_check_i32(n, 0));
+    if (wefti_in(n, 1)) {
+        WEFT_TRY(wefti_op_check_float(n, 1));
+        WEFT_TRY(wefti_op_check_same_shape(n, 0, 1));
+    }
+    *out = wefti_op_desc((weft_dtype)dtype, 0, NULL);
+    return WEFT_OK;
+}
+
 /* (logits, targets, lse, count, dloss) */
 static weft_status infer_grad(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
-    WEFT_TRY(check(n));
+    WEFT_TRY(check(n, true));
     const weft_desc *x = wefti_in(n, 0);
     WEFT_TRY(wefti_op_check_float(n, 2));
     WEFT_TRY(wefti_op_check_shape(n, 2, x->rank - 1, x->shape, "the rows of the logits"));
@@ -53,6 +102,11 @@ static weft_status grad(wefti_grad *g, const weft_node *n) {
     weft_value in[] = {wefti_grad_in(g, n, 0), wefti_grad_in(g, n, 1), wefti_grad_out(g, n, 1),
                        wefti_grad_out(g, n, 2), wefti_grad_of(g, n, 0)};
     if (in[4].id < 0) return WEFT_OK; /* statistics alone pass no gradient */
+    if (wefti_in(n, 2) && wefti_grad_wanted(g, n, 2)) {
+        weft_graph *b = wefti_grad_graph(g);
+        weft_value share = weft_div(b, wefti_grad_out(g, n, 0), wefti_grad_in(g, n, 2));
+        wefti_grad_add_reduced(g, n, 2, weft_neg(b, weft_mul(b, in[4], share)));
+    }
     wefti_attr attrs[] = {WEFTI_I("ignore", wefti_attr_int(n, "ignore")),
                           WEFTI_F("smoothing", wefti_attr_float(n, "smoothing"))};
     wefti_grad_add(
@@ -79,13 +133,111 @@ static weft_status split_grad(const weft_node *n, wefti_split_rule *r) {
     int rows = x->rank - 1;
     int8_t f[WEFT_MAX_RANK];
     wefti_op_factors(r, "m", x, 0, rows, WEFTI_FACTOR_FREE, f);
-    f[rows] = wefti_op_factor(r, "classes", -1, x->shape[rows], WEFTI_FACTOR_LOOKUP);
+    f[rows] = wefti_op_factor(r, "classes", -1, x->shape[rows], WEFTI_FACTOR_FREE);
     wefti_op_assign(r->in[0], 0, f, 0, x->rank);
     wefti_op_assign(r->in[1], 0, f, 0, rows);
     wefti_op_assign(r->in[2], 0, f, 0, rows);
     wefti_op_assign(r->out[0], 0, f, 0, x->rank);
     return WEFT_OK;
 }
+
+static weft_status split_part(const weft_node *n, wefti_split_rule *r) {
+    const weft_desc *x = wefti_in(n, 0);
+    int rows = x->rank - 1;
+    int8_t f[WEFT_MAX_RANK];
+    wefti_op_factors(r, "m", x, 0, rows, WEFTI_FACTOR_FREE, f);
+    f[rows] = wefti_op_factor(r, "classes", -1, x->shape[rows], WEFTI_FACTOR_WHOLE);
+    wefti_op_assign(r->in[0], 0, f, 0, x->rank);
+    wefti_op_assign(r->in[1], 0, f, 0, rows);
+    for (int o = 0; o < 2; o++) wefti_op_assign(r->out[o], 0, f, 0, rows);
+    return WEFT_OK;
+}
+
+static weft_status split_count(const weft_node *n, wefti_split_rule *r) {
+    const weft_desc *targets = wefti_in(n, 0);
+    int8_t f[WEFT_MAX_RANK];
+    wefti_op_factors(r, "m", targets, 0, targets->rank, WEFTI_FACTOR_SUM, f);
+    for (int i = 0; i < n->inputs; i++) wefti_op_assign(r->in[i], 0, f, 0, targets->rank);
+    return WEFT_OK;
+}
+
+static weft_status localize(const weft_node *n, const wefti_split_rule *rule, const int64_t *begins,
+                            const int64_t *sizes, wefti_attr *attrs) {
+    const weft_desc *x = wefti_in(n, 0);
+    int f = rule->in[0][x->rank - 1];
+    (void)sizes;
+    if (f < 0) return WEFT_OK;
+    wefti_attr *whole = wefti_op_attr(n, attrs, "whole");
+    if (!whole->i) whole->i = x->shape[x->rank - 1];
+    wefti_op_attr(n, attrs, "begin")->i += begins[f];
+    return WEFT_OK;
+}
+
+/* ---- one device of several ---- */
+
+/* ln sum e^lse over the devices that split `classes`: their largest is taken out first. */
+static weft_value combine_lse(wefti_cut *c, weft_value lse, uint32_t classes) {
+    weft_graph *g = wefti_cut_graph(c);
+    weft_value max = wefti_cut_all_reduce(c, lse, classes, WEFTI_REDUCE_MAX);
+    weft_value sum =
+        wefti_cut_all_reduce(c, weft_exp(g, weft_sub(g, lse, max)), classes, WEFTI_REDUCE_SUM);
+    return weft_add(g, max, weft_log(g, sum));
+}
+
+static weft_value count_here(weft_graph *g, const weft_node *n, weft_value targets,
+                             weft_value weight) {
+    return wefti_graph_add1(
+        g, &weft_op_count_targets, 2, (weft_value[]){targets, weight}, 2,
+        (wefti_attr[]){WEFTI_I("ignore", wefti_attr_int(n, "ignore")),
+                       WEFTI_I("dtype", wefti_op_statistics_dtype(wefti_in(n, 0)->dtype))});
+}
+
+/* x / count, and 0 / 0 = 0: without targets that count there is no loss. */
+static weft_value per_count(weft_graph *g, weft_value x, weft_value count) {
+    weft_value one = wefti_op_scalar(g, count, 1.0);
+    return weft_div(g, x, weft_maximum(g, count, one));
+}
+
+/* Over rows the targets are counted first and the loss is a sum. Over classes lse is combined, and
+ * the first device adds it to its terms. */
+static weft_status lower(wefti_cut *c, const weft_node *n) {
+    weft_graph *g = wefti_cut_graph(c);
+    const wefti_split_rule *r = wefti_cut_rule(c);
+    int class_factor = wefti_cut_factor(c, "classes"), rank = wefti_in(n, 0)->rank;
+    uint32_t classes = class_factor >= 0 ? 1u << class_factor : 0, rows = 0;
+    for (int d = 0; d < rank - 1; d++)
+        if (r->in[0][d] >= 0) rows |= 1u << r->in[0][d];
+    weft_value logits = wefti_cut_in(c, 0), targets = wefti_cut_in(c, 1);
+    weft_value count = wefti_cut_in(c, 2), out[3];
+    if (!wefti_in(n, 2))
+        count = wefti_cut_all_reduce(c, count_here(g, n, targets, WEFT_NO_VALUE), rows,
+                                     WEFTI_REDUCE_SUM);
+    if (wefti_cut_parts(c, class_factor) == 1) {
+        wefti_graph_add(g, &weft_op_cross_entropy, 3, (weft_value[]){logits, targets, count}, 2,
+                        (wefti_attr[]){WEFTI_I("ignore", wefti_attr_int(n, "ignore")),
+                                       WEFTI_F("smoothing", wefti_attr_float(n, "smoothing"))},
+                        3, out);
+    } else {
+        int64_t begin = wefti_cut_in_begin(c, 0, rank - 1);
+        wefti_graph_add(g, &weft_op_cross_entropy_part, 2, (weft_value[]){logits, targets}, 4,
+                        (wefti_attr[]){WEFTI_I("ignore", wefti_attr_int(n, "ignore")),
+                                       WEFTI_F("smoothing", wefti_attr_float(n, "smoothing")),
+                                       WEFTI_I("begin", begin),
+                                       WEFTI_I("whole", wefti_in(n, 0)->shape[rank - 1])},
+                        2, out);
+        weft_value loss = rank > 1 ? weft_sum(g, out[0], 0, NULL, false) : out[0];
+        out[1] = combine_lse(c, out[1], classes);
+        if (wefti_cut_index(c, class_factor) == 0)
+            loss = weft_add(g, loss, count_here(g, n, targets, out[1]));
+        out[0] = per_count(g, loss, count);
+    }
+    wefti_cut_out_partial(c, 0, out[0], rows | classes);
+    wefti_cut_out(c, 1, out[1]);
+    wefti_cut_out(c, 2, count);
+    return WEFT_OK;
+}
+
+/* ---- cost ---- */
 
 static void cost(const weft_node *n, wefti_cost *out) {
     *out = (wefti_cost){.flops = 4.0 * (double)weft_desc_elems(wefti_in(n, 0)),
@@ -115,8 +267,53 @@ static weft_status reference(const weft_node *n, const wefti_random *random,
         total += lse - ((1.0 - smoothing) * (known ? logits[(int64_t)target] : NAN) +
                         smoothing * sum / (double)classes);
     }
+    if (wefti_in(n, 2)) count = in[2][0];
     out[0][0] = count > 0.0 ? total / count : 0.0;
     out[2][0] = count;
+    return WEFT_OK;
+}
+
+/* The classes that logits are a piece of. */
+static int64_t classes_of(const weft_node *n) {
+    const weft_desc *x = wefti_in(n, 0);
+    int64_t whole = wefti_attr_int(n, "whole");
+    return whole ? whole : x->shape[x->rank - 1];
+}
+
+static weft_status reference_part(const weft_node *n, const wefti_random *random,
+                                  const double *const *in, double *const *out) {
+    (void)random;
+    const weft_desc *x = wefti_in(n, 0);
+    int64_t rows = wefti_op_count(x, 0, x->rank - 1), classes = x->shape[x->rank - 1];
+    double smoothing = wefti_attr_float(n, "smoothing"), whole = (double)classes_of(n);
+    double ignore = (double)wefti_attr_int(n, "ignore");
+    for (int64_t row = 0; row < rows; row++) {
+        const double *logits = in[0] + row * classes;
+        double max = -INFINITY, exps = 0.0, sum = 0.0, target = in[1][row];
+        double here = target - (double)wefti_attr_int(n, "begin"), at_target = 0.0;
+        for (int64_t c = 0; c < classes; c++) max = fmax(max, logits[c]);
+        for (int64_t c = 0; c < classes; c++) {
+            exps += exp(logits[c] - max);
+            sum += logits[c];
+        }
+        if (here >= 0.0 && here < (double)classes) at_target = logits[(int64_t)here];
+        if (!(target >= 0.0 && target < whole)) at_target = NAN;
+        out[0][row] =
+            target == ignore ? 0.0 : -((1.0 - smoothing) * at_target + smoothing * sum / whole);
+        out[1][row] = classes ? max + log(exps) : -INFINITY;
+    }
+    return WEFT_OK;
+}
+
+static weft_status reference_count(const weft_node *n, const wefti_random *random,
+                                   const double *const *in, double *const *out) {
+    (void)random;
+    int64_t rows = weft_desc_elems(wefti_in(n, 0));
+    const double *weight = wefti_op_optional(n, in, 1);
+    double ignore = (double)wefti_attr_int(n, "ignore"), sum = 0.0;
+    for (int64_t row = 0; row < rows; row++)
+        if (in[0][row] != ignore) sum += weight ? weight[row] : 1.0;
+    out[0][0] = sum;
     return WEFT_OK;
 }
 
@@ -127,11 +324,12 @@ static weft_status reference_grad(const weft_node *n, const wefti_random *random
     int64_t rows = wefti_op_count(x, 0, x->rank - 1), classes = x->shape[x->rank - 1];
     double smoothing = wefti_attr_float(n, "smoothing");
     double ignore = (double)wefti_attr_int(n, "ignore"), count = in[3][0], dloss = in[4][0];
+    double whole = (double)classes_of(n), begin = (double)wefti_attr_int(n, "begin");
     for (int64_t row = 0; row < rows; row++) {
         double target = in[1][row];
-        bool counts = target != ignore && target >= 0.0 && target < (double)classes;
+        bool counts = target != ignore && target >= 0.0 && target < whole;
         for (int64_t c = 0; c < classes; c++) {
-            double q = smoothing / (double)classes + ((double)c == target ? 1.0 - smoothing : 0.0);
+            double q = smoothing / whole + ((double)c + begin == target ? 1.0 - smoothing : 0.0);
             double p = exp(in[0][row * classes + c] - in[2][row]);
             out[0][row * classes + c] = counts ? (p - q) * dloss / count : 0.0;
         }
@@ -140,6 +338,12 @@ static weft_status reference_grad(const weft_node *n, const wefti_random *random
 }
 
 static const wefti_attr attrs[] = {WEFTI_I("ignore", -100), WEFTI_F("smoothing", 0.0), {0}};
+static const wefti_attr attrs_piece[] = {WEFTI_I("ignore", -100),
+                                         WEFTI_F("smoothing", 0.0),
+                                         WEFTI_I("begin", 0),
+                                         WEFTI_I("whole", 0),
+                                         {0}};
+static const wefti_attr attrs_count[] = {WEFTI_I("ignore", -100), WEFTI_I("dtype", WEFT_F32), {0}};
 
 static const wefti_op_case cases[] = {CASE(NULL, "f32[3,5]", "i32[3]<5"),
                                       CASE("ignore=2", "f32[2,7,3]", "i32[2,7]<3"),
@@ -148,16 +352,29 @@ static const wefti_op_case cases[] = {CASE(NULL, "f32[3,5]", "i32[3]<5"),
                                       CASE("ignore=0", "f32[2,3]", "i32[2]<1"),
                                       CASE(NULL, "f32[1]", "i32[]<1"),
                                       CASE(NULL, "f32[0,3]", "i32[0]<3"),
+                                      CASE("ignore=1", "f32[4,3]", "i32[4]<3", "f32[]+"),
                                       CASES_END};
+static const wefti_op_case cases_part[] = {
+    CASE(NULL, "f32[3,5]", "i32[3]<5"),
+    CASE("ignore=1 smoothing=0.1 begin=2 whole=9", "bf16[2,7,4]", "i32[2,7]<9"),
+    CASE("begin=3 whole=3", "f32[2,0]", "i32[2]<3"), CASES_END};
+static const wefti_op_case cases_count[] = {CASE("ignore=1", "i32[9]<3"),
+                                            CASE("ignore=0 dtype=f64", "i32[2,7]<3"),
+                                            CASE("ignore=2", "i32[2,7]<3", "f32[2,7]"),
+                                            CASE(NULL, "i32[]<3"),
+                                            CASE(NULL, "i32[0]<3"),
+                                            CASES_END};
 static const wefti_op_case cases_grad[] = {
     CASE(NULL, "f32[3,5]", "i32[3]<5", "f32[3]+", "f32[]+", "f32[]"),
     CASE("ignore=1 smoothing=0.1", "bf16[2,7,3]", "i32[2,7]<3", "f32[2,7]+", "f32[]+", "f32[]"),
+    CASE("ignore=1 smoothing=0.1 begin=2 whole=9", "f32[6,4]", "i32[6]<9", "f32[6]+", "f32[]+",
+         "f32[]"),
     CASE(NULL, "f32[0,3]", "i32[0]<3", "f32[0]+", "f32[]+", "f32[]"), CASES_END};
 
 const weft_op_def weft_op_cross_entropy = {
     .name = "cross_entropy",
     .min_inputs = 2,
-    .max_inputs = 2,
+    .max_inputs = 3,
     .attrs = attrs,
     .infer = infer,
     .grad = grad,
@@ -165,15 +382,42 @@ const weft_op_def weft_op_cross_entropy = {
     .cost = cost,
     .reference = reference,
     .cases = cases,
+    .lower = lower,
+    .lowers = 1u << WEFTI_FACTOR_STATS | 1u << WEFTI_FACTOR_LOOKUP,
+};
+
+const weft_op_def weft_op_cross_entropy_part = {
+    .name = "cross_entropy_part",
+    .min_inputs = 2,
+    .max_inputs = 2,
+    .attrs = attrs_piece,
+    .infer = infer_part,
+    .split = split_part,
+    .localize = localize,
+    .cost = cost,
+    .reference = reference_part,
+    .cases = cases_part,
+};
+
+const weft_op_def weft_op_count_targets = {
+    .name = "count_targets",
+    .min_inputs = 1,
+    .max_inputs = 2,
+    .attrs = attrs_count,
+    .infer = infer_count,
+    .split = split_count,
+    .reference = reference_count,
+    .cases = cases_count,
 };
 
 const weft_op_def weft_op_cross_entropy_grad = {
     .name = "cross_entropy_grad",
     .min_inputs = 5,
     .max_inputs = 5,
-    .attrs = attrs,
+    .attrs = attrs_piece,
     .infer = infer_grad,
     .split = split_grad,
+    .localize = localize,
     .cost = cost,
     .reference = reference_grad,
     .cases = cases_grad,

@@ -1,8 +1,8 @@
 /* The last linear layer and cross-entropy at once, forward and backward, without the logits in
  * memory.
  *
- *     x [..., k], w [k, classes] (transposed: [classes, k]), targets i32 [...], dloss []
- *         ->  loss [], dx [..., k], dw f32 of w's shape
+ *     x [..., k], w [k, classes] (transposed: [classes, k]), targets i32 [...], dloss [],
+ *     count [] or none  ->  loss [], dx [..., k], dw f32 of w's shape
  *
  * The same numbers as linear, cross_entropy and their gradients, with dloss known beforehand. A
  * kernel makes logits of `chunk` rows at a time and turns them into their gradient in place: rows x
@@ -50,6 +50,10 @@ static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
     WEFT_TRY(wefti_op_check_i32(n, 2));
     WEFT_TRY(wefti_op_check_shape(n, 2, x->rank - 1, x->shape, "the rows of x"));
     WEFT_TRY(wefti_op_check_shape(n, 3, 0, NULL, "one loss"));
+    if (wefti_in(n, 4)) {
+        WEFT_TRY(wefti_op_check_float(n, 4));
+        WEFT_TRY(wefti_op_check_shape(n, 4, 0, NULL, "one count"));
+    }
     weft_dtype statistics = wefti_op_statistics_dtype(x->dtype);
     out[0] = wefti_op_desc(statistics, 0, NULL);
     out[1] = *x;
@@ -99,6 +103,7 @@ static weft_status reference(const weft_node *n, const wefti_random *random,
     double total = 0.0, count = 0.0, even = smoothing / (double)p.classes, *logits;
     WEFT_NEW_ARRAY(logits, double, p.classes);
     for (int64_t row = 0; row < p.rows; row++) count += in[2][row] != ignore;
+    if (wefti_in(n, 4)) count = in[4][0];
     for (int64_t i = 0; i < p.rows * p.k; i++) out[1][i] = 0.0;
     for (int64_t i = 0; i < p.k * p.classes; i++) out[2][i] = 0.0;
     for (int64_t row = 0; row < p.rows; row++) {
@@ -138,6 +143,7 @@ static const wefti_op_case cases[] = {
     CASE(NULL, "f32[7,5]", "f32[5,3]", "i32[7]<3", "f32[]"),
     CASE("transposed=1 ignore=1 chunk=2", "f32[2,3,5]", "f32[7,5]", "i32[2,3]<7", "f32[]"),
     CASE("smoothing=0.1 chunk=3", "bf16[9,4]", "f32[4,5]", "i32[9]<5", "f32[]"),
+    CASE("ignore=1", "f32[5,2]", "f32[2,4]", "i32[5]<4", "f32[]", "f32[]+"),
     CASE("ignore=0", "f32[3,2]", "f32[2,1]", "i32[3]<1", "f32[]"),
     CASE(NULL, "f32[0,2]", "f32[2,3]", "i32[0]<3", "f32[]"),
     CASES_END};
@@ -145,7 +151,7 @@ static const wefti_op_case cases[] = {
 const weft_op_def weft_op_linear_cross_entropy = {
     .name = "linear_cross_entropy",
     .min_inputs = 4,
-    .max_inputs = 4,
+    .max_inputs = 5,
     .attrs = attrs,
     .infer = infer,
     .split = split,

@@ -47,6 +47,11 @@ static bool find_head(const weft_body *b, head *h) {
             continue;
         if (grad->in[1] != loss->in[1] || uses(b, loss->out[1]) > 1 || uses(b, loss->out[2]) > 1)
             continue;
+        /* The gradient's count is the loss's own, or what it was given: that of all devices' rows.
+         */
+        bool given = loss->inputs > 2 && loss->in[2] >= 0;
+        if (grad->in[3] != loss->out[2] && !(given && grad->in[3] == loss->in[2])) continue;
+        if (grad->in[2] != loss->out[1]) continue;
         /* What seeds the backward pass must be there before the loss. */
         if (b->values[grad->in[4]].node < 0) return true;
     }
@@ -66,10 +71,11 @@ static weft_status emit_head(const weft_body *b, const head *h, weft_body *to, i
         if (!strcmp(attrs[i].name, "ignore")) attrs[i].i = wefti_attr_int(loss, "ignore");
         if (!strcmp(attrs[i].name, "smoothing")) attrs[i].f = wefti_attr_float(loss, "smoothing");
     }
-    int32_t in[4] = {map[linear->in[0]], map[linear->in[1]], map[loss->in[1]],
-                     map[b->nodes[h->loss_grad].in[4]]};
+    bool given = loss->inputs > 2 && loss->in[2] >= 0;
+    int32_t in[5] = {map[linear->in[0]], map[linear->in[1]], map[loss->in[1]],
+                     map[b->nodes[h->loss_grad].in[4]], given ? map[loss->in[2]] : -1};
     int32_t node;
-    WEFT_TRY(wefti_body_add(to, op, NULL, 4, in, attrs, loss->scope, &node));
+    WEFT_TRY(wefti_body_add(to, op, NULL, 5, in, attrs, loss->scope, &node));
     map[loss->out[0]] = to->nodes[node].out[0];
     map[b->nodes[h->grad_input].out[0]] = to->nodes[node].out[1];
     map[b->nodes[h->grad_weight].out[0]] = to->nodes[node].out[2];

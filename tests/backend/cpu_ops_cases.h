@@ -41,6 +41,20 @@ static const shaped shapes[] = {
     SHAPED("clip_grad", "low=-0.25 high=0.5", "f32[1027]", "f32[1027]"),
     SHAPED("dropout", "rate=0.1", "f32[37,129]"),
     SHAPED("dropout", "rate=0.7", "f32[2,3,8191]"),
+    SHAPED("dropout", "rate=0.3 whole=(9,40,300) begin=(2,0,0)", "f32[5,40,300]"),
+    SHAPED("dropout", "rate=0.3 whole=(9,40,300) begin=(2,3,130)", "f32[5,37,129]"),
+    SHAPED("dropout", "rate=0.3 whole=(9,40,300) begin=(2,3,130)", "f32[5,37,1]"),
+    SHAPED("cross_entropy_part", "smoothing=0.1 ignore=7 begin=300 whole=1031", "f32[33,515]",
+           "i32[33]<1031"),
+    SHAPED("cross_entropy_grad", "smoothing=0.1 ignore=7 begin=300 whole=1031", "f32[33,515]",
+           "i32[33]<1031", "f32[33]+", "f32[]+", "f32[]"),
+    SHAPED("attention", "causal=1 dropout=0.2 whole=(3,8,200,200) begin=(1,4,100,33)",
+           "f32[2,67,4,16]", "f32[2,100,2,16]", "f32[2,100,2,16]"),
+    SHAPED("attention", "causal=1 whole=(1,2,200,200) begin=(0,0,20,30)", "f32[1,67,2,16]",
+           "f32[1,100,2,16]", "f32[1,100,2,16]"),
+    SHAPED("attention_grad", "causal=1 dropout=0.2 whole=(3,8,200,200) begin=(1,4,100,33)",
+           "f32[2,67,4,16]", "f32[2,100,2,16]", "f32[2,100,2,16]", "f32[2,67,4,16]", "f32[2,4,67]+",
+           "f32[2,67,4,16]"),
     SHAPED("cast", "dtype=i32", "f32[1000]"),
     SHAPED("cast", "dtype=u8", "f32[1000]"),
     SHAPED("cast", "dtype=bool", "f32[1000]<2"),
@@ -340,7 +354,7 @@ static inline bool bf16_x(const op_setup *s) {
     return s->in[0].desc.dtype == WEFT_BF16;
 }
 static inline bool bf16_dloss(const op_setup *s) {
-    return s->in[3].desc.dtype == WEFT_BF16;
+    return bf16_from(s, 3);
 }
 static inline bool bf16_result(const op_setup *s) {
     return s->in[1].desc.dtype == WEFT_BF16;
@@ -371,8 +385,11 @@ static const allowed fallbacks[] = {
     {"batch_norm*", "parameters and statistics are f32", bf16_after_1},
     {"batch_norm*", "nothing to normalise", empty},
     {"linear", "a bias is f32", bf16_after_2},
-    {"linear_cross_entropy", "a loss is f32", bf16_dloss},
+    {"linear_cross_entropy", "a loss and a count are f32", bf16_dloss},
     {"linear_cross_entropy", "no rows", empty},
+    {"cross_entropy", "a count is f32", bf16_after_2},
+    {"cross_entropy_part", "no classes", empty},
+    {"count_targets", "statistics are f32", bf16_after_1},
     {"cross_entropy_grad", "statistics are f32", bf16_after_2},
     {"attention_grad", "statistics are f32", bf16_lse},
     {"scatter_add", "sums are kept in f32", bf16_x},

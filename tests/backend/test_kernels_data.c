@@ -226,8 +226,15 @@ static void test_gather(void **state) {
         c.y = operand_new(OUTPUT, c.x.dtype, outer * count * inner);
         c.dx = f32_random(OUTPUT, outer * axis * inner, -1.0f, 1.0f);
         c.hot = operand_new(OUTPUT, random_type(), ids * axis);
-        c.g = (wefti_gather_args){in(c.x), in(c.ids), out(c.y),  outer,    axis,
-                                  count,   inner,     per_outer, per_inner};
+        c.g = (wefti_gather_args){.x = in(c.x),
+                                  .ids = in(c.ids),
+                                  .y = out(c.y),
+                                  .outer = outer,
+                                  .axis = axis,
+                                  .count = count,
+                                  .inner = inner,
+                                  .ids_per_outer = per_outer,
+                                  .ids_per_inner = per_inner};
         c.s = (wefti_scatter_add_args){.x = in(c.y),
                                        .ids = in(c.ids),
                                        .y = f32(c.dx),
@@ -238,7 +245,12 @@ static void test_gather(void **state) {
                                        .inner = inner,
                                        .ids_per_outer = per_outer,
                                        .ids_per_inner = per_inner};
-        c.h = (wefti_one_hot_args){in(c.ids), out(c.hot), ids, axis, 1.0f, -0.5f};
+        c.h = (wefti_one_hot_args){.ids = in(c.ids),
+                                   .y = out(c.hot),
+                                   .rows = ids,
+                                   .classes = axis,
+                                   .on = 1.0f,
+                                   .off = -0.5f};
         run_case(run_gather, check_gather, &c);
     }
 }

@@ -152,8 +152,14 @@ static void test_cross_entropy(void **state) {
         memcpy(c.fused.data, c.logits.data,
                (size_t)(rows * vocab) * weft_dtype_bytes(c.fused.dtype));
         float smoothing = random_bool() ? 0.0f : 0.1f;
-        c.f = (wefti_cross_entropy_args){in(c.logits), in(c.targets), rows,        vocab,
-                                         -100,         smoothing,     f32(c.loss), f32(c.lse)};
+        c.f = (wefti_cross_entropy_args){.logits = in(c.logits),
+                                         .targets = in(c.targets),
+                                         .rows = rows,
+                                         .vocab = vocab,
+                                         .ignore_index = -100,
+                                         .smoothing = smoothing,
+                                         .loss = f32(c.loss),
+                                         .lse = f32(c.lse)};
         c.b = (wefti_cross_entropy_backward_args){.logits = in(c.logits),
                                                   .targets = in(c.targets),
                                                   .lse = f32(c.lse),

@@ -81,7 +81,7 @@ static const char sample[] =
     "cell h.0(%0 input x: f32[2,3], %1 param w: f32[2,3], %2 input: f32[2,3]) {\n"
     "  %3: f32[2,3] = fused f(%0)\n"
     "  %4: f32[2,3] = add(%3, %1) @inner.most\n"
-    "  %5: f32[2,3] = dropout(%4) rate=0.1 stream=-1 #7\n"
+    "  %5: f32[2,3] = dropout(%4) rate=0.1 stream=-1 whole=() begin=() #7\n"
     "  return %5, %3\n"
     "}\n"
     "graph {\n"

@@ -33,6 +33,8 @@ typedef weft_status wefti_cpu_prepare(const weft_node *n, const wefti_prepare *o
     X("log_softmax", wefti_cpu_softmax)                                                            \
     X("log_softmax_grad", wefti_cpu_softmax_grad)                                                  \
     X("cross_entropy", wefti_cpu_cross_entropy)                                                    \
+    X("cross_entropy_part", wefti_cpu_cross_entropy_part)                                          \
+    X("count_targets", wefti_cpu_count_targets)                                                    \
     X("cross_entropy_grad", wefti_cpu_cross_entropy_grad)                                          \
     X("mse", wefti_cpu_mse)                                                                        \
     X("mse_grad", wefti_cpu_mse_grad)                                                              \

@@ -20,7 +20,7 @@ typedef struct head_kernel {
     int64_t rows, k, vocab, ignore;
     float smoothing;
     weft_dtype x_dtype;
-    bool transposed;
+    bool transposed, has_count;
     int64_t logits_bytes, loss_bytes; /* workspace: logits, row losses, products' own */
 } head_kernel;
 
@@ -43,8 +43,9 @@ static weft_status run_head(const wefti_kernel *kernel, const wefti_run *run, co
     unsigned char *dx = out[1], *logits = workspace;
     float *loss = (float *)(void *)(logits + h->logits_bytes);
     void *scratch = logits + h->logits_bytes + h->loss_bytes;
-    int64_t count = counted(targets, h->rows, h->ignore);
-    float scale = count ? dloss / (float)count : 0.0f;
+    double count = h->has_count ? (double)((const float *)in[4])[0]
+                                : (double)counted(targets, h->rows, h->ignore);
+    float scale = count > 0 ? dloss / (float)count : 0.0f;
     int64_t row_bytes = h->k * (int64_t)weft_dtype_bytes(h->x_dtype);
     for (int64_t r = 0; r < h->rows;) {
         const chunk *c = h->rows - r >= h->whole.rows ? &h->whole : &h->rest;
@@ -72,7 +73,7 @@ static weft_status run_head(const wefti_kernel *kernel, const wefti_run *run, co
     }
     double sum = 0;
     for (int64_t r = 0; r < h->rows; r++) sum += (double)loss[r];
-    ((float *)out[0])[0] = count ? (float)(sum / (double)count) : 0.0f;
+    ((float *)out[0])[0] = count > 0 ? (float)(sum / count) : 0.0f;
     return WEFT_OK;
 }
 
@@ -109,7 +110,8 @@ weft_status wefti_cpu_linear_cross_entropy(const weft_node *n, const wefti_prepa
     const weft_desc *x = wefti_in(n, 0), *w = wefti_in(n, 1), *targets = wefti_in(n, 2);
     if (options->accumulate & ~4u) return WEFT_E_NO_IMPL; /* only the weight's gradient adds */
     if (!wefti_cpu_is_real(x) || !wefti_cpu_is_real(w) || targets->dtype != WEFT_I32 ||
-        wefti_in(n, 3)->dtype != WEFT_F32 || wefti_out(n, 2)->dtype != WEFT_F32)
+        wefti_in(n, 3)->dtype != WEFT_F32 ||
+        (wefti_in(n, 4) && !wefti_cpu_is_f32(wefti_in(n, 4))) || wefti_out(n, 2)->dtype != WEFT_F32)
         return WEFT_E_NO_IMPL;
     if (options->bf16 == WEFTI_BF16_NATIVE) {
         weft_status native = wefti_cpu_native_head(n, options, out);
@@ -122,6 +124,7 @@ weft_status wefti_cpu_linear_cross_entropy(const weft_node *n, const wefti_prepa
     h->rows = wefti_cpu_span(x, 0, x->rank - 1);
     h->k = x->shape[x->rank - 1];
     h->transposed = wefti_attr_int(n, "transposed") != 0;
+    h->has_count = wefti_in(n, 4) != NULL;
     h->vocab = h->transposed ? w->shape[0] : wefti_cpu_span(w, 1, w->rank);
     h->ignore = wefti_attr_int(n, "ignore");
     h->smoothing = (float)wefti_attr_float(n, "smoothing");

@@ -11,7 +11,7 @@ typedef struct native_head {
     wefti_native_product logits, dx, dw_first, dw_next;
     int64_t rows, chunk, k, vocab, ignore;
     float smoothing;
-    bool transposed;
+    bool transposed, has_count;
     int64_t logits_bytes, rounded_bytes, loss_bytes;
 } native_head;
 
@@ -24,8 +24,9 @@ static weft_status run_head(const wefti_kernel *kernel, const wefti_run *run, co
     unsigned char *logits = workspace, *rounded = logits + h->logits_bytes;
     float *loss = (float *)(void *)(rounded + h->rounded_bytes);
     void *scratch = rounded + h->rounded_bytes + h->loss_bytes;
-    int64_t count = 0;
+    double count = 0;
     for (int64_t r = 0; r < h->rows; r++) count += targets[r] != h->ignore;
+    if (h->has_count) count = (double)((const float *)in[4])[0];
     for (int64_t r = 0; r < h->rows; r += h->chunk) {
         const unsigned char *xc = x + r * h->k * 2;
         WEFT_TRY(wefti_native_run(&h->logits, &(wefti_gemm_args){.a = xc, .b = packed, .c = logits},
@@ -38,7 +39,7 @@ static weft_status run_head(const wefti_kernel *kernel, const wefti_run *run, co
                            .vocab = h->vocab,
                            .ignore_index = h->ignore,
                            .smoothing = h->smoothing,
-                           .scale = count ? ((const float *)in[3])[0] / (float)count : 0.0f,
+                           .scale = count > 0 ? ((const float *)in[3])[0] / (float)count : 0.0f,
                            .loss = loss + r,
                        });
         h->kernels->convert(run->pool, &(wefti_convert_args){.x = {logits, WEFT_F32},
@@ -53,7 +54,7 @@ static weft_status run_head(const wefti_kernel *kernel, const wefti_run *run, co
     }
     double sum = 0;
     for (int64_t r = 0; r < h->rows; r++) sum += (double)loss[r];
-    ((float *)out[0])[0] = count ? (float)(sum / (double)count) : 0.0f;
+    ((float *)out[0])[0] = count > 0 ? (float)(sum / count) : 0.0f;
     return WEFT_OK;
 }
 
@@ -124,6 +125,7 @@ weft_status wefti_cpu_native_head(const weft_node *n, const wefti_prepare *optio
     h->k = x->shape[x->rank - 1];
     h->vocab = vocab;
     h->transposed = t;
+    h->has_count = wefti_in(n, 4) != NULL;
     h->ignore = wefti_attr_int(n, "ignore");
     h->smoothing = (float)wefti_attr_float(n, "smoothing");
     weft_status status = prepare_products(h, (options->accumulate & 4u) != 0, options->threads);

@@ -6,10 +6,10 @@
 typedef struct norm_kernel {
     wefti_kernel base;
     const wefti_kernels *kernels;
-    int64_t rows, dim, ignore;
+    int64_t rows, dim, ignore, begin, whole; /* the last two of a piece of the classes */
     float eps, smoothing;
     weft_dtype x, dy, y;
-    bool rms, log, has_beta, accumulate;
+    bool rms, log, has_beta, has_count, accumulate;
     int64_t reduce_bytes;
 } norm_kernel;
 
@@ -249,7 +249,7 @@ weft_status wefti_cpu_softmax_grad(const weft_node *n, const wefti_prepare *opti
     return WEFT_OK;
 }
 
-/* ---- cross_entropy(logits, targets) -> loss, lse, count; its gradient ---- */
+/* ---- cross_entropy(logits, targets, count?) -> loss, lse, count; its pieces and gradient ---- */
 
 static weft_status run_cross_entropy(const wefti_kernel *kernel, const wefti_run *run,
                                      const void *const *in, void *const *out, void *workspace) {
@@ -266,13 +266,81 @@ static weft_status run_cross_entropy(const wefti_kernel *kernel, const wefti_run
     k->kernels->cross_entropy(run->pool, &a);
     const int32_t *targets = in[1];
     double sum = 0;
-    int64_t count = 0;
+    int64_t here = 0;
     for (int64_t r = 0; r < k->rows; r++) {
         sum += (double)loss[r];
-        count += targets[r] != k->ignore;
+        here += targets[r] != k->ignore;
     }
-    ((float *)out[0])[0] = count ? (float)(sum / (double)count) : 0.0f;
+    double count = k->has_count ? (double)((const float *)in[2])[0] : (double)here;
+    ((float *)out[0])[0] = count > 0 ? (float)(sum / count) : 0.0f;
     ((float *)out[2])[0] = (float)count;
+    return WEFT_OK;
+}
+
+/* (logits, targets) -> terms, lse */
+static weft_status run_cross_entropy_part(const wefti_kernel *kernel, const wefti_run *run,
+                                          const void *const *in, void *const *out,
+                                          void *workspace) {
+    const norm_kernel *k = (const norm_kernel *)kernel;
+    (void)workspace;
+    wefti_cross_entropy_args a = {.logits = {in[0], k->x},
+                                  .targets = {in[1], WEFT_I32},
+                                  .rows = k->rows,
+                                  .vocab = k->dim,
+                                  .ignore_index = k->ignore,
+                                  .begin = k->begin,
+                                  .whole = k->whole,
+                                  .terms = true,
+                                  .smoothing = k->smoothing,
+                                  .loss = out[0],
+                                  .lse = out[1]};
+    k->kernels->cross_entropy(run->pool, &a);
+    return WEFT_OK;
+}
+
+weft_status wefti_cpu_cross_entropy_part(const weft_node *n, const wefti_prepare *options,
+                                         wefti_kernel **out) {
+    const weft_desc *x = wefti_in(n, 0);
+    if (options->accumulate || !wefti_cpu_is_real(x) || x->shape[x->rank - 1] == 0)
+        return WEFT_E_NO_IMPL;
+    norm_kernel *k;
+    WEFT_TRY(new_kernel("cross entropy", run_cross_entropy_part, x, &k));
+    k->ignore = wefti_attr_int(n, "ignore");
+    k->begin = wefti_attr_int(n, "begin");
+    k->whole = wefti_attr_int(n, "whole");
+    k->smoothing = (float)wefti_attr_float(n, "smoothing");
+    *out = &k->base;
+    return WEFT_OK;
+}
+
+/* (targets, weight?) -> sum */
+static weft_status run_count_targets(const wefti_kernel *kernel, const wefti_run *run,
+                                     const void *const *in, void *const *out, void *workspace) {
+    const norm_kernel *k = (const norm_kernel *)kernel;
+    const int32_t *targets = in[0];
+    const float *weight = k->has_count ? in[1] : NULL;
+    double sum = 0;
+    (void)run;
+    (void)workspace;
+    for (int64_t r = 0; r < k->rows; r++)
+        if (targets[r] != k->ignore) sum += weight ? (double)weight[r] : 1.0;
+    ((float *)out[0])[0] = (float)sum;
+    return WEFT_OK;
+}
+
+weft_status wefti_cpu_count_targets(const weft_node *n, const wefti_prepare *options,
+                                    wefti_kernel **out) {
+    const weft_desc *targets = wefti_in(n, 0), *weight = wefti_in(n, 1);
+    if (options->accumulate || !wefti_cpu_is_f32(wefti_out(n, 0)) ||
+        (weight && !wefti_cpu_is_f32(weight)))
+        return WEFT_E_NO_IMPL;
+    wefti_kernel *base;
+    WEFT_TRY(wefti_cpu_kernel(sizeof(norm_kernel), "count", run_count_targets, &base));
+    norm_kernel *k = (norm_kernel *)base;
+    k->rows = weft_desc_elems(targets);
+    k->ignore = wefti_attr_int(n, "ignore");
+    k->has_count = weight != NULL;
+    *out = base;
     return WEFT_OK;
 }
 
@@ -282,7 +350,9 @@ weft_status wefti_cpu_cross_entropy(const weft_node *n, const wefti_prepare *opt
     if (options->accumulate || !wefti_cpu_is_real(x) || wefti_in(n, 1)->dtype != WEFT_I32)
         return WEFT_E_NO_IMPL;
     norm_kernel *k;
+    if (wefti_in(n, 2) && !wefti_cpu_is_f32(wefti_in(n, 2))) return WEFT_E_NO_IMPL;
     WEFT_TRY(new_kernel("cross entropy", run_cross_entropy, x, &k));
+    k->has_count = wefti_in(n, 2) != NULL;
     k->ignore = wefti_attr_int(n, "ignore");
     k->smoothing = (float)wefti_attr_float(n, "smoothing");
     k->base.workspace_bytes = k->rows * 4;
@@ -304,6 +374,8 @@ static weft_status run_cross_entropy_grad(const wefti_kernel *kernel, const weft
                                            .rows = k->rows,
                                            .vocab = k->dim,
                                            .ignore_index = k->ignore,
+                                           .begin = k->begin,
+                                           .whole = k->whole,
                                            .smoothing = k->smoothing,
                                            .scale = count > 0 ? dloss / count : 0.0f};
     k->kernels->cross_entropy_backward(run->pool, &a);
@@ -320,6 +392,8 @@ weft_status wefti_cpu_cross_entropy_grad(const weft_node *n, const wefti_prepare
     norm_kernel *k;
     WEFT_TRY(new_kernel("cross entropy", run_cross_entropy_grad, x, &k));
     k->ignore = wefti_attr_int(n, "ignore");
+    k->begin = wefti_attr_int(n, "begin");
+    k->whole = wefti_attr_int(n, "whole");
     k->smoothing = (float)wefti_attr_float(n, "smoothing");
     k->y = wefti_out(n, 0)->dtype;
     k->base.in_place = 0;

@@ -77,14 +77,16 @@ size_t wefti_batch_norm_workspace_bytes(int64_t n, int64_t channels,
 
 /* loss = lse - ((1 - smoothing) x[target] + smoothing mean(x)), 0 where target == ignore_index
  * (Szegedy et al. 2016 for the smoothing). A target outside [0, vocab) that is not ignored gives a
- * NaN loss and a zero gradient row. */
+ * NaN loss and a zero gradient row. A piece of the classes holds those from `begin` on of `whole`,
+ * 0: all. */
 typedef struct wefti_cross_entropy_args {
     wefti_src logits;  /* [rows, vocab] */
     wefti_src targets; /* [rows] i32 or i64 */
-    int64_t rows, vocab, ignore_index;
+    int64_t rows, vocab, ignore_index, begin, whole;
+    bool terms; /* the loss without lse: what a piece adds to it */
     float smoothing;
     float *loss; /* [rows] */
-    float *lse;  /* [rows] log-sum-exp of the logits; optional */
+    float *lse;  /* [rows] log-sum-exp of the logits here; optional */
 } wefti_cross_entropy_args;
 
 /* dlogits = (softmax - target distribution) scale row_scale[row]; zero rows where ignored. */
@@ -92,7 +94,7 @@ typedef struct wefti_cross_entropy_backward_args {
     wefti_src logits, targets;
     const float *lse;
     wefti_dst dlogits; /* in place over logits */
-    int64_t rows, vocab, ignore_index;
+    int64_t rows, vocab, ignore_index, begin, whole;
     float smoothing, scale;
     const float *row_scale; /* [rows]; optional */
 } wefti_cross_entropy_backward_args;

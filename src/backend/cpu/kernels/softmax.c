@@ -133,16 +133,19 @@ void KERNEL(log_softmax_backward)(wefti_pool *pool, const wefti_softmax_backward
 typedef struct entropy_run {
     wefti_src logits, targets;
     wefti_dst gradient; /* absent: the loss only */
-    int64_t rows, vocab, ignore_index;
+    int64_t rows, vocab, ignore_index, begin, whole;
+    bool terms;
     float smoothing, scale;
     const float *row_scale, *known_lse;
     float *loss, *lse;
 } entropy_run;
 
 static void entropy_row(const entropy_run *run, int64_t row) {
-    int64_t vocab = run->vocab, target = load_id(run->targets, row);
+    int64_t vocab = run->vocab, whole = run->whole ? run->whole : vocab;
+    int64_t target = load_id(run->targets, row), place = target - run->begin;
     wefti_src x = in_at(run->logits, row * vocab);
-    bool ignored = target == run->ignore_index, legal = target >= 0 && target < vocab;
+    bool ignored = target == run->ignore_index, legal = target >= 0 && target < whole;
+    bool here = place >= 0 && place < vocab;
     float lse = 0.0f, total = 0.0f;
     if (run->known_lse) {
         lse = run->known_lse[row];
@@ -155,8 +158,9 @@ static void entropy_row(const entropy_run *run, int64_t row) {
     if (run->loss) {
         float loss = 0.0f;
         if (!ignored)
-            loss = legal ? lse - (1.0f - run->smoothing) * load1(x, target) -
-                               run->smoothing * (total / (float)vocab)
+            loss = legal ? (run->terms ? 0.0f : lse) -
+                               (here ? (1.0f - run->smoothing) * load1(x, place) : 0.0f) -
+                               run->smoothing * (total / (float)whole)
                          : NAN;
         run->loss[row] = loss;
     }
@@ -167,9 +171,9 @@ static void entropy_row(const entropy_run *run, int64_t row) {
         return;
     }
     float scale = run->scale * (run->row_scale ? run->row_scale[row] : 1.0f);
-    float uniform = run->smoothing / (float)vocab;
+    float uniform = run->smoothing / (float)whole;
     /* The target's own logit is read before it is overwritten. */
-    float at_target = expf(load1(x, target) - lse) - uniform - (1.0f - run->smoothing);
+    float at_target = here ? expf(load1(x, place) - lse) - uniform - (1.0f - run->smoothing) : 0.0f;
     vf centre = vf_set1(lse), s = vf_set1(scale), u = vf_set1(uniform * scale);
     /* What the scale would make subnormal is 0: products with subnormals take ten times longer. */
     vf least = vf_set1(-86.5f - fminf(0.0f, logf(fabsf(scale))));
@@ -178,7 +182,7 @@ static void entropy_row(const entropy_run *run, int64_t row) {
         vf p = vf_select(vm_lt(below, least), vf_zero(), vf_exp_negative(below));
         store(d, i, p * s - u, n);
     }
-    store1(d, target, at_target * scale);
+    if (here) store1(d, place, at_target * scale);
 }
 
 static void entropy_task(void *context, int64_t task, int thread) {
@@ -198,6 +202,9 @@ void KERNEL(cross_entropy)(wefti_pool *pool, const wefti_cross_entropy_args *a) 
                        .rows = a->rows,
                        .vocab = a->vocab,
                        .ignore_index = a->ignore_index,
+                       .begin = a->begin,
+                       .whole = a->whole,
+                       .terms = a->terms,
                        .smoothing = a->smoothing,
                        .loss = a->loss,
                        .lse = a->lse};
@@ -210,6 +217,8 @@ void KERNEL(cross_entropy_backward)(wefti_pool *pool, const wefti_cross_entropy_
                        .rows = a->rows,
                        .vocab = a->vocab,
                        .ignore_index = a->ignore_index,
+                       .begin = a->begin,
+                       .whole = a->whole,
                        .smoothing = a->smoothing,
                        .scale = a->scale,
                        .row_scale = a->row_scale,
