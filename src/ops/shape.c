@@ -458,8 +458,8 @@ const weft_op_def weft_op_concat = {
     .cases = cases_concat,
 };
 
-const weft_op_def weft_op_split = {
-    .name = "split",
+const weft_op_def weft_op_chunk = {
+    .name = "chunk",
     .min_inputs = 1,
     .max_inputs = 1,
     .flags = WEFTI_OP_CHEAP | WEFTI_OP_LINEAR,
@@ -555,7 +555,7 @@ void weft_split(weft_graph *g, weft_value x, int axis, int parts, weft_value *ou
         return;
     }
     int64_t at = wefti_op_axis(axis, weft_value_desc(g, x).rank);
-    wefti_graph_add(g, &weft_op_split, 1, &x, 2,
+    wefti_graph_add(g, &weft_op_chunk, 1, &x, 2,
                     (wefti_attr[]){WEFTI_I("axis", at), WEFTI_I("parts", parts)}, parts, out);
 }
 

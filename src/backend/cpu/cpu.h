@@ -65,7 +65,7 @@ typedef weft_status wefti_cpu_prepare(const weft_node *n, const wefti_prepare *o
     X("transpose", wefti_cpu_transpose)                                                            \
     X("slice", wefti_cpu_slice)                                                                    \
     X("concat", wefti_cpu_concat)                                                                  \
-    X("split", wefti_cpu_split)                                                                    \
+    X("chunk", wefti_cpu_split)                                                                    \
     X("pad", wefti_cpu_pad)                                                                        \
     X("gather", wefti_cpu_gather)                                                                  \
     X("scatter_add", wefti_cpu_scatter_add)                                                        \
