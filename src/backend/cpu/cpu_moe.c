@@ -30,7 +30,7 @@ static int64_t row_here(const slots_kernel *k, int64_t row) {
 static weft_status run_slots(const wefti_kernel *kernel, const wefti_run *run,
                              const void *const *in, void *const *out, void *workspace) {
     const slots_kernel *k = (const slots_kernel *)kernel;
-    const int32_t *expert = in[0], *counts = in[1];
+    const int32_t *expert = in[0], *counts = k->leading ? in[1] : NULL;
     int32_t *slot = out[0], *used = out[1];
     (void)run;
     (void)workspace;
@@ -198,7 +198,7 @@ typedef struct experts_kernel {
     wefti_kernel base;
     wefti_gemm_spec spec; /* of full buffers; for the weight's gradient k is the rows */
     int64_t experts, rows, first;
-    bool weight_gradient, swapped, side_by_side;
+    bool weight_gradient, swapped, side_by_side, counted;
     int64_t workspace; /* of one product */
 } experts_kernel;
 
@@ -251,7 +251,7 @@ static weft_status run_experts(const wefti_kernel *kernel, const wefti_run *run,
                      .a = in[k->swapped ? 1 : 0],
                      .b = in[k->swapped ? 0 : 1],
                      .c = out[0],
-                     .count = in[2],
+                     .count = k->counted ? in[2] : NULL,
                      .workspace = workspace,
                      .pool = k->side_by_side ? NULL : run->pool};
     if (k->side_by_side)
@@ -294,6 +294,7 @@ static weft_status experts(const weft_node *n, const wefti_prepare *options,
     k->first = wefti_attr_int(n, "first_row");
     k->weight_gradient = weight_gradient;
     k->swapped = swapped;
+    k->counted = wefti_in(n, 2) != NULL;
     k->side_by_side = (double)spec->m * (double)spec->n * (double)spec->k <= SMALL;
     status = workspace_of(k, options->threads);
     if (status < 0) {
