@@ -81,7 +81,15 @@ static int64_t most_missing(const change *c) {
     }
 }
 
-/* The same in closed form where all parts are of one size. */
+/* Whether one of two splits cuts the parts of the other further. */
+static bool is_nested(const wefti_dim_split *a, const wefti_dim_split *b) {
+    for (int i = 0; i < a->count && i < b->count; i++)
+        if (a->axis[i] != b->axis[i]) return false;
+    return true;
+}
+
+/* The same in closed form where all parts are of one size and each lies in another or is dealt
+ * whole. */
 static int64_t missing_evenly(const change *c, wefti_transfer_kind kind) {
     int64_t wanted = 1, had = 1;
     for (int k = 0; k < c->dims; k++) {
@@ -89,7 +97,7 @@ static int64_t missing_evenly(const change *c, wefti_transfer_kind kind) {
         int64_t have = c->whole->shape[d] / wefti_layout_parts(c->from, c->mesh, d);
         int64_t want = c->whole->shape[d] / wefti_layout_parts(c->to, c->mesh, d);
         wanted *= want;
-        had *= have < want ? have : want; /* one lies in the other */
+        had *= have < want ? have : want;
     }
     return kind == WEFTI_TRANSFER_PERMUTE ? wanted : wanted - had;
 }
@@ -110,7 +118,8 @@ static int64_t received(const wefti_mesh *mesh, const weft_desc *whole, const we
             continue;
         }
         c.dim[c.dims++] = d;
-        even = even && is_even(n, have, have_parts) && is_even(n, want, want_parts);
+        even = even && is_even(n, have, have_parts) && is_even(n, want, want_parts) &&
+               (move->transfer == WEFTI_TRANSFER_PERMUTE || is_nested(have, want));
     }
     if (move->transfer == WEFTI_TRANSFER_ALL_REDUCE) {
         int64_t rounds = 2 * (g - 1);

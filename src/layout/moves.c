@@ -1,5 +1,5 @@
 /* Which moves lead on from a layout. Every move takes axes off the ends of dimensions, or puts them
- * there, or exchanges them without changing the grid of parts; several axes go in one move, so that
+ * there, or deals the parts to the devices in another way; several axes go in one move, so that
  * latency counts once. */
 #include "layout/moves.h"
 
@@ -153,38 +153,43 @@ static weft_status all_to_all(const walk *w, int from) {
     return WEFT_OK;
 }
 
-/* ---- permutations: the same grid of parts, dealt to the devices in another way ---- */
+/* ---- permutations: the same grid of parts, dealt to the devices in another way; and the exchange
+ * that leads from any grid to that of the goal ---- */
 
-/* Axes along which devices look for the part they want. Where the sizes agree place by place: the
- * axes at places that change hands; else all between what the dimension's two lists begin and end
- * with alike. Axes that came in from being unused are not among them: along those everyone has a
- * copy. */
-static wefti_axes permuted_axes(const wefti_mesh *mesh, const wefti_dim_split *a,
-                                const wefti_dim_split *b) {
+/* Axes along which devices look for the part of dimension d that they want. Where the sizes agree
+ * place by place: the axes at places that change hands, and those that leave. Where only the
+ * numbers of parts agree: all between what the two lists begin and end with alike. Axes that come
+ * in from being unused are not among them: along those everyone has a copy. */
+static wefti_axes exchanged_axes(const wefti_moves *m, const wefti_layout *from,
+                                 const wefti_layout *to, int d) {
+    const wefti_dim_split *a = &from->dim[d], *b = &to->dim[d];
+    const wefti_axis *axis = m->mesh->axis;
+    int places = a->count < b->count ? a->count : b->count, begin = 0, end = a->count;
+    bool alike = unit_of_first(m, a, d, places, a->unit) == unit_of_first(m, b, d, places, b->unit);
+    for (int i = 0; i < places && alike; i++)
+        alike = axis[a->axis[i]].size == axis[b->axis[i]].size;
+    if (!alike) {
+        begin = wefti_moves_common(m, from, to, d);
+        int end_b = b->count;
+        bool same_parts = a->unit == b->unit && wefti_layout_parts(from, m->mesh, d) ==
+                                                    wefti_layout_parts(to, m->mesh, d);
+        while (same_parts && end > begin && end_b > begin &&
+               a->axis[end - 1] == b->axis[end_b - 1]) {
+            end--;
+            end_b--;
+        }
+    }
     wefti_axes axes = 0;
-    bool alike = a->count == b->count;
-    for (int i = 0; i < a->count && alike; i++)
-        alike = mesh->axis[a->axis[i]].size == mesh->axis[b->axis[i]].size;
-    if (alike) {
-        for (int i = 0; i < a->count; i++)
-            if (a->axis[i] != b->axis[i]) axes |= 1u << a->axis[i];
-        return axes;
-    }
-    int begin = 0, end_a = a->count, end_b = b->count;
-    while (begin < end_a && begin < end_b && a->axis[begin] == b->axis[begin]) begin++;
-    while (end_a > begin && end_b > begin && a->axis[end_a - 1] == b->axis[end_b - 1]) {
-        end_a--;
-        end_b--;
-    }
-    for (int i = begin; i < end_a; i++) axes |= 1u << a->axis[i];
+    for (int i = begin; i < end; i++)
+        if (!alike || i >= places || a->axis[i] != b->axis[i]) axes |= 1u << a->axis[i];
     return axes;
 }
 
-static weft_status emit_permutation(const walk *w, const wefti_layout *next) {
+static weft_status emit_exchange(const walk *w, wefti_transfer_kind kind,
+                                 const wefti_layout *next) {
     wefti_axes axes = 0;
-    for (int d = 0; d < next->rank; d++)
-        axes |= permuted_axes(w->m->mesh, &w->at->dim[d], &next->dim[d]);
-    return axes ? emit(w, WEFTI_MOVE_TRANSFER, WEFTI_TRANSFER_PERMUTE, axes, next) : WEFT_OK;
+    for (int d = 0; d < next->rank; d++) axes |= exchanged_axes(w->m, w->at, next, d);
+    return axes ? emit(w, WEFTI_MOVE_TRANSFER, kind, axes, next) : WEFT_OK;
 }
 
 /* Dimensions before d are filled; d still needs axes whose sizes multiply to `parts`. */
@@ -194,7 +199,7 @@ static weft_status permute(const walk *w, wefti_layout *next, int d, int32_t par
         parts = wefti_layout_parts(w->at, w->m->mesh, d);
         next->dim[d].count = 0;
     }
-    if (d == next->rank) return emit_permutation(w, next);
+    if (d == next->rank) return emit_exchange(w, WEFTI_TRANSFER_PERMUTE, next);
     for (int8_t a = 0; a < w->m->mesh->axes; a++) {
         if (!(set >> a & 1u) || parts % w->m->mesh->axis[a].size) continue;
         wefti_layout longer = *next;
@@ -209,15 +214,21 @@ static bool same_grid(const wefti_mesh *mesh, const wefti_layout *a, const wefti
         if (a->dim[d].unit != b->dim[d].unit ||
             wefti_layout_parts(a, mesh, d) != wefti_layout_parts(b, mesh, d))
             return false;
-    return a->sum == b->sum && a->max == b->max;
+    return true;
 }
 
 static weft_status permutations(const walk *w) {
+    const wefti_layout *goal = w->m->to;
     wefti_axes set = w->m->axes & ~(w->at->sum | w->at->max);
-    if (__builtin_popcount(set) > PERMUTED)
-        return same_grid(w->m->mesh, w->at, w->m->to) ? emit_permutation(w, w->m->to) : WEFT_OK;
-    wefti_layout next = *w->at;
-    return permute(w, &next, -1, 1, set);
+    bool may_end = w->at->sum == goal->sum && w->at->max == goal->max;
+    bool all = __builtin_popcount(set) <= PERMUTED, grid = same_grid(w->m->mesh, w->at, goal);
+    if (all) {
+        wefti_layout next = *w->at;
+        WEFT_TRY(permute(w, &next, -1, 1, set));
+    }
+    if (may_end && grid && !all) WEFT_TRY(emit_exchange(w, WEFTI_TRANSFER_PERMUTE, goal));
+    if (may_end && !grid) WEFT_TRY(emit_exchange(w, WEFTI_TRANSFER_ALL_TO_ALL, goal));
+    return WEFT_OK;
 }
 
 /* ---- to partial values and away from them ---- */

@@ -11,7 +11,8 @@
 
 enum {
     SETTLED_MAX = 1 << 12, /* layouts expanded before the best route known is taken */
-    UNBOUNDED_MAX = 1 << 16
+    UNBOUNDED_MAX = 1 << 16,
+    GENERAL_EXCHANGE = 4 /* counts as so many moves */
 };
 
 typedef struct cost {
@@ -138,6 +139,25 @@ static bool fits(const search *s, const wefti_layout *layout) {
     return !s->bound || wefti_layout_bytes(layout, s->moves.mesh, s->moves.whole) <= s->bound;
 }
 
+/* Among equals the collectives that everyone knows are better than the general exchange: engines
+ * have faster roads for them. */
+static int32_t moves_of(const wefti_layout *from, const wefti_move *move) {
+    if (move->kind != WEFTI_MOVE_TRANSFER || move->transfer != WEFTI_TRANSFER_ALL_TO_ALL) return 1;
+    wefti_axes gained = 0, lost = 0;
+    for (int d = 0; d < from->rank; d++) {
+        const wefti_dim_split *a = &from->dim[d], *b = &move->to.dim[d];
+        for (int i = 0; i < a->count || i < b->count; i++) {
+            if (i >= a->count)
+                gained |= 1u << b->axis[i];
+            else if (i >= b->count)
+                lost |= 1u << a->axis[i];
+            else if (a->axis[i] != b->axis[i])
+                return GENERAL_EXCHANGE;
+        }
+    }
+    return gained == lost ? 1 : GENERAL_EXCHANGE;
+}
+
 /* Visitor: from node s->at by `move`. */
 static weft_status reach(void *context, const wefti_move *move) {
     search *s = context;
@@ -147,7 +167,8 @@ static weft_status reach(void *context, const wefti_move *move) {
     wefti_move priced = *move;
     wefti_move_cost(s->moves.mesh, s->moves.whole, &parent->move.to, &priced);
     cost total = {parent->cost.time + whole_units(priced.seconds),
-                  parent->cost.bytes + priced.bytes, parent->cost.moves + 1};
+                  parent->cost.bytes + priced.bytes,
+                  parent->cost.moves + moves_of(&parent->move.to, move)};
     if (n >= 0 && compare(&s->nodes[n].cost, &total) <= 0) return WEFT_OK;
     if (s->goal >= 0 && compare(&s->nodes[s->goal].cost, &total) <= 0) return WEFT_OK;
     if (total.moves > WEFTI_MAX_MOVES) return WEFT_OK;

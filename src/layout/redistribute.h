@@ -4,8 +4,10 @@
  * term (to partial), or one collective; its cost is latency + bytes / bandwidth of the axes it runs
  * over, of the device with the most to move. Rings: all-gather and reduce-scatter over g devices
  * move (g-1)/g of the larger side, all-reduce twice that, all-to-all (g-1)/g of the local piece, a
- * permutation the wanted piece (Thakur et al., IJHPCA 2005). The space of layouts reached is small:
- * only axes that either side uses occur. */
+ * permutation the wanted piece (Thakur et al., IJHPCA 2005). The last collective may be a general
+ * exchange (an all-to-all of unlike pieces), where each device gets just what it lacks; among
+ * equals the plain ones are taken. The space of layouts reached is small: only axes that either
+ * side uses occur. */
 #ifndef WEFTI_REDISTRIBUTE_H
 #define WEFTI_REDISTRIBUTE_H
 

@@ -94,6 +94,26 @@ static bool permutes_along(const pair *p, wefti_axes axes) {
     return true;
 }
 
+/* Whether all that each rank wants lies somewhere with ranks that differ along `axes` only. Boxes
+ * of one layout are equal or do not overlap. */
+static bool found_along(const pair *p, wefti_axes axes) {
+    for (int32_t r = 0; r < p->ranks; r++) {
+        int32_t group[SIM_RANKS], members = wefti_mesh_group(p->mesh, r, axes, group);
+        int64_t found = 0;
+        for (int32_t m = 0; m < members; m++) {
+            const wefti_box *have = &p->grid_a[group[m]];
+            wefti_box both;
+            bool again = false;
+            for (int32_t k = 0; k < m && !again; k++)
+                again = equal_boxes(&p->grid_a[group[k]], have, p->whole->rank);
+            if (!again && wefti_box_intersect(have, &p->grid_b[r], p->whole->rank, &both))
+                found += wefti_box_elems(&both, p->whole->rank);
+        }
+        if (found < wefti_box_elems(&p->grid_b[r], p->whole->rank)) return false;
+    }
+    return true;
+}
+
 /* Bytes that the rank with most lacks of what it wants. */
 static int64_t lacking(const pair *p) {
     int64_t most = 0;
@@ -120,6 +140,16 @@ static double permutation(const pair *p) {
     double best = INFINITY;
     for (wefti_axes axes = 1; axes < 1u << p->mesh->axes; axes++)
         if (permutes_along(p, axes)) best = fmin(best, over(p->mesh, axes, lacking(p)));
+    return best;
+}
+
+/* Every rank gets what it lacks. */
+static double general_exchange(const pair *p) {
+    double best = INFINITY;
+    for (wefti_axes axes = 1; axes < 1u << p->mesh->axes; axes++) {
+        double here = over(p->mesh, axes, lacking(p));
+        if (here < best && found_along(p, axes)) best = here;
+    }
     return best;
 }
 
@@ -170,8 +200,10 @@ static double price(const pair *p, const wefti_layout *a, const wefti_layout *b)
     return INFINITY;
 }
 
+static wefti_box boxes[LAYOUTS_MAX][SIM_RANKS], grid[LAYOUTS_MAX][SIM_RANKS];
+static double last[LAYOUTS_MAX][LAYOUTS_MAX]; /* of the general exchange; negative: not known yet */
+
 static void list_edges(const wefti_mesh *mesh, const weft_desc *whole) {
-    static wefti_box boxes[LAYOUTS_MAX][SIM_RANKS], grid[LAYOUTS_MAX][SIM_RANKS];
     weft_desc large = *whole;
     for (int d = 0; d < whole->rank; d++) large.shape[d] = 5040;
     int32_t ranks = wefti_mesh_size(mesh);
@@ -183,6 +215,7 @@ static void list_edges(const wefti_mesh *mesh, const weft_desc *whole) {
     for (int i = 0; i < count; i++)
         for (int j = 0; j < count; j++) {
             pair p = {mesh, whole, ranks, boxes[i], boxes[j], grid[i], grid[j]};
+            last[i][j] = -1;
             edge[i][j] = i == j ? 0 : price(&p, &layouts[i], &layouts[j]);
         }
 }
@@ -192,7 +225,17 @@ static void list_edges(const wefti_mesh *mesh, const weft_desc *whole) {
 
 static int before[LAYOUTS_MAX];
 
-static double shortest(int from, int to) {
+/* One move from layout i to the goal. */
+static double last_move(const wefti_mesh *mesh, const weft_desc *whole, int i, int to) {
+    if (layouts[i].sum != layouts[to].sum || layouts[i].max != layouts[to].max) return edge[i][to];
+    if (last[i][to] < 0) {
+        pair p = {mesh, whole, wefti_mesh_size(mesh), boxes[i], boxes[to], grid[i], grid[to]};
+        last[i][to] = general_exchange(&p);
+    }
+    return fmin(edge[i][to], last[i][to]);
+}
+
+static double shortest(const wefti_mesh *mesh, const weft_desc *whole, int from, int to) {
     static double best[LAYOUTS_MAX];
     static bool done[LAYOUTS_MAX];
     wefti_axes axes = wefti_layout_axes(&layouts[from]) | wefti_layout_axes(&layouts[to]);
@@ -208,11 +251,13 @@ static double shortest(int from, int to) {
             if (!done[i] && (near < 0 || best[i] < best[near])) near = i;
         if (near == to) return best[to];
         done[near] = true;
-        for (int i = 0; i < count; i++)
-            if (!done[i] && best[near] + edge[near][i] < best[i]) {
-                best[i] = best[near] + edge[near][i];
-                before[i] = near;
-            }
+        for (int i = 0; i < count; i++) {
+            if (done[i]) continue;
+            double cost = i == to ? last_move(mesh, whole, near, to) : edge[near][i];
+            if (best[near] + cost >= best[i]) continue;
+            best[i] = best[near] + cost;
+            before[i] = near;
+        }
     }
 }
 
@@ -240,12 +285,13 @@ static void check_pair(const wefti_mesh *mesh, const weft_desc *whole, int from,
     wefti_route route;
     weft_status status = wefti_redistribute(mesh, whole, &layouts[from], &layouts[to], 0, &route);
     if (status < 0) fail_msg("%s", weft_error_message());
-    double best = shortest(from, to);
+    double best = shortest(mesh, whole, from, to);
     if (fabs(route.seconds - best) > 1e-9 * best + 1e-14) {
         print_route(mesh, whole, &layouts[from], &layouts[to], &route);
         printf("better, backwards:\n");
         for (int i = to; i != from; i = before[i])
-            printf("  %s, %g s\n", wefti_layout_text(&layouts[i], mesh).text, edge[before[i]][i]);
+            printf("  %s, %g s\n", wefti_layout_text(&layouts[i], mesh).text,
+                   last_move(mesh, whole, before[i], i));
         fail_msg("seed %d: the route takes %g s, the best %g s", SEED, route.seconds, best);
     }
     if (!sim_route(mesh, whole, &layouts[from], &layouts[to], &route))

@@ -1,0 +1,229 @@
+/* Transfers: what is legal, bytes, copies of boxes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+
+#include "base/memory.h"
+#include "base/philox.h"
+#include "layout/transfer.h"
+
+enum { SEED = 7, MEMBERS = 3 };
+
+static int64_t draw(uint64_t *position, int64_t bound) {
+    return wefti_philox_u32(SEED, 1, (*position)++) % (uint32_t)bound;
+}
+
+/* Copies of random boxes between random boxes of 0 to 5 dimensions, element by element. */
+static void copies_of_boxes(void **state) {
+    (void)state;
+    printf("seed %d\n", SEED);
+    uint64_t position = 0;
+    const size_t widths[] = {1, 2, 4, 8, 16, 6};
+    static unsigned char from_data[16 * 4096], to_data[16 * 4096], want[16 * 4096];
+    for (int trial = 0; trial < 4000; trial++) {
+        int rank = (int)draw(&position, 6);
+        size_t width = widths[draw(&position, 6)];
+        wefti_box part = {0}, from = {0}, to = {0};
+        for (int d = 0; d < rank; d++) {
+            part.begin[d] = 3 + draw(&position, 3);
+            part.size[d] = draw(&position, 12) ? 1 + draw(&position, 3) : 0;
+            bool whole = draw(&position, 2); /* often, so that dimensions merge */
+            from.begin[d] = part.begin[d] - (whole ? 0 : draw(&position, 2));
+            to.begin[d] = part.begin[d] - (whole ? 0 : draw(&position, 2));
+            int64_t end = part.begin[d] + part.size[d];
+            from.size[d] = end - from.begin[d] + (whole ? 0 : draw(&position, 2));
+            to.size[d] = end - to.begin[d] + (whole ? 0 : draw(&position, 2));
+        }
+        int64_t from_elems = wefti_box_elems(&from, rank), to_elems = wefti_box_elems(&to, rank);
+        assert_true(from_elems <= 4096 && to_elems <= 4096);
+        for (int64_t i = 0; i < from_elems * (int64_t)width; i++)
+            from_data[i] = (unsigned char)draw(&position, 256);
+        memset(to_data, 0xee, (size_t)to_elems * width);
+        memset(want, 0xee, (size_t)to_elems * width);
+        for (int64_t c = 0; c < wefti_box_elems(&part, rank); c++) {
+            int64_t rest = c, source = 0, target = 0, source_stride = 1, target_stride = 1;
+            for (int d = rank - 1; d >= 0; d--) {
+                int64_t at = part.begin[d] + rest % part.size[d];
+                rest /= part.size[d];
+                source += (at - from.begin[d]) * source_stride;
+                target += (at - to.begin[d]) * target_stride;
+                source_stride *= from.size[d];
+                target_stride *= to.size[d];
+            }
+            memcpy(want + (size_t)target * width, from_data + (size_t)source * width, width);
+        }
+        wefti_box_copy(&part, &from, from_data, &to, to_data, rank, width);
+        assert_memory_equal(to_data, want, (size_t)to_elems * width);
+    }
+}
+
+static wefti_box row(int64_t begin, int64_t size) {
+    return (wefti_box){.begin = {begin, 0}, .size = {size, size ? 4 : 0}};
+}
+
+typedef struct group {
+    wefti_transfer t;
+    int32_t ranks[MEMBERS];
+    wefti_box have[MEMBERS], want[MEMBERS];
+} group;
+
+/* Rows 0:2, 2:5 and 5:6 of [6, 4] on ranks 1, 4 and 9; all want all. */
+static void make_gather(group *g) {
+    *g = (group){.ranks = {1, 4, 9}};
+    const int64_t begin[] = {0, 2, 5}, size[] = {2, 3, 1};
+    for (int m = 0; m < MEMBERS; m++) {
+        g->have[m] = row(begin[m], size[m]);
+        g->want[m] = row(0, 6);
+    }
+    g->t = (wefti_transfer){.kind = WEFTI_TRANSFER_ALL_GATHER,
+                            .dtype = WEFT_F32,
+                            .rank = 2,
+                            .members = MEMBERS,
+                            .ranks = g->ranks,
+                            .have = g->have,
+                            .want = g->want,
+                            .name = "h.3.attn.c_proj"};
+}
+
+static void refuse(const group *g, weft_status status, const char *message) {
+    assert_int_equal(wefti_transfer_check(&g->t), status);
+    if (!strstr(weft_error_message(), message)) fail_msg("%s", weft_error_message());
+}
+
+static void legality(void **state) {
+    (void)state;
+    group g;
+    make_gather(&g);
+    assert_int_equal(wefti_transfer_check(&g.t), WEFT_OK);
+    g.have[1] = row(2, 2);
+    refuse(&g, WEFT_E_MISMATCH,
+           "transfer 'h.3.attn.c_proj': rank 1 wants elements 4 to 5 of dimension 0, which no "
+           "member has");
+    g.have[0] = row(0, 6); /* one that has all is enough */
+    assert_int_equal(wefti_transfer_check(&g.t), WEFT_OK);
+    make_gather(&g);
+    g.have[2].begin[1] = 1; /* a corner is missing */
+    g.have[2].size[1] = 3;
+    refuse(&g, WEFT_E_MISMATCH, "no member has");
+    make_gather(&g);
+    g.ranks[2] = 4;
+    refuse(&g, WEFT_E_ARG, "ranks ascend, member 2 is rank 4 after 4");
+    make_gather(&g);
+    g.ranks[0] = -1;
+    refuse(&g, WEFT_E_ARG, "ranks ascend");
+    make_gather(&g);
+    g.t.me = 3;
+    refuse(&g, WEFT_E_ARG, "member 3 of 3");
+    make_gather(&g);
+    g.want[1].size[0] = -1;
+    refuse(&g, WEFT_E_ARG, "a box of rank 4 is negative in dimension 0");
+    make_gather(&g);
+    g.t.rank = 9;
+    refuse(&g, WEFT_E_ARG, "0 to 8");
+    make_gather(&g);
+    g.t.members = 0;
+    refuse(&g, WEFT_E_ARG, "has 0 members");
+    make_gather(&g);
+    g.t.kind = WEFTI_TRANSFER_KINDS;
+    refuse(&g, WEFT_E_ARG, "unknown transfer kind");
+}
+
+static void legality_of_reductions(void **state) {
+    (void)state;
+    group g;
+    make_gather(&g);
+    g.t.kind = WEFTI_TRANSFER_ALL_REDUCE;
+    g.t.reduction = WEFTI_REDUCE_SUM;
+    refuse(&g, WEFT_E_MISMATCH, "rank 1 wants elements to be reduced over all members that rank 1");
+    for (int m = 0; m < MEMBERS; m++) g.have[m] = row(0, 6);
+    assert_int_equal(wefti_transfer_check(&g.t), WEFT_OK);
+    g.t.kind = WEFTI_TRANSFER_REDUCE_SCATTER;
+    g.want[1] = row(1, 2);
+    assert_int_equal(wefti_transfer_check(&g.t), WEFT_OK);
+    g.have[2] = row(2, 4);
+    refuse(&g, WEFT_E_MISMATCH, "that rank 9 does not have");
+    g.t.kind = WEFTI_TRANSFER_HALO; /* whoever has an element adds to it */
+    assert_int_equal(wefti_transfer_check(&g.t), WEFT_OK);
+}
+
+static void bytes(void **state) {
+    (void)state;
+    group g;
+    make_gather(&g);
+    const int64_t gathered[] = {64, 48, 80};
+    for (g.t.me = 0; g.t.me < MEMBERS; g.t.me++)
+        assert_int_equal(wefti_transfer_bytes(&g.t), gathered[g.t.me]);
+    for (int m = 0; m < MEMBERS; m++) g.have[m] = row(0, 6);
+    g.t.me = 1;
+    assert_int_equal(wefti_transfer_bytes(&g.t), 0);
+    g.t.reduction = WEFTI_REDUCE_MAX;
+    g.t.kind = WEFTI_TRANSFER_ALL_REDUCE;
+    assert_int_equal(wefti_transfer_bytes(&g.t), 96 * 2 * 2 / 3);
+    g.t.kind = WEFTI_TRANSFER_REDUCE_SCATTER;
+    g.want[1] = row(1, 2);
+    assert_int_equal(wefti_transfer_bytes(&g.t), 2 * 32);
+    g.t.kind = WEFTI_TRANSFER_HALO;
+    g.have[0] = row(0, 2); /* has one of the two rows */
+    assert_int_equal(wefti_transfer_bytes(&g.t), 16 + 32);
+    g.t.kind = WEFTI_TRANSFER_SEND;
+    g.t.reduction = WEFTI_REDUCE_NONE;
+    g.want[1] = row(0, 0);
+    assert_int_equal(wefti_transfer_bytes(&g.t), 0);
+    assert_int_equal(wefti_transfer_check(&g.t), WEFT_OK);
+}
+
+static void clones(void **state) {
+    (void)state;
+    group g;
+    make_gather(&g);
+    g.t.tag = 5;
+    wefti_transfer *copy, *nameless;
+    assert_int_equal(wefti_transfer_clone(&g.t, &copy), WEFT_OK);
+    assert_true(wefti_transfer_equal(&g.t, copy));
+    assert_string_equal(copy->name, "h.3.attn.c_proj");
+    assert_int_equal(copy->tag, 5);
+    assert_true(copy->have != g.have && copy->want != g.want && copy->ranks != g.ranks &&
+                copy->name != g.t.name);
+    copy->me = 2;
+    copy->tag = 6;
+    copy->name = NULL;
+    assert_true(wefti_transfer_equal(&g.t, copy));
+    assert_int_equal(wefti_transfer_clone(copy, &nameless), WEFT_OK);
+    assert_null(nameless->name);
+    copy->have[1].size[1] = 3;
+    assert_false(wefti_transfer_equal(&g.t, copy));
+    wefti_free(nameless);
+    wefti_free(copy);
+    group other = g;
+    other.t.ranks = other.ranks;
+    other.t.have = other.have;
+    other.t.want = other.want;
+    other.want[2].begin[0] = 1;
+    assert_false(wefti_transfer_equal(&g.t, &other.t));
+    other.want[2] = g.want[2];
+    assert_true(wefti_transfer_equal(&g.t, &other.t));
+    other.ranks[1] = 5;
+    assert_false(wefti_transfer_equal(&g.t, &other.t));
+    other.ranks[1] = 4;
+    other.t.dtype = WEFT_BF16;
+    assert_false(wefti_transfer_equal(&g.t, &other.t));
+    other.t.dtype = WEFT_F32;
+    other.t.reduction = WEFTI_REDUCE_SUM;
+    assert_false(wefti_transfer_equal(&g.t, &other.t));
+    assert_string_equal(wefti_transfer_kind_text(WEFTI_TRANSFER_REDUCE_SCATTER), "reduce_scatter");
+    assert_string_equal(wefti_transfer_kind_text(WEFTI_TRANSFER_KINDS), "?");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(copies_of_boxes),
+        cmocka_unit_test(legality),
+        cmocka_unit_test(legality_of_reductions),
+        cmocka_unit_test(bytes),
+        cmocka_unit_test(clones),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
