@@ -53,7 +53,8 @@ static weft_status cut(piece_list *list, int64_t n, const wefti_box *inner, int 
 }
 
 /* Pieces of what `member` wants, each with those that supply it: all that have it for a reduction,
- * else oneself or the lowest that has it. */
+ * else oneself or the lowest that has it. Legal transfers
+ * want nothing that nobody has. */
 static weft_status find_pieces(const wefti_transfer *t, int32_t member, piece_list *out) {
     out->used = 0;
     if (wefti_box_elems(&t->want[member], t->rank) == 0) return WEFT_OK;
@@ -70,10 +71,6 @@ static weft_status find_pieces(const wefti_transfer *t, int32_t member, piece_li
             set_add(&out->piece[n].from, s);
         }
     }
-    for (int64_t n = 0; n < out->used; n++)
-        WEFT_REQUIRE(set_count(&out->piece[n].from) > 0, WEFT_E_ARG,
-                     "rank %d wants a part of %s that no member of the group has",
-                     (int)t->ranks[member], t->name ? t->name : "a tensor");
     return WEFT_OK;
 }
 

@@ -45,7 +45,7 @@ struct wefti_local_plan {
 };
 
 uint64_t wefti_local_hash(const wefti_transfer *t);
-/* In the arena. WEFT_E_ARG when something wanted is had by nobody. */
+/* Of a legal transfer (wefti_transfer_check), in the arena. */
 weft_status wefti_local_plan_create(wefti_arena *arena, const wefti_transfer *t,
                                     wefti_local_plan **out) WEFT_CHECKED;
 /* The same transfer, member and name. */

@@ -23,6 +23,11 @@ static void ring_partners(const wefti_local *local, const wefti_local_seat *seat
     for (int32_t i = 0; i < plan->partners; i++)
         wefti_bell_ring(&local->world->rank[seat->channel->ranks[plan->partner[i].member]].bell);
 }
+/* For posts: one that does not match may have partners that it does not know of. */
+static void ring_group(const wefti_local *local, const wefti_local_seat *seat) {
+    for (int32_t m = 0; m < seat->channel->members; m++)
+        if (m != seat->me) wefti_bell_ring(&local->world->rank[seat->channel->ranks[m]].bell);
+}
 
 /* --- breaking --- */
 
@@ -99,7 +104,7 @@ static void publish(wefti_local *local, wefti_local_seat *seat, wefti_local_post
     }
     seat->post[place] = post;
     atomic_store(&slot->posted, number + 1);
-    ring_partners(local, seat, plan);
+    ring_group(local, seat);
 }
 
 /* All partners that this member must see before it moves have posted an equal transfer. A mismatch

@@ -1,5 +1,5 @@
 /* The communicator between threads: every kind of transfer on random groups and boxes gives what it
- * must, however the ranks interleave; a failure reaches everybody. */
+ * must, however the ranks interleave; a failure reaches everybody. (weft-test: threads) */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,6 +18,8 @@ enum { CASES = 10, ROUNDS = 4, GUARD = 64 };
 
 typedef struct script {
     uint64_t seed;
+    int32_t breaker; /* this rank breaks the world before its post number break_at; -1: none does */
+    int break_at;
     shared_case cases[CASES];
 } script;
 
@@ -70,7 +72,7 @@ static bool wait_one(world_test *w, int32_t rank, shared_case *c, lane *l) {
     int which = l->waited % WEFTI_COMM_DEPTH, round = l->waited++;
     if (!good(w, rank, w->comm[rank]->engine->wait(l->endpoint), "wait")) return false;
     const wefti_box *have = &c->have[l->member], *want = &c->want[l->member];
-    int64_t wrong = 0, changed = 0;
+    int64_t wrong = 0;
     visit_box(c, want, l->member, round, l->destination[which], &wrong, check_one);
     if (!guard_stands(l->destination[which], bytes_of(c, want)) ||
         !guard_stands(l->source[which], bytes_of(c, have)))
@@ -80,7 +82,7 @@ static bool wait_one(world_test *w, int32_t rank, shared_case *c, lane *l) {
     if (l->destination[which] != l->source[which]) free(l->destination[which]);
     free(l->source[which]);
     l->destination[which] = l->source[which] = NULL;
-    if (wrong + changed > 0) {
+    if (wrong > 0) {
         char detail[160];
         snprintf(detail, sizeof detail, "%lld wrong of %lld in %s, %s, %s, %d members, round %d",
                  (long long)wrong, (long long)wefti_box_elems(want, c->t.rank), c->name,
@@ -108,6 +110,10 @@ static void follow_script(world_test *w, int32_t rank) {
     for (int next = 0; fine && (next < CASES * ROUNDS || under_way > 0);) {
         lane *l = &lanes[next % CASES];
         delay(&r);
+        if (rank == s->breaker && next >= s->break_at) {
+            wefti_comm_break(w->comm[rank], "stop");
+            break;
+        }
         if (next < CASES * ROUNDS && l->member < 0) {
             next++;
         } else if (next < CASES * ROUNDS && l->posted - l->waited < WEFTI_COMM_DEPTH &&
@@ -137,6 +143,12 @@ static uint64_t first_seed(void) {
     return given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
 }
 
+static void choose_script(script *s, uint64_t seed, numbers *r, int32_t size) {
+    s->seed = seed;
+    s->breaker = -1;
+    for (int i = 0; i < CASES; i++) choose_case(&s->cases[i], size, i, r);
+}
+
 static void random_scripts(void **state) {
     (void)state;
     uint64_t seed = first_seed();
@@ -145,8 +157,7 @@ static void random_scripts(void **state) {
     for (int round = 0; round < 150; round++) {
         numbers r = {seed + (uint64_t)round, 0};
         int32_t size = (int32_t)pick(&r, 1, MOST_RANKS);
-        s.seed = seed + (uint64_t)round;
-        for (int i = 0; i < CASES; i++) choose_case(&s.cases[i], size, i, &r);
+        choose_script(&s, seed + (uint64_t)round, &r, size);
         world_test w;
         assert_true(world_begin(&w, size, (int)pick(&r, 0, 2) * 20, &s));
         run_all(&w, follow_script);
@@ -155,9 +166,432 @@ static void random_scripts(void **state) {
     }
 }
 
+/* One rank breaks the world anywhere; the others stop where they are, free all they have, and after
+ * mending the same world runs another script. */
+static void broken_scripts(void **state) {
+    (void)state;
+    uint64_t seed = first_seed() ^ 0xB0;
+    print_message("seed %llu (WEFT_SEED ^ 0xB0)\n", (unsigned long long)seed);
+    static script s;
+    for (int round = 0; round < 25; round++) {
+        numbers r = {seed + (uint64_t)round, 0};
+        int32_t size = (int32_t)pick(&r, 2, MOST_RANKS);
+        world_test w;
+        assert_true(world_begin(&w, size, (int)pick(&r, 0, 2) * 20, &s));
+        for (int turn = 0; turn < 4; turn++) {
+            choose_script(&s, seed + (uint64_t)(round * 4 + turn), &r, size);
+            char expected[64] = "";
+            if (turn % 2 == 0) {
+                s.breaker = (int32_t)pick(&r, 0, size - 1);
+                s.break_at = (int)pick(&r, 0, CASES * ROUNDS);
+                snprintf(expected, sizeof expected, "rank %d: stop", (int)s.breaker);
+                w.expected = expected;
+            }
+            run_all(&w, follow_script);
+            if (w.failures) fail_msg("seed %llu, %s", (unsigned long long)s.seed, w.message);
+            wefti_comm_mend(w.comm[pick(&r, 0, size - 1)]);
+            wefti_comm_mend(w.comm[0]); /* once more changes nothing */
+            w.expected = NULL;
+        }
+        world_end(&w);
+    }
+}
+
+/* --- one thing at a time --- */
+
+static shared_case all_reduce_of(int32_t members, int64_t elements, weft_dtype dtype) {
+    shared_case c = {0};
+    c.t.kind = WEFTI_TRANSFER_ALL_REDUCE;
+    c.t.reduction = WEFTI_REDUCE_SUM;
+    c.t.dtype = dtype;
+    c.t.rank = 1;
+    c.t.members = members;
+    for (int32_t m = 0; m < members; m++) {
+        c.ranks[m] = m;
+        c.have[m].size[0] = c.want[m].size[0] = elements;
+    }
+    snprintf(c.name, sizeof c.name, "gradients");
+    return c;
+}
+static shared_case send_of(int32_t from, int32_t to, int64_t elements) {
+    shared_case c = all_reduce_of(2, elements, WEFT_F32);
+    c.t.kind = WEFTI_TRANSFER_SEND;
+    c.t.reduction = WEFTI_REDUCE_NONE;
+    c.have[to].size[0] = c.want[from].size[0] = 0;
+    snprintf(c.name, sizeof c.name, "activations");
+    return c;
+}
+static wefti_endpoint *bound(world_test *w, int32_t rank, shared_case *c) {
+    wefti_transfer t = for_member(c, member_of(c, rank));
+    wefti_endpoint *endpoint = NULL;
+    (void)good(w, rank, w->comm[rank]->engine->bind(w->comm[rank], &t, &endpoint), "bind");
+    return endpoint;
+}
+
+typedef struct bits_test {
+    shared_case c;
+    float *source[MOST_RANKS], *destination[MOST_RANKS];
+} bits_test;
+
+static void reduce_bits(world_test *w, int32_t rank) {
+    bits_test *b = w->context;
+    wefti_endpoint *e = bound(w, rank, &b->c);
+    if (!e) return;
+    (void)good(w, rank, wefti_comm_run(w->comm[rank], e, b->source[rank], b->destination[rank]),
+               "all-reduce");
+    w->comm[rank]->engine->unbind(e);
+}
+
+/* The same bits on all members, and those of additions in the members' order; halves are added in
+ * f32 and rounded once. On both sides of the size that is copied when posted. */
+static void sums_have_one_order(void **state) {
+    (void)state;
+    static const int64_t sizes[] = {1, 5, 1000, 2048, 2049, 5003, 70001};
+    for (int32_t members = 1; members <= 8; members++)
+        for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++)
+            for (int half = 0; half < 2; half++) {
+                int64_t n = sizes[k];
+                bits_test b = {.c = all_reduce_of(members, n, half ? WEFT_BF16 : WEFT_F32)};
+                float *whole[MOST_RANKS];
+                for (int32_t m = 0; m < members; m++) {
+                    whole[m] = malloc((size_t)n * sizeof(float));
+                    b.source[m] = malloc((size_t)n * sizeof(float));
+                    b.destination[m] = m % 2 ? b.source[m] : malloc((size_t)n * sizeof(float));
+                    assert_true(whole[m] && b.source[m] && b.destination[m]);
+                    for (int64_t i = 0; i < n; i++)
+                        whole[m][i] = wefti_philox_normal(5, (uint64_t)m, (uint64_t)i);
+                    if (half) {
+                        wefti_convert(WEFT_BF16, b.source[m], WEFT_F32, whole[m], n);
+                        wefti_convert(WEFT_F32, whole[m], WEFT_BF16, b.source[m], n);
+                    } else {
+                        memcpy(b.source[m], whole[m], (size_t)n * sizeof(float));
+                    }
+                }
+                world_test w;
+                assert_true(world_begin(&w, members, -1, &b));
+                run_all(&w, reduce_bits);
+                if (w.failures) fail_msg("%s", w.message);
+                for (int64_t i = 0; i < n; i++) {
+                    float sum = whole[0][i];
+                    for (int32_t m = 1; m < members; m++) sum += whole[m][i];
+                    whole[0][i] = sum;
+                }
+                void *right = whole[0];
+                if (half) {
+                    wefti_convert(WEFT_BF16, whole[1 % members], WEFT_F32, whole[0], n);
+                    right = whole[1 % members];
+                }
+                if (half && members == 1) right = b.source[0];
+                for (int32_t m = 0; m < members; m++)
+                    assert_memory_equal(b.destination[m], right, (size_t)n * (half ? 2 : 4));
+                world_end(&w);
+                for (int32_t m = 0; m < members; m++) {
+                    if (b.destination[m] != b.source[m]) free(b.destination[m]);
+                    free(b.source[m]);
+                    free(whole[m]);
+                }
+            }
+}
+
+static void nan_wins_a_maximum(void **state) {
+    (void)state;
+    bits_test b = {.c = all_reduce_of(2, 3, WEFT_F32)};
+    b.c.t.reduction = WEFTI_REDUCE_MAX;
+    float a[] = {NAN, 1, -3}, c[] = {1, NAN, -2}, out[2][3];
+    b.source[0] = a, b.source[1] = c, b.destination[0] = out[0], b.destination[1] = out[1];
+    world_test w;
+    assert_true(world_begin(&w, 2, -1, &b));
+    run_all(&w, reduce_bits);
+    if (w.failures) fail_msg("%s", w.message);
+    for (int m = 0; m < 2; m++)
+        assert_true(isnan(out[m][0]) && isnan(out[m][1]) && out[m][2] == -2.0f);
+    world_end(&w);
+}
+
+/* Nobody is there, yet post returns: for more posts than a channel has slots. What was posted
+ * arrives in order, with the values it had when it was posted or when it was taken. */
+enum { MANY = 30 };
+static void post_many(world_test *w, int32_t rank) {
+    shared_case c[2] = {send_of(0, 1, 100), send_of(0, 1, 9000)};
+    static float values[MANY][9000], got[MANY][9000];
+    wefti_endpoint *e[MANY];
+    for (int i = 0; i < MANY; i++) {
+        if (!(e[i] = bound(w, rank, &c[i % 2]))) return;
+        for (int j = 0; rank == 0 && j < 9000; j++) values[i][j] = (float)(i * 10000 + j);
+    }
+    if (rank == 1) pthread_barrier_wait(&w->barrier); /* not before the sender has posted all */
+    for (int i = 0; i < MANY; i++)
+        (void)good(w, rank,
+                   w->comm[rank]->engine->post(e[i], rank == 0 ? values[i] : NULL,
+                                               rank == 1 ? got[i] : NULL),
+                   "post");
+    if (rank == 0) pthread_barrier_wait(&w->barrier);
+    for (int i = MANY - 1; i >= 0; i--) /* waits in the other order */
+        (void)good(w, rank, w->comm[rank]->engine->wait(e[i]), "wait");
+    for (int i = 0; rank == 1 && i < MANY; i++)
+        for (int j = 0; j < (i % 2 ? 9000 : 100); j++)
+            if (got[i][j] != (float)(i * 10000 + j)) {
+                complain(w, rank, "values", "are not those that were sent");
+                return;
+            }
+    for (int i = 0; i < MANY; i++) w->comm[rank]->engine->unbind(e[i]);
+}
+static void post_never_waits(void **state) {
+    (void)state;
+    world_test w;
+    assert_true(world_begin(&w, 2, 0, NULL));
+    run_all(&w, post_many);
+    if (w.failures) fail_msg("%s", w.message);
+    world_end(&w);
+}
+
+/* Sender and receiver both go on at once when little is sent. */
+static void small_sends_do_not_wait(void **state) {
+    (void)state;
+    world_test w;
+    assert_true(world_begin(&w, 2, 0, NULL));
+    shared_case c = send_of(1, 0, 4);
+    float values[4] = {1, 2, 3, 4}, got[4] = {0};
+    wefti_endpoint *sender = bound(&w, 1, &c), *receiver = bound(&w, 0, &c);
+    for (int i = 0; i < 100; i++) { /* one thread for both: nothing here may wait */
+        values[2] = (float)i;
+        assert_int_equal(wefti_comm_run(w.comm[1], sender, values, NULL), WEFT_OK);
+        values[2] = -1;
+        assert_int_equal(wefti_comm_run(w.comm[0], receiver, NULL, got), WEFT_OK);
+        assert_true(got[0] == 1 && got[2] == (float)i && got[3] == 4);
+    }
+    w.comm[1]->engine->unbind(sender);
+    w.comm[0]->engine->unbind(receiver);
+    world_end(&w);
+}
+
+/* --- failures --- */
+
+typedef struct mismatch_test {
+    shared_case c[MOST_RANKS];
+    _Atomic int found, told;
+    char message[MOST_RANKS][256];
+} mismatch_test;
+
+static void meet_wrongly(world_test *w, int32_t rank) {
+    mismatch_test *test = w->context;
+    wefti_endpoint *e = bound(w, rank, &test->c[rank]);
+    static float arrays[MOST_RANKS][2][20000];
+    weft_status status = wefti_comm_run(w->comm[rank], e, arrays[rank][0], arrays[rank][1]);
+    if (status == WEFT_E_MISMATCH) atomic_fetch_add(&test->found, 1);
+    if (status == WEFT_E_PEER) atomic_fetch_add(&test->told, 1);
+    if (status < 0)
+        snprintf(test->message[rank], sizeof test->message[rank], "%s", weft_error_message());
+    w->comm[rank]->engine->unbind(e);
+}
+
+static void what_does_not_match_is_named(void **state) {
+    (void)state;
+    for (int variant = 0; variant < 12; variant++) {
+        int64_t n = variant % 2 ? 12000 : 12;
+        int32_t odd = variant % 3;
+        mismatch_test test = {0};
+        for (int32_t r = 0; r < 3; r++) {
+            shared_case *c = &test.c[r];
+            *c = all_reduce_of(3, n, WEFT_F32);
+            if (r != odd) continue;
+            snprintf(c->name, sizeof c->name, "other");
+            switch (variant / 2) {
+            case 0:
+                c->t.dtype = WEFT_I32;
+                break;
+            case 1:
+                c->t.reduction = WEFTI_REDUCE_MAX;
+                break;
+            case 2:
+                for (int m = 0; m < 3; m++) c->have[m].size[0] = c->want[m].size[0] = n + 1;
+                break;
+            case 3:
+                c->t.kind = WEFTI_TRANSFER_SEND;
+                break;
+            case 4:
+                c->t.rank = 2, c->t.kind = WEFTI_TRANSFER_ALL_GATHER;
+                for (int m = 0; m < 3; m++) c->have[m].size[1] = c->want[m].size[1] = 1;
+                c->t.reduction = WEFTI_REDUCE_NONE;
+                break;
+            default: /* has nothing to do with the others */
+                c->t.kind = WEFTI_TRANSFER_PERMUTE;
+                c->t.reduction = WEFTI_REDUCE_NONE;
+            }
+        }
+        world_test w;
+        assert_true(world_begin(&w, 3, variant % 2 ? -1 : 0, &test));
+        run_all(&w, meet_wrongly);
+        if (w.failures) fail_msg("%s", w.message);
+        assert_true(test.found >= 1);
+        int32_t finder = -1;
+        for (int32_t r = 0; r < 3; r++)
+            if (test.message[r][0]) finder = r;
+        assert_true(finder >= 0);
+        for (int32_t r = 0; r < 3; r++)
+            if (test.message[r][0]) assert_string_equal(test.message[r], test.message[finder]);
+        char rank[16];
+        snprintf(rank, sizeof rank, "rank %d", (int)odd);
+        if (!strstr(test.message[finder], rank) || !strstr(test.message[finder], "of other (") ||
+            !strstr(test.message[finder], "of gradients ("))
+            fail_msg("variant %d: %s", variant, test.message[finder]);
+        world_end(&w);
+    }
+}
+
+static void wait_for_nobody(world_test *w, int32_t rank) {
+    shared_case *c = w->context;
+    static float arrays[MOST_RANKS][12000];
+    if (rank == 2) {
+        pthread_barrier_wait(&w->barrier);
+        usleep(2000); /* so that some sleep already; whether they do changes nothing below */
+        wefti_comm_break(w->comm[rank], "out of memory");
+        wefti_comm_break(w->comm[rank], "later failures are not the reason");
+        return;
+    }
+    wefti_endpoint *e = bound(w, rank, c);
+    pthread_barrier_wait(&w->barrier);
+    for (int i = 0; i < 2; i++) { /* the waits under way, and those to come */
+        weft_status status =
+            i == 0 ? w->comm[rank]->engine->post(e, arrays[rank], arrays[rank]) : WEFT_OK;
+        if (status >= 0) status = w->comm[rank]->engine->wait(e);
+        if (status >= 0) complain(w, rank, "wait", "ended well");
+        (void)good(w, rank, status, "wait");
+    }
+    w->comm[rank]->engine->unbind(e);
+}
+
+static void all_hear_of_a_failure(void **state) {
+    (void)state;
+    for (int variant = 0; variant < 4; variant++) {
+        shared_case c = all_reduce_of(5, variant / 2 ? 12000 : 3, WEFT_F32);
+        world_test w;
+        assert_true(world_begin(&w, 5, variant % 2 ? 100 : 0, &c));
+        w.expected = "rank 2: out of memory";
+        run_all(&w, wait_for_nobody);
+        if (w.failures) fail_msg("%s", w.message);
+        assert_int_equal(w.stopped, 8);
+        world_end(&w);
+    }
+}
+
+/* The same endpoints serve again after mending. */
+static void mended_endpoints(void **state) {
+    (void)state;
+    world_test w;
+    assert_true(world_begin(&w, 2, 0, NULL));
+    shared_case c = send_of(0, 1, 4000), small = send_of(0, 1, 4);
+    float values[4000] = {42}, got[4000];
+    const wefti_comm_engine *engine = w.comm[0]->engine;
+    wefti_endpoint *out = bound(&w, 0, &c), *in = bound(&w, 1, &c);
+    wefti_endpoint *small_out = bound(&w, 0, &small), *small_in = bound(&w, 1, &small);
+    for (int turn = 0; turn < 3; turn++) {
+        memset(got, 0, sizeof got);
+        assert_int_equal(engine->post(small_out, values, NULL), WEFT_OK);
+        assert_int_equal(engine->post(small_in, NULL, got), WEFT_OK);
+        assert_int_equal(engine->post(out, values, NULL), WEFT_OK);
+        if (turn < 2) {
+            wefti_comm_break(w.comm[1], "stop");
+            assert_int_equal(engine->wait(out), WEFT_E_PEER);
+            assert_string_equal(weft_error_message(), "rank 1: stop");
+            assert_int_equal(engine->wait(small_in), WEFT_E_PEER);
+            assert_int_equal(engine->post(in, NULL, got), WEFT_E_PEER);
+            wefti_comm_mend(w.comm[0]);
+            assert_int_equal(engine->wait(small_out), WEFT_E_ARG);
+            continue;
+        }
+        assert_int_equal(engine->wait(small_in), WEFT_OK);
+        assert_true(got[0] == 42);
+        assert_int_equal(engine->post(in, NULL, got), WEFT_OK);
+        assert_int_equal(engine->wait(in), WEFT_OK);
+        assert_int_equal(engine->wait(out), WEFT_OK);
+        assert_int_equal(engine->wait(small_out), WEFT_OK);
+    }
+    /* Giving up what is under way ends it for the others. */
+    assert_int_equal(engine->post(out, values, NULL), WEFT_OK);
+    engine->unbind(out);
+    assert_int_equal(engine->post(in, NULL, got), WEFT_E_PEER);
+    assert_non_null(strstr(weft_error_message(), "rank 0: send of activations"));
+    engine->unbind(in);
+    engine->unbind(small_out);
+    engine->unbind(small_in);
+    engine->unbind(NULL);
+    world_end(&w);
+}
+
+static void misuse_is_refused(void **state) {
+    (void)state;
+    wefti_comm *none[1];
+    assert_int_equal(wefti_comm_local(0, -1, none), WEFT_E_ARG);
+    assert_int_equal(wefti_comm_local(100000, -1, none), WEFT_E_ARG);
+    world_test w;
+    assert_true(world_begin(&w, 2, 0, NULL));
+    const wefti_comm_engine *engine = w.comm[0]->engine;
+    shared_case c = all_reduce_of(2, 4, WEFT_F32), wide = all_reduce_of(3, 4, WEFT_F32);
+    wefti_endpoint *e = NULL;
+    wefti_transfer t = for_member(&c, 1);
+    assert_int_equal(engine->bind(w.comm[0], &t, &e), WEFT_E_ARG); /* another's place */
+    assert_non_null(strstr(weft_error_message(), "rank 1"));
+    t = for_member(&wide, 0);
+    assert_int_equal(engine->bind(w.comm[0], &t, &e), WEFT_E_ARG); /* rank 2 of 2 */
+    shared_case gap = send_of(0, 1, 4);
+    gap.t.reduction = WEFTI_REDUCE_SUM;
+    gap.want[1].size[0] = 5;
+    t = for_member(&gap, 0);
+    assert_int_equal(engine->bind(w.comm[0], &t, &e),
+                     WEFT_E_MISMATCH); /* nobody has the last one */
+    assert_null(e);
+    e = bound(&w, 0, &c);
+    float a[4] = {0};
+    assert_int_equal(engine->wait(e), WEFT_E_ARG); /* nothing is posted */
+    for (int i = 0; i < WEFTI_COMM_DEPTH; i++) assert_int_equal(engine->post(e, a, a), WEFT_OK);
+    assert_int_equal(engine->post(e, a, a), WEFT_E_ARG); /* too many */
+    engine->unbind(e);
+    world_end(&w);
+}
+
+/* Every allocation of making a world and binding may fail. */
+static void no_memory(void **state) {
+    (void)state;
+    shared_case c = all_reduce_of(2, 9000, WEFT_F32);
+    c.t.kind =
+        WEFTI_TRANSFER_SEND; /* the first wants only a part: the others' sources stand still */
+    c.want[1].size[0] = 4000;
+    shared_case small = send_of(0, 1, 3);
+    int64_t n = 0;
+    for (bool done = false; !done; n++) {
+        wefti_comm *comm[2];
+        wefti_endpoint *e = NULL, *f = NULL;
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, n, false, 0);
+        weft_status status = wefti_comm_local(2, 0, comm);
+        if (status >= 0) {
+            wefti_transfer t = for_member(&c, 0), u = for_member(&small, 0);
+            status = comm[0]->engine->bind(comm[0], &t, &e);
+            if (status >= 0) status = comm[0]->engine->bind(comm[0], &u, &f);
+            done = status >= 0;
+            comm[0]->engine->unbind(e);
+            comm[0]->engine->unbind(f);
+            for (int r = 0; r < 2; r++) comm[r]->engine->destroy(comm[r]);
+        }
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
+        if (!done) assert_int_equal(status, WEFT_E_NOMEM);
+    }
+    assert_true(n > 6);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_scripts),
+        cmocka_unit_test(broken_scripts),
+        cmocka_unit_test(sums_have_one_order),
+        cmocka_unit_test(nan_wins_a_maximum),
+        cmocka_unit_test(post_never_waits),
+        cmocka_unit_test(small_sends_do_not_wait),
+        cmocka_unit_test(what_does_not_match_is_named),
+        cmocka_unit_test(all_hear_of_a_failure),
+        cmocka_unit_test(mended_endpoints),
+        cmocka_unit_test(misuse_is_refused),
+        cmocka_unit_test(no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
