@@ -199,7 +199,8 @@ static weft_status find_wanted(wefti_walk *w) {
     for (int64_t o = 0; o < w->from->out_count; o++) {
         int32_t v = w->from->out[o];
         if (w->spec->out_partial_open && w->spec->out_partial_open[o]) w->partial_free[v] = true;
-        if (w->spec->out_state && w->spec->out_state[o] == WEFTI_LAYOUT_GIVEN)
+        bool aim = !w->spec->out_partial_open || w->spec->out_partial_open[o] != 2;
+        if (aim && w->spec->out_state && w->spec->out_state[o] == WEFTI_LAYOUT_GIVEN)
             w->wanted[v] = &w->spec->out[o];
     }
     return WEFT_OK;
@@ -242,7 +243,7 @@ static weft_status bind_outputs(wefti_walk *w, wefti_layout *out) {
         out[o] = natural->layout;
         if (w->spec->out_state && w->spec->out_state[o] == WEFTI_LAYOUT_GIVEN) {
             wefti_layout to = w->spec->out[o];
-            if (w->spec->out_partial_open && w->spec->out_partial_open[o]) {
+            if (w->spec->out_partial_open && w->spec->out_partial_open[o] == 1) {
                 wefti_axes split = wefti_layout_split_axes(&to);
                 to.sum = natural->layout.sum & ~split;
                 to.max = natural->layout.max & ~split;

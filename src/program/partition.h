@@ -36,9 +36,11 @@ typedef struct wefti_cut_spec {
     const char *call;             /* path of the call: for strategies and messages */
     const wefti_layout *in, *out; /* per input and output of the body; read where GIVEN */
     const uint8_t *in_state,
-        *out_state;                  /* wefti_layout_state each; NULL: inputs GIVEN, outputs OPEN */
-    const uint8_t *out_partial_open; /* outputs: GIVEN but for the partial axes, which stay as they
-                                        come (parameter gradients); NULL: none */
+        *out_state; /* wefti_layout_state each; NULL: inputs GIVEN, outputs OPEN */
+    const uint8_t
+        *out_partial_open; /* per output, NULL: all 0. 1: GIVEN but for the partial axes, which stay
+                              as they come; 2: GIVEN, but brought there at the end: no node is split
+                              for its sake (gradients of parameters) */
 } wefti_cut_spec;
 
 typedef struct wefti_cut_body {

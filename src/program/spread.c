@@ -225,7 +225,7 @@ static void ask_gradients(wefti_program_builder *b, const wefti_call_plan *call,
         bool param = b->root->values[v].kind == WEFTI_VALUE_PARAM;
         r->out_state[first + o] = WEFTI_LAYOUT_GIVEN;
         r->out[first + o] = param && s->gradient_known ? s->gradient : s->use;
-        r->partial[first + o] = param && !s->gradient_known;
+        r->partial[first + o] = !param ? 0 : s->gradient_known ? 2 : 1;
     }
 }
 

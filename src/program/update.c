@@ -42,10 +42,10 @@ static weft_status update_body(wefti_program_builder *b, const weft_desc *desc,
 
 /* An update body equal to one that exists is that one. */
 static weft_status intern_update(wefti_program_builder *b, weft_body *body, const weft_body **out) {
-    for (int64_t i = 0; i < b->key_count; i++)
-        if (b->keys[i].kind == WEFTI_ROUTINE_UPDATE && wefti_body_equal(b->keys[i].body, body)) {
+    for (int32_t i = 0; i < b->p->body_count; i++)
+        if (b->p->bodies[i]->node_count == 1 && wefti_body_equal(b->p->bodies[i], body)) {
             wefti_body_destroy(body);
-            *out = b->keys[i].body;
+            *out = b->p->bodies[i];
             return WEFT_OK;
         }
     *out = body;
