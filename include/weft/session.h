@@ -7,13 +7,17 @@
  *     for (...) { weft_session_feed(s, "image", ...); weft_session_step(s, lr, &result); }
  *
  * All memory of a step is planned ahead in one arena; a step allocates nothing. A session is used
- * by one thread at a time; sessions are independent of each other. */
+ * by one thread at a time; sessions are independent of each other.
+ *
+ * With a plan of several devices, each has a thread and an arena of its own. What is fed, read and
+ * written is always the whole tensor; the session cuts and joins it. */
 #ifndef WEFT_SESSION_H
 #define WEFT_SESSION_H
 
 #include <stdbool.h>
 
 #include "weft/graph.h"
+#include "weft/plan.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -57,10 +61,11 @@ typedef struct weft_session_options {
     int microbatches;     /* accumulated in one step; the graph has the size of one */
     bool keep_gradients;  /* readable as "grad:<parameter>" after weft_session_accumulate */
     bool recompute;       /* keep only the inputs of each cell for the backward pass */
-    int threads;          /* 0: all cores this process may use */
-    int64_t memory_bytes; /* refuse programs that need more; 0: no limit */
+    int threads;          /* of all devices together; 0: all cores this process may use */
+    int64_t memory_bytes; /* of one device: refuse programs that need more; 0: no limit */
     uint64_t seed;
     weft_bf16_compute bf16;
+    const weft_plan *plan; /* how to split it over devices; copied. NULL: one device */
 } weft_session_options;
 
 typedef struct weft_session weft_session;
@@ -85,9 +90,10 @@ WEFT_API weft_status weft_session_add(weft_session *session, weft_graph *graph,
 WEFT_API weft_status weft_session_feed(weft_session *session, int program, const char *name,
                                        const void *data, size_t bytes) WEFT_CHECKED;
 
-/** Forward and backward of one microbatch. *out_loss (may be NULL) is its loss. Without optimizer:
- * forward only. WEFT_E_NUMERIC when the loss is not finite; the message names the first cell that
- * made such a value. */
+/** Forward and backward of one microbatch. *out_loss (may be NULL) is its loss; in a pipeline,
+ * which runs all microbatches of a step together, it is NaN until the last one, then the mean of
+ * all. Without optimizer: forward only. WEFT_E_NUMERIC when the loss is not finite; the message
+ * names the first cell that made such a value. */
 WEFT_API weft_status weft_session_accumulate(weft_session *session, double *out_loss) WEFT_CHECKED;
 /** Update the parameters from what was accumulated. *out_norm (may be NULL): the global gradient
  * norm before clipping, or NaN when clipping is off (it is not computed then). */
@@ -134,13 +140,20 @@ WEFT_API void weft_session_set_step(weft_session *session, int64_t step);
 /** First global sample of the coming microbatch: fixes the random numbers (dropout) of its rows. */
 WEFT_API void weft_session_set_row(weft_session *session, int64_t global_row);
 
+WEFT_API int weft_session_devices(const weft_session *session);
+
+/** Bytes on the device that has most of each. */
 typedef struct weft_session_memory {
     int64_t predicted_peak_bytes; /* the arena */
     int64_t observed_peak_bytes;  /* the highest byte that any step has used */
     int64_t parameter_bytes, optimizer_bytes, transient_bytes, saved_bytes;
-    double forward_flops, backward_flops; /* of one microbatch */
+    double forward_flops, backward_flops; /* of one microbatch, on all devices together */
 } weft_session_memory;
 WEFT_API weft_session_memory weft_session_memory_of(const weft_session *session);
+/** The same two peaks for one device. */
+WEFT_API weft_status weft_session_device_memory(const weft_session *session, int rank,
+                                                int64_t *out_predicted,
+                                                int64_t *out_observed) WEFT_CHECKED;
 
 /** Record what runs into a Chrome JSON trace, from now until weft_session_trace(session, NULL) or
  * destroy. */

@@ -18,6 +18,7 @@
 #include <stdbool.h>
 
 #include "base/status.h"
+#include "layout/layout.h"
 #include "weft/types.h"
 
 typedef enum wefti_checkpoint_role {
@@ -59,13 +60,27 @@ typedef struct wefti_checkpoint_meta {
     const char *weft_version;
 } wefti_checkpoint_meta;
 
-/* A tensor to write, or one that is expected. Names are unique within their role. */
+/* A part of a tensor: the box that lies contiguously at `data`. */
+typedef struct wefti_checkpoint_piece {
+    wefti_box box;
+    const void *data;
+} wefti_checkpoint_piece;
+
+/* A tensor to write, or one that is expected. Names are unique within their role. What is written
+ * of a tensor in pieces is what would be written of the whole: files do not tell how it was split.
+ */
 typedef struct wefti_checkpoint_tensor {
     const char *name;
     wefti_checkpoint_role role;
     weft_desc desc;
     const void *data;   /* live memory; not read by wefti_checkpoint_compare */
     const char *layout; /* how it is split; NULL: "replicated", the whole tensor */
+    /* In place of `data`: the elements from `first` on of a tensor `whole` that lies in pieces,
+     * whose boxes cover it, each element once. NULL: none. */
+    const wefti_checkpoint_piece *pieces;
+    int64_t piece_count;
+    weft_desc whole;
+    int64_t first;
 } wefti_checkpoint_tensor;
 
 /* A text file to put beside the model: config.json, tokenizer.json. */

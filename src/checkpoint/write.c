@@ -22,13 +22,16 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/step_dir.h"
 #include "checkpoint/write_plan.h"
+#include "layout/slab.h"
+#include "layout/transfer.h"
 
 enum { BLOCK_BYTES = 256 * 1024, MESSAGE_BYTES = 2048 };
 
 struct wefti_checkpoint_job {
     char *dir, *temporary; /* DIR and DIR/.tmp-step-N */
     wefti_write_plan plan;
-    wefti_bulk **shards; /* while they are open */
+    wefti_bulk **shards;  /* while they are open */
+    unsigned char *block; /* of BLOCK_BYTES, to join pieces in; NULL: none needed so far */
     int64_t keep;
     int nice;
     pthread_t thread;
@@ -75,16 +78,47 @@ static weft_status open_shard(wefti_checkpoint_job *job, int64_t s) {
     return status;
 }
 
+static weft_status capture_bytes(wefti_checkpoint_job *job, wefti_manifest_tensor *tensor,
+                                 const void *data, size_t bytes) {
+    WEFT_REQUIRE(!atomic_load(&job->cancelled), WEFT_E_STOPPED, "the checkpoint was given up");
+    tensor->crc32c = wefti_crc32c(tensor->crc32c, data, bytes);
+    return wefti_bulk_write(job->shards[tensor->file], data, bytes);
+}
+
+/* Block by block, each gathered from the pieces that have a part of it. */
+static weft_status capture_pieces(wefti_checkpoint_job *job, wefti_manifest_tensor *tensor,
+                                  const wefti_write_source *source) {
+    const weft_desc *whole = &source->whole;
+    size_t size = weft_dtype_bytes(whole->dtype);
+    int64_t end = source->first + weft_desc_elems(&tensor->desc), count;
+    if (!job->block) {
+        job->block = wefti_alloc(BLOCK_BYTES);
+        WEFT_REQUIRE(job->block, WEFT_E_NOMEM, "no memory to join the pieces of %s", tensor->name);
+    }
+    for (int64_t at = source->first; at < end; at += count) {
+        wefti_box slab, part;
+        int64_t most = (int64_t)(BLOCK_BYTES / size);
+        count = wefti_slab(whole, at, end - at < most ? end - at : most, &slab);
+        for (int64_t i = 0; i < source->piece_count; i++) {
+            const wefti_checkpoint_piece *piece = &source->pieces[i];
+            if (wefti_box_intersect(&slab, &piece->box, whole->rank, &part))
+                wefti_box_copy(&part, &piece->box, piece->data, &slab, job->block, whole->rank,
+                               size);
+        }
+        WEFT_TRY(capture_bytes(job, tensor, job->block, (size_t)count * size));
+    }
+    return WEFT_OK;
+}
+
 static weft_status capture(wefti_checkpoint_job *job, int64_t k) {
     wefti_manifest_tensor *tensor = &job->plan.manifest.tensors[k];
-    const unsigned char *data = job->plan.data[k];
+    const wefti_write_source *source = &job->plan.sources[k];
+    const unsigned char *data = source->data;
     int64_t bytes = weft_desc_bytes(&tensor->desc);
-    for (int64_t at = 0; at < bytes; at += BLOCK_BYTES) {
-        WEFT_REQUIRE(!atomic_load(&job->cancelled), WEFT_E_STOPPED, "the checkpoint was given up");
-        size_t part = (size_t)(bytes - at < BLOCK_BYTES ? bytes - at : BLOCK_BYTES);
-        tensor->crc32c = wefti_crc32c(tensor->crc32c, data + at, part);
-        WEFT_TRY(wefti_bulk_write(job->shards[tensor->file], data + at, part));
-    }
+    if (source->pieces) WEFT_TRY(capture_pieces(job, tensor, source));
+    for (int64_t at = 0; at < bytes && data; at += BLOCK_BYTES)
+        WEFT_TRY(capture_bytes(job, tensor, data + at,
+                               (size_t)(bytes - at < BLOCK_BYTES ? bytes - at : BLOCK_BYTES)));
     job->plan.manifest.files[tensor->file].bytes += bytes;
     pthread_mutex_lock(&job->mutex);
     atomic_store(&job->captured[job->plan.order[k]], true);
@@ -202,6 +236,7 @@ static void job_destroy(wefti_checkpoint_job *job) {
     wefti_write_plan_destroy(&job->plan);
     wefti_free(job->shards);
     wefti_free(job->captured);
+    wefti_free(job->block);
     wefti_free(job->dir);
     wefti_free(job->temporary);
     wefti_free(job->note);

@@ -35,7 +35,7 @@ static weft_status copy_tensor(wefti_write_plan *plan, const wefti_checkpoint_te
                  "a tensor without a name, or of the unknown role %d", (int)from->role);
     weft_status status = wefti_desc_check(&from->desc);
     if (status < 0) return wefti_prefix(status, "tensor %s", from->name);
-    WEFT_REQUIRE(from->data || weft_desc_bytes(&from->desc) == 0, WEFT_E_ARG,
+    WEFT_REQUIRE(from->data || from->pieces || weft_desc_bytes(&from->desc) == 0, WEFT_E_ARG,
                  "tensor %s has no data", from->name);
     to->desc = from->desc;
     to->role = from->role;
@@ -45,19 +45,63 @@ static weft_status copy_tensor(wefti_write_plan *plan, const wefti_checkpoint_te
     return keep(plan, layout, &to->layout);
 }
 
+/* The pieces' boxes cover the tensor: each lies in it, no two meet, and together they have as many
+ * elements. */
+static weft_status check_pieces(const wefti_checkpoint_tensor *t) {
+    const weft_desc *whole = &t->whole;
+    wefti_box all = {{0}, {0}}, both;
+    int64_t elems = 0;
+    WEFT_REQUIRE(whole->dtype == t->desc.dtype && t->first >= 0 &&
+                     t->first + weft_desc_elems(&t->desc) <= weft_desc_elems(whole),
+                 WEFT_E_ARG, "tensor %s is %s, from element %lld on of pieces of %s", t->name,
+                 wefti_desc_text(&t->desc).text, (long long)t->first, wefti_desc_text(whole).text);
+    for (int d = 0; d < whole->rank; d++) all.size[d] = whole->shape[d];
+    for (int64_t i = 0; i < t->piece_count; i++) {
+        const wefti_box *box = &t->pieces[i].box;
+        int64_t here = wefti_box_elems(box, whole->rank);
+        bool inside = here == 0 || wefti_box_intersect(box, &all, whole->rank, &both);
+        WEFT_REQUIRE(inside && (here == 0 || wefti_box_elems(&both, whole->rank) == here),
+                     WEFT_E_ARG, "piece %lld of %s is not inside of it", (long long)i, t->name);
+        for (int64_t j = 0; j < i && here; j++)
+            WEFT_REQUIRE(!wefti_box_intersect(box, &t->pieces[j].box, whole->rank, &both),
+                         WEFT_E_ARG, "pieces %lld and %lld of %s overlap", (long long)j,
+                         (long long)i, t->name);
+        elems += here;
+    }
+    WEFT_REQUIRE(elems == weft_desc_elems(whole), WEFT_E_ARG,
+                 "the pieces of %s have %lld elements of %lld", t->name, (long long)elems,
+                 (long long)weft_desc_elems(whole));
+    return WEFT_OK;
+}
+
+static weft_status copy_source(wefti_write_plan *plan, const wefti_checkpoint_tensor *from,
+                               wefti_write_source *to) {
+    *to = (wefti_write_source){.data = from->data};
+    if (from->data || !from->pieces) return WEFT_OK;
+    wefti_checkpoint_piece *pieces;
+    WEFT_TRY(check_pieces(from));
+    WEFT_TRY(PLAN_ARRAY(plan, pieces, from->piece_count + 1));
+    memcpy(pieces, from->pieces, (size_t)from->piece_count * sizeof *pieces);
+    to->pieces = pieces;
+    to->piece_count = from->piece_count;
+    to->whole = from->whole;
+    to->first = from->first;
+    return WEFT_OK;
+}
+
 /* A stable counting sort by element size. */
 static weft_status order_tensors(wefti_write_plan *plan, const wefti_checkpoint_tensor *tensors,
                                  int64_t count) {
     wefti_manifest *m = &plan->manifest;
     WEFT_TRY(PLAN_ARRAY(plan, m->tensors, count));
     WEFT_TRY(PLAN_ARRAY(plan, plan->order, count));
-    WEFT_TRY(PLAN_ARRAY(plan, plan->data, count));
+    WEFT_TRY(PLAN_ARRAY(plan, plan->sources, count));
     for (size_t size = 8; size > 0; size--)
         for (int64_t i = 0; i < count; i++) {
             if (weft_dtype_bytes(tensors[i].desc.dtype) != size) continue;
             WEFT_TRY(copy_tensor(plan, &tensors[i], &m->tensors[m->tensor_count]));
             plan->order[m->tensor_count] = i;
-            plan->data[m->tensor_count] = tensors[i].data;
+            WEFT_TRY(copy_source(plan, &tensors[i], &plan->sources[m->tensor_count]));
             m->tensor_count++;
         }
     WEFT_REQUIRE(m->tensor_count == count, WEFT_E_ARG, "a tensor has an unknown dtype");
@@ -126,8 +170,8 @@ static weft_status fill_items(wefti_write_plan *plan) {
     for (int64_t k = 0; k < m->tensor_count; k++) next[m->tensors[k].file + 1]++;
     for (int64_t s = 0; s < plan->shard_count; s++) next[s + 1] += next[s];
     for (int64_t k = 0; k < m->tensor_count; k++)
-        plan->items[next[m->tensors[k].file]++] = (wefti_safetensors_item){
-            .name = m->tensors[k].name, .desc = m->tensors[k].desc, .data = plan->data[k]};
+        plan->items[next[m->tensors[k].file]++] =
+            (wefti_safetensors_item){.name = m->tensors[k].name, .desc = m->tensors[k].desc};
     return WEFT_OK;
 }
 

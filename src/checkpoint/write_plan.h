@@ -7,14 +7,23 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/safetensors.h"
 
+/* Where a tensor is read from: `data`, or, from element `first` on, pieces of `whole`. */
+typedef struct wefti_write_source {
+    const void *data;
+    const wefti_checkpoint_piece *pieces;
+    int64_t piece_count;
+    weft_desc whole;
+    int64_t first;
+} wefti_write_source;
+
 /* Tensors are numbered in the order of capture: element sizes descending (so that every tensor is
  * aligned in its file), else as the caller gave them. Several files fill up side by side, each in
  * that order. */
 typedef struct wefti_write_plan {
     wefti_manifest
-        manifest;      /* its files: first the shards, then the texts, then the index if any */
-    int64_t *order;    /* the caller's number of tensor k */
-    const void **data; /* of tensor k */
+        manifest;   /* its files: first the shards, then the texts, then the index if any */
+    int64_t *order; /* the caller's number of tensor k */
+    wefti_write_source *sources; /* of tensor k */
     int64_t shard_count;
     int64_t *shard_begin;          /* [shard_count + 1] into items */
     wefti_safetensors_item *items; /* the tensors, shard by shard */

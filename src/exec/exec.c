@@ -8,23 +8,38 @@
 #include "base/philox.h"
 #include "base/text.h"
 #include "exec/exec.h"
+#include "graph/fill.h"
+
+/* A program's transfers, ready to be posted. */
+typedef struct binding {
+    const wefti_program *program;
+    wefti_endpoint **endpoints; /* by their number in the partition */
+    int32_t count;
+} binding;
 
 struct wefti_device {
     wefti_pool *pool;
+    wefti_comm *comm;
+    int32_t rank;
     unsigned char *memory;
     int64_t bytes, mapped, observed_peak;
+    binding *bindings;
+    int64_t binding_count, binding_cap;
     wefti_trace *trace;
-    double loss;
+    double loss; /* sum over the microbatches that have been */
+    int losses;
     bool used; /* something ran: the arena is no longer as mapped */
 };
 
 enum { HUGE_PAGE = 2 << 20 };
 
-weft_status wefti_device_create(int threads, int64_t bytes, wefti_device **out) {
+weft_status wefti_device_create(int threads, int64_t bytes, wefti_comm *comm, wefti_device **out) {
     wefti_device *d;
     weft_status status;
     WEFT_NEW(d, wefti_device);
     d->bytes = bytes;
+    d->comm = comm;
+    d->rank = comm ? comm->rank : 0;
     d->mapped = (bytes + HUGE_PAGE - 1) & ~(int64_t)(HUGE_PAGE - 1);
     WEFT_TRY_OR(err_device, status, wefti_pool_create(threads, &d->pool));
     if (d->mapped > 0) {
@@ -52,8 +67,36 @@ err_device:
     return status;
 }
 
+static void unbind(const wefti_device *d, binding *b) {
+    for (int32_t i = 0; i < b->count; i++)
+        if (b->endpoints[i]) d->comm->engine->unbind(b->endpoints[i]);
+    wefti_free(b->endpoints);
+}
+
+weft_status wefti_device_bind(wefti_device *d, const wefti_program *program) {
+    binding b = {.program = program};
+    b.count = program->partition ? wefti_partition_transfers(program->partition) : 0;
+    if (b.count == 0) return WEFT_OK;
+    WEFT_REQUIRE(d->comm, WEFT_E_BUG, "the program communicates, the device is alone");
+    WEFT_TRY(WEFT_GROW(d->bindings, d->binding_count, d->binding_cap));
+    WEFT_NEW_ARRAY(b.endpoints, wefti_endpoint *, b.count);
+    for (int32_t i = 0; i < b.count; i++) {
+        const wefti_transfer *t = wefti_partition_transfer(program->partition, i);
+        weft_status status = d->comm->engine->bind(d->comm, t, &b.endpoints[i]);
+        if (status < 0) {
+            unbind(d, &b);
+            return wefti_prefix(status, "%s of %s", wefti_transfer_kind_text(t->kind),
+                                t->name ? t->name : "a value without a name");
+        }
+    }
+    d->bindings[d->binding_count++] = b;
+    return WEFT_OK;
+}
+
 void wefti_device_destroy(wefti_device *d) {
     if (!d) return;
+    for (int64_t i = 0; i < d->binding_count; i++) unbind(d, &d->bindings[i]);
+    wefti_free(d->bindings);
     if (d->memory) munmap(d->memory, (size_t)d->mapped);
     wefti_pool_destroy(d->pool);
     wefti_free(d);
@@ -72,7 +115,7 @@ void wefti_device_trace(wefti_device *d, wefti_trace *trace) {
     d->trace = trace;
 }
 double wefti_device_loss(const wefti_device *d) {
-    return d->loss;
+    return d->losses ? d->loss / d->losses : NAN;
 }
 
 void wefti_device_observe(wefti_device *d, const void *p, int64_t bytes) {
@@ -144,7 +187,7 @@ static weft_status run_kernel(wefti_device *d, const wefti_step *step, const wef
 /* The first output element that is NaN or infinite, by instruction: whose op made it. */
 static weft_status check_finite(const wefti_device *d, const wefti_step *step,
                                 const wefti_instruction *x) {
-    if (!x->node) return WEFT_OK;
+    if (!x->kernel) return WEFT_OK;
     for (int o = 0; o < x->node->outputs; o++) {
         const weft_desc *desc = wefti_out(x->node, o);
         if (!wefti_dtype_is_float(desc->dtype)) continue;
@@ -164,7 +207,80 @@ static weft_status check_finite(const wefti_device *d, const wefti_step *step,
     return WEFT_OK;
 }
 
-static weft_status run_call(wefti_device *d, const wefti_step *step,
+/* ---- communication ---- */
+
+/* Operand and result of a transfer; NULL where there is nothing to give or to get. */
+static const void *source_of(const wefti_device *d, const wefti_step *step,
+                             const wefti_instruction *x) {
+    const weft_desc *desc = x->node->inputs ? wefti_in(x->node, 0) : NULL;
+    return desc && weft_desc_bytes(desc) ? address(d, step, x->in[0]) : NULL;
+}
+static void *destination_of(wefti_device *d, const wefti_step *step, const wefti_instruction *x) {
+    int64_t bytes = x->node->outputs ? weft_desc_bytes(wefti_out(x->node, 0)) : 0;
+    if (!bytes) return NULL;
+    unsigned char *to = address(d, step, x->out[0]);
+    wefti_device_observe(d, to, bytes);
+    return to;
+}
+
+static weft_status name_transfer(weft_status status, const binding *b, const wefti_instruction *x) {
+    if (status >= 0) return status;
+    const wefti_transfer *t = wefti_partition_transfer(b->program->partition, x->transfer);
+    return wefti_prefix(status, "%s of %s", wefti_transfer_kind_text(t->kind),
+                        t->name ? t->name : "a value without a name");
+}
+
+static void trace_transfer(wefti_device *d, const binding *b, const wefti_instruction *x,
+                           int64_t begin) {
+    const wefti_transfer *t = wefti_partition_transfer(b->program->partition, x->transfer);
+    wefti_trace_event(d->trace, d->rank, WEFTI_TRACK_COMMUNICATION,
+                      wefti_transfer_kind_text(t->kind), t->name ? t->name : "", begin,
+                      wefti_now_ns(), 0, (double)wefti_transfer_bytes(t));
+}
+
+/* The transfers that are joined, from x[0] on: all are posted, then waited for. */
+static weft_status run_transfers(wefti_device *d, const binding *b, const wefti_step *step,
+                                 const wefti_instruction *x) {
+    int32_t count = 1;
+    while (x[count - 1].joined) count++;
+    int64_t begin = d->trace ? wefti_now_ns() : 0;
+    for (int32_t k = 0; k < count; k++)
+        WEFT_TRY(name_transfer(d->comm->engine->post(b->endpoints[x[k].transfer],
+                                                     source_of(d, step, &x[k]),
+                                                     destination_of(d, step, &x[k])),
+                               b, &x[k]));
+    for (int32_t k = 0; k < count; k++) {
+        WEFT_TRY(name_transfer(d->comm->engine->wait(b->endpoints[x[k].transfer]), b, &x[k]));
+        if (d->trace) trace_transfer(d, b, &x[k], begin);
+    }
+    return WEFT_OK;
+}
+
+/* ---- steps ---- */
+
+static weft_status run_instruction(wefti_device *d, const wefti_step *step, const wefti_run *run,
+                                   const wefti_instruction *x) {
+    int64_t begin = d->trace ? wefti_now_ns() : 0;
+    if (!x->node) {
+        run_move(d, step, x);
+    } else {
+        weft_status status = run_kernel(d, step, run, x);
+        if (status < 0)
+            return wefti_prefix(status, "cell '%s', %s%s%s", step->name, x->node->op->name,
+                                x->node->scope && *x->node->scope ? " in " : "",
+                                x->node->scope ? x->node->scope : "");
+    }
+    if (d->trace)
+        wefti_trace_event(d->trace, d->rank, WEFTI_TRACK_KERNELS,
+                          x->node  ? x->node->op->name
+                          : x->add ? "add"
+                                   : "copy",
+                          x->node ? x->kernel->label : "move", begin, wefti_now_ns(), x->cost.flops,
+                          x->cost.bytes);
+    return WEFT_OK;
+}
+
+static weft_status run_call(wefti_device *d, const binding *b, const wefti_step *step,
                             const wefti_exec_options *options) {
     static const char *const phases[] = {"forward", "backward", "update", "other"};
     const wefti_routine *r = step->routine;
@@ -173,28 +289,18 @@ static weft_status run_call(wefti_device *d, const wefti_step *step,
     int64_t start = d->trace ? wefti_now_ns() : 0;
     for (int32_t k = 0; k < r->code_count; k++) {
         const wefti_instruction *x = &r->code[k];
-        int64_t begin = d->trace ? wefti_now_ns() : 0;
-        if (!x->node) {
-            run_move(d, step, x);
-        } else {
-            weft_status status = run_kernel(d, step, &run, x);
-            if (status < 0)
-                return wefti_prefix(status, "cell '%s', %s%s%s", step->name, x->node->op->name,
-                                    x->node->scope && *x->node->scope ? " in " : "",
-                                    x->node->scope ? x->node->scope : "");
+        if (x->transfer >= 0) {
+            if (k > 0 && x[-1].joined) continue; /* done with the first of them */
+            weft_status status = run_transfers(d, b, step, x);
+            if (status < 0) return wefti_prefix(status, "cell '%s'", step->name);
+            continue;
         }
-        if (d->trace)
-            wefti_trace_event(d->trace, 1,
-                              x->node  ? x->node->op->name
-                              : x->add ? "add"
-                                       : "copy",
-                              x->node ? x->kernel->label : "move", begin, wefti_now_ns(),
-                              x->cost.flops, x->cost.bytes);
+        WEFT_TRY(run_instruction(d, step, &run, x));
         if (options->check_finite) WEFT_TRY(check_finite(d, step, x));
     }
     if (d->trace)
-        wefti_trace_event(d->trace, 0, step->name, phases[step->phase], start, wefti_now_ns(), 0,
-                          0);
+        wefti_trace_event(d->trace, d->rank, WEFTI_TRACK_CELLS, step->name, phases[step->phase],
+                          start, wefti_now_ns(), 0, 0);
     return WEFT_OK;
 }
 
@@ -207,27 +313,44 @@ static weft_status run_pack(wefti_device *d, const wefti_step *step,
     return k->pack(k, &run, d->memory + step->args[1], to);
 }
 
+static weft_status run_loss(wefti_device *d, const wefti_program *p, const wefti_step *step) {
+    double loss = wefti_load(p->loss_dtype, d->memory + step->args[0], 0);
+    d->loss += loss;
+    d->losses++;
+    WEFT_REQUIRE(isfinite(loss), WEFT_E_NUMERIC, "the loss is %g", wefti_printed(loss));
+    return WEFT_OK;
+}
+
+static const binding *binding_of(const wefti_device *d, const wefti_program *p) {
+    for (int64_t i = 0; i < d->binding_count; i++)
+        if (d->bindings[i].program == p) return &d->bindings[i];
+    return NULL;
+}
+
 weft_status wefti_device_run(wefti_device *d, const wefti_program *p, wefti_section section,
                              const wefti_exec_options *options) {
     WEFT_REQUIRE(p->peak_bytes <= d->bytes, WEFT_E_BUG,
                  "the arena has %lld bytes, the program needs %lld", (long long)d->bytes,
                  (long long)p->peak_bytes);
+    const binding *b = binding_of(d, p);
     d->used = true;
+    if (section == WEFTI_SECTION_FIRST || section == WEFTI_SECTION_NEXT) {
+        d->loss = 0;
+        d->losses = 0;
+    }
     for (int32_t s = 0; s < p->step_count[section]; s++) {
         const wefti_step *step = &p->steps[section][s];
         switch (step->kind) {
         case WEFTI_STEP_CALL:
             if (step->tensor >= 0 && options->before_update)
-                options->before_update(options->before_update_context, step->tensor);
-            WEFT_TRY(run_call(d, step, options));
+                options->before_update(options->before_update_context, d->rank, step->tensor);
+            WEFT_TRY(run_call(d, b, step, options));
             break;
         case WEFTI_STEP_COPY:
             memmove(d->memory + step->args[0], d->memory + step->args[1], (size_t)step->bytes);
             break;
         case WEFTI_STEP_LOSS:
-            d->loss = wefti_load(p->loss_dtype, d->memory + step->args[0], 0);
-            WEFT_REQUIRE(isfinite(d->loss), WEFT_E_NUMERIC, "the loss is %g",
-                         wefti_printed(d->loss));
+            WEFT_TRY(run_loss(d, p, step));
             break;
         case WEFTI_STEP_PACK:
             WEFT_TRY(run_pack(d, step, options));
@@ -240,7 +363,8 @@ weft_status wefti_device_run(wefti_device *d, const wefti_program *p, wefti_sect
 /* ---- start values ---- */
 
 typedef struct filling {
-    wefti_tensor tensor;
+    const wefti_tensor *tensor;
+    wefti_box box;
     unsigned char *to;
     uint64_t seed, stream;
     int64_t elems;
@@ -251,31 +375,9 @@ enum { FILL_BLOCK = 8192 };
 static void fill_block(void *context, int64_t task, int thread) {
     const filling *f = context;
     (void)thread;
-    int64_t begin = task * FILL_BLOCK,
-            end = begin + FILL_BLOCK < f->elems ? begin + FILL_BLOCK : f->elems;
-    double scale = f->tensor.init.scale;
-    if (f->tensor.init.kind == WEFT_INIT_NORMAL && f->tensor.desc.dtype == WEFT_F32) {
-        wefti_philox_normals(f->seed, f->stream, (uint64_t)begin, end - begin, (float)scale,
-                             (float *)(void *)f->to + begin);
-        return;
-    }
-    for (int64_t i = begin; i < end; i++) {
-        double v = 0;
-        switch (f->tensor.init.kind) {
-        case WEFT_INIT_ZEROS:
-            break;
-        case WEFT_INIT_CONSTANT:
-            v = scale;
-            break;
-        case WEFT_INIT_NORMAL:
-            v = (double)((float)scale * wefti_philox_normal(f->seed, f->stream, (uint64_t)i));
-            break;
-        case WEFT_INIT_UNIFORM:
-            v = scale * (2.0 * (double)wefti_philox_uniform(f->seed, f->stream, (uint64_t)i) - 1.0);
-            break;
-        }
-        wefti_store(f->tensor.desc.dtype, f->to, i, v);
-    }
+    int64_t begin = task * FILL_BLOCK, left = f->elems - begin;
+    wefti_fill_box(&f->tensor->init, f->seed, f->stream, &f->tensor->whole, &f->box, begin,
+                   left < FILL_BLOCK ? left : FILL_BLOCK, f->to);
 }
 
 weft_status wefti_device_init(wefti_device *d, const wefti_program *p, uint64_t seed) {
@@ -283,12 +385,12 @@ weft_status wefti_device_init(wefti_device *d, const wefti_program *p, uint64_t 
         const wefti_tensor *x = &p->tensors[t];
         if (x->role > WEFTI_TENSOR_OPTIMIZER) continue;
         unsigned char *to = d->memory + x->offset;
-        int64_t bytes = weft_desc_bytes(&x->desc);
-        if (x->init.kind == WEFT_INIT_ZEROS) {
-            if (d->used) memset(to, 0, (size_t)bytes); /* a fresh mapping is zero, and untouched */
+        if (x->init.kind == WEFT_INIT_ZEROS) { /* a fresh mapping is zero, and untouched */
+            if (d->used) memset(to, 0, (size_t)weft_desc_bytes(&x->desc));
             continue;
         }
-        filling f = {*x, to, seed, wefti_stream_of(x->name), weft_desc_elems(&x->desc)};
+        filling f = {x, {{0}, {0}}, to, seed, wefti_stream_of(x->name), weft_desc_elems(&x->desc)};
+        wefti_program_box(p, x, &f.box);
         wefti_pool_run(d->pool, (f.elems + FILL_BLOCK - 1) / FILL_BLOCK, fill_block, &f);
     }
     return wefti_device_seed(d, p);

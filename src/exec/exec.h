@@ -1,31 +1,42 @@
-/* The executor: one device that runs programs. Maps the arena once; allocates nothing in a step. */
+/* The executor: one device that runs programs. Maps the arena once; allocates nothing in a step.
+ *
+ * Communication is carried out through endpoints that are bound once for each program. Transfers
+ * that follow each other and do not need each other's results are all posted before the first is
+ * waited for. */
 #ifndef WEFTI_EXEC_H
 #define WEFTI_EXEC_H
 
+#include "comm/comm.h"
 #include "program/program.h"
 
 typedef struct wefti_device wefti_device;
 typedef struct wefti_trace wefti_trace;
 
-/* A device with `threads` threads and an arena of `bytes` (mapped, not touched). */
-weft_status wefti_device_create(int threads, int64_t bytes, wefti_device **out) WEFT_CHECKED;
-void wefti_device_destroy(wefti_device *device);
+/* A device with `threads` threads and an arena of `bytes` (mapped, not touched). `comm`: its side
+ * of the world that it is a rank of, borrowed; NULL: alone. */
+weft_status wefti_device_create(int threads, int64_t bytes, wefti_comm *comm,
+                                wefti_device **out) WEFT_CHECKED;
+void wefti_device_destroy(wefti_device *device); /* before its comm */
+/* Endpoints for all transfers of a program, which outlives the device: once, before it runs. */
+weft_status wefti_device_bind(wefti_device *device, const wefti_program *program) WEFT_CHECKED;
 wefti_pool *wefti_device_pool(wefti_device *device);
 unsigned char *wefti_device_memory(wefti_device *device); /* the arena's base */
 int64_t
 wefti_device_observed_peak(const wefti_device *device); /* highest byte any executed step used */
 /* Memory at `p` is in use: what runs tells it by itself, feeding an input does not. */
 void wefti_device_observe(wefti_device *device, const void *p, int64_t bytes);
-double wefti_device_loss(const wefti_device *device); /* of the last section that has one */
+/* Of the last section that has one: the mean over its microbatches. */
+double wefti_device_loss(const wefti_device *device);
 void wefti_device_trace(wefti_device *device, wefti_trace *trace); /* NULL: off */
 
-/* Called before a step that updates tensor `tensor` (for checkpoints being written). May block. */
-typedef void wefti_before_update(void *context, int32_t tensor);
+/* Called before a step that updates tensor `tensor` of rank `rank`'s program (for checkpoints being
+ * written), from that rank's thread. May block. */
+typedef void wefti_before_update(void *context, int32_t rank, int32_t tensor);
 
 typedef struct wefti_exec_options {
     wefti_random random; /* call_stream is filled in per step */
-    bool check_finite; /* after each call, look for NaN and infinity in its outputs: names the first
-                          cell */
+    bool check_finite;   /* after each kernel, look for NaN and infinity in its outputs: names the
+                            first cell */
     wefti_before_update *before_update;
     void *before_update_context;
 } wefti_exec_options;
@@ -41,10 +52,15 @@ weft_status wefti_device_init(wefti_device *device, const wefti_program *program
 weft_status wefti_device_seed(wefti_device *device, const wefti_program *program) WEFT_CHECKED;
 
 /* ---- traces: Chrome JSON, opens in Perfetto ---- */
-weft_status wefti_trace_open(const char *path, wefti_trace **out) WEFT_CHECKED;
+/* For `devices` ranks, each of which tells its events from one thread at a time. */
+weft_status wefti_trace_open(const char *path, int32_t devices, wefti_trace **out) WEFT_CHECKED;
 weft_status wefti_trace_close(wefti_trace *trace) WEFT_CHECKED; /* writes the file; frees */
-/* One complete event on track `track` (0 compute, 1 host). Times in ns (monotonic). */
-void wefti_trace_event(wefti_trace *trace, int track, const char *name, const char *category,
-                       int64_t begin_ns, int64_t end_ns, double flops, double bytes);
+
+enum { WEFTI_TRACK_CELLS, WEFTI_TRACK_KERNELS, WEFTI_TRACK_COMMUNICATION, WEFTI_TRACKS };
+
+/* One complete event of a device. Times in ns (monotonic). */
+void wefti_trace_event(wefti_trace *trace, int32_t device, int track, const char *name,
+                       const char *category, int64_t begin_ns, int64_t end_ns, double flops,
+                       double bytes);
 
 #endif

@@ -17,19 +17,29 @@ typedef struct event {
     double flops, bytes;
 } event;
 
-struct wefti_trace {
-    char *path;
+/* Of one device: written by its thread alone. */
+typedef struct lane {
     event *events;
     int64_t count, capacity, dropped;
+} lane;
+
+struct wefti_trace {
+    char *path;
+    int32_t devices;
+    lane *lanes;
 };
 
-enum { MAX_EVENTS = 2000000 };
+enum { MAX_EVENTS = 2000000 }; /* of all devices */
 
-weft_status wefti_trace_open(const char *path, wefti_trace **out) {
+weft_status wefti_trace_open(const char *path, int32_t devices, wefti_trace **out) {
     wefti_trace *t;
     WEFT_NEW(t, wefti_trace);
     t->path = wefti_strdup(path);
-    if (!t->path) {
+    t->lanes = wefti_calloc((size_t)devices, sizeof *t->lanes);
+    t->devices = devices;
+    if (!t->path || !t->lanes) {
+        wefti_free(t->path);
+        wefti_free(t->lanes);
         wefti_free(t);
         WEFT_FAIL(WEFT_E_NOMEM, "no memory for a trace");
     }
@@ -63,13 +73,15 @@ static void copy_clean(char *to, size_t bytes, const char *from) {
     to[used] = '\0';
 }
 
-void wefti_trace_event(wefti_trace *t, int track, const char *name, const char *category,
-                       int64_t begin_ns, int64_t end_ns, double flops, double bytes) {
-    if (t->count >= MAX_EVENTS || WEFT_GROW(t->events, t->count, t->capacity) < 0) {
-        t->dropped++;
+void wefti_trace_event(wefti_trace *t, int32_t device, int track, const char *name,
+                       const char *category, int64_t begin_ns, int64_t end_ns, double flops,
+                       double bytes) {
+    lane *l = &t->lanes[device];
+    if (l->count >= MAX_EVENTS / t->devices || WEFT_GROW(l->events, l->count, l->capacity) < 0) {
+        l->dropped++;
         return;
     }
-    event *e = &t->events[t->count++];
+    event *e = &l->events[l->count++];
     copy_clean(e->name, sizeof e->name, name);
     copy_clean(e->category, sizeof e->category, category);
     e->track = track;
@@ -79,40 +91,62 @@ void wefti_trace_event(wefti_trace *t, int track, const char *name, const char *
     e->bytes = bytes;
 }
 
+/* The device is what the format calls a process, its tracks are threads. */
+static void print_names(wefti_text *text, int32_t device) {
+    static const char *const tracks[WEFTI_TRACKS] = {"cells", "kernels", "communication"};
+    wefti_text_add(text,
+                   "%s{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":"
+                   "\"device %d\"}}",
+                   device ? ",\n" : "", device, device);
+    for (int i = 0; i < WEFTI_TRACKS; i++)
+        wefti_text_add(text,
+                       ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,"
+                       "\"args\":{\"name\":\"%s\"}}",
+                       device, i, tracks[i]);
+}
+
+static void print_event(wefti_text *text, int32_t device, const event *e, int64_t origin) {
+    double us = (double)(e->end_ns - e->begin_ns) / 1e3;
+    wefti_text_add(text,
+                   ",\n{\"ph\":\"X\",\"name\":\"%s\",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,"
+                   "\"ts\":%.3f,\"dur\":%.3f",
+                   e->name, e->category, device, e->track, (double)(e->begin_ns - origin) / 1e3,
+                   us);
+    if (e->track == WEFTI_TRACK_KERNELS && us > 0)
+        wefti_text_add(text, ",\"args\":{\"GFLOP/s\":%.2f,\"GB/s\":%.2f}", e->flops / us / 1e3,
+                       e->bytes / us / 1e3);
+    if (e->track == WEFTI_TRACK_COMMUNICATION)
+        wefti_text_add(text, ",\"args\":{\"bytes\":%.0f}", e->bytes);
+    wefti_text_add(text, "}");
+}
+
+static int64_t origin_of(const wefti_trace *t) {
+    int64_t origin = INT64_MAX;
+    for (int32_t d = 0; d < t->devices; d++)
+        for (int64_t i = 0; i < t->lanes[d].count; i++)
+            if (t->lanes[d].events[i].begin_ns < origin) origin = t->lanes[d].events[i].begin_ns;
+    return origin;
+}
+
 weft_status wefti_trace_close(wefti_trace *t) {
     if (!t) return WEFT_OK;
     wefti_text text = {0};
-    int64_t origin = t->count ? t->events[0].begin_ns : 0;
-    for (int64_t i = 0; i < t->count; i++)
-        if (t->events[i].begin_ns < origin) origin = t->events[i].begin_ns;
-    wefti_text_add(
-        &text,
-        "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
-        "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":0,\"args\":{\"name\":\"device 0\"}},\n"
-        "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":0,\"tid\":0,\"args\":{\"name\":\"cells\"}},"
-        "\n"
-        "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":0,\"tid\":1,\"args\":{\"name\":\"kernels\"}"
-        "}");
-    for (int64_t i = 0; i < t->count; i++) {
-        const event *e = &t->events[i];
-        double us = (double)(e->end_ns - e->begin_ns) / 1e3;
-        wefti_text_add(
-            &text,
-            ",\n{\"ph\":\"X\",\"name\":\"%s\",\"cat\":\"%s\",\"pid\":0,\"tid\":%d,\"ts\":%.3f,"
-            "\"dur\":%.3f",
-            e->name, e->category, e->track, (double)(e->begin_ns - origin) / 1e3, us);
-        if (e->track == 1 && us > 0)
-            wefti_text_add(&text, ",\"args\":{\"GFLOP/s\":%.2f,\"GB/s\":%.2f}", e->flops / us / 1e3,
-                           e->bytes / us / 1e3);
-        wefti_text_add(&text, "}");
+    int64_t origin = origin_of(t), dropped = 0;
+    wefti_text_add(&text, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
+    for (int32_t d = 0; d < t->devices; d++) print_names(&text, d);
+    for (int32_t d = 0; d < t->devices; d++) {
+        const lane *l = &t->lanes[d];
+        for (int64_t i = 0; i < l->count; i++) print_event(&text, d, &l->events[i], origin);
+        dropped += l->dropped;
     }
-    wefti_text_add(&text, "\n],\"otherData\":{\"dropped\":%" PRId64 "}}\n", t->dropped);
+    wefti_text_add(&text, "\n],\"otherData\":{\"dropped\":%" PRId64 "}}\n", dropped);
     int64_t bytes = text.used;
     char *data = wefti_text_take(&text);
     weft_status status = data ? wefti_file_write(t->path, data, (size_t)bytes)
                               : WEFT_RAISE(WEFT_E_NOMEM, "no memory to write the trace");
     wefti_free(data);
-    wefti_free(t->events);
+    for (int32_t d = 0; d < t->devices; d++) wefti_free(t->lanes[d].events);
+    wefti_free(t->lanes);
     wefti_free(t->path);
     wefti_free(t);
     return status;

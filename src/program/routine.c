@@ -6,6 +6,7 @@
  * the frame by lifetime. */
 #include <string.h>
 
+#include "comm/comm.h"
 #include "program/program.h"
 
 typedef struct compiler {
@@ -135,9 +136,15 @@ static weft_status place_outputs(compiler *c, ending *end, bool *accumulate_root
     return WEFT_OK;
 }
 
+static bool communicates(const weft_node *n) {
+    return n && n->op->flags & WEFTI_OP_COMM;
+}
+
+/* The kernel of a node; none for communication, which the executor carries out. */
 static weft_status prepare_node(compiler *c, const weft_node *n, uint32_t accumulate,
                                 wefti_kernel **out) {
     wefti_prepare options = c->spec->prepare;
+    if (communicates(n)) return accumulate ? WEFT_E_NO_IMPL : WEFT_OK;
     options.accumulate = accumulate;
     for (const wefti_backend *const *b = c->spec->backends; *b; b++) {
         weft_status status = (*b)->prepare(*b, n, &options, out);
@@ -161,7 +168,7 @@ static weft_status new_instruction(compiler *c, int ins, int outs, wefti_instruc
     wefti_instruction *x = &r->code[r->code_count];
     memset(x, 0, sizeof *x);
     x->workspace = none();
-    x->packed_arg = -1;
+    x->packed_arg = x->transfer = -1;
     x->in = wefti_calloc((size_t)(ins + outs), sizeof *x->in);
     WEFT_REQUIRE(x->in, WEFT_E_NOMEM, "no memory for an instruction");
     x->out = x->in + ins;
@@ -249,10 +256,14 @@ static weft_status emit_nodes(compiler *c, const bool *accumulate_root, ending *
                           n->inputs ? wefti_desc_text(wefti_in(n, 0)).text : "no input");
             return status;
         }
+        wefti_node_cost(n, &x->cost);
+        if (communicates(n)) {
+            x->transfer = (int32_t)wefti_attr_int(n, "index");
+            continue;
+        }
         take_over(c, n, x->kernel, (int32_t)k, final_use);
         if (n->outputs && root_of(c, n->out[0]) != n->out[0])
             final_use[root_of(c, n->out[0])] = final_use[n->out[0]];
-        wefti_node_cost(n, &x->cost);
         int p = x->kernel->packed_input;
         if (p >= 0 && c->spec->prepare.pack_weights) {
             int32_t root = root_of(c, n->in[p]);
@@ -281,19 +292,54 @@ static weft_status emit_endings(compiler *c, const ending *end, int32_t *end_val
     return WEFT_OK;
 }
 
+/* Whether instruction k may be posted while those from `begin` on are under way: it reads none of
+ * their results, and no endpoint has more posts than it may. */
+static bool joins(const compiler *c, int32_t begin, int32_t k) {
+    const wefti_instruction *x = &c->r->code[k];
+    int posts = 1;
+    if (!communicates(x->node)) return false;
+    for (int32_t j = begin; j < k; j++) {
+        const weft_node *before = c->r->code[j].node;
+        posts += c->r->code[j].transfer == x->transfer;
+        for (int i = 0; i < x->node->inputs; i++)
+            for (int o = 0; o < before->outputs; o++)
+                if (x->node->in[i] >= 0 && root_of(c, x->node->in[i]) == root_of(c, before->out[o]))
+                    return false;
+    }
+    return posts <= WEFTI_COMM_DEPTH;
+}
+
+static void join_transfers(compiler *c) {
+    for (int32_t begin = 0; begin < c->r->code_count; begin++) {
+        if (!communicates(c->r->code[begin].node)) continue;
+        int32_t k = begin;
+        while (k + 1 < c->r->code_count && joins(c, begin, k + 1)) c->r->code[k++].joined = true;
+        begin = k;
+    }
+}
+
+/* Operands of transfers that are under way together are all alive until the last one is done. */
+static void use_operands(compiler *c, const weft_node *n, int32_t at) {
+    for (int i = 0; i < n->inputs; i++)
+        if (n->in[i] >= 0) use(c, n->in[i], at);
+    for (int o = 0; o < n->outputs; o++) use(c, n->out[o], at);
+}
+
 static weft_status place_frame(compiler *c, const int32_t *end_value) {
     const weft_body *b = c->body;
     wefti_routine *r = c->r;
     for (int64_t v = 0; v < b->value_count; v++) c->first[v] = c->last[v] = -1;
-    for (int32_t k = 0; k < r->code_count; k++) {
+    for (int32_t k = 0, begin = 0; k < r->code_count; k++) {
         wefti_instruction *x = &r->code[k];
+        int32_t end = k;
+        if (k == 0 || !r->code[k - 1].joined) begin = k;
+        while (r->code[end].joined) end++;
         if (!x->node) {
             use(c, end_value[k], k);
             continue;
         }
-        for (int i = 0; i < x->node->inputs; i++)
-            if (x->node->in[i] >= 0) use(c, x->node->in[i], k);
-        for (int o = 0; o < x->node->outputs; o++) use(c, x->node->out[o], k);
+        use_operands(c, x->node, begin);
+        use_operands(c, x->node, end);
     }
     wefti_lifetime *life;
     int32_t *owner;
@@ -308,7 +354,7 @@ static weft_status place_frame(compiler *c, const int32_t *end_value) {
     }
     int64_t values = count;
     for (int32_t k = 0; k < r->code_count; k++) {
-        if (!r->code[k].node || r->code[k].kernel->workspace_bytes <= 0) continue;
+        if (!r->code[k].kernel || r->code[k].kernel->workspace_bytes <= 0) continue;
         owner[count] = k;
         life[count++] = (wefti_lifetime){r->code[k].kernel->workspace_bytes, k, k, 0};
     }
@@ -355,6 +401,7 @@ static weft_status compile(compiler *c) {
     WEFT_TRY(place_outputs(c, end, accumulate_root));
     WEFT_TRY(emit_nodes(c, accumulate_root, end));
     WEFT_TRY(emit_endings(c, end, end_value));
+    join_transfers(c);
     return place_frame(c, end_value);
 }
 

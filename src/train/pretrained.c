@@ -75,9 +75,11 @@ weft_status wefti_pretrained_config(const char *directory, weft_model_config *ou
     return status;
 }
 
-/* A tensor of the session and where its values are. */
+/* A tensor of the session, or a part of it, and where its values are. */
 typedef struct match {
-    const wefti_tensor *tensor;
+    int tensor;    /* number in program 0 */
+    int64_t first; /* element of it */
+    weft_dtype dtype;
     const wefti_safetensors_entry *entry;
 } match;
 
@@ -86,7 +88,7 @@ typedef struct loading {
     const char *directory;
     wefti_tensor_set *set;
     match *matches;
-    int64_t count;
+    int64_t count, room;
     wefti_text list; /* of what is wrong */
     int64_t wrong;
 } loading;
@@ -119,14 +121,11 @@ static weft_status find(const loading *l, const char *name, const wefti_safetens
     return WEFT_OK;
 }
 
-static weft_status match_one(loading *l, const wefti_tensor *t) {
-    char name[NAME_BYTES], text[NAME_BYTES + 500];
-    weft_desc desc;
+/* `desc` is what the file should hold as `name`. */
+static weft_status match_part(loading *l, int tensor, int64_t part, const char *name,
+                              weft_desc desc) {
+    char text[NAME_BYTES + 500];
     const wefti_safetensors_entry *e;
-    weft_status status =
-        weft_model_file_name(l->config, t->name, &t->desc, name, sizeof name, &desc);
-    if (status == WEFT_E_NOT_FOUND) return WEFT_OK; /* a cache */
-    WEFT_TRY(status);
     WEFT_TRY(find(l, name, &e));
     if (!e) {
         name_one(l, name);
@@ -142,8 +141,21 @@ static weft_status match_one(loading *l, const wefti_tensor *t) {
                        wefti_desc_text(&e->desc).text, wefti_desc_text(&desc).text);
         WEFT_FAIL(WEFT_E_SHAPE, "%s: the model does not fit: %s", l->directory, text);
     }
-    l->matches[l->count++] = (match){t, e};
+    WEFT_TRY(WEFT_GROW(l->matches, l->count, l->room));
+    l->matches[l->count++] = (match){tensor, part * weft_desc_elems(&desc), desc.dtype, e};
     return WEFT_OK;
+}
+
+static weft_status match_one(loading *l, int tensor, const weft_tensor_info *t) {
+    char name[NAME_BYTES];
+    for (int64_t part = 0;; part++) {
+        weft_desc desc;
+        weft_status status =
+            weft_model_file_name(l->config, t->name, &t->desc, part, name, sizeof name, &desc);
+        if (status == WEFT_E_NOT_FOUND) return WEFT_OK; /* a cache, or the end */
+        WEFT_TRY(status);
+        WEFT_TRY(match_part(l, tensor, part, name, desc));
+    }
 }
 
 static int by_entry(const void *a, const void *b) {
@@ -154,7 +166,7 @@ static int by_entry(const void *a, const void *b) {
 /* Tensors that nobody asked for would be lost in silence. `l->matches` is ordered by entry. */
 static weft_status check_rest(loading *l) {
     for (int64_t i = 0; i < wefti_tensor_set_count(l->set); i++) {
-        match key = {NULL, wefti_tensor_set_at(l->set, i)};
+        match key = {.entry = wefti_tensor_set_at(l->set, i)};
         if (l->count && bsearch(&key, l->matches, (size_t)l->count, sizeof *l->matches, by_entry))
             continue;
         if (!weft_model_file_extra(l->config, key.entry->name)) name_one(l, key.entry->name);
@@ -164,15 +176,14 @@ static weft_status check_rest(loading *l) {
     return report(l, WEFT_E_NO_IMPL, what);
 }
 
-static weft_status match_all(loading *l, const wefti_program *p) {
-    WEFT_NEW_ARRAY(l->matches, match, p->tensor_count + 1);
-    for (int32_t i = 0; i < p->tensor_count; i++) {
-        const wefti_tensor *t = &p->tensors[i];
-        if (t->role == WEFTI_TENSOR_PARAM || t->role == WEFTI_TENSOR_STATE)
-            WEFT_TRY(match_one(l, t));
+static weft_status match_all(loading *l, const weft_session *session) {
+    for (int i = 0; i < weft_session_tensors(session, 0); i++) {
+        weft_tensor_info t;
+        WEFT_TRY(weft_session_tensor(session, 0, i, &t));
+        if (t.role == WEFT_ROLE_PARAM || t.role == WEFT_ROLE_STATE) WEFT_TRY(match_one(l, i, &t));
     }
     WEFT_TRY(report(l, WEFT_E_NOT_FOUND, "these tensors are missing:"));
-    qsort(l->matches, (size_t)l->count, sizeof *l->matches, by_entry);
+    if (l->count) qsort(l->matches, (size_t)l->count, sizeof *l->matches, by_entry);
     return check_rest(l);
 }
 
@@ -197,15 +208,21 @@ static void convert(weft_dtype to, void *dst, weft_dtype from, const char *src, 
     }
 }
 
+static weft_status take(void *context, int64_t first, int64_t count, void *out) {
+    const match *m = context;
+    weft_dtype from = m->entry->desc.dtype;
+    convert(m->dtype, out, from,
+            (const char *)m->entry->data + (size_t)first * weft_dtype_bytes(from), count);
+    return WEFT_OK;
+}
+
 static weft_status load(loading *l, weft_session *session) {
     WEFT_TRY(wefti_tensor_set_open(l->directory, &l->set));
-    WEFT_TRY(match_all(l, wefti_session_program(session, 0)));
+    WEFT_TRY(match_all(l, session));
     for (int64_t i = 0; i < l->count; i++) {
-        const match *m = &l->matches[i];
-        void *to;
-        WEFT_TRY(wefti_session_address(session, 0, m->tensor, &to));
-        convert(m->tensor->desc.dtype, to, m->entry->desc.dtype, m->entry->data,
-                weft_desc_elems(&m->entry->desc));
+        match *m = &l->matches[i];
+        WEFT_TRY(wefti_session_fill(session, 0, m->tensor, m->first,
+                                    weft_desc_elems(&m->entry->desc), take, m));
     }
     return WEFT_OK;
 }

@@ -78,6 +78,7 @@ static weft_status train_batch(wefti_training *t, const wefti_batch *b, double l
                                weft_train_step *out) {
     int64_t count = t->job->train.accumulate;
     double sum = 0, loss = 0;
+    int64_t known = 0; /* a pipeline tells the mean of all at the last one */
     out->gradient_norm = NAN;
     if (count == 1 && t->job->train.clip == 0) {
         WEFT_TRY(feed_rows(t, 0, b, 0));
@@ -89,9 +90,11 @@ static weft_status train_batch(wefti_training *t, const wefti_batch *b, double l
         WEFT_TRY(feed_rows(t, 0, b, m * t->micro));
         weft_session_set_row(t->session, m * t->micro);
         WEFT_TRY(weft_session_accumulate(t->session, &loss));
+        if (isnan(loss)) continue;
         sum += loss;
+        known++;
     }
-    out->loss = sum / (double)count;
+    out->loss = sum / (double)known;
     return weft_session_update(t->session, lr, &out->gradient_norm);
 }
 
@@ -359,24 +362,40 @@ static weft_status failed(wefti_training *t, weft_status status) {
                         (long long)t->committed_step);
 }
 
+static weft_status check_piece(const weft_tensor_info *info, const wefti_session_piece *piece) {
+    int64_t strides[WEFT_MAX_RANK];
+    wefti_strides(&info->desc, strides);
+    for (int64_t k = 0, n = wefti_box_elems(&piece->box, info->desc.rank); k < n; k++) {
+        double value = wefti_load(info->desc.dtype, piece->data, k);
+        if (isfinite(value)) continue;
+        int64_t at = 0, rest = k;
+        for (int d = info->desc.rank - 1; d >= 0; d--) {
+            at += (piece->box.begin[d] + rest % piece->box.size[d]) * strides[d];
+            rest /= piece->box.size[d];
+        }
+        WEFT_FAIL(WEFT_E_NUMERIC, "element %lld of parameter '%s' is %g after the last update",
+                  (long long)at, info->name, wefti_printed(value));
+    }
+    return WEFT_OK;
+}
+
 /* No update may have left a value that is not finite. Without validation this is all that tells
  * whether the last step was a good one. */
 static weft_status check_parameters(wefti_training *t) {
-    for (int i = 0; i < weft_session_tensors(t->session, 0); i++) {
+    wefti_session_piece *pieces;
+    weft_status status = WEFT_OK;
+    WEFT_NEW_ARRAY(pieces, wefti_session_piece, weft_session_devices(t->session));
+    for (int i = 0; i < weft_session_tensors(t->session, 0) && status == WEFT_OK; i++) {
         weft_tensor_info info;
-        const wefti_tensor *tensor = &wefti_session_program(t->session, 0)->tensors[i];
-        void *data;
-        WEFT_TRY(weft_session_tensor(t->session, 0, i, &info));
-        if (info.role != WEFT_ROLE_PARAM) continue;
-        WEFT_TRY(wefti_session_address(t->session, 0, tensor, &data));
-        for (int64_t k = 0, n = weft_desc_elems(&info.desc); k < n; k++) {
-            double value = wefti_load(info.desc.dtype, data, k);
-            WEFT_REQUIRE(isfinite(value), WEFT_E_NUMERIC,
-                         "element %lld of parameter '%s' is %g after the last update", (long long)k,
-                         info.name, wefti_printed(value));
-        }
+        int32_t count = 0;
+        status = weft_session_tensor(t->session, 0, i, &info);
+        if (status == WEFT_OK && info.role == WEFT_ROLE_PARAM)
+            status = wefti_session_pieces(t->session, 0, i, pieces, &count);
+        for (int32_t k = 0; k < count && status == WEFT_OK; k++)
+            if (pieces[k].counts) status = check_piece(&info, &pieces[k]);
     }
-    return WEFT_OK;
+    wefti_free(pieces);
+    return status;
 }
 
 /* After the last step, or at a stop: what the run came to is validated and saved. */

@@ -12,7 +12,8 @@ typedef struct wefti_metrics wefti_metrics;
 
 /* A tensor of the session as checkpoints know it. */
 typedef struct wefti_saved_tensor {
-    int32_t tensor; /* index in program 0 */
+    int tensor;     /* number in program 0 of the session */
+    int64_t first;  /* element of it: a part of it may be a tensor of its own in files */
     char *name;     /* in files */
     weft_desc desc; /* in files */
     wefti_checkpoint_role role;
@@ -38,9 +39,9 @@ typedef struct wefti_training {
     wefti_checkpoint_job *writing;
     int64_t writing_step, committed_step;
     wefti_saved_tensor *saved;
-    int64_t saved_count, saved_states; /* the first ones are the model's states */
-    int32_t *saved_first,
-        *saved_last; /* per program tensor: its range in `saved` (with its optimizer states) */
+    int64_t saved_count, saved_room, saved_states; /* the first ones are the model's states */
+    int64_t *saved_first,
+        *saved_last; /* per tensor: its range in `saved` (with its optimizer states) */
     wefti_metrics *metrics;
 } wefti_training;
 

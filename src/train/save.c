@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "backend/backend.h"
+#include "base/crc32c.h"
 #include "base/io.h"
 #include "train/optimizer.h"
 #include "train/run.h"
@@ -25,10 +26,12 @@ weft_status wefti_training_lock(wefti_training *t) {
 
 /* ---- the list of tensors, in the order in which the optimizer walks them ---- */
 
-static weft_status add_saved(wefti_training *t, int32_t tensor, const char *file_name,
+static weft_status add_saved(wefti_training *t, int tensor, int64_t part, const char *file_name,
                              const weft_desc *file_desc, wefti_checkpoint_role role) {
+    WEFT_TRY(WEFT_GROW(t->saved, t->saved_count, t->saved_room));
     wefti_saved_tensor *s = &t->saved[t->saved_count];
     s->tensor = tensor;
+    s->first = part * weft_desc_elems(file_desc);
     s->desc = *file_desc;
     s->role = role;
     s->name = wefti_strdup(file_name);
@@ -37,71 +40,113 @@ static weft_status add_saved(wefti_training *t, int32_t tensor, const char *file
     return WEFT_OK;
 }
 
-/* A parameter (or state) and, behind it, its optimizer tensors "<name>.<state>". */
-static weft_status add_with_states(wefti_training *t, const wefti_program *p, int32_t tensor) {
-    const wefti_tensor *x = &p->tensors[tensor];
-    char name[512], full[600];
-    weft_desc desc;
-    WEFT_TRY(weft_model_file_name(&t->config, x->name, &x->desc, name, sizeof name, &desc));
-    t->saved_first[tensor] = (int32_t)t->saved_count;
-    WEFT_TRY(add_saved(t, tensor, name, &desc, WEFTI_CHECKPOINT_MODEL));
+/* Its optimizer tensors "<name>.<state>", of the part that is called `name` in files. Where a
+ * parameter is stored in parts, its first dimension counts them, and so does that of its states. */
+static weft_status add_states(wefti_training *t, const weft_tensor_info *x, bool whole,
+                              int64_t part, const char *name) {
+    char full[600];
     size_t length = strlen(x->name);
-    for (int32_t i = 0; i < p->tensor_count; i++) {
-        const wefti_tensor *s = &p->tensors[i];
-        if (s->role != WEFTI_TENSOR_OPTIMIZER || strncmp(s->name, x->name, length) ||
-            s->name[length] != '.' || strchr(s->name + length + 1, '.'))
+    for (int i = 0; i < weft_session_tensors(t->session, 0); i++) {
+        weft_tensor_info s;
+        WEFT_TRY(weft_session_tensor(t->session, 0, i, &s));
+        if (s.role != WEFT_ROLE_OPTIMIZER || strncmp(s.name, x->name, length) ||
+            s.name[length] != '.' || strchr(s.name + length + 1, '.'))
             continue;
-        (void)snprintf(full, sizeof full, "%s%s", name, s->name + length);
-        WEFT_TRY(add_saved(t, i, full, &s->desc, WEFTI_CHECKPOINT_OPTIMIZER));
-    }
-    t->saved_last[tensor] = (int32_t)t->saved_count - 1;
-    return WEFT_OK;
-}
-
-/* States come first: the next forward pass already changes them. */
-weft_status wefti_training_bind(wefti_training *t) {
-    const wefti_program *p = wefti_session_program(t->session, 0);
-    size_t count = (size_t)p->tensor_count + 1;
-    WEFT_NEW_ARRAY(t->saved, wefti_saved_tensor, count);
-    WEFT_NEW_ARRAY(t->saved_first, int32_t, count);
-    WEFT_NEW_ARRAY(t->saved_last, int32_t, count);
-    for (size_t i = 0; i < count; i++) t->saved_first[i] = t->saved_last[i] = -1;
-    for (int32_t i = 0; i < p->tensor_count; i++)
-        if (p->tensors[i].role == WEFTI_TENSOR_STATE) WEFT_TRY(add_with_states(t, p, i));
-    t->saved_states = t->saved_count;
-    static const wefti_section sections[] = {WEFTI_SECTION_FIRST, WEFTI_SECTION_UPDATE};
-    for (int k = 0; k < 2; k++)
-        for (int32_t s = 0; s < p->step_count[sections[k]]; s++) {
-            int32_t tensor = p->steps[sections[k]][s].tensor;
-            if (tensor >= 0 && t->saved_first[tensor] < 0) WEFT_TRY(add_with_states(t, p, tensor));
+        weft_desc desc = s.desc;
+        if (!whole) {
+            WEFT_REQUIRE(desc.rank > 0 && desc.shape[0] == x->desc.shape[0], WEFT_E_BUG,
+                         "%s is stored in parts, but its state %s is not made of them", x->name,
+                         s.name);
+            desc = weft_desc_of(desc.dtype, desc.rank - 1, s.desc.shape + 1);
         }
-    for (int32_t i = 0; i < p->tensor_count; i++)
-        if (p->tensors[i].role == WEFTI_TENSOR_PARAM && t->saved_first[i] < 0)
-            WEFT_TRY(add_with_states(t, p, i));
+        (void)snprintf(full, sizeof full, "%s%s", name, s.name + length);
+        WEFT_TRY(add_saved(t, i, part, full, &desc, WEFTI_CHECKPOINT_OPTIMIZER));
+    }
     return WEFT_OK;
 }
 
-static void before_update(void *context, int32_t tensor) {
+/* A parameter (or state) and, behind it, its optimizer tensors; part after part. */
+static weft_status add_with_states(wefti_training *t, int tensor, const weft_tensor_info *x) {
+    char name[512];
+    weft_desc desc;
+    weft_status status;
+    t->saved_first[tensor] = t->saved_count;
+    for (int64_t part = 0;; part++) {
+        status =
+            weft_model_file_name(&t->config, x->name, &x->desc, part, name, sizeof name, &desc);
+        if (status == WEFT_E_NOT_FOUND && part > 0) break;
+        WEFT_TRY(status);
+        bool whole = weft_desc_elems(&desc) == weft_desc_elems(&x->desc);
+        WEFT_TRY(add_saved(t, tensor, part, name, &desc, WEFTI_CHECKPOINT_MODEL));
+        WEFT_TRY(add_states(t, x, whole, part, name));
+    }
+    t->saved_last[tensor] = t->saved_count - 1;
+    return WEFT_OK;
+}
+
+/* States come first: the next forward pass already changes them. Then the parameters from the
+ * model's end to its beginning, as the backward pass completes their gradients. The order is that
+ * of the model, not of a plan, so that files are the same whatever the devices. */
+weft_status wefti_training_bind(wefti_training *t) {
+    static const int roles[] = {WEFT_ROLE_STATE, WEFT_ROLE_PARAM};
+    int count = weft_session_tensors(t->session, 0);
+    WEFT_NEW_ARRAY(t->saved_first, int64_t, count + 1);
+    WEFT_NEW_ARRAY(t->saved_last, int64_t, count + 1);
+    for (int i = 0; i < count; i++) t->saved_first[i] = t->saved_last[i] = -1;
+    for (int k = 0; k < 2; k++) {
+        for (int i = count - 1; i >= 0; i--) {
+            weft_tensor_info info;
+            WEFT_TRY(weft_session_tensor(t->session, 0, i, &info));
+            if ((int)info.role == roles[k]) WEFT_TRY(add_with_states(t, i, &info));
+        }
+        if (k == 0) t->saved_states = t->saved_count;
+    }
+    return WEFT_OK;
+}
+
+/* From the threads of all devices. */
+static void before_update(void *context, int32_t rank, int32_t tensor) {
     wefti_training *t = context;
-    if (!t->writing || t->saved_first[tensor] < 0) return;
-    for (int32_t i = t->saved_first[tensor]; i <= t->saved_last[tensor]; i++)
+    if (!t->writing) return;
+    int number = wefti_session_number(t->session, 0, rank, tensor);
+    if (number < 0 || t->saved_first[number] < 0) return;
+    for (int64_t i = t->saved_first[number]; i <= t->saved_last[number]; i++)
         wefti_checkpoint_wait_tensor(t->writing, i);
 }
 
+/* The saved tensors with the pieces that they are in; one block, wefti_free. */
 static weft_status tensors_of(wefti_training *t, wefti_checkpoint_tensor **out) {
-    const wefti_program *p = wefti_session_program(t->session, 0);
-    wefti_checkpoint_tensor *list;
-    WEFT_NEW_ARRAY(list, wefti_checkpoint_tensor, t->saved_count + 1);
-    for (int64_t i = 0; i < t->saved_count; i++) {
-        void *data;
-        weft_status status =
-            wefti_session_address(t->session, 0, &p->tensors[t->saved[i].tensor], &data);
-        if (status < 0) {
-            wefti_free(list);
-            return status;
-        }
-        list[i] = (wefti_checkpoint_tensor){t->saved[i].name, t->saved[i].role, t->saved[i].desc,
-                                            data, NULL};
+    size_t devices = (size_t)weft_session_devices(t->session), count = (size_t)t->saved_count;
+    size_t head = (count + 1) * sizeof **out;
+    wefti_checkpoint_tensor *list =
+        wefti_calloc(1, head + count * devices * sizeof(wefti_checkpoint_piece));
+    wefti_checkpoint_piece *next = (wefti_checkpoint_piece *)(void *)((char *)list + head);
+    wefti_session_piece *pieces = wefti_calloc(devices, sizeof *pieces);
+    weft_status status =
+        list && pieces ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for the list of tensors");
+    for (size_t i = 0; i < count && status == WEFT_OK; i++) {
+        const wefti_saved_tensor *s = &t->saved[i];
+        weft_tensor_info info;
+        int32_t found = 0;
+        status = weft_session_tensor(t->session, 0, s->tensor, &info);
+        if (status == WEFT_OK)
+            status = wefti_session_pieces(t->session, 0, s->tensor, pieces, &found);
+        list[i] = (wefti_checkpoint_tensor){.name = s->name,
+                                            .role = s->role,
+                                            .desc = s->desc,
+                                            .pieces = next,
+                                            .whole = info.desc,
+                                            .first = s->first};
+        for (int32_t k = 0; k < found; k++)
+            if (pieces[k].counts) {
+                *next++ = (wefti_checkpoint_piece){pieces[k].box, pieces[k].data};
+                list[i].piece_count++;
+            }
+    }
+    wefti_free(pieces);
+    if (status < 0) {
+        wefti_free(list);
+        return status;
     }
     *out = list;
     return WEFT_OK;
@@ -157,8 +202,7 @@ static weft_status begin(wefti_training *t, bool last, const wefti_checkpoint_te
     exact(o->eps, eps);
     exact(o->weight_decay, decay);
     exact(o->momentum, momentum);
-    (void)snprintf(threads, sizeof threads, "%d",
-                   wefti_pool_threads(wefti_session_pool(t->session)));
+    (void)snprintf(threads, sizeof threads, "%d", wefti_session_threads(t->session));
     (void)snprintf(samples, sizeof samples, "%lld",
                    (long long)weft_data_samples(t->data, WEFT_DATA_TRAIN));
     const wefti_checkpoint_pair settings[] = {
@@ -261,20 +305,40 @@ static weft_status compare(wefti_training *t, const wefti_checkpoint *c) {
     return status;
 }
 
+typedef struct restored {
+    const wefti_checkpoint_entry *entry;
+    uint32_t crc32c; /* of what was copied */
+} restored;
+
+static weft_status copy_out(void *context, int64_t first, int64_t count, void *out) {
+    restored *r = context;
+    size_t size = weft_dtype_bytes(r->entry->desc.dtype), bytes = (size_t)count * size;
+    memcpy(out, (const char *)r->entry->data + (size_t)first * size, bytes);
+    r->crc32c = wefti_crc32c(r->crc32c, out, bytes);
+    return WEFT_OK;
+}
+
+static weft_status restore_tensor(wefti_training *t, const wefti_checkpoint *c,
+                                  const wefti_saved_tensor *s) {
+    restored r = {wefti_checkpoint_find(c, s->role, s->name), 0};
+    if (weft_desc_elems(&s->desc) == 0) return WEFT_OK;
+    WEFT_TRY(wefti_session_fill(t->session, 0, s->tensor, s->first, weft_desc_elems(&s->desc),
+                                copy_out, &r));
+    WEFT_REQUIRE(r.crc32c == r.entry->crc32c, WEFT_E_CORRUPT,
+                 "tensor %s in %s/%s has changed since the checkpoint was opened", s->name,
+                 wefti_checkpoint_path(c), r.entry->file);
+    return WEFT_OK;
+}
+
+/* The checkpoint's tensors are the model's, by compare(). */
 weft_status wefti_training_restore(wefti_training *t, wefti_checkpoint *c) {
     const wefti_checkpoint_meta *meta = wefti_checkpoint_meta_of(c);
-    const wefti_program *p = wefti_session_program(t->session, 0);
     WEFT_TRY(compare(t, c));
     WEFT_REQUIRE(meta->seed == t->job->train.seed, WEFT_E_ARG,
                  "%s was trained with train.seed %llu, not %llu: the same samples would not follow",
                  wefti_checkpoint_path(c), (unsigned long long)meta->seed,
                  (unsigned long long)t->job->train.seed);
-    for (int64_t i = 0; i < t->saved_count; i++) {
-        const wefti_saved_tensor *s = &t->saved[i];
-        void *to;
-        WEFT_TRY(wefti_session_address(t->session, 0, &p->tensors[s->tensor], &to));
-        WEFT_TRY(wefti_checkpoint_read(c, s->role, s->name, &s->desc, to));
-    }
+    for (int64_t i = 0; i < t->saved_count; i++) WEFT_TRY(restore_tensor(t, c, &t->saved[i]));
     const char *samples = wefti_checkpoint_value(&meta->notes, "samples");
     int64_t now = weft_data_samples(t->data, WEFT_DATA_TRAIN);
     if (samples && strtoll(samples, NULL, 10) != now)

@@ -1,29 +1,12 @@
-/* Sessions: programs of one or more graphs over one arena. */
-#include "train/session.h"
+/* Sessions: programs of one or more graphs on one or more devices, and their steps. */
+#include "train/session_parts.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
-#include "train/optimizer.h"
-
-struct weft_session {
-    weft_session_options options;
-    int threads;
-    wefti_optimizer *optimizer;
-    wefti_program **programs;
-    int64_t program_count, program_cap;
-    wefti_device *device; /* NULL until started */
-    int64_t device_bytes;
-    wefti_trace *trace;
-    int64_t step, row;
-    int accumulated; /* microbatches since the last update */
-    bool packed;     /* packed weights are those of the parameters */
-    wefti_bf16_compute bf16;
-    wefti_before_update *before_update;
-    void *before_update_context;
-};
+#include "plan/plan.h"
 
 weft_session_options weft_session_defaults(void) {
     return (weft_session_options){
@@ -90,12 +73,21 @@ static weft_status check_limit(const weft_session *s, const wefti_program *p) {
         wefti_bytes_text(p->peak_bytes, need), wefti_bytes_text(s->options.memory_bytes, limit),
         largest, advice);
     wefti_free(largest);
-    return status;
+    return s->devices > 1 ? wefti_prefix(status, "device %d", p->rank) : status;
 }
 
-static weft_status build(weft_session *s, weft_graph *graph, bool train) {
-    if (uses_bf16(graph) && s->bf16 == WEFTI_BF16_AUTO) s->bf16 = choose_bf16(s->options.bf16);
-    bool first = s->program_count == 0;
+/* ---- building ---- */
+
+static int largest_peak(const wefti_view *v) {
+    int largest = 0;
+    for (int32_t r = 1; r < v->devices; r++)
+        if (v->programs[r]->peak_bytes > v->programs[largest]->peak_bytes) largest = r;
+    return largest;
+}
+
+static weft_status build_rank(const weft_session *s, weft_graph *graph, int32_t rank,
+                              wefti_program **out) {
+    bool train = s->view_count == 0;
     wefti_program_spec spec = {
         .graph = graph,
         .backends = wefti_builtin_backends(),
@@ -104,24 +96,58 @@ static weft_status build(weft_session *s, weft_graph *graph, bool train) {
         .microbatches = train ? s->options.microbatches : 1,
         .keep_gradients = train && s->options.keep_gradients,
         .recompute = s->options.recompute ? 1 : 0,
-        .shared = first ? NULL : s->programs[0],
+        .plan = s->devices > 1 ? s->plan : NULL,
+        .rank = rank,
+        .routes = s->routes,
+        .shared = train ? NULL : s->views[0]->programs[rank],
     };
-    for (int64_t i = 0; i < s->program_count; i++) {
-        const wefti_program *other = s->programs[i];
+    for (int64_t i = 0; i < s->view_count; i++) {
+        const wefti_program *other = s->views[i]->programs[rank];
         if (other->peak_bytes > spec.peak_bytes) spec.peak_bytes = other->peak_bytes;
         if (other->persistent_bytes > spec.persistent_bytes)
             spec.persistent_bytes = other->persistent_bytes;
     }
-    wefti_program *p;
-    WEFT_TRY(WEFT_GROW(s->programs, s->program_count, s->program_cap));
-    WEFT_TRY(wefti_program_build(&spec, &p));
-    weft_status status = check_limit(s, p);
+    return wefti_program_build(&spec, out);
+}
+
+static weft_status build(weft_session *s, weft_graph *graph) {
+    if (uses_bf16(graph) && s->bf16 == WEFTI_BF16_AUTO) s->bf16 = choose_bf16(s->options.bf16);
+    wefti_program **programs;
+    wefti_view *view;
+    weft_status status = WEFT_OK;
+    WEFT_TRY(WEFT_GROW(s->views, s->view_count, s->view_cap));
+    WEFT_NEW_ARRAY(programs, wefti_program *, s->devices);
+    for (int32_t r = 0; r < s->devices && status == WEFT_OK; r++)
+        status = build_rank(s, graph, r, &programs[r]);
     if (status < 0) {
-        wefti_program_destroy(p);
+        for (int32_t r = 0; r < s->devices; r++) wefti_program_destroy(programs[r]);
+        wefti_free(programs);
         return status;
     }
-    s->programs[s->program_count++] = p;
+    WEFT_TRY(wefti_view_create(graph, programs, s->devices, &view));
+    status = check_limit(s, view->programs[largest_peak(view)]);
+    if (status < 0) {
+        wefti_view_destroy(view);
+        return status;
+    }
+    s->views[s->view_count++] = view;
     return WEFT_OK;
+}
+
+/* What the plan says of microbatches; said twice, it must be the same. */
+static weft_status take_plan(weft_session *s, const weft_plan *plan) {
+    WEFT_TRY(weft_plan_check(plan));
+    WEFT_TRY(wefti_plan_copy(plan, &s->plan));
+    bool pipeline = plan->pipeline.stages > 1;
+    int32_t microbatches = pipeline ? plan->pipeline.microbatches : plan->accumulate;
+    if (microbatches < 1) microbatches = 1;
+    WEFT_REQUIRE(s->options.microbatches == 1 || microbatches == 1 ||
+                     s->options.microbatches == microbatches,
+                 WEFT_E_ARG, "the plan has %d microbatches, the session %d", microbatches,
+                 s->options.microbatches);
+    if (microbatches > 1) s->options.microbatches = microbatches;
+    s->devices = plan->devices;
+    return wefti_route_cache_create(&s->routes);
 }
 
 weft_status weft_session_create(weft_graph *graph, const weft_session_options *options,
@@ -137,13 +163,17 @@ weft_status weft_session_create(weft_graph *graph, const weft_session_options *o
     weft_status status = WEFT_OK;
     WEFT_NEW(s, weft_session);
     s->options = *options;
-    s->threads = options->threads ? options->threads : wefti_cores();
+    s->options.plan = NULL;
+    s->devices = 1;
+    if (options->plan) WEFT_TRY_OR(fail, status, take_plan(s, options->plan));
+    s->threads = (options->threads ? options->threads : wefti_cores()) / s->devices;
+    if (s->threads < 1) s->threads = 1;
     bool train = options->optimizer.kind != WEFT_NO_OPTIMIZER;
     if (train)
         WEFT_TRY_OR(fail, status,
                     wefti_optimizer_create(&options->optimizer, options->clip > 0, graph->ops,
                                            &s->optimizer));
-    WEFT_TRY_OR(fail, status, build(s, graph, true));
+    WEFT_TRY_OR(fail, status, build(s, graph));
     *out = s;
     return WEFT_OK;
 fail:
@@ -155,74 +185,109 @@ void weft_session_destroy(weft_session *s) {
     if (!s) return;
     weft_status unwritten = wefti_trace_close(s->trace); /* nobody left to tell */
     (void)unwritten;
-    wefti_device_destroy(s->device);
-    for (int64_t i = 0; i < s->program_count; i++) wefti_program_destroy(s->programs[i]);
-    wefti_free(s->programs);
+    wefti_crew_destroy(s->crew);
+    for (int64_t i = 0; i < s->view_count; i++) wefti_view_destroy(s->views[i]);
+    wefti_free(s->views);
     wefti_optimizer_destroy(s->optimizer);
+    wefti_route_cache_destroy(s->routes);
+    weft_plan_destroy(s->plan);
     wefti_free(s);
 }
 
 weft_status weft_session_add(weft_session *s, weft_graph *graph, int *out_program) {
-    WEFT_REQUIRE(!s->device, WEFT_E_ARG, "add all graphs before the session's first step");
-    WEFT_TRY(build(s, graph, false));
-    *out_program = (int)s->program_count - 1;
+    WEFT_REQUIRE(!s->crew, WEFT_E_ARG, "add all graphs before the session's first step");
+    WEFT_TRY(build(s, graph));
+    *out_program = (int)s->view_count - 1;
     return WEFT_OK;
 }
 
-/* Map the arena and set start values, once. */
-static weft_status start(weft_session *s) {
-    if (s->device) return WEFT_OK;
-    int64_t bytes = 0;
-    for (int64_t i = 0; i < s->program_count; i++)
-        if (s->programs[i]->peak_bytes > bytes) bytes = s->programs[i]->peak_bytes;
-    wefti_device *d;
-    WEFT_TRY(wefti_device_create(s->threads, bytes, &d));
-    weft_status status = WEFT_OK;
-    for (int64_t i = 0; i < s->program_count && status == WEFT_OK; i++)
-        if (i == 0 || s->programs[i]->persistent_bytes != s->programs[0]->persistent_bytes)
-            status = wefti_device_init(d, s->programs[i], s->options.seed);
+/* ---- starting ---- */
+
+static void set_trace(const weft_session *s, wefti_trace *trace) {
+    for (int32_t r = 0; s->crew && r < s->devices; r++)
+        wefti_device_trace(wefti_crew_device(s->crew, r), trace);
+}
+
+static weft_status start_device(void *context, wefti_device *device, int32_t rank) {
+    const weft_session *s = context;
+    const wefti_program *first = s->views[0]->programs[rank];
+    for (int64_t i = 0; i < s->view_count; i++) {
+        const wefti_program *p = s->views[i]->programs[rank];
+        WEFT_TRY(wefti_device_bind(device, p));
+        if (i == 0 || p->persistent_bytes != first->persistent_bytes)
+            WEFT_TRY(wefti_device_init(device, p, s->options.seed));
+    }
+    return WEFT_OK;
+}
+
+weft_status wefti_session_start(weft_session *s) {
+    if (s->crew) return WEFT_OK;
+    int64_t *bytes;
+    wefti_crew *crew;
+    WEFT_NEW_ARRAY(bytes, int64_t, s->devices);
+    for (int32_t r = 0; r < s->devices; r++)
+        for (int64_t i = 0; i < s->view_count; i++)
+            if (s->views[i]->programs[r]->peak_bytes > bytes[r])
+                bytes[r] = s->views[i]->programs[r]->peak_bytes;
+    weft_status status = wefti_crew_create(s->devices, s->threads, bytes, &crew);
+    wefti_free(bytes);
+    WEFT_TRY(status);
+    status = wefti_crew_run(crew, start_device, s);
     if (status < 0) {
-        wefti_device_destroy(d);
+        wefti_crew_destroy(crew);
         return status;
     }
-    s->device = d;
-    s->device_bytes = bytes;
-    wefti_device_trace(d, s->trace);
+    s->crew = crew;
+    set_trace(s, s->trace);
     return WEFT_OK;
 }
 
-static weft_status program_of(const weft_session *s, int program, wefti_program **out) {
-    WEFT_REQUIRE(program >= 0 && program < s->program_count, WEFT_E_ARG,
-                 "there is no program %d: the session has %lld", program,
-                 (long long)s->program_count);
-    *out = s->programs[program];
+weft_status wefti_session_view(const weft_session *s, int program, wefti_view **out) {
+    WEFT_REQUIRE(program >= 0 && program < s->view_count, WEFT_E_ARG,
+                 "there is no program %d: the session has %lld", program, (long long)s->view_count);
+    *out = s->views[program];
     return WEFT_OK;
 }
 
-static wefti_exec_options exec_options(weft_session *s) {
-    return (wefti_exec_options){
-        .random = {s->options.seed, (uint64_t)s->step, 0, s->row},
-        .before_update = s->before_update,
-        .before_update_context = s->before_update_context,
+/* ---- running ---- */
+
+typedef struct section_run {
+    const wefti_view *view;
+    wefti_section section;
+    bool pack; /* first */
+    wefti_exec_options options;
+} section_run;
+
+static weft_status run_device(void *context, wefti_device *device, int32_t rank) {
+    const section_run *run = context;
+    const wefti_program *p = run->view->programs[rank];
+    if (run->pack) WEFT_TRY(wefti_device_run(device, p, WEFTI_SECTION_PACK, &run->options));
+    return wefti_device_run(device, p, run->section, &run->options);
+}
+
+static section_run run_of(const weft_session *s, const wefti_view *view, wefti_section section) {
+    return (section_run){
+        .view = view,
+        .section = section,
+        .options = {.random = {s->options.seed, (uint64_t)s->step, 0, s->row},
+                    .before_update = s->before_update,
+                    .before_update_context = s->before_update_context},
     };
 }
 
-static weft_status pack(weft_session *s) {
-    if (s->packed) return WEFT_OK;
-    wefti_exec_options o = exec_options(s);
-    WEFT_TRY(wefti_device_run(s->device, s->programs[0], WEFTI_SECTION_PACK, &o));
-    s->packed = true;
-    return WEFT_OK;
+static weft_status run_section(weft_session *s, const wefti_view *view, wefti_section section) {
+    section_run run = run_of(s, view, section);
+    return wefti_crew_run(s->crew, run_device, &run);
 }
 
 /* The loss is not finite: once more, looking at every value, to name where it began. */
-static weft_status name_culprit(weft_session *s, const wefti_program *p, wefti_section section,
+static weft_status name_culprit(weft_session *s, const wefti_view *view, wefti_section section,
                                 weft_status status) {
     if (status != WEFT_E_NUMERIC) return status;
     char *first = wefti_strdup(weft_error_message());
-    wefti_exec_options o = exec_options(s);
-    o.check_finite = true;
-    weft_status again = wefti_device_run(s->device, p, section, &o);
+    section_run run = run_of(s, view, section);
+    run.options.check_finite = true;
+    weft_status again = wefti_crew_run(s->crew, run_device, &run);
     if (again == WEFT_OK)
         (void)wefti_adopt(status, first ? first : "the loss is not finite");
     else if (first)
@@ -231,27 +296,74 @@ static weft_status name_culprit(weft_session *s, const wefti_program *p, wefti_s
     return status;
 }
 
-static bool updates_eagerly(const weft_session *s) {
-    return s->optimizer && s->programs[0]->step_count[WEFTI_SECTION_UPDATE] == 0;
+/* A forward pass, with the backward pass where there is one. */
+static weft_status run_pass(weft_session *s, const wefti_view *view, wefti_section section,
+                            double *out_loss) {
+    section_run run = run_of(s, view, section);
+    run.pack = view == s->views[0] && !s->packed;
+    weft_status status = wefti_crew_run(s->crew, run_device, &run);
+    if (status < 0) return name_culprit(s, view, section, status);
+    if (run.pack) s->packed = true;
+    if (out_loss) *out_loss = NAN;
+    for (int32_t r = view->devices - 1; r >= 0 && out_loss; r--) /* the lowest that has it */
+        if (view->programs[r]->loss >= 0)
+            *out_loss = wefti_device_loss(wefti_crew_device(s->crew, r));
+    return WEFT_OK;
 }
 
+static bool updates_eagerly(const weft_session *s) {
+    bool later = false;
+    for (int32_t r = 0; r < s->devices; r++)
+        later |= s->views[0]->programs[r]->step_count[WEFTI_SECTION_UPDATE] > 0;
+    return s->optimizer && !later;
+}
+
+static void set_scalar(const weft_session *s, int index, double value) {
+    for (int32_t r = 0; r < s->devices; r++) {
+        unsigned char *memory = wefti_device_memory(wefti_crew_device(s->crew, r));
+        int64_t scalars = s->views[0]->programs[r]->scalars;
+        if (scalars >= 0) ((float *)(void *)(memory + scalars))[index] = (float)value;
+    }
+}
+
+enum { LEARNING_RATE, STEP, GRADIENT_SCALE };
+
+/* What turns accumulated gradients into those of the batch: the mean over microbatches, or, where
+ * the plan wants sums, the sum of the devices' and microbatches' own means. */
+static double gradient_scale(const weft_session *s) {
+    if (!s->plan || !s->plan->gradients_sum) return 1.0 / (double)s->options.microbatches;
+    int32_t parts = 1;
+    for (int32_t r = 0; r < s->devices; r++) {
+        const wefti_program *p = s->views[0]->programs[r];
+        for (int32_t t = 0; t < p->tensor_count; t++)
+            if (p->tensors[t].role == WEFTI_TENSOR_INPUT && p->tensors[t].whole.rank > 0) {
+                int32_t n = wefti_layout_parts(&p->tensors[t].layout, &p->mesh, 0);
+                if (n > parts) parts = n;
+            }
+    }
+    return (double)parts;
+}
+
+/* Pipelines run all microbatches of a step at once: until the last one is there they are only
+ * counted. */
 static weft_status accumulate(weft_session *s, double *out_loss) {
-    wefti_program *p = s->programs[0];
-    WEFT_TRY(start(s));
+    const wefti_view *view = s->views[0];
+    bool at_once = view->programs[0]->all_microbatches;
+    WEFT_TRY(wefti_session_start(s));
     WEFT_REQUIRE(s->accumulated < s->options.microbatches, WEFT_E_ARG,
                  "%d microbatches are accumulated already: update first", s->accumulated);
-    WEFT_TRY(pack(s));
-    wefti_section section = s->accumulated ? WEFTI_SECTION_NEXT : WEFTI_SECTION_FIRST;
-    wefti_exec_options o = exec_options(s);
-    if (s->optimizer && !s->accumulated) {
-        float *scalars = (float *)(void *)(wefti_device_memory(s->device) + p->scalars);
-        scalars[1] = (float)(s->step + 1);
-        scalars[2] = 1.0f / (float)s->options.microbatches;
+    if (at_once && s->accumulated + 1 < s->options.microbatches) {
+        s->accumulated++;
+        if (out_loss) *out_loss = NAN;
+        return WEFT_OK;
     }
-    weft_status status = wefti_device_run(s->device, p, section, &o);
-    if (status < 0) return name_culprit(s, p, section, status);
+    bool first = at_once || !s->accumulated;
+    if (s->optimizer && first) {
+        set_scalar(s, STEP, (double)(s->step + 1));
+        set_scalar(s, GRADIENT_SCALE, gradient_scale(s));
+    }
+    WEFT_TRY(run_pass(s, view, first ? WEFTI_SECTION_FIRST : WEFTI_SECTION_NEXT, out_loss));
     s->accumulated = s->optimizer ? s->accumulated + 1 : 0;
-    if (out_loss) *out_loss = wefti_device_loss(s->device);
     return WEFT_OK;
 }
 
@@ -263,38 +375,41 @@ weft_status weft_session_accumulate(weft_session *s, double *out_loss) {
     return accumulate(s, out_loss);
 }
 
-static void set_learning_rate(weft_session *s, double learning_rate) {
-    float *scalars = (float *)(void *)(wefti_device_memory(s->device) + s->programs[0]->scalars);
-    scalars[0] = (float)learning_rate;
+/* The norm of all gradients, which every device knows, and what clips it. */
+static weft_status clip(weft_session *s, double *out_norm) {
+    const wefti_program *p = s->views[0]->programs[0];
+    double scale = gradient_scale(s), sum = 0;
+    WEFT_TRY(run_section(s, s->views[0], WEFTI_SECTION_NORM));
+    const unsigned char *memory = wefti_device_memory(wefti_crew_device(s->crew, 0));
+    const float *squares = (const float *)(const void *)(memory + p->norms);
+    for (int32_t i = 0; i < p->norm_count; i++) sum += (double)squares[i];
+    double norm = sqrt(sum) * scale;
+    WEFT_REQUIRE(isfinite(norm), WEFT_E_NUMERIC, "the gradient's norm is %g: nothing was updated",
+                 wefti_printed(norm));
+    /* PyTorch's clip_grad_norm_: clip / (norm + 1e-6), at most 1. */
+    double factor = s->options.clip / (norm + 1e-6);
+    set_scalar(s, GRADIENT_SCALE, (factor < 1 ? factor : 1.0) * scale);
+    *out_norm = norm;
+    return WEFT_OK;
+}
+
+static void updated(weft_session *s) {
+    s->accumulated = 0;
+    s->packed = false;
+    s->step++;
 }
 
 weft_status weft_session_update(weft_session *s, double learning_rate, double *out_norm) {
-    wefti_program *p = s->programs[0];
     WEFT_REQUIRE(s->optimizer, WEFT_E_ARG, "the session was made without an optimizer");
     WEFT_REQUIRE(!updates_eagerly(s), WEFT_E_ARG,
                  "this session updates inside of its backward pass: use weft_session_step");
     WEFT_REQUIRE(s->accumulated == s->options.microbatches, WEFT_E_ARG,
                  "%d of %d microbatches are accumulated", s->accumulated, s->options.microbatches);
-    wefti_exec_options o = exec_options(s);
-    float *scalars = (float *)(void *)(wefti_device_memory(s->device) + p->scalars);
     double norm = NAN;
-    if (s->options.clip > 0) {
-        WEFT_TRY(wefti_device_run(s->device, p, WEFTI_SECTION_NORM, &o));
-        const float *squares = (const float *)(void *)(wefti_device_memory(s->device) + p->norms);
-        double sum = 0;
-        for (int32_t i = 0; i < p->norm_count; i++) sum += (double)squares[i];
-        norm = sqrt(sum) / (double)s->options.microbatches;
-        WEFT_REQUIRE(isfinite(norm), WEFT_E_NUMERIC,
-                     "the gradient's norm is %g: nothing was updated", wefti_printed(norm));
-        /* PyTorch's clip_grad_norm_: clip / (norm + 1e-6), at most 1. */
-        double factor = s->options.clip / (norm + 1e-6);
-        scalars[2] = (float)((factor < 1 ? factor : 1.0) / (double)s->options.microbatches);
-    }
-    set_learning_rate(s, learning_rate);
-    WEFT_TRY(wefti_device_run(s->device, p, WEFTI_SECTION_UPDATE, &o));
-    s->accumulated = 0;
-    s->packed = false;
-    s->step++;
+    if (s->options.clip > 0) WEFT_TRY(clip(s, &norm));
+    set_scalar(s, LEARNING_RATE, learning_rate);
+    WEFT_TRY(run_section(s, s->views[0], WEFTI_SECTION_UPDATE));
+    updated(s);
     if (out_norm) *out_norm = norm;
     return WEFT_OK;
 }
@@ -304,125 +419,21 @@ weft_status weft_session_step(weft_session *s, double learning_rate, double *out
     WEFT_REQUIRE(s->options.microbatches == 1, WEFT_E_ARG,
                  "a step of %d microbatches is that many accumulates and an update",
                  s->options.microbatches);
-    WEFT_TRY(start(s));
-    set_learning_rate(s, learning_rate);
+    WEFT_TRY(wefti_session_start(s));
+    set_scalar(s, LEARNING_RATE, learning_rate);
     WEFT_TRY(accumulate(s, out_loss));
     if (!updates_eagerly(s)) return weft_session_update(s, learning_rate, NULL);
-    s->accumulated = 0;
-    s->packed = false;
-    s->step++;
+    updated(s);
     return WEFT_OK;
 }
 
 weft_status weft_session_forward(weft_session *s, int program, double *out_loss) {
-    wefti_program *p;
-    WEFT_TRY(program_of(s, program, &p));
+    wefti_view *v;
+    WEFT_TRY(wefti_session_view(s, program, &v));
     WEFT_REQUIRE(program > 0 || !s->optimizer, WEFT_E_ARG,
                  "program 0 trains: use weft_session_step, or add a graph for evaluation");
-    WEFT_TRY(start(s));
-    if (program == 0) WEFT_TRY(pack(s));
-    wefti_exec_options o = exec_options(s);
-    weft_status status = wefti_device_run(s->device, p, WEFTI_SECTION_FIRST, &o);
-    if (status < 0) return name_culprit(s, p, WEFTI_SECTION_FIRST, status);
-    if (out_loss) *out_loss = wefti_device_loss(s->device);
-    return WEFT_OK;
-}
-
-/* ---- tensors ---- */
-
-static weft_tensor_info info_of(const wefti_tensor *t) {
-    weft_tensor_info info = {.name = t->name, .desc = t->desc, .bytes = weft_desc_bytes(&t->desc)};
-    switch (t->role) {
-    case WEFTI_TENSOR_PARAM:
-        info.role = WEFT_ROLE_PARAM;
-        break;
-    case WEFTI_TENSOR_STATE:
-        info.role = WEFT_ROLE_STATE;
-        break;
-    case WEFTI_TENSOR_OPTIMIZER:
-        info.role = WEFT_ROLE_OPTIMIZER;
-        break;
-    case WEFTI_TENSOR_INPUT:
-        info.role = WEFT_ROLE_INPUT;
-        break;
-    case WEFTI_TENSOR_OUTPUT:
-        info.role = WEFT_ROLE_OUTPUT;
-        break;
-    }
-    return info;
-}
-
-int weft_session_tensors(const weft_session *s, int program) {
-    wefti_program *p;
-    return program_of(s, program, &p) < 0 ? 0 : p->tensor_count;
-}
-
-weft_status weft_session_tensor(const weft_session *s, int program, int index,
-                                weft_tensor_info *out) {
-    wefti_program *p;
-    WEFT_TRY(program_of(s, program, &p));
-    WEFT_REQUIRE(index >= 0 && index < p->tensor_count, WEFT_E_ARG,
-                 "there is no tensor %d: the program has %d", index, p->tensor_count);
-    *out = info_of(&p->tensors[index]);
-    return WEFT_OK;
-}
-
-static weft_status find(const weft_session *s, int program, const char *name,
-                        const wefti_tensor **out) {
-    wefti_program *p;
-    WEFT_TRY(program_of(s, program, &p));
-    *out = wefti_program_tensor(p, name);
-    WEFT_REQUIRE(*out, WEFT_E_NOT_FOUND, "the model has no tensor '%s'", name);
-    return WEFT_OK;
-}
-
-weft_status weft_session_find(const weft_session *s, int program, const char *name,
-                              weft_tensor_info *out) {
-    const wefti_tensor *t;
-    WEFT_TRY(find(s, program, name, &t));
-    *out = info_of(t);
-    return WEFT_OK;
-}
-
-static weft_status locate(weft_session *s, int program, const char *name, size_t bytes,
-                          const wefti_tensor **out_tensor, void **out) {
-    const wefti_tensor *t;
-    WEFT_TRY(find(s, program, name, &t));
-    WEFT_REQUIRE(bytes == (size_t)weft_desc_bytes(&t->desc), WEFT_E_SHAPE,
-                 "'%s' is %s, %lld bytes, not %zu", name, wefti_desc_text(&t->desc).text,
-                 (long long)weft_desc_bytes(&t->desc), bytes);
-    *out_tensor = t;
-    return wefti_session_address(s, program, t, out);
-}
-
-weft_status weft_session_feed(weft_session *s, int program, const char *name, const void *data,
-                              size_t bytes) {
-    const wefti_tensor *t;
-    void *to;
-    WEFT_TRY(locate(s, program, name, bytes, &t, &to));
-    WEFT_REQUIRE(t->role == WEFTI_TENSOR_INPUT, WEFT_E_ARG, "'%s' is no input", name);
-    memcpy(to, data, bytes);
-    wefti_device_observe(s->device, to, (int64_t)bytes);
-    return WEFT_OK;
-}
-
-weft_status weft_session_read(weft_session *s, int program, const char *name, void *data,
-                              size_t bytes) {
-    const wefti_tensor *t;
-    void *from;
-    WEFT_TRY(locate(s, program, name, bytes, &t, &from));
-    memcpy(data, from, bytes);
-    return WEFT_OK;
-}
-
-weft_status weft_session_write(weft_session *s, int program, const char *name, const void *data,
-                               size_t bytes) {
-    const wefti_tensor *t;
-    void *to;
-    WEFT_TRY(locate(s, program, name, bytes, &t, &to));
-    memcpy(to, data, bytes);
-    s->packed = false;
-    return WEFT_OK;
+    WEFT_TRY(wefti_session_start(s));
+    return run_pass(s, v, WEFTI_SECTION_FIRST, out_loss);
 }
 
 /* ---- the rest ---- */
@@ -436,21 +447,45 @@ void weft_session_set_step(weft_session *s, int64_t step) {
 void weft_session_set_row(weft_session *s, int64_t global_row) {
     s->row = global_row;
 }
+int weft_session_devices(const weft_session *s) {
+    return s->devices;
+}
+
+weft_status weft_session_device_memory(const weft_session *s, int rank, int64_t *out_predicted,
+                                       int64_t *out_observed) {
+    WEFT_REQUIRE(rank >= 0 && rank < s->devices, WEFT_E_ARG,
+                 "there is no device %d: the session has %d", rank, s->devices);
+    *out_predicted = *out_observed = 0;
+    for (int64_t i = 0; i < s->view_count; i++)
+        if (s->views[i]->programs[rank]->peak_bytes > *out_predicted)
+            *out_predicted = s->views[i]->programs[rank]->peak_bytes;
+    if (s->crew) *out_observed = wefti_device_observed_peak(wefti_crew_device(s->crew, rank));
+    return WEFT_OK;
+}
+
+static void keep_most(int64_t *most, int64_t bytes) {
+    if (bytes > *most) *most = bytes;
+}
 
 weft_session_memory weft_session_memory_of(const weft_session *s) {
-    const wefti_program *p = s->programs[0];
-    weft_session_memory m = {.transient_bytes = p->transient_bytes,
-                             .saved_bytes = p->saved_bytes,
-                             .forward_flops = p->forward_flops,
-                             .backward_flops = p->backward_flops};
-    for (int64_t i = 0; i < s->program_count; i++)
-        if (s->programs[i]->peak_bytes > m.predicted_peak_bytes)
-            m.predicted_peak_bytes = s->programs[i]->peak_bytes;
-    if (s->device) m.observed_peak_bytes = wefti_device_observed_peak(s->device);
-    for (int32_t t = 0; t < p->tensor_count; t++) {
-        int64_t bytes = weft_desc_bytes(&p->tensors[t].desc);
-        if (p->tensors[t].role == WEFTI_TENSOR_PARAM) m.parameter_bytes += bytes;
-        if (p->tensors[t].role == WEFTI_TENSOR_OPTIMIZER) m.optimizer_bytes += bytes;
+    weft_session_memory m = {0};
+    for (int32_t r = 0; r < s->devices; r++) {
+        const wefti_program *p = s->views[0]->programs[r];
+        int64_t predicted, observed, parameters = 0, optimizer = 0;
+        if (weft_session_device_memory(s, r, &predicted, &observed) < 0) continue;
+        for (int32_t t = 0; t < p->tensor_count; t++) {
+            int64_t bytes = weft_desc_bytes(&p->tensors[t].desc);
+            if (p->tensors[t].role == WEFTI_TENSOR_PARAM) parameters += bytes;
+            if (p->tensors[t].role == WEFTI_TENSOR_OPTIMIZER) optimizer += bytes;
+        }
+        keep_most(&m.predicted_peak_bytes, predicted);
+        keep_most(&m.observed_peak_bytes, observed);
+        keep_most(&m.parameter_bytes, parameters);
+        keep_most(&m.optimizer_bytes, optimizer);
+        keep_most(&m.transient_bytes, p->transient_bytes);
+        keep_most(&m.saved_bytes, p->saved_bytes);
+        m.forward_flops += p->forward_flops;
+        m.backward_flops += p->backward_flops;
     }
     return m;
 }
@@ -458,11 +493,11 @@ weft_session_memory weft_session_memory_of(const weft_session *s) {
 weft_status weft_session_trace(weft_session *s, const char *path) {
     wefti_trace *old = s->trace;
     s->trace = NULL;
-    if (s->device) wefti_device_trace(s->device, NULL);
+    set_trace(s, NULL);
     WEFT_TRY(wefti_trace_close(old));
     if (!path) return WEFT_OK;
-    WEFT_TRY(wefti_trace_open(path, &s->trace));
-    if (s->device) wefti_device_trace(s->device, s->trace);
+    WEFT_TRY(wefti_trace_open(path, s->devices, &s->trace));
+    set_trace(s, s->trace);
     return WEFT_OK;
 }
 
@@ -471,15 +506,10 @@ weft_bf16_compute weft_session_bf16(const weft_session *s) {
 }
 
 const wefti_program *wefti_session_program(const weft_session *s, int program) {
-    return s->programs[program];
+    return s->views[program]->programs[0];
 }
-
-weft_status wefti_session_address(weft_session *s, int program, const wefti_tensor *tensor,
-                                  void **out) {
-    (void)program;
-    WEFT_TRY(start(s));
-    *out = wefti_device_memory(s->device) + tensor->offset;
-    return WEFT_OK;
+const wefti_program *wefti_session_program_of(const weft_session *s, int program, int32_t rank) {
+    return s->views[program]->programs[rank];
 }
 
 void wefti_session_before_update(weft_session *s, wefti_before_update *call, void *context) {
@@ -487,10 +517,10 @@ void wefti_session_before_update(weft_session *s, wefti_before_update *call, voi
     s->before_update_context = context;
 }
 
-wefti_pool *wefti_session_pool(weft_session *s) {
-    return s->device ? wefti_device_pool(s->device) : NULL;
+int wefti_session_threads(const weft_session *s) {
+    return s->threads * s->devices;
 }
 
 weft_status wefti_session_largest(const weft_session *s, int count, char **out) {
-    return largest_text(s->programs[0], count, out);
+    return largest_text(s->views[0]->programs[largest_peak(s->views[0])], count, out);
 }

@@ -170,7 +170,7 @@ static void run_and_compare(bench *t, const bool *written, double tolerance, con
     const wefti_routine *r = t->routine;
     int64_t frame, total = lay_out(t, &frame);
     wefti_device *device;
-    assert_int_equal(wefti_device_create(2, total, &device), WEFT_OK);
+    assert_int_equal(wefti_device_create(2, total, NULL, &device), WEFT_OK);
     unsigned char *memory = wefti_device_memory(device);
     memset(memory, 0xFF, (size_t)total);
     for (int64_t o = 0; o < b->out_count; o++)

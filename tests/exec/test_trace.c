@@ -72,16 +72,16 @@ static void any_name_is_valid_json(void **state) {
     wefti_arena *arena;
     int count, at = 0;
     char lengths[200][120];
-    ASSERT_OK(wefti_trace_open(path, &t));
+    ASSERT_OK(wefti_trace_open(path, 1, &t));
     for (int i = 0; i < NAMES; i++)
-        wefti_trace_event(t, 1, names[i], names[NAMES - 1 - i], 5000 + 1000 * i, 7000 + 1000 * i,
+        wefti_trace_event(t, 0, 1, names[i], names[NAMES - 1 - i], 5000 + 1000 * i, 7000 + 1000 * i,
                           2e3, 4e3);
     for (int i = 0; i < 100; i++) { /* cut anywhere, characters of several bytes included */
         int n = snprintf(lengths[i], sizeof lengths[i], "%.*s", i, "");
         for (; n < i; n++) lengths[i][n] = 'x';
         (void)snprintf(lengths[i] + n, sizeof lengths[i] - (size_t)n,
                        "\xE6\xBC\xA2\xF0\x9F\x98\x80");
-        wefti_trace_event(t, 0, lengths[i], lengths[i], 9000, 9000, 0, 0);
+        wefti_trace_event(t, 0, 0, lengths[i], lengths[i], 9000, 9000, 0, 0);
     }
     ASSERT_OK(wefti_trace_close(t));
     ASSERT_OK(wefti_arena_create(&arena));
@@ -164,14 +164,14 @@ static void a_session_is_traced(void **state) {
 static void a_trace_that_cannot_be_written(void **state) {
     (void)state;
     wefti_trace *t;
-    ASSERT_OK(wefti_trace_open("/nonexistent/weft/trace.json", &t));
+    ASSERT_OK(wefti_trace_open("/nonexistent/weft/trace.json", 1, &t));
     assert_int_equal(wefti_trace_close(t) < 0, true);
     for (int64_t n = 0; n < 4; n++) {
         wefti_fault_arm(WEFTI_FAULT_ALLOC, n, true, 0);
         t = NULL;
-        weft_status status = wefti_trace_open(path, &t);
+        weft_status status = wefti_trace_open(path, 1, &t);
         if (status == WEFT_OK) {
-            wefti_trace_event(t, 0, "a", "b", 0, 1, 0, 0);
+            wefti_trace_event(t, 0, 0, "a", "b", 0, 1, 0, 0);
             status = wefti_trace_close(t);
         }
         wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);

@@ -91,11 +91,13 @@ static weft_model_config config_of(weft_family family, int64_t context, int64_t 
                            .layers = 2,
                            .hidden = 32,
                            .heads = 4,
-                           .kv_heads = family == WEFT_FAMILY_LLAMA ? 2 : 0,
+                           .kv_heads =
+                               family == WEFT_FAMILY_LLAMA || family == WEFT_FAMILY_MIXTRAL ? 2 : 0,
                            .ffn = 48,
                            .context = context,
                            .vocab = vocab,
                            .tied = true};
+    if (family == WEFT_FAMILY_GPT2_MOE || family == WEFT_FAMILY_MIXTRAL) c.experts = 4;
     ASSERT_OK(weft_model_complete(&c));
     return c;
 }
@@ -127,6 +129,7 @@ static void save(weft_session *s, const weft_model_config *c, const char *run, i
                  const char *tokenizer) {
     static char names[MAX_TENSORS][200];
     wefti_checkpoint_tensor tensors[MAX_TENSORS];
+    float *owned[MAX_TENSORS];
     wefti_checkpoint_lock *lock;
     int64_t count = 0;
     char *config;
@@ -135,14 +138,17 @@ static void save(weft_session *s, const weft_model_config *c, const char *run, i
         weft_desc desc;
         ASSERT_OK(weft_session_tensor(s, 0, t, &info));
         if (info.role != WEFT_ROLE_PARAM) continue;
-        assert_true(count < MAX_TENSORS);
-        ASSERT_OK(weft_model_file_name(c, info.name, &info.desc, names[count], sizeof names[count],
-                                       &desc));
-        float *data = malloc((size_t)info.bytes);
+        float *data = malloc((size_t)info.bytes), *at = data;
         ASSERT_OK(weft_session_read(s, 0, info.name, data, (size_t)info.bytes));
-        tensors[count] =
-            (wefti_checkpoint_tensor){names[count], WEFTI_CHECKPOINT_MODEL, desc, data, NULL};
-        count++;
+        for (int64_t part = 0; at < data + weft_desc_elems(&info.desc); part++) {
+            assert_true(count < MAX_TENSORS);
+            ASSERT_OK(weft_model_file_name(c, info.name, &info.desc, part, names[count],
+                                           sizeof names[count], &desc));
+            tensors[count] = (wefti_checkpoint_tensor){
+                .name = names[count], .role = WEFTI_CHECKPOINT_MODEL, .desc = desc, .data = at};
+            at += weft_desc_elems(&desc);
+            owned[count++] = part ? NULL : data;
+        }
     }
     ASSERT_OK(weft_model_config_write(c, &config));
     wefti_checkpoint_text texts[] = {{"config.json", config}, {"tokenizer.json", tokenizer}};
@@ -153,7 +159,7 @@ static void save(weft_session *s, const weft_model_config *c, const char *run, i
     ASSERT_OK(wefti_checkpoint_write(run, &meta, tensors, count, &o, &note));
     wefti_checkpoint_lock_close(lock);
     weft_text_free(config);
-    for (int64_t i = 0; i < count; i++) free((void *)(uintptr_t)tensors[i].data);
+    for (int64_t i = 0; i < count; i++) free(owned[i]);
 }
 
 static void copy_file(const char *from, const char *to, const char *name) {
@@ -226,12 +232,14 @@ static void from_scratch(weft_session *s, const weft_model_config *c, const char
 /* Contexts shorter and longer than a piece, prompts around every border, texts that slide. */
 static void texts_equal_those_from_scratch(void **state) {
     (void)state;
-    const weft_family families[] = {WEFT_FAMILY_GPT2, WEFT_FAMILY_LLAMA};
+    enum { FAMILIES = 4 };
+    const weft_family families[FAMILIES] = {WEFT_FAMILY_GPT2, WEFT_FAMILY_LLAMA,
+                                            WEFT_FAMILY_GPT2_MOE, WEFT_FAMILY_MIXTRAL};
     const int64_t contexts[] = {1, 2, 7, 64, 90},
                   lengths[] = {1, 2, 4, 6, 7, 8, 60, 64, 65, 68, 89, 90, 91, 200};
     char prompt[200];
     for (int i = 0; i < 200; i++) prompt[i] = (char)(i * 37 + i / 5);
-    for (int f = 0; f < 2; f++)
+    for (int f = 0; f < FAMILIES; f++)
         for (size_t x = 0; x < sizeof contexts / sizeof *contexts; x++) {
             weft_model_config c = config_of(families[f], contexts[x], 256);
             weft_graph *graph;

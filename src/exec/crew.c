@@ -1,0 +1,161 @@
+/* Devices in threads: see crew.h. */
+#include "exec/crew.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+
+enum { MESSAGE_BYTES = 2048 };
+
+typedef struct member {
+    wefti_crew *crew;
+    wefti_device *device;
+    pthread_t thread;
+    int32_t rank;
+} member;
+
+struct wefti_crew {
+    int32_t size, threads; /* threads that run: 0 for a single device */
+    member *members;
+    wefti_comm **comms; /* NULL for a single device */
+    pthread_mutex_t lock;
+    pthread_cond_t begun, finished;
+    uint64_t round; /* bumped for each piece of work */
+    bool leaving;
+    int32_t working;
+    wefti_crew_work *work;
+    void *context;
+    weft_status status; /* the first failure of this round */
+    int32_t failed;
+    char message[MESSAGE_BYTES];
+};
+
+/* A rank that could not go on without another is only a witness: the other tells the cause. */
+static void report(wefti_crew *crew, int32_t rank, weft_status status) {
+    pthread_mutex_lock(&crew->lock);
+    if (crew->status == WEFT_OK || (crew->status == WEFT_E_PEER && status != WEFT_E_PEER)) {
+        crew->status = status;
+        crew->failed = rank;
+        (void)snprintf(crew->message, sizeof crew->message, "%s", weft_error_message());
+    }
+    pthread_mutex_unlock(&crew->lock);
+    wefti_comm_break(crew->comms[rank], weft_error_message());
+}
+
+static void *member_main(void *argument) {
+    member *self = argument;
+    wefti_crew *crew = self->crew;
+    uint64_t seen = 0;
+    pthread_mutex_lock(&crew->lock);
+    for (;;) {
+        while (crew->round == seen && !crew->leaving) pthread_cond_wait(&crew->begun, &crew->lock);
+        if (crew->leaving) break;
+        seen = crew->round;
+        wefti_crew_work *work = crew->work;
+        void *context = crew->context;
+        pthread_mutex_unlock(&crew->lock);
+        weft_status status = work(context, self->device, self->rank);
+        if (status < 0) report(crew, self->rank, status);
+        pthread_mutex_lock(&crew->lock);
+        if (--crew->working == 0) pthread_cond_signal(&crew->finished);
+    }
+    pthread_mutex_unlock(&crew->lock);
+    return NULL;
+}
+
+weft_status wefti_crew_run(wefti_crew *crew, wefti_crew_work *work, void *context) {
+    if (crew->size == 1) return work(context, crew->members[0].device, 0);
+    pthread_mutex_lock(&crew->lock);
+    crew->work = work;
+    crew->context = context;
+    crew->status = WEFT_OK;
+    crew->working = crew->size;
+    crew->round++;
+    pthread_cond_broadcast(&crew->begun);
+    while (crew->working > 0) pthread_cond_wait(&crew->finished, &crew->lock);
+    pthread_mutex_unlock(&crew->lock);
+    if (crew->status == WEFT_OK) return WEFT_OK;
+    wefti_comm_mend(crew->comms[0]);
+    return wefti_prefix(wefti_adopt(crew->status, crew->message), "device %d", crew->failed);
+}
+
+/* ---- life ---- */
+
+/* Signals are for the threads that the program knows of. */
+static weft_status start_threads(wefti_crew *crew) {
+    sigset_t all, before;
+    int error = 0;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (int32_t r = 0; r < crew->size && !error; r++) {
+        error = pthread_create(&crew->members[r].thread, NULL, member_main, &crew->members[r]);
+        if (!error) crew->threads++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    WEFT_REQUIRE(!error, WEFT_E_NOMEM, "cannot start the thread of device %d: %s", crew->threads,
+                 strerror(error));
+    return WEFT_OK;
+}
+
+static weft_status start(wefti_crew *crew, int threads, const int64_t *bytes) {
+    WEFT_NEW_ARRAY(crew->members, member, crew->size);
+    if (crew->size > 1) {
+        WEFT_NEW_ARRAY(crew->comms, wefti_comm *, crew->size);
+        WEFT_TRY(wefti_comm_local(crew->size, -1, crew->comms));
+    }
+    for (int32_t r = 0; r < crew->size; r++) {
+        member *m = &crew->members[r];
+        m->crew = crew;
+        m->rank = r;
+        WEFT_TRY(wefti_device_create(threads, bytes[r], crew->comms ? crew->comms[r] : NULL,
+                                     &m->device));
+    }
+    return crew->size > 1 ? start_threads(crew) : WEFT_OK;
+}
+
+weft_status wefti_crew_create(int32_t devices, int threads, const int64_t *bytes,
+                              wefti_crew **out) {
+    WEFT_REQUIRE(devices >= 1, WEFT_E_ARG, "there must be at least 1 device, not %d", devices);
+    wefti_crew *crew;
+    WEFT_NEW(crew, wefti_crew);
+    crew->size = devices;
+    pthread_mutex_init(&crew->lock, NULL);
+    pthread_cond_init(&crew->begun, NULL);
+    pthread_cond_init(&crew->finished, NULL);
+    weft_status status = start(crew, threads, bytes);
+    if (status < 0) {
+        wefti_crew_destroy(crew);
+        return status;
+    }
+    *out = crew;
+    return WEFT_OK;
+}
+
+void wefti_crew_destroy(wefti_crew *crew) {
+    if (!crew) return;
+    pthread_mutex_lock(&crew->lock);
+    crew->leaving = true;
+    pthread_cond_broadcast(&crew->begun);
+    pthread_mutex_unlock(&crew->lock);
+    for (int32_t r = 0; r < crew->threads; r++) pthread_join(crew->members[r].thread, NULL);
+    for (int32_t r = 0; r < crew->size && crew->members; r++)
+        wefti_device_destroy(crew->members[r].device);
+    for (int32_t r = 0; r < crew->size && crew->comms; r++)
+        if (crew->comms[r]) crew->comms[r]->engine->destroy(crew->comms[r]);
+    pthread_mutex_destroy(&crew->lock);
+    pthread_cond_destroy(&crew->begun);
+    pthread_cond_destroy(&crew->finished);
+    wefti_free(crew->comms);
+    wefti_free(crew->members);
+    wefti_free(crew);
+}
+
+int32_t wefti_crew_size(const wefti_crew *crew) {
+    return crew->size;
+}
+wefti_device *wefti_crew_device(const wefti_crew *crew, int32_t rank) {
+    return crew->members[rank].device;
+}
