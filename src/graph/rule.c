@@ -60,7 +60,7 @@ static weft_status assign(const weft_node *n, const pattern *p, const weft_desc 
         bool inside = p->ellipsis >= 0 && d >= p->ellipsis && d < p->ellipsis + leading;
         int word = p->ellipsis < 0 || d < p->ellipsis ? d : d - leading + 1;
         if (inside) /* counted from the end of the "...", so that broadcast operands align */
-            (void)snprintf(name, sizeof name, "..%d", leading - (d - p->ellipsis));
+            (void)snprintf(name, sizeof name, "lead%d", leading - (d - p->ellipsis));
         else
             (void)snprintf(name, sizeof name, "%s", p->word[word]);
         int64_t size = desc->shape[d];

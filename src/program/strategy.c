@@ -430,6 +430,8 @@ static wefti_axes common_partial(const wefti_cut *c) {
     if (!(c->n->op->flags & WEFTI_OP_LINEAR)) return 0;
     wefti_axes common = ~0u;
     bool any = false;
+    for (int o = 0; o < c->n->outputs; o++) /* a cast to integers is linear in nothing */
+        if (!is_float(wefti_out(c->n, o))) return 0;
     for (int i = 0; i < c->n->inputs; i++) {
         if (c->n->in[i] < 0 || !is_float(wefti_in(c->n, i))) continue;
         const wefti_version *v = c->w->version[c->n->in[i]];
