@@ -411,12 +411,11 @@ static bool needs_lowering(const wefti_cut *c) {
     return false;
 }
 
-/* Axes over which the results are terms of a sum that this node begins. */
+/* Whether this device has the first term of the sum that the node begins. Over the axes kept
+ * partial its operands are terms already, all of them. */
 static bool first_term(const wefti_cut *c) {
     for (int f = 0; f < c->rule.factors; f++)
         if (c->rule.factor[f].kind == WEFTI_FACTOR_SUM && wefti_cut_index(c, f) > 0) return false;
-    for (int a = 0; a < mesh_of(c)->axes; a++)
-        if ((c->keep >> a & 1) && c->w->p->coordinate[a] > 0) return false;
     return true;
 }
 

@@ -1,0 +1,260 @@
+/* Every split of every op: each of its cases, cut along each factor of its rule over meshes of 1 to
+ * 8 devices, and along random sets of factors, with operands that come in random layouts, terms of
+ * sums among them, gives what the uncut op gives. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "program/spmd.h"
+
+static const wefti_random stream = {.seed = 3, .step = 1, .call_stream = 5};
+static uint64_t seed = 20240607, rolls;
+static int failures, splits;
+
+static int64_t dice(int64_t n) {
+    return (int64_t)(wefti_philox_u32(seed, 1, rolls++) % (uint32_t)n);
+}
+
+/* ---- one split ---- */
+
+typedef struct trial {
+    const op_setup *setup;
+    op_graph *whole;
+    const wefti_split_rule *rule;
+    int axes;
+    int sizes[3];
+    int of[3];        /* factor that each axis splits, -1: none */
+    bool any_layouts; /* operands come as they like; else as the split wants them */
+} trial;
+
+static void complain(const trial *t, const char *split, const char *why) {
+    wefti_text text = {0};
+    wefti_text_add(&text, "%s(", t->setup->op->name);
+    for (int i = 0; i < t->setup->inputs; i++)
+        wefti_text_add(&text, "%s%s", i ? ", " : "",
+                       t->setup->in[i].style == '-' ? "-"
+                                                    : wefti_desc_text(&t->setup->in[i].desc).text);
+    wefti_text_add(&text, ")");
+    wefti_attrs_print(t->setup->op, t->setup->attrs, &text);
+    char *s = wefti_text_take(&text);
+    print_error("%s, mesh (%d,%d,%d), '%s': %s\n", s ? s : "", t->sizes[0],
+                t->axes > 1 ? t->sizes[1] : 1, t->axes > 2 ? t->sizes[2] : 1, split, why);
+    wefti_free(s);
+    failures++;
+}
+
+static const char *const axis_names[] = {"x", "y", "z"};
+
+/* "m=x+z h=y" */
+static void split_text(const trial *t, char *out, size_t bytes) {
+    size_t at = 0;
+    out[0] = 0;
+    for (int f = 0; f < t->rule->factors; f++) {
+        bool begun = false;
+        for (int a = 0; a < t->axes; a++) {
+            if (t->of[a] != f) continue;
+            at += (size_t)snprintf(out + at, bytes - at, "%s%s%s%s", begun || !at ? "" : " ",
+                                   begun ? "" : t->rule->factor[f].name, begun ? "+" : "=",
+                                   axis_names[a]);
+            begun = true;
+        }
+    }
+}
+
+static void wanted_layout(const trial *t, const int8_t *dims, const weft_desc *d,
+                          wefti_layout *out) {
+    *out = wefti_layout_replicated(d->rank);
+    for (int k = 0; k < d->rank; k++) {
+        int f = dims[k];
+        if (f < 0) continue;
+        const wefti_factor *factor = &t->rule->factor[f];
+        bool space = factor->kind == WEFTI_FACTOR_HALO || factor->size == 0;
+        for (int a = 0; a < t->axes; a++)
+            if (t->of[a] == f) out->dim[k].axis[out->dim[k].count++] = (int8_t)a;
+        if (out->dim[k].count) out->dim[k].unit = space ? 1 : d->shape[k] / factor->size;
+    }
+}
+
+static void random_layout(const trial *t, const weft_desc *d, wefti_layout *out) {
+    *out = wefti_layout_replicated(d->rank);
+    for (int a = 0; a < t->axes; a++) {
+        int64_t roll = dice(d->rank + 3);
+        if (roll < d->rank) {
+            wefti_dim_split *s = &out->dim[roll];
+            int64_t parts = t->sizes[a];
+            for (int k = 0; k < s->count; k++) parts *= t->sizes[s->axis[k]];
+            if (parts <= d->shape[roll]) {
+                s->axis[s->count++] = (int8_t)a;
+                s->unit = 1;
+            }
+        } else if (roll == d->rank && wefti_dtype_is_float(d->dtype)) {
+            out->sum |= 1u << a;
+        }
+    }
+}
+
+static weft_plan *plan_of(const trial *t, const char *text) {
+    weft_plan *plan;
+    int devices = 1;
+    for (int a = 0; a < t->axes; a++) devices *= t->sizes[a];
+    weft_status st = weft_plan_create(devices, &plan);
+    for (int a = 0; a < t->axes && st >= 0; a++)
+        st = weft_plan_axis(plan, axis_names[a], t->sizes[a]);
+    if (st >= 0) st = weft_plan_mode(plan, WEFT_PARALLEL_MANUAL);
+    if (st >= 0 && *text) st = weft_op_split(plan, "*", text);
+    if (st < 0) {
+        print_error("%s: %s\n", text, weft_error_message());
+        abort();
+    }
+    return plan;
+}
+
+static void run_trial(const trial *t, spmd *s) {
+    char text[256];
+    wefti_layout in[WEFTI_MAX_IN];
+    int count = 0;
+    split_text(t, text, sizeof text);
+    for (int i = 0; i < t->whole->node->inputs; i++) {
+        const weft_desc *d = wefti_in(t->whole->node, i);
+        if (!d) continue;
+        if (t->any_layouts)
+            random_layout(t, d, &in[count++]);
+        else
+            wanted_layout(t, t->rule->in[i], d, &in[count++]);
+    }
+    weft_plan *plan = plan_of(t, text);
+    bool ok = spmd_cut(s, t->whole, plan, in);
+    if (ok) {
+        spmd_feed(s, seed + (uint64_t)splits);
+        ok = spmd_run(s, &stream) && spmd_compare(s);
+    }
+    if (!ok) complain(t, text, s->why);
+    splits++;
+    weft_plan_destroy(plan);
+}
+
+static void try(const trial *t) {
+    spmd s;
+    run_trial(t, &s);
+    spmd_close(&s);
+}
+
+/* ---- all of them ---- */
+
+static bool can_split(const weft_op_def *op, const wefti_factor *f) {
+    if (f->kind == WEFTI_FACTOR_FREE || f->kind == WEFTI_FACTOR_SUM || f->kind == WEFTI_FACTOR_MAX)
+        return true;
+    return op->lower && (op->lowers >> f->kind & 1);
+}
+
+static bool fits(const trial *t, int f) {
+    int64_t parts = 1;
+    for (int a = 0; a < t->axes; a++)
+        if (t->of[a] == f) parts *= t->sizes[a];
+    return parts <= t->rule->factor[f].size;
+}
+
+static void along_each_factor(trial *t) {
+    static const int meshes[][4] = {{1, 1}, {1, 2}, {1, 3}, {2, 2, 2}, {3, 2, 2, 2}, {1, 8}};
+    for (int f = 0; f < t->rule->factors; f++) {
+        if (!can_split(t->setup->op, &t->rule->factor[f])) continue;
+        for (size_t m = 0; m < sizeof meshes / sizeof *meshes; m++) {
+            t->axes = meshes[m][0];
+            for (int a = 0; a < t->axes; a++) {
+                t->sizes[a] = meshes[m][1 + a];
+                t->of[a] = f;
+            }
+            if (!fits(t, f)) continue;
+            t->any_layouts = false;
+            try(t);
+            t->any_layouts = true;
+            try(t);
+        }
+    }
+}
+
+/* Each axis splits some factor or none. */
+static void along_random_factors(trial *t) {
+    static const int meshes[][4] = {{2, 2, 2}, {2, 2, 3}, {3, 2, 2, 2}, {2, 4, 2}, {2, 3, 2}};
+    for (int round = 0; round < 6; round++) {
+        int m = (int)dice(sizeof meshes / sizeof *meshes);
+        t->axes = meshes[m][0];
+        for (int a = 0; a < t->axes; a++) t->of[a] = -1;
+        for (int a = 0; a < t->axes; a++) {
+            t->sizes[a] = meshes[m][1 + a];
+            int f = t->rule->factors ? (int)dice(t->rule->factors + 1) : 0;
+            if (f == t->rule->factors || !can_split(t->setup->op, &t->rule->factor[f])) continue;
+            t->of[a] = f;
+            if (!fits(t, f)) t->of[a] = -1;
+        }
+        t->any_layouts = round % 2;
+        try(t);
+    }
+}
+
+static void every_split(const op_setup *setup) {
+    op_graph g;
+    wefti_split_rule rule;
+    if (op_graph_open(setup, seed, &g) < 0 || op_graph_run(&g, &stream) < 0) abort();
+    if (op_rule(g.node, &rule)) {
+        trial t = {.setup = setup, .whole = &g, .rule = &rule};
+        along_each_factor(&t);
+        along_random_factors(&t);
+    }
+    op_graph_close(&g);
+}
+
+static void every_split_of_every_op(void **state) {
+    (void)state;
+    const wefti_op_registry *ops = wefti_builtin_ops();
+    const char *only = getenv("WEFT_TEST_OP");
+    print_message("seed %llu\n", (unsigned long long)seed);
+    for (int i = 0; i < ops->count; i++) {
+        const weft_op_def *op = ops->ops[i];
+        if (only && strcmp(only, op->name)) continue;
+        for (const wefti_op_case *c = op->cases; c && (c->inputs[0] || c->attrs); c++) {
+            op_setup setup;
+            if (!setup_case(op, c, &setup)) fail_msg("%s: a case cannot be read", op->name);
+            every_split(&setup);
+        }
+    }
+    print_message("%d splits\n", splits);
+    assert_int_equal(failures, 0);
+}
+
+/* What may not be split is said by WHOLE; every other kind has its lowering. */
+static void no_factor_is_forgotten(void **state) {
+    (void)state;
+    const wefti_op_registry *ops = wefti_builtin_ops();
+    failures = 0;
+    for (int i = 0; i < ops->count; i++)
+        for (const wefti_op_case *c = ops->ops[i]->cases; c && (c->inputs[0] || c->attrs); c++) {
+            op_setup setup;
+            op_graph g;
+            wefti_split_rule rule;
+            if (!setup_case(ops->ops[i], c, &setup) || op_graph_open(&setup, seed, &g) < 0) abort();
+            if (op_rule(g.node, &rule))
+                for (int f = 0; f < rule.factors; f++)
+                    if (rule.factor[f].kind != WEFTI_FACTOR_WHOLE &&
+                        !can_split(ops->ops[i], &rule.factor[f])) {
+                        print_error("%s: factor %s has no lowering\n", ops->ops[i]->name,
+                                    rule.factor[f].name);
+                        failures++;
+                    }
+            op_graph_close(&g);
+        }
+    assert_int_equal(failures, 0);
+}
+
+int main(void) {
+    const char *given = getenv("WEFT_TEST_SEED");
+    if (given) seed = strtoull(given, NULL, 10);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_factor_is_forgotten),
+        cmocka_unit_test(every_split_of_every_op),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
