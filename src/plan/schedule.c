@@ -22,7 +22,7 @@ void wefti_schedule_place(weft_schedule kind, int32_t stages, int32_t virtual_st
     *out_chunk = chunk;
 }
 
-const wefti_task *wefti_schedule_of(const wefti_schedule *schedule, int32_t stage) {
+const wefti_stage_task *wefti_schedule_of(const wefti_schedule *schedule, int32_t stage) {
     return schedule->task + (int64_t)stage * schedule->tasks;
 }
 
@@ -84,14 +84,14 @@ enum { CHUNKS = 2 }; /* of the schedules that count for each chunk */
 
 /* An order being written; next: the microbatch that comes next of each kind and chunk. */
 typedef struct writer {
-    wefti_task *at;
+    wefti_stage_task *at;
     int32_t micro; /* later ones are left out */
     int32_t next[3][CHUNKS];
 } writer;
 
-static void put(writer *w, wefti_task_kind kind, int32_t chunk) {
+static void put(writer *w, wefti_stage_task_kind kind, int32_t chunk) {
     int32_t micro = w->next[kind][chunk]++;
-    if (micro < w->micro) *w->at++ = (wefti_task){kind, chunk, micro};
+    if (micro < w->micro) *w->at++ = (wefti_stage_task){kind, chunk, micro};
 }
 
 static void order_gpipe(writer *w) {
@@ -120,14 +120,14 @@ static void order_zero_bubble_h1(writer *w, int32_t ahead, int32_t behind) {
 }
 
 /* In groups of `stages` microbatches each chunk in turn; backward the chunks in reverse. */
-static wefti_task interleaved_task(wefti_task_kind kind, int32_t k, int32_t stages,
-                                   int32_t chunks) {
+static wefti_stage_task interleaved_task(wefti_stage_task_kind kind, int32_t k, int32_t stages,
+                                         int32_t chunks) {
     int32_t group = k / (stages * chunks), chunk = k % (stages * chunks) / stages;
     if (kind == WEFTI_TASK_BACKWARD) chunk = chunks - 1 - chunk;
-    return (wefti_task){kind, chunk, group * stages + k % stages};
+    return (wefti_stage_task){kind, chunk, group * stages + k % stages};
 }
 
-static void order_interleaved(wefti_task *at, int32_t stages, int32_t micro, int32_t chunks,
+static void order_interleaved(wefti_stage_task *at, int32_t stages, int32_t micro, int32_t chunks,
                               int32_t stage) {
     int32_t all = micro * chunks, ahead = stages * (chunks - 1) + 2 * (stages - stage - 1);
     int32_t forward = 0, backward = 0;
@@ -176,7 +176,7 @@ static void order_zero_bubble_v(writer *w, int32_t stages, int32_t stage) {
     for (int32_t i = 0; i < stage; i++) put(w, WEFTI_TASK_WEIGHT, 0);
 }
 
-static void order(const wefti_schedule *s, int32_t stage, wefti_task *at) {
+static void order(const wefti_schedule *s, int32_t stage, wefti_stage_task *at) {
     writer w = {.at = at, .micro = s->micro};
     int32_t from_end = s->stages - stage;
     switch (s->kind) {
@@ -217,7 +217,7 @@ weft_status wefti_schedule_create(weft_schedule kind, int32_t stages, int32_t mi
                  stages, micro, chunks, TASKS_MAX);
     wefti_schedule *s = wefti_calloc(1, sizeof *s + (size_t)all * sizeof *s->task);
     WEFT_REQUIRE(s, WEFT_E_NOMEM, "no memory for a schedule of %lld tasks", (long long)all);
-    *s = (wefti_schedule){kind, stages, micro, chunks, (int32_t)tasks, (wefti_task *)(s + 1)};
+    *s = (wefti_schedule){kind, stages, micro, chunks, (int32_t)tasks, (wefti_stage_task *)(s + 1)};
     for (int32_t stage = 0; stage < stages; stage++)
         order(s, stage, s->task + (int64_t)stage * tasks);
     *out = s;

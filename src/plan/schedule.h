@@ -22,22 +22,22 @@
 #include "base/status.h"
 #include "weft/plan.h"
 
-typedef enum wefti_task_kind {
+typedef enum wefti_stage_task_kind {
     WEFTI_TASK_FORWARD,
     WEFTI_TASK_BACKWARD, /* both gradients; of activations alone where the schedule has WEIGHT */
     WEFTI_TASK_WEIGHT,
-} wefti_task_kind;
+} wefti_stage_task_kind;
 
-typedef struct wefti_task {
-    wefti_task_kind kind;
+typedef struct wefti_stage_task {
+    wefti_stage_task_kind kind;
     int32_t chunk, micro;
-} wefti_task;
+} wefti_stage_task;
 
 typedef struct wefti_schedule {
     weft_schedule kind;
     int32_t stages, micro, chunks;
-    int32_t tasks;    /* of each stage */
-    wefti_task *task; /* [stages, tasks] */
+    int32_t tasks;          /* of each stage */
+    wefti_stage_task *task; /* [stages, tasks] */
 } wefti_schedule;
 
 /* Whether the numbers can be scheduled; the message says which can. One stage takes any number of
@@ -48,7 +48,7 @@ weft_status wefti_schedule_check(weft_schedule kind, int32_t stages, int32_t mic
 weft_status wefti_schedule_create(weft_schedule kind, int32_t stages, int32_t micro, int32_t chunks,
                                   wefti_schedule **out) WEFT_CHECKED;
 /* The tasks of a stage, in their order: schedule->tasks of them. */
-const wefti_task *wefti_schedule_of(const wefti_schedule *schedule, int32_t stage);
+const wefti_stage_task *wefti_schedule_of(const wefti_schedule *schedule, int32_t stage);
 /* Whether gradients of weights are tasks of their own. */
 bool wefti_schedule_splits(weft_schedule kind);
 /* The virtual stage of a chunk of a stage, and back. */

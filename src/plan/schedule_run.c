@@ -13,14 +13,14 @@ typedef struct run {
     double busy;
 } run;
 
-static double *done_at(const run *r, wefti_task_kind kind, int32_t stage, int32_t micro) {
+static double *done_at(const run *r, wefti_stage_task_kind kind, int32_t stage, int32_t micro) {
     int64_t virtual_stages = (int64_t)r->schedule->stages * r->schedule->chunks;
     return &r->done[((int64_t)kind * virtual_stages + stage) * r->schedule->micro + micro];
 }
 
 /* `begin` becomes at least the time at which `stage` has the result of a task; false: not run yet.
  */
-static bool wait_for(const run *r, wefti_task_kind kind, int32_t virtual_stage, int32_t micro,
+static bool wait_for(const run *r, wefti_stage_task_kind kind, int32_t virtual_stage, int32_t micro,
                      int32_t stage, double *begin) {
     const wefti_schedule *s = r->schedule;
     int32_t from, chunk;
@@ -35,7 +35,7 @@ static bool wait_for(const run *r, wefti_task_kind kind, int32_t virtual_stage, 
 /* Run the stage's next task; false when it still waits. */
 static bool advance(run *r, int32_t stage) {
     const wefti_schedule *s = r->schedule;
-    const wefti_task *task = &wefti_schedule_of(s, stage)[r->at[stage]];
+    const wefti_stage_task *task = &wefti_schedule_of(s, stage)[r->at[stage]];
     int32_t v = wefti_schedule_virtual(s->kind, s->stages, stage, task->chunk);
     int32_t last = s->stages * s->chunks - 1, micro = task->micro;
     double begin = r->free[stage], length = 0;
@@ -76,7 +76,7 @@ static weft_status run_all(run *r) {
         if (left < before) continue;
         int32_t stage = 0; /* some stage has tasks left */
         while (r->at[stage] == s->tasks) stage++;
-        const wefti_task *task = &wefti_schedule_of(s, stage)[r->at[stage]];
+        const wefti_stage_task *task = &wefti_schedule_of(s, stage)[r->at[stage]];
         WEFT_FAIL(WEFT_E_BUG,
                   "the schedule stands still: stage %d waits for ever before task %d, %c of "
                   "microbatch %d, chunk %d",

@@ -26,7 +26,7 @@ static wefti_schedule *create(weft_schedule kind, int stages, int micro, int chu
 static void expect_order(weft_schedule kind, int stages, int micro, int chunks, int stage,
                          const char *expected) {
     wefti_schedule *s = create(kind, stages, micro, chunks);
-    const wefti_task *task = wefti_schedule_of(s, stage);
+    const wefti_stage_task *task = wefti_schedule_of(s, stage);
     wefti_text text = {0};
     for (int i = 0; i < s->tasks; i++) {
         wefti_text_add(&text, "%s%c%d", i ? " " : "", "FBW"[task[i].kind], task[i].micro);
@@ -105,7 +105,7 @@ static void test_makespans(void **state) {
 /* What must be there, once each, in ascending order for each kind and chunk, F before B before W.
  */
 static void check_tasks(const wefti_schedule *s, int stage) {
-    const wefti_task *task = wefti_schedule_of(s, stage);
+    const wefti_stage_task *task = wefti_schedule_of(s, stage);
     int next[3][8] = {{0}};
     for (int i = 0; i < s->tasks; i++) {
         int chunk = task[i].chunk;
@@ -227,7 +227,7 @@ static void test_stands_still(void **state) {
     (void)state;
     const wefti_schedule_times t = {.forward = 1, .backward = 1, .weight = 1};
     wefti_schedule *s = create(WEFT_PIPELINE_1F1B, 2, 2, 1);
-    wefti_task *task = s->task, spare = task[0]; /* stage 0: F0 F1 B0 B1 */
+    wefti_stage_task *task = s->task, spare = task[0]; /* stage 0: F0 F1 B0 B1 */
     task[0] = task[2];
     task[2] = spare;
     int32_t peak[2] = {-1, -1};
