@@ -69,6 +69,19 @@ content["added_tokens"] = [dict(token, normalized=False) for token in content["a
                            if not token["content"].startswith("<0x")]
 save("tokenizer_llama2.json", content)
 
+# BERT: word pieces
+bert = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=20))
+bert.normalizer = normalizers.BertNormalizer()
+bert.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+bert.decoder = decoders.WordPiece()
+specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+bert.train_from_iterator(text[:300000].split("\n") + ["caf\u00e9 na\u00efve \u4e2d \u1112\u1161\u11ab \u1112 \u0436"] * 9,
+                         trainers.WordPieceTrainer(vocab_size=600, special_tokens=specials, show_progress=False))
+bert.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+                                                    special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+save("tokenizer_bert.json", json.loads(bert.to_str()))
+BERT = '"clean_text": true, "handle_chinese_chars": true, "strip_accents": null, "lowercase": true'
+
 # variants of these files, by replacing a part of their text
 NORMALIZER = json.dumps(content["normalizer"], ensure_ascii=False)
 VARIANTS = [
@@ -82,6 +95,15 @@ VARIANTS = [
      [['"normalizer": ' + NORMALIZER, '"normalizer": null'],
       ['"pre_tokenizer": null', '"pre_tokenizer": {"type": "Metaspace", "replacement": "\u2581", '
        '"prepend_scheme": "first", "split": false}']]),
+    ("bert", "tokenizer_bert.json", []),
+    ("bert, cased", "tokenizer_bert.json",
+     [[BERT, '"clean_text": true, "handle_chinese_chars": true, "strip_accents": null, "lowercase": false'],
+      ['"cleanup": true', '"cleanup": false']]),
+    ("bert, small with accents", "tokenizer_bert.json",
+     [[BERT, '"clean_text": false, "handle_chinese_chars": false, "strip_accents": false, "lowercase": true']]),
+    ("bert, accents alone", "tokenizer_bert.json",
+     [[BERT, '"clean_text": true, "handle_chinese_chars": false, "strip_accents": true, "lowercase": false'],
+      ['"prefix": "##"', '"prefix": "-"']]),
 ]
 TEXTS = [
     "", " ", "   ", "\n", "a", "The quick brown fox jumps over the lazy dog.", text[:1500],
@@ -90,6 +112,9 @@ TEXTS = [
     "\u65e5\u672c\u8a9e \ud14d\uc2a4\ud2b8 \u00e9migr\u00e9 \u00c0\u00c9 \u0436\u0416 \U0001F600!", "e\u0301 \u200b \ufeff \ufffd",
     "<|endoftext|>a<|endoftext|> b", "<|begin_of_text|><|end|>!<|end|>Capulets <s>x</s> <unk>",
     "\u2581a \u2581 b\u2581", " leading", "a\u00a0b\u2003c\u3000 d\u0085e\x1cf", "#include <stdio.h>\n\tint x_1 = 0x1F;\n",
+    "[CLS]Unaffable cAF\u00c9 na\u00cfve\u0301 \u4e2d\u6587 \ud55c \u0130stanbul [SEP]", "don't you're I'm ' x ' do not. Stop! \u00bfQu\u00e9?",
+    "a\u0001b\u0007c\u00add \u200de\ufffd\u0085f \U00013430 \u1e9e\u01c4", "abcdefghijklmnopqrst abcdefghijklmnopqrstu \ufa1e\U0002f800",
+    "thethethethethethethe thethethethethethe \u0958\u0344\u1d15e\u0b4b", "##ing ing##the a#b##",
 ]
 variants = []
 for name, file, replaced in VARIANTS:

@@ -84,15 +84,21 @@ static weft_status remember(wefti_encoder *e, const unsigned char *word, int64_t
     return WEFT_OK;
 }
 
+static weft_status tokens_of(wefti_encoder *e, const unsigned char *word, int64_t bytes,
+                             wefti_ids *ids) {
+    if (e->tokenizer->kind == WEFTI_TOKENS_WORD_PIECES)
+        return wefti_piece_word(e->tokenizer, word, bytes, ids);
+    return wefti_merge_word(e->tokenizer, word, bytes, &e->scratch, ids);
+}
+
 static weft_status add_word(wefti_encoder *e, const unsigned char *word, int64_t bytes,
                             wefti_ids *ids) {
-    if (!e->cache.slots || bytes > LONGEST_CACHED)
-        return wefti_merge_word(e->tokenizer, word, bytes, &e->scratch, ids);
+    if (!e->cache.slots || bytes > LONGEST_CACHED) return tokens_of(e, word, bytes, ids);
     int32_t entry = wefti_token_map_find(&e->cache, word, bytes);
     if (entry >= 0)
         return append(ids, e->cached.ids + e->entries[entry].first, e->entries[entry].count);
     int64_t before = ids->count;
-    WEFT_TRY(wefti_merge_word(e->tokenizer, word, bytes, &e->scratch, ids));
+    WEFT_TRY(tokens_of(e, word, bytes, ids));
     return remember(e, word, bytes, ids->ids + before, ids->count - before);
 }
 
@@ -135,6 +141,9 @@ static weft_status normalise(wefti_encoder *e, const unsigned char **text, int64
         WEFT_TRY(rewrite(e, *text, *bytes, prepend ? WEFTI_PIECE_SPACE : "", true, bytes));
     } else if (t->space_first && **text != ' ') {
         WEFT_TRY(rewrite(e, *text, *bytes, " ", false, bytes));
+    } else if (t->kind == WEFTI_TOKENS_WORD_PIECES) {
+        WEFT_TRY(
+            wefti_bert_normalise(&t->bert, *text, *bytes, &e->normal, &e->normal_capacity, bytes));
     } else {
         return WEFT_OK;
     }
@@ -148,8 +157,11 @@ static weft_status add_plain(wefti_encoder *e, const unsigned char *text, int64_
     if (!bytes) return WEFT_OK;
     WEFT_TRY(normalise(e, &text, &bytes, first));
     while (bytes > 0) {
-        int64_t word = wefti_split_next(e->tokenizer->split, text, bytes);
-        WEFT_TRY(add_word(e, text, word, ids));
+        bool white = false;
+        int64_t word = e->tokenizer->split == WEFTI_SPLIT_BERT
+                           ? wefti_bert_next(text, bytes, &white)
+                           : wefti_split_next(e->tokenizer->split, text, bytes);
+        if (!white) WEFT_TRY(add_word(e, text, word, ids));
         text += word;
         bytes -= word;
     }

@@ -65,6 +65,8 @@ int32_t weft_tokenizer_find(const weft_tokenizer *t, const char *text) {
         if ((size_t)added->content.count == bytes && !memcmp(added->content.data, text, bytes))
             return added->id;
     }
+    if (t->kind == WEFTI_TOKENS_WORD_PIECES) /* as it is written in the vocabulary */
+        return wefti_token_map_find(&t->words, (const unsigned char *)text, (int64_t)bytes);
     for (int64_t i = 0; i < t->vocab; i++) {
         const wefti_bytes *token = &t->tokens[i];
         if (!token->data || (size_t)token->count != bytes || memcmp(token->data, text, bytes))
@@ -117,6 +119,7 @@ weft_status weft_tokenizer_decode(const weft_tokenizer *t, const int32_t *ids, i
                      "%d, number %lld of the tokens, is not a token of this vocabulary of %lld",
                      ids[i], (long long)i, (long long)t->vocab);
         wefti_bytes token = t->tokens[ids[i]];
+        if (t->pieces.first && i == 0) token = t->pieces.first[ids[i]];
         if (t->strip && i == 0 && token.count && token.data[0] == ' ') {
             token.data++;
             token.count--;

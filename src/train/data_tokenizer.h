@@ -4,7 +4,8 @@
  * is normalised (Llama 2: spaces become U+2581, one in front); split into words by a regular
  * expression (GPT-2, Llama 3: hand-written matchers of these expressions, data_split.c); each word
  * is a list of bytes (byte-level) or characters (pieces), whose neighbours are merged, lowest rank
- * first (data_merge.c). Source: Sennrich, Haddow, Birch, "Neural Machine Translation of Rare Words
+ * first (data_merge.c). BERT's words become pieces of a vocabulary instead (data_wordpiece.c).
+ * Source: Sennrich, Haddow, Birch, "Neural Machine Translation of Rare Words
  * with Subword Units", ACL 2016; byte level: Radford et al., "Language Models are Unsupervised
  * Multitask Learners", 2019, section 2.2. */
 #ifndef WEFTI_TRAIN_DATA_TOKENIZER_H
@@ -20,7 +21,8 @@
 typedef enum wefti_token_kind {
     WEFTI_TOKENS_BYTES,      /* token number = byte */
     WEFTI_TOKENS_BYTE_LEVEL, /* byte pairs over bytes */
-    WEFTI_TOKENS_PIECES /* byte pairs over characters, others as bytes <0xNN> (sentencepiece) */
+    WEFTI_TOKENS_PIECES, /* byte pairs over characters, others as bytes <0xNN> (sentencepiece) */
+    WEFTI_TOKENS_WORD_PIECES /* longest known pieces of words (BERT) */
 } wefti_token_kind;
 
 typedef enum wefti_split {
@@ -29,6 +31,7 @@ typedef enum wefti_split {
     WEFTI_SPLIT_LLAMA3, /* numbers by up to three digits */
     WEFTI_SPLIT_QWEN2,  /* the same, numbers digit by digit */
     WEFTI_SPLIT_PIECES, /* in front of U+2581 where it follows something else */
+    WEFTI_SPLIT_BERT    /* at white space, which is dropped, and at punctuation */
 } wefti_split;
 
 typedef enum wefti_prepend { /* U+2581 in front of text between added tokens: */
@@ -83,6 +86,22 @@ typedef struct wefti_added_token {
     bool normalized; /* looked for after those that are not */
 } wefti_added_token;
 
+/* BertNormalizer: what is done to characters, in this order. */
+typedef struct wefti_bert {
+    bool clean, ideographs, strip, lower;
+} wefti_bert;
+
+/* The model and the decoder WordPiece. */
+typedef struct wefti_pieces {
+    wefti_bytes prefix;      /* of pieces that continue a word: "##" */
+    int64_t most_characters; /* of a word; longer ones are unknown */
+    int64_t longest;         /* bytes of a piece */
+    int32_t unknown;
+    wefti_bytes *first; /* [vocab], what each decodes to at the start of a text */
+    wefti_bytes joined; /* decoding: the prefix that no space stands before, if `joins` */
+    bool joins, cleanup;
+} wefti_pieces;
+
 struct weft_tokenizer {
     wefti_token_kind kind;
     wefti_arena *arena;
@@ -102,6 +121,8 @@ struct weft_tokenizer {
     bool added_first[256]; /* bytes that begin an added token */
     int32_t *prefix;
     int64_t prefix_count;
+    wefti_bert bert;     /* word pieces */
+    wefti_pieces pieces; /* word pieces */
 };
 
 #define WEFTI_PIECE_SPACE "\xE2\x96\x81" /* U+2581, which stands for a space in pieces */
@@ -118,6 +139,21 @@ typedef struct wefti_ids {
 
 /* Bytes of the first word of text[0, bytes), bytes > 0. */
 int64_t wefti_split_next(wefti_split split, const unsigned char *text, int64_t bytes);
+
+/* data_wordpiece.c */
+enum { WEFTI_BERT_CHARACTER = 40 }; /* bytes at most that normalising makes of one character */
+/* Normalised text in *buffer, of *capacity bytes, which grows. */
+weft_status wefti_bert_normalise(const wefti_bert *bert, const unsigned char *text, int64_t bytes,
+                                 unsigned char **buffer, int64_t *capacity,
+                                 int64_t *out_bytes) WEFT_CHECKED;
+/* Bytes of the first word of text[0, bytes), bytes > 0, or of the white space before it. */
+int64_t wefti_bert_next(const unsigned char *text, int64_t bytes, bool *out_white);
+/* Append the pieces of a word, or the unknown token. */
+weft_status wefti_piece_word(const weft_tokenizer *tokenizer, const unsigned char *word,
+                             int64_t bytes, wefti_ids *ids) WEFT_CHECKED;
+/* What a piece decodes to, in the tokenizer's arena. */
+weft_status wefti_piece_decoded(const weft_tokenizer *tokenizer, wefti_bytes piece, bool first,
+                                wefti_bytes *out) WEFT_CHECKED;
 
 /* Scratch of one thread that encodes: buffers and a cache of words. */
 typedef struct wefti_encoder wefti_encoder;

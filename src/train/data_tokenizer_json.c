@@ -1,9 +1,9 @@
 /* tokenizer.json of Hugging Face tokenizers: what it says, checked part by part.
  *
- * The format is a program for a pipeline of many kinds of parts. Those of GPT-2, Llama 3, Qwen 2
- * and Llama 2 are read; any other part is refused by name, since a pipeline that lacks a part would
- * give other tokens without anybody noticing. Source: huggingface/tokenizers, serialisation of
- * Tokenizer; the byte alphabet is bytes_to_unicode of openai/gpt-2, src/encoder.py. */
+ * The format is a program for a pipeline of many kinds of parts. Those of GPT-2, Llama 3, Qwen 2,
+ * Llama 2 and BERT are read; any other part is refused by name, since a pipeline that lacks a part
+ * would give other tokens without anybody noticing. Source: huggingface/tokenizers, serialisation
+ * of Tokenizer; the byte alphabet is bytes_to_unicode of openai/gpt-2, src/encoder.py. */
 #include "train/data_tokenizer.h"
 
 #include <string.h>
@@ -131,6 +131,11 @@ static weft_status add_word(loader *l, const char *name, int32_t id) {
     if (t->kind == WEFTI_TOKENS_PIECES) {
         WEFT_TRY(decode_piece(l, name, (size_t)length, id, &decoded));
         (void)wefti_token_map_add(&t->words, key, id);
+    } else if (t->kind == WEFTI_TOKENS_WORD_PIECES) {
+        WEFT_TRY(wefti_piece_decoded(t, key, false, &decoded));
+        WEFT_TRY(wefti_piece_decoded(t, key, true, &t->pieces.first[id]));
+        if (length > t->pieces.longest) t->pieces.longest = length;
+        (void)wefti_token_map_add(&t->words, key, id);
     } else {
         int64_t bytes;
         unsigned char *raw = wefti_arena_alloc(t->arena, (size_t)length + 1);
@@ -179,6 +184,11 @@ static weft_status make_tables(loader *l, const json_t *vocab, const json_t *add
     t->tokens = wefti_arena_alloc(t->arena, (size_t)t->vocab * sizeof *t->tokens);
     WEFT_REQUIRE(t->tokens, WEFT_E_NOMEM, "no memory for a vocabulary of %lld",
                  (long long)t->vocab);
+    if (t->kind == WEFTI_TOKENS_WORD_PIECES) {
+        t->pieces.first = wefti_arena_alloc(t->arena, (size_t)t->vocab * sizeof *t->pieces.first);
+        WEFT_REQUIRE(t->pieces.first, WEFT_E_NOMEM, "no memory for a vocabulary of %lld",
+                     (long long)t->vocab);
+    }
     for (int i = 0; i < 256; i++) t->byte_ids[i] = -1;
     WEFT_TRY(wefti_token_map_create(entries, &t->words));
     json_object_foreach((json_t *)vocab, name, value)
@@ -253,12 +263,39 @@ static weft_status read_merges(loader *l, const json_t *merges) {
     return status;
 }
 
+/* "[UNK]", the prefix "##", and how long a word may be. */
+static weft_status read_word_pieces(loader *l, const json_t *model, const json_t *vocab) {
+    wefti_pieces *p = &l->t->pieces;
+    const char *prefix = text_of(model, "continuing_subword_prefix");
+    const char *unknown = text_of(model, "unk_token");
+    json_t *most = get(model, "max_input_chars_per_word");
+    WEFT_TRY(copy(l, prefix, (int64_t)strlen(prefix), &p->prefix));
+    p->most_characters = most ? json_integer_value(most) : 100;
+    if (p->most_characters < 1)
+        return DAMAGED(l, "model.max_input_chars_per_word is %lld; at least 1 was expected",
+                       (long long)p->most_characters);
+    WEFT_TRY(make_tables(l, vocab, get(l->root, "added_tokens")));
+    p->unknown = wefti_token_map_find(&l->t->words, (const unsigned char *)unknown,
+                                      (int64_t)strlen(unknown));
+    if (p->unknown < 0)
+        return DAMAGED(l, "the token for unknown words, '%s', is not in the vocabulary", unknown);
+    return WEFT_OK;
+}
+
 static weft_status read_model(loader *l, const json_t *model) {
     /* early files of GPT-2 have no type; then vocabulary and merges make it byte pairs */
     const char *type = text_of(model, "type");
     json_t *vocab = get(model, "vocab"), *merges = get(model, "merges");
-    if (*type && strcmp(type, "BPE")) return UNSUPPORTED(l, "the model type %s (only BPE)", type);
+    bool pieces = l->t->kind == WEFTI_TOKENS_WORD_PIECES;
+    if (*type && strcmp(type, "BPE") && strcmp(type, "WordPiece"))
+        return UNSUPPORTED(l, "the model type %s (only BPE and WordPiece)", type);
+    if (!strcmp(type, "WordPiece") != pieces)
+        return UNSUPPORTED(l, "the model type %s %s the pre-tokenizer BertPreTokenizer",
+                           *type ? type : "BPE", pieces ? "with" : "without");
     if (!json_is_object(vocab)) return DAMAGED(l, "model.vocab is missing or no object");
+    json_t *added = get(l->root, "added_tokens");
+    if (added && !json_is_array(added)) return DAMAGED(l, "added_tokens is not a list");
+    if (pieces) return read_word_pieces(l, model, vocab);
     if (!json_is_array(merges)) return DAMAGED(l, "model.merges is missing or no list");
     json_t *dropout = get(model, "dropout");
     if (dropout && json_number_value(dropout) != 0.0) return UNSUPPORTED(l, "model.dropout");
@@ -275,8 +312,6 @@ static weft_status read_model(loader *l, const json_t *model) {
         return UNSUPPORTED(l,
                            "a model without byte_fallback and without the pre-tokenizer ByteLevel");
     l->t->whole_words = flag_of(model, "ignore_merges", false);
-    json_t *added = get(l->root, "added_tokens");
-    if (added && !json_is_array(added)) return DAMAGED(l, "added_tokens is not a list");
     WEFT_TRY(make_tables(l, vocab, added));
     WEFT_TRY(read_merges(l, merges));
     return WEFT_OK;
@@ -305,7 +340,12 @@ static weft_status read_added(loader *l, const json_t *list) {
         /* it may be in the vocabulary as well, under the same number */
         json_t *same = json_object_get(get(get(l->root, "model"), "vocab"), content);
         if (same && json_integer_value(same) == a->id) t->tokens[a->id].data = NULL;
-        WEFT_TRY(set_token(l, a->id, content, a->content));
+        wefti_bytes decoded = a->content;
+        if (t->pieces.first) {
+            WEFT_TRY(wefti_piece_decoded(t, a->content, false, &decoded));
+            WEFT_TRY(wefti_piece_decoded(t, a->content, true, &t->pieces.first[a->id]));
+        }
+        WEFT_TRY(set_token(l, a->id, content, decoded));
         t->added_first[a->content.data[0]] = true;
         t->added_count++;
     }
@@ -371,13 +411,18 @@ static weft_status read_byte_level(loader *l, const json_t *part, bool alone) {
 }
 
 /* Byte level: ByteLevel, or Split and ByteLevel. Pieces: Metaspace, or nothing with a normalizer.
- */
+ * Word pieces: BertPreTokenizer. */
 static weft_status read_pre_tokenizer(loader *l, const json_t *part) {
     if (!part) {
         l->t->kind = WEFTI_TOKENS_PIECES;
         return WEFT_OK;
     }
     if (is(part, "ByteLevel")) return read_byte_level(l, part, true);
+    if (is(part, "BertPreTokenizer")) {
+        l->t->kind = WEFTI_TOKENS_WORD_PIECES;
+        l->t->split = WEFTI_SPLIT_BERT;
+        return WEFT_OK;
+    }
     if (is(part, "Metaspace")) return read_metaspace(l, part);
     if (!is(part, "Sequence"))
         return UNSUPPORTED(l, "the pre-tokenizer '%s'", text_of(part, "type"));
@@ -402,6 +447,14 @@ static weft_status read_normalizer(loader *l, const json_t *part) {
     if (!part) {
         if (l->t->kind == WEFTI_TOKENS_PIECES && !get(l->root, "pre_tokenizer"))
             return UNSUPPORTED(l, "a file with neither normalizer nor pre-tokenizer");
+        return WEFT_OK;
+    }
+    if (l->t->kind == WEFTI_TOKENS_WORD_PIECES && is(part, "BertNormalizer")) {
+        bool lower = flag_of(part, "lowercase", true);
+        l->t->bert = (wefti_bert){.clean = flag_of(part, "clean_text", true),
+                                  .ideographs = flag_of(part, "handle_chinese_chars", true),
+                                  .strip = flag_of(part, "strip_accents", lower),
+                                  .lower = lower};
         return WEFT_OK;
     }
     if (get(l->root, "pre_tokenizer"))
@@ -431,6 +484,15 @@ static weft_status read_decoder(loader *l, const json_t *part) {
             return UNSUPPORTED(l, "the decoder '%s' with the pre-tokenizer ByteLevel",
                                text_of(part, "type"));
         return WEFT_OK;
+    }
+    if (l->t->kind == WEFTI_TOKENS_WORD_PIECES) {
+        const char *prefix = text_of(part, "prefix");
+        if (part && !is(part, "WordPiece"))
+            return UNSUPPORTED(l, "the decoder '%s' with the pre-tokenizer BertPreTokenizer",
+                               text_of(part, "type"));
+        l->t->pieces.joins = part != NULL;
+        l->t->pieces.cleanup = flag_of(part, "cleanup", false);
+        return copy(l, prefix, (int64_t)strlen(prefix), &l->t->pieces.joined);
     }
     if (is(part, "Metaspace")) {
         l->t->strip = strcmp(text_of(part, "prepend_scheme"), "never") != 0;
@@ -475,7 +537,19 @@ static weft_status read_template(loader *l, const json_t *part) {
     return WEFT_OK;
 }
 
+/* BertProcessing: ["[CLS]", 101] in front. */
+static weft_status read_bert_processing(loader *l, const json_t *part) {
+    weft_tokenizer *t = l->t;
+    json_t *begin = get(part, "cls");
+    const char *name = json_string_value(json_array_get(begin, 0));
+    t->prefix = wefti_arena_alloc(t->arena, sizeof *t->prefix);
+    WEFT_REQUIRE(t->prefix, WEFT_E_NOMEM, "no memory for the template of %s", l->path);
+    t->prefix_count = 1;
+    return number_of(l, json_array_get(begin, 1), name ? name : "cls", t->vocab, t->prefix);
+}
+
 static weft_status read_post_processor(loader *l, const json_t *part) {
+    if (is(part, "BertProcessing")) return read_bert_processing(l, part);
     if (!part || is(part, "ByteLevel")) return WEFT_OK; /* that one moves offsets only */
     if (is(part, "TemplateProcessing")) return read_template(l, part);
     if (!is(part, "Sequence"))

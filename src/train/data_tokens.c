@@ -54,8 +54,8 @@ static weft_status add_bytes(wefti_token_source *s, const char *path) {
 }
 
 static int32_t end_of_text(const weft_tokenizer *tokenizer) {
-    static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
-    for (int i = 0; i < 3; i++) {
+    static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "[SEP]"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         int32_t id = weft_tokenizer_find(tokenizer, names[i]);
         if (id >= 0) return id;
     }

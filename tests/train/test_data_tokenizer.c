@@ -65,7 +65,7 @@ static void as_hugging_face(void **state) {
     char *text = read_text("tokenizer_cases.json", &bytes);
     json_t *variants = json_loadb(text, (size_t)bytes, 0, NULL);
     wefti_free(text);
-    assert_int_equal(json_array_size(variants), 6);
+    assert_int_equal(json_array_size(variants), 10);
     for (size_t v = 0; v < json_array_size(variants); v++) {
         const json_t *variant = json_array_get(variants, v);
         const char *name = json_string_value(json_object_get(variant, "name"));
@@ -285,8 +285,21 @@ static void refuses(void **state) {
          "lstrip"},
         {"tokenizer_llama3.json", "\"single_word\": false", "\"single_word\": true", WEFT_E_NO_IMPL,
          "single_word"},
-        {"tokenizer_llama3.json", "\"TemplateProcessing\"", "\"BertProcessing\"", WEFT_E_NO_IMPL,
-         "BertProcessing"},
+        {"tokenizer_llama3.json", "\"TemplateProcessing\"", "\"RobertaProcessing\"", WEFT_E_NO_IMPL,
+         "RobertaProcessing"},
+        {"tokenizer_llama3.json", "\"TemplateProcessing\"", "\"BertProcessing\"", WEFT_E_CORRUPT,
+         "'cls' has no number"},
+        {"tokenizer_llama3.json", "\"type\": \"BPE\"", "\"type\": \"WordPiece\"", WEFT_E_NO_IMPL,
+         "WordPiece without"},
+        {"tokenizer_bert.json", "\"type\": \"WordPiece\", \"unk", "\"type\": \"BPE\", \"unk",
+         WEFT_E_NO_IMPL, "BPE with"},
+        {"tokenizer_bert.json", "\"unk_token\": \"[UNK]\"", "\"unk_token\": \"[UKN]\"",
+         WEFT_E_CORRUPT, "'[UKN]', is not in the vocabulary"},
+        {"tokenizer_bert.json", "\"max_input_chars_per_word\": 20",
+         "\"max_input_chars_per_word\": 0", WEFT_E_CORRUPT, "max_input_chars_per_word is 0"},
+        {"tokenizer_bert.json", "\"BertNormalizer\"", "\"NFKC\"", WEFT_E_NO_IMPL, "NFKC"},
+        {"tokenizer_bert.json", "\"decoder\": {\"type\": \"WordPiece\"",
+         "\"decoder\": {\"type\": \"CTC\"", WEFT_E_NO_IMPL, "CTC"},
         {"tokenizer_llama3.json", "\"model\"", "\"modal\"", WEFT_E_CORRUPT, "no model"},
         {"tokenizer_llama3.json", "\"vocab\"", "\"vocal\"", WEFT_E_CORRUPT, "model.vocab"},
         {"tokenizer_llama3.json", "\"merges\"", "\"merged\"", WEFT_E_CORRUPT, "model.merges"},
@@ -351,8 +364,7 @@ static void truncations(void **state) {
     weft_tokenizer_close(t);
 }
 
-static void faults(void **state) {
-    (void)state;
+static void faults_with(const char *path) {
     static char text[5000];
     memset(text, 'a', sizeof text);
     memcpy(text, "the cache of words", 18);
@@ -362,7 +374,7 @@ static void faults(void **state) {
             weft_tokenizer *t;
             static int32_t ids[5000];
             int64_t count;
-            weft_status status = weft_tokenizer_open("tests/data/tokenizer_gpt2.json", &t);
+            weft_status status = weft_tokenizer_open(path, &t);
             if (status == WEFT_OK) {
                 status = weft_tokenizer_encode(t, text, sizeof text, ids, 5000, &count);
                 weft_tokenizer_close(t);
@@ -375,6 +387,48 @@ static void faults(void **state) {
             if (status < 0) assert_true(weft_error_message()[0]);
             if (kind == WEFTI_FAULT_ALLOC) assert_int_equal(status < 0, reached);
         }
+}
+
+static void faults(void **state) {
+    (void)state;
+    faults_with("tests/data/tokenizer_gpt2.json");
+    faults_with("tests/data/tokenizer_bert.json");
+}
+
+/* Any bytes have tokens, the same with and without the cache of words; words are found by the
+ * names that they have in the vocabulary. */
+static void any_bytes_are_word_pieces(void **state) {
+    (void)state;
+    const uint64_t seed = 5;
+    print_message("seed %llu\n", (unsigned long long)seed);
+    static unsigned char text[6000];
+    static int32_t ids[24004];
+    weft_tokenizer *t = load("tokenizer_bert.json");
+    for (uint64_t stream = 0; stream < 40; stream++) {
+        int64_t bytes = random_text(seed, stream, text, stream < 4 ? 6000 : 300), count;
+        ASSERT_OK(weft_tokenizer_encode(t, (char *)text, bytes, ids, 24004, &count));
+        wefti_encoder *e;
+        wefti_ids alone = {0};
+        ASSERT_OK(wefti_encoder_create(t, &e));
+        for (int64_t at = 0; at < bytes;) { /* cut at spaces, which end every word */
+            int64_t end = at + 1;
+            while (end < bytes && text[end] != ' ') end++;
+            ASSERT_OK(wefti_encoder_add(e, text + at, end - at, &alone));
+            at = end;
+        }
+        assert_int_equal(alone.count, count);
+        assert_memory_equal(alone.ids, ids, (size_t)count * sizeof *ids);
+        wefti_encoder_destroy(e);
+        wefti_free(alone.ids);
+    }
+    int64_t count;
+    assert_int_equal(weft_tokenizer_find(t, "[MASK]"), 4);
+    assert_true(weft_tokenizer_find(t, "the") > 4);
+    assert_true(weft_tokenizer_find(t, "##s") > 4);
+    assert_int_equal(weft_tokenizer_find(t, " the"), -1);
+    assert_int_equal(weft_tokenizer_prefix(t, &count)[0], 2);
+    assert_int_equal(count, 1);
+    weft_tokenizer_close(t);
 }
 
 #endif
@@ -462,6 +516,7 @@ int main(void) {
         cmocka_unit_test(refuses),
         cmocka_unit_test(truncations),
         cmocka_unit_test(faults),
+        cmocka_unit_test(any_bytes_are_word_pieces),
 #endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
