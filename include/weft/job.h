@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "weft/model.h"
+#include "weft/plan.h"
 #include "weft/session.h"
 #include "weft/status.h"
 #include "weft/types.h"
@@ -98,12 +99,76 @@ typedef struct weft_job_device {
     int64_t memory_bytes; /* 0: what the machine has */
 } weft_job_device;
 
+/* Entries of a list or mapping, in order, as texts: what is split, and how. */
+typedef struct weft_job_pair {
+    const char *key, *value;
+    const char *where; /* "job.yaml:14:5" */
+} weft_job_pair;
+typedef struct weft_job_pairs {
+    const weft_job_pair *items;
+    int64_t count;
+} weft_job_pairs;
+
+typedef enum weft_job_gradients {
+    WEFT_GRADIENTS_MEAN,
+    WEFT_GRADIENTS_SUM,
+} weft_job_gradients;
+
+typedef struct weft_job_sharding {
+    int64_t level, threshold, shard_size; /* threshold in bytes; as in weft_plan_optimizer */
+} weft_job_sharding;
+
+typedef struct weft_job_pipeline {
+    int64_t stages, microbatches;
+    weft_schedule schedule;
+    int64_t virtual_stages;
+    weft_job_pairs stage_of; /* match -> stage */
+    weft_job_pairs meshes;   /* for each stage "dp=3 tp=2"; keys are "" */
+} weft_job_pipeline;
+
+typedef struct weft_job_recompute {
+    weft_recompute mode;
+    weft_job_pairs cells; /* patterns are keys, values "" */
+    bool communication;
+} weft_job_recompute;
+
+typedef struct weft_job_fusion {
+    weft_fusion_mode mode;
+    const char *config; /* "": none; bytes "26214400", or ends "[20, 35]" */
+} weft_job_fusion;
+
+typedef struct weft_job_dataset {
+    weft_dataset kind;
+    weft_job_pairs inputs; /* name -> layout, where they are split one by one */
+} weft_job_dataset;
+
+/* How the model is split over devices: what weft_job.plan is made from. */
+typedef struct weft_job_parallel {
+    const char *plan; /* a plan file, which takes the place of all below but devices */
+    int64_t devices;
+    weft_job_pairs mesh; /* axis -> size */
+    weft_parallel_mode mode;
+    weft_job_pairs strategies, tensors; /* match -> split; match -> layout */
+    weft_job_sharding optimizer;
+    weft_job_pipeline pipeline;
+    int64_t accumulate, copies; /* accumulate: train.accumulate */
+    weft_job_recompute recompute;
+    weft_job_gradients gradients;
+    struct {
+        weft_job_fusion allreduce, allgather, reducescatter;
+    } fusion;
+    weft_job_dataset dataset;
+    bool overlap;
+} weft_job_parallel;
+
 typedef struct weft_job {
     weft_job_model model;
     weft_job_data data;
     weft_job_train train;
     weft_job_checkpoint checkpoint;
     weft_job_device device;
+    weft_job_parallel parallel;
+    const weft_plan *plan; /* of `parallel`; NULL when that says no more than one device does */
     const char *text; /* all of the above as a job file that reads back equal */
 } weft_job;
 

@@ -10,6 +10,7 @@
 typedef struct loaded_job {
     weft_job job;
     wefti_arena *arena;
+    weft_plan *plan;
 } loaded_job;
 
 static int find_row(const char *path) {
@@ -93,8 +94,8 @@ static weft_status unknown(const wefti_job_draft *draft, const wefti_job_mark *m
 static weft_status apply_section(wefti_job_draft *draft, const char *section,
                                  const wefti_yaml *tree);
 
-/* One entry: a key, a section, or a word that stands for the `name` in a section (schedule:
- * cosine). */
+/* One entry: a key, a section, or a word that stands for the `name` or `mode` in a section
+ * (schedule: cosine). */
 static weft_status apply(wefti_job_draft *draft, const char *section, const char *word,
                          const wefti_yaml *value, const wefti_job_mark *mark) {
     char path[WEFTI_JOB_PATH], name[WEFTI_JOB_PATH + 8], where[512];
@@ -108,6 +109,10 @@ static weft_status apply(wefti_job_draft *draft, const char *section, const char
     if (nothing && value->line) return WEFT_OK;
     snprintf(name, sizeof name, "%s.name", path);
     row = find_row(name);
+    if (row < 0) {
+        snprintf(name, sizeof name, "%s.mode", path);
+        row = find_row(name);
+    }
     if (row >= 0 && value->kind == WEFTI_YAML_SCALAR)
         return wefti_job_store(draft, row, value, mark);
     WEFT_FAIL(WEFT_E_ARG, "%s%s is a section: its keys stand below it, indented, as 'key: value'",
@@ -151,9 +156,10 @@ static weft_status apply_override(wefti_job_draft *draft, const char *word) {
     const char *equals = strchr(word, '=');
     WEFT_REQUIRE(equals && equals != word, WEFT_E_ARG,
                  "'%.200s' is not of the form key=value, for example train.steps=500", word);
-    char path[WEFTI_JOB_PATH];
+    char path[WEFTI_JOB_PATH], full[WEFTI_JOB_PATH];
     wefti_job_mark mark = {.override = word};
     snprintf(path, sizeof path, "%.*s", (int)(equals - word), word);
+    memcpy(full, path, sizeof full);
     char *dot = strrchr(path, '.');
     const char *section = "", *last = path;
     wefti_yaml value;
@@ -163,7 +169,12 @@ static weft_status apply_override(wefti_job_draft *draft, const char *word) {
         last = dot + 1;
         if (!is_section(section)) return unknown(draft, &mark, "", path);
     }
-    WEFT_TRY(override_value(draft, equals + 1, &value));
+    int rows, row = find_row(full);
+    bool list = row >= 0 && wefti_job_is_list(wefti_job_table(&rows)[row].kind);
+    if (list && strchr("[{", equals[1]))
+        WEFT_TRY(wefti_job_flow_parse(draft->arena, word, equals + 1, &value));
+    else
+        WEFT_TRY(override_value(draft, equals + 1, &value));
     return apply(draft, section, last, &value, &mark);
 }
 
@@ -180,6 +191,14 @@ static weft_status apply_defaults(wefti_job_draft *draft) {
     return WEFT_OK;
 }
 
+/* model.from and parallel.plan tell what would stand in these keys. */
+static bool told_elsewhere(const weft_job *job, const wefti_job_row *row) {
+    static const char section[] = "parallel.";
+    if (row->of_model && *job->model.from) return true;
+    return *job->parallel.plan && !strncmp(row->path, section, sizeof section - 1) &&
+           strcmp(row->path, "parallel.plan") != 0 && strcmp(row->path, "parallel.devices") != 0;
+}
+
 /* The whole job as text: sections as they change from one path to the next. */
 static weft_status write_job(wefti_job_draft *draft) {
     int rows;
@@ -188,7 +207,7 @@ static weft_status write_job(wefti_job_draft *draft) {
     const char *before = "";
     for (int i = 0; i < rows; i++) {
         const char *path = table[i].path;
-        if (table[i].of_model && *draft->job.model.from) continue; /* told there */
+        if (told_elsewhere(&draft->job, &table[i])) continue;
         int same = 0, depth = 0; /* bytes shared in whole sections, sections passed */
         for (int at = 0; path[at] && path[at] == before[at]; at++)
             if (path[at] == '.') same = at + 1;
@@ -236,9 +255,11 @@ weft_status weft_job_parse(const char *name, const char *text, int64_t bytes,
     WEFT_TRY_OR(err_read, status, read_job(&draft, text, bytes, overrides, count));
     loaded->job = draft.job;
     loaded->arena = draft.arena;
+    loaded->plan = draft.plan;
     *out = &loaded->job;
     return WEFT_OK;
 err_read:
+    weft_plan_destroy(draft.plan);
     wefti_arena_destroy(draft.arena);
 err_arena:
     wefti_free(loaded);
@@ -260,6 +281,7 @@ weft_status weft_job_load(const char *path, const char *const *overrides, int co
 void weft_job_free(weft_job *job) {
     if (!job) return;
     loaded_job *loaded = (loaded_job *)(void *)job;
+    weft_plan_destroy(loaded->plan);
     wefti_arena_destroy(loaded->arena);
     wefti_free(loaded);
 }

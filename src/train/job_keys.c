@@ -8,6 +8,12 @@ static const char *const families[] = {WEFT_FAMILY_LIST(JOB_CHOICE_TEXT) NULL};
 static const char *const formats[] = {WEFT_FORMAT_LIST(JOB_CHOICE_TEXT) NULL};
 static const char *const optimizers[] = {WEFT_OPTIMIZER_LIST(JOB_CHOICE_TEXT) NULL};
 static const char *const schedules[] = {WEFT_SCHEDULE_LIST(JOB_CHOICE_TEXT) NULL};
+static const char *const parallel_modes[] = {WEFT_PARALLEL_MODE_LIST(JOB_CHOICE_TEXT) NULL};
+static const char *const pipeline_schedules[] = {WEFT_PIPELINE_SCHEDULE_LIST(JOB_CHOICE_TEXT) NULL};
+static const char *const recompute_modes[] = {WEFT_RECOMPUTE_LIST(JOB_CHOICE_TEXT) NULL};
+static const char *const fusion_modes[] = {WEFT_FUSION_LIST(JOB_CHOICE_TEXT) NULL};
+static const char *const datasets[] = {WEFT_DATASET_LIST(JOB_CHOICE_TEXT) NULL};
+static const char *const gradients[] = {"mean", "sum", NULL};
 static const char *const precisions[] = {[WEFT_F32] = "f32", [WEFT_BF16] = "bf16", NULL};
 
 /* How many elements a field has that may be an array: its bytes over those of one number. */
@@ -37,7 +43,9 @@ static const wefti_job_row rows[] = {
 enum { ROWS = sizeof rows / sizeof *rows };
 _Static_assert((int)ROWS <= (int)WEFTI_JOB_KEYS_MAX, "raise WEFTI_JOB_KEYS_MAX");
 /* Choices are stored through an int, a share as text with its fraction behind it. */
-_Static_assert(sizeof(weft_family) == sizeof(int) && sizeof(weft_dtype) == sizeof(int), "enum");
+_Static_assert(sizeof(weft_family) == sizeof(int) && sizeof(weft_dtype) == sizeof(int) &&
+                   sizeof(weft_schedule) == sizeof(int) && sizeof(weft_dataset) == sizeof(int),
+               "enum");
 _Static_assert(offsetof(weft_job, data.validation_fraction) ==
                    offsetof(weft_job, data.validation) + sizeof(const char *),
                "a share is a text with its fraction behind it");
@@ -48,6 +56,8 @@ const wefti_job_row *wefti_job_table(int *out_count) {
 }
 
 bool wefti_job_row_auto(const wefti_job_row *row) {
+    for (const char *const *word = row->words; word && *word; word++)
+        if (!strcmp(*word, "auto")) return false; /* a choice like any other */
     return !strcmp(row->default_text, "auto");
 }
 
@@ -71,6 +81,14 @@ const char *weft_schedule_text(weft_schedule_kind schedule) {
 #define TYPE_INTEGERS "list of whole numbers"
 #define TYPE_REALS "list of numbers"
 #define TYPE_SHARE "path or number"
+#define TYPE_SIZES "{axis: size}"
+#define TYPE_MESHES "list of {axis: size}"
+#define TYPE_SPLITS "list of {match, split}"
+#define TYPE_LAYOUTS "list of {match, layout}"
+#define TYPE_STAGES "list of {match, stage}"
+#define TYPE_TEXTS "list of texts"
+#define TYPE_DATASET "choice or {input: layout}"
+#define TYPE_BUCKETS "bytes or list of whole numbers"
 #define JOB_KEY(path_, kind_, field_, default_, min_, max_, words_, help_)                         \
     {.path = path_,                                                                                \
      .type = TYPE_##kind_,                                                                         \

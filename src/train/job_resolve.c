@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "plan/plan.h"
+
 typedef struct optimizer_values {
     double lr, betas[2], eps, weight_decay;
 } optimizer_values;
@@ -20,7 +22,7 @@ static const optimizer_values optimizers[WEFT_OPTIMIZERS] = {
     [WEFT_ADAFACTOR] = {1e-2, {0.9, 0.999}, 1e-30, 0},
 };
 
-static const wefti_job_mark *mark_of(const wefti_job_draft *draft, const char *path) {
+const wefti_job_mark *wefti_job_mark_of(const wefti_job_draft *draft, const char *path) {
     int rows;
     const wefti_job_row *table = wefti_job_table(&rows);
     static const wefti_job_mark none;
@@ -29,7 +31,7 @@ static const wefti_job_mark *mark_of(const wefti_job_draft *draft, const char *p
     return &none;
 }
 static bool given(const wefti_job_draft *draft, const char *path) {
-    return mark_of(draft, path)->given;
+    return wefti_job_mark_of(draft, path)->given;
 }
 
 #define FILL(path, field, value)                                                                   \
@@ -83,15 +85,25 @@ static weft_status check(const wefti_job_draft *draft) {
     char where[512];
     WEFT_REQUIRE(t->batch % t->accumulate == 0, WEFT_E_ARG,
                  "%strain.accumulate = %lld must divide train.batch = %lld",
-                 wefti_job_where(draft, mark_of(draft, "train.accumulate"), where),
+                 wefti_job_where(draft, wefti_job_mark_of(draft, "train.accumulate"), where),
                  (long long)t->accumulate, (long long)t->batch);
     WEFT_REQUIRE(t->schedule.warmup <= t->steps, WEFT_E_ARG,
                  "%strain.schedule.warmup = %lld must be at most train.steps = %lld",
-                 wefti_job_where(draft, mark_of(draft, "train.schedule.warmup"), where),
+                 wefti_job_where(draft, wefti_job_mark_of(draft, "train.schedule.warmup"), where),
                  (long long)t->schedule.warmup, (long long)t->steps);
     WEFT_REQUIRE(!*draft->job.data.validation_labels || *draft->job.data.validation, WEFT_E_ARG,
                  "%sdata.validation_labels needs data.validation to be a path",
-                 wefti_job_where(draft, mark_of(draft, "data.validation_labels"), where));
+                 wefti_job_where(draft, wefti_job_mark_of(draft, "data.validation_labels"), where));
+    if (!draft->plan) return WEFT_OK;
+    int64_t micro = draft->plan->pipeline.stages > 1 ? draft->plan->pipeline.microbatches
+                                                     : draft->plan->accumulate;
+    int64_t parts = micro * draft->plan->copies;
+    WEFT_REQUIRE(t->batch % parts == 0, WEFT_E_ARG,
+                 "%strain.batch = %lld is cut into %lld equal parts, %lld microbatches of %d "
+                 "copies each; it must be a multiple of %lld",
+                 wefti_job_where(draft, wefti_job_mark_of(draft, "train.batch"), where),
+                 (long long)t->batch, (long long)parts, (long long)micro, draft->plan->copies,
+                 (long long)parts);
     return WEFT_OK;
 }
 
@@ -107,5 +119,7 @@ weft_status wefti_job_resolve(wefti_job_draft *draft) {
     FILL("data.format", draft->job.data.format, images ? WEFT_FORMAT_IDX : WEFT_FORMAT_TEXT);
     FILL("model.dropout", m->dropout, from ? -1 : 0);
     fill_train(draft);
+    WEFT_TRY(wefti_job_plan(draft, &draft->plan));
+    draft->job.plan = draft->plan;
     return check(draft);
 }

@@ -18,7 +18,7 @@ const char *wefti_job_where(const wefti_job_draft *draft, const wefti_job_mark *
 }
 
 typedef struct place {
-    wefti_job_draft *draft;
+    const wefti_job_draft *draft;
     const wefti_job_row *row;
     const wefti_job_mark *mark;
 } place;
@@ -35,11 +35,20 @@ static const char *wanted(const wefti_job_row *row, char *out) {
         [WEFTI_JOB_INTEGERS] = "whole numbers",
         [WEFTI_JOB_REALS] = "numbers",
         [WEFTI_JOB_SHARE] = "a path or a fraction",
+        [WEFTI_JOB_SIZES] = "names with sizes, as {dp: 2, tp: 4}",
+        [WEFTI_JOB_MESHES] = "a list of names with sizes, as [{dp: 2, tp: 2}, {dp: 4, tp: 1}]",
+        [WEFTI_JOB_SPLITS] = "a list of entries {match: pattern, split: factors with axes}",
+        [WEFTI_JOB_LAYOUTS] = "a list of entries {match: pattern, layout: an axis or - for each "
+                              "dimension}",
+        [WEFTI_JOB_STAGES] = "a list of entries {match: pattern, stage: whole number}",
+        [WEFTI_JOB_TEXTS] = "a list of texts",
+        [WEFTI_JOB_DATASET] = "names with layouts, as {image: [dp, -, -, sp]}, or one of",
+        [WEFTI_JOB_BUCKETS] = "a size such as 25MiB, or a list of ascending whole numbers",
     };
     int used = snprintf(out, 256, "%s", kinds[row->kind]);
     if (row->kind == WEFTI_JOB_INTEGERS || row->kind == WEFTI_JOB_REALS)
         used = snprintf(out, 256, "a list of %d %s", row->count, kinds[row->kind]);
-    if (row->kind == WEFTI_JOB_CHOICE) {
+    if (row->words) {
         for (int i = 0; row->words[i] && used < 256; i++)
             used += snprintf(out + used, 256 - (size_t)used, "%s%s", i ? ", " : " ", row->words[i]);
     } else if (row->max != row->min && used < 200) {
@@ -64,6 +73,12 @@ static weft_status refuse(const place *at, const char *text) {
               text ? "'" : "", text ? text : "a list or a section", text ? "'" : "");
 }
 
+weft_status wefti_job_refuse(const wefti_job_draft *draft, const wefti_job_row *row,
+                             const wefti_job_mark *mark, const char *text) {
+    place at = {draft, row, mark};
+    return refuse(&at, text);
+}
+
 /* Digits with an optional sign, nothing else. */
 static bool read_integer(const char *text, int64_t *out) {
     char *end;
@@ -86,7 +101,7 @@ static bool read_real(const char *text, double *out) {
     return true;
 }
 
-static bool read_bytes(const char *text, int64_t *out) {
+bool wefti_job_read_bytes(const char *text, int64_t *out) {
     static const struct {
         const char *unit;
         double bytes;
@@ -194,7 +209,8 @@ static weft_status store_scalar(const place *at, const wefti_yaml *value, void *
         *(bool *)field = text[0] == 't';
         return WEFT_OK;
     case WEFTI_JOB_BYTES:
-        if (!read_bytes(text, &integer) || !in_range(row, (double)integer)) return refuse(at, text);
+        if (!wefti_job_read_bytes(text, &integer) || !in_range(row, (double)integer))
+            return refuse(at, text);
         *(int64_t *)field = integer;
         return WEFT_OK;
     case WEFTI_JOB_SHARE: {
@@ -210,6 +226,8 @@ static weft_status store_scalar(const place *at, const wefti_yaml *value, void *
         *fraction = 0;
         return WEFT_OK;
     }
+    default:
+        break;
     }
     WEFT_FAIL(WEFT_E_BUG, "a key of kind %d", (int)row->kind);
 }
@@ -230,7 +248,9 @@ weft_status wefti_job_store(wefti_job_draft *draft, int index, const wefti_yaml 
         draft->marks[index] = (wefti_job_mark){0};
         return WEFT_OK;
     }
-    if (list) {
+    if (wefti_job_is_list(row->kind)) {
+        WEFT_TRY(wefti_job_store_list(draft, row, field, value, mark));
+    } else if (list) {
         if (value->kind != WEFTI_YAML_SEQUENCE || value->count != row->count)
             return refuse(&at, value->kind == WEFTI_YAML_SCALAR ? value->text : NULL);
         for (const wefti_yaml *item = value->first; item; item = item->next, field += 8) {
@@ -258,7 +278,7 @@ static void write_real(double value, wefti_text *out) {
 
 /* In double quotes. Escaped are controls, and what YAML takes for a line break or a byte order
  * mark. */
-static void write_quoted(const char *text, wefti_text *out) {
+void wefti_job_write_quoted(const char *text, wefti_text *out) {
     int length;
     wefti_text_add(out, "\"");
     for (const unsigned char *p = (const unsigned char *)text; *p; p += length) {
@@ -280,7 +300,7 @@ void wefti_job_write_value(const weft_job *job, const wefti_job_row *row, wefti_
     const double *reals = (const double *)(const void *)field;
     switch (row->kind) {
     case WEFTI_JOB_TEXT:
-        write_quoted(*(const char *const *)(const void *)field, out);
+        wefti_job_write_quoted(*(const char *const *)(const void *)field, out);
         return;
     case WEFTI_JOB_CHOICE: {
         int choice = *(const int *)(const void *)field, words = 0;
@@ -323,10 +343,12 @@ void wefti_job_write_value(const weft_job *job, const wefti_job_row *row, wefti_
     case WEFTI_JOB_SHARE: {
         const char *const *path = (const char *const *)(const void *)field;
         if (**path)
-            write_quoted(*path, out);
+            wefti_job_write_quoted(*path, out);
         else
             write_real(*(const double *)(const void *)(path + 1), out);
         return;
     }
+    default:
+        wefti_job_write_list(row, field, out);
     }
 }

@@ -238,6 +238,7 @@ static void test_round_trip(void **state) {
         uint64_t at = 0;
         for (int i = 0; i < count; i++) {
             const weft_job_key *key = &keys[wefti_philox_u32(seed, 0, at++) % (uint32_t)rows];
+            while (!strncmp(key->path, "parallel.", 9)) key--; /* those must fit each other */
             wefti_text word = {0};
             wefti_text_add(&word, "%s=", key->path);
             random_value(key, seed, &at, &word);
