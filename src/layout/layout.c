@@ -138,10 +138,8 @@ weft_status wefti_layout_check(const wefti_layout *layout, const wefti_mesh *mes
     return WEFT_OK;
 }
 
-void wefti_layout_box(const wefti_layout *layout, const wefti_mesh *mesh, const weft_desc *whole,
-                      int32_t rank, wefti_box *out) {
-    int32_t at[WEFTI_MAX_AXES];
-    wefti_mesh_coordinates(mesh, rank, at);
+void wefti_layout_box_at(const wefti_layout *layout, const wefti_mesh *mesh, const weft_desc *whole,
+                         const int32_t at[WEFTI_MAX_AXES], wefti_box *out) {
     *out = (wefti_box){0};
     for (int d = 0; d < whole->rank; d++) {
         const wefti_dim_split *split = &layout->dim[d];
@@ -153,6 +151,13 @@ void wefti_layout_box(const wefti_layout *layout, const wefti_mesh *mesh, const 
         }
         wefti_part(whole->shape[d], split->unit, parts, index, &out->begin[d], &out->size[d]);
     }
+}
+
+void wefti_layout_box(const wefti_layout *layout, const wefti_mesh *mesh, const weft_desc *whole,
+                      int32_t rank, wefti_box *out) {
+    int32_t at[WEFTI_MAX_AXES];
+    wefti_mesh_coordinates(mesh, rank, at);
+    wefti_layout_box_at(layout, mesh, whole, at, out);
 }
 
 weft_desc wefti_layout_local(const wefti_layout *layout, const wefti_mesh *mesh,

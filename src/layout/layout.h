@@ -93,6 +93,9 @@ typedef struct wefti_box {
 /* What `rank` holds. */
 void wefti_layout_box(const wefti_layout *layout, const wefti_mesh *mesh, const weft_desc *whole,
                       int32_t rank, wefti_box *out);
+/* The same by the device's coordinates. */
+void wefti_layout_box_at(const wefti_layout *layout, const wefti_mesh *mesh, const weft_desc *whole,
+                         const int32_t at[WEFTI_MAX_AXES], wefti_box *out);
 /* The same as a tensor: dtype of `whole`, sizes of the box. */
 weft_desc wefti_layout_local(const wefti_layout *layout, const wefti_mesh *mesh,
                              const weft_desc *whole, int32_t rank);

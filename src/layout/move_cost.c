@@ -130,19 +130,21 @@ static int64_t received(const wefti_mesh *mesh, const weft_desc *whole, const we
     return rest * (even ? missing_evenly(&c, move->transfer) : most_missing(&c));
 }
 
-void wefti_move_cost(const wefti_mesh *mesh, const weft_desc *whole, const wefti_layout *from,
-                     wefti_move *move) {
-    move->bytes = 0;
-    move->seconds = 0;
-    if (move->kind != WEFTI_MOVE_TRANSFER) return;
-    move->bytes = received(mesh, whole, from, move);
+double wefti_move_seconds(const wefti_mesh *mesh, wefti_axes axes, int64_t bytes) {
     wefti_link slowest = {0, 0};
     for (int a = 0; a < mesh->axes; a++) {
-        if (!(move->axes >> a & 1u)) continue;
+        if (!(axes >> a & 1u)) continue;
         const wefti_link *link = &mesh->axis[a].link;
         if (link->latency > slowest.latency) slowest.latency = link->latency;
         if (link->seconds_per_byte > slowest.seconds_per_byte)
             slowest.seconds_per_byte = link->seconds_per_byte;
     }
-    move->seconds = slowest.latency + (double)move->bytes * slowest.seconds_per_byte;
+    return slowest.latency + (double)bytes * slowest.seconds_per_byte;
+}
+
+void wefti_move_cost(const wefti_mesh *mesh, const weft_desc *whole, const wefti_layout *from,
+                     wefti_move *move) {
+    bool local = move->kind != WEFTI_MOVE_TRANSFER;
+    move->bytes = local ? 0 : received(mesh, whole, from, move);
+    move->seconds = local ? 0 : wefti_move_seconds(mesh, move->axes, move->bytes);
 }

@@ -185,28 +185,11 @@ static wefti_axes exchanged_axes(const wefti_moves *m, const wefti_layout *from,
     return axes;
 }
 
-static weft_status emit_exchange(const walk *w, wefti_transfer_kind kind,
-                                 const wefti_layout *next) {
+static wefti_axes all_exchanged(const wefti_moves *m, const wefti_layout *from,
+                                const wefti_layout *to) {
     wefti_axes axes = 0;
-    for (int d = 0; d < next->rank; d++) axes |= exchanged_axes(w->m, w->at, next, d);
-    return axes ? emit(w, WEFTI_MOVE_TRANSFER, kind, axes, next) : WEFT_OK;
-}
-
-/* Dimensions before d are filled; d still needs axes whose sizes multiply to `parts`. */
-static weft_status permute(const walk *w, wefti_layout *next, int d, int32_t parts,
-                           wefti_axes set) {
-    while (parts == 1 && ++d < next->rank) {
-        parts = wefti_layout_parts(w->at, w->m->mesh, d);
-        next->dim[d].count = 0;
-    }
-    if (d == next->rank) return emit_exchange(w, WEFTI_TRANSFER_PERMUTE, next);
-    for (int8_t a = 0; a < w->m->mesh->axes; a++) {
-        if (!(set >> a & 1u) || parts % w->m->mesh->axis[a].size) continue;
-        wefti_layout longer = *next;
-        longer.dim[d].axis[longer.dim[d].count++] = a;
-        WEFT_TRY(permute(w, &longer, d, parts / w->m->mesh->axis[a].size, set & ~(1u << a)));
-    }
-    return WEFT_OK;
+    for (int d = 0; d < to->rank; d++) axes |= exchanged_axes(m, from, to, d);
+    return axes;
 }
 
 static bool same_grid(const wefti_mesh *mesh, const wefti_layout *a, const wefti_layout *b) {
@@ -217,18 +200,44 @@ static bool same_grid(const wefti_mesh *mesh, const wefti_layout *a, const wefti
     return true;
 }
 
+bool wefti_moves_exchange(const wefti_moves *m, const wefti_layout *at, wefti_move *out) {
+    if (at->sum != m->to->sum || at->max != m->to->max) return false;
+    *out = (wefti_move){.kind = WEFTI_MOVE_TRANSFER,
+                        .transfer = same_grid(m->mesh, at, m->to) ? WEFTI_TRANSFER_PERMUTE
+                                                                  : WEFTI_TRANSFER_ALL_TO_ALL,
+                        .axes = all_exchanged(m, at, m->to),
+                        .to = *m->to};
+    return out->axes;
+}
+
+/* Dimensions before d are filled; d still needs axes whose sizes multiply to `parts`. */
+static weft_status permute(const walk *w, wefti_layout *next, int d, int32_t parts,
+                           wefti_axes set) {
+    while (parts == 1 && ++d < next->rank) {
+        parts = wefti_layout_parts(w->at, w->m->mesh, d);
+        next->dim[d].count = 0;
+    }
+    if (d == next->rank) {
+        wefti_axes axes = all_exchanged(w->m, w->at, next);
+        return axes ? emit(w, WEFTI_MOVE_TRANSFER, WEFTI_TRANSFER_PERMUTE, axes, next) : WEFT_OK;
+    }
+    for (int8_t a = 0; a < w->m->mesh->axes; a++) {
+        if (!(set >> a & 1u) || parts % w->m->mesh->axis[a].size) continue;
+        wefti_layout longer = *next;
+        longer.dim[d].axis[longer.dim[d].count++] = a;
+        WEFT_TRY(permute(w, &longer, d, parts / w->m->mesh->axis[a].size, set & ~(1u << a)));
+    }
+    return WEFT_OK;
+}
+
 static weft_status permutations(const walk *w) {
-    const wefti_layout *goal = w->m->to;
     wefti_axes set = w->m->axes & ~(w->at->sum | w->at->max);
-    bool may_end = w->at->sum == goal->sum && w->at->max == goal->max;
-    bool all = __builtin_popcount(set) <= PERMUTED, grid = same_grid(w->m->mesh, w->at, goal);
-    if (all) {
+    if (__builtin_popcount(set) <= PERMUTED) {
         wefti_layout next = *w->at;
         WEFT_TRY(permute(w, &next, -1, 1, set));
     }
-    if (may_end && grid && !all) WEFT_TRY(emit_exchange(w, WEFTI_TRANSFER_PERMUTE, goal));
-    if (may_end && !grid) WEFT_TRY(emit_exchange(w, WEFTI_TRANSFER_ALL_TO_ALL, goal));
-    return WEFT_OK;
+    wefti_move last;
+    return wefti_moves_exchange(w->m, w->at, &last) ? w->visit(w->context, &last) : WEFT_OK;
 }
 
 /* ---- to partial values and away from them ---- */

@@ -1,7 +1,9 @@
-/* Uniform-cost search (Dijkstra, "A note on two problems in connexion with graphs", 1959) for the
- * cheapest moves between two layouts. Costs are compared as (seconds, bytes, moves), seconds in
- * whole units of 2^-50 s so that the order of additions does not decide between equals. The goal is
- * first reached by the obvious way: reduce, gather, slice; what costs more is never looked at. */
+/* Best-first search (Dijkstra, "A note on two problems in connexion with graphs", 1959; with a
+ * lower bound of what is still to come: Hart, Nilsson and Raphael, "A formal basis for the
+ * heuristic determination of minimum cost paths", 1968) for the cheapest moves between two layouts.
+ * Costs are compared as (seconds, bytes, moves), seconds in whole units of 2^-50 s so that the
+ * order of additions does not decide between equals. The goal is first reached in obvious ways;
+ * what cannot be cheaper than those is never looked at. */
 #include "layout/redistribute.h"
 
 #include <math.h>
@@ -10,9 +12,10 @@
 #include "layout/moves.h"
 
 enum {
-    SETTLED_MAX = 1 << 12, /* layouts expanded before the best route known is taken */
-    UNBOUNDED_MAX = 1 << 16,
-    GENERAL_EXCHANGE = 4 /* counts as so many moves */
+    LOOKS = 1 << 16,      /* moves looked at before the best route known is taken */
+    MORE_LOOKS = 1 << 20, /* while there is none */
+    SAMPLES = 8,          /* ranks asked for what they lack */
+    GENERAL_EXCHANGE = 4  /* counts as so many moves */
 };
 
 typedef struct cost {
@@ -23,13 +26,14 @@ typedef struct cost {
 typedef struct node {
     wefti_move move; /* that led here; move.to is the layout */
     cost cost;       /* from the start */
+    cost ahead;      /* at least, to the goal */
     int32_t parent;
     bool settled;
 } node;
 
 /* An entry of the queue; outdated when the node was reached more cheaply since. */
 typedef struct waiting {
-    cost cost;
+    cost cost; /* from the start to the goal at least */
     int32_t node;
 } waiting;
 
@@ -43,12 +47,20 @@ typedef struct search {
     waiting *heap;
     int64_t heap_used, heap_capacity;
     int32_t at, goal; /* nodes; goal -1: not reached yet */
+    int64_t looks;
+    int32_t samples, sample[SAMPLES][WEFTI_MAX_AXES]; /* coordinates */
+    wefti_box want[SAMPLES];                          /* of theirs at the goal */
+    wefti_link quickest;                              /* the best of each over all axes */
 } search;
 
 static int compare(const cost *a, const cost *b) {
     if (a->time != b->time) return a->time < b->time ? -1 : 1;
     if (a->bytes != b->bytes) return a->bytes < b->bytes ? -1 : 1;
     return (a->moves > b->moves) - (a->moves < b->moves);
+}
+
+static cost sum(cost a, cost b) {
+    return (cost){a.time + b.time, a.bytes + b.bytes, a.moves + b.moves};
 }
 
 static int64_t whole_units(double seconds) {
@@ -65,7 +77,7 @@ static bool before(const waiting *a, const waiting *b) {
 
 static weft_status push(search *s, int32_t n) {
     WEFT_TRY(WEFT_GROW(s->heap, s->heap_used, s->heap_capacity));
-    waiting entry = {s->nodes[n].cost, n};
+    waiting entry = {sum(s->nodes[n].cost, s->nodes[n].ahead), n};
     int64_t i = s->heap_used++;
     for (; i && before(&entry, &s->heap[(i - 1) / 2]); i = (i - 1) / 2)
         s->heap[i] = s->heap[(i - 1) / 2];
@@ -133,6 +145,59 @@ static weft_status add_node(search *s, const wefti_layout *layout, int32_t *out)
     return WEFT_OK;
 }
 
+/* ---- what is still to come, at least ---- */
+
+/* Ranks spread over the mesh; all of a small one. */
+static void choose_samples(search *s) {
+    const wefti_mesh *mesh = s->moves.mesh;
+    int32_t size = wefti_mesh_size(mesh);
+    s->samples = size < SAMPLES ? size : SAMPLES;
+    for (int32_t i = 0; i < s->samples; i++) {
+        int64_t place = size <= SAMPLES ? i : i * INT64_C(2654435761) % size;
+        wefti_mesh_coordinates(mesh, mesh->first + (int32_t)place, s->sample[i]);
+        wefti_layout_box_at(s->moves.to, mesh, s->moves.whole, s->sample[i], &s->want[i]);
+    }
+    s->quickest = (wefti_link){INFINITY, INFINITY};
+    for (int a = 0; a < mesh->axes; a++) {
+        if (!(s->moves.axes >> a & 1u)) continue;
+        s->quickest.latency = fmin(s->quickest.latency, mesh->axis[a].link.latency);
+        s->quickest.seconds_per_byte =
+            fmin(s->quickest.seconds_per_byte, mesh->axis[a].link.seconds_per_byte);
+    }
+}
+
+/* Bytes that some rank wants in the end and does not have. No move lessens this by more than the
+ * bytes it brings. */
+static int64_t lacking(const search *s, const wefti_layout *layout) {
+    const wefti_moves *m = &s->moves;
+    int64_t most = 0;
+    for (int32_t i = 0; i < s->samples; i++) {
+        wefti_box have, both;
+        wefti_layout_box_at(layout, m->mesh, m->whole, s->sample[i], &have);
+        int64_t elems = wefti_box_elems(&s->want[i], layout->rank);
+        if (wefti_box_intersect(&have, &s->want[i], layout->rank, &both))
+            elems -= wefti_box_elems(&both, layout->rank);
+        if (elems > most) most = elems;
+    }
+    return most * (int64_t)weft_dtype_bytes(m->whole->dtype);
+}
+
+/* Reducing over g devices takes g - 1 additions of every element, shared among all devices. */
+static int64_t reducing(const search *s, wefti_axes partial) {
+    int64_t g = wefti_mesh_product(s->moves.mesh, partial);
+    return (int64_t)((double)(g - 1) * (double)weft_desc_bytes(s->moves.whole) /
+                     wefti_mesh_product(s->moves.mesh, s->moves.axes));
+}
+
+static cost ahead_of(const search *s, const wefti_layout *layout) {
+    const wefti_layout *goal = s->moves.to;
+    wefti_axes partial = (layout->sum & ~goal->sum) | (layout->max & ~goal->max);
+    int64_t lack = lacking(s, layout), bytes = lack + (partial ? reducing(s, partial) : 0);
+    double seconds = (double)bytes * s->quickest.seconds_per_byte +
+                     ((lack > 0) + (partial != 0)) * s->quickest.latency;
+    return (cost){whole_units(seconds), bytes, 0};
+}
+
 /* ---- the search ---- */
 
 static bool fits(const search *s, const wefti_layout *layout) {
@@ -158,23 +223,38 @@ static int32_t moves_of(const wefti_layout *from, const wefti_move *move) {
     return gained == lost ? 1 : GENERAL_EXCHANGE;
 }
 
+/* No route through this cost can be better than the one known. */
+static bool hopeless(const search *s, cost total) {
+    return s->goal >= 0 && compare(&s->nodes[s->goal].cost, &total) <= 0;
+}
+
 /* Visitor: from node s->at by `move`. */
 static weft_status reach(void *context, const wefti_move *move) {
     search *s = context;
+    s->looks++;
     int32_t n = s->table[slot_of(s, &move->to)];
     if ((n >= 0 && s->nodes[n].settled) || !fits(s, &move->to)) return WEFT_OK;
     const node *parent = &s->nodes[s->at];
+    cost ahead = n >= 0 ? s->nodes[n].ahead : ahead_of(s, &move->to), total = parent->cost;
+    total.moves += moves_of(&parent->move.to, move);
+    if (total.moves > WEFTI_MAX_MOVES || hopeless(s, sum(total, ahead))) return WEFT_OK;
     wefti_move priced = *move;
+    if (n >= 0 && n == s->goal) { /* exact costs of exchanges take long: first at least */
+        cost least = total;
+        if (move->kind == WEFTI_MOVE_TRANSFER)
+            least.time += whole_units(
+                wefti_move_seconds(s->moves.mesh, move->axes, lacking(s, &parent->move.to)));
+        if (hopeless(s, least)) return WEFT_OK;
+    }
     wefti_move_cost(s->moves.mesh, s->moves.whole, &parent->move.to, &priced);
-    cost total = {parent->cost.time + whole_units(priced.seconds),
-                  parent->cost.bytes + priced.bytes,
-                  parent->cost.moves + moves_of(&parent->move.to, move)};
+    total.time += whole_units(priced.seconds);
+    total.bytes += priced.bytes;
     if (n >= 0 && compare(&s->nodes[n].cost, &total) <= 0) return WEFT_OK;
-    if (s->goal >= 0 && compare(&s->nodes[s->goal].cost, &total) <= 0) return WEFT_OK;
-    if (total.moves > WEFTI_MAX_MOVES) return WEFT_OK;
+    if (hopeless(s, sum(total, ahead))) return WEFT_OK;
     if (n < 0) WEFT_TRY(add_node(s, &move->to, &n));
     s->nodes[n].move = priced;
     s->nodes[n].cost = total;
+    s->nodes[n].ahead = ahead;
     s->nodes[n].parent = s->at;
     if (s->goal < 0 && wefti_layout_equal(&priced.to, s->moves.to)) s->goal = n;
     return push(s, n);
@@ -189,13 +269,17 @@ static weft_status step(search *s, wefti_move *move, bool *going) {
     return WEFT_OK;
 }
 
-/* The obvious way. */
-static weft_status reach_goal(search *s) {
+static wefti_axes to_be_reduced(const search *s, const wefti_layout *layout) {
+    return (layout->sum & ~s->moves.to->sum) | (layout->max & ~s->moves.to->max);
+}
+
+/* Reduce, gather, zero, slice. */
+static weft_status reach_goal_by_gather(search *s) {
     const wefti_layout *goal = s->moves.to;
     bool going = true;
     wefti_layout next = *s->moves.from;
     s->at = 0;
-    wefti_axes drop = (next.sum & ~goal->sum) | (next.max & ~goal->max);
+    wefti_axes drop = to_be_reduced(s, &next);
     next.sum &= ~drop;
     next.max &= ~drop;
     wefti_move reduce = {WEFTI_MOVE_TRANSFER, WEFTI_TRANSFER_ALL_REDUCE, drop, next, 0, 0};
@@ -224,17 +308,46 @@ static weft_status reach_goal(search *s) {
     return step(s, &slice, &going);
 }
 
+/* Reduce-scatter along the longest dimension, then one exchange. */
+static weft_status reach_goal_by_exchange(search *s) {
+    const wefti_moves *m = &s->moves;
+    bool going = true;
+    wefti_layout next = *m->from;
+    s->at = 0;
+    wefti_axes drop = to_be_reduced(s, &next);
+    int longest = -1;
+    int64_t length = 0;
+    for (int d = 0; d < next.rank; d++) {
+        int64_t here = m->whole->shape[d] / wefti_layout_parts(&next, m->mesh, d);
+        if (next.dim[d].unit != 1 || here <= length) continue;
+        longest = d;
+        length = here;
+    }
+    if (drop && longest >= 0) {
+        for (int8_t a = 0; a < m->mesh->axes; a++)
+            if (drop >> a & 1u) next.dim[longest].axis[next.dim[longest].count++] = a;
+        next.sum &= ~drop;
+        next.max &= ~drop;
+        wefti_move reduce = {WEFTI_MOVE_TRANSFER, WEFTI_TRANSFER_REDUCE_SCATTER, drop, next, 0, 0};
+        WEFT_TRY(step(s, &reduce, &going));
+    }
+    wefti_move last;
+    return going && wefti_moves_exchange(m, &next, &last) ? step(s, &last, &going) : WEFT_OK;
+}
+
 static weft_status run(search *s) {
     int32_t start = 0;
     WEFT_TRY(add_node(s, s->moves.from, &start));
-    WEFT_TRY(reach_goal(s));
+    choose_samples(s);
+    WEFT_TRY(reach_goal_by_gather(s));
+    WEFT_TRY(reach_goal_by_exchange(s));
     WEFT_TRY(push(s, start));
-    for (int settled = 0; s->heap_used; settled++) {
-        if (settled >= (s->goal >= 0 ? SETTLED_MAX : UNBOUNDED_MAX)) break;
+    while (s->heap_used && s->looks < (s->goal >= 0 ? LOOKS : MORE_LOOKS)) {
         int32_t n = pop(s);
         if (s->nodes[n].settled) continue;
-        s->nodes[n].settled = true;
         if (n == s->goal) break;
+        if (hopeless(s, sum(s->nodes[n].cost, s->nodes[n].ahead))) break;
+        s->nodes[n].settled = true;
         s->at = n;
         wefti_layout at = s->nodes[n].move.to; /* nodes move when they grow */
         WEFT_TRY(wefti_moves_each(&s->moves, &at, reach, s));

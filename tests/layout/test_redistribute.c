@@ -304,8 +304,8 @@ static void complete_and_cheapest(void **state) {
     const struct {
         int axes;
         int32_t size[3];
-    } meshes[] = {{1, {2}},    {1, {3}},    {1, {4}},    {1, {8}},      {2, {2, 2}},
-                  {2, {2, 3}}, {2, {2, 4}}, {2, {4, 2}}, {3, {2, 2, 2}}};
+    } meshes[] = {{1, {2}},    {1, {3}},    {1, {4}},    {1, {8}},       {2, {2, 2}},
+                  {2, {2, 3}}, {2, {2, 4}}, {2, {4, 2}}, {3, {2, 2, 2}}, {3, {2, 3, 2}}};
     const weft_desc shapes[] = {
         weft_desc_of(WEFT_F32, 0, NULL),
         weft_desc_of(WEFT_F32, 1, (int64_t[]){7}),
