@@ -223,16 +223,14 @@ static void *destination_of(wefti_device *d, const wefti_step *step, const wefti
     return to;
 }
 
-static weft_status name_transfer(weft_status status, const binding *b, const wefti_instruction *x) {
+static weft_status name_transfer(weft_status status, const binding *b, int64_t number) {
     if (status >= 0) return status;
-    const wefti_transfer *t = wefti_partition_transfer(b->program->partition, x->transfer);
+    const wefti_transfer *t = wefti_partition_transfer(b->program->partition, (int32_t)number);
     return wefti_prefix(status, "%s of %s", wefti_transfer_kind_text(t->kind),
                         t->name ? t->name : "a value without a name");
 }
 
-static void trace_transfer(wefti_device *d, const binding *b, const wefti_instruction *x,
-                           int64_t begin) {
-    const wefti_transfer *t = wefti_partition_transfer(b->program->partition, x->transfer);
+static void trace_transfer(const wefti_device *d, const wefti_transfer *t, int64_t begin) {
     wefti_trace_event(d->trace, d->rank, WEFTI_TRACK_COMMUNICATION,
                       wefti_transfer_kind_text(t->kind), t->name ? t->name : "", begin,
                       wefti_now_ns(), 0, (double)wefti_transfer_bytes(t));
@@ -248,11 +246,35 @@ static weft_status run_transfers(wefti_device *d, const binding *b, const wefti_
         WEFT_TRY(name_transfer(d->comm->engine->post(b->endpoints[x[k].transfer],
                                                      source_of(d, step, &x[k]),
                                                      destination_of(d, step, &x[k])),
-                               b, &x[k]));
+                               b, x[k].transfer));
     for (int32_t k = 0; k < count; k++) {
-        WEFT_TRY(name_transfer(d->comm->engine->wait(b->endpoints[x[k].transfer]), b, &x[k]));
-        if (d->trace) trace_transfer(d, b, &x[k], begin);
+        WEFT_TRY(
+            name_transfer(d->comm->engine->wait(b->endpoints[x[k].transfer]), b, x[k].transfer));
+        if (d->trace)
+            trace_transfer(d, wefti_partition_transfer(b->program->partition, x[k].transfer),
+                           begin);
     }
+    return WEFT_OK;
+}
+
+/* A transfer of the schedule's own, between stages: what it moves stays where it is until it is
+ * waited for. */
+static weft_status run_post(wefti_device *d, const binding *b, const wefti_step *step) {
+    const wefti_transfer *t = wefti_partition_transfer(b->program->partition, (int32_t)step->bytes);
+    int64_t size = (int64_t)weft_dtype_bytes(t->dtype);
+    int64_t have = wefti_box_elems(&t->have[t->me], t->rank) * size;
+    int64_t want = wefti_box_elems(&t->want[t->me], t->rank) * size;
+    unsigned char *to = want ? d->memory + step->args[1] : NULL;
+    if (to) wefti_device_observe(d, to, want);
+    return d->comm->engine->post(b->endpoints[step->bytes], have ? d->memory + step->args[0] : NULL,
+                                 to);
+}
+
+static weft_status run_wait(wefti_device *d, const binding *b, const wefti_step *step) {
+    const wefti_transfer *t = wefti_partition_transfer(b->program->partition, (int32_t)step->bytes);
+    int64_t begin = d->trace ? wefti_now_ns() : 0;
+    WEFT_TRY(d->comm->engine->wait(b->endpoints[step->bytes]));
+    if (d->trace) trace_transfer(d, t, begin);
     return WEFT_OK;
 }
 
@@ -351,6 +373,12 @@ weft_status wefti_device_run(wefti_device *d, const wefti_program *p, wefti_sect
             break;
         case WEFTI_STEP_LOSS:
             WEFT_TRY(run_loss(d, p, step));
+            break;
+        case WEFTI_STEP_POST:
+            WEFT_TRY(name_transfer(run_post(d, b, step), b, step->bytes));
+            break;
+        case WEFTI_STEP_WAIT:
+            WEFT_TRY(name_transfer(run_wait(d, b, step), b, step->bytes));
             break;
         case WEFTI_STEP_PACK:
             WEFT_TRY(run_pack(d, step, options));
