@@ -151,7 +151,7 @@ typedef struct weft_job_parallel {
     weft_job_pairs strategies, tensors; /* match -> split; match -> layout */
     weft_job_sharding optimizer;
     weft_job_pipeline pipeline;
-    int64_t accumulate, copies; /* accumulate: train.accumulate */
+    int64_t accumulate, copies; /* accumulate: the same as train.accumulate, pipeline.microbatches */
     weft_job_recompute recompute;
     weft_job_gradients gradients;
     struct {

@@ -52,26 +52,32 @@ static bool given(const wefti_job_draft *draft, const char *path) {
 
 /* ---- what is left out ---- */
 
-/* Both keys are one number. */
-static weft_status join_accumulate(wefti_job_draft *draft) {
-    weft_job *job = &draft->job;
-    bool here = given(draft, "parallel.accumulate"), there = given(draft, "train.accumulate");
+/* How many microbatches a step has, by up to three keys, which must not differ: with one stage they
+ * are accumulated, with several they are what the pipeline has on its way. */
+static weft_status join_microbatches(wefti_job_draft *draft) {
+    weft_job_pipeline *pipeline = &draft->job.parallel.pipeline;
+    bool stages = pipeline->stages > 1,
+         interleaved = pipeline->schedule == WEFT_PIPELINE_INTERLEAVED;
+    const char *const paths[] = {"train.accumulate", "parallel.accumulate",
+                                 stages ? "parallel.pipeline.microbatches" : NULL};
+    int64_t *const numbers[] = {&draft->job.train.accumulate, &draft->job.parallel.accumulate,
+                                &pipeline->microbatches};
+    int64_t number = !stages ? 1 : interleaved ? 2 * pipeline->stages : pipeline->stages;
+    const char *said = NULL;
     char where[512];
-    WEFT_REQUIRE(!here || !there || job->parallel.accumulate == job->train.accumulate, WEFT_E_ARG,
-                 "%sparallel.accumulate = %lld and train.accumulate = %lld are the same number; "
-                 "set one of them",
-                 wefti_job_where(draft, wefti_job_mark_of(draft, "parallel.accumulate"), where),
-                 (long long)job->parallel.accumulate, (long long)job->train.accumulate);
-    if (here)
-        job->train.accumulate = job->parallel.accumulate;
-    else
-        job->parallel.accumulate = job->train.accumulate;
-    const char *path = here ? "parallel.accumulate" : "train.accumulate";
-    WEFT_REQUIRE(job->parallel.pipeline.stages == 1 || job->train.accumulate == 1, WEFT_E_ARG,
-                 "%s%s = %lld is for one stage; with %lld a batch is cut by "
-                 "parallel.pipeline.microbatches",
-                 wefti_job_where(draft, wefti_job_mark_of(draft, path), where), path,
-                 (long long)job->train.accumulate, (long long)job->parallel.pipeline.stages);
+    for (int i = 0; i < 3 && paths[i]; i++) {
+        const wefti_job_mark *mark = wefti_job_mark_of(draft, paths[i]);
+        if (!mark->given) continue;
+        WEFT_REQUIRE(
+            !said || *numbers[i] == number, WEFT_E_ARG,
+            "%s%s is %lld and %s %lld; they are the same number, of microbatches in a step",
+            wefti_job_where(draft, mark, where), paths[i], (long long)*numbers[i], said,
+            (long long)number);
+        said = paths[i];
+        number = *numbers[i];
+    }
+    if (!stages && !given(draft, "parallel.pipeline.microbatches")) pipeline->microbatches = 1;
+    for (int i = 0; i < 3 && paths[i]; i++) *numbers[i] = number;
     return WEFT_OK;
 }
 
@@ -129,9 +135,7 @@ static weft_status fill(wefti_job_draft *draft) {
     bool interleaved = pipeline->schedule == WEFT_PIPELINE_INTERLEAVED;
     if (!given(draft, "parallel.pipeline.virtual_stages"))
         pipeline->virtual_stages = interleaved && pipeline->stages > 1 ? 2 : 1;
-    if (!given(draft, "parallel.pipeline.microbatches"))
-        pipeline->microbatches = pipeline->stages * (interleaved && pipeline->stages > 1 ? 2 : 1);
-    WEFT_TRY(join_accumulate(draft));
+    WEFT_TRY(join_microbatches(draft));
     return count_devices(draft);
 }
 
@@ -224,7 +228,7 @@ static weft_status build_rest(const wefti_job_draft *draft, weft_plan *plan) {
     WEFT_TRY(at_key(draft, "parallel.optimizer.shard_size",
                     weft_plan_optimizer(plan, (int)p->optimizer.level, p->optimizer.threshold,
                                         (int)p->optimizer.shard_size)));
-    WEFT_TRY(weft_plan_accumulate(plan, (int)p->accumulate));
+    WEFT_TRY(weft_plan_accumulate(plan, p->pipeline.stages > 1 ? 1 : (int)p->accumulate));
     WEFT_TRY(weft_plan_copies(plan, (int)p->copies));
     WEFT_TRY(weft_plan_recompute(plan, r->mode, NULL, r->communication));
     for (int64_t i = 0; i < r->cells.count; i++)
@@ -288,6 +292,7 @@ static weft_status plan_of_file(wefti_job_draft *draft, weft_plan **out) {
     weft_plan *plan;
     char where[512];
     WEFT_TRY(weft_plan_load(p->plan, &plan));
+    int microbatches = plan->pipeline.stages > 1 ? plan->pipeline.microbatches : plan->accumulate;
     weft_status status = wefti_plan_check(plan);
     if (status < 0)
         status = wefti_prefix(status, "%s", p->plan);
@@ -295,16 +300,17 @@ static weft_status plan_of_file(wefti_job_draft *draft, weft_plan **out) {
         status = WEFT_RAISE(WEFT_E_ARG, "%sparallel.devices is %lld; the plan %s is for %d devices",
                             wefti_job_where(draft, devices, where), (long long)p->devices, p->plan,
                             plan->devices);
-    else if (accumulate->given && job->train.accumulate != plan->accumulate)
-        status = WEFT_RAISE(WEFT_E_ARG, "%strain.accumulate is %lld; the plan %s has accumulate %d",
-                            wefti_job_where(draft, accumulate, where),
-                            (long long)job->train.accumulate, p->plan, plan->accumulate);
+    else if (accumulate->given && job->train.accumulate != microbatches)
+        status =
+            WEFT_RAISE(WEFT_E_ARG, "%strain.accumulate is %lld; the plan %s has %d microbatches",
+                       wefti_job_where(draft, accumulate, where), (long long)job->train.accumulate,
+                       p->plan, microbatches);
     if (status < 0) {
         weft_plan_destroy(plan);
         return wefti_note(status, __func__, __FILE__, __LINE__);
     }
     p->devices = plan->devices;
-    p->accumulate = job->train.accumulate = plan->accumulate;
+    p->accumulate = job->train.accumulate = microbatches;
     *out = plan;
     return WEFT_OK;
 }

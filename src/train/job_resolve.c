@@ -95,14 +95,12 @@ static weft_status check(const wefti_job_draft *draft) {
                  "%sdata.validation_labels needs data.validation to be a path",
                  wefti_job_where(draft, wefti_job_mark_of(draft, "data.validation_labels"), where));
     if (!draft->plan) return WEFT_OK;
-    int64_t micro = draft->plan->pipeline.stages > 1 ? draft->plan->pipeline.microbatches
-                                                     : draft->plan->accumulate;
-    int64_t parts = micro * draft->plan->copies;
+    int64_t parts = t->accumulate * draft->plan->copies;
     WEFT_REQUIRE(t->batch % parts == 0, WEFT_E_ARG,
                  "%strain.batch = %lld is cut into %lld equal parts, %lld microbatches of %d "
                  "copies each; it must be a multiple of %lld",
                  wefti_job_where(draft, wefti_job_mark_of(draft, "train.batch"), where),
-                 (long long)t->batch, (long long)parts, (long long)micro, draft->plan->copies,
+                 (long long)t->batch, (long long)parts, (long long)t->accumulate, draft->plan->copies,
                  (long long)parts);
     return WEFT_OK;
 }

@@ -161,6 +161,7 @@ static weft_session_options session_options(const wefti_training *t) {
     o.memory_bytes = t->memory_bytes;
     o.seed = train->seed;
     o.bf16 = t->bf16;
+    o.plan = t->job->plan;
     return o;
 }
 

@@ -137,6 +137,7 @@ static void test_filled_in(void **state) {
                 "parallel.pipeline.schedule=interleaved");
     assert_int_equal(job->parallel.devices, 8);
     assert_int_equal(job->parallel.pipeline.microbatches, 8);
+    assert_int_equal(job->train.accumulate, 8); /* the same number */
     assert_int_equal(job->parallel.pipeline.virtual_stages, 2);
     weft_job_free(job);
     job = words("parallel.devices=4\nparallel.pipeline.stages=2");
@@ -147,6 +148,10 @@ static void test_filled_in(void **state) {
     job = words("parallel.devices=2\nparallel.accumulate=4");
     assert_int_equal(job->train.accumulate, 4);
     assert_int_equal(job->plan->accumulate, 4);
+    weft_job_free(job);
+    job = words("parallel.devices=4\nparallel.pipeline.stages=2\ntrain.accumulate=8");
+    assert_int_equal(job->plan->pipeline.microbatches, 8);
+    assert_int_equal(job->plan->accumulate, 1);
     weft_job_free(job);
     job = words("parallel.mesh={dp: 2}\nparallel.pipeline.stages=2\n"
                 "parallel.pipeline.meshes=[dp=2, {dp: 1}]");
@@ -185,8 +190,10 @@ static void test_refused_words(void **state) {
             "number}; it is 'b'");
     refused("parallel.devices=4\nparallel.pipeline.stages=2\nparallel.pipeline.microbatches=1",
             "'parallel.pipeline.microbatches=1': parallel: pipeline.microbatches = 1 must be");
-    refused("parallel.devices=4\nparallel.pipeline.stages=2\ntrain.accumulate=4",
-            "'train.accumulate=4': train.accumulate = 4 is for one stage");
+    refused("parallel.devices=4\nparallel.pipeline.stages=2\ntrain.accumulate=4\n"
+            "parallel.pipeline.microbatches=2",
+            "'parallel.pipeline.microbatches=2': parallel.pipeline.microbatches is 2 and "
+            "train.accumulate 4; they are the same number");
     refused("parallel.accumulate=2\ntrain.accumulate=4", "are the same number");
     refused("parallel.devices=4\nparallel.pipeline.stages=2\n"
             "parallel.pipeline.meshes=[{dp: 2}, {tp: 2}]",
