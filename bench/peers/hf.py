@@ -18,7 +18,7 @@ DTYPES = {"f32": torch.float32, "f64": torch.float64,
 
 # What a config.json without "architectures" is taken for.
 HEADS = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM",
-         "bert": "BertForMaskedLM"}
+         "bert": "BertForMaskedLM", "mixtral": "MixtralForCausalLM"}
 
 
 def load(directory, dtype="f32", attention="eager"):

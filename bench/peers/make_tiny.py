@@ -4,7 +4,7 @@
     make_tiny.py OUT [--only NAME ...] [--list]
 
 For each of gpt2, llama (grouped heads, untied output), llama-tied (the same,
-tied) and bert, and for each of f32, bf16 and f16, OUT/NAME-DTYPE holds one
+tied), bert and mixtral, and for each of f32, bf16 and f16, OUT/NAME-DTYPE holds one
 model.safetensors and OUT/NAME-DTYPE-sharded the same weights in several
 files with an index.  Every directory also has
 
@@ -47,8 +47,17 @@ def bert():
         max_position_embeddings=32, type_vocab_size=2, pad_token_id=0))
 
 
+def mixtral():
+    return transformers.MixtralForCausalLM(transformers.MixtralConfig(
+        vocab_size=VOCAB, hidden_size=48, intermediate_size=40,
+        num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
+        max_position_embeddings=32, num_local_experts=4,
+        num_experts_per_tok=2, bos_token_id=0, eos_token_id=0))
+
+
 MODELS = {"gpt2": gpt2, "llama": llama,
-          "llama-tied": lambda: llama(tied=True), "bert": bert}
+          "llama-tied": lambda: llama(tied=True), "bert": bert,
+          "mixtral": mixtral}
 
 
 def scatter(model, source):

@@ -48,9 +48,11 @@ typedef struct weft_job_model {
     int64_t layers, hidden, heads, kv_heads, ffn, context;
     int64_t vocab, classes, image[3]; /* [channels, height, width]; 0: from the data */
     int64_t patch;
-    bool tied;      /* llama */
+    bool tied;      /* llama, mixtral */
     double dropout; /* below 0: from model.from */
     double norm_eps, rope_theta;
+    int64_t experts, experts_per_token;
+    double capacity_factor, aux_loss; /* below 0: from model.from, or the family's own */
 } weft_job_model;
 
 typedef struct weft_job_data {

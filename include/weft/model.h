@@ -1,5 +1,5 @@
-/* Model families, written with the public graph API only: gpt2, llama, bert, vit, mlp, lenet,
- * resnet18, resnet50. */
+/* Model families, written with the public graph API only: gpt2, llama, bert, gpt2-moe, mixtral,
+ * vit, mlp, lenet, resnet18, resnet50. */
 #ifndef WEFT_MODEL_H
 #define WEFT_MODEL_H
 
@@ -15,6 +15,8 @@ extern "C" {
     X(GPT2, "gpt2")                                                                                \
     X(LLAMA, "llama")                                                                              \
     X(BERT, "bert")                                                                                \
+    X(GPT2_MOE, "gpt2-moe")                                                                        \
+    X(MIXTRAL, "mixtral")                                                                          \
     X(VIT, "vit")                                                                                  \
     X(MLP, "mlp")                                                                                  \
     X(LENET, "lenet")                                                                              \
@@ -37,18 +39,25 @@ typedef struct weft_model_config {
     int64_t classes;  /* classifiers */
     int64_t image[3]; /* channels, height, width */
     int64_t patch;    /* vit */
-    double dropout;   /* llama: of attention probabilities only */
+    double dropout;   /* llama, mixtral: of attention probabilities only */
     double norm_eps, rope_theta;
-    bool tied; /* llama: the output uses the embedding; gpt2 and bert always do */
+    bool
+        tied; /* llama, mixtral: the output uses the embedding; gpt2, gpt2-moe and bert always do */
+    /* gpt2-moe, mixtral: each feed-forward layer is one of several for each token */
+    int64_t experts, experts_per_token;
+    double capacity_factor; /* slots of an expert while training, in multiples of an even share;
+                               0: no bound, nothing is left out */
+    double aux_loss;        /* weight of the loss that balances the experts; 0: none */
 } weft_model_config;
 
 typedef enum weft_model_use {
     WEFT_USE_TRAIN,  /* with loss, dropout, batch statistics */
     WEFT_USE_EVAL,   /* with loss, no dropout */
     WEFT_USE_LOGITS, /* output "logits", no loss, no target input */
-    WEFT_USE_DECODE  /* gpt2, llama: a piece of a sequence with key/value caches, seq 0: one token;
-                        inputs "tokens" [batch, seq], "position" i32 [] of the first of them;
-                        gpt2 with seq > 1 also "positions" i32 [seq]: position, position + 1... */
+    WEFT_USE_DECODE  /* gpt2, llama, gpt2-moe, mixtral: a piece of a sequence with key/value caches,
+                        seq 0: one token; inputs "tokens" [batch, seq], "position" i32 [] of the
+                        first of them; gpt2 and gpt2-moe with seq > 1 also "positions" i32 [seq]:
+                        position, position + 1... */
 } weft_model_use;
 
 /** Fill in defaults and check: WEFT_E_ARG names the field that is wrong and what would be right. */
@@ -67,18 +76,20 @@ WEFT_API weft_status weft_model_build(const weft_model_config *config, weft_mode
 
 /** config.json of Hugging Face's form, of transformers 4 or 5: text to a complete config
  * (WEFT_E_NO_IMPL names what is not supported, WEFT_E_ARG and WEFT_E_CORRUPT what is wrong), and
- * back (freed with weft_text_free). mlp, lenet and resnet, which have no such form, use model_type
- * "weft-mlp" and so on with the fields of weft_model_config. */
+ * back (freed with weft_text_free). gpt2-moe, mlp, lenet and resnet, which have no such form, use
+ * model_type "weft-mlp" and so on with the fields of weft_model_config. */
 WEFT_API weft_status weft_model_config_read(const char *json, weft_model_config *out) WEFT_CHECKED;
 WEFT_API weft_status weft_model_config_write(const weft_model_config *config,
                                              char **out) WEFT_CHECKED;
 
 /** How parameter or state `name` of a graph is stored in files of the family: its tensor's name
- * there, written into `buffer`, and its shape there (same elements in the same order).
- * WEFT_E_NOT_FOUND for a key/value cache, which is not stored. */
+ * there, written into `buffer`, and its shape there (same elements in the same order). Some are
+ * stored as several tensors, each an equal share of the elements in order (mixtral: one for each
+ * expert): `part` counts them from 0. WEFT_E_NOT_FOUND behind the last one, and for a key/value
+ * cache, which is not stored. */
 WEFT_API weft_status weft_model_file_name(const weft_model_config *config, const char *name,
-                                          const weft_desc *desc, char *buffer, size_t buffer_bytes,
-                                          weft_desc *out_desc) WEFT_CHECKED;
+                                          const weft_desc *desc, int64_t part, char *buffer,
+                                          size_t buffer_bytes, weft_desc *out_desc) WEFT_CHECKED;
 /** Further names under which files of others hold the tensor `file_name` of weft_model_file_name:
  * `index` counts from 0; WEFT_E_NOT_FOUND behind the last one. */
 WEFT_API weft_status weft_model_file_alias(const weft_model_config *config, const char *file_name,

@@ -53,5 +53,5 @@ void wefti_build_bert(const wefti_model_build *b) {
     x = wefti_dense(b, x, "transform.dense", c->hidden, c->hidden, true, true, wefti_normal(0.02));
     x = wefti_layer_norm(b, weft_gelu_erf(g, x), "transform.LayerNorm", c->hidden);
     weft_value shift = wefti_param(b, "bias", wefti_zeros(), c->vocab, 0, 0, 0);
-    wefti_end(b, weft_linear(g, x, words, shift, true), targets);
+    wefti_end(b, weft_linear(g, x, words, shift, true), targets, WEFT_NO_VALUE);
 }

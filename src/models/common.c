@@ -125,7 +125,8 @@ weft_value wefti_image(const wefti_model_build *b) {
     return fed == b->dtype ? x : weft_cast(b->g, x, b->dtype);
 }
 
-void wefti_end(const wefti_model_build *b, weft_value logits, weft_value targets) {
+void wefti_end(const wefti_model_build *b, weft_value logits, weft_value targets,
+               weft_value further) {
     weft_graph *g = b->g;
     if (!wefti_has_loss(b)) {
         weft_output(g, "logits", weft_cell_end(g, logits));
@@ -139,5 +140,6 @@ void wefti_end(const wefti_model_build *b, weft_value logits, weft_value targets
         weft_output(g, "logits", end[1]);
         return;
     }
+    if (further.id >= 0) loss = weft_add(g, loss, further);
     weft_loss(g, weft_cell_end(g, loss));
 }

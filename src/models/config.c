@@ -99,6 +99,14 @@ static const char *const gpt2_dropout[] = {"resid_pdrop", "embd_pdrop", "attn_pd
 static const char *const bert_dropout[] = {"hidden_dropout_prob", "attention_probs_dropout_prob"};
 static const char *const llama_dropout[] = {"attention_dropout"};
 
+/* gpt2-moe has the keys of gpt2, and those of mixtral for its experts. */
+static weft_status read_experts(const wefti_json *o, int64_t per_token, weft_model_config *c) {
+    WEFT_TRY(read_int_or(o, "num_local_experts", 8, &c->experts));
+    WEFT_TRY(read_int_or(o, "num_experts_per_tok", per_token, &c->experts_per_token));
+    WEFT_TRY(read_real_or(o, "router_aux_loss_coef", 0.001, &c->aux_loss));
+    return read_real_or(o, "capacity_factor", 0, &c->capacity_factor);
+}
+
 static weft_status read_gpt2(const wefti_json *o, weft_model_config *c) {
     WEFT_TRY(read_int(o, "n_layer", &c->layers));
     WEFT_TRY(read_int(o, "n_embd", &c->hidden));
@@ -115,6 +123,11 @@ static weft_status read_gpt2(const wefti_json *o, weft_model_config *c) {
     return expect_bool(o, "tie_word_embeddings", true, true);
 }
 
+static weft_status read_gpt2_moe(const wefti_json *o, weft_model_config *c) {
+    WEFT_TRY(read_gpt2(o, c));
+    return read_experts(o, 1, c);
+}
+
 /* rope_scaling or rope_parameters: only what leaves the angles alone. */
 static weft_status read_rope(const wefti_json *o, const char *key, double *theta) {
     const wefti_json *v = member(o, key);
@@ -126,7 +139,8 @@ static weft_status read_rope(const wefti_json *o, const char *key, double *theta
     return status < 0 ? wefti_prefix(status, "%s", key) : WEFT_OK;
 }
 
-static weft_status read_llama(const wefti_json *o, weft_model_config *c) {
+static weft_status read_llama_with(const wefti_json *o, double rms_norm_eps, double rope_theta,
+                                   weft_model_config *c) {
     WEFT_TRY(read_int(o, "num_hidden_layers", &c->layers));
     WEFT_TRY(read_int(o, "hidden_size", &c->hidden));
     WEFT_TRY(read_int(o, "num_attention_heads", &c->heads));
@@ -134,8 +148,8 @@ static weft_status read_llama(const wefti_json *o, weft_model_config *c) {
     WEFT_TRY(read_int(o, "intermediate_size", &c->ffn));
     WEFT_TRY(read_int_or(o, "max_position_embeddings", 2048, &c->context));
     WEFT_TRY(read_int(o, "vocab_size", &c->vocab));
-    WEFT_TRY(read_real_or(o, "rms_norm_eps", 1e-6, &c->norm_eps));
-    WEFT_TRY(read_real_or(o, "rope_theta", 10000.0, &c->rope_theta));
+    WEFT_TRY(read_real_or(o, "rms_norm_eps", rms_norm_eps, &c->norm_eps));
+    WEFT_TRY(read_real_or(o, "rope_theta", rope_theta, &c->rope_theta));
     WEFT_TRY(read_rope(o, "rope_scaling", &c->rope_theta));
     WEFT_TRY(read_rope(o, "rope_parameters", &c->rope_theta));
     WEFT_TRY(read_dropout(o, 0, 1, llama_dropout, &c->dropout));
@@ -149,6 +163,27 @@ static weft_status read_llama(const wefti_json *o, weft_model_config *c) {
                  "head_dim is %lld: only hidden_size / num_attention_heads, %lld / %lld, is "
                  "supported",
                  (long long)dim, (long long)c->hidden, (long long)c->heads);
+    return WEFT_OK;
+}
+
+static weft_status read_llama(const wefti_json *o, weft_model_config *c) {
+    return read_llama_with(o, 1e-6, 10000.0, c);
+}
+
+static weft_status read_mixtral(const wefti_json *o, weft_model_config *c) {
+    WEFT_TRY(read_llama_with(o, 1e-5, 1000000.0, c));
+    if (!wefti_json_get(o, "num_key_value_heads")) c->kv_heads = 8;
+    WEFT_TRY(read_int_or(o, "max_position_embeddings", 4096 * 32, &c->context));
+    WEFT_TRY(read_experts(o, 2, c));
+    int64_t window;
+    double noise;
+    WEFT_TRY(read_int_or(o, "sliding_window", c->context, &window));
+    WEFT_REQUIRE(window >= c->context, WEFT_E_NO_IMPL,
+                 "sliding_window is %lld: only windows of the whole context, %lld, are supported",
+                 (long long)window, (long long)c->context);
+    WEFT_TRY(read_real_or(o, "router_jitter_noise", 0, &noise));
+    WEFT_REQUIRE(noise == 0, WEFT_E_NO_IMPL, "router_jitter_noise is %g: only 0 is supported",
+                 noise);
     return WEFT_OK;
 }
 
@@ -248,8 +283,14 @@ static void write_dropout(wefti_text *t, double rate, int count, const char *con
     for (int i = 0; i < count; i++) write_real(t, keys[i], rate);
 }
 
-static void write_gpt2(wefti_text *t, const weft_model_config *c) {
-    write_raw(t, "architectures", "[\"GPT2LMHeadModel\"]");
+static void write_experts(wefti_text *t, const weft_model_config *c) {
+    write_int(t, "num_local_experts", c->experts);
+    write_int(t, "num_experts_per_tok", c->experts_per_token);
+    write_real(t, "router_aux_loss_coef", c->aux_loss);
+    write_real(t, "capacity_factor", c->capacity_factor);
+}
+
+static void write_gpt2_sizes(wefti_text *t, const weft_model_config *c) {
     write_int(t, "n_layer", c->layers);
     write_int(t, "n_embd", c->hidden);
     write_int(t, "n_head", c->heads);
@@ -262,8 +303,17 @@ static void write_gpt2(wefti_text *t, const weft_model_config *c) {
     write_raw(t, "tie_word_embeddings", "true");
 }
 
-static void write_llama(wefti_text *t, const weft_model_config *c) {
-    write_raw(t, "architectures", "[\"LlamaForCausalLM\"]");
+static void write_gpt2(wefti_text *t, const weft_model_config *c) {
+    write_raw(t, "architectures", "[\"GPT2LMHeadModel\"]");
+    write_gpt2_sizes(t, c);
+}
+
+static void write_gpt2_moe(wefti_text *t, const weft_model_config *c) {
+    write_gpt2_sizes(t, c);
+    write_experts(t, c);
+}
+
+static void write_llama_sizes(wefti_text *t, const weft_model_config *c) {
     write_int(t, "num_hidden_layers", c->layers);
     write_int(t, "hidden_size", c->hidden);
     write_int(t, "num_attention_heads", c->heads);
@@ -282,6 +332,18 @@ static void write_llama(wefti_text *t, const weft_model_config *c) {
     write_raw(t, "attention_bias", "false");
     write_raw(t, "mlp_bias", "false");
     write_raw(t, "tie_word_embeddings", c->tied ? "true" : "false");
+}
+
+static void write_llama(wefti_text *t, const weft_model_config *c) {
+    write_raw(t, "architectures", "[\"LlamaForCausalLM\"]");
+    write_llama_sizes(t, c);
+}
+
+static void write_mixtral(wefti_text *t, const weft_model_config *c) {
+    write_raw(t, "architectures", "[\"MixtralForCausalLM\"]");
+    write_llama_sizes(t, c);
+    write_experts(t, c);
+    write_raw(t, "sliding_window", "null");
 }
 
 static void write_encoder(wefti_text *t, const weft_model_config *c) {
@@ -350,6 +412,8 @@ static const config_form forms[WEFT_FAMILIES] = {
     [WEFT_FAMILY_GPT2] = {"gpt2", read_gpt2, write_gpt2},
     [WEFT_FAMILY_LLAMA] = {"llama", read_llama, write_llama},
     [WEFT_FAMILY_BERT] = {"bert", read_bert, write_bert},
+    [WEFT_FAMILY_GPT2_MOE] = {"weft-gpt2-moe", read_gpt2_moe, write_gpt2_moe},
+    [WEFT_FAMILY_MIXTRAL] = {"mixtral", read_mixtral, write_mixtral},
     [WEFT_FAMILY_VIT] = {"vit", read_vit, write_vit},
     [WEFT_FAMILY_MLP] = {"weft-mlp", read_own, write_own},
     [WEFT_FAMILY_LENET] = {"weft-lenet", read_own, write_own},
@@ -363,10 +427,11 @@ static weft_status read_root(const wefti_json *o, weft_model_config *c) {
     WEFT_TRY(wefti_json_text(o, "model_type", &type));
     int family = 0;
     while (family < (int)WEFT_FAMILIES && strcmp(forms[family].model_type, type)) family++;
-    WEFT_REQUIRE(family < (int)WEFT_FAMILIES, WEFT_E_NO_IMPL,
-                 "model_type is \"%s\": only gpt2, llama, bert, vit, weft-mlp, weft-lenet, "
-                 "weft-resnet18 and weft-resnet50 are supported",
-                 type);
+    WEFT_REQUIRE(
+        family < (int)WEFT_FAMILIES, WEFT_E_NO_IMPL,
+        "model_type is \"%s\": only gpt2, llama, bert, mixtral, vit, weft-gpt2-moe, weft-mlp, "
+        "weft-lenet, weft-resnet18 and weft-resnet50 are supported",
+        type);
     WEFT_REQUIRE(!member(o, "quantization_config"), WEFT_E_NO_IMPL,
                  "quantization_config is given: quantized models are not supported");
     c->family = (weft_family)family;

@@ -1,6 +1,6 @@
-/* GPT-2. Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019;
- * initial values as its code has them: normal 0.02, products that end in the residual stream 0.02 /
- * sqrt(2 layers). */
+/* GPT-2, and gpt2-moe: the same with layers of experts for feed-forward layers. Source: Radford et
+ * al., "Language Models are Unsupervised Multitask Learners", 2019; initial values as its code has
+ * them: normal 0.02, products that end in the residual stream 0.02 / sqrt(2 layers). */
 #include <math.h>
 
 #include "models/models.h"
@@ -38,15 +38,36 @@ static weft_value feed_forward(const wefti_model_build *b, weft_value x, double 
     return weft_cell_end(g, wefti_drop(b, x));
 }
 
+/* The same in each expert, for those that the router chose. */
+static weft_value experts(const wefti_model_build *b, weft_value x, double deviation,
+                          weft_value *balance) {
+    weft_graph *g = b->g;
+    int64_t hidden = b->c->hidden, ffn = b->c->ffn, count = b->c->experts;
+    weft_cell_begin(g, "moe");
+    weft_value logits = wefti_dense(b, x, "gate", hidden, count, false, false, wefti_normal(0.02));
+    weft_routing routing;
+    weft_value weight = wefti_route(b, logits, &routing, balance);
+    weft_value shift = wefti_param(b, "experts.c_fc.bias", wefti_zeros(), count, 1, ffn, 0);
+    weft_value last = wefti_param(b, "experts.c_proj.bias", wefti_zeros(), count, 1, hidden, 0);
+    x = weft_moe_dispatch(g, x, &routing);
+    x = wefti_expert_dense(b, x, &routing, "experts.c_fc", hidden, ffn, false, wefti_normal(0.02));
+    x = weft_gelu(g, weft_add(g, x, shift));
+    x = wefti_expert_dense(b, x, &routing, "experts.c_proj", ffn, hidden, false,
+                           wefti_normal(deviation));
+    x = weft_moe_combine(g, weft_add(g, x, last), &routing, weight);
+    return wefti_end_block(b, wefti_drop(b, x), balance);
+}
+
 static weft_value block(const wefti_model_build *b, weft_value x, weft_value position,
-                        int64_t layer) {
+                        int64_t layer, weft_value *balance) {
     weft_graph *g = b->g;
     double deviation = 0.02 / sqrt(2.0 * (double)b->c->layers);
     weft_cell_begin(g, "h.%d", (int)layer);
     x = weft_add(g, x,
                  attention(b, wefti_layer_norm(b, x, "ln_1", b->c->hidden), position, deviation));
-    x = weft_add(g, x, feed_forward(b, wefti_layer_norm(b, x, "ln_2", b->c->hidden), deviation));
-    return weft_cell_end(g, x);
+    weft_value y = wefti_layer_norm(b, x, "ln_2", b->c->hidden);
+    y = b->c->experts ? experts(b, y, deviation, balance) : feed_forward(b, y, deviation);
+    return wefti_end_block(b, weft_add(g, x, y), balance);
 }
 
 /* Rows of the position table: the first ones, or in DECODE those of the positions `at`. */
@@ -64,12 +85,13 @@ void wefti_build_gpt2(const wefti_model_build *b) {
     weft_value at = wefti_positions(b, position);
     weft_cell_begin(g, "embed");
     weft_value x = weft_add(g, weft_embedding(g, wte, tokens, b->dtype), positions(b, wpe, at));
-    x = weft_cell_end(g, wefti_drop(b, x));
-    for (int64_t layer = 0; layer < c->layers; layer++) x = block(b, x, position, layer);
+    weft_value balance = wefti_balance_begin(b);
+    x = wefti_end_block(b, wefti_drop(b, x), &balance);
+    for (int64_t layer = 0; layer < c->layers; layer++) x = block(b, x, position, layer, &balance);
     weft_value shift = wefti_param(b, "ln_f.bias", wefti_zeros(), c->hidden, 0, 0, 0);
     weft_value scale = wefti_param(b, "ln_f.weight", wefti_ones(), c->hidden, 0, 0, 0);
     weft_cell_begin(g, "head");
     x = weft_layer_norm(g, x, scale, shift, c->norm_eps);
     weft_value logits = weft_linear(g, x, wte, WEFT_NO_VALUE, true);
-    wefti_end(b, logits, targets);
+    wefti_end(b, logits, targets, wefti_balance_loss(b, balance));
 }

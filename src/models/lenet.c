@@ -44,5 +44,5 @@ void wefti_build_lenet(const wefti_model_build *b) {
     weft_cell_begin(g, "fc2");
     x = weft_cell_end(g, weft_relu(g, wefti_fan_in_dense(b, x, DENSE_1, DENSE_2, 2.0)));
     weft_cell_begin(g, "fc3");
-    wefti_end(b, wefti_fan_in_dense(b, x, DENSE_2, c->classes, 1.0), label);
+    wefti_end(b, wefti_fan_in_dense(b, x, DENSE_2, c->classes, 1.0), label, WEFT_NO_VALUE);
 }

@@ -1,8 +1,9 @@
-/* Llama: pre-norm blocks with RMSNorm, rotary positions, SwiGLU and grouped heads, no biases.
- * Source: Touvron et al., "LLaMA", 2023, and "Llama 2", 2023 (grouped heads). Names as Hugging Face
- * has them. Initial values as gpt2's: normal 0.02, products that end in the residual stream
- * 0.02 / sqrt(2 layers). Dropout acts on the attention probabilities only, as "attention_dropout"
- * does there. */
+/* Llama, and Mixtral, which has layers of experts for feed-forward layers: pre-norm blocks with
+ * RMSNorm, rotary positions, SwiGLU and grouped heads, no biases. Source: Touvron et al., "LLaMA",
+ * 2023, and "Llama 2", 2023 (grouped heads); Jiang et al., "Mixtral of Experts", 2024. Names as
+ * Hugging Face has them. Initial values as gpt2's: normal 0.02, products that end in the residual
+ * stream 0.02 / sqrt(2 layers). Dropout acts on the attention probabilities only, as
+ * "attention_dropout" does there. */
 #include <math.h>
 
 #include "models/models.h"
@@ -52,16 +53,35 @@ static weft_value feed_forward(const wefti_model_build *b, weft_value x, double 
     return weft_cell_end(g, x);
 }
 
+/* The same in each expert, for those that the router chose. */
+static weft_value experts(const wefti_model_build *b, weft_value x, double deviation,
+                          weft_value *balance) {
+    weft_graph *g = b->g;
+    int64_t hidden = b->c->hidden, ffn = b->c->ffn;
+    weft_init init = wefti_normal(0.02);
+    weft_cell_begin(g, "block_sparse_moe");
+    weft_value logits = wefti_dense(b, x, "gate", hidden, b->c->experts, true, false, init);
+    weft_routing routing;
+    weft_value weight = wefti_route(b, logits, &routing, balance);
+    x = weft_moe_dispatch(g, x, &routing);
+    weft_value gate = wefti_expert_dense(b, x, &routing, "experts.w1", hidden, ffn, true, init);
+    weft_value up = wefti_expert_dense(b, x, &routing, "experts.w3", hidden, ffn, true, init);
+    x = weft_mul(g, weft_silu(g, gate), up);
+    x = wefti_expert_dense(b, x, &routing, "experts.w2", ffn, hidden, true,
+                           wefti_normal(deviation));
+    return wefti_end_block(b, weft_moe_combine(g, x, &routing, weight), balance);
+}
+
 static weft_value block(const wefti_model_build *b, weft_value x, weft_value position,
-                        int64_t layer) {
+                        int64_t layer, weft_value *balance) {
     weft_graph *g = b->g;
     double deviation = 0.02 / sqrt(2.0 * (double)b->c->layers);
     weft_cell_begin(g, "layers.%d", (int)layer);
     weft_value y = norm(b, x, "input_layernorm.weight");
     x = weft_add(g, x, attention(b, y, position, deviation));
     y = norm(b, x, "post_attention_layernorm.weight");
-    x = weft_add(g, x, feed_forward(b, y, deviation));
-    return weft_cell_end(g, x);
+    y = b->c->experts ? experts(b, y, deviation, balance) : feed_forward(b, y, deviation);
+    return wefti_end_block(b, weft_add(g, x, y), balance);
 }
 
 void wefti_build_llama(const wefti_model_build *b) {
@@ -71,12 +91,14 @@ void wefti_build_llama(const wefti_model_build *b) {
     weft_init init = wefti_normal(0.02);
     weft_value table = wefti_param(b, "embed_tokens.weight", init, c->vocab, c->hidden, 0, 0);
     weft_cell_begin(g, "embed");
-    weft_value x = weft_cell_end(g, weft_embedding(g, table, tokens, b->dtype));
-    for (int64_t layer = 0; layer < c->layers; layer++) x = block(b, x, position, layer);
+    weft_value balance = wefti_balance_begin(b);
+    weft_value x = wefti_end_block(b, weft_embedding(g, table, tokens, b->dtype), &balance);
+    for (int64_t layer = 0; layer < c->layers; layer++) x = block(b, x, position, layer, &balance);
     weft_value scale = wefti_param(b, "norm.weight", wefti_ones(), c->hidden, 0, 0, 0);
     weft_value head =
         c->tied ? table : wefti_param(b, "lm_head.weight", init, c->vocab, c->hidden, 0, 0);
     weft_cell_begin(g, "head");
     x = weft_rms_norm(g, x, scale, c->norm_eps);
-    wefti_end(b, weft_linear(g, x, head, WEFT_NO_VALUE, true), targets);
+    wefti_end(b, weft_linear(g, x, head, WEFT_NO_VALUE, true), targets,
+              wefti_balance_loss(b, balance));
 }

@@ -16,5 +16,5 @@ void wefti_build_mlp(const wefti_model_build *b) {
         in = c->hidden;
     }
     weft_cell_begin(g, "head");
-    wefti_end(b, wefti_fan_in_dense(b, x, in, c->classes, 1.0), label);
+    wefti_end(b, wefti_fan_in_dense(b, x, in, c->classes, 1.0), label, WEFT_NO_VALUE);
 }

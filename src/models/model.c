@@ -31,6 +31,27 @@ static const family_row families[WEFT_FAMILIES] = {
          true,
          wefti_build_bert,
          {.layers = 12, .hidden = 768, .heads = 12, .context = 512, .norm_eps = 1e-12}},
+    [WEFT_FAMILY_GPT2_MOE] = {"gpt2-moe",
+                              true,
+                              wefti_build_gpt2,
+                              {.layers = 12,
+                               .hidden = 768,
+                               .heads = 12,
+                               .context = 1024,
+                               .norm_eps = 1e-5,
+                               .experts = 8,
+                               .experts_per_token = 1}},
+    [WEFT_FAMILY_MIXTRAL] = {"mixtral",
+                             true,
+                             wefti_build_llama,
+                             {.layers = 12,
+                              .hidden = 768,
+                              .heads = 12,
+                              .context = 1024,
+                              .norm_eps = 1e-5,
+                              .rope_theta = 1000000.0,
+                              .experts = 8,
+                              .experts_per_token = 2}},
     [WEFT_FAMILY_VIT] =
         {"vit",
          false,
@@ -56,6 +77,11 @@ const char *weft_family_text(weft_family family) {
     return (unsigned)family < WEFT_FAMILIES ? families[family].text : "?";
 }
 
+/* llama and what is built like it. */
+static bool is_llama(weft_family family) {
+    return family == WEFT_FAMILY_LLAMA || family == WEFT_FAMILY_MIXTRAL;
+}
+
 static void fill(int64_t *value, int64_t standard) {
     if (!*value) *value = standard;
 }
@@ -76,7 +102,7 @@ static weft_status check_heads(const weft_model_config *c) {
     WEFT_REQUIRE(c->heads % c->kv_heads == 0, WEFT_E_ARG,
                  "model.kv_heads is %lld, which does not divide model.heads, %lld",
                  (long long)c->kv_heads, (long long)c->heads);
-    bool grouped = c->family == WEFT_FAMILY_LLAMA;
+    bool grouped = is_llama(c->family);
     WEFT_REQUIRE(grouped || c->kv_heads == c->heads, WEFT_E_ARG,
                  "model.kv_heads is %lld: %s has as many as heads, %lld", (long long)c->kv_heads,
                  weft_family_text(c->family), (long long)c->heads);
@@ -101,6 +127,27 @@ static weft_status check_image(const weft_model_config *c) {
     return WEFT_OK;
 }
 
+static weft_status check_experts(const weft_model_config *c, bool has) {
+    const char *family = weft_family_text(c->family);
+    if (!has) {
+        WEFT_REQUIRE(
+            !c->experts && !c->experts_per_token && !c->capacity_factor && !c->aux_loss, WEFT_E_ARG,
+            "model.experts and what belongs to them are for gpt2-moe and mixtral, not %s", family);
+        return WEFT_OK;
+    }
+    WEFT_TRY(check_positive("model.experts", c->experts));
+    WEFT_TRY(check_positive("model.experts_per_token", c->experts_per_token));
+    WEFT_REQUIRE(c->experts_per_token <= c->experts, WEFT_E_ARG,
+                 "model.experts_per_token is %lld, more than model.experts, %lld",
+                 (long long)c->experts_per_token, (long long)c->experts);
+    WEFT_REQUIRE(c->capacity_factor >= 0 && isfinite(c->capacity_factor), WEFT_E_ARG,
+                 "model.capacity_factor is %g: it must be positive, or 0 for no bound",
+                 c->capacity_factor);
+    WEFT_REQUIRE(c->aux_loss >= 0 && isfinite(c->aux_loss), WEFT_E_ARG,
+                 "model.aux_loss is %g: it must be 0 or more", c->aux_loss);
+    return WEFT_OK;
+}
+
 static weft_status check_numbers(const weft_model_config *c) {
     WEFT_REQUIRE(c->dropout >= 0 && c->dropout < 1, WEFT_E_ARG,
                  "model.dropout is %g: it must be in [0, 1)", c->dropout);
@@ -119,11 +166,15 @@ static void fill_defaults(weft_model_config *c, const weft_model_config *d) {
     fill(&c->kv_heads, c->heads);
     fill(&c->context, d->context);
     fill(&c->patch, d->patch);
+    fill(&c->experts, d->experts);
+    fill(&c->experts_per_token, d->experts_per_token);
     if (c->norm_eps == 0) c->norm_eps = d->norm_eps;
     if (c->rope_theta == 0) c->rope_theta = d->rope_theta;
-    if (c->family == WEFT_FAMILY_GPT2 || c->family == WEFT_FAMILY_BERT) c->tied = true;
+    if (c->family == WEFT_FAMILY_GPT2 || c->family == WEFT_FAMILY_BERT ||
+        c->family == WEFT_FAMILY_GPT2_MOE)
+        c->tied = true;
     if (d->heads == 0 || c->hidden > INT32_MAX || c->hidden < 0) return;
-    if (c->family == WEFT_FAMILY_LLAMA) /* 8/3 hidden, rounded up to a multiple of 64 */
+    if (is_llama(c->family)) /* 8/3 hidden, rounded up to a multiple of 64 */
         fill(&c->ffn, (c->hidden * 8 / 3 + 63) / 64 * 64);
     else
         fill(&c->ffn, 4 * c->hidden);
@@ -139,6 +190,7 @@ weft_status weft_model_complete(weft_model_config *config) {
     if (d->layers > 0) WEFT_TRY(check_positive("model.layers", c.layers));
     if (d->hidden > 0) WEFT_TRY(check_positive("model.hidden", c.hidden));
     if (d->heads > 0) WEFT_TRY(check_heads(&c));
+    WEFT_TRY(check_experts(&c, d->experts > 0));
     if (families[c.family].language) {
         WEFT_TRY(check_positive("model.vocab", c.vocab));
         WEFT_TRY(check_positive("model.context", c.context));
@@ -160,9 +212,10 @@ weft_status weft_model_build(const weft_model_config *config, weft_model_use use
         WEFT_REQUIRE(seq > 0 && seq <= c.context, WEFT_E_ARG,
                      "a sequence of %lld tokens does not fit model.context, %lld", (long long)seq,
                      (long long)c.context);
-    WEFT_REQUIRE(use != WEFT_USE_DECODE || c.family == WEFT_FAMILY_GPT2 ||
-                     c.family == WEFT_FAMILY_LLAMA,
-                 WEFT_E_NO_IMPL, "%s does not generate text", weft_family_text(c.family));
+    bool decodes =
+        is_llama(c.family) || c.family == WEFT_FAMILY_GPT2 || c.family == WEFT_FAMILY_GPT2_MOE;
+    WEFT_REQUIRE(use != WEFT_USE_DECODE || decodes, WEFT_E_NO_IMPL, "%s does not generate text",
+                 weft_family_text(c.family));
     WEFT_REQUIRE(dtype == WEFT_F32 || dtype == WEFT_BF16 || dtype == WEFT_F64, WEFT_E_ARG,
                  "activations of %s: they must be f32, bf16 or f64", weft_dtype_text(dtype));
     weft_graph *g;

@@ -47,6 +47,23 @@ weft_value wefti_layer_norm(const wefti_model_build *b, weft_value x, const char
                             int64_t dim);
 /* Dropout in training, x itself otherwise. */
 weft_value wefti_drop(const wefti_model_build *b, weft_value x);
+/* ---- layers of experts ---- */
+
+/* What the balancing loss sums up over the layers: nothing where there is none. */
+weft_value wefti_balance_begin(const wefti_model_build *b);
+/* Of the sum over all layers. */
+weft_value wefti_balance_loss(const wefti_model_build *b, weft_value balance_sum);
+/* logits [batch, seq, experts] -> weight [batch, seq, experts_per_token]; adds to *balance_sum. */
+weft_value wefti_route(const wefti_model_build *b, weft_value logits, weft_routing *out,
+                       weft_value *balance_sum);
+/* x [experts, slots, in] -> [experts, slots, out] with the parameter NAME.weight [experts, in, out]
+ * (transposed: [experts, out, in]). */
+weft_value wefti_expert_dense(const wefti_model_build *b, weft_value x, const weft_routing *routing,
+                              const char *name, int64_t in, int64_t out, bool transposed,
+                              weft_init init);
+/* Ends the cell of a block with its result, and with the sum so far where there is one. */
+weft_value wefti_end_block(const wefti_model_build *b, weft_value x, weft_value *balance_sum);
+
 /* x [batch, seq, heads * dim] with positions that see each other, all of them: attention without a
  * mask, its parameters QUERY, KEY, VALUE, each [hidden, hidden] with a bias, before the output
  * projection (bert, vit). Inside a cell. */
@@ -65,8 +82,10 @@ weft_value wefti_position(const wefti_model_build *b);
 /* DECODE: the positions of all tokens, i32 [seq]: an input of its own when they are several. */
 weft_value wefti_positions(const wefti_model_build *b, weft_value position);
 /* The end of a model, inside its last cell, which this closes: the mean cross-entropy of `logits`
- * against `targets` (-1: ignored) becomes the loss; "logits" is an output where the use has it. */
-void wefti_end(const wefti_model_build *b, weft_value logits, weft_value targets);
+ * against `targets` (-1: ignored) plus `further`, if there is one, becomes the loss; "logits" is an
+ * output where the use has it. */
+void wefti_end(const wefti_model_build *b, weft_value logits, weft_value targets,
+               weft_value further);
 weft_value wefti_labels(const wefti_model_build *b); /* "label" i32 [batch], empty without loss */
 weft_value
 wefti_image(const wefti_model_build *b); /* "image" f32 [batch, c, h, w], cast to dtype */

@@ -1,4 +1,4 @@
-/* How tensors are called in files: Hugging Face's names for gpt2, llama, bert and vit,
+/* How tensors are called in files: Hugging Face's names for gpt2, llama, bert, mixtral and vit,
  * torchvision's for resnet, ours for the others.
  *
  * Inside, names lack the base model's prefix ("transformer.", "model.", "bert.", "vit."), which
@@ -18,6 +18,8 @@ static const naming namings[WEFT_FAMILIES] = {
     [WEFT_FAMILY_GPT2] = {"transformer.", "lm_head."},
     [WEFT_FAMILY_LLAMA] = {"model.", "lm_head."},
     [WEFT_FAMILY_BERT] = {"bert.", "cls."},
+    [WEFT_FAMILY_GPT2_MOE] = {"transformer.", "lm_head."},
+    [WEFT_FAMILY_MIXTRAL] = {"model.", "lm_head."},
     [WEFT_FAMILY_VIT] = {"vit.", "classifier."},
 };
 
@@ -36,21 +38,45 @@ static weft_status check_fit(int needed, size_t bytes, const char *name) {
     return WEFT_OK;
 }
 
+/* mixtral's experts: [experts, ...] here, tensors of their own there, "experts.3.w1.weight". NULL:
+ * none. */
+static const char *expert_name(const weft_model_config *config, const char *name) {
+    static const char of[] = "block_sparse_moe.experts.";
+    const char *at = config->family == WEFT_FAMILY_MIXTRAL ? strstr(name, of) : NULL;
+    return at ? at + sizeof of - 1 : NULL;
+}
+
 weft_status weft_model_file_name(const weft_model_config *config, const char *name,
-                                 const weft_desc *desc, char *buffer, size_t buffer_bytes,
-                                 weft_desc *out_desc) {
+                                 const weft_desc *desc, int64_t part, char *buffer,
+                                 size_t buffer_bytes, weft_desc *out_desc) {
     WEFT_REQUIRE((unsigned)config->family < WEFT_FAMILIES, WEFT_E_ARG, "unknown model.family %d",
                  (int)config->family);
     WEFT_REQUIRE(!ends(name, ".cache.k") && !ends(name, ".cache.v"), WEFT_E_NOT_FOUND,
                  "%s is a cache: it is not stored", name);
     const naming *n = &namings[config->family];
-    bool bare = !n->prefix || starts(name, n->head);
-    WEFT_TRY(check_fit(snprintf(buffer, buffer_bytes, "%s%s", bare ? "" : n->prefix, name),
-                       buffer_bytes, name));
-    *out_desc = *desc;
+    const char *prefix = !n->prefix || starts(name, n->head) ? "" : n->prefix;
+    const char *expert = desc->rank > 0 ? expert_name(config, name) : NULL;
+    int64_t parts = expert ? desc->shape[0] : 1;
+    WEFT_REQUIRE(part >= 0 && part < parts, WEFT_E_NOT_FOUND, "%s is stored as %lld tensors", name,
+                 (long long)parts);
+    weft_desc there = *desc;
+    if (expert) {
+        int kept = (int)(expert - name);
+        WEFT_TRY(check_fit(snprintf(buffer, buffer_bytes, "%s%.*s%lld.%s", prefix, kept, name,
+                                    (long long)part, expert),
+                           buffer_bytes, name));
+        there.rank--;
+        memmove(there.shape, desc->shape + 1, (size_t)there.rank * sizeof *there.shape);
+        there.shape[there.rank] = 0;
+    } else {
+        WEFT_TRY(
+            check_fit(snprintf(buffer, buffer_bytes, "%s%s", prefix, name), buffer_bytes, name));
+    }
+    *out_desc = there;
     /* gpt2's query, key and value: [..., 3, hidden] here, [..., 3 * hidden] there */
     bool joined = ends(name, "attn.c_attn.weight") || ends(name, "attn.c_attn.bias");
-    if (config->family == WEFT_FAMILY_GPT2 && joined && desc->rank >= 2) {
+    bool gpt2 = config->family == WEFT_FAMILY_GPT2 || config->family == WEFT_FAMILY_GPT2_MOE;
+    if (gpt2 && joined && desc->rank >= 2) {
         int64_t last = desc->shape[desc->rank - 1];
         out_desc->rank = desc->rank - 1;
         out_desc->shape[out_desc->rank - 1] *= last;
@@ -88,6 +114,7 @@ bool weft_model_file_extra(const weft_model_config *config, const char *file_nam
         return ends(file_name, ".attn.bias") || ends(file_name, ".attn.masked_bias") ||
                !strcmp(file_name, "lm_head.weight");
     case WEFT_FAMILY_LLAMA: /* rotary frequencies */
+    case WEFT_FAMILY_MIXTRAL:
         return ends(file_name, ".rotary_emb.inv_freq") ||
                (config->tied && !strcmp(file_name, "lm_head.weight"));
     case WEFT_FAMILY_BERT: /* indices, the tied head, the head for sentence pairs */

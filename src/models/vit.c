@@ -58,5 +58,5 @@ void wefti_build_vit(const wefti_model_build *b) {
     x = weft_layer_norm(g, x, scale, shift, c->norm_eps);
     weft_value weight = wefti_param(b, "weight", wefti_normal(0.02), c->classes, c->hidden, 0, 0);
     weft_value bias = wefti_param(b, "bias", wefti_zeros(), c->classes, 0, 0, 0);
-    wefti_end(b, weft_linear(g, x, weight, bias, true), label);
+    wefti_end(b, weft_linear(g, x, weight, bias, true), label, WEFT_NO_VALUE);
 }

@@ -43,11 +43,20 @@ static bool given(const wefti_job_draft *draft, const char *path) {
  * that is 0 has a default in its family (weft_model_complete). */
 static void fill_model(wefti_job_draft *draft) {
     weft_job_model *m = &draft->job.model;
-    if (m->family > WEFT_FAMILY_BERT) return;
+    if (!weft_family_is_language(m->family)) return;
     FILL("model.layers", m->layers, 6);
     FILL("model.hidden", m->hidden, 256);
     FILL("model.heads", m->heads, 8);
     FILL("model.context", m->context, 256);
+}
+
+/* Fedus et al. 2021 (Switch) and transformers' Mixtral. */
+static void fill_experts(wefti_job_draft *draft, bool from) {
+    weft_job_model *m = &draft->job.model;
+    bool gpt2 = m->family == WEFT_FAMILY_GPT2_MOE;
+    bool known = !from && (gpt2 || m->family == WEFT_FAMILY_MIXTRAL);
+    FILL("model.capacity_factor", m->capacity_factor, !known ? -1 : gpt2 ? 1.25 : 0);
+    FILL("model.aux_loss", m->aux_loss, !known ? -1 : gpt2 ? 0.01 : 0.001);
 }
 
 static void fill_train(wefti_job_draft *draft) {
@@ -113,9 +122,10 @@ weft_status wefti_job_resolve(wefti_job_draft *draft) {
         WEFT_TRY(check_from(draft));
     else
         fill_model(draft);
-    bool images = m->family >= WEFT_FAMILY_VIT && m->family < WEFT_FAMILIES;
+    bool images = m->family != WEFT_FAMILIES && !weft_family_is_language(m->family);
     FILL("data.format", draft->job.data.format, images ? WEFT_FORMAT_IDX : WEFT_FORMAT_TEXT);
     FILL("model.dropout", m->dropout, from ? -1 : 0);
+    fill_experts(draft, from);
     fill_train(draft);
     WEFT_TRY(wefti_job_plan(draft, &draft->plan));
     draft->job.plan = draft->plan;

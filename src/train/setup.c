@@ -40,7 +40,8 @@ static weft_status config_of_job(const weft_job *job, weft_model_config *out) {
     take(&c.kv_heads, m->kv_heads);
     take(&c.ffn, m->ffn);
     /* A model read from files keeps its table of positions; the job may use fewer of them. */
-    if (!m->from[0] || c.family == WEFT_FAMILY_LLAMA) take(&c.context, m->context);
+    bool rotary = c.family == WEFT_FAMILY_LLAMA || c.family == WEFT_FAMILY_MIXTRAL;
+    if (!m->from[0] || rotary) take(&c.context, m->context);
     WEFT_REQUIRE(m->context <= c.context || !m->from[0], WEFT_E_ARG,
                  "model.context is %lld but the model in %s has %lld positions",
                  (long long)m->context, m->from, (long long)c.context);
@@ -49,6 +50,10 @@ static weft_status config_of_job(const weft_job *job, weft_model_config *out) {
     for (int i = 0; i < 3; i++) take(&c.image[i], m->image[i]);
     take(&c.patch, m->patch);
     if (m->dropout >= 0) c.dropout = m->dropout;
+    take(&c.experts, m->experts);
+    take(&c.experts_per_token, m->experts_per_token);
+    if (m->capacity_factor >= 0) c.capacity_factor = m->capacity_factor;
+    if (m->aux_loss >= 0) c.aux_loss = m->aux_loss;
     if (m->norm_eps > 0) c.norm_eps = m->norm_eps;
     if (m->rope_theta > 0) c.rope_theta = m->rope_theta;
     *out = c;
@@ -128,9 +133,10 @@ static bool sizes_known(const weft_model_config *c) {
 
 weft_status wefti_training_configure(wefti_training *t) {
     WEFT_TRY(config_of_job(t->job, &t->config));
-    WEFT_REQUIRE(
-        t->config.family < WEFT_FAMILIES, WEFT_E_ARG,
-        "model.family is missing: gpt2, llama, bert, vit, mlp, lenet, resnet18 or resnet50");
+    WEFT_REQUIRE(t->config.family < WEFT_FAMILIES, WEFT_E_ARG,
+                 "model.family is missing: gpt2, llama, bert, gpt2-moe, mixtral, vit, mlp, lenet, "
+                 "resnet18 or "
+                 "resnet50");
     if (!sizes_known(&t->config)) {
         WEFT_TRY(open_data(t));
         WEFT_TRY(sizes_from_data(t));

@@ -49,6 +49,18 @@ static void parameter_counts(void **state) {
           .tied = true},
          1235814400},
         {{.family = WEFT_FAMILY_BERT, .vocab = 30522}, 109514298},
+        {{.family = WEFT_FAMILY_MIXTRAL,
+          .layers = 32,
+          .hidden = 4096,
+          .heads = 32,
+          .kv_heads = 8,
+          .ffn = 14336,
+          .context = 4096,
+          .vocab = 32000},
+         46702792704},
+        /* gpt2's, with 3 feed-forward layers more in each of 12 blocks, and the routers */
+        {{.family = WEFT_FAMILY_GPT2_MOE, .vocab = 50257, .experts = 4},
+         124439808 + 12 * (3 * (2 * 768 * 3072 + 3072 + 768) + 4 * 768)},
         {{.family = WEFT_FAMILY_VIT, .classes = 1000, .image = {3, 224, 224}}, 86567656},
         {{.family = WEFT_FAMILY_MLP, .classes = 10, .image = {1, 28, 28}},
          785 * 256 + 257 * 256 + 2570},
@@ -74,7 +86,9 @@ static void all_uses_and_dtypes(void **state) {
         weft_model_config c = tiny((weft_family)family);
         c.dropout = 0.1;
         bool language = weft_family_is_language(c.family);
-        bool decodes = c.family == WEFT_FAMILY_GPT2 || c.family == WEFT_FAMILY_LLAMA;
+        bool decodes = c.family == WEFT_FAMILY_GPT2 || c.family == WEFT_FAMILY_LLAMA ||
+                       c.family == WEFT_FAMILY_GPT2_MOE || c.family == WEFT_FAMILY_MIXTRAL;
+        if (c.experts) c.capacity_factor = 1.25, c.aux_loss = 0.01;
         for (int use = WEFT_USE_TRAIN; use <= WEFT_USE_DECODE; use++)
             for (int d = 0; d < 3; d++) {
                 weft_graph *g;
@@ -123,6 +137,7 @@ static void bf16_stays_bf16(void **state) {
 static int64_t cells(weft_family family, int64_t layers, weft_model_use use) {
     weft_model_config c = tiny(family);
     c.layers = layers;
+    if (c.experts) c.aux_loss = 0.01;
     weft_graph *g = built(&c, use, 2, 0, WEFT_F32);
     int64_t count = g->cell_count;
     weft_graph_destroy(g);
@@ -131,14 +146,16 @@ static int64_t cells(weft_family family, int64_t layers, weft_model_use use) {
 
 static void equal_blocks_are_stored_once(void **state) {
     (void)state;
-    static const weft_family deep[] = {WEFT_FAMILY_GPT2, WEFT_FAMILY_LLAMA, WEFT_FAMILY_BERT,
-                                       WEFT_FAMILY_VIT};
-    for (int i = 0; i < 4; i++) {
+    static const weft_family deep[] = {WEFT_FAMILY_GPT2, WEFT_FAMILY_LLAMA,    WEFT_FAMILY_BERT,
+                                       WEFT_FAMILY_VIT,  WEFT_FAMILY_GPT2_MOE, WEFT_FAMILY_MIXTRAL};
+    for (int i = 0; i < 6; i++) {
         assert_int_equal(cells(deep[i], 96, WEFT_USE_TRAIN), 3); /* embedding, block, head */
         assert_int_equal(cells(deep[i], 1, WEFT_USE_TRAIN), 3);
     }
     assert_int_equal(cells(WEFT_FAMILY_GPT2, 96, WEFT_USE_DECODE), 3);
     assert_int_equal(cells(WEFT_FAMILY_LLAMA, 96, WEFT_USE_DECODE), 3);
+    assert_int_equal(cells(WEFT_FAMILY_GPT2_MOE, 96, WEFT_USE_DECODE), 3);
+    assert_int_equal(cells(WEFT_FAMILY_MIXTRAL, 96, WEFT_USE_DECODE), 3);
     assert_int_equal(cells(WEFT_FAMILY_MLP, 40, WEFT_USE_TRAIN), 3); /* first, others, head */
     /* stem, one kind of block in the first stage, two in each other, head */
     assert_int_equal(cells(WEFT_FAMILY_RESNET18, 0, WEFT_USE_TRAIN), 9);
@@ -176,6 +193,10 @@ static void wrong_configurations(void **state) {
         FIELD("model.patch", patch, 5, VIT),
         FIELD("model.patch", patch, -4, VIT),
         FIELD("model.layers", layers, -3, MLP),
+        FIELD("model.experts", experts, -1, MIXTRAL),
+        FIELD("model.experts", experts, 4, GPT2),
+        FIELD("model.experts_per_token", experts_per_token, 5, GPT2_MOE),
+        FIELD("model.experts_per_token", experts_per_token, -2, MIXTRAL),
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         weft_model_config c = tiny(cases[i].family), before;
@@ -206,6 +227,14 @@ static void wrong_numbers(void **state) {
     c.norm_eps = -1e-5;
     assert_int_equal(weft_model_complete(&c), WEFT_E_ARG);
     assert_non_null(strstr(weft_error_message(), "model.norm_eps"));
+    c = tiny(WEFT_FAMILY_MIXTRAL);
+    c.capacity_factor = -1;
+    assert_int_equal(weft_model_complete(&c), WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), "model.capacity_factor"));
+    c = tiny(WEFT_FAMILY_GPT2_MOE);
+    c.aux_loss = -0.01;
+    assert_int_equal(weft_model_complete(&c), WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), "model.aux_loss"));
     c = tiny(WEFT_FAMILY_BERT);
     c.family = WEFT_FAMILIES;
     assert_int_equal(weft_model_complete(&c), WEFT_E_ARG);

@@ -20,6 +20,10 @@ static void assert_same(const weft_model_config *a, const weft_model_config *b) 
     assert_true(a->norm_eps == b->norm_eps);
     assert_true(a->rope_theta == b->rope_theta);
     assert_int_equal(a->tied, b->tied);
+    assert_int_equal(a->experts, b->experts);
+    assert_int_equal(a->experts_per_token, b->experts_per_token);
+    assert_true(a->capacity_factor == b->capacity_factor);
+    assert_true(a->aux_loss == b->aux_loss);
 }
 
 static void round_trip(void **state) {
@@ -32,6 +36,7 @@ static void round_trip(void **state) {
                 c.norm_eps = family == WEFT_FAMILY_MLP || family == WEFT_FAMILY_LENET ? 0 : 3e-7;
                 c.image[1] = c.image[1] * 2;
                 if (family == WEFT_FAMILY_LLAMA) c.tied = true, c.rope_theta = 500000.25;
+                if (c.experts) c.experts_per_token = 3, c.capacity_factor = 1.75, c.aux_loss = 0.02;
             }
             if (weft_family_is_language(c.family)) memset(c.image, 0, sizeof c.image);
             char *text;
@@ -49,6 +54,9 @@ static void round_trip(void **state) {
 #define LLAMA(more)                                                                                \
     "{\"model_type\": \"llama\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "                  \
     "\"num_attention_heads\": 6, \"intermediate_size\": 80, \"vocab_size\": 101" more "}"
+#define MIXTRAL(more)                                                                              \
+    "{\"model_type\": \"mixtral\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "                \
+    "\"num_attention_heads\": 8, \"intermediate_size\": 80, \"vocab_size\": 101" more "}"
 #define BERT(more)                                                                                 \
     "{\"model_type\": \"bert\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "                   \
     "\"num_attention_heads\": 6, \"intermediate_size\": 80, \"vocab_size\": 101" more "}"
@@ -68,6 +76,13 @@ static void defaults_of_transformers(void **state) {
     assert_int_equal(c.kv_heads, 6);
     assert_int_equal(c.context, 2048);
     assert_true(c.norm_eps == 1e-6 && c.dropout == 0 && !c.tied && c.rope_theta == 10000.0);
+    ASSERT_OK(weft_model_config_read(MIXTRAL(""), &c));
+    assert_int_equal(c.experts, 8);
+    assert_int_equal(c.experts_per_token, 2);
+    assert_int_equal(c.kv_heads, 8);
+    assert_int_equal(c.context, 131072);
+    assert_true(c.norm_eps == 1e-5 && c.rope_theta == 1e6 && !c.tied);
+    assert_true(c.aux_loss == 0.001 && c.capacity_factor == 0);
     ASSERT_OK(weft_model_config_read(BERT(""), &c));
     assert_int_equal(c.context, 512);
     assert_true(c.norm_eps == 1e-12 && c.dropout == 0.1);
@@ -138,6 +153,10 @@ static void refusals_name_the_key(void **state) {
          WEFT_E_NO_IMPL},
         {LLAMA(", \"rope_parameters\": 5"), "rope_parameters", WEFT_E_ARG},
         {LLAMA(", \"rope_theta\": -5"), "rope_theta", WEFT_E_ARG},
+        {MIXTRAL(", \"sliding_window\": 4096"), "sliding_window", WEFT_E_NO_IMPL},
+        {MIXTRAL(", \"router_jitter_noise\": 0.01"), "router_jitter_noise", WEFT_E_NO_IMPL},
+        {MIXTRAL(", \"num_experts_per_tok\": 9"), "experts_per_token", WEFT_E_ARG},
+        {MIXTRAL(", \"router_aux_loss_coef\": -1"), "aux_loss", WEFT_E_ARG},
         {BERT(", \"hidden_act\": \"relu\""), "hidden_act", WEFT_E_NO_IMPL},
         {BERT(", \"type_vocab_size\": 1"), "type_vocab_size", WEFT_E_NO_IMPL},
         {BERT(", \"position_embedding_type\": \"relative_key\""), "position_embedding_type",
@@ -166,14 +185,18 @@ static void assert_stored_as(weft_family family, const char *name, weft_desc ins
     weft_model_config c = {.family = family};
     char buffer[128];
     weft_desc desc;
-    ASSERT_OK(weft_model_file_name(&c, name, &inside, buffer, sizeof buffer, &desc));
+    ASSERT_OK(weft_model_file_name(&c, name, &inside, 0, buffer, sizeof buffer, &desc));
     assert_string_equal(buffer, file_name);
     assert_int_equal(desc.rank, there.rank);
     assert_int_equal(desc.dtype, there.dtype);
     for (int i = 0; i < desc.rank; i++) assert_int_equal(desc.shape[i], there.shape[i]);
     weft_model_config other = {.family = family};
-    assert_int_equal(weft_model_file_name(&other, name, &inside, buffer, strlen(file_name), &desc),
-                     WEFT_E_ARG); /* no room for the final NUL */
+    assert_int_equal(
+        weft_model_file_name(&other, name, &inside, 0, buffer, strlen(file_name), &desc),
+        WEFT_E_ARG); /* no room for the final NUL */
+    int64_t behind = weft_desc_elems(&inside) / weft_desc_elems(&there);
+    assert_int_equal(weft_model_file_name(&c, name, &inside, behind, buffer, sizeof buffer, &desc),
+                     WEFT_E_NOT_FOUND);
 }
 
 static void names_in_files(void **state) {
@@ -191,6 +214,14 @@ static void names_in_files(void **state) {
     assert_stored_as(WEFT_FAMILY_LLAMA, "layers.0.mlp.up_proj.weight", square,
                      "model.layers.0.mlp.up_proj.weight", square);
     assert_stored_as(WEFT_FAMILY_LLAMA, "lm_head.weight", square, "lm_head.weight", square);
+    weft_desc stacked = weft_desc_of(WEFT_F32, 3, (int64_t[]){3, 5, 4});
+    weft_desc one = weft_desc_of(WEFT_F32, 2, (int64_t[]){5, 4});
+    assert_stored_as(WEFT_FAMILY_MIXTRAL, "layers.7.block_sparse_moe.experts.w3.weight", stacked,
+                     "model.layers.7.block_sparse_moe.experts.0.w3.weight", one);
+    assert_stored_as(WEFT_FAMILY_MIXTRAL, "layers.7.block_sparse_moe.gate.weight", square,
+                     "model.layers.7.block_sparse_moe.gate.weight", square);
+    assert_stored_as(WEFT_FAMILY_GPT2_MOE, "h.7.moe.experts.c_fc.weight", stacked,
+                     "transformer.h.7.moe.experts.c_fc.weight", stacked);
     assert_stored_as(WEFT_FAMILY_BERT, "encoder.layer.0.output.dense.weight", square,
                      "bert.encoder.layer.0.output.dense.weight", square);
     assert_stored_as(WEFT_FAMILY_BERT, "cls.predictions.bias", square, "cls.predictions.bias",
@@ -199,11 +230,15 @@ static void names_in_files(void **state) {
     assert_stored_as(WEFT_FAMILY_VIT, "layernorm.weight", square, "vit.layernorm.weight", square);
     assert_stored_as(WEFT_FAMILY_RESNET18, "layer1.0.bn1.running_var", square,
                      "layer1.0.bn1.running_var", square);
-    weft_model_config c = {.family = WEFT_FAMILY_GPT2};
+    weft_model_config c = {.family = WEFT_FAMILY_MIXTRAL};
     char buffer[64];
     weft_desc desc;
+    ASSERT_OK(weft_model_file_name(&c, "layers.0.block_sparse_moe.experts.w1.weight", &stacked, 2,
+                                   buffer, sizeof buffer, &desc));
+    assert_string_equal(buffer, "model.layers.0.block_sparse_moe.experts.2.w1.weight");
+    c.family = WEFT_FAMILY_GPT2;
     assert_int_equal(
-        weft_model_file_name(&c, "h.0.attn.cache.k", &square, buffer, sizeof buffer, &desc),
+        weft_model_file_name(&c, "h.0.attn.cache.k", &square, 0, buffer, sizeof buffer, &desc),
         WEFT_E_NOT_FOUND);
 }
 

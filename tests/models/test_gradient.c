@@ -1,6 +1,6 @@
 /* Whole models against finite differences, in f64: gpt2, llama (with and without tied embeddings),
- * bert, vit, lenet, resnet18. Elements of every parameter are moved by +-h; the loss's central
- * difference must be the gradient that the backward pass gives. */
+ * bert, gpt2-moe, mixtral, vit, lenet, resnet18. Elements of every parameter are moved by +-h; the
+ * loss's central difference must be the gradient that the backward pass gives. */
 #include "model_fixture.h"
 
 #include <math.h>
@@ -120,6 +120,19 @@ static void language_models(void **state) {
     check_model(&bert, 104);
 }
 
+/* Nobody changes experts within so small a step; the balancing loss and full buffers take part. */
+static void models_with_experts(void **state) {
+    (void)state;
+    subject gpt2 = smooth(WEFT_FAMILY_GPT2_MOE), mixtral = smooth(WEFT_FAMILY_MIXTRAL);
+    gpt2.config.aux_loss = mixtral.config.aux_loss = 0.3;
+    check_model(&gpt2, 108);
+    check_model(&mixtral, 109);
+    gpt2.config.capacity_factor = mixtral.config.capacity_factor = 0.6;
+    gpt2.config.experts_per_token = 3;
+    check_model(&gpt2, 110);
+    check_model(&mixtral, 111);
+}
+
 static void image_models(void **state) {
     (void)state;
     subject vit = smooth(WEFT_FAMILY_VIT), lenet = smooth(WEFT_FAMILY_LENET),
@@ -141,6 +154,7 @@ static void residual_network(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(language_models),
+        cmocka_unit_test(models_with_experts),
         cmocka_unit_test(image_models),
         cmocka_unit_test(residual_network),
     };

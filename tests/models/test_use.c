@@ -118,6 +118,8 @@ static void pieces_with_caches(void **state) {
     for (int32_t count = 1; count <= 3; count++) {
         decode(WEFT_FAMILY_GPT2, count);
         decode(WEFT_FAMILY_LLAMA, count);
+        decode(WEFT_FAMILY_GPT2_MOE, count);
+        decode(WEFT_FAMILY_MIXTRAL, count);
     }
 }
 
@@ -138,8 +140,9 @@ static double forward_loss(const weft_model_config *c, weft_model_use use) {
 
 static void dropout_is_for_training(void **state) {
     (void)state;
-    static const weft_family with[] = {WEFT_FAMILY_GPT2, WEFT_FAMILY_LLAMA, WEFT_FAMILY_BERT,
-                                       WEFT_FAMILY_VIT, WEFT_FAMILY_MLP};
+    static const weft_family with[] = {WEFT_FAMILY_GPT2,   WEFT_FAMILY_LLAMA, WEFT_FAMILY_BERT,
+                                       WEFT_FAMILY_VIT,    WEFT_FAMILY_MLP,   WEFT_FAMILY_GPT2_MOE,
+                                       WEFT_FAMILY_MIXTRAL};
     for (size_t i = 0; i < sizeof with / sizeof *with; i++) {
         weft_model_config c = tiny(with[i]), drops = c;
         drops.dropout = 0.5;
@@ -148,6 +151,32 @@ static void dropout_is_for_training(void **state) {
         assert_true(forward_loss(&drops, WEFT_USE_EVAL) == plain);
         if (forward_loss(&drops, WEFT_USE_TRAIN) == plain)
             fail_msg("%s: dropout changes nothing", weft_family_text(c.family));
+    }
+}
+
+static double balanced_loss(weft_family family, double capacity_factor, double aux_loss,
+                            weft_model_use use) {
+    weft_model_config c = tiny(family);
+    c.capacity_factor = capacity_factor;
+    c.aux_loss = aux_loss;
+    return forward_loss(&c, use);
+}
+
+/* Bounds and balance are for training: a factor of 1 leaves something out, the number of experts
+ * leaves out nothing; the balancing loss adds its weight times what is at least 1 a layer. */
+static void experts_are_balanced_in_training(void **state) {
+    (void)state;
+    static const weft_family with[] = {WEFT_FAMILY_GPT2_MOE, WEFT_FAMILY_MIXTRAL};
+    for (int i = 0; i < 2; i++) {
+        double plain = balanced_loss(with[i], 0, 0, WEFT_USE_EVAL);
+        assert_true(balanced_loss(with[i], 0.5, 1, WEFT_USE_EVAL) == plain);
+        assert_true(balanced_loss(with[i], 0, 0, WEFT_USE_TRAIN) == plain);
+        assert_true(fabs(balanced_loss(with[i], 4, 0, WEFT_USE_TRAIN) - plain) <= 1e-6 * plain);
+        assert_true(balanced_loss(with[i], 0.5, 0, WEFT_USE_TRAIN) != plain);
+        double more = balanced_loss(with[i], 0, 0.5, WEFT_USE_TRAIN) - plain;
+        double least = 0.5 * (with[i] == WEFT_FAMILY_MIXTRAL ? 2 : 2 * 1); /* choices; layers */
+        if (!(more > 0.9 * least && more < 4 * least))
+            fail_msg("%s: the balancing loss is %g", weft_family_text(with[i]), more);
     }
 }
 
@@ -227,6 +256,7 @@ int main(void) {
         cmocka_unit_test(a_few_steps_lower_the_loss),
         cmocka_unit_test(pieces_with_caches),
         cmocka_unit_test(dropout_is_for_training),
+        cmocka_unit_test(experts_are_balanced_in_training),
         cmocka_unit_test(running_statistics),
         cmocka_unit_test(ignored_targets),
     };

@@ -61,13 +61,18 @@ static float value_of(int64_t tensor, int64_t element) {
     return (float)((tensor * 7 + element * 3) % 41 - 20) / 16.0f;
 }
 
-static void add_item(files *f, const char *name, weft_desc desc, int64_t number) {
+/* Elements `first` and on of the session's tensor. */
+static void add_part(files *f, const char *name, weft_desc desc, int64_t number, int64_t first) {
     int64_t k = f->count++, elems = weft_desc_elems(&desc);
     (void)snprintf(f->names[k], sizeof f->names[k], "%s", name);
     f->values[k] = malloc((size_t)elems * sizeof(float));
     assert_non_null(f->values[k]);
-    for (int64_t i = 0; i < elems; i++) f->values[k][i] = value_of(number, i);
+    for (int64_t i = 0; i < elems; i++) f->values[k][i] = value_of(number, first + i);
     f->items[k] = (wefti_safetensors_item){f->names[k], desc, f->values[k]};
+}
+
+static void add_item(files *f, const char *name, weft_desc desc, int64_t number) {
+    add_part(f, name, desc, number, 0);
 }
 
 static void files_of(files *f, weft_family family) {
@@ -79,6 +84,7 @@ static void files_of(files *f, weft_family family) {
                                     .ffn = 12,
                                     .context = 6,
                                     .vocab = 11};
+    if (family == WEFT_FAMILY_GPT2_MOE || family == WEFT_FAMILY_MIXTRAL) f->config.experts = 2;
     ASSERT_OK(weft_model_complete(&f->config));
     const char *base = getenv("TMPDIR");
     (void)snprintf(f->path, sizeof f->path, "%s/weft-pretrained-XXXXXX", base ? base : "/tmp");
@@ -89,10 +95,15 @@ static void files_of(files *f, weft_family family) {
         weft_tensor_info t;
         char name[160];
         weft_desc desc;
+        int64_t first = 0;
         ASSERT_OK(weft_session_tensor(s, 0, i, &t));
         if (t.role != WEFT_ROLE_PARAM) continue;
-        ASSERT_OK(weft_model_file_name(&f->config, t.name, &t.desc, name, sizeof name, &desc));
-        add_item(f, name, desc, i);
+        for (int64_t part = 0; first < weft_desc_elems(&t.desc); part++) {
+            ASSERT_OK(
+                weft_model_file_name(&f->config, t.name, &t.desc, part, name, sizeof name, &desc));
+            add_part(f, name, desc, i, first);
+            first += weft_desc_elems(&desc);
+        }
     }
     weft_session_destroy(s);
     weft_graph_destroy(g);
@@ -162,11 +173,14 @@ static void assert_loads(const files *f) {
     weft_graph_destroy(g);
 }
 
-static const weft_family families[] = {WEFT_FAMILY_GPT2, WEFT_FAMILY_LLAMA, WEFT_FAMILY_BERT};
+enum { FAMILIES = 5 };
+static const weft_family families[FAMILIES] = {WEFT_FAMILY_GPT2, WEFT_FAMILY_LLAMA,
+                                               WEFT_FAMILY_BERT, WEFT_FAMILY_GPT2_MOE,
+                                               WEFT_FAMILY_MIXTRAL};
 
 static void every_family(void **state) {
     (void)state;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < FAMILIES; i++) {
         files f;
         files_of(&f, families[i]);
         write_all(&f);
@@ -207,7 +221,7 @@ static void dropout_of_job_or_files(void **state) {
 
 static void names_without_prefix(void **state) {
     (void)state;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < FAMILIES; i++) {
         files f;
         files_of(&f, families[i]);
         for (int64_t k = 0; k < f.count; k++) {

@@ -65,6 +65,28 @@ static void resume_with_accumulation_and_clipping(void **state) {
     resumes_at_every_step(w);
 }
 
+/* The experts of a layer are one tensor here and several there. */
+static void resume_with_experts(void **state) {
+    (void)state;
+    static const char *const families[] = {"model.family=mixtral", "model.family=gpt2-moe"};
+    for (int i = 0; i < 2; i++) {
+        words w = tiny_gpt2();
+        add_words(&w, WITH(families[i], "model.experts=3", "model.experts_per_token=2",
+                           "train.optimizer.lr=0.03",
+                           i ? "train.optimizer.name=adafactor" : "model.aux_loss=0.1"));
+        record whole = {.first = 0}, begin = {.stop_after = 7}, rest = {.first = 0};
+        ASSERT_OK(run_with(&w, WITH(dir_word("whole"), "device.threads=2"), &whole));
+        assert_int_equal(run_with(&w, WITH(dir_word("stopped")), &begin), WEFT_E_STOPPED);
+        ASSERT_OK(run_with(&w, WITH(dir_word("stopped")), &rest));
+        assert_same_losses(&whole, &begin);
+        assert_same_losses(&whole, &rest);
+        assert_same_checkpoint(in_root("whole"), in_root("stopped"));
+        assert_true(whole.losses[RUN_STEPS] < (i ? 0.95 : 0.5) * whole.losses[1]);
+        ASSERT_OK(wefti_remove_tree(in_root("whole")));
+        ASSERT_OK(wefti_remove_tree(in_root("stopped")));
+    }
+}
+
 static void resume_with_states(void **state) {
     (void)state;
     resumes_at_every_step(tiny_resnet());
@@ -131,6 +153,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(resume_with_dropout),
         cmocka_unit_test(resume_with_accumulation_and_clipping),
+        cmocka_unit_test(resume_with_experts),
         cmocka_unit_test(resume_with_states),
         cmocka_unit_test(resume_in_bf16),
         cmocka_unit_test(same_bits_on_any_number_of_threads),
