@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-#include "base/memory.h"
+#include "layout/frontier.h"
 #include "layout/moves.h"
 
 enum {
@@ -18,34 +18,10 @@ enum {
     GENERAL_EXCHANGE = 4  /* counts as so many moves */
 };
 
-typedef struct cost {
-    int64_t time, bytes;
-    int32_t moves;
-} cost;
-
-typedef struct node {
-    wefti_move move; /* that led here; move.to is the layout */
-    cost cost;       /* from the start */
-    cost ahead;      /* at least, to the goal */
-    int32_t parent;
-    bool settled;
-} node;
-
-/* An entry of the queue; outdated when the node was reached more cheaply since. */
-typedef struct waiting {
-    cost cost; /* from the start to the goal at least */
-    int32_t node;
-} waiting;
-
 typedef struct search {
     wefti_moves moves;
     int64_t bound;
-    node *nodes;
-    int64_t used, capacity;
-    int32_t *table; /* of nodes by hash of their layouts; -1: free */
-    int64_t slots;
-    waiting *heap;
-    int64_t heap_used, heap_capacity;
+    wefti_frontier frontier;
     int32_t at, goal; /* nodes; goal -1: not reached yet */
     int64_t looks;
     int32_t samples, sample[SAMPLES][WEFTI_MAX_AXES]; /* coordinates */
@@ -53,96 +29,9 @@ typedef struct search {
     wefti_link quickest;                              /* the best of each over all axes */
 } search;
 
-static int compare(const cost *a, const cost *b) {
-    if (a->time != b->time) return a->time < b->time ? -1 : 1;
-    if (a->bytes != b->bytes) return a->bytes < b->bytes ? -1 : 1;
-    return (a->moves > b->moves) - (a->moves < b->moves);
-}
-
-static cost sum(cost a, cost b) {
-    return (cost){a.time + b.time, a.bytes + b.bytes, a.moves + b.moves};
-}
-
 static int64_t whole_units(double seconds) {
     double units = seconds * 0x1p50;
     return units < 0x1p58 ? llrint(units) : INT64_C(1) << 58;
-}
-
-/* ---- the queue: a binary heap ---- */
-
-static bool before(const waiting *a, const waiting *b) {
-    int order = compare(&a->cost, &b->cost);
-    return order ? order < 0 : a->node < b->node;
-}
-
-static weft_status push(search *s, int32_t n) {
-    WEFT_TRY(WEFT_GROW(s->heap, s->heap_used, s->heap_capacity));
-    waiting entry = {sum(s->nodes[n].cost, s->nodes[n].ahead), n};
-    int64_t i = s->heap_used++;
-    for (; i && before(&entry, &s->heap[(i - 1) / 2]); i = (i - 1) / 2)
-        s->heap[i] = s->heap[(i - 1) / 2];
-    s->heap[i] = entry;
-    return WEFT_OK;
-}
-
-static int32_t pop(search *s) {
-    int32_t first = s->heap[0].node;
-    waiting last = s->heap[--s->heap_used];
-    int64_t i = 0;
-    for (;;) {
-        int64_t child = 2 * i + 1;
-        if (child >= s->heap_used) break;
-        if (child + 1 < s->heap_used && before(&s->heap[child + 1], &s->heap[child])) child++;
-        if (!before(&s->heap[child], &last)) break;
-        s->heap[i] = s->heap[child];
-        i = child;
-    }
-    s->heap[i] = last;
-    return first;
-}
-
-/* ---- the layouts seen ---- */
-
-static uint64_t hash(const wefti_layout *layout) {
-    uint64_t h = (uint64_t)layout->sum << 32 | layout->max;
-    for (int d = 0; d < layout->rank; d++) {
-        const wefti_dim_split *split = &layout->dim[d];
-        uint64_t word = (uint64_t)split->unit;
-        for (int i = 0; i < split->count; i++) word = word * 31 + (uint64_t)split->axis[i] + 1;
-        h = (h ^ word) * 0x9e3779b97f4a7c15u; /* Fibonacci hashing */
-        h ^= h >> 29;
-    }
-    return h;
-}
-
-/* The slot where the layout is or would go. */
-static int64_t slot_of(const search *s, const wefti_layout *layout) {
-    uint64_t mask = (uint64_t)s->slots - 1, i = hash(layout) & mask;
-    while (s->table[i] >= 0 && !wefti_layout_equal(&s->nodes[s->table[i]].move.to, layout))
-        i = (i + 1) & mask;
-    return (int64_t)i;
-}
-
-static weft_status grow_table(search *s) {
-    int64_t slots = s->slots ? 2 * s->slots : 256;
-    int32_t *table = wefti_alloc((size_t)slots * sizeof *table);
-    WEFT_REQUIRE(table, WEFT_E_NOMEM, "no memory for %lld layouts", (long long)slots);
-    for (int64_t i = 0; i < slots; i++) table[i] = -1;
-    wefti_free(s->table);
-    s->table = table;
-    s->slots = slots;
-    for (int32_t n = 0; n < s->used; n++) s->table[slot_of(s, &s->nodes[n].move.to)] = n;
-    return WEFT_OK;
-}
-
-static weft_status add_node(search *s, const wefti_layout *layout, int32_t *out) {
-    if (2 * (s->used + 1) > s->slots) WEFT_TRY(grow_table(s));
-    WEFT_TRY(WEFT_GROW(s->nodes, s->used, s->capacity));
-    int32_t n = (int32_t)s->used;
-    s->table[slot_of(s, layout)] = n;
-    s->nodes[s->used++] = (node){.move = {.to = *layout}, .parent = -1};
-    *out = n;
-    return WEFT_OK;
 }
 
 /* ---- what is still to come, at least ---- */
@@ -189,13 +78,13 @@ static int64_t reducing(const search *s, wefti_axes partial) {
                      wefti_mesh_product(s->moves.mesh, s->moves.axes));
 }
 
-static cost ahead_of(const search *s, const wefti_layout *layout) {
+static wefti_cost ahead_of(const search *s, const wefti_layout *layout) {
     const wefti_layout *goal = s->moves.to;
     wefti_axes partial = (layout->sum & ~goal->sum) | (layout->max & ~goal->max);
     int64_t lack = lacking(s, layout), bytes = lack + (partial ? reducing(s, partial) : 0);
     double seconds = (double)bytes * s->quickest.seconds_per_byte +
                      ((lack > 0) + (partial != 0)) * s->quickest.latency;
-    return (cost){whole_units(seconds), bytes, 0};
+    return (wefti_cost){whole_units(seconds), bytes, 0};
 }
 
 /* ---- the search ---- */
@@ -224,23 +113,24 @@ static int32_t moves_of(const wefti_layout *from, const wefti_move *move) {
 }
 
 /* No route through this cost can be better than the one known. */
-static bool hopeless(const search *s, cost total) {
-    return s->goal >= 0 && compare(&s->nodes[s->goal].cost, &total) <= 0;
+static bool hopeless(const search *s, wefti_cost total) {
+    return s->goal >= 0 && wefti_cost_compare(&s->frontier.nodes[s->goal].cost, &total) <= 0;
 }
 
 /* Visitor: from node s->at by `move`. */
 static weft_status reach(void *context, const wefti_move *move) {
     search *s = context;
     s->looks++;
-    int32_t n = s->table[slot_of(s, &move->to)];
-    if ((n >= 0 && s->nodes[n].settled) || !fits(s, &move->to)) return WEFT_OK;
-    const node *parent = &s->nodes[s->at];
-    cost ahead = n >= 0 ? s->nodes[n].ahead : ahead_of(s, &move->to), total = parent->cost;
+    int32_t n = wefti_frontier_find(&s->frontier, &move->to);
+    if ((n >= 0 && s->frontier.nodes[n].settled) || !fits(s, &move->to)) return WEFT_OK;
+    const wefti_node *parent = &s->frontier.nodes[s->at];
+    wefti_cost ahead = n >= 0 ? s->frontier.nodes[n].ahead : ahead_of(s, &move->to),
+               total = parent->cost;
     total.moves += moves_of(&parent->move.to, move);
-    if (total.moves > WEFTI_MAX_MOVES || hopeless(s, sum(total, ahead))) return WEFT_OK;
+    if (total.moves > WEFTI_MAX_MOVES || hopeless(s, wefti_cost_sum(total, ahead))) return WEFT_OK;
     wefti_move priced = *move;
     if (n >= 0 && n == s->goal) { /* exact costs of exchanges take long: first at least */
-        cost least = total;
+        wefti_cost least = total;
         if (move->kind == WEFTI_MOVE_TRANSFER)
             least.time += whole_units(
                 wefti_move_seconds(s->moves.mesh, move->axes, lacking(s, &parent->move.to)));
@@ -249,22 +139,22 @@ static weft_status reach(void *context, const wefti_move *move) {
     wefti_move_cost(s->moves.mesh, s->moves.whole, &parent->move.to, &priced);
     total.time += whole_units(priced.seconds);
     total.bytes += priced.bytes;
-    if (n >= 0 && compare(&s->nodes[n].cost, &total) <= 0) return WEFT_OK;
-    if (hopeless(s, sum(total, ahead))) return WEFT_OK;
-    if (n < 0) WEFT_TRY(add_node(s, &move->to, &n));
-    s->nodes[n].move = priced;
-    s->nodes[n].cost = total;
-    s->nodes[n].ahead = ahead;
-    s->nodes[n].parent = s->at;
+    if (n >= 0 && wefti_cost_compare(&s->frontier.nodes[n].cost, &total) <= 0) return WEFT_OK;
+    if (hopeless(s, wefti_cost_sum(total, ahead))) return WEFT_OK;
+    if (n < 0) WEFT_TRY(wefti_frontier_add(&s->frontier, &move->to, &n));
+    s->frontier.nodes[n].move = priced;
+    s->frontier.nodes[n].cost = total;
+    s->frontier.nodes[n].ahead = ahead;
+    s->frontier.nodes[n].parent = s->at;
     if (s->goal < 0 && wefti_layout_equal(&priced.to, s->moves.to)) s->goal = n;
-    return push(s, n);
+    return wefti_frontier_push(&s->frontier, n);
 }
 
 /* Moves on to the layout after `move` if it could be reached. */
 static weft_status step(search *s, wefti_move *move, bool *going) {
-    if (!*going || wefti_layout_equal(&move->to, &s->nodes[s->at].move.to)) return WEFT_OK;
+    if (!*going || wefti_layout_equal(&move->to, &s->frontier.nodes[s->at].move.to)) return WEFT_OK;
     WEFT_TRY(reach(s, move));
-    s->at = s->table[slot_of(s, &move->to)];
+    s->at = wefti_frontier_find(&s->frontier, &move->to);
     *going = s->at >= 0;
     return WEFT_OK;
 }
@@ -337,19 +227,20 @@ static weft_status reach_goal_by_exchange(search *s) {
 
 static weft_status run(search *s) {
     int32_t start = 0;
-    WEFT_TRY(add_node(s, s->moves.from, &start));
+    WEFT_TRY(wefti_frontier_add(&s->frontier, s->moves.from, &start));
     choose_samples(s);
     WEFT_TRY(reach_goal_by_gather(s));
     WEFT_TRY(reach_goal_by_exchange(s));
-    WEFT_TRY(push(s, start));
-    while (s->heap_used && s->looks < (s->goal >= 0 ? LOOKS : MORE_LOOKS)) {
-        int32_t n = pop(s);
-        if (s->nodes[n].settled) continue;
+    WEFT_TRY(wefti_frontier_push(&s->frontier, start));
+    while (s->frontier.heap_used && s->looks < (s->goal >= 0 ? LOOKS : MORE_LOOKS)) {
+        int32_t n = wefti_frontier_pop(&s->frontier);
+        if (s->frontier.nodes[n].settled) continue;
         if (n == s->goal) break;
-        if (hopeless(s, sum(s->nodes[n].cost, s->nodes[n].ahead))) break;
-        s->nodes[n].settled = true;
+        if (hopeless(s, wefti_cost_sum(s->frontier.nodes[n].cost, s->frontier.nodes[n].ahead)))
+            break;
+        s->frontier.nodes[n].settled = true;
         s->at = n;
-        wefti_layout at = s->nodes[n].move.to; /* nodes move when they grow */
+        wefti_layout at = s->frontier.nodes[n].move.to; /* nodes move when they grow */
         WEFT_TRY(wefti_moves_each(&s->moves, &at, reach, s));
     }
     return WEFT_OK;
@@ -370,9 +261,10 @@ static void add_move(wefti_route *route, const wefti_move *move) {
 static void collect(const search *s, wefti_route *out) {
     int32_t path[WEFTI_MAX_MOVES + 1];
     int length = 0;
-    for (int32_t n = s->goal; s->nodes[n].parent >= 0; n = s->nodes[n].parent) path[length++] = n;
+    for (int32_t n = s->goal; s->frontier.nodes[n].parent >= 0; n = s->frontier.nodes[n].parent)
+        path[length++] = n;
     *out = (wefti_route){0};
-    while (length) add_move(out, &s->nodes[path[--length]].move);
+    while (length) add_move(out, &s->frontier.nodes[path[--length]].move);
 }
 
 static bool refines(const wefti_moves *m) {
@@ -418,8 +310,6 @@ weft_status wefti_redistribute(const wefti_mesh *mesh, const weft_desc *whole,
     weft_status status = run(&s);
     if (status >= 0 && s.goal < 0) status = nothing_fits(&s);
     if (status >= 0) collect(&s, out);
-    wefti_free(s.nodes);
-    wefti_free(s.table);
-    wefti_free(s.heap);
+    wefti_frontier_free(&s.frontier);
     return status;
 }
