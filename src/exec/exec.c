@@ -308,6 +308,7 @@ static weft_status run_call(wefti_device *d, const binding *b, const wefti_step 
     const wefti_routine *r = step->routine;
     wefti_run run = {d->pool, options->random};
     run.random.call_stream = step->stream;
+    if (options->rows) run.random.row_offset = options->rows[step->micro];
     int64_t start = d->trace ? wefti_now_ns() : 0;
     for (int32_t k = 0; k < r->code_count; k++) {
         const wefti_instruction *x = &r->code[k];

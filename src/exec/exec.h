@@ -35,8 +35,10 @@ typedef void wefti_before_update(void *context, int32_t rank, int32_t tensor);
 
 typedef struct wefti_exec_options {
     wefti_random random; /* call_stream is filled in per step */
-    bool check_finite;   /* after each kernel, look for NaN and infinity in its outputs: names the
-                            first cell */
+    const int64_t
+        *rows;         /* sections that run all microbatches: first global row of each; else NULL */
+    bool check_finite; /* after each kernel, look for NaN and infinity in its outputs: names the
+                          first cell */
     wefti_before_update *before_update;
     void *before_update_context;
 } wefti_exec_options;

@@ -34,10 +34,10 @@ typedef struct wefti_draft_step {
 typedef struct wefti_call_plan {
     const weft_node *node;
     bool differentiated;
-    bool joint;    /* forward and backward in one routine: the call that makes the loss */
-    int32_t grad;  /* index in program->grads */
-    int32_t chunk; /* of the pipeline: stage * 1 chunk each, or virtual stages in order */
-    bool mine;     /* this rank runs it */
+    bool joint;           /* forward and backward in one routine: the call that makes the loss */
+    int32_t grad;         /* index in program->grads */
+    int32_t stage, chunk; /* of the pipeline */
+    bool mine;            /* this rank runs it */
     const wefti_cut_body *cut; /* its forward body here; NULL without a plan */
 } wefti_call_plan;
 
@@ -71,13 +71,16 @@ typedef struct wefti_program_builder {
     int64_t buffer_count, buffer_cap;
     wefti_draft_step *steps[WEFTI_SECTIONS];
     int64_t step_count[WEFTI_SECTIONS], step_cap[WEFTI_SECTIONS];
-    int32_t now; /* time of the step being added */
+    int32_t now;       /* time of the step being added */
+    int32_t now_micro; /* the microbatch that it works on */
     wefti_call_plan *calls;
     int32_t call_count;
     wefti_micro *micro;
     int32_t micros;
-    int32_t *output_buffer; /* per root value that is a named output: its buffer, -1 */
-    char **grad_masks;      /* per gradient: which inputs and outputs, as 0 and 1 */
+    int32_t stages, stage;             /* of the pipeline; 1: none */
+    struct wefti_crossings *crossings; /* pipeline.c */
+    int32_t *output_buffer;            /* per root value that is a named output: its buffer, -1 */
+    char **grad_masks;                 /* per gradient: which inputs and outputs, as 0 and 1 */
     int64_t mask_cap;
     wefti_spread *spread;    /* per root value */
     int32_t *param_buffer;   /* per root value: buffer of a parameter or state, -1 */
@@ -164,6 +167,20 @@ weft_status wefti_build_backward_call(wefti_program_builder *b, wefti_section s,
 weft_status wefti_build_joint_call(wefti_program_builder *b, wefti_section s, int32_t call,
                                    int32_t micro) WEFT_CHECKED;
 
+weft_status wefti_build_loss(wefti_program_builder *b, wefti_section s,
+                             int32_t micro) WEFT_CHECKED; /* program.c */
+
+/* pipeline.c. assign: whose calls; cross: transfers between stages, once layouts are known;
+ * section: FIRST, all microbatches. */
+weft_status wefti_pipeline_assign(wefti_program_builder *b) WEFT_CHECKED;
+weft_status wefti_pipeline_cross(wefti_program_builder *b) WEFT_CHECKED;
+weft_status wefti_pipeline_section(wefti_program_builder *b) WEFT_CHECKED;
+void wefti_pipeline_destroy(wefti_program_builder *b);
+/* The complete gradient of a parameter is summed over the stages that read it; *out_first: this
+ * stage is the first of them. */
+weft_status wefti_pipeline_tie(wefti_program_builder *b, wefti_section s, int32_t value,
+                               int32_t *gradient, bool *out_first) WEFT_CHECKED;
+
 /* update.c */
 weft_status wefti_build_eager_updates(wefti_program_builder *b, int32_t call) WEFT_CHECKED;
 weft_status wefti_build_flush(wefti_program_builder *b,
@@ -184,6 +201,9 @@ weft_status wefti_spread_update(wefti_program_builder *b, int32_t value, const w
                                 int states, const wefti_cut_body **out) WEFT_CHECKED;
 weft_desc wefti_spread_desc(const wefti_program_builder *b, const weft_desc *whole,
                             const wefti_layout *layout); /* what of it lies here */
+/* A routine of one transfer: here [..] -> the same shape. */
+weft_status wefti_spread_transfer(wefti_program_builder *b, const weft_desc *here, int32_t transfer,
+                                  int32_t *out_routine) WEFT_CHECKED;
 /* A routine that takes tensors from one layout to another: one input and one output each. */
 weft_status wefti_spread_reshard(wefti_program_builder *b, int count, const weft_desc *whole,
                                  const wefti_layout *from, const wefti_layout *to,

@@ -154,8 +154,8 @@ static weft_status bind_root_values(wefti_program_builder *b) {
     for (int64_t i = 0; i < root->in_count; i++) {
         int32_t v = root->in[i], tensor;
         const wefti_value_info *info = &root->values[v];
-        if (b->part && !read[v] && b->p->all_microbatches) continue; /* of another stage */
-        if (b->part && !b->spread[v].known) {                        /* nobody reads it */
+        if (!read[v] && b->stages > 1) continue; /* of another stage */
+        if (b->part && !b->spread[v].known) {    /* nobody reads it */
             b->spread[v].use = b->spread[v].storage = b->spread[v].state =
                 wefti_layout_replicated(info->desc.rank);
             b->spread[v].known = true;
@@ -175,7 +175,7 @@ static weft_status bind_root_values(wefti_program_builder *b) {
 
 /* ---- sections ---- */
 
-static weft_status loss_step(wefti_program_builder *b, wefti_section s, int32_t micro) {
+weft_status wefti_build_loss(wefti_program_builder *b, wefti_section s, int32_t micro) {
     wefti_draft_step *d;
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_LOSS, WEFTI_OTHER, "loss", 1, &d));
     wefti_build_arg(b, d, 0, *wefti_build_value(b, micro, b->g->loss), 0);
@@ -225,7 +225,7 @@ static weft_status compute_section(wefti_program_builder *b, wefti_section s) {
             WEFT_TRY(wefti_build_forward_call(b, s, k, 0));
         }
     }
-    if (b->g->loss >= 0) WEFT_TRY(loss_step(b, s, 0));
+    if (b->g->loss >= 0) WEFT_TRY(wefti_build_loss(b, s, 0));
     if (joint >= 0) WEFT_TRY(wefti_build_eager_updates(b, joint));
     for (int32_t k = b->call_count - 1; k >= 0; k--) {
         if (!b->calls[k].differentiated || b->calls[k].joint) continue;
@@ -236,6 +236,13 @@ static weft_status compute_section(wefti_program_builder *b, wefti_section s) {
     return state_copies(b, s, 0);
 }
 
+/* The stage's share of all microbatches. States take the last one's values. */
+static weft_status staged_section(wefti_program_builder *b) {
+    for (int32_t m = 0; m < b->micros; m++) reset_micro(b, m);
+    WEFT_TRY(wefti_pipeline_section(b));
+    return state_copies(b, WEFTI_SECTION_FIRST, b->micros - 1);
+}
+
 /* ---- all of it ---- */
 
 static weft_status named_outputs(wefti_program_builder *b) {
@@ -243,6 +250,10 @@ static weft_status named_outputs(wefti_program_builder *b) {
         int32_t v = b->g->outputs[i].value, tensor;
         const wefti_value_info *info = &b->root->values[v];
         if (info->node < 0) continue; /* an input or parameter: readable under its own name */
+        bool mine = true;
+        for (int32_t k = 0; k < b->call_count; k++)
+            if (!b->calls[k].mine && b->calls[k].node == &b->root->nodes[info->node]) mine = false;
+        if (!mine) continue;
         weft_desc here = wefti_spread_desc(b, &info->desc, &b->spread[v].use);
         if (b->output_buffer[v] < 0) {
             WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&here),
@@ -323,20 +334,28 @@ static weft_status build(wefti_program_builder *b) {
     wefti_program *p = b->p;
     bool train = spec->optimizer || spec->keep_gradients;
     b->scalars = b->one = b->norms = -1;
-    b->micros = 1;
+    b->stages = 1;
+    p->all_microbatches = spec->plan && spec->plan->pipeline.stages > 1 && train;
+    b->micros = p->all_microbatches ? spec->microbatches : 1;
     WEFT_TRY(new_tables(b));
     WEFT_TRY(wefti_spread_start(b));
     WEFT_TRY(collect_calls(b));
+    WEFT_TRY(wefti_pipeline_assign(b));
     if (train && b->g->loss >= 0) WEFT_TRY(wefti_build_plan_gradients(b));
     WEFT_TRY(spread_calls(b));
+    WEFT_TRY(wefti_pipeline_cross(b));
     WEFT_TRY(bind_root_values(b));
     WEFT_TRY(named_outputs(b));
     if (train) WEFT_TRY(train_buffers(b));
     b->eager = spec->optimizer && !spec->optimizer->clip && spec->microbatches == 1 &&
-               !spec->keep_gradients;
-    WEFT_TRY(compute_section(b, WEFTI_SECTION_FIRST));
+               !spec->keep_gradients && b->stages == 1;
+    if (b->stages > 1)
+        WEFT_TRY(staged_section(b));
+    else
+        WEFT_TRY(compute_section(b, WEFTI_SECTION_FIRST));
     double forward = p->forward_flops, backward = p->backward_flops;
-    if (spec->microbatches > 1) WEFT_TRY(compute_section(b, WEFTI_SECTION_NEXT));
+    if (spec->microbatches > 1 && !p->all_microbatches)
+        WEFT_TRY(compute_section(b, WEFTI_SECTION_NEXT));
     p->forward_flops = forward;
     p->backward_flops = backward;
     if (spec->keep_gradients) WEFT_TRY(readable_gradients(b));
@@ -376,6 +395,7 @@ weft_status wefti_program_build(const wefti_program_spec *spec, wefti_program **
     WEFT_TRY_OR(done, status, wefti_arena_create(&b.scratch));
     WEFT_TRY_OR(done, status, build(&b));
 done:
+    wefti_pipeline_destroy(&b);
     wefti_arena_destroy(b.scratch);
     wefti_free(b.buffers);
     wefti_free(b.keys);

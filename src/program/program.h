@@ -106,6 +106,9 @@ typedef enum wefti_step_kind {
     WEFTI_STEP_CALL, /* run a routine */
     WEFTI_STEP_COPY, /* state <- next: args[0] destination, args[1] source */
     WEFTI_STEP_LOSS, /* the loss is known: stop before any update when it is not finite */
+    WEFTI_STEP_POST, /* begin transfer `bytes` of the partition: args[0] source, args[1]
+                        destination, -1: none */
+    WEFTI_STEP_WAIT, /* for the oldest begun */
     WEFTI_STEP_PACK  /* args[0] packed, args[1] parameter; packs by `routine`'s instruction `bytes`
                       */
 } wefti_step_kind;
@@ -121,6 +124,7 @@ typedef struct wefti_step {
     int64_t frame;   /* arena offset of the frame */
     int64_t bytes;   /* COPY: how much; PACK: instruction number */
     uint64_t stream; /* random stream of the call */
+    int32_t micro;   /* which microbatch, in sections that run all of them; else 0 */
     int32_t tensor;  /* UPDATE: index of the parameter, else -1 */
 } wefti_step;
 

@@ -9,6 +9,7 @@
  * 2 on, are reduced where they are made. */
 #include <string.h>
 
+#include "graph/cut.h"
 #include "program/build.h"
 
 static const wefti_mesh *mesh_of(const wefti_program_builder *b) {
@@ -29,14 +30,17 @@ static wefti_layout whole_layout(const wefti_value_info *info) {
 
 /* The axes that share a parameter's state: those along which it is replicated, as many as the plan
  * allows; innermost first. */
-static wefti_axes shard_axes(const wefti_program_builder *b, const wefti_layout *use) {
+static wefti_axes shard_axes(const wefti_program_builder *b, const weft_desc *whole,
+                             const wefti_layout *use) {
     const weft_plan *plan = b->spec->plan;
     wefti_axes axes = 0, taken = wefti_layout_split_axes(use);
+    int64_t rows = whole->shape[0] / wefti_layout_parts(use, mesh_of(b), 0);
     int32_t shards = 1;
     for (int a = mesh_of(b)->axes - 1; a >= 0; a--) {
         int32_t size = mesh_of(b)->axis[a].size;
         if (size == 1 || (taken >> a & 1)) continue;
         if (plan->optimizer.shard > 0 && shards * size > plan->optimizer.shard) continue;
+        if (shards * size > rows) continue;
         axes |= 1u << a;
         shards *= size;
     }
@@ -49,11 +53,11 @@ static void settle_param(wefti_program_builder *b, int32_t v, const wefti_layout
     const weft_desc *whole = &b->root->values[v].desc;
     s->use = s->storage = s->state = s->gradient = *use;
     s->known = true;
-    weft_desc local = wefti_spread_desc(b, whole, use);
+    int32_t parts = wefti_mesh_product(mesh_of(b), wefti_layout_split_axes(use));
     if (b->root->values[v].kind != WEFTI_VALUE_PARAM || plan->optimizer.level == 0 ||
-        whole->rank == 0 || weft_desc_bytes(&local) < plan->optimizer.threshold)
+        whole->rank == 0 || weft_desc_bytes(whole) / parts < plan->optimizer.threshold)
         return;
-    wefti_axes axes = shard_axes(b, use);
+    wefti_axes axes = shard_axes(b, whole, use);
     for (int a = 0; a < mesh_of(b)->axes; a++)
         if (axes >> a & 1) s->state.dim[0].axis[s->state.dim[0].count++] = (int8_t)a;
     wefti_layout_normal(&s->state, mesh_of(b), whole);
@@ -368,4 +372,25 @@ weft_status wefti_spread_reshard(wefti_program_builder *b, int count, const weft
     for (int i = 0; i < count; i++) add[i] = accumulate[i] == '1';
     wefti_routine_spec spec = {.body = cut->body, .accumulate = add};
     return wefti_build_compile(b, cut->body, WEFTI_ROUTINE_PLAIN, accumulate, &spec, out_routine);
+}
+
+weft_status wefti_spread_transfer(wefti_program_builder *b, const weft_desc *here, int32_t transfer,
+                                  int32_t *out_routine) {
+    weft_body *body;
+    int32_t in, node;
+    WEFT_TRY(wefti_body_create(b->g, "transfer", &body));
+    wefti_ints shape = {.count = here->rank};
+    for (int d = 0; d < here->rank; d++) shape.v[d] = here->shape[d];
+    wefti_attr attrs[] = {WEFTI_I("index", transfer), WEFTI_N("shape", shape), {0}};
+    weft_status status = wefti_body_input(body, *here, WEFTI_VALUE_INPUT, NULL, &in);
+    if (status == WEFT_OK)
+        status = wefti_body_add(body, &wefti_op_transfer, NULL, 1, &in, attrs, "", &node);
+    if (status == WEFT_OK) status = wefti_body_output(body, body->nodes[node].out[0]);
+    if (status < 0) {
+        wefti_body_destroy(body);
+        return status;
+    }
+    WEFT_TRY(wefti_build_keep_body(b, body));
+    wefti_routine_spec spec = {.body = body};
+    return wefti_build_compile(b, body, WEFTI_ROUTINE_PLAIN, "", &spec, out_routine);
 }

@@ -13,6 +13,7 @@ weft_status wefti_build_begin(wefti_program_builder *b, wefti_section s, wefti_s
     d->step.phase = phase;
     d->step.name = name;
     d->step.tensor = -1;
+    d->step.micro = b->now_micro;
     d->frame = -1;
     d->arg_count = args;
     WEFT_TRY(wefti_build_array(b, args, sizeof *d->args, &d->args));

@@ -3,7 +3,6 @@
  * as soon as its gradient is complete. */
 #include <string.h>
 
-#include "graph/cut.h"
 #include "program/build.h"
 
 static weft_status update_body(wefti_program_builder *b, const weft_desc *desc,
@@ -276,25 +275,11 @@ static weft_status share_norms(wefti_program_builder *b, int32_t total) {
         world.have[m].size[0] = total;
     }
     wefti_transfer *kept;
-    int32_t index, in, node, routine;
+    int32_t index, routine;
     WEFT_TRY(wefti_transfer_clone(&world, &kept));
     WEFT_TRY(wefti_partition_add(b->part, kept, &index));
-    weft_body *body;
     weft_desc desc = weft_desc_of(WEFT_F32, 1, (int64_t[]){total});
-    WEFT_TRY(wefti_body_create(b->g, "norms", &body));
-    wefti_attr attrs[] = {
-        WEFTI_I("index", index), WEFTI_N("shape", ((wefti_ints){1, {total}})), {0}};
-    weft_status status = wefti_body_input(body, desc, WEFTI_VALUE_INPUT, "squares", &in);
-    if (status == WEFT_OK)
-        status = wefti_body_add(body, &wefti_op_transfer, NULL, 1, &in, attrs, "", &node);
-    if (status == WEFT_OK) status = wefti_body_output(body, body->nodes[node].out[0]);
-    if (status < 0) {
-        wefti_body_destroy(body);
-        return status;
-    }
-    WEFT_TRY(wefti_build_keep_body(b, body));
-    wefti_routine_spec spec = {.body = body};
-    WEFT_TRY(wefti_build_compile(b, body, WEFTI_ROUTINE_UPDATE, "", &spec, &routine));
+    WEFT_TRY(wefti_spread_transfer(b, &desc, index, &routine));
     int32_t own = b->norms;
     wefti_draft_step *d;
     WEFT_TRY(wefti_buffer_persistent(b, (int64_t)total * 4, "norms of all devices", &b->norms));
@@ -313,7 +298,9 @@ weft_status wefti_build_update_section(wefti_program_builder *b) {
     WEFT_TRY(wefti_build_array(b, root->in_count, sizeof *list, &list));
     WEFT_TRY(wefti_build_array(b, root->in_count, sizeof *gradient, &gradient));
     int64_t *slot;
+    bool *counts; /* in the norm, of several stages that read it */
     WEFT_TRY(wefti_build_array(b, root->in_count, sizeof *slot, &slot));
+    WEFT_TRY(wefti_build_array(b, root->in_count, sizeof *counts, &counts));
     for (int64_t i = 0; i < root->in_count; i++) {
         int32_t v = root->in[i];
         if (root->values[v].kind != WEFTI_VALUE_PARAM || !b->has_gradient[v]) continue;
@@ -334,6 +321,8 @@ weft_status wefti_build_update_section(wefti_program_builder *b) {
             n++;
         }
         WEFT_TRY(reduce(b, first, &list[at], n, &gradient[at]));
+        for (int32_t i = at; i < at + n; i++)
+            WEFT_TRY(wefti_pipeline_tie(b, first, list[i], &gradient[i], &counts[i]));
         at += n;
         if (!clip)
             for (int32_t i = at - n; i < at; i++)
@@ -341,7 +330,8 @@ weft_status wefti_build_update_section(wefti_program_builder *b) {
     }
     b->p->norm_count = clip ? total : 0;
     if (!clip) return WEFT_OK;
-    for (int32_t i = 0; i < count; i++) WEFT_TRY(norm_step(b, list[i], gradient[i], slot[i]));
+    for (int32_t i = 0; i < count; i++)
+        if (counts[i]) WEFT_TRY(norm_step(b, list[i], gradient[i], slot[i]));
     WEFT_TRY(share_norms(b, total));
     for (int32_t i = 0; i < count; i++)
         WEFT_TRY(update_param(b, WEFTI_SECTION_UPDATE, list[i], gradient[i]));

@@ -163,6 +163,11 @@ weft_status weft_session_create(weft_graph *graph, const weft_session_options *o
     weft_status status = WEFT_OK;
     WEFT_NEW(s, weft_session);
     s->options = *options;
+    s->rows = wefti_calloc((size_t)options->microbatches, sizeof *s->rows);
+    if (!s->rows) {
+        status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for a session");
+        goto fail;
+    }
     s->options.plan = NULL;
     s->devices = 1;
     if (options->plan) WEFT_TRY_OR(fail, status, take_plan(s, options->plan));
@@ -188,6 +193,7 @@ void weft_session_destroy(weft_session *s) {
     wefti_crew_destroy(s->crew);
     for (int64_t i = 0; i < s->view_count; i++) wefti_view_destroy(s->views[i]);
     wefti_free(s->views);
+    wefti_free(s->rows);
     wefti_optimizer_destroy(s->optimizer);
     wefti_route_cache_destroy(s->routes);
     weft_plan_destroy(s->plan);
@@ -270,6 +276,7 @@ static section_run run_of(const weft_session *s, const wefti_view *view, wefti_s
         .view = view,
         .section = section,
         .options = {.random = {s->options.seed, (uint64_t)s->step, 0, s->row},
+                    .rows = view->programs[0]->all_microbatches ? s->rows : NULL,
                     .before_update = s->before_update,
                     .before_update_context = s->before_update_context},
     };
@@ -352,6 +359,7 @@ static weft_status accumulate(weft_session *s, double *out_loss) {
     WEFT_TRY(wefti_session_start(s));
     WEFT_REQUIRE(s->accumulated < s->options.microbatches, WEFT_E_ARG,
                  "%d microbatches are accumulated already: update first", s->accumulated);
+    s->rows[s->accumulated] = s->row;
     if (at_once && s->accumulated + 1 < s->options.microbatches) {
         s->accumulated++;
         if (out_loss) *out_loss = NAN;

@@ -37,6 +37,7 @@ struct weft_session {
     wefti_crew *crew; /* NULL until started */
     wefti_trace *trace;
     int64_t step, row;
+    int64_t *rows;   /* first global row of each microbatch since the last update */
     int accumulated; /* microbatches since the last update */
     bool packed;     /* packed weights are those of the parameters */
     wefti_bf16_compute bf16;

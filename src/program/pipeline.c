@@ -1,0 +1,445 @@
+/* Pipelines: which calls are whose, what crosses from stage to stage, and the order of tasks.
+ *
+ * The calls of the root, in order, are cut into virtual stages; the schedule (plan/schedule.h) says
+ * which stage of the mesh runs each and in which order it works on the microbatches. A value that a
+ * later stage reads is sent after the call that makes it and received before the first call that
+ * reads it; its gradient goes the other way. Sends do not block: at most two of one kind are under
+ * way, and the memory of a value lives until its send is known to be over. Everything inside of a
+ * stage is as without a pipeline.
+ *
+ * A parameter that several stages read (tied embeddings) lies on each; its gradients are added up
+ * over the stages, so that all make the same update. */
+#include <string.h>
+
+#include "graph/cut.h"
+#include "plan/schedule.h"
+#include "program/build.h"
+
+/* ---- whose calls ---- */
+
+static double call_seconds(const weft_node *n) {
+    wefti_cost cost;
+    wefti_node_cost(n, &cost);
+    return cost.flops / 1e11 + cost.bytes / 1e10;
+}
+
+/* Contiguous parts whose largest cost is least (the linear partition problem, by bisection on the
+ * answer). */
+static int32_t fill(const double *cost, int32_t count, double limit, int32_t parts,
+                    int32_t *stage) {
+    int32_t part = 0;
+    double sum = 0;
+    for (int32_t k = 0; k < count; k++) {
+        bool must = count - k <= parts - 1 - part; /* one call at least for each that is left */
+        if (k > 0 && (sum + cost[k] > limit || must)) {
+            part++;
+            sum = 0;
+        }
+        sum += cost[k];
+        if (stage && part < parts) stage[k] = part;
+    }
+    return part + 1;
+}
+
+static void share_out(const double *cost, int32_t count, int32_t parts, int32_t *stage) {
+    double low = 0, high = 0;
+    for (int32_t k = 0; k < count; k++) {
+        high += cost[k];
+        if (cost[k] > low) low = cost[k];
+    }
+    for (int round = 0; round < 60; round++) {
+        double middle = (low + high) / 2;
+        if (fill(cost, count, middle, parts, NULL) <= parts)
+            high = middle;
+        else
+            low = middle;
+    }
+    (void)fill(cost, count, high, parts, stage);
+}
+
+static weft_status choose_stages(wefti_program_builder *b, int32_t *stage) {
+    const weft_plan *plan = b->spec->plan;
+    int32_t parts = plan->pipeline.stages * plan->pipeline.chunks;
+    double *cost;
+    bool ruled = false;
+    WEFT_REQUIRE(b->call_count >= parts, WEFT_E_LAYOUT,
+                 "the model has %d cells, too few for %d stages of at least one cell",
+                 b->call_count, parts);
+    WEFT_TRY(wefti_build_array(b, b->call_count, sizeof *cost, &cost));
+    for (int32_t k = 0; k < b->call_count; k++) {
+        cost[k] = call_seconds(b->calls[k].node);
+        stage[k] = wefti_plan_stage(plan, b->calls[k].node->scope);
+        ruled |= stage[k] >= 0;
+    }
+    if (!ruled) {
+        share_out(cost, b->call_count, parts, stage);
+        return WEFT_OK;
+    }
+    int32_t now = 0;
+    for (int32_t k = 0; k < b->call_count; k++) {
+        if (stage[k] < 0) stage[k] = now; /* with the cell before it */
+        const char *name = b->calls[k].node->scope;
+        WEFT_REQUIRE(stage[k] < parts, WEFT_E_LAYOUT,
+                     "cell '%s' is to be in stage %d, there are %d", name, stage[k], parts);
+        WEFT_REQUIRE(
+            stage[k] >= now, WEFT_E_LAYOUT,
+            "cell '%s' is to be in stage %d, but the cell before it is in stage %d: stages "
+            "must not descend",
+            name, stage[k], now);
+        WEFT_REQUIRE(stage[k] <= now + 1, WEFT_E_LAYOUT,
+                     "stage %d has no cell: '%s' is in stage %d and the cell before it in stage %d",
+                     now + 1, name, stage[k], now);
+        now = stage[k];
+    }
+    WEFT_REQUIRE(now == parts - 1, WEFT_E_LAYOUT, "stage %d has no cell: there are %d stages",
+                 now + 1, parts);
+    return WEFT_OK;
+}
+
+weft_status wefti_pipeline_assign(wefti_program_builder *b) {
+    const weft_plan *plan = b->spec->plan;
+    int32_t *stage;
+    if (!plan || plan->pipeline.stages <= 1) return WEFT_OK;
+    b->stages = plan->pipeline.stages;
+    b->stage = wefti_plan_stage_of_rank(plan, b->p->rank);
+    WEFT_TRY(wefti_build_array(b, b->call_count, sizeof *stage, &stage));
+    WEFT_TRY(choose_stages(b, stage));
+    for (int32_t k = 0; k < b->call_count; k++) {
+        wefti_call_plan *call = &b->calls[k];
+        wefti_schedule_place(plan->pipeline.schedule, b->stages, stage[k], &call->stage,
+                             &call->chunk);
+        call->mine = call->stage == b->stage;
+    }
+    return WEFT_OK;
+}
+
+/* ---- what crosses ---- */
+
+typedef struct crossing {
+    int32_t value, from_call, from_stage, to_stage;
+    int32_t first_call;  /* of the reading stage, in forward order */
+    int32_t last_call;   /* of the reading stage, in backward order; -1: no gradient */
+    int32_t transfer[2]; /* forward, backward; -1: not of this rank */
+    int32_t posted[2], waited[2];
+    int32_t *buffers[2]; /* per post of this rank as the sender */
+} crossing;
+
+struct wefti_crossings {
+    crossing *list;
+    int32_t count;
+};
+
+enum { UNDER_WAY = 2 };
+
+static weft_status add_crossing(wefti_program_builder *b, int32_t v, int32_t maker, int32_t reader,
+                                int64_t *capacity) {
+    struct wefti_crossings *x = b->crossings;
+    int32_t to = b->calls[reader].stage, from = b->calls[maker].stage;
+    bool back = b->calls[reader].differentiated && b->has_gradient[v];
+    if (back) {
+        const wefti_cell_grad *grad = &b->p->grads[b->calls[reader].grad];
+        bool wanted = false;
+        for (int i = 0; i < b->calls[reader].node->inputs; i++)
+            wanted |= b->calls[reader].node->in[i] == v && grad->gradient_out[i] >= 0;
+        back = wanted;
+    }
+    for (int32_t i = 0; i < x->count; i++)
+        if (x->list[i].value == v && x->list[i].to_stage == to) {
+            if (back && x->list[i].last_call < 0) x->list[i].last_call = reader;
+            return WEFT_OK;
+        }
+    int64_t count = x->count;
+    WEFT_TRY(WEFT_GROW(x->list, count, *capacity));
+    crossing *c = &x->list[x->count++];
+    *c = (crossing){.value = v,
+                    .from_call = maker,
+                    .from_stage = from,
+                    .to_stage = to,
+                    .first_call = reader,
+                    .last_call = back ? reader : -1,
+                    .transfer = {-1, -1}};
+    for (int d = 0; d < 2; d++) WEFT_TRY(wefti_build_indices(b, b->micros, &c->buffers[d]));
+    return WEFT_OK;
+}
+
+/* Between the two devices of equal coordinates in their stages. */
+static weft_status pair_transfer(wefti_program_builder *b, int32_t v, int32_t sender_stage,
+                                 int32_t receiver_stage, uint64_t tag, int32_t *out) {
+    const weft_plan *plan = b->spec->plan;
+    const wefti_mesh *mesh = &b->p->mesh;
+    int32_t place = b->p->rank - mesh->first;
+    int32_t sender = wefti_plan_mesh(plan, sender_stage).first + place;
+    int32_t receiver = wefti_plan_mesh(plan, receiver_stage).first + place;
+    int32_t ranks[2] = {sender < receiver ? sender : receiver,
+                        sender < receiver ? receiver : sender};
+    wefti_box boxes[4] = {0}, box;
+    const weft_desc *whole = &b->root->values[v].desc;
+    wefti_layout_box(&b->spread[v].use, mesh, whole, b->p->rank, &box);
+    boxes[ranks[0] == sender ? 0 : 1] = box;
+    boxes[ranks[0] == receiver ? 2 : 3] = box;
+    wefti_transfer t = {.kind = WEFTI_TRANSFER_SEND,
+                        .dtype = whole->dtype,
+                        .rank = whole->rank,
+                        .members = 2,
+                        .me = ranks[0] == b->p->rank ? 0 : 1,
+                        .ranks = ranks,
+                        .have = boxes,
+                        .want = boxes + 2,
+                        .tag = tag,
+                        .name = b->root->values[v].node >= 0
+                                    ? b->root->nodes[b->root->values[v].node].scope
+                                    : b->root->values[v].name};
+    wefti_transfer *kept;
+    WEFT_TRY(wefti_transfer_clone(&t, &kept));
+    return wefti_partition_add(b->part, kept, out);
+}
+
+weft_status wefti_pipeline_cross(wefti_program_builder *b) {
+    int64_t capacity = 0;
+    if (b->stages <= 1) return WEFT_OK;
+    b->crossings = wefti_calloc(1, sizeof *b->crossings);
+    WEFT_REQUIRE(b->crossings, WEFT_E_NOMEM, "no memory to build a pipeline");
+    int32_t *maker;
+    WEFT_TRY(wefti_build_indices(b, b->root->value_count, &maker));
+    for (int32_t k = 0; k < b->call_count; k++) {
+        const weft_node *n = b->calls[k].node;
+        for (int o = 0; o < n->outputs; o++) maker[n->out[o]] = k;
+        for (int i = 0; i < n->inputs; i++) {
+            int32_t v = n->in[i];
+            if (v < 0 || maker[v] < 0 || b->calls[maker[v]].stage == b->calls[k].stage) continue;
+            WEFT_TRY(add_crossing(b, v, maker[v], k, &capacity));
+        }
+    }
+    for (int32_t i = 0; i < b->crossings->count; i++) {
+        crossing *c = &b->crossings->list[i];
+        if (c->from_stage != b->stage && c->to_stage != b->stage) continue;
+        uint64_t tag = 16 + 2 * ((uint64_t)c->value * 4096 + (uint64_t)c->to_stage);
+        WEFT_TRY(pair_transfer(b, c->value, c->from_stage, c->to_stage, tag, &c->transfer[0]));
+        if (c->last_call >= 0)
+            WEFT_TRY(
+                pair_transfer(b, c->value, c->to_stage, c->from_stage, tag + 1, &c->transfer[1]));
+    }
+    return WEFT_OK;
+}
+
+void wefti_pipeline_destroy(wefti_program_builder *b) {
+    if (b->crossings) wefti_free(b->crossings->list);
+    wefti_free(b->crossings);
+}
+
+/* ---- sending and receiving ---- */
+
+static weft_status transfer_step(wefti_program_builder *b, wefti_step_kind kind, int32_t v,
+                                 int32_t transfer, int32_t source, int32_t destination) {
+    const weft_body *root = b->root;
+    const char *name =
+        root->values[v].node >= 0 ? root->nodes[root->values[v].node].scope : root->values[v].name;
+    wefti_draft_step *d;
+    WEFT_TRY(wefti_build_begin(b, WEFTI_SECTION_FIRST, kind, WEFTI_OTHER,
+                               wefti_build_name(b, "", name), 2, &d));
+    if (source >= 0) wefti_build_arg(b, d, 0, source, 0);
+    if (destination >= 0) wefti_build_arg(b, d, 1, destination, 0);
+    d->step.bytes = transfer;
+    b->now++;
+    return WEFT_OK;
+}
+
+static weft_status wait_sends(wefti_program_builder *b, crossing *c, int back, int32_t under_way) {
+    while (c->posted[back] - c->waited[back] > under_way) {
+        int32_t buffer = c->buffers[back][c->waited[back]++];
+        WEFT_TRY(transfer_step(b, WEFTI_STEP_WAIT, c->value, c->transfer[back], buffer, -1));
+    }
+    return WEFT_OK;
+}
+
+static weft_status send(wefti_program_builder *b, crossing *c, int back, int32_t buffer) {
+    WEFT_TRY(wait_sends(b, c, back, UNDER_WAY - 1));
+    c->buffers[back][c->posted[back]++] = buffer;
+    return transfer_step(b, WEFTI_STEP_POST, c->value, c->transfer[back], buffer, -1);
+}
+
+static weft_status receive(wefti_program_builder *b, const crossing *c, int back, int32_t buffer) {
+    WEFT_TRY(transfer_step(b, WEFTI_STEP_POST, c->value, c->transfer[back], -1, buffer));
+    return transfer_step(b, WEFTI_STEP_WAIT, c->value, c->transfer[back], -1, buffer);
+}
+
+static weft_status new_buffer(wefti_program_builder *b, const char *what, int32_t v, int32_t *out) {
+    const weft_body *root = b->root;
+    weft_desc here = wefti_spread_desc(b, &root->values[v].desc, &b->spread[v].use);
+    const char *name = root->values[v].node >= 0 ? root->nodes[root->values[v].node].scope : "";
+    return wefti_buffer_add(b, weft_desc_bytes(&here), wefti_build_name(b, what, name), out);
+}
+
+/* What the call reads of other stages and has not been received for this microbatch. */
+static weft_status receive_values(wefti_program_builder *b, int32_t k, int32_t micro) {
+    for (int32_t i = 0; i < b->crossings->count; i++) {
+        crossing *c = &b->crossings->list[i];
+        if (c->to_stage != b->stage || c->first_call != k) continue;
+        int32_t *buffer = &b->micro[micro].value[c->value];
+        if (*buffer < 0) WEFT_TRY(new_buffer(b, "received result of ", c->value, buffer));
+        WEFT_TRY(receive(b, c, 0, *buffer));
+    }
+    return WEFT_OK;
+}
+
+static weft_status send_values(wefti_program_builder *b, int32_t k, int32_t micro) {
+    for (int32_t i = 0; i < b->crossings->count; i++) {
+        crossing *c = &b->crossings->list[i];
+        if (c->from_stage == b->stage && c->from_call == k)
+            WEFT_TRY(send(b, c, 0, b->micro[micro].value[c->value]));
+    }
+    return WEFT_OK;
+}
+
+/* Gradients of what the call has made, from the stages that read it. */
+static weft_status receive_gradients(wefti_program_builder *b, int32_t k, int32_t micro) {
+    for (int32_t i = 0; i < b->crossings->count; i++) {
+        crossing *c = &b->crossings->list[i];
+        int32_t v = c->value, buffer, routine, *own = &b->micro[micro].gradient[v];
+        if (c->from_stage != b->stage || c->from_call != k || c->last_call < 0) continue;
+        WEFT_TRY(new_buffer(b, "received gradient of ", v, &buffer));
+        WEFT_TRY(receive(b, c, 1, buffer));
+        if (!b->micro[micro].started[v]) {
+            *own = buffer;
+            b->micro[micro].started[v] = true;
+            continue;
+        }
+        wefti_draft_step *d;
+        WEFT_TRY(wefti_spread_reshard(b, 1, &b->root->values[v].desc, &b->spread[v].use,
+                                      &b->spread[v].use, "1", &routine));
+        WEFT_TRY(wefti_build_begin(b, WEFTI_SECTION_FIRST, WEFTI_STEP_CALL, WEFTI_BACKWARD,
+                                   wefti_build_name(b, "gradient of ", b->calls[k].node->scope),
+                                   b->p->routines[routine]->args, &d));
+        wefti_build_arg(b, d, 0, buffer, 0);
+        wefti_build_arg(b, d, 1, *own, 0);
+        WEFT_TRY(wefti_build_end(b, d, routine));
+    }
+    return WEFT_OK;
+}
+
+static weft_status send_gradients(wefti_program_builder *b, int32_t k, int32_t micro) {
+    for (int32_t i = 0; i < b->crossings->count; i++) {
+        crossing *c = &b->crossings->list[i];
+        if (c->to_stage == b->stage && c->last_call == k)
+            WEFT_TRY(send(b, c, 1, b->micro[micro].gradient[c->value]));
+    }
+    return WEFT_OK;
+}
+
+/* ---- tasks ---- */
+
+static weft_status forward_task(wefti_program_builder *b, int32_t chunk, int32_t micro) {
+    for (int32_t k = 0; k < b->call_count; k++) {
+        const wefti_call_plan *call = &b->calls[k];
+        if (!call->mine || call->chunk != chunk || call->joint) continue;
+        WEFT_TRY(receive_values(b, k, micro));
+        WEFT_TRY(wefti_build_forward_call(b, WEFTI_SECTION_FIRST, k, micro));
+        WEFT_TRY(send_values(b, k, micro));
+        for (int o = 0; o < call->node->outputs; o++)
+            if (call->node->out[o] == b->g->loss)
+                WEFT_TRY(wefti_build_loss(b, WEFTI_SECTION_FIRST, micro));
+    }
+    return WEFT_OK;
+}
+
+static weft_status backward_task(wefti_program_builder *b, int32_t chunk, int32_t micro) {
+    for (int32_t k = b->call_count - 1; k >= 0; k--) {
+        const wefti_call_plan *call = &b->calls[k];
+        if (!call->mine || call->chunk != chunk || !call->differentiated) continue;
+        if (call->joint) {
+            WEFT_TRY(receive_values(b, k, micro));
+            WEFT_TRY(wefti_build_joint_call(b, WEFTI_SECTION_FIRST, k, micro));
+            WEFT_TRY(wefti_build_loss(b, WEFTI_SECTION_FIRST, micro));
+        } else {
+            WEFT_TRY(receive_gradients(b, k, micro));
+            WEFT_TRY(wefti_build_backward_call(b, WEFTI_SECTION_FIRST, k, micro));
+        }
+        WEFT_TRY(send_gradients(b, k, micro));
+    }
+    return WEFT_OK;
+}
+
+static weft_status finish_sends(wefti_program_builder *b) {
+    for (int32_t i = 0; i < b->crossings->count; i++)
+        for (int back = 0; back < 2; back++)
+            WEFT_TRY(wait_sends(b, &b->crossings->list[i], back, 0));
+    return WEFT_OK;
+}
+
+/* All microbatches of a step, in the schedule's order. */
+weft_status wefti_pipeline_section(wefti_program_builder *b) {
+    const weft_plan *plan = b->spec->plan;
+    wefti_schedule *schedule;
+    weft_status status = WEFT_OK;
+    if (b->spec->microbatches == 1 && !b->spec->optimizer) { /* forward passes only */
+        for (int32_t chunk = 0; chunk < plan->pipeline.chunks; chunk++)
+            WEFT_TRY(forward_task(b, chunk, 0));
+        return finish_sends(b);
+    }
+    WEFT_TRY(wefti_schedule_create(plan->pipeline.schedule, b->stages, b->micros,
+                                   plan->pipeline.chunks, &schedule));
+    const wefti_stage_task *task = wefti_schedule_of(schedule, b->stage);
+    for (int32_t t = 0; t < schedule->tasks && status == WEFT_OK; t++) {
+        b->now_micro = task[t].micro;
+        if (task[t].kind == WEFTI_TASK_FORWARD)
+            status = forward_task(b, task[t].chunk, task[t].micro);
+        else if (task[t].kind == WEFTI_TASK_BACKWARD)
+            status = backward_task(b, task[t].chunk, task[t].micro);
+    }
+    b->now_micro = 0;
+    wefti_free(schedule);
+    WEFT_TRY(status);
+    return finish_sends(b);
+}
+
+/* ---- parameters of several stages ---- */
+
+weft_status wefti_pipeline_tie(wefti_program_builder *b, wefti_section s, int32_t value,
+                               int32_t *gradient, bool *out_first) {
+    const weft_plan *plan = b->spec->plan;
+    int32_t count = 0, ranks[256], place = b->p->rank - b->p->mesh.first;
+    bool *uses;
+    *out_first = true;
+    if (b->stages <= 1) return WEFT_OK;
+    WEFT_TRY(wefti_build_array(b, b->stages, sizeof *uses, &uses));
+    for (int32_t k = 0; k < b->call_count; k++)
+        for (int i = 0; i < b->calls[k].node->inputs; i++)
+            if (b->calls[k].node->in[i] == value) uses[b->calls[k].stage] = true;
+    WEFT_REQUIRE(b->stages <= 256, WEFT_E_NO_IMPL, "more than 256 stages");
+    for (int32_t t = 0; t < b->stages; t++)
+        if (uses[t]) ranks[count++] = wefti_plan_mesh(plan, t).first + place;
+    if (count == 1) return WEFT_OK;
+    *out_first = ranks[0] == b->p->rank;
+    weft_desc whole = b->root->values[value].desc;
+    weft_desc here = wefti_spread_desc(b, &whole, &b->spread[value].state);
+    wefti_box *boxes;
+    WEFT_TRY(wefti_build_array(b, count, sizeof *boxes, &boxes));
+    wefti_transfer t = {.kind = WEFTI_TRANSFER_ALL_REDUCE,
+                        .reduction = WEFTI_REDUCE_SUM,
+                        .dtype = here.dtype,
+                        .rank = here.rank,
+                        .members = count,
+                        .ranks = ranks,
+                        .have = boxes,
+                        .want = boxes,
+                        .tag = 2,
+                        .name = b->root->values[value].name};
+    for (int32_t m = 0; m < count; m++) {
+        for (int d = 0; d < here.rank; d++) boxes[m].size[d] = here.shape[d];
+        if (ranks[m] == b->p->rank) t.me = m;
+    }
+    wefti_transfer *kept;
+    int32_t index, routine, sum;
+    WEFT_TRY(wefti_transfer_clone(&t, &kept));
+    WEFT_TRY(wefti_partition_add(b->part, kept, &index));
+    WEFT_TRY(wefti_spread_transfer(b, &here, index, &routine));
+    WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&here),
+                              wefti_build_name(b, "gradient over stages of ", t.name), &sum));
+    wefti_draft_step *d;
+    WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_OTHER, t.name,
+                               b->p->routines[routine]->args, &d));
+    wefti_build_arg(b, d, 0, *gradient, 0);
+    wefti_build_arg(b, d, 1, sum, 0);
+    *gradient = sum;
+    return wefti_build_end(b, d, routine);
+}
