@@ -173,6 +173,67 @@ static weft_status split_grad(const weft_node *n, wefti_split_rule *r) {
     return WEFT_OK;
 }
 
+/* ---- over split batch and space: sums of all pieces ---- */
+
+/* All dimensions but the channels, and the number of values of a channel in the whole. */
+static wefti_ints summed(const weft_node *n, double *out_count) {
+    const weft_desc *x = wefti_in(n, 0);
+    planes p = planes_of(x);
+    wefti_ints axes = {0};
+    for (int d = 0; d < x->rank; d++)
+        if (d != 1) axes.v[axes.count++] = d;
+    *out_count = (double)(p.batch * p.space);
+    return axes;
+}
+
+static weft_value flat(weft_graph *g, weft_value v) {
+    int64_t channels = weft_value_desc(g, v).shape[1];
+    return weft_reshape(g, v, 1, &channels);
+}
+
+static weft_status lower_train(wefti_cut *c, const weft_node *n) {
+    weft_graph *g = wefti_cut_graph(c);
+    uint32_t factors = wefti_op_factors_of(c, WEFTI_FACTOR_STATS);
+    double count;
+    wefti_ints axes = summed(n, &count);
+    weft_value x = wefti_op_precise(g, wefti_cut_in(c, 0));
+    weft_desc d = weft_value_desc(g, x);
+    weft_value mean = weft_scale(g, wefti_op_sum_over(c, x, &axes, factors), 1.0 / count);
+    weft_value off = weft_sub(g, x, mean);
+    weft_value var =
+        weft_scale(g, wefti_op_sum_over(c, wefti_op_add1(g, &weft_op_square, off), &axes, factors),
+                   1.0 / count);
+    weft_value rstd = weft_rsqrt(g, weft_shift(g, flat(g, var), wefti_attr_float(n, "eps")));
+    weft_value slope = by_channel(g, &d, weft_mul(g, rstd, wefti_cut_in(c, 1)));
+    weft_value y = weft_add(g, weft_mul(g, off, slope), by_channel(g, &d, wefti_cut_in(c, 2)));
+    wefti_cut_out(c, 0, weft_cast(g, y, wefti_out(n, 0)->dtype));
+    wefti_cut_out(c, 1, flat(g, mean));
+    wefti_cut_out(c, 2, flat(g, var));
+    wefti_cut_out(c, 3, rstd);
+    return WEFT_OK;
+}
+
+static weft_status lower_grad(wefti_cut *c, const weft_node *n) {
+    weft_graph *g = wefti_cut_graph(c);
+    uint32_t factors = wefti_op_factors_of(c, WEFTI_FACTOR_STATS);
+    double count;
+    wefti_ints axes = summed(n, &count);
+    weft_value x = wefti_op_precise(g, wefti_cut_in(c, 0));
+    weft_value dy = wefti_op_precise(g, wefti_cut_in(c, 4)), rstd = wefti_cut_in(c, 3);
+    weft_desc d = weft_value_desc(g, x);
+    weft_value normal =
+        weft_mul(g, weft_sub(g, x, by_channel(g, &d, wefti_cut_in(c, 2))), by_channel(g, &d, rstd));
+    weft_value sum = wefti_op_sum_over(c, dy, &axes, factors);
+    weft_value sum_n = wefti_op_sum_over(c, weft_mul(g, dy, normal), &axes, factors);
+    weft_value rest = weft_sub(g, weft_sub(g, dy, weft_scale(g, sum, 1.0 / count)),
+                               weft_mul(g, normal, weft_scale(g, sum_n, 1.0 / count)));
+    weft_value slope = by_channel(g, &d, weft_mul(g, rstd, wefti_cut_in(c, 1)));
+    wefti_cut_out(c, 0, weft_cast(g, weft_mul(g, rest, slope), wefti_out(n, 0)->dtype));
+    wefti_cut_out(c, 1, flat(g, sum_n));
+    wefti_cut_out(c, 2, flat(g, sum));
+    return WEFT_OK;
+}
+
 static void cost_of(const weft_node *n, double flops, wefti_cost *out) {
     *out = (wefti_cost){.flops = flops * (double)weft_desc_elems(wefti_in(n, 0)),
                         .bytes = wefti_node_bytes(n)};
@@ -272,6 +333,8 @@ const weft_op_def weft_op_batch_norm_train = {
     .cost = cost_train,
     .reference = reference_train,
     .cases = cases_train,
+    .lower = lower_train,
+    .lowers = 1u << WEFTI_FACTOR_STATS,
 };
 
 const weft_op_def weft_op_batch_norm_infer = {
@@ -296,6 +359,8 @@ const weft_op_def weft_op_batch_norm_grad = {
     .cost = cost_grad,
     .reference = reference_grad,
     .cases = cases_grad,
+    .lower = lower_grad,
+    .lowers = 1u << WEFTI_FACTOR_STATS,
 };
 
 /* state = (1 - momentum) state + momentum factor now */

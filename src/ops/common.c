@@ -285,3 +285,30 @@ weft_value wefti_op_scalar(weft_graph *g, weft_value like, double value) {
     weft_desc d = weft_value_desc(g, like);
     return weft_constant(g, wefti_op_desc(d.dtype, 0, NULL), value);
 }
+
+/* ---- lowering ---- */
+
+uint32_t wefti_op_factors_of(const wefti_cut *c, wefti_factor_kind kind) {
+    const wefti_split_rule *r = wefti_cut_rule(c);
+    uint32_t mask = 0;
+    for (int f = 0; f < r->factors; f++)
+        if (r->factor[f].kind == kind) mask |= 1u << f;
+    return mask;
+}
+
+weft_value wefti_op_sum_over(wefti_cut *c, weft_value x, const wefti_ints *axes, uint32_t factors) {
+    weft_value sum = wefti_graph_add1(wefti_cut_graph(c), &weft_op_sum, 1, &x, 2,
+                                      (wefti_attr[]){WEFTI_N("axes", *axes), WEFTI_I("keep", 1)});
+    return wefti_cut_all_reduce(c, sum, factors, WEFTI_REDUCE_SUM);
+}
+
+weft_value wefti_op_precise(weft_graph *g, weft_value x) {
+    return weft_cast(g, x, wefti_op_statistics_dtype(weft_value_desc(g, x).dtype));
+}
+
+weft_value wefti_op_column(weft_graph *g, weft_value v) {
+    weft_desc d = weft_value_desc(g, v);
+    if (d.rank < 0 || d.rank == WEFT_MAX_RANK) return v;
+    d.shape[d.rank++] = 1;
+    return weft_reshape(g, v, d.rank, d.shape);
+}

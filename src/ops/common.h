@@ -11,6 +11,7 @@
 #include <math.h>
 
 #include "base/memory.h"
+#include "graph/cut.h"
 #include "graph/grad.h"
 #include "graph/graph.h"
 #include "graph/op.h"
@@ -122,5 +123,16 @@ weft_value wefti_op_sum_to(weft_graph *g, weft_value x, const weft_desc *to); /*
 weft_value wefti_op_broadcast_to(weft_graph *g, weft_value x, const weft_desc *to); /* shape only */
 /* Scalar constant of the dtype of `like`. */
 weft_value wefti_op_scalar(weft_graph *g, weft_value like, double value);
+
+/* ---- lowering ---- */
+
+/* Bit mask of the factors of a kind. */
+uint32_t wefti_op_factors_of(const wefti_cut *c, wefti_factor_kind kind);
+/* Sum over `axes` here and over the devices that split `factors`; the axes keep size 1. */
+weft_value wefti_op_sum_over(wefti_cut *c, weft_value x, const wefti_ints *axes, uint32_t factors);
+/* x in the dtype of statistics: what several devices add up is not rounded in between. */
+weft_value wefti_op_precise(weft_graph *g, weft_value x);
+/* v [...] as [..., 1] */
+weft_value wefti_op_column(weft_graph *g, weft_value v);
 
 #endif

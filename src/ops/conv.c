@@ -9,7 +9,7 @@
  * Output channel c of group c / (out/groups) reads the input channels of that group only. The three
  * loops below visit the same products (x element, w element, y element) and differ in which of the
  * three they add to. */
-#include "ops/common.h"
+#include "ops/window.h"
 
 enum { SPATIAL = 3 };
 
@@ -304,6 +304,98 @@ static weft_status localize(const weft_node *n, const wefti_split_rule *rule_,
     return WEFT_OK;
 }
 
+/* ---- over split space: halos (window.h) ---- */
+
+typedef struct space {
+    wefti_window window[SPATIAL];
+    int dims;
+    wefti_attr padding; /* without that of split dimensions, which is put there */
+    bool nothing;       /* this device has no output element */
+} space;
+
+static space space_of(wefti_cut *c, const weft_node *n, const weft_desc *x, const weft_desc *w,
+                      const weft_desc *y, const int8_t *factors) {
+    space s = {.dims = x->rank - 2, .padding = WEFTI_N("padding", *wefti_attr_ints(n, "padding"))};
+    for (int d = 0; d < s.dims; d++) {
+        int64_t dilation = wefti_attr_ints(n, "dilation")->v[d];
+        int factor = factors[2 + d];
+        bool halo = factor >= 0 && wefti_cut_rule(c)->factor[factor].kind == WEFTI_FACTOR_HALO;
+        s.window[d] = wefti_window_of(c, 2 + d, halo ? factor : -1, x->shape[2 + d],
+                                      y->shape[2 + d], dilation * (w->shape[2 + d] - 1) + 1,
+                                      wefti_attr_ints(n, "stride")->v[d], s.padding.ints.v[d]);
+        if (wefti_window_split(&s.window[d])) s.padding.ints.v[d] = 0;
+    }
+    return s;
+}
+
+/* x with all that the windows here read. */
+static weft_value fetch(wefti_cut *c, space *s, weft_value x) {
+    for (int d = 0; d < s->dims; d++) {
+        const wefti_window *w = &s->window[d];
+        if (!wefti_window_split(w)) continue;
+        wefti_range y = wefti_window_y_part(w);
+        s->nothing = s->nothing || y.begin == y.end;
+        x = wefti_window_fetch(c, w, x, 0.0);
+    }
+    return x;
+}
+
+static weft_status lower(wefti_cut *c, const weft_node *n) {
+    const weft_desc *w = wefti_in(n, 1);
+    space s = space_of(c, n, wefti_in(n, 0), w, wefti_out(n, 0), wefti_cut_rule(c)->in[0]);
+    uint32_t sums = wefti_op_factors_of(c, WEFTI_FACTOR_SUM);
+    weft_value in[3] = {fetch(c, &s, wefti_cut_in(c, 0)), wefti_cut_in(c, 1), wefti_cut_in(c, 2)};
+    weft_value y = weft_constant(wefti_cut_graph(c), wefti_cut_out_desc(c, 0), 0.0);
+    int terms = wefti_cut_factor(c, "in"); /* the bias counts in one of them */
+    if (terms >= 0 && (sums >> terms & 1) && wefti_cut_index(c, terms) > 0) in[2] = WEFT_NO_VALUE;
+    if (!s.nothing) wefti_cut_same(c, in, 1, &s.padding, &y);
+    wefti_cut_out_partial(c, 0, y, sums);
+    return WEFT_OK;
+}
+
+/* dx here from all dy whose windows reach here: the same products as uncut, in the same order. */
+static weft_status lower_grad_input(wefti_cut *c, const weft_node *n) {
+    weft_graph *g = wefti_cut_graph(c);
+    space s =
+        space_of(c, n, wefti_out(n, 0), wefti_in(n, 1), wefti_in(n, 0), wefti_cut_rule(c)->out[0]);
+    weft_desc dx = wefti_cut_out_desc(c, 0), around = dx;
+    weft_value in[2] = {wefti_cut_in(c, 0), wefti_cut_in(c, 1)};
+    weft_value out = weft_constant(g, dx, 0.0);
+    for (int d = 0; d < s.dims; d++) {
+        const wefti_window *w = &s.window[d];
+        if (!wefti_window_split(w)) continue;
+        wefti_range reached = wefti_window_extent(w, wefti_window_y_around(w));
+        in[0] = wefti_window_fetch_y(c, w, in[0]);
+        around.shape[2 + d] = reached.end - reached.begin;
+        s.nothing = s.nothing || reached.end == reached.begin;
+    }
+    if (!s.nothing) {
+        wefti_attr attrs[] = {s.padding, WEFTI_N("in_shape", wefti_op_shape_ints(&around))};
+        wefti_cut_same(c, in, 2, attrs, &out);
+        for (int d = 0; d < s.dims; d++) {
+            const wefti_window *w = &s.window[d];
+            if (wefti_window_split(w))
+                out = wefti_window_crop(g, out, 2 + d,
+                                        wefti_window_extent(w, wefti_window_y_around(w)),
+                                        wefti_window_x_part(w), 0.0);
+        }
+    }
+    wefti_cut_out_partial(c, 0, out, wefti_op_factors_of(c, WEFTI_FACTOR_SUM));
+    return WEFT_OK;
+}
+
+static weft_status lower_grad_weight(wefti_cut *c, const weft_node *n) {
+    space s =
+        space_of(c, n, wefti_in(n, 0), wefti_out(n, 0), wefti_in(n, 1), wefti_cut_rule(c)->in[0]);
+    weft_value in[2] = {fetch(c, &s, wefti_cut_in(c, 0)), wefti_cut_in(c, 1)};
+    weft_value dw = weft_constant(wefti_cut_graph(c), wefti_cut_out_desc(c, 0), 0.0);
+    if (!s.nothing) wefti_cut_same(c, in, 1, &s.padding, &dw);
+    wefti_cut_out_partial(c, 0, dw,
+                          wefti_op_factors_of(c, WEFTI_FACTOR_SUM) |
+                              wefti_op_factors_of(c, WEFTI_FACTOR_HALO));
+    return WEFT_OK;
+}
+
 /* ---- cost: two operations a product of a whole window, padding included ---- */
 
 static void cost_of(const weft_node *n, const weft_desc *y, const weft_desc *w, wefti_cost *out) {
@@ -420,6 +512,8 @@ const weft_op_def weft_op_conv2d = {
     .cost = cost,
     .reference = reference,
     .cases = cases_2d,
+    .lower = lower,
+    .lowers = 1u << WEFTI_FACTOR_HALO,
 };
 
 const weft_op_def weft_op_conv3d = {
@@ -434,6 +528,8 @@ const weft_op_def weft_op_conv3d = {
     .cost = cost,
     .reference = reference,
     .cases = cases_3d,
+    .lower = lower,
+    .lowers = 1u << WEFTI_FACTOR_HALO,
 };
 
 const weft_op_def weft_op_conv_grad_input = {
@@ -447,6 +543,8 @@ const weft_op_def weft_op_conv_grad_input = {
     .cost = cost_grad_input,
     .reference = reference_grad_input,
     .cases = cases_grad_input,
+    .lower = lower_grad_input,
+    .lowers = 1u << WEFTI_FACTOR_HALO,
 };
 
 const weft_op_def weft_op_conv_grad_weight = {
@@ -460,6 +558,8 @@ const weft_op_def weft_op_conv_grad_weight = {
     .cost = cost_grad_weight,
     .reference = reference_grad_weight,
     .cases = cases_grad_weight,
+    .lower = lower_grad_weight,
+    .lowers = 1u << WEFTI_FACTOR_HALO,
 };
 
 static weft_value convolve(weft_graph *g, const weft_op_def *op, int spatial, weft_value x,

@@ -23,7 +23,6 @@
  * number, of the targets that count
  *
  * Loss and statistics are f32 (f64 for f64 logits). */
-#include "graph/cut.h"
 #include "ops/common.h"
 
 static weft_status check(const weft_node *n, bool piece) {
@@ -194,8 +193,8 @@ static weft_value count_here(weft_graph *g, const weft_node *n, weft_value targe
 
 /* x / count, and 0 / 0 = 0: without targets that count there is no loss. */
 static weft_value per_count(weft_graph *g, weft_value x, weft_value count) {
-    weft_value one = wefti_op_scalar(g, count, 1.0);
-    return weft_div(g, x, weft_maximum(g, count, one));
+    weft_value some = weft_compare(g, count, wefti_op_scalar(g, count, 0.0), WEFT_GT);
+    return weft_div(g, x, weft_where(g, some, count, wefti_op_scalar(g, count, 1.0)));
 }
 
 /* Over rows the targets are counted first and the loss is a sum. Over classes lse is combined, and

@@ -7,7 +7,7 @@
  * Padding is less than the kernel, so every window has an element of x. Padding counts as -inf
  * (maximum) and is left out of the count (average). Among equals the first in row-major order wins
  * and gets the gradient; a NaN wins. */
-#include "ops/common.h"
+#include "ops/window.h"
 
 typedef struct problem {
     int64_t planes, x[2], y[2], kernel[2], stride[2], padding[2];
@@ -161,6 +161,110 @@ static weft_status localize_avg_grad(const weft_node *n, const wefti_split_rule 
     return WEFT_OK;
 }
 
+/* ---- over split space: halos (window.h) ---- */
+
+typedef struct space {
+    wefti_window window[2];
+    wefti_attr padding; /* without that of split dimensions, which is put there */
+    bool nothing;       /* this device has no window */
+} space;
+
+static space space_of(wefti_cut *c, const weft_node *n, const weft_desc *x, const weft_desc *y) {
+    space s = {.padding = WEFTI_N("padding", *wefti_attr_ints(n, "padding"))};
+    for (int d = 0; d < 2; d++) {
+        s.window[d] = wefti_window_of(c, 2 + d, wefti_cut_rule(c)->out[0][2 + d], x->shape[2 + d],
+                                      y->shape[2 + d], wefti_attr_ints(n, "kernel")->v[d],
+                                      wefti_attr_ints(n, "stride")->v[d], s.padding.ints.v[d]);
+        if (wefti_window_split(&s.window[d])) s.padding.ints.v[d] = 0;
+    }
+    return s;
+}
+
+/* Of each window here, the share of elements that are x's own: averages leave the others out. One
+ * plane; empty when all are. `around`: the windows that reach the part of x, else those of the part
+ * of y. */
+static weft_value own_share(wefti_cut *c, const weft_node *n, const space *s, bool around,
+                            weft_dtype dtype) {
+    weft_graph *g = wefti_cut_graph(c);
+    weft_desc d = {.dtype = dtype, .rank = 4, .shape = {1, 1, s->window[0].x, s->window[1].x}};
+    weft_value ones = weft_constant(g, d, 1.0);
+    bool all = true;
+    for (int k = 0; k < 2; k++) {
+        const wefti_window *w = &s->window[k];
+        if (!wefti_window_split(w)) continue;
+        wefti_range x = {0, w->x}, extent = wefti_window_extent(w, around ? wefti_window_y_around(w)
+                                                                          : wefti_window_y_part(w));
+        all = all && extent.begin >= 0 && extent.end <= w->x;
+        ones = wefti_window_crop(g, ones, 2 + k, x, extent, 0.0);
+    }
+    if (all) return WEFT_NO_VALUE;
+    wefti_attr attrs[] = {WEFTI_N("kernel", *wefti_attr_ints(n, "kernel")),
+                          WEFTI_N("stride", *wefti_attr_ints(n, "stride")), s->padding};
+    return wefti_graph_add1(g, &weft_op_avg_pool2d, 1, &ones, 3, attrs);
+}
+
+static weft_status lower(wefti_cut *c, const weft_node *n) {
+    weft_graph *g = wefti_cut_graph(c);
+    bool max = n->op == &weft_op_max_pool2d;
+    space s = space_of(c, n, wefti_in(n, 0), wefti_out(n, 0));
+    weft_value x = wefti_cut_in(c, 0), y = weft_constant(g, wefti_cut_out_desc(c, 0), 0.0);
+    for (int d = 0; d < 2; d++) {
+        if (!wefti_window_split(&s.window[d])) continue;
+        wefti_range part = wefti_window_y_part(&s.window[d]);
+        s.nothing = s.nothing || part.begin == part.end;
+        x = wefti_window_fetch(c, &s.window[d], x, max ? -INFINITY : 0.0);
+    }
+    if (!s.nothing && max) wefti_cut_same(c, &x, 1, &s.padding, &y);
+    if (!s.nothing && !max) {
+        x = wefti_op_precise(g, x);
+        wefti_cut_same(c, &x, 1, &s.padding, &y);
+        weft_value share = own_share(c, n, &s, false, weft_value_desc(g, x).dtype);
+        if (share.id >= 0) y = weft_div(g, y, share);
+        y = weft_cast(g, y, wefti_out(n, 0)->dtype);
+    }
+    wefti_cut_out(c, 0, y);
+    return WEFT_OK;
+}
+
+/* dx here from all windows that reach here; max_pool2d_grad(x, dy) looks for their winners again.
+ */
+static weft_status lower_grad(wefti_cut *c, const weft_node *n) {
+    weft_graph *g = wefti_cut_graph(c);
+    bool max = n->op == &weft_op_max_pool2d_grad;
+    int dy = n->inputs - 1;
+    space s = space_of(c, n, wefti_out(n, 0), wefti_in(n, dy));
+    weft_desc here = wefti_cut_out_desc(c, 0), around = here;
+    weft_value in[2] = {wefti_cut_in(c, 0), wefti_cut_in(c, 1)}, dx = weft_constant(g, here, 0.0);
+    for (int d = 0; d < 2; d++) {
+        const wefti_window *w = &s.window[d];
+        if (!wefti_window_split(w)) continue;
+        wefti_range reached = wefti_window_extent(w, wefti_window_y_around(w));
+        in[dy] = wefti_window_fetch_y(c, w, in[dy]);
+        if (max) in[0] = wefti_window_fetch_around(c, w, in[0], -INFINITY);
+        around.shape[2 + d] = reached.end - reached.begin;
+        s.nothing = s.nothing || reached.begin == reached.end;
+    }
+    if (!s.nothing) {
+        wefti_attr attrs[] = {s.padding, WEFTI_N("in_shape", wefti_op_shape_ints(&around))};
+        if (!max) {
+            in[0] = wefti_op_precise(g, in[0]);
+            weft_value share = own_share(c, n, &s, true, weft_value_desc(g, in[0]).dtype);
+            if (share.id >= 0) in[0] = weft_div(g, in[0], share);
+        }
+        wefti_cut_same(c, in, max ? 1 : 2, attrs, &dx);
+        for (int d = 0; d < 2; d++) {
+            const wefti_window *w = &s.window[d];
+            if (wefti_window_split(w))
+                dx = wefti_window_crop(g, dx, 2 + d,
+                                       wefti_window_extent(w, wefti_window_y_around(w)),
+                                       wefti_window_x_part(w), 0.0);
+        }
+        dx = weft_cast(g, dx, here.dtype);
+    }
+    wefti_cut_out(c, 0, dx);
+    return WEFT_OK;
+}
+
 /* One operation an element of every window. */
 static void cost(const weft_node *n, wefti_cost *out) {
     const weft_desc *last = wefti_in(n, n->inputs - 1), *y = wefti_out(n, 0);
@@ -267,6 +371,8 @@ const weft_op_def weft_op_max_pool2d = {
     .cost = cost,
     .reference = reference_max,
     .cases = cases,
+    .lower = lower,
+    .lowers = 1u << WEFTI_FACTOR_HALO,
 };
 
 const weft_op_def weft_op_max_pool2d_grad = {
@@ -279,6 +385,8 @@ const weft_op_def weft_op_max_pool2d_grad = {
     .cost = cost,
     .reference = reference_max_grad,
     .cases = cases_max_grad,
+    .lower = lower_grad,
+    .lowers = 1u << WEFTI_FACTOR_HALO,
 };
 
 const weft_op_def weft_op_avg_pool2d = {
@@ -292,6 +400,8 @@ const weft_op_def weft_op_avg_pool2d = {
     .cost = cost,
     .reference = reference_avg,
     .cases = cases,
+    .lower = lower,
+    .lowers = 1u << WEFTI_FACTOR_HALO,
 };
 
 const weft_op_def weft_op_avg_pool2d_grad = {
@@ -305,6 +415,8 @@ const weft_op_def weft_op_avg_pool2d_grad = {
     .cost = cost,
     .reference = reference_avg_grad,
     .cases = cases_avg_grad,
+    .lower = lower_grad,
+    .lowers = 1u << WEFTI_FACTOR_HALO,
 };
 
 static weft_value pool(weft_graph *g, const weft_op_def *op, weft_value x, const int64_t kernel[2],

@@ -188,6 +188,29 @@ static weft_status split_max_grad(const weft_node *n, wefti_split_rule *r) {
     return WEFT_OK;
 }
 
+/* v without the reduced dimensions, or with them: with size 1 there. */
+static weft_value with_axes(weft_graph *g, weft_value v, const weft_desc *x,
+                            const wefti_ints *axes) {
+    weft_desc d = *x;
+    for (int k = 0; k < d.rank; k++)
+        if (wefti_op_axes_have(axes, k)) d.shape[k] = 1;
+    return weft_reshape(g, v, d.rank, d.shape);
+}
+
+static weft_status lower_max_grad(wefti_cut *c, const weft_node *n) {
+    weft_graph *g = wefti_cut_graph(c);
+    weft_value x = wefti_cut_in(c, 0);
+    weft_desc local = weft_value_desc(g, x);
+    weft_value y = with_axes(g, wefti_cut_in(c, 1), &local, axes_of(n));
+    weft_value dy = wefti_op_precise(g, with_axes(g, wefti_cut_in(c, 2), &local, axes_of(n)));
+    weft_value equal = weft_compare(g, x, y, WEFT_EQ);
+    weft_value ties = wefti_op_sum_over(c, weft_cast(g, equal, weft_value_desc(g, dy).dtype),
+                                        axes_of(n), wefti_op_factors_of(c, WEFTI_FACTOR_STATS));
+    weft_value dx = weft_where(g, equal, weft_div(g, dy, ties), wefti_op_scalar(g, dy, 0.0));
+    wefti_cut_out(c, 0, weft_cast(g, dx, local.dtype));
+    return WEFT_OK;
+}
+
 static weft_status split_argmax(const weft_node *n, wefti_split_rule *r) {
     const weft_desc *x = wefti_in(n, 0);
     wefti_ints axes = {1, {wefti_attr_int(n, "axis")}};
@@ -372,6 +395,8 @@ const weft_op_def weft_op_max_grad = {
     .cost = cost,
     .reference = reference_max_grad,
     .cases = cases_max_grad,
+    .lower = lower_max_grad,
+    .lowers = 1u << WEFTI_FACTOR_STATS,
 };
 
 const weft_op_def weft_op_argmax = {

@@ -1,0 +1,141 @@
+/* Windows over a split dimension: see window.h. */
+#include "ops/window.h"
+
+wefti_window wefti_window_of(const wefti_cut *c, int dim, int factor, int64_t x, int64_t y,
+                             int64_t window, int64_t stride, int64_t padding) {
+    return (wefti_window){.dim = dim,
+                          .factor = factor,
+                          .parts = wefti_cut_parts(c, factor),
+                          .index = factor < 0 ? 0 : wefti_cut_index(c, factor),
+                          .x = x,
+                          .y = y,
+                          .window = window,
+                          .stride = stride,
+                          .padding = padding};
+}
+
+static wefti_range part(int64_t size, int32_t parts, int32_t index) {
+    wefti_range r;
+    wefti_part(size, 1, parts, index, &r.begin, &r.end);
+    r.end += r.begin;
+    return r;
+}
+
+static wefti_range clipped(wefti_range r, int64_t size) {
+    if (r.begin < 0) r.begin = 0;
+    if (r.end > size) r.end = size;
+    if (r.end <= r.begin) r = (wefti_range){0, 0};
+    return r;
+}
+
+/* floor(a / b), b > 0 */
+static int64_t floor_of(int64_t a, int64_t b) {
+    return a >= 0 ? a / b : -((-a + b - 1) / b);
+}
+
+static wefti_range y_around(const wefti_window *w, wefti_range x) {
+    if (x.end <= x.begin) return (wefti_range){0, 0};
+    /* o stride - padding + window > x.begin and o stride - padding < x.end */
+    wefti_range y = {floor_of(x.begin + w->padding - w->window, w->stride) + 1,
+                     floor_of(x.end - 1 + w->padding, w->stride) + 1};
+    return clipped(y, w->y);
+}
+
+wefti_range wefti_window_x_part(const wefti_window *w) {
+    return part(w->x, w->parts, w->index);
+}
+
+wefti_range wefti_window_y_part(const wefti_window *w) {
+    return part(w->y, w->parts, w->index);
+}
+
+wefti_range wefti_window_y_around(const wefti_window *w) {
+    return y_around(w, wefti_window_x_part(w));
+}
+
+wefti_range wefti_window_extent(const wefti_window *w, wefti_range y) {
+    if (y.end <= y.begin) return (wefti_range){0, 0};
+    return (wefti_range){y.begin * w->stride - w->padding,
+                         (y.end - 1) * w->stride - w->padding + w->window};
+}
+
+/* ---- exchanges ---- */
+
+static void give(wefti_range r, int64_t *begin, int64_t *end) {
+    *begin = r.begin;
+    *end = r.end;
+}
+
+static void x_part(const wefti_cut *c, int32_t p, void *context, int64_t *begin, int64_t *end) {
+    const wefti_window *w = context;
+    (void)c;
+    give(part(w->x, w->parts, p), begin, end);
+}
+
+static void y_part(const wefti_cut *c, int32_t p, void *context, int64_t *begin, int64_t *end) {
+    const wefti_window *w = context;
+    (void)c;
+    give(part(w->y, w->parts, p), begin, end);
+}
+
+static void x_of_windows(const wefti_cut *c, int32_t p, void *context, int64_t *begin,
+                         int64_t *end) {
+    const wefti_window *w = context;
+    (void)c;
+    give(clipped(wefti_window_extent(w, part(w->y, w->parts, p)), w->x), begin, end);
+}
+
+static void x_around(const wefti_cut *c, int32_t p, void *context, int64_t *begin, int64_t *end) {
+    const wefti_window *w = context;
+    (void)c;
+    wefti_range y = y_around(w, part(w->x, w->parts, p));
+    give(clipped(wefti_window_extent(w, y), w->x), begin, end);
+}
+
+static void y_of_part(const wefti_cut *c, int32_t p, void *context, int64_t *begin, int64_t *end) {
+    const wefti_window *w = context;
+    (void)c;
+    give(y_around(w, part(w->x, w->parts, p)), begin, end);
+}
+
+static weft_value fetch(wefti_cut *c, const wefti_window *w, weft_value x, wefti_cut_ranges *want,
+                        wefti_range extent, double fill) {
+    wefti_window copy = *w;
+    wefti_range have;
+    x = wefti_cut_exchange(c, x, w->dim, w->factor, w->x, x_part, want, &copy);
+    want(c, w->index, &copy, &have.begin, &have.end);
+    return wefti_window_crop(wefti_cut_graph(c), x, w->dim, have, extent, fill);
+}
+
+weft_value wefti_window_fetch(wefti_cut *c, const wefti_window *w, weft_value x, double fill) {
+    return fetch(c, w, x, x_of_windows, wefti_window_extent(w, wefti_window_y_part(w)), fill);
+}
+
+weft_value wefti_window_fetch_around(wefti_cut *c, const wefti_window *w, weft_value x,
+                                     double fill) {
+    return fetch(c, w, x, x_around, wefti_window_extent(w, wefti_window_y_around(w)), fill);
+}
+
+weft_value wefti_window_fetch_y(wefti_cut *c, const wefti_window *w, weft_value dy) {
+    wefti_window copy = *w;
+    return wefti_cut_exchange(c, dy, w->dim, w->factor, w->y, y_part, y_of_part, &copy);
+}
+
+weft_value wefti_window_crop(weft_graph *g, weft_value v, int dim, wefti_range have,
+                             wefti_range want, double fill) {
+    weft_desc d = weft_value_desc(g, v);
+    if (d.rank < 0) return v; /* the graph has failed */
+    int64_t begin = have.begin > want.begin ? have.begin : want.begin;
+    int64_t end = have.end < want.end ? have.end : want.end;
+    if (end <= begin) {
+        d.shape[dim] = want.end - want.begin;
+        return weft_constant(g, d, fill);
+    }
+    if (begin > have.begin || end < have.end)
+        v = weft_slice(g, v, dim, begin - have.begin, end - have.begin);
+    if (begin == want.begin && end == want.end) return v;
+    int64_t before[WEFT_MAX_RANK] = {0}, after[WEFT_MAX_RANK] = {0};
+    before[dim] = begin - want.begin;
+    after[dim] = want.end - end;
+    return weft_pad(g, v, before, after, fill);
+}

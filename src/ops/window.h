@@ -1,0 +1,48 @@
+/* Windows over a split dimension: convolution and pooling over split height and width.
+ *
+ * Output element o of a dimension reads x from o stride - padding on, `window` elements. Along a
+ * split dimension x and y are each cut into parts of their own, and a device gets from its
+ * neighbours what its windows reach beyond its part (halo exchange: Dryden et al., "Improving
+ * Strong-Scaling of CNN Training by Exploiting Finer-Grained Parallelism", IPDPS 2019, section 3),
+ * however many parts that spans. What lies outside x is put there explicitly, so that the kernel
+ * runs without padding. */
+#ifndef WEFTI_OPS_WINDOW_H
+#define WEFTI_OPS_WINDOW_H
+
+#include "ops/common.h"
+
+typedef struct wefti_window {
+    int dim, factor;
+    int32_t parts, index;
+    int64_t x, y, window, stride, padding; /* x, y: sizes of the whole */
+} wefti_window;
+
+typedef struct wefti_range {
+    int64_t begin, end;
+} wefti_range;
+
+/* Dimension `dim` of the whole, split by `factor` (-1 or unsplit: parts is 1). */
+wefti_window wefti_window_of(const wefti_cut *c, int dim, int factor, int64_t x, int64_t y,
+                             int64_t window, int64_t stride, int64_t padding);
+static inline bool wefti_window_split(const wefti_window *w) {
+    return w->parts > 1;
+}
+wefti_range wefti_window_x_part(const wefti_window *w);
+wefti_range wefti_window_y_part(const wefti_window *w);
+/* The elements of y whose windows reach this device's part of x. */
+wefti_range wefti_window_y_around(const wefti_window *w);
+/* All that the windows of y's range cover, beyond the ends of x too; empty for none. */
+wefti_range wefti_window_extent(const wefti_window *w, wefti_range y);
+
+/* From pieces of x: all that the windows of this device's part of y cover, `fill` outside x. */
+weft_value wefti_window_fetch(wefti_cut *c, const wefti_window *w, weft_value x, double fill);
+/* From pieces of x: the same for the windows that reach this device's part of x. */
+weft_value wefti_window_fetch_around(wefti_cut *c, const wefti_window *w, weft_value x,
+                                     double fill);
+/* From pieces of dy: the elements whose windows reach this device's part of x. */
+weft_value wefti_window_fetch_y(wefti_cut *c, const wefti_window *w, weft_value dy);
+/* Elements [want) of dimension dim of v, which holds [have); `fill` where it has none. */
+weft_value wefti_window_crop(weft_graph *g, weft_value v, int dim, wefti_range have,
+                             wefti_range want, double fill);
+
+#endif
