@@ -79,7 +79,12 @@ weft_status wefti_crew_run(wefti_crew *crew, wefti_crew_work *work, void *contex
     pthread_mutex_unlock(&crew->lock);
     if (crew->status == WEFT_OK) return WEFT_OK;
     wefti_comm_mend(crew->comms[0]);
-    return wefti_prefix(wefti_adopt(crew->status, crew->message), "device %d", crew->failed);
+    return wefti_adopt(crew->status, crew->message);
+}
+
+weft_status wefti_crew_name(const wefti_crew *crew, weft_status status) {
+    if (status >= 0 || crew->size == 1) return status;
+    return wefti_prefix(status, "device %d", crew->failed);
 }
 
 /* ---- life ---- */

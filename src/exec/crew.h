@@ -18,8 +18,10 @@ wefti_device *wefti_crew_device(const wefti_crew *crew, int32_t rank);
 /* What a device does, in its own thread. */
 typedef weft_status wefti_crew_work(void *context, wefti_device *device, int32_t rank);
 /* All devices do `work`; returns when the last one is done. When one fails, those that wait for it
- * give up too; the failure that was the first one is returned, naming its device, and the crew can
- * work again. */
+ * give up too; the failure that was the first one is returned, and the crew can work again. */
 weft_status wefti_crew_run(wefti_crew *crew, wefti_crew_work *work, void *context) WEFT_CHECKED;
+/* "device 3: " in front of the failure that wefti_crew_run has returned, where there are several.
+ */
+weft_status wefti_crew_name(const wefti_crew *crew, weft_status status);
 
 #endif

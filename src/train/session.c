@@ -238,7 +238,7 @@ weft_status wefti_session_start(weft_session *s) {
     weft_status status = wefti_crew_create(s->devices, s->threads, bytes, &crew);
     wefti_free(bytes);
     WEFT_TRY(status);
-    status = wefti_crew_run(crew, start_device, s);
+    status = wefti_crew_name(crew, wefti_crew_run(crew, start_device, s));
     if (status < 0) {
         wefti_crew_destroy(crew);
         return status;
@@ -284,17 +284,17 @@ static section_run run_of(const weft_session *s, const wefti_view *view, wefti_s
 
 static weft_status run_section(weft_session *s, const wefti_view *view, wefti_section section) {
     section_run run = run_of(s, view, section);
-    return wefti_crew_run(s->crew, run_device, &run);
+    return wefti_crew_name(s->crew, wefti_crew_run(s->crew, run_device, &run));
 }
 
 /* The loss is not finite: once more, looking at every value, to name where it began. */
 static weft_status name_culprit(weft_session *s, const wefti_view *view, wefti_section section,
                                 weft_status status) {
-    if (status != WEFT_E_NUMERIC) return status;
+    if (status != WEFT_E_NUMERIC) return wefti_crew_name(s->crew, status);
     char *first = wefti_strdup(weft_error_message());
     section_run run = run_of(s, view, section);
     run.options.check_finite = true;
-    weft_status again = wefti_crew_run(s->crew, run_device, &run);
+    weft_status again = wefti_crew_name(s->crew, wefti_crew_run(s->crew, run_device, &run));
     if (again == WEFT_OK)
         (void)wefti_adopt(status, first ? first : "the loss is not finite");
     else if (first)

@@ -51,6 +51,21 @@ static const layout_case cases[] = {
      .splits = {TENSOR_PARALLEL},
      .level = 1,
      .clip = 0.5},
+    {.name = "2 stages", .devices = 2, .stages = 2, .microbatches = 4},
+    {.name = "2 stages 2 data, clipped",
+     .devices = 4,
+     .axis = {{"dp", 2}},
+     .stages = 2,
+     .microbatches = 2,
+     .clip = 0.5},
+    {.name = "2 data 2 tensor 2 stages, states split",
+     .devices = 8,
+     .axis = {{"dp", 2}, {"tp", 2}},
+     .splits = {TENSOR_PARALLEL},
+     .level = 2,
+     .stages = 2,
+     .microbatches = 2,
+     .clip = 0.5},
     {.name = "4 data 2 tensor",
      .devices = 8,
      .axis = {{"dp", 4}, {"tp", 2}},
@@ -68,56 +83,86 @@ static weft_plan *plan_of(const layout_case *c) {
         ASSERT_OK(weft_op_split(plan, c->splits[i].match, c->splits[i].axes));
     if (c->level) ASSERT_OK(weft_plan_optimizer(plan, c->level, 0, 0));
     if (c->accumulate) ASSERT_OK(weft_plan_accumulate(plan, c->accumulate));
+    if (c->stages)
+        ASSERT_OK(weft_plan_pipeline(plan, c->stages, c->microbatches, WEFT_PIPELINE_1F1B, 1));
     return plan;
 }
 
 static int microbatches_of(const layout_case *c) {
-    return c->accumulate ? c->accumulate : 1;
+    return c->accumulate ? c->accumulate : c->microbatches ? c->microbatches : 1;
 }
 
 /* A session of the tiny gpt2 with dropout; `graph` is to be destroyed after it. */
 static weft_session *session_for(const layout_case *c, bool with_plan, weft_graph **graph) {
     weft_session_options o = weft_session_defaults();
-    int count = microbatches_of(c);
+    weft_plan *plan = with_plan ? plan_of(c) : NULL;
+    weft_session *s;
     o.seed = SEED;
     o.threads = 2;
     o.clip = c->clip;
-    o.microbatches = count;
-    weft_plan *plan = with_plan ? plan_of(c) : NULL;
+    o.microbatches = microbatches_of(c);
     o.plan = plan;
-    *graph = tiny_gpt2(WEFT_USE_TRAIN, BATCH / count, 0.2, WEFT_F32);
-    weft_session *s;
+    *graph = tiny_gpt2(WEFT_USE_TRAIN, BATCH / o.microbatches, 0.2, WEFT_F32);
     if (weft_session_create(*graph, &o, &s) < 0) fail_msg("%s: %s", c->name, weft_error_message());
     weft_plan_destroy(plan); /* the session has its own */
     return s;
 }
 
-static double train_step(weft_session *s, const layout_case *c, int k) {
-    int count = microbatches_of(c);
+static void end_session(weft_session *s, weft_graph *graph) {
+    weft_session_destroy(s);
+    weft_graph_destroy(graph);
+}
+
+static const layout_case *case_of(const char *name) {
+    for (int i = 0; i < CASES; i++)
+        if (!strcmp(cases[i].name, name)) return &cases[i];
+    fail_msg("no case is called %s", name);
+    return NULL;
+}
+
+/* ---- steps ---- */
+
+/* One step on batch `k`; its loss goes to *out. */
+static weft_status try_step(weft_session *s, const layout_case *c, int k, double *out) {
+    int count = microbatches_of(c), known = 0;
     double sum = 0, loss;
     for (int m = 0; m < count; m++) {
         int64_t row = m * BATCH / count;
         feed_rows(s, 0, (uint64_t)k, row);
         weft_session_set_row(s, row);
-        if (count == 1 && c->clip == 0) {
-            if (weft_session_step(s, 1e-3, &loss) < 0)
-                fail_msg("%s: %s", c->name, weft_error_message());
-            return loss;
-        }
-        if (weft_session_accumulate(s, &loss) < 0)
-            fail_msg("%s: %s", c->name, weft_error_message());
+        if (count == 1 && c->clip == 0) return weft_session_step(s, 1e-3, out);
+        weft_status status = weft_session_accumulate(s, &loss);
+        if (status < 0) return status;
+        if (isnan(loss)) continue; /* a pipeline knows it at the last one */
         sum += loss;
+        known++;
     }
-    if (weft_session_update(s, 1e-3, NULL) < 0) fail_msg("%s: %s", c->name, weft_error_message());
-    return sum / count;
+    *out = sum / known;
+    return weft_session_update(s, 1e-3, NULL);
+}
+
+static double train_step(weft_session *s, const layout_case *c, int k) {
+    double loss = NAN;
+    if (try_step(s, c, k, &loss) < 0) fail_msg("%s: %s", c->name, weft_error_message());
+    return loss;
+}
+
+static void check_memory(weft_session *s, const layout_case *c) {
+    for (int r = 0; r < c->devices; r++) {
+        int64_t predicted, observed;
+        ASSERT_OK(weft_session_device_memory(s, r, &predicted, &observed));
+        if (predicted != observed)
+            fail_msg("%s: device %d uses %lld bytes, not %lld", c->name, r, (long long)observed,
+                     (long long)predicted);
+    }
 }
 
 static void any_plan_gives_the_result_of_one_device(void **state) {
     (void)state;
     for (int i = 0; i < CASES; i++) {
         const layout_case *c = &cases[i];
-        weft_graph *one_graph, *graph;
-        weft_session *one = session_for(c, false, &one_graph), *s = session_for(c, true, &graph);
+        weft_graph *graph, *one_graph;
+        weft_session *s = session_for(c, true, &graph), *one = session_for(c, false, &one_graph);
         assert_int_equal(weft_session_devices(s), c->devices);
         for (int k = 0; k < 3; k++) {
             double want = train_step(one, c, k), is = train_step(s, c, k);
@@ -126,23 +171,210 @@ static void any_plan_gives_the_result_of_one_device(void **state) {
         }
         double apart = difference(one, s, WEFT_ROLE_PARAM);
         if (!(apart < 2e-3)) fail_msg("%s: parameters are %g apart", c->name, apart);
-        for (int r = 0; r < c->devices; r++) {
-            int64_t predicted, observed;
-            ASSERT_OK(weft_session_device_memory(s, r, &predicted, &observed));
-            if (predicted != observed)
-                fail_msg("%s: device %d uses %lld bytes, not %lld", c->name, r, (long long)observed,
-                         (long long)predicted);
+        check_memory(s, c);
+        end_session(s, graph);
+        end_session(one, one_graph);
+    }
+}
+
+/* ---- whole tensors ---- */
+
+/* Every element of every piece is that of the whole. */
+static int count_pieces(weft_session *s, int tensor, const weft_tensor_info *info,
+                        const float *data) {
+    wefti_session_piece pieces[8];
+    int64_t strides[WEFT_MAX_RANK];
+    int32_t found;
+    int counting = 0;
+    wefti_strides(&info->desc, strides);
+    ASSERT_OK(wefti_session_pieces(s, 0, tensor, pieces, &found));
+    for (int32_t p = 0; p < found; p++) {
+        const wefti_box *box = &pieces[p].box;
+        counting += pieces[p].counts;
+        for (int64_t e = 0; e < wefti_box_elems(box, info->desc.rank); e++) {
+            int64_t at = 0, rest = e;
+            for (int d = info->desc.rank - 1; d >= 0; rest /= box->size[d--])
+                at += (box->begin[d] + rest % box->size[d]) * strides[d];
+            assert_true(((float *)pieces[p].data)[e] == data[at]);
         }
-        weft_session_destroy(s);
-        weft_session_destroy(one);
-        weft_graph_destroy(graph);
-        weft_graph_destroy(one_graph);
+    }
+    assert_true(counting >= 1);
+    return counting;
+}
+
+/* What is written is read again, and every copy on every device is the same. */
+static void tensors_go_in_and_out_whole(void **state) {
+    (void)state;
+    for (int i = 0; i < CASES; i++) {
+        const layout_case *c = &cases[i];
+        weft_graph *graph, *one_graph;
+        weft_session *s = session_for(c, true, &graph), *one = session_for(c, false, &one_graph);
+        int count = weft_session_tensors(s, 0), kept = 0, pieces = 0;
+        assert_int_equal(weft_session_tensors(one, 0), count);
+        assert_true(difference(one, s, WEFT_ROLE_PARAM) == 0); /* start values are global */
+        for (int t = 0; t < count; t++) {
+            weft_tensor_info info, same;
+            ASSERT_OK(weft_session_tensor(s, 0, t, &info));
+            ASSERT_OK(weft_session_find(one, 0, info.name, &same));
+            assert_true(wefti_desc_equal(&info.desc, &same.desc) && info.role == same.role);
+            if (info.role == WEFT_ROLE_INPUT || info.role == WEFT_ROLE_OUTPUT) continue;
+            float *data = malloc((size_t)info.bytes), *back = malloc((size_t)info.bytes);
+            for (int64_t e = 0; e < weft_desc_elems(&info.desc); e++)
+                data[e] = wefti_philox_normal(77, wefti_stream_of(info.name), (uint64_t)e);
+            ASSERT_OK(weft_session_write(s, 0, info.name, data, (size_t)info.bytes));
+            ASSERT_OK(weft_session_read(s, 0, info.name, back, (size_t)info.bytes));
+            assert_memory_equal(data, back, (size_t)info.bytes);
+            pieces += count_pieces(s, t, &info, data);
+            kept++;
+            assert_int_equal(weft_session_write(s, 0, info.name, data, (size_t)info.bytes - 4),
+                             WEFT_E_SHAPE);
+            free(data);
+            free(back);
+        }
+        /* where something is to be split it is */
+        assert_int_equal(pieces > kept, c->level > 0 || c->splits[0].match != NULL);
+        end_session(s, graph);
+        end_session(one, one_graph);
+    }
+}
+
+/* ---- failures ---- */
+
+/* A token that no vocabulary has, in the last device's rows alone. */
+static void feed_bad_row(weft_session *s) {
+    weft_tensor_info info;
+    feed_rows(s, 0, 0, 0);
+    ASSERT_OK(weft_session_find(s, 0, "tokens", &info));
+    int32_t *data = calloc(1, (size_t)info.bytes);
+    data[weft_desc_elems(&info.desc) - 1] = 1 << 20;
+    ASSERT_OK(weft_session_feed(s, 0, "tokens", data, (size_t)info.bytes));
+    free(data);
+}
+
+static void a_device_that_fails_stops_the_others(void **state) {
+    (void)state;
+    static const char *const names[] = {"2 data", "8 data", "3 data, uneven",
+                                        "2 data 2 tensor, states split"};
+    for (int i = 0; i < 4; i++) {
+        const layout_case *c = case_of(names[i]);
+        weft_graph *graph, *one_graph;
+        weft_session *s = session_for(c, true, &graph), *one = session_for(c, false, &one_graph);
+        (void)train_step(s, c, 0);
+        (void)train_step(one, c, 0);
+        for (int round = 1; round < 4; round++) {
+            char last[32];
+            feed_bad_row(s);
+            weft_status status =
+                c->clip > 0 ? weft_session_accumulate(s, NULL) : weft_session_step(s, 1e-3, NULL);
+            assert_int_equal(status, WEFT_E_NUMERIC);
+            (void)snprintf(last, sizeof last, "device %d: ", c->devices - 1);
+            bool named = strstr(weft_error_message(), c->axis[0].name ? "device " : last);
+            if (!named || !strstr(weft_error_message(), "by embedding"))
+                fail_msg("%s: %s", c->name, weft_error_message());
+            double want = train_step(one, c, round), is = train_step(s, c, round);
+            if (!(fabs(is - want) <= 1e-5 * fabs(want)))
+                fail_msg("%s: after a failure the loss is %.8g, not %.8g", c->name, is, want);
+        }
+        end_session(s, graph);
+        end_session(one, one_graph);
+    }
+}
+
+/* The cell where it began is named, whichever device found it first. */
+static void a_loss_that_is_not_finite_is_found(void **state) {
+    (void)state;
+    static const char *const names[] = {"2 data", "2 tensor", "4 data, all split", "2 stages"};
+    for (int i = 0; i < 4; i++) {
+        const layout_case *c = case_of(names[i]);
+        weft_graph *graph;
+        weft_session *s = session_for(c, true, &graph);
+        weft_tensor_info info;
+        double loss;
+        ASSERT_OK(weft_session_find(s, 0, "h.1.mlp.c_fc.bias", &info));
+        float *data = calloc(1, (size_t)info.bytes), *back = malloc((size_t)info.bytes);
+        data[info.desc.shape[0] - 1] = NAN;
+        ASSERT_OK(weft_session_write(s, 0, info.name, data, (size_t)info.bytes));
+        ASSERT_FAILS(WEFT_E_NUMERIC, "'h.1'", try_step(s, c, 0, &loss));
+        ASSERT_OK(weft_session_read(s, 0, info.name, back, (size_t)info.bytes));
+        assert_true(isnan(back[info.desc.shape[0] - 1]) && back[0] == 0); /* nothing was updated */
+        free(data);
+        free(back);
+        end_session(s, graph);
+    }
+}
+
+static void limits_are_of_each_device(void **state) {
+    (void)state;
+    const layout_case *c = case_of("2 data 2 tensor, states split");
+    weft_graph *graph;
+    weft_session *s = session_for(c, true, &graph);
+    int64_t most = 0, unused;
+    for (int r = 0; r < c->devices; r++) {
+        int64_t predicted, observed;
+        ASSERT_OK(weft_session_device_memory(s, r, &predicted, &observed));
+        if (predicted > most) most = predicted;
+    }
+    assert_int_equal(weft_session_memory_of(s).predicted_peak_bytes, most);
+    assert_int_equal(weft_session_device_memory(s, c->devices, &unused, &unused), WEFT_E_ARG);
+    weft_session_destroy(s);
+    weft_session_options o = weft_session_defaults();
+    weft_plan *plan = plan_of(c);
+    o.plan = plan;
+    o.clip = c->clip;
+    o.threads = 2;
+    o.memory_bytes = most;
+    ASSERT_OK(weft_session_create(graph, &o, &s));
+    weft_session_destroy(s);
+    o.memory_bytes = most - 1;
+    ASSERT_FAILS(WEFT_E_NOMEM, "device ", weft_session_create(graph, &o, &s));
+    weft_plan_destroy(plan);
+    weft_graph_destroy(graph);
+}
+
+/* ---- evaluation beside training ---- */
+
+static void evaluation_has_the_same_plan(void **state) {
+    (void)state;
+    static const char *const names[] = {"2 data", "2 tensor", "4 data, all split",
+                                        "2 data 2 tensor, states split", "2 stages"};
+    for (int i = 0; i < 5; i++) {
+        const layout_case *c = case_of(names[i]);
+        weft_graph *graph[2], *eval[2];
+        weft_session *s[2];
+        double loss[2][2];
+        for (int k = 0; k < 2; k++) {
+            int program;
+            s[k] = session_for(c, k == 1, &graph[k]);
+            eval[k] = tiny_gpt2(WEFT_USE_EVAL, BATCH, 0, WEFT_F32);
+            if (weft_session_add(s[k], eval[k], &program) < 0)
+                fail_msg("%s: %s", c->name, weft_error_message());
+            for (int round = 0; round < 2; round++) {
+                feed_rows(s[k], program, 5, 0);
+                if (weft_session_forward(s[k], program, &loss[k][round]) < 0)
+                    fail_msg("%s: %s", c->name, weft_error_message());
+                (void)train_step(s[k], c, round);
+            }
+        }
+        for (int round = 0; round < 2; round++)
+            if (!(fabs(loss[0][round] - loss[1][round]) <= 1e-5 * fabs(loss[0][round])))
+                fail_msg("%s: validation loss %d is %.8g, not %.8g", c->name, round, loss[1][round],
+                         loss[0][round]);
+        check_memory(s[1], c);
+        for (int k = 0; k < 2; k++) {
+            end_session(s[k], graph[k]);
+            weft_graph_destroy(eval[k]);
+        }
     }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_plan_gives_the_result_of_one_device),
+        cmocka_unit_test(tensors_go_in_and_out_whole),
+        cmocka_unit_test(a_device_that_fails_stops_the_others),
+        cmocka_unit_test(a_loss_that_is_not_finite_is_found),
+        cmocka_unit_test(limits_are_of_each_device),
+        cmocka_unit_test(evaluation_has_the_same_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
