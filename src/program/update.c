@@ -171,8 +171,10 @@ static weft_status update_param(wefti_program_builder *b, wefti_section s, int32
     for (int i = 0; i < rule.states; i++) wefti_build_arg(b, d, 1 + i, state[i], 0);
     wefti_build_arg(b, d, 1 + rule.states, gradient, 0);
     wefti_build_arg(b, d, 2 + rule.states, b->scalars, 0);
+    /* Results take their operands' place: in place by the op, or brought back there at the end,
+     * when the op had to see more than this piece. */
     for (int32_t o = 0; o < r->outputs; o++)
-        if (r->alias[o] >= 0) d->args[r->inputs + o] = d->args[r->alias[o]];
+        d->args[r->inputs + o] = d->args[r->alias[o] >= 0 ? r->alias[o] : o];
     WEFT_TRY(wefti_build_end(b, d, routine));
     return gather_param(b, s, value);
 }
