@@ -20,9 +20,12 @@
  * (b, h, i, j) is kept iff philox_uniform(seed, stream, ((b hq + h) tq + i) tk + j) >= rate,
  * counted in the whole: a piece says of which [b, hq, tq, tk] it is one and where it begins
  * (`whole`, `begin`). What a causal query sees is counted in the whole too, and there `position` is
- * that of query 0. */
+ * that of query 0.
+ *
+ * Over split sequences: attention_split.c. */
+#include "ops/attention.h"
+
 #include "base/philox.h"
-#include "ops/common.h"
 
 /* Everything a score depends on. */
 typedef struct problem {
@@ -44,14 +47,17 @@ static weft_desc scores_of(const weft_node *n) {
                        .shape = {q->shape[0], q->shape[2], q->shape[1], k->shape[1]}};
 }
 
-/* The offset of the causal rule between query 0 and key 0 of this piece; `position` NULL: ends of
- * the whole's sequences are aligned. */
+/* Query 0 sees keys up to this one; `position` NULL: ends of the whole's sequences are aligned. */
 static int64_t offset_of(const weft_node *n, const double *position) {
     const wefti_ints *whole = wefti_attr_ints(n, "whole"), *begin = wefti_attr_ints(n, "begin");
     weft_desc scores = scores_of(n);
     bool piece = whole->count == 4;
     int64_t tq = piece ? whole->v[2] : scores.shape[2], tk = piece ? whole->v[3] : scores.shape[3];
     return (position ? (int64_t)position[0] : tk - tq) + (piece ? begin->v[2] - begin->v[3] : 0);
+}
+
+int64_t wefti_attention_offset(const weft_node *n) {
+    return offset_of(n, NULL);
 }
 
 static double scale_of(const weft_node *n) {
@@ -384,6 +390,8 @@ const weft_op_def weft_op_attention = {
     .cost = cost,
     .reference = reference,
     .cases = cases,
+    .lower = wefti_attention_lower,
+    .lowers = 1u << WEFTI_FACTOR_RING,
 };
 
 const weft_op_def weft_op_attention_grad = {
@@ -398,6 +406,8 @@ const weft_op_def weft_op_attention_grad = {
     .cost = cost_grad,
     .reference = reference_grad,
     .cases = cases_grad,
+    .lower = wefti_attention_lower_grad,
+    .lowers = 1u << WEFTI_FACTOR_RING,
 };
 
 weft_value weft_attention(weft_graph *g, weft_value q, weft_value k, weft_value v,
