@@ -103,6 +103,8 @@ WEFT_API weft_status weft_plan_print(const weft_plan *plan, char **out) WEFT_CHE
 WEFT_API weft_status weft_plan_parse(const char *name, const char *text, int64_t bytes,
                                      weft_plan **out) WEFT_CHECKED;
 WEFT_API weft_status weft_plan_load(const char *path, weft_plan **out) WEFT_CHECKED;
+/** Write the text to a file, whole or not at all. */
+WEFT_API weft_status weft_plan_save(const weft_plan *plan, const char *path) WEFT_CHECKED;
 /** Differences, one a line, "" when equal; freed with weft_text_free. */
 WEFT_API weft_status weft_plan_diff(const weft_plan *a, const weft_plan *b,
                                     char **out) WEFT_CHECKED;

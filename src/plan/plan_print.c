@@ -2,6 +2,9 @@
  * tools can read and edit it. Read back by plan_parse.c. */
 #include "plan/plan.h"
 
+#include <string.h>
+
+#include "base/io.h"
 #include "base/json.h"
 
 enum { VERSION = 1 };
@@ -147,4 +150,13 @@ weft_status wefti_plan_print(const weft_plan *plan, char **out) {
 weft_status weft_plan_print(const weft_plan *plan, char **out) {
     WEFT_REQUIRE(plan && out, WEFT_E_ARG, "weft_plan_print needs a plan and a place for the text");
     return wefti_plan_print(plan, out);
+}
+
+weft_status weft_plan_save(const weft_plan *plan, const char *path) {
+    WEFT_REQUIRE(plan && path, WEFT_E_ARG, "weft_plan_save needs a plan and a path");
+    char *text;
+    WEFT_TRY(wefti_plan_print(plan, &text));
+    weft_status status = wefti_file_write(path, text, strlen(text));
+    wefti_free(text);
+    return status;
 }

@@ -5,7 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "base/fault.h"
@@ -277,6 +279,28 @@ static void test_diff(void **state) {
     weft_plan_destroy(b);
 }
 
+static void test_file(void **state) {
+    (void)state;
+    char path[] = "/tmp/weft-plan-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    weft_plan *plan = parse(example), *again = NULL;
+    good(weft_plan_save(plan, path));
+    good(weft_plan_load(path, &again));
+    char *text = print(again);
+    assert_string_equal(text, example);
+    assert_int_equal(remove(path), 0);
+    wefti_free(text);
+    weft_plan_destroy(again);
+    again = NULL;
+    assert_int_equal(weft_plan_load(path, &again), WEFT_E_NOT_FOUND);
+    assert_non_null(strstr(weft_error_message(), path));
+    assert_int_equal(weft_plan_save(plan, "/nonexistent/plan.json"), WEFT_E_NOT_FOUND);
+    assert_null(again);
+    weft_plan_destroy(plan);
+}
+
 /* Cut short anywhere: refused, nothing leaked. */
 static void test_cut_short(void **state) {
     (void)state;
@@ -316,7 +340,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_example),    cmocka_unit_test(test_refused),
         cmocka_unit_test(test_round_trip), cmocka_unit_test(test_diff),
-        cmocka_unit_test(test_cut_short),  cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_file),       cmocka_unit_test(test_cut_short),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests_name("plan text", tests, NULL, NULL);
 }
