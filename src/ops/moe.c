@@ -19,6 +19,7 @@
  * of the buffers, [experts, capacity] from first_expert and first_slot on, sees its own tokens
  * only: so both dimensions can be split without communication of their own. moe_slots over split
  * tokens starts from the counts of all pieces. */
+#include "graph/cut.h"
 #include "ops/common.h"
 
 /* Experts and slots of a piece of the buffers. */
@@ -97,12 +98,13 @@ static weft_status infer_counts(const weft_node *n, weft_desc *out, int *out_cou
     return WEFT_OK;
 }
 
-/* Tokens, the k choices and the experts' counts. */
+/* Tokens, the k choices and the experts' counts. What is a piece already is not cut again. */
 static weft_status split_slots(const weft_node *n, wefti_split_rule *r) {
     const weft_desc *expert = wefti_in(n, 0);
     int tokens = expert->rank - 1;
     int8_t f[WEFT_MAX_RANK];
-    wefti_op_factors(r, "m", expert, 0, tokens, WEFTI_FACTOR_STATS, f);
+    wefti_op_factors(r, "m", expert, 0, tokens,
+                     wefti_in(n, 1) ? WEFTI_FACTOR_WHOLE : WEFTI_FACTOR_STATS, f);
     f[tokens] = wefti_op_factor(r, "choices", -1, expert->shape[tokens], WEFTI_FACTOR_WHOLE);
     wefti_op_assign(r->in[0], 0, f, 0, tokens + 1);
     wefti_op_assign(r->out[0], 0, f, 0, tokens + 1);
@@ -113,6 +115,38 @@ static weft_status split_slots(const weft_node *n, wefti_split_rule *r) {
         r->in[1][d] = wefti_op_factor(r, "of", d, counts->shape[d], WEFTI_FACTOR_WHOLE);
     r->in[1][tokens] = f[tokens];
     r->in[1][tokens + 1] = r->out[1][0];
+    return WEFT_OK;
+}
+
+/* Every device counts its own tokens; all know all counts, and so where their own slots begin. */
+static weft_status lower_slots(wefti_cut *c, const weft_node *n) {
+    weft_graph *g = wefti_cut_graph(c);
+    const weft_desc *expert = wefti_in(n, 0);
+    const int8_t *f = wefti_cut_rule(c)->in[0];
+    wefti_attr experts = WEFTI_I("experts", wefti_attr_int(n, "experts"));
+    weft_value here = wefti_cut_in(c, 0), out[2];
+    weft_value counts = wefti_graph_add1(g, &weft_op_moe_counts, 1, &here, 1, &experts);
+    int rows = expert->rank - 2, rank = rows + 3;
+    int64_t before[WEFT_MAX_RANK] = {0}, after[WEFT_MAX_RANK] = {0};
+    wefti_ints at = {.count = rows + 1};
+    uint32_t tokens = 0;
+    for (int d = 0; d <= rows; d++) {
+        bool last = d == rows; /* has one row of counts for each part */
+        int64_t whole = last ? wefti_cut_parts(c, f[d]) : expert->shape[d];
+        int64_t size = last ? 1 : weft_value_desc(g, here).shape[d];
+        before[d] = at.v[d] = last ? wefti_cut_index(c, f[d]) : wefti_cut_in_begin(c, 0, d);
+        after[d] = whole - size - before[d];
+        if (f[d] >= 0) tokens |= 1u << f[d];
+    }
+    if (weft_value_desc(g, counts).rank != rank) return WEFT_OK; /* the graph has failed */
+    counts =
+        wefti_cut_all_reduce(c, weft_pad(g, counts, before, after, 0.0), tokens, WEFTI_REDUCE_SUM);
+    wefti_graph_add(g, &weft_op_moe_slots, 2, (weft_value[]){here, counts}, 3,
+                    (wefti_attr[]){experts, WEFTI_I("capacity", wefti_attr_int(n, "capacity")),
+                                   WEFTI_N("at", at)},
+                    2, out);
+    wefti_cut_out(c, 0, out[0]);
+    wefti_cut_out(c, 1, out[1]);
     return WEFT_OK;
 }
 
@@ -512,6 +546,8 @@ const weft_op_def weft_op_moe_slots = {
     .attrs = attrs_slots,
     .infer = infer_slots,
     .split = split_slots,
+    .lower = lower_slots,
+    .lowers = 1u << WEFTI_FACTOR_STATS,
     .reference = reference_slots,
     .cases = cases_slots,
 };
