@@ -2,7 +2,8 @@
  * memory.
  *
  *     x [..., k], w [k, classes] (transposed: [classes, k]), targets i32 [...], dloss [],
- *     count [] or none  ->  loss [], dx [..., k], dw f32 of w's shape
+ *     count [] or none, bias [classes] or none
+ *         ->  loss [], dx [..., k], dw f32 of w's shape, with a bias also dbias f32 [classes]
  *
  * The same numbers as linear, cross_entropy and their gradients, with dloss known beforehand. A
  * kernel makes logits of `chunk` rows at a time and turns them into their gradient in place: rows x
@@ -54,11 +55,17 @@ static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
         WEFT_TRY(wefti_op_check_float(n, 4));
         WEFT_TRY(wefti_op_check_shape(n, 4, 0, NULL, "one count"));
     }
+    const weft_desc *bias = wefti_in(n, 5);
+    if (bias) {
+        WEFT_TRY(wefti_op_check_float(n, 5));
+        WEFT_TRY(wefti_op_check_shape(n, 5, 1, &p.classes, "the classes of the weight"));
+    }
     weft_dtype statistics = wefti_op_statistics_dtype(x->dtype);
     out[0] = wefti_op_desc(statistics, 0, NULL);
     out[1] = *x;
     out[2] = wefti_op_retyped(w, statistics);
-    *out_count = 3;
+    if (bias) out[3] = wefti_op_retyped(bias, statistics);
+    *out_count = bias ? 4 : 3;
     return WEFT_OK;
 }
 
@@ -77,6 +84,7 @@ static weft_status split(const weft_node *n, wefti_split_rule *r) {
     wefti_op_assign(r->in[2], 0, f, 0, rows);
     r->in[1][p.transposed] = r->out[2][p.transposed] = f[rows];
     r->in[1][!p.transposed] = r->out[2][!p.transposed] = classes;
+    if (wefti_in(n, 5)) r->in[5][0] = r->out[3][0] = classes;
     return WEFT_OK;
 }
 
@@ -86,10 +94,11 @@ static void cost(const weft_node *n, wefti_cost *out) {
                         .bytes = wefti_node_bytes(n)};
 }
 
-/* logits of one row */
-static void make_logits(const problem *p, const double *x, const double *w, double *logits) {
+/* logits of one row; bias NULL: none */
+static void make_logits(const problem *p, const double *x, const double *w, const double *bias,
+                        double *logits) {
     for (int64_t c = 0; c < p->classes; c++) {
-        logits[c] = 0.0;
+        logits[c] = bias ? bias[c] : 0.0;
         for (int64_t k = 0; k < p->k; k++) logits[c] += x[k] * w[weight_at(p, k, c)];
     }
 }
@@ -101,17 +110,19 @@ static weft_status reference(const weft_node *n, const wefti_random *random,
     double smoothing = wefti_attr_float(n, "smoothing"),
            ignore = (double)wefti_attr_int(n, "ignore");
     double total = 0.0, count = 0.0, even = smoothing / (double)p.classes, *logits;
+    const double *bias = wefti_op_optional(n, in, 5);
     WEFT_NEW_ARRAY(logits, double, p.classes);
     for (int64_t row = 0; row < p.rows; row++) count += in[2][row] != ignore;
     if (wefti_in(n, 4)) count = in[4][0];
     for (int64_t i = 0; i < p.rows * p.k; i++) out[1][i] = 0.0;
     for (int64_t i = 0; i < p.k * p.classes; i++) out[2][i] = 0.0;
+    for (int64_t c = 0; c < p.classes && bias; c++) out[3][c] = 0.0;
     for (int64_t row = 0; row < p.rows; row++) {
         const double *x = in[0] + row * p.k;
         double target = in[2][row], max = -INFINITY, exps = 0.0, sum = 0.0;
         if (target == ignore) continue;
         bool known = target >= 0.0 && target < (double)p.classes;
-        make_logits(&p, x, in[1], logits);
+        make_logits(&p, x, in[1], bias, logits);
         for (int64_t c = 0; c < p.classes; c++) max = fmax(max, logits[c]);
         for (int64_t c = 0; c < p.classes; c++) {
             exps += exp(logits[c] - max);
@@ -122,6 +133,7 @@ static weft_status reference(const weft_node *n, const wefti_random *random,
         for (int64_t c = 0; c < p.classes && known; c++) {
             double q = even + ((double)c == target ? 1.0 - smoothing : 0.0);
             double dlogit = (exp(logits[c] - lse) - q) * in[3][0] / count;
+            if (bias) out[3][c] += dlogit;
             for (int64_t k = 0; k < p.k; k++) {
                 out[1][row * p.k + k] += dlogit * in[1][weight_at(&p, k, c)];
                 out[2][weight_at(&p, k, c)] += dlogit * x[k];
@@ -145,13 +157,15 @@ static const wefti_op_case cases[] = {
     CASE("smoothing=0.1 chunk=3", "bf16[9,4]", "f32[4,5]", "i32[9]<5", "f32[]"),
     CASE("ignore=1", "f32[5,2]", "f32[2,4]", "i32[5]<4", "f32[]", "f32[]+"),
     CASE("ignore=0", "f32[3,2]", "f32[2,1]", "i32[3]<1", "f32[]"),
+    CASE("transposed=1 chunk=2", "f32[2,3,5]", "f32[7,5]", "i32[2,3]<7", "f32[]", "-", "f32[7]"),
+    CASE("ignore=1 smoothing=0.1", "f32[5,2]", "f32[2,4]", "i32[5]<4", "f32[]", "f32[]+", "f32[4]"),
     CASE(NULL, "f32[0,2]", "f32[2,3]", "i32[0]<3", "f32[]"),
     CASES_END};
 
 const weft_op_def weft_op_linear_cross_entropy = {
     .name = "linear_cross_entropy",
     .min_inputs = 4,
-    .max_inputs = 5,
+    .max_inputs = 6,
     .attrs = attrs,
     .infer = infer,
     .split = split,

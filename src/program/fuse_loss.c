@@ -5,7 +5,7 @@
 
 /* The nodes of one head; -1: not there. */
 typedef struct head {
-    int64_t linear, loss, loss_grad, grad_input, grad_weight;
+    int64_t linear, loss, loss_grad, grad_input, grad_weight, grad_bias;
     int32_t logits, dlogits;
 } head;
 
@@ -30,11 +30,21 @@ static int uses(const weft_body *b, int32_t value) {
     return count;
 }
 
+/* The sum of all rows of dlogits, as the op makes it: f32 beside bf16. */
+static int64_t bias_gradient(const weft_body *b, int32_t dlogits, int32_t bias) {
+    int64_t k = reader(b, dlogits, "sum_to", 0);
+    if (k < 0) return -1;
+    weft_desc like = b->values[bias].desc;
+    if (b->values[dlogits].desc.dtype != WEFT_F64) like.dtype = WEFT_F32;
+    return wefti_desc_equal(&b->values[b->nodes[k].out[0]].desc, &like) ? k : -1;
+}
+
 static bool find_head(const weft_body *b, head *h) {
     for (int64_t k = 0; k < b->node_count; k++) {
         const weft_node *n = &b->nodes[k];
-        if (!is(n, "linear") || (n->inputs > 2 && n->in[2] >= 0)) continue;
-        *h = (head){.linear = k, .logits = n->out[0]};
+        if (!is(n, "linear")) continue;
+        bool biased = n->inputs > 2 && n->in[2] >= 0;
+        *h = (head){.linear = k, .logits = n->out[0], .grad_bias = -1};
         h->loss = reader(b, h->logits, "cross_entropy", 0);
         h->loss_grad = reader(b, h->logits, "cross_entropy_grad", 0);
         if (h->loss < 0 || h->loss_grad < 0 || uses(b, h->logits) != 2) continue;
@@ -42,7 +52,10 @@ static bool find_head(const weft_body *b, head *h) {
         h->dlogits = grad->out[0];
         h->grad_input = reader(b, h->dlogits, "linear_grad_input", 0);
         h->grad_weight = reader(b, h->dlogits, "linear_grad_weight", 1);
-        if (h->grad_input < 0 || h->grad_weight < 0 || uses(b, h->dlogits) != 2) continue;
+        if (biased) h->grad_bias = bias_gradient(b, h->dlogits, n->in[2]);
+        if (h->grad_input < 0 || h->grad_weight < 0 ||
+            uses(b, h->dlogits) != (h->grad_bias < 0 ? 2 : 3))
+            continue;
         if (b->nodes[h->grad_input].in[1] != n->in[1] || b->nodes[h->grad_weight].in[0] != n->in[0])
             continue;
         if (grad->in[1] != loss->in[1] || uses(b, loss->out[1]) > 1 || uses(b, loss->out[2]) > 1)
@@ -72,13 +85,19 @@ static weft_status emit_head(const weft_body *b, const head *h, weft_body *to, i
         if (!strcmp(attrs[i].name, "smoothing")) attrs[i].f = wefti_attr_float(loss, "smoothing");
     }
     bool given = loss->inputs > 2 && loss->in[2] >= 0;
-    int32_t in[5] = {map[linear->in[0]], map[linear->in[1]], map[loss->in[1]],
-                     map[b->nodes[h->loss_grad].in[4]], given ? map[loss->in[2]] : -1};
+    bool biased = linear->inputs > 2 && linear->in[2] >= 0;
+    int32_t in[6] = {map[linear->in[0]],
+                     map[linear->in[1]],
+                     map[loss->in[1]],
+                     map[b->nodes[h->loss_grad].in[4]],
+                     given ? map[loss->in[2]] : -1,
+                     biased ? map[linear->in[2]] : -1};
     int32_t node;
-    WEFT_TRY(wefti_body_add(to, op, NULL, 5, in, attrs, loss->scope, &node));
+    WEFT_TRY(wefti_body_add(to, op, NULL, 6, in, attrs, loss->scope, &node));
     map[loss->out[0]] = to->nodes[node].out[0];
     map[b->nodes[h->grad_input].out[0]] = to->nodes[node].out[1];
     map[b->nodes[h->grad_weight].out[0]] = to->nodes[node].out[2];
+    if (h->grad_bias >= 0) map[b->nodes[h->grad_bias].out[0]] = to->nodes[node].out[3];
     return WEFT_OK;
 }
 
@@ -90,8 +109,8 @@ static weft_status rewrite(const weft_body *b, const head *h, bool found, weft_b
             WEFT_TRY(emit_head(b, h, to, map));
             continue;
         }
-        if (found &&
-            (k == h->linear || k == h->loss_grad || k == h->grad_input || k == h->grad_weight))
+        if (found && (k == h->linear || k == h->loss_grad || k == h->grad_input ||
+                      k == h->grad_weight || k == h->grad_bias))
             continue;
         WEFT_TRY(wefti_copy_node(b, k, to, map));
     }

@@ -1,6 +1,6 @@
 /* linear_cross_entropy: the loss head forward and backward, a chunk of rows at a time, so that the
- * logits of only one chunk exist. Per chunk: logits = x w; loss and dlogits in one pass; dx =
- * dlogits w^T; dw += x^T dlogits. */
+ * logits of only one chunk exist. Per chunk: logits = x w + bias; loss and dlogits in one pass; dx
+ * = dlogits w^T; dw += x^T dlogits; dbias += the columns of dlogits. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/cpu_native.h"
 #include "backend/cpu/gemm.h"
@@ -20,7 +20,7 @@ typedef struct head_kernel {
     int64_t rows, k, vocab, ignore;
     float smoothing;
     weft_dtype x_dtype;
-    bool transposed, has_count;
+    bool transposed, has_count, has_bias, add_bias; /* add_bias: to the gradient that is there */
     int64_t logits_bytes, loss_bytes; /* workspace: logits, row losses, products' own */
 } head_kernel;
 
@@ -50,8 +50,9 @@ static weft_status run_head(const wefti_kernel *kernel, const wefti_run *run, co
     for (int64_t r = 0; r < h->rows;) {
         const chunk *c = h->rows - r >= h->whole.rows ? &h->whole : &h->rest;
         const unsigned char *xc = x + r * row_bytes;
-        wefti_gemm_run(&c->logits, &(wefti_gemm_args){.a = xc, .b = in[1], .c = logits}, scratch,
-                       run->pool);
+        wefti_gemm_args product = {
+            .a = xc, .b = in[1], .c = logits, .bias = h->has_bias ? in[5] : NULL};
+        wefti_gemm_run(&c->logits, &product, scratch, run->pool);
         wefti_cross_entropy_fused_args ce = {
             .logits = {logits, WEFT_F32},
             .targets = {targets + r, WEFT_I32},
@@ -69,6 +70,15 @@ static weft_status run_head(const wefti_kernel *kernel, const wefti_run *run, co
                               .b = h->transposed ? (const void *)xc : (const void *)logits,
                               .c = out[2]};
         wefti_gemm_run(r ? &c->dw_next : &c->dw_first, &dw, scratch, run->pool);
+        if (h->has_bias)
+            h->kernels->reduce(run->pool, &(wefti_reduce_args){.op = WEFTI_REDUCE_SUM,
+                                                               .x = {logits, WEFT_F32},
+                                                               .y = {out[3], WEFT_F32},
+                                                               .outer = 1,
+                                                               .reduce = c->rows,
+                                                               .inner = h->vocab,
+                                                               .accumulate = r || h->add_bias,
+                                                               .workspace = scratch});
         r += c->rows;
     }
     double sum = 0;
@@ -85,6 +95,7 @@ static weft_status prepare_chunk(const head_kernel *h, weft_dtype w_dtype, int64
     wefti_gemm_spec s = wefti_gemm_spec_of(WEFT_F32, rows, h->vocab, h->k);
     s.a = wefti_gemm_rows(h->x_dtype, h->k);
     s.b = t ? wefti_gemm_transposed(w_dtype, h->k) : wefti_gemm_rows(w_dtype, h->vocab);
+    s.has_bias = h->has_bias;
     WEFT_TRY(wefti_gemm_prepare(&s, isa, &out->logits));
     s = wefti_gemm_spec_of(h->x_dtype, rows, h->k, h->vocab);
     s.a = wefti_gemm_rows(WEFT_F32, h->vocab);
@@ -102,16 +113,20 @@ static weft_status prepare_chunk(const head_kernel *h, weft_dtype w_dtype, int64
         int64_t need = wefti_gemm_workspace_bytes(all[i], threads);
         if (need > *bytes) *bytes = need;
     }
+    int64_t sums = h->has_bias ? (int64_t)wefti_reduce_workspace_bytes(1, rows, h->vocab) : 0;
+    if (sums > *bytes) *bytes = sums;
     return WEFT_OK;
 }
 
 weft_status wefti_cpu_linear_cross_entropy(const weft_node *n, const wefti_prepare *options,
                                            wefti_kernel **out) {
     const weft_desc *x = wefti_in(n, 0), *w = wefti_in(n, 1), *targets = wefti_in(n, 2);
-    if (options->accumulate & ~4u) return WEFT_E_NO_IMPL; /* only the weight's gradient adds */
+    const weft_desc *bias = wefti_in(n, 5);
+    /* Only the gradients of weight and bias add. */
+    if (options->accumulate & ~(bias ? 12u : 4u)) return WEFT_E_NO_IMPL;
     if (!wefti_cpu_is_real(x) || !wefti_cpu_is_real(w) || targets->dtype != WEFT_I32 ||
-        wefti_in(n, 3)->dtype != WEFT_F32 ||
-        (wefti_in(n, 4) && !wefti_cpu_is_f32(wefti_in(n, 4))) || wefti_out(n, 2)->dtype != WEFT_F32)
+        wefti_in(n, 3)->dtype != WEFT_F32 || !wefti_cpu_is_f32(wefti_in(n, 4)) ||
+        !wefti_cpu_is_f32(bias) || wefti_out(n, 2)->dtype != WEFT_F32)
         return WEFT_E_NO_IMPL;
     if (options->bf16 == WEFTI_BF16_NATIVE) {
         weft_status native = wefti_cpu_native_head(n, options, out);
@@ -125,6 +140,8 @@ weft_status wefti_cpu_linear_cross_entropy(const weft_node *n, const wefti_prepa
     h->k = x->shape[x->rank - 1];
     h->transposed = wefti_attr_int(n, "transposed") != 0;
     h->has_count = wefti_in(n, 4) != NULL;
+    h->has_bias = bias != NULL;
+    h->add_bias = (options->accumulate & 8u) != 0;
     h->vocab = h->transposed ? w->shape[0] : wefti_cpu_span(w, 1, w->rank);
     h->ignore = wefti_attr_int(n, "ignore");
     h->smoothing = (float)wefti_attr_float(n, "smoothing");

@@ -11,7 +11,7 @@ typedef struct native_head {
     wefti_native_product logits, dx, dw_first, dw_next;
     int64_t rows, chunk, k, vocab, ignore;
     float smoothing;
-    bool transposed, has_count;
+    bool transposed, has_count, has_bias, add_bias;
     int64_t logits_bytes, rounded_bytes, loss_bytes;
 } native_head;
 
@@ -29,8 +29,9 @@ static weft_status run_head(const wefti_kernel *kernel, const wefti_run *run, co
     if (h->has_count) count = (double)((const float *)in[4])[0];
     for (int64_t r = 0; r < h->rows; r += h->chunk) {
         const unsigned char *xc = x + r * h->k * 2;
-        WEFT_TRY(wefti_native_run(&h->logits, &(wefti_gemm_args){.a = xc, .b = packed, .c = logits},
-                                  scratch, run->pool));
+        wefti_gemm_args product = {
+            .a = xc, .b = packed, .c = logits, .bias = h->has_bias ? in[5] : NULL};
+        WEFT_TRY(wefti_native_run(&h->logits, &product, scratch, run->pool));
         h->kernels->cross_entropy_fused(
             run->pool, &(wefti_cross_entropy_fused_args){
                            .logits = {logits, WEFT_F32},
@@ -42,6 +43,15 @@ static weft_status run_head(const wefti_kernel *kernel, const wefti_run *run, co
                            .scale = count > 0 ? ((const float *)in[3])[0] / (float)count : 0.0f,
                            .loss = loss + r,
                        });
+        if (h->has_bias)
+            h->kernels->reduce(run->pool, &(wefti_reduce_args){.op = WEFTI_REDUCE_SUM,
+                                                               .x = {logits, WEFT_F32},
+                                                               .y = {out[3], WEFT_F32},
+                                                               .outer = 1,
+                                                               .reduce = h->chunk,
+                                                               .inner = h->vocab,
+                                                               .accumulate = r || h->add_bias,
+                                                               .workspace = scratch});
         h->kernels->convert(run->pool, &(wefti_convert_args){.x = {logits, WEFT_F32},
                                                              .y = {rounded, WEFT_BF16},
                                                              .elements = h->chunk * h->vocab});
@@ -80,6 +90,7 @@ static weft_status prepare_products(native_head *h, bool accumulate, int threads
     wefti_gemm_spec s = wefti_gemm_spec_of(WEFT_F32, h->chunk, h->vocab, h->k);
     s.a = wefti_gemm_rows(WEFT_BF16, h->k);
     s.b = t ? wefti_gemm_transposed(WEFT_F32, h->k) : wefti_gemm_rows(WEFT_F32, h->vocab);
+    s.has_bias = h->has_bias;
     weft_status status = wefti_native_create(&s, true, threads, &h->logits);
     if (status < 0) return status;
     s = wefti_gemm_spec_of(WEFT_BF16, h->chunk, h->k, h->vocab);
@@ -126,6 +137,8 @@ weft_status wefti_cpu_native_head(const weft_node *n, const wefti_prepare *optio
     h->vocab = vocab;
     h->transposed = t;
     h->has_count = wefti_in(n, 4) != NULL;
+    h->has_bias = wefti_in(n, 5) != NULL;
+    h->add_bias = (options->accumulate & 8u) != 0;
     h->ignore = wefti_attr_int(n, "ignore");
     h->smoothing = (float)wefti_attr_float(n, "smoothing");
     weft_status status = prepare_products(h, (options->accumulate & 4u) != 0, options->threads);
@@ -141,10 +154,12 @@ weft_status wefti_cpu_native_head(const weft_node *n, const wefti_prepare *optio
     for (int i = 0; i < 4; i++)
         if (wefti_native_workspace_bytes(all[i]) > scratch)
             scratch = wefti_native_workspace_bytes(all[i]);
+    int64_t sums = h->has_bias ? (int64_t)wefti_reduce_workspace_bytes(1, chunk, vocab) : 0;
+    if (sums > scratch) scratch = sums;
     base->workspace_bytes = h->logits_bytes + h->rounded_bytes + h->loss_bytes + scratch;
     base->packed_input = 1;
     base->packed_bytes = wefti_native_packed_bytes(&h->logits) + wefti_native_packed_bytes(&h->dx);
-    base->packed_format = 0x4C48454144u ^ ((uint64_t)chunk << 40); /* this kernel's own */
+    base->packed_format = 0x4C48454144u ^ ((uint64_t)chunk << 40) ^ (uint64_t)h->has_bias; /* own */
     base->pack = pack_head;
     *out = base;
     return WEFT_OK;
