@@ -203,7 +203,9 @@ weft_status wefti_training_open(wefti_training *t) {
                             (long long)samples, (long long)t->job->train.batch);
     weft_info info;
     weft_info_get(&info);
-    t->memory_bytes = t->job->device.memory_bytes ? t->job->device.memory_bytes : info.memory_bytes;
+    int64_t devices = t->job->plan ? weft_plan_devices(t->job->plan) : 1; /* share the machine */
+    t->memory_bytes =
+        t->job->device.memory_bytes ? t->job->device.memory_bytes : info.memory_bytes / devices;
     t->mask_token = wefti_mask_token(t->data, t->config.vocab);
     return build_graphs(t);
 }

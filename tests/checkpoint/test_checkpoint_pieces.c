@@ -1,0 +1,181 @@
+/* Tensors in pieces: the files are those of the whole, to the byte, however it was cut; and the
+ * boxes that a tensor is walked in. */
+#include "fixture.h"
+
+#include "layout/slab.h"
+#include "layout/transfer.h"
+#include "tensor/tensor.h"
+
+enum { SEED = 5, CUTS = 24, MAX_PIECES = 64 };
+
+static uint64_t roll(uint64_t *at, uint64_t below) {
+    return wefti_philox_u32(SEED, 1, (*at)++) % below;
+}
+
+/* ---- boxes ---- */
+
+static void slabs_are_what_memory_holds(void **state) {
+    (void)state;
+    uint64_t at = 0;
+    for (int round = 0; round < 400; round++) {
+        weft_desc whole = {WEFT_F32, (int)roll(&at, 5), {0}};
+        for (int d = 0; d < whole.rank; d++) whole.shape[d] = 1 + (int64_t)roll(&at, 7);
+        int64_t elems = weft_desc_elems(&whole), strides[WEFT_MAX_RANK];
+        wefti_strides(&whole, strides);
+        int64_t first = (int64_t)roll(&at, (uint64_t)elems), boxes = 0;
+        int64_t most = 1 + (int64_t)roll(&at, (uint64_t)elems + 3);
+        for (int64_t next = first; next < elems; boxes++) {
+            wefti_box box;
+            int64_t count = wefti_slab(&whole, next, most, &box);
+            assert_true(count >= 1 && count <= most);
+            assert_int_equal(wefti_box_elems(&box, whole.rank), count);
+            for (int64_t e = 0; e < count; e++) {
+                int64_t place = 0, rest = e;
+                for (int d = whole.rank - 1; d >= 0; rest /= box.size[d--])
+                    place += (box.begin[d] + rest % box.size[d]) * strides[d];
+                assert_int_equal(place, next + e);
+            }
+            next += count;
+        }
+        if (most >= elems && first == 0) assert_int_equal(boxes, 1);
+    }
+}
+
+/* ---- files ---- */
+
+typedef struct cut {
+    wefti_checkpoint_piece pieces[MAX_PIECES];
+    int64_t count;
+} cut;
+
+/* Cut a dimension in up to four parts, then each of them on. */
+static void cut_box(cut *c, const weft_desc *whole, const unsigned char *data, wefti_box box, int d,
+                    uint64_t *at) {
+    if (d < whole->rank && c->count < MAX_PIECES / 2) {
+        int32_t parts = 1 + (int32_t)roll(at, 4);
+        for (int32_t i = 0; i < parts; i++) {
+            wefti_box part = box;
+            wefti_part(whole->shape[d], 1, parts, i, &part.begin[d], &part.size[d]);
+            cut_box(c, whole, data, part, d + 1, at);
+        }
+        return;
+    }
+    size_t size = weft_dtype_bytes(whole->dtype);
+    wefti_box all = {{0}, {0}};
+    for (int i = 0; i < whole->rank; i++) all.size[i] = whole->shape[i];
+    void *copy = malloc((size_t)wefti_box_elems(&box, whole->rank) * size + 1);
+    if (wefti_box_elems(&box, whole->rank))
+        wefti_box_copy(&box, &all, data, &box, copy, whole->rank, size);
+    assert_true(c->count < MAX_PIECES);
+    c->pieces[c->count++] = (wefti_checkpoint_piece){box, copy};
+}
+
+static void free_cut(cut *c) {
+    for (int64_t i = 0; i < c->count; i++) free((void *)(uintptr_t)c->pieces[i].data);
+}
+
+static void assert_same_step(const char *a, const char *b) {
+    static const char *const names[] = {"model.safetensors", "optimizer-00001-of-00001.safetensors",
+                                        "manifest.json"};
+    for (int i = 0; i < 3; i++) {
+        size_t bytes[2];
+        unsigned char *x = get_file(path_in(a, names[i]), &bytes[0]);
+        unsigned char *y = get_file(path_in(b, names[i]), &bytes[1]);
+        assert_int_equal(bytes[0], bytes[1]);
+        assert_memory_equal(x, y, bytes[0]);
+        free(x);
+        free(y);
+    }
+}
+
+/* Two tensors of which one is larger than a block; one is stored as three, each a third of it. */
+static void files_are_those_of_the_whole(void **state) {
+    const fixture *f = *state;
+    uint64_t at = 1000;
+    weft_desc descs[2] = {{WEFT_F32, 3, {7, 45, 509}}, {WEFT_BF16, 2, {21, 5}}};
+    weft_desc third = {WEFT_BF16, 1, {35}};
+    unsigned char *data[2];
+    for (int t = 0; t < 2; t++) {
+        int64_t bytes = weft_desc_bytes(&descs[t]);
+        data[t] = malloc((size_t)bytes);
+        for (int64_t i = 0; i < bytes; i++) data[t][i] = (unsigned char)roll(&at, 256);
+    }
+    const char *names[4] = {"large", "part.0", "part.1", "part.2"};
+    wefti_checkpoint_meta meta = meta_of(3);
+    char whole_dir[300], cut_dir[300];
+    (void)snprintf(whole_dir, sizeof whole_dir, "%s/whole", f->root);
+    (void)snprintf(cut_dir, sizeof cut_dir, "%s/cut", f->root);
+    wefti_checkpoint_tensor tensors[4] = {{.name = names[0], .desc = descs[0], .data = data[0]}};
+    for (int i = 0; i < 3; i++)
+        tensors[1 + i] = (wefti_checkpoint_tensor){.name = names[1 + i],
+                                                   .role = WEFTI_CHECKPOINT_OPTIMIZER,
+                                                   .desc = third,
+                                                   .data = data[1] + i * 70};
+    wefti_checkpoint_lock *lock;
+    ASSERT_OK(wefti_checkpoint_lock_open(whole_dir, &lock));
+    ASSERT_OK(wefti_checkpoint_write(whole_dir, &meta, tensors, 4, NULL, NULL));
+    wefti_checkpoint_lock_close(lock);
+    ASSERT_OK(wefti_checkpoint_lock_open(cut_dir, &lock));
+    for (int round = 0; round < CUTS; round++) {
+        cut cuts[2] = {{.count = 0}};
+        for (int t = 0; t < 2; t++)
+            cut_box(&cuts[t], &descs[t], data[t], (wefti_box){{0}, {0}}, 0, &at);
+        for (int i = 0; i < 4; i++) {
+            tensors[i].data = NULL;
+            tensors[i].pieces = cuts[i > 0].pieces;
+            tensors[i].piece_count = cuts[i > 0].count;
+            tensors[i].whole = descs[i > 0];
+            tensors[i].first = i > 0 ? (i - 1) * 35 : 0;
+        }
+        ASSERT_OK(wefti_checkpoint_write(cut_dir, &meta, tensors, 4, NULL, NULL));
+        assert_same_step(path_in(whole_dir, "step-000000000003"),
+                         path_in(cut_dir, "step-000000000003"));
+        for (int t = 0; t < 2; t++) free_cut(&cuts[t]);
+    }
+    wefti_checkpoint_lock_close(lock);
+    for (int t = 0; t < 2; t++) free(data[t]);
+}
+
+/* ---- pieces that are none ---- */
+
+static void pieces_must_cover_the_tensor(void **state) {
+    const fixture *f = *state;
+    float data[12] = {0};
+    weft_desc desc = {WEFT_F32, 2, {3, 4}};
+    wefti_checkpoint_meta meta = meta_of(1);
+    const struct {
+        wefti_box box[2];
+        int64_t first;
+        const char *says;
+    } bad[] = {
+        {{{{0, 0}, {2, 4}}, {{1, 0}, {2, 4}}}, 0, "pieces 0 and 1 of t overlap"},
+        {{{{0, 0}, {2, 4}}, {{2, 0}, {1, 3}}}, 0, "have 11 elements of 12"},
+        {{{{0, 0}, {2, 4}}, {{2, 0}, {2, 4}}}, 0, "piece 1 of t is not inside"},
+        {{{{0, 0}, {2, 4}}, {{3, 0}, {1, 4}}}, 0, "piece 1 of t is not inside"},
+        {{{{0, 0}, {2, 4}}, {{2, 0}, {1, 4}}}, 1, "from element 1 on"},
+        {{{{0, 0}, {2, 4}}, {{2, 0}, {1, 4}}}, -1, "from element -1 on"},
+    };
+    wefti_checkpoint_lock *lock;
+    ASSERT_OK(wefti_checkpoint_lock_open(f->dir, &lock));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        wefti_checkpoint_piece pieces[2] = {{bad[i].box[0], data}, {bad[i].box[1], data}};
+        wefti_checkpoint_tensor t = {.name = "t",
+                                     .desc = desc,
+                                     .pieces = pieces,
+                                     .piece_count = 2,
+                                     .whole = desc,
+                                     .first = bad[i].first};
+        ASSERT_FAILS(WEFT_E_ARG, wefti_checkpoint_write(f->dir, &meta, &t, 1, NULL, NULL));
+        ASSERT_MESSAGE(bad[i].says);
+    }
+    wefti_checkpoint_lock_close(lock);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(slabs_are_what_memory_holds),
+        cmocka_unit_test_setup_teardown(files_are_those_of_the_whole, fixture_begin, fixture_end),
+        cmocka_unit_test_setup_teardown(pieces_must_cover_the_tensor, fixture_begin, fixture_end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
