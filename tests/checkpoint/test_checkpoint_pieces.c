@@ -51,7 +51,7 @@ typedef struct cut {
 /* Cut a dimension in up to four parts, then each of them on. */
 static void cut_box(cut *c, const weft_desc *whole, const unsigned char *data, wefti_box box, int d,
                     uint64_t *at) {
-    if (d < whole->rank && c->count < MAX_PIECES / 2) {
+    if (d < whole->rank && c->count < MAX_PIECES / 4) {
         int32_t parts = 1 + (int32_t)roll(at, 4);
         for (int32_t i = 0; i < parts; i++) {
             wefti_box part = box;
@@ -62,6 +62,7 @@ static void cut_box(cut *c, const weft_desc *whole, const unsigned char *data, w
     }
     size_t size = weft_dtype_bytes(whole->dtype);
     wefti_box all = {{0}, {0}};
+    for (; d < whole->rank; d++) box.size[d] = whole->shape[d];
     for (int i = 0; i < whole->rank; i++) all.size[i] = whole->shape[i];
     void *copy = malloc((size_t)wefti_box_elems(&box, whole->rank) * size + 1);
     if (wefti_box_elems(&box, whole->rank))
