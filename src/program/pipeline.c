@@ -175,11 +175,12 @@ static weft_status pair_transfer(wefti_program_builder *b, int32_t v, int32_t se
     wefti_box boxes[4] = {0}, box;
     const weft_desc *whole = &b->root->values[v].desc;
     wefti_layout_box(&b->spread[v].use, mesh, whole, b->p->rank, &box);
+    if (whole->rank == 0) box.size[0] = 1; /* without dimensions no box could be empty */
     boxes[ranks[0] == sender ? 0 : 1] = box;
     boxes[ranks[0] == receiver ? 2 : 3] = box;
     wefti_transfer t = {.kind = WEFTI_TRANSFER_SEND,
                         .dtype = whole->dtype,
-                        .rank = whole->rank,
+                        .rank = whole->rank > 0 ? whole->rank : 1,
                         .members = 2,
                         .me = ranks[0] == b->p->rank ? 0 : 1,
                         .ranks = ranks,
