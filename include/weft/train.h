@@ -15,10 +15,10 @@ typedef struct weft_train_start {
     int64_t steps, first_step; /* first_step > 0: continued from a checkpoint */
     int64_t batch, context;    /* context 0: images */
     int64_t samples, validation_samples;
-    int64_t vocab; /* or classes */
-    int threads;
+    int64_t vocab;                /* or classes */
+    int threads, devices;         /* threads of all devices together */
     const char *precision, *bf16; /* bf16: "native" or "f32 products", "" in f32 */
-    int64_t predicted_peak_bytes;
+    int64_t predicted_peak_bytes; /* of the device that needs most */
     double flops_per_step;
 } weft_train_start;
 
@@ -69,6 +69,10 @@ typedef struct weft_train_result {
  * what went wrong. *out_result is set as far as the run came, also on failure. */
 WEFT_API weft_status weft_train_run(const weft_job *job, const weft_train_events *events,
                                     weft_train_result *out_result) WEFT_CHECKED;
+
+/** The plan of a job, completed: how each op is split, how each tensor lies, in which stage each
+ * cell is. Nothing is trained, no device is needed. Free with weft_plan_destroy. */
+WEFT_API weft_status weft_job_plan(const weft_job *job, weft_plan **out) WEFT_CHECKED;
 
 /* ---- the model of a job, without training: for tables of cells, costs and memory ---- */
 

@@ -44,14 +44,17 @@ static void start(void *context, const weft_train_start *s) {
     char parameters[32], flops[32], peak[32];
     p->start = *s;
     if (p->json) return;
-    printf("%s%s%s, %s parameters, %s%s%s, %d thread%s\n", cli_bold(stdout), s->family,
-           cli_plain(stdout), cli_amount((double)s->parameters, "", parameters), s->precision,
-           *s->bf16 ? " with " : "", s->bf16, s->threads, s->threads == 1 ? "" : "s");
+    printf("%s%s%s, %s parameters, %s%s%s, ", cli_bold(stdout), s->family, cli_plain(stdout),
+           cli_amount((double)s->parameters, "", parameters), s->precision,
+           *s->bf16 ? " with " : "", s->bf16);
+    if (s->devices > 1) printf("%d devices, ", s->devices);
+    printf("%d thread%s\n", s->threads, s->threads == 1 ? "" : "s");
     printf("%lld training samples, %lld for validation; %lld a step", (long long)s->samples,
            (long long)s->validation_samples, (long long)s->batch);
     if (s->context) printf(" of %lld tokens", (long long)s->context);
     printf("; %s a step\n", cli_amount(s->flops_per_step, "FLOP", flops));
-    printf("predicted peak memory %s\n", cli_bytes((double)s->predicted_peak_bytes, peak));
+    printf("predicted peak memory %s%s\n", cli_bytes((double)s->predicted_peak_bytes, peak),
+           s->devices > 1 ? " on a device" : "");
     if (s->first_step > 0)
         printf("continued from the checkpoint of step %lld\n", (long long)s->first_step);
     fflush(stdout);

@@ -204,7 +204,8 @@ static void announce(const wefti_training *t) {
         .samples = weft_data_samples(t->data, WEFT_DATA_TRAIN),
         .validation_samples = weft_data_samples(t->data, WEFT_DATA_VALIDATION),
         .vocab = is_language(t) ? t->config.vocab : t->config.classes,
-        .threads = job->device.threads ? (int)job->device.threads : wefti_cores(),
+        .threads = wefti_session_threads(t->session),
+        .devices = weft_session_devices(t->session),
         .precision = weft_dtype_text(job->train.precision),
         .bf16 = job->train.precision != WEFT_BF16                   ? ""
                 : weft_session_bf16(t->session) == WEFT_BF16_NATIVE ? "native"
