@@ -1,22 +1,27 @@
 /* A bell: how a thread that found nothing to do sleeps until another one has done something, with
  * no lost wake-ups and, while nobody sleeps, nothing but a load for the one that did something.
  *
- * Owner:  heard = wefti_bell_sleeps(bell); look for work once more; then wefti_bell_sleep(bell,
- *         heard) or, if there was work, wefti_bell_wakes(bell).
- * Others: make the work visible by a sequentially consistent store; then wefti_bell_ring(bell).
+ * Owner:  heard = wefti_bell_sleeps(bell, light); look for work once more; then
+ *         wefti_bell_sleep(bell, heard) or, if there was work, wefti_bell_wakes(bell).
+ * Others: wefti_bell_show makes the work visible; then wefti_bell_ring(bell).
  *
  * Either the ringer sees that the owner is about to sleep, or the owner's second look sees the
- * work: both are a store followed by a load of the other's store, all sequentially consistent
- * (Dekker's argument). Sleeping is futex(2); elsewhere than on Linux, giving up the time slice. */
+ * work: both are a store followed by a load of what the other stores (Dekker's argument), which
+ * holds when neither processor lets the load overtake the store. There are two ways to that:
+ * sequentially consistent stores, or, `light`, plain stores of the many that show work, for which
+ * the few that go to sleep pay with membarrier(2), a barrier on all cores that run threads of the
+ * process. Sleeping is futex(2); elsewhere than on Linux, giving up the time slice. */
 #ifndef WEFTI_BELL_H
 #define WEFTI_BELL_H
 
 #include <limits.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #if defined(__linux__)
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -25,9 +30,37 @@ typedef struct wefti_bell {
     _Atomic uint32_t rung, sleeps;
 } wefti_bell;
 
-static inline uint32_t wefti_bell_sleeps(wefti_bell *bell) {
+/* Whether this process may use light stores. */
+static inline bool wefti_bell_light(void) {
+#if defined(__linux__)
+    return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0) == 0;
+#else
+    return false;
+#endif
+}
+/* The loads of this thread from here on see all light stores after which another thread has loaded,
+ * or that other thread's loads see the stores of this one. */
+static inline void wefti_bell_barrier(bool light) {
+#if defined(__linux__)
+    if (light) (void)syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0);
+#else
+    (void)light;
+#endif
+}
+/* Store what others wait for, or must see before what this thread loads next. */
+static inline void wefti_bell_show(_Atomic uint64_t *word, uint64_t value, bool light) {
+    if (light) {
+        atomic_store_explicit(word, value, memory_order_release);
+        atomic_signal_fence(memory_order_seq_cst); /* the compiler keeps the order too */
+    } else {
+        atomic_store(word, value);
+    }
+}
+
+static inline uint32_t wefti_bell_sleeps(wefti_bell *bell, bool light) {
     uint32_t heard = atomic_load(&bell->rung);
     atomic_store(&bell->sleeps, 1);
+    wefti_bell_barrier(light);
     return heard;
 }
 static inline void wefti_bell_wakes(wefti_bell *bell) {
@@ -54,6 +87,15 @@ static inline void wefti_bell_pause(void) {
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
     __asm__ volatile("yield");
+#endif
+}
+/* Fetch a line that is about to be written. Compilers fetch for reading where they do not know that
+ * the processor can do this; those that cannot ignore it. */
+static inline void wefti_bell_own(const void *line) {
+#if defined(__x86_64__)
+    __asm__ volatile("prefetchw %0" ::"m"(*(const char *)line));
+#else
+    __builtin_prefetch(line, 1);
 #endif
 }
 

@@ -11,15 +11,15 @@ enum {
 
 /* Zeroed, at the beginning of a cache line. */
 static void *lines(wefti_arena *arena, size_t bytes) {
-    char *p = wefti_arena_alloc(arena, bytes + 64);
-    return p ? p + (64 - (uintptr_t)p % 64) % 64 : NULL;
+    char *p = wefti_arena_alloc(arena, bytes + 128);
+    return p ? p + (128 - (uintptr_t)p % 128) % 128 : NULL;
 }
 
 static void seat_reset(wefti_local_seat *seat) {
     for (int i = 0; i < WEFTI_LOCAL_RING; i++) {
         atomic_store(&seat->slot[i].posted, 0);
         atomic_store(&seat->slot[i].moved, 0);
-        seat->post[i] = NULL;
+        seat->place[i] = (wefti_local_place){0};
     }
     seat->published = seat->oldest = 0;
     seat->first = NULL;
@@ -174,6 +174,7 @@ weft_status wefti_comm_local(int32_t size, int spin, wefti_comm **out) {
     WEFT_NEW(world, wefti_local_world);
     world->size = world->alive = size;
     world->spin = spin >= 0 ? spin : size > wefti_cores() ? 0 : SPIN;
+    world->light = world->spin > 0 && wefti_bell_light();
     weft_status status = wefti_arena_create(&world->arena);
     if (status >= 0 && !(world->rank = lines(world->arena, (size_t)size * sizeof *world->rank)))
         status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for %d ranks", (int)size);

@@ -19,11 +19,11 @@
 enum { WEFTI_LOCAL_RING = 8, WEFTI_LOCAL_MESSAGE = 1024, WEFTI_LOCAL_BUCKETS = 256 };
 
 typedef struct wefti_local_slot {
-    alignas(64) _Atomic uint64_t posted;
-    _Atomic uint64_t moved;
+    alignas(128) _Atomic uint64_t posted;
     const wefti_local_plan *plan; /* the plan's hash and text are the same on all members */
     const void *source;
     void *destination;
+    alignas(128) _Atomic uint64_t moved;
 } wefti_local_slot;
 
 typedef struct wefti_local_post {
@@ -34,18 +34,29 @@ typedef struct wefti_local_post {
     bool finished;
 } wefti_local_post;
 
+/* The owner's side of a slot: reading the slot itself would wait for the line, on which others
+ * look.
+ */
+typedef struct wefti_local_place {
+    wefti_local_post *post; /* NULL: finished */
+    const wefti_local_plan *plan;
+    const void *source; /* as in the slot */
+    bool moved;
+    bool free; /* all partners are known to have moved */
+} wefti_local_place;
+
 typedef struct wefti_local_channel wefti_local_channel;
 
 typedef struct wefti_local_seat {
     wefti_local_slot slot[WEFTI_LOCAL_RING];
     /* From here on for the owner alone. */
-    alignas(64) wefti_local_channel *channel;
+    alignas(128) wefti_local_channel *channel;
     int32_t me;
     bool active;                     /* in its rank's list */
     uint64_t published, oldest;      /* posts in slots; those before `oldest` are finished */
     wefti_local_post *first, **last; /* posted, no slot yet */
-    wefti_local_post *post[WEFTI_LOCAL_RING]; /* NULL: finished */
-    unsigned char *small;                     /* copies of small sources, one place for each slot */
+    wefti_local_place place[WEFTI_LOCAL_RING];
+    unsigned char *small; /* copies of small sources, one place for each slot */
     struct wefti_local_seat *next;
     wefti_local_plan *plans; /* all ever bound; under the world's lock */
 } wefti_local_seat;
@@ -65,13 +76,14 @@ typedef struct wefti_local {
     wefti_local_world *world;
     wefti_local_seat *active; /* seats with posts under way */
     bool at_fault;            /* it was this rank that found a mismatch */
-    alignas(64) wefti_bell bell;
-    _Atomic uint32_t moving; /* touches others' memory right now */
+    alignas(128) wefti_bell bell;
+    alignas(128) _Atomic uint64_t moving; /* touches others' memory right now */
 } wefti_local;
 
 struct wefti_local_world {
     int32_t size;
     int spin;
+    bool light;        /* comm/bell.h: waiting threads seldom sleep */
     wefti_local *rank; /* [size] */
     _Atomic uint32_t broken;
     _Atomic uint32_t generation; /* number of mendings */
@@ -86,7 +98,7 @@ struct wefti_endpoint {
     wefti_local *local;
     wefti_local_seat *seat;
     const wefti_local_plan *plan;
-    void *stage;         /* WEFTI_COMM_DEPTH copies of the source, when the plan says so */
+    void *stage;         /* results of WEFTI_COMM_DEPTH posts, when the plan says so */
     uint32_t generation; /* of the world at the last post */
     uint32_t posted, waited;
     wefti_local_post post[WEFTI_COMM_DEPTH];

@@ -80,7 +80,9 @@ static bool boxes_equal(const wefti_box *a, const wefti_box *b, int rank) {
 }
 
 static bool is_all_reduce(const wefti_transfer *t) {
-    if (t->reduction == WEFTI_REDUCE_NONE || t->members < 2) return false;
+    if (t->reduction == WEFTI_REDUCE_NONE || t->members < 2 ||
+        wefti_box_elems(&t->have[0], t->rank) == 0)
+        return false;
     for (int32_t m = 0; m < t->members; m++)
         if (!boxes_equal(&t->have[m], &t->have[0], t->rank) ||
             !boxes_equal(&t->want[m], &t->have[0], t->rank))
@@ -91,10 +93,6 @@ static bool is_all_reduce(const wefti_transfer *t) {
 static int64_t box_bytes(const wefti_transfer *t, const wefti_box *box) {
     return wefti_box_elems(box, t->rank) * (int64_t)weft_dtype_bytes(t->dtype);
 }
-static bool is_small(const wefti_transfer *t, int32_t member) {
-    return box_bytes(t, &t->have[member]) <= WEFTI_LOCAL_SMALL;
-}
-
 static void *reserve(wefti_arena *arena, int64_t count, size_t bytes) {
     return wefti_arena_alloc(arena, (size_t)(count > 0 ? count : 1) * bytes);
 }
@@ -137,14 +135,22 @@ static weft_status find_partners(wefti_arena *arena, const member_set *takes,
     const wefti_transfer *t = &plan->transfer;
     wefti_local_partner *partner = reserve(arena, t->members, sizeof *partner);
     WEFT_REQUIRE(partner, WEFT_E_NOMEM, "no memory for %d partners", (int)t->members);
+    bool one_way = false;
     for (int32_t m = 0; m < t->members; m++) {
         bool gives = plan->shares || set_has(&takes[t->me], m);
         bool taken = plan->shares || set_has(&takes[m], t->me);
         if (m == t->me || !(gives || taken)) continue;
+        partner[plan->partners++] = (wefti_local_partner){m, gives, taken};
+        one_way |= taken && !gives;
+    }
+    plan->small = one_way && plan->bytes <= WEFTI_LOCAL_SMALL;
+    for (int32_t i = 0; i < plan->partners; i++) {
+        plan->staged |= partner[i].touches && !plan->small && !plan->shares &&
+                        t->reduction != WEFTI_REDUCE_NONE &&
+                        boxes_equal(&t->have[t->me], &t->want[t->me], t->rank);
+        partner[i].touches &= !plan->small;
         /* Whom we only wait for, we look at before: it may have posted something else. */
-        bool touches = taken && !plan->small;
-        partner[plan->partners++] = (wefti_local_partner){m, gives || touches, touches};
-        plan->lends |= touches || (gives && !is_small(t, m));
+        partner[i].gives |= partner[i].touches;
     }
     plan->partner = partner;
     return WEFT_OK;
@@ -153,19 +159,14 @@ static weft_status find_partners(wefti_arena *arena, const member_set *takes,
 static weft_status fill_plan(wefti_arena *arena, piece_list *pieces, member_set *takes,
                              wefti_local_plan *plan) {
     const wefti_transfer *t = &plan->transfer;
-    bool others_take_what_is_reduced = false;
     for (int32_t m = 0; m < t->members && !plan->shares; m++) {
         WEFT_TRY(find_pieces(t, m, pieces));
         for (int64_t n = 0; n < pieces->used; n++)
             for (int i = 0; i < WEFTI_LOCAL_MOST / 64; i++)
                 takes[m].word[i] |= pieces->piece[n].from.word[i];
-        others_take_what_is_reduced |= m != t->me && set_has(&takes[m], t->me);
         if (m == t->me) WEFT_TRY(prepare_moves(arena, pieces, plan));
     }
     if (plan->shares) find_share(plan);
-    plan->staged = !plan->shares && !plan->small && t->reduction != WEFTI_REDUCE_NONE &&
-                   others_take_what_is_reduced &&
-                   boxes_equal(&t->have[t->me], &t->want[t->me], t->rank);
     return find_partners(arena, takes, plan);
 }
 
@@ -191,8 +192,7 @@ weft_status wefti_local_plan_create(wefti_arena *arena, const wefti_transfer *t,
     memcpy(plan->transfer.have, t->have, boxes);
     memcpy(plan->transfer.want, t->want, boxes);
     plan->bytes = box_bytes(t, &t->have[t->me]);
-    plan->small = is_small(t, t->me);
-    plan->shares = !plan->small && is_all_reduce(t);
+    plan->shares = is_all_reduce(t);
     piece_list pieces = {0};
     member_set *takes = wefti_calloc((size_t)t->members, sizeof *takes);
     weft_status status =

@@ -2,10 +2,10 @@
  * when the transfer is bound: from whom it takes which part, who takes from it, and which of three
  * roads the data goes.
  *
- * - Small sources are copied when posted, to where others read them: the poster need not wait for
- *   its readers, and a small all-reduce takes one meeting instead of two.
- * - Large ones are read where they lie: one copy, and the poster waits for its readers.
- * - In a large all-reduce each member reduces one share of the elements out of all sources straight
+ * - Sources are read where they lie: one copy, and the poster waits for its readers.
+ * - Small ones that go one way are copied when posted, to where others read them, so that the
+ *   poster need not wait. Where all wait for each other anyhow the copy would only cost time.
+ * - In an all-reduce each member reduces one share of the elements out of all sources straight
  *   into all destinations. Each element is read once from every source and written once to every
  *   destination, the least that is possible, and only the owner of a share touches it, so that
  *   source and destination may be the same memory. */
@@ -17,7 +17,7 @@
 
 enum {
     WEFTI_LOCAL_MOST = WEFTI_MOVE_MOST, /* members */
-    WEFTI_LOCAL_SMALL = 8192            /* bytes of a source that is copied when posted */
+    WEFTI_LOCAL_SMALL = 8192            /* bytes of a source that is copied when posted, at most */
 };
 
 typedef struct wefti_local_partner {
@@ -37,9 +37,8 @@ struct wefti_local_plan {
     int64_t moves;
     const wefti_move *move;
     bool small;  /* own source is copied when posted */
-    bool shares; /* the third road; elements [first, first + count) are this member's */
-    bool lends;  /* some memory outside of the small copies is touched by another than its owner */
-    bool staged; /* a source that is also the destination is copied first: others read it too */
+    bool shares; /* all-reduce; elements [first, first + count) are this member's */
+    bool staged; /* others read this member's source: a result that belongs there waits for them */
     int64_t first, count;
     int64_t bytes; /* of own source */
 };

@@ -48,6 +48,7 @@ void wefti_local_break(wefti_local *local, const char *format, ...) {
 
 void wefti_local_calm(wefti_local *local) {
     wefti_local_world *world = local->world;
+    wefti_bell_barrier(world->light);
     for (int32_t r = 0; r < world->size; r++)
         while (r != local->comm.rank && atomic_load(&world->rank[r].moving)) sched_yield();
 }
@@ -60,7 +61,7 @@ static weft_status fail_broken(wefti_local *local) {
 /* Others' memory may be touched from here to leave_memory; false: not any more. A store and then a
  * load, as wefti_local_calm comes after the store to `broken`: one of the two sees the other. */
 static bool enter_memory(wefti_local *local) {
-    atomic_store(&local->moving, 1);
+    wefti_bell_show(&local->moving, 1, local->world->light);
     if (!atomic_load(&local->world->broken)) return true;
     atomic_store(&local->moving, 0);
     return false;
@@ -71,46 +72,52 @@ static void leave_memory(wefti_local *local) {
 
 /* --- progress --- */
 
+static wefti_local_place *place_of(wefti_local_seat *seat, uint64_t number) {
+    return &seat->place[number % WEFTI_LOCAL_RING];
+}
+
 /* Whether the slot for the next post is free: its last post is finished, and no partner looks. */
 static bool slot_is_free(wefti_local_seat *seat) {
     uint64_t number = seat->published;
-    if (number < WEFTI_LOCAL_RING) return true;
-    if (number - seat->oldest >= WEFTI_LOCAL_RING) return false;
+    if (number < WEFTI_LOCAL_RING || place_of(seat, number)->free) return true;
+    if (place_of(seat, number)->post) return false;
     number -= WEFTI_LOCAL_RING;
-    const wefti_local_plan *plan = slot_of(seat, number)->plan;
+    const wefti_local_plan *plan = place_of(seat, number)->plan;
     for (int32_t i = 0; i < plan->partners; i++)
         if (atomic_load(&slot_of_partner(seat, &plan->partner[i], number)->moved) <= number)
             return false;
     return true;
 }
 
+/* The lines that this member writes next are fetched while it waits for others, who do not look at
+ * them yet. */
+static void fetch_slot(wefti_local_seat *seat, uint64_t number) {
+    wefti_bell_own((const void *)&slot_of(seat, number)->posted);
+    wefti_bell_own((const void *)&slot_of(seat, number)->moved);
+}
+
 /* Put a post into the next slot, where the others see it. */
 static void publish(wefti_local *local, wefti_local_seat *seat, wefti_local_post *post) {
-    const wefti_endpoint *endpoint = post->endpoint;
-    const wefti_local_plan *plan = endpoint->plan;
+    const wefti_local_plan *plan = post->endpoint->plan;
     uint64_t number = seat->published++;
-    size_t place = number % WEFTI_LOCAL_RING;
-    wefti_local_slot *slot = &seat->slot[place];
+    wefti_local_slot *slot = slot_of(seat, number);
     slot->plan = plan;
-    slot->source = post->source;
-    slot->destination = post->destination;
+    const void *source = post->source;
     if (plan->small && plan->bytes > 0) {
-        slot->source = seat->small + place * WEFTI_LOCAL_SMALL;
-        memcpy(seat->small + place * WEFTI_LOCAL_SMALL, post->source, (size_t)plan->bytes);
-    } else if (plan->staged && post->source == post->destination) {
-        slot->source = (char *)endpoint->stage + (post - endpoint->post) * plan->bytes;
-        memcpy((char *)endpoint->stage + (post - endpoint->post) * plan->bytes, post->source,
-               (size_t)plan->bytes);
+        unsigned char *copy = seat->small + number % WEFTI_LOCAL_RING * WEFTI_LOCAL_SMALL;
+        source = memcpy(copy, post->source, (size_t)plan->bytes);
     }
-    seat->post[place] = post;
-    atomic_store(&slot->posted, number + 1);
+    slot->source = source;
+    slot->destination = post->destination;
+    *place_of(seat, number) = (wefti_local_place){.post = post, .plan = plan, .source = source};
+    wefti_bell_show(&slot->posted, number + 1, local->world->light);
     ring_group(local, seat);
 }
 
 /* All partners that this member must see before it moves have posted an equal transfer. A mismatch
  * breaks the world. */
 static bool partners_are_there(wefti_local *local, wefti_local_seat *seat, uint64_t number) {
-    const wefti_local_plan *plan = slot_of(seat, number)->plan;
+    const wefti_local_plan *plan = place_of(seat, number)->plan;
     for (int32_t i = 0; i < plan->partners; i++) {
         const wefti_local_partner *partner = &plan->partner[i];
         if (!partner->gives) continue;
@@ -130,50 +137,74 @@ static bool partners_are_there(wefti_local *local, wefti_local_seat *seat, uint6
     return true;
 }
 
-static void move_shares(wefti_local_seat *seat, wefti_endpoint *endpoint, uint64_t number) {
+static const void *source_of(wefti_local_seat *seat, int32_t member, uint64_t number) {
+    return member == seat->me ? place_of(seat, number)->source
+                              : slot_of(&seat->channel->seat[member], number)->source;
+}
+
+static void move_shares(wefti_local_seat *seat, const wefti_local_post *post, uint64_t number) {
+    const wefti_endpoint *endpoint = post->endpoint;
     const wefti_local_plan *plan = endpoint->plan;
     for (int32_t m = 0; m < plan->transfer.members; m++) {
-        const wefti_local_slot *slot = slot_of(&seat->channel->seat[m], number);
-        endpoint->source[m] = slot->source;
-        endpoint->destination[m] = slot->destination;
+        endpoint->source[m] = source_of(seat, m, number);
+        endpoint->destination[m] = m == seat->me
+                                       ? post->destination
+                                       : slot_of(&seat->channel->seat[m], number)->destination;
     }
     wefti_move_reduce_to_all(plan->transfer.dtype, plan->transfer.reduction, endpoint->source,
                              endpoint->destination, plan->transfer.members, plan->first,
                              plan->count);
 }
 
-static void move_parts(wefti_local_seat *seat, wefti_endpoint *endpoint, uint64_t number) {
+/* Where the result of a post lies while others read the source that it replaces; NULL: there is no
+ * such. */
+static void *stage_of(const wefti_local_post *post) {
+    const wefti_endpoint *endpoint = post->endpoint;
+    if (!endpoint->plan->staged || post->source != post->destination) return NULL;
+    return (char *)endpoint->stage + (post - endpoint->post) * endpoint->plan->bytes;
+}
+
+static void move_parts(wefti_local_seat *seat, const wefti_local_post *post, uint64_t number) {
+    const wefti_endpoint *endpoint = post->endpoint;
     const wefti_local_plan *plan = endpoint->plan;
+    void *stage = stage_of(post);
     for (int64_t n = 0; n < plan->moves; n++) {
         const wefti_move *move = &plan->move[n];
         for (int32_t s = 0; s < move->sources; s++)
-            endpoint->source[s] = slot_of(&seat->channel->seat[move->members[s]], number)->source;
-        wefti_move_run(move, endpoint->source, slot_of(seat, number)->destination);
+            endpoint->source[s] = source_of(seat, move->members[s], number);
+        wefti_move_run(move, endpoint->source, stage ? stage : post->destination);
     }
 }
 
 static bool move(wefti_local *local, wefti_local_seat *seat, uint64_t number) {
-    wefti_endpoint *endpoint = seat->post[number % WEFTI_LOCAL_RING]->endpoint;
-    const wefti_local_plan *plan = endpoint->plan;
+    wefti_local_place *place = place_of(seat, number);
+    const wefti_local_post *post = place->post;
+    const wefti_local_plan *plan = place->plan;
     if (!partners_are_there(local, seat, number)) return false;
-    if (plan->lends && !enter_memory(local)) return false;
+    if (!enter_memory(local)) return false;
     if (plan->shares)
-        move_shares(seat, endpoint, number);
+        move_shares(seat, post, number);
     else
-        move_parts(seat, endpoint, number);
-    atomic_store(&slot_of(seat, number)->moved, number + 1);
-    if (plan->lends) leave_memory(local);
+        move_parts(seat, post, number);
+    place->moved = true;
+    wefti_bell_show(&slot_of(seat, number)->moved, number + 1, local->world->light);
+    leave_memory(local);
+    fetch_slot(seat, number + 1);
     ring_partners(local, seat, plan);
     return true;
 }
 
 /* Those who touch this member's memory have moved. */
 static bool memory_is_back(wefti_local_seat *seat, uint64_t number) {
-    const wefti_local_plan *plan = slot_of(seat, number)->plan;
-    for (int32_t i = 0; i < plan->partners; i++)
-        if (plan->partner[i].touches &&
-            atomic_load(&slot_of_partner(seat, &plan->partner[i], number)->moved) <= number)
+    const wefti_local_plan *plan = place_of(seat, number)->plan;
+    bool all = true;
+    for (int32_t i = 0; i < plan->partners; i++) {
+        if (!plan->partner[i].touches)
+            all = false;
+        else if (atomic_load(&slot_of_partner(seat, &plan->partner[i], number)->moved) <= number)
             return false;
+    }
+    place_of(seat, number)->free = all;
     return true;
 }
 
@@ -187,18 +218,20 @@ static bool progress_seat(wefti_local *local, wefti_local_seat *seat) {
         publish(local, seat, post);
     }
     for (uint64_t number = seat->oldest; number < seat->published; number++) {
-        wefti_local_post *post = seat->post[number % WEFTI_LOCAL_RING];
+        wefti_local_place *place = place_of(seat, number);
+        wefti_local_post *post = place->post;
         if (!post) continue;
-        if (slot_of(seat, number)->moved <= number) {
+        if (!place->moved) {
             if (!move(local, seat, number)) continue;
             happened = true;
         }
         if (!memory_is_back(seat, number)) continue;
+        void *stage = stage_of(post);
+        if (stage) memcpy(post->destination, stage, (size_t)post->endpoint->plan->bytes);
         post->finished = happened = true;
-        seat->post[number % WEFTI_LOCAL_RING] = NULL;
+        place->post = NULL;
     }
-    while (seat->oldest < seat->published && !seat->post[seat->oldest % WEFTI_LOCAL_RING])
-        seat->oldest++;
+    while (seat->oldest < seat->published && !place_of(seat, seat->oldest)->post) seat->oldest++;
     return happened;
 }
 
@@ -268,10 +301,9 @@ weft_status wefti_local_wait(wefti_endpoint *endpoint) {
         if (happened) {
             spun = 0;
         } else if (spun < world->spin) {
-            spun++;
-            wefti_bell_pause();
+            if (++spun > 4) wefti_bell_pause();
         } else {
-            uint32_t heard = wefti_bell_sleeps(&local->bell);
+            uint32_t heard = wefti_bell_sleeps(&local->bell, world->light);
             if (progress(local) || atomic_load(&world->broken))
                 wefti_bell_wakes(&local->bell);
             else

@@ -92,7 +92,8 @@ static void choose_boxes(shared_case *c, const int64_t *shape, numbers *r) {
             break;
         default: /* send: some have, replicated or not; the others, or all, want */
             if (m == first || pick(r, 0, 2) == 0) *have = whole;
-            if (m != first && pick(r, 0, 2) > 0) *want = part_box(shape, rank, b, 2, m % 2);
+            if (m != first && pick(r, 0, 2) > 0)
+                *want = pick(r, 0, 1) ? whole : part_box(shape, rank, b, 2, m % 2);
         }
     }
 }

@@ -1,0 +1,178 @@
+/* Collectives between two devices of one process, from 1 KiB to 64 MiB, beside what copying memory
+ * allows.
+ *
+ *   bench/comm [rounds [bytes]]     rounds 40 unless given; only this size
+ *
+ * Two threads, each on a core of its own, as devices have them. A line says, for one size: the time
+ * of an all-reduce (sum of f32, source and destination apart, as MPI_Allreduce has them), of one in
+ * place, of an all-gather of two halves; GB/s, which are the bytes of the whole tensor divided by
+ * the time; and how much of the limit that is.
+ *
+ * The limit. Of an all-reduce of n bytes between two devices 2 n have to be read and 2 n to be
+ * written, by both cores together. That is what two threads do that copy n bytes each at the same
+ * time: no program that moves data with these cores can take less time than that copy (memcpy, the
+ * same sizes repeated in the same way), plus the one meeting that lies in every all-reduce: neither
+ * can end before the other has begun. A meeting takes the time that a cache line with a flag needs
+ * from one core to the other and is measured too, as half of a ping-pong. An all-gather reads n and
+ * writes n on each core too. Figures are the fastest of the rounds; `copy` is for one thread and
+ * for two. Lines "all_reduce BYTES SECONDS" at the end are for bench/peers/collectives.py. */
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "comm/comm.h"
+
+enum { DEVICES = 2 };
+typedef enum work { COPY_ONE, COPY_TWO, ALL_REDUCE, IN_PLACE, ALL_GATHER, WORKS } work;
+
+static wefti_comm *comm[DEVICES];
+static pthread_barrier_t barrier;
+static double fastest[WORKS], hand_over = 1;
+static int64_t bytes;
+static int repeats, rounds = 40;
+static _Alignas(64) _Atomic int ball;
+
+static void fail(const char *what) {
+    fprintf(stderr, "%s: %s\n", what, weft_error_message());
+    exit(1);
+}
+
+/* The transfer of all `elements`, or of halves that all gather. */
+static wefti_endpoint *bind(int32_t me, bool gather) {
+    int32_t ranks[DEVICES] = {0, 1};
+    wefti_box have[DEVICES] = {0}, want[DEVICES] = {0};
+    for (int32_t m = 0; m < DEVICES; m++) {
+        have[m].size[0] = want[m].size[0] = bytes / 4;
+        if (gather) wefti_part(bytes / 4, 1, DEVICES, m, &have[m].begin[0], &have[m].size[0]);
+    }
+    wefti_transfer t = {.kind = gather ? WEFTI_TRANSFER_ALL_GATHER : WEFTI_TRANSFER_ALL_REDUCE,
+                        .reduction = gather ? WEFTI_REDUCE_NONE : WEFTI_REDUCE_SUM,
+                        .dtype = WEFT_F32,
+                        .rank = 1,
+                        .members = DEVICES,
+                        .me = me,
+                        .ranks = ranks,
+                        .have = have,
+                        .want = want,
+                        .name = "data"};
+    wefti_endpoint *endpoint;
+    if (comm[me]->engine->bind(comm[me], &t, &endpoint) < 0) fail("bind");
+    return endpoint;
+}
+
+static void do_work(work w, int32_t me, wefti_endpoint *const *endpoint, float *a, float *b) {
+    weft_status status = WEFT_OK;
+    for (int i = 0; i < repeats && status >= 0; i++) {
+        switch (w) {
+        case COPY_ONE:
+            if (me == 1) break;
+            memcpy(b, a, (size_t)bytes);
+            __asm__ volatile("" ::: "memory");
+            break;
+        case COPY_TWO:
+            memcpy(b, a, (size_t)bytes);
+            __asm__ volatile("" ::: "memory");
+            break;
+        case ALL_REDUCE:
+            status = wefti_comm_run(comm[me], endpoint[0], a, b);
+            break;
+        case IN_PLACE:
+            status = wefti_comm_run(comm[me], endpoint[0], b, b);
+            break;
+        default:
+            status = wefti_comm_run(comm[me], endpoint[1], a, b);
+        }
+    }
+    if (status < 0) fail("transfer");
+}
+
+static void measure_hand_over(int32_t me) {
+    enum { TIMES = 1000 };
+    pthread_barrier_wait(&barrier);
+    double start = wefti_now_s();
+    for (int i = 0; i < TIMES; i++) {
+        while (atomic_load_explicit(&ball, memory_order_acquire) != 2 * i + me) {
+        }
+        atomic_store_explicit(&ball, 2 * i + me + 1, memory_order_release);
+    }
+    double seconds = (wefti_now_s() - start) / (2 * TIMES);
+    pthread_barrier_wait(&barrier);
+    if (me == 0 && seconds < hand_over) hand_over = seconds;
+    if (me == 0) atomic_store(&ball, 0);
+    pthread_barrier_wait(&barrier);
+}
+
+static void *device(void *argument) {
+    int32_t me = *(int32_t *)argument;
+    cpu_set_t all, one;
+    CPU_ZERO(&one);
+    if (sched_getaffinity(0, sizeof all, &all) == 0)
+        for (size_t core = 0, seen = 0; core < CPU_SETSIZE; core++)
+            if (CPU_ISSET(core, &all) && seen++ == (size_t)me) CPU_SET(core, &one);
+    if (CPU_COUNT(&one) == 1) (void)pthread_setaffinity_np(pthread_self(), sizeof one, &one);
+    float *a = aligned_alloc(4096, (size_t)bytes), *b = aligned_alloc(4096, (size_t)bytes);
+    if (!a || !b) fail("memory");
+    memset(a, 0, (size_t)bytes);
+    memset(b, 0, (size_t)bytes);
+    wefti_endpoint *endpoint[2] = {bind(me, false), bind(me, true)};
+    for (int round = 0; round < rounds; round++) {
+        measure_hand_over(me);
+        for (work w = 0; w < WORKS; w++) {
+            pthread_barrier_wait(&barrier);
+            double start = wefti_now_s();
+            do_work(w, me, endpoint, a, b);
+            pthread_barrier_wait(&barrier);
+            double seconds = (wefti_now_s() - start) / repeats;
+            if (me == 0 && seconds < fastest[w]) fastest[w] = seconds;
+        }
+    }
+    for (int i = 0; i < 2; i++) comm[me]->engine->unbind(endpoint[i]);
+    free(a);
+    free(b);
+    return NULL;
+}
+
+static void measure(int64_t size) {
+    bytes = size;
+    repeats = (int)((16 << 20) / (size + 16384)) + 1;
+    for (work w = 0; w < WORKS; w++) fastest[w] = 1e9;
+    pthread_t thread[DEVICES];
+    int32_t rank[DEVICES] = {0, 1};
+    for (int r = 0; r < DEVICES; r++)
+        if (pthread_create(&thread[r], NULL, device, &rank[r]) != 0) fail("thread");
+    for (int r = 0; r < DEVICES; r++) pthread_join(thread[r], NULL);
+    double limit = fastest[COPY_TWO] + hand_over, n = (double)size;
+    printf("%9lld", (long long)size);
+    for (work w = 0; w < WORKS; w++) {
+        printf("  %9.3f us %6.2f GB/s", fastest[w] * 1e6, n / fastest[w] * 1e-9);
+        if (w > COPY_TWO) printf(" %3.0f %%", 100 * limit / fastest[w]);
+    }
+    printf("\n");
+    fflush(stdout);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1) rounds = atoi(argv[1]);
+    int64_t only = argc > 2 ? atoll(argv[2]) : 0;
+    if (wefti_comm_local(DEVICES, -1, comm) < 0) fail("communicator");
+    pthread_barrier_init(&barrier, NULL, DEVICES);
+    static double seconds[64];
+    int lines = 0;
+    printf("    bytes            copy, one thread          copy, two threads                  "
+           "all-reduce                    in place                  all-gather\n");
+    int64_t first = only ? only : 1024, last = only ? only : 64 << 20;
+    for (int64_t size = first; size <= last; size *= 4, lines++) {
+        measure(size);
+        seconds[lines] = fastest[ALL_REDUCE];
+    }
+    printf("a flag from core to core: %.0f ns\n", hand_over * 1e9);
+    for (int i = 0; i < lines; i++)
+        printf("all_reduce %lld %.9f\n", (long long)(first << 2 * i), seconds[i]);
+    for (int r = 0; r < DEVICES; r++) comm[r]->engine->destroy(comm[r]);
+    pthread_barrier_destroy(&barrier);
+    return 0;
+}
