@@ -15,7 +15,8 @@
  * can end before the other has begun. A meeting takes the time that a cache line with a flag needs
  * from one core to the other and is measured too, as half of a ping-pong. An all-gather reads n and
  * writes n on each core too. Figures are the fastest of the rounds; `copy` is for one thread and
- * for two. Lines "all_reduce BYTES SECONDS" at the end are for bench/peers/collectives.py. */
+ * for two. Lines "all_reduce BYTES SECONDS" at the
+ * end are for bench/peers/collectives.py. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -160,18 +161,20 @@ int main(int argc, char **argv) {
     int64_t only = argc > 2 ? atoll(argv[2]) : 0;
     if (wefti_comm_local(DEVICES, -1, comm) < 0) fail("communicator");
     pthread_barrier_init(&barrier, NULL, DEVICES);
-    static double seconds[64];
+    static double seconds[64][2];
     int lines = 0;
     printf("    bytes            copy, one thread          copy, two threads                  "
            "all-reduce                    in place                  all-gather\n");
     int64_t first = only ? only : 1024, last = only ? only : 64 << 20;
     for (int64_t size = first; size <= last; size *= 4, lines++) {
         measure(size);
-        seconds[lines] = fastest[ALL_REDUCE];
+        seconds[lines][0] = fastest[ALL_REDUCE];
+        seconds[lines][1] = fastest[IN_PLACE];
     }
     printf("a flag from core to core: %.0f ns\n", hand_over * 1e9);
     for (int i = 0; i < lines; i++)
-        printf("all_reduce %lld %.9f\n", (long long)(first << 2 * i), seconds[i]);
+        printf("all_reduce %lld %.9f\nin_place %lld %.9f\n", (long long)(first << 2 * i),
+               seconds[i][0], (long long)(first << 2 * i), seconds[i][1]);
     for (int r = 0; r < DEVICES; r++) comm[r]->engine->destroy(comm[r]);
     pthread_barrier_destroy(&barrier);
     return 0;
