@@ -1,127 +1,10 @@
 /* The executor: walks a section's steps and runs their routines on one arena. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/clock.h"
-#include "base/philox.h"
 #include "base/text.h"
-#include "exec/exec.h"
-#include "graph/fill.h"
-
-/* A program's transfers, ready to be posted. */
-typedef struct binding {
-    const wefti_program *program;
-    wefti_endpoint **endpoints; /* by their number in the partition */
-    int32_t count;
-} binding;
-
-struct wefti_device {
-    wefti_pool *pool;
-    wefti_comm *comm;
-    int32_t rank;
-    unsigned char *memory;
-    int64_t bytes, mapped, observed_peak;
-    binding *bindings;
-    int64_t binding_count, binding_cap;
-    wefti_trace *trace;
-    double loss; /* sum over the microbatches that have been */
-    int losses;
-    bool used; /* something ran: the arena is no longer as mapped */
-};
-
-enum { HUGE_PAGE = 2 << 20 };
-
-weft_status wefti_device_create(int threads, int64_t bytes, wefti_comm *comm, wefti_device **out) {
-    wefti_device *d;
-    weft_status status;
-    WEFT_NEW(d, wefti_device);
-    d->bytes = bytes;
-    d->comm = comm;
-    d->rank = comm ? comm->rank : 0;
-    d->mapped = (bytes + HUGE_PAGE - 1) & ~(int64_t)(HUGE_PAGE - 1);
-    WEFT_TRY_OR(err_device, status, wefti_pool_create(threads, &d->pool));
-    if (d->mapped > 0) {
-        void *p = mmap(NULL, (size_t)d->mapped + HUGE_PAGE, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (p == MAP_FAILED) {
-            status =
-                WEFT_RAISE(WEFT_E_NOMEM, "cannot map an arena of %lld bytes", (long long)bytes);
-            goto err_pool;
-        }
-        /* Start at a huge page: give back what lies before and behind. */
-        uintptr_t base = ((uintptr_t)p + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1);
-        if (base > (uintptr_t)p) munmap(p, base - (uintptr_t)p);
-        uintptr_t tail = (uintptr_t)p + HUGE_PAGE - base;
-        d->memory = (unsigned char *)base;
-        if (tail) munmap(d->memory + d->mapped, tail);
-        (void)madvise(d->memory, (size_t)d->mapped, MADV_HUGEPAGE);
-    }
-    *out = d;
-    return WEFT_OK;
-err_pool:
-    wefti_pool_destroy(d->pool);
-err_device:
-    wefti_free(d);
-    return status;
-}
-
-static void unbind(const wefti_device *d, binding *b) {
-    for (int32_t i = 0; i < b->count; i++)
-        if (b->endpoints[i]) d->comm->engine->unbind(b->endpoints[i]);
-    wefti_free(b->endpoints);
-}
-
-weft_status wefti_device_bind(wefti_device *d, const wefti_program *program) {
-    binding b = {.program = program};
-    b.count = program->partition ? wefti_partition_transfers(program->partition) : 0;
-    if (b.count == 0) return WEFT_OK;
-    WEFT_REQUIRE(d->comm, WEFT_E_BUG, "the program communicates, the device is alone");
-    WEFT_TRY(WEFT_GROW(d->bindings, d->binding_count, d->binding_cap));
-    WEFT_NEW_ARRAY(b.endpoints, wefti_endpoint *, b.count);
-    for (int32_t i = 0; i < b.count; i++) {
-        const wefti_transfer *t = wefti_partition_transfer(program->partition, i);
-        weft_status status = d->comm->engine->bind(d->comm, t, &b.endpoints[i]);
-        if (status < 0) {
-            unbind(d, &b);
-            return wefti_prefix(status, "%s of %s", wefti_transfer_kind_text(t->kind),
-                                t->name ? t->name : "a value without a name");
-        }
-    }
-    d->bindings[d->binding_count++] = b;
-    return WEFT_OK;
-}
-
-void wefti_device_destroy(wefti_device *d) {
-    if (!d) return;
-    for (int64_t i = 0; i < d->binding_count; i++) unbind(d, &d->bindings[i]);
-    wefti_free(d->bindings);
-    if (d->memory) munmap(d->memory, (size_t)d->mapped);
-    wefti_pool_destroy(d->pool);
-    wefti_free(d);
-}
-
-wefti_pool *wefti_device_pool(wefti_device *d) {
-    return d->pool;
-}
-unsigned char *wefti_device_memory(wefti_device *d) {
-    return d->memory;
-}
-int64_t wefti_device_observed_peak(const wefti_device *d) {
-    return d->observed_peak;
-}
-void wefti_device_trace(wefti_device *d, wefti_trace *trace) {
-    d->trace = trace;
-}
-double wefti_device_loss(const wefti_device *d) {
-    return d->losses ? d->loss / d->losses : NAN;
-}
-
-void wefti_device_observe(wefti_device *d, const void *p, int64_t bytes) {
-    int64_t end = (const unsigned char *)p - d->memory + bytes;
-    if (end > d->observed_peak) d->observed_peak = end;
-}
+#include "exec/device.h"
 
 /* ---- instructions ---- */
 
@@ -223,7 +106,7 @@ static void *destination_of(wefti_device *d, const wefti_step *step, const wefti
     return to;
 }
 
-static weft_status name_transfer(weft_status status, const binding *b, int64_t number) {
+static weft_status name_transfer(weft_status status, const wefti_binding *b, int64_t number) {
     if (status >= 0) return status;
     const wefti_transfer *t = wefti_partition_transfer(b->program->partition, (int32_t)number);
     return wefti_prefix(status, "%s of %s", wefti_transfer_kind_text(t->kind),
@@ -237,7 +120,7 @@ static void trace_transfer(const wefti_device *d, const wefti_transfer *t, int64
 }
 
 /* The transfers that are joined, from x[0] on: all are posted, then waited for. */
-static weft_status run_transfers(wefti_device *d, const binding *b, const wefti_step *step,
+static weft_status run_transfers(wefti_device *d, const wefti_binding *b, const wefti_step *step,
                                  const wefti_instruction *x) {
     int32_t count = 1;
     while (x[count - 1].joined) count++;
@@ -259,7 +142,7 @@ static weft_status run_transfers(wefti_device *d, const binding *b, const wefti_
 
 /* A transfer of the schedule's own, between stages: what it moves stays where it is until it is
  * waited for. */
-static weft_status run_post(wefti_device *d, const binding *b, const wefti_step *step) {
+static weft_status run_post(wefti_device *d, const wefti_binding *b, const wefti_step *step) {
     const wefti_transfer *t = wefti_partition_transfer(b->program->partition, (int32_t)step->bytes);
     int64_t size = (int64_t)weft_dtype_bytes(t->dtype);
     int64_t have = wefti_box_elems(&t->have[t->me], t->rank) * size;
@@ -270,7 +153,7 @@ static weft_status run_post(wefti_device *d, const binding *b, const wefti_step 
                                  to);
 }
 
-static weft_status run_wait(wefti_device *d, const binding *b, const wefti_step *step) {
+static weft_status run_wait(wefti_device *d, const wefti_binding *b, const wefti_step *step) {
     const wefti_transfer *t = wefti_partition_transfer(b->program->partition, (int32_t)step->bytes);
     int64_t begin = d->trace ? wefti_now_ns() : 0;
     WEFT_TRY(d->comm->engine->wait(b->endpoints[step->bytes]));
@@ -302,7 +185,7 @@ static weft_status run_instruction(wefti_device *d, const wefti_step *step, cons
     return WEFT_OK;
 }
 
-static weft_status run_call(wefti_device *d, const binding *b, const wefti_step *step,
+static weft_status run_call(wefti_device *d, const wefti_binding *b, const wefti_step *step,
                             const wefti_exec_options *options) {
     static const char *const phases[] = {"forward", "backward", "update", "other"};
     const wefti_routine *r = step->routine;
@@ -344,7 +227,7 @@ static weft_status run_loss(wefti_device *d, const wefti_program *p, const wefti
     return WEFT_OK;
 }
 
-static const binding *binding_of(const wefti_device *d, const wefti_program *p) {
+static const wefti_binding *binding_of(const wefti_device *d, const wefti_program *p) {
     for (int64_t i = 0; i < d->binding_count; i++)
         if (d->bindings[i].program == p) return &d->bindings[i];
     return NULL;
@@ -355,7 +238,7 @@ weft_status wefti_device_run(wefti_device *d, const wefti_program *p, wefti_sect
     WEFT_REQUIRE(p->peak_bytes <= d->bytes, WEFT_E_BUG,
                  "the arena has %lld bytes, the program needs %lld", (long long)d->bytes,
                  (long long)p->peak_bytes);
-    const binding *b = binding_of(d, p);
+    const wefti_binding *b = binding_of(d, p);
     d->used = true;
     if (section == WEFTI_SECTION_FIRST || section == WEFTI_SECTION_NEXT) {
         d->loss = 0;
@@ -386,47 +269,5 @@ weft_status wefti_device_run(wefti_device *d, const wefti_program *p, wefti_sect
             break;
         }
     }
-    return WEFT_OK;
-}
-
-/* ---- start values ---- */
-
-typedef struct filling {
-    const wefti_tensor *tensor;
-    wefti_box box;
-    unsigned char *to;
-    uint64_t seed, stream;
-    int64_t elems;
-} filling;
-
-enum { FILL_BLOCK = 8192 };
-
-static void fill_block(void *context, int64_t task, int thread) {
-    const filling *f = context;
-    (void)thread;
-    int64_t begin = task * FILL_BLOCK, left = f->elems - begin;
-    wefti_fill_box(&f->tensor->init, f->seed, f->stream, &f->tensor->whole, &f->box, begin,
-                   left < FILL_BLOCK ? left : FILL_BLOCK, f->to);
-}
-
-weft_status wefti_device_init(wefti_device *d, const wefti_program *p, uint64_t seed) {
-    for (int32_t t = 0; t < p->tensor_count; t++) {
-        const wefti_tensor *x = &p->tensors[t];
-        if (x->role > WEFTI_TENSOR_OPTIMIZER) continue;
-        unsigned char *to = d->memory + x->offset;
-        if (x->init.kind == WEFT_INIT_ZEROS) { /* a fresh mapping is zero, and untouched */
-            if (d->used) memset(to, 0, (size_t)weft_desc_bytes(&x->desc));
-            continue;
-        }
-        filling f = {x, {{0}, {0}}, to, seed, wefti_stream_of(x->name), weft_desc_elems(&x->desc)};
-        wefti_program_box(p, x, &f.box);
-        wefti_pool_run(d->pool, (f.elems + FILL_BLOCK - 1) / FILL_BLOCK, fill_block, &f);
-    }
-    return wefti_device_seed(d, p);
-}
-
-weft_status wefti_device_seed(wefti_device *d, const wefti_program *p) {
-    if (p->scalars >= 0) memset(d->memory + p->scalars, 0, 32);
-    if (p->one >= 0) wefti_store(p->loss_dtype, d->memory + p->one, 0, 1.0);
     return WEFT_OK;
 }

@@ -1,0 +1,28 @@
+/* A device from inside, for the files of this folder. */
+#ifndef WEFTI_DEVICE_H
+#define WEFTI_DEVICE_H
+
+#include "exec/exec.h"
+
+/* A program's transfers, ready to be posted. */
+typedef struct wefti_binding {
+    const wefti_program *program;
+    wefti_endpoint **endpoints; /* by their number in the partition */
+    int32_t count;
+} wefti_binding;
+
+struct wefti_device {
+    wefti_pool *pool;
+    wefti_comm *comm;
+    int32_t rank;
+    unsigned char *memory;
+    int64_t bytes, mapped, observed_peak;
+    wefti_binding *bindings;
+    int64_t binding_count, binding_cap;
+    wefti_trace *trace;
+    double loss; /* sum over the microbatches that have been */
+    int losses;
+    bool used; /* something ran: the arena is no longer as mapped */
+};
+
+#endif
