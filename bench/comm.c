@@ -10,13 +10,14 @@
  *
  * The limit. Of an all-reduce of n bytes between two devices 2 n have to be read and 2 n to be
  * written, by both cores together. That is what two threads do that copy n bytes each at the same
- * time: no program that moves data with these cores can take less time than that copy (memcpy, the
- * same sizes repeated in the same way), plus the one meeting that lies in every all-reduce: neither
- * can end before the other has begun. A meeting takes the time that a cache line with a flag needs
- * from one core to the other and is measured too, as half of a ping-pong. An all-gather reads n and
- * writes n on each core too. Figures are the fastest of the rounds; `copy` is for one thread and
- * for two. Lines "all_reduce BYTES SECONDS" at the
- * end are for bench/peers/collectives.py. */
+ * time (memcpy, the same arrays again and again), so that copy is the limit, plus the one meeting
+ * that lies in every all-reduce: neither can end before the other has begun. A meeting takes the
+ * time that a line with a flag needs from one core to the other, which is measured too, as half of
+ * a ping-pong. An all-gather reads n and writes n on each core too. In place an all-reduce reads
+ * and writes as much, but touches half the memory, and so may take less than the limit.
+ *
+ * Figures are the fastest of the rounds; `copy` is for one thread and for two. Lines "all_reduce
+ * BYTES SECONDS" at the end are for bench/peers/collectives.py. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
