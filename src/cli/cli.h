@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "weft/job.h"
 #include "weft/status.h"
 
 enum { CLI_DONE = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
@@ -37,7 +38,7 @@ typedef struct cli_verb {
     int (*run)(const struct cli_verb *verb, int count, char **words);
 } cli_verb;
 
-#define CLI_VERBS(X) X(train) X(generate) X(model) X(info) X(checkpoint)
+#define CLI_VERBS(X) X(train) X(generate) X(model) X(plan) X(info) X(checkpoint)
 #define CLI_VERB_DECLARE(name) extern const cli_verb cli_##name;
 CLI_VERBS(CLI_VERB_DECLARE)
 
@@ -59,6 +60,11 @@ const char *cli_nearest(const char *word, const char *const *words);
  * front of `words`. Returns CLI_DONE, or CLI_USAGE after a complaint. */
 int cli_job_words(const cli_verb *verb, int count, char **words, const char **out_path,
                   int *out_overrides);
+/* The job of these words; devices (0: not given) and plan (NULL: not given) are the values of
+ * --devices and --plan. CLI_DONE, or CLI_FAILED after a complaint. */
+int cli_job_load(const char *path, char **words, int overrides, int64_t devices, const char *plan,
+                 weft_job **out);
+#define CLI_DEVICES_MAX (1 << 20)
 void cli_show_keys(void); /* the keys of a job file, in Markdown */
 
 /* --- terminal.c: colours and progress on terminals only --- */

@@ -1,6 +1,8 @@
-/* The words of verbs that take a job: [JOB.yaml] key=value... */
+/* The words of verbs that take a job: [JOB.yaml] key=value..., and the options that stand for keys.
+ */
 #include "cli.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 int cli_job_words(const cli_verb *verb, int count, char **words, const char **out_path,
@@ -20,4 +22,27 @@ int cli_job_words(const cli_verb *verb, int count, char **words, const char **ou
     }
     *out_overrides = overrides;
     return CLI_DONE;
+}
+
+int cli_job_load(const char *path, char **words, int overrides, int64_t devices, const char *plan,
+                 weft_job **out) {
+    enum { OPTIONS = 2 };
+    const size_t plan_bytes = plan ? strlen(plan) + 32 : 1;
+    const char **all = calloc((size_t)overrides + OPTIONS, sizeof *all);
+    char *plan_word = calloc(1, plan_bytes), devices_word[64];
+    int count = overrides, code = CLI_DONE;
+    if (!all || !plan_word) {
+        fprintf(stderr, "weft: out of memory\n");
+        code = CLI_FAILED;
+    } else {
+        for (int i = 0; i < overrides; i++) all[i] = words[i];
+        snprintf(plan_word, plan_bytes, "parallel.plan=%s", plan ? plan : "");
+        snprintf(devices_word, sizeof devices_word, "parallel.devices=%lld", (long long)devices);
+        if (plan) all[count++] = plan_word;
+        if (devices) all[count++] = devices_word;
+        if (weft_job_load(path, all, count, out) < 0) code = cli_failed();
+    }
+    free(all);
+    free(plan_word);
+    return code;
 }

@@ -7,9 +7,14 @@
 
 typedef struct model_options {
     bool json;
+    int64_t devices;
+    const char *plan;
 } model_options;
 
 static const cli_option options[] = {
+    {"devices", "N", CLI_INTEGER, offsetof(model_options, devices), 1, CLI_DEVICES_MAX,
+     "as it is on N devices"},
+    {"plan", "FILE", CLI_TEXT, offsetof(model_options, plan), 0, 0, "split as this plan says"},
     {"json", NULL, CLI_FLAG, offsetof(model_options, json), 0, 0, "one JSON object"},
     {0},
 };
@@ -80,7 +85,8 @@ static int run(const cli_verb *verb, int count, char **words) {
     if ((code = cli_job_words(verb, left, words, &path, &overrides)) != CLI_DONE) return code;
     weft_job *job;
     weft_model_report *report;
-    if (weft_job_load(path, (const char *const *)words, overrides, &job) < 0) return cli_failed();
+    code = cli_job_load(path, words, overrides, values.devices, values.plan, &job);
+    if (code != CLI_DONE) return code;
     if (weft_job_report(job, &report) < 0) {
         code = cli_failed();
     } else {
@@ -94,7 +100,7 @@ static int run(const cli_verb *verb, int count, char **words) {
 const cli_verb cli_model = {
     .name = "model",
     .summary = "show a job's model: parameters, FLOPs, memory, predicted peak",
-    .usage = "model JOB.yaml [key=value ...] [--json]",
+    .usage = "model JOB.yaml [key=value ...] [--devices N] [--plan FILE] [--json]",
     .example = "weft model job.yaml train.batch=4",
     .notes = "Nothing is trained. Cells of one kind have the same structure and are compiled once; "
              "saved is what a\n"

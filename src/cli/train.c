@@ -7,10 +7,15 @@
 
 typedef struct train_options {
     bool json, job, keys;
-    const char *trace;
+    int64_t devices;
+    const char *plan, *trace;
 } train_options;
 
 static const cli_option options[] = {
+    {"devices", "N", CLI_INTEGER, offsetof(train_options, devices), 1, CLI_DEVICES_MAX,
+     "train on N devices, which share the cores"},
+    {"plan", "FILE", CLI_TEXT, offsetof(train_options, plan), 0, 0,
+     "split the model as this plan says (weft plan)"},
     {"json", NULL, CLI_FLAG, offsetof(train_options, json), 0, 0, "one JSON object a step"},
     {"trace", "FILE", CLI_TEXT, offsetof(train_options, trace), 0, 0,
      "write what ran when, for ui.perfetto.dev"},
@@ -73,7 +78,8 @@ static int run(const cli_verb *verb, int count, char **words) {
     }
     if ((code = cli_job_words(verb, left, words, &path, &overrides)) != CLI_DONE) return code;
     weft_job *job;
-    if (weft_job_load(path, (const char *const *)words, overrides, &job) < 0) return cli_failed();
+    code = cli_job_load(path, words, overrides, values.devices, values.plan, &job);
+    if (code != CLI_DONE) return code;
     if (values.job)
         fputs(job->text, stdout);
     else
@@ -85,7 +91,7 @@ static int run(const cli_verb *verb, int count, char **words) {
 const cli_verb cli_train = {
     .name = "train",
     .summary = "train a model as a job file says",
-    .usage = "train JOB.yaml [key=value ...] [--json] [--trace FILE]",
+    .usage = "train JOB.yaml [key=value ...] [--devices N] [--plan FILE] [--json]",
     .example = "weft train job.yaml train.steps=500 train.optimizer.lr=6e-4",
     .notes = "key=value words replace what the file says; `weft train --keys` lists all keys.",
     .options = options,

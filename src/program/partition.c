@@ -381,7 +381,7 @@ static weft_status cut(wefti_partition *p, wefti_walk *w, const wefti_cut_body *
     wefti_cut_entry *e;
     wefti_layout *layouts;
     WEFT_TRY(find_strategies(p, w));
-    const wefti_cut_entry *old = find_entry(p, w->spec, w->strategies);
+    const wefti_cut_entry *old = p->decide ? NULL : find_entry(p, w->spec, w->strategies);
     if (old) {
         *out = &old->result;
         return WEFT_OK;

@@ -59,8 +59,8 @@ const wefti_transfer *wefti_partition_transfer(const wefti_partition *p, int32_t
 weft_status wefti_partition_add(wefti_partition *p, wefti_transfer *transfer,
                                 int32_t *out_index) WEFT_CHECKED;
 
-/* What was decided for a node, for plans and reports, of the last call of wefti_partition_cut that
- * was not cached: node by node. */
+/* What was decided for a node, for plans and reports. While somebody observes, equal cuts are made
+ * again, so that every node of every call is told. */
 typedef struct wefti_decision {
     const char *label; /* "h.3.attn.c_attn" */
     const char *op;

@@ -106,6 +106,8 @@ weft_status wefti_pipeline_assign(wefti_program_builder *b) {
     WEFT_TRY(choose_stages(b, stage));
     for (int32_t k = 0; k < b->call_count; k++) {
         wefti_call_plan *call = &b->calls[k];
+        if (b->spec->observer)
+            b->spec->observer->assign(b->spec->observer->context, call->node->scope, stage[k]);
         wefti_schedule_place(plan->pipeline.schedule, b->stages, stage[k], &call->stage,
                              &call->chunk);
         call->mine = call->stage == b->stage;

@@ -209,6 +209,15 @@ typedef struct wefti_optimizer_plan {
     const weft_op_def *norm_op;
 } wefti_optimizer_plan;
 
+/* Told what a build decides, for completed plans. Calls of equal cells are told one by one. */
+typedef struct wefti_observer {
+    void *context;
+    wefti_decide *decide; /* of each op of forward passes */
+    void (*settle)(void *context, const char *tensor, const wefti_layout *use,
+                   const wefti_mesh *mesh); /* inputs, parameters, states: where calls use them */
+    void (*assign)(void *context, const char *call, int32_t stage); /* virtual; of all calls */
+} wefti_observer;
+
 typedef struct wefti_program_spec {
     weft_graph *graph; /* wrapped by the builder; outlives the program */
     const wefti_backend *const *backends;
@@ -227,6 +236,7 @@ typedef struct wefti_program_spec {
      * any of them keeps. Both 0 without `shared`. */
     const struct wefti_program *shared;
     int64_t peak_bytes, persistent_bytes;
+    const wefti_observer *observer; /* NULL: none */
 } wefti_program_spec;
 
 weft_status wefti_program_build(const wefti_program_spec *spec, wefti_program **out) WEFT_CHECKED;

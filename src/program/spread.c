@@ -53,6 +53,9 @@ static void settle_param(wefti_program_builder *b, int32_t v, const wefti_layout
     const weft_desc *whole = &b->root->values[v].desc;
     s->use = s->storage = s->state = s->gradient = *use;
     s->known = true;
+    if (b->spec->observer)
+        b->spec->observer->settle(b->spec->observer->context, b->root->values[v].name, use,
+                                  mesh_of(b));
     int32_t parts = wefti_mesh_product(mesh_of(b), wefti_layout_split_axes(use));
     if (b->root->values[v].kind != WEFTI_VALUE_PARAM || plan->optimizer.level == 0 ||
         whole->rank == 0 || weft_desc_bytes(whole) / parts < plan->optimizer.threshold)
@@ -204,6 +207,16 @@ static weft_status ask_outputs(wefti_program_builder *b, const weft_node *n, req
     return WEFT_OK;
 }
 
+/* A cut of ops of a forward pass. */
+static weft_status cut_forward(wefti_program_builder *b, const wefti_cut_spec *spec,
+                               const wefti_cut_body **out) {
+    const wefti_observer *observer = b->spec->observer;
+    if (observer) wefti_partition_observe(b->part, observer->decide, observer->context);
+    weft_status status = wefti_partition_cut(b->part, spec, out);
+    wefti_partition_observe(b->part, NULL, NULL);
+    return status;
+}
+
 weft_status wefti_spread_forward(wefti_program_builder *b, wefti_call_plan *call) {
     const weft_node *n = call->node;
     const weft_body *body = call->differentiated ? b->p->grads[call->grad].forward : n->callee;
@@ -212,7 +225,7 @@ weft_status wefti_spread_forward(wefti_program_builder *b, wefti_call_plan *call
     WEFT_TRY(new_request(b, body, n->scope, &r));
     for (int i = 0; i < n->inputs; i++) ask_input(b, &r, i, n->in[i]);
     WEFT_TRY(ask_outputs(b, n, &r));
-    WEFT_TRY(wefti_partition_cut(b->part, &r.spec, &call->cut));
+    WEFT_TRY(cut_forward(b, &r.spec, &call->cut));
     learn(b, n, call->cut);
     return WEFT_OK;
 }
@@ -298,7 +311,7 @@ weft_status wefti_spread_joint(wefti_program_builder *b, const wefti_call_plan *
         }
     }
     ask_gradients(b, call, n->outputs, &r);
-    WEFT_TRY(wefti_partition_cut(b->part, &r.spec, &cut));
+    WEFT_TRY(cut_forward(b, &r.spec, &cut));
     learn(b, n, cut);
     learn_gradients(b, call, n->outputs, cut);
     *out = cut;

@@ -52,6 +52,11 @@ weft_status wefti_training_prepare(wefti_training *t) WEFT_CHECKED;
 void wefti_training_close(wefti_training *t);
 /* The model's configuration; opens data into t->data when sizes depend on it. */
 weft_status wefti_training_configure(wefti_training *t) WEFT_CHECKED;
+/* After that: the graph that is trained. A plan that was made for another model is refused. */
+weft_status wefti_training_graph(wefti_training *t) WEFT_CHECKED;
+weft_session_options wefti_training_options(const wefti_training *t);
+/* Of the names and shapes of a model's parameters: the same for every batch and precision. */
+uint64_t wefti_model_hash(const weft_graph *graph); /* plan_complete.c */
 void wefti_training_note(const wefti_training *t, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/io.h"
+#include "plan/plan.h"
 #include "train/run.h"
 #include "weft/info.h"
 
@@ -150,7 +151,7 @@ weft_status wefti_training_configure(wefti_training *t) {
     return WEFT_OK;
 }
 
-static weft_session_options session_options(const wefti_training *t) {
+weft_session_options wefti_training_options(const wefti_training *t) {
     const weft_job_train *train = &t->job->train;
     weft_session_options o = weft_session_defaults();
     o.optimizer = (weft_optimizer){
@@ -171,12 +172,31 @@ static weft_session_options session_options(const wefti_training *t) {
     return o;
 }
 
+/* Tokens of a sample, 0: all of the model's context, or no language. */
+static int64_t context_of(const wefti_training *t) {
+    return weft_family_is_language(t->config.family) ? t->job->model.context : 0;
+}
+
+weft_status wefti_training_graph(wefti_training *t) {
+    weft_dtype dtype = t->job->train.precision;
+    const weft_plan *plan = t->job->plan;
+    WEFT_TRY(
+        weft_model_build(&t->config, WEFT_USE_TRAIN, t->micro, context_of(t), dtype, &t->graph));
+    uint64_t hash = wefti_model_hash(t->graph);
+    WEFT_REQUIRE(
+        !plan || !plan->model_hash || plan->model_hash == hash, WEFT_E_ARG,
+        "the plan %s was completed for another model (%016llx; this one is %016llx): "
+        "complete it for this one (weft plan), or take the member \"model\" and what names "
+        "the other model out of it",
+        t->job->parallel.plan, (unsigned long long)plan->model_hash, (unsigned long long)hash);
+    return WEFT_OK;
+}
+
 static weft_status build_graphs(wefti_training *t) {
     weft_dtype dtype = t->job->train.precision;
-    int64_t seq =
-        weft_family_is_language(t->config.family) ? t->job->model.context : 0; /* 0: all */
-    WEFT_TRY(weft_model_build(&t->config, WEFT_USE_TRAIN, t->micro, seq, dtype, &t->graph));
-    weft_session_options o = session_options(t);
+    int64_t seq = context_of(t);
+    WEFT_TRY(wefti_training_graph(t));
+    weft_session_options o = wefti_training_options(t);
     WEFT_TRY(weft_session_create(t->graph, &o, &t->session));
     if (!t->data || weft_data_samples(t->data, WEFT_DATA_VALIDATION) == 0) return WEFT_OK;
     WEFT_TRY(weft_model_build(&t->config, WEFT_USE_EVAL, t->micro, seq, dtype, &t->eval_graph));

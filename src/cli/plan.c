@@ -1,0 +1,170 @@
+/* `weft plan`: how a job's model is split over devices: write it, check it, compare two. */
+#include "cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "weft/plan.h"
+#include "weft/train.h"
+
+typedef struct plan_options {
+    int64_t devices;
+    const char *out, *check;
+    bool diff, json;
+} plan_options;
+
+#define AT(field) offsetof(plan_options, field)
+static const cli_option options[] = {
+    {"devices", "N", CLI_INTEGER, AT(devices), 1, CLI_DEVICES_MAX, "for N devices"},
+    {"out", "FILE", CLI_TEXT, AT(out), 0, 0, "write the plan there instead of showing it"},
+    {"check", "FILE", CLI_TEXT, AT(check), 0, 0, "say what is wrong with this plan, for the job"},
+    {"diff", NULL, CLI_FLAG, AT(diff), 0, 0, "show what differs between two plan files"},
+    {"json", NULL, CLI_FLAG, AT(json), 0, 0, "--check, --diff: one JSON object"},
+    {0},
+};
+
+/* One line of the differences as a member of the array. */
+static void json_lines(cli_json *json, char *lines) {
+    for (char *line = lines, *end; (end = strchr(line, '\n')); line = end + 1) {
+        *end = '\0';
+        cli_json_text(json, NULL, line);
+    }
+}
+
+static int show_differences(const weft_plan *a, const weft_plan *b, bool as_json) {
+    char *lines;
+    if (weft_plan_diff(a, b, &lines) < 0) return cli_failed();
+    int code = *lines ? CLI_FAILED : CLI_DONE; /* as diff(1) */
+    if (as_json) {
+        cli_json json;
+        cli_json_begin(&json, stdout);
+        cli_json_bool(&json, "equal", code == CLI_DONE);
+        cli_json_array(&json, "differences");
+        json_lines(&json, lines);
+        cli_json_close(&json, ']');
+        cli_json_end(&json);
+    } else {
+        fputs(*lines ? lines : "equal\n", stdout);
+    }
+    weft_text_free(lines);
+    return code;
+}
+
+static int diff(const char *first, const char *second, bool as_json) {
+    weft_plan *a, *b;
+    if (weft_plan_load(first, &a) < 0) return cli_failed();
+    if (weft_plan_load(second, &b) < 0) {
+        weft_plan_destroy(a);
+        return cli_failed();
+    }
+    int code = show_differences(a, b, as_json);
+    weft_plan_destroy(a);
+    weft_plan_destroy(b);
+    return code;
+}
+
+/* What is wrong is the answer, but not being able to look is a failure like others. */
+static bool is_verdict(weft_status status) {
+    return status == WEFT_E_ARG || status == WEFT_E_SHAPE || status == WEFT_E_LAYOUT ||
+           status == WEFT_E_CORRUPT || status == WEFT_E_NO_IMPL;
+}
+
+static int verdict(const char *plan, weft_status status, const weft_model_report *report,
+                   bool as_json) {
+    char bytes[32];
+    if (status < 0 && !(as_json && is_verdict(status))) return cli_failed();
+    if (as_json) {
+        cli_json json;
+        cli_json_begin(&json, stdout);
+        cli_json_text(&json, "plan", plan);
+        cli_json_bool(&json, "good", status >= 0);
+        cli_json_text(&json, "error", status < 0 ? weft_error_message() : NULL);
+        if (report) cli_json_integer(&json, "predicted_peak_bytes", report->predicted_peak_bytes);
+        cli_json_end(&json);
+    } else {
+        printf("%s is good for this job: predicted peak memory %s on the device that needs most\n",
+               plan, cli_bytes((double)report->predicted_peak_bytes, bytes));
+    }
+    return status < 0 ? CLI_FAILED : CLI_DONE;
+}
+
+/* Reads the plan, then builds everything that a run with it would. */
+static int check(const char *path, char **words, int overrides, const plan_options *values) {
+    weft_job *job = NULL;
+    weft_model_report *report = NULL;
+    weft_plan *plan;
+    weft_status status = weft_plan_load(values->check, &plan);
+    if (status < 0) return verdict(values->check, status, NULL, values->json);
+    int devices = weft_plan_devices(plan);
+    weft_plan_destroy(plan);
+    int code = cli_job_load(path, words, overrides, values->devices ? values->devices : devices,
+                            values->check, &job);
+    if (code != CLI_DONE) return code;
+    status = weft_job_report(job, &report);
+    code = verdict(values->check, status, report, values->json);
+    weft_model_report_free(report);
+    weft_job_free(job);
+    return code;
+}
+
+static int show(const weft_plan *plan, const char *out) {
+    char *text;
+    if (out) {
+        if (weft_plan_save(plan, out) < 0) return cli_failed();
+        printf("%s: the plan for %d %s; see `weft plan --help`\n", out, weft_plan_devices(plan),
+               weft_plan_devices(plan) == 1 ? "device" : "devices");
+        return CLI_DONE;
+    }
+    if (weft_plan_print(plan, &text) < 0) return cli_failed();
+    fputs(text, stdout);
+    weft_text_free(text);
+    return CLI_DONE;
+}
+
+static int complete(const char *path, char **words, int overrides, const plan_options *values) {
+    weft_job *job;
+    weft_plan *plan;
+    int code = cli_job_load(path, words, overrides, values->devices, NULL, &job);
+    if (code != CLI_DONE) return code;
+    if (weft_job_plan(job, &plan) < 0) {
+        code = cli_failed();
+    } else {
+        code = show(plan, values->out);
+        weft_plan_destroy(plan);
+    }
+    weft_job_free(job);
+    return code;
+}
+
+static int run(const cli_verb *verb, int count, char **words) {
+    plan_options values = {0};
+    const char *path;
+    int code, left, overrides = 0;
+    if (!cli_parse(verb, count, words, &values, &left, &code)) return code;
+    if (values.diff + (values.check != NULL) + (values.out != NULL) > 1)
+        return cli_usage(verb, "--out, --check and --diff are three different things");
+    if (values.diff && left != 2)
+        return cli_usage(verb, "--diff compares two plan files, not %d", left);
+    if (values.diff) return diff(words[0], words[1], values.json);
+    if (values.json && !values.check)
+        return cli_usage(verb, "a plan is JSON already; --json is for --check and --diff");
+    if ((code = cli_job_words(verb, left, words, &path, &overrides)) != CLI_DONE) return code;
+    return (values.check ? check : complete)(path, words, overrides, &values);
+}
+
+const cli_verb cli_plan = {
+    .name = "plan",
+    .summary = "how a job's model is split over devices: write, check and compare plans",
+    .usage = "plan JOB.yaml [key=value ...] [--devices N] [--out FILE]\n"
+             "       weft plan --check FILE JOB.yaml [key=value ...]\n"
+             "       weft plan --diff FILE FILE",
+    .example = "weft plan job.yaml --devices 8 --out plan.json\n"
+               "  weft plan --check plan.json job.yaml\n"
+               "  weft train job.yaml --plan plan.json",
+    .notes =
+        "The plan is that of the job's section `parallel`, completed: how each op is split, how "
+        "each tensor lies,\nwhich stage each cell is in. Nothing is trained. --diff ends with 1 "
+        "when the plans differ.",
+    .options = options,
+    .run = run,
+};

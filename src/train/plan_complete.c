@@ -1,0 +1,303 @@
+/* The plan of a job, completed: what a build of its programs decides, written down as rules.
+ *
+ * Only the first rank of each stage is built, which decides for all, so that planning for thousands
+ * of devices takes none. Names that differ in numbers alone and are split alike become one pattern:
+ * "h.*.mlp.c_fc:linear". Where two ops of one name are split differently no rule can tell them
+ * apart; then none is written, and they are decided anew. */
+#include <stdio.h>
+#include <string.h>
+
+#include "backend/backend.h"
+#include "base/philox.h"
+#include "builtin.h"
+#include "graph/graph.h"
+#include "plan/plan.h"
+#include "train/optimizer.h"
+#include "train/run.h"
+
+/* ---- what was decided ---- */
+
+/* A name and what is said of it; text NULL: different things. */
+typedef struct said {
+    const char *name, *text;
+} said;
+
+typedef struct sayings {
+    said *items;
+    int64_t count, cap;
+} sayings;
+
+typedef struct collector {
+    wefti_arena *arena;
+    const weft_graph *graph;
+    const weft_plan *plan;
+    sayings ops, tensors;
+    struct {
+        const char *call;
+        int32_t stage;
+    } * calls;
+    int64_t call_count, call_cap;
+    bool assigned; /* by an earlier stage's build: all tell the same */
+    weft_status status;
+} collector;
+
+static weft_status no_memory(void) {
+    return WEFT_RAISE(WEFT_E_NOMEM, "no memory to complete a plan");
+}
+
+static weft_status say(collector *c, sayings *all, const char *name, const char *text) {
+    for (int64_t i = 0; i < all->count; i++) {
+        said *old = &all->items[i];
+        if (strcmp(old->name, name) != 0) continue;
+        if (old->text && strcmp(old->text, text) != 0) old->text = NULL;
+        return WEFT_OK;
+    }
+    WEFT_TRY(WEFT_GROW(all->items, all->count, all->cap));
+    said *new = &all->items[all->count];
+    *new = (said){wefti_arena_strdup(c->arena, name), wefti_arena_strdup(c->arena, text)};
+    if (!new->name || !new->text) return no_memory();
+    all->count++;
+    return WEFT_OK;
+}
+
+/* Gradients have ops of their own, which follow through layouts. */
+static bool is_forward(const weft_graph *g, const char *op) {
+    for (int64_t k = 0; k < g->cell_count; k++)
+        for (int64_t i = 0; i < g->cells[k]->node_count; i++)
+            if (!strcmp(g->cells[k]->nodes[i].op->name, op)) return true;
+    return false;
+}
+
+/* "m0=dp n0=tp+sp" */
+static void decided(void *context, const wefti_decision *d) {
+    collector *c = context;
+    wefti_text text = {0};
+    char name[512];
+    if (c->status < 0 || !is_forward(c->graph, d->op)) return;
+    for (int f = 0; f < d->rule.factors; f++) {
+        const wefti_dim_split *s = &d->factor[f];
+        if (!s->count) continue;
+        wefti_text_add(&text, "%s%s=", text.used ? " " : "", d->rule.factor[f].name);
+        for (int a = 0; a < s->count; a++)
+            wefti_text_add(&text, "%s%s", a ? "+" : "", c->plan->mesh.axis[s->axis[a]].name);
+    }
+    snprintf(name, sizeof name, "%s:%s", d->label, d->op);
+    char *taken = wefti_text_take(&text);
+    c->status = taken ? say(c, &c->ops, name, taken) : no_memory();
+    wefti_free(taken);
+}
+
+static void settled(void *context, const char *tensor, const wefti_layout *use,
+                    const wefti_mesh *mesh) {
+    collector *c = context;
+    if (c->status >= 0 && tensor)
+        c->status = say(c, &c->tensors, tensor, wefti_layout_text(use, mesh).text);
+}
+
+static void assigned(void *context, const char *call, int32_t stage) {
+    collector *c = context;
+    if (c->status < 0 || c->assigned) return;
+    c->status = WEFT_GROW(c->calls, c->call_count, c->call_cap);
+    if (c->status < 0) return;
+    c->calls[c->call_count].call = wefti_arena_strdup(c->arena, call);
+    c->calls[c->call_count].stage = stage;
+    if (!c->calls[c->call_count++].call) c->status = no_memory();
+}
+
+/* ---- rules ---- */
+
+/* A pattern for a name: what would be read as a pattern is any one byte, and with `numbers` each
+ * part that is a number is anything. */
+static char *pattern_of(wefti_arena *arena, const char *name, bool numbers) {
+    char *pattern = wefti_arena_alloc(arena, strlen(name) + 1), *to = pattern;
+    if (!pattern) return NULL;
+    for (const char *at = name; *at;) {
+        size_t length = strcspn(at, ".:");
+        if (numbers && length && strspn(at, "0123456789") == length) {
+            *to++ = '*';
+            at += length;
+        }
+        for (; *at; at++) {
+            *to++ = strchr("*?[", *at) ? '?' : *at;
+            if (strchr(".:", *at)) break;
+        }
+        if (*at) at++;
+    }
+    return pattern;
+}
+
+/* Whether all names that the pattern matches are said the same of. */
+static bool is_uniform(const sayings *all, const char *pattern, const char *text) {
+    for (int64_t i = 0; i < all->count; i++) {
+        const said *s = &all->items[i];
+        if (s->text && !strcmp(s->text, text)) continue;
+        if (wefti_glob_match(pattern, s->name)) return false;
+    }
+    return true;
+}
+
+/* Adds a rule that the plan does not have yet; what it said under the same pattern, which the new
+ * one holds too, gives way. */
+static weft_status add_op(weft_plan *out, const char *pattern, const char *text) {
+    for (int64_t i = 0; i < out->strategy_count; i++) {
+        wefti_text old = {0};
+        if (strcmp(out->strategies[i].match, pattern) != 0) continue;
+        wefti_split_print(out, &out->strategies[i], &old);
+        char *taken = wefti_text_take(&old);
+        bool same = taken && !strcmp(taken, text);
+        wefti_free(taken);
+        if (!taken) return no_memory();
+        if (same) return WEFT_OK;
+        out->strategy_count--;
+        memmove(&out->strategies[i], &out->strategies[i + 1],
+                (size_t)(out->strategy_count - i) * sizeof *out->strategies);
+        i--;
+    }
+    return weft_op_split(out, pattern, text);
+}
+static weft_status add_tensor(weft_plan *out, const char *pattern, const char *text) {
+    for (int64_t i = 0; i < out->tensor_count; i++) {
+        if (strcmp(out->tensors[i].match, pattern) != 0) continue;
+        if (!strcmp(out->tensors[i].layout, text)) return WEFT_OK;
+        out->tensor_count--;
+        memmove(&out->tensors[i], &out->tensors[i + 1],
+                (size_t)(out->tensor_count - i) * sizeof *out->tensors);
+        i--;
+    }
+    return weft_tensor_split(out, pattern, text);
+}
+static weft_status add_stage(weft_plan *out, const char *pattern, int32_t stage) {
+    for (int64_t i = 0; i < out->pipeline.rule_count; i++)
+        if (!strcmp(out->pipeline.rules[i].match, pattern) && out->pipeline.rules[i].stage == stage)
+            return WEFT_OK;
+    return weft_plan_stage(out, pattern, stage);
+}
+
+static weft_status write_rules(collector *c, const sayings *all, weft_plan *out,
+                               weft_status (*add)(weft_plan *, const char *, const char *)) {
+    sayings written = {0};
+    weft_status status = WEFT_OK;
+    for (int64_t i = 0; i < all->count && status >= 0; i++) {
+        const said *s = &all->items[i];
+        bool covered = false;
+        if (!s->text) continue;
+        for (int64_t k = 0; k < written.count && !covered; k++)
+            covered = wefti_glob_match(written.items[k].name, s->name);
+        if (covered) continue;
+        char *pattern = pattern_of(c->arena, s->name, true);
+        if (pattern && !is_uniform(all, pattern, s->text))
+            pattern = pattern_of(c->arena, s->name, false);
+        if (!pattern)
+            status = no_memory();
+        else
+            status = say(c, &written, pattern, s->text);
+        if (status >= 0) status = add(out, pattern, s->text);
+    }
+    wefti_free(written.items);
+    return status;
+}
+
+static weft_status write_plan(collector *c, weft_plan *out) {
+    if (c->plan->mode == WEFT_PARALLEL_SEMI) WEFT_TRY(write_rules(c, &c->ops, out, add_op));
+    WEFT_TRY(write_rules(c, &c->tensors, out, add_tensor));
+    for (int64_t i = 0; i < c->call_count; i++) {
+        char *pattern = pattern_of(c->arena, c->calls[i].call, false);
+        if (!pattern) return no_memory();
+        WEFT_TRY(add_stage(out, pattern, c->calls[i].stage));
+    }
+    return WEFT_OK;
+}
+
+/* ---- builds ---- */
+
+uint64_t wefti_model_hash(const weft_graph *graph) {
+    uint64_t hash = 0;
+    for (int64_t i = 0; i < graph->root->in_count; i++) {
+        const wefti_value_info *v = &graph->root->values[graph->root->in[i]];
+        char text[512];
+        int used;
+        if (v->kind != WEFTI_VALUE_PARAM) continue;
+        used = snprintf(text, sizeof text, "%016llx %.256s", (unsigned long long)hash, v->name);
+        for (int d = 0; d < v->desc.rank; d++)
+            used += snprintf(text + used, sizeof text - (size_t)used, " %lld",
+                             (long long)v->desc.shape[d]);
+        hash = wefti_stream_of(text);
+    }
+    return hash;
+}
+
+static weft_status observe_stage(const wefti_training *t, collector *c, int32_t rank,
+                                 const wefti_optimizer *optimizer, wefti_route_cache *routes) {
+    const wefti_observer observer = {c, decided, settled, assigned};
+    const wefti_program_spec spec = {
+        .graph = t->graph,
+        .backends = wefti_builtin_backends(),
+        .prepare = {1, 0, true, WEFTI_BF16_AS_F32},
+        .optimizer = wefti_optimizer_plan_of(optimizer),
+        .microbatches = (int32_t)t->job->train.accumulate,
+        .plan = t->job->plan,
+        .rank = rank,
+        .routes = routes,
+        .observer = &observer,
+    };
+    wefti_program *program;
+    WEFT_TRY(wefti_program_build(&spec, &program));
+    wefti_program_destroy(program);
+    c->assigned = true;
+    return c->status;
+}
+
+static weft_status observe_stages(const wefti_training *t, collector *c,
+                                  const wefti_optimizer *optimizer) {
+    wefti_route_cache *routes;
+    weft_status status = WEFT_OK;
+    WEFT_TRY(wefti_route_cache_create(&routes));
+    for (int32_t s = 0; s < t->job->plan->pipeline.stages && status >= 0; s++)
+        status = observe_stage(t, c, wefti_plan_mesh(t->job->plan, s).first, optimizer, routes);
+    wefti_route_cache_destroy(routes);
+    return status;
+}
+
+static weft_status observe(const wefti_training *t, collector *c) {
+    weft_session_options o = wefti_training_options(t);
+    wefti_optimizer *optimizer;
+    WEFT_TRY(wefti_optimizer_create(&o.optimizer, o.clip > 0, t->graph->ops, &optimizer));
+    weft_status status = observe_stages(t, c, optimizer);
+    wefti_optimizer_destroy(optimizer);
+    return status;
+}
+
+static weft_status complete(wefti_training *t, weft_plan *out) {
+    WEFT_TRY(wefti_training_configure(t));
+    WEFT_TRY(wefti_training_graph(t));
+    out->model_hash = wefti_model_hash(t->graph);
+    if (!t->job->plan || t->job->plan->devices == 1) return WEFT_OK;
+    collector c = {.graph = t->graph, .plan = t->job->plan};
+    WEFT_TRY(wefti_arena_create(&c.arena));
+    weft_status status = observe(t, &c);
+    if (status >= 0) status = write_plan(&c, out);
+    wefti_free(c.ops.items);
+    wefti_free(c.tensors.items);
+    wefti_free(c.calls);
+    wefti_arena_destroy(c.arena);
+    return status;
+}
+
+weft_status weft_job_plan(const weft_job *job, weft_plan **out) {
+    WEFT_REQUIRE(job && out, WEFT_E_ARG, "weft_job_plan needs a job and a place for the plan");
+    wefti_training t = {.job = job};
+    weft_plan *plan;
+    if (job->plan)
+        WEFT_TRY(wefti_plan_copy(job->plan, &plan));
+    else
+        WEFT_TRY(weft_plan_create(1, &plan));
+    plan->accumulate = job->plan ? plan->accumulate : (int32_t)job->train.accumulate;
+    weft_status status = complete(&t, plan);
+    wefti_training_close(&t);
+    if (status < 0) {
+        weft_plan_destroy(plan);
+        return wefti_note(status, __func__, __FILE__, __LINE__);
+    }
+    *out = plan;
+    return WEFT_OK;
+}

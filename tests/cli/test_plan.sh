@@ -1,0 +1,85 @@
+#!/bin/sh
+# Plans from outside: written for a job, completed, checked, compared, run; the same losses whatever the plan.
+. tests/cli/run.inc
+
+# The losses of a run, by step and digits that rounding leaves alone.
+losses() {
+    "$weft" train job.yaml train.steps=4 --json "$@" >out 2>&1 || fail "train $* failed" out
+    grep '"step"' out | sed 's/.*"loss": \([0-9]*\.[0-9]\{4\}\).*/\1/'
+}
+
+# --- the words ---
+expect 0 'weft plan job.yaml --devices 8 --out plan.json' plan --help
+expect 2 'needs a job file' plan
+expect 2 '--diff compares two plan files, not 1' plan --diff a.json
+expect 2 'are three different things' plan job.yaml --out a --check b
+expect 2 'a plan is JSON already' plan job.yaml --json
+expect 2 '--devices must be from 1' plan job.yaml --devices 0
+expect 0 '--devices N' train --help
+
+# --- written, completed ---
+expect 0 '"devices": 1' plan job.yaml
+expect 0 'plan.json: the plan for 4 devices' plan job.yaml --devices 4 'parallel.mesh={dp: 2, tp: 2}' \
+    'parallel.strategies=[{match: "h.*.mlp.c_fc:linear", split: n0=tp}]' --out plan.json
+for line in '"match": "h.*.mlp.c_fc:linear", "split": "m0=dp n0=tp"' \
+    '"match": "h.*.mlp.c_proj:linear", "split": "m0=dp k=tp"' \
+    '"match": "h.*.mlp.c_fc.weight", "layout": "[-, tp]"' '"match": "tokens", "layout": "[dp, -]"'; do
+    grep -qF "$line" plan.json || fail "the completed plan has no $line" plan.json
+done
+expect 0 'again.json' plan job.yaml parallel.plan=plan.json --out again.json
+expect 0 'equal' plan --diff plan.json again.json # complete already
+expect 0 'stages.json' plan job.yaml --devices 4 parallel.pipeline.stages=2 --out stages.json
+grep -qF '{"match": "head", "stage": 1}' stages.json || fail 'no stage of the head' stages.json
+
+# --- checked ---
+expect 0 'plan.json is good for this job' plan --check plan.json job.yaml
+expect 0 '"good": true' plan --check plan.json job.yaml --json
+json out
+expect 1 'plan.json was completed for another model' plan --check plan.json job.yaml model.hidden=64
+expect 1 '"good": false' plan --check plan.json job.yaml model.layers=3 --json
+json out
+expect 1 'the plan plan.json is for 4 devices' plan --check plan.json job.yaml --devices 8
+expect 1 'train.accumulate = 2 must divide train.batch = 5' plan --check stages.json job.yaml train.batch=5
+sed 's/"n0=tp"/"n0=sp"/; s/m0=dp n0=tp/m0=dp n0=sp/' plan.json >bad.json
+expect 1 'bad.json: strategies[' plan --check bad.json job.yaml
+grep -qF "the mesh has no axis 'sp'; did you mean 'dp'?" out || fail 'no word of the axis' out
+sed 's/"m0=dp k=tp"/"m0=dp kk=tp"/' plan.json >bad.json
+expect 1 'it has no such factor' plan --check bad.json job.yaml
+grep -qF 'h.0.mlp.c_proj' out || fail 'no word of the op' out
+sed 's/"tensors"/"tensor"/' plan.json >bad.json
+expect 1 "bad.json: unknown key 'tensor'; did you mean 'tensors'?" plan --check bad.json job.yaml
+sed 's/"weft_plan": 1/"weft_plan": 7/' plan.json >bad.json
+expect 1 'bad.json is a plan of version 7' plan --check bad.json job.yaml
+for bytes in 0 1 50 200; do
+    head -c $bytes plan.json >bad.json
+    expect 1 'bad.json: not valid JSON' train job.yaml --plan bad.json
+done
+expect 1 'cannot open nothere.json' train job.yaml --plan nothere.json
+expect 1 'the 3 devices' plan job.yaml --devices 3 parallel.optimizer.shard_size=2
+expect 1 'the mesh dp=2 has 2 devices; devices is 8' plan job.yaml --devices 8 'parallel.mesh={dp: 2}'
+expect 1 'too few for 8 stages' plan job.yaml --devices 8 parallel.pipeline.stages=8 train.batch=8
+expect 1 'plan.json' plan job.yaml --devices 2 --out nodir/plan.json
+
+# --- compared ---
+expect 1 "strategies[h.*.mlp.c_fc:linear]: 'm0=dp n0=tp' -> 'm0=dp'" plan --diff plan.json stages.json
+expect 1 'pipeline.stages: 1 -> 2' plan --diff plan.json stages.json
+expect 1 '"equal": false' plan --diff plan.json stages.json --json
+json out
+expect 0 '"equal": true' plan --diff plan.json plan.json --json
+json out
+expect 1 'cannot open nothere.json' plan --diff plan.json nothere.json
+
+# --- run ---
+losses train.accumulate=2 >expected
+for words in '--devices 2' '--devices 4 parallel.pipeline.stages=2' '--devices 2 parallel.optimizer.level=3'; do
+    # shellcheck disable=SC2086 # several words
+    losses train.accumulate=2 $words >got
+    cmp -s expected got || fail "$words: other losses" got
+done
+losses --plan stages.json >got
+cmp -s expected got || fail 'stages.json: other losses' got
+losses >expected
+losses --plan plan.json >got
+cmp -s expected got || fail 'plan.json: other losses' got
+
+exit $failed
