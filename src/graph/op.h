@@ -152,7 +152,7 @@ double wefti_node_bytes(const weft_node *n); /* all inputs + outputs once */
  * "<N" (integers below N), "?" (booleans), "u" (distinct values far apart: max, sort), "-" absent
  * optional. Attributes as the text form prints them: "axis=1 eps=1e-5 stride=(2,2)". */
 typedef struct wefti_op_case {
-    const char *inputs[8]; /* ends at the first NULL */
+    const char *inputs[10]; /* ends at the first NULL */
     const char *attrs;     /* NULL: defaults */
 } wefti_op_case;
 

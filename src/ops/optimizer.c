@@ -23,15 +23,26 @@
  *                 p -= rate (u + decay p), rate = lr, times max(eps2, rms(p)) if scale_parameter
  *     opt_adafactor1 (vectors) keeps v = b2 v + (1 - b2) (g^2 + eps1) in place of row and col
  *     grad_norm2  the sum of squares of a gradient, for clipping by global norm
+ *     lamb_squares  |p|^2 and |u|^2 of a step of lamb, f32 [2]
+ *
+ * What lamb and adafactor need of the whole tensor a piece is given, behind the scalars: to lamb
+ * and adafactor1 squares f32 [2] = {|p|^2, |u|^2}, u before it is cut down; to adafactor the new
+ * row and col, mean(row) and squares; `count` is then the number of the whole's elements.
+ * optimizer_split.c makes them.
  *
  * Sources: sgd as PyTorch with dampening 0 (nesterov: Sutskever et al., ICML 2013); Kingma, Ba,
  * "Adam", ICLR 2015; Loshchilov, Hutter, "Decoupled weight decay", ICLR 2019; Chen et al.,
  * "Symbolic discovery of optimization algorithms", NeurIPS 2023, algorithm 2; You et al., "Large
  * batch optimization for deep learning", ICLR 2020, algorithm 2; Shazeer, Stern, "Adafactor", ICML
  * 2018, algorithms 4 and 5. */
-#include "ops/common.h"
+#include "ops/optimizer.h"
 
-enum { LEARNING_RATE, STEP, GRAD_SCALE, SCALARS = 8 };
+enum {
+    LEARNING_RATE = WEFTI_LEARNING_RATE,
+    STEP = WEFTI_STEP_NUMBER,
+    GRAD_SCALE = WEFTI_GRAD_SCALE
+};
+enum { SCALARS = 8 };
 
 /* ---- shapes ---- */
 
@@ -39,10 +50,18 @@ enum { LEARNING_RATE, STEP, GRAD_SCALE, SCALARS = 8 };
  * by the caller. */
 static weft_status check(const weft_node *n, int states, bool like_param, weft_desc *out,
                          int *out_count) {
-    int present = 0;
-    WEFT_REQUIRE(n->inputs == states + 2 && wefti_in(n, states) && wefti_in(n, states + 1),
-                 WEFT_E_ARG, "%s: needs %d tensors to update, a gradient and the scalars",
+    int present = 0, given = n->op->max_inputs - states - 2; /* of the whole */
+    WEFT_REQUIRE((n->inputs == states + 2 || n->inputs == states + 2 + given) &&
+                     wefti_in(n, states) && wefti_in(n, states + 1),
+                 WEFT_E_ARG,
+                 "%s: needs %d tensors to update, a gradient and the scalars, and for a piece all "
+                 "that it needs of the whole",
                  n->op->name, states);
+    if (n->inputs > states + 2) {
+        for (int i = states + 2; i < n->inputs; i++)
+            WEFT_REQUIRE(wefti_in(n, i), WEFT_E_ARG, "%s: input %d is missing", n->op->name, i);
+        WEFT_TRY(wefti_op_check_shape(n, n->inputs - 1, 1, (int64_t[]){2}, "two sums of squares"));
+    }
     for (int i = 0; i < n->inputs; i++)
         if (wefti_in(n, i)) WEFT_TRY(wefti_op_check_float(n, i));
     for (int i = 1; i < states && like_param; i++)
@@ -60,14 +79,27 @@ static weft_status infer_sgd(const weft_node *n, weft_desc *out, int *out_count)
                  "opt_sgd: momentum %g needs a momentum buffer", wefti_attr_float(n, "momentum"));
     return check(n, 2, true, out, out_count);
 }
+static weft_status infer_squares(const weft_node *n, weft_desc *out, int *out_count) {
+    weft_desc updated[3];
+    WEFT_TRY(check(n, 3, true, updated, out_count));
+    *out = wefti_op_desc(wefti_op_statistics_dtype(updated[0].dtype), 1, (int64_t[]){2});
+    *out_count = 1;
+    return WEFT_OK;
+}
 static weft_status infer_lion(const weft_node *n, weft_desc *out, int *out_count) {
     return check(n, 2, true, out, out_count);
 }
 static weft_status infer_two_moments(const weft_node *n, weft_desc *out, int *out_count) {
     return check(n, 3, true, out, out_count);
 }
+static weft_status check_count(const weft_node *n) {
+    WEFT_REQUIRE(wefti_attr_int(n, "count") >= 0, WEFT_E_ARG, "%s: the count is %lld", n->op->name,
+                 (long long)wefti_attr_int(n, "count"));
+    return WEFT_OK;
+}
 static weft_status infer_adafactor1(const weft_node *n, weft_desc *out, int *out_count) {
     WEFT_TRY(wefti_op_check_rank(n, 0, 0, 1));
+    WEFT_TRY(check_count(n));
     return check(n, 2, true, out, out_count);
 }
 
@@ -76,12 +108,17 @@ static weft_status infer_adafactor(const weft_node *n, weft_desc *out, int *out_
     weft_desc col = *p;
     WEFT_TRY(wefti_op_check_rank(n, 0, 2, WEFT_MAX_RANK));
     WEFT_TRY(check(n, 3, false, out, out_count));
+    WEFT_TRY(check_count(n));
     col.rank--;
-    WEFT_TRY(wefti_op_check_shape(n, 1, p->rank - 1, p->shape,
-                                  "the parameter without its last dimension"));
     col.shape[p->rank - 2] = p->shape[p->rank - 1];
-    return wefti_op_check_shape(n, 2, col.rank, col.shape,
-                                "the parameter without its last dimension but one");
+    for (int i = 1; i < n->inputs; i += 4) { /* the old ones, and those that a piece is given */
+        WEFT_TRY(wefti_op_check_shape(n, i, p->rank - 1, p->shape,
+                                      "the parameter without its last dimension"));
+        WEFT_TRY(wefti_op_check_shape(n, i + 1, col.rank, col.shape,
+                                      "the parameter without its last dimension but one"));
+    }
+    if (n->inputs > 5) WEFT_TRY(wefti_op_check_shape(n, 7, p->rank - 2, p->shape, "the matrices"));
+    return WEFT_OK;
 }
 
 static weft_status infer_norm(const weft_node *n, weft_desc *out, int *out_count) {
@@ -98,30 +135,58 @@ static void rule(const weft_node *n, wefti_factor_kind kind, wefti_split_rule *r
     const weft_desc *p = wefti_in(n, 0);
     int8_t f[WEFT_MAX_RANK];
     wefti_op_factors(r, "d", p, 0, p->rank, kind, f);
-    for (int i = 0; i < n->inputs - 1; i++)
+    int gradient = wefti_optimizer_gradient(n);
+    for (int i = 0; i <= gradient; i++)
         if (wefti_in(n, i)) wefti_op_assign(r->in[i], 0, f, 0, p->rank);
     for (int o = 0; o < n->outputs; o++) wefti_op_assign(r->out[o], 0, f, 0, p->rank);
+}
+
+int wefti_optimizer_gradient(const weft_node *n) {
+    return n->op == &weft_op_opt_sgd ? 2 : n->op->min_inputs - 2;
 }
 
 static weft_status split_free(const weft_node *n, wefti_split_rule *r) {
     rule(n, WEFTI_FACTOR_FREE, r);
     return WEFT_OK;
 }
-/* Norms and means of the whole tensor are statistics. */
+/* Norms and means of the whole tensor are statistics, free where they are given. */
+static wefti_factor_kind statistics_kind(const weft_node *n) {
+    bool given = n->inputs > wefti_optimizer_gradient(n) + 2;
+    return given ? WEFTI_FACTOR_FREE : WEFTI_FACTOR_STATS;
+}
+
 static weft_status split_statistics(const weft_node *n, wefti_split_rule *r) {
-    rule(n, WEFTI_FACTOR_STATS, r);
+    rule(n, statistics_kind(n), r);
+    return WEFT_OK;
+}
+
+static weft_status split_squares(const weft_node *n, wefti_split_rule *r) {
+    rule(n, WEFTI_FACTOR_SUM, r);
+    r->out[0][0] = -1;
+    return WEFT_OK;
+}
+
+static weft_status localize_count(const weft_node *n, const wefti_split_rule *rule_,
+                                  const int64_t *begins, const int64_t *sizes, wefti_attr *attrs) {
+    (void)rule_;
+    (void)begins;
+    (void)sizes;
+    wefti_attr *count = wefti_op_attr(n, attrs, "count");
+    if (!count->i) count->i = weft_desc_elems(wefti_in(n, 0));
     return WEFT_OK;
 }
 
 static weft_status split_adafactor(const weft_node *n, wefti_split_rule *r) {
     int rank = wefti_in(n, 0)->rank;
-    rule(n, WEFTI_FACTOR_STATS, r);
+    rule(n, statistics_kind(n), r);
     for (int o = 1; o < 3; o++) {
         memset(r->in[o], -1, sizeof r->in[o]);
         wefti_op_assign(r->in[o], 0, r->in[0], 0, rank - 1); /* row; of col all but its last */
         if (o == 2) r->in[o][rank - 2] = r->in[0][rank - 1];
         memcpy(r->out[o], r->in[o], sizeof r->out[o]);
+        if (n->inputs > 5) memcpy(r->in[4 + o], r->in[o], sizeof r->in[o]);
     }
+    if (n->inputs > 5) wefti_op_assign(r->in[7], 0, r->in[0], 0, rank - 2);
     return WEFT_OK;
 }
 
@@ -135,22 +200,26 @@ static weft_status split_norm(const weft_node *n, wefti_split_rule *r) {
 
 /* ---- references ---- */
 
-/* What every step reads; `grad` and `scalars` are the last two inputs. */
+/* What every step reads. `given`: what a piece is told of the whole, NULL: it is the whole. */
 typedef struct step {
     int64_t elements;
     double lr, number, grad_scale, decay;
-    const double *p, *grad;
+    const double *p, *grad, *const *given, *squares;
 } step;
 
 static step step_of(const weft_node *n, const double *const *in) {
-    const double *scalars = in[n->inputs - 1];
+    int gradient = wefti_optimizer_gradient(n);
+    bool piece = n->inputs > gradient + 2;
+    const double *scalars = in[gradient + 1];
     return (step){.elements = weft_desc_elems(wefti_in(n, 0)),
                   .lr = scalars[LEARNING_RATE],
                   .number = fmax(1.0, floor(scalars[STEP])),
                   .grad_scale = scalars[GRAD_SCALE],
                   .decay = wefti_attr_float(n, "weight_decay"),
                   .p = in[0],
-                  .grad = in[n->inputs - 2]};
+                  .grad = in[gradient],
+                  .given = piece ? in + gradient + 2 : NULL,
+                  .squares = piece ? in[n->inputs - 1] : NULL};
 }
 
 static weft_status reference_sgd(const weft_node *n, const wefti_random *random,
@@ -172,14 +241,18 @@ static weft_status reference_sgd(const weft_node *n, const wefti_random *random,
 }
 
 /* Moments of element i under gradient g, and the corrected ratio m^ / (sqrt(v^) + eps). */
+static double adam_step(const weft_node *n, const step *s, const double *const *in, int64_t i,
+                        double g, double *m, double *v) {
+    double beta1 = wefti_attr_float(n, "beta1"), beta2 = wefti_attr_float(n, "beta2");
+    *m = beta1 * in[1][i] + (1.0 - beta1) * g;
+    *v = beta2 * in[2][i] + (1.0 - beta2) * g * g;
+    double root = sqrt(*v / (1.0 - pow(beta2, s->number)));
+    return *m / (1.0 - pow(beta1, s->number)) / (root + wefti_attr_float(n, "eps"));
+}
+
 static double adam_ratio(const weft_node *n, const step *s, const double *const *in,
                          double *const *out, int64_t i, double g) {
-    double beta1 = wefti_attr_float(n, "beta1"), beta2 = wefti_attr_float(n, "beta2");
-    out[1][i] = beta1 * in[1][i] + (1.0 - beta1) * g;
-    out[2][i] = beta2 * in[2][i] + (1.0 - beta2) * g * g;
-    double m = out[1][i] / (1.0 - pow(beta1, s->number));
-    double v = out[2][i] / (1.0 - pow(beta2, s->number));
-    return m / (sqrt(v) + wefti_attr_float(n, "eps"));
+    return adam_step(n, s, in, i, g, &out[1][i], &out[2][i]);
 }
 
 static weft_status reference_adam(const weft_node *n, const wefti_random *random,
@@ -231,23 +304,45 @@ static weft_status reference_lamb(const weft_node *n, const wefti_random *random
         p2 += s.p[i] * s.p[i];
         u2 += u[i] * u[i];
     }
+    if (s.squares) {
+        p2 = s.squares[0];
+        u2 = s.squares[1];
+    }
     double trust = p2 > 0.0 && u2 > 0.0 ? sqrt(p2) / sqrt(u2) : 1.0;
     for (int64_t i = 0; i < s.elements; i++) out[0][i] = s.p[i] - s.lr * trust * u[i];
     return WEFT_OK;
 }
 
-static double root_mean_square(const double *x, int64_t count) {
+static weft_status reference_squares(const weft_node *n, const wefti_random *random,
+                                     const double *const *in, double *const *out) {
+    (void)random;
+    step s = step_of(n, in);
+    out[0][0] = out[0][1] = 0.0;
+    for (int64_t i = 0; i < s.elements; i++) {
+        double m, v, u = adam_step(n, &s, in, i, s.grad[i] * s.grad_scale, &m, &v);
+        u += s.decay * s.p[i];
+        out[0][0] += s.p[i] * s.p[i];
+        out[0][1] += u * u;
+    }
+    return WEFT_OK;
+}
+
+static double sum_of_squares(const double *x, int64_t count) {
     double sum = 0.0;
     for (int64_t i = 0; i < count; i++) sum += x[i] * x[i];
-    return count ? sqrt(sum / (double)count) : 0.0;
+    return sum;
 }
 
 /* The end of both forms: `u` holds g / sqrt(v) and becomes the new parameter. */
 static void adafactor_apply(const weft_node *n, const step *s, double *u) {
-    double clip = fmax(1.0, root_mean_square(u, s->elements) / wefti_attr_float(n, "clip"));
-    double rate = s->lr;
+    int64_t stated = wefti_attr_int(n, "count");
+    double count = (double)(stated ? stated : s->elements), rate = s->lr;
+    if (s->elements == 0) return;
+    double p2 = s->squares ? s->squares[0] : sum_of_squares(s->p, s->elements);
+    double u2 = s->squares ? s->squares[1] : sum_of_squares(u, s->elements);
+    double clip = fmax(1.0, sqrt(u2 / count) / wefti_attr_float(n, "clip"));
     if (wefti_attr_int(n, "scale_parameter"))
-        rate *= fmax(wefti_attr_float(n, "eps2"), root_mean_square(s->p, s->elements));
+        rate *= fmax(wefti_attr_float(n, "eps2"), sqrt(p2 / count));
     for (int64_t i = 0; i < s->elements; i++)
         u[i] = s->p[i] - rate * (u[i] / clip + s->decay * s->p[i]);
 }
@@ -276,6 +371,11 @@ static weft_status reference_adafactor(const weft_node *n, const wefti_random *r
                 col[j] += (1.0 - beta2) * square / (double)rows;
             }
         for (int64_t i = 0; i < rows; i++) mean += row[i] / (double)rows;
+        if (s.given) {
+            memcpy(row, s.given[0] + matrix * rows, (size_t)rows * sizeof *row);
+            memcpy(col, s.given[1] + matrix * cols, (size_t)cols * sizeof *col);
+            mean = s.given[2][matrix];
+        }
         for (int64_t i = 0; i < rows; i++)
             for (int64_t j = 0; j < cols; j++)
                 u[i * cols + j] = grad[i * cols + j] * s.grad_scale / sqrt(row[i] * col[j] / mean);
@@ -323,6 +423,9 @@ static void cost_adam(const weft_node *n, wefti_cost *out) {
 static void cost_lion(const weft_node *n, wefti_cost *out) {
     cost_of(n, 11.0, out);
 }
+static void cost_squares(const weft_node *n, wefti_cost *out) {
+    cost_of(n, 17.0, out);
+}
 static void cost_lamb(const weft_node *n, wefti_cost *out) {
     cost_of(n, 21.0, out);
 }
@@ -355,6 +458,7 @@ static const wefti_attr attrs_adafactor[] = {WEFTI_F("decay_exponent", -0.8),
                                              WEFTI_F("clip", 1.0),
                                              WEFTI_F("weight_decay", 0.0),
                                              WEFTI_I("scale_parameter", 1),
+                                             WEFTI_I("count", 0),
                                              {0}};
 
 static const wefti_op_case cases_sgd[] = {
@@ -369,6 +473,11 @@ static const wefti_op_case cases_adam[] = {
     CASE("weight_decay=0.1 beta1=0.8 beta2=0.95 eps=1e-3", "f32[7]", "f32[7]", "f32[7]+", "bf16[7]",
          "f32[8]+"),
     CASE(NULL, "f32[0]", "f32[0]", "f32[0]+", "f32[0]", "f32[8]+"), CASES_END};
+static const wefti_op_case cases_lamb[] = {
+    CASE(NULL, "f32[3,5]", "f32[3,5]", "f32[3,5]+", "f32[3,5]", "f32[8]+"),
+    CASE("weight_decay=0.1 beta1=0.8 beta2=0.95 eps=1e-3", "f32[7]", "f32[7]", "f32[7]+", "bf16[7]",
+         "f32[8]+", "f32[2]+"),
+    CASE(NULL, "f32[0]", "f32[0]", "f32[0]+", "f32[0]", "f32[8]+"), CASES_END};
 static const wefti_op_case cases_lion[] = {
     CASE(NULL, "f32[3,5]", "f32[3,5]", "f32[3,5]", "f32[8]+"),
     CASE("weight_decay=0.1 beta1=0.8 beta2=0.95", "f32[7]", "f32[7]", "bf16[7]", "f32[8]+"),
@@ -377,40 +486,46 @@ static const wefti_op_case cases_adafactor[] = {
     CASE(NULL, "f32[3,5]", "f32[3]+", "f32[5]+", "f32[3,5]", "f32[8]+"),
     CASE("weight_decay=0.1 scale_parameter=0 clip=0.5", "f32[2,1,3,2]", "f32[2,1,3]+",
          "f32[2,1,2]+", "bf16[2,1,3,2]", "f32[8]+"),
+    CASE("count=60", "f32[3,5]", "f32[3]+", "f32[5]+", "f32[3,5]", "f32[8]+", "f32[3]+", "f32[5]+",
+         "f32[]+", "f32[2]+"),
     CASE(NULL, "f32[0,3]", "f32[0]+", "f32[3]+", "f32[0,3]", "f32[8]+"), CASES_END};
 static const wefti_op_case cases_adafactor1[] = {
     CASE(NULL, "f32[5]", "f32[5]+", "f32[5]", "f32[8]+"),
     CASE("weight_decay=0.1 scale_parameter=0", "f32[]", "f32[]+", "bf16[]", "f32[8]+"),
+    CASE("count=20", "f32[5]", "f32[5]+", "f32[5]", "f32[8]+", "f32[2]+"),
     CASE(NULL, "f32[0]", "f32[0]+", "f32[0]", "f32[8]+"), CASES_END};
 static const wefti_op_case cases_norm[] = {CASE(NULL, "f32[3,5]"), CASE(NULL, "bf16[7]"),
                                            CASE(NULL, "f32[]"), CASE(NULL, "f32[0]"), CASES_END};
 
 /* `min_` tensors come first and are required; the rest is checked by infer. */
-#define OPTIMIZER(name_, min_, max_, attrs_, infer_, split_, cost_, reference_, cases_)            \
-    const weft_op_def weft_op_##name_ = {                                                          \
-        .name = #name_,                                                                            \
-        .min_inputs = min_,                                                                        \
-        .max_inputs = max_,                                                                        \
-        .flags = WEFTI_OP_IN_PLACE,                                                                \
-        .attrs = attrs_,                                                                           \
-        .infer = infer_,                                                                           \
-        .split = split_,                                                                           \
-        .cost = cost_,                                                                             \
-        .reference = reference_,                                                                   \
-        .cases = cases_,                                                                           \
-    };
-OPTIMIZER(opt_sgd, 1, 4, attrs_sgd, infer_sgd, split_free, cost_sgd, reference_sgd, cases_sgd)
+#define OPTIMIZER(name_, min_, max_, attrs_, infer_, split_, cost_, reference_, cases_, ...)       \
+    const weft_op_def weft_op_##name_ = {.name = #name_,                                           \
+                                         .min_inputs = min_,                                       \
+                                         .max_inputs = max_,                                       \
+                                         .flags = WEFTI_OP_IN_PLACE,                               \
+                                         .attrs = attrs_,                                          \
+                                         .infer = infer_,                                          \
+                                         .split = split_,                                          \
+                                         .cost = cost_,                                            \
+                                         .reference = reference_,                                  \
+                                         .cases = cases_,                                          \
+                                         __VA_ARGS__};
+OPTIMIZER(opt_sgd, 1, 4, attrs_sgd, infer_sgd, split_free, cost_sgd, reference_sgd, cases_sgd, )
 OPTIMIZER(opt_adam, 5, 5, attrs_adam, infer_two_moments, split_free, cost_adam, reference_adam,
-          cases_adam)
+          cases_adam, )
 OPTIMIZER(opt_adamw, 5, 5, attrs_adam, infer_two_moments, split_free, cost_adam, reference_adamw,
-          cases_adam)
-OPTIMIZER(opt_lion, 4, 4, attrs_lion, infer_lion, split_free, cost_lion, reference_lion, cases_lion)
-OPTIMIZER(opt_lamb, 5, 5, attrs_lamb, infer_two_moments, split_statistics, cost_lamb,
-          reference_lamb, cases_adam)
-OPTIMIZER(opt_adafactor, 5, 5, attrs_adafactor, infer_adafactor, split_adafactor, cost_adafactor,
-          reference_adafactor, cases_adafactor)
-OPTIMIZER(opt_adafactor1, 4, 4, attrs_adafactor, infer_adafactor1, split_statistics, cost_adafactor,
-          reference_adafactor1, cases_adafactor1)
+          cases_adam, )
+OPTIMIZER(opt_lion, 4, 4, attrs_lion, infer_lion, split_free, cost_lion, reference_lion,
+          cases_lion, )
+OPTIMIZER(opt_lamb, 5, 6, attrs_lamb, infer_two_moments, split_statistics, cost_lamb,
+          reference_lamb, cases_lamb, .lower = wefti_lamb_lower,
+          .lowers = 1u << WEFTI_FACTOR_STATS, )
+OPTIMIZER(opt_adafactor, 5, 9, attrs_adafactor, infer_adafactor, split_adafactor, cost_adafactor,
+          reference_adafactor, cases_adafactor, .localize = localize_count,
+          .lower = wefti_adafactor_lower, .lowers = 1u << WEFTI_FACTOR_STATS, )
+OPTIMIZER(opt_adafactor1, 4, 5, attrs_adafactor, infer_adafactor1, split_statistics, cost_adafactor,
+          reference_adafactor1, cases_adafactor1, .localize = localize_count,
+          .lower = wefti_adafactor1_lower, .lowers = 1u << WEFTI_FACTOR_STATS, )
 #undef OPTIMIZER
 
 const weft_op_def weft_op_grad_norm2 = {
@@ -422,4 +537,16 @@ const weft_op_def weft_op_grad_norm2 = {
     .cost = cost_norm,
     .reference = reference_norm,
     .cases = cases_norm,
+};
+
+const weft_op_def weft_op_lamb_squares = {
+    .name = "lamb_squares",
+    .min_inputs = 5,
+    .max_inputs = 5,
+    .attrs = attrs_lamb,
+    .infer = infer_squares,
+    .split = split_squares,
+    .cost = cost_squares,
+    .reference = reference_squares,
+    .cases = cases_adam,
 };

@@ -211,6 +211,14 @@ static const shaped shapes[] = {
     SHAPED("opt_adamw", "weight_decay=0.1", "f32[17,1031]", "f32[17,1031]", "f32[17,1031]+",
            "f32[17,1031]", "f32[8]+"),
     SHAPED("opt_lion", "weight_decay=0.1", "f32[9001]", "f32[9001]", "f32[9001]", "f32[8]+"),
+    SHAPED("lamb_squares", "weight_decay=0.1", "f32[17,1031]", "f32[17,1031]", "f32[17,1031]+",
+           "f32[17,1031]", "f32[8]+"),
+    SHAPED("opt_lamb", "weight_decay=0.1", "f32[17,1031]", "f32[17,1031]", "f32[17,1031]+",
+           "f32[17,1031]", "f32[8]+", "f32[2]+"),
+    SHAPED("opt_adafactor", "weight_decay=0.1 count=99999", "f32[129,257]", "f32[129]+",
+           "f32[257]+", "f32[129,257]", "f32[8]+", "f32[129]+", "f32[257]+", "f32[]+", "f32[2]+"),
+    SHAPED("opt_adafactor1", "count=99999", "f32[9001]", "f32[9001]+", "f32[9001]", "f32[8]+",
+           "f32[2]+"),
     SHAPED("opt_lamb", "weight_decay=0.1", "f32[17,1031]", "f32[17,1031]", "f32[17,1031]+",
            "f32[17,1031]", "f32[8]+"),
     SHAPED("opt_adafactor", "weight_decay=0.1", "f32[129,257]", "f32[129]+", "f32[257]+",
@@ -300,6 +308,7 @@ static const bound bounds[] = {
     {"attention*", SCALE, 256},
     {"rope*", SCALE, 16},
     {"opt_*", SCALE, 64},
+    {"lamb_squares", SCALE, 64},
     {"fused", SCALE, 256},
     {"*", ELEMENT, 16},
 };
@@ -346,9 +355,9 @@ static inline bool bf16_after_2(const op_setup *s) {
     return bf16_from(s, 2);
 }
 static inline bool bf16_state(const op_setup *s) {
+    int gradient = !strcmp(s->op->name, "opt_sgd") ? 2 : s->op->min_inputs - 2;
     for (int i = 0; i < s->inputs; i++)
-        if (i != s->inputs - 2 && s->in[i].style != '-' && s->in[i].desc.dtype == WEFT_BF16)
-            return true;
+        if (i != gradient && s->in[i].style != '-' && s->in[i].desc.dtype == WEFT_BF16) return true;
     return false;
 }
 static inline bool bf16_lse(const op_setup *s) {
@@ -399,6 +408,7 @@ static const allowed fallbacks[] = {
     {"scatter_add", "sums are kept in f32", bf16_x},
     {"top_k_grad", "sums are kept in f32", bf16_result},
     {"opt_*", "parameters, state and scalars are f32", bf16_state},
+    {"lamb_squares", "parameters, state and scalars are f32", bf16_state},
     {"opt_adafactor", "norms span several matrices", several_matrices},
     {"opt_adafactor", "no rows", empty},
     {"conv*", "a bias is f32", bf16_after_2},

@@ -76,7 +76,7 @@ static inline bool parse_operand(const char *text, operand *out) {
 
 static inline bool setup_case(const weft_op_def *op, const wefti_op_case *c, op_setup *out) {
     op_setup s = {.op = op};
-    while (s.inputs < 8 && c->inputs[s.inputs]) {
+    while (s.inputs < 10 && c->inputs[s.inputs]) {
         if (!parse_operand(c->inputs[s.inputs], &s.in[s.inputs])) return false;
         s.inputs++;
     }

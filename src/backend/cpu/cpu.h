@@ -84,6 +84,7 @@ typedef weft_status wefti_cpu_prepare(const weft_node *n, const wefti_prepare *o
     X("opt_adamw", wefti_cpu_optimizer)                                                            \
     X("opt_lion", wefti_cpu_optimizer)                                                             \
     X("opt_lamb", wefti_cpu_optimizer)                                                             \
+    X("lamb_squares", wefti_cpu_optimizer)                                                         \
     X("opt_adafactor", wefti_cpu_optimizer)                                                        \
     X("opt_adafactor1", wefti_cpu_optimizer)                                                       \
     X("grad_norm2", wefti_cpu_grad_norm2)

@@ -53,6 +53,7 @@ typedef struct wefti_lamb_args {
     float grad_scale, lr, beta1, beta2, eps, weight_decay;
     bool norms_given; /* phase two of a split parameter: use norms[2] instead of computing them */
     bool norms_only;  /* phase one: update m and v, write |p|^2 and |u|^2 to norms, leave p */
+    bool peek;        /* norms_only: leave m and v too */
     double *norms;    /* [2]: |p|^2, |u|^2 */
     void *workspace;
 } wefti_lamb_args;
@@ -61,7 +62,8 @@ size_t wefti_lamb_workspace_bytes(int64_t elements);
 /* Shazeer & Stern 2018, algorithms 4 and 5: matrices [rows, cols] keep row and column means of g^2
  * + eps1, vectors (rows == 0) keep v [cols]. u = g / sqrt(v^); u /= max(1, rms(u) / clip); p -= lr'
  * u with lr' = lr max(eps2, rms(p)) when scale_parameter, else lr. beta2 of this step, 1 -
- * step^-0.8, is the caller's. beta1 > 0 keeps m (of u). */
+ * step^-0.8, is the caller's. beta1 > 0 keeps m (of u). A piece of a parameter is told the new row
+ * and col, the mean of all rows' and the sums of squares of p and u over `count` elements. */
 typedef struct wefti_adafactor_args {
     float *param;
     wefti_src grad;
@@ -72,6 +74,8 @@ typedef struct wefti_adafactor_args {
     float grad_scale, lr, beta1, beta2, eps1, eps2, clip,
         weight_decay; /* decay decoupled: p -= lr' decay p */
     bool scale_parameter;
+    const float *row_next, *col_next, *squares; /* squares NULL: the whole is here */
+    double row_mean, count;
     void *workspace;
 } wefti_adafactor_args;
 size_t wefti_adafactor_workspace_bytes(int64_t rows, int64_t cols);

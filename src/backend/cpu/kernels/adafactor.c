@@ -125,6 +125,19 @@ static void apply_task(void *context, int64_t task, int thread) {
     }
 }
 
+/* The factors of a piece, and its state, from what it was told. */
+static void take_given(const factor_run *r) {
+    const wefti_adafactor_args *a = r->a;
+    for (int64_t i = 0; i < a->rows; i++) {
+        a->row[i] = a->row_next[i];
+        r->row_factor[i] = (float)sqrt(a->row_mean / (double)a->row[i]);
+    }
+    for (int64_t j = 0; j < r->cols && is_matrix(r); j++) {
+        a->col[j] = a->col_next[j];
+        r->col_factor[j] = (float)(1.0 / sqrt((double)a->col[j]));
+    }
+}
+
 void KERNEL(adafactor)(wefti_pool *pool, const wefti_adafactor_args *a) {
     factor_run r = {.a = a, .rows = a->rows > 0 ? a->rows : 1, .cols = a->cols};
     if (r.cols == 0) return;
@@ -135,9 +148,13 @@ void KERNEL(adafactor)(wefti_pool *pool, const wefti_adafactor_args *a) {
     r.row_factor = (float *)(r.norms + 2 * r.blocks * r.strips);
     r.col_factor = r.row_factor + r.rows;
     r.col_partial = r.col_factor + r.cols;
-    wefti_pool_run(pool, r.blocks, factors_task, &r);
-    wefti_pool_run(pool, blocks_of(r.cols, REDUCE_COLUMN_BLOCK), columns_task, &r);
-    if (is_matrix(&r)) {
+    if (!a->squares || !is_matrix(&r)) { /* a vector's v needs nothing of the whole */
+        wefti_pool_run(pool, r.blocks, factors_task, &r);
+        wefti_pool_run(pool, blocks_of(r.cols, REDUCE_COLUMN_BLOCK), columns_task, &r);
+    }
+    if (a->squares && is_matrix(&r)) {
+        take_given(&r);
+    } else if (is_matrix(&r)) {
         double mean = 0.0;
         for (int64_t i = 0; i < r.rows; i++) mean += (double)a->row[i];
         mean /= (double)r.rows;
@@ -146,11 +163,17 @@ void KERNEL(adafactor)(wefti_pool *pool, const wefti_adafactor_args *a) {
     } else {
         r.row_factor[0] = 1.0f;
     }
-    wefti_pool_run(pool, r.blocks * r.strips, norms_task, &r);
     double u2 = 0.0, p2 = 0.0, count = (double)r.rows * (double)r.cols;
-    for (int64_t k = 0; k < r.blocks * r.strips; k++) {
-        u2 += r.norms[2 * k];
-        p2 += r.norms[2 * k + 1];
+    if (a->squares) {
+        p2 = (double)a->squares[0];
+        u2 = (double)a->squares[1];
+        count = a->count;
+    } else {
+        wefti_pool_run(pool, r.blocks * r.strips, norms_task, &r);
+        for (int64_t k = 0; k < r.blocks * r.strips; k++) {
+            u2 += r.norms[2 * k];
+            p2 += r.norms[2 * k + 1];
+        }
     }
     double over = sqrt(u2 / count) / (double)a->clip, rms = sqrt(p2 / count), lr = (double)a->lr;
     if (a->scale_parameter) lr *= rms > (double)a->eps2 ? rms : (double)a->eps2;

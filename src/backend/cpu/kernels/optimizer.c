@@ -44,12 +44,18 @@ typedef struct adam_run {
     float step_size, root_correction; /* lr / (1 - b1^t), 1 / sqrt(1 - b2^t) */
 } adam_run;
 
-/* New moments, stored. */
-INLINE void moments(float *m_at, float *v_at, vf g, vf fresh1, vf beta2, vf fresh2, int64_t n,
-                    vf *m, vf *v) {
+/* New moments. */
+INLINE void next_moments(const float *m_at, const float *v_at, vf g, vf fresh1, vf beta2, vf fresh2,
+                         int64_t n, vf *m, vf *v) {
     vf old = load_f32(m_at, n);
     *m = vf_fma(fresh1, g - old, old);
     *v = vf_fma(beta2, load_f32(v_at, n), fresh2 * (g * g));
+}
+
+/* The same, stored. */
+INLINE void moments(float *m_at, float *v_at, vf g, vf fresh1, vf beta2, vf fresh2, int64_t n,
+                    vf *m, vf *v) {
+    next_moments(m_at, v_at, g, fresh1, beta2, fresh2, n, m, v);
     store_f32(m_at, *m, n);
     store_f32(v_at, *v, n);
 }
@@ -128,9 +134,11 @@ static void lamb_moments_task(void *context, int64_t task, int thread) {
         int64_t stop = min64(end, start + 64 * VL);
         for (int64_t i = start; i < stop; i += VL) {
             int64_t n = min64(VL, stop - i);
-            vf p = load_f32(a->param + i, n), m, v;
-            moments(a->m + i, a->v + i, load(a->grad, i, n) * scale, fresh1, beta2, fresh2, n, &m,
-                    &v);
+            vf p = load_f32(a->param + i, n), g = load(a->grad, i, n) * scale, m, v;
+            if (a->peek)
+                next_moments(a->m + i, a->v + i, g, fresh1, beta2, fresh2, n, &m, &v);
+            else
+                moments(a->m + i, a->v + i, g, fresh1, beta2, fresh2, n, &m, &v);
             vf u = lamb_update(run, m, v, p);
             if (n < VL) u = vf_select(vm_first(n), u, vf_zero()); /* eps 0: 0 / 0 beyond the end */
             p2 = vf_fma(p, p, p2);
