@@ -1,0 +1,269 @@
+/* Sessions come and go: graphs become programs, one for each device, within the memory there is. */
+#include "train/session_parts.h"
+
+#include <stdio.h>
+
+#include "base/text.h"
+#include "plan/plan.h"
+
+weft_session_options weft_session_defaults(void) {
+    return (weft_session_options){
+        .optimizer = {WEFT_ADAMW, 0.9, 0.95, 1e-8, 0.9, 0.1, false},
+        .microbatches = 1,
+    };
+}
+
+static wefti_bf16_compute choose_bf16(weft_bf16_compute wanted) {
+    if (wanted == WEFT_BF16_AS_F32) return WEFTI_BF16_AS_F32;
+    if (wanted == WEFT_BF16_NATIVE) return WEFTI_BF16_NATIVE;
+    for (const wefti_backend *const *b = wefti_builtin_backends(); *b; b++)
+        if ((*b)->choose_bf16) return (*b)->choose_bf16(*b);
+    return WEFTI_BF16_AS_F32;
+}
+
+static bool uses_bf16(const weft_graph *g) {
+    for (int64_t c = -1; c < g->cell_count; c++) {
+        const weft_body *b = c < 0 ? g->root : g->cells[c];
+        for (int64_t v = 0; v < b->value_count; v++)
+            if (b->values[v].desc.dtype == WEFT_BF16) return true;
+    }
+    return false;
+}
+
+static weft_status largest_text(const wefti_program *p, int count, char **out) {
+    wefti_text text = {0};
+    char bytes[32];
+    for (int i = 0; i < count && i < p->largest_count; i++)
+        wefti_text_add(&text, "%s%s %s", i ? ", " : "", p->largest[i].name,
+                       wefti_bytes_text(p->largest[i].bytes, bytes));
+    *out = wefti_text_take(&text);
+    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for a list of tensors");
+    return WEFT_OK;
+}
+
+static weft_status check_limit(const weft_session *s, const wefti_program *p) {
+    if (s->options.memory_bytes <= 0 || p->peak_bytes <= s->options.memory_bytes) return WEFT_OK;
+    char need[32], limit[32], fixed[32], *largest;
+    WEFT_TRY(largest_text(p, 6, &largest));
+    int64_t room = s->options.memory_bytes - p->persistent_bytes;
+    double share = p->transient_bytes > 0 ? (double)room / (double)p->transient_bytes : 0;
+    char advice[160];
+    if (room <= 0 && !s->optimizer)
+        (void)snprintf(advice, sizeof advice, "the model alone needs %s",
+                       wefti_bytes_text(p->persistent_bytes, fixed));
+    else if (room <= 0)
+        (void)snprintf(advice, sizeof advice,
+                       "the model and its optimizer alone need %s: a smaller model or another "
+                       "optimizer would fit",
+                       wefti_bytes_text(p->persistent_bytes, fixed));
+    else if (share < 0.01)
+        (void)snprintf(
+            advice, sizeof advice,
+            "not a hundredth of this batch would fit beside the model (train.accumulate, "
+            "or a smaller batch, context or model)");
+    else
+        (void)snprintf(advice, sizeof advice,
+                       "about %.0f %% of this batch would fit (train.accumulate, or a smaller "
+                       "batch or context)",
+                       share * 100);
+    weft_status status = WEFT_RAISE(
+        WEFT_E_NOMEM, "a step needs %s but the limit (device.memory) is %s; largest: %s; %s",
+        wefti_bytes_text(p->peak_bytes, need), wefti_bytes_text(s->options.memory_bytes, limit),
+        largest, advice);
+    wefti_free(largest);
+    return s->devices > 1 ? wefti_prefix(status, "device %d", p->rank) : status;
+}
+
+/* ---- building ---- */
+
+static int largest_peak(const wefti_view *v) {
+    int largest = 0;
+    for (int32_t r = 1; r < v->devices; r++)
+        if (v->programs[r]->peak_bytes > v->programs[largest]->peak_bytes) largest = r;
+    return largest;
+}
+
+static weft_status build_rank(const weft_session *s, weft_graph *graph, int32_t rank,
+                              wefti_program **out) {
+    bool train = s->view_count == 0;
+    wefti_program_spec spec = {
+        .graph = graph,
+        .backends = wefti_builtin_backends(),
+        .prepare = {s->threads, 0, true, s->bf16 == WEFTI_BF16_AUTO ? WEFTI_BF16_AS_F32 : s->bf16},
+        .optimizer = train && s->optimizer ? wefti_optimizer_plan_of(s->optimizer) : NULL,
+        .microbatches = train ? s->options.microbatches : 1,
+        .keep_gradients = train && s->options.keep_gradients,
+        .recompute = s->options.recompute ? 1 : 0,
+        .plan = s->devices > 1 ? s->plan : NULL,
+        .rank = rank,
+        .routes = s->routes,
+        .shared = train ? NULL : s->views[0]->programs[rank],
+    };
+    for (int64_t i = 0; i < s->view_count; i++) {
+        const wefti_program *other = s->views[i]->programs[rank];
+        if (other->peak_bytes > spec.peak_bytes) spec.peak_bytes = other->peak_bytes;
+        if (other->persistent_bytes > spec.persistent_bytes)
+            spec.persistent_bytes = other->persistent_bytes;
+    }
+    return wefti_program_build(&spec, out);
+}
+
+static weft_status build(weft_session *s, weft_graph *graph) {
+    if (uses_bf16(graph) && s->bf16 == WEFTI_BF16_AUTO) s->bf16 = choose_bf16(s->options.bf16);
+    wefti_program **programs;
+    wefti_view *view;
+    weft_status status = WEFT_OK;
+    WEFT_TRY(WEFT_GROW(s->views, s->view_count, s->view_cap));
+    WEFT_NEW_ARRAY(programs, wefti_program *, s->devices);
+    for (int32_t r = 0; r < s->devices && status == WEFT_OK; r++)
+        status = build_rank(s, graph, r, &programs[r]);
+    if (status < 0) {
+        for (int32_t r = 0; r < s->devices; r++) wefti_program_destroy(programs[r]);
+        wefti_free(programs);
+        return status;
+    }
+    WEFT_TRY(wefti_view_create(graph, programs, s->devices, &view));
+    status = check_limit(s, view->programs[largest_peak(view)]);
+    if (status < 0) {
+        wefti_view_destroy(view);
+        return status;
+    }
+    s->views[s->view_count++] = view;
+    return WEFT_OK;
+}
+
+/* What the plan says of microbatches; said twice, it must be the same. */
+static weft_status take_plan(weft_session *s, const weft_plan *plan) {
+    WEFT_TRY(weft_plan_check(plan));
+    WEFT_TRY(wefti_plan_copy(plan, &s->plan));
+    bool pipeline = plan->pipeline.stages > 1;
+    int32_t microbatches = pipeline ? plan->pipeline.microbatches : plan->accumulate;
+    if (microbatches < 1) microbatches = 1;
+    WEFT_REQUIRE(s->options.microbatches == 1 || microbatches == 1 ||
+                     s->options.microbatches == microbatches,
+                 WEFT_E_ARG, "the plan has %d microbatches, the session %d", microbatches,
+                 s->options.microbatches);
+    if (microbatches > 1) s->options.microbatches = microbatches;
+    s->devices = plan->devices;
+    return wefti_route_cache_create(&s->routes);
+}
+
+weft_status weft_session_create(weft_graph *graph, const weft_session_options *options,
+                                weft_session **out) {
+    WEFT_REQUIRE(graph && options && out, WEFT_E_ARG, "a session needs a graph and options");
+    WEFT_REQUIRE(options->microbatches >= 1, WEFT_E_ARG, "microbatches must be 1 or more, not %d",
+                 options->microbatches);
+    WEFT_REQUIRE(options->clip >= 0, WEFT_E_ARG, "clip must not be negative, but is %g",
+                 options->clip);
+    WEFT_REQUIRE(options->threads >= 0, WEFT_E_ARG, "threads must not be negative, but is %d",
+                 options->threads);
+    weft_session *s;
+    weft_status status = WEFT_OK;
+    WEFT_NEW(s, weft_session);
+    s->options = *options;
+    s->rows = wefti_calloc((size_t)options->microbatches, sizeof *s->rows);
+    if (!s->rows) {
+        status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for a session");
+        goto fail;
+    }
+    s->options.plan = NULL;
+    s->devices = 1;
+    if (options->plan) WEFT_TRY_OR(fail, status, take_plan(s, options->plan));
+    s->threads = (options->threads ? options->threads : wefti_cores()) / s->devices;
+    if (s->threads < 1) s->threads = 1;
+    bool train = options->optimizer.kind != WEFT_NO_OPTIMIZER;
+    if (train)
+        WEFT_TRY_OR(fail, status,
+                    wefti_optimizer_create(&options->optimizer, options->clip > 0, graph->ops,
+                                           &s->optimizer));
+    WEFT_TRY_OR(fail, status, build(s, graph));
+    *out = s;
+    return WEFT_OK;
+fail:
+    weft_session_destroy(s);
+    return status;
+}
+
+void weft_session_destroy(weft_session *s) {
+    if (!s) return;
+    weft_status unwritten = wefti_trace_close(s->trace); /* nobody left to tell */
+    (void)unwritten;
+    wefti_crew_destroy(s->crew);
+    for (int64_t i = 0; i < s->view_count; i++) wefti_view_destroy(s->views[i]);
+    wefti_free(s->views);
+    wefti_free(s->rows);
+    wefti_optimizer_destroy(s->optimizer);
+    wefti_route_cache_destroy(s->routes);
+    weft_plan_destroy(s->plan);
+    wefti_free(s);
+}
+
+weft_status weft_session_add(weft_session *s, weft_graph *graph, int *out_program) {
+    WEFT_REQUIRE(!s->crew, WEFT_E_ARG, "add all graphs before the session's first step");
+    WEFT_TRY(build(s, graph));
+    *out_program = (int)s->view_count - 1;
+    return WEFT_OK;
+}
+
+/* ---- starting ---- */
+
+static void set_trace(const weft_session *s, wefti_trace *trace) {
+    for (int32_t r = 0; s->crew && r < s->devices; r++)
+        wefti_device_trace(wefti_crew_device(s->crew, r), trace);
+}
+
+static weft_status start_device(void *context, wefti_device *device, int32_t rank) {
+    const weft_session *s = context;
+    const wefti_program *first = s->views[0]->programs[rank];
+    for (int64_t i = 0; i < s->view_count; i++) {
+        const wefti_program *p = s->views[i]->programs[rank];
+        WEFT_TRY(wefti_device_bind(device, p));
+        if (i == 0 || p->persistent_bytes != first->persistent_bytes)
+            WEFT_TRY(wefti_device_init(device, p, s->options.seed));
+    }
+    return WEFT_OK;
+}
+
+weft_status wefti_session_start(weft_session *s) {
+    if (s->crew) return WEFT_OK;
+    int64_t *bytes;
+    wefti_crew *crew;
+    WEFT_NEW_ARRAY(bytes, int64_t, s->devices);
+    for (int32_t r = 0; r < s->devices; r++)
+        for (int64_t i = 0; i < s->view_count; i++)
+            if (s->views[i]->programs[r]->peak_bytes > bytes[r])
+                bytes[r] = s->views[i]->programs[r]->peak_bytes;
+    weft_status status = wefti_crew_create(s->devices, s->threads, bytes, &crew);
+    wefti_free(bytes);
+    WEFT_TRY(status);
+    status = wefti_crew_name(crew, wefti_crew_run(crew, start_device, s));
+    if (status < 0) {
+        wefti_crew_destroy(crew);
+        return status;
+    }
+    s->crew = crew;
+    set_trace(s, s->trace);
+    return WEFT_OK;
+}
+
+weft_status wefti_session_view(const weft_session *s, int program, wefti_view **out) {
+    WEFT_REQUIRE(program >= 0 && program < s->view_count, WEFT_E_ARG,
+                 "there is no program %d: the session has %lld", program, (long long)s->view_count);
+    *out = s->views[program];
+    return WEFT_OK;
+}
+
+weft_status weft_session_trace(weft_session *s, const char *path) {
+    wefti_trace *old = s->trace;
+    s->trace = NULL;
+    set_trace(s, NULL);
+    WEFT_TRY(wefti_trace_close(old));
+    if (!path) return WEFT_OK;
+    WEFT_TRY(wefti_trace_open(path, s->devices, &s->trace));
+    set_trace(s, s->trace);
+    return WEFT_OK;
+}
+
+weft_status wefti_session_largest(const weft_session *s, int count, char **out) {
+    return largest_text(s->views[0]->programs[largest_peak(s->views[0])], count, out);
+}
