@@ -69,22 +69,42 @@ static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
     return WEFT_OK;
 }
 
-/* Rows: the number of counted targets is a statistic of all of them. k: the logits would be sums of
- * terms before they are used. Classes: a masked look-up, and statistics of each row. */
+/* Rows: the number of counted targets is a statistic of all of them, but where it is given. k: the
+ * logits would be sums of terms before they are used. Classes: split ones are what the separate ops
+ * are for. */
 static weft_status split(const weft_node *n, wefti_split_rule *r) {
     const weft_desc *x = wefti_in(n, 0);
     problem p = problem_of(n);
     int rows = x->rank - 1;
     int8_t f[WEFT_MAX_RANK];
-    wefti_op_factors(r, "m", x, 0, rows, WEFTI_FACTOR_STATS, f);
+    wefti_op_factors(r, "m", x, 0, rows, wefti_in(n, 4) ? WEFTI_FACTOR_SUM : WEFTI_FACTOR_STATS, f);
     f[rows] = wefti_op_factor(r, "k", -1, p.k, WEFTI_FACTOR_WHOLE);
-    int8_t classes = wefti_op_factor(r, "classes", -1, p.classes, WEFTI_FACTOR_LOOKUP);
+    int8_t classes = wefti_op_factor(r, "classes", -1, p.classes, WEFTI_FACTOR_WHOLE);
     wefti_op_assign(r->in[0], 0, f, 0, x->rank);
     wefti_op_assign(r->out[1], 0, f, 0, x->rank);
     wefti_op_assign(r->in[2], 0, f, 0, rows);
     r->in[1][p.transposed] = r->out[2][p.transposed] = f[rows];
     r->in[1][!p.transposed] = r->out[2][!p.transposed] = classes;
     if (wefti_in(n, 5)) r->in[5][0] = r->out[3][0] = classes;
+    return WEFT_OK;
+}
+
+static weft_status lower(wefti_cut *c, const weft_node *n) {
+    weft_graph *g = wefti_cut_graph(c);
+    uint32_t rows = wefti_op_factors_of(c, WEFTI_FACTOR_STATS);
+    weft_value in[6], out[4];
+    for (int i = 0; i < 6; i++) in[i] = wefti_cut_in(c, i);
+    wefti_attr ignore = WEFTI_I("ignore", wefti_attr_int(n, "ignore"));
+    wefti_attr count[] = {ignore,
+                          WEFTI_I("dtype", wefti_op_statistics_dtype(wefti_in(n, 0)->dtype))};
+    in[4] =
+        wefti_cut_all_reduce(c, wefti_graph_add1(g, &weft_op_count_targets, 1, &in[2], 2, count),
+                             rows, WEFTI_REDUCE_SUM);
+    wefti_attr attrs_[] = {WEFTI_I("transposed", wefti_attr_int(n, "transposed")), ignore,
+                           WEFTI_F("smoothing", wefti_attr_float(n, "smoothing")),
+                           WEFTI_I("chunk", wefti_attr_int(n, "chunk"))};
+    wefti_graph_add(g, n->op, 6, in, 4, attrs_, n->outputs, out);
+    for (int o = 0; o < n->outputs; o++) wefti_cut_out_partial(c, o, out[o], o == 1 ? 0 : rows);
     return WEFT_OK;
 }
 
@@ -172,4 +192,6 @@ const weft_op_def weft_op_linear_cross_entropy = {
     .cost = cost,
     .reference = reference,
     .cases = cases,
+    .lower = lower,
+    .lowers = 1u << WEFTI_FACTOR_STATS,
 };
