@@ -129,12 +129,15 @@ weft_status wefti_buffers_finish(wefti_program_builder *b) {
             wefti_draft_step *d = &b->steps[s][k];
             d->step.args =
                 wefti_arena_alloc(p->arena, (size_t)(d->arg_count + 1) * sizeof(int64_t));
-            WEFT_REQUIRE(d->step.args, WEFT_E_NOMEM, "no memory for the schedule");
-            for (int32_t a = 0; a < d->arg_count; a++)
-                d->step.args[a] =
-                    d->args[a].buffer < 0
-                        ? -1
-                        : b->buffers[d->args[a].buffer].life.offset + d->args[a].delta;
+            d->step.names =
+                wefti_arena_alloc(p->arena, (size_t)(d->arg_count + 1) * sizeof(char *));
+            WEFT_REQUIRE(d->step.args && d->step.names, WEFT_E_NOMEM, "no memory for the schedule");
+            for (int32_t a = 0; a < d->arg_count; a++) {
+                const wefti_buffer *buffer =
+                    d->args[a].buffer < 0 ? NULL : &b->buffers[d->args[a].buffer];
+                d->step.args[a] = buffer ? buffer->life.offset + d->args[a].delta : -1;
+                d->step.names[a] = buffer ? buffer->name : NULL;
+            }
             d->step.frame = d->frame < 0 ? 0 : b->buffers[d->frame].life.offset;
             p->steps[s][k] = d->step;
         }

@@ -219,8 +219,7 @@ static weft_status new_transfer(wefti_cut *c, wefti_axes axes, const weft_desc *
                             .members = members,
                             .ranks = ranks,
                             .have = boxes,
-                            .want = boxes + members,
-                            .name = c->label};
+                            .want = boxes + members};
     for (int32_t m = 0; m < members; m++)
         if (ranks[m] == c->w->p->rank) shape.me = m;
     weft_status status = wefti_transfer_clone(&shape, out);
@@ -230,7 +229,18 @@ static weft_status new_transfer(wefti_cut *c, wefti_axes axes, const weft_desc *
 
 static weft_value finish_transfer(wefti_cut *c, weft_value value, wefti_transfer *t) {
     int32_t local;
-    weft_status status = wefti_walk_transfer(c->w, local_of(c, value), t, c->n->scope, &local);
+    char inside[512];
+    const char *scope =
+        wefti_arena_format(c->w->p->arena, "%s:%s",
+                           wefti_cut_inside(c->w, c->n, inside, sizeof inside), c->n->op->name);
+    t->name = scope;
+    weft_status status = WEFT_OK;
+    if (scope) {
+        status = wefti_walk_transfer(c->w, local_of(c, value), t, scope, &local);
+    } else {
+        wefti_free(t);
+        status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for the name of a value");
+    }
     if (status < 0) {
         wefti_graph_fail(c->w->p->graph, status);
         return WEFT_NO_VALUE;

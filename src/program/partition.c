@@ -101,6 +101,29 @@ static weft_status emit_partial(wefti_walk *w, const wefti_move *move, int32_t *
     return WEFT_OK;
 }
 
+/* What the transfers of a value are called within the call: after the output that it becomes, the
+ * op that makes it, its own name, or the op that reads it. */
+static weft_status name_value(wefti_walk *w, int32_t value, const weft_node *reader,
+                              const char *output, const char **out) {
+    const wefti_value_info *info = &w->from->values[value];
+    const weft_node *maker = info->node >= 0 ? &w->from->nodes[info->node] : NULL;
+    const weft_node *n = maker ? maker : reader;
+    char label[512];
+    const char *text;
+    if (output)
+        text = wefti_arena_strdup(w->p->arena, output);
+    else if (!maker && info->name)
+        text = wefti_arena_strdup(w->p->arena, info->name);
+    else if (n)
+        text = wefti_arena_format(w->p->arena, "%s%s:%s", maker ? "" : "operand of ",
+                                  wefti_cut_inside(w, n, label, sizeof label), n->op->name);
+    else /* only passed through: who calls the body knows */
+        text = "";
+    WEFT_REQUIRE(text, WEFT_E_NOMEM, "no memory for the name of a value");
+    *out = text;
+    return WEFT_OK;
+}
+
 static weft_status emit_move(wefti_walk *w, const weft_desc *whole, const wefti_layout *from,
                              const wefti_move *move, const char *name, int32_t *local) {
     const wefti_mesh *mesh = &w->p->mesh;
@@ -113,8 +136,8 @@ static weft_status emit_move(wefti_walk *w, const weft_desc *whole, const wefti_
     }
     wefti_transfer *t;
     WEFT_TRY(wefti_move_transfer(mesh, whole, from, move, w->p->rank, &t));
-    t->name = name;
-    return wefti_walk_transfer(w, *local, t, "", local);
+    t->name = name[0] ? name : NULL;
+    return wefti_walk_transfer(w, *local, t, name, local);
 }
 
 static weft_status add_version(wefti_walk *w, int32_t value, const wefti_layout *layout,
@@ -156,8 +179,8 @@ static weft_status settle_open(wefti_walk *w, int32_t value, const wefti_layout 
     return WEFT_OK;
 }
 
-weft_status wefti_walk_bring(wefti_walk *w, int32_t value, const wefti_layout *to, const char *name,
-                             int32_t *out_local) {
+weft_status wefti_walk_bring(wefti_walk *w, int32_t value, const wefti_layout *to,
+                             const weft_node *reader, const char *output, int32_t *out_local) {
     const weft_desc *whole = &w->from->values[value].desc;
     const wefti_version *from = NULL;
     const wefti_route *route;
@@ -166,6 +189,8 @@ weft_status wefti_walk_bring(wefti_walk *w, int32_t value, const wefti_layout *t
     WEFT_REQUIRE(route, WEFT_E_BUG, "a value is used before it is made");
     int32_t local = from->value;
     wefti_layout at = from->layout;
+    const char *name = "";
+    if (route->moves) WEFT_TRY(name_value(w, value, reader, output, &name));
     for (int m = 0; m < route->moves; m++) {
         WEFT_TRY(emit_move(w, whole, &at, &route->move[m], name, &local));
         at = route->move[m].to;
@@ -217,7 +242,8 @@ static weft_status cut_node(wefti_walk *w, int64_t index) {
     weft_status status = wefti_cut_choose(c, w->strategies[index]);
     for (int i = 0; status == WEFT_OK && i < n->inputs; i++) {
         c->local[i] = -1;
-        if (n->in[i] >= 0) status = wefti_walk_bring(w, n->in[i], &c->need[i], NULL, &c->local[i]);
+        if (n->in[i] >= 0)
+            status = wefti_walk_bring(w, n->in[i], &c->need[i], n, NULL, &c->local[i]);
     }
     if (status == WEFT_OK) status = wefti_cut_emit(c);
     if (status < 0) return wefti_prefix(status, "%s:%s", c->label, n->op->name);
@@ -253,7 +279,8 @@ static weft_status bind_outputs(wefti_walk *w, wefti_layout *out) {
         }
         if (w->spec->out_state && w->spec->out_state[o] == WEFTI_LAYOUT_SUMMED)
             out[o].sum = out[o].max = 0;
-        WEFT_TRY(wefti_walk_bring(w, v, &out[o], NULL, &local));
+        const char *name = w->spec->out_names ? w->spec->out_names[o] : NULL;
+        WEFT_TRY(wefti_walk_bring(w, v, &out[o], NULL, name, &local));
         WEFT_TRY(wefti_body_output(w->to, local));
     }
     return WEFT_OK;

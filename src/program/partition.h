@@ -41,6 +41,8 @@ typedef struct wefti_cut_spec {
         *out_partial_open; /* per output, NULL: all 0. 1: GIVEN but for the partial axes, which stay
                               as they come; 2: GIVEN, but brought there at the end: no node is split
                               for its sake (gradients of parameters) */
+    const char *const *out_names; /* per output: what it is, for names of transfers; NULL, also one
+                                     by one: called after the op that makes it */
 } wefti_cut_spec;
 
 typedef struct wefti_cut_body {

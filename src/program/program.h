@@ -120,12 +120,13 @@ typedef struct wefti_step {
     wefti_phase phase;
     const char *name; /* call path or parameter name */
     const wefti_routine *routine;
-    int64_t *args;   /* arena offsets */
-    int64_t frame;   /* arena offset of the frame */
-    int64_t bytes;   /* COPY: how much; PACK: instruction number */
-    uint64_t stream; /* random stream of the call */
-    int32_t micro;   /* which microbatch, in sections that run all of them; else 0 */
-    int32_t tensor;  /* UPDATE: index of the parameter, else -1 */
+    int64_t *args;      /* arena offsets */
+    const char **names; /* of the buffers that the arguments lie in; NULL: no argument */
+    int64_t frame;      /* arena offset of the frame */
+    int64_t bytes;      /* COPY: how much; PACK: instruction number */
+    uint64_t stream;    /* random stream of the call */
+    int32_t micro;      /* which microbatch, in sections that run all of them; else 0 */
+    int32_t tensor;     /* UPDATE: index of the parameter, else -1 */
 } wefti_step;
 
 typedef enum wefti_tensor_role {

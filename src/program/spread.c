@@ -149,6 +149,7 @@ typedef struct request {
     wefti_cut_spec spec;
     wefti_layout *in, *out;
     uint8_t *in_state, *out_state, *partial;
+    const char **names; /* of outputs */
 } request;
 
 static weft_status new_request(wefti_program_builder *b, const weft_body *body, const char *call,
@@ -158,8 +159,10 @@ static weft_status new_request(wefti_program_builder *b, const weft_body *body, 
     WEFT_TRY(wefti_build_array(b, body->in_count, 1, &r->in_state));
     WEFT_TRY(wefti_build_array(b, body->out_count, 1, &r->out_state));
     WEFT_TRY(wefti_build_array(b, body->out_count, 1, &r->partial));
+    WEFT_TRY(wefti_build_array(b, body->out_count, sizeof *r->names, &r->names));
     for (int64_t o = 0; o < body->out_count; o++) r->out_state[o] = WEFTI_LAYOUT_OPEN;
-    r->spec = (wefti_cut_spec){body, call, r->in, r->out, r->in_state, r->out_state, r->partial};
+    r->spec = (wefti_cut_spec){body,        call,         r->in,      r->out,
+                               r->in_state, r->out_state, r->partial, r->names};
     return WEFT_OK;
 }
 
@@ -243,6 +246,9 @@ static void ask_gradients(wefti_program_builder *b, const wefti_call_plan *call,
         r->out_state[first + o] = WEFTI_LAYOUT_GIVEN;
         r->out[first + o] = param && s->gradient_known ? s->gradient : s->use;
         r->partial[first + o] = !param ? 0 : s->gradient_known ? 2 : 1;
+        const wefti_value_info *inside = &grad->cell->values[grad->cell->in[i]];
+        r->names[first + o] =
+            wefti_build_name(b, "gradient of ", inside->name ? inside->name : "what it reads");
     }
 }
 

@@ -17,8 +17,8 @@
 
 /* The call's path, the scope in it; for an op with a parameter of its own, that parameter's name
  * without the last component. */
-const char *wefti_cut_label(wefti_walk *w, const weft_node *n, char *buffer, size_t bytes) {
-    const char *call = w->spec->call ? w->spec->call : "", *inside = n->scope ? n->scope : "";
+const char *wefti_cut_inside(const wefti_walk *w, const weft_node *n, char *buffer, size_t bytes) {
+    const char *inside = n->scope ? n->scope : "";
     size_t length = strlen(inside);
     for (int i = 0; i < n->inputs; i++) {
         if (n->in[i] < 0) continue;
@@ -29,8 +29,15 @@ const char *wefti_cut_label(wefti_walk *w, const weft_node *n, char *buffer, siz
         length = (size_t)(dot - v->name);
         break;
     }
-    (void)snprintf(buffer, bytes, "%s%s%.*s", call, *call && length ? "." : "", (int)length,
-                   inside);
+    (void)snprintf(buffer, bytes, "%.*s", (int)length, inside);
+    return buffer;
+}
+
+const char *wefti_cut_label(const wefti_walk *w, const weft_node *n, char *buffer, size_t bytes) {
+    const char *call = w->spec->call ? w->spec->call : "";
+    char inside[512];
+    wefti_cut_inside(w, n, inside, sizeof inside);
+    (void)snprintf(buffer, bytes, "%s%s%s", call, *call && *inside ? "." : "", inside);
     return buffer;
 }
 

@@ -68,11 +68,15 @@ struct wefti_cut {
 
 /* strategy.c: fills factor and keep, from the plan or by least cost; then need and give. */
 weft_status wefti_cut_choose(wefti_cut *c, const wefti_strategy *strategy) WEFT_CHECKED;
-const char *wefti_cut_label(wefti_walk *w, const weft_node *n, char *buffer, size_t bytes);
+const char *wefti_cut_label(const wefti_walk *w, const weft_node *n, char *buffer, size_t bytes);
+/* The part of the label behind the call's path. */
+const char *wefti_cut_inside(const wefti_walk *w, const weft_node *n, char *buffer, size_t bytes);
 
 /* partition.c */
-weft_status wefti_walk_bring(wefti_walk *w, int32_t value, const wefti_layout *to, const char *name,
-                             int32_t *out_local) WEFT_CHECKED; /* a version of that layout */
+/* A version of that layout. For names: the node that reads it, or the output that it becomes. */
+weft_status wefti_walk_bring(wefti_walk *w, int32_t value, const wefti_layout *to,
+                             const weft_node *reader, const char *output,
+                             int32_t *out_local) WEFT_CHECKED;
 weft_status wefti_walk_route(wefti_walk *w, int32_t value, const wefti_layout *to,
                              const wefti_version **out_from, const wefti_route **out) WEFT_CHECKED;
 weft_status wefti_walk_transfer(wefti_walk *w, int32_t local,

@@ -1,0 +1,325 @@
+/* The play: ranks run their programs' communication in turn; program/match.h. */
+#include "program/match_parts.h"
+
+#include <string.h>
+
+/* ---- equal transfers have one number ---- */
+
+typedef struct wefti_match_kind {
+    struct wefti_match_kind *next;
+    uint64_t hash;
+    const wefti_transfer *transfer;
+    int32_t number, rank; /* rank: the first that has it */
+} kind;
+
+static uint64_t mix(uint64_t hash, uint64_t value) {
+    hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+    return hash ^ hash >> 29;
+}
+
+static uint64_t hash_group(const wefti_transfer *t) {
+    uint64_t hash = mix(mix(2, t->tag), (uint64_t)t->members);
+    for (int32_t i = 0; i < t->members; i++) hash = mix(hash, (uint64_t)t->ranks[i]);
+    return hash;
+}
+
+static uint64_t hash_box(uint64_t hash, const wefti_box *box, int rank) {
+    for (int d = 0; d < rank; d++)
+        hash = mix(hash, (uint64_t)box->begin[d] << 32 ^ (uint64_t)box->size[d]);
+    return hash;
+}
+
+static uint64_t hash_transfer(const wefti_transfer *t) {
+    uint64_t hash = mix(mix(mix(1, t->kind), t->reduction), t->dtype);
+    for (int32_t i = 0; i < t->members; i++) {
+        hash = mix(hash, (uint64_t)t->ranks[i]);
+        hash = hash_box(hash_box(hash, &t->have[i], t->rank), &t->want[i], t->rank);
+    }
+    return hash;
+}
+
+static void *make(wefti_match *m, int64_t count, size_t bytes) {
+    return wefti_arena_alloc(m->arena, (size_t)(count + 1) * bytes);
+}
+
+static weft_status find_kind(wefti_match *m, const wefti_transfer *t, int32_t rank, int32_t *out) {
+    uint64_t hash = hash_transfer(t);
+    kind **at = &m->kinds[hash & (m->buckets - 1)];
+    for (; *at; at = &(*at)->next)
+        if ((*at)->hash == hash && wefti_transfer_equal((*at)->transfer, t)) break;
+    if (!*at) {
+        kind *k = make(m, 1, sizeof *k);
+        WEFT_REQUIRE(k, WEFT_E_NOMEM, "no memory to match programs");
+        *k = (kind){NULL, hash, t, m->kind_count++, rank};
+        *at = k;
+    }
+    *out = (*at)->number;
+    return WEFT_OK;
+}
+
+static weft_status find_channel(wefti_match *m, const wefti_transfer *t,
+                                wefti_match_channel **out) {
+    size_t ranks_bytes = (size_t)t->members * sizeof *t->ranks;
+    wefti_match_channel **at = &m->channels[hash_group(t) & (m->buckets - 1)];
+    for (; *at; at = &(*at)->next)
+        if ((*at)->tag == t->tag && (*at)->members == t->members &&
+            !memcmp((*at)->ranks, t->ranks, ranks_bytes))
+            break;
+    if (!*at) {
+        wefti_match_channel *c = make(m, 1, sizeof *c);
+        int64_t *posted = make(m, t->members, sizeof *posted);
+        bool *waiting = make(m, t->members, sizeof *waiting);
+        WEFT_REQUIRE(c && posted && waiting, WEFT_E_NOMEM, "no memory to match programs");
+        *c = (wefti_match_channel){.tag = t->tag,
+                                   .members = t->members,
+                                   .ranks = t->ranks,
+                                   .posted = posted,
+                                   .waiting = waiting};
+        *at = c;
+    }
+    *out = *at;
+    return WEFT_OK;
+}
+
+/* What the play itself relies on; wefti_transfer_check asks for more, later. */
+static weft_status check_group(const wefti_match *m, const wefti_transfer *t, int32_t rank) {
+    bool legal = t->members >= 1 && t->me >= 0 && t->me < t->members && t->ranks[t->me] == rank &&
+                 t->rank >= 0 && t->rank <= WEFT_MAX_RANK &&
+                 (unsigned)t->kind < WEFTI_TRANSFER_KINDS && (unsigned)t->dtype < WEFT_DTYPES;
+    for (int32_t i = 0; legal && i < t->members; i++)
+        legal = t->ranks[i] > (i ? t->ranks[i - 1] : -1) && t->ranks[i] < m->count;
+    WEFT_REQUIRE(legal, WEFT_E_MISMATCH,
+                 "rank %d: the transfer of '%s' is none of this rank, among ranks 0 to %d that "
+                 "ascend",
+                 rank, t->name ? t->name : "a value without a name", m->count - 1);
+    return WEFT_OK;
+}
+
+static weft_status add_rank(wefti_match *m, int32_t rank) {
+    wefti_match_rank *r = &m->ranks[rank];
+    const wefti_partition *p = r->program->partition;
+    WEFT_REQUIRE(r->program->rank == rank, WEFT_E_ARG, "the program of rank %d is given for %d",
+                 r->program->rank, rank);
+    r->count = p ? wefti_partition_transfers(p) : 0;
+    r->ends = make(m, r->count, sizeof *r->ends);
+    WEFT_REQUIRE(r->ends, WEFT_E_NOMEM, "no memory to match programs");
+    for (int32_t i = 0; i < r->count; i++) {
+        const wefti_transfer *t = wefti_partition_transfer(p, i);
+        WEFT_TRY(check_group(m, t, rank));
+        WEFT_TRY(find_channel(m, t, &r->ends[i].channel));
+        WEFT_TRY(find_kind(m, t, rank, &r->ends[i].kind));
+    }
+    return WEFT_OK;
+}
+
+/* ---- meetings ---- */
+
+static bool same_text(const char *a, const char *b) {
+    return a == b || !strcmp(a ? a : "", b ? b : "");
+}
+
+static bool same_post(const wefti_match_side *a, const wefti_match_side *b) {
+    const char *x = a->code ? a->code->node->scope : "", *y = b->code ? b->code->node->scope : "";
+    return a->kind == b->kind && a->step->phase == b->step->phase &&
+           a->step->micro == b->step->micro && same_text(a->step->name, b->step->name) &&
+           same_text(x, y);
+}
+
+/* Meetings that are over make room. */
+static void shrink(wefti_match_channel *c) {
+    int64_t over = c->complete - c->begin;
+    if (over < c->used && over < 64) return;
+    memmove(c->open, c->open + over, (size_t)(c->used - over) * sizeof *c->open);
+    c->used -= over;
+    c->begin = c->complete;
+}
+
+static void wake(wefti_match *m, wefti_match_channel *c) {
+    for (int32_t i = 0; i < c->members; i++) {
+        if (!c->waiting[i]) continue;
+        c->waiting[i] = false;
+        m->queue[m->queued++] = c->ranks[i];
+    }
+}
+
+static weft_status post(wefti_match *m, wefti_match_rank *r, int32_t index,
+                        const wefti_match_side *side) {
+    wefti_match_end *end = &r->ends[index];
+    wefti_match_channel *c = end->channel;
+    if (end->posted - end->waited == WEFTI_COMM_DEPTH)
+        return wefti_match_wrong(m, side, "is posted once more than may be under way");
+    int64_t number = c->posted[side->transfer->me]++;
+    end->number[end->posted++ % WEFTI_COMM_DEPTH] = number;
+    end->last = *side;
+    r->under_way++;
+    if (number - c->begin == c->used) {
+        WEFT_TRY(WEFT_GROW(c->open, c->used, c->capacity));
+        c->open[c->used++] = (wefti_meeting){*side, 0};
+    }
+    wefti_meeting *meeting = &c->open[number - c->begin];
+    if (!same_post(&meeting->first, side)) return wefti_match_differ(m, &meeting->first, side);
+    if (++meeting->arrived < c->members) return WEFT_OK;
+    c->complete++;
+    shrink(c);
+    wake(m, c);
+    return WEFT_OK;
+}
+
+static weft_status wait(wefti_match *m, wefti_match_rank *r, int32_t index,
+                        const wefti_match_side *side) {
+    wefti_match_end *end = &r->ends[index];
+    if (end->posted == end->waited)
+        return wefti_match_wrong(m, side, "is waited for but was not posted");
+    r->blocked = end->channel->complete <= end->number[end->waited % WEFTI_COMM_DEPTH];
+    if (r->blocked) {
+        end->channel->waiting[side->transfer->me] = true;
+        r->waits = *side;
+        return WEFT_OK;
+    }
+    end->waited++;
+    r->under_way--;
+    return WEFT_OK;
+}
+
+/* ---- one rank, until it is blocked or at its end ---- */
+
+static weft_status side_of(const wefti_match_rank *r, const wefti_step *step,
+                           const wefti_instruction *code, int64_t index, wefti_match_side *out) {
+    WEFT_REQUIRE(index >= 0 && index < r->count, WEFT_E_MISMATCH,
+                 "rank %d, step '%s': there is no transfer number %lld, there are %d",
+                 r->program->rank, step->name, (long long)index, r->count);
+    *out = (wefti_match_side){r->program, step, code,
+                              wefti_partition_transfer(r->program->partition, (int32_t)index),
+                              r->ends[index].kind};
+    return WEFT_OK;
+}
+
+static weft_status play_call(wefti_match *m, wefti_match_rank *r, const wefti_step *step) {
+    const wefti_routine *routine = step->routine;
+    wefti_match_side side;
+    for (; r->code < routine->code_count; r->code++) {
+        const wefti_instruction *x = &routine->code[r->code];
+        if (x->transfer < 0) continue;
+        for (int32_t k = r->code; r->code >= r->joined_end; k++) {
+            const wefti_instruction *next = &routine->code[k];
+            WEFT_REQUIRE(k < routine->code_count && next->transfer >= 0, WEFT_E_MISMATCH,
+                         "rank %d, step '%s': a transfer is joined with what is none",
+                         r->program->rank, step->name);
+            WEFT_TRY(side_of(r, step, next, next->transfer, &side));
+            WEFT_TRY(post(m, r, next->transfer, &side));
+            if (!next->joined) r->joined_end = k + 1;
+        }
+        WEFT_TRY(side_of(r, step, x, x->transfer, &side));
+        WEFT_TRY(wait(m, r, x->transfer, &side));
+        if (r->blocked) return WEFT_OK;
+    }
+    r->code = r->joined_end = 0;
+    return WEFT_OK;
+}
+
+static weft_status play_step(wefti_match *m, wefti_match_rank *r, const wefti_step *step) {
+    wefti_match_side side;
+    if (step->kind == WEFTI_STEP_CALL) return play_call(m, r, step);
+    if (step->kind != WEFTI_STEP_POST && step->kind != WEFTI_STEP_WAIT) return WEFT_OK;
+    WEFT_TRY(side_of(r, step, NULL, step->bytes, &side));
+    int32_t index = (int32_t)step->bytes;
+    return step->kind == WEFTI_STEP_POST ? post(m, r, index, &side) : wait(m, r, index, &side);
+}
+
+static weft_status play_rank(wefti_match *m, wefti_match_rank *r) {
+    const wefti_program *p = r->program;
+    for (; r->step < p->step_count[m->section]; r->step++) {
+        WEFT_TRY(play_step(m, r, &p->steps[m->section][r->step]));
+        if (r->blocked) return WEFT_OK;
+    }
+    for (int32_t i = 0; r->under_way && i < r->count; i++)
+        if (r->ends[i].posted != r->ends[i].waited)
+            return wefti_match_wrong(m, &r->ends[i].last, "is posted but never waited for");
+    return WEFT_OK;
+}
+
+static weft_status play_section(wefti_match *m) {
+    int32_t blocked = 0;
+    for (int32_t i = 0; i < m->count; i++) {
+        m->ranks[i].step = m->ranks[i].code = m->ranks[i].joined_end = 0;
+        m->queue[m->queued++] = m->count - 1 - i;
+    }
+    while (m->queued) {
+        wefti_match_rank *r = &m->ranks[m->queue[--m->queued]];
+        WEFT_TRY(play_rank(m, r));
+    }
+    for (int32_t i = 0; i < m->count; i++) blocked += m->ranks[i].blocked;
+    return blocked ? wefti_match_stuck(m) : WEFT_OK;
+}
+
+/* ---- each for itself ---- */
+
+static weft_status check_legal(const wefti_match *m) {
+    for (uint64_t b = 0; b < m->buckets; b++)
+        for (const kind *k = m->kinds[b]; k; k = k->next) {
+            weft_status status = wefti_transfer_check(k->transfer);
+            if (status == WEFT_E_NOMEM) return status;
+            if (status < 0) return wefti_prefix(WEFT_E_MISMATCH, "rank %d", k->rank);
+        }
+    return WEFT_OK;
+}
+
+static bool fits(const weft_desc *desc, const wefti_transfer *t, const wefti_box *box) {
+    int64_t elems = wefti_box_elems(box, t->rank);
+    return desc ? weft_desc_elems(desc) == elems && (elems == 0 || desc->dtype == t->dtype)
+                : elems == 0;
+}
+
+/* What a routine gives to a transfer and takes from it is what the transfer moves. */
+static weft_status check_operands(const wefti_match *m, const wefti_match_rank *r) {
+    for (int32_t i = 0; i < r->program->routine_count; i++) {
+        const wefti_routine *routine = r->program->routines[i];
+        for (int32_t k = 0; k < routine->code_count; k++) {
+            const wefti_instruction *x = &routine->code[k];
+            if (x->transfer < 0) continue;
+            wefti_step step = {.name = routine->body->name, .routine = routine};
+            wefti_match_side side;
+            WEFT_TRY(side_of(r, &step, x, x->transfer, &side));
+            const wefti_transfer *t = side.transfer;
+            if (!fits(x->node->inputs ? wefti_in(x->node, 0) : NULL, t, &t->have[t->me]) ||
+                !fits(x->node->outputs ? wefti_out(x->node, 0) : NULL, t, &t->want[t->me]))
+                return wefti_match_wrong(m, &side, "does not fit its operands");
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status match(wefti_match *m, const wefti_program *const *programs) {
+    static const wefti_section sections[] = {WEFTI_SECTION_FIRST, WEFTI_SECTION_NEXT,
+                                             WEFTI_SECTION_NORM, WEFTI_SECTION_UPDATE};
+    int64_t transfers = 0;
+    for (int32_t i = 0; i < m->count; i++)
+        if (programs[i]->partition) transfers += wefti_partition_transfers(programs[i]->partition);
+    if (transfers == 0) return WEFT_OK;
+    for (m->buckets = 64; m->buckets < (uint64_t)transfers; m->buckets *= 2) continue;
+    m->ranks = make(m, m->count, sizeof *m->ranks);
+    m->queue = make(m, m->count, sizeof *m->queue);
+    m->channels = make(m, (int64_t)m->buckets, sizeof(wefti_match_channel *));
+    m->kinds = make(m, (int64_t)m->buckets, sizeof(kind *));
+    WEFT_REQUIRE(m->ranks && m->queue && m->channels && m->kinds, WEFT_E_NOMEM,
+                 "no memory to match programs");
+    for (int32_t i = 0; i < m->count; i++) m->ranks[i].program = programs[i];
+    for (int32_t i = 0; i < m->count; i++) WEFT_TRY(add_rank(m, i));
+    for (int s = 0; s < (int)(sizeof sections / sizeof *sections); s++) {
+        m->section = sections[s];
+        WEFT_TRY(play_section(m));
+    }
+    WEFT_TRY(check_legal(m));
+    for (int32_t i = 0; i < m->count; i++) WEFT_TRY(check_operands(m, &m->ranks[i]));
+    return WEFT_OK;
+}
+
+weft_status wefti_programs_match(const wefti_program *const *programs, int32_t count) {
+    wefti_match m = {.count = count};
+    WEFT_TRY(wefti_arena_create(&m.arena));
+    weft_status status = match(&m, programs);
+    for (uint64_t b = 0; m.channels && b < m.buckets; b++)
+        for (wefti_match_channel *c = m.channels[b]; c; c = c->next) wefti_free(c->open);
+    wefti_arena_destroy(m.arena);
+    return status;
+}

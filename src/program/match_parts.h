@@ -1,0 +1,76 @@
+/* What match.c (the play) and match_text.c (its messages) share. */
+#ifndef WEFTI_MATCH_PARTS_H
+#define WEFTI_MATCH_PARTS_H
+
+#include "base/memory.h"
+#include "base/text.h"
+#include "comm/comm.h"
+#include "program/match.h"
+
+/* One post, or what a rank waits for: its place in its program. */
+typedef struct wefti_match_side {
+    const wefti_program *program;
+    const wefti_step *step;
+    const wefti_instruction *code; /* NULL: the step's own transfer */
+    const wefti_transfer *transfer;
+    int32_t kind; /* equal transfers of all ranks have one number */
+} wefti_match_side;
+
+/* Posts that meet: the first one, and how many there are. */
+typedef struct wefti_meeting {
+    wefti_match_side first;
+    int32_t arrived;
+} wefti_meeting;
+
+/* A group of ranks and a tag. */
+typedef struct wefti_match_channel {
+    struct wefti_match_channel *next; /* of the same hash */
+    uint64_t tag;
+    int32_t members;
+    const int32_t *ranks;
+    int64_t *posted; /* per member */
+    bool *waiting;
+    int64_t complete, begin; /* meetings that are over; number of open[0] */
+    wefti_meeting *open;
+    int64_t used, capacity;
+} wefti_match_channel;
+
+/* A transfer of one rank's table. */
+typedef struct wefti_match_end {
+    wefti_match_channel *channel;
+    int32_t kind;
+    uint32_t posted, waited;
+    int64_t number[WEFTI_COMM_DEPTH]; /* of the posts under way, in the channel */
+    wefti_match_side last;            /* post */
+} wefti_match_end;
+
+typedef struct wefti_match_rank {
+    const wefti_program *program;
+    wefti_match_end *ends;
+    int32_t count, under_way;
+    int32_t step, code, joined_end; /* where it is; joined_end: posts before it are done */
+    bool blocked;
+    wefti_match_side waits; /* blocked: for this */
+} wefti_match_rank;
+
+typedef struct wefti_match {
+    wefti_arena *arena;
+    wefti_match_rank *ranks;
+    int32_t count;
+    wefti_section section;
+    int32_t *queue; /* ranks that can go on */
+    int32_t queued;
+    wefti_match_channel **channels;
+    struct wefti_match_kind **kinds;
+    int32_t kind_count;
+    uint64_t buckets;
+} wefti_match;
+
+/* match_text.c. All return WEFT_E_MISMATCH, or WEFT_E_NOMEM. */
+weft_status wefti_match_differ(const wefti_match *m, const wefti_match_side *a,
+                               const wefti_match_side *b) WEFT_CHECKED;
+weft_status wefti_match_stuck(const wefti_match *m) WEFT_CHECKED;
+weft_status wefti_match_wrong(const wefti_match *m, const wefti_match_side *side,
+                              const char *what) WEFT_CHECKED; /* "rank 1 in .. <what>" */
+
+#endif
