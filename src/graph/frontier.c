@@ -4,12 +4,21 @@
 
 #include <string.h>
 
-bool wefti_recompute_of(const weft_body *cell, int32_t v, bool full, const weft_op_def **out_op,
-                        int32_t *in, int *out_in_count) {
+/* Bound by memory, not by arithmetic: all but products, convolutions and attention. */
+static bool light(const weft_node *n) {
+    wefti_cost cost;
+    wefti_node_cost(n, &cost);
+    return cost.flops <= 8 * cost.bytes;
+}
+
+bool wefti_recompute_of(const weft_body *cell, int32_t v, const wefti_recompute_rule *rule,
+                        const weft_op_def **out_op, int32_t *in, int *out_in_count) {
     const wefti_value_info *value = &cell->values[v];
-    if (value->kind != WEFTI_VALUE_NODE) return false;
+    if (value->kind != WEFTI_VALUE_NODE || (rule->keep && rule->keep[v])) return false;
     const weft_node *n = &cell->nodes[value->node];
-    bool cheap = (n->op->flags & (WEFTI_OP_CHEAP | WEFTI_OP_RESHAPE)) || full;
+    bool cheap = (n->op->flags & (WEFTI_OP_CHEAP | WEFTI_OP_RESHAPE)) ||
+                 rule->mode == WEFTI_RECOMPUTE_FULL ||
+                 (rule->mode == WEFTI_RECOMPUTE_SELECTIVE && light(n));
     if (cheap && !(n->op->flags & WEFTI_OP_IN_PLACE)) {
         *out_op = n->op;
         *out_in_count = n->inputs;
@@ -109,6 +118,7 @@ static void search_back(network *net) {
 typedef struct survey {
     const weft_body *cell;
     const bool *wanted;
+    const wefti_recompute_rule *rule;
     bool full;
     wefti_fate *fate;
 } survey;
@@ -124,7 +134,7 @@ static void settle(survey *s, int32_t v) {
         s->fate[v] = WEFTI_FATE_INPUT;
     } else if (output) {
         s->fate[v] = WEFTI_FATE_OUTPUT;
-    } else if (!wefti_recompute_of(s->cell, v, s->full, &op, in, &count)) {
+    } else if (!wefti_recompute_of(s->cell, v, s->rule, &op, in, &count)) {
         s->fate[v] = s->wanted[v] || s->full ? WEFTI_FATE_SAVED : WEFTI_FATE_RECOMPUTE;
     } else {
         s->fate[v] = WEFTI_FATE_RECOMPUTE;
@@ -144,8 +154,9 @@ static void collect(survey *s) {
     for (int64_t i = 0; i < cell->in_count; i++) settle(s, cell->in[i]);
 }
 
-static weft_status build(network *net, const weft_body *cell, const bool *wanted,
-                         const wefti_fate *fate) {
+static weft_status build(network *net, const survey *s, const wefti_fate *fate) {
+    const weft_body *cell = s->cell;
+    const bool *wanted = s->wanted;
     int32_t in[WEFTI_MAX_IN + WEFTI_MAX_OUT];
     const weft_op_def *op;
     int count;
@@ -157,7 +168,7 @@ static weft_status build(network *net, const weft_body *cell, const bool *wanted
         int64_t weight = alias ? UNLIMITED : weft_desc_bytes(&cell->values[v].desc) + 1;
         WEFT_TRY(connect(net, arrival(v), departure(v), weight));
         if (wanted[v]) WEFT_TRY(connect(net, departure(v), SINK, UNLIMITED));
-        if (!wefti_recompute_of(cell, v, false, &op, in, &count)) {
+        if (!wefti_recompute_of(cell, v, s->rule, &op, in, &count)) {
             WEFT_TRY(connect(net, SOURCE, arrival(v), UNLIMITED));
             continue;
         }
@@ -168,13 +179,14 @@ static weft_status build(network *net, const weft_body *cell, const bool *wanted
     return WEFT_OK;
 }
 
-static weft_status cut(network *net, const weft_body *cell, const bool *wanted, wefti_fate *fate) {
+static weft_status cut(network *net, const survey *s, wefti_fate *fate) {
+    const weft_body *cell = s->cell;
     net->vertices = 2 + 2 * cell->value_count;
     WEFT_NEW_ARRAY(net->first, int32_t, net->vertices);
     WEFT_NEW_ARRAY(net->via, int32_t, net->vertices);
     WEFT_NEW_ARRAY(net->queue, int32_t, net->vertices);
     for (int64_t i = 0; i < net->vertices; i++) net->first[i] = -1;
-    WEFT_TRY(build(net, cell, wanted, fate));
+    WEFT_TRY(build(net, s, fate));
     while (search(net)) augment(net);
     search_back(net); /* of equal cuts the one nearest to the readers: least is recomputed */
     for (int32_t v = 0; v < cell->value_count; v++)
@@ -192,7 +204,7 @@ static void need(const survey *s, int32_t v, bool *needed) {
     if (!needed[v])
         s->fate[v] = WEFTI_FATE_UNUSED;
     else if (s->fate[v] == WEFTI_FATE_RECOMPUTE &&
-             wefti_recompute_of(s->cell, v, s->full, &op, in, &count))
+             wefti_recompute_of(s->cell, v, s->rule, &op, in, &count))
         for (int k = 0; k < count; k++)
             if (in[k] >= 0) needed[in[k]] = true;
 }
@@ -209,13 +221,15 @@ static weft_status trim(const survey *s) {
     return WEFT_OK;
 }
 
-weft_status wefti_frontier(const weft_body *cell, const bool *wanted, bool full, wefti_fate *fate) {
-    survey s = {cell, wanted, full, fate};
+weft_status wefti_frontier(const weft_body *cell, const bool *wanted,
+                           const wefti_recompute_rule *rule, wefti_fate *fate) {
+    bool full = rule->mode == WEFTI_RECOMPUTE_FULL;
+    survey s = {cell, wanted, rule, full, fate};
     for (int64_t v = 0; v < cell->value_count; v++) fate[v] = WEFTI_FATE_UNUSED;
     collect(&s);
     if (!full) {
         network net = {0};
-        weft_status st = cut(&net, cell, wanted, fate);
+        weft_status st = cut(&net, &s, fate);
         wefti_free(net.edges);
         wefti_free(net.first);
         wefti_free(net.via);

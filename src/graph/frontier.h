@@ -9,7 +9,7 @@
 #ifndef WEFTI_GRAPH_FRONTIER_H
 #define WEFTI_GRAPH_FRONTIER_H
 
-#include "graph/graph.h"
+#include "graph/grad.h"
 
 typedef enum wefti_fate {
     WEFTI_FATE_UNUSED,
@@ -19,15 +19,21 @@ typedef enum wefti_fate {
     WEFTI_FATE_RECOMPUTE /* its node is cloned into the backward body */
 } wefti_fate;
 
+/* What may be recomputed. */
+typedef struct wefti_recompute_rule {
+    wefti_recompute_mode mode;
+    const bool
+        *keep; /* per value of the cell: never recomputed (it took communication); NULL: none */
+} wefti_recompute_rule;
+
 /* How value `v` is recomputed: fills in[] (room for WEFTI_MAX_IN) with values of the cell and sets
- * *out_op (the node's own op, or its `apply`). False: its op is not cheap. `full`: everything that
- * may run twice counts as cheap. */
-bool wefti_recompute_of(const weft_body *cell, int32_t v, bool full, const weft_op_def **out_op,
-                        int32_t *in, int *out_in_count);
+ * *out_op (the node's own op, or its `apply`). False: it is not. */
+bool wefti_recompute_of(const weft_body *cell, int32_t v, const wefti_recompute_rule *rule,
+                        const weft_op_def **out_op, int32_t *in, int *out_in_count);
 
 /* fate[v] for each value of the cell that is read (`wanted[v]`) or needed to recompute one that is.
  */
-weft_status wefti_frontier(const weft_body *cell, const bool *wanted, bool full,
-                           wefti_fate *fate) WEFT_CHECKED;
+weft_status wefti_frontier(const weft_body *cell, const bool *wanted,
+                           const wefti_recompute_rule *rule, wefti_fate *fate) WEFT_CHECKED;
 
 #endif

@@ -200,7 +200,7 @@ typedef struct writer {
     const wefti_grad *g;
     const wefti_builder *handles;
     wefti_cell_grad *out;
-    bool full;
+    wefti_recompute_rule rule;
     bool *live;        /* per raw value */
     bool *wanted;      /* per value of the cell: read by live raw nodes */
     wefti_fate *fate;  /* per value of the cell */
@@ -276,7 +276,7 @@ static weft_status clone_forward(writer *w, int32_t v) {
     const weft_op_def *op;
     int32_t in[WEFTI_MAX_IN + WEFTI_MAX_OUT], node;
     int count;
-    if (!wefti_recompute_of(w->g->cell, v, w->full, &op, in, &count))
+    if (!wefti_recompute_of(w->g->cell, v, &w->rule, &op, in, &count))
         WEFT_FAIL(WEFT_E_BUG, "%s was to be recomputed, but is not cheap", n->op->name);
     for (int k = 0; k < count; k++)
         if (in[k] >= 0) in[k] = w->forward[in[k]];
@@ -307,7 +307,7 @@ static weft_status recompute(writer *w, int32_t v) {
     for (int32_t i = last; i >= 0; i--)
         for (int o = 0; o < cell->nodes[i].outputs; o++) {
             int32_t u = cell->nodes[i].out[o];
-            if (!w->pending[u] || !wefti_recompute_of(cell, u, w->full, &op, in, &count)) continue;
+            if (!w->pending[u] || !wefti_recompute_of(cell, u, &w->rule, &op, in, &count)) continue;
             for (int k = 0; k < count; k++)
                 if (in[k] >= 0 && w->forward[in[k]] < 0) w->pending[in[k]] = true;
         }
@@ -383,7 +383,7 @@ static weft_status write_bodies(writer *w) {
     for (size_t v = 0; v < values; v++) w->forward[v] = -1;
     for (size_t v = 0; v < raw_values; v++) w->backward[v] = -1;
     find_live(w);
-    WEFT_TRY(wefti_frontier(cell, w->wanted, w->full, w->fate));
+    WEFT_TRY(wefti_frontier(cell, w->wanted, &w->rule, w->fate));
 
     size_t bindings = values + (size_t)cell->out_count + 1;
     w->out->bindings = wefti_arena_alloc(graph->arena, sizeof *w->out->bindings * bindings);
@@ -406,13 +406,14 @@ static weft_status write_bodies(writer *w) {
 }
 
 static weft_status differentiate(wefti_grad *g, const bool *wanted, const bool *given,
-                                 int recompute, wefti_builder *own, wefti_cell_grad *out) {
+                                 wefti_recompute_mode recompute, const bool *keep,
+                                 wefti_builder *own, wefti_cell_grad *out) {
     WEFT_TRY(wefti_body_create(g->graph, g->cell->name, &g->raw));
     g->raw->streams = g->cell->streams; /* new random numbers differ from the forward ones */
     own->current = g->raw;
     own->scope = "";
     WEFT_TRY(run_raw(g, wanted, given, own));
-    writer w = {.g = g, .handles = own, .out = out, .full = recompute == 1};
+    writer w = {.g = g, .handles = own, .out = out, .rule = {recompute, keep}};
     weft_status st = write_bodies(&w);
     wefti_free(w.live);
     wefti_free(w.backward);
@@ -424,13 +425,20 @@ static weft_status differentiate(wefti_grad *g, const bool *wanted, const bool *
 }
 
 weft_status wefti_differentiate(weft_graph *graph, weft_body *cell, const bool *wanted,
-                                const bool *given, int recompute, wefti_cell_grad *out) {
+                                const bool *given, wefti_recompute_mode recompute,
+                                wefti_cell_grad *out) {
+    return wefti_differentiate_keeping(graph, cell, wanted, given, recompute, NULL, out);
+}
+
+weft_status wefti_differentiate_keeping(weft_graph *graph, weft_body *cell, const bool *wanted,
+                                        const bool *given, wefti_recompute_mode recompute,
+                                        const bool *keep, wefti_cell_grad *out) {
     WEFT_REQUIRE(wefti_graph_ok(graph), graph->status, "%s", weft_graph_message(graph));
     wefti_grad g = {.graph = graph, .cell = cell};
     wefti_cell_grad made = {.cell = cell};
     wefti_builder *own;
     WEFT_NEW(own, wefti_builder);
-    weft_status st = differentiate(&g, wanted, given, recompute, own, &made);
+    weft_status st = differentiate(&g, wanted, given, recompute, keep, own, &made);
     wefti_builder_destroy(own);
     wefti_body_destroy(g.raw);
     wefti_free(g.need);

@@ -51,15 +51,27 @@ typedef struct wefti_cell_grad {
     int32_t saved;                /* count */
     wefti_grad_binding *bindings; /* backward->in_count of them */
     int32_t *gradient_out;        /* per cell input: index in backward->out, or -1 */
-    weft_body *joined;            /* both passes as one body, when the program wanted it; borrowed */
+    weft_body *joined; /* both passes as one body, when the program wanted it; borrowed */
 } wefti_cell_grad;
+
+/* What the backward pass may compute again instead of keeping it. */
+typedef enum wefti_recompute_mode {
+    WEFTI_RECOMPUTE_CHEAP,    /* results of cheap ops, where that saves memory */
+    WEFTI_RECOMPUTE_FULL,     /* everything: nothing but the inputs is kept */
+    WEFTI_RECOMPUTE_SELECTIVE /* everything but products, convolutions and attention */
+} wefti_recompute_mode;
 
 /* wanted[i]: the gradient of cell input i is needed. given[o]: output o has a gradient. All in the
  * graph's arena; bodies are freed with wefti_cell_grad_free. recompute: what to keep: 0 = default
  * as above, 1 = nothing but the inputs (full recompute). */
 weft_status wefti_differentiate(weft_graph *g, weft_body *cell, const bool *wanted,
-                                const bool *given, int recompute,
+                                const bool *given, wefti_recompute_mode recompute,
                                 wefti_cell_grad *out) WEFT_CHECKED;
+/* The same; values of the cell for which keep[v] is set are kept when the backward pass reads them.
+ */
+weft_status wefti_differentiate_keeping(weft_graph *g, weft_body *cell, const bool *wanted,
+                                        const bool *given, wefti_recompute_mode recompute,
+                                        const bool *keep, wefti_cell_grad *out) WEFT_CHECKED;
 void wefti_cell_grad_free(wefti_cell_grad *grad);
 
 #endif

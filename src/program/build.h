@@ -38,6 +38,7 @@ typedef struct wefti_call_plan {
     int32_t grad;         /* index in program->grads */
     int32_t stage, chunk; /* of the pipeline */
     bool mine;            /* this rank runs it */
+    wefti_recompute_mode recompute;
     const wefti_cut_body *cut; /* its forward body here; NULL without a plan */
 } wefti_call_plan;
 

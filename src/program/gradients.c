@@ -17,6 +17,15 @@ static weft_status own_outputs(wefti_cell_grad *grad) {
     return WEFT_OK;
 }
 
+static wefti_recompute_mode recompute_of(const wefti_program_builder *b, const char *call) {
+    const weft_plan *plan = b->spec->plan;
+    if (b->spec->recompute) return WEFTI_RECOMPUTE_FULL;
+    if (!plan || plan->recompute.mode == WEFT_RECOMPUTE_NONE || !wefti_plan_recomputes(plan, call))
+        return WEFTI_RECOMPUTE_CHEAP;
+    return plan->recompute.mode == WEFT_RECOMPUTE_FULL ? WEFTI_RECOMPUTE_FULL
+                                                       : WEFTI_RECOMPUTE_SELECTIVE;
+}
+
 static weft_status cell_gradient(wefti_program_builder *b, wefti_call_plan *call,
                                  const bool *wanted, const bool *given) {
     wefti_program *p = b->p;
@@ -25,6 +34,10 @@ static weft_status cell_gradient(wefti_program_builder *b, wefti_call_plan *call
     wefti_text mask = {0};
     for (int64_t i = 0; i < cell->in_count; i++) wefti_text_add(&mask, "%d", wanted[i]);
     for (int64_t o = 0; o < cell->out_count; o++) wefti_text_add(&mask, "%d", given[o]);
+    const bool *keep = call->cut && call->recompute && !b->spec->plan->recompute.communication
+                           ? call->cut->communicated
+                           : NULL;
+    wefti_text_add(&mask, " %d %p", (int)call->recompute, (const void *)keep);
     char *text = wefti_text_take(&mask);
     WEFT_REQUIRE(text, WEFT_E_NOMEM, "no memory to differentiate");
     for (int32_t i = 0; i < p->grad_count; i++)
@@ -39,7 +52,8 @@ static weft_status cell_gradient(wefti_program_builder *b, wefti_call_plan *call
     int64_t count = p->grad_count;
     WEFT_TRY(WEFT_GROW(p->grads, count, b->grad_cap));
     WEFT_TRY(WEFT_GROW(b->grad_masks, count, b->mask_cap));
-    WEFT_TRY(wefti_differentiate(b->g, cell, wanted, given, b->spec->recompute, &p->grads[count]));
+    WEFT_TRY(wefti_differentiate_keeping(b->g, cell, wanted, given, call->recompute, keep,
+                                         &p->grads[count]));
     p->grad_count++; /* owned from here on */
     WEFT_TRY(own_outputs(&p->grads[count]));
     b->grad_masks[count] = kept;
@@ -79,8 +93,10 @@ weft_status wefti_build_plan_gradients(wefti_program_builder *b) {
             any_wanted |= wanted[i];
         }
         if (!any_given || !any_wanted) continue;
+        call->recompute = recompute_of(b, n->scope);
         WEFT_TRY(cell_gradient(b, call, wanted, given));
         call->differentiated = true;
+        /* Joined passes keep nothing, whatever the plan says of recomputing. */
         call->joint = last && only_loss && b->spec->recompute == 0;
         last = false;
         const wefti_cell_grad *grad = &b->p->grads[call->grad];

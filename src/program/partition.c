@@ -192,6 +192,10 @@ weft_status wefti_walk_bring(wefti_walk *w, int32_t value, const wefti_layout *t
     const char *name = "";
     if (route->moves) WEFT_TRY(name_value(w, value, reader, output, &name));
     for (int m = 0; m < route->moves; m++) {
+        bool reduces = route->move[m].kind == WEFTI_MOVE_TRANSFER &&
+                       (route->move[m].transfer == WEFTI_TRANSFER_ALL_REDUCE ||
+                        route->move[m].transfer == WEFTI_TRANSFER_REDUCE_SCATTER);
+        w->communicated[value] |= reduces;
         WEFT_TRY(emit_move(w, whole, &at, &route->move[m], name, &local));
         at = route->move[m].to;
         WEFT_TRY(add_version(w, value, &at, local));
@@ -245,10 +249,16 @@ static weft_status cut_node(wefti_walk *w, int64_t index) {
         if (n->in[i] >= 0)
             status = wefti_walk_bring(w, n->in[i], &c->need[i], n, NULL, &c->local[i]);
     }
+    int64_t before = w->to->node_count;
     if (status == WEFT_OK) status = wefti_cut_emit(c);
     if (status < 0) return wefti_prefix(status, "%s:%s", c->label, n->op->name);
-    for (int o = 0; o < n->outputs; o++)
+    bool talks = false;
+    for (int64_t k = before; k < w->to->node_count; k++)
+        talks |= (w->to->nodes[k].op->flags & WEFTI_OP_COMM) != 0;
+    for (int o = 0; o < n->outputs; o++) {
+        w->communicated[n->out[o]] |= talks;
         WEFT_TRY(add_version(w, n->out[o], &c->give[o], c->made[o]));
+    }
     if (w->p->decide) {
         wefti_decision d = {.label = c->label, .op = n->op->name, .rule = c->rule};
         memcpy(d.factor, c->factor, sizeof d.factor);
@@ -417,12 +427,13 @@ static weft_status cut(wefti_partition *p, wefti_walk *w, const wefti_cut_body *
     WEFT_TRY(new_entry(p, w->spec, w->strategies, &e));
     WEFT_TRY(scratch_array(p->arena, w->from->in_count, sizeof *w->in_layout, &w->in_layout));
     WEFT_TRY(scratch_array(p->arena, w->from->out_count, sizeof *layouts, &layouts));
+    WEFT_TRY(scratch_array(p->arena, w->from->value_count, sizeof(bool), &w->communicated));
     weft_status status = walk_body(p, w, layouts);
     if (status < 0) {
         wefti_body_destroy(w->to);
         return wefti_note(status, __func__, __FILE__, __LINE__);
     }
-    e->result = (wefti_cut_body){w->to, w->in_layout, layouts};
+    e->result = (wefti_cut_body){w->to, w->in_layout, layouts, w->communicated};
     p->entries[p->entry_count++] = e;
     *out = &e->result;
     return WEFT_OK;

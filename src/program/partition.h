@@ -48,6 +48,8 @@ typedef struct wefti_cut_spec {
 typedef struct wefti_cut_body {
     weft_body *body;              /* local; owned by the partition */
     const wefti_layout *in, *out; /* decided, per input and output */
+    const bool *communicated; /* per value of the whole body: it took a reduction, or communication
+                                 inside of its op, to make it */
 } wefti_cut_body;
 
 /* Cut, or the result of an equal cut before (same body, layouts and strategies). */

@@ -341,6 +341,8 @@ static weft_status build(wefti_program_builder *b) {
     WEFT_TRY(wefti_spread_start(b));
     WEFT_TRY(collect_calls(b));
     WEFT_TRY(wefti_pipeline_assign(b));
+    if (spec->plan && spec->plan->recompute.mode != WEFT_RECOMPUTE_NONE)
+        WEFT_TRY(spread_calls(b)); /* what takes communication is kept, not recomputed */
     if (train && b->g->loss >= 0) WEFT_TRY(wefti_build_plan_gradients(b));
     WEFT_TRY(spread_calls(b));
     WEFT_TRY(wefti_pipeline_cross(b));

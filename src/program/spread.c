@@ -228,6 +228,7 @@ weft_status wefti_spread_forward(wefti_program_builder *b, wefti_call_plan *call
     WEFT_TRY(new_request(b, body, n->scope, &r));
     for (int i = 0; i < n->inputs; i++) ask_input(b, &r, i, n->in[i]);
     WEFT_TRY(ask_outputs(b, n, &r));
+    for (int64_t o = n->outputs; o < body->out_count; o++) r.out_state[o] = WEFTI_LAYOUT_SUMMED;
     WEFT_TRY(cut_forward(b, &r.spec, &call->cut));
     learn(b, n, call->cut);
     return WEFT_OK;

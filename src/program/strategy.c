@@ -300,7 +300,9 @@ static void suggest_layout(chooser *h, const wefti_layout *layout, const int8_t 
         if (f < 0 || s->count == 0 || !splittable(c, f) || c->factor[f].count) continue;
         if (s->count > h->seen[f].count) h->seen[f] = *s;
         int64_t per = elements_per_unit(c, f, desc->shape[d]);
-        int64_t unit = s->unit > 1 && s->unit % per == 0 ? s->unit / per : 1;
+        bool space =
+            c->rule.factor[f].kind == WEFTI_FACTOR_HALO; /* its dimensions differ in size */
+        int64_t unit = s->unit > 1 && s->unit % per == 0 && !space ? s->unit / per : 1;
         for (int k = 0; k < s->count; k++)
             if (!(h->fixed >> s->axis[k] & 1)) suggest(h, s->axis[k], f, unit);
     }

@@ -49,6 +49,7 @@ typedef struct wefti_walk {
     const wefti_strategy **strategies;
     wefti_layout *in_layout;     /* per input: decided */
     const wefti_layout **wanted; /* per value: the layout in which it leaves the body; NULL: none */
+    bool *communicated;          /* per value: see wefti_cut_body; outlives the walk */
     bool *partial_free;          /* per value: it leaves the body and may stay partial */
 } wefti_walk;
 
