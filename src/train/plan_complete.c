@@ -9,7 +9,6 @@
 
 #include "backend/backend.h"
 #include "base/philox.h"
-#include "builtin.h"
 #include "graph/graph.h"
 #include "plan/plan.h"
 #include "train/optimizer.h"

@@ -1,0 +1,267 @@
+/* Completed plans: what is decided is written down, once, for every family; a completed plan has
+ * nothing left to complete, is that of its model only, and runs like the one it came from. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/fault.h"
+#include "plan/plan.h"
+#include "train/run.h"
+#include "weft/train.h"
+
+enum { WORDS = 24 };
+
+/* A job of override words, "a=1\nb=2". Sizes are told, so that no data are read. */
+static weft_job *job_of(const char *lines) {
+    char copy[2048], *words[WORDS], *rest = copy;
+    int count = 0;
+    weft_job *job = NULL;
+    snprintf(copy, sizeof copy, "%s", lines);
+    for (char *word; (word = strsep(&rest, "\n"));)
+        if (*word && count < WORDS) words[count++] = word;
+    if (weft_job_parse("job", NULL, 0, (const char *const *)words, count, &job) < 0)
+        fail_msg("%s: %s", lines, weft_error_message());
+    return job;
+}
+
+static weft_plan *completed(const weft_job *job) {
+    weft_plan *plan = NULL;
+    if (weft_job_plan(job, &plan) < 0) fail_msg("%s", weft_error_message());
+    return plan;
+}
+
+static void equal_plans(const weft_plan *a, const weft_plan *b) {
+    char *differences = NULL;
+    assert_int_equal(weft_plan_diff(a, b, &differences), WEFT_OK);
+    assert_string_equal(differences, "");
+    weft_text_free(differences);
+}
+
+static const char gpt2[] = "model.family=gpt2\nmodel.layers=3\nmodel.hidden=16\nmodel.heads=2\n"
+                           "model.context=8\nmodel.vocab=32\ntrain.batch=8\n";
+
+/* The same with more words behind. */
+static weft_job *gpt2_with(const char *more) {
+    char lines[1024];
+    snprintf(lines, sizeof lines, "%s%s", gpt2, more);
+    return job_of(lines);
+}
+
+/* The job of a completed plan's file. */
+static weft_job *gpt2_of_plan(const weft_plan *plan) {
+    char path[] = "/tmp/weft-plan-XXXXXX", words[64];
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(weft_plan_save(plan, path), WEFT_OK);
+    snprintf(words, sizeof words, "parallel.plan=%s", path);
+    weft_job *job = gpt2_with(words);
+    remove(path);
+    return job;
+}
+
+static const char *split_of(const weft_plan *plan, const char *match, char out[128]) {
+    for (int64_t i = 0; i < plan->strategy_count; i++) {
+        if (strcmp(plan->strategies[i].match, match) != 0) continue;
+        wefti_text text = {0};
+        wefti_split_print(plan, &plan->strategies[i], &text);
+        char *taken = wefti_text_take(&text);
+        snprintf(out, 128, "%s", taken);
+        wefti_free(taken);
+        return out;
+    }
+    return "no rule";
+}
+
+/* Column-parallel then row-parallel products follow from the first one's strategy. */
+static void test_gpt2(void **state) {
+    (void)state;
+    char text[128];
+    weft_job *job = gpt2_with("parallel.mesh={dp: 2, tp: 2}\n"
+                              "parallel.strategies=[{match: h.*.mlp.c_fc:linear, split: n0=tp}]");
+    weft_plan *plan = completed(job);
+    assert_int_equal(weft_plan_check(plan), WEFT_OK);
+    assert_string_equal(split_of(plan, "h.*.mlp.c_fc:linear", text), "m0=dp n0=tp");
+    assert_string_equal(split_of(plan, "h.*.mlp.c_proj:linear", text), "m0=dp k=tp");
+    assert_string_equal(wefti_plan_tensor(plan, "h.2.mlp.c_fc.weight")->layout, "[-, tp]");
+    assert_string_equal(wefti_plan_tensor(plan, "h.2.mlp.c_proj.weight")->layout, "[tp, -]");
+    assert_string_equal(wefti_plan_tensor(plan, "tokens")->layout, "[dp, -]");
+    for (int64_t i = 0; i < plan->strategy_count; i++)
+        for (int64_t k = 0; k < i; k++)
+            assert_string_not_equal(plan->strategies[i].match, plan->strategies[k].match);
+    /* nothing is left to complete */
+    weft_job *again = gpt2_of_plan(plan);
+    weft_plan *same = completed(again);
+    equal_plans(plan, same);
+    weft_plan_destroy(same);
+    weft_plan_destroy(plan);
+    weft_job_free(again);
+    weft_job_free(job);
+}
+
+/* One layer is told apart: exact names where a pattern would say too much. */
+static void test_uneven_layers(void **state) {
+    (void)state;
+    char text[128];
+    weft_job *job = gpt2_with("parallel.mesh={dp: 2, tp: 2}\n"
+                              "parallel.strategies=[{match: h.1.mlp.c_fc:linear, split: n0=tp}]");
+    weft_plan *plan = completed(job);
+    assert_string_equal(split_of(plan, "h.1.mlp.c_fc:linear", text), "m0=dp n0=tp");
+    assert_string_equal(split_of(plan, "h.*.mlp.c_fc:linear", text), "no rule");
+    assert_string_equal(split_of(plan, "h.*.attn.c_proj:linear", text), "m0=dp");
+    assert_string_equal(wefti_plan_tensor(plan, "h.1.mlp.c_fc.weight")->layout, "[-, tp]");
+    assert_string_equal(wefti_plan_tensor(plan, "h.0.mlp.c_fc.weight")->layout, "[-, -]");
+    weft_plan_destroy(plan);
+    weft_job_free(job);
+}
+
+static void test_stages(void **state) {
+    (void)state;
+    static const char *const schedules[] = {"gpipe", "interleaved", "zero_bubble"};
+    for (int i = 0; i < 3; i++) {
+        char words[256];
+        snprintf(words, sizeof words,
+                 "parallel.devices=4\nparallel.pipeline.stages=2\nparallel.pipeline.schedule=%s\n"
+                 "parallel.pipeline.microbatches=4\nparallel.pipeline.virtual_stages=%d",
+                 schedules[i], i ? 2 : 1);
+        weft_job *job = gpt2_with(words);
+        weft_plan *plan = completed(job);
+        static const char *const calls[] = {"embed", "h.0", "h.1", "h.2", "head"};
+        int32_t before = 0;
+        assert_int_equal(plan->pipeline.rule_count, 5);
+        for (int k = 0; k < 5; k++) {
+            int32_t stage = wefti_plan_stage(plan, calls[k]);
+            assert_in_range(stage, before, before + (k > 0));
+            before = stage;
+        }
+        assert_int_equal(before, i ? 3 : 1);
+        assert_int_equal(weft_plan_check(plan), WEFT_OK);
+        weft_plan_destroy(plan);
+        weft_job_free(job);
+    }
+}
+
+/* A level shares out states, which does not change how calls use parameters. */
+static void test_optimizer_levels(void **state) {
+    (void)state;
+    weft_plan *first = NULL;
+    for (int level = 0; level <= 3; level++) {
+        char words[128];
+        snprintf(words, sizeof words, "parallel.mesh={dp: 4}\nparallel.optimizer.level=%d", level);
+        weft_job *job = gpt2_with(words);
+        weft_plan *plan = completed(job);
+        assert_int_equal(plan->optimizer.level, level);
+        plan->optimizer.level = 0;
+        if (first)
+            equal_plans(first, plan);
+        else
+            first = plan;
+        if (first != plan) weft_plan_destroy(plan);
+        weft_job_free(job);
+    }
+    weft_plan_destroy(first);
+}
+
+/* A plan is its model's: other sizes are refused, another batch is not. */
+static void test_other_model(void **state) {
+    (void)state;
+    weft_job *job = gpt2_with("parallel.devices=2");
+    weft_plan *plan = completed(job);
+    weft_job_free(job);
+    assert_true(plan->model_hash != 0);
+    job = gpt2_of_plan(plan);
+    job->train.batch = 16;
+    weft_plan *same = completed(job);
+    equal_plans(plan, same);
+    weft_plan_destroy(same);
+    job->model.hidden = 32;
+    same = NULL;
+    assert_int_equal(weft_job_plan(job, &same), WEFT_E_ARG);
+    assert_null(same);
+    assert_non_null(strstr(weft_error_message(), "was completed for another model"));
+    weft_job_free(job);
+    weft_plan_destroy(plan);
+}
+
+static void test_one_device(void **state) {
+    (void)state;
+    weft_job *job = gpt2_with("train.accumulate=2");
+    weft_plan *plan = completed(job);
+    assert_int_equal(plan->devices, 1);
+    assert_int_equal(plan->accumulate, 2);
+    assert_int_equal(plan->strategy_count, 0);
+    weft_plan_destroy(plan);
+    weft_job_free(job);
+    assert_int_equal(weft_job_plan(NULL, &plan), WEFT_E_ARG);
+}
+
+/* Every family, on devices that share the batch and more: complete, good, and again the same. */
+static void test_families(void **state) {
+    (void)state;
+    static const char *const models[] = {
+        "model.family=llama\nmodel.hidden=16\nmodel.heads=2\nmodel.layers=2\nmodel.context=8\n"
+        "model.vocab=32",
+        "model.family=bert\nmodel.hidden=16\nmodel.heads=2\nmodel.layers=2\nmodel.context=8\n"
+        "model.vocab=32",
+        "model.family=vit\nmodel.layers=2\nmodel.hidden=16\nmodel.heads=2\nmodel.patch=4\n"
+        "model.image=[1, 8, 8]\nmodel.classes=4",
+        "model.family=mlp\nmodel.layers=2\nmodel.hidden=16\nmodel.image=[1, 8, 8]\n"
+        "model.classes=4",
+        "model.family=lenet\nmodel.image=[1, 28, 28]\nmodel.classes=10",
+        "model.family=resnet18\nmodel.image=[3, 32, 32]\nmodel.classes=10",
+    };
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        char lines[512];
+        snprintf(lines, sizeof lines, "%s\ntrain.batch=4\nparallel.mesh={dp: 2, tp: 2}", models[i]);
+        weft_job *job = job_of(lines);
+        weft_plan *plan = completed(job), *same;
+        assert_true(plan->strategy_count > 0 && plan->tensor_count > 0);
+        assert_int_equal(weft_plan_check(plan), WEFT_OK);
+        weft_job filled = *job;
+        filled.plan = plan;
+        same = completed(&filled);
+        equal_plans(plan, same);
+        weft_plan_destroy(same);
+        weft_plan_destroy(plan);
+        weft_job_free(job);
+    }
+}
+
+/* Some allocations failed in turn: WEFT_E_NOMEM, nothing leaked (the sanitizer build looks). */
+static void test_no_memory(void **state) {
+    (void)state;
+    weft_job *job = job_of("model.family=mlp\nmodel.layers=1\nmodel.hidden=4\nmodel.classes=2\n"
+                           "model.image=[1, 2, 2]\ntrain.batch=2\nparallel.devices=2");
+    int64_t failures = 0;
+    for (;; failures += 1 + failures / 16) {
+        weft_plan *plan = NULL;
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, failures, false, 0);
+        weft_status status = weft_job_plan(job, &plan);
+        bool reached = wefti_fault_count(WEFTI_FAULT_ALLOC) > failures;
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
+        weft_plan_destroy(plan);
+        if (!reached) {
+            assert_int_equal(status, WEFT_OK);
+            break;
+        }
+        assert_int_equal(status, WEFT_E_NOMEM);
+    }
+    assert_true(failures > 50);
+    weft_job_free(job);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gpt2),        cmocka_unit_test(test_uneven_layers),
+        cmocka_unit_test(test_stages),      cmocka_unit_test(test_optimizer_levels),
+        cmocka_unit_test(test_other_model), cmocka_unit_test(test_one_device),
+        cmocka_unit_test(test_families),    cmocka_unit_test(test_no_memory),
+    };
+    return cmocka_run_group_tests_name("plan completion", tests, NULL, NULL);
+}
