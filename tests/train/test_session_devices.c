@@ -2,6 +2,10 @@
  * what was predicted, tensors are whole to who reads and writes them, and a device that fails stops
  * the others. */
 #include "session_models.h"
+
+#include <unistd.h>
+
+#include "base/io.h"
 #include "weft/plan.h"
 
 enum { SEED = 21, BATCH = 8 };
@@ -331,6 +335,113 @@ static void limits_are_of_each_device(void **state) {
     weft_graph_destroy(graph);
 }
 
+/* ---- gradients ---- */
+
+/* Gradients that lie as terms on several devices are read as their sum, and written nowhere. */
+static void gradients_are_read_whole(void **state) {
+    (void)state;
+    static const char *const names[] = {"2 data", "3 data, uneven", "4 tensor", "4 data 2 tensor",
+                                        "4 data, gradients split"};
+    for (int i = 0; i < 5; i++) {
+        const layout_case *c = case_of(names[i]);
+        weft_graph *graph[2];
+        weft_session *s[2];
+        int gradients = 0, refused = 0;
+        for (int k = 0; k < 2; k++) {
+            weft_session_options o = weft_session_defaults();
+            weft_plan *plan = k ? plan_of(c) : NULL;
+            o.seed = SEED;
+            o.threads = 2;
+            o.keep_gradients = true;
+            o.plan = plan;
+            graph[k] = tiny_gpt2(WEFT_USE_TRAIN, BATCH, 0.2, WEFT_F32);
+            ASSERT_OK(weft_session_create(graph[k], &o, &s[k]));
+            weft_plan_destroy(plan);
+            feed_rows(s[k], 0, 3, 0);
+            ASSERT_OK(weft_session_accumulate(s[k], NULL));
+        }
+        double apart = difference(s[0], s[1], WEFT_ROLE_OUTPUT);
+        if (!(apart < 1e-4)) fail_msg("%s: gradients are %g apart", c->name, apart);
+        for (int t = 0; t < weft_session_tensors(s[0], 0); t++) {
+            weft_tensor_info info;
+            ASSERT_OK(weft_session_tensor(s[0], 0, t, &info));
+            if (strncmp(info.name, "grad:", 5) != 0) continue;
+            float *data = calloc(1, (size_t)info.bytes);
+            refused += weft_session_write(s[1], 0, info.name, data, (size_t)info.bytes) < 0;
+            gradients++;
+            free(data);
+        }
+        assert_true(gradients > 10 && (refused > 0 || c->level > 1 || c->axis[0].name));
+        for (int k = 0; k < 2; k++) end_session(s[k], graph[k]);
+    }
+}
+
+/* Where sums are wanted the norm is that of the mean times the number of means. */
+static void gradients_may_be_summed(void **state) {
+    (void)state;
+    double norm[2];
+    for (int sum = 0; sum < 2; sum++) {
+        weft_session_options o = weft_session_defaults();
+        weft_plan *plan;
+        weft_session *s;
+        weft_graph *g = tiny_gpt2(WEFT_USE_TRAIN, BATCH / 2, 0, WEFT_F32);
+        ASSERT_OK(weft_plan_create(4, &plan));
+        ASSERT_OK(weft_plan_accumulate(plan, 2));
+        ASSERT_OK(weft_plan_gradients_sum(plan, sum));
+        o.clip = 1e9;
+        o.threads = 2;
+        o.plan = plan; /* its microbatches too */
+        ASSERT_OK(weft_session_create(g, &o, &s));
+        for (int m = 0; m < 2; m++) {
+            feed_rows(s, 0, 3, m * BATCH / 2);
+            ASSERT_OK(weft_session_accumulate(s, NULL));
+        }
+        ASSERT_OK(weft_session_update(s, 1e-3, &norm[sum]));
+        end_session(s, g);
+        weft_plan_destroy(plan);
+    }
+    assert_true(fabs(norm[1] / norm[0] - 8) < 1e-5);
+}
+
+/* ---- traces ---- */
+
+static int count_of(const char *text, const char *part) {
+    int count = 0;
+    for (const char *at = text; (at = strstr(at, part)) != NULL; at += strlen(part)) count++;
+    return count;
+}
+
+static void traces_show_every_device(void **state) {
+    (void)state;
+    const layout_case *c = case_of("2 data 2 tensor, states split");
+    weft_graph *graph;
+    weft_session *s = session_for(c, true, &graph);
+    char path[200], word[64], *text;
+    int64_t bytes;
+    const char *directory = getenv("TMPDIR");
+    (void)snprintf(path, sizeof path, "%s/weft-test-devices-XXXXXX",
+                   directory ? directory : P_tmpdir);
+    int file = mkstemp(path);
+    assert_true(file >= 0 && close(file) == 0);
+    ASSERT_OK(weft_session_trace(s, path));
+    (void)train_step(s, c, 0);
+    ASSERT_OK(weft_session_trace(s, NULL));
+    ASSERT_OK(wefti_file_read(path, 1 << 26, &text, &bytes));
+    for (int r = 0; r < c->devices; r++) {
+        (void)snprintf(word, sizeof word, "{\"name\":\"device %d\"}", r);
+        assert_int_equal(count_of(text, word), 1);
+        for (int track = 0; track < 3; track++) {
+            (void)snprintf(word, sizeof word, "\"pid\":%d,\"tid\":%d,\"ts\"", r, track);
+            assert_true(count_of(text, word) > 10);
+        }
+    }
+    assert_true(count_of(text, "\"name\":\"all_reduce\",\"cat\":\"") > 4 * 4);
+    assert_true(count_of(text, "\"args\":{\"bytes\":") > 4 * 4);
+    wefti_free(text);
+    assert_int_equal(unlink(path), 0);
+    end_session(s, graph);
+}
+
 /* ---- evaluation beside training ---- */
 
 static void evaluation_has_the_same_plan(void **state) {
@@ -374,6 +485,9 @@ int main(void) {
         cmocka_unit_test(a_device_that_fails_stops_the_others),
         cmocka_unit_test(a_loss_that_is_not_finite_is_found),
         cmocka_unit_test(limits_are_of_each_device),
+        cmocka_unit_test(gradients_are_read_whole),
+        cmocka_unit_test(gradients_may_be_summed),
+        cmocka_unit_test(traces_show_every_device),
         cmocka_unit_test(evaluation_has_the_same_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
