@@ -98,12 +98,27 @@ static void y_of_part(const wefti_cut *c, int32_t p, void *context, int64_t *beg
     give(y_around(w, part(w->x, w->parts, p)), begin, end);
 }
 
+/* Elements [out) of a dimension of `size` elements: what `want` says for this device, or, where
+ * every device has all that it wants, simply what it has. */
+static weft_value exchange(wefti_cut *c, const wefti_window *w, weft_value v, int64_t size,
+                           wefti_cut_ranges *have, wefti_cut_ranges *want, wefti_range *out) {
+    wefti_window copy = *w;
+    bool all = true;
+    for (int32_t p = 0; p < w->parts; p++) {
+        wefti_range h, n;
+        have(c, p, &copy, &h.begin, &h.end);
+        want(c, p, &copy, &n.begin, &n.end);
+        all = all && (n.begin == n.end || (n.begin >= h.begin && n.end <= h.end));
+    }
+    if (!all) v = wefti_cut_exchange(c, v, w->dim, w->factor, size, have, want, &copy);
+    (all ? have : want)(c, w->index, &copy, &out->begin, &out->end);
+    return v;
+}
+
 static weft_value fetch(wefti_cut *c, const wefti_window *w, weft_value x, wefti_cut_ranges *want,
                         wefti_range extent, double fill) {
-    wefti_window copy = *w;
     wefti_range have;
-    x = wefti_cut_exchange(c, x, w->dim, w->factor, w->x, x_part, want, &copy);
-    want(c, w->index, &copy, &have.begin, &have.end);
+    x = exchange(c, w, x, w->x, x_part, want, &have);
     return wefti_window_crop(wefti_cut_graph(c), x, w->dim, have, extent, fill);
 }
 
@@ -117,8 +132,9 @@ weft_value wefti_window_fetch_around(wefti_cut *c, const wefti_window *w, weft_v
 }
 
 weft_value wefti_window_fetch_y(wefti_cut *c, const wefti_window *w, weft_value dy) {
-    wefti_window copy = *w;
-    return wefti_cut_exchange(c, dy, w->dim, w->factor, w->y, y_part, y_of_part, &copy);
+    wefti_range have;
+    dy = exchange(c, w, dy, w->y, y_part, y_of_part, &have);
+    return wefti_window_crop(wefti_cut_graph(c), dy, w->dim, have, wefti_window_y_around(w), 0.0);
 }
 
 weft_value wefti_window_crop(weft_graph *g, weft_value v, int dim, wefti_range have,

@@ -28,6 +28,7 @@ typedef struct trial {
     int sizes[3];
     int of[3];        /* factor that each axis splits, -1: none */
     bool any_layouts; /* operands come as they like; else as the split wants them */
+    bool follow;      /* no split is given: it follows from the layouts of the operands */
 } trial;
 
 static void complain(const trial *t, const char *split, const char *why) {
@@ -86,9 +87,11 @@ static void random_layout(const trial *t, const weft_desc *d, wefti_layout *out)
             wefti_dim_split *s = &out->dim[roll];
             int64_t parts = t->sizes[a];
             for (int k = 0; k < s->count; k++) parts *= t->sizes[s->axis[k]];
+            int64_t unit = 1 + dice(3); /* whole heads, say */
+            if (d->shape[roll] % unit || parts * unit > d->shape[roll]) unit = 1;
             if (parts <= d->shape[roll]) {
                 s->axis[s->count++] = (int8_t)a;
-                s->unit = 1;
+                s->unit = unit;
             }
         } else if (roll == d->rank && wefti_dtype_is_float(d->dtype)) {
             out->sum |= 1u << a;
@@ -103,7 +106,7 @@ static weft_plan *plan_of(const trial *t, const char *text) {
     weft_status st = weft_plan_create(devices, &plan);
     for (int a = 0; a < t->axes && st >= 0; a++)
         st = weft_plan_axis(plan, axis_names[a], t->sizes[a]);
-    if (st >= 0) st = weft_plan_mode(plan, WEFT_PARALLEL_MANUAL);
+    if (st >= 0) st = weft_plan_mode(plan, t->follow ? WEFT_PARALLEL_SEMI : WEFT_PARALLEL_MANUAL);
     if (st >= 0 && *text) st = weft_op_split(plan, "*", text);
     if (st < 0) {
         print_error("%s: %s\n", text, weft_error_message());
@@ -117,6 +120,7 @@ static void run_trial(const trial *t, spmd *s) {
     wefti_layout in[WEFTI_MAX_IN];
     int count = 0;
     split_text(t, text, sizeof text);
+    if (t->follow) text[0] = 0;
     for (int i = 0; i < t->whole->node->inputs; i++) {
         const weft_desc *d = wefti_in(t->whole->node, i);
         if (!d) continue;
@@ -168,6 +172,7 @@ static void along_each_factor(trial *t) {
                 t->of[a] = f;
             }
             if (!fits(t, f)) continue;
+            t->follow = false;
             t->any_layouts = false;
             try(t);
             t->any_layouts = true;
@@ -176,10 +181,10 @@ static void along_each_factor(trial *t) {
     }
 }
 
-/* Each axis splits some factor or none. */
+/* Each axis splits some factor or none; or the partitioner chooses. */
 static void along_random_factors(trial *t) {
     static const int meshes[][4] = {{2, 2, 2}, {2, 2, 3}, {3, 2, 2, 2}, {2, 4, 2}, {2, 3, 2}};
-    for (int round = 0; round < 6; round++) {
+    for (int round = 0; round < 9; round++) {
         int m = (int)dice(sizeof meshes / sizeof *meshes);
         t->axes = meshes[m][0];
         for (int a = 0; a < t->axes; a++) t->of[a] = -1;
@@ -191,6 +196,7 @@ static void along_random_factors(trial *t) {
             if (!fits(t, f)) t->of[a] = -1;
         }
         t->any_layouts = round % 2;
+        t->follow = round >= 6;
         try(t);
     }
 }

@@ -1,0 +1,295 @@
+/* What splits cost: for the textbook cases, which transfers an op's cut makes, how many, and how
+ * many bytes all devices receive. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "program/spmd.h"
+
+static const wefti_random stream = {.seed = 3, .step = 1, .call_stream = 5};
+
+typedef struct expected {
+    const char *what, *op;
+    wefti_op_case c;
+    int devices;
+    const char *split;
+    const char *in[9]; /* layouts of the operands that are there */
+    const char *out;   /* of output 0 */
+    wefti_transfer_kind kind;
+    int transfers;
+    int64_t bytes; /* f32 */
+} expected;
+
+static const expected cases[] = {
+    {"a product split by columns moves nothing",
+     "linear",
+     {{"f32[6,8]", "f32[8,4]", "f32[4]"}, NULL},
+     4,
+     "n0=x",
+     {"[-, -]", "[-, x]", "[x]"},
+     "[-, x]",
+     WEFTI_TRANSFER_ALL_REDUCE,
+     0,
+     0},
+    {"a product split by rows leaves a sum",
+     "linear",
+     {{"f32[6,8]", "f32[8,4]", "f32[4]"}, NULL},
+     4,
+     "k=x",
+     {"[-, x]", "[x, -]", "[-]"},
+     "[-, -] sum(x)",
+     WEFTI_TRANSFER_ALL_REDUCE,
+     0,
+     0},
+    {"a weight's gradient over split rows is a sum",
+     "linear_grad_weight",
+     {{"f32[8,3]", "f32[8,5]"}, NULL},
+     4,
+     "m0=x",
+     {"[x, -]", "[x, -]"},
+     "[-, -] sum(x)",
+     WEFTI_TRANSFER_ALL_REDUCE,
+     0,
+     0},
+    {"a look-up in a split table is a sum",
+     "embedding",
+     {{"f32[8,3]", "i32[5]<8"}, NULL},
+     4,
+     "vocab=x",
+     {"[x, -]", "[-]"},
+     "[-, -] sum(x)",
+     WEFTI_TRANSFER_ALL_REDUCE,
+     0,
+     0},
+    {"the gradient of a split table stays where the table is",
+     "embedding_grad",
+     {{"i32[5]<8", "f32[5,3]"}, "vocab=8"},
+     4,
+     "vocab=x",
+     {"[-]", "[-, -]"},
+     "[x, -]",
+     WEFTI_TRANSFER_ALL_REDUCE,
+     0,
+     0},
+    {"dropout knows its place",
+     "dropout",
+     {{"f32[8,4]"}, "rate=0.5"},
+     4,
+     "d1=x",
+     {"[-, x]"},
+     "[-, x]",
+     WEFTI_TRANSFER_ALL_REDUCE,
+     0,
+     0},
+    {"heads are independent",
+     "attention",
+     {{"f32[1,4,8,2]", "f32[1,4,8,2]", "f32[1,4,8,2]"}, NULL},
+     4,
+     "heads=x",
+     {"[-, -, x, -]", "[-, -, x, -]", "[-, -, x, -]"},
+     "[-, -, x, -]",
+     WEFTI_TRANSFER_ALL_REDUCE,
+     0,
+     0},
+    {"rope knows its place",
+     "rope",
+     {{"f32[1,8,2,4]"}, NULL},
+     4,
+     "seq=x",
+     {"[-, x, -, -]"},
+     "[-, x, -, -]",
+     WEFTI_TRANSFER_ALL_REDUCE,
+     0,
+     0},
+    {"windows of one element need no neighbours",
+     "conv2d",
+     {{"f32[1,2,8,3]", "f32[3,2,1,1]"}, NULL},
+     4,
+     "s0=x",
+     {"[-, -, x, -]", "[-, -, -, -]"},
+     "[-, -, x, -]",
+     WEFTI_TRANSFER_ALL_REDUCE,
+     0,
+     0},
+    {"a step of adamw is local",
+     "opt_adamw",
+     {{"f32[8]", "f32[8]", "f32[8]+", "f32[8]", "f32[8]+"}, NULL},
+     4,
+     "d0=x",
+     {"[x]", "[x]", "[x]", "[x]", "[-]"},
+     "[x]",
+     WEFTI_TRANSFER_ALL_REDUCE,
+     0,
+     0},
+    {"a loss over split rows: one number, the count",
+     "cross_entropy",
+     {{"f32[8,5]", "i32[8]<5"}, NULL},
+     4,
+     "m0=x",
+     {"[x, -]", "[x]"},
+     "[] sum(x)",
+     WEFTI_TRANSFER_ALL_REDUCE,
+     1,
+     4 * 4},
+    {"a loss over split classes: maximum and sum of each row",
+     "cross_entropy",
+     {{"f32[6,8]", "i32[6]<8"}, NULL},
+     4,
+     "classes=x",
+     {"[-, x]", "[-]"},
+     "[] sum(x)",
+     WEFTI_TRANSFER_ALL_REDUCE,
+     2,
+     2 * 4 * 6 * 4},
+    {"its gradient: nothing",
+     "cross_entropy_grad",
+     {{"f32[6,8]", "i32[6]<8", "f32[6]+", "f32[]+", "f32[]"}, NULL},
+     4,
+     "classes=x",
+     {"[-, x]", "[-]", "[-]", "[]", "[]"},
+     "[-, x]",
+     WEFTI_TRANSFER_ALL_REDUCE,
+     0,
+     0},
+    {"a norm over split rows moves nothing",
+     "layer_norm",
+     {{"f32[8,6]", "f32[6]"}, NULL},
+     4,
+     "m0=x",
+     {"[x, -]", "[-]"},
+     "[x, -]",
+     WEFTI_TRANSFER_ALL_REDUCE,
+     0,
+     0},
+    {"a norm over a split width: mean and variance of each row",
+     "layer_norm",
+     {{"f32[6,8]", "f32[8]"}, NULL},
+     4,
+     "h=x",
+     {"[-, x]", "[x]"},
+     "[-, x]",
+     WEFTI_TRANSFER_ALL_REDUCE,
+     2,
+     2 * 4 * 6 * 4},
+    {"softmax over a split dimension",
+     "softmax",
+     {{"f32[6,8]"}, "axis=1"},
+     4,
+     "d1=x",
+     {"[-, x]"},
+     "[-, x]",
+     WEFTI_TRANSFER_ALL_REDUCE,
+     2,
+     2 * 4 * 6 * 4},
+    {"batch norm over a split batch: mean and variance of each channel",
+     "batch_norm_train",
+     {{"f32[8,3,2]", "f32[3]", "f32[3]"}, NULL},
+     4,
+     "batch=x",
+     {"[x, -, -]", "[-]", "[-]"},
+     "[x, -, -]",
+     WEFTI_TRANSFER_ALL_REDUCE,
+     2,
+     2 * 4 * 3 * 4},
+    {"lamb: two sums of squares",
+     "opt_lamb",
+     {{"f32[8]", "f32[8]", "f32[8]+", "f32[8]", "f32[8]+"}, NULL},
+     4,
+     "d0=x",
+     {"[x]", "[x]", "[x]", "[x]", "[-]"},
+     "[x]",
+     WEFTI_TRANSFER_ALL_REDUCE,
+     1,
+     4 * 2 * 4},
+    /* 3 rows: each of the two inner devices gets one from either side, the outer ones one */
+    {"a convolution over split height: rows at the borders",
+     "conv2d",
+     {{"f32[1,2,8,5]", "f32[3,2,3,3]"}, "padding=(1,1)"},
+     4,
+     "s0=x",
+     {"[-, -, x, -]", "[-, -, -, -]"},
+     "[-, -, x, -]",
+     WEFTI_TRANSFER_HALO,
+     1,
+     6 * 2 * 5 * 4},
+    {"strides that fit need no borders",
+     "max_pool2d",
+     {{"f32[1,1,16,2]u"}, "kernel=(2,2) stride=(2,2)"},
+     4,
+     "h=x",
+     {"[-, -, x, -]"},
+     "[-, -, x, -]",
+     WEFTI_TRANSFER_HALO,
+     0,
+     0},
+    /* every device gets the 3 other pieces of k and of v, each 2 x 2 x 3 elements */
+    {"the ring: all keys and values come by",
+     "attention",
+     {{"f32[1,8,2,3]", "f32[1,8,2,3]", "f32[1,8,2,3]"}, NULL},
+     4,
+     "seq=x",
+     {"[-, x, -, -]", "[-, x, -, -]", "[-, x, -, -]"},
+     "[-, x, -, -]",
+     WEFTI_TRANSFER_HALO,
+     6,
+     4 * 3 * 2 * 12 * 4},
+    {"a causal ring moves half of it",
+     "attention",
+     {{"f32[1,8,2,3]", "f32[1,8,2,3]", "f32[1,8,2,3]"}, "causal=1"},
+     4,
+     "seq=x",
+     {"[-, x, -, -]", "[-, x, -, -]", "[-, x, -, -]"},
+     "[-, x, -, -]",
+     WEFTI_TRANSFER_HALO,
+     6,
+     (1 + 2 + 3) * 2 * 12 * 4},
+};
+
+static void check(const expected *e) {
+    op_setup setup;
+    op_graph g;
+    spmd s;
+    weft_plan *plan;
+    wefti_layout in[9], out;
+    const weft_op_def *op = wefti_op_find(wefti_builtin_ops(), e->op);
+    assert_non_null(op);
+    assert_true(setup_case(op, &e->c, &setup));
+    assert_int_equal(op_graph_open(&setup, 9, &g), WEFT_OK);
+    assert_int_equal(op_graph_run(&g, &stream), WEFT_OK);
+    assert_int_equal(weft_plan_create(e->devices, &plan), WEFT_OK);
+    assert_int_equal(weft_plan_axis(plan, "x", e->devices), WEFT_OK);
+    assert_int_equal(weft_op_split(plan, "*", e->split), WEFT_OK);
+    wefti_mesh mesh = wefti_plan_mesh(plan, 0);
+    for (int i = 0; e->in[i]; i++)
+        assert_int_equal(wefti_layout_parse(e->in[i], &mesh, &in[i]), WEFT_OK);
+    assert_int_equal(wefti_layout_parse(e->out, &mesh, &out), WEFT_OK);
+    if (!spmd_cut(&s, &g, plan, in)) fail_msg("%s: %s", e->what, s.why);
+    spmd_feed(&s, 1);
+    if (!spmd_run(&s, &stream) || !spmd_compare(&s)) fail_msg("%s: %s", e->what, s.why);
+    if (strcmp(wefti_layout_text(&s.rank[0].cut->out[0], &mesh).text, e->out))
+        fail_msg("%s: the result is %s, not %s", e->what,
+                 wefti_layout_text(&s.rank[0].cut->out[0], &mesh).text, e->out);
+    for (int k = 0; k < SPMD_KINDS; k++) {
+        int want = k == (int)e->kind ? e->transfers : 0;
+        if (s.transfers[k] != want)
+            fail_msg("%s: %d transfers %s, not %d", e->what, s.transfers[k],
+                     wefti_transfer_kind_text((wefti_transfer_kind)k), want);
+    }
+    if (s.bytes != e->bytes)
+        fail_msg("%s: %lld bytes, not %lld", e->what, (long long)s.bytes, (long long)e->bytes);
+    spmd_close(&s);
+    weft_plan_destroy(plan);
+    op_graph_close(&g);
+}
+
+static void textbook_cases_cost_what_they_must(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check(&cases[i]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(textbook_cases_cost_what_they_must)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
