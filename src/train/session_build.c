@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "plan/plan.h"
+#include "program/match.h"
 
 weft_session_options weft_session_defaults(void) {
     return (weft_session_options){
@@ -117,6 +118,8 @@ static weft_status build(weft_session *s, weft_graph *graph) {
     WEFT_NEW_ARRAY(programs, wefti_program *, s->devices);
     for (int32_t r = 0; r < s->devices && status == WEFT_OK; r++)
         status = build_rank(s, graph, r, &programs[r]);
+    if (status == WEFT_OK && s->devices > 1)
+        status = wefti_programs_match((const wefti_program *const *)programs, s->devices);
     if (status < 0) {
         for (int32_t r = 0; r < s->devices; r++) wefti_program_destroy(programs[r]);
         wefti_free(programs);
