@@ -117,26 +117,28 @@ WEFT_API weft_value weft_cache_write(weft_graph *g, weft_value cache, weft_value
                                      weft_value position);
 
 /* Mixture of experts (Shazeer et al., 2017; Lepikhin et al., "GShard", 2021; Fedus et al., "Switch
- * Transformer", 2021). A routing says which k experts each token goes to, and its slot there: all
- * first choices in order of the tokens, then all second ones; -1 beyond the capacity. */
+ * Transformer", 2021). Tokens come in groups [groups..., tokens], for example sequences. A routing
+ * says which k experts each token goes to, and its slot there in the buffer of its group: slots go
+ * to all first choices in order of the tokens, then to all second ones; -1 beyond the capacity. */
 typedef struct weft_routing {
-    weft_value expert, slot; /* i32 [..., k] */
-    weft_value count;        /* i32 [experts]: slots in use */
+    weft_value expert, slot; /* i32 [groups..., tokens, k] */
+    weft_value count;        /* i32 [experts, groups...]: slots in use */
     int64_t experts, capacity;
 } weft_routing;
-/* gates [..., experts], the router's probabilities -> weight [..., k], the k largest (not made to
- * sum to 1). capacity: slots of each expert; 0: as many as there are tokens, so that none is left
- * out. */
+/* gates [groups..., tokens, experts], the router's probabilities -> weight [groups..., tokens, k],
+ * the k largest (not made to sum to 1). capacity: slots of each expert for each group; 0: as many
+ * as there are tokens, so that none is left out. */
 WEFT_API weft_value weft_moe_route(weft_graph *g, weft_value gates, int64_t k, int64_t capacity,
                                    weft_routing *out);
-/* x [..., hidden] -> [experts, capacity, hidden]: each token's copies in its slots, 0 elsewhere. */
+/* x [groups..., tokens, hidden] -> [experts, groups..., capacity, hidden]: each token's copies in
+ * its slots, 0 elsewhere. */
 WEFT_API weft_value weft_moe_dispatch(weft_graph *g, weft_value x, const weft_routing *routing);
-/* x [experts, rows, k], weight [experts, k, n] (transposed: [experts, n, k]) -> [experts, rows, n].
- * With a routing only rows in use are computed, the others are 0. */
+/* x [experts, groups..., rows, k], weight [experts, k, n] (transposed: [experts, n, k]) ->
+ * [experts, groups..., rows, n]. With a routing only rows in use are computed, the others are 0. */
 WEFT_API weft_value weft_moe_linear(weft_graph *g, weft_value x, weft_value weight, bool transposed,
                                     const weft_routing *routing);
-/* y [experts, capacity, hidden], weight [..., k] or none (1) -> [..., hidden]: the weighted sum
- * over each token's slots. */
+/* y [experts, groups..., capacity, hidden], weight [groups..., tokens, k] or none (1) ->
+ * [groups..., tokens, hidden]: the weighted sum over each token's slots. */
 WEFT_API weft_value weft_moe_combine(weft_graph *g, weft_value y, const weft_routing *routing,
                                      weft_value weight);
 

@@ -13,13 +13,12 @@ static bool balances(const wefti_model_build *b) {
     return b->use == WEFT_USE_TRAIN && b->c->experts > 0 && b->c->aux_loss > 0;
 }
 
-/* Slots of an expert; 0: no bound. */
+/* Slots of an expert for each sequence; 0: no bound. */
 static int64_t capacity(const wefti_model_build *b) {
-    int64_t tokens = b->batch * b->seq;
     if (b->use != WEFT_USE_TRAIN || b->c->capacity_factor <= 0) return 0;
-    double even = (double)(tokens * b->c->experts_per_token) / (double)b->c->experts;
+    double even = (double)(b->seq * b->c->experts_per_token) / (double)b->c->experts;
     double slots = ceil(b->c->capacity_factor * even);
-    return slots < (double)tokens ? (int64_t)slots : tokens;
+    return slots < (double)b->seq ? (int64_t)slots : b->seq;
 }
 
 /* gpt2-moe: one number. mixtral: fractions and probabilities, [2, experts]. */

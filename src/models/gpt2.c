@@ -38,6 +38,12 @@ static weft_value feed_forward(const wefti_model_build *b, weft_value x, double 
     return weft_cell_end(g, wefti_drop(b, x));
 }
 
+/* [experts, size], to be added to [experts, batch, slots, size] */
+static weft_value expert_bias(const wefti_model_build *b, const char *name, int64_t size) {
+    weft_value x = wefti_param(b, name, wefti_zeros(), b->c->experts, size, 0, 0);
+    return weft_reshape(b->g, x, 4, (int64_t[]){b->c->experts, 1, 1, size});
+}
+
 /* The same in each expert, for those that the router chose. */
 static weft_value experts(const wefti_model_build *b, weft_value x, double deviation,
                           weft_value *balance) {
@@ -47,8 +53,8 @@ static weft_value experts(const wefti_model_build *b, weft_value x, double devia
     weft_value logits = wefti_dense(b, x, "gate", hidden, count, false, false, wefti_normal(0.02));
     weft_routing routing;
     weft_value weight = wefti_route(b, logits, &routing, balance);
-    weft_value shift = wefti_param(b, "experts.c_fc.bias", wefti_zeros(), count, 1, ffn, 0);
-    weft_value last = wefti_param(b, "experts.c_proj.bias", wefti_zeros(), count, 1, hidden, 0);
+    weft_value shift = expert_bias(b, "experts.c_fc.bias", ffn);
+    weft_value last = expert_bias(b, "experts.c_proj.bias", hidden);
     x = weft_moe_dispatch(g, x, &routing);
     x = wefti_expert_dense(b, x, &routing, "experts.c_fc", hidden, ffn, false, wefti_normal(0.02));
     x = weft_gelu(g, weft_add(g, x, shift));

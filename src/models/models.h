@@ -56,8 +56,8 @@ weft_value wefti_balance_loss(const wefti_model_build *b, weft_value balance_sum
 /* logits [batch, seq, experts] -> weight [batch, seq, experts_per_token]; adds to *balance_sum. */
 weft_value wefti_route(const wefti_model_build *b, weft_value logits, weft_routing *out,
                        weft_value *balance_sum);
-/* x [experts, slots, in] -> [experts, slots, out] with the parameter NAME.weight [experts, in, out]
- * (transposed: [experts, out, in]). */
+/* x [experts, batch, slots, in] -> [experts, batch, slots, out] with the parameter NAME.weight
+ * [experts, in, out] (transposed: [experts, out, in]). */
 weft_value wefti_expert_dense(const wefti_model_build *b, weft_value x, const weft_routing *routing,
                               const char *name, int64_t in, int64_t out, bool transposed,
                               weft_init init);

@@ -1,43 +1,52 @@
 /* Mixture of experts: which expert handles which token, and moving tokens there and back.
  *
- * A token goes to k of the experts, chosen by top_k of the router's probabilities. Each expert has
- * a buffer of `capacity` slots. Slots are numbered over the whole batch: all tokens' first choices
- * in order of the tokens, then all second choices, and so on (Lepikhin et al., "GShard", 2021,
- * algorithm 1); what does not fit has slot -1 and goes nowhere. Since the order is that of the
- * whole batch, the result does not depend on how the tokens are split.
+ * A token goes to k of the experts, chosen by top_k of the router's probabilities. Tokens come in
+ * groups (sequences), and for each group an expert has a buffer of `capacity` slots. Slots are
+ * given out group by group: to all tokens' first choices in their order, then to all second ones,
+ * and so on; what finds none has slot -1 and goes nowhere. Source: Lepikhin et al., "GShard", 2021,
+ * section 2.2 and algorithm 1. Groups know nothing of each other, so batches are cut anywhere
+ * between them without communication; and from buffers cut by groups to buffers cut by experts it
+ * is one all-to-all.
  *
- *     moe_slots(expert i32 [..., k], counts?; experts, capacity)
- *         -> slot i32 [..., k], count i32 [experts]        slots in use of each expert
- *     moe_counts(expert i32 [rows..., last, k]; experts) -> i32 [rows..., 1, k, experts]
- *         choices of each expert among the tokens of a row
- *     moe_dispatch(x [..., h], expert, slot, weight?; experts, capacity) -> y [experts, capacity,
- * h] y[expert, slot] = weight x, 0 where no token is moe_combine(y [experts, capacity, h], expert,
- * slot, weight?) -> x [..., h] x = sum over the k choices of weight y[expert, slot] moe_dot(y,
- * expert, slot, x) -> S [..., k]            y[expert, slot] . x
+ *     moe_slots(expert i32 [groups..., s, k], counts?; experts, capacity)
+ *         -> slot i32 [groups..., s, k], count i32 [experts, groups...]      slots in use
+ *     moe_counts(expert i32 [groups..., s, k]; experts) -> i32 [groups..., 1, k, experts]
+ *         how often each expert is chosen
+ *     moe_dispatch(x [groups..., s, h], expert, slot, weight?; experts, capacity)
+ *         -> y [experts, groups..., capacity, h]
+ *         y[expert, group, slot] = weight x, 0 where no token is
+ *     moe_combine(y [experts, groups..., capacity, h], expert, slot, weight?) -> x [groups..., s,
+ * h] x = sum over the k choices of weight y[expert, group, slot] moe_dot(y, expert, slot, x) -> S
+ * [groups..., s, k]            y[expert, group, slot] . x
  *
  * dispatch and combine are each other's gradient; moe_dot is that of both to the weights. A piece
  * of the buffers, [experts, capacity] from first_expert and first_slot on, sees its own tokens
- * only: so both dimensions can be split without communication of their own. moe_slots over split
- * tokens starts from the counts of all pieces. */
+ * only: so both dimensions can be split without communication of their own. moe_slots over groups
+ * that are cut inside starts from the counts of all pieces. */
 #include "graph/cut.h"
 #include "ops/common.h"
 
-/* Experts and slots of a piece of the buffers. */
+/* Experts, groups and slots of a piece of the buffers; tokens and choices of a group. */
 typedef struct buffers {
-    int64_t experts, capacity, first_expert, first_slot;
+    int64_t experts, groups, capacity, first_expert, first_slot, per_group;
 } buffers;
 
-static buffers buffers_of(const weft_node *n, int64_t experts, int64_t capacity) {
-    return (buffers){experts, capacity, wefti_attr_int(n, "first_expert"),
-                     wefti_attr_int(n, "first_slot")};
+/* For buffers y [experts, groups..., capacity, h] and expert [groups..., s, k]. */
+static buffers buffers_of(const weft_node *n, const weft_desc *y, const weft_desc *expert) {
+    return (buffers){y->shape[0],
+                     wefti_op_count(y, 1, y->rank - 2),
+                     y->shape[y->rank - 2],
+                     wefti_attr_int(n, "first_expert"),
+                     wefti_attr_int(n, "first_slot"),
+                     wefti_op_count(expert, expert->rank - 2, expert->rank)};
 }
 
-/* Row of the buffers that a choice goes to, -1: none here. */
-static int64_t row_of(const buffers *b, double expert, double slot) {
+/* Row of the buffers that choice i goes to, -1: none here. */
+static int64_t row_of(const buffers *b, int64_t i, double expert, double slot) {
     double e = expert - (double)b->first_expert, s = slot - (double)b->first_slot;
     if (slot < 0.0 || e < 0.0 || e >= (double)b->experts || s < 0.0 || s >= (double)b->capacity)
         return -1;
-    return (int64_t)e * b->capacity + (int64_t)s;
+    return ((int64_t)e * b->groups + i / b->per_group) * b->capacity + (int64_t)s;
 }
 
 static weft_status check_count(const weft_node *n, const char *name) {
@@ -49,24 +58,20 @@ static weft_status check_count(const weft_node *n, const char *name) {
 
 /* ---- slots ---- */
 
-/* counts [rows..., parts, k, experts] of the whole batch beside a piece of it, which begins at
- * `at`: rows, and the part of the last dimension of tokens. */
+/* counts [groups..., parts, k, experts] of whole groups, of which this is part number `part`. */
 static weft_status check_whole(const weft_node *n, const weft_desc *expert, int64_t experts) {
     const weft_desc *counts = wefti_in(n, 1);
-    const wefti_ints *at = wefti_attr_ints(n, "at");
-    int rows = expert->rank - 2;
+    int64_t part = wefti_attr_int(n, "part");
+    int groups = expert->rank - 2;
     WEFT_TRY(wefti_op_check_i32(n, 1));
-    bool fits = counts->rank == rows + 3 && at->count == rows + 1 &&
-                counts->shape[rows + 1] == expert->shape[rows + 1] &&
-                counts->shape[rows + 2] == experts;
-    for (int d = 0; fits && d <= rows; d++) {
-        int64_t size = d < rows ? expert->shape[d] : 1;
-        fits = at->v[d] >= 0 && at->v[d] <= counts->shape[d] - size;
-    }
-    WEFT_REQUIRE(fits, WEFT_E_SHAPE,
-                 "moe_slots: counts are %s for %s and %lld experts; they must be [rows..., parts, "
-                 "choices, experts] with the piece inside",
-                 TEXT(counts), TEXT(expert), (long long)experts);
+    bool fits = counts->rank == groups + 3 &&
+                counts->shape[groups + 1] == expert->shape[groups + 1] &&
+                counts->shape[groups + 2] == experts;
+    for (int d = 0; fits && d < groups; d++) fits = counts->shape[d] == expert->shape[d];
+    WEFT_REQUIRE(fits && part >= 0 && part < counts->shape[groups], WEFT_E_SHAPE,
+                 "moe_slots: counts are %s for part %lld, %s and %lld experts; they must be "
+                 "[groups..., parts, choices, experts]",
+                 TEXT(counts), (long long)part, TEXT(expert), (long long)experts);
     return WEFT_OK;
 }
 
@@ -79,9 +84,10 @@ static weft_status infer_slots(const weft_node *n, weft_desc *out, int *out_coun
     WEFT_TRY(check_count(n, "capacity"));
     if (wefti_in(n, 1)) WEFT_TRY(check_whole(n, expert, experts));
     out[0] = *expert;
-    out[1] = wefti_op_desc(WEFT_I32, 1, &experts);
+    out[1] = wefti_op_desc(WEFT_I32, expert->rank - 1, (int64_t[WEFT_MAX_RANK]){experts});
+    for (int d = 0; d < expert->rank - 2; d++) out[1].shape[d + 1] = expert->shape[d];
     *out_count = 2;
-    return WEFT_OK;
+    return wefti_desc_check(&out[1]);
 }
 
 static weft_status infer_counts(const weft_node *n, weft_desc *out, int *out_count) {
@@ -98,52 +104,45 @@ static weft_status infer_counts(const weft_node *n, weft_desc *out, int *out_cou
     return WEFT_OK;
 }
 
-/* Tokens, the k choices and the experts' counts. What is a piece already is not cut again. */
+/* What is a part of a group already is not cut again. */
 static weft_status split_slots(const weft_node *n, wefti_split_rule *r) {
-    const weft_desc *expert = wefti_in(n, 0);
-    int tokens = expert->rank - 1;
+    const weft_desc *expert = wefti_in(n, 0), *counts = wefti_in(n, 1);
+    int s = expert->rank - 2;
     int8_t f[WEFT_MAX_RANK];
-    wefti_op_factors(r, "m", expert, 0, tokens,
-                     wefti_in(n, 1) ? WEFTI_FACTOR_WHOLE : WEFTI_FACTOR_STATS, f);
-    f[tokens] = wefti_op_factor(r, "choices", -1, expert->shape[tokens], WEFTI_FACTOR_WHOLE);
-    wefti_op_assign(r->in[0], 0, f, 0, tokens + 1);
-    wefti_op_assign(r->out[0], 0, f, 0, tokens + 1);
-    r->out[1][0] = wefti_op_factor(r, "experts", -1, wefti_out(n, 1)->shape[0], WEFTI_FACTOR_WHOLE);
-    const weft_desc *counts = wefti_in(n, 1);
+    wefti_op_factors(r, "group", expert, 0, s, WEFTI_FACTOR_FREE, f);
+    f[s] = wefti_op_factor(r, "s", -1, expert->shape[s],
+                           counts ? WEFTI_FACTOR_WHOLE : WEFTI_FACTOR_STATS);
+    f[s + 1] = wefti_op_factor(r, "choices", -1, expert->shape[s + 1], WEFTI_FACTOR_WHOLE);
+    int8_t experts =
+        wefti_op_factor(r, "experts", -1, wefti_out(n, 1)->shape[0], WEFTI_FACTOR_WHOLE);
+    wefti_op_assign(r->in[0], 0, f, 0, s + 2);
+    wefti_op_assign(r->out[0], 0, f, 0, s + 2);
+    wefti_op_assign(r->out[1], 1, f, 0, s);
+    r->out[1][0] = experts;
     if (!counts) return WEFT_OK;
-    for (int d = 0; d < tokens; d++)
-        r->in[1][d] = wefti_op_factor(r, "of", d, counts->shape[d], WEFTI_FACTOR_WHOLE);
-    r->in[1][tokens] = f[tokens];
-    r->in[1][tokens + 1] = r->out[1][0];
+    wefti_op_assign(r->in[1], 0, f, 0, s);
+    r->in[1][s] = wefti_op_factor(r, "parts", -1, counts->shape[s], WEFTI_FACTOR_WHOLE);
+    r->in[1][s + 1] = f[s + 1];
+    r->in[1][s + 2] = experts;
     return WEFT_OK;
 }
 
 /* Every device counts its own tokens; all know all counts, and so where their own slots begin. */
 static weft_status lower_slots(wefti_cut *c, const weft_node *n) {
     weft_graph *g = wefti_cut_graph(c);
-    const weft_desc *expert = wefti_in(n, 0);
-    const int8_t *f = wefti_cut_rule(c)->in[0];
+    int s = wefti_in(n, 0)->rank - 2, f = wefti_cut_rule(c)->in[0][s];
     wefti_attr experts = WEFTI_I("experts", wefti_attr_int(n, "experts"));
+    int64_t before[WEFT_MAX_RANK] = {0}, after[WEFT_MAX_RANK] = {0};
+    int64_t part = wefti_cut_index(c, f);
+    before[s] = part;
+    after[s] = wefti_cut_parts(c, f) - 1 - part;
     weft_value here = wefti_cut_in(c, 0), out[2];
     weft_value counts = wefti_graph_add1(g, &weft_op_moe_counts, 1, &here, 1, &experts);
-    int rows = expert->rank - 2, rank = rows + 3;
-    int64_t before[WEFT_MAX_RANK] = {0}, after[WEFT_MAX_RANK] = {0};
-    wefti_ints at = {.count = rows + 1};
-    uint32_t tokens = 0;
-    for (int d = 0; d <= rows; d++) {
-        bool last = d == rows; /* has one row of counts for each part */
-        int64_t whole = last ? wefti_cut_parts(c, f[d]) : expert->shape[d];
-        int64_t size = last ? 1 : weft_value_desc(g, here).shape[d];
-        before[d] = at.v[d] = last ? wefti_cut_index(c, f[d]) : wefti_cut_in_begin(c, 0, d);
-        after[d] = whole - size - before[d];
-        if (f[d] >= 0) tokens |= 1u << f[d];
-    }
-    if (weft_value_desc(g, counts).rank != rank) return WEFT_OK; /* the graph has failed */
     counts =
-        wefti_cut_all_reduce(c, weft_pad(g, counts, before, after, 0.0), tokens, WEFTI_REDUCE_SUM);
+        wefti_cut_all_reduce(c, weft_pad(g, counts, before, after, 0.0), 1u << f, WEFTI_REDUCE_SUM);
     wefti_graph_add(g, &weft_op_moe_slots, 2, (weft_value[]){here, counts}, 3,
                     (wefti_attr[]){experts, WEFTI_I("capacity", wefti_attr_int(n, "capacity")),
-                                   WEFTI_N("at", at)},
+                                   WEFTI_I("part", part)},
                     2, out);
     wefti_cut_out(c, 0, out[0]);
     wefti_cut_out(c, 1, out[1]);
@@ -152,15 +151,15 @@ static weft_status lower_slots(wefti_cut *c, const weft_node *n) {
 
 static weft_status split_counts(const weft_node *n, wefti_split_rule *r) {
     const weft_desc *expert = wefti_in(n, 0);
-    int tokens = expert->rank - 1;
+    int s = expert->rank - 2;
     int8_t f[WEFT_MAX_RANK];
-    wefti_op_factors(r, "m", expert, 0, tokens - 1, WEFTI_FACTOR_FREE, f);
-    f[tokens - 1] = wefti_op_factor(r, "last", -1, expert->shape[tokens - 1], WEFTI_FACTOR_SUM);
-    f[tokens] = wefti_op_factor(r, "choices", -1, expert->shape[tokens], WEFTI_FACTOR_FREE);
-    wefti_op_assign(r->in[0], 0, f, 0, tokens + 1);
-    wefti_op_assign(r->out[0], 0, f, 0, tokens - 1);
-    r->out[0][tokens] = f[tokens];
-    r->out[0][tokens + 1] =
+    wefti_op_factors(r, "group", expert, 0, s, WEFTI_FACTOR_FREE, f);
+    f[s] = wefti_op_factor(r, "s", -1, expert->shape[s], WEFTI_FACTOR_SUM);
+    f[s + 1] = wefti_op_factor(r, "choices", -1, expert->shape[s + 1], WEFTI_FACTOR_FREE);
+    wefti_op_assign(r->in[0], 0, f, 0, s + 2);
+    wefti_op_assign(r->out[0], 0, f, 0, s);
+    r->out[0][s + 1] = f[s + 1];
+    r->out[0][s + 2] =
         wefti_op_factor(r, "experts", -1, wefti_attr_int(n, "experts"), WEFTI_FACTOR_WHOLE);
     return WEFT_OK;
 }
@@ -169,11 +168,11 @@ static weft_status reference_counts(const weft_node *n, const wefti_random *rand
                                     const double *const *in, double *const *out) {
     (void)random;
     const weft_desc *expert = wefti_in(n, 0);
-    int last = expert->rank - 2;
-    int64_t experts = wefti_attr_int(n, "experts"), k = expert->shape[last + 1];
-    int64_t rows = wefti_op_count(expert, 0, last), size = expert->shape[last];
-    for (int64_t i = 0; i < rows * k * experts; i++) out[0][i] = 0.0;
-    for (int64_t i = 0; i < rows * size * k; i++) {
+    int s = expert->rank - 2;
+    int64_t experts = wefti_attr_int(n, "experts"), k = expert->shape[s + 1];
+    int64_t groups = wefti_op_count(expert, 0, s), size = expert->shape[s];
+    for (int64_t i = 0; i < groups * k * experts; i++) out[0][i] = 0.0;
+    for (int64_t i = 0; i < groups * size * k; i++) {
         double e = in[0][i];
         if (e >= 0.0 && e < (double)experts)
             out[0][(i / (size * k) * k + i % k) * experts + (int64_t)e] += 1.0;
@@ -181,48 +180,34 @@ static weft_status reference_counts(const weft_node *n, const wefti_random *rand
     return WEFT_OK;
 }
 
-/* Whether row `row` of the counts (a number over rows..., parts) lies in this piece, and where. */
-static bool local_row(const weft_desc *expert, const weft_desc *counts, const wefti_ints *at,
-                      int64_t row, int64_t *out) {
-    int rows = expert->rank - 2;
-    int64_t local = 0, stride = 1;
-    for (int d = rows; d >= 0; d--) {
-        int64_t size = d < rows ? expert->shape[d] : 1;
-        int64_t i = row % counts->shape[d] - at->v[d];
-        row /= counts->shape[d];
-        if (i < 0 || i >= size) return false;
-        local += i * stride;
-        stride *= size;
-    }
-    *out = local;
-    return true;
-}
-
 static weft_status reference_slots(const weft_node *n, const wefti_random *random,
                                    const double *const *in, double *const *out) {
     (void)random;
     const weft_desc *expert = wefti_in(n, 0), *counts = wefti_in(n, 1);
-    int last = expert->rank - 2;
-    int64_t experts = wefti_attr_int(n, "experts"), k = expert->shape[last + 1];
-    double capacity = (double)wefti_attr_int(n, "capacity"), *used = out[1];
-    int64_t size = expert->shape[last];
-    int64_t rows = counts ? wefti_op_count(counts, 0, last + 1) : wefti_op_count(expert, 0, last);
-    for (int64_t e = 0; e < experts; e++) used[e] = 0.0;
-    for (int64_t choice = 0; choice < k; choice++)
-        for (int64_t row = 0; row < rows; row++) {
-            int64_t local = row;
-            bool here = !counts || local_row(expert, counts, wefti_attr_ints(n, "at"), row, &local);
+    int s = expert->rank - 2;
+    int64_t experts = wefti_attr_int(n, "experts"), k = expert->shape[s + 1];
+    int64_t groups = wefti_op_count(expert, 0, s), size = expert->shape[s];
+    int64_t parts = counts ? counts->shape[s] : 1, part = wefti_attr_int(n, "part");
+    double capacity = (double)wefti_attr_int(n, "capacity");
+    for (int64_t i = 0; i < experts * groups; i++) out[1][i] = 0.0;
+    for (int64_t group = 0; group < groups; group++) {
+        double *used = out[1] + group; /* of expert e at [e * groups] */
+        for (int64_t at = 0; at < k * parts; at++) {
+            int64_t choice = at / parts;
+            bool here = !counts || at % parts == part;
             for (int64_t t = 0; here && t < size; t++) {
-                int64_t i = (local * size + t) * k + choice;
+                int64_t i = (group * size + t) * k + choice;
                 double e = in[0][i];
                 bool known = e >= 0.0 && e < (double)experts;
-                double slot = known ? used[(int64_t)e]++ : capacity;
+                double slot = known ? used[(int64_t)e * groups]++ : capacity;
                 out[0][i] = slot < capacity ? slot : -1.0;
             }
             for (int64_t e = 0; !here && e < experts; e++)
-                used[e] += in[1][(row * k + choice) * experts + e];
+                used[e * groups] +=
+                    in[1][((group * parts + at % parts) * k + choice) * experts + e];
         }
-    for (int64_t e = 0; e < experts; e++) used[e] = fmin(used[e], capacity);
+    }
+    for (int64_t i = 0; i < experts * groups; i++) out[1][i] = fmin(out[1][i], capacity);
     return WEFT_OK;
 }
 
@@ -234,7 +219,7 @@ static weft_status check_choices(const weft_node *n, int i, int weight, const we
     const weft_desc *expert = wefti_in(n, i);
     WEFT_TRY(wefti_op_check_i32(n, i));
     WEFT_TRY(wefti_op_check_i32(n, i + 1));
-    WEFT_TRY(wefti_op_check_rank(n, i, 1, WEFT_MAX_RANK));
+    WEFT_TRY(wefti_op_check_rank(n, i, 2, WEFT_MAX_RANK - 1));
     WEFT_TRY(wefti_op_check_same_shape(n, i, i + 1));
     if (weight >= 0 && wefti_in(n, weight)) {
         WEFT_TRY(wefti_op_check_float(n, weight));
@@ -258,31 +243,44 @@ static weft_status infer_dispatch(const weft_node *n, weft_desc *out, int *out_c
     WEFT_TRY(check_choices(n, 1, 3, x));
     WEFT_TRY(check_count(n, "experts"));
     WEFT_TRY(check_count(n, "capacity"));
-    int64_t shape[] = {wefti_attr_int(n, "experts"), wefti_attr_int(n, "capacity"),
-                       x->shape[x->rank - 1]};
-    *out = wefti_op_desc(x->dtype, 3, shape);
+    *out = (weft_desc){.dtype = x->dtype, .rank = x->rank + 1};
+    out->shape[0] = wefti_attr_int(n, "experts");
+    for (int d = 0; d < x->rank - 2; d++) out->shape[d + 1] = x->shape[d];
+    out->shape[x->rank - 1] = wefti_attr_int(n, "capacity");
+    out->shape[x->rank] = x->shape[x->rank - 1];
     return wefti_desc_check(out);
+}
+
+/* The buffers, input 0, have the groups of `expert`, input 1. */
+static weft_status check_buffers(const weft_node *n) {
+    const weft_desc *y = wefti_in(n, 0), *expert = wefti_in(n, 1);
+    WEFT_TRY(wefti_op_check_float(n, 0));
+    bool fits = y->rank == expert->rank + 1;
+    for (int d = 0; fits && d < expert->rank - 2; d++) fits = y->shape[d + 1] == expert->shape[d];
+    WEFT_REQUIRE(fits, WEFT_E_SHAPE,
+                 "%s: the buffers are %s and the experts of tokens %s; they must be [experts, "
+                 "groups..., capacity, h] and [groups..., s, k] of equal groups",
+                 n->op->name, TEXT(y), TEXT(expert));
+    return WEFT_OK;
 }
 
 static weft_status infer_combine(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
     const weft_desc *y = wefti_in(n, 0), *expert = wefti_in(n, 1);
-    WEFT_TRY(wefti_op_check_float(n, 0));
-    WEFT_TRY(wefti_op_check_rank(n, 0, 3, 3));
     WEFT_TRY(check_choices(n, 1, 3, NULL));
+    WEFT_TRY(check_buffers(n));
     *out = wefti_op_retyped(expert, y->dtype);
-    out->shape[out->rank - 1] = y->shape[2];
+    out->shape[out->rank - 1] = y->shape[y->rank - 1];
     return wefti_desc_check(out);
 }
 
 static weft_status infer_dot(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
     const weft_desc *y = wefti_in(n, 0), *x = wefti_in(n, 3);
-    WEFT_TRY(wefti_op_check_float(n, 0));
-    WEFT_TRY(wefti_op_check_rank(n, 0, 3, 3));
     WEFT_TRY(wefti_op_check_float(n, 3));
     WEFT_TRY(check_choices(n, 1, -1, x));
-    WEFT_REQUIRE(x->shape[x->rank - 1] == y->shape[2], WEFT_E_SHAPE,
+    WEFT_TRY(check_buffers(n));
+    WEFT_REQUIRE(x->shape[x->rank - 1] == y->shape[y->rank - 1], WEFT_E_SHAPE,
                  "moe_dot: y is %s and x is %s: their last dimensions must be equal", TEXT(y),
                  TEXT(x));
     *out = wefti_op_retyped(wefti_in(n, 1), wefti_op_statistics_dtype(y->dtype));
@@ -296,9 +294,11 @@ static weft_status infer_dot(const weft_node *n, weft_desc *out, int *out_count)
 
 static weft_value dispatch(weft_graph *g, const weft_node *n, const weft_value in[4],
                            const weft_desc *buffers_desc) {
-    return wefti_graph_add1(g, &weft_op_moe_dispatch, 4, in, 4,
-                            (wefti_attr[]){WEFTI_I("experts", buffers_desc->shape[0]),
-                                           WEFTI_I("capacity", buffers_desc->shape[1]), FIRSTS(n)});
+    return wefti_graph_add1(
+        g, &weft_op_moe_dispatch, 4, in, 4,
+        (wefti_attr[]){WEFTI_I("experts", buffers_desc->shape[0]),
+                       WEFTI_I("capacity", buffers_desc->shape[buffers_desc->rank - 2]),
+                       FIRSTS(n)});
 }
 
 /* The weight of choices beside expert and slot (inputs 1 to 3); empty when there is none. */
@@ -358,23 +358,26 @@ static weft_status grad_dot(wefti_grad *g, const weft_node *n) {
     return WEFT_OK;
 }
 
-/* Factors of the buffers [experts, capacity, h] and the choices [..., k], each of its kind. */
+/* Factors of the buffers [experts, groups..., capacity, h] and the choices [groups..., s, k], each
+ * of its kind; groups are free. */
 typedef struct kinds {
-    wefti_factor_kind buffers, tokens, choices, h;
+    wefti_factor_kind buffers, s, choices, h;
 } kinds;
 
 static void rule(wefti_split_rule *r, const weft_desc *y, const weft_desc *expert, kinds kind,
                  int8_t *of_y, int8_t *of_choices, int8_t *of_x) {
-    int tokens = expert->rank - 1;
+    int s = expert->rank - 2;
     int8_t f[WEFT_MAX_RANK];
     of_y[0] = wefti_op_factor(r, "experts", -1, y->shape[0], kind.buffers);
-    of_y[1] = wefti_op_factor(r, "capacity", -1, y->shape[1], kind.buffers);
-    of_y[2] = wefti_op_factor(r, "h", -1, y->shape[2], kind.h);
-    wefti_op_factors(r, "m", expert, 0, tokens, kind.tokens, f);
-    f[tokens] = wefti_op_factor(r, "choices", -1, expert->shape[tokens], kind.choices);
-    wefti_op_assign(of_choices, 0, f, 0, tokens + 1);
-    wefti_op_assign(of_x, 0, f, 0, tokens);
-    of_x[tokens] = of_y[2];
+    of_y[s + 1] = wefti_op_factor(r, "capacity", -1, y->shape[s + 1], kind.buffers);
+    of_y[s + 2] = wefti_op_factor(r, "h", -1, y->shape[s + 2], kind.h);
+    wefti_op_factors(r, "group", expert, 0, s, WEFTI_FACTOR_FREE, f);
+    f[s] = wefti_op_factor(r, "s", -1, expert->shape[s], kind.s);
+    f[s + 1] = wefti_op_factor(r, "choices", -1, expert->shape[s + 1], kind.choices);
+    wefti_op_assign(of_y, 1, f, 0, s);
+    wefti_op_assign(of_choices, 0, f, 0, s + 2);
+    wefti_op_assign(of_x, 0, f, 0, s + 1);
+    of_x[s + 1] = of_y[s + 2];
 }
 
 static void same_choices(const weft_node *n, wefti_split_rule *r, int last) {
@@ -405,26 +408,28 @@ static weft_status split_dot(const weft_node *n, wefti_split_rule *r) {
 }
 
 /* A piece of the buffers begins where its factors do. */
-static void localize_firsts(const weft_node *n, const int8_t *of_y, const int64_t *begins,
+static void localize_firsts(const weft_node *n, const int8_t *of_y, int rank, const int64_t *begins,
                             wefti_attr *attrs) {
-    if (of_y[0] >= 0) wefti_op_attr(n, attrs, "first_expert")->i += begins[of_y[0]];
-    if (of_y[1] >= 0) wefti_op_attr(n, attrs, "first_slot")->i += begins[of_y[1]];
+    int8_t experts = of_y[0], capacity = of_y[rank - 2];
+    if (experts >= 0) wefti_op_attr(n, attrs, "first_expert")->i += begins[experts];
+    if (capacity >= 0) wefti_op_attr(n, attrs, "first_slot")->i += begins[capacity];
 }
 
 static weft_status localize_dispatch(const weft_node *n, const wefti_split_rule *r,
                                      const int64_t *begins, const int64_t *sizes,
                                      wefti_attr *attrs) {
-    const int8_t *f = r->out[0];
-    if (f[0] >= 0) wefti_op_attr(n, attrs, "experts")->i = sizes[f[0]];
-    if (f[1] >= 0) wefti_op_attr(n, attrs, "capacity")->i = sizes[f[1]];
-    localize_firsts(n, f, begins, attrs);
+    int rank = wefti_out(n, 0)->rank;
+    int8_t experts = r->out[0][0], capacity = r->out[0][rank - 2];
+    if (experts >= 0) wefti_op_attr(n, attrs, "experts")->i = sizes[experts];
+    if (capacity >= 0) wefti_op_attr(n, attrs, "capacity")->i = sizes[capacity];
+    localize_firsts(n, r->out[0], rank, begins, attrs);
     return WEFT_OK;
 }
 
 static weft_status localize_read(const weft_node *n, const wefti_split_rule *r,
                                  const int64_t *begins, const int64_t *sizes, wefti_attr *attrs) {
     (void)sizes;
-    localize_firsts(n, r->in[0], begins, attrs);
+    localize_firsts(n, r->in[0], wefti_in(n, 0)->rank, begins, attrs);
     return WEFT_OK;
 }
 
@@ -433,11 +438,12 @@ static weft_status reference_dispatch(const weft_node *n, const wefti_random *ra
     (void)random;
     const weft_desc *y = wefti_out(n, 0), *expert = wefti_in(n, 1);
     const double *weight = wefti_op_optional(n, in, 3);
-    buffers b = buffers_of(n, y->shape[0], y->shape[1]);
-    int64_t h = y->shape[2], k = expert->shape[expert->rank - 1], count = weft_desc_elems(expert);
+    buffers b = buffers_of(n, y, expert);
+    int64_t h = y->shape[y->rank - 1], k = expert->shape[expert->rank - 1],
+            count = weft_desc_elems(expert);
     for (int64_t i = 0; i < weft_desc_elems(y); i++) out[0][i] = 0.0;
     for (int64_t i = 0; i < count; i++) {
-        int64_t row = row_of(&b, in[1][i], in[2][i]);
+        int64_t row = row_of(&b, i, in[1][i], in[2][i]);
         for (int64_t d = 0; row >= 0 && d < h; d++)
             out[0][row * h + d] += (weight ? weight[i] : 1.0) * in[0][i / k * h + d];
     }
@@ -449,11 +455,12 @@ static weft_status reference_combine(const weft_node *n, const wefti_random *ran
     (void)random;
     const weft_desc *y = wefti_in(n, 0), *expert = wefti_in(n, 1);
     const double *weight = wefti_op_optional(n, in, 3);
-    buffers b = buffers_of(n, y->shape[0], y->shape[1]);
-    int64_t h = y->shape[2], k = expert->shape[expert->rank - 1], count = weft_desc_elems(expert);
+    buffers b = buffers_of(n, y, expert);
+    int64_t h = y->shape[y->rank - 1], k = expert->shape[expert->rank - 1],
+            count = weft_desc_elems(expert);
     for (int64_t i = 0; i < weft_desc_elems(wefti_out(n, 0)); i++) out[0][i] = 0.0;
     for (int64_t i = 0; i < count; i++) {
-        int64_t row = row_of(&b, in[1][i], in[2][i]);
+        int64_t row = row_of(&b, i, in[1][i], in[2][i]);
         for (int64_t d = 0; row >= 0 && d < h; d++)
             out[0][i / k * h + d] += (weight ? weight[i] : 1.0) * in[0][row * h + d];
     }
@@ -464,10 +471,11 @@ static weft_status reference_dot(const weft_node *n, const wefti_random *random,
                                  const double *const *in, double *const *out) {
     (void)random;
     const weft_desc *y = wefti_in(n, 0), *expert = wefti_in(n, 1);
-    buffers b = buffers_of(n, y->shape[0], y->shape[1]);
-    int64_t h = y->shape[2], k = expert->shape[expert->rank - 1], count = weft_desc_elems(expert);
+    buffers b = buffers_of(n, y, expert);
+    int64_t h = y->shape[y->rank - 1], k = expert->shape[expert->rank - 1],
+            count = weft_desc_elems(expert);
     for (int64_t i = 0; i < count; i++) {
-        int64_t row = row_of(&b, in[1][i], in[2][i]);
+        int64_t row = row_of(&b, i, in[1][i], in[2][i]);
         out[0][i] = 0.0;
         for (int64_t d = 0; row >= 0 && d < h; d++)
             out[0][i] += in[0][row * h + d] * in[3][i / k * h + d];
@@ -490,7 +498,7 @@ static void cost_rows(const weft_node *n, wefti_cost *out) {
 /* ---- tables ---- */
 
 static const wefti_attr attrs_slots[] = {
-    WEFTI_I("experts", 0), WEFTI_I("capacity", 0), ATTR_INTS("at", 0, {0}), {0}};
+    WEFTI_I("experts", 0), WEFTI_I("capacity", 0), WEFTI_I("part", 0), {0}};
 static const wefti_attr attrs_counts[] = {WEFTI_I("experts", 0), {0}};
 static const wefti_attr attrs_dispatch[] = {WEFTI_I("experts", 0),
                                             WEFTI_I("capacity", 0),
@@ -504,8 +512,9 @@ static const wefti_op_case cases_slots[] = {
     CASE("experts=3 capacity=2", "i32[2,5,2]<3"),
     CASE("experts=4 capacity=3", "i32[9,1]<4"),
     CASE("experts=2 capacity=4", "i32[5,3]<4"),
-    CASE("experts=3 capacity=9 at=(1,0)", "i32[2,3,2]<3", "i32[4,2,2,3]<4"),
-    CASE("experts=3 capacity=5 at=(2)", "i32[3,1]<3", "i32[4,1,3]<3"),
+    CASE("experts=3 capacity=2", "i32[2,3,4,2]<3"),
+    CASE("experts=3 capacity=9 part=1", "i32[2,3,2]<3", "i32[2,2,2,3]<4"),
+    CASE("experts=3 capacity=5 part=2", "i32[3,1]<3", "i32[4,1,3]<3"),
     CASE("experts=0 capacity=0", "i32[3,1]<1"),
     CASE("experts=2 capacity=1", "i32[0,2]<2"),
     CASES_END};
@@ -517,24 +526,27 @@ static const wefti_op_case cases_dispatch[] = {
     CASE("experts=3 capacity=4", "f32[2,3,5]", "i32[2,3,2]<3", "i32[2,3,2]<4", "f32[2,3,2]"),
     CASE("experts=2 capacity=3 first_expert=1 first_slot=2", "f32[9,3]", "i32[9,1]<4", "i32[9,1]<6",
          "f32[9,1]"),
-    CASE("experts=2 capacity=4", "bf16[5,3]", "i32[5,2]<2", "i32[5,2]<4", "f32[5,2]"),
+    CASE("experts=2 capacity=4", "bf16[3,5,3]", "i32[3,5,2]<2", "i32[3,5,2]<4", "f32[3,5,2]"),
+    CASE("experts=2 capacity=2", "f32[2,2,3,2]", "i32[2,2,3,1]<2", "i32[2,2,3,1]<2"),
     CASE("experts=1 capacity=1", "f32[1,1]", "i32[1,1]<1", "i32[1,1]<1"),
     CASE("experts=3 capacity=0", "f32[2,4]", "i32[2,1]<3", "i32[2,1]<1"),
-    CASE("experts=2 capacity=3", "f32[0,4]", "i32[0,2]<2", "i32[0,2]<3", "f32[0,2]"),
+    CASE("experts=2 capacity=3", "f32[2,0,4]", "i32[2,0,2]<2", "i32[2,0,2]<3", "f32[2,0,2]"),
     CASES_END};
 static const wefti_op_case cases_combine[] = {
     CASE(NULL, "f32[3,5,4]", "i32[7,2]<3", "i32[7,2]<6"),
-    CASE(NULL, "f32[3,4,5]", "i32[2,3,2]<3", "i32[2,3,2]<4", "f32[2,3,2]"),
+    CASE(NULL, "f32[3,2,4,5]", "i32[2,3,2]<3", "i32[2,3,2]<4", "f32[2,3,2]"),
     CASE("first_expert=1 first_slot=2", "f32[2,3,3]", "i32[9,1]<4", "i32[9,1]<6", "f32[9,1]"),
-    CASE(NULL, "bf16[2,4,3]", "i32[5,2]<2", "i32[5,2]<4", "f32[5,2]"),
+    CASE(NULL, "bf16[2,3,4,3]", "i32[3,5,2]<2", "i32[3,5,2]<4", "f32[3,5,2]"),
+    CASE(NULL, "f32[2,2,2,2,2]", "i32[2,2,3,1]<2", "i32[2,2,3,1]<2"),
     CASE(NULL, "f32[1,1,1]", "i32[1,1]<1", "i32[1,1]<1"),
     CASE(NULL, "f32[3,0,4]", "i32[2,1]<3", "i32[2,1]<1"),
-    CASE(NULL, "f32[2,3,4]", "i32[0,2]<2", "i32[0,2]<3", "f32[0,2]"),
+    CASE(NULL, "f32[2,2,3,4]", "i32[2,0,2]<2", "i32[2,0,2]<3", "f32[2,0,2]"),
     CASES_END};
 static const wefti_op_case cases_dot[] = {
     CASE(NULL, "f32[3,5,4]", "i32[7,2]<3", "i32[7,2]<6", "f32[7,4]"),
-    CASE("first_expert=1 first_slot=2", "f32[2,3,3]", "i32[2,4,1]<4", "i32[2,4,1]<6", "f32[2,4,3]"),
-    CASE(NULL, "bf16[2,4,3]", "i32[5,2]<2", "i32[5,2]<4", "bf16[5,3]"),
+    CASE("first_expert=1 first_slot=2", "f32[2,2,3,3]", "i32[2,4,1]<4", "i32[2,4,1]<6",
+         "f32[2,4,3]"),
+    CASE(NULL, "bf16[2,3,4,3]", "i32[3,5,2]<2", "i32[3,5,2]<4", "bf16[3,5,3]"),
     CASE(NULL, "f32[1,1,0]", "i32[1,1]<1", "i32[1,1]<1", "f32[1,0]"),
     CASE(NULL, "f32[2,3,4]", "i32[0,2]<2", "i32[0,2]<3", "f32[0,4]"),
     CASES_END};
@@ -614,7 +626,7 @@ weft_value weft_moe_route(weft_graph *g, weft_value gates, int64_t k, int64_t ca
     weft_routing r = {.count = WEFT_NO_VALUE,
                       .experts = desc.rank > 0 ? desc.shape[desc.rank - 1] : 0};
     weft_value slots[2];
-    r.capacity = capacity > 0 || desc.rank < 1 ? capacity : wefti_op_count(&desc, 0, desc.rank - 1);
+    r.capacity = capacity > 0 || desc.rank < 2 ? capacity : desc.shape[desc.rank - 2];
     weft_value weight = weft_top_k(g, gates, k, &r.expert);
     wefti_graph_add(g, &weft_op_moe_slots, 1, &r.expert, 2,
                     (wefti_attr[]){WEFTI_I("experts", r.experts), WEFTI_I("capacity", r.capacity)},

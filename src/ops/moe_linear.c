@@ -1,9 +1,10 @@
 /* moe_linear: the products of experts, one weight each, over buffers that are filled to a count.
  *
- *     x [experts, rows, k], w [experts, k, n] (transposed: [experts, n, k]), count? i32 [experts]
- *         -> y [experts, rows, n]      y[e] = x[e] w[e], rows from count[e] on are 0
- *     moe_linear_grad_weight(x, dy, count?; transposed) -> dw [experts, k, n], S
- *         dw[e] = x[e]^T dy[e] over the rows in front of count[e]
+ *     x [experts, groups..., rows, k], w [experts, k, n] (transposed: [experts, n, k]),
+ *     count? i32 [experts, groups...]
+ *         -> y [experts, groups..., rows, n]   y[e, g] = x[e, g] w[e], rows from count[e, g] on are
+ * 0 moe_linear_grad_weight(x, dy, count?; transposed) -> dw [experts, k, n], S dw[e] = sum over g
+ * of x[e, g]^T dy[e, g] over the rows in front of count[e, g]
  *
  * What lies in rows that no token has is neither read nor multiplied: without a bound on the slots
  * of an expert most rows are such. A piece of the rows begins at first_row. The gradient to x is
@@ -11,22 +12,23 @@
 #include "ops/common.h"
 
 typedef struct product {
-    int64_t experts, rows, k, n, first;
+    int64_t experts, groups, rows, k, n, first;
     bool transposed;
 } product;
 
 static product product_of(const weft_node *n, const weft_desc *x, int64_t cols) {
     return (product){x->shape[0],
-                     x->shape[1],
-                     x->shape[2],
+                     wefti_op_count(x, 1, x->rank - 2),
+                     x->shape[x->rank - 2],
+                     x->shape[x->rank - 1],
                      cols,
                      wefti_attr_int(n, "first_row"),
                      wefti_attr_int(n, "transposed") != 0};
 }
 
-/* Rows of expert e that count. */
-static int64_t rows_of(const product *p, const double *count, int64_t e) {
-    double rows = count ? count[e] - (double)p->first : (double)p->rows;
+/* Rows that count of buffer b, a number over experts and groups. */
+static int64_t rows_of(const product *p, const double *count, int64_t b) {
+    double rows = count ? count[b] - (double)p->first : (double)p->rows;
     return (int64_t)fmax(0.0, fmin((double)p->rows, rows));
 }
 
@@ -37,10 +39,9 @@ static int64_t weight_at(const product *p, int64_t e, int64_t k, int64_t n) {
 /* ---- shapes ---- */
 
 static weft_status check_operands(const weft_node *n) {
-    for (int i = 0; i < 2; i++) {
-        WEFT_TRY(wefti_op_check_float(n, i));
-        WEFT_TRY(wefti_op_check_rank(n, i, 3, 3));
-    }
+    const weft_desc *x = wefti_in(n, 0);
+    for (int i = 0; i < 2; i++) WEFT_TRY(wefti_op_check_float(n, i));
+    WEFT_TRY(wefti_op_check_rank(n, 0, 3, WEFT_MAX_RANK));
     WEFT_TRY(wefti_op_check_mix(n, 0));
     int64_t first = wefti_attr_int(n, "first_row");
     WEFT_REQUIRE(first >= 0 && first <= INT32_MAX, WEFT_E_ARG,
@@ -48,21 +49,23 @@ static weft_status check_operands(const weft_node *n) {
                  (long long)first);
     if (!wefti_in(n, 2)) return WEFT_OK;
     WEFT_TRY(wefti_op_check_i32(n, 2));
-    return wefti_op_check_shape(n, 2, 1, wefti_in(n, 0)->shape, "the experts");
+    return wefti_op_check_shape(n, 2, x->rank - 2, x->shape, "the experts and groups of x");
 }
 
 static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
     const weft_desc *x = wefti_in(n, 0), *w = wefti_in(n, 1);
     WEFT_TRY(check_operands(n));
+    WEFT_TRY(wefti_op_check_rank(n, 1, 3, 3));
     bool t = wefti_attr_int(n, "transposed") != 0;
-    WEFT_REQUIRE(x->shape[0] == w->shape[0] && x->shape[2] == w->shape[t ? 2 : 1], WEFT_E_SHAPE,
+    WEFT_REQUIRE(x->shape[0] == w->shape[0] && x->shape[x->rank - 1] == w->shape[t ? 2 : 1],
+                 WEFT_E_SHAPE,
                  "moe_linear: x is %s and the weight is %s%s: the experts and the summed "
                  "dimensions must be equal",
                  TEXT(x), TEXT(w), t ? " (transposed)" : "");
     *out = *x;
     out->dtype = wefti_op_result_dtype(n, 0);
-    out->shape[2] = w->shape[t ? 1 : 2];
+    out->shape[out->rank - 1] = w->shape[t ? 1 : 2];
     return wefti_desc_check(out);
 }
 
@@ -70,11 +73,14 @@ static weft_status infer_grad_weight(const weft_node *n, weft_desc *out, int *ou
     (void)out_count;
     const weft_desc *x = wefti_in(n, 0), *dy = wefti_in(n, 1);
     WEFT_TRY(check_operands(n));
-    WEFT_REQUIRE(x->shape[0] == dy->shape[0] && x->shape[1] == dy->shape[1], WEFT_E_SHAPE,
-                 "moe_linear_grad_weight: x is %s and dy is %s: experts and rows must be equal",
+    bool t = wefti_attr_int(n, "transposed") != 0, fits = x->rank == dy->rank;
+    for (int d = 0; fits && d < x->rank - 1; d++) fits = x->shape[d] == dy->shape[d];
+    WEFT_REQUIRE(fits, WEFT_E_SHAPE,
+                 "moe_linear_grad_weight: x is %s and dy is %s: all dimensions but the last must "
+                 "be equal",
                  TEXT(x), TEXT(dy));
-    bool t = wefti_attr_int(n, "transposed") != 0;
-    int64_t shape[] = {x->shape[0], t ? dy->shape[2] : x->shape[2], t ? x->shape[2] : dy->shape[2]};
+    int64_t k = x->shape[x->rank - 1], cols = dy->shape[dy->rank - 1];
+    int64_t shape[] = {x->shape[0], t ? cols : k, t ? k : cols};
     *out = wefti_op_desc(wefti_op_statistics_dtype(x->dtype), 3, shape);
     return wefti_desc_check(out);
 }
@@ -122,30 +128,38 @@ static void rule(const weft_node *n, wefti_split_rule *r, const weft_desc *x, in
                  wefti_factor_kind rows, wefti_factor_kind k, int8_t *of_x, int8_t *of_w,
                  int8_t *of_y) {
     bool t = wefti_attr_int(n, "transposed") != 0;
-    int8_t e = wefti_op_factor(r, "experts", -1, x->shape[0], WEFTI_FACTOR_FREE);
-    of_x[1] = of_y[1] = wefti_op_factor(r, "rows", -1, x->shape[1], rows);
-    of_x[2] = of_w[t ? 2 : 1] = wefti_op_factor(r, "k", -1, x->shape[2], k);
-    of_y[2] = of_w[t ? 1 : 2] = wefti_op_factor(r, "n", -1, cols, WEFTI_FACTOR_FREE);
-    of_x[0] = of_w[0] = of_y[0] = e;
-    if (wefti_in(n, 2)) r->in[2][0] = e;
+    int last = x->rank - 1;
+    int8_t f[WEFT_MAX_RANK];
+    f[0] = wefti_op_factor(r, "experts", -1, x->shape[0], WEFTI_FACTOR_FREE);
+    for (int d = 1; d < last - 1; d++) f[d] = wefti_op_factor(r, "group", d - 1, x->shape[d], rows);
+    f[last - 1] = wefti_op_factor(r, "rows", -1, x->shape[last - 1], rows);
+    wefti_op_assign(of_x, 0, f, 0, last);
+    wefti_op_assign(of_y, 0, f, 0, last);
+    if (wefti_in(n, 2)) wefti_op_assign(r->in[2], 0, f, 0, last - 1);
+    of_w[0] = f[0];
+    of_x[last] = of_w[t ? 2 : 1] = wefti_op_factor(r, "k", -1, x->shape[last], k);
+    of_y[last] = of_w[t ? 1 : 2] = wefti_op_factor(r, "n", -1, cols, WEFTI_FACTOR_FREE);
 }
 
 static weft_status split(const weft_node *n, wefti_split_rule *r) {
-    rule(n, r, wefti_in(n, 0), wefti_out(n, 0)->shape[2], WEFTI_FACTOR_FREE, WEFTI_FACTOR_SUM,
-         r->in[0], r->in[1], r->out[0]);
+    const weft_desc *x = wefti_in(n, 0), *y = wefti_out(n, 0);
+    rule(n, r, x, y->shape[y->rank - 1], WEFTI_FACTOR_FREE, WEFTI_FACTOR_SUM, r->in[0], r->in[1],
+         r->out[0]);
     return WEFT_OK;
 }
 
 static weft_status split_grad_weight(const weft_node *n, wefti_split_rule *r) {
-    rule(n, r, wefti_in(n, 0), wefti_in(n, 1)->shape[2], WEFTI_FACTOR_SUM, WEFTI_FACTOR_FREE,
-         r->in[0], r->out[0], r->in[1]);
+    const weft_desc *x = wefti_in(n, 0), *dy = wefti_in(n, 1);
+    rule(n, r, x, dy->shape[dy->rank - 1], WEFTI_FACTOR_SUM, WEFTI_FACTOR_FREE, r->in[0], r->out[0],
+         r->in[1]);
     return WEFT_OK;
 }
 
 static weft_status localize(const weft_node *n, const wefti_split_rule *r, const int64_t *begins,
                             const int64_t *sizes, wefti_attr *attrs) {
     (void)sizes;
-    if (r->in[0][1] >= 0) wefti_op_attr(n, attrs, "first_row")->i += begins[r->in[0][1]];
+    int8_t rows = r->in[0][wefti_in(n, 0)->rank - 2];
+    if (rows >= 0) wefti_op_attr(n, attrs, "first_row")->i += begins[rows];
     return WEFT_OK;
 }
 
@@ -154,24 +168,25 @@ static weft_status localize(const weft_node *n, const wefti_split_rule *r, const
 /* Of full buffers: what is in them is known only when they are. */
 static void cost(const weft_node *n, wefti_cost *out) {
     const weft_desc *x = wefti_in(n, 0);
-    int64_t cols =
-        n->op == &weft_op_moe_linear ? wefti_out(n, 0)->shape[2] : wefti_in(n, 1)->shape[2];
-    *out = (wefti_cost){.flops = 2.0 * (double)weft_desc_elems(x) * (double)cols,
+    const weft_desc *y = n->op == &weft_op_moe_linear ? wefti_out(n, 0) : wefti_in(n, 1);
+    *out = (wefti_cost){.flops = 2.0 * (double)weft_desc_elems(x) * (double)y->shape[y->rank - 1],
                         .bytes = wefti_node_bytes(n)};
 }
 
 static weft_status reference(const weft_node *node, const wefti_random *random,
                              const double *const *in, double *const *out) {
     (void)random;
-    product p = product_of(node, wefti_in(node, 0), wefti_out(node, 0)->shape[2]);
+    const weft_desc *x = wefti_in(node, 0), *y = wefti_out(node, 0);
+    product p = product_of(node, x, y->shape[y->rank - 1]);
     const double *count = wefti_op_optional(node, in, 2);
-    for (int64_t e = 0; e < p.experts; e++)
+    for (int64_t b = 0; b < p.experts * p.groups; b++)
         for (int64_t row = 0; row < p.rows; row++)
             for (int64_t n = 0; n < p.n; n++) {
                 double sum = 0.0;
-                for (int64_t k = 0; row < rows_of(&p, count, e) && k < p.k; k++)
-                    sum += in[0][(e * p.rows + row) * p.k + k] * in[1][weight_at(&p, e, k, n)];
-                out[0][(e * p.rows + row) * p.n + n] = sum;
+                for (int64_t k = 0; row < rows_of(&p, count, b) && k < p.k; k++)
+                    sum += in[0][(b * p.rows + row) * p.k + k] *
+                           in[1][weight_at(&p, b / p.groups, k, n)];
+                out[0][(b * p.rows + row) * p.n + n] = sum;
             }
     return WEFT_OK;
 }
@@ -179,15 +194,17 @@ static weft_status reference(const weft_node *node, const wefti_random *random,
 static weft_status reference_grad_weight(const weft_node *node, const wefti_random *random,
                                          const double *const *in, double *const *out) {
     (void)random;
-    product p = product_of(node, wefti_in(node, 0), wefti_in(node, 1)->shape[2]);
+    const weft_desc *x = wefti_in(node, 0), *dy = wefti_in(node, 1);
+    product p = product_of(node, x, dy->shape[dy->rank - 1]);
     const double *count = wefti_op_optional(node, in, 2);
     for (int64_t e = 0; e < p.experts; e++)
         for (int64_t k = 0; k < p.k; k++)
             for (int64_t n = 0; n < p.n; n++) {
                 double sum = 0.0;
-                for (int64_t row = 0; row < rows_of(&p, count, e); row++)
-                    sum +=
-                        in[0][(e * p.rows + row) * p.k + k] * in[1][(e * p.rows + row) * p.n + n];
+                for (int64_t b = e * p.groups; b < (e + 1) * p.groups; b++)
+                    for (int64_t row = 0; row < rows_of(&p, count, b); row++)
+                        sum += in[0][(b * p.rows + row) * p.k + k] *
+                               in[1][(b * p.rows + row) * p.n + n];
                 out[0][weight_at(&p, e, k, n)] = sum;
             }
     return WEFT_OK;
@@ -202,6 +219,8 @@ static const wefti_op_case cases[] = {
     CASE("transposed=1", "f32[2,6,3]", "f32[2,5,3]", "i32[2]<6"),
     CASE("transposed=1 first_row=2", "f32[3,4,3]", "f32[3,5,3]", "i32[3]<9"),
     CASE(NULL, "f32[2,3,5]", "f32[2,5,4]"),
+    CASE("transposed=1", "f32[2,3,4,3]", "f32[2,5,3]", "i32[2,3]<5"),
+    CASE("first_row=1", "f32[2,2,2,3,2]", "f32[2,2,3]", "i32[2,2,2]<5"),
     CASE(NULL, "bf16[2,3,5]", "f32[2,5,4]", "i32[2]<4"),
     CASE(NULL, "f32[1,1,1]", "f32[1,1,1]", "i32[1]<2"),
     CASE(NULL, "f32[2,0,3]", "f32[2,3,4]", "i32[2]<1"),
@@ -212,6 +231,8 @@ static const wefti_op_case cases_grad_weight[] = {
     CASE("transposed=1", "f32[2,6,3]", "f32[2,6,5]", "i32[2]<6"),
     CASE("first_row=2", "f32[3,4,3]", "f32[3,4,5]", "i32[3]<9"),
     CASE(NULL, "bf16[2,3,5]", "bf16[2,3,4]"),
+    CASE(NULL, "f32[2,3,4,3]", "f32[2,3,4,5]", "i32[2,3]<5"),
+    CASE("transposed=1 first_row=1", "f32[2,2,2,3,2]", "f32[2,2,2,3,3]", "i32[2,2,2]<5"),
     CASE("transposed=1", "f32[1,1,1]", "f32[1,1,1]", "i32[1]<2"),
     CASE(NULL, "f32[2,0,3]", "f32[2,0,4]", "i32[2]<1"),
     CASES_END};

@@ -35,6 +35,10 @@ static const spread cases[] = {
      .devices = 4,
      .axis = {{"dp", 4}},
      .splits = {EXPERTS_ON("dp")}},
+    {.name = "4 experts on 4 devices, rows travel", /* one all-to-all there, one back */
+     .devices = 4,
+     .axis = {{"dp", 4}},
+     .splits = {{"*moe.experts.*", "experts=dp"}}},
     {.name = "4 experts on 3 devices",
      .devices = 3,
      .axis = {{"dp", 3}},

@@ -11,15 +11,18 @@ static int64_t rows_of_task(const wefti_moe_args *a) {
 static int64_t row_of(const wefti_moe_args *a, int64_t i) {
     int64_t e = (int64_t)a->expert[i] - a->first_expert, s = (int64_t)a->slot[i] - a->first_slot;
     if (a->slot[i] < 0 || e < 0 || e >= a->experts || s < 0 || s >= a->capacity) return -1;
-    return e * a->capacity + s;
+    return (e * a->groups + i / (a->size * a->choices)) * a->capacity + s;
+}
+static int64_t rows_of_y(const wefti_moe_args *a) {
+    return a->experts * a->groups * a->capacity;
 }
 
 /* The choices of each row of y as a list in order: head[row], then next[choice]. */
 static void dispatch_task(void *context, int64_t task, int thread) {
     (void)thread;
     const wefti_moe_args *a = context;
-    const int32_t *head = a->workspace, *next = head + a->experts * a->capacity;
-    int64_t per = rows_of_task(a), end = min64(a->experts * a->capacity, (task + 1) * per);
+    const int32_t *head = a->workspace, *next = head + rows_of_y(a);
+    int64_t per = rows_of_task(a), end = min64(rows_of_y(a), (task + 1) * per);
     for (int64_t row = task * per; row < end; row++) {
         wefti_dst y = out_at(a->to, row * a->h);
         FOR_VECTORS(d, n, a->h) {
@@ -36,10 +39,10 @@ static void dispatch_task(void *context, int64_t task, int thread) {
 
 void KERNEL(moe_dispatch)(wefti_pool *pool, const wefti_moe_args *a) {
     wefti_moe_args copy = *a;
-    int64_t rows = a->experts * a->capacity;
+    int64_t rows = rows_of_y(a);
     int32_t *head = a->workspace, *next = head + rows;
     for (int64_t row = 0; row < rows; row++) head[row] = -1;
-    for (int64_t i = a->tokens * a->choices - 1; i >= 0; i--) {
+    for (int64_t i = a->groups * a->size * a->choices - 1; i >= 0; i--) {
         int64_t row = row_of(a, i);
         if (row < 0) continue;
         next[i] = head[row];
@@ -51,7 +54,7 @@ void KERNEL(moe_dispatch)(wefti_pool *pool, const wefti_moe_args *a) {
 static void combine_task(void *context, int64_t task, int thread) {
     (void)thread;
     const wefti_moe_args *a = context;
-    int64_t per = rows_of_task(a), end = min64(a->tokens, (task + 1) * per);
+    int64_t per = rows_of_task(a), end = min64(a->groups * a->size, (task + 1) * per);
     for (int64_t t = task * per; t < end; t++) {
         int64_t row[WEFTI_MOE_CHOICES];
         float weight[WEFTI_MOE_CHOICES];
@@ -73,13 +76,13 @@ static void combine_task(void *context, int64_t task, int thread) {
 
 void KERNEL(moe_combine)(wefti_pool *pool, const wefti_moe_args *a) {
     wefti_moe_args copy = *a;
-    wefti_pool_run(pool, blocks_of(a->tokens, rows_of_task(a)), combine_task, &copy);
+    wefti_pool_run(pool, blocks_of(a->groups * a->size, rows_of_task(a)), combine_task, &copy);
 }
 
 static void dot_task(void *context, int64_t task, int thread) {
     (void)thread;
     const wefti_moe_args *a = context;
-    int64_t count = a->tokens * a->choices, per = rows_of_task(a);
+    int64_t count = a->groups * a->size * a->choices, per = rows_of_task(a);
     int64_t end = min64(count, (task + 1) * per);
     for (int64_t i = task * per; i < end; i++) {
         int64_t row = row_of(a, i), token = i / a->choices;
@@ -96,5 +99,6 @@ static void dot_task(void *context, int64_t task, int thread) {
 
 void KERNEL(moe_dot)(wefti_pool *pool, const wefti_moe_args *a) {
     wefti_moe_args copy = *a;
-    wefti_pool_run(pool, blocks_of(a->tokens * a->choices, rows_of_task(a)), dot_task, &copy);
+    int64_t count = a->groups * a->size * a->choices;
+    wefti_pool_run(pool, blocks_of(count, rows_of_task(a)), dot_task, &copy);
 }
