@@ -1,13 +1,24 @@
-/* Time to build and compile GPT-2 models of different depths: cells of equal structure are compiled
- * once, so that depth should cost next to nothing.
+/* Time to build and compile models: cells of equal structure are compiled once, so that depth
+ * should cost next to nothing, and programs for many devices little.
  *
  *     bench/compile [rounds]
  *
- * Alternates 12 and 96 layers; prints medians of building the graph and of compiling it
- * (differentiation, fusion, kernels, placement), in milliseconds, and their ratio. */
+ * Alternates GPT-2 of 12 and 96 layers; prints medians of building the graph and of compiling it
+ * (differentiation, fusion, kernels, placement), in milliseconds, and their ratio.
+ *
+ *     bench/compile plans [rounds]
+ *
+ * Builds the programs of all 64 devices for training GPT-3 175B (96 layers, hidden 12288, 96 heads,
+ * 2048 tokens) under several plans, as a session does before its first step; all of them are kept
+ * alive together, nothing is run. Prints the median time and the most memory that this process
+ * had resident. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "weft/weft.h"
 
@@ -44,12 +55,87 @@ static void once(int64_t layers, double *build, double *compile) {
     weft_graph_destroy(g);
 }
 
-int main(int argc, char **argv) {
+/* ---- plans for many devices ---- */
+
+typedef struct deployment {
+    const char *name;
+    int data, tensor, stages, microbatches, level;
+} deployment;
+
+static weft_plan *plan_of(const deployment *d) {
+    weft_plan *plan;
+    check(weft_plan_create(d->data * d->tensor * d->stages, &plan));
+    check(weft_plan_axis(plan, "dp", d->data));
+    check(weft_plan_axis(plan, "tp", d->tensor));
+    check(weft_op_split(plan, "h.*.attn.c_attn", "n1=tp"));
+    check(weft_op_split(plan, "h.*.mlp.c_fc", "n0=tp"));
+    check(weft_op_split(plan, "*.wte:linear", "n0=tp"));
+    check(weft_tensor_split(plan, "wte.weight", "[tp, -]"));
+    check(weft_plan_optimizer(plan, d->level, 0, 0));
+    if (d->stages > 1)
+        check(weft_plan_pipeline(plan, d->stages, d->microbatches, WEFT_PIPELINE_1F1B, 1));
+    return plan;
+}
+
+static double all_programs(const deployment *d) {
+    weft_model_config c = {.family = WEFT_FAMILY_GPT2,
+                           .layers = 96,
+                           .hidden = 12288,
+                           .heads = 96,
+                           .context = 2048,
+                           .vocab = 50257};
+    weft_session_options o = weft_session_defaults();
+    weft_graph *g;
+    weft_session *s;
+    weft_plan *plan = plan_of(d);
+    double start = now();
+    check(weft_model_build(&c, WEFT_USE_TRAIN, 8, 2048, WEFT_F32, &g));
+    o.plan = plan;
+    o.microbatches = d->microbatches;
+    check(weft_session_create(g, &o, &s));
+    double took = now() - start;
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+    weft_plan_destroy(plan);
+    return took;
+}
+
+/* In a process of its own, whose memory is that of one plan. */
+static void time_plan(const deployment *d, int rounds) {
+    enum { MOST = 100 };
+    double times[MOST];
+    if (rounds > MOST) rounds = MOST;
+    pid_t child = fork();
+    if (child < 0) exit(1);
+    if (child == 0) {
+        struct rusage usage;
+        for (int r = 0; r < rounds; r++) times[r] = all_programs(d);
+        qsort(times, (size_t)rounds, sizeof *times, compare);
+        getrusage(RUSAGE_SELF, &usage);
+        printf("%-44s %7.1f ms %7.1f MiB\n", d->name, times[rounds / 2],
+               (double)usage.ru_maxrss / 1024);
+        exit(0);
+    }
+    int status;
+    if (waitpid(child, &status, 0) != child || status) exit(1);
+}
+
+static void time_plans(int rounds) {
+    static const deployment deployments[] = {
+        {"dp 8 x tp 8", 8, 8, 1, 1, 0},
+        {"dp 8 x tp 8, optimizer level 3", 8, 8, 1, 1, 3},
+        {"dp 2 x tp 8 x pp 4, 8 microbatches, 1f1b", 2, 8, 4, 8, 0},
+        {"dp 2 x tp 8 x pp 4, 32 microbatches, level 1", 2, 8, 4, 32, 1},
+    };
+    for (size_t i = 0; i < sizeof deployments / sizeof *deployments; i++)
+        time_plan(&deployments[i], rounds);
+}
+
+static void time_depths(int rounds) {
     enum { MOST = 1000 };
     static double times[4][MOST];
     static const int64_t layers[2] = {12, 96};
-    int rounds = argc > 1 ? atoi(argv[1]) : 51;
-    if (rounds < 1 || rounds > MOST) rounds = 51;
+    if (rounds > MOST) rounds = MOST;
     for (int r = 0; r < rounds; r++)
         for (int k = 0; k < 2; k++) once(layers[k], &times[2 * k][r], &times[2 * k + 1][r]);
     for (int i = 0; i < 4; i++) qsort(times[i], (size_t)rounds, sizeof(double), compare);
@@ -59,5 +145,16 @@ int main(int argc, char **argv) {
                times[2 * k + 1][mid]);
     printf("ratio of build + compile: %.2f\n",
            (times[2][mid] + times[3][mid]) / (times[0][mid] + times[1][mid]));
+}
+
+int main(int argc, char **argv) {
+    bool plans = argc > 1 && !strcmp(argv[1], "plans");
+    const char *text = argc > 1 + plans ? argv[1 + plans] : "0";
+    int rounds = atoi(text);
+    if (rounds < 1) rounds = plans ? 5 : 51;
+    if (plans)
+        time_plans(rounds);
+    else
+        time_depths(rounds);
     return 0;
 }

@@ -6,8 +6,6 @@ Weights and tokens are random; there is no dropout and no clipping.  See
 stepper.py for the output and for the interactive protocol.
 """
 
-import math
-
 import stepper
 
 
@@ -23,89 +21,17 @@ def arguments():
     return parser.parse_args()
 
 
-ARGS = arguments()
-torch = stepper.prepare(ARGS)
-from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-
-
-class Attention(nn.Module):
-    """Causal self-attention with one projection for queries, keys, values."""
-
-    def __init__(self, width, heads):
-        super().__init__()
-        self.heads = heads
-        self.c_attn = nn.Linear(width, 3 * width)
-        self.c_proj = nn.Linear(width, width)
-
-    def forward(self, x):
-        batch, seq, width = x.shape
-        parts = self.c_attn(x).split(width, dim=2)
-        q, k, v = (part.view(batch, seq, self.heads, -1).transpose(1, 2)
-                   for part in parts)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        y = y.transpose(1, 2).reshape(batch, seq, width)
-        return self.c_proj(y)
-
-
-class Block(nn.Module):
-    """One pre-norm transformer layer."""
-
-    def __init__(self, width, heads):
-        super().__init__()
-        self.ln_1 = nn.LayerNorm(width, eps=1e-5)
-        self.attn = Attention(width, heads)
-        self.ln_2 = nn.LayerNorm(width, eps=1e-5)
-        self.c_fc = nn.Linear(width, 4 * width)
-        self.c_proj = nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        x = x + self.attn(self.ln_1(x))
-        h = F.gelu(self.c_fc(self.ln_2(x)), approximate="tanh")
-        return x + self.c_proj(h)
-
-
-class GPT2(nn.Module):
-    """GPT-2; the output layer shares the token embedding's weight."""
-
-    def __init__(self, vocab, positions, layers, heads, width):
-        super().__init__()
-        self.wte = nn.Embedding(vocab, width)
-        self.wpe = nn.Embedding(positions, width)
-        self.h = nn.ModuleList(Block(width, heads) for _ in range(layers))
-        self.ln_f = nn.LayerNorm(width, eps=1e-5)
-        for name, weight in self.named_parameters():
-            if weight.dim() >= 2:
-                residual = name.endswith("c_proj.weight")
-                scale = 1 / math.sqrt(2 * layers) if residual else 1.0
-                nn.init.normal_(weight, std=0.02 * scale)
-            elif name.endswith("bias"):
-                nn.init.zeros_(weight)
-
-    def forward(self, ids, targets):
-        """The mean cross entropy over all positions."""
-        place = torch.arange(ids.shape[1])
-        x = self.wte(ids) + self.wpe(place)
-        for block in self.h:
-            x = block(x)
-        logits = F.linear(self.ln_f(x), self.wte.weight)
-        return F.cross_entropy(logits.view(-1, logits.shape[-1]),
-                               targets.reshape(-1))
-
-
 def main():
-    args = ARGS
-    model = GPT2(args.vocab, args.positions, args.layers, args.heads,
-                 args.width)
+    args = arguments()
+    torch = stepper.prepare(args)
+    import gpt2_model
+
+    model = gpt2_model.GPT2(args.vocab, args.positions, args.layers,
+                            args.heads, args.width)
     if args.precision == "bf16" and args.bf16_mode == "full":
         model = model.to(torch.bfloat16)
     count = sum(weight.numel() for weight in model.parameters())
-    groups = [
-        {"params": [w for w in model.parameters() if w.dim() >= 2],
-         "weight_decay": 0.1},
-        {"params": [w for w in model.parameters() if w.dim() < 2],
-         "weight_decay": 0.0},
-    ]
+    groups = gpt2_model.groups(model)
     optimizer, form = stepper.fastest(
         lambda **kw: torch.optim.AdamW(groups, lr=3e-4, betas=(0.9, 0.95),
                                        eps=1e-8, **kw))
