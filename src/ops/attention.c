@@ -2,6 +2,7 @@
  *
  *     attention(q, k, v, mask?, position?) -> o, lse
  *     attention_grad(q, k, v, o, lse, do, mask?, position?) -> dq, dk, dv
+ *     attention_mask_grad(q, k, v, o, lse, do, mask, position?) -> dmask
  *
  * with q, o [b, tq, hq, d], k, v [b, tk, hk, d], hq % hk == 0, and lse f32 [b, hq, tq]. Query head
  * h reads key head h / (hq / hk) (Ainslie et al., "GQA", 2023).
@@ -15,6 +16,8 @@
  *
  *     p = e^(score - lse)      D = sum do o      ds = p (do v^T - D)
  *     dq = scale ds k          dk = scale ds^T q          dv = p^T do
+ *
+ * and the gradient of an added mask is ds, summed over the batches and heads that share it.
  *
  * Dropout multiplies p in o and dv, and do v^T in ds, by 0 or 1 / (1 - rate): probability
  * (b, h, i, j) is kept iff philox_uniform(seed, stream, ((b hq + h) tq + i) tk + j) >= rate,
@@ -197,12 +200,18 @@ static weft_status infer_grad(const weft_node *n, weft_desc *out, int *out_count
     return WEFT_OK;
 }
 
+static weft_status infer_mask_grad(const weft_node *n, weft_desc *out, int *out_count) {
+    weft_desc unused[3];
+    WEFT_TRY(infer_grad(n, unused, out_count));
+    WEFT_REQUIRE(wefti_in(n, 6), WEFT_E_ARG, "attention_mask_grad: there is no mask");
+    WEFT_TRY(wefti_op_check_float(n, 6));
+    out[0] = *wefti_in(n, 6);
+    *out_count = 1;
+    return WEFT_OK;
+}
+
 static weft_status grad(wefti_grad *g, const weft_node *n) {
     weft_value in[8], out[3], d_o = wefti_grad_of(g, n, 0);
-    WEFT_REQUIRE(
-        !wefti_in(n, 3) || !wefti_grad_wanted(g, n, 3), WEFT_E_NO_IMPL,
-        "attention: the gradient of an added mask is not available; build learned position "
-        "biases from matmul and softmax");
     if (d_o.id < 0) return WEFT_OK; /* lse alone passes no gradient */
     for (int i = 0; i < 3; i++) in[i] = wefti_grad_in(g, n, i);
     in[3] = wefti_grad_out(g, n, 0);
@@ -218,6 +227,9 @@ static weft_status grad(wefti_grad *g, const weft_node *n) {
     wefti_graph_add(wefti_grad_graph(g), &weft_op_attention_grad, 8, in, 6, attrs, 3, out);
     for (int i = 0; i < 3; i++)
         if (wefti_grad_wanted(g, n, i)) wefti_grad_add(g, n, i, out[i]);
+    if (!wefti_in(n, 3) || !wefti_grad_wanted(g, n, 3)) return WEFT_OK;
+    wefti_graph_add(wefti_grad_graph(g), &weft_op_attention_mask_grad, 8, in, 6, attrs, 1, out);
+    wefti_grad_add(g, n, 3, out[0]);
     return WEFT_OK;
 }
 
@@ -261,6 +273,29 @@ static weft_status split(const weft_node *n, wefti_split_rule *r) {
     return WEFT_OK;
 }
 
+/* Batches and heads that share a mask are summed; sequences are taken whole. */
+static weft_status split_mask_grad(const weft_node *n, wefti_split_rule *r) {
+    const weft_desc *q = wefti_in(n, 0), *k = wefti_in(n, 1), *mask = wefti_in(n, 6);
+    int8_t batch = wefti_op_factor(r, "batch", -1, q->shape[0],
+                                   mask->shape[0] == 1 ? WEFTI_FACTOR_SUM : WEFTI_FACTOR_FREE);
+    int8_t heads = wefti_op_factor(r, "heads", -1, k->shape[2],
+                                   mask->shape[1] == 1 ? WEFTI_FACTOR_SUM : WEFTI_FACTOR_FREE);
+    int8_t queries = wefti_op_factor(r, "queries", -1, q->shape[1], WEFTI_FACTOR_WHOLE);
+    int8_t keys = wefti_op_factor(r, "keys", -1, k->shape[1], WEFTI_FACTOR_WHOLE);
+    int8_t dim = wefti_op_factor(r, "dim", -1, q->shape[3], WEFTI_FACTOR_WHOLE);
+    int8_t of_q[] = {batch, queries, heads, dim}, of_k[] = {batch, keys, heads, dim};
+    int8_t of_lse[] = {batch, heads, queries}, of_mask[] = {batch, heads, queries, keys};
+    for (int i = 0; i < 6; i++)
+        wefti_op_assign(r->in[i], 0,
+                        i == 4             ? of_lse
+                        : i == 1 || i == 2 ? of_k
+                                           : of_q,
+                        0, i == 4 ? 3 : 4);
+    for (int d = 0; d < 4; d++)
+        if (d >= 2 || mask->shape[d] != 1) r->in[6][d] = r->out[0][d] = of_mask[d];
+    return WEFT_OK;
+}
+
 static weft_status localize(const weft_node *n, const wefti_split_rule *rule, const int64_t *begins,
                             const int64_t *sizes, wefti_attr *attrs) {
     (void)sizes;
@@ -286,6 +321,9 @@ static void cost(const weft_node *n, wefti_cost *out) {
 }
 static void cost_grad(const weft_node *n, wefti_cost *out) {
     cost_of(n, 5.0, out);
+}
+static void cost_mask_grad(const weft_node *n, wefti_cost *out) {
+    cost_of(n, 2.0, out);
 }
 
 /* ---- references ---- */
@@ -347,6 +385,29 @@ static weft_status reference_grad(const weft_node *n, const wefti_random *random
     return WEFT_OK;
 }
 
+static weft_status reference_mask_grad(const weft_node *n, const wefti_random *random,
+                                       const double *const *in, double *const *out) {
+    problem p = problem_of(n, random, in, 6);
+    const double *o = in[3], *lse = in[4], *d_o = in[5];
+    int64_t count = weft_desc_elems(wefti_in(n, 6));
+    for (int64_t e = 0; e < count; e++) out[0][e] = 0.0;
+    for (int64_t b = 0; b < p.batch; b++)
+        for (int64_t h = 0; h < p.heads; h++)
+            for (int64_t i = 0; i < p.tq; i++) {
+                int64_t q_at = query_at(&p, b, i, h);
+                double average = dot(d_o + q_at, o + q_at, p.dim);
+                for (int64_t j = 0; j < p.tk; j++) {
+                    double s = score(&p, b, h, i, j);
+                    if (s == -INFINITY) continue;
+                    double d =
+                        kept(&p, b, h, i, j) * dot(d_o + q_at, p.v + key_at(&p, b, j, h), p.dim);
+                    out[0][b * p.mask_batch + h * p.mask_head + i * p.tk + j] +=
+                        exp(s - lse[(b * p.heads + h) * p.tq + i]) * (d - average);
+                }
+            }
+    return WEFT_OK;
+}
+
 static const wefti_attr attrs[] = {
     WEFTI_I("causal", 0),       WEFTI_F("scale", 0.0), /* 0: 1 / sqrt(d) */
     WEFTI_F("dropout", 0.0),    WEFTI_I("stream", -1), /* -1: the node's own */
@@ -360,6 +421,10 @@ static const wefti_op_case cases[] = {
     CASE(NULL, "f32[2,3,2,3]", "f32[2,4,2,3]", "f32[2,4,2,3]", "bool[2,1,3,4]?"),
     CASE(NULL, "f32[1,3,2,3]", "f32[1,4,2,3]", "f32[1,4,2,3]", "bool[1,2,3,4]?"),
     CASE("causal=1", "bf16[1,2,2,3]", "bf16[1,6,2,3]", "bf16[1,6,2,3]", "-", "i32[]<4"),
+    CASE(NULL, "f32[2,3,2,3]", "f32[2,4,2,3]", "f32[2,4,2,3]", "f32[1,2,3,4]"),
+    CASE("causal=1 dropout=0.25", "f32[2,3,4,2]", "f32[2,5,2,2]", "f32[2,5,2,2]", "f32[2,1,3,5]"),
+    CASE("scale=0.4", "f32[2,3,2,2]", "f32[2,3,1,2]", "f32[2,3,1,2]", "f32[2,2,3,3]"),
+    CASE(NULL, "f32[3,2,2,2]", "f32[3,3,2,2]", "f32[3,3,2,2]", "f32[1,1,2,3]"),
     CASE("causal=1", "f32[1,4,1,2]", "f32[1,2,1,2]", "f32[1,2,1,2]"),
     CASE("causal=1 dropout=0.25 whole=(4,4,9,8) begin=(1,2,3,1)", "f32[2,3,2,2]", "f32[2,5,1,2]",
          "f32[2,5,1,2]"),
@@ -375,6 +440,15 @@ static const wefti_op_case cases_grad[] = {
          "f32[2,5,2,2]", "f32[2,3,4,2]", "f32[2,4,3]+", "f32[2,3,4,2]"),
     CASE(NULL, "f32[2,3,2,3]", "f32[2,4,2,3]", "f32[2,4,2,3]", "f32[2,3,2,3]", "f32[2,2,3]+",
          "f32[2,3,2,3]", "f32[2,1,3,4]"),
+    CASES_END};
+
+static const wefti_op_case cases_mask_grad[] = {
+    CASE(NULL, "f32[2,3,2,3]", "f32[2,4,2,3]", "f32[2,4,2,3]", "f32[2,3,2,3]", "f32[2,2,3]+",
+         "f32[2,3,2,3]", "f32[2,1,3,4]"),
+    CASE("causal=1 dropout=0.25", "f32[2,3,4,2]", "f32[2,5,2,2]", "f32[2,5,2,2]", "f32[2,3,4,2]",
+         "f32[2,4,3]+", "f32[2,3,4,2]", "f32[1,4,3,5]"),
+    CASE(NULL, "f32[2,3,2,3]", "f32[2,4,2,3]", "f32[2,4,2,3]", "f32[2,3,2,3]", "f32[2,2,3]+",
+         "f32[2,3,2,3]", "f32[1,1,3,4]"),
     CASES_END};
 
 const weft_op_def weft_op_attention = {
@@ -408,6 +482,20 @@ const weft_op_def weft_op_attention_grad = {
     .cases = cases_grad,
     .lower = wefti_attention_lower_grad,
     .lowers = 1u << WEFTI_FACTOR_RING,
+};
+
+const weft_op_def weft_op_attention_mask_grad = {
+    .name = "attention_mask_grad",
+    .min_inputs = 7,
+    .max_inputs = 8,
+    .flags = WEFTI_OP_RANDOM,
+    .attrs = attrs,
+    .infer = infer_mask_grad,
+    .split = split_mask_grad,
+    .localize = localize,
+    .cost = cost_mask_grad,
+    .reference = reference_mask_grad,
+    .cases = cases_mask_grad,
 };
 
 weft_value weft_attention(weft_graph *g, weft_value q, weft_value k, weft_value v,

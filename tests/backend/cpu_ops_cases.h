@@ -154,6 +154,15 @@ static const shaped shapes[] = {
            "f32[1,33,2,64]", "f32[1,33,4,64]", "f32[1,4,33]+", "f32[1,33,4,64]"),
     SHAPED("attention_grad", NULL, "f32[1,17,2,128]", "f32[1,67,1,128]", "f32[1,67,1,128]",
            "f32[1,17,2,128]", "f32[1,2,17]+", "f32[1,17,2,128]"),
+    SHAPED("attention_mask_grad", "causal=1", "f32[2,65,4,16]", "f32[2,65,4,16]", "f32[2,65,4,16]",
+           "f32[2,65,4,16]", "f32[2,4,65]+", "f32[2,65,4,16]", "f32[1,4,65,65]"),
+    SHAPED("attention_mask_grad", "causal=1 dropout=0.2", "f32[2,33,4,24]", "f32[2,131,2,24]",
+           "f32[2,131,2,24]", "f32[2,33,4,24]", "f32[2,4,33]+", "f32[2,33,4,24]",
+           "f32[2,1,33,131]"),
+    SHAPED("attention_mask_grad", NULL, "f32[3,17,2,128]", "f32[3,67,1,128]", "f32[3,67,1,128]",
+           "f32[3,17,2,128]", "f32[3,2,17]+", "f32[3,17,2,128]", "f32[1,1,17,67]"),
+    SHAPED("attention_mask_grad", NULL, "f32[0,3,2,4]", "f32[0,3,2,4]", "f32[0,3,2,4]",
+           "f32[0,3,2,4]", "f32[0,2,3]", "f32[0,3,2,4]", "f32[1,2,3,3]"),
     SHAPED("attention_grad", NULL, "f32[0,3,2,4]", "f32[0,3,2,4]", "f32[0,3,2,4]", "f32[0,3,2,4]",
            "f32[0,2,3]+", "f32[0,3,2,4]"),
     SHAPED("rope", NULL, "f32[2,33,3,64]"),
@@ -367,6 +376,9 @@ static inline bool bf16_state(const op_setup *s) {
 static inline bool bf16_lse(const op_setup *s) {
     return s->in[4].desc.dtype == WEFT_BF16;
 }
+static inline bool bf16_mask(const op_setup *s) {
+    return s->in[6].desc.dtype == WEFT_BF16;
+}
 static inline bool bf16_x(const op_setup *s) {
     return s->in[0].desc.dtype == WEFT_BF16;
 }
@@ -409,6 +421,8 @@ static const allowed fallbacks[] = {
     {"count_targets", "statistics are f32", bf16_after_1},
     {"cross_entropy_grad", "statistics are f32", bf16_after_2},
     {"attention_grad", "statistics are f32", bf16_lse},
+    {"attention_mask_grad", "statistics are f32", bf16_lse},
+    {"attention_mask_grad", "sums are kept in f32", bf16_mask},
     {"scatter_add", "sums are kept in f32", bf16_x},
     {"top_k_grad", "sums are kept in f32", bf16_result},
     {"opt_*", "parameters, state and scalars are f32", bf16_state},

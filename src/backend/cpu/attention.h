@@ -55,6 +55,14 @@ typedef struct wefti_attention_backward_args {
     void *workspace;
 } wefti_attention_backward_args;
 
+/* The gradient of an added mask, which is that of the scores, summed over the batches and heads
+ * that share it; in a pass of its own, since few want it. */
+typedef struct wefti_attention_mask_args {
+    wefti_attention_backward_args backward; /* without its results */
+    float *d_mask;                          /* [batches, heads, q_len, k_len] */
+    int64_t batches, heads;                 /* each 1 or that of the queries */
+} wefti_attention_mask_args;
+
 size_t wefti_attention_backward_workspace_bytes(const wefti_attention_shape *shape, int threads);
 
 #endif

@@ -51,6 +51,7 @@ typedef weft_status wefti_cpu_prepare(const weft_node *n, const wefti_prepare *o
     X("embedding_grad", wefti_cpu_embedding_grad)                                                  \
     X("attention", wefti_cpu_attention)                                                            \
     X("attention_grad", wefti_cpu_attention_grad)                                                  \
+    X("attention_mask_grad", wefti_cpu_attention_grad)                                             \
     X("rope", wefti_cpu_rope)                                                                      \
     X("rope_grad", wefti_cpu_rope)                                                                 \
     X("cache_write", wefti_cpu_cache_write)                                                        \

@@ -81,6 +81,33 @@ static weft_status run_attention_grad(const wefti_kernel *kernel, const wefti_ru
     return WEFT_OK;
 }
 
+static weft_status run_mask_grad(const wefti_kernel *kernel, const wefti_run *run,
+                                 const void *const *in, void *const *out, void *workspace) {
+    const attention_kernel *k = (const attention_kernel *)kernel;
+    wefti_attention_shape s = shape_now(k, run, in);
+    wefti_attention_strides sq = dense(s.q_len, s.q_heads, s.dim),
+                            sk = dense(s.k_len, s.kv_heads, s.dim);
+    const weft_desc *mask = wefti_in(k->node, k->mask);
+    wefti_attention_mask_args a = {.backward = {.shape = s,
+                                                .q = {in[0], k->q},
+                                                .k = {in[1], k->k},
+                                                .v = {in[2], k->v},
+                                                .o = {in[3], k->o},
+                                                .d_o = {in[5], k->d_o},
+                                                .q_strides = sq,
+                                                .k_strides = sk,
+                                                .v_strides = sk,
+                                                .o_strides = sq,
+                                                .do_strides = sq,
+                                                .lse = in[4],
+                                                .workspace = workspace},
+                                   .d_mask = out[0],
+                                   .batches = mask->shape[0],
+                                   .heads = mask->shape[1]};
+    k->kernels->attention_mask_backward(run->pool, &a);
+    return WEFT_OK;
+}
+
 /* What forward and backward share: operands q, k, v first; mask and position at the given numbers.
  */
 static weft_status common(const weft_node *n, int mask, int position, const char *label,
@@ -159,14 +186,17 @@ weft_status wefti_cpu_attention(const weft_node *n, const wefti_prepare *options
     return WEFT_OK;
 }
 
-/* (q, k, v, o, lse, do, mask?, position?) -> dq, dk, dv */
+/* (q, k, v, o, lse, do, mask?, position?) -> dq, dk, dv; or, with a mask, -> its gradient */
 weft_status wefti_cpu_attention_grad(const weft_node *n, const wefti_prepare *options,
                                      wefti_kernel **out) {
+    bool of_mask = !strcmp(n->op->name, "attention_mask_grad");
+    if (of_mask && wefti_out(n, 0)->dtype != WEFT_F32) return WEFT_E_NO_IMPL;
     if (options->accumulate || !wefti_cpu_is_real(wefti_in(n, 3)) ||
         !wefti_cpu_is_f32(wefti_in(n, 4)) || !wefti_cpu_is_real(wefti_in(n, 5)))
         return WEFT_E_NO_IMPL;
     attention_kernel *k;
-    weft_status status = common(n, 6, 7, "attention", run_attention_grad, &k);
+    weft_status status = common(n, 6, 7, of_mask ? "attention mask" : "attention",
+                                of_mask ? run_mask_grad : run_attention_grad, &k);
     if (status < 0) return status;
     k->o = wefti_in(n, 3)->dtype;
     k->d_o = wefti_in(n, 5)->dtype;

@@ -100,10 +100,10 @@ static void slope_tile(const wefti_attention_shape *s, const tile *t, const back
     memset(m->slopes + t->nk * BR, 0, padding);
 }
 
-static void backward_tile(const backward_run *r, const tile *t, const backward_memory *m) {
+/* Probabilities and the gradient of the scores of a tile. */
+static void find_slopes(const backward_run *r, const tile *t, const backward_memory *m) {
     const wefti_attention_shape *s = &r->a->shape;
     const float *keys = m->keys + t->j0 * r->padded, *values = m->values + t->j0 * r->padded;
-    float *dk = m->dk + t->j0 * r->wide, *dv = m->dv + t->j0 * r->wide;
     if (s->mask.data) mask_tile(s, t, m->mask);
     if (s->dropout > 0.0f) dropout_tile(s, t, m->dropout);
     score_tile(s, t, keys, r->padded, m->queries_t, s->mask.data ? m->mask : NULL, m->probs);
@@ -113,6 +113,13 @@ static void backward_tile(const backward_run *r, const tile *t, const backward_m
                      m->d_o_t + v * VL, BR, m->slopes + j * BR + v * VL, BR, false);
     }
     slope_tile(s, t, m);
+}
+
+static void backward_tile(const backward_run *r, const tile *t, const backward_memory *m) {
+    const wefti_attention_shape *s = &r->a->shape;
+    const float *keys = m->keys + t->j0 * r->padded;
+    float *dk = m->dk + t->j0 * r->wide, *dv = m->dv + t->j0 * r->wide;
+    find_slopes(r, t, m);
     for (int64_t j = 0; j < t->nk; j += key_step(t)) {
         int64_t keys_here = min64(key_step(t), t->nk - j), rows = blocks_of(keys_here, MR) * MR;
         int64_t i = first_vector(s, t, j) * VL;
@@ -126,19 +133,25 @@ static void backward_tile(const backward_run *r, const tile *t, const backward_m
     }
 }
 
+static void pack_keys(const backward_run *r, const backward_memory *m, int64_t b, int64_t kv) {
+    const wefti_attention_backward_args *a = r->a;
+    const wefti_attention_shape *s = &a->shape;
+    int64_t k_at = b * a->k_strides.batch + kv * a->k_strides.head;
+    int64_t v_at = b * a->v_strides.batch + kv * a->v_strides.head;
+    pack_rows(a->k, k_at, a->k_strides.seq, s->k_len, s->dim, 1.0f, m->keys, r->padded);
+    pack_rows(a->v, v_at, a->v_strides.seq, s->k_len, s->dim, 1.0f, m->values, r->padded);
+    size_t tail = (size_t)((r->rows - s->k_len) * r->padded) * sizeof(float);
+    memset(m->keys + s->k_len * r->padded, 0, tail);
+    memset(m->values + s->k_len * r->padded, 0, tail);
+}
+
 static void backward_task(void *context, int64_t task, int thread) {
     const backward_run *r = context;
     const wefti_attention_backward_args *a = r->a;
     const wefti_attention_shape *s = &a->shape;
     backward_memory m = carve(r, thread);
     int64_t b = task / s->kv_heads, kv = task % s->kv_heads, group = s->q_heads / s->kv_heads;
-    int64_t k_at = b * a->k_strides.batch + kv * a->k_strides.head;
-    int64_t v_at = b * a->v_strides.batch + kv * a->v_strides.head;
-    pack_rows(a->k, k_at, a->k_strides.seq, s->k_len, s->dim, 1.0f, m.keys, r->padded);
-    pack_rows(a->v, v_at, a->v_strides.seq, s->k_len, s->dim, 1.0f, m.values, r->padded);
-    size_t tail = (size_t)((r->rows - s->k_len) * r->padded) * sizeof(float);
-    memset(m.keys + s->k_len * r->padded, 0, tail);
-    memset(m.values + s->k_len * r->padded, 0, tail);
+    pack_keys(r, &m, b, kv);
     memset(m.dk, 0, (size_t)(r->rows * r->wide) * sizeof(float));
     memset(m.dv, 0, (size_t)(r->rows * r->wide) * sizeof(float));
     for (int64_t h = kv * group; h < (kv + 1) * group; h++)
@@ -166,12 +179,66 @@ static void backward_task(void *context, int64_t task, int thread) {
     }
 }
 
+static backward_run run_of(const wefti_attention_backward_args *a) {
+    const wefti_attention_shape *s = &a->shape;
+    return (backward_run){.a = a,
+                          .padded = blocks_of(s->dim, PAD) * PAD,
+                          .wide = blocks_of(s->dim, max64(VL, PAD)) * max64(VL, PAD),
+                          .rows = blocks_of(s->k_len, BC) * BC,
+                          .per_thread = attention_backward_bytes(s)};
+}
+
 void KERNEL(attention_backward)(wefti_pool *pool, const wefti_attention_backward_args *a) {
     const wefti_attention_shape *s = &a->shape;
-    backward_run r = {.a = a,
-                      .padded = blocks_of(s->dim, PAD) * PAD,
-                      .wide = blocks_of(s->dim, max64(VL, PAD)) * max64(VL, PAD)};
-    r.rows = blocks_of(s->k_len, BC) * BC;
-    r.per_thread = attention_backward_bytes(s);
+    backward_run r = run_of(a);
     wefti_pool_run(pool, s->batch * s->kv_heads, backward_task, &r);
+}
+
+/* ---- the gradient of an added mask ---- */
+
+typedef struct mask_run {
+    backward_run run;
+    const wefti_attention_mask_args *a;
+} mask_run;
+
+/* Rows of d_mask += the slopes of a tile; pairs beyond `key_end` were not computed, and are 0. */
+static void add_slopes(const mask_run *r, const tile *t, const backward_memory *m, float *rows) {
+    const wefti_attention_shape *s = &r->run.a->shape;
+    for (int64_t v = 0; v < t->vectors; v++) {
+        int64_t end = key_end(s, t, v);
+        for (int64_t i = v * VL; i < min64((v + 1) * VL, t->nq); i++)
+            for (int64_t j = 0; j < end; j++)
+                rows[i * s->k_len + t->j0 + j] += m->slopes[j * BR + i];
+    }
+}
+
+/* A block of queries of one mask: all batches and heads that share it, in order. */
+static void mask_task(void *context, int64_t task, int thread) {
+    const mask_run *r = context;
+    const wefti_attention_shape *s = &r->run.a->shape;
+    backward_memory m = carve(&r->run, thread);
+    int64_t blocks = blocks_of(s->q_len, BR), i0 = task % blocks * BR, mask = task / blocks;
+    int64_t mb = mask / r->a->heads, mh = mask % r->a->heads, nq = min64(BR, s->q_len - i0);
+    float *rows = r->a->d_mask + (mask * s->q_len + i0) * s->k_len;
+    memset(rows, 0, (size_t)(nq * s->k_len) * sizeof *rows);
+    for (int64_t b = r->a->batches == 1 ? 0 : mb; b < (r->a->batches == 1 ? s->batch : mb + 1); b++)
+        for (int64_t h = r->a->heads == 1 ? 0 : mh; h < (r->a->heads == 1 ? s->q_heads : mh + 1);
+             h++) {
+            tile t = {.b = b, .h = h, .i0 = i0, .nq = nq, .vectors = blocks_of(nq, VL)};
+            int64_t end = visible_keys(s, i0, nq);
+            pack_keys(&r->run, &m, b, h / (s->q_heads / s->kv_heads));
+            pack_queries(&r->run, &t, &m);
+            for (t.j0 = 0; t.j0 < end; t.j0 += BC) {
+                t.nk = min64(BC, end - t.j0);
+                t.diagonal = crosses_diagonal(s, i0, t.j0, t.nk);
+                find_slopes(&r->run, &t, &m);
+                add_slopes(r, &t, &m, rows);
+            }
+        }
+}
+
+void KERNEL(attention_mask_backward)(wefti_pool *pool, const wefti_attention_mask_args *a) {
+    mask_run r = {.run = run_of(&a->backward), .a = a};
+    int64_t blocks = blocks_of(a->backward.shape.q_len, BR);
+    wefti_pool_run(pool, a->batches * a->heads * blocks, mask_task, &r);
 }
