@@ -312,3 +312,49 @@ weft_value wefti_op_column(weft_graph *g, weft_value v) {
     d.shape[d.rank++] = 1;
     return weft_reshape(g, v, d.rank, d.shape);
 }
+
+typedef struct candidates {
+    const int64_t *counts;
+    int32_t parts;
+} candidates;
+
+static int64_t counted(const candidates *a, int32_t end) {
+    int64_t sum = 0;
+    for (int32_t p = 0; p < end; p++) sum += a->counts[p];
+    return sum;
+}
+
+static void own_candidates(const wefti_cut *c, int32_t part, void *context, int64_t *begin,
+                           int64_t *end) {
+    (void)c;
+    *begin = counted(context, part);
+    *end = counted(context, part + 1);
+}
+
+static void all_candidates(const wefti_cut *c, int32_t part, void *context, int64_t *begin,
+                           int64_t *end) {
+    const candidates *a = context;
+    (void)c;
+    (void)part;
+    *begin = 0;
+    *end = counted(a, a->parts);
+}
+
+weft_value wefti_op_candidates(wefti_cut *c, weft_value v, int factor, const int64_t *counts) {
+    candidates a = {counts, wefti_cut_parts(c, factor)};
+    int last = weft_value_desc(wefti_cut_graph(c), v).rank - 1;
+    return wefti_cut_exchange(c, v, last, factor, counted(&a, a.parts), own_candidates,
+                              all_candidates, &a);
+}
+
+weft_value wefti_op_pick(weft_graph *g, weft_value v, weft_value place) {
+    weft_desc d = weft_value_desc(g, v), p = weft_value_desc(g, place);
+    if (d.rank < 1 || p.rank < 0 || d.rank == WEFT_MAX_RANK) return WEFT_NO_VALUE;
+    int64_t n = d.shape[d.rank - 1];
+    weft_value here = weft_one_hot(g, place, n, WEFT_F32); /* [..., k, n] */
+    d.shape[d.rank - 1] = 1;
+    d.shape[d.rank++] = n;
+    weft_value all = weft_reshape(g, weft_cast(g, v, WEFT_F32), d.rank, d.shape);
+    int last = d.rank - 1;
+    return weft_cast(g, weft_sum(g, weft_mul(g, all, here), 1, &last, false), WEFT_I32);
+}

@@ -250,16 +250,18 @@ static weft_status grad_top_k(wefti_grad *g, const weft_node *n) {
     return WEFT_OK;
 }
 
-/* Rows free; the k chosen ones and what they are chosen from whole, free in the gradient. */
+/* Rows free; pieces of what is chosen from give candidates. In the gradient it is the k chosen ones
+ * that are whole, and where they go is free. */
 static weft_status split_rows(const weft_node *n, wefti_split_rule *r) {
     const weft_desc *x = wefti_in(n, 0), *y = wefti_out(n, 0);
     int rows = x->rank - 1;
     int8_t f[WEFT_MAX_RANK];
     wefti_op_factors(r, "m", x, 0, rows, WEFTI_FACTOR_FREE, f);
-    int8_t from = wefti_op_factor(r, "from", -1, x->shape[rows], WEFTI_FACTOR_WHOLE);
-    int8_t to =
-        wefti_op_factor(r, "to", -1, y->shape[rows],
-                        n->op == &weft_op_top_k_grad ? WEFTI_FACTOR_FREE : WEFTI_FACTOR_WHOLE);
+    bool gradient = n->op == &weft_op_top_k_grad;
+    int8_t from = wefti_op_factor(r, "from", -1, x->shape[rows],
+                                  gradient ? WEFTI_FACTOR_WHOLE : WEFTI_FACTOR_STATS);
+    int8_t to = wefti_op_factor(r, "to", -1, y->shape[rows],
+                                gradient ? WEFTI_FACTOR_FREE : WEFTI_FACTOR_WHOLE);
     for (int i = 0; i < n->inputs; i++) {
         wefti_op_assign(r->in[i], 0, f, 0, rows);
         r->in[i][rows] = from;
@@ -268,6 +270,31 @@ static weft_status split_rows(const weft_node *n, wefti_split_rule *r) {
         wefti_op_assign(r->out[o], 0, f, 0, rows);
         r->out[o][rows] = to;
     }
+    return WEFT_OK;
+}
+
+/* The k largest of the pieces' k largest, or all of a smaller piece. Their order, by pieces and
+ * descending in each, keeps the lowest index first among equals. */
+static weft_status lower_top_k(wefti_cut *c, const weft_node *n) {
+    weft_graph *g = wefti_cut_graph(c);
+    int last = wefti_in(n, 0)->rank - 1, factor = wefti_cut_rule(c)->in[0][last];
+    int32_t parts = wefti_cut_parts(c, factor);
+    int64_t k = wefti_attr_int(n, "k"), counts[WEFTI_MAX_PARTS];
+    weft_value values, index, place;
+    WEFT_REQUIRE(parts <= WEFTI_MAX_PARTS, WEFT_E_NO_IMPL, "top_k over %d parts; at most %d", parts,
+                 WEFTI_MAX_PARTS);
+    for (int32_t p = 0; p < parts; p++) {
+        int64_t begin, size;
+        wefti_cut_range(c, factor, p, &begin, &size);
+        counts[p] = size < k ? size : k;
+    }
+    weft_value begin =
+        weft_constant(g, (weft_desc){.dtype = WEFT_I32}, (double)wefti_cut_in_begin(c, 0, last));
+    values = weft_top_k(g, wefti_cut_in(c, 0), counts[wefti_cut_index(c, factor)], &index);
+    values = wefti_op_candidates(c, values, factor, counts);
+    index = wefti_op_candidates(c, weft_add(g, index, begin), factor, counts);
+    wefti_cut_out(c, 0, weft_top_k(g, values, k, &place));
+    wefti_cut_out(c, 1, wefti_op_pick(g, index, place));
     return WEFT_OK;
 }
 
@@ -401,6 +428,8 @@ const weft_op_def weft_op_top_k = {
     .split = split_rows,
     .reference = reference_top_k,
     .cases = cases_top_k,
+    .lower = lower_top_k,
+    .lowers = 1u << WEFTI_FACTOR_STATS,
 };
 
 const weft_op_def weft_op_top_k_grad = {

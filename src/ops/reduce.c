@@ -215,9 +215,32 @@ static weft_status split_argmax(const weft_node *n, wefti_split_rule *r) {
     const weft_desc *x = wefti_in(n, 0);
     wefti_ints axes = {1, {wefti_attr_int(n, "axis")}};
     int8_t f[WEFT_MAX_RANK];
-    rule(x, &axes, WEFTI_FACTOR_WHOLE, r, f);
+    rule(x, &axes, WEFTI_FACTOR_STATS, r, f);
     wefti_op_assign(r->in[0], 0, f, 0, x->rank);
     follow(x, &axes, wefti_out(n, 0), f, r->out[0]);
+    return WEFT_OK;
+}
+
+/* The greatest of the pieces' greatest; their order keeps the lowest index among equals. */
+static weft_status lower_argmax(wefti_cut *c, const weft_node *n) {
+    weft_graph *g = wefti_cut_graph(c);
+    int axis = (int)wefti_attr_int(n, "axis"), factor = wefti_cut_rule(c)->in[0][axis];
+    weft_value x = wefti_cut_in(c, 0), index;
+    int64_t counts[WEFTI_MAX_PARTS];
+    WEFT_REQUIRE(wefti_cut_parts(c, factor) <= WEFTI_MAX_PARTS, WEFT_E_NO_IMPL,
+                 "argmax over %d parts; at most %d", wefti_cut_parts(c, factor), WEFTI_MAX_PARTS);
+    for (int32_t p = 0; p < wefti_cut_parts(c, factor); p++) counts[p] = 1;
+    wefti_cut_same(c, &x, 0, NULL, &index);
+    weft_value begin =
+        weft_constant(g, (weft_desc){.dtype = WEFT_I32}, (double)wefti_cut_in_begin(c, 0, axis));
+    index = wefti_op_column(g, weft_add(g, index, begin));
+    if (!wefti_dtype_is_float(weft_value_desc(g, x).dtype)) x = weft_cast(g, x, WEFT_F64);
+    weft_value max = wefti_op_column(g, weft_max(g, x, 1, &axis, false));
+    max = wefti_op_candidates(c, max, factor, counts);
+    index = wefti_op_candidates(c, index, factor, counts);
+    weft_value best = wefti_op_column(g, weft_argmax(g, max, -1));
+    weft_desc out = wefti_cut_out_desc(c, 0);
+    wefti_cut_out(c, 0, weft_reshape(g, wefti_op_pick(g, index, best), out.rank, out.shape));
     return WEFT_OK;
 }
 
@@ -409,6 +432,8 @@ const weft_op_def weft_op_argmax = {
     .cost = cost,
     .reference = reference_argmax,
     .cases = cases_argmax,
+    .lower = lower_argmax,
+    .lowers = 1u << WEFTI_FACTOR_STATS,
 };
 
 static weft_value reduce(weft_graph *g, const weft_op_def *op, weft_value x, int count,

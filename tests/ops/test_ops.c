@@ -398,6 +398,7 @@ static bool has_factor(const int8_t *row, int rank, int f) {
 
 typedef struct splitting {
     const op_setup *s;
+    bool by_offset; /* the run says where the rows are, as it does for microbatches */
     op_graph *whole;
     const wefti_split_rule *rule;
     int f, pieces;
@@ -451,7 +452,8 @@ static void run_piece(splitting *c, int p) {
             if (c->rule->in[i][k] == c->f)
                 local.in[i].desc.shape[k] = scaled(s->in[i].desc.shape[k], factor, size);
     weft_status st = WEFT_OK;
-    if (s->op->localize) st = s->op->localize(c->whole->node, c->rule, begins, sizes, local.attrs);
+    if (s->op->localize && !c->by_offset)
+        st = s->op->localize(c->whole->node, c->rule, begins, sizes, local.attrs);
     if (st >= 0) st = op_graph_open(&local, 4, &g);
     if (st < 0) {
         COMPLAIN(s, "split rule", "factor %s: piece %d of %d is refused: %s",
@@ -466,7 +468,9 @@ static void run_piece(splitting *c, int p) {
         if (once && p > 0)
             memset(g.in[i], 0, sizeof(double) * (size_t)weft_desc_elems(&local.in[i].desc));
     }
-    if (op_graph_run(&g, &stream) < 0)
+    wefti_random here = stream;
+    if (c->by_offset) here.row_offset = begin;
+    if (op_graph_run(&g, &here) < 0)
         complain(s, "split rule", weft_error_message());
     else
         for (int o = 0; o < g.node->outputs; o++) merge_output(c, o, &g, begin, size, p == 0);
@@ -474,8 +478,8 @@ static void run_piece(splitting *c, int p) {
 }
 
 static void check_factor(const op_setup *s, op_graph *whole, const wefti_split_rule *rule, int f,
-                         int pieces) {
-    splitting c = {s, whole, rule, f, pieces, {0}};
+                         int pieces, bool by_offset) {
+    splitting c = {s, by_offset, whole, rule, f, pieces, {0}};
     int before = failures;
     for (int o = 0; o < whole->node->outputs; o++)
         c.merged[o] = new_values(wefti_out(whole->node, o));
@@ -531,7 +535,11 @@ static void split_case(const op_setup *s) {
             if (kind != WEFTI_FACTOR_FREE && kind != WEFTI_FACTOR_SUM && kind != WEFTI_FACTOR_MAX)
                 continue;
             for (int pieces = 2; pieces <= 3; pieces++)
-                if (rule.factor[f].size >= pieces) check_factor(s, &g, &rule, f, pieces);
+                if (rule.factor[f].size >= pieces) {
+                    check_factor(s, &g, &rule, f, pieces, false);
+                    bool rows = (s->op->flags & WEFTI_OP_RANDOM) && rule.out[0][0] == f;
+                    if (rows) check_factor(s, &g, &rule, f, pieces, true);
+                }
         }
     }
     op_graph_close(&g);
