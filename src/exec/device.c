@@ -82,6 +82,9 @@ void wefti_device_destroy(wefti_device *d) {
 wefti_pool *wefti_device_pool(wefti_device *d) {
     return d->pool;
 }
+wefti_comm *wefti_device_comm(wefti_device *d) {
+    return d->comm;
+}
 unsigned char *wefti_device_memory(wefti_device *d) {
     return d->memory;
 }

@@ -20,6 +20,7 @@ void wefti_device_destroy(wefti_device *device); /* before its comm */
 /* Endpoints for all transfers of a program, which outlives the device: once, before it runs. */
 weft_status wefti_device_bind(wefti_device *device, const wefti_program *program) WEFT_CHECKED;
 wefti_pool *wefti_device_pool(wefti_device *device);
+wefti_comm *wefti_device_comm(wefti_device *device);      /* NULL: alone */
 unsigned char *wefti_device_memory(wefti_device *device); /* the arena's base */
 int64_t
 wefti_device_observed_peak(const wefti_device *device); /* highest byte any executed step used */

@@ -164,16 +164,17 @@ weft_status weft_session_create(weft_graph *graph, const weft_session_options *o
     weft_status status = WEFT_OK;
     WEFT_NEW(s, weft_session);
     s->options = *options;
-    s->rows = wefti_calloc((size_t)options->microbatches, sizeof *s->rows);
-    if (!s->rows) {
-        status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for a session");
-        goto fail;
-    }
     s->options.plan = NULL;
     s->devices = 1;
     if (options->plan) WEFT_TRY_OR(fail, status, take_plan(s, options->plan));
     s->threads = (options->threads ? options->threads : wefti_cores()) / s->devices;
     if (s->threads < 1) s->threads = 1;
+    s->rows = wefti_calloc((size_t)s->options.microbatches, sizeof *s->rows);
+    s->pieces = wefti_calloc((size_t)s->devices, sizeof *s->pieces);
+    if (!s->rows || !s->pieces) {
+        status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for a session");
+        goto fail;
+    }
     bool train = options->optimizer.kind != WEFT_NO_OPTIMIZER;
     if (train)
         WEFT_TRY_OR(fail, status,
@@ -195,6 +196,7 @@ void weft_session_destroy(weft_session *s) {
     for (int64_t i = 0; i < s->view_count; i++) wefti_view_destroy(s->views[i]);
     wefti_free(s->views);
     wefti_free(s->rows);
+    wefti_free(s->pieces);
     wefti_optimizer_destroy(s->optimizer);
     wefti_route_cache_destroy(s->routes);
     weft_plan_destroy(s->plan);

@@ -236,24 +236,15 @@ weft_status wefti_session_pieces(weft_session *s, int program, int index, wefti_
     return WEFT_OK;
 }
 
-/* A tensor of the right size and its pieces; wefti_free them. */
+/* A tensor of the right size; its pieces are in s->pieces. */
 static weft_status locate(weft_session *s, int program, const char *name, size_t bytes,
-                          wefti_view **out_view, int *out_index, wefti_session_piece **out,
-                          int32_t *out_count) {
+                          wefti_view **out_view, int *out_index, int32_t *out_count) {
     WEFT_TRY(find(s, program, name, out_view, out_index));
     const weft_desc *whole = &(*out_view)->tensors[*out_index].whole;
     WEFT_REQUIRE(bytes == (size_t)weft_desc_bytes(whole), WEFT_E_SHAPE,
                  "'%s' is %s, %lld bytes, not %zu", name, wefti_desc_text(whole).text,
                  (long long)weft_desc_bytes(whole), bytes);
-    wefti_session_piece *pieces;
-    WEFT_NEW_ARRAY(pieces, wefti_session_piece, s->devices);
-    weft_status status = wefti_session_pieces(s, program, *out_index, pieces, out_count);
-    if (status < 0) {
-        wefti_free(pieces);
-        return status;
-    }
-    *out = pieces;
-    return WEFT_OK;
+    return wefti_session_pieces(s, program, *out_index, s->pieces, out_count);
 }
 
 static wefti_box box_of(const weft_desc *whole) {
@@ -276,10 +267,10 @@ static void scatter(const weft_desc *whole, const wefti_session_piece *pieces, i
 weft_status weft_session_feed(weft_session *s, int program, const char *name, const void *data,
                               size_t bytes) {
     wefti_view *v;
-    wefti_session_piece *pieces;
+    const wefti_session_piece *pieces = s->pieces;
     int index;
     int32_t count;
-    WEFT_TRY(locate(s, program, name, bytes, &v, &index, &pieces, &count));
+    WEFT_TRY(locate(s, program, name, bytes, &v, &index, &count));
     const wefti_view_tensor *t = &v->tensors[index];
     wefti_box box = box_of(&t->whole);
     bool input = t->role == WEFTI_TENSOR_INPUT;
@@ -288,7 +279,6 @@ weft_status weft_session_feed(weft_session *s, int program, const char *name, co
         wefti_device_observe(wefti_crew_device(s->crew, pieces[i].rank), pieces[i].data,
                              wefti_box_elems(&pieces[i].box, t->whole.rank) *
                                  (int64_t)weft_dtype_bytes(t->whole.dtype));
-    wefti_free(pieces);
     WEFT_REQUIRE(input, WEFT_E_ARG, "'%s' is no input", name);
     return WEFT_OK;
 }
@@ -314,10 +304,10 @@ static void add_term(const weft_desc *whole, const wefti_session_piece *piece, b
 weft_status weft_session_read(weft_session *s, int program, const char *name, void *data,
                               size_t bytes) {
     wefti_view *v;
-    wefti_session_piece *pieces;
+    const wefti_session_piece *pieces = s->pieces;
     int index;
     int32_t count;
-    WEFT_TRY(locate(s, program, name, bytes, &v, &index, &pieces, &count));
+    WEFT_TRY(locate(s, program, name, bytes, &v, &index, &count));
     const weft_desc *whole = &v->tensors[index].whole;
     wefti_box box = box_of(whole);
     for (int32_t i = 0; i < count; i++)
@@ -328,7 +318,6 @@ weft_status weft_session_read(weft_session *s, int program, const char *name, vo
         if (pieces[i].term)
             add_term(whole, &pieces[i], local_of(s, v, index, pieces[i].rank)->layout.max != 0,
                      data);
-    wefti_free(pieces);
     return WEFT_OK;
 }
 
@@ -337,16 +326,15 @@ weft_status weft_session_read(weft_session *s, int program, const char *name, vo
 weft_status weft_session_write(weft_session *s, int program, const char *name, const void *data,
                                size_t bytes) {
     wefti_view *v;
-    wefti_session_piece *pieces;
+    const wefti_session_piece *pieces = s->pieces;
     int index;
     int32_t count;
     bool terms = false;
-    WEFT_TRY(locate(s, program, name, bytes, &v, &index, &pieces, &count));
+    WEFT_TRY(locate(s, program, name, bytes, &v, &index, &count));
     for (int32_t i = 0; i < count; i++) terms |= pieces[i].term;
     wefti_box box = box_of(&v->tensors[index].whole);
     if (!terms) scatter(&v->tensors[index].whole, pieces, count, &box, data);
     s->packed = false;
-    wefti_free(pieces);
     WEFT_REQUIRE(!terms, WEFT_E_ARG,
                  "'%s' is a sum of terms on several devices: it can be read, not written", name);
     return WEFT_OK;
@@ -375,20 +363,16 @@ static weft_status fill_pieces(const weft_desc *whole, const wefti_session_piece
 weft_status wefti_session_fill(weft_session *s, int program, int index, int64_t first,
                                int64_t count, wefti_session_source *source, void *context) {
     wefti_view *v;
-    wefti_session_piece *pieces;
+    const wefti_session_piece *pieces = s->pieces;
     int32_t found;
     WEFT_TRY(wefti_session_view(s, program, &v));
-    WEFT_NEW_ARRAY(pieces, wefti_session_piece, s->devices);
     const weft_desc *whole = &v->tensors[index].whole;
-    weft_status status = wefti_session_pieces(s, program, index, pieces, &found);
+    WEFT_TRY(wefti_session_pieces(s, program, index, s->pieces, &found));
     s->packed = false;
-    if (status == WEFT_OK && s->devices == 1)
-        status = source(context, 0, count,
-                        (char *)pieces[0].data + first * (int64_t)weft_dtype_bytes(whole->dtype));
-    else if (status == WEFT_OK)
-        status = fill_pieces(whole, pieces, found, first, count, source, context);
-    wefti_free(pieces);
-    return status;
+    if (s->devices == 1)
+        return source(context, 0, count,
+                      (char *)pieces[0].data + first * (int64_t)weft_dtype_bytes(whole->dtype));
+    return fill_pieces(whole, pieces, found, first, count, source, context);
 }
 
 int wefti_session_number(const weft_session *s, int program, int32_t rank, int32_t local) {

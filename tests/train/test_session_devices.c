@@ -478,6 +478,60 @@ static void evaluation_has_the_same_plan(void **state) {
     }
 }
 
+/* ---- memory that is not there ---- */
+
+static int64_t fail_at = INT64_MAX;
+
+static int64_t roll_of(uint64_t n, int64_t below) {
+    return (int64_t)(wefti_philox_u32(SEED, 3, n) % (uint64_t)(2 * below + 1));
+}
+
+static weft_status create_and_step(const layout_case *c, weft_graph *graph, weft_session **out) {
+    weft_session_options o = weft_session_defaults();
+    weft_plan *plan = plan_of(c);
+    o.seed = SEED;
+    o.threads = 2;
+    o.clip = c->clip;
+    o.plan = plan;
+    wefti_fault_arm(WEFTI_FAULT_ALLOC, fail_at, fail_at & 1, 0);
+    weft_status status = weft_session_create(graph, &o, out);
+    double loss;
+    wefti_session_piece pieces[8];
+    int32_t count;
+    if (status == WEFT_OK)
+        status = wefti_session_pieces(*out, 0, 0, pieces, &count); /* starts it */
+    if (status == WEFT_OK) status = try_step(*out, c, 0, &loss);
+    weft_plan_destroy(plan);
+    return status;
+}
+
+/* One in some of the allocations, each time others. */
+static void allocations_may_fail(void **state) {
+    (void)state;
+    static const char *const names[] = {"2 data", "2 data 2 tensor, states split"};
+    for (int i = 0; i < 2; i++) {
+        const layout_case *c = case_of(names[i]);
+        weft_session *s = NULL;
+        weft_graph *graph = tiny_gpt2(WEFT_USE_TRAIN, BATCH, 0.2, WEFT_F32);
+        ASSERT_OK(create_and_step(c, graph, &s));
+        int64_t calls = wefti_fault_count(WEFTI_FAULT_ALLOC), stride = calls / 60;
+        end_session(s, graph);
+        print_message("%s: %d allocations, one in %d fails\n", c->name, (int)calls, (int)stride);
+        for (int64_t n = 0; n < calls; n += 1 + roll_of((uint64_t)n, stride)) {
+            s = NULL;
+            graph = tiny_gpt2(WEFT_USE_TRAIN, BATCH, 0.2, WEFT_F32);
+            fail_at = n;
+            weft_status status = create_and_step(c, graph, &s);
+            fail_at = INT64_MAX;
+            wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
+            if (status != WEFT_E_NOMEM)
+                fail_msg("%s: allocation %d of %d failed: %s: %s", c->name, (int)n, (int)calls,
+                         weft_status_text(status), weft_error_message());
+            end_session(s, graph);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_plan_gives_the_result_of_one_device),
@@ -489,6 +543,7 @@ int main(void) {
         cmocka_unit_test(gradients_may_be_summed),
         cmocka_unit_test(traces_show_every_device),
         cmocka_unit_test(evaluation_has_the_same_plan),
+        cmocka_unit_test(allocations_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,166 @@
+/* Crews: every device works in a thread of its own, the first failure is the one that is told, and
+ * nobody waits for a device that has failed. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "exec/crew.h"
+
+#define ASSERT_OK(expr)                                                                            \
+    do {                                                                                           \
+        weft_status status_ = (expr);                                                              \
+        if (status_ < 0) fail_msg("%s: %s", #expr, weft_error_message());                          \
+    } while (0)
+
+enum { MOST = 8, ROUNDS = 200 };
+
+static wefti_crew *crew_of(int32_t devices) {
+    int64_t bytes[MOST];
+    wefti_crew *crew;
+    for (int r = 0; r < MOST; r++) bytes[r] = 4096 * (r + 1);
+    ASSERT_OK(wefti_crew_create(devices, 1, bytes, &crew));
+    assert_int_equal(wefti_crew_size(crew), devices);
+    return crew;
+}
+
+typedef struct shared {
+    pthread_t threads[MOST];
+    int64_t sum[MOST];
+    atomic_int calls;
+    int32_t failing; /* -1: nobody */
+    bool late;       /* it fails when all others have begun to wait */
+    wefti_endpoint *endpoints[MOST];
+    int32_t devices;
+} shared;
+
+static weft_status count(void *context, wefti_device *device, int32_t rank) {
+    shared *s = context;
+    s->threads[rank] = pthread_self();
+    s->sum[rank] += rank + 1;
+    wefti_device_memory(device)[0] = (unsigned char)s->sum[rank];
+    atomic_fetch_add(&s->calls, 1);
+    return WEFT_OK;
+}
+
+static void every_device_has_a_thread(void **state) {
+    (void)state;
+    for (int32_t n = 1; n <= MOST; n++) {
+        wefti_crew *crew = crew_of(n);
+        shared s = {.failing = -1};
+        pthread_t first[MOST];
+        for (int i = 0; i < ROUNDS; i++) {
+            ASSERT_OK(wefti_crew_run(crew, count, &s));
+            assert_int_equal(atomic_load(&s.calls), n * (i + 1));
+            for (int32_t r = 0; r < n; r++) {
+                if (i == 0) first[r] = s.threads[r];
+                assert_true(pthread_equal(first[r], s.threads[r]));
+                assert_int_equal(s.sum[r], (r + 1) * (i + 1));
+                assert_int_equal(wefti_device_memory(wefti_crew_device(crew, r))[0],
+                                 (unsigned char)s.sum[r]);
+            }
+        }
+        assert_int_equal(pthread_equal(first[0], pthread_self()) != 0, n == 1);
+        for (int32_t a = 0; a < n; a++)
+            for (int32_t b = 0; b < a; b++) assert_false(pthread_equal(first[a], first[b]));
+        wefti_crew_destroy(crew);
+    }
+}
+
+/* The sum of all devices' numbers, unless one fails before it gives its own. */
+static weft_status wait_for_all(void *context, wefti_device *device, int32_t rank) {
+    shared *s = context;
+    float mine = (float)(rank + 1), all = 0;
+    if (rank == s->failing) {
+        while (s->late && atomic_load(&s->calls) < s->devices - 1) sched_yield();
+        WEFT_FAIL(WEFT_E_NUMERIC, "device %d has had enough", rank);
+    }
+    atomic_fetch_add(&s->calls, 1);
+    wefti_comm *comm = wefti_device_comm(device);
+    WEFT_TRY(wefti_comm_run(comm, s->endpoints[rank], &mine, &all));
+    s->sum[rank] = (int64_t)all;
+    return WEFT_OK;
+}
+
+static weft_status bind(void *context, wefti_device *device, int32_t rank) {
+    shared *s = context;
+    int32_t ranks[MOST];
+    wefti_box boxes[MOST];
+    for (int32_t r = 0; r < s->devices; r++) {
+        ranks[r] = r;
+        boxes[r] = (wefti_box){{0}, {1}};
+    }
+    wefti_transfer t = {.kind = WEFTI_TRANSFER_ALL_REDUCE,
+                        .reduction = WEFTI_REDUCE_SUM,
+                        .dtype = WEFT_F32,
+                        .rank = 1,
+                        .members = s->devices,
+                        .me = rank,
+                        .ranks = ranks,
+                        .have = boxes,
+                        .want = boxes,
+                        .tag = 7,
+                        .name = "count"};
+    wefti_comm *comm = wefti_device_comm(device);
+    return comm->engine->bind(comm, &t, &s->endpoints[rank]);
+}
+
+static weft_status unbind(void *context, wefti_device *device, int32_t rank) {
+    shared *s = context;
+    wefti_device_comm(device)->engine->unbind(s->endpoints[rank]);
+    return WEFT_OK;
+}
+
+static void a_failure_ends_all_waiting(void **state) {
+    (void)state;
+    for (int32_t n = 2; n <= MOST; n += 3) {
+        wefti_crew *crew = crew_of(n);
+        shared s = {.failing = -1, .devices = n};
+        ASSERT_OK(wefti_crew_run(crew, bind, &s));
+        for (int i = 0; i < 60; i++) {
+            char want[64];
+            atomic_store(&s.calls, 0);
+            s.failing = i % 3 == 2 ? -1 : i % n;
+            s.late = i % 3 == 1;
+            weft_status status = wefti_crew_run(crew, wait_for_all, &s);
+            if (s.failing < 0) {
+                ASSERT_OK(status);
+                for (int32_t r = 0; r < n; r++) assert_int_equal(s.sum[r], n * (n + 1) / 2);
+                continue;
+            }
+            assert_int_equal(status, WEFT_E_NUMERIC);
+            (void)snprintf(want, sizeof want, "device %d has had enough", s.failing);
+            assert_string_equal(weft_error_message(), want);
+            (void)snprintf(want, sizeof want, "device %d: device %d has had enough", s.failing,
+                           s.failing);
+            assert_int_equal(wefti_crew_name(crew, status), WEFT_E_NUMERIC);
+            assert_string_equal(weft_error_message(), want);
+        }
+        ASSERT_OK(wefti_crew_run(crew, unbind, &s));
+        wefti_crew_destroy(crew);
+    }
+}
+
+static void no_devices_are_refused(void **state) {
+    (void)state;
+    wefti_crew *crew = NULL;
+    assert_int_equal(wefti_crew_create(0, 1, (int64_t[]){1}, &crew), WEFT_E_ARG);
+    assert_int_equal(wefti_crew_create(2, 0, (int64_t[]){1, 1}, &crew), WEFT_E_ARG);
+    assert_null(crew);
+    wefti_crew_destroy(NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_device_has_a_thread),
+        cmocka_unit_test(a_failure_ends_all_waiting),
+        cmocka_unit_test(no_devices_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
