@@ -71,8 +71,11 @@ WEFT_API weft_status weft_train_run(const weft_job *job, const weft_train_events
                                     weft_train_result *out_result) WEFT_CHECKED;
 
 /** The plan of a job, completed: how each op is split, how each tensor lies, in which stage each
- * cell is. Nothing is trained, no device is needed. Free with weft_plan_destroy. */
-WEFT_API weft_status weft_job_plan(const weft_job *job, weft_plan **out) WEFT_CHECKED;
+ * cell is. Nothing is trained, no device is needed. Free with weft_plan_destroy. *out_unmatched (may be
+ * NULL; freed with weft_text_free): patterns that match nothing in the model, one a line, with the
+ * nearest name that there is. */
+WEFT_API weft_status weft_job_plan(const weft_job *job, weft_plan **out,
+                                   char **out_unmatched) WEFT_CHECKED;
 
 /* ---- the model of a job, without training: for tables of cells, costs and memory ---- */
 

@@ -88,6 +88,13 @@ static int verdict(const char *plan, weft_status status, const weft_model_report
     return status < 0 ? CLI_FAILED : CLI_DONE;
 }
 
+/* What does nothing is no error, but seldom meant. */
+static void show_unmatched(char *lines) {
+    for (char *line = lines, *end; (end = strchr(line, '\n')); line = end + 1)
+        fprintf(stderr, "weft: note: %.*s\n", (int)(end - line), line);
+    weft_text_free(lines);
+}
+
 /* Reads the plan, then builds everything that a run with it would. */
 static int check(const char *path, char **words, int overrides, const plan_options *values) {
     weft_job *job = NULL;
@@ -100,7 +107,13 @@ static int check(const char *path, char **words, int overrides, const plan_optio
     int code = cli_job_load(path, words, overrides, values->devices ? values->devices : devices,
                             values->check, &job);
     if (code != CLI_DONE) return code;
+    char *unmatched = NULL;
     status = weft_job_report(job, &report);
+    if (status >= 0) {
+        status = weft_job_plan(job, &plan, &unmatched);
+        if (status >= 0) weft_plan_destroy(plan);
+    }
+    if (unmatched) show_unmatched(unmatched);
     code = verdict(values->check, status, report, values->json);
     weft_model_report_free(report);
     weft_job_free(job);
@@ -124,11 +137,13 @@ static int show(const weft_plan *plan, const char *out) {
 static int complete(const char *path, char **words, int overrides, const plan_options *values) {
     weft_job *job;
     weft_plan *plan;
+    char *unmatched;
     int code = cli_job_load(path, words, overrides, values->devices, NULL, &job);
     if (code != CLI_DONE) return code;
-    if (weft_job_plan(job, &plan) < 0) {
+    if (weft_job_plan(job, &plan, &unmatched) < 0) {
         code = cli_failed();
     } else {
+        show_unmatched(unmatched);
         code = show(plan, values->out);
         weft_plan_destroy(plan);
     }

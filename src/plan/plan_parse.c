@@ -311,7 +311,7 @@ static weft_status read_strategies(const place *top, const char *list, const cha
 
 static weft_status read_rest(const place *top, weft_plan *plan) {
     int64_t accumulate = 1, copies = 1;
-    int mode = plan->mode, dataset = plan->dataset, sum = 0;
+    int mode = (int)plan->mode, dataset = (int)plan->dataset, sum = 0;
     WEFT_TRY(read_choice(top, "mode", modes, &mode));
     WEFT_TRY(read_integer(top, "accumulate", INT32_MAX, &accumulate));
     WEFT_TRY(read_integer(top, "copies", INT32_MAX, &copies));

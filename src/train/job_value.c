@@ -38,8 +38,7 @@ static const char *wanted(const wefti_job_row *row, char *out) {
         [WEFTI_JOB_SIZES] = "names with sizes, as {dp: 2, tp: 4}",
         [WEFTI_JOB_MESHES] = "a list of names with sizes, as [{dp: 2, tp: 2}, {dp: 4, tp: 1}]",
         [WEFTI_JOB_SPLITS] = "a list of entries {match: pattern, split: factors with axes}",
-        [WEFTI_JOB_LAYOUTS] = "a list of entries {match: pattern, layout: an axis or - for each "
-                              "dimension}",
+        [WEFTI_JOB_LAYOUTS] = "a list of entries {match: pattern, layout: axes or -}",
         [WEFTI_JOB_STAGES] = "a list of entries {match: pattern, stage: whole number}",
         [WEFTI_JOB_TEXTS] = "a list of texts",
         [WEFTI_JOB_DATASET] = "names with layouts, as {image: [dp, -, -, sp]}, or one of",

@@ -282,7 +282,7 @@ static weft_status complete(wefti_training *t, weft_plan *out) {
     return status;
 }
 
-weft_status weft_job_plan(const weft_job *job, weft_plan **out) {
+weft_status weft_job_plan(const weft_job *job, weft_plan **out, char **out_unmatched) {
     WEFT_REQUIRE(job && out, WEFT_E_ARG, "weft_job_plan needs a job and a place for the plan");
     wefti_training t = {.job = job};
     weft_plan *plan;
@@ -291,12 +291,15 @@ weft_status weft_job_plan(const weft_job *job, weft_plan **out) {
     else
         WEFT_TRY(weft_plan_create(1, &plan));
     plan->accumulate = job->plan ? plan->accumulate : (int32_t)job->train.accumulate;
+    char *unmatched = NULL;
     weft_status status = complete(&t, plan);
+    if (status >= 0 && out_unmatched) status = wefti_plan_unmatched(plan, t.graph, &unmatched);
     wefti_training_close(&t);
     if (status < 0) {
         weft_plan_destroy(plan);
         return wefti_note(status, __func__, __FILE__, __LINE__);
     }
+    if (out_unmatched) *out_unmatched = unmatched;
     *out = plan;
     return WEFT_OK;
 }

@@ -203,6 +203,18 @@ static weft_status build_graphs(wefti_training *t) {
     return weft_session_add(t->session, t->eval_graph, &t->eval_program);
 }
 
+/* A strategy that matches nothing does nothing: that is said. */
+static weft_status note_unmatched(const wefti_training *t) {
+    char *lines;
+    if (!t->job->plan) return WEFT_OK;
+    WEFT_TRY(wefti_plan_unmatched(t->job->plan, t->graph, &lines));
+    char *rest = lines;
+    for (char *line; (line = strsep(&rest, "\n"));)
+        if (*line) wefti_training_note(t, "%s", line);
+    wefti_free(lines);
+    return WEFT_OK;
+}
+
 weft_status wefti_training_prepare(wefti_training *t) {
     WEFT_TRY(wefti_training_configure(t));
     return build_graphs(t);
@@ -227,7 +239,8 @@ weft_status wefti_training_open(wefti_training *t) {
     t->memory_bytes =
         t->job->device.memory_bytes ? t->job->device.memory_bytes : info.memory_bytes / devices;
     t->mask_token = wefti_mask_token(t->data, t->config.vocab);
-    return build_graphs(t);
+    WEFT_TRY(build_graphs(t));
+    return note_unmatched(t);
 }
 
 void wefti_training_close(wefti_training *t) {

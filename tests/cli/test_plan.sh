@@ -60,6 +60,11 @@ expect 1 'the mesh dp=2 has 2 devices; devices is 8' plan job.yaml --devices 8 '
 expect 1 'too few for 8 stages' plan job.yaml --devices 8 parallel.pipeline.stages=8 train.batch=8
 expect 1 'plan.json' plan job.yaml --devices 2 --out nodir/plan.json
 
+expect 0 "note: 'parallel.strategies=[{match: h.*.mlp.c_fx, split: n0=dp}]': the model has no op" \
+    plan job.yaml --devices 2 'parallel.strategies=[{match: h.*.mlp.c_fx, split: n0=dp}]'
+expect 0 "did you mean 'h.*.mlp.c_fc'?" train job.yaml train.steps=1 --devices 2 \
+    'parallel.strategies=[{match: h.*.mlp.c_fx, split: n0=dp}]'
+
 # --- compared ---
 expect 1 "strategies[h.*.mlp.c_fc:linear]: 'm0=dp n0=tp' -> 'm0=dp'" plan --diff plan.json stages.json
 expect 1 'pipeline.stages: 1 -> 2' plan --diff plan.json stages.json

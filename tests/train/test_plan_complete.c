@@ -32,7 +32,7 @@ static weft_job *job_of(const char *lines) {
 
 static weft_plan *completed(const weft_job *job) {
     weft_plan *plan = NULL;
-    if (weft_job_plan(job, &plan) < 0) fail_msg("%s", weft_error_message());
+    if (weft_job_plan(job, &plan, NULL) < 0) fail_msg("%s", weft_error_message());
     return plan;
 }
 
@@ -182,11 +182,35 @@ static void test_other_model(void **state) {
     weft_plan_destroy(same);
     job->model.hidden = 32;
     same = NULL;
-    assert_int_equal(weft_job_plan(job, &same), WEFT_E_ARG);
+    assert_int_equal(weft_job_plan(job, &same, NULL), WEFT_E_ARG);
     assert_null(same);
     assert_non_null(strstr(weft_error_message(), "was completed for another model"));
     weft_job_free(job);
     weft_plan_destroy(plan);
+}
+
+/* Mistyped names are told, with the nearest that there is. */
+static void test_unmatched(void **state) {
+    (void)state;
+    weft_plan *plan = NULL;
+    char *unmatched = NULL;
+    weft_job *job = gpt2_with("parallel.mesh={dp: 2}\nparallel.recompute.cells=[hh.1, h.*]\n"
+                              "parallel.strategies=[{match: h.*.mlp.c_fx, split: n0=dp}, "
+                              "{match: h.*.mlp.c_fc, split: m0=dp}]\n"
+                              "parallel.tensors=[{match: wte.wieght, layout: [-, -]}]");
+    assert_int_equal(weft_job_plan(job, &plan, &unmatched), WEFT_OK);
+    assert_non_null(strstr(unmatched, "the model has no op 'h.*.mlp.c_fx'; did you mean "
+                                      "'h.*.mlp.c_fc'?\n"));
+    assert_non_null(strstr(unmatched, "the model has no tensor 'wte.wieght'; did you mean "
+                                      "'wte.weight'?\n"));
+    assert_non_null(strstr(unmatched, "recompute.cells[0]: the model has no cell 'hh.1'; did you "
+                                      "mean 'h.1'?\n"));
+    int lines = 0;
+    for (const char *at = unmatched; *at; at++) lines += *at == '\n';
+    assert_int_equal(lines, 3);
+    weft_text_free(unmatched);
+    weft_plan_destroy(plan);
+    weft_job_free(job);
 }
 
 static void test_one_device(void **state) {
@@ -198,7 +222,7 @@ static void test_one_device(void **state) {
     assert_int_equal(plan->strategy_count, 0);
     weft_plan_destroy(plan);
     weft_job_free(job);
-    assert_int_equal(weft_job_plan(NULL, &plan), WEFT_E_ARG);
+    assert_int_equal(weft_job_plan(NULL, &plan, NULL), WEFT_E_ARG);
 }
 
 /* Every family, on devices that share the batch and more: complete, good, and again the same. */
@@ -242,10 +266,12 @@ static void test_no_memory(void **state) {
     for (;; failures += 1 + failures / 16) {
         weft_plan *plan = NULL;
         wefti_fault_arm(WEFTI_FAULT_ALLOC, failures, false, 0);
-        weft_status status = weft_job_plan(job, &plan);
+        char *unmatched = NULL;
+        weft_status status = weft_job_plan(job, &plan, &unmatched);
         bool reached = wefti_fault_count(WEFTI_FAULT_ALLOC) > failures;
         wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
         weft_plan_destroy(plan);
+        weft_text_free(unmatched);
         if (!reached) {
             assert_int_equal(status, WEFT_OK);
             break;
@@ -261,7 +287,8 @@ int main(void) {
         cmocka_unit_test(test_gpt2),        cmocka_unit_test(test_uneven_layers),
         cmocka_unit_test(test_stages),      cmocka_unit_test(test_optimizer_levels),
         cmocka_unit_test(test_other_model), cmocka_unit_test(test_one_device),
-        cmocka_unit_test(test_families),    cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_unmatched),   cmocka_unit_test(test_families),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests_name("plan completion", tests, NULL, NULL);
 }

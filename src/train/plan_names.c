@@ -1,0 +1,125 @@
+/* What a plan says of names that the model does not have: most often a mistyped pattern, which
+ * would do nothing and say nothing. */
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/graph.h"
+#include "plan/plan.h"
+#include "program/walk.h"
+#include "train/run.h"
+
+/* Names of one sort, and the same with * for each part that is a number; NULL-terminated. */
+typedef struct names {
+    const char **items, **patterns;
+    int64_t count, cap, pattern_cap;
+} names;
+
+typedef struct checker {
+    wefti_arena *arena;
+    const weft_plan *plan;
+    names ops, tensors, calls;
+    wefti_text out;
+} checker;
+
+static weft_status no_memory(void) {
+    return WEFT_RAISE(WEFT_E_NOMEM, "no memory to check a plan's names");
+}
+
+static char *with_stars(wefti_arena *arena, const char *name) {
+    char *pattern = wefti_arena_alloc(arena, strlen(name) + 1), *to = pattern;
+    if (!pattern) return NULL;
+    for (const char *at = name; *at;) {
+        size_t digits = strspn(at, "0123456789");
+        bool part = digits && (at == name || at[-1] == '.') && strchr(".:", at[digits]);
+        *to++ = part ? '*' : *at;
+        at += part ? digits : 1;
+    }
+    return pattern;
+}
+
+static weft_status add(checker *c, names *to, const char *name) {
+    WEFT_TRY(WEFT_GROW(to->items, to->count + 1, to->cap)); /* with the NULL */
+    WEFT_TRY(WEFT_GROW(to->patterns, to->count + 1, to->pattern_cap));
+    const char *copy = wefti_arena_strdup(c->arena, name), *pattern = with_stars(c->arena, name);
+    if (!copy || !pattern) return no_memory();
+    to->items[to->count] = copy;
+    to->patterns[to->count++] = pattern;
+    to->items[to->count] = to->patterns[to->count] = NULL;
+    return WEFT_OK;
+}
+
+/* Both names of each op of a call's cell. */
+static weft_status add_ops(checker *c, const weft_node *call) {
+    const weft_body *body = call->callee;
+    const wefti_cut_spec spec = {.body = body, .call = call->scope};
+    wefti_walk walk = {.spec = &spec, .from = body};
+    for (int64_t k = 0; k < body->node_count; k++) {
+        char label[512], both[600];
+        wefti_cut_label(&walk, &body->nodes[k], label, sizeof label);
+        snprintf(both, sizeof both, "%s:%s", label, body->nodes[k].op->name);
+        WEFT_TRY(add(c, &c->ops, label));
+        WEFT_TRY(add(c, &c->ops, both));
+    }
+    return WEFT_OK;
+}
+
+static weft_status collect(checker *c, const weft_graph *graph) {
+    const weft_body *root = graph->root;
+    for (int64_t k = 0; k < root->node_count; k++) {
+        if (root->nodes[k].op != &wefti_op_call) continue;
+        WEFT_TRY(add(c, &c->calls, root->nodes[k].scope));
+        WEFT_TRY(add_ops(c, &root->nodes[k]));
+    }
+    for (int64_t i = 0; i < root->in_count; i++)
+        if (root->values[root->in[i]].name)
+            WEFT_TRY(add(c, &c->tensors, root->values[root->in[i]].name));
+    return WEFT_OK;
+}
+
+static void check(checker *c, const names *of, const char *match, const char *source,
+                  const char *list, int64_t number, const char *what) {
+    for (int64_t i = 0; i < of->count; i++)
+        if (wefti_glob_match(match, of->items[i])) return;
+    const char **words = strpbrk(match, "*?[") ? of->patterns : of->items;
+    const char *near = words ? wefti_nearest(match, words) : NULL;
+    if (source)
+        wefti_text_add(&c->out, "%s: ", source);
+    else
+        wefti_text_add(&c->out, "%s[%lld]: ", list, (long long)number);
+    wefti_text_add(&c->out, "the model has no %s '%s'%s%s%s\n", what, match,
+                   near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
+static void check_all(checker *c) {
+    const weft_plan *p = c->plan;
+    for (int64_t i = 0; i < p->strategy_count; i++)
+        check(c, &c->ops, p->strategies[i].match, p->strategies[i].source, "strategies", i, "op");
+    for (int64_t i = 0; i < p->tensor_count; i++)
+        check(c, &c->tensors, p->tensors[i].match, p->tensors[i].source, "tensors", i, "tensor");
+    for (int64_t i = 0; i < p->pipeline.rule_count; i++)
+        check(c, &c->calls, p->pipeline.rules[i].match, NULL, "pipeline.stage_of", i, "cell");
+    for (int64_t i = 0; i < p->recompute.cell_count; i++)
+        check(c, &c->calls, p->recompute.cells[i], NULL, "recompute.cells", i, "cell");
+}
+
+weft_status wefti_plan_unmatched(const weft_plan *plan, weft_graph *graph, char **out) {
+    checker c = {.plan = plan};
+    char *text = NULL;
+    WEFT_TRY(wefti_graph_wrap(graph));
+    WEFT_TRY(wefti_arena_create(&c.arena));
+    weft_status status = collect(&c, graph);
+    if (status >= 0) {
+        check_all(&c);
+        text = wefti_text_take(&c.out);
+        if (!text) status = no_memory();
+    }
+    names *all[] = {&c.ops, &c.tensors, &c.calls};
+    for (int i = 0; i < 3; i++) {
+        wefti_free(all[i]->items);
+        wefti_free(all[i]->patterns);
+    }
+    wefti_arena_destroy(c.arena);
+    WEFT_TRY(status);
+    *out = text;
+    return WEFT_OK;
+}
