@@ -1,6 +1,8 @@
 /* Layers of experts over several devices: tokens, experts, buffers, hidden sizes split, in stages
  * and with accumulation, bounded and not: the losses and the updated parameters are those of one
- * device, in f64 to its rounding. */
+ * device, in f64 to its rounding. And what is communicated for it. */
+#include "program/partition.h"
+#include "program/program.h"
 #include "session_models.h"
 #include "weft/plan.h"
 
@@ -189,10 +191,58 @@ static void experts_with_bounds(void **state) {
     for (int i = 0; i < CASES; i++) assert_same(&cases[i], &config);
 }
 
+/* ---- what travels ---- */
+
+typedef struct travel {
+    int count[WEFTI_TRANSFER_KINDS]; /* different transfers of floats */
+    int64_t bytes[WEFTI_TRANSFER_KINDS];
+} travel;
+
+static travel travel_of(const spread *c, const weft_model_config *config) {
+    run r = run_of(c, config, true);
+    travel t = {{0}, {0}};
+    const wefti_program *p = wefti_session_program(r.session, 0);
+    for (int32_t i = 0; i < wefti_partition_transfers(p->partition); i++) {
+        const wefti_transfer *x = wefti_partition_transfer(p->partition, i);
+        if (!wefti_dtype_is_float(x->dtype)) continue;
+        t.count[x->kind]++;
+        t.bytes[x->kind] += wefti_transfer_bytes(x);
+    }
+    weft_session_destroy(r.session);
+    weft_graph_destroy(r.graph);
+    return t;
+}
+
+static const spread *case_of(const char *name) {
+    for (int i = 0; i < CASES; i++)
+        if (!strcmp(cases[i].name, name)) return &cases[i];
+    fail_msg("no case is called %s", name);
+    return NULL;
+}
+
+/* Sequences know nothing of each other: gradients and statistics are summed, nothing else. With
+ * experts on devices the rows of the buffers go there and come back, in either pass the same way;
+ * each device receives from the others what lies in the buffers of its experts. */
+static void only_rows_travel(void **state) {
+    (void)state;
+    weft_model_config config = config_of(WEFT_FAMILY_MIXTRAL, 1);
+    travel data = travel_of(case_of("2 data"), &config);
+    travel rows = travel_of(case_of("4 experts on 4 devices, rows travel"), &config);
+    for (int k = 0; k < WEFTI_TRANSFER_KINDS; k++) {
+        assert_int_equal(data.count[k] > 0, k == WEFTI_TRANSFER_ALL_REDUCE);
+        if (k == WEFTI_TRANSFER_ALL_REDUCE) continue;
+        assert_int_equal(rows.count[k], k == WEFTI_TRANSFER_ALL_TO_ALL ? 2 : 0);
+    }
+    int64_t capacity = config.context * config.experts_per_token / config.experts;
+    int64_t buffers = BATCH * capacity * config.hidden * 8; /* of one expert, in f64 */
+    assert_int_equal(rows.bytes[WEFTI_TRANSFER_ALL_TO_ALL], 2 * buffers * 3 / 4);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(experts_without_bounds),
         cmocka_unit_test(experts_with_bounds),
+        cmocka_unit_test(only_rows_travel),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
