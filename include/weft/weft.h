@@ -11,6 +11,7 @@
 #include "weft/model.h"
 #include "weft/ops.h"
 #include "weft/plan.h"
+#include "weft/program.h"
 #include "weft/session.h"
 #include "weft/status.h"
 #include "weft/train.h"

@@ -27,6 +27,7 @@ weft_status wefti_build_compile(wefti_program_builder *b, const weft_body *key, 
     char *text = wefti_arena_strdup(b->scratch, accumulate);
     WEFT_REQUIRE(text, WEFT_E_NOMEM, "no memory to build a program");
     WEFT_TRY(wefti_routine_compile(spec, &p->routines[count]));
+    p->routines[count]->unfused = key;
     b->keys[b->key_count++] = (struct routine_key){key, kind, text, p->routine_count};
     *out = p->routine_count++;
     return WEFT_OK;

@@ -1,6 +1,8 @@
-/* Names of what programs do, for messages and texts: program/print.h. */
+/* What programs do and what it is called, for messages and texts: program/print.h. */
 #include <stdio.h>
+#include <string.h>
 
+#include "base/memory.h"
 #include "program/print.h"
 
 const char *wefti_phase_text(const wefti_step *step) {
@@ -35,9 +37,87 @@ const char *wefti_transfer_what(const wefti_step *step, const wefti_instruction 
 
 const char *wefti_transfer_name(const wefti_step *step, const wefti_instruction *code,
                                 const wefti_transfer *transfer, char *buffer, size_t bytes) {
-    const char *what = wefti_transfer_what(step, code, transfer);
-    bool inside = code && code->node->scope == what;
-    (void)snprintf(buffer, bytes, "%s%s%s", inside ? step->name : "",
-                   inside && step->name[0] ? "." : "", what);
+    static const char *const roles[] = {"gradient of ", "operand of "};
+    const char *what = wefti_transfer_what(step, code, transfer), *role = "";
+    bool inside = code && code->node->scope == what && step->name[0];
+    for (int i = 0; i < 2 && inside; i++)
+        if (!strncmp(what, roles[i], strlen(roles[i]))) {
+            role = roles[i];
+            what += strlen(role);
+        }
+    (void)snprintf(buffer, bytes, "%s%s%s%s", role, inside ? step->name : "",
+                   inside && what[0] != ':' ? "." : "", what);
     return buffer;
+}
+
+/* ---- cells and steps ---- */
+
+const char *wefti_tensor_role_text(wefti_tensor_role role) {
+    static const char *const names[] = {"parameter", "state", "optimizer", "input", "output"};
+    return names[role];
+}
+
+weft_status wefti_cells_used(const wefti_program *p, wefti_cell_use **out, int32_t *out_count) {
+    wefti_cell_use *list;
+    int32_t count = 0;
+    WEFT_NEW_ARRAY(list, wefti_cell_use, p->routine_count + 1);
+    for (int s = 0; s < WEFTI_SECTION_PACK; s++)
+        for (int32_t i = 0; i < p->step_count[s]; i++) {
+            const wefti_step *step = &p->steps[s][i];
+            int32_t at = 0;
+            if (step->kind != WEFTI_STEP_CALL) continue;
+            while (at < count && list[at].routine != step->routine) at++;
+            if (at == count) list[count++] = (wefti_cell_use){step->routine, step, 0, 0};
+            list[at].calls++;
+        }
+    for (int32_t i = 0; i < count; i++)
+        for (int32_t k = 0; k < list[i].routine->code_count; k++)
+            list[i].flops += list[i].routine->code[k].cost.flops;
+    *out = list;
+    *out_count = count;
+    return WEFT_OK;
+}
+
+wefti_operand_info wefti_cell_operand(const wefti_program *p, const wefti_cell_use *use,
+                                      int32_t arg) {
+    const wefti_routine *r = use->routine;
+    const weft_body *local = r->unfused, *whole = NULL;
+    bool input = arg < r->inputs;
+    int32_t at = input ? arg : arg - r->inputs;
+    const wefti_cut_body *cut =
+        p->partition ? wefti_partition_cut_of(p->partition, local, &whole) : NULL;
+    wefti_operand_info info = {.name = use->first->names[arg]};
+    info.here = info.whole = local->values[input ? local->in[at] : local->out[at]].desc;
+    if (!cut) return info;
+    info.whole = whole->values[input ? whole->in[at] : whole->out[at]].desc;
+    info.layout = input ? &cut->in[at] : &cut->out[at];
+    return info;
+}
+
+static int64_t bytes_of(const wefti_transfer *t, const wefti_box *box) {
+    return wefti_box_elems(box, t->rank) * (int64_t)weft_dtype_bytes(t->dtype);
+}
+
+bool wefti_step_transfer_next(const wefti_program *p, const wefti_step *step, int32_t *at,
+                              wefti_step_transfer *out) {
+    const wefti_transfer *t = NULL;
+    *out = (wefti_step_transfer){0};
+    if (step->kind == WEFTI_STEP_CALL) {
+        for (; !t && *at < step->routine->code_count; ++*at) {
+            const wefti_instruction *x = &step->routine->code[*at];
+            if (x->transfer < 0) continue;
+            t = wefti_partition_transfer(p->partition, x->transfer);
+            out->code = x;
+            out->joined = x->joined;
+        }
+    } else if (step->kind == WEFTI_STEP_POST && !*at) {
+        t = wefti_partition_transfer(p->partition, (int32_t)step->bytes);
+        ++*at;
+    }
+    if (!t) return false;
+    out->transfer = t;
+    out->gives = bytes_of(t, &t->have[t->me]);
+    out->gets = bytes_of(t, &t->want[t->me]);
+    out->receives = wefti_transfer_bytes(t);
+    return true;
 }

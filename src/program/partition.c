@@ -451,6 +451,16 @@ weft_status wefti_partition_cut(wefti_partition *p, const wefti_cut_spec *spec,
     return status;
 }
 
+const wefti_cut_body *wefti_partition_cut_of(const wefti_partition *p, const weft_body *local,
+                                             const weft_body **out_whole) {
+    for (int64_t e = 0; e < p->entry_count; e++)
+        if (p->entries[e]->result.body == local) {
+            *out_whole = p->entries[e]->key;
+            return &p->entries[e]->result;
+        }
+    return NULL;
+}
+
 /* ---- life ---- */
 
 weft_status wefti_partition_create(const weft_plan *plan, const wefti_mesh *mesh, int32_t rank,

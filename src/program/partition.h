@@ -56,6 +56,10 @@ typedef struct wefti_cut_body {
 weft_status wefti_partition_cut(wefti_partition *p, const wefti_cut_spec *spec,
                                 const wefti_cut_body **out) WEFT_CHECKED;
 
+/* The cut that made a local body, and the body of the whole that it was made of; NULL: none. */
+const wefti_cut_body *wefti_partition_cut_of(const wefti_partition *p, const weft_body *local,
+                                             const weft_body **out_whole);
+
 /* Transfers that `transfer` nodes name by their index, in all bodies of this partition. */
 int32_t wefti_partition_transfers(const wefti_partition *p);
 const wefti_transfer *wefti_partition_transfer(const wefti_partition *p, int32_t index);

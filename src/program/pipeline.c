@@ -164,6 +164,11 @@ static weft_status add_crossing(wefti_program_builder *b, int32_t v, int32_t mak
     return WEFT_OK;
 }
 
+static const char *value_name(const wefti_program_builder *b, int32_t v) {
+    const wefti_value_info *info = &b->root->values[v];
+    return info->node >= 0 ? b->root->nodes[info->node].scope : info->name;
+}
+
 /* Between the two devices of equal coordinates in their stages. */
 static weft_status pair_transfer(wefti_program_builder *b, int32_t v, int32_t sender_stage,
                                  int32_t receiver_stage, uint64_t tag, int32_t *out) {
@@ -189,9 +194,8 @@ static weft_status pair_transfer(wefti_program_builder *b, int32_t v, int32_t se
                         .have = boxes,
                         .want = boxes + 2,
                         .tag = tag,
-                        .name = b->root->values[v].node >= 0
-                                    ? b->root->nodes[b->root->values[v].node].scope
-                                    : b->root->values[v].name};
+                        .name =
+                            wefti_build_name(b, tag % 2 ? "gradient of " : "", value_name(b, v))};
     wefti_transfer *kept;
     WEFT_TRY(wefti_transfer_clone(&t, &kept));
     return wefti_partition_add(b->part, kept, out);
@@ -232,11 +236,9 @@ void wefti_pipeline_destroy(wefti_program_builder *b) {
 
 /* ---- sending and receiving ---- */
 
-static weft_status transfer_step(wefti_program_builder *b, wefti_step_kind kind, int32_t v,
-                                 int32_t transfer, int32_t source, int32_t destination) {
-    const weft_body *root = b->root;
-    const char *name =
-        root->values[v].node >= 0 ? root->nodes[root->values[v].node].scope : root->values[v].name;
+static weft_status transfer_step(wefti_program_builder *b, wefti_step_kind kind, int32_t transfer,
+                                 int32_t source, int32_t destination) {
+    const char *name = wefti_partition_transfer(b->part, transfer)->name;
     wefti_draft_step *d;
     WEFT_TRY(wefti_build_begin(b, WEFTI_SECTION_FIRST, kind, WEFTI_OTHER,
                                wefti_build_name(b, "", name), 2, &d));
@@ -250,7 +252,7 @@ static weft_status transfer_step(wefti_program_builder *b, wefti_step_kind kind,
 static weft_status wait_sends(wefti_program_builder *b, crossing *c, int back, int32_t under_way) {
     while (c->posted[back] - c->waited[back] > under_way) {
         int32_t buffer = c->buffers[back][c->waited[back]++];
-        WEFT_TRY(transfer_step(b, WEFTI_STEP_WAIT, c->value, c->transfer[back], buffer, -1));
+        WEFT_TRY(transfer_step(b, WEFTI_STEP_WAIT, c->transfer[back], buffer, -1));
     }
     return WEFT_OK;
 }
@@ -258,19 +260,19 @@ static weft_status wait_sends(wefti_program_builder *b, crossing *c, int back, i
 static weft_status send(wefti_program_builder *b, crossing *c, int back, int32_t buffer) {
     WEFT_TRY(wait_sends(b, c, back, UNDER_WAY - 1));
     c->buffers[back][c->posted[back]++] = buffer;
-    return transfer_step(b, WEFTI_STEP_POST, c->value, c->transfer[back], buffer, -1);
+    return transfer_step(b, WEFTI_STEP_POST, c->transfer[back], buffer, -1);
 }
 
 static weft_status receive(wefti_program_builder *b, const crossing *c, int back, int32_t buffer) {
-    WEFT_TRY(transfer_step(b, WEFTI_STEP_POST, c->value, c->transfer[back], -1, buffer));
-    return transfer_step(b, WEFTI_STEP_WAIT, c->value, c->transfer[back], -1, buffer);
+    WEFT_TRY(transfer_step(b, WEFTI_STEP_POST, c->transfer[back], -1, buffer));
+    return transfer_step(b, WEFTI_STEP_WAIT, c->transfer[back], -1, buffer);
 }
 
 static weft_status new_buffer(wefti_program_builder *b, const char *what, int32_t v, int32_t *out) {
     const weft_body *root = b->root;
     weft_desc here = wefti_spread_desc(b, &root->values[v].desc, &b->spread[v].use);
-    const char *name = root->values[v].node >= 0 ? root->nodes[root->values[v].node].scope : "";
-    return wefti_buffer_add(b, weft_desc_bytes(&here), wefti_build_name(b, what, name), out);
+    return wefti_buffer_add(b, weft_desc_bytes(&here), wefti_build_name(b, what, value_name(b, v)),
+                            out);
 }
 
 /* What the call reads of other stages and has not been received for this microbatch. */

@@ -4,6 +4,43 @@
 
 #include "program/program.h"
 
+/* The program of one rank: who it is, its memory, its schedule with all transfers, its cells with
+ * the layouts of what they read and make, its tensors. `plan` is the one it was built for, NULL for
+ * one device. Plain text, or one JSON object (docs/how-to-parallel.md); wefti_free it. */
+weft_status wefti_program_print(const wefti_program *program, const weft_plan *plan,
+                                char **out) WEFT_CHECKED;
+weft_status wefti_program_json(const wefti_program *program, const weft_plan *plan,
+                               char **out) WEFT_CHECKED;
+
+/* For both: what is where. */
+typedef struct wefti_operand_info {
+    const char *name;           /* of the first call's */
+    weft_desc here, whole;      /* equal without a plan */
+    const wefti_layout *layout; /* NULL: whole */
+} wefti_operand_info;
+typedef struct wefti_cell_use {
+    const wefti_routine *routine;
+    const wefti_step *first; /* that calls it */
+    int32_t calls;
+    double flops;
+} wefti_cell_use;
+/* Routines in the order of their first calls; out[i] for i < *out_count; wefti_free it. */
+weft_status wefti_cells_used(const wefti_program *program, wefti_cell_use **out,
+                             int32_t *out_count) WEFT_CHECKED;
+wefti_operand_info wefti_cell_operand(const wefti_program *program, const wefti_cell_use *use,
+                                      int32_t arg); /* inputs, then outputs */
+const char *wefti_tensor_role_text(wefti_tensor_role role);
+/* Transfer number *at of a step, from 0; false behind the last. Waits have
+ * none: their posts do. `code` NULL: the step's own. */
+typedef struct wefti_step_transfer {
+    const wefti_instruction *code;
+    const wefti_transfer *transfer;
+    int64_t gives, gets, receives; /* bytes: all that it has, wants, and wants of others */
+    bool joined;
+} wefti_step_transfer;
+bool wefti_step_transfer_next(const wefti_program *program, const wefti_step *step, int32_t *at,
+                              wefti_step_transfer *out);
+
 const char *wefti_phase_text(const wefti_step *step);
 const char *wefti_section_text(wefti_section section);
 

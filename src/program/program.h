@@ -47,6 +47,7 @@ typedef struct wefti_packed_need {
  * saved block (if saved_bytes > 0), packed weights. */
 typedef struct wefti_routine {
     weft_body *body;
+    const weft_body *unfused; /* as it was cut, or as the graph has it */
     wefti_instruction *code;
     int32_t code_count;
     int32_t inputs, outputs, args; /* args: all of them */

@@ -437,7 +437,9 @@ static bool fault_step(dice *d, world *w, const plan_case *c, int fault) {
                (steps[other].kind != WEFTI_STEP_POST || steps[other].bytes != steps[at].bytes))
             other++;
         memcpy(altered, steps, (size_t)count * sizeof *steps);
-        if (steps[at].kind != WEFTI_STEP_POST || other == count) {
+        if (steps[at].kind != WEFTI_STEP_POST || other == count ||
+            (steps[at].micro == steps[other].micro && /* the same value once more: no fault */
+             !strcmp(steps[at].name, steps[other].name))) {
             free(altered);
             return false;
         }

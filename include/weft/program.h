@@ -1,0 +1,25 @@
+/* The programs of a job: what each device would run, as text. */
+#ifndef WEFT_PROGRAM_H
+#define WEFT_PROGRAM_H
+
+#include "weft/job.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Build the programs of all ranks, check them against each other, and describe that of one: its
+ * place on the mesh, memory, schedule with every transfer, cells with the layouts of what they read
+ * and make, tensors. Nothing runs; the data are opened only when sizes depend on them.
+ *  @param rank  of the job's devices, from 0
+ *  @param out   freed with weft_text_free
+ *  @return WEFT_E_ARG for no such rank or a wrong job; WEFT_E_LAYOUT and others for a plan that
+ * does not fit the model; WEFT_E_MISMATCH when the programs do not match */
+WEFT_API weft_status weft_job_program_text(const weft_job *job, int rank, char **out) WEFT_CHECKED;
+/** The same as one JSON object and a newline. */
+WEFT_API weft_status weft_job_program_json(const weft_job *job, int rank, char **out) WEFT_CHECKED;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

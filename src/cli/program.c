@@ -1,0 +1,53 @@
+/* `weft program`: what one rank of a job would run, step by step. */
+#include "cli.h"
+
+#include "weft/program.h"
+
+typedef struct program_options {
+    int64_t devices, rank;
+    const char *plan;
+    bool json;
+} program_options;
+
+#define AT(field) offsetof(program_options, field)
+static const cli_option options[] = {
+    {"rank", "R", CLI_INTEGER, AT(rank), 0, CLI_DEVICES_MAX - 1, "whose program; 0 by itself"},
+    {"devices", "N", CLI_INTEGER, AT(devices), 1, CLI_DEVICES_MAX, "for N devices"},
+    {"plan", "FILE", CLI_TEXT, AT(plan), 0, 0, "as this plan says"},
+    {"json", NULL, CLI_FLAG, AT(json), 0, 0, "one JSON object"},
+    {0},
+};
+
+static int run(const cli_verb *verb, int count, char **words) {
+    program_options values = {0};
+    const char *path;
+    int code, left, overrides = 0;
+    if (!cli_parse(verb, count, words, &values, &left, &code)) return code;
+    if ((code = cli_job_words(verb, left, words, &path, &overrides)) != CLI_DONE) return code;
+    weft_job *job;
+    char *text;
+    code = cli_job_load(path, words, overrides, values.devices, values.plan, &job);
+    if (code != CLI_DONE) return code;
+    int rank = (int)values.rank;
+    weft_status status = values.json ? weft_job_program_json(job, rank, &text)
+                                     : weft_job_program_text(job, rank, &text);
+    if (status < 0) {
+        code = cli_failed();
+    } else {
+        fputs(text, stdout);
+        weft_text_free(text);
+    }
+    weft_job_free(job);
+    return code;
+}
+
+const cli_verb cli_program = {
+    .name = "program",
+    .summary = "show what one device would run: steps, transfers, layouts, memory",
+    .usage = "program JOB.yaml [key=value ...] [--plan FILE] [--devices N] [--rank R] [--json]",
+    .example = "weft program job.yaml --plan plan.json --rank 3",
+    .notes = "Nothing is trained. The programs of all devices are built and checked against each "
+             "other.",
+    .options = options,
+    .run = run,
+};

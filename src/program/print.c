@@ -1,0 +1,166 @@
+/* A rank's program as text for people; program/print.h. */
+#include "program/print.h"
+
+#include <stdio.h>
+
+#include "base/memory.h"
+#include "base/text.h"
+
+/* ---- the head ---- */
+
+static void print_place(wefti_text *text, const wefti_program *p, const weft_plan *plan) {
+    wefti_text_add(text, "rank %d of %d", p->rank, plan ? plan->devices : 1);
+    if (!plan) {
+        wefti_text_add(text, "\n");
+        return;
+    }
+    int32_t at[WEFTI_MAX_AXES], size = wefti_mesh_size(&p->mesh);
+    wefti_mesh_coordinates(&p->mesh, p->rank, at);
+    for (int a = 0; a < p->mesh.axes; a++)
+        wefti_text_add(text, "%s%s %d of %d", a ? ", " : ": ", p->mesh.axis[a].name, at[a],
+                       p->mesh.axis[a].size);
+    if (plan->pipeline.stages > 1)
+        wefti_text_add(text, "; stage %d of %d, ranks %d to %d",
+                       wefti_plan_stage_of_rank(plan, p->rank), plan->pipeline.stages,
+                       p->mesh.first, p->mesh.first + size - 1);
+    wefti_text_add(text, "\n");
+}
+
+static void print_memory(wefti_text *text, const wefti_program *p) {
+    char a[32], b[32], c[32];
+    wefti_text_add(text, "peak memory %s (%lld bytes): %s stay, %s come and go\n",
+                   wefti_bytes_text(p->peak_bytes, a), (long long)p->peak_bytes,
+                   wefti_bytes_text(p->persistent_bytes, b),
+                   wefti_bytes_text(p->transient_bytes, c));
+}
+
+/* ---- the schedule ---- */
+
+static const char *reduction_text(const wefti_transfer *t) {
+    return t->reduction == WEFTI_REDUCE_SUM   ? " sum"
+           : t->reduction == WEFTI_REDUCE_MAX ? " max"
+                                              : "";
+}
+
+static void print_transfer(wefti_text *text, const wefti_step *step, const wefti_step_transfer *x) {
+    char name[512], gives[32], gets[32], receives[32];
+    const wefti_transfer *t = x->transfer;
+    wefti_text_add(text, "          %s%s of %s, ranks", wefti_transfer_kind_text(t->kind),
+                   reduction_text(t), wefti_transfer_name(step, x->code, t, name, sizeof name));
+    bool row = t->members > 4 && t->ranks[t->members - 1] - t->ranks[0] == t->members - 1;
+    if (row) wefti_text_add(text, " %d to %d", t->ranks[0], t->ranks[t->members - 1]);
+    for (int32_t m = 0; m < t->members && !row; m++) wefti_text_add(text, " %d", t->ranks[m]);
+    wefti_text_add(text, ", %s: gives %s, gets %s, receives %s%s\n", weft_dtype_text(t->dtype),
+                   wefti_bytes_text(x->gives, gives), wefti_bytes_text(x->gets, gets),
+                   wefti_bytes_text(x->receives, receives),
+                   x->joined ? "; together with the next" : "");
+}
+
+static const char *kind_text(const wefti_step *step) {
+    switch (step->kind) {
+    case WEFTI_STEP_CALL:
+        return step->phase == WEFTI_OTHER ? "move" : wefti_phase_text(step);
+    case WEFTI_STEP_COPY:
+        return "copy";
+    case WEFTI_STEP_LOSS:
+        return "loss";
+    case WEFTI_STEP_POST:
+        return "post";
+    case WEFTI_STEP_WAIT:
+        return "wait";
+    default:
+        return "pack";
+    }
+}
+
+static int32_t cell_number(const wefti_cell_use *cells, int32_t count, const wefti_routine *r) {
+    for (int32_t i = 0; i < count; i++)
+        if (cells[i].routine == r) return i;
+    return -1;
+}
+
+static void print_section(wefti_text *text, const wefti_program *p, wefti_section s,
+                          const wefti_cell_use *cells, int32_t cell_count) {
+    if (!p->step_count[s]) return;
+    wefti_text_add(text, "\n%s%s:\n",
+                   s == WEFTI_SECTION_FIRST && p->all_microbatches ? "all microbatches"
+                                                                   : wefti_section_text(s),
+                   s == WEFTI_SECTION_NEXT ? ", each" : "");
+    for (int32_t i = 0; i < p->step_count[s]; i++) {
+        const wefti_step *step = &p->steps[s][i];
+        wefti_step_transfer x;
+        wefti_text_add(text, "  %5d  %-8s  %s", i, kind_text(step), step->name);
+        if (step->kind == WEFTI_STEP_CALL)
+            wefti_text_add(text, "  [cell %d]", cell_number(cells, cell_count, step->routine));
+        if (p->all_microbatches && s == WEFTI_SECTION_FIRST && step->kind != WEFTI_STEP_WAIT)
+            wefti_text_add(text, "  microbatch %d", step->micro);
+        wefti_text_add(text, "\n");
+        for (int32_t at = 0; wefti_step_transfer_next(p, step, &at, &x);)
+            print_transfer(text, step, &x);
+    }
+}
+
+/* ---- cells and tensors ---- */
+
+static void print_layout(wefti_text *text, const wefti_program *p, const weft_desc *here,
+                         const weft_desc *whole, const wefti_layout *layout) {
+    wefti_text_add(text, "%s", wefti_desc_text(here).text);
+    if (!layout) return;
+    if (!wefti_desc_equal(here, whole)) wefti_text_add(text, " of %s", wefti_desc_text(whole).text);
+    wefti_text_add(text, "  %s", wefti_layout_text(layout, &p->mesh).text);
+}
+
+static void print_cell(wefti_text *text, const wefti_program *p, const wefti_cell_use *use,
+                       int32_t number) {
+    const wefti_routine *r = use->routine;
+    char saved[32], frame[32];
+    int32_t kernels = 0, transfers = 0;
+    for (int32_t k = 0; k < r->code_count; k++) {
+        kernels += r->code[k].kernel != NULL;
+        transfers += r->code[k].transfer >= 0;
+    }
+    wefti_text_add(text, "\ncell %d: %s %s", number, use->first->name,
+                   wefti_phase_text(use->first));
+    if (use->calls > 1) wefti_text_add(text, ", called %d times", use->calls);
+    wefti_text_add(text, "; %d kernels, %d transfers, %.3g GFLOP, saves %s, works in %s\n", kernels,
+                   transfers, use->flops / 1e9, wefti_bytes_text(r->saved_bytes, saved),
+                   wefti_bytes_text(r->frame_bytes, frame));
+    for (int32_t a = 0; a < r->inputs + r->outputs; a++) {
+        wefti_operand_info info = wefti_cell_operand(p, use, a);
+        if (!info.name) continue;
+        wefti_text_add(text, "    %-5s %s  ", a < r->inputs ? "reads" : "makes", info.name);
+        print_layout(text, p, &info.here, &info.whole, info.layout);
+        wefti_text_add(text, "\n");
+    }
+}
+
+static void print_tensors(wefti_text *text, const wefti_program *p, const weft_plan *plan) {
+    wefti_text_add(text, "\ntensors:\n");
+    for (int32_t i = 0; i < p->tensor_count; i++) {
+        const wefti_tensor *t = &p->tensors[i];
+        char bytes[32];
+        wefti_text_add(text, "  %-9s  %s", wefti_tensor_role_text(t->role), t->name);
+        if (p->all_microbatches && t->role == WEFTI_TENSOR_INPUT)
+            wefti_text_add(text, " of microbatch %d", t->microbatch);
+        wefti_text_add(text, "  ");
+        print_layout(text, p, &t->desc, &t->whole, plan ? &t->layout : NULL);
+        wefti_text_add(text, "  %s\n", wefti_bytes_text(weft_desc_bytes(&t->desc), bytes));
+    }
+}
+
+weft_status wefti_program_print(const wefti_program *p, const weft_plan *plan, char **out) {
+    wefti_text text = {0};
+    wefti_cell_use *cells;
+    int32_t count;
+    WEFT_TRY(wefti_cells_used(p, &cells, &count));
+    print_place(&text, p, plan);
+    print_memory(&text, p);
+    for (int s = 0; s < WEFTI_SECTIONS; s++)
+        print_section(&text, p, (wefti_section)s, cells, count);
+    for (int32_t i = 0; i < count; i++) print_cell(&text, p, &cells[i], i);
+    print_tensors(&text, p, plan);
+    wefti_free(cells);
+    *out = wefti_text_take(&text);
+    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for a program's text");
+    return WEFT_OK;
+}

@@ -1,0 +1,32 @@
+/* The programs of a job as texts: weft/program.h. */
+#include "weft/program.h"
+
+#include "program/print.h"
+#include "train/run.h"
+
+static weft_status print(const wefti_training *t, int rank, bool json, char **out) {
+    const weft_plan *plan = t->job->plan;
+    int devices = plan ? weft_plan_devices(plan) : 1;
+    WEFT_REQUIRE(rank >= 0 && rank < devices, WEFT_E_ARG,
+                 "there is no rank %d: the job has %d device%s, ranks 0 to %d", rank, devices,
+                 devices == 1 ? "" : "s", devices - 1);
+    const wefti_program *p = wefti_session_program_of(t->session, 0, rank);
+    return json ? wefti_program_json(p, plan, out) : wefti_program_print(p, plan, out);
+}
+
+static weft_status describe(const weft_job *job, int rank, bool json, char **out) {
+    weft_train_result unused = {0};
+    wefti_training t = {.job = job, .result = &unused};
+    weft_status status = wefti_training_prepare(&t);
+    if (status == WEFT_OK) status = print(&t, rank, json, out);
+    wefti_training_close(&t);
+    return status;
+}
+
+weft_status weft_job_program_text(const weft_job *job, int rank, char **out) {
+    return describe(job, rank, false, out);
+}
+
+weft_status weft_job_program_json(const weft_job *job, int rank, char **out) {
+    return describe(job, rank, true, out);
+}
