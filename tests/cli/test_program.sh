@@ -1,0 +1,53 @@
+#!/bin/sh
+# `weft program` from outside: whose program, every transfer with its group and bytes, layouts, memory as predicted.
+. tests/cli/run.inc
+
+split='parallel.mesh={dp: 2, tp: 2}'
+ops='parallel.strategies=[{match: "h.*.mlp.c_fc:linear", split: n0=tp}, {match: "h.*.mlp.c_proj:linear", split: k=tp}]'
+
+# --- the words ---
+expect 0 'weft program job.yaml --plan plan.json --rank 3' program --help
+expect 2 'needs a job file' program
+expect 2 '--rank must be from 0' program job.yaml --rank=-1
+expect 1 'there is no rank 1: the job has 1 device, ranks 0 to 0' program job.yaml --rank 1
+expect 1 'there is no rank 4: the job has 4 devices, ranks 0 to 3' program job.yaml --devices 4 --rank 4
+
+# --- one device: no transfers ---
+expect 0 'rank 0 of 1' program job.yaml
+grep -q 'all_reduce' out && fail 'one device communicates' out
+grep -q '^ *[0-9]* *forward *h\.1 ' out || fail 'no forward step of h.1' out
+
+# --- data and tensor parallel ---
+"$weft" program job.yaml --devices 4 "$split" "$ops" --rank 3 >text 2>&1 || fail 'program failed' text
+for line in '^rank 3 of 4: dp 1 of 2, tp 1 of 2$' \
+    'all_reduce sum of h\.0\.mlp\.c_proj:linear, ranks 2 3, f32: gives 4\.0 KiB, gets 4\.0 KiB' \
+    'all_reduce sum of gradient of h\.1\.mlp\.c_fc\.weight, ranks 1 3, f32: gives 8\.0 KiB' \
+    'reads h\.1\.mlp\.c_fc\.weight *f32\[32, 64\] of f32\[32, 128\]  \[-, tp\]' \
+    'makes gradient of h\.1\.mlp\.c_fc\.weight .*\[-, tp\] sum(dp)' \
+    '^  input      tokens  i32\[2, 16\] of i32\[4, 16\]  \[dp, -\]  128 B$' \
+    '^  parameter  h\.0\.mlp\.c_proj\.weight  f32\[64, 32\] of f32\[128, 32\]  \[tp, -\]  8\.0 KiB$'; do
+    grep -q "$line" text || fail "no line with $line" text
+done
+
+# --- a plan file: stages ---
+expect 0 'plan.json' plan job.yaml --devices 4 parallel.pipeline.stages=2 parallel.pipeline.microbatches=2 --out plan.json
+"$weft" program job.yaml --plan plan.json --rank 3 train.accumulate=2 >text 2>&1 || fail 'program --plan failed' text
+for line in '^rank 3 of 4: dp 1 of 2; stage 1 of 2, ranks 2 to 3$' '^all microbatches:$' \
+    'send of h\.0, ranks 1 3, f32: gives 0 B, gets 2\.0 KiB, receives 2\.0 KiB' \
+    'send of gradient of h\.0, ranks 1 3, f32: gives 2\.0 KiB, gets 0 B' 'microbatch 1$'; do
+    grep -q "$line" text || fail "no line with $line" text
+done
+
+# --- for machines, and the memory of the run ---
+"$weft" program job.yaml --devices 4 "$split" "$ops" --rank 3 --json >program.json || fail 'program --json failed'
+json program.json
+for word in '"coordinates": {"dp": 1, "tp": 1}' '"mesh": {"dp": 2, "tp": 2}' '"kind": "all_reduce", "name": "h.0.mlp.c_proj:linear"' \
+    '"layout": "[-, tp] sum(dp)"' '"role": "optimizer"'; do
+    grep -qF "$word" program.json || fail "no $word in the JSON" program.json
+done
+for rank in 0 1 2 3; do
+    "$weft" program job.yaml --devices 4 "$split" --rank $rank --json | value peak_bytes
+done | sort -n | tail -1 >most
+"$weft" model job.yaml --devices 4 "$split" --json | value predicted_peak_bytes >predicted
+cmp -s most predicted || fail "the most that a rank needs is $(cat most), predicted are $(cat predicted)"
+exit $failed
