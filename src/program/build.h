@@ -61,6 +61,11 @@ typedef struct wefti_spread {
     bool gradient_known;
 } wefti_spread;
 
+/* A parameter that is being gathered for a later call. */
+typedef struct wefti_ahead {
+    int32_t value, buffer, transfer;
+} wefti_ahead;
+
 typedef struct wefti_program_builder {
     const wefti_program_spec *spec;
     wefti_program *p;
@@ -78,6 +83,10 @@ typedef struct wefti_program_builder {
     int32_t call_count;
     wefti_micro *micro;
     int32_t micros;
+    wefti_ahead ahead[WEFTI_MAX_BUCKET];
+    int32_t ahead_count;
+    int32_t next_call; /* that follows the one being added, -1: none or not known */
+    bool next_backward;
     int32_t stages, stage;             /* of the pipeline; 1: none */
     struct wefti_crossings *crossings; /* pipeline.c */
     int32_t *output_buffer;            /* per root value that is a named output: its buffer, -1 */
@@ -159,6 +168,14 @@ weft_status wefti_build_joint(wefti_program_builder *b, wefti_call_plan *call, c
 
 /* gradients.c */
 weft_status wefti_build_plan_gradients(wefti_program_builder *b) WEFT_CHECKED;
+
+/* gather.c */
+weft_status wefti_gather_ahead(wefti_program_builder *b, wefti_section s, int32_t call,
+                               bool backward) WEFT_CHECKED; /* call -1: nothing */
+weft_status wefti_gather_operands(wefti_program_builder *b, wefti_section s, int32_t call,
+                                  bool backward, int32_t micro, int32_t **out)
+    WEFT_CHECKED; /* buffers of its inputs, -1: not read */
+weft_status wefti_gather_finish(wefti_program_builder *b, wefti_section s) WEFT_CHECKED;
 
 /* calls.c */
 weft_status wefti_build_forward_call(wefti_program_builder *b, wefti_section s, int32_t call,

@@ -46,38 +46,6 @@ static bool is_param(const wefti_program_builder *b, int32_t v) {
     return b->root->values[v].kind == WEFTI_VALUE_PARAM;
 }
 
-/* The buffer that a call reads: of a parameter that lies in pieces, its gathered form for this
- * call. */
-static weft_status operand(wefti_program_builder *b, wefti_section s, int32_t v, int32_t micro,
-                           int32_t *out) {
-    *out = *wefti_build_value(b, micro, v);
-    if (!b->part || !is_param(b, v) || wefti_layout_equal(&b->spread[v].storage, &b->spread[v].use))
-        return WEFT_OK;
-    const char *name = b->root->values[v].name;
-    weft_desc whole = b->root->values[v].desc, here = desc_of(b, v);
-    int32_t routine, buffer;
-    wefti_draft_step *d;
-    WEFT_TRY(wefti_spread_reshard(b, 1, &whole, &b->spread[v].storage, &b->spread[v].use, "0",
-                                  &routine));
-    WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&here), wefti_build_name(b, "gathered ", name),
-                              &buffer));
-    WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_OTHER, name,
-                               b->p->routines[routine]->args, &d));
-    wefti_build_arg(b, d, 0, *out, 0);
-    wefti_build_arg(b, d, 1, buffer, 0);
-    WEFT_TRY(wefti_build_end(b, d, routine));
-    *out = buffer;
-    return WEFT_OK;
-}
-
-static weft_status operands(wefti_program_builder *b, wefti_section s, const weft_node *n,
-                            int32_t micro, int32_t **out) {
-    WEFT_TRY(wefti_build_indices(b, n->inputs, out));
-    for (int i = 0; i < n->inputs; i++)
-        if (n->in[i] >= 0) WEFT_TRY(operand(b, s, n->in[i], micro, &(*out)[i]));
-    return WEFT_OK;
-}
-
 /* Buffers for a call's results, or the memory that its routine says they are. */
 static weft_status bind_results(wefti_program_builder *b, const wefti_call_plan *call,
                                 int32_t micro, const wefti_routine *r, wefti_draft_step *d) {
@@ -105,7 +73,8 @@ weft_status wefti_build_forward_call(wefti_program_builder *b, wefti_section s, 
     WEFT_TRY(wefti_build_forward(b, call, &routine));
     const wefti_routine *r = b->p->routines[routine];
     wefti_draft_step *d;
-    WEFT_TRY(operands(b, s, n, micro, &in));
+    WEFT_TRY(wefti_gather_operands(b, s, k, false, micro, &in));
+    WEFT_TRY(wefti_gather_ahead(b, s, b->next_call, b->next_backward));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_FORWARD,
                                wefti_build_name(b, "", n->scope), r->args, &d));
     for (int i = 0; i < n->inputs; i++) wefti_build_arg(b, d, i, in[i], 0);
@@ -166,17 +135,13 @@ weft_status wefti_build_backward_call(wefti_program_builder *b, wefti_section s,
     char *accumulate;
     WEFT_TRY(wefti_build_array(b, outs, sizeof *target, &target));
     WEFT_TRY(wefti_build_array(b, outs, 1, &accumulate));
-    WEFT_TRY(wefti_build_indices(b, n->inputs, &in));
     WEFT_TRY(settle_backward(b, call));
     WEFT_TRY(gradient_targets(b, call, micro, target, accumulate));
     WEFT_TRY(wefti_build_backward(b, call, accumulate, &routine));
     const wefti_routine *r = b->p->routines[routine];
     wefti_draft_step *d;
-    for (int64_t i = 0; i < grad->backward->in_count; i++) {
-        wefti_grad_binding bind = grad->bindings[i];
-        if (bind.source == WEFTI_GRAD_INPUT && in[bind.index] < 0)
-            WEFT_TRY(operand(b, s, n->in[bind.index], micro, &in[bind.index]));
-    }
+    WEFT_TRY(wefti_gather_operands(b, s, k, true, micro, &in));
+    WEFT_TRY(wefti_gather_ahead(b, s, b->next_call, b->next_backward));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_BACKWARD,
                                wefti_build_name(b, "", n->scope), r->args, &d));
     for (int64_t i = 0; i < grad->backward->in_count; i++) {
@@ -225,7 +190,8 @@ weft_status wefti_build_joint_call(wefti_program_builder *b, wefti_section s, in
     WEFT_TRY(wefti_build_joint(b, call, given, accumulate, &routine));
     const wefti_routine *r = b->p->routines[routine];
     wefti_draft_step *d;
-    WEFT_TRY(operands(b, s, n, micro, &in));
+    WEFT_TRY(wefti_gather_operands(b, s, k, false, micro, &in));
+    WEFT_TRY(wefti_gather_ahead(b, s, b->next_call, b->next_backward));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_BACKWARD,
                                wefti_build_name(b, "", n->scope), r->args, &d));
     for (int i = 0; i < n->inputs; i++) wefti_build_arg(b, d, i, in[i], 0);

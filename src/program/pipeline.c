@@ -333,10 +333,25 @@ static weft_status send_gradients(wefti_program_builder *b, int32_t k, int32_t m
 
 /* ---- tasks ---- */
 
+/* The call of the same task that follows, for gathers ahead of it. */
+static void find_next(wefti_program_builder *b, int32_t chunk, int32_t k, bool backward) {
+    b->next_call = -1;
+    b->next_backward = backward;
+    for (int32_t j = backward ? k - 1 : k + 1; j >= 0 && j < b->call_count;
+         j += backward ? -1 : 1) {
+        const wefti_call_plan *call = &b->calls[j];
+        if (!call->mine || call->chunk != chunk || call->joint) continue;
+        if (backward && !call->differentiated) continue;
+        b->next_call = j;
+        return;
+    }
+}
+
 static weft_status forward_task(wefti_program_builder *b, int32_t chunk, int32_t micro) {
     for (int32_t k = 0; k < b->call_count; k++) {
         const wefti_call_plan *call = &b->calls[k];
         if (!call->mine || call->chunk != chunk || call->joint) continue;
+        find_next(b, chunk, k, false);
         WEFT_TRY(receive_values(b, k, micro));
         WEFT_TRY(wefti_build_forward_call(b, WEFTI_SECTION_FIRST, k, micro));
         WEFT_TRY(send_values(b, k, micro));
@@ -351,6 +366,7 @@ static weft_status backward_task(wefti_program_builder *b, int32_t chunk, int32_
     for (int32_t k = b->call_count - 1; k >= 0; k--) {
         const wefti_call_plan *call = &b->calls[k];
         if (!call->mine || call->chunk != chunk || !call->differentiated) continue;
+        find_next(b, chunk, k, true);
         if (call->joint) {
             WEFT_TRY(receive_values(b, k, micro));
             WEFT_TRY(wefti_build_joint_call(b, WEFTI_SECTION_FIRST, k, micro));

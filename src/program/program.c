@@ -213,11 +213,25 @@ static void reset_micro(wefti_program_builder *b, int32_t micro) {
     for (int32_t k = 0; k < b->call_count; k++) b->micro[micro].saved[k] = -1;
 }
 
+/* What follows call k of a microbatch that goes from end to end. */
+static void find_next(wefti_program_builder *b, int32_t k, bool backward) {
+    b->next_call = -1;
+    b->next_backward = backward;
+    if (!backward && k + 1 < b->call_count) {
+        b->next_call = k + 1;
+        return;
+    }
+    b->next_backward = true;
+    for (int32_t j = backward ? k - 1 : b->call_count - 1; j >= 0 && b->next_call < 0; j--)
+        if (b->calls[j].differentiated && !b->calls[j].joint) b->next_call = j;
+}
+
 /* Forward calls, the loss, backward calls in reverse: one microbatch from end to end. */
 static weft_status compute_section(wefti_program_builder *b, wefti_section s) {
     int32_t joint = -1;
     reset_micro(b, 0);
     for (int32_t k = 0; k < b->call_count; k++) {
+        find_next(b, k, false);
         if (b->calls[k].joint) {
             WEFT_TRY(wefti_build_joint_call(b, s, k, 0));
             joint = k;
@@ -229,9 +243,11 @@ static weft_status compute_section(wefti_program_builder *b, wefti_section s) {
     if (joint >= 0) WEFT_TRY(wefti_build_eager_updates(b, joint));
     for (int32_t k = b->call_count - 1; k >= 0; k--) {
         if (!b->calls[k].differentiated || b->calls[k].joint) continue;
+        find_next(b, k, true);
         WEFT_TRY(wefti_build_backward_call(b, s, k, 0));
         WEFT_TRY(wefti_build_eager_updates(b, k));
     }
+    WEFT_TRY(wefti_gather_finish(b, s));
     WEFT_TRY(wefti_build_flush(b, s));
     return state_copies(b, s, 0);
 }
@@ -335,6 +351,7 @@ static weft_status build(wefti_program_builder *b) {
     bool train = spec->optimizer || spec->keep_gradients;
     b->scalars = b->one = b->norms = -1;
     b->stages = 1;
+    b->next_call = -1;
     p->all_microbatches = spec->plan && spec->plan->pipeline.stages > 1 && train;
     b->micros = p->all_microbatches ? spec->microbatches : 1;
     WEFT_TRY(new_tables(b));

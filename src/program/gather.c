@@ -1,0 +1,152 @@
+/* Parameters that lie in pieces are gathered for one call of a cell, and given up after it.
+ *
+ * All of a call's parameters are gathered together. With overlap, those of the next call are begun
+ * before this one runs: their transfers are posted, and waited for when that call's turn comes, so
+ * that an engine that moves data on its own works meanwhile. At most two calls' parameters exist
+ * whole at a time. Source: Rajbhandari et al., "ZeRO", SC 2020, section 5.3; the prefetch is that
+ * of Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.3.2. */
+#include <string.h>
+
+#include "program/build.h"
+
+static bool in_pieces(const wefti_program_builder *b, int32_t v) {
+    return b->part && v >= 0 && b->root->values[v].kind == WEFTI_VALUE_PARAM &&
+           !wefti_layout_equal(&b->spread[v].storage, &b->spread[v].use);
+}
+
+static weft_status new_buffer(wefti_program_builder *b, int32_t v, int32_t *out) {
+    weft_desc here = wefti_spread_desc(b, &b->root->values[v].desc, &b->spread[v].use);
+    return wefti_buffer_add(b, weft_desc_bytes(&here),
+                            wefti_build_name(b, "gathered ", b->root->values[v].name), out);
+}
+
+/* ---- ahead ---- */
+
+static weft_status transfer_step(wefti_program_builder *b, wefti_section s, wefti_step_kind kind,
+                                 const wefti_ahead *a) {
+    wefti_draft_step *d;
+    WEFT_TRY(wefti_build_begin(b, s, kind, WEFTI_OTHER, b->root->values[a->value].name, 2, &d));
+    wefti_build_arg(b, d, 0, b->param_buffer[a->value], 0);
+    wefti_build_arg(b, d, 1, a->buffer, 0);
+    d->step.bytes = a->transfer;
+    b->now++;
+    return WEFT_OK;
+}
+
+static wefti_ahead *find_ahead(wefti_program_builder *b, int32_t v) {
+    for (int32_t i = 0; i < b->ahead_count; i++)
+        if (b->ahead[i].value == v) return &b->ahead[i];
+    return NULL;
+}
+
+/* Begin one gather, where a single transfer does it. */
+static weft_status post(wefti_program_builder *b, wefti_section s, int32_t v) {
+    const wefti_spread *x = &b->spread[v];
+    const weft_desc *whole = &b->root->values[v].desc;
+    const wefti_route *route;
+    wefti_transfer *t;
+    if (!in_pieces(b, v) || find_ahead(b, v) || b->ahead_count == WEFTI_MAX_BUCKET) return WEFT_OK;
+    WEFT_TRY(
+        wefti_route_find(b->spec->routes, &b->p->mesh, whole, &x->storage, &x->use, 0, &route));
+    if (route->moves != 1 || route->move[0].kind != WEFTI_MOVE_TRANSFER) return WEFT_OK;
+    WEFT_TRY(wefti_move_transfer(&b->p->mesh, whole, &x->storage, &route->move[0], b->p->rank, &t));
+    t->name = b->root->values[v].name;
+    t->tag = ((uint64_t)1 << 32) + (uint64_t)v; /* an endpoint of its own: several are under way */
+    wefti_ahead *a = &b->ahead[b->ahead_count];
+    *a = (wefti_ahead){.value = v};
+    WEFT_TRY(wefti_partition_add(b->part, t, &a->transfer));
+    WEFT_TRY(new_buffer(b, v, &a->buffer));
+    b->ahead_count++;
+    return transfer_step(b, s, WEFTI_STEP_POST, a);
+}
+
+/* What the backward body reads of the cell's inputs; all of them for forward and joined passes. */
+static bool reads(const wefti_program_builder *b, const wefti_call_plan *call, int input,
+                  bool backward) {
+    if (!backward || call->joint) return true;
+    const wefti_cell_grad *grad = &b->p->grads[call->grad];
+    for (int64_t i = 0; i < grad->backward->in_count; i++)
+        if (grad->bindings[i].source == WEFTI_GRAD_INPUT && grad->bindings[i].index == input)
+            return true;
+    return false;
+}
+
+weft_status wefti_gather_ahead(wefti_program_builder *b, wefti_section s, int32_t k,
+                               bool backward) {
+    if (!b->part || !b->spec->plan->overlap || k < 0) return WEFT_OK;
+    const weft_node *n = b->calls[k].node;
+    for (int i = 0; i < n->inputs; i++)
+        if (reads(b, &b->calls[k], i, backward)) WEFT_TRY(post(b, s, n->in[i]));
+    return WEFT_OK;
+}
+
+/* ---- now ---- */
+
+static weft_status gather_now(wefti_program_builder *b, wefti_section s, const int32_t *values,
+                              int count, int32_t *buffers) {
+    weft_desc whole[WEFTI_MAX_BUCKET];
+    wefti_layout from[WEFTI_MAX_BUCKET], to[WEFTI_MAX_BUCKET];
+    char zeros[WEFTI_MAX_BUCKET + 1];
+    int32_t routine;
+    wefti_draft_step *d;
+    if (count == 0) return WEFT_OK;
+    for (int i = 0; i < count; i++) {
+        whole[i] = b->root->values[values[i]].desc;
+        from[i] = b->spread[values[i]].storage;
+        to[i] = b->spread[values[i]].use;
+        zeros[i] = '0';
+        WEFT_TRY(new_buffer(b, values[i], &buffers[i]));
+    }
+    zeros[count] = '\0';
+    WEFT_TRY(wefti_spread_reshard(b, count, whole, from, to, zeros, &routine));
+    WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_OTHER,
+                               wefti_build_name(b, "gather ", b->root->values[values[0]].name),
+                               b->p->routines[routine]->args, &d));
+    for (int i = 0; i < count; i++) {
+        wefti_build_arg(b, d, i, b->param_buffer[values[i]], 0);
+        wefti_build_arg(b, d, count + i, buffers[i], 0);
+    }
+    return wefti_build_end(b, d, routine);
+}
+
+/* The transfers that were begun ahead of the call are over; what is missing is gathered at once. */
+weft_status wefti_gather_operands(wefti_program_builder *b, wefti_section s, int32_t k,
+                                  bool backward, int32_t micro, int32_t **out) {
+    const weft_node *n = b->calls[k].node;
+    int32_t values[WEFTI_MAX_BUCKET], buffers[WEFTI_MAX_BUCKET];
+    int count = 0;
+    WEFT_TRY(wefti_build_indices(b, n->inputs, out));
+    for (int i = 0; i < n->inputs; i++) {
+        int32_t v = n->in[i];
+        if (v < 0 || !reads(b, &b->calls[k], i, backward)) continue;
+        (*out)[i] = *wefti_build_value(b, micro, v);
+        if (!in_pieces(b, v)) continue;
+        wefti_ahead *a = find_ahead(b, v);
+        if (a) {
+            WEFT_TRY(transfer_step(b, s, WEFTI_STEP_WAIT, a));
+            (*out)[i] = a->buffer;
+            *a = b->ahead[--b->ahead_count];
+            continue;
+        }
+        if (count == WEFTI_MAX_BUCKET) {
+            WEFT_TRY(gather_now(b, s, values, count, buffers));
+            for (int j = 0; j < i; j++)
+                for (int c = 0; c < count; c++)
+                    if (n->in[j] == values[c]) (*out)[j] = buffers[c];
+            count = 0;
+        }
+        values[count++] = v;
+    }
+    WEFT_TRY(gather_now(b, s, values, count, buffers));
+    for (int j = 0; j < n->inputs; j++)
+        for (int c = 0; c < count; c++)
+            if (n->in[j] == values[c] && (*out)[j] >= 0) (*out)[j] = buffers[c];
+    return WEFT_OK;
+}
+
+/* Nothing is left under way at the end of a section. */
+weft_status wefti_gather_finish(wefti_program_builder *b, wefti_section s) {
+    while (b->ahead_count > 0)
+        WEFT_TRY(transfer_step(b, s, WEFTI_STEP_WAIT, &b->ahead[--b->ahead_count]));
+    return WEFT_OK;
+}
