@@ -84,6 +84,13 @@ static int largest_peak(const wefti_view *v) {
     return largest;
 }
 
+/* One device needs a plan only for what it says beside splits. */
+static const weft_plan *plan_of(const weft_session *s) {
+    const weft_plan *plan = s->plan;
+    bool says = plan && (plan->recompute.mode != WEFT_RECOMPUTE_NONE || plan->copies > 1);
+    return s->devices > 1 || says ? plan : NULL;
+}
+
 static weft_status build_rank(const weft_session *s, weft_graph *graph, int32_t rank,
                               wefti_program **out) {
     bool train = s->view_count == 0;
@@ -95,7 +102,7 @@ static weft_status build_rank(const weft_session *s, weft_graph *graph, int32_t 
         .microbatches = train ? s->options.microbatches : 1,
         .keep_gradients = train && s->options.keep_gradients,
         .recompute = s->options.recompute ? 1 : 0,
-        .plan = s->devices > 1 ? s->plan : NULL,
+        .plan = plan_of(s),
         .rank = rank,
         .routes = s->routes,
         .shared = train ? NULL : s->views[0]->programs[rank],

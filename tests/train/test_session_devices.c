@@ -181,6 +181,43 @@ static void any_plan_gives_the_result_of_one_device(void **state) {
     }
 }
 
+/* A plan may say more than how to split: also on one device. */
+static void recomputation_is_planned_cell_by_cell(void **state) {
+    (void)state;
+    int64_t saved[3];
+    double losses[3];
+    for (int devices = 1; devices <= 2; devices++) {
+        for (int cells = 0; cells < 3; cells++) { /* none, one of two, both */
+            static const char *const match[] = {NULL, "h.1", "h.*"};
+            weft_session_options o = weft_session_defaults();
+            weft_graph *graph = tiny_gpt2(WEFT_USE_TRAIN, BATCH, 0.2, WEFT_F32);
+            weft_plan *plan;
+            ASSERT_OK(weft_plan_create(devices, &plan));
+            if (cells)
+                ASSERT_OK(weft_plan_recompute(plan, WEFT_RECOMPUTE_FULL, match[cells], false));
+            o.threads = 2;
+            o.seed = SEED;
+            o.plan = plan;
+            weft_session *s = session_of(graph, o);
+            weft_plan_destroy(plan);
+            for (int k = 0; k < 2; k++) {
+                feed_rows(s, 0, (uint64_t)k, 0);
+                ASSERT_OK(weft_session_step(s, 1e-3, &losses[cells]));
+            }
+            saved[cells] = weft_session_memory_of(s).saved_bytes;
+            for (int r = 0; r < devices; r++) {
+                int64_t predicted, observed;
+                ASSERT_OK(weft_session_device_memory(s, r, &predicted, &observed));
+                assert_int_equal(predicted, observed);
+            }
+            end_session(s, graph);
+        }
+        assert_true(saved[2] < saved[1] && saved[1] < saved[0]);
+        for (int cells = 1; cells < 3; cells++)
+            assert_true(fabs(losses[cells] - losses[0]) <= 1e-6 * losses[0]);
+    }
+}
+
 /* ---- whole tensors ---- */
 
 /* Every element of every piece is that of the whole. */
@@ -535,6 +572,7 @@ static void allocations_may_fail(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_plan_gives_the_result_of_one_device),
+        cmocka_unit_test(recomputation_is_planned_cell_by_cell),
         cmocka_unit_test(tensors_go_in_and_out_whole),
         cmocka_unit_test(a_device_that_fails_stops_the_others),
         cmocka_unit_test(a_loss_that_is_not_finite_is_found),
