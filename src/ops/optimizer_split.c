@@ -3,9 +3,10 @@
  * given to the step, which is then one of pieces. */
 #include "ops/optimizer.h"
 
-/* Scalar number `place` of the step. */
-static weft_value scalar_at(weft_graph *g, weft_value scalars, int place) {
-    return weft_reshape(g, weft_slice(g, scalars, 0, place, place + 1), 0, NULL);
+/* Scalar number `place` of the step, of the dtype of `like`. */
+static weft_value scalar_at(weft_graph *g, weft_value scalars, int place, weft_value like) {
+    weft_value scalar = weft_reshape(g, weft_slice(g, scalars, 0, place, place + 1), 0, NULL);
+    return weft_cast(g, scalar, weft_value_desc(g, like).dtype);
 }
 
 /* {a, b} of all devices together, f32 [2] */
@@ -54,9 +55,10 @@ static void adafactor_attrs(const weft_node *n, wefti_attr out[7]) {
     out[6] = WEFTI_I("count", weft_desc_elems(wefti_in(n, 0)));
 }
 
-/* beta2 of this step, 1 - step^decay_exponent; steps are whole numbers from 1. */
-static weft_value beta2_of(weft_graph *g, const weft_node *n, weft_value scalars) {
-    weft_value step = scalar_at(g, scalars, WEFTI_STEP_NUMBER);
+/* beta2 of this step, 1 - step^decay_exponent, for `state`; steps are whole numbers from 1. */
+static weft_value beta2_of(weft_graph *g, const weft_node *n, weft_value scalars,
+                           weft_value state) {
+    weft_value step = scalar_at(g, scalars, WEFTI_STEP_NUMBER, state);
     weft_dtype dtype = weft_value_desc(g, step).dtype;
     step = weft_cast(g, weft_cast(g, step, WEFT_I32), dtype);
     step = weft_maximum(g, step, wefti_op_scalar(g, step, 1.0));
@@ -86,11 +88,11 @@ weft_status wefti_adafactor_lower(wefti_cut *c, const weft_node *n) {
     int rows = p->rank - 2, cols = p->rank - 1;
     weft_value in[9];
     for (int i = 0; i < 5; i++) in[i] = wefti_cut_in(c, i);
-    weft_value grad =
-        weft_mul(g, wefti_op_precise(g, in[3]), scalar_at(g, in[4], WEFTI_GRAD_SCALE));
+    weft_value grad = wefti_op_precise(g, in[3]);
+    grad = weft_mul(g, grad, scalar_at(g, in[4], WEFTI_GRAD_SCALE, grad));
     weft_value square =
         weft_shift(g, wefti_op_add1(g, &weft_op_square, grad), wefti_attr_float(n, "eps1"));
-    weft_value beta2 = beta2_of(g, n, in[4]);
+    weft_value beta2 = beta2_of(g, n, in[4], in[1]);
     in[5] = moving(g, in[1], mean_along(c, square, cols, factors[cols], p->shape[cols]), beta2);
     in[6] = moving(g, in[2], mean_along(c, square, rows, factors[rows], p->shape[rows]), beta2);
     in[7] = mean_along(c, in[5], rows, factors[rows], p->shape[rows]);
@@ -113,11 +115,11 @@ weft_status wefti_adafactor1_lower(wefti_cut *c, const weft_node *n) {
     weft_graph *g = wefti_cut_graph(c);
     weft_value in[5];
     for (int i = 0; i < 4; i++) in[i] = wefti_cut_in(c, i);
-    weft_value grad =
-        weft_mul(g, wefti_op_precise(g, in[2]), scalar_at(g, in[3], WEFTI_GRAD_SCALE));
+    weft_value grad = wefti_op_precise(g, in[2]);
+    grad = weft_mul(g, grad, scalar_at(g, in[3], WEFTI_GRAD_SCALE, grad));
     weft_value square =
         weft_shift(g, wefti_op_add1(g, &weft_op_square, grad), wefti_attr_float(n, "eps1"));
-    weft_value v = moving(g, in[1], square, beta2_of(g, n, in[3]));
+    weft_value v = moving(g, in[1], square, beta2_of(g, n, in[3], in[1]));
     weft_value u = weft_mul(g, grad, weft_rsqrt(g, v));
     in[4] = add_up(c, squares_of(g, in[0]), squares_of(g, u));
     wefti_attr attrs[7];

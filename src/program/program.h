@@ -185,7 +185,8 @@ typedef struct wefti_program {
     int64_t one;        /* offset of the constant 1 that seeds the backward pass */
     int64_t loss;       /* offset of the loss, -1: none */
     weft_dtype loss_dtype;
-    int64_t norms; /* offset of f32 [trained parameters]: squares, when clipping */
+    int64_t norms;          /* offset of [trained parameters]: squares, when clipping */
+    weft_dtype norms_dtype; /* f64 where a parameter is, else f32 */
     int32_t norm_count;
     int64_t saved_bytes; /* sum of saved blocks at their most */
     double forward_flops, backward_flops;

@@ -141,8 +141,10 @@ static weft_status clip(weft_session *s, double *out_norm) {
     double scale = gradient_scale(s), sum = 0;
     WEFT_TRY(run_section(s, s->views[0], WEFTI_SECTION_NORM));
     const unsigned char *memory = wefti_device_memory(wefti_crew_device(s->crew, 0));
-    const float *squares = (const float *)(const void *)(memory + p->norms);
-    for (int32_t i = 0; i < p->norm_count; i++) sum += (double)squares[i];
+    const void *squares = memory + p->norms;
+    for (int32_t i = 0; i < p->norm_count; i++)
+        sum += p->norms_dtype == WEFT_F64 ? ((const double *)squares)[i]
+                                          : (double)((const float *)squares)[i];
     double norm = sqrt(sum) * scale;
     WEFT_REQUIRE(isfinite(norm), WEFT_E_NUMERIC, "the gradient's norm is %g: nothing was updated",
                  wefti_printed(norm));
