@@ -3,6 +3,7 @@
  * as soon as its gradient is complete. */
 #include <string.h>
 
+#include "plan/fusion.h"
 #include "program/build.h"
 
 static weft_status update_body(wefti_program_builder *b, const weft_desc *desc,
@@ -53,7 +54,16 @@ static weft_status intern_update(wefti_program_builder *b, weft_body *body, cons
 
 /* ---- complete gradients ---- */
 
-/* Where the gradient of a parameter lies that the optimizer's piece needs. */
+/* The two are the same pieces, once with terms of a sum and once with the sum. */
+static bool only_summed(const wefti_layout *terms, const wefti_layout *sum) {
+    wefti_layout done = *terms;
+    done.sum = 0;
+    return wefti_layout_equal(&done, sum);
+}
+
+/* Where the gradient of a parameter lies that the optimizer's piece needs: where it was, when only
+ * the devices' terms have to be added up, which costs a third less traffic than another buffer,
+ * whose lines would have to be fetched before they are written; else in a buffer of its own. */
 static weft_status reduce(wefti_program_builder *b, wefti_section s, const int32_t *values,
                           int count, int32_t *out) {
     weft_desc descs[WEFTI_MAX_BUCKET];
@@ -80,6 +90,8 @@ static weft_status reduce(wefti_program_builder *b, wefti_section s, const int32
     const char *name = b->root->values[values[which[0]]].name;
     int32_t buffer[WEFTI_MAX_BUCKET];
     for (int i = 0; i < n; i++) {
+        buffer[i] = b->param_gradient[values[which[i]]];
+        if (only_summed(&from[i], &to[i]) && !b->spec->keep_gradients) continue;
         weft_desc here = wefti_spread_desc(b, &descs[i], &to[i]);
         const char *of = b->root->values[values[which[i]]].name;
         WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&here),
@@ -110,18 +122,35 @@ static int64_t piece_offset(const wefti_program_builder *b, int32_t value) {
     return (piece.begin[0] - stored.begin[0]) * row;
 }
 
-/* Put the pieces together again. */
-static weft_status gather_param(wefti_program_builder *b, wefti_section s, int32_t value) {
-    const wefti_spread *x = &b->spread[value];
-    if (!b->part || wefti_layout_equal(&x->storage, &x->state)) return WEFT_OK;
-    int32_t routine;
+/* Put the pieces of updated parameters together again. */
+static weft_status gather_params(wefti_program_builder *b, wefti_section s, const int32_t *values,
+                                 int count) {
+    weft_desc whole[WEFTI_MAX_BUCKET];
+    wefti_layout from[WEFTI_MAX_BUCKET], to[WEFTI_MAX_BUCKET];
+    int32_t which[WEFTI_MAX_BUCKET], routine;
+    char zeros[WEFTI_MAX_BUCKET + 1];
+    int n = 0;
+    for (int i = 0; i < count; i++) {
+        const wefti_spread *x = &b->spread[values[i]];
+        if (!b->part || wefti_layout_equal(&x->storage, &x->state)) continue;
+        whole[n] = b->root->values[values[i]].desc;
+        from[n] = x->state;
+        to[n] = x->storage;
+        which[n] = values[i];
+        zeros[n++] = '0';
+    }
+    zeros[n] = '\0';
+    if (n == 0) return WEFT_OK;
     wefti_draft_step *d;
-    WEFT_TRY(wefti_spread_reshard(b, 1, &b->root->values[value].desc, &x->state, &x->storage, "0",
-                                  &routine));
-    WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_UPDATE, b->root->values[value].name,
-                               b->p->routines[routine]->args, &d));
-    wefti_build_arg(b, d, 0, b->param_buffer[value], piece_offset(b, value));
-    wefti_build_arg(b, d, 1, b->param_buffer[value], 0);
+    WEFT_TRY(wefti_spread_reshard(b, n, whole, from, to, zeros, &routine));
+    WEFT_TRY(wefti_build_begin(
+        b, s, WEFTI_STEP_CALL, WEFTI_UPDATE,
+        wefti_build_name(b, "parameters up to ", b->root->values[which[n - 1]].name),
+        b->p->routines[routine]->args, &d));
+    for (int i = 0; i < n; i++) {
+        wefti_build_arg(b, d, i, b->param_buffer[which[i]], piece_offset(b, which[i]));
+        wefti_build_arg(b, d, n + i, b->param_buffer[which[i]], 0);
+    }
     return wefti_build_end(b, d, routine);
 }
 
@@ -175,40 +204,92 @@ static weft_status update_param(wefti_program_builder *b, wefti_section s, int32
      * when the op had to see more than this piece. */
     for (int32_t o = 0; o < r->outputs; o++)
         d->args[r->inputs + o] = d->args[r->alias[o] >= 0 ? r->alias[o] : o];
-    WEFT_TRY(wefti_build_end(b, d, routine));
-    return gather_param(b, s, value);
+    return wefti_build_end(b, d, routine);
 }
 
 /* ---- buckets ---- */
 
-weft_status wefti_build_flush(wefti_program_builder *b, wefti_section s) {
-    int32_t gradient[WEFTI_MAX_BUCKET];
-    if (b->ready_count == 0) return WEFT_OK;
-    WEFT_TRY(reduce(b, s, b->ready, b->ready_count, gradient));
-    for (int32_t i = 0; i < b->ready_count; i++)
-        WEFT_TRY(update_param(b, s, b->ready[i], gradient[i]));
-    b->ready_count = 0;
-    b->ready_bytes = 0;
+/* Parameters in the order in which their gradients are complete. */
+static weft_status completion_order(wefti_program_builder *b, int32_t **out, int64_t *out_count) {
+    const weft_body *root = b->root;
+    bool *taken;
+    WEFT_TRY(wefti_build_array(b, root->value_count, sizeof **out, out));
+    WEFT_TRY(wefti_build_array(b, root->value_count, sizeof *taken, &taken));
+    *out_count = 0;
+    for (int32_t k = b->call_count - 1; k >= 0; k--) {
+        const weft_node *n = b->calls[k].node;
+        for (int i = 0; i < n->inputs; i++) {
+            int32_t v = n->in[i];
+            if (v < 0 || b->param_index[v] < 0 || !b->has_gradient[v] || taken[v] ||
+                b->last_backward[v] != k)
+                continue;
+            taken[v] = true;
+            (*out)[(*out_count)++] = v;
+        }
+    }
     return WEFT_OK;
 }
 
-static int64_t bucket_limit(const wefti_program_builder *b) {
-    if (!b->part) return 0; /* one device: at once, the gradient's memory is needed */
-    const wefti_fusion *f = &b->spec->plan->fusion[0];
-    if (f->mode == WEFT_FUSION_AUTO) return 64 << 20;
-    return f->mode == WEFT_FUSION_SIZE ? f->bytes : 0;
+/* Gradients of one group, dtype and kind of collective may share a bucket. */
+static uint64_t fusion_key(const wefti_program_builder *b, int32_t v) {
+    const wefti_spread *x = &b->spread[v];
+    uint64_t axes = (x->gradient.sum | x->gradient.max) |
+                    (uint64_t)wefti_layout_split_axes(&x->state) << 16 |
+                    (uint64_t)wefti_layout_split_axes(&x->use) << 32;
+    return axes << 8 | (uint64_t)b->root->values[v].desc.dtype;
 }
 
-static weft_status add_ready(wefti_program_builder *b, wefti_section s, int32_t value) {
-    weft_desc local =
-        wefti_spread_desc(b, &b->root->values[value].desc, &b->spread[value].gradient);
-    int64_t bytes = weft_desc_bytes(&local);
-    if (b->ready_count == WEFTI_MAX_BUCKET ||
-        (b->ready_count > 0 && b->ready_bytes + bytes > bucket_limit(b)))
-        WEFT_TRY(wefti_build_flush(b, s));
-    b->ready[b->ready_count++] = value;
-    b->ready_bytes += bytes;
-    return bucket_limit(b) ? WEFT_OK : wefti_build_flush(b, s);
+/* Which gradients are reduced together. One device: each alone, as soon as it is complete. */
+weft_status wefti_build_plan_buckets(wefti_program_builder *b) {
+    int32_t *order, *bucket, buckets = 0;
+    int64_t count;
+    wefti_fusion_item *items;
+    static const wefti_fusion alone = {.mode = WEFT_FUSION_NONE};
+    WEFT_TRY(completion_order(b, &order, &count));
+    WEFT_TRY(wefti_build_array(b, count, sizeof *items, &items));
+    WEFT_TRY(wefti_build_indices(b, count, &bucket));
+    WEFT_TRY(wefti_build_indices(b, b->root->value_count, &b->bucket_of));
+    for (int32_t k = b->call_count - 1; k >= 0 && b->part; k--) {
+        const wefti_cut_body *ignored; /* gradients' layouts are learnt */
+        if (b->calls[k].differentiated && !b->calls[k].joint)
+            WEFT_TRY(wefti_spread_backward(b, &b->calls[k], &ignored));
+    }
+    bool scattered = false;
+    for (int64_t i = 0; i < count; i++) {
+        const wefti_spread *x = &b->spread[order[i]];
+        weft_desc here = wefti_spread_desc(b, &b->root->values[order[i]].desc, &x->gradient);
+        items[i] =
+            (wefti_fusion_item){weft_desc_bytes(&here), b->part ? fusion_key(b, order[i]) : 0};
+        scattered |= b->part && !wefti_layout_equal(&x->use, &x->state);
+    }
+    const wefti_fusion *fusion = !b->part ? &alone : &b->spec->plan->fusion[scattered ? 2 : 0];
+    WEFT_TRY(wefti_fusion_buckets(fusion, count, items, bucket, &buckets));
+    WEFT_TRY(wefti_build_array(b, buckets, sizeof *b->bucket, &b->bucket));
+    b->bucket_count = buckets;
+    for (int32_t k = 0; k < buckets; k++) {
+        int64_t members = 0;
+        for (int64_t i = 0; i < count; i++) members += bucket[i] == k;
+        WEFT_TRY(wefti_build_array(b, members, sizeof(int32_t), &b->bucket[k].values));
+    }
+    for (int64_t i = 0; i < count; i++) {
+        wefti_bucket *x = &b->bucket[bucket[i]];
+        b->bucket_of[order[i]] = bucket[i];
+        x->values[x->count++] = order[i];
+    }
+    return WEFT_OK;
+}
+
+/* Reduce and update a bucket's parameters, as many at a time as one routine takes. */
+static weft_status finish_bucket(wefti_program_builder *b, wefti_section s, wefti_bucket *x) {
+    for (int32_t at = 0; at < x->count; at += WEFTI_MAX_BUCKET) {
+        int32_t gradient[WEFTI_MAX_BUCKET],
+            n = x->count - at < WEFTI_MAX_BUCKET ? x->count - at : WEFTI_MAX_BUCKET;
+        WEFT_TRY(reduce(b, s, x->values + at, n, gradient));
+        for (int32_t i = 0; i < n; i++)
+            WEFT_TRY(update_param(b, s, x->values[at + i], gradient[i]));
+        WEFT_TRY(gather_params(b, s, x->values + at, n));
+    }
+    return WEFT_OK;
 }
 
 weft_status wefti_build_eager_updates(wefti_program_builder *b, int32_t k) {
@@ -216,8 +297,11 @@ weft_status wefti_build_eager_updates(wefti_program_builder *b, int32_t k) {
     const weft_node *n = b->calls[k].node;
     for (int i = 0; i < n->inputs; i++) {
         int32_t v = n->in[i];
-        if (v >= 0 && b->param_index[v] >= 0 && b->has_gradient[v] && b->last_backward[v] == k)
-            WEFT_TRY(add_ready(b, WEFTI_SECTION_FIRST, v));
+        if (v < 0 || b->param_index[v] < 0 || b->bucket_of[v] < 0 || b->last_backward[v] != k)
+            continue;
+        wefti_bucket *x = &b->bucket[b->bucket_of[v]];
+        b->bucket_of[v] = -1; /* an input may be bound twice */
+        if (++x->ready == x->count) WEFT_TRY(finish_bucket(b, WEFTI_SECTION_FIRST, x));
     }
     return WEFT_OK;
 }
@@ -237,6 +321,12 @@ static weft_status norm_step(wefti_program_builder *b, int32_t v, int32_t gradie
     weft_status status = wefti_body_input(fresh, desc, WEFTI_VALUE_INPUT, "gradient", &in);
     if (status == WEFT_OK)
         status = wefti_body_add(fresh, b->spec->optimizer->norm_op, NULL, 1, &in, NULL, "", &node);
+    if (status == WEFT_OK && wefti_out(&fresh->nodes[node], 0)->dtype != b->p->norms_dtype) {
+        wefti_attr to[] = {WEFTI_I("dtype", b->p->norms_dtype), {0}};
+        in = fresh->nodes[node].out[0];
+        status =
+            wefti_body_add(fresh, wefti_op_find(b->g->ops, "cast"), NULL, 1, &in, to, "", &node);
+    }
     if (status == WEFT_OK) status = wefti_body_output(fresh, fresh->nodes[node].out[0]);
     if (status < 0) {
         wefti_body_destroy(fresh);
@@ -253,7 +343,7 @@ static weft_status norm_step(wefti_program_builder *b, int32_t v, int32_t gradie
     WEFT_TRY(wefti_build_begin(b, WEFTI_SECTION_NORM, WEFTI_STEP_CALL, WEFTI_UPDATE,
                                b->root->values[v].name, r->args, &d));
     wefti_build_arg(b, d, 0, gradient, 0);
-    wefti_build_arg(b, d, 1, b->norms, slot * 4);
+    wefti_build_arg(b, d, 1, b->norms, slot * (int64_t)weft_dtype_bytes(b->p->norms_dtype));
     return wefti_build_end(b, d, routine);
 }
 
@@ -262,7 +352,7 @@ static weft_status share_norms(wefti_program_builder *b, int32_t total) {
     if (!b->part) return WEFT_OK;
     wefti_transfer world = {.kind = WEFTI_TRANSFER_ALL_REDUCE,
                             .reduction = WEFTI_REDUCE_SUM,
-                            .dtype = WEFT_F32,
+                            .dtype = b->p->norms_dtype,
                             .rank = 1,
                             .members = b->spec->plan->devices,
                             .me = b->p->rank,
@@ -280,11 +370,11 @@ static weft_status share_norms(wefti_program_builder *b, int32_t total) {
     int32_t index, routine;
     WEFT_TRY(wefti_transfer_clone(&world, &kept));
     WEFT_TRY(wefti_partition_add(b->part, kept, &index));
-    weft_desc desc = weft_desc_of(WEFT_F32, 1, (int64_t[]){total});
+    weft_desc desc = weft_desc_of(b->p->norms_dtype, 1, (int64_t[]){total});
     WEFT_TRY(wefti_spread_transfer(b, &desc, index, &routine));
     int32_t own = b->norms;
     wefti_draft_step *d;
-    WEFT_TRY(wefti_buffer_persistent(b, (int64_t)total * 4, "norms of all devices", &b->norms));
+    WEFT_TRY(wefti_buffer_persistent(b, weft_desc_bytes(&desc), "norms of all devices", &b->norms));
     WEFT_TRY(wefti_build_begin(b, WEFTI_SECTION_NORM, WEFTI_STEP_CALL, WEFTI_UPDATE, "norms",
                                b->p->routines[routine]->args, &d));
     wefti_build_arg(b, d, 0, own, 0);
@@ -292,50 +382,54 @@ static weft_status share_norms(wefti_program_builder *b, int32_t total) {
     return wefti_build_end(b, d, routine);
 }
 
-weft_status wefti_build_update_section(wefti_program_builder *b) {
-    const weft_body *root = b->root;
-    int32_t *list, *gradient, count = 0, total = 0;
-    bool clip = b->spec->optimizer->clip;
-    wefti_section first = clip ? WEFTI_SECTION_NORM : WEFTI_SECTION_UPDATE;
-    WEFT_TRY(wefti_build_array(b, root->in_count, sizeof *list, &list));
-    WEFT_TRY(wefti_build_array(b, root->in_count, sizeof *gradient, &gradient));
-    int64_t *slot;
-    bool *counts; /* in the norm, of several stages that read it */
-    WEFT_TRY(wefti_build_array(b, root->in_count, sizeof *slot, &slot));
-    WEFT_TRY(wefti_build_array(b, root->in_count, sizeof *counts, &counts));
-    for (int64_t i = 0; i < root->in_count; i++) {
-        int32_t v = root->in[i];
-        if (root->values[v].kind != WEFTI_VALUE_PARAM || !b->has_gradient[v]) continue;
-        if (b->param_index[v] >= 0) {
-            slot[count] = total;
-            list[count++] = v;
-        }
-        total++;
+/* Where the squares of a parameter's gradient go: all stages count alike. */
+static weft_status norm_slots(wefti_program_builder *b, int64_t **out, int32_t *out_total) {
+    *out_total = 0;
+    WEFT_TRY(wefti_build_array(b, b->root->value_count, sizeof **out, out));
+    for (int64_t i = 0; i < b->root->in_count; i++) {
+        int32_t v = b->root->in[i];
+        if (b->root->values[v].kind == WEFTI_VALUE_PARAM && b->has_gradient[v])
+            (*out)[v] = (*out_total)++;
     }
-    for (int32_t at = 0; at < count;) {
-        int32_t n = 0;
-        int64_t bytes = 0;
-        while (at + n < count && n < WEFTI_MAX_BUCKET) {
-            weft_desc d = wefti_spread_desc(b, &root->values[list[at + n]].desc,
-                                            &b->spread[list[at + n]].gradient);
-            if (n > 0 && bytes + weft_desc_bytes(&d) > bucket_limit(b)) break;
-            bytes += weft_desc_bytes(&d);
-            n++;
+    return WEFT_OK;
+}
+
+/* With clipping the norm of all complete gradients is known before any parameter changes; without,
+ * each bucket is done with before the next. */
+weft_status wefti_build_update_section(wefti_program_builder *b) {
+    int32_t *gradient, total;
+    int64_t *slot;
+    bool clip = b->spec->optimizer->clip, counts;
+    wefti_section first = clip ? WEFTI_SECTION_NORM : WEFTI_SECTION_UPDATE;
+    WEFT_TRY(wefti_build_indices(b, b->root->value_count, &gradient));
+    WEFT_TRY(norm_slots(b, &slot, &total));
+    for (int32_t k = 0; k < b->bucket_count; k++) {
+        const wefti_bucket *x = &b->bucket[k];
+        for (int32_t at = 0; at < x->count; at += WEFTI_MAX_BUCKET) {
+            int32_t reduced[WEFTI_MAX_BUCKET],
+                n = x->count - at < WEFTI_MAX_BUCKET ? x->count - at : WEFTI_MAX_BUCKET;
+            const int32_t *values = x->values + at;
+            WEFT_TRY(reduce(b, first, values, n, reduced));
+            for (int32_t i = 0; i < n; i++) {
+                WEFT_TRY(wefti_pipeline_tie(b, first, values[i], &reduced[i], &counts));
+                gradient[values[i]] = reduced[i];
+                if (clip && counts) WEFT_TRY(norm_step(b, values[i], reduced[i], slot[values[i]]));
+                if (!clip) WEFT_TRY(update_param(b, WEFTI_SECTION_UPDATE, values[i], reduced[i]));
+            }
+            if (!clip) WEFT_TRY(gather_params(b, WEFTI_SECTION_UPDATE, values, n));
         }
-        WEFT_TRY(reduce(b, first, &list[at], n, &gradient[at]));
-        for (int32_t i = at; i < at + n; i++)
-            WEFT_TRY(wefti_pipeline_tie(b, first, list[i], &gradient[i], &counts[i]));
-        at += n;
-        if (!clip)
-            for (int32_t i = at - n; i < at; i++)
-                WEFT_TRY(update_param(b, WEFTI_SECTION_UPDATE, list[i], gradient[i]));
     }
     b->p->norm_count = clip ? total : 0;
     if (!clip) return WEFT_OK;
-    for (int32_t i = 0; i < count; i++)
-        if (counts[i]) WEFT_TRY(norm_step(b, list[i], gradient[i], slot[i]));
     WEFT_TRY(share_norms(b, total));
-    for (int32_t i = 0; i < count; i++)
-        WEFT_TRY(update_param(b, WEFTI_SECTION_UPDATE, list[i], gradient[i]));
+    for (int32_t k = 0; k < b->bucket_count; k++) {
+        const wefti_bucket *x = &b->bucket[k];
+        for (int32_t i = 0; i < x->count; i++)
+            WEFT_TRY(update_param(b, WEFTI_SECTION_UPDATE, x->values[i], gradient[x->values[i]]));
+        for (int32_t at = 0; at < x->count; at += WEFTI_MAX_BUCKET)
+            WEFT_TRY(
+                gather_params(b, WEFTI_SECTION_UPDATE, x->values + at,
+                              x->count - at < WEFTI_MAX_BUCKET ? x->count - at : WEFTI_MAX_BUCKET));
+    }
     return WEFT_OK;
 }
