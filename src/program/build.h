@@ -61,6 +61,12 @@ typedef struct wefti_spread {
     bool gradient_known;
 } wefti_spread;
 
+/* Parameters whose gradients are reduced together. */
+typedef struct wefti_bucket {
+    int32_t *values;
+    int32_t count, ready; /* ready: how many gradients are complete */
+} wefti_bucket;
+
 /* A parameter that is being gathered for a later call. */
 typedef struct wefti_ahead {
     int32_t value, buffer, transfer;
@@ -102,9 +108,9 @@ typedef struct wefti_program_builder {
     int32_t *last_backward; /* per root value: last call (in backward order) that contributes */
     bool unnamed;           /* memory for a name was missing */
     bool eager;             /* update a parameter as soon as its gradient is complete */
-    int32_t *ready;         /* parameters whose gradients are complete but not yet reduced */
-    int32_t ready_count;
-    int64_t ready_bytes;
+    int32_t *bucket_of;     /* per root value: of a parameter whose update is still to come, -1 */
+    wefti_bucket *bucket;
+    int32_t bucket_count;
     int64_t grad_cap, routine_cap, tensor_cap, body_cap;
     int32_t scalars, one, norms; /* buffers, -1: none */
     int32_t *tensor_buffer;      /* per tensor of the program */
@@ -201,8 +207,8 @@ weft_status wefti_pipeline_tie(wefti_program_builder *b, wefti_section s, int32_
 
 /* update.c */
 weft_status wefti_build_eager_updates(wefti_program_builder *b, int32_t call) WEFT_CHECKED;
-weft_status wefti_build_flush(wefti_program_builder *b,
-                              wefti_section s) WEFT_CHECKED; /* reductions and updates that wait */
+weft_status
+wefti_build_plan_buckets(wefti_program_builder *b) WEFT_CHECKED; /* once layouts are known */
 weft_status wefti_build_update_section(wefti_program_builder *b) WEFT_CHECKED;
 
 /* spread.c: how values lie on the mesh. Without a plan everything is whole. */

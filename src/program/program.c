@@ -248,7 +248,6 @@ static weft_status compute_section(wefti_program_builder *b, wefti_section s) {
         WEFT_TRY(wefti_build_eager_updates(b, k));
     }
     WEFT_TRY(wefti_gather_finish(b, s));
-    WEFT_TRY(wefti_build_flush(b, s));
     return state_copies(b, s, 0);
 }
 
@@ -307,7 +306,6 @@ static weft_status new_tables(wefti_program_builder *b) {
     WEFT_TRY(wefti_build_array(b, values, sizeof(bool), &b->param_started));
     WEFT_TRY(wefti_build_array(b, values, sizeof(bool), &b->needs));
     WEFT_TRY(wefti_build_array(b, values, sizeof(bool), &b->has_gradient));
-    WEFT_TRY(wefti_build_array(b, WEFTI_MAX_BUCKET, sizeof *b->ready, &b->ready));
     WEFT_TRY(wefti_build_array(b, b->micros, sizeof *b->micro, &b->micro));
     for (int32_t m = 0; m < b->micros; m++) {
         WEFT_TRY(wefti_build_indices(b, values, &b->micro[m].value));
@@ -324,8 +322,14 @@ static weft_status train_buffers(wefti_program_builder *b) {
     WEFT_REQUIRE(loss->node >= 0, WEFT_E_ARG, "the loss depends on no operation");
     WEFT_TRY(wefti_buffer_persistent(b, 64, "scalars", &b->scalars));
     WEFT_TRY(wefti_buffer_persistent(b, 64, "one", &b->one));
+    b->p->norms_dtype = WEFT_F32;
+    for (int64_t i = 0; i < b->root->in_count; i++) {
+        const wefti_value_info *v = &b->root->values[b->root->in[i]];
+        if (v->kind == WEFTI_VALUE_PARAM && v->desc.dtype == WEFT_F64) b->p->norms_dtype = WEFT_F64;
+    }
+    int64_t bytes = b->root->in_count * (int64_t)weft_dtype_bytes(b->p->norms_dtype);
     if (b->spec->optimizer && b->spec->optimizer->clip)
-        WEFT_TRY(wefti_buffer_persistent(b, b->root->in_count * 4, "norms", &b->norms));
+        WEFT_TRY(wefti_buffer_persistent(b, bytes, "norms", &b->norms));
     return WEFT_OK;
 }
 
@@ -368,6 +372,7 @@ static weft_status build(wefti_program_builder *b) {
     if (train) WEFT_TRY(train_buffers(b));
     b->eager = spec->optimizer && !spec->optimizer->clip && spec->microbatches == 1 &&
                !spec->keep_gradients && b->stages == 1;
+    if (spec->optimizer) WEFT_TRY(wefti_build_plan_buckets(b));
     if (b->stages > 1)
         WEFT_TRY(staged_section(b));
     else
