@@ -39,6 +39,8 @@ typedef struct grouping {
     int32_t *size;   /* per group: members */
     int64_t words;   /* of a reach set */
     uint64_t *reach; /* per node: groups that it depends on, or is in */
+    int32_t *before; /* per node that communicates: the one before it, -1: none, or not such a node.
+                        All devices must come to them in one order, whatever each of them fuses. */
     bool *escapes;   /* per value: read by the body's results */
     int32_t *uses;   /* per value: nodes that read it */
 } grouping;
@@ -99,8 +101,13 @@ static bool may_join(const grouping *g, int64_t node, int32_t target) {
     return within_limits(g, target, node);
 }
 
+static void add_reach(grouping *g, uint64_t *mine, int32_t maker) {
+    for (int64_t w = 0; maker >= 0 && w < g->words; w++) mine[w] |= g->reach[maker * g->words + w];
+}
+
 static void form_groups(grouping *g) {
     const weft_body *b = g->b;
+    int32_t last = -1;
     for (int64_t k = 0; k < b->node_count; k++) {
         const weft_node *n = &b->nodes[k];
         g->group[k] = (int32_t)k;
@@ -118,16 +125,18 @@ static void form_groups(grouping *g) {
                 break;
             }
         }
-        for (int i = 0; i < n->inputs; i++) {
-            int32_t maker = n->in[i] < 0 ? -1 : b->values[n->in[i]].node;
-            if (maker < 0) continue;
-            for (int64_t w = 0; w < g->words; w++) mine[w] |= g->reach[maker * g->words + w];
+        for (int i = 0; i < n->inputs; i++)
+            add_reach(g, mine, n->in[i] < 0 ? -1 : b->values[n->in[i]].node);
+        g->before[k] = -1;
+        if (n->op->flags & WEFTI_OP_COMM) {
+            g->before[k] = last;
+            add_reach(g, mine, last);
+            last = (int32_t)k;
         }
         mine[g->group[k] / 64] |= (uint64_t)1 << (g->group[k] % 64);
-        /* Other members now depend on what this one depends on. */
+        /* Other members, and what depends on them, now depend on what this one depends on. */
         for (int64_t j = 0; j < k && g->size[g->group[k]] > 1; j++)
-            if (g->group[j] == g->group[k])
-                for (int64_t w = 0; w < g->words; w++) g->reach[j * g->words + w] |= mine[w];
+            if (has(g, j, g->group[k])) add_reach(g, &g->reach[j * g->words], (int32_t)k);
     }
 }
 
@@ -196,6 +205,7 @@ static weft_status emit_all(const grouping *g, weft_graph *graph, weft_body *to,
             bool ready = true;
             for (int64_t j = 0; j < b->node_count && ready; j++) {
                 if (g->group[j] != group) continue;
+                if (g->before[j] >= 0 && !done[g->before[j]]) ready = false;
                 for (int i = 0; i < b->nodes[j].inputs; i++) {
                     int32_t v = b->nodes[j].in[i], maker = v < 0 ? -1 : b->values[v].node;
                     if (maker >= 0 && g->group[maker] != group && !done[maker]) ready = false;
@@ -225,10 +235,11 @@ static weft_status fuse_into(weft_graph *graph, const weft_body *b, weft_body *t
     g.group = wefti_arena_alloc(scratch, nodes * sizeof *g.group);
     g.size = wefti_arena_alloc(scratch, nodes * sizeof *g.size);
     g.reach = wefti_arena_alloc(scratch, nodes * (size_t)g.words * sizeof *g.reach);
+    g.before = wefti_arena_alloc(scratch, nodes * sizeof *g.before);
     g.escapes = wefti_arena_alloc(scratch, values * sizeof *g.escapes);
     g.uses = wefti_arena_alloc(scratch, values * sizeof *g.uses);
-    WEFT_REQUIRE(map && g.group && g.size && g.reach && g.escapes && g.uses, WEFT_E_NOMEM,
-                 "no memory to fuse");
+    WEFT_REQUIRE(map && g.group && g.size && g.reach && g.before && g.escapes && g.uses,
+                 WEFT_E_NOMEM, "no memory to fuse");
     for (int64_t k = 0; k < b->node_count; k++) g.group[k] = -1;
     for (int64_t o = 0; o < b->out_count; o++) g.escapes[b->out[o]] = true;
     for (int64_t k = 0; k < b->node_count; k++)
