@@ -138,12 +138,20 @@ static weft_status bind_input(wefti_program_builder *b, int32_t v, int32_t micro
     return WEFT_OK;
 }
 
-/* Root values that some call of this rank reads. */
+/* Root values that some call of this rank reads; what no call reads is of the first stage. */
 static weft_status find_read(wefti_program_builder *b, bool **out) {
     WEFT_TRY(wefti_build_array(b, b->root->value_count, sizeof **out, out));
     for (int32_t k = 0; k < b->call_count; k++)
         for (int i = 0; b->calls[k].mine && i < b->calls[k].node->inputs; i++)
             if (b->calls[k].node->in[i] >= 0) (*out)[b->calls[k].node->in[i]] = true;
+    if (b->stages == 1 || b->stage > 0) return WEFT_OK;
+    bool *elsewhere;
+    WEFT_TRY(wefti_build_array(b, b->root->value_count, sizeof *elsewhere, &elsewhere));
+    for (int32_t k = 0; k < b->call_count; k++)
+        for (int i = 0; i < b->calls[k].node->inputs; i++)
+            if (b->calls[k].node->in[i] >= 0) elsewhere[b->calls[k].node->in[i]] = true;
+    for (int64_t i = 0; i < b->root->in_count; i++)
+        (*out)[b->root->in[i]] |= !elsewhere[b->root->in[i]];
     return WEFT_OK;
 }
 
