@@ -71,9 +71,9 @@ WEFT_API weft_status weft_train_run(const weft_job *job, const weft_train_events
                                     weft_train_result *out_result) WEFT_CHECKED;
 
 /** The plan of a job, completed: how each op is split, how each tensor lies, in which stage each
- * cell is. Nothing is trained, no device is needed. Free with weft_plan_destroy. *out_unmatched (may be
- * NULL; freed with weft_text_free): patterns that match nothing in the model, one a line, with the
- * nearest name that there is. */
+ * cell is. Nothing is trained, no device is needed. Free with weft_plan_destroy. *out_unmatched
+ * (may be NULL; freed with weft_text_free): patterns that match nothing in the model, one a line,
+ * with the nearest name that there is. */
 WEFT_API weft_status weft_job_plan(const weft_job *job, weft_plan **out,
                                    char **out_unmatched) WEFT_CHECKED;
 
@@ -87,15 +87,23 @@ typedef struct weft_cell_info {
     int64_t saved_bytes; /* kept for its backward pass */
     int64_t frame_bytes; /* working memory while it runs, the larger of both passes */
     int kind;            /* equal numbers: one structure, compiled once */
+    /* The parameters that it uses first, as they lie on a device, and what it saves. */
+    int64_t device_bytes;
+    char layout[192]; /* of its first result on the plan's mesh, "[dp, -, -]"; "" without a plan */
 } weft_cell_info;
 
+/* With several devices a cell's numbers are those of one of them, the first that runs it;
+ * parameters are counted whole; bytes are of the device that needs most; FLOPs of a step are of all
+ * devices. */
 typedef struct weft_model_report {
     weft_cell_info *cells;
     int cell_count, kinds;
     int64_t parameters, parameter_bytes, optimizer_bytes, transient_bytes, predicted_peak_bytes;
     int64_t packed_bytes;                 /* weights in the forms that kernels read */
     double forward_flops, backward_flops; /* of one step, all microbatches */
-    char *largest;                        /* what holds memory at the peak, one line */
+    int devices;
+    int64_t *peaks; /* predicted, of each device */
+    char *largest;  /* what holds memory at the peak, one line */
     void *owner;
 } weft_model_report;
 

@@ -33,6 +33,8 @@ static void print_json(const weft_model_report *r) {
         cli_json_real(&json, "backward_flops", c->backward_flops);
         cli_json_integer(&json, "saved_bytes", c->saved_bytes);
         cli_json_integer(&json, "frame_bytes", c->frame_bytes);
+        cli_json_integer(&json, "device_bytes", c->device_bytes);
+        cli_json_text(&json, "layout", *c->layout ? c->layout : NULL);
         cli_json_close(&json, '}');
     }
     cli_json_close(&json, ']');
@@ -43,10 +45,29 @@ static void print_json(const weft_model_report *r) {
     cli_json_integer(&json, "packed_bytes", r->packed_bytes);
     cli_json_integer(&json, "transient_bytes", r->transient_bytes);
     cli_json_integer(&json, "predicted_peak_bytes", r->predicted_peak_bytes);
+    cli_json_integer(&json, "devices", r->devices);
+    cli_json_array(&json, "peak_bytes");
+    for (int i = 0; i < r->devices; i++) cli_json_integer(&json, NULL, r->peaks[i]);
+    cli_json_close(&json, ']');
     cli_json_real(&json, "forward_flops", r->forward_flops);
     cli_json_real(&json, "backward_flops", r->backward_flops);
     cli_json_text(&json, "largest", r->largest);
     cli_json_end(&json);
+}
+
+/* Ranks that need the same stand together. */
+static void print_peaks(const weft_model_report *r) {
+    for (int first = 0, last; first < r->devices; first = last + 1) {
+        char bytes[32];
+        last = first;
+        while (last + 1 < r->devices && r->peaks[last + 1] == r->peaks[first]) last++;
+        if (first == last)
+            printf("  rank %d: ", first);
+        else
+            printf("  ranks %d to %d: ", first, last);
+        printf("%s (%lld bytes)\n", cli_bytes((double)r->peaks[first], bytes),
+               (long long)r->peaks[first]);
+    }
 }
 
 static void print_text(const weft_model_report *r) {
@@ -55,15 +76,20 @@ static void print_text(const weft_model_report *r) {
     for (int i = 0; i < r->cell_count; i++)
         if ((int)strlen(r->cells[i].name) > width) width = (int)strlen(r->cells[i].name);
     if (width > 40) width = 40;
-    printf("%s%-*s  kind  parameters     forward    backward       saved       frame%s\n",
-           cli_bold(stdout), width, "cell", cli_plain(stdout));
+    bool split = r->devices > 1;
+    printf("%s%-*s  kind  parameters     forward    backward       saved       frame%s%s\n",
+           cli_bold(stdout), width, "cell", split ? "  per device  layout" : "", cli_plain(stdout));
     for (int i = 0; i < r->cell_count; i++) {
         const weft_cell_info *cell = &r->cells[i];
-        printf("%-*.*s  %4d  %10s  %10s  %10s  %10s  %10s\n", width, width, cell->name, cell->kind,
+        printf("%-*.*s  %4d  %10s  %10s  %10s  %10s  %10s", width, width, cell->name, cell->kind,
                cli_amount((double)cell->parameters, "", a),
                cli_amount(cell->forward_flops, "FLOP", b),
                cli_amount(cell->backward_flops, "FLOP", c), cli_bytes((double)cell->saved_bytes, d),
                cli_bytes((double)cell->frame_bytes, e));
+        if (split)
+            printf("  %10s  %s", cli_bytes((double)cell->device_bytes, a),
+                   *cell->layout ? cell->layout : "-");
+        printf("\n");
     }
     printf("\n%s parameters in %d cells of %d kinds; a step computes %s forward, %s backward\n",
            cli_amount((double)r->parameters, "", a), r->cell_count, r->kinds,
@@ -72,8 +98,10 @@ static void print_text(const weft_model_report *r) {
            cli_bytes((double)r->optimizer_bytes, b));
     if (r->packed_bytes) printf(", packed weights %s", cli_bytes((double)r->packed_bytes, a));
     printf(", activations and work %s\n", cli_bytes((double)r->transient_bytes, a));
-    printf("%spredicted peak memory %s%s\n", cli_bold(stdout),
-           cli_bytes((double)r->predicted_peak_bytes, a), cli_plain(stdout));
+    printf("%spredicted peak memory %s%s%s\n", cli_bold(stdout),
+           cli_bytes((double)r->predicted_peak_bytes, a), split ? " on one device" : "",
+           cli_plain(stdout));
+    if (split) print_peaks(r);
     if (r->largest && *r->largest) printf("largest: %s\n", r->largest);
 }
 
@@ -104,7 +132,11 @@ const cli_verb cli_model = {
     .example = "weft model job.yaml train.batch=4",
     .notes = "Nothing is trained. Cells of one kind have the same structure and are compiled once; "
              "saved is what a\n"
-             "cell keeps for its backward pass, frame what it works in.",
+             "cell keeps for its backward pass, frame what it works in. With several devices the "
+             "numbers are those\n"
+             "of one of them: per device are its pieces of the parameters and what is saved, "
+             "layout says how the\n"
+             "cell's result is split over the mesh's axes.",
     .options = options,
     .run = run,
 };

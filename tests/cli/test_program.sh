@@ -50,4 +50,15 @@ for rank in 0 1 2 3; do
 done | sort -n | tail -1 >most
 "$weft" model job.yaml --devices 4 "$split" --json | value predicted_peak_bytes >predicted
 cmp -s most predicted || fail "the most that a rank needs is $(cat most), predicted are $(cat predicted)"
+
+# --- the model's table on several devices ---
+"$weft" model job.yaml --devices 4 "$split" "$ops" >text 2>&1 || fail 'model failed' text
+for line in 'frame  per device  layout$' '^h\.1 .*  \[dp, -, -\]$' '^  rank.* 3: .* bytes)$'; do
+    grep -q "$line" text || fail "no line with $line" text
+done
+"$weft" model job.yaml | grep -q 'per device' && fail 'one device has columns of several'
+"$weft" model job.yaml --devices 4 "$split" --json >model.json || fail 'model --json failed'
+json model.json
+grep -q '"peak_bytes": \[[0-9]*, [0-9]*, [0-9]*, [0-9]*\]' model.json || fail 'no peak of each device' model.json
+grep -qF '"layout": "[dp, -, -]"' model.json || fail 'no layout of a result' model.json
 exit $failed

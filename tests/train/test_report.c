@@ -59,10 +59,74 @@ static void memory_adds_up(void **state) {
     }
 }
 
+/* The same model on one device and split over several. */
+static void cells_lie_on_several_devices(void **state) {
+    (void)state;
+    static const struct {
+        const char *words[5];
+        int devices;
+        const char *layout; /* of h.1's result */
+        int parts;          /* into which h.1's parameters are cut */
+    } plans[] = {
+        {{"parallel.devices=4"}, 4, "[dp, -, -]", 1},
+        {{"parallel.devices=2", "parallel.mesh={tp: 2}"}, 2, "[-, -, -]", 1},
+        {{"parallel.devices=4", "parallel.optimizer.level=3"}, 4, "[dp, -, -]", 4},
+        {{"parallel.devices=4", "parallel.pipeline.stages=2", "train.accumulate=2"},
+         4,
+         "[dp, -, -]",
+         1},
+        {{"parallel.devices=2", "parallel.pipeline.stages=2", "train.accumulate=4",
+          "parallel.pipeline.schedule=interleaved", "parallel.pipeline.virtual_stages=2"},
+         2,
+         "[-, -, -]",
+         1},
+    };
+    static const char *const names[] = {"embed", "h.0", "h.1", "head"};
+    words w = {.count = 0};
+    weft_job *one_job;
+    add_words(&w,
+              WITH("model.family=gpt2", "model.layers=2", "model.hidden=64", "model.heads=4",
+                   "model.context=32", "model.vocab=1000", "train.batch=8", "data.validation=0"));
+    weft_model_report *one = report_of(&w, WITH("train.accumulate=1"), &one_job);
+    assert_true(one->devices == 1 && one->peaks[0] == one->predicted_peak_bytes);
+    assert_string_equal(one->cells[2].layout, "");
+    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
+        const char *more[6] = {NULL};
+        weft_job *job;
+        memcpy(more, plans[i].words, sizeof plans[i].words);
+        weft_model_report *r = report_of(&w, more, &job);
+        int64_t most = 0;
+        assert_int_equal(r->devices, plans[i].devices);
+        for (int d = 0; d < r->devices; d++)
+            if (r->peaks[d] > most) most = r->peaks[d];
+        assert_int_equal(most, r->predicted_peak_bytes);
+        assert_int_equal(r->parameters, one->parameters);
+        assert_int_equal(r->cell_count, 4);
+        for (int c = 0; c < 4; c++) assert_string_equal(r->cells[c].name, names[c]);
+        assert_int_equal(r->cells[1].kind, r->cells[2].kind);
+        assert_int_equal(r->kinds, 3);
+        assert_string_equal(r->cells[2].layout, plans[i].layout);
+        assert_int_equal(r->cells[2].parameters, one->cells[2].parameters);
+        int64_t pieces = r->cells[2].device_bytes - r->cells[2].saved_bytes;
+        int64_t piece = one->cells[2].parameters * 4 / plans[i].parts;
+        /* a bias of [3, 64] is not cut into 4 */
+        assert_in_range(pieces, piece, plans[i].parts == 1 ? piece : piece + 3 * 64 * 4);
+        if (plans[i].devices == 4) { /* all devices together do the work of one */
+            assert_true(fabs(r->forward_flops / one->forward_flops - 1) < 0.01);
+            assert_true(fabs(r->backward_flops / one->backward_flops - 1) < 0.01);
+        }
+        weft_model_report_free(r);
+        weft_job_free(job);
+    }
+    weft_model_report_free(one);
+    weft_job_free(one_job);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(both_passes_have_their_work),
         cmocka_unit_test(memory_adds_up),
+        cmocka_unit_test(cells_lie_on_several_devices),
     };
     return cmocka_run_group_tests(tests, data_setup, data_teardown);
 }
