@@ -266,10 +266,11 @@ weft_status wefti_build_plan_buckets(wefti_program_builder *b) {
     WEFT_TRY(wefti_fusion_buckets(fusion, count, items, bucket, &buckets));
     WEFT_TRY(wefti_build_array(b, buckets, sizeof *b->bucket, &b->bucket));
     b->bucket_count = buckets;
+    for (int64_t i = 0; i < count; i++) b->bucket[bucket[i]].count++;
     for (int32_t k = 0; k < buckets; k++) {
-        int64_t members = 0;
-        for (int64_t i = 0; i < count; i++) members += bucket[i] == k;
-        WEFT_TRY(wefti_build_array(b, members, sizeof(int32_t), &b->bucket[k].values));
+        wefti_bucket *x = &b->bucket[k];
+        WEFT_TRY(wefti_build_array(b, x->count, sizeof(int32_t), &x->values));
+        x->count = 0;
     }
     for (int64_t i = 0; i < count; i++) {
         wefti_bucket *x = &b->bucket[bucket[i]];
