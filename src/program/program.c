@@ -234,29 +234,45 @@ static void find_next(wefti_program_builder *b, int32_t k, bool backward) {
         if (b->calls[j].differentiated && !b->calls[j].joint) b->next_call = j;
 }
 
-/* Forward calls, the loss, backward calls in reverse: one microbatch from end to end. */
-static weft_status compute_section(wefti_program_builder *b, wefti_section s) {
+/* Forward calls, the loss, backward calls in reverse: microbatches [first, first + copies) from end
+ * to end, taking turns call by call, so that one computes while another's transfers are under way.
+ */
+static weft_status compute_pass(wefti_program_builder *b, wefti_section s, int32_t first,
+                                int32_t copies) {
     int32_t joint = -1;
-    reset_micro(b, 0);
     for (int32_t k = 0; k < b->call_count; k++) {
-        find_next(b, k, false);
-        if (b->calls[k].joint) {
-            WEFT_TRY(wefti_build_joint_call(b, s, k, 0));
-            joint = k;
-        } else {
-            WEFT_TRY(wefti_build_forward_call(b, s, k, 0));
+        if (b->calls[k].joint) joint = k;
+        for (int32_t c = 0; c < copies; c++) {
+            b->now_micro = first + c;
+            find_next(b, k, false);
+            if (b->calls[k].joint)
+                WEFT_TRY(wefti_build_joint_call(b, s, k, first + c));
+            else
+                WEFT_TRY(wefti_build_forward_call(b, s, k, first + c));
         }
     }
-    if (b->g->loss >= 0) WEFT_TRY(wefti_build_loss(b, s, 0));
+    for (int32_t c = 0; c < copies && b->g->loss >= 0; c++)
+        WEFT_TRY(wefti_build_loss(b, s, first + c));
     if (joint >= 0) WEFT_TRY(wefti_build_eager_updates(b, joint));
     for (int32_t k = b->call_count - 1; k >= 0; k--) {
         if (!b->calls[k].differentiated || b->calls[k].joint) continue;
-        find_next(b, k, true);
-        WEFT_TRY(wefti_build_backward_call(b, s, k, 0));
+        for (int32_t c = 0; c < copies; c++) {
+            b->now_micro = first + c;
+            find_next(b, k, true);
+            WEFT_TRY(wefti_build_backward_call(b, s, k, first + c));
+        }
         WEFT_TRY(wefti_build_eager_updates(b, k));
     }
+    b->now_micro = 0;
     WEFT_TRY(wefti_gather_finish(b, s));
-    return state_copies(b, s, 0);
+    return state_copies(b, s, first + copies - 1);
+}
+
+static weft_status compute_section(wefti_program_builder *b, wefti_section s) {
+    int32_t copies = b->p->all_microbatches ? b->spec->plan->copies : 1;
+    for (int32_t m = 0; m < b->micros; m++) reset_micro(b, m);
+    for (int32_t m = 0; m < b->micros; m += copies) WEFT_TRY(compute_pass(b, s, m, copies));
+    return WEFT_OK;
 }
 
 /* The stage's share of all microbatches. States take the last one's values. */
@@ -364,7 +380,11 @@ static weft_status build(wefti_program_builder *b) {
     b->scalars = b->one = b->norms = -1;
     b->stages = 1;
     b->next_call = -1;
-    p->all_microbatches = spec->plan && spec->plan->pipeline.stages > 1 && train;
+    bool staged = spec->plan && spec->plan->pipeline.stages > 1;
+    p->all_microbatches = train && (staged || (spec->plan && spec->plan->copies > 1));
+    WEFT_REQUIRE(staged || !p->all_microbatches || spec->microbatches % spec->plan->copies == 0,
+                 WEFT_E_ARG, "%d microbatches cannot be run in copies of %d", spec->microbatches,
+                 spec->plan->copies);
     b->micros = p->all_microbatches ? spec->microbatches : 1;
     WEFT_TRY(new_tables(b));
     WEFT_TRY(wefti_spread_start(b));

@@ -249,7 +249,7 @@ static weft_status fill(wefti_training *t, weft_model_report *r) {
     wefti_free(all.rows);
     WEFT_TRY(status);
     weft_session_memory m = weft_session_memory_of(t->session);
-    double micro = (double)t->job->train.accumulate;
+    double micro = (double)t->microbatches;
     r->forward_flops *= micro;
     r->backward_flops *= micro;
     r->parameter_bytes = m.parameter_bytes;

@@ -76,7 +76,7 @@ static weft_status feed_rows(wefti_training *t, int program, const wefti_batch *
 /* All microbatches of a step and its update. */
 static weft_status train_batch(wefti_training *t, const wefti_batch *b, double lr,
                                weft_train_step *out) {
-    int64_t count = t->job->train.accumulate;
+    int64_t count = t->microbatches;
     double sum = 0, loss = 0;
     int64_t known = 0; /* a pipeline tells the mean of all at the last one */
     out->gradient_norm = NAN;
@@ -211,7 +211,7 @@ static void announce(const wefti_training *t) {
                 : weft_session_bf16(t->session) == WEFT_BF16_NATIVE ? "native"
                                                                     : "f32 products",
         .predicted_peak_bytes = m.predicted_peak_bytes,
-        .flops_per_step = (m.forward_flops + m.backward_flops) * (double)job->train.accumulate,
+        .flops_per_step = (m.forward_flops + m.backward_flops) * (double)t->microbatches,
     };
     for (int i = 0; i < weft_session_tensors(t->session, 0); i++) {
         weft_tensor_info info;

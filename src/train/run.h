@@ -29,6 +29,7 @@ typedef struct wefti_training {
     weft_session *session;
     int eval_program;     /* 0: none */
     int64_t micro;        /* samples of a microbatch */
+    int64_t microbatches; /* of a step, copies included */
     int64_t memory_bytes; /* limit, 0: none */
     int64_t step;         /* updates done */
     int64_t position;     /* samples consumed */

@@ -144,10 +144,13 @@ weft_status wefti_training_configure(wefti_training *t) {
     }
     WEFT_TRY(weft_model_complete(&t->config));
     const weft_job_train *train = &t->job->train;
-    WEFT_REQUIRE(train->batch % train->accumulate == 0, WEFT_E_ARG,
-                 "train.accumulate is %lld, which does not divide train.batch, %lld",
-                 (long long)train->accumulate, (long long)train->batch);
-    t->micro = train->batch / train->accumulate;
+    t->microbatches =
+        train->accumulate *
+        (t->job->plan && t->job->plan->pipeline.stages == 1 ? t->job->plan->copies : 1);
+    WEFT_REQUIRE(train->batch % t->microbatches == 0, WEFT_E_ARG,
+                 "%lld microbatches do not divide train.batch, %lld", (long long)t->microbatches,
+                 (long long)train->batch);
+    t->micro = train->batch / t->microbatches;
     return WEFT_OK;
 }
 
@@ -163,7 +166,7 @@ weft_session_options wefti_training_options(const wefti_training *t) {
         .weight_decay = train->optimizer.weight_decay,
     };
     o.clip = train->clip;
-    o.microbatches = (int)train->accumulate;
+    o.microbatches = (int)t->microbatches;
     o.threads = (int)t->job->device.threads;
     o.memory_bytes = t->memory_bytes;
     o.seed = train->seed;
