@@ -181,8 +181,9 @@ weft_status wefti_cpu_moe_dot(const weft_node *n, const wefti_prepare *options,
 /* For each expert the rows in use of all its groups, in pieces of at most PIECE rows: where one
  * group has half as many, it is used as it lies; else rows of several groups are brought side by
  * side, so that small groups make no small products. How many rows there are is known only when it
- * runs, so products are prepared then: that is plain computation. Where all of an expert's work is
- * small, experts run side by side, one thread each; else all threads share each product. */
+ * runs, so products are prepared then: that is plain computation. Where experts are many or small
+ * they run side by side, one thread each; else all threads share each product. The bits are the
+ * same: those of a product do not depend on its threads. */
 enum { PIECE = 512 };
 
 typedef struct experts_kernel {
@@ -382,6 +383,7 @@ static weft_status experts(const weft_node *n, const wefti_prepare *options,
     k->swapped = swapped;
     k->counted = wefti_in(n, 2) != NULL;
     k->side_by_side =
+        k->experts >= 2 * options->threads ||
         (double)(k->groups * k->rows) * (double)k->width[0] * (double)k->width[1] <= SMALL;
     weft_status status = workspace_of(k, options->threads);
     if (status < 0) {
