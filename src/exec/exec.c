@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "exec/device.h"
+#include "program/print.h"
 
 /* ---- instructions ---- */
 
@@ -106,16 +107,26 @@ static void *destination_of(wefti_device *d, const wefti_step *step, const wefti
     return to;
 }
 
-static weft_status name_transfer(weft_status status, const wefti_binding *b, int64_t number) {
-    if (status >= 0) return status;
-    const wefti_transfer *t = wefti_partition_transfer(b->program->partition, (int32_t)number);
-    return wefti_prefix(status, "%s of %s", wefti_transfer_kind_text(t->kind),
-                        t->name ? t->name : "a value without a name");
+/* A transfer as its place in the program: an instruction of the step's routine, or, NULL, the
+ * step's own. */
+static const wefti_transfer *transfer_of(const wefti_binding *b, const wefti_step *step,
+                                         const wefti_instruction *x) {
+    return wefti_partition_transfer(b->program->partition, x ? x->transfer : (int32_t)step->bytes);
 }
 
-static void trace_transfer(const wefti_device *d, const wefti_transfer *t, int64_t begin) {
+static weft_status name_transfer(weft_status status, const wefti_binding *b, const wefti_step *step,
+                                 const wefti_instruction *x) {
+    if (status >= 0) return status;
+    const wefti_transfer *t = transfer_of(b, step, x);
+    return wefti_prefix(status, "%s of %s", wefti_transfer_kind_text(t->kind),
+                        wefti_transfer_what(step, x, t));
+}
+
+static void trace_transfer(const wefti_device *d, const wefti_binding *b, const wefti_step *step,
+                           const wefti_instruction *x, int64_t begin) {
+    const wefti_transfer *t = transfer_of(b, step, x);
     wefti_trace_event(d->trace, d->rank, WEFTI_TRACK_COMMUNICATION,
-                      wefti_transfer_kind_text(t->kind), t->name ? t->name : "", begin,
+                      wefti_transfer_kind_text(t->kind), wefti_transfer_what(step, x, t), begin,
                       wefti_now_ns(), 0, (double)wefti_transfer_bytes(t));
 }
 
@@ -129,13 +140,10 @@ static weft_status run_transfers(wefti_device *d, const wefti_binding *b, const 
         WEFT_TRY(name_transfer(d->comm->engine->post(b->endpoints[x[k].transfer],
                                                      source_of(d, step, &x[k]),
                                                      destination_of(d, step, &x[k])),
-                               b, x[k].transfer));
+                               b, step, &x[k]));
     for (int32_t k = 0; k < count; k++) {
-        WEFT_TRY(
-            name_transfer(d->comm->engine->wait(b->endpoints[x[k].transfer]), b, x[k].transfer));
-        if (d->trace)
-            trace_transfer(d, wefti_partition_transfer(b->program->partition, x[k].transfer),
-                           begin);
+        WEFT_TRY(name_transfer(d->comm->engine->wait(b->endpoints[x[k].transfer]), b, step, &x[k]));
+        if (d->trace) trace_transfer(d, b, step, &x[k], begin);
     }
     return WEFT_OK;
 }
@@ -154,10 +162,9 @@ static weft_status run_post(wefti_device *d, const wefti_binding *b, const wefti
 }
 
 static weft_status run_wait(wefti_device *d, const wefti_binding *b, const wefti_step *step) {
-    const wefti_transfer *t = wefti_partition_transfer(b->program->partition, (int32_t)step->bytes);
     int64_t begin = d->trace ? wefti_now_ns() : 0;
     WEFT_TRY(d->comm->engine->wait(b->endpoints[step->bytes]));
-    if (d->trace) trace_transfer(d, t, begin);
+    if (d->trace) trace_transfer(d, b, step, NULL, begin);
     return WEFT_OK;
 }
 
@@ -259,10 +266,10 @@ weft_status wefti_device_run(wefti_device *d, const wefti_program *p, wefti_sect
             WEFT_TRY(run_loss(d, p, step));
             break;
         case WEFTI_STEP_POST:
-            WEFT_TRY(name_transfer(run_post(d, b, step), b, step->bytes));
+            WEFT_TRY(name_transfer(run_post(d, b, step), b, step, NULL));
             break;
         case WEFTI_STEP_WAIT:
-            WEFT_TRY(name_transfer(run_wait(d, b, step), b, step->bytes));
+            WEFT_TRY(name_transfer(run_wait(d, b, step), b, step, NULL));
             break;
         case WEFTI_STEP_PACK:
             WEFT_TRY(run_pack(d, step, options));

@@ -89,15 +89,11 @@ static weft_status refuse(wefti_text *text) {
     return status;
 }
 
-static const char *section_text(const wefti_match *m) {
-    static const char *const names[] = {"first pass", "next pass", "norms", "update", "packing"};
-    return names[m->section];
-}
-
 weft_status wefti_match_differ(const wefti_match *m, const wefti_match_side *a,
                                const wefti_match_side *b) {
     wefti_text text = {0};
-    wefti_text_add(&text, "the ranks' programs do not match (%s): ", section_text(m));
+    wefti_text_add(&text,
+                   "the ranks' programs do not match (%s): ", wefti_section_text(m->section));
     add_place(&text, a);
     wefti_text_add(&text, " has ");
     add_transfer(&text, a);
@@ -113,7 +109,7 @@ weft_status wefti_match_differ(const wefti_match *m, const wefti_match_side *a,
 weft_status wefti_match_wrong(const wefti_match *m, const wefti_match_side *side,
                               const char *what) {
     wefti_text text = {0};
-    wefti_text_add(&text, "the program of a rank is wrong (%s): ", section_text(m));
+    wefti_text_add(&text, "the program of a rank is wrong (%s): ", wefti_section_text(m->section));
     add_place(&text, side);
     wefti_text_add(&text, ": ");
     add_transfer(&text, side);
@@ -148,9 +144,10 @@ weft_status wefti_match_stuck(const wefti_match *m) {
         at = 0;
         while (!m->ranks[at].blocked) at++;
         wefti_text_add(&text, "the ranks' programs do not match (%s): a transfer is missing: ",
-                       section_text(m));
+                       wefti_section_text(m->section));
     } else {
-        wefti_text_add(&text, "the ranks' programs wait for each other (%s): ", section_text(m));
+        wefti_text_add(&text, "the ranks' programs wait for each other (%s): ",
+                       wefti_section_text(m->section));
     }
     do {
         int32_t next = missing(m, at);

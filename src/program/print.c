@@ -82,10 +82,11 @@ static int32_t cell_number(const wefti_cell_use *cells, int32_t count, const wef
 static void print_section(wefti_text *text, const wefti_program *p, wefti_section s,
                           const wefti_cell_use *cells, int32_t cell_count) {
     if (!p->step_count[s]) return;
-    wefti_text_add(text, "\n%s%s:\n",
-                   s == WEFTI_SECTION_FIRST && p->all_microbatches ? "all microbatches"
-                                                                   : wefti_section_text(s),
-                   s == WEFTI_SECTION_NEXT ? ", each" : "");
+    const char *title = wefti_section_text(s);
+    if (s == WEFTI_SECTION_FIRST && p->all_microbatches) title = "all microbatches";
+    if (s == WEFTI_SECTION_FIRST && !p->all_microbatches && !p->step_count[WEFTI_SECTION_NEXT])
+        title = "the batch";
+    wefti_text_add(text, "\n%s:\n", title);
     for (int32_t i = 0; i < p->step_count[s]; i++) {
         const wefti_step *step = &p->steps[s][i];
         wefti_step_transfer x;

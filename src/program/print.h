@@ -6,7 +6,7 @@
 
 /* The program of one rank: who it is, its memory, its schedule with all transfers, its cells with
  * the layouts of what they read and make, its tensors. `plan` is the one it was built for, NULL for
- * one device. Plain text, or one JSON object (docs/how-to-parallel.md); wefti_free it. */
+ * one device. Plain text, or one JSON object (docs/format-program.md); wefti_free it. */
 weft_status wefti_program_print(const wefti_program *program, const weft_plan *plan,
                                 char **out) WEFT_CHECKED;
 weft_status wefti_program_json(const wefti_program *program, const weft_plan *plan,
