@@ -1,0 +1,419 @@
+/* Plans change where a model runs, never what it computes: random networks on random meshes of 1 to
+ * 8 devices, with random splits of ops, inputs and parameters, uneven sizes, stages under all
+ * schedules, microbatches, copies, recomputation, split optimizers of all kinds and clipping, have
+ * the losses, parameters and states of one device. WEFT_SEED sets the first seed, WEFT_CASES how
+ * many follow; a failure prints the seed that repeats it alone. */
+#include "session_models.h"
+
+#include "random_network.h"
+#include "weft/plan.h"
+
+enum { STEPS = 2 };
+
+typedef struct trial {
+    uint64_t seed;
+    dice dice;
+    weft_dtype dtype;
+    int devices, stages, chunks, microbatches;
+    int64_t batch; /* of a microbatch */
+    int cells;
+    weft_optimizer_kind optimizer;
+    double clip;
+    weft_plan *plan;
+} trial;
+
+/* ---- what may be said of an op ---- */
+
+static const char *label_of(const weft_body *body, const weft_node *n, const char *call, char *out,
+                            size_t bytes) {
+    const char *inside = n->scope;
+    int length = (int)strlen(inside);
+    for (int i = 0; i < n->inputs; i++) {
+        const wefti_value_info *v = n->in[i] < 0 ? NULL : &body->values[n->in[i]];
+        const char *dot =
+            v && v->kind == WEFTI_VALUE_PARAM && v->name ? strrchr(v->name, '.') : NULL;
+        if (!dot) continue;
+        inside = v->name;
+        length = (int)(dot - v->name);
+        break;
+    }
+    (void)snprintf(out, bytes, "%s%s%.*s:%s", call, *call && length ? "." : "", length, inside,
+                   n->op->name);
+    return out;
+}
+
+static bool may_split(const weft_node *n, const wefti_split_rule *rule, int f) {
+    wefti_factor_kind kind = rule->factor[f].kind;
+    if (kind == WEFTI_FACTOR_FREE || kind == WEFTI_FACTOR_SUM || kind == WEFTI_FACTOR_MAX)
+        return true;
+    return kind != WEFTI_FACTOR_WHOLE && n->op->lower && (n->op->lowers >> kind & 1);
+}
+
+/* Some of the axes, each on one factor, each factor with no more parts than it has elements. */
+static bool random_split(trial *t, const weft_node *n, char *out, size_t bytes) {
+    wefti_split_rule rule;
+    wefti_rule_begin(&rule);
+    if (!n->op->split || n->op->split(n, &rule) < 0) return false;
+    const wefti_mesh *mesh = &t->plan->mesh;
+    char axes[WEFTI_MAX_FACTORS][64] = {{0}};
+    int64_t parts[WEFTI_MAX_FACTORS];
+    for (int f = 0; f < rule.factors; f++) parts[f] = 1;
+    for (int a = 0; a < mesh->axes; a++) {
+        if (roll(&t->dice, 3) == 0 || rule.factors == 0) continue;
+        int f = (int)roll(&t->dice, rule.factors);
+        if (!may_split(n, &rule, f) || parts[f] * mesh->axis[a].size > rule.factor[f].size)
+            continue;
+        parts[f] *= mesh->axis[a].size;
+        if (*axes[f]) strcat(axes[f], "+");
+        strcat(axes[f], mesh->axis[a].name);
+    }
+    size_t at = 0;
+    out[0] = 0;
+    for (int f = 0; f < rule.factors; f++)
+        if (*axes[f])
+            at += (size_t)snprintf(out + at, bytes - at, "%s%s=%s", at ? " " : "",
+                                   rule.factor[f].name, axes[f]);
+    return at > 0;
+}
+
+static void split_ops(trial *t, weft_graph *g) {
+    int64_t one_in = 1 + roll(&t->dice, 4);
+    for (int64_t k = 0; k < g->root->node_count; k++) {
+        const weft_node *call = &g->root->nodes[k];
+        if (call->op != &wefti_op_call) continue;
+        for (int64_t j = 0; j < call->callee->node_count; j++) {
+            const weft_node *n = &call->callee->nodes[j];
+            char label[256], split[256];
+            if (roll(&t->dice, one_in) || !random_split(t, n, split, sizeof split)) continue;
+            label_of(call->callee, n, call->scope, label, sizeof label);
+            ASSERT_OK(weft_op_split(t->plan, label, split));
+        }
+    }
+}
+
+static void split_tensors(trial *t, weft_graph *g) {
+    const wefti_mesh *mesh = &t->plan->mesh;
+    for (int64_t k = 0; k < g->root->in_count; k++) {
+        const wefti_value_info *v = &g->root->values[g->root->in[k]];
+        if (roll(&t->dice, 6) || v->desc.rank == 0) continue;
+        wefti_layout layout = wefti_layout_replicated(v->desc.rank);
+        for (int a = 0; a < mesh->axes; a++) {
+            wefti_dim_split *s = &layout.dim[roll(&t->dice, v->desc.rank)];
+            int64_t parts = mesh->axis[a].size;
+            for (int b = 0; b < s->count; b++) parts *= mesh->axis[s->axis[b]].size;
+            if (roll(&t->dice, 2) && parts <= v->desc.shape[s - layout.dim])
+                s->axis[s->count++] = (int8_t)a;
+        }
+        wefti_text text = {0};
+        wefti_text_add(&text, "[");
+        for (int d = 0; d < v->desc.rank; d++) {
+            if (d) wefti_text_add(&text, ", ");
+            if (!layout.dim[d].count) wefti_text_add(&text, "-");
+            for (int a = 0; a < layout.dim[d].count; a++)
+                wefti_text_add(&text, "%s%s", a ? "+" : "", mesh->axis[layout.dim[d].axis[a]].name);
+        }
+        wefti_text_add(&text, "]");
+        char *s = wefti_text_take(&text);
+        ASSERT_OK(weft_tensor_split(t->plan, v->name, s));
+        wefti_free(s);
+    }
+}
+
+/* ---- plans ---- */
+
+static void make_mesh(trial *t) {
+    static const char *const names[] = {"dp", "tp", "sp"};
+    static const int sizes[][3] = {{1},    {2},    {3}, {4}, {2, 2}, {5},    {6},
+                                   {2, 3}, {3, 2}, {7}, {8}, {2, 4}, {4, 2}, {2, 2, 2}};
+    do {
+        int m = (int)roll(&t->dice, sizeof sizes / sizeof *sizes);
+        t->stages = roll(&t->dice, 3) ? 1 : 2 << roll(&t->dice, 2);
+        t->devices = t->stages;
+        for (int a = 0; a < 3; a++) t->devices *= sizes[m][a] ? sizes[m][a] : 1;
+        if (t->devices > 8) continue;
+        ASSERT_OK(weft_plan_create(t->devices, &t->plan));
+        for (int a = 0; a < 3 && sizes[m][a]; a++)
+            ASSERT_OK(weft_plan_axis(t->plan, names[a], sizes[m][a]));
+    } while (!t->plan);
+}
+
+static void make_schedule(trial *t) {
+    t->microbatches = 1;
+    t->chunks = 1;
+    if (t->stages > 1) {
+        weft_schedule kind = (weft_schedule)roll(&t->dice, WEFT_PIPELINE_SCHEDULES);
+        if (kind == WEFT_PIPELINE_ZERO_BUBBLE) t->chunks = 1 + (int)roll(&t->dice, 2);
+        if (kind == WEFT_PIPELINE_INTERLEAVED) t->chunks = 2;
+        t->microbatches = t->stages * (t->chunks > 1 ? 2 : 1 + (int)roll(&t->dice, 2));
+        ASSERT_OK(weft_plan_pipeline(t->plan, t->stages, t->microbatches, kind, t->chunks));
+    } else if (roll(&t->dice, 3) == 0) {
+        t->microbatches = 2 + (int)roll(&t->dice, 2);
+        ASSERT_OK(weft_plan_accumulate(t->plan, t->microbatches));
+    } else if (roll(&t->dice, 6) == 0) {
+        t->microbatches = 2;
+        ASSERT_OK(weft_plan_copies(t->plan, 2));
+    }
+}
+
+static trial trial_of(uint64_t seed) {
+    trial t = {.seed = seed, .dice = {seed, 1u << 20}};
+    dice *d = &t.dice;
+    make_mesh(&t);
+    make_schedule(&t);
+    t.dtype = roll(d, 4) ? WEFT_F64 : WEFT_F32;
+    t.batch = t.devices / t.stages + roll(d, 5);
+    if (t.batch < 2) t.batch = 2;
+    t.cells = t.stages * t.chunks + (int)roll(d, 3);
+    t.optimizer = t.dtype == WEFT_F64 ? (weft_optimizer_kind)roll(d, WEFT_OPTIMIZERS) : WEFT_SGD;
+    t.clip = roll(d, 3) ? 0 : 0.05;
+    if (roll(d, 2))
+        ASSERT_OK(weft_plan_optimizer(t.plan, (int)roll(d, 4), roll(d, 2) ? 0 : 256,
+                                      t.devices / t.stages % 2 || roll(d, 4) ? 0 : 2));
+    if (roll(d, 3) == 0)
+        ASSERT_OK(weft_plan_recompute(t.plan, (weft_recompute)(1 + roll(d, 2)),
+                                      roll(d, 2) ? NULL : "c*", roll(d, 2)));
+    if (roll(d, 4) == 0) ASSERT_OK(weft_plan_overlap(t.plan, roll(d, 2)));
+    if (roll(d, 4) == 0) ASSERT_OK(weft_plan_dataset(t.plan, WEFT_DATASET_FULL_BATCH));
+    if (roll(d, 4) == 0)
+        ASSERT_OK(
+            weft_plan_fusion(t.plan, "allreduce", (weft_fusion_mode)roll(d, 3), 512, 0, NULL));
+    return t;
+}
+
+/* ---- runs ---- */
+
+static void set_number(const weft_desc *desc, void *data, int64_t e, double value) {
+    if (desc->dtype == WEFT_I32)
+        ((int32_t *)data)[e] = (int32_t)value;
+    else if (desc->dtype == WEFT_F64)
+        ((double *)data)[e] = value;
+    else
+        ((float *)data)[e] = (float)value;
+}
+
+static double number_at(const weft_desc *desc, const void *data, int64_t e) {
+    return desc->dtype == WEFT_F64 ? ((const double *)data)[e] : (double)((const float *)data)[e];
+}
+
+/* Numbers follow from the microbatch, the tensor's name and the place. */
+static void feed(weft_session *s, uint64_t microbatch) {
+    for (int k = 0; k < weft_session_tensors(s, 0); k++) {
+        weft_tensor_info info;
+        ASSERT_OK(weft_session_tensor(s, 0, k, &info));
+        if (info.role != WEFT_ROLE_INPUT) continue;
+        uint64_t stream = wefti_stream_of(info.name);
+        uint32_t below = strcmp(info.name, "index") ? 5 : 2;
+        void *data = malloc((size_t)info.bytes + 8);
+        for (int64_t e = 0; e < weft_desc_elems(&info.desc); e++)
+            set_number(&info.desc, data, e,
+                       info.desc.dtype == WEFT_I32
+                           ? wefti_philox_u32(microbatch, stream, (uint64_t)e) % below
+                           : (double)wefti_philox_normal(microbatch, stream, (uint64_t)e));
+        ASSERT_OK(weft_session_feed(s, 0, info.name, data, (size_t)info.bytes));
+        free(data);
+    }
+}
+
+static weft_status step(const trial *t, weft_session *s, int number, double *out_loss,
+                        double *out_norm) {
+    double sum = 0, loss;
+    int known = 0;
+    if (t->microbatches == 1 && t->clip == 0) {
+        feed(s, (uint64_t)number);
+        weft_session_set_row(s, number * t->batch);
+        return weft_session_step(s, 1e-2, out_loss);
+    }
+    for (int m = 0; m < t->microbatches; m++) {
+        feed(s, (uint64_t)(number * t->microbatches + m));
+        weft_session_set_row(s, (number * t->microbatches + m) * t->batch);
+        weft_status status = weft_session_accumulate(s, &loss);
+        if (status < 0) return status;
+        if (isnan(loss)) continue; /* a pipeline knows it at the last one */
+        sum += loss;
+        known++;
+    }
+    *out_loss = sum / known;
+    return weft_session_update(s, 1e-2, out_norm);
+}
+
+static weft_session_options options_of(const trial *t, const weft_plan *plan) {
+    weft_session_options o = weft_session_defaults();
+    o.optimizer.kind = t->optimizer;
+    o.optimizer.eps = 1e-3;
+    o.clip = t->clip;
+    o.microbatches = t->microbatches;
+    o.threads = 2;
+    o.seed = t->seed;
+    o.plan = plan;
+    return o;
+}
+
+/* Signs of gradients that are nothing but rounding: optimizers that keep the direction alone (lion,
+ * adafactor) make whole steps of them. */
+static bool gradient_is_rounding(const trial *t, const char *name) {
+    weft_graph *g = random_network(t->seed, t->cells, t->batch, t->dtype);
+    weft_session_options o = options_of(t, NULL);
+    o.keep_gradients = true;
+    o.microbatches = 1;
+    weft_session *s = session_of(g, o);
+    feed(s, 0);
+    ASSERT_OK(weft_session_accumulate(s, NULL));
+    char gradient[300];
+    (void)snprintf(gradient, sizeof gradient, "grad:%s", name);
+    weft_tensor_info info;
+    double least = INFINITY;
+    if (weft_session_find(s, 0, gradient, &info) == WEFT_OK) {
+        void *data = malloc((size_t)info.bytes);
+        ASSERT_OK(weft_session_read(s, 0, gradient, data, (size_t)info.bytes));
+        for (int64_t e = 0; e < weft_desc_elems(&info.desc); e++) {
+            double size = fabs(number_at(&info.desc, data, e));
+            if (size > 0 && size < least) least = size;
+        }
+        free(data);
+    }
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+    return least < 1e-9;
+}
+
+static void describe(const trial *t) {
+    char *plan, *graph;
+    ASSERT_OK(weft_plan_print(t->plan, &plan));
+    weft_graph *g = random_network(t->seed, t->cells, t->batch, t->dtype);
+    ASSERT_OK(weft_graph_print(g, &graph));
+    if (getenv("WEFT_VERBOSE")) print_error("%s\n%s\n", graph, plan);
+    weft_text_free(plan);
+    weft_text_free(graph);
+    weft_graph_destroy(g);
+}
+
+static int failures;
+
+__attribute__((format(printf, 2, 3))) static void complain(const trial *t, const char *format,
+                                                           ...) {
+    char text[512];
+    va_list list;
+    va_start(list, format);
+    (void)vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    print_error("WEFT_SEED=%llu WEFT_CASES=1 (%d devices, %d stages of %d chunks, %d microbatches "
+                "of %d, %s, optimizer %d level %d): %s\n",
+                (unsigned long long)t->seed, t->devices, t->stages, t->chunks, t->microbatches,
+                (int)t->batch, weft_dtype_text(t->dtype), t->optimizer, t->plan->optimizer.level,
+                text);
+    describe(t);
+    failures++;
+}
+
+static bool compare(const trial *t, weft_session *one, weft_session *many) {
+    double tolerance = t->dtype == WEFT_F64 ? 1e-11 : 1e-5;
+    for (int k = 0; k < weft_session_tensors(one, 0); k++) {
+        weft_tensor_info info;
+        ASSERT_OK(weft_session_tensor(one, 0, k, &info));
+        if (info.role != WEFT_ROLE_PARAM && info.role != WEFT_ROLE_STATE) continue;
+        char *a = malloc((size_t)info.bytes), *b = malloc((size_t)info.bytes);
+        ASSERT_OK(weft_session_read(one, 0, info.name, a, (size_t)info.bytes));
+        ASSERT_OK(weft_session_read(many, 0, info.name, b, (size_t)info.bytes));
+        double apart = 0, largest = 1;
+        for (int64_t e = 0; e < weft_desc_elems(&info.desc); e++) {
+            double x = number_at(&info.desc, a, e), y = number_at(&info.desc, b, e);
+            largest = fmax(largest, fabs(x));
+            if (!(fabs(x - y) <= apart)) apart = fabs(x - y);
+        }
+        free(a);
+        free(b);
+        if (apart <= tolerance * largest) continue;
+        if ((t->optimizer == WEFT_LION || t->optimizer == WEFT_ADAFACTOR) &&
+            gradient_is_rounding(t, info.name))
+            return true; /* what follows may differ too */
+        complain(t, "'%s' is %.3g apart", info.name, apart);
+        return false;
+    }
+    return true;
+}
+
+typedef enum outcome { RAN, SKIPPED, FAILED } outcome;
+
+static outcome run(uint64_t seed) {
+    trial t = trial_of(seed);
+    weft_session *s[2] = {NULL};
+    weft_graph *g[2];
+    outcome result = RAN;
+    for (int k = 0; k < 2; k++) {
+        g[k] = random_network(t.seed, t.cells, t.batch, t.dtype);
+        if (weft_graph_status(g[k]) < 0)
+            fail_msg("seed %llu: %s", (unsigned long long)seed, weft_graph_message(g[k]));
+    }
+    ASSERT_OK(wefti_graph_wrap(g[1]));
+    weft_parallel_mode other = roll(&t.dice, 2) ? WEFT_PARALLEL_MANUAL : WEFT_PARALLEL_DATA;
+    weft_parallel_mode mode = roll(&t.dice, 6) ? WEFT_PARALLEL_SEMI : other;
+    ASSERT_OK(weft_plan_mode(t.plan, mode));
+    if (mode == WEFT_PARALLEL_SEMI) { /* the others take no strategies */
+        split_ops(&t, g[1]);
+        split_tensors(&t, g[1]);
+    }
+    for (int k = 0; k < 2; k++) {
+        weft_session_options o = options_of(&t, k ? t.plan : NULL);
+        weft_status status = weft_session_create(g[k], &o, &s[k]);
+        if (status == WEFT_OK) continue;
+        if (k && status == WEFT_E_LAYOUT) {
+            if (getenv("WEFT_VERBOSE"))
+                print_message("%llu skipped: %s\n", (unsigned long long)seed, weft_error_message());
+            result = SKIPPED;
+        } else {
+            complain(&t, "%s: %s: %s", k ? "the plan" : "one device", weft_status_text(status),
+                     weft_error_message());
+            result = FAILED;
+        }
+        break;
+    }
+    double tolerance = t.dtype == WEFT_F64 ? 1e-11 : 1e-5;
+    for (int n = 0; n < STEPS && result == RAN; n++) {
+        double loss[2] = {0}, norm[2] = {0};
+        for (int k = 0; k < 2 && result == RAN; k++)
+            if (step(&t, s[k], n, &loss[k], &norm[k]) < 0) {
+                complain(&t, "step %d of %s: %s", n, k ? "the plan" : "one device",
+                         weft_error_message());
+                result = FAILED;
+            }
+        if (result != RAN) break;
+        if (!(fabs(loss[0] - loss[1]) <= tolerance * fmax(1, fabs(loss[0])))) {
+            complain(&t, "loss %d is %.17g, not %.17g", n, loss[1], loss[0]);
+            result = FAILED;
+        } else if (t.clip > 0 && !(fabs(norm[0] - norm[1]) <= tolerance * fmax(1, norm[0]))) {
+            complain(&t, "gradient norm %d is %.17g, not %.17g", n, norm[1], norm[0]);
+            result = FAILED;
+        } else if (!compare(&t, s[0], s[1])) {
+            result = FAILED;
+        }
+    }
+    for (int k = 0; k < 2; k++) {
+        weft_session_destroy(s[k]);
+        weft_graph_destroy(g[k]);
+    }
+    weft_plan_destroy(t.plan);
+    return result;
+}
+
+static uint64_t setting(const char *name, uint64_t otherwise) {
+    const char *text = getenv(name);
+    return text ? strtoull(text, NULL, 10) : otherwise;
+}
+
+static void plans_do_not_change_results(void **state) {
+    (void)state;
+    uint64_t first = setting("WEFT_SEED", 20260401), cases = setting("WEFT_CASES", 300);
+    int count[3] = {0};
+    print_message("seeds %llu to %llu\n", (unsigned long long)first,
+                  (unsigned long long)(first + cases - 1));
+    for (uint64_t k = 0; k < cases; k++) count[run(first + k)]++;
+    print_message("%d cases ran, %d plans were refused, %d failed\n", count[RAN], count[SKIPPED],
+                  count[FAILED]);
+    assert_int_equal(failures, 0);
+    assert_true(count[RAN] * 4 >= (int)cases * 3);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(plans_do_not_change_results)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
