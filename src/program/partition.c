@@ -400,29 +400,42 @@ static weft_status new_entry(wefti_partition *p, const wefti_cut_spec *spec,
     return WEFT_OK;
 }
 
+static wefti_matched **find_matched(wefti_partition *p, const weft_body *body, const char *call) {
+    uint64_t hash = (uint64_t)(uintptr_t)body / 64;
+    for (const char *c = call; *c; c++) hash = hash * 31 + (unsigned char)*c;
+    wefti_matched **at = &p->matched[hash * 0x9E3779B97F4A7C15u >> 56];
+    while (*at && ((*at)->body != body || strcmp((*at)->call, call) != 0)) at = &(*at)->next;
+    return at;
+}
+
 static weft_status find_strategies(wefti_partition *p, wefti_walk *w) {
-    WEFT_TRY(scratch_array(w->scratch, w->from->node_count, sizeof *w->strategies, &w->strategies));
-    if (p->plan->strategy_count == 0) return WEFT_OK;
-    for (int64_t k = 0; k < w->from->node_count; k++) {
+    const char *call = w->spec->call ? w->spec->call : "";
+    wefti_matched **at = find_matched(p, w->from, call), *m = *at;
+    if (m) {
+        w->strategies = m->strategies;
+        return WEFT_OK;
+    }
+    WEFT_TRY(scratch_array(p->arena, 1, sizeof *m, &m));
+    WEFT_TRY(scratch_array(p->arena, w->from->node_count, sizeof *m->strategies, &m->strategies));
+    m->body = w->from;
+    m->call = wefti_arena_strdup(p->arena, call);
+    WEFT_REQUIRE(m->call, WEFT_E_NOMEM, "no memory to cut a cell");
+    for (int64_t k = 0; p->plan->strategy_count && k < w->from->node_count; k++) {
         char label[512];
         const weft_node *n = &w->from->nodes[k];
         const wefti_strategy *s =
             wefti_plan_strategy(p->plan, wefti_cut_label(w, n, label, sizeof label), n->op->name);
-        w->strategies[k] = s;
+        m->strategies[k] = s;
         if (s) p->strategy_used[s - p->plan->strategies] = true;
     }
+    *at = m;
+    w->strategies = m->strategies;
     return WEFT_OK;
 }
 
 static weft_status cut(wefti_partition *p, wefti_walk *w, const wefti_cut_body **out) {
     wefti_cut_entry *e;
     wefti_layout *layouts;
-    WEFT_TRY(find_strategies(p, w));
-    const wefti_cut_entry *old = p->decide ? NULL : find_entry(p, w->spec, w->strategies);
-    if (old) {
-        *out = &old->result;
-        return WEFT_OK;
-    }
     WEFT_TRY(WEFT_GROW(p->entries, p->entry_count, p->entry_cap));
     WEFT_TRY(new_entry(p, w->spec, w->strategies, &e));
     WEFT_TRY(scratch_array(p->arena, w->from->in_count, sizeof *w->in_layout, &w->in_layout));
@@ -443,6 +456,12 @@ weft_status wefti_partition_cut(wefti_partition *p, const wefti_cut_spec *spec,
                                 const wefti_cut_body **out) {
     wefti_walk w = {.p = p, .spec = spec, .from = spec->body};
     WEFT_REQUIRE(wefti_graph_ok(p->graph), p->graph->status, "%s", weft_graph_message(p->graph));
+    WEFT_TRY(find_strategies(p, &w));
+    const wefti_cut_entry *old = p->decide ? NULL : find_entry(p, spec, w.strategies);
+    if (old) {
+        *out = &old->result;
+        return WEFT_OK;
+    }
     WEFT_NEW(w.own, wefti_builder);
     weft_status status = wefti_arena_create(&w.scratch);
     if (status == WEFT_OK) status = cut(p, &w, out);

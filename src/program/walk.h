@@ -15,6 +15,17 @@ typedef struct wefti_cut_entry {
     wefti_cut_body result;
 } wefti_cut_entry;
 
+/* What the plan's patterns say of a body in one call; matching names takes longer than finding a
+ * cut again. */
+typedef struct wefti_matched {
+    struct wefti_matched *next; /* of the same bucket */
+    const weft_body *body;
+    const char *call;
+    const wefti_strategy **strategies; /* per node */
+} wefti_matched;
+
+enum { WEFTI_MATCHED_BUCKETS = 256 };
+
 struct wefti_partition {
     const weft_plan *plan;
     wefti_mesh mesh;
@@ -26,6 +37,7 @@ struct wefti_partition {
     int64_t transfer_count, transfer_cap;
     wefti_cut_entry **entries;
     int64_t entry_count, entry_cap;
+    wefti_matched *matched[WEFTI_MATCHED_BUCKETS];
     bool *strategy_used; /* per strategy of the plan: something matched it */
     wefti_decide *decide;
     void *decide_context;
@@ -46,7 +58,7 @@ typedef struct wefti_walk {
     wefti_builder *own; /* of the graph, while the walk goes on */
     wefti_arena *scratch;
     wefti_version **version; /* per value of the whole, the natural one first */
-    const wefti_strategy **strategies;
+    const wefti_strategy *const *strategies;
     wefti_layout *in_layout;     /* per input: decided */
     const wefti_layout **wanted; /* per value: the layout in which it leaves the body; NULL: none */
     bool *communicated;          /* per value: see wefti_cut_body; outlives the walk */
