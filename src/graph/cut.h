@@ -72,6 +72,11 @@ typedef void wefti_cut_ranges(const wefti_cut *c, int32_t part, void *context, i
                               int64_t *end);
 weft_value wefti_cut_exchange(wefti_cut *c, weft_value value, int dim, int factor, int64_t size,
                               wefti_cut_ranges *have, wefti_cut_ranges *want, void *context);
+/* The same under another name: WEFTI_TRANSFER_SHIFT where whole pieces go round,
+ * WEFTI_TRANSFER_ALL_GATHER where all are wanted. */
+weft_value wefti_cut_exchange_as(wefti_cut *c, wefti_transfer_kind kind, weft_value value, int dim,
+                                 int factor, wefti_cut_ranges *have, wefti_cut_ranges *want,
+                                 void *context);
 /* The reverse: what `value` holds for each element of `have`'s range is added up at the device in
  * whose `want` range the element lies (want ranges do not overlap and cover all). Gradients of
  * halos. */

@@ -273,15 +273,16 @@ static weft_status split(const weft_node *n, wefti_split_rule *r) {
     return WEFT_OK;
 }
 
-/* Batches and heads that share a mask are summed; sequences are taken whole. */
+/* Batches and heads that share a mask are summed; sequences are free: what is needed of the whole
+ * is in o and lse. */
 static weft_status split_mask_grad(const weft_node *n, wefti_split_rule *r) {
     const weft_desc *q = wefti_in(n, 0), *k = wefti_in(n, 1), *mask = wefti_in(n, 6);
     int8_t batch = wefti_op_factor(r, "batch", -1, q->shape[0],
                                    mask->shape[0] == 1 ? WEFTI_FACTOR_SUM : WEFTI_FACTOR_FREE);
     int8_t heads = wefti_op_factor(r, "heads", -1, k->shape[2],
                                    mask->shape[1] == 1 ? WEFTI_FACTOR_SUM : WEFTI_FACTOR_FREE);
-    int8_t queries = wefti_op_factor(r, "queries", -1, q->shape[1], WEFTI_FACTOR_WHOLE);
-    int8_t keys = wefti_op_factor(r, "keys", -1, k->shape[1], WEFTI_FACTOR_WHOLE);
+    int8_t queries = wefti_op_factor(r, "queries", -1, q->shape[1], WEFTI_FACTOR_FREE);
+    int8_t keys = wefti_op_factor(r, "keys", -1, k->shape[1], WEFTI_FACTOR_FREE);
     int8_t dim = wefti_op_factor(r, "dim", -1, q->shape[3], WEFTI_FACTOR_WHOLE);
     int8_t of_q[] = {batch, queries, heads, dim}, of_k[] = {batch, keys, heads, dim};
     int8_t of_lse[] = {batch, heads, queries}, of_mask[] = {batch, heads, queries, keys};

@@ -86,14 +86,14 @@ static void returned_rows(const wefti_cut *c, int32_t part, void *context, int64
 
 static weft_value fetch(wefti_cut *c, sequence *s, weft_value v) {
     if (s->step == 0) return v;
-    return wefti_cut_exchange(c, v, 1, s->keys, wefti_in(s->n, 1)->shape[1], own_rows,
-                              attended_rows, s);
+    return wefti_cut_exchange_as(c, WEFTI_TRANSFER_SHIFT, v, 1, s->keys, own_rows, attended_rows,
+                                 s);
 }
 
 static weft_value give_back(wefti_cut *c, sequence *s, weft_value v) {
     if (s->step == 0) return v;
-    return wefti_cut_exchange(c, v, 1, s->keys, wefti_in(s->n, 1)->shape[1], attended_rows,
-                              returned_rows, s);
+    return wefti_cut_exchange_as(c, WEFTI_TRANSFER_SHIFT, v, 1, s->keys, attended_rows,
+                                 returned_rows, s);
 }
 
 /* The node itself on in[], whose keys begin at `keys_begin` of the whole. */

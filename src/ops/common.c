@@ -343,8 +343,8 @@ static void all_candidates(const wefti_cut *c, int32_t part, void *context, int6
 weft_value wefti_op_candidates(wefti_cut *c, weft_value v, int factor, const int64_t *counts) {
     candidates a = {counts, wefti_cut_parts(c, factor)};
     int last = weft_value_desc(wefti_cut_graph(c), v).rank - 1;
-    return wefti_cut_exchange(c, v, last, factor, counted(&a, a.parts), own_candidates,
-                              all_candidates, &a);
+    return wefti_cut_exchange_as(c, WEFTI_TRANSFER_ALL_GATHER, v, last, factor, own_candidates,
+                                 all_candidates, &a);
 }
 
 weft_value wefti_op_pick(weft_graph *g, weft_value v, weft_value place) {

@@ -388,6 +388,12 @@ weft_value wefti_cut_exchange(wefti_cut *c, weft_value value, int dim, int facto
                  context);
 }
 
+weft_value wefti_cut_exchange_as(wefti_cut *c, wefti_transfer_kind kind, weft_value value, int dim,
+                                 int factor, wefti_cut_ranges *have, wefti_cut_ranges *want,
+                                 void *context) {
+    return along(c, value, dim, factor, kind, WEFTI_REDUCE_NONE, have, want, context);
+}
+
 weft_value wefti_cut_exchange_add(wefti_cut *c, weft_value value, int dim, int factor, int64_t size,
                                   wefti_cut_ranges *have, wefti_cut_ranges *want, void *context) {
     (void)size;

@@ -232,7 +232,7 @@ static const expected cases[] = {
      "seq=x",
      {"[-, x, -, -]", "[-, x, -, -]", "[-, x, -, -]"},
      "[-, x, -, -]",
-     WEFTI_TRANSFER_HALO,
+     WEFTI_TRANSFER_SHIFT,
      6,
      4 * 3 * 2 * 12 * 4},
     {"a causal ring moves half of it",
@@ -242,7 +242,7 @@ static const expected cases[] = {
      "seq=x",
      {"[-, x, -, -]", "[-, x, -, -]", "[-, x, -, -]"},
      "[-, x, -, -]",
-     WEFTI_TRANSFER_HALO,
+     WEFTI_TRANSFER_SHIFT,
      6,
      (1 + 2 + 3) * 2 * 12 * 4},
 };
