@@ -123,8 +123,9 @@ static void print_cell(wefti_text *text, const wefti_program *p, const wefti_cel
     wefti_text_add(text, "\ncell %d: %s %s", number, use->first->name,
                    wefti_phase_text(use->first));
     if (use->calls > 1) wefti_text_add(text, ", called %d times", use->calls);
-    wefti_text_add(text, "; %d kernels, %d transfers, %.3g GFLOP, saves %s, works in %s\n", kernels,
-                   transfers, use->flops / 1e9, wefti_bytes_text(r->saved_bytes, saved),
+    wefti_text_add(text, "; %d kernel%s, %d transfer%s, %.3g GFLOP, saves %s, works in %s\n",
+                   kernels, kernels == 1 ? "" : "s", transfers, transfers == 1 ? "" : "s",
+                   use->flops / 1e9, wefti_bytes_text(r->saved_bytes, saved),
                    wefti_bytes_text(r->frame_bytes, frame));
     for (int32_t a = 0; a < r->inputs + r->outputs; a++) {
         wefti_operand_info info = wefti_cell_operand(p, use, a);
