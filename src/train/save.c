@@ -40,18 +40,73 @@ static weft_status add_saved(wefti_training *t, int tensor, int64_t part, const 
     return WEFT_OK;
 }
 
-/* Its optimizer tensors "<name>.<state>", of the part that is called `name` in files. Where a
- * parameter is stored in parts, its first dimension counts them, and so does that of its states. */
-static weft_status add_states(wefti_training *t, const weft_tensor_info *x, bool whole,
-                              int64_t part, const char *name) {
-    char full[600];
-    size_t length = strlen(x->name);
-    for (int i = 0; i < weft_session_tensors(t->session, 0); i++) {
+/* The optimizer's tensors by name: those of one parameter stand together. */
+typedef struct state_name {
+    const char *name;
+    int tensor;
+} state_name;
+typedef struct state_names {
+    state_name *list;
+    int64_t count;
+} state_names;
+
+static int by_name(const void *x, const void *y) {
+    const state_name *a = x, *b = y;
+    return strcmp(a->name, b->name);
+}
+
+static int by_tensor(const void *x, const void *y) {
+    const state_name *a = x, *b = y;
+    return a->tensor - b->tensor;
+}
+
+static weft_status name_states(wefti_training *t, state_names *out) {
+    int count = weft_session_tensors(t->session, 0);
+    WEFT_NEW_ARRAY(out->list, state_name, count + 1);
+    for (int i = 0; i < count; i++) {
         weft_tensor_info s;
         WEFT_TRY(weft_session_tensor(t->session, 0, i, &s));
-        if (s.role != WEFT_ROLE_OPTIMIZER || strncmp(s.name, x->name, length) ||
-            s.name[length] != '.' || strchr(s.name + length + 1, '.'))
-            continue;
+        if (s.role == WEFT_ROLE_OPTIMIZER) out->list[out->count++] = (state_name){s.name, i};
+    }
+    qsort(out->list, (size_t)out->count, sizeof *out->list, by_name);
+    return WEFT_OK;
+}
+
+enum { MOST_STATES = 8 };
+
+/* Those called "<name>.<state>", in the order of the program. */
+static int states_of(const state_names *all, const char *name, state_name out[MOST_STATES]) {
+    size_t length = strlen(name);
+    int64_t low = 0, high = all->count;
+    while (low < high) { /* the first that is not before "<name>." */
+        int64_t middle = low + (high - low) / 2;
+        int order = strncmp(all->list[middle].name, name, length);
+        if (order < 0 || (order == 0 && (unsigned char)all->list[middle].name[length] < '.'))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    int count = 0;
+    for (; low < all->count && count < MOST_STATES; low++) {
+        const char *state = all->list[low].name;
+        if (strncmp(state, name, length) || state[length] != '.') break;
+        if (!strchr(state + length + 1, '.')) out[count++] = all->list[low];
+    }
+    qsort(out, (size_t)count, sizeof *out, by_tensor);
+    return count;
+}
+
+/* Its optimizer tensors, of the part that is called `name` in files. Where a parameter is stored in
+ * parts, its first dimension counts them, and so does that of its states. */
+static weft_status add_states(wefti_training *t, const state_names *all, const weft_tensor_info *x,
+                              bool whole, int64_t part, const char *name) {
+    char full[600];
+    state_name states[MOST_STATES];
+    size_t length = strlen(x->name);
+    int count = states_of(all, x->name, states);
+    for (int i = 0; i < count; i++) {
+        weft_tensor_info s;
+        WEFT_TRY(weft_session_tensor(t->session, 0, states[i].tensor, &s));
         weft_desc desc = s.desc;
         if (!whole) {
             WEFT_REQUIRE(desc.rank > 0 && desc.shape[0] == x->desc.shape[0], WEFT_E_BUG,
@@ -60,13 +115,14 @@ static weft_status add_states(wefti_training *t, const weft_tensor_info *x, bool
             desc = weft_desc_of(desc.dtype, desc.rank - 1, s.desc.shape + 1);
         }
         (void)snprintf(full, sizeof full, "%s%s", name, s.name + length);
-        WEFT_TRY(add_saved(t, i, part, full, &desc, WEFTI_CHECKPOINT_OPTIMIZER));
+        WEFT_TRY(add_saved(t, states[i].tensor, part, full, &desc, WEFTI_CHECKPOINT_OPTIMIZER));
     }
     return WEFT_OK;
 }
 
 /* A parameter (or state) and, behind it, its optimizer tensors; part after part. */
-static weft_status add_with_states(wefti_training *t, int tensor, const weft_tensor_info *x) {
+static weft_status add_with_states(wefti_training *t, const state_names *states, int tensor,
+                                   const weft_tensor_info *x) {
     char name[512];
     weft_desc desc;
     weft_status status;
@@ -78,7 +134,7 @@ static weft_status add_with_states(wefti_training *t, int tensor, const weft_ten
         WEFT_TRY(status);
         bool whole = weft_desc_elems(&desc) == weft_desc_elems(&x->desc);
         WEFT_TRY(add_saved(t, tensor, part, name, &desc, WEFTI_CHECKPOINT_MODEL));
-        WEFT_TRY(add_states(t, x, whole, part, name));
+        WEFT_TRY(add_states(t, states, x, whole, part, name));
     }
     t->saved_last[tensor] = t->saved_count - 1;
     return WEFT_OK;
@@ -87,21 +143,29 @@ static weft_status add_with_states(wefti_training *t, int tensor, const weft_ten
 /* States come first: the next forward pass already changes them. Then the parameters from the
  * model's end to its beginning, as the backward pass completes their gradients. The order is that
  * of the model, not of a plan, so that files are the same whatever the devices. */
-weft_status wefti_training_bind(wefti_training *t) {
+static weft_status list_saved(wefti_training *t, const state_names *states) {
     static const int roles[] = {WEFT_ROLE_STATE, WEFT_ROLE_PARAM};
-    int count = weft_session_tensors(t->session, 0);
-    WEFT_NEW_ARRAY(t->saved_first, int64_t, count + 1);
-    WEFT_NEW_ARRAY(t->saved_last, int64_t, count + 1);
-    for (int i = 0; i < count; i++) t->saved_first[i] = t->saved_last[i] = -1;
     for (int k = 0; k < 2; k++) {
-        for (int i = count - 1; i >= 0; i--) {
+        for (int i = weft_session_tensors(t->session, 0) - 1; i >= 0; i--) {
             weft_tensor_info info;
             WEFT_TRY(weft_session_tensor(t->session, 0, i, &info));
-            if ((int)info.role == roles[k]) WEFT_TRY(add_with_states(t, i, &info));
+            if ((int)info.role == roles[k]) WEFT_TRY(add_with_states(t, states, i, &info));
         }
         if (k == 0) t->saved_states = t->saved_count;
     }
     return WEFT_OK;
+}
+
+weft_status wefti_training_bind(wefti_training *t) {
+    int count = weft_session_tensors(t->session, 0);
+    state_names states = {0};
+    WEFT_NEW_ARRAY(t->saved_first, int64_t, count + 1);
+    WEFT_NEW_ARRAY(t->saved_last, int64_t, count + 1);
+    for (int i = 0; i < count; i++) t->saved_first[i] = t->saved_last[i] = -1;
+    weft_status status = name_states(t, &states);
+    if (status >= 0) status = list_saved(t, &states);
+    wefti_free(states.list);
+    return status;
 }
 
 /* From the threads of all devices. */
