@@ -39,8 +39,16 @@ static wefti_ahead *find_ahead(wefti_program_builder *b, int32_t v) {
     return NULL;
 }
 
-/* Begin one gather, where a single transfer does it. */
-static weft_status post(wefti_program_builder *b, wefti_section s, int32_t v) {
+static bool under_way(const wefti_program_builder *b, int32_t transfer) {
+    for (int32_t i = 0; i < b->ahead_count; i++)
+        if (b->ahead[i].transfer == transfer) return true;
+    return false;
+}
+
+/* Begin one gather, where a single transfer does it. What lies at the same place among the
+ * parameters of equal cells is gathered by one transfer, call after call: deep models need no more
+ * transfers than flat ones. */
+static weft_status post(wefti_program_builder *b, wefti_section s, int32_t v, int place) {
     const wefti_spread *x = &b->spread[v];
     const weft_desc *whole = &b->root->values[v].desc;
     const wefti_route *route;
@@ -51,10 +59,11 @@ static weft_status post(wefti_program_builder *b, wefti_section s, int32_t v) {
     if (route->moves != 1 || route->move[0].kind != WEFTI_MOVE_TRANSFER) return WEFT_OK;
     WEFT_TRY(wefti_move_transfer(&b->p->mesh, whole, &x->storage, &route->move[0], b->p->rank, &t));
     t->name = b->root->values[v].name;
-    t->tag = ((uint64_t)1 << 32) + (uint64_t)v; /* an endpoint of its own: several are under way */
+    t->tag = ((uint64_t)1 << 32) + (uint64_t)place; /* those of one call are under way together */
     wefti_ahead *a = &b->ahead[b->ahead_count];
     *a = (wefti_ahead){.value = v};
     WEFT_TRY(wefti_partition_add(b->part, t, &a->transfer));
+    if (under_way(b, a->transfer)) return WEFT_OK; /* waits would be for the older one */
     WEFT_TRY(new_buffer(b, v, &a->buffer));
     b->ahead_count++;
     return transfer_step(b, s, WEFTI_STEP_POST, a);
@@ -76,7 +85,7 @@ weft_status wefti_gather_ahead(wefti_program_builder *b, wefti_section s, int32_
     if (!b->part || !b->spec->plan->overlap || k < 0) return WEFT_OK;
     const weft_node *n = b->calls[k].node;
     for (int i = 0; i < n->inputs; i++)
-        if (reads(b, &b->calls[k], i, backward)) WEFT_TRY(post(b, s, n->in[i]));
+        if (reads(b, &b->calls[k], i, backward)) WEFT_TRY(post(b, s, n->in[i], i));
     return WEFT_OK;
 }
 
