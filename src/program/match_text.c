@@ -60,12 +60,16 @@ static void add_boxes(wefti_text *text, const wefti_transfer *a, const wefti_tra
         wefti_text_add(text, " for the other");
         return;
     }
-    wefti_text_add(text, "they belong to different values or calls");
+    wefti_text_add(text, "they are of different passes");
 }
 
 static void add_difference(wefti_text *text, const wefti_match_side *x, const wefti_match_side *y) {
     const wefti_transfer *a = x->transfer, *b = y->transfer;
-    if (a->kind != b->kind)
+    if (strcmp(wefti_transfer_what(x->step, x->code, a), wefti_transfer_what(y->step, y->code, b)))
+        wefti_text_add(text, "they move different values");
+    else if (strcmp(x->step->name, y->step->name))
+        wefti_text_add(text, "they are of different calls");
+    else if (a->kind != b->kind)
         wefti_text_add(text, "one is %s, the other %s", wefti_transfer_kind_text(a->kind),
                        wefti_transfer_kind_text(b->kind));
     else if (a->reduction != b->reduction)

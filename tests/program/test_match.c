@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "backend/backend.h"
+#include "base/fault.h"
 #include "base/memory.h"
 #include "base/philox.h"
 #include "program/match.h"
@@ -495,11 +496,94 @@ static void test_faults(void **state) {
     assert_true(total > 500);
 }
 
+/* ---- what is said, and when memory is short ---- */
+
+static void must_say(const world *w, const char *const *parts) {
+    assert_int_equal(match(w), WEFT_E_MISMATCH);
+    for (; *parts; parts++)
+        if (!strstr(weft_error_message(), *parts))
+            fail_msg("\"%s\" does not say \"%s\"", weft_error_message(), *parts);
+}
+
+/* The transfer of the first rank's gradient of wte: both sides are named with what differs. */
+static void test_messages(void **state) {
+    (void)state;
+    world w;
+    open_world(&cases[6], &w); /* 2 tensor */
+    spot s;
+    dice d = {1, 0};
+    assert_true(find_spot(&d, w.programs[1], &s));
+    int32_t index = s.routine->code[s.at[0]].transfer;
+    wefti_transfer *own = w.programs[1]->partition->transfers[index], *altered;
+    ASSERT_OK(wefti_transfer_clone(own, &altered));
+    w.programs[1]->partition->transfers[index] = altered;
+    altered->dtype = WEFT_BF16;
+    must_say(&w, (const char *const[]){"rank 0 in step 'h.", "rank 1 in step 'h.", "gives 8.0 KiB",
+                                       "gives 4.0 KiB", "one is f32, the other bf16", NULL});
+    altered->dtype = own->dtype;
+    altered->tag += 7;
+    must_say(&w, (const char *const[]){"wait for each other", "waits for rank 1 in all_reduce sum",
+                                       "waits for rank 0 in all_reduce sum", "tag 7", NULL});
+    altered->tag = own->tag;
+    ASSERT_OK(match(&w));
+    altered->ranks[0] = 1; /* not ascending */
+    must_say(&w, (const char *const[]){"rank 1", "ranks 0 to 1", NULL});
+    w.programs[1]->partition->transfers[index] = own;
+    wefti_free(altered);
+    close_world(&w);
+}
+
+/* A transfer that is wrong in the same way on all ranks meets its like, but not its operands. */
+static void test_all_alike_but_wrong(void **state) {
+    (void)state;
+    world w;
+    open_world(&cases[6], &w);
+    wefti_transfer *own[2], *altered[2];
+    spot s;
+    dice d = {1, 0};
+    assert_true(find_spot(&d, w.programs[0], &s));
+    int32_t index = s.routine->code[s.at[0]].transfer;
+    for (int r = 0; r < 2; r++) {
+        wefti_transfer **at = &w.programs[r]->partition->transfers[index];
+        own[r] = *at;
+        ASSERT_OK(wefti_transfer_clone(own[r], &altered[r]));
+        *at = altered[r];
+        for (int m = 0; m < 2; m++) altered[r]->have[m].size[0]--, altered[r]->want[m].size[0]--;
+    }
+    must_say(&w, (const char *const[]){"rank 0", "does not fit its operands", NULL});
+    for (int r = 0; r < 2; r++) altered[r]->want[1].size[0] += 5; /* what nobody has */
+    assert_int_equal(match(&w), WEFT_E_MISMATCH);
+    for (int r = 0; r < 2; r++) {
+        w.programs[r]->partition->transfers[index] = own[r];
+        wefti_free(altered[r]);
+    }
+    close_world(&w);
+}
+
+static void test_memory(void **state) {
+    (void)state;
+    world w;
+    open_world(&cases[9], &w); /* 1f1b */
+    int64_t failed = 0;
+    for (;; failed++) {
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, failed, failed & 1, 0);
+        weft_status status = match(&w);
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
+        if (status == WEFT_OK) break;
+        assert_int_equal(status, WEFT_E_NOMEM);
+    }
+    assert_true(failed > 0);
+    close_world(&w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_real_programs),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_all_alike_but_wrong),
+        cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
