@@ -72,6 +72,12 @@ typedef struct wefti_ahead {
     int32_t value, buffer, transfer;
 } wefti_ahead;
 
+/* The last one at some place among a call's parameters. The next is most often alike. */
+typedef struct wefti_gathered {
+    bool known;
+    int32_t value, transfer; /* transfer -1: a single one does not do */
+} wefti_gathered;
+
 typedef struct wefti_program_builder {
     const wefti_program_spec *spec;
     wefti_program *p;
@@ -91,6 +97,7 @@ typedef struct wefti_program_builder {
     int32_t micros;
     wefti_ahead ahead[WEFTI_MAX_BUCKET];
     int32_t ahead_count;
+    wefti_gathered gathered[WEFTI_MAX_BUCKET];
     int32_t next_call; /* that follows the one being added, -1: none or not known */
     bool next_backward;
     int32_t stages, stage;             /* of the pipeline; 1: none */

@@ -45,25 +45,47 @@ static bool under_way(const wefti_program_builder *b, int32_t transfer) {
     return false;
 }
 
-/* Begin one gather, where a single transfer does it. What lies at the same place among the
- * parameters of equal cells is gathered by one transfer, call after call: deep models need no more
- * transfers than flat ones. */
-static weft_status post(wefti_program_builder *b, wefti_section s, int32_t v, int place) {
+static bool alike(const wefti_program_builder *b, int32_t u, int32_t v) {
+    return wefti_desc_equal(&b->root->values[u].desc, &b->root->values[v].desc) &&
+           wefti_layout_equal(&b->spread[u].storage, &b->spread[v].storage) &&
+           wefti_layout_equal(&b->spread[u].use, &b->spread[v].use);
+}
+
+/* The transfer that gathers a parameter, -1 where a single one does not do. What lies at the same
+ * place among the parameters of equal cells is gathered by one transfer, call after call: deep
+ * models need no more transfers than flat ones. */
+static weft_status find_transfer(wefti_program_builder *b, int32_t v, int place, int32_t *out) {
     const wefti_spread *x = &b->spread[v];
     const weft_desc *whole = &b->root->values[v].desc;
+    wefti_gathered *last = &b->gathered[place];
     const wefti_route *route;
     wefti_transfer *t;
-    if (!in_pieces(b, v) || find_ahead(b, v) || b->ahead_count == WEFTI_MAX_BUCKET) return WEFT_OK;
-    WEFT_TRY(
-        wefti_route_find(b->spec->routes, &b->p->mesh, whole, &x->storage, &x->use, 0, &route));
-    if (route->moves != 1 || route->move[0].kind != WEFTI_MOVE_TRANSFER) return WEFT_OK;
-    WEFT_TRY(wefti_move_transfer(&b->p->mesh, whole, &x->storage, &route->move[0], b->p->rank, &t));
-    t->name = b->root->values[v].name;
-    t->tag = ((uint64_t)1 << 32) + (uint64_t)place; /* those of one call are under way together */
+    if (!last->known || !alike(b, last->value, v)) {
+        *last = (wefti_gathered){true, v, -1};
+        WEFT_TRY(
+            wefti_route_find(b->spec->routes, &b->p->mesh, whole, &x->storage, &x->use, 0, &route));
+        if (route->moves == 1 && route->move[0].kind == WEFTI_MOVE_TRANSFER) {
+            WEFT_TRY(wefti_move_transfer(&b->p->mesh, whole, &x->storage, &route->move[0],
+                                         b->p->rank, &t));
+            t->name = b->root->values[v].name;
+            t->tag = ((uint64_t)1 << 32) + (uint64_t)place; /* a call's are under way together */
+            WEFT_TRY(wefti_partition_add(b->part, t, &last->transfer));
+        }
+    }
+    *out = last->transfer;
+    return WEFT_OK;
+}
+
+/* Begin one gather, where a single transfer does it. */
+static weft_status post(wefti_program_builder *b, wefti_section s, int32_t v, int place) {
+    int32_t transfer = -1;
+    if (!in_pieces(b, v) || find_ahead(b, v) || b->ahead_count == WEFTI_MAX_BUCKET ||
+        place >= WEFTI_MAX_BUCKET)
+        return WEFT_OK;
+    WEFT_TRY(find_transfer(b, v, place, &transfer));
+    if (transfer < 0 || under_way(b, transfer)) return WEFT_OK; /* waits are for the oldest post */
     wefti_ahead *a = &b->ahead[b->ahead_count];
-    *a = (wefti_ahead){.value = v};
-    WEFT_TRY(wefti_partition_add(b->part, t, &a->transfer));
-    if (under_way(b, a->transfer)) return WEFT_OK; /* waits would be for the older one */
+    *a = (wefti_ahead){.value = v, .transfer = transfer};
     WEFT_TRY(new_buffer(b, v, &a->buffer));
     b->ahead_count++;
     return transfer_step(b, s, WEFTI_STEP_POST, a);
