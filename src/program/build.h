@@ -200,6 +200,9 @@ weft_status wefti_build_joint_call(wefti_program_builder *b, wefti_section s, in
 
 weft_status wefti_build_loss(wefti_program_builder *b, wefti_section s,
                              int32_t micro) WEFT_CHECKED; /* program.c */
+/* States whose next value call `after` has made (-1: at the end, all others) take it. */
+weft_status wefti_build_states(wefti_program_builder *b, wefti_section s, int32_t micro,
+                               int32_t after) WEFT_CHECKED;
 
 /* pipeline.c. assign: whose calls; cross: transfers between stages, once layouts are known;
  * section: FIRST, all microbatches. */

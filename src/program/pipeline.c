@@ -354,6 +354,7 @@ static weft_status forward_task(wefti_program_builder *b, int32_t chunk, int32_t
         find_next(b, chunk, k, false);
         WEFT_TRY(receive_values(b, k, micro));
         WEFT_TRY(wefti_build_forward_call(b, WEFTI_SECTION_FIRST, k, micro));
+        WEFT_TRY(wefti_build_states(b, WEFTI_SECTION_FIRST, micro, k));
         WEFT_TRY(send_values(b, k, micro));
         for (int o = 0; o < call->node->outputs; o++)
             if (call->node->out[o] == b->g->loss)
@@ -370,6 +371,7 @@ static weft_status backward_task(wefti_program_builder *b, int32_t chunk, int32_
         if (call->joint) {
             WEFT_TRY(receive_values(b, k, micro));
             WEFT_TRY(wefti_build_joint_call(b, WEFTI_SECTION_FIRST, k, micro));
+            WEFT_TRY(wefti_build_states(b, WEFTI_SECTION_FIRST, micro, k));
             WEFT_TRY(wefti_build_loss(b, WEFTI_SECTION_FIRST, micro));
         } else {
             WEFT_TRY(receive_gradients(b, k, micro));

@@ -191,9 +191,36 @@ weft_status wefti_build_loss(wefti_program_builder *b, wefti_section s, int32_t 
     return WEFT_OK;
 }
 
-static weft_status state_copies(wefti_program_builder *b, wefti_section s, int32_t micro) {
+/* The call that makes a state's next value, when nothing reads the old one after its forward pass;
+ * else -1. */
+static int32_t last_reader(const wefti_program_builder *b, const wefti_assign *a) {
+    int32_t maker = -1;
+    for (int32_t k = 0; k < b->call_count; k++)
+        for (int o = 0; o < b->calls[k].node->outputs; o++)
+            if (b->calls[k].node->out[o] == a->next) maker = k;
+    for (int32_t k = 0; k < b->call_count; k++) {
+        const wefti_call_plan *call = &b->calls[k];
+        for (int i = 0; i < call->node->inputs; i++) {
+            if (call->node->in[i] != a->state) continue;
+            if (k > maker) return -1;
+            if (!call->differentiated || call->joint) continue;
+            const wefti_cell_grad *grad = &b->p->grads[call->grad];
+            for (int64_t j = 0; j < grad->backward->in_count; j++)
+                if (grad->bindings[j].source == WEFTI_GRAD_INPUT && grad->bindings[j].index == i)
+                    return -1;
+        }
+    }
+    return maker;
+}
+
+/* States take their next values: those that call `after` has made and that no other call reads, or,
+ * at the end (-1), those whose old values were read to the end. Microbatches that are under way
+ * together thus see each other's values in order, as if one came after the other. */
+weft_status wefti_build_states(wefti_program_builder *b, wefti_section s, int32_t micro,
+                               int32_t after) {
     for (int64_t i = 0; i < b->g->assign_count; i++) {
         wefti_assign a = b->g->assigns[i];
+        if (last_reader(b, &a) != after) continue;
         int32_t to = b->param_buffer[a.state], from = *wefti_build_value(b, micro, a.next);
         if (to == from || from < 0) continue; /* written in place, or elsewhere */
         WEFT_REQUIRE(b->root->values[a.next].node >= 0, WEFT_E_NO_IMPL,
@@ -249,10 +276,12 @@ static weft_status compute_pass(wefti_program_builder *b, wefti_section s, int32
                 WEFT_TRY(wefti_build_joint_call(b, s, k, first + c));
             else
                 WEFT_TRY(wefti_build_forward_call(b, s, k, first + c));
+            for (int o = 0; o < b->calls[k].node->outputs; o++) /* all copies have it in one place */
+                if (b->calls[k].node->out[o] == b->g->loss)
+                    WEFT_TRY(wefti_build_loss(b, s, first + c));
+            WEFT_TRY(wefti_build_states(b, s, first + c, k));
         }
     }
-    for (int32_t c = 0; c < copies && b->g->loss >= 0; c++)
-        WEFT_TRY(wefti_build_loss(b, s, first + c));
     if (joint >= 0) WEFT_TRY(wefti_build_eager_updates(b, joint));
     for (int32_t k = b->call_count - 1; k >= 0; k--) {
         if (!b->calls[k].differentiated || b->calls[k].joint) continue;
@@ -265,7 +294,7 @@ static weft_status compute_pass(wefti_program_builder *b, wefti_section s, int32
     }
     b->now_micro = 0;
     WEFT_TRY(wefti_gather_finish(b, s));
-    return state_copies(b, s, first + copies - 1);
+    return wefti_build_states(b, s, first + copies - 1, -1);
 }
 
 static weft_status compute_section(wefti_program_builder *b, wefti_section s) {
@@ -275,11 +304,11 @@ static weft_status compute_section(wefti_program_builder *b, wefti_section s) {
     return WEFT_OK;
 }
 
-/* The stage's share of all microbatches. States take the last one's values. */
+/* The stage's share of all microbatches. */
 static weft_status staged_section(wefti_program_builder *b) {
     for (int32_t m = 0; m < b->micros; m++) reset_micro(b, m);
     WEFT_TRY(wefti_pipeline_section(b));
-    return state_copies(b, WEFTI_SECTION_FIRST, b->micros - 1);
+    return wefti_build_states(b, WEFTI_SECTION_FIRST, b->micros - 1, -1);
 }
 
 /* ---- all of it ---- */
