@@ -32,8 +32,9 @@ def arguments():
     parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--positions", type=int, default=1024)
     args = parser.parse_args()
-    args.world_threads, args.threads = args.threads, max(
-        1, args.threads // args.devices)
+    if args.mode != "eager" or args.bf16_mode != "autocast":
+        parser.error("only --mode eager and --bf16-mode autocast")
+    args.threads = max(1, args.threads // args.devices)
     return args
 
 
