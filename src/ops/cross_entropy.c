@@ -36,9 +36,10 @@ static weft_status check(const weft_node *n, bool piece) {
     if (piece) {
         int64_t begin = wefti_attr_int(n, "begin"), whole = wefti_attr_int(n, "whole");
         int64_t classes = x->shape[x->rank - 1];
-        WEFT_REQUIRE(begin >= 0 && (whole ? begin <= whole - classes : begin == 0), WEFT_E_SHAPE,
-                     "%s: the classes of %s cannot begin at %lld of %lld", n->op->name, TEXT(x),
-                     (long long)begin, (long long)whole);
+        WEFT_REQUIRE(begin >= 0 && whole >= 0 && whole <= INT32_MAX &&
+                         (whole ? begin <= whole - classes : begin == 0),
+                     WEFT_E_SHAPE, "%s: the classes of %s cannot begin at %lld of %lld",
+                     n->op->name, TEXT(x), (long long)begin, (long long)whole);
         piece = whole > 0;
     }
     WEFT_REQUIRE(piece || x->shape[x->rank - 1] >= 1, WEFT_E_SHAPE, "%s: logits %s have no classes",

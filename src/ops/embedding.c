@@ -24,7 +24,8 @@ static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
     WEFT_TRY(wefti_op_check_i32(n, 1));
     WEFT_TRY(wefti_op_check_rank(n, 1, 0, WEFT_MAX_RANK - 1));
     int64_t begin = wefti_attr_int(n, "begin"), whole = wefti_attr_int(n, "whole");
-    WEFT_REQUIRE(begin >= 0 && (whole ? begin <= whole - table->shape[0] : begin == 0),
+    WEFT_REQUIRE(begin >= 0 && whole >= 0 &&
+                     (whole ? begin <= whole - table->shape[0] : begin == 0),
                  WEFT_E_SHAPE, "embedding: %s cannot begin at row %lld of %lld", TEXT(table),
                  (long long)begin, (long long)whole);
     weft_desc y = wefti_op_retyped(ids, (weft_dtype)dtype);
