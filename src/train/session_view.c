@@ -88,7 +88,7 @@ static weft_status fill(wefti_view *v, const weft_graph *g) {
         for (int32_t i = 0; i < v->programs[r]->tensor_count; i++)
             if (v->programs[r]->tensors[i].microbatch >= v->microbatches)
                 v->microbatches = v->programs[r]->tensors[i].microbatch + 1;
-    if (v->devices == 1) { /* as the program has them */
+    if (v->devices == 1 && v->microbatches == 1) { /* as the program has them */
         const wefti_program *p = v->programs[0];
         for (int32_t i = 0; i < p->tensor_count; i++) {
             int64_t at;
