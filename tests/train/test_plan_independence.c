@@ -402,7 +402,7 @@ static uint64_t setting(const char *name, uint64_t otherwise) {
 
 static void plans_do_not_change_results(void **state) {
     (void)state;
-    uint64_t first = setting("WEFT_SEED", 20260401), cases = setting("WEFT_CASES", 300);
+    uint64_t first = setting("WEFT_SEED", 20260401), cases = setting("WEFT_CASES", 400);
     int count[3] = {0};
     print_message("seeds %llu to %llu\n", (unsigned long long)first,
                   (unsigned long long)(first + cases - 1));
