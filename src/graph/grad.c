@@ -457,5 +457,6 @@ void wefti_cell_grad_free(wefti_cell_grad *grad) {
     if (!grad) return;
     wefti_body_destroy(grad->forward);
     wefti_body_destroy(grad->backward);
+    for (int p = 0; grad->parts && p < 2; p++) wefti_body_destroy(grad->parts[p].backward);
     *grad = (wefti_cell_grad){0};
 }

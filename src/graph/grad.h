@@ -36,7 +36,9 @@ typedef enum wefti_grad_source {
                        */
     WEFTI_GRAD_INPUT, /* index: position in the cell's inputs */
     WEFTI_GRAD_OUTPUT, /* index: position in the cell's outputs (its forward value) */
-    WEFTI_GRAD_DOUT    /* index: gradient of that output */
+    WEFTI_GRAD_DOUT,   /* index: gradient of that output */
+    WEFTI_GRAD_CROSSED /* of the second part of a split backward pass; index: among the last
+                          `crossed` results of the first */
 } wefti_grad_source;
 
 typedef struct wefti_grad_binding {
@@ -46,11 +48,13 @@ typedef struct wefti_grad_binding {
 
 typedef struct wefti_cell_grad {
     weft_body *cell;
-    weft_body *forward;           /* cell's nodes; outputs: the cell's, then the saved values */
-    weft_body *backward;          /* inputs as in bindings; outputs: gradients, see gradient_out */
-    int32_t saved;                /* count */
-    wefti_grad_binding *bindings; /* backward->in_count of them */
-    int32_t *gradient_out;        /* per cell input: index in backward->out, or -1 */
+    weft_body *forward;            /* cell's nodes; outputs: the cell's, then the saved values */
+    weft_body *backward;           /* inputs as in bindings; outputs: gradients, see gradient_out */
+    int32_t saved;                 /* count */
+    wefti_grad_binding *bindings;  /* backward->in_count of them */
+    int32_t *gradient_out;         /* per cell input: index in backward->out, or -1 */
+    struct wefti_cell_grad *parts; /* two of them, after wefti_cell_grad_split; else NULL */
+    int32_t crossed;               /* of a part: values that go from the first to the second */
     weft_body *joined; /* both passes as one body, when the program wanted it; borrowed */
 } wefti_cell_grad;
 
@@ -72,6 +76,11 @@ weft_status wefti_differentiate(weft_graph *g, weft_body *cell, const bool *want
 weft_status wefti_differentiate_keeping(weft_graph *g, weft_body *cell, const bool *wanted,
                                         const bool *given, wefti_recompute_mode recompute,
                                         const bool *keep, wefti_cell_grad *out) WEFT_CHECKED;
+/* Splits the backward body in two, grad->parts: [0] makes the gradients of inputs for which
+ * weights[i] is not set, and whatever falls out on the way; [1] those of the others. Parts are
+ * freed with the whole. */
+weft_status wefti_cell_grad_split(weft_graph *g, wefti_cell_grad *grad,
+                                  const bool *weights) WEFT_CHECKED;
 void wefti_cell_grad_free(wefti_cell_grad *grad);
 
 #endif

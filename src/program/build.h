@@ -30,6 +30,10 @@ typedef struct wefti_draft_step {
     int32_t frame; /* buffer, -1 */
 } wefti_draft_step;
 
+/* Backward passes: of all gradients, or, where schedules want it, of activations and of weights
+ * apart. */
+typedef enum wefti_pass { WEFTI_PASS_ALL, WEFTI_PASS_INPUTS, WEFTI_PASS_WEIGHTS } wefti_pass;
+
 /* One call of the root, with what differentiation and cutting found for it. */
 typedef struct wefti_call_plan {
     const weft_node *node;
@@ -39,7 +43,8 @@ typedef struct wefti_call_plan {
     int32_t stage, chunk; /* of the pipeline */
     bool mine;            /* this rank runs it */
     wefti_recompute_mode recompute;
-    const wefti_cut_body *cut; /* its forward body here; NULL without a plan */
+    const wefti_cut_body *cut;        /* its forward body here; NULL without a plan */
+    const wefti_cut_body *cut_inputs; /* the first part of its backward body, where that is split */
 } wefti_call_plan;
 
 /* What belongs to one microbatch. Without a pipeline there is one, used again and again. */
@@ -48,6 +53,8 @@ typedef struct wefti_micro {
     int32_t *gradient; /* per root value: buffer of its gradient, -1 */
     bool *started;     /* something was written there */
     int32_t *saved;    /* per call: buffer of its saved block, -1 */
+    int32_t **crossed; /* per call: buffers of what goes from one part of a split backward pass to
+                          the other */
 } wefti_micro;
 
 /* How a parameter, state or value is spread over the mesh. */
@@ -100,7 +107,8 @@ typedef struct wefti_program_builder {
     wefti_gathered gathered[WEFTI_MAX_BUCKET];
     int32_t next_call; /* that follows the one being added, -1: none or not known */
     bool next_backward;
-    int32_t stages, stage;             /* of the pipeline; 1: none */
+    int32_t stages, stage; /* of the pipeline; 1: none */
+    bool split_backward;   /* the schedule has gradients of weights as tasks of their own */
     struct wefti_crossings *crossings; /* pipeline.c */
     int32_t *output_buffer;            /* per root value that is a named output: its buffer, -1 */
     char **grad_masks;                 /* per gradient: which inputs and outputs, as 0 and 1 */
@@ -175,7 +183,11 @@ weft_status wefti_build_compile(wefti_program_builder *b, const weft_body *key, 
 weft_status wefti_build_forward(wefti_program_builder *b, wefti_call_plan *call,
                                 int32_t *out) WEFT_CHECKED;
 weft_status wefti_build_backward(wefti_program_builder *b, const wefti_call_plan *call,
-                                 const char *accumulate, int32_t *out) WEFT_CHECKED;
+                                 wefti_pass pass, const char *accumulate,
+                                 int32_t *out) WEFT_CHECKED;
+/* What of the call's differentiation a pass runs. */
+const wefti_cell_grad *wefti_build_grad(const wefti_program_builder *b, const wefti_call_plan *call,
+                                        wefti_pass pass);
 weft_status wefti_build_joint(wefti_program_builder *b, wefti_call_plan *call, const bool *given,
                               const char *accumulate, int32_t *out) WEFT_CHECKED;
 
@@ -194,7 +206,7 @@ weft_status wefti_gather_finish(wefti_program_builder *b, wefti_section s) WEFT_
 weft_status wefti_build_forward_call(wefti_program_builder *b, wefti_section s, int32_t call,
                                      int32_t micro) WEFT_CHECKED;
 weft_status wefti_build_backward_call(wefti_program_builder *b, wefti_section s, int32_t call,
-                                      int32_t micro) WEFT_CHECKED;
+                                      int32_t micro, wefti_pass pass) WEFT_CHECKED;
 weft_status wefti_build_joint_call(wefti_program_builder *b, wefti_section s, int32_t call,
                                    int32_t micro) WEFT_CHECKED;
 
@@ -225,7 +237,7 @@ weft_status wefti_build_update_section(wefti_program_builder *b) WEFT_CHECKED;
 weft_status wefti_spread_start(wefti_program_builder *b)
     WEFT_CHECKED; /* partition; layouts of inputs and states */
 weft_status wefti_spread_forward(wefti_program_builder *b, wefti_call_plan *call) WEFT_CHECKED;
-weft_status wefti_spread_backward(wefti_program_builder *b, const wefti_call_plan *call,
+weft_status wefti_spread_backward(wefti_program_builder *b, wefti_call_plan *call, wefti_pass pass,
                                   const wefti_cut_body **out) WEFT_CHECKED;
 weft_status wefti_spread_joint(wefti_program_builder *b, const wefti_call_plan *call,
                                weft_body *joined, const bool *given,

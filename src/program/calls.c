@@ -91,9 +91,9 @@ weft_status wefti_build_forward_call(wefti_program_builder *b, wefti_section s, 
 /* Per output of the backward body: '1' when its target has content already. Creates missing
  * targets. */
 static weft_status gradient_targets(wefti_program_builder *b, const wefti_call_plan *call,
-                                    int32_t micro, int32_t *target, char *accumulate) {
+                                    const wefti_cell_grad *grad, int32_t micro, int32_t *target,
+                                    char *accumulate) {
     const weft_node *n = call->node;
-    const wefti_cell_grad *grad = &b->p->grads[call->grad];
     for (int64_t o = 0; o < grad->backward->out_count; o++) target[o] = -1;
     memset(accumulate, '0', (size_t)grad->backward->out_count);
     accumulate[grad->backward->out_count] = '\0';
@@ -119,43 +119,74 @@ static weft_status gradient_targets(wefti_program_builder *b, const wefti_call_p
 }
 
 /* What a gradient is accumulated from is known before its targets: layouts first. */
-static weft_status settle_backward(wefti_program_builder *b, const wefti_call_plan *call) {
+static weft_status settle_backward(wefti_program_builder *b, wefti_call_plan *call,
+                                   wefti_pass pass) {
     const wefti_cut_body *cut;
     if (!b->part) return WEFT_OK;
-    return wefti_spread_backward(b, call, &cut);
+    return wefti_spread_backward(b, call, pass, &cut);
+}
+
+/* Buffers for what the first part of a split backward pass leaves for the second. */
+static weft_status crossed_buffers(wefti_program_builder *b, const wefti_call_plan *call, int32_t k,
+                                   int32_t micro, const wefti_cell_grad *grad, int32_t routine,
+                                   int32_t *target) {
+    const weft_body *body = b->p->routines[routine]->body;
+    int64_t first = grad->backward->out_count - grad->crossed;
+    int32_t **crossed = &b->micro[micro].crossed[k];
+    WEFT_TRY(wefti_build_indices(b, grad->crossed, crossed));
+    for (int32_t c = 0; c < grad->crossed; c++) {
+        int64_t bytes = weft_desc_bytes(&body->values[body->out[first + c]].desc);
+        WEFT_TRY(wefti_buffer_add(b, bytes,
+                                  wefti_build_name(b, "kept for weights by ", call->node->scope),
+                                  &(*crossed)[c]));
+        target[first + c] = (*crossed)[c];
+    }
+    return WEFT_OK;
+}
+
+static int32_t bound_buffer(wefti_program_builder *b, const weft_node *n, int32_t k, int32_t micro,
+                            wefti_grad_binding bind, const int32_t *in) {
+    switch (bind.source) {
+    case WEFTI_GRAD_INPUT:
+        return in[bind.index];
+    case WEFTI_GRAD_OUTPUT:
+        return *wefti_build_value(b, micro, n->out[bind.index]);
+    case WEFTI_GRAD_DOUT:
+        return n->out[bind.index] == b->g->loss
+                   ? b->one
+                   : *wefti_build_gradient(b, micro, n->out[bind.index]);
+    case WEFTI_GRAD_CROSSED:
+        return b->micro[micro].crossed[k][bind.index];
+    case WEFTI_GRAD_SAVED:
+        break;
+    }
+    return -1;
 }
 
 weft_status wefti_build_backward_call(wefti_program_builder *b, wefti_section s, int32_t k,
-                                      int32_t micro) {
+                                      int32_t micro, wefti_pass pass) {
     wefti_call_plan *call = &b->calls[k];
     const weft_node *n = call->node;
-    const wefti_cell_grad *grad = &b->p->grads[call->grad];
+    const wefti_cell_grad *grad = wefti_build_grad(b, call, pass);
     int64_t outs = grad->backward->out_count;
     int32_t *target, *in, routine;
     char *accumulate;
+    if (outs == 0) return WEFT_OK; /* nothing for this part */
     WEFT_TRY(wefti_build_array(b, outs, sizeof *target, &target));
     WEFT_TRY(wefti_build_array(b, outs, 1, &accumulate));
-    WEFT_TRY(settle_backward(b, call));
-    WEFT_TRY(gradient_targets(b, call, micro, target, accumulate));
-    WEFT_TRY(wefti_build_backward(b, call, accumulate, &routine));
+    WEFT_TRY(settle_backward(b, call, pass));
+    WEFT_TRY(gradient_targets(b, call, grad, micro, target, accumulate));
+    WEFT_TRY(wefti_build_backward(b, call, pass, accumulate, &routine));
+    if (pass == WEFTI_PASS_INPUTS)
+        WEFT_TRY(crossed_buffers(b, call, k, micro, grad, routine, target));
     const wefti_routine *r = b->p->routines[routine];
     wefti_draft_step *d;
     WEFT_TRY(wefti_gather_operands(b, s, k, true, micro, &in));
     WEFT_TRY(wefti_gather_ahead(b, s, b->next_call, b->next_backward));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_BACKWARD,
                                wefti_build_name(b, "", n->scope), r->args, &d));
-    for (int64_t i = 0; i < grad->backward->in_count; i++) {
-        wefti_grad_binding bind = grad->bindings[i];
-        int32_t buffer = -1;
-        if (bind.source == WEFTI_GRAD_INPUT) buffer = in[bind.index];
-        if (bind.source == WEFTI_GRAD_OUTPUT)
-            buffer = *wefti_build_value(b, micro, n->out[bind.index]);
-        if (bind.source == WEFTI_GRAD_DOUT)
-            buffer = n->out[bind.index] == b->g->loss
-                         ? b->one
-                         : *wefti_build_gradient(b, micro, n->out[bind.index]);
-        wefti_build_arg(b, d, (int32_t)i, buffer, 0);
-    }
+    for (int64_t i = 0; i < grad->backward->in_count; i++)
+        wefti_build_arg(b, d, (int32_t)i, bound_buffer(b, n, k, micro, grad->bindings[i], in), 0);
     for (int64_t o = 0; o < outs; o++) wefti_build_arg(b, d, r->inputs + (int32_t)o, target[o], 0);
     if (r->saved_arg >= 0) wefti_build_arg(b, d, r->saved_arg, b->micro[micro].saved[k], 0);
     for (int32_t x = 0; x < r->code_count; x++) b->p->backward_flops += r->code[x].cost.flops;
@@ -186,7 +217,7 @@ weft_status wefti_build_joint_call(wefti_program_builder *b, wefti_section s, in
     WEFT_TRY(wefti_build_array(b, outs, 1, &accumulate));
     for (int o = 0; o < n->outputs; o++) given[o] = n->out[o] == b->g->loss;
     WEFT_TRY(settle_joint(b, call, given));
-    WEFT_TRY(gradient_targets(b, call, micro, target, accumulate));
+    WEFT_TRY(gradient_targets(b, call, grad, micro, target, accumulate));
     WEFT_TRY(wefti_build_joint(b, call, given, accumulate, &routine));
     const wefti_routine *r = b->p->routines[routine];
     wefti_draft_step *d;

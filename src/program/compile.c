@@ -82,13 +82,19 @@ weft_status wefti_build_forward(wefti_program_builder *b, wefti_call_plan *call,
     return wefti_build_compile(b, key, kind, "", &spec, out);
 }
 
+const wefti_cell_grad *wefti_build_grad(const wefti_program_builder *b, const wefti_call_plan *call,
+                                        wefti_pass pass) {
+    const wefti_cell_grad *whole = &b->p->grads[call->grad];
+    return pass == WEFTI_PASS_ALL ? whole : &whole->parts[pass - WEFTI_PASS_INPUTS];
+}
+
 weft_status wefti_build_backward(wefti_program_builder *b, const wefti_call_plan *call,
-                                 const char *accumulate, int32_t *out) {
-    const wefti_cell_grad *grad = &b->p->grads[call->grad];
+                                 wefti_pass pass, const char *accumulate, int32_t *out) {
+    const wefti_cell_grad *grad = wefti_build_grad(b, call, pass);
     const weft_body *key = grad->backward;
     if (b->part) {
         const wefti_cut_body *cut;
-        WEFT_TRY(wefti_spread_backward(b, call, &cut));
+        WEFT_TRY(wefti_spread_backward(b, (wefti_call_plan *)(uintptr_t)call, pass, &cut));
         key = cut->body;
     }
     WEFT_TRY(wefti_build_find(b, key, WEFTI_ROUTINE_BACKWARD, accumulate, out));

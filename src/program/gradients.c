@@ -56,6 +56,13 @@ static weft_status cell_gradient(wefti_program_builder *b, wefti_call_plan *call
                                          &p->grads[count]));
     p->grad_count++; /* owned from here on */
     WEFT_TRY(own_outputs(&p->grads[count]));
+    if (b->split_backward) {
+        bool *weights;
+        WEFT_TRY(wefti_build_array(b, cell->in_count, sizeof *weights, &weights));
+        for (int64_t i = 0; i < cell->in_count; i++)
+            weights[i] = cell->values[cell->in[i]].kind == WEFTI_VALUE_PARAM;
+        WEFT_TRY(wefti_cell_grad_split(b->g, &p->grads[count], weights));
+    }
     b->grad_masks[count] = kept;
     call->grad = (int32_t)count;
     return WEFT_OK;

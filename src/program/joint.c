@@ -94,6 +94,8 @@ static weft_status join(weft_body *to, const wefti_cell_grad *grad, const bool *
         case WEFTI_GRAD_DOUT:
             *slot = seed[bind.index];
             break;
+        case WEFTI_GRAD_CROSSED: /* only in split passes */
+            WEFT_FAIL(WEFT_E_BUG, "a split backward pass cannot be joined");
         }
     }
     WEFT_TRY(append_nodes(to, backward, map_back, true));

@@ -102,6 +102,19 @@ weft_status wefti_pipeline_assign(wefti_program_builder *b) {
     if (!plan || plan->pipeline.stages <= 1) return WEFT_OK;
     b->stages = plan->pipeline.stages;
     b->stage = wefti_plan_stage_of_rank(plan, b->p->rank);
+    b->split_backward = wefti_schedule_splits(plan->pipeline.schedule) && b->p->all_microbatches;
+    for (int32_t t = 0; t < b->stages; t++) {
+        wefti_mesh mesh = wefti_plan_mesh(plan, t);
+        bool alike = mesh.axes == b->p->mesh.axes;
+        for (int a = 0; alike && a < mesh.axes; a++)
+            alike = mesh.axis[a].size == b->p->mesh.axis[a].size &&
+                    !strcmp(mesh.axis[a].name, b->p->mesh.axis[a].name);
+        WEFT_REQUIRE(alike, WEFT_E_NO_IMPL,
+                     "stage %d has another mesh than stage %d: values can cross only between "
+                     "stages of equal "
+                     "meshes",
+                     t, b->stage);
+    }
     WEFT_TRY(wefti_build_array(b, b->call_count, sizeof *stage, &stage));
     WEFT_TRY(choose_stages(b, stage));
     for (int32_t k = 0; k < b->call_count; k++) {
@@ -375,9 +388,23 @@ static weft_status backward_task(wefti_program_builder *b, int32_t chunk, int32_
             WEFT_TRY(wefti_build_loss(b, WEFTI_SECTION_FIRST, micro));
         } else {
             WEFT_TRY(receive_gradients(b, k, micro));
-            WEFT_TRY(wefti_build_backward_call(b, WEFTI_SECTION_FIRST, k, micro));
+            WEFT_TRY(
+                wefti_build_backward_call(b, WEFTI_SECTION_FIRST, k, micro,
+                                          b->split_backward ? WEFTI_PASS_INPUTS : WEFTI_PASS_ALL));
         }
         WEFT_TRY(send_gradients(b, k, micro));
+    }
+    return WEFT_OK;
+}
+
+/* Gradients of weights, of the calls whose backward pass is split; the call that makes the loss
+ * makes all at once. */
+static weft_status weight_task(wefti_program_builder *b, int32_t chunk, int32_t micro) {
+    for (int32_t k = b->call_count - 1; k >= 0; k--) {
+        const wefti_call_plan *call = &b->calls[k];
+        if (!call->mine || call->chunk != chunk || !call->differentiated || call->joint) continue;
+        b->next_call = -1;
+        WEFT_TRY(wefti_build_backward_call(b, WEFTI_SECTION_FIRST, k, micro, WEFTI_PASS_WEIGHTS));
     }
     return WEFT_OK;
 }
@@ -408,6 +435,8 @@ weft_status wefti_pipeline_section(wefti_program_builder *b) {
             status = forward_task(b, task[t].chunk, task[t].micro);
         else if (task[t].kind == WEFTI_TASK_BACKWARD)
             status = backward_task(b, task[t].chunk, task[t].micro);
+        else
+            status = weight_task(b, task[t].chunk, task[t].micro);
     }
     b->now_micro = 0;
     wefti_free(schedule);

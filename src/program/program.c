@@ -288,7 +288,7 @@ static weft_status compute_pass(wefti_program_builder *b, wefti_section s, int32
         for (int32_t c = 0; c < copies; c++) {
             b->now_micro = first + c;
             find_next(b, k, true);
-            WEFT_TRY(wefti_build_backward_call(b, s, k, first + c));
+            WEFT_TRY(wefti_build_backward_call(b, s, k, first + c, WEFTI_PASS_ALL));
         }
         WEFT_TRY(wefti_build_eager_updates(b, k));
     }
@@ -365,6 +365,8 @@ static weft_status new_tables(wefti_program_builder *b) {
         WEFT_TRY(wefti_build_indices(b, values, &b->micro[m].gradient));
         WEFT_TRY(wefti_build_array(b, values, sizeof(bool), &b->micro[m].started));
         WEFT_TRY(wefti_build_indices(b, b->root->node_count, &b->micro[m].saved));
+        WEFT_TRY(
+            wefti_build_array(b, b->root->node_count, sizeof(int32_t *), &b->micro[m].crossed));
     }
     return WEFT_OK;
 }

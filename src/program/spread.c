@@ -235,10 +235,9 @@ weft_status wefti_spread_forward(wefti_program_builder *b, wefti_call_plan *call
 }
 
 /* Outputs of a backward body, from number `first` on: gradients of the cell's inputs. */
-static void ask_gradients(wefti_program_builder *b, const wefti_call_plan *call, int64_t first,
-                          request *r) {
+static void ask_gradients(wefti_program_builder *b, const wefti_call_plan *call,
+                          const wefti_cell_grad *grad, int64_t first, request *r) {
     const weft_node *n = call->node;
-    const wefti_cell_grad *grad = &b->p->grads[call->grad];
     for (int i = 0; i < n->inputs; i++) {
         int32_t o = grad->gradient_out[i], v = n->in[i];
         if (o < 0 || v < 0) continue;
@@ -253,10 +252,9 @@ static void ask_gradients(wefti_program_builder *b, const wefti_call_plan *call,
     }
 }
 
-static void learn_gradients(wefti_program_builder *b, const wefti_call_plan *call, int64_t first,
-                            const wefti_cut_body *cut) {
+static void learn_gradients(wefti_program_builder *b, const wefti_call_plan *call,
+                            const wefti_cell_grad *grad, int64_t first, const wefti_cut_body *cut) {
     const weft_node *n = call->node;
-    const wefti_cell_grad *grad = &b->p->grads[call->grad];
     for (int i = 0; i < n->inputs; i++) {
         int32_t o = grad->gradient_out[i], v = n->in[i];
         if (o < 0 || v < 0 || b->root->values[v].kind != WEFTI_VALUE_PARAM) continue;
@@ -266,10 +264,16 @@ static void learn_gradients(wefti_program_builder *b, const wefti_call_plan *cal
     }
 }
 
-weft_status wefti_spread_backward(wefti_program_builder *b, const wefti_call_plan *call,
+/* Where the values that cross begin among the results of the first part. */
+static int64_t grad_of_first(const wefti_program_builder *b, const wefti_call_plan *call) {
+    const wefti_cell_grad *first = wefti_build_grad(b, call, WEFTI_PASS_INPUTS);
+    return first->backward->out_count - first->crossed;
+}
+
+weft_status wefti_spread_backward(wefti_program_builder *b, wefti_call_plan *call, wefti_pass pass,
                                   const wefti_cut_body **out) {
     const weft_node *n = call->node;
-    const wefti_cell_grad *grad = &b->p->grads[call->grad];
+    const wefti_cell_grad *grad = wefti_build_grad(b, call, pass);
     const weft_body *body = grad->backward;
     request r;
     WEFT_TRY(new_request(b, body, n->scope, &r));
@@ -286,11 +290,18 @@ weft_status wefti_spread_backward(wefti_program_builder *b, const wefti_call_pla
         case WEFTI_GRAD_DOUT:
             r.in[i] = b->spread[n->out[bind.index]].use;
             break;
+        case WEFTI_GRAD_CROSSED:
+            r.in[i] = call->cut_inputs->out[grad_of_first(b, call) + bind.index];
+            break;
         }
     }
-    ask_gradients(b, call, 0, &r);
+    ask_gradients(b, call, grad, 0, &r);
+    for (int64_t o = body->out_count - grad->crossed;
+         pass == WEFTI_PASS_INPUTS && o < body->out_count; o++)
+        r.out_state[o] = WEFTI_LAYOUT_SUMMED;
     WEFT_TRY(wefti_partition_cut(b->part, &r.spec, out));
-    learn_gradients(b, call, 0, *out);
+    learn_gradients(b, call, grad, 0, *out);
+    if (pass == WEFTI_PASS_INPUTS) call->cut_inputs = *out;
     return WEFT_OK;
 }
 
@@ -317,10 +328,10 @@ weft_status wefti_spread_joint(wefti_program_builder *b, const wefti_call_plan *
             r.in[i] = b->spread[n->in[i]].use;
         }
     }
-    ask_gradients(b, call, n->outputs, &r);
+    ask_gradients(b, call, &b->p->grads[call->grad], n->outputs, &r);
     WEFT_TRY(cut_forward(b, &r.spec, &cut));
     learn(b, n, cut);
-    learn_gradients(b, call, n->outputs, cut);
+    learn_gradients(b, call, &b->p->grads[call->grad], n->outputs, cut);
     *out = cut;
     return WEFT_OK;
 }

@@ -252,7 +252,9 @@ weft_status wefti_build_plan_buckets(wefti_program_builder *b) {
     for (int32_t k = b->call_count - 1; k >= 0 && b->part; k--) {
         const wefti_cut_body *ignored; /* gradients' layouts are learnt */
         if (b->calls[k].differentiated && !b->calls[k].joint)
-            WEFT_TRY(wefti_spread_backward(b, &b->calls[k], &ignored));
+            for (int pass = b->split_backward ? WEFTI_PASS_INPUTS : WEFTI_PASS_ALL;
+                 pass <= (b->split_backward ? WEFTI_PASS_WEIGHTS : WEFTI_PASS_ALL); pass++)
+                WEFT_TRY(wefti_spread_backward(b, &b->calls[k], (wefti_pass)pass, &ignored));
     }
     bool scattered = false;
     for (int64_t i = 0; i < count; i++) {

@@ -78,6 +78,8 @@ static tensors run_backward(const wefti_cell_grad *cg, const tensors *in, const 
         case WEFTI_GRAD_DOUT:
             args.at[k] = weights->at[index];
             break;
+        case WEFTI_GRAD_CROSSED: /* only in parts of a split pass */
+            break;
         }
     }
     tensors out = make_tensors(cg->backward, cg->backward->out, cg->backward->out_count);

@@ -231,6 +231,8 @@ static weft_status run_backward(derivative *d) {
         case WEFTI_GRAD_DOUT:
             args[k] = d->weights[index];
             break;
+        case WEFTI_GRAD_CROSSED: /* only in parts of a split pass */
+            break;
         }
     }
     for (int64_t o = 0; o < backward->out_count; o++)
