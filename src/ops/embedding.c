@@ -24,7 +24,7 @@ static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
     WEFT_TRY(wefti_op_check_i32(n, 1));
     WEFT_TRY(wefti_op_check_rank(n, 1, 0, WEFT_MAX_RANK - 1));
     int64_t begin = wefti_attr_int(n, "begin"), whole = wefti_attr_int(n, "whole");
-    WEFT_REQUIRE(begin >= 0 && whole >= 0 &&
+    WEFT_REQUIRE(begin >= 0 && whole >= 0 && whole <= INT32_MAX &&
                      (whole ? begin <= whole - table->shape[0] : begin == 0),
                  WEFT_E_SHAPE, "embedding: %s cannot begin at row %lld of %lld", TEXT(table),
                  (long long)begin, (long long)whole);
@@ -38,9 +38,10 @@ static weft_status infer_grad(const weft_node *n, weft_desc *out, int *out_count
     (void)out_count;
     const weft_desc *ids = wefti_in(n, 0), *dy = wefti_in(n, 1);
     int64_t vocab = wefti_attr_int(n, "vocab");
-    WEFT_REQUIRE(vocab >= 0 && wefti_attr_int(n, "begin") >= 0, WEFT_E_ARG,
-                 "embedding_grad: the vocabulary has %lld rows from %lld on", (long long)vocab,
-                 (long long)wefti_attr_int(n, "begin"));
+    WEFT_REQUIRE(vocab >= 0 && wefti_attr_int(n, "begin") >= 0 &&
+                     wefti_attr_int(n, "begin") <= INT32_MAX,
+                 WEFT_E_ARG, "embedding_grad: the vocabulary has %lld rows from %lld on",
+                 (long long)vocab, (long long)wefti_attr_int(n, "begin"));
     WEFT_TRY(wefti_op_check_i32(n, 0));
     WEFT_TRY(wefti_op_check_float(n, 1));
     bool fits = dy->rank == ids->rank + 1;

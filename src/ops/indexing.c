@@ -29,8 +29,10 @@ static int axis_of(const weft_node *n) {
 
 /* Pieces of a dimension that numbers point into: `begin` counts in the whole. */
 static weft_status check_begin(const weft_node *n) {
-    WEFT_REQUIRE(wefti_attr_int(n, "begin") >= 0, WEFT_E_ARG, "%s: begins at %lld", n->op->name,
-                 (long long)wefti_attr_int(n, "begin"));
+    int64_t begin = wefti_attr_int(n, "begin");
+    WEFT_REQUIRE(begin >= 0 && begin <= INT32_MAX, WEFT_E_ARG,
+                 "%s: begins at %lld; it must be a number of i32, not negative", n->op->name,
+                 (long long)begin);
     return WEFT_OK;
 }
 
