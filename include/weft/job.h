@@ -153,7 +153,8 @@ typedef struct weft_job_parallel {
     weft_job_pairs strategies, tensors; /* match -> split; match -> layout */
     weft_job_sharding optimizer;
     weft_job_pipeline pipeline;
-    int64_t accumulate, copies; /* accumulate: the same as train.accumulate, pipeline.microbatches */
+    int64_t accumulate,
+        copies; /* accumulate: the same as train.accumulate, pipeline.microbatches */
     weft_job_recompute recompute;
     weft_job_gradients gradients;
     struct {
@@ -171,7 +172,7 @@ typedef struct weft_job {
     weft_job_device device;
     weft_job_parallel parallel;
     const weft_plan *plan; /* of `parallel`; NULL when that says no more than one device does */
-    const char *text; /* all of the above as a job file that reads back equal */
+    const char *text;      /* all of the above as a job file that reads back equal */
 } weft_job;
 
 /** Read a job file, apply the overrides in order, fill in defaults, check.

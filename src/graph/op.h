@@ -153,7 +153,7 @@ double wefti_node_bytes(const weft_node *n); /* all inputs + outputs once */
  * optional. Attributes as the text form prints them: "axis=1 eps=1e-5 stride=(2,2)". */
 typedef struct wefti_op_case {
     const char *inputs[10]; /* ends at the first NULL */
-    const char *attrs;     /* NULL: defaults */
+    const char *attrs;      /* NULL: defaults */
 } wefti_op_case;
 
 /* ---- the definition ---- */

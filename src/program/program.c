@@ -276,7 +276,8 @@ static weft_status compute_pass(wefti_program_builder *b, wefti_section s, int32
                 WEFT_TRY(wefti_build_joint_call(b, s, k, first + c));
             else
                 WEFT_TRY(wefti_build_forward_call(b, s, k, first + c));
-            for (int o = 0; o < b->calls[k].node->outputs; o++) /* all copies have it in one place */
+            for (int o = 0; o < b->calls[k].node->outputs;
+                 o++) /* all copies have it in one place */
                 if (b->calls[k].node->out[o] == b->g->loss)
                     WEFT_TRY(wefti_build_loss(b, s, first + c));
             WEFT_TRY(wefti_build_states(b, s, first + c, k));

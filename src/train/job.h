@@ -89,7 +89,8 @@ weft_status wefti_job_store_list(wefti_job_draft *draft, const wefti_job_row *ro
                                  const wefti_yaml *value, const wefti_job_mark *mark) WEFT_CHECKED;
 void wefti_job_write_list(const wefti_job_row *row, const void *field, wefti_text *out);
 /* job_flow.c: lists in brackets and mappings in braces, for overrides: what YAML calls flow style,
- * read without a YAML reader. `text` is the end of `word`, the override. Commas within parentheses belong to the text. */
+ * read without a YAML reader. `text` is the end of `word`, the override. Commas within parentheses
+ * belong to the text. */
 weft_status wefti_job_flow_parse(wefti_arena *arena, const char *word, const char *text,
                                  wefti_yaml *out) WEFT_CHECKED;
 

@@ -109,8 +109,8 @@ static weft_status check(const wefti_job_draft *draft) {
                  "%strain.batch = %lld is cut into %lld equal parts, %lld microbatches of %d "
                  "copies each; it must be a multiple of %lld",
                  wefti_job_where(draft, wefti_job_mark_of(draft, "train.batch"), where),
-                 (long long)t->batch, (long long)parts, (long long)t->accumulate, draft->plan->copies,
-                 (long long)parts);
+                 (long long)t->batch, (long long)parts, (long long)t->accumulate,
+                 draft->plan->copies, (long long)parts);
     return WEFT_OK;
 }
 
