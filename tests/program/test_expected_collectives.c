@@ -1,0 +1,210 @@
+/* The transfers of the textbook schemes, and no more: what the programs of a gpt2 of several blocks
+ * hold for Megatron's tensor parallelism (Shoeybi et al., 2019: two sums forward and two backward
+ * for each block), its sequence parallelism (Korthikanti et al., 2022: a gather and a scattered sum
+ * in place of each), and the three levels of split optimizers (Rajbhandari et al., ZeRO, 2020). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "program/print.h"
+#include "train/session.h"
+#include "weft/model.h"
+
+#define ASSERT_OK(expr)                                                                            \
+    do {                                                                                           \
+        weft_status status_ = (expr);                                                              \
+        if (status_ < 0) fail_msg("%s: %s", #expr, weft_error_message());                          \
+    } while (0)
+
+enum { LAYERS = 3 };
+
+/* Transfers by kind. */
+typedef struct counts {
+    int all_reduce, all_gather, reduce_scatter, others;
+} counts;
+
+static void count(const wefti_step_transfer *t, counts *c) {
+    switch (t->transfer->kind) {
+    case WEFTI_TRANSFER_ALL_REDUCE:
+        c->all_reduce++;
+        break;
+    case WEFTI_TRANSFER_ALL_GATHER:
+        c->all_gather++;
+        break;
+    case WEFTI_TRANSFER_REDUCE_SCATTER:
+        c->reduce_scatter++;
+        break;
+    default:
+        c->others++;
+    }
+}
+
+/* Those of all steps of a rank whose name is `name` and whose phase is `phase` (NULL: any). */
+static counts counted(const wefti_program *p, const char *name, const char *phase) {
+    counts c = {0};
+    for (int32_t s = 0; s < WEFTI_SECTIONS; s++)
+        for (int32_t i = 0; i < p->step_count[s]; i++) {
+            const wefti_step *step = &p->steps[s][i];
+            if (name && strcmp(step->name, name) != 0) continue;
+            if (phase && strcmp(wefti_phase_text(step), phase) != 0) continue;
+            wefti_step_transfer t;
+            for (int32_t at = 0; wefti_step_transfer_next(p, step, &at, &t);) count(&t, &c);
+        }
+    return c;
+}
+
+static weft_graph *gpt2(int64_t batch) {
+    weft_model_config c = {.family = WEFT_FAMILY_GPT2,
+                           .layers = LAYERS,
+                           .hidden = 32,
+                           .heads = 4,
+                           .ffn = 64,
+                           .context = 16,
+                           .vocab = 64};
+    weft_graph *g;
+    ASSERT_OK(weft_model_build(&c, WEFT_USE_TRAIN, batch, 0, WEFT_F32, &g));
+    return g;
+}
+
+static void tensor_parallel(weft_plan *plan) {
+    ASSERT_OK(weft_op_split(plan, "h.*.attn.c_attn", "n1=tp"));
+    ASSERT_OK(weft_op_split(plan, "h.*.attn:attention", "heads=tp"));
+    ASSERT_OK(weft_op_split(plan, "h.*.attn.c_proj", "k0=tp"));
+    ASSERT_OK(weft_op_split(plan, "h.*.mlp.c_fc", "n0=tp"));
+    ASSERT_OK(weft_op_split(plan, "h.*.mlp.c_proj", "k0=tp"));
+}
+
+typedef struct fixture {
+    weft_graph *graph;
+    weft_session *session;
+} fixture;
+
+static fixture open_with(weft_plan *plan, int64_t batch) {
+    fixture f = {.graph = gpt2(batch)};
+    weft_session_options o = weft_session_defaults();
+    o.plan = plan;
+    o.threads = 2;
+    ASSERT_OK(weft_session_create(f.graph, &o, &f.session));
+    weft_plan_destroy(plan);
+    return f;
+}
+
+static void close_all(fixture *f) {
+    weft_session_destroy(f->session);
+    weft_graph_destroy(f->graph);
+}
+
+static void is(const char *what, counts c, counts want) {
+    if (memcmp(&c, &want, sizeof c) != 0)
+        fail_msg("%s: %d all-reduce, %d all-gather, %d reduce-scatter, %d others; expected %d, %d, "
+                 "%d, %d",
+                 what, c.all_reduce, c.all_gather, c.reduce_scatter, c.others, want.all_reduce,
+                 want.all_gather, want.reduce_scatter, want.others);
+}
+
+/* Two sums forward, two backward for each block. */
+static void megatron_tensor_parallelism(void **state) {
+    (void)state;
+    for (int tp = 2; tp <= 4; tp += 2) {
+        weft_plan *plan;
+        ASSERT_OK(weft_plan_create(tp, &plan));
+        ASSERT_OK(weft_plan_axis(plan, "tp", tp));
+        tensor_parallel(plan);
+        fixture f = open_with(plan, 4);
+        for (int r = 0; r < tp; r++) {
+            const wefti_program *p = wefti_session_program_of(f.session, 0, r);
+            for (int l = 0; l < LAYERS; l++) {
+                char name[16];
+                (void)snprintf(name, sizeof name, "h.%d", l);
+                is("forward", counted(p, name, "forward"), (counts){.all_reduce = 2});
+                is("backward", counted(p, name, "backward"), (counts){.all_reduce = 2});
+            }
+        }
+        close_all(&f);
+    }
+}
+
+/* With norms and residuals split along the sequence: a gather and a scattered sum in place of each
+ * sum, at half the bytes each. Backward the norms' results, of which each device keeps its part,
+ * are gathered once more for the gradients of weights. */
+static void megatron_sequence_parallelism(void **state) {
+    (void)state;
+    weft_plan *plan;
+    ASSERT_OK(weft_plan_create(2, &plan));
+    ASSERT_OK(weft_plan_axis(plan, "tp", 2));
+    tensor_parallel(plan);
+    ASSERT_OK(weft_op_split(plan, "h.*.ln_?:layer_norm", "in0.1=tp"));
+    ASSERT_OK(weft_op_split(plan, "h.*:add", "in0.1=tp"));
+    fixture f = open_with(plan, 1);
+    for (int r = 0; r < 2; r++)
+        for (int l = 1; l < LAYERS; l++) {
+            char name[16];
+            (void)snprintf(name, sizeof name, "h.%d", l);
+            const wefti_program *p = wefti_session_program_of(f.session, 0, r);
+            is("forward", counted(p, name, "forward"),
+               (counts){.all_gather = 2, .reduce_scatter = 2});
+            is("backward", counted(p, name, "backward"),
+               (counts){.all_gather = 4, .reduce_scatter = 2});
+        }
+    close_all(&f);
+}
+
+static int parameters(const weft_session *s) {
+    int found = 0;
+    for (int t = 0; t < weft_session_tensors(s, 0); t++) {
+        weft_tensor_info info;
+        ASSERT_OK(weft_session_tensor(s, 0, t, &info));
+        found += info.role == WEFT_ROLE_PARAM;
+    }
+    return found;
+}
+
+/* Two numbers are added up for the loss: it, and what it counts. Everything else belongs to
+ * parameters: each gradient is added up once, each parameter put together once a step, or, at level
+ * 3, once for each pass of a call that reads it. */
+static void split_optimizers(void **state) {
+    (void)state;
+    enum { LOSS = 2 };
+    for (int level = 0; level <= 3; level++) {
+        weft_plan *plan;
+        char what[16];
+        ASSERT_OK(weft_plan_create(2, &plan));
+        if (level) ASSERT_OK(weft_plan_optimizer(plan, level, 0, 0));
+        fixture f = open_with(plan, 4);
+        int count = parameters(f.session), reads = 12 * LAYERS + 2 + 3; /* wte is read twice */
+        assert_int_equal(count, reads - 1);
+        (void)snprintf(what, sizeof what, "level %d", level);
+        for (int r = 0; r < 2; r++) {
+            const wefti_program *p = wefti_session_program_of(f.session, 0, r);
+            counts c = counted(p, NULL, NULL);
+            if (level == 0) is(what, c, (counts){.all_reduce = LOSS + count});
+            if (level == 1)
+                is(what, c,
+                   (counts){.all_reduce = LOSS, .reduce_scatter = count, .all_gather = count});
+            if (level == 2) /* a gradient lies in pieces from the call on that makes it */
+                is(what, c,
+                   (counts){.all_reduce = LOSS, .reduce_scatter = reads, .all_gather = count});
+            if (level < 3) continue;
+            assert_true(c.all_gather >= reads && c.all_gather <= 2 * reads);
+            is("level 3, updates", counted(p, NULL, "update"), (counts){0});
+            c.all_gather = 0;
+            is(what, c, (counts){.all_reduce = LOSS, .reduce_scatter = reads});
+        }
+        close_all(&f);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(megatron_tensor_parallelism),
+        cmocka_unit_test(megatron_sequence_parallelism),
+        cmocka_unit_test(split_optimizers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
