@@ -66,6 +66,26 @@ static void axes_and_open_sizes_are_resolved(void **state) {
     close_graph(g);
 }
 
+static void experts_have_their_shapes(void **state) {
+    (void)state;
+    weft_graph *g = open_graph();
+    weft_routing bounded, free_of_bounds;
+    weft_value gates = input(g, "gates", WEFT_F32, SHAPE(2, 5, 4));
+    weft_value x = input(g, "x", WEFT_BF16, SHAPE(2, 5, 6)), w = param(g, "w", SHAPE(4, 6, 3));
+    assert_desc(g, weft_moe_route(g, gates, 2, 3, &bounded), WEFT_F32, SHAPE(2, 5, 2));
+    assert_desc(g, weft_moe_route(g, gates, 1, 0, &free_of_bounds), WEFT_F32, SHAPE(2, 5, 1));
+    assert_int_equal(free_of_bounds.capacity, 5);
+    assert_desc(g, bounded.expert, WEFT_I32, SHAPE(2, 5, 2));
+    assert_desc(g, bounded.slot, WEFT_I32, SHAPE(2, 5, 2));
+    assert_desc(g, bounded.count, WEFT_I32, SHAPE(4, 2));
+    weft_value y = weft_moe_dispatch(g, x, &bounded);
+    assert_desc(g, y, WEFT_BF16, SHAPE(4, 2, 3, 6));
+    assert_desc(g, weft_moe_linear(g, y, w, false, &bounded), WEFT_BF16, SHAPE(4, 2, 3, 3));
+    assert_desc(g, weft_moe_linear(g, y, w, false, NULL), WEFT_BF16, SHAPE(4, 2, 3, 3));
+    assert_desc(g, weft_moe_combine(g, y, &bounded, WEFT_NO_VALUE), WEFT_BF16, SHAPE(2, 5, 6));
+    close_graph(g);
+}
+
 static void what_does_nothing_adds_nothing(void **state) {
     (void)state;
     weft_graph *g = open_graph();
@@ -233,6 +253,7 @@ static void wrong_calls_are_explained_and_stick(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(axes_and_open_sizes_are_resolved),
+        cmocka_unit_test(experts_have_their_shapes),
         cmocka_unit_test(what_does_nothing_adds_nothing),
         cmocka_unit_test(results_have_the_dtype_of_activations),
         cmocka_unit_test(gradients_have_the_dtype_of_their_value),
