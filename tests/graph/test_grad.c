@@ -102,7 +102,7 @@ static weft_status differentiate(weft_graph *g, weft_body *cell, int recompute,
     bool all[MAX_VALUES];
     for (int i = 0; i < MAX_VALUES; i++) all[i] = true;
     assert_true(cell->in_count <= MAX_VALUES && cell->out_count <= MAX_VALUES);
-    return wefti_differentiate(g, cell, all, all, recompute, out);
+    return wefti_differentiate(g, cell, all, all, (wefti_recompute_mode)recompute, out);
 }
 
 /* Both recompute modes against central differences, for every element of every input. */
@@ -402,7 +402,7 @@ static weft_status build_and_differentiate(void) {
         wefti_cell_grad cg;
         bool all[MAX_VALUES];
         memset(all, 1, sizeof all);
-        st = wefti_differentiate(g, g->cells[0], all, all, mode, &cg);
+        st = wefti_differentiate(g, g->cells[0], all, all, (wefti_recompute_mode)mode, &cg);
         if (st >= 0) wefti_cell_grad_free(&cg);
     }
     char *text;
