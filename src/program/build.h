@@ -41,6 +41,7 @@ typedef struct wefti_call_plan {
     bool joint;           /* forward and backward in one routine: the call that makes the loss */
     int32_t grad;         /* index in program->grads */
     int32_t stage, chunk; /* of the pipeline */
+    int32_t part;         /* of the model: counts stages over all chunks */
     bool mine;            /* this rank runs it */
     wefti_recompute_mode recompute;
     const wefti_cut_body *cut;        /* its forward body here; NULL without a plan */

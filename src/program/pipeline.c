@@ -121,6 +121,7 @@ weft_status wefti_pipeline_assign(wefti_program_builder *b) {
         wefti_call_plan *call = &b->calls[k];
         if (b->spec->observer)
             b->spec->observer->assign(b->spec->observer->context, call->node->scope, stage[k]);
+        call->part = stage[k];
         wefti_schedule_place(plan->pipeline.schedule, b->stages, stage[k], &call->stage,
                              &call->chunk);
         call->mine = call->stage == b->stage;
@@ -132,10 +133,13 @@ weft_status wefti_pipeline_assign(wefti_program_builder *b) {
 
 typedef struct crossing {
     int32_t value, from_call, from_stage, to_stage;
-    int32_t first_call;  /* of the reading stage, in forward order */
-    int32_t last_call;   /* of the reading stage, in backward order; -1: no gradient */
-    int32_t transfer[2]; /* forward, backward; -1: not of this rank */
-    int32_t posted[2], waited[2];
+    int32_t first_call; /* of the reading stage, in forward order */
+    int32_t last_call;  /* of the reading stage, in backward order; -1: no gradient */
+    /* Endpoints in each direction: posts take them in turn. Between neighbours one is enough. What
+     * skips a stage is sent long before it is read, so that all its microbatches may be under way.
+     */
+    int32_t lanes, *transfer[2]; /* forward, backward: [lanes] */
+    int32_t posted[2], waited[2], received[2];
     int32_t *buffers[2]; /* per post of this rank as the sender */
 } crossing;
 
@@ -144,7 +148,7 @@ struct wefti_crossings {
     int32_t count;
 };
 
-enum { UNDER_WAY = 2 };
+enum { UNDER_WAY = 2 }; /* on one endpoint */
 
 static weft_status add_crossing(wefti_program_builder *b, int32_t v, int32_t maker, int32_t reader,
                                 int64_t *capacity) {
@@ -160,6 +164,8 @@ static weft_status add_crossing(wefti_program_builder *b, int32_t v, int32_t mak
     }
     for (int32_t i = 0; i < x->count; i++)
         if (x->list[i].value == v && x->list[i].to_stage == to) {
+            if (b->calls[reader].part != b->calls[maker].part + 1)
+                x->list[i].lanes = (b->micros + UNDER_WAY - 1) / UNDER_WAY;
             if (back && x->list[i].last_call < 0) x->list[i].last_call = reader;
             return WEFT_OK;
         }
@@ -172,7 +178,9 @@ static weft_status add_crossing(wefti_program_builder *b, int32_t v, int32_t mak
                     .to_stage = to,
                     .first_call = reader,
                     .last_call = back ? reader : -1,
-                    .transfer = {-1, -1}};
+                    .lanes = 1};
+    if (b->calls[reader].part != b->calls[maker].part + 1)
+        c->lanes = (b->micros + UNDER_WAY - 1) / UNDER_WAY;
     for (int d = 0; d < 2; d++) WEFT_TRY(wefti_build_indices(b, b->micros, &c->buffers[d]));
     return WEFT_OK;
 }
@@ -233,11 +241,16 @@ weft_status wefti_pipeline_cross(wefti_program_builder *b) {
     for (int32_t i = 0; i < b->crossings->count; i++) {
         crossing *c = &b->crossings->list[i];
         if (c->from_stage != b->stage && c->to_stage != b->stage) continue;
-        uint64_t tag = 16 + 2 * ((uint64_t)c->value * 4096 + (uint64_t)c->to_stage);
-        WEFT_TRY(pair_transfer(b, c->value, c->from_stage, c->to_stage, tag, &c->transfer[0]));
-        if (c->last_call >= 0)
+        for (int d = 0; d < 2; d++) WEFT_TRY(wefti_build_indices(b, c->lanes, &c->transfer[d]));
+        for (int32_t lane = 0; lane < c->lanes; lane++) {
+            uint64_t place = (uint64_t)c->value * 4096 + (uint64_t)c->to_stage;
+            uint64_t tag = 16 + 2 * ((place << 24) + (uint64_t)lane);
             WEFT_TRY(
-                pair_transfer(b, c->value, c->to_stage, c->from_stage, tag + 1, &c->transfer[1]));
+                pair_transfer(b, c->value, c->from_stage, c->to_stage, tag, &c->transfer[0][lane]));
+            if (c->last_call >= 0)
+                WEFT_TRY(pair_transfer(b, c->value, c->to_stage, c->from_stage, tag + 1,
+                                       &c->transfer[1][lane]));
+        }
     }
     return WEFT_OK;
 }
@@ -264,21 +277,24 @@ static weft_status transfer_step(wefti_program_builder *b, wefti_step_kind kind,
 
 static weft_status wait_sends(wefti_program_builder *b, crossing *c, int back, int32_t under_way) {
     while (c->posted[back] - c->waited[back] > under_way) {
-        int32_t buffer = c->buffers[back][c->waited[back]++];
-        WEFT_TRY(transfer_step(b, WEFTI_STEP_WAIT, c->transfer[back], buffer, -1));
+        int32_t number = c->waited[back]++, lane = number % c->lanes;
+        WEFT_TRY(transfer_step(b, WEFTI_STEP_WAIT, c->transfer[back][lane],
+                               c->buffers[back][number], -1));
     }
     return WEFT_OK;
 }
 
 static weft_status send(wefti_program_builder *b, crossing *c, int back, int32_t buffer) {
-    WEFT_TRY(wait_sends(b, c, back, UNDER_WAY - 1));
-    c->buffers[back][c->posted[back]++] = buffer;
-    return transfer_step(b, WEFTI_STEP_POST, c->transfer[back], buffer, -1);
+    WEFT_TRY(wait_sends(b, c, back, c->lanes * UNDER_WAY - 1));
+    int32_t number = c->posted[back]++;
+    c->buffers[back][number] = buffer;
+    return transfer_step(b, WEFTI_STEP_POST, c->transfer[back][number % c->lanes], buffer, -1);
 }
 
-static weft_status receive(wefti_program_builder *b, const crossing *c, int back, int32_t buffer) {
-    WEFT_TRY(transfer_step(b, WEFTI_STEP_POST, c->transfer[back], -1, buffer));
-    return transfer_step(b, WEFTI_STEP_WAIT, c->transfer[back], -1, buffer);
+static weft_status receive(wefti_program_builder *b, crossing *c, int back, int32_t buffer) {
+    int32_t transfer = c->transfer[back][c->received[back]++ % c->lanes];
+    WEFT_TRY(transfer_step(b, WEFTI_STEP_POST, transfer, -1, buffer));
+    return transfer_step(b, WEFTI_STEP_WAIT, transfer, -1, buffer);
 }
 
 static weft_status new_buffer(wefti_program_builder *b, const char *what, int32_t v, int32_t *out) {
