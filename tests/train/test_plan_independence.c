@@ -249,7 +249,7 @@ static weft_session_options options_of(const trial *t, const weft_plan *plan) {
 }
 
 /* Signs of gradients that are nothing but rounding: optimizers that keep the direction alone (lion,
- * adafactor) make whole steps of them. */
+ * adafactor, lamb) make whole steps of them. */
 static bool gradient_is_rounding(const trial *t, const char *name) {
     weft_graph *g = random_network(t->seed, t->cells, t->batch, t->dtype);
     weft_session_options o = options_of(t, NULL);
@@ -323,7 +323,8 @@ static bool compare(const trial *t, weft_session *one, weft_session *many) {
         free(a);
         free(b);
         if (apart <= tolerance * largest) continue;
-        if ((t->optimizer == WEFT_LION || t->optimizer == WEFT_ADAFACTOR) &&
+        if ((t->optimizer == WEFT_LION || t->optimizer == WEFT_ADAFACTOR ||
+             t->optimizer == WEFT_LAMB) &&
             gradient_is_rounding(t, info.name))
             return true; /* what follows may differ too */
         complain(t, "'%s' is %.3g apart", info.name, apart);
