@@ -168,8 +168,8 @@ static weft_status validate(wefti_training *t) {
                             .ring = 2,
                             .padding_target = -1};
     int64_t batches = wefti_feed_batches(t->data, WEFT_DATA_VALIDATION, t->micro);
-    int64_t limit = t->job->train.eval_batches;
-    if (limit > 0 && batches > limit) batches = limit;
+    int64_t limit = t->job->train.eval_batches; /* of train.batch samples, however those are cut */
+    if (limit > 0 && limit <= batches / t->microbatches) batches = limit * t->microbatches;
     weft_train_validation v = {.step = t->step};
     double start = wefti_now_s();
     wefti_feed *feed;

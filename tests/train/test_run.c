@@ -96,7 +96,7 @@ static void batch_is_global(void **state) {
     (void)state;
     words w = tiny_gpt2();
     add_words(&w, WITH("model.dropout=0.2", "train.optimizer.name=momentum",
-                       "train.optimizer.lr=0.05", "train.batch=8"));
+                       "train.optimizer.lr=0.05", "train.batch=8", "train.eval_batches=1"));
     record whole = {.first = 0};
     ASSERT_OK(run_with(&w, WITH("train.clip=0"), &whole));
     static const int parts[] = {1, 2, 4, 8};
@@ -109,6 +109,9 @@ static void batch_is_global(void **state) {
             if (fabs(r.losses[s] - whole.losses[s]) > 2e-5)
                 fail_msg("%s, step %d: %.9g, in one piece %.9g", word, s, r.losses[s],
                          whole.losses[s]);
+        if (fabs(r.result.validation_loss - whole.result.validation_loss) > 2e-5) /* same samples */
+            fail_msg("%s: validation %.9g, in one piece %.9g", word, r.result.validation_loss,
+                     whole.result.validation_loss);
     }
 }
 
