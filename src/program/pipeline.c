@@ -150,10 +150,18 @@ struct wefti_crossings {
 
 enum { UNDER_WAY = 2 }; /* on one endpoint */
 
+/* Between neighbours, whose forward and backward passes alternate, one endpoint is enough. What
+ * skips a stage is sent long before it is read, and gpipe sends all before it takes gradients. */
+static bool all_under_way(const wefti_program_builder *b, int32_t maker, int32_t reader) {
+    return b->calls[reader].part != b->calls[maker].part + 1 ||
+           b->spec->plan->pipeline.schedule == WEFT_PIPELINE_GPIPE;
+}
+
 static weft_status add_crossing(wefti_program_builder *b, int32_t v, int32_t maker, int32_t reader,
                                 int64_t *capacity) {
     struct wefti_crossings *x = b->crossings;
     int32_t to = b->calls[reader].stage, from = b->calls[maker].stage;
+    int32_t most = (b->micros + UNDER_WAY - 1) / UNDER_WAY;
     bool back = b->calls[reader].differentiated && b->has_gradient[v];
     if (back) {
         const wefti_cell_grad *grad = &b->p->grads[b->calls[reader].grad];
@@ -164,8 +172,7 @@ static weft_status add_crossing(wefti_program_builder *b, int32_t v, int32_t mak
     }
     for (int32_t i = 0; i < x->count; i++)
         if (x->list[i].value == v && x->list[i].to_stage == to) {
-            if (b->calls[reader].part != b->calls[maker].part + 1)
-                x->list[i].lanes = (b->micros + UNDER_WAY - 1) / UNDER_WAY;
+            if (all_under_way(b, maker, reader)) x->list[i].lanes = most;
             if (back && x->list[i].last_call < 0) x->list[i].last_call = reader;
             return WEFT_OK;
         }
@@ -179,8 +186,7 @@ static weft_status add_crossing(wefti_program_builder *b, int32_t v, int32_t mak
                     .first_call = reader,
                     .last_call = back ? reader : -1,
                     .lanes = 1};
-    if (b->calls[reader].part != b->calls[maker].part + 1)
-        c->lanes = (b->micros + UNDER_WAY - 1) / UNDER_WAY;
+    if (all_under_way(b, maker, reader)) c->lanes = most;
     for (int d = 0; d < 2; d++) WEFT_TRY(wefti_build_indices(b, b->micros, &c->buffers[d]));
     return WEFT_OK;
 }

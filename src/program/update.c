@@ -259,7 +259,9 @@ weft_status wefti_build_plan_buckets(wefti_program_builder *b) {
     bool scattered = false;
     for (int64_t i = 0; i < count; i++) {
         const wefti_spread *x = &b->spread[order[i]];
-        weft_desc here = wefti_spread_desc(b, &b->root->values[order[i]].desc, &x->gradient);
+        weft_desc here = b->root->values[order[i]].desc;
+        if (b->part) /* the first rank's piece: all ranks must have the same buckets */
+            here = wefti_layout_local(&x->gradient, &b->p->mesh, &here, b->p->mesh.first);
         items[i] =
             (wefti_fusion_item){weft_desc_bytes(&here), b->part ? fusion_key(b, order[i]) : 0};
         scattered |= b->part && !wefti_layout_equal(&x->use, &x->state);
