@@ -1,6 +1,7 @@
 /* Bodies of calls become routines: cut for this rank, fused, compiled once each. */
 #include <string.h>
 
+#include "base/text.h"
 #include "program/build.h"
 
 weft_status wefti_build_find(wefti_program_builder *b, const weft_body *key, int kind,
@@ -88,6 +89,24 @@ const wefti_cell_grad *wefti_build_grad(const wefti_program_builder *b, const we
     return pass == WEFTI_PASS_ALL ? whole : &whole->parts[pass - WEFTI_PASS_INPUTS];
 }
 
+/* Which gradients are added, and where the saved values lie that the body reads: a part of a
+ * backward pass reads some of them, so that equal bodies may belong to forward passes that are cut
+ * differently. */
+static weft_status backward_variant(const wefti_program_builder *b, const wefti_cell_grad *grad,
+                                    const int64_t *saved, int64_t saved_bytes,
+                                    const char *accumulate, const char **out) {
+    wefti_text text = {0};
+    wefti_text_add(&text, "%s %lld", accumulate, (long long)saved_bytes);
+    for (int64_t i = 0; i < grad->backward->in_count; i++)
+        if (grad->bindings[i].source == WEFTI_GRAD_SAVED)
+            wefti_text_add(&text, " %lld", (long long)saved[grad->bindings[i].index]);
+    char *whole = wefti_text_take(&text);
+    *out = whole ? wefti_arena_strdup(b->scratch, whole) : NULL;
+    wefti_free(whole);
+    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory to build a program");
+    return WEFT_OK;
+}
+
 weft_status wefti_build_backward(wefti_program_builder *b, const wefti_call_plan *call,
                                  wefti_pass pass, const char *accumulate, int32_t *out) {
     const wefti_cell_grad *grad = wefti_build_grad(b, call, pass);
@@ -97,12 +116,14 @@ weft_status wefti_build_backward(wefti_program_builder *b, const wefti_call_plan
         WEFT_TRY(wefti_spread_backward(b, (wefti_call_plan *)(uintptr_t)call, pass, &cut));
         key = cut->body;
     }
-    WEFT_TRY(wefti_build_find(b, key, WEFTI_ROUTINE_BACKWARD, accumulate, out));
-    if (*out >= 0) return WEFT_OK;
     wefti_routine_spec spec = {0};
     int64_t *saved, *offsets;
     bool *add;
+    const char *variant;
     WEFT_TRY(saved_offsets(b, call, &saved, &spec.saved_bytes));
+    WEFT_TRY(backward_variant(b, grad, saved, spec.saved_bytes, accumulate, &variant));
+    WEFT_TRY(wefti_build_find(b, key, WEFTI_ROUTINE_BACKWARD, variant, out));
+    if (*out >= 0) return WEFT_OK;
     WEFT_TRY(wefti_build_array(b, key->in_count, sizeof *offsets, &offsets));
     for (int64_t i = 0; i < key->in_count; i++)
         offsets[i] =
@@ -112,7 +133,7 @@ weft_status wefti_build_backward(wefti_program_builder *b, const wefti_call_plan
     spec.in_saved = offsets;
     spec.accumulate = add;
     WEFT_TRY(fused(b, key, &spec.body));
-    return wefti_build_compile(b, key, WEFTI_ROUTINE_BACKWARD, accumulate, &spec, out);
+    return wefti_build_compile(b, key, WEFTI_ROUTINE_BACKWARD, variant, &spec, out);
 }
 
 /* The joined body of a cell's two passes; the same one for every call that is joined alike. */
