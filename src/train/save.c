@@ -184,7 +184,8 @@ static weft_status tensors_of(wefti_training *t, wefti_checkpoint_tensor **out) 
     size_t head = (count + 1) * sizeof **out;
     wefti_checkpoint_tensor *list =
         wefti_calloc(1, head + count * devices * sizeof(wefti_checkpoint_piece));
-    wefti_checkpoint_piece *next = (wefti_checkpoint_piece *)(void *)((char *)list + head);
+    wefti_checkpoint_piece *next =
+        list ? (wefti_checkpoint_piece *)(void *)((char *)list + head) : NULL;
     wefti_session_piece *pieces = wefti_calloc(devices, sizeof *pieces);
     weft_status status =
         list && pieces ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for the list of tensors");
