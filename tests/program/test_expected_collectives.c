@@ -75,9 +75,9 @@ static weft_graph *gpt2(int64_t batch) {
 static void tensor_parallel(weft_plan *plan) {
     ASSERT_OK(weft_op_split(plan, "h.*.attn.c_attn", "n1=tp"));
     ASSERT_OK(weft_op_split(plan, "h.*.attn:attention", "heads=tp"));
-    ASSERT_OK(weft_op_split(plan, "h.*.attn.c_proj", "k0=tp"));
+    ASSERT_OK(weft_op_split(plan, "h.*.attn.c_proj", "k=tp"));
     ASSERT_OK(weft_op_split(plan, "h.*.mlp.c_fc", "n0=tp"));
-    ASSERT_OK(weft_op_split(plan, "h.*.mlp.c_proj", "k0=tp"));
+    ASSERT_OK(weft_op_split(plan, "h.*.mlp.c_proj", "k=tp"));
 }
 
 typedef struct fixture {

@@ -91,9 +91,9 @@ typedef struct world {
 static weft_plan *plan_of(const plan_case *c) {
     static const char *const splits[][2] = {{"h.*.attn.c_attn", "n1=tp"},
                                             {"h.*.attn", "heads=tp"},
-                                            {"h.*.attn.c_proj", "k0=tp"},
+                                            {"h.*.attn.c_proj", "k=tp"},
                                             {"h.*.mlp.c_fc", "n0=tp"},
-                                            {"h.*.mlp.c_proj", "k0=tp"}};
+                                            {"h.*.mlp.c_proj", "k=tp"}};
     weft_plan *plan;
     ASSERT_OK(weft_plan_create(c->devices, &plan));
     for (int a = 0; a < 3 && c->axis[a].name; a++)

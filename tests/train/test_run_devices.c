@@ -9,8 +9,8 @@ typedef struct devices {
 
 #define SPLITS                                                                                     \
     "parallel.strategies=[{match: h.*.attn.c_attn, split: n1=tp}, {match: h.*.attn, split: "       \
-    "heads=tp}, {match: h.*.attn.c_proj, split: k0=tp}, {match: h.*.mlp.c_fc, split: n0=tp}, "     \
-    "{match: h.*.mlp.c_proj, split: k0=tp}]"
+    "heads=tp}, {match: h.*.attn.c_proj, split: k=tp}, {match: h.*.mlp.c_fc, split: n0=tp}, "      \
+    "{match: h.*.mlp.c_proj, split: k=tp}]"
 
 static const devices layouts[] = {
     {"two", {"parallel.devices=2"}},

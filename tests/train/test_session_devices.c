@@ -32,9 +32,9 @@ typedef struct layout_case {
 
 /* Megatron's split of the tiny gpt2. */
 #define TENSOR_PARALLEL                                                                            \
-    {"h.*.attn.c_attn", "n1=tp"}, {"h.*.attn", "heads=tp"}, {"h.*.attn.c_proj", "k0=tp"},          \
+    {"h.*.attn.c_attn", "n1=tp"}, {"h.*.attn", "heads=tp"}, {"h.*.attn.c_proj", "k=tp"},           \
         {"h.*.mlp.c_fc", "n0=tp"}, {                                                               \
-        "h.*.mlp.c_proj", "k0=tp"                                                                  \
+        "h.*.mlp.c_proj", "k=tp"                                                                   \
     }
 
 static const layout_case cases[] = {
