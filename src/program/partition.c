@@ -426,7 +426,6 @@ static weft_status find_strategies(wefti_partition *p, wefti_walk *w) {
         const wefti_strategy *s =
             wefti_plan_strategy(p->plan, wefti_cut_label(w, n, label, sizeof label), n->op->name);
         m->strategies[k] = s;
-        if (s) p->strategy_used[s - p->plan->strategies] = true;
     }
     *at = m;
     w->strategies = m->strategies;
@@ -480,6 +479,21 @@ const wefti_cut_body *wefti_partition_cut_of(const wefti_partition *p, const wef
     return NULL;
 }
 
+/* A pattern without an op stands for all ops of a label, of which few have the factor that is
+ * meant; one at least must. */
+weft_status wefti_partition_check(const wefti_partition *p) {
+    for (int64_t i = 0; i < p->plan->strategy_count; i++) {
+        const wefti_strategy *s = &p->plan->strategies[i];
+        for (int32_t k = 0; p->missed[i] && k < s->split_count && k < 64; k++)
+            WEFT_REQUIRE(
+                p->applied[i] >> k & 1, WEFT_E_LAYOUT,
+                "%s%sthe strategy '%s' says %s, but nothing that it matches has such a factor: %s",
+                s->source ? s->source : "", s->source ? ": " : "", s->match, s->splits[k].what,
+                p->missed[i]);
+    }
+    return WEFT_OK;
+}
+
 /* ---- life ---- */
 
 weft_status wefti_partition_create(const weft_plan *plan, const wefti_mesh *mesh, int32_t rank,
@@ -495,8 +509,10 @@ weft_status wefti_partition_create(const weft_plan *plan, const wefti_mesh *mesh
     p->graph = graph;
     p->routes = routes;
     wefti_mesh_coordinates(mesh, rank, p->coordinate);
-    p->strategy_used = wefti_calloc((size_t)plan->strategy_count + 1, sizeof(bool));
-    status = p->strategy_used ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory to cut a model");
+    p->applied = wefti_calloc((size_t)plan->strategy_count + 1, sizeof *p->applied);
+    p->missed = wefti_calloc((size_t)plan->strategy_count + 1, sizeof *p->missed);
+    status =
+        p->applied && p->missed ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory to cut a model");
     if (status == WEFT_OK) status = wefti_arena_create(&p->arena);
     if (status < 0) {
         wefti_partition_destroy(p);
@@ -512,7 +528,8 @@ void wefti_partition_destroy(wefti_partition *p) {
     for (int64_t t = 0; t < p->transfer_count; t++) wefti_free(p->transfers[t]);
     wefti_free(p->entries);
     wefti_free(p->transfers);
-    wefti_free(p->strategy_used);
+    wefti_free(p->applied);
+    wefti_free(p->missed);
     wefti_arena_destroy(p->arena);
     wefti_free(p);
 }

@@ -23,6 +23,8 @@ weft_status wefti_partition_create(const weft_plan *plan, const wefti_mesh *mesh
                                    weft_graph *graph, wefti_route_cache *routes,
                                    wefti_partition **out) WEFT_CHECKED;
 void wefti_partition_destroy(wefti_partition *p);
+/* When all of a model is cut: refuses strategies that say what no op they match has. */
+weft_status wefti_partition_check(const wefti_partition *p) WEFT_CHECKED;
 
 typedef enum wefti_layout_state {
     WEFTI_LAYOUT_GIVEN,  /* inputs: it comes so; outputs: it must be so */

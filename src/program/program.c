@@ -444,6 +444,7 @@ static weft_status build(wefti_program_builder *b) {
     p->backward_flops = backward;
     if (spec->keep_gradients) WEFT_TRY(readable_gradients(b));
     if (spec->optimizer && !b->eager) WEFT_TRY(wefti_build_update_section(b));
+    if (b->part && !spec->shared) WEFT_TRY(wefti_partition_check(b->part));
     WEFT_REQUIRE(!b->unnamed, WEFT_E_NOMEM, "no memory for the names of a program");
     for (int64_t i = 0; i < b->buffer_count; i++)
         if (b->buffers[i].life.last == INT32_MAX) {

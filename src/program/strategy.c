@@ -182,6 +182,19 @@ static weft_status take(wefti_cut *c, const wefti_strategy *s, int f, const weft
     return WEFT_OK;
 }
 
+static weft_status miss(const wefti_cut *c, const wefti_strategy *s) {
+    const char **missed = &c->w->p->missed[s - c->w->p->plan->strategies];
+    wefti_text t = {0};
+    if (*missed) return WEFT_OK;
+    wefti_text_add(&t, "%s:%s can be split by ", c->label, c->n->op->name);
+    WEFT_TRY(factor_words(c, &t));
+    char *text = wefti_text_take(&t);
+    *missed = text ? wefti_arena_strdup(c->w->p->arena, text) : NULL;
+    wefti_free(text);
+    WEFT_REQUIRE(*missed, WEFT_E_NOMEM, "no memory to cut a cell");
+    return WEFT_OK;
+}
+
 static weft_status take_splits(wefti_cut *c, const wefti_strategy *s, wefti_axes *used) {
     bool exact = strchr(s->match, ':') != NULL; /* the op is named: all that is said must hold */
     for (int32_t k = 0; k < s->split_count; k++) {
@@ -189,7 +202,10 @@ static weft_status take_splits(wefti_cut *c, const wefti_strategy *s, wefti_axes
         int f = find_factor(c, x->what);
         char what[64];
         (void)snprintf(what, sizeof what, "%s", x->what);
-        if (f < 0 && !exact) continue;
+        if (f < 0 && !exact) {
+            WEFT_TRY(miss(c, s));
+            continue;
+        }
         if (f < 0)
             return refuse(c, s, what,
                           f == -1 ? "it has no such factor"
@@ -201,6 +217,7 @@ static weft_status take_splits(wefti_cut *c, const wefti_strategy *s, wefti_axes
             split.axis[a] = x->axis[a];
         }
         WEFT_TRY(take(c, s, f, &split, what, used));
+        if (k < 64) c->w->p->applied[s - c->w->p->plan->strategies] |= (uint64_t)1 << k;
     }
     return WEFT_OK;
 }

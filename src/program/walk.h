@@ -38,7 +38,10 @@ struct wefti_partition {
     wefti_cut_entry **entries;
     int64_t entry_count, entry_cap;
     wefti_matched *matched[WEFTI_MATCHED_BUCKETS];
-    bool *strategy_used; /* per strategy of the plan: something matched it */
+    uint64_t
+        *applied; /* per strategy of the plan: which of its first 64 splits some op has taken */
+    const char **missed; /* per strategy: an op that it matches and that has no such factor; NULL:
+                            none met */
     wefti_decide *decide;
     void *decide_context;
 };

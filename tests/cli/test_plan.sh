@@ -60,6 +60,8 @@ expect 1 'the mesh dp=2 has 2 devices; devices is 8' plan job.yaml --devices 8 '
 expect 1 'too few for 8 stages' plan job.yaml --devices 8 parallel.pipeline.stages=8 train.batch=8
 expect 1 'plan.json' plan job.yaml --devices 2 --out nodir/plan.json
 
+expect 1 "says k0, but nothing that it matches has such a factor: h.0.mlp.c_proj:linear can be split by" \
+    plan job.yaml --devices 2 'parallel.strategies=[{match: h.*.mlp.c_proj, split: k0=dp}]'
 expect 0 "note: 'parallel.strategies=[{match: h.*.mlp.c_fx, split: n0=dp}]': the model has no op" \
     plan job.yaml --devices 2 'parallel.strategies=[{match: h.*.mlp.c_fx, split: n0=dp}]'
 expect 0 "did you mean 'h.*.mlp.c_fc'?" train job.yaml train.steps=1 --devices 2 \

@@ -157,8 +157,8 @@ static void equals_one_device(const run *c) {
 
 #define GPT2_TENSOR(axis)                                                                          \
     {"h.*.attn.c_attn", "n1=" axis}, {"h.*.attn:attention", "heads=" axis},                        \
-        {"h.*.attn.c_proj", "k0=" axis}, {"h.*.mlp.c_fc", "n0=" axis}, {                           \
-        "h.*.mlp.c_proj", "k0=" axis                                                               \
+        {"h.*.attn.c_proj", "k=" axis}, {"h.*.mlp.c_fc", "n0=" axis}, {                            \
+        "h.*.mlp.c_proj", "k=" axis                                                                \
     }
 
 static const weft_model_config tiny = {.family = WEFT_FAMILY_GPT2,
