@@ -168,6 +168,12 @@ void wefti_build_arg(wefti_program_builder *b, wefti_draft_step *d, int32_t arg,
 weft_status wefti_build_end(wefti_program_builder *b, wefti_draft_step *d,
                             int32_t routine) WEFT_CHECKED; /* of a CALL; time goes on */
 
+/* POST or WAIT of a transfer of the partition; name NULL: the transfer's; buffers, -1: none; time
+ * goes on. */
+weft_status wefti_build_transfer(wefti_program_builder *b, wefti_section s, wefti_step_kind kind,
+                                 const char *name, int32_t transfer, int32_t source,
+                                 int32_t destination) WEFT_CHECKED;
+
 /* compile.c: routines, one per unique (body, what is accumulated) */
 enum {
     WEFTI_ROUTINE_PLAIN,

@@ -435,20 +435,6 @@ static bool first_term(const wefti_cut *c) {
     return true;
 }
 
-static weft_status zeros_like(wefti_cut *c, int32_t value, int32_t *out) {
-    weft_desc desc = c->w->to->values[value].desc;
-    wefti_ints shape = {.count = desc.rank};
-    for (int d = 0; d < desc.rank; d++) shape.v[d] = desc.shape[d];
-    const weft_op_def *op = wefti_op_find(c->w->p->graph->ops, "constant");
-    WEFT_REQUIRE(op, WEFT_E_BUG, "cutting needs the op 'constant'");
-    wefti_attr attrs[] = {
-        WEFTI_I("dtype", desc.dtype), WEFTI_N("shape", shape), WEFTI_F("value", 0.0), {0}};
-    int32_t node;
-    WEFT_TRY(wefti_body_add(c->w->to, op, NULL, 0, NULL, attrs, "", &node));
-    *out = c->w->to->nodes[node].out[0];
-    return WEFT_OK;
-}
-
 static weft_status emit_plain(wefti_cut *c) {
     int32_t in[WEFTI_MAX_IN];
     for (int i = 0; i < c->n->inputs; i++) {
@@ -457,7 +443,7 @@ static weft_status emit_plain(wefti_cut *c) {
         if (i >= c->n->op->min_inputs)
             in[i] = -1;
         else
-            WEFT_TRY(zeros_like(c, c->local[i], &in[i]));
+            WEFT_TRY(wefti_walk_constant(c->w, &c->w->to->values[c->local[i]].desc, 0.0, &in[i]));
     }
     WEFT_TRY(add_same(c, in, 0, NULL, c->made));
     for (int o = 0; o < c->n->outputs; o++) {

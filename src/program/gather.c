@@ -24,13 +24,8 @@ static weft_status new_buffer(wefti_program_builder *b, int32_t v, int32_t *out)
 
 static weft_status transfer_step(wefti_program_builder *b, wefti_section s, wefti_step_kind kind,
                                  const wefti_ahead *a) {
-    wefti_draft_step *d;
-    WEFT_TRY(wefti_build_begin(b, s, kind, WEFTI_OTHER, b->root->values[a->value].name, 2, &d));
-    wefti_build_arg(b, d, 0, b->param_buffer[a->value], 0);
-    wefti_build_arg(b, d, 1, a->buffer, 0);
-    d->step.bytes = a->transfer;
-    b->now++;
-    return WEFT_OK;
+    return wefti_build_transfer(b, s, kind, b->root->values[a->value].name, a->transfer,
+                                b->param_buffer[a->value], a->buffer);
 }
 
 static wefti_ahead *find_ahead(wefti_program_builder *b, int32_t v) {

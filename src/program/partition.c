@@ -80,25 +80,29 @@ static weft_status emit_slices(wefti_walk *w, const wefti_box *have, const wefti
     return WEFT_OK;
 }
 
+weft_status wefti_walk_constant(wefti_walk *w, const weft_desc *desc, double value,
+                                int32_t *out_local) {
+    const weft_op_def *op = op_named(w, "constant");
+    WEFT_REQUIRE(op, WEFT_E_BUG, "cutting needs the op 'constant'");
+    wefti_ints shape = {.count = desc->rank};
+    for (int d = 0; d < desc->rank; d++) shape.v[d] = desc->shape[d];
+    wefti_attr attrs[] = {
+        WEFTI_I("dtype", desc->dtype), WEFTI_N("shape", shape), WEFTI_F("value", value), {0}};
+    int32_t node;
+    WEFT_TRY(wefti_body_add(w->to, op, NULL, 0, NULL, attrs, "", &node));
+    *out_local = w->to->nodes[node].out[0];
+    return WEFT_OK;
+}
+
 /* Keep the value on the first device along `axes`; the neutral element of the reduction elsewhere.
  */
 static weft_status emit_partial(wefti_walk *w, const wefti_move *move, int32_t *local) {
-    for (int a = 0; a < w->p->mesh.axes; a++) {
-        if (!(move->axes >> a & 1) || w->p->coordinate[a] == 0) continue;
-        weft_desc desc = w->to->values[*local].desc;
-        const weft_op_def *op = op_named(w, "constant");
-        WEFT_REQUIRE(op, WEFT_E_BUG, "cutting needs the op 'constant'");
-        wefti_ints shape = {.count = desc.rank};
-        for (int d = 0; d < desc.rank; d++) shape.v[d] = desc.shape[d];
-        double neutral = move->to.max & move->axes ? -__builtin_inf() : 0.0;
-        wefti_attr attrs[] = {
-            WEFTI_I("dtype", desc.dtype), WEFTI_N("shape", shape), WEFTI_F("value", neutral), {0}};
-        int32_t node;
-        WEFT_TRY(wefti_body_add(w->to, op, NULL, 0, NULL, attrs, "", &node));
-        *local = w->to->nodes[node].out[0];
-        return WEFT_OK;
-    }
-    return WEFT_OK;
+    bool first = true;
+    for (int a = 0; a < w->p->mesh.axes; a++)
+        if (move->axes >> a & 1) first &= w->p->coordinate[a] == 0;
+    if (first) return WEFT_OK;
+    weft_desc desc = w->to->values[*local].desc;
+    return wefti_walk_constant(w, &desc, move->to.max & move->axes ? -__builtin_inf() : 0.0, local);
 }
 
 /* What the transfers of a value are called within the call: after the output that it becomes, the

@@ -268,24 +268,11 @@ void wefti_pipeline_destroy(wefti_program_builder *b) {
 
 /* ---- sending and receiving ---- */
 
-static weft_status transfer_step(wefti_program_builder *b, wefti_step_kind kind, int32_t transfer,
-                                 int32_t source, int32_t destination) {
-    const char *name = wefti_partition_transfer(b->part, transfer)->name;
-    wefti_draft_step *d;
-    WEFT_TRY(wefti_build_begin(b, WEFTI_SECTION_FIRST, kind, WEFTI_OTHER,
-                               wefti_build_name(b, "", name), 2, &d));
-    if (source >= 0) wefti_build_arg(b, d, 0, source, 0);
-    if (destination >= 0) wefti_build_arg(b, d, 1, destination, 0);
-    d->step.bytes = transfer;
-    b->now++;
-    return WEFT_OK;
-}
-
 static weft_status wait_sends(wefti_program_builder *b, crossing *c, int back, int32_t under_way) {
     while (c->posted[back] - c->waited[back] > under_way) {
         int32_t number = c->waited[back]++, lane = number % c->lanes;
-        WEFT_TRY(transfer_step(b, WEFTI_STEP_WAIT, c->transfer[back][lane],
-                               c->buffers[back][number], -1));
+        WEFT_TRY(wefti_build_transfer(b, WEFTI_SECTION_FIRST, WEFTI_STEP_WAIT, NULL,
+                                      c->transfer[back][lane], c->buffers[back][number], -1));
     }
     return WEFT_OK;
 }
@@ -294,13 +281,16 @@ static weft_status send(wefti_program_builder *b, crossing *c, int back, int32_t
     WEFT_TRY(wait_sends(b, c, back, c->lanes * UNDER_WAY - 1));
     int32_t number = c->posted[back]++;
     c->buffers[back][number] = buffer;
-    return transfer_step(b, WEFTI_STEP_POST, c->transfer[back][number % c->lanes], buffer, -1);
+    return wefti_build_transfer(b, WEFTI_SECTION_FIRST, WEFTI_STEP_POST, NULL,
+                                c->transfer[back][number % c->lanes], buffer, -1);
 }
 
 static weft_status receive(wefti_program_builder *b, crossing *c, int back, int32_t buffer) {
     int32_t transfer = c->transfer[back][c->received[back]++ % c->lanes];
-    WEFT_TRY(transfer_step(b, WEFTI_STEP_POST, transfer, -1, buffer));
-    return transfer_step(b, WEFTI_STEP_WAIT, transfer, -1, buffer);
+    WEFT_TRY(
+        wefti_build_transfer(b, WEFTI_SECTION_FIRST, WEFTI_STEP_POST, NULL, transfer, -1, buffer));
+    return wefti_build_transfer(b, WEFTI_SECTION_FIRST, WEFTI_STEP_WAIT, NULL, transfer, -1,
+                                buffer);
 }
 
 static weft_status new_buffer(wefti_program_builder *b, const char *what, int32_t v, int32_t *out) {

@@ -63,3 +63,16 @@ weft_status wefti_build_end(wefti_program_builder *b, wefti_draft_step *d, int32
     b->now++;
     return WEFT_OK;
 }
+
+weft_status wefti_build_transfer(wefti_program_builder *b, wefti_section s, wefti_step_kind kind,
+                                 const char *name, int32_t transfer, int32_t source,
+                                 int32_t destination) {
+    if (!name) name = wefti_partition_transfer(b->part, transfer)->name;
+    wefti_draft_step *d;
+    WEFT_TRY(wefti_build_begin(b, s, kind, WEFTI_OTHER, wefti_build_name(b, "", name), 2, &d));
+    if (source >= 0) wefti_build_arg(b, d, 0, source, 0);
+    if (destination >= 0) wefti_build_arg(b, d, 1, destination, 0);
+    d->step.bytes = transfer;
+    b->now++;
+    return WEFT_OK;
+}

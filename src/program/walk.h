@@ -99,6 +99,9 @@ weft_status wefti_walk_transfer(wefti_walk *w, int32_t local,
                                 wefti_transfer *transfer /* taken over */, const char *scope,
                                 int32_t *out_local) WEFT_CHECKED;
 
+weft_status wefti_walk_constant(wefti_walk *w, const weft_desc *desc, double value,
+                                int32_t *out_local) WEFT_CHECKED;
+
 /* cut.c: one device's nodes for a chosen split. */
 weft_status wefti_cut_emit(wefti_cut *c) WEFT_CHECKED;
 
