@@ -80,13 +80,13 @@ static void do_work(work w, int32_t me, wefti_endpoint *const *endpoint, float *
             __asm__ volatile("" ::: "memory");
             break;
         case ALL_REDUCE:
-            status = wefti_comm_run(comm[me], endpoint[0], a, b);
+            status = wefti_comm_run(endpoint[0], a, b);
             break;
         case IN_PLACE:
-            status = wefti_comm_run(comm[me], endpoint[0], b, b);
+            status = wefti_comm_run(endpoint[0], b, b);
             break;
         default:
-            status = wefti_comm_run(comm[me], endpoint[1], a, b);
+            status = wefti_comm_run(endpoint[1], a, b);
         }
     }
     if (status < 0) fail("transfer");

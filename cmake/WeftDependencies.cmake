@@ -41,6 +41,8 @@ weft_dependency(JANSSON jansson jansson.h libjansson-dev "jansson (JSON files)")
 weft_dependency(YAML yaml yaml.h libyaml-dev "libyaml (job files)")
 weft_dependency(ZLIB z zlib.h zlib1g-dev "zlib (compressed data files)")
 weft_dependency(HWLOC hwloc hwloc.h libhwloc-dev "hwloc (machine discovery)")
+weft_dependency(OPENSSL crypto openssl/hmac.h libssl-dev "OpenSSL (who may join a job)")
+weft_dependency(UCX ucp ucp/api/ucp.h libucx-dev "UCX (messages between hosts)")
 
 # oneDNN from the distributions runs its loops on GNU OpenMP; the number of its threads is set through it.
 if(WEFT_HAVE_ONEDNN)

@@ -18,6 +18,7 @@
 
 #include "weft/graph.h"
 #include "weft/plan.h"
+#include "weft/world.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -66,6 +67,9 @@ typedef struct weft_session_options {
     uint64_t seed;
     weft_bf16_compute bf16;
     const weft_plan *plan; /* how to split it over devices; copied. NULL: one device */
+    /* The processes to run on, borrowed: each is one of the plan's devices, and all of them make
+     * the same calls in the same order. NULL: all devices are in this process. */
+    weft_world *world;
 } weft_session_options;
 
 typedef struct weft_session weft_session;

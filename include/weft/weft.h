@@ -3,6 +3,7 @@
 #define WEFT_WEFT_H
 
 #include "weft/checkpoint.h"
+#include "weft/collective.h"
 #include "weft/data.h"
 #include "weft/generate.h"
 #include "weft/graph.h"
@@ -15,7 +16,9 @@
 #include "weft/session.h"
 #include "weft/status.h"
 #include "weft/train.h"
+#include "weft/transport.h"
 #include "weft/types.h"
 #include "weft/version.h"
+#include "weft/world.h"
 
 #endif

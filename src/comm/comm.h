@@ -3,10 +3,17 @@
  * A transfer is bound once, to an endpoint, and then posted and waited for as often as the program
  * runs. Post does not block; wait blocks until what is wanted has arrived and `source` may be
  * changed. At most WEFTI_COMM_DEPTH posts of one endpoint are under way at a time. Between members,
- * transfers of one tag and group meet in the order in which they were posted. */
+ * transfers of one tag and group meet in the order in which they were posted.
+ *
+ * Sums and maxima are taken in the order of the group's members, whatever the engine and the road
+ * that the data takes: the result is the same to the bit between threads, processes and hosts. */
 #ifndef WEFTI_COMM_H
 #define WEFTI_COMM_H
 
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "comm/position.h"
 #include "layout/transfer.h"
 
 enum { WEFTI_COMM_DEPTH = 2 };
@@ -23,15 +30,34 @@ typedef struct wefti_comm_engine {
      * the same memory when the boxes are equal (all-reduce in place), else they do not overlap.
      * NULL where the box is empty. */
     weft_status (*post)(wefti_endpoint *endpoint, const void *source, void *destination);
-    /* The oldest post under way. WEFT_E_PEER when the world was broken by another rank. */
+    /* The oldest post under way. WEFT_E_PEER when the world was broken by another rank,
+     * WEFT_E_MISMATCH when this rank's transfer and another's are not equal. */
     weft_status (*wait)(wefti_endpoint *endpoint);
+    /* As wait, but WEFT_PENDING instead of blocking. Carries on with all that is under way. */
+    weft_status (*test)(wefti_endpoint *endpoint);
     void (*unbind)(wefti_endpoint *endpoint);
+    /* Nobody waits any more: all waits under way and to come, on all ranks of this process (and,
+     * where the engine can reach them, of others), fail with `message`, the first one given. From
+     * any thread. */
+    void (*break_off)(wefti_comm *comm, const char *message);
+    /* After all ranks have stopped: usable again. NULL: this engine's worlds stay broken. */
+    void (*mend)(wefti_comm *comm);
+    /* Page-aligned zeroed memory that ranks of this host reach directly: transfers in it take the
+     * shortest road. `bytes` may be far more than is ever touched. NULL: there is no such. */
+    weft_status (*map)(wefti_comm *comm, size_t bytes, void **out);
+    void (*unmap)(wefti_comm *comm, void *memory, size_t bytes);
     void (*destroy)(wefti_comm *comm);
 } wefti_comm_engine;
 
 struct wefti_comm {
     const wefti_comm_engine *engine;
     int32_t rank, size;
+    wefti_position *position; /* what this rank is doing, for those who watch; NULL: nobody does */
+};
+
+/* Every engine's endpoint begins with this. */
+struct wefti_endpoint {
+    const wefti_comm_engine *engine;
 };
 
 /* The ranks of one process: threads that read each other's memory. out[0..size-1]: one side per
@@ -39,16 +65,51 @@ struct wefti_comm {
  * busy waiting before a waiting thread sleeps; 0 when there are more devices than cores; -1: chosen
  * by that rule. */
 weft_status wefti_comm_local(int32_t size, int spin, wefti_comm **out) WEFT_CHECKED;
-/* Nobody waits any more: all waits under way and to come return WEFT_E_PEER, with the message of
- * the rank that failed first. From any thread. */
-void wefti_comm_break(wefti_comm *comm, const char *message);
-/* After all ranks have stopped: usable again. */
-void wefti_comm_mend(wefti_comm *comm);
 
-static inline weft_status wefti_comm_run(const wefti_comm *comm, wefti_endpoint *e,
-                                         const void *source, void *destination) {
-    weft_status status = comm->engine->post(e, source, destination);
-    return status < 0 ? status : comm->engine->wait(e);
+/* How processes that cannot communicate yet tell each other where they are: `swap` is collective
+ * and blocking (with a time limit), and brings everyone's card of `bytes` to everyone. */
+typedef struct wefti_exchange {
+    void *context;
+    weft_status (*swap)(void *context, const void *card, size_t bytes, void *cards /* [size] */);
+} wefti_exchange;
+
+/* Processes, one rank each. Those that share a host (host[rank] equal, [size]) reach each other's
+ * memory; a transfer with members on several hosts goes through `far` (taken over, also on failure;
+ * may be NULL when all are on one host). Collective. */
+weft_status wefti_comm_host(int32_t rank, int32_t size, const int32_t *host,
+                            const wefti_exchange *exchange, wefti_comm *far,
+                            wefti_comm **out) WEFT_CHECKED;
+
+typedef struct weft_transport weft_transport; /* weft/transport.h */
+/* Processes that send each other messages (comm/rounds.c): any transfer in terms of point-to-point
+ * messages of `transport`, whose close is called by destroy. Owned also on failure. */
+weft_status wefti_comm_rounds(const weft_transport *transport, wefti_comm **out) WEFT_CHECKED;
+
+static inline weft_status wefti_comm_post(wefti_endpoint *e, const void *source,
+                                          void *destination) {
+    return e->engine->post(e, source, destination);
+}
+static inline weft_status wefti_comm_wait(wefti_endpoint *e) {
+    return e->engine->wait(e);
+}
+static inline weft_status wefti_comm_test(wefti_endpoint *e) {
+    return e->engine->test(e);
+}
+static inline void wefti_comm_unbind(wefti_endpoint *e) {
+    if (e) e->engine->unbind(e);
+}
+static inline void wefti_comm_break(wefti_comm *comm, const char *message) {
+    comm->engine->break_off(comm, message);
+}
+static inline void wefti_comm_mend(wefti_comm *comm) {
+    if (comm->engine->mend) comm->engine->mend(comm);
+}
+static inline void wefti_comm_destroy(wefti_comm *comm) {
+    if (comm) comm->engine->destroy(comm);
+}
+static inline weft_status wefti_comm_run(wefti_endpoint *e, const void *source, void *destination) {
+    weft_status status = e->engine->post(e, source, destination);
+    return status < 0 ? status : e->engine->wait(e);
 }
 
 #endif

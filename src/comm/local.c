@@ -104,7 +104,7 @@ static weft_status find_seat(wefti_local_world *world, const wefti_transfer *t,
     return WEFT_OK;
 }
 
-static void release(wefti_endpoint *endpoint) {
+static void release(wefti_local_endpoint *endpoint) {
     wefti_free(endpoint->source);
     wefti_free(endpoint->stage);
     wefti_free(endpoint);
@@ -120,8 +120,9 @@ static weft_status local_bind(wefti_comm *comm, const wefti_transfer *transfer,
     weft_status status = find_seat(local->world, transfer, &seat, &plan);
     pthread_mutex_unlock(&local->world->lock);
     WEFT_TRY(status);
-    wefti_endpoint *endpoint;
-    WEFT_NEW(endpoint, wefti_endpoint);
+    wefti_local_endpoint *endpoint;
+    WEFT_NEW(endpoint, wefti_local_endpoint);
+    endpoint->base.engine = comm->engine;
     endpoint->local = local;
     endpoint->seat = seat;
     endpoint->plan = plan;
@@ -133,13 +134,14 @@ static weft_status local_bind(wefti_comm *comm, const wefti_transfer *transfer,
         WEFT_FAIL(WEFT_E_NOMEM, "no memory for %s", plan->text);
     }
     endpoint->destination = (void **)(endpoint->source + transfer->members);
-    *out = endpoint;
+    *out = &endpoint->base;
     return WEFT_OK;
 }
 
 /* Partners would wait for ever for a post that is given up, or read memory that is gone. */
-static void local_unbind(wefti_endpoint *endpoint) {
-    if (!endpoint) return;
+static void local_unbind(wefti_endpoint *base) {
+    if (!base) return;
+    wefti_local_endpoint *endpoint = (wefti_local_endpoint *)base;
     wefti_local *local = endpoint->local;
     if (endpoint->posted != endpoint->waited &&
         endpoint->generation == atomic_load(&local->world->generation)) {
@@ -163,8 +165,37 @@ static void local_destroy(wefti_comm *comm) {
     wefti_free(world);
 }
 
+static void local_break(wefti_comm *comm, const char *message) {
+    wefti_local_break((wefti_local *)comm, "%s", message);
+}
+
+static void local_mend(wefti_comm *comm) {
+    wefti_local_world *world = ((wefti_local *)comm)->world;
+    pthread_mutex_lock(&world->lock);
+    if (atomic_load(&world->broken)) {
+        for (int b = 0; b < WEFTI_LOCAL_BUCKETS; b++)
+            for (wefti_local_channel *channel = world->bucket[b]; channel; channel = channel->next)
+                for (int32_t m = 0; m < channel->members; m++) seat_reset(&channel->seat[m]);
+        for (int32_t r = 0; r < world->size; r++) {
+            world->rank[r].active = NULL;
+            world->rank[r].at_fault = false;
+        }
+        atomic_fetch_add(&world->generation, 1);
+        atomic_store(&world->broken, 0);
+    }
+    pthread_mutex_unlock(&world->lock);
+}
+
 static const wefti_comm_engine engine = {
-    "local", local_bind, wefti_local_start, wefti_local_wait, local_unbind, local_destroy,
+    .name = "local",
+    .bind = local_bind,
+    .post = wefti_local_start,
+    .wait = wefti_local_wait,
+    .test = wefti_local_test,
+    .unbind = local_unbind,
+    .break_off = local_break,
+    .mend = local_mend,
+    .destroy = local_destroy,
 };
 
 weft_status wefti_comm_local(int32_t size, int spin, wefti_comm **out) {
@@ -186,30 +217,9 @@ weft_status wefti_comm_local(int32_t size, int spin, wefti_comm **out) {
         return status;
     }
     for (int32_t r = 0; r < size; r++) {
-        world->rank[r].comm = (wefti_comm){&engine, r, size};
+        world->rank[r].comm = (wefti_comm){&engine, r, size, NULL};
         world->rank[r].world = world;
         out[r] = &world->rank[r].comm;
     }
     return WEFT_OK;
-}
-
-void wefti_comm_break(wefti_comm *comm, const char *message) {
-    wefti_local_break((wefti_local *)comm, "%s", message);
-}
-
-void wefti_comm_mend(wefti_comm *comm) {
-    wefti_local_world *world = ((wefti_local *)comm)->world;
-    pthread_mutex_lock(&world->lock);
-    if (atomic_load(&world->broken)) {
-        for (int b = 0; b < WEFTI_LOCAL_BUCKETS; b++)
-            for (wefti_local_channel *channel = world->bucket[b]; channel; channel = channel->next)
-                for (int32_t m = 0; m < channel->members; m++) seat_reset(&channel->seat[m]);
-        for (int32_t r = 0; r < world->size; r++) {
-            world->rank[r].active = NULL;
-            world->rank[r].at_fault = false;
-        }
-        atomic_fetch_add(&world->generation, 1);
-        atomic_store(&world->broken, 0);
-    }
-    pthread_mutex_unlock(&world->lock);
 }

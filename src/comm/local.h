@@ -28,7 +28,7 @@ typedef struct wefti_local_slot {
 
 typedef struct wefti_local_post {
     struct wefti_local_post *next; /* among those that wait for a free slot */
-    wefti_endpoint *endpoint;
+    struct wefti_local_endpoint *endpoint;
     const void *source;
     void *destination;
     bool finished;
@@ -94,7 +94,8 @@ struct wefti_local_world {
     char message[WEFTI_LOCAL_MESSAGE];
 };
 
-struct wefti_endpoint {
+typedef struct wefti_local_endpoint {
+    wefti_endpoint base;
     wefti_local *local;
     wefti_local_seat *seat;
     const wefti_local_plan *plan;
@@ -104,10 +105,11 @@ struct wefti_endpoint {
     wefti_local_post post[WEFTI_COMM_DEPTH];
     const void **source; /* [members]: scratch of a move */
     void **destination;
-};
+} wefti_local_endpoint;
 
 weft_status wefti_local_start(wefti_endpoint *endpoint, const void *source, void *destination);
 weft_status wefti_local_wait(wefti_endpoint *endpoint);
+weft_status wefti_local_test(wefti_endpoint *endpoint);
 /* All waits fail from now on. */
 void wefti_local_break(wefti_local *local, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

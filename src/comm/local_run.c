@@ -143,7 +143,7 @@ static const void *source_of(wefti_local_seat *seat, int32_t member, uint64_t nu
 }
 
 static void move_shares(wefti_local_seat *seat, const wefti_local_post *post, uint64_t number) {
-    const wefti_endpoint *endpoint = post->endpoint;
+    const wefti_local_endpoint *endpoint = post->endpoint;
     const wefti_local_plan *plan = endpoint->plan;
     for (int32_t m = 0; m < plan->transfer.members; m++) {
         endpoint->source[m] = source_of(seat, m, number);
@@ -159,13 +159,13 @@ static void move_shares(wefti_local_seat *seat, const wefti_local_post *post, ui
 /* Where the result of a post lies while others read the source that it replaces; NULL: there is no
  * such. */
 static void *stage_of(const wefti_local_post *post) {
-    const wefti_endpoint *endpoint = post->endpoint;
+    const wefti_local_endpoint *endpoint = post->endpoint;
     if (!endpoint->plan->staged || post->source != post->destination) return NULL;
     return (char *)endpoint->stage + (post - endpoint->post) * endpoint->plan->bytes;
 }
 
 static void move_parts(wefti_local_seat *seat, const wefti_local_post *post, uint64_t number) {
-    const wefti_endpoint *endpoint = post->endpoint;
+    const wefti_local_endpoint *endpoint = post->endpoint;
     const wefti_local_plan *plan = endpoint->plan;
     void *stage = stage_of(post);
     for (int64_t n = 0; n < plan->moves; n++) {
@@ -252,7 +252,8 @@ static bool progress(wefti_local *local) {
 
 /* --- post and wait --- */
 
-weft_status wefti_local_start(wefti_endpoint *endpoint, const void *source, void *destination) {
+weft_status wefti_local_start(wefti_endpoint *base, const void *source, void *destination) {
+    wefti_local_endpoint *endpoint = (wefti_local_endpoint *)base;
     wefti_local *local = endpoint->local;
     wefti_local_seat *seat = endpoint->seat;
     uint32_t generation = atomic_load_explicit(&local->world->generation, memory_order_relaxed);
@@ -285,7 +286,8 @@ weft_status wefti_local_start(wefti_endpoint *endpoint, const void *source, void
     return WEFT_OK;
 }
 
-weft_status wefti_local_wait(wefti_endpoint *endpoint) {
+/* The oldest post of an endpoint. */
+static weft_status find_oldest(wefti_local_endpoint *endpoint, wefti_local_post **out) {
     wefti_local *local = endpoint->local;
     wefti_local_world *world = local->world;
     if (atomic_load(&world->broken)) return fail_broken(local);
@@ -293,7 +295,31 @@ weft_status wefti_local_wait(wefti_endpoint *endpoint) {
                      endpoint->posted != endpoint->waited,
                  WEFT_E_ARG, "rank %d waits for %s, which is not posted", (int)local->comm.rank,
                  endpoint->plan->text);
-    wefti_local_post *post = &endpoint->post[endpoint->waited % WEFTI_COMM_DEPTH];
+    *out = &endpoint->post[endpoint->waited % WEFTI_COMM_DEPTH];
+    return WEFT_OK;
+}
+
+weft_status wefti_local_test(wefti_endpoint *base) {
+    wefti_local_endpoint *endpoint = (wefti_local_endpoint *)base;
+    wefti_local_post *post;
+    WEFT_TRY(find_oldest(endpoint, &post));
+    (void)progress(endpoint->local);
+    if (!post->finished) {
+        if (atomic_load(&endpoint->local->world->broken)) return fail_broken(endpoint->local);
+        return WEFT_PENDING;
+    }
+    endpoint->waited++;
+    wefti_position_end_wait(endpoint->local->comm.position, false);
+    return WEFT_OK;
+}
+
+weft_status wefti_local_wait(wefti_endpoint *base) {
+    wefti_local_endpoint *endpoint = (wefti_local_endpoint *)base;
+    wefti_local *local = endpoint->local;
+    wefti_local_world *world = local->world;
+    wefti_local_post *post;
+    bool told = false;
+    WEFT_TRY(find_oldest(endpoint, &post));
     for (int spun = 0;;) {
         bool happened = progress(local);
         if (post->finished) break;
@@ -303,6 +329,8 @@ weft_status wefti_local_wait(wefti_endpoint *endpoint) {
         } else if (spun < world->spin) {
             if (++spun > 4) wefti_bell_pause();
         } else {
+            if (!told) wefti_position_begin_wait(local->comm.position, endpoint->plan->text);
+            told = true;
             uint32_t heard = wefti_bell_sleeps(&local->bell, world->light);
             if (progress(local) || atomic_load(&world->broken))
                 wefti_bell_wakes(&local->bell);
@@ -312,5 +340,6 @@ weft_status wefti_local_wait(wefti_endpoint *endpoint) {
         }
     }
     endpoint->waited++;
+    wefti_position_end_wait(local->comm.position, told);
     return WEFT_OK;
 }

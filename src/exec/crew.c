@@ -148,8 +148,7 @@ void wefti_crew_destroy(wefti_crew *crew) {
     for (int32_t r = 0; r < crew->threads; r++) pthread_join(crew->members[r].thread, NULL);
     for (int32_t r = 0; r < crew->size && crew->members; r++)
         wefti_device_destroy(crew->members[r].device);
-    for (int32_t r = 0; r < crew->size && crew->comms; r++)
-        if (crew->comms[r]) crew->comms[r]->engine->destroy(crew->comms[r]);
+    for (int32_t r = 0; r < crew->size && crew->comms; r++) wefti_comm_destroy(crew->comms[r]);
     pthread_mutex_destroy(&crew->lock);
     pthread_cond_destroy(&crew->begun);
     pthread_cond_destroy(&crew->finished);

@@ -44,9 +44,8 @@ err_device:
     return status;
 }
 
-static void unbind(const wefti_device *d, wefti_binding *b) {
-    for (int32_t i = 0; i < b->count; i++)
-        if (b->endpoints[i]) d->comm->engine->unbind(b->endpoints[i]);
+static void unbind(wefti_binding *b) {
+    for (int32_t i = 0; i < b->count; i++) wefti_comm_unbind(b->endpoints[i]);
     wefti_free(b->endpoints);
 }
 
@@ -61,7 +60,7 @@ weft_status wefti_device_bind(wefti_device *d, const wefti_program *program) {
         const wefti_transfer *t = wefti_partition_transfer(program->partition, i);
         weft_status status = d->comm->engine->bind(d->comm, t, &b.endpoints[i]);
         if (status < 0) {
-            unbind(d, &b);
+            unbind(&b);
             return wefti_prefix(status, "%s of %s", wefti_transfer_kind_text(t->kind),
                                 t->name ? t->name : "a value without a name");
         }
@@ -72,7 +71,7 @@ weft_status wefti_device_bind(wefti_device *d, const wefti_program *program) {
 
 void wefti_device_destroy(wefti_device *d) {
     if (!d) return;
-    for (int64_t i = 0; i < d->binding_count; i++) unbind(d, &d->bindings[i]);
+    for (int64_t i = 0; i < d->binding_count; i++) unbind(&d->bindings[i]);
     wefti_free(d->bindings);
     if (d->memory) munmap(d->memory, (size_t)d->mapped);
     wefti_pool_destroy(d->pool);

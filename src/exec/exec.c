@@ -137,12 +137,12 @@ static weft_status run_transfers(wefti_device *d, const wefti_binding *b, const 
     while (x[count - 1].joined) count++;
     int64_t begin = d->trace ? wefti_now_ns() : 0;
     for (int32_t k = 0; k < count; k++)
-        WEFT_TRY(name_transfer(d->comm->engine->post(b->endpoints[x[k].transfer],
-                                                     source_of(d, step, &x[k]),
-                                                     destination_of(d, step, &x[k])),
-                               b, step, &x[k]));
+        WEFT_TRY(
+            name_transfer(wefti_comm_post(b->endpoints[x[k].transfer], source_of(d, step, &x[k]),
+                                          destination_of(d, step, &x[k])),
+                          b, step, &x[k]));
     for (int32_t k = 0; k < count; k++) {
-        WEFT_TRY(name_transfer(d->comm->engine->wait(b->endpoints[x[k].transfer]), b, step, &x[k]));
+        WEFT_TRY(name_transfer(wefti_comm_wait(b->endpoints[x[k].transfer]), b, step, &x[k]));
         if (d->trace) trace_transfer(d, b, step, &x[k], begin);
     }
     return WEFT_OK;
@@ -157,13 +157,12 @@ static weft_status run_post(wefti_device *d, const wefti_binding *b, const wefti
     int64_t want = wefti_box_elems(&t->want[t->me], t->rank) * size;
     unsigned char *to = want ? d->memory + step->args[1] : NULL;
     if (to) wefti_device_observe(d, to, want);
-    return d->comm->engine->post(b->endpoints[step->bytes], have ? d->memory + step->args[0] : NULL,
-                                 to);
+    return wefti_comm_post(b->endpoints[step->bytes], have ? d->memory + step->args[0] : NULL, to);
 }
 
 static weft_status run_wait(wefti_device *d, const wefti_binding *b, const wefti_step *step) {
     int64_t begin = d->trace ? wefti_now_ns() : 0;
-    WEFT_TRY(d->comm->engine->wait(b->endpoints[step->bytes]));
+    WEFT_TRY(wefti_comm_wait(b->endpoints[step->bytes]));
     if (d->trace) trace_transfer(d, b, step, NULL, begin);
     return WEFT_OK;
 }

@@ -237,8 +237,7 @@ static void reduce_bits(world_test *w, int32_t rank) {
     bits_test *b = w->context;
     wefti_endpoint *e = bound(w, rank, &b->c);
     if (!e) return;
-    (void)good(w, rank, wefti_comm_run(w->comm[rank], e, b->source[rank], b->destination[rank]),
-               "all-reduce");
+    (void)good(w, rank, wefti_comm_run(e, b->source[rank], b->destination[rank]), "all-reduce");
     w->comm[rank]->engine->unbind(e);
 }
 
@@ -355,9 +354,9 @@ static void small_sends_do_not_wait(void **state) {
     wefti_endpoint *sender = bound(&w, 1, &c), *receiver = bound(&w, 0, &c);
     for (int i = 0; i < 100; i++) { /* one thread for both: nothing here may wait */
         values[2] = (float)i;
-        assert_int_equal(wefti_comm_run(w.comm[1], sender, values, NULL), WEFT_OK);
+        assert_int_equal(wefti_comm_run(sender, values, NULL), WEFT_OK);
         values[2] = -1;
-        assert_int_equal(wefti_comm_run(w.comm[0], receiver, NULL, got), WEFT_OK);
+        assert_int_equal(wefti_comm_run(receiver, NULL, got), WEFT_OK);
         assert_true(got[0] == 1 && got[2] == (float)i && got[3] == 4);
     }
     w.comm[1]->engine->unbind(sender);
@@ -377,7 +376,7 @@ static void meet_wrongly(world_test *w, int32_t rank) {
     mismatch_test *test = w->context;
     wefti_endpoint *e = bound(w, rank, &test->c[rank]);
     static float arrays[MOST_RANKS][2][20000];
-    weft_status status = wefti_comm_run(w->comm[rank], e, arrays[rank][0], arrays[rank][1]);
+    weft_status status = wefti_comm_run(e, arrays[rank][0], arrays[rank][1]);
     if (status == WEFT_E_MISMATCH) atomic_fetch_add(&test->found, 1);
     if (status == WEFT_E_PEER) atomic_fetch_add(&test->told, 1);
     if (status < 0)

@@ -1,0 +1,34 @@
+/* Where a rank stands, for those who watch it from another thread: the control plane, which names
+ * the rank that the others wait for. A rank writes its position when it begins to wait for others
+ * in earnest (after the spinning) and when a step begins; a watcher copies it. */
+#ifndef WEFTI_POSITION_H
+#define WEFTI_POSITION_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/memory.h"
+
+enum { WEFTI_POSITION_TEXT = 160 };
+
+typedef struct wefti_standing {
+    int64_t step;         /* of the training run, from 1; 0: none yet */
+    uint64_t done;        /* transfers waited for to their end */
+    bool waiting;         /* for others, in the transfer `what`; false: computing */
+    int64_t since_ns;     /* monotonic: since when it waits, or computes */
+    char what[WEFTI_POSITION_TEXT]; /* "all_reduce of h.3.attn.c_proj (f32, 768 elements)" */
+} wefti_standing;
+
+typedef struct wefti_position wefti_position;
+
+weft_status wefti_position_create(wefti_position **out) WEFT_CHECKED;
+void wefti_position_destroy(wefti_position *position);
+/* All of these do nothing when `position` is NULL. */
+void wefti_position_step(wefti_position *position, int64_t step);
+void wefti_position_begin_wait(wefti_position *position, const char *what);
+/* Cheap: counts; leaves the waiting state if it was begun. */
+void wefti_position_end_wait(wefti_position *position, bool begun);
+wefti_standing wefti_position_read(wefti_position *position);
+
+#endif

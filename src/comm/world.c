@@ -1,0 +1,84 @@
+/* Worlds: see weft/world.h and comm/world.h. */
+#include "comm/world.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+
+weft_status wefti_world_create(wefti_comm *comm, int32_t rank, int32_t size, const int32_t *host,
+                               weft_world **out) {
+    weft_world *w = wefti_calloc(1, sizeof *w);
+    int32_t *hosts = w ? wefti_calloc((size_t)size, sizeof *hosts) : NULL;
+    if (!hosts) {
+        wefti_free(w);
+        wefti_comm_destroy(comm);
+        WEFT_FAIL(WEFT_E_NOMEM, "no memory for a world of %d", (int)size);
+    }
+    *w = (weft_world){.comm = comm, .rank = rank, .size = size, .host = hosts};
+    for (int32_t r = 0; r < size; r++) {
+        hosts[r] = host ? host[r] : 0;
+        if (hosts[r] >= w->hosts) w->hosts = hosts[r] + 1;
+    }
+    const char *name = comm ? comm->engine->name : "none";
+    memcpy(w->communicator, name,
+           strlen(name) < sizeof w->communicator ? strlen(name) : sizeof w->communicator - 1);
+    *out = w;
+    return WEFT_OK;
+}
+
+void weft_world_leave(weft_world *w) {
+    if (!w) return;
+    wefti_collectives_destroy(w->collectives);
+    if (w->leave) w->leave(w->control);
+    wefti_comm_destroy(w->comm);
+    wefti_free(w->host);
+    wefti_free(w);
+}
+
+void weft_world_fail(weft_world *w, const char *message) {
+    if (w->comm) wefti_comm_break(w->comm, message);
+    if (w->fail) w->fail(w->control, message);
+}
+
+int weft_world_rank(const weft_world *w) {
+    return w->rank;
+}
+int weft_world_size(const weft_world *w) {
+    return w->size;
+}
+int weft_world_hosts(const weft_world *w) {
+    return w->hosts;
+}
+int weft_world_host_of(const weft_world *w, int rank) {
+    return rank >= 0 && rank < w->size ? w->host[rank] : -1;
+}
+
+int weft_world_local_rank(const weft_world *w) {
+    int local = 0;
+    for (int32_t r = 0; r < w->rank; r++) local += w->host[r] == w->host[w->rank];
+    return local;
+}
+int weft_world_local_size(const weft_world *w) {
+    int local = 0;
+    for (int32_t r = 0; r < w->size; r++) local += w->host[r] == w->host[w->rank];
+    return local;
+}
+const char *weft_world_communicator(const weft_world *w) {
+    return w->communicator;
+}
+
+weft_status weft_world_alloc(weft_world *w, size_t bytes, void **out) {
+    if (w->comm && w->comm->engine->map) return w->comm->engine->map(w->comm, bytes, out);
+    void *p = wefti_calloc(1, bytes ? bytes : 1);
+    WEFT_REQUIRE(p, WEFT_E_NOMEM, "no memory for %zu bytes", bytes);
+    *out = p;
+    return WEFT_OK;
+}
+
+void weft_world_free(weft_world *w, void *memory, size_t bytes) {
+    if (!memory) return;
+    if (w->comm && w->comm->engine->map)
+        w->comm->engine->unmap(w->comm, memory, bytes);
+    else
+        wefti_free(memory);
+}
