@@ -55,6 +55,10 @@ WEFT_API const char *weft_error_message(void);
  * line. Borrowed until this thread's next failing call. */
 WEFT_API const char *weft_error_trail(void);
 
+/** Make `message` this thread's message, and return `status`: for functions that a program gives to
+ * weft, as those of weft/transport.h, to say why they fail. The text is copied. */
+WEFT_API weft_status weft_error_raise(weft_status status, const char *message);
+
 #ifdef __cplusplus
 }
 #endif

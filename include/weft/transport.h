@@ -15,12 +15,13 @@ extern "C" {
 
 /* All calls but `exchange` return at once. Never two calls at a time. Messages between two ranks
  * with equal tags arrive in the order in which they were sent. A request is `request_bytes` of the
- * caller's memory, aligned to 16. */
+ * caller's memory, aligned to 16, which stays where it is until it is done or cancelled. A call
+ * that fails says why by weft_error_raise. */
 typedef struct weft_transport {
     const char *name; /* "mpi", "ucx" */
     void *context;
     int rank, size;
-    bool any_thread; /* calls may come from any thread; else only from the one that uses the world */
+    bool any_thread; /* calls may come from any thread; else only from the world's one */
     size_t request_bytes;
     /** Send `bytes` of `data`, which stays unchanged until the request is done. */
     weft_status (*send)(void *context, int peer, uint64_t tag, const void *data, size_t bytes,

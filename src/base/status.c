@@ -75,3 +75,9 @@ weft_status wefti_adopt(weft_status status, const char *text) {
     memcpy(message, fresh, sizeof fresh);
     return status;
 }
+
+weft_status weft_error_raise(weft_status status, const char *text) {
+    trail[0] = '\0';
+    trail_used = 0;
+    return wefti_adopt(status, text ? text : "");
+}
