@@ -1,91 +1,15 @@
-/* Parts of a member's box by who supplies them: the box is cut along the boxes that others have. */
+/* Plans of transfers between threads: see comm/local_plan.h. */
 #include "comm/local_plan.h"
 
-typedef struct member_set {
-    uint64_t word[WEFTI_LOCAL_MOST / 64];
-} member_set;
-
-static void set_add(member_set *set, int32_t member) {
-    set->word[member / 64] |= (uint64_t)1 << (member % 64);
-}
-static bool set_has(const member_set *set, int32_t member) {
-    return set->word[member / 64] >> (member % 64) & 1;
-}
-static int32_t set_count(const member_set *set) {
-    int32_t count = 0;
-    for (int i = 0; i < WEFTI_LOCAL_MOST / 64; i++) count += __builtin_popcountll(set->word[i]);
-    return count;
-}
-
-typedef struct piece {
-    wefti_box box;
-    member_set from;
-} piece;
-
-typedef struct piece_list {
-    piece *piece;
-    int64_t used, capacity;
-} piece_list;
-
-static weft_status add_piece(piece_list *list, const wefti_box *box, const member_set *from) {
-    WEFT_TRY(WEFT_GROW(list->piece, list->used, list->capacity));
-    list->piece[list->used].box = *box;
-    list->piece[list->used++].from = *from;
-    return WEFT_OK;
-}
-
-/* Cut `inner` out of piece number n, which stays as `inner`; what is left follows at the end. */
-static weft_status cut(piece_list *list, int64_t n, const wefti_box *inner, int rank) {
-    wefti_box rest = list->piece[n].box;
-    member_set from = list->piece[n].from;
-    for (int d = 0; d < rank; d++) {
-        wefti_box side = rest;
-        side.size[d] = inner->begin[d] - rest.begin[d];
-        if (side.size[d] > 0) WEFT_TRY(add_piece(list, &side, &from));
-        side.begin[d] = inner->begin[d] + inner->size[d];
-        side.size[d] = rest.begin[d] + rest.size[d] - side.begin[d];
-        if (side.size[d] > 0) WEFT_TRY(add_piece(list, &side, &from));
-        rest.begin[d] = inner->begin[d];
-        rest.size[d] = inner->size[d];
-    }
-    list->piece[n].box = *inner;
-    return WEFT_OK;
-}
-
-/* Pieces of what `member` wants, each with those that supply it: all that have it for a reduction,
- * else oneself or the lowest that has it. Legal transfers
- * want nothing that nobody has. */
-static weft_status find_pieces(const wefti_transfer *t, int32_t member, piece_list *out) {
-    out->used = 0;
-    if (wefti_box_elems(&t->want[member], t->rank) == 0) return WEFT_OK;
-    WEFT_TRY(add_piece(out, &t->want[member], &(member_set){{0}}));
-    bool reduces = t->reduction != WEFTI_REDUCE_NONE;
-    for (int32_t turn = reduces ? 0 : -1; turn < t->members; turn++) {
-        int32_t s = turn < 0 ? member : turn;
-        if (wefti_box_elems(&t->have[s], t->rank) == 0) continue;
-        for (int64_t n = 0, all = out->used; n < all; n++) {
-            wefti_box inner;
-            if (!reduces && set_count(&out->piece[n].from) > 0) continue;
-            if (!wefti_box_intersect(&out->piece[n].box, &t->have[s], t->rank, &inner)) continue;
-            WEFT_TRY(cut(out, n, &inner, t->rank));
-            set_add(&out->piece[n].from, s);
-        }
-    }
-    return WEFT_OK;
-}
-
-static bool boxes_equal(const wefti_box *a, const wefti_box *b, int rank) {
-    size_t bytes = (size_t)rank * sizeof a->size[0];
-    return memcmp(a->begin, b->begin, bytes) == 0 && memcmp(a->size, b->size, bytes) == 0;
-}
+#include "comm/pieces.h"
 
 static bool is_all_reduce(const wefti_transfer *t) {
     if (t->reduction == WEFTI_REDUCE_NONE || t->members < 2 ||
         wefti_box_elems(&t->have[0], t->rank) == 0)
         return false;
     for (int32_t m = 0; m < t->members; m++)
-        if (!boxes_equal(&t->have[m], &t->have[0], t->rank) ||
-            !boxes_equal(&t->want[m], &t->have[0], t->rank))
+        if (!wefti_boxes_equal(&t->have[m], &t->have[0], t->rank) ||
+            !wefti_boxes_equal(&t->want[m], &t->have[0], t->rank))
             return false;
     return true;
 }
@@ -97,19 +21,19 @@ static void *reserve(wefti_arena *arena, int64_t count, size_t bytes) {
     return wefti_arena_alloc(arena, (size_t)(count > 0 ? count : 1) * bytes);
 }
 
-static weft_status prepare_moves(wefti_arena *arena, const piece_list *pieces,
+static weft_status prepare_moves(wefti_arena *arena, const wefti_piece_list *pieces,
                                  wefti_local_plan *plan) {
     const wefti_transfer *t = &plan->transfer;
     wefti_move *moves = reserve(arena, pieces->used, sizeof *moves);
     WEFT_REQUIRE(moves, WEFT_E_NOMEM, "no memory for %lld moves", (long long)pieces->used);
     for (int64_t n = 0; n < pieces->used; n++) {
-        int32_t sources = set_count(&pieces->piece[n].from), found = 0;
+        int32_t sources = wefti_set_count(&pieces->piece[n].from), found = 0;
         int32_t *members = reserve(arena, sources, sizeof *members);
         wefti_move_side *sides = reserve(arena, sources, sizeof *sides);
         WEFT_REQUIRE(members && sides, WEFT_E_NOMEM, "no memory for a move of %d sources",
                      (int)sources);
         for (int32_t m = 0; m < t->members; m++)
-            if (set_has(&pieces->piece[n].from, m)) members[found++] = m;
+            if (wefti_set_has(&pieces->piece[n].from, m)) members[found++] = m;
         wefti_move_prepare(&pieces->piece[n].box, t->rank, t->dtype, t->reduction, &t->want[t->me],
                            t->have, members, sources, sides, &moves[n]);
     }
@@ -130,15 +54,15 @@ static void find_share(wefti_local_plan *plan) {
 }
 
 /* takes[m]: those that member m takes from. */
-static weft_status find_partners(wefti_arena *arena, const member_set *takes,
+static weft_status find_partners(wefti_arena *arena, const wefti_member_set *takes,
                                  wefti_local_plan *plan) {
     const wefti_transfer *t = &plan->transfer;
     wefti_local_partner *partner = reserve(arena, t->members, sizeof *partner);
     WEFT_REQUIRE(partner, WEFT_E_NOMEM, "no memory for %d partners", (int)t->members);
     bool one_way = false;
     for (int32_t m = 0; m < t->members; m++) {
-        bool gives = plan->shares || set_has(&takes[t->me], m);
-        bool taken = plan->shares || set_has(&takes[m], t->me);
+        bool gives = plan->shares || wefti_set_has(&takes[t->me], m);
+        bool taken = plan->shares || wefti_set_has(&takes[m], t->me);
         if (m == t->me || !(gives || taken)) continue;
         partner[plan->partners++] = (wefti_local_partner){m, gives, taken};
         one_way |= taken && !gives;
@@ -147,7 +71,7 @@ static weft_status find_partners(wefti_arena *arena, const member_set *takes,
     for (int32_t i = 0; i < plan->partners; i++) {
         plan->staged |= partner[i].touches && !plan->small && !plan->shares &&
                         t->reduction != WEFTI_REDUCE_NONE &&
-                        boxes_equal(&t->have[t->me], &t->want[t->me], t->rank);
+                        wefti_boxes_equal(&t->have[t->me], &t->want[t->me], t->rank);
         partner[i].touches &= !plan->small;
         /* Whom we only wait for, we look at before: it may have posted something else. */
         partner[i].gives |= partner[i].touches;
@@ -156,11 +80,11 @@ static weft_status find_partners(wefti_arena *arena, const member_set *takes,
     return WEFT_OK;
 }
 
-static weft_status fill_plan(wefti_arena *arena, piece_list *pieces, member_set *takes,
+static weft_status fill_plan(wefti_arena *arena, wefti_piece_list *pieces, wefti_member_set *takes,
                              wefti_local_plan *plan) {
     const wefti_transfer *t = &plan->transfer;
     for (int32_t m = 0; m < t->members && !plan->shares; m++) {
-        WEFT_TRY(find_pieces(t, m, pieces));
+        WEFT_TRY(wefti_pieces_find(t, m, pieces));
         for (int64_t n = 0; n < pieces->used; n++)
             for (int i = 0; i < WEFTI_LOCAL_MOST / 64; i++)
                 takes[m].word[i] |= pieces->piece[n].from.word[i];
@@ -193,8 +117,8 @@ weft_status wefti_local_plan_create(wefti_arena *arena, const wefti_transfer *t,
     memcpy(plan->transfer.want, t->want, boxes);
     plan->bytes = box_bytes(t, &t->have[t->me]);
     plan->shares = is_all_reduce(t);
-    piece_list pieces = {0};
-    member_set *takes = wefti_calloc((size_t)t->members, sizeof *takes);
+    wefti_piece_list pieces = {0};
+    wefti_member_set *takes = wefti_calloc((size_t)t->members, sizeof *takes);
     weft_status status =
         takes ? fill_plan(arena, &pieces, takes, plan)
               : WEFT_RAISE(WEFT_E_NOMEM, "no memory for %d members", (int)t->members);
@@ -232,8 +156,8 @@ bool wefti_local_plan_fits(const wefti_local_plan *plan, const wefti_transfer *t
         strcmp(p->name, t->name ? t->name : "a tensor") != 0)
         return false;
     for (int32_t m = 0; m < t->members; m++)
-        if (p->ranks[m] != t->ranks[m] || !boxes_equal(&p->have[m], &t->have[m], t->rank) ||
-            !boxes_equal(&p->want[m], &t->want[m], t->rank))
+        if (p->ranks[m] != t->ranks[m] || !wefti_boxes_equal(&p->have[m], &t->have[m], t->rank) ||
+            !wefti_boxes_equal(&p->want[m], &t->want[m], t->rank))
             return false;
     return true;
 }
