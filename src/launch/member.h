@@ -1,0 +1,50 @@
+/* One process's side of the control plane (launch/scheduler.h is the other): a thread of its own
+ * keeps the connection, so that heartbeats go on while the program computes and a verdict reaches
+ * it while it waits. All signals are blocked in that thread. Every call here returns within a time
+ * limit. */
+#ifndef WEFTI_MEMBER_H
+#define WEFTI_MEMBER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "comm/comm.h"
+#include "launch/auth.h"
+
+typedef struct wefti_member_options {
+    const char *scheduler; /* host:port; may start later than this */
+    const char *interface; /* to connect from; "" any */
+    const char *job;       /* as the scheduler's; "" */
+    wefti_secret secret;
+    int32_t rank;         /* wanted; -1: any */
+    int32_t size;         /* expected; -1: whatever the scheduler says */
+    const char *node;     /* node id; "" */
+    const char *host;     /* identity of the host; "" this one's own, wefti_host_identity */
+    double join_seconds;  /* also for a scheduler that is lost later; 0: 600 */
+    double leave_seconds; /* 0: 5 */
+} wefti_member_options;
+
+typedef struct wefti_member wefti_member;
+
+weft_status wefti_member_join(const wefti_member_options *options, wefti_member **out) WEFT_CHECKED;
+int32_t wefti_member_rank(const wefti_member *member);
+int32_t wefti_member_size(const wefti_member *member);
+uint64_t wefti_member_generation(const wefti_member *member);
+const int32_t *wefti_member_hosts(const wefti_member *member); /* [size], counted from 0 */
+
+/* All-gather of cards of equal size. Any number of times, from one thread at a time. */
+weft_status wefti_member_swap(wefti_member *member, const void *card, size_t bytes, void *cards);
+wefti_exchange wefti_member_exchange(wefti_member *member); /* the same as a table */
+
+/* From now on heartbeats say where `position` (may be NULL) stands, and a verdict breaks `comm`;
+ * both must live until leave. */
+void wefti_member_watch(wefti_member *member, wefti_comm *comm, wefti_position *position);
+/* WEFT_OK, or the verdict on this job, or that the scheduler is lost. */
+weft_status wefti_member_check(wefti_member *member) WEFT_CHECKED;
+/* This process gives up: everybody gets `message`. */
+void wefti_member_fail(wefti_member *member, const char *message);
+/* Waits until all have come here, leave_seconds at most and not at all after a failure. Frees.
+ * NULL is legal. */
+void wefti_member_leave(wefti_member *member);
+
+#endif

@@ -1,0 +1,203 @@
+/* Connections: see wire_link.h. */
+#include "launch/wire_link.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+
+static void magic(unsigned char out[WEFTI_LINK_MAGIC], char what) {
+    memcpy(out, "weft", 4);
+    out[4] = (unsigned char)what;
+    out[5] = out[6] = 0;
+    out[7] = WEFTI_WIRE_VERSION;
+}
+static bool is_magic(const unsigned char *data, char what) {
+    unsigned char wanted[WEFTI_LINK_MAGIC];
+    magic(wanted, what);
+    return memcmp(data, wanted, sizeof wanted) == 0;
+}
+
+void wefti_link_close(wefti_link *link) {
+    if (link->fd >= 0) close(link->fd);
+    wefti_free(link->in);
+    wefti_free(link->out);
+    *link = (wefti_link){.fd = -1};
+}
+
+/* A handshake's few bytes always fit into a fresh socket's buffer. */
+static weft_status send_whole(wefti_link *link, const unsigned char *data, size_t bytes) {
+    ssize_t n = send(link->fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    WEFT_REQUIRE(n == (ssize_t)bytes, WEFT_E_PEER, "the connection broke in its handshake: %s",
+                 n < 0 ? strerror(errno) : "nothing can be sent");
+    return WEFT_OK;
+}
+
+static weft_status greet(wefti_link *link) {
+    unsigned char greeting[WEFTI_LINK_GREETING];
+    WEFT_TRY(wefti_random(link->nonces.scheduler, WEFTI_NONCE_BYTES));
+    magic(greeting, 'G');
+    memcpy(greeting + WEFTI_LINK_MAGIC, link->nonces.scheduler, WEFTI_NONCE_BYTES);
+    WEFT_TRY(send_whole(link, greeting, sizeof greeting));
+    return WEFT_OK;
+}
+
+weft_status wefti_link_open(wefti_link *link, int fd, bool scheduler, const wefti_secret *secret) {
+    *link = (wefti_link){.fd = fd, .scheduler = scheduler, .secret = secret};
+    link->phase = scheduler ? WEFTI_LINK_PROVE : WEFTI_LINK_GREET;
+    weft_status status = scheduler ? greet(link) : WEFT_OK;
+    if (status < 0) wefti_link_close(link);
+    return status;
+}
+
+static void open_streams(wefti_link *link) {
+    wefti_stream member = {.from_scheduler = false}, scheduler = {.from_scheduler = true};
+    wefti_prove(link->secret, WEFTI_KEY_MEMBER, &link->nonces, member.key);
+    wefti_prove(link->secret, WEFTI_KEY_SCHEDULER, &link->nonces, scheduler.key);
+    link->sends = link->scheduler ? scheduler : member;
+    link->receives = link->scheduler ? member : scheduler;
+    link->phase = WEFTI_LINK_OPEN;
+    link->hand_used = 0;
+}
+
+/* The scheduler looks at the member's proof. */
+static weft_status check_answer(wefti_link *link) {
+    const unsigned char *data = link->hand;
+    unsigned char proof[WEFTI_DIGEST_BYTES], reply[WEFTI_LINK_WELCOME] = {0};
+    memcpy(link->nonces.member, data + WEFTI_LINK_MAGIC, WEFTI_NONCE_BYTES);
+    wefti_prove(link->secret, WEFTI_PROOF_MEMBER, &link->nonces, proof);
+    bool proven =
+        is_magic(data, 'A') &&
+        wefti_equal_secretly(proof, data + WEFTI_LINK_MAGIC + WEFTI_NONCE_BYTES, sizeof proof);
+    magic(reply, proven ? 'W' : 'N');
+    if (proven)
+        wefti_prove(link->secret, WEFTI_PROOF_SCHEDULER, &link->nonces, reply + WEFTI_LINK_MAGIC);
+    weft_status status = send_whole(link, reply, sizeof reply);
+    WEFT_REQUIRE(proven, WEFT_E_ARG, "a process that does not know the job's secret");
+    WEFT_TRY(status);
+    open_streams(link);
+    return WEFT_OK;
+}
+
+static weft_status answer_greeting(wefti_link *link) {
+    const unsigned char *data = link->hand;
+    WEFT_REQUIRE(memcmp(data, "weftG", 5) == 0, WEFT_E_ARG, "this is no weft scheduler");
+    WEFT_REQUIRE(is_magic(data, 'G'), WEFT_E_ARG,
+                 "the scheduler speaks version %d, this process version %d: they are of different "
+                 "releases of weft",
+                 (int)data[7], WEFTI_WIRE_VERSION);
+    memcpy(link->nonces.scheduler, data + WEFTI_LINK_MAGIC, WEFTI_NONCE_BYTES);
+    WEFT_TRY(wefti_random(link->nonces.member, WEFTI_NONCE_BYTES));
+    unsigned char answer[WEFTI_LINK_ANSWER];
+    magic(answer, 'A');
+    memcpy(answer + WEFTI_LINK_MAGIC, link->nonces.member, WEFTI_NONCE_BYTES);
+    wefti_prove(link->secret, WEFTI_PROOF_MEMBER, &link->nonces,
+                answer + WEFTI_LINK_MAGIC + WEFTI_NONCE_BYTES);
+    WEFT_TRY(send_whole(link, answer, sizeof answer));
+    link->phase = WEFTI_LINK_PROVE;
+    link->hand_used = 0;
+    return WEFT_OK;
+}
+
+static weft_status check_welcome(wefti_link *link) {
+    const unsigned char *data = link->hand;
+    unsigned char proof[WEFTI_DIGEST_BYTES];
+    WEFT_REQUIRE(!is_magic(data, 'N'), WEFT_E_ARG,
+                 "the scheduler knows another secret than this process");
+    wefti_prove(link->secret, WEFTI_PROOF_SCHEDULER, &link->nonces, proof);
+    WEFT_REQUIRE(is_magic(data, 'W') &&
+                     wefti_equal_secretly(proof, data + WEFTI_LINK_MAGIC, sizeof proof),
+                 WEFT_E_ARG, "what answers in place of the scheduler does not know the secret");
+    open_streams(link);
+    return WEFT_OK;
+}
+
+static weft_status received(ssize_t n) {
+    if (n > 0) return WEFT_OK;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return WEFT_PENDING;
+    WEFT_FAIL(WEFT_E_PEER, "%s", n == 0 ? "connection closed" : strerror(errno));
+}
+
+static weft_status shake(wefti_link *link) {
+    size_t wanted = link->phase == WEFTI_LINK_GREET ? WEFTI_LINK_GREETING
+                    : link->scheduler               ? WEFTI_LINK_ANSWER
+                                                    : WEFTI_LINK_WELCOME;
+    ssize_t n =
+        recv(link->fd, link->hand + link->hand_used, wanted - link->hand_used, MSG_DONTWAIT);
+    weft_status status = received(n);
+    if (status != WEFT_OK) return status;
+    link->hand_used += (size_t)n;
+    if (link->hand_used < wanted) return WEFT_OK;
+    return link->phase == WEFTI_LINK_GREET ? answer_greeting(link)
+           : link->scheduler               ? check_answer(link)
+                                           : check_welcome(link);
+}
+
+/* Room for `more` bytes behind what is there. */
+static weft_status make_room(unsigned char **data, size_t used, size_t *room, size_t more) {
+    if (*room - used >= more) return WEFT_OK;
+    size_t wanted = *room ? 2 * *room : 4096;
+    while (wanted - used < more) wanted *= 2;
+    unsigned char *grown = wefti_realloc(*data, wanted);
+    WEFT_REQUIRE(grown, WEFT_E_NOMEM, "no memory for a connection's %zu bytes", wanted);
+    *data = grown;
+    *room = wanted;
+    return WEFT_OK;
+}
+
+weft_status wefti_link_fill(wefti_link *link) {
+    if (link->phase != WEFTI_LINK_OPEN) return shake(link);
+    if (link->in_at > 0) {
+        memmove(link->in, link->in + link->in_at, link->in_used - link->in_at);
+        link->in_used -= link->in_at;
+        link->in_at = 0;
+    }
+    /* Memory follows what has arrived, not what is announced. */
+    WEFT_TRY(make_room(&link->in, link->in_used, &link->in_room, 2048));
+    ssize_t n =
+        recv(link->fd, link->in + link->in_used, link->in_room - link->in_used, MSG_DONTWAIT);
+    weft_status status = received(n);
+    if (status == WEFT_OK) link->in_used += (size_t)n;
+    return status;
+}
+
+weft_status wefti_link_next(wefti_link *link, wefti_frame *out) {
+    if (link->phase != WEFTI_LINK_OPEN) return WEFT_PENDING;
+    size_t taken;
+    weft_status status = wefti_frame_parse(&link->receives, link->in + link->in_at,
+                                           link->in_used - link->in_at, out, &taken);
+    if (status == WEFT_OK) link->in_at += taken;
+    return status;
+}
+
+bool wefti_link_wants_to_write(const wefti_link *link) {
+    return link->out_at < link->out_used;
+}
+
+weft_status wefti_link_flush(wefti_link *link) {
+    while (link->out_at < link->out_used) {
+        ssize_t n = send(link->fd, link->out + link->out_at, link->out_used - link->out_at,
+                         MSG_NOSIGNAL | MSG_DONTWAIT);
+        weft_status status = received(n);
+        if (status != WEFT_OK) return status;
+        link->out_at += (size_t)n;
+    }
+    link->out_at = link->out_used = 0;
+    return WEFT_OK;
+}
+
+weft_status wefti_link_send(wefti_link *link, wefti_frame_kind kind, const void *head,
+                            size_t head_bytes, const void *rest, size_t rest_bytes) {
+    WEFT_REQUIRE(link->phase == WEFTI_LINK_OPEN, WEFT_E_BUG, "a frame before the handshake");
+    size_t bytes = head_bytes + rest_bytes;
+    WEFT_TRY(make_room(&link->out, link->out_used, &link->out_room, bytes + WEFTI_FRAME_EXTRA));
+    unsigned char *frame = link->out + link->out_used;
+    if (head_bytes) memcpy(frame + WEFTI_FRAME_HEADER, head, head_bytes);
+    if (rest_bytes) memcpy(frame + WEFTI_FRAME_HEADER + head_bytes, rest, rest_bytes);
+    wefti_frame_seal(&link->sends, kind, bytes, frame);
+    link->out_used += bytes + WEFTI_FRAME_EXTRA;
+    weft_status status = wefti_link_flush(link);
+    return status == WEFT_PENDING ? WEFT_OK : status;
+}

@@ -1,0 +1,191 @@
+/* Addresses and sockets: see wire_socket.h. */
+#include "launch/wire_socket.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void set_port(wefti_address *address, int port) {
+    if (address->at.ss_family == AF_INET6)
+        ((struct sockaddr_in6 *)&address->at)->sin6_port = htons((uint16_t)port);
+    else
+        ((struct sockaddr_in *)&address->at)->sin_port = htons((uint16_t)port);
+}
+
+static weft_status resolve(const char *name, const char *port, wefti_address *out) {
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *found = NULL;
+    int error = getaddrinfo(name, port, &hints, &found);
+    WEFT_REQUIRE(error == 0 && found, WEFT_E_NOT_FOUND, "the name '%s' leads to no address: %s",
+                 name, error == EAI_SYSTEM ? strerror(errno) : gai_strerror(error));
+    const struct addrinfo *best = found; /* IPv4 where there is a choice: scheduler and members
+                                            must come to the same */
+    for (const struct addrinfo *a = found; a; a = a->ai_next)
+        if (a->ai_family == AF_INET) {
+            best = a;
+            break;
+        }
+    out->bytes = best->ai_addrlen;
+    memcpy(&out->at, best->ai_addr, best->ai_addrlen);
+    freeaddrinfo(found);
+    return WEFT_OK;
+}
+
+/* The first address of a network interface, IPv4 before IPv6. */
+static weft_status interface_address(const char *name, wefti_address *out) {
+    struct ifaddrs *all = NULL;
+    WEFT_REQUIRE(getifaddrs(&all) == 0, WEFT_E_IO, "no list of network interfaces: %s",
+                 strerror(errno));
+    out->bytes = 0;
+    for (const struct ifaddrs *a = all; a; a = a->ifa_next) {
+        if (!a->ifa_addr || strcmp(a->ifa_name, name) != 0) continue;
+        int family = a->ifa_addr->sa_family;
+        if (family != AF_INET && (family != AF_INET6 || out->bytes)) continue;
+        out->bytes = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+        memcpy(&out->at, a->ifa_addr, out->bytes);
+        if (family == AF_INET) break;
+    }
+    freeifaddrs(all);
+    WEFT_REQUIRE(out->bytes, WEFT_E_ARG, "network interface %s has no address", name);
+    return WEFT_OK;
+}
+
+weft_status wefti_address_local(const char *where, int port, wefti_address *out) {
+    *out = (wefti_address){.bytes = 0};
+    if (!where || !*where)
+        WEFT_TRY(resolve("127.0.0.1", NULL, out));
+    else if (if_nametoindex(where) != 0)
+        WEFT_TRY(interface_address(where, out));
+    else
+        WEFT_TRY(resolve(where, NULL, out));
+    set_port(out, port);
+    return WEFT_OK;
+}
+
+weft_status wefti_address_find(const char *text, wefti_address *out) {
+    char name[256];
+    const char *colon = strrchr(text, ':');
+    WEFT_REQUIRE(colon && colon > text && colon[1], WEFT_E_ARG,
+                 "'%s' is no address of a scheduler; it has the form host:port", text);
+    char *end;
+    long port = strtol(colon + 1, &end, 10);
+    WEFT_REQUIRE(!*end && port > 0 && port < 65536, WEFT_E_ARG,
+                 "'%s': the port is a number from 1 to 65535", text);
+    size_t n = (size_t)(colon - text);
+    if (text[0] == '[' && text[n - 1] == ']') {
+        text++;
+        n -= 2;
+    }
+    WEFT_REQUIRE(n > 0 && n < sizeof name, WEFT_E_ARG, "'%s': no host in front of the port", text);
+    memcpy(name, text, n);
+    name[n] = 0;
+    *out = (wefti_address){.bytes = 0};
+    WEFT_TRY(resolve(name, NULL, out));
+    set_port(out, (int)port);
+    return WEFT_OK;
+}
+
+bool wefti_address_is_loopback(const wefti_address *address) {
+    if (address->at.ss_family == AF_INET6)
+        return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)&address->at)->sin6_addr);
+    uint32_t host = ntohl(((const struct sockaddr_in *)&address->at)->sin_addr.s_addr);
+    return host >> 24 == 127;
+}
+
+char *wefti_address_text(const wefti_address *address, bool with_port,
+                         char out[WEFTI_ADDRESS_TEXT]) {
+    char host[INET6_ADDRSTRLEN] = "?";
+    bool six = address->at.ss_family == AF_INET6;
+    const struct sockaddr_in *a4 = (const struct sockaddr_in *)&address->at;
+    const struct sockaddr_in6 *a6 = (const struct sockaddr_in6 *)&address->at;
+    inet_ntop(six ? AF_INET6 : AF_INET, six ? (const void *)&a6->sin6_addr : &a4->sin_addr, host,
+              sizeof host);
+    int port = ntohs(six ? a6->sin6_port : a4->sin_port);
+    if (with_port)
+        snprintf(out, WEFTI_ADDRESS_TEXT, six ? "[%s]:%d" : "%s:%d", host, port);
+    else
+        snprintf(out, WEFTI_ADDRESS_TEXT, "%s", host);
+    return out;
+}
+
+static weft_status new_socket(const wefti_address *address, int *out_fd) {
+    int fd = socket(address->at.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    WEFT_REQUIRE(fd >= 0, WEFT_E_IO, "no socket: %s", strerror(errno));
+    *out_fd = fd;
+    return WEFT_OK;
+}
+
+weft_status wefti_listen(wefti_address *address, int *out_fd) {
+    char text[WEFTI_ADDRESS_TEXT];
+    int fd, yes = 1;
+    WEFT_TRY(new_socket(address, &fd));
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes); /* a port in TIME_WAIT will do */
+    bool good = bind(fd, (const struct sockaddr *)&address->at, address->bytes) == 0 &&
+                listen(fd, 1024) == 0;
+    socklen_t bytes = sizeof address->at;
+    good = good && getsockname(fd, (struct sockaddr *)&address->at, &bytes) == 0;
+    if (!good) {
+        int error = errno;
+        close(fd);
+        WEFT_FAIL(WEFT_E_IO, "the scheduler cannot listen at %s: %s",
+                  wefti_address_text(address, true, text), strerror(error));
+    }
+    *out_fd = fd;
+    return WEFT_OK;
+}
+
+weft_status wefti_connect(const wefti_address *to, const char *from, int *out_fd) {
+    int fd;
+    WEFT_TRY(new_socket(to, &fd));
+    weft_status status = WEFT_OK;
+    if (from && *from && !wefti_address_is_loopback(to)) {
+        wefti_address mine;
+        status = wefti_address_local(from, 0, &mine);
+        if (status >= 0 && bind(fd, (const struct sockaddr *)&mine.at, mine.bytes) != 0)
+            status = WEFT_RAISE(WEFT_E_ARG, "%s is no interface or address of this machine: %s",
+                                from, strerror(errno));
+    }
+    if (status >= 0 && connect(fd, (const struct sockaddr *)&to->at, to->bytes) != 0)
+        status =
+            errno == EINPROGRESS ? WEFT_PENDING : WEFT_RAISE(WEFT_E_PEER, "%s", strerror(errno));
+    if (status < 0)
+        close(fd);
+    else
+        *out_fd = fd;
+    return status;
+}
+
+weft_status wefti_connected(int fd) {
+    int error = 0;
+    socklen_t bytes = sizeof error;
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0) error = errno;
+    WEFT_REQUIRE(error == 0, WEFT_E_PEER, "%s", strerror(error));
+    /* A connection to a port where nobody listens can end at its own beginning, when the system
+     * chooses that very port for it. */
+    struct sockaddr_storage mine = {0}, theirs = {0};
+    socklen_t mine_bytes = sizeof mine, their_bytes = sizeof theirs;
+    bool itself = getsockname(fd, (struct sockaddr *)&mine, &mine_bytes) == 0 &&
+                  getpeername(fd, (struct sockaddr *)&theirs, &their_bytes) == 0 &&
+                  memcmp(&mine, &theirs, sizeof mine) == 0;
+    WEFT_REQUIRE(!itself, WEFT_E_PEER, "nobody listens there");
+    return WEFT_OK;
+}
+
+void wefti_socket_watch(int fd, double seconds) {
+    int yes = 1, whole = seconds < 3 ? 3 : seconds > 600 ? 600 : (int)seconds;
+    int idle = whole / 3, count = 2;
+    unsigned milliseconds = (unsigned)whole * 1000;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &idle, sizeof idle);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof milliseconds);
+}

@@ -1,0 +1,35 @@
+/* Addresses and sockets of the control plane. Everything is non-blocking and closed on exec. */
+#ifndef WEFTI_WIRE_SOCKET_H
+#define WEFTI_WIRE_SOCKET_H
+
+#include <stdbool.h>
+#include <sys/socket.h>
+
+#include "base/status.h"
+
+enum { WEFTI_ADDRESS_TEXT = 128 };
+
+typedef struct wefti_address {
+    struct sockaddr_storage at;
+    socklen_t bytes;
+} wefti_address;
+
+/* "" loopback; the name of a network interface; an address or name of this machine. */
+weft_status wefti_address_local(const char *where, int port, wefti_address *out) WEFT_CHECKED;
+/* "host:port", "[::1]:port". May ask a name server. */
+weft_status wefti_address_find(const char *text, wefti_address *out) WEFT_CHECKED;
+bool wefti_address_is_loopback(const wefti_address *address);
+/* "10.0.0.1:4711"; with_port false: "10.0.0.1". Returns out. */
+char *wefti_address_text(const wefti_address *address, bool with_port,
+                         char out[WEFTI_ADDRESS_TEXT]);
+
+/* Bound to exactly that address; *address gets the port that was chosen. */
+weft_status wefti_listen(wefti_address *address, int *out_fd) WEFT_CHECKED;
+/* Begins; WEFT_PENDING: poll for writing, then wefti_connected. `from`: an interface or address of
+ * this machine, or "". */
+weft_status wefti_connect(const wefti_address *to, const char *from, int *out_fd) WEFT_CHECKED;
+weft_status wefti_connected(int fd) WEFT_CHECKED;
+/* No delays; a peer that does not answer for `seconds` counts as gone. */
+void wefti_socket_watch(int fd, double seconds);
+
+#endif
