@@ -84,9 +84,8 @@ WEFTI_COLLECTIVE(weft_scatter, const void *source, void *destination, int64_t co
  * the other, destination those of receive_ranks[receives]. Only neighbours take part with each
  * other; two members agree on how often and how much. */
 WEFTI_COLLECTIVE(weft_neighbor_exchange, const void *source, const int *send_ranks,
-                 const int64_t *send_counts, int sends, void *destination,
-                 const int *receive_ranks, const int64_t *receive_counts, int receives,
-                 weft_dtype dtype)
+                 const int64_t *send_counts, int sends, void *destination, const int *receive_ranks,
+                 const int64_t *receive_counts, int receives, weft_dtype dtype)
 /** Between two members. Messages of one pair and tag arrive in the order in which they were sent.
  */
 WEFTI_COLLECTIVE(weft_send, const void *source, int64_t count, weft_dtype dtype, int to, int tag)

@@ -37,11 +37,15 @@ typedef struct reduce_kernels {
     reduce_pair *pair; /* NULL: by blocks */
 } reduce_kernels;
 
-/* A NaN wins a maximum. Sums of integers wrap. */
+/* A NaN wins a maximum and a minimum. Sums and products of integers wrap. */
 #define SUM(a, b) ((a) + (b))
 #define MAX(a, b) ((b) > (a) || (b) != (b) ? (b) : (a))
+#define MIN(a, b) ((b) < (a) || (b) != (b) ? (b) : (a))
+#define PROD(a, b) ((a) * (b))
 #define MAX_INTEGER(a, b) ((b) > (a) ? (b) : (a))
+#define MIN_INTEGER(a, b) ((b) < (a) ? (b) : (a))
 #define OR(a, b) ((a) | (b))
+#define AND(a, b) ((a) & (b))
 
 /* `as`: the type in which the operation is done. */
 #define PAIR(name, type, as, op)                                                                   \
@@ -69,17 +73,30 @@ typedef struct reduce_kernels {
     }
 REDUCE(sum_f32, float, float, SUM)
 REDUCE(max_f32, float, float, MAX)
+REDUCE(min_f32, float, float, MIN)
+REDUCE(prod_f32, float, float, PROD)
 REDUCE(sum_f64, double, double, SUM)
 REDUCE(max_f64, double, double, MAX)
+REDUCE(min_f64, double, double, MIN)
+REDUCE(prod_f64, double, double, PROD)
 REDUCE(sum_i32, int32_t, uint32_t, SUM)
 REDUCE(max_i32, int32_t, int32_t, MAX_INTEGER)
+REDUCE(min_i32, int32_t, int32_t, MIN_INTEGER)
+REDUCE(prod_i32, int32_t, uint32_t, PROD)
 REDUCE(sum_i64, int64_t, uint64_t, SUM)
 REDUCE(max_i64, int64_t, int64_t, MAX_INTEGER)
+REDUCE(min_i64, int64_t, int64_t, MIN_INTEGER)
+REDUCE(prod_i64, int64_t, uint64_t, PROD)
 REDUCE(sum_u16, uint16_t, uint32_t, SUM)
 REDUCE(max_u16, uint16_t, uint16_t, MAX_INTEGER)
+REDUCE(min_u16, uint16_t, uint16_t, MIN_INTEGER)
+REDUCE(prod_u16, uint16_t, uint32_t, PROD)
 REDUCE(sum_u8, uint8_t, uint32_t, SUM)
 REDUCE(max_u8, uint8_t, uint8_t, MAX_INTEGER)
+REDUCE(min_u8, uint8_t, uint8_t, MIN_INTEGER)
+REDUCE(prod_u8, uint8_t, uint32_t, PROD)
 REDUCE(or_bool, uint8_t, uint8_t, OR)
+REDUCE(and_bool, uint8_t, uint8_t, AND)
 
 CLONED static void widen_bf16(float *restrict out, const uint16_t *restrict in, int64_t n) {
     for (int64_t i = 0; i < n; i++) out[i] = wefti_bf16_to_f32(in[i]);
@@ -107,23 +124,35 @@ static void narrow_f16(uint16_t *restrict out, const float *restrict in, int64_t
     }
 REDUCE_HALVES(sum_bf16, bf16, sum_f32)
 REDUCE_HALVES(max_bf16, bf16, max_f32)
+REDUCE_HALVES(min_bf16, bf16, min_f32)
+REDUCE_HALVES(prod_bf16, bf16, prod_f32)
 REDUCE_HALVES(sum_f16, f16, sum_f32)
 REDUCE_HALVES(max_f16, f16, max_f32)
+REDUCE_HALVES(min_f16, f16, min_f32)
+REDUCE_HALVES(prod_f16, f16, prod_f32)
 
-/* The sum, and the maximum, of truth values is whether one is true. */
+/* Of truth values the sum, and the maximum, is whether one is true; the product, and the minimum,
+ * whether all are. In the order of wefti_reduction. */
 #define BY_PAIRS(name)                                                                             \
     { name, name##_pair }
-static const reduce_kernels kernels[WEFT_DTYPES][2] = {
-    [WEFT_F32] = {BY_PAIRS(sum_f32), BY_PAIRS(max_f32)},
-    [WEFT_BF16] = {{sum_bf16, NULL}, {max_bf16, NULL}},
-    [WEFT_F16] = {{sum_f16, NULL}, {max_f16, NULL}},
-    [WEFT_F64] = {BY_PAIRS(sum_f64), BY_PAIRS(max_f64)},
-    [WEFT_I32] = {BY_PAIRS(sum_i32), BY_PAIRS(max_i32)},
-    [WEFT_I64] = {BY_PAIRS(sum_i64), BY_PAIRS(max_i64)},
-    [WEFT_U16] = {BY_PAIRS(sum_u16), BY_PAIRS(max_u16)},
-    [WEFT_U8] = {BY_PAIRS(sum_u8), BY_PAIRS(max_u8)},
-    [WEFT_BOOL] = {BY_PAIRS(or_bool), BY_PAIRS(or_bool)},
+#define BY_BLOCKS(name)                                                                            \
+    { name, NULL }
+static const reduce_kernels kernels[WEFT_DTYPES][WEFTI_REDUCTIONS - 1] = {
+    [WEFT_F32] = {BY_PAIRS(sum_f32), BY_PAIRS(max_f32), BY_PAIRS(min_f32), BY_PAIRS(prod_f32)},
+    [WEFT_BF16] = {BY_BLOCKS(sum_bf16), BY_BLOCKS(max_bf16), BY_BLOCKS(min_bf16),
+                   BY_BLOCKS(prod_bf16)},
+    [WEFT_F16] = {BY_BLOCKS(sum_f16), BY_BLOCKS(max_f16), BY_BLOCKS(min_f16), BY_BLOCKS(prod_f16)},
+    [WEFT_F64] = {BY_PAIRS(sum_f64), BY_PAIRS(max_f64), BY_PAIRS(min_f64), BY_PAIRS(prod_f64)},
+    [WEFT_I32] = {BY_PAIRS(sum_i32), BY_PAIRS(max_i32), BY_PAIRS(min_i32), BY_PAIRS(prod_i32)},
+    [WEFT_I64] = {BY_PAIRS(sum_i64), BY_PAIRS(max_i64), BY_PAIRS(min_i64), BY_PAIRS(prod_i64)},
+    [WEFT_U16] = {BY_PAIRS(sum_u16), BY_PAIRS(max_u16), BY_PAIRS(min_u16), BY_PAIRS(prod_u16)},
+    [WEFT_U8] = {BY_PAIRS(sum_u8), BY_PAIRS(max_u8), BY_PAIRS(min_u8), BY_PAIRS(prod_u8)},
+    [WEFT_BOOL] = {BY_PAIRS(or_bool), BY_PAIRS(or_bool), BY_PAIRS(and_bool), BY_PAIRS(and_bool)},
 };
+
+static const reduce_kernels *kernel_of(weft_dtype dtype, wefti_reduction reduction) {
+    return &kernels[dtype][reduction - 1];
+}
 
 static void *at(void *array, int64_t element, size_t bytes) {
     return (char *)array + element * (int64_t)bytes;
@@ -132,7 +161,7 @@ static void *at(void *array, int64_t element, size_t bytes) {
 void wefti_move_reduce_to_all(weft_dtype dtype, wefti_reduction reduction,
                               const void *const *source, void *const *destination, int32_t arrays,
                               int64_t first, int64_t count) {
-    const reduce_kernels *kernel = &kernels[dtype][reduction == WEFTI_REDUCE_MAX];
+    const reduce_kernels *kernel = kernel_of(dtype, reduction);
     if (arrays == 2 && kernel->pair) {
         kernel->pair(source, destination, first, first + count);
         return;
@@ -157,7 +186,7 @@ static void reduce_run(weft_dtype dtype, wefti_reduction reduction, const void *
         return;
     }
     unsigned char block[8 * BLOCK] __attribute__((aligned(64)));
-    reduce_block *kernel = kernels[dtype][reduction == WEFTI_REDUCE_MAX].block;
+    reduce_block *kernel = kernel_of(dtype, reduction)->block;
     for (int64_t done = 0; done < count;) {
         int64_t n = count - done < BLOCK ? count - done : BLOCK;
         kernel(block, source, sources, done, n);

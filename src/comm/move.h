@@ -1,5 +1,5 @@
 /* Moving data between arrays that hold boxes of one tensor: an element of the result is that of one
- * source, or the sum or maximum of several, in their order. A move is prepared once, when it is
+ * source, or several reduced, in their order. A move is prepared once, when it is
  * known how the boxes lie, and run often. */
 #ifndef WEFTI_MOVE_H
 #define WEFTI_MOVE_H

@@ -15,6 +15,11 @@ const char *wefti_transfer_kind_text(wefti_transfer_kind kind) {
     }
 }
 
+const char *wefti_reduction_text(wefti_reduction reduction) {
+    static const char *const text[WEFTI_REDUCTIONS] = {"", "sum", "max", "min", "prod"};
+    return (unsigned)reduction < WEFTI_REDUCTIONS ? text[reduction] : "?";
+}
+
 static int64_t overlap(const wefti_transfer *t, int32_t have, int32_t want) {
     wefti_box both;
     return wefti_box_intersect(&t->have[have], &t->want[want], t->rank, &both)
@@ -144,6 +149,8 @@ weft_status wefti_transfer_check(const wefti_transfer *t) {
                  t->rank, WEFT_MAX_RANK);
     WEFT_REQUIRE((unsigned)t->dtype < WEFT_DTYPES, WEFT_E_ARG, "transfer '%s': unknown dtype %d",
                  name_of(t), (int)t->dtype);
+    WEFT_REQUIRE((unsigned)t->reduction < WEFTI_REDUCTIONS, WEFT_E_ARG,
+                 "transfer '%s': unknown reduction %d", name_of(t), (int)t->reduction);
     WEFT_REQUIRE(t->members >= 1, WEFT_E_ARG, "transfer '%s' has %d members", name_of(t),
                  t->members);
     WEFT_REQUIRE(t->me >= 0 && t->me < t->members, WEFT_E_ARG,
@@ -154,8 +161,9 @@ weft_status wefti_transfer_check(const wefti_transfer *t) {
                      t->ranks[m], m ? t->ranks[m - 1] : -1);
         WEFT_TRY(check_boxes(t, m));
     }
-    bool all_have = t->reduction != WEFTI_REDUCE_NONE && (t->kind == WEFTI_TRANSFER_ALL_REDUCE ||
-                                                          t->kind == WEFTI_TRANSFER_REDUCE_SCATTER);
+    bool all_have = t->reduction != WEFTI_REDUCE_NONE &&
+                    (t->kind == WEFTI_TRANSFER_ALL_REDUCE || t->kind == WEFTI_TRANSFER_REDUCE ||
+                     t->kind == WEFTI_TRANSFER_REDUCE_SCATTER);
     boxes rest = {0};
     weft_status status = WEFT_OK;
     for (int32_t m = 0; m < t->members && status >= 0; m++) {

@@ -1,10 +1,10 @@
 /* A transfer: one collective, fully described. Every form of communication is the same statement:
  * each member of a group has a box of a tensor and wants a box of it. With no reduction a wanted
  * element comes from a member that has it (oneself first, then the lowest in the list); with a
- * reduction it is the sum, or the maximum, over all members that have it, in the order of the list,
- * so that all get the same bits. What is commonly called all-reduce, all-gather, reduce-scatter,
- * all-to-all, send, ring shift and halo exchange differ only in the boxes; the kind is kept for
- * cost, for reports, and for engines that have a faster road for it. */
+ * reduction it is the sum, maximum, minimum or product over all members that have it, in the order
+ * of the list, so that all get the same bits. What is commonly called all-reduce, all-gather,
+ * reduce-scatter, all-to-all, send, ring shift and halo exchange differ only in the boxes; the kind
+ * is kept for cost, for reports, and for engines that have a faster road for it. */
 #ifndef WEFTI_TRANSFER_H
 #define WEFTI_TRANSFER_H
 
@@ -18,7 +18,12 @@
     X(PERMUTE, "permute")                                                                          \
     X(SHIFT, "shift")                                                                              \
     X(HALO, "halo")                                                                                \
-    X(SEND, "send") /* between stages: members have or want, or both */
+    X(SEND, "send") /* between stages: members have or want, or both */                            \
+    X(BROADCAST, "broadcast")                                                                      \
+    X(REDUCE, "reduce")                                                                            \
+    X(GATHER, "gather")                                                                            \
+    X(SCATTER, "scatter")                                                                          \
+    X(EXCHANGE, "exchange") /* between two, both ways, of any size */
 
 typedef enum wefti_transfer_kind {
 #define WEFTI_TRANSFER_ROW(name, text) WEFTI_TRANSFER_##name,
@@ -32,8 +37,14 @@ const char *wefti_transfer_kind_text(wefti_transfer_kind kind);
 typedef enum wefti_reduction {
     WEFTI_REDUCE_NONE,
     WEFTI_REDUCE_SUM,
-    WEFTI_REDUCE_MAX
+    WEFTI_REDUCE_MAX,
+    WEFTI_REDUCE_MIN,
+    WEFTI_REDUCE_PROD,
+    WEFTI_REDUCTIONS
 } wefti_reduction;
+
+/* "sum"; "" for none. */
+const char *wefti_reduction_text(wefti_reduction reduction);
 
 typedef struct wefti_transfer {
     wefti_transfer_kind kind;

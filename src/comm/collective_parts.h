@@ -1,0 +1,156 @@
+/* What the files behind weft/collective.h share. A call is checked (collective_check.c), turned
+ * into posts of bound transfers, one for a true collective and one per partner for an exchange
+ * (collective_exchange.c), and waited for. Binding costs far more than posting, so that bound
+ * transfers are kept and found again by what makes them up (collective_bind.c). */
+#ifndef WEFTI_COLLECTIVE_PARTS_H
+#define WEFTI_COLLECTIVE_PARTS_H
+
+#include "base/memory.h"
+#include "comm/world.h"
+#include "weft/collective.h"
+
+#define WEFTI_CALL_LIST(X)                                                                         \
+    X(ALL_REDUCE, "all_reduce")                                                                    \
+    X(ALL_GATHER, "all_gather")                                                                    \
+    X(REDUCE_SCATTER, "reduce_scatter")                                                            \
+    X(ALL_TO_ALL, "all_to_all")                                                                    \
+    X(BROADCAST, "broadcast")                                                                      \
+    X(REDUCE, "reduce")                                                                            \
+    X(GATHER, "gather")                                                                            \
+    X(SCATTER, "scatter")                                                                          \
+    X(BARRIER, "barrier")                                                                          \
+    X(ALL_TO_ALL_V, "all_to_all_v")                                                                \
+    X(NEIGHBOR_EXCHANGE, "neighbor_exchange")                                                      \
+    X(SEND, "send")                                                                                \
+    X(RECV, "recv")
+
+typedef enum wefti_call_kind {
+#define WEFTI_CALL_ROW(name, text) WEFTI_CALL_##name,
+    WEFTI_CALL_LIST(WEFTI_CALL_ROW)
+#undef WEFTI_CALL_ROW
+} wefti_call_kind;
+
+struct weft_group {
+    wefti_collectives *of; /* NULL: the world was left */
+    weft_group *next;      /* of the same world */
+    int32_t *ranks;        /* world ranks, ascending */
+    int32_t count, me;     /* me: -1, no member */
+    int32_t references;    /* the owner's, and one for each request */
+    uint32_t instance;     /* number among the groups of the same ranks */
+    uint64_t identity;     /* of ranks and instance: part of the tags of messages between two */
+    uint64_t calls;        /* made by this member */
+    char name[80];         /* "all 4 ranks", "group [0, 2]" */
+};
+
+typedef struct wefti_call {
+    wefti_call_kind kind;
+    weft_dtype dtype;
+    weft_reduction reduction;
+    int root; /* or the partner */
+    int tag;
+    weft_group *group;
+    const void *source;
+    void *destination;
+    int64_t count;
+    /* Exchanges: partners (NULL: all members in order) and the size of each block. */
+    const int *send_ranks, *receive_ranks;
+    const int64_t *send_counts, *receive_counts;
+    int sends, receives;
+} wefti_call;
+
+/* Which transfer: what is compared to find one that is bound already. No padding. */
+typedef struct wefti_bound_key {
+    uint64_t tag, group; /* group: its identity */
+    int64_t count, back; /* back: what comes the other way in an exchange */
+    int32_t kind, dtype, reduction, root;
+    int32_t low, high; /* world ranks of two members; -1: the group's */
+} wefti_bound_key;
+
+/* A bound transfer. At most WEFTI_COMM_DEPTH posts are under way: more need another one. */
+typedef struct wefti_bound {
+    struct wefti_bound *next; /* of the same bucket */
+    wefti_endpoint *endpoint;
+    wefti_bound_key key;
+    uint64_t group;        /* its identity */
+    uint64_t posted, done; /* posts; those that were waited for */
+    uint64_t used;         /* when last, for the choice of what is given up */
+    int32_t holders;       /* requests that have a post of it */
+} wefti_bound;
+
+enum { WEFTI_BOUND_BUCKETS = 128, WEFTI_BOUND_KEPT = 256 };
+
+/* Groups of the same ranks are told apart by their number. */
+typedef struct wefti_ranks_seen {
+    struct wefti_ranks_seen *next;
+    int32_t count;
+    uint32_t instances;
+    int32_t ranks[];
+} wefti_ranks_seen;
+
+struct wefti_collectives {
+    weft_world *world;
+    weft_group *everyone, *groups; /* groups: all, everyone among them */
+    wefti_ranks_seen *seen;
+    wefti_bound *bucket[WEFTI_BOUND_BUCKETS];
+    int32_t kept;
+    uint64_t clock;
+    unsigned char barrier; /* what is reduced by barriers; never read */
+};
+
+typedef struct wefti_request_part {
+    wefti_bound *bound;
+    uint64_t number; /* of the post */
+} wefti_request_part;
+
+struct weft_request {
+    weft_group *group;
+    wefti_call_kind kind;
+    int partner;     /* send and recv: member; -1 */
+    uint64_t number; /* of the call in its group */
+    int parts, done, capacity;
+    wefti_request_part *part, one;
+};
+
+/* collective_group.c. The collectives of a world are made when first asked for. NULL: everyone. */
+weft_status wefti_collectives_of(weft_world *world, wefti_collectives **out) WEFT_CHECKED;
+weft_status wefti_group_find(weft_world *world, weft_group *group, weft_group **out) WEFT_CHECKED;
+void wefti_group_release(weft_group *group);
+uint64_t wefti_group_mix(uint64_t hash, uint64_t value);
+
+/* collective_check.c: arguments, and what they say of the buffers. */
+const char *wefti_call_text(wefti_call_kind kind);
+weft_status wefti_call_check(const wefti_call *call) WEFT_CHECKED;
+/* Elements of source and destination that this member has and wants. */
+void wefti_call_extent(const wefti_call *call, int64_t *out_source, int64_t *out_destination);
+
+/* collective_bind.c: a bound transfer with room for a post. */
+weft_status wefti_bound_get(wefti_collectives *c, const wefti_call *call,
+                            const wefti_bound_key *key, wefti_bound **out) WEFT_CHECKED;
+/* Gives up those of one group that nobody waits for; NULL: all there are. */
+void wefti_bound_drop(wefti_collectives *c, const weft_group *group);
+
+/* collective.c */
+weft_status wefti_request_post(weft_request *r, const wefti_call *call, const wefti_bound_key *key,
+                               const void *source, void *destination) WEFT_CHECKED;
+/* collective_exchange.c: all posts of an all_to_all_v or neighbor_exchange. */
+weft_status wefti_exchange_post(weft_request *r, const wefti_call *call) WEFT_CHECKED;
+
+/* What a member sends itself is what it receives from itself. */
+weft_status wefti_exchange_check_own(const wefti_call *call) WEFT_CHECKED;
+
+/* Tags: the highest bit tells collectives of buffers from the transfers of programs, then three
+ * bits for what it is, then whose. Messages go one way in a tag, so that what two members send each
+ * other at the same time does not meet. */
+typedef enum wefti_tag_class {
+    WEFTI_TAG_GROUP,
+    WEFTI_TAG_PAIR,
+    WEFTI_TAG_SEND_UP, /* to a higher rank */
+    WEFTI_TAG_SEND_DOWN,
+    WEFTI_TAG_NEIGHBOR_UP,
+    WEFTI_TAG_NEIGHBOR_DOWN
+} wefti_tag_class;
+static inline uint64_t wefti_collective_tag(wefti_tag_class what, uint64_t whose) {
+    return (uint64_t)1 << 63 | (uint64_t)what << 60 | whose >> 4;
+}
+
+#endif
