@@ -1,16 +1,17 @@
 /* A bell: how a thread that found nothing to do sleeps until another one has done something, with
  * no lost wake-ups and, while nobody sleeps, nothing but a load for the one that did something.
  *
- * Owner:  heard = wefti_bell_sleeps(bell, light); look for work once more; then
- *         wefti_bell_sleep(bell, heard) or, if there was work, wefti_bell_wakes(bell).
- * Others: wefti_bell_show makes the work visible; then wefti_bell_ring(bell).
+ * Owner:  heard = wefti_bell_sleeps(bell, mode); look for work once more; then
+ *         wefti_bell_sleep(bell, heard, ..) or, if there was work, wefti_bell_wakes(bell).
+ * Others: wefti_bell_show makes the work visible; then wefti_bell_ring(bell, mode).
  *
  * Either the ringer sees that the owner is about to sleep, or the owner's second look sees the
  * work: both are a store followed by a load of what the other stores (Dekker's argument), which
  * holds when neither processor lets the load overtake the store. There are two ways to that:
  * sequentially consistent stores, or, `light`, plain stores of the many that show work, for which
  * the few that go to sleep pay with membarrier(2), a barrier on all cores that run threads of the
- * process. Sleeping is futex(2); elsewhere than on Linux, giving up the time slice. */
+ * process, or of all processes that have asked for it. Sleeping is futex(2); elsewhere than on
+ * Linux, giving up the time slice. */
 #ifndef WEFTI_BELL_H
 #define WEFTI_BELL_H
 
@@ -23,6 +24,7 @@
 #include <linux/futex.h>
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 #endif
 
@@ -30,26 +32,39 @@ typedef struct wefti_bell {
     _Atomic uint32_t rung, sleeps;
 } wefti_bell;
 
+/* The same for all who share a bell. */
+typedef struct wefti_bell_mode {
+    bool light;  /* stores are */
+    bool shared; /* between processes */
+} wefti_bell_mode;
+
 /* Whether this process may use light stores. */
-static inline bool wefti_bell_light(void) {
+static inline bool wefti_bell_light(bool shared) {
 #if defined(__linux__)
-    return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0) == 0;
+    return syscall(SYS_membarrier,
+                   shared ? MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED
+                          : MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED,
+                   0) == 0;
 #else
+    (void)shared;
     return false;
 #endif
 }
 /* The loads of this thread from here on see all light stores after which another thread has loaded,
  * or that other thread's loads see the stores of this one. */
-static inline void wefti_bell_barrier(bool light) {
+static inline void wefti_bell_barrier(wefti_bell_mode mode) {
 #if defined(__linux__)
-    if (light) (void)syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0);
+    if (mode.light)
+        (void)syscall(
+            SYS_membarrier,
+            mode.shared ? MEMBARRIER_CMD_GLOBAL_EXPEDITED : MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0);
 #else
-    (void)light;
+    (void)mode;
 #endif
 }
 /* Store what others wait for, or must see before what this thread loads next. */
-static inline void wefti_bell_show(_Atomic uint64_t *word, uint64_t value, bool light) {
-    if (light) {
+static inline void wefti_bell_show(_Atomic uint64_t *word, uint64_t value, wefti_bell_mode mode) {
+    if (mode.light) {
         atomic_store_explicit(word, value, memory_order_release);
         atomic_signal_fence(memory_order_seq_cst); /* the compiler keeps the order too */
     } else {
@@ -57,29 +72,37 @@ static inline void wefti_bell_show(_Atomic uint64_t *word, uint64_t value, bool 
     }
 }
 
-static inline uint32_t wefti_bell_sleeps(wefti_bell *bell, bool light) {
+static inline uint32_t wefti_bell_sleeps(wefti_bell *bell, wefti_bell_mode mode) {
     uint32_t heard = atomic_load(&bell->rung);
     atomic_store(&bell->sleeps, 1);
-    wefti_bell_barrier(light);
+    wefti_bell_barrier(mode);
     return heard;
 }
 static inline void wefti_bell_wakes(wefti_bell *bell) {
     atomic_store_explicit(&bell->sleeps, 0, memory_order_relaxed);
 }
-/* May return early. */
-static inline void wefti_bell_sleep(wefti_bell *bell, uint32_t heard) {
+/* May return early. most_ns: 0: until it rings; else not longer than that. */
+static inline void wefti_bell_sleep(wefti_bell *bell, uint32_t heard, wefti_bell_mode mode,
+                                    long most_ns) {
 #if defined(__linux__)
-    (void)syscall(SYS_futex, &bell->rung, FUTEX_WAIT_PRIVATE, heard, NULL, NULL, 0);
+    struct timespec most = {0, most_ns};
+    (void)syscall(SYS_futex, &bell->rung, mode.shared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE, heard,
+                  most_ns ? &most : NULL, NULL, 0);
 #else
+    (void)mode;
+    (void)most_ns;
     if (atomic_load(&bell->rung) == heard) sched_yield();
 #endif
     wefti_bell_wakes(bell);
 }
-static inline void wefti_bell_ring(wefti_bell *bell) {
+static inline void wefti_bell_ring(wefti_bell *bell, wefti_bell_mode mode) {
     if (!atomic_load(&bell->sleeps)) return;
     atomic_fetch_add(&bell->rung, 1);
 #if defined(__linux__)
-    (void)syscall(SYS_futex, &bell->rung, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    (void)syscall(SYS_futex, &bell->rung, mode.shared ? FUTEX_WAKE : FUTEX_WAKE_PRIVATE, INT_MAX,
+                  NULL, NULL, 0);
+#else
+    (void)mode;
 #endif
 }
 static inline void wefti_bell_pause(void) {

@@ -1,11 +1,17 @@
-/* The state behind comm/local.c: a world, its ranks, and the channels on which transfers meet.
+/* The state behind communicators whose ranks read each other's memory, be they threads of one
+ * process (comm/local.c) or processes of one host (comm/host.c): a world, its ranks, and the
+ * channels on which transfers meet.
  *
- * A channel belongs to a group of ranks and a tag. Each member has a seat there with a ring of
- * slots: post number k of a member lies in slot k % WEFTI_LOCAL_RING and meets the posts number k
- * of the others. A slot is written by its owner only. `posted` = k + 1 publishes post k; `moved` =
+ * A channel belongs to a group of ranks and a tag. Each member has a row of slots there, used in
+ * turn: post number k of a member lies in slot k % WEFTI_LOCAL_RING and meets the posts number k of
+ * the others. A slot is written by its owner only. `posted` = k + 1 publishes post k; `moved` =
  * k + 1 says that this member will not touch others' memory, or look at their slots, for post k any
  * more. A slot is used again when all partners of the post in it have moved, so that nobody ever
- * looks at a slot that changes under it. */
+ * looks at a slot that changes under it.
+ *
+ * What several ranks look at, slots, lines and the word that says that the world is broken, lies in
+ * memory that all of them have, holds no lock, and has no pointers but a poster's own addresses,
+ * which wefti_local_reach turns into those of another rank. All else is each rank's own. */
 #ifndef WEFTI_LOCAL_H
 #define WEFTI_LOCAL_H
 
@@ -16,21 +22,49 @@
 #include "comm/comm.h"
 #include "comm/local_plan.h"
 
-enum { WEFTI_LOCAL_RING = 8, WEFTI_LOCAL_MESSAGE = 1024, WEFTI_LOCAL_BUCKETS = 256 };
+enum {
+    WEFTI_LOCAL_RING = 8,
+    WEFTI_LOCAL_MESSAGE = 1024,
+    WEFTI_LOCAL_BUCKETS = 256,
+    WEFTI_LOCAL_PULLED = 256 << 10, /* bytes of a source that is worth being pulled, at least */
+    WEFTI_LOCAL_BLOCK = 64 << 10    /* bytes of each source that are pulled and reduced in turn */
+};
 
 typedef struct wefti_local_slot {
     alignas(128) _Atomic uint64_t posted;
-    const wefti_local_plan *plan; /* the plan's hash and text are the same on all members */
+    uint64_t hash;    /* of the transfer: the same on all members */
+    const char *text; /* what it is; as the next two, an address of the poster */
     const void *source;
     void *destination;
     alignas(128) _Atomic uint64_t moved;
+    _Atomic uint64_t reduced; /* as `moved`: the own share lies in the own destination */
 } wefti_local_slot;
+
+/* One rank, as others see it. */
+typedef struct wefti_local_line {
+    alignas(128) wefti_bell bell;
+    alignas(128) _Atomic uint64_t moving; /* touches others' memory right now */
+    char message[WEFTI_LOCAL_MESSAGE];    /* why this rank broke the world */
+} wefti_local_line;
+
+typedef struct wefti_local_common {
+    _Atomic uint32_t broken; /* 1 + the place of the first rank that broke the world */
+    wefti_local_line line[];
+} wefti_local_common;
+
+/* Where the addresses of a rank lie in this process; those of threads are all the same. */
+typedef struct wefti_local_area {
+    uintptr_t begin, bytes; /* this part of that rank's addresses */
+    uintptr_t view;         /* is here */
+    int64_t process;
+} wefti_local_area;
 
 typedef struct wefti_local_post {
     struct wefti_local_post *next; /* among those that wait for a free slot */
     struct wefti_local_endpoint *endpoint;
     const void *source;
     void *destination;
+    void *bounce; /* what others see in the place of memory that they cannot reach; or NULL */
     bool finished;
 } wefti_local_post;
 
@@ -41,16 +75,17 @@ typedef struct wefti_local_place {
     wefti_local_post *post; /* NULL: finished */
     const wefti_local_plan *plan;
     const void *source; /* as in the slot */
-    bool moved;
+    void *destination;
+    bool reduced, moved;
     bool free; /* all partners are known to have moved */
 } wefti_local_place;
 
 typedef struct wefti_local_channel wefti_local_channel;
 
+/* A member's side of a channel, for its rank alone. */
 typedef struct wefti_local_seat {
-    wefti_local_slot slot[WEFTI_LOCAL_RING];
-    /* From here on for the owner alone. */
     alignas(128) wefti_local_channel *channel;
+    wefti_local_slot *slot; /* [WEFTI_LOCAL_RING]: its own */
     int32_t me;
     bool active;                     /* in its rank's list */
     uint64_t published, oldest;      /* posts in slots; those before `oldest` are finished */
@@ -65,8 +100,10 @@ struct wefti_local_channel {
     wefti_local_channel *next;
     uint64_t tag;
     int32_t members;
-    int32_t *ranks;
-    wefti_local_seat *seat; /* [members] */
+    int32_t *ranks;         /* of the communicator */
+    int32_t *places;        /* the same members: places in this world */
+    wefti_local_slot *slot; /* [members][WEFTI_LOCAL_RING] */
+    wefti_local_seat *seat; /* [members]; used are those of ranks of this process */
 };
 
 typedef struct wefti_local_world wefti_local_world;
@@ -74,24 +111,37 @@ typedef struct wefti_local_world wefti_local_world;
 typedef struct wefti_local {
     wefti_comm comm;
     wefti_local_world *world;
+    int32_t place;            /* among the ranks of this world */
     wefti_local_seat *active; /* seats with posts under way */
     bool at_fault;            /* it was this rank that found a mismatch */
-    alignas(128) wefti_bell bell;
-    alignas(128) _Atomic uint64_t moving; /* touches others' memory right now */
+    /* What else this rank has under way, and carries on with while it waits: true: something
+     * happened. It sleeps for short times only while beside_count > 0. NULL: nothing. */
+    bool (*beside)(struct wefti_local *local);
+    int32_t beside_count;
 } wefti_local;
 
 struct wefti_local_world {
     int32_t size;
     int spin;
-    bool light;        /* comm/bell.h: waiting threads seldom sleep */
-    wefti_local *rank; /* [size] */
-    _Atomic uint32_t broken;
+    wefti_bell_mode mode; /* light: waiting threads seldom sleep */
+    wefti_local_common *common;
+    wefti_local_area *area;      /* [size] */
+    const int32_t *place_of;     /* the place of each rank of the communicator here; NULL: same */
+    const int32_t *rank_of;      /* [size]: the other way round */
+    int64_t patience_ns;         /* for ranks that touch memory in a broken world; 0: no end */
     _Atomic uint32_t generation; /* number of mendings */
-    pthread_mutex_t lock;        /* of all below */
-    int32_t alive;               /* communicators not destroyed yet */
+    /* Zeroed memory at the beginning of a cache line, kept until the end: for the slots of a
+     * channel, the same for all members; and for what this process shows to others. */
+    weft_status (*open_slots)(wefti_local_world *world, const wefti_transfer *t,
+                              wefti_local_slot **out);
+    weft_status (*show)(wefti_local_world *world, size_t bytes, void **out);
+    /* Memory that all ranks reach, for as long as needed; NULL where all memory is such. */
+    weft_status (*take)(wefti_local_world *world, size_t bytes, void **out);
+    void (*give)(wefti_local_world *world, void *memory);
+    bool copies;          /* the memory of other processes can be read though it is not mapped */
+    pthread_mutex_t lock; /* of all below, and of breaking in this process */
     wefti_arena *arena;
     wefti_local_channel *bucket[WEFTI_LOCAL_BUCKETS];
-    char message[WEFTI_LOCAL_MESSAGE];
 };
 
 typedef struct wefti_local_endpoint {
@@ -103,17 +153,92 @@ typedef struct wefti_local_endpoint {
     uint32_t generation; /* of the world at the last post */
     uint32_t posted, waited;
     wefti_local_post post[WEFTI_COMM_DEPTH];
-    const void **source; /* [members]: scratch of a move */
+    void *bounce[WEFTI_COMM_DEPTH]; /* taken when first needed */
+    const void **source;            /* [members]: scratch of a move */
     void **destination;
+    unsigned char *blocks; /* [members][WEFTI_LOCAL_BLOCK]: of sources that are pulled; or NULL */
 } wefti_local_endpoint;
+
+/* What rank `place` calls p, in this process; NULL: out of reach. */
+static inline void *wefti_local_reach(const wefti_local_world *world, int32_t place,
+                                      const void *p) {
+    const wefti_local_area *area = &world->area[place];
+    uintptr_t offset = (uintptr_t)p - area->begin;
+    return offset < area->bytes ? (void *)(area->view + offset) : NULL;
+}
+
+/* --- comm/local_bind.c --- */
+
+/* The lock, the arena and the rules of waiting; `local` [own] are the ranks of this process. */
+weft_status wefti_local_world_begin(wefti_local_world *world) WEFT_CHECKED;
+void wefti_local_world_end(wefti_local_world *world);
+void wefti_local_seat_reset(wefti_local_seat *seat);
+void *wefti_local_lines(wefti_arena *arena, size_t bytes);
+weft_status wefti_local_bind(wefti_comm *comm, const wefti_transfer *transfer,
+                             wefti_endpoint **out);
+void wefti_local_unbind(wefti_endpoint *endpoint);
+uint64_t wefti_local_group_hash(const wefti_transfer *t);
+
+/* --- comm/local_run.c --- */
+
+enum {
+    WEFTI_LOCAL_SPIN = 4000
+}; /* pauses, some 0.1 ms: longer than a kernel's jitter, shorter
+      than a scheduler's time slice */
 
 weft_status wefti_local_start(wefti_endpoint *endpoint, const void *source, void *destination);
 weft_status wefti_local_wait(wefti_endpoint *endpoint);
 weft_status wefti_local_test(wefti_endpoint *endpoint);
-/* All waits fail from now on. */
+/* Carry on with all that is under way until *finished; `what` is waited for. */
+weft_status wefti_local_wait_until(wefti_local *local, const bool *finished, const char *what);
+bool wefti_local_progress(wefti_local *local);
+
+/* --- comm/local_break.c --- */
+
+/* All waits fail from now on. A message that does not begin with a rank gets this one's. */
 void wefti_local_break(wefti_local *local, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+static inline bool wefti_local_broken(const wefti_local *local) {
+    return atomic_load(&local->world->common->broken) != 0;
+}
 /* In a broken world: returns once no other rank touches lent memory, and none will. */
 void wefti_local_calm(wefti_local *local);
+/* The same, and the error of it. */
+weft_status wefti_local_fail(wefti_local *local);
+
+/* --- comm/local_pull.c: memory of other processes that is not mapped here --- */
+
+/* Give a post what others can see: a copy where they reach neither its source nor, in an
+ * all-reduce, its destination, and cannot or should not pull. */
+weft_status wefti_local_lend(wefti_local_endpoint *endpoint, wefti_local_post *post) WEFT_CHECKED;
+/* `bytes` of rank `place` of the world, from its address p. False, after breaking the world: cannot
+ * be read. */
+bool wefti_local_pull(wefti_local *local, int32_t place, const void *p, void *to, int64_t bytes);
+/* A move some of whose sources cannot be reached, so that it has no loops. */
+bool wefti_local_pull_move(wefti_local *local, wefti_local_seat *seat, uint64_t number,
+                           const wefti_move *move, void *destination);
+
+/* --- all of them --- */
+
+static inline wefti_local_place *wefti_local_place_of(wefti_local_seat *seat, uint64_t number) {
+    return &seat->place[number % WEFTI_LOCAL_RING];
+}
+static inline wefti_local_slot *wefti_local_slot_of(const wefti_local_channel *channel,
+                                                    int32_t member, uint64_t number) {
+    return &channel->slot[member * WEFTI_LOCAL_RING + (int32_t)(number % WEFTI_LOCAL_RING)];
+}
+/* What a member has posted, here; NULL: out of reach. */
+static inline void *wefti_local_source(const wefti_local *local, wefti_local_seat *seat,
+                                       int32_t member, uint64_t number) {
+    if (member == seat->me) return (void *)(uintptr_t)wefti_local_place_of(seat, number)->source;
+    return wefti_local_reach(local->world, seat->channel->places[member],
+                             wefti_local_slot_of(seat->channel, member, number)->source);
+}
+static inline void *wefti_local_destination(const wefti_local *local, wefti_local_seat *seat,
+                                            int32_t member, uint64_t number) {
+    if (member == seat->me) return wefti_local_place_of(seat, number)->destination;
+    return wefti_local_reach(local->world, seat->channel->places[member],
+                             wefti_local_slot_of(seat->channel, member, number)->destination);
+}
 
 #endif

@@ -3,9 +3,33 @@
 
 #include "comm/pieces.h"
 
+static int64_t box_bytes(const wefti_transfer *t, const wefti_box *box) {
+    return wefti_box_elems(box, t->rank) * (int64_t)weft_dtype_bytes(t->dtype);
+}
+/* Boxes that differ along one dimension only, before which there is nothing but ones: each part of
+ * one is a run of neighbours in all of them. */
+static bool has_runs_only(const wefti_transfer *t) {
+    const wefti_box *first = NULL;
+    int axis = -1;
+    for (int32_t i = 0; i < 2 * t->members; i++) {
+        const wefti_box *box = i % 2 ? &t->want[i / 2] : &t->have[i / 2];
+        if (wefti_box_elems(box, t->rank) == 0) continue;
+        if (!first) first = box;
+        for (int d = 0; d < t->rank; d++) {
+            if (box->begin[d] == first->begin[d] && box->size[d] == first->size[d]) continue;
+            if (axis >= 0 && axis != d) return false;
+            axis = d;
+        }
+    }
+    for (int d = 0; d < axis; d++)
+        if (first->size[d] != 1) return false;
+    return true;
+}
+
+/* Of more than a few bytes: those that all reduce all of are like other transfers. */
 static bool is_all_reduce(const wefti_transfer *t) {
     if (t->reduction == WEFTI_REDUCE_NONE || t->members < 2 ||
-        wefti_box_elems(&t->have[0], t->rank) == 0)
+        wefti_box_elems(&t->have[0], t->rank) == 0 || box_bytes(t, &t->have[0]) <= WEFTI_LOCAL_TINY)
         return false;
     for (int32_t m = 0; m < t->members; m++)
         if (!wefti_boxes_equal(&t->have[m], &t->have[0], t->rank) ||
@@ -14,9 +38,6 @@ static bool is_all_reduce(const wefti_transfer *t) {
     return true;
 }
 
-static int64_t box_bytes(const wefti_transfer *t, const wefti_box *box) {
-    return wefti_box_elems(box, t->rank) * (int64_t)weft_dtype_bytes(t->dtype);
-}
 static void *reserve(wefti_arena *arena, int64_t count, size_t bytes) {
     return wefti_arena_alloc(arena, (size_t)(count > 0 ? count : 1) * bytes);
 }
@@ -43,14 +64,39 @@ static weft_status prepare_moves(wefti_arena *arena, const wefti_piece_list *pie
 }
 
 /* Shares begin at cache lines (64 bytes), so that two members never write one. */
-static void find_share(wefti_local_plan *plan) {
+void wefti_local_share(const wefti_local_plan *plan, int32_t member, int64_t *first,
+                       int64_t *count) {
     const wefti_transfer *t = &plan->transfer;
     int64_t elements = wefti_box_elems(&t->have[0], t->rank);
     int64_t line = 64 / (int64_t)weft_dtype_bytes(t->dtype), lines = (elements + line - 1) / line;
-    int64_t begin = lines * t->me / t->members * line;
-    int64_t end = lines * (t->me + 1) / t->members * line;
-    plan->first = begin;
-    plan->count = (end < elements ? end : elements) - begin;
+    int64_t begin = lines * member / t->members * line;
+    int64_t end = lines * (member + 1) / t->members * line;
+    *first = begin;
+    *count = (end < elements ? end : elements) - begin;
+}
+
+/* The own share as a move, for sources that are fetched. */
+static weft_status prepare_share(wefti_arena *arena, wefti_local_plan *plan) {
+    const wefti_transfer *t = &plan->transfer;
+    wefti_move *move = reserve(arena, 1, sizeof *move);
+    int32_t *members = reserve(arena, t->members, sizeof *members);
+    wefti_move_side *sides = reserve(arena, t->members, sizeof *sides);
+    WEFT_REQUIRE(move && members && sides, WEFT_E_NOMEM, "no memory for a move of %d sources",
+                 (int)t->members);
+    wefti_local_share(plan, t->me, &plan->first, &plan->count);
+    *move = (wefti_move){.dtype = t->dtype,
+                         .reduction = t->reduction,
+                         .run = plan->count,
+                         .sources = t->members,
+                         .to.offset = plan->first,
+                         .members = members,
+                         .from = sides};
+    for (int32_t m = 0; m < t->members; m++) {
+        members[m] = m;
+        sides[m].offset = plan->first;
+    }
+    plan->move = move;
+    return WEFT_OK;
 }
 
 /* takes[m]: those that member m takes from. */
@@ -60,6 +106,7 @@ static weft_status find_partners(wefti_arena *arena, const wefti_member_set *tak
     wefti_local_partner *partner = reserve(arena, t->members, sizeof *partner);
     WEFT_REQUIRE(partner, WEFT_E_NOMEM, "no memory for %d partners", (int)t->members);
     bool one_way = false;
+    bool tiny = t->kind == WEFTI_TRANSFER_ALL_REDUCE && plan->bytes <= WEFTI_LOCAL_TINY;
     for (int32_t m = 0; m < t->members; m++) {
         bool gives = plan->shares || wefti_set_has(&takes[t->me], m);
         bool taken = plan->shares || wefti_set_has(&takes[m], t->me);
@@ -67,12 +114,13 @@ static weft_status find_partners(wefti_arena *arena, const wefti_member_set *tak
         partner[plan->partners++] = (wefti_local_partner){m, gives, taken};
         one_way |= taken && !gives;
     }
-    plan->small = one_way && plan->bytes <= WEFTI_LOCAL_SMALL;
+    plan->small = tiny || (one_way && plan->bytes <= WEFTI_LOCAL_SMALL);
     for (int32_t i = 0; i < plan->partners; i++) {
         plan->staged |= partner[i].touches && !plan->small && !plan->shares &&
                         t->reduction != WEFTI_REDUCE_NONE &&
                         wefti_boxes_equal(&t->have[t->me], &t->want[t->me], t->rank);
         partner[i].touches &= !plan->small;
+        plan->lends |= partner[i].touches;
         /* Whom we only wait for, we look at before: it may have posted something else. */
         partner[i].gives |= partner[i].touches;
     }
@@ -90,7 +138,7 @@ static weft_status fill_plan(wefti_arena *arena, wefti_piece_list *pieces, wefti
                 takes[m].word[i] |= pieces->piece[n].from.word[i];
         if (m == t->me) WEFT_TRY(prepare_moves(arena, pieces, plan));
     }
-    if (plan->shares) find_share(plan);
+    if (plan->shares) WEFT_TRY(prepare_share(arena, plan));
     return find_partners(arena, takes, plan);
 }
 
@@ -117,6 +165,8 @@ weft_status wefti_local_plan_create(wefti_arena *arena, const wefti_transfer *t,
     memcpy(plan->transfer.want, t->want, boxes);
     plan->bytes = box_bytes(t, &t->have[t->me]);
     plan->shares = is_all_reduce(t);
+    plan->runs = plan->shares || has_runs_only(t);
+    plan->reduces_runs = plan->runs && t->reduction != WEFTI_REDUCE_NONE;
     wefti_piece_list pieces = {0};
     wefti_member_set *takes = wefti_calloc((size_t)t->members, sizeof *takes);
     weft_status status =

@@ -1,5 +1,5 @@
-/* What one member does in a transfer between threads that read each other's memory, found out once
- * when the transfer is bound: from whom it takes which part, who takes from it, and which of three
+/* What one member does in a transfer between ranks that read each other's memory, found out once
+ * when the transfer is bound: from whom it takes which part, who takes from it, and which of the
  * roads the data goes.
  *
  * - Sources are read where they lie: one copy, and the poster waits for its readers.
@@ -8,7 +8,11 @@
  * - In an all-reduce each member reduces one share of the elements out of all sources straight
  *   into all destinations. Each element is read once from every source and written once to every
  *   destination, the least that is possible, and only the owner of a share touches it, so that
- *   source and destination may be the same memory. */
+ *   source and destination may be the same memory. Where memory of other processes is not mapped,
+ *   but can be read, a member reduces its share into its own destination, and then fetches the
+ *   others' from theirs.
+ * - Of a small all-reduce everybody reduces all elements, out of copies: that needs one meeting
+ *   instead of two. */
 #ifndef WEFTI_LOCAL_PLAN_H
 #define WEFTI_LOCAL_PLAN_H
 
@@ -17,7 +21,8 @@
 
 enum {
     WEFTI_LOCAL_MOST = WEFTI_MOVE_MOST, /* members */
-    WEFTI_LOCAL_SMALL = 8192            /* bytes of a source that is copied when posted, at most */
+    WEFTI_LOCAL_SMALL = 8192,           /* bytes of a source that is copied when posted, at most */
+    WEFTI_LOCAL_TINY = 1024             /* bytes of an all-reduce that everybody does, at most */
 };
 
 typedef struct wefti_local_partner {
@@ -37,12 +42,18 @@ struct wefti_local_plan {
     int64_t moves;
     const wefti_move *move;
     bool small;  /* own source is copied when posted */
-    bool shares; /* all-reduce; elements [first, first + count) are this member's */
+    bool lends;  /* others touch this member's memory */
+    bool shares; /* all-reduce; elements [first, first + count) are this member's, and move[0] */
+    bool runs;   /* no member's moves have loops */
+    bool reduces_runs; /* and some reduce */
     bool staged; /* others read this member's source: a result that belongs there waits for them */
     int64_t first, count;
     int64_t bytes; /* of own source */
 };
 
+/* The elements of an all-reduce that `member` reduces. */
+void wefti_local_share(const wefti_local_plan *plan, int32_t member, int64_t *first,
+                       int64_t *count);
 uint64_t wefti_local_hash(const wefti_transfer *t);
 /* Of a legal transfer (wefti_transfer_check), in the arena. */
 weft_status wefti_local_plan_create(wefti_arena *arena, const wefti_transfer *t,

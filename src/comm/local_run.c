@@ -6,75 +6,46 @@
  * other out. */
 #include "comm/local.h"
 
-#include <sched.h>
-#include <stdarg.h>
-#include <stdio.h>
-
-static wefti_local_slot *slot_of(wefti_local_seat *seat, uint64_t number) {
-    return &seat->slot[number % WEFTI_LOCAL_RING];
+static wefti_local_place *place_of(wefti_local_seat *seat, uint64_t number) {
+    return wefti_local_place_of(seat, number);
 }
 static wefti_local_slot *slot_of_partner(const wefti_local_seat *seat,
                                          const wefti_local_partner *partner, uint64_t number) {
-    return slot_of(&seat->channel->seat[partner->member], number);
+    return wefti_local_slot_of(seat->channel, partner->member, number);
+}
+static wefti_local_slot *own_slot(const wefti_local_seat *seat, uint64_t number) {
+    return &seat->slot[number % WEFTI_LOCAL_RING];
 }
 
+static void ring_member(const wefti_local *local, const wefti_local_seat *seat, int32_t member) {
+    wefti_bell_ring(&local->world->common->line[seat->channel->places[member]].bell,
+                    local->world->mode);
+}
 static void ring_partners(const wefti_local *local, const wefti_local_seat *seat,
                           const wefti_local_plan *plan) {
-    for (int32_t i = 0; i < plan->partners; i++)
-        wefti_bell_ring(&local->world->rank[seat->channel->ranks[plan->partner[i].member]].bell);
+    for (int32_t i = 0; i < plan->partners; i++) ring_member(local, seat, plan->partner[i].member);
 }
 /* For posts: one that does not match may have partners that it does not know of. */
 static void ring_group(const wefti_local *local, const wefti_local_seat *seat) {
     for (int32_t m = 0; m < seat->channel->members; m++)
-        if (m != seat->me) wefti_bell_ring(&local->world->rank[seat->channel->ranks[m]].bell);
-}
-
-/* --- breaking --- */
-
-void wefti_local_break(wefti_local *local, const char *format, ...) {
-    wefti_local_world *world = local->world;
-    pthread_mutex_lock(&world->lock);
-    if (!atomic_load(&world->broken)) {
-        int n = snprintf(world->message, sizeof world->message, "rank %d: ", (int)local->comm.rank);
-        va_list args;
-        va_start(args, format);
-        (void)vsnprintf(world->message + n, sizeof world->message - (size_t)n, format, args);
-        va_end(args);
-        atomic_store(&world->broken, 1);
-        for (int32_t r = 0; r < world->size; r++) wefti_bell_ring(&world->rank[r].bell);
-    }
-    pthread_mutex_unlock(&world->lock);
-}
-
-void wefti_local_calm(wefti_local *local) {
-    wefti_local_world *world = local->world;
-    wefti_bell_barrier(world->light);
-    for (int32_t r = 0; r < world->size; r++)
-        while (r != local->comm.rank && atomic_load(&world->rank[r].moving)) sched_yield();
-}
-
-static weft_status fail_broken(wefti_local *local) {
-    wefti_local_calm(local);
-    return wefti_adopt(local->at_fault ? WEFT_E_MISMATCH : WEFT_E_PEER, local->world->message);
+        if (m != seat->me) ring_member(local, seat, m);
 }
 
 /* Others' memory may be touched from here to leave_memory; false: not any more. A store and then a
  * load, as wefti_local_calm comes after the store to `broken`: one of the two sees the other. */
 static bool enter_memory(wefti_local *local) {
-    wefti_bell_show(&local->moving, 1, local->world->light);
-    if (!atomic_load(&local->world->broken)) return true;
-    atomic_store(&local->moving, 0);
+    wefti_local_line *line = &local->world->common->line[local->place];
+    wefti_bell_show(&line->moving, 1, local->world->mode);
+    if (!wefti_local_broken(local)) return true;
+    atomic_store(&line->moving, 0);
     return false;
 }
 static void leave_memory(wefti_local *local) {
-    atomic_store_explicit(&local->moving, 0, memory_order_release);
+    atomic_store_explicit(&local->world->common->line[local->place].moving, 0,
+                          memory_order_release);
 }
 
 /* --- progress --- */
-
-static wefti_local_place *place_of(wefti_local_seat *seat, uint64_t number) {
-    return &seat->place[number % WEFTI_LOCAL_RING];
-}
 
 /* Whether the slot for the next post is free: its last post is finished, and no partner looks. */
 static bool slot_is_free(wefti_local_seat *seat) {
@@ -92,25 +63,28 @@ static bool slot_is_free(wefti_local_seat *seat) {
 /* The lines that this member writes next are fetched while it waits for others, who do not look at
  * them yet. */
 static void fetch_slot(wefti_local_seat *seat, uint64_t number) {
-    wefti_bell_own((const void *)&slot_of(seat, number)->posted);
-    wefti_bell_own((const void *)&slot_of(seat, number)->moved);
+    wefti_bell_own((const void *)&own_slot(seat, number)->posted);
+    wefti_bell_own((const void *)&own_slot(seat, number)->moved);
 }
 
 /* Put a post into the next slot, where the others see it. */
 static void publish(wefti_local *local, wefti_local_seat *seat, wefti_local_post *post) {
     const wefti_local_plan *plan = post->endpoint->plan;
     uint64_t number = seat->published++;
-    wefti_local_slot *slot = slot_of(seat, number);
-    slot->plan = plan;
-    const void *source = post->source;
+    wefti_local_slot *slot = own_slot(seat, number);
+    const void *source = post->bounce ? post->bounce : post->source;
     if (plan->small && plan->bytes > 0) {
         unsigned char *copy = seat->small + number % WEFTI_LOCAL_RING * WEFTI_LOCAL_SMALL;
         source = memcpy(copy, post->source, (size_t)plan->bytes);
     }
+    void *destination = post->bounce && plan->shares ? post->bounce : post->destination;
+    slot->hash = plan->hash;
+    slot->text = plan->text;
     slot->source = source;
-    slot->destination = post->destination;
-    *place_of(seat, number) = (wefti_local_place){.post = post, .plan = plan, .source = source};
-    wefti_bell_show(&slot->posted, number + 1, local->world->light);
+    slot->destination = destination;
+    *place_of(seat, number) = (wefti_local_place){
+        .post = post, .plan = plan, .source = source, .destination = destination};
+    wefti_bell_show(&slot->posted, number + 1, local->world->mode);
     ring_group(local, seat);
 }
 
@@ -125,73 +99,148 @@ static bool partners_are_there(wefti_local *local, wefti_local_seat *seat, uint6
         uint64_t posted = atomic_load(&slot->posted);
         if (posted <= number) return false;
         /* A partner that has moved on does not count this member among its own. */
-        if (posted == number + 1 && slot->plan->hash == plan->hash) continue;
+        if (posted == number + 1 && slot->hash == plan->hash) continue;
+        const char *text =
+            wefti_local_reach(local->world, seat->channel->places[partner->member], slot->text);
         local->at_fault = true;
         wefti_local_break(local,
                           "posts %s where rank %d posts %s; transfers of one group and tag must "
                           "be equal on all members and posted in the same order",
                           plan->text, (int)seat->channel->ranks[partner->member],
-                          posted == number + 1 ? slot->plan->text : "something else");
+                          posted == number + 1 && text ? text : "something else");
         return false;
     }
     return true;
 }
 
-static const void *source_of(wefti_local_seat *seat, int32_t member, uint64_t number) {
-    return member == seat->me ? place_of(seat, number)->source
-                              : slot_of(&seat->channel->seat[member], number)->source;
+/* --- all-reduces of shares --- */
+
+/* Whether all sources and destinations are in reach: for all members, or for none. */
+static bool find_arrays(const wefti_local *local, wefti_local_seat *seat, uint64_t number) {
+    const wefti_local_endpoint *endpoint = place_of(seat, number)->post->endpoint;
+    for (int32_t m = 0; m < seat->channel->members; m++) {
+        endpoint->source[m] = wefti_local_source(local, seat, m, number);
+        endpoint->destination[m] = wefti_local_destination(local, seat, m, number);
+        if (m == seat->me &&
+            (!wefti_local_reach(local->world, local->place, endpoint->source[m]) ||
+             !wefti_local_reach(local->world, local->place, endpoint->destination[m])))
+            return false;
+        if (!endpoint->source[m] || !endpoint->destination[m]) return false;
+    }
+    return true;
 }
 
-static void move_shares(wefti_local_seat *seat, const wefti_local_post *post, uint64_t number) {
-    const wefti_local_endpoint *endpoint = post->endpoint;
+/* In pieces, so that a world that breaks need not wait for long. */
+static bool share_straight(const wefti_local *local, const wefti_local_endpoint *endpoint) {
+    enum { PIECE = 1 << 20 };
     const wefti_local_plan *plan = endpoint->plan;
-    for (int32_t m = 0; m < plan->transfer.members; m++) {
-        endpoint->source[m] = source_of(seat, m, number);
-        endpoint->destination[m] = m == seat->me
-                                       ? post->destination
-                                       : slot_of(&seat->channel->seat[m], number)->destination;
+    for (int64_t done = 0; done < plan->count; done += PIECE) {
+        int64_t count = plan->count - done < PIECE ? plan->count - done : PIECE;
+        if (done > 0 && wefti_local_broken(local)) return false;
+        wefti_move_reduce_to_all(plan->transfer.dtype, plan->transfer.reduction, endpoint->source,
+                                 endpoint->destination, plan->transfer.members, plan->first + done,
+                                 count);
     }
-    wefti_move_reduce_to_all(plan->transfer.dtype, plan->transfer.reduction, endpoint->source,
-                             endpoint->destination, plan->transfer.members, plan->first,
-                             plan->count);
+    return true;
 }
+
+/* Everybody's share out of their destinations, once all have reduced theirs. */
+static bool fetch_shares(wefti_local *local, wefti_local_seat *seat, uint64_t number) {
+    const wefti_local_plan *plan = place_of(seat, number)->plan;
+    int64_t bytes = (int64_t)weft_dtype_bytes(plan->transfer.dtype), first, count;
+    for (int32_t i = 0; i < plan->partners; i++) {
+        int32_t member = plan->partner[i].member;
+        wefti_local_share(plan, member, &first, &count);
+        char *to = (char *)place_of(seat, number)->destination + first * bytes;
+        const char *from = wefti_local_destination(local, seat, member, number);
+        if (from)
+            memcpy(to, from + first * bytes, (size_t)(count * bytes));
+        else if (count > 0 &&
+                 !wefti_local_pull(
+                     local, seat->channel->places[member],
+                     (const char *)wefti_local_slot_of(seat->channel, member, number)->destination +
+                         first * bytes,
+                     to, count * bytes))
+            return false;
+    }
+    return true;
+}
+
+static bool all_have_reduced(const wefti_local_seat *seat, const wefti_local_plan *plan,
+                             uint64_t number) {
+    for (int32_t i = 0; i < plan->partners; i++)
+        if (atomic_load(&slot_of_partner(seat, &plan->partner[i], number)->reduced) <= number)
+            return false;
+    return true;
+}
+
+typedef enum outcome { NOTHING, SOMETHING, MOVED } outcome;
+
+static outcome move_shares(wefti_local *local, wefti_local_seat *seat, uint64_t number) {
+    wefti_local_place *place = place_of(seat, number);
+    const wefti_local_plan *plan = place->plan;
+    if (place->reduced) {
+        if (!all_have_reduced(seat, plan, number)) return NOTHING;
+        return fetch_shares(local, seat, number) ? MOVED : NOTHING;
+    }
+    if (find_arrays(local, seat, number))
+        return share_straight(local, place->post->endpoint) ? MOVED : NOTHING;
+    if (plan->count > 0 &&
+        !wefti_local_pull_move(local, seat, number, plan->move, place->destination))
+        return NOTHING;
+    place->reduced = true;
+    wefti_bell_show(&own_slot(seat, number)->reduced, number + 1, local->world->mode);
+    ring_partners(local, seat, plan);
+    return SOMETHING;
+}
+
+/* --- all others --- */
 
 /* Where the result of a post lies while others read the source that it replaces; NULL: there is no
  * such. */
 static void *stage_of(const wefti_local_post *post) {
     const wefti_local_endpoint *endpoint = post->endpoint;
-    if (!endpoint->plan->staged || post->source != post->destination) return NULL;
+    if (!endpoint->plan->staged || post->bounce || post->source != post->destination) return NULL;
     return (char *)endpoint->stage + (post - endpoint->post) * endpoint->plan->bytes;
 }
 
-static void move_parts(wefti_local_seat *seat, const wefti_local_post *post, uint64_t number) {
+static outcome move_parts(wefti_local *local, wefti_local_seat *seat, uint64_t number) {
+    const wefti_local_post *post = place_of(seat, number)->post;
     const wefti_local_endpoint *endpoint = post->endpoint;
     const wefti_local_plan *plan = endpoint->plan;
-    void *stage = stage_of(post);
+    void *stage = stage_of(post), *destination = stage ? stage : post->destination;
     for (int64_t n = 0; n < plan->moves; n++) {
         const wefti_move *move = &plan->move[n];
+        bool all = true;
         for (int32_t s = 0; s < move->sources; s++)
-            endpoint->source[s] = source_of(seat, move->members[s], number);
-        wefti_move_run(move, endpoint->source, stage ? stage : post->destination);
+            all &=
+                !!(endpoint->source[s] = wefti_local_source(local, seat, move->members[s], number));
+        if (all)
+            wefti_move_run(move, endpoint->source, destination);
+        else if (!wefti_local_pull_move(local, seat, number, move, destination))
+            return NOTHING;
     }
+    return MOVED;
 }
 
+/* Whether anything happened. */
 static bool move(wefti_local *local, wefti_local_seat *seat, uint64_t number) {
     wefti_local_place *place = place_of(seat, number);
-    const wefti_local_post *post = place->post;
     const wefti_local_plan *plan = place->plan;
     if (!partners_are_there(local, seat, number)) return false;
     if (!enter_memory(local)) return false;
-    if (plan->shares)
-        move_shares(seat, post, number);
-    else
-        move_parts(seat, post, number);
-    place->moved = true;
-    wefti_bell_show(&slot_of(seat, number)->moved, number + 1, local->world->light);
+    outcome what =
+        plan->shares ? move_shares(local, seat, number) : move_parts(local, seat, number);
+    if (what == MOVED) {
+        place->moved = true;
+        wefti_bell_show(&own_slot(seat, number)->moved, number + 1, local->world->mode);
+    }
     leave_memory(local);
-    fetch_slot(seat, number + 1);
-    ring_partners(local, seat, plan);
-    return true;
+    if (what == MOVED) {
+        fetch_slot(seat, number + 1);
+        ring_partners(local, seat, plan);
+    }
+    return what != NOTHING;
 }
 
 /* Those who touch this member's memory have moved. */
@@ -222,12 +271,13 @@ static bool progress_seat(wefti_local *local, wefti_local_seat *seat) {
         wefti_local_post *post = place->post;
         if (!post) continue;
         if (!place->moved) {
-            if (!move(local, seat, number)) continue;
-            happened = true;
+            happened |= move(local, seat, number);
+            if (!place->moved) continue;
         }
         if (!memory_is_back(seat, number)) continue;
         void *stage = stage_of(post);
-        if (stage) memcpy(post->destination, stage, (size_t)post->endpoint->plan->bytes);
+        if (post->bounce && place->plan->shares) stage = post->bounce;
+        if (stage) memcpy(post->destination, stage, (size_t)place->plan->bytes);
         post->finished = happened = true;
         place->post = NULL;
     }
@@ -235,8 +285,8 @@ static bool progress_seat(wefti_local *local, wefti_local_seat *seat) {
     return happened;
 }
 
-static bool progress(wefti_local *local) {
-    bool happened = false;
+bool wefti_local_progress(wefti_local *local) {
+    bool happened = local->beside && local->beside(local);
     for (wefti_local_seat **at = &local->active; *at;) {
         wefti_local_seat *seat = *at;
         happened |= progress_seat(local, seat);
@@ -265,13 +315,15 @@ weft_status wefti_local_start(wefti_endpoint *base, const void *source, void *de
                  "rank %d: %d posts of %s are under way, and there is room for no more; wait for "
                  "the oldest first",
                  (int)local->comm.rank, (int)WEFTI_COMM_DEPTH, endpoint->plan->text);
-    if (atomic_load_explicit(&local->world->broken, memory_order_acquire))
-        return fail_broken(local);
-    wefti_local_post *post = &endpoint->post[endpoint->posted++ % WEFTI_COMM_DEPTH];
+    if (wefti_local_broken(local)) return wefti_local_fail(local);
+    wefti_local_post *post = &endpoint->post[endpoint->posted % WEFTI_COMM_DEPTH];
     post->source = source;
     post->destination = destination;
+    post->bounce = NULL;
     post->finished = false;
     post->next = NULL;
+    if (local->world->take) WEFT_TRY(wefti_local_lend(endpoint, post));
+    endpoint->posted++;
     if (!seat->active) {
         seat->active = true;
         seat->next = local->active;
@@ -289,9 +341,8 @@ weft_status wefti_local_start(wefti_endpoint *base, const void *source, void *de
 /* The oldest post of an endpoint. */
 static weft_status find_oldest(wefti_local_endpoint *endpoint, wefti_local_post **out) {
     wefti_local *local = endpoint->local;
-    wefti_local_world *world = local->world;
-    if (atomic_load(&world->broken)) return fail_broken(local);
-    WEFT_REQUIRE(endpoint->generation == atomic_load(&world->generation) &&
+    if (wefti_local_broken(local)) return wefti_local_fail(local);
+    WEFT_REQUIRE(endpoint->generation == atomic_load(&local->world->generation) &&
                      endpoint->posted != endpoint->waited,
                  WEFT_E_ARG, "rank %d waits for %s, which is not posted", (int)local->comm.rank,
                  endpoint->plan->text);
@@ -303,43 +354,52 @@ weft_status wefti_local_test(wefti_endpoint *base) {
     wefti_local_endpoint *endpoint = (wefti_local_endpoint *)base;
     wefti_local_post *post;
     WEFT_TRY(find_oldest(endpoint, &post));
-    (void)progress(endpoint->local);
-    if (!post->finished) {
-        if (atomic_load(&endpoint->local->world->broken)) return fail_broken(endpoint->local);
-        return WEFT_PENDING;
-    }
+    (void)wefti_local_progress(endpoint->local);
+    if (!post->finished)
+        return wefti_local_broken(endpoint->local) ? wefti_local_fail(endpoint->local)
+                                                   : WEFT_PENDING;
     endpoint->waited++;
     wefti_position_end_wait(endpoint->local->comm.position, false);
     return WEFT_OK;
 }
 
-weft_status wefti_local_wait(wefti_endpoint *base) {
-    wefti_local_endpoint *endpoint = (wefti_local_endpoint *)base;
-    wefti_local *local = endpoint->local;
-    wefti_local_world *world = local->world;
-    wefti_local_post *post;
+/* Until the bell rings, or what lies beside may have come further. */
+static void sleep_once(wefti_local *local) {
+    enum { BESIDE_NS = 100000 };
+    wefti_bell *bell = &local->world->common->line[local->place].bell;
+    uint32_t heard = wefti_bell_sleeps(bell, local->world->mode);
+    if (wefti_local_progress(local) || wefti_local_broken(local))
+        wefti_bell_wakes(bell);
+    else
+        wefti_bell_sleep(bell, heard, local->world->mode, local->beside_count > 0 ? BESIDE_NS : 0);
+}
+
+weft_status wefti_local_wait_until(wefti_local *local, const bool *finished, const char *what) {
     bool told = false;
-    WEFT_TRY(find_oldest(endpoint, &post));
     for (int spun = 0;;) {
-        bool happened = progress(local);
-        if (post->finished) break;
-        if (atomic_load(&world->broken)) return fail_broken(local);
+        bool happened = wefti_local_progress(local);
+        if (*finished) break;
+        if (wefti_local_broken(local)) return wefti_local_fail(local);
         if (happened) {
             spun = 0;
-        } else if (spun < world->spin) {
+        } else if (spun < local->world->spin) {
             if (++spun > 4) wefti_bell_pause();
         } else {
-            if (!told) wefti_position_begin_wait(local->comm.position, endpoint->plan->text);
+            if (!told) wefti_position_begin_wait(local->comm.position, what);
             told = true;
-            uint32_t heard = wefti_bell_sleeps(&local->bell, world->light);
-            if (progress(local) || atomic_load(&world->broken))
-                wefti_bell_wakes(&local->bell);
-            else
-                wefti_bell_sleep(&local->bell, heard);
+            sleep_once(local);
             spun = 0;
         }
     }
-    endpoint->waited++;
     wefti_position_end_wait(local->comm.position, told);
+    return WEFT_OK;
+}
+
+weft_status wefti_local_wait(wefti_endpoint *base) {
+    wefti_local_endpoint *endpoint = (wefti_local_endpoint *)base;
+    wefti_local_post *post;
+    WEFT_TRY(find_oldest(endpoint, &post));
+    WEFT_TRY(wefti_local_wait_until(endpoint->local, &post->finished, endpoint->plan->text));
+    endpoint->waited++;
     return WEFT_OK;
 }
