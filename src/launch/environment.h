@@ -1,0 +1,80 @@
+/* What a process finds in its environment about the job that it belongs to: which launcher started
+ * it, its place among the others, and where the scheduler is.
+ *
+ * Every launcher has variables of its own, and one may run inside another (mpirun in a step of
+ * Slurm), so that several sets can be there at once. They are read in the order of wefti_start, the
+ * first set that is there counts, and all others must agree with it on rank and size: a process
+ * that took the wrong ones would wait for the wrong others, or train alone, many times over. What
+ * is no contradiction: a step of Slurm with one task per node, which is how other launchers are
+ * spread over hosts; its tasks are launchers, not ranks. docs/how-to-launch.md has the table. */
+#ifndef WEFTI_LAUNCH_ENVIRONMENT_H
+#define WEFTI_LAUNCH_ENVIRONMENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "weft/world.h"
+
+typedef enum wefti_start { /* by falling precedence */
+                           WEFTI_START_WEFT,
+                           WEFTI_START_OPEN_MPI,
+                           WEFTI_START_MPICH, /* and others that speak PMI */
+                           WEFTI_START_TORCHRUN,
+                           WEFTI_START_SLURM,
+                           WEFTI_START_MINDSPORE,
+                           WEFTI_START_RANK_TABLE,
+                           WEFTI_START_ALONE /* no launcher */
+} wefti_start;
+
+enum { WEFTI_HOST_TEXT = 256, WEFTI_PATH_TEXT = 1024, WEFTI_RANKS_MAX = 1 << 20 };
+
+typedef struct wefti_launcher {
+    wefti_start start;
+    weft_launcher place; /* name, rank, size, local_rank, local_size, host, hosts */
+    /* Where the scheduler listens: WEFT_SCHEDULER, or what the launchers say, in the order above,
+     * or what follows from their lists of hosts. Port 0: nowhere. */
+    char scheduler_host[WEFTI_HOST_TEXT];
+    int scheduler_port;
+    /* Who is the scheduler. `is_scheduler`: this process, and nothing else (MS_ROLE=MS_SCHED).
+     * `serves`: this is rank 0 of a launcher that has none: it starts one beside its own work. */
+    bool is_scheduler, serves;
+    bool mpi;      /* variables of an MPI are there: MPI_Init would find the others */
+    bool one_host; /* surely all ranks are on this host: the scheduler may listen on loopback */
+    /* Names: of this process among those that join (unique in the job; "" none), and of the memory
+     * that it shares with others ("" none: the host tells). */
+    char node_id[WEFTI_HOST_TEXT], host_id[WEFTI_HOST_TEXT];
+    char address[WEFTI_HOST_TEXT]; /* of this host, for others (MS_WORKER_IP, rank table), or "" */
+    char interface[WEFTI_HOST_TEXT];   /* WEFT_INTERFACE, or "" */
+    char secret_file[WEFTI_PATH_TEXT]; /* WEFT_SECRET_FILE, or "" */
+    /* The same for all processes of a job and different for others at the same time ("slurm 81.0"),
+     * as far as launchers say so; else "". */
+    char job[WEFTI_HOST_TEXT];
+    double join_seconds, heartbeat_seconds, wait_seconds; /* 0: not said */
+} wefti_launcher;
+
+/* A variable's value, NULL when it is not set. An empty one counts as not set. */
+typedef const char *(*wefti_lookup)(void *context, const char *name);
+
+/* From variables given by `lookup`. WEFT_E_ARG naming variables and values for what is malformed,
+ * incomplete, or contradicts something else. Reads the rank table if one is named, no other file.
+ */
+weft_status wefti_launcher_read(wefti_lookup lookup, void *context,
+                                wefti_launcher *out) WEFT_CHECKED;
+/* From the environment of this process. */
+weft_status wefti_launcher_find(wefti_launcher *out) WEFT_CHECKED;
+/* WEFT_E_ARG saying what to set when `l` has no scheduler to go to. */
+weft_status wefti_launcher_check_address(const wefti_launcher *l) WEFT_CHECKED;
+
+/* The variables by which launchers tell ranks; one that starts processes of its own takes those of
+ * others out of their environment. NULL-terminated. */
+extern const char *const wefti_launcher_variables[];
+
+/* "host:port" or "[v6]:port" to its parts. WEFT_E_ARG naming `what` (a variable or an option). */
+weft_status wefti_address_parse(const char *what, const char *text, char host[WEFTI_HOST_TEXT],
+                                int *out_port) WEFT_CHECKED;
+/* A port for a job that has none: one of 20,000 that are not given to clients by the kernel, a
+ * function of `bytes`, which must be the same on all hosts. */
+int wefti_port_of(const void *data, size_t bytes);
+
+#endif
