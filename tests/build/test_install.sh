@@ -38,8 +38,9 @@ archive=$(find "$work/moved" -name libweft.a)
 ${CC:-cc} "$work/hello.c" $(pkg-config --cflags weft) "$archive" \
     $(pkg-config --static --libs weft | tr ' ' '\n' | grep -v -e '-lweft' -e rpath) -o "$work/hello_static"
 "$work/hello_static"
-# Headers stand alone, in C and (where a compiler is there) in C++.
+# Headers stand alone, in C and (where a compiler is there) in C++; mpi.h where an MPI is.
 for header in "$work"/moved/include/weft/*.h; do
+    [ "$(basename "$header")" != mpi.h ] || continue
     echo "#include \"weft/$(basename "$header")\"" >"$work/one.c"
     # shellcheck disable=SC2046
     ${CC:-cc} -std=c17 -Wall -Wextra -Wpedantic -Werror -fsyntax-only $(pkg-config --cflags weft) "$work/one.c"
@@ -47,6 +48,14 @@ for header in "$work"/moved/include/weft/*.h; do
         # shellcheck disable=SC2046
         c++ -std=c++17 -Wall -Wextra -Werror -fsyntax-only $(pkg-config --cflags weft) -x c++ "$work/one.c"
     fi
+done
+echo '#include <weft/mpi.h>' >"$work/one.c"
+for mpi in mpicc mpicc.openmpi mpicc.mpich mpicxx mpicxx.openmpi mpicxx.mpich; do
+    command -v $mpi >/dev/null || continue
+    case $mpi in mpicxx*) language='-x c++ -std=c++17' ;; *) language='-x c -std=c17 -Wpedantic' ;; esac
+    # shellcheck disable=SC2046,SC2086
+    $mpi $language -Wall -Wextra -Werror -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX -fsyntax-only \
+        $(pkg-config --cflags weft) "$work/one.c"
 done
 cat >"$work/CMakeLists.txt" <<'END'
 cmake_minimum_required(VERSION 3.18)

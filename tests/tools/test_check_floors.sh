@@ -46,4 +46,8 @@ plant src/graph/x.c '#include "graph/missing.h"' 'does not exist'
 plant src/novel/x.c '#include "base/a.h"' 'no row in the floor table'
 plant include/weft/x.h '#include "base/a.h"' 'a public header includes only'
 plant include/weft/x.h '#include <jansson.h>' 'no third-party header'
+plant include/weft/x.h '#include <mpi.h>' 'no third-party header'
+plant include/weft/mpi.h '#include <mpi.h>' ''
+plant include/weft/mpi.h '#include <jansson.h>' 'no third-party header'
+plant src/comm/x.c '#include <mpi.h>' 'may not use mpi'
 echo "check_floors: clean tree passes, planted violations are caught"
