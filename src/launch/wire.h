@@ -19,7 +19,7 @@ enum {
     WEFTI_FRAME_MAC = WEFTI_DIGEST_BYTES,
     WEFTI_FRAME_EXTRA = WEFTI_FRAME_HEADER + WEFTI_FRAME_MAC,
     WEFTI_CARD_MAX = 65536,         /* bytes of one card */
-    WEFTI_RANKS_MAX = 65536,        /* members of a job */
+    WEFTI_MEMBERS_MAX = 65536,      /* members of a job */
     WEFTI_NAME_MAX = 255,           /* node ids, hosts, jobs */
     WEFTI_TEXT_MAX = 4000,          /* verdicts */
     WEFTI_CARDS_MAX = 256 * 1048576 /* all cards together */
@@ -32,7 +32,7 @@ enum {
     X(BEAT, false, 256)                                                                            \
     X(FAIL, false, WEFTI_TEXT_MAX + 16)                                                            \
     X(LEAVE, false, 0)                                                                             \
-    X(WORLD, true, 64 + 4 * WEFTI_RANKS_MAX)                                                       \
+    X(WORLD, true, 64 + 4 * WEFTI_MEMBERS_MAX)                                                     \
     X(CARDS, true, WEFTI_CARDS_MAX + 16)                                                           \
     X(HEARD, true, 0)                                                                              \
     X(VERDICT, true, WEFTI_TEXT_MAX + 16)                                                          \

@@ -8,72 +8,72 @@
 
 #include "base/memory.h"
 
-static void magic(unsigned char out[WEFTI_LINK_MAGIC], char what) {
+static void magic(unsigned char out[WEFTI_WIRE_MAGIC], char what) {
     memcpy(out, "weft", 4);
     out[4] = (unsigned char)what;
     out[5] = out[6] = 0;
     out[7] = WEFTI_WIRE_VERSION;
 }
 static bool is_magic(const unsigned char *data, char what) {
-    unsigned char wanted[WEFTI_LINK_MAGIC];
+    unsigned char wanted[WEFTI_WIRE_MAGIC];
     magic(wanted, what);
     return memcmp(data, wanted, sizeof wanted) == 0;
 }
 
-void wefti_link_close(wefti_link *link) {
+void wefti_wire_close(wefti_wire *link) {
     if (link->fd >= 0) close(link->fd);
     wefti_free(link->in);
     wefti_free(link->out);
-    *link = (wefti_link){.fd = -1};
+    *link = (wefti_wire){.fd = -1};
 }
 
 /* A handshake's few bytes always fit into a fresh socket's buffer. */
-static weft_status send_whole(wefti_link *link, const unsigned char *data, size_t bytes) {
+static weft_status send_whole(wefti_wire *link, const unsigned char *data, size_t bytes) {
     ssize_t n = send(link->fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
     WEFT_REQUIRE(n == (ssize_t)bytes, WEFT_E_PEER, "the connection broke in its handshake: %s",
                  n < 0 ? strerror(errno) : "nothing can be sent");
     return WEFT_OK;
 }
 
-static weft_status greet(wefti_link *link) {
-    unsigned char greeting[WEFTI_LINK_GREETING];
+static weft_status greet(wefti_wire *link) {
+    unsigned char greeting[WEFTI_WIRE_GREETING];
     WEFT_TRY(wefti_random(link->nonces.scheduler, WEFTI_NONCE_BYTES));
     magic(greeting, 'G');
-    memcpy(greeting + WEFTI_LINK_MAGIC, link->nonces.scheduler, WEFTI_NONCE_BYTES);
+    memcpy(greeting + WEFTI_WIRE_MAGIC, link->nonces.scheduler, WEFTI_NONCE_BYTES);
     WEFT_TRY(send_whole(link, greeting, sizeof greeting));
     return WEFT_OK;
 }
 
-weft_status wefti_link_open(wefti_link *link, int fd, bool scheduler, const wefti_secret *secret) {
-    *link = (wefti_link){.fd = fd, .scheduler = scheduler, .secret = secret};
-    link->phase = scheduler ? WEFTI_LINK_PROVE : WEFTI_LINK_GREET;
+weft_status wefti_wire_open(wefti_wire *link, int fd, bool scheduler, const wefti_secret *secret) {
+    *link = (wefti_wire){.fd = fd, .scheduler = scheduler, .secret = secret};
+    link->phase = scheduler ? WEFTI_WIRE_PROVE : WEFTI_WIRE_GREET;
     weft_status status = scheduler ? greet(link) : WEFT_OK;
-    if (status < 0) wefti_link_close(link);
+    if (status < 0) wefti_wire_close(link);
     return status;
 }
 
-static void open_streams(wefti_link *link) {
+static void open_streams(wefti_wire *link) {
     wefti_stream member = {.from_scheduler = false}, scheduler = {.from_scheduler = true};
     wefti_prove(link->secret, WEFTI_KEY_MEMBER, &link->nonces, member.key);
     wefti_prove(link->secret, WEFTI_KEY_SCHEDULER, &link->nonces, scheduler.key);
     link->sends = link->scheduler ? scheduler : member;
     link->receives = link->scheduler ? member : scheduler;
-    link->phase = WEFTI_LINK_OPEN;
+    link->phase = WEFTI_WIRE_OPEN;
     link->hand_used = 0;
 }
 
 /* The scheduler looks at the member's proof. */
-static weft_status check_answer(wefti_link *link) {
+static weft_status check_answer(wefti_wire *link) {
     const unsigned char *data = link->hand;
-    unsigned char proof[WEFTI_DIGEST_BYTES], reply[WEFTI_LINK_WELCOME] = {0};
-    memcpy(link->nonces.member, data + WEFTI_LINK_MAGIC, WEFTI_NONCE_BYTES);
+    unsigned char proof[WEFTI_DIGEST_BYTES], reply[WEFTI_WIRE_WELCOME] = {0};
+    memcpy(link->nonces.member, data + WEFTI_WIRE_MAGIC, WEFTI_NONCE_BYTES);
     wefti_prove(link->secret, WEFTI_PROOF_MEMBER, &link->nonces, proof);
     bool proven =
         is_magic(data, 'A') &&
-        wefti_equal_secretly(proof, data + WEFTI_LINK_MAGIC + WEFTI_NONCE_BYTES, sizeof proof);
+        wefti_equal_secretly(proof, data + WEFTI_WIRE_MAGIC + WEFTI_NONCE_BYTES, sizeof proof);
     magic(reply, proven ? 'W' : 'N');
     if (proven)
-        wefti_prove(link->secret, WEFTI_PROOF_SCHEDULER, &link->nonces, reply + WEFTI_LINK_MAGIC);
+        wefti_prove(link->secret, WEFTI_PROOF_SCHEDULER, &link->nonces, reply + WEFTI_WIRE_MAGIC);
     weft_status status = send_whole(link, reply, sizeof reply);
     WEFT_REQUIRE(proven, WEFT_E_ARG, "a process that does not know the job's secret");
     WEFT_TRY(status);
@@ -81,34 +81,34 @@ static weft_status check_answer(wefti_link *link) {
     return WEFT_OK;
 }
 
-static weft_status answer_greeting(wefti_link *link) {
+static weft_status answer_greeting(wefti_wire *link) {
     const unsigned char *data = link->hand;
     WEFT_REQUIRE(memcmp(data, "weftG", 5) == 0, WEFT_E_ARG, "this is no weft scheduler");
     WEFT_REQUIRE(is_magic(data, 'G'), WEFT_E_ARG,
                  "the scheduler speaks version %d, this process version %d: they are of different "
                  "releases of weft",
                  (int)data[7], WEFTI_WIRE_VERSION);
-    memcpy(link->nonces.scheduler, data + WEFTI_LINK_MAGIC, WEFTI_NONCE_BYTES);
+    memcpy(link->nonces.scheduler, data + WEFTI_WIRE_MAGIC, WEFTI_NONCE_BYTES);
     WEFT_TRY(wefti_random(link->nonces.member, WEFTI_NONCE_BYTES));
-    unsigned char answer[WEFTI_LINK_ANSWER];
+    unsigned char answer[WEFTI_WIRE_ANSWER];
     magic(answer, 'A');
-    memcpy(answer + WEFTI_LINK_MAGIC, link->nonces.member, WEFTI_NONCE_BYTES);
+    memcpy(answer + WEFTI_WIRE_MAGIC, link->nonces.member, WEFTI_NONCE_BYTES);
     wefti_prove(link->secret, WEFTI_PROOF_MEMBER, &link->nonces,
-                answer + WEFTI_LINK_MAGIC + WEFTI_NONCE_BYTES);
+                answer + WEFTI_WIRE_MAGIC + WEFTI_NONCE_BYTES);
     WEFT_TRY(send_whole(link, answer, sizeof answer));
-    link->phase = WEFTI_LINK_PROVE;
+    link->phase = WEFTI_WIRE_PROVE;
     link->hand_used = 0;
     return WEFT_OK;
 }
 
-static weft_status check_welcome(wefti_link *link) {
+static weft_status check_welcome(wefti_wire *link) {
     const unsigned char *data = link->hand;
     unsigned char proof[WEFTI_DIGEST_BYTES];
     WEFT_REQUIRE(!is_magic(data, 'N'), WEFT_E_ARG,
                  "the scheduler knows another secret than this process");
     wefti_prove(link->secret, WEFTI_PROOF_SCHEDULER, &link->nonces, proof);
     WEFT_REQUIRE(is_magic(data, 'W') &&
-                     wefti_equal_secretly(proof, data + WEFTI_LINK_MAGIC, sizeof proof),
+                     wefti_equal_secretly(proof, data + WEFTI_WIRE_MAGIC, sizeof proof),
                  WEFT_E_ARG, "what answers in place of the scheduler does not know the secret");
     open_streams(link);
     return WEFT_OK;
@@ -120,17 +120,17 @@ static weft_status received(ssize_t n) {
     WEFT_FAIL(WEFT_E_PEER, "%s", n == 0 ? "connection closed" : strerror(errno));
 }
 
-static weft_status shake(wefti_link *link) {
-    size_t wanted = link->phase == WEFTI_LINK_GREET ? WEFTI_LINK_GREETING
-                    : link->scheduler               ? WEFTI_LINK_ANSWER
-                                                    : WEFTI_LINK_WELCOME;
+static weft_status shake(wefti_wire *link) {
+    size_t wanted = link->phase == WEFTI_WIRE_GREET ? WEFTI_WIRE_GREETING
+                    : link->scheduler               ? WEFTI_WIRE_ANSWER
+                                                    : WEFTI_WIRE_WELCOME;
     ssize_t n =
         recv(link->fd, link->hand + link->hand_used, wanted - link->hand_used, MSG_DONTWAIT);
     weft_status status = received(n);
     if (status != WEFT_OK) return status;
     link->hand_used += (size_t)n;
     if (link->hand_used < wanted) return WEFT_OK;
-    return link->phase == WEFTI_LINK_GREET ? answer_greeting(link)
+    return link->phase == WEFTI_WIRE_GREET ? answer_greeting(link)
            : link->scheduler               ? check_answer(link)
                                            : check_welcome(link);
 }
@@ -147,8 +147,8 @@ static weft_status make_room(unsigned char **data, size_t used, size_t *room, si
     return WEFT_OK;
 }
 
-weft_status wefti_link_fill(wefti_link *link) {
-    if (link->phase != WEFTI_LINK_OPEN) return shake(link);
+weft_status wefti_wire_fill(wefti_wire *link) {
+    if (link->phase != WEFTI_WIRE_OPEN) return shake(link);
     if (link->in_at > 0) {
         memmove(link->in, link->in + link->in_at, link->in_used - link->in_at);
         link->in_used -= link->in_at;
@@ -163,8 +163,8 @@ weft_status wefti_link_fill(wefti_link *link) {
     return status;
 }
 
-weft_status wefti_link_next(wefti_link *link, wefti_frame *out) {
-    if (link->phase != WEFTI_LINK_OPEN) return WEFT_PENDING;
+weft_status wefti_wire_next(wefti_wire *link, wefti_frame *out) {
+    if (link->phase != WEFTI_WIRE_OPEN) return WEFT_PENDING;
     size_t taken;
     weft_status status = wefti_frame_parse(&link->receives, link->in + link->in_at,
                                            link->in_used - link->in_at, out, &taken);
@@ -172,11 +172,11 @@ weft_status wefti_link_next(wefti_link *link, wefti_frame *out) {
     return status;
 }
 
-bool wefti_link_wants_to_write(const wefti_link *link) {
+bool wefti_wire_wants_to_write(const wefti_wire *link) {
     return link->out_at < link->out_used;
 }
 
-weft_status wefti_link_flush(wefti_link *link) {
+weft_status wefti_wire_flush(wefti_wire *link) {
     while (link->out_at < link->out_used) {
         ssize_t n = send(link->fd, link->out + link->out_at, link->out_used - link->out_at,
                          MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -188,9 +188,9 @@ weft_status wefti_link_flush(wefti_link *link) {
     return WEFT_OK;
 }
 
-weft_status wefti_link_send(wefti_link *link, wefti_frame_kind kind, const void *head,
+weft_status wefti_wire_send(wefti_wire *link, wefti_frame_kind kind, const void *head,
                             size_t head_bytes, const void *rest, size_t rest_bytes) {
-    WEFT_REQUIRE(link->phase == WEFTI_LINK_OPEN, WEFT_E_BUG, "a frame before the handshake");
+    WEFT_REQUIRE(link->phase == WEFTI_WIRE_OPEN, WEFT_E_BUG, "a frame before the handshake");
     size_t bytes = head_bytes + rest_bytes;
     WEFT_TRY(make_room(&link->out, link->out_used, &link->out_room, bytes + WEFTI_FRAME_EXTRA));
     unsigned char *frame = link->out + link->out_used;
@@ -198,6 +198,6 @@ weft_status wefti_link_send(wefti_link *link, wefti_frame_kind kind, const void 
     if (rest_bytes) memcpy(frame + WEFTI_FRAME_HEADER + head_bytes, rest, rest_bytes);
     wefti_frame_seal(&link->sends, kind, bytes, frame);
     link->out_used += bytes + WEFTI_FRAME_EXTRA;
-    weft_status status = wefti_link_flush(link);
+    weft_status status = wefti_wire_flush(link);
     return status == WEFT_PENDING ? WEFT_OK : status;
 }

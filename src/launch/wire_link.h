@@ -7,41 +7,41 @@
 #include "launch/wire.h"
 
 enum {
-    WEFTI_LINK_MAGIC = 8,
-    WEFTI_LINK_GREETING = WEFTI_LINK_MAGIC + WEFTI_NONCE_BYTES,
-    WEFTI_LINK_ANSWER = WEFTI_LINK_MAGIC + WEFTI_NONCE_BYTES + WEFTI_DIGEST_BYTES,
-    WEFTI_LINK_WELCOME = WEFTI_LINK_MAGIC + WEFTI_DIGEST_BYTES,
+    WEFTI_WIRE_MAGIC = 8,
+    WEFTI_WIRE_GREETING = WEFTI_WIRE_MAGIC + WEFTI_NONCE_BYTES,
+    WEFTI_WIRE_ANSWER = WEFTI_WIRE_MAGIC + WEFTI_NONCE_BYTES + WEFTI_DIGEST_BYTES,
+    WEFTI_WIRE_WELCOME = WEFTI_WIRE_MAGIC + WEFTI_DIGEST_BYTES,
 };
 
-typedef struct wefti_link {
+typedef struct wefti_wire {
     int fd; /* -1: closed */
     bool scheduler;
-    enum { WEFTI_LINK_CLOSED, WEFTI_LINK_GREET, WEFTI_LINK_PROVE, WEFTI_LINK_OPEN } phase;
+    enum { WEFTI_WIRE_CLOSED, WEFTI_WIRE_GREET, WEFTI_WIRE_PROVE, WEFTI_WIRE_OPEN } phase;
     const wefti_secret *secret; /* borrowed */
     wefti_nonces nonces;
-    unsigned char hand[WEFTI_LINK_ANSWER]; /* what has come of the handshake */
+    unsigned char hand[WEFTI_WIRE_ANSWER]; /* what has come of the handshake */
     size_t hand_used;
     wefti_stream sends, receives;
     unsigned char *in, *out;
     size_t in_used, in_at, in_room, out_used, out_at, out_room;
-} wefti_link;
+} wefti_wire;
 
 /* Takes the socket over, also on failure. */
-weft_status wefti_link_open(wefti_link *link, int fd, bool scheduler,
+weft_status wefti_wire_open(wefti_wire *link, int fd, bool scheduler,
                             const wefti_secret *secret) WEFT_CHECKED;
-void wefti_link_close(wefti_link *link);
-bool wefti_link_wants_to_write(const wefti_link *link);
+void wefti_wire_close(wefti_wire *link);
+bool wefti_wire_wants_to_write(const wefti_wire *link);
 
 /* Read what has come. WEFT_OK: something; WEFT_PENDING: nothing; WEFT_E_PEER: the other side has
  * closed the connection, or it broke; WEFT_E_ARG: the other side knows another secret, or this one
  * speaks another version. */
-weft_status wefti_link_fill(wefti_link *link) WEFT_CHECKED;
+weft_status wefti_wire_fill(wefti_wire *link) WEFT_CHECKED;
 /* The next whole frame, borrowed until the next call; WEFT_PENDING: none. */
-weft_status wefti_link_next(wefti_link *link, wefti_frame *out) WEFT_CHECKED;
+weft_status wefti_wire_next(wefti_wire *link, wefti_frame *out) WEFT_CHECKED;
 /* Queue a frame with a body of two parts, and write what can be written. */
-weft_status wefti_link_send(wefti_link *link, wefti_frame_kind kind, const void *head,
+weft_status wefti_wire_send(wefti_wire *link, wefti_frame_kind kind, const void *head,
                             size_t head_bytes, const void *rest, size_t rest_bytes) WEFT_CHECKED;
 /* WEFT_PENDING: not all is written. */
-weft_status wefti_link_flush(wefti_link *link) WEFT_CHECKED;
+weft_status wefti_wire_flush(wefti_wire *link) WEFT_CHECKED;
 
 #endif

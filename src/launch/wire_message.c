@@ -38,8 +38,8 @@ weft_status wefti_join_decode(const wefti_frame *frame, wefti_join *out) {
     wefti_unpack_text(&u, out->job, WEFTI_NAME_MAX);
     wefti_unpack_text(&u, out->node, WEFTI_NAME_MAX);
     wefti_unpack_text(&u, out->host, WEFTI_NAME_MAX);
-    if (out->rank < -1 || out->rank >= WEFTI_RANKS_MAX || out->size < -1 || out->size == 0 ||
-        out->size > WEFTI_RANKS_MAX || out->pid <= 0 || (out->generation && out->rank < 0))
+    if (out->rank < -1 || out->rank >= WEFTI_MEMBERS_MAX || out->size < -1 || out->size == 0 ||
+        out->size > WEFTI_MEMBERS_MAX || out->pid <= 0 || (out->generation && out->rank < 0))
         u.bad = true;
     return all_taken(&u, "join");
 }
@@ -135,7 +135,7 @@ weft_status wefti_placed_decode(const wefti_frame *frame, wefti_placed *out, int
     out->size = (int32_t)wefti_unpack_u32(&u);
     out->hosted_by = (int32_t)wefti_unpack_u32(&u);
     out->heartbeat_ns = (int64_t)wefti_unpack_u64(&u);
-    if (out->generation == 0 || out->size <= 0 || out->size > WEFTI_RANKS_MAX || out->rank < 0 ||
+    if (out->generation == 0 || out->size <= 0 || out->size > WEFTI_MEMBERS_MAX || out->rank < 0 ||
         out->rank >= out->size || out->hosted_by < -1 || out->hosted_by >= out->size ||
         out->heartbeat_ns <= 0 || u.bytes - u.at != 4 * (size_t)out->size)
         u.bad = true;

@@ -1,0 +1,63 @@
+/* What a member knows, shared by its thread (member_thread.c) and the one that uses the world. */
+#ifndef WEFTI_MEMBER_STATE_H
+#define WEFTI_MEMBER_STATE_H
+
+#include <pthread.h>
+
+#include "launch/member.h"
+#include "launch/wire_link.h"
+#include "launch/wire_message.h"
+
+typedef enum wefti_member_state {
+    WEFTI_MEMBER_JOINING,
+    WEFTI_MEMBER_IN,
+    WEFTI_MEMBER_FAILED, /* status and text say why */
+    WEFTI_MEMBER_PARTED, /* the scheduler has said goodbye */
+} wefti_member_state;
+
+typedef struct wefti_member_card {
+    uint64_t number; /* 0: none */
+    unsigned char *data;
+    size_t bytes;
+} wefti_member_card;
+
+struct wefti_member {
+    char *scheduler, *interface;
+    wefti_secret secret;
+    wefti_join join; /* as it is sent; with rank and generation once they are known */
+    int64_t join_ns, leave_ns;
+    int alarm; /* an eventfd that ends the thread's poll */
+    pthread_t thread;
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t changed;
+    wefti_member_state state;
+    wefti_verdict verdict;
+    wefti_placed placed;
+    int32_t *host;
+    wefti_comm *comm;
+    wefti_position *position;
+    wefti_member_card last, now; /* kept until the next: a new scheduler may need them */
+    bool now_sent;
+    void *cards; /* where the answer to `now` goes; NULL: it is there */
+    char *giving_up;
+    bool given_up; /* said so, to the last byte */
+    bool leaving, leave_sent, stopping;
+    /* the thread's own */
+    enum {
+        WEFTI_LINE_OFF,
+        WEFTI_LINE_CALLING,
+        WEFTI_LINE_SHAKING,
+        WEFTI_LINE_ASKED,
+        WEFTI_LINE_UP
+    } line;
+    wefti_wire link;
+    int64_t deadline_ns; /* of joining, or coming back */
+    int64_t call_ns, heard_ns, beat_ns, looked_ns, placed_ns;
+    int64_t pause_ns; /* between two calls */
+    uint64_t dice;
+    char trouble[256]; /* why the last call failed */
+};
+
+void *wefti_member_run(void *member);
+
+#endif

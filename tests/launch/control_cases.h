@@ -1,0 +1,117 @@
+/* Schedulers and members for tests: as threads of this process, or as processes. */
+#ifndef CONTROL_CASES_H
+#define CONTROL_CASES_H
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "launch/member.h"
+#include "launch/scheduler.h"
+
+static inline wefti_secret test_secret(void) {
+    wefti_secret s;
+    memset(&s, 42, sizeof s);
+    return s;
+}
+
+static inline uint64_t test_random(uint64_t *state) {
+    *state += 0x9e3779b97f4a7c15u; /* splitmix64 */
+    uint64_t z = *state;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+static inline uint64_t test_seed(void) {
+    const char *given = getenv("WEFT_TEST_SEED");
+    uint64_t seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+    printf("seed %llu\n", (unsigned long long)seed);
+    return seed;
+}
+
+static inline wefti_scheduler_options test_scheduler(int32_t size) {
+    return (wefti_scheduler_options){.size = size,
+                                     .secret = test_secret(),
+                                     .hosted_by = -1,
+                                     .join_seconds = 20,
+                                     .heartbeat_seconds = 5,
+                                     .wait_seconds = 60};
+}
+
+static inline wefti_member_options test_member(const char *scheduler) {
+    return (wefti_member_options){.scheduler = scheduler,
+                                  .secret = test_secret(),
+                                  .rank = -1,
+                                  .size = -1,
+                                  .join_seconds = 20,
+                                  .leave_seconds = 5};
+}
+
+/* One member in a thread: joins after a delay, exchanges cards, leaves. */
+typedef struct test_lane {
+    wefti_member_options options;
+    int delay_us, swaps;
+    char node[32], host[32], text[1024];
+    weft_status status;
+    int32_t rank, size;
+    int32_t hosts[64];
+    uint64_t generation;
+    bool wrong; /* cards */
+    pthread_t thread;
+} test_lane;
+
+static inline uint32_t test_card(int32_t rank, int number, int at) {
+    return (uint32_t)rank * 1000003u + (uint32_t)number * 101u + (uint32_t)at;
+}
+
+/* Cards of 4 to 400 bytes. */
+static inline weft_status test_swap(wefti_member *m, int number, bool *wrong) {
+    int32_t size = wefti_member_size(m), rank = wefti_member_rank(m);
+    int words = 1 + number % 100;
+    uint32_t *mine = malloc((size_t)words * 4), *all = malloc((size_t)(words * size) * 4);
+    if (!mine || !all) abort();
+    for (int i = 0; i < words; i++) mine[i] = test_card(rank, number, i);
+    weft_status status = wefti_member_swap(m, mine, (size_t)words * 4, all);
+    for (int32_t r = 0; r < size && status >= 0; r++)
+        for (int i = 0; i < words; i++)
+            if (all[r * words + i] != test_card(r, number, i)) *wrong = true;
+    free(mine);
+    free(all);
+    return status;
+}
+
+static inline void *test_lane_run(void *context) {
+    test_lane *l = context;
+    usleep((useconds_t)l->delay_us);
+    wefti_member *m;
+    l->options.node = l->node;
+    l->options.host = l->host[0] ? l->host : "here";
+    l->status = wefti_member_join(&l->options, &m);
+    if (l->status >= 0) {
+        l->rank = wefti_member_rank(m);
+        l->size = wefti_member_size(m);
+        l->generation = wefti_member_generation(m);
+        for (int32_t r = 0; r < l->size && r < 64; r++) l->hosts[r] = wefti_member_hosts(m)[r];
+        for (int i = 0; i < l->swaps && l->status >= 0; i++) l->status = test_swap(m, i, &l->wrong);
+        if (l->status < 0) snprintf(l->text, sizeof l->text, "%s", weft_error_message());
+        wefti_member_leave(m);
+    } else
+        snprintf(l->text, sizeof l->text, "%s", weft_error_message());
+    return NULL;
+}
+
+static inline void test_lanes_start(test_lane *lanes, int count) {
+    for (int i = 0; i < count; i++)
+        if (pthread_create(&lanes[i].thread, NULL, test_lane_run, &lanes[i]) != 0) abort();
+}
+static inline void test_lanes_join(test_lane *lanes, int count) {
+    for (int i = 0; i < count; i++) pthread_join(lanes[i].thread, NULL);
+}
+
+#endif

@@ -1,0 +1,240 @@
+/* Joining and exchanging cards: any order of starting, ranks as they were asked for, those who are
+ * too many, too few, late or not allowed. (weft-test: threads) */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include "control_cases.h"
+
+enum { MOST = 16 };
+
+static wefti_scheduler *start(const wefti_scheduler_options *o) {
+    wefti_scheduler *s;
+    weft_status status = wefti_scheduler_start(o, &s);
+    if (status < 0) fail_msg("%s", weft_error_message());
+    return s;
+}
+
+static void prepare(test_lane *lanes, int count, const char *address) {
+    memset(lanes, 0, (size_t)count * sizeof *lanes);
+    for (int i = 0; i < count; i++) {
+        lanes[i].options = test_member(address);
+        snprintf(lanes[i].node, sizeof lanes[i].node, "node-%d", i);
+    }
+}
+
+static void all_good(const test_lane *lanes, int count) {
+    bool seen[MOST] = {false};
+    for (int i = 0; i < count; i++) {
+        if (lanes[i].status < 0) fail_msg("member %d: %s", i, lanes[i].text);
+        assert_false(lanes[i].wrong);
+        assert_int_equal(lanes[i].size, count);
+        assert_in_range(lanes[i].rank, 0, count - 1);
+        assert_false(seen[lanes[i].rank]);
+        seen[lanes[i].rank] = true;
+        assert_true(lanes[i].generation == lanes[0].generation && lanes[i].generation > 0);
+        assert_memory_equal(lanes[i].hosts, lanes[0].hosts, sizeof lanes[i].hosts);
+    }
+}
+
+static void any_order(void **state) {
+    (void)state;
+    uint64_t seed = test_seed();
+    for (int round = 0; round < 12; round++) {
+        int count = 1 + (int)(test_random(&seed) % MOST);
+        wefti_scheduler_options o = test_scheduler(count);
+        wefti_scheduler *s = start(&o);
+        test_lane lanes[MOST];
+        prepare(lanes, count, wefti_scheduler_address(s));
+        for (int i = 0; i < count; i++) {
+            lanes[i].delay_us = (int)(test_random(&seed) % 30000);
+            lanes[i].swaps = 20;
+        }
+        test_lanes_start(lanes, count);
+        test_lanes_join(lanes, count);
+        all_good(lanes, count);
+        for (int i = 0; i < count; i++) assert_int_equal(lanes[i].rank, i); /* node-2 < node-10 */
+        assert_int_equal(wefti_scheduler_wait(s, WEFTI_SCHEDULER_RUNNING, 5), WEFTI_SCHEDULER_LEFT);
+        wefti_scheduler_stop(s);
+    }
+}
+
+static void ranks_as_wanted(void **state) {
+    (void)state;
+    enum { COUNT = 5 };
+    static const int wanted[COUNT] = {3, 0, 4, 2, 1};
+    for (int way = 0; way < 3; way++) {
+        wefti_scheduler_options o = test_scheduler(COUNT);
+        wefti_scheduler *s = start(&o);
+        test_lane lanes[COUNT];
+        prepare(lanes, COUNT, wefti_scheduler_address(s));
+        for (int i = 0; i < COUNT; i++) {
+            lanes[i].swaps = 1;
+            if (way == 0) lanes[i].options.rank = wanted[i];
+            if (way == 1) snprintf(lanes[i].node, sizeof lanes[i].node, "%d", wanted[i]);
+            if (way == 2) { /* one says which rank it wants: the others take what is free */
+                lanes[i].options.rank = i == 0 ? 2 : -1;
+                snprintf(lanes[i].host, sizeof lanes[i].host, "host-%d", i % 2);
+            }
+        }
+        test_lanes_start(lanes, COUNT);
+        test_lanes_join(lanes, COUNT);
+        all_good(lanes, COUNT);
+        for (int i = 0; i < COUNT && way < 2; i++) assert_int_equal(lanes[i].rank, wanted[i]);
+        /* host-0: members 0, 2, 4; host-1: 1, 3. By (host, node): 0 2 4 1 3, with 0 at rank 2. */
+        static const int third[COUNT] = {2, 3, 0, 4, 1}, third_hosts[COUNT] = {0, 0, 0, 1, 1};
+        for (int i = 0; i < COUNT && way == 2; i++) {
+            assert_int_equal(lanes[i].rank, third[i]);
+            assert_int_equal(lanes[0].hosts[i], third_hosts[i]);
+        }
+        wefti_scheduler_stop(s);
+    }
+}
+
+static void one_too_many(void **state) {
+    (void)state;
+    wefti_scheduler_options o = test_scheduler(3);
+    wefti_scheduler *s = start(&o);
+    test_lane lanes[4];
+    prepare(lanes, 4, wefti_scheduler_address(s));
+    for (int i = 0; i < 4; i++) lanes[i].swaps = 3;
+    lanes[3].delay_us = 100000;
+    test_lanes_start(lanes, 4);
+    test_lanes_join(lanes, 4);
+    all_good(lanes, 3);
+    assert_int_equal(lanes[3].status, WEFT_E_MISMATCH);
+    assert_non_null(strstr(lanes[3].text, "one process too many: this job has 3 members"));
+    wefti_scheduler_stop(s);
+}
+
+static void one_too_few(void **state) {
+    (void)state;
+    for (int known = 0; known < 2; known++) {
+        wefti_scheduler_options o = test_scheduler(4);
+        o.join_seconds = 0.5;
+        wefti_scheduler *s = start(&o);
+        test_lane lanes[3];
+        prepare(lanes, 3, wefti_scheduler_address(s));
+        for (int i = 0; i < 3; i++) {
+            lanes[i].options.join_seconds = 0.5;
+            lanes[i].options.rank = known ? i + (i > 1) : -1;
+        }
+        test_lanes_start(lanes, 3);
+        test_lanes_join(lanes, 3);
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(lanes[i].status, WEFT_E_TIMEOUT);
+            assert_non_null(strstr(lanes[i].text, "1 of 4 processes is missing after 0.5 s"));
+            assert_true((strstr(lanes[i].text, "rank 2") != NULL) == known);
+        }
+        assert_int_equal(wefti_scheduler_wait(s, WEFTI_SCHEDULER_RUNNING, 0),
+                         WEFTI_SCHEDULER_FAILED);
+        test_lane late[1];
+        prepare(late, 1, wefti_scheduler_address(s));
+        test_lanes_start(late, 1);
+        test_lanes_join(late, 1);
+        assert_int_equal(late[0].status, WEFT_E_TIMEOUT);
+        assert_non_null(strstr(late[0].text, "this job has failed: 1 of 4"));
+        wefti_scheduler_stop(s);
+    }
+}
+
+/* Members may be there first. */
+static void scheduler_late(void **state) {
+    (void)state;
+    wefti_scheduler_options o = test_scheduler(2);
+    wefti_scheduler *s = start(&o);
+    char address[64];
+    snprintf(address, sizeof address, "%s", wefti_scheduler_address(s));
+    o.port = wefti_scheduler_port(s);
+    wefti_scheduler_stop(s); /* a port that was free a moment ago */
+    test_lane lanes[2];
+    prepare(lanes, 2, address);
+    lanes[0].swaps = lanes[1].swaps = 2;
+    test_lanes_start(lanes, 2);
+    usleep(300000);
+    weft_status status = wefti_scheduler_start(&o, &s);
+    if (status == WEFT_E_IO) { /* somebody else took it meanwhile */
+        print_message("SKIP: %s\n", weft_error_message());
+        for (int i = 0; i < 2; i++) pthread_join(lanes[i].thread, NULL);
+        return;
+    }
+    test_lanes_join(lanes, 2);
+    all_good(lanes, 2);
+    wefti_scheduler_stop(s);
+}
+
+static void nobody_there(void **state) {
+    (void)state;
+    wefti_scheduler_options o = test_scheduler(2);
+    wefti_scheduler *s = start(&o);
+    char address[64];
+    snprintf(address, sizeof address, "%s", wefti_scheduler_address(s));
+    wefti_scheduler_stop(s);
+    test_lane lanes[1];
+    prepare(lanes, 1, address);
+    lanes[0].options.join_seconds = 0.3;
+    test_lanes_start(lanes, 1);
+    test_lanes_join(lanes, 1);
+    assert_int_equal(lanes[0].status, WEFT_E_TIMEOUT);
+    assert_non_null(strstr(lanes[0].text, "cannot reach the scheduler at 127.0.0.1:"));
+    assert_non_null(strstr(lanes[0].text, "Connection refused"));
+}
+
+typedef struct refusal {
+    const char *what;
+    int32_t rank, size;
+    const char *job, *node;
+    int secret;
+    weft_status status;
+} refusal;
+static const refusal refusals[] = {
+    {"two processes are to be rank 1: process", 1, -1, "", "x", 42, WEFT_E_MISMATCH},
+    {"rank 7 is not among the ranks 0 to 2", 7, -1, "", "x", 42, WEFT_E_MISMATCH},
+    {"expects a job of 4, but the scheduler was started for 3", -1, 4, "", "x", 42,
+     WEFT_E_MISMATCH},
+    {"scheduler of job '', not of 'other'", -1, -1, "other", "x", 42, WEFT_E_MISMATCH},
+    {"two processes of one host have node id 'node-0'", -1, -1, "", "node-0", 42, WEFT_E_MISMATCH},
+    {"the scheduler knows another secret than this process", -1, -1, "", "x", 43, WEFT_E_ARG},
+};
+
+static void refuses(void **state) {
+    (void)state;
+    wefti_scheduler_options o = test_scheduler(3);
+    wefti_scheduler *s = start(&o);
+    test_lane lanes[3], bad[1];
+    prepare(lanes, 3, wefti_scheduler_address(s));
+    for (int i = 0; i < 3; i++) {
+        lanes[i].options.rank = i;
+        lanes[i].swaps = 2;
+    }
+    test_lanes_start(lanes, 2);
+    usleep(100000); /* both are there */
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+        const refusal *r = &refusals[i];
+        prepare(bad, 1, wefti_scheduler_address(s));
+        bad[0].options.rank = r->rank;
+        bad[0].options.size = r->size;
+        bad[0].options.job = r->job;
+        memset(&bad[0].options.secret, r->secret, sizeof bad[0].options.secret);
+        snprintf(bad[0].node, sizeof bad[0].node, "%s", r->node);
+        test_lanes_start(bad, 1);
+        test_lanes_join(bad, 1);
+        if (bad[0].status != r->status || !strstr(bad[0].text, r->what))
+            fail_msg("'%s' instead of '%s'", bad[0].text, r->what);
+    }
+    test_lanes_start(lanes + 2, 1);
+    test_lanes_join(lanes, 3);
+    all_good(lanes, 3); /* nothing of that has harmed them */
+    wefti_scheduler_stop(s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_order),      cmocka_unit_test(ranks_as_wanted),
+        cmocka_unit_test(one_too_many),   cmocka_unit_test(one_too_few),
+        cmocka_unit_test(scheduler_late), cmocka_unit_test(nobody_there),
+        cmocka_unit_test(refuses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
