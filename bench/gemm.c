@@ -1,10 +1,13 @@
-/* Matrix products of a GPT-2 124M training step: our kernels against oneDNN's f32 matmul,
- * alternating, medians.
+/* Matrix products of a GPT-2 124M training step: our kernels against oneDNN's matmul, alternating,
+ * medians.
  *
  * Usage: gemm [threads (default: all cores)] [rounds (default 7)] [only shapes whose name contains
- * this] Each product runs at 1024 tokens: forward (y = x W), the gradient of x and the gradient of
- * W, with the weight stored as [in, out] (GPT-2) and as [out, in] (Llama; the tied output layer of
- * GPT-2). The last line is the best rate of oneDNN on squares: the machine's limit. */
+ * this] [f32 (default) | bf16] In bf16 all operands are bf16 and the processor's bf16 arithmetic
+ * multiplies them where it has one (ours: AMX), but weights are f32, and so are their gradients:
+ * what a step has. oneDNN gets bf16 throughout, its best. Each product runs at 1024 tokens: forward
+ * (y = x W), the gradient of x and the gradient of W, with the weight stored as [in, out] (GPT-2)
+ * and as [out, in] (Llama; the tied output layer of GPT-2). The last line is the best rate of
+ * oneDNN on squares: the machine's limit. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +15,7 @@
 
 #include "backend/cpu/gemm.h"
 #include "base/memory.h"
+#include "tensor/tensor.h"
 
 #ifdef WEFT_HAVE_ONEDNN
 #include <oneapi/dnnl/dnnl.h>
@@ -58,10 +62,12 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static float *matrix(int64_t elems) {
-    float *p = NULL;
-    if (posix_memalign((void **)&p, 4096, (size_t)elems * sizeof *p + 64)) exit(1);
-    for (int64_t i = 0; i < elems; i++) p[i] = (float)(i % 127) * 0.01f - 0.6f;
+static bool bf16; /* else f32 */
+
+static void *matrix(weft_dtype dtype, int64_t elems) {
+    void *p = NULL;
+    if (posix_memalign(&p, 4096, (size_t)elems * weft_dtype_bytes(dtype) + 64)) exit(1);
+    for (int64_t i = 0; i < elems; i++) wefti_store(dtype, p, i, (double)(i % 127) * 0.01 - 0.6);
     return p;
 }
 
@@ -90,27 +96,28 @@ static void dnnl(dnnl_status_t status) {
     exit(1);
 }
 
-static void describe(dnnl_engine_t engine, float *data, int64_t rows, int64_t columns,
+static void describe(dnnl_engine_t engine, void *data, int64_t rows, int64_t columns,
                      bool transposed, dnnl_memory_t *out) {
     dnnl_dims_t dims = {rows, columns};
+    dnnl_data_type_t type = bf16 ? dnnl_bf16 : dnnl_f32;
 #if DNNL_VERSION_MAJOR >= 3
     dnnl_memory_desc_t md;
-    dnnl(dnnl_memory_desc_create_with_tag(&md, 2, dims, dnnl_f32, transposed ? dnnl_ba : dnnl_ab));
+    dnnl(dnnl_memory_desc_create_with_tag(&md, 2, dims, type, transposed ? dnnl_ba : dnnl_ab));
     dnnl(dnnl_memory_create(out, md, engine, data));
     dnnl(dnnl_memory_desc_destroy(md));
 #else
     dnnl_memory_desc_t md;
-    dnnl(dnnl_memory_desc_init_by_tag(&md, 2, dims, dnnl_f32, transposed ? dnnl_ba : dnnl_ab));
+    dnnl(dnnl_memory_desc_init_by_tag(&md, 2, dims, type, transposed ? dnnl_ba : dnnl_ab));
     dnnl(dnnl_memory_create(out, &md, engine, data));
 #endif
 }
 
-static void peer_prepare(runner *r, const product *p, dnnl_engine_t engine) {
+static void peer_prepare(runner *r, const product *p, void *const data[3], dnnl_engine_t engine) {
     static const int slots[3] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST};
     dnnl_memory_t memory[3];
-    describe(engine, (float *)(uintptr_t)r->args.a, p->m, p->k, p->a_transposed, &memory[0]);
-    describe(engine, (float *)(uintptr_t)r->args.b, p->k, p->n, p->b_transposed, &memory[1]);
-    describe(engine, r->args.c, p->m, p->n, false, &memory[2]);
+    describe(engine, data[0], p->m, p->k, p->a_transposed, &memory[0]);
+    describe(engine, data[1], p->k, p->n, p->b_transposed, &memory[1]);
+    describe(engine, data[2], p->m, p->n, false, &memory[2]);
     dnnl_primitive_desc_t pd;
 #if DNNL_VERSION_MAJOR >= 3
     const_dnnl_memory_desc_t md[3];
@@ -148,20 +155,30 @@ typedef struct rates {
 
 static rates measure(const product *p, int threads, int rounds, wefti_pool *pool) {
     runner r = {.pool = pool};
-    wefti_gemm_spec spec = wefti_gemm_spec_of(WEFT_F32, p->m, p->n, p->k);
-    if (p->a_transposed) spec.a = wefti_gemm_transposed(WEFT_F32, p->m);
-    if (p->b_transposed) spec.b = wefti_gemm_transposed(WEFT_F32, p->k);
+    const weft_dtype dtype = bf16 ? WEFT_BF16 : WEFT_F32;
+    const bool weight_gradient = p->a_transposed;
+    wefti_gemm_spec spec = wefti_gemm_spec_of(dtype, p->m, p->n, p->k);
+    if (p->a_transposed) spec.a = wefti_gemm_transposed(dtype, p->m);
+    if (p->b_transposed) spec.b = wefti_gemm_transposed(dtype, p->k);
+    if (weight_gradient)
+        spec.c.dtype = WEFT_F32;
+    else
+        spec.b.dtype = WEFT_F32;
+    spec.bf16 = bf16 && wefti_isa_best() >= WEFTI_ISA_AMX;
     if (wefti_gemm_prepare(&spec, wefti_isa_best(), &r.gemm) != WEFT_OK) exit(1);
-    float *a = matrix(p->m * p->k), *b = matrix(p->k * p->n), *c = matrix(p->m * p->n);
+    void *a = matrix(spec.a.dtype, p->m * p->k), *b = matrix(spec.b.dtype, p->k * p->n),
+         *c = matrix(spec.c.dtype, p->m * p->n);
     int64_t bytes = wefti_gemm_workspace_bytes(&r.gemm, threads);
-    r.workspace = matrix(bytes / 4);
+    r.workspace = matrix(WEFT_F32, bytes / 4);
     r.args = (wefti_gemm_args){.a = a, .b = b, .c = c};
     double mine[MOST_ROUNDS], theirs[MOST_ROUNDS] = {0};
 #ifdef WEFT_HAVE_ONEDNN
+    void *const data[3] = {matrix(dtype, p->m * p->k), matrix(dtype, p->k * p->n),
+                           matrix(dtype, p->m * p->n)};
     dnnl_engine_t engine;
     dnnl(dnnl_engine_create(&engine, dnnl_cpu, 0));
     dnnl(dnnl_stream_create(&r.stream, engine, dnnl_stream_default_flags));
-    peer_prepare(&r, p, engine);
+    peer_prepare(&r, p, data, engine);
     (void)peer(&r);
 #endif
     (void)ours(&r);
@@ -189,6 +206,7 @@ static rates measure(const product *p, int threads, int rounds, wefti_pool *pool
     peer_finish(&r);
     dnnl_stream_destroy(r.stream);
     dnnl_engine_destroy(engine);
+    for (int i = 0; i < 3; i++) free(data[i]);
 #endif
     free(a);
     free(b);
@@ -201,8 +219,11 @@ int main(int argc, char **argv) {
     int threads = argc > 1 ? atoi(argv[1]) : wefti_cores();
     int rounds = argc > 2 ? atoi(argv[2]) : 7;
     const char *only = argc > 3 ? argv[3] : "";
-    if (threads < 1 || threads > 1024 || rounds < 1 || rounds > MOST_ROUNDS) {
-        fprintf(stderr, "usage: gemm [threads] [rounds, up to %d] [name]\n", MOST_ROUNDS);
+    bf16 = argc > 4 && !strcmp(argv[4], "bf16");
+    if ((argc > 4 && !bf16 && strcmp(argv[4], "f32")) || threads < 1 || threads > 1024 ||
+        rounds < 1 || rounds > MOST_ROUNDS) {
+        fprintf(stderr, "usage: gemm [threads] [rounds, up to %d] [name] [f32|bf16]\n",
+                MOST_ROUNDS);
         return 2;
     }
     if (threads == 1) timer = CLOCK_THREAD_CPUTIME_ID;
@@ -211,8 +232,8 @@ int main(int argc, char **argv) {
 #ifdef WEFT_HAVE_GOMP
     omp_set_num_threads(threads);
 #endif
-    printf("%d thread(s), %s, %d rounds; GFLOP/s, medians (best)\n", threads,
-           wefti_isa_text(wefti_isa_best()), rounds);
+    printf("%d thread(s), %s, %s, %d rounds; GFLOP/s, medians (best)\n", threads,
+           wefti_isa_text(wefti_isa_best()), bf16 ? "bf16" : "f32", rounds);
     printf("%-14s %6s %6s %6s  %-16s %-16s %s\n", "product", "m", "n", "k", "ours", "oneDNN",
            "ratio");
     double flops = 0, seconds = 0, peer_seconds = 0;

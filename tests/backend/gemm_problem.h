@@ -123,13 +123,16 @@ typedef struct problem {
  * section 4.2), eps half a unit in the last place; a few more eps for alpha, bias, residual and C.
  * Activations change by at most 1.13 times the change of x and are computed to 5e-7 (1 + |x|)
  * (gemm_vector.h; 7.5e-8 for the normal distribution). A result in bf16 is rounded once more, by up
- * to 2^-8 of it. */
+ * to 2^-8 of it. In a product with `bf16`, each f32 operand may be rounded to bf16, by up to 2^-8
+ * of it (and both: 2^-16 more). */
 static void expect(problem *p) {
     const wefti_gemm_spec *s = &p->spec;
     const bool f64 = s->c.dtype == WEFT_F64;
     const double eps = f64 ? 0x1p-53 : 0x1p-24;
     const double curve = f64 ? 1e-13 : 5e-7;
     const double round = s->c.dtype == WEFT_BF16 ? 0x1p-8 : eps;
+    const double operands =
+        !s->bf16 ? 0 : 0x1.01p-8 * ((s->a.dtype == WEFT_F32) + (s->b.dtype == WEFT_F32));
     const int64_t size = s->m * s->n, batches = s->batch[0] * s->batch[1];
     double *values = calloc((size_t)(size * batches * 4 + 1), sizeof *values);
     double *row = malloc((size_t)(s->k + 1) * sizeof *row);
@@ -159,7 +162,8 @@ static void expect(problem *p) {
             for (int64_t j = 0; j < s->n; j++, at++) {
                 const int64_t index = index_of(&s->c, b0, b1, i, j);
                 double x = s->alpha * sums[j];
-                double bound = (double)(s->k + 4) * eps * fabs(s->alpha) * sums[s->n + j];
+                double bound =
+                    ((double)(s->k + 4) * eps + operands) * fabs(s->alpha) * sums[s->n + j];
                 if (s->has_bias) {
                     x += wefti_load(f64 ? WEFT_F64 : WEFT_F32, buffer_data(&p->bias), j);
                     bound += 4 * eps * fabs(x);

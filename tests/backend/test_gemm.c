@@ -46,8 +46,14 @@ static void run_problem(problem *p, wefti_isa isa, wefti_pool *pools[3]) {
 static void problem_test(wefti_gemm_spec spec, wefti_pool *pools[3]) {
     problem p = problem_new(spec);
     for (int isa = 0; isa < WEFTI_ISAS; isa++)
-        if (wefti_isa_has((wefti_isa)isa)) run_problem(&p, (wefti_isa)isa, pools);
+        if (wefti_isa_has((wefti_isa)isa) && (!spec.bf16 || isa >= WEFTI_ISA_AMX))
+            run_problem(&p, (wefti_isa)isa, pools);
     problem_free(&p);
+}
+
+/* The processor's bf16 arithmetic, where it has one that multiplies tiles. */
+static bool random_bf16(void) {
+    return wefti_isa_has(WEFTI_ISA_AMX) && random_below(2) == 0;
 }
 
 static void random_dtypes(wefti_gemm_spec *s) {
@@ -66,6 +72,7 @@ static void test_random_small(void **state) {
         random_dtypes(&s);
         random_epilogue(&s);
         s.b_packed = s.k > 0 && random_below(4) == 0;
+        s.bf16 = random_bf16();
         problem_test(s, *state);
     }
 }
@@ -96,6 +103,7 @@ static void test_large(void **state) {
             random_dtypes(&s);
             if (round) random_epilogue(&s);
             s.b_packed = random_below(4) == 0;
+            s.bf16 = random_bf16();
             problem_test(s, *state);
         }
 }
@@ -107,7 +115,7 @@ static void test_nan_is_kept(void **state) {
     enum { M = 20, N = 37, K = 50 };
     static float a[M * K], b[K * N], c[M * N];
     for (int m = 1; m <= M; m += M - 1)
-        for (int isa = 0; isa < WEFTI_ISAS; isa++)
+        for (int isa = 0; isa < WEFTI_ISAS; isa++) /* AMX: as bf16 */
             for (int activation = 0; activation < WEFTI_ACTIVATIONS; activation++) {
                 if (!wefti_isa_has((wefti_isa)isa)) continue;
                 for (int i = 0; i < M * K; i++) a[i] = (float)random_value();
@@ -116,6 +124,7 @@ static void test_nan_is_kept(void **state) {
                 a[bad * K + 7] = NAN;
                 wefti_gemm_spec s = wefti_gemm_spec_of(WEFT_F32, m, N, K);
                 s.activation = (wefti_activation)activation;
+                s.bf16 = isa == WEFTI_ISA_AMX;
                 wefti_gemm gemm;
                 assert_int_equal(wefti_gemm_prepare(&s, (wefti_isa)isa, &gemm), WEFT_OK);
                 buffer workspace = buffer_new(wefti_gemm_workspace_bytes(&gemm, 1));
@@ -137,6 +146,9 @@ static void test_refusals(void **state) {
     assert_non_null(strstr(weft_error_message(), "f64"));
     s = wefti_gemm_spec_of(WEFT_I32, 4, 4, 4);
     assert_int_equal(wefti_gemm_prepare(&s, WEFTI_ISA_PLAIN, &gemm), WEFT_E_NO_IMPL);
+    s = wefti_gemm_spec_of(WEFT_BF16, 4, 4, 4);
+    s.bf16 = true;
+    assert_int_equal(wefti_gemm_prepare(&s, WEFTI_ISA_PLAIN, &gemm), WEFT_E_NO_IMPL);
     s = wefti_gemm_spec_of(WEFT_F32, 4, 4, 4);
     s.batch[1] = 3;
     s.b_packed = true;
@@ -154,6 +166,8 @@ static void test_isa_choice(void **state) {
     assert_int_equal(wefti_isa_best(), WEFTI_ISA_PLAIN);
     assert_int_equal(setenv("WEFT_ISA", "avx2", 1), 0);
     assert_true(wefti_isa_best() <= WEFTI_ISA_AVX2);
+    assert_int_equal(setenv("WEFT_ISA", "avx512", 1), 0);
+    assert_true(wefti_isa_best() <= WEFTI_ISA_AVX512);
     assert_int_equal(unsetenv("WEFT_ISA"), 0);
     for (int isa = 0; isa < WEFTI_ISAS; isa++)
         if (wefti_isa_has((wefti_isa)isa)) assert_true(wefti_isa_best() >= (wefti_isa)isa);

@@ -97,8 +97,14 @@ static void test_choice(void **state) {
     assert_int_equal(wefti_matmul_bf16_choice(WEFTI_ISA_PLAIN, &choice), WEFT_OK);
     assert_int_equal(choice, WEFTI_BF16_OWN);
     assert_int_equal(wefti_matmul_bf16_choice(wefti_isa_best(), &choice), WEFT_OK);
-    assert_true(choice == WEFTI_BF16_OWN || wefti_onednn_matmul_available());
+    assert_true(choice != WEFTI_BF16_ONEDNN || wefti_onednn_matmul_available());
+    assert_true(choice != WEFTI_BF16_OWN_AMX || wefti_isa_has(WEFTI_ISA_AMX));
     print_message("bf16 products here: %s\n", wefti_bf16_matmul_text(choice));
+    if (wefti_isa_has(WEFTI_ISA_AVX512))
+        assert_int_equal(wefti_matmul_bf16_choice(WEFTI_ISA_AVX512, &choice), WEFT_OK);
+    else
+        choice = WEFTI_BF16_OWN;
+    assert_int_not_equal(choice, WEFTI_BF16_OWN_AMX);
 }
 
 int main(void) {

@@ -54,7 +54,7 @@ static wefti_bf16_compute choose_bf16(const wefti_backend *backend) {
     (void)backend;
     wefti_bf16_matmul choice;
     if (wefti_matmul_bf16_choice(wefti_isa_best(), &choice) < 0) return WEFTI_BF16_AS_F32;
-    return choice == WEFTI_BF16_ONEDNN ? WEFTI_BF16_NATIVE : WEFTI_BF16_AS_F32;
+    return choice == WEFTI_BF16_OWN ? WEFTI_BF16_AS_F32 : WEFTI_BF16_NATIVE;
 }
 
 static const char *variant(const wefti_backend *backend) {

@@ -54,14 +54,19 @@ static weft_status product_loops(const weft_node *n, const wefti_gemm_spec *spec
     wefti_gemm gemm;
     if (!known(spec->a.dtype) || !known(spec->b.dtype) || !known(spec->c.dtype))
         return WEFT_E_NO_IMPL;
-    if (options->bf16 == WEFTI_BF16_NATIVE && spec->a.dtype == WEFT_BF16 && !loops->count) {
-        weft_status native = wefti_cpu_native_kernel(n, spec, a, b, bias, options, out);
-        if (native != WEFT_E_NO_IMPL) return native;
+    const wefti_isa isa = wefti_isa_best();
+    const bool native = options->bf16 == WEFTI_BF16_NATIVE && spec->a.dtype == WEFT_BF16;
+    wefti_gemm_spec s = *spec;
+    s.bf16 = native && isa >= WEFTI_ISA_AMX;
+    if (native && !s.bf16 && !loops->count) {
+        weft_status other = wefti_cpu_native_kernel(n, spec, a, b, bias, options, out);
+        if (other != WEFT_E_NO_IMPL) return other;
     }
-    weft_status status = wefti_gemm_prepare(spec, wefti_isa_best(), &gemm);
+    weft_status status = wefti_gemm_prepare(&s, isa, &gemm);
     if (status < 0) return status;
     wefti_kernel *k;
-    WEFT_TRY(wefti_cpu_kernel(sizeof(product_kernel), "gemm", run_product, &k));
+    WEFT_TRY(
+        wefti_cpu_kernel(sizeof(product_kernel), s.bf16 ? "gemm bf16" : "gemm", run_product, &k));
     product_kernel *p = (product_kernel *)k;
     p->gemm = gemm;
     p->a = a;

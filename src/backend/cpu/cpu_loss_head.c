@@ -21,6 +21,8 @@ typedef struct head_kernel {
     float smoothing;
     weft_dtype x_dtype;
     bool transposed, has_count, has_bias, add_bias; /* add_bias: to the gradient that is there */
+    bool native; /* products in bf16: logits and their gradients stay f32 and are rounded on the way
+                  */
     int64_t logits_bytes, loss_bytes; /* workspace: logits, row losses, products' own */
 } head_kernel;
 
@@ -96,14 +98,17 @@ static weft_status prepare_chunk(const head_kernel *h, weft_dtype w_dtype, int64
     s.a = wefti_gemm_rows(h->x_dtype, h->k);
     s.b = t ? wefti_gemm_transposed(w_dtype, h->k) : wefti_gemm_rows(w_dtype, h->vocab);
     s.has_bias = h->has_bias;
+    s.bf16 = h->native;
     WEFT_TRY(wefti_gemm_prepare(&s, isa, &out->logits));
     s = wefti_gemm_spec_of(h->x_dtype, rows, h->k, h->vocab);
     s.a = wefti_gemm_rows(WEFT_F32, h->vocab);
     s.b = t ? wefti_gemm_rows(w_dtype, h->k) : wefti_gemm_transposed(w_dtype, h->vocab);
+    s.bf16 = h->native;
     WEFT_TRY(wefti_gemm_prepare(&s, isa, &out->dx));
     s = wefti_gemm_spec_of(WEFT_F32, t ? h->vocab : h->k, t ? h->k : h->vocab, rows);
     s.a = t ? wefti_gemm_transposed(WEFT_F32, h->vocab) : wefti_gemm_transposed(h->x_dtype, h->k);
     s.b = t ? wefti_gemm_rows(h->x_dtype, h->k) : wefti_gemm_rows(WEFT_F32, h->vocab);
+    s.bf16 = h->native;
     s.accumulate = accumulate;
     WEFT_TRY(wefti_gemm_prepare(&s, isa, &out->dw_first));
     s.accumulate = true;
@@ -128,17 +133,21 @@ weft_status wefti_cpu_linear_cross_entropy(const weft_node *n, const wefti_prepa
         wefti_in(n, 3)->dtype != WEFT_F32 || !wefti_cpu_is_f32(wefti_in(n, 4)) ||
         !wefti_cpu_is_f32(bias) || wefti_out(n, 2)->dtype != WEFT_F32)
         return WEFT_E_NO_IMPL;
-    if (options->bf16 == WEFTI_BF16_NATIVE) {
-        weft_status native = wefti_cpu_native_head(n, options, out);
-        if (native != WEFT_E_NO_IMPL) return native;
+    bool native = options->bf16 == WEFTI_BF16_NATIVE && x->dtype == WEFT_BF16;
+    if (native && wefti_isa_best() < WEFTI_ISA_AMX) {
+        weft_status other = wefti_cpu_native_head(n, options, out);
+        if (other != WEFT_E_NO_IMPL) return other;
+        native = false;
     }
     wefti_kernel *k;
-    WEFT_TRY(wefti_cpu_kernel(sizeof(head_kernel), "loss head", run_head, &k));
+    WEFT_TRY(wefti_cpu_kernel(sizeof(head_kernel), native ? "loss head bf16" : "loss head",
+                              run_head, &k));
     head_kernel *h = (head_kernel *)k;
     h->kernels = wefti_kernels_best();
     h->rows = wefti_cpu_span(x, 0, x->rank - 1);
     h->k = x->shape[x->rank - 1];
     h->transposed = wefti_attr_int(n, "transposed") != 0;
+    h->native = native;
     h->has_count = wefti_in(n, 4) != NULL;
     h->has_bias = bias != NULL;
     h->add_bias = (options->accumulate & 8u) != 0;

@@ -1,5 +1,6 @@
-/* bf16 products in the processor's own bf16 arithmetic (AMX, or avx512_bf16), through oneDNN. Used
- * where wefti_prepare.bf16 says NATIVE. f32 weights become bf16 and packed once per update. */
+/* bf16 products in the processor's own bf16 arithmetic through oneDNN: for processors with
+ * avx512_bf16 and no AMX, for which gemm.h has kernels. Used where wefti_prepare.bf16 says NATIVE.
+ * f32 weights become bf16 and packed once per update. */
 #ifndef WEFTI_CPU_NATIVE_H
 #define WEFTI_CPU_NATIVE_H
 

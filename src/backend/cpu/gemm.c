@@ -7,11 +7,8 @@
 
 /* Block sizes, measured on processors with 2 MiB of second-level cache a core. */
 enum {
-    K_BLOCK = 768,  /* panels stream from the second-level cache; most sums need one pass over C */
     M_BLOCK = 2688, /* panels of A and B that all threads share: at most 8 MiB each */
     N_BLOCK = 3072,
-    M_TILE = 84, /* a task: 250 KiB of A and 1.2 MiB of B in the second-level cache */
-    N_TILE = 384,
     SPLIT_BLOCK = 1024, /* rows and columns where partial sums wait in the workspace: 4 MiB */
     PRIVATE_ROWS = 256, /* a task that packs for itself */
     PRIVATE_COLUMNS = 512,
@@ -82,6 +79,8 @@ static weft_status check(const wefti_gemm_spec *spec, wefti_isa isa) {
         weft_dtype_text(spec->c.dtype));
     WEFT_REQUIRE(wefti_isa_has(isa), WEFT_E_ARG, "this processor cannot run %s kernels",
                  wefti_isa_text(isa));
+    WEFT_REQUIRE(!spec->bf16 || (f32 && isa >= WEFTI_ISA_AMX), WEFT_E_NO_IMPL,
+                 "%s kernels multiply no bf16 as such", wefti_isa_text(isa));
     WEFT_REQUIRE((unsigned)spec->activation < WEFTI_ACTIVATIONS &&
                      (unsigned)spec->derivative < WEFTI_ACTIVATIONS,
                  WEFT_E_ARG, "no such activation: %d, %d", (int)spec->activation,
@@ -97,12 +96,14 @@ static weft_status check(const wefti_gemm_spec *spec, wefti_isa isa) {
     return WEFT_OK;
 }
 
-static const wefti_gemm_kernels *kernels_of(wefti_isa isa) {
+static const wefti_gemm_kernels *kernels_of(wefti_isa isa, bool bf16) {
 #if defined(__x86_64__)
-    if (isa == WEFTI_ISA_AVX512) return &wefti_gemm_kernels_avx512;
+    if (bf16) return &wefti_gemm_kernels_amx;
+    if (isa >= WEFTI_ISA_AVX512) return &wefti_gemm_kernels_avx512;
     if (isa == WEFTI_ISA_AVX2) return &wefti_gemm_kernels_avx2;
 #endif
     (void)isa;
+    (void)bf16;
     return &wefti_gemm_kernels_plain;
 }
 
@@ -129,11 +130,13 @@ static bool is_plain_sum(const wefti_gemm_spec *spec) {
 
 weft_status wefti_gemm_prepare(const wefti_gemm_spec *spec, wefti_isa isa, wefti_gemm *out) {
     WEFT_TRY(check(spec, isa));
-    const wefti_gemm_kernels *kernels = kernels_of(isa);
-    wefti_gemm gemm = {.spec = *spec, .isa = isa, .kernels = kernels, .path = (int)path_of(spec)};
+    wefti_gemm gemm = {.spec = *spec, .isa = isa, .path = (int)path_of(spec)};
+    /* Few rows: reading B is all the time it takes. */
+    const wefti_gemm_kernels *kernels = kernels_of(isa, spec->bf16 && gemm.path != GEMM_SKINNY);
+    gemm.kernels = kernels;
     bool shared = gemm.path == GEMM_SHARED;
     gemm.plain_sum = is_plain_sum(spec);
-    gemm.k_block = even_part(spec->k, K_BLOCK, 16);
+    gemm.k_block = even_part(spec->k, kernels->k_block, kernels->depth_unit);
     /* Sums between k blocks may wait in C, unless C is too coarse, scattered, or still needed. */
     gemm.split_sums = spec->k > gemm.k_block && !gemm.plain_sum &&
                       (spec->c.dtype != WEFT_F32 || spec->c.column_stride != 1 || spec->accumulate);
@@ -141,12 +144,14 @@ weft_status wefti_gemm_prepare(const wefti_gemm_spec *spec, wefti_isa isa, wefti
     int64_t n_most = !shared ? PRIVATE_COLUMNS : gemm.split_sums ? SPLIT_BLOCK : N_BLOCK;
     gemm.m_block = even_part(spec->m, m_most, kernels->rows);
     gemm.n_block = even_part(spec->n, n_most, kernels->columns);
-    gemm.m_tile = shared ? even_part(gemm.m_block, M_TILE, kernels->rows) : gemm.m_block;
-    gemm.n_tile = shared ? even_part(gemm.n_block, N_TILE, kernels->columns) : gemm.n_block;
+    gemm.m_tile = shared ? even_part(gemm.m_block, kernels->m_tile, kernels->rows) : gemm.m_block;
+    gemm.n_tile =
+        shared ? even_part(gemm.n_block, kernels->n_tile, kernels->columns) : gemm.n_block;
     /* As many blocks of k as fit the budget are packed at once. */
-    int64_t block_bytes = (gemm.m_block + gemm.n_block) * gemm.k_block * 4;
+    int64_t block_bytes = (gemm.m_block + gemm.n_block) * gemm.k_block * kernels->element_bytes;
     int64_t spans = (shared ? SHARED_BYTES : PRIVATE_BYTES) / block_bytes;
-    gemm.k_span = smaller(gemm.k_block * (spans < 1 ? 1 : spans), round_up(spec->k, 16));
+    gemm.k_span =
+        smaller(gemm.k_block * (spans < 1 ? 1 : spans), round_up(spec->k, kernels->depth_unit));
     if (gemm.path == GEMM_SKINNY) {
         gemm.n_tile = smaller(round_up(ceil_div(spec->n, 64), 64), GEMM_SKINNY_COLUMNS);
         if (gemm.n_tile < 128) gemm.n_tile = 128;

@@ -4,7 +4,8 @@
  * Structure: blocks for each cache level with packed operands around a register-tile kernel, as in
  * Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", ACM TOMS 34(3), 2008,
  * and Van Zee and van de Geijn, "BLIS: A Framework for Rapidly Instantiating BLAS Functionality",
- * ACM TOMS 41(3), 2015. bf16 operands become f32 while they are packed; sums are f32 (f64 for f64).
+ * ACM TOMS 41(3), 2015. bf16 operands become f32 while they are packed, or, in a product with
+ * `bf16`, f32 operands bf16; sums are f32 (f64 for f64).
  *
  * The order of additions of one element of C is fixed by the shape and the isa alone: blocks of k
  * in ascending order are fixed when the product is prepared. So the bits do not depend on the
@@ -54,6 +55,7 @@ typedef struct wefti_gemm_spec {
     wefti_gemm_operand a, b, c;
     double alpha;
     bool accumulate, has_bias, has_pre, has_residual;
+    bool bf16;     /* operands may be rounded to bf16, for arithmetic that takes nothing else */
     bool b_packed; /* args.b was written by wefti_gemm_pack_b; then one B serves all batches */
     wefti_activation activation, derivative;
 } wefti_gemm_spec;
@@ -90,7 +92,8 @@ typedef struct wefti_gemm_args {
     void *pre;
 } wefti_gemm_args;
 
-/* WEFT_E_SHAPE for negative sizes, WEFT_E_NO_IMPL for dtypes outside the list above, WEFT_E_ARG for
+/* WEFT_E_SHAPE for negative sizes, WEFT_E_NO_IMPL for dtypes outside the list above and for `bf16`
+ * where the isa has no such arithmetic (all but WEFTI_ISA_AMX), WEFT_E_ARG for
  * an isa that this processor lacks or a packed B with batches of its own. */
 weft_status wefti_gemm_prepare(const wefti_gemm_spec *spec, wefti_isa isa,
                                wefti_gemm *out) WEFT_CHECKED;
@@ -103,10 +106,10 @@ int64_t wefti_gemm_workspace_bytes(const wefti_gemm *gemm, int threads);
 void wefti_gemm_run(const wefti_gemm *gemm, const wefti_gemm_args *args, void *workspace,
                     wefti_pool *pool);
 
-/* The packed form of B (f32), for weights that are used several times between updates: written once
- * by pack_b, then passed as args.b to runs prepared with `b_packed`. Products of any m, equal n, k,
- * isa and k > 0 share it. 64-byte aligned. `gemm`: prepared with b_packed, whose spec.b describes
- * the unpacked B. */
+/* The packed form of B (f32, or bf16 for products with `bf16`), for weights that are used several
+ * times between updates: written once by pack_b, then passed as args.b to runs prepared with
+ * `b_packed`. Products of any m, equal n, k, isa, `bf16` and k > 0 share it. 64-byte aligned.
+ * `gemm`: prepared with b_packed, whose spec.b describes the unpacked B. */
 int64_t wefti_gemm_packed_bytes(const wefti_gemm *gemm);
 void wefti_gemm_pack_b(const wefti_gemm *gemm, const void *b, void *packed, wefti_pool *pool);
 

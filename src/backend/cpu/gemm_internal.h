@@ -6,7 +6,7 @@
 #include "backend/cpu/gemm.h"
 
 enum {
-    GEMM_MAX_ROWS = 16, /* of a register tile */
+    GEMM_MAX_ROWS = 32, /* of a register tile */
     GEMM_MAX_COLUMNS = 48,
     GEMM_SKINNY_ROWS = 8,      /* up to this many rows B is read in place, once */
     GEMM_SKINNY_COLUMNS = 512, /* of B that a skinny task owns: 16 KiB of sums for 8 rows */
@@ -30,19 +30,27 @@ typedef struct wefti_gemm_sink {
 } wefti_gemm_sink;
 
 /* Sums are f32 from here on. Panels: A as [k][rows], B as [k][columns], of the register tile, short
- * panels of B filled up with zeros and short panels of A left undefined beyond their rows. */
+ * panels of B filled up with zeros and short panels of A left undefined beyond their rows. Elements
+ * are f32; bf16 in an order of their own (gemm_amx.c) where `element_bytes` is 2, and both panels
+ * are filled up with zeros to a multiple of `depth_unit` lines. */
 typedef struct wefti_gemm_kernels {
-    int rows, columns; /* register tile */
+    int rows, columns;               /* register tile */
+    int element_bytes;               /* of panels */
+    int depth_unit;                  /* blocks of k, but the last, are multiples of it */
+    int64_t k_block, m_tile, n_tile; /* at most: what the caches hold */
     /* c[rows, columns] = (add ? c : 0) + A panel * B panel, over k. c is f32 with its own row
      * stride. rows counts those that are computed; all columns are. */
-    void (*tile)(int rows, int64_t k, const float *a, const float *b, float *c, int64_t c_stride,
+    void (*tile)(int rows, int64_t k, const void *a, const void *b, float *c, int64_t c_stride,
                  bool add);
+    /* Around all tiles of a task, where the thread needs them; NULL: nothing to do. */
+    void (*enter)(void);
+    void (*leave)(void);
     /* One panel from op(A) at `a`: `rows` (up to the tile's) by k. `readable_rows`: rows of the
      * matrix from here on. */
     void (*pack_a)(const wefti_gemm_operand *operand, const void *a, int64_t rows,
-                   int64_t readable_rows, int64_t k, float *panel);
+                   int64_t readable_rows, int64_t k, void *panel);
     void (*pack_b)(const wefti_gemm_operand *operand, const void *b, int64_t columns, int64_t k,
-                   float *panel);
+                   void *panel);
     /* Take finished sums to C: the sums of rows [i, i + rows) and columns [j, j + columns), plus
      * `partial` where not NULL. */
     void (*epilogue)(const wefti_gemm_sink *sink, int64_t i, int64_t j, int64_t rows,
@@ -58,6 +66,7 @@ extern const wefti_gemm_kernels wefti_gemm_kernels_plain;
 #if defined(__x86_64__)
 extern const wefti_gemm_kernels wefti_gemm_kernels_avx2;
 extern const wefti_gemm_kernels wefti_gemm_kernels_avx512;
+extern const wefti_gemm_kernels wefti_gemm_kernels_amx;
 #endif
 
 /* The operand's or output's batch number `batch` (i * batch[1] + j). NULL stays NULL. */

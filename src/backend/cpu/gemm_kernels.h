@@ -45,7 +45,7 @@ INLINE void tile_of(const int rows, int64_t k, const float *restrict a, const fl
         if (count <= TILE_ROWS)                                                                    \
             tile_of(count <= TILE_ROWS ? count : 1, k, a, b, c, c_stride, add);                    \
         break;
-static void tile(int rows, int64_t k, const float *a, const float *b, float *c, int64_t c_stride,
+static void tile(int rows, int64_t k, const void *a, const void *b, float *c, int64_t c_stride,
                  bool add) {
     switch (rows) {
         TILE_CASE(1)
@@ -144,7 +144,7 @@ INLINE void pack_a_as(const weft_dtype dtype, const wefti_gemm_operand *operand,
     }
 }
 static void pack_a(const wefti_gemm_operand *operand, const void *a, int64_t rows,
-                   int64_t readable_rows, int64_t k, float *panel) {
+                   int64_t readable_rows, int64_t k, void *panel) {
     if (operand->dtype == WEFT_F32)
         pack_a_as(WEFT_F32, operand, a, rows, readable_rows, k, panel);
     else
@@ -172,7 +172,7 @@ INLINE void pack_b_as(const weft_dtype dtype, const wefti_gemm_operand *operand,
     }
 }
 static void pack_b(const wefti_gemm_operand *operand, const void *b, int64_t columns, int64_t k,
-                   float *panel) {
+                   void *panel) {
     if (operand->dtype == WEFT_F32)
         pack_b_as(WEFT_F32, operand, b, columns, k, panel);
     else
@@ -406,6 +406,11 @@ static void skinny(int64_t rows, int64_t columns, int64_t k, const float *a, int
 const wefti_gemm_kernels KERNELS = {
     .rows = TILE_ROWS,
     .columns = TILE_COLUMNS,
+    .element_bytes = 4,
+    .depth_unit = 16,
+    .k_block = 768, /* panels stream from the second-level cache; most sums need one pass over C */
+    .m_tile = 84,   /* a task: 250 KiB of A and 1.2 MiB of B in the second-level cache */
+    .n_tile = 384,
     .tile = tile,
     .pack_a = pack_a,
     .pack_b = pack_b,

@@ -33,10 +33,12 @@ static int64_t smaller(int64_t a, int64_t b) {
 }
 
 static int64_t a_panels_bytes(const wefti_gemm *gemm) {
-    return round_up(gemm->m_block * gemm->k_span * 4, ALIGNMENT);
+    return round_up(gemm->m_block * gemm->k_span * gemm->kernels->element_bytes, ALIGNMENT);
 }
 static int64_t b_panels_bytes(const wefti_gemm *gemm) {
-    return gemm->spec.b_packed ? 0 : round_up(gemm->n_block * gemm->k_span * 4, ALIGNMENT);
+    return gemm->spec.b_packed
+               ? 0
+               : round_up(gemm->n_block * gemm->k_span * gemm->kernels->element_bytes, ALIGNMENT);
 }
 static int64_t partial_bytes(const wefti_gemm *gemm) {
     return gemm->split_sums ? round_up(gemm->m_block * gemm->n_block * 4, ALIGNMENT) : 0;
@@ -65,7 +67,7 @@ typedef struct block {
     wefti_gemm_sink adding; /* plain sums after the first block of k: adds to C */
     wefti_gemm_spec adding_spec;
     const char *a, *b; /* operands of this batch, unpacked */
-    float *a_panels, *b_panels;
+    char *a_panels, *b_panels;
     int64_t a_depth, b_depth; /* lines of a panel: those of this span, or all k of a packed B */
     float *partial;           /* sums of the k blocks so far, NULL where they wait in C */
     int64_t i, j, p;          /* where the block starts */
@@ -76,8 +78,8 @@ typedef struct block {
 
 static void block_begin(block *w, const wefti_gemm *gemm, char *workspace) {
     *w = (block){.gemm = gemm};
-    w->a_panels = (float *)workspace;
-    w->b_panels = (float *)(workspace + a_panels_bytes(gemm));
+    w->a_panels = workspace;
+    w->b_panels = workspace + a_panels_bytes(gemm);
     if (gemm->split_sums)
         w->partial = (float *)(workspace + a_panels_bytes(gemm) + b_panels_bytes(gemm));
 }
@@ -102,10 +104,17 @@ static void block_batch(block *w, const wefti_gemm_args *args, int64_t batch) {
     w->adding.spec = &w->adding_spec;
 }
 
+/* Lines of a panel are a multiple of this. */
+static int64_t padding(const wefti_gemm *gemm) {
+    return gemm->kernels->element_bytes == 2 ? gemm->kernels->depth_unit : 1;
+}
+
 static void block_span(block *w, int64_t p) {
     w->p = p;
-    w->depth = w->a_depth = smaller(w->gemm->k_span, w->gemm->spec.k - p);
-    w->b_depth = w->gemm->spec.b_packed ? w->gemm->spec.k : w->depth;
+    const int64_t unit = padding(w->gemm);
+    w->depth = smaller(w->gemm->k_span, w->gemm->spec.k - p);
+    w->a_depth = round_up(w->depth, unit);
+    w->b_depth = w->gemm->spec.b_packed ? round_up(w->gemm->spec.k, unit) : w->a_depth;
 }
 
 static const void *element(const wefti_gemm_operand *operand, const char *data, int64_t row,
@@ -121,6 +130,16 @@ static int64_t pack_depth(const block *w, int64_t k_stride) {
     return k_stride == 1 ? w->depth : PACK_DEPTH;
 }
 
+/* Line p of the panel that begins with row i, or column j. */
+static char *a_panel(const block *w, int64_t i, int64_t p) {
+    return w->a_panels +
+           (i * w->a_depth + p * w->gemm->kernels->rows) * w->gemm->kernels->element_bytes;
+}
+static char *b_panel(const block *w, int64_t j, int64_t p) {
+    return w->b_panels +
+           (j * w->b_depth + p * w->gemm->kernels->columns) * w->gemm->kernels->element_bytes;
+}
+
 static void pack_a_panels(const block *w, int64_t first, int64_t end) {
     const wefti_gemm *gemm = w->gemm;
     const int64_t rows = gemm->kernels->rows, step = pack_depth(w, gemm->spec.a.column_stride);
@@ -129,8 +148,7 @@ static void pack_a_panels(const block *w, int64_t first, int64_t end) {
             int64_t i = panel * rows;
             gemm->kernels->pack_a(&gemm->spec.a, element(&gemm->spec.a, w->a, w->i + i, w->p + p),
                                   smaller(rows, w->rows - i), gemm->spec.m - w->i - i,
-                                  smaller(step, w->depth - p),
-                                  w->a_panels + (panel * w->a_depth + p) * rows);
+                                  smaller(step, w->depth - p), a_panel(w, panel * rows, p));
         }
 }
 static void pack_b_panels(const block *w, int64_t first, int64_t end) {
@@ -141,7 +159,7 @@ static void pack_b_panels(const block *w, int64_t first, int64_t end) {
             int64_t j = panel * columns;
             gemm->kernels->pack_b(&gemm->spec.b, element(&gemm->spec.b, w->b, w->p + p, w->j + j),
                                   smaller(columns, w->columns - j), smaller(step, w->depth - p),
-                                  w->b_panels + (panel * w->b_depth + p) * columns);
+                                  b_panel(w, panel * columns, p));
         }
 }
 
@@ -158,7 +176,7 @@ static float *partial_at(const block *w, int64_t i, int64_t j, int64_t *out_stri
 
 /* One register tile, rows from i and columns from j of the block, over one block of k. */
 static void compute_tile(const block *w, int64_t i, int64_t j, int64_t depth, bool first, bool last,
-                         const float *a, const float *b) {
+                         const void *a, const void *b) {
     const wefti_gemm_kernels *kernels = w->gemm->kernels;
     const int64_t rows = smaller(kernels->rows, w->rows - i);
     const int64_t columns = smaller(kernels->columns, w->columns - j);
@@ -192,17 +210,19 @@ static void compute_tile(const block *w, int64_t i, int64_t j, int64_t depth, bo
 /* Rows [i, i_end) and columns [j, j_end) of the block, over the blocks of k of its span. A panel of
  * B meets all panels of A before the next one. */
 static void compute_tiles(const block *w, int64_t i, int64_t i_end, int64_t j, int64_t j_end) {
-    const int64_t rows = w->gemm->kernels->rows, columns = w->gemm->kernels->columns;
+    const wefti_gemm_kernels *kernels = w->gemm->kernels;
+    const int64_t rows = kernels->rows, columns = kernels->columns;
     int64_t p = 0;
+    if (kernels->enter) kernels->enter();
     do {
         const int64_t depth = smaller(w->gemm->k_block, w->depth - p);
         const bool first = w->p + p == 0, last = w->p + p + depth >= w->gemm->spec.k;
         for (int64_t c = j; c < j_end; c += columns)
             for (int64_t r = i; r < i_end; r += rows)
-                compute_tile(w, r, c, depth, first, last, w->a_panels + r * w->a_depth + p * rows,
-                             w->b_panels + c * w->b_depth + p * columns);
+                compute_tile(w, r, c, depth, first, last, a_panel(w, r, p), b_panel(w, c, p));
         p += depth;
     } while (p < w->depth);
+    if (kernels->leave) kernels->leave();
 }
 
 /* --- Large products
@@ -298,8 +318,9 @@ static void run_shared(const wefti_gemm *gemm, const wefti_gemm_args *args, char
                     const bool pack_a = !keep_a || w.j == 0;
                     const bool pack_b = !spec->b_packed && (!keep_b || w.i == 0);
                     if (spec->b_packed)
-                        w.b_panels = (float *)(uintptr_t)args->b + w.j * w.b_depth +
-                                     p * gemm->kernels->columns;
+                        w.b_panels = (char *)(uintptr_t)args->b +
+                                     (w.j * w.b_depth + p * gemm->kernels->columns) *
+                                         gemm->kernels->element_bytes;
                     if (pack_a && pack_b)
                         wefti_pool_run(pool, pack_a_tasks(&w) + pack_b_tasks(&w), pack_task, &w);
                     else if (pack_a)
@@ -400,7 +421,9 @@ void wefti_gemm_run_f32(const wefti_gemm *gemm, const wefti_gemm_args *args, voi
 
 /* Panels of all k, one after the other. */
 int64_t wefti_gemm_packed_bytes(const wefti_gemm *gemm) {
-    return round_up(round_up(gemm->spec.n, gemm->kernels->columns) * gemm->spec.k * 4, ALIGNMENT);
+    return round_up(round_up(gemm->spec.n, gemm->kernels->columns) *
+                        round_up(gemm->spec.k, padding(gemm)) * gemm->kernels->element_bytes,
+                    ALIGNMENT);
 }
 
 void wefti_gemm_pack_b(const wefti_gemm *gemm, const void *b, void *packed, wefti_pool *pool) {
@@ -409,6 +432,6 @@ void wefti_gemm_pack_b(const wefti_gemm *gemm, const void *b, void *packed, weft
                .b_panels = packed,
                .columns = gemm->spec.n,
                .depth = gemm->spec.k,
-               .b_depth = gemm->spec.k};
+               .b_depth = round_up(gemm->spec.k, padding(gemm))};
     wefti_pool_run(pool, pack_b_tasks(&w), pack_b_task, &w);
 }

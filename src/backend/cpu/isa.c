@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const names[WEFTI_ISAS] = {"plain", "avx2", "avx512"};
+static const char *const names[WEFTI_ISAS] = {"plain", "avx2", "avx512", "amx"};
 
 const char *wefti_isa_text(wefti_isa isa) {
     return (unsigned)isa < WEFTI_ISAS ? names[isa] : "?";
@@ -14,6 +14,20 @@ const char *wefti_isa_text(wefti_isa isa) {
 #if defined(__x86_64__)
 
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Linux gives a process the use of tile registers (8 KiB of state a thread) only when asked: once
+ * for all its threads, and asking again costs a system call. Linux,
+ * Documentation/arch/x86/xstate.rst. */
+static bool tiles_allowed(void) {
+#if defined(__linux__) && defined(SYS_arch_prctl)
+    enum { ARCH_REQUEST_XCOMP_PERMISSION = 0x1023, XFEATURE_TILE_DATA = 18 };
+    return syscall(SYS_arch_prctl, ARCH_REQUEST_XCOMP_PERMISSION, XFEATURE_TILE_DATA) == 0;
+#else
+    return false;
+#endif
+}
 
 bool wefti_isa_has(wefti_isa isa) {
     __builtin_cpu_init();
@@ -26,6 +40,8 @@ bool wefti_isa_has(wefti_isa isa) {
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                __builtin_cpu_supports("fma");
+    case WEFTI_ISA_AMX:
+        return wefti_isa_has_amx_bf16() && wefti_isa_has_avx512_bf16() && tiles_allowed();
     case WEFTI_ISAS:
         break;
     }

@@ -1,8 +1,9 @@
 /* Which vector instructions the kernels of this process use.
  *
- * Every kernel that has several forms (plain C, AVX2 with FMA, AVX-512) takes the form as an
- * argument, so that tests can run all that the processor has. WEFT_ISA=plain|avx2|avx512 in the
- * environment lowers the choice; a form that the processor lacks is never chosen. */
+ * Every kernel that has several forms (plain C, AVX2 with FMA, AVX-512, AMX tiles) takes the form
+ * as an argument, so that tests can run all that the processor has. WEFT_ISA=plain|avx2|avx512|amx
+ * in the environment lowers the choice; a form that the processor lacks is never chosen. AMX
+ * multiplies bf16 only: all else runs as AVX-512 there. */
 #ifndef WEFTI_BACKEND_CPU_ISA_H
 #define WEFTI_BACKEND_CPU_ISA_H
 
@@ -12,6 +13,7 @@ typedef enum wefti_isa {
     WEFTI_ISA_PLAIN,
     WEFTI_ISA_AVX2,   /* AVX2 and FMA */
     WEFTI_ISA_AVX512, /* AVX-512 F, BW, DQ, VL */
+    WEFTI_ISA_AMX,    /* AMX tiles of bf16 and AVX-512 BF16 besides; the system allows tiles */
     WEFTI_ISAS
 } wefti_isa;
 
@@ -20,6 +22,6 @@ bool wefti_isa_has(wefti_isa isa);         /* this processor and this build can 
 wefti_isa wefti_isa_best(void); /* the best of this processor, or WEFT_ISA where that is lower */
 bool wefti_isa_has_avx512_bf16(void);
 bool wefti_isa_has_amx_bf16(
-    void); /* the processor; the kernel's permission is asked by the user of it */
+    void); /* the processor; whether the system allows it says wefti_isa_has */
 
 #endif

@@ -15,6 +15,7 @@ const wefti_kernels *wefti_kernels_of(wefti_isa isa) {
     case WEFTI_ISA_AVX2:
         return &wefti_kernels_avx2;
     case WEFTI_ISA_AVX512:
+    case WEFTI_ISA_AMX: /* tiles are for matrix products: gemm_amx.c */
         return &wefti_kernels_avx512;
 #endif
     default:

@@ -1,4 +1,4 @@
-/* Matrix products through oneDNN: bf16 with AMX where the processor has it, and f32 as a second
+/* Matrix products through oneDNN: bf16 in the processor's own arithmetic, and f32 as a second
  * implementation.
  *
  * Same contract as gemm.h for one product (no batches) of two bf16 or two f32 operands, epilogue
@@ -35,12 +35,16 @@ weft_status wefti_onednn_matmul_pack_b(wefti_onednn_matmul *matmul, const void *
 weft_status wefti_onednn_matmul_run(wefti_onednn_matmul *matmul, const wefti_gemm_args *args,
                                     void *workspace, wefti_pool *pool) WEFT_CHECKED;
 
-/* Which implementation multiplies bf16 matrices faster on this processor. Own kernels compute in
- * f32, so the answer is never slower than f32. Measures for a few milliseconds where the processor
- * has bf16 instructions; results differ in their last bits, so a resumed run should keep the choice
- * of the run it continues. */
-typedef enum wefti_bf16_matmul { WEFTI_BF16_OWN, WEFTI_BF16_ONEDNN } wefti_bf16_matmul;
-const char *wefti_bf16_matmul_text(wefti_bf16_matmul choice); /* "own", "onednn" */
+/* Which implementation multiplies bf16 matrices faster on this processor: our own kernels in f32,
+ * our own on AMX tiles (what `isa` allows), or oneDNN. So the answer is never slower than f32.
+ * Measures for a few milliseconds where the processor has bf16 instructions; results differ in
+ * their last bits, so a resumed run should keep the choice of the run it continues. */
+typedef enum wefti_bf16_matmul {
+    WEFTI_BF16_OWN,
+    WEFTI_BF16_OWN_AMX,
+    WEFTI_BF16_ONEDNN
+} wefti_bf16_matmul;
+const char *wefti_bf16_matmul_text(wefti_bf16_matmul choice); /* "own", "own amx", "onednn" */
 weft_status wefti_matmul_bf16_choice(wefti_isa isa, wefti_bf16_matmul *out) WEFT_CHECKED;
 
 #endif

@@ -1,0 +1,279 @@
+/* Matrix kernels for AMX: tiles of bf16 with f32 sums.
+ *
+ * A register tile is 32 x 32 sums, four tile registers; a step of 32 lines of k loads two tiles of
+ * A and two of B and multiplies each with each: as many loads as products, the best that eight tile
+ * registers allow. Panels lie as tiles do, one kilobyte after the other:
+ *   A: [k / 32][row / 16][row % 16][k % 32]
+ *   B: [k / 32][column / 16][k % 32 / 2][column % 16][k % 2]   (pairs of k side by side)
+ * Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18, and
+ * TDPBF16PS in volume 2. Sums of a pair of products are added to the f32 sum in the order of k. */
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define VL 16
+#include "backend/cpu/gemm_internal.h"
+#include "backend/cpu/gemm_vector.h"
+
+enum {
+    SIDE = 16,           /* rows and columns of a tile of sums */
+    DEPTH = 32,          /* lines of k of a tile */
+    TILE = SIDE * DEPTH, /* elements of one: 1 KiB */
+    EDGE = 2 * SIDE,     /* rows and columns of the register tile */
+};
+
+static void enter(void) {
+    _Alignas(64) struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } config = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        config.row_bytes[i] = 64;
+        config.rows[i] = SIDE;
+    }
+    _tile_loadconfig(&config);
+}
+
+static void leave(void) {
+    _tile_release();
+}
+
+/* Registers 0 to 3: sums; 4, 5: A; 6, 7: B. `low`: only the first 16 rows. */
+INLINE void multiply(const bool low, int64_t k, const uint16_t *a, const uint16_t *b) {
+    for (int64_t p = 0; p < k; p += DEPTH) {
+        _tile_loadd(6, b, 64);
+        _tile_loadd(4, a, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, b + TILE, 64);
+        _tile_dpbf16ps(1, 4, 7);
+        if (!low) {
+            _tile_loadd(5, a + TILE, 64);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+        a += 2 * TILE;
+        b += 2 * TILE;
+    }
+}
+
+INLINE void load_sums(const bool low, const float *c, int64_t stride) {
+    _tile_loadd(0, c, (size_t)stride * 4);
+    _tile_loadd(1, c + SIDE, (size_t)stride * 4);
+    if (low) return;
+    _tile_loadd(2, c + SIDE * stride, (size_t)stride * 4);
+    _tile_loadd(3, c + SIDE * stride + SIDE, (size_t)stride * 4);
+}
+INLINE void zero_sums(void) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+}
+INLINE void store_sums(const bool low, float *c, int64_t stride) {
+    _tile_stored(0, c, (size_t)stride * 4);
+    _tile_stored(1, c + SIDE, (size_t)stride * 4);
+    if (low) return;
+    _tile_stored(2, c + SIDE * stride, (size_t)stride * 4);
+    _tile_stored(3, c + SIDE * stride + SIDE, (size_t)stride * 4);
+}
+
+/* Fewer rows than tiles hold go through memory of our own. */
+static void tile(int rows, int64_t k, const void *a, const void *b, float *c, int64_t c_stride,
+                 bool add) {
+    if (rows == EDGE) {
+        if (add)
+            load_sums(false, c, c_stride);
+        else
+            zero_sums();
+        multiply(false, k, a, b);
+        store_sums(false, c, c_stride);
+        return;
+    }
+    _Alignas(64) float sums[EDGE * EDGE];
+    const bool low = rows <= SIDE;
+    zero_sums();
+    if (low)
+        multiply(true, k, a, b);
+    else
+        multiply(false, k, a, b);
+    store_sums(low, sums, EDGE);
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < EDGE; v += VL) {
+            vfloat x = vload(sums + r * EDGE + v);
+            float *out = c + r * c_stride + v;
+            vstore(out, add ? vload(out) + x : x);
+        }
+}
+
+/* --- Packing
+ * ---------------------------------------------------------------------------------------------------
+ */
+
+INLINE const void *at(weft_dtype dtype, const void *base, int64_t index) {
+    return (const char *)base + index * (dtype == WEFT_F32 ? 4 : 2);
+}
+INLINE __mmask32 first_lanes(int64_t count) {
+    return count >= 32 ? ~(__mmask32)0 : count <= 0 ? 0 : ((__mmask32)1 << count) - 1;
+}
+
+/* Up to 32 elements that follow each other, as bf16; the others are zero. */
+INLINE __m512i load_32(const weft_dtype dtype, const void *from, __mmask32 lanes) {
+    if (dtype == WEFT_BF16) return _mm512_maskz_loadu_epi16(lanes, from);
+    __m512 low = _mm512_maskz_loadu_ps((__mmask16)lanes, from);
+    __m512 high = _mm512_maskz_loadu_ps((__mmask16)(lanes >> 16), (const float *)from + 16);
+    return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+}
+
+/* Two lines of k side by side: pairs[0] of columns 0 to 15, pairs[1] of the others. */
+INLINE void interleave(__m512i even, __m512i odd, __m512i pairs[2]) {
+    const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
+    const __m512i second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    __m512i low = _mm512_unpacklo_epi16(even, odd), high = _mm512_unpackhi_epi16(even, odd);
+    pairs[0] = _mm512_permutex2var_epi64(low, first, high);
+    pairs[1] = _mm512_permutex2var_epi64(low, second, high);
+}
+
+/* 32 lines of up to 32 elements that follow each other, `lines` of them there: out[half][pair]. */
+INLINE void load_pairs(const weft_dtype dtype, const void *from, int64_t stride, int64_t lines,
+                       int64_t lanes, __m512i *low, __m512i *high) {
+    const __mmask32 mask = first_lanes(lanes);
+    for (int p = 0; p < SIDE; p++) {
+        const __mmask32 here = 2 * p < lines ? mask : 0, next = 2 * p + 1 < lines ? mask : 0;
+        __m512i pairs[2];
+        interleave(load_32(dtype, at(dtype, from, here ? 2 * p * stride : 0), here),
+                   load_32(dtype, at(dtype, from, next ? (2 * p + 1) * stride : 0), next), pairs);
+        low[p] = pairs[0];
+        high[p] = pairs[1];
+    }
+}
+
+/* 16 rows of up to 32 elements that follow each other, `count` of them there. */
+INLINE void load_rows(const weft_dtype dtype, const void *from, int64_t stride, int64_t count,
+                      int64_t lanes, __m512i rows[SIDE]) {
+    const __mmask32 mask = first_lanes(lanes);
+    for (int r = 0; r < SIDE; r++)
+        rows[r] = load_32(dtype, at(dtype, from, r < count ? r * stride : 0), r < count ? mask : 0);
+}
+
+/* Pairs of bf16 are moved as if they were floats. */
+INLINE void transpose_pairs(__m512i rows[SIDE]) {
+    vfloat lines[SIDE];
+    UNROLL for (int i = 0; i < SIDE; i++) lines[i] = (vfloat)rows[i];
+    transpose(lines);
+    UNROLL for (int i = 0; i < SIDE; i++) rows[i] = (__m512i)lines[i];
+}
+
+INLINE void store_tile(const __m512i rows[SIDE], uint16_t *out) {
+    UNROLL for (int i = 0; i < SIDE; i++) _mm512_storeu_si512(out + i * DEPTH, rows[i]);
+}
+
+/* A block of any strides as dense rows. */
+static void gather_block(weft_dtype dtype, const void *from, int64_t count, int64_t stride,
+                         int64_t lanes, int64_t lane_stride, float *out) {
+    for (int64_t r = 0; r < count; r++)
+        for (int64_t i = 0; i < lanes; i++) {
+            vfloat one =
+                load_strided(dtype, at(dtype, from, r * stride + i * lane_stride), 0, 1, 1);
+            out[r * DEPTH + i] = one[0];
+        }
+}
+
+/* Both operands are [32 lanes of the tile's edge] by k; tiles want k pairs in rows (A) or pairs of
+ * k across (B). Where k follows itself A is copied and B transposed; where the edge does, the other
+ * way round. */
+INLINE void pack_as(const weft_dtype dtype, const bool is_a, const void *source, int64_t edge,
+                    int64_t edge_stride, int64_t k, int64_t k_stride, uint16_t *out) {
+    for (int64_t p = 0; p < k; p += DEPTH, out += 2 * TILE) {
+        const void *from = at(dtype, source, p * k_stride);
+        const int64_t lines = k - p < DEPTH ? k - p : DEPTH;
+        __m512i tiles[2][SIDE];
+        if (edge_stride == 1 && k_stride != 1) {
+            load_pairs(dtype, from, k_stride, lines, edge, tiles[0], tiles[1]);
+            if (is_a) {
+                transpose_pairs(tiles[0]);
+                transpose_pairs(tiles[1]);
+            }
+        } else {
+            float block[EDGE * DEPTH];
+            if (k_stride != 1) gather_block(dtype, from, edge, edge_stride, lines, k_stride, block);
+            for (int half = 0; half < 2; half++) {
+                const int64_t first = half * SIDE, count = edge > first ? edge - first : 0;
+                if (k_stride == 1)
+                    load_rows(dtype, at(dtype, from, count ? first * edge_stride : 0), edge_stride,
+                              count, lines, tiles[half]);
+                else
+                    load_rows(WEFT_F32, block + first * DEPTH, DEPTH, count, lines, tiles[half]);
+                if (!is_a) transpose_pairs(tiles[half]);
+            }
+        }
+        store_tile(tiles[0], out);
+        store_tile(tiles[1], out + TILE);
+    }
+}
+
+static void pack_a(const wefti_gemm_operand *operand, const void *a, int64_t rows,
+                   int64_t readable_rows, int64_t k, void *panel) {
+    (void)readable_rows; /* nothing beyond is read */
+    if (operand->dtype == WEFT_F32)
+        pack_as(WEFT_F32, true, a, rows, operand->row_stride, k, operand->column_stride, panel);
+    else
+        pack_as(WEFT_BF16, true, a, rows, operand->row_stride, k, operand->column_stride, panel);
+}
+static void pack_b(const wefti_gemm_operand *operand, const void *b, int64_t columns, int64_t k,
+                   void *panel) {
+    if (operand->dtype == WEFT_F32)
+        pack_as(WEFT_F32, false, b, columns, operand->column_stride, k, operand->row_stride, panel);
+    else
+        pack_as(WEFT_BF16, false, b, columns, operand->column_stride, k, operand->row_stride,
+                panel);
+}
+
+/* --- Epilogue
+ * --------------------------------------------------------------------------------------------------
+ */
+
+/* What most products of a step need, whole lines of bf16 with a bias or without; all else as
+ * AVX-512 does it. */
+static void epilogue(const wefti_gemm_sink *sink, int64_t i, int64_t j, int64_t rows,
+                     int64_t columns, const float *sums, int64_t sums_stride, const float *partial,
+                     int64_t partial_stride) {
+    const wefti_gemm_spec *s = sink->spec;
+    if (s->c.dtype != WEFT_BF16 || s->c.column_stride != 1 || columns != EDGE || s->alpha != 1.0 ||
+        s->accumulate || s->has_pre || s->has_residual || s->activation || s->derivative) {
+        wefti_gemm_kernels_avx512.epilogue(sink, i, j, rows, columns, sums, sums_stride, partial,
+                                           partial_stride);
+        return;
+    }
+    const __m512 none = _mm512_setzero_ps();
+    const __m512 low_bias = sink->bias ? _mm512_loadu_ps(sink->bias + j) : none;
+    const __m512 high_bias = sink->bias ? _mm512_loadu_ps(sink->bias + j + SIDE) : none;
+    for (int64_t r = 0; r < rows; r++, sums += sums_stride) {
+        __m512 low = _mm512_loadu_ps(sums), high = _mm512_loadu_ps(sums + SIDE);
+        if (partial) {
+            low = _mm512_add_ps(_mm512_loadu_ps(partial), low);
+            high = _mm512_add_ps(_mm512_loadu_ps(partial + SIDE), high);
+            partial += partial_stride;
+        }
+        low = _mm512_add_ps(low, low_bias);
+        high = _mm512_add_ps(high, high_bias);
+        _mm512_storeu_si512((uint16_t *)(void *)sink->c + (i + r) * s->c.row_stride + j,
+                            (__m512i)_mm512_cvtne2ps_pbh(high, low));
+    }
+}
+
+const wefti_gemm_kernels wefti_gemm_kernels_amx = {
+    .rows = EDGE,
+    .columns = EDGE,
+    .element_bytes = 2,
+    .depth_unit = DEPTH,
+    .k_block = 768,
+    .m_tile = 256,
+    .n_tile = 384,
+    .tile = tile,
+    .enter = enter,
+    .leave = leave,
+    .pack_a = pack_a,
+    .pack_b = pack_b,
+    .epilogue = epilogue,
+};
+#endif
