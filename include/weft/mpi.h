@@ -479,14 +479,14 @@ static inline void wefti_mpi_free_letters(wefti_mpi_letter *l) {
     }
 }
 
-static inline void wefti_mpi_close(void *context) {
-    wefti_mpi *c = (wefti_mpi *)context;
+/* Whether all ranks have come to the end of this world, so that MPI can be finalised, too. */
+static inline bool wefti_mpi_part(wefti_mpi *c) {
     int over = 0;
     (void)MPI_Finalized(&over); /* then nothing more can be said to MPI */
     if (!over && c->failed >= 0 && !c->torn) {
         MPI_Request all = MPI_REQUEST_NULL;
-        if (MPI_Ibarrier(c->comm, &all) == MPI_SUCCESS)
-            (void)wefti_mpi_ends(&all, WEFTI_MPI_LEAVE_SECONDS);
+        c->torn = MPI_Ibarrier(c->comm, &all) != MPI_SUCCESS ||
+                  !wefti_mpi_ends(&all, WEFTI_MPI_LEAVE_SECONDS);
     }
     for (wefti_mpi_letter *l; (l = wefti_mpi_first_letter(&c->leaving));) {
         if (!over && wefti_mpi_ends(&l->mpi, c->torn ? 0 : WEFTI_MPI_PATIENCE))
@@ -502,9 +502,15 @@ static inline void wefti_mpi_close(void *context) {
     }
     for (int i = 0; i < WEFTI_MPI_BUCKETS; i++) wefti_mpi_free_letters(c->early[i].first);
     wefti_mpi_free_letters(c->spare);
-    if (!over && c->comm != MPI_COMM_NULL) (void)MPI_Comm_free(&c->comm);
+    bool together = !over && c->failed >= 0 && !c->torn;
+    /* What may still come for a torn one must not be taken for messages of the next. */
+    if (together) (void)MPI_Comm_free(&c->comm);
     free(c->free_lanes);
     free(c);
+    return together;
+}
+static inline void wefti_mpi_close(void *context) {
+    (void)wefti_mpi_part((wefti_mpi *)context);
 }
 
 /* Letters can come. */
