@@ -173,9 +173,9 @@ WEFT_API weft_value weft_pad(weft_graph *g, weft_value x, const int64_t *before,
                              const int64_t *after, double value);
 
 /* Indexing. */
-/* x [..., n, ...] at `axis`, index i32 with the shape of the result except that broadcasting is not
- * done: index [i...] 1-D picks whole slices -> [..., i, ...]. */
-WEFT_API weft_value weft_gather(weft_graph *g, weft_value x, weft_value index, int axis);
+/* The op "gather". x [..., n, ...] at `axis`, index i32 with the shape of the result except that
+ * broadcasting is not done: index [i...] 1-D picks whole slices -> [..., i, ...]. */
+WEFT_API weft_value weft_take(weft_graph *g, weft_value x, weft_value index, int axis);
 /* x + updates added at index along axis; index 1-D [i], updates [..., i, ...]. */
 WEFT_API weft_value weft_scatter_add(weft_graph *g, weft_value x, weft_value index,
                                      weft_value updates, int axis);

@@ -449,7 +449,7 @@ const weft_op_def weft_op_top_k_grad = {
 
 /* ---- builders ---- */
 
-weft_value weft_gather(weft_graph *g, weft_value x, weft_value index, int axis) {
+weft_value weft_take(weft_graph *g, weft_value x, weft_value index, int axis) {
     wefti_attr at = WEFTI_I("axis", wefti_op_axis(axis, weft_value_desc(g, x).rank));
     return wefti_graph_add1(g, &weft_op_gather, 2, (weft_value[]){x, index}, 1, &at);
 }

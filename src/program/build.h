@@ -108,8 +108,10 @@ typedef struct wefti_program_builder {
     wefti_gathered gathered[WEFTI_MAX_BUCKET];
     int32_t next_call; /* that follows the one being added, -1: none or not known */
     bool next_backward;
-    int32_t stages, stage; /* of the pipeline; 1: none */
-    bool split_backward;   /* the schedule has gradients of weights as tasks of their own */
+    int32_t stages, stage;    /* of the pipeline; 1: none */
+    wefti_spread **elsewhere; /* per stage with another mesh that was asked for: per root value */
+    bool imagined;            /* only to know how values are spread on another stage's mesh */
+    bool split_backward;      /* the schedule has gradients of weights as tasks of their own */
     struct wefti_crossings *crossings; /* pipeline.c */
     int32_t *output_buffer;            /* per root value that is a named output: its buffer, -1 */
     char **grad_masks;                 /* per gradient: which inputs and outputs, as 0 and 1 */
@@ -158,6 +160,10 @@ weft_status wefti_build_persistent(wefti_program_builder *b, const char *name,
 weft_status wefti_build_keep_body(wefti_program_builder *b, weft_body *body) WEFT_CHECKED;
 int32_t *wefti_build_value(wefti_program_builder *b, int32_t micro, int32_t value);
 int32_t *wefti_build_gradient(wefti_program_builder *b, int32_t micro, int32_t value);
+
+/* How values are spread on a stage's mesh: as that stage's own devices find it. */
+weft_status wefti_build_elsewhere(wefti_program_builder *b, int32_t stage,
+                                  const wefti_spread **out) WEFT_CHECKED;
 
 /* steps.c */
 weft_status wefti_build_begin(wefti_program_builder *b, wefti_section s, wefti_step_kind kind,

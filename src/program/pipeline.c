@@ -103,18 +103,6 @@ weft_status wefti_pipeline_assign(wefti_program_builder *b) {
     b->stages = plan->pipeline.stages;
     b->stage = wefti_plan_stage_of_rank(plan, b->p->rank);
     b->split_backward = wefti_schedule_splits(plan->pipeline.schedule) && b->p->all_microbatches;
-    for (int32_t t = 0; t < b->stages; t++) {
-        wefti_mesh mesh = wefti_plan_mesh(plan, t);
-        bool alike = mesh.axes == b->p->mesh.axes;
-        for (int a = 0; alike && a < mesh.axes; a++)
-            alike = mesh.axis[a].size == b->p->mesh.axis[a].size &&
-                    !strcmp(mesh.axis[a].name, b->p->mesh.axis[a].name);
-        WEFT_REQUIRE(alike, WEFT_E_NO_IMPL,
-                     "stage %d has another mesh than stage %d: values can cross only between "
-                     "stages of equal "
-                     "meshes",
-                     t, b->stage);
-    }
     WEFT_TRY(wefti_build_array(b, b->call_count, sizeof *stage, &stage));
     WEFT_TRY(choose_stages(b, stage));
     for (int32_t k = 0; k < b->call_count; k++) {
@@ -196,34 +184,92 @@ static const char *value_name(const wefti_program_builder *b, int32_t v) {
     return info->node >= 0 ? b->root->nodes[info->node].scope : info->name;
 }
 
-/* Between the two devices of equal coordinates in their stages. */
-static weft_status pair_transfer(wefti_program_builder *b, int32_t v, int32_t sender_stage,
-                                 int32_t receiver_stage, uint64_t tag, int32_t *out) {
-    const weft_plan *plan = b->spec->plan;
-    const wefti_mesh *mesh = &b->p->mesh;
-    int32_t place = b->p->rank - mesh->first;
-    int32_t sender = wefti_plan_mesh(plan, sender_stage).first + place;
-    int32_t receiver = wefti_plan_mesh(plan, receiver_stage).first + place;
-    int32_t ranks[2] = {sender < receiver ? sender : receiver,
-                        sender < receiver ? receiver : sender};
-    wefti_box boxes[4] = {0}, box;
+static bool alike(const wefti_mesh *a, const wefti_mesh *b) {
+    bool same = a->axes == b->axes;
+    for (int i = 0; same && i < a->axes; i++)
+        same = a->axis[i].size == b->axis[i].size && !strcmp(a->axis[i].name, b->axis[i].name);
+    return same;
+}
+
+/* How values are spread on the mesh of a stage. */
+static weft_status spread_of(wefti_program_builder *b, int32_t stage, const wefti_mesh *mesh,
+                             const wefti_spread **out) {
+    *out = b->spread;
+    return alike(mesh, &b->p->mesh) ? WEFT_OK : wefti_build_elsewhere(b, stage, out);
+}
+
+typedef struct stage_side {
+    wefti_mesh mesh;
+    const wefti_spread *spread;
+} stage_side;
+
+static weft_status side_of(wefti_program_builder *b, int32_t stage, stage_side *out) {
+    out->mesh = wefti_plan_mesh(b->spec->plan, stage);
+    return spread_of(b, stage, &out->mesh, &out->spread);
+}
+
+/* The boxes of all devices of a stage, from place `first` on. */
+static void add_side(const stage_side *side, int32_t v, const weft_desc *whole, int32_t first,
+                     int32_t *ranks, wefti_box *boxes) {
+    for (int32_t i = 0; i < wefti_mesh_size(&side->mesh); i++) {
+        ranks[first + i] = side->mesh.first + i;
+        wefti_layout_box(&side->spread[v].use, &side->mesh, whole, ranks[first + i],
+                         &boxes[first + i]);
+        if (whole->rank == 0) boxes[first + i].size[0] = 1; /* see below */
+    }
+}
+
+/* Between the two devices of equal coordinates in stages of equal meshes. */
+static weft_status pair_boxes(wefti_program_builder *b, int32_t v, const stage_side *sender,
+                              const stage_side *receiver, wefti_transfer *t) {
+    int32_t place = b->p->rank - b->p->mesh.first;
+    int32_t from = sender->mesh.first + place, to = receiver->mesh.first + place;
     const weft_desc *whole = &b->root->values[v].desc;
-    wefti_layout_box(&b->spread[v].use, mesh, whole, b->p->rank, &box);
+    wefti_box box;
+    t->members = 2;
+    WEFT_TRY(wefti_build_array(b, 2, sizeof *t->ranks, &t->ranks));
+    WEFT_TRY(wefti_build_array(b, 4, sizeof *t->have, &t->have));
+    t->want = t->have + 2;
+    t->ranks[0] = from < to ? from : to;
+    t->ranks[1] = from < to ? to : from;
+    wefti_layout_box(&b->spread[v].use, &b->p->mesh, whole, b->p->rank, &box);
     if (whole->rank == 0) box.size[0] = 1; /* without dimensions no box could be empty */
-    boxes[ranks[0] == sender ? 0 : 1] = box;
-    boxes[ranks[0] == receiver ? 2 : 3] = box;
-    wefti_transfer t = {.kind = WEFTI_TRANSFER_SEND,
-                        .dtype = whole->dtype,
-                        .rank = whole->rank > 0 ? whole->rank : 1,
-                        .members = 2,
-                        .me = ranks[0] == b->p->rank ? 0 : 1,
-                        .ranks = ranks,
-                        .have = boxes,
-                        .want = boxes + 2,
-                        .tag = tag,
-                        .name =
-                            wefti_build_name(b, tag % 2 ? "gradient of " : "", value_name(b, v))};
-    wefti_transfer *kept;
+    t->have[t->ranks[0] == from ? 0 : 1] = box;
+    t->want[t->ranks[0] == to ? 0 : 1] = box;
+    return WEFT_OK;
+}
+
+/* Between all devices of stages of unlike meshes: each has its box of the one layout, or wants that
+ * of the other. */
+static weft_status stage_boxes(wefti_program_builder *b, int32_t v, const stage_side *sender,
+                               const stage_side *receiver, wefti_transfer *t) {
+    bool sender_first = sender->mesh.first < receiver->mesh.first;
+    int32_t senders = wefti_mesh_size(&sender->mesh), receivers = wefti_mesh_size(&receiver->mesh);
+    const weft_desc *whole = &b->root->values[v].desc;
+    t->members = senders + receivers;
+    WEFT_TRY(wefti_build_array(b, t->members, sizeof *t->ranks, &t->ranks));
+    WEFT_TRY(wefti_build_array(b, t->members, sizeof *t->have, &t->have));
+    WEFT_TRY(wefti_build_array(b, t->members, sizeof *t->want, &t->want));
+    add_side(sender, v, whole, sender_first ? 0 : receivers, t->ranks, t->have);
+    add_side(receiver, v, whole, sender_first ? senders : 0, t->ranks, t->want);
+    return WEFT_OK;
+}
+
+static weft_status stage_transfer(wefti_program_builder *b, int32_t v, int32_t sender_stage,
+                                  int32_t receiver_stage, uint64_t tag, int32_t *out) {
+    const weft_desc *whole = &b->root->values[v].desc;
+    stage_side sender, receiver;
+    WEFT_TRY(side_of(b, sender_stage, &sender));
+    WEFT_TRY(side_of(b, receiver_stage, &receiver));
+    wefti_transfer *kept,
+        t = {.kind = WEFTI_TRANSFER_SEND,
+             .dtype = whole->dtype,
+             .rank = whole->rank > 0 ? whole->rank : 1,
+             .tag = tag,
+             .name = wefti_build_name(b, tag % 2 ? "gradient of " : "", value_name(b, v))};
+    WEFT_TRY(alike(&sender.mesh, &receiver.mesh) ? pair_boxes(b, v, &sender, &receiver, &t)
+                                                 : stage_boxes(b, v, &sender, &receiver, &t));
+    while (t.ranks[t.me] != b->p->rank) t.me++;
     WEFT_TRY(wefti_transfer_clone(&t, &kept));
     return wefti_partition_add(b->part, kept, out);
 }
@@ -251,11 +297,11 @@ weft_status wefti_pipeline_cross(wefti_program_builder *b) {
         for (int32_t lane = 0; lane < c->lanes; lane++) {
             uint64_t place = (uint64_t)c->value * 4096 + (uint64_t)c->to_stage;
             uint64_t tag = 16 + 2 * ((place << 24) + (uint64_t)lane);
-            WEFT_TRY(
-                pair_transfer(b, c->value, c->from_stage, c->to_stage, tag, &c->transfer[0][lane]));
+            WEFT_TRY(stage_transfer(b, c->value, c->from_stage, c->to_stage, tag,
+                                    &c->transfer[0][lane]));
             if (c->last_call >= 0)
-                WEFT_TRY(pair_transfer(b, c->value, c->to_stage, c->from_stage, tag + 1,
-                                       &c->transfer[1][lane]));
+                WEFT_TRY(stage_transfer(b, c->value, c->to_stage, c->from_stage, tag + 1,
+                                        &c->transfer[1][lane]));
         }
     }
     return WEFT_OK;
@@ -458,10 +504,42 @@ weft_status wefti_pipeline_section(wefti_program_builder *b) {
 
 /* ---- parameters of several stages ---- */
 
+/* Each element of the gradient from one device of each stage, and to all. On stages of equal meshes
+ * those are the devices of equal coordinates. */
+static weft_status tie_boxes(wefti_program_builder *b, int32_t value, const bool *uses,
+                             wefti_transfer *t) {
+    const weft_plan *plan = b->spec->plan;
+    const weft_desc *whole = &b->root->values[value].desc;
+    int32_t most = 0, place = b->p->rank - b->p->mesh.first;
+    bool same = true;
+    for (int32_t s = 0; s < b->stages; s++) {
+        wefti_mesh mesh = wefti_plan_mesh(plan, s);
+        most += wefti_mesh_size(&mesh);
+        if (uses[s]) same = same && alike(&mesh, &b->p->mesh);
+    }
+    WEFT_TRY(wefti_build_array(b, most, sizeof *t->ranks, &t->ranks));
+    WEFT_TRY(wefti_build_array(b, most, sizeof *t->have, &t->have));
+    WEFT_TRY(wefti_build_array(b, most, sizeof *t->want, &t->want));
+    t->kind = same ? WEFTI_TRANSFER_ALL_REDUCE : WEFTI_TRANSFER_SEND;
+    for (int32_t s = 0; s < b->stages; s++) {
+        stage_side side;
+        if (!uses[s]) continue;
+        WEFT_TRY(side_of(b, s, &side));
+        const wefti_layout *layout = &side.spread[value].state;
+        for (int32_t i = same ? place : 0; i < wefti_mesh_size(&side.mesh); i++) {
+            int32_t m = t->members++, rank = t->ranks[m] = side.mesh.first + i;
+            wefti_layout_box(layout, &side.mesh, whole, rank, &t->want[m]);
+            if (same || wefti_layout_counts(layout, &side.mesh, rank)) t->have[m] = t->want[m];
+            if (rank == b->p->rank) t->me = m;
+            if (same) break;
+        }
+    }
+    return WEFT_OK;
+}
+
 weft_status wefti_pipeline_tie(wefti_program_builder *b, wefti_section s, int32_t value,
                                int32_t *gradient, bool *out_first) {
-    const weft_plan *plan = b->spec->plan;
-    int32_t count = 0, ranks[256], place = b->p->rank - b->p->mesh.first;
+    int32_t count = 0, first = b->stages;
     bool *uses;
     *out_first = true;
     if (b->stages <= 1) return WEFT_OK;
@@ -469,41 +547,29 @@ weft_status wefti_pipeline_tie(wefti_program_builder *b, wefti_section s, int32_
     for (int32_t k = 0; k < b->call_count; k++)
         for (int i = 0; i < b->calls[k].node->inputs; i++)
             if (b->calls[k].node->in[i] == value) uses[b->calls[k].stage] = true;
-    WEFT_REQUIRE(b->stages <= 256, WEFT_E_NO_IMPL, "more than 256 stages");
-    for (int32_t t = 0; t < b->stages; t++)
-        if (uses[t]) ranks[count++] = wefti_plan_mesh(plan, t).first + place;
+    for (int32_t t = b->stages - 1; t >= 0; t--)
+        if (uses[t]) {
+            first = t;
+            count++;
+        }
     if (count == 1) return WEFT_OK;
-    *out_first = ranks[0] == b->p->rank;
+    *out_first = first == b->stage;
     weft_desc whole = b->root->values[value].desc;
     weft_desc here = wefti_spread_desc(b, &whole, &b->spread[value].state);
-    wefti_box *boxes;
-    WEFT_TRY(wefti_build_array(b, count, sizeof *boxes, &boxes));
-    wefti_transfer t = {.kind = WEFTI_TRANSFER_ALL_REDUCE,
-                        .reduction = WEFTI_REDUCE_SUM,
-                        .dtype = here.dtype,
-                        .rank = here.rank,
-                        .members = count,
-                        .ranks = ranks,
-                        .have = boxes,
-                        .want = boxes,
-                        .tag = 2,
-                        .name = b->root->values[value].name};
-    for (int32_t m = 0; m < count; m++) {
-        for (int d = 0; d < here.rank; d++) boxes[m].size[d] = here.shape[d];
-        if (ranks[m] == b->p->rank) t.me = m;
-    }
-    wefti_transfer *kept;
-    int32_t index, routine, sum;
+    wefti_transfer *kept, t = {.reduction = WEFTI_REDUCE_SUM,
+                               .dtype = here.dtype,
+                               .rank = here.rank,
+                               .tag = 2,
+                               .name = b->root->values[value].name};
+    int32_t index, sum;
+    WEFT_TRY(tie_boxes(b, value, uses, &t));
+    bool gives = wefti_box_elems(&t.have[t.me], t.rank) > 0;
     WEFT_TRY(wefti_transfer_clone(&t, &kept));
     WEFT_TRY(wefti_partition_add(b->part, kept, &index));
-    WEFT_TRY(wefti_spread_transfer(b, &here, index, &routine));
     WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&here),
                               wefti_build_name(b, "gradient over stages of ", t.name), &sum));
-    wefti_draft_step *d;
-    WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_OTHER, t.name,
-                               b->p->routines[routine]->args, &d));
-    wefti_build_arg(b, d, 0, *gradient, 0);
-    wefti_build_arg(b, d, 1, sum, 0);
+    WEFT_TRY(wefti_build_transfer(b, s, WEFTI_STEP_POST, NULL, index, gives ? *gradient : -1, sum));
+    WEFT_TRY(wefti_build_transfer(b, s, WEFTI_STEP_WAIT, NULL, index, gives ? *gradient : -1, sum));
     *gradient = sum;
-    return wefti_build_end(b, d, routine);
+    return WEFT_OK;
 }

@@ -117,6 +117,7 @@ static weft_status spread_calls(wefti_program_builder *b) {
         const weft_node *n = b->calls[k].node;
         int64_t outs = b->p->grads[b->calls[k].grad].backward->out_count;
         int32_t ignored;
+        if (b->imagined) continue; /* nothing comes after the loss */
         WEFT_TRY(wefti_build_array(b, outs, 1, &none));
         memset(none, '0', (size_t)outs);
         for (int o = 0; o < n->outputs; o++) given[o] = n->out[o] == b->g->loss;
@@ -405,7 +406,9 @@ static void read_offsets(wefti_program_builder *b) {
     p->loss_dtype = b->root->values[b->g->loss].desc.dtype;
 }
 
-static weft_status build(wefti_program_builder *b) {
+/* What comes before all steps: whose calls are whose, what is differentiated, and how values are
+ * spread over the mesh. */
+static weft_status decide(wefti_program_builder *b) {
     const wefti_program_spec *spec = b->spec;
     wefti_program *p = b->p;
     bool train = spec->optimizer || spec->keep_gradients;
@@ -425,7 +428,14 @@ static weft_status build(wefti_program_builder *b) {
     if (spec->plan && spec->plan->recompute.mode != WEFT_RECOMPUTE_NONE)
         WEFT_TRY(spread_calls(b)); /* what takes communication is kept, not recomputed */
     if (train && b->g->loss >= 0) WEFT_TRY(wefti_build_plan_gradients(b));
-    WEFT_TRY(spread_calls(b));
+    return spread_calls(b);
+}
+
+static weft_status build(wefti_program_builder *b) {
+    const wefti_program_spec *spec = b->spec;
+    wefti_program *p = b->p;
+    bool train = spec->optimizer || spec->keep_gradients;
+    WEFT_TRY(decide(b));
     WEFT_TRY(wefti_pipeline_cross(b));
     WEFT_TRY(bind_root_values(b));
     WEFT_TRY(named_outputs(b));
@@ -462,6 +472,78 @@ static wefti_mesh mesh_of(const wefti_program_spec *spec) {
     return (wefti_mesh){.axes = 1, .axis = {{.name = "dp", .size = 1}}};
 }
 
+static weft_status start(wefti_program_builder *b, const wefti_program_spec *spec) {
+    *b = (wefti_program_builder){.spec = spec, .g = spec->graph, .root = spec->graph->root};
+    WEFT_NEW(b->p, wefti_program);
+    b->p->rank = spec->rank;
+    b->p->mesh = mesh_of(spec);
+    WEFT_TRY(wefti_arena_create(&b->p->arena));
+    return wefti_arena_create(&b->scratch);
+}
+
+static void finish(wefti_program_builder *b) {
+    wefti_pipeline_destroy(b);
+    wefti_arena_destroy(b->scratch);
+    wefti_free(b->buffers);
+    wefti_free(b->keys);
+    wefti_free(b->grad_masks);
+    wefti_free(b->tensor_buffer);
+    for (int s = 0; s < WEFTI_SECTIONS; s++) wefti_free(b->steps[s]);
+}
+
+/* ---- other stages' meshes ---- */
+
+/* The parameters and states that a stage reads, for programs that will share them. */
+static weft_status keep_layouts(wefti_program_builder *b, int32_t stage,
+                                const wefti_spread *spread) {
+    const weft_body *root = b->root;
+    size_t most = (size_t)root->in_count + 1;
+    wefti_stage_layouts *l = wefti_arena_alloc(b->p->arena, sizeof *l);
+    const char **names = wefti_arena_alloc(b->p->arena, most * sizeof *names);
+    wefti_layout *layouts = wefti_arena_alloc(b->p->arena, most * sizeof *layouts);
+    WEFT_REQUIRE(l && names && layouts, WEFT_E_NOMEM, "no memory for the layouts of a stage");
+    *l = (wefti_stage_layouts){stage, 0, names, layouts, b->p->elsewhere};
+    for (int64_t i = 0; i < root->in_count; i++) {
+        int32_t v = root->in[i];
+        bool reads = false;
+        for (int32_t k = 0; k < b->call_count; k++)
+            for (int j = 0; j < b->calls[k].node->inputs; j++)
+                reads |= b->calls[k].stage == stage && b->calls[k].node->in[j] == v;
+        if (!reads || root->values[v].kind == WEFTI_VALUE_INPUT || !spread[v].known) continue;
+        names[l->count] = wefti_arena_strdup(b->p->arena, root->values[v].name);
+        WEFT_REQUIRE(names[l->count], WEFT_E_NOMEM, "no memory for the layouts of a stage");
+        layouts[l->count++] = spread[v].storage;
+    }
+    b->p->elsewhere = l;
+    return WEFT_OK;
+}
+
+weft_status wefti_build_elsewhere(wefti_program_builder *b, int32_t stage,
+                                  const wefti_spread **out) {
+    if (!b->elsewhere)
+        WEFT_TRY(wefti_build_array(b, b->stages, sizeof *b->elsewhere, &b->elsewhere));
+    if (!b->elsewhere[stage]) {
+        wefti_program_spec spec = *b->spec;
+        wefti_program_builder other;
+        wefti_spread *spread;
+        spec.observer = NULL;
+        spec.rank = wefti_plan_mesh(spec.plan, stage).first;
+        WEFT_TRY(wefti_build_array(b, b->root->value_count, sizeof *spread, &spread));
+        weft_status status = start(&other, &spec);
+        other.imagined = true;
+        if (status == WEFT_OK) status = decide(&other);
+        if (status == WEFT_OK)
+            memcpy(spread, other.spread, (size_t)b->root->value_count * sizeof *spread);
+        finish(&other);
+        wefti_program_destroy(other.p);
+        if (status < 0) return wefti_prefix(status, "stage %d", stage);
+        WEFT_TRY(keep_layouts(b, stage, spread));
+        b->elsewhere[stage] = spread;
+    }
+    *out = b->elsewhere[stage];
+    return WEFT_OK;
+}
+
 weft_status wefti_program_build(const wefti_program_spec *spec, wefti_program **out) {
     WEFT_REQUIRE(spec->microbatches >= 1, WEFT_E_ARG, "a step has at least 1 microbatch, not %d",
                  spec->microbatches);
@@ -469,24 +551,11 @@ weft_status wefti_program_build(const wefti_program_spec *spec, wefti_program **
         weft_status bad = weft_graph_status(spec->graph);
         WEFT_FAIL(bad, "%s", weft_graph_message(spec->graph));
     }
-    wefti_program_builder b = {.spec = spec, .g = spec->graph};
-    weft_status status;
+    wefti_program_builder b;
     WEFT_TRY(wefti_graph_wrap(spec->graph));
-    b.root = spec->graph->root;
-    WEFT_NEW(b.p, wefti_program);
-    b.p->rank = spec->rank;
-    b.p->mesh = mesh_of(spec);
-    WEFT_TRY_OR(done, status, wefti_arena_create(&b.p->arena));
-    WEFT_TRY_OR(done, status, wefti_arena_create(&b.scratch));
-    WEFT_TRY_OR(done, status, build(&b));
-done:
-    wefti_pipeline_destroy(&b);
-    wefti_arena_destroy(b.scratch);
-    wefti_free(b.buffers);
-    wefti_free(b.keys);
-    wefti_free(b.grad_masks);
-    wefti_free(b.tensor_buffer);
-    for (int s = 0; s < WEFTI_SECTIONS; s++) wefti_free(b.steps[s]);
+    weft_status status = start(&b, spec);
+    if (status == WEFT_OK) status = build(&b);
+    finish(&b);
     if (status < 0) {
         wefti_program_destroy(b.p);
         return status;

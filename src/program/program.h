@@ -158,6 +158,15 @@ typedef struct wefti_memory_item {
     int64_t bytes;
 } wefti_memory_item;
 
+/* How parameters and states lie on the devices of a stage that has another mesh: for programs that
+ * share them. */
+typedef struct wefti_stage_layouts {
+    int32_t stage, count;
+    const char **names;
+    wefti_layout *layouts;
+    struct wefti_stage_layouts *next;
+} wefti_stage_layouts;
+
 typedef struct wefti_program {
     wefti_arena *arena; /* of all small arrays here */
     int32_t rank;       /* of the world */
@@ -188,6 +197,7 @@ typedef struct wefti_program {
     int64_t norms;          /* offset of [trained parameters]: squares, when clipping */
     weft_dtype norms_dtype; /* f64 where a parameter is, else f32 */
     int32_t norm_count;
+    wefti_stage_layouts *elsewhere;
     int64_t saved_bytes; /* sum of saved blocks at their most */
     double forward_flops, backward_flops;
     wefti_memory_item *largest; /* alive at the peak, descending */

@@ -71,16 +71,30 @@ static void settle_param(wefti_program_builder *b, int32_t v, const wefti_layout
     }
 }
 
+/* How a parameter or state lies in the program that shares it; NULL: it has no such. */
+static const wefti_layout *shared_layout(const wefti_program_builder *b, const char *name) {
+    if (!b->spec->shared || !name) return NULL;
+    if (!b->imagined) {
+        const wefti_tensor *old = wefti_program_tensor(b->spec->shared, name);
+        bool kept = old && (old->role == WEFTI_TENSOR_PARAM || old->role == WEFTI_TENSOR_STATE);
+        return kept ? &old->layout : NULL;
+    }
+    int32_t stage = wefti_plan_stage_of_rank(b->spec->plan, b->p->rank);
+    for (const wefti_stage_layouts *l = b->spec->shared->elsewhere; l; l = l->next)
+        for (int32_t i = 0; l->stage == stage && i < l->count; i++)
+            if (!strcmp(l->names[i], name)) return &l->layouts[i];
+    return NULL;
+}
+
 /* A tensor that the sharing program has already lies as it does there. */
 static bool settle_shared(wefti_program_builder *b, int32_t v) {
     const wefti_value_info *info = &b->root->values[v];
-    const wefti_tensor *old =
-        b->spec->shared && info->name ? wefti_program_tensor(b->spec->shared, info->name) : NULL;
-    if (!old || (old->role != WEFTI_TENSOR_PARAM && old->role != WEFTI_TENSOR_STATE)) return false;
+    const wefti_layout *old = shared_layout(b, info->name);
+    if (!old) return false;
     wefti_spread *s = &b->spread[v];
-    s->storage = s->state = s->gradient = old->layout;
+    s->storage = s->state = s->gradient = *old;
     if (b->spec->plan->optimizer.level < 3 || info->kind == WEFTI_VALUE_STATE) {
-        s->use = old->layout;
+        s->use = *old;
         s->known = true;
     }
     return true;
@@ -178,8 +192,8 @@ static void learn(wefti_program_builder *b, const weft_node *n, const wefti_cut_
     for (int i = 0; i < n->inputs; i++) {
         if (n->in[i] < 0 || b->spread[n->in[i]].known) continue;
         wefti_spread *s = &b->spread[n->in[i]];
-        if (s->storage.rank == b->root->values[n->in[i]].desc.rank && b->spec->shared &&
-            wefti_program_tensor(b->spec->shared, b->root->values[n->in[i]].name)) {
+        if (s->storage.rank == b->root->values[n->in[i]].desc.rank &&
+            shared_layout(b, b->root->values[n->in[i]].name)) {
             s->use = cut->in[i]; /* stored by the sharing program in its own way */
             s->known = true;
         } else {

@@ -289,7 +289,7 @@ static inline weft_value layer_indexing(network *n, weft_value x) {
         y = net_linear(n, y, n->vocab, n->hidden);
         break;
     case 2:
-        y = NET_OP(n, weft_gather(g, x, n->index, 1));
+        y = NET_OP(n, weft_take(g, x, n->index, 1));
         y = NET_OP(n, weft_scatter_add(g, x, n->index, net_unary(n, y), 1));
         break;
     case 3:

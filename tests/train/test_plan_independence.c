@@ -156,11 +156,39 @@ static void make_schedule(trial *t) {
     }
 }
 
+/* Sometimes stages have meshes of their own, no axis longer than in the mesh that splits and the
+ * batch are chosen for. */
+static void unlike_meshes(trial *t) {
+    int sizes[8][WEFTI_MAX_AXES], axes = t->plan->mesh.axes, devices = 0;
+    weft_plan *plan;
+    dice own = {t->seed, 1u << 21}; /* so that seeds mean what they meant without this */
+    if (t->stages == 1 || roll(&own, 2)) return;
+    for (int s = 0; s < t->stages; s++) {
+        int product = 1;
+        for (int a = 0; a < axes; a++) {
+            int size = t->plan->mesh.axis[a].size;
+            sizes[s][a] = roll(&own, 2) ? size : 1 + (int)roll(&own, size);
+            product *= sizes[s][a];
+        }
+        devices += product;
+    }
+    for (int a = 0; a < axes; a++)
+        if (t->plan->mesh.axis[a].size > devices) return;
+    ASSERT_OK(weft_plan_create(devices, &plan));
+    for (int a = 0; a < axes; a++)
+        ASSERT_OK(weft_plan_axis(plan, t->plan->mesh.axis[a].name, t->plan->mesh.axis[a].size));
+    weft_plan_destroy(t->plan);
+    t->plan = plan;
+    make_schedule(t);
+    for (int s = 0; s < t->stages; s++) ASSERT_OK(weft_plan_stage_mesh(plan, s, axes, sizes[s]));
+}
+
 static trial trial_of(uint64_t seed) {
     trial t = {.seed = seed, .dice = {seed, 1u << 20}};
     dice *d = &t.dice;
     make_mesh(&t);
     make_schedule(&t);
+    unlike_meshes(&t);
     t.dtype = roll(d, 4) ? WEFT_F64 : WEFT_F32;
     t.batch = t.devices / t.stages + roll(d, 5);
     if (t.batch < 2) t.batch = 2;
