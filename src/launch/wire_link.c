@@ -166,8 +166,9 @@ weft_status wefti_wire_fill(wefti_wire *link) {
 weft_status wefti_wire_next(wefti_wire *link, wefti_frame *out) {
     if (link->phase != WEFTI_WIRE_OPEN) return WEFT_PENDING;
     size_t taken;
-    weft_status status = wefti_frame_parse(&link->receives, link->in + link->in_at,
-                                           link->in_used - link->in_at, out, &taken);
+    weft_status status =
+        wefti_frame_parse(&link->receives, link->in ? link->in + link->in_at : NULL,
+                          link->in_used - link->in_at, out, &taken);
     if (status == WEFT_OK) link->in_at += taken;
     return status;
 }
