@@ -1,0 +1,236 @@
+/* Who is named when a rank dies, stops, gives up, or keeps the others waiting; a scheduler that is
+ * killed and started again. (weft-test: threads) */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "control_cases.h"
+
+enum { RANKS = 4 };
+
+/* --- members as processes, which say what they see in shared memory */
+
+typedef struct report {
+    _Atomic int joined, verdict; /* 1: so it is */
+    _Atomic int64_t at_ns;       /* of the verdict */
+    weft_status status;
+    char text[1024];
+} report;
+
+typedef struct crew {
+    int count, pipe[2];
+    pid_t pid[RANKS];
+    report *report; /* [count] */
+} crew;
+
+static weft_status stay(wefti_member *m, report *r, int rank) {
+    wefti_position *position;
+    weft_status status = wefti_position_create(&position);
+    if (status < 0) return status;
+    wefti_position_step(position, 12);
+    wefti_position_end_wait(position, false);
+    wefti_member_watch(m, NULL, position);
+    r->joined = 1;
+    (void)rank;
+    while ((status = wefti_member_check(m)) == WEFT_OK) usleep(1000);
+    r->at_ns = wefti_now_ns();
+    r->status = status;
+    snprintf(r->text, sizeof r->text, "%s", weft_error_message());
+    r->verdict = 1;
+    wefti_member_leave(m);
+    wefti_position_destroy(position);
+    return WEFT_OK;
+}
+
+static int member_process(int rank, int from, report *r) {
+    char address[64] = "";
+    if (read(from, address, sizeof address) <= 0) return 2;
+    wefti_member_options o = test_member(address);
+    wefti_member *m;
+    o.rank = rank;
+    o.host = "here";
+    if (wefti_member_join(&o, &m) < 0) {
+        fprintf(stderr, "rank %d: %s\n", rank, weft_error_message());
+        return 3;
+    }
+    return stay(m, r, rank) < 0 ? 4 : 0;
+}
+
+/* Forked before this process has threads of its own. */
+static void crew_start(crew *c, int count) {
+    memset(c, 0, sizeof *c);
+    c->count = count;
+    c->report = mmap(NULL, (size_t)count * sizeof(report), PROT_READ | PROT_WRITE,
+                     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(c->report != MAP_FAILED);
+    assert_int_equal(pipe2(c->pipe, O_DIRECT), 0); /* one packet for each */
+    for (int i = 0; i < count; i++) {
+        fflush(NULL);
+        c->pid[i] = fork();
+        assert_true(c->pid[i] >= 0);
+        if (c->pid[i] > 0) continue;
+        close(c->pipe[1]);
+        _exit(member_process(i, c->pipe[0], &c->report[i]));
+    }
+}
+
+static bool await(_Atomic int *what, double seconds) {
+    for (int64_t end = wefti_now_ns() + (int64_t)(seconds * 1e9); !*what; usleep(500))
+        if (wefti_now_ns() > end) return false;
+    return true;
+}
+
+static void crew_go(crew *c, const char *address) {
+    char packet[64] = "";
+    snprintf(packet, sizeof packet, "%s", address);
+    for (int i = 0; i < c->count; i++)
+        assert_int_equal(write(c->pipe[1], packet, sizeof packet), sizeof packet);
+    for (int i = 0; i < c->count; i++) assert_true(await(&c->report[i].joined, 20));
+}
+
+static void crew_end(crew *c) {
+    for (int i = 0; i < c->count; i++) {
+        kill(c->pid[i], SIGKILL);
+        waitpid(c->pid[i], NULL, 0);
+    }
+    close(c->pipe[0]);
+    close(c->pipe[1]);
+    munmap(c->report, (size_t)c->count * sizeof(report));
+}
+
+/* All but `rank` are told within `limit` seconds, in words with `what` in them. */
+static void all_told(crew *c, int rank, int64_t since_ns, double limit, const char *what) {
+    char name[64];
+    snprintf(name, sizeof name, "rank %d (process %d on host 0)", rank, (int)c->pid[rank]);
+    for (int i = 0; i < c->count; i++) {
+        if (i == rank) continue;
+        assert_true(await(&c->report[i].verdict, limit + 20));
+        double took = (double)(c->report[i].at_ns - since_ns) * 1e-9;
+        if (took > limit) fail_msg("rank %d heard of it after %.2f s", i, took);
+        if (!strstr(c->report[i].text, name) || !strstr(c->report[i].text, what))
+            fail_msg("'%s' instead of '%s ... %s'", c->report[i].text, name, what);
+        assert_non_null(strstr(c->report[i].text, "in step 12 (1 transfers done)"));
+    }
+}
+
+static void killed(void **state) {
+    (void)state;
+    uint64_t seed = test_seed();
+    for (int round = 0; round < 20; round++) {
+        crew c;
+        crew_start(&c, RANKS);
+        wefti_scheduler_options o = test_scheduler(RANKS);
+        o.heartbeat_seconds = 1;
+        wefti_scheduler *s;
+        assert_int_equal(wefti_scheduler_start(&o, &s), WEFT_OK);
+        crew_go(&c, wefti_scheduler_address(s));
+        usleep(260000); /* a heartbeat has told where they stand */
+        usleep((useconds_t)(test_random(&seed) % 50000));
+        int rank = (int)(test_random(&seed) % RANKS);
+        int64_t now = wefti_now_ns();
+        kill(c.pid[rank], SIGKILL);
+        all_told(&c, rank, now, 1.0, "died: ");
+        char *table = wefti_scheduler_table(s), *verdict = wefti_scheduler_verdict(s);
+        assert_non_null(strstr(verdict, "died: "));
+        assert_non_null(strstr(table, "died: computing"));
+        assert_non_null(strstr(table, "in step 12"));
+        wefti_free(table);
+        wefti_free(verdict);
+        wefti_scheduler_stop(s);
+        crew_end(&c);
+    }
+}
+
+static void stopped(void **state) {
+    (void)state;
+    crew c;
+    crew_start(&c, RANKS);
+    wefti_scheduler_options o = test_scheduler(RANKS);
+    o.heartbeat_seconds = 1;
+    wefti_scheduler *s;
+    assert_int_equal(wefti_scheduler_start(&o, &s), WEFT_OK);
+    crew_go(&c, wefti_scheduler_address(s));
+    usleep(300000);
+    int64_t now = wefti_now_ns();
+    kill(c.pid[2], SIGSTOP);
+    all_told(&c, 2, now, 3.0, "has not been heard of for");
+    wefti_scheduler_stop(s);
+    crew_end(&c);
+}
+
+/* --- a scheduler that dies */
+
+static pid_t scheduler_process(int port, int32_t size, uint64_t generation, int to) {
+    fflush(NULL);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid > 0) return pid;
+    wefti_scheduler_options o = test_scheduler(size);
+    o.heartbeat_seconds = 1;
+    o.port = port;
+    o.generation = generation;
+    wefti_scheduler *s;
+    int got = 0;
+    if (wefti_scheduler_start(&o, &s) >= 0) got = wefti_scheduler_port(s);
+    if (write(to, &got, sizeof got) != sizeof got || !got) _exit(1);
+    while (wefti_scheduler_wait(s, WEFTI_SCHEDULER_RUNNING, 3600) != WEFTI_SCHEDULER_LEFT)
+        usleep(1000);
+    _exit(0);
+}
+
+static int announced(int from) {
+    int port = 0;
+    assert_int_equal(read(from, &port, sizeof port), sizeof port);
+    return port;
+}
+
+static void scheduler_restarted(void **state) {
+    (void)state;
+    int line[2];
+    assert_int_equal(pipe(line), 0);
+    crew c;
+    crew_start(&c, RANKS);
+    pid_t first = scheduler_process(0, RANKS, 0, line[1]);
+    int port = announced(line[0]);
+    char address[64];
+    snprintf(address, sizeof address, "127.0.0.1:%d", port);
+    crew_go(&c, address);
+    for (int round = 0; round < 3; round++) {
+        kill(first, SIGKILL);
+        waitpid(first, NULL, 0);
+        usleep(100000);
+        first = scheduler_process(port, RANKS, 0, line[1]);
+        if (announced(line[0]) == 0) { /* its port was taken meanwhile */
+            print_message("SKIP: port %d cannot be had again\n", port);
+            break;
+        }
+        usleep(1500000); /* longer than the heartbeats' time */
+        for (int i = 0; i < RANKS; i++) assert_false(c.report[i].verdict);
+    }
+    /* It watches as before. */
+    int64_t now = wefti_now_ns();
+    kill(c.pid[1], SIGKILL);
+    all_told(&c, 1, now, 1.0, "died: ");
+    kill(first, SIGKILL);
+    waitpid(first, NULL, 0);
+    crew_end(&c);
+    close(line[0]);
+    close(line[1]);
+}
+
+int main(void) {
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(killed),
+        cmocka_unit_test(stopped),
+        cmocka_unit_test(scheduler_restarted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
