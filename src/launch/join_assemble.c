@@ -1,0 +1,207 @@
+/* From members to a world: see join.h. Ranks of one host reach each other's memory; where there are
+ * several hosts, or the user insists, transfers go through messages too. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "launch/join.h"
+#if defined WEFT_HAVE_UCX && __has_include("comm/ucx.h")
+#include "comm/ucx.h"
+#define CAN_UCX 1
+#endif
+#include "weft/version.h"
+
+static bool is(const char *a, const char *b) {
+    return strcmp(a, b) == 0;
+}
+
+static const char *first(const char *given, const char *variable) {
+    const char *value = given && *given ? given : getenv(variable);
+    return value ? value : "";
+}
+
+weft_status wefti_join_options(const weft_world_options *options, wefti_join_plan *out) {
+    static const weft_world_options defaults;
+    const weft_world_options *o = options ? options : &defaults;
+    *out = (wefti_join_plan){.communicator = first(o->communicator, "WEFT_COMM"),
+                             .interface = first(o->interface, "WEFT_INTERFACE"),
+                             .join_seconds = o->join_seconds,
+                             .heartbeat_seconds = o->heartbeat_seconds,
+                             .wait_seconds = o->wait_seconds};
+    const char *c = out->communicator;
+    WEFT_REQUIRE(!*c || is(c, "host") || is(c, "ucx") || is(c, "mpi"), WEFT_E_ARG,
+                 "WEFT_COMM is '%s'; it can be host, ucx or mpi", c);
+    return WEFT_OK;
+}
+
+static void close_transport(const weft_transport *transport) {
+    if (transport && transport->close) transport->close(transport->context);
+}
+
+void wefti_control_end(void *context) {
+    wefti_control *c = context;
+    wefti_member_leave(c->member);
+    wefti_scheduler_stop(c->scheduler);
+    if (c->comm) c->comm->position = NULL;
+    if (c->far) c->far->position = NULL;
+    wefti_position_destroy(c->position);
+    if (c->has_transport) close_transport(&c->transport);
+    wefti_free(c);
+}
+
+static void give_up(void *context, const char *message) {
+    wefti_control *c = context;
+    if (c->member) wefti_member_fail(c->member, message);
+}
+
+static void adopt(weft_world *world, wefti_control *control) {
+    world->control = control;
+    world->leave = wefti_control_end;
+    world->fail = give_up;
+}
+
+weft_status wefti_join_alone(const weft_transport *transport, weft_world **out) {
+    wefti_control *control = wefti_calloc(1, sizeof *control);
+    if (!control) {
+        close_transport(transport);
+        WEFT_FAIL(WEFT_E_NOMEM, "no memory for a world");
+    }
+    control->has_transport = transport != NULL;
+    if (transport) control->transport = *transport;
+    weft_status status = wefti_world_create(NULL, 0, 1, NULL, out);
+    if (status < 0)
+        wefti_control_end(control);
+    else
+        adopt(*out, control);
+    return status;
+}
+
+/* --- do all members want the same? */
+
+typedef struct agreement {
+    char version[32], communicator[16];
+} agreement;
+
+static weft_status agree(const wefti_join_plan *plan, wefti_member *m) {
+    agreement mine = {.version = WEFT_VERSION}, *all;
+    snprintf(mine.communicator, sizeof mine.communicator, "%s", plan->communicator);
+    int32_t size = wefti_member_size(m);
+    WEFT_NEW_ARRAY(all, agreement, size);
+    weft_status status = wefti_member_swap(m, &mine, sizeof mine, all);
+    for (int32_t r = 0; r < size && status >= 0; r++) {
+        const char *chosen = all[r].communicator;
+        all[r].version[sizeof mine.version - 1] =
+            all[r].communicator[sizeof mine.communicator - 1] = 0;
+        if (!is(all[r].version, mine.version))
+            status = WEFT_RAISE(WEFT_E_MISMATCH, "rank %d is of weft %s, rank %d of weft %s",
+                                (int)r, all[r].version, (int)wefti_member_rank(m), mine.version);
+        else if (!is(chosen, mine.communicator))
+            status = WEFT_RAISE(WEFT_E_MISMATCH,
+                                "rank %d has communicator '%s' (WEFT_COMM), rank %d has '%s'",
+                                (int)r, chosen, (int)wefti_member_rank(m), mine.communicator);
+    }
+    wefti_free(all);
+    return status;
+}
+
+/* --- the communicator */
+
+static weft_status ucx_transport(const wefti_join_plan *plan, wefti_member *m,
+                                 weft_transport *out) {
+#ifdef CAN_UCX
+    wefti_exchange exchange = wefti_member_exchange(m);
+    return wefti_ucx_transport(wefti_member_rank(m), wefti_member_size(m), &exchange,
+                               plan->interface, out);
+#else
+    (void)m;
+    (void)out;
+    WEFT_FAIL(WEFT_E_NO_IMPL, "%s, but this weft was built without UCX",
+              is(plan->communicator, "ucx") ? "WEFT_COMM is ucx"
+                                            : "the ranks are on several hosts");
+#endif
+}
+
+/* *out stays NULL when all ranks share memory. */
+static weft_status make_far(const wefti_join_plan *plan, wefti_control *c, int32_t hosts,
+                            wefti_comm **out) {
+    const char *want = plan->communicator;
+    WEFT_REQUIRE(!is(want, "host") || hosts == 1, WEFT_E_ARG,
+                 "WEFT_COMM is host, but the ranks are on %d hosts", (int)hosts);
+    WEFT_REQUIRE(!is(want, "mpi") || c->has_transport, WEFT_E_ARG,
+                 "WEFT_COMM is mpi, but these processes were not started by mpirun");
+    if (hosts == 1 && !is(want, "ucx") && !is(want, "mpi")) return WEFT_OK;
+    weft_transport transport;
+    if (c->has_transport && !is(want, "ucx")) {
+        transport = c->transport;
+        c->has_transport = false; /* rounds close it */
+    } else
+        WEFT_TRY(ucx_transport(plan, c->member, &transport));
+#if __has_include("comm/rounds.h")
+    WEFT_TRY(wefti_comm_rounds(&transport, out));
+    return WEFT_OK;
+#else
+    (void)out;
+    close_transport(&transport);
+    WEFT_FAIL(WEFT_E_NO_IMPL, "no communicator between hosts");
+#endif
+}
+
+static weft_status make_comm(const wefti_join_plan *plan, wefti_control *c, int32_t hosts) {
+    wefti_member *m = c->member;
+    wefti_comm *far = NULL;
+    WEFT_TRY(make_far(plan, c, hosts, &far));
+    if (is(plan->communicator, "ucx") || is(plan->communicator, "mpi")) {
+        c->comm = far;
+        return WEFT_OK;
+    }
+    wefti_exchange exchange = wefti_member_exchange(m);
+#if __has_include("comm/host.h")
+    WEFT_TRY(wefti_comm_host(wefti_member_rank(m), wefti_member_size(m), wefti_member_hosts(m),
+                             &exchange, far, &c->comm));
+    c->far = far;
+    return WEFT_OK;
+#else
+    (void)exchange;
+    wefti_comm_destroy(far);
+    WEFT_FAIL(WEFT_E_NO_IMPL, "no communicator between processes");
+#endif
+}
+
+static weft_status make_world(const wefti_join_plan *plan, wefti_control *c, weft_world **out) {
+    wefti_member *m = c->member;
+    const int32_t *host = wefti_member_hosts(m);
+    int32_t size = wefti_member_size(m), hosts = 1;
+    for (int32_t r = 0; r < size; r++)
+        if (host[r] >= hosts) hosts = host[r] + 1;
+    WEFT_TRY(agree(plan, m));
+    WEFT_TRY(wefti_position_create(&c->position));
+    if (size > 1) WEFT_TRY(make_comm(plan, c, hosts));
+    if (c->comm) c->comm->position = c->position;
+    if (c->far) c->far->position = c->position;
+    wefti_comm *comm = c->comm;
+    weft_status status = wefti_world_create(comm, wefti_member_rank(m), size, host, out);
+    if (status < 0) { /* which has destroyed it */
+        c->comm = c->far = NULL;
+        return status;
+    }
+    wefti_member_watch(m, comm, c->position);
+    return WEFT_OK;
+}
+
+weft_status wefti_join_assemble(const wefti_join_plan *plan, wefti_control *control,
+                                const weft_transport *transport, weft_world **out) {
+    control->has_transport = transport != NULL;
+    if (transport) control->transport = *transport;
+    weft_status status = make_world(plan, control, out);
+    if (status >= 0) {
+        adopt(*out, control);
+        return WEFT_OK;
+    }
+    /* The others learn it at once, instead of waiting. Leaving overwrites no message. */
+    char message[1024];
+    snprintf(message, sizeof message, "%s", weft_error_message());
+    wefti_member_fail(control->member, message);
+    wefti_control_end(control);
+    return wefti_adopt(status, message);
+}

@@ -1,0 +1,172 @@
+/* A world over somebody else's messages (weft/transport.h). They carry the first cards; then rank 0
+ * hosts a scheduler as everywhere, so that a rank that dies is named here too. The job's secret is
+ * made by rank 0 and told to the others through the transport, as those whom it reaches are the
+ * members. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "launch/join.h"
+#include "launch/join_host.h"
+#include "launch/wire_socket.h"
+
+typedef struct about { /* what everyone tells everyone first */
+    int32_t status;
+    char host[WEFTI_NAME_MAX + 1];
+    char address[64]; /* an address that others may reach, or "" */
+} about;
+
+typedef struct rendezvous { /* what rank 0 tells */
+    int32_t status;
+    char where[WEFTI_ADDRESS_TEXT];
+    wefti_secret secret;
+    char trouble[512];
+} rendezvous;
+
+/* The first address of this machine that is not loopback. */
+static void own_address(char out[64]) {
+    struct ifaddrs *all = NULL;
+    out[0] = 0;
+    if (getifaddrs(&all) != 0) return;
+    for (const struct ifaddrs *a = all; a && !out[0]; a = a->ifa_next) {
+        if (!a->ifa_addr || a->ifa_addr->sa_family != AF_INET || !(a->ifa_flags & IFF_UP) ||
+            a->ifa_flags & IFF_LOOPBACK)
+            continue;
+        const struct sockaddr_in *in = (const struct sockaddr_in *)a->ifa_addr;
+        inet_ntop(AF_INET, &in->sin_addr, out, 64);
+    }
+    freeifaddrs(all);
+}
+
+/* The address from which this machine would send to `peer`: nothing is sent for that. */
+static weft_status address_towards(const char *peer, char out[WEFTI_ADDRESS_TEXT]) {
+    wefti_address to, mine = {.bytes = sizeof mine.at};
+    WEFT_TRY(wefti_address_local(peer, 9, &to));
+    int fd = socket(to.at.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool good = fd >= 0 && connect(fd, (const struct sockaddr *)&to.at, to.bytes) == 0 &&
+                getsockname(fd, (struct sockaddr *)&mine.at, &mine.bytes) == 0;
+    int error = errno;
+    if (fd >= 0) close(fd);
+    WEFT_REQUIRE(good, WEFT_E_IO, "no way to %s: %s", peer, strerror(error));
+    wefti_address_text(&mine, false, out);
+    return WEFT_OK;
+}
+
+static weft_status choose_address(const wefti_join_plan *plan, const about *all, int size,
+                                  char out[WEFTI_ADDRESS_TEXT]) {
+    snprintf(out, WEFTI_ADDRESS_TEXT, "%s", plan->interface);
+    if (*out) return WEFT_OK;
+    for (int r = 1; r < size; r++)
+        if (strcmp(all[r].host, all[0].host) != 0 && all[r].address[0])
+            return address_towards(all[r].address, out);
+    return WEFT_OK; /* one host: loopback */
+}
+
+/* A secret that is in no file. */
+static weft_status make_secret(wefti_secret *out) {
+    return wefti_random(out->key, sizeof out->key);
+}
+
+static weft_status start(const wefti_join_plan *plan, const about *all, int size,
+                         wefti_scheduler **out, rendezvous *card) {
+    char address[WEFTI_ADDRESS_TEXT];
+    WEFT_TRY(choose_address(plan, all, size, address));
+    WEFT_TRY(make_secret(&card->secret));
+    wefti_scheduler_options o = {.size = size,
+                                 .address = address,
+                                 .secret = card->secret,
+                                 .hosted_by = 0,
+                                 .join_seconds = plan->join_seconds,
+                                 .heartbeat_seconds = plan->heartbeat_seconds,
+                                 .wait_seconds = plan->wait_seconds};
+    WEFT_TRY(wefti_scheduler_start(&o, out));
+    snprintf(card->where, sizeof card->where, "%s", wefti_scheduler_address(*out));
+    return WEFT_OK;
+}
+
+/* Everyone learns of everyone's trouble, so that nobody waits for one who has gone. */
+static weft_status introduce(const weft_transport *t, about *mine, about *all) {
+    weft_status status = wefti_host_identity(mine->host);
+    mine->status = status;
+    own_address(mine->address);
+    WEFT_TRY(t->exchange(t->context, mine, sizeof *mine, all));
+    WEFT_TRY(status);
+    for (int r = 0; r < t->size; r++) {
+        all[r].host[WEFTI_NAME_MAX] = all[r].address[sizeof all[r].address - 1] = 0;
+        WEFT_REQUIRE(all[r].status >= 0, WEFT_E_PEER, "rank %d cannot tell which host it is on", r);
+    }
+    return WEFT_OK;
+}
+
+static weft_status meet(const weft_transport *t, const wefti_join_plan *plan, const about *all,
+                        wefti_scheduler **scheduler, rendezvous *out) {
+    rendezvous mine = {.status = WEFT_OK}, *cards;
+    weft_status status = WEFT_OK;
+    WEFT_NEW_ARRAY(cards, rendezvous, t->size);
+    if (t->rank == 0) {
+        status = start(plan, all, t->size, scheduler, &mine);
+        mine.status = status;
+        if (status < 0) snprintf(mine.trouble, sizeof mine.trouble, "%s", weft_error_message());
+    }
+    weft_status swapped = t->exchange(t->context, &mine, sizeof mine, cards);
+    *out = cards[0];
+    wefti_free(cards);
+    WEFT_TRY(status);
+    WEFT_TRY(swapped);
+    out->where[sizeof out->where - 1] = out->trouble[sizeof out->trouble - 1] = 0;
+    WEFT_REQUIRE(out->status >= 0, WEFT_E_PEER, "rank 0 cannot host the scheduler: %s",
+                 out->trouble);
+    return WEFT_OK;
+}
+
+static weft_status enter(const weft_transport *t, const wefti_join_plan *plan,
+                         wefti_control *control) {
+    about mine = {0}, *all;
+    rendezvous card;
+    WEFT_NEW_ARRAY(all, about, t->size);
+    weft_status status = introduce(t, &mine, all);
+    if (status >= 0) status = meet(t, plan, all, &control->scheduler, &card);
+    wefti_free(all);
+    WEFT_TRY(status);
+    wefti_member_options o = {.scheduler = card.where,
+                              .interface = plan->interface,
+                              .secret = card.secret,
+                              .rank = t->rank,
+                              .size = t->size,
+                              .host = mine.host,
+                              .join_seconds = plan->join_seconds};
+    status = wefti_member_join(&o, &control->member);
+    explicit_bzero(&o.secret, sizeof o.secret);
+    explicit_bzero(&card.secret, sizeof card.secret);
+    return status;
+}
+
+static weft_status check(const weft_transport *t) {
+    WEFT_REQUIRE(t->size > 0 && t->rank >= 0 && t->rank < t->size, WEFT_E_ARG,
+                 "a transport of rank %d of %d", t->rank, t->size);
+    WEFT_REQUIRE(t->send && t->receive && t->test && t->cancel && t->exchange, WEFT_E_ARG,
+                 "a transport without all of send, receive, test, cancel and exchange");
+    return WEFT_OK;
+}
+
+weft_status weft_world_from_transport(const weft_transport *transport,
+                                      const weft_world_options *options, weft_world **out) {
+    wefti_join_plan plan;
+    wefti_control *control = NULL;
+    weft_status status = check(transport);
+    if (status >= 0) status = wefti_join_options(options, &plan);
+    if (status >= 0 && transport->size == 1) return wefti_join_alone(transport, out);
+    if (status >= 0 && !(control = wefti_calloc(1, sizeof *control)))
+        status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for a world");
+    if (status >= 0) status = enter(transport, &plan, control);
+    if (status >= 0) return wefti_join_assemble(&plan, control, transport, out);
+    if (control) wefti_control_end(control);
+    if (transport->close) transport->close(transport->context);
+    return status;
+}

@@ -1,0 +1,403 @@
+/* Joining by a launcher's variables: processes that become a world, whose communicator works, and
+ * whose ends are told to all. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "base/io.h"
+#include "comm/world.h"
+#include "control_cases.h"
+#include "launch/environment.h"
+#include "weft/collective.h"
+#include "weft/transport.h"
+
+enum { RANKS = 4, TEXT = 1024 };
+
+typedef struct outcome {
+    _Atomic int joined, failed, done;
+    _Atomic int64_t at_ns;
+    int rank, size, hosts, local_rank, local_size;
+    float sum;
+    weft_status status;
+    char text[TEXT], communicator[32];
+} outcome;
+
+typedef int role(int number, outcome *out);
+
+static outcome *outcomes;
+static pid_t pids[RANKS];
+static char folder[64], secret[128];
+
+static int make_folder(void **state) {
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/weft_join.XXXXXX");
+    if (!mkdtemp(folder)) return -1;
+    snprintf(secret, sizeof secret, "%s/secret", folder);
+    for (const char *const *name = wefti_launcher_variables; *name; name++) unsetenv(*name);
+    setenv("WEFT_SECRET_FILE", secret, 1);
+    setenv("HOME", folder, 1);
+    outcomes = mmap(NULL, RANKS * sizeof *outcomes, PROT_READ | PROT_WRITE,
+                    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return outcomes == MAP_FAILED || wefti_secret_create(secret) < 0 ? -1 : 0;
+}
+static int remove_folder(void **state) {
+    (void)state;
+    munmap(outcomes, RANKS * sizeof *outcomes);
+    return wefti_remove_tree(folder) < 0 ? -1 : 0;
+}
+
+static void begin(int count, role *what) {
+    memset(outcomes, 0, RANKS * sizeof *outcomes);
+    for (int i = 0; i < count; i++) {
+        fflush(NULL);
+        pids[i] = fork();
+        assert_true(pids[i] >= 0);
+        if (pids[i] == 0) _exit(what(i, &outcomes[i]));
+    }
+}
+
+static int finish(int count) {
+    int bad = 0, status;
+    for (int i = 0; i < count; i++) {
+        waitpid(pids[i], &status, 0);
+        if (status != 0) {
+            print_message("process %d: status %x, %s\n", i, (unsigned)status, outcomes[i].text);
+            bad++;
+        }
+    }
+    return bad;
+}
+
+static void set_number(const char *name, int value) {
+    char text[32];
+    snprintf(text, sizeof text, "%d", value);
+    setenv(name, text, 1);
+}
+
+/* A port that was free a moment ago, and is not one of those that the kernel gives away. */
+static int free_port(void) {
+    return wefti_port_of(folder, strlen(folder));
+}
+
+static int describe(outcome *out, weft_status status) {
+    out->status = status;
+    snprintf(out->text, sizeof out->text, "%s", weft_error_message());
+    return 1;
+}
+
+static int use_world(weft_world *w, outcome *out) {
+    out->rank = weft_world_rank(w);
+    out->size = weft_world_size(w);
+    out->hosts = weft_world_hosts(w);
+    out->local_rank = weft_world_local_rank(w);
+    out->local_size = weft_world_local_size(w);
+    snprintf(out->communicator, sizeof out->communicator, "%s", weft_world_communicator(w));
+    out->joined = 1;
+    float mine = (float)(1 << out->rank);
+    weft_status status = WEFT_OK;
+    for (int i = 0; i < 10 && status >= 0; i++)
+        status = weft_all_reduce(w, NULL, &mine, &out->sum, 1, WEFT_F32, WEFT_REDUCE_SUM);
+    if (status < 0) describe(out, status);
+    weft_world_leave(w);
+    out->done = 1;
+    return status < 0;
+}
+
+static int join_and_use(outcome *out) {
+    weft_world *w;
+    weft_world_options options = {.join_seconds = 20, .heartbeat_seconds = 2};
+    weft_status status = weft_world_join(&options, &w);
+    return status < 0 ? describe(out, status) : use_world(w, out);
+}
+
+static void all_worked(int count, const char *communicator) {
+    assert_int_equal(finish(count), 0);
+    for (int i = 0; i < count; i++) {
+        const outcome *o = &outcomes[i];
+        assert_true(o->joined && o->done);
+        assert_int_equal(o->size, count);
+        assert_true(o->sum == (float)((1 << count) - 1));
+        assert_string_equal(o->communicator, communicator);
+    }
+}
+
+/* --- weft launch: a scheduler elsewhere */
+
+static int launched(int number, outcome *out) {
+    usleep((useconds_t)(1000 * ((number * 7) % 5)));
+    set_number("WEFT_RANK", number);
+    return join_and_use(out);
+}
+
+static void by_weft_launch(void **state) {
+    (void)state;
+    int port = free_port();
+    char address[64];
+    snprintf(address, sizeof address, "127.0.0.1:%d", port);
+    setenv("WEFT_SCHEDULER", address, 1);
+    setenv("WEFT_LAUNCH", "1", 1);
+    set_number("WEFT_SIZE", RANKS);
+    begin(RANKS, launched); /* before this process has threads */
+    wefti_scheduler_options o = test_scheduler(RANKS);
+    wefti_scheduler *s;
+    assert_int_equal(wefti_secret_read(secret, &o.secret), WEFT_OK);
+    o.port = port;
+    assert_int_equal(wefti_scheduler_start(&o, &s), WEFT_OK);
+    all_worked(RANKS, "host");
+    for (int i = 0; i < RANKS; i++) {
+        assert_int_equal(outcomes[i].rank, i);
+        assert_int_equal(outcomes[i].local_rank, i);
+        assert_int_equal(outcomes[i].hosts, 1);
+    }
+    assert_int_equal(wefti_scheduler_wait(s, WEFTI_SCHEDULER_RUNNING, 5), WEFTI_SCHEDULER_LEFT);
+    wefti_scheduler_stop(s);
+    unsetenv("WEFT_SCHEDULER");
+    unsetenv("WEFT_LAUNCH");
+    unsetenv("WEFT_SIZE");
+}
+
+/* --- torchrun: rank 0 is the scheduler's host */
+
+static int torchrun(int number, outcome *out) {
+    set_number("RANK", number);
+    set_number("LOCAL_RANK", number);
+    return join_and_use(out);
+}
+
+static void torch_variables(bool on) {
+    static const char *const names[] = {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT"};
+    const int values[] = {RANKS, RANKS, free_port()};
+    for (int i = 0; i < 3; i++)
+        if (on)
+            set_number(names[i], values[i]);
+        else
+            unsetenv(names[i]);
+    if (on)
+        setenv("MASTER_ADDR", "localhost", 1);
+    else
+        unsetenv("MASTER_ADDR");
+}
+
+static void by_torchrun(void **state) {
+    (void)state;
+    torch_variables(true);
+    begin(RANKS, torchrun);
+    all_worked(RANKS, "host");
+    torch_variables(false);
+}
+
+/* --- failures */
+
+static bool await(_Atomic int *what, double seconds) {
+    for (int64_t end = wefti_now_ns() + (int64_t)(seconds * 1e9); !*what; usleep(500))
+        if (wefti_now_ns() > end) return false;
+    return true;
+}
+
+/* Reduces until something breaks. */
+static int go_on(int number, outcome *out) {
+    weft_world *w;
+    weft_world_options options = {.join_seconds = 20, .heartbeat_seconds = 1};
+    set_number("RANK", number);
+    set_number("LOCAL_RANK", number);
+    weft_status status = weft_world_join(&options, &w);
+    if (status < 0) return describe(out, status);
+    out->joined = 1;
+    float mine = 1, sum;
+    while ((status = weft_all_reduce(w, NULL, &mine, &sum, 1, WEFT_F32, WEFT_REDUCE_SUM)) >= 0) {
+        if (number == 1 && getenv("TEST_GIVES_UP")) {
+            weft_world_fail(w, "the disk is full");
+            setenv("TEST_GIVES_UP", "", 1);
+        }
+    }
+    out->at_ns = wefti_now_ns();
+    describe(out, status);
+    out->failed = 1;
+    weft_world_leave(w);
+    return 0;
+}
+
+static void all_told(int but, int64_t since, double limit, const char *what) {
+    for (int i = 0; i < RANKS; i++) {
+        if (i == but) continue;
+        assert_true(await(&outcomes[i].failed, limit + 20));
+        if (!strstr(outcomes[i].text, what))
+            fail_msg("rank %d: '%s' without '%s'", i, outcomes[i].text, what);
+        double took = (double)(outcomes[i].at_ns - since) * 1e-9;
+        if (took > limit) fail_msg("rank %d heard of it after %.2f s", i, took);
+    }
+}
+
+static void rank_dies(void **state) {
+    (void)state;
+    for (int rank = 0; rank < RANKS; rank++) {
+        torch_variables(true);
+        begin(RANKS, go_on);
+        for (int i = 0; i < RANKS; i++) assert_true(await(&outcomes[i].joined, 20));
+        usleep(100000);
+        char name[64];
+        snprintf(name, sizeof name, "rank %d", rank);
+        int64_t now = wefti_now_ns();
+        kill(pids[rank], SIGKILL);
+        all_told(rank, now, 1.0, name);
+        for (int i = 0; i < RANKS; i++) waitpid(pids[i], NULL, 0);
+        torch_variables(false);
+    }
+}
+
+static void rank_stops(void **state) {
+    (void)state;
+    for (int rank = 0; rank < RANKS; rank += RANKS - 1) {
+        torch_variables(true);
+        begin(RANKS, go_on);
+        for (int i = 0; i < RANKS; i++) assert_true(await(&outcomes[i].joined, 20));
+        usleep(100000);
+        char name[64];
+        snprintf(name, sizeof name, "rank %d", rank);
+        int64_t now = wefti_now_ns();
+        kill(pids[rank], SIGSTOP);
+        all_told(rank, now, 3.0, name);
+        kill(pids[rank], SIGKILL);
+        for (int i = 0; i < RANKS; i++) waitpid(pids[i], NULL, 0);
+        torch_variables(false);
+    }
+}
+
+static void rank_gives_up(void **state) {
+    (void)state;
+    torch_variables(true);
+    setenv("TEST_GIVES_UP", "1", 1);
+    begin(RANKS, go_on);
+    all_told(1, wefti_now_ns(), 30, "the disk is full");
+    all_told(1, wefti_now_ns(), 30, "rank 1");
+    for (int i = 0; i < RANKS; i++) waitpid(pids[i], NULL, 0);
+    unsetenv("TEST_GIVES_UP");
+    torch_variables(false);
+}
+
+/* --- alone, and not at all */
+
+static int alone(int number, outcome *out) {
+    (void)number;
+    return join_and_use(out);
+}
+static void without_launcher(void **state) {
+    (void)state;
+    begin(1, alone);
+    all_worked(1, "none");
+}
+
+static int scheduler_role(int number, outcome *out) {
+    (void)number;
+    setenv("MS_ROLE", "MS_SCHED", 1);
+    setenv("MS_WORKER_NUM", "2", 1);
+    setenv("MS_SCHED_HOST", "127.0.0.1", 1);
+    setenv("MS_SCHED_PORT", "12345", 1);
+    return join_and_use(out);
+}
+static int readable_secret(int number, outcome *out) {
+    if (chmod(secret, 0644) != 0) return 5;
+    return torchrun(number, out);
+}
+static int wrong_communicator(int number, outcome *out) {
+    setenv("WEFT_COMM", "pigeons", 1);
+    return torchrun(number, out);
+}
+static void refused(void **state) {
+    (void)state;
+    begin(1, scheduler_role);
+    assert_int_equal(finish(1), 1);
+    assert_non_null(strstr(outcomes[0].text, "this process is the scheduler of a job"));
+    torch_variables(true);
+    begin(1, wrong_communicator);
+    assert_int_equal(finish(1), 1);
+    assert_non_null(strstr(outcomes[0].text, "WEFT_COMM is 'pigeons'; it can be"));
+    begin(1, readable_secret);
+    assert_int_equal(finish(1), 1);
+    assert_non_null(strstr(outcomes[0].text, "chmod 600"));
+    assert_int_equal(chmod(secret, 0600), 0);
+    torch_variables(false);
+}
+
+/* --- a transport: pipes through shared memory are enough for its cards */
+
+typedef struct board { /* exchange without messages: everyone writes, then reads */
+    _Atomic int arrived, left;
+    unsigned char cards[RANKS][4096];
+} board;
+enum { ROUNDS = 16 };
+static board *boards;
+
+typedef struct pigeon {
+    int rank, round, closed;
+} pigeon;
+
+static weft_status pigeon_exchange(void *context, const void *mine, size_t bytes, void *all) {
+    pigeon *p = context;
+    board *b = &boards[p->round++];
+    if (bytes > sizeof b->cards[0] || p->round >= ROUNDS) return WEFT_E_ARG;
+    memcpy(b->cards[p->rank], mine, bytes);
+    b->arrived++;
+    while (b->arrived < RANKS) usleep(100);
+    for (int r = 0; r < RANKS; r++)
+        memcpy((unsigned char *)all + bytes * (size_t)r, b->cards[r], bytes);
+    return WEFT_OK;
+}
+static weft_status pigeon_send(void *c, int peer, uint64_t tag, const void *d, size_t n, void *q) {
+    (void)c, (void)peer, (void)tag, (void)d, (void)n, (void)q;
+    return WEFT_E_NO_IMPL;
+}
+static weft_status pigeon_receive(void *c, int peer, uint64_t tag, void *d, size_t n, void *q) {
+    (void)c, (void)peer, (void)tag, (void)d, (void)n, (void)q;
+    return WEFT_E_NO_IMPL;
+}
+static weft_status pigeon_test(void *c, void *q, size_t *n) {
+    (void)c, (void)q, (void)n;
+    return WEFT_E_NO_IMPL;
+}
+static void pigeon_cancel(void *c, void *q) {
+    (void)c, (void)q;
+}
+static void pigeon_close(void *c) {
+    ((pigeon *)c)->closed++;
+}
+
+static int over_transport(int number, outcome *out) {
+    pigeon p = {.rank = number};
+    weft_transport t = {
+        "pigeons",      &p,          number,        RANKS,           false,       16, pigeon_send,
+        pigeon_receive, pigeon_test, pigeon_cancel, pigeon_exchange, pigeon_close};
+    weft_world *w;
+    weft_world_options options = {.join_seconds = 20, .heartbeat_seconds = 2};
+    weft_status status = weft_world_from_transport(&t, &options, &w);
+    int bad = status < 0 ? describe(out, status) : use_world(w, out);
+    return bad || p.closed != 1;
+}
+
+static void from_transport(void **state) {
+    (void)state;
+    boards = mmap(NULL, ROUNDS * sizeof *boards, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+                  -1, 0);
+    assert_true(boards != MAP_FAILED);
+    begin(RANKS, over_transport);
+    all_worked(RANKS, "host");
+    munmap(boards, ROUNDS * sizeof *boards);
+}
+
+int main(void) {
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(by_weft_launch), cmocka_unit_test(by_torchrun),
+        cmocka_unit_test(rank_dies),      cmocka_unit_test(rank_stops),
+        cmocka_unit_test(rank_gives_up),  cmocka_unit_test(without_launcher),
+        cmocka_unit_test(refused),        cmocka_unit_test(from_transport),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
