@@ -21,13 +21,21 @@ typedef struct head_kernel {
     float smoothing;
     weft_dtype x_dtype;
     bool transposed, has_count, has_bias, add_bias; /* add_bias: to the gradient that is there */
-    bool native; /* products in bf16: logits and their gradients stay f32 and are rounded on the way
-                  */
+    bool native;                                    /* products in bf16, of f32 logits */
+    bool narrow;                                    /* whose gradients are stored in bf16 */
+    int64_t stride; /* of logits in elements: lines of memory are not shared by rows */
     int64_t logits_bytes, loss_bytes; /* workspace: logits, row losses, products' own */
 } head_kernel;
 
 static int64_t aligned(int64_t bytes) {
     return (bytes + 63) & ~(int64_t)63;
+}
+
+/* Whole lines of memory, and not a multiple of a page: the same columns of many rows are read
+ * together. */
+static int64_t row_stride(int64_t vocab) {
+    int64_t stride = (vocab + 31) / 32 * 32;
+    return stride % 1024 ? stride : stride + 32;
 }
 
 static int64_t counted(const int32_t *targets, int64_t rows, int64_t ignore) {
@@ -60,6 +68,8 @@ static weft_status run_head(const wefti_kernel *kernel, const wefti_run *run, co
             .targets = {targets + r, WEFT_I32},
             .rows = c->rows,
             .vocab = h->vocab,
+            .stride = h->stride,
+            .narrow = h->narrow,
             .ignore_index = h->ignore,
             .smoothing = h->smoothing,
             .scale = scale,
@@ -97,17 +107,20 @@ static weft_status prepare_chunk(const head_kernel *h, weft_dtype w_dtype, int64
     wefti_gemm_spec s = wefti_gemm_spec_of(WEFT_F32, rows, h->vocab, h->k);
     s.a = wefti_gemm_rows(h->x_dtype, h->k);
     s.b = t ? wefti_gemm_transposed(w_dtype, h->k) : wefti_gemm_rows(w_dtype, h->vocab);
+    s.c.row_stride = h->stride;
     s.has_bias = h->has_bias;
     s.bf16 = h->native;
     WEFT_TRY(wefti_gemm_prepare(&s, isa, &out->logits));
     s = wefti_gemm_spec_of(h->x_dtype, rows, h->k, h->vocab);
-    s.a = wefti_gemm_rows(WEFT_F32, h->vocab);
+    const weft_dtype slope = h->narrow ? WEFT_BF16 : WEFT_F32;
+    const int64_t line = h->narrow ? 2 * h->stride : h->stride;
+    s.a = wefti_gemm_rows(slope, line);
     s.b = t ? wefti_gemm_rows(w_dtype, h->k) : wefti_gemm_transposed(w_dtype, h->vocab);
     s.bf16 = h->native;
     WEFT_TRY(wefti_gemm_prepare(&s, isa, &out->dx));
     s = wefti_gemm_spec_of(WEFT_F32, t ? h->vocab : h->k, t ? h->k : h->vocab, rows);
-    s.a = t ? wefti_gemm_transposed(WEFT_F32, h->vocab) : wefti_gemm_transposed(h->x_dtype, h->k);
-    s.b = t ? wefti_gemm_rows(h->x_dtype, h->k) : wefti_gemm_rows(WEFT_F32, h->vocab);
+    s.a = t ? wefti_gemm_transposed(slope, line) : wefti_gemm_transposed(h->x_dtype, h->k);
+    s.b = t ? wefti_gemm_rows(h->x_dtype, h->k) : wefti_gemm_rows(slope, line);
     s.bf16 = h->native;
     s.accumulate = accumulate;
     WEFT_TRY(wefti_gemm_prepare(&s, isa, &out->dw_first));
@@ -152,6 +165,8 @@ weft_status wefti_cpu_linear_cross_entropy(const weft_node *n, const wefti_prepa
     h->has_bias = bias != NULL;
     h->add_bias = (options->accumulate & 8u) != 0;
     h->vocab = h->transposed ? w->shape[0] : wefti_cpu_span(w, 1, w->rank);
+    h->stride = h->has_bias ? h->vocab : row_stride(h->vocab); /* sums over rows read dense ones */
+    h->narrow = native && !h->has_bias;
     h->ignore = wefti_attr_int(n, "ignore");
     h->smoothing = (float)wefti_attr_float(n, "smoothing");
     h->x_dtype = x->dtype;
@@ -168,7 +183,7 @@ weft_status wefti_cpu_linear_cross_entropy(const weft_node *n, const wefti_prepa
         wefti_kernel_destroy(k);
         return status < 0 ? status : WEFT_E_NO_IMPL;
     }
-    h->logits_bytes = aligned(rows * h->vocab * 4);
+    h->logits_bytes = aligned(rows * h->stride * 4);
     h->loss_bytes = aligned(h->rows * 4);
     k->workspace_bytes = h->logits_bytes + h->loss_bytes + scratch;
     *out = k;

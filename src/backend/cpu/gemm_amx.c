@@ -155,6 +155,16 @@ INLINE void load_rows(const weft_dtype dtype, const void *from, int64_t stride, 
         rows[r] = load_32(dtype, at(dtype, from, r < count ? r * stride : 0), r < count ? mask : 0);
 }
 
+/* Ask for the same lines of the next panel: rows that follow themselves along k lie too far apart
+ * for the processor to find the pattern. Prefetching beyond an operand is harmless. */
+INLINE void prefetch_rows(const weft_dtype dtype, const void *from, int64_t stride, int64_t count) {
+    for (int r = 0; r < count; r++) {
+        const char *line = at(dtype, from, (r + EDGE) * stride);
+        __builtin_prefetch(line, 0, 2);
+        if (dtype == WEFT_F32) __builtin_prefetch(line + 64, 0, 2);
+    }
+}
+
 /* Pairs of bf16 are moved as if they were floats. */
 INLINE void transpose_pairs(__m512i rows[SIDE]) {
     vfloat lines[SIDE];
@@ -198,6 +208,9 @@ INLINE void pack_as(const weft_dtype dtype, const bool is_a, const void *source,
             if (k_stride != 1) gather_block(dtype, from, edge, edge_stride, lines, k_stride, block);
             for (int half = 0; half < 2; half++) {
                 const int64_t first = half * SIDE, count = edge > first ? edge - first : 0;
+                if (k_stride == 1)
+                    prefetch_rows(dtype, at(dtype, from, count ? first * edge_stride : 0),
+                                  edge_stride, count < SIDE ? count : SIDE);
                 if (k_stride == 1)
                     load_rows(dtype, at(dtype, from, count ? first * edge_stride : 0), edge_stride,
                               count, lines, tiles[half]);
@@ -266,9 +279,9 @@ const wefti_gemm_kernels wefti_gemm_kernels_amx = {
     .columns = EDGE,
     .element_bytes = 2,
     .depth_unit = DEPTH,
-    .k_block = 768,
-    .m_tile = 256,
-    .n_tile = 384,
+    .k_block = 1024, /* sums leave the tiles once for most products */
+    .m_tile = 128,   /* a task: 256 KiB of A and 1 MiB of B in the second-level cache */
+    .n_tile = 512,
     .tile = tile,
     .enter = enter,
     .leave = leave,

@@ -103,6 +103,8 @@ typedef struct wefti_cross_entropy_backward_args {
  * cross-entropy. */
 typedef struct wefti_cross_entropy_fused_args {
     wefti_dst logits; /* [rows, vocab] in: logits, out: dlogits */
+    int64_t stride;   /* elements from row to row; 0: vocab */
+    bool narrow; /* logits are f32, dlogits bf16, which begin where the logits of their row do */
     wefti_src targets;
     int64_t rows, vocab, ignore_index;
     float smoothing, scale;

@@ -134,6 +134,7 @@ typedef struct entropy_run {
     wefti_src logits, targets;
     wefti_dst gradient; /* absent: the loss only */
     int64_t rows, vocab, ignore_index, begin, whole;
+    int64_t stride, gradient_stride; /* elements from row to row */
     bool terms;
     float smoothing, scale;
     const float *row_scale, *known_lse;
@@ -143,7 +144,7 @@ typedef struct entropy_run {
 static void entropy_row(const entropy_run *run, int64_t row) {
     int64_t vocab = run->vocab, whole = run->whole ? run->whole : vocab;
     int64_t target = load_id(run->targets, row), place = target - run->begin;
-    wefti_src x = in_at(run->logits, row * vocab);
+    wefti_src x = in_at(run->logits, row * run->stride);
     bool ignored = target == run->ignore_index, legal = target >= 0 && target < whole;
     bool here = place >= 0 && place < vocab;
     float lse = 0.0f, total = 0.0f;
@@ -165,7 +166,7 @@ static void entropy_row(const entropy_run *run, int64_t row) {
         run->loss[row] = loss;
     }
     if (!run->gradient.data) return;
-    wefti_dst d = out_at(run->gradient, row * vocab);
+    wefti_dst d = out_at(run->gradient, row * run->gradient_stride);
     if (ignored || !legal) {
         memset(d.data, 0, (size_t)vocab * (d.dtype == WEFT_F32 ? 4 : 2));
         return;
@@ -201,6 +202,7 @@ void KERNEL(cross_entropy)(wefti_pool *pool, const wefti_cross_entropy_args *a) 
                        .targets = a->targets,
                        .rows = a->rows,
                        .vocab = a->vocab,
+                       .stride = a->vocab,
                        .ignore_index = a->ignore_index,
                        .begin = a->begin,
                        .whole = a->whole,
@@ -216,6 +218,8 @@ void KERNEL(cross_entropy_backward)(wefti_pool *pool, const wefti_cross_entropy_
                        .gradient = a->dlogits,
                        .rows = a->rows,
                        .vocab = a->vocab,
+                       .stride = a->vocab,
+                       .gradient_stride = a->vocab,
                        .ignore_index = a->ignore_index,
                        .begin = a->begin,
                        .whole = a->whole,
@@ -226,11 +230,16 @@ void KERNEL(cross_entropy_backward)(wefti_pool *pool, const wefti_cross_entropy_
     entropy(pool, &run);
 }
 void KERNEL(cross_entropy_fused)(wefti_pool *pool, const wefti_cross_entropy_fused_args *a) {
+    /* A narrower gradient stays behind the logits that are still to be read. */
+    bool narrow = a->narrow && a->logits.dtype == WEFT_F32;
+    int64_t stride = a->stride ? a->stride : a->vocab;
     entropy_run run = {.logits = as_in(a->logits),
                        .targets = a->targets,
-                       .gradient = a->logits,
+                       .gradient = {a->logits.data, narrow ? WEFT_BF16 : a->logits.dtype},
                        .rows = a->rows,
                        .vocab = a->vocab,
+                       .stride = stride,
+                       .gradient_stride = narrow ? 2 * stride : stride,
                        .ignore_index = a->ignore_index,
                        .smoothing = a->smoothing,
                        .scale = a->scale,
