@@ -26,8 +26,7 @@ enum {
     WEFTI_LOCAL_RING = 8,
     WEFTI_LOCAL_MESSAGE = 1024,
     WEFTI_LOCAL_BUCKETS = 256,
-    WEFTI_LOCAL_PULLED = 256 << 10, /* bytes of a source that is worth being pulled, at least */
-    WEFTI_LOCAL_BLOCK = 64 << 10    /* bytes of each source that are pulled and reduced in turn */
+    WEFTI_LOCAL_BLOCK = 64 << 10 /* bytes of each source that are pulled and reduced in turn */
 };
 
 typedef struct wefti_local_slot {
@@ -138,7 +137,8 @@ struct wefti_local_world {
     /* Memory that all ranks reach, for as long as needed; NULL where all memory is such. */
     weft_status (*take)(wefti_local_world *world, size_t bytes, void **out);
     void (*give)(wefti_local_world *world, void *memory);
-    bool copies;          /* the memory of other processes can be read though it is not mapped */
+    int64_t pull_least;   /* bytes of a source outside of that that others fetch; 0: none, as this
+                             process, or a neighbour, cannot read the others' memory */
     pthread_mutex_t lock; /* of all below, and of breaking in this process */
     wefti_arena *arena;
     wefti_local_channel *bucket[WEFTI_LOCAL_BUCKETS];

@@ -148,7 +148,7 @@ weft_status wefti_local_bind(wefti_comm *comm, const wefti_transfer *transfer,
     for (int i = 0; i < WEFTI_COMM_DEPTH; i++) endpoint->post[i].endpoint = endpoint;
     endpoint->source = wefti_calloc((size_t)transfer->members, 2 * sizeof *endpoint->source);
     if (plan->staged) endpoint->stage = wefti_alloc(WEFTI_COMM_DEPTH * (size_t)plan->bytes);
-    bool pulls = local->world->copies && plan->reduces_runs;
+    bool pulls = local->world->pull_least && plan->reduces_runs;
     if (pulls) endpoint->blocks = wefti_alloc((size_t)transfer->members * WEFTI_LOCAL_BLOCK);
     if (!endpoint->source || (plan->staged && !endpoint->stage) || (pulls && !endpoint->blocks)) {
         release(endpoint);

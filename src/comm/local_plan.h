@@ -22,7 +22,7 @@
 enum {
     WEFTI_LOCAL_MOST = WEFTI_MOVE_MOST, /* members */
     WEFTI_LOCAL_SMALL = 8192,           /* bytes of a source that is copied when posted, at most */
-    WEFTI_LOCAL_TINY = 1024             /* bytes of an all-reduce that everybody does, at most */
+    WEFTI_LOCAL_TINY = 256              /* bytes of an all-reduce that everybody does, at most */
 };
 
 typedef struct wefti_local_partner {

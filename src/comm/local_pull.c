@@ -16,7 +16,7 @@ weft_status wefti_local_lend(wefti_local_endpoint *endpoint, wefti_local_post *p
     if (wefti_local_reach(world, local->place, post->source) &&
         (!plan->shares || wefti_local_reach(world, local->place, post->destination)))
         return WEFT_OK;
-    if (world->copies && plan->runs && plan->bytes >= WEFTI_LOCAL_PULLED) return WEFT_OK;
+    if (world->pull_least && plan->runs && plan->bytes >= world->pull_least) return WEFT_OK;
     void **bounce = &endpoint->bounce[post - endpoint->post];
     if (!*bounce) WEFT_TRY(world->take(world, (size_t)plan->bytes, bounce));
     post->bounce = memcpy(*bounce, post->source, (size_t)plan->bytes);

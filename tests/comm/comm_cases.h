@@ -194,6 +194,9 @@ struct world_test {
     char message[512];    /* of the first failure */
     const char *expected; /* this message of WEFT_E_PEER is not one */
     _Atomic int stopped;  /* ranks that got it */
+    /* Memory for a transfer; NULL: malloc and free. */
+    void *(*get)(world_test *w, int32_t rank, int64_t bytes, numbers *r);
+    void (*put)(world_test *w, int32_t rank, void *p);
 };
 
 static void complain(world_test *w, int32_t rank, const char *what, const char *detail) {

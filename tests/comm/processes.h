@@ -1,0 +1,207 @@
+/* Ranks as processes: each is a fork of the test, with a communicator of its own. What they say to
+ * the test, and their cards, lie in memory that was shared before. */
+#ifndef COMM_PROCESSES_H
+#define COMM_PROCESSES_H
+
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "base/clock.h"
+#include "comm/host.h"
+#include "comm_scripts.h"
+
+enum { CARD = 4096, HANG_SECONDS = 60 };
+
+typedef struct meeting {
+    int32_t size;
+    _Atomic uint32_t arrived;
+    _Atomic bool over; /* nobody else comes */
+    unsigned char card[MOST_RANKS][CARD];
+} meeting;
+
+typedef struct process_world {
+    world_test w; /* in shared memory, as all of this */
+    meeting meeting;
+    int32_t hosts[MOST_RANKS];
+    bool with_far;      /* a second communicator serves for transfers between hosts */
+    int64_t pull_least; /* -1: as it comes */
+    int spin;           /* -1: as it comes */
+    int memory;         /* 0: plain, 1: from map, 2: either */
+    pid_t pid[MOST_RANKS];
+    int32_t ignored; /* this rank does not come to its end; -1: all do */
+} process_world;
+
+static void *share(size_t bytes) {
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0);
+    if (p == MAP_FAILED) abort();
+    return p;
+}
+
+/* --- swapping cards --- */
+
+typedef struct seat_at_meeting {
+    meeting *m;
+    int32_t rank;
+    uint32_t rounds;
+} seat_at_meeting;
+
+static bool all_arrive(meeting *m, uint32_t count) {
+    atomic_fetch_add(&m->arrived, 1);
+    for (int64_t until = wefti_now_ns() + (int64_t)HANG_SECONDS * 1000000000;
+         atomic_load(&m->arrived) < count; usleep(100))
+        if (wefti_now_ns() > until || atomic_load(&m->over)) return false;
+    return true;
+}
+static weft_status swap_cards(void *context, const void *card, size_t bytes, void *cards) {
+    seat_at_meeting *s = context;
+    WEFT_REQUIRE(bytes <= CARD, WEFT_E_BUG, "a card of %zu bytes", bytes);
+    memcpy(s->m->card[s->rank], card, bytes);
+    uint32_t size = (uint32_t)s->m->size;
+    WEFT_REQUIRE(all_arrive(s->m, ++s->rounds * size), WEFT_E_TIMEOUT, "cards are missing");
+    for (int32_t r = 0; r < s->m->size; r++)
+        memcpy((char *)cards + (size_t)r * bytes, s->m->card[r], bytes);
+    WEFT_REQUIRE(all_arrive(s->m, ++s->rounds * size), WEFT_E_TIMEOUT, "cards are missing");
+    return WEFT_OK;
+}
+
+/* --- memory of both kinds --- */
+
+static bool is_mapped(world_test *w, int32_t rank, const void *p) {
+    const wefti_host_heap *heap = &((wefti_host *)w->comm[rank])->heap;
+    return (const unsigned char *)p >= heap->base &&
+           (const unsigned char *)p < heap->base + heap->bytes;
+}
+static void *get_memory(world_test *w, int32_t rank, int64_t bytes, numbers *r) {
+    int memory = ((process_world *)w)->memory;
+    void *p = NULL;
+    if (memory == 1 || (memory == 2 && pick(r, 0, 1))) {
+        if (w->comm[rank]->engine->map(w->comm[rank], (size_t)bytes, &p) < 0) return NULL;
+        return p;
+    }
+    return malloc((size_t)bytes);
+}
+static void put_memory(world_test *w, int32_t rank, void *p) {
+    if (p && is_mapped(w, rank, p))
+        w->comm[rank]->engine->unmap(w->comm[rank], p, 0);
+    else
+        free(p);
+}
+
+/* --- one rank --- */
+
+static int count_files(void) {
+    int count = 0;
+    DIR *d = opendir("/proc/self/fd");
+    if (!d) return -1;
+    while (readdir(d)) count++;
+    closedir(d);
+    return count;
+}
+
+static weft_status join(process_world *p, int32_t rank) {
+    seat_at_meeting seat = {&p->meeting, rank, 0};
+    wefti_exchange exchange = {&seat, swap_cards};
+    static const int32_t one_host[MOST_RANKS];
+    wefti_comm *far = NULL;
+    if (p->with_far) WEFT_TRY(wefti_comm_host(rank, p->w.size, one_host, &exchange, NULL, &far));
+    WEFT_TRY(wefti_comm_host(rank, p->w.size, p->hosts, &exchange, far, &p->w.comm[rank]));
+    wefti_host *host = (wefti_host *)p->w.comm[rank];
+    if (p->pull_least >= 0 && host->world.pull_least > 0) host->world.pull_least = p->pull_least;
+    if (p->spin >= 0) host->world.spin = p->spin;
+    return WEFT_OK;
+}
+
+static void live(process_world *p, int32_t rank) {
+    world_test *w = &p->w;
+    int files = count_files();
+    if (join(p, rank) < 0) {
+        pthread_mutex_lock(&w->lock);
+        if (atomic_fetch_add(&w->failures, 1) == 0)
+            snprintf(w->message, sizeof w->message, "rank %d: %s", (int)rank, weft_error_message());
+        pthread_mutex_unlock(&w->lock);
+        atomic_store(&p->meeting.over, true);
+        return;
+    }
+    int joined = count_files();
+    w->body(w, rank);
+    wefti_comm_destroy(w->comm[rank]);
+    if (joined != files || count_files() != files) {
+        atomic_fetch_add(&w->failures, 1);
+        snprintf(w->message, sizeof w->message, "rank %d: %d files are open, %d were before",
+                 (int)rank, count_files(), files);
+    }
+}
+
+/* --- all of them --- */
+
+static process_world *processes_begin(int32_t size, void *context) {
+    process_world *p = share(sizeof *p);
+    p->w.size = p->meeting.size = size;
+    p->w.context = context;
+    p->w.get = get_memory;
+    p->w.put = put_memory;
+    p->pull_least = p->spin = p->ignored = -1;
+    p->memory = 2;
+    pthread_barrierattr_t barrier;
+    pthread_barrierattr_init(&barrier);
+    pthread_barrierattr_setpshared(&barrier, PTHREAD_PROCESS_SHARED);
+    pthread_barrier_init(&p->w.barrier, &barrier, (unsigned)size);
+    pthread_mutexattr_t mutex;
+    pthread_mutexattr_init(&mutex);
+    pthread_mutexattr_setpshared(&mutex, PTHREAD_PROCESS_SHARED);
+    pthread_mutex_init(&p->w.lock, &mutex);
+    return p;
+}
+static void processes_end(process_world *p) {
+    munmap(p, sizeof *p);
+}
+
+static void start_processes(process_world *p, rank_body *body) {
+    p->w.body = body;
+    fflush(NULL);
+    for (int32_t r = 0; r < p->w.size; r++) {
+        pid_t pid = fork();
+        if (pid < 0) abort();
+        if (pid > 0) {
+            p->pid[r] = pid;
+            continue;
+        }
+        alarm(HANG_SECONDS + 20); /* whatever happens to the test */
+        live(p, r);
+        exit(0);
+    }
+}
+static void complain_of(process_world *p, int32_t rank, const char *what, int detail) {
+    if (atomic_fetch_add(&p->w.failures, 1) == 0)
+        snprintf(p->w.message, sizeof p->w.message, "rank %d %s %d", (int)rank, what, detail);
+}
+/* Those that do not end are killed, and are failures. */
+static void await_processes(process_world *p) {
+    int64_t until = wefti_now_ns() + (int64_t)HANG_SECONDS * 1000000000;
+    for (int32_t r = 0; r < p->w.size; r++) {
+        int how = 0;
+        pid_t got;
+        if (r == p->ignored) kill(p->pid[r], SIGKILL);
+        while ((got = waitpid(p->pid[r], &how, WNOHANG)) == 0 && wefti_now_ns() < until)
+            usleep(500);
+        if (got == 0) {
+            kill(p->pid[r], SIGKILL);
+            waitpid(p->pid[r], &how, 0);
+            complain_of(p, r, "did not come to its end in seconds:", HANG_SECONDS);
+        } else if (r != p->ignored && WIFSIGNALED(how)) {
+            complain_of(p, r, "was killed by signal", WTERMSIG(how));
+        } else if (r != p->ignored && WEXITSTATUS(how) != 0) {
+            complain_of(p, r, "ended with status", WEXITSTATUS(how));
+        }
+    }
+}
+static void run_processes(process_world *p, rank_body *body) {
+    start_processes(p, body);
+    await_processes(p);
+}
+
+#endif
