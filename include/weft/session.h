@@ -10,7 +10,14 @@
  * by one thread at a time; sessions are independent of each other.
  *
  * With a plan of several devices, each has a thread and an arena of its own. What is fed, read and
- * written is always the whole tensor; the session cuts and joins it. */
+ * written is always the whole tensor; the session cuts and joins it.
+ *
+ * With a world of several processes each of them runs one device of the plan, and all of them make
+ * the same calls in the same order. Feeding and writing take the same whole everywhere; reading,
+ * the loss and the gradient norm give it everywhere. What a process has or wants only a part of
+ * goes through weft_session_local and weft_session_feed_local. A call that fails on one process
+ * because of what it alone has or does makes all others fail with WEFT_E_PEER, naming it; after
+ * that the world can only be left. */
 #ifndef WEFT_SESSION_H
 #define WEFT_SESSION_H
 
@@ -62,7 +69,8 @@ typedef struct weft_session_options {
     int microbatches;     /* accumulated in one step; the graph has the size of one */
     bool keep_gradients;  /* readable as "grad:<parameter>" after weft_session_accumulate */
     bool recompute;       /* keep only the inputs of each cell for the backward pass */
-    int threads;          /* of all devices together; 0: all cores this process may use */
+    int threads;          /* of all devices together; 0: all cores this process may use, or, in a
+                             world, its share of those of its host */
     int64_t memory_bytes; /* of one device: refuse programs that need more; 0: no limit */
     uint64_t seed;
     weft_bf16_compute bf16;
@@ -93,6 +101,25 @@ WEFT_API weft_status weft_session_add(weft_session *session, weft_graph *graph,
  * size differs. */
 WEFT_API weft_status weft_session_feed(weft_session *session, int program, const char *name,
                                        const void *data, size_t bytes) WEFT_CHECKED;
+
+/** The box of a tensor that lies on this process's device, contiguous, at `data`: nothing (data
+ * NULL, bytes 0) where the device has no part. */
+typedef struct weft_session_part {
+    int64_t begin[WEFT_MAX_RANK], size[WEFT_MAX_RANK];
+    int64_t bytes;
+    void *data;
+} weft_session_part;
+/** For programs whose arrays are cut already: where this process's part is, to be read and written
+ * in place. Inputs are the caller's until the pass that reads them begins and after it has ended;
+ * parameters, states and optimizer tensors between steps (replicas must stay equal; ask again
+ * before each time they are written); outputs after the pass that makes them. The address stays the
+ * same. WEFT_E_ARG for several devices in one process. Collective when it is the session's first
+ * call after it was created. */
+WEFT_API weft_status weft_session_local(weft_session *session, int program, const char *name,
+                                        weft_session_part *out) WEFT_CHECKED;
+/** Copy this process's part of an input, as weft_session_local describes it. */
+WEFT_API weft_status weft_session_feed_local(weft_session *session, int program, const char *name,
+                                             const void *data, size_t bytes) WEFT_CHECKED;
 
 /** Forward and backward of one microbatch. *out_loss (may be NULL) is its loss; in a pipeline,
  * which runs all microbatches of a step together, it is NaN until the last one, then the mean of
@@ -146,7 +173,7 @@ WEFT_API void weft_session_set_row(weft_session *session, int64_t global_row);
 
 WEFT_API int weft_session_devices(const weft_session *session);
 
-/** Bytes on the device that has most of each. */
+/** Bytes on the device that has most of each; observed: of those in this process. */
 typedef struct weft_session_memory {
     int64_t predicted_peak_bytes; /* the arena */
     int64_t observed_peak_bytes;  /* the highest byte that any step has used */

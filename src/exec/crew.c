@@ -19,6 +19,8 @@ typedef struct member {
 
 struct wefti_crew {
     int32_t size, threads; /* threads that run: 0 for a single device */
+    int32_t first;         /* rank of the first device here */
+    wefti_comm *joined;    /* one rank of a world of processes: its side, borrowed; else NULL */
     member *members;
     wefti_comm **comms; /* NULL for a single device */
     pthread_mutex_t lock;
@@ -67,7 +69,7 @@ static void *member_main(void *argument) {
 }
 
 weft_status wefti_crew_run(wefti_crew *crew, wefti_crew_work *work, void *context) {
-    if (crew->size == 1) return work(context, crew->members[0].device, 0);
+    if (crew->size == 1) return work(context, crew->members[0].device, crew->first);
     pthread_mutex_lock(&crew->lock);
     crew->work = work;
     crew->context = context;
@@ -83,8 +85,10 @@ weft_status wefti_crew_run(wefti_crew *crew, wefti_crew_work *work, void *contex
 }
 
 weft_status wefti_crew_name(const wefti_crew *crew, weft_status status) {
-    if (status >= 0 || crew->size == 1) return status;
-    return wefti_prefix(status, "device %d", crew->failed);
+    if (status >= 0) return status;
+    if (crew->joined)
+        return status == WEFT_E_PEER ? status : wefti_prefix(status, "rank %d", crew->first);
+    return crew->size == 1 ? status : wefti_prefix(status, "device %d", crew->failed);
 }
 
 /* ---- life ---- */
@@ -115,18 +119,19 @@ static weft_status start(wefti_crew *crew, int threads, const int64_t *bytes) {
         member *m = &crew->members[r];
         m->crew = crew;
         m->rank = r;
-        WEFT_TRY(wefti_device_create(threads, bytes[r], crew->comms ? crew->comms[r] : NULL,
-                                     &m->device));
+        wefti_comm *comm = crew->comms ? crew->comms[r] : crew->joined;
+        WEFT_TRY(wefti_device_create(threads, bytes[r], comm, &m->device));
     }
     return crew->size > 1 ? start_threads(crew) : WEFT_OK;
 }
 
-weft_status wefti_crew_create(int32_t devices, int threads, const int64_t *bytes,
-                              wefti_crew **out) {
-    WEFT_REQUIRE(devices >= 1, WEFT_E_ARG, "there must be at least 1 device, not %d", devices);
+static weft_status create(int32_t devices, wefti_comm *joined, int threads, const int64_t *bytes,
+                          wefti_crew **out) {
     wefti_crew *crew;
     WEFT_NEW(crew, wefti_crew);
     crew->size = devices;
+    crew->joined = joined;
+    crew->first = joined ? joined->rank : 0;
     pthread_mutex_init(&crew->lock, NULL);
     pthread_cond_init(&crew->begun, NULL);
     pthread_cond_init(&crew->finished, NULL);
@@ -137,6 +142,16 @@ weft_status wefti_crew_create(int32_t devices, int threads, const int64_t *bytes
     }
     *out = crew;
     return WEFT_OK;
+}
+
+weft_status wefti_crew_create(int32_t devices, int threads, const int64_t *bytes,
+                              wefti_crew **out) {
+    WEFT_REQUIRE(devices >= 1, WEFT_E_ARG, "there must be at least 1 device, not %d", devices);
+    return create(devices, NULL, threads, bytes, out);
+}
+
+weft_status wefti_crew_join(wefti_comm *comm, int threads, int64_t bytes, wefti_crew **out) {
+    return create(1, comm, threads, &bytes, out);
 }
 
 void wefti_crew_destroy(wefti_crew *crew) {
@@ -161,5 +176,6 @@ int32_t wefti_crew_size(const wefti_crew *crew) {
     return crew->size;
 }
 wefti_device *wefti_crew_device(const wefti_crew *crew, int32_t rank) {
-    return crew->members[rank].device;
+    int32_t at = rank - crew->first;
+    return at >= 0 && at < crew->size ? crew->members[at].device : NULL;
 }

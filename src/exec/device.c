@@ -10,43 +10,68 @@
 
 enum { HUGE_PAGE = 2 << 20 };
 
+/* ---- the arena ---- */
+
+/* Memory of this process alone, from a huge page on. */
+static weft_status map_private(wefti_device *d) {
+    void *p = mmap(NULL, (size_t)d->mapped + HUGE_PAGE, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    WEFT_REQUIRE(p != MAP_FAILED, WEFT_E_NOMEM, "cannot map an arena of %lld bytes",
+                 (long long)d->bytes);
+    /* Give back what lies before and behind. */
+    uintptr_t base = ((uintptr_t)p + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1);
+    if (base > (uintptr_t)p) munmap(p, base - (uintptr_t)p);
+    uintptr_t tail = (uintptr_t)p + HUGE_PAGE - base;
+    d->memory = (unsigned char *)base;
+    if (tail) munmap(d->memory + d->mapped, tail);
+    (void)madvise(d->memory, (size_t)d->mapped, MADV_HUGEPAGE);
+    return WEFT_OK;
+}
+
+/* Where ranks are processes, the engine knows memory that those of its host reach as well. */
+static bool is_shared(const wefti_device *d) {
+    return d->comm && d->comm->engine->map;
+}
+
+static weft_status map_arena(wefti_device *d) {
+    void *p;
+    if (d->mapped == 0) return WEFT_OK;
+    if (!is_shared(d)) return map_private(d);
+    WEFT_TRY(d->comm->engine->map(d->comm, (size_t)d->mapped, &p));
+    d->memory = p;
+    return WEFT_OK;
+}
+
+static void unmap_arena(wefti_device *d) {
+    if (!d->memory) return;
+    if (is_shared(d))
+        d->comm->engine->unmap(d->comm, d->memory, (size_t)d->mapped);
+    else
+        munmap(d->memory, (size_t)d->mapped);
+}
+
 weft_status wefti_device_create(int threads, int64_t bytes, wefti_comm *comm, wefti_device **out) {
     wefti_device *d;
-    weft_status status;
     WEFT_NEW(d, wefti_device);
     d->bytes = bytes;
     d->comm = comm;
     d->rank = comm ? comm->rank : 0;
     d->mapped = (bytes + HUGE_PAGE - 1) & ~(int64_t)(HUGE_PAGE - 1);
-    WEFT_TRY_OR(err_device, status, wefti_pool_create(threads, &d->pool));
-    if (d->mapped > 0) {
-        void *p = mmap(NULL, (size_t)d->mapped + HUGE_PAGE, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (p == MAP_FAILED) {
-            status =
-                WEFT_RAISE(WEFT_E_NOMEM, "cannot map an arena of %lld bytes", (long long)bytes);
-            goto err_pool;
-        }
-        /* Start at a huge page: give back what lies before and behind. */
-        uintptr_t base = ((uintptr_t)p + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1);
-        if (base > (uintptr_t)p) munmap(p, base - (uintptr_t)p);
-        uintptr_t tail = (uintptr_t)p + HUGE_PAGE - base;
-        d->memory = (unsigned char *)base;
-        if (tail) munmap(d->memory + d->mapped, tail);
-        (void)madvise(d->memory, (size_t)d->mapped, MADV_HUGEPAGE);
+    weft_status status = wefti_pool_create(threads, &d->pool);
+    if (status >= 0) status = map_arena(d);
+    if (status < 0) {
+        wefti_pool_destroy(d->pool);
+        wefti_free(d);
+        return wefti_note(status, __func__, __FILE__, __LINE__);
     }
     *out = d;
     return WEFT_OK;
-err_pool:
-    wefti_pool_destroy(d->pool);
-err_device:
-    wefti_free(d);
-    return status;
 }
 
 static void unbind(wefti_binding *b) {
     for (int32_t i = 0; i < b->count; i++) wefti_comm_unbind(b->endpoints[i]);
     wefti_free(b->endpoints);
+    wefti_free(b->posted);
 }
 
 weft_status wefti_device_bind(wefti_device *d, const wefti_program *program) {
@@ -56,6 +81,11 @@ weft_status wefti_device_bind(wefti_device *d, const wefti_program *program) {
     WEFT_REQUIRE(d->comm, WEFT_E_BUG, "the program communicates, the device is alone");
     WEFT_TRY(WEFT_GROW(d->bindings, d->binding_count, d->binding_cap));
     WEFT_NEW_ARRAY(b.endpoints, wefti_endpoint *, b.count);
+    b.posted = wefti_calloc((size_t)b.count, sizeof *b.posted);
+    if (!b.posted) {
+        wefti_free(b.endpoints);
+        WEFT_FAIL(WEFT_E_NOMEM, "no memory to bind %d transfers", (int)b.count);
+    }
     for (int32_t i = 0; i < b.count; i++) {
         const wefti_transfer *t = wefti_partition_transfer(program->partition, i);
         weft_status status = d->comm->engine->bind(d->comm, t, &b.endpoints[i]);
@@ -73,8 +103,9 @@ void wefti_device_destroy(wefti_device *d) {
     if (!d) return;
     for (int64_t i = 0; i < d->binding_count; i++) unbind(&d->bindings[i]);
     wefti_free(d->bindings);
-    if (d->memory) munmap(d->memory, (size_t)d->mapped);
+    unmap_arena(d);
     wefti_pool_destroy(d->pool);
+    wefti_free(d->finding);
     wefti_free(d);
 }
 
@@ -92,6 +123,9 @@ int64_t wefti_device_observed_peak(const wefti_device *d) {
 }
 void wefti_device_trace(wefti_device *d, wefti_trace *trace) {
     d->trace = trace;
+}
+int64_t wefti_device_finding_order(const wefti_device *d) {
+    return d->finding ? d->finding_order : INT64_MAX;
 }
 double wefti_device_loss(const wefti_device *d) {
     return d->losses ? d->loss / d->losses : NAN;

@@ -8,6 +8,7 @@
 typedef struct wefti_binding {
     const wefti_program *program;
     wefti_endpoint **endpoints; /* by their number in the partition */
+    uint8_t *posted;            /* of each: posts that were not waited for */
     int32_t count;
 } wefti_binding;
 
@@ -22,7 +23,12 @@ struct wefti_device {
     wefti_trace *trace;
     double loss; /* sum over the microbatches that have been */
     int losses;
-    bool used; /* something ran: the arena is no longer as mapped */
+    double bad_loss; /* of this section: the first that is not finite; else 0 */
+    char *finding;   /* of this section, when it goes on after it: the first value that is not
+                        finite; NULL: none */
+    int64_t finding_order;
+    int32_t step; /* of the section that runs */
+    bool used;    /* something ran: the arena is no longer as mapped */
 };
 
 #endif

@@ -114,6 +114,24 @@ static const wefti_transfer *transfer_of(const wefti_binding *b, const wefti_ste
     return wefti_partition_transfer(b->program->partition, x ? x->transfer : (int32_t)step->bytes);
 }
 
+static weft_status post(wefti_binding *b, int64_t index, const void *source, void *destination) {
+    WEFT_TRY(wefti_comm_post(b->endpoints[index], source, destination));
+    b->posted[index]++;
+    return WEFT_OK;
+}
+
+static weft_status await(wefti_binding *b, int64_t index) {
+    b->posted[index]--;
+    return wefti_comm_wait(b->endpoints[index]);
+}
+
+/* Everything that is under way, to its end. */
+static weft_status drain(wefti_binding *b) {
+    for (int32_t i = 0; b && i < b->count; i++)
+        while (b->posted[i]) WEFT_TRY(await(b, i));
+    return WEFT_OK;
+}
+
 static weft_status name_transfer(weft_status status, const wefti_binding *b, const wefti_step *step,
                                  const wefti_instruction *x) {
     if (status >= 0) return status;
@@ -131,18 +149,17 @@ static void trace_transfer(const wefti_device *d, const wefti_binding *b, const 
 }
 
 /* The transfers that are joined, from x[0] on: all are posted, then waited for. */
-static weft_status run_transfers(wefti_device *d, const wefti_binding *b, const wefti_step *step,
+static weft_status run_transfers(wefti_device *d, wefti_binding *b, const wefti_step *step,
                                  const wefti_instruction *x) {
     int32_t count = 1;
     while (x[count - 1].joined) count++;
     int64_t begin = d->trace ? wefti_now_ns() : 0;
     for (int32_t k = 0; k < count; k++)
-        WEFT_TRY(
-            name_transfer(wefti_comm_post(b->endpoints[x[k].transfer], source_of(d, step, &x[k]),
-                                          destination_of(d, step, &x[k])),
-                          b, step, &x[k]));
+        WEFT_TRY(name_transfer(
+            post(b, x[k].transfer, source_of(d, step, &x[k]), destination_of(d, step, &x[k])), b,
+            step, &x[k]));
     for (int32_t k = 0; k < count; k++) {
-        WEFT_TRY(name_transfer(wefti_comm_wait(b->endpoints[x[k].transfer]), b, step, &x[k]));
+        WEFT_TRY(name_transfer(await(b, x[k].transfer), b, step, &x[k]));
         if (d->trace) trace_transfer(d, b, step, &x[k], begin);
     }
     return WEFT_OK;
@@ -150,19 +167,19 @@ static weft_status run_transfers(wefti_device *d, const wefti_binding *b, const 
 
 /* A transfer of the schedule's own, between stages: what it moves stays where it is until it is
  * waited for. */
-static weft_status run_post(wefti_device *d, const wefti_binding *b, const wefti_step *step) {
+static weft_status run_post(wefti_device *d, wefti_binding *b, const wefti_step *step) {
     const wefti_transfer *t = wefti_partition_transfer(b->program->partition, (int32_t)step->bytes);
     int64_t size = (int64_t)weft_dtype_bytes(t->dtype);
     int64_t have = wefti_box_elems(&t->have[t->me], t->rank) * size;
     int64_t want = wefti_box_elems(&t->want[t->me], t->rank) * size;
     unsigned char *to = want ? d->memory + step->args[1] : NULL;
     if (to) wefti_device_observe(d, to, want);
-    return wefti_comm_post(b->endpoints[step->bytes], have ? d->memory + step->args[0] : NULL, to);
+    return post(b, step->bytes, have ? d->memory + step->args[0] : NULL, to);
 }
 
-static weft_status run_wait(wefti_device *d, const wefti_binding *b, const wefti_step *step) {
+static weft_status run_wait(wefti_device *d, wefti_binding *b, const wefti_step *step) {
     int64_t begin = d->trace ? wefti_now_ns() : 0;
-    WEFT_TRY(wefti_comm_wait(b->endpoints[step->bytes]));
+    WEFT_TRY(await(b, step->bytes));
     if (d->trace) trace_transfer(d, b, step, NULL, begin);
     return WEFT_OK;
 }
@@ -191,7 +208,18 @@ static weft_status run_instruction(wefti_device *d, const wefti_step *step, cons
     return WEFT_OK;
 }
 
-static weft_status run_call(wefti_device *d, const wefti_binding *b, const wefti_step *step,
+/* A section that others go on with goes on too, and fails at its end. */
+static weft_status found(wefti_device *d, const wefti_binding *b, const wefti_step *step,
+                         weft_status status, const wefti_exec_options *options) {
+    if (status != WEFT_E_NUMERIC || !options->orderly) return status;
+    d->finding = wefti_strdup(weft_error_message());
+    WEFT_REQUIRE(d->finding, WEFT_E_NOMEM, "no memory for a message");
+    d->finding_order = (int64_t)step->phase << 56 | d->step; /* a stage's after those before it */
+    if (b) d->finding_order |= (int64_t)b->program->mesh.first << 32;
+    return WEFT_OK;
+}
+
+static weft_status run_call(wefti_device *d, wefti_binding *b, const wefti_step *step,
                             const wefti_exec_options *options) {
     static const char *const phases[] = {"forward", "backward", "update", "other"};
     const wefti_routine *r = step->routine;
@@ -208,7 +236,8 @@ static weft_status run_call(wefti_device *d, const wefti_binding *b, const wefti
             continue;
         }
         WEFT_TRY(run_instruction(d, step, &run, x));
-        if (options->check_finite) WEFT_TRY(check_finite(d, step, x));
+        if (options->check_finite && !d->finding)
+            WEFT_TRY(found(d, b, step, check_finite(d, step, x), options));
     }
     if (d->trace)
         wefti_trace_event(d->trace, d->rank, WEFTI_TRACK_CELLS, step->name, phases[step->phase],
@@ -225,18 +254,47 @@ static weft_status run_pack(wefti_device *d, const wefti_step *step,
     return k->pack(k, &run, d->memory + step->args[1], to);
 }
 
-static weft_status run_loss(wefti_device *d, const wefti_program *p, const wefti_step *step) {
-    double loss = wefti_load(p->loss_dtype, d->memory + step->args[0], 0);
-    d->loss += loss;
-    d->losses++;
-    WEFT_REQUIRE(isfinite(loss), WEFT_E_NUMERIC, "the loss is %g", wefti_printed(loss));
-    return WEFT_OK;
-}
-
-static const wefti_binding *binding_of(const wefti_device *d, const wefti_program *p) {
+static wefti_binding *binding_of(wefti_device *d, const wefti_program *p) {
     for (int64_t i = 0; i < d->binding_count; i++)
         if (d->bindings[i].program == p) return &d->bindings[i];
     return NULL;
+}
+
+/* The loss is known. One that is not finite ends the section, at once or when it is over. */
+static weft_status run_loss(wefti_device *d, const wefti_program *p, const wefti_step *step,
+                            const wefti_exec_options *options) {
+    double loss = wefti_load(p->loss_dtype, d->memory + step->args[0], 0);
+    d->loss += loss;
+    d->losses++;
+    if (isfinite(loss)) return WEFT_OK;
+    if (options->to_the_end) {
+        if (isfinite(d->bad_loss)) d->bad_loss = loss;
+        return WEFT_OK;
+    }
+    if (options->orderly) WEFT_TRY(drain(binding_of(d, p)));
+    WEFT_FAIL(WEFT_E_NUMERIC, "the loss is %g", wefti_printed(loss));
+}
+
+static weft_status run_step(wefti_device *d, const wefti_program *p, wefti_binding *b,
+                            const wefti_step *step, const wefti_exec_options *options) {
+    switch (step->kind) {
+    case WEFTI_STEP_CALL:
+        if (step->tensor >= 0 && options->before_update)
+            options->before_update(options->before_update_context, d->rank, step->tensor);
+        return run_call(d, b, step, options);
+    case WEFTI_STEP_COPY:
+        memmove(d->memory + step->args[0], d->memory + step->args[1], (size_t)step->bytes);
+        return WEFT_OK;
+    case WEFTI_STEP_LOSS:
+        return run_loss(d, p, step, options);
+    case WEFTI_STEP_POST:
+        return name_transfer(run_post(d, b, step), b, step, NULL);
+    case WEFTI_STEP_WAIT:
+        return name_transfer(run_wait(d, b, step), b, step, NULL);
+    case WEFTI_STEP_PACK:
+        return run_pack(d, step, options);
+    }
+    return WEFT_OK;
 }
 
 weft_status wefti_device_run(wefti_device *d, const wefti_program *p, wefti_section section,
@@ -244,36 +302,22 @@ weft_status wefti_device_run(wefti_device *d, const wefti_program *p, wefti_sect
     WEFT_REQUIRE(p->peak_bytes <= d->bytes, WEFT_E_BUG,
                  "the arena has %lld bytes, the program needs %lld", (long long)d->bytes,
                  (long long)p->peak_bytes);
-    const wefti_binding *b = binding_of(d, p);
+    wefti_binding *b = binding_of(d, p);
+    if (b) memset(b->posted, 0, (size_t)b->count); /* what a failed section left is gone */
     d->used = true;
+    d->bad_loss = 0;
+    wefti_free(d->finding);
+    d->finding = NULL;
     if (section == WEFTI_SECTION_FIRST || section == WEFTI_SECTION_NEXT) {
         d->loss = 0;
         d->losses = 0;
     }
-    for (int32_t s = 0; s < p->step_count[section]; s++) {
-        const wefti_step *step = &p->steps[section][s];
-        switch (step->kind) {
-        case WEFTI_STEP_CALL:
-            if (step->tensor >= 0 && options->before_update)
-                options->before_update(options->before_update_context, d->rank, step->tensor);
-            WEFT_TRY(run_call(d, b, step, options));
-            break;
-        case WEFTI_STEP_COPY:
-            memmove(d->memory + step->args[0], d->memory + step->args[1], (size_t)step->bytes);
-            break;
-        case WEFTI_STEP_LOSS:
-            WEFT_TRY(run_loss(d, p, step));
-            break;
-        case WEFTI_STEP_POST:
-            WEFT_TRY(name_transfer(run_post(d, b, step), b, step, NULL));
-            break;
-        case WEFTI_STEP_WAIT:
-            WEFT_TRY(name_transfer(run_wait(d, b, step), b, step, NULL));
-            break;
-        case WEFTI_STEP_PACK:
-            WEFT_TRY(run_pack(d, step, options));
-            break;
-        }
-    }
-    return WEFT_OK;
+    weft_status status = WEFT_OK;
+    for (d->step = 0; d->step < p->step_count[section] && status >= 0; d->step++)
+        status = run_step(d, p, b, &p->steps[section][d->step], options);
+    if (status >= 0 && !isfinite(d->bad_loss))
+        status = WEFT_RAISE(WEFT_E_NUMERIC, "the loss is %g", wefti_printed(d->bad_loss));
+    if (d->finding && (status >= 0 || status == WEFT_E_NUMERIC))
+        status = WEFT_RAISE(WEFT_E_NUMERIC, "%s", d->finding);
+    return status < 0 ? wefti_note(status, __func__, __FILE__, __LINE__) : WEFT_OK;
 }

@@ -12,8 +12,9 @@
 typedef struct wefti_device wefti_device;
 typedef struct wefti_trace wefti_trace;
 
-/* A device with `threads` threads and an arena of `bytes` (mapped, not touched). `comm`: its side
- * of the world that it is a rank of, borrowed; NULL: alone. */
+/* A device with `threads` threads and an arena of `bytes` (mapped, not touched; of the engine's
+ * memory where it has such). `comm`: its side of the world that it is a rank of, borrowed; NULL:
+ * alone. */
 weft_status wefti_device_create(int threads, int64_t bytes, wefti_comm *comm,
                                 wefti_device **out) WEFT_CHECKED;
 void wefti_device_destroy(wefti_device *device); /* before its comm */
@@ -40,6 +41,10 @@ typedef struct wefti_exec_options {
         *rows;         /* sections that run all microbatches: first global row of each; else NULL */
     bool check_finite; /* after each kernel, look for NaN and infinity in its outputs: names the
                           first cell */
+    /* The world goes on after a loss that is not finite: the section ends with nothing under way,
+     * where all of its ranks have that loss; else it runs to its end, which must change nothing
+     * that is kept, and fails then. */
+    bool orderly, to_the_end;
     wefti_before_update *before_update;
     void *before_update_context;
 } wefti_exec_options;
@@ -47,6 +52,9 @@ typedef struct wefti_exec_options {
 /* Run one section. WEFT_E_NUMERIC when the loss is not finite (nothing was updated after it). */
 weft_status wefti_device_run(wefti_device *device, const wefti_program *program,
                              wefti_section section, const wefti_exec_options *options) WEFT_CHECKED;
+/* When it failed with `check_finite` and `orderly`: of the ranks' findings the one with the lowest
+ * order was the first. INT64_MAX: it found nothing. */
+int64_t wefti_device_finding_order(const wefti_device *device);
 /* Start values of all parameters, states and optimizer tensors, as functions of seed and name. */
 weft_status wefti_device_init(wefti_device *device, const wefti_program *program,
                               uint64_t seed) WEFT_CHECKED;

@@ -28,7 +28,9 @@ static section_run run_of(const weft_session *s, const wefti_view *view, wefti_s
         .view = view,
         .section = section,
         .options = {.random = {s->options.seed, (uint64_t)s->step, 0, s->row},
-                    .rows = view->programs[0]->all_microbatches ? s->rows : NULL,
+                    .rows = view->own->all_microbatches ? s->rows : NULL,
+                    .orderly = s->world != NULL,
+                    .to_the_end = s->world && !view->loss_everywhere,
                     .before_update = s->before_update,
                     .before_update_context = s->before_update_context},
     };
@@ -36,17 +38,22 @@ static section_run run_of(const weft_session *s, const wefti_view *view, wefti_s
 
 static weft_status run_section(weft_session *s, const wefti_view *view, wefti_section section) {
     section_run run = run_of(s, view, section);
-    return wefti_crew_name(s->crew, wefti_crew_run(s->crew, run_device, &run));
+    return wefti_session_give_up(
+        s, wefti_crew_name(s->crew, wefti_crew_run(s->crew, run_device, &run)));
 }
 
 /* The loss is not finite: once more, looking at every value, to name where it began. */
 static weft_status name_culprit(weft_session *s, const wefti_view *view, wefti_section section,
                                 weft_status status) {
-    if (status != WEFT_E_NUMERIC) return wefti_crew_name(s->crew, status);
+    if (status != WEFT_E_NUMERIC) return status;
     char *first = wefti_strdup(weft_error_message());
     section_run run = run_of(s, view, section);
     run.options.check_finite = true;
     weft_status again = wefti_crew_name(s->crew, wefti_crew_run(s->crew, run_device, &run));
+    if (s->world && (again == WEFT_OK || again == WEFT_E_NUMERIC))
+        again = wefti_agree_first(s->agreement, again,
+                                  wefti_device_finding_order(wefti_crew_device(s->crew, s->me)));
+    again = again == WEFT_E_NUMERIC ? again : wefti_session_give_up(s, again);
     if (again == WEFT_OK)
         (void)wefti_adopt(status, first ? first : "the loss is not finite");
     else if (first)
@@ -55,30 +62,38 @@ static weft_status name_culprit(weft_session *s, const wefti_view *view, wefti_s
     return status;
 }
 
+/* Of the lowest device here that has it; NaN: none. */
+static double loss_here(const weft_session *s, const wefti_view *view) {
+    for (int32_t r = 0; r < view->devices; r++)
+        if (wefti_session_has(s, r) && view->sites[r].facts.has_loss)
+            return wefti_device_loss(wefti_crew_device(s->crew, r));
+    return NAN;
+}
+
 /* A forward pass, with the backward pass where there is one. */
 static weft_status run_pass(weft_session *s, const wefti_view *view, wefti_section section,
                             double *out_loss) {
     section_run run = run_of(s, view, section);
     run.pack = view == s->views[0] && !s->packed;
     weft_status status = wefti_crew_run(s->crew, run_device, &run);
+    double loss = loss_here(s, view);
+    if (status < 0 && status != WEFT_E_NUMERIC) status = wefti_crew_name(s->crew, status);
+    if (s->world) status = wefti_session_settle(s, view, status, &loss);
     if (status < 0) return name_culprit(s, view, section, status);
     if (run.pack) s->packed = true;
-    if (out_loss) *out_loss = NAN;
-    for (int32_t r = view->devices - 1; r >= 0 && out_loss; r--) /* the lowest that has it */
-        if (view->programs[r]->loss >= 0)
-            *out_loss = wefti_device_loss(wefti_crew_device(s->crew, r));
+    if (out_loss) *out_loss = loss;
     return WEFT_OK;
 }
 
 static bool updates_eagerly(const weft_session *s) {
     bool later = false;
-    for (int32_t r = 0; r < s->devices; r++)
-        later |= s->views[0]->programs[r]->step_count[WEFTI_SECTION_UPDATE] > 0;
+    for (int32_t r = 0; r < s->devices; r++) later |= s->views[0]->sites[r].facts.updates;
     return s->optimizer && !later;
 }
 
 static void set_scalar(const weft_session *s, int index, double value) {
     for (int32_t r = 0; r < s->devices; r++) {
+        if (!wefti_session_has(s, r)) continue;
         unsigned char *memory = wefti_device_memory(wefti_crew_device(s->crew, r));
         int64_t scalars = s->views[0]->programs[r]->scalars;
         if (scalars >= 0) ((float *)(void *)(memory + scalars))[index] = (float)value;
@@ -93,12 +108,13 @@ static double gradient_scale(const weft_session *s) {
     if (!s->plan || !s->plan->gradients_sum) return 1.0 / (double)s->options.microbatches;
     int32_t parts = 1;
     for (int32_t r = 0; r < s->devices; r++) {
-        const wefti_program *p = s->views[0]->programs[r];
-        for (int32_t t = 0; t < p->tensor_count; t++)
-            if (p->tensors[t].role == WEFTI_TENSOR_INPUT && p->tensors[t].whole.rank > 0) {
-                int32_t n = wefti_layout_parts(&p->tensors[t].layout, &p->mesh, 0);
-                if (n > parts) parts = n;
-            }
+        const wefti_site *site = &s->views[0]->sites[r];
+        for (int32_t i = 0; i < site->facts.tensor_count; i++) {
+            const wefti_tensor *t = &site->tensors[i];
+            if (t->role != WEFTI_TENSOR_INPUT || t->whole.rank == 0) continue;
+            int32_t n = wefti_layout_parts(&t->layout, &site->facts.mesh, 0);
+            if (n > parts) parts = n;
+        }
     }
     return (double)parts;
 }
@@ -107,8 +123,9 @@ static double gradient_scale(const weft_session *s) {
  * counted. */
 static weft_status accumulate(weft_session *s, double *out_loss) {
     const wefti_view *view = s->views[0];
-    bool at_once = view->programs[0]->all_microbatches;
+    bool at_once = view->own->all_microbatches;
     WEFT_TRY(wefti_session_start(s));
+    if (s->world && s->accumulated == 0) wefti_position_step(s->world->comm->position, s->step + 1);
     WEFT_REQUIRE(s->accumulated < s->options.microbatches, WEFT_E_ARG,
                  "%d microbatches are accumulated already: update first", s->accumulated);
     s->rows[s->accumulated] = s->row;
@@ -137,10 +154,10 @@ weft_status weft_session_accumulate(weft_session *s, double *out_loss) {
 
 /* The norm of all gradients, which every device knows, and what clips it. */
 static weft_status clip(weft_session *s, double *out_norm) {
-    const wefti_program *p = s->views[0]->programs[0];
+    const wefti_program *p = s->views[0]->own;
     double scale = gradient_scale(s), sum = 0;
     WEFT_TRY(run_section(s, s->views[0], WEFTI_SECTION_NORM));
-    const unsigned char *memory = wefti_device_memory(wefti_crew_device(s->crew, 0));
+    const unsigned char *memory = wefti_device_memory(wefti_crew_device(s->crew, s->me));
     const void *squares = memory + p->norms;
     for (int32_t i = 0; i < p->norm_count; i++)
         sum += p->norms_dtype == WEFT_F64 ? ((const double *)squares)[i]
@@ -219,9 +236,10 @@ weft_status weft_session_device_memory(const weft_session *s, int rank, int64_t 
                  "there is no device %d: the session has %d", rank, s->devices);
     *out_predicted = *out_observed = 0;
     for (int64_t i = 0; i < s->view_count; i++)
-        if (s->views[i]->programs[rank]->peak_bytes > *out_predicted)
-            *out_predicted = s->views[i]->programs[rank]->peak_bytes;
-    if (s->crew) *out_observed = wefti_device_observed_peak(wefti_crew_device(s->crew, rank));
+        if (s->views[i]->sites[rank].facts.peak_bytes > *out_predicted)
+            *out_predicted = s->views[i]->sites[rank].facts.peak_bytes;
+    if (s->crew && wefti_session_has(s, rank))
+        *out_observed = wefti_device_observed_peak(wefti_crew_device(s->crew, rank));
     return WEFT_OK;
 }
 
@@ -232,22 +250,17 @@ static void keep_most(int64_t *most, int64_t bytes) {
 weft_session_memory weft_session_memory_of(const weft_session *s) {
     weft_session_memory m = {0};
     for (int32_t r = 0; r < s->devices; r++) {
-        const wefti_program *p = s->views[0]->programs[r];
-        int64_t predicted, observed, parameters = 0, optimizer = 0;
+        const wefti_facts *f = &s->views[0]->sites[r].facts;
+        int64_t predicted, observed;
         if (weft_session_device_memory(s, r, &predicted, &observed) < 0) continue;
-        for (int32_t t = 0; t < p->tensor_count; t++) {
-            int64_t bytes = weft_desc_bytes(&p->tensors[t].desc);
-            if (p->tensors[t].role == WEFTI_TENSOR_PARAM) parameters += bytes;
-            if (p->tensors[t].role == WEFTI_TENSOR_OPTIMIZER) optimizer += bytes;
-        }
         keep_most(&m.predicted_peak_bytes, predicted);
         keep_most(&m.observed_peak_bytes, observed);
-        keep_most(&m.parameter_bytes, parameters);
-        keep_most(&m.optimizer_bytes, optimizer);
-        keep_most(&m.transient_bytes, p->transient_bytes);
-        keep_most(&m.saved_bytes, p->saved_bytes);
-        m.forward_flops += p->forward_flops;
-        m.backward_flops += p->backward_flops;
+        keep_most(&m.parameter_bytes, f->parameter_bytes);
+        keep_most(&m.optimizer_bytes, f->optimizer_bytes);
+        keep_most(&m.transient_bytes, f->transient_bytes);
+        keep_most(&m.saved_bytes, f->saved_bytes);
+        m.forward_flops += f->forward_flops;
+        m.backward_flops += f->backward_flops;
     }
     return m;
 }
@@ -257,7 +270,7 @@ weft_bf16_compute weft_session_bf16(const weft_session *s) {
 }
 
 const wefti_program *wefti_session_program(const weft_session *s, int program) {
-    return s->views[program]->programs[0];
+    return s->views[program]->own;
 }
 const wefti_program *wefti_session_program_of(const weft_session *s, int program, int32_t rank) {
     return s->views[program]->programs[rank];

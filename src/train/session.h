@@ -6,7 +6,7 @@
 #include "weft/session.h"
 
 /* What a device runs of graph number `program`; tensors have other numbers there than in
- * weft_session_tensor. Without a rank: device 0. */
+ * weft_session_tensor. Without a rank: the first device of this process; NULL: of another one. */
 const wefti_program *wefti_session_program(const weft_session *session, int program);
 const wefti_program *wefti_session_program_of(const weft_session *session, int program,
                                               int32_t rank);
@@ -17,7 +17,7 @@ int wefti_session_number(const weft_session *session, int program, int32_t rank,
 typedef struct wefti_session_piece {
     int32_t rank;
     wefti_box box;
-    void *data;
+    void *data;  /* NULL: of another process */
     bool counts; /* boxes of those that count cover the tensor, each element once */
     bool term; /* does not count, but what lies here is to be added (or maximised) for the value */
 } wefti_session_piece;
@@ -29,10 +29,15 @@ weft_status wefti_session_pieces(weft_session *session, int program, int index,
 /* Gives elements [first, first + count) of what is written, in order, each once; `out` has the
  * tensor's dtype. */
 typedef weft_status wefti_session_source(void *context, int64_t first, int64_t count, void *out);
-/* Write `count` elements of a tensor from element `first` on, on all devices that have them. */
+/* Write `count` elements of a tensor from element `first` on, on all devices that have them. Across
+ * processes: collective, and only rank 0 is asked for the elements. */
 weft_status wefti_session_fill(weft_session *session, int program, int index, int64_t first,
                                int64_t count, wefti_session_source *source,
                                void *context) WEFT_CHECKED;
+/* Across processes: `count` elements from element `first` on to `out` of rank 0, collective. They
+ * are whole slices along the first dimension. */
+weft_status wefti_session_collect(weft_session *session, int program, int index, int64_t first,
+                                  int64_t count, void *out) WEFT_CHECKED;
 /* Called before a step updates a tensor: its number in program 0 of the rank. NULL: off. */
 void wefti_session_before_update(weft_session *session, wefti_before_update *call, void *context);
 int wefti_session_threads(const weft_session *session); /* of all devices */

@@ -77,10 +77,12 @@ static weft_status check_limit(const weft_session *s, const wefti_program *p) {
 
 /* ---- building ---- */
 
-static int largest_peak(const wefti_view *v) {
-    int largest = 0;
-    for (int32_t r = 1; r < v->devices; r++)
-        if (v->programs[r]->peak_bytes > v->programs[largest]->peak_bytes) largest = r;
+/* Of the devices here. */
+static const wefti_program *largest_program(const weft_session *s, wefti_program *const *programs) {
+    const wefti_program *largest = NULL;
+    for (int32_t r = 0; r < s->devices; r++)
+        if (programs[r] && (!largest || programs[r]->peak_bytes > largest->peak_bytes))
+            largest = programs[r];
     return largest;
 }
 
@@ -116,28 +118,36 @@ static weft_status build_rank(const weft_session *s, weft_graph *graph, int32_t 
     return wefti_program_build(&spec, out);
 }
 
-static weft_status build(weft_session *s, weft_graph *graph) {
-    if (uses_bf16(graph) && s->bf16 == WEFTI_BF16_AUTO) s->bf16 = choose_bf16(s->options.bf16);
+static weft_status build_ranks(const weft_session *s, weft_graph *graph, wefti_program **programs) {
+    for (int32_t r = 0; r < s->devices; r++)
+        if (wefti_session_has(s, r)) WEFT_TRY(build_rank(s, graph, r, &programs[r]));
+    if (s->devices > 1 && !s->world)
+        WEFT_TRY(wefti_programs_match((const wefti_program *const *)programs, s->devices));
+    return check_limit(s, largest_program(s, programs));
+}
+
+static weft_status build_view(weft_session *s, weft_graph *graph, wefti_view **out) {
     wefti_program **programs;
-    wefti_view *view;
-    weft_status status = WEFT_OK;
     WEFT_TRY(WEFT_GROW(s->views, s->view_count, s->view_cap));
     WEFT_NEW_ARRAY(programs, wefti_program *, s->devices);
-    for (int32_t r = 0; r < s->devices && status == WEFT_OK; r++)
-        status = build_rank(s, graph, r, &programs[r]);
-    if (status == WEFT_OK && s->devices > 1)
-        status = wefti_programs_match((const wefti_program *const *)programs, s->devices);
+    weft_status status = build_ranks(s, graph, programs);
+    if (s->world) status = wefti_agree(s->agreement, status);
     if (status < 0) {
         for (int32_t r = 0; r < s->devices; r++) wefti_program_destroy(programs[r]);
         wefti_free(programs);
         return status;
     }
-    WEFT_TRY(wefti_view_create(graph, programs, s->devices, &view));
-    status = check_limit(s, view->programs[largest_peak(view)]);
-    if (status < 0) {
-        wefti_view_destroy(view);
-        return status;
-    }
+    return wefti_view_create(s, graph, programs, out);
+}
+
+/* `status`: of what came before, which the other processes do not know yet. */
+static weft_status build(weft_session *s, weft_graph *graph, weft_status status) {
+    wefti_view *view;
+    if (status >= 0 && s->me == 0 && uses_bf16(graph) && s->bf16 == WEFTI_BF16_AUTO)
+        s->bf16 = choose_bf16(s->options.bf16);
+    if (s->world) status = wefti_session_same_job(s, graph, status);
+    WEFT_TRY(status);
+    WEFT_TRY(build_view(s, graph, &view));
     s->views[s->view_count++] = view;
     return WEFT_OK;
 }
@@ -158,6 +168,31 @@ static weft_status take_plan(weft_session *s, const weft_plan *plan) {
     return wefti_route_cache_create(&s->routes);
 }
 
+/* Where the session runs: in this process, or, of several devices, as one rank of a world. */
+static weft_status take_world(weft_session *s, weft_world *world) {
+    if (!world || world->size == 1) return WEFT_OK;
+    s->world = world;
+    s->me = world->rank;
+    return wefti_agreement_create(world, &s->agreement);
+}
+
+static weft_status prepare(weft_session *s, const weft_graph *graph,
+                           const weft_session_options *options) {
+    if (options->plan) WEFT_TRY(take_plan(s, options->plan));
+    WEFT_REQUIRE(!s->world || s->devices == s->world->size, WEFT_E_ARG,
+                 "the plan is for %d device%s, but the world has %d processes, one device each",
+                 s->devices, s->devices == 1 ? "" : "s", s->world->size);
+    int share = s->world ? weft_world_local_size(s->world) : s->devices;
+    s->threads = options->threads ? options->threads / s->devices : wefti_cores() / share;
+    if (s->threads < 1) s->threads = 1;
+    s->rows = wefti_calloc((size_t)s->options.microbatches, sizeof *s->rows);
+    s->pieces = wefti_calloc((size_t)s->devices, sizeof *s->pieces);
+    WEFT_REQUIRE(s->rows && s->pieces, WEFT_E_NOMEM, "no memory for a session");
+    if (options->optimizer.kind == WEFT_NO_OPTIMIZER) return WEFT_OK;
+    return wefti_optimizer_create(&options->optimizer, options->clip > 0, graph->ops,
+                                  &s->optimizer);
+}
+
 weft_status weft_session_create(weft_graph *graph, const weft_session_options *options,
                                 weft_session **out) {
     WEFT_REQUIRE(graph && options && out, WEFT_E_ARG, "a session needs a graph and options");
@@ -168,31 +203,18 @@ weft_status weft_session_create(weft_graph *graph, const weft_session_options *o
     WEFT_REQUIRE(options->threads >= 0, WEFT_E_ARG, "threads must not be negative, but is %d",
                  options->threads);
     weft_session *s;
-    weft_status status = WEFT_OK;
     WEFT_NEW(s, weft_session);
     s->options = *options;
     s->options.plan = NULL;
     s->devices = 1;
-    if (options->plan) WEFT_TRY_OR(fail, status, take_plan(s, options->plan));
-    s->threads = (options->threads ? options->threads : wefti_cores()) / s->devices;
-    if (s->threads < 1) s->threads = 1;
-    s->rows = wefti_calloc((size_t)s->options.microbatches, sizeof *s->rows);
-    s->pieces = wefti_calloc((size_t)s->devices, sizeof *s->pieces);
-    if (!s->rows || !s->pieces) {
-        status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for a session");
-        goto fail;
+    weft_status status = take_world(s, options->world);
+    if (status >= 0) status = build(s, graph, prepare(s, graph, options));
+    if (status < 0) {
+        weft_session_destroy(s);
+        return wefti_note(status, __func__, __FILE__, __LINE__);
     }
-    bool train = options->optimizer.kind != WEFT_NO_OPTIMIZER;
-    if (train)
-        WEFT_TRY_OR(fail, status,
-                    wefti_optimizer_create(&options->optimizer, options->clip > 0, graph->ops,
-                                           &s->optimizer));
-    WEFT_TRY_OR(fail, status, build(s, graph));
     *out = s;
     return WEFT_OK;
-fail:
-    weft_session_destroy(s);
-    return status;
 }
 
 void weft_session_destroy(weft_session *s) {
@@ -207,12 +229,13 @@ void weft_session_destroy(weft_session *s) {
     wefti_optimizer_destroy(s->optimizer);
     wefti_route_cache_destroy(s->routes);
     weft_plan_destroy(s->plan);
+    wefti_agreement_destroy(s->agreement);
     wefti_free(s);
 }
 
 weft_status weft_session_add(weft_session *s, weft_graph *graph, int *out_program) {
     WEFT_REQUIRE(!s->crew, WEFT_E_ARG, "add all graphs before the session's first step");
-    WEFT_TRY(build(s, graph));
+    WEFT_TRY(build(s, graph, WEFT_OK));
     *out_program = (int)s->view_count - 1;
     return WEFT_OK;
 }
@@ -221,7 +244,7 @@ weft_status weft_session_add(weft_session *s, weft_graph *graph, int *out_progra
 
 static void set_trace(const weft_session *s, wefti_trace *trace) {
     for (int32_t r = 0; s->crew && r < s->devices; r++)
-        wefti_device_trace(wefti_crew_device(s->crew, r), trace);
+        if (wefti_session_has(s, r)) wefti_device_trace(wefti_crew_device(s->crew, r), trace);
 }
 
 static weft_status start_device(void *context, wefti_device *device, int32_t rank) {
@@ -236,22 +259,28 @@ static weft_status start_device(void *context, wefti_device *device, int32_t ran
     return WEFT_OK;
 }
 
-weft_status wefti_session_start(weft_session *s) {
-    if (s->crew) return WEFT_OK;
+static weft_status create_crew(const weft_session *s, wefti_crew **out) {
     int64_t *bytes;
-    wefti_crew *crew;
     WEFT_NEW_ARRAY(bytes, int64_t, s->devices);
     for (int32_t r = 0; r < s->devices; r++)
         for (int64_t i = 0; i < s->view_count; i++)
-            if (s->views[i]->programs[r]->peak_bytes > bytes[r])
-                bytes[r] = s->views[i]->programs[r]->peak_bytes;
-    weft_status status = wefti_crew_create(s->devices, s->threads, bytes, &crew);
+            if (s->views[i]->sites[r].facts.peak_bytes > bytes[r])
+                bytes[r] = s->views[i]->sites[r].facts.peak_bytes;
+    weft_status status = s->world ? wefti_crew_join(s->world->comm, s->threads, bytes[s->me], out)
+                                  : wefti_crew_create(s->devices, s->threads, bytes, out);
     wefti_free(bytes);
-    WEFT_TRY(status);
-    status = wefti_crew_name(crew, wefti_crew_run(crew, start_device, s));
+    return status;
+}
+
+weft_status wefti_session_start(weft_session *s) {
+    if (s->crew) return WEFT_OK;
+    wefti_crew *crew = NULL;
+    weft_status status = create_crew(s, &crew);
+    if (status >= 0) status = wefti_crew_name(crew, wefti_crew_run(crew, start_device, s));
+    if (s->world) status = wefti_agree(s->agreement, status);
     if (status < 0) {
         wefti_crew_destroy(crew);
-        return status;
+        return wefti_note(status, __func__, __FILE__, __LINE__);
     }
     s->crew = crew;
     set_trace(s, s->trace);
@@ -277,5 +306,5 @@ weft_status weft_session_trace(weft_session *s, const char *path) {
 }
 
 weft_status wefti_session_largest(const weft_session *s, int count, char **out) {
-    return largest_text(s->views[0]->programs[largest_peak(s->views[0])], count, out);
+    return largest_text(largest_program(s, s->views[0]->programs), count, out);
 }

@@ -1,10 +1,8 @@
-/* Tensors of a session: whole to those who read and write them, in pieces where they lie. */
-#include <math.h>
+/* The tensors of a session: the list of them over all devices, and where their pieces lie. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "graph/graph.h"
-#include "layout/slab.h"
 #include "train/session_parts.h"
 
 /* ---- the list of one graph's tensors over all devices ---- */
@@ -69,10 +67,10 @@ static bool is_tensor(const wefti_view *v, int64_t i, const wefti_tensor *t) {
 /* Programs of different devices list nearly the same in the same order: the next one is looked at
  * first. */
 static weft_status add_program(wefti_view *v, int32_t rank) {
-    const wefti_program *p = v->programs[rank];
+    const wefti_site *site = &v->sites[rank];
     int64_t next = 0;
-    for (int32_t i = 0; i < p->tensor_count; i++) {
-        const wefti_tensor *t = &p->tensors[i];
+    for (int32_t i = 0; i < site->facts.tensor_count; i++) {
+        const wefti_tensor *t = &site->tensors[i];
         if (!is_tensor(v, next, t))
             for (next = 0; next < v->count && !is_tensor(v, next, t);) next++;
         if (next == v->count) WEFT_TRY(add_tensor(v, t, &next));
@@ -82,14 +80,49 @@ static weft_status add_program(wefti_view *v, int32_t rank) {
     return WEFT_OK;
 }
 
-static weft_status fill(wefti_view *v, const weft_graph *g) {
+/* What a program of this process says of itself. */
+static void describe(wefti_site *site, const wefti_program *p) {
+    wefti_facts *f = &site->facts;
+    site->tensors = p->tensors;
+    *f = (wefti_facts){.mesh = p->mesh,
+                       .peak_bytes = p->peak_bytes,
+                       .transient_bytes = p->transient_bytes,
+                       .saved_bytes = p->saved_bytes,
+                       .forward_flops = p->forward_flops,
+                       .backward_flops = p->backward_flops,
+                       .rank = p->rank,
+                       .tensor_count = p->tensor_count,
+                       .has_loss = p->loss >= 0,
+                       .updates = p->step_count[WEFTI_SECTION_UPDATE] > 0};
+    for (int32_t t = 0; t < p->tensor_count; t++) {
+        int64_t bytes = weft_desc_bytes(&p->tensors[t].desc);
+        if (p->tensors[t].role == WEFTI_TENSOR_PARAM) f->parameter_bytes += bytes;
+        if (p->tensors[t].role == WEFTI_TENSOR_OPTIMIZER) f->optimizer_bytes += bytes;
+    }
+}
+
+static weft_status describe_all(const weft_session *s, wefti_view *v) {
     WEFT_TRY(wefti_arena_create(&v->arena));
+    WEFT_NEW_ARRAY(v->sites, wefti_site, v->devices);
+    for (int32_t r = v->devices - 1; r >= 0; r--) {
+        if (!v->programs[r]) continue;
+        describe(&v->sites[r], v->programs[r]);
+        v->own = v->programs[r];
+    }
+    if (s->world) WEFT_TRY(wefti_sites_gather(s, v));
+    v->loss_everywhere = true;
+    for (int32_t r = 0; r < v->devices; r++) v->loss_everywhere &= v->sites[r].facts.has_loss;
+    return WEFT_OK;
+}
+
+static weft_status fill(const weft_session *s, wefti_view *v, const weft_graph *g) {
+    WEFT_TRY(describe_all(s, v));
     for (int32_t r = 0; r < v->devices; r++)
-        for (int32_t i = 0; i < v->programs[r]->tensor_count; i++)
-            if (v->programs[r]->tensors[i].microbatch >= v->microbatches)
-                v->microbatches = v->programs[r]->tensors[i].microbatch + 1;
+        for (int32_t i = 0; i < v->sites[r].facts.tensor_count; i++)
+            if (v->sites[r].tensors[i].microbatch >= v->microbatches)
+                v->microbatches = v->sites[r].tensors[i].microbatch + 1;
     if (v->devices == 1 && v->microbatches == 1) { /* as the program has them */
-        const wefti_program *p = v->programs[0];
+        const wefti_program *p = v->own;
         for (int32_t i = 0; i < p->tensor_count; i++) {
             int64_t at;
             WEFT_TRY(add_tensor(v, &p->tensors[i], &at));
@@ -98,18 +131,20 @@ static weft_status fill(wefti_view *v, const weft_graph *g) {
         return WEFT_OK;
     }
     for (int32_t r = 0; r < v->devices; r++) WEFT_TRY(add_program(v, r));
-    return sort_tensors(v, g);
+    WEFT_TRY(sort_tensors(v, g));
+    WEFT_NEW_ARRAY(v->reads, wefti_endpoint *, v->count + 1);
+    return WEFT_OK;
 }
 
-weft_status wefti_view_create(const weft_graph *graph, wefti_program **programs, int32_t devices,
-                              wefti_view **out) {
+weft_status wefti_view_create(const weft_session *s, const weft_graph *graph,
+                              wefti_program **programs, wefti_view **out) {
     wefti_view *v = wefti_calloc(1, sizeof *v);
     weft_status status = v ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a session");
     if (v) {
-        *v = (wefti_view){.programs = programs, .devices = devices, .microbatches = 1};
-        status = fill(v, graph);
+        *v = (wefti_view){.programs = programs, .devices = s->devices, .microbatches = 1};
+        status = fill(s, v, graph);
     } else {
-        for (int32_t r = 0; r < devices; r++) wefti_program_destroy(programs[r]);
+        for (int32_t r = 0; r < s->devices; r++) wefti_program_destroy(programs[r]);
         wefti_free(programs);
     }
     if (status < 0) {
@@ -122,8 +157,11 @@ weft_status wefti_view_create(const weft_graph *graph, wefti_program **programs,
 
 void wefti_view_destroy(wefti_view *v) {
     if (!v) return;
+    for (int64_t i = 0; i < v->count && v->reads; i++) wefti_comm_unbind(v->reads[i]);
     for (int32_t r = 0; r < v->devices; r++) wefti_program_destroy(v->programs[r]);
     wefti_free(v->programs);
+    wefti_free(v->sites);
+    wefti_free(v->reads);
     wefti_free(v->tensors);
     wefti_arena_destroy(v->arena);
     wefti_free(v);
@@ -169,8 +207,8 @@ weft_status weft_session_tensor(const weft_session *s, int program, int index,
     return WEFT_OK;
 }
 
-static weft_status find(const weft_session *s, int program, const char *name, wefti_view **out_view,
-                        int *out) {
+weft_status wefti_session_look_up(const weft_session *s, int program, const char *name,
+                                  wefti_view **out_view, int *out) {
     WEFT_TRY(wefti_session_view(s, program, out_view));
     for (int64_t i = 0; i < (*out_view)->count; i++)
         if (!strcmp((*out_view)->tensors[i].name, name)) {
@@ -184,7 +222,7 @@ weft_status weft_session_find(const weft_session *s, int program, const char *na
                               weft_tensor_info *out) {
     wefti_view *v;
     int index;
-    WEFT_TRY(find(s, program, name, &v, &index));
+    WEFT_TRY(wefti_session_look_up(s, program, name, &v, &index));
     *out = info_of(&v->tensors[index]);
     return WEFT_OK;
 }
@@ -203,7 +241,7 @@ static const wefti_tensor *local_of(const weft_session *s, const wefti_view *v, 
                                     int32_t rank) {
     const wefti_view_tensor *t = &v->tensors[index];
     int32_t i = t->local[microbatch_of(s, v, t) * v->devices + rank];
-    return i < 0 ? NULL : &v->programs[rank]->tensors[i];
+    return i < 0 ? NULL : &v->sites[rank].tensors[i];
 }
 
 weft_status wefti_session_pieces(weft_session *s, int program, int index, wefti_session_piece *out,
@@ -215,164 +253,28 @@ weft_status wefti_session_pieces(weft_session *s, int program, int index, wefti_
     WEFT_TRY(wefti_session_start(s));
     for (int32_t r = 0; r < v->devices; r++) {
         const wefti_tensor *t = local_of(s, v, index, r);
-        const wefti_program *p = v->programs[r];
+        const wefti_site *site = &v->sites[r];
+        const wefti_mesh *mesh = &site->facts.mesh;
         if (!t) continue;
         wefti_session_piece *piece = &out[count++];
-        if (!owner) owner = &p->mesh;
+        if (!owner) owner = mesh;
         piece->rank = r;
-        piece->data = wefti_device_memory(wefti_crew_device(s->crew, r)) + t->offset;
-        wefti_program_box(p, t, &piece->box);
-        bool same = p->mesh.first == owner->first;
-        piece->counts = same && (!p->mesh.axes || wefti_layout_counts(&t->layout, &p->mesh, r));
+        piece->data = wefti_session_has(s, r)
+                          ? wefti_device_memory(wefti_crew_device(s->crew, r)) + t->offset
+                          : NULL;
+        piece->box = wefti_site_box(site, t);
+        bool same = mesh->first == owner->first;
+        piece->counts = same && (!mesh->axes || wefti_layout_counts(&t->layout, mesh, r));
         piece->term = false;
         if (!same || piece->counts || !(t->layout.sum | t->layout.max)) continue;
         int32_t at[WEFTI_MAX_AXES];
-        wefti_mesh_coordinates(&p->mesh, r, at);
+        wefti_mesh_coordinates(mesh, r, at);
         piece->term = true; /* unless it repeats another's, along an axis that means nothing here */
-        for (int a = 0; a < p->mesh.axes; a++)
+        for (int a = 0; a < mesh->axes; a++)
             if (!(wefti_layout_axes(&t->layout) >> a & 1u) && at[a]) piece->term = false;
     }
     *out_count = count;
     return WEFT_OK;
-}
-
-/* A tensor of the right size; its pieces are in s->pieces. */
-static weft_status locate(weft_session *s, int program, const char *name, size_t bytes,
-                          wefti_view **out_view, int *out_index, int32_t *out_count) {
-    WEFT_TRY(find(s, program, name, out_view, out_index));
-    const weft_desc *whole = &(*out_view)->tensors[*out_index].whole;
-    WEFT_REQUIRE(bytes == (size_t)weft_desc_bytes(whole), WEFT_E_SHAPE,
-                 "'%s' is %s, %lld bytes, not %zu", name, wefti_desc_text(whole).text,
-                 (long long)weft_desc_bytes(whole), bytes);
-    return wefti_session_pieces(s, program, *out_index, s->pieces, out_count);
-}
-
-static wefti_box box_of(const weft_desc *whole) {
-    wefti_box box = {{0}, {0}};
-    for (int d = 0; d < whole->rank; d++) box.size[d] = whole->shape[d];
-    return box;
-}
-
-/* The part of `box` that each device has, out of `data`, which is the box. */
-static void scatter(const weft_desc *whole, const wefti_session_piece *pieces, int32_t count,
-                    const wefti_box *box, const void *data) {
-    for (int32_t i = 0; i < count; i++) {
-        wefti_box part;
-        if (wefti_box_intersect(box, &pieces[i].box, whole->rank, &part))
-            wefti_box_copy(&part, box, data, &pieces[i].box, pieces[i].data, whole->rank,
-                           weft_dtype_bytes(whole->dtype));
-    }
-}
-
-weft_status weft_session_feed(weft_session *s, int program, const char *name, const void *data,
-                              size_t bytes) {
-    wefti_view *v;
-    const wefti_session_piece *pieces = s->pieces;
-    int index;
-    int32_t count;
-    WEFT_TRY(locate(s, program, name, bytes, &v, &index, &count));
-    const wefti_view_tensor *t = &v->tensors[index];
-    wefti_box box = box_of(&t->whole);
-    bool input = t->role == WEFTI_TENSOR_INPUT;
-    if (input) scatter(&t->whole, pieces, count, &box, data);
-    for (int32_t i = 0; i < count && input; i++)
-        wefti_device_observe(wefti_crew_device(s->crew, pieces[i].rank), pieces[i].data,
-                             wefti_box_elems(&pieces[i].box, t->whole.rank) *
-                                 (int64_t)weft_dtype_bytes(t->whole.dtype));
-    WEFT_REQUIRE(input, WEFT_E_ARG, "'%s' is no input", name);
-    return WEFT_OK;
-}
-
-/* ---- reading ---- */
-
-/* out += piece, or the larger of both, row by row. */
-static void add_term(const weft_desc *whole, const wefti_session_piece *piece, bool largest,
-                     void *out) {
-    int64_t strides[WEFT_MAX_RANK], elems = wefti_box_elems(&piece->box, whole->rank);
-    wefti_strides(whole, strides);
-    for (int64_t e = 0; e < elems; e++) {
-        int64_t rest = e, at = 0;
-        for (int d = whole->rank - 1; d >= 0; d--) {
-            at += (piece->box.begin[d] + rest % piece->box.size[d]) * strides[d];
-            rest /= piece->box.size[d];
-        }
-        double a = wefti_load(whole->dtype, out, at), b = wefti_load(whole->dtype, piece->data, e);
-        wefti_store(whole->dtype, out, at, largest ? fmax(a, b) : a + b);
-    }
-}
-
-weft_status weft_session_read(weft_session *s, int program, const char *name, void *data,
-                              size_t bytes) {
-    wefti_view *v;
-    const wefti_session_piece *pieces = s->pieces;
-    int index;
-    int32_t count;
-    WEFT_TRY(locate(s, program, name, bytes, &v, &index, &count));
-    const weft_desc *whole = &v->tensors[index].whole;
-    wefti_box box = box_of(whole);
-    for (int32_t i = 0; i < count; i++)
-        if (pieces[i].counts)
-            wefti_box_copy(&pieces[i].box, &pieces[i].box, pieces[i].data, &box, data, whole->rank,
-                           weft_dtype_bytes(whole->dtype));
-    for (int32_t i = 0; i < count; i++)
-        if (pieces[i].term)
-            add_term(whole, &pieces[i], local_of(s, v, index, pieces[i].rank)->layout.max != 0,
-                     data);
-    return WEFT_OK;
-}
-
-/* ---- writing ---- */
-
-weft_status weft_session_write(weft_session *s, int program, const char *name, const void *data,
-                               size_t bytes) {
-    wefti_view *v;
-    const wefti_session_piece *pieces = s->pieces;
-    int index;
-    int32_t count;
-    bool terms = false;
-    WEFT_TRY(locate(s, program, name, bytes, &v, &index, &count));
-    for (int32_t i = 0; i < count; i++) terms |= pieces[i].term;
-    wefti_box box = box_of(&v->tensors[index].whole);
-    if (!terms) scatter(&v->tensors[index].whole, pieces, count, &box, data);
-    s->packed = false;
-    WEFT_REQUIRE(!terms, WEFT_E_ARG,
-                 "'%s' is a sum of terms on several devices: it can be read, not written", name);
-    return WEFT_OK;
-}
-
-enum { FILL_BYTES = 1 << 20 };
-
-/* Through a buffer, in boxes that are contiguous in the whole. */
-static weft_status fill_pieces(const weft_desc *whole, const wefti_session_piece *pieces,
-                               int32_t piece_count, int64_t first, int64_t count,
-                               wefti_session_source *source, void *context) {
-    int64_t most = FILL_BYTES / (int64_t)weft_dtype_bytes(whole->dtype), part;
-    weft_status status = WEFT_OK;
-    void *buffer = wefti_alloc(FILL_BYTES);
-    WEFT_REQUIRE(buffer, WEFT_E_NOMEM, "no memory to cut a tensor into pieces");
-    for (int64_t at = 0; at < count && status == WEFT_OK; at += part) {
-        wefti_box box;
-        part = wefti_slab(whole, first + at, count - at < most ? count - at : most, &box);
-        status = source(context, at, part, buffer);
-        if (status == WEFT_OK) scatter(whole, pieces, piece_count, &box, buffer);
-    }
-    wefti_free(buffer);
-    return status;
-}
-
-weft_status wefti_session_fill(weft_session *s, int program, int index, int64_t first,
-                               int64_t count, wefti_session_source *source, void *context) {
-    wefti_view *v;
-    const wefti_session_piece *pieces = s->pieces;
-    int32_t found;
-    WEFT_TRY(wefti_session_view(s, program, &v));
-    const weft_desc *whole = &v->tensors[index].whole;
-    WEFT_TRY(wefti_session_pieces(s, program, index, s->pieces, &found));
-    s->packed = false;
-    if (s->devices == 1)
-        return source(context, 0, count,
-                      (char *)pieces[0].data + first * (int64_t)weft_dtype_bytes(whole->dtype));
-    return fill_pieces(whole, pieces, found, first, count, source, context);
 }
 
 int wefti_session_number(const weft_session *s, int program, int32_t rank, int32_t local) {

@@ -1,0 +1,36 @@
+/* Digests of what must be equal in all processes of a run: 64 bits, no protection against intent.
+ */
+#ifndef WEFTI_DIGEST_H
+#define WEFTI_DIGEST_H
+
+#include <stdint.h>
+#include <string.h>
+
+static inline uint64_t wefti_digest_number(uint64_t digest, uint64_t value) {
+    digest = (digest ^ value) * 0x9E3779B97F4A7C15u;
+    return digest ^ digest >> 29;
+}
+
+static inline uint64_t wefti_digest_bytes(uint64_t digest, const void *data, size_t bytes) {
+    uint64_t word;
+    digest = wefti_digest_number(digest, bytes);
+    for (; bytes >= sizeof word; bytes -= sizeof word, data = (const char *)data + sizeof word) {
+        memcpy(&word, data, sizeof word);
+        digest = wefti_digest_number(digest, word);
+    }
+    word = 0;
+    memcpy(&word, data, bytes);
+    return wefti_digest_number(digest, word);
+}
+
+static inline uint64_t wefti_digest_text(uint64_t digest, const char *text) {
+    return wefti_digest_bytes(digest, text ? text : "", text ? strlen(text) : 0);
+}
+
+static inline uint64_t wefti_digest_real(uint64_t digest, double value) {
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return wefti_digest_number(digest, bits);
+}
+
+#endif

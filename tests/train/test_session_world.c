@@ -1,0 +1,461 @@
+/* Sessions over a world: whatever the plan, as many processes as it has devices come to the bits of
+ * one process with that many, every process knows what all would know, jobs that differ are refused
+ * by name, and who fails is named everywhere. */
+#include "session_models.h"
+
+#include "weft/plan.h"
+#include "world_fixture.h"
+
+enum { SEED = 21, BATCH = 8, STEPS = 3 };
+
+/* ---- plans ---- */
+
+typedef struct split {
+    const char *match, *axes;
+} split;
+
+typedef struct world_case {
+    const char *name;
+    int devices;
+    struct {
+        const char *name;
+        int size;
+    } axis[3];
+    split splits[6];
+    int level; /* of optimizer parallelism */
+    int accumulate;
+    int stages, microbatches;
+    double clip;
+    bool sum, experts;
+} world_case;
+
+/* Megatron's split of the tiny gpt2. */
+#define TENSOR_PARALLEL                                                                            \
+    {"h.*.attn.c_attn", "n1=tp"}, {"h.*.attn", "heads=tp"}, {"h.*.attn.c_proj", "k=tp"},           \
+        {"h.*.mlp.c_fc", "n0=tp"}, {                                                               \
+        "h.*.mlp.c_proj", "k=tp"                                                                   \
+    }
+
+static const world_case cases[] = {
+    {.name = "2 data", .devices = 2},
+    {.name = "3 data, uneven", .devices = 3},
+    {.name = "4 data, clipped", .devices = 4, .clip = 0.5},
+    {.name = "2 data, accumulated", .devices = 2, .accumulate = 2, .sum = true},
+    {.name = "4 data, states split", .devices = 4, .level = 1},
+    {.name = "4 data, gradients split", .devices = 4, .level = 2, .clip = 0.5},
+    {.name = "4 data, all split", .devices = 4, .level = 3},
+    {.name = "2 tensor", .devices = 2, .axis = {{"tp", 2}}, .splits = {TENSOR_PARALLEL}},
+    {.name = "2 data 2 tensor, states split",
+     .devices = 4,
+     .axis = {{"dp", 2}, {"tp", 2}},
+     .splits = {TENSOR_PARALLEL},
+     .level = 1,
+     .clip = 0.5},
+    {.name = "2 stages", .devices = 2, .stages = 2, .microbatches = 4},
+    {.name = "2 data 2 tensor 2 stages, states split",
+     .devices = 8,
+     .axis = {{"dp", 2}, {"tp", 2}},
+     .splits = {TENSOR_PARALLEL},
+     .level = 2,
+     .stages = 2,
+     .microbatches = 2,
+     .clip = 0.5},
+    {.name = "2 data 2 experts",
+     .devices = 4,
+     .axis = {{"dp", 2}, {"ep", 2}},
+     .splits = {{"*moe.experts.*", "experts=ep"},
+                {"*moe:moe_dispatch", "experts=ep"},
+                {"*moe:moe_combine", "experts=ep"}},
+     .experts = true},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+static weft_status plan_of(const world_case *c, weft_plan **out) {
+    weft_plan *plan;
+    weft_status status = weft_plan_create(c->devices, &plan);
+    if (status < 0) return status;
+    for (int a = 0; a < 3 && c->axis[a].name && status >= 0; a++)
+        status = weft_plan_axis(plan, c->axis[a].name, c->axis[a].size);
+    if (c->axis[0].name && status >= 0) status = weft_plan_mode(plan, WEFT_PARALLEL_SEMI);
+    for (int i = 0; i < 6 && c->splits[i].match && status >= 0; i++)
+        status = weft_op_split(plan, c->splits[i].match, c->splits[i].axes);
+    if (c->level && status >= 0) status = weft_plan_optimizer(plan, c->level, 0, 0);
+    if (c->accumulate && status >= 0) status = weft_plan_accumulate(plan, c->accumulate);
+    if (c->sum && status >= 0) status = weft_plan_gradients_sum(plan, true);
+    if (c->stages && status >= 0)
+        status = weft_plan_pipeline(plan, c->stages, c->microbatches, WEFT_PIPELINE_1F1B, 1);
+    if (status < 0) {
+        weft_plan_destroy(plan);
+        return status;
+    }
+    *out = plan;
+    return WEFT_OK;
+}
+
+/* ---- one rank's run, or the whole run in one process ---- */
+
+enum { TAMPER_NONE, TAMPER_MODEL, TAMPER_SEED, TAMPER_PLAN, TAMPER_CLIP, TAMPER_DEVICES };
+
+typedef struct run {
+    const world_case *c;
+    int tamper;
+    bool evaluate, local, poison; /* poison: a parameter becomes infinite after one step */
+    const float *start;           /* parameters to begin with; NULL: own */
+    double losses[STEPS], norms[STEPS], evaluation;
+    int64_t predicted, observed;
+    float *tensors; /* all parameters and optimizer states, one behind the other */
+    int64_t elems;
+} run;
+
+static weft_model_config config_of(const world_case *c, bool other) {
+    return (weft_model_config){.family = c->experts ? WEFT_FAMILY_GPT2_MOE : WEFT_FAMILY_GPT2,
+                               .layers = 2,
+                               .hidden = other ? 16 : 32,
+                               .heads = 4,
+                               .ffn = 64,
+                               .context = 16,
+                               .vocab = 50,
+                               .experts = c->experts ? 4 : 0,
+                               .experts_per_token = c->experts ? 2 : 0,
+                               .dropout = 0.2};
+}
+
+/* Tokens; the whole input, or this process's part of it in place or through a copy. */
+static weft_status feed(weft_session *s, int program, uint64_t step, bool local) {
+    for (int t = 0; t < weft_session_tensors(s, program); t++) {
+        weft_tensor_info info;
+        int32_t data[BATCH * 16];
+        WEFT_TRY(weft_session_tensor(s, program, t, &info));
+        if (info.role != WEFT_ROLE_INPUT) continue;
+        uint64_t stream = wefti_stream_of(info.name);
+        for (int64_t i = 0; i < info.bytes / 4; i++)
+            data[i] = (int32_t)(wefti_philox_u32(step, stream, (uint64_t)i) % 50);
+        if (!local) {
+            WEFT_TRY(weft_session_feed(s, program, info.name, data, (size_t)info.bytes));
+            continue;
+        }
+        weft_session_part part;
+        WEFT_TRY(weft_session_local(s, program, info.name, &part));
+        int32_t cut[BATCH * 16];
+        for (int64_t i = 0; i < part.bytes / 4; i++) {
+            int64_t row = part.begin[0] + i / part.size[1], at = part.begin[1] + i % part.size[1];
+            cut[i] = data[row * info.desc.shape[1] + at];
+        }
+        if (step & 1)
+            WEFT_TRY(weft_session_feed_local(s, program, info.name, cut, (size_t)part.bytes));
+        else if (part.bytes)
+            memcpy(part.data, cut, (size_t)part.bytes);
+    }
+    return WEFT_OK;
+}
+
+static weft_status read_all(weft_session *s, run *r) {
+    for (int pass = 0; pass < 2; pass++) {
+        r->elems = 0;
+        for (int t = 0; t < weft_session_tensors(s, 0); t++) {
+            weft_tensor_info info;
+            WEFT_TRY(weft_session_tensor(s, 0, t, &info));
+            if (info.role != WEFT_ROLE_PARAM && info.role != WEFT_ROLE_OPTIMIZER) continue;
+            if (pass)
+                WEFT_TRY(
+                    weft_session_read(s, 0, info.name, r->tensors + r->elems, (size_t)info.bytes));
+            r->elems += info.bytes / 4;
+        }
+        if (!pass) r->tensors = calloc((size_t)r->elems, sizeof(float));
+    }
+    return WEFT_OK;
+}
+
+static weft_status write_all(weft_session *s, const float *from) {
+    for (int t = 0; t < weft_session_tensors(s, 0); t++) {
+        weft_tensor_info info;
+        WEFT_TRY(weft_session_tensor(s, 0, t, &info));
+        if (info.role != WEFT_ROLE_PARAM && info.role != WEFT_ROLE_OPTIMIZER) continue;
+        WEFT_TRY(weft_session_write(s, 0, info.name, from, (size_t)info.bytes));
+        from += info.bytes / 4;
+    }
+    return WEFT_OK;
+}
+
+static weft_status one_step(weft_session *s, run *r, int step, int microbatches) {
+    double sum = 0, loss;
+    int known = 0;
+    r->norms[step] = NAN;
+    for (int m = 0; m < microbatches; m++) {
+        WEFT_TRY(feed(s, 0, (uint64_t)(step * 10 + m), r->local));
+        weft_session_set_row(s, m * BATCH / microbatches);
+        if (microbatches == 1 && r->c->clip == 0)
+            return weft_session_step(s, 0.01, &r->losses[step]);
+        WEFT_TRY(weft_session_accumulate(s, &loss));
+        if (isnan(loss)) continue;
+        sum += loss;
+        known++;
+    }
+    r->losses[step] = sum / known;
+    return weft_session_update(s, 0.01, &r->norms[step]);
+}
+
+static weft_status poison(weft_session *s) {
+    weft_tensor_info info;
+    WEFT_TRY(weft_session_find(s, 0, "h.1.mlp.c_fc.weight", &info));
+    float *values = calloc(1, (size_t)info.bytes);
+    values[7] = INFINITY;
+    weft_status status = weft_session_write(s, 0, info.name, values, (size_t)info.bytes);
+    free(values);
+    return status;
+}
+
+static weft_status run_steps(weft_session *s, run *r, int microbatches, int evaluation) {
+    if (r->start) WEFT_TRY(write_all(s, r->start));
+    for (int step = 0; step < STEPS; step++) {
+        if (r->poison && step == 1) WEFT_TRY(poison(s));
+        WEFT_TRY(one_step(s, r, step, microbatches));
+    }
+    if (r->evaluate) {
+        WEFT_TRY(feed(s, evaluation, 77, false));
+        WEFT_TRY(weft_session_forward(s, evaluation, &r->evaluation));
+    }
+    WEFT_TRY(read_all(s, r));
+    return WEFT_OK;
+}
+
+static weft_status run_session(run *r, weft_world *world) {
+    int rank = world ? weft_world_rank(world) : 0, evaluation = 0;
+    int tamper = rank == 1 ? r->tamper : TAMPER_NONE;
+    world_case c = *r->c;
+    weft_session_options o = weft_session_defaults();
+    weft_plan *plan = NULL;
+    weft_graph *graph = NULL, *second = NULL;
+    weft_session *s = NULL;
+    weft_model_config config = config_of(&c, tamper == TAMPER_MODEL);
+    if (tamper == TAMPER_PLAN) c.level = 3;
+    if (tamper == TAMPER_DEVICES) c.devices--;
+    o.seed = SEED + (tamper == TAMPER_SEED);
+    o.threads = 2;
+    o.clip = tamper == TAMPER_CLIP ? 3 : c.clip;
+    o.microbatches = c.accumulate ? c.accumulate : c.microbatches ? c.microbatches : 1;
+    o.world = world;
+    WEFT_TRY(plan_of(&c, &plan));
+    o.plan = plan;
+    weft_status status =
+        weft_model_build(&config, WEFT_USE_TRAIN, BATCH / o.microbatches, 0, WEFT_F32, &graph);
+    if (status >= 0) status = weft_session_create(graph, &o, &s);
+    if (status >= 0 && r->evaluate) {
+        status =
+            weft_model_build(&config, WEFT_USE_EVAL, BATCH / o.microbatches, 0, WEFT_F32, &second);
+        if (status >= 0) status = weft_session_add(s, second, &evaluation);
+    }
+    if (status >= 0) status = run_steps(s, r, o.microbatches, evaluation);
+    for (int d = 0; d < c.devices && status >= 0; d++) {
+        int64_t predicted, observed;
+        if (world && d != rank) continue;
+        status = weft_session_device_memory(s, d, &predicted, &observed);
+        if (observed != predicted) r->observed = -1;
+    }
+    weft_session_destroy(s);
+    weft_graph_destroy(graph);
+    weft_graph_destroy(second);
+    weft_plan_destroy(plan);
+    return status;
+}
+
+static weft_status run_rank(void *context, weft_world *world) {
+    return run_session(context, world);
+}
+
+static void free_run(run *r) {
+    free(r->tensors);
+    r->tensors = NULL;
+}
+
+static void assert_same_run(const run *a, const run *b, int rank) {
+    for (int i = 0; i < STEPS; i++)
+        if (memcmp(&a->losses[i], &b->losses[i], sizeof(double)) ||
+            (!isnan(a->norms[i]) && memcmp(&a->norms[i], &b->norms[i], sizeof(double))))
+            fail_msg("%s, rank %d: step %d came to %.17g, norm %.17g; in one process %.17g, %.17g",
+                     a->c->name, rank, i, b->losses[i], b->norms[i], a->losses[i], a->norms[i]);
+    if (a->evaluate) assert_memory_equal(&a->evaluation, &b->evaluation, sizeof(double));
+    assert_int_equal(a->elems, b->elems);
+    if (memcmp(a->tensors, b->tensors, (size_t)a->elems * sizeof(float)))
+        fail_msg("%s: rank %d reads other parameters than one process has", a->c->name, rank);
+    if (b->observed < 0)
+        fail_msg("%s: rank %d uses other memory than was planned", a->c->name, rank);
+}
+
+static void compare_runs(const world_case *c, bool evaluate, bool local) {
+    run one = {.c = c, .evaluate = evaluate}, many[MOST_RANKS];
+    rank_of_world ranks[MOST_RANKS];
+    ASSERT_OK(run_session(&one, NULL));
+    for (int r = 0; r < c->devices; r++)
+        many[r] = (run){.c = c, .evaluate = evaluate, .local = local};
+    run_world(c->devices, run_rank, many, sizeof *many, ranks);
+    assert_all_ok(ranks, c->devices, c->name);
+    for (int r = 0; r < c->devices; r++) assert_same_run(&one, &many[r], r);
+    for (int r = 0; r < c->devices; r++) free_run(&many[r]);
+    free_run(&one);
+}
+
+/* ---- tests ---- */
+
+static void processes_come_to_the_bits_of_one(void **state) {
+    (void)state;
+    for (int i = 0; i < CASES; i++) compare_runs(&cases[i], i % 2 == 0, false);
+}
+
+static void parts_are_fed_where_they_are(void **state) {
+    (void)state;
+    compare_runs(&cases[0], false, true);
+    compare_runs(&cases[8], true, true);
+    compare_runs(&cases[9], false, true);
+    compare_runs(&cases[10], false, true);
+}
+
+/* Parameters and states of one run, written whole into another that is split otherwise. */
+static void what_is_read_can_be_written(void **state) {
+    (void)state;
+    static const int after[] = {6, 8, 9};
+    run one = {.c = &cases[4]}, start = {.c = &cases[0]};
+    rank_of_world ranks[MOST_RANKS];
+    run many[MOST_RANKS];
+    ASSERT_OK(run_session(&start, NULL));
+    for (size_t i = 0; i < sizeof after / sizeof *after; i++) {
+        const world_case *c = &cases[after[i]];
+        one = (run){.c = c, .start = start.tensors};
+        ASSERT_OK(run_session(&one, NULL));
+        for (int r = 0; r < c->devices; r++) many[r] = (run){.c = c, .start = start.tensors};
+        run_world(c->devices, run_rank, many, sizeof *many, ranks);
+        assert_all_ok(ranks, c->devices, c->name);
+        for (int r = 0; r < c->devices; r++) assert_same_run(&one, &many[r], r);
+        for (int r = 0; r < c->devices; r++) free_run(&many[r]);
+        free_run(&one);
+    }
+    free_run(&start);
+}
+
+static void other_jobs_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        int tamper;
+        const char *says;
+    } changes[] = {{TAMPER_MODEL, "rank 1 runs another job than rank 0: its model differs"},
+                   {TAMPER_PLAN, "rank 1 runs another job than rank 0: its plan differs"},
+                   {TAMPER_SEED, "its seed differs"},
+                   {TAMPER_CLIP, "its optimizer, clipping or number of microbatches differs"}};
+    run many[MOST_RANKS];
+    rank_of_world ranks[MOST_RANKS];
+    const world_case *c = &cases[2];
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        for (int r = 0; r < c->devices; r++) many[r] = (run){.c = c, .tamper = changes[i].tamper};
+        run_world(c->devices, run_rank, many, sizeof *many, ranks);
+        for (int r = 0; r < c->devices; r++)
+            assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH, changes[i].says);
+    }
+    for (int r = 0; r < c->devices; r++) many[r] = (run){.c = c, .tamper = TAMPER_DEVICES};
+    run_world(c->devices, run_rank, many, sizeof *many, ranks);
+    for (int r = 0; r < c->devices; r++)
+        assert_rank_fails(&ranks[r], r, WEFT_E_ARG,
+                          "the plan is for 3 devices, but the world has 4 processes");
+    assert_non_null(strstr(ranks[0].message, "rank 1: "));
+}
+
+/* The parameter that is infinite lies on one stage, or on all ranks. */
+static void a_loss_that_is_not_finite_stops_all(void **state) {
+    (void)state;
+    static const int which[] = {0, 2, 6, 7, 9, 10};
+    for (size_t i = 0; i < sizeof which / sizeof *which; i++) {
+        const world_case *c = &cases[which[i]];
+        run many[MOST_RANKS];
+        rank_of_world ranks[MOST_RANKS];
+        for (int r = 0; r < c->devices; r++) many[r] = (run){.c = c, .poison = true};
+        run_world(c->devices, run_rank, many, sizeof *many, ranks);
+        for (int r = 0; r < c->devices; r++) {
+            assert_rank_fails(&ranks[r], r, WEFT_E_NUMERIC, "not a finite number");
+            assert_rank_fails(&ranks[r], r, WEFT_E_NUMERIC, "cell 'h.1'");
+            assert_rank_fails(&ranks[r], r, WEFT_E_NUMERIC, "rank ");
+            assert_true(isfinite(many[r].losses[0]));
+        }
+    }
+}
+
+/* ---- a rank that fails alone ---- */
+
+static weft_status fail_alone(void *context, weft_world *world) {
+    run *r = context;
+    weft_graph *graph = NULL;
+    weft_session *s = NULL;
+    weft_plan *plan = NULL;
+    weft_session_options o = weft_session_defaults();
+    weft_model_config config = config_of(r->c, false);
+    o.world = world;
+    o.threads = 1;
+    o.memory_bytes = weft_world_rank(world) == 2 ? 1000 : 0;
+    WEFT_TRY(plan_of(r->c, &plan));
+    o.plan = plan;
+    weft_status status = weft_model_build(&config, WEFT_USE_TRAIN, BATCH, 0, WEFT_F32, &graph);
+    if (status >= 0) status = weft_session_create(graph, &o, &s);
+    weft_session_destroy(s);
+    weft_graph_destroy(graph);
+    weft_plan_destroy(plan);
+    return status;
+}
+
+static void a_rank_without_memory_is_named(void **state) {
+    (void)state;
+    const world_case *c = &cases[4];
+    run many[MOST_RANKS];
+    rank_of_world ranks[MOST_RANKS];
+    for (int r = 0; r < c->devices; r++) many[r] = (run){.c = c};
+    run_world(c->devices, fail_alone, many, sizeof *many, ranks);
+    for (int r = 0; r < c->devices; r++) {
+        assert_rank_fails(&ranks[r], r, WEFT_E_NOMEM, "a step needs ");
+        if (r != 2) assert_rank_fails(&ranks[r], r, WEFT_E_NOMEM, "rank 2: ");
+    }
+}
+
+/* Gives up in the midst of a run, as a process does that cannot read its data. */
+static weft_status leave_early(void *context, weft_world *world) {
+    run *r = context;
+    if (weft_world_rank(world) != 1) return run_session(r, world);
+    weft_world_fail(world, "rank 1: the disk is on fire");
+    return WEFT_OK;
+}
+
+static void a_rank_that_gives_up_is_named(void **state) {
+    (void)state;
+    const world_case *c = &cases[4];
+    run many[MOST_RANKS];
+    rank_of_world ranks[MOST_RANKS];
+    for (int r = 0; r < c->devices; r++) many[r] = (run){.c = c};
+    run_world(c->devices, leave_early, many, sizeof *many, ranks);
+    for (int r = 0; r < c->devices; r++)
+        if (r != 1) assert_rank_fails(&ranks[r], r, WEFT_E_PEER, "rank 1: the disk is on fire");
+}
+
+/* A world of one is no world. */
+static void one_process_needs_no_other(void **state) {
+    (void)state;
+    static const world_case alone = {.name = "alone", .devices = 1};
+    weft_world *world;
+    run r = {.c = &alone}, without = r;
+    ASSERT_OK(wefti_world_create(NULL, 0, 1, NULL, &world));
+    ASSERT_OK(run_session(&r, world));
+    ASSERT_OK(run_session(&without, NULL));
+    assert_same_run(&without, &r, 0);
+    free_run(&r);
+    free_run(&without);
+    weft_world_leave(world);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(processes_come_to_the_bits_of_one),
+        cmocka_unit_test(parts_are_fed_where_they_are),
+        cmocka_unit_test(what_is_read_can_be_written),
+        cmocka_unit_test(other_jobs_are_refused),
+        cmocka_unit_test(a_loss_that_is_not_finite_stops_all),
+        cmocka_unit_test(a_rank_without_memory_is_named),
+        cmocka_unit_test(a_rank_that_gives_up_is_named),
+        cmocka_unit_test(one_process_needs_no_other),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
