@@ -67,3 +67,30 @@ if(WEFT_MPI_MODULES)
   install(FILES ${WEFT_MPI_MODULES} DESTINATION ${CMAKE_INSTALL_LIBDIR}/weft
     PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
 endif()
+
+# Examples that need MPI, by the first mpicc that was found: with `examples`, by name only.
+if(WEFT_MPI_MODULES)
+  if(WEFT_MPICC_OPENMPI)
+    set(mpi_example_compiler ${WEFT_MPICC_OPENMPI})
+  else()
+    set(mpi_example_compiler ${WEFT_MPICC_MPICH})
+  endif()
+  separate_arguments(mpi_example_libraries UNIX_COMMAND "${WEFT_DEP_LINK}")
+  set(mpi_examples "")
+  file(GLOB mpi_example_sources CONFIGURE_DEPENDS examples/mpi_*.c)
+  foreach(source ${mpi_example_sources})
+    get_filename_component(name ${source} NAME_WE)
+    add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/examples/${name}
+      COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/examples
+      COMMAND ${CMAKE_COMMAND} -E env OMPI_CC=${CMAKE_C_COMPILER} MPICH_CC=${CMAKE_C_COMPILER}
+        ${mpi_example_compiler} -std=c17 -O2 -Wall -Wextra -I${CMAKE_CURRENT_SOURCE_DIR}/include ${source}
+        $<TARGET_FILE:weft> ${mpi_example_libraries} -lpthread -lm -o ${CMAKE_BINARY_DIR}/examples/${name}
+      DEPENDS ${source} weft VERBATIM)
+    list(APPEND mpi_examples ${CMAKE_BINARY_DIR}/examples/${name})
+  endforeach()
+  add_custom_target(mpi_examples DEPENDS ${mpi_examples})
+endif()
+
+# The Fortran module and what it stands on, as sources: .mod files are of one compiler's version.
+install(DIRECTORY fortran/ DESTINATION ${CMAKE_INSTALL_DATADIR}/weft/fortran
+  FILES_MATCHING PATTERN "*.f90" PATTERN "*.c")

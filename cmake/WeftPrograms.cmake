@@ -88,6 +88,7 @@ endforeach()
 
 add_custom_target(examples)
 file(GLOB example_sources CONFIGURE_DEPENDS examples/*.c)
+list(FILTER example_sources EXCLUDE REGEX "/mpi_") # by mpicc: WeftMpi.cmake
 foreach(source ${example_sources})
   get_filename_component(name ${source} NAME_WE)
   add_executable(example_${name} EXCLUDE_FROM_ALL ${source})
@@ -96,6 +97,9 @@ foreach(source ${example_sources})
   target_link_libraries(example_${name} PRIVATE weft weft_flags)
   add_dependencies(examples example_${name})
 endforeach()
+if(TARGET mpi_examples)
+  add_dependencies(examples mpi_examples)
+endif()
 
 if(WEFT_FUZZ)
   file(GLOB fuzz_sources CONFIGURE_DEPENDS fuzz/fuzz_*.c)

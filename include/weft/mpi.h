@@ -99,7 +99,7 @@ typedef struct wefti_mpi {
     int rank, size, lanes_most;
     weft_status (*tell)(weft_status status, const char *message);
     weft_status failed; /* < 0: for good */
-    bool torn;          /* something was given up: others may never come */
+    bool torn;          /* data on their way were given up, or others do not come */
     char message[MPI_MAX_ERROR_STRING + 96];
     wefti_mpi_letter *posted[WEFTI_MPI_POSTED];
     int next_posted;
@@ -447,7 +447,6 @@ static inline void wefti_mpi_cancel(void *context, void *request) {
     wefti_mpi *c = (wefti_mpi *)context;
     wefti_mpi_request *r = (wefti_mpi_request *)request;
     if (r->state == WEFTI_MPI_WAITS) {
-        c->torn = true;
         wefti_mpi_remove(r->sends ? &c->announced : &c->wanted[wefti_mpi_bucket(r->peer, r->tag)],
                          r);
     } else if (r->state == WEFTI_MPI_MOVES) {
