@@ -103,7 +103,7 @@ static wefti_bound_key key_of(const wefti_call *call) {
     bool message = call->kind == WEFTI_CALL_SEND || call->kind == WEFTI_CALL_RECV;
     const int32_t *ranks = call->group->ranks;
     wefti_bound_key key = {.tag = tag_of(call),
-                           .group = call->group->identity,
+                           .group = call->group->serial,
                            .count = call->count,
                            .kind = (int32_t)call->kind,
                            .dtype = (int32_t)call->dtype,

@@ -165,7 +165,7 @@ static void give_up_oldest(wefti_collectives *c) {
 void wefti_bound_drop(wefti_collectives *c, const weft_group *group) {
     for (int i = 0; i < WEFTI_BOUND_BUCKETS; i++)
         for (wefti_bound **at = &c->bucket[i]; *at;)
-            if (!group || ((*at)->key.group == group->identity && idle(*at)))
+            if (!group || ((*at)->key.group == group->serial && idle(*at)))
                 give_up(c, at);
             else
                 at = &(*at)->next;

@@ -19,7 +19,7 @@ static void copy_own(const wefti_call *call, int64_t from, int64_t to, int64_t c
 
 static wefti_bound_key key_of(const wefti_call *call, int32_t other) {
     int32_t mine = call->group->ranks[call->group->me], theirs = call->group->ranks[other];
-    return (wefti_bound_key){.group = call->group->identity,
+    return (wefti_bound_key){.group = call->group->serial,
                              .kind = (int32_t)call->kind,
                              .dtype = (int32_t)call->dtype,
                              .reduction = -1,

@@ -4,9 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Values that follow each other, zero among them, must not cancel: the counter of SplitMix64 goes
+ * on between them. */
 uint64_t wefti_group_mix(uint64_t hash, uint64_t value) {
-    hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
-    return hash ^ hash >> 29;
+    hash += 0x9E3779B97F4A7C15u;
+    hash = (hash ^ value ^ hash >> 30) * 0xBF58476D1CE4E5B9u;
+    hash = (hash ^ hash >> 27) * 0x94D049BB133111EBu;
+    return hash ^ hash >> 31;
 }
 
 static void name_group(weft_group *group, int32_t world) {
@@ -65,7 +69,8 @@ static weft_status new_group(wefti_collectives *c, const int *ranks, int32_t cou
                           .me = -1,
                           .references = 1,
                           .instance = instance,
-                          .identity = wefti_group_mix(1, instance)};
+                          .serial = ++c->made,
+                          .identity = wefti_group_mix((uint64_t)count, instance)};
     for (int32_t m = 0; m < count; m++) {
         own[m] = ranks[m];
         group->identity = wefti_group_mix(group->identity, (uint64_t)ranks[m]);

@@ -37,7 +37,8 @@ struct weft_group {
     int32_t count, me;     /* me: -1, no member */
     int32_t references;    /* the owner's, and one for each request */
     uint32_t instance;     /* number among the groups of the same ranks */
-    uint64_t identity;     /* of ranks and instance: part of the tags of messages between two */
+    uint64_t serial;       /* among the groups that this rank has made */
+    uint64_t identity;     /* hash of ranks and instance: in the tags of messages between two */
     uint64_t calls;        /* made by this member */
     char name[80];         /* "all 4 ranks", "group [0, 2]" */
 };
@@ -60,7 +61,7 @@ typedef struct wefti_call {
 
 /* Which transfer: what is compared to find one that is bound already. No padding. */
 typedef struct wefti_bound_key {
-    uint64_t tag, group; /* group: its identity */
+    uint64_t tag, group; /* group: its serial number */
     int64_t count, back; /* back: what comes the other way in an exchange */
     int32_t kind, dtype, reduction, root;
     int32_t low, high; /* world ranks of two members; -1: the group's */
@@ -93,7 +94,7 @@ struct wefti_collectives {
     wefti_ranks_seen *seen;
     wefti_bound *bucket[WEFTI_BOUND_BUCKETS];
     int32_t kept;
-    uint64_t clock;
+    uint64_t clock, made;  /* made: groups, ever */
     unsigned char barrier; /* what is reduced by barriers; never read */
 };
 
