@@ -1,0 +1,227 @@
+/* Frames and messages: what was sent arrives, and nothing else does. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include "control_cases.h"
+#include "launch/wire_message.h"
+
+static wefti_stream stream(bool from_scheduler) {
+    wefti_stream s = {.from_scheduler = from_scheduler};
+    memset(s.key, 7, sizeof s.key);
+    return s;
+}
+
+static size_t build(wefti_stream *s, wefti_frame_kind kind, size_t bytes, unsigned char *out) {
+    for (size_t i = 0; i < bytes; i++) out[WEFTI_FRAME_HEADER + i] = (unsigned char)(i * 31 + 5);
+    wefti_frame_seal(s, kind, bytes, out);
+    return bytes + WEFTI_FRAME_EXTRA;
+}
+
+/* The example of docs/format-wire.md. */
+static void as_documented(void **state) {
+    (void)state;
+    static const unsigned char head[WEFTI_FRAME_HEADER] = {3, 0, 0, 0, 4, 0, 0, 0,
+                                                           0, 0, 0, 0, 0, 0, 0, 0};
+    unsigned char data[3 + WEFTI_FRAME_EXTRA], mac[WEFTI_FRAME_MAC];
+    wefti_stream s = stream(false);
+    memcpy(data + WEFTI_FRAME_HEADER, "abc", 3);
+    wefti_frame_seal(&s, WEFTI_FRAME_FAIL, 3, data);
+    assert_memory_equal(data, head, sizeof head);
+    wefti_hmac_own(s.key, sizeof s.key, data, WEFTI_FRAME_HEADER + 3, mac);
+    assert_memory_equal(data + WEFTI_FRAME_HEADER + 3, mac, sizeof mac);
+    assert_int_equal(s.number, 1);
+}
+
+static void arrives_in_any_pieces(void **state) {
+    (void)state;
+    uint64_t seed = test_seed();
+    wefti_stream out = stream(false), in = stream(false);
+    unsigned char data[8192];
+    size_t used = 0, sizes[20];
+    for (int i = 0; i < 20; i++) {
+        sizes[i] = test_random(&seed) % 200;
+        used += build(&out, WEFTI_FRAME_BEAT, sizes[i], data + used);
+    }
+    size_t at = 0, known = 0;
+    for (int i = 0; i < 20;) {
+        wefti_frame frame;
+        size_t taken;
+        /* Exactly as many bytes as have come lie there: reading on is seen by the sanitizer. */
+        size_t have = known - at;
+        unsigned char *copy = malloc(have ? have : 1);
+        assert_non_null(copy);
+        memcpy(copy, data + at, have);
+        weft_status status = wefti_frame_parse(&in, copy, have, &frame, &taken);
+        if (status == WEFT_PENDING) {
+            assert_true(known < used);
+            known += 1 + test_random(&seed) % 40;
+            if (known > used) known = used;
+        } else {
+            assert_int_equal(status, WEFT_OK);
+            assert_int_equal(frame.bytes, sizes[i]);
+            assert_memory_equal(frame.body, data + at + WEFTI_FRAME_HEADER, frame.bytes);
+            at += taken;
+            i++;
+        }
+        free(copy);
+    }
+    assert_int_equal(at, used);
+}
+
+/* Any bit of a frame may change, any frame come twice, late, or the wrong way. */
+static void nothing_else_arrives(void **state) {
+    (void)state;
+    unsigned char data[40 + WEFTI_FRAME_EXTRA], two[40 + WEFTI_FRAME_EXTRA];
+    wefti_frame frame;
+    size_t taken;
+    wefti_stream out = stream(false);
+    size_t bytes = build(&out, WEFTI_FRAME_BEAT, 40, data);
+    build(&out, WEFTI_FRAME_BEAT, 40, two);
+    for (size_t bit = 0; bit < 8 * bytes; bit++) {
+        wefti_stream in = stream(false);
+        data[bit / 8] ^= (unsigned char)(1 << bit % 8);
+        weft_status status = wefti_frame_parse(&in, data, bytes, &frame, &taken);
+        /* A longer length waits for more, and is found out then. */
+        if (bit >= 32 || status != WEFT_PENDING) assert_int_equal(status, WEFT_E_CORRUPT);
+        assert_int_equal(in.number, 0);
+        data[bit / 8] ^= (unsigned char)(1 << bit % 8);
+    }
+    wefti_stream in = stream(false), other = stream(true), stranger = stream(false);
+    stranger.key[0] ^= 1;
+    assert_int_equal(wefti_frame_parse(&in, two, bytes, &frame, &taken), WEFT_E_CORRUPT);
+    assert_int_equal(wefti_frame_parse(&other, data, bytes, &frame, &taken), WEFT_E_CORRUPT);
+    assert_int_equal(wefti_frame_parse(&stranger, data, bytes, &frame, &taken), WEFT_E_CORRUPT);
+    assert_int_equal(wefti_frame_parse(&in, data, bytes, &frame, &taken), WEFT_OK);
+    assert_int_equal(wefti_frame_parse(&in, data, bytes, &frame, &taken), WEFT_E_CORRUPT);
+    assert_int_equal(wefti_frame_parse(&in, two, bytes, &frame, &taken), WEFT_OK);
+}
+
+static void lengths_are_limited(void **state) {
+    (void)state;
+    static const struct {
+        wefti_frame_kind kind;
+        bool from_scheduler;
+        uint32_t limit;
+    } all[] = {
+#define LIMIT_ROW(name, from, most) {WEFTI_FRAME_##name, from, most},
+        WEFTI_FRAME_LIST(LIMIT_ROW)
+#undef LIMIT_ROW
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        for (uint32_t over = 0; over < 2; over++) {
+            uint32_t length = all[i].limit + over;
+            unsigned char head[WEFTI_FRAME_HEADER] = {0};
+            for (int b = 0; b < 4; b++) head[b] = (unsigned char)(length >> 8 * b);
+            head[4] = (unsigned char)all[i].kind;
+            wefti_stream in = stream(all[i].from_scheduler);
+            wefti_frame frame;
+            size_t taken;
+            assert_int_equal(wefti_frame_parse(&in, head, sizeof head, &frame, &taken),
+                             over ? WEFT_E_CORRUPT : WEFT_PENDING);
+        }
+    }
+}
+
+static wefti_frame frame_of(wefti_frame_kind kind, const unsigned char *body, size_t bytes) {
+    return (wefti_frame){.kind = kind, .body = body, .bytes = bytes};
+}
+
+static void messages_return(void **state) {
+    (void)state;
+    unsigned char body[WEFTI_MESSAGE_MAX];
+    wefti_join join = {.generation = 1ull << 60, .rank = 3, .size = 4, .pid = 12345}, join_back;
+    strcpy(join.job, "a job");
+    memset(join.node, 'n', WEFTI_NAME_MAX);
+    wefti_frame f = frame_of(WEFTI_FRAME_JOIN, body, wefti_join_encode(&join, body));
+    assert_int_equal(wefti_join_decode(&f, &join_back), WEFT_OK);
+    assert_string_equal(join_back.node, join.node);
+    assert_string_equal(join_back.host, "");
+    assert_true(join_back.generation == join.generation && join_back.rank == 3 &&
+                join_back.size == 4 && join_back.pid == 12345);
+
+    wefti_standing standing = {.step = 9, .done = 77, .waiting = true, .since_ns = 1000}, back;
+    strcpy(standing.what, "all_reduce of wte");
+    f = frame_of(WEFTI_FRAME_BEAT, body, wefti_beat_encode(&standing, 5000, body));
+    assert_int_equal(wefti_beat_decode(&f, 905000, &back), WEFT_OK);
+    assert_true(back.step == 9 && back.done == 77 && back.waiting && back.since_ns == 901000);
+    assert_string_equal(back.what, standing.what);
+
+    wefti_verdict verdict;
+    char longer[WEFTI_TEXT_MAX + 50];
+    memset(longer, 'x', sizeof longer);
+    longer[sizeof longer - 1] = 0;
+    longer[5] = '\n'; /* shown as a blank */
+    f = frame_of(WEFTI_FRAME_VERDICT, body, wefti_verdict_encode(WEFT_E_PEER, longer, body));
+    assert_int_equal(wefti_verdict_decode(&f, &verdict), WEFT_OK);
+    assert_int_equal(verdict.status, WEFT_E_PEER);
+    assert_int_equal(strlen(verdict.text), WEFTI_TEXT_MAX);
+    assert_int_equal(verdict.text[5], ' ');
+    f = frame_of(WEFTI_FRAME_VERDICT, body, wefti_verdict_encode(WEFT_OK, "", body));
+    assert_int_equal(wefti_verdict_decode(&f, &verdict), WEFT_E_CORRUPT); /* no failure */
+
+    wefti_placed placed = {.generation = 5,
+                           .rank = 2,
+                           .size = 3,
+                           .hosted_by = -1,
+                           .heartbeat_ns = 1},
+                 placed_back;
+    int32_t host[] = {0, 1, 1}, *host_back;
+    unsigned char *large;
+    size_t bytes;
+    assert_int_equal(wefti_placed_encode(&placed, host, &large, &bytes), WEFT_OK);
+    f = frame_of(WEFTI_FRAME_WORLD, large, bytes);
+    assert_int_equal(wefti_placed_decode(&f, &placed_back, &host_back), WEFT_OK);
+    assert_memory_equal(host, host_back, sizeof host);
+    wefti_free(host_back);
+    for (size_t i = 0; i < bytes; i++) { /* cut anywhere: refused, and nothing leaks */
+        f.bytes = i;
+        assert_int_equal(wefti_placed_decode(&f, &placed_back, &host_back), WEFT_E_CORRUPT);
+    }
+    large[28] = 3; /* host 3 of three ranks */
+    f.bytes = bytes;
+    assert_int_equal(wefti_placed_decode(&f, &placed_back, &host_back), WEFT_E_CORRUPT);
+    wefti_free(large);
+}
+
+/* Bodies that no encoder made, from the right key: every decoder says no, or keeps its promises. */
+static void bodies_are_checked(void **state) {
+    (void)state;
+    uint64_t seed = test_seed();
+    unsigned char body[WEFTI_MESSAGE_MAX];
+    for (int round = 0; round < 100000; round++) {
+        wefti_join join = {.rank = (int32_t)(round % 9) - 1, .size = 8, .pid = 1, .node = "n"};
+        size_t bytes = wefti_join_encode(&join, body);
+        if (round % 3 == 1) {
+            wefti_standing standing = {.what = "all_gather of h.1"};
+            bytes = wefti_beat_encode(&standing, 100, body);
+        } else if (round % 3 == 2)
+            bytes = wefti_verdict_encode(WEFT_E_PEER, "words", body);
+        for (uint64_t n = 1 + test_random(&seed) % 3; n > 0; n--)
+            body[test_random(&seed) % bytes] = (unsigned char)test_random(&seed);
+        if (test_random(&seed) % 4 == 0) bytes = test_random(&seed) % (bytes + 1);
+        wefti_frame f = frame_of(WEFTI_FRAME_JOIN, body, bytes);
+        wefti_standing standing;
+        wefti_verdict verdict;
+        wefti_card card;
+        if (wefti_join_decode(&f, &join) >= 0)
+            assert_true(join.rank >= -1 && join.rank < WEFTI_MEMBERS_MAX && join.pid > 0 &&
+                        strlen(join.node) <= WEFTI_NAME_MAX);
+        if (wefti_beat_decode(&f, 100, &standing) >= 0)
+            assert_true(standing.step >= 0 && strlen(standing.what) < WEFTI_POSITION_TEXT);
+        if (wefti_verdict_decode(&f, &verdict) >= 0)
+            assert_true(verdict.status < 0 && strlen(verdict.text) <= WEFTI_TEXT_MAX);
+        if (wefti_card_decode(&f, 1, &card) >= 0)
+            assert_true(card.bytes + WEFTI_CARD_HEAD == bytes);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(as_documented),        cmocka_unit_test(arrives_in_any_pieces),
+        cmocka_unit_test(nothing_else_arrives), cmocka_unit_test(lengths_are_limited),
+        cmocka_unit_test(messages_return),      cmocka_unit_test(bodies_are_checked),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
