@@ -40,7 +40,7 @@ const char *const wefti_launcher_variables[] = {"WEFT_RANK",
                                                 "WEFT_LOCAL_SIZE",
                                                 "WEFT_HOST",
                                                 "WEFT_HOSTS",
-                                                "WEFT_HOST_ID",
+
                                                 "WEFT_NODE_ID",
                                                 "WEFT_SCHEDULER",
                                                 "WEFT_SECRET_FILE",

@@ -1,0 +1,253 @@
+/* `weft launch`: start a job's processes on this host, or rehearse a job. */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "launch_rehearse.h"
+#include "launch_show.h"
+
+typedef struct launch_options {
+    int64_t processes, hosts, host_rank, ranks, rank;
+    const char *scheduler, *rank_table, *server_id, *logs, *tail, *secret, *interface, *bind, *set;
+    double timeout, heartbeat, wait, grace;
+    bool no_logs, json, rehearse;
+    /* Not from the table: what stands behind the options. */
+    char **command;
+    const char **settings; /* of --env; there may be several */
+    int setting_count;
+} launch_options;
+
+enum { PROCESSES_MAX = 65536 };
+static const double seconds_max = 1e7;
+
+#define AT(field) offsetof(launch_options, field)
+static const cli_option options[] = {
+    {"processes", "N", CLI_INTEGER, AT(processes), 1, PROCESSES_MAX,
+     "processes on this host; -n N is the same"},
+    {"hosts", "N", CLI_INTEGER, AT(hosts), 1, PROCESSES_MAX,
+     "hosts, on each of which this command runs"},
+    {"host-rank", "N", CLI_INTEGER, AT(host_rank), 0, PROCESSES_MAX, "which of them this one is"},
+    {"scheduler", "HOST:PORT", CLI_TEXT, AT(scheduler), 0, 0,
+     "where host 0 listens; needed with --hosts"},
+    {"rank-table", "FILE", CLI_TEXT, AT(rank_table), 0, 0,
+     "ranks and hosts from an HCCL rank table"},
+    {"server-id", "ID", CLI_TEXT, AT(server_id), 0, 0, "which of the table's hosts this one is"},
+    {"logs", "DIR", CLI_TEXT, AT(logs), 0, 0,
+     "a file for each rank there; without it weft-logs/<time>-<pid>"},
+    {"no-logs", NULL, CLI_FLAG, AT(no_logs), 0, 0, "no files"},
+    {"tail", "RANKS", CLI_TEXT, AT(tail), 0, 0, "show these: all, none, 0,4-7; without it 0"},
+    {"env", "K=V", CLI_TEXT, AT(set), 0, 0, "a variable for the processes; may be repeated"},
+    {"secret", "FILE", CLI_TEXT, AT(secret), 0, 0, "known to all hosts; ~/.weft/secret without it"},
+    {"interface", "IF", CLI_TEXT, AT(interface), 0, 0, "the network between the hosts: eth0"},
+    {"bind", "cores|none", CLI_TEXT, AT(bind), 0, 0, "give each process a part of the cores"},
+    {"timeout", "S", CLI_REAL, AT(timeout), 0.1, seconds_max, "to wait for missing processes"},
+    {"heartbeat", "S", CLI_REAL, AT(heartbeat), 0.1, seconds_max,
+     "a rank silent for so long has failed"},
+    {"wait", "S", CLI_REAL, AT(wait), 0.1, seconds_max,
+     "so has one that others wait for so long for"},
+    {"grace", "S", CLI_REAL, AT(grace), 0.1, seconds_max, "between asking to end and killing"},
+    {"rehearse", NULL, CLI_FLAG, AT(rehearse), 0, 0, "check the job's programs, and start nothing"},
+    {"ranks", "N", CLI_INTEGER, AT(ranks), 1, CLI_DEVICES_MAX, "--rehearse: for so many ranks"},
+    {"rank", "R", CLI_INTEGER, AT(rank), 0, CLI_DEVICES_MAX, "--rehearse: this rank alone"},
+    {"json", NULL, CLI_FLAG, AT(json), 0, 0, "one JSON object a line"},
+    {0},
+};
+
+/* --- words --- */
+
+/* The option that `word` is, if it is one that takes the next word as its value. */
+static bool takes_next(const char *word) {
+    if (!strcmp(word, "-n") || !strcmp(word, "-np")) return true;
+    if (strncmp(word, "--", 2) != 0 || strchr(word, '=')) return false;
+    for (const cli_option *o = options; o->name; o++)
+        if (!strcmp(o->name, word + 2)) return o->kind != CLI_FLAG;
+    return false;
+}
+
+/* Options end at "--", or at the first word that is none. */
+static int option_words(int count, char **words) {
+    int at = 0;
+    while (at < count && words[at][0] == '-' && strcmp(words[at], "--") != 0)
+        at += takes_next(words[at]) ? 2 : 1;
+    return at < count ? at : count;
+}
+
+/* Repeated options are not for the table: each --env is taken out here. Also -n becomes what the
+ * table knows. */
+static int take_settings(launch_options *values, int count, char **words) {
+    static char processes[] = "--processes";
+    int kept = 0;
+    for (int i = 0; i < count; i++) {
+        const char *value = NULL;
+        if (!strncmp(words[i], "--env=", 6))
+            value = words[i] + 6;
+        else if (!strcmp(words[i], "--env") && i + 1 < count)
+            value = words[++i];
+        if (value)
+            values->settings[values->setting_count++] = value;
+        else if (!strcmp(words[i], "-n") || !strcmp(words[i], "-np"))
+            words[kept++] = processes;
+        else
+            words[kept++] = words[i];
+    }
+    return kept;
+}
+
+static int check_settings(const cli_verb *verb, const launch_options *values) {
+    for (int i = 0; i < values->setting_count; i++) {
+        const char *equals = strchr(values->settings[i], '=');
+        if (!equals || equals == values->settings[i])
+            return cli_usage(verb, "--env takes NAME=value, not '%s'", values->settings[i]);
+    }
+    return CLI_DONE;
+}
+
+static int check(const cli_verb *verb, const launch_options *v) {
+    bool several = v->hosts > 1, has_host = v->hosts || v->host_rank;
+    if (!v->command[0]) return cli_usage(verb, "there is no command to run");
+    if (v->rehearse && (v->processes || has_host || v->rank_table || v->scheduler))
+        return cli_usage(verb, "--rehearse starts nothing: it takes --ranks, --rank and --json");
+    if (!v->rehearse && (v->ranks || v->rank >= 0))
+        return cli_usage(verb, "--ranks and --rank are for --rehearse; processes are -n");
+    if (v->rehearse) return CLI_DONE;
+    if (!v->processes && !v->rank_table) return cli_usage(verb, "how many processes? -n N");
+    if (v->rank_table && (v->processes || has_host))
+        return cli_usage(verb, "--rank-table says how many processes and hosts there are");
+    if (v->server_id && !v->rank_table) return cli_usage(verb, "--server-id is for --rank-table");
+    if (several && !v->scheduler)
+        return cli_usage(verb, "--hosts needs --scheduler HOST:PORT, an address of host 0");
+    if (v->logs && v->no_logs) return cli_usage(verb, "--logs and --no-logs exclude each other");
+    if (v->tail && !launch_tail_is_good(v->tail))
+        return cli_usage(verb, "--tail takes all, none or ranks as in 0,4-7; not '%s'", v->tail);
+    if (v->bind && strcmp(v->bind, "cores") != 0 && strcmp(v->bind, "none") != 0)
+        return cli_usage(verb, "--bind takes cores or none, not '%s'", v->bind);
+    return check_settings(verb, v);
+}
+
+/* --- requests to stop --- */
+
+static volatile int stop_signal, stop_count;
+
+static void on_signal(int number) {
+    static const char text[] = "\nweft: stopping; once more to stop sooner\n";
+    stop_signal = number;
+    if (stop_count++ > 0) return;
+    ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
+    (void)ignored;
+}
+
+static void catch_signals(void) {
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction action = {.sa_handler = on_signal};
+    sigemptyset(&action.sa_mask);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        struct sigaction old;
+        /* Who was started with a signal ignored (nohup) goes on ignoring it. */
+        if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler == SIG_IGN) continue;
+        (void)sigaction(numbers[i], &action, NULL);
+    }
+}
+
+/* --- launching --- */
+
+/* Pipes, logs and connections of many processes are more than the usual limit. */
+static void allow_files(int64_t processes) {
+    const rlim_t wanted = (rlim_t)processes * 6 + 128;
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= wanted) return;
+    limit.rlim_cur = wanted < limit.rlim_max ? wanted : limit.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+static const char *default_logs(char out[64]) {
+    time_t now = time(NULL);
+    struct tm parts;
+    char stamp[32] = "";
+    if (localtime_r(&now, &parts)) strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &parts);
+    snprintf(out, 64, "weft-logs/%s-%d", stamp, (int)getpid());
+    return out;
+}
+
+static int launch(const launch_options *v) {
+    char logs[64], self[4096];
+    ssize_t bytes = readlink("/proc/self/exe", self, sizeof self - 1);
+    const char *tail = v->tail ? v->tail : "0";
+    launch_show show = {
+        .json = v->json, .tail = tail, .prefix = strspn(tail, "0123456789") != strlen(tail)};
+    self[bytes > 0 ? bytes : 0] = '\0';
+    weft_launch_options o = {
+        .command = (const char *const *)v->command,
+        .self = *self ? self : NULL,
+        .processes = (int)v->processes,
+        .hosts = (int)v->hosts,
+        .host_rank = (int)v->host_rank,
+        .scheduler = v->scheduler,
+        .rank_table = v->rank_table,
+        .server_id = v->server_id,
+        .log_dir = v->no_logs ? NULL
+                   : v->logs  ? v->logs
+                              : default_logs(logs),
+        .secret_file = v->secret,
+        .interface = v->interface,
+        .settings = v->settings,
+        .bind_cores = v->bind && !strcmp(v->bind, "cores"),
+        .join_seconds = v->timeout,
+        .heartbeat_seconds = v->heartbeat,
+        .wait_seconds = v->wait,
+        .grace_seconds = v->grace,
+        .stop_signal = &stop_signal,
+        .stop_count = &stop_count,
+        .events = launch_show_events(&show),
+    };
+    weft_launch_result result;
+    allow_files(v->processes);
+    catch_signals();
+    weft_status status = weft_launch_run(&o, &result);
+    int code = status >= 0                                      ? CLI_DONE
+               : status == WEFT_E_STOPPED && result.stop_signal ? 128 + result.stop_signal
+                                                                : CLI_FAILED;
+    launch_show_end(&show, &result, status);
+    weft_launch_result_free(&result);
+    return code;
+}
+
+static int run(const cli_verb *verb, int count, char **words) {
+    launch_options values = {.rank = -1};
+    int code, left, before = option_words(count, words);
+    values.command = words + before + (before < count && !strcmp(words[before], "--"));
+    values.settings = calloc((size_t)count + 1, sizeof *values.settings);
+    if (!values.settings) {
+        fprintf(stderr, "weft: out of memory\n");
+        return CLI_FAILED;
+    }
+    /* words[count] is NULL, as main's words end so; options are moved to the front. */
+    before = take_settings(&values, before, words);
+    if (cli_parse(verb, before, words, &values, &left, &code) &&
+        (code = check(verb, &values)) == CLI_DONE)
+        code = values.rehearse
+                   ? launch_rehearse(verb, values.command, values.ranks, values.rank, values.json)
+                   : launch(&values);
+    free(values.settings);
+    return code;
+}
+
+const cli_verb cli_launch = {
+    .name = "launch",
+    .summary = "start the processes of a job on this host, or rehearse it for many ranks",
+    .usage =
+        "launch -n N [options] [--] COMMAND ...\n"
+        "       weft launch --hosts N --host-rank I --scheduler HOST:PORT -n N -- COMMAND ...\n"
+        "       weft launch --rank-table FILE [--server-id ID] -- COMMAND ...\n"
+        "       weft launch --rehearse --ranks N [--rank R] -- weft train JOB.yaml [key=value ...]",
+    .example = "weft launch -n 4 -- weft train job.yaml\n"
+               "  weft launch -n 4 -- ./a.out        (a program that calls weft_world_join)",
+    .notes =
+        "COMMAND may be any program; `weft` is this one where PATH has none. A rank that fails "
+        "ends the job.\nSIGINT and SIGTERM are passed on; the second one kills after --grace. See "
+        "docs/how-to-launch.md.",
+    .options = options,
+    .run = run,
+};

@@ -1,0 +1,99 @@
+/* `weft launch --rehearse`: the programs of a job of many ranks, checked without any of them. */
+#include "launch_rehearse.h"
+
+#include <string.h>
+
+#include "weft/launch.h"
+
+/* What `weft train` takes and matters here, and what does not. */
+typedef struct inner_options {
+    bool json;
+    int64_t devices;
+    const char *plan, *trace;
+} inner_options;
+
+#define AT(field) offsetof(inner_options, field)
+static const cli_option options[] = {
+    {"devices", "N", CLI_INTEGER, AT(devices), 1, CLI_DEVICES_MAX, "ranks"},
+    {"plan", "FILE", CLI_TEXT, AT(plan), 0, 0, "split the model as this plan says"},
+    {"json", NULL, CLI_FLAG, AT(json), 0, 0, "of the training"},
+    {"trace", "FILE", CLI_TEXT, AT(trace), 0, 0, "of the training"},
+    {0},
+};
+
+static const cli_verb train = {
+    .name = "launch",
+    .usage = "launch --rehearse --ranks N -- weft train JOB.yaml [key=value ...] [--plan FILE]",
+    .options = options,
+};
+
+static void show_progress(void *context, int done, int of) {
+    (void)context;
+    if (cli_is_terminal(stderr)) fprintf(stderr, "\r%d of %d programs\033[K", done, of);
+    if (cli_is_terminal(stderr) && done == of) fprintf(stderr, "\r\033[K");
+}
+
+static void show_json(const weft_rehearsal *r) {
+    cli_json json;
+    cli_json_begin(&json, stdout);
+    cli_json_integer(&json, "ranks", r->ranks);
+    cli_json_integer(&json, "checked", r->checked);
+    cli_json_bool(&json, "matched", r->checked == r->ranks);
+    cli_json_integer(&json, "most_bytes", r->most_bytes);
+    cli_json_integer(&json, "most_rank", r->most_rank);
+    cli_json_integer(&json, "least_bytes", r->least_bytes);
+    cli_json_integer(&json, "least_rank", r->least_rank);
+    cli_json_integer(&json, "transfers", r->transfers);
+    cli_json_real(&json, "received_bytes", r->received_bytes);
+    cli_json_real(&json, "most_received_bytes", r->most_received_bytes);
+    cli_json_integer(&json, "most_received_rank", r->most_received_rank);
+    cli_json_text(&json, "largest", r->largest);
+    cli_json_real(&json, "seconds", r->seconds);
+    cli_json_end(&json);
+}
+
+static void show(const weft_rehearsal *r) {
+    char most[32], least[32], received[32];
+    bool all = r->checked == r->ranks;
+    cli_bytes((double)r->most_bytes, most);
+    cli_bytes((double)r->least_bytes, least);
+    if (all)
+        printf("ranks           %d\nmemory          %s at most (rank %d), %s at least (rank %d)\n",
+               r->ranks, most, r->most_rank, least, r->least_rank);
+    else
+        printf("rank            %d of %d\nmemory          %s\n", r->most_rank, r->ranks, most);
+    printf("                %s\n", r->largest);
+    printf("communication   %lld transfers a step, %s received", (long long)r->transfers,
+           cli_bytes(r->received_bytes, received));
+    if (all)
+        printf(" by all, %s at most by one (rank %d)", cli_bytes(r->most_received_bytes, most),
+               r->most_received_rank);
+    printf("\nmatching        %s\n",
+           all ? "all ranks' transfers match" : "one rank alone is not matched");
+    printf("took            %.2f s\n", r->seconds);
+}
+
+int launch_rehearse(const cli_verb *verb, char **command, int64_t ranks, int64_t rank, bool json) {
+    const char *slash = strrchr(command[0], '/'), *path;
+    inner_options values = {0};
+    int count = 0, left, overrides = 0, code;
+    if (strcmp(slash ? slash + 1 : command[0], "weft") != 0 || !command[1] ||
+        strcmp(command[1], "train") != 0)
+        return cli_usage(verb, "--rehearse is for `weft train`, not for '%s'", command[0]);
+    command += 2;
+    while (command[count]) count++;
+    if (!cli_parse(&train, count, command, &values, &left, &code)) return code;
+    if ((code = cli_job_words(&train, left, command, &path, &overrides)) != CLI_DONE) return code;
+    weft_job *job;
+    code =
+        cli_job_load(path, command, overrides, ranks ? ranks : values.devices, values.plan, &job);
+    if (code != CLI_DONE) return code;
+    weft_rehearsal report;
+    if (weft_job_rehearse(job, (int)rank, show_progress, NULL, &report) < 0)
+        code = cli_failed();
+    else
+        (json ? show_json : show)(&report);
+    weft_rehearsal_free(&report);
+    weft_job_free(job);
+    return code;
+}

@@ -1,0 +1,20 @@
+/* What `weft launch` shows: lines of ranks, and how it ended. */
+#ifndef WEFT_CLI_LAUNCH_SHOW_H
+#define WEFT_CLI_LAUNCH_SHOW_H
+
+#include "cli.h"
+#include "weft/launch.h"
+
+typedef struct launch_show {
+    bool json;
+    const char *tail; /* "all", "none", or ranks: "0,4-7" */
+    bool prefix;      /* several ranks are shown: say which one a line is of */
+} launch_show;
+
+/* Whether `tail` is well written. */
+bool launch_tail_is_good(const char *tail);
+bool launch_tail_has(const char *tail, int rank);
+weft_launch_events launch_show_events(launch_show *show);
+void launch_show_end(const launch_show *show, const weft_launch_result *result, weft_status status);
+
+#endif

@@ -1,0 +1,216 @@
+/* weft_launch_run: puts the parts of a launch together, in an order in which each can still be
+ * undone. The keeper comes first, so that it holds none of what is opened later, and the processes
+ * last. */
+#include "weft/launch.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/io.h"
+#include "launch/launch_parts.h"
+
+enum { LAST_LINES = 12 };
+
+/* --- the run's folder, its secret, its mark --- */
+
+static weft_status make_mark(wefti_launch *l) {
+    uint64_t number;
+    WEFT_TRY(wefti_random(&number, sizeof number));
+    (void)snprintf(l->mark, sizeof l->mark, "WEFT_RUN=%016llx", (unsigned long long)number);
+    return WEFT_OK;
+}
+
+/* A folder that only this user can look into; mkdtemp makes it so. */
+static weft_status make_folder(wefti_launch *l) {
+    const char *temporary = getenv("TMPDIR");
+    if (!temporary || !*temporary) temporary = "/tmp";
+    char *folder = wefti_format("%s/weft-XXXXXX", temporary);
+    WEFT_REQUIRE(folder, WEFT_E_NOMEM, "no memory for a path");
+    if (!mkdtemp(folder)) {
+        int error = errno;
+        wefti_free(folder);
+        WEFT_FAIL(WEFT_E_IO, "cannot make a folder in %s: %s", temporary, strerror(error));
+    }
+    l->folder = folder;
+    return WEFT_OK;
+}
+
+/* A given file, the user's own where other hosts need the same, or a fresh one. */
+static weft_status find_secret(wefti_launch *l, wefti_secret *out) {
+    const char *given = l->options->secret_file;
+    if (given) {
+        l->secret = wefti_strdup(given);
+    } else if (l->place.hosts > 1) {
+        return wefti_secret_find(out, &l->secret);
+    } else {
+        l->secret = wefti_format("%s/secret", l->folder);
+        l->own_secret = true;
+    }
+    WEFT_REQUIRE(l->secret, WEFT_E_NOMEM, "no memory for a path");
+    if (l->own_secret) WEFT_TRY(wefti_secret_create(l->secret));
+    return wefti_secret_read(l->secret, out);
+}
+
+static weft_status start_scheduler(wefti_launch *l, const wefti_secret *secret) {
+    const weft_launch_options *o = l->options;
+    const wefti_launch_place *p = &l->place;
+    const char *address = p->scheduler;
+    if (p->serves) {
+        wefti_scheduler_options options = {
+            .size = p->size,
+            .address = p->address,
+            .port = p->port,
+            .job = "",
+            .secret = *secret,
+            .hosted_by = -1,
+            .join_seconds = o->join_seconds,
+            .heartbeat_seconds = o->heartbeat_seconds,
+            .wait_seconds = o->wait_seconds,
+        };
+        WEFT_TRY(wefti_scheduler_start(&options, &l->scheduler));
+        if (!*address) address = wefti_scheduler_address(l->scheduler);
+    }
+    (void)snprintf(l->scheduler_text, sizeof l->scheduler_text, "%s", address);
+    return WEFT_OK;
+}
+
+/* --- processes --- */
+
+static weft_status start_process(wefti_launch *l, int local) {
+    const weft_launch_options *o = l->options;
+    wefti_process *p = &l->processes[local];
+    cpu_set_t cores;
+    char **environment;
+    WEFT_TRY(wefti_launch_settings(l, local, &environment));
+    WEFT_TRY(wefti_log_open(l->place.first_rank + local, o->log_dir, &o->events, &p->log));
+    wefti_launch_cores(local, l->place.count, &cores);
+    wefti_spawn what = {
+        .path = l->program,
+        .words = (char *const *)(uintptr_t)o->command, /* exec does not write to them */
+        .environment = environment,
+        .output = wefti_log_end(p->log, WEFT_LAUNCH_OUTPUT),
+        .errors = wefti_log_end(p->log, WEFT_LAUNCH_ERRORS),
+        .cores = o->bind_cores && CPU_COUNT(&cores) ? &cores : NULL,
+    };
+    WEFT_TRY(wefti_process_start(&what, &p->process));
+    wefti_keeper_tell(l->keeper, p->process);
+    wefti_log_started(p->log);
+#ifdef SYS_pidfd_open
+    p->handle = (int)syscall(SYS_pidfd_open, p->process, 0);
+#endif
+    return WEFT_OK;
+}
+
+static weft_status start_processes(wefti_launch *l) {
+    WEFT_NEW_ARRAY(l->processes, wefti_process, l->place.count);
+    for (int i = 0; i < l->place.count; i++) l->processes[i].handle = -1;
+    for (int i = 0; i < l->place.count; i++) WEFT_TRY(start_process(l, i));
+    const weft_launch_events *e = &l->options->events;
+    if (e->start)
+        e->start(e->context, l->place.first_rank, l->place.count, l->place.size, l->scheduler_text,
+                 l->options->log_dir ? l->options->log_dir : "");
+    return WEFT_OK;
+}
+
+/* --- the result --- */
+
+static char *or_empty(char *text) {
+    return text ? text : wefti_strdup("");
+}
+
+static void tell_failure(const wefti_launch *l, weft_launch_result *out) {
+    const wefti_process *p = &l->processes[l->failed];
+    out->failed_rank = l->place.first_rank + l->failed;
+    out->exit_code = p->code;
+    out->signal = p->signal;
+    out->log = wefti_strdup(wefti_log_path(p->log));
+    out->last_lines = wefti_log_last(p->log, LAST_LINES);
+}
+
+static weft_status result_of(const wefti_launch *l, weft_launch_result *out) {
+    bool failed = l->failed >= 0;
+    out->stop_signal = l->stopped_by;
+    if (failed) tell_failure(l, out);
+    if (l->scheduler && (failed || l->stopped_by)) {
+        out->verdict = wefti_scheduler_verdict(l->scheduler);
+        out->table = wefti_scheduler_table(l->scheduler);
+    }
+    if (l->stopped_by) WEFT_FAIL(WEFT_E_STOPPED, "stopped by signal %d", l->stopped_by);
+    if (!failed) return WEFT_OK;
+    if (out->signal)
+        WEFT_FAIL(WEFT_E_PEER, "rank %d was ended by signal %d (%s)", out->failed_rank, out->signal,
+                  strsignal(out->signal));
+    WEFT_FAIL(WEFT_E_PEER, "rank %d ended with exit code %d", out->failed_rank, out->exit_code);
+}
+
+/* --- all of it --- */
+
+static weft_status run_in_folder(wefti_launch *l, weft_launch_result *out) {
+    wefti_secret secret;
+    weft_status status;
+    WEFT_TRY(find_secret(l, &secret));
+    WEFT_TRY(wefti_keeper_start(l->mark, l->folder, l->own_secret ? l->secret : "", &l->keeper));
+    status = start_scheduler(l, &secret);
+    if (status >= 0) status = start_processes(l);
+    if (status >= 0) status = wefti_launch_watch(l);
+    if (l->processes) wefti_launch_clear(l);
+    if (status >= 0) status = result_of(l, out);
+    wefti_scheduler_stop(l->scheduler);
+    return status;
+}
+
+static weft_status run(wefti_launch *l, weft_launch_result *out) {
+    const weft_launch_options *o = l->options;
+    int adopts = 0;
+    WEFT_REQUIRE(o->command && *o->command, WEFT_E_ARG, "there is no command to run");
+    WEFT_TRY(wefti_launch_place_find(o, &l->place));
+    out->ranks = l->place.count;
+    out->first_rank = l->place.first_rank;
+    WEFT_TRY(wefti_command_find(o->command[0], o->self, &l->program));
+    if (o->log_dir) WEFT_TRY(wefti_dir_make(o->log_dir));
+    WEFT_TRY(make_mark(l));
+    WEFT_TRY(make_folder(l));
+    (void)prctl(PR_GET_CHILD_SUBREAPER, &adopts);
+    (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
+    weft_status status = run_in_folder(l, out);
+    (void)prctl(PR_SET_CHILD_SUBREAPER, adopts);
+    return status;
+}
+
+static void free_launch(wefti_launch *l) {
+    for (int i = 0; l->processes && i < l->place.count; i++) wefti_log_close(l->processes[i].log);
+    wefti_free(l->processes);
+    if (l->own_secret && l->secret) (void)unlink(l->secret);
+    if (l->folder) (void)rmdir(l->folder);
+    wefti_keeper_end(l->keeper); /* until now it would have done that */
+    wefti_free(l->program);
+    wefti_free(l->folder);
+    wefti_free(l->secret);
+    wefti_arena_destroy(l->arena);
+}
+
+weft_status weft_launch_run(const weft_launch_options *options, weft_launch_result *out) {
+    wefti_launch l = {.options = options, .failed = -1};
+    *out = (weft_launch_result){.failed_rank = -1};
+    WEFT_TRY(wefti_arena_create(&l.arena));
+    weft_status status = run(&l, out);
+    free_launch(&l);
+    out->log = or_empty(out->log);
+    out->last_lines = or_empty(out->last_lines);
+    out->verdict = or_empty(out->verdict);
+    out->table = or_empty(out->table);
+    return status;
+}
+
+void weft_launch_result_free(weft_launch_result *result) {
+    wefti_free(result->log);
+    wefti_free(result->last_lines);
+    wefti_free(result->verdict);
+    wefti_free(result->table);
+    *result = (weft_launch_result){.failed_rank = -1};
+}

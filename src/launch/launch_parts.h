@@ -1,0 +1,64 @@
+/* What a launch consists of: which ranks run here (launch_place.c), their environment
+ * (launch_settings.c), and the watch over them (launch_watch.c). launch.c puts them together. */
+#ifndef WEFTI_LAUNCH_PARTS_H
+#define WEFTI_LAUNCH_PARTS_H
+
+#include <sched.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/memory.h"
+#include "launch/environment.h"
+#include "launch/logs.h"
+#include "launch/scheduler.h"
+#include "launch/spawn.h"
+#include "weft/launch.h"
+
+/* Which part of the job is this host's. */
+typedef struct wefti_launch_place {
+    int size, first_rank, count; /* ranks of the job; of them here */
+    int hosts, host;
+    bool serves;                          /* the scheduler runs here */
+    char address[WEFTI_HOST_TEXT];        /* what it listens on; "" loopback */
+    int port;                             /* 0: any */
+    char scheduler[WEFTI_HOST_TEXT + 16]; /* where processes go; "" what the scheduler says */
+} wefti_launch_place;
+weft_status wefti_launch_place_find(const weft_launch_options *options,
+                                    wefti_launch_place *out) WEFT_CHECKED;
+
+typedef struct wefti_process {
+    pid_t process; /* 0: not started */
+    int handle;    /* to poll for its end; -1: the kernel has no such thing */
+    bool ended, failed;
+    int code, signal; /* how it ended */
+    wefti_log *log;
+} wefti_process;
+
+typedef struct wefti_launch {
+    const weft_launch_options *options;
+    wefti_launch_place place;
+    wefti_arena *arena;
+    char *program;         /* path of the command */
+    char *folder, *secret; /* of the run, mode 0700; the file of the secret */
+    bool own_secret;       /* made for this run */
+    char mark[64];         /* "WEFT_RUN=..." */
+    char scheduler_text[WEFTI_HOST_TEXT + 16];
+    wefti_keeper *keeper;
+    wefti_scheduler *scheduler; /* NULL: on another host */
+    wefti_process *processes;   /* [place.count] */
+    int failed;                 /* the process whose failure is told; -1: none */
+    int stopped_by;             /* a signal; 0: none */
+} wefti_launch;
+
+/* The environment of this host's process number `local`, in the arena. */
+weft_status wefti_launch_settings(const wefti_launch *l, int local, char ***out) WEFT_CHECKED;
+/* A part of the cores that this process may use. */
+void wefti_launch_cores(int local, int count, cpu_set_t *out);
+
+/* Returns when all processes have ended. */
+weft_status wefti_launch_watch(wefti_launch *l) WEFT_CHECKED;
+/* Ends whatever is left of them, at once. */
+void wefti_launch_clear(wefti_launch *l);
+
+#endif
