@@ -1,0 +1,74 @@
+/* Fuzzes what comes over a connection of the control plane: the input is a stream of frames as
+ * either side may receive it, signed or not; what is accepted keeps its promises. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "launch/wire_message.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void require(int holds) {
+    if (!holds) abort();
+}
+
+/* A decoder that takes a body must give back fields within their limits. */
+static void decode(const wefti_frame *frame) {
+    wefti_join join;
+    wefti_standing standing;
+    wefti_verdict verdict;
+    wefti_card card;
+    wefti_placed placed;
+    int32_t *host;
+    if (wefti_join_decode(frame, &join) >= 0) {
+        unsigned char again[WEFTI_MESSAGE_MAX];
+        require(wefti_join_encode(&join, again) == frame->bytes);
+        require(memcmp(again, frame->body, frame->bytes) == 0);
+    }
+    if (wefti_beat_decode(frame, 1000, &standing) >= 0)
+        require(strlen(standing.what) < WEFTI_POSITION_TEXT && standing.since_ns <= 1000);
+    if (wefti_verdict_decode(frame, &verdict) >= 0)
+        require(verdict.status < 0 && strlen(verdict.text) <= WEFTI_TEXT_MAX);
+    for (int32_t ranks = 1; ranks < 4; ranks++)
+        if (wefti_card_decode(frame, ranks, &card) >= 0)
+            require(WEFTI_CARD_HEAD + card.bytes * (size_t)ranks == frame->bytes);
+    if (wefti_placed_decode(frame, &placed, &host) >= 0) {
+        for (int32_t r = 0; r < placed.size; r++) require(host[r] >= 0 && host[r] < placed.size);
+        wefti_free(host);
+    }
+}
+
+/* As they are: nothing passes that was not signed. */
+static void unsigned_frames(const uint8_t *data, size_t size, bool from_scheduler) {
+    wefti_stream stream = {.key = {1, 2, 3}, .from_scheduler = from_scheduler};
+    wefti_frame frame;
+    size_t taken;
+    weft_status status = wefti_frame_parse(&stream, data, size, &frame, &taken);
+    require(status != WEFT_OK && stream.number == 0);
+}
+
+/* With the MAC put right, as by a peer that knows the key but is broken. */
+static void signed_frame(const uint8_t *data, size_t size) {
+    static unsigned char copy[70000 + WEFTI_FRAME_EXTRA];
+    if (size < WEFTI_FRAME_HEADER || size > 70000) return;
+    size_t body = size - WEFTI_FRAME_HEADER;
+    wefti_stream sends = {.key = {1, 2, 3}}, receives = {.key = {1, 2, 3}};
+    sends.number = receives.number = data[8];
+    receives.from_scheduler = data[4] >= WEFTI_FRAME_WORLD;
+    memcpy(copy + WEFTI_FRAME_HEADER, data + WEFTI_FRAME_HEADER, body);
+    wefti_frame_seal(&sends, (wefti_frame_kind)data[4], body, copy);
+    wefti_frame frame;
+    size_t taken;
+    if (wefti_frame_parse(&receives, copy, body + WEFTI_FRAME_EXTRA, &frame, &taken) != WEFT_OK)
+        return;
+    require(frame.bytes == body && taken == body + WEFTI_FRAME_EXTRA);
+    decode(&frame);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    unsigned_frames(data, size, false);
+    unsigned_frames(data, size, true);
+    signed_frame(data, size);
+    return 0;
+}
