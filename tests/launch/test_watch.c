@@ -225,12 +225,132 @@ static void scheduler_restarted(void **state) {
     close(line[1]);
 }
 
+/* --- hangs: nobody dies, but nobody gets on */
+
+typedef enum hang { COMPUTES, ELSEWHERE, BEHIND, LEAVES, HANGS } hang;
+static const char *const hang_says[HANGS] = {"keeps the others waiting: it is computing for",
+                                             "in all_gather of wte, which the others passed",
+                                             "(7 transfers done)",
+                                             "keeps the others waiting: it has left"};
+
+typedef struct stuck { /* one rank of a world that hangs */
+    const char *address;
+    hang how;
+    bool culprit;
+    int rank;
+    weft_status status;
+    char text[1024];
+    pthread_t thread;
+} stuck;
+
+static void stand(const stuck *k, wefti_position *p) {
+    bool behind = k->culprit && k->how == BEHIND;
+    wefti_position_step(p, 12);
+    for (int i = 0; i < (behind ? 7 : 8); i++) wefti_position_end_wait(p, false);
+    if (k->culprit && k->how == COMPUTES) return;
+    wefti_position_begin_wait(p, k->culprit && k->how == ELSEWHERE
+                                     ? "all_gather of wte, which the others passed"
+                                     : "all_reduce of h.3.attn");
+}
+
+static void *get_stuck(void *context) {
+    stuck *k = context;
+    wefti_member_options o = test_member(k->address);
+    wefti_position *position;
+    wefti_member *m;
+    o.rank = k->rank;
+    o.host = "here";
+    o.leave_seconds = 0.1;
+    if ((k->status = wefti_position_create(&position)) < 0) return NULL;
+    if ((k->status = wefti_member_join(&o, &m)) >= 0) {
+        stand(k, position);
+        wefti_member_watch(m, NULL, position);
+        if (!k->culprit || k->how != LEAVES)
+            while ((k->status = wefti_member_check(m)) == WEFT_OK) usleep(2000);
+        wefti_member_leave(m);
+    }
+    snprintf(k->text, sizeof k->text, "%s", weft_error_message());
+    wefti_position_destroy(position);
+    return NULL;
+}
+
+typedef struct hanging {
+    wefti_scheduler *scheduler;
+    int culprit;
+    hang how;
+    stuck ranks[RANKS];
+} hanging;
+
+static void hang_start(hanging *h, uint64_t *seed) {
+    wefti_scheduler_options o = test_scheduler(RANKS);
+    o.wait_seconds = 1.5;
+    o.heartbeat_seconds = 3;
+    assert_int_equal(wefti_scheduler_start(&o, &h->scheduler), WEFT_OK);
+    h->how = (hang)(test_random(seed) % HANGS);
+    h->culprit = (int)(test_random(seed) % RANKS);
+    for (int r = 0; r < RANKS; r++) {
+        h->ranks[r] = (stuck){.address = wefti_scheduler_address(h->scheduler),
+                              .how = h->how,
+                              .culprit = r == h->culprit,
+                              .rank = r};
+        assert_int_equal(pthread_create(&h->ranks[r].thread, NULL, get_stuck, &h->ranks[r]), 0);
+    }
+}
+
+/* Everybody is told which rank it is, and no other. */
+static void hang_end(hanging *h) {
+    for (int r = 0; r < RANKS; r++) pthread_join(h->ranks[r].thread, NULL);
+    for (int r = 0; r < RANKS; r++) {
+        const stuck *k = &h->ranks[r];
+        if (k->culprit && h->how == LEAVES) continue;
+        char name[32];
+        snprintf(name, sizeof name, "rank %d (", h->culprit);
+        assert_int_equal(k->status, WEFT_E_TIMEOUT);
+        if (strncmp(k->text, name, strlen(name)) != 0 || !strstr(k->text, hang_says[h->how]) ||
+            strchr(k->text, ';'))
+            fail_msg("'%s' instead of '%s ... %s'", k->text, name, hang_says[h->how]);
+        assert_non_null(strstr(k->text, "while rank "));
+    }
+    wefti_scheduler_stop(h->scheduler);
+}
+
+static void hangs(void **state) {
+    (void)state;
+    enum { AT_ONCE = 10 };
+    uint64_t seed = test_seed();
+    static hanging all[AT_ONCE];
+    for (int round = 0; round < 5; round++) {
+        for (int i = 0; i < AT_ONCE; i++) hang_start(&all[i], &seed);
+        for (int i = 0; i < AT_ONCE; i++) hang_end(&all[i]);
+    }
+}
+
+/* All in one place, and nothing comes: no rank is to blame. */
+static void nobody_to_blame(void **state) {
+    (void)state;
+    hanging h;
+    wefti_scheduler_options o = test_scheduler(RANKS);
+    o.wait_seconds = 0.5;
+    assert_int_equal(wefti_scheduler_start(&o, &h.scheduler), WEFT_OK);
+    for (int r = 0; r < RANKS; r++) {
+        h.ranks[r] = (stuck){.address = wefti_scheduler_address(h.scheduler), .rank = r};
+        assert_int_equal(pthread_create(&h.ranks[r].thread, NULL, get_stuck, &h.ranks[r]), 0);
+    }
+    for (int r = 0; r < RANKS; r++) {
+        pthread_join(h.ranks[r].thread, NULL);
+        assert_non_null(strstr(h.ranks[r].text, "no rank gets on, and none is behind"));
+    }
+    wefti_scheduler_stop(h.scheduler);
+}
+
 int main(void) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed),
         cmocka_unit_test(stopped),
         cmocka_unit_test(scheduler_restarted),
+        cmocka_unit_test(hangs),
+        cmocka_unit_test(nobody_to_blame),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
