@@ -1,7 +1,8 @@
 /* Collectives between two devices of one process, from 1 KiB to 64 MiB, beside what copying memory
- * allows.
+ * allows; or between processes.
  *
  *   bench/comm [rounds [bytes]]     rounds 40 unless given; only this size
+ *   bench/comm --processes N [--plain] [rounds [bytes]]     see comm_processes.h
  *
  * Two threads, each on a core of its own, as devices have them. A line says, for one size: the time
  * of an all-reduce (sum of f32, source and destination apart, as MPI_Allreduce has them), of one in
@@ -27,6 +28,7 @@
 
 #include "base/clock.h"
 #include "comm/comm.h"
+#include "comm_processes.h"
 
 enum { DEVICES = 2 };
 typedef enum work { COPY_ONE, COPY_TWO, ALL_REDUCE, IN_PLACE, ALL_GATHER, WORKS } work;
@@ -158,6 +160,12 @@ static void measure(int64_t size) {
 }
 
 int main(int argc, char **argv) {
+    if (argc > 2 && strcmp(argv[1], "--processes") == 0) {
+        bool plain = argc > 3 && strcmp(argv[3], "--plain") == 0;
+        char **rest = argv + 3 + plain;
+        return measure_processes(atoi(argv[2]), plain, argc > 3 + plain ? atoi(rest[0]) : 40,
+                                 argc > 4 + plain ? atoll(rest[1]) : 0);
+    }
     if (argc > 1) rounds = atoi(argv[1]);
     int64_t only = argc > 2 ? atoll(argv[2]) : 0;
     if (wefti_comm_local(DEVICES, -1, comm) < 0) fail("communicator");

@@ -23,7 +23,7 @@ def measure(command, into):
         sys.exit(f"'{command}' ended with {run.returncode}")
     for line in run.stdout.splitlines():
         words = line.split()
-        if len(words) == 3 and words[0] in ("all_reduce", "in_place"):
+        if len(words) == 3 and words[0] in ("all_reduce", "in_place", "all_gather"):
             into.setdefault((words[0], int(words[1])), []).append(float(words[2]))
 
 
