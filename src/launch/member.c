@@ -192,6 +192,8 @@ void wefti_member_watch(wefti_member *m, wefti_comm *comm, wefti_position *posit
     pthread_mutex_lock(&m->lock);
     m->comm = comm;
     m->position = position;
+    m->beat_ns = 0; /* say so at once */
+    ring(m);
     bool failed = m->state == WEFTI_MEMBER_FAILED;
     pthread_mutex_unlock(&m->lock);
     if (failed && comm) wefti_comm_break(comm, m->verdict.text);

@@ -42,6 +42,7 @@ struct wefti_member {
     char *giving_up;
     bool given_up; /* said so, to the last byte */
     bool leaving, leave_sent, stopping;
+    int64_t beat_ns; /* the last heartbeat; 0: one is due */
     /* the thread's own */
     enum {
         WEFTI_LINE_OFF,
@@ -52,7 +53,7 @@ struct wefti_member {
     } line;
     wefti_wire link;
     int64_t deadline_ns; /* of joining, or coming back */
-    int64_t call_ns, heard_ns, beat_ns, looked_ns, placed_ns;
+    int64_t call_ns, heard_ns, looked_ns, placed_ns;
     int64_t pause_ns; /* between two calls */
     uint64_t dice;
     char trouble[256]; /* why the last call failed */

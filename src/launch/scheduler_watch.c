@@ -165,6 +165,8 @@ void wefti_scheduler_check_ranks(wefti_scheduler *s, int64_t now) {
     if (check_silence(s, now)) return;
     int32_t victim = longest_wait(s);
     if (victim < 0) return;
-    bool too_long = now - s->seats[victim].standing.since_ns > s->wait_ns;
+    /* By then all others have said where they stand since the time was up. */
+    int64_t grace = s->heartbeat_ns / 3;
+    bool too_long = now - s->seats[victim].standing.since_ns > s->wait_ns + grace;
     if (too_long || deserted(s, now)) accuse(s, victim, now);
 }

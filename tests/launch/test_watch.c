@@ -19,18 +19,19 @@ enum { RANKS = 4 };
 
 typedef struct report {
     _Atomic int joined, verdict; /* 1: so it is */
+    _Atomic int swaps;           /* done so far; -1: wrong cards */
     _Atomic int64_t at_ns;       /* of the verdict */
     weft_status status;
     char text[1024];
 } report;
 
 typedef struct crew {
-    int count, pipe[2];
+    int count, swaps, pipe[2];
     pid_t pid[RANKS];
     report *report; /* [count] */
 } crew;
 
-static weft_status stay(wefti_member *m, report *r, int rank) {
+static weft_status stay(wefti_member *m, report *r) {
     wefti_position *position;
     weft_status status = wefti_position_create(&position);
     if (status < 0) return status;
@@ -38,7 +39,6 @@ static weft_status stay(wefti_member *m, report *r, int rank) {
     wefti_position_end_wait(position, false);
     wefti_member_watch(m, NULL, position);
     r->joined = 1;
-    (void)rank;
     while ((status = wefti_member_check(m)) == WEFT_OK) usleep(1000);
     r->at_ns = wefti_now_ns();
     r->status = status;
@@ -49,7 +49,26 @@ static weft_status stay(wefti_member *m, report *r, int rank) {
     return WEFT_OK;
 }
 
-static int member_process(int rank, int from, report *r) {
+/* Exchanges cards, with pauses, through whatever happens to the scheduler. */
+static int exchange(wefti_member *m, report *r, int swaps) {
+    uint64_t dice = (uint64_t)wefti_member_rank(m);
+    bool wrong = false;
+    r->joined = 1;
+    for (int i = 0; i < swaps; i++) {
+        weft_status status = test_swap(m, i, &wrong);
+        if (status < 0) fprintf(stderr, "swap %d: %s\n", i, weft_error_message());
+        if (status < 0 || wrong) {
+            r->swaps = -1;
+            return 5;
+        }
+        r->swaps = i + 1;
+        usleep((useconds_t)(test_random(&dice) % 3000));
+    }
+    wefti_member_leave(m);
+    return 0;
+}
+
+static int member_process(int rank, int from, int swaps, report *r) {
     char address[64] = "";
     if (read(from, address, sizeof address) <= 0) return 2;
     wefti_member_options o = test_member(address);
@@ -60,13 +79,15 @@ static int member_process(int rank, int from, report *r) {
         fprintf(stderr, "rank %d: %s\n", rank, weft_error_message());
         return 3;
     }
-    return stay(m, r, rank) < 0 ? 4 : 0;
+    if (swaps > 0) return exchange(m, r, swaps);
+    return stay(m, r) < 0 ? 4 : 0;
 }
 
 /* Forked before this process has threads of its own. */
-static void crew_start(crew *c, int count) {
+static void crew_start(crew *c, int count, int swaps) {
     memset(c, 0, sizeof *c);
     c->count = count;
+    c->swaps = swaps;
     c->report = mmap(NULL, (size_t)count * sizeof(report), PROT_READ | PROT_WRITE,
                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(c->report != MAP_FAILED);
@@ -77,7 +98,7 @@ static void crew_start(crew *c, int count) {
         assert_true(c->pid[i] >= 0);
         if (c->pid[i] > 0) continue;
         close(c->pipe[1]);
-        _exit(member_process(i, c->pipe[0], &c->report[i]));
+        _exit(member_process(i, c->pipe[0], swaps, &c->report[i]));
     }
 }
 
@@ -97,6 +118,7 @@ static void crew_go(crew *c, const char *address) {
 
 static void crew_end(crew *c) {
     for (int i = 0; i < c->count; i++) {
+        if (c->pid[i] == 0) continue; /* has ended */
         kill(c->pid[i], SIGKILL);
         waitpid(c->pid[i], NULL, 0);
     }
@@ -125,7 +147,7 @@ static void killed(void **state) {
     uint64_t seed = test_seed();
     for (int round = 0; round < 20; round++) {
         crew c;
-        crew_start(&c, RANKS);
+        crew_start(&c, RANKS, 0);
         wefti_scheduler_options o = test_scheduler(RANKS);
         o.heartbeat_seconds = 1;
         wefti_scheduler *s;
@@ -151,7 +173,7 @@ static void killed(void **state) {
 static void stopped(void **state) {
     (void)state;
     crew c;
-    crew_start(&c, RANKS);
+    crew_start(&c, RANKS, 0);
     wefti_scheduler_options o = test_scheduler(RANKS);
     o.heartbeat_seconds = 1;
     wefti_scheduler *s;
@@ -196,7 +218,7 @@ static void scheduler_restarted(void **state) {
     int line[2];
     assert_int_equal(pipe(line), 0);
     crew c;
-    crew_start(&c, RANKS);
+    crew_start(&c, RANKS, 0);
     pid_t first = scheduler_process(0, RANKS, 0, line[1]);
     int port = announced(line[0]);
     char address[64];
@@ -220,6 +242,45 @@ static void scheduler_restarted(void **state) {
     all_told(&c, 1, now, 1.0, "died: ");
     kill(first, SIGKILL);
     waitpid(first, NULL, 0);
+    crew_end(&c);
+    close(line[0]);
+    close(line[1]);
+}
+
+/* Cards under way when the scheduler dies come to their end through the next one. */
+static void swaps_go_on(void **state) {
+    (void)state;
+    enum { SWAPS = 1000 };
+    uint64_t seed = test_seed();
+    int line[2];
+    assert_int_equal(pipe(line), 0);
+    crew c;
+    crew_start(&c, RANKS, SWAPS);
+    pid_t scheduler = scheduler_process(0, RANKS, 0, line[1]);
+    int port = announced(line[0]);
+    char address[64];
+    snprintf(address, sizeof address, "127.0.0.1:%d", port);
+    crew_go(&c, address);
+    for (int round = 0; round < 8; round++) {
+        usleep((useconds_t)(test_random(&seed) % 100000));
+        kill(scheduler, SIGKILL);
+        waitpid(scheduler, NULL, 0);
+        scheduler = scheduler_process(port, RANKS, 0, line[1]);
+        if (announced(line[0]) == 0) {
+            print_message("SKIP: port %d cannot be had again\n", port);
+            break;
+        }
+    }
+    int before = c.report[0].swaps;
+    for (int i = 0; i < RANKS; i++) {
+        int status = 0;
+        assert_true(waitpid(c.pid[i], &status, 0) == c.pid[i]);
+        if (status != 0) fail_msg("member %d ended with %x", i, (unsigned)status);
+        assert_int_equal(c.report[i].swaps, SWAPS);
+        c.pid[i] = 0;
+    }
+    print_message("%d of %d exchanges before the last scheduler\n", before, SWAPS);
+    waitpid(scheduler, NULL, 0); /* all have left: it ends by itself */
     crew_end(&c);
     close(line[0]);
     close(line[1]);
@@ -349,6 +410,7 @@ int main(void) {
         cmocka_unit_test(killed),
         cmocka_unit_test(stopped),
         cmocka_unit_test(scheduler_restarted),
+        cmocka_unit_test(swaps_go_on),
         cmocka_unit_test(hangs),
         cmocka_unit_test(nobody_to_blame),
     };
