@@ -1,0 +1,368 @@
+/* Collectives on buffers: what callers get wrong is said before anybody waits, ranks that do not do
+ * the same are named with the number of the call, started calls of any number end in any order, and
+ * failures of memory leave nothing behind. Values are the conformance suite's.
+ * (weft-test: threads) */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "comm/collective_parts.h"
+
+enum { MOST = 4 };
+
+typedef struct ranks_test {
+    weft_world *world[MOST];
+    int size;
+    void (*body)(struct ranks_test *t, int rank);
+    char message[MOST][1024];
+    weft_status status[MOST];
+} ranks_test;
+
+typedef struct rank_thread {
+    ranks_test *t;
+    int rank;
+} rank_thread;
+
+static void *run_rank(void *argument) {
+    rank_thread *r = argument;
+    r->t->body(r->t, r->rank);
+    return NULL;
+}
+
+static void begin(ranks_test *t, int size) {
+    wefti_comm *comm[MOST] = {NULL};
+    *t = (ranks_test){.size = size};
+    if (size > 1) assert_true(wefti_comm_local(size, -1, comm) >= 0);
+    for (int r = 0; r < size; r++)
+        assert_true(wefti_world_create(comm[r], r, size, NULL, &t->world[r]) >= 0);
+}
+static void run(ranks_test *t, void (*body)(ranks_test *t, int rank)) {
+    pthread_t thread[MOST];
+    rank_thread argument[MOST];
+    t->body = body;
+    for (int r = 0; r < t->size; r++) {
+        argument[r] = (rank_thread){t, r};
+        assert_int_equal(pthread_create(&thread[r], NULL, run_rank, &argument[r]), 0);
+    }
+    for (int r = 0; r < t->size; r++) pthread_join(thread[r], NULL);
+}
+static void end(ranks_test *t) {
+    for (int r = 0; r < t->size; r++) weft_world_leave(t->world[r]);
+}
+
+/* cmocka's assertions are for one thread: ranks keep their first failure instead. */
+static bool good(ranks_test *t, int rank, weft_status status) {
+    if (status >= 0) return true;
+    if (t->status[rank] >= 0) {
+        t->status[rank] = status;
+        (void)snprintf(t->message[rank], sizeof t->message[rank], "%s", weft_error_message());
+        weft_world_fail(t->world[rank], "another rank's test failed");
+    }
+    return false;
+}
+static void all_good(const ranks_test *t) {
+    for (int r = 0; r < t->size; r++)
+        if (t->status[r] < 0) fail_msg("rank %d: %s", r, t->message[r]);
+}
+
+#define REFUSED(expression, text)                                                                  \
+    do {                                                                                           \
+        assert_true((expression) < 0);                                                             \
+        if (!strstr(weft_error_message(), text)) fail_msg("%s", weft_error_message());             \
+    } while (0)
+
+static void wrong_arguments_are_refused(void **state) {
+    (void)state;
+    ranks_test t;
+    begin(&t, 3);
+    weft_world *w = t.world[1];
+    float a[9] = {0}, b[9] = {0};
+    weft_request *request;
+    weft_group *group = NULL, *others = NULL;
+    REFUSED(weft_barrier(NULL, NULL), "no world");
+    REFUSED(weft_all_reduce(w, NULL, a, b, -1, WEFT_F32, WEFT_REDUCE_SUM), "-1 elements");
+    REFUSED(weft_all_reduce(w, NULL, NULL, b, 3, WEFT_F32, WEFT_REDUCE_SUM),
+            "all_reduce of all 3 ranks: no source, 3 elements");
+    REFUSED(weft_all_reduce(w, NULL, a, NULL, 3, WEFT_F32, WEFT_REDUCE_SUM), "no destination");
+    REFUSED(weft_all_reduce(w, NULL, a, b, 3, (weft_dtype)77, WEFT_REDUCE_SUM), "dtype 77");
+    REFUSED(weft_all_reduce(w, NULL, a, b, 3, WEFT_F32, (weft_reduction)9), "reduction 9");
+    REFUSED(weft_all_reduce(w, NULL, a, a + 1, 3, WEFT_F32, WEFT_REDUCE_SUM), "overlap");
+    REFUSED(weft_all_gather(w, NULL, a, a, 3, WEFT_F32), "all_gather of all 3 ranks: source and");
+    REFUSED(weft_all_gather(w, NULL, a + 8, a, 3, WEFT_F32), "overlap");
+    REFUSED(weft_all_gather(w, NULL, a, b, INT64_MAX / 2, WEFT_F32), "too many");
+    REFUSED(weft_broadcast(w, NULL, a, 3, WEFT_F32, 3), "the root is member 3; there are 0 to 2");
+    REFUSED(weft_reduce(w, NULL, a, b, 3, WEFT_F32, WEFT_REDUCE_MAX, -1), "member -1");
+    REFUSED(weft_send(w, NULL, a, 3, WEFT_F32, 1, 0), "the caller itself");
+    REFUSED(weft_recv(w, NULL, a, 3, WEFT_F32, 5, 0), "the partner is member 5");
+    REFUSED(weft_all_reduce_start(w, NULL, a, b, 3, WEFT_F32, WEFT_REDUCE_SUM, NULL), "no place");
+    REFUSED(weft_request_wait(NULL), "no request");
+    int64_t counts[3] = {1, 1, 1}, negative[3] = {1, 1, -4}, more[3] = {1, 2, 1};
+    REFUSED(weft_all_to_all_v(w, NULL, a, counts, b, negative, WEFT_F32),
+            "block 2 of the receives has -4");
+    REFUSED(weft_all_to_all_v(w, NULL, a, counts, b, more, WEFT_F32), "sends itself 1 elements");
+    REFUSED(weft_all_to_all_v(w, NULL, a, NULL, b, more, WEFT_F32), "counts of the sends");
+    REFUSED(weft_neighbor_exchange(w, NULL, a, (int[]){4}, counts, 1, b, NULL, NULL, 0, WEFT_F32),
+            "a neighbour is member 4");
+    REFUSED(weft_neighbor_exchange(w, NULL, a, (int[]){1}, counts, 1, b, NULL, NULL, 0, WEFT_F32),
+            "more blocks than it receives");
+    REFUSED(weft_group_create(w, (int[]){0, 3}, 2, &group), "rank 3; there are 0 to 2");
+    REFUSED(weft_group_create(w, (int[]){2, 1}, 2, &group), "1 follows 2");
+    REFUSED(weft_group_create(w, NULL, 2, &group), "a group of 2 ranks");
+    assert_true(weft_group_create(w, (int[]){0, 2}, 2, &others) >= 0);
+    assert_int_equal(weft_group_rank(others), -1);
+    assert_int_equal(weft_group_size(others), 2);
+    assert_int_equal(weft_group_world_rank(others, 1), 2);
+    assert_int_equal(weft_group_world_rank(others, 2), -1);
+    REFUSED(weft_barrier(w, others), "rank 1 is no member of group [0, 2]");
+    REFUSED(weft_barrier(t.world[0], others), "another world");
+    (void)request;
+    /* Nothing of all that has broken anything. */
+    weft_group_destroy(others);
+    weft_group_destroy(NULL);
+    end(&t);
+}
+
+static void a_world_of_one_copies(void **state) {
+    (void)state;
+    ranks_test t;
+    begin(&t, 1);
+    weft_world *w = t.world[0];
+    float a[3] = {1, 2, 3}, b[3];
+    weft_request *request;
+    int64_t three = 3;
+    int me = 0;
+#define COPIES(call)                                                                               \
+    do {                                                                                           \
+        memset(b, 0, sizeof b);                                                                    \
+        assert_true((call) >= 0);                                                                  \
+        assert_memory_equal(a, b, sizeof a);                                                       \
+    } while (0)
+    COPIES(weft_all_reduce(w, NULL, a, b, 3, WEFT_F32, WEFT_REDUCE_PROD));
+    COPIES(weft_all_gather(w, NULL, a, b, 3, WEFT_F32));
+    COPIES(weft_reduce_scatter(w, NULL, a, b, 3, WEFT_F32, WEFT_REDUCE_MIN));
+    COPIES(weft_all_to_all(w, NULL, a, b, 3, WEFT_F32));
+    COPIES(weft_all_to_all_v(w, NULL, a, &three, b, &three, WEFT_F32));
+    COPIES(weft_neighbor_exchange(w, NULL, a, &me, &three, 1, b, &me, &three, 1, WEFT_F32));
+    COPIES(weft_reduce(w, NULL, a, b, 3, WEFT_F32, WEFT_REDUCE_SUM, 0));
+    COPIES(weft_gather(w, NULL, a, b, 3, WEFT_F32, 0));
+    COPIES(weft_scatter(w, NULL, a, b, 3, WEFT_F32, 0));
+    COPIES(weft_broadcast(w, NULL, a, 3, WEFT_F32, 0) >= 0 ? (memcpy(b, a, sizeof a), 0) : -1);
+    assert_true(weft_all_gather_start(w, NULL, a, b, 3, WEFT_F32, &request) >= 0);
+    assert_int_equal(weft_request_test(request), WEFT_OK);
+    assert_true(weft_barrier(w, NULL) >= 0);
+    end(&t);
+}
+
+/* ---- many at a time ---- */
+
+enum { STARTED = 40 };
+
+static void start_many(ranks_test *t, int rank) {
+    weft_world *w = t->world[rank];
+    static int64_t source[MOST][STARTED][5], sum[MOST][STARTED][5];
+    weft_request *request[STARTED] = {NULL};
+    for (int n = 0; n < STARTED; n++) {
+        for (int i = 0; i < 5; i++) source[rank][n][i] = n * 100 + i + rank;
+        if (!good(t, rank,
+                  weft_all_reduce_start(w, NULL, source[rank][n], sum[rank][n], 5, WEFT_I64,
+                                        WEFT_REDUCE_SUM, &request[n])))
+            return;
+    }
+    for (int k = 0; k < STARTED; k++) { /* in an order of this rank's own, some by tests */
+        int n = (k * 7 + rank * 11) % STARTED;
+        weft_status status = WEFT_PENDING;
+        while (k % 3 == 0 && status == WEFT_PENDING) status = weft_request_test(request[n]);
+        if (status == WEFT_PENDING) status = weft_request_wait(request[n]);
+        if (!good(t, rank, status)) return;
+        for (int i = 0; i < 5; i++)
+            if (sum[rank][n][i] != t->size * (n * 100 + i) + t->size * (t->size - 1) / 2) {
+                (void)snprintf(t->message[rank], sizeof t->message[rank], "request %d is wrong", n);
+                t->status[rank] = WEFT_E_BUG;
+            }
+    }
+}
+
+static void any_number_of_equal_calls_is_under_way(void **state) {
+    (void)state;
+    for (int size = 1; size <= MOST; size++) {
+        ranks_test t;
+        begin(&t, size);
+        run(&t, start_many);
+        all_good(&t);
+        end(&t);
+    }
+}
+
+/* More different calls than are kept bound, while some are under way. */
+static void call_differently(ranks_test *t, int rank) {
+    weft_world *w = t->world[rank];
+    static float source[MOST][700], sum[MOST][700], early[MOST][3];
+    weft_request *request = NULL;
+    weft_group *group = NULL;
+    for (int i = 0; i < 700; i++) source[rank][i] = (float)i;
+    if (!good(t, rank, weft_group_create(w, (int[]){0, 1}, 2, &group))) return;
+    if (!good(t, rank,
+              weft_all_reduce_start(w, NULL, source[rank] + 1, early[rank], 3, WEFT_F32,
+                                    WEFT_REDUCE_SUM, &request)))
+        return;
+    for (int round = 0; round < 2; round++)
+        for (int n = 1; n < 600; n++) {
+            if (!good(t, rank,
+                      weft_all_reduce(w, n % 2 ? group : NULL, source[rank], sum[rank], n, WEFT_F32,
+                                      WEFT_REDUCE_SUM)))
+                return;
+            if (sum[rank][n - 1] != (float)(2 * (n - 1))) t->status[rank] = WEFT_E_BUG;
+        }
+    if (w->collectives->kept > WEFTI_BOUND_KEPT) t->status[rank] = WEFT_E_BUG;
+    if (!good(t, rank, weft_request_wait(request))) return;
+    if (early[rank][2] != 6.0f) t->status[rank] = WEFT_E_BUG;
+    int32_t kept = w->collectives->kept;
+    weft_group_destroy(group);
+    if (w->collectives->kept >= kept) t->status[rank] = WEFT_E_BUG;
+}
+
+static void bound_transfers_are_kept_up_to_a_bound(void **state) {
+    (void)state;
+    ranks_test t;
+    begin(&t, 2);
+    run(&t, call_differently);
+    all_good(&t);
+    end(&t);
+}
+
+/* ---- ranks that do not do the same ---- */
+
+static void keep(ranks_test *t, int rank, weft_status status) {
+    t->status[rank] = status;
+    (void)snprintf(t->message[rank], sizeof t->message[rank], "%s", weft_error_message());
+}
+
+static void differ_in_kind(ranks_test *t, int rank) {
+    float a[4] = {0}, b[4];
+    for (int n = 0; n < 2; n++) (void)!weft_barrier(t->world[rank], NULL);
+    keep(t, rank,
+         rank == 1 ? weft_broadcast(t->world[rank], NULL, a, 4, WEFT_F32, 0)
+                   : weft_all_reduce(t->world[rank], NULL, a, b, 4, WEFT_F32, WEFT_REDUCE_SUM));
+}
+static void differ_in_size(ranks_test *t, int rank) {
+    float a[9] = {0}, b[9];
+    keep(t, rank,
+         weft_all_reduce(t->world[rank], NULL, a, b, rank == 1 ? 9 : 4, WEFT_F32, WEFT_REDUCE_SUM));
+}
+static void differ_in_reduction(ranks_test *t, int rank) {
+    float a[9] = {0}, b[9];
+    keep(t, rank,
+         weft_all_reduce(t->world[rank], NULL, a, b, 4, WEFT_F32,
+                         rank == 1 ? WEFT_REDUCE_MIN : WEFT_REDUCE_PROD));
+}
+static void differ_in_order(ranks_test *t, int rank) { /* one leaves a barrier out */
+    float a[9] = {0}, b[9];
+    if (rank != 1) (void)!weft_barrier(t->world[rank], NULL);
+    keep(t, rank, weft_all_reduce(t->world[rank], NULL, a, b, 1, WEFT_BOOL, WEFT_REDUCE_MIN));
+}
+static void differ_in_blocks(ranks_test *t, int rank) { /* rank 0 expects what rank 1 has not */
+    float a[9] = {0}, b[9];
+    int64_t one[3] = {1, 1, 1}, none[3] = {0, 1, 1}, two[3] = {1, 1, 1};
+    keep(t, rank,
+         weft_all_to_all_v(t->world[rank], NULL, a, rank == 1 ? none : one, b, two, WEFT_F32));
+}
+static void differ_in_message(ranks_test *t, int rank) {
+    float a[9] = {0};
+    if (rank == 0) keep(t, rank, weft_send(t->world[rank], NULL, a, 5, WEFT_F32, 1, 3));
+    if (rank == 1) keep(t, rank, weft_recv(t->world[rank], NULL, a, 6, WEFT_F32, 0, 3));
+    if (rank == 2) keep(t, rank, weft_barrier(t->world[rank], NULL));
+}
+
+static void ranks_that_differ_are_named(void **state) {
+    (void)state;
+    static const struct {
+        void (*body)(ranks_test *, int);
+        const char *text[3];
+    } cases[] = {
+        {differ_in_kind, {"call 3 of all 3 ranks", "all_reduce of", "broadcast of"}},
+        {differ_in_size, {"call 1 of all 3 ranks", "4 elements", "9 elements"}},
+        {differ_in_reduction, {"call 1 of all 3 ranks", "rank 1", "all_reduce"}},
+        {differ_in_order, {"of all 3 ranks", "barrier", "all_reduce of all 3"}},
+        {differ_in_blocks, {"all_to_all_v, call 1", "ranks 0 and 1", "exchange"}},
+        {differ_in_message, {"member", "tag 3", "ranks 0 and 1"}},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
+        for (int turn = 0; turn < 5; turn++) {
+            ranks_test t;
+            begin(&t, 3);
+            run(&t, cases[k].body);
+            int found = -1;
+            for (int r = 0; r < 3; r++) {
+                /* A rank whose part was over may have gone on; the others all fail. */
+                if (t.status[r] == WEFT_E_MISMATCH) found = r;
+                assert_true(t.status[r] == WEFT_OK || t.status[r] == WEFT_E_MISMATCH ||
+                            t.status[r] == WEFT_E_PEER);
+            }
+            if (found < 0) fail_msg("case %zu: nobody noticed", k);
+            for (int i = 0; i < 3; i++)
+                if (!strstr(t.message[found], cases[k].text[i]))
+                    fail_msg("case %zu: '%s' is not in '%s'", k, cases[k].text[i],
+                             t.message[found]);
+            end(&t);
+        }
+}
+
+/* ---- memory ---- */
+
+static void first_calls(ranks_test *t, int rank) {
+    float a[4] = {0}, b[8];
+    int64_t counts[2] = {1, 1};
+    weft_request *request = NULL;
+    weft_world *w = t->world[rank];
+    weft_group *group = NULL;
+    weft_status status = weft_all_reduce(w, NULL, a, b, 4, WEFT_F32, WEFT_REDUCE_SUM);
+    if (status >= 0) status = weft_all_to_all_v(w, NULL, a, counts, b, counts, WEFT_F32);
+    if (status >= 0) status = weft_group_create(w, (int[]){0, 1}, 2, &group);
+    if (status >= 0) status = weft_all_gather_start(w, group, a, b, 4, WEFT_F32, &request);
+    if (status >= 0) status = weft_request_wait(request);
+    weft_group_destroy(group);
+    if (status < 0) weft_world_fail(w, weft_error_message());
+    keep(t, rank, status);
+}
+
+static void failures_of_memory_leave_nothing_behind(void **state) {
+    (void)state;
+    bool failed = true;
+    int64_t nth = 0;
+    for (; failed && nth < 400; nth++) {
+        ranks_test t;
+        begin(&t, 2);
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, nth, false, 0);
+        run(&t, first_calls);
+        failed = wefti_fault_count(WEFTI_FAULT_ALLOC) > nth;
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
+        bool any = false;
+        for (int r = 0; r < 2; r++) {
+            any |= t.status[r] == WEFT_E_NOMEM;
+            assert_true(t.status[r] == WEFT_OK || t.status[r] == WEFT_E_NOMEM ||
+                        t.status[r] == WEFT_E_PEER);
+        }
+        if (failed && !any) fail_msg("allocation %d failed, and nobody says so", (int)nth);
+        end(&t);
+    }
+    assert_true(nth > 10 && nth < 400);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(wrong_arguments_are_refused),
+        cmocka_unit_test(a_world_of_one_copies),
+        cmocka_unit_test(any_number_of_equal_calls_is_under_way),
+        cmocka_unit_test(bound_transfers_are_kept_up_to_a_bound),
+        cmocka_unit_test(ranks_that_differ_are_named),
+        cmocka_unit_test(failures_of_memory_leave_nothing_behind),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
