@@ -9,6 +9,7 @@
 #include "weft/graph.h"
 #include "weft/info.h"
 #include "weft/job.h"
+#include "weft/launch.h"
 #include "weft/model.h"
 #include "weft/ops.h"
 #include "weft/plan.h"

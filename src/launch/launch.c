@@ -132,14 +132,21 @@ static void tell_failure(const wefti_launch *l, weft_launch_result *out) {
     out->last_lines = wefti_log_last(p->log, LAST_LINES);
 }
 
+/* Of processes that never came to the scheduler it knows nothing but what it was told. */
+static void tell_scheduler_view(const wefti_launch *l, weft_launch_result *out) {
+    static const char nobody[] = "0 of ";
+    out->table = wefti_scheduler_table(l->scheduler);
+    if (out->table && !strncmp(out->table, nobody, sizeof nobody - 1))
+        out->table[0] = '\0';
+    else
+        out->verdict = wefti_scheduler_verdict(l->scheduler);
+}
+
 static weft_status result_of(const wefti_launch *l, weft_launch_result *out) {
     bool failed = l->failed >= 0;
     out->stop_signal = l->stopped_by;
     if (failed) tell_failure(l, out);
-    if (l->scheduler && (failed || l->stopped_by)) {
-        out->verdict = wefti_scheduler_verdict(l->scheduler);
-        out->table = wefti_scheduler_table(l->scheduler);
-    }
+    if (l->scheduler && (failed || l->stopped_by)) tell_scheduler_view(l, out);
     if (l->stopped_by) WEFT_FAIL(WEFT_E_STOPPED, "stopped by signal %d", l->stopped_by);
     if (!failed) return WEFT_OK;
     if (out->signal)
