@@ -3,6 +3,7 @@
 #define WEFT_TRAIN_H
 
 #include "weft/job.h"
+#include "weft/world.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -69,6 +70,14 @@ typedef struct weft_train_result {
  * what went wrong. *out_result is set as far as the run came, also on failure. */
 WEFT_API weft_status weft_train_run(const weft_job *job, const weft_train_events *events,
                                     weft_train_result *out_result) WEFT_CHECKED;
+/** The same as one of several processes, each of which runs one device of the job's plan: all of
+ * them call it with the same job. Rank 0 alone has events (other ranks: `stop` and `trace`, which
+ * gets the rank behind its name), writes metrics, and reads and writes checkpoints and model.from;
+ * all of them read the data. A stop on any rank stops all after the same step. When one fails all
+ * fail, with its rank in the message, and the world can only be left. NULL: weft_train_run. */
+WEFT_API weft_status weft_train_run_in(weft_world *world, const weft_job *job,
+                                       const weft_train_events *events,
+                                       weft_train_result *out_result) WEFT_CHECKED;
 
 /** The plan of a job, completed: how each op is split, how each tensor lies, in which stage each
  * cell is. Nothing is trained, no device is needed. Free with weft_plan_destroy. *out_unmatched

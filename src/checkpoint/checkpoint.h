@@ -81,6 +81,7 @@ typedef struct wefti_checkpoint_tensor {
     int64_t piece_count;
     weft_desc whole;
     int64_t first;
+    bool later; /* neither of these: wefti_checkpoint_options.take gives it when it is wanted */
 } wefti_checkpoint_tensor;
 
 /* A text file to put beside the model: config.json, tokenizer.json. */
@@ -94,6 +95,12 @@ typedef struct wefti_checkpoint_options {
     int nice;            /* added to the writer thread's niceness, 0 to 19 */
     const wefti_checkpoint_text *texts; /* may be NULL */
     int64_t text_count;
+    /* For tensors that come later: the writing thread asks for one after the other, in the order of
+     * capture. `take` waits for tensor `index`, NULL: the step is given up; `give_back` is told
+     * when it has been captured, and -1 when no more will be asked for. */
+    const void *(*take)(void *context, int64_t index);
+    void (*give_back)(void *context, int64_t index);
+    void *context;
 } wefti_checkpoint_options;
 
 /* ---- writing ---- */

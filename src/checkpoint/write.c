@@ -34,6 +34,9 @@ struct wefti_checkpoint_job {
     unsigned char *block; /* of BLOCK_BYTES, to join pieces in; NULL: none needed so far */
     int64_t keep;
     int nice;
+    const void *(*take)(void *context, int64_t index); /* NULL: all tensors are here */
+    void (*give_back)(void *context, int64_t index);
+    void *context;
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t progress;
@@ -115,10 +118,16 @@ static weft_status capture(wefti_checkpoint_job *job, int64_t k) {
     const wefti_write_source *source = &job->plan.sources[k];
     const unsigned char *data = source->data;
     int64_t bytes = weft_desc_bytes(&tensor->desc);
+    bool later = source->later && bytes > 0;
+    if (later) {
+        data = job->take(job->context, job->plan.order[k]);
+        WEFT_REQUIRE(data, WEFT_E_STOPPED, "the checkpoint was given up");
+    }
     if (source->pieces) WEFT_TRY(capture_pieces(job, tensor, source));
     for (int64_t at = 0; at < bytes && data; at += BLOCK_BYTES)
         WEFT_TRY(capture_bytes(job, tensor, data + at,
                                (size_t)(bytes - at < BLOCK_BYTES ? bytes - at : BLOCK_BYTES)));
+    if (later) job->give_back(job->context, job->plan.order[k]);
     job->plan.manifest.files[tensor->file].bytes += bytes;
     pthread_mutex_lock(&job->mutex);
     atomic_store(&job->captured[job->plan.order[k]], true);
@@ -128,6 +137,7 @@ static weft_status capture(wefti_checkpoint_job *job, int64_t k) {
 }
 
 static void release(wefti_checkpoint_job *job) {
+    if (job->take) job->give_back(job->context, -1);
     pthread_mutex_lock(&job->mutex);
     atomic_store(&job->released, true);
     pthread_cond_broadcast(&job->progress);
@@ -250,6 +260,11 @@ static weft_status job_prepare(wefti_checkpoint_job *job, const char *dir,
     WEFT_TRY(wefti_write_plan_create(meta, tensors, count, options, &job->plan));
     job->keep = options ? options->keep : 0;
     job->nice = options ? options->nice : 0;
+    if (options && options->take) {
+        job->take = options->take;
+        job->give_back = options->give_back;
+        job->context = options->context;
+    }
     WEFT_NEW_ARRAY(job->shards, wefti_bulk *, job->plan.shard_count);
     WEFT_NEW_ARRAY(job->captured, atomic_bool, count);
     job->dir = wefti_strdup(dir);

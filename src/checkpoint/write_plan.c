@@ -35,8 +35,9 @@ static weft_status copy_tensor(wefti_write_plan *plan, const wefti_checkpoint_te
                  "a tensor without a name, or of the unknown role %d", (int)from->role);
     weft_status status = wefti_desc_check(&from->desc);
     if (status < 0) return wefti_prefix(status, "tensor %s", from->name);
-    WEFT_REQUIRE(from->data || from->pieces || weft_desc_bytes(&from->desc) == 0, WEFT_E_ARG,
-                 "tensor %s has no data", from->name);
+    bool is_there = from->data || from->pieces || from->later;
+    WEFT_REQUIRE(is_there || weft_desc_bytes(&from->desc) == 0, WEFT_E_ARG, "tensor %s has no data",
+                 from->name);
     to->desc = from->desc;
     to->role = from->role;
     WEFT_TRY(keep(plan, from->name, &to->name));
@@ -76,7 +77,7 @@ static weft_status check_pieces(const wefti_checkpoint_tensor *t) {
 
 static weft_status copy_source(wefti_write_plan *plan, const wefti_checkpoint_tensor *from,
                                wefti_write_source *to) {
-    *to = (wefti_write_source){.data = from->data};
+    *to = (wefti_write_source){.data = from->data, .later = from->later};
     if (from->data || !from->pieces) return WEFT_OK;
     wefti_checkpoint_piece *pieces;
     WEFT_TRY(check_pieces(from));

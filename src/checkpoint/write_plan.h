@@ -7,9 +7,11 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/safetensors.h"
 
-/* Where a tensor is read from: `data`, or, from element `first` on, pieces of `whole`. */
+/* Where a tensor is read from: `data`, or, from element `first` on, pieces of `whole`; or it comes
+ * later. */
 typedef struct wefti_write_source {
     const void *data;
+    bool later;
     const wefti_checkpoint_piece *pieces;
     int64_t piece_count;
     weft_desc whole;

@@ -197,6 +197,7 @@ static weft_status step_events(wefti_metrics *m, const weft_train_step *s) {
 }
 
 weft_status wefti_metrics_step(wefti_metrics *m, const weft_train_step *s) {
+    if (!m) return WEFT_OK;
     weft_status lines = step_line(m, s), events = step_events(m, s);
     return lines < 0 ? lines : events;
 }
@@ -216,6 +217,7 @@ static weft_status validation_events(wefti_metrics *m, const weft_train_validati
 }
 
 weft_status wefti_metrics_validation(wefti_metrics *m, const weft_train_validation *v) {
+    if (!m) return WEFT_OK;
     weft_status lines = validation_line(m, v), events = validation_events(m, v);
     return lines < 0 ? lines : events;
 }

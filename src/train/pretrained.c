@@ -79,6 +79,7 @@ weft_status wefti_pretrained_config(const char *directory, weft_model_config *ou
 typedef struct match {
     int tensor;    /* number in program 0 */
     int64_t first; /* element of it */
+    int64_t elems;
     weft_dtype dtype;
     const wefti_safetensors_entry *entry;
 } match;
@@ -86,6 +87,8 @@ typedef struct match {
 typedef struct loading {
     const weft_model_config *config;
     const char *directory;
+    wefti_agreement *agreement; /* NULL: one process */
+    bool follows;               /* rank 0 reads */
     wefti_tensor_set *set;
     match *matches;
     int64_t count, room;
@@ -142,7 +145,8 @@ static weft_status match_part(loading *l, int tensor, int64_t part, const char *
         WEFT_FAIL(WEFT_E_SHAPE, "%s: the model does not fit: %s", l->directory, text);
     }
     WEFT_TRY(WEFT_GROW(l->matches, l->count, l->room));
-    l->matches[l->count++] = (match){tensor, part * weft_desc_elems(&desc), desc.dtype, e};
+    l->matches[l->count++] =
+        (match){tensor, part * weft_desc_elems(&desc), weft_desc_elems(&desc), desc.dtype, e};
     return WEFT_OK;
 }
 
@@ -216,24 +220,50 @@ static weft_status take(void *context, int64_t first, int64_t count, void *out) 
     return WEFT_OK;
 }
 
-static weft_status load(loading *l, weft_session *session) {
+static weft_status look(loading *l, const weft_session *session) {
     WEFT_TRY(wefti_tensor_set_open(l->directory, &l->set));
-    WEFT_TRY(match_all(l, session));
+    return match_all(l, session);
+}
+
+/* What rank 0 has found, to all, who then know what is filled. */
+static weft_status share(loading *l, weft_status status) {
+    if (!l->agreement) return status;
+    WEFT_TRY(wefti_agree_spread(l->agreement, status, &l->count, sizeof l->count));
+    if (l->follows) WEFT_NEW_ARRAY(l->matches, match, l->count + 1);
+    return wefti_agree_spread(l->agreement, WEFT_OK, l->matches,
+                              l->count * (int64_t)sizeof *l->matches);
+}
+
+static weft_status load(loading *l, weft_session *session) {
+    WEFT_TRY(share(l, l->follows ? WEFT_OK : look(l, session)));
     for (int64_t i = 0; i < l->count; i++) {
         match *m = &l->matches[i];
-        WEFT_TRY(wefti_session_fill(session, 0, m->tensor, m->first,
-                                    weft_desc_elems(&m->entry->desc), take, m));
+        WEFT_TRY(wefti_session_fill(session, 0, m->tensor, m->first, m->elems, take, m));
     }
     return WEFT_OK;
+}
+
+static weft_status end(loading *l, weft_status status) {
+    wefti_text_free(&l->list);
+    wefti_free(l->matches);
+    wefti_tensor_set_close(l->set);
+    return status;
 }
 
 weft_status wefti_pretrained_load_path(weft_session *session, const weft_model_config *config,
                                        const char *path) {
     loading l = {.config = config, .directory = path};
-    weft_status status = load(&l, session);
-    wefti_text_free(&l.list);
-    wefti_free(l.matches);
-    wefti_tensor_set_close(l.set);
+    return end(&l, load(&l, session));
+}
+
+weft_status wefti_pretrained_load_across(wefti_agreement *agreement, bool follows,
+                                         weft_session *session, const weft_model_config *config,
+                                         const char *directory) {
+    char *path = NULL;
+    if (!follows) WEFT_TRY(resolve(directory, true, &path));
+    loading l = {.config = config, .directory = path, .agreement = agreement, .follows = follows};
+    weft_status status = end(&l, load(&l, session));
+    wefti_free(path);
     return status;
 }
 

@@ -30,10 +30,6 @@ static double process_age(void) {
            (double)ticks / (double)sysconf(_SC_CLK_TCK);
 }
 
-static bool stop_wanted(const wefti_training *t) {
-    return t->events && t->events->stop && *t->events->stop;
-}
-
 /* Metrics that cannot be written do not end a run; they make it fail when it is over. */
 static void note_failure(const wefti_training *t, weft_status status) {
     if (status < 0) wefti_training_note(t, "%s; the run goes on without it", weft_error_message());
@@ -125,9 +121,12 @@ static weft_status validate_with(wefti_training *t, wefti_feed *feed, int64_t ba
                                  weft_train_validation *out) {
     double sum = 0;
     int64_t rows = 0, right = 0;
-    for (int64_t i = 0; i < batches && !stop_wanted(t); i++) {
+    for (int64_t i = 0; i < batches; i++) {
         wefti_batch b;
         double loss;
+        bool stop;
+        WEFT_TRY(wefti_training_stops(t, &stop));
+        if (stop) break;
         WEFT_TRY(wefti_feed_next(feed, &b));
         mask_batch(t, &b, t->micro);
         WEFT_TRY(feed_rows(t, t->eval_program, &b, 0));
@@ -179,7 +178,9 @@ static weft_status validate(wefti_training *t) {
     wefti_feed_destroy(feed);
     wefti_free(block);
     WEFT_TRY(status);
-    if (stop_wanted(t)) return WEFT_OK; /* a part of the data would be another number */
+    bool stop;
+    WEFT_TRY(wefti_training_stops(t, &stop));
+    if (stop) return WEFT_OK; /* a part of the data would be another number */
     v.seconds = wefti_now_s() - start;
     t->result->validation_loss = v.loss;
     t->result->accuracy = v.accuracy;
@@ -257,7 +258,7 @@ static weft_status after_step(wefti_training *t, const weft_train_step *s) {
     if (job->train.eval_every > 0 && t->step % job->train.eval_every == 0) WEFT_TRY(validate(t));
     wefti_training_poll(t);
     if (job->checkpoint.every > 0 && t->step % job->checkpoint.every == 0)
-        wefti_training_save_meanwhile(t);
+        return wefti_training_save_meanwhile(t);
     return WEFT_OK;
 }
 
@@ -267,7 +268,10 @@ static weft_status loop(wefti_training *t, wefti_feed *feed) {
     int64_t done = 0; /* steps of this run */
     weft_desc in = weft_data_input(t->data);
     double units = (double)job->train.batch * (is_language(t) ? (double)in.shape[0] : 1.0);
-    while (t->step < job->train.steps && !stop_wanted(t)) {
+    while (t->step < job->train.steps) {
+        bool stop;
+        WEFT_TRY(wefti_training_stops(t, &stop));
+        if (stop) break;
         double begin = wefti_now_s();
         wefti_batch batch;
         weft_train_step s = {.step = t->step + 1,
@@ -283,13 +287,12 @@ static weft_status loop(wefti_training *t, wefti_feed *feed) {
         add_seconds(&recent, done++, s.seconds);
         s.tokens_per_second = units / s.seconds;
         s.eta_seconds = median(&recent) * (double)(job->train.steps - t->step);
-        weft_session_memory m = weft_session_memory_of(t->session);
-        s.observed_peak_bytes = m.observed_peak_bytes;
+        s.observed_peak_bytes = wefti_training_observed(t);
         t->result->steps = t->step;
         t->result->final_loss = s.loss;
         t->result->seconds += s.seconds;
         t->result->tokens_per_second = units / median(&recent);
-        t->result->observed_peak_bytes = m.observed_peak_bytes;
+        t->result->observed_peak_bytes = s.observed_peak_bytes;
         WEFT_TRY(after_step(t, &s));
     }
     return WEFT_OK;
@@ -393,47 +396,88 @@ static weft_status check_parameters(wefti_training *t) {
         if (status == WEFT_OK && info.role == WEFT_ROLE_PARAM)
             status = wefti_session_pieces(t->session, 0, i, pieces, &count);
         for (int32_t k = 0; k < count && status == WEFT_OK; k++)
-            if (pieces[k].counts) status = check_piece(&info, &pieces[k]);
+            if (pieces[k].counts && pieces[k].data) status = check_piece(&info, &pieces[k]);
     }
     wefti_free(pieces);
     return status;
 }
 
+/* Whether the state is neither written nor being written: rank 0 knows. */
+static weft_status is_unsaved(wefti_training *t, bool *out) {
+    *out = t->committed_step != t->step && !(t->writing && t->writing_step == t->step);
+    return wefti_training_tell(t, WEFT_OK, out, sizeof *out);
+}
+
 /* After the last step, or at a stop: what the run came to is validated and saved. */
 static weft_status finish(wefti_training *t) {
-    bool whole = t->step >= t->job->train.steps;
+    bool whole = t->step >= t->job->train.steps, unsaved, stop;
     if (whole) WEFT_TRY(validate(t));
-    if (t->committed_step != t->step && !(t->writing && t->writing_step == t->step)) {
+    WEFT_TRY(is_unsaved(t, &unsaved));
+    if (unsaved) {
         if (whole) WEFT_TRY(check_parameters(t));
         WEFT_TRY(wefti_training_save(t, whole));
     }
     WEFT_TRY(wefti_training_settle(t));
-    WEFT_REQUIRE(!stop_wanted(t), WEFT_E_STOPPED, "stopped after step %lld", (long long)t->step);
+    WEFT_TRY(wefti_training_stops(t, &stop));
+    WEFT_REQUIRE(!stop, WEFT_E_STOPPED, "stopped after step %lld", (long long)t->step);
     if (t->events && t->events->trace) WEFT_TRY(weft_session_trace(t->session, NULL));
-    t->result->observed_peak_bytes = weft_session_memory_of(t->session).observed_peak_bytes;
+    t->result->observed_peak_bytes = wefti_training_observed(t);
     return WEFT_OK;
 }
 
-static weft_status run(wefti_training *t) {
-    const weft_job *job = t->job;
-    wefti_checkpoint *from;
+/* The run's own directory, and what is in it; of rank 0. */
+static weft_status open_directory(wefti_training *t, wefti_checkpoint **out) {
+    *out = NULL;
+    if (t->follows) return WEFT_OK;
     WEFT_TRY(wefti_training_lock(t));
     WEFT_TRY(refuse_occupied(t));
-    WEFT_TRY(find_checkpoint(t, &from));
-    if (from) { /* the arithmetic that the run began with */
-        const char *bf16 = wefti_checkpoint_value(&wefti_checkpoint_meta_of(from)->compute, "bf16");
-        if (bf16) t->bf16 = strcmp(bf16, "native") ? WEFT_BF16_AS_F32 : WEFT_BF16_NATIVE;
-    }
-    weft_status status = wefti_training_open(t);
-    if (status == WEFT_OK) status = wefti_training_bind(t);
-    if (status == WEFT_OK && from) status = wefti_training_restore(t, from);
+    WEFT_TRY(find_checkpoint(t, out));
+    if (!*out) return WEFT_OK; /* else: the arithmetic that the run began with */
+    const char *bf16 = wefti_checkpoint_value(&wefti_checkpoint_meta_of(*out)->compute, "bf16");
+    if (bf16) t->bf16 = strcmp(bf16, "native") ? WEFT_BF16_AS_F32 : WEFT_BF16_NATIVE;
+    return WEFT_OK;
+}
+
+/* Parameters as they are to begin with: of the run's checkpoint, or of model.from. */
+static weft_status load_parameters(wefti_training *t, wefti_checkpoint *from, bool restore) {
+    const char *files = t->job->model.from;
+    if (restore) return wefti_training_restore(t, from);
+    if (!files[0]) return WEFT_OK;
+    if (!t->agreement) return wefti_pretrained_load(t->session, &t->config, files);
+    return wefti_pretrained_load_across(t->agreement, t->follows, t->session, &t->config, files);
+}
+
+static weft_status open_training(wefti_training *t, wefti_checkpoint *from) {
+    bool restore = from != NULL;
+    WEFT_TRY(wefti_training_tell(t, WEFT_OK, &restore, sizeof restore));
+    WEFT_TRY(wefti_training_open(t));
+    WEFT_TRY(wefti_training_bind(t));
+    return load_parameters(t, from, restore);
+}
+
+/* One file of each process. */
+static weft_status begin_trace(wefti_training *t) {
+    if (!t->events || !t->events->trace) return WEFT_OK;
+    if (!t->follows) return weft_session_trace(t->session, t->events->trace);
+    char *path = wefti_format("%s.rank%d", t->events->trace, weft_world_rank(t->world));
+    WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
+    weft_status status = weft_session_trace(t->session, path);
+    wefti_free(path);
+    return status;
+}
+
+static weft_status run(wefti_training *t, weft_world *world) {
+    const weft_job *job = t->job;
+    wefti_checkpoint *from;
+    WEFT_TRY(wefti_training_join(t, world));
+    WEFT_TRY(open_directory(t, &from));
+    weft_status status = open_training(t, from);
     wefti_checkpoint_close(from);
     WEFT_TRY(status);
-    if (!from && job->model.from[0])
-        WEFT_TRY(wefti_pretrained_load(t->session, &t->config, job->model.from));
-    WEFT_TRY(wefti_metrics_open(job->train.log, job->train.tensorboard,
-                                is_language(t) ? "tokens" : "samples", &t->metrics));
-    if (t->events && t->events->trace) WEFT_TRY(weft_session_trace(t->session, t->events->trace));
+    if (!t->follows)
+        WEFT_TRY(wefti_metrics_open(job->train.log, job->train.tensorboard,
+                                    is_language(t) ? "tokens" : "samples", &t->metrics));
+    WEFT_TRY(begin_trace(t));
     t->result->predicted_peak_bytes = weft_session_memory_of(t->session).predicted_peak_bytes;
     t->result->steps = t->step;
     announce(t);
@@ -449,16 +493,42 @@ static weft_status run(wefti_training *t) {
     return status < 0 ? failed(t, status) : WEFT_OK;
 }
 
-weft_status weft_train_run(const weft_job *job, const weft_train_events *events,
-                           weft_train_result *out_result) {
+/* All end alike: who fails tells the others, who have not failed hear of it. */
+static weft_status end_together(const wefti_training *t, weft_status status) {
+    if (!t->agreement) return status;
+    if (status >= 0 || status == WEFT_E_STOPPED) return wefti_agree(t->agreement, status);
+    bool named = status == WEFT_E_PEER || !strncmp(weft_error_message(), "rank ", 5);
+    if (!named) (void)wefti_prefix(status, "rank %d", weft_world_rank(t->world));
+    char *message = wefti_strdup(weft_error_message());
+    if (status != WEFT_E_PEER)
+        weft_world_fail(t->world, message ? message : "a rank is out of memory");
+    if (message) (void)wefti_adopt(status, message);
+    wefti_free(message);
+    return status;
+}
+
+weft_status weft_train_run_in(weft_world *world, const weft_job *job,
+                              const weft_train_events *events, weft_train_result *out_result) {
     weft_train_result result = {.validation_loss = NAN, .accuracy = NAN, .final_loss = NAN};
-    wefti_training t = {.job = job, .events = events, .result = &result};
-    weft_status status = run(&t);
-    weft_status closed = wefti_metrics_close(t.metrics);
+    weft_train_events quiet = {.context = NULL};
+    if (events) quiet = (weft_train_events){.stop = events->stop, .trace = events->trace};
+    bool follows = world && weft_world_rank(world) > 0;
+    wefti_training t = {.job = job, .events = follows ? &quiet : events, .result = &result};
+    weft_status status = run(&t, world);
     char *message = status < 0 ? wefti_strdup(weft_error_message()) : NULL;
+    weft_status closed = wefti_metrics_close(t.metrics);
+    if (message) (void)wefti_adopt(status, message);
+    wefti_free(message);
+    status = end_together(&t, status < 0 ? status : closed);
+    message = status < 0 ? wefti_strdup(weft_error_message()) : NULL;
     wefti_training_close(&t);
     if (message) (void)wefti_adopt(status, message);
     wefti_free(message);
     if (out_result) *out_result = result;
-    return status < 0 ? status : closed;
+    return status;
+}
+
+weft_status weft_train_run(const weft_job *job, const weft_train_events *events,
+                           weft_train_result *out_result) {
+    return weft_train_run_in(NULL, job, events, out_result);
 }

@@ -3,12 +3,14 @@
 #define WEFTI_RUN_H
 
 #include "checkpoint/checkpoint.h"
+#include "train/agree.h"
 #include "train/data.h"
 #include "train/session.h"
 #include "weft/model.h"
 #include "weft/train.h"
 
 typedef struct wefti_metrics wefti_metrics;
+typedef struct wefti_delivery wefti_delivery; /* save_world.c */
 
 /* A tensor of the session as checkpoints know it. */
 typedef struct wefti_saved_tensor {
@@ -35,6 +37,13 @@ typedef struct wefti_training {
     int64_t position;     /* samples consumed */
     weft_bf16_compute bf16;
     int32_t mask_token; /* bert */
+    /* across processes */
+    weft_world *world;          /* borrowed; NULL: one process */
+    wefti_agreement *agreement; /* NULL: one process */
+    bool follows;               /* another rank reports and writes */
+    bool stopping;              /* agreed */
+    int64_t observed_peak;      /* of all ranks, when last told */
+    wefti_delivery *delivery;   /* tensors on their way to the checkpoint being written */
     /* checkpoints */
     wefti_checkpoint_lock *lock;
     wefti_checkpoint_job *writing;
@@ -64,6 +73,29 @@ uint64_t wefti_model_hash(const weft_graph *graph); /* plan_complete.c */
 void wefti_training_note(const wefti_training *t, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* together.c: what several processes settle with each other. All but the first are collective; with
+ * one process they come to what it says itself. */
+weft_status wefti_training_join(wefti_training *t, weft_world *world) WEFT_CHECKED;
+/* A stop was asked for on some rank. */
+weft_status wefti_training_stops(wefti_training *t, bool *out) WEFT_CHECKED;
+/* `bytes` of rank 0 at `data` to all; `status` is rank 0's, others pass WEFT_OK. */
+weft_status wefti_training_tell(wefti_training *t, weft_status status, void *data,
+                                size_t bytes) WEFT_CHECKED;
+/* The highest byte used on any device; of other processes, when last told. */
+int64_t wefti_training_observed(const wefti_training *t);
+
+/* save_world.c: the tensors of a checkpoint from all ranks to rank 0, which writes them while it
+ * gathers more, through a bounded amount of memory. */
+weft_status wefti_delivery_create(int64_t count, wefti_delivery **out) WEFT_CHECKED;
+/* No write under way uses it. NULL is legal. */
+void wefti_delivery_destroy(wefti_delivery *d);
+/* Into the options of a write. */
+void wefti_delivery_options(wefti_delivery *d, wefti_checkpoint_options *options);
+/* Nothing more comes: a write that still waits for tensors gives its step up. NULL is legal. */
+void wefti_delivery_end(wefti_delivery *d);
+/* Collective: all saved tensors to rank 0's write under way. */
+weft_status wefti_training_deliver(wefti_training *t) WEFT_CHECKED;
+
 /* save.c: checkpoints in time. */
 weft_status wefti_training_lock(wefti_training *t) WEFT_CHECKED;
 weft_status wefti_training_bind(wefti_training *t) WEFT_CHECKED; /* the list of saved tensors */
@@ -71,8 +103,8 @@ weft_status wefti_training_restore(wefti_training *t, wefti_checkpoint *from) WE
 /* Begins to write this step; a write under way is finished first. `last`: the state is known to be
  * good, so that exactly checkpoint.keep steps remain; else one more. */
 weft_status wefti_training_save(wefti_training *t, bool last) WEFT_CHECKED;
-/* The same in the midst of a run, which a failure does not end. */
-void wefti_training_save_meanwhile(wefti_training *t);
+/* The same in the midst of a run, which a failure to write does not end. */
+weft_status wefti_training_save_meanwhile(wefti_training *t) WEFT_CHECKED;
 void wefti_training_poll(wefti_training *t); /* reports a write that has ended */
 /* Waits for the write under way. */
 weft_status wefti_training_settle(wefti_training *t) WEFT_CHECKED;
@@ -81,6 +113,10 @@ weft_status wefti_training_settle(wefti_training *t) WEFT_CHECKED;
  * with checksums, or the newest good step of a run's directory. */
 weft_status wefti_pretrained_load(weft_session *session, const weft_model_config *config,
                                   const char *directory) WEFT_CHECKED;
+/* The same across processes: rank 0 reads, collective. */
+weft_status wefti_pretrained_load_across(wefti_agreement *agreement, bool follows,
+                                         weft_session *session, const weft_model_config *config,
+                                         const char *directory) WEFT_CHECKED;
 weft_status wefti_pretrained_config(const char *directory, weft_model_config *out) WEFT_CHECKED;
 /* In two steps: where the weights lie, all checksums verified (wefti_free it); then load that. */
 weft_status wefti_pretrained_path(const char *directory, char **out) WEFT_CHECKED;
@@ -96,7 +132,8 @@ void wefti_mask_tokens(uint64_t seed, int64_t first_position, int64_t count, int
 /* schedule.c: learning rate of update `step` (from 0). */
 double wefti_learning_rate(const weft_job *job, int64_t step);
 
-/* metrics.c: JSON lines and TensorBoard events; `units` (static text) is what goes by the second. A
+/* metrics.c: JSON lines and TensorBoard events; `units` (static text) is what goes by the second.
+ * NULL: another rank writes them. A
  * file that cannot be written is given up: the call fails, later ones go on without it, and closing
  * fails too. */
 weft_status wefti_metrics_open(const char *json_lines, const char *tensorboard, const char *units,

@@ -20,7 +20,7 @@ static const char *variant(void) {
 }
 
 weft_status wefti_training_lock(wefti_training *t) {
-    if (!t->job->checkpoint.dir[0]) return WEFT_OK;
+    if (!t->job->checkpoint.dir[0] || t->follows) return WEFT_OK;
     return wefti_checkpoint_lock_open(t->job->checkpoint.dir, &t->lock);
 }
 
@@ -194,7 +194,7 @@ static weft_status tensors_of(wefti_training *t, wefti_checkpoint_tensor **out) 
         weft_tensor_info info;
         int32_t found = 0;
         status = weft_session_tensor(t->session, 0, s->tensor, &info);
-        if (status == WEFT_OK)
+        if (status == WEFT_OK && !t->world)
             status = wefti_session_pieces(t->session, 0, s->tensor, pieces, &found);
         list[i] = (wefti_checkpoint_tensor){.name = s->name,
                                             .role = s->role,
@@ -202,6 +202,10 @@ static weft_status tensors_of(wefti_training *t, wefti_checkpoint_tensor **out) 
                                             .pieces = next,
                                             .whole = info.desc,
                                             .first = s->first};
+        if (t->world) {
+            list[i].pieces = NULL;
+            list[i].later = true;
+        }
         for (int32_t k = 0; k < found; k++)
             if (pieces[k].counts) {
                 *next++ = (wefti_checkpoint_piece){pieces[k].box, pieces[k].data};
@@ -226,6 +230,8 @@ weft_status wefti_training_settle(wefti_training *t) {
     char *note = NULL;
     t->writing = NULL;
     weft_status status = wefti_checkpoint_finish(job, &note);
+    wefti_delivery_destroy(t->delivery);
+    t->delivery = NULL;
     if (status < 0)
         return wefti_prefix(status, "the checkpoint of step %lld", (long long)t->writing_step);
     if (note) wefti_training_note(t, "%s", note);
@@ -305,9 +311,14 @@ static weft_status begin(wefti_training *t, bool last, const wefti_checkpoint_te
         .texts = texts,
         .text_count = tokenizer ? 2 : 1,
     };
+    if (t->world) {
+        WEFT_TRY(wefti_delivery_create(t->saved_count, &t->delivery));
+        wefti_delivery_options(t->delivery, &options);
+    }
     WEFT_TRY(wefti_checkpoint_begin(job->checkpoint.dir, &meta, tensors, t->saved_count, &options,
                                     &t->writing));
     t->writing_step = t->step;
+    if (t->world) return WEFT_OK; /* all tensors are copied before the run goes on */
     wefti_session_before_update(t->session, before_update, t);
     for (int64_t i = 0; i < t->saved_states; i++) wefti_checkpoint_wait_tensor(t->writing, i);
     return WEFT_OK;
@@ -331,8 +342,7 @@ static weft_status tokenizer_text(const weft_job *job, char **out) {
     return status;
 }
 
-weft_status wefti_training_save(wefti_training *t, bool last) {
-    if (!t->job->checkpoint.dir[0]) return WEFT_OK;
+static weft_status begin_save(wefti_training *t, bool last) {
     note_failure(t, wefti_training_settle(t));
     char *config = NULL, *tokenizer = NULL;
     wefti_checkpoint_tensor *tensors = NULL;
@@ -343,12 +353,38 @@ weft_status wefti_training_save(wefti_training *t, bool last) {
     wefti_free(tensors);
     wefti_free(tokenizer);
     weft_text_free(config);
-    if (status < 0) return wefti_prefix(status, "the checkpoint of step %lld", (long long)t->step);
-    return WEFT_OK;
+    if (status >= 0) return WEFT_OK;
+    wefti_delivery_destroy(t->delivery);
+    t->delivery = NULL;
+    return wefti_prefix(status, "the checkpoint of step %lld", (long long)t->step);
 }
 
-void wefti_training_save_meanwhile(wefti_training *t) {
-    note_failure(t, wefti_training_save(t, false));
+/* *out_unwritten: why rank 0 (or the only process) could not begin to write. */
+static weft_status save(wefti_training *t, bool last, weft_status *out_unwritten) {
+    *out_unwritten = WEFT_OK;
+    if (!t->job->checkpoint.dir[0]) return WEFT_OK;
+    if (!t->follows) *out_unwritten = begin_save(t, last);
+    if (!t->world) return WEFT_OK;
+    char *message = *out_unwritten < 0 ? wefti_strdup(weft_error_message()) : NULL;
+    bool begun = *out_unwritten >= 0;
+    weft_status status = wefti_training_tell(t, WEFT_OK, &begun, sizeof begun);
+    if (status >= 0 && begun) status = wefti_training_deliver(t);
+    if (message && status >= 0) (void)wefti_adopt(*out_unwritten, message);
+    wefti_free(message);
+    return status;
+}
+
+weft_status wefti_training_save(wefti_training *t, bool last) {
+    weft_status unwritten;
+    WEFT_TRY(save(t, last, &unwritten));
+    return unwritten;
+}
+
+weft_status wefti_training_save_meanwhile(wefti_training *t) {
+    weft_status unwritten;
+    WEFT_TRY(save(t, false, &unwritten));
+    note_failure(t, unwritten);
+    return WEFT_OK;
 }
 
 /* ---- going on ---- */
@@ -385,25 +421,36 @@ static weft_status copy_out(void *context, int64_t first, int64_t count, void *o
 
 static weft_status restore_tensor(wefti_training *t, const wefti_checkpoint *c,
                                   const wefti_saved_tensor *s) {
-    restored r = {wefti_checkpoint_find(c, s->role, s->name), 0};
+    restored r = {c ? wefti_checkpoint_find(c, s->role, s->name) : NULL, 0};
     if (weft_desc_elems(&s->desc) == 0) return WEFT_OK;
     WEFT_TRY(wefti_session_fill(t->session, 0, s->tensor, s->first, weft_desc_elems(&s->desc),
                                 copy_out, &r));
-    WEFT_REQUIRE(r.crc32c == r.entry->crc32c, WEFT_E_CORRUPT,
+    WEFT_REQUIRE(!c || r.crc32c == r.entry->crc32c, WEFT_E_CORRUPT,
                  "tensor %s in %s/%s has changed since the checkpoint was opened", s->name,
                  wefti_checkpoint_path(c), r.entry->file);
     return WEFT_OK;
 }
 
-/* The checkpoint's tensors are the model's, by compare(). */
-weft_status wefti_training_restore(wefti_training *t, wefti_checkpoint *c) {
+/* What rank 0 reads of a checkpoint besides tensors. */
+typedef struct progress {
+    int64_t step, position;
+    double loss;
+} progress;
+
+static weft_status check_restored(wefti_training *t, const wefti_checkpoint *c, progress *out) {
     const wefti_checkpoint_meta *meta = wefti_checkpoint_meta_of(c);
     WEFT_TRY(compare(t, c));
     WEFT_REQUIRE(meta->seed == t->job->train.seed, WEFT_E_ARG,
                  "%s was trained with train.seed %llu, not %llu: the same samples would not follow",
                  wefti_checkpoint_path(c), (unsigned long long)meta->seed,
                  (unsigned long long)t->job->train.seed);
-    for (int64_t i = 0; i < t->saved_count; i++) WEFT_TRY(restore_tensor(t, c, &t->saved[i]));
+    *out = (progress){meta->step, meta->data_position, t->result->final_loss};
+    if (meta->loss_count > 0) out->loss = meta->losses[meta->loss_count - 1].loss;
+    return WEFT_OK;
+}
+
+static void note_differences(const wefti_training *t, const wefti_checkpoint *c) {
+    const wefti_checkpoint_meta *meta = wefti_checkpoint_meta_of(c);
     const char *samples = wefti_checkpoint_value(&meta->notes, "samples");
     int64_t now = weft_data_samples(t->data, WEFT_DATA_TRAIN);
     if (samples && strtoll(samples, NULL, 10) != now)
@@ -418,11 +465,21 @@ weft_status wefti_training_restore(wefti_training *t, wefti_checkpoint *c) {
             "the checkpoint was computed with %s instructions, this processor uses %s: "
             "the last bits will differ",
             isa, variant());
-    t->step = t->committed_step = meta->step;
-    t->position = meta->data_position;
+}
+
+/* The checkpoint's tensors are the model's, by compare(). `c`: rank 0's; NULL on the others. */
+weft_status wefti_training_restore(wefti_training *t, wefti_checkpoint *c) {
+    progress p = {0};
+    weft_status status = c ? check_restored(t, c, &p) : WEFT_OK;
+    WEFT_TRY(wefti_training_tell(t, status, &p, sizeof p));
+    for (int64_t i = 0; i < t->saved_count; i++) WEFT_TRY(restore_tensor(t, c, &t->saved[i]));
+    t->step = t->committed_step = p.step;
+    t->position = p.position;
+    t->result->final_loss = p.loss;
     weft_session_set_step(t->session, t->step);
+    if (!c) return WEFT_OK;
+    note_differences(t, c);
     (void)snprintf(t->result->checkpoint, sizeof t->result->checkpoint, "%s",
                    wefti_checkpoint_path(c));
-    if (meta->loss_count > 0) t->result->final_loss = meta->losses[meta->loss_count - 1].loss;
     return WEFT_OK;
 }

@@ -22,13 +22,20 @@ static void take(int64_t *to, int64_t from) {
     if (from) *to = from;
 }
 
+/* That of model.from, which rank 0 reads. */
+static weft_status config_of_files(wefti_training *t, weft_model_config *out) {
+    weft_status status = WEFT_OK;
+    if (!t->follows) status = wefti_pretrained_config(t->job->model.from, out);
+    if (status < 0) (void)wefti_prefix(status, "model.from");
+    return wefti_training_tell(t, status, out, sizeof *out);
+}
+
 /* The job's own sizes over those of model.from. */
-static weft_status config_of_job(const weft_job *job, weft_model_config *out) {
-    const weft_job_model *m = &job->model;
+static weft_status config_of_job(wefti_training *t, weft_model_config *out) {
+    const weft_job_model *m = &t->job->model;
     weft_model_config c = {.family = m->family};
     if (m->from[0]) {
-        weft_status status = wefti_pretrained_config(m->from, &c);
-        if (status < 0) return wefti_prefix(status, "model.from");
+        WEFT_TRY(config_of_files(t, &c));
         WEFT_REQUIRE(m->family == WEFT_FAMILIES || m->family == c.family, WEFT_E_ARG,
                      "model.family is %s but %s holds a %s", weft_family_text(m->family), m->from,
                      weft_family_text(c.family));
@@ -133,7 +140,7 @@ static bool sizes_known(const weft_model_config *c) {
 }
 
 weft_status wefti_training_configure(wefti_training *t) {
-    WEFT_TRY(config_of_job(t->job, &t->config));
+    WEFT_TRY(config_of_job(t, &t->config));
     WEFT_REQUIRE(t->config.family < WEFT_FAMILIES, WEFT_E_ARG,
                  "model.family is missing: gpt2, llama, bert, gpt2-moe, mixtral, vit, mlp, lenet, "
                  "resnet18 or "
@@ -172,6 +179,7 @@ weft_session_options wefti_training_options(const wefti_training *t) {
     o.seed = train->seed;
     o.bf16 = t->bf16;
     o.plan = t->job->plan;
+    o.world = t->world;
     return o;
 }
 
@@ -238,7 +246,9 @@ weft_status wefti_training_open(wefti_training *t) {
                             (long long)samples, (long long)t->job->train.batch);
     weft_info info;
     weft_info_get(&info);
-    int64_t devices = t->job->plan ? weft_plan_devices(t->job->plan) : 1; /* share the machine */
+    int64_t devices = t->world       ? weft_world_local_size(t->world) /* share the machine */
+                      : t->job->plan ? weft_plan_devices(t->job->plan)
+                                     : 1;
     t->memory_bytes =
         t->job->device.memory_bytes ? t->job->device.memory_bytes : info.memory_bytes / devices;
     t->mask_token = wefti_mask_token(t->data, t->config.vocab);
@@ -247,7 +257,9 @@ weft_status wefti_training_open(wefti_training *t) {
 }
 
 void wefti_training_close(wefti_training *t) {
+    wefti_delivery_end(t->delivery);
     if (t->writing) wefti_checkpoint_cancel(t->writing);
+    wefti_delivery_destroy(t->delivery);
     weft_session_destroy(t->session);
     weft_graph_destroy(t->graph);
     weft_graph_destroy(t->eval_graph);
@@ -257,4 +269,5 @@ void wefti_training_close(wefti_training *t) {
     wefti_free(t->saved);
     wefti_free(t->saved_first);
     wefti_free(t->saved_last);
+    wefti_agreement_destroy(t->agreement);
 }
