@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <sys/mman.h>
 
-static weft_status open_slots(wefti_local_world *world, const wefti_transfer *t,
-                              wefti_local_slot **out) {
-    return wefti_host_control_slots(wefti_host_of(world)->control, t, out);
+static weft_status open_rows(wefti_local_world *world, const wefti_transfer *t,
+                             wefti_local_row **out) {
+    return wefti_host_control_rows(wefti_host_of(world)->control, t, out);
 }
 static weft_status show(wefti_local_world *world, size_t bytes, void **out) {
     return wefti_host_keep(&wefti_host_of(world)->heap, bytes, out);
@@ -137,7 +137,7 @@ weft_status wefti_comm_host(int32_t rank, int32_t size, const int32_t *hosts,
     host->local.comm = (wefti_comm){&host->engine, rank, size, NULL};
     host->local.world = &host->world;
     host->world.patience_ns = SECOND;
-    host->world.open_slots = open_slots;
+    host->world.open_rows = open_rows;
     host->world.show = show;
     host->world.take = take;
     host->world.give = give;

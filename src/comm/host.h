@@ -46,9 +46,9 @@ weft_status wefti_host_keep(wefti_host_heap *heap, size_t bytes, void **out) WEF
 typedef struct wefti_host_control wefti_host_control;
 void wefti_host_control_begin(wefti_host_control *control, size_t bytes, int32_t ranks);
 wefti_local_common *wefti_host_control_common(wefti_host_control *control);
-/* The slots of a group and tag: the same for whoever asks. */
-weft_status wefti_host_control_slots(wefti_host_control *control, const wefti_transfer *t,
-                                     wefti_local_slot **out) WEFT_CHECKED;
+/* The rows of a group and tag: the same for whoever asks. */
+weft_status wefti_host_control_rows(wefti_host_control *control, const wefti_transfer *t,
+                                    wefti_local_row **out) WEFT_CHECKED;
 
 /* --- comm/host.c --- */
 

@@ -15,7 +15,7 @@ typedef struct entry {
     uint64_t next;
     uint64_t tag;
     int32_t members;
-    int32_t ranks[]; /* then, from a cache line on, the slots */
+    int32_t ranks[]; /* then, from a cache line on, the rows */
 } entry;
 
 static uint64_t round_up(uint64_t bytes) {
@@ -51,8 +51,7 @@ static entry *find(wefti_host_control *control, uint64_t offset, const wefti_tra
 
 /* Zeroed, as the file is from the beginning. */
 static weft_status add(wefti_host_control *control, const wefti_transfer *t, uint64_t *out) {
-    uint64_t bytes =
-        head_bytes(t) + (uint64_t)t->members * WEFTI_LOCAL_RING * sizeof(wefti_local_slot);
+    uint64_t bytes = head_bytes(t) + (uint64_t)t->members * sizeof(wefti_local_row);
     uint64_t offset = atomic_fetch_add(&control->used, bytes);
     WEFT_REQUIRE(offset + bytes <= control->bytes, WEFT_E_NOMEM,
                  "no room for one more group of %d in the %llu bytes that processes share",
@@ -65,8 +64,8 @@ static weft_status add(wefti_host_control *control, const wefti_transfer *t, uin
     return WEFT_OK;
 }
 
-weft_status wefti_host_control_slots(wefti_host_control *control, const wefti_transfer *t,
-                                     wefti_local_slot **out) {
+weft_status wefti_host_control_rows(wefti_host_control *control, const wefti_transfer *t,
+                                    wefti_local_row **out) {
     _Atomic uint64_t *bucket = &control->bucket[wefti_local_group_hash(t) % BUCKETS];
     uint64_t mine = 0, first = atomic_load(bucket);
     entry *e;
@@ -78,6 +77,6 @@ weft_status wefti_host_control_slots(wefti_host_control *control, const wefti_tr
             break;
         }
     }
-    *out = (wefti_local_slot *)(void *)((char *)e + head_bytes(t));
+    *out = (wefti_local_row *)(void *)((char *)e + head_bytes(t));
     return WEFT_OK;
 }

@@ -18,10 +18,9 @@ static thread_world *world_of(wefti_comm *comm) {
     return (thread_world *)((wefti_local *)comm)->world;
 }
 
-static weft_status open_slots(wefti_local_world *world, const wefti_transfer *t,
-                              wefti_local_slot **out) {
-    size_t slots = (size_t)t->members * WEFTI_LOCAL_RING;
-    *out = wefti_local_lines(world->arena, slots * sizeof **out);
+static weft_status open_rows(wefti_local_world *world, const wefti_transfer *t,
+                             wefti_local_row **out) {
+    *out = wefti_local_lines(world->arena, (size_t)t->members * sizeof **out);
     WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for a group of %d", (int)t->members);
     return WEFT_OK;
 }
@@ -48,12 +47,16 @@ static void local_break(wefti_comm *comm, const char *message) {
 }
 
 static void mend_channel(wefti_local_channel *channel) {
-    for (int32_t i = 0; i < channel->members * WEFTI_LOCAL_RING; i++) {
-        atomic_store(&channel->slot[i].posted, 0);
-        atomic_store(&channel->slot[i].moved, 0);
-        atomic_store(&channel->slot[i].reduced, 0);
+    for (int32_t m = 0; m < channel->members; m++) {
+        wefti_local_row *row = &channel->row[m];
+        for (int i = 0; i < WEFTI_LOCAL_RING; i++) {
+            atomic_store(&row->slot[i].posted, 0);
+            atomic_store(&row->slot[i].moved, 0);
+            atomic_store(&row->slot[i].reduced, 0);
+        }
+        atomic_store(&row->oldest, 0);
+        wefti_local_seat_reset(&channel->seat[m]);
     }
-    for (int32_t m = 0; m < channel->members; m++) wefti_local_seat_reset(&channel->seat[m]);
 }
 
 static void local_mend(wefti_comm *comm) {
@@ -93,7 +96,7 @@ weft_status wefti_comm_local(int32_t size, int spin, wefti_comm **out) {
     base->size = world->alive = size;
     base->spin = spin >= 0 ? spin : size > wefti_cores() ? 0 : WEFTI_LOCAL_SPIN;
     base->mode = (wefti_bell_mode){.light = base->spin > 0 && wefti_bell_light(false)};
-    base->open_slots = open_slots;
+    base->open_rows = open_rows;
     base->show = show;
     weft_status status = wefti_local_world_begin(base);
     if (status < 0) {

@@ -24,6 +24,7 @@
 
 enum {
     WEFTI_LOCAL_RING = 8,
+    WEFTI_LOCAL_INSIDE = WEFTI_LOCAL_TINY, /* what is left of two lines */
     WEFTI_LOCAL_MESSAGE = 1024,
     WEFTI_LOCAL_BUCKETS = 256,
     WEFTI_LOCAL_BLOCK = 64 << 10 /* bytes of each source that are pulled and reduced in turn */
@@ -31,13 +32,21 @@ enum {
 
 typedef struct wefti_local_slot {
     alignas(128) _Atomic uint64_t posted;
-    uint64_t hash;    /* of the transfer: the same on all members */
-    const char *text; /* what it is; as the next two, an address of the poster */
-    const void *source;
+    uint64_t hash;      /* of the transfer: the same on all members */
+    const char *text;   /* what it is; as the next two, an address of the poster */
+    const void *source; /* NULL: `inside`, or nothing */
     void *destination;
+    unsigned char inside[WEFTI_LOCAL_INSIDE]; /* a source of a few bytes */
     alignas(128) _Atomic uint64_t moved;
     _Atomic uint64_t reduced; /* as `moved`: the own share lies in the own destination */
 } wefti_local_slot;
+
+/* A member's slots, and the number of its first post that is not finished, which says for many
+ * slots at once that they may be used again. */
+typedef struct wefti_local_row {
+    wefti_local_slot slot[WEFTI_LOCAL_RING];
+    alignas(128) _Atomic uint64_t oldest;
+} wefti_local_row;
 
 /* One rank, as others see it. */
 typedef struct wefti_local_line {
@@ -63,7 +72,10 @@ typedef struct wefti_local_post {
     struct wefti_local_endpoint *endpoint;
     const void *source;
     void *destination;
-    void *bounce; /* what others see in the place of memory that they cannot reach; or NULL */
+    /* What others see in the place of memory that they cannot reach: a copy of the source, in an
+       all-reduce of shares also the destination; or NULL. */
+    void *bounce;
+    bool copied; /* the source is small, and copied to where it may stay */
     bool finished;
 } wefti_local_post;
 
@@ -73,8 +85,9 @@ typedef struct wefti_local_post {
 typedef struct wefti_local_place {
     wefti_local_post *post; /* NULL: finished */
     const wefti_local_plan *plan;
-    const void *source; /* as in the slot */
+    const void *source; /* for this member itself */
     void *destination;
+    bool copied; /* others see a copy, which may stay */
     bool reduced, moved;
     bool free; /* all partners are known to have moved */
 } wefti_local_place;
@@ -84,7 +97,8 @@ typedef struct wefti_local_channel wefti_local_channel;
 /* A member's side of a channel, for its rank alone. */
 typedef struct wefti_local_seat {
     alignas(128) wefti_local_channel *channel;
-    wefti_local_slot *slot; /* [WEFTI_LOCAL_RING]: its own */
+    wefti_local_row *row; /* its own */
+    uint64_t free_before; /* no member looks at posts before this one */
     int32_t me;
     bool active;                     /* in its rank's list */
     uint64_t published, oldest;      /* posts in slots; those before `oldest` are finished */
@@ -101,7 +115,7 @@ struct wefti_local_channel {
     int32_t members;
     int32_t *ranks;         /* of the communicator */
     int32_t *places;        /* the same members: places in this world */
-    wefti_local_slot *slot; /* [members][WEFTI_LOCAL_RING] */
+    wefti_local_row *row;   /* [members] */
     wefti_local_seat *seat; /* [members]; used are those of ranks of this process */
 };
 
@@ -129,16 +143,17 @@ struct wefti_local_world {
     const int32_t *rank_of;      /* [size]: the other way round */
     int64_t patience_ns;         /* for ranks that touch memory in a broken world; 0: no end */
     _Atomic uint32_t generation; /* number of mendings */
-    /* Zeroed memory at the beginning of a cache line, kept until the end: for the slots of a
+    /* Zeroed memory at the beginning of a cache line, kept until the end: for the rows of a
      * channel, the same for all members; and for what this process shows to others. */
-    weft_status (*open_slots)(wefti_local_world *world, const wefti_transfer *t,
-                              wefti_local_slot **out);
+    weft_status (*open_rows)(wefti_local_world *world, const wefti_transfer *t,
+                             wefti_local_row **out);
     weft_status (*show)(wefti_local_world *world, size_t bytes, void **out);
     /* Memory that all ranks reach, for as long as needed; NULL where all memory is such. */
     weft_status (*take)(wefti_local_world *world, size_t bytes, void **out);
     void (*give)(wefti_local_world *world, void *memory);
-    int64_t pull_least;   /* bytes of a source outside of that that others fetch; 0: none, as this
-                             process, or a neighbour, cannot read the others' memory */
+    /* Bytes of a source outside of that from which on others fetch them, in an all-reduce of shares
+       and in others; 0: never, as a rank cannot read another's memory. */
+    int64_t pull_shares, pull_parts;
     pthread_mutex_t lock; /* of all below, and of breaking in this process */
     wefti_arena *arena;
     wefti_local_channel *bucket[WEFTI_LOCAL_BUCKETS];
@@ -177,6 +192,8 @@ void *wefti_local_lines(wefti_arena *arena, size_t bytes);
 weft_status wefti_local_bind(wefti_comm *comm, const wefti_transfer *transfer,
                              wefti_endpoint **out);
 void wefti_local_unbind(wefti_endpoint *endpoint);
+/* Room for copies of small sources. */
+weft_status wefti_local_keep_small(wefti_local_world *world, wefti_local_seat *seat) WEFT_CHECKED;
 uint64_t wefti_local_group_hash(const wefti_transfer *t);
 
 /* --- comm/local_run.c --- */
@@ -211,6 +228,8 @@ weft_status wefti_local_fail(wefti_local *local);
 /* Give a post what others can see: a copy where they reach neither its source nor, in an
  * all-reduce, its destination, and cannot or should not pull. */
 weft_status wefti_local_lend(wefti_local_endpoint *endpoint, wefti_local_post *post) WEFT_CHECKED;
+/* The result, when the post is over. */
+void wefti_local_take_back(wefti_local_post *post);
 /* `bytes` of rank `place` of the world, from its address p. False, after breaking the world: cannot
  * be read. */
 bool wefti_local_pull(wefti_local *local, int32_t place, const void *p, void *to, int64_t bytes);
@@ -225,14 +244,15 @@ static inline wefti_local_place *wefti_local_place_of(wefti_local_seat *seat, ui
 }
 static inline wefti_local_slot *wefti_local_slot_of(const wefti_local_channel *channel,
                                                     int32_t member, uint64_t number) {
-    return &channel->slot[member * WEFTI_LOCAL_RING + (int32_t)(number % WEFTI_LOCAL_RING)];
+    return &channel->row[member].slot[number % WEFTI_LOCAL_RING];
 }
 /* What a member has posted, here; NULL: out of reach. */
 static inline void *wefti_local_source(const wefti_local *local, wefti_local_seat *seat,
                                        int32_t member, uint64_t number) {
     if (member == seat->me) return (void *)(uintptr_t)wefti_local_place_of(seat, number)->source;
-    return wefti_local_reach(local->world, seat->channel->places[member],
-                             wefti_local_slot_of(seat->channel, member, number)->source);
+    wefti_local_slot *slot = wefti_local_slot_of(seat->channel, member, number);
+    if (!slot->source) return slot->inside;
+    return wefti_local_reach(local->world, seat->channel->places[member], slot->source);
 }
 static inline void *wefti_local_destination(const wefti_local *local, wefti_local_seat *seat,
                                             int32_t member, uint64_t number) {

@@ -8,7 +8,7 @@ void *wefti_local_lines(wefti_arena *arena, size_t bytes) {
 
 void wefti_local_seat_reset(wefti_local_seat *seat) {
     for (int i = 0; i < WEFTI_LOCAL_RING; i++) seat->place[i] = (wefti_local_place){0};
-    seat->published = seat->oldest = 0;
+    seat->published = seat->oldest = seat->free_before = 0;
     seat->first = NULL;
     seat->last = &seat->first;
     seat->active = false;
@@ -59,17 +59,25 @@ static weft_status open_channel(wefti_local_world *world, const wefti_transfer *
         memcpy(ranks, t->ranks, members * sizeof *ranks);
         *channel =
             (wefti_local_channel){NULL, t->tag, t->members, ranks, ranks + members, NULL, seat};
-        WEFT_TRY(world->open_slots(world, t, &channel->slot));
+        WEFT_TRY(world->open_rows(world, t, &channel->row));
         for (int32_t m = 0; m < t->members; m++) {
             wefti_local_seat_reset(&seat[m]);
             seat[m].channel = channel;
-            seat[m].slot = channel->slot + (size_t)m * WEFTI_LOCAL_RING;
+            seat[m].row = &channel->row[m];
             seat[m].me = m;
             channel->places[m] = world->place_of ? world->place_of[ranks[m]] : ranks[m];
         }
         *at = channel;
     }
     *out = *at;
+    return WEFT_OK;
+}
+
+weft_status wefti_local_keep_small(wefti_local_world *world, wefti_local_seat *seat) {
+    void *p;
+    if (seat->small) return WEFT_OK;
+    WEFT_TRY(world->show(world, (size_t)WEFTI_LOCAL_RING * WEFTI_LOCAL_SMALL, &p));
+    seat->small = p;
     return WEFT_OK;
 }
 
@@ -86,10 +94,7 @@ static weft_status find_plan(wefti_local_world *world, wefti_local_seat *seat,
     size_t length = strlen(plan->text) + 1;
     WEFT_TRY(world->show(world, length, &p));
     plan->text = memcpy(p, plan->text, length);
-    if (plan->small && !seat->small) {
-        WEFT_TRY(world->show(world, (size_t)WEFTI_LOCAL_RING * WEFTI_LOCAL_SMALL, &p));
-        seat->small = p;
-    }
+    if (plan->small) WEFT_TRY(wefti_local_keep_small(world, seat));
     plan->next = seat->plans;
     seat->plans = plan;
     *out = plan;
@@ -148,7 +153,8 @@ weft_status wefti_local_bind(wefti_comm *comm, const wefti_transfer *transfer,
     for (int i = 0; i < WEFTI_COMM_DEPTH; i++) endpoint->post[i].endpoint = endpoint;
     endpoint->source = wefti_calloc((size_t)transfer->members, 2 * sizeof *endpoint->source);
     if (plan->staged) endpoint->stage = wefti_alloc(WEFTI_COMM_DEPTH * (size_t)plan->bytes);
-    bool pulls = local->world->pull_least && plan->reduces_runs;
+    bool pulls = (plan->shares ? local->world->pull_shares : local->world->pull_parts) > 0 &&
+                 plan->reduces_runs;
     if (pulls) endpoint->blocks = wefti_alloc((size_t)transfer->members * WEFTI_LOCAL_BLOCK);
     if (!endpoint->source || (plan->staged && !endpoint->stage) || (pulls && !endpoint->blocks)) {
         release(endpoint);

@@ -106,7 +106,7 @@ static weft_status find_partners(wefti_arena *arena, const wefti_member_set *tak
     wefti_local_partner *partner = reserve(arena, t->members, sizeof *partner);
     WEFT_REQUIRE(partner, WEFT_E_NOMEM, "no memory for %d partners", (int)t->members);
     bool one_way = false;
-    bool tiny = t->kind == WEFTI_TRANSFER_ALL_REDUCE && plan->bytes <= WEFTI_LOCAL_TINY;
+    bool tiny = plan->bytes <= WEFTI_LOCAL_TINY;
     for (int32_t m = 0; m < t->members; m++) {
         bool gives = plan->shares || wefti_set_has(&takes[t->me], m);
         bool taken = plan->shares || wefti_set_has(&takes[m], t->me);

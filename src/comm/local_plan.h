@@ -11,8 +11,8 @@
  *   source and destination may be the same memory. Where memory of other processes is not mapped,
  *   but can be read, a member reduces its share into its own destination, and then fetches the
  *   others' from theirs.
- * - Of a small all-reduce everybody reduces all elements, out of copies: that needs one meeting
- *   instead of two. */
+ * - Of an all-reduce of a few bytes everybody reduces all elements, out of copies: that needs one
+ *   meeting instead of two. */
 #ifndef WEFTI_LOCAL_PLAN_H
 #define WEFTI_LOCAL_PLAN_H
 
@@ -22,7 +22,7 @@
 enum {
     WEFTI_LOCAL_MOST = WEFTI_MOVE_MOST, /* members */
     WEFTI_LOCAL_SMALL = 8192,           /* bytes of a source that is copied when posted, at most */
-    WEFTI_LOCAL_TINY = 256              /* bytes of an all-reduce that everybody does, at most */
+    WEFTI_LOCAL_TINY = 80               /* bytes of a source that is always copied, at most */
 };
 
 typedef struct wefti_local_partner {

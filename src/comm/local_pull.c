@@ -8,6 +8,14 @@
 
 #include "comm/local.h"
 
+/* All but the own share, which only its owner reads and writes. */
+static void copy_others(const wefti_local_plan *plan, void *to, const void *from) {
+    int64_t bytes = (int64_t)weft_dtype_bytes(plan->transfer.dtype);
+    int64_t begin = plan->first * bytes, end = begin + plan->count * bytes;
+    memcpy(to, from, (size_t)begin);
+    memcpy((char *)to + end, (const char *)from + end, (size_t)(plan->bytes - end));
+}
+
 weft_status wefti_local_lend(wefti_local_endpoint *endpoint, wefti_local_post *post) {
     const wefti_local *local = endpoint->local;
     const wefti_local_plan *plan = endpoint->plan;
@@ -16,11 +24,26 @@ weft_status wefti_local_lend(wefti_local_endpoint *endpoint, wefti_local_post *p
     if (wefti_local_reach(world, local->place, post->source) &&
         (!plan->shares || wefti_local_reach(world, local->place, post->destination)))
         return WEFT_OK;
-    if (world->pull_least && plan->runs && plan->bytes >= world->pull_least) return WEFT_OK;
+    int64_t least = plan->shares ? world->pull_shares : world->pull_parts;
+    if (least && plan->runs && plan->bytes >= least) return WEFT_OK;
+    if (!plan->shares && plan->bytes <= WEFTI_LOCAL_SMALL) {
+        WEFT_TRY(wefti_local_keep_small(world, endpoint->seat));
+        post->copied = true;
+        return WEFT_OK;
+    }
     void **bounce = &endpoint->bounce[post - endpoint->post];
     if (!*bounce) WEFT_TRY(world->take(world, (size_t)plan->bytes, bounce));
-    post->bounce = memcpy(*bounce, post->source, (size_t)plan->bytes);
+    post->bounce = *bounce;
+    if (plan->shares)
+        copy_others(plan, post->bounce, post->source);
+    else
+        memcpy(post->bounce, post->source, (size_t)plan->bytes);
     return WEFT_OK;
+}
+
+void wefti_local_take_back(wefti_local_post *post) {
+    const wefti_local_plan *plan = post->endpoint->plan;
+    if (post->bounce && plan->shares) copy_others(plan, post->destination, post->bounce);
 }
 
 static bool refuse(wefti_local *local, int32_t place, int why) {

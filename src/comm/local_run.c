@@ -14,7 +14,7 @@ static wefti_local_slot *slot_of_partner(const wefti_local_seat *seat,
     return wefti_local_slot_of(seat->channel, partner->member, number);
 }
 static wefti_local_slot *own_slot(const wefti_local_seat *seat, uint64_t number) {
-    return &seat->slot[number % WEFTI_LOCAL_RING];
+    return &seat->row->slot[number % WEFTI_LOCAL_RING];
 }
 
 static void ring_member(const wefti_local *local, const wefti_local_seat *seat, int32_t member) {
@@ -47,12 +47,26 @@ static void leave_memory(wefti_local *local) {
 
 /* --- progress --- */
 
+/* No member looks at posts before the one returned: the last that all are known to have come to. */
+static uint64_t first_in_use(const wefti_local_seat *seat) {
+    uint64_t first = UINT64_MAX;
+    for (int32_t m = 0; m < seat->channel->members; m++) {
+        if (m == seat->me) continue;
+        uint64_t oldest = atomic_load_explicit(&seat->channel->row[m].oldest, memory_order_acquire);
+        if (oldest < first) first = oldest;
+    }
+    return first;
+}
+
 /* Whether the slot for the next post is free: its last post is finished, and no partner looks. */
 static bool slot_is_free(wefti_local_seat *seat) {
     uint64_t number = seat->published;
     if (number < WEFTI_LOCAL_RING || place_of(seat, number)->free) return true;
     if (place_of(seat, number)->post) return false;
     number -= WEFTI_LOCAL_RING;
+    if (number < seat->free_before) return true;
+    seat->free_before = first_in_use(seat);
+    if (number < seat->free_before) return true;
     const wefti_local_plan *plan = place_of(seat, number)->plan;
     for (int32_t i = 0; i < plan->partners; i++)
         if (atomic_load(&slot_of_partner(seat, &plan->partner[i], number)->moved) <= number)
@@ -72,18 +86,26 @@ static void publish(wefti_local *local, wefti_local_seat *seat, wefti_local_post
     const wefti_local_plan *plan = post->endpoint->plan;
     uint64_t number = seat->published++;
     wefti_local_slot *slot = own_slot(seat, number);
-    const void *source = post->bounce ? post->bounce : post->source;
-    if (plan->small && plan->bytes > 0) {
+    wefti_local_place place = {.post = post,
+                               .plan = plan,
+                               .source = post->source,
+                               .destination = post->destination,
+                               .copied = plan->small || post->copied};
+    bool inside = place.copied && plan->bytes <= WEFTI_LOCAL_INSIDE;
+    if (inside) {
+        if (plan->bytes > 0) memcpy(slot->inside, post->source, (size_t)plan->bytes);
+    } else if (place.copied) {
         unsigned char *copy = seat->small + number % WEFTI_LOCAL_RING * WEFTI_LOCAL_SMALL;
-        source = memcpy(copy, post->source, (size_t)plan->bytes);
+        place.source = memcpy(copy, post->source, (size_t)plan->bytes);
+    } else if (post->bounce && !plan->shares) {
+        place.source = post->bounce;
     }
-    void *destination = post->bounce && plan->shares ? post->bounce : post->destination;
+    bool bounces = post->bounce && plan->shares;
     slot->hash = plan->hash;
     slot->text = plan->text;
-    slot->source = source;
-    slot->destination = destination;
-    *place_of(seat, number) = (wefti_local_place){
-        .post = post, .plan = plan, .source = source, .destination = destination};
+    slot->source = inside ? NULL : bounces ? post->bounce : place.source;
+    slot->destination = bounces ? post->bounce : place.destination;
+    *place_of(seat, number) = place;
     wefti_bell_show(&slot->posted, number + 1, local->world->mode);
     ring_group(local, seat);
 }
@@ -115,16 +137,16 @@ static bool partners_are_there(wefti_local *local, wefti_local_seat *seat, uint6
 
 /* --- all-reduces of shares --- */
 
-/* Whether all sources and destinations are in reach: for all members, or for none. */
+/* Whether all sources and destinations are in reach of all members, who agree on it. */
 static bool find_arrays(const wefti_local *local, wefti_local_seat *seat, uint64_t number) {
     const wefti_local_endpoint *endpoint = place_of(seat, number)->post->endpoint;
+    const wefti_local_slot *own = own_slot(seat, number);
+    if (!wefti_local_reach(local->world, local->place, own->source) ||
+        !wefti_local_reach(local->world, local->place, own->destination))
+        return false;
     for (int32_t m = 0; m < seat->channel->members; m++) {
         endpoint->source[m] = wefti_local_source(local, seat, m, number);
         endpoint->destination[m] = wefti_local_destination(local, seat, m, number);
-        if (m == seat->me &&
-            (!wefti_local_reach(local->world, local->place, endpoint->source[m]) ||
-             !wefti_local_reach(local->world, local->place, endpoint->destination[m])))
-            return false;
         if (!endpoint->source[m] || !endpoint->destination[m]) return false;
     }
     return true;
@@ -200,7 +222,9 @@ static outcome move_shares(wefti_local *local, wefti_local_seat *seat, uint64_t 
  * such. */
 static void *stage_of(const wefti_local_post *post) {
     const wefti_local_endpoint *endpoint = post->endpoint;
-    if (!endpoint->plan->staged || post->bounce || post->source != post->destination) return NULL;
+    if (!endpoint->plan->staged || post->bounce || post->copied ||
+        post->source != post->destination)
+        return NULL;
     return (char *)endpoint->stage + (post - endpoint->post) * endpoint->plan->bytes;
 }
 
@@ -246,6 +270,7 @@ static bool move(wefti_local *local, wefti_local_seat *seat, uint64_t number) {
 /* Those who touch this member's memory have moved. */
 static bool memory_is_back(wefti_local_seat *seat, uint64_t number) {
     const wefti_local_plan *plan = place_of(seat, number)->plan;
+    if (place_of(seat, number)->copied) return true;
     bool all = true;
     for (int32_t i = 0; i < plan->partners; i++) {
         if (!plan->partner[i].touches)
@@ -276,12 +301,16 @@ static bool progress_seat(wefti_local *local, wefti_local_seat *seat) {
         }
         if (!memory_is_back(seat, number)) continue;
         void *stage = stage_of(post);
-        if (post->bounce && place->plan->shares) stage = post->bounce;
+        wefti_local_take_back(post);
         if (stage) memcpy(post->destination, stage, (size_t)place->plan->bytes);
         post->finished = happened = true;
         place->post = NULL;
     }
-    while (seat->oldest < seat->published && !place_of(seat, seat->oldest)->post) seat->oldest++;
+    uint64_t oldest = seat->oldest;
+    while (oldest < seat->published && !place_of(seat, oldest)->post) oldest++;
+    if (oldest != seat->oldest)
+        atomic_store_explicit(&seat->row->oldest, oldest, memory_order_release);
+    seat->oldest = oldest;
     return happened;
 }
 
@@ -320,6 +349,7 @@ weft_status wefti_local_start(wefti_endpoint *base, const void *source, void *de
     post->source = source;
     post->destination = destination;
     post->bounce = NULL;
+    post->copied = false;
     post->finished = false;
     post->next = NULL;
     if (local->world->take) WEFT_TRY(wefti_local_lend(endpoint, post));

@@ -110,7 +110,8 @@ static weft_status join(process_world *p, int32_t rank) {
     if (p->with_far) WEFT_TRY(wefti_comm_host(rank, p->w.size, one_host, &exchange, NULL, &far));
     WEFT_TRY(wefti_comm_host(rank, p->w.size, p->hosts, &exchange, far, &p->w.comm[rank]));
     wefti_host *host = (wefti_host *)p->w.comm[rank];
-    if (p->pull_least >= 0 && host->world.pull_least > 0) host->world.pull_least = p->pull_least;
+    if (p->pull_least >= 0 && host->world.pull_parts > 0)
+        host->world.pull_parts = host->world.pull_shares = p->pull_least;
     if (p->spin >= 0) host->world.spin = p->spin;
     return WEFT_OK;
 }
