@@ -250,7 +250,7 @@ static void scheduler_restarted(void **state) {
 /* Cards under way when the scheduler dies come to their end through the next one. */
 static void swaps_go_on(void **state) {
     (void)state;
-    enum { SWAPS = 1000 };
+    enum { SWAPS = 500 };
     uint64_t seed = test_seed();
     int line[2];
     assert_int_equal(pipe(line), 0);
@@ -262,7 +262,7 @@ static void swaps_go_on(void **state) {
     snprintf(address, sizeof address, "127.0.0.1:%d", port);
     crew_go(&c, address);
     for (int round = 0; round < 8; round++) {
-        usleep((useconds_t)(test_random(&seed) % 100000));
+        usleep((useconds_t)(test_random(&seed) % 250000));
         kill(scheduler, SIGKILL);
         waitpid(scheduler, NULL, 0);
         scheduler = scheduler_process(port, RANKS, 0, line[1]);
