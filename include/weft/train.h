@@ -61,6 +61,7 @@ typedef struct weft_train_result {
     double seconds;            /* of all steps */
     double tokens_per_second;  /* median over steps */
     int64_t predicted_peak_bytes, observed_peak_bytes;
+    int stop;             /* what *events->stop was, on any rank, when that ended the run; else 0 */
     char checkpoint[512]; /* directory of the last committed step, "" without one */
 } weft_train_result;
 

@@ -29,10 +29,12 @@ static const cli_option options[] = {
 /* The signal that asked to stop, 0 for none. The first one ends the run after a checkpoint; the
  * handler is then gone, so a second one ends the process at once. */
 static volatile int stop_signal;
+static volatile sig_atomic_t is_quiet; /* another rank tells */
 
 static void on_signal(int number) {
     static const char text[] = "\nweft: stopping after this step; once more to stop at once\n";
     stop_signal = number;
+    if (is_quiet) return;
     ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
     (void)ignored;
 }
@@ -44,7 +46,28 @@ static void catch_signals(void) {
     sigaction(SIGTERM, &action, NULL);
 }
 
-static int train(const weft_job *job, const train_options *values) {
+/* Of a rank that is not the first: the message says which. */
+static int failed(int rank) {
+    const char *message = weft_error_message();
+    if (rank <= 0 || !strncmp(message, "rank ", 5)) return cli_failed();
+    fprintf(stderr, "weft: rank %d: %s\n", rank, message);
+    return CLI_FAILED;
+}
+
+static int stopped(const weft_job *job, const weft_train_result *result, int rank) {
+    if (rank > 0) return 128 + result->stop;
+    fprintf(stderr, "weft: stopped after step %lld; ", (long long)result->steps);
+    if (*result->checkpoint)
+        fprintf(stderr, "the same command goes on from %s\n", result->checkpoint);
+    else
+        fprintf(stderr, "nothing was saved, as %s\n",
+                *job->checkpoint.dir ? "no step was done" : "the job has no checkpoint.dir");
+    return 128 + result->stop;
+}
+
+/* `world`: NULL, or this process's place among several, of which rank 0 reports. */
+static int train(weft_world *world, const weft_job *job, const train_options *values) {
+    int rank = world ? weft_world_rank(world) : 0;
     train_progress progress = {.json = values->json,
                                .live = !values->json && cli_is_terminal(stdout),
                                .eval_every = job->train.eval_every};
@@ -52,19 +75,39 @@ static int train(const weft_job *job, const train_options *values) {
     weft_train_result result = {0};
     events.stop = &stop_signal;
     events.trace = values->trace;
+    is_quiet = rank > 0;
     catch_signals();
-    weft_status status = weft_train_run(job, &events, &result);
-    train_progress_end(&progress, &result, status);
-    if (status == WEFT_E_STOPPED && stop_signal) {
-        fprintf(stderr, "weft: stopped after step %lld; ", (long long)result.steps);
-        if (*result.checkpoint)
-            fprintf(stderr, "the same command goes on from %s\n", result.checkpoint);
-        else
-            fprintf(stderr, "nothing was saved, as %s\n",
-                    *job->checkpoint.dir ? "no step was done" : "the job has no checkpoint.dir");
-        return 128 + stop_signal;
-    }
-    return status < 0 ? cli_failed() : CLI_DONE;
+    weft_status status = weft_train_run_in(world, job, &events, &result);
+    if (rank == 0) train_progress_end(&progress, &result, status);
+    if (status == WEFT_E_STOPPED && result.stop) return stopped(job, &result, rank);
+    return status < 0 ? failed(rank) : CLI_DONE;
+}
+
+/* One of several processes that a launcher started: as many devices as there are processes, unless
+ * the job says otherwise. */
+static int load_for(int size, const char *path, char **words, int overrides,
+                    const train_options *values, weft_job **out) {
+    int code = cli_job_load(path, words, overrides, values->devices, values->plan, out);
+    if (code != CLI_DONE || size <= 1) return code;
+    int devices = (int)(*out)->parallel.devices;
+    if (devices == size) return CLI_DONE;
+    weft_job_free(*out);
+    *out = NULL;
+    if (devices == 1 && !values->devices && !values->plan)
+        return cli_job_load(path, words, overrides, size, NULL, out);
+    fprintf(stderr,
+            "weft: the job is for %d device%s, but %d processes were started, one device each\n",
+            devices, devices == 1 ? "" : "s", size);
+    return CLI_FAILED;
+}
+
+static int train_across(const weft_launcher *launcher, const weft_job *job,
+                        const train_options *values) {
+    weft_world *world;
+    if (weft_world_join(NULL, &world) < 0) return failed(launcher->rank);
+    int code = train(world, job, values);
+    weft_world_leave(world);
+    return code;
 }
 
 static int run(const cli_verb *verb, int count, char **words) {
@@ -77,13 +120,15 @@ static int run(const cli_verb *verb, int count, char **words) {
         return CLI_DONE;
     }
     if ((code = cli_job_words(verb, left, words, &path, &overrides)) != CLI_DONE) return code;
+    weft_launcher launcher;
     weft_job *job;
-    code = cli_job_load(path, words, overrides, values.devices, values.plan, &job);
-    if (code != CLI_DONE) return code;
-    if (values.job)
+    if (weft_launcher_find(&launcher) < 0) return cli_failed();
+    int size = launcher.name ? launcher.size : 1;
+    if ((code = load_for(size, path, words, overrides, &values, &job)) != CLI_DONE) return code;
+    if (values.job && launcher.rank <= 0)
         fputs(job->text, stdout);
-    else
-        code = train(job, &values);
+    else if (!values.job)
+        code = size > 1 ? train_across(&launcher, job, &values) : train(NULL, job, &values);
     weft_job_free(job);
     return code;
 }
@@ -93,7 +138,8 @@ const cli_verb cli_train = {
     .summary = "train a model as a job file says",
     .usage = "train JOB.yaml [key=value ...] [--devices N] [--plan FILE] [--json]",
     .example = "weft train job.yaml train.steps=500 train.optimizer.lr=6e-4",
-    .notes = "key=value words replace what the file says; `weft train --keys` lists all keys.",
+    .notes = "key=value words replace what the file says; `weft train --keys` lists all keys.\n"
+             "Started by weft launch, mpirun, srun or torchrun: one device for each process.",
     .options = options,
     .run = run,
 };

@@ -41,7 +41,7 @@ typedef struct wefti_training {
     weft_world *world;          /* borrowed; NULL: one process */
     wefti_agreement *agreement; /* NULL: one process */
     bool follows;               /* another rank reports and writes */
-    bool stopping;              /* agreed */
+    int stopping;               /* agreed: why (weft_train_result.stop), 0: not */
     int64_t observed_peak;      /* of all ranks, when last told */
     wefti_delivery *delivery;   /* tensors on their way to the checkpoint being written */
     /* checkpoints */
@@ -76,7 +76,7 @@ void wefti_training_note(const wefti_training *t, const char *format, ...)
 /* together.c: what several processes settle with each other. All but the first are collective; with
  * one process they come to what it says itself. */
 weft_status wefti_training_join(wefti_training *t, weft_world *world) WEFT_CHECKED;
-/* A stop was asked for on some rank. */
+/* Whether a stop was asked for on some rank. */
 weft_status wefti_training_stops(wefti_training *t, bool *out) WEFT_CHECKED;
 /* `bytes` of rank 0 at `data` to all; `status` is rank 0's, others pass WEFT_OK. */
 weft_status wefti_training_tell(wefti_training *t, weft_status status, void *data,
@@ -132,10 +132,9 @@ void wefti_mask_tokens(uint64_t seed, int64_t first_position, int64_t count, int
 /* schedule.c: learning rate of update `step` (from 0). */
 double wefti_learning_rate(const weft_job *job, int64_t step);
 
-/* metrics.c: JSON lines and TensorBoard events; `units` (static text) is what goes by the second.
- * NULL: another rank writes them. A
+/* metrics.c: JSON lines and TensorBoard events; `units` (static text) is what goes by the second. A
  * file that cannot be written is given up: the call fails, later ones go on without it, and closing
- * fails too. */
+ * fails too. NULL is legal: another rank writes them. */
 weft_status wefti_metrics_open(const char *json_lines, const char *tensorboard, const char *units,
                                wefti_metrics **out) WEFT_CHECKED;
 weft_status wefti_metrics_step(wefti_metrics *m, const weft_train_step *step) WEFT_CHECKED;

@@ -9,8 +9,8 @@ weft_status wefti_training_join(wefti_training *t, weft_world *world) {
     return wefti_agreement_create(world, &t->agreement);
 }
 
-static bool is_asked(const wefti_training *t) {
-    return t->events && t->events->stop && *t->events->stop;
+static int asked(const wefti_training *t) {
+    return t->events && t->events->stop ? *t->events->stop : 0;
 }
 
 int64_t wefti_training_observed(const wefti_training *t) {
@@ -24,18 +24,20 @@ typedef struct step_card {
 } step_card;
 
 weft_status wefti_training_stops(wefti_training *t, bool *out) {
-    if (!t->agreement) t->stopping = is_asked(t);
-    *out = t->stopping;
+    if (!t->agreement) t->stopping = asked(t);
+    t->result->stop = t->stopping;
+    *out = t->stopping != 0;
     if (!t->agreement || t->stopping) return WEFT_OK;
-    step_card card = {wefti_training_observed(t), is_asked(t)}, *all;
+    step_card card = {wefti_training_observed(t), asked(t)}, *all;
     WEFT_NEW_ARRAY(all, step_card, weft_world_size(t->world));
     weft_status status = wefti_agree_cards(t->agreement, &card, sizeof card, all);
     for (int r = 0; r < weft_world_size(t->world) && status >= 0; r++) {
         if (all[r].observed_peak > t->observed_peak) t->observed_peak = all[r].observed_peak;
-        if (all[r].stop) t->stopping = true;
+        if (all[r].stop && !t->stopping) t->stopping = (int)all[r].stop;
     }
     wefti_free(all);
-    *out = t->stopping;
+    t->result->stop = t->stopping;
+    *out = t->stopping != 0;
     return status;
 }
 
