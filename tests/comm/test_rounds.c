@@ -1,0 +1,555 @@
+/* The communicator over messages: every kind of transfer on random groups and boxes, by every
+ * algorithm, gives what it must, however messages are delayed; what does not match is named; a
+ * failure reaches everybody. (weft-test: threads) */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include "base/fault.h"
+#include "base/memory.h"
+#include "comm/rounds.h"
+#include "comm_scripts.h"
+#include "rounds_mesh.h"
+
+/* Fewer under a sanitizer, where all is many times slower. */
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+enum { SCRIPTS = 30, BROKEN = 20, LARGE = 200000 };
+#else
+enum { SCRIPTS = 80, BROKEN = 40, LARGE = 500000 };
+#endif
+
+static void rounds_begin(world_test *w, mesh *m, int32_t size, uint64_t seed, int most_looks,
+                         size_t small, bool any_thread, void *context) {
+    memset(w, 0, sizeof *w);
+    w->size = size;
+    w->context = context;
+    pthread_barrier_init(&w->barrier, NULL, (unsigned)size);
+    pthread_mutex_init(&w->lock, NULL);
+    mesh_begin(m, size, seed, most_looks, small);
+    for (int32_t r = 0; r < size; r++) {
+        weft_transport t = mesh_transport(m, r, any_thread);
+        assert_int_equal(wefti_comm_rounds(&t, &w->comm[r]), WEFT_OK);
+    }
+}
+static void end_one(world_test *w, int32_t rank) {
+    wefti_comm_destroy(w->comm[rank]);
+}
+static void rounds_end(world_test *w, mesh *m) {
+    run_all(w, end_one);
+    if (m->complaint[0]) fail_msg("%s", m->complaint);
+    mesh_end(m);
+    pthread_barrier_destroy(&w->barrier);
+    pthread_mutex_destroy(&w->lock);
+}
+static void force(world_test *w, wefti_rounds_algorithm algorithm) {
+    for (int32_t r = 0; r < w->size; r++) wefti_rounds_force(w->comm[r], algorithm);
+}
+
+static void random_scripts(void **state) {
+    (void)state;
+    uint64_t seed = first_seed();
+    print_message("seed %llu (WEFT_SEED)\n", (unsigned long long)seed);
+    static script s;
+    static mesh m;
+    for (int round = 0; round < SCRIPTS; round++) {
+        numbers r = {seed + (uint64_t)round, 0};
+        int32_t size = (int32_t)pick(&r, 1, MOST_RANKS);
+        choose_script(&s, seed + (uint64_t)round, &r, size);
+        world_test w;
+        rounds_begin(&w, &m, size, r.seed, (int)pick(&r, 0, 20), (size_t)pick(&r, 0, 1) * 4096,
+                     pick(&r, 0, 1), &s);
+        force(&w, (wefti_rounds_algorithm)pick(&r, 0, WEFTI_ROUNDS_ALGORITHMS - 1));
+        run_all(&w, follow_script);
+        if (w.failures) fail_msg("seed %llu, %s", (unsigned long long)s.seed, w.message);
+        rounds_end(&w, &m);
+    }
+}
+
+/* One rank breaks the world anywhere; the others stop where they are, free all they have. */
+static void broken_scripts(void **state) {
+    (void)state;
+    uint64_t seed = first_seed() ^ 0xB0;
+    print_message("seed %llu (WEFT_SEED ^ 0xB0)\n", (unsigned long long)seed);
+    static script s;
+    static mesh m;
+    for (int round = 0; round < BROKEN; round++) {
+        numbers r = {seed + (uint64_t)round, 0};
+        int32_t size = (int32_t)pick(&r, 2, MOST_RANKS);
+        choose_script(&s, seed + (uint64_t)round, &r, size);
+        /* Everybody is told through a group of all. */
+        s.cases[0].t.members = size;
+        s.cases[0].t.kind = WEFTI_TRANSFER_ALL_REDUCE;
+        s.cases[0].t.reduction = WEFTI_REDUCE_SUM;
+        for (int32_t rank = 0; rank < size; rank++) {
+            s.cases[0].ranks[rank] = rank;
+            s.cases[0].have[rank] = s.cases[0].want[rank] =
+                whole_box((int64_t[]){3, 2, 5, 1, 1, 1, 1, 1}, s.cases[0].t.rank);
+        }
+        s.breaker = (int32_t)pick(&r, 0, size - 1);
+        s.break_at = (int)pick(&r, 0, CASES * ROUNDS);
+        char expected[64];
+        snprintf(expected, sizeof expected, "rank %d: stop", (int)s.breaker);
+        world_test w;
+        rounds_begin(&w, &m, size, r.seed, (int)pick(&r, 0, 20), (size_t)pick(&r, 0, 1) * 4096,
+                     pick(&r, 0, 1), &s);
+        w.expected = expected;
+        run_all(&w, follow_script);
+        if (w.failures) fail_msg("seed %llu, %s", (unsigned long long)s.seed, w.message);
+        rounds_end(&w, &m);
+    }
+}
+
+/* --- the same bits as between threads, whatever the algorithm --- */
+
+static void any_values(weft_dtype dtype, void *out, int64_t n, uint64_t seed) {
+    for (int64_t i = 0; i < n; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        double v = (double)(int64_t)seed / 4e18;
+        if (dtype == WEFT_BOOL) v = v > 0;
+        if (dtype == WEFT_U8 || dtype == WEFT_U16) v = v < 0 ? -v * 40 : v * 40;
+        if (dtype == WEFT_I32 || dtype == WEFT_I64) v *= 1e6;
+        wefti_store(dtype, out, i, v);
+    }
+}
+
+/* 0: all-reduce, 1: reduce to one, 2: to some, 3: all-gather, 4: by columns, 5: broadcast, 6:
+ * reduce-scatter */
+static void choose_form(bits_test *b, int form, int32_t members, int64_t n, numbers *r) {
+    shared_case *c = &b->c;
+    int32_t root = (int32_t)pick(r, 0, members - 1);
+    c->t.rank = 2;
+    for (int32_t m = 0; m < members; m++) {
+        wefti_box whole = whole_box((int64_t[]){(n + 4) / 5, 5}, 2), none = {0};
+        wefti_box part = part_box(whole.size, 2, form == 4 ? 1 : 0, members, m);
+        bool some = m == root || (form == 2 && m % 2);
+        c->have[m] = form == 3 || form == 4 ? part : form == 5 && m != root ? none : whole;
+        c->want[m] = form == 6 ? part : (form == 1 || form == 2) && !some ? none : whole;
+    }
+    c->t.kind = form == 0                ? WEFTI_TRANSFER_ALL_REDUCE
+                : form == 3 || form == 4 ? WEFTI_TRANSFER_ALL_GATHER
+                : form == 6              ? WEFTI_TRANSFER_REDUCE_SCATTER
+                                         : WEFTI_TRANSFER_SEND;
+    if (form >= 3 && form <= 5)
+        c->t.reduction = WEFTI_REDUCE_NONE;
+    else
+        c->t.reduction = (wefti_reduction)pick(r, WEFTI_REDUCE_SUM, WEFTI_REDUCE_MAX);
+}
+
+static void compare_with_threads(bits_test *b, wefti_rounds_algorithm algorithm, numbers *r) {
+    world_test w;
+    static mesh m;
+    int32_t members = b->c.t.members;
+    bits_test by_rounds = {.c = b->c};
+    bool in_place = pick(r, 0, 1) && memcmp(b->c.have, b->c.want, sizeof b->c.have) == 0;
+    for (int32_t k = 0; k < members; k++) {
+        size_t bytes = (size_t)bytes_of(&b->c, &b->c.have[k]);
+        size_t taken = (size_t)bytes_of(&b->c, &b->c.want[k]);
+        b->source[k] = malloc(bytes + 8);
+        b->destination[k] = calloc(1, taken + 8);
+        by_rounds.destination[k] = calloc(1, taken + 8);
+        assert_true(b->source[k] && b->destination[k] && by_rounds.destination[k]);
+        any_values(b->c.t.dtype, b->source[k], wefti_box_elems(&b->c.have[k], 2),
+                   r->seed + (uint64_t)k);
+        by_rounds.source[k] = in_place ? by_rounds.destination[k] : b->source[k];
+        if (in_place) memcpy(by_rounds.source[k], b->source[k], bytes);
+    }
+    assert_true(world_begin(&w, members, 0, b));
+    run_all(&w, reduce_bits);
+    if (w.failures) fail_msg("%s", w.message);
+    world_end(&w);
+    rounds_begin(&w, &m, members, r->seed, (int)pick(r, 0, 3), 0, true, &by_rounds);
+    force(&w, algorithm);
+    run_all(&w, reduce_bits);
+    if (w.failures) fail_msg("%s: %s", wefti_rounds_algorithm_text(algorithm), w.message);
+    rounds_end(&w, &m);
+    for (int32_t k = 0; k < members; k++) {
+        if (memcmp(b->destination[k], by_rounds.destination[k],
+                   (size_t)bytes_of(&b->c, &b->c.want[k])) != 0)
+            fail_msg("%s of %d members, %s, %s, seed %llu: other bits than between threads",
+                     wefti_rounds_algorithm_text(algorithm), (int)members,
+                     wefti_transfer_kind_text(b->c.t.kind), weft_dtype_text(b->c.t.dtype),
+                     (unsigned long long)r->seed);
+        free(b->source[k]);
+        free(b->destination[k]);
+        free(by_rounds.destination[k]);
+    }
+}
+
+static void algorithms_agree_to_the_bit(void **state) {
+    (void)state;
+    uint64_t seed = first_seed() ^ 0xA16;
+    print_message("seed %llu (WEFT_SEED ^ 0xA16)\n", (unsigned long long)seed);
+    int number = 0;
+    for (int algorithm = 0; algorithm < WEFTI_ROUNDS_ALGORITHMS; algorithm++)
+        for (int form = 0; form < 7; form++)
+            for (int size = 0; size < 4; size++, number++) {
+                numbers r = {seed + (uint64_t)number, 0};
+                static const int64_t sizes[] = {1, 700, 40000, LARGE};
+                int32_t members = (int32_t)pick(&r, 1, MOST_RANKS);
+                bits_test b = {.c = all_reduce_of(members, 1, WEFT_F32)};
+                if (pick(&r, 0, 2)) b.c.t.dtype = (weft_dtype)pick(&r, 0, WEFT_DTYPES - 1);
+                choose_form(&b, form, members, sizes[size] + pick(&r, 0, 9), &r);
+                compare_with_threads(&b, (wefti_rounds_algorithm)algorithm, &r);
+            }
+}
+
+/* --- the choice --- */
+
+static wefti_rounds_algorithm chosen_for(shared_case *c, const wefti_rounds_costs *costs) {
+    wefti_rounds_plan *plan;
+    wefti_transfer t = for_member(c, 0);
+    assert_int_equal(wefti_rounds_plan_create(&t, costs, WEFTI_ROUNDS_CHOSEN, &plan), WEFT_OK);
+    wefti_rounds_algorithm algorithm = plan->algorithm;
+    wefti_rounds_plan_destroy(plan);
+    return algorithm;
+}
+
+/* Which algorithm is chosen follows the costs, and is possible. */
+static void cost_chooses(void **state) {
+    (void)state;
+    wefti_rounds_costs costs = {1e-5, 1e-6, 1e9, 0, 1e10};
+    shared_case c = all_reduce_of(2, 4, WEFT_F32);
+    assert_int_equal(chosen_for(&c, &costs), WEFTI_ROUNDS_DIRECT);
+    c = all_reduce_of(8, 1 << 20, WEFT_F32);
+    assert_int_equal(chosen_for(&c, &costs), WEFTI_ROUNDS_SHARES);
+    costs.message_s = 1e-4; /* few messages */
+    c = all_reduce_of(8, 4, WEFT_F32);
+    assert_int_equal(chosen_for(&c, &costs), WEFTI_ROUNDS_BRUCK);
+    costs.message_s = 1e-6;
+    c.t.reduction = WEFTI_REDUCE_NONE; /* one has it */
+    c.t.kind = WEFTI_TRANSFER_SEND;
+    for (int m = 0; m < 8; m++) {
+        c.have[m].size[0] = m == 3 ? 64 : 0;
+        c.want[m].size[0] = m == 3 ? 0 : 64;
+    }
+    costs.message_s = 1e-4;
+    assert_int_equal(chosen_for(&c, &costs), WEFTI_ROUNDS_TREE);
+    costs.message_s = 1e-6;
+    c.have[3].size[0] = 1 << 24;
+    for (int m = 0; m < 8; m++) c.want[m].size[0] = m == 3 ? 0 : 1 << 24;
+    assert_int_equal(chosen_for(&c, &costs), WEFTI_ROUNDS_CHAIN);
+    costs.crowd = 1; /* those who send to one get in each other's way */
+    c = all_reduce_of(8, 1 << 20, WEFT_F32);
+    c.t.kind = WEFTI_TRANSFER_ALL_GATHER;
+    c.t.reduction = WEFTI_REDUCE_NONE;
+    for (int m = 0; m < 8; m++) c.have[m] = part_box(c.want[m].size, 1, 0, 8, m);
+    assert_int_equal(chosen_for(&c, &costs), WEFTI_ROUNDS_RING);
+    c = all_reduce_of(8, 1 << 20, WEFT_F32);
+    assert_int_equal(chosen_for(&c, &costs), WEFTI_ROUNDS_CHAIN);
+    c.t.dtype = WEFT_BF16; /* sums in f32: no partial ones */
+    assert_true(chosen_for(&c, &costs) != WEFTI_ROUNDS_CHAIN);
+}
+
+/* --- failures --- */
+
+static void what_does_not_match_is_named(void **state) {
+    (void)state;
+    static mesh m;
+    for (int variant = 0; variant < 24; variant++) {
+        mismatch_test test;
+        int32_t odd = prepare_mismatch(&test, variant % 12);
+        /* One that needs nobody, and does nothing more, has no thread that would notice. */
+        if (variant >= 12 && variant % 12 / 2 >= 4) break;
+        world_test w;
+        rounds_begin(&w, &m, 3, (uint64_t)variant, variant % 5, 4096, variant < 12, &test);
+        run_all(&w, meet_wrongly);
+        if (w.failures) fail_msg("%s", w.message);
+        /* One that needs nobody was through with it before it heard of the others. */
+        assert_true(variant % 12 / 2 >= 4 || test.found >= 1);
+        assert_true(test.found + test.told >= 2);
+        char rank[16];
+        snprintf(rank, sizeof rank, "rank %d", (int)odd);
+        for (int32_t r = 0; r < 3; r++)
+            if (test.message[r][0] &&
+                (!strstr(test.message[r], rank) || !strstr(test.message[r], "of other (") ||
+                 !strstr(test.message[r], "of gradients (")))
+                fail_msg("variant %d: %s", variant, test.message[r]);
+        rounds_end(&w, &m);
+    }
+}
+
+/* A rank leaves out one of two transfers, or does them in another order, or both only receive. */
+static void post_other_things(world_test *w, int32_t rank) {
+    mismatch_test *test = w->context;
+    float out[2][8] = {{0}};
+    wefti_endpoint *e[2] = {bound(w, rank, &test->c[0]), bound(w, rank, &test->c[1])};
+    weft_status status = WEFT_OK;
+    bool odd = rank == 1;
+    for (int i = 0; i < 2 && status >= 0; i++) {
+        int which = odd ? 1 - i : i;
+        if (odd && i > 0 && test->c[0].t.tag == 1) break; /* leaves it out */
+        status = wefti_comm_run(e[which], out[0], out[1]);
+    }
+    if (odd && test->c[0].t.tag == 1 && status >= 0) status = WEFT_E_PEER; /* did nothing wrong */
+    if (status == WEFT_E_MISMATCH) atomic_fetch_add(&test->found, 1);
+    if (status == WEFT_E_PEER) atomic_fetch_add(&test->told, 1);
+    snprintf(test->message[rank], sizeof test->message[rank], "%s", weft_error_message());
+    for (int i = 0; i < 2; i++) w->comm[rank]->engine->unbind(e[i]);
+}
+static void what_is_left_out_or_swapped_is_named(void **state) {
+    (void)state;
+    static mesh m;
+    for (int variant = 0; variant < 12; variant++) {
+        mismatch_test test = {0};
+        for (int i = 0; i < 2; i++) {
+            test.c[i] = variant % 3 == 2 ? send_of(i, 1 - i, 8) : all_reduce_of(2, 8, WEFT_F32);
+            snprintf(test.c[i].name, sizeof test.c[i].name, i ? "second" : "first");
+            test.c[i].t.tag = variant % 3 == 1;
+        }
+        world_test w;
+        rounds_begin(&w, &m, 2, (uint64_t)variant, variant % 5, 4096, variant < 6, &test);
+        run_all(&w, post_other_things);
+        if (w.failures) fail_msg("%s", w.message);
+        if (test.found < 1) fail_msg("variant %d: nobody noticed", variant);
+        bool named = false;
+        for (int32_t r = 0; r < 2; r++)
+            named |=
+                strstr(test.message[r], "of first (") && strstr(test.message[r], "of second (");
+        if (!named) fail_msg("variant %d: %s", variant, test.message[0]);
+        rounds_end(&w, &m);
+    }
+}
+
+static void all_hear_of_a_failure(void **state) {
+    (void)state;
+    static mesh m;
+    for (int variant = 0; variant < 4; variant++) {
+        shared_case c = all_reduce_of(5, variant / 2 ? 12000 : 3, WEFT_F32);
+        world_test w;
+        rounds_begin(&w, &m, 5, (uint64_t)variant, variant % 2 * 10, 4096, true, &c);
+        w.expected = "rank 2: out of memory";
+        /* It knows of the others by what it has bound. */
+        w.comm[2]->engine->unbind(bound(&w, 2, &c));
+        run_all(&w, wait_for_nobody);
+        if (w.failures) fail_msg("%s", w.message);
+        assert_int_equal(w.stopped, 8);
+        rounds_end(&w, &m);
+    }
+}
+
+/* The wire to one rank is cut: who waits for it is told, and tells the others. */
+static void cut_wire(world_test *w, int32_t rank) {
+    shared_case *c = w->context;
+    static float arrays[MOST_RANKS][2][12000];
+    wefti_endpoint *e = bound(w, rank, c);
+    (void)good(w, rank, wefti_comm_run(e, arrays[rank][0], arrays[rank][1]), "run");
+    pthread_barrier_wait(&w->barrier);
+    if (rank == 3) {
+        mesh *m = ((mesh_side *)((wefti_rounds_world *)w->comm[3])->transport.context)->m;
+        pthread_mutex_lock(&m->lock);
+        m->dead = 3;
+        pthread_mutex_unlock(&m->lock);
+    }
+    pthread_barrier_wait(&w->barrier);
+    weft_status status =
+        rank == 3 ? WEFT_E_PEER : wefti_comm_run(e, arrays[rank][0], arrays[rank][1]);
+    if (status != WEFT_E_PEER || (rank != 3 && !strstr(weft_error_message(), "rank 3 is lost")))
+        complain(w, rank, "cut", weft_error_message());
+    w->comm[rank]->engine->unbind(e);
+}
+static void a_lost_rank_is_named(void **state) {
+    (void)state;
+    static mesh m;
+    for (int variant = 0; variant < 4; variant++) {
+        shared_case c = all_reduce_of(4, variant % 2 ? 12000 : 3, WEFT_F32);
+        world_test w;
+        rounds_begin(&w, &m, 4, (uint64_t)variant, 3, 4096, variant < 2, &c);
+        run_all(&w, cut_wire);
+        if (w.failures) fail_msg("%s", w.message);
+        rounds_end(&w, &m);
+    }
+}
+
+/* Nobody is there, yet post returns; what is posted arrives in order when waited for backwards. */
+enum { MANY = 40 };
+static void post_many(world_test *w, int32_t rank) {
+    shared_case c[2] = {send_of(0, 1, 100), send_of(0, 1, 9000)};
+    static float values[MANY][9000], got[MANY][9000];
+    wefti_endpoint *e[MANY];
+    for (int i = 0; i < MANY; i++) {
+        if (!(e[i] = bound(w, rank, &c[i % 2]))) return;
+        for (int j = 0; rank == 0 && j < 9000; j++) values[i][j] = (float)(i * 10000 + j);
+    }
+    if (rank == 1) pthread_barrier_wait(&w->barrier); /* not before the sender has posted all */
+    for (int i = 0; i < MANY; i++)
+        (void)good(w, rank,
+                   w->comm[rank]->engine->post(e[i], rank == 0 ? values[i] : NULL,
+                                               rank == 1 ? got[i] : NULL),
+                   "post");
+    if (rank == 0) pthread_barrier_wait(&w->barrier);
+    for (int i = MANY - 1; i >= 0; i--)
+        (void)good(w, rank, w->comm[rank]->engine->wait(e[i]), "wait");
+    for (int i = 0; rank == 1 && i < MANY; i++)
+        for (int j = 0; j < (i % 2 ? 9000 : 100); j++)
+            if (got[i][j] != (float)(i * 10000 + j)) {
+                complain(w, rank, "values", "are not those that were sent");
+                return;
+            }
+    for (int i = 0; i < MANY; i++) w->comm[rank]->engine->unbind(e[i]);
+}
+static void post_never_waits(void **state) {
+    (void)state;
+    static mesh m;
+    for (int variant = 0; variant < 2; variant++) {
+        world_test w;
+        rounds_begin(&w, &m, 2, 9, variant * 7, 20000, variant, NULL);
+        run_all(&w, post_many);
+        if (w.failures) fail_msg("%s", w.message);
+        rounds_end(&w, &m);
+    }
+}
+
+/* Where the transport allows any thread, all goes on while nobody waits. */
+static bool is_finished(wefti_comm *comm, wefti_endpoint *e) {
+    wefti_rounds_world *world = (wefti_rounds_world *)comm;
+    pthread_mutex_lock(&world->lock);
+    bool finished = ((wefti_rounds_endpoint *)e)->post[0].finished;
+    pthread_mutex_unlock(&world->lock);
+    return finished;
+}
+static void goes_on_by_itself(void **state) {
+    (void)state;
+    static mesh m;
+    static float arrays[3][2][50000];
+    shared_case c = all_reduce_of(3, 50000, WEFT_F32);
+    world_test w;
+    rounds_begin(&w, &m, 3, 5, 2, 0, true, &c);
+    wefti_endpoint *e[3];
+    for (int32_t r = 0; r < 3; r++) {
+        for (int i = 0; i < 50000; i++) arrays[r][0][i] = (float)(r + i);
+        e[r] = bound(&w, r, &c);
+        assert_int_equal(w.comm[r]->engine->post(e[r], arrays[r][0], arrays[r][1]), WEFT_OK);
+    }
+    for (int32_t r = 0, looks = 0; r < 3; looks++) {
+        assert_true(looks < 20000);
+        if (is_finished(w.comm[r], e[r]))
+            r++;
+        else
+            usleep(1000);
+    }
+    for (int32_t r = 0; r < 3; r++) {
+        assert_int_equal(w.comm[r]->engine->test(e[r]), WEFT_OK);
+        assert_true(arrays[r][1][49999] == 3 * 49999 + 3);
+        w.comm[r]->engine->unbind(e[r]);
+    }
+    rounds_end(&w, &m);
+}
+
+/* What a rank waits for is written where others look. */
+static void waiter(world_test *w, int32_t rank) {
+    shared_case *c = w->context;
+    float value[4] = {1, 2, 3, 4};
+    wefti_endpoint *e = bound(w, rank, c);
+    if (rank == 1)
+        for (;;) {
+            wefti_standing now = wefti_position_read(w->comm[0]->position);
+            if (now.waiting && strcmp(now.what, "all_reduce of gradients (f32, 4 elements)") == 0)
+                break;
+            usleep(1000);
+        }
+    (void)good(w, rank, wefti_comm_run(e, value, value), "run");
+    w->comm[rank]->engine->unbind(e);
+}
+static void a_position_is_told(void **state) {
+    (void)state;
+    static mesh m;
+    shared_case c = all_reduce_of(2, 4, WEFT_F32);
+    wefti_position *position;
+    assert_int_equal(wefti_position_create(&position), WEFT_OK);
+    world_test w;
+    rounds_begin(&w, &m, 2, 5, 2, 0, true, &c);
+    w.comm[0]->position = position;
+    run_all(&w, waiter);
+    if (w.failures) fail_msg("%s", w.message);
+    wefti_standing now = wefti_position_read(position);
+    assert_true(now.done == 1 && !now.waiting);
+    rounds_end(&w, &m);
+    wefti_position_destroy(position);
+}
+
+static void misuse_is_refused(void **state) {
+    (void)state;
+    static mesh m;
+    world_test w;
+    wefti_comm *none;
+    rounds_begin(&w, &m, 2, 1, 0, 0, false, NULL);
+    const wefti_comm_engine *engine = w.comm[0]->engine;
+    weft_transport bad = mesh_transport(&m, 0, false);
+    bad.rank = 2;
+    bad.close = NULL;
+    assert_int_equal(wefti_comm_rounds(&bad, &none), WEFT_E_ARG);
+    shared_case c = all_reduce_of(2, 4, WEFT_F32), wide = all_reduce_of(3, 4, WEFT_F32);
+    wefti_endpoint *e = NULL;
+    wefti_transfer t = for_member(&c, 1);
+    assert_int_equal(engine->bind(w.comm[0], &t, &e), WEFT_E_ARG); /* another's place */
+    t = for_member(&wide, 0);
+    assert_int_equal(engine->bind(w.comm[0], &t, &e), WEFT_E_ARG); /* rank 2 of 2 */
+    assert_null(e);
+    e = bound(&w, 0, &c);
+    float a[4] = {0};
+    assert_int_equal(engine->wait(e), WEFT_E_ARG); /* nothing is posted */
+    for (int i = 0; i < WEFTI_COMM_DEPTH; i++) assert_int_equal(engine->post(e, a, a), WEFT_OK);
+    assert_int_equal(engine->post(e, a, a), WEFT_E_ARG); /* too many */
+    wefti_endpoint *other = bound(&w, 1, &c);
+    engine->unbind(e); /* the other one is told */
+    assert_int_equal(wefti_comm_run(other, a, a), WEFT_E_PEER);
+    assert_non_null(strstr(weft_error_message(), "was given up while under way"));
+    engine->unbind(other);
+    engine->unbind(NULL);
+    rounds_end(&w, &m);
+}
+
+/* Every allocation of making a world and binding may fail. */
+static void no_memory(void **state) {
+    (void)state;
+    static const wefti_rounds_algorithm algorithms[] = {WEFTI_ROUNDS_DIRECT, WEFTI_ROUNDS_BRUCK,
+                                                        WEFTI_ROUNDS_SHARES, WEFTI_ROUNDS_CHAIN};
+    for (int k = 0; k < 4; k++) {
+        shared_case c = all_reduce_of(3, 90000, WEFT_F32);
+        int64_t n = 0;
+        for (bool done = false; !done; n++) {
+            static mesh m;
+            wefti_comm *comm;
+            wefti_endpoint *e = NULL;
+            mesh_begin(&m, 3, 1, 0, 0);
+            weft_transport transport = mesh_transport(&m, 1, k % 2);
+            wefti_fault_arm(WEFTI_FAULT_ALLOC, n, false, 0);
+            weft_status status = wefti_comm_rounds(&transport, &comm);
+            if (status >= 0) {
+                wefti_transfer t = for_member(&c, 1);
+                wefti_rounds_force(comm, algorithms[k]);
+                status = comm->engine->bind(comm, &t, &e);
+                done = status >= 0;
+                if (done) assert_int_equal(wefti_rounds_chosen(e), algorithms[k]);
+                comm->engine->unbind(e);
+                wefti_comm_destroy(comm);
+            }
+            wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
+            if (!done) assert_int_equal(status, WEFT_E_NOMEM);
+            assert_string_equal(m.complaint, "");
+            assert_true(m.side[1].closed);
+            mesh_end(&m);
+        }
+        assert_true(n > 10);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_scripts),
+        cmocka_unit_test(broken_scripts),
+        cmocka_unit_test(algorithms_agree_to_the_bit),
+        cmocka_unit_test(cost_chooses),
+        cmocka_unit_test(what_does_not_match_is_named),
+        cmocka_unit_test(what_is_left_out_or_swapped_is_named),
+        cmocka_unit_test(all_hear_of_a_failure),
+        cmocka_unit_test(a_lost_rank_is_named),
+        cmocka_unit_test(post_never_waits),
+        cmocka_unit_test(goes_on_by_itself),
+        cmocka_unit_test(a_position_is_told),
+        cmocka_unit_test(misuse_is_refused),
+        cmocka_unit_test(no_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
