@@ -31,6 +31,9 @@ static void as_documented(void **state) {
     assert_memory_equal(data, head, sizeof head);
     wefti_hmac_own(s.key, sizeof s.key, data, WEFTI_FRAME_HEADER + 3, mac);
     assert_memory_equal(data + WEFTI_FRAME_HEADER + 3, mac, sizeof mac);
+    char text[2 * WEFTI_FRAME_MAC + 1];
+    for (int i = 0; i < WEFTI_FRAME_MAC; i++) snprintf(text + 2 * i, 3, "%02x", mac[i]);
+    assert_string_equal(text, "bc515c48dc4e808dcc9a1031ce66d0a292044b181a36d54df7ec077bbc2360a0");
     assert_int_equal(s.number, 1);
 }
 
