@@ -296,8 +296,11 @@ static weft_status agree(const claim *a, const char *a_launcher, const claim *b,
     return WEFT_OK;
 }
 
-static void fill(int *unknown, int known_elsewhere) {
-    if (*unknown < 0) *unknown = known_elsewhere;
+/* A pair of numbers comes from one launcher: of two they need not fit. */
+static void fill(int *rank, int *size, int other_rank, int other_size) {
+    if (*rank >= 0 || *size >= 0) return;
+    *rank = other_rank;
+    *size = other_size;
 }
 
 /* The claim that counts: the first. A carrier counts only alone. */
@@ -333,11 +336,10 @@ static weft_status merge(reader *r) {
         const claim *c = &r->claims[s];
         if (!c->there || c == chosen) continue;
         WEFT_TRY(agree(chosen, out->place.name, c, known[s].launcher));
-        fill(&out->place.rank, c->place.rank);
-        fill(&out->place.local_rank, c->place.local_rank);
-        fill(&out->place.local_size, c->place.local_size);
-        fill(&out->place.host, c->place.host);
-        fill(&out->place.hosts, c->place.hosts);
+        if (out->place.rank < 0) out->place.rank = c->place.rank;
+        fill(&out->place.local_rank, &out->place.local_size, c->place.local_rank,
+             c->place.local_size);
+        fill(&out->place.host, &out->place.hosts, c->place.host, c->place.hosts);
         out->one_host = out->one_host || c->one_host;
     }
     if (out->is_scheduler) out->place.rank = -1;

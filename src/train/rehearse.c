@@ -93,10 +93,21 @@ static weft_status describe(const rehearsal *r, const wefti_program *p) {
     return WEFT_OK;
 }
 
+/* Matching needs steps and transfers. Kernels hold tables, which for many ranks are most of all. */
+static void drop_kernels(wefti_program *p) {
+    for (int32_t i = 0; i < p->routine_count; i++) {
+        for (int32_t k = 0; k < p->routines[i]->code_count; k++) {
+            wefti_kernel_destroy(p->routines[i]->code[k].kernel);
+            p->routines[i]->code[k].kernel = NULL;
+        }
+    }
+}
+
 static weft_status build_ranks(const rehearsal *r, int first, int count) {
     for (int32_t rank = first; rank < first + count; rank++) {
         WEFT_TRY(build_rank(r, rank, &r->programs[rank]));
         WEFT_TRY(describe(r, r->programs[rank]));
+        drop_kernels(r->programs[rank]);
         if (r->progress) r->progress(r->context, rank - first + 1, count);
     }
     if (count < r->out->ranks || count == 1) return WEFT_OK;

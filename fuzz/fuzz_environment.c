@@ -1,0 +1,61 @@
+/* Fuzzes launchers' environments: lines NAME=value. What is accepted makes sense. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "launch/environment.h"
+#include "launch/environment_values.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check(int holds) {
+    if (!holds) abort();
+}
+
+/* The value of the first line of that name. Rank tables have a fuzzer of their own, and no file of
+ * this machine is to be read. */
+static const char *look(void *context, const char *name) {
+    const char *lines = context;
+    size_t length = strlen(name);
+    if (strstr(name, "RANK_TABLE") || strstr(name, "HCCL")) return NULL;
+    while (*lines) {
+        if (!strncmp(lines, name, length) && lines[length] == '=') return lines + length + 1;
+        lines += strlen(lines) + 1;
+    }
+    return NULL;
+}
+
+static void check_launcher(const wefti_launcher *l) {
+    const weft_launcher *p = &l->place;
+    check(p->size >= 1 && p->size <= WEFTI_RANKS_MAX && p->rank >= -1 && p->rank < p->size);
+    check(p->local_rank >= -1 && (p->local_size < 0 || p->local_rank < p->local_size));
+    check(p->local_size <= p->size && (p->hosts < 0 || p->host < p->hosts));
+    check(l->scheduler_port >= 0 && l->scheduler_port <= 65535);
+    check((l->start == WEFTI_START_ALONE) == (p->name == NULL));
+    check(!l->serves || (p->rank == 0 && *l->scheduler_host));
+    check(l->join_seconds >= 0 && l->heartbeat_seconds >= 0 && l->wait_seconds >= 0);
+}
+
+static void parse_values(const char *text) {
+    char host[WEFTI_HOST_TEXT];
+    int port;
+    if (wefti_address_parse("address", text, host, &port) >= 0) check(*host && port > 0);
+    if (wefti_slurm_first_host(text, host)) check(*host);
+    check(wefti_slurm_tasks_of(text, 3) >= -1);
+    (void)wefti_slurm_one_task_each(text);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    wefti_launcher found;
+    char *lines = malloc(size + 2);
+    if (!lines) return 0;
+    memcpy(lines, data, size);
+    lines[size] = lines[size + 1] = '\0';
+    parse_values(lines);
+    /* An empty line would end them all. */
+    for (size_t i = 0; i < size; i++)
+        if (lines[i] == '\n') lines[i] = '\0';
+    if (wefti_launcher_read(look, lines, &found) >= 0) check_launcher(&found);
+    free(lines);
+    return 0;
+}
