@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "launch_serve.h"
 #include "weft/info.h"
+#include "weft/launch.h"
 
 #define VERB_ROW(name) &cli_##name,
 static const cli_verb *const verbs[] = {CLI_VERBS(VERB_ROW) NULL};
@@ -43,7 +45,9 @@ int main(int argc, char **argv) {
     int count = 0;
     for (const cli_verb *const *v = verbs; *v; v++) {
         if (!strcmp(word, (*v)->name)) {
-            int code = (*v)->run(*v, argc - 2, argv + 2);
+            /* Where jobs have processes for it, one of those that are started alike. */
+            bool serves = *v == &cli_train && weft_launch_is_scheduler();
+            int code = serves ? launch_serve() : (*v)->run(*v, argc - 2, argv + 2);
             /* Output that did not reach its file is a failure, even when all else went well. */
             if ((fflush(stdout) || ferror(stdout)) && code == CLI_DONE) {
                 fprintf(stderr, "weft: cannot write the output\n");

@@ -1,0 +1,7 @@
+#ifndef WEFT_CLI_LAUNCH_SERVE_H
+#define WEFT_CLI_LAUNCH_SERVE_H
+
+/* Be the scheduler that the environment asks for, until the job is over. Returns an exit code. */
+int launch_serve(void);
+
+#endif
