@@ -108,9 +108,17 @@ static weft_status run_mask_grad(const wefti_kernel *kernel, const wefti_run *ru
     return WEFT_OK;
 }
 
+/* Products in f32 unless those of bf16 operands may be rounded. */
+static const wefti_kernels *kernels_for(const wefti_prepare *options) {
+    wefti_isa isa = wefti_isa_best();
+    if (isa > WEFTI_ISA_AVX512 && options->bf16 != WEFTI_BF16_NATIVE) isa = WEFTI_ISA_AVX512;
+    return wefti_kernels_of(isa);
+}
+
 /* What forward and backward share: operands q, k, v first; mask and position at the given numbers.
  */
-static weft_status common(const weft_node *n, int mask, int position, const char *label,
+static weft_status common(const weft_node *n, const wefti_prepare *options, int mask, int position,
+                          const char *label,
                           weft_status (*run)(const wefti_kernel *, const wefti_run *,
                                              const void *const *, void *const *, void *),
                           attention_kernel **out) {
@@ -126,7 +134,7 @@ static weft_status common(const weft_node *n, int mask, int position, const char
     WEFT_TRY(wefti_cpu_kernel(sizeof(attention_kernel), label, run, &base));
     attention_kernel *k = (attention_kernel *)base;
     wefti_attention_shape *s = &k->shape;
-    k->kernels = wefti_kernels_best();
+    k->kernels = kernels_for(options);
     k->node = n;
     s->batch = q->shape[0];
     s->q_len = q->shape[1];
@@ -178,7 +186,7 @@ weft_status wefti_cpu_attention(const weft_node *n, const wefti_prepare *options
                                 wefti_kernel **out) {
     if (options->accumulate) return WEFT_E_NO_IMPL;
     attention_kernel *k;
-    weft_status status = common(n, 3, 4, "attention", run_attention, &k);
+    weft_status status = common(n, options, 3, 4, "attention", run_attention, &k);
     if (status < 0) return status;
     k->o = wefti_out(n, 0)->dtype;
     k->base.workspace_bytes = (int64_t)wefti_attention_workspace_bytes(&k->shape, options->threads);
@@ -195,7 +203,7 @@ weft_status wefti_cpu_attention_grad(const weft_node *n, const wefti_prepare *op
         !wefti_cpu_is_f32(wefti_in(n, 4)) || !wefti_cpu_is_real(wefti_in(n, 5)))
         return WEFT_E_NO_IMPL;
     attention_kernel *k;
-    weft_status status = common(n, 6, 7, of_mask ? "attention mask" : "attention",
+    weft_status status = common(n, options, 6, 7, of_mask ? "attention mask" : "attention",
                                 of_mask ? run_mask_grad : run_attention_grad, &k);
     if (status < 0) return status;
     k->o = wefti_in(n, 3)->dtype;

@@ -8,18 +8,11 @@
  * Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18, and
  * TDPBF16PS in volume 2. Sums of a pair of products are added to the f32 sum in the order of k. */
 #if defined(__x86_64__)
-#include <immintrin.h>
-
 #define VL 16
 #include "backend/cpu/gemm_internal.h"
 #include "backend/cpu/gemm_vector.h"
 
-enum {
-    SIDE = 16,           /* rows and columns of a tile of sums */
-    DEPTH = 32,          /* lines of k of a tile */
-    TILE = SIDE * DEPTH, /* elements of one: 1 KiB */
-    EDGE = 2 * SIDE,     /* rows and columns of the register tile */
-};
+#include "backend/cpu/gemm_amx.h"
 
 static void enter(void) {
     _Alignas(64) struct {
@@ -122,15 +115,6 @@ INLINE __m512i load_32(const weft_dtype dtype, const void *from, __mmask32 lanes
     __m512 low = _mm512_maskz_loadu_ps((__mmask16)lanes, from);
     __m512 high = _mm512_maskz_loadu_ps((__mmask16)(lanes >> 16), (const float *)from + 16);
     return (__m512i)_mm512_cvtne2ps_pbh(high, low);
-}
-
-/* Two lines of k side by side: pairs[0] of columns 0 to 15, pairs[1] of the others. */
-INLINE void interleave(__m512i even, __m512i odd, __m512i pairs[2]) {
-    const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
-    const __m512i second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
-    __m512i low = _mm512_unpacklo_epi16(even, odd), high = _mm512_unpackhi_epi16(even, odd);
-    pairs[0] = _mm512_permutex2var_epi64(low, first, high);
-    pairs[1] = _mm512_permutex2var_epi64(low, second, high);
 }
 
 /* 32 lines of up to 32 elements that follow each other, `lines` of them there: out[half][pair]. */

@@ -3,7 +3,7 @@
 
 extern const wefti_kernels wefti_kernels_plain;
 #if defined(__x86_64__)
-extern const wefti_kernels wefti_kernels_avx2, wefti_kernels_avx512;
+extern const wefti_kernels wefti_kernels_avx2, wefti_kernels_avx512, wefti_kernels_amx;
 #endif
 
 const wefti_kernels *wefti_kernels_of(wefti_isa isa) {
@@ -15,8 +15,9 @@ const wefti_kernels *wefti_kernels_of(wefti_isa isa) {
     case WEFTI_ISA_AVX2:
         return &wefti_kernels_avx2;
     case WEFTI_ISA_AVX512:
-    case WEFTI_ISA_AMX: /* tiles are for matrix products: gemm_amx.c */
         return &wefti_kernels_avx512;
+    case WEFTI_ISA_AMX: /* attention on tiles, all else as AVX-512: attention_amx.c */
+        return &wefti_kernels_amx;
 #endif
     default:
         return NULL;

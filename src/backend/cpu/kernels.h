@@ -37,11 +37,12 @@ typedef struct wefti_kernels {
 #define X(name, args) void (*name)(wefti_pool * pool, const args *a);
 #include "backend/cpu/kernels.def"
 #undef X
-    const char *isa; /* "plain", "avx2", "avx512" */
+    const char *isa; /* "plain", "avx2", "avx512", "amx" */
 } wefti_kernels;
 
 /* The table of one instruction set; NULL when this build or this processor lacks it. */
 const wefti_kernels *wefti_kernels_of(wefti_isa isa);
+/* AMX: attention rounds probabilities and their gradients to bf16 where its operands are bf16. */
 /* The table of the best one (or of the one named by WEFT_ISA: isa.h). Never NULL. */
 const wefti_kernels *wefti_kernels_best(void);
 

@@ -16,7 +16,10 @@ enum {
     OPTIMIZER_BLOCK = 16384,    /* elements of a partial norm */
     ATTENTION_BR = 128,         /* queries of a tile */
     ATTENTION_BC = 64,          /* keys of a tile */
-    ATTENTION_DECODE = 3        /* up to so many queries are done one by one */
+    ATTENTION_DECODE = 3,       /* up to so many queries are done one by one */
+    ATTENTION_EDGE = 32,        /* attention_amx.c: a register tile, and keys rounded up to */
+    ATTENTION_ROWS = 64,        /* its queries of a block, backward */
+    ATTENTION_KEYS = 512,       /* its keys of a block, backward */
 };
 
 static inline int64_t blocks_of(int64_t n, int64_t block) {
@@ -34,15 +37,34 @@ static inline int64_t optimizer_block_rows(int64_t cols) {
     return rows < 16 ? 16 : rows;
 }
 
+/* Shapes that attention_amx.c takes. */
+static inline int attention_fits_tiles(const wefti_attention_shape *s) {
+    return s->dim % ATTENTION_EDGE == 0 && s->dim <= 128 && s->q_len > ATTENTION_DECODE &&
+           s->k_len <= 4096 && !s->mask.data && s->dropout == 0.0f;
+}
+/* The members of tiles_forward and tiles_backward there. */
+static inline int64_t attention_tiles_forward_bytes(const wefti_attention_shape *s) {
+    int64_t keys = blocks_of(s->k_len, ATTENTION_EDGE) * ATTENTION_EDGE, edge = ATTENTION_EDGE;
+    return attention_fits_tiles(s) ? 4 * keys * s->dim + 6 * edge * s->dim + 6 * edge * keys : 0;
+}
+static inline int64_t attention_tiles_backward_bytes(const wefti_attention_shape *s) {
+    int64_t keys = blocks_of(s->k_len, ATTENTION_EDGE) * ATTENTION_EDGE, rows = ATTENTION_ROWS;
+    return attention_fits_tiles(s)
+               ? 14 * keys * s->dim + 12 * rows * s->dim + 14 * rows * ATTENTION_KEYS + 8 * rows
+               : 0;
+}
+
 /* Scratch of one thread, a multiple of 64 bytes: the members of forward_memory in attention.c, or
- * decoding's queries, outputs and states. */
+ * decoding's queries, outputs and states; or what tiles need, where that is more. */
 static inline size_t attention_forward_bytes(const wefti_attention_shape *s) {
     int64_t padded = blocks_of(s->dim, 16) * 16;
     int64_t floats = 2 * padded * ATTENTION_BR + 2 * ATTENTION_BC * padded +
                      3 * ATTENTION_BC * ATTENTION_BR + 3 * ATTENTION_BR;
     if (s->q_len <= ATTENTION_DECODE && s->kv_heads > 0)
         floats = s->q_heads / s->kv_heads * s->q_len * (2 * s->dim + 2);
-    return (size_t)blocks_of(floats, 16) * 64;
+    size_t bytes = (size_t)blocks_of(floats, 16) * 64;
+    size_t tiles = (size_t)attention_tiles_forward_bytes(s);
+    return tiles > bytes ? tiles : bytes;
 }
 /* The members of backward_memory in attention_backward.c. */
 static inline size_t attention_backward_bytes(const wefti_attention_shape *s) {
@@ -50,7 +72,9 @@ static inline size_t attention_backward_bytes(const wefti_attention_shape *s) {
             rows = blocks_of(s->k_len, ATTENTION_BC) * ATTENTION_BC;
     int64_t floats = 4 * rows * padded + 5 * ATTENTION_BR * padded +
                      4 * ATTENTION_BC * ATTENTION_BR + 3 * ATTENTION_BR;
-    return (size_t)floats * sizeof(float);
+    size_t bytes = (size_t)floats * sizeof(float);
+    size_t tiles = (size_t)attention_tiles_backward_bytes(s);
+    return tiles > bytes ? tiles : bytes;
 }
 
 #endif
