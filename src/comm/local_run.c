@@ -405,6 +405,7 @@ static void sleep_once(wefti_local *local) {
 }
 
 weft_status wefti_local_wait_until(wefti_local *local, const bool *finished, const char *what) {
+    enum { YIELDS = 32 }; /* where ranks share cores: who is waited for may get this one at once */
     bool told = false;
     for (int spun = 0;;) {
         bool happened = wefti_local_progress(local);
@@ -414,6 +415,9 @@ weft_status wefti_local_wait_until(wefti_local *local, const bool *finished, con
             spun = 0;
         } else if (spun < local->world->spin) {
             if (++spun > 4) wefti_bell_pause();
+        } else if (local->world->spin == 0 && spun < YIELDS) {
+            spun++;
+            sched_yield();
         } else {
             if (!told) wefti_position_begin_wait(local->comm.position, what);
             told = true;
