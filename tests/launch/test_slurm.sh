@@ -1,0 +1,143 @@
+#!/bin/sh
+# A real Slurm: munged, slurmctld and slurmd with a configuration of their own in a temporary folder, and steps of
+# `weft train` in it. Needs root, as slurmd does; SKIPs where that or a package is missing.
+set -u
+skip() {
+    echo "SKIP: $1"
+    exit 77
+}
+for program in munged mungekey slurmctld slurmd srun scontrol; do
+    command -v $program >/dev/null 2>&1 || [ -x /usr/sbin/$program ] || skip "no $program (packages slurm-wlm and munge)"
+done
+[ "$(id -u)" = 0 ] || skip "not root: slurmd would not run"
+PATH=$PATH:/usr/sbin
+weft=$WEFT_BIN
+work=$(mktemp -d)
+failed=0
+# munged wants folders that only root can write to, from the root on.
+chmod 755 "$work"
+SLURM_CONF=$work/slurm.conf
+HOME=$work # for the secret
+export SLURM_CONF HOME
+port=$((15000 + $$ % 8000))
+host=$(hostname)
+
+stop() {
+    for name in slurmd slurmctld munged; do
+        [ -s "$work/$name.pid" ] && kill "$(cat "$work/$name.pid")" 2>/dev/null
+    done
+    # They write their state for a moment.
+    for _ in $(seq 50); do
+        alive=0
+        for name in slurmd slurmctld munged; do
+            [ -s "$work/$name.pid" ] && kill -0 "$(cat "$work/$name.pid")" 2>/dev/null && alive=1
+        done
+        [ $alive = 0 ] && break
+        sleep 0.1
+    done
+    rm -rf "$work"
+}
+trap stop EXIT
+trap 'exit 1' INT TERM
+
+fail() {
+    echo "$1"
+    shift
+    [ $# -gt 0 ] && cat "$@"
+    failed=1
+}
+
+mkdir "$work/state" "$work/spool" "$work/munge"
+cat >"$SLURM_CONF" <<END
+ClusterName=weft
+SlurmctldHost=$host(127.0.0.1)
+SlurmctldPort=$port
+SlurmdPort=$((port + 1))
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket=$work/munge/socket
+CredType=cred/munge
+StateSaveLocation=$work/state
+SlurmdSpoolDir=$work/spool
+SlurmctldPidFile=$work/slurmctld.pid
+SlurmdPidFile=$work/slurmd.pid
+SlurmctldLogFile=$work/slurmctld.log
+SlurmdLogFile=$work/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SlurmdParameters=config_overrides
+SwitchType=switch/none
+MpiDefault=none
+ReturnToService=2
+KillWait=2
+NodeName=$host NodeAddr=127.0.0.1 CPUs=8 State=UNKNOWN
+PartitionName=all Nodes=$host Default=YES MaxTime=INFINITE OverSubscribe=YES State=UP
+END
+mungekey --create --keyfile="$work/munge/key" >/dev/null 2>&1 || skip "mungekey makes no key here"
+munged --key-file="$work/munge/key" --socket="$work/munge/socket" --pid-file="$work/munged.pid" \
+    --log-file="$work/munge/log" --seed-file="$work/munge/seed" --force >"$work/munged.out" 2>&1 ||
+    skip "munged does not start here: $(tail -n 3 "$work/munged.out")"
+slurmctld -f "$SLURM_CONF" -i >"$work/slurmctld.out" 2>&1 || skip "slurmctld does not start here: $(cat "$work/slurmctld.out")"
+slurmd -f "$SLURM_CONF" -N "$host" >"$work/slurmd.out" 2>&1 || skip "slurmd does not start here: $(cat "$work/slurmd.out")"
+for _ in $(seq 100); do
+    ready=$(timeout 5 srun -n 1 echo ready 2>"$work/srun.out")
+    [ "$ready" = ready ] && break
+    sleep 0.2
+done
+[ "$ready" = ready ] || skip "no step runs in this Slurm: $(cat "$work/srun.out"; tail -n 5 "$work"/*.log)"
+
+cd "$work" || exit 1
+awk 'BEGIN { for (i = 0; i < 400; i++) print "weft " i " runs over and under warp " (i * 7) % 13 }' >text.txt
+cat >job.yaml <<END
+model: {family: gpt2, layers: 2, hidden: 32, heads: 2, context: 16}
+data: {path: text.txt}
+train: {steps: 8, batch: 4, eval_every: 4}
+device: {threads: 1}
+END
+"$weft" train job.yaml --job 2>&1 | grep -q 'no libyaml' && skip "this build has no libyaml, which reads job files"
+
+# Every rank finds its place.
+srun -n 4 sh -c 'echo $SLURM_PROCID of $SLURM_NTASKS in step $SLURM_STEP_ID' >places 2>&1
+[ "$(grep -c 'of 4 in step' places)" = 4 ] || fail 'no step of four tasks:' places
+
+# The same loss as four devices of one process, to the bit. `losses` takes what does not tell of time.
+losses() {
+    sed -n 's/.*"step": \([0-9]*\), "loss": \([^,]*\),.*/\1 \2/p' "$1"
+}
+"$weft" train job.yaml --devices 4 --json >alone.json 2>alone.err || fail 'four devices:' alone.err
+timeout 120 srun -n 4 "$weft" train job.yaml --json >srun.json 2>srun.err || fail 'srun failed:' srun.err srun.json
+losses alone.json >alone
+losses srun.json >steps
+[ -s alone ] && cmp -s alone steps || fail 'other losses under srun than with four devices:' alone steps srun.err
+
+# Two steps at the same time do not meet each other.
+timeout 120 srun -n 2 "$weft" train job.yaml --json >first.json 2>first.err &
+first=$!
+timeout 120 srun -n 2 "$weft" train job.yaml --json >second.json 2>second.err || fail 'the second step:' second.err
+wait $first || fail 'the first of two steps:' first.err
+losses first.json >first
+losses second.json >second
+[ -s first ] && cmp -s first second || fail 'two steps at the same time differ:' first second
+
+# A task that dies ends the step, and the others name it.
+WEFT_JOIN_SECONDS=5 timeout 120 srun -n 3 --kill-on-bad-exit=0 sh -c '[ $SLURM_PROCID = 1 ] && exec sh -c "sleep 1; exit 7"
+    exec '"$weft"' train job.yaml' >dead 2>&1 &
+step=$!
+wait $step
+[ $? != 0 ] || fail 'a step with a dead task ends well:' dead
+grep -q 'rank 1' dead || [ ! -s dead ] || fail 'the missing rank is not named:' dead
+
+# Inside an allocation, but in no step: a training by itself. Launchers in a step with one task per node: theirs counts.
+salloc -n 2 -Q "$weft" train job.yaml train.steps=2 >alone.out 2>&1 || fail 'in an allocation:' alone.out
+srun -n 1 "$weft" launch -n 2 --no-logs -- "$weft" train job.yaml --json >launch.json 2>launch.err ||
+    fail 'weft launch in a step:' launch.err
+losses launch.json >launched
+cmp -s first launched || fail 'weft launch in a step has other losses:' first launched launch.err
+srun -n 2 "$weft" train job.yaml --json train.steps=2 >/dev/null 2>again.err || fail 'again:' again.err
+OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 srun -n 2 "$weft" train job.yaml >wrong 2>&1 &&
+    fail 'an MPI of one in a step of two tasks is not refused:' wrong
+grep -q 'OMPI_COMM_WORLD_' wrong && grep -q SLURM wrong || fail 'the refusal does not name both:' wrong
+exit $failed
