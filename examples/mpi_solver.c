@@ -4,13 +4,14 @@
  *
  *     mpicc mpi_solver.c $(pkg-config --cflags --libs weft) -o mpi_solver
  *     mpirun -n 4 ./mpi_solver data       # how to split it: data, zero, tensor, pipeline */
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <weft/mpi.h>
 #include <weft/weft.h>
 
-enum { ROWS = 32, WIDE = 64, BATCH = 240, NEAR = 9, HIDDEN = 48, STEPS = 400 };
+enum { ROWS = 32, WIDE = 64, BATCH = 240, NEAR = 9, HIDDEN = 48, STEPS = 200 };
 
 static void check(weft_status status) {
     if (status >= 0) return;
@@ -83,8 +84,21 @@ int main(int argc, char **argv) {
     options.world = world;
     options.plan = plan;
     options.threads = 1;
+    options.clip = 1;
     check(weft_session_create(g, &options, &session));
 
+    /* Where the batch is split, this rank's part of it is filled in place with points of its own
+     * rows; else all ranks get the points of all. */
+    bool in_place = strcmp(how, "data") == 0 || strcmp(how, "zero") == 0;
+    weft_session_part part_near = {.data = near[me * (BATCH / members)]},
+                      part_after = {.data = after + me * (BATCH / members)};
+    int share = BATCH / members;
+    if (in_place) {
+        check(weft_session_local(session, 0, "near", &part_near));
+        check(weft_session_local(session, 0, "after", &part_after));
+        share = (int)part_near.size[0];
+    }
+    float(*my_near)[NEAR] = part_near.data, *my_after = part_after.data;
     srand((unsigned)rank + 1);
     for (int i = 0; i < ROWS * WIDE; i++)
         u[0][1 + i / WIDE][1 + i % WIDE] = (float)rand() / (float)RAND_MAX * 2 - 1;
@@ -92,22 +106,26 @@ int main(int argc, char **argv) {
         float(*now)[WIDE + 2] = u[step % 2], (*next)[WIDE + 2] = u[1 - step % 2];
         solve(now, next, rank > 0 ? rank - 1 : MPI_PROC_NULL,
               rank + 1 < size ? rank + 1 : MPI_PROC_NULL);
-        int share = BATCH / members; /* points of its own rows; then all get all */
-        for (int s = me * share; s < (me + 1) * share; s++) {
+        for (int s = 0; s < share; s++) {
             int i = 1 + rand() % ROWS, j = 1 + rand() % WIDE;
-            for (int k = 0; k < NEAR; k++) near[s][k] = now[i + k / 3 - 1][j + k % 3 - 1];
-            after[s] = next[i][j];
+            for (int k = 0; k < NEAR; k++) my_near[s][k] = now[i + k / 3 - 1][j + k % 3 - 1];
+            my_after[s] = next[i][j];
         }
-        MPI_Allgather(MPI_IN_PLACE, 0, MPI_FLOAT, near, share * NEAR, MPI_FLOAT, team);
-        MPI_Allgather(MPI_IN_PLACE, 0, MPI_FLOAT, after, share, MPI_FLOAT, team);
-        double loss; /* of the last part; in a pipeline, of all */
+        if (!in_place) {
+            MPI_Allgather(MPI_IN_PLACE, 0, MPI_FLOAT, near, share * NEAR, MPI_FLOAT, team);
+            MPI_Allgather(MPI_IN_PLACE, 0, MPI_FLOAT, after, share, MPI_FLOAT, team);
+        }
+        double loss;
         for (int p = 0; p < parts; p++) {
-            check(weft_session_feed(session, 0, "near", near[p * rows], sizeof near / parts));
-            check(weft_session_feed(session, 0, "after", &after[p * rows], sizeof after / parts));
+            if (!in_place) {
+                check(weft_session_feed(session, 0, "near", near[p * rows], sizeof near / parts));
+                check(
+                    weft_session_feed(session, 0, "after", after + p * rows, sizeof after / parts));
+            }
             check(weft_session_accumulate(session, &loss));
         }
         check(weft_session_update(session, 3e-3, NULL));
-        if (step % 100 == 0 && rank == 0) printf("step %3d  loss %.6f\n", step, loss);
+        if (step % 50 == 0 && rank == 0) printf("step %3d  loss %.6f\n", step, loss);
     }
     weft_session_destroy(session);
     weft_plan_destroy(plan);

@@ -9,7 +9,7 @@ program mpi_solver
     use mpi
     use weft
     implicit none
-    integer, parameter :: rows = 32, wide = 64, batch = 240, near_points = 9, hidden = 48, steps = 400
+    integer, parameter :: rows = 32, wide = 64, batch = 240, near_points = 9, hidden = 48, steps = 200
     ! Columns are split over ranks; the rims have what the neighbours have, and zero at the ends.
     real(real32) :: u(0:wide + 1, 0:rows + 1, 0:1) = 0, near(near_points, batch), after(batch), start(wide, rows), at(2)
     integer :: rank, size, team, me, members, left, right, step, part, parts, share, now, next, s, i, j, error
@@ -47,6 +47,7 @@ program mpi_solver
     if (how == 'pipeline') call check(weft_plan_pipeline(plan, 2, parts, WEFT_PIPELINE_1F1B, 1))
     options = weft_session_defaults()
     options%threads = 1
+    options%clip = 1
     call check(weft_session_create(graph, options, session, plan, world))
 
     call random_init(.true., .false.)
@@ -82,7 +83,7 @@ program mpi_solver
             call check(weft_session_accumulate(session, loss))
         end do
         call check(weft_session_update(session, 3e-3_real64))
-        if (mod(step, 100) == 0 .and. rank == 0) print '(a, i4, a, f9.6)', 'step ', step, '  loss ', loss
+        if (mod(step, 50) == 0 .and. rank == 0) print '(a, i4, a, f9.6)', 'step ', step, '  loss ', loss
     end do
 
     call weft_session_destroy(session)

@@ -602,8 +602,8 @@ contains
 
     integer function weft_all_reduce(world, source, destination, count, dtype, reduction, group) result(status)
         type(weft_world), intent(in) :: world
-        type(*), dimension(*), intent(in), target :: source
-        type(*), dimension(*), intent(inout), target :: destination
+        type(*), dimension(..), contiguous, intent(in), target :: source
+        type(*), dimension(..), contiguous, intent(inout), target :: destination
         integer(int64), intent(in) :: count
         integer, intent(in) :: dtype, reduction
         type(weft_group), intent(in), optional :: group
@@ -611,7 +611,7 @@ contains
     end function
     integer function weft_all_reduce_in_place(world, buffer, count, dtype, reduction, group) result(status)
         type(weft_world), intent(in) :: world
-        type(*), dimension(*), intent(inout), target :: buffer
+        type(*), dimension(..), contiguous, intent(inout), target :: buffer
         integer(int64), intent(in) :: count
         integer, intent(in) :: dtype, reduction
         type(weft_group), intent(in), optional :: group
@@ -619,8 +619,8 @@ contains
     end function
     integer function weft_all_gather(world, source, destination, count, dtype, group) result(status)
         type(weft_world), intent(in) :: world
-        type(*), dimension(*), intent(in), target :: source
-        type(*), dimension(*), intent(inout), target :: destination
+        type(*), dimension(..), contiguous, intent(in), target :: source
+        type(*), dimension(..), contiguous, intent(inout), target :: destination
         integer(int64), intent(in) :: count
         integer, intent(in) :: dtype
         type(weft_group), intent(in), optional :: group
@@ -628,8 +628,8 @@ contains
     end function
     integer function weft_reduce_scatter(world, source, destination, count, dtype, reduction, group) result(status)
         type(weft_world), intent(in) :: world
-        type(*), dimension(*), intent(in), target :: source
-        type(*), dimension(*), intent(inout), target :: destination
+        type(*), dimension(..), contiguous, intent(in), target :: source
+        type(*), dimension(..), contiguous, intent(inout), target :: destination
         integer(int64), intent(in) :: count
         integer, intent(in) :: dtype, reduction
         type(weft_group), intent(in), optional :: group
@@ -637,8 +637,8 @@ contains
     end function
     integer function weft_all_to_all(world, source, destination, count, dtype, group) result(status)
         type(weft_world), intent(in) :: world
-        type(*), dimension(*), intent(in), target :: source
-        type(*), dimension(*), intent(inout), target :: destination
+        type(*), dimension(..), contiguous, intent(in), target :: source
+        type(*), dimension(..), contiguous, intent(inout), target :: destination
         integer(int64), intent(in) :: count
         integer, intent(in) :: dtype
         type(weft_group), intent(in), optional :: group
@@ -646,7 +646,7 @@ contains
     end function
     integer function weft_broadcast(world, buffer, count, dtype, root, group) result(status)
         type(weft_world), intent(in) :: world
-        type(*), dimension(*), intent(inout), target :: buffer
+        type(*), dimension(..), contiguous, intent(inout), target :: buffer
         integer(int64), intent(in) :: count
         integer, intent(in) :: dtype, root
         type(weft_group), intent(in), optional :: group
@@ -654,8 +654,8 @@ contains
     end function
     integer function weft_reduce(world, source, destination, count, dtype, reduction, root, group) result(status)
         type(weft_world), intent(in) :: world
-        type(*), dimension(*), intent(in), target :: source
-        type(*), dimension(*), intent(inout), target :: destination
+        type(*), dimension(..), contiguous, intent(in), target :: source
+        type(*), dimension(..), contiguous, intent(inout), target :: destination
         integer(int64), intent(in) :: count
         integer, intent(in) :: dtype, reduction, root
         type(weft_group), intent(in), optional :: group
@@ -663,8 +663,8 @@ contains
     end function
     integer function weft_gather(world, source, destination, count, dtype, root, group) result(status)
         type(weft_world), intent(in) :: world
-        type(*), dimension(*), intent(in), target :: source
-        type(*), dimension(*), intent(inout), target :: destination
+        type(*), dimension(..), contiguous, intent(in), target :: source
+        type(*), dimension(..), contiguous, intent(inout), target :: destination
         integer(int64), intent(in) :: count
         integer, intent(in) :: dtype, root
         type(weft_group), intent(in), optional :: group
@@ -672,8 +672,8 @@ contains
     end function
     integer function weft_scatter(world, source, destination, count, dtype, root, group) result(status)
         type(weft_world), intent(in) :: world
-        type(*), dimension(*), intent(in), target :: source
-        type(*), dimension(*), intent(inout), target :: destination
+        type(*), dimension(..), contiguous, intent(in), target :: source
+        type(*), dimension(..), contiguous, intent(inout), target :: destination
         integer(int64), intent(in) :: count
         integer, intent(in) :: dtype, root
         type(weft_group), intent(in), optional :: group
@@ -681,7 +681,7 @@ contains
     end function
     integer function weft_send(world, source, count, dtype, to, tag, group) result(status)
         type(weft_world), intent(in) :: world
-        type(*), dimension(*), intent(in), target :: source
+        type(*), dimension(..), contiguous, intent(in), target :: source
         integer(int64), intent(in) :: count
         integer, intent(in) :: dtype, to, tag
         type(weft_group), intent(in), optional :: group
@@ -689,7 +689,7 @@ contains
     end function
     integer function weft_recv(world, destination, count, dtype, from, tag, group) result(status)
         type(weft_world), intent(in) :: world
-        type(*), dimension(*), intent(inout), target :: destination
+        type(*), dimension(..), contiguous, intent(inout), target :: destination
         integer(int64), intent(in) :: count
         integer, intent(in) :: dtype, from, tag
         type(weft_group), intent(in), optional :: group
