@@ -1,15 +1,13 @@
 /* From members to a world: see join.h. Ranks of one host reach each other's memory; where there are
  * several hosts, or the user insists, transfers go through messages too. */
+#include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "launch/join.h"
-#if defined WEFT_HAVE_UCX && __has_include("comm/ucx.h")
 #include "comm/ucx.h"
-#define CAN_UCX 1
-#endif
 #include "weft/version.h"
 
 static bool is(const char *a, const char *b) {
@@ -107,19 +105,17 @@ static weft_status agree(const wefti_join_plan *plan, wefti_member *m) {
 
 /* --- the communicator */
 
+/* UCX uses the interface that was named, else the one that leads to the scheduler. */
 static weft_status ucx_transport(const wefti_join_plan *plan, wefti_member *m,
                                  weft_transport *out) {
-#ifdef CAN_UCX
     wefti_exchange exchange = wefti_member_exchange(m);
-    return wefti_ucx_transport(wefti_member_rank(m), wefti_member_size(m), &exchange,
-                               plan->interface, out);
-#else
-    (void)m;
-    (void)out;
-    WEFT_FAIL(WEFT_E_NO_IMPL, "%s, but this weft was built without UCX",
-              is(plan->communicator, "ucx") ? "WEFT_COMM is ucx"
-                                            : "the ranks are on several hosts");
-#endif
+    char interface[WEFTI_INTERFACE_TEXT];
+    WEFT_TRY(wefti_member_interface(m, interface));
+    if (if_nametoindex(plan->interface) != 0)
+        snprintf(interface, sizeof interface, "%s", plan->interface);
+    WEFT_TRY(
+        wefti_ucx_transport(wefti_member_rank(m), wefti_member_size(m), &exchange, interface, out));
+    return WEFT_OK;
 }
 
 /* *out stays NULL when all ranks share memory. */
@@ -137,14 +133,8 @@ static weft_status make_far(const wefti_join_plan *plan, wefti_control *c, int32
         c->has_transport = false; /* rounds close it */
     } else
         WEFT_TRY(ucx_transport(plan, c->member, &transport));
-#if __has_include("comm/rounds.h")
     WEFT_TRY(wefti_comm_rounds(&transport, out));
     return WEFT_OK;
-#else
-    (void)out;
-    close_transport(&transport);
-    WEFT_FAIL(WEFT_E_NO_IMPL, "no communicator between hosts");
-#endif
 }
 
 static weft_status make_comm(const wefti_join_plan *plan, wefti_control *c, int32_t hosts) {
@@ -156,16 +146,10 @@ static weft_status make_comm(const wefti_join_plan *plan, wefti_control *c, int3
         return WEFT_OK;
     }
     wefti_exchange exchange = wefti_member_exchange(m);
-#if __has_include("comm/host.h")
     WEFT_TRY(wefti_comm_host(wefti_member_rank(m), wefti_member_size(m), wefti_member_hosts(m),
                              &exchange, far, &c->comm));
     c->far = far;
     return WEFT_OK;
-#else
-    (void)exchange;
-    wefti_comm_destroy(far);
-    WEFT_FAIL(WEFT_E_NO_IMPL, "no communicator between processes");
-#endif
 }
 
 static weft_status make_world(const wefti_join_plan *plan, wefti_control *c, weft_world **out) {

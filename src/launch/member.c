@@ -12,6 +12,7 @@
 #include "base/memory.h"
 #include "launch/join_host.h"
 #include "launch/member_state.h"
+#include "launch/wire_socket.h"
 
 static const int64_t second_ns = 1000000000;
 
@@ -141,6 +142,13 @@ uint64_t wefti_member_generation(const wefti_member *m) {
 }
 const int32_t *wefti_member_hosts(const wefti_member *m) {
     return m->host;
+}
+
+weft_status wefti_member_interface(wefti_member *m, char out[WEFTI_INTERFACE_TEXT]) {
+    pthread_mutex_lock(&m->lock);
+    weft_status status = wefti_socket_interface(m->link.fd, out);
+    pthread_mutex_unlock(&m->lock);
+    return status;
 }
 
 static weft_status begin_swap(wefti_member *m, const void *card, size_t bytes, void *cards) {

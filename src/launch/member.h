@@ -10,6 +10,7 @@
 
 #include "comm/comm.h"
 #include "launch/auth.h"
+#include "launch/wire_socket.h"
 
 typedef struct wefti_member_options {
     const char *scheduler; /* host:port; may start later than this */
@@ -31,6 +32,10 @@ int32_t wefti_member_rank(const wefti_member *member);
 int32_t wefti_member_size(const wefti_member *member);
 uint64_t wefti_member_generation(const wefti_member *member);
 const int32_t *wefti_member_hosts(const wefti_member *member); /* [size], counted from 0 */
+
+/* The network interface through which the scheduler is reached, "lo" on one host. */
+weft_status wefti_member_interface(wefti_member *member,
+                                   char out[WEFTI_INTERFACE_TEXT]) WEFT_CHECKED;
 
 /* All-gather of cards of equal size. Any number of times, from one thread at a time. */
 weft_status wefti_member_swap(wefti_member *member, const void *card, size_t bytes, void *cards);

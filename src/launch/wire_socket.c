@@ -178,6 +178,34 @@ weft_status wefti_connected(int fd) {
     return WEFT_OK;
 }
 
+static bool same_host(const struct sockaddr *a, const struct sockaddr *b) {
+    if (a->sa_family != b->sa_family) return false;
+    if (a->sa_family == AF_INET6)
+        return memcmp(&((const struct sockaddr_in6 *)a)->sin6_addr,
+                      &((const struct sockaddr_in6 *)b)->sin6_addr, sizeof(struct in6_addr)) == 0;
+    return ((const struct sockaddr_in *)a)->sin_addr.s_addr ==
+           ((const struct sockaddr_in *)b)->sin_addr.s_addr;
+}
+
+weft_status wefti_socket_interface(int fd, char out[WEFTI_INTERFACE_TEXT]) {
+    wefti_address mine = {.bytes = sizeof mine.at};
+    struct ifaddrs *all = NULL;
+    WEFT_REQUIRE(getsockname(fd, (struct sockaddr *)&mine.at, &mine.bytes) == 0 &&
+                     getifaddrs(&all) == 0,
+                 WEFT_E_IO, "this end of a connection is unknown: %s", strerror(errno));
+    out[0] = 0;
+    if (wefti_address_is_loopback(&mine)) snprintf(out, WEFTI_INTERFACE_TEXT, "lo");
+    for (const struct ifaddrs *a = all; a && !out[0]; a = a->ifa_next) {
+        if (a->ifa_addr &&
+            (a->ifa_addr->sa_family == AF_INET || a->ifa_addr->sa_family == AF_INET6) &&
+            same_host(a->ifa_addr, (const struct sockaddr *)&mine.at))
+            snprintf(out, WEFTI_INTERFACE_TEXT, "%s", a->ifa_name);
+    }
+    freeifaddrs(all);
+    WEFT_REQUIRE(out[0], WEFT_E_IO, "no network interface has the address of this connection");
+    return WEFT_OK;
+}
+
 void wefti_socket_watch(int fd, double seconds) {
     int yes = 1, whole = seconds < 3 ? 3 : seconds > 600 ? 600 : (int)seconds;
     int idle = whole / 3, count = 2;

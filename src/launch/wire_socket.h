@@ -7,7 +7,7 @@
 
 #include "base/status.h"
 
-enum { WEFTI_ADDRESS_TEXT = 128 };
+enum { WEFTI_ADDRESS_TEXT = 128, WEFTI_INTERFACE_TEXT = 32 };
 
 typedef struct wefti_address {
     struct sockaddr_storage at;
@@ -29,6 +29,8 @@ weft_status wefti_listen(wefti_address *address, int *out_fd) WEFT_CHECKED;
  * this machine, or "". */
 weft_status wefti_connect(const wefti_address *to, const char *from, int *out_fd) WEFT_CHECKED;
 weft_status wefti_connected(int fd) WEFT_CHECKED;
+/* The network interface at this end of a connection, "lo" for loopback. */
+weft_status wefti_socket_interface(int fd, char out[WEFTI_INTERFACE_TEXT]) WEFT_CHECKED;
 /* No delays; a peer that does not answer for `seconds` counts as gone. */
 void wefti_socket_watch(int fd, double seconds);
 
