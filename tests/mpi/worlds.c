@@ -1,0 +1,107 @@
+/* Worlds on communicators of a program: two at a time on the halves of a split one, with ranks in
+ * the communicator's order; collectives of arrays of the program; a rank that gives up; and MPI as
+ * it was before, all along.
+ *
+ *     worlds single|multiple */
+#include "mpi_check.h"
+
+#include "weft/weft.h"
+
+enum { COUNT = 3001 };
+
+static float value(int rank, int i) {
+    return (float)(mixed((uint64_t)rank, (uint64_t)i) % 20011) / 977 - 10;
+}
+
+static void collectives(weft_world *world) {
+    int rank = weft_world_rank(world), size = weft_world_size(world);
+    float *mine = malloc(COUNT * sizeof *mine), *all = malloc((size_t)size * COUNT * sizeof *all);
+    int64_t least;
+    CHECK(mine && all);
+    for (int i = 0; i < COUNT; i++) mine[i] = value(rank, i);
+    GOOD(weft_all_gather(world, NULL, mine, all, COUNT, WEFT_F32));
+    for (int r = 0; r < size; r++)
+        for (int i = 0; i < COUNT; i++) CHECK(all[r * COUNT + i] == value(r, i));
+    GOOD(weft_all_reduce(world, NULL, mine, mine, COUNT, WEFT_F32, WEFT_REDUCE_SUM)); /* in place */
+    for (int i = 0; i < COUNT; i++) {
+        float sum = value(0, i);
+        for (int r = 1; r < size; r++) sum += value(r, i);
+        CHECK(mine[i] == sum);
+    }
+    least = 100 - rank;
+    GOOD(weft_all_reduce(world, NULL, &least, &least, 1, WEFT_I64, WEFT_REDUCE_MIN));
+    CHECK(least == 101 - size);
+    GOOD(weft_broadcast(world, NULL, all, size > 1 ? COUNT : 1, WEFT_F32, size - 1));
+    double token = 0;
+    if (rank > 0) GOOD(weft_recv(world, NULL, &token, 1, WEFT_F64, rank - 1, 3));
+    token += rank + 1;
+    if (rank + 1 < size) GOOD(weft_send(world, NULL, &token, 1, WEFT_F64, rank + 1, 3));
+    if (rank + 1 == size) CHECK(token == size * (size + 1) / 2);
+    GOOD(weft_barrier(world, NULL));
+    free(mine);
+    free(all);
+}
+
+/* Those that are together, while other worlds and the program's own messages are under way. */
+static void on_a_part(int color, int key) {
+    weft_world *world;
+    MPI_Comm part;
+    MPI_Request own[2];
+    int out = world_rank, in = -1, rank;
+    MPI_Irecv(&in, 1, MPI_INT, (world_rank + 1) % world_size, 0, MPI_COMM_WORLD, &own[0]);
+    MPI_Isend(&out, 1, MPI_INT, (world_rank + world_size - 1) % world_size, 0, MPI_COMM_WORLD,
+              &own[1]);
+    MPI_Comm_split(MPI_COMM_WORLD, color, key, &part);
+    GOOD(weft_world_from_mpi(part, NULL, &world));
+    MPI_Comm_rank(part, &rank);
+    CHECK(weft_world_rank(world) == rank);
+    collectives(world);
+    mpi_still_works(part);
+    weft_world_leave(world);
+    mpi_still_works(part);
+    MPI_Comm_free(&part);
+    MPI_Wait(&own[0], MPI_STATUS_IGNORE);
+    MPI_Wait(&own[1], MPI_STATUS_IGNORE);
+    CHECK(in == (world_rank + 1) % world_size);
+}
+
+/* The others hear why, and can go on without that world. */
+static void one_gives_up(void) {
+    weft_world *world;
+    GOOD(weft_world_from_mpi(MPI_COMM_WORLD, NULL, &world));
+    if (world_rank == world_size - 1) {
+        weft_world_fail(world, "the grid has a hole");
+    } else {
+        float x[64] = {0};
+        weft_status status = WEFT_OK;
+        for (int i = 0; i < 1000000 && status >= 0; i++)
+            status = weft_all_reduce(world, NULL, x, x, 64, WEFT_F32, WEFT_REDUCE_SUM);
+        CHECK(status == WEFT_E_PEER);
+        CHECK(strstr(weft_error_message(), "the grid has a hole"));
+    }
+    weft_world_leave(world);
+    mpi_still_works(MPI_COMM_WORLD);
+}
+
+int main(int argc, char **argv) {
+    weft_world *world;
+    CHECK(weft_world_from_mpi(MPI_COMM_WORLD, NULL, &world) == WEFT_E_ARG);
+    begin(argc, argv);
+    dispositions before, after;
+    look_at_signals(&before);
+    on_a_part(0, world_rank);
+    on_a_part(world_rank % 2, -world_rank);
+    on_a_part(world_rank, 0); /* all alone */
+    weft_world_options options = {.communicator = "mpi"};
+    GOOD(weft_world_from_mpi(MPI_COMM_WORLD, &options, &world));
+    if (world_size > 1) CHECK(!strstr(weft_world_communicator(world), "host"));
+    collectives(world);
+    weft_world_leave(world);
+    if (world_size > 1) one_gives_up();
+    on_a_part(0, -world_rank);
+    look_at_signals(&after);
+    CHECK(same_signals(&before, &after));
+    if (world_rank == 0) printf("%d ranks: worlds on parts of MPI's\n", world_size);
+    MPI_Finalize();
+    return 0;
+}
