@@ -374,6 +374,11 @@ static void test_places_are_filled(void **state) {
     assert_int_equal(l.place.local_rank, 0);
     assert_int_equal(l.place.local_size, 2);
     address_is(&l, "a", 1);
+    /* Never one of a pair of numbers: they might not fit. */
+    l = READ("WEFT_SIZE=4", "WEFT_LOCAL_RANK=2", "RANK=3", "WORLD_SIZE=4", "LOCAL_RANK=1",
+             "LOCAL_WORLD_SIZE=2");
+    assert_int_equal(l.place.local_rank, 2);
+    assert_int_equal(l.place.local_size, -1);
 }
 
 static void test_malformed(void **state) {

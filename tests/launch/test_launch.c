@@ -1,0 +1,262 @@
+/* weft_launch_run as a program calls it: what it is told while processes run, what it gets at the
+ * end, and that its own processes and signals are left alone. */
+#include <fcntl.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/io.h"
+#include "base/memory.h"
+#include "launch/launch_parts.h"
+#include "weft/launch.h"
+
+enum { SEEN_MAX = 4096 };
+
+/* What was told, one line each. */
+typedef struct seen {
+    char text[SEEN_MAX];
+    int starts, lines, notes;
+} seen;
+
+static void on_start(void *context, int first_rank, int count, int size, const char *scheduler,
+                     const char *log_dir) {
+    seen *s = context;
+    assert_true(first_rank >= 0 && count > 0 && size >= count);
+    assert_non_null(strchr(scheduler, ':'));
+    assert_non_null(log_dir);
+    s->starts++;
+}
+static void on_line(void *context, int rank, weft_launch_stream stream, const char *text,
+                    size_t bytes) {
+    seen *s = context;
+    size_t used = strlen(s->text);
+    s->lines++;
+    (void)snprintf(s->text + used, SEEN_MAX - used, "%d%c %.*s\n", rank,
+                   stream == WEFT_LAUNCH_ERRORS ? '!' : ':', (int)bytes, text);
+}
+static void on_note(void *context, const char *text) {
+    seen *s = context;
+    (void)text;
+    s->notes++;
+}
+
+static weft_launch_options options_for(seen *s, const char *const *command, int processes) {
+    return (weft_launch_options){.command = command,
+                                 .processes = processes,
+                                 .grace_seconds = 1,
+                                 .events = {s, on_start, on_line, on_note}};
+}
+#define SHELL(script) ((const char *const[]){"sh", "-c", script, NULL})
+
+static void test_good(void **state) {
+    (void)state;
+    seen s = {0};
+    weft_launch_result r;
+    weft_launch_options o =
+        options_for(&s, SHELL("echo out $WEFT_RANK; echo err $WEFT_RANK >&2"), 3);
+    assert_int_equal(weft_launch_run(&o, &r), WEFT_OK);
+    assert_int_equal(r.ranks, 3);
+    assert_int_equal(r.failed_rank, -1);
+    assert_string_equal(r.table, "");
+    assert_int_equal(s.starts, 1);
+    assert_int_equal(s.lines, 6);
+    assert_non_null(strstr(s.text, "0: out 0\n"));
+    assert_non_null(strstr(s.text, "2! err 2\n"));
+    weft_launch_result_free(&r);
+}
+
+static void test_failures(void **state) {
+    (void)state;
+    seen s = {0};
+    weft_launch_result r;
+    weft_launch_options o =
+        options_for(&s, SHELL("[ $WEFT_RANK = 1 ] || sleep 100; seq 20; echo last; exit 9"), 2);
+    assert_int_equal(weft_launch_run(&o, &r), WEFT_E_PEER);
+    assert_string_equal(weft_error_message(), "rank 1 ended with exit code 9");
+    assert_int_equal(r.failed_rank, 1);
+    assert_int_equal(r.exit_code, 9);
+    assert_int_equal(r.signal, 0);
+    assert_string_equal(r.log, "");
+    assert_string_equal(r.last_lines, "10\n11\n12\n13\n14\n15\n16\n17\n18\n19\n20\nlast\n");
+    weft_launch_result_free(&r);
+    o.command = SHELL("[ $WEFT_RANK = 0 ] || sleep 100; kill -SEGV $$");
+    assert_int_equal(weft_launch_run(&o, &r), WEFT_E_PEER);
+    assert_int_equal(r.failed_rank, 0);
+    assert_int_equal(r.signal, SIGSEGV);
+    weft_launch_result_free(&r);
+    /* One that died is told rather than one that ended on its account a moment before. */
+    o.command = SHELL("[ $WEFT_RANK = 0 ] && exit 1; sleep 0.3; kill -9 $$");
+    assert_int_equal(weft_launch_run(&o, &r), WEFT_E_PEER);
+    assert_int_equal(r.failed_rank, 1);
+    assert_int_equal(r.signal, SIGKILL);
+    weft_launch_result_free(&r);
+}
+
+static void test_requests(void **state) {
+    (void)state;
+    static volatile int signal_number = SIGTERM, count = 1; /* before it even starts */
+    seen s = {0};
+    weft_launch_result r;
+    weft_launch_options o =
+        options_for(&s, SHELL("trap 'echo asked; exit 5' TERM; while :; do sleep 0.05; done"), 2);
+    o.stop_signal = &signal_number;
+    o.stop_count = &count;
+    weft_status status = weft_launch_run(&o, &r);
+    assert_int_equal(status, WEFT_E_STOPPED);
+    assert_int_equal(r.stop_signal, SIGTERM);
+    weft_launch_result_free(&r);
+    count = 3; /* asked for the third time: at once */
+    o.command = SHELL("trap '' TERM; sleep 100");
+    o.grace_seconds = 100;
+    assert_int_equal(weft_launch_run(&o, &r), WEFT_E_STOPPED);
+    weft_launch_result_free(&r);
+}
+
+/* Children and settings of the program that are not the launch's. */
+static void test_leaves_others_alone(void **state) {
+    (void)state;
+    struct sigaction before, after;
+    int adopts = -1, status;
+    seen s = {0};
+    weft_launch_result r;
+    pid_t own = fork();
+    if (own == 0) {
+        (void)poll(NULL, 0, 300);
+        _exit(42);
+    }
+    assert_true(own > 0);
+    assert_int_equal(sigaction(SIGCHLD, NULL, &before), 0);
+    weft_launch_options o = options_for(&s, SHELL("(sleep 0.1; echo late) & echo early"), 2);
+    assert_int_equal(weft_launch_run(&o, &r), WEFT_OK);
+    weft_launch_result_free(&r);
+    assert_int_equal(sigaction(SIGCHLD, NULL, &after), 0);
+    assert_ptr_equal(before.sa_handler, after.sa_handler);
+    assert_int_equal(prctl(PR_GET_CHILD_SUBREAPER, &adopts), 0);
+    assert_int_equal(adopts, 0);
+    assert_int_equal(waitpid(own, &status, 0), own); /* not reaped by someone else */
+    assert_int_equal(WEXITSTATUS(status), 42);
+    assert_int_equal(waitpid(-1, &status, WNOHANG), -1); /* and nothing of the launch is left */
+}
+
+/* Descriptors that are open here are not in the processes. */
+static void test_descriptors(void **state) {
+    (void)state;
+    seen s = {0};
+    weft_launch_result r;
+    int fd = open("/dev/null", O_RDONLY); /* without O_CLOEXEC */
+    assert_true(fd > 2);
+    weft_launch_options o = options_for(&s, SHELL("ls /proc/self/fd | tr '\\n' ' '; cat"), 2);
+    assert_int_equal(weft_launch_run(&o, &r), WEFT_OK);
+    assert_non_null(strstr(s.text, "0: 0 1 2 3 \n")); /* 3: of ls itself */
+    weft_launch_result_free(&r);
+    close(fd);
+}
+
+static void refuse(weft_launch_options o, weft_status status, const char *text) {
+    weft_launch_result r;
+    assert_int_equal(weft_launch_run(&o, &r), status);
+    if (!strstr(weft_error_message(), text))
+        fail_msg("'%s' does not say '%s'", weft_error_message(), text);
+    weft_launch_result_free(&r);
+}
+
+static void test_refused(void **state) {
+    (void)state;
+    const char *const command[] = {"true", NULL}, *const none[] = {NULL};
+    const weft_launch_options good = {.command = command, .processes = 1};
+    weft_launch_options o = good;
+    o.command = none;
+    refuse(o, WEFT_E_ARG, "no command");
+    o = good;
+    o.processes = 0;
+    refuse(o, WEFT_E_ARG, "how many processes");
+    o = good;
+    o.hosts = 2;
+    refuse(o, WEFT_E_ARG, "address is needed");
+    o.scheduler = "h:1";
+    o.host_rank = 2;
+    refuse(o, WEFT_E_ARG, "from 0 to 1");
+    o = good;
+    o.hosts = 1 << 20;
+    o.processes = 1 << 20;
+    refuse(o, WEFT_E_ARG, "more than");
+    o = good;
+    o.scheduler = "no.such.host.invalid:9";
+    refuse(o, weft_launch_run(&o, &(weft_launch_result){0}), "no.such.host.invalid");
+    o = good;
+    o.secret_file = "/none/secret";
+    refuse(o, weft_launch_run(&o, &(weft_launch_result){0}), "/none/secret");
+    o = good;
+    o.rank_table = "/none/table.json";
+    refuse(o, WEFT_E_ARG, "leave their numbers out");
+    o.processes = 0;
+    refuse(o, WEFT_E_NOT_FOUND, "/none/table.json");
+}
+
+/* Pieces of the cores: all of them together, none twice, none empty. */
+static void test_cores(void **state) {
+    (void)state;
+    cpu_set_t all, seen_set, piece, both;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    int cores = CPU_COUNT(&all);
+    for (int count = 1; count <= cores; count++) {
+        CPU_ZERO(&seen_set);
+        for (int local = 0; local < count; local++) {
+            wefti_launch_cores(local, count, &piece);
+            assert_true(CPU_COUNT(&piece) > 0);
+            CPU_AND(&both, &piece, &seen_set);
+            assert_int_equal(CPU_COUNT(&both), 0);
+            CPU_OR(&seen_set, &seen_set, &piece);
+        }
+        assert_true(CPU_EQUAL(&seen_set, &all));
+    }
+    wefti_launch_cores(cores, cores + 3, &piece);
+    assert_int_equal(CPU_COUNT(&piece), 1);
+}
+
+/* A log that cannot be written any more ends; the job goes on. */
+static void test_full_disk(void **state) {
+    (void)state;
+    seen s = {0};
+    const weft_launch_events events = {&s, NULL, on_line, on_note};
+    char folder[] = "/tmp/weft_logs_XXXXXX", path[80];
+    wefti_log *log;
+    if (access("/dev/full", W_OK)) skip();
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(path, sizeof path, "%s/rank-7.log", folder);
+    assert_int_equal(symlink("/dev/full", path), 0);
+    assert_int_equal(wefti_log_open(7, folder, &events, &log), WEFT_OK);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(write(wefti_log_end(log, WEFT_LAUNCH_OUTPUT), "line\n", 5), 5);
+    wefti_log_started(log);
+    wefti_log_finish(log);
+    assert_int_equal(s.lines, 3);
+    assert_int_equal(s.notes, 1);
+    char *last = wefti_log_last(log, 2);
+    assert_string_equal(last, "line\nline\n");
+    wefti_free(last);
+    wefti_log_close(log);
+    assert_int_equal(wefti_remove_tree(folder), WEFT_OK);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_good),        cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_requests),    cmocka_unit_test(test_leaves_others_alone),
+        cmocka_unit_test(test_descriptors), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_cores),       cmocka_unit_test(test_full_disk),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,120 @@
+/* Rehearsals: what they say of a job's ranks is what building it says, for all ranks or one. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "weft/launch.h"
+#include "weft/train.h"
+
+/* Sizes are all given, so that no data are opened. */
+static weft_job *job_for(const char *parallel) {
+    const char *const words[] = {
+        "model.family=gpt2", "model.layers=4",  "model.hidden=64", "model.heads=4",
+        "model.context=16",  "model.vocab=101", "data.path=/none", "train.batch=64",
+        "device.threads=1",  parallel};
+    weft_job *job;
+    if (weft_job_load(NULL, words, sizeof words / sizeof *words, &job) < 0)
+        fail_msg("%s", weft_error_message());
+    return job;
+}
+
+static weft_rehearsal rehearse(const weft_job *job, int rank) {
+    weft_rehearsal r;
+    if (weft_job_rehearse(job, rank, NULL, NULL, &r) < 0) fail_msg("%s", weft_error_message());
+    return r;
+}
+
+static void count_calls(void *context, int done, int of) {
+    int *calls = context;
+    assert_int_equal(done, ++*calls);
+    assert_int_equal(of, 8);
+}
+
+/* As many ranks as the job has devices, with the peaks that `weft model` tells. */
+static void test_as_built(void **state) {
+    static const char *const splits[] = {"parallel.devices=8", "parallel.mesh={dp: 4, tp: 2}",
+                                         "parallel.pipeline.stages=4"};
+    (void)state;
+    for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
+        weft_job *job = job_for(splits[i]);
+        weft_model_report *report;
+        assert_int_equal(weft_job_report(job, &report), WEFT_OK);
+        weft_rehearsal r = rehearse(job, -1);
+        assert_int_equal(r.ranks, report->devices);
+        assert_int_equal(r.checked, report->devices);
+        assert_true(r.transfers > 0 && r.received_bytes > 0);
+        assert_true(r.most_received_bytes * r.ranks >= r.received_bytes);
+        assert_int_equal(r.most_bytes, report->peaks[r.most_rank]);
+        assert_int_equal(r.least_bytes, report->peaks[r.least_rank]);
+        for (int rank = 0; rank < r.ranks; rank++) {
+            assert_in_range(report->peaks[rank], r.least_bytes, r.most_bytes);
+            weft_rehearsal one = rehearse(job, rank);
+            assert_int_equal(one.checked, 1);
+            assert_int_equal(one.most_bytes, report->peaks[rank]);
+            assert_true(one.received_bytes <= r.most_received_bytes);
+            weft_rehearsal_free(&one);
+        }
+        assert_true(strlen(r.largest) > 0);
+        weft_rehearsal_free(&r);
+        weft_model_report_free(report);
+        weft_job_free(job);
+    }
+}
+
+/* Replicas reduce each gradient once a step: 2 (n - 1) / n of all parameters, for each rank. */
+static void test_volume(void **state) {
+    (void)state;
+    weft_job *job = job_for("parallel.devices=8");
+    weft_model_report *report;
+    assert_int_equal(weft_job_report(job, &report), WEFT_OK);
+    weft_rehearsal r = rehearse(job, -1);
+    double gradients = 2.0 * 7 * (double)report->parameters * 4;
+    assert_true(r.received_bytes >= gradients && r.received_bytes < gradients * 1.01);
+    weft_rehearsal_free(&r);
+    weft_model_report_free(report);
+    weft_job_free(job);
+}
+
+static void test_one_and_many(void **state) {
+    (void)state;
+    weft_job *job = job_for("train.steps=1");
+    weft_rehearsal r = rehearse(job, -1);
+    assert_int_equal(r.ranks, 1);
+    assert_int_equal(r.transfers, 0);
+    weft_rehearsal_free(&r);
+    weft_job_free(job);
+    job = job_for("parallel.devices=64");
+    r = rehearse(job, -1);
+    assert_int_equal(r.checked, 64);
+    weft_rehearsal_free(&r);
+    weft_job_free(job);
+}
+
+static void test_progress_and_errors(void **state) {
+    (void)state;
+    int calls = 0;
+    weft_rehearsal r;
+    weft_job *job = job_for("parallel.devices=8");
+    assert_int_equal(weft_job_rehearse(job, -1, count_calls, &calls, &r), WEFT_OK);
+    assert_int_equal(calls, 8);
+    weft_rehearsal_free(&r);
+    assert_int_equal(weft_job_rehearse(job, 8, NULL, NULL, &r), WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), "no rank 8"));
+    weft_rehearsal_free(&r);
+    weft_job_free(job);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_as_built),
+        cmocka_unit_test(test_volume),
+        cmocka_unit_test(test_one_and_many),
+        cmocka_unit_test(test_progress_and_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
