@@ -75,7 +75,9 @@ typedef struct wefti_exchange {
 
 /* Processes, one rank each. Those that share a host (host[rank] equal, [size]) reach each other's
  * memory; a transfer with members on several hosts goes through `far` (taken over, also on failure;
- * may be NULL when all are on one host). Collective. */
+ * may be NULL when all are on one host), and whoever waits carries on with both. Collective: two
+ * exchanges. A break is seen by all of the host at once, and its message is given as it is when it
+ * begins with "rank ", else after "rank N: ". Called "host", or "host+" and the name of `far`. */
 weft_status wefti_comm_host(int32_t rank, int32_t size, const int32_t *host,
                             const wefti_exchange *exchange, wefti_comm *far,
                             wefti_comm **out) WEFT_CHECKED;

@@ -33,7 +33,8 @@ weft_status wefti_host_file(const char *what, int *out, uint64_t *inode) WEFT_CH
 weft_status wefti_host_open(int64_t process, int fd, uint64_t inode, int *out) WEFT_CHECKED;
 /* At huge pages. */
 weft_status wefti_host_map(int fd, size_t bytes, unsigned char **out) WEFT_CHECKED;
-/* The most bytes that can be mapped `times` times in this process, at most `wish`. */
+/* The most bytes that can be mapped `times` + 1 times in this process, at most `wish`, and half of
+ * what there is where addresses are limited (RLIMIT_AS). */
 size_t wefti_host_most(size_t wish, int32_t times);
 
 weft_status wefti_host_take(wefti_host_heap *heap, size_t bytes, void **out) WEFT_CHECKED;

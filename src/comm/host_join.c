@@ -19,14 +19,15 @@ enum {
     PULLED_SHARES = 16 << 20,
     PULLED_PARTS = 32 << 10
 };
-static const size_t control_wish = (size_t)4 << 30;
+static const size_t control_most = (size_t)4 << 30;
 
 /* Where a rank's memory is. */
 typedef struct whereabouts {
     int64_t process;
     int32_t heap, control; /* file descriptors; control of the first rank of a host */
     uint64_t heap_inode, control_inode;
-    uint64_t most;  /* bytes that it can map for each rank of its host */
+    uint64_t most; /* bytes that it can map for each rank of its host */
+    uint64_t control_bytes;
     uint64_t probe; /* its own address; whoever can read its memory finds process there */
     int32_t light, cores;
     uint64_t cpus[CPU_SETSIZE / 64]; /* on which it may run */
@@ -62,17 +63,18 @@ static size_t heap_wish(void) {
 /* --- the first exchange --- */
 
 static weft_status make_files(joining *j, whereabouts *mine) {
-    WEFT_TRY(wefti_host_file("weft heap", &j->heap, &mine->heap_inode));
-    mine->heap = j->heap;
-    if (j->host->local.place == 0) {
-        WEFT_TRY(wefti_host_file("weft control", &j->control, &mine->control_inode));
-        WEFT_REQUIRE(ftruncate(j->control, (off_t)control_wish) == 0, WEFT_E_NOMEM,
-                     "no %zu bytes of shared memory: %s", control_wish, strerror(errno));
-        mine->control = j->control;
-    }
     mine->most = wefti_host_most(heap_wish(), j->host->world.size);
     WEFT_REQUIRE(mine->most > 0, WEFT_E_NOMEM, "no addresses for memory of %d processes",
                  (int)j->host->world.size);
+    WEFT_TRY(wefti_host_file("weft heap", &j->heap, &mine->heap_inode));
+    mine->heap = j->heap;
+    if (j->host->local.place > 0) return WEFT_OK;
+    WEFT_TRY(wefti_host_file("weft control", &j->control, &mine->control_inode));
+    mine->control = j->control;
+    mine->control_bytes = mine->most < control_most ? mine->most : control_most;
+    WEFT_REQUIRE(ftruncate(j->control, (off_t)mine->control_bytes) == 0, WEFT_E_NOMEM,
+                 "no %llu bytes of shared memory: %s", (unsigned long long)mine->control_bytes,
+                 strerror(errno));
     return WEFT_OK;
 }
 
@@ -118,14 +120,14 @@ static weft_status map_control(joining *j) {
     int fd = -1;
     unsigned char *p;
     WEFT_TRY(wefti_host_open(first->process, first->control, first->control_inode, &fd));
-    weft_status status = wefti_host_map(fd, control_wish, &p);
+    weft_status status = wefti_host_map(fd, (size_t)first->control_bytes, &p);
     close(fd);
     WEFT_TRY(status);
     host->control = (wefti_host_control *)(void *)p;
-    host->control_bytes = control_wish;
+    host->control_bytes = (size_t)first->control_bytes;
     host->world.common = wefti_host_control_common(host->control);
     if (host->local.place == 0)
-        wefti_host_control_begin(host->control, control_wish, host->world.size);
+        wefti_host_control_begin(host->control, host->control_bytes, host->world.size);
     return WEFT_OK;
 }
 

@@ -71,12 +71,12 @@ weft_status wefti_host_map(int fd, size_t bytes, unsigned char **out) {
 }
 
 size_t wefti_host_most(size_t wish, int32_t times) {
-    for (size_t bytes = wish; bytes >= HUGE_PAGE; bytes /= 2) {
-        unsigned char *p =
-            bytes > SIZE_MAX / 2 / (size_t)times ? NULL : reserve(bytes * (size_t)times);
+    for (size_t bytes = wish; bytes >= 4 * HUGE_PAGE; bytes /= 2) {
+        size_t all = bytes * ((size_t)times + 1); /* one more for the control file */
+        unsigned char *p = bytes > SIZE_MAX / 2 / ((size_t)times + 1) ? NULL : reserve(all);
         if (!p) continue;
-        munmap(p, bytes * (size_t)times);
-        return bytes;
+        munmap(p, all);
+        return bytes == wish ? bytes : bytes / 2; /* what is short is not for us alone */
     }
     return 0;
 }

@@ -300,7 +300,7 @@ static void use_memory(world_test *w, int32_t rank) {
         piece[i][bytes[i] - 1] = (unsigned char)(bytes[i] % 4096 == 1 ? i + 1 : 7);
     }
     void *large;
-    if (engine->map(w->comm[rank], (size_t)600 << 20, &large) < 0)
+    if (engine->map(w->comm[rank], (size_t)100 << 20, &large) < 0)
         complain(w, rank, "map", weft_error_message());
     if (engine->map(w->comm[rank], SIZE_MAX / 2, &large) != WEFT_E_NOMEM)
         complain(w, rank, "map", "gives more than there is");
