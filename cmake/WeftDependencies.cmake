@@ -43,6 +43,11 @@ weft_dependency(ZLIB z zlib.h zlib1g-dev "zlib (compressed data files)")
 weft_dependency(HWLOC hwloc hwloc.h libhwloc-dev "hwloc (machine discovery)")
 weft_dependency(OPENSSL crypto openssl/hmac.h libssl-dev "OpenSSL (who may join a job)")
 weft_dependency(UCX ucp ucp/api/ucp.h libucx-dev "UCX (messages between hosts)")
+if(WEFT_HAVE_UCX) # loaded when it is needed (src/comm/ucx_load.h), not linked
+  list(REMOVE_ITEM WEFT_DEP_LIBRARIES ${WEFT_UCX_LIBRARY})
+  list(APPEND WEFT_DEP_LIBRARIES ${CMAKE_DL_LIBS})
+  string(REPLACE " -lucp" "" WEFT_DEP_LINK "${WEFT_DEP_LINK}")
+endif()
 
 # oneDNN from the distributions runs its loops on GNU OpenMP; the number of its threads is set through it.
 if(WEFT_HAVE_ONEDNN)
