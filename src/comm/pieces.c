@@ -39,7 +39,7 @@ weft_status wefti_pieces_find(const wefti_transfer *t, int32_t member, wefti_pie
         if (wefti_box_elems(&t->have[s], t->rank) == 0) continue;
         for (int64_t n = 0, all = out->used; n < all; n++) {
             wefti_box inner;
-            if (!reduces && wefti_set_count(&out->piece[n].from) > 0) continue;
+            if (!reduces && wefti_set_any(&out->piece[n].from)) continue;
             if (!wefti_box_intersect(&out->piece[n].box, &t->have[s], t->rank, &inner)) continue;
             WEFT_TRY(cut(out, n, &inner, t->rank));
             wefti_set_add(&out->piece[n].from, s);

@@ -15,6 +15,11 @@ static inline void wefti_set_add(wefti_member_set *set, int32_t member) {
 static inline bool wefti_set_has(const wefti_member_set *set, int32_t member) {
     return set->word[member / 64] >> (member % 64) & 1;
 }
+static inline bool wefti_set_any(const wefti_member_set *set) {
+    uint64_t any = 0;
+    for (int i = 0; i < WEFTI_MOVE_MOST / 64; i++) any |= set->word[i];
+    return any != 0;
+}
 static inline int32_t wefti_set_count(const wefti_member_set *set) {
     int32_t count = 0;
     for (int i = 0; i < WEFTI_MOVE_MOST / 64; i++) count += __builtin_popcountll(set->word[i]);

@@ -95,22 +95,10 @@ weft_status wefti_session_same_job(weft_session *s, const weft_graph *graph, wef
     card.seed = s->options.seed;
     (void)snprintf(card.version, sizeof card.version, "%s", weft_version());
     (void)snprintf(card.isa, sizeof card.isa, "%s", isa());
-    char *all;
-    int64_t *offsets;
-    WEFT_TRY(wefti_agree_gather(s->agreement, &card, sizeof card, &all, &offsets));
-    job_card first, other;
-    memcpy(&first, all, sizeof first);
-    for (int32_t r = 1; r < s->devices && status >= 0; r++) {
-        bool alike = offsets[r + 1] - offsets[r] == (int64_t)sizeof other;
-        if (alike)
-            memcpy(&other, all + offsets[r], sizeof other);
-        else
-            other = (job_card){.rank = r, .version = "another version"};
-        status = compare_cards(&first, &other);
-    }
+    job_card first = card;
+    WEFT_TRY(wefti_agree_spread(s->agreement, WEFT_OK, &first, sizeof first));
     s->bf16 = (wefti_bf16_compute)first.bf16;
-    wefti_free(offsets);
-    return status;
+    return wefti_agree(s->agreement, compare_cards(&first, &card));
 }
 
 /* ---- what others have ---- */

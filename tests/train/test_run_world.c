@@ -1,0 +1,312 @@
+/* Training runs over a world: the bits, files and ends of one process with as many devices. */
+#include "run_fixture.h"
+#include "world_fixture.h"
+
+typedef struct devices {
+    const char *name;
+    int count;
+    const char *words[6];
+} devices;
+
+#define SPLITS                                                                                     \
+    "parallel.strategies=[{match: h.*.attn.c_attn, split: n1=tp}, {match: h.*.attn, split: "       \
+    "heads=tp}, {match: h.*.attn.c_proj, split: k=tp}, {match: h.*.mlp.c_fc, split: n0=tp}, "      \
+    "{match: h.*.mlp.c_proj, split: k=tp}]"
+
+static const devices layouts[] = {
+    {"two", 2, {"parallel.devices=2"}},
+    {"mesh", 4, {"parallel.mesh={dp: 2, tp: 2}", "parallel.mode=semi", SPLITS, "train.clip=0"}},
+    {"sharded",
+     4,
+     {"parallel.devices=4", "parallel.optimizer.level=3", "parallel.optimizer.threshold=0"}},
+    {"eight",
+     8,
+     {"parallel.mesh={dp: 2, tp: 2}", "parallel.mode=semi", SPLITS, "parallel.pipeline.stages=2",
+      "parallel.pipeline.microbatches=2", "parallel.optimizer.level=1"}},
+};
+enum { LAYOUTS = sizeof layouts / sizeof *layouts };
+
+static void add_devices(words *w, const devices *d) {
+    for (int i = 0; i < 6 && d->words[i]; i++) add_word(w, "%s", d->words[i]);
+}
+
+static words job_words(int steps) {
+    words w = tiny_gpt2();
+    add_words(&w, WITH("train.batch=8", "model.dropout=0.1", "train.optimizer.lr=0.003",
+                       "device.threads=2"));
+    add_word(&w, "train.steps=%d", steps);
+    return w;
+}
+
+/* ---- runs ---- */
+
+typedef struct member {
+    const weft_job *job;
+    record record;
+} member;
+
+static weft_status run_member(void *context, weft_world *world) {
+    member *m = context;
+    weft_train_events events = {.context = &m->record,
+                                .start = on_start,
+                                .step = on_step,
+                                .validation = on_validation,
+                                .checkpoint = on_checkpoint,
+                                .note = on_note,
+                                .stop = &m->record.stop};
+    return weft_train_run_in(world, m->job, &events, &m->record.result);
+}
+
+/* One job on all ranks, or, other != NULL, another one on rank 1. */
+static void run_all(const words *w, const words *other, int count, member *members,
+                    rank_of_world *ranks) {
+    weft_job *job = job_of(w), *another = other ? job_of(other) : NULL;
+    for (int r = 0; r < count; r++) members[r].job = r == 1 && other ? another : job;
+    run_world(count, run_member, members, sizeof *members, ranks);
+    weft_job_free(job);
+    weft_job_free(another);
+}
+
+static void assert_same_record(const record *one, const record *many, const char *what) {
+    assert_int_equal(one->first, many->first);
+    assert_int_equal(one->last, many->last);
+    for (int64_t s = one->first; s <= one->last; s++)
+        if (memcmp(&one->losses[s], &many->losses[s], sizeof(double)) ||
+            (!isnan(one->norms[s]) && memcmp(&one->norms[s], &many->norms[s], sizeof(double))))
+            fail_msg("%s: the loss of step %lld is %.17g, in one process %.17g", what, (long long)s,
+                     many->losses[s], one->losses[s]);
+    assert_memory_equal(one->validations, many->validations, sizeof one->validations);
+    assert_int_equal(one->validated, many->validated);
+    assert_int_equal(one->checkpoints, many->checkpoints);
+    assert_int_equal(one->predicted, many->predicted);
+    assert_int_equal(many->predicted, many->result.observed_peak_bytes);
+}
+
+/* All ranks but the first are silent, and know the same. */
+static void assert_followers(const member *members, int count, const char *what) {
+    for (int r = 1; r < count; r++) {
+        const record *x = &members[r].record;
+        assert_int_equal(x->starts + x->last + x->checkpoints + x->validated + x->notes, 0);
+        assert_int_equal(x->result.steps, members[0].record.result.steps);
+        if (memcmp(&x->result.final_loss, &members[0].record.result.final_loss, sizeof(double)))
+            fail_msg("%s: rank %d knows another loss", what, r);
+    }
+}
+
+/* Every byte of every file but the manifest's own. */
+static void assert_same_files(const char *a, const char *b) {
+    static const char *const names[] = {"model.safetensors", "config.json",
+                                        "optimizer-00001-of-00001.safetensors"};
+    for (int i = 0; i < 3; i++) {
+        char path[2][800], *text[2];
+        int64_t bytes[2];
+        (void)snprintf(path[0], sizeof path[0], "%s/%s", a, names[i]);
+        (void)snprintf(path[1], sizeof path[1], "%s/%s", b, names[i]);
+        for (int k = 0; k < 2; k++)
+            ASSERT_OK(wefti_file_read(path[k], 1 << 24, &text[k], &bytes[k]));
+        assert_int_equal(bytes[0], bytes[1]);
+        assert_memory_equal(text[0], text[1], (size_t)bytes[0]);
+        for (int k = 0; k < 2; k++) wefti_free(text[k]);
+    }
+}
+
+/* ---- tests ---- */
+
+/* Written at every step, while the next one runs. */
+static void processes_are_as_one(void **state) {
+    (void)state;
+    for (int i = 0; i < LAYOUTS; i++) {
+        const devices *d = &layouts[i];
+        words w = job_words(6), one_words, many_words;
+        record one = {.first = 0};
+        member members[MOST_RANKS] = {{.job = NULL}};
+        rank_of_world ranks[MOST_RANKS];
+        add_words(&w, WITH("train.eval_every=3", "checkpoint.every=1", "checkpoint.keep=10"));
+        add_devices(&w, d);
+        one_words = many_words = w;
+        add_word(&one_words, "%s", dir_word("one"));
+        add_word(&many_words, "%s", dir_word("many"));
+        ASSERT_OK(run_words(&one_words, &one));
+        run_all(&many_words, NULL, d->count, members, ranks);
+        assert_all_ok(ranks, d->count, d->name);
+        assert_same_record(&one, &members[0].record, d->name);
+        assert_followers(members, d->count, d->name);
+        for (int64_t s = 1; s <= 6; s++)
+            assert_same_files(step_path("one", s), step_path("many", s));
+        ASSERT_OK(wefti_remove_tree(in_root("one")));
+        ASSERT_OK(wefti_remove_tree(in_root("many")));
+    }
+}
+
+/* Images, with states, and accuracy from logits of all ranks. */
+static void networks_with_states_too(void **state) {
+    (void)state;
+    words w = tiny_resnet();
+    add_words(&w, WITH("train.steps=4", "train.eval_every=2", "parallel.devices=2"));
+    record one = {.first = 0};
+    member members[2] = {{.job = NULL}};
+    rank_of_world ranks[2];
+    ASSERT_OK(run_words(&w, &one));
+    run_all(&w, NULL, 2, members, ranks);
+    assert_all_ok(ranks, 2, "resnet");
+    assert_same_record(&one, &members[0].record, "resnet");
+    assert_memory_equal(&one.result.accuracy, &members[0].record.result.accuracy, sizeof(double));
+}
+
+/* Stopped by a rank that is not the first; gone on with by other numbers of processes. */
+static void a_run_goes_on_with_other_processes(void **state) {
+    (void)state;
+    words base = job_words(8), four = base;
+    add_devices(&four, &layouts[1]);
+    for (int i = 0; i < LAYOUTS; i++) {
+        words rest_words = base, dirs;
+        record one_begin = {.stop_after = 4}, one_rest = {.first = 0};
+        member begin[MOST_RANKS] = {{.job = NULL}}, rest[MOST_RANKS] = {{.job = NULL}};
+        rank_of_world ranks[MOST_RANKS];
+        add_devices(&rest_words, &layouts[i]);
+        assert_int_equal(run_with(&four, WITH(dir_word("one")), &one_begin), WEFT_E_STOPPED);
+        ASSERT_OK(run_with(&rest_words, WITH(dir_word("one")), &one_rest));
+        dirs = four;
+        add_word(&dirs, "%s", dir_word("many"));
+        begin[0].record.stop_after = 4;
+        run_all(&dirs, NULL, 4, begin, ranks);
+        for (int r = 0; r < 4; r++) {
+            assert_rank_fails(&ranks[r], r, WEFT_E_STOPPED, "stopped after step 4");
+            assert_int_equal(begin[r].record.result.stop, 1);
+        }
+        assert_same_files(step_path("one", 4), step_path("many", 4));
+        dirs = rest_words;
+        add_word(&dirs, "%s", dir_word("many"));
+        run_all(&dirs, NULL, layouts[i].count, rest, ranks);
+        assert_all_ok(ranks, layouts[i].count, layouts[i].name);
+        assert_int_equal(rest[0].record.first, 5);
+        assert_same_record(&one_rest, &rest[0].record, layouts[i].name);
+        assert_same_files(step_path("one", 8), step_path("many", 8));
+        ASSERT_OK(wefti_remove_tree(in_root("one")));
+        ASSERT_OK(wefti_remove_tree(in_root("many")));
+    }
+}
+
+static void any_rank_may_ask_to_stop(void **state) {
+    (void)state;
+    words w = job_words(1000);
+    add_word(&w, "%s", dir_word("asked"));
+    add_devices(&w, &layouts[2]);
+    member members[4] = {{.job = NULL}};
+    rank_of_world ranks[4];
+    members[2].record.stop = 15;
+    run_all(&w, NULL, 4, members, ranks);
+    for (int r = 0; r < 4; r++) {
+        assert_rank_fails(&ranks[r], r, WEFT_E_STOPPED, "stopped after step 0");
+        assert_int_equal(members[r].record.result.stop, 15);
+    }
+    assert_int_equal(steps_in("asked", NULL), 1);
+    ASSERT_OK(wefti_remove_tree(in_root("asked")));
+}
+
+static void weights_come_from_rank_0(void **state) {
+    (void)state;
+    words source = job_words(2), w = job_words(3);
+    record made = {.first = 0}, one = {.first = 0};
+    member members[4] = {{.job = NULL}};
+    rank_of_world ranks[4];
+    ASSERT_OK(run_with(&source, WITH(dir_word("source")), &made));
+    add_word(&w, "model.from=%s", in_root("source"));
+    add_devices(&w, &layouts[2]);
+    ASSERT_OK(run_words(&w, &one));
+    run_all(&w, NULL, 4, members, ranks);
+    assert_all_ok(ranks, 4, "model.from");
+    assert_same_record(&one, &members[0].record, "model.from");
+    ASSERT_OK(wefti_remove_tree(in_root("source")));
+}
+
+/* ---- failures ---- */
+
+static void a_loss_that_is_not_finite_ends_all(void **state) {
+    (void)state;
+    for (int i = 0; i < LAYOUTS; i++) {
+        words w = job_words(40);
+        add_words(&w, WITH("train.optimizer.name=sgd", "train.optimizer.lr=1e30",
+                           "train.schedule.name=constant", "train.schedule.warmup=0"));
+        add_devices(&w, &layouts[i]);
+        member members[MOST_RANKS] = {{.job = NULL}};
+        rank_of_world ranks[MOST_RANKS];
+        run_all(&w, NULL, layouts[i].count, members, ranks);
+        for (int r = 0; r < layouts[i].count; r++) {
+            assert_rank_fails(&ranks[r], r, WEFT_E_NUMERIC, "step ");
+            assert_rank_fails(&ranks[r], r, WEFT_E_NUMERIC, "rank ");
+        }
+    }
+}
+
+static void a_rank_without_data_is_named(void **state) {
+    (void)state;
+    words w = job_words(3), other;
+    add_devices(&w, &layouts[2]);
+    other = w;
+    add_word(&other, "data.path=%s", in_root("nothing"));
+    member members[4] = {{.job = NULL}};
+    rank_of_world ranks[4];
+    run_all(&w, &other, 4, members, ranks);
+    for (int r = 0; r < 4; r++) {
+        if (r != 1) assert_rank_fails(&ranks[r], r, WEFT_E_PEER, "rank 1: ");
+        if (ranks[r].status >= 0 || !strstr(ranks[r].message, "nothing"))
+            fail_msg("rank %d: \"%s\" does not say what is missing", r, ranks[r].message);
+    }
+}
+
+static void ranks_with_other_jobs_are_refused(void **state) {
+    (void)state;
+    words w = job_words(3), other;
+    add_devices(&w, &layouts[2]);
+    other = w;
+    add_word(&other, "train.optimizer.eps=1e-5");
+    member members[4] = {{.job = NULL}};
+    rank_of_world ranks[4];
+    run_all(&w, &other, 4, members, ranks);
+    for (int r = 0; r < 4; r++)
+        assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH, "rank 1 runs another job than rank 0");
+}
+
+static void an_occupied_directory_is_refused_everywhere(void **state) {
+    (void)state;
+    words w = job_words(2);
+    record before = {.first = 0};
+    member members[4] = {{.job = NULL}};
+    rank_of_world ranks[4];
+    ASSERT_OK(run_with(&w, WITH(dir_word("occupied")), &before));
+    add_words(&w, WITH(dir_word("occupied"), "checkpoint.resume=false"));
+    add_devices(&w, &layouts[2]);
+    run_all(&w, NULL, 4, members, ranks);
+    for (int r = 0; r < 4; r++)
+        assert_rank_fails(&ranks[r], r, r ? WEFT_E_PEER : WEFT_E_ARG, "already holds checkpoints");
+    ASSERT_OK(wefti_remove_tree(in_root("occupied")));
+}
+
+static void jobs_for_other_numbers_are_refused(void **state) {
+    (void)state;
+    words w = job_words(2);
+    add_devices(&w, &layouts[0]);
+    member members[4] = {{.job = NULL}};
+    rank_of_world ranks[4];
+    run_all(&w, NULL, 4, members, ranks);
+    for (int r = 0; r < 4; r++)
+        assert_rank_fails(&ranks[r], r, WEFT_E_ARG,
+                          "the plan is for 2 devices, but the world has 4 processes");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(processes_are_as_one),
+        cmocka_unit_test(networks_with_states_too),
+        cmocka_unit_test(a_run_goes_on_with_other_processes),
+        cmocka_unit_test(any_rank_may_ask_to_stop),
+        cmocka_unit_test(weights_come_from_rank_0),
+        cmocka_unit_test(a_loss_that_is_not_finite_ends_all),
+        cmocka_unit_test(a_rank_without_data_is_named),
+        cmocka_unit_test(ranks_with_other_jobs_are_refused),
+        cmocka_unit_test(an_occupied_directory_is_refused_everywhere),
+        cmocka_unit_test(jobs_for_other_numbers_are_refused),
+    };
+    return cmocka_run_group_tests(tests, data_setup, data_teardown);
+}
