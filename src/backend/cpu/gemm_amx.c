@@ -32,8 +32,14 @@ static void leave(void) {
 }
 
 /* Registers 0 to 3: sums; 4, 5: A; 6, 7: B. `low`: only the first 16 rows. */
-INLINE void multiply(const bool low, int64_t k, const uint16_t *a, const uint16_t *b) {
+INLINE void multiply(const bool low, int64_t k, const uint16_t *a, const uint16_t *b,
+                     const char *ahead) {
     for (int64_t p = 0; p < k; p += DEPTH) {
+        if (ahead) {
+            UNROLL for (int line = 0; line < GEMM_AHEAD; line++)
+                __builtin_prefetch(ahead + line * 64, 0, 2);
+            ahead += GEMM_AHEAD * 64;
+        }
         _tile_loadd(6, b, 64);
         _tile_loadd(4, a, 64);
         _tile_dpbf16ps(0, 4, 6);
@@ -72,13 +78,16 @@ INLINE void store_sums(const bool low, float *c, int64_t stride) {
 
 /* Fewer rows than tiles hold go through memory of our own. */
 static void tile(int rows, int64_t k, const void *a, const void *b, float *c, int64_t c_stride,
-                 bool add) {
+                 bool add, const void *ahead) {
     if (rows == EDGE) {
         if (add)
             load_sums(false, c, c_stride);
         else
             zero_sums();
-        multiply(false, k, a, b);
+        if (ahead)
+            multiply(false, k, a, b, ahead);
+        else
+            multiply(false, k, a, b, NULL);
         store_sums(false, c, c_stride);
         return;
     }
@@ -86,9 +95,9 @@ static void tile(int rows, int64_t k, const void *a, const void *b, float *c, in
     const bool low = rows <= SIDE;
     zero_sums();
     if (low)
-        multiply(true, k, a, b);
+        multiply(true, k, a, b, NULL);
     else
-        multiply(false, k, a, b);
+        multiply(false, k, a, b, NULL);
     store_sums(low, sums, EDGE);
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < EDGE; v += VL) {
@@ -117,6 +126,13 @@ INLINE __m512i load_32(const weft_dtype dtype, const void *from, __mmask32 lanes
     return (__m512i)_mm512_cvtne2ps_pbh(high, low);
 }
 
+/* Ask for 32 elements of the next panel: lines lie too far apart for the processor to find the
+ * pattern. Prefetching beyond an operand is harmless. */
+INLINE void prefetch_line(const weft_dtype dtype, const void *line) {
+    __builtin_prefetch(line, 0, 2);
+    if (dtype == WEFT_F32) __builtin_prefetch((const char *)line + 64, 0, 2);
+}
+
 /* 32 lines of up to 32 elements that follow each other, `lines` of them there: out[half][pair]. */
 INLINE void load_pairs(const weft_dtype dtype, const void *from, int64_t stride, int64_t lines,
                        int64_t lanes, __m512i *low, __m512i *high) {
@@ -124,6 +140,8 @@ INLINE void load_pairs(const weft_dtype dtype, const void *from, int64_t stride,
     for (int p = 0; p < SIDE; p++) {
         const __mmask32 here = 2 * p < lines ? mask : 0, next = 2 * p + 1 < lines ? mask : 0;
         __m512i pairs[2];
+        prefetch_line(dtype, at(dtype, from, 2 * p * stride + EDGE));
+        prefetch_line(dtype, at(dtype, from, (2 * p + 1) * stride + EDGE));
         interleave(load_32(dtype, at(dtype, from, here ? 2 * p * stride : 0), here),
                    load_32(dtype, at(dtype, from, next ? (2 * p + 1) * stride : 0), next), pairs);
         low[p] = pairs[0];
@@ -139,14 +157,8 @@ INLINE void load_rows(const weft_dtype dtype, const void *from, int64_t stride, 
         rows[r] = load_32(dtype, at(dtype, from, r < count ? r * stride : 0), r < count ? mask : 0);
 }
 
-/* Ask for the same lines of the next panel: rows that follow themselves along k lie too far apart
- * for the processor to find the pattern. Prefetching beyond an operand is harmless. */
 INLINE void prefetch_rows(const weft_dtype dtype, const void *from, int64_t stride, int64_t count) {
-    for (int r = 0; r < count; r++) {
-        const char *line = at(dtype, from, (r + EDGE) * stride);
-        __builtin_prefetch(line, 0, 2);
-        if (dtype == WEFT_F32) __builtin_prefetch(line + 64, 0, 2);
-    }
+    for (int r = 0; r < count; r++) prefetch_line(dtype, at(dtype, from, (r + EDGE) * stride));
 }
 
 /* Pairs of bf16 are moved as if they were floats. */

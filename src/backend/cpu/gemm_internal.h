@@ -8,6 +8,7 @@
 enum {
     GEMM_MAX_ROWS = 32, /* of a register tile */
     GEMM_MAX_COLUMNS = 48,
+    GEMM_AHEAD = 8,            /* lines of memory fetched ahead for each `depth_unit` of k */
     GEMM_SKINNY_ROWS = 8,      /* up to this many rows B is read in place, once */
     GEMM_SKINNY_COLUMNS = 512, /* of B that a skinny task owns: 16 KiB of sums for 8 rows */
 };
@@ -39,9 +40,10 @@ typedef struct wefti_gemm_kernels {
     int depth_unit;                  /* blocks of k, but the last, are multiples of it */
     int64_t k_block, m_tile, n_tile; /* at most: what the caches hold */
     /* c[rows, columns] = (add ? c : 0) + A panel * B panel, over k. c is f32 with its own row
-     * stride. rows counts those that are computed; all columns are. */
+     * stride. rows counts those that are computed; all columns are. `ahead`: memory that the next
+     * tiles read, of GEMM_AHEAD lines for each `depth_unit` of k; NULL: none. */
     void (*tile)(int rows, int64_t k, const void *a, const void *b, float *c, int64_t c_stride,
-                 bool add);
+                 bool add, const void *ahead);
     /* Around all tiles of a task, where the thread needs them; NULL: nothing to do. */
     void (*enter)(void);
     void (*leave)(void);

@@ -14,6 +14,7 @@
 
 enum {
     ALIGNMENT = 64,
+    LINE = 64, /* bytes that memory is fetched in */
     PACK_DEPTH = 64,
     PACK_A_PANELS = 8, /* of a packing task */
     PACK_B_PANELS = 4,
@@ -176,7 +177,7 @@ static float *partial_at(const block *w, int64_t i, int64_t j, int64_t *out_stri
 
 /* One register tile, rows from i and columns from j of the block, over one block of k. */
 static void compute_tile(const block *w, int64_t i, int64_t j, int64_t depth, bool first, bool last,
-                         const void *a, const void *b) {
+                         const void *a, const void *b, const void *ahead) {
     const wefti_gemm_kernels *kernels = w->gemm->kernels;
     const int64_t rows = smaller(kernels->rows, w->rows - i);
     const int64_t columns = smaller(kernels->columns, w->columns - j);
@@ -187,19 +188,19 @@ static void compute_tile(const block *w, int64_t i, int64_t j, int64_t depth, bo
     if (w->gemm->plain_sum) {
         const wefti_gemm_sink *sink = first ? &w->sink : &w->adding;
         if (whole) {
-            kernels->tile((int)rows, depth, a, b, partial, stride, sink->spec->accumulate);
+            kernels->tile((int)rows, depth, a, b, partial, stride, sink->spec->accumulate, ahead);
             return;
         }
-        kernels->tile((int)rows, depth, a, b, sums, kernels->columns, false);
+        kernels->tile((int)rows, depth, a, b, sums, kernels->columns, false, ahead);
         kernels->epilogue(sink, w->i + i, w->j + j, rows, columns, sums, kernels->columns, NULL, 0);
     } else if (last) {
-        kernels->tile((int)rows, depth, a, b, sums, kernels->columns, false);
+        kernels->tile((int)rows, depth, a, b, sums, kernels->columns, false, ahead);
         kernels->epilogue(&w->sink, w->i + i, w->j + j, rows, columns, sums, kernels->columns,
                           first ? NULL : partial, stride);
     } else if (whole || w->partial) {
-        kernels->tile((int)rows, depth, a, b, partial, stride, !first);
+        kernels->tile((int)rows, depth, a, b, partial, stride, !first, ahead);
     } else {
-        kernels->tile((int)rows, depth, a, b, sums, kernels->columns, false);
+        kernels->tile((int)rows, depth, a, b, sums, kernels->columns, false, ahead);
         for (int64_t r = 0; r < rows; r++)
             for (int64_t c = 0; c < columns; c++)
                 partial[r * stride + c] =
@@ -217,9 +218,17 @@ static void compute_tiles(const block *w, int64_t i, int64_t i_end, int64_t j, i
     do {
         const int64_t depth = smaller(w->gemm->k_block, w->depth - p);
         const bool first = w->p + p == 0, last = w->p + p + depth >= w->gemm->spec.k;
-        for (int64_t c = j; c < j_end; c += columns)
-            for (int64_t r = i; r < i_end; r += rows)
-                compute_tile(w, r, c, depth, first, last, a_panel(w, r, p), b_panel(w, c, p));
+        const int64_t share = ceil_div(depth, kernels->depth_unit) * GEMM_AHEAD * LINE;
+        for (int64_t c = j; c < j_end; c += columns) {
+            /* The next panel of B is fetched while the panels of A meet this one, a part with each.
+             */
+            const char *next = c + columns < j_end ? b_panel(w, c + columns, p) : NULL;
+            const char *end = next ? next + depth * columns * kernels->element_bytes : NULL;
+            for (int64_t r = i; r < i_end; r += rows) {
+                compute_tile(w, r, c, depth, first, last, a_panel(w, r, p), b_panel(w, c, p), next);
+                next = next && next + share < end ? next + share : NULL;
+            }
+        }
         p += depth;
     } while (p < w->depth);
     if (kernels->leave) kernels->leave();
