@@ -38,7 +38,8 @@ typedef struct cli_verb {
     int (*run)(const struct cli_verb *verb, int count, char **words);
 } cli_verb;
 
-#define CLI_VERBS(X) X(train) X(generate) X(model) X(plan) X(program) X(info) X(checkpoint) X(launch)
+#define CLI_VERBS(X)                                                                               \
+    X(train) X(generate) X(model) X(plan) X(program) X(info) X(checkpoint) X(launch) X(bench)
 #define CLI_VERB_DECLARE(name) extern const cli_verb cli_##name;
 CLI_VERBS(CLI_VERB_DECLARE)
 

@@ -1,0 +1,58 @@
+/* How fast collectives are here: what `weft bench comm` shows, and the links that planning reads
+ * (docs/format-links.md). */
+#ifndef WEFT_BENCH_H
+#define WEFT_BENCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "weft/world.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct weft_bench_options {
+    const char *collective;       /* "all_reduce"; "all" or NULL: each of them */
+    int64_t min_bytes, max_bytes; /* sizes go up by factors of 4; 0: 1 KiB, 64 MiB */
+    int threads;                  /* without a world: ranks of this process; 0: its cores, 2 to 8 */
+    double seconds;               /* to spend on each line; 0: 0.05 */
+} weft_bench_options;
+
+/* One line. As nccl-tests count: `bytes` are those of the larger buffer of a rank; the algorithm's
+ * bandwidth is bytes / seconds; the bus bandwidth is that times the part of the bytes that has to
+ * cross each rank's link whatever is done, so that it can be compared with the hardware's. */
+typedef struct weft_bench_row {
+    const char *collective; /* static storage */
+    int64_t bytes;
+    int64_t repeats;
+    double seconds;        /* of one, on the slowest rank */
+    double algorithm, bus; /* bytes per second */
+} weft_bench_row;
+
+typedef struct weft_bench_link {
+    bool measured; /* false: there is no such pair of ranks */
+    double latency_seconds, bytes_per_second;
+} weft_bench_link;
+
+typedef struct weft_bench {
+    char communicator[32];
+    int ranks, hosts;
+    weft_bench_row *rows; /* complete on rank 0; all ranks have as many */
+    int64_t row_count;
+    weft_bench_link same_host, between_hosts;
+} weft_bench;
+
+/** Measures the world's communicator; collective. NULL world: threads of this process. */
+WEFT_API weft_status weft_bench_comm(weft_world *world, const weft_bench_options *options,
+                                     weft_bench **out) WEFT_CHECKED;
+WEFT_API void weft_bench_free(weft_bench *bench); /* NULL is legal */
+/** The links as a file. */
+WEFT_API weft_status weft_bench_write_links(const weft_bench *bench, const char *path) WEFT_CHECKED;
+/** The name of collective number `index`, NULL behind the last. */
+WEFT_API const char *weft_bench_collective(int index);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

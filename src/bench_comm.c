@@ -1,0 +1,268 @@
+/* Measuring collectives: weft/bench.h. Every rank times a number of calls that rank 0 has chosen
+ * from a first look; the slowest rank's time counts. Lines of nccl-tests (performance.md there) can
+ * be compared with these. */
+#include "bench_comm.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/io.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "weft/collective.h"
+
+typedef enum shape {              /* of buffers, and what of the bytes crosses a link */
+                     WHOLE_TWICE, /* 2 (n - 1) / n: reduced, then spread */
+                     PARTS,       /* (n - 1) / n: a rank's own part stays */
+                     WHOLE        /* all */
+} shape;
+
+#define BENCH_LIST(X)                                                                              \
+    X(ALL_REDUCE, "all_reduce", WHOLE_TWICE)                                                       \
+    X(ALL_GATHER, "all_gather", PARTS)                                                             \
+    X(REDUCE_SCATTER, "reduce_scatter", PARTS)                                                     \
+    X(ALL_TO_ALL, "all_to_all", PARTS)                                                             \
+    X(BROADCAST, "broadcast", WHOLE)                                                               \
+    X(REDUCE, "reduce", WHOLE)                                                                     \
+    X(GATHER, "gather", PARTS)                                                                     \
+    X(SCATTER, "scatter", PARTS)                                                                   \
+    X(SEND, "send", WHOLE)
+
+typedef enum bench_kind {
+#define BENCH_ROW(name, text, shape) BENCH_##name,
+    BENCH_LIST(BENCH_ROW)
+#undef BENCH_ROW
+        BENCH_KINDS
+} bench_kind;
+
+static const struct {
+    const char *name;
+    shape shape;
+} kinds[] = {
+#define BENCH_ROW(name, text, shape) {text, shape},
+    BENCH_LIST(BENCH_ROW)
+#undef BENCH_ROW
+};
+
+const char *weft_bench_collective(int index) {
+    return index >= 0 && index < BENCH_KINDS ? kinds[index].name : NULL;
+}
+
+typedef struct bench_run {
+    weft_world *world;
+    int rank, size;
+    void *source, *destination;
+    size_t room;
+    double seconds;
+} bench_run;
+
+/* ---- one collective ---- */
+
+/* Elements of f32 in the unit that the call counts in. */
+static int64_t count_of(const bench_run *b, bench_kind kind, int64_t bytes) {
+    return bytes / 4 / (kinds[kind].shape == PARTS ? b->size : 1);
+}
+
+/* Messages go around in a ring: each rank sends and receives. */
+static weft_status call_ring(bench_run *b, int64_t n) {
+    weft_request *sent = NULL;
+    int to = (b->rank + 1) % b->size, from = (b->rank + b->size - 1) % b->size;
+    if (b->size == 1) return WEFT_OK;
+    WEFT_TRY(weft_send_start(b->world, NULL, b->source, n, WEFT_F32, to, 0, &sent));
+    weft_status status = weft_recv(b->world, NULL, b->destination, n, WEFT_F32, from, 0);
+    weft_status other = weft_request_wait(sent);
+    return status < 0 ? status : other;
+}
+
+static weft_status call(bench_run *b, bench_kind kind, int64_t n) {
+    weft_world *w = b->world;
+    switch (kind) {
+    case BENCH_ALL_REDUCE:
+        return weft_all_reduce(w, NULL, b->source, b->destination, n, WEFT_F32, WEFT_REDUCE_SUM);
+    case BENCH_ALL_GATHER:
+        return weft_all_gather(w, NULL, b->source, b->destination, n, WEFT_F32);
+    case BENCH_REDUCE_SCATTER:
+        return weft_reduce_scatter(w, NULL, b->source, b->destination, n, WEFT_F32,
+                                   WEFT_REDUCE_SUM);
+    case BENCH_ALL_TO_ALL:
+        return weft_all_to_all(w, NULL, b->source, b->destination, n, WEFT_F32);
+    case BENCH_BROADCAST:
+        return weft_broadcast(w, NULL, b->source, n, WEFT_F32, 0);
+    case BENCH_REDUCE:
+        return weft_reduce(w, NULL, b->source, b->destination, n, WEFT_F32, WEFT_REDUCE_SUM, 0);
+    case BENCH_GATHER:
+        return weft_gather(w, NULL, b->source, b->destination, n, WEFT_F32, 0);
+    case BENCH_SCATTER:
+        return weft_scatter(w, NULL, b->source, b->destination, n, WEFT_F32, 0);
+    default:
+        return call_ring(b, n);
+    }
+}
+
+static weft_status time_calls(bench_run *b, bench_kind kind, int64_t n, int64_t repeats,
+                              double *out) {
+    WEFT_TRY(weft_barrier(b->world, NULL));
+    double begin = wefti_now_s(), took;
+    for (int64_t i = 0; i < repeats; i++) WEFT_TRY(call(b, kind, n));
+    took = (wefti_now_s() - begin) / (double)repeats;
+    return weft_all_reduce(b->world, NULL, &took, out, 1, WEFT_F64, WEFT_REDUCE_MAX);
+}
+
+/* As many as fit into the time, by what a few took: the same number on all ranks, since all know
+ * the slowest rank's time. */
+static int64_t repeats_for(double budget, double seconds) {
+    double fit = seconds > 0 ? budget / seconds : 10000;
+    return fit < 3 ? 3 : fit > 10000 ? 10000 : (int64_t)fit;
+}
+
+static weft_status measure_row(bench_run *b, bench_kind kind, int64_t bytes, weft_bench_row *out) {
+    int64_t n = count_of(b, kind, bytes);
+    double seconds, size = (double)b->size;
+    WEFT_TRY(time_calls(b, kind, n, 2, &seconds)); /* binds, and warms up */
+    WEFT_TRY(time_calls(b, kind, n, 3, &seconds));
+    int64_t repeats = repeats_for(b->seconds, seconds);
+    WEFT_TRY(time_calls(b, kind, n, repeats, &seconds));
+    double moved = (double)(n * 4) * (kinds[kind].shape == PARTS ? size : 1);
+    double part = kinds[kind].shape == WHOLE ? 1 : (size - 1) / size;
+    double algorithm = seconds > 0 ? moved / seconds : 0;
+    *out = (weft_bench_row){.collective = kinds[kind].name,
+                            .bytes = (int64_t)moved,
+                            .repeats = repeats,
+                            .seconds = seconds,
+                            .algorithm = algorithm,
+                            .bus = algorithm * part * (kinds[kind].shape == WHOLE_TWICE ? 2 : 1)};
+    return WEFT_OK;
+}
+
+/* ---- links ---- */
+
+/* Half of a ping-pong between rank 0 and `other`. */
+static weft_status ping_pong(bench_run *b, int other, int64_t n, int64_t repeats, double *out) {
+    double begin = wefti_now_s();
+    int partner = b->rank == 0 ? other : 0;
+    for (int64_t i = 0; i < repeats && (b->rank == 0 || b->rank == other); i++)
+        for (int turn = 0; turn < 2; turn++) {
+            bool sends = (b->rank == 0) == (turn == 0);
+            WEFT_TRY(sends ? weft_send(b->world, NULL, b->source, n, WEFT_F32, partner, 1)
+                           : weft_recv(b->world, NULL, b->destination, n, WEFT_F32, partner, 1));
+        }
+    *out = (wefti_now_s() - begin) / (2 * (double)repeats);
+    return weft_broadcast(b->world, NULL, out, 1, WEFT_F64, 0);
+}
+
+static weft_status measure_link(bench_run *b, int other, weft_bench_link *out) {
+    enum { LARGE = 16 << 20 };
+    int64_t n = (int64_t)(b->room < LARGE ? b->room : LARGE) / 4;
+    double seconds;
+    WEFT_TRY(weft_barrier(b->world, NULL));
+    WEFT_TRY(ping_pong(b, other, 2, 20, &seconds));
+    WEFT_TRY(ping_pong(b, other, 2, repeats_for(b->seconds, 2 * seconds), &out->latency_seconds));
+    WEFT_TRY(ping_pong(b, other, n, 2, &seconds));
+    WEFT_TRY(ping_pong(b, other, n, repeats_for(b->seconds, 2 * seconds), &seconds));
+    double moving = seconds - out->latency_seconds;
+    out->bytes_per_second = (double)(n * 4) / (moving > 0 ? moving : seconds);
+    out->measured = true;
+    return WEFT_OK;
+}
+
+/* Rank 0 and the first one of its host, and the first one of another. */
+static weft_status measure_links(bench_run *b, weft_bench *out) {
+    int near = -1, far = -1, here = weft_world_host_of(b->world, 0);
+    for (int r = b->size - 1; r > 0; r--)
+        *(weft_world_host_of(b->world, r) == here ? &near : &far) = r;
+    if (near > 0) WEFT_TRY(measure_link(b, near, &out->same_host));
+    if (far > 0) WEFT_TRY(measure_link(b, far, &out->between_hosts));
+    return WEFT_OK;
+}
+
+weft_status weft_bench_write_links(const weft_bench *bench, const char *path) {
+    wefti_text text = {0};
+    const weft_bench_link *links[] = {&bench->same_host, &bench->between_hosts};
+    const char *const names[] = {"same_host", "between_hosts"};
+    wefti_text_add(&text, "{\n  \"version\": 1,\n  \"communicator\": \"%s\",\n  \"ranks\": %d,\n",
+                   bench->communicator, bench->ranks);
+    wefti_text_add(&text, "  \"hosts\": %d,\n  \"links\": {\n", bench->hosts);
+    for (int i = 0; i < 2; i++) {
+        const weft_bench_link *l = links[i];
+        if (l->measured)
+            wefti_text_add(&text,
+                           "    \"%s\": {\"latency_seconds\": %.9g, \"bytes_per_second\": %.9g}",
+                           names[i], l->latency_seconds, l->bytes_per_second);
+        else
+            wefti_text_add(&text, "    \"%s\": null", names[i]);
+        wefti_text_add(&text, i == 0 ? ",\n" : "\n  }\n}\n");
+    }
+    char *data = wefti_text_take(&text);
+    WEFT_REQUIRE(data, WEFT_E_NOMEM, "no memory for the text of %s", path);
+    weft_status status = wefti_file_write(path, data, strlen(data));
+    wefti_free(data);
+    return status;
+}
+
+/* ---- all of it ---- */
+
+static weft_status check(const weft_bench_options *o) {
+    bool known = !o->collective || !strcmp(o->collective, "all");
+    for (int k = 0; k < BENCH_KINDS; k++)
+        known |= o->collective && !strcmp(o->collective, kinds[k].name);
+    WEFT_REQUIRE(known, WEFT_E_ARG, "there is no collective '%s' to measure", o->collective);
+    WEFT_REQUIRE(o->min_bytes >= 4 && o->max_bytes >= o->min_bytes &&
+                     o->max_bytes <= (int64_t)1 << 40,
+                 WEFT_E_ARG, "sizes from %lld to %lld bytes; possible are 4 to 2^40",
+                 (long long)o->min_bytes, (long long)o->max_bytes);
+    return WEFT_OK;
+}
+
+static weft_status measure(bench_run *b, const weft_bench_options *o, weft_bench *bench) {
+    int64_t capacity = 0;
+    for (int k = 0; k < BENCH_KINDS; k++) {
+        bool wanted = !o->collective || !strcmp(o->collective, "all") ||
+                      !strcmp(o->collective, kinds[k].name);
+        for (int64_t bytes = o->min_bytes; wanted && bytes <= o->max_bytes; bytes *= 4) {
+            WEFT_TRY(WEFT_GROW(bench->rows, bench->row_count, capacity));
+            weft_status status =
+                measure_row(b, (bench_kind)k, bytes, &bench->rows[bench->row_count]);
+            if (status < 0)
+                return wefti_prefix(status, "%s of %lld bytes", kinds[k].name, (long long)bytes);
+            bench->row_count++;
+        }
+    }
+    return measure_links(b, bench);
+}
+
+weft_status wefti_bench_world(weft_world *world, const weft_bench_options *given,
+                              weft_bench **out) {
+    weft_bench_options o = *given;
+    if (!o.min_bytes) o.min_bytes = 1024;
+    if (!o.max_bytes) o.max_bytes = o.min_bytes > 64 << 20 ? o.min_bytes : 64 << 20;
+    WEFT_TRY(check(&o));
+    weft_bench *bench;
+    WEFT_NEW(bench, weft_bench);
+    bench->ranks = weft_world_size(world);
+    bench->hosts = weft_world_hosts(world);
+    strncpy(bench->communicator, weft_world_communicator(world), sizeof bench->communicator - 1);
+    bench_run b = {.world = world,
+                   .rank = weft_world_rank(world),
+                   .size = bench->ranks,
+                   .room = (size_t)o.max_bytes + 64,
+                   .seconds = o.seconds > 0 ? o.seconds : 0.05};
+    weft_status status = weft_world_alloc(world, b.room, &b.source);
+    if (status >= 0) status = weft_world_alloc(world, b.room, &b.destination);
+    if (status >= 0) memset(b.source, 0, b.room);
+    if (status >= 0) memset(b.destination, 0, b.room);
+    if (status >= 0) status = measure(&b, &o, bench);
+    weft_world_free(world, b.source, b.room);
+    weft_world_free(world, b.destination, b.room);
+    if (status < 0) {
+        weft_bench_free(bench);
+        return status;
+    }
+    *out = bench;
+    return WEFT_OK;
+}
+
+void weft_bench_free(weft_bench *bench) {
+    if (!bench) return;
+    wefti_free(bench->rows);
+    wefti_free(bench);
+}

@@ -1,0 +1,93 @@
+/* Measuring without a world: the ranks are threads of this process. */
+#include <pthread.h>
+
+#include "base/memory.h"
+#include "base/pool.h"
+#include "bench_comm.h"
+#include "comm/world.h"
+
+enum { THREADS_MOST = 64 };
+
+typedef struct bench_thread {
+    pthread_t thread;
+    weft_world *world;
+    const weft_bench_options *options;
+    weft_bench *bench;
+    weft_status status;
+    char *message; /* of a failure; NULL also when there was no memory for it */
+} bench_thread;
+
+static void *run_rank(void *argument) {
+    bench_thread *t = argument;
+    t->status = wefti_bench_world(t->world, t->options, &t->bench);
+    if (t->status >= 0) return NULL;
+    t->message = wefti_strdup(weft_error_message());
+    weft_world_fail(t->world, weft_error_message());
+    return NULL;
+}
+
+static weft_status make_worlds(bench_thread *threads, int size) {
+    wefti_comm *comm[THREADS_MOST] = {NULL};
+    weft_status status = WEFT_OK;
+    if (size > 1) WEFT_TRY(wefti_comm_local(size, -1, comm));
+    for (int r = 0; r < size; r++) {
+        if (status >= 0)
+            status = wefti_world_create(comm[r], r, size, NULL, &threads[r].world);
+        else
+            wefti_comm_destroy(comm[r]);
+    }
+    return status;
+}
+
+static weft_status run_ranks(bench_thread *threads, int size) {
+    int started = 0;
+    weft_status status = WEFT_OK;
+    while (started < size &&
+           pthread_create(&threads[started].thread, NULL, run_rank, &threads[started]) == 0)
+        started++;
+    if (started < size) {
+        status = WEFT_RAISE(WEFT_E_NOMEM, "no thread for rank %d", started);
+        weft_world_fail(threads[started].world, "not all threads could be started");
+    }
+    for (int r = 0; r < started; r++) pthread_join(threads[r].thread, NULL);
+    /* Who failed first, rather than those who heard of it. */
+    for (int r = 0, found = 0; r < started && status >= 0 && !found; r++)
+        if (threads[r].status < 0 && threads[r].status != WEFT_E_PEER) {
+            status = wefti_adopt(threads[r].status, threads[r].message ? threads[r].message : "");
+            found = 1;
+        }
+    if (status >= 0 && threads[0].status < 0)
+        status = wefti_adopt(threads[0].status, threads[0].message ? threads[0].message : "");
+    return status;
+}
+
+static weft_status bench_threads(const weft_bench_options *options, weft_bench **out) {
+    int cores = wefti_cores();
+    int size = options->threads ? options->threads : cores < 2 ? 2 : cores > 8 ? 8 : cores;
+    WEFT_REQUIRE(size >= 1 && size <= THREADS_MOST, WEFT_E_ARG, "%d threads; possible are 1 to %d",
+                 size, THREADS_MOST);
+    bench_thread *threads;
+    WEFT_NEW_ARRAY(threads, bench_thread, size);
+    for (int r = 0; r < size; r++) threads[r].options = options;
+    weft_status status = make_worlds(threads, size);
+    if (status >= 0) status = run_ranks(threads, size);
+    if (status >= 0) {
+        *out = threads[0].bench;
+        threads[0].bench = NULL;
+    }
+    for (int r = 0; r < size; r++) {
+        weft_bench_free(threads[r].bench);
+        wefti_free(threads[r].message);
+        weft_world_leave(threads[r].world);
+    }
+    wefti_free(threads);
+    return status;
+}
+
+weft_status weft_bench_comm(weft_world *world, const weft_bench_options *options,
+                            weft_bench **out) {
+    static const weft_bench_options defaults = {0};
+    WEFT_REQUIRE(out, WEFT_E_ARG, "there is no place for what is measured");
+    if (!options) options = &defaults;
+    return world ? wefti_bench_world(world, options, out) : bench_threads(options, out);
+}

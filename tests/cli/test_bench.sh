@@ -1,0 +1,41 @@
+#!/bin/sh
+# weft bench comm: the table, its JSON, the links it writes, and words that are wrong; alone and under weft launch.
+# shellcheck source=/dev/null
+. tests/cli/run.inc
+
+quick="--min 64 --max 4K --seconds 0.001"
+# shellcheck disable=SC2086
+{
+    expect 0 "busbw GB/s" bench comm $quick --threads 2
+    for name in all_reduce all_gather reduce_scatter all_to_all broadcast reduce gather scatter send; do
+        grep -q "^$name " out || fail "no line of $name" out
+    done
+    expect 0 "link within a host" bench comm $quick --threads 3 --collective all_reduce
+    grep -q "^all_gather " out && fail "other collectives than the one asked for" out
+
+    expect 0 '"event": "collective"' bench comm $quick --threads 2 --collective all_reduce --json --out links.json
+    json out
+    # By nccl-tests' definitions 2 (n - 1) / n is 1 for two ranks.
+    [ "$(value algorithm_bytes_per_second <out | head -1)" = "$(value bus_bytes_per_second <out | head -1)" ] ||
+        fail "two ranks' bus bandwidth is not the algorithm's" out
+    [ "$(value bytes <out | head -1)" = 64 ] || fail "the smallest size is not the one asked for" out
+    tr -d '\n' <links.json >line; echo >>line
+    json line
+    grep -q '"version": 1' links.json || fail "links without a version" links.json
+    grep -q '"same_host": {"latency_seconds"' links.json || fail "links without one" links.json
+    grep -q '"between_hosts": null' links.json || fail "links between hosts on one host" links.json
+
+    expect 0 "1 ranks on 1 host" bench comm $quick --threads 1 --collective all_reduce
+}
+expect 2 "did you mean 'all_reduce'" bench comm --collective all_redce
+expect 2 "bench what" bench
+expect 2 "bench cannot 'com'" bench com
+expect 2 "--min 1Q is no size" bench comm --min 1Q
+expect 2 "--max 1K is no size from 4K on" bench comm --min 4K --max 1K
+expect 1 "cannot" bench comm --min 64 --max 64 --seconds 0.001 --collective reduce --out no/such/folder/links.json
+expect 0 "example" bench --help
+
+# Processes: rank 0 alone prints.
+expect 0 "2 ranks on 1 host" launch -n 2 --no-logs -- "$weft" bench comm --min 64 --max 1K --seconds 0.001
+[ "$(grep -c "busbw GB/s" out)" = 1 ] || fail "more than one rank prints" out
+exit $failed
