@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 
+#include "weft/collective.h"
 #include "weft/graph.h"
 
 #ifdef __cplusplus
@@ -184,6 +185,35 @@ WEFT_API weft_value weft_one_hot(weft_graph *g, weft_value index, int64_t classe
 /* The k largest of the last dimension, descending, lowest index first among equals: values and i32
  * indices. */
 WEFT_API weft_value weft_top_k(weft_graph *g, weft_value x, int64_t k, weft_value *out_index);
+
+/* Communication between the ranks of a world, for models that divide their work by hand: all ranks
+ * build the same graph. The world is cut into groups of `count` ranks, `stride` apart: of 4 ranks
+ * {2, 1} is 0 1 and 2 3, {2, 2} is 0 2 and 1 3. Gradients are those of the sum of all ranks'
+ * losses. Needs a plan for as many devices as the world has processes; docs/how-to-collectives.md.
+ */
+typedef struct weft_ranks {
+    int count, stride;
+} weft_ranks;
+/* Sum, max, min or prod over the group's x; prod has no gradient. */
+WEFT_API weft_value weft_graph_all_reduce(weft_graph *g, weft_value x, weft_ranks group,
+                                          weft_reduction reduction);
+/* x [n, ...] of all members behind each other -> [count n, ...]. */
+WEFT_API weft_value weft_graph_all_gather(weft_graph *g, weft_value x, weft_ranks group);
+/* x [count n, ...] -> [n, ...]: block number `own place` of the sum. */
+WEFT_API weft_value weft_graph_reduce_scatter(weft_graph *g, weft_value x, weft_ranks group);
+/* Blocks of dimension `split` to the members, theirs joined along dimension `join`. */
+WEFT_API weft_value weft_graph_all_to_all(weft_graph *g, weft_value x, weft_ranks group, int split,
+                                          int join);
+/* x of member `root` on all. */
+WEFT_API weft_value weft_graph_broadcast(weft_graph *g, weft_value x, weft_ranks group, int root);
+/* The sum on member `root`, zeros on the others. */
+WEFT_API weft_value weft_graph_reduce(weft_graph *g, weft_value x, weft_ranks group, int root);
+/* x of the member `offset` places before this one, cyclic. */
+WEFT_API weft_value weft_graph_neighbor_exchange(weft_graph *g, weft_value x, weft_ranks group,
+                                                 int offset);
+/* On member `to` x of member `from`; zeros on the others. Send and receive in one. */
+WEFT_API weft_value weft_graph_send(weft_graph *g, weft_value x, weft_ranks group, int from,
+                                    int to);
 
 #ifdef __cplusplus
 }

@@ -227,7 +227,7 @@ weft_status wefti_body_prune(weft_body *b) {
     for (int64_t i = b->node_count - 1; i >= 0; i--) { /* survivors gather at the end, in order */
         const weft_node *n = &b->nodes[i];
         /* Communication stays: the other side waits for it. */
-        bool needed = (n->op->flags & WEFTI_OP_COMM) != 0;
+        bool needed = (n->op->flags & (WEFTI_OP_COMM | WEFTI_OP_GROUP)) != 0;
         for (int o = 0; o < n->outputs; o++) needed |= live[n->out[o]];
         if (!needed) {
             for (int o = 0; o < n->outputs; o++) b->values[n->out[o]].node = -1;

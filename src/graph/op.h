@@ -170,7 +170,10 @@ typedef enum wefti_op_flags {
      * them are partial sums over an axis, so is the result, and nothing is communicated before it.
      * Chosen where it saves communication: the result is not larger than the operands. With a
      * result that is no float (a cast to integers) the op is not linear. */
-    WEFTI_OP_LINEAR = 64
+    WEFTI_OP_LINEAR = 64,
+    /* Communicates among ranks that it names itself (ops/collective.c): always lowered in a plan's
+     * programs, and never left out, since the others wait for it. */
+    WEFTI_OP_GROUP = 128
 } wefti_op_flags;
 
 struct weft_op_def {

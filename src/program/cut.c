@@ -417,9 +417,36 @@ weft_value wefti_cut_transfer(wefti_cut *c, weft_value value, uint32_t factors,
     return finish_transfer(c, value, t);
 }
 
+void wefti_cut_world(const wefti_cut *c, int32_t *out_rank, int32_t *out_size) {
+    *out_rank = c->w->p->rank;
+    *out_size = c->w->p->plan->devices;
+}
+
+weft_value wefti_cut_among(wefti_cut *c, weft_value value, int32_t members, int32_t *ranks,
+                           int32_t me, wefti_transfer_kind kind, wefti_reduction reduction,
+                           int rank, wefti_box *have, wefti_box *want) {
+    if (!wefti_graph_ok(c->w->p->graph)) return WEFT_NO_VALUE;
+    wefti_transfer *t, shape = {.kind = kind,
+                                .reduction = reduction,
+                                .dtype = desc_of(c, value).dtype,
+                                .rank = rank,
+                                .members = members,
+                                .me = me,
+                                .ranks = ranks,
+                                .have = have,
+                                .want = want};
+    weft_status status = wefti_transfer_clone(&shape, &t);
+    if (status < 0) {
+        wefti_graph_fail(c->w->p->graph, status);
+        return WEFT_NO_VALUE;
+    }
+    return finish_transfer(c, value, t);
+}
+
 /* ---- emission ---- */
 
 static bool needs_lowering(const wefti_cut *c) {
+    if (c->n->op->flags & WEFTI_OP_GROUP) return true;
     for (int f = 0; f < c->rule.factors; f++)
         if (wefti_cut_parts(c, f) > 1 && (c->n->op->lowers >> c->rule.factor[f].kind & 1) &&
             c->n->op->lower)

@@ -1,0 +1,429 @@
+/* Collectives in graphs, for models that divide their work by hand.
+ *
+ * All ranks of the world build the same graph; what differs is what they feed it, and their
+ * parameters where they are started or updated differently. The world is cut into groups: `count`
+ * ranks each, `stride` apart; a rank communicates with those of its own group. The loss of the
+ * whole is the sum of all ranks' losses, and gradients are those of that sum:
+ *
+ *     all_reduce(x)          same shape; sum: its own gradient. max, min: to the members that have
+ *                            the extreme, in equal parts. prod has none
+ *     all_gather(x)          members' x behind each other along dimension 0; reduce_scatter
+ *     reduce_scatter(x)      block number `place` of the sum, along dimension 0; all_gather
+ *     all_to_all(x)          block i of dimension 0 goes to member i; all_to_all
+ *     broadcast(x)           x of member `root`; reduce
+ *     reduce(x)              the sum on member `root`, zeros elsewhere; broadcast
+ *     neighbor_exchange(x)   x of the member `offset` places before, cyclic; -offset
+ *     message(x)             on member `to` x of member `from`, zeros elsewhere; back again
+ *
+ * One process alone has no one to communicate with: the reference is that of groups of one. In a
+ * plan's programs each is lowered to one transfer. */
+#include <string.h>
+
+#include "ops/common.h"
+
+enum { GROUP_MOST = 1024 };
+
+static int64_t count_of(const weft_node *n) {
+    return wefti_attr_int(n, "count");
+}
+
+static weft_status check_group(const weft_node *n) {
+    int64_t count = count_of(n), stride = wefti_attr_int(n, "stride");
+    WEFT_REQUIRE(count >= 1 && count <= GROUP_MOST && stride >= 1 && stride <= 1 << 20, WEFT_E_ARG,
+                 "%s: groups of %lld ranks, %lld apart; possible are 1 to %d ranks", n->op->name,
+                 (long long)count, (long long)stride, GROUP_MOST);
+    return WEFT_OK;
+}
+
+static weft_status check_member(const weft_node *n, const char *attr) {
+    int64_t member = wefti_attr_int(n, attr);
+    WEFT_REQUIRE(member >= 0 && member < count_of(n), WEFT_E_ARG,
+                 "%s: %s is member %lld of groups of %lld", n->op->name, attr, (long long)member,
+                 (long long)count_of(n));
+    return WEFT_OK;
+}
+
+/* ---- shapes ---- */
+
+static weft_status infer_same(const weft_node *n, weft_desc *out, int *out_count) {
+    (void)out_count;
+    WEFT_TRY(check_group(n));
+    *out = *wefti_in(n, 0);
+    return WEFT_OK;
+}
+
+static weft_status infer_all_reduce(const weft_node *n, weft_desc *out, int *out_count) {
+    int64_t reduction = wefti_attr_int(n, "reduction");
+    WEFT_REQUIRE(reduction >= 0 && reduction < WEFT_REDUCTIONS, WEFT_E_ARG,
+                 "all_reduce: unknown reduction %lld", (long long)reduction);
+    return infer_same(n, out, out_count);
+}
+
+static weft_status infer_root(const weft_node *n, weft_desc *out, int *out_count) {
+    WEFT_TRY(check_group(n));
+    WEFT_TRY(check_member(n, "root"));
+    return infer_same(n, out, out_count);
+}
+
+static weft_status infer_message(const weft_node *n, weft_desc *out, int *out_count) {
+    WEFT_TRY(check_group(n));
+    WEFT_TRY(check_member(n, "from"));
+    WEFT_TRY(check_member(n, "to"));
+    return infer_same(n, out, out_count);
+}
+
+static weft_status infer_exchange(const weft_node *n, weft_desc *out, int *out_count) {
+    WEFT_TRY(check_group(n));
+    WEFT_TRY(check_member(n, "offset"));
+    return infer_same(n, out, out_count);
+}
+
+static weft_status infer_all_gather(const weft_node *n, weft_desc *out, int *out_count) {
+    WEFT_TRY(infer_same(n, out, out_count));
+    WEFT_TRY(wefti_op_check_rank(n, 0, 1, WEFT_MAX_RANK));
+    WEFT_REQUIRE(!wefti_mul_overflows(out->shape[0], count_of(n), &out->shape[0]), WEFT_E_SHAPE,
+                 "all_gather: %s of %lld ranks is too large", TEXT(wefti_in(n, 0)),
+                 (long long)count_of(n));
+    return WEFT_OK;
+}
+
+static weft_status check_blocks(const weft_node *n, weft_desc *out, int *out_count) {
+    WEFT_TRY(infer_same(n, out, out_count));
+    WEFT_TRY(wefti_op_check_rank(n, 0, 1, WEFT_MAX_RANK));
+    WEFT_REQUIRE(out->shape[0] % count_of(n) == 0, WEFT_E_SHAPE,
+                 "%s: dimension 0 of %s is not divisible among %lld ranks", n->op->name,
+                 TEXT(wefti_in(n, 0)), (long long)count_of(n));
+    return WEFT_OK;
+}
+
+static weft_status infer_reduce_scatter(const weft_node *n, weft_desc *out, int *out_count) {
+    WEFT_TRY(wefti_op_check_float(n, 0));
+    WEFT_TRY(check_blocks(n, out, out_count));
+    out->shape[0] /= count_of(n);
+    return WEFT_OK;
+}
+
+/* ---- what one rank does ---- */
+
+/* The members of this rank's group; its place among them. */
+static weft_status find_group(wefti_cut *c, const weft_node *n, int32_t *ranks, int32_t *out_me) {
+    int64_t count = count_of(n), stride = wefti_attr_int(n, "stride");
+    int32_t rank, world;
+    wefti_cut_world(c, &rank, &world);
+    int64_t first = rank / (count * stride) * (count * stride) + rank % stride;
+    WEFT_REQUIRE(first + (count - 1) * stride < world, WEFT_E_ARG,
+                 "groups of %lld ranks, %lld apart, do not divide a world of %d", (long long)count,
+                 (long long)stride, (int)world);
+    for (int64_t m = 0; m < count; m++) ranks[m] = (int32_t)(first + m * stride);
+    *out_me = (int32_t)((rank - first) / stride);
+    return WEFT_OK;
+}
+
+typedef struct pattern {
+    const weft_node *n;
+    int64_t elems, members; /* of the operand */
+    wefti_transfer_kind kind;
+    wefti_reduction reduction;
+    int rank; /* dimensions of the boxes */
+} pattern;
+
+static void span(wefti_box *box, int d, int64_t begin, int64_t size) {
+    box->begin[d] = begin;
+    box->size[d] = size;
+}
+
+/* The names of ops are few, and each says where members' elements lie. */
+static void fill_boxes(const pattern *p, int64_t m, wefti_box *have, wefti_box *want) {
+    int64_t e = p->elems, block = e / p->members;
+    switch (p->kind) {
+    case WEFTI_TRANSFER_ALL_REDUCE:
+        span(have, 0, 0, e);
+        span(want, 0, 0, e);
+        break;
+    case WEFTI_TRANSFER_ALL_GATHER:
+        span(have, 0, m * e, e);
+        span(want, 0, 0, p->members * e);
+        break;
+    case WEFTI_TRANSFER_REDUCE_SCATTER:
+        span(have, 0, 0, e);
+        span(want, 0, m * block, block);
+        break;
+    case WEFTI_TRANSFER_ALL_TO_ALL: /* [from, to, element] */
+        span(have, 0, m, 1);
+        span(have, 1, 0, p->members);
+        span(have, 2, 0, block);
+        span(want, 0, 0, p->members);
+        span(want, 1, m, 1);
+        span(want, 2, 0, block);
+        break;
+    case WEFTI_TRANSFER_BROADCAST:
+        span(have, 0, 0, m == wefti_attr_int(p->n, "root") ? e : 0);
+        span(want, 0, 0, e);
+        break;
+    case WEFTI_TRANSFER_REDUCE:
+        span(have, 0, 0, e);
+        span(want, 0, 0, m == wefti_attr_int(p->n, "root") ? e : 0);
+        break;
+    case WEFTI_TRANSFER_SHIFT: {
+        int64_t from = (m + p->members - wefti_attr_int(p->n, "offset")) % p->members;
+        span(have, 0, m * e, e);
+        span(want, 0, from * e, e);
+        break;
+    }
+    default: /* a message */
+        span(have, 0, 0, m == wefti_attr_int(p->n, "from") ? e : 0);
+        span(want, 0, 0, m == wefti_attr_int(p->n, "to") ? e : 0);
+    }
+}
+
+static weft_status lower(wefti_cut *c, pattern *p) {
+    weft_graph *g = wefti_cut_graph(c);
+    weft_value x = wefti_cut_in(c, 0);
+    int32_t ranks[GROUP_MOST], me = 0;
+    p->members = count_of(p->n);
+    p->elems = weft_desc_elems(wefti_in(p->n, 0));
+    p->rank = p->kind == WEFTI_TRANSFER_ALL_TO_ALL ? 3 : 1;
+    WEFT_TRY(find_group(c, p->n, ranks, &me));
+    if (p->members == 1) {
+        wefti_cut_out(c, 0, x);
+        return WEFT_OK;
+    }
+    wefti_box *boxes;
+    WEFT_NEW_ARRAY(boxes, wefti_box, 2 * p->members);
+    for (int64_t m = 0; m < p->members; m++) fill_boxes(p, m, &boxes[m], &boxes[p->members + m]);
+    bool has = wefti_box_elems(&boxes[me], p->rank) > 0;
+    bool wants = wefti_box_elems(&boxes[p->members + me], p->rank) > 0;
+    /* Who gives nothing has an operand all the same. */
+    if (!has && p->elems > 0) {
+        weft_desc none = weft_desc_of(wefti_in(p->n, 0)->dtype, 1, (int64_t[]){0});
+        x = weft_constant(g, none, 0.0);
+    }
+    weft_value y = wefti_cut_among(c, x, (int32_t)p->members, ranks, me, p->kind, p->reduction,
+                                   p->rank, boxes, boxes + p->members);
+    wefti_free(boxes);
+    weft_desc to = *wefti_out(p->n, 0);
+    if (wants || p->elems == 0)
+        y = weft_reshape(g, y, to.rank, to.shape);
+    else
+        y = weft_constant(g, to, 0.0);
+    wefti_cut_out(c, 0, y);
+    return WEFT_OK;
+}
+
+static weft_status lower_all_reduce(wefti_cut *c, const weft_node *n) {
+    wefti_reduction reduction = (wefti_reduction)(wefti_attr_int(n, "reduction") + 1);
+    return lower(c, &(pattern){.n = n, .kind = WEFTI_TRANSFER_ALL_REDUCE, .reduction = reduction});
+}
+#define LOWER(name, kind_, reduction_)                                                             \
+    static weft_status lower_##name(wefti_cut *c, const weft_node *n) {                            \
+        return lower(c, &(pattern){.n = n,                                                         \
+                                   .kind = WEFTI_TRANSFER_##kind_,                                 \
+                                   .reduction = WEFTI_REDUCE_##reduction_});                       \
+    }
+LOWER(all_gather, ALL_GATHER, NONE)
+LOWER(reduce_scatter, REDUCE_SCATTER, SUM)
+LOWER(all_to_all, ALL_TO_ALL, NONE)
+LOWER(broadcast, BROADCAST, NONE)
+LOWER(reduce, REDUCE, SUM)
+LOWER(neighbor_exchange, SHIFT, NONE)
+LOWER(message, SEND, NONE)
+
+/* Whole operands on every rank. */
+static weft_status split_not(const weft_node *n, wefti_split_rule *r) {
+    (void)n;
+    (void)r;
+    return WEFT_OK;
+}
+
+static weft_status alone(const weft_node *n, const wefti_random *random, const double *const *in,
+                         double *const *out) {
+    (void)random;
+    WEFT_REQUIRE(count_of(n) == 1, WEFT_E_NO_IMPL,
+                 "%s communicates in groups of %lld ranks: run it in a world of as many processes, "
+                 "with a plan for so many devices",
+                 n->op->name, (long long)count_of(n));
+    memcpy(out[0], in[0], (size_t)weft_desc_elems(wefti_out(n, 0)) * sizeof(double));
+    return WEFT_OK;
+}
+
+static void cost(const weft_node *n, wefti_cost *out) {
+    *out = (wefti_cost){.flops = 0, .bytes = wefti_node_bytes(n)};
+}
+
+/* ---- gradients ---- */
+
+/* `op` in the same groups, with up to two attributes more. */
+static weft_value add_in_group(weft_graph *g, const weft_node *n, const weft_op_def *op,
+                               weft_value x, int extra, const wefti_attr *attrs) {
+    wefti_attr all[4] = {WEFTI_I("count", count_of(n)),
+                         WEFTI_I("stride", wefti_attr_int(n, "stride"))};
+    for (int i = 0; i < extra; i++) all[2 + i] = attrs[i];
+    return wefti_graph_add1(g, op, 1, &x, 2 + extra, all);
+}
+
+static weft_value sum_of_all(weft_graph *g, const weft_node *n, weft_value x) {
+    return add_in_group(g, n, &weft_op_all_reduce, x, 0, NULL);
+}
+
+static weft_status grad_all_reduce(wefti_grad *g, const weft_node *n) {
+    weft_graph *b = wefti_grad_graph(g);
+    weft_value sum = sum_of_all(b, n, wefti_grad_of(g, n, 0));
+    int64_t reduction = wefti_attr_int(n, "reduction");
+    WEFT_REQUIRE(reduction != WEFT_REDUCE_PROD, WEFT_E_NO_IMPL,
+                 "all_reduce prod has no gradient: use the logarithms' sum, or stop the gradient "
+                 "before it");
+    if (reduction != WEFT_REDUCE_SUM) {
+        weft_dtype dtype = wefti_in(n, 0)->dtype;
+        weft_value hit = weft_compare(b, wefti_grad_in(g, n, 0), wefti_grad_out(g, n, 0), WEFT_EQ);
+        weft_value mine = weft_cast(b, hit, dtype);
+        sum = weft_div(b, weft_mul(b, mine, sum), sum_of_all(b, n, mine));
+    }
+    wefti_grad_add(g, n, 0, sum);
+    return WEFT_OK;
+}
+
+static weft_status add_dual(wefti_grad *g, const weft_node *n, const weft_op_def *op, int extra,
+                            const wefti_attr *attrs) {
+    wefti_grad_add(g, n, 0,
+                   add_in_group(wefti_grad_graph(g), n, op, wefti_grad_of(g, n, 0), extra, attrs));
+    return WEFT_OK;
+}
+
+static weft_status grad_all_gather(wefti_grad *g, const weft_node *n) {
+    return add_dual(g, n, &weft_op_reduce_scatter, 0, NULL);
+}
+static weft_status grad_reduce_scatter(wefti_grad *g, const weft_node *n) {
+    return add_dual(g, n, &weft_op_all_gather, 0, NULL);
+}
+static weft_status grad_all_to_all(wefti_grad *g, const weft_node *n) {
+    return add_dual(g, n, &weft_op_all_to_all, 0, NULL);
+}
+static weft_status grad_broadcast(wefti_grad *g, const weft_node *n) {
+    return add_dual(g, n, &weft_op_reduce, 1,
+                    (wefti_attr[]){WEFTI_I("root", wefti_attr_int(n, "root"))});
+}
+static weft_status grad_reduce(wefti_grad *g, const weft_node *n) {
+    return add_dual(g, n, &weft_op_broadcast, 1,
+                    (wefti_attr[]){WEFTI_I("root", wefti_attr_int(n, "root"))});
+}
+static weft_status grad_neighbor_exchange(wefti_grad *g, const weft_node *n) {
+    int64_t back = (count_of(n) - wefti_attr_int(n, "offset")) % count_of(n);
+    return add_dual(g, n, &weft_op_neighbor_exchange, 1, (wefti_attr[]){WEFTI_I("offset", back)});
+}
+static weft_status grad_message(wefti_grad *g, const weft_node *n) {
+    return add_dual(g, n, &weft_op_message, 2,
+                    (wefti_attr[]){WEFTI_I("from", wefti_attr_int(n, "to")),
+                                   WEFTI_I("to", wefti_attr_int(n, "from"))});
+}
+
+/* ---- definitions ---- */
+
+#define GROUP_ATTRS WEFTI_I("count", 1), WEFTI_I("stride", 1)
+static const wefti_attr attrs_group[] = {GROUP_ATTRS, {0}};
+static const wefti_attr attrs_all_reduce[] = {
+    GROUP_ATTRS, WEFTI_I("reduction", WEFT_REDUCE_SUM), {0}};
+static const wefti_attr attrs_root[] = {GROUP_ATTRS, WEFTI_I("root", 0), {0}};
+static const wefti_attr attrs_exchange[] = {GROUP_ATTRS, WEFTI_I("offset", 0), {0}};
+static const wefti_attr attrs_message[] = {GROUP_ATTRS, WEFTI_I("from", 0), WEFTI_I("to", 0), {0}};
+
+/* Alone; what groups do is tried on several devices (tests/program). */
+static const wefti_op_case cases_group[] = {CASE(NULL, "f32[4,3]"), CASE(NULL, "bf16[2]"),
+                                            CASE(NULL, "f32[0,2]"), CASES_END};
+static const wefti_op_case cases_any[] = {CASE(NULL, "f32[4,3]"), CASE(NULL, "f32[]"),
+                                          CASE("stride=4", "bf16[2,0]"), CASES_END};
+static const wefti_op_case cases_all_reduce[] = {
+    CASE(NULL, "f32[4,3]"), CASE("reduction=1", "f32[5]"), CASE("reduction=2", "f32[]"),
+    CASE("stride=2", "bf16[3]"), CASES_END};
+
+#define GROUP_OP(name_, infer_, attrs_, cases_)                                                    \
+    const weft_op_def weft_op_##name_ = {                                                          \
+        .name = #name_,                                                                            \
+        .min_inputs = 1,                                                                           \
+        .max_inputs = 1,                                                                           \
+        .flags = WEFTI_OP_GROUP,                                                                   \
+        .attrs = attrs_,                                                                           \
+        .infer = infer_,                                                                           \
+        .grad = grad_##name_,                                                                      \
+        .split = split_not,                                                                        \
+        .cost = cost,                                                                              \
+        .reference = alone,                                                                        \
+        .cases = cases_,                                                                           \
+        .lower = lower_##name_,                                                                    \
+    };
+GROUP_OP(all_reduce, infer_all_reduce, attrs_all_reduce, cases_all_reduce)
+GROUP_OP(all_gather, infer_all_gather, attrs_group, cases_group)
+GROUP_OP(reduce_scatter, infer_reduce_scatter, attrs_group, cases_group)
+GROUP_OP(all_to_all, check_blocks, attrs_group, cases_group)
+GROUP_OP(broadcast, infer_root, attrs_root, cases_any)
+GROUP_OP(reduce, infer_root, attrs_root, cases_any)
+GROUP_OP(neighbor_exchange, infer_exchange, attrs_exchange, cases_any)
+GROUP_OP(message, infer_message, attrs_message, cases_any)
+
+/* ---- public ---- */
+
+static weft_value add_public(weft_graph *g, const weft_op_def *op, weft_value x, weft_ranks group,
+                             int extra, const wefti_attr *attrs) {
+    wefti_attr all[4] = {WEFTI_I("count", group.count), WEFTI_I("stride", group.stride)};
+    for (int i = 0; i < extra; i++) all[2 + i] = attrs[i];
+    return wefti_graph_add1(g, op, 1, &x, 2 + extra, all);
+}
+
+weft_value weft_graph_all_reduce(weft_graph *g, weft_value x, weft_ranks group,
+                                 weft_reduction reduction) {
+    return add_public(g, &weft_op_all_reduce, x, group, 1,
+                      (wefti_attr[]){WEFTI_I("reduction", reduction)});
+}
+weft_value weft_graph_all_gather(weft_graph *g, weft_value x, weft_ranks group) {
+    return add_public(g, &weft_op_all_gather, x, group, 0, NULL);
+}
+weft_value weft_graph_reduce_scatter(weft_graph *g, weft_value x, weft_ranks group) {
+    return add_public(g, &weft_op_reduce_scatter, x, group, 0, NULL);
+}
+weft_value weft_graph_broadcast(weft_graph *g, weft_value x, weft_ranks group, int root) {
+    return add_public(g, &weft_op_broadcast, x, group, 1, (wefti_attr[]){WEFTI_I("root", root)});
+}
+weft_value weft_graph_reduce(weft_graph *g, weft_value x, weft_ranks group, int root) {
+    return add_public(g, &weft_op_reduce, x, group, 1, (wefti_attr[]){WEFTI_I("root", root)});
+}
+weft_value weft_graph_neighbor_exchange(weft_graph *g, weft_value x, weft_ranks group, int offset) {
+    int count = group.count > 0 ? group.count : 1;
+    return add_public(g, &weft_op_neighbor_exchange, x, group, 1,
+                      (wefti_attr[]){WEFTI_I("offset", (offset % count + count) % count)});
+}
+weft_value weft_graph_send(weft_graph *g, weft_value x, weft_ranks group, int from, int to) {
+    return add_public(g, &weft_op_message, x, group, 2,
+                      (wefti_attr[]){WEFTI_I("from", from), WEFTI_I("to", to)});
+}
+
+/* Blocks of dimension `split` go to the members; what comes is joined along `join`: the members'
+ * dimension is made, brought to the front, exchanged, and brought to where it is merged. */
+weft_value weft_graph_all_to_all(weft_graph *g, weft_value x, weft_ranks group, int split,
+                                 int join) {
+    weft_desc d = weft_value_desc(g, x);
+    if (d.rank < 0) return WEFT_NO_VALUE;
+    int64_t shape[WEFT_MAX_RANK + 1], parts = group.count > 0 ? group.count : 1;
+    int order[WEFT_MAX_RANK], rank = d.rank;
+    split = split < 0 ? split + rank : split;
+    join = join < 0 ? join + rank : join;
+    if (split < 0 || join < 0 || split >= rank || join >= rank || rank == WEFT_MAX_RANK ||
+        d.shape[split] % parts != 0) {
+        wefti_graph_fail(g, WEFT_RAISE(WEFT_E_SHAPE,
+                                       "all_to_all: %s has no dimension %d that %lld ranks divide, "
+                                       "and %d to join along",
+                                       TEXT(&d), split, (long long)parts, join));
+        return WEFT_NO_VALUE;
+    }
+    for (int k = 0; k < rank; k++) shape[k < split ? k : k + 1] = d.shape[k];
+    shape[split] = parts;
+    shape[split + 1] = d.shape[split] / parts;
+    x = weft_reshape(g, x, rank + 1, shape);
+    order[0] = split;
+    for (int k = 1; k <= rank; k++) order[k] = k <= split ? k - 1 : k;
+    x = weft_transpose(g, x, rank + 1, order);
+    x = add_public(g, &weft_op_all_to_all, x, group, 0, NULL);
+    for (int k = 0; k <= rank; k++) order[k] = k < join ? k + 1 : k == join ? 0 : k;
+    x = weft_transpose(g, x, rank + 1, order);
+    for (int k = 0; k < rank; k++) shape[k] = k == split ? d.shape[k] / parts : d.shape[k];
+    shape[join] *= parts;
+    return weft_reshape(g, x, rank, shape);
+}
