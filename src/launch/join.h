@@ -24,6 +24,7 @@ typedef struct wefti_control {
     wefti_scheduler *scheduler; /* when this process is its host */
     wefti_position *position;
     wefti_comm *comm, *far;
+    char far_name[16];  /* of the transport that is used */
     bool has_transport; /* of the program's own, not used by `far`: to be closed */
     weft_transport transport;
 } wefti_control;

@@ -133,6 +133,7 @@ static weft_status make_far(const wefti_join_plan *plan, wefti_control *c, int32
         c->has_transport = false; /* rounds close it */
     } else
         WEFT_TRY(ucx_transport(plan, c->member, &transport));
+    snprintf(c->far_name, sizeof c->far_name, "%s", transport.name ? transport.name : "messages");
     WEFT_TRY(wefti_comm_rounds(&transport, out));
     return WEFT_OK;
 }
@@ -169,6 +170,9 @@ static weft_status make_world(const wefti_join_plan *plan, wefti_control *c, wef
         c->comm = c->far = NULL;
         return status;
     }
+    if (c->far_name[0])
+        snprintf((*out)->communicator, sizeof(*out)->communicator, "%s%s", c->far ? "host+" : "",
+                 c->far_name);
     wefti_member_watch(m, comm, c->position);
     return WEFT_OK;
 }

@@ -193,6 +193,90 @@ static void by_torchrun(void **state) {
     torch_variables(false);
 }
 
+/* --- several hosts, all of them this one */
+
+static bool ucx_missing(int count) {
+    for (int i = 0; i < count; i++)
+        if (outcomes[i].status == WEFT_E_NO_IMPL) {
+            print_message("SKIP: %s\n", outcomes[i].text);
+            return true;
+        }
+    return false;
+}
+
+static int on_two_hosts(int number, outcome *out) {
+    set_number("WEFT_HOST_ID", number / 2);
+    set_number("RANK", number);
+    unsetenv("LOCAL_WORLD_SIZE");
+    return join_and_use(out);
+}
+
+static void two_hosts(void **state) {
+    (void)state;
+    torch_variables(true);
+    begin(RANKS, on_two_hosts);
+    int bad = finish(RANKS);
+    torch_variables(false);
+    if (ucx_missing(RANKS)) return;
+    assert_int_equal(bad, 0);
+    for (int i = 0; i < RANKS; i++) {
+        assert_string_equal(outcomes[i].communicator, "host+ucx");
+        assert_int_equal(outcomes[i].hosts, 2);
+        assert_int_equal(outcomes[i].local_size, 2);
+        assert_int_equal(outcomes[i].local_rank, i % 2);
+        assert_true(outcomes[i].sum == (float)((1 << RANKS) - 1));
+    }
+}
+
+static void by_ucx_alone(void **state) {
+    (void)state;
+    torch_variables(true);
+    setenv("WEFT_COMM", "ucx", 1);
+    begin(RANKS, torchrun);
+    int bad = finish(RANKS);
+    unsetenv("WEFT_COMM");
+    torch_variables(false);
+    if (ucx_missing(RANKS)) return;
+    assert_int_equal(bad, 0);
+    for (int i = 0; i < RANKS; i++) {
+        assert_string_equal(outcomes[i].communicator, "ucx");
+        assert_true(outcomes[i].sum == (float)((1 << RANKS) - 1));
+    }
+}
+
+static int unlike_others(int number, outcome *out) {
+    setenv("WEFT_COMM", number == 2 ? "ucx" : "host", 1);
+    return torchrun(number, out);
+}
+
+static void one_wants_another(void **state) {
+    (void)state;
+    torch_variables(true);
+    begin(RANKS, unlike_others);
+    assert_int_equal(finish(RANKS), RANKS);
+    torch_variables(false);
+    for (int i = 0; i < RANKS; i++) {
+        assert_non_null(strstr(outcomes[i].text, "rank 2"));
+        assert_non_null(strstr(outcomes[i].text, "WEFT_COMM"));
+    }
+}
+
+static int host_only(int number, outcome *out) {
+    setenv("WEFT_COMM", "host", 1);
+    return on_two_hosts(number, out);
+}
+
+static void not_on_one_host(void **state) {
+    (void)state;
+    torch_variables(true);
+    begin(RANKS, host_only);
+    assert_int_equal(finish(RANKS), RANKS);
+    torch_variables(false);
+    for (int i = 0; i < RANKS; i++)
+        assert_non_null(
+            strstr(outcomes[i].text, "WEFT_COMM is host, but the ranks are on 2 hosts"));
+}
+
 /* --- failures */
 
 static bool await(_Atomic int *what, double seconds) {
@@ -394,10 +478,12 @@ static void from_transport(void **state) {
 int main(void) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(by_weft_launch), cmocka_unit_test(by_torchrun),
-        cmocka_unit_test(rank_dies),      cmocka_unit_test(rank_stops),
-        cmocka_unit_test(rank_gives_up),  cmocka_unit_test(without_launcher),
-        cmocka_unit_test(refused),        cmocka_unit_test(from_transport),
+        cmocka_unit_test(by_weft_launch),    cmocka_unit_test(by_torchrun),
+        cmocka_unit_test(two_hosts),         cmocka_unit_test(by_ucx_alone),
+        cmocka_unit_test(one_wants_another), cmocka_unit_test(not_on_one_host),
+        cmocka_unit_test(rank_dies),         cmocka_unit_test(rank_stops),
+        cmocka_unit_test(rank_gives_up),     cmocka_unit_test(without_launcher),
+        cmocka_unit_test(refused),           cmocka_unit_test(from_transport),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
