@@ -28,6 +28,7 @@ weft_status wefti_world_create(wefti_comm *comm, int32_t rank, int32_t size, con
 
 void weft_world_leave(weft_world *w) {
     if (!w) return;
+    if (w->agreement) w->end_agreement(w->agreement);
     wefti_collectives_destroy(w->collectives);
     if (w->leave) w->leave(w->control);
     wefti_comm_destroy(w->comm);

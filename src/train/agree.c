@@ -29,6 +29,7 @@ struct wefti_agreement {
     char *cards;                   /* [size + 1]: all, and this rank's own */
     wefti_endpoint *spread[SIZES]; /* bound when first used */
     char *room;                    /* a notice and WEFTI_SPREAD_BYTES */
+    bool failed;
 };
 
 static wefti_box range(int64_t begin, int64_t size) {
@@ -73,10 +74,26 @@ static weft_status bind_cards(wefti_agreement *a) {
     return wefti_across_bind(a, &cards, &a->card);
 }
 
-weft_status wefti_agreement_create(weft_world *world, wefti_agreement **out) {
-    wefti_agreement *a;
-    WEFT_NEW(a, wefti_agreement);
+static void destroy(void *agreement) {
+    wefti_agreement *a = agreement;
+    wefti_comm_unbind(a->card);
+    for (int i = 0; i < SIZES; i++) wefti_comm_unbind(a->spread[i]);
+    if (a->room) weft_world_free(a->world, a->room, sizeof(notice) + WEFTI_SPREAD_BYTES);
+    wefti_free(a->ranks);
+    wefti_free(a->have);
+    wefti_free(a->want);
+    wefti_free(a->cards);
+    wefti_free(a);
+}
+
+weft_status wefti_agreement_of(weft_world *world, wefti_agreement **out) {
+    wefti_agreement *a = world->agreement;
     size_t size = (size_t)world->size;
+    if (a) {
+        *out = a;
+        return WEFT_OK;
+    }
+    WEFT_NEW(a, wefti_agreement);
     *a = (wefti_agreement){.world = world, .size = world->size, .me = world->rank};
     a->ranks = wefti_calloc(size, sizeof *a->ranks);
     a->have = wefti_calloc(size, sizeof *a->have);
@@ -86,23 +103,17 @@ weft_status wefti_agreement_create(weft_world *world, wefti_agreement **out) {
                              ? bind_cards(a)
                              : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a world of %d", a->size);
     if (status < 0) {
-        wefti_agreement_destroy(a);
+        destroy(a);
         return status;
     }
+    world->agreement = a;
+    world->end_agreement = destroy;
     *out = a;
     return WEFT_OK;
 }
 
-void wefti_agreement_destroy(wefti_agreement *a) {
-    if (!a) return;
-    wefti_comm_unbind(a->card);
-    for (int i = 0; i < SIZES; i++) wefti_comm_unbind(a->spread[i]);
-    if (a->room) weft_world_free(a->world, a->room, sizeof(notice) + WEFTI_SPREAD_BYTES);
-    wefti_free(a->ranks);
-    wefti_free(a->have);
-    wefti_free(a->want);
-    wefti_free(a->cards);
-    wefti_free(a);
+bool wefti_agreement_failed(const wefti_agreement *a) {
+    return a->failed;
 }
 
 /* ---- all to all ---- */
@@ -156,6 +167,7 @@ static weft_status agree(wefti_agreement *a, weft_status status, int64_t order, 
     char *mine = status < 0 ? wefti_strdup(weft_error_message()) : NULL;
     if (mine) (void)snprintf(note.message, sizeof note.message, "%s", mine);
     weft_status told = find_first(a, status, order, &note, &failed);
+    a->failed = told >= 0 && failed >= 0;
     if (status < 0 && (own || told < 0 || failed == a->me)) {
         if (mine) (void)wefti_adopt(status, mine);
         wefti_free(mine);
@@ -243,11 +255,13 @@ weft_status wefti_spread(wefti_agreement *a, weft_status status, int64_t bytes) 
                        status < 0 ? weft_error_message() : "");
         char *mine = status < 0 ? wefti_strdup(weft_error_message()) : NULL;
         weft_status sent = wefti_comm_run(a->spread[which], a->room, NULL);
+        a->failed = sent >= 0 && status < 0;
         if (mine) (void)wefti_adopt(status, mine);
         wefti_free(mine);
         return status < 0 ? status : sent;
     }
     WEFT_TRY(wefti_comm_run(a->spread[which], NULL, a->room));
+    a->failed = note->status < 0;
     if (note->status < 0) WEFT_FAIL((weft_status)note->status, "rank 0: %s", note->message);
     return WEFT_OK;
 }

@@ -10,9 +10,10 @@ typedef struct wefti_agreement wefti_agreement;
 
 enum { WEFTI_CARD_BYTES = 64 };
 
-/* Over all ranks of a world, which is borrowed and has several. */
-weft_status wefti_agreement_create(weft_world *world, wefti_agreement **out) WEFT_CHECKED;
-void wefti_agreement_destroy(wefti_agreement *a);
+/* That of a world of several ranks; it lives as long as the world. */
+weft_status wefti_agreement_of(weft_world *world, wefti_agreement **out) WEFT_CHECKED;
+/* The last of the calls below failed, and did so on all ranks: nobody needs to be told. */
+bool wefti_agreement_failed(const wefti_agreement *a);
 
 /* A card of at most WEFTI_CARD_BYTES of each rank to all of them. Cheap: for every step. */
 weft_status wefti_agree_cards(wefti_agreement *a, const void *card, size_t bytes,

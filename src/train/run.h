@@ -39,7 +39,7 @@ typedef struct wefti_training {
     int32_t mask_token; /* bert */
     /* across processes */
     weft_world *world;          /* borrowed; NULL: one process */
-    wefti_agreement *agreement; /* NULL: one process */
+    wefti_agreement *agreement; /* the world's; NULL: one process */
     bool follows;               /* another rank reports and writes */
     int stopping;               /* agreed: why (weft_train_result.stop), 0: not */
     int64_t observed_peak;      /* of all ranks, when last told */

@@ -173,7 +173,7 @@ static weft_status take_world(weft_session *s, weft_world *world) {
     if (!world || world->size == 1) return WEFT_OK;
     s->world = world;
     s->me = world->rank;
-    return wefti_agreement_create(world, &s->agreement);
+    return wefti_agreement_of(world, &s->agreement);
 }
 
 static weft_status prepare(weft_session *s, const weft_graph *graph,
@@ -229,7 +229,6 @@ void weft_session_destroy(weft_session *s) {
     wefti_optimizer_destroy(s->optimizer);
     wefti_route_cache_destroy(s->routes);
     weft_plan_destroy(s->plan);
-    wefti_agreement_destroy(s->agreement);
     wefti_free(s);
 }
 

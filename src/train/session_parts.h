@@ -50,10 +50,10 @@ struct weft_session {
     weft_session_options options; /* `plan` is not the caller's any more: see below */
     weft_plan *plan;              /* NULL: one device without a plan */
     wefti_route_cache *routes;
-    weft_world *world; /* borrowed; NULL: all devices are in this process */
-    wefti_agreement *agreement;
-    int32_t devices, me; /* me: rank of this process's first device */
-    int threads;         /* of each device */
+    weft_world *world;          /* borrowed; NULL: all devices are in this process */
+    wefti_agreement *agreement; /* the world's */
+    int32_t devices, me;        /* me: rank of this process's first device */
+    int threads;                /* of each device */
     wefti_optimizer *optimizer;
     wefti_view **views; /* per graph */
     int64_t view_count, view_cap;

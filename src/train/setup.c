@@ -269,5 +269,4 @@ void wefti_training_close(wefti_training *t) {
     wefti_free(t->saved);
     wefti_free(t->saved_first);
     wefti_free(t->saved_last);
-    wefti_agreement_destroy(t->agreement);
 }

@@ -6,7 +6,7 @@ weft_status wefti_training_join(wefti_training *t, weft_world *world) {
     if (!world || weft_world_size(world) == 1) return WEFT_OK;
     t->world = world;
     t->follows = weft_world_rank(world) > 0;
-    return wefti_agreement_create(world, &t->agreement);
+    return wefti_agreement_of(world, &t->agreement);
 }
 
 static int asked(const wefti_training *t) {
