@@ -1,0 +1,29 @@
+#!/bin/sh
+# The conformance suite on processes of this host, in worlds of several sizes, and alone.
+set -u
+conformance=$WEFT_BUILD_DIR/weft-conformance
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+if [ ! -x "$conformance" ]; then
+    echo "SKIP: weft-conformance is not built"
+    exit 77
+fi
+bad=0
+# run RANKS PROGRAMS BYTES
+run() {
+    if ! timeout 120 "$WEFT_BIN" launch -n "$1" --no-logs -- "$conformance" "$2" "$3" >out 2>&1 ||
+        ! grep -q "^$1 ranks, .* calls as they should be" out; then
+        echo "$1 ranks:"
+        cat out
+        bad=1
+    else
+        grep "calls as they should be" out
+    fi
+}
+"$conformance" 20 1000000 >out 2>&1 && grep -q "^1 ranks" out || { cat out; bad=1; }
+run 2 40 16000000
+run 3 30 1000000
+run 4 30 4000000
+run 7 12 300000
+exit $bad
