@@ -24,6 +24,8 @@ function(weft_mpi_module flavour text compiler)
       ${CMAKE_CURRENT_SOURCE_DIR}/modules/mpi.c -o ${module}
     DEPENDS modules/mpi.c ${headers} COMMENT "Building weft-${flavour}.so with ${compiler}" VERBATIM)
   set(WEFT_MPI_MODULES ${WEFT_MPI_MODULES} ${module} PARENT_SCOPE)
+  string(TOUPPER ${flavour} name)
+  set_property(SOURCE src/info.c APPEND PROPERTY COMPILE_DEFINITIONS WEFT_HAVE_${name}_MODULE=1)
   message(STATUS "Module for ${text} (weft under its mpirun): ${compiler}")
 endfunction()
 

@@ -23,6 +23,18 @@
 #ifndef WEFT_HAVE_HWLOC
 #define WEFT_HAVE_HWLOC 0
 #endif
+#ifndef WEFT_HAVE_OPENSSL
+#define WEFT_HAVE_OPENSSL 0
+#endif
+#ifndef WEFT_HAVE_UCX
+#define WEFT_HAVE_UCX 0
+#endif
+#ifndef WEFT_HAVE_OPENMPI_MODULE
+#define WEFT_HAVE_OPENMPI_MODULE 0
+#endif
+#ifndef WEFT_HAVE_MPICH_MODULE
+#define WEFT_HAVE_MPICH_MODULE 0
+#endif
 
 static const weft_component components[] = {
     {"oneDNN", "fast CPU kernels", WEFT_HAVE_ONEDNN},
@@ -30,6 +42,10 @@ static const weft_component components[] = {
     {"libyaml", "job files", WEFT_HAVE_YAML},
     {"zlib", "compressed data files", WEFT_HAVE_ZLIB},
     {"hwloc", "machine discovery", WEFT_HAVE_HWLOC},
+    {"OpenSSL", "who may join a job", WEFT_HAVE_OPENSSL},
+    {"UCX", "messages between hosts", WEFT_HAVE_UCX},
+    {"Open MPI", "a module for its mpirun", WEFT_HAVE_OPENMPI_MODULE},
+    {"MPICH", "a module for its mpirun", WEFT_HAVE_MPICH_MODULE},
 };
 
 const char *weft_version(void) {

@@ -1,6 +1,7 @@
 #!/bin/sh
 # `mpirun weft train JOB` is `weft train JOB --devices N`: the same losses and the same checkpoint to the bit, under
-# each MPI, with ranks that share memory and with messages of MPI alone.
+# each MPI, with ranks that share memory, with messages of MPI alone, and with both (as on two hosts). A rank that is
+# killed ends the job.
 here=$PWD
 . tests/mpi/run.inc
 weft=$WEFT_BIN
@@ -35,14 +36,38 @@ for job in job split staged; do
     losses $job.log >$job.losses
     [ "$(wc -l <$job.losses)" -ge 6 ] || fail "$job: losses of 4 devices" $job.log
 done
-same() { # FLAVOUR JOB COMMUNICATOR
-    name=$1.$2.$3
-    WEFT_COMM=$3 ranks "$1" 4 "$weft" train "$2.yaml" train.log="$name.log" checkpoint.dir="$name.run" >out 2>&1 ||
+# On two hosts, as far as weft can tell: ranks 0 and 1, and the others.
+cat >pair.sh <<'END'
+rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
+WEFT_HOST_ID=host-$((rank / 2)) exec "$@"
+END
+same() { # FLAVOUR JOB COMMUNICATOR words before the command...
+    flavour=$1 job=$2 communicator=$3
+    shift 3
+    name=$flavour.$job.$communicator.$#
+    WEFT_COMM=$communicator ranks "$flavour" 4 "$@" "$weft" train "$job.yaml" train.log="$name.log" checkpoint.dir="$name.run" >out 2>&1 ||
         { fail "$name (exit $?)" out; return; }
     losses "$name.log" >"$name.losses"
-    cmp -s "$2.losses" "$name.losses" || { fail "$name: other losses than 4 devices of one process" "$name.losses"; cat "$2.losses"; }
-    file=$(find "$2.run" -name model.safetensors | sort | tail -1)
+    cmp -s "$job.losses" "$name.losses" || { fail "$name: other losses than 4 devices of one process" "$name.losses"; cat "$job.losses"; }
+    file=$(find "$job.run" -name model.safetensors | sort | tail -1)
     cmp "$file" "$name.run/${file#*/}" || fail "$name: another model than that of 4 devices"
+}
+killed() { # FLAVOUR: rank 1, while all are training
+    cat >suicide.sh <<'END'
+rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
+if [ "$rank" = 1 ]; then
+    me=$$
+    (until [ "$(grep -c loss long.log)" -ge 3 ]; do sleep 0.05; done; kill -9 $me) >/dev/null 2>&1 &
+fi
+exec "$@"
+END
+    rm -f long.log
+    ranks "$1" 3 sh suicide.sh "$weft" train job.yaml train.batch=6 train.steps=1000000 train.log="$work/long.log" >out 2>&1
+    code=$?
+    [ "$(grep -c loss long.log)" -ge 3 ] || fail "$1: it did not train" out
+    [ $code != 0 ] && [ $code != 124 ] || fail "$1: a killed rank does not end the job (exit $code)" out
+    sleep 0.3
+    if pgrep -f "$work/long.log" >/dev/null; then fail "$1: processes are left over: $(pgrep -af "$work/long.log")"; fi
 }
 for flavour in $flavours; do
     if [ ! -e "$(dirname "$weft")/weft-$flavour.so" ]; then
@@ -51,6 +76,8 @@ for flavour in $flavours; do
     fi
     for job in job split staged; do same "$flavour" $job ''; done
     same "$flavour" split mpi
+    same "$flavour" split '' sh pair.sh
+    killed "$flavour"
     echo "$flavour: as 4 devices of one process"
 done
 cd "$here" || exit 1
