@@ -291,8 +291,16 @@ static int go_on(int number, outcome *out) {
     weft_world_options options = {.join_seconds = 20, .heartbeat_seconds = 1};
     set_number("RANK", number);
     set_number("LOCAL_RANK", number);
+    if (getenv("TEST_TWO_HOSTS")) {
+        set_number("WEFT_HOST_ID", number / 2);
+        unsetenv("LOCAL_WORLD_SIZE");
+    }
     weft_status status = weft_world_join(&options, &w);
-    if (status < 0) return describe(out, status);
+    if (status < 0) {
+        describe(out, status);
+        out->joined = -1;
+        return 1;
+    }
     out->joined = 1;
     float mine = 1, sum;
     while ((status = weft_all_reduce(w, NULL, &mine, &sum, 1, WEFT_F32, WEFT_REDUCE_SUM)) >= 0) {
@@ -319,39 +327,41 @@ static void all_told(int but, int64_t since, double limit, const char *what) {
     }
 }
 
-static void rank_dies(void **state) {
-    (void)state;
-    for (int rank = 0; rank < RANKS; rank++) {
-        torch_variables(true);
-        begin(RANKS, go_on);
-        for (int i = 0; i < RANKS; i++) assert_true(await(&outcomes[i].joined, 20));
+/* `signal` for one rank; the others are told in time. False: no UCX here. */
+static bool strike(int rank, int signal, double limit) {
+    torch_variables(true);
+    begin(RANKS, go_on);
+    for (int i = 0; i < RANKS; i++) assert_true(await(&outcomes[i].joined, 20));
+    bool without = ucx_missing(RANKS);
+    if (!without) {
         usleep(100000);
         char name[64];
         snprintf(name, sizeof name, "rank %d", rank);
         int64_t now = wefti_now_ns();
+        kill(pids[rank], signal);
+        all_told(rank, now, limit, name);
         kill(pids[rank], SIGKILL);
-        all_told(rank, now, 1.0, name);
-        for (int i = 0; i < RANKS; i++) waitpid(pids[i], NULL, 0);
-        torch_variables(false);
     }
+    for (int i = 0; i < RANKS; i++) waitpid(pids[i], NULL, 0);
+    torch_variables(false);
+    return !without;
 }
 
+static void rank_dies(void **state) {
+    (void)state;
+    for (int rank = 0; rank < RANKS; rank++) (void)strike(rank, SIGKILL, 1.0);
+}
 static void rank_stops(void **state) {
     (void)state;
-    for (int rank = 0; rank < RANKS; rank += RANKS - 1) {
-        torch_variables(true);
-        begin(RANKS, go_on);
-        for (int i = 0; i < RANKS; i++) assert_true(await(&outcomes[i].joined, 20));
-        usleep(100000);
-        char name[64];
-        snprintf(name, sizeof name, "rank %d", rank);
-        int64_t now = wefti_now_ns();
-        kill(pids[rank], SIGSTOP);
-        all_told(rank, now, 3.0, name);
-        kill(pids[rank], SIGKILL);
-        for (int i = 0; i < RANKS; i++) waitpid(pids[i], NULL, 0);
-        torch_variables(false);
-    }
+    for (int rank = 0; rank < RANKS; rank += RANKS - 1) (void)strike(rank, SIGSTOP, 3.0);
+}
+static void between_hosts(void **state) {
+    (void)state;
+    setenv("TEST_TWO_HOSTS", "1", 1);
+    bool there = true;
+    for (int rank = 0; rank < RANKS && there; rank++) there = strike(rank, SIGKILL, 1.0);
+    for (int rank = 0; rank < RANKS && there; rank += 2) there = strike(rank, SIGSTOP, 3.0);
+    unsetenv("TEST_TWO_HOSTS");
 }
 
 static void rank_gives_up(void **state) {
@@ -482,8 +492,9 @@ int main(void) {
         cmocka_unit_test(two_hosts),         cmocka_unit_test(by_ucx_alone),
         cmocka_unit_test(one_wants_another), cmocka_unit_test(not_on_one_host),
         cmocka_unit_test(rank_dies),         cmocka_unit_test(rank_stops),
-        cmocka_unit_test(rank_gives_up),     cmocka_unit_test(without_launcher),
-        cmocka_unit_test(refused),           cmocka_unit_test(from_transport),
+        cmocka_unit_test(between_hosts),     cmocka_unit_test(rank_gives_up),
+        cmocka_unit_test(without_launcher),  cmocka_unit_test(refused),
+        cmocka_unit_test(from_transport),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
