@@ -143,7 +143,8 @@ int main(int argc, char **argv) {
         for (int i = 0; i < PARAMS; i++) parameters[i] -= 0.05f * gradients[i];
         compare(step);
         check(weft_reduce(world, NULL, &loss, &all, 1, WEFT_F64, WEFT_REDUCE_SUM, 0));
-        if (rank == 0 && step % 20 == 0) printf("step %3d  loss %.4f\n", step, all / BATCH);
+        if (rank == 0 && step % 20 == 0)
+            printf("step %3d  loss %.4f\n", step, all / BATCH), fflush(stdout);
     }
     if (rank == 0)
         printf("%d rank%s, %d steps: parameters equal on all ranks after each\n", size,
