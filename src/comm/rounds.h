@@ -156,8 +156,10 @@ struct wefti_rounds_world {
     wefti_rounds_buffer *outgoing;
     int64_t under_way; /* posts */
     bool owes;         /* credits that there was no buffer for */
-    bool at_fault;     /* it was this rank that found a mismatch */
-    bool quiet;        /* broken, and nothing is under way any more */
+    int64_t losing_ns; /* since when a rank is lost that is needed; 0: none is */
+    char loss[WEFTI_ROUNDS_MESSAGE_TEXT / 2];
+    bool at_fault; /* it was this rank that found a mismatch */
+    bool quiet;    /* broken, and nothing is under way any more */
     /* Breaking, from any thread. */
     pthread_mutex_t message_lock;
     _Atomic int broken;
@@ -188,8 +190,10 @@ bool wefti_rounds_tell(wefti_rounds_world *w, int32_t rank, const wefti_rounds_h
                        const char *text, const void *data);
 bool wefti_rounds_progress_outgoing(wefti_rounds_world *w);
 bool wefti_rounds_progress_streams(wefti_rounds_world *w); /* whether anything happened */
-/* A rank cannot be reached: what it has a part in fails. Uses this thread's error message. */
+/* A rank cannot be reached: if it has a part in anything, the world breaks soon. Takes this
+ * thread's error message. */
 void wefti_rounds_lose(wefti_rounds_world *w, int32_t rank);
+void wefti_rounds_mourn(wefti_rounds_world *w);
 
 /* rounds_match.c: what comes meets what is posted. */
 void wefti_rounds_meet(wefti_rounds_world *w, int32_t rank, wefti_rounds_buffer *buffer);

@@ -35,6 +35,8 @@ weft_status wefti_rounds_fail(wefti_rounds_world *w) {
     return wefti_adopt(w->at_fault ? WEFT_E_MISMATCH : WEFT_E_PEER, message);
 }
 
+enum { TELL_NS = 100000000 };
+
 static void give_up(wefti_rounds_world *w, wefti_rounds_post *post) {
     const wefti_rounds_plan *plan = post->endpoint->plan;
     for (int32_t k = 0; k < post->open; k++) {
@@ -65,6 +67,9 @@ static void tell_others(wefti_rounds_world *w) {
 void wefti_rounds_hush(wefti_rounds_world *w) {
     if (w->quiet) return;
     w->quiet = true;
+    tell_others(w); /* before giving up, which may cut connections */
+    int64_t until = wefti_now_ns() + TELL_NS;
+    while (w->outgoing && wefti_now_ns() < until) (void)wefti_rounds_progress_outgoing(w);
     for (wefti_rounds_channel *channel = w->busy; channel; channel = channel->next_busy) {
         for (wefti_rounds_post *post = channel->active; post; post = post->next) give_up(w, post);
         channel->active = channel->first = NULL;
@@ -73,7 +78,6 @@ void wefti_rounds_hush(wefti_rounds_world *w) {
     }
     w->busy = NULL;
     w->under_way = 0;
-    tell_others(w);
 }
 
 /* --- the thread --- */

@@ -143,9 +143,11 @@ static void begin(wefti_rounds_world *w, wefti_rounds_channel *channel, wefti_ro
     for (int64_t i = 0; i < plan->partners; i++) {
         const wefti_rounds_partner *partner = &plan->partner[i];
         channel->seat[partner->member].sent += partner->sends > 0;
-        if (w->peer[partner->rank].partner++ == 0 && w->peer[partner->rank].dead)
-            wefti_rounds_break(w, false, "rank %d is lost, and has a part in %s",
-                               (int)partner->rank, plan->text);
+        w->peer[partner->rank].partner++;
+        if (w->peer[partner->rank].dead) {
+            (void)WEFT_RAISE(WEFT_E_PEER, "it has a part in %s", plan->text);
+            wefti_rounds_lose(w, partner->rank);
+        }
     }
     wefti_rounds_post **at = &channel->active;
     while (*at) at = &(*at)->next;
@@ -248,6 +250,7 @@ bool wefti_rounds_progress(wefti_rounds_world *w) {
     }
     bool happened = wefti_rounds_progress_streams(w);
     if (w->owes) pay(w);
+    if (w->losing_ns) wefti_rounds_mourn(w);
     for (wefti_rounds_channel **at = &w->busy; *at && !atomic_load(&w->broken);) {
         wefti_rounds_channel *channel = *at;
         happened |= progress_channel(w, channel);

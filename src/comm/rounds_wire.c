@@ -1,9 +1,14 @@
 /* Streams: buffers, what is told to other ranks, and listening to them. */
+#include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "comm/rounds.h"
 
-enum { SELDOM = 32 }; /* ranks that nothing is expected of are looked at every so many times */
+enum {
+    SELDOM = 32, /* ranks that nothing is expected of are looked at every so many times */
+    MOURNING_NS = 100000000
+};
 
 /* --- buffers --- */
 
@@ -48,8 +53,16 @@ weft_status wefti_rounds_reserve(wefti_rounds_world *w, int64_t buffers) {
 
 void wefti_rounds_lose(wefti_rounds_world *w, int32_t rank) {
     w->peer[rank].dead = true;
-    if (w->peer[rank].partner > 0)
-        wefti_rounds_break(w, false, "rank %d is lost: %s", (int)rank, weft_error_message());
+    if (w->peer[rank].partner == 0 || w->losing_ns != 0) return;
+    w->losing_ns = wefti_now_ns();
+    (void)snprintf(w->loss, sizeof w->loss, "rank %d is lost: %s", (int)rank, weft_error_message());
+}
+
+/* A rank that breaks the world is lost soon after; what it said, or told others, is the better
+ * reason, and is waited for a little. */
+void wefti_rounds_mourn(wefti_rounds_world *w) {
+    if (w->losing_ns != 0 && wefti_now_ns() - w->losing_ns > MOURNING_NS)
+        wefti_rounds_break(w, false, "%s", w->loss);
 }
 
 bool wefti_rounds_tell(wefti_rounds_world *w, int32_t rank, const wefti_rounds_header *header,

@@ -8,10 +8,11 @@
 
 #ifdef WEFT_HAVE_UCX
 
+#include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/memory.h"
@@ -294,11 +295,31 @@ static weft_status open_worker(ucx_side *s, const char *interface) {
     return WEFT_OK;
 }
 
+/* UCX itself would only warn. Devices that are no network interfaces are named as UCX does
+ * ("mlx5_0:1"). */
+static weft_status check_interface(const char *interface) {
+    char device[64], path[128], known[400] = "";
+    (void)snprintf(device, sizeof device, "%s", interface);
+    device[strcspn(device, ":")] = 0;
+    (void)snprintf(path, sizeof path, "/sys/class/infiniband/%s", device);
+    if (if_nametoindex(interface) != 0 || (!strchr(device, '/') && access(path, F_OK) == 0))
+        return WEFT_OK;
+    struct if_nameindex *all = if_nameindex();
+    for (struct if_nameindex *i = all; i && i->if_index != 0; i++) {
+        size_t n = strlen(known);
+        (void)snprintf(known + n, sizeof known - n, "%s%s", n > 0 ? ", " : "", i->if_name);
+    }
+    if (all) if_freenameindex(all);
+    WEFT_FAIL(WEFT_E_ARG, "there is no network interface '%s'; there are %s", interface, known);
+}
+
 static weft_status open_side(ucx_side *s, const char *interface) {
     WEFT_TRY(wefti_ucx_load(&s->call));
     s->call.ucs_log_push_handler(say_nothing);
     s->logs = true;
-    return open_worker(s, interface && *interface ? interface : "lo");
+    if (!interface || !*interface) interface = "lo";
+    WEFT_TRY(check_interface(interface));
+    return open_worker(s, interface);
 }
 
 typedef struct card {
