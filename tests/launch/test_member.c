@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include "base/fault.h"
 #include "control_cases.h"
 
 enum { MOST = 16 };
@@ -229,12 +230,53 @@ static void refuses(void **state) {
     wefti_scheduler_stop(s);
 }
 
+/* The n-th allocation fails, wherever that is: errors, and nothing hangs or leaks. */
+static void without_memory(void **state) {
+    (void)state;
+    int good = 0, bad = 0;
+    for (int64_t nth = 0; nth < 40; nth++) {
+        wefti_scheduler_options o = test_scheduler(2);
+        o.join_seconds = 0.2;
+        wefti_scheduler *s;
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, nth, false, 0);
+        weft_status status = wefti_scheduler_start(&o, &s);
+        if (status < 0) {
+            assert_int_equal(status, WEFT_E_NOMEM);
+            bad++;
+            continue;
+        }
+        test_lane lanes[2];
+        prepare(lanes, 2, wefti_scheduler_address(s));
+        for (int i = 0; i < 2; i++) {
+            lanes[i].swaps = 2;
+            lanes[i].options.join_seconds = 0.2;
+            lanes[i].options.leave_seconds = 0.2;
+        }
+        test_lanes_start(lanes, 2);
+        test_lanes_join(lanes, 2);
+        for (int i = 0; i < 2; i++) {
+            assert_false(lanes[i].wrong);
+            if (lanes[i].status < 0) assert_true(lanes[i].text[0]);
+        }
+        if (lanes[0].status >= 0 && lanes[1].status >= 0)
+            good++;
+        else
+            bad++;
+        char *table = wefti_scheduler_table(s);
+        wefti_free(table);
+        wefti_scheduler_stop(s);
+    }
+    wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
+    print_message("%d went well, %d failed\n", good, bad);
+    assert_true(good > 0 && bad > 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_order),      cmocka_unit_test(ranks_as_wanted),
         cmocka_unit_test(one_too_many),   cmocka_unit_test(one_too_few),
         cmocka_unit_test(scheduler_late), cmocka_unit_test(nobody_there),
-        cmocka_unit_test(refuses),
+        cmocka_unit_test(refuses),        cmocka_unit_test(without_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
