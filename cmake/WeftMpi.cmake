@@ -4,6 +4,9 @@
 # that MPI's mpirun weft says what is missing.
 set(WEFT_MPI AUTO CACHE STRING "Modules for MPI: AUTO, ON (at least one) or OFF")
 set_property(CACHE WEFT_MPI PROPERTY STRINGS AUTO ON OFF)
+if(NOT "${WEFT_MPI}" MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "WEFT_MPI is '${WEFT_MPI}'; it must be AUTO, ON or OFF")
+endif()
 set(WEFT_MPI_MODULES "")
 set_property(SOURCE src/launch/mpi_module.c APPEND PROPERTY COMPILE_DEFINITIONS
   WEFT_LIBRARY_DIR="${CMAKE_INSTALL_LIBDIR}")
@@ -29,7 +32,9 @@ function(weft_mpi_module flavour text compiler)
   message(STATUS "Module for ${text} (weft under its mpirun): ${compiler}")
 endfunction()
 
-if(NOT WEFT_MPI STREQUAL "OFF")
+if(WEFT_MPI STREQUAL "OFF")
+  message(STATUS "Modules for MPI (weft under mpirun): OFF")
+else()
   find_program(WEFT_MPICC_OPENMPI mpicc.openmpi)
   find_program(WEFT_MPICC_MPICH mpicc.mpich)
   find_program(WEFT_MPICC mpicc)
