@@ -37,15 +37,24 @@ static weft_status host_bind(wefti_comm *comm, const wefti_transfer *t, wefti_en
                  (int)comm->size);
     return is_near(host, t) ? wefti_local_bind(comm, t, out) : wefti_host_far_bind(host, t, out);
 }
+/* What fails here fails there: ranks of other hosts may wait for this one. */
+static weft_status tell_far(wefti_endpoint *e, weft_status status) {
+    wefti_host *host = (wefti_host *)((wefti_local_endpoint *)e)->local;
+    if (!host->far || (status != WEFT_E_PEER && status != WEFT_E_MISMATCH)) return status;
+    char message[WEFTI_LOCAL_MESSAGE];
+    snprintf(message, sizeof message, "%s", weft_error_message());
+    host->far->engine->break_off(host->far, message);
+    return wefti_adopt(status, message);
+}
 static weft_status host_post(wefti_endpoint *e, const void *source, void *destination) {
-    return wefti_host_is_far(e) ? wefti_host_far_post(e, source, destination)
-                                : wefti_local_start(e, source, destination);
+    if (wefti_host_is_far(e)) return wefti_host_far_post(e, source, destination);
+    return tell_far(e, wefti_local_start(e, source, destination));
 }
 static weft_status host_wait(wefti_endpoint *e) {
-    return wefti_host_is_far(e) ? wefti_host_far_wait(e) : wefti_local_wait(e);
+    return wefti_host_is_far(e) ? wefti_host_far_wait(e) : tell_far(e, wefti_local_wait(e));
 }
 static weft_status host_test(wefti_endpoint *e) {
-    return wefti_host_is_far(e) ? wefti_host_far_test(e) : wefti_local_test(e);
+    return wefti_host_is_far(e) ? wefti_host_far_test(e) : tell_far(e, wefti_local_test(e));
 }
 static void host_unbind(wefti_endpoint *e) {
     if (!e) return;

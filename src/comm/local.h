@@ -210,6 +210,19 @@ weft_status wefti_local_test(wefti_endpoint *endpoint);
 weft_status wefti_local_wait_until(wefti_local *local, const bool *finished, const char *what);
 bool wefti_local_progress(wefti_local *local);
 
+/* --- comm/local_move.c --- */
+
+typedef enum wefti_local_outcome {
+    WEFTI_LOCAL_NOTHING, /* others are not that far, or the world is broken */
+    WEFTI_LOCAL_REDUCED, /* the own share, which others fetch; they come next */
+    WEFTI_LOCAL_MOVED    /* nothing is left to do */
+} wefti_local_outcome;
+
+wefti_local_outcome wefti_local_move(wefti_local *local, wefti_local_seat *seat, uint64_t number);
+/* Where the result of a post lies while others read the source that it replaces; NULL: there is no
+ * such. */
+void *wefti_local_stage(const wefti_local_post *post);
+
 /* --- comm/local_break.c --- */
 
 /* All waits fail from now on. A message that does not begin with a rank gets this one's. */

@@ -135,136 +135,25 @@ static bool partners_are_there(wefti_local *local, wefti_local_seat *seat, uint6
     return true;
 }
 
-/* --- all-reduces of shares --- */
-
-/* Whether all sources and destinations are in reach of all members, who agree on it. */
-static bool find_arrays(const wefti_local *local, wefti_local_seat *seat, uint64_t number) {
-    const wefti_local_endpoint *endpoint = place_of(seat, number)->post->endpoint;
-    const wefti_local_slot *own = own_slot(seat, number);
-    if (!wefti_local_reach(local->world, local->place, own->source) ||
-        !wefti_local_reach(local->world, local->place, own->destination))
-        return false;
-    for (int32_t m = 0; m < seat->channel->members; m++) {
-        endpoint->source[m] = wefti_local_source(local, seat, m, number);
-        endpoint->destination[m] = wefti_local_destination(local, seat, m, number);
-        if (!endpoint->source[m] || !endpoint->destination[m]) return false;
-    }
-    return true;
-}
-
-/* In pieces, so that a world that breaks need not wait for long. */
-static bool share_straight(const wefti_local *local, const wefti_local_endpoint *endpoint) {
-    enum { PIECE = 1 << 20 };
-    const wefti_local_plan *plan = endpoint->plan;
-    for (int64_t done = 0; done < plan->count; done += PIECE) {
-        int64_t count = plan->count - done < PIECE ? plan->count - done : PIECE;
-        if (done > 0 && wefti_local_broken(local)) return false;
-        wefti_move_reduce_to_all(plan->transfer.dtype, plan->transfer.reduction, endpoint->source,
-                                 endpoint->destination, plan->transfer.members, plan->first + done,
-                                 count);
-    }
-    return true;
-}
-
-/* Everybody's share out of their destinations, once all have reduced theirs. */
-static bool fetch_shares(wefti_local *local, wefti_local_seat *seat, uint64_t number) {
-    const wefti_local_plan *plan = place_of(seat, number)->plan;
-    int64_t bytes = (int64_t)weft_dtype_bytes(plan->transfer.dtype), first, count;
-    for (int32_t i = 0; i < plan->partners; i++) {
-        int32_t member = plan->partner[i].member;
-        wefti_local_share(plan, member, &first, &count);
-        char *to = (char *)place_of(seat, number)->destination + first * bytes;
-        const char *from = wefti_local_destination(local, seat, member, number);
-        if (from)
-            memcpy(to, from + first * bytes, (size_t)(count * bytes));
-        else if (count > 0 &&
-                 !wefti_local_pull(
-                     local, seat->channel->places[member],
-                     (const char *)wefti_local_slot_of(seat->channel, member, number)->destination +
-                         first * bytes,
-                     to, count * bytes))
-            return false;
-    }
-    return true;
-}
-
-static bool all_have_reduced(const wefti_local_seat *seat, const wefti_local_plan *plan,
-                             uint64_t number) {
-    for (int32_t i = 0; i < plan->partners; i++)
-        if (atomic_load(&slot_of_partner(seat, &plan->partner[i], number)->reduced) <= number)
-            return false;
-    return true;
-}
-
-typedef enum outcome { NOTHING, SOMETHING, MOVED } outcome;
-
-static outcome move_shares(wefti_local *local, wefti_local_seat *seat, uint64_t number) {
-    wefti_local_place *place = place_of(seat, number);
-    const wefti_local_plan *plan = place->plan;
-    if (place->reduced) {
-        if (!all_have_reduced(seat, plan, number)) return NOTHING;
-        return fetch_shares(local, seat, number) ? MOVED : NOTHING;
-    }
-    if (find_arrays(local, seat, number))
-        return share_straight(local, place->post->endpoint) ? MOVED : NOTHING;
-    if (plan->count > 0 &&
-        !wefti_local_pull_move(local, seat, number, plan->move, place->destination))
-        return NOTHING;
-    place->reduced = true;
-    wefti_bell_show(&own_slot(seat, number)->reduced, number + 1, local->world->mode);
-    ring_partners(local, seat, plan);
-    return SOMETHING;
-}
-
-/* --- all others --- */
-
-/* Where the result of a post lies while others read the source that it replaces; NULL: there is no
- * such. */
-static void *stage_of(const wefti_local_post *post) {
-    const wefti_local_endpoint *endpoint = post->endpoint;
-    if (!endpoint->plan->staged || post->bounce || post->copied ||
-        post->source != post->destination)
-        return NULL;
-    return (char *)endpoint->stage + (post - endpoint->post) * endpoint->plan->bytes;
-}
-
-static outcome move_parts(wefti_local *local, wefti_local_seat *seat, uint64_t number) {
-    const wefti_local_post *post = place_of(seat, number)->post;
-    const wefti_local_endpoint *endpoint = post->endpoint;
-    const wefti_local_plan *plan = endpoint->plan;
-    void *stage = stage_of(post), *destination = stage ? stage : post->destination;
-    for (int64_t n = 0; n < plan->moves; n++) {
-        const wefti_move *move = &plan->move[n];
-        bool all = true;
-        for (int32_t s = 0; s < move->sources; s++)
-            all &=
-                !!(endpoint->source[s] = wefti_local_source(local, seat, move->members[s], number));
-        if (all)
-            wefti_move_run(move, endpoint->source, destination);
-        else if (!wefti_local_pull_move(local, seat, number, move, destination))
-            return NOTHING;
-    }
-    return MOVED;
-}
-
 /* Whether anything happened. */
 static bool move(wefti_local *local, wefti_local_seat *seat, uint64_t number) {
     wefti_local_place *place = place_of(seat, number);
     const wefti_local_plan *plan = place->plan;
     if (!partners_are_there(local, seat, number)) return false;
     if (!enter_memory(local)) return false;
-    outcome what =
-        plan->shares ? move_shares(local, seat, number) : move_parts(local, seat, number);
-    if (what == MOVED) {
+    wefti_local_outcome what = wefti_local_move(local, seat, number);
+    if (what == WEFTI_LOCAL_REDUCED) {
+        place->reduced = true;
+        wefti_bell_show(&own_slot(seat, number)->reduced, number + 1, local->world->mode);
+    }
+    if (what == WEFTI_LOCAL_MOVED) {
         place->moved = true;
         wefti_bell_show(&own_slot(seat, number)->moved, number + 1, local->world->mode);
     }
     leave_memory(local);
-    if (what == MOVED) {
-        fetch_slot(seat, number + 1);
-        ring_partners(local, seat, plan);
-    }
-    return what != NOTHING;
+    if (what == WEFTI_LOCAL_MOVED) fetch_slot(seat, number + 1);
+    if (what != WEFTI_LOCAL_NOTHING) ring_partners(local, seat, plan);
+    return what != WEFTI_LOCAL_NOTHING;
 }
 
 /* Those who touch this member's memory have moved. */
@@ -300,7 +189,7 @@ static bool progress_seat(wefti_local *local, wefti_local_seat *seat) {
             if (!place->moved) continue;
         }
         if (!memory_is_back(seat, number)) continue;
-        void *stage = stage_of(post);
+        void *stage = wefti_local_stage(post);
         wefti_local_take_back(post);
         if (stage) memcpy(post->destination, stage, (size_t)place->plan->bytes);
         post->finished = happened = true;
