@@ -30,7 +30,6 @@ program() { # FLAVOUR PROGRAM
         learns "$1" $n "$2" $how
         alike $how "$1, $n ranks, $(basename "$2")"
     done
-    learns "$1" 1 "$2" data
     learns "$1" 3 "$2" pipeline # a pair, and one that is alone
     echo "$1: $(basename "$2") learns"
 }
