@@ -1,6 +1,7 @@
 /* Joining the job that this process was started for: see weft/world.h. */
 #include "launch/join.h"
 
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,11 +14,20 @@ static double chosen(double first, double second) {
     return first > 0 ? first : second;
 }
 
-/* Launchers that have no scheduler of their own: rank 0 is its host. */
+/* An address, or loopback's name: where everybody goes, wherever this is. */
+static bool is_address(const char *host) {
+    struct in6_addr any;
+    return inet_pton(AF_INET, host, &any) == 1 || inet_pton(AF_INET6, host, &any) == 1 ||
+           strcmp(host, "localhost") == 0;
+}
+
+/* Launchers that have no scheduler of their own: rank 0 is its host. A machine's own name may lead
+ * to loopback on that machine only, which a named interface sets right. */
 static weft_status serve(const wefti_join_plan *plan, const wefti_launcher *l,
                          const wefti_secret *secret, wefti_scheduler **out) {
+    bool named = *plan->interface && !is_address(l->scheduler_host);
     wefti_scheduler_options o = {.size = l->place.size,
-                                 .address = *plan->interface ? plan->interface : l->scheduler_host,
+                                 .address = named ? plan->interface : l->scheduler_host,
                                  .port = l->scheduler_port,
                                  .job = l->job,
                                  .secret = *secret,
@@ -43,7 +53,10 @@ static weft_status enter(const wefti_join_plan *plan, const wefti_launcher *l,
                               .host = l->host_id,
                               .join_seconds = plan->join_seconds};
     WEFT_TRY(wefti_secret_find(&o.secret, NULL));
-    if (l->serves) WEFT_TRY(serve(plan, l, &o.secret, &control->scheduler));
+    if (l->serves) {
+        WEFT_TRY(serve(plan, l, &o.secret, &control->scheduler));
+        o.scheduler = wefti_scheduler_address(control->scheduler);
+    }
     weft_status status = wefti_member_join(&o, &control->member);
     explicit_bzero(&o.secret, sizeof o.secret);
     return status;
