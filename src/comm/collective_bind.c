@@ -99,6 +99,15 @@ static void name_transfer(const wefti_call *call, const wefti_bound_key *key, ch
     const char *group = call->group->name;
     if (call->kind == WEFTI_CALL_BARRIER)
         (void)snprintf(out, room, "barrier of %s", group);
+    else if (key->low < 0 && key->reduction >= 0 && call->kind == WEFTI_CALL_REDUCE)
+        (void)snprintf(out, room, "%s over %s to member %d",
+                       wefti_reduction_text((wefti_reduction)(key->reduction + 1)), group,
+                       call->root);
+    else if (key->low < 0 && key->reduction >= 0)
+        (void)snprintf(out, room, "%s over %s",
+                       wefti_reduction_text((wefti_reduction)(key->reduction + 1)), group);
+    else if (key->low < 0 && kinds[call->kind] >= WEFTI_TRANSFER_BROADCAST)
+        (void)snprintf(out, room, "%s, root member %d", group, call->root);
     else if (key->low < 0)
         (void)snprintf(out, room, "%s", group);
     else if (call->kind == WEFTI_CALL_SEND || call->kind == WEFTI_CALL_RECV)

@@ -22,10 +22,9 @@ static void add_transfer(wefti_text *text, const wefti_match_side *s) {
     const wefti_transfer *t = s->transfer;
     char name[256], have[32], want[32];
     int64_t size = (int64_t)weft_dtype_bytes(t->dtype);
-    wefti_text_add(text, "%s%s of '%s' (%s, gives %s, gets %s, ", wefti_transfer_kind_text(t->kind),
-                   t->reduction == WEFTI_REDUCE_SUM   ? " sum"
-                   : t->reduction == WEFTI_REDUCE_MAX ? " max"
-                                                      : "",
+    const char *reduction = wefti_reduction_text(t->reduction);
+    wefti_text_add(text, "%s%s%s of '%s' (%s, gives %s, gets %s, ",
+                   wefti_transfer_kind_text(t->kind), *reduction ? " " : "", reduction,
                    wefti_transfer_name(s->step, s->code, t, name, sizeof name),
                    weft_dtype_text(t->dtype),
                    wefti_bytes_text(wefti_box_elems(&t->have[t->me], t->rank) * size, have),

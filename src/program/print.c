@@ -36,17 +36,13 @@ static void print_memory(wefti_text *text, const wefti_program *p) {
 
 /* ---- the schedule ---- */
 
-static const char *reduction_text(const wefti_transfer *t) {
-    return t->reduction == WEFTI_REDUCE_SUM   ? " sum"
-           : t->reduction == WEFTI_REDUCE_MAX ? " max"
-                                              : "";
-}
-
 static void print_transfer(wefti_text *text, const wefti_step *step, const wefti_step_transfer *x) {
     char name[512], gives[32], gets[32], receives[32];
     const wefti_transfer *t = x->transfer;
-    wefti_text_add(text, "          %s%s of %s, ranks", wefti_transfer_kind_text(t->kind),
-                   reduction_text(t), wefti_transfer_name(step, x->code, t, name, sizeof name));
+    const char *reduction = wefti_reduction_text(t->reduction);
+    wefti_text_add(text, "          %s%s%s of %s, ranks", wefti_transfer_kind_text(t->kind),
+                   *reduction ? " " : "", reduction,
+                   wefti_transfer_name(step, x->code, t, name, sizeof name));
     bool row = t->members > 4 && t->ranks[t->members - 1] - t->ranks[0] == t->members - 1;
     if (row) wefti_text_add(text, " %d to %d", t->ranks[0], t->ranks[t->members - 1]);
     for (int32_t m = 0; m < t->members && !row; m++) wefti_text_add(text, " %d", t->ranks[m]);

@@ -59,13 +59,12 @@ static void add_mesh(writer *w, const wefti_program *p, const weft_plan *plan) {
 }
 
 static void add_transfer(writer *w, const wefti_step *step, const wefti_step_transfer *x) {
-    static const char *const reductions[] = {"none", "sum", "max"};
     char name[512];
     const wefti_transfer *t = x->transfer;
     open(w, NULL, '{');
     add_text(w, "kind", wefti_transfer_kind_text(t->kind));
     add_text(w, "name", wefti_transfer_name(step, x->code, t, name, sizeof name));
-    add_text(w, "reduction", reductions[t->reduction]);
+    add_text(w, "reduction", t->reduction ? wefti_reduction_text(t->reduction) : "none");
     add_text(w, "dtype", weft_dtype_text(t->dtype));
     open(w, "ranks", '[');
     for (int32_t m = 0; m < t->members; m++) add_int(w, NULL, t->ranks[m]);

@@ -262,6 +262,10 @@ static void differ_in_reduction(ranks_test *t, int rank) {
          weft_all_reduce(t->world[rank], NULL, a, b, 4, WEFT_F32,
                          rank == 1 ? WEFT_REDUCE_MIN : WEFT_REDUCE_PROD));
 }
+static void differ_in_root(ranks_test *t, int rank) {
+    float a[9] = {0};
+    keep(t, rank, weft_broadcast(t->world[rank], NULL, a, 4, WEFT_F32, rank == 1 ? 2 : 0));
+}
 static void differ_in_order(ranks_test *t, int rank) { /* one leaves a barrier out */
     float a[9] = {0}, b[9];
     if (rank != 1) (void)!weft_barrier(t->world[rank], NULL);
@@ -288,8 +292,9 @@ static void ranks_that_differ_are_named(void **state) {
     } cases[] = {
         {differ_in_kind, {"call 3 of all 3 ranks", "all_reduce of", "broadcast of"}},
         {differ_in_size, {"call 1 of all 3 ranks", "4 elements", "9 elements"}},
-        {differ_in_reduction, {"call 1 of all 3 ranks", "rank 1", "all_reduce"}},
-        {differ_in_order, {"of all 3 ranks", "barrier", "all_reduce of all 3"}},
+        {differ_in_reduction, {"call 1 of all 3 ranks", "min over all 3", "prod over all 3"}},
+        {differ_in_root, {"call 1 of all 3 ranks", "root member 0", "root member 2"}},
+        {differ_in_order, {"of all 3 ranks", "barrier", "all_reduce of min over all 3"}},
         {differ_in_blocks, {"all_to_all_v, call 1", "ranks 0 and 1", "exchange"}},
         {differ_in_message, {"member", "tag 3", "ranks 0 and 1"}},
     };
