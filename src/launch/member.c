@@ -232,8 +232,12 @@ void wefti_member_leave(wefti_member *m) {
     m->leaving = true;
     ring(m);
     int64_t until = wefti_now_ns() + m->leave_ns;
-    while (m->state == WEFTI_MEMBER_IN)
-        if (!wait_until(m, until)) break;
+    while (m->state == WEFTI_MEMBER_IN) {
+        if (wait_until(m, until)) continue;
+        /* Who closes the connection without having said that it leaves has died. */
+        if (m->leave_sent || wefti_now_ns() > until + 2 * second_ns) break;
+        if (!wait_until(m, wefti_now_ns() + second_ns / 20)) continue;
+    }
     pthread_mutex_unlock(&m->lock);
     end(m);
 }

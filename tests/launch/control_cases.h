@@ -35,6 +35,13 @@ static inline uint64_t test_seed(void) {
     return seed;
 }
 
+/* Seconds that a machine which is busy with other things is given on top of what is promised. */
+static inline double test_patience(void) {
+    double load = 0;
+    bool busy = getloadavg(&load, 1) == 1 && load > 2 * (double)sysconf(_SC_NPROCESSORS_ONLN);
+    return busy ? 5 : 0;
+}
+
 static inline wefti_scheduler_options test_scheduler(int32_t size) {
     return (wefti_scheduler_options){.size = size,
                                      .secret = test_secret(),

@@ -112,7 +112,7 @@ static int use_world(weft_world *w, outcome *out) {
 
 static int join_and_use(outcome *out) {
     weft_world *w;
-    weft_world_options options = {.join_seconds = 20, .heartbeat_seconds = 2};
+    weft_world_options options = {.join_seconds = 20, .heartbeat_seconds = 2 + test_patience()};
     weft_status status = weft_world_join(&options, &w);
     return status < 0 ? describe(out, status) : use_world(w, out);
 }
@@ -288,7 +288,7 @@ static bool await(_Atomic int *what, double seconds) {
 /* Reduces until something breaks. */
 static int go_on(int number, outcome *out) {
     weft_world *w;
-    weft_world_options options = {.join_seconds = 20, .heartbeat_seconds = 1};
+    weft_world_options options = {.join_seconds = 20, .heartbeat_seconds = 1 + test_patience()};
     set_number("RANK", number);
     set_number("LOCAL_RANK", number);
     if (getenv("TEST_TWO_HOSTS")) {
@@ -317,6 +317,7 @@ static int go_on(int number, outcome *out) {
 }
 
 static void all_told(int but, int64_t since, double limit, const char *what) {
+    limit += test_patience();
     for (int i = 0; i < RANKS; i++) {
         if (i == but) continue;
         assert_true(await(&outcomes[i].failed, limit + 20));
@@ -469,7 +470,7 @@ static int over_transport(int number, outcome *out) {
         "pigeons",      &p,          number,        RANKS,           false,       16, pigeon_send,
         pigeon_receive, pigeon_test, pigeon_cancel, pigeon_exchange, pigeon_close};
     weft_world *w;
-    weft_world_options options = {.join_seconds = 20, .heartbeat_seconds = 2};
+    weft_world_options options = {.join_seconds = 20, .heartbeat_seconds = 2 + test_patience()};
     weft_status status = weft_world_from_transport(&t, &options, &w);
     int bad = status < 0 ? describe(out, status) : use_world(w, out);
     return bad || p.closed != 1;

@@ -31,6 +31,13 @@ typedef struct crew {
     report *report; /* [count] */
 } crew;
 
+static void tell(report *r, weft_status status) {
+    r->at_ns = wefti_now_ns();
+    r->status = status;
+    snprintf(r->text, sizeof r->text, "%s", weft_error_message());
+    r->verdict = 1;
+}
+
 static weft_status stay(wefti_member *m, report *r) {
     wefti_position *position;
     weft_status status = wefti_position_create(&position);
@@ -40,10 +47,7 @@ static weft_status stay(wefti_member *m, report *r) {
     wefti_member_watch(m, NULL, position);
     r->joined = 1;
     while ((status = wefti_member_check(m)) == WEFT_OK) usleep(1000);
-    r->at_ns = wefti_now_ns();
-    r->status = status;
-    snprintf(r->text, sizeof r->text, "%s", weft_error_message());
-    r->verdict = 1;
+    tell(r, status);
     wefti_member_leave(m);
     wefti_position_destroy(position);
     return WEFT_OK;
@@ -56,9 +60,10 @@ static int exchange(wefti_member *m, report *r, int swaps) {
     r->joined = 1;
     for (int i = 0; i < swaps; i++) {
         weft_status status = test_swap(m, i, &wrong);
-        if (status < 0) fprintf(stderr, "swap %d: %s\n", i, weft_error_message());
         if (status < 0 || wrong) {
             r->swaps = -1;
+            tell(r, status);
+            wefti_member_leave(m);
             return 5;
         }
         r->swaps = i + 1;
@@ -131,6 +136,7 @@ static void crew_end(crew *c) {
 static void all_told(crew *c, int rank, int64_t since_ns, double limit, const char *what) {
     char name[64];
     snprintf(name, sizeof name, "rank %d (process %d on host 0)", rank, (int)c->pid[rank]);
+    limit += test_patience();
     for (int i = 0; i < c->count; i++) {
         if (i == rank) continue;
         assert_true(await(&c->report[i].verdict, limit + 20));
@@ -138,8 +144,20 @@ static void all_told(crew *c, int rank, int64_t since_ns, double limit, const ch
         if (took > limit) fail_msg("rank %d heard of it after %.2f s", i, took);
         if (!strstr(c->report[i].text, name) || !strstr(c->report[i].text, what))
             fail_msg("'%s' instead of '%s ... %s'", c->report[i].text, name, what);
-        assert_non_null(strstr(c->report[i].text, "in step 12 (1 transfers done)"));
     }
+}
+
+/* Until the scheduler has heard from all where they stand. */
+static void all_stand(wefti_scheduler *s, int count) {
+    int known = 0;
+    for (int turn = 0; turn < 10000 && known < count; turn++, usleep(2000)) {
+        char *table = wefti_scheduler_table(s);
+        assert_non_null(table);
+        known = 0;
+        for (const char *at = table; (at = strstr(at, "in step 12")); at++) known++;
+        wefti_free(table);
+    }
+    assert_int_equal(known, count);
 }
 
 static void killed(void **state) {
@@ -149,16 +167,19 @@ static void killed(void **state) {
         crew c;
         crew_start(&c, RANKS, 0);
         wefti_scheduler_options o = test_scheduler(RANKS);
-        o.heartbeat_seconds = 1;
+        o.heartbeat_seconds = 1 + test_patience();
         wefti_scheduler *s;
         assert_int_equal(wefti_scheduler_start(&o, &s), WEFT_OK);
         crew_go(&c, wefti_scheduler_address(s));
-        usleep(260000); /* a heartbeat has told where they stand */
+        all_stand(s, RANKS);
         usleep((useconds_t)(test_random(&seed) % 50000));
         int rank = (int)(test_random(&seed) % RANKS);
         int64_t now = wefti_now_ns();
         kill(c.pid[rank], SIGKILL);
         all_told(&c, rank, now, 1.0, "died: ");
+        for (int i = 0; i < RANKS; i++)
+            if (i != rank)
+                assert_non_null(strstr(c.report[i].text, "in step 12 (1 transfers done)"));
         char *table = wefti_scheduler_table(s), *verdict = wefti_scheduler_verdict(s);
         assert_non_null(strstr(verdict, "died: "));
         assert_non_null(strstr(table, "died: computing"));
@@ -170,16 +191,39 @@ static void killed(void **state) {
     }
 }
 
+/* At any instant of an exchange of cards. WEFT_TEST_ROUNDS: more of them. */
+static void killed_while_exchanging(void **state) {
+    (void)state;
+    const char *given = getenv("WEFT_TEST_ROUNDS");
+    int rounds = given ? atoi(given) : 20;
+    uint64_t seed = test_seed();
+    for (int round = 0; round < rounds; round++) {
+        crew c;
+        crew_start(&c, RANKS, 1000000);
+        wefti_scheduler_options o = test_scheduler(RANKS);
+        wefti_scheduler *s;
+        assert_int_equal(wefti_scheduler_start(&o, &s), WEFT_OK);
+        crew_go(&c, wefti_scheduler_address(s));
+        usleep((useconds_t)(test_random(&seed) % 20000));
+        int rank = (int)(test_random(&seed) % RANKS);
+        int64_t now = wefti_now_ns();
+        kill(c.pid[rank], SIGKILL);
+        all_told(&c, rank, now, 1.0, "died: ");
+        wefti_scheduler_stop(s);
+        crew_end(&c);
+    }
+}
+
 static void stopped(void **state) {
     (void)state;
     crew c;
     crew_start(&c, RANKS, 0);
     wefti_scheduler_options o = test_scheduler(RANKS);
-    o.heartbeat_seconds = 1;
+    o.heartbeat_seconds = 1 + test_patience();
     wefti_scheduler *s;
     assert_int_equal(wefti_scheduler_start(&o, &s), WEFT_OK);
     crew_go(&c, wefti_scheduler_address(s));
-    usleep(300000);
+    all_stand(s, RANKS);
     int64_t now = wefti_now_ns();
     kill(c.pid[2], SIGSTOP);
     all_told(&c, 2, now, 3.0, "has not been heard of for");
@@ -195,7 +239,7 @@ static pid_t scheduler_process(int port, int32_t size, uint64_t generation, int 
     assert_true(pid >= 0);
     if (pid > 0) return pid;
     wefti_scheduler_options o = test_scheduler(size);
-    o.heartbeat_seconds = 1;
+    o.heartbeat_seconds = 1 + test_patience();
     o.port = port;
     o.generation = generation;
     wefti_scheduler *s;
@@ -275,7 +319,8 @@ static void swaps_go_on(void **state) {
     for (int i = 0; i < RANKS; i++) {
         int status = 0;
         assert_true(waitpid(c.pid[i], &status, 0) == c.pid[i]);
-        if (status != 0) fail_msg("member %d ended with %x", i, (unsigned)status);
+        if (status != 0)
+            fail_msg("member %d ended with %x: %s", i, (unsigned)status, c.report[i].text);
         assert_int_equal(c.report[i].swaps, SWAPS);
         c.pid[i] = 0;
     }
@@ -407,11 +452,9 @@ static void nobody_to_blame(void **state) {
 int main(void) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(killed),
-        cmocka_unit_test(stopped),
-        cmocka_unit_test(scheduler_restarted),
-        cmocka_unit_test(swaps_go_on),
-        cmocka_unit_test(hangs),
+        cmocka_unit_test(killed),          cmocka_unit_test(killed_while_exchanging),
+        cmocka_unit_test(stopped),         cmocka_unit_test(scheduler_restarted),
+        cmocka_unit_test(swaps_go_on),     cmocka_unit_test(hangs),
         cmocka_unit_test(nobody_to_blame),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
