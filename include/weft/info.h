@@ -24,7 +24,7 @@ typedef struct weft_info {
     int component_count;
     char processor[64];   /* the maker's name of it, "" where the system does not tell */
     char features[128];   /* vector and matrix instructions of use here, "avx2 fma avx512 ..." */
-    const char *isa;      /* the kernels' form chosen for it: plain, avx2 or avx512 */
+    const char *isa;      /* the kernels' form chosen for it: plain, avx2, avx512, amx */
     int cores;            /* that this process may use: affinity and quota respected */
     int64_t memory_bytes; /* of the machine, or the cgroup's limit where that is smaller */
     int64_t memory_free_bytes; /* that can be had without swapping, an estimate of the system */
