@@ -239,7 +239,9 @@ static weft_status create(const weft_transport *transport, wefti_rounds_world **
     WEFT_REQUIRE(transport->size >= 1 && transport->rank >= 0 && transport->rank < transport->size,
                  WEFT_E_ARG, "a transport for rank %d of %d", transport->rank, transport->size);
     WEFT_NEW(w, wefti_rounds_world);
-    w->comm = (wefti_comm){&engine, transport->rank, transport->size, NULL};
+    w->engine = engine;
+    if (transport->name) w->engine.name = transport->name;
+    w->comm = (wefti_comm){&w->engine, transport->rank, transport->size, NULL};
     w->transport = *transport;
     w->request_bytes = (transport->request_bytes + 15) / 16 * 16;
     w->costs = wefti_rounds_default_costs();

@@ -140,6 +140,7 @@ struct wefti_rounds_endpoint {
 
 struct wefti_rounds_world {
     wefti_comm comm;
+    wefti_comm_engine engine; /* with the transport's name */
     weft_transport transport;
     size_t request_bytes; /* rounded up */
     wefti_rounds_costs costs;
