@@ -1,0 +1,91 @@
+#!/bin/sh
+# Jobs of every kind of split as processes: losses, norms and files are those of one process with as many devices, to
+# the bit; any number of processes goes on with what another has left; every end has its exit code and its reason.
+# shellcheck source=../cli/run.inc
+. "$(dirname "$0")/../cli/run.inc"
+TMPDIR=$work/tmp HOME=$work # for the folders of runs, and the user's secret
+export TMPDIR HOME
+mkdir "$TMPDIR"
+for variable in WEFT_RANK WEFT_SIZE RANK WORLD_SIZE MASTER_ADDR MASTER_PORT MS_ROLE RANK_TABLE_FILE WEFT_COMM; do
+    unset $variable
+done
+splits='parallel.strategies=[{match: h.*.attn.c_attn, split: n1=tp}, {match: h.*.attn, split: heads=tp}, {match: h.*.attn.c_proj, split: k=tp}, {match: h.*.mlp.c_fc, split: n0=tp}, {match: h.*.mlp.c_proj, split: k=tp}]'
+
+# What must be equal of a run's JSON: everything but times.
+numbers() {
+    sed 's/"[a-z_]*seconds": [^,}]*,\{0,1\}//g; s/"[a-z]*_per_second": [^,}]*,\{0,1\}//g; s/"checkpoint": [^,}]*//' "$1"
+}
+# Every file of every step but the manifests, which name the job.
+files() {
+    (cd "$1" && find . -type f ! -name manifest.json ! -name .lock | sort | xargs cksum)
+}
+# same NAME OTHER: runs that must have come to the same.
+same() {
+    numbers "$1.json" >"$1.numbers"
+    numbers "$2.json" >"$2.numbers"
+    cmp -s "$1.numbers" "$2.numbers" || fail "$2 is not as $1:" "$2.numbers"
+    files "$1" >"$1.files"
+    files "$2" >"$2.files"
+    [ -s "$1.files" ] && cmp -s "$1.files" "$2.files" || fail "$2 leaves other files than $1:" "$2.files"
+}
+# compare NAME COUNT words...: in one process and in COUNT of them.
+compare() {
+    name=$1 count=$2
+    shift 2
+    "$weft" train job.yaml --json checkpoint.every=2 checkpoint.dir="$name" "$@" >"$name.json" 2>"$name.err" ||
+        fail "$name, in one process:" "$name.err"
+    "$weft" launch -n "$count" --no-logs -- "$weft" train job.yaml --json checkpoint.every=2 checkpoint.dir="$name-world" \
+        "$@" >"$name-world.json" 2>"$name-world.err" || fail "$name, in $count processes:" "$name-world.err"
+    same "$name" "$name-world"
+}
+set -- train.eval_every=3 train.eval_batches=2
+compare data 4 "$@" parallel.devices=4
+compare sharded 4 "$@" parallel.devices=4 parallel.optimizer.level=3
+compare tensor 4 "$@" 'parallel.mesh={dp: 2, tp: 2}' "$splits"
+compare stages 4 "$@" parallel.pipeline.stages=2 parallel.pipeline.microbatches=2 'parallel.mesh={dp: 2}'
+compare half 2 "$@" parallel.devices=2 train.precision=bf16
+compare accumulated 2 "$@" parallel.devices=2 train.accumulate=2
+
+# --- messages instead of shared memory ---
+WEFT_COMM=ucx "$weft" launch -n 4 --no-logs -- "$weft" train job.yaml --json checkpoint.every=2 checkpoint.dir=ucx "$@" \
+    parallel.devices=4 parallel.optimizer.level=3 >ucx.json 2>ucx.err && code=0 || code=$?
+if grep -q 'built without UCX\|cannot load UCX' ucx.err; then
+    echo "SKIP: no UCX here: $(cat ucx.err)"
+elif [ $code != 0 ]; then
+    fail 'over UCX:' ucx.err
+else
+    same sharded ucx
+fi
+
+# --- going on: 4 processes, then 2, then one; data that only rank 0 can reach are enough ---
+for next in 4 2 1; do
+    steps=$((6 - next))
+    [ $next = 4 ] && steps=2
+    [ $next = 1 ] && steps=6
+    "$weft" launch -n $next --no-logs -- "$weft" train job.yaml --json train.steps=$steps train.schedule.name=constant checkpoint.dir=moved \
+        >moved.json 2>moved.err || fail "$next processes go on:" moved.err
+    [ -d "$(printf 'moved/step-%012d' $steps)" ] || fail "$next processes left no checkpoint of step $steps" moved.err
+done
+
+# --- ends ---
+expect 1 'the job is for 2 devices, but 3 processes were started' launch -n 3 --no-logs -- "$weft" train job.yaml parallel.devices=2
+expect 1 'not a finite number is made in cell' launch -n 2 --no-logs -- "$weft" train job.yaml train.clip=0 \
+    train.optimizer.name=sgd train.optimizer.lr=1e6 train.schedule.name=constant train.steps=50
+expect 1 'already holds checkpoints' launch -n 2 --no-logs -- "$weft" train job.yaml checkpoint.dir=data checkpoint.resume=false
+expect 1 'rank 0: ' launch -n 2 --no-logs -- "$weft" train job.yaml data.path=nothing.txt
+
+# --- a stop: after the same step everywhere, with a checkpoint ---
+"$weft" launch -n 3 --no-logs -- "$weft" train job.yaml --json train.steps=1000000 train.batch=6 checkpoint.dir=stopped >stop.json 2>stop.err &
+run=$!
+for _ in $(seq 300); do
+    grep -q '"step": 3,' stop.json && break
+    sleep 0.1
+done
+kill -TERM $run
+wait $run
+code=$?
+[ $code = 143 ] || fail "stopped with exit code $code, not 143:" stop.err
+grep -q 'stopped after step' stop.err || fail 'nothing tells of the stop:' stop.err
+ls stopped | grep -q step- || fail 'a stopped run left no checkpoint:' stop.err
+
+exit $failed
