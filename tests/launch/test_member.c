@@ -230,6 +230,55 @@ static void refuses(void **state) {
     wefti_scheduler_stop(s);
 }
 
+/* --- a process that is the scheduler and nothing else */
+
+typedef struct server {
+    wefti_scheduler_options options;
+    char address[64];
+    _Atomic int ready;
+    weft_status status;
+    char text[512], *table;
+} server;
+
+static void announced(void *context, const char *address) {
+    server *v = context;
+    snprintf(v->address, sizeof v->address, "%s", address);
+    v->ready = 1;
+}
+static void *serve(void *context) {
+    server *v = context;
+    v->status = wefti_scheduler_serve(&v->options, announced, v, &v->table);
+    snprintf(v->text, sizeof v->text, "%s", weft_error_message());
+    return NULL;
+}
+
+static void serves_until_all_is_over(void **state) {
+    (void)state;
+    for (int missing = 0; missing < 2; missing++) {
+        server v = {.options = test_scheduler(2 + missing)};
+        if (missing) v.options.join_seconds = 0.3;
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, serve, &v), 0);
+        while (!v.ready) usleep(1000);
+        test_lane lanes[2];
+        prepare(lanes, 2, v.address);
+        lanes[0].swaps = lanes[1].swaps = 3;
+        test_lanes_start(lanes, 2);
+        test_lanes_join(lanes, 2);
+        pthread_join(thread, NULL);
+        if (missing) {
+            assert_int_equal(v.status, WEFT_E_TIMEOUT);
+            assert_non_null(strstr(v.text, "1 of 3 processes is missing"));
+            assert_int_equal(lanes[0].status, WEFT_E_TIMEOUT);
+        } else {
+            all_good(lanes, 2);
+            assert_int_equal(v.status, WEFT_OK);
+            assert_non_null(strstr(v.table, "left"));
+        }
+        wefti_free(v.table);
+    }
+}
+
 /* The n-th allocation fails, wherever that is: errors, and nothing hangs or leaks. */
 static void without_memory(void **state) {
     (void)state;
@@ -273,10 +322,15 @@ static void without_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_order),      cmocka_unit_test(ranks_as_wanted),
-        cmocka_unit_test(one_too_many),   cmocka_unit_test(one_too_few),
-        cmocka_unit_test(scheduler_late), cmocka_unit_test(nobody_there),
-        cmocka_unit_test(refuses),        cmocka_unit_test(without_memory),
+        cmocka_unit_test(any_order),
+        cmocka_unit_test(ranks_as_wanted),
+        cmocka_unit_test(one_too_many),
+        cmocka_unit_test(one_too_few),
+        cmocka_unit_test(scheduler_late),
+        cmocka_unit_test(nobody_there),
+        cmocka_unit_test(refuses),
+        cmocka_unit_test(without_memory),
+        cmocka_unit_test(serves_until_all_is_over),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
