@@ -76,6 +76,7 @@ typedef struct wefti_local_post {
        all-reduce of shares also the destination; or NULL. */
     void *bounce;
     bool copied; /* the source is small, and copied to where it may stay */
+    bool pulled; /* others fetch from memory that they cannot reach */
     bool finished;
 } wefti_local_post;
 
@@ -241,7 +242,7 @@ weft_status wefti_local_fail(wefti_local *local);
 /* Give a post what others can see: a copy where they reach neither its source nor, in an
  * all-reduce, its destination, and cannot or should not pull. */
 weft_status wefti_local_lend(wefti_local_endpoint *endpoint, wefti_local_post *post) WEFT_CHECKED;
-/* The result, when the post is over. */
+/* The result of an all-reduce of shares out of the memory that others reached. */
 void wefti_local_take_back(wefti_local_post *post);
 /* `bytes` of rank `place` of the world, from its address p. False, after breaking the world: cannot
  * be read. */

@@ -6,10 +6,7 @@
 /* Whether all sources and destinations are in reach of all members, who agree on it. */
 static bool find_arrays(const wefti_local *local, wefti_local_seat *seat, uint64_t number) {
     const wefti_local_endpoint *endpoint = wefti_local_place_of(seat, number)->post->endpoint;
-    const wefti_local_slot *own = &seat->row->slot[number % WEFTI_LOCAL_RING];
-    if (!wefti_local_reach(local->world, local->place, own->source) ||
-        !wefti_local_reach(local->world, local->place, own->destination))
-        return false;
+    if (wefti_local_place_of(seat, number)->post->pulled) return false;
     for (int32_t m = 0; m < seat->channel->members; m++) {
         endpoint->source[m] = wefti_local_source(local, seat, m, number);
         endpoint->destination[m] = wefti_local_destination(local, seat, m, number);

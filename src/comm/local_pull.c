@@ -25,7 +25,8 @@ weft_status wefti_local_lend(wefti_local_endpoint *endpoint, wefti_local_post *p
         (!plan->shares || wefti_local_reach(world, local->place, post->destination)))
         return WEFT_OK;
     int64_t least = plan->shares ? world->pull_shares : world->pull_parts;
-    if (least && plan->runs && plan->bytes >= least) return WEFT_OK;
+    post->pulled = least && plan->runs && plan->bytes >= least;
+    if (post->pulled) return WEFT_OK;
     if (!plan->shares && plan->bytes <= WEFTI_LOCAL_SMALL) {
         WEFT_TRY(wefti_local_keep_small(world, endpoint->seat));
         post->copied = true;
@@ -42,8 +43,7 @@ weft_status wefti_local_lend(wefti_local_endpoint *endpoint, wefti_local_post *p
 }
 
 void wefti_local_take_back(wefti_local_post *post) {
-    const wefti_local_plan *plan = post->endpoint->plan;
-    if (post->bounce && plan->shares) copy_others(plan, post->destination, post->bounce);
+    copy_others(post->endpoint->plan, post->destination, post->bounce);
 }
 
 static bool refuse(wefti_local *local, int32_t place, int why) {

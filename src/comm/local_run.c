@@ -190,7 +190,7 @@ static bool progress_seat(wefti_local *local, wefti_local_seat *seat) {
         }
         if (!memory_is_back(seat, number)) continue;
         void *stage = wefti_local_stage(post);
-        wefti_local_take_back(post);
+        if (post->bounce && place->plan->shares) wefti_local_take_back(post);
         if (stage) memcpy(post->destination, stage, (size_t)place->plan->bytes);
         post->finished = happened = true;
         place->post = NULL;
@@ -238,7 +238,7 @@ weft_status wefti_local_start(wefti_endpoint *base, const void *source, void *de
     post->source = source;
     post->destination = destination;
     post->bounce = NULL;
-    post->copied = false;
+    post->copied = post->pulled = false;
     post->finished = false;
     post->next = NULL;
     if (local->world->take) WEFT_TRY(wefti_local_lend(endpoint, post));
