@@ -116,7 +116,7 @@ static void note_ends(watch *w) {
 static void tell_scheduler(watch *w) {
     wefti_launch *l = w->l;
     char text[160];
-    if (!w->told_at || !l->scheduler) return;
+    if (w->told_at <= 0 || !l->scheduler) return;
     wefti_scheduler_state state = wefti_scheduler_wait(l->scheduler, WEFTI_SCHEDULER_RUNNING, 0);
     if (state == WEFTI_SCHEDULER_RUNNING && now() < w->told_at) return;
     w->told_at = 0;
@@ -145,7 +145,7 @@ static void note_stops(watch *w) {
 }
 
 static void note_deadline(watch *w) {
-    if (!w->deadline || now() < w->deadline) return;
+    if (w->deadline <= 0 || now() < w->deadline) return;
     enter(w, w->phase < ENDING ? ENDING : KILLING);
 }
 
