@@ -27,9 +27,11 @@ for page in $pages; do
         [ -e "$(dirname "$page")/${link%%#*}" ] || complain "$page: there is no $link"
     done <"$work/links"
 
-    # Commands: lines of shell blocks and inline code that begin with weft.
+    # Commands: lines of shell blocks and inline code that begin with weft; one within `weft launch` is one of its own.
     { block sh "$page"; grep -o '`weft [^`]*`' "$page" | tr -d '`'; } |
-        sed -n 's/^\$ //; s/.*[|(] *weft /weft /; /^weft [a-z]/p' | sed 's/  *#.*//' >"$work/commands"
+        sed -n 's/^\$ //; s/.*[|(] *weft /weft /; /^weft [a-z]/p' | sed 's/  *#.*//' |
+        sed 's/ -- weft /\
+weft /' >"$work/commands"
     while read -r _ verb rest; do
         [ -f "src/cli/$verb.c" ] || [ "$verb" = help ] || { complain "$page: there is no weft $verb"; continue; }
         "$WEFT_BIN" "$verb" --help >"$work/help" 2>&1
