@@ -61,4 +61,14 @@ struct wefti_member {
 
 void *wefti_member_run(void *member);
 
+/* --- member_talk.c, under the lock */
+/* The end of the job, as this member sees it: the first one counts. Lets go of the lock meanwhile.
+ */
+void wefti_member_broken(wefti_member *m, weft_status status, const char *text);
+weft_status wefti_member_ask(wefti_member *m) WEFT_CHECKED; /* for a place */
+/* All that there is to say now. */
+weft_status wefti_member_say(wefti_member *m, int64_t now) WEFT_CHECKED;
+weft_status wefti_member_hear(wefti_member *m, const wefti_frame *frame) WEFT_CHECKED;
+int64_t wefti_member_interval(const wefti_member *m); /* of heartbeats */
+
 #endif
