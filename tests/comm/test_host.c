@@ -393,7 +393,18 @@ static void nothing_has_a_name(void **state) {
     assert_int_equal(errno, ECHILD);
 }
 
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define __SANITIZE_THREAD__ 1
+#endif
+#endif
+
 int main(void) {
+#if defined(__SANITIZE_THREAD__)
+    /* It does not see what other processes do; the same code between threads is in test_local.c. */
+    print_message("SKIP: the thread sanitizer looks at one process only\n");
+    return 77;
+#endif
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_alone_is_a_world),
         cmocka_unit_test(what_cannot_begin_leaves_nothing),
