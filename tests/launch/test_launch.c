@@ -164,9 +164,11 @@ static void test_descriptors(void **state) {
     close(fd);
 }
 
+/* WEFT_OK: refused with any status. */
 static void refuse(weft_launch_options o, weft_status status, const char *text) {
     weft_launch_result r;
-    assert_int_equal(weft_launch_run(&o, &r), status);
+    weft_status got = weft_launch_run(&o, &r);
+    assert_true(status < 0 ? got == status : got < 0);
     if (!strstr(weft_error_message(), text))
         fail_msg("'%s' does not say '%s'", weft_error_message(), text);
     weft_launch_result_free(&r);
@@ -194,10 +196,10 @@ static void test_refused(void **state) {
     refuse(o, WEFT_E_ARG, "more than");
     o = good;
     o.scheduler = "no.such.host.invalid:9";
-    refuse(o, weft_launch_run(&o, &(weft_launch_result){0}), "no.such.host.invalid");
+    refuse(o, WEFT_OK, "no.such.host.invalid");
     o = good;
     o.secret_file = "/none/secret";
-    refuse(o, weft_launch_run(&o, &(weft_launch_result){0}), "/none/secret");
+    refuse(o, WEFT_OK, "/none/secret");
     o = good;
     o.rank_table = "/none/table.json";
     refuse(o, WEFT_E_ARG, "leave their numbers out");
