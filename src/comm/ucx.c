@@ -9,6 +9,8 @@
 #ifdef WEFT_HAVE_UCX
 
 #include <net/if.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -269,7 +271,7 @@ static weft_status configure(const ucx_side *s, const char *interface, ucp_confi
     WEFT_TRY(require(s, s->call.ucp_config_modify(config, "NET_DEVICES", interface),
                      "use the network interface"));
     /* Connecting to a host that is gone must not block. Older versions do not know it. */
-    (void)s->call.ucp_config_modify(config, "TCP_CONN_NB", "y");
+    (void)s->call.ucp_config_modify(config, "CONN_NB", "y");
     return WEFT_OK;
 }
 
@@ -295,6 +297,15 @@ static weft_status open_worker(ucx_side *s, const char *interface) {
     return WEFT_OK;
 }
 
+static bool is_running(const char *interface) {
+    struct ifreq request = {0};
+    int s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    (void)snprintf(request.ifr_name, sizeof request.ifr_name, "%s", interface);
+    bool known = s >= 0 && ioctl(s, SIOCGIFFLAGS, &request) == 0;
+    if (s >= 0) close(s);
+    return !known || ((request.ifr_flags & IFF_UP) && (request.ifr_flags & IFF_RUNNING));
+}
+
 /* UCX itself would only warn. Devices that are no network interfaces are named as UCX does
  * ("mlx5_0:1"). */
 static weft_status check_interface(const char *interface) {
@@ -302,8 +313,12 @@ static weft_status check_interface(const char *interface) {
     (void)snprintf(device, sizeof device, "%s", interface);
     device[strcspn(device, ":")] = 0;
     (void)snprintf(path, sizeof path, "/sys/class/infiniband/%s", device);
-    if (if_nametoindex(interface) != 0 || (!strchr(device, '/') && access(path, F_OK) == 0))
+    if (!strchr(device, '/') && access(path, F_OK) == 0) return WEFT_OK;
+    if (if_nametoindex(interface) != 0) {
+        WEFT_REQUIRE(is_running(interface), WEFT_E_ARG,
+                     "the network interface '%s' is down, or its cable is out", interface);
         return WEFT_OK;
+    }
     struct if_nameindex *all = if_nameindex();
     for (struct if_nameindex *i = all; i && i->if_index != 0; i++) {
         size_t n = strlen(known);

@@ -1,0 +1,193 @@
+/* The communicator over UCX between two network namespaces, as between hosts: on a good wire, on a
+ * bad one (delay, loss and reordering by tc netem), and when the cable is pulled. Needs root and
+ * iproute2. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
+
+#include "comm/rounds.h"
+#include "comm/ucx.h"
+#pragma GCC diagnostic ignored "-Wunused-function" /* not all of it is needed here */
+#include "processes.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SCRIPTS = 2 };
+#else
+enum { SCRIPTS = 4 };
+#endif
+
+static char hosts[2][32]; /* names of the namespaces */
+
+/* A command for the shell, in which A and B are the namespaces; whether it succeeded. */
+static bool shell(const char *command) {
+    char text[512];
+    snprintf(text, sizeof text, "A=%s B=%s; { %s; } >/dev/null 2>&1", hosts[0], hosts[1], command);
+    return system(text) == 0;
+}
+
+static bool make_hosts(void) {
+    for (int i = 0; i < 2; i++)
+        snprintf(hosts[i], sizeof hosts[i], "weft-%c-%d", "ab"[i], (int)getpid());
+    return shell(
+        "ip netns add $A && ip netns add $B && "
+        "ip link add veth0 netns $A type veth peer name veth0 netns $B && "
+        "ip -n $A addr add 10.98.0.1/24 dev veth0 && "
+        "ip -n $B addr add 10.98.0.2/24 dev veth0 && "
+        "for n in $A $B; do ip -n $n link set lo up && ip -n $n link set veth0 up; done && "
+        /* which takes a while */
+        "for n in $A $B; do for i in $(seq 100); do "
+        "ip -n $n link show veth0 | grep -q 'state UP' && break; sleep 0.1; done; done");
+}
+static void remove_hosts(void) {
+    (void)shell("ip netns del $A");
+    (void)shell("ip netns del $B");
+}
+
+static weft_status enter(const char *name) {
+    char path[128];
+    snprintf(path, sizeof path, "/run/netns/%s", name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    /* UCX finds interfaces in /sys, which would be that of the old namespace still. */
+    bool in = fd >= 0 && setns(fd, CLONE_NEWNET) == 0 && unshare(CLONE_NEWNS) == 0 &&
+              mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+              umount2("/sys", MNT_DETACH) == 0 && mount("sysfs", "/sys", "sysfs", 0, NULL) == 0;
+    if (fd >= 0) close(fd);
+    WEFT_REQUIRE(in, WEFT_E_IO, "cannot enter %s: %s", path, strerror(errno));
+    return WEFT_OK;
+}
+
+static weft_status join_between(process_world *p, int32_t rank) {
+    static seat_at_meeting seat;
+    seat = (seat_at_meeting){&p->meeting, rank, 0};
+    wefti_exchange exchange = {&seat, swap_cards};
+    weft_transport transport;
+    WEFT_TRY(enter(hosts[rank % 2]));
+    WEFT_TRY(wefti_ucx_transport(rank, p->w.size, &exchange, "veth0", &transport));
+    return wefti_comm_rounds(&transport, &p->w.comm[rank]);
+}
+static process_world *between_begin(int32_t size, void *context) {
+    process_world *p = processes_begin(size, context);
+    p->join = join_between;
+    p->w.get = NULL;
+    p->w.put = NULL;
+    return p;
+}
+
+static void follow_to_the_end(world_test *w, int32_t rank) {
+    follow_script(w, rank);
+    pthread_barrier_wait(&w->barrier);
+}
+static void run_scripts(uint64_t seed) {
+    static script s;
+    for (int round = 0; round < SCRIPTS; round++) {
+        numbers r = {seed + (uint64_t)round, 0};
+        int32_t size = (int32_t)pick(&r, 2, 4);
+        choose_script(&s, seed + (uint64_t)round, &r, size);
+        process_world *p = between_begin(size, &s);
+        run_processes(p, follow_to_the_end);
+        if (p->w.failures) fail_msg("seed %llu, %s", (unsigned long long)s.seed, p->w.message);
+        processes_end(p);
+    }
+}
+
+static void a_good_wire(void **state) {
+    (void)state;
+    uint64_t seed = first_seed();
+    print_message("seed %llu (WEFT_SEED)\n", (unsigned long long)seed);
+    run_scripts(seed);
+}
+
+static void a_bad_wire(void **state) {
+    (void)state;
+    uint64_t seed = first_seed() ^ 0xBAD;
+    print_message("seed %llu (WEFT_SEED ^ 0xBAD)\n", (unsigned long long)seed);
+    if (!shell("tc -n $A qdisc add dev veth0 root netem delay 1ms 500us loss 0.5% reorder 5%")) {
+        print_message("SKIP: tc netem is not to be had here\n");
+        return;
+    }
+    run_scripts(seed);
+    assert_true(shell("tc -n $A qdisc del dev veth0 root"));
+}
+
+/* --- the cable is pulled: nothing tells the ranks but who watches them --- */
+
+typedef struct pulling {
+    shared_case c;
+    _Atomic int turns, pulled, failed;
+} pulling;
+
+static void *watch(void *argument) {
+    world_test *w = argument;
+    pulling *pull = w->context;
+    while (!atomic_load(&pull->pulled)) usleep(1000);
+    for (int32_t r = 0; r < w->size; r++) /* this process has only one */
+        if (w->comm[r]) wefti_comm_break(w->comm[r], "the scheduler hears nothing of rank 1");
+    return NULL;
+}
+static void reduce_until_pulled(world_test *shared, int32_t rank) {
+    pulling *pull = shared->context;
+    world_test own = {.size = shared->size, .context = pull};
+    own.comm[rank] = shared->comm[rank];
+    pthread_t watcher;
+    if (pthread_create(&watcher, NULL, watch, &own) != 0) abort();
+    static float a[2][60000];
+    wefti_endpoint *e = bound(shared, rank, &pull->c);
+    weft_status status = WEFT_OK;
+    while (status >= 0) {
+        status = wefti_comm_run(e, a[0], a[1]);
+        if (rank == 0) atomic_fetch_add(&pull->turns, 1);
+    }
+    if (status == WEFT_E_PEER) atomic_fetch_add(&pull->failed, 1);
+    shared->comm[rank]->engine->unbind(e);
+    pthread_join(watcher, NULL);
+}
+static void a_cable_that_is_pulled(void **state) {
+    (void)state;
+    pulling *pull = share(sizeof *pull);
+    pull->c = all_reduce_of(3, 60000, WEFT_F32);
+    process_world *p = between_begin(3, pull);
+    start_processes(p, reduce_until_pulled);
+    while (atomic_load(&pull->turns) < 3 && !atomic_load(&p->w.failures)) usleep(1000);
+    assert_true(shell("ip -n $A link set veth0 down"));
+    usleep(300000); /* all wait now; whether they do changes nothing below */
+    atomic_store(&pull->pulled, 1);
+    await_processes(p); /* all come to their end, though nobody answers */
+    if (p->w.failures) fail_msg("%s", p->w.message);
+    assert_int_equal(pull->failed, 3);
+    processes_end(p);
+    munmap(pull, sizeof *pull);
+}
+
+static bool there_is_ucx(void) {
+#ifdef WEFT_HAVE_UCX
+    return true;
+#else
+    return false;
+#endif
+}
+
+int main(void) {
+    const char *lacks = !there_is_ucx()   ? "weft is built without UCX"
+                        : geteuid() != 0  ? "network namespaces need root"
+                        : !shell("ip -V") ? "iproute2 is not installed"
+                        : !make_hosts()   ? "network namespaces are not to be had here"
+                                          : NULL;
+    if (lacks) {
+        printf("SKIP: %s\n", lacks);
+        remove_hosts();
+        return 0;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_good_wire),
+        cmocka_unit_test(a_bad_wire),
+        cmocka_unit_test(a_cable_that_is_pulled),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    remove_hosts();
+    return failed;
+}
