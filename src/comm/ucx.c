@@ -24,7 +24,7 @@ enum {
     RANK_SHIFT = 40,         /* bits of a tag below the rank */
     MOST_ADDRESS = 64 << 10, /* bytes of a worker's address */
     CLOSE_NS = 2000000000,   /* how long closing waits for others */
-    CANCEL_NS = 2000000000,  /* and cancelling for the library */
+    CANCEL_NS = 500000000,   /* and cancelling for the library */
     LONG_LOOKS = 2000,       /* looks after which a sender that nothing comes from is connected */
 };
 
@@ -38,7 +38,9 @@ typedef struct ucx_side {
     wefti_ucx_calls call;
     wefti_exchange exchange;
     int32_t rank, size;
-    bool logs; /* our handler is set */
+    bool logs;  /* our handler is set */
+    bool cut;   /* work under way has failed, or was given up */
+    bool stuck; /* UCX does not give up what it was told to: it is not called any more */
     ucp_context_h context;
     ucp_worker_h worker;
     ucx_peer *peer;           /* [size] */
@@ -69,6 +71,10 @@ static ucs_log_func_rc_t say_nothing(const char *file, unsigned line, const char
 
 static weft_status failed(const ucx_side *s, int32_t peer, ucs_status_t status) {
     WEFT_FAIL(WEFT_E_PEER, "UCX: %s (rank %d)", s->call.ucs_status_string(status), (int)peer);
+}
+
+static void progress(ucx_side *s) {
+    if (!s->stuck) (void)s->call.ucp_worker_progress(s->worker);
 }
 
 /* --- connections --- */
@@ -107,9 +113,14 @@ static void *begin_close(ucx_side *s, ucx_peer *peer, bool force) {
 }
 
 static void end_close(ucx_side *s, void *request, int64_t until) {
-    if (!request) return;
-    while (s->call.ucp_request_check_status(request) == UCS_INPROGRESS && wefti_now_ns() < until)
-        (void)s->call.ucp_worker_progress(s->worker);
+    if (!request || s->stuck) return;
+    while (s->call.ucp_request_check_status(request) == UCS_INPROGRESS) {
+        if (wefti_now_ns() > until) {
+            s->stuck = true;
+            return;
+        }
+        progress(s);
+    }
     s->call.ucp_request_free(request);
 }
 
@@ -181,22 +192,29 @@ static weft_status ucx_receive(void *context, int peer, uint64_t tag, void *data
 }
 
 static void release(ucx_side *s, ucx_request *r) {
-    if (r->request) s->call.ucp_request_free(r->request);
+    if (r->request && !s->stuck) s->call.ucp_request_free(r->request);
     r->request = NULL;
 }
 
-/* UCX gives sends up only together with their connection. */
+/* UCX gives up sends, and receives that have begun, only together with their connection. If it does
+ * not even then, it gets no chance to touch their memory any more. */
 static void ucx_cancel(void *context, void *request) {
     ucx_side *s = context;
     ucx_request *r = request;
+    ucx_peer *peer = &s->peer[r->peer];
     int64_t until = wefti_now_ns() + CANCEL_NS;
-    if (!r->done && r->receives) s->call.ucp_request_cancel(s->worker, r->request);
-    if (!r->done && !r->receives && s->peer[r->peer].endpoint) {
-        if (s->peer[r->peer].failure == UCS_OK) s->peer[r->peer].failure = UCS_ERR_CANCELED;
-        end_close(s, begin_close(s, &s->peer[r->peer], true), until);
+    if (!r->done && r->receives && !s->stuck) s->call.ucp_request_cancel(s->worker, r->request);
+    if (!r->done) progress(s);
+    s->cut |= !r->done;
+    if (!r->done && peer->endpoint && !s->stuck) {
+        if (peer->failure == UCS_OK) peer->failure = UCS_ERR_CANCELED;
+        end_close(s, begin_close(s, peer, true), until);
     }
-    while (!r->done && wefti_now_ns() < until) (void)s->call.ucp_worker_progress(s->worker);
-    release(s, r);
+    while (!r->done && !s->stuck) {
+        progress(s);
+        s->stuck = !r->done && wefti_now_ns() > until;
+    }
+    if (r->done) release(s, r);
 }
 
 /* A sender that is not connected, and that nothing comes from, may be dead. */
@@ -212,7 +230,7 @@ static weft_status ucx_test(void *context, void *request, size_t *out_bytes) {
     ucx_request *r = request;
     if (!r->done && r->turn == s->turn) {
         s->turn++;
-        (void)s->call.ucp_worker_progress(s->worker);
+        progress(s);
         look_after(s, r);
     }
     r->turn = s->turn;
@@ -223,6 +241,7 @@ static weft_status ucx_test(void *context, void *request, size_t *out_bytes) {
         if (r->status != UCS_OK) return failed(s, r->peer, failure);
     }
     release(s, r);
+    s->cut |= r->status != UCS_OK;
     if (r->status != UCS_OK) return failed(s, r->peer, r->status);
     if (out_bytes && r->receives) *out_bytes = r->bytes;
     return WEFT_OK;
@@ -235,13 +254,23 @@ static weft_status ucx_exchange(void *context, const void *mine, size_t bytes, v
 
 /* --- beginning and end --- */
 
+/* UCX asserts, and so ends the process, when it is taken down with work under way that a failure
+ * has left behind. After one it stays as it is, its connections closed, until the process ends. */
+static void take_down(ucx_side *s) {
+    if (s->cut || s->stuck) return; /* and goes on saying nothing */
+    if (s->worker) s->call.ucp_worker_destroy(s->worker);
+    if (s->context) s->call.ucp_cleanup(s->context);
+    if (s->logs) s->call.ucs_log_pop_handler();
+}
+
 static void ucx_close(void *context) {
     ucx_side *s = context;
     int64_t until = wefti_now_ns() + CLOSE_NS;
     void **closing = s->peer ? wefti_calloc((size_t)s->size, sizeof *closing) : NULL;
-    for (int32_t r = 0; s->peer && r < s->size; r++) {
-        if (!s->peer[r].endpoint) continue;
-        void *request = begin_close(s, &s->peer[r], !closing || s->peer[r].failure != UCS_OK);
+    for (int32_t r = 0; s->peer && r < s->size && !s->stuck; r++) {
+        ucx_peer *peer = &s->peer[r];
+        if (!peer->endpoint) continue;
+        void *request = begin_close(s, peer, !closing || peer->failure != UCS_OK);
         if (closing)
             closing[r] = request;
         else
@@ -249,9 +278,7 @@ static void ucx_close(void *context) {
     }
     for (int32_t r = 0; closing && r < s->size; r++) end_close(s, closing[r], until);
     wefti_free(closing);
-    if (s->worker) s->call.ucp_worker_destroy(s->worker);
-    if (s->context) s->call.ucp_cleanup(s->context);
-    if (s->logs) s->call.ucs_log_pop_handler();
+    take_down(s);
     wefti_free(s->peer);
     wefti_free(s->addresses);
     wefti_free(s);
