@@ -80,6 +80,21 @@ second=$!
 wait $second || fail 'host 1:' host1.out
 same hosts
 
+# The same, each in a memory of its own: messages between them.
+if "$weft" info --quick 2>/dev/null | grep -qi ucx; then
+    here="--hosts 2 --scheduler 127.0.0.1:$((port + 5)) -n 2 --no-logs"
+    # shellcheck disable=SC2086
+    "$weft" launch $here --host-rank 1 --env WEFT_HOST_ID=b -- "$weft" train job.yaml --json >host1.out 2>&1 &
+    second=$!
+    # shellcheck disable=SC2086
+    "$weft" launch $here --host-rank 0 --env WEFT_HOST_ID=a -- "$weft" train job.yaml --json >apart.json 2>apart.err ||
+        fail 'host 0, apart:' apart.err
+    wait $second || fail 'host 1, apart:' host1.out
+    same apart
+else
+    echo 'SKIP: no UCX, hosts apart are not tried'
+fi
+
 # --- a rank table, by weft launch and by hand ---
 cat >table.json <<END
 {"version": "1.0", "server_count": "1", "status": "completed", "server_list": [{"server_id": "10.0.0.5", "device": [
