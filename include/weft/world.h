@@ -31,7 +31,7 @@ typedef struct weft_world_options {
     const char *interface; /* network interface to bind to; "" loopback when all are on one host */
     double join_seconds;   /* how long to wait for missing processes; 0: 600 */
     double heartbeat_seconds; /* a process that is silent for so long has failed; 0: 10 */
-    double wait_seconds; /* a rank that others have waited for so long has failed; 0: 1800 */
+    double wait_seconds;      /* a rank that others have waited for so long has failed; 0: 1800 */
 } weft_world_options;
 
 /** What this process finds in its environment: the launcher that started it, and what that says. */
