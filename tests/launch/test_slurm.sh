@@ -22,7 +22,13 @@ export SLURM_CONF HOME
 port=$((15000 + $$ % 8000))
 host=$(hostname)
 
+# Steps first, while there is someone who ends them.
 stop() {
+    scancel --user=root >/dev/null 2>&1
+    for _ in $(seq 50); do
+        [ -z "$(timeout 5 squeue -h 2>/dev/null)" ] && break
+        sleep 0.1
+    done
     for name in slurmd slurmctld munged; do
         [ -s "$work/$name.pid" ] && kill "$(cat "$work/$name.pid")" 2>/dev/null
     done
@@ -34,6 +40,10 @@ stop() {
         done
         [ $alive = 0 ] && break
         sleep 0.1
+    done
+    # What serves a step may have missed all of that; it works in this folder.
+    for process in $(pgrep -x slurmstepd 2>/dev/null); do
+        case $(readlink "/proc/$process/cwd") in "$work"*) kill -9 "$process" ;; esac
     done
     rm -rf "$work"
 }
