@@ -41,9 +41,9 @@ typedef struct wefti_rounds_costs {
 wefti_rounds_costs wefti_rounds_default_costs(void);
 
 enum {
-    WEFTI_ROUNDS_SMALL = 8 << 10,    /* bytes of a message that goes with its header, at most */
-    WEFTI_ROUNDS_CHUNK = 256 << 10,  /* bytes of a link of a chain, and of a segment of a share */
-    WEFTI_ROUNDS_MESSAGE = 256 << 20 /* no message is longer */
+    WEFTI_ROUNDS_SMALL = 8 << 10,   /* bytes of a message that goes with its header, at most */
+    WEFTI_ROUNDS_CHUNK = 512 << 10, /* bytes of a link of a chain, and of a segment of a share */
+    WEFTI_ROUNDS_MESSAGE = 4 << 20  /* no message is longer: UCX is slow with 64 MiB at once */
 };
 
 typedef enum wefti_rounds_array {
