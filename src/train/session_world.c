@@ -88,7 +88,7 @@ weft_status wefti_session_same_job(weft_session *s, const weft_graph *graph, wef
     job_card card;
     memset(&card, 0, sizeof card);
     card.rank = s->me;
-    card.bf16 = s->bf16;
+    card.bf16 = (int32_t)s->bf16;
     card.model = digest_graph(graph);
     card.plan = digest_plan(s->plan);
     card.settings = digest_settings(&s->options);
