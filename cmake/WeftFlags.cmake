@@ -28,6 +28,14 @@ if(WEFT_SANITIZE)
   target_compile_options(weft_flags INTERFACE -fsanitize=${WEFT_SANITIZE} -fno-sanitize-recover=all
     -fno-omit-frame-pointer -O1 -g)
   target_link_options(weft_flags INTERFACE -fsanitize=${WEFT_SANITIZE})
+  if(CMAKE_C_COMPILER_ID MATCHES "Clang") # gcc says by itself which sanitizer it builds for
+    foreach(kind ADDRESS THREAD)
+      string(TOLOWER ${kind} lower)
+      if(WEFT_SANITIZE MATCHES ${lower})
+        target_compile_definitions(weft_flags INTERFACE __SANITIZE_${kind}__=1)
+      endif()
+    endforeach()
+  endif()
 else()
   # The same bytes wherever it is built. The sanitizers' reports want the real paths instead.
   target_compile_options(weft_flags INTERFACE -fdebug-prefix-map=${CMAKE_CURRENT_SOURCE_DIR}=.)
