@@ -1,0 +1,66 @@
+#!/bin/sh
+# Ranks of a training are killed (kill -9), or stopped for good (SIGSTOP), one each round, at random instants from the first
+# connection to the last step: each time the job ends, with exit code 1 and the rank's name, all others say who it was, and
+# nothing is left. WEFT_TEST_ROUNDS rounds (8); the seed is printed.
+# shellcheck source=../cli/run.inc
+. "$(dirname "$0")/../cli/run.inc"
+mark=$$ rounds=${WEFT_TEST_ROUNDS:-8} seed=${WEFT_SEED:-$(date +%s)}
+TMPDIR=$work/tmp HOME=$work
+export TMPDIR HOME
+mkdir "$TMPDIR"
+echo "seed $seed"
+ls /dev/shm >shm_before 2>/dev/null
+number() { # below $1
+    seed=$(((seed * 1103515245 + 12345) % 2147483648))
+    echo $((seed / 65536 % $1))
+}
+# The process of rank $1: what has the mark, is `weft train`, and that rank.
+process_of() {
+    for folder in $(grep -lzs "^KILL_TEST=$mark-$round\$" /proc/[0-9]*/environ | sed 's|/environ||'); do
+        tr '\0' ' ' <"$folder/cmdline" 2>/dev/null | grep -q 'weft train ' || continue
+        tr '\0' '\n' <"$folder/environ" 2>/dev/null | grep -qx "WEFT_LOCAL_RANK=$1" && echo "${folder#/proc/}" && return
+    done
+}
+
+round=0
+while [ $round -lt "$rounds" ]; do
+    round=$((round + 1))
+    rank=$(number 3)
+    seed=$((seed + 1))
+    wait=$(number 1000)
+    seed=$((seed + 1))
+    signal=KILL
+    [ "$(number 5)" = 0 ] && signal=STOP
+    rm -rf logs
+    timeout 90 "$weft" launch -n 3 --heartbeat 1 --logs logs --env KILL_TEST=$mark-$round -- \
+        "$weft" train job.yaml train.steps=1000000 train.eval_every=0 parallel.mesh='{dp: 3}' train.batch=6 >out 2>err &
+    launch=$!
+    process='' tries=0
+    while [ -z "$process" ] && [ $tries -lt 100 ]; do
+        process=$(process_of "$rank")
+        tries=$((tries + 1))
+        sleep 0.02
+    done
+    [ -n "$process" ] || fail "round $round: rank $rank did not start" err
+    sleep "0.$(printf %03d "$wait")"
+    kill -$signal "$process" 2>/dev/null
+    wait $launch
+    code=$?
+    what="round $round: SIG$signal to rank $rank after 0.$(printf %03d "$wait") s"
+    [ $code = 1 ] || fail "$what: exit code $code" err
+    grep -q "rank $rank" err || fail "$what: the launcher does not name it:" err
+    for other in 0 1 2; do
+        [ $other = "$rank" ] && continue
+        grep -q "rank $rank" logs/rank-$other.log || fail "$what: rank $other does not name it:" logs/rank-$other.log
+    done
+    for _ in $(seq 50); do
+        left=$(grep -lzs "^KILL_TEST=$mark-$round\$" /proc/[0-9]*/environ)
+        folders=$(ls "$TMPDIR")
+        [ -z "$left$folders" ] && break
+        sleep 0.2
+    done
+    [ -z "$left$folders" ] || fail "$what: there are left: $left $folders"
+done
+ls /dev/shm >shm_after 2>/dev/null
+cmp -s shm_before shm_after || fail 'shared memory is left:' shm_after
+exit $failed
