@@ -390,6 +390,9 @@ static inline bool several_matrices(const op_setup *s) {
     const weft_desc *p = &s->in[0].desc;
     return p->shape[p->rank - 2] * p->shape[p->rank - 1] != weft_desc_elems(p);
 }
+static inline bool group(const op_setup *s) {
+    return (s->op->flags & WEFTI_OP_GROUP) != 0;
+}
 static inline bool always(const op_setup *s) {
     (void)s;
     return true;
@@ -404,6 +407,7 @@ static const allowed fallbacks[] = {
     {"*", "f64 and f16 are for checks and for files", odd_float},
     {"*", "f16 is for files", stored_f16},
     {"*", "f32 registers do not hold every integer", integers},
+    {"*", "a transfer carries it out", group},
     {"max_grad", "rare", always},
     {"softmax*", "only the last dimension is fast", middle_axis},
     {"log_softmax*", "only the last dimension is fast", middle_axis},
