@@ -243,9 +243,9 @@ weft_status wefti_session_collect(weft_session *s, int program, int index, int64
     WEFT_TRY(wefti_session_pieces(s, program, index, s->pieces, &pieces));
     for (int64_t at = 0, part; at < count; at += part) {
         wefti_box slab;
+        int64_t offset = at * (int64_t)weft_dtype_bytes(t->whole.dtype); /* `out`: of rank 0 only */
         part = wefti_slab(&t->whole, first + at, count - at, &slab);
-        WEFT_TRY(collect(s, t, pieces, &slab,
-                         (char *)out + at * (int64_t)weft_dtype_bytes(t->whole.dtype)));
+        WEFT_TRY(collect(s, t, pieces, &slab, out ? (char *)out + offset : NULL));
     }
     return WEFT_OK;
 }
