@@ -17,7 +17,7 @@ set(test_environment WEFT_TEST_DATA=${WEFT_TEST_DATA} WEFT_BUILD_DIR=${CMAKE_BIN
   WEFT_BIN=${CMAKE_BINARY_DIR}/weft "CC=${CMAKE_C_COMPILER}"
   UBSAN_OPTIONS=print_stacktrace=1
   TSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/tools/tsan.supp)
-set(test_timeout 300)
+set(test_timeout 900) # of a test alone: some minutes at most; machines are shared
 if(WEFT_SANITIZE)
   set(test_timeout 1200)
 endif()
@@ -104,6 +104,7 @@ foreach(source ${example_sources})
 endforeach()
 if(WEFT_TESTS)
   add_dependencies(tests example_manual_parallel) # tests/cli/test_manual_parallel.sh runs it
+  set_target_properties(example_manual_parallel PROPERTIES EXCLUDE_FROM_ALL FALSE)
 endif()
 if(TARGET mpi_examples)
   add_dependencies(examples mpi_examples)
