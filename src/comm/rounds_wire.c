@@ -128,6 +128,7 @@ weft_status wefti_rounds_know(wefti_rounds_world *w, int32_t rank) {
     peer->known = true;
     peer->next = w->known;
     w->known = rank;
+    wefti_rounds_wake(w); /* there is somebody to listen to */
     return WEFT_OK;
 }
 
