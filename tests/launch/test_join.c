@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -59,7 +60,9 @@ static void begin(int count, role *what) {
         fflush(NULL);
         pids[i] = fork();
         assert_true(pids[i] >= 0);
-        if (pids[i] == 0) _exit(what(i, &outcomes[i]));
+        if (pids[i] > 0) continue;
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nobody behind */
+        _exit(what(i, &outcomes[i]));
     }
 }
 
@@ -112,7 +115,7 @@ static int use_world(weft_world *w, outcome *out) {
 
 static int join_and_use(outcome *out) {
     weft_world *w;
-    weft_world_options options = {.join_seconds = 20, .heartbeat_seconds = 2 + test_patience()};
+    weft_world_options options = {.join_seconds = 20, .heartbeat_seconds = LONG_HEARTBEAT};
     weft_status status = weft_world_join(&options, &w);
     return status < 0 ? describe(out, status) : use_world(w, out);
 }
@@ -285,10 +288,12 @@ static bool await(_Atomic int *what, double seconds) {
     return true;
 }
 
+static double go_on_heartbeat = LONG_HEARTBEAT;
+
 /* Reduces until something breaks. */
 static int go_on(int number, outcome *out) {
     weft_world *w;
-    weft_world_options options = {.join_seconds = 20, .heartbeat_seconds = 1 + test_patience()};
+    weft_world_options options = {.join_seconds = 20, .heartbeat_seconds = go_on_heartbeat};
     set_number("RANK", number);
     set_number("LOCAL_RANK", number);
     if (getenv("TEST_TWO_HOSTS")) {
@@ -317,7 +322,6 @@ static int go_on(int number, outcome *out) {
 }
 
 static void all_told(int but, int64_t since, double limit, const char *what) {
-    limit += test_patience();
     for (int i = 0; i < RANKS; i++) {
         if (i == but) continue;
         assert_true(await(&outcomes[i].failed, limit + 20));
@@ -329,7 +333,8 @@ static void all_told(int but, int64_t since, double limit, const char *what) {
 }
 
 /* `signal` for one rank; the others are told in time. False: no UCX here. */
-static bool strike(int rank, int signal, double limit) {
+static bool strike(int rank, int signal) {
+    go_on_heartbeat = signal == SIGSTOP ? SHORT_HEARTBEAT : LONG_HEARTBEAT;
     torch_variables(true);
     begin(RANKS, go_on);
     for (int i = 0; i < RANKS; i++) assert_true(await(&outcomes[i].joined, 20));
@@ -340,7 +345,7 @@ static bool strike(int rank, int signal, double limit) {
         snprintf(name, sizeof name, "rank %d", rank);
         int64_t now = wefti_now_ns();
         kill(pids[rank], signal);
-        all_told(rank, now, limit, name);
+        all_told(rank, now, signal == SIGSTOP ? STOP_SEEN : DEATH_SEEN, name);
         kill(pids[rank], SIGKILL);
     }
     for (int i = 0; i < RANKS; i++) waitpid(pids[i], NULL, 0);
@@ -350,18 +355,18 @@ static bool strike(int rank, int signal, double limit) {
 
 static void rank_dies(void **state) {
     (void)state;
-    for (int rank = 0; rank < RANKS; rank++) (void)strike(rank, SIGKILL, 1.0);
+    for (int rank = 0; rank < RANKS; rank++) (void)strike(rank, SIGKILL);
 }
 static void rank_stops(void **state) {
     (void)state;
-    for (int rank = 0; rank < RANKS; rank += RANKS - 1) (void)strike(rank, SIGSTOP, 3.0);
+    for (int rank = 0; rank < RANKS; rank += RANKS - 1) (void)strike(rank, SIGSTOP);
 }
 static void between_hosts(void **state) {
     (void)state;
     setenv("TEST_TWO_HOSTS", "1", 1);
     bool there = true;
-    for (int rank = 0; rank < RANKS && there; rank++) there = strike(rank, SIGKILL, 1.0);
-    for (int rank = 0; rank < RANKS && there; rank += 2) there = strike(rank, SIGSTOP, 3.0);
+    for (int rank = 0; rank < RANKS && there; rank++) there = strike(rank, SIGKILL);
+    for (int rank = 0; rank < RANKS && there; rank += 2) there = strike(rank, SIGSTOP);
     unsetenv("TEST_TWO_HOSTS");
 }
 
@@ -369,6 +374,7 @@ static void rank_gives_up(void **state) {
     (void)state;
     torch_variables(true);
     setenv("TEST_GIVES_UP", "1", 1);
+    go_on_heartbeat = LONG_HEARTBEAT;
     begin(RANKS, go_on);
     all_told(1, wefti_now_ns(), 30, "the disk is full");
     all_told(1, wefti_now_ns(), 30, "rank 1");
@@ -470,7 +476,7 @@ static int over_transport(int number, outcome *out) {
         "pigeons",      &p,          number,        RANKS,           false,       16, pigeon_send,
         pigeon_receive, pigeon_test, pigeon_cancel, pigeon_exchange, pigeon_close};
     weft_world *w;
-    weft_world_options options = {.join_seconds = 20, .heartbeat_seconds = 2 + test_patience()};
+    weft_world_options options = {.join_seconds = 20, .heartbeat_seconds = LONG_HEARTBEAT};
     weft_status status = weft_world_from_transport(&t, &options, &w);
     int bad = status < 0 ? describe(out, status) : use_world(w, out);
     return bad || p.closed != 1;

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 #include "control_cases.h"
@@ -102,6 +103,7 @@ static void crew_start(crew *c, int count, int swaps) {
         c->pid[i] = fork();
         assert_true(c->pid[i] >= 0);
         if (c->pid[i] > 0) continue;
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nobody behind */
         close(c->pipe[1]);
         _exit(member_process(i, c->pipe[0], swaps, &c->report[i]));
     }
@@ -136,7 +138,6 @@ static void crew_end(crew *c) {
 static void all_told(crew *c, int rank, int64_t since_ns, double limit, const char *what) {
     char name[64];
     snprintf(name, sizeof name, "rank %d (process %d on host 0)", rank, (int)c->pid[rank]);
-    limit += test_patience();
     for (int i = 0; i < c->count; i++) {
         if (i == rank) continue;
         assert_true(await(&c->report[i].verdict, limit + 20));
@@ -167,7 +168,6 @@ static void killed(void **state) {
         crew c;
         crew_start(&c, RANKS, 0);
         wefti_scheduler_options o = test_scheduler(RANKS);
-        o.heartbeat_seconds = 1 + test_patience();
         wefti_scheduler *s;
         assert_int_equal(wefti_scheduler_start(&o, &s), WEFT_OK);
         crew_go(&c, wefti_scheduler_address(s));
@@ -176,7 +176,7 @@ static void killed(void **state) {
         int rank = (int)(test_random(&seed) % RANKS);
         int64_t now = wefti_now_ns();
         kill(c.pid[rank], SIGKILL);
-        all_told(&c, rank, now, 1.0, "died: ");
+        all_told(&c, rank, now, DEATH_SEEN, "died: ");
         for (int i = 0; i < RANKS; i++)
             if (i != rank)
                 assert_non_null(strstr(c.report[i].text, "in step 12 (1 transfers done)"));
@@ -208,7 +208,7 @@ static void killed_while_exchanging(void **state) {
         int rank = (int)(test_random(&seed) % RANKS);
         int64_t now = wefti_now_ns();
         kill(c.pid[rank], SIGKILL);
-        all_told(&c, rank, now, 1.0, "died: ");
+        all_told(&c, rank, now, DEATH_SEEN, "died: ");
         wefti_scheduler_stop(s);
         crew_end(&c);
     }
@@ -219,14 +219,14 @@ static void stopped(void **state) {
     crew c;
     crew_start(&c, RANKS, 0);
     wefti_scheduler_options o = test_scheduler(RANKS);
-    o.heartbeat_seconds = 1 + test_patience();
+    o.heartbeat_seconds = SHORT_HEARTBEAT;
     wefti_scheduler *s;
     assert_int_equal(wefti_scheduler_start(&o, &s), WEFT_OK);
     crew_go(&c, wefti_scheduler_address(s));
     all_stand(s, RANKS);
     int64_t now = wefti_now_ns();
     kill(c.pid[2], SIGSTOP);
-    all_told(&c, 2, now, 3.0, "has not been heard of for");
+    all_told(&c, 2, now, STOP_SEEN, "has not been heard of for");
     wefti_scheduler_stop(s);
     crew_end(&c);
 }
@@ -238,8 +238,9 @@ static pid_t scheduler_process(int port, int32_t size, uint64_t generation, int 
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid > 0) return pid;
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     wefti_scheduler_options o = test_scheduler(size);
-    o.heartbeat_seconds = 1 + test_patience();
+    o.heartbeat_seconds = SHORT_HEARTBEAT;
     o.port = port;
     o.generation = generation;
     wefti_scheduler *s;
@@ -277,13 +278,14 @@ static void scheduler_restarted(void **state) {
             print_message("SKIP: port %d cannot be had again\n", port);
             break;
         }
-        usleep(1500000); /* longer than the heartbeats' time */
-        for (int i = 0; i < RANKS; i++) assert_false(c.report[i].verdict);
+        usleep((SHORT_HEARTBEAT * 1000 + 500) * 1000);
+        for (int i = 0; i < RANKS; i++)
+            if (c.report[i].verdict) fail_msg("rank %d: %s", i, c.report[i].text);
     }
     /* It watches as before. */
     int64_t now = wefti_now_ns();
     kill(c.pid[1], SIGKILL);
-    all_told(&c, 1, now, 1.0, "died: ");
+    all_told(&c, 1, now, DEATH_SEEN, "died: ");
     kill(first, SIGKILL);
     waitpid(first, NULL, 0);
     crew_end(&c);
@@ -390,7 +392,7 @@ typedef struct hanging {
 static void hang_start(hanging *h, uint64_t *seed) {
     wefti_scheduler_options o = test_scheduler(RANKS);
     o.wait_seconds = 1.5;
-    o.heartbeat_seconds = 3;
+    o.heartbeat_seconds = SHORT_HEARTBEAT;
     assert_int_equal(wefti_scheduler_start(&o, &h->scheduler), WEFT_OK);
     h->how = (hang)(test_random(seed) % HANGS);
     h->culprit = (int)(test_random(seed) % RANKS);
@@ -437,6 +439,7 @@ static void nobody_to_blame(void **state) {
     hanging h;
     wefti_scheduler_options o = test_scheduler(RANKS);
     o.wait_seconds = 0.5;
+    o.heartbeat_seconds = SHORT_HEARTBEAT;
     assert_int_equal(wefti_scheduler_start(&o, &h.scheduler), WEFT_OK);
     for (int r = 0; r < RANKS; r++) {
         h.ranks[r] = (stuck){.address = wefti_scheduler_address(h.scheduler), .rank = r};
