@@ -1,10 +1,11 @@
 /* What it costs to be watched: bench/watch [seconds]     5 unless given
  *
- * Two things are paid. Each transfer writes where its rank stands: a count when it was there at once, a text and a
- * time when the rank had to wait in earnest. And each process has a thread that tells the scheduler so and listens.
- * Printed are nanoseconds a transfer for both kinds; the share of one core that two members and their scheduler take
- * together while nobody calls them, at the default heartbeat; and for some numbers of transfers the length of a step
- * from which on both together are under 1 % of it. */
+ * Two things are paid. Each transfer writes where its rank stands: a count when it was there at
+ * once, a text and a time when the rank had to wait in earnest. And each process has a thread that
+ * tells the scheduler so and listens. Printed are nanoseconds a transfer for both kinds; the share
+ * of one core that two members and their scheduler take together while nobody calls them, at the
+ * default heartbeat; and for some numbers of transfers the length of a step from which on both
+ * together are under 1 % of it. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,7 +70,9 @@ static double cpu_seconds(void) {
 static double transfer_ns(bool waits) {
     double from = cpu_seconds();
     for (int i = 0; i < TIMES; i++) {
-        if (waits) wefti_position_begin_wait(position[0], "all_reduce of h.3.attn.c_proj (f32, 768 elements)");
+        if (waits)
+            wefti_position_begin_wait(position[0],
+                                      "all_reduce of h.3.attn.c_proj (f32, 768 elements)");
         wefti_position_end_wait(position[0], waits);
     }
     return (cpu_seconds() - from) / TIMES * 1e9;
@@ -93,8 +96,8 @@ int main(int count, char **words) {
     printf("one that is waited for            %.1f ns\n", in_earnest);
     printf("%d members and a scheduler         %.4f %% of a core\n", MEMBERS, 100 * share);
     for (int transfers = 10; transfers <= 10000; transfers *= 10)
-        printf("%5d transfers, all waited for: under 1 %% of a step that takes %.3f ms or longer\n", transfers,
-               transfers * in_earnest * 1e-6 / (0.01 - share));
+        printf("%5d transfers, all waited for: under 1 %% of a step that takes %.3f ms or longer\n",
+               transfers, transfers * in_earnest * 1e-6 / (0.01 - share));
     all(leave);
     for (int i = 0; i < MEMBERS; i++) wefti_position_destroy(position[i]);
     wefti_scheduler_stop(scheduler);

@@ -2,6 +2,7 @@
  * (cpu_ops_cases.h), in f32 and with every mix of bf16 operands that the op takes, on every
  * instruction set. */
 #include "backend/cpu_ops_driver.h"
+#include "sanitized.h"
 
 /* ---- all cases ---- */
 
@@ -60,17 +61,6 @@ static void check_case(const weft_op_def *op, const wefti_op_case *c) {
             if (fits && (t == 0 || all || !(mask & (mask - 1)))) check_setup(&other, false);
         }
 }
-
-#if defined(__SANITIZE_ADDRESS__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#ifndef SANITIZED
-#define SANITIZED 0
-#endif
 
 /* Large shapes take many minutes under a sanitizer: there only the best kernels of this processor
  * see them. */

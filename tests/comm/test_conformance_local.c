@@ -10,8 +10,9 @@
 
 #include "comm/world.h"
 #include "conformance.h"
+#include "sanitized.h"
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if SANITIZED
 enum { PROGRAMS = 15, LARGE = 1 << 20, SLOW = 1 };
 #else
 enum { PROGRAMS = 250, LARGE = 64 << 20, SLOW = 0 };

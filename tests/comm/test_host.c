@@ -7,6 +7,7 @@
 
 #include "base/fault.h"
 #include "processes.h"
+#include "sanitized.h"
 
 /* All roads: mapped memory, copies, and fetching, which here begins at small sizes. */
 static void choose_roads(process_world *p, numbers *r) {
@@ -393,14 +394,8 @@ static void nothing_has_a_name(void **state) {
     assert_int_equal(errno, ECHILD);
 }
 
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define __SANITIZE_THREAD__ 1
-#endif
-#endif
-
 int main(void) {
-#if defined(__SANITIZE_THREAD__)
+#if SANITIZED_THREAD
     /* It does not see what other processes do; the same code between threads is in test_local.c. */
     print_message("SKIP: the thread sanitizer looks at one process only\n");
     return 77;

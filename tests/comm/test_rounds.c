@@ -11,9 +11,10 @@
 #include "comm/rounds.h"
 #include "comm_scripts.h"
 #include "rounds_mesh.h"
+#include "sanitized.h"
 
 /* Fewer under a sanitizer, where all is many times slower. */
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if SANITIZED
 enum { SCRIPTS = 30, BROKEN = 20, LARGE = 200000 };
 #else
 enum { SCRIPTS = 80, BROKEN = 40, LARGE = 500000 };

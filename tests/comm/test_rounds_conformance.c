@@ -12,8 +12,9 @@
 #include "comm/world.h"
 #include "conformance.h"
 #include "rounds_mesh.h"
+#include "sanitized.h"
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if SANITIZED
 enum { PROGRAMS = 4, LARGE = 1 << 20 };
 #else
 enum { PROGRAMS = 40, LARGE = 16 << 20 };

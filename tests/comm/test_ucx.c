@@ -10,6 +10,7 @@
 #include "comm/ucx.h"
 #pragma GCC diagnostic ignored "-Wunused-function" /* not all of it is needed here */
 #include "processes.h"
+#include "sanitized.h"
 
 /* After a failure UCX is left as it is: the leak checker is turned off, whatever its options. */
 int __lsan_is_turned_off(void);
@@ -17,7 +18,7 @@ int __lsan_is_turned_off(void) {
     return 1;
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if SANITIZED
 enum { SCRIPTS = 4, BROKEN = 4, KILLED = 2 };
 #else
 enum { SCRIPTS = 12, BROKEN = 10, KILLED = 6 };
@@ -318,7 +319,7 @@ static bool there_is_ucx(void) {
 }
 
 int main(void) {
-#if defined(__SANITIZE_THREAD__)
+#if SANITIZED_THREAD
     /* It looks at one process only, and at none of the threads of a library that it did not build.
      */
     print_message("SKIP: the thread sanitizer does not see other processes, nor UCX\n");

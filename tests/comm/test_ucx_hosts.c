@@ -14,6 +14,7 @@
 #include "comm/ucx.h"
 #pragma GCC diagnostic ignored "-Wunused-function" /* not all of it is needed here */
 #include "processes.h"
+#include "sanitized.h"
 
 /* After a failure UCX is left as it is: the leak checker is turned off, whatever its options. */
 int __lsan_is_turned_off(void);
@@ -21,7 +22,7 @@ int __lsan_is_turned_off(void) {
     return 1;
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if SANITIZED
 enum { SCRIPTS = 2 };
 #else
 enum { SCRIPTS = 4 };
@@ -178,7 +179,7 @@ static bool there_is_ucx(void) {
 }
 
 int main(void) {
-#if defined(__SANITIZE_THREAD__)
+#if SANITIZED_THREAD
     /* It looks at one process only, and at none of the threads of a library that it did not build.
      */
     print_message("SKIP: the thread sanitizer does not see other processes, nor UCX\n");

@@ -15,20 +15,11 @@
 #include "launch/wire_link.h"
 #include "launch/wire_message.h"
 #include "launch/wire_socket.h"
+#include "sanitized.h"
 
-#if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
-#define WATCHED 1
-#elif defined __has_feature
-#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
-#define WATCHED 1
-#endif
-#endif
-#ifndef WATCHED
-#define WATCHED 0
-#endif
 enum {
-    RELAXED = WATCHED, /* a sanitizer keeps memory of its own */
-    ATTEMPTS = WATCHED ? 10000 : 100000,
+    RELAXED = SANITIZED, /* a sanitizer keeps memory of its own */
+    ATTEMPTS = SANITIZED ? 10000 : 100000,
 };
 
 static wefti_scheduler *start(const wefti_scheduler_options *o) {
