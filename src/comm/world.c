@@ -1,6 +1,7 @@
 /* Worlds: see weft/world.h and comm/world.h. */
 #include "comm/world.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -36,9 +37,14 @@ void weft_world_leave(weft_world *w) {
     wefti_free(w);
 }
 
+/* `message` may be this thread's error, which telling others can overwrite; it stays as it is. */
 void weft_world_fail(weft_world *w, const char *message) {
-    if (w->comm) wefti_comm_break(w->comm, message);
-    if (w->fail) w->fail(w->control, message);
+    char text[2048], error[2048];
+    (void)snprintf(text, sizeof text, "%s", message);
+    (void)snprintf(error, sizeof error, "%s", weft_error_message());
+    if (w->comm) wefti_comm_break(w->comm, text);
+    if (w->fail) w->fail(w->control, text);
+    (void)wefti_adopt(WEFT_OK, error);
 }
 
 int weft_world_rank(const weft_world *w) {

@@ -21,8 +21,6 @@ struct weft_world {
     void *control;
     void (*leave)(void *control);                     /* waits for the others, then ends */
     void (*fail)(void *control, const char *message); /* tells the others */
-    /* Text for the error of a broken world that arrived from elsewhere is given to the comm by
-     * wefti_comm_break. */
 };
 
 /* `host` [size] is copied; comm is taken over, also on failure. */

@@ -27,10 +27,24 @@ struct wefti_agreement {
     wefti_box *have, *want;
     wefti_endpoint *card;          /* WEFTI_CARD_BYTES of each to all */
     char *cards;                   /* [size + 1]: all, and this rank's own */
+    struct order_card *orders;     /* [size] */
     wefti_endpoint *spread[SIZES]; /* bound when first used */
     char *room;                    /* a notice and WEFTI_SPREAD_BYTES */
     bool failed;
 };
+
+/* Of one that has failed: which failure is the first. */
+typedef struct order_card {
+    int64_t status, order;
+} order_card;
+
+weft_status wefti_give_up(weft_world *world, weft_status status) {
+    if (!world || world->size == 1 || status >= 0 || status == WEFT_E_PEER) return status;
+    if (strncmp(weft_error_message(), "rank ", 5) != 0)
+        (void)wefti_prefix(status, "rank %d", world->rank);
+    weft_world_fail(world, weft_error_message());
+    return status;
+}
 
 static wefti_box range(int64_t begin, int64_t size) {
     return (wefti_box){.begin = {begin}, .size = {size}};
@@ -83,29 +97,35 @@ static void destroy(void *agreement) {
     wefti_free(a->have);
     wefti_free(a->want);
     wefti_free(a->cards);
+    wefti_free(a->orders);
     wefti_free(a);
 }
 
-weft_status wefti_agreement_of(weft_world *world, wefti_agreement **out) {
-    wefti_agreement *a = world->agreement;
+static weft_status create(weft_world *world, wefti_agreement **out) {
+    wefti_agreement *a;
     size_t size = (size_t)world->size;
-    if (a) {
-        *out = a;
-        return WEFT_OK;
-    }
     WEFT_NEW(a, wefti_agreement);
     *a = (wefti_agreement){.world = world, .size = world->size, .me = world->rank};
     a->ranks = wefti_calloc(size, sizeof *a->ranks);
     a->have = wefti_calloc(size, sizeof *a->have);
     a->want = wefti_calloc(size, sizeof *a->want);
     a->cards = wefti_calloc(size + 1, WEFTI_CARD_BYTES);
-    weft_status status = a->ranks && a->have && a->want && a->cards
+    a->orders = wefti_calloc(size, sizeof *a->orders);
+    weft_status status = a->ranks && a->have && a->want && a->cards && a->orders
                              ? bind_cards(a)
                              : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a world of %d", a->size);
     if (status < 0) {
         destroy(a);
         return status;
     }
+    *out = a;
+    return WEFT_OK;
+}
+
+weft_status wefti_agreement_of(weft_world *world, wefti_agreement **out) {
+    wefti_agreement *a = world->agreement;
+    if (!a) WEFT_TRY(wefti_give_up(world, create(world, &a)));
+    a->failed = false;
     world->agreement = a;
     world->end_agreement = destroy;
     *out = a;
@@ -121,7 +141,8 @@ bool wefti_agreement_failed(const wefti_agreement *a) {
 weft_status wefti_agree_cards(wefti_agreement *a, const void *card, size_t bytes, void *out_cards) {
     char *own = a->cards + (size_t)a->size * WEFTI_CARD_BYTES;
     memcpy(own, card, bytes);
-    WEFT_TRY(wefti_comm_run(a->card, own, a->cards));
+    a->failed = false;
+    WEFT_TRY(wefti_give_up(a->world, wefti_comm_run(a->card, own, a->cards)));
     for (int32_t r = 0; r < a->size; r++)
         memcpy((char *)out_cards + (size_t)r * bytes, a->cards + (size_t)r * WEFTI_CARD_BYTES,
                bytes);
@@ -137,27 +158,21 @@ static weft_status tell(wefti_agreement *a, int32_t from, notice *note) {
     wefti_across message = {WEFTI_TRANSFER_BROADCAST, WEFT_U8, 1, a->have, a->want, NAME};
     char own[MESSAGE_BYTES];
     memcpy(own, note->message, sizeof own);
-    return wefti_across_run(a, &message, own, note->message);
+    return wefti_give_up(a->world, wefti_across_run(a, &message, own, note->message));
 }
-
-typedef struct order_card {
-    int64_t status, order;
-} order_card;
 
 /* The failure with the lowest order, of the lowest rank; *out_rank -1: all are well. */
 static weft_status find_first(wefti_agreement *a, weft_status status, int64_t order, notice *out,
                               int32_t *out_rank) {
-    order_card mine = {status < 0 ? status : 0, order}, *all;
-    WEFT_NEW_ARRAY(all, order_card, a->size);
-    weft_status told = wefti_agree_cards(a, &mine, sizeof mine, all);
+    order_card mine = {status < 0 ? status : 0, order}, *all = a->orders;
     *out_rank = -1;
-    for (int32_t r = 0; r < a->size && told >= 0; r++)
+    WEFT_TRY(wefti_agree_cards(a, &mine, sizeof mine, all));
+    for (int32_t r = 0; r < a->size; r++)
         if (all[r].status < 0 && (*out_rank < 0 || all[r].order < all[*out_rank].order))
             *out_rank = r;
-    if (*out_rank >= 0) out->status = all[*out_rank].status;
-    wefti_free(all);
-    WEFT_TRY(told);
-    return *out_rank < 0 ? WEFT_OK : tell(a, *out_rank, out);
+    if (*out_rank < 0) return WEFT_OK;
+    out->status = all[*out_rank].status;
+    return tell(a, *out_rank, out);
 }
 
 /* `own`: who failed by itself says so. */
@@ -189,8 +204,8 @@ weft_status wefti_agree_first(wefti_agreement *a, weft_status status, int64_t or
     return agree(a, status, order, false);
 }
 
-weft_status wefti_agree_gather(wefti_agreement *a, const void *part, int64_t bytes, char **out,
-                               int64_t **out_offsets) {
+static weft_status gather(wefti_agreement *a, const void *part, int64_t bytes, char **out,
+                          int64_t **out_offsets) {
     size_t head = ((size_t)a->size + 1) * sizeof(int64_t);
     int64_t *sizes;
     WEFT_NEW_ARRAY(sizes, int64_t, a->size);
@@ -220,11 +235,17 @@ weft_status wefti_agree_gather(wefti_agreement *a, const void *part, int64_t byt
     return WEFT_OK;
 }
 
+weft_status wefti_agree_gather(wefti_agreement *a, const void *part, int64_t bytes, char **out,
+                               int64_t **out_offsets) {
+    return wefti_give_up(a->world, gather(a, part, bytes, out, out_offsets));
+}
+
 /* ---- from rank 0 ---- */
 
 weft_status wefti_spread_room(wefti_agreement *a, void **out) {
     void *room = a->room;
-    if (!room) WEFT_TRY(weft_world_alloc(a->world, sizeof(notice) + WEFTI_SPREAD_BYTES, &room));
+    size_t bytes = sizeof(notice) + WEFTI_SPREAD_BYTES;
+    if (!room) WEFT_TRY(wefti_give_up(a->world, weft_world_alloc(a->world, bytes, &room)));
     a->room = room;
     *out = a->room + sizeof(notice);
     return WEFT_OK;
@@ -241,6 +262,12 @@ static weft_status bind_spread(wefti_agreement *a, int which) {
     return wefti_across_bind(a, &data, &a->spread[which]);
 }
 
+static weft_status run_spread(wefti_agreement *a, int which) {
+    bool gives = a->me == 0;
+    WEFT_TRY(bind_spread(a, which));
+    return wefti_comm_run(a->spread[which], gives ? a->room : NULL, gives ? NULL : a->room);
+}
+
 weft_status wefti_spread(wefti_agreement *a, weft_status status, int64_t bytes) {
     notice *note;
     void *room;
@@ -248,19 +275,19 @@ weft_status wefti_spread(wefti_agreement *a, weft_status status, int64_t bytes) 
     WEFT_TRY(wefti_spread_room(a, &room));
     note = (notice *)(void *)a->room;
     while (which < SIZES - 1 && spread_sizes[which] < bytes) which++;
-    WEFT_TRY(bind_spread(a, which));
+    a->failed = false;
     if (a->me == 0) {
         note->status = status < 0 ? status : 0;
         (void)snprintf(note->message, sizeof note->message, "%s",
                        status < 0 ? weft_error_message() : "");
         char *mine = status < 0 ? wefti_strdup(weft_error_message()) : NULL;
-        weft_status sent = wefti_comm_run(a->spread[which], a->room, NULL);
+        weft_status sent = wefti_give_up(a->world, run_spread(a, which));
         a->failed = sent >= 0 && status < 0;
         if (mine) (void)wefti_adopt(status, mine);
         wefti_free(mine);
         return status < 0 ? status : sent;
     }
-    WEFT_TRY(wefti_comm_run(a->spread[which], NULL, a->room));
+    WEFT_TRY(wefti_give_up(a->world, run_spread(a, which)));
     a->failed = note->status < 0;
     if (note->status < 0) WEFT_FAIL((weft_status)note->status, "rank 0: %s", note->message);
     return WEFT_OK;

@@ -1,6 +1,8 @@
 /* What the processes of a world tell each other beside the transfers of their programs: small cards
  * of each to all, who failed and why, and data of rank 0 for everyone. All calls are collective:
- * every rank makes the same ones in the same order. */
+ * every rank makes the same ones in the same order. When one fails, all ranks know: they have
+ * agreed on it, or, where one rank alone could not go on in the midst of it, the world has ended.
+ */
 #ifndef WEFTI_AGREE_H
 #define WEFTI_AGREE_H
 
@@ -10,7 +12,12 @@ typedef struct wefti_agreement wefti_agreement;
 
 enum { WEFTI_CARD_BYTES = 64 };
 
-/* That of a world of several ranks; it lives as long as the world. */
+/* This rank alone has failed, between the calls below: the others, who may wait for it, are told,
+ * which ends the world. Returns `status`. Nothing to do: in a world of one or none (NULL), or for
+ * what came from others (WEFT_E_PEER). */
+weft_status wefti_give_up(weft_world *world, weft_status status);
+
+/* That of a world of several ranks; it lives as long as the world. Nothing has failed yet. */
 weft_status wefti_agreement_of(weft_world *world, wefti_agreement **out) WEFT_CHECKED;
 /* The last of the calls below failed, and did so on all ranks: nobody needs to be told. */
 bool wefti_agreement_failed(const wefti_agreement *a);

@@ -499,12 +499,7 @@ static weft_status end_together(const wefti_training *t, weft_status status) {
     if (status >= 0 || status == WEFT_E_STOPPED) return wefti_agree(t->agreement, status);
     bool named = status == WEFT_E_PEER || !strncmp(weft_error_message(), "rank ", 5);
     if (!named) (void)wefti_prefix(status, "rank %d", weft_world_rank(t->world));
-    char *message = wefti_strdup(weft_error_message());
-    if (status != WEFT_E_PEER && !wefti_agreement_failed(t->agreement))
-        weft_world_fail(t->world, message ? message : "a rank is out of memory");
-    if (message) (void)wefti_adopt(status, message);
-    wefti_free(message);
-    return status;
+    return wefti_agreement_failed(t->agreement) ? status : wefti_give_up(t->world, status);
 }
 
 weft_status weft_train_run_in(weft_world *world, const weft_job *job,

@@ -38,8 +38,8 @@ static section_run run_of(const weft_session *s, const wefti_view *view, wefti_s
 
 static weft_status run_section(weft_session *s, const wefti_view *view, wefti_section section) {
     section_run run = run_of(s, view, section);
-    return wefti_session_give_up(
-        s, wefti_crew_name(s->crew, wefti_crew_run(s->crew, run_device, &run)));
+    return wefti_give_up(s->world,
+                         wefti_crew_name(s->crew, wefti_crew_run(s->crew, run_device, &run)));
 }
 
 /* The loss is not finite: once more, looking at every value, to name where it began. */
@@ -53,7 +53,7 @@ static weft_status name_culprit(weft_session *s, const wefti_view *view, wefti_s
     if (s->world && (again == WEFT_OK || again == WEFT_E_NUMERIC))
         again = wefti_agree_first(s->agreement, again,
                                   wefti_device_finding_order(wefti_crew_device(s->crew, s->me)));
-    again = again == WEFT_E_NUMERIC ? again : wefti_session_give_up(s, again);
+    again = again == WEFT_E_NUMERIC ? again : wefti_give_up(s->world, again);
     if (again == WEFT_OK)
         (void)wefti_adopt(status, first ? first : "the loss is not finite");
     else if (first)

@@ -127,13 +127,14 @@ static weft_status build_ranks(const weft_session *s, weft_graph *graph, wefti_p
 }
 
 static weft_status build_view(weft_session *s, weft_graph *graph, wefti_view **out) {
-    wefti_program **programs;
-    WEFT_TRY(WEFT_GROW(s->views, s->view_count, s->view_cap));
-    WEFT_NEW_ARRAY(programs, wefti_program *, s->devices);
-    weft_status status = build_ranks(s, graph, programs);
+    wefti_program **programs = wefti_calloc((size_t)s->devices, sizeof *programs);
+    weft_status status = programs
+                             ? WEFT_GROW(s->views, s->view_count, s->view_cap)
+                             : WEFT_RAISE(WEFT_E_NOMEM, "no memory for %d programs", s->devices);
+    if (status >= 0) status = build_ranks(s, graph, programs);
     if (s->world) status = wefti_agree(s->agreement, status);
     if (status < 0) {
-        for (int32_t r = 0; r < s->devices; r++) wefti_program_destroy(programs[r]);
+        for (int32_t r = 0; r < s->devices && programs; r++) wefti_program_destroy(programs[r]);
         wefti_free(programs);
         return status;
     }
@@ -176,8 +177,19 @@ static weft_status take_world(weft_session *s, weft_world *world) {
     return wefti_agreement_of(world, &s->agreement);
 }
 
+static weft_status check_options(const weft_session_options *options) {
+    WEFT_REQUIRE(options->microbatches >= 1, WEFT_E_ARG, "microbatches must be 1 or more, not %d",
+                 options->microbatches);
+    WEFT_REQUIRE(options->clip >= 0, WEFT_E_ARG, "clip must not be negative, but is %g",
+                 options->clip);
+    WEFT_REQUIRE(options->threads >= 0, WEFT_E_ARG, "threads must not be negative, but is %d",
+                 options->threads);
+    return WEFT_OK;
+}
+
 static weft_status prepare(weft_session *s, const weft_graph *graph,
                            const weft_session_options *options) {
+    WEFT_TRY(check_options(options));
     if (options->plan) WEFT_TRY(take_plan(s, options->plan));
     WEFT_REQUIRE(!s->world || s->devices == s->world->size, WEFT_E_ARG,
                  "the plan is for %d device%s, but the world has %d processes, one device each",
@@ -196,14 +208,9 @@ static weft_status prepare(weft_session *s, const weft_graph *graph,
 weft_status weft_session_create(weft_graph *graph, const weft_session_options *options,
                                 weft_session **out) {
     WEFT_REQUIRE(graph && options && out, WEFT_E_ARG, "a session needs a graph and options");
-    WEFT_REQUIRE(options->microbatches >= 1, WEFT_E_ARG, "microbatches must be 1 or more, not %d",
-                 options->microbatches);
-    WEFT_REQUIRE(options->clip >= 0, WEFT_E_ARG, "clip must not be negative, but is %g",
-                 options->clip);
-    WEFT_REQUIRE(options->threads >= 0, WEFT_E_ARG, "threads must not be negative, but is %d",
-                 options->threads);
-    weft_session *s;
-    WEFT_NEW(s, weft_session);
+    weft_session *s = wefti_calloc(1, sizeof *s);
+    if (!s)
+        return wefti_give_up(options->world, WEFT_RAISE(WEFT_E_NOMEM, "no memory for a session"));
     s->options = *options;
     s->options.plan = NULL;
     s->devices = 1;

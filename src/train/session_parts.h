@@ -93,7 +93,8 @@ static inline wefti_box wefti_site_box(const wefti_site *site, const wefti_tenso
     return box;
 }
 
-/* session_world.c: sessions over a world of processes. All but the last are collective. */
+/* session_world.c: sessions over a world of processes. All are collective, and fail as those of
+ * train/agree.h do. */
 /* Before a graph is compiled: `status` of each, and whether all are about to do the same. Takes
  * over what rank 0 decides. */
 weft_status wefti_session_same_job(weft_session *s, const weft_graph *graph,
@@ -104,8 +105,6 @@ weft_status wefti_sites_gather(const weft_session *s, wefti_view *view) WEFT_CHE
 /* What a pass came to: a loss that is not finite anywhere is so everywhere. */
 weft_status wefti_session_settle(weft_session *s, const wefti_view *view, weft_status status,
                                  double *loss) WEFT_CHECKED;
-/* This rank cannot go on: tells the others. Returns `status`. */
-weft_status wefti_session_give_up(const weft_session *s, weft_status status);
 
 /* session_match.c: the transfers of a program, channel by channel, as what all members of a channel
  * must have alike. One block; wefti_free. */

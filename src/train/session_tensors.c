@@ -245,7 +245,8 @@ weft_status wefti_session_collect(weft_session *s, int program, int index, int64
         wefti_box slab;
         int64_t offset = at * (int64_t)weft_dtype_bytes(t->whole.dtype); /* `out`: of rank 0 only */
         part = wefti_slab(&t->whole, first + at, count - at, &slab);
-        WEFT_TRY(collect(s, t, pieces, &slab, out ? (char *)out + offset : NULL));
+        WEFT_TRY(wefti_give_up(s->world,
+                               collect(s, t, pieces, &slab, out ? (char *)out + offset : NULL)));
     }
     return WEFT_OK;
 }
@@ -261,7 +262,7 @@ weft_status weft_session_read(weft_session *s, int program, const char *name, vo
     WEFT_TRY(locate(s, program, name, bytes, &v, &index, &count));
     const wefti_view_tensor *t = &v->tensors[index];
     wefti_box box = box_of(&t->whole);
-    if (s->world) WEFT_TRY(read_counted(s, v, index, count, data));
+    if (s->world) WEFT_TRY(wefti_give_up(s->world, read_counted(s, v, index, count, data)));
     for (int32_t i = 0; i < count && !s->world; i++)
         if (pieces[i].counts)
             wefti_box_copy(&pieces[i].box, &pieces[i].box, pieces[i].data, &box, data,
@@ -271,7 +272,7 @@ weft_status weft_session_read(weft_session *s, int program, const char *name, vo
         int32_t r = pieces[i].rank;
         bool largest = v->sites[r].tensors[t->local[r]].layout.max != 0;
         if (s->world)
-            WEFT_TRY(read_term(s, t, &pieces[i], largest, data));
+            WEFT_TRY(wefti_give_up(s->world, read_term(s, t, &pieces[i], largest, data)));
         else
             add_term(&t->whole, &pieces[i], largest, data);
     }

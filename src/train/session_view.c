@@ -101,7 +101,7 @@ static void describe(wefti_site *site, const wefti_program *p) {
     }
 }
 
-static weft_status describe_all(const weft_session *s, wefti_view *v) {
+static weft_status describe_own(wefti_view *v) {
     WEFT_TRY(wefti_arena_create(&v->arena));
     WEFT_NEW_ARRAY(v->sites, wefti_site, v->devices);
     for (int32_t r = v->devices - 1; r >= 0; r--) {
@@ -109,14 +109,12 @@ static weft_status describe_all(const weft_session *s, wefti_view *v) {
         describe(&v->sites[r], v->programs[r]);
         v->own = v->programs[r];
     }
-    if (s->world) WEFT_TRY(wefti_sites_gather(s, v));
-    v->loss_everywhere = true;
-    for (int32_t r = 0; r < v->devices; r++) v->loss_everywhere &= v->sites[r].facts.has_loss;
     return WEFT_OK;
 }
 
-static weft_status fill(const weft_session *s, wefti_view *v, const weft_graph *g) {
-    WEFT_TRY(describe_all(s, v));
+static weft_status list_tensors(wefti_view *v, const weft_graph *g) {
+    v->loss_everywhere = true;
+    for (int32_t r = 0; r < v->devices; r++) v->loss_everywhere &= v->sites[r].facts.has_loss;
     for (int32_t r = 0; r < v->devices; r++)
         for (int32_t i = 0; i < v->sites[r].facts.tensor_count; i++)
             if (v->sites[r].tensors[i].microbatch >= v->microbatches)
@@ -136,16 +134,23 @@ static weft_status fill(const weft_session *s, wefti_view *v, const weft_graph *
     return WEFT_OK;
 }
 
+static weft_status fill(const weft_session *s, wefti_view *v, const weft_graph *g) {
+    WEFT_TRY(wefti_give_up(s->world, describe_own(v)));
+    if (s->world) WEFT_TRY(wefti_sites_gather(s, v));
+    return wefti_give_up(s->world, list_tensors(v, g));
+}
+
 weft_status wefti_view_create(const weft_session *s, const weft_graph *graph,
                               wefti_program **programs, wefti_view **out) {
     wefti_view *v = wefti_calloc(1, sizeof *v);
-    weft_status status = v ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a session");
+    weft_status status = WEFT_OK;
     if (v) {
         *v = (wefti_view){.programs = programs, .devices = s->devices, .microbatches = 1};
         status = fill(s, v, graph);
     } else {
         for (int32_t r = 0; r < s->devices; r++) wefti_program_destroy(programs[r]);
         wefti_free(programs);
+        status = wefti_give_up(s->world, WEFT_RAISE(WEFT_E_NOMEM, "no memory for a session"));
     }
     if (status < 0) {
         wefti_view_destroy(v);

@@ -10,15 +10,6 @@
 #include "train/session_parts.h"
 #include "weft/version.h"
 
-weft_status wefti_session_give_up(const weft_session *s, weft_status status) {
-    if (!s->world || status >= 0 || status == WEFT_E_PEER) return status;
-    char *message = wefti_strdup(weft_error_message());
-    weft_world_fail(s->world, message ? message : "out of memory");
-    if (message) (void)wefti_adopt(status, message);
-    wefti_free(message);
-    return status;
-}
-
 /* ---- the same job everywhere ---- */
 
 /* What must be equal, and what it is called; texts are shown. */
@@ -28,20 +19,24 @@ typedef struct job_card {
     uint64_t model, plan, settings, seed;
 } job_card;
 
-static uint64_t digest_graph(const weft_graph *graph) {
+static weft_status digest_graph(const weft_graph *graph, uint64_t *out) {
     char *text;
-    if (weft_graph_print(graph, &text) < 0) return 0; /* compiling it tells why */
-    uint64_t digest = wefti_digest_text(1, text);
+    *out = 0;
+    if (weft_graph_status(graph) < 0) return WEFT_OK; /* compiling it tells why */
+    WEFT_TRY(weft_graph_print(graph, &text));
+    *out = wefti_digest_text(1, text);
     weft_text_free(text);
-    return digest;
+    return WEFT_OK;
 }
 
-static uint64_t digest_plan(const weft_plan *plan) {
+static weft_status digest_plan(const weft_plan *plan, uint64_t *out) {
     char *text;
-    if (!plan || weft_plan_print(plan, &text) < 0) return 0;
-    uint64_t digest = wefti_digest_text(2, text);
+    *out = 0;
+    if (!plan) return WEFT_OK;
+    WEFT_TRY(weft_plan_print(plan, &text));
+    *out = wefti_digest_text(2, text);
     weft_text_free(text);
-    return digest;
+    return WEFT_OK;
 }
 
 static uint64_t digest_settings(const weft_session_options *o) {
@@ -83,19 +78,24 @@ static weft_status compare_cards(const job_card *a, const job_card *b) {
     return WEFT_OK;
 }
 
+static weft_status describe_job(const weft_session *s, const weft_graph *graph, job_card *out) {
+    memset(out, 0, sizeof *out);
+    out->rank = s->me;
+    out->bf16 = (int32_t)s->bf16;
+    WEFT_TRY(digest_graph(graph, &out->model));
+    WEFT_TRY(digest_plan(s->plan, &out->plan));
+    out->settings = digest_settings(&s->options);
+    out->seed = s->options.seed;
+    (void)snprintf(out->version, sizeof out->version, "%s", weft_version());
+    (void)snprintf(out->isa, sizeof out->isa, "%s", isa());
+    return WEFT_OK;
+}
+
 weft_status wefti_session_same_job(weft_session *s, const weft_graph *graph, weft_status status) {
+    job_card card, first;
+    if (status >= 0) status = describe_job(s, graph, &card);
     WEFT_TRY(wefti_agree(s->agreement, status));
-    job_card card;
-    memset(&card, 0, sizeof card);
-    card.rank = s->me;
-    card.bf16 = (int32_t)s->bf16;
-    card.model = digest_graph(graph);
-    card.plan = digest_plan(s->plan);
-    card.settings = digest_settings(&s->options);
-    card.seed = s->options.seed;
-    (void)snprintf(card.version, sizeof card.version, "%s", weft_version());
-    (void)snprintf(card.isa, sizeof card.isa, "%s", isa());
-    job_card first = card;
+    first = card;
     WEFT_TRY(wefti_agree_spread(s->agreement, WEFT_OK, &first, sizeof first));
     s->bf16 = (wefti_bf16_compute)first.bf16;
     return wefti_agree(s->agreement, compare_cards(&first, &card));
@@ -261,10 +261,13 @@ typedef struct pass_card {
 
 weft_status wefti_session_settle(weft_session *s, const wefti_view *v, weft_status status,
                                  double *loss) {
-    if (status < 0 && status != WEFT_E_NUMERIC) return wefti_session_give_up(s, status);
-    if (v->loss_everywhere) return status;
-    pass_card card = {*loss, status, v->sites[s->me].facts.has_loss}, *all;
-    WEFT_NEW_ARRAY(all, pass_card, s->devices);
+    pass_card card = {*loss, status, v->sites[s->me].facts.has_loss}, *all = NULL;
+    if (!v->loss_everywhere && (status >= 0 || status == WEFT_E_NUMERIC)) {
+        all = wefti_calloc((size_t)s->devices, sizeof *all);
+        if (!all) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for %d ranks", s->devices);
+    }
+    if (status < 0 && status != WEFT_E_NUMERIC) return wefti_give_up(s->world, status);
+    if (!all) return status;
     weft_status told = wefti_agree_cards(s->agreement, &card, sizeof card, all);
     int32_t from = -1, bad = -1;
     for (int32_t r = s->devices - 1; r >= 0 && told >= 0; r--) { /* the lowest */

@@ -1,39 +1,6 @@
 /* Training runs over several devices: the loss curve of one device, and checkpoints that do not
  * tell how many there were. */
-#include "run_fixture.h"
-
-typedef struct devices {
-    const char *name;
-    const char *words[6];
-} devices;
-
-#define SPLITS                                                                                     \
-    "parallel.strategies=[{match: h.*.attn.c_attn, split: n1=tp}, {match: h.*.attn, split: "       \
-    "heads=tp}, {match: h.*.attn.c_proj, split: k=tp}, {match: h.*.mlp.c_fc, split: n0=tp}, "      \
-    "{match: h.*.mlp.c_proj, split: k=tp}]"
-
-static const devices layouts[] = {
-    {"two", {"parallel.devices=2"}},
-    {"mesh", {"parallel.mesh={dp: 2, tp: 2}", "parallel.mode=semi", SPLITS}},
-    {"sharded",
-     {"parallel.devices=4", "parallel.optimizer.level=3", "parallel.optimizer.threshold=0"}},
-    {"eight",
-     {"parallel.mesh={dp: 2, tp: 2}", "parallel.mode=semi", SPLITS, "parallel.pipeline.stages=2",
-      "parallel.pipeline.microbatches=2", "parallel.optimizer.level=1"}},
-};
-enum { LAYOUTS = sizeof layouts / sizeof *layouts };
-
-static void add_devices(words *w, const devices *d) {
-    for (int i = 0; i < 6 && d->words[i]; i++) add_word(w, "%s", d->words[i]);
-}
-
-static words job_words(int steps) {
-    words w = tiny_gpt2();
-    add_words(&w, WITH("train.batch=8", "model.dropout=0.1", "train.optimizer.lr=0.003",
-                       "device.threads=2"));
-    add_word(&w, "train.steps=%d", steps);
-    return w;
-}
+#include "run_layouts.h"
 
 static void assert_near(const record *one, const record *many, const char *what) {
     for (int64_t s = many->first; s <= many->last; s++)

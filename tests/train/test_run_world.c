@@ -1,47 +1,11 @@
 /* Training runs over a world: the bits, files and ends of one process with as many devices. */
-#include "run_fixture.h"
+#include "run_layouts.h"
 #include "world_fixture.h"
-
-typedef struct devices {
-    const char *name;
-    int count;
-    const char *words[6];
-} devices;
-
-#define SPLITS                                                                                     \
-    "parallel.strategies=[{match: h.*.attn.c_attn, split: n1=tp}, {match: h.*.attn, split: "       \
-    "heads=tp}, {match: h.*.attn.c_proj, split: k=tp}, {match: h.*.mlp.c_fc, split: n0=tp}, "      \
-    "{match: h.*.mlp.c_proj, split: k=tp}]"
-
-static const devices layouts[] = {
-    {"two", 2, {"parallel.devices=2"}},
-    {"mesh", 4, {"parallel.mesh={dp: 2, tp: 2}", "parallel.mode=semi", SPLITS, "train.clip=0"}},
-    {"sharded",
-     4,
-     {"parallel.devices=4", "parallel.optimizer.level=3", "parallel.optimizer.threshold=0"}},
-    {"eight",
-     8,
-     {"parallel.mesh={dp: 2, tp: 2}", "parallel.mode=semi", SPLITS, "parallel.pipeline.stages=2",
-      "parallel.pipeline.microbatches=2", "parallel.optimizer.level=1"}},
-};
-enum { LAYOUTS = sizeof layouts / sizeof *layouts };
-
-static void add_devices(words *w, const devices *d) {
-    for (int i = 0; i < 6 && d->words[i]; i++) add_word(w, "%s", d->words[i]);
-}
-
-static words job_words(int steps) {
-    words w = tiny_gpt2();
-    add_words(&w, WITH("train.batch=8", "model.dropout=0.1", "train.optimizer.lr=0.003",
-                       "device.threads=2"));
-    add_word(&w, "train.steps=%d", steps);
-    return w;
-}
 
 /* ---- runs ---- */
 
 typedef struct member {
-    const weft_job *job;
+    const weft_job *job, *another; /* another: before it */
     record record;
 } member;
 
@@ -122,6 +86,7 @@ static void processes_are_as_one(void **state) {
         member members[MOST_RANKS] = {{.job = NULL}};
         rank_of_world ranks[MOST_RANKS];
         add_words(&w, WITH("train.eval_every=3", "checkpoint.every=1", "checkpoint.keep=10"));
+        if (i % 2 == 1) add_word(&w, "train.clip=0"); /* updates in the midst of backward passes */
         add_devices(&w, d);
         one_words = many_words = w;
         add_word(&one_words, "%s", dir_word("one"));
@@ -285,6 +250,36 @@ static void an_occupied_directory_is_refused_everywhere(void **state) {
     ASSERT_OK(wefti_remove_tree(in_root("occupied")));
 }
 
+/* A failure that all know of ends one run; in the next one a rank fails alone. */
+static weft_status run_twice(void *context, weft_world *world) {
+    member *m = context, refused = {.job = m->another};
+    weft_status status = run_member(&refused, world);
+    return status == WEFT_E_MISMATCH ? run_member(m, world) : WEFT_E_BUG;
+}
+
+static void a_second_run_in_a_world_ends_too(void **state) {
+    (void)state;
+    words w = job_words(2), other;
+    record before = {.first = 0};
+    member members[4] = {{.job = NULL}};
+    rank_of_world ranks[4];
+    ASSERT_OK(run_with(&w, WITH(dir_word("twice")), &before));
+    add_devices(&w, &layouts[2]);
+    other = w;
+    add_word(&other, "train.optimizer.eps=1e-5");
+    weft_job *first[2] = {job_of(&w), job_of(&other)};
+    add_words(&w, WITH(dir_word("twice"), "checkpoint.resume=false"));
+    weft_job *second = job_of(&w);
+    for (int r = 0; r < 4; r++) members[r] = (member){.job = second, .another = first[r == 1]};
+    run_world(4, run_twice, members, sizeof *members, ranks);
+    for (int r = 0; r < 4; r++)
+        assert_rank_fails(&ranks[r], r, r ? WEFT_E_PEER : WEFT_E_ARG, "already holds checkpoints");
+    weft_job_free(first[0]);
+    weft_job_free(first[1]);
+    weft_job_free(second);
+    ASSERT_OK(wefti_remove_tree(in_root("twice")));
+}
+
 static void jobs_for_other_numbers_are_refused(void **state) {
     (void)state;
     words w = job_words(2);
@@ -308,6 +303,7 @@ int main(void) {
         cmocka_unit_test(a_rank_without_data_is_named),
         cmocka_unit_test(ranks_with_other_jobs_are_refused),
         cmocka_unit_test(an_occupied_directory_is_refused_everywhere),
+        cmocka_unit_test(a_second_run_in_a_world_ends_too),
         cmocka_unit_test(jobs_for_other_numbers_are_refused),
     };
     return cmocka_run_group_tests(tests, data_setup, data_teardown);

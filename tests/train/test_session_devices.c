@@ -6,38 +6,13 @@
 #include <unistd.h>
 
 #include "base/io.h"
-#include "weft/plan.h"
+#include "plan_cases.h"
 
 enum { SEED = 21, BATCH = 8 };
 
 /* ---- plans ---- */
 
-typedef struct split {
-    const char *match, *axes;
-} split;
-
-typedef struct layout_case {
-    const char *name;
-    int devices;
-    struct {
-        const char *name;
-        int size;
-    } axis[3];
-    split splits[6];
-    int level; /* of optimizer parallelism */
-    int accumulate;
-    int stages, microbatches;
-    double clip;
-} layout_case;
-
-/* Megatron's split of the tiny gpt2. */
-#define TENSOR_PARALLEL                                                                            \
-    {"h.*.attn.c_attn", "n1=tp"}, {"h.*.attn", "heads=tp"}, {"h.*.attn.c_proj", "k=tp"},           \
-        {"h.*.mlp.c_fc", "n0=tp"}, {                                                               \
-        "h.*.mlp.c_proj", "k=tp"                                                                   \
-    }
-
-static const layout_case cases[] = {
+static const plan_case cases[] = {
     {.name = "one device", .devices = 1},
     {.name = "2 data", .devices = 2},
     {.name = "4 data, clipped", .devices = 4, .clip = 0.5},
@@ -77,27 +52,14 @@ static const layout_case cases[] = {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-static weft_plan *plan_of(const layout_case *c) {
+static weft_plan *plan_of(const plan_case *c) {
     weft_plan *plan;
-    ASSERT_OK(weft_plan_create(c->devices, &plan));
-    for (int a = 0; a < 3 && c->axis[a].name; a++)
-        ASSERT_OK(weft_plan_axis(plan, c->axis[a].name, c->axis[a].size));
-    if (c->axis[0].name) ASSERT_OK(weft_plan_mode(plan, WEFT_PARALLEL_SEMI));
-    for (int i = 0; i < 6 && c->splits[i].match; i++)
-        ASSERT_OK(weft_op_split(plan, c->splits[i].match, c->splits[i].axes));
-    if (c->level) ASSERT_OK(weft_plan_optimizer(plan, c->level, 0, 0));
-    if (c->accumulate) ASSERT_OK(weft_plan_accumulate(plan, c->accumulate));
-    if (c->stages)
-        ASSERT_OK(weft_plan_pipeline(plan, c->stages, c->microbatches, WEFT_PIPELINE_1F1B, 1));
+    ASSERT_OK(make_plan(c, &plan));
     return plan;
 }
 
-static int microbatches_of(const layout_case *c) {
-    return c->accumulate ? c->accumulate : c->microbatches ? c->microbatches : 1;
-}
-
 /* A session of the tiny gpt2 with dropout; `graph` is to be destroyed after it. */
-static weft_session *session_for(const layout_case *c, bool with_plan, weft_graph **graph) {
+static weft_session *session_for(const plan_case *c, bool with_plan, weft_graph **graph) {
     weft_session_options o = weft_session_defaults();
     weft_plan *plan = with_plan ? plan_of(c) : NULL;
     weft_session *s;
@@ -117,7 +79,7 @@ static void end_session(weft_session *s, weft_graph *graph) {
     weft_graph_destroy(graph);
 }
 
-static const layout_case *case_of(const char *name) {
+static const plan_case *case_of(const char *name) {
     for (int i = 0; i < CASES; i++)
         if (!strcmp(cases[i].name, name)) return &cases[i];
     fail_msg("no case is called %s", name);
@@ -127,7 +89,7 @@ static const layout_case *case_of(const char *name) {
 /* ---- steps ---- */
 
 /* One step on batch `k`; its loss goes to *out. */
-static weft_status try_step(weft_session *s, const layout_case *c, int k, double *out) {
+static weft_status try_step(weft_session *s, const plan_case *c, int k, double *out) {
     int count = microbatches_of(c), known = 0;
     double sum = 0, loss;
     for (int m = 0; m < count; m++) {
@@ -145,13 +107,13 @@ static weft_status try_step(weft_session *s, const layout_case *c, int k, double
     return weft_session_update(s, 1e-3, NULL);
 }
 
-static double train_step(weft_session *s, const layout_case *c, int k) {
+static double train_step(weft_session *s, const plan_case *c, int k) {
     double loss = NAN;
     if (try_step(s, c, k, &loss) < 0) fail_msg("%s: %s", c->name, weft_error_message());
     return loss;
 }
 
-static void check_memory(weft_session *s, const layout_case *c) {
+static void check_memory(weft_session *s, const plan_case *c) {
     for (int r = 0; r < c->devices; r++) {
         int64_t predicted, observed;
         ASSERT_OK(weft_session_device_memory(s, r, &predicted, &observed));
@@ -164,7 +126,7 @@ static void check_memory(weft_session *s, const layout_case *c) {
 static void any_plan_gives_the_result_of_one_device(void **state) {
     (void)state;
     for (int i = 0; i < CASES; i++) {
-        const layout_case *c = &cases[i];
+        const plan_case *c = &cases[i];
         weft_graph *graph, *one_graph;
         weft_session *s = session_for(c, true, &graph), *one = session_for(c, false, &one_graph);
         assert_int_equal(weft_session_devices(s), c->devices);
@@ -247,7 +209,7 @@ static int count_pieces(weft_session *s, int tensor, const weft_tensor_info *inf
 static void tensors_go_in_and_out_whole(void **state) {
     (void)state;
     for (int i = 0; i < CASES; i++) {
-        const layout_case *c = &cases[i];
+        const plan_case *c = &cases[i];
         weft_graph *graph, *one_graph;
         weft_session *s = session_for(c, true, &graph), *one = session_for(c, false, &one_graph);
         int count = weft_session_tensors(s, 0), kept = 0, pieces = 0;
@@ -297,7 +259,7 @@ static void a_device_that_fails_stops_the_others(void **state) {
     static const char *const names[] = {"2 data", "8 data", "3 data, uneven",
                                         "2 data 2 tensor, states split"};
     for (int i = 0; i < 4; i++) {
-        const layout_case *c = case_of(names[i]);
+        const plan_case *c = case_of(names[i]);
         weft_graph *graph, *one_graph;
         weft_session *s = session_for(c, true, &graph), *one = session_for(c, false, &one_graph);
         (void)train_step(s, c, 0);
@@ -326,7 +288,7 @@ static void a_loss_that_is_not_finite_is_found(void **state) {
     (void)state;
     static const char *const names[] = {"2 data", "2 tensor", "4 data, all split", "2 stages"};
     for (int i = 0; i < 4; i++) {
-        const layout_case *c = case_of(names[i]);
+        const plan_case *c = case_of(names[i]);
         weft_graph *graph;
         weft_session *s = session_for(c, true, &graph);
         weft_tensor_info info;
@@ -346,7 +308,7 @@ static void a_loss_that_is_not_finite_is_found(void **state) {
 
 static void limits_are_of_each_device(void **state) {
     (void)state;
-    const layout_case *c = case_of("2 data 2 tensor, states split");
+    const plan_case *c = case_of("2 data 2 tensor, states split");
     weft_graph *graph;
     weft_session *s = session_for(c, true, &graph);
     int64_t most = 0, unused;
@@ -380,7 +342,7 @@ static void gradients_are_read_whole(void **state) {
     static const char *const names[] = {"2 data", "3 data, uneven", "4 tensor", "4 data 2 tensor",
                                         "4 data, gradients split"};
     for (int i = 0; i < 5; i++) {
-        const layout_case *c = case_of(names[i]);
+        const plan_case *c = case_of(names[i]);
         weft_graph *graph[2];
         weft_session *s[2];
         int gradients = 0, refused = 0;
@@ -450,7 +412,7 @@ static int count_of(const char *text, const char *part) {
 
 static void traces_show_every_device(void **state) {
     (void)state;
-    const layout_case *c = case_of("2 data 2 tensor, states split");
+    const plan_case *c = case_of("2 data 2 tensor, states split");
     weft_graph *graph;
     weft_session *s = session_for(c, true, &graph);
     char path[200], word[64], *text;
@@ -486,7 +448,7 @@ static void evaluation_has_the_same_plan(void **state) {
     static const char *const names[] = {"2 data", "2 tensor", "4 data, all split",
                                         "2 data 2 tensor, states split", "2 stages"};
     for (int i = 0; i < 5; i++) {
-        const layout_case *c = case_of(names[i]);
+        const plan_case *c = case_of(names[i]);
         weft_graph *graph[2], *eval[2];
         weft_session *s[2];
         double loss[2][2];
@@ -523,7 +485,7 @@ static int64_t roll_of(uint64_t n, int64_t below) {
     return (int64_t)(wefti_philox_u32(SEED, 3, n) % (uint64_t)(2 * below + 1));
 }
 
-static weft_status create_and_step(const layout_case *c, weft_graph *graph, weft_session **out) {
+static weft_status create_and_step(const plan_case *c, weft_graph *graph, weft_session **out) {
     weft_session_options o = weft_session_defaults();
     weft_plan *plan = plan_of(c);
     o.seed = SEED;
@@ -547,7 +509,7 @@ static void allocations_may_fail(void **state) {
     (void)state;
     static const char *const names[] = {"2 data", "2 data 2 tensor, states split"};
     for (int i = 0; i < 2; i++) {
-        const layout_case *c = case_of(names[i]);
+        const plan_case *c = case_of(names[i]);
         weft_session *s = NULL;
         weft_graph *graph = tiny_gpt2(WEFT_USE_TRAIN, BATCH, 0.2, WEFT_F32);
         ASSERT_OK(create_and_step(c, graph, &s));

@@ -3,40 +3,16 @@
  * by name, and who fails is named everywhere. */
 #include "session_models.h"
 
-#include "weft/plan.h"
+#include "base/fault.h"
+#include "train/agree.h"
+#include "plan_cases.h"
 #include "world_fixture.h"
 
 enum { SEED = 21, BATCH = 8, STEPS = 3 };
 
 /* ---- plans ---- */
 
-typedef struct split {
-    const char *match, *axes;
-} split;
-
-typedef struct world_case {
-    const char *name;
-    int devices;
-    struct {
-        const char *name;
-        int size;
-    } axis[3];
-    split splits[6];
-    int level; /* of optimizer parallelism */
-    int accumulate;
-    int stages, microbatches;
-    double clip;
-    bool sum, experts;
-} world_case;
-
-/* Megatron's split of the tiny gpt2. */
-#define TENSOR_PARALLEL                                                                            \
-    {"h.*.attn.c_attn", "n1=tp"}, {"h.*.attn", "heads=tp"}, {"h.*.attn.c_proj", "k=tp"},           \
-        {"h.*.mlp.c_fc", "n0=tp"}, {                                                               \
-        "h.*.mlp.c_proj", "k=tp"                                                                   \
-    }
-
-static const world_case cases[] = {
+static const plan_case cases[] = {
     {.name = "2 data", .devices = 2},
     {.name = "3 data, uneven", .devices = 3},
     {.name = "4 data, clipped", .devices = 4, .clip = 0.5},
@@ -70,34 +46,12 @@ static const world_case cases[] = {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-static weft_status plan_of(const world_case *c, weft_plan **out) {
-    weft_plan *plan;
-    weft_status status = weft_plan_create(c->devices, &plan);
-    if (status < 0) return status;
-    for (int a = 0; a < 3 && c->axis[a].name && status >= 0; a++)
-        status = weft_plan_axis(plan, c->axis[a].name, c->axis[a].size);
-    if (c->axis[0].name && status >= 0) status = weft_plan_mode(plan, WEFT_PARALLEL_SEMI);
-    for (int i = 0; i < 6 && c->splits[i].match && status >= 0; i++)
-        status = weft_op_split(plan, c->splits[i].match, c->splits[i].axes);
-    if (c->level && status >= 0) status = weft_plan_optimizer(plan, c->level, 0, 0);
-    if (c->accumulate && status >= 0) status = weft_plan_accumulate(plan, c->accumulate);
-    if (c->sum && status >= 0) status = weft_plan_gradients_sum(plan, true);
-    if (c->stages && status >= 0)
-        status = weft_plan_pipeline(plan, c->stages, c->microbatches, WEFT_PIPELINE_1F1B, 1);
-    if (status < 0) {
-        weft_plan_destroy(plan);
-        return status;
-    }
-    *out = plan;
-    return WEFT_OK;
-}
-
 /* ---- one rank's run, or the whole run in one process ---- */
 
 enum { TAMPER_NONE, TAMPER_MODEL, TAMPER_SEED, TAMPER_PLAN, TAMPER_CLIP, TAMPER_DEVICES };
 
 typedef struct run {
-    const world_case *c;
+    const plan_case *c;
     int tamper;
     bool evaluate, local, poison; /* poison: a parameter becomes infinite after one step */
     const float *start;           /* parameters to begin with; NULL: own */
@@ -107,7 +61,7 @@ typedef struct run {
     int64_t elems;
 } run;
 
-static weft_model_config config_of(const world_case *c, bool other) {
+static weft_model_config config_of(const plan_case *c, bool other) {
     return (weft_model_config){.family = c->experts ? WEFT_FAMILY_GPT2_MOE : WEFT_FAMILY_GPT2,
                                .layers = 2,
                                .hidden = other ? 16 : 32,
@@ -219,10 +173,16 @@ static weft_status run_steps(weft_session *s, run *r, int microbatches, int eval
     return WEFT_OK;
 }
 
+/* What is no call of the session's, a program tells the others itself. */
+static weft_status told(weft_world *world, weft_status status) {
+    if (status < 0 && world) weft_world_fail(world, weft_error_message());
+    return status;
+}
+
 static weft_status run_session(run *r, weft_world *world) {
     int rank = world ? weft_world_rank(world) : 0, evaluation = 0;
     int tamper = rank == 1 ? r->tamper : TAMPER_NONE;
-    world_case c = *r->c;
+    plan_case c = *r->c;
     weft_session_options o = weft_session_defaults();
     weft_plan *plan = NULL;
     weft_graph *graph = NULL, *second = NULL;
@@ -233,16 +193,16 @@ static weft_status run_session(run *r, weft_world *world) {
     o.seed = SEED + (tamper == TAMPER_SEED);
     o.threads = 2;
     o.clip = tamper == TAMPER_CLIP ? 3 : c.clip;
-    o.microbatches = c.accumulate ? c.accumulate : c.microbatches ? c.microbatches : 1;
+    o.microbatches = microbatches_of(&c);
     o.world = world;
-    WEFT_TRY(plan_of(&c, &plan));
+    WEFT_TRY(told(world, make_plan(&c, &plan)));
     o.plan = plan;
+    int64_t batch = BATCH / o.microbatches;
     weft_status status =
-        weft_model_build(&config, WEFT_USE_TRAIN, BATCH / o.microbatches, 0, WEFT_F32, &graph);
+        told(world, weft_model_build(&config, WEFT_USE_TRAIN, batch, 0, WEFT_F32, &graph));
     if (status >= 0) status = weft_session_create(graph, &o, &s);
     if (status >= 0 && r->evaluate) {
-        status =
-            weft_model_build(&config, WEFT_USE_EVAL, BATCH / o.microbatches, 0, WEFT_F32, &second);
+        status = told(world, weft_model_build(&config, WEFT_USE_EVAL, batch, 0, WEFT_F32, &second));
         if (status >= 0) status = weft_session_add(s, second, &evaluation);
     }
     if (status >= 0) status = run_steps(s, r, o.microbatches, evaluation);
@@ -282,7 +242,7 @@ static void assert_same_run(const run *a, const run *b, int rank) {
         fail_msg("%s: rank %d uses other memory than was planned", a->c->name, rank);
 }
 
-static void compare_runs(const world_case *c, bool evaluate, bool local) {
+static void compare_runs(const plan_case *c, bool evaluate, bool local) {
     run one = {.c = c, .evaluate = evaluate}, many[MOST_RANKS];
     rank_of_world ranks[MOST_RANKS];
     ASSERT_OK(run_session(&one, NULL));
@@ -319,7 +279,7 @@ static void what_is_read_can_be_written(void **state) {
     run many[MOST_RANKS];
     ASSERT_OK(run_session(&start, NULL));
     for (size_t i = 0; i < sizeof after / sizeof *after; i++) {
-        const world_case *c = &cases[after[i]];
+        const plan_case *c = &cases[after[i]];
         one = (run){.c = c, .start = start.tensors};
         ASSERT_OK(run_session(&one, NULL));
         for (int r = 0; r < c->devices; r++) many[r] = (run){.c = c, .start = start.tensors};
@@ -343,7 +303,7 @@ static void other_jobs_are_refused(void **state) {
                    {TAMPER_CLIP, "its optimizer, clipping or number of microbatches differs"}};
     run many[MOST_RANKS];
     rank_of_world ranks[MOST_RANKS];
-    const world_case *c = &cases[2];
+    const plan_case *c = &cases[2];
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         for (int r = 0; r < c->devices; r++) many[r] = (run){.c = c, .tamper = changes[i].tamper};
         run_world(c->devices, run_rank, many, sizeof *many, ranks);
@@ -363,7 +323,7 @@ static void a_loss_that_is_not_finite_stops_all(void **state) {
     (void)state;
     static const int which[] = {0, 2, 6, 7, 9, 10};
     for (size_t i = 0; i < sizeof which / sizeof *which; i++) {
-        const world_case *c = &cases[which[i]];
+        const plan_case *c = &cases[which[i]];
         run many[MOST_RANKS];
         rank_of_world ranks[MOST_RANKS];
         for (int r = 0; r < c->devices; r++) many[r] = (run){.c = c, .poison = true};
@@ -389,7 +349,7 @@ static weft_status fail_alone(void *context, weft_world *world) {
     o.world = world;
     o.threads = 1;
     o.memory_bytes = weft_world_rank(world) == 2 ? 1000 : 0;
-    WEFT_TRY(plan_of(r->c, &plan));
+    WEFT_TRY(make_plan(r->c, &plan));
     o.plan = plan;
     weft_status status = weft_model_build(&config, WEFT_USE_TRAIN, BATCH, 0, WEFT_F32, &graph);
     if (status >= 0) status = weft_session_create(graph, &o, &s);
@@ -401,7 +361,7 @@ static weft_status fail_alone(void *context, weft_world *world) {
 
 static void a_rank_without_memory_is_named(void **state) {
     (void)state;
-    const world_case *c = &cases[4];
+    const plan_case *c = &cases[4];
     run many[MOST_RANKS];
     rank_of_world ranks[MOST_RANKS];
     for (int r = 0; r < c->devices; r++) many[r] = (run){.c = c};
@@ -422,7 +382,7 @@ static weft_status leave_early(void *context, weft_world *world) {
 
 static void a_rank_that_gives_up_is_named(void **state) {
     (void)state;
-    const world_case *c = &cases[4];
+    const plan_case *c = &cases[4];
     run many[MOST_RANKS];
     rank_of_world ranks[MOST_RANKS];
     for (int r = 0; r < c->devices; r++) many[r] = (run){.c = c};
@@ -431,10 +391,75 @@ static void a_rank_that_gives_up_is_named(void **state) {
         if (r != 1) assert_rank_fails(&ranks[r], r, WEFT_E_PEER, "rank 1: the disk is on fire");
 }
 
+/* ---- a rank that lacks memory somewhere ---- */
+
+typedef struct starving {
+    run run;
+    pthread_barrier_t *barrier;
+    int64_t nth; /* allocation of all ranks together that fails; none if it is beyond the last */
+} starving;
+
+static weft_status run_starving(void *context, weft_world *world) {
+    starving *x = context;
+    (void)pthread_barrier_wait(x->barrier);
+    if (weft_world_rank(world) == 0) wefti_fault_arm(WEFTI_FAULT_ALLOC, x->nth, false, 0);
+    (void)pthread_barrier_wait(x->barrier);
+    WEFT_TRY(run_session(&x->run, world));
+    wefti_agreement *a;
+    WEFT_TRY(wefti_agreement_of(world, &a));
+    return wefti_agree(a, WEFT_OK); /* the last read may have needed no other rank */
+}
+
+/* Returns how many allocations there were. */
+static int64_t starve(const plan_case *c, int64_t nth, bool *out_failed) {
+    starving each[MOST_RANKS];
+    rank_of_world ranks[MOST_RANKS];
+    pthread_barrier_t barrier;
+    int failed = 0, lacking = 0;
+    assert_int_equal(pthread_barrier_init(&barrier, NULL, (unsigned)c->devices), 0);
+    for (int r = 0; r < c->devices; r++)
+        each[r] = (starving){{.c = c, .evaluate = true}, &barrier, nth};
+    run_world(c->devices, run_starving, each, sizeof *each, ranks);
+    int64_t count = wefti_fault_count(WEFTI_FAULT_ALLOC);
+    wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
+    pthread_barrier_destroy(&barrier);
+    for (int r = 0; r < c->devices; r++) {
+        failed += ranks[r].status < 0;
+        lacking += ranks[r].status == WEFT_E_NOMEM;
+        free_run(&each[r].run);
+    }
+    if (failed > 0 && (failed < c->devices || lacking == 0))
+        fail_msg("%s, allocation %lld: %d ranks failed, %d of them for lack of memory; rank 0: %s",
+                 c->name, (long long)nth, failed, lacking, ranks[0].message);
+    *out_failed = failed > 0;
+    return count;
+}
+
+/* Wherever one rank fails alone, in the midst of what all settle together or between, the others do
+ * not wait for it. */
+static void memory_that_one_rank_lacks_ends_all(void **state) {
+    (void)state;
+    enum { TRIES = 120 };
+    static const int which[] = {1, 9};
+    for (size_t i = 0; i < sizeof which / sizeof *which; i++) {
+        bool failed;
+        int fails = 0;
+        int64_t all = starve(&cases[which[i]], INT64_MAX, &failed);
+        assert_false(failed);
+        for (int k = 0; k < TRIES; k++) {
+            /* More of them late: what is built comes first, and takes most. */
+            int64_t left = all * (TRIES - k) * (TRIES - k) / TRIES / TRIES;
+            (void)starve(&cases[which[i]], all - left, &failed);
+            fails += failed;
+        }
+        assert_true(fails > TRIES / 2);
+    }
+}
+
 /* A world of one is no world. */
 static void one_process_needs_no_other(void **state) {
     (void)state;
-    static const world_case alone = {.name = "alone", .devices = 1};
+    static const plan_case alone = {.name = "alone", .devices = 1};
     weft_world *world;
     run r = {.c = &alone}, without = r;
     ASSERT_OK(wefti_world_create(NULL, 0, 1, NULL, &world));
@@ -455,6 +480,7 @@ int main(void) {
         cmocka_unit_test(a_loss_that_is_not_finite_stops_all),
         cmocka_unit_test(a_rank_without_memory_is_named),
         cmocka_unit_test(a_rank_that_gives_up_is_named),
+        cmocka_unit_test(memory_that_one_rank_lacks_ends_all),
         cmocka_unit_test(one_process_needs_no_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
