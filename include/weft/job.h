@@ -146,7 +146,8 @@ typedef struct weft_job_dataset {
 
 /* How the model is split over devices: what weft_job.plan is made from. */
 typedef struct weft_job_parallel {
-    const char *plan; /* a plan file, which takes the place of all below but devices */
+    const char *plan;  /* a plan file, which takes the place of all below but links and devices */
+    const char *links; /* a file of measured links; "": none, or the plan's */
     int64_t devices;
     weft_job_pairs mesh; /* axis -> size */
     weft_parallel_mode mode;

@@ -95,6 +95,10 @@ WEFT_API weft_status weft_plan_fusion(weft_plan *plan, const char *collective,
                                       const int *index) WEFT_CHECKED;
 WEFT_API weft_status weft_plan_dataset(weft_plan *plan, weft_dataset dataset) WEFT_CHECKED;
 WEFT_API weft_status weft_plan_overlap(weft_plan *plan, bool overlap) WEFT_CHECKED;
+/** What moving bytes costs, as measured by weft_bench_comm and written by weft_bench_write_links
+ * (docs/format-links.md): redistributions and strategies are chosen by it. The values become part
+ * of the plan. */
+WEFT_API weft_status weft_plan_links(weft_plan *plan, const char *path) WEFT_CHECKED;
 WEFT_API int weft_plan_devices(const weft_plan *plan);
 
 /** JSON text of a plan (freed with weft_text_free), and back; `name` stands for the text in

@@ -28,6 +28,9 @@ typedef struct weft_world_options {
     /* How transfers go: "" chooses (memory of the host, and between hosts UCX or MPI); "host",
      * "ucx", "mpi" insist. Also by the variable WEFT_COMM. */
     const char *communicator;
+    /* Measured links (docs/format-links.md), by which the ways of collectives between hosts are
+     * chosen; equal for all processes. "": those that WEFT_LINKS names, else assumed ones. */
+    const char *links;
     const char *interface; /* network interface to bind to; "" loopback when all are on one host */
     double join_seconds;   /* how long to wait for missing processes; 0: 600 */
     double heartbeat_seconds; /* a process that is silent for so long has failed; 0: 10 */

@@ -11,6 +11,7 @@
 
 #include "base/memory.h"
 #include "comm/move.h"
+#include "topo/links.h"
 
 #define WEFTI_ROUNDS_LIST(X)                                                                       \
     X(CHOSEN, "chosen") /* by cost */                                                              \
@@ -32,13 +33,16 @@ const char *wefti_rounds_algorithm_text(wefti_rounds_algorithm algorithm);
 
 /* What messages cost, equal on all members. */
 typedef struct wefti_rounds_costs {
-    double latency_s;          /* from one process to another */
+    double latency_s;          /* from one process to another of another host */
     double message_s;          /* work of one side for one message */
-    double bytes_per_s;        /* into or out of one process */
+    double bytes_per_s;        /* into or out of one process, and of all of one host */
     double crowd;              /* share of that lost for each further process that sends to one */
     double reduce_bytes_per_s; /* of a source */
+    double near_latency_s, near_bytes_per_s; /* by messages within a host */
 } wefti_rounds_costs;
 wefti_rounds_costs wefti_rounds_default_costs(void);
+/* As far as links were measured, else as above. */
+wefti_rounds_costs wefti_rounds_costs_of(const wefti_links *links);
 
 enum {
     WEFTI_ROUNDS_SMALL = 8 << 10,   /* bytes of a message that goes with its header, at most */

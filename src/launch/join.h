@@ -6,11 +6,13 @@
 #include "comm/world.h"
 #include "launch/member.h"
 #include "launch/scheduler.h"
+#include "topo/links.h"
 #include "weft/transport.h"
 
 typedef struct wefti_join_plan {
     const char *communicator; /* "", "host", "ucx", "mpi" */
     const char *interface;
+    wefti_links links;
     double join_seconds, heartbeat_seconds, wait_seconds;
 } wefti_join_plan;
 

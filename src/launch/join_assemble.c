@@ -7,6 +7,7 @@
 
 #include "base/memory.h"
 #include "launch/join.h"
+#include "comm/rounds.h"
 #include "comm/ucx.h"
 #include "weft/version.h"
 
@@ -30,7 +31,8 @@ weft_status wefti_join_options(const weft_world_options *options, wefti_join_pla
     const char *c = out->communicator;
     WEFT_REQUIRE(!*c || is(c, "host") || is(c, "ucx") || is(c, "mpi"), WEFT_E_ARG,
                  "WEFT_COMM is '%s'; it can be host, ucx or mpi", c);
-    return WEFT_OK;
+    const char *links = first(o->links, "WEFT_LINKS");
+    return *links ? wefti_links_load(links, &out->links) : WEFT_OK;
 }
 
 static void close_transport(const weft_transport *transport) {
@@ -79,10 +81,38 @@ weft_status wefti_join_alone(const weft_transport *transport, weft_world **out) 
 
 typedef struct agreement {
     char version[32], communicator[16];
+    wefti_links links;
 } agreement;
 
+/* "4.1e-07 s and 1.23e+10 bytes/s", or "none". */
+typedef struct link_words {
+    char text[64];
+} link_words;
+static link_words link_text(const wefti_measured_link *link) {
+    link_words words = {"none"};
+    if (wefti_link_known(link))
+        snprintf(words.text, sizeof words.text, "%.6g s and %.6g bytes/s", link->latency_seconds,
+                 link->bytes_per_second);
+    return words;
+}
+
+/* Costs that differ would choose different algorithms. */
+static weft_status compare_links(const wefti_links *theirs, int32_t rank, const wefti_links *mine,
+                                 int32_t me) {
+    WEFT_REQUIRE(
+        wefti_links_equal(theirs, mine), WEFT_E_MISMATCH,
+        "rank %d has other measured links (parallel.links, WEFT_LINKS) than rank %d: within "
+        "a host %s, there %s; between hosts %s, there %s; all processes need the same file",
+        (int)rank, (int)me, link_text(&theirs->same_host).text, link_text(&mine->same_host).text,
+        link_text(&theirs->between_hosts).text, link_text(&mine->between_hosts).text);
+    return WEFT_OK;
+}
+
 static weft_status agree(const wefti_join_plan *plan, wefti_member *m) {
-    agreement mine = {.version = WEFT_VERSION}, *all;
+    agreement mine, *all;
+    memset(&mine, 0, sizeof mine);
+    snprintf(mine.version, sizeof mine.version, "%s", WEFT_VERSION);
+    mine.links = plan->links;
     snprintf(mine.communicator, sizeof mine.communicator, "%s", plan->communicator);
     int32_t size = wefti_member_size(m);
     WEFT_NEW_ARRAY(all, agreement, size);
@@ -98,6 +128,8 @@ static weft_status agree(const wefti_join_plan *plan, wefti_member *m) {
             status = WEFT_RAISE(WEFT_E_MISMATCH,
                                 "rank %d has communicator '%s' (WEFT_COMM), rank %d has '%s'",
                                 (int)r, chosen, (int)wefti_member_rank(m), mine.communicator);
+        else
+            status = compare_links(&all[r].links, r, &mine.links, wefti_member_rank(m));
     }
     wefti_free(all);
     return status;
@@ -135,6 +167,8 @@ static weft_status make_far(const wefti_join_plan *plan, wefti_control *c, int32
         WEFT_TRY(ucx_transport(plan, c->member, &transport));
     snprintf(c->far_name, sizeof c->far_name, "%s", transport.name ? transport.name : "messages");
     WEFT_TRY(wefti_comm_rounds(&transport, out));
+    wefti_rounds_costs costs = wefti_rounds_costs_of(&plan->links);
+    wefti_rounds_set_costs(*out, &costs);
     return WEFT_OK;
 }
 

@@ -16,18 +16,14 @@
 
 #include "base/status.h"
 #include "tensor/tensor.h"
+#include "topo/links.h"
 
 enum { WEFTI_MAX_AXES = 8 };
-
-/* Time of moving b bytes along an axis between neighbours: latency + b * seconds_per_byte. */
-typedef struct wefti_link {
-    double latency, seconds_per_byte;
-} wefti_link;
 
 typedef struct wefti_axis {
     char name[16];
     int32_t size;
-    wefti_link link;
+    wefti_link link; /* between neighbours along it */
 } wefti_axis;
 
 typedef struct wefti_mesh {

@@ -351,6 +351,14 @@ weft_status weft_plan_dataset(weft_plan *plan, weft_dataset dataset) {
     return WEFT_OK;
 }
 
+weft_status weft_plan_links(weft_plan *plan, const char *path) {
+    PLAN_REQUIRED(plan);
+    WEFT_REQUIRE(path, WEFT_E_ARG, "weft_plan_links needs the path of measured links");
+    WEFT_TRY(wefti_links_load(path, &plan->links));
+    plan->links.by_messages = false; /* nothing that a plan decides depends on it */
+    return WEFT_OK;
+}
+
 weft_status weft_plan_overlap(weft_plan *plan, bool overlap) {
     PLAN_REQUIRED(plan);
     plan->overlap = overlap;

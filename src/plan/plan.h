@@ -60,8 +60,9 @@ typedef struct wefti_fusion {
 struct weft_plan {
     wefti_arena *arena; /* of all below */
     int32_t devices;
-    wefti_mesh mesh; /* of one stage: without the pipeline axis; product * stages == devices */
-    bool mesh_given; /* else one axis "dp" of devices / stages, which follows both */
+    wefti_mesh mesh;   /* of one stage: without the pipeline axis; product * stages == devices */
+    wefti_links links; /* that were measured; where none were, axes have one assumed link */
+    bool mesh_given;   /* else one axis "dp" of devices / stages, which follows both */
     weft_parallel_mode mode;
     wefti_strategy *strategies;
     int64_t strategy_count, strategy_cap;
@@ -123,7 +124,7 @@ const wefti_strategy *wefti_plan_strategy(const weft_plan *plan, const char *lab
 const wefti_tensor_strategy *wefti_plan_tensor(const weft_plan *plan, const char *name);
 int32_t wefti_plan_stage(const weft_plan *plan, const char *call); /* -1: no rule says */
 bool wefti_plan_recomputes(const weft_plan *plan, const char *call);
-/* Mesh of a stage: its ranks begin at first. */
+/* Mesh of a stage: its ranks begin at first, and its axes have the links of the plan. */
 wefti_mesh wefti_plan_mesh(const weft_plan *plan, int32_t stage);
 int32_t wefti_plan_stage_of_rank(const weft_plan *plan, int32_t rank);
 /* All that can be said without a model: mesh against devices, levels, numbers, names of axes. */

@@ -110,6 +110,11 @@ wefti_mesh wefti_plan_mesh(const weft_plan *plan, int32_t stage) {
     mesh.first = 0;
     for (int32_t s = 0; s < stage; s++)
         mesh.first += wefti_mesh_size(meshes ? &meshes[s] : &plan->mesh);
+    int32_t ranks = wefti_mesh_size(&mesh), block = ranks;
+    for (int a = 0; a < mesh.axes && plan->links.measured; a++) {
+        mesh.axis[a].link = wefti_links_of_blocks(&plan->links, mesh.first, ranks, block);
+        block /= mesh.axis[a].size;
+    }
     return mesh;
 }
 

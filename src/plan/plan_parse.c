@@ -153,6 +153,24 @@ static weft_status read_mesh(const place *top, weft_plan *plan) {
     return WEFT_OK;
 }
 
+static weft_status read_links(const place *top, weft_plan *plan) {
+    static const char *const keys[] = {"ranks_per_host", "same_host", "between_hosts", NULL};
+    const wefti_json *value = wefti_json_get(top->object, "links");
+    if (!value) return WEFT_OK;
+    place at = inside(top, "links", value);
+    wefti_links links = {.measured = true};
+    int64_t ranks = 0;
+    WEFT_TRY(check_keys(&at, keys));
+    WEFT_TRY(read_integer(&at, "ranks_per_host", INT32_MAX, &ranks));
+    links.ranks_per_host = (int32_t)ranks;
+    WEFT_TRY(placed(wefti_link_read(value, "same_host", &links.same_host), &at));
+    WEFT_TRY(placed(wefti_link_read(value, "between_hosts", &links.between_hosts), &at));
+    WEFT_REQUIRE(wefti_link_known(&links.same_host) || wefti_link_known(&links.between_hosts),
+                 WEFT_E_ARG, "%s has no link that was measured; leave the key out then", at.name);
+    plan->links = links;
+    return WEFT_OK;
+}
+
 static weft_status read_meshes(const place *pipeline, weft_plan *plan) {
     const wefti_json *item;
     WEFT_TRY(read_list(pipeline, "meshes", &item));
@@ -331,6 +349,7 @@ static weft_status read_rest(const place *top, weft_plan *plan) {
 
 static weft_status read_plan(const place *top, weft_plan *plan) {
     WEFT_TRY(read_mesh(top, plan));
+    WEFT_TRY(read_links(top, plan));
     WEFT_TRY(read_rest(top, plan));
     WEFT_TRY(read_pipeline(top, plan));
     WEFT_TRY(read_optimizer(top, plan));
@@ -345,7 +364,7 @@ static weft_status read_head(const place *top, int64_t *out_devices) {
     static const char *const keys[] = {
         "weft_plan", "model",      "devices",    "mesh",      "mode",      "pipeline",
         "optimizer", "accumulate", "copies",     "recompute", "gradients", "fusion",
-        "dataset",   "overlap",    "strategies", "tensors",   NULL};
+        "dataset",   "overlap",    "strategies", "tensors",   "links",     NULL};
     int64_t version = 0, devices = 0;
     bool object = top->object->kind == WEFTI_JSON_OBJECT;
     WEFT_REQUIRE(object && wefti_json_get(top->object, "weft_plan"), WEFT_E_ARG,

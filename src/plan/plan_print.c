@@ -25,6 +25,16 @@ static void print_mesh(const wefti_mesh *mesh, wefti_text *out) {
     wefti_text_add(out, "}");
 }
 
+static void print_links(const wefti_links *links, wefti_text *out) {
+    if (!links->measured) return;
+    wefti_text_add(out, ",\n  \"links\": {\n    \"ranks_per_host\": %d,\n    \"same_host\": ",
+                   links->ranks_per_host);
+    wefti_link_print(&links->same_host, out);
+    wefti_text_add(out, ",\n    \"between_hosts\": ");
+    wefti_link_print(&links->between_hosts, out);
+    wefti_text_add(out, "\n  }");
+}
+
 /* Opens the next entry of a list, each on a line of its own. */
 static void next_entry(wefti_text *out, int64_t i, int indent) {
     wefti_text_add(out, "%s\n%*s{", i ? "," : "", indent, "");
@@ -113,6 +123,7 @@ static weft_status print_plan(const weft_plan *plan, wefti_text *out) {
         wefti_text_add(out, "  \"model\": \"%016llx\",\n", (unsigned long long)plan->model_hash);
     wefti_text_add(out, "  \"devices\": %d,\n  \"mesh\": ", plan->devices);
     print_mesh(&plan->mesh, out);
+    print_links(&plan->links, out);
     wefti_text_add(out, ",\n  \"mode\": \"%s\",\n", modes[plan->mode]);
     print_pipeline(plan, out);
     wefti_text_add(

@@ -196,7 +196,8 @@ static bool told_elsewhere(const weft_job *job, const wefti_job_row *row) {
     static const char section[] = "parallel.";
     if (row->of_model && *job->model.from) return true;
     return *job->parallel.plan && !strncmp(row->path, section, sizeof section - 1) &&
-           strcmp(row->path, "parallel.plan") != 0 && strcmp(row->path, "parallel.devices") != 0;
+           strcmp(row->path, "parallel.plan") != 0 && strcmp(row->path, "parallel.links") != 0 &&
+           strcmp(row->path, "parallel.devices") != 0;
 }
 
 /* The whole job as text: sections as they change from one path to the next. */

@@ -243,7 +243,18 @@ static weft_status build_rest(const wefti_job_draft *draft, weft_plan *plan) {
     return weft_plan_overlap(plan, p->overlap);
 }
 
+static weft_status build_links(const wefti_job_draft *draft, weft_plan *plan) {
+    const char *links = draft->job.parallel.links;
+    char where[512];
+    if (!*links) return WEFT_OK;
+    weft_status status = weft_plan_links(plan, links);
+    if (status >= 0) return WEFT_OK;
+    wefti_job_where(draft, wefti_job_mark_of(draft, "parallel.links"), where);
+    return wefti_prefix(status, "%sparallel.links", where);
+}
+
 static weft_status build(const wefti_job_draft *draft, weft_plan *plan) {
+    WEFT_TRY(build_links(draft, plan));
     WEFT_TRY(build_mesh(draft, plan));
     WEFT_TRY(build_pipeline(draft, plan));
     WEFT_TRY(build_rest(draft, plan));
@@ -259,6 +270,7 @@ static weft_status is_trivial(const weft_plan *plan, bool *out) {
     if (plan->devices != 1) return WEFT_OK;
     WEFT_TRY(weft_plan_create(1, &none));
     none->accumulate = plan->accumulate;
+    none->links = plan->links;
     weft_status status = weft_plan_diff(plan, none, &differences);
     weft_plan_destroy(none);
     WEFT_TRY(status);
@@ -305,6 +317,8 @@ static weft_status plan_of_file(wefti_job_draft *draft, weft_plan **out) {
             WEFT_RAISE(WEFT_E_ARG, "%strain.accumulate is %lld; the plan %s has %d microbatches",
                        wefti_job_where(draft, accumulate, where), (long long)job->train.accumulate,
                        p->plan, microbatches);
+    else
+        status = build_links(draft, plan);
     if (status < 0) {
         weft_plan_destroy(plan);
         return wefti_note(status, __func__, __FILE__, __LINE__);

@@ -67,6 +67,30 @@ expect 0 "note: 'parallel.strategies=[{match: h.*.mlp.c_fx, split: n0=dp}]': the
 expect 0 "did you mean 'h.*.mlp.c_fc'?" train job.yaml train.steps=1 --devices 2 \
     'parallel.strategies=[{match: h.*.mlp.c_fx, split: n0=dp}]'
 
+# --- measured links ---
+cat >links.json <<END
+{"version": 1, "communicator": "host+ucx", "ranks": 4, "hosts": 2, "links": {
+  "same_host": {"latency_seconds": 4e-07, "bytes_per_second": 1.25e+10},
+  "between_hosts": {"latency_seconds": 2e-05, "bytes_per_second": 1e+9}}}
+END
+expect 0 'linked.json' plan job.yaml --devices 4 parallel.links=links.json --out linked.json
+grep -qF '"between_hosts": {"latency_seconds": 2e-05, "bytes_per_second": 1000000000}' linked.json ||
+    fail 'the plan does not tell its links' linked.json
+grep -qF '"ranks_per_host": 2' linked.json || fail 'the plan does not tell how many ranks a host has' linked.json
+expect 0 'linked.json is good for this job' plan --check linked.json job.yaml
+expect 0 'again.json' plan job.yaml parallel.plan=linked.json --out again.json
+expect 0 'equal' plan --diff linked.json again.json
+expect 0 'links: "links.json"' train job.yaml --devices 4 parallel.links=links.json --job
+sed 's/1e+9/4e+9/' links.json >other.json
+expect 0 'again.json' plan job.yaml parallel.plan=linked.json parallel.links=other.json --out again.json
+expect 1 'links.between_hosts.bytes_per_second: 1000000000 -> 4000000000' plan --diff linked.json again.json
+sed 's/1e+9/-1/' links.json >bad.json
+expect 1 'parallel.links: bad.json: links: between_hosts: bytes_per_second is -1' train job.yaml --devices 4 parallel.links=bad.json
+sed 's/"ranks": 4,/"ranks": 4,,/' links.json >bad.json
+expect 1 'parallel.links: bad.json: not valid JSON' plan job.yaml parallel.links=bad.json
+grep -q 'line 1' out || fail 'no line of the error' out
+expect 1 'parallel.links: cannot open nothere.json' train job.yaml parallel.links=nothere.json
+
 # --- compared ---
 expect 1 "strategies[h.*.mlp.c_fc:linear]: 'm0=dp n0=tp' -> 'm0=dp'" plan --diff plan.json stages.json
 expect 1 'pipeline.stages: 1 -> 2' plan --diff plan.json stages.json
@@ -88,5 +112,7 @@ cmp -s expected got || fail 'stages.json: other losses' got
 losses >expected
 losses --plan plan.json >got
 cmp -s expected got || fail 'plan.json: other losses' got
+losses --devices 4 parallel.links=links.json >got
+cmp -s expected got || fail 'links.json: other losses' got
 
 exit $failed

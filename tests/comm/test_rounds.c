@@ -209,7 +209,7 @@ static wefti_rounds_algorithm chosen_for(shared_case *c, const wefti_rounds_cost
 /* Which algorithm is chosen follows the costs, and is possible. */
 static void cost_chooses(void **state) {
     (void)state;
-    wefti_rounds_costs costs = {1e-5, 1e-6, 1e9, 0, 1e10};
+    wefti_rounds_costs costs = {1e-5, 1e-6, 1e9, 0, 1e10, 1e-5, 1e9};
     shared_case c = all_reduce_of(2, 4, WEFT_F32);
     assert_int_equal(chosen_for(&c, &costs), WEFTI_ROUNDS_DIRECT);
     c = all_reduce_of(8, 1 << 20, WEFT_F32);

@@ -264,6 +264,36 @@ static void one_wants_another(void **state) {
     }
 }
 
+/* Links of files that differ would let ranks choose different algorithms. */
+static int other_links(int number, outcome *out) {
+    char path[96], text[256];
+    snprintf(path, sizeof path, "%s/links%d.json", folder, number);
+    int bytes = snprintf(text, sizeof text,
+                         "{\"version\": 1, \"communicator\": \"ucx\", \"ranks\": 2, \"hosts\": 1, "
+                         "\"links\": {\"same_host\": {\"latency_seconds\": 1e-5, "
+                         "\"bytes_per_second\": %d}, \"between_hosts\": null}}",
+                         getenv("TEST_SAME_LINKS") || number != 2 ? 7000 : 8000);
+    if (wefti_file_write(path, text, (size_t)bytes) < 0) return 6;
+    setenv("WEFT_LINKS", path, 1);
+    return torchrun(number, out);
+}
+static void links_are_the_same(void **state) {
+    (void)state;
+    torch_variables(true);
+    begin(RANKS, other_links);
+    assert_int_equal(finish(RANKS), RANKS);
+    for (int i = 0; i < RANKS; i++) {
+        assert_non_null(strstr(outcomes[i].text, "measured links"));
+        assert_non_null(strstr(outcomes[i].text, "7000 bytes/s"));
+        assert_non_null(strstr(outcomes[i].text, "8000 bytes/s"));
+    }
+    setenv("TEST_SAME_LINKS", "1", 1);
+    begin(RANKS, other_links);
+    unsetenv("TEST_SAME_LINKS");
+    all_worked(RANKS, "host");
+    torch_variables(false);
+}
+
 static int host_only(int number, outcome *out) {
     setenv("WEFT_COMM", "host", 1);
     return on_two_hosts(number, out);
@@ -495,12 +525,19 @@ static void from_transport(void **state) {
 int main(void) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(by_weft_launch),    cmocka_unit_test(by_torchrun),
-        cmocka_unit_test(two_hosts),         cmocka_unit_test(by_ucx_alone),
-        cmocka_unit_test(one_wants_another), cmocka_unit_test(not_on_one_host),
-        cmocka_unit_test(rank_dies),         cmocka_unit_test(rank_stops),
-        cmocka_unit_test(between_hosts),     cmocka_unit_test(rank_gives_up),
-        cmocka_unit_test(without_launcher),  cmocka_unit_test(refused),
+        cmocka_unit_test(by_weft_launch),
+        cmocka_unit_test(by_torchrun),
+        cmocka_unit_test(two_hosts),
+        cmocka_unit_test(by_ucx_alone),
+        cmocka_unit_test(links_are_the_same),
+        cmocka_unit_test(one_wants_another),
+        cmocka_unit_test(not_on_one_host),
+        cmocka_unit_test(rank_dies),
+        cmocka_unit_test(rank_stops),
+        cmocka_unit_test(between_hosts),
+        cmocka_unit_test(rank_gives_up),
+        cmocka_unit_test(without_launcher),
+        cmocka_unit_test(refused),
         cmocka_unit_test(from_transport),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -50,6 +50,11 @@ static const char example[] =
     "  \"model\": \"00c0ffee00000001\",\n"
     "  \"devices\": 8,\n"
     "  \"mesh\": {\"dp\": 2, \"tp\": 2},\n"
+    "  \"links\": {\n"
+    "    \"ranks_per_host\": 4,\n"
+    "    \"same_host\": null,\n"
+    "    \"between_hosts\": {\"latency_seconds\": 2.5e-05, \"bytes_per_second\": 2000000000}\n"
+    "  },\n"
     "  \"mode\": \"semi\",\n"
     "  \"pipeline\": {\n"
     "    \"stages\": 2,\n"
@@ -175,6 +180,12 @@ static void test_refused(void **state) {
                    "fusion.allreduce.config[0] must be");
     refused("{\"weft_plan\": 1, \"devices\": 8, \"mesh\": {\"dp\": 2, \"t p\": 4}}", WEFT_E_ARG,
             "plan.json: mesh: an axis is called 't p'");
+    refused_member("\"links\": {\"same_hosts\": null}",
+                   "plan.json: links: unknown key 'same_hosts'; did you mean 'same_host'?");
+    refused_member("\"links\": {\"same_host\": null, \"between_hosts\": null}",
+                   "plan.json: links has no link that was measured");
+    refused_member("\"links\": {\"same_host\": {\"latency_seconds\": 1}, \"between_hosts\": null}",
+                   "plan.json: links: same_host: bytes_per_second is missing");
     refused("{\"weft_plan\": 1, \"devices\": 8, \"model\": \"0x12\"}", WEFT_E_CORRUPT,
             "plan.json: \"model\"");
 }
@@ -221,6 +232,9 @@ static weft_plan *random_plan(uint64_t seed) {
         good(weft_plan_stage(p, match, pick(r, 4)));
         good(weft_plan_recompute(p, (weft_recompute)mode, cut > 1 ? match : NULL, cut & 1));
     }
+    p->links.measured = pick(r, 2);
+    p->links.ranks_per_host = pick(r, 9);
+    p->links.same_host = (wefti_measured_link){pick(r, 1000) / 7e7, 1 + pick(r, 1 << 30) / 3.0};
     int first = 1 + pick(r, 5), index[] = {first, first + 7}, mode = pick(r, 3);
     good(weft_plan_fusion(p, "allreduce", WEFT_FUSION_INDEX, 0, 1 + pick(r, 2), index));
     good(weft_plan_fusion(p, "allgather", (weft_fusion_mode)mode, 1 + pick(r, 1 << 30), 0, NULL));
@@ -266,6 +280,8 @@ static void test_diff(void **state) {
     good(weft_plan_diff(a, b, &text));
     assert_string_equal(text, "model: '00c0ffee00000001' removed\n"
                               "mesh: {dp: 2, tp: 2} -> {tp: 2, dp: 2}\n"
+                              "links: {ranks_per_host: 4, same_host: null, between_hosts: "
+                              "{latency_seconds: 2.5e-05, bytes_per_second: 2000000000}} removed\n"
                               "pipeline.microbatches: 4 -> 8\n"
                               "pipeline.stage_of: in another order\n"
                               "pipeline.meshes: [{dp: 3, tp: 2}, {dp: 1, tp: 2}] removed\n"
