@@ -231,13 +231,12 @@ void wefti_member_leave(wefti_member *m) {
     pthread_mutex_lock(&m->lock);
     m->leaving = true;
     ring(m);
+    /* Who closes the connection without having said that it leaves has died: that is waited for a
+     * little longer. */
     int64_t until = wefti_now_ns() + m->leave_ns;
-    while (m->state == WEFTI_MEMBER_IN) {
-        if (wait_until(m, until)) continue;
-        /* Who closes the connection without having said that it leaves has died. */
-        if (m->leave_sent || wefti_now_ns() > until + 2 * second_ns) break;
-        if (!wait_until(m, wefti_now_ns() + second_ns / 20)) continue;
-    }
+    while (m->state == WEFTI_MEMBER_IN &&
+           wefti_now_ns() < until + (m->leave_sent ? 0 : 2 * second_ns))
+        (void)wait_until(m, wefti_now_ns() + second_ns / 20);
     pthread_mutex_unlock(&m->lock);
     end(m);
 }

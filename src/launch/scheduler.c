@@ -16,7 +16,15 @@ enum { EVENTS = 64, TICK_MS = 50, MS = 1000000 };
 
 static char listener_mark, alarm_mark; /* what epoll returns for these two */
 
+/* Without descriptors nobody new comes in, and those who are here go on. Connections that wait
+ * would wake us all the while: they are asked for again a moment later. */
+static void listen_to_new(wefti_scheduler *s, bool on, int64_t now) {
+    struct epoll_event event = {.events = on ? EPOLLIN : 0u, .data.ptr = &listener_mark};
+    if (epoll_ctl(s->poller, EPOLL_CTL_MOD, s->listener, &event) == 0) s->deaf_ns = on ? 0 : now;
+}
+
 static void tick(wefti_scheduler *s, int64_t now) {
+    if (s->deaf_ns && now - s->deaf_ns > TICK_MS * (int64_t)MS) listen_to_new(s, true, now);
     wefti_client_expire(s, now);
     if (s->state == WEFTI_SCHEDULER_FORMING) wefti_scheduler_check_forming(s, now);
     if (s->state == WEFTI_SCHEDULER_RUNNING) wefti_scheduler_check_swap(s, now);
@@ -37,9 +45,7 @@ static void handle(wefti_scheduler *s, const struct epoll_event *event) {
         uint64_t count;
         if (read(s->alarm, &count, sizeof count) < 0) return; /* nothing to count: also fine */
     } else if (event->data.ptr == &listener_mark) {
-        /* Without memory or descriptors nobody new comes in; those who are here go on. */
-        weft_status status = wefti_scheduler_accept(s);
-        (void)status;
+        if (wefti_scheduler_accept(s) < 0) listen_to_new(s, false, wefti_now_ns());
     } else {
         wefti_client *client = event->data.ptr;
         if (!client->gone && event->events & EPOLLOUT) wefti_client_write(s, client);
@@ -188,6 +194,13 @@ void wefti_scheduler_fail(wefti_scheduler *s, weft_status status, const char *me
     wefti_scheduler_judge(s, status, message);
     pthread_mutex_unlock(&s->lock);
     ring(s);
+}
+
+bool wefti_scheduler_has_left(wefti_scheduler *s, int32_t rank) {
+    pthread_mutex_lock(&s->lock);
+    bool left = s->ranked && rank < s->taken && s->seats[rank].left;
+    pthread_mutex_unlock(&s->lock);
+    return left;
 }
 
 char *wefti_scheduler_verdict(wefti_scheduler *s) {

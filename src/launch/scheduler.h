@@ -46,8 +46,10 @@ wefti_scheduler_state wefti_scheduler_wait(wefti_scheduler *scheduler, wefti_sch
 /* End the job for a reason that is known elsewhere ("rank 2 ended with exit code 3"). The first
  * verdict stays. */
 void wefti_scheduler_fail(wefti_scheduler *scheduler, weft_status status, const char *message);
-/* Why the job failed, "" if it did not; where each rank stood, a line each. To be freed; NULL when
- * there is no memory. */
+/* Whether that rank has left in peace. */
+bool wefti_scheduler_has_left(wefti_scheduler *scheduler, int32_t rank);
+/* Why the job failed, "" if it did not; where each rank stood, a line each, "" when none ever came.
+ * To be freed; NULL when there is no memory. */
 char *wefti_scheduler_verdict(wefti_scheduler *scheduler);
 char *wefti_scheduler_table(wefti_scheduler *scheduler);
 /* Messages under way are still sent, for a second at most. NULL is legal. */

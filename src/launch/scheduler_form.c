@@ -127,6 +127,30 @@ static bool fits_generation(wefti_scheduler *s, wefti_client *client, const weft
     return false;
 }
 
+static weft_status tell_world(wefti_scheduler *s, int32_t rank) {
+    int32_t *host;
+    WEFT_NEW_ARRAY(host, int32_t, s->taken);
+    for (int32_t r = 0; r < s->taken; r++) host[r] = s->seats[r].host;
+    wefti_placed placed = {.generation = s->generation,
+                           .rank = rank,
+                           .size = s->taken,
+                           .hosted_by = s->options.hosted_by,
+                           .heartbeat_ns = s->heartbeat_ns};
+    unsigned char *body;
+    size_t bytes;
+    weft_status status = wefti_placed_encode(&placed, host, &body, &bytes);
+    wefti_free(host);
+    WEFT_TRY(status);
+    wefti_client_send(s, s->seats[rank].client, WEFTI_FRAME_WORLD, body, bytes);
+    wefti_free(body);
+    return WEFT_OK;
+}
+
+static weft_status announce(wefti_scheduler *s) {
+    for (int32_t r = 0; r < s->taken; r++) WEFT_TRY(tell_world(s, r));
+    return WEFT_OK;
+}
+
 static void come_back(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
     wefti_seat *seat = &s->seats[join->rank];
     if (seat->dead || seat->left || !same_process(join, &seat->join)) {
@@ -139,33 +163,13 @@ static void come_back(wefti_scheduler *s, wefti_client *client, const wefti_join
     }
     replace(s, join->rank, client);
     seat->heard_ns = wefti_now_ns();
+    weft_status status = tell_world(s, join->rank);
+    if (status < 0) wefti_scheduler_judge(s, status, weft_error_message());
 }
 
 static void change_state(wefti_scheduler *s, wefti_scheduler_state state) {
     s->state = state;
     pthread_cond_broadcast(&s->changed);
-}
-
-static weft_status announce(wefti_scheduler *s) {
-    int32_t *host;
-    WEFT_NEW_ARRAY(host, int32_t, s->taken);
-    for (int32_t r = 0; r < s->taken; r++) host[r] = s->seats[r].host;
-    weft_status status = WEFT_OK;
-    for (int32_t r = 0; r < s->taken && status >= 0; r++) {
-        wefti_placed placed = {.generation = s->generation,
-                               .rank = r,
-                               .size = s->taken,
-                               .hosted_by = s->options.hosted_by,
-                               .heartbeat_ns = s->heartbeat_ns};
-        unsigned char *body;
-        size_t bytes;
-        status = wefti_placed_encode(&placed, host, &body, &bytes);
-        if (status < 0) break;
-        wefti_client_send(s, s->seats[r].client, WEFTI_FRAME_WORLD, body, bytes);
-        wefti_free(body);
-    }
-    wefti_free(host);
-    return status;
 }
 
 /* Later worlds have higher numbers, also those of other schedulers. */

@@ -53,6 +53,7 @@ struct wefti_scheduler {
     wefti_verdict verdict;
     uint64_t generation; /* 0: none yet; while forming: of those who come back */
     int64_t start_ns, looked_ns, judged_ns;
+    int64_t deaf_ns; /* since when nobody new is taken; 0: all are */
     wefti_client **clients;
     int64_t client_count, client_room;
     wefti_seat *seats;     /* [size] */
@@ -65,6 +66,7 @@ struct wefti_scheduler {
 };
 
 /* scheduler_client.c */
+/* All who wait. WEFT_E_IO when this process has no descriptors for them. */
 weft_status wefti_scheduler_accept(wefti_scheduler *s) WEFT_CHECKED;
 void wefti_client_read(wefti_scheduler *s, wefti_client *client);
 void wefti_client_write(wefti_scheduler *s, wefti_client *client);

@@ -65,7 +65,7 @@ char *wefti_scheduler_table(wefti_scheduler *s) {
     int64_t now = s->judged_ns ? s->judged_ns : wefti_now_ns();
     if (s->ranked)
         wefti_text_add(&out, "rank  host  process     where it stood\n");
-    else
+    else if (s->taken > 0)
         wefti_text_add(&out, "%d of %d processes had come\n", (int)s->taken, (int)s->options.size);
     for (int32_t r = 0; r < s->taken; r++) {
         const wefti_seat *seat = &s->seats[r];

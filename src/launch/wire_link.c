@@ -147,6 +147,15 @@ static weft_status make_room(unsigned char **data, size_t used, size_t *room, si
     return WEFT_OK;
 }
 
+/* Large messages are few: their memory is not kept. */
+static void shrink(unsigned char **data, size_t *room) {
+    enum { KEPT = 65536 };
+    if (*room <= KEPT) return;
+    wefti_free(*data);
+    *data = NULL;
+    *room = 0;
+}
+
 weft_status wefti_wire_fill(wefti_wire *link) {
     if (link->phase != WEFTI_WIRE_OPEN) return shake(link);
     if (link->in_at > 0) {
@@ -154,6 +163,7 @@ weft_status wefti_wire_fill(wefti_wire *link) {
         link->in_used -= link->in_at;
         link->in_at = 0;
     }
+    if (link->in_used == 0) shrink(&link->in, &link->in_room);
     /* Memory follows what has arrived, not what is announced. */
     WEFT_TRY(make_room(&link->in, link->in_used, &link->in_room, 2048));
     ssize_t n =
@@ -186,6 +196,7 @@ weft_status wefti_wire_flush(wefti_wire *link) {
         link->out_at += (size_t)n;
     }
     link->out_at = link->out_used = 0;
+    shrink(&link->out, &link->out_room);
     return WEFT_OK;
 }
 

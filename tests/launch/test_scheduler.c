@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "control_cases.h"
@@ -286,30 +287,35 @@ static void flooded(void **state) {
 
 /* --- generations */
 
-static wefti_verdict refused(wefti_scheduler *s, const wefti_join *join) {
-    wefti_wire wire;
-    wefti_secret secret = test_secret();
+/* The first frame that answers this JOIN. */
+static wefti_frame ask(wefti_scheduler *s, const wefti_join *join, const wefti_secret *secret,
+                       wefti_wire *wire) {
     wefti_frame frame;
-    wefti_verdict verdict = {.status = WEFT_OK};
     unsigned char body[WEFTI_MESSAGE_MAX];
     bool asked = false;
-    assert_int_equal(wefti_wire_open(&wire, dial(s), false, &secret), WEFT_OK);
-    while (verdict.status == WEFT_OK) {
-        struct pollfd wait = {.fd = wire.fd, .events = POLLIN};
+    assert_int_equal(wefti_wire_open(wire, dial(s), false, secret), WEFT_OK);
+    for (;;) {
+        struct pollfd wait = {.fd = wire->fd, .events = POLLIN};
         assert_int_equal(poll(&wait, 1, 10000), 1);
-        weft_status status = wefti_wire_fill(&wire);
+        weft_status status = wefti_wire_fill(wire);
         if (status < 0) fail_msg("%s", weft_error_message());
-        if (wire.phase == WEFTI_WIRE_OPEN && !asked) {
+        if (wire->phase == WEFTI_WIRE_OPEN && !asked) {
             asked = true;
-            assert_int_equal(wefti_wire_send(&wire, WEFTI_FRAME_JOIN, body,
+            assert_int_equal(wefti_wire_send(wire, WEFTI_FRAME_JOIN, body,
                                              wefti_join_encode(join, body), NULL, 0),
                              WEFT_OK);
         }
-        if (wefti_wire_next(&wire, &frame) == WEFT_OK) {
-            assert_int_equal(frame.kind, WEFTI_FRAME_REFUSED);
-            assert_int_equal(wefti_verdict_decode(&frame, &verdict), WEFT_OK);
-        }
+        if (wefti_wire_next(wire, &frame) == WEFT_OK) return frame;
     }
+}
+
+static wefti_verdict refused(wefti_scheduler *s, const wefti_join *join) {
+    wefti_wire wire;
+    wefti_secret secret = test_secret();
+    wefti_verdict verdict;
+    wefti_frame frame = ask(s, join, &secret, &wire);
+    assert_int_equal(frame.kind, WEFTI_FRAME_REFUSED);
+    assert_int_equal(wefti_verdict_decode(&frame, &verdict), WEFT_OK);
     wefti_wire_close(&wire);
     return verdict;
 }
@@ -351,6 +357,72 @@ static void fenced(void **state) {
     pthread_join(l.thread, NULL);
     assert_int_equal(l.status, WEFT_OK);
     assert_int_equal(l.generation, 7);
+    wefti_scheduler_stop(s);
+}
+
+/* A member whose connection breaks on its side alone comes back before the scheduler misses it, and
+ * is told its world once more. */
+static void comes_back(void **state) {
+    (void)state;
+    wefti_scheduler_options o = test_scheduler(1);
+    o.generation = 7;
+    wefti_scheduler *s = start(&o);
+    wefti_secret secret = test_secret();
+    test_lane l = {.options = test_member(wefti_scheduler_address(s))};
+    assert_int_equal(pthread_create(&l.thread, NULL, hold, &l), 0);
+    assert_int_equal(wefti_scheduler_wait(s, WEFTI_SCHEDULER_FORMING, 10), WEFTI_SCHEDULER_RUNNING);
+    /* In its name: the member itself loses its connection by that, and comes back too. */
+    wefti_join join = {.generation = 7, .size = 1, .pid = getpid(), .host = "here"};
+    wefti_wire wire;
+    assert_int_equal(ask(s, &join, &secret, &wire).kind, WEFTI_FRAME_WORLD);
+    weft_status status = WEFT_OK;
+    while (status >= 0) {
+        struct pollfd wait = {.fd = wire.fd, .events = POLLIN};
+        assert_int_equal(poll(&wait, 1, 10000), 1); /* it has taken our place */
+        status = wefti_wire_fill(&wire);
+    }
+    wefti_wire_close(&wire);
+    __atomic_store_n(&l.delay_us, 1, __ATOMIC_RELEASE);
+    pthread_join(l.thread, NULL);
+    assert_int_equal(l.status, WEFT_OK);
+    assert_int_equal(wefti_scheduler_wait(s, WEFTI_SCHEDULER_RUNNING, 10), WEFTI_SCHEDULER_LEFT);
+    wefti_scheduler_stop(s);
+}
+
+/* A process that has no descriptor left for those who call goes on, and does not spin. */
+static void out_of_descriptors(void **state) {
+    (void)state;
+    struct rlimit before, few;
+    wefti_scheduler_options o = test_scheduler(2);
+    wefti_scheduler *s = start(&o);
+    test_lane lanes[2];
+    lanes_start(lanes, 0, 1, s);
+    usleep(200000);
+    int other = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)wefti_scheduler_port(s)),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    usleep(200000);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = before;
+    few.rlim_cur = 3;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    int called = connect(other, (struct sockaddr *)&to, sizeof to);
+    struct rusage from, until;
+    getrusage(RUSAGE_SELF, &from);
+    usleep(1000000);
+    getrusage(RUSAGE_SELF, &until);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(called, 0);
+    double used = (double)(until.ru_utime.tv_sec + until.ru_stime.tv_sec - from.ru_utime.tv_sec -
+                           from.ru_stime.tv_sec) +
+                  1e-6 * (double)(until.ru_utime.tv_usec + until.ru_stime.tv_usec -
+                                  from.ru_utime.tv_usec - from.ru_stime.tv_usec);
+    print_message("%.3f s of processor time in a second\n", used);
+    assert_true(used < 0.5);
+    lanes_start(lanes, 1, 2, s);
+    lanes_join(lanes, 2);
+    slam(other);
     wefti_scheduler_stop(s);
 }
 
@@ -425,6 +497,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(listens_where_it_says),
         cmocka_unit_test(fenced),
+        cmocka_unit_test(comes_back),
+        cmocka_unit_test(out_of_descriptors),
         cmocka_unit_test(flooded),
         cmocka_unit_test(attacked),
     };
