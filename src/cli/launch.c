@@ -153,9 +153,10 @@ static void catch_signals(void) {
 
 /* --- launching --- */
 
-/* Pipes, logs and connections of many processes are more than the usual limit. */
-static void allow_files(int64_t processes) {
-    const rlim_t wanted = (rlim_t)processes * 6 + 128;
+/* Pipes and logs of many processes, and connections of those of all hosts, are more than the usual
+ * limit. */
+static void allow_files(int64_t processes, int64_t hosts) {
+    const rlim_t wanted = (rlim_t)(processes * (6 + hosts) + 256);
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= wanted) return;
     limit.rlim_cur = wanted < limit.rlim_max ? wanted : limit.rlim_max;
@@ -169,6 +170,14 @@ static const char *default_logs(char out[64]) {
     if (localtime_r(&now, &parts)) strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &parts);
     snprintf(out, 64, "weft-logs/%s-%d", stamp, (int)getpid());
     return out;
+}
+
+/* What the rank that failed would have ended a shell's command with; as shells do for signals. */
+static int failure_code(weft_status status, const weft_launch_result *r) {
+    if (status == WEFT_E_STOPPED && r->stop_signal) return 128 + r->stop_signal;
+    if (r->failed_rank < 0) return CLI_FAILED;
+    if (r->signal) return 128 + r->signal;
+    return r->exit_code > 0 ? r->exit_code : CLI_FAILED;
 }
 
 static int launch(const launch_options *v) {
@@ -203,12 +212,10 @@ static int launch(const launch_options *v) {
         .events = launch_show_events(&show),
     };
     weft_launch_result result;
-    allow_files(v->processes);
+    allow_files(v->processes, v->hosts > 0 ? v->hosts : 1);
     catch_signals();
     weft_status status = weft_launch_run(&o, &result);
-    int code = status >= 0                                      ? CLI_DONE
-               : status == WEFT_E_STOPPED && result.stop_signal ? 128 + result.stop_signal
-                                                                : CLI_FAILED;
+    int code = status >= 0 ? CLI_DONE : failure_code(status, &result);
     launch_show_end(&show, &result, status);
     weft_launch_result_free(&result);
     return code;
@@ -246,7 +253,8 @@ const cli_verb cli_launch = {
                "  weft launch -n 4 -- ./a.out        (a program that calls weft_world_join)",
     .notes =
         "COMMAND may be any program; `weft` is this one where PATH has none. A rank that fails "
-        "ends the job.\nSIGINT and SIGTERM are passed on; the second one kills after --grace. See "
+        "ends the job,\nwith its exit code. SIGINT and SIGTERM are passed on; the second one kills "
+        "after --grace. See "
         "docs/how-to-launch.md.",
     .options = options,
     .run = run,

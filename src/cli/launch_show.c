@@ -110,12 +110,15 @@ static void show_indented(const char *text) {
     }
 }
 
+static void show_table(const weft_launch_result *r) {
+    if (!*r->table) return;
+    fprintf(stderr, "%swhere each rank stood:%s\n", cli_bold(stderr), cli_plain(stderr));
+    show_indented(r->table);
+}
+
 static void show_failure(const launch_show *show, const weft_launch_result *r) {
     if (*r->verdict) fprintf(stderr, "weft: %s\n", r->verdict);
-    if (*r->table) {
-        fprintf(stderr, "%swhere each rank stood:%s\n", cli_bold(stderr), cli_plain(stderr));
-        show_indented(r->table);
-    }
+    show_table(r);
     if (r->failed_rank < 0) return;
     bool shown = launch_tail_has(show->tail, r->failed_rank); /* then its lines stand above */
     if (!shown && *r->last_lines) {
@@ -152,6 +155,7 @@ void launch_show_end(const launch_show *show, const weft_launch_result *result,
         show_json(result, status);
     } else if (status == WEFT_E_STOPPED) {
         fprintf(stderr, "weft: %s; all processes have ended\n", weft_error_message());
+        if (result->failed_rank >= 0) show_table(result); /* the request came to a rank */
     } else if (status < 0) {
         (void)cli_failed();
         show_failure(show, result);

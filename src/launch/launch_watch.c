@@ -5,7 +5,8 @@
  *   RUNNING    until all have ended, one has failed, or a request to stop came
  *   REPORTING  one failed: the others learn of it from the scheduler and say in their own logs
  *              where they stood; what has nothing to do with weft runs on for a moment
- *   STOPPING   after a request: all got its signal, and may take their time
+ *   STOPPING   after a request: all got its signal, or have agreed to one that came to a rank, and
+ *              may take their time
  *   ENDING     all got SIGTERM, or the second request
  *   KILLING    SIGKILL, to the whole groups
  *
@@ -95,6 +96,19 @@ static void blame(watch *w, int process) {
     if (w->phase <= REPORTING && (l->failed < 0 || is_better)) l->failed = process;
 }
 
+/* The signal by which a rank was asked to stop, when its ranks have agreed to that: it has left the
+ * others in peace, and its exit code is what shells make of that signal. 0: none. */
+static int agreed_request(const wefti_launch *l, int process) {
+    static const int requests[] = {SIGHUP, SIGINT, SIGTERM};
+    const wefti_process *p = &l->processes[process];
+    if (p->signal || !l->scheduler ||
+        !wefti_scheduler_has_left(l->scheduler, l->place.first_rank + process))
+        return 0;
+    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
+        if (p->code == 128 + requests[i]) return requests[i];
+    return 0;
+}
+
 static void note_ends(watch *w) {
     wefti_launch *l = w->l;
     for (int i = 0; i < l->place.count; i++) {
@@ -107,8 +121,9 @@ static void note_ends(watch *w) {
         if (p->failed) blame(w, i);
     }
     if (l->failed < 0 || w->phase != RUNNING) return;
-    enter(w, REPORTING);
-    w->told_at = now() + detect_seconds;
+    l->stopped_by = agreed_request(l, l->failed);
+    enter(w, l->stopped_by ? STOPPING : REPORTING);
+    if (!l->stopped_by) w->told_at = now() + detect_seconds;
 }
 
 /* The scheduler finds by itself what it can, and says it better; but of a process that never joined
@@ -134,11 +149,13 @@ static void tell_scheduler(watch *w) {
 static void note_stops(watch *w) {
     const weft_launch_options *o = w->l->options;
     if (!o->stop_signal || !o->stop_count || *o->stop_count <= w->stops) return;
+    int signal = *o->stop_signal ? *o->stop_signal : SIGTERM;
     w->stops = *o->stop_count;
-    w->l->stopped_by = *o->stop_signal ? *o->stop_signal : SIGTERM;
+    if (w->stops == 1 && w->phase == STOPPING) return; /* they do so already */
+    w->l->stopped_by = signal;
     if (w->stops == 1 && w->phase == RUNNING) {
         enter(w, STOPPING);
-        signal_all(w->l, w->l->stopped_by);
+        signal_all(w->l, signal);
     } else {
         enter(w, w->stops < 3 ? ENDING : KILLING);
     }

@@ -10,7 +10,12 @@
 
 #include "base/memory.h"
 
-enum { STREAMS = 2, LINE_MAX_BYTES = 1 << 16, LAST_BYTES = 8192 };
+enum {
+    STREAMS = 2,
+    LINE_MAX_BYTES = 1 << 16,
+    LAST_BYTES = 8192,
+    PIPE_MAX_BYTES = 1 << 20, /* /proc/sys/fs/pipe-max-size */
+};
 
 typedef struct line_buffer {
     int read_end, write_end; /* -1: closed */
@@ -143,25 +148,33 @@ static void take_lines(wefti_log *log, int stream) {
     if (b->used == LINE_MAX_BYTES - 1) end_line(log, stream);
 }
 
-void wefti_log_read(wefti_log *log, weft_launch_stream stream) {
+/* How many bytes came; 0: none now, or the stream has ended. */
+static size_t read_once(wefti_log *log, int stream) {
     line_buffer *b = &log->streams[stream];
-    while (b->read_end >= 0) {
-        ssize_t got = read(b->read_end, b->text + b->used, LINE_MAX_BYTES - 1 - b->used);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0 && errno == EAGAIN) return;
-        if (got <= 0) {
-            close_one(&b->read_end);
-            if (b->used) end_line(log, (int)stream);
-            return;
-        }
-        b->used += (size_t)got;
-        take_lines(log, (int)stream);
+    ssize_t got = -1;
+    errno = EINTR;
+    while (b->read_end >= 0 && got < 0 && errno == EINTR)
+        got = read(b->read_end, b->text + b->used, LINE_MAX_BYTES - 1 - b->used);
+    if (b->read_end < 0 || (got < 0 && errno == EAGAIN)) return 0;
+    if (got <= 0) {
+        close_one(&b->read_end);
+        if (b->used) end_line(log, stream);
+        return 0;
     }
+    b->used += (size_t)got;
+    take_lines(log, stream);
+    return (size_t)got;
 }
 
+void wefti_log_read(wefti_log *log, weft_launch_stream stream) {
+    (void)read_once(log, (int)stream);
+}
+
+/* What a pipe holds, and no more, in case somebody writes into it still. */
 void wefti_log_finish(wefti_log *log) {
     for (int s = 0; s < STREAMS; s++) {
-        wefti_log_read(log, (weft_launch_stream)s);
+        size_t taken = 0, got = 1;
+        for (; got > 0 && taken <= PIPE_MAX_BYTES; taken += got) got = read_once(log, s);
         close_one(&log->streams[s].read_end);
         if (log->streams[s].used) end_line(log, s);
     }

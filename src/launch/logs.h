@@ -16,7 +16,8 @@ int wefti_log_end(const wefti_log *log, weft_launch_stream stream);
 void wefti_log_started(wefti_log *log);
 /* To poll; -1 when the stream has ended. */
 int wefti_log_fd(const wefti_log *log, weft_launch_stream stream);
-/* Take what is there; does not wait. */
+/* Take what is there, a buffer full at most, so that one that writes without pause does not keep
+ * its reader from everything else; does not wait. */
 void wefti_log_read(wefti_log *log, weft_launch_stream stream);
 /* Take what is there of both; then a last line without a newline counts too. */
 void wefti_log_finish(wefti_log *log);

@@ -163,7 +163,7 @@ for process in $(pgrep -P $launcher); do
     tr '\0' '\n' <"/proc/$process/environ" 2>/dev/null | grep -qx WEFT_RANK=2 && kill -9 "$process"
 done
 wait $launcher
-[ $? = 1 ] || fail 'a killed rank does not end the job with 1' killed.out
+[ $? = 137 ] || fail 'a killed rank does not end the job with 137' killed.out
 grep -q 'rank 2 was ended by signal 9' killed.out || fail 'the killed rank is not named:' killed.out
 grep -q 'where each rank stood' killed.out || fail 'no table:' killed.out
 grep -q 'rank 2' killed/rank-0.log || fail 'rank 0 does not name rank 2:' killed/rank-0.log
@@ -179,6 +179,21 @@ got=$?
 [ $got = 143 ] || fail "after SIGTERM: exit $got" stopped.out
 "$weft" checkpoint verify saved >verified 2>&1 || fail 'no good checkpoint after SIGTERM:' stopped.out
 nothing_left 'SIGTERM'
+# The same request to one rank: all stop, and the launcher says so.
+# shellcheck disable=SC2086
+"$weft" launch $marked -n 3 --logs asked -- "$weft" train job.yaml $long train.batch=3 checkpoint.dir=asked.saved >asked.out 2>&1 &
+launcher=$!
+wait_for 'step 1/' asked.out
+for process in $(pgrep -P $launcher); do
+    tr '\0' '\n' <"/proc/$process/environ" 2>/dev/null | grep -qx WEFT_RANK=1 && kill -TERM "$process"
+done
+wait $launcher
+got=$?
+[ $got = 143 ] || fail "after SIGTERM to one rank: exit $got" asked.out
+grep -q 'a rank was asked to stop by signal 15' asked.out && grep -q 'where each rank stood' asked.out ||
+    fail 'the launcher does not say why:' asked.out
+"$weft" checkpoint verify asked.saved >verified 2>&1 || fail 'no good checkpoint after SIGTERM to one rank:' asked.out
+nothing_left 'SIGTERM to one rank'
 # The launcher is killed.
 # shellcheck disable=SC2086
 "$weft" launch $marked -n 3 --logs orphans -- "$weft" train job.yaml $long train.batch=3 >orphans.out 2>&1 &
