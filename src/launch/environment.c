@@ -40,7 +40,6 @@ const char *const wefti_launcher_variables[] = {"WEFT_RANK",
                                                 "WEFT_LOCAL_SIZE",
                                                 "WEFT_HOST",
                                                 "WEFT_HOSTS",
-
                                                 "WEFT_NODE_ID",
                                                 "WEFT_SCHEDULER",
                                                 "WEFT_SECRET_FILE",
@@ -248,7 +247,6 @@ static void table_place(reader *r, const wefti_rank_table *t, claim *c) {
         p->host = t->ranks[p->rank].server;
         p->local_rank = p->rank - t->servers[p->host].first_rank;
         p->local_size = t->servers[p->host].devices;
-        (void)snprintf(r->out->address, sizeof r->out->address, "%s", t->servers[p->host].address);
     }
     c->one_host = t->server_count == 1;
     /* Where rank 0 is; on one host whatever the table calls it. */
@@ -411,23 +409,16 @@ static void read_job(const reader *r) {
 
 static weft_status read_words(reader *r) {
     wefti_launcher *o = r->out;
-    const char *secret = get(r, "WEFT_SECRET_FILE");
+    double join = 0, heartbeat = 0;
     if (r->claims[WEFTI_START_MINDSPORE].there) {
         WEFT_TRY(wefti_variable_word(&r->v, "MS_NODE_ID", o->node_id, sizeof o->node_id));
-        WEFT_TRY(wefti_variable_word(&r->v, "MS_WORKER_IP", o->address, sizeof o->address));
-        WEFT_TRY(wefti_variable_seconds(&r->v, "MS_TOPO_TIMEOUT", &o->join_seconds));
-        WEFT_TRY(wefti_variable_seconds(&r->v, "MS_NODE_TIMEOUT", &o->heartbeat_seconds));
+        WEFT_TRY(wefti_variable_seconds(&r->v, "MS_TOPO_TIMEOUT", &join));
+        WEFT_TRY(wefti_variable_seconds(&r->v, "MS_NODE_TIMEOUT", &heartbeat));
     }
     WEFT_TRY(wefti_variable_word(&r->v, "WEFT_NODE_ID", o->node_id, sizeof o->node_id));
-    WEFT_TRY(wefti_variable_word(&r->v, "WEFT_HOST_ID", o->host_id, sizeof o->host_id));
-    WEFT_TRY(wefti_variable_word(&r->v, "WEFT_INTERFACE", o->interface, sizeof o->interface));
-    WEFT_TRY(wefti_variable_seconds(&r->v, "WEFT_JOIN_SECONDS", &o->join_seconds));
-    WEFT_TRY(wefti_variable_seconds(&r->v, "WEFT_HEARTBEAT_SECONDS", &o->heartbeat_seconds));
-    WEFT_TRY(wefti_variable_seconds(&r->v, "WEFT_WAIT_SECONDS", &o->wait_seconds));
-    WEFT_REQUIRE(!secret || strlen(secret) < sizeof o->secret_file, WEFT_E_ARG,
-                 "WEFT_SECRET_FILE has %zu bytes; it may have %zu", strlen(secret),
-                 sizeof o->secret_file - 1);
-    if (secret) (void)snprintf(o->secret_file, sizeof o->secret_file, "%s", secret);
+    WEFT_TRY(wefti_settings_read(r->v.lookup, r->v.context, &o->set));
+    if (!(o->set.join_seconds > 0)) o->set.join_seconds = join;
+    if (!(o->set.heartbeat_seconds > 0)) o->set.heartbeat_seconds = heartbeat;
     return WEFT_OK;
 }
 
@@ -468,9 +459,36 @@ weft_status wefti_launcher_read(wefti_lookup lookup, void *context, wefti_launch
     return WEFT_OK;
 }
 
+static weft_status path_of(const wefti_variables *v, const char *name, char out[WEFTI_PATH_TEXT]) {
+    const char *path = wefti_variable(v, name);
+    size_t bytes = path ? strlen(path) : 0;
+    WEFT_REQUIRE(bytes < WEFTI_PATH_TEXT, WEFT_E_ARG, "%s has %zu bytes; it may have %d", name,
+                 bytes, WEFTI_PATH_TEXT - 1);
+    if (path) memcpy(out, path, bytes + 1);
+    return WEFT_OK;
+}
+
+weft_status wefti_settings_read(wefti_lookup lookup, void *context, wefti_settings *out) {
+    wefti_variables v = {lookup, context};
+    *out = (wefti_settings){0};
+    WEFT_TRY(wefti_variable_word(&v, "WEFT_COMM", out->communicator, sizeof out->communicator));
+    WEFT_TRY(wefti_variable_word(&v, "WEFT_INTERFACE", out->interface, sizeof out->interface));
+    WEFT_TRY(wefti_variable_word(&v, "WEFT_HOST_ID", out->host_id, sizeof out->host_id));
+    WEFT_TRY(wefti_variable_seconds(&v, "WEFT_JOIN_SECONDS", &out->join_seconds));
+    WEFT_TRY(wefti_variable_seconds(&v, "WEFT_HEARTBEAT_SECONDS", &out->heartbeat_seconds));
+    WEFT_TRY(wefti_variable_seconds(&v, "WEFT_WAIT_SECONDS", &out->wait_seconds));
+    WEFT_TRY(path_of(&v, "WEFT_SECRET_FILE", out->secret_file));
+    WEFT_TRY(path_of(&v, "WEFT_LINKS", out->links));
+    return WEFT_OK;
+}
+
 static const char *from_process(void *context, const char *name) {
     (void)context;
     return getenv(name);
+}
+
+weft_status wefti_settings_find(wefti_settings *out) {
+    return wefti_settings_read(from_process, NULL, out);
 }
 
 weft_status wefti_launcher_find(wefti_launcher *out) {

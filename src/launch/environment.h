@@ -29,6 +29,17 @@ typedef enum wefti_start { /* by falling precedence */
 
 enum { WEFTI_HOST_TEXT = 256, WEFTI_PATH_TEXT = 1024, WEFTI_RANKS_MAX = 1 << 20 };
 
+/* What users set for all jobs alike, whoever starts them. "" and 0: not said. Options of a call
+ * come before them. */
+typedef struct wefti_settings {
+    char communicator[16];             /* WEFT_COMM */
+    char interface[WEFTI_HOST_TEXT];   /* WEFT_INTERFACE */
+    char host_id[WEFTI_HOST_TEXT];     /* WEFT_HOST_ID: of the memory that processes share */
+    char secret_file[WEFTI_PATH_TEXT]; /* WEFT_SECRET_FILE */
+    char links[WEFTI_PATH_TEXT];       /* WEFT_LINKS: a file */
+    double join_seconds, heartbeat_seconds, wait_seconds; /* WEFT_JOIN_SECONDS, ... */
+} wefti_settings;
+
 typedef struct wefti_launcher {
     wefti_start start;
     weft_launcher place; /* name, rank, size, local_rank, local_size, host, hosts */
@@ -41,16 +52,11 @@ typedef struct wefti_launcher {
     bool is_scheduler, serves;
     bool mpi;      /* variables of an MPI are there: MPI_Init would find the others */
     bool one_host; /* surely all ranks are on this host: the scheduler may listen on loopback */
-    /* Names: of this process among those that join (unique in the job; "" none), and of the memory
-     * that it shares with others ("" none: the host tells). */
-    char node_id[WEFTI_HOST_TEXT], host_id[WEFTI_HOST_TEXT];
-    char address[WEFTI_HOST_TEXT]; /* of this host, for others (MS_WORKER_IP, rank table), or "" */
-    char interface[WEFTI_HOST_TEXT];   /* WEFT_INTERFACE, or "" */
-    char secret_file[WEFTI_PATH_TEXT]; /* WEFT_SECRET_FILE, or "" */
+    char node_id[WEFTI_HOST_TEXT]; /* of this process among those that join; "" none */
     /* The same for all processes of a job and different for others at the same time ("slurm 81.0"),
      * as far as launchers say so; else "". */
     char job[WEFTI_HOST_TEXT];
-    double join_seconds, heartbeat_seconds, wait_seconds; /* 0: not said */
+    wefti_settings set; /* its times are the launcher's where the user says none */
 } wefti_launcher;
 
 /* A variable's value, NULL when it is not set. An empty one counts as not set. */
@@ -61,8 +67,11 @@ typedef const char *(*wefti_lookup)(void *context, const char *name);
  */
 weft_status wefti_launcher_read(wefti_lookup lookup, void *context,
                                 wefti_launcher *out) WEFT_CHECKED;
+weft_status wefti_settings_read(wefti_lookup lookup, void *context,
+                                wefti_settings *out) WEFT_CHECKED;
 /* From the environment of this process. */
 weft_status wefti_launcher_find(wefti_launcher *out) WEFT_CHECKED;
+weft_status wefti_settings_find(wefti_settings *out) WEFT_CHECKED;
 /* WEFT_E_ARG saying what to set when `l` has no scheduler to go to. */
 weft_status wefti_launcher_check_address(const wefti_launcher *l) WEFT_CHECKED;
 

@@ -7,12 +7,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "launch/environment.h"
 #include "launch/mpi_module.h"
-
-static double chosen(double first, double second) {
-    return first > 0 ? first : second;
-}
 
 /* An address, or loopback's name: where everybody goes, wherever this is. */
 static bool is_address(const char *host) {
@@ -50,14 +45,15 @@ static weft_status enter(const wefti_join_plan *plan, const wefti_launcher *l,
                               .rank = l->place.rank,
                               .size = l->place.size > 0 ? l->place.size : -1,
                               .node = l->node_id,
-                              .host = l->host_id,
+                              .host = plan->host_id,
                               .join_seconds = plan->join_seconds};
-    WEFT_TRY(wefti_secret_find(&o.secret, NULL));
+    WEFT_TRY(wefti_secret_find(l->set.secret_file, &o.secret, NULL));
+    weft_status status = WEFT_OK;
     if (l->serves) {
-        WEFT_TRY(serve(plan, l, &o.secret, &control->scheduler));
-        o.scheduler = wefti_scheduler_address(control->scheduler);
+        status = serve(plan, l, &o.secret, &control->scheduler);
+        if (status >= 0) o.scheduler = wefti_scheduler_address(control->scheduler);
     }
-    weft_status status = wefti_member_join(&o, &control->member);
+    if (status >= 0) status = wefti_member_join(&o, &control->member);
     explicit_bzero(&o.secret, sizeof o.secret);
     return status;
 }
@@ -97,10 +93,7 @@ weft_status weft_world_join(const weft_world_options *options, weft_world **out)
     wefti_join_plan plan;
     wefti_launcher l;
     WEFT_TRY(wefti_launcher_find(&l));
-    WEFT_TRY(wefti_join_options(options, &plan));
-    plan.join_seconds = chosen(plan.join_seconds, l.join_seconds);
-    plan.heartbeat_seconds = chosen(plan.heartbeat_seconds, l.heartbeat_seconds);
-    plan.wait_seconds = chosen(plan.wait_seconds, l.wait_seconds);
+    WEFT_TRY(wefti_join_options(options, &l.set, &plan));
     WEFT_REQUIRE(!l.is_scheduler, WEFT_E_ARG,
                  "MS_ROLE is MS_SCHED: this process is the scheduler of a job and no member of it");
     if (l.start == WEFTI_START_ALONE) return wefti_join_alone(NULL, out);

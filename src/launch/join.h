@@ -4,6 +4,7 @@
 #define WEFTI_JOIN_H
 
 #include "comm/world.h"
+#include "launch/environment.h"
 #include "launch/member.h"
 #include "launch/scheduler.h"
 #include "topo/links.h"
@@ -11,13 +12,13 @@
 
 typedef struct wefti_join_plan {
     const char *communicator; /* "", "host", "ucx", "mpi" */
-    const char *interface;
+    const char *interface, *host_id;
     wefti_links links;
     double join_seconds, heartbeat_seconds, wait_seconds;
 } wefti_join_plan;
 
-/* What the caller chose, else what the environment says. Borrows from both. */
-weft_status wefti_join_options(const weft_world_options *options,
+/* What the caller chose, else what is set. Borrows from both. */
+weft_status wefti_join_options(const weft_world_options *options, const wefti_settings *set,
                                wefti_join_plan *out) WEFT_CHECKED;
 
 /* What a world keeps to be watched and left. Parts may be NULL. */

@@ -2,7 +2,6 @@
  * several hosts, or the user insists, transfers go through messages too. */
 #include <net/if.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -15,23 +14,28 @@ static bool is(const char *a, const char *b) {
     return strcmp(a, b) == 0;
 }
 
-static const char *first(const char *given, const char *variable) {
-    const char *value = given && *given ? given : getenv(variable);
-    return value ? value : "";
+static const char *first(const char *given, const char *otherwise) {
+    return given && *given ? given : otherwise;
+}
+static double chosen(double given, double otherwise) {
+    return given > 0 ? given : otherwise;
 }
 
-weft_status wefti_join_options(const weft_world_options *options, wefti_join_plan *out) {
+weft_status wefti_join_options(const weft_world_options *options, const wefti_settings *set,
+                               wefti_join_plan *out) {
     static const weft_world_options defaults;
     const weft_world_options *o = options ? options : &defaults;
-    *out = (wefti_join_plan){.communicator = first(o->communicator, "WEFT_COMM"),
-                             .interface = first(o->interface, "WEFT_INTERFACE"),
-                             .join_seconds = o->join_seconds,
-                             .heartbeat_seconds = o->heartbeat_seconds,
-                             .wait_seconds = o->wait_seconds};
+    *out =
+        (wefti_join_plan){.communicator = first(o->communicator, set->communicator),
+                          .interface = first(o->interface, set->interface),
+                          .host_id = set->host_id,
+                          .join_seconds = chosen(o->join_seconds, set->join_seconds),
+                          .heartbeat_seconds = chosen(o->heartbeat_seconds, set->heartbeat_seconds),
+                          .wait_seconds = chosen(o->wait_seconds, set->wait_seconds)};
     const char *c = out->communicator;
     WEFT_REQUIRE(!*c || is(c, "host") || is(c, "ucx") || is(c, "mpi"), WEFT_E_ARG,
                  "WEFT_COMM is '%s'; it can be host, ucx or mpi", c);
-    const char *links = first(o->links, "WEFT_LINKS");
+    const char *links = first(o->links, set->links);
     return *links ? wefti_links_load(links, &out->links) : WEFT_OK;
 }
 

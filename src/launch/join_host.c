@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -23,13 +22,6 @@ static weft_status boot_id(char out[64]) {
 
 weft_status wefti_host_identity(char out[WEFTI_NAME_MAX + 1]) {
     static const char *const space[] = {"pid", "net", "ipc", "user"};
-    const char *given = getenv("WEFT_HOST_ID");
-    if (given && *given) {
-        WEFT_REQUIRE(strlen(given) <= WEFTI_NAME_MAX, WEFT_E_ARG,
-                     "WEFT_HOST_ID has more than %d characters", WEFTI_NAME_MAX);
-        snprintf(out, WEFTI_NAME_MAX + 1, "%s", given);
-        return WEFT_OK;
-    }
     char boot[64], path[64];
     WEFT_TRY(boot_id(boot));
     int used = snprintf(out, WEFTI_NAME_MAX + 1, "%s", boot);

@@ -4,8 +4,8 @@
 
 #include "launch/wire.h"
 
-/* WEFT_HOST_ID where it is set; else this boot of the kernel and the namespaces that separate
- * containers: names of hosts are not unique. */
+/* This boot of the kernel and the namespaces that separate containers: names of hosts are not
+ * unique. */
 weft_status wefti_host_identity(char out[WEFTI_NAME_MAX + 1]) WEFT_CHECKED;
 
 #endif

@@ -91,8 +91,11 @@ static weft_status start(const wefti_join_plan *plan, const about *all, int size
 }
 
 /* Everyone learns of everyone's trouble, so that nobody waits for one who has gone. */
-static weft_status introduce(const weft_transport *t, about *mine, about *all) {
-    weft_status status = wefti_host_identity(mine->host);
+static weft_status introduce(const weft_transport *t, const wefti_join_plan *plan, about *mine,
+                             about *all) {
+    weft_status status = WEFT_OK;
+    snprintf(mine->host, sizeof mine->host, "%s", plan->host_id);
+    if (!*mine->host) status = wefti_host_identity(mine->host);
     mine->status = status;
     own_address(mine->address);
     WEFT_TRY(t->exchange(t->context, mine, sizeof *mine, all));
@@ -116,6 +119,8 @@ static weft_status meet(const weft_transport *t, const wefti_join_plan *plan, co
     }
     weft_status swapped = t->exchange(t->context, &mine, sizeof mine, cards);
     *out = cards[0];
+    explicit_bzero(cards, (size_t)t->size * sizeof *cards);
+    explicit_bzero(&mine.secret, sizeof mine.secret);
     wefti_free(cards);
     WEFT_TRY(status);
     WEFT_TRY(swapped);
@@ -130,7 +135,7 @@ static weft_status enter(const weft_transport *t, const wefti_join_plan *plan,
     about mine = {0}, *all;
     rendezvous card;
     WEFT_NEW_ARRAY(all, about, t->size);
-    weft_status status = introduce(t, &mine, all);
+    weft_status status = introduce(t, plan, &mine, all);
     if (status >= 0) status = meet(t, plan, all, &control->scheduler, &card);
     wefti_free(all);
     WEFT_TRY(status);
@@ -158,9 +163,11 @@ static weft_status check(const weft_transport *t) {
 weft_status weft_world_from_transport(const weft_transport *transport,
                                       const weft_world_options *options, weft_world **out) {
     wefti_join_plan plan;
+    wefti_settings set;
     wefti_control *control = NULL;
     weft_status status = check(transport);
-    if (status >= 0) status = wefti_join_options(options, &plan);
+    if (status >= 0) status = wefti_settings_find(&set);
+    if (status >= 0) status = wefti_join_options(options, &set, &plan);
     if (status >= 0 && transport->size == 1) return wefti_join_alone(transport, out);
     if (status >= 0 && !(control = wefti_calloc(1, sizeof *control)))
         status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for a world");

@@ -46,7 +46,7 @@ static weft_status find_secret(wefti_launch *l, wefti_secret *out) {
     if (given) {
         l->secret = wefti_strdup(given);
     } else if (l->place.hosts > 1) {
-        return wefti_secret_find(out, &l->secret);
+        return wefti_secret_find(l->set.secret_file, out, &l->secret);
     } else {
         l->secret = wefti_format("%s/secret", l->folder);
         l->own_secret = true;
@@ -54,6 +54,10 @@ static weft_status find_secret(wefti_launch *l, wefti_secret *out) {
     WEFT_REQUIRE(l->secret, WEFT_E_NOMEM, "no memory for a path");
     if (l->own_secret) WEFT_TRY(wefti_secret_create(l->secret));
     return wefti_secret_read(l->secret, out);
+}
+
+static double first(double given, double otherwise) {
+    return given > 0 ? given : otherwise;
 }
 
 static weft_status start_scheduler(wefti_launch *l, const wefti_secret *secret) {
@@ -68,9 +72,9 @@ static weft_status start_scheduler(wefti_launch *l, const wefti_secret *secret) 
             .job = "",
             .secret = *secret,
             .hosted_by = -1,
-            .join_seconds = o->join_seconds,
-            .heartbeat_seconds = o->heartbeat_seconds,
-            .wait_seconds = o->wait_seconds,
+            .join_seconds = first(o->join_seconds, l->set.join_seconds),
+            .heartbeat_seconds = first(o->heartbeat_seconds, l->set.heartbeat_seconds),
+            .wait_seconds = first(o->wait_seconds, l->set.wait_seconds),
         };
         WEFT_TRY(wefti_scheduler_start(&options, &l->scheduler));
         if (!*address) address = wefti_scheduler_address(l->scheduler);
@@ -134,12 +138,8 @@ static void tell_failure(const wefti_launch *l, weft_launch_result *out) {
 
 /* Of processes that never came to the scheduler it knows nothing but what it was told. */
 static void tell_scheduler_view(const wefti_launch *l, weft_launch_result *out) {
-    static const char nobody[] = "0 of ";
     out->table = wefti_scheduler_table(l->scheduler);
-    if (out->table && !strncmp(out->table, nobody, sizeof nobody - 1))
-        out->table[0] = '\0';
-    else
-        out->verdict = wefti_scheduler_verdict(l->scheduler);
+    if (out->table && *out->table) out->verdict = wefti_scheduler_verdict(l->scheduler);
 }
 
 static weft_status result_of(const wefti_launch *l, weft_launch_result *out) {
@@ -147,6 +147,10 @@ static weft_status result_of(const wefti_launch *l, weft_launch_result *out) {
     out->stop_signal = l->stopped_by;
     if (failed) tell_failure(l, out);
     if (l->scheduler && (failed || l->stopped_by)) tell_scheduler_view(l, out);
+    if (l->stopped_by && failed)
+        WEFT_FAIL(WEFT_E_STOPPED,
+                  "rank %d ended with exit code %d: a rank was asked to stop by signal %d (%s)",
+                  out->failed_rank, out->exit_code, l->stopped_by, strsignal(l->stopped_by));
     if (l->stopped_by) WEFT_FAIL(WEFT_E_STOPPED, "stopped by signal %d", l->stopped_by);
     if (!failed) return WEFT_OK;
     if (out->signal)
@@ -168,6 +172,7 @@ static weft_status run_in_folder(wefti_launch *l, weft_launch_result *out) {
     if (l->processes) wefti_launch_clear(l);
     if (status >= 0) status = result_of(l, out);
     wefti_scheduler_stop(l->scheduler);
+    explicit_bzero(&secret, sizeof secret);
     return status;
 }
 
@@ -175,6 +180,7 @@ static weft_status run(wefti_launch *l, weft_launch_result *out) {
     const weft_launch_options *o = l->options;
     int adopts = 0;
     WEFT_REQUIRE(o->command && *o->command, WEFT_E_ARG, "there is no command to run");
+    WEFT_TRY(wefti_settings_find(&l->set));
     WEFT_TRY(wefti_launch_place_find(o, &l->place));
     out->ranks = l->place.count;
     out->first_rank = l->place.first_rank;

@@ -37,6 +37,7 @@ typedef struct wefti_process {
 
 typedef struct wefti_launch {
     const weft_launch_options *options;
+    wefti_settings set; /* where the options say nothing */
     wefti_launch_place place;
     wefti_arena *arena;
     char *program;         /* path of the command */
@@ -48,7 +49,7 @@ typedef struct wefti_launch {
     wefti_scheduler *scheduler; /* NULL: on another host */
     wefti_process *processes;   /* [place.count] */
     int failed;                 /* the process whose failure is told; -1: none */
-    int stopped_by;             /* a signal; 0: none */
+    int stopped_by;             /* the signal of a request to stop; 0: none */
 } wefti_launch;
 
 /* The environment of this host's process number `local`, in the arena. */

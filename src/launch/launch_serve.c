@@ -17,14 +17,14 @@ weft_status weft_launch_serve(void (*announce)(void *context, const char *addres
     WEFT_REQUIRE(l.is_scheduler, WEFT_E_ARG,
                  "this process is no scheduler: MS_ROLE is not MS_SCHED");
     wefti_scheduler_options o = {.size = l.place.size,
-                                 .address = *l.interface ? l.interface : l.scheduler_host,
+                                 .address = *l.set.interface ? l.set.interface : l.scheduler_host,
                                  .port = l.scheduler_port,
                                  .job = l.job,
                                  .hosted_by = -1,
-                                 .join_seconds = l.join_seconds,
-                                 .heartbeat_seconds = l.heartbeat_seconds,
-                                 .wait_seconds = l.wait_seconds};
-    WEFT_TRY(wefti_secret_find(&o.secret, NULL));
+                                 .join_seconds = l.set.join_seconds,
+                                 .heartbeat_seconds = l.set.heartbeat_seconds,
+                                 .wait_seconds = l.set.wait_seconds};
+    WEFT_TRY(wefti_secret_find(l.set.secret_file, &o.secret, NULL));
     weft_status status = wefti_scheduler_serve(&o, announce, context, out_table);
     explicit_bzero(&o.secret, sizeof o.secret);
     return status;

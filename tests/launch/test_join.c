@@ -522,6 +522,30 @@ static void from_transport(void **state) {
     munmap(boards, ROUNDS * sizeof *boards);
 }
 
+/* What users set counts there too. */
+static void transport_heeds_settings(void **state) {
+    (void)state;
+    pigeon p = {0};
+    weft_transport t = {"pigeons",
+                        &p,
+                        0,
+                        1,
+                        false,
+                        16,
+                        pigeon_send,
+                        pigeon_receive,
+                        pigeon_test,
+                        pigeon_cancel,
+                        pigeon_exchange,
+                        pigeon_close};
+    weft_world *w = NULL;
+    setenv("WEFT_WAIT_SECONDS", "soon", 1);
+    assert_int_equal(weft_world_from_transport(&t, NULL, &w), WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), "WEFT_WAIT_SECONDS is 'soon'"));
+    assert_int_equal(p.closed, 1);
+    unsetenv("WEFT_WAIT_SECONDS");
+}
+
 int main(void) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     const struct CMUnitTest tests[] = {
@@ -539,6 +563,7 @@ int main(void) {
         cmocka_unit_test(without_launcher),
         cmocka_unit_test(refused),
         cmocka_unit_test(from_transport),
+        cmocka_unit_test(transport_heeds_settings),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

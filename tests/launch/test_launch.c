@@ -122,6 +122,10 @@ static void test_requests(void **state) {
     o.grace_seconds = 100;
     assert_int_equal(weft_launch_run(&o, &r), WEFT_E_STOPPED);
     weft_launch_result_free(&r);
+    count = 1; /* one that writes all the while */
+    o.command = SHELL("exec yes");
+    assert_int_equal(weft_launch_run(&o, &r), WEFT_E_STOPPED);
+    weft_launch_result_free(&r);
 }
 
 /* Children and settings of the program that are not the launch's. */
@@ -200,6 +204,10 @@ static void test_refused(void **state) {
     o = good;
     o.secret_file = "/none/secret";
     refuse(o, WEFT_OK, "/none/secret");
+    o = good;
+    setenv("WEFT_JOIN_SECONDS", "soon", 1); /* for the scheduler, which runs here */
+    refuse(o, WEFT_E_ARG, "WEFT_JOIN_SECONDS is 'soon'");
+    unsetenv("WEFT_JOIN_SECONDS");
     o = good;
     o.rank_table = "/none/table.json";
     refuse(o, WEFT_E_ARG, "leave their numbers out");
