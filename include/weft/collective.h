@@ -48,6 +48,16 @@ WEFT_API weft_status weft_request_wait(weft_request *request) WEFT_CHECKED;
 /** WEFT_PENDING, or as weft_request_wait. */
 WEFT_API weft_status weft_request_test(weft_request *request) WEFT_CHECKED;
 
+/** The neighbours of a tile, group members clockwise from the top (top, top right, right, ... top
+ * left), -1 for none; and how much is sent to them, or received: rows to the top and the bottom,
+ * columns to the left and the right. */
+typedef struct weft_halo {
+    int ranks[8];
+    int64_t sizes[4];
+} weft_halo;
+/** Of tile number `place` of a grid, row by row, whose members are tiles of the same numbers. */
+WEFT_API weft_halo weft_halo_on_grid(int rows, int columns, int place, const int64_t sizes[4]);
+
 #define WEFTI_COLLECTIVE(name, ...)                                                                \
     WEFT_API weft_status name(weft_world *world, weft_group *group, __VA_ARGS__) WEFT_CHECKED;     \
     WEFT_API weft_status name##_start(weft_world *world, weft_group *group, __VA_ARGS__,           \
@@ -86,6 +96,13 @@ WEFTI_COLLECTIVE(weft_scatter, const void *source, void *destination, int64_t co
 WEFTI_COLLECTIVE(weft_neighbor_exchange, const void *source, const int *send_ranks,
                  const int64_t *send_counts, int sends, void *destination, const int *receive_ranks,
                  const int64_t *receive_counts, int receives, weft_dtype dtype)
+/** Tiles of a plane and their rims. source [planes, height, width] (of an image [n, c, h, w], n c
+ * planes), as `shape` says; destination [planes, top + height + bottom, left + width + right] by
+ * the sizes that are received: the tile in what its neighbours sent, zeros where there is none. The
+ * block to a side is as long as the tile, to a corner as large as both sizes say. */
+WEFTI_COLLECTIVE(weft_halo_exchange, const void *source, const int64_t *shape,
+                 const weft_halo *send, void *destination, const weft_halo *receive,
+                 weft_dtype dtype)
 /** Between two members. Messages of one pair and tag arrive in the order in which they were sent.
  */
 WEFTI_COLLECTIVE(weft_send, const void *source, int64_t count, weft_dtype dtype, int to, int tag)

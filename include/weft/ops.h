@@ -208,12 +208,27 @@ WEFT_API weft_value weft_graph_all_to_all(weft_graph *g, weft_value x, weft_rank
 WEFT_API weft_value weft_graph_broadcast(weft_graph *g, weft_value x, weft_ranks group, int root);
 /* The sum on member `root`, zeros on the others. */
 WEFT_API weft_value weft_graph_reduce(weft_graph *g, weft_value x, weft_ranks group, int root);
-/* x of the member `offset` places before this one, cyclic. */
-WEFT_API weft_value weft_graph_neighbor_exchange(weft_graph *g, weft_value x, weft_ranks group,
-                                                 int offset);
+/* x of member from[own place], zeros where that is -1; `from` [count], no member twice. The general
+ * form of all that follows: shifts, messages, blocks between neighbours, halos. */
+WEFT_API weft_value weft_graph_permute(weft_graph *g, weft_value x, weft_ranks group,
+                                       const int *from);
 /* On member `to` x of member `from`; zeros on the others. Send and receive in one. */
 WEFT_API weft_value weft_graph_send(weft_graph *g, weft_value x, weft_ranks group, int from,
                                     int to);
+/* Blocks between neighbours: member m sends x[i] to member send_ranks[m * sends + i], and out[j],
+ * of the shape received[j], is what it gets from member receive_ranks[m * receives + j]; -1:
+ * nobody, and zeros. The k-th block that one member sends another is the k-th that this one
+ * receives from it. */
+WEFT_API void weft_graph_neighbor_exchange(weft_graph *g, weft_ranks group, const weft_value *x,
+                                           int sends, const int *send_ranks,
+                                           const weft_desc *received, int receives,
+                                           const int *receive_ranks, weft_value *out);
+/* x [..., height, width] is a tile of a plane -> [..., top + height + bottom, left + width +
+ * right]: the tile in the rims that its neighbours send, zeros where there is none. send, receive
+ * [count]: of each member; sizes are the same for all. A convolution without padding of the result
+ * is that of the whole plane, padded with zeros. */
+WEFT_API weft_value weft_graph_halo_exchange(weft_graph *g, weft_value x, weft_ranks group,
+                                             const weft_halo *send, const weft_halo *receive);
 
 #ifdef __cplusplus
 }

@@ -34,6 +34,7 @@ weft_status wefti_request_post(weft_request *r, const wefti_call *call, const we
 static void release(weft_request *r) {
     for (int i = 0; i < r->parts && r->group->of; i++) r->part[i].bound->holders--;
     if (r->part != &r->one) wefti_free(r->part);
+    wefti_free(r->halo);
     wefti_group_release(r->group);
 }
 
@@ -61,6 +62,7 @@ static weft_status advance(weft_request *r, bool wait) {
             part->bound->done++;
         }
     }
+    if (r->halo) wefti_halo_end(r->halo);
     return WEFT_OK;
 }
 
@@ -143,14 +145,21 @@ static weft_status begin(weft_world *world, weft_group *group, wefti_call *call,
     if (call->kind == WEFTI_CALL_ALL_TO_ALL_V) call->sends = call->receives = call->group->count;
     if (call->kind == WEFTI_CALL_BARRIER)
         call->source = call->destination = &call->group->of->barrier;
-    WEFT_TRY(wefti_call_check(call));
-    bool message = call->kind == WEFTI_CALL_SEND || call->kind == WEFTI_CALL_RECV;
-    *r = (weft_request){.group = call->group, .kind = call->kind, .capacity = 1};
+    wefti_call_kind kind = call->kind;
+    wefti_halo_work *halo = NULL;
+    if (kind == WEFTI_CALL_HALO_EXCHANGE) WEFT_TRY(wefti_halo_begin(call, &halo));
+    weft_status status = wefti_call_check(call);
+    if (status < 0) {
+        wefti_free(halo);
+        return wefti_note(status, __func__, __FILE__, __LINE__);
+    }
+    bool message = kind == WEFTI_CALL_SEND || kind == WEFTI_CALL_RECV;
+    *r = (weft_request){.group = call->group, .kind = kind, .capacity = 1, .halo = halo};
     r->part = &r->one;
     r->partner = message ? call->root : -1;
     r->number = message ? 0 : ++call->group->calls;
     call->group->references++;
-    weft_status status = post(r, call);
+    status = post(r, call);
     if (status >= 0) return WEFT_OK;
     status = tell(r, status);
     /* What is posted already cannot be taken back. */
@@ -241,6 +250,11 @@ COLLECTIVE(weft_neighbor_exchange, NEIGHBOR_EXCHANGE,
            .source = source, .destination = destination, .dtype = dtype, .send_ranks = send_ranks,
            .send_counts = send_counts, .sends = sends, .receive_ranks = receive_ranks,
            .receive_counts = receive_counts, .receives = receives, NONE)
+COLLECTIVE(weft_halo_exchange, HALO_EXCHANGE,
+           LIST(const void *source, const int64_t *shape, const weft_halo *send, void *destination,
+                const weft_halo *receive, weft_dtype dtype),
+           .source = source, .destination = destination, .dtype = dtype, .shape = shape,
+           .send = send, .receive = receive, NONE)
 COLLECTIVE(weft_send, SEND,
            LIST(const void *source, int64_t count, weft_dtype dtype, int to, int tag),
            .source = source, .count = count, .dtype = dtype, .root = to, .tag = tag, NONE)

@@ -68,7 +68,7 @@ static bool overlap(const wefti_call *call, int64_t source, int64_t destination)
     return a < b + (size_t)destination * bytes && b < a + (size_t)source * bytes;
 }
 
-static weft_status check_buffers(const wefti_call *call, int64_t source, int64_t destination) {
+weft_status wefti_call_check_buffers(const wefti_call *call, int64_t source, int64_t destination) {
     const char *what = wefti_call_text(call->kind);
     WEFT_REQUIRE(call->source || source == 0, WEFT_E_ARG, "%s of %s: no source, %lld elements",
                  what, call->group->name, (long long)source);
@@ -115,7 +115,7 @@ static weft_status check_exchange(const wefti_call *call) {
     WEFT_TRY(check_blocks(call, "receives", call->receive_ranks, call->receive_counts,
                           call->receives, &destination));
     WEFT_TRY(wefti_exchange_check_own(call));
-    return check_buffers(call, source, destination);
+    return wefti_call_check_buffers(call, source, destination);
 }
 
 weft_status wefti_call_check(const wefti_call *call) {
@@ -141,5 +141,5 @@ weft_status wefti_call_check(const wefti_call *call) {
                      "%s of %s: member %d is the caller itself", what, group->name, call->root);
     }
     wefti_call_extent(call, &source, &destination);
-    return check_buffers(call, source, destination);
+    return wefti_call_check_buffers(call, source, destination);
 }

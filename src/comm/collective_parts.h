@@ -1,7 +1,8 @@
 /* What the files behind weft/collective.h share. A call is checked (collective_check.c), turned
  * into posts of bound transfers, one for a true collective and one per partner for an exchange
- * (collective_exchange.c), and waited for. Binding costs far more than posting, so that bound
- * transfers are kept and found again by what makes them up (collective_bind.c). */
+ * (collective_exchange.c; halos are packed for one by collective_halo.c), and waited for. Binding
+ * costs far more than posting, so that bound transfers are kept and found again by what makes them
+ * up (collective_bind.c). */
 #ifndef WEFTI_COLLECTIVE_PARTS_H
 #define WEFTI_COLLECTIVE_PARTS_H
 
@@ -21,6 +22,7 @@
     X(BARRIER, "barrier")                                                                          \
     X(ALL_TO_ALL_V, "all_to_all_v")                                                                \
     X(NEIGHBOR_EXCHANGE, "neighbor_exchange")                                                      \
+    X(HALO_EXCHANGE, "halo_exchange")                                                              \
     X(SEND, "send")                                                                                \
     X(RECV, "recv")
 
@@ -57,7 +59,12 @@ typedef struct wefti_call {
     const int *send_ranks, *receive_ranks;
     const int64_t *send_counts, *receive_counts;
     int sends, receives;
+    /* Halos: of [planes, height, width]. */
+    const int64_t *shape;
+    const weft_halo *send, *receive;
 } wefti_call;
+
+typedef struct wefti_halo_work wefti_halo_work;
 
 /* Which transfer: what is compared to find one that is bound already. No padding. */
 typedef struct wefti_bound_key {
@@ -110,6 +117,7 @@ struct weft_request {
     uint64_t number; /* of the call in its group */
     int parts, done, capacity;
     wefti_request_part *part, one;
+    wefti_halo_work *halo; /* what is to be unpacked; NULL */
 };
 
 /* collective_group.c. The collectives of a world are made when first asked for. NULL: everyone. */
@@ -121,6 +129,9 @@ uint64_t wefti_group_mix(uint64_t hash, uint64_t value);
 /* collective_check.c: arguments, and what they say of the buffers. */
 const char *wefti_call_text(wefti_call_kind kind);
 weft_status wefti_call_check(const wefti_call *call) WEFT_CHECKED;
+/* There are buffers for so many elements, and they do not overlap. */
+weft_status wefti_call_check_buffers(const wefti_call *call, int64_t source,
+                                     int64_t destination) WEFT_CHECKED;
 /* Elements of source and destination that this member has and wants. */
 void wefti_call_extent(const wefti_call *call, int64_t *out_source, int64_t *out_destination);
 
@@ -135,6 +146,11 @@ weft_status wefti_request_post(weft_request *r, const wefti_call *call, const we
                                const void *source, void *destination) WEFT_CHECKED;
 /* collective_exchange.c: all posts of an all_to_all_v or neighbor_exchange. */
 weft_status wefti_exchange_post(weft_request *r, const wefti_call *call) WEFT_CHECKED;
+
+/* collective_halo.c: a halo_exchange as a neighbor_exchange of packed blocks, and what is left to
+ * do after it. The work is freed with wefti_free. */
+weft_status wefti_halo_begin(wefti_call *call, wefti_halo_work **out) WEFT_CHECKED;
+void wefti_halo_end(const wefti_halo_work *work);
 
 /* What a member sends itself is what it receives from itself. */
 weft_status wefti_exchange_check_own(const wefti_call *call) WEFT_CHECKED;

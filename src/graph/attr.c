@@ -27,6 +27,11 @@ void wefti_float_print(double value, wefti_text *out) {
     wefti_text_add(out, "%s", text);
 }
 
+static void print_ints(int count, const int64_t *v, wefti_text *out) {
+    for (int k = 0; k < count; k++) wefti_text_add(out, "%s%lld", k ? "," : "(", (long long)v[k]);
+    wefti_text_add(out, count ? ")" : "()");
+}
+
 void wefti_attrs_print(const weft_op_def *op, const wefti_attr *attrs, wefti_text *out) {
     for (int i = 0; i < wefti_attr_count(op); i++) {
         const wefti_attr *a = &attrs[i];
@@ -42,10 +47,10 @@ void wefti_attrs_print(const weft_op_def *op, const wefti_attr *attrs, wefti_tex
             wefti_float_print(a->f, out);
             break;
         case WEFTI_ATTR_INTS:
-            wefti_text_add(out, "(");
-            for (int k = 0; k < a->ints.count; k++)
-                wefti_text_add(out, "%s%lld", k ? "," : "", (long long)a->ints.v[k]);
-            wefti_text_add(out, ")");
+            print_ints(a->ints.count, a->ints.v, out);
+            break;
+        case WEFTI_ATTR_TABLE:
+            print_ints(a->table.count, a->table.v, out);
             break;
         }
     }
@@ -62,18 +67,29 @@ static bool read_int(const char **p, int64_t *out) {
     return true;
 }
 
-static bool read_ints(const char **p, wefti_ints *out) {
-    wefti_ints v = {0};
+/* "(1,2)": at most `most` of them. */
+static bool read_ints(const char **p, int most, int64_t *v, int *out_count) {
+    int count = 0;
     if (**p != '(') return false;
     (*p)++;
     while (**p != ')') {
-        if (v.count == WEFT_MAX_RANK) return false;
-        if (v.count && *(*p)++ != ',') return false;
-        if (!read_int(p, &v.v[v.count])) return false;
-        v.count++;
+        if (count == most) return false;
+        if (count && *(*p)++ != ',') return false;
+        if (!read_int(p, &v[count])) return false;
+        count++;
     }
     (*p)++;
-    *out = v;
+    *out_count = count;
+    return true;
+}
+
+static bool read_table(const char **p, wefti_arena *arena, wefti_table *out) {
+    int64_t v[WEFTI_MAX_TABLE];
+    if (!read_ints(p, WEFTI_MAX_TABLE, v, &out->count)) return false;
+    int64_t *kept = wefti_arena_alloc(arena, ((size_t)out->count + 1) * sizeof *v);
+    if (!kept) return false;
+    memcpy(kept, v, (size_t)out->count * sizeof *v);
+    out->v = kept;
     return true;
 }
 
@@ -89,10 +105,13 @@ static bool read_float(const char **p, double *out) {
     return true;
 }
 
-static bool read_value(wefti_attr *a, const char **p) {
+static bool read_value(wefti_attr *a, const char **p, wefti_arena *arena) {
     switch (a->kind) {
     case WEFTI_ATTR_INTS:
-        return read_ints(p, &a->ints);
+        a->ints = (wefti_ints){0};
+        return read_ints(p, WEFT_MAX_RANK, a->ints.v, &a->ints.count);
+    case WEFTI_ATTR_TABLE:
+        return read_table(p, arena, &a->table);
     case WEFTI_ATTR_FLOAT:
         return read_float(p, &a->f);
     case WEFTI_ATTR_INT:
@@ -112,7 +131,8 @@ static bool read_value(wefti_attr *a, const char **p) {
     return false;
 }
 
-weft_status wefti_attrs_parse(const weft_op_def *op, const char *text, wefti_attr *attrs) {
+weft_status wefti_attrs_parse(const weft_op_def *op, const char *text, wefti_arena *arena,
+                              wefti_attr *attrs) {
     int count = wefti_attr_count(op);
     bool seen[64] = {false};
     WEFT_REQUIRE(count <= 64, WEFT_E_BUG, "%s has too many attributes", op->name);
@@ -133,10 +153,11 @@ weft_status wefti_attrs_parse(const weft_op_def *op, const char *text, wefti_att
         p += length;
         bool good = *p == '=';
         if (good) p++;
-        good = good && read_value(&attrs[found], &p) && (*p == ' ' || !*p);
+        good = good && read_value(&attrs[found], &p, arena) && (*p == ' ' || !*p);
         WEFT_REQUIRE(good, WEFT_E_ARG, "%s: attribute '%s' wants %s", op->name, attrs[found].name,
                      attrs[found].kind == WEFTI_ATTR_INT     ? "=integer"
                      : attrs[found].kind == WEFTI_ATTR_FLOAT ? "=number"
-                                                             : "=(integer,...), at most 8");
+                     : attrs[found].kind == WEFTI_ATTR_INTS  ? "=(integer,...), at most 8"
+                                                             : "=(integer,...), at most 1024");
     }
 }

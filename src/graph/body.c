@@ -99,6 +99,20 @@ static weft_status check_inputs(const weft_body *b, const weft_op_def *op, int i
     return WEFT_OK;
 }
 
+/* A node's tables are its own. */
+static weft_status keep_tables(weft_graph *g, weft_node *n, int attrs) {
+    for (int i = 0; i < attrs; i++) {
+        wefti_table *table = &n->attrs[i].table;
+        if (n->attrs[i].kind != WEFTI_ATTR_TABLE || table->count == 0) continue;
+        size_t bytes = (size_t)table->count * sizeof *table->v;
+        int64_t *copy = wefti_arena_alloc(g->arena, bytes);
+        WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for a node");
+        memcpy(copy, table->v, bytes);
+        table->v = copy;
+    }
+    return WEFT_OK;
+}
+
 /* Copies of the arrays that the node keeps, in the graph's arena. */
 static weft_status keep_arrays(weft_graph *g, weft_node *n, const char *scope, int outputs) {
     int attrs = wefti_attr_count(n->op);
@@ -112,7 +126,7 @@ static weft_status keep_arrays(weft_graph *g, weft_node *n, const char *scope, i
     WEFT_REQUIRE(n->in && n->out && n->attrs, WEFT_E_NOMEM, "no memory for a node");
     if (n->inputs) memcpy(n->in, in, sizeof *in * (size_t)n->inputs);
     if (attrs) memcpy(n->attrs, table, sizeof *table * (size_t)attrs);
-    return WEFT_OK;
+    return keep_tables(g, n, attrs);
 }
 
 static weft_status add_node(weft_body *b, weft_node *n, const char *scope, weft_desc *descs,

@@ -42,6 +42,10 @@ static uint64_t hash_attr(uint64_t h, const wefti_attr *a) {
         h = mix(h, (uint64_t)a->ints.count);
         for (int i = 0; i < a->ints.count; i++) h = mix(h, (uint64_t)a->ints.v[i]);
         return h;
+    case WEFTI_ATTR_TABLE:
+        h = mix(h, (uint64_t)a->table.count);
+        for (int i = 0; i < a->table.count; i++) h = mix(h, (uint64_t)a->table.v[i]);
+        return h;
     }
     return h;
 }
@@ -71,7 +75,11 @@ static bool same_operand(const weft_body *a, int32_t va, const weft_body *b, int
     return x->kind == y->kind && x->node == y->node && x->slot == y->slot;
 }
 
-static bool same_attr(const wefti_attr *a, const wefti_attr *b) {
+static bool same_ints(int count_a, const int64_t *a, int count_b, const int64_t *b) {
+    return count_a == count_b && (!count_a || !memcmp(a, b, (size_t)count_a * sizeof *a));
+}
+
+bool wefti_attr_equal(const wefti_attr *a, const wefti_attr *b) {
     if (a->kind != b->kind || strcmp(a->name, b->name) != 0) return false;
     switch (a->kind) {
     case WEFTI_ATTR_INT:
@@ -79,10 +87,9 @@ static bool same_attr(const wefti_attr *a, const wefti_attr *b) {
     case WEFTI_ATTR_FLOAT:
         return float_bits(a->f) == float_bits(b->f);
     case WEFTI_ATTR_INTS:
-        if (a->ints.count != b->ints.count) return false;
-        for (int i = 0; i < a->ints.count; i++)
-            if (a->ints.v[i] != b->ints.v[i]) return false;
-        return true;
+        return same_ints(a->ints.count, a->ints.v, b->ints.count, b->ints.v);
+    case WEFTI_ATTR_TABLE:
+        return same_ints(a->table.count, a->table.v, b->table.count, b->table.v);
     }
     return false;
 }
@@ -95,7 +102,7 @@ static bool same_node(const weft_node *x, const weft_node *y) {
     for (int o = 0; o < x->outputs; o++)
         if (!wefti_desc_equal(wefti_out(x, o), wefti_out(y, o))) return false;
     for (int i = 0; x->attrs[i].name; i++)
-        if (!same_attr(&x->attrs[i], &y->attrs[i])) return false;
+        if (!wefti_attr_equal(&x->attrs[i], &y->attrs[i])) return false;
     if (!x->callee || !y->callee || x->callee == y->callee) return x->callee == y->callee;
     return wefti_body_equal(x->callee,
                             y->callee); /* two deep at most: cells, fused nodes in them */

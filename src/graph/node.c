@@ -47,6 +47,10 @@ const wefti_ints *wefti_attr_ints(const weft_node *n, const char *name) {
     return &find_attr(n, name, WEFTI_ATTR_INTS)->ints;
 }
 
+const wefti_table *wefti_attr_table(const weft_node *n, const char *name) {
+    return &find_attr(n, name, WEFTI_ATTR_TABLE)->table;
+}
+
 /* The finaliser of SplitMix64: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number
  * Generators", OOPSLA 2014, figure 16. */
 static uint64_t mix(uint64_t z) {

@@ -25,7 +25,8 @@ enum { WEFTI_MAX_OUT = 16, WEFTI_MAX_IN = 32 };
 typedef enum wefti_attr_kind {
     WEFTI_ATTR_INT,   /* also booleans and dtypes */
     WEFTI_ATTR_FLOAT, /* printed so that it reads back to the same bits */
-    WEFTI_ATTR_INTS   /* up to WEFT_MAX_RANK of them */
+    WEFTI_ATTR_INTS,  /* up to WEFT_MAX_RANK of them */
+    WEFTI_ATTR_TABLE  /* any number: one for each rank of a group */
 } wefti_attr_kind;
 
 typedef struct wefti_ints {
@@ -33,12 +34,20 @@ typedef struct wefti_ints {
     int64_t v[WEFT_MAX_RANK];
 } wefti_ints;
 
+typedef struct wefti_table {
+    int count;
+    const int64_t *v; /* borrowed; a node has its own */
+} wefti_table;
+
+enum { WEFTI_MAX_TABLE = 1024 };
+
 typedef struct wefti_attr {
     const char *name;
     wefti_attr_kind kind;
     int64_t i;
     double f;
     wefti_ints ints;
+    wefti_table table;
 } wefti_attr;
 
 /* An op's attribute table ends with {0}; values are the defaults. */
@@ -48,6 +57,10 @@ typedef struct wefti_attr {
     ((wefti_attr){.name = (name_), .kind = WEFTI_ATTR_FLOAT, .f = (value_)})
 #define WEFTI_N(name_, value_)                                                                     \
     ((wefti_attr){.name = (name_), .kind = WEFTI_ATTR_INTS, .ints = (value_)})
+#define WEFTI_T(name_, count_, values_)                                                            \
+    ((wefti_attr){                                                                                 \
+        .name = (name_), .kind = WEFTI_ATTR_TABLE, .table = {.count = (count_), .v = (values_)}})
+bool wefti_attr_equal(const wefti_attr *a, const wefti_attr *b); /* name, kind and value */
 
 /* ---- nodes ---- */
 
@@ -70,6 +83,7 @@ bool wefti_in_is_param(const weft_node *n, int i); /* bound to a parameter at ev
 int64_t wefti_attr_int(const weft_node *n, const char *name);
 double wefti_attr_float(const weft_node *n, const char *name);
 const wefti_ints *wefti_attr_ints(const weft_node *n, const char *name);
+const wefti_table *wefti_attr_table(const weft_node *n, const char *name);
 
 /* ---- random numbers ---- */
 

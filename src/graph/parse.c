@@ -202,7 +202,7 @@ static weft_status find_op(parser *s, const weft_op_def **out_op, weft_body **ou
 
 /* What follows the operands: attributes up to "#", "@" or the end of the line. */
 static weft_status attributes(parser *s, const weft_op_def *op, wefti_attr attrs[MAX_ATTRS]) {
-    char text[2048];
+    char text[8192];
     blanks(s);
     size_t n = strcspn(s->p, "#@\n");
     WANT(n < sizeof text, "the attributes take more than %zu characters", sizeof text - 1);
@@ -210,7 +210,7 @@ static weft_status attributes(parser *s, const weft_op_def *op, wefti_attr attrs
     memcpy(text, s->p, n);
     text[n] = '\0';
     s->p += n;
-    return wefti_attrs_parse(op, text, attrs);
+    return wefti_attrs_parse(op, text, s->g->arena, attrs);
 }
 
 static weft_status claim(weft_graph *g, char space, const char *what, const char *name) {

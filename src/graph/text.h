@@ -33,8 +33,8 @@ void wefti_float_print(double value, wefti_text *out);
  * stride=(2,2)". */
 void wefti_attrs_print(const weft_op_def *op, const wefti_attr *attrs, wefti_text *out);
 /* Parse "axis=1 eps=1e-5 stride=(2,2)" (whole text) over the op's defaults into attrs[] (room for
- * the op's count). A dtype may be written as a word. */
-weft_status wefti_attrs_parse(const weft_op_def *op, const char *text,
+ * the op's count). A dtype may be written as a word; tables lie in the arena. */
+weft_status wefti_attrs_parse(const weft_op_def *op, const char *text, wefti_arena *arena,
                               wefti_attr *attrs) WEFT_CHECKED;
 int wefti_attr_count(const weft_op_def *op);
 

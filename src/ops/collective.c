@@ -12,8 +12,7 @@
  *     all_to_all(x)          block i of dimension 0 goes to member i; all_to_all
  *     broadcast(x)           x of member `root`; reduce
  *     reduce(x)              the sum on member `root`, zeros elsewhere; broadcast
- *     neighbor_exchange(x)   x of the member `offset` places before, cyclic; -offset
- *     message(x)             on member `to` x of member `from`, zeros elsewhere; back again
+ *     permute(x)             x of member from[own place], zeros where that is -1; back again
  *
  * One process alone has no one to communicate with: the reference is that of groups of one. In a
  * plan's programs each is lowered to one transfer. */
@@ -21,7 +20,7 @@
 
 #include "ops/common.h"
 
-enum { GROUP_MOST = 1024 };
+enum { GROUP_MOST = WEFTI_MAX_TABLE };
 
 static int64_t count_of(const weft_node *n) {
     return wefti_attr_int(n, "count");
@@ -65,16 +64,25 @@ static weft_status infer_root(const weft_node *n, weft_desc *out, int *out_count
     return infer_same(n, out, out_count);
 }
 
-static weft_status infer_message(const weft_node *n, weft_desc *out, int *out_count) {
+/* Each member takes from one at most, and gives to one at most. */
+static weft_status infer_permute(const weft_node *n, weft_desc *out, int *out_count) {
     WEFT_TRY(check_group(n));
-    WEFT_TRY(check_member(n, "from"));
-    WEFT_TRY(check_member(n, "to"));
-    return infer_same(n, out, out_count);
-}
-
-static weft_status infer_exchange(const weft_node *n, weft_desc *out, int *out_count) {
-    WEFT_TRY(check_group(n));
-    WEFT_TRY(check_member(n, "offset"));
+    const wefti_table *from = wefti_attr_table(n, "from");
+    bool gives[GROUP_MOST] = {false};
+    WEFT_REQUIRE(from->count == count_of(n), WEFT_E_ARG,
+                 "permute says for %d members from whom; groups have %lld", from->count,
+                 (long long)count_of(n));
+    for (int m = 0; m < from->count; m++) {
+        int64_t giver = from->v[m];
+        WEFT_REQUIRE(
+            giver >= -1 && giver < from->count, WEFT_E_ARG,
+            "permute: member %d takes from member %lld; there are 0 to %d, and -1 for none", m,
+            (long long)giver, from->count - 1);
+        WEFT_REQUIRE(giver < 0 || !gives[giver], WEFT_E_ARG,
+                     "permute: members %d and another take from member %lld; only one may", m,
+                     (long long)giver);
+        if (giver >= 0) gives[giver] = true;
+    }
     return infer_same(n, out, out_count);
 }
 
@@ -124,7 +132,8 @@ typedef struct pattern {
     int64_t elems, members; /* of the operand */
     wefti_transfer_kind kind;
     wefti_reduction reduction;
-    int rank; /* dimensions of the boxes */
+    int rank;                 /* dimensions of the boxes */
+    const int64_t *from, *to; /* permute: of each member, whom it takes from and gives to; -1 */
 } pattern;
 
 static void span(wefti_box *box, int d, int64_t begin, int64_t size) {
@@ -164,15 +173,11 @@ static void fill_boxes(const pattern *p, int64_t m, wefti_box *have, wefti_box *
         span(have, 0, 0, e);
         span(want, 0, 0, m == wefti_attr_int(p->n, "root") ? e : 0);
         break;
-    case WEFTI_TRANSFER_SHIFT: {
-        int64_t from = (m + p->members - wefti_attr_int(p->n, "offset")) % p->members;
-        span(have, 0, m * e, e);
-        span(want, 0, from * e, e);
-        break;
+    default: { /* permute */
+        int64_t from = p->from[m];
+        span(have, 0, m * e, p->to[m] >= 0 ? e : 0);
+        span(want, 0, (from >= 0 ? from : 0) * e, from >= 0 ? e : 0);
     }
-    default: /* a message */
-        span(have, 0, 0, m == wefti_attr_int(p->n, "from") ? e : 0);
-        span(want, 0, 0, m == wefti_attr_int(p->n, "to") ? e : 0);
     }
 }
 
@@ -225,8 +230,24 @@ LOWER(reduce_scatter, REDUCE_SCATTER, SUM)
 LOWER(all_to_all, ALL_TO_ALL, NONE)
 LOWER(broadcast, BROADCAST, NONE)
 LOWER(reduce, REDUCE, SUM)
-LOWER(neighbor_exchange, SHIFT, NONE)
-LOWER(message, SEND, NONE)
+
+/* Whom each member gives to, of whom it takes from. */
+static void invert(const wefti_table *from, int64_t *out) {
+    for (int m = 0; m < from->count; m++) out[m] = -1;
+    for (int m = 0; m < from->count; m++)
+        if (from->v[m] >= 0) out[from->v[m]] = m;
+}
+
+static weft_status lower_permute(wefti_cut *c, const weft_node *n) {
+    const wefti_table *from = wefti_attr_table(n, "from");
+    int64_t to[GROUP_MOST];
+    invert(from, to);
+    if (from->count == 1 && from->v[0] < 0) {
+        wefti_cut_out(c, 0, weft_constant(wefti_cut_graph(c), *wefti_out(n, 0), 0.0));
+        return WEFT_OK;
+    }
+    return lower(c, &(pattern){.n = n, .kind = WEFTI_TRANSFER_PERMUTE, .from = from->v, .to = to});
+}
 
 /* Whole operands on every rank. */
 static weft_status split_not(const weft_node *n, wefti_split_rule *r) {
@@ -242,7 +263,11 @@ static weft_status alone(const weft_node *n, const wefti_random *random, const d
                  "%s communicates in groups of %lld ranks: run it in a world of as many processes, "
                  "with a plan for so many devices",
                  n->op->name, (long long)count_of(n));
-    memcpy(out[0], in[0], (size_t)weft_desc_elems(wefti_out(n, 0)) * sizeof(double));
+    size_t bytes = (size_t)weft_desc_elems(wefti_out(n, 0)) * sizeof(double);
+    if (n->op == &weft_op_permute && wefti_attr_table(n, "from")->v[0] < 0)
+        memset(out[0], 0, bytes);
+    else
+        memcpy(out[0], in[0], bytes);
     return WEFT_OK;
 }
 
@@ -252,17 +277,22 @@ static void cost(const weft_node *n, wefti_cost *out) {
 
 /* ---- gradients ---- */
 
-/* `op` in the same groups, with up to two attributes more. */
+/* `op` in groups, with an attribute more (NULL: none). */
+static weft_value add_op(weft_graph *g, const weft_op_def *op, weft_value x, int64_t count,
+                         int64_t stride, const wefti_attr *more) {
+    wefti_attr attrs[3] = {WEFTI_I("count", count), WEFTI_I("stride", stride)};
+    if (more) attrs[2] = *more;
+    return wefti_graph_add1(g, op, 1, &x, more ? 3 : 2, attrs);
+}
+
+/* In the groups of n. */
 static weft_value add_in_group(weft_graph *g, const weft_node *n, const weft_op_def *op,
-                               weft_value x, int extra, const wefti_attr *attrs) {
-    wefti_attr all[4] = {WEFTI_I("count", count_of(n)),
-                         WEFTI_I("stride", wefti_attr_int(n, "stride"))};
-    for (int i = 0; i < extra; i++) all[2 + i] = attrs[i];
-    return wefti_graph_add1(g, op, 1, &x, 2 + extra, all);
+                               weft_value x, const wefti_attr *more) {
+    return add_op(g, op, x, count_of(n), wefti_attr_int(n, "stride"), more);
 }
 
 static weft_value sum_of_all(weft_graph *g, const weft_node *n, weft_value x) {
-    return add_in_group(g, n, &weft_op_all_reduce, x, 0, NULL);
+    return add_in_group(g, n, &weft_op_all_reduce, x, NULL);
 }
 
 static weft_status grad_all_reduce(wefti_grad *g, const weft_node *n) {
@@ -282,38 +312,32 @@ static weft_status grad_all_reduce(wefti_grad *g, const weft_node *n) {
     return WEFT_OK;
 }
 
-static weft_status add_dual(wefti_grad *g, const weft_node *n, const weft_op_def *op, int extra,
-                            const wefti_attr *attrs) {
-    wefti_grad_add(g, n, 0,
-                   add_in_group(wefti_grad_graph(g), n, op, wefti_grad_of(g, n, 0), extra, attrs));
+static weft_status add_dual(wefti_grad *g, const weft_node *n, const weft_op_def *op,
+                            const wefti_attr *more) {
+    wefti_grad_add(g, n, 0, add_in_group(wefti_grad_graph(g), n, op, wefti_grad_of(g, n, 0), more));
     return WEFT_OK;
 }
 
 static weft_status grad_all_gather(wefti_grad *g, const weft_node *n) {
-    return add_dual(g, n, &weft_op_reduce_scatter, 0, NULL);
+    return add_dual(g, n, &weft_op_reduce_scatter, NULL);
 }
 static weft_status grad_reduce_scatter(wefti_grad *g, const weft_node *n) {
-    return add_dual(g, n, &weft_op_all_gather, 0, NULL);
+    return add_dual(g, n, &weft_op_all_gather, NULL);
 }
 static weft_status grad_all_to_all(wefti_grad *g, const weft_node *n) {
-    return add_dual(g, n, &weft_op_all_to_all, 0, NULL);
+    return add_dual(g, n, &weft_op_all_to_all, NULL);
 }
 static weft_status grad_broadcast(wefti_grad *g, const weft_node *n) {
-    return add_dual(g, n, &weft_op_reduce, 1,
-                    (wefti_attr[]){WEFTI_I("root", wefti_attr_int(n, "root"))});
+    return add_dual(g, n, &weft_op_reduce, &WEFTI_I("root", wefti_attr_int(n, "root")));
 }
 static weft_status grad_reduce(wefti_grad *g, const weft_node *n) {
-    return add_dual(g, n, &weft_op_broadcast, 1,
-                    (wefti_attr[]){WEFTI_I("root", wefti_attr_int(n, "root"))});
+    return add_dual(g, n, &weft_op_broadcast, &WEFTI_I("root", wefti_attr_int(n, "root")));
 }
-static weft_status grad_neighbor_exchange(wefti_grad *g, const weft_node *n) {
-    int64_t back = (count_of(n) - wefti_attr_int(n, "offset")) % count_of(n);
-    return add_dual(g, n, &weft_op_neighbor_exchange, 1, (wefti_attr[]){WEFTI_I("offset", back)});
-}
-static weft_status grad_message(wefti_grad *g, const weft_node *n) {
-    return add_dual(g, n, &weft_op_message, 2,
-                    (wefti_attr[]){WEFTI_I("from", wefti_attr_int(n, "to")),
-                                   WEFTI_I("to", wefti_attr_int(n, "from"))});
+static weft_status grad_permute(wefti_grad *g, const weft_node *n) {
+    const wefti_table *from = wefti_attr_table(n, "from");
+    int64_t to[GROUP_MOST];
+    invert(from, to);
+    return add_dual(g, n, &weft_op_permute, &WEFTI_T("from", from->count, to));
 }
 
 /* ---- definitions ---- */
@@ -323,14 +347,16 @@ static const wefti_attr attrs_group[] = {GROUP_ATTRS, {0}};
 static const wefti_attr attrs_all_reduce[] = {
     GROUP_ATTRS, WEFTI_I("reduction", WEFT_REDUCE_SUM), {0}};
 static const wefti_attr attrs_root[] = {GROUP_ATTRS, WEFTI_I("root", 0), {0}};
-static const wefti_attr attrs_exchange[] = {GROUP_ATTRS, WEFTI_I("offset", 0), {0}};
-static const wefti_attr attrs_message[] = {GROUP_ATTRS, WEFTI_I("from", 0), WEFTI_I("to", 0), {0}};
+static const int64_t itself[] = {0};
+static const wefti_attr attrs_permute[] = {GROUP_ATTRS, WEFTI_T("from", 1, itself), {0}};
 
 /* Alone; what groups do is tried on several devices (tests/program). */
 static const wefti_op_case cases_group[] = {CASE(NULL, "f32[4,3]"), CASE(NULL, "bf16[2]"),
                                             CASE(NULL, "f32[0,2]"), CASES_END};
 static const wefti_op_case cases_any[] = {CASE(NULL, "f32[4,3]"), CASE(NULL, "f32[]"),
                                           CASE("stride=4", "bf16[2,0]"), CASES_END};
+static const wefti_op_case cases_permute[] = {CASE(NULL, "f32[4,3]"), CASE("from=(-1)", "f32[2]"),
+                                              CASE("from=(0) stride=4", "bf16[2,0]"), CASES_END};
 static const wefti_op_case cases_all_reduce[] = {
     CASE(NULL, "f32[4,3]"), CASE("reduction=1", "f32[5]"), CASE("reduction=2", "f32[]"),
     CASE("stride=2", "bf16[3]"), CASES_END};
@@ -356,43 +382,44 @@ GROUP_OP(reduce_scatter, infer_reduce_scatter, attrs_group, cases_group)
 GROUP_OP(all_to_all, check_blocks, attrs_group, cases_group)
 GROUP_OP(broadcast, infer_root, attrs_root, cases_any)
 GROUP_OP(reduce, infer_root, attrs_root, cases_any)
-GROUP_OP(neighbor_exchange, infer_exchange, attrs_exchange, cases_any)
-GROUP_OP(message, infer_message, attrs_message, cases_any)
+GROUP_OP(permute, infer_permute, attrs_permute, cases_permute)
 
 /* ---- public ---- */
 
-static weft_value add_public(weft_graph *g, const weft_op_def *op, weft_value x, weft_ranks group,
-                             int extra, const wefti_attr *attrs) {
-    wefti_attr all[4] = {WEFTI_I("count", group.count), WEFTI_I("stride", group.stride)};
-    for (int i = 0; i < extra; i++) all[2 + i] = attrs[i];
-    return wefti_graph_add1(g, op, 1, &x, 2 + extra, all);
-}
-
 weft_value weft_graph_all_reduce(weft_graph *g, weft_value x, weft_ranks group,
                                  weft_reduction reduction) {
-    return add_public(g, &weft_op_all_reduce, x, group, 1,
-                      (wefti_attr[]){WEFTI_I("reduction", reduction)});
+    return add_op(g, &weft_op_all_reduce, x, group.count, group.stride,
+                  &WEFTI_I("reduction", reduction));
 }
 weft_value weft_graph_all_gather(weft_graph *g, weft_value x, weft_ranks group) {
-    return add_public(g, &weft_op_all_gather, x, group, 0, NULL);
+    return add_op(g, &weft_op_all_gather, x, group.count, group.stride, NULL);
 }
 weft_value weft_graph_reduce_scatter(weft_graph *g, weft_value x, weft_ranks group) {
-    return add_public(g, &weft_op_reduce_scatter, x, group, 0, NULL);
+    return add_op(g, &weft_op_reduce_scatter, x, group.count, group.stride, NULL);
 }
 weft_value weft_graph_broadcast(weft_graph *g, weft_value x, weft_ranks group, int root) {
-    return add_public(g, &weft_op_broadcast, x, group, 1, (wefti_attr[]){WEFTI_I("root", root)});
+    return add_op(g, &weft_op_broadcast, x, group.count, group.stride, &WEFTI_I("root", root));
 }
 weft_value weft_graph_reduce(weft_graph *g, weft_value x, weft_ranks group, int root) {
-    return add_public(g, &weft_op_reduce, x, group, 1, (wefti_attr[]){WEFTI_I("root", root)});
+    return add_op(g, &weft_op_reduce, x, group.count, group.stride, &WEFTI_I("root", root));
 }
-weft_value weft_graph_neighbor_exchange(weft_graph *g, weft_value x, weft_ranks group, int offset) {
-    int count = group.count > 0 ? group.count : 1;
-    return add_public(g, &weft_op_neighbor_exchange, x, group, 1,
-                      (wefti_attr[]){WEFTI_I("offset", (offset % count + count) % count)});
+weft_value weft_graph_permute(weft_graph *g, weft_value x, weft_ranks group, const int *from) {
+    int64_t table[GROUP_MOST];
+    int count = group.count > GROUP_MOST || !from ? 0 : group.count;
+    for (int m = 0; m < count; m++) table[m] = from[m];
+    return add_op(g, &weft_op_permute, x, group.count, group.stride,
+                  &WEFTI_T("from", count, table));
 }
 weft_value weft_graph_send(weft_graph *g, weft_value x, weft_ranks group, int from, int to) {
-    return add_public(g, &weft_op_message, x, group, 2,
-                      (wefti_attr[]){WEFTI_I("from", from), WEFTI_I("to", to)});
+    int table[GROUP_MOST];
+    bool legal = group.count <= GROUP_MOST && to >= 0 && to < group.count && from >= 0;
+    if (!legal && wefti_graph_ok(g))
+        wefti_graph_fail(g,
+                         WEFT_RAISE(WEFT_E_ARG, "send from member %d to member %d of groups of %d",
+                                    from, to, group.count));
+    if (!legal) return WEFT_NO_VALUE;
+    for (int m = 0; m < group.count; m++) table[m] = m == to ? from : -1;
+    return weft_graph_permute(g, x, group, table);
 }
 
 /* Blocks of dimension `split` go to the members; what comes is joined along `join`: the members'
@@ -420,7 +447,7 @@ weft_value weft_graph_all_to_all(weft_graph *g, weft_value x, weft_ranks group, 
     order[0] = split;
     for (int k = 1; k <= rank; k++) order[k] = k <= split ? k - 1 : k;
     x = weft_transpose(g, x, rank + 1, order);
-    x = add_public(g, &weft_op_all_to_all, x, group, 0, NULL);
+    x = add_op(g, &weft_op_all_to_all, x, group.count, group.stride, NULL);
     for (int k = 0; k <= rank; k++) order[k] = k < join ? k + 1 : k == join ? 0 : k;
     x = weft_transpose(g, x, rank + 1, order);
     for (int k = 0; k < rank; k++) shape[k] = k == split ? d.shape[k] / parts : d.shape[k];

@@ -8,12 +8,8 @@
 #include "program/build.h"
 
 static bool same_attrs(const weft_node *a, const weft_node *b) {
-    for (int i = 0; a->op->attrs && a->op->attrs[i].name; i++) {
-        const wefti_attr *x = &a->attrs[i], *y = &b->attrs[i];
-        if (x->i != y->i || memcmp(&x->f, &y->f, sizeof x->f) || x->ints.count != y->ints.count ||
-            memcmp(x->ints.v, y->ints.v, (size_t)x->ints.count * sizeof x->ints.v[0]))
-            return false;
-    }
+    for (int i = 0; a->op->attrs && a->op->attrs[i].name; i++)
+        if (!wefti_attr_equal(&a->attrs[i], &b->attrs[i])) return false;
     return true;
 }
 

@@ -74,6 +74,13 @@ static inline bool parse_operand(const char *text, operand *out) {
     return true;
 }
 
+/* Of the tables of all cases: as old as the program. */
+static inline wefti_arena *tables_of_cases(void) {
+    static wefti_arena *arena;
+    if (!arena && wefti_arena_create(&arena) < 0) return NULL;
+    return arena;
+}
+
 static inline bool setup_case(const weft_op_def *op, const wefti_op_case *c, op_setup *out) {
     op_setup s = {.op = op};
     while (s.inputs < 10 && c->inputs[s.inputs]) {
@@ -81,7 +88,9 @@ static inline bool setup_case(const weft_op_def *op, const wefti_op_case *c, op_
         s.inputs++;
     }
     if (wefti_attr_count(op) >= HARNESS_MAX_ATTRS) return false;
-    if (wefti_attrs_parse(op, c->attrs ? c->attrs : "", s.attrs) < 0) return false;
+    if (!tables_of_cases() ||
+        wefti_attrs_parse(op, c->attrs ? c->attrs : "", tables_of_cases(), s.attrs) < 0)
+        return false;
     *out = s;
     return true;
 }

@@ -33,8 +33,10 @@ typedef enum op_kind {
     ALL_TO_ALL,
     BROADCAST,
     REDUCE,
-    EXCHANGE,
+    PERMUTE,
     MESSAGE,
+    NEIGHBORS,
+    HALO,
     OPS
 } op_kind;
 
@@ -42,6 +44,49 @@ typedef struct group_case {
     op_kind op;
     weft_ranks group;
 } group_case;
+
+/* Whom members take from: of four, one takes from nobody, and nobody takes from one. */
+static const int *from_whom(int n) {
+    static const int of_two[] = {1, -1}, of_four[] = {2, -1, 1, 0};
+    return n == 2 ? of_two : of_four;
+}
+
+/* The upper and the lower half of x are sent, member 0's lower half to nobody. Of two members that
+ * send each other both, blocks come in the order in which they were sent. */
+static const struct {
+    int send[8], receive[8];
+    int member[8], block[8]; /* what is received: -1, or whose block */
+} neighbors[] = {
+    {{1, -1, 0, 0}, {1, 1, 0, -1}, {1, 1, 0, -1}, {0, 1, 0}},
+    {{1, -1, 2, 0, 3, 1, 0, 2},
+     {1, 3, 2, 0, 3, 1, -1, 2},
+     {1, 3, 2, 0, 3, 1, -1, 2},
+     {1, 0, 1, 0, 1, 0, 0, 0}},
+};
+
+static weft_value exchange_halves(weft_graph *g, weft_value x, weft_ranks group) {
+    int n = group.count == 4;
+    weft_value half[2] = {weft_slice(g, x, 0, 0, ROWS / 2), weft_slice(g, x, 0, ROWS / 2, ROWS)};
+    weft_value got[2];
+    weft_desc d = weft_value_desc(g, half[0]), shapes[2] = {d, d};
+    weft_graph_neighbor_exchange(g, group, half, 2, neighbors[n].send, shapes, 2,
+                                 neighbors[n].receive, got);
+    return weft_concat(g, 2, got, 0);
+}
+
+/* Tiles below each other, or two by two; a rim of one row above, two below, one column left. */
+enum { ABOVE = 1, BELOW = 2, LEFT = 1, GROWN_ROWS = ROWS + ABOVE + BELOW, GROWN = COLUMNS + LEFT };
+
+static weft_value exchange_halos(weft_graph *g, weft_value x, weft_ranks group) {
+    weft_halo send[RANKS], receive[RANKS];
+    for (int m = 0; m < group.count; m++) {
+        send[m] =
+            weft_halo_on_grid(2, group.count / 2, m, (const int64_t[]){BELOW, ABOVE, 0, LEFT});
+        receive[m] =
+            weft_halo_on_grid(2, group.count / 2, m, (const int64_t[]){ABOVE, BELOW, LEFT, 0});
+    }
+    return weft_graph_halo_exchange(g, x, group, send, receive);
+}
 
 static weft_value apply(weft_graph *g, const group_case *c, weft_value x) {
     switch (c->op) {
@@ -61,8 +106,12 @@ static weft_value apply(weft_graph *g, const group_case *c, weft_value x) {
         return weft_graph_broadcast(g, x, c->group, 1);
     case REDUCE:
         return weft_graph_reduce(g, x, c->group, 1);
-    case EXCHANGE:
-        return weft_graph_neighbor_exchange(g, x, c->group, 1);
+    case PERMUTE:
+        return weft_graph_permute(g, x, c->group, from_whom(c->group.count));
+    case NEIGHBORS:
+        return exchange_halves(g, x, c->group);
+    case HALO:
+        return exchange_halos(g, x, c->group);
     default:
         return weft_graph_send(g, x, c->group, 1, 0);
     }
@@ -79,7 +128,7 @@ static double expected(const group_case *c, int rank, double x[RANKS][ELEMS], in
         high = fmax(high, x[first + m * stride][at]);
         low = fmin(low, x[first + m * stride][at]);
     }
-    int row, column, from;
+    int row, column, from, columns = n / 2, table = n == 4;
     switch (c->op) {
     case SUM:
     case SCATTER:
@@ -97,8 +146,21 @@ static double expected(const group_case *c, int rank, double x[RANKS][ELEMS], in
         return x[first + stride][k];
     case REDUCE:
         return me == 1 ? sum : 0.0;
-    case EXCHANGE:
-        return x[first + (me + n - 1) % n * stride][k];
+    case PERMUTE:
+        from = from_whom(n)[me];
+        return from < 0 ? 0.0 : x[first + from * stride][k];
+    case NEIGHBORS:
+        at = 2 * me + k / (ELEMS / 2);
+        from = neighbors[table].member[at];
+        return from < 0 ? 0.0
+                        : x[first + from * stride]
+                           [neighbors[table].block[at] * (ELEMS / 2) + k % (ELEMS / 2)];
+    case HALO: /* in the plane of all tiles */
+        row = me / columns * ROWS + k / GROWN - ABOVE;
+        column = me % columns * COLUMNS + k % GROWN - LEFT;
+        if (row < 0 || row >= 2 * ROWS || column < 0) return 0.0;
+        from = row / ROWS * columns + column / COLUMNS;
+        return x[first + from * stride][row % ROWS * COLUMNS + column % COLUMNS];
     default:
         return me == 0 ? x[first + stride][k] : 0.0;
     }
@@ -107,6 +169,7 @@ static double expected(const group_case *c, int rank, double x[RANKS][ELEMS], in
 static int result_elems(const group_case *c) {
     return c->op == GATHER    ? ELEMS * c->group.count
            : c->op == SCATTER ? ELEMS / c->group.count
+           : c->op == HALO    ? GROWN_ROWS * GROWN
                               : ELEMS;
 }
 
@@ -260,6 +323,54 @@ static weft_value of_three(weft_graph *g, weft_value x) {
     return weft_graph_all_reduce(g, x, (weft_ranks){3, 1}, WEFT_REDUCE_SUM);
 }
 
+static weft_value taken_twice(weft_graph *g, weft_value x) {
+    return weft_graph_permute(g, x, (weft_ranks){4, 1}, (int[]){1, 1, 0, 3});
+}
+static weft_value from_outside(weft_graph *g, weft_value x) {
+    return weft_graph_permute(g, x, (weft_ranks){4, 1}, (int[]){4, -1, 0, 3});
+}
+static weft_value to_outside(weft_graph *g, weft_value x) {
+    return weft_graph_send(g, x, (weft_ranks){2, 1}, 0, 2);
+}
+static weft_value exchange_of(weft_graph *g, weft_value x, int64_t elems, const int *send,
+                              const int *receive) {
+    weft_desc desc = weft_desc_of(WEFT_F32, 1, &elems);
+    weft_value y;
+    weft_graph_neighbor_exchange(g, (weft_ranks){4, 1}, &x, 1, send, &desc, 1, receive, &y);
+    return y;
+}
+static weft_value not_sent(weft_graph *g, weft_value x) {
+    return exchange_of(g, x, 4, (int[]){1, -1, -1, -1}, (int[]){-1, 0, 0, -1});
+}
+static weft_value not_received(weft_graph *g, weft_value x) {
+    return exchange_of(g, x, 4, (int[]){1, 3, -1, -1}, (int[]){-1, 0, -1, -1});
+}
+static weft_value of_another_shape(weft_graph *g, weft_value x) {
+    return exchange_of(g, x, 5, (int[]){1, -1, -1, -1}, (int[]){-1, 0, -1, -1});
+}
+static weft_value of_no_member(weft_graph *g, weft_value x) {
+    return exchange_of(g, x, 4, (int[]){1, 4, -1, -1}, (int[]){-1, 0, -1, -1});
+}
+/* Of tiles of 2 x 2, two by two, with one thing wrong. */
+static weft_value halo_of(weft_graph *g, weft_value x, int way, int rank, int64_t size) {
+    weft_halo send[RANKS], receive[RANKS];
+    for (int m = 0; m < RANKS; m++)
+        send[m] = receive[m] = weft_halo_on_grid(2, 2, m, (const int64_t[]){1, 1, 1, 1});
+    receive[1].ranks[way] = rank;
+    for (int m = 0; m < RANKS; m++) receive[m].sizes[0] = size;
+    x = weft_reshape(g, x, 2, (const int64_t[]){2, 2});
+    return weft_graph_halo_exchange(g, x, (weft_ranks){4, 1}, send, receive);
+}
+static weft_value halo_from_elsewhere(weft_graph *g, weft_value x) {
+    return halo_of(g, x, 6, 2, 1);
+}
+static weft_value halo_from_outside(weft_graph *g, weft_value x) {
+    return halo_of(g, x, 2, 4, 1);
+}
+static weft_value halo_of_another_size(weft_graph *g, weft_value x) {
+    return halo_of(g, x, 6, 0, 2);
+}
+
 static weft_status refuse(void *context, weft_world *world) {
     weft_value (*op)(weft_graph *, weft_value) = *(weft_value(**)(weft_graph *, weft_value))context;
     weft_session_options o = weft_session_defaults();
@@ -299,6 +410,16 @@ static void refused(weft_value (*op)(weft_graph *, weft_value), const char *text
 static void impossible_ones_are_refused(void **state) {
     (void)state;
     refused(product, "prod has no gradient");
+    refused(taken_twice, "members 1 and another take from member 1");
+    refused(from_outside, "member 0 takes from member 4; there are 0 to 3");
+    refused(to_outside, "send from member 0 to member 2 of groups of 2");
+    refused(not_sent, "member 2 receives from member 0, as block 0, what that one does not send");
+    refused(not_received, "member 1 sends member 3, as block 0, what that one does not receive");
+    refused(of_another_shape, "received as f32[5], and sent as f32[4]");
+    refused(of_no_member, "member 4 is to receive; there are 0 to 3");
+    refused(halo_from_elsewhere, "member 0 sends to member 1 at its right, which does not receive");
+    refused(halo_from_outside, "received from the right, member 4; there are 0 to 3");
+    refused(halo_of_another_size, "from the top come 1 x 2 elements, and 2 x 2 are expected");
     refused(of_three, "groups of 3 ranks, 1 apart, do not divide a world of 4");
 }
 
