@@ -63,6 +63,17 @@ int64_t wefti_attention_offset(const weft_node *n) {
     return offset_of(n, NULL);
 }
 
+static int64_t between(int64_t x, int64_t low, int64_t high) {
+    return x < low ? low : x > high ? high : x;
+}
+
+int64_t wefti_attention_pairs(int64_t queries, int64_t keys, int64_t offset) {
+    int64_t blind = between(-offset, 0, queries); /* the first ones, which see nothing */
+    int64_t full = between(keys - 1 - offset, blind, queries); /* from here on all is seen */
+    int64_t first = blind + offset + 1, last = full + offset;
+    return (full - blind) * (first + last) / 2 + (queries - full) * keys;
+}
+
 static double scale_of(const weft_node *n) {
     double scale = wefti_attr_float(n, "scale");
     return scale != 0.0 ? scale : 1.0 / sqrt((double)wefti_in(n, 0)->shape[3]);
@@ -309,22 +320,25 @@ static weft_status localize(const weft_node *n, const wefti_split_rule *rule, co
     return WEFT_OK;
 }
 
-/* Two products forward, five backward; causal attention of equal lengths does half. */
-static void cost_of(const weft_node *n, double products, wefti_cost *out) {
+/* Two products forward, five backward, over the pairs of a query and a key that it may see. Where
+ * the position is known only when it runs, all are counted. */
+static void cost_of(const weft_node *n, int position, double products, wefti_cost *out) {
     const weft_desc *q = wefti_in(n, 0), *k = wefti_in(n, 1);
-    double share = wefti_attr_int(n, "causal") && q->shape[1] == k->shape[1] ? 0.5 : 1.0;
-    *out = (wefti_cost){.flops = share * products * 2.0 * (double)weft_desc_elems(q) *
-                                 (double)k->shape[1],
-                        .bytes = wefti_node_bytes(n)};
+    int64_t tq = q->shape[1], tk = k->shape[1], pairs = tq * tk;
+    if (wefti_attr_int(n, "causal") && !wefti_in(n, position))
+        pairs = wefti_attention_pairs(tq, tk, wefti_attention_offset(n));
+    double each = (double)(q->shape[0] * q->shape[2] * q->shape[3]);
+    *out =
+        (wefti_cost){.flops = products * 2.0 * each * (double)pairs, .bytes = wefti_node_bytes(n)};
 }
 static void cost(const weft_node *n, wefti_cost *out) {
-    cost_of(n, 2.0, out);
+    cost_of(n, 4, 2.0, out);
 }
 static void cost_grad(const weft_node *n, wefti_cost *out) {
-    cost_of(n, 5.0, out);
+    cost_of(n, 7, 5.0, out);
 }
 static void cost_mask_grad(const weft_node *n, wefti_cost *out) {
-    cost_of(n, 2.0, out);
+    cost_of(n, 7, 2.0, out);
 }
 
 /* ---- references ---- */

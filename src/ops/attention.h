@@ -6,8 +6,27 @@
 
 /* A causal query i sees keys up to i + this, where no position is given. */
 int64_t wefti_attention_offset(const weft_node *n);
-/* attention_split.c: what one device computes of split sequences. */
+/* Pairs of a query and a key that it sees, of queries i in [0, queries) and keys j <= i + offset in
+ * [0, keys). */
+int64_t wefti_attention_pairs(int64_t queries, int64_t keys, int64_t offset);
+
+/* ---- attention_split.c: what one device computes of split sequences ---- */
+
 weft_status wefti_attention_lower(wefti_cut *c, const weft_node *n);
 weft_status wefti_attention_lower_grad(wefti_cut *c, const weft_node *n);
+/* Where this device's scores begin in the whole, but for where its queries and keys begin in the
+ * node's. */
+wefti_ints wefti_attention_begin(const wefti_cut *c, const weft_node *n);
+/* v [batch, heads, queries] as [batch, queries, heads, 1], to go with o */
+weft_value wefti_attention_beside(weft_graph *g, weft_value v);
+/* No less than a number below all scores that count, whose differences stay numbers. */
+weft_value wefti_attention_above_lowest(weft_graph *g, weft_value v);
+/* w / sum, 0 / 0 = 0: a query that sees nothing. A sum that is not 0 is at least 1. */
+weft_value wefti_attention_share(weft_graph *g, weft_value w, weft_value sum);
+
+/* ---- attention_ring.c: self-attention over a split sequence; in[8] ---- */
+
+weft_status wefti_attention_ring(wefti_cut *c, const weft_node *n, const weft_value *in);
+weft_status wefti_attention_ring_grad(wefti_cut *c, const weft_node *n, const weft_value *in);
 
 #endif

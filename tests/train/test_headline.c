@@ -255,6 +255,29 @@ static void a_sequence_split_four_ways(void **state) {
     equals_one_device(&c);
 }
 
+/* 23 tokens on 3 devices, a group of query heads for each key head, probabilities dropped out. */
+static void an_uneven_sequence_with_dropout(void **state) {
+    (void)state;
+    run c = {.name = "llama, uneven sequence, dropout",
+             .model = {.family = WEFT_FAMILY_LLAMA,
+                       .layers = 2,
+                       .hidden = 32,
+                       .heads = 4,
+                       .kv_heads = 1,
+                       .ffn = 48,
+                       .context = 23,
+                       .vocab = 64,
+                       .dropout = 0.2},
+             .devices = 3,
+             .batch = 2,
+             .steps = 20,
+             .axis = {{"sp", 3}},
+             .tensors = {{"tokens", "[-, sp]"}, {"targets", "[-, sp]"}},
+             .microbatches = 1,
+             .tolerance = 1e-5};
+    equals_one_device(&c);
+}
+
 /* In f64: one rounding more or less in f32 decides which of two elements a relu or a maximum lets
  * through, and grows from step to step. */
 static void an_image_split_over_height_and_width(void **state) {
@@ -302,6 +325,7 @@ int main(void) {
         cmocka_unit_test(everything_at_once_on_real_text),
         cmocka_unit_test(all_combinations),
         cmocka_unit_test(a_sequence_split_four_ways),
+        cmocka_unit_test(an_uneven_sequence_with_dropout),
         cmocka_unit_test(an_image_split_over_height_and_width),
         cmocka_unit_test(experts_over_devices),
     };

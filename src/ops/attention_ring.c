@@ -1,0 +1,358 @@
+/* Self-attention over a split sequence, by ring (Liu, Zaharia, Abbeel, "Ring Attention with
+ * Blockwise Transformers", ICLR 2024): every device has its queries; in step s it gets the keys and
+ * values of the device s places further, attends to them, and merges the result with what it has by
+ * the log-sum-exps. Memory is linear in the piece. In the backward pass the gradients of those keys
+ * and values go back to where they belong, step by step.
+ *
+ * Causal queries see what lies before them, so that of n pieces in order the first has one step of
+ * work and the last n. To even this out, the order of attending is not that of lying: the sequence
+ * has 2 n runs, device i has queries i and 2 n - 1 - i, and keys come by in the same pairs ("The
+ * Llama 3 Herd of Models", 2024, section 3.3.2). Of the four blocks that two such pairs make, two
+ * are seen whole and two not at all, on every device in every step but the first, in which each has
+ * one whole and two halves: devices do equal work not only in sum but from exchange to exchange.
+ * Run i is the lower half of piece i, run 2 n - 1 - i the upper half of piece n - 1 - i: the
+ * mirror.
+ *
+ * Tensors lie as they did. The upper halves of queries, and of what goes with them, are swapped
+ * with the mirror before, those of the results after; keys and values are fetched from where they
+ * lie, run by run. That costs one exchange of half a piece of each, local to this op, where laying
+ * out the sequence in that order would need layouts whose pieces are not boxes, and all that
+ * depends on positions to know of them. Lending idle devices whole blocks of the last ones (Li et
+ * al., "DistFlashAttention", 2023, section 3.1) balances the sum as well, but moves queries, and
+ * partial results in full precision, for each block lent. Where halves change nothing (not
+ * causal, positions known only at run time, pieces of one row) a device's one run is its piece.
+ */
+#include "ops/attention.h"
+
+enum { RUNS = 2 };
+
+typedef struct sequence {
+    const weft_node *n;
+    int factor;       /* of queries and keys */
+    int32_t parts;    /* of the ring */
+    int mask;         /* operand number; the position is the next one */
+    bool skip;        /* what causal queries do not see is known beforehand */
+    int64_t offset;   /* in the whole */
+    wefti_ints begin; /* of the scores here in the whole, but for where queries and keys begin */
+    int runs;         /* of a part: its piece, or a lower and an upper half */
+    int step, run;    /* of the ring: whose keys, which of them */
+} sequence;
+
+/* ---- pieces and runs ---- */
+
+typedef struct rows {
+    int64_t begin, end;
+} rows;
+
+static rows piece_of(const wefti_cut *c, const sequence *s, int32_t part) {
+    int64_t begin, size;
+    wefti_cut_range(c, s->factor, part, &begin, &size);
+    return (rows){begin, begin + size};
+}
+
+/* Half `run` of a piece, none empty, cut where the whole in equal runs would be; all of it where
+ * there is one run. */
+static rows half_of(const wefti_cut *c, const sequence *s, int32_t part, int run) {
+    rows r = piece_of(c, s, part);
+    int64_t middle = wefti_in(s->n, 0)->shape[1] * (2 * part + 1) / (2 * s->parts);
+    if (s->runs == 1) return r;
+    if (middle <= r.begin) middle = r.begin + 1;
+    if (middle >= r.end) middle = r.end - 1;
+    return run == 0 ? (rows){r.begin, middle} : (rows){middle, r.end};
+}
+
+/* In whose piece the upper run of part `part` lies, and whose upper run lies in its piece. */
+static int32_t mirror(const sequence *s, int32_t part) {
+    return s->parts - 1 - part;
+}
+
+/* What part `part` attends with, and to in its own step. */
+static rows run_of(const wefti_cut *c, const sequence *s, int32_t part, int run) {
+    return half_of(c, s, run == 0 ? part : mirror(s, part), run);
+}
+
+static int64_t pairs_of(const sequence *s, rows r) {
+    return wefti_attention_pairs(r.end - r.begin, wefti_in(s->n, 1)->shape[1], r.begin + s->offset);
+}
+
+/* Two runs for each part if the device that has most to do has less to do then. */
+static int runs_of(const wefti_cut *c, sequence s) {
+    int64_t most = 0, most_halved = 0;
+    if (!s.skip) return 1;
+    for (int32_t part = 0; part < s.parts; part++) {
+        rows r = piece_of(c, &s, part);
+        int64_t halved = 0, whole = pairs_of(&s, r);
+        if (r.end - r.begin < RUNS) return 1;
+        s.runs = RUNS;
+        for (int run = 0; run < RUNS; run++) halved += pairs_of(&s, run_of(c, &s, part, run));
+        most = whole > most ? whole : most;
+        most_halved = halved > most_halved ? halved : most_halved;
+    }
+    return most_halved < most ? RUNS : 1;
+}
+
+static sequence sequence_of(const wefti_cut *c, const weft_node *n, int mask) {
+    sequence s = {.n = n, .factor = wefti_cut_rule(c)->in[0][1], .mask = mask};
+    s.parts = wefti_cut_parts(c, s.factor);
+    s.skip = wefti_attr_int(n, "causal") != 0 && !wefti_in(n, mask + 1);
+    s.offset = wefti_attention_offset(n);
+    s.begin = wefti_attention_begin(c, n);
+    s.runs = 1;
+    s.runs = runs_of(c, s);
+    return s;
+}
+
+/* ---- who needs what in a step of the ring ---- */
+
+static int32_t other(const sequence *s, int32_t part, int by) {
+    return (int32_t)(((int64_t)part + by + s->parts) % s->parts);
+}
+
+/* Queries `a` of part i see some key of run b of part j. All of them begin with their own. */
+static bool sees(const wefti_cut *c, const sequence *s, int32_t i, int a, int32_t j, int b) {
+    return !s->skip || (i == j && a == b) ||
+           run_of(c, s, i, a).end - 1 + s->offset >= run_of(c, s, j, b).begin;
+}
+
+static bool any_sees(const wefti_cut *c, const sequence *s, int32_t i, int32_t j, int b) {
+    bool any = false;
+    for (int a = 0; a < s->runs; a++) any = any || sees(c, s, i, a, j, b);
+    return any;
+}
+
+static void give_rows(rows r, bool some, int64_t *begin, int64_t *end) {
+    *begin = r.begin;
+    *end = some ? r.end : r.begin;
+}
+
+static void own_rows(const wefti_cut *c, int32_t part, void *context, int64_t *begin,
+                     int64_t *end) {
+    give_rows(piece_of(c, context, part), true, begin, end);
+}
+
+static void upper_half(const wefti_cut *c, int32_t part, void *context, int64_t *begin,
+                       int64_t *end) {
+    give_rows(half_of(c, context, part, 1), true, begin, end);
+}
+
+static void upper_run(const wefti_cut *c, int32_t part, void *context, int64_t *begin,
+                      int64_t *end) {
+    give_rows(run_of(c, context, part, 1), true, begin, end);
+}
+
+/* The keys that part `part` attends to in this step and run; none where it sees none. */
+static void attended_rows(const wefti_cut *c, int32_t part, void *context, int64_t *begin,
+                          int64_t *end) {
+    const sequence *s = context;
+    int32_t from = other(s, part, s->step);
+    give_rows(run_of(c, s, from, s->run), any_sees(c, s, part, from, s->run), begin, end);
+}
+
+/* The keys of the piece of part `part` that some part attends to in this step and run. */
+static void returned_rows(const wefti_cut *c, int32_t part, void *context, int64_t *begin,
+                          int64_t *end) {
+    const sequence *s = context;
+    int32_t from = s->run == 0 ? part : mirror(s, part);
+    give_rows(half_of(c, s, part, s->run), any_sees(c, s, other(s, from, -s->step), from, s->run),
+              begin, end);
+}
+
+/* Where what is attended to lies already: no exchange. */
+static bool at_home(const sequence *s) {
+    return s->step == 0 && s->run == 0;
+}
+
+static wefti_transfer_kind kind_of(const sequence *s) {
+    return s->step ? WEFTI_TRANSFER_SHIFT : WEFTI_TRANSFER_PERMUTE;
+}
+
+/* To where the keys belong from where they were attended to. */
+static weft_value give_back(wefti_cut *c, sequence *s, weft_value v) {
+    if (at_home(s)) return v;
+    return wefti_cut_exchange_as(c, kind_of(s), v, 1, s->factor, attended_rows, returned_rows, s);
+}
+
+static weft_value lower_half(wefti_cut *c, const sequence *s, weft_value v, int dim) {
+    rows r = half_of(c, s, wefti_cut_index(c, s->factor), 0);
+    return s->runs == 1 ? v : weft_slice(wefti_cut_graph(c), v, dim, 0, r.end - r.begin);
+}
+
+/* The node itself on in[], whose queries and keys begin there in the whole. */
+static void attend(wefti_cut *c, const sequence *s, const weft_value *in, int64_t queries_begin,
+                   int64_t keys_begin, weft_value *out) {
+    weft_graph *g = wefti_cut_graph(c);
+    wefti_ints begin = s->begin;
+    begin.v[2] += queries_begin;
+    begin.v[3] += keys_begin;
+    weft_value mask = in[s->mask], local[8];
+    for (int i = 0; i < s->n->inputs; i++) local[i] = in[i];
+    if (mask.id >= 0) {
+        int64_t keys = weft_value_desc(g, in[1]).shape[1];
+        local[s->mask] = weft_slice(g, mask, 3, keys_begin, keys_begin + keys);
+    }
+    wefti_cut_same(c, local, 1, (wefti_attr[]){WEFTI_N("begin", begin)}, out);
+}
+
+typedef struct attended {
+    weft_value o, lse;
+} attended;
+
+static attended merge(weft_graph *g, attended a, attended b) {
+    weft_value max = wefti_attention_above_lowest(g, weft_maximum(g, a.lse, b.lse));
+    weft_value wa = weft_exp(g, weft_sub(g, a.lse, max));
+    weft_value wb = weft_exp(g, weft_sub(g, b.lse, max)), sum = weft_add(g, wa, wb);
+    weft_value oa = weft_mul(g, a.o, wefti_attention_beside(g, wefti_attention_share(g, wa, sum)));
+    weft_value ob = weft_mul(g, b.o, wefti_attention_beside(g, wefti_attention_share(g, wb, sum)));
+    return (attended){weft_add(g, oa, ob), weft_add(g, max, weft_log(g, sum))};
+}
+
+/* ---- operands and results of the ring ---- */
+
+/* Dimension of queries in an operand or result; -1: none. */
+static int queries_dim(const sequence *s, const int8_t *dims, int rank) {
+    int found = -1;
+    for (int d = 0; d < rank; d++)
+        if (dims[d] == s->factor) found = d;
+    return found;
+}
+
+/* in[] for each run of queries, all but keys and values. Exchanges come last: those of the first
+ * keys follow, and go together with them. */
+static void cut_queries(wefti_cut *c, sequence *s, const weft_value *in, weft_value of[RUNS][8]) {
+    const wefti_split_rule *r = wefti_cut_rule(c);
+    int dim[8];
+    for (int i = 0; i < 8; i++) {
+        const weft_desc *d = i < s->n->inputs ? wefti_in(s->n, i) : NULL;
+        dim[i] = d && i != 1 && i != 2 ? queries_dim(s, r->in[i], d->rank) : -1;
+        of[0][i] = dim[i] < 0 ? in[i] : lower_half(c, s, in[i], dim[i]);
+        of[1][i] = in[i];
+    }
+    for (int i = 0; i < 8 && s->runs == RUNS; i++)
+        if (dim[i] >= 0)
+            of[1][i] = wefti_cut_exchange_as(c, WEFTI_TRANSFER_PERMUTE, in[i], dim[i], s->factor,
+                                             own_rows, upper_run, s);
+}
+
+/* What the upper run of queries gave, where it belongs. */
+static weft_value to_mirror(wefti_cut *c, sequence *s, weft_value v, int dim) {
+    if (s->runs == 1) return WEFT_NO_VALUE;
+    return wefti_cut_exchange_as(c, WEFTI_TRANSFER_PERMUTE, v, dim, s->factor, upper_run,
+                                 upper_half, s);
+}
+
+static weft_value joined(weft_graph *g, weft_value lower, weft_value upper, int dim) {
+    if (upper.id < 0) return lower;
+    return weft_concat(g, 2, (weft_value[]){lower, upper}, dim);
+}
+
+/* Keys and values of a step: of what is attended to first the lower half lies here. */
+static void fetch_step(wefti_cut *c, sequence *s, const weft_value *in, weft_value keys[RUNS][2]) {
+    for (s->run = 0; s->run < s->runs; s->run++)
+        for (int o = 0; o < 2 && !at_home(s); o++)
+            keys[s->run][o] = wefti_cut_exchange_as(c, kind_of(s), in[1 + o], 1, s->factor,
+                                                    own_rows, attended_rows, s);
+    for (int o = 0; o < 2 && s->step == 0; o++) keys[0][o] = lower_half(c, s, in[1 + o], 1);
+}
+
+/* Run `a` of the queries attends to run s->run of the keys of this step, if it sees any. */
+static bool attend_run(wefti_cut *c, const sequence *s, weft_value in[RUNS][8],
+                       weft_value keys[RUNS][2], int a, weft_value *out) {
+    int32_t me = wefti_cut_index(c, s->factor), from = other(s, me, s->step);
+    if (!sees(c, s, me, a, from, s->run)) return false;
+    in[a][1] = keys[s->run][0];
+    in[a][2] = keys[s->run][1];
+    attend(c, s, in[a], run_of(c, s, me, a).begin, run_of(c, s, from, s->run).begin, out);
+    return true;
+}
+
+/* ---- forward ---- */
+
+weft_status wefti_attention_ring(wefti_cut *c, const weft_node *n, const weft_value *in) {
+    sequence of_n = sequence_of(c, n, 3), *s = &of_n;
+    weft_graph *g = wefti_cut_graph(c);
+    weft_value of[RUNS][8], keys[RUNS][2], o[RUNS], lse[RUNS], out[2];
+    attended all[RUNS];
+    for (int a = 0; a < RUNS; a++) all[a] = (attended){WEFT_NO_VALUE, WEFT_NO_VALUE};
+    cut_queries(c, s, in, of);
+    for (s->step = 0; s->step < s->parts; s->step++) {
+        fetch_step(c, s, in, keys);
+        for (s->run = 0; s->run < s->runs; s->run++)
+            for (int a = 0; a < s->runs; a++) {
+                if (!attend_run(c, s, of, keys, a, out)) continue;
+                attended now = {wefti_op_precise(g, out[0]), out[1]};
+                all[a] = all[a].o.id < 0 ? now : merge(g, all[a], now);
+            }
+    }
+    for (int a = 0; a < s->runs; a++) {
+        o[a] = weft_cast(g, all[a].o, wefti_out(s->n, 0)->dtype);
+        lse[a] = all[a].lse;
+    }
+    weft_value upper_o = to_mirror(c, s, o[s->runs - 1], 1);
+    weft_value upper_lse = to_mirror(c, s, lse[s->runs - 1], 2);
+    wefti_cut_out(c, 0, joined(g, o[0], upper_o, 1));
+    wefti_cut_out(c, 1, joined(g, lse[0], upper_lse, 2));
+    return WEFT_OK;
+}
+
+/* ---- backward ---- */
+
+static weft_value add_to(weft_graph *g, weft_value sum, weft_value term) {
+    term = wefti_op_precise(g, term);
+    return sum.id < 0 ? term : weft_add(g, sum, term);
+}
+
+/* A device that attends to nothing in this step gives nothing back: no rows. */
+static weft_value no_rows(weft_graph *g, weft_value k) {
+    return weft_slice(g, k, 1, 0, 0);
+}
+
+/* Gradients of one run of keys and values of this step, from all queries here; those of queries are
+ * added to dq. */
+static void grads_of_run(wefti_cut *c, sequence *s, weft_value of[RUNS][8],
+                         weft_value keys[RUNS][2], weft_value *dq, weft_value *out_keys) {
+    weft_graph *g = wefti_cut_graph(c);
+    weft_value out[3], sums[2] = {WEFT_NO_VALUE, WEFT_NO_VALUE};
+    for (int a = 0; a < s->runs; a++) {
+        if (!attend_run(c, s, of, keys, a, out)) continue;
+        dq[a] = add_to(g, dq[a], out[0]);
+        for (int o = 0; o < 2; o++) sums[o] = add_to(g, sums[o], out[1 + o]);
+    }
+    for (int o = 0; o < 2; o++)
+        out_keys[o] = sums[o].id < 0 ? no_rows(g, keys[s->run][o])
+                                     : weft_cast(g, sums[o], wefti_out(s->n, 1 + o)->dtype);
+}
+
+/* What others found for the keys and values here is added to those of each half. */
+static void take_back(wefti_cut *c, sequence *s, weft_value back[RUNS][2],
+                      weft_value sums[RUNS][2]) {
+    int32_t me = wefti_cut_index(c, s->factor);
+    for (s->run = 0; s->run < s->runs; s->run++)
+        for (int o = 0; o < 2; o++) back[s->run][o] = give_back(c, s, back[s->run][o]);
+    for (s->run = 0; s->run < s->runs; s->run++) {
+        int64_t begin, end;
+        returned_rows(c, me, s, &begin, &end);
+        for (int o = 0; o < 2 && begin < end; o++)
+            sums[s->run][o] = add_to(wefti_cut_graph(c), sums[s->run][o], back[s->run][o]);
+    }
+}
+
+weft_status wefti_attention_ring_grad(wefti_cut *c, const weft_node *n, const weft_value *in) {
+    sequence of_n = sequence_of(c, n, 6), *s = &of_n;
+    weft_graph *g = wefti_cut_graph(c);
+    weft_value of[RUNS][8], keys[RUNS][2], back[RUNS][2], dq[RUNS], sums[RUNS][2];
+    for (int a = 0; a < RUNS; a++) dq[a] = sums[a][0] = sums[a][1] = WEFT_NO_VALUE;
+    cut_queries(c, s, in, of);
+    for (s->step = 0; s->step < s->parts; s->step++) {
+        fetch_step(c, s, in, keys);
+        for (s->run = 0; s->run < s->runs; s->run++) grads_of_run(c, s, of, keys, dq, back[s->run]);
+        take_back(c, s, back, sums);
+    }
+    for (int a = 0; a < s->runs; a++) dq[a] = weft_cast(g, dq[a], wefti_out(s->n, 0)->dtype);
+    wefti_cut_out(c, 0, joined(g, dq[0], to_mirror(c, s, dq[s->runs - 1], 1), 1));
+    for (int o = 0; o < 2; o++) {
+        weft_value upper = s->runs == 1 ? WEFT_NO_VALUE : sums[1][o];
+        weft_value sum = joined(g, sums[0][o], upper, 1);
+        wefti_cut_out(c, 1 + o, weft_cast(g, sum, wefti_out(s->n, 1 + o)->dtype));
+    }
+    return WEFT_OK;
+}
