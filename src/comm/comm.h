@@ -37,8 +37,8 @@ typedef struct wefti_comm_engine {
     weft_status (*test)(wefti_endpoint *endpoint);
     void (*unbind)(wefti_endpoint *endpoint);
     /* Nobody waits any more: all waits under way and to come, on all ranks of this process (and,
-     * where the engine can reach them, of others), fail with `message`, the first one given. From
-     * any thread. */
+     * where the engine can reach them, of others), fail with `message`, the first one given, after
+     * "rank N: " unless it begins with "rank " already. From any thread. */
     void (*break_off)(wefti_comm *comm, const char *message);
     /* After all ranks have stopped: usable again. NULL: this engine's worlds stay broken. */
     void (*mend)(wefti_comm *comm);
@@ -76,8 +76,8 @@ typedef struct wefti_exchange {
 /* Processes, one rank each. Those that share a host (host[rank] equal, [size]) reach each other's
  * memory; a transfer with members on several hosts goes through `far` (taken over, also on failure;
  * may be NULL when all are on one host), and whoever waits carries on with both. Collective: two
- * exchanges. A break is seen by all of the host at once, and its message is given as it is when it
- * begins with "rank ", else after "rank N: ". Called "host", or "host+" and the name of `far`. */
+ * exchanges. A break is seen by all of the host at once. Called "host", or "host+" and the name of
+ * `far`. */
 weft_status wefti_comm_host(int32_t rank, int32_t size, const int32_t *host,
                             const wefti_exchange *exchange, wefti_comm *far,
                             wefti_comm **out) WEFT_CHECKED;

@@ -7,7 +7,7 @@
 #include "comm/local.h"
 
 /* The message is complete before the word that makes it count, so that a process may die anywhere
- * in between. */
+ * in between; and behind it, so that who hears of its death rings again. */
 void wefti_local_break(wefti_local *local, const char *format, ...) {
     wefti_local_world *world = local->world;
     wefti_local_common *common = world->common;
@@ -25,9 +25,8 @@ void wefti_local_break(wefti_local *local, const char *format, ...) {
                            text);
         uint32_t whole = 0;
         (void)atomic_compare_exchange_strong(&common->broken, &whole, (uint32_t)local->place + 1);
-        for (int32_t r = 0; r < world->size; r++)
-            wefti_bell_ring(&common->line[r].bell, world->mode);
     }
+    for (int32_t r = 0; r < world->size; r++) wefti_bell_ring(&common->line[r].bell, world->mode);
     pthread_mutex_unlock(&world->lock);
 }
 

@@ -160,7 +160,7 @@ static void rounds_unbind(wefti_endpoint *base) {
 
 static void rounds_break_off(wefti_comm *comm, const char *message) {
     wefti_rounds_world *w = (wefti_rounds_world *)comm;
-    wefti_rounds_break(w, false, "%s", message);
+    wefti_rounds_break(w, strncmp(message, "rank ", 5) == 0, "%s", message);
     if (!w->transport.any_thread) return;
     pthread_mutex_lock(&w->lock);
     wefti_rounds_hush(w);

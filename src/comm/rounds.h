@@ -214,8 +214,10 @@ bool wefti_rounds_progress(wefti_rounds_world *w);
 void wefti_rounds_ask(wefti_rounds_world *w);
 
 /* rounds_break.c */
-void wefti_rounds_break(wefti_rounds_world *w, bool heard, const char *format, ...)
-    __attribute__((format(printf, 3, 4))); /* from any thread, with or without the lock */
+/* From any thread, with or without the lock. `named`: the text says whose reason it is; else it
+ * gets this rank's name. */
+void wefti_rounds_break(wefti_rounds_world *w, bool named, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 /* Broken: gives up all that is under way, and tells the others. */
 void wefti_rounds_hush(wefti_rounds_world *w);
 weft_status wefti_rounds_fail(wefti_rounds_world *w);

@@ -13,11 +13,11 @@
 #include "base/clock.h"
 #include "comm/rounds.h"
 
-void wefti_rounds_break(wefti_rounds_world *w, bool heard, const char *format, ...) {
+void wefti_rounds_break(wefti_rounds_world *w, bool named, const char *format, ...) {
     pthread_mutex_lock(&w->message_lock);
     if (!atomic_load(&w->broken)) {
         int n = 0;
-        if (!heard) n = snprintf(w->message, sizeof w->message, "rank %d: ", (int)w->comm.rank);
+        if (!named) n = snprintf(w->message, sizeof w->message, "rank %d: ", (int)w->comm.rank);
         va_list args;
         va_start(args, format);
         (void)vsnprintf(w->message + n, sizeof w->message - (size_t)n, format, args);

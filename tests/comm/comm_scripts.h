@@ -156,6 +156,14 @@ static void choose_script(script *s, uint64_t seed, numbers *r, int32_t size) {
     for (int i = 0; i < CASES; i++) choose_case(&s->cases[i], size, i, r);
 }
 
+/* Some rank breaks the world somewhere; `out` is what all others then hear. */
+__attribute__((unused)) static void choose_breaker(script *s, numbers *r, int32_t size,
+                                                   char out[64]) {
+    s->breaker = (int32_t)pick(r, 0, size - 1);
+    s->break_at = (int)pick(r, 0, CASES * ROUNDS);
+    snprintf(out, 64, "rank %d: stop", (int)s->breaker);
+}
+
 /* --- one thing at a time --- */
 
 static shared_case all_reduce_of(int32_t members, int64_t elements, weft_dtype dtype) {
@@ -198,6 +206,35 @@ static void reduce_bits(world_test *w, int32_t rank) {
     if (!e) return;
     (void)good(w, rank, wefti_comm_run(e, b->source[rank], b->destination[rank]), "all-reduce");
     w->comm[rank]->engine->unbind(e);
+}
+
+/* Nobody is there, yet post returns: for more posts than a channel has slots. What was posted
+ * arrives in order, with the values it had when it was posted or when it was taken. */
+enum { MANY = 40 };
+__attribute__((unused)) static void post_many(world_test *w, int32_t rank) {
+    shared_case c[2] = {send_of(0, 1, 100), send_of(0, 1, 9000)};
+    static float values[MANY][9000], got[MANY][9000];
+    wefti_endpoint *e[MANY];
+    for (int i = 0; i < MANY; i++) {
+        if (!(e[i] = bound(w, rank, &c[i % 2]))) return;
+        for (int j = 0; rank == 0 && j < 9000; j++) values[i][j] = (float)(i * 10000 + j);
+    }
+    if (rank == 1) pthread_barrier_wait(&w->barrier); /* not before the sender has posted all */
+    for (int i = 0; i < MANY; i++)
+        (void)good(w, rank,
+                   w->comm[rank]->engine->post(e[i], rank == 0 ? values[i] : NULL,
+                                               rank == 1 ? got[i] : NULL),
+                   "post");
+    if (rank == 0) pthread_barrier_wait(&w->barrier);
+    for (int i = MANY - 1; i >= 0; i--) /* waits in the other order */
+        (void)good(w, rank, w->comm[rank]->engine->wait(e[i]), "wait");
+    for (int i = 0; rank == 1 && i < MANY; i++)
+        for (int j = 0; j < (i % 2 ? 9000 : 100); j++)
+            if (got[i][j] != (float)(i * 10000 + j)) {
+                complain(w, rank, "values", "are not those that were sent");
+                return;
+            }
+    for (int i = 0; i < MANY; i++) w->comm[rank]->engine->unbind(e[i]);
 }
 
 /* --- failures --- */
@@ -254,6 +291,23 @@ static int32_t prepare_mismatch(mismatch_test *test, int variant) {
         }
     }
     return odd;
+}
+
+/* Those who stopped have one reason, which names rank `odd` and both transfers; NULL: so it is. */
+__attribute__((unused)) static const char *wrong_mismatch(const mismatch_test *test, int32_t odd) {
+    const char *reason = NULL;
+    char rank[16];
+    snprintf(rank, sizeof rank, "rank %d", (int)odd);
+    if (test->found < 1) return "nobody found it";
+    for (int32_t r = 0; r < 3; r++) {
+        const char *message = test->message[r];
+        if (!message[0]) continue;
+        if (reason && strcmp(message, reason) != 0) return message;
+        reason = message;
+    }
+    bool named = reason && strstr(reason, rank) && strstr(reason, "of other (") &&
+                 strstr(reason, "of gradients (");
+    return named ? NULL : reason ? reason : "nobody stopped";
 }
 
 static void wait_for_nobody(world_test *w, int32_t rank) {

@@ -5,11 +5,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include <pthread.h>
-#include <time.h>
-
-#include "comm/world.h"
-#include "conformance.h"
+#include "conformance_threads.h"
 #include "sanitized.h"
 
 #if SANITIZED
@@ -18,37 +14,16 @@ enum { PROGRAMS = 15, LARGE = 1 << 20, SLOW = 1 };
 enum { PROGRAMS = 250, LARGE = 64 << 20, SLOW = 0 };
 #endif
 
-static void *run_rank(void *argument) {
-    conformance *c = argument;
-    (void)conformance_run(c);
-    return NULL;
-}
-
 static void run_ranks(int size, int spin, uint64_t seed, int64_t bytes) {
     conformance ranks[CONFORMANCE_RANKS];
     wefti_comm *comm[CONFORMANCE_RANKS] = {NULL};
-    pthread_t thread[CONFORMANCE_RANKS];
     if (size > 1) assert_true(wefti_comm_local(size, spin, comm) >= 0);
     for (int r = 0; r < size; r++) {
         ranks[r] = (conformance){
             .seed = seed, .programs = PROGRAMS, .bytes = bytes, .brief = SLOW || size % 2 == 1};
         assert_true(wefti_world_create(comm[r], r, size, NULL, &ranks[r].world) >= 0);
     }
-    for (int r = 0; r < size; r++)
-        assert_int_equal(pthread_create(&thread[r], NULL, run_rank, &ranks[r]), 0);
-    for (int r = 0; r < size; r++) pthread_join(thread[r], NULL);
-    const char *first = NULL;
-    for (int r = 0; r < size; r++)
-        if (ranks[r].message[0] && (!first || strstr(ranks[r].message, "wrong")))
-            first = ranks[r].message;
-    if (first) fail_msg("%s", first);
-    print_message("%d ranks: %lld calls\n", size, (long long)ranks[0].calls);
-    for (int r = 0; r < size; r++) weft_world_leave(ranks[r].world);
-}
-
-static uint64_t first_seed(void) {
-    const char *given = getenv("WEFT_SEED");
-    return given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+    run_on_threads(ranks, size);
 }
 
 static void all_sizes_of_worlds(void **state) {

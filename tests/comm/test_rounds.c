@@ -87,10 +87,8 @@ static void broken_scripts(void **state) {
             s.cases[0].have[rank] = s.cases[0].want[rank] =
                 whole_box((int64_t[]){3, 2, 5, 1, 1, 1, 1, 1}, s.cases[0].t.rank);
         }
-        s.breaker = (int32_t)pick(&r, 0, size - 1);
-        s.break_at = (int)pick(&r, 0, CASES * ROUNDS);
         char expected[64];
-        snprintf(expected, sizeof expected, "rank %d: stop", (int)s.breaker);
+        choose_breaker(&s, &r, size, expected);
         world_test w;
         rounds_begin(&w, &m, size, r.seed, (int)pick(&r, 0, 20), (size_t)pick(&r, 0, 1) * 4096,
                      pick(&r, 0, 1), &s);
@@ -330,6 +328,28 @@ static void all_hear_of_a_failure(void **state) {
     }
 }
 
+/* What was heard elsewhere keeps the name of the rank that it is of. */
+static void reasons_have_one_name(void **state) {
+    (void)state;
+    static mesh m;
+    static const char *const says[] = {"out of memory", "rank 7: the disk is full"};
+    static const char *const heard[] = {"rank 1: out of memory", "rank 7: the disk is full"};
+    for (int i = 0; i < 2; i++) {
+        shared_case c = all_reduce_of(2, 3, WEFT_F32);
+        float value[3] = {0};
+        world_test w;
+        rounds_begin(&w, &m, 2, 3, 0, 4096, false, &c);
+        wefti_endpoint *e[2] = {bound(&w, 0, &c), bound(&w, 1, &c)};
+        wefti_comm_break(w.comm[1], says[i]);
+        for (int r = 1; r >= 0; r--) { /* the second tells the first one in this call */
+            assert_int_equal(wefti_comm_run(e[r], value, value), WEFT_E_PEER);
+            assert_string_equal(weft_error_message(), heard[i]);
+            w.comm[r]->engine->unbind(e[r]);
+        }
+        rounds_end(&w, &m);
+    }
+}
+
 /* The wire to one rank is cut: who waits for it is told, and tells the others. */
 static void cut_wire(world_test *w, int32_t rank) {
     shared_case *c = w->context;
@@ -363,33 +383,6 @@ static void a_lost_rank_is_named(void **state) {
     }
 }
 
-/* Nobody is there, yet post returns; what is posted arrives in order when waited for backwards. */
-enum { MANY = 40 };
-static void post_many(world_test *w, int32_t rank) {
-    shared_case c[2] = {send_of(0, 1, 100), send_of(0, 1, 9000)};
-    static float values[MANY][9000], got[MANY][9000];
-    wefti_endpoint *e[MANY];
-    for (int i = 0; i < MANY; i++) {
-        if (!(e[i] = bound(w, rank, &c[i % 2]))) return;
-        for (int j = 0; rank == 0 && j < 9000; j++) values[i][j] = (float)(i * 10000 + j);
-    }
-    if (rank == 1) pthread_barrier_wait(&w->barrier); /* not before the sender has posted all */
-    for (int i = 0; i < MANY; i++)
-        (void)good(w, rank,
-                   w->comm[rank]->engine->post(e[i], rank == 0 ? values[i] : NULL,
-                                               rank == 1 ? got[i] : NULL),
-                   "post");
-    if (rank == 0) pthread_barrier_wait(&w->barrier);
-    for (int i = MANY - 1; i >= 0; i--)
-        (void)good(w, rank, w->comm[rank]->engine->wait(e[i]), "wait");
-    for (int i = 0; rank == 1 && i < MANY; i++)
-        for (int j = 0; j < (i % 2 ? 9000 : 100); j++)
-            if (got[i][j] != (float)(i * 10000 + j)) {
-                complain(w, rank, "values", "are not those that were sent");
-                return;
-            }
-    for (int i = 0; i < MANY; i++) w->comm[rank]->engine->unbind(e[i]);
-}
 static void post_never_waits(void **state) {
     (void)state;
     static mesh m;
@@ -546,6 +539,7 @@ int main(void) {
         cmocka_unit_test(what_does_not_match_is_named),
         cmocka_unit_test(what_is_left_out_or_swapped_is_named),
         cmocka_unit_test(all_hear_of_a_failure),
+        cmocka_unit_test(reasons_have_one_name),
         cmocka_unit_test(a_lost_rank_is_named),
         cmocka_unit_test(post_never_waits),
         cmocka_unit_test(goes_on_by_itself),

@@ -5,12 +5,8 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include <pthread.h>
-#include <time.h>
-
 #include "comm/rounds.h"
-#include "comm/world.h"
-#include "conformance.h"
+#include "conformance_threads.h"
 #include "rounds_mesh.h"
 #include "sanitized.h"
 
@@ -20,16 +16,9 @@ enum { PROGRAMS = 4, LARGE = 1 << 20 };
 enum { PROGRAMS = 40, LARGE = 16 << 20 };
 #endif
 
-static void *run_rank(void *argument) {
-    conformance *c = argument;
-    (void)conformance_run(c);
-    return NULL;
-}
-
 static void run_ranks(int size, uint64_t seed, int64_t bytes) {
     static mesh m;
     conformance ranks[CONFORMANCE_RANKS];
-    pthread_t thread[CONFORMANCE_RANKS];
     mesh_begin(&m, size, seed, size % 3, size % 2 ? 0 : 4096);
     for (int r = 0; r < size; r++) {
         wefti_comm *comm;
@@ -39,23 +28,9 @@ static void run_ranks(int size, uint64_t seed, int64_t bytes) {
             (conformance){.seed = seed, .programs = PROGRAMS, .bytes = bytes, .brief = size != 4};
         assert_true(wefti_world_create(comm, r, size, NULL, &ranks[r].world) >= 0);
     }
-    for (int r = 0; r < size; r++)
-        assert_int_equal(pthread_create(&thread[r], NULL, run_rank, &ranks[r]), 0);
-    for (int r = 0; r < size; r++) pthread_join(thread[r], NULL);
-    const char *first = NULL;
-    for (int r = 0; r < size; r++)
-        if (ranks[r].message[0] && (!first || strstr(ranks[r].message, "wrong")))
-            first = ranks[r].message;
-    if (first) fail_msg("%s", first);
-    print_message("%d ranks: %lld calls\n", size, (long long)ranks[0].calls);
-    for (int r = 0; r < size; r++) weft_world_leave(ranks[r].world);
+    run_on_threads(ranks, size);
     if (m.complaint[0]) fail_msg("%s", m.complaint);
     mesh_end(&m);
-}
-
-static uint64_t first_seed(void) {
-    const char *given = getenv("WEFT_SEED");
-    return given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
 }
 
 static void all_sizes_of_worlds(void **state) {
