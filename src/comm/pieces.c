@@ -29,20 +29,27 @@ static weft_status cut(wefti_piece_list *list, int64_t n, const wefti_box *inner
     return WEFT_OK;
 }
 
+static void swap_pieces(wefti_piece *a, wefti_piece *b) {
+    wefti_piece kept = *a;
+    *a = *b;
+    *b = kept;
+}
+
 weft_status wefti_pieces_find(const wefti_transfer *t, int32_t member, wefti_piece_list *out) {
     out->used = 0;
     if (wefti_box_elems(&t->want[member], t->rank) == 0) return WEFT_OK;
     WEFT_TRY(add_piece(out, &t->want[member], &(wefti_member_set){{0}}));
     bool reduces = t->reduction != WEFTI_REDUCE_NONE;
+    int64_t settled = 0; /* those before it need no other member, and are not looked at again */
     for (int32_t turn = reduces ? 0 : -1; turn < t->members; turn++) {
         int32_t s = turn < 0 ? member : turn;
         if (wefti_box_elems(&t->have[s], t->rank) == 0) continue;
-        for (int64_t n = 0, all = out->used; n < all; n++) {
+        for (int64_t n = settled, all = out->used; n < all; n++) {
             wefti_box inner;
-            if (!reduces && wefti_set_any(&out->piece[n].from)) continue;
             if (!wefti_box_intersect(&out->piece[n].box, &t->have[s], t->rank, &inner)) continue;
             WEFT_TRY(cut(out, n, &inner, t->rank));
             wefti_set_add(&out->piece[n].from, s);
+            if (!reduces) swap_pieces(&out->piece[n], &out->piece[settled++]);
         }
     }
     return WEFT_OK;
