@@ -41,3 +41,9 @@ const wefti_backend *const *wefti_builtin_backends(void) {
     const char *only = getenv("WEFT_BACKEND");
     return only && !strcmp(only, "reference") ? all_backends + 1 : all_backends;
 }
+
+const char *wefti_builtin_variant(void) {
+    for (const wefti_backend *const *b = wefti_builtin_backends(); *b; b++)
+        if ((*b)->variant) return (*b)->variant(*b);
+    return "reference";
+}

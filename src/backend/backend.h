@@ -66,6 +66,8 @@ struct wefti_backend {
 /* The list in order of preference, ending with the reference backend: builtin.c.
  * WEFT_BACKEND=reference in the environment leaves only the last. */
 const wefti_backend *const *wefti_builtin_backends(void); /* NULL-terminated */
+/* The form of kernels that runs here, of the first of them that has several. */
+const char *wefti_builtin_variant(void);
 
 /* Every op by its reference kernel: operands to double, one rounding on the way out. */
 extern const wefti_backend wefti_backend_reference;

@@ -66,7 +66,7 @@ static weft_status add(wefti_host_control *control, const wefti_transfer *t, uin
 
 weft_status wefti_host_control_rows(wefti_host_control *control, const wefti_transfer *t,
                                     wefti_local_row **out) {
-    _Atomic uint64_t *bucket = &control->bucket[wefti_local_group_hash(t) % BUCKETS];
+    _Atomic uint64_t *bucket = &control->bucket[wefti_transfer_channel(t) % BUCKETS];
     uint64_t mine = 0, first = atomic_load(bucket);
     entry *e;
     while (!(e = find(control, first, t))) {

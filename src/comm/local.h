@@ -195,7 +195,6 @@ weft_status wefti_local_bind(wefti_comm *comm, const wefti_transfer *transfer,
 void wefti_local_unbind(wefti_endpoint *endpoint);
 /* Room for copies of small sources. */
 weft_status wefti_local_keep_small(wefti_local_world *world, wefti_local_seat *seat) WEFT_CHECKED;
-uint64_t wefti_local_group_hash(const wefti_transfer *t);
 
 /* --- comm/local_run.c --- */
 

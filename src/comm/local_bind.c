@@ -29,16 +29,8 @@ void wefti_local_world_end(wefti_local_world *world) {
 
 /* --- channels --- */
 
-uint64_t wefti_local_group_hash(const wefti_transfer *t) {
-    uint64_t hash = t->tag * 0x9E3779B97F4A7C15u;
-    for (int32_t m = 0; m < t->members; m++)
-        hash = (hash ^ (uint64_t)t->ranks[m]) * 0x9E3779B97F4A7C15u;
-    return hash >> 32;
-}
-
 static wefti_local_channel **find_channel(wefti_local_world *world, const wefti_transfer *t) {
-    wefti_local_channel **at =
-        &world->bucket[wefti_local_group_hash(t) & (WEFTI_LOCAL_BUCKETS - 1)];
+    wefti_local_channel **at = &world->bucket[wefti_transfer_channel(t) % WEFTI_LOCAL_BUCKETS];
     for (; *at; at = &(*at)->next)
         if ((*at)->tag == t->tag && (*at)->members == t->members &&
             memcmp((*at)->ranks, t->ranks, (size_t)t->members * sizeof *t->ranks) == 0)

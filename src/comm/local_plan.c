@@ -146,7 +146,7 @@ weft_status wefti_local_plan_create(wefti_arena *arena, const wefti_transfer *t,
                                     wefti_local_plan **out) {
     wefti_local_plan *plan = reserve(arena, 1, sizeof *plan);
     WEFT_REQUIRE(plan, WEFT_E_NOMEM, "no memory for a transfer");
-    plan->hash = wefti_local_hash(t);
+    plan->hash = wefti_transfer_digest(t);
     plan->transfer = *t;
     size_t boxes = (size_t)t->members * sizeof *t->have;
     plan->transfer.ranks = reserve(arena, t->members, sizeof *t->ranks);
@@ -179,35 +179,7 @@ weft_status wefti_local_plan_create(wefti_arena *arena, const wefti_transfer *t,
     return WEFT_OK;
 }
 
-/* --- identity --- */
-
-static uint64_t mix(uint64_t hash, uint64_t value) {
-    hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
-    return hash ^ hash >> 29;
-}
-
-uint64_t wefti_local_hash(const wefti_transfer *t) {
-    uint64_t hash = mix(mix(mix(1, t->kind), t->reduction), t->dtype);
-    hash = mix(mix(hash, (uint64_t)t->rank), (uint64_t)t->members);
-    for (int32_t m = 0; m < t->members; m++) {
-        hash = mix(hash, (uint64_t)t->ranks[m]);
-        for (int d = 0; d < t->rank; d++) {
-            hash = mix(mix(hash, (uint64_t)t->have[m].begin[d]), (uint64_t)t->have[m].size[d]);
-            hash = mix(mix(hash, (uint64_t)t->want[m].begin[d]), (uint64_t)t->want[m].size[d]);
-        }
-    }
-    return hash;
-}
-
 bool wefti_local_plan_fits(const wefti_local_plan *plan, const wefti_transfer *t) {
-    const wefti_transfer *p = &plan->transfer;
-    if (p->kind != t->kind || p->reduction != t->reduction || p->dtype != t->dtype ||
-        p->rank != t->rank || p->members != t->members || p->me != t->me ||
-        strcmp(p->name, t->name ? t->name : "a tensor") != 0)
-        return false;
-    for (int32_t m = 0; m < t->members; m++)
-        if (p->ranks[m] != t->ranks[m] || !wefti_boxes_equal(&p->have[m], &t->have[m], t->rank) ||
-            !wefti_boxes_equal(&p->want[m], &t->want[m], t->rank))
-            return false;
-    return true;
+    return plan->transfer.me == t->me && wefti_transfer_equal(&plan->transfer, t) &&
+           strcmp(plan->transfer.name, t->name ? t->name : "a tensor") == 0;
 }

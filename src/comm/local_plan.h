@@ -54,7 +54,6 @@ struct wefti_local_plan {
 /* The elements of an all-reduce that `member` reduces. */
 void wefti_local_share(const wefti_local_plan *plan, int32_t member, int64_t *first,
                        int64_t *count);
-uint64_t wefti_local_hash(const wefti_transfer *t);
 /* Of a legal transfer (wefti_transfer_check), in the arena. */
 weft_status wefti_local_plan_create(wefti_arena *arena, const wefti_transfer *t,
                                     wefti_local_plan **out) WEFT_CHECKED;

@@ -1,8 +1,6 @@
 /* Cutting what a member wants along the boxes that others have: see comm/pieces.h. */
 #include "comm/pieces.h"
 
-#include <string.h>
-
 static weft_status add_piece(wefti_piece_list *list, const wefti_box *box,
                              const wefti_member_set *from) {
     WEFT_TRY(WEFT_GROW(list->piece, list->used, list->capacity));
@@ -53,9 +51,4 @@ weft_status wefti_pieces_find(const wefti_transfer *t, int32_t member, wefti_pie
         }
     }
     return WEFT_OK;
-}
-
-bool wefti_boxes_equal(const wefti_box *a, const wefti_box *b, int rank) {
-    size_t bytes = (size_t)rank * sizeof a->size[0];
-    return memcmp(a->begin, b->begin, bytes) == 0 && memcmp(a->size, b->size, bytes) == 0;
 }

@@ -15,11 +15,6 @@ static inline void wefti_set_add(wefti_member_set *set, int32_t member) {
 static inline bool wefti_set_has(const wefti_member_set *set, int32_t member) {
     return set->word[member / 64] >> (member % 64) & 1;
 }
-static inline bool wefti_set_any(const wefti_member_set *set) {
-    uint64_t any = 0;
-    for (int i = 0; i < WEFTI_MOVE_MOST / 64; i++) any |= set->word[i];
-    return any != 0;
-}
 static inline int32_t wefti_set_count(const wefti_member_set *set) {
     int32_t count = 0;
     for (int i = 0; i < WEFTI_MOVE_MOST / 64; i++) count += __builtin_popcountll(set->word[i]);
@@ -41,6 +36,5 @@ typedef struct wefti_piece_list {
  * used again: zeroed before the first time. */
 weft_status wefti_pieces_find(const wefti_transfer *t, int32_t member,
                               wefti_piece_list *out) WEFT_CHECKED;
-bool wefti_boxes_equal(const wefti_box *a, const wefti_box *b, int rank);
 
 #endif

@@ -11,17 +11,6 @@ enum { FLUSH_NS = 1000000000 }; /* how long destroying waits for what is still t
 
 /* --- channels --- */
 
-static uint64_t mix(uint64_t hash, uint64_t value) {
-    hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
-    return hash ^ hash >> 29;
-}
-
-static uint64_t channel_id(const wefti_transfer *t) {
-    uint64_t id = mix(mix(7, t->tag), (uint64_t)t->members);
-    for (int32_t m = 0; m < t->members; m++) id = mix(id, (uint64_t)t->ranks[m]);
-    return id;
-}
-
 /* What came before anybody here knew of the channel. */
 static void meet_strangers(wefti_rounds_world *w, uint64_t id) {
     wefti_rounds_buffer *list = w->strangers;
@@ -42,7 +31,7 @@ static void meet_strangers(wefti_rounds_world *w, uint64_t id) {
 
 static weft_status open_channel(wefti_rounds_world *w, const wefti_transfer *t,
                                 wefti_rounds_channel **out) {
-    uint64_t id = channel_id(t);
+    uint64_t id = wefti_transfer_channel(t);
     *out = wefti_rounds_channel_by_id(w, id);
     if (*out) return WEFT_OK;
     size_t members = (size_t)t->members;
@@ -277,9 +266,6 @@ weft_status wefti_comm_rounds(const weft_transport *transport, wefti_comm **out)
     return WEFT_OK;
 }
 
-void wefti_rounds_set_costs(wefti_comm *comm, const wefti_rounds_costs *costs) {
-    ((wefti_rounds_world *)comm)->costs = *costs;
-}
 void wefti_rounds_force(wefti_comm *comm, wefti_rounds_algorithm algorithm) {
     ((wefti_rounds_world *)comm)->forced = algorithm;
 }

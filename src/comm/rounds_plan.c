@@ -1,7 +1,7 @@
 /* Plans of rounds: which algorithm, and the lists in the order in which they are run. */
 #include "comm/rounds_plan.h"
 
-#include "comm/local_plan.h"
+#include "base/digest.h"
 #include "comm/rounds_build.h"
 
 const char *wefti_rounds_algorithm_text(wefti_rounds_algorithm algorithm) {
@@ -236,11 +236,6 @@ static weft_status sort_receives(wefti_rounds_plan *plan) {
     return WEFT_OK;
 }
 
-static uint64_t mix(uint64_t hash, uint64_t value) {
-    hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
-    return hash ^ hash >> 29;
-}
-
 static weft_status fill(const wefti_transfer *t, const wefti_rounds_costs *costs,
                         wefti_rounds_algorithm forced, wefti_rounds_plan *plan) {
     const char *name = t->name ? t->name : "a tensor";
@@ -255,8 +250,8 @@ static weft_status fill(const wefti_transfer *t, const wefti_rounds_costs *costs
         .t = t, .plan = plan, .element = (int64_t)weft_dtype_bytes(t->dtype), .each = each};
     find_form(&b);
     plan->algorithm = choose(&b, costs, forced);
-    plan->hash = mix(wefti_local_hash(t), (uint64_t)plan->algorithm);
-    for (const char *c = name; *c; c++) plan->hash = mix(plan->hash, (unsigned char)*c);
+    plan->hash = wefti_digest_number(wefti_transfer_digest(t), (uint64_t)plan->algorithm);
+    plan->hash = wefti_digest_text(plan->hash, name);
     WEFT_TRY(build(&b));
     WEFT_TRY(number_messages(t, plan, each + t->members));
     return sort_receives(plan);

@@ -109,9 +109,6 @@ void wefti_device_destroy(wefti_device *d) {
     wefti_free(d);
 }
 
-wefti_pool *wefti_device_pool(wefti_device *d) {
-    return d->pool;
-}
 wefti_comm *wefti_device_comm(wefti_device *d) {
     return d->comm;
 }

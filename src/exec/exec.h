@@ -20,7 +20,6 @@ weft_status wefti_device_create(int threads, int64_t bytes, wefti_comm *comm,
 void wefti_device_destroy(wefti_device *device); /* before its comm */
 /* Endpoints for all transfers of a program, which outlives the device: once, before it runs. */
 weft_status wefti_device_bind(wefti_device *device, const wefti_program *program) WEFT_CHECKED;
-wefti_pool *wefti_device_pool(wefti_device *device);
 wefti_comm *wefti_device_comm(wefti_device *device);      /* NULL: alone */
 unsigned char *wefti_device_memory(wefti_device *device); /* the arena's base */
 int64_t

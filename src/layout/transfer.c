@@ -1,6 +1,7 @@
 /* Transfers: bytes, legality, copies. */
 #include "layout/transfer.h"
 
+#include "base/digest.h"
 #include "base/memory.h"
 
 const char *wefti_transfer_kind_text(wefti_transfer_kind kind) {
@@ -92,10 +93,9 @@ static bool contains(const wefti_box *outer, const wefti_box *inner, int rank) {
     return true;
 }
 
-static bool same_box(const wefti_box *a, const wefti_box *b, int rank) {
-    for (int d = 0; d < rank; d++)
-        if (a->begin[d] != b->begin[d] || a->size[d] != b->size[d]) return false;
-    return true;
+bool wefti_boxes_equal(const wefti_box *a, const wefti_box *b, int rank) {
+    size_t bytes = (size_t)rank * sizeof a->size[0];
+    return memcmp(a->begin, b->begin, bytes) == 0 && memcmp(a->size, b->size, bytes) == 0;
 }
 
 static const char *name_of(const wefti_transfer *t) {
@@ -171,7 +171,7 @@ weft_status wefti_transfer_check(const wefti_transfer *t) {
         if (all_have)
             for (int32_t from = 0; from < t->members && status >= 0; from++)
                 status = must_have(t, from, m);
-        else if (!m || !same_box(&t->want[m], &t->want[m - 1], t->rank))
+        else if (!m || !wefti_boxes_equal(&t->want[m], &t->want[m - 1], t->rank))
             status = check_covered(t, m, &rest);
     }
     wefti_free(rest.box);
@@ -207,8 +207,31 @@ bool wefti_transfer_equal(const wefti_transfer *a, const wefti_transfer *b) {
         a->rank != b->rank || a->members != b->members)
         return false;
     for (int32_t m = 0; m < a->members; m++)
-        if (a->ranks[m] != b->ranks[m] || !same_box(&a->have[m], &b->have[m], a->rank) ||
-            !same_box(&a->want[m], &b->want[m], a->rank))
+        if (a->ranks[m] != b->ranks[m] || !wefti_boxes_equal(&a->have[m], &b->have[m], a->rank) ||
+            !wefti_boxes_equal(&a->want[m], &b->want[m], a->rank))
             return false;
     return true;
+}
+
+uint64_t wefti_transfer_channel(const wefti_transfer *t) {
+    uint64_t digest = wefti_digest_number(wefti_digest_number(1, t->tag), (uint64_t)t->members);
+    return wefti_digest_bytes(digest, t->ranks, (size_t)t->members * sizeof *t->ranks);
+}
+
+static uint64_t digest_box(uint64_t digest, const wefti_box *box, int rank) {
+    for (int d = 0; d < rank; d++)
+        digest = wefti_digest_number(wefti_digest_number(digest, (uint64_t)box->begin[d]),
+                                     (uint64_t)box->size[d]);
+    return digest;
+}
+
+uint64_t wefti_transfer_digest(const wefti_transfer *t) {
+    uint64_t digest = wefti_digest_number(wefti_digest_number(2, t->kind), t->reduction);
+    digest = wefti_digest_number(wefti_digest_number(digest, t->dtype), (uint64_t)t->rank);
+    digest = wefti_digest_number(digest, (uint64_t)t->members);
+    for (int32_t m = 0; m < t->members; m++) {
+        digest = wefti_digest_number(digest, (uint64_t)t->ranks[m]);
+        digest = digest_box(digest_box(digest, &t->have[m], t->rank), &t->want[m], t->rank);
+    }
+    return digest;
 }

@@ -68,8 +68,13 @@ int64_t wefti_transfer_bytes(const wefti_transfer *t);
 weft_status wefti_transfer_check(const wefti_transfer *t) WEFT_CHECKED;
 weft_status wefti_transfer_clone(const wefti_transfer *t,
                                  wefti_transfer **out) WEFT_CHECKED; /* one block; wefti_free */
+bool wefti_boxes_equal(const wefti_box *a, const wefti_box *b, int rank);
 /* Equal in all but `me`, `name` and `tag`. */
 bool wefti_transfer_equal(const wefti_transfer *a, const wefti_transfer *b);
+/* A digest of what is then equal, and one of ranks and tag: transfers of one channel are matched in
+ * their order. */
+uint64_t wefti_transfer_digest(const wefti_transfer *t);
+uint64_t wefti_transfer_channel(const wefti_transfer *t);
 
 /* Copy box `part` from an array that is box `from` to one that is box `to`; boxes in coordinates of
  * the whole; part lies in both. */

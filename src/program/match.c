@@ -12,38 +12,12 @@ typedef struct wefti_match_kind {
     int32_t number, rank; /* rank: the first that has it */
 } kind;
 
-static uint64_t mix(uint64_t hash, uint64_t value) {
-    hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
-    return hash ^ hash >> 29;
-}
-
-static uint64_t hash_group(const wefti_transfer *t) {
-    uint64_t hash = mix(mix(2, t->tag), (uint64_t)t->members);
-    for (int32_t i = 0; i < t->members; i++) hash = mix(hash, (uint64_t)t->ranks[i]);
-    return hash;
-}
-
-static uint64_t hash_box(uint64_t hash, const wefti_box *box, int rank) {
-    for (int d = 0; d < rank; d++)
-        hash = mix(hash, (uint64_t)box->begin[d] << 32 ^ (uint64_t)box->size[d]);
-    return hash;
-}
-
-static uint64_t hash_transfer(const wefti_transfer *t) {
-    uint64_t hash = mix(mix(mix(1, t->kind), t->reduction), t->dtype);
-    for (int32_t i = 0; i < t->members; i++) {
-        hash = mix(hash, (uint64_t)t->ranks[i]);
-        hash = hash_box(hash_box(hash, &t->have[i], t->rank), &t->want[i], t->rank);
-    }
-    return hash;
-}
-
 static void *make(wefti_match *m, int64_t count, size_t bytes) {
     return wefti_arena_alloc(m->arena, (size_t)(count + 1) * bytes);
 }
 
 static weft_status find_kind(wefti_match *m, const wefti_transfer *t, int32_t rank, int32_t *out) {
-    uint64_t hash = hash_transfer(t);
+    uint64_t hash = wefti_transfer_digest(t);
     kind **at = &m->kinds[hash & (m->buckets - 1)];
     for (; *at; at = &(*at)->next)
         if ((*at)->hash == hash && wefti_transfer_equal((*at)->transfer, t)) break;
@@ -60,7 +34,7 @@ static weft_status find_kind(wefti_match *m, const wefti_transfer *t, int32_t ra
 static weft_status find_channel(wefti_match *m, const wefti_transfer *t,
                                 wefti_match_channel **out) {
     size_t ranks_bytes = (size_t)t->members * sizeof *t->ranks;
-    wefti_match_channel **at = &m->channels[hash_group(t) & (m->buckets - 1)];
+    wefti_match_channel **at = &m->channels[wefti_transfer_channel(t) & (m->buckets - 1)];
     for (; *at; at = &(*at)->next)
         if ((*at)->tag == t->tag && (*at)->members == t->members &&
             !memcmp((*at)->ranks, t->ranks, ranks_bytes))

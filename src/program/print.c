@@ -34,6 +34,17 @@ static void print_memory(wefti_text *text, const wefti_program *p) {
                    wefti_bytes_text(p->transient_bytes, c));
 }
 
+weft_status wefti_program_largest(const wefti_program *p, int count, char **out) {
+    wefti_text text = {0};
+    char bytes[32];
+    for (int i = 0; i < count && i < p->largest_count; i++)
+        wefti_text_add(&text, "%s%s %s", i ? ", " : "", p->largest[i].name,
+                       wefti_bytes_text(p->largest[i].bytes, bytes));
+    *out = wefti_text_take(&text);
+    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for a list of tensors");
+    return WEFT_OK;
+}
+
 /* ---- the schedule ---- */
 
 static void print_transfer(wefti_text *text, const wefti_step *step, const wefti_step_transfer *x) {

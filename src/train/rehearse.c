@@ -64,20 +64,8 @@ static void count_transfers(const rehearsal *r, const wefti_program *p) {
     r->out->most_received_rank = p->rank;
 }
 
-static weft_status name_largest(const wefti_program *p, weft_rehearsal *out) {
-    enum { NAMED = 5 };
-    wefti_text text = {0};
-    char bytes[32];
-    for (int32_t i = 0; i < p->largest_count && i < NAMED; i++)
-        wefti_text_add(&text, "%s%s %s", i ? ", " : "", p->largest[i].name,
-                       wefti_bytes_text(p->largest[i].bytes, bytes));
-    wefti_free(out->largest);
-    out->largest = text.used ? wefti_text_take(&text) : wefti_strdup("");
-    WEFT_REQUIRE(out->largest, WEFT_E_NOMEM, "no memory for a list of tensors");
-    return WEFT_OK;
-}
-
 static weft_status describe(const rehearsal *r, const wefti_program *p) {
+    enum { NAMED = 5 }; /* of what is largest in memory */
     weft_rehearsal *o = r->out;
     count_transfers(r, p);
     if (!o->checked || p->peak_bytes < o->least_bytes) {
@@ -87,7 +75,9 @@ static weft_status describe(const rehearsal *r, const wefti_program *p) {
     if (!o->checked || p->peak_bytes > o->most_bytes) {
         o->most_bytes = p->peak_bytes;
         o->most_rank = p->rank;
-        WEFT_TRY(name_largest(p, o));
+        wefti_free(o->largest);
+        o->largest = NULL;
+        WEFT_TRY(wefti_program_largest(p, NAMED, &o->largest));
     }
     o->checked++;
     return WEFT_OK;

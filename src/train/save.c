@@ -12,13 +12,6 @@
 #include "train/optimizer.h"
 #include "train/run.h"
 
-/* The form of kernels that runs here, of the first backend that has several. */
-static const char *variant(void) {
-    for (const wefti_backend *const *b = wefti_builtin_backends(); *b; b++)
-        if ((*b)->variant) return (*b)->variant(*b);
-    return "reference";
-}
-
 weft_status wefti_training_lock(wefti_training *t) {
     if (!t->job->checkpoint.dir[0] || t->follows) return WEFT_OK;
     return wefti_checkpoint_lock_open(t->job->checkpoint.dir, &t->lock);
@@ -285,7 +278,7 @@ static weft_status begin(wefti_training *t, bool last, const wefti_checkpoint_te
         {"momentum", momentum},
         {"schedule", weft_schedule_text(job->train.schedule.name)}};
     const wefti_checkpoint_pair compute[] = {
-        {"isa", variant()},
+        {"isa", wefti_builtin_variant()},
         {"precision", weft_dtype_text(job->train.precision)},
         {"bf16", weft_session_bf16(t->session) == WEFT_BF16_NATIVE ? "native" : "f32"},
         {"threads", threads}};
@@ -459,12 +452,12 @@ static void note_differences(const wefti_training *t, const wefti_checkpoint *c)
                             "written: from here on the order of samples is another",
                             (long long)now, samples);
     const char *isa = wefti_checkpoint_value(&meta->compute, "isa");
-    if (isa && strcmp(isa, variant()))
+    if (isa && strcmp(isa, wefti_builtin_variant()))
         wefti_training_note(
             t,
             "the checkpoint was computed with %s instructions, this processor uses %s: "
             "the last bits will differ",
-            isa, variant());
+            isa, wefti_builtin_variant());
 }
 
 /* The checkpoint's tensors are the model's, by compare(). `c`: rank 0's; NULL on the others. */

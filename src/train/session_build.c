@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "plan/plan.h"
 #include "program/match.h"
+#include "program/print.h"
 
 weft_session_options weft_session_defaults(void) {
     return (weft_session_options){
@@ -31,21 +32,10 @@ static bool uses_bf16(const weft_graph *g) {
     return false;
 }
 
-static weft_status largest_text(const wefti_program *p, int count, char **out) {
-    wefti_text text = {0};
-    char bytes[32];
-    for (int i = 0; i < count && i < p->largest_count; i++)
-        wefti_text_add(&text, "%s%s %s", i ? ", " : "", p->largest[i].name,
-                       wefti_bytes_text(p->largest[i].bytes, bytes));
-    *out = wefti_text_take(&text);
-    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for a list of tensors");
-    return WEFT_OK;
-}
-
 static weft_status check_limit(const weft_session *s, const wefti_program *p) {
     if (s->options.memory_bytes <= 0 || p->peak_bytes <= s->options.memory_bytes) return WEFT_OK;
     char need[32], limit[32], fixed[32], *largest;
-    WEFT_TRY(largest_text(p, 6, &largest));
+    WEFT_TRY(wefti_program_largest(p, 6, &largest));
     int64_t room = s->options.memory_bytes - p->persistent_bytes;
     double share = p->transient_bytes > 0 ? (double)room / (double)p->transient_bytes : 0;
     char advice[160];
@@ -312,5 +302,5 @@ weft_status weft_session_trace(weft_session *s, const char *path) {
 }
 
 weft_status wefti_session_largest(const weft_session *s, int count, char **out) {
-    return largest_text(largest_program(s, s->views[0]->programs), count, out);
+    return wefti_program_largest(largest_program(s, s->views[0]->programs), count, out);
 }

@@ -9,28 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "train/digest.h"
+#include "base/digest.h"
 #include "train/session_parts.h"
-
-static uint64_t channel_of(const wefti_transfer *t) {
-    uint64_t digest = wefti_digest_number(wefti_digest_number(1, t->tag), (uint64_t)t->members);
-    return wefti_digest_bytes(digest, t->ranks, (size_t)t->members * sizeof *t->ranks);
-}
-
-static uint64_t digest_box(uint64_t digest, const wefti_box *box, int rank) {
-    for (int d = 0; d < rank; d++)
-        digest = wefti_digest_number(wefti_digest_number(digest, (uint64_t)box->begin[d]),
-                                     (uint64_t)box->size[d]);
-    return digest;
-}
-
-static uint64_t transfer_digest(const wefti_transfer *t) {
-    uint64_t digest = wefti_digest_number(wefti_digest_number(2, t->kind), t->reduction);
-    digest = wefti_digest_number(digest, (uint64_t)t->dtype);
-    for (int32_t i = 0; i < t->members; i++)
-        digest = digest_box(digest_box(digest, &t->have[i], t->rank), &t->want[i], t->rank);
-    return digest;
-}
 
 /* A program's channels while they are described. */
 typedef struct description {
@@ -80,8 +60,8 @@ static weft_status describe_all(description *d) {
     WEFT_NEW_ARRAY(d->card, int64_t, transfers + 1);
     for (int32_t i = 0; i < transfers; i++) {
         const wefti_transfer *t = wefti_partition_transfer(p->partition, i);
-        d->transfer[i] = transfer_digest(t);
-        WEFT_TRY(find_card(d, channel_of(t), &d->card[i]));
+        d->transfer[i] = wefti_transfer_digest(t);
+        WEFT_TRY(find_card(d, wefti_transfer_channel(t), &d->card[i]));
     }
     for (int s = 0; s < WEFTI_SECTIONS; s++)
         for (int32_t i = 0; i < p->step_count[s]; i++)
@@ -116,7 +96,7 @@ weft_status wefti_channels_match(const wefti_program *p, const wefti_channel_car
     int32_t me = p->rank, transfers = p->partition ? wefti_partition_transfers(p->partition) : 0;
     for (int32_t i = 0; i < transfers; i++) {
         const wefti_transfer *t = wefti_partition_transfer(p->partition, i);
-        uint64_t channel = channel_of(t);
+        uint64_t channel = wefti_transfer_channel(t);
         const wefti_channel_card *mine = look_up(cards[me], counts[me], channel);
         for (int32_t m = 0; m < t->members && mine; m++) {
             int32_t r = t->ranks[m];

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "train/digest.h"
+#include "base/digest.h"
 #include "train/session_parts.h"
 #include "weft/version.h"
 
@@ -51,12 +51,6 @@ static uint64_t digest_settings(const weft_session_options *o) {
     return digest;
 }
 
-static const char *isa(void) {
-    for (const wefti_backend *const *b = wefti_builtin_backends(); *b; b++)
-        if ((*b)->variant) return (*b)->variant(*b);
-    return "reference";
-}
-
 static weft_status compare_cards(const job_card *a, const job_card *b) {
     WEFT_REQUIRE(!strcmp(a->version, b->version), WEFT_E_MISMATCH,
                  "rank %d runs weft %s, rank %d weft %s: all processes of a run need the same",
@@ -87,7 +81,7 @@ static weft_status describe_job(const weft_session *s, const weft_graph *graph, 
     out->settings = digest_settings(&s->options);
     out->seed = s->options.seed;
     (void)snprintf(out->version, sizeof out->version, "%s", weft_version());
-    (void)snprintf(out->isa, sizeof out->isa, "%s", isa());
+    (void)snprintf(out->isa, sizeof out->isa, "%s", wefti_builtin_variant());
     return WEFT_OK;
 }
 

@@ -1,5 +1,4 @@
-/* Digests of what must be equal in all processes of a run: 64 bits, no protection against intent.
- */
+/* Digests of what must be equal, also in other processes: 64 bits, no protection against intent. */
 #ifndef WEFTI_DIGEST_H
 #define WEFTI_DIGEST_H
 
