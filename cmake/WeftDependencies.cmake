@@ -41,7 +41,14 @@ weft_dependency(JANSSON jansson jansson.h libjansson-dev "jansson (JSON files)")
 weft_dependency(YAML yaml yaml.h libyaml-dev "libyaml (job files)")
 weft_dependency(ZLIB z zlib.h zlib1g-dev "zlib (compressed data files)")
 weft_dependency(HWLOC hwloc hwloc.h libhwloc-dev "hwloc (machine discovery)")
-weft_dependency(OPENSSL crypto openssl/hmac.h libssl-dev "OpenSSL (who may join a job)")
+weft_dependency(OPENSSL crypto openssl/ssl.h libssl-dev "OpenSSL (who may join a job, TLS)")
+if(WEFT_HAVE_OPENSSL)
+  get_filename_component(WEFT_OPENSSL_PLACE ${WEFT_OPENSSL_LIBRARY} DIRECTORY)
+  find_library(WEFT_SSL_LIBRARY ssl HINTS ${WEFT_OPENSSL_PLACE} REQUIRED) # of the same package
+  mark_as_advanced(WEFT_SSL_LIBRARY)
+  list(INSERT WEFT_DEP_LIBRARIES 0 ${WEFT_SSL_LIBRARY}) # before what it needs itself
+  string(REPLACE " -lcrypto" " -lssl -lcrypto" WEFT_DEP_LINK "${WEFT_DEP_LINK}")
+endif()
 weft_dependency(UCX ucp ucp/api/ucp.h libucx-dev "UCX (messages between hosts)")
 if(WEFT_HAVE_UCX) # loaded when it is needed (src/comm/ucx_load.h), not linked
   list(REMOVE_ITEM WEFT_DEP_LIBRARIES ${WEFT_UCX_LIBRARY})

@@ -30,16 +30,17 @@ typedef struct weft_launch_events {
 
 /* What to run where. Zeroes and NULLs are the defaults. */
 typedef struct weft_launch_options {
-    const char *const *command;  /* NULL-terminated; searched along PATH */
-    const char *self;            /* what the command "weft" is when PATH has none */
-    int processes;               /* on this host */
-    int hosts, host_rank;        /* each host runs as many processes; 0: one host */
-    const char *scheduler;       /* "host:port" on host 0, needed with several hosts */
-    const char *rank_table;      /* a file, instead of the four above */
-    const char *server_id;       /* this host's entry in it, where addresses do not tell */
-    const char *log_dir;         /* one file per rank there; NULL: none */
-    const char *secret_file;     /* NULL: a fresh one; with several hosts the user's own */
-    const char *interface;       /* of the network between the hosts */
+    const char *const *command; /* NULL-terminated; searched along PATH */
+    const char *self;           /* what the command "weft" is when PATH has none */
+    int processes;              /* on this host */
+    int hosts, host_rank;       /* each host runs as many processes; 0: one host */
+    const char *scheduler;      /* "host:port" on host 0, needed with several hosts */
+    const char *rank_table;     /* a file, instead of the four above */
+    const char *server_id;      /* this host's entry in it, where addresses do not tell */
+    const char *log_dir;        /* one file per rank there; NULL: none */
+    const char *secret_file;    /* NULL: a fresh one; with several hosts the user's own */
+    const char *interface;      /* of the network between the hosts */
+    bool tls; /* members and scheduler speak TLS 1.3; WEFT_TLS=1 is the same. All hosts alike */
     const char *const *settings; /* "NAME=value" for the processes, NULL-terminated */
     bool bind_cores;             /* spread the cores over the processes */
     double join_seconds, heartbeat_seconds, wait_seconds; /* as in weft_world_options */

@@ -13,7 +13,7 @@ typedef struct launch_options {
     int64_t processes, hosts, host_rank, ranks, rank;
     const char *scheduler, *rank_table, *server_id, *logs, *tail, *secret, *interface, *bind, *set;
     double timeout, heartbeat, wait, grace;
-    bool no_logs, json, rehearse;
+    bool no_logs, json, rehearse, tls;
     /* Not from the table: what stands behind the options. */
     char **command;
     const char **settings; /* of --env; there may be several */
@@ -42,6 +42,7 @@ static const cli_option options[] = {
     {"env", "K=V", CLI_TEXT, AT(set), 0, 0, "a variable for the processes; may be repeated"},
     {"secret", "FILE", CLI_TEXT, AT(secret), 0, 0, "known to all hosts; ~/.weft/secret without it"},
     {"interface", "IF", CLI_TEXT, AT(interface), 0, 0, "the network between the hosts: eth0"},
+    {"tls", NULL, CLI_FLAG, AT(tls), 0, 0, "encrypt what ranks and scheduler say to each other"},
     {"bind", "cores|none", CLI_TEXT, AT(bind), 0, 0, "give each process a part of the cores"},
     {"timeout", "S", CLI_REAL, AT(timeout), 0.1, seconds_max, "to wait for missing processes"},
     {"heartbeat", "S", CLI_REAL, AT(heartbeat), 0.1, seconds_max,
@@ -201,6 +202,7 @@ static int launch(const launch_options *v) {
                               : default_logs(logs),
         .secret_file = v->secret,
         .interface = v->interface,
+        .tls = v->tls,
         .settings = v->settings,
         .bind_cores = v->bind && !strcmp(v->bind, "cores"),
         .join_seconds = v->timeout,

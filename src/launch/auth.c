@@ -134,7 +134,8 @@ weft_status wefti_secret_find(const char *named, wefti_secret *out, char **out_p
 void wefti_prove(const wefti_secret *secret, wefti_proof what, const wefti_nonces *nonces,
                  unsigned char out[WEFTI_DIGEST_BYTES]) {
     static const char *const label[] = {"weft 1 member proof    ", "weft 1 scheduler proof ",
-                                        "weft 1 member key      ", "weft 1 scheduler key   "};
+                                        "weft 1 member key      ", "weft 1 scheduler key   ",
+                                        "weft 1 tls key         "};
     unsigned char data[24 + 2 * WEFTI_NONCE_BYTES];
     memcpy(data, label[what], 24);
     memcpy(data + 24, nonces->scheduler, WEFTI_NONCE_BYTES);

@@ -36,6 +36,7 @@ typedef enum wefti_proof {
     WEFTI_PROOF_SCHEDULER, /* and the other way round */
     WEFTI_KEY_MEMBER,      /* signs what the member sends */
     WEFTI_KEY_SCHEDULER,
+    WEFTI_KEY_TLS, /* encrypts, where TLS is wanted; its numbers are zeroes: TLS has its own */
 } wefti_proof;
 void wefti_prove(const wefti_secret *secret, wefti_proof what, const wefti_nonces *nonces,
                  unsigned char out[WEFTI_DIGEST_BYTES]);

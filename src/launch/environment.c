@@ -470,7 +470,10 @@ static weft_status path_of(const wefti_variables *v, const char *name, char out[
 
 weft_status wefti_settings_read(wefti_lookup lookup, void *context, wefti_settings *out) {
     wefti_variables v = {lookup, context};
+    int tls = 0;
     *out = (wefti_settings){0};
+    WEFT_TRY(wefti_variable_number(&v, "WEFT_TLS", 0, 1, &tls));
+    out->tls = tls == 1;
     WEFT_TRY(wefti_variable_word(&v, "WEFT_COMM", out->communicator, sizeof out->communicator));
     WEFT_TRY(wefti_variable_word(&v, "WEFT_INTERFACE", out->interface, sizeof out->interface));
     WEFT_TRY(wefti_variable_word(&v, "WEFT_HOST_ID", out->host_id, sizeof out->host_id));

@@ -37,6 +37,7 @@ typedef struct wefti_settings {
     char host_id[WEFTI_HOST_TEXT];     /* WEFT_HOST_ID: of the memory that processes share */
     char secret_file[WEFTI_PATH_TEXT]; /* WEFT_SECRET_FILE */
     char links[WEFTI_PATH_TEXT];       /* WEFT_LINKS: a file */
+    bool tls;                          /* WEFT_TLS: 1 or 0 */
     double join_seconds, heartbeat_seconds, wait_seconds; /* WEFT_JOIN_SECONDS, ... */
 } wefti_settings;
 

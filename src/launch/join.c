@@ -26,6 +26,7 @@ static weft_status serve(const wefti_join_plan *plan, const wefti_launcher *l,
                                  .port = l->scheduler_port,
                                  .job = l->job,
                                  .secret = *secret,
+                                 .tls = plan->tls,
                                  .hosted_by = 0,
                                  .join_seconds = plan->join_seconds,
                                  .heartbeat_seconds = plan->heartbeat_seconds,
@@ -46,6 +47,7 @@ static weft_status enter(const wefti_join_plan *plan, const wefti_launcher *l,
                               .size = l->place.size > 0 ? l->place.size : -1,
                               .node = l->node_id,
                               .host = plan->host_id,
+                              .tls = plan->tls,
                               .join_seconds = plan->join_seconds};
     WEFT_TRY(wefti_secret_find(l->set.secret_file, &o.secret, NULL));
     weft_status status = WEFT_OK;

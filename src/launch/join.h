@@ -13,6 +13,7 @@
 typedef struct wefti_join_plan {
     const char *communicator; /* "", "host", "ucx", "mpi" */
     const char *interface, *host_id;
+    bool tls;
     wefti_links links;
     double join_seconds, heartbeat_seconds, wait_seconds;
 } wefti_join_plan;

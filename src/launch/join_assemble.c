@@ -29,6 +29,7 @@ weft_status wefti_join_options(const weft_world_options *options, const wefti_se
         (wefti_join_plan){.communicator = first(o->communicator, set->communicator),
                           .interface = first(o->interface, set->interface),
                           .host_id = set->host_id,
+                          .tls = set->tls,
                           .join_seconds = chosen(o->join_seconds, set->join_seconds),
                           .heartbeat_seconds = chosen(o->heartbeat_seconds, set->heartbeat_seconds),
                           .wait_seconds = chosen(o->wait_seconds, set->wait_seconds)};

@@ -81,6 +81,7 @@ static weft_status start(const wefti_join_plan *plan, const about *all, int size
     wefti_scheduler_options o = {.size = size,
                                  .address = address,
                                  .secret = card->secret,
+                                 .tls = plan->tls,
                                  .hosted_by = 0,
                                  .join_seconds = plan->join_seconds,
                                  .heartbeat_seconds = plan->heartbeat_seconds,
@@ -145,6 +146,7 @@ static weft_status enter(const weft_transport *t, const wefti_join_plan *plan,
                               .rank = t->rank,
                               .size = t->size,
                               .host = mine.host,
+                              .tls = plan->tls,
                               .join_seconds = plan->join_seconds};
     status = wefti_member_join(&o, &control->member);
     explicit_bzero(&o.secret, sizeof o.secret);

@@ -71,6 +71,7 @@ static weft_status start_scheduler(wefti_launch *l, const wefti_secret *secret) 
             .port = p->port,
             .job = "",
             .secret = *secret,
+            .tls = l->set.tls,
             .hosted_by = -1,
             .join_seconds = first(o->join_seconds, l->set.join_seconds),
             .heartbeat_seconds = first(o->heartbeat_seconds, l->set.heartbeat_seconds),
@@ -181,6 +182,7 @@ static weft_status run(wefti_launch *l, weft_launch_result *out) {
     int adopts = 0;
     WEFT_REQUIRE(o->command && *o->command, WEFT_E_ARG, "there is no command to run");
     WEFT_TRY(wefti_settings_find(&l->set));
+    l->set.tls = l->set.tls || o->tls;
     WEFT_TRY(wefti_launch_place_find(o, &l->place));
     out->ranks = l->place.count;
     out->first_rank = l->place.first_rank;

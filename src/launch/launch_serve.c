@@ -20,6 +20,7 @@ weft_status weft_launch_serve(void (*announce)(void *context, const char *addres
                                  .address = *l.set.interface ? l.set.interface : l.scheduler_host,
                                  .port = l.scheduler_port,
                                  .job = l.job,
+                                 .tls = l.set.tls,
                                  .hosted_by = -1,
                                  .join_seconds = l.set.join_seconds,
                                  .heartbeat_seconds = l.set.heartbeat_seconds,

@@ -13,7 +13,16 @@ typedef struct list {
     bool failed;             /* no memory */
 } list;
 
+/* Whether two settings are of one variable. */
+static bool is_same_name(const char *setting, const char *other) {
+    size_t length = strcspn(setting, "=");
+    return strncmp(setting, other, length) == 0 && (other[length] == '=' || !other[length]);
+}
+
+/* Of one variable the first setting counts. */
 static void add(list *to, char *setting) {
+    for (int64_t i = 0; i < to->count && setting; i++)
+        if (is_same_name(setting, to->items[i])) return;
     if (!setting || to->count == to->capacity)
         to->failed = true;
     else
@@ -30,18 +39,10 @@ static void add_seconds(list *to, const char *name, double value) {
     if (value > 0) add(to, wefti_arena_format(to->of->arena, "%s=%.9g", name, value));
 }
 
-/* Whether two settings are of one variable. */
-static bool is_same_name(const char *setting, const char *other) {
-    size_t length = strcspn(setting, "=");
-    return strncmp(setting, other, length) == 0 && (other[length] == '=' || !other[length]);
-}
-
-static bool is_left_out(const wefti_launch *l, const char *setting) {
+static bool is_of_launcher(const char *setting) {
     for (const char *const *name = wefti_launcher_variables; *name; name++)
         if (is_same_name(setting, *name)) return true;
-    for (const char *const *own = l->options->settings; own && *own; own++)
-        if (is_same_name(setting, *own)) return true;
-    return is_same_name(setting, l->mark);
+    return false;
 }
 
 static void add_place(list *to, int local) {
@@ -59,12 +60,13 @@ static void add_place(list *to, int local) {
 
 static void add_options(list *to) {
     const weft_launch_options *o = to->of->options;
+    for (const char *const *s = o->settings; s && *s; s++)
+        add(to, wefti_arena_strdup(to->of->arena, *s));
     add_seconds(to, "WEFT_JOIN_SECONDS", o->join_seconds);
     add_seconds(to, "WEFT_HEARTBEAT_SECONDS", o->heartbeat_seconds);
     add_seconds(to, "WEFT_WAIT_SECONDS", o->wait_seconds);
     if (o->interface && *o->interface) add_text(to, "WEFT_INTERFACE", o->interface);
-    for (const char *const *s = o->settings; s && *s; s++)
-        add(to, wefti_arena_strdup(to->of->arena, *s));
+    if (to->of->set.tls) add_number(to, "WEFT_TLS", 1);
 }
 
 weft_status wefti_launch_settings(const wefti_launch *l, int local, char ***out) {
@@ -76,10 +78,10 @@ weft_status wefti_launch_settings(const wefti_launch *l, int local, char ***out)
     WEFT_REQUIRE(to.items, WEFT_E_NOMEM, "no memory for an environment");
     /* The mark comes first: who looks for it finds it within the first bytes. */
     add(&to, wefti_arena_strdup(l->arena, l->mark));
-    for (char **e = environ; *e; e++)
-        if (!is_left_out(l, *e)) add(&to, *e);
     add_place(&to, local);
     add_options(&to);
+    for (char **e = environ; *e; e++)
+        if (!is_of_launcher(*e)) add(&to, *e);
     WEFT_REQUIRE(!to.failed, WEFT_E_NOMEM, "no memory for an environment");
     *out = to.items;
     return WEFT_OK;

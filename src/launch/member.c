@@ -29,6 +29,7 @@ static bool wait_until(wefti_member *m, int64_t until_ns) {
 
 static void release(wefti_member *m) {
     wefti_wire_close(&m->link);
+    wefti_tls_destroy(m->tls);
     if (m->alarm >= 0) close(m->alarm);
     pthread_cond_destroy(&m->changed);
     pthread_mutex_destroy(&m->lock);
@@ -81,6 +82,7 @@ static weft_status fill_in(wefti_member *m, const wefti_member_options *o) {
     m->scheduler = wefti_strdup(o->scheduler ? o->scheduler : "");
     m->interface = wefti_strdup(o->interface ? o->interface : "");
     WEFT_REQUIRE(m->scheduler && m->interface, WEFT_E_NOMEM, "no memory for a member");
+    if (o->tls) WEFT_TRY(wefti_tls_create(false, &m->secret, &m->tls));
     m->alarm = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     WEFT_REQUIRE(m->alarm >= 0, WEFT_E_IO, "no event descriptor: %s", strerror(errno));
     return WEFT_OK;

@@ -17,6 +17,7 @@ typedef struct wefti_member_options {
     const char *interface; /* to connect from; "" any */
     const char *job;       /* as the scheduler's; "" */
     wefti_secret secret;
+    bool tls;             /* as the scheduler */
     int32_t rank;         /* wanted; -1: any */
     int32_t size;         /* expected; -1: whatever the scheduler says */
     const char *node;     /* node id; "" */

@@ -24,6 +24,7 @@ typedef struct wefti_member_card {
 struct wefti_member {
     char *scheduler, *interface;
     wefti_secret secret;
+    wefti_tls *tls;  /* NULL: none is wanted */
     wefti_join join; /* as it is sent; with rank and generation once they are known */
     int64_t join_ns, leave_ns;
     int alarm; /* an eventfd that ends the thread's poll */

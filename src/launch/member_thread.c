@@ -70,7 +70,7 @@ static void answered(wefti_member *m) {
     if (status >= 0) {
         int fd = m->link.fd;
         wefti_socket_watch(fd, (double)m->join_ns * 1e-9);
-        status = wefti_wire_open(&m->link, fd, false, &m->secret);
+        status = wefti_wire_open(&m->link, fd, false, &m->secret, m->tls);
     }
     if (status < 0)
         hang_up(m, weft_error_message());

@@ -87,6 +87,7 @@ static weft_status start_thread(wefti_scheduler *s) {
 
 static weft_status open_all(wefti_scheduler *s) {
     const wefti_scheduler_options *o = &s->options;
+    if (o->tls) WEFT_TRY(wefti_tls_create(true, &o->secret, &s->tls));
     WEFT_TRY(wefti_address_local(o->address, o->port, &s->address));
     WEFT_TRY(wefti_listen(&s->address, &s->listener));
     wefti_address_text(&s->address, true, s->address_text);
@@ -107,6 +108,7 @@ static void release(wefti_scheduler *s) {
         wefti_wire_close(&s->clients[i]->link);
         wefti_free(s->clients[i]);
     }
+    wefti_tls_destroy(s->tls);
     for (int32_t i = 0; i < s->taken; i++) wefti_seat_clear(&s->seats[i]);
     if (s->listener >= 0) close(s->listener);
     if (s->poller >= 0) close(s->poller);

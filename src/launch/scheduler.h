@@ -16,6 +16,7 @@ typedef struct wefti_scheduler_options {
     int port;            /* 0: chosen by the system */
     const char *job;     /* name of this run, that members must give too; "" */
     wefti_secret secret;
+    bool tls;                 /* members must want it too */
     uint64_t generation;      /* of the world that is made; 0: a new one */
     int32_t hosted_by;        /* the rank whose process this is; -1: none */
     double join_seconds;      /* 0: 600 */

@@ -54,7 +54,7 @@ static weft_status add_client(wefti_scheduler *s, int fd, const wefti_address *f
         status = WEFT_RAISE(WEFT_E_IO, "a connection cannot be watched: %s", strerror(errno));
         close(fd);
     } else
-        status = wefti_wire_open(&c->link, fd, true, &s->options.secret);
+        status = wefti_wire_open(&c->link, fd, true, &s->options.secret, s->tls);
     if (status < 0)
         wefti_free(c);
     else

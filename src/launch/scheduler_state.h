@@ -42,6 +42,7 @@ typedef struct wefti_seat {
 struct wefti_scheduler {
     wefti_scheduler_options options;
     char *job;
+    wefti_tls *tls; /* NULL: none is wanted */
     wefti_address address;
     char address_text[WEFTI_ADDRESS_TEXT];
     int listener, poller, alarm; /* alarm: an eventfd that ends the poll */

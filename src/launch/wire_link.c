@@ -21,17 +21,36 @@ static bool is_magic(const unsigned char *data, char what) {
 }
 
 void wefti_wire_close(wefti_wire *link) {
+    wefti_tls_end(link->line);
     if (link->fd >= 0) close(link->fd);
     wefti_free(link->in);
     wefti_free(link->out);
     *link = (wefti_wire){.fd = -1};
 }
 
+static weft_status moved(ssize_t n, size_t *out_bytes) {
+    *out_bytes = n > 0 ? (size_t)n : 0;
+    if (n > 0) return WEFT_OK;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return WEFT_PENDING;
+    WEFT_FAIL(WEFT_E_PEER, "%s", n == 0 ? "connection closed" : strerror(errno));
+}
+
+static weft_status take(wefti_wire *link, void *data, size_t room, size_t *out_bytes) {
+    if (link->line) return wefti_tls_read(link->line, data, room, out_bytes);
+    return moved(recv(link->fd, data, room, MSG_DONTWAIT), out_bytes);
+}
+
+static weft_status give(wefti_wire *link, const void *data, size_t bytes, size_t *out_bytes) {
+    if (link->line) return wefti_tls_write(link->line, data, bytes, out_bytes);
+    return moved(send(link->fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT), out_bytes);
+}
+
 /* A handshake's few bytes always fit into a fresh socket's buffer. */
 static weft_status send_whole(wefti_wire *link, const unsigned char *data, size_t bytes) {
-    ssize_t n = send(link->fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
-    WEFT_REQUIRE(n == (ssize_t)bytes, WEFT_E_PEER, "the connection broke in its handshake: %s",
-                 n < 0 ? strerror(errno) : "nothing can be sent");
+    size_t sent = 0;
+    WEFT_TRY(give(link, data, bytes, &sent));
+    WEFT_REQUIRE(sent == bytes, WEFT_E_PEER,
+                 "the connection broke in its handshake: nothing can be sent");
     return WEFT_OK;
 }
 
@@ -44,10 +63,19 @@ static weft_status greet(wefti_wire *link) {
     return WEFT_OK;
 }
 
-weft_status wefti_wire_open(wefti_wire *link, int fd, bool scheduler, const wefti_secret *secret) {
-    *link = (wefti_wire){.fd = fd, .scheduler = scheduler, .secret = secret};
-    link->phase = scheduler ? WEFTI_WIRE_PROVE : WEFTI_WIRE_GREET;
-    weft_status status = scheduler ? greet(link) : WEFT_OK;
+/* The scheduler says that it wants TLS; the member begins that. */
+static weft_status announce_tls(wefti_wire *link) {
+    unsigned char greeting[WEFTI_WIRE_GREETING] = {0};
+    magic(greeting, 'T');
+    WEFT_TRY(send_whole(link, greeting, sizeof greeting));
+    return WEFT_OK;
+}
+
+weft_status wefti_wire_open(wefti_wire *link, int fd, bool scheduler, const wefti_secret *secret,
+                            wefti_tls *tls) {
+    *link = (wefti_wire){.fd = fd, .scheduler = scheduler, .secret = secret, .tls = tls};
+    link->phase = !scheduler ? WEFTI_WIRE_GREET : tls ? WEFTI_WIRE_TLS : WEFTI_WIRE_PROVE;
+    weft_status status = !scheduler ? WEFT_OK : tls ? announce_tls(link) : greet(link);
     if (status < 0) wefti_wire_close(link);
     return status;
 }
@@ -81,13 +109,36 @@ static weft_status check_answer(wefti_wire *link) {
     return WEFT_OK;
 }
 
+/* It begins with the first byte that comes: whoever says nothing costs nothing. */
+static weft_status shake_tls(wefti_wire *link) {
+    if (!link->line) WEFT_TRY(wefti_tls_begin(link->tls, link->fd, &link->line));
+    weft_status status = wefti_tls_shake(link->line);
+    if (status != WEFT_OK) return status;
+    link->phase = link->scheduler ? WEFTI_WIRE_PROVE : WEFTI_WIRE_GREET;
+    if (link->scheduler) WEFT_TRY(greet(link));
+    return WEFT_OK;
+}
+
 static weft_status answer_greeting(wefti_wire *link) {
     const unsigned char *data = link->hand;
-    WEFT_REQUIRE(memcmp(data, "weftG", 5) == 0, WEFT_E_ARG, "this is no weft scheduler");
-    WEFT_REQUIRE(is_magic(data, 'G'), WEFT_E_ARG,
+    bool tls = data[4] == 'T' && !link->line;
+    WEFT_REQUIRE(memcmp(data, "weft", 4) == 0 && (tls || data[4] == 'G'), WEFT_E_ARG,
+                 "this is no weft scheduler");
+    WEFT_REQUIRE(is_magic(data, tls ? 'T' : 'G'), WEFT_E_ARG,
                  "the scheduler speaks version %d, this process version %d: they are of different "
                  "releases of weft",
                  (int)data[7], WEFTI_WIRE_VERSION);
+    WEFT_REQUIRE(!tls || link->tls, WEFT_E_ARG,
+                 "the scheduler wants TLS, and here WEFT_TLS is not 1: all of a job must have the "
+                 "same (weft launch --tls)");
+    WEFT_REQUIRE(tls || link->line || !link->tls, WEFT_E_ARG,
+                 "the scheduler does without TLS, and here WEFT_TLS is 1: all of a job must have "
+                 "the same (weft launch --tls)");
+    if (tls) {
+        link->phase = WEFTI_WIRE_TLS;
+        link->hand_used = 0;
+        return shake_tls(link);
+    }
     memcpy(link->nonces.scheduler, data + WEFTI_WIRE_MAGIC, WEFTI_NONCE_BYTES);
     WEFT_TRY(wefti_random(link->nonces.member, WEFTI_NONCE_BYTES));
     unsigned char answer[WEFTI_WIRE_ANSWER];
@@ -114,21 +165,15 @@ static weft_status check_welcome(wefti_wire *link) {
     return WEFT_OK;
 }
 
-static weft_status received(ssize_t n) {
-    if (n > 0) return WEFT_OK;
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return WEFT_PENDING;
-    WEFT_FAIL(WEFT_E_PEER, "%s", n == 0 ? "connection closed" : strerror(errno));
-}
-
 static weft_status shake(wefti_wire *link) {
+    if (link->phase == WEFTI_WIRE_TLS) return shake_tls(link);
     size_t wanted = link->phase == WEFTI_WIRE_GREET ? WEFTI_WIRE_GREETING
                     : link->scheduler               ? WEFTI_WIRE_ANSWER
                                                     : WEFTI_WIRE_WELCOME;
-    ssize_t n =
-        recv(link->fd, link->hand + link->hand_used, wanted - link->hand_used, MSG_DONTWAIT);
-    weft_status status = received(n);
+    size_t got;
+    weft_status status = take(link, link->hand + link->hand_used, wanted - link->hand_used, &got);
     if (status != WEFT_OK) return status;
-    link->hand_used += (size_t)n;
+    link->hand_used += got;
     if (link->hand_used < wanted) return WEFT_OK;
     return link->phase == WEFTI_WIRE_GREET ? answer_greeting(link)
            : link->scheduler               ? check_answer(link)
@@ -165,11 +210,10 @@ weft_status wefti_wire_fill(wefti_wire *link) {
     }
     if (link->in_used == 0) shrink(&link->in, &link->in_room);
     /* Memory follows what has arrived, not what is announced. */
-    WEFT_TRY(make_room(&link->in, link->in_used, &link->in_room, 2048));
-    ssize_t n =
-        recv(link->fd, link->in + link->in_used, link->in_room - link->in_used, MSG_DONTWAIT);
-    weft_status status = received(n);
-    if (status == WEFT_OK) link->in_used += (size_t)n;
+    size_t got, room = link->line ? WEFTI_TLS_RECORD : 2048;
+    WEFT_TRY(make_room(&link->in, link->in_used, &link->in_room, room));
+    weft_status status = take(link, link->in + link->in_used, link->in_room - link->in_used, &got);
+    if (status == WEFT_OK) link->in_used += got;
     return status;
 }
 
@@ -189,11 +233,11 @@ bool wefti_wire_wants_to_write(const wefti_wire *link) {
 
 weft_status wefti_wire_flush(wefti_wire *link) {
     while (link->out_at < link->out_used) {
-        ssize_t n = send(link->fd, link->out + link->out_at, link->out_used - link->out_at,
-                         MSG_NOSIGNAL | MSG_DONTWAIT);
-        weft_status status = received(n);
+        size_t sent;
+        weft_status status =
+            give(link, link->out + link->out_at, link->out_used - link->out_at, &sent);
         if (status != WEFT_OK) return status;
-        link->out_at += (size_t)n;
+        link->out_at += sent;
     }
     link->out_at = link->out_used = 0;
     shrink(&link->out, &link->out_room);

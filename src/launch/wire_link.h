@@ -1,10 +1,11 @@
-/* One connection of the control plane on a non-blocking socket: the handshake first, then frames.
- * Until the other side has proved that it knows the secret, exactly the bytes of its proof are read
- * and nothing is allocated. */
+/* One connection of the control plane on a non-blocking socket: TLS where it is wanted, the
+ * handshake, then frames. Without TLS, until the other side has proved that it knows the secret,
+ * exactly the bytes of its proof are read and nothing is allocated. */
 #ifndef WEFTI_WIRE_LINK_H
 #define WEFTI_WIRE_LINK_H
 
 #include "launch/wire.h"
+#include "launch/wire_tls.h"
 
 enum {
     WEFTI_WIRE_MAGIC = 8,
@@ -16,8 +17,16 @@ enum {
 typedef struct wefti_wire {
     int fd; /* -1: closed */
     bool scheduler;
-    enum { WEFTI_WIRE_CLOSED, WEFTI_WIRE_GREET, WEFTI_WIRE_PROVE, WEFTI_WIRE_OPEN } phase;
+    enum {
+        WEFTI_WIRE_CLOSED,
+        WEFTI_WIRE_TLS,
+        WEFTI_WIRE_GREET,
+        WEFTI_WIRE_PROVE,
+        WEFTI_WIRE_OPEN
+    } phase;
     const wefti_secret *secret; /* borrowed */
+    wefti_tls *tls;             /* borrowed; NULL: none is wanted */
+    wefti_tls_line *line;       /* NULL: TLS has not begun */
     wefti_nonces nonces;
     unsigned char hand[WEFTI_WIRE_ANSWER]; /* what has come of the handshake */
     size_t hand_used;
@@ -26,15 +35,15 @@ typedef struct wefti_wire {
     size_t in_used, in_at, in_room, out_used, out_at, out_room;
 } wefti_wire;
 
-/* Takes the socket over, also on failure. */
-weft_status wefti_wire_open(wefti_wire *link, int fd, bool scheduler,
-                            const wefti_secret *secret) WEFT_CHECKED;
+/* Takes the socket over, also on failure. tls: this side's, or NULL. */
+weft_status wefti_wire_open(wefti_wire *link, int fd, bool scheduler, const wefti_secret *secret,
+                            wefti_tls *tls) WEFT_CHECKED;
 void wefti_wire_close(wefti_wire *link);
 bool wefti_wire_wants_to_write(const wefti_wire *link);
 
 /* Read what has come. WEFT_OK: something; WEFT_PENDING: nothing; WEFT_E_PEER: the other side has
  * closed the connection, or it broke; WEFT_E_ARG: the other side knows another secret, or this one
- * speaks another version. */
+ * speaks another version, or one wants TLS and the other does not. */
 weft_status wefti_wire_fill(wefti_wire *link) WEFT_CHECKED;
 /* The next whole frame, borrowed until the next call; WEFT_PENDING: none. */
 weft_status wefti_wire_next(wefti_wire *link, wefti_frame *out) WEFT_CHECKED;

@@ -40,9 +40,35 @@ static inline uint64_t test_seed(void) {
  * pauses. */
 enum { LONG_HEARTBEAT = 30, DEATH_SEEN = 10, SHORT_HEARTBEAT = 3, STOP_SEEN = 20 };
 
+/* Whether what follows goes over TLS; set before threads begin. */
+static bool test_over_tls;
+static inline int begin_tls(void **state) {
+    (void)state;
+    test_over_tls = true;
+    return 0;
+}
+static inline int end_tls(void **state) {
+    (void)state;
+    test_over_tls = false;
+    return 0;
+}
+/* A test once more, over TLS. */
+#ifdef WEFT_HAVE_OPENSSL
+#define TEST_OVER_TLS(test)                                                                        \
+    { #test " over TLS", test, begin_tls, end_tls, NULL }
+#else
+static inline void no_tls(void **state) {
+    (void)state;
+    printf("SKIP: this build has no OpenSSL, and so no TLS\n");
+}
+#define TEST_OVER_TLS(test)                                                                        \
+    { #test " over TLS", no_tls, NULL, NULL, NULL }
+#endif
+
 static inline wefti_scheduler_options test_scheduler(int32_t size) {
     return (wefti_scheduler_options){.size = size,
                                      .secret = test_secret(),
+                                     .tls = test_over_tls,
                                      .hosted_by = -1,
                                      .join_seconds = 20,
                                      .heartbeat_seconds = LONG_HEARTBEAT,
@@ -52,6 +78,7 @@ static inline wefti_scheduler_options test_scheduler(int32_t size) {
 static inline wefti_member_options test_member(const char *scheduler) {
     return (wefti_member_options){.scheduler = scheduler,
                                   .secret = test_secret(),
+                                  .tls = test_over_tls,
                                   .rank = -1,
                                   .size = -1,
                                   .join_seconds = 20,

@@ -66,11 +66,11 @@ static void test_alone(void **state) {
 
 static void test_weft(void **state) {
     (void)state;
-    wefti_launcher l =
-        READ("WEFT_LAUNCH=1", "WEFT_SIZE=4", "WEFT_SCHEDULER=10.0.0.7:9000", "WEFT_LOCAL_RANK=1",
-             "WEFT_LOCAL_SIZE=2", "WEFT_HOST=1", "WEFT_HOSTS=2", "WEFT_HOST_ID=h1",
-             "WEFT_NODE_ID=h1.1", "WEFT_SECRET_FILE=/tmp/a b/secret", "WEFT_JOIN_SECONDS=20",
-             "WEFT_HEARTBEAT_SECONDS=2.5", "WEFT_WAIT_SECONDS=100", "WEFT_INTERFACE=eth0");
+    wefti_launcher l = READ(
+        "WEFT_LAUNCH=1", "WEFT_SIZE=4", "WEFT_SCHEDULER=10.0.0.7:9000", "WEFT_LOCAL_RANK=1",
+        "WEFT_LOCAL_SIZE=2", "WEFT_HOST=1", "WEFT_HOSTS=2", "WEFT_HOST_ID=h1", "WEFT_NODE_ID=h1.1",
+        "WEFT_SECRET_FILE=/tmp/a b/secret", "WEFT_JOIN_SECONDS=20", "WEFT_HEARTBEAT_SECONDS=2.5",
+        "WEFT_WAIT_SECONDS=100", "WEFT_INTERFACE=eth0", "WEFT_TLS=1");
     place_is(&l, "weft launch", -1, 4);
     address_is(&l, "10.0.0.7", 9000);
     assert_int_equal(l.place.local_rank, 1);
@@ -80,6 +80,7 @@ static void test_weft(void **state) {
     assert_string_equal(l.node_id, "h1.1");
     assert_string_equal(l.set.secret_file, "/tmp/a b/secret");
     assert_string_equal(l.set.interface, "eth0");
+    assert_true(l.set.tls);
     assert_true(l.set.join_seconds == 20 && l.set.heartbeat_seconds == 2.5 &&
                 l.set.wait_seconds == 100);
     assert_false(l.serves);
@@ -422,6 +423,7 @@ static void test_incomplete(void **state) {
     REFUSE("WEFT_HEARTBEAT_SECONDS", "'-1'", "WEFT_SIZE=4", "WEFT_HEARTBEAT_SECONDS=-1");
     REFUSE("WEFT_JOIN_SECONDS", "'inf'", "WEFT_SIZE=4", "WEFT_JOIN_SECONDS=inf");
     REFUSE("WEFT_INTERFACE", "space", "WEFT_SIZE=4", "WEFT_INTERFACE=eth 0");
+    REFUSE("WEFT_TLS", "'yes'", "WEFT_SIZE=4", "WEFT_TLS=yes");
 }
 
 static void test_addresses(void **state) {

@@ -196,6 +196,17 @@ static void by_torchrun(void **state) {
     torch_variables(false);
 }
 
+static void over_tls(void **state) {
+    (void)state;
+#ifdef WEFT_HAVE_OPENSSL
+    setenv("WEFT_TLS", "1", 1);
+    by_torchrun(state);
+    unsetenv("WEFT_TLS");
+#else
+    print_message("SKIP: this build has no OpenSSL\n");
+#endif
+}
+
 /* --- several hosts, all of them this one */
 
 static bool ucx_missing(int count) {
@@ -549,21 +560,14 @@ static void transport_heeds_settings(void **state) {
 int main(void) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(by_weft_launch),
-        cmocka_unit_test(by_torchrun),
-        cmocka_unit_test(two_hosts),
-        cmocka_unit_test(by_ucx_alone),
-        cmocka_unit_test(links_are_the_same),
-        cmocka_unit_test(one_wants_another),
-        cmocka_unit_test(not_on_one_host),
-        cmocka_unit_test(rank_dies),
-        cmocka_unit_test(rank_stops),
-        cmocka_unit_test(between_hosts),
-        cmocka_unit_test(rank_gives_up),
-        cmocka_unit_test(without_launcher),
-        cmocka_unit_test(refused),
-        cmocka_unit_test(from_transport),
-        cmocka_unit_test(transport_heeds_settings),
+        cmocka_unit_test(by_weft_launch),    cmocka_unit_test(by_torchrun),
+        cmocka_unit_test(over_tls),          cmocka_unit_test(two_hosts),
+        cmocka_unit_test(by_ucx_alone),      cmocka_unit_test(links_are_the_same),
+        cmocka_unit_test(one_wants_another), cmocka_unit_test(not_on_one_host),
+        cmocka_unit_test(rank_dies),         cmocka_unit_test(rank_stops),
+        cmocka_unit_test(between_hosts),     cmocka_unit_test(rank_gives_up),
+        cmocka_unit_test(without_launcher),  cmocka_unit_test(refused),
+        cmocka_unit_test(from_transport),    cmocka_unit_test(transport_heeds_settings),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

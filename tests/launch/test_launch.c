@@ -168,6 +168,26 @@ static void test_descriptors(void **state) {
     close(fd);
 }
 
+/* What is set here and told otherwise is there once, as it was told. */
+static void test_settings(void **state) {
+    (void)state;
+    seen s = {0};
+    weft_launch_result r;
+    setenv("WEFT_WAIT_SECONDS", "5", 1);
+    setenv("WEFT_TEST_X", "here", 1);
+    weft_launch_options o = options_for(&s, (const char *const[]){"env", NULL}, 1);
+    o.wait_seconds = 7;
+    o.settings = (const char *const[]){"WEFT_TEST_X=told", NULL};
+    assert_int_equal(weft_launch_run(&o, &r), WEFT_OK);
+    assert_non_null(strstr(s.text, "0: WEFT_WAIT_SECONDS=7\n"));
+    assert_null(strstr(s.text, "WEFT_WAIT_SECONDS=5"));
+    assert_non_null(strstr(s.text, "0: WEFT_TEST_X=told\n"));
+    assert_null(strstr(s.text, "WEFT_TEST_X=here"));
+    weft_launch_result_free(&r);
+    unsetenv("WEFT_WAIT_SECONDS");
+    unsetenv("WEFT_TEST_X");
+}
+
 /* WEFT_OK: refused with any status. */
 static void refuse(weft_launch_options o, weft_status status, const char *text) {
     weft_launch_result r;
@@ -265,8 +285,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_good),        cmocka_unit_test(test_failures),
         cmocka_unit_test(test_requests),    cmocka_unit_test(test_leaves_others_alone),
-        cmocka_unit_test(test_descriptors), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_cores),       cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_descriptors), cmocka_unit_test(test_settings),
+        cmocka_unit_test(test_refused),     cmocka_unit_test(test_cores),
+        cmocka_unit_test(test_full_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -70,6 +70,17 @@ done
 "$weft" launch -n 3 --no-logs -- "$weft" train job.yaml parallel.devices=2 >out 2>&1 && fail 'three processes for two devices:' out
 grep -q '2 devices' out || fail 'the numbers are not told:' out
 
+# Over TLS, where it is built in; all or none must want it.
+if "$weft" launch --tls -n 4 --no-logs -- "$weft" train job.yaml --json >tls.json 2>tls.err; then
+    same tls
+    "$weft" launch --tls -n 2 --no-logs --env WEFT_TLS=0 -- "$weft" train job.yaml >out 2>&1 && fail 'without TLS to a scheduler with it:' out
+    grep -q 'the scheduler wants TLS, and here WEFT_TLS is not 1' out || fail 'unlike settings are not told:' out
+elif grep -q 'built without OpenSSL' tls.err; then
+    echo 'SKIP: no OpenSSL, TLS is not tried'
+else
+    fail 'TLS:' tls.err
+fi
+
 # --- two launchers, as on two hosts; here they share this one's memory ---
 here="--hosts 2 --scheduler 127.0.0.1:$port -n 2 --no-logs"
 # shellcheck disable=SC2086

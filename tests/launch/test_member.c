@@ -331,6 +331,14 @@ int main(void) {
         cmocka_unit_test(refuses),
         cmocka_unit_test(without_memory),
         cmocka_unit_test(serves_until_all_is_over),
+        TEST_OVER_TLS(any_order),
+        TEST_OVER_TLS(ranks_as_wanted),
+        TEST_OVER_TLS(one_too_many),
+        TEST_OVER_TLS(one_too_few),
+        TEST_OVER_TLS(scheduler_late),
+        TEST_OVER_TLS(nobody_there),
+        TEST_OVER_TLS(refuses),
+        TEST_OVER_TLS(without_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -293,7 +293,7 @@ static wefti_frame ask(wefti_scheduler *s, const wefti_join *join, const wefti_s
     wefti_frame frame;
     unsigned char body[WEFTI_MESSAGE_MAX];
     bool asked = false;
-    assert_int_equal(wefti_wire_open(wire, dial(s), false, secret), WEFT_OK);
+    assert_int_equal(wefti_wire_open(wire, dial(s), false, secret, NULL), WEFT_OK);
     for (;;) {
         struct pollfd wait = {.fd = wire->fd, .events = POLLIN};
         assert_int_equal(poll(&wait, 1, 10000), 1);

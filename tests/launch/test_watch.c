@@ -458,7 +458,7 @@ int main(void) {
         cmocka_unit_test(killed),          cmocka_unit_test(killed_while_exchanging),
         cmocka_unit_test(stopped),         cmocka_unit_test(scheduler_restarted),
         cmocka_unit_test(swaps_go_on),     cmocka_unit_test(hangs),
-        cmocka_unit_test(nobody_to_blame),
+        cmocka_unit_test(nobody_to_blame), TEST_OVER_TLS(swaps_go_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
