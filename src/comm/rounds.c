@@ -266,6 +266,9 @@ weft_status wefti_comm_rounds(const weft_transport *transport, wefti_comm **out)
     return WEFT_OK;
 }
 
+void wefti_rounds_set_costs(wefti_comm *comm, const wefti_rounds_costs *costs) {
+    ((wefti_rounds_world *)comm)->costs = *costs;
+}
 void wefti_rounds_force(wefti_comm *comm, wefti_rounds_algorithm algorithm) {
     ((wefti_rounds_world *)comm)->forced = algorithm;
 }
