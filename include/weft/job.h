@@ -88,6 +88,7 @@ typedef struct weft_job_train {
     const char *log;                  /* JSON-lines file */
     const char *tensorboard;          /* directory for event files */
     int64_t eval_every, eval_batches; /* 0: only at the end; 0: all of the validation data */
+    int64_t check_replicas;           /* steps; 0: never */
 } weft_job_train;
 
 typedef struct weft_job_checkpoint {

@@ -165,6 +165,12 @@ WEFT_API weft_status weft_session_read(weft_session *session, int program, const
 WEFT_API weft_status weft_session_write(weft_session *session, int program, const char *name,
                                         const void *data, size_t bytes) WEFT_CHECKED;
 
+/** Whether all devices that hold the same elements of a parameter hold the same bytes of them.
+ * WEFT_E_MISMATCH names the first parameter that they do not, and a rank; on all ranks, and the
+ * session can go on. For models that communicate by hand, and whoever writes parameters in place:
+ * nothing else would tell. Between steps; collective. */
+WEFT_API weft_status weft_session_check_replicas(weft_session *session) WEFT_CHECKED;
+
 /** The number of updates made so far; set it when continuing from a checkpoint. */
 WEFT_API int64_t weft_session_step_number(const weft_session *session);
 WEFT_API void weft_session_set_step(weft_session *session, int64_t step);

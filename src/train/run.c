@@ -280,6 +280,8 @@ static weft_status loop(wefti_training *t, wefti_feed *feed) {
         mask_batch(t, &batch, job->train.batch);
         WEFT_TRY(train_batch(t, &batch, s.learning_rate, &s));
         wefti_feed_release(feed);
+        if (job->train.check_replicas > 0 && s.step % job->train.check_replicas == 0)
+            WEFT_TRY(weft_session_check_replicas(t->session));
         t->step++;
         t->position += job->train.batch;
         s.seconds = wefti_now_s() - begin;

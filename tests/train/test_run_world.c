@@ -235,6 +235,24 @@ static void ranks_with_other_jobs_are_refused(void **state) {
         assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH, "rank 1 runs another job than rank 0");
 }
 
+/* Of a model that is to communicate itself, and does not, on data that differ. */
+static void replicas_that_drift_apart_are_found(void **state) {
+    (void)state;
+    static char text[4096];
+    for (size_t i = 0; i < sizeof text; i++) text[i] = (char)('a' + i * i % 23);
+    words w = job_words(5), other;
+    add_words(&w, WITH("parallel.devices=2", "parallel.mode=manual", "train.check_replicas=2"));
+    other = w;
+    member members[2] = {{.job = NULL}};
+    rank_of_world ranks[2];
+    run_all(&w, NULL, 2, members, ranks);
+    assert_all_ok(ranks, 2, "equal data");
+    add_word(&other, "data.path=%s", put_file("other_text", text, sizeof text));
+    run_all(&w, &other, 2, members, ranks);
+    for (int r = 0; r < 2; r++)
+        assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH, "step 2: replicas of parameter 'wte");
+}
+
 static void an_occupied_directory_is_refused_everywhere(void **state) {
     (void)state;
     words w = job_words(2);
@@ -303,6 +321,7 @@ int main(void) {
         cmocka_unit_test(a_loss_that_is_not_finite_ends_all),
         cmocka_unit_test(a_rank_without_data_is_named),
         cmocka_unit_test(ranks_with_other_jobs_are_refused),
+        cmocka_unit_test(replicas_that_drift_apart_are_found),
         cmocka_unit_test(an_occupied_directory_is_refused_everywhere),
         cmocka_unit_test(a_second_run_in_a_world_ends_too),
         cmocka_unit_test(jobs_for_other_numbers_are_refused),
