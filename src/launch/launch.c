@@ -40,18 +40,22 @@ static weft_status make_folder(wefti_launch *l) {
     return WEFT_OK;
 }
 
-/* A given file, the user's own where other hosts need the same, or a fresh one. */
-static weft_status find_secret(wefti_launch *l, wefti_secret *out) {
+/* One host has a secret of its own for the run. */
+static weft_status name_secret(wefti_launch *l) {
     const char *given = l->options->secret_file;
-    if (given) {
+    l->own_secret = !given && l->place.hosts == 1;
+    if (given)
         l->secret = wefti_strdup(given);
-    } else if (l->place.hosts > 1) {
-        return wefti_secret_find(l->set.secret_file, out, &l->secret);
-    } else {
+    else if (l->own_secret)
         l->secret = wefti_format("%s/secret", l->folder);
-        l->own_secret = true;
-    }
+    else
+        return WEFT_OK; /* the user's, see below */
     WEFT_REQUIRE(l->secret, WEFT_E_NOMEM, "no memory for a path");
+    return WEFT_OK;
+}
+
+static weft_status read_secret(wefti_launch *l, wefti_secret *out) {
+    if (!l->secret) return wefti_secret_find(l->set.secret_file, out, &l->secret);
     if (l->own_secret) WEFT_TRY(wefti_secret_create(l->secret));
     return wefti_secret_read(l->secret, out);
 }
@@ -165,8 +169,9 @@ static weft_status result_of(const wefti_launch *l, weft_launch_result *out) {
 static weft_status run_in_folder(wefti_launch *l, weft_launch_result *out) {
     wefti_secret secret;
     weft_status status;
-    WEFT_TRY(find_secret(l, &secret));
+    WEFT_TRY(name_secret(l));
     WEFT_TRY(wefti_keeper_start(l->mark, l->folder, l->own_secret ? l->secret : "", &l->keeper));
+    WEFT_TRY(read_secret(l, &secret));
     status = start_scheduler(l, &secret);
     if (status >= 0) status = start_processes(l);
     if (status >= 0) status = wefti_launch_watch(l);

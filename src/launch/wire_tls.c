@@ -103,8 +103,8 @@ static const char *reason(void) {
 }
 
 static bool set_up(wefti_tls *tls) {
-    SSL_CTX *c = tls->context = SSL_CTX_new(tls->scheduler ? TLS_server_method()
-                                                           : TLS_client_method());
+    SSL_CTX *c = tls->context =
+        SSL_CTX_new(tls->scheduler ? TLS_server_method() : TLS_client_method());
     BIO_METHOD *m = tls->sockets = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "weft");
     if (!c || !m || !BIO_meth_set_write(m, send_some) || !BIO_meth_set_read(m, receive_some) ||
         !BIO_meth_set_ctrl(m, control) || !SSL_CTX_set_app_data(c, tls) ||

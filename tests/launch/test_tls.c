@@ -18,11 +18,11 @@
 
 typedef struct between {
     wefti_wire member, scheduler;
-    wefti_tls *tls[2];     /* the member's, the scheduler's */
-    int from[2];           /* the ends towards the two */
-    unsigned char *seen;   /* all that went by */
+    wefti_tls *tls[2];   /* the member's, the scheduler's */
+    int from[2];         /* the ends towards the two */
+    unsigned char *seen; /* all that went by */
     size_t seen_bytes, seen_room;
-    size_t flip;           /* this byte is changed on the way; SIZE_MAX: none */
+    size_t flip; /* this byte is changed on the way; SIZE_MAX: none */
     wefti_secret secret[2];
     weft_status status[2]; /* of the two sides: failures stay */
     char text[2][512];
@@ -84,7 +84,8 @@ static void note(between *b, int which, weft_status status) {
 
 /* Until nothing moves any more, or a frame has come to `for_whom`. */
 static bool run(between *b, int for_whom, wefti_frame *out) {
-    for (int still = 0; still < 2; still++) { /* what a side says in one turn is carried in the next */
+    for (int still = 0; still < 2;
+         still++) { /* what a side says in one turn is carried in the next */
         for (int i = 0; i < 2; i++) {
             wefti_wire *w = side(b, i);
             if (w->fd >= 0) {
@@ -141,9 +142,9 @@ static void converse(bool tls) {
     unsigned char *large = malloc(LARGE);
     assert_non_null(large);
     for (size_t i = 0; i < LARGE; i++) large[i] = (unsigned char)(i * 7 + i / 251);
-    assert_int_equal(wefti_wire_send(&b.scheduler, WEFTI_FRAME_CARDS, words, sizeof words, large,
-                                     LARGE),
-                     WEFT_OK);
+    assert_int_equal(
+        wefti_wire_send(&b.scheduler, WEFTI_FRAME_CARDS, words, sizeof words, large, LARGE),
+        WEFT_OK);
     assert_int_equal(wefti_wire_send(&b.member, WEFTI_FRAME_CARD, large, 60000, NULL, 0), WEFT_OK);
     assert_true(run(&b, 0, &frame));
     assert_int_equal(frame.bytes, LARGE + sizeof words);
@@ -212,8 +213,8 @@ static void changed_on_the_way(void **state) {
         b.flip = at;
         (void)run(&b, 1, &frame);
         bool open = b.member.phase == WEFTI_WIRE_OPEN;
-        if (open && wefti_wire_send(&b.member, WEFTI_FRAME_BEAT, words, sizeof words, NULL, 0) ==
-                        WEFT_OK &&
+        if (open &&
+            wefti_wire_send(&b.member, WEFTI_FRAME_BEAT, words, sizeof words, NULL, 0) == WEFT_OK &&
             run(&b, 1, &frame)) {
             assert_int_equal(frame.bytes, sizeof words);
             assert_memory_equal(frame.body, words, sizeof words);
@@ -254,8 +255,8 @@ static size_t first_words(unsigned char *out, size_t room) {
     wefti_secret secret = test_secret();
     wefti_tls *tls;
     wefti_wire wire;
-    unsigned char greeting[WEFTI_WIRE_GREETING] = {'w', 'e', 'f', 't', 'T', 0, 0,
-                                                   WEFTI_WIRE_VERSION};
+    unsigned char greeting[WEFTI_WIRE_GREETING] = {'w', 'e', 'f', 't',
+                                                   'T', 0,   0,   WEFTI_WIRE_VERSION};
     int line[2];
     assert_int_equal(wefti_tls_create(false, &secret, &tls), WEFT_OK);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, line), 0);
@@ -349,10 +350,8 @@ static void without_openssl(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(says_the_same),
-        cmocka_unit_test(other_secrets),
-        cmocka_unit_test(unlike_settings),
-        cmocka_unit_test(changed_on_the_way),
+        cmocka_unit_test(says_the_same),   cmocka_unit_test(other_secrets),
+        cmocka_unit_test(unlike_settings), cmocka_unit_test(changed_on_the_way),
         cmocka_unit_test(strangers),
 #ifndef WEFT_HAVE_OPENSSL
         cmocka_unit_test(without_openssl),
