@@ -234,9 +234,11 @@ int main(int argc, char **argv) {
     read_arguments(argc, argv);
     all = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (all == MAP_FAILED) abort();
+    pid_t process[MOST_RANKS];
     for (int32_t r = 0; r < ranks; r++) {
         pid_t pid = fork();
         if (pid < 0) abort();
+        process[r] = pid;
         if (pid > 0) continue;
         rank = r;
         run_rank();
@@ -245,8 +247,12 @@ int main(int argc, char **argv) {
     int failed = 0;
     for (int32_t r = 0; r < ranks; r++) {
         int how = 0;
-        wait(&how);
-        if (how != 0 && failed++ == 0 && r + 1 < ranks) kill(0, SIGTERM);
+        pid_t ended = wait(&how);
+        for (int32_t other = 0; other < ranks; other++)
+            if (process[other] == ended) process[other] = 0;
+        if (how != 0 && failed++ == 0) /* the others would wait for it */
+            for (int32_t other = 0; other < ranks; other++)
+                if (process[other] > 0) kill(process[other], SIGTERM);
     }
     return failed > 0;
 }

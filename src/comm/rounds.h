@@ -230,8 +230,8 @@ weft_status wefti_rounds_post_one(wefti_endpoint *endpoint, const void *source, 
 weft_status wefti_rounds_wait(wefti_endpoint *endpoint);
 weft_status wefti_rounds_test(wefti_endpoint *endpoint);
 
-/* For measured links, tests and reports. Costs and the forced algorithm are for transfers bound from
- * then on, and must be the same on all ranks. */
+/* For measured links, tests and reports. Costs and the forced algorithm are for transfers bound
+ * from then on, and must be the same on all ranks. */
 void wefti_rounds_set_costs(wefti_comm *comm, const wefti_rounds_costs *costs);
 void wefti_rounds_force(wefti_comm *comm, wefti_rounds_algorithm algorithm);
 wefti_rounds_algorithm wefti_rounds_chosen(const wefti_endpoint *endpoint);

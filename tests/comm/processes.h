@@ -183,6 +183,13 @@ static void complain_of(process_world *p, int32_t rank, const char *what, int de
     if (atomic_fetch_add(&p->w.failures, 1) == 0)
         snprintf(p->w.message, sizeof p->w.message, "rank %d %s %d", (int)rank, what, detail);
 }
+/* Until ranks have counted so far; not longer than they may take. */
+__attribute__((unused)) static void await_turns(const process_world *p,
+                                                const _Atomic int64_t *turns, int64_t least) {
+    int64_t until = wefti_now_ns() + (int64_t)HANG_SECONDS * 1000000000;
+    while (atomic_load(turns) < least && !atomic_load(&p->w.failures) && wefti_now_ns() < until)
+        usleep(100);
+}
 /* Those that do not end are killed, and are failures. */
 static void await_processes(process_world *p) {
     int64_t until = wefti_now_ns() + (int64_t)HANG_SECONDS * 1000000000;

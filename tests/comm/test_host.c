@@ -238,7 +238,7 @@ static void the_others_outlive_a_rank(void **state) {
         p->memory = (int)pick(&r, 0, 2);
         start_processes(p, reduce_for_ever);
         int64_t until = wefti_now_ns() + (int64_t)HANG_SECONDS * 1000000000;
-        while (atomic_load(&d->rounds[0]) < 3 && wefti_now_ns() < until) usleep(100);
+        await_turns(p, &d->rounds[0], 3);
         usleep((useconds_t)pick(&r, 0, 3000));
         kill(p->pid[1], round % 2 ? SIGSTOP : SIGKILL);
         usleep((useconds_t)pick(&r, 0, 3000));

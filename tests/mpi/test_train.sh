@@ -57,7 +57,7 @@ killed() { # FLAVOUR: rank 1, while all are training
 rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
 if [ "$rank" = 1 ]; then
     me=$$
-    (until [ "$(grep -c loss long.log)" -ge 3 ]; do sleep 0.05; done; kill -9 $me) >/dev/null 2>&1 &
+    (until [ "$(grep -c loss long.log)" -ge 3 ] || ! kill -0 $me; do sleep 0.05; done; kill -9 $me) >/dev/null 2>&1 &
 fi
 exec "$@"
 END
@@ -66,7 +66,10 @@ END
     code=$?
     [ "$(grep -c loss long.log)" -ge 3 ] || fail "$1: it did not train" out
     [ $code != 0 ] && [ $code != 124 ] || fail "$1: a killed rank does not end the job (exit $code)" out
-    sleep 0.3
+    for _ in $(seq 200); do
+        pgrep -f "$work/long.log" >/dev/null || break
+        sleep 0.1
+    done
     if pgrep -f "$work/long.log" >/dev/null; then fail "$1: processes are left over: $(pgrep -af "$work/long.log")"; fi
 }
 for flavour in $flavours; do

@@ -77,7 +77,7 @@ expect 1 'rank 0: ' launch -n 2 --no-logs -- "$weft" train job.yaml data.path=no
 # --- a stop: after the same step everywhere, with a checkpoint ---
 "$weft" launch -n 3 --no-logs -- "$weft" train job.yaml --json train.steps=1000000 train.batch=6 checkpoint.dir=stopped >stop.json 2>stop.err &
 run=$!
-for _ in $(seq 300); do
+for _ in $(seq 1200); do
     grep -q '"step": 3,' stop.json && break
     sleep 0.1
 done
