@@ -36,6 +36,8 @@ typedef struct wefti_mesh {
 typedef uint32_t wefti_axes;
 
 int32_t wefti_mesh_size(const wefti_mesh *mesh);
+/* The same axes: only the devices are others. */
+bool wefti_meshes_alike(const wefti_mesh *a, const wefti_mesh *b);
 /* Coordinate of world rank `rank` (mesh->first <= rank < first + size) along each axis. */
 void wefti_mesh_coordinates(const wefti_mesh *mesh, int32_t rank, int32_t out[WEFTI_MAX_AXES]);
 int32_t wefti_mesh_rank(const wefti_mesh *mesh, const int32_t coordinates[WEFTI_MAX_AXES]);

@@ -14,6 +14,13 @@ int32_t wefti_mesh_size(const wefti_mesh *mesh) {
     return size;
 }
 
+bool wefti_meshes_alike(const wefti_mesh *a, const wefti_mesh *b) {
+    bool same = a->axes == b->axes;
+    for (int i = 0; same && i < a->axes; i++)
+        same = a->axis[i].size == b->axis[i].size && !strcmp(a->axis[i].name, b->axis[i].name);
+    return same;
+}
+
 void wefti_mesh_coordinates(const wefti_mesh *mesh, int32_t rank, int32_t out[WEFTI_MAX_AXES]) {
     int32_t rest = rank - mesh->first;
     for (int a = mesh->axes - 1; a >= 0; a--) {

@@ -184,18 +184,11 @@ static const char *value_name(const wefti_program_builder *b, int32_t v) {
     return info->node >= 0 ? b->root->nodes[info->node].scope : info->name;
 }
 
-static bool alike(const wefti_mesh *a, const wefti_mesh *b) {
-    bool same = a->axes == b->axes;
-    for (int i = 0; same && i < a->axes; i++)
-        same = a->axis[i].size == b->axis[i].size && !strcmp(a->axis[i].name, b->axis[i].name);
-    return same;
-}
-
 /* How values are spread on the mesh of a stage. */
 static weft_status spread_of(wefti_program_builder *b, int32_t stage, const wefti_mesh *mesh,
                              const wefti_spread **out) {
     *out = b->spread;
-    return alike(mesh, &b->p->mesh) ? WEFT_OK : wefti_build_elsewhere(b, stage, out);
+    return wefti_meshes_alike(mesh, &b->p->mesh) ? WEFT_OK : wefti_build_elsewhere(b, stage, out);
 }
 
 typedef struct stage_side {
@@ -267,8 +260,9 @@ static weft_status stage_transfer(wefti_program_builder *b, int32_t v, int32_t s
              .rank = whole->rank > 0 ? whole->rank : 1,
              .tag = tag,
              .name = wefti_build_name(b, tag % 2 ? "gradient of " : "", value_name(b, v))};
-    WEFT_TRY(alike(&sender.mesh, &receiver.mesh) ? pair_boxes(b, v, &sender, &receiver, &t)
-                                                 : stage_boxes(b, v, &sender, &receiver, &t));
+    WEFT_TRY(wefti_meshes_alike(&sender.mesh, &receiver.mesh)
+                 ? pair_boxes(b, v, &sender, &receiver, &t)
+                 : stage_boxes(b, v, &sender, &receiver, &t));
     while (t.ranks[t.me] != b->p->rank) t.me++;
     WEFT_TRY(wefti_transfer_clone(&t, &kept));
     return wefti_partition_add(b->part, kept, out);
@@ -515,7 +509,7 @@ static weft_status tie_boxes(wefti_program_builder *b, int32_t value, const bool
     for (int32_t s = 0; s < b->stages; s++) {
         wefti_mesh mesh = wefti_plan_mesh(plan, s);
         most += wefti_mesh_size(&mesh);
-        if (uses[s]) same = same && alike(&mesh, &b->p->mesh);
+        if (uses[s]) same = same && wefti_meshes_alike(&mesh, &b->p->mesh);
     }
     WEFT_TRY(wefti_build_array(b, most, sizeof *t->ranks, &t->ranks));
     WEFT_TRY(wefti_build_array(b, most, sizeof *t->have, &t->have));

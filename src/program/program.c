@@ -518,25 +518,36 @@ static weft_status keep_layouts(wefti_program_builder *b, int32_t stage,
     return WEFT_OK;
 }
 
+/* What the first device of a stage finds. */
+static weft_status imagine(wefti_program_builder *b, int32_t stage, wefti_spread **out) {
+    wefti_program_spec spec = *b->spec;
+    wefti_program_builder other;
+    spec.observer = NULL;
+    spec.rank = wefti_plan_mesh(spec.plan, stage).first;
+    WEFT_TRY(wefti_build_array(b, b->root->value_count, sizeof **out, out));
+    weft_status status = start(&other, &spec);
+    other.imagined = true;
+    if (status == WEFT_OK) status = decide(&other);
+    if (status == WEFT_OK) memcpy(*out, other.spread, (size_t)b->root->value_count * sizeof **out);
+    finish(&other);
+    wefti_program_destroy(other.p);
+    return status < 0 ? wefti_prefix(status, "stage %d", stage) : WEFT_OK;
+}
+
+/* Stages of one mesh are imagined once. */
 weft_status wefti_build_elsewhere(wefti_program_builder *b, int32_t stage,
                                   const wefti_spread **out) {
     if (!b->elsewhere)
         WEFT_TRY(wefti_build_array(b, b->stages, sizeof *b->elsewhere, &b->elsewhere));
     if (!b->elsewhere[stage]) {
-        wefti_program_spec spec = *b->spec;
-        wefti_program_builder other;
-        wefti_spread *spread;
-        spec.observer = NULL;
-        spec.rank = wefti_plan_mesh(spec.plan, stage).first;
-        WEFT_TRY(wefti_build_array(b, b->root->value_count, sizeof *spread, &spread));
-        weft_status status = start(&other, &spec);
-        other.imagined = true;
-        if (status == WEFT_OK) status = decide(&other);
-        if (status == WEFT_OK)
-            memcpy(spread, other.spread, (size_t)b->root->value_count * sizeof *spread);
-        finish(&other);
-        wefti_program_destroy(other.p);
-        if (status < 0) return wefti_prefix(status, "stage %d", stage);
+        const weft_plan *plan = b->spec->plan;
+        wefti_mesh mesh = wefti_plan_mesh(plan, stage);
+        wefti_spread *spread = NULL;
+        for (int32_t s = 0; s < b->stages && !spread; s++) {
+            wefti_mesh known = wefti_plan_mesh(plan, s);
+            if (wefti_meshes_alike(&known, &mesh)) spread = b->elsewhere[s];
+        }
+        if (!spread) WEFT_TRY(imagine(b, stage, &spread));
         WEFT_TRY(keep_layouts(b, stage, spread));
         b->elsewhere[stage] = spread;
     }

@@ -79,10 +79,12 @@ static const wefti_layout *shared_layout(const wefti_program_builder *b, const c
         bool kept = old && (old->role == WEFTI_TENSOR_PARAM || old->role == WEFTI_TENSOR_STATE);
         return kept ? &old->layout : NULL;
     }
-    int32_t stage = wefti_plan_stage_of_rank(b->spec->plan, b->p->rank);
-    for (const wefti_stage_layouts *l = b->spec->shared->elsewhere; l; l = l->next)
-        for (int32_t i = 0; l->stage == stage && i < l->count; i++)
+    for (const wefti_stage_layouts *l = b->spec->shared->elsewhere; l; l = l->next) {
+        wefti_mesh mesh = wefti_plan_mesh(b->spec->plan, l->stage);
+        if (!wefti_meshes_alike(&mesh, &b->p->mesh)) continue;
+        for (int32_t i = 0; i < l->count; i++)
             if (!strcmp(l->names[i], name)) return &l->layouts[i];
+    }
     return NULL;
 }
 
