@@ -47,11 +47,6 @@ static weft_status gather(comparison *c) {
 
 /* ---- judging ---- */
 
-static bool same_box(const wefti_box *a, const wefti_box *b, int rank) {
-    return !memcmp(a->begin, b->begin, (size_t)rank * sizeof *a->begin) &&
-           !memcmp(a->size, b->size, (size_t)rank * sizeof *a->size);
-}
-
 /* How many hold the box of piece p as it is there; *out_replicas: in any way. */
 static int32_t agreeing(const comparison *c, int64_t tensor, int32_t count, int32_t p,
                         int32_t *out_replicas) {
@@ -59,7 +54,7 @@ static int32_t agreeing(const comparison *c, int64_t tensor, int32_t count, int3
     int32_t agree = 0;
     *out_replicas = 0;
     for (int32_t q = 0; q < count; q++) {
-        if (!same_box(&pieces[p].box, &pieces[q].box, c->view->tensors[tensor].whole.rank))
+        if (!wefti_boxes_equal(&pieces[p].box, &pieces[q].box, c->view->tensors[tensor].whole.rank))
             continue;
         ++*out_replicas;
         agree += *digest_at(c, pieces[p].rank, tensor) == *digest_at(c, pieces[q].rank, tensor);
@@ -81,7 +76,8 @@ static weft_status judge(const comparison *c, int64_t tensor) {
     }
     if (wrong < 0) return WEFT_OK;
     int32_t other = 0; /* whom it is compared with: the first that differs */
-    while (!same_box(&pieces[wrong].box, &pieces[other].box, c->view->tensors[tensor].whole.rank) ||
+    while (!wefti_boxes_equal(&pieces[wrong].box, &pieces[other].box,
+                              c->view->tensors[tensor].whole.rank) ||
            *digest_at(c, pieces[wrong].rank, tensor) == *digest_at(c, pieces[other].rank, tensor))
         other++;
     WEFT_FAIL(WEFT_E_MISMATCH,
