@@ -84,8 +84,8 @@ static void note(between *b, int which, weft_status status) {
 
 /* Until nothing moves any more, or a frame has come to `for_whom`. */
 static bool run(between *b, int for_whom, wefti_frame *out) {
-    for (int still = 0; still < 2;
-         still++) { /* what a side says in one turn is carried in the next */
+    /* What a side says in one turn is carried in the next. */
+    for (int still = 0; still < 2; still++) {
         for (int i = 0; i < 2; i++) {
             wefti_wire *w = side(b, i);
             if (w->fd >= 0) {
