@@ -69,8 +69,10 @@ static memory memory_new(int64_t bytes, size_t alignment) {
     return m;
 }
 static bool memory_whole(const memory *m) {
-    for (unsigned char *p = m->base; p < m->base + m->total; p++)
-        if ((p < m->data || p >= m->data + m->bytes) && *p != 0xA5) return false;
+    for (const unsigned char *p = m->base; p < m->data; p++)
+        if (*p != 0xA5) return false;
+    for (const unsigned char *p = m->data + m->bytes; p < m->base + m->total; p++)
+        if (*p != 0xA5) return false;
     return true;
 }
 

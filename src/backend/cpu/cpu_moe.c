@@ -189,6 +189,7 @@ enum { PIECE = 512 };
 typedef struct experts_kernel {
     wefti_kernel base;
     wefti_gemm_spec spec; /* of a piece of PIECE rows: m, or k for the weight's gradient */
+    wefti_isa isa;
     int64_t experts, groups, rows, first;
     int64_t width[2]; /* of a row of x; of y, or of dy */
     bool weight_gradient, swapped, side_by_side, counted;
@@ -237,7 +238,7 @@ static void multiply(const experts_run *r, int64_t e, const piece *p, bool add, 
                                  .c = p->y};
     }
     /* All sizes were prepared before (workspace_of): it cannot fail. */
-    if (wefti_gemm_prepare(&spec, wefti_isa_best(), &gemm) < 0) return;
+    if (wefti_gemm_prepare(&spec, k->isa, &gemm) < 0) return;
     wefti_gemm_run(&gemm, &args, workspace, r->pool);
 }
 
@@ -349,7 +350,7 @@ static weft_status workspace_of(experts_kernel *k, int threads) {
         wefti_gemm_spec spec = k->spec;
         wefti_gemm gemm;
         *(k->weight_gradient ? &spec.k : &spec.m) = rows;
-        weft_status status = wefti_gemm_prepare(&spec, wefti_isa_best(), &gemm);
+        weft_status status = wefti_gemm_prepare(&spec, k->isa, &gemm);
         if (status < 0) return status;
         int64_t bytes = wefti_gemm_workspace_bytes(&gemm, k->side_by_side ? 1 : threads);
         if (bytes > k->product) k->product = bytes;
@@ -372,6 +373,7 @@ static weft_status experts(const weft_node *n, const wefti_prepare *options,
     WEFT_TRY(wefti_cpu_kernel(sizeof(experts_kernel), "gemm experts", run_experts, &base));
     experts_kernel *k = (experts_kernel *)base;
     k->spec = *spec;
+    k->isa = wefti_isa_best();
     k->experts = x->shape[0];
     k->groups = wefti_cpu_span(x, 1, x->rank - 2);
     k->rows = x->shape[x->rank - 2];

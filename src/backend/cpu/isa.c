@@ -1,5 +1,6 @@
-/* See isa.h. The environment is read at each call: it costs nothing beside preparing a kernel, and
- * keeps the library free of hidden state. */
+/* See isa.h. What the processor has is asked for once: cpuid leaves a virtual machine, which takes
+ * as long as a small kernel. The environment is read at each call, so that it is no hidden state.
+ */
 #include "backend/cpu/isa.h"
 
 #include <stdlib.h>
@@ -14,6 +15,7 @@ const char *wefti_isa_text(wefti_isa isa) {
 #if defined(__x86_64__)
 
 #include <cpuid.h>
+#include <stdatomic.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -29,7 +31,7 @@ static bool tiles_allowed(void) {
 #endif
 }
 
-bool wefti_isa_has(wefti_isa isa) {
+static bool ask_for(wefti_isa isa) {
     __builtin_cpu_init();
     switch (isa) {
     case WEFTI_ISA_PLAIN:
@@ -46,6 +48,18 @@ bool wefti_isa_has(wefti_isa isa) {
         break;
     }
     return false;
+}
+
+bool wefti_isa_has(wefti_isa isa) {
+    enum { UNKNOWN, ABSENT, PRESENT };
+    static _Atomic unsigned char known[WEFTI_ISAS];
+    if ((unsigned)isa >= WEFTI_ISAS) return false;
+    unsigned char is = atomic_load_explicit(&known[isa], memory_order_relaxed);
+    if (is == UNKNOWN) {
+        is = ask_for(isa) ? PRESENT : ABSENT;
+        atomic_store_explicit(&known[isa], is, memory_order_relaxed);
+    }
+    return is == PRESENT;
 }
 
 bool wefti_isa_has_avx512_bf16(void) {
