@@ -17,6 +17,7 @@
 #include "backend/cpu/onednn_conv.h"
 #include "builtin.h"
 #include "graph/graph.h"
+#include "sanitized.h"
 
 enum { GUARD = 64, THREADS = 3, MAX_ATTRS = 8 };
 
@@ -281,7 +282,7 @@ static void test_convolutions(void **state) {
     for (int isa = 0; isa < WEFTI_ISAS; isa++) {
         if (!wefti_isa_has((wefti_isa)isa)) continue;
         assert_int_equal(setenv("WEFT_ISA", wefti_isa_text((wefti_isa)isa), 1), 0);
-        for (int k = 0; k < 40; k++) {
+        for (int k = 0; k < (SANITIZED ? 10 : 40); k++) {
             problem p = random_problem();
             wefti_bf16_compute bf16 = random_int(0, 1) ? WEFTI_BF16_NATIVE : WEFTI_BF16_AS_F32;
             assert_int_equal(check_problem(&p, random_type(), random_type(), bf16), 3);

@@ -8,6 +8,7 @@
 
 #include "random_network.h"
 #include "weft/plan.h"
+#include "sanitized.h"
 
 enum { STEPS = 2 };
 
@@ -442,7 +443,10 @@ static void what_failed_before(void **state) {
 
 static void plans_do_not_change_results(void **state) {
     (void)state;
-    uint64_t first = setting("WEFT_SEED", 20260401), cases = setting("WEFT_CASES", 400);
+    uint64_t first = setting("WEFT_SEED", 20260401),
+             cases = setting("WEFT_CASES", SANITIZED_THREAD    ? 60
+                                           : SANITIZED_ADDRESS ? 150
+                                                               : 400);
     int count[3] = {0};
     print_message("seeds %llu to %llu\n", (unsigned long long)first,
                   (unsigned long long)(first + cases - 1));
