@@ -4,7 +4,6 @@
  *
  *     mpicc mpi_solver.c $(pkg-config --cflags --libs weft) -o mpi_solver
  *     mpirun -n 4 ./mpi_solver data       # how to split it: data, zero, tensor, pipeline */
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,71 +33,48 @@ static void solve(float u[ROWS + 2][WIDE + 2], float next[ROWS + 2][WIDE + 2], i
 
 static weft_value layer(weft_graph *g, const char *name, weft_value x, int64_t in, int64_t out) {
     weft_cell_begin(g, "%s", name);
-    weft_value w = weft_param(g, "weight", weft_desc_of(WEFT_F32, 2, (int64_t[]){in, out}),
-                              (weft_init){WEFT_INIT_NORMAL, 0.3});
-    weft_value b =
-        weft_param(g, "bias", weft_desc_of(WEFT_F32, 1, &out), (weft_init){WEFT_INIT_ZEROS, 0});
+    weft_desc shape = weft_desc_of(WEFT_F32, 2, (int64_t[]){in, out});
+    weft_value w = weft_param(g, "weight", shape, (weft_init){WEFT_INIT_NORMAL, 0.3});
+    weft_value b = weft_param(g, "bias", weft_desc_of(WEFT_F32, 1, &out), (weft_init){0});
     x = weft_linear(g, x, w, b, false);
     return weft_cell_end(g, out > 1 ? weft_tanh(g, x) : x);
 }
 
-static weft_graph *network(int rows) {
-    weft_graph *g;
-    check(weft_graph_create(&g));
-    weft_value x = weft_input(g, "near", weft_desc_of(WEFT_F32, 2, (int64_t[]){rows, NEAR}));
-    weft_value y = weft_input(g, "after", weft_desc_of(WEFT_F32, 2, (int64_t[]){rows, 1}));
-    x = layer(g, "second", layer(g, "first", x, NEAR, HIDDEN), HIDDEN, HIDDEN);
-    weft_loss(g, weft_mse(g, layer(g, "out", x, HIDDEN, 1), y));
-    return g;
-}
-
-static weft_plan *plan_for(const char *how, int members, int parts) {
-    weft_plan *p;
-    check(weft_plan_create(members, &p));
-    if (strcmp(how, "zero") == 0) check(weft_plan_optimizer(p, 3, 0, 0));
-    if (strcmp(how, "tensor") == 0) check(weft_plan_axis(p, "tp", members));
-    if (strcmp(how, "tensor") == 0) check(weft_op_split(p, "first:linear", "n0=tp"));
-    if (parts > 1) check(weft_plan_pipeline(p, 2, parts, WEFT_PIPELINE_1F1B, 1));
-    return p;
-}
-
 int main(int argc, char **argv) {
     static float u[2][ROWS + 2][WIDE + 2], near[BATCH][NEAR], after[BATCH];
-    int rank, size, me, members;
+    int rank, size, members;
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     MPI_Comm team; /* pairs of ranks; the odd one is a team by itself */
     MPI_Comm_split(MPI_COMM_WORLD, rank >= size / 2 * 2, rank, &team);
-    MPI_Comm_rank(team, &me);
     MPI_Comm_size(team, &members);
     const char *how = argc > 1 && members > 1 ? argv[1] : "data";
-    int parts = strcmp(how, "pipeline") == 0 ? 4 : 1, rows = BATCH / parts;
+    int parts = strcmp(how, "pipeline") == 0 ? 4 : 1, share = BATCH / parts / members;
 
     weft_world *world;
+    weft_graph *g;
+    weft_plan *plan;
     weft_session *session;
-    weft_graph *g = network(rows);
     check(weft_world_from_mpi(team, NULL, &world));
+    check(weft_graph_create(&g));
+    weft_value x =
+        weft_input(g, "near", weft_desc_of(WEFT_F32, 2, (int64_t[]){BATCH / parts, NEAR}));
+    weft_value y = weft_input(g, "after", weft_desc_of(WEFT_F32, 2, (int64_t[]){BATCH / parts, 1}));
+    x = layer(g, "second", layer(g, "first", x, NEAR, HIDDEN), HIDDEN, HIDDEN);
+    weft_loss(g, weft_mse(g, layer(g, "out", x, HIDDEN, 1), y));
+    check(weft_plan_create(members, &plan));
+    if (strcmp(how, "zero") == 0) check(weft_plan_optimizer(plan, 3, 0, 0));
+    if (strcmp(how, "tensor") == 0) check(weft_plan_axis(plan, "tp", members));
+    if (strcmp(how, "tensor") == 0) check(weft_op_split(plan, "first:linear", "n0=tp"));
+    if (parts > 1) check(weft_plan_pipeline(plan, 2, parts, WEFT_PIPELINE_1F1B, 1));
     weft_session_options options = weft_session_defaults();
-    weft_plan *plan = plan_for(how, members, parts);
     options.world = world;
     options.plan = plan;
     options.threads = 1;
     options.clip = 1;
     check(weft_session_create(g, &options, &session));
 
-    /* Where the batch is split, this rank's part of it is filled in place with points of its own
-     * rows; else all ranks get the points of all. */
-    bool in_place = strcmp(how, "data") == 0 || strcmp(how, "zero") == 0;
-    weft_session_part part_near = {.data = near[me * (BATCH / members)]},
-                      part_after = {.data = after + me * (BATCH / members)};
-    int share = BATCH / members;
-    if (in_place) {
-        check(weft_session_local(session, 0, "near", &part_near));
-        check(weft_session_local(session, 0, "after", &part_after));
-        share = (int)part_near.size[0];
-    }
-    float(*my_near)[NEAR] = part_near.data, *my_after = part_after.data;
     srand((unsigned)rank + 1);
     for (int i = 0; i < ROWS * WIDE; i++)
         u[0][1 + i / WIDE][1 + i % WIDE] = (float)rand() / (float)RAND_MAX * 2 - 1;
@@ -106,22 +82,16 @@ int main(int argc, char **argv) {
         float(*now)[WIDE + 2] = u[step % 2], (*next)[WIDE + 2] = u[1 - step % 2];
         solve(now, next, rank > 0 ? rank - 1 : MPI_PROC_NULL,
               rank + 1 < size ? rank + 1 : MPI_PROC_NULL);
-        for (int s = 0; s < share; s++) {
-            int i = 1 + rand() % ROWS, j = 1 + rand() % WIDE;
-            for (int k = 0; k < NEAR; k++) my_near[s][k] = now[i + k / 3 - 1][j + k % 3 - 1];
-            my_after[s] = next[i][j];
-        }
-        if (!in_place) {
-            MPI_Allgather(MPI_IN_PLACE, 0, MPI_FLOAT, near, share * NEAR, MPI_FLOAT, team);
-            MPI_Allgather(MPI_IN_PLACE, 0, MPI_FLOAT, after, share, MPI_FLOAT, team);
-        }
         double loss;
-        for (int p = 0; p < parts; p++) {
-            if (!in_place) {
-                check(weft_session_feed(session, 0, "near", near[p * rows], sizeof near / parts));
-                check(
-                    weft_session_feed(session, 0, "after", after + p * rows, sizeof after / parts));
+        for (int part = 0; part < parts; part++) {
+            for (int s = 0; s < share; s++) { /* points of this rank's own rows */
+                int i = 1 + rand() % ROWS, j = 1 + rand() % WIDE;
+                for (int k = 0; k < NEAR; k++) near[s][k] = now[i + k / 3 - 1][j + k % 3 - 1];
+                after[s] = next[i][j];
             }
+            check(weft_session_feed_rows(session, 0, "near", near, (size_t)share * sizeof *near));
+            check(
+                weft_session_feed_rows(session, 0, "after", after, (size_t)share * sizeof *after));
             check(weft_session_accumulate(session, &loss));
         }
         check(weft_session_update(session, 3e-3, NULL));

@@ -121,6 +121,13 @@ WEFT_API weft_status weft_session_local(weft_session *session, int program, cons
 WEFT_API weft_status weft_session_feed_local(weft_session *session, int program, const char *name,
                                              const void *data, size_t bytes) WEFT_CHECKED;
 
+/** For programs whose ranks have samples of their own: `data` are this process's rows of an input,
+ * [rows, ...]; rank 0's are the first, then come those of rank 1, and all together are the input.
+ * They are brought to where the plan wants them, which costs nothing where they are there already.
+ * Collective. WEFT_E_SHAPE when the rows of all are too few or too many. */
+WEFT_API weft_status weft_session_feed_rows(weft_session *session, int program, const char *name,
+                                            const void *data, size_t bytes) WEFT_CHECKED;
+
 /** Forward and backward of one microbatch. *out_loss (may be NULL) is its loss; in a pipeline,
  * which runs all microbatches of a step together, it is NaN until the last one, then the mean of
  * all. Without optimizer: forward only. WEFT_E_NUMERIC when the loss is not finite; the message

@@ -251,6 +251,76 @@ weft_status wefti_session_collect(weft_session *s, int program, int index, int64
     return WEFT_OK;
 }
 
+/* ---- rows of each rank ---- */
+
+/* Where the rows of all begin, [ranks + 1]; the same verdict everywhere. */
+static weft_status agree_on_rows(weft_session *s, const wefti_view_tensor *t, size_t bytes,
+                                 int64_t *begin) {
+    weft_status status = WEFT_OK;
+    int64_t height = t->whole.rank ? t->whole.shape[0] : 1;
+    int64_t row = height ? weft_desc_bytes(&t->whole) / height : 1;
+    if (t->role != WEFTI_TENSOR_INPUT || t->whole.rank == 0)
+        status = WEFT_RAISE(WEFT_E_ARG, "'%s' is no input with rows", t->name);
+    if (status >= 0 && (row == 0 || bytes % (size_t)row))
+        status = WEFT_RAISE(WEFT_E_SHAPE, "'%s' is %s: %zu bytes are no rows of it", t->name,
+                            wefti_desc_text(&t->whole).text, bytes);
+    WEFT_TRY(wefti_agree(s->agreement, status));
+    int64_t rows = (int64_t)bytes / row;
+    WEFT_TRY(wefti_agree_cards(s->agreement, &rows, sizeof rows, begin + 1));
+    begin[0] = 0;
+    for (int32_t r = 0; r < s->devices; r++) begin[r + 1] += begin[r];
+    WEFT_REQUIRE(begin[s->devices] == height, WEFT_E_SHAPE,
+                 "'%s' has %lld rows; the ranks give %lld of them together", t->name,
+                 (long long)height, (long long)begin[s->devices]);
+    return WEFT_OK;
+}
+
+static weft_status move_rows(weft_session *s, const wefti_view_tensor *t, int32_t count,
+                             const int64_t *begin, const void *data) {
+    const wefti_session_piece *mine = NULL;
+    crossing c;
+    WEFT_TRY(begin_crossing(s, t, WEFTI_TRANSFER_SEND, &c));
+    for (int32_t r = 0; r < s->devices; r++) {
+        if (begin[r] == begin[r + 1]) continue;
+        c.across.have[r] = box_of(&t->whole);
+        c.across.have[r].begin[0] = begin[r];
+        c.across.have[r].size[0] = begin[r + 1] - begin[r];
+    }
+    for (int32_t i = 0; i < count; i++) {
+        if (s->pieces[i].data) mine = &s->pieces[i];
+        if (wefti_box_elems(&s->pieces[i].box, t->whole.rank))
+            c.across.want[s->pieces[i].rank] = s->pieces[i].box;
+    }
+    size_t all = (size_t)s->devices * sizeof *c.boxes;
+    weft_status status = WEFT_OK;
+    if (memcmp(c.across.have, c.across.want, all) != 0)
+        status = wefti_across_run(s->agreement, &c.across, data, mine ? mine->data : NULL);
+    else if (mine && piece_bytes(&t->whole, mine))
+        memcpy(mine->data, data, (size_t)piece_bytes(&t->whole, mine));
+    wefti_free(c.boxes);
+    if (mine && status >= 0) observe(s, t, mine);
+    return status;
+}
+
+weft_status weft_session_feed_rows(weft_session *s, int program, const char *name, const void *data,
+                                   size_t bytes) {
+    if (!s->world) return weft_session_feed(s, program, name, data, bytes);
+    wefti_view *v;
+    int index;
+    int32_t count;
+    int64_t *begin;
+    WEFT_TRY(wefti_session_look_up(s, program, name, &v, &index));
+    WEFT_TRY(wefti_session_pieces(s, program, index, s->pieces, &count));
+    begin = wefti_calloc((size_t)s->devices + 1, sizeof *begin);
+    if (!begin)
+        return wefti_give_up(s->world, WEFT_RAISE(WEFT_E_NOMEM, "no memory to feed '%s'", name));
+    weft_status status = agree_on_rows(s, &v->tensors[index], bytes, begin);
+    if (status >= 0)
+        status = wefti_give_up(s->world, move_rows(s, &v->tensors[index], count, begin, data));
+    wefti_free(begin);
+    return status;
+}
+
 /* ---- reading ---- */
 
 weft_status weft_session_read(weft_session *s, int program, const char *name, void *data,

@@ -50,11 +50,15 @@ enum { CASES = sizeof cases / sizeof *cases };
 
 enum { TAMPER_NONE, TAMPER_MODEL, TAMPER_SEED, TAMPER_PLAN, TAMPER_CLIP, TAMPER_DEVICES };
 
+typedef enum feeding { FEED_WHOLE, FEED_LOCAL, FEED_ROWS } feeding;
+
 typedef struct run {
     const plan_case *c;
     int tamper;
-    bool evaluate, local, poison; /* poison: a parameter becomes infinite after one step */
-    const float *start;           /* parameters to begin with; NULL: own */
+    bool evaluate, poison; /* poison: a parameter becomes infinite after one step */
+    feeding how;
+    int rank;
+    const float *start; /* parameters to begin with; NULL: own */
     double losses[STEPS], norms[STEPS], evaluation;
     int64_t predicted, observed;
     float *tensors; /* all parameters and optimizer states, one behind the other */
@@ -75,7 +79,7 @@ static weft_model_config config_of(const plan_case *c, bool other) {
 }
 
 /* Tokens; the whole input, or this process's part of it in place or through a copy. */
-static weft_status feed(weft_session *s, int program, uint64_t step, bool local) {
+static weft_status feed(weft_session *s, int program, uint64_t step, feeding how, int rank) {
     for (int t = 0; t < weft_session_tensors(s, program); t++) {
         weft_tensor_info info;
         int32_t data[BATCH * 16];
@@ -84,7 +88,15 @@ static weft_status feed(weft_session *s, int program, uint64_t step, bool local)
         uint64_t stream = wefti_stream_of(info.name);
         for (int64_t i = 0; i < info.bytes / 4; i++)
             data[i] = (int32_t)(wefti_philox_u32(step, stream, (uint64_t)i) % 50);
-        if (!local) {
+        if (how == FEED_ROWS) { /* some ranks have none */
+            int64_t rows = info.desc.shape[0], row = info.bytes / rows, n = weft_session_devices(s);
+            int64_t begin = rows * rank * rank / (n * n),
+                    end = rows * (rank + 1) * (rank + 1) / (n * n);
+            WEFT_TRY(weft_session_feed_rows(s, program, info.name, (char *)data + begin * row,
+                                            (size_t)((end - begin) * row)));
+            continue;
+        }
+        if (how == FEED_WHOLE) {
             WEFT_TRY(weft_session_feed(s, program, info.name, data, (size_t)info.bytes));
             continue;
         }
@@ -136,7 +148,7 @@ static weft_status one_step(weft_session *s, run *r, int step, int microbatches)
     int known = 0;
     r->norms[step] = NAN;
     for (int m = 0; m < microbatches; m++) {
-        WEFT_TRY(feed(s, 0, (uint64_t)(step * 10 + m), r->local));
+        WEFT_TRY(feed(s, 0, (uint64_t)(step * 10 + m), r->how, r->rank));
         weft_session_set_row(s, m * BATCH / microbatches);
         if (microbatches == 1 && r->c->clip == 0)
             return weft_session_step(s, 0.01, &r->losses[step]);
@@ -159,14 +171,30 @@ static weft_status poison(weft_session *s) {
     return status;
 }
 
+/* Rows that are not the input's are refused on all ranks, and break nothing. */
+static weft_status feed_wrong_rows(weft_session *s, const run *r) {
+    weft_tensor_info info = {.role = WEFT_ROLE_PARAM};
+    char byte[1] = {0};
+    for (int t = 0; info.role != WEFT_ROLE_INPUT; t++)
+        WEFT_TRY(weft_session_tensor(s, 0, t, &info));
+    if (weft_session_feed_rows(s, 0, info.name, byte, 0) != WEFT_E_SHAPE ||
+        !strstr(weft_error_message(), "the ranks give 0 of them together"))
+        return WEFT_E_BUG;
+    if (weft_session_feed_rows(s, 0, info.name, byte, r->rank == 1) >= 0 ||
+        !strstr(weft_error_message(), "1 bytes are no rows of it"))
+        return WEFT_E_BUG;
+    return WEFT_OK;
+}
+
 static weft_status run_steps(weft_session *s, run *r, int microbatches, int evaluation) {
+    if (r->how == FEED_ROWS) WEFT_TRY(feed_wrong_rows(s, r));
     if (r->start) WEFT_TRY(write_all(s, r->start));
     for (int step = 0; step < STEPS; step++) {
         if (r->poison && step == 1) WEFT_TRY(poison(s));
         WEFT_TRY(one_step(s, r, step, microbatches));
     }
     if (r->evaluate) {
-        WEFT_TRY(feed(s, evaluation, 77, false));
+        WEFT_TRY(feed(s, evaluation, 77, FEED_WHOLE, 0));
         WEFT_TRY(weft_session_forward(s, evaluation, &r->evaluation));
     }
     WEFT_TRY(read_all(s, r));
@@ -242,12 +270,12 @@ static void assert_same_run(const run *a, const run *b, int rank) {
         fail_msg("%s: rank %d uses other memory than was planned", a->c->name, rank);
 }
 
-static void compare_runs(const plan_case *c, bool evaluate, bool local) {
+static void compare_runs(const plan_case *c, bool evaluate, feeding how) {
     run one = {.c = c, .evaluate = evaluate}, many[MOST_RANKS];
     rank_of_world ranks[MOST_RANKS];
     ASSERT_OK(run_session(&one, NULL));
     for (int r = 0; r < c->devices; r++)
-        many[r] = (run){.c = c, .evaluate = evaluate, .local = local};
+        many[r] = (run){.c = c, .evaluate = evaluate, .how = how, .rank = r};
     run_world(c->devices, run_rank, many, sizeof *many, ranks);
     assert_all_ok(ranks, c->devices, c->name);
     for (int r = 0; r < c->devices; r++) assert_same_run(&one, &many[r], r);
@@ -259,15 +287,20 @@ static void compare_runs(const plan_case *c, bool evaluate, bool local) {
 
 static void processes_come_to_the_bits_of_one(void **state) {
     (void)state;
-    for (int i = 0; i < CASES; i++) compare_runs(&cases[i], i % 2 == 0, false);
+    for (int i = 0; i < CASES; i++) compare_runs(&cases[i], i % 2 == 0, FEED_WHOLE);
 }
 
 static void parts_are_fed_where_they_are(void **state) {
     (void)state;
-    compare_runs(&cases[0], false, true);
-    compare_runs(&cases[8], true, true);
-    compare_runs(&cases[9], false, true);
-    compare_runs(&cases[10], false, true);
+    compare_runs(&cases[0], false, FEED_LOCAL);
+    compare_runs(&cases[8], true, FEED_LOCAL);
+    compare_runs(&cases[9], false, FEED_LOCAL);
+    compare_runs(&cases[10], false, FEED_LOCAL);
+}
+
+static void rows_are_brought_to_where_they_are_wanted(void **state) {
+    (void)state;
+    for (int i = 0; i < CASES; i += 2) compare_runs(&cases[i], false, FEED_ROWS);
 }
 
 /* Parameters and states of one run, written whole into another that is split otherwise. */
@@ -475,6 +508,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(processes_come_to_the_bits_of_one),
         cmocka_unit_test(parts_are_fed_where_they_are),
+        cmocka_unit_test(rows_are_brought_to_where_they_are_wanted),
         cmocka_unit_test(what_is_read_can_be_written),
         cmocka_unit_test(other_jobs_are_refused),
         cmocka_unit_test(a_loss_that_is_not_finite_stops_all),
