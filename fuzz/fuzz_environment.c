@@ -33,7 +33,8 @@ static void check_launcher(const wefti_launcher *l) {
     check(l->scheduler_port >= 0 && l->scheduler_port <= 65535);
     check((l->start == WEFTI_START_ALONE) == (p->name == NULL));
     check(!l->serves || (p->rank == 0 && *l->scheduler_host));
-    check(l->join_seconds >= 0 && l->heartbeat_seconds >= 0 && l->wait_seconds >= 0);
+    const wefti_settings *set = &l->set;
+    check(set->join_seconds >= 0 && set->heartbeat_seconds >= 0 && set->wait_seconds >= 0);
 }
 
 static void parse_values(const char *text) {
