@@ -105,7 +105,7 @@ static weft_status check(const wefti_comm *comm, const wefti_transfer *t) {
 
 static weft_status fill(wefti_rounds_endpoint *endpoint, const wefti_transfer *t) {
     wefti_rounds_world *w = endpoint->world;
-    WEFT_TRY(wefti_rounds_plan_create(t, &w->costs, w->forced, &endpoint->plan));
+    WEFT_TRY(wefti_rounds_plan_create(t, &w->costs, w->host, w->forced, &endpoint->plan));
     WEFT_TRY(make_posts(endpoint));
     pthread_mutex_lock(&w->lock);
     weft_status status = wefti_rounds_reserve(w, 2 + endpoint->plan->sends);
@@ -268,6 +268,14 @@ weft_status wefti_comm_rounds(const weft_transport *transport, wefti_comm **out)
 
 void wefti_rounds_set_costs(wefti_comm *comm, const wefti_rounds_costs *costs) {
     ((wefti_rounds_world *)comm)->costs = *costs;
+}
+weft_status wefti_rounds_set_hosts(wefti_comm *comm, const int32_t *host) {
+    wefti_rounds_world *w = (wefti_rounds_world *)comm;
+    size_t bytes = (size_t)comm->size * sizeof *host;
+    int32_t *copy = wefti_arena_alloc(w->arena, bytes);
+    WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for the hosts of %d ranks", (int)comm->size);
+    w->host = memcpy(copy, host, bytes);
+    return WEFT_OK;
 }
 void wefti_rounds_force(wefti_comm *comm, wefti_rounds_algorithm algorithm) {
     ((wefti_rounds_world *)comm)->forced = algorithm;

@@ -145,6 +145,7 @@ struct wefti_rounds_world {
     size_t request_bytes; /* rounded up */
     wefti_rounds_costs costs;
     wefti_rounds_algorithm forced;
+    const int32_t *host;     /* [size] of each rank; NULL: not known */
     pthread_mutex_t lock;    /* of the transport and of all below */
     wefti_arena *arena;      /* channels */
     wefti_rounds_peer *peer; /* [size] */
@@ -230,9 +231,10 @@ weft_status wefti_rounds_post_one(wefti_endpoint *endpoint, const void *source, 
 weft_status wefti_rounds_wait(wefti_endpoint *endpoint);
 weft_status wefti_rounds_test(wefti_endpoint *endpoint);
 
-/* For measured links, tests and reports. Costs and the forced algorithm are for transfers bound
- * from then on, and must be the same on all ranks. */
+/* For transfers bound from then on; must be the same on all ranks: what messages cost; which host
+ * each rank is on (copied); for tests and measurements, an algorithm. */
 void wefti_rounds_set_costs(wefti_comm *comm, const wefti_rounds_costs *costs);
+weft_status wefti_rounds_set_hosts(wefti_comm *comm, const int32_t *host) WEFT_CHECKED;
 void wefti_rounds_force(wefti_comm *comm, wefti_rounds_algorithm algorithm);
 wefti_rounds_algorithm wefti_rounds_chosen(const wefti_endpoint *endpoint);
 

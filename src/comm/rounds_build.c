@@ -99,3 +99,12 @@ bool wefti_rounds_run(const wefti_box *part, const wefti_box *box, int rank, int
     *first = side.offset;
     return move.loops == 0;
 }
+
+wefti_rounds_span wefti_rounds_part(const wefti_rounds_build *b, wefti_rounds_span all, int64_t i,
+                                    int64_t n) {
+    int64_t line = 64 / b->element, lines = (all.count + line - 1) / line;
+    int64_t begin = lines * i / n * line, end = lines * (i + 1) / n * line;
+    if (begin > all.count) begin = all.count;
+    if (end > all.count) end = all.count;
+    return (wefti_rounds_span){all.begin + begin, end - begin};
+}

@@ -3,15 +3,18 @@
 #define WEFTI_ROUNDS_BUILD_H
 
 #include "comm/pieces.h"
+#include "comm/rounds_hosts.h"
 #include "comm/rounds_plan.h"
 
 /* The forms of a transfer that more than one algorithm can do. */
 typedef enum wefti_rounds_form {
     WEFTI_ROUNDS_GENERAL,
-    WEFTI_ROUNDS_ALL_REDUCE, /* all have and want the same box */
-    WEFTI_ROUNDS_REDUCE,     /* all have the same box, some want it */
-    WEFTI_ROUNDS_ALL_GATHER, /* all want the same box, of which each part is with one member */
-    WEFTI_ROUNDS_BROADCAST   /* one has a box, others want all of it */
+    WEFTI_ROUNDS_ALL_REDUCE,     /* all have and want the same box */
+    WEFTI_ROUNDS_REDUCE,         /* all have the same box, some want it */
+    WEFTI_ROUNDS_REDUCE_SCATTER, /* all have the same box, of which each wants a run, no more than
+                                    all of it together */
+    WEFTI_ROUNDS_ALL_GATHER,     /* all want the same box, of which each part is with one member */
+    WEFTI_ROUNDS_BROADCAST       /* one has a box, others want all of it */
 } wefti_rounds_form;
 
 typedef struct wefti_rounds_build {
@@ -22,6 +25,7 @@ typedef struct wefti_rounds_build {
     int32_t wanting, first; /* how many want something, and the first of them */
     int64_t element;        /* bytes */
     const int32_t *each;    /* 0, 1, .. members - 1 */
+    wefti_rounds_hosts hosts;
 } wefti_rounds_build;
 
 weft_status wefti_rounds_direct(wefti_rounds_build *b) WEFT_CHECKED;
@@ -31,6 +35,19 @@ weft_status wefti_rounds_shares(wefti_rounds_build *b) WEFT_CHECKED;
 weft_status wefti_rounds_chain(wefti_rounds_build *b) WEFT_CHECKED;  /* reductions */
 weft_status wefti_rounds_spread(wefti_rounds_build *b) WEFT_CHECKED; /* a chain of a broadcast */
 weft_status wefti_rounds_tree(wefti_rounds_build *b) WEFT_CHECKED;
+
+weft_status wefti_rounds_host_reduce(wefti_rounds_build *b) WEFT_CHECKED;
+weft_status wefti_rounds_host_gather(wefti_rounds_build *b) WEFT_CHECKED;
+weft_status wefti_rounds_host_spread(wefti_rounds_build *b) WEFT_CHECKED;
+/* Whether those above can do it, and in how many parts that follow each other. */
+bool wefti_rounds_host_possible(const wefti_rounds_build *b);
+int64_t wefti_rounds_host_parts(const wefti_rounds_build *b);
+/* Partial results have the precision of the result. */
+bool wefti_rounds_exact(const wefti_rounds_build *b);
+
+/* Seconds; less than 0: not possible. All from what all members know. */
+double wefti_rounds_cost(const wefti_rounds_build *b, const wefti_rounds_costs *costs,
+                         wefti_rounds_algorithm algorithm);
 
 /* The round that is being built; all rounds up to one that something is said of exist. */
 static inline int32_t wefti_rounds_now(const wefti_rounds_build *b) {
@@ -58,6 +75,17 @@ weft_status wefti_rounds_op_flat(wefti_rounds_build *b, int64_t elements, wefti_
                                  int32_t sources, const wefti_rounds_place *from) WEFT_CHECKED;
 /* Room in the stage. */
 wefti_rounds_place wefti_rounds_room(wefti_rounds_build *b, int64_t bytes);
+
+/* Elements [begin, begin + count) of arrays that all have. */
+typedef struct wefti_rounds_span {
+    int64_t begin, count;
+} wefti_rounds_span;
+static inline wefti_rounds_span wefti_rounds_whole(const wefti_rounds_build *b) {
+    return (wefti_rounds_span){0, wefti_box_elems(&b->t->have[0], b->t->rank)};
+}
+/* Part i of n of `all`, beginning at cache lines. */
+wefti_rounds_span wefti_rounds_part(const wefti_rounds_build *b, wefti_rounds_span all, int64_t i,
+                                    int64_t n);
 
 /* Of a chain that moves so many bytes. */
 static inline int64_t wefti_rounds_chunks(int64_t bytes) {

@@ -48,11 +48,18 @@ static bool empty(const wefti_transfer *t, const wefti_box *box) {
 }
 
 static wefti_rounds_form form_of_reduction(const wefti_transfer *t, const wefti_rounds_build *b) {
-    for (int32_t m = 0; m < t->members; m++)
-        if (!wefti_boxes_equal(&t->have[m], &t->have[0], t->rank) ||
-            !(empty(t, &t->want[m]) || wefti_boxes_equal(&t->want[m], &t->have[0], t->rank)))
-            return WEFTI_ROUNDS_GENERAL;
-    return b->wanting == t->members ? WEFTI_ROUNDS_ALL_REDUCE : WEFTI_ROUNDS_REDUCE;
+    int64_t wanted = 0, first;
+    bool whole = true, runs = true;
+    for (int32_t m = 0; m < t->members; m++) {
+        if (!wefti_boxes_equal(&t->have[m], &t->have[0], t->rank)) return WEFTI_ROUNDS_GENERAL;
+        if (empty(t, &t->want[m])) continue;
+        whole = whole && wefti_boxes_equal(&t->want[m], &t->have[0], t->rank);
+        runs = runs && wefti_rounds_run(&t->want[m], &t->have[0], t->rank, &first);
+        wanted += wefti_box_elems(&t->want[m], t->rank);
+    }
+    if (whole) return b->wanting == t->members ? WEFTI_ROUNDS_ALL_REDUCE : WEFTI_ROUNDS_REDUCE;
+    return runs && wanted <= wefti_box_elems(&t->have[0], t->rank) ? WEFTI_ROUNDS_REDUCE_SCATTER
+                                                                   : WEFTI_ROUNDS_GENERAL;
 }
 
 /* All want the same box, and the boxes that are had have as many elements together: as all that is
@@ -92,73 +99,14 @@ static void find_form(wefti_rounds_build *b) {
 
 /* --- the choice --- */
 
-static double rounds_of(int32_t members) {
-    double rounds = 0;
-    for (int32_t reach = 1; reach < members; reach *= 2) rounds++;
-    return rounds;
-}
-
-/* Seconds; less than 0: not possible. All from what all members know. */
-static double cost(const wefti_rounds_build *b, const wefti_rounds_costs *c,
-                   wefti_rounds_algorithm algorithm) {
-    const wefti_transfer *t = b->t;
-    double g = t->members, others = g - 1;
-    const wefti_box *all = b->form == WEFTI_ROUNDS_ALL_GATHER ? &t->want[0] : &t->have[b->root];
-    double bytes = (double)wefti_rounds_bytes(b, all), wire = bytes / c->bytes_per_s;
-    double crowd = 1 + c->crowd * (g - 2), sum = bytes / c->reduce_bytes_per_s;
-    double round = c->latency_s + 2 * c->message_s;
-    double chunks = (double)wefti_rounds_chunks((int64_t)bytes);
-    bool exact = t->dtype != WEFT_BF16 && t->dtype != WEFT_F16;
-    switch (b->form) {
-    case WEFTI_ROUNDS_ALL_REDUCE:
-        if (algorithm == WEFTI_ROUNDS_DIRECT)
-            return c->latency_s + others * (2 * c->message_s + wire * crowd + sum);
-        if (algorithm == WEFTI_ROUNDS_BRUCK)
-            return rounds_of(t->members) * round + others * (wire + sum);
-        if (algorithm == WEFTI_ROUNDS_SHARES)
-            return 2 * (c->latency_s + 2 * others * c->message_s) +
-                   others / g * (2 * wire * crowd + sum);
-        if (algorithm == WEFTI_ROUNDS_CHAIN && exact)
-            return (2 * others + chunks) * (round + (2 * wire + sum) / chunks);
-        return -1;
-    case WEFTI_ROUNDS_REDUCE: {
-        double most = b->wanting > others ? b->wanting : others;
-        if (algorithm == WEFTI_ROUNDS_DIRECT)
-            return c->latency_s + others * (c->message_s + sum) + most * wire * crowd;
-        if (algorithm == WEFTI_ROUNDS_SHARES)
-            return 2 * (c->latency_s + 2 * others * c->message_s) +
-                   others / g * (2 * wire * crowd + sum);
-        if (algorithm == WEFTI_ROUNDS_CHAIN && exact && b->wanting == 1)
-            return (g + chunks) * (round + (wire + sum) / chunks);
-        return -1;
-    }
-    case WEFTI_ROUNDS_ALL_GATHER:
-        if (algorithm == WEFTI_ROUNDS_DIRECT)
-            return c->latency_s + others * 2 * c->message_s + others / g * wire * crowd;
-        if (algorithm == WEFTI_ROUNDS_BRUCK)
-            return rounds_of(t->members) * round + others / g * wire + sum;
-        if (algorithm == WEFTI_ROUNDS_RING) return others * (round + wire / g);
-        return -1;
-    case WEFTI_ROUNDS_BROADCAST: {
-        double wanting = b->wanting;
-        if (algorithm == WEFTI_ROUNDS_DIRECT) return c->latency_s + wanting * (c->message_s + wire);
-        if (algorithm == WEFTI_ROUNDS_TREE) return rounds_of(b->wanting + 1) * (round + wire);
-        if (algorithm == WEFTI_ROUNDS_CHAIN)
-            return (wanting - 1 + chunks) * (round + wire / chunks);
-        return -1;
-    }
-    default:
-        return algorithm == WEFTI_ROUNDS_DIRECT ? 0 : -1;
-    }
-}
-
 static wefti_rounds_algorithm choose(const wefti_rounds_build *b, const wefti_rounds_costs *costs,
                                      wefti_rounds_algorithm forced) {
     wefti_rounds_algorithm best = WEFTI_ROUNDS_DIRECT;
-    if (forced != WEFTI_ROUNDS_CHOSEN && cost(b, costs, forced) >= 0) return forced;
+    if (forced != WEFTI_ROUNDS_CHOSEN && wefti_rounds_cost(b, costs, forced) >= 0) return forced;
     for (int a = WEFTI_ROUNDS_DIRECT + 1; a < WEFTI_ROUNDS_ALGORITHMS; a++) {
-        double seconds = cost(b, costs, (wefti_rounds_algorithm)a);
-        if (seconds >= 0 && seconds < 0.99 * cost(b, costs, best)) best = (wefti_rounds_algorithm)a;
+        double seconds = wefti_rounds_cost(b, costs, (wefti_rounds_algorithm)a);
+        if (seconds >= 0 && seconds < 0.99 * wefti_rounds_cost(b, costs, best))
+            best = (wefti_rounds_algorithm)a;
     }
     return best;
 }
@@ -175,6 +123,10 @@ static weft_status build(wefti_rounds_build *b) {
         return b->form == WEFTI_ROUNDS_BROADCAST ? wefti_rounds_spread(b) : wefti_rounds_chain(b);
     case WEFTI_ROUNDS_TREE:
         return wefti_rounds_tree(b);
+    case WEFTI_ROUNDS_HOSTS:
+        return b->form == WEFTI_ROUNDS_BROADCAST    ? wefti_rounds_host_spread(b)
+               : b->form == WEFTI_ROUNDS_ALL_GATHER ? wefti_rounds_host_gather(b)
+                                                    : wefti_rounds_host_reduce(b);
     default:
         return wefti_rounds_direct(b);
     }
@@ -237,7 +189,8 @@ static weft_status sort_receives(wefti_rounds_plan *plan) {
 }
 
 static weft_status fill(const wefti_transfer *t, const wefti_rounds_costs *costs,
-                        wefti_rounds_algorithm forced, wefti_rounds_plan *plan) {
+                        const int32_t *host, wefti_rounds_algorithm forced,
+                        wefti_rounds_plan *plan) {
     const char *name = t->name ? t->name : "a tensor";
     int32_t *each = wefti_arena_alloc(plan->arena, (size_t)t->members * 4 * sizeof *each);
     plan->text = wefti_arena_format(
@@ -248,9 +201,12 @@ static weft_status fill(const wefti_transfer *t, const wefti_rounds_costs *costs
     for (int32_t m = 0; m < t->members; m++) each[m] = m;
     wefti_rounds_build b = {
         .t = t, .plan = plan, .element = (int64_t)weft_dtype_bytes(t->dtype), .each = each};
+    WEFT_TRY(wefti_rounds_hosts_find(plan->arena, t, host, &b.hosts));
     find_form(&b);
     plan->algorithm = choose(&b, costs, forced);
     plan->hash = wefti_digest_number(wefti_transfer_digest(t), (uint64_t)plan->algorithm);
+    for (int32_t m = 0; m < t->members && plan->algorithm == WEFTI_ROUNDS_HOSTS; m++)
+        plan->hash = wefti_digest_number(plan->hash, (uint64_t)b.hosts.host[m]);
     plan->hash = wefti_digest_text(plan->hash, name);
     WEFT_TRY(build(&b));
     WEFT_TRY(number_messages(t, plan, each + t->members));
@@ -258,14 +214,15 @@ static weft_status fill(const wefti_transfer *t, const wefti_rounds_costs *costs
 }
 
 weft_status wefti_rounds_plan_create(const wefti_transfer *t, const wefti_rounds_costs *costs,
-                                     wefti_rounds_algorithm forced, wefti_rounds_plan **out) {
+                                     const int32_t *host, wefti_rounds_algorithm forced,
+                                     wefti_rounds_plan **out) {
     wefti_rounds_plan *plan;
     WEFT_REQUIRE(t->members <= WEFTI_MOVE_MOST, WEFT_E_ARG,
                  "a transfer of %d members; possible are %d", (int)t->members,
                  (int)WEFTI_MOVE_MOST);
     WEFT_NEW(plan, wefti_rounds_plan);
     weft_status status = wefti_arena_create(&plan->arena);
-    if (status >= 0) status = fill(t, costs, forced, plan);
+    if (status >= 0) status = fill(t, costs, host, forced, plan);
     if (status < 0) {
         wefti_rounds_plan_destroy(plan);
         return status;

@@ -20,7 +20,8 @@
     X(RING, "ring")     /* all-gather, from neighbour to neighbour */                              \
     X(SHARES, "shares") /* each reduces one share and hands it on */                               \
     X(CHAIN, "chain")   /* chunks go along the members, which add theirs */                        \
-    X(TREE, "tree")     /* who has it tells others, who tell others */
+    X(TREE, "tree")     /* who has it tells others, who tell others */                             \
+    X(HOSTS, "hosts")   /* within hosts, and between them as few bytes as possible */
 
 typedef enum wefti_rounds_algorithm {
 #define WEFTI_ROUNDS_ROW(name, text) WEFTI_ROUNDS_##name,
@@ -104,9 +105,10 @@ typedef struct wefti_rounds_plan {
     int64_t send_capacity, receive_capacity, op_capacity, round_capacity;
 } wefti_rounds_plan;
 
-/* Of a legal transfer (wefti_transfer_check). `forced` is taken where it is possible. */
+/* Of a legal transfer (wefti_transfer_check). `host` of each rank of the world, NULL: each is a
+ * host of its own. `forced` is taken where it is possible. */
 weft_status wefti_rounds_plan_create(const wefti_transfer *t, const wefti_rounds_costs *costs,
-                                     wefti_rounds_algorithm forced,
+                                     const int32_t *host, wefti_rounds_algorithm forced,
                                      wefti_rounds_plan **out) WEFT_CHECKED;
 void wefti_rounds_plan_destroy(wefti_rounds_plan *plan);
 /* The partner that is this rank; NULL: none is. */

@@ -10,28 +10,12 @@
  * no chain for halves, whose sums are made in f32. */
 #include "comm/rounds_build.h"
 
-/* Elements [begin, begin + count) of all, those of one member in one segment. */
-typedef struct span {
-    int64_t begin, count;
-} span;
-
-/* Part i of n of `all`, beginning at cache lines. */
-static span part_of(const wefti_rounds_build *b, span all, int64_t i, int64_t n) {
-    int64_t line = 64 / b->element, lines = (all.count + line - 1) / line;
-    int64_t begin = lines * i / n * line, end = lines * (i + 1) / n * line;
-    if (begin > all.count) begin = all.count;
-    if (end > all.count) end = all.count;
-    return (span){all.begin + begin, end - begin};
-}
-
-static wefti_rounds_place place_of(const wefti_rounds_build *b, wefti_rounds_array array, span s) {
+static wefti_rounds_place place_of(const wefti_rounds_build *b, wefti_rounds_array array,
+                                   wefti_rounds_span s) {
     return wefti_rounds_at(array, s.begin * b->element);
 }
 static bool wants(const wefti_rounds_build *b, int32_t member) {
     return wefti_box_elems(&b->t->want[member], b->t->rank) > 0;
-}
-static span whole(const wefti_rounds_build *b) {
-    return (span){0, wefti_box_elems(&b->t->have[0], b->t->rank)};
 }
 
 /* --- shares --- */
@@ -46,13 +30,15 @@ typedef struct share_work {
     wefti_rounds_place *from; /* [members] */
 } share_work;
 
-static span share_of(const wefti_rounds_build *b, const share_work *w, int64_t segment,
-                     int32_t member) {
-    return part_of(b, part_of(b, whole(b), segment, w->segments), member, b->t->members);
+static wefti_rounds_span share_of(const wefti_rounds_build *b, const share_work *w, int64_t segment,
+                                  int32_t member) {
+    return wefti_rounds_part(b, wefti_rounds_part(b, wefti_rounds_whole(b), segment, w->segments),
+                             member, b->t->members);
 }
 
 /* Where the own share is reduced to. */
-static wefti_rounds_place result_of(const wefti_rounds_build *b, const share_work *w, span mine) {
+static wefti_rounds_place result_of(const wefti_rounds_build *b, const share_work *w,
+                                    wefti_rounds_span mine) {
     if (wants(b, b->t->me)) return place_of(b, WEFTI_ROUNDS_DESTINATION, mine);
     return wefti_rounds_at(w->out.array, w->out.offset + mine.begin * b->element);
 }
@@ -61,10 +47,10 @@ static wefti_rounds_place result_of(const wefti_rounds_build *b, const share_wor
 static weft_status collect(wefti_rounds_build *b, share_work *w, int64_t segment) {
     const wefti_transfer *t = b->t;
     int32_t g = t->members, now = wefti_rounds_now(b);
-    span mine = share_of(b, w, segment, t->me);
+    wefti_rounds_span mine = share_of(b, w, segment, t->me);
     for (int32_t i = 1; i < g; i++) {
         int32_t m = (t->me + i) % g;
-        span theirs = share_of(b, w, segment, m);
+        wefti_rounds_span theirs = share_of(b, w, segment, m);
         WEFT_TRY(wefti_rounds_send(b, m, place_of(b, WEFTI_ROUNDS_SOURCE, theirs),
                                    theirs.count * b->element));
         w->sent[segment % 2 * g + m] = b->plan->sends - 1;
@@ -85,7 +71,7 @@ static weft_status collect(wefti_rounds_build *b, share_work *w, int64_t segment
 static weft_status hand_on(wefti_rounds_build *b, share_work *w, int64_t segment) {
     const wefti_transfer *t = b->t;
     int32_t g = t->members;
-    span mine = share_of(b, w, segment, t->me);
+    wefti_rounds_span mine = share_of(b, w, segment, t->me);
     wefti_rounds_place at = result_of(b, w, mine);
     for (int32_t i = 1; i < g; i++) {
         int32_t m = (t->me + i) % g;
@@ -93,7 +79,7 @@ static weft_status hand_on(wefti_rounds_build *b, share_work *w, int64_t segment
     }
     for (int32_t i = 1; i < g && wants(b, t->me); i++) {
         int32_t m = (t->me + g - i) % g;
-        span theirs = share_of(b, w, segment, m);
+        wefti_rounds_span theirs = share_of(b, w, segment, m);
         /* Where source and destination are the same, what I sent from there must have left. */
         WEFT_TRY(wefti_rounds_receive_gated(b, m, place_of(b, WEFTI_ROUNDS_DESTINATION, theirs),
                                             theirs.count * b->element, (int32_t)w->segments, 0,
@@ -105,7 +91,7 @@ static weft_status hand_on(wefti_rounds_build *b, share_work *w, int64_t segment
 static weft_status build_shares(wefti_rounds_build *b, share_work *w) {
     int32_t g = b->t->members;
     int64_t segment = WEFTI_ROUNDS_CHUNK * (int64_t)g;
-    w->segments = (whole(b).count * b->element + segment - 1) / segment;
+    w->segments = (wefti_rounds_whole(b).count * b->element + segment - 1) / segment;
     if (w->segments < 1) w->segments = 1;
     if (w->segments > MOST_SEGMENTS) w->segments = MOST_SEGMENTS;
     for (int64_t s = 0; s < w->segments; s++) {
@@ -115,7 +101,8 @@ static weft_status build_shares(wefti_rounds_build *b, share_work *w) {
     w->in_bytes = (w->in_bytes + 63) / 64 * 64;
     for (int i = 0; i < SLOTS && i < w->segments; i++)
         w->in[i] = wefti_rounds_room(b, w->in_bytes * g);
-    if (!wants(b, b->t->me)) w->out = wefti_rounds_room(b, whole(b).count * b->element);
+    if (!wants(b, b->t->me))
+        w->out = wefti_rounds_room(b, wefti_rounds_whole(b).count * b->element);
     for (int64_t s = 0; s <= w->segments; s++) {
         WEFT_TRY(wefti_rounds_begin(b));
         if (s < w->segments) WEFT_TRY(collect(b, w, s));
@@ -146,7 +133,8 @@ typedef struct chain_work {
     int64_t *sent; /* [chunks]: its send to the next member */
 } chain_work;
 
-static wefti_rounds_place chain_result(const wefti_rounds_build *b, const chain_work *w, span s) {
+static wefti_rounds_place chain_result(const wefti_rounds_build *b, const chain_work *w,
+                                       wefti_rounds_span s) {
     if (wants(b, b->t->me)) return place_of(b, WEFTI_ROUNDS_DESTINATION, s);
     return wefti_rounds_at(w->out.array, w->out.offset + s.begin * b->element);
 }
@@ -155,14 +143,14 @@ static wefti_rounds_place chain_result(const wefti_rounds_build *b, const chain_
 static weft_status go_on(wefti_rounds_build *b, chain_work *w, int64_t k) {
     const wefti_transfer *t = b->t;
     if (t->me < t->members - 1 && k >= 1 && k <= w->chunks) {
-        span gone = part_of(b, whole(b), k - 1, w->chunks);
+        wefti_rounds_span gone = wefti_rounds_part(b, wefti_rounds_whole(b), k - 1, w->chunks);
         wefti_rounds_place at =
             t->me == 0 ? place_of(b, WEFTI_ROUNDS_SOURCE, gone) : chain_result(b, w, gone);
         WEFT_TRY(wefti_rounds_send(b, t->me + 1, at, gone.count * b->element));
         w->sent[k - 1] = b->plan->sends - 1;
     }
     if (t->me == 0 || k >= w->chunks) return WEFT_OK;
-    span chunk = part_of(b, whole(b), k, w->chunks);
+    wefti_rounds_span chunk = wefti_rounds_part(b, wefti_rounds_whole(b), k, w->chunks);
     int32_t gate = k < SLOTS ? 0 : (int32_t)k - SLOTS + 1;
     wefti_rounds_place from[2] = {w->in[k % SLOTS], place_of(b, WEFTI_ROUNDS_SOURCE, chunk)};
     WEFT_TRY(wefti_rounds_receive_gated(b, t->me - 1, from[0], chunk.count * b->element, (int32_t)k,
@@ -175,12 +163,12 @@ static weft_status go_back(wefti_rounds_build *b, chain_work *w, int64_t k) {
     const wefti_transfer *t = b->t;
     int64_t gone = k - w->back - 1, coming = k - w->back;
     if (t->me > 0 && gone >= 0 && gone < w->chunks) {
-        span s = part_of(b, whole(b), gone, w->chunks);
+        wefti_rounds_span s = wefti_rounds_part(b, wefti_rounds_whole(b), gone, w->chunks);
         WEFT_TRY(wefti_rounds_send(b, t->me - 1, place_of(b, WEFTI_ROUNDS_DESTINATION, s),
                                    s.count * b->element));
     }
     if (t->me == t->members - 1 || coming < 0 || coming >= w->chunks) return WEFT_OK;
-    span s = part_of(b, whole(b), coming, w->chunks);
+    wefti_rounds_span s = wefti_rounds_part(b, wefti_rounds_whole(b), coming, w->chunks);
     return wefti_rounds_receive_gated(b, t->me + 1, place_of(b, WEFTI_ROUNDS_DESTINATION, s),
                                       s.count * b->element, (int32_t)k, 0, w->sent[coming]);
 }
@@ -192,11 +180,11 @@ static weft_status hand_over(wefti_rounds_build *b, chain_work *w, int64_t k) {
     if (b->first == last) return WEFT_OK;
     int64_t gone = k - 1, coming = k - w->back;
     if (t->me == last && gone >= 0 && gone < w->chunks) {
-        span s = part_of(b, whole(b), gone, w->chunks);
+        wefti_rounds_span s = wefti_rounds_part(b, wefti_rounds_whole(b), gone, w->chunks);
         WEFT_TRY(wefti_rounds_send(b, b->first, chain_result(b, w, s), s.count * b->element));
     }
     if (t->me != b->first || coming < 0 || coming >= w->chunks) return WEFT_OK;
-    span s = part_of(b, whole(b), coming, w->chunks);
+    wefti_rounds_span s = wefti_rounds_part(b, wefti_rounds_whole(b), coming, w->chunks);
     return wefti_rounds_receive_gated(b, last, place_of(b, WEFTI_ROUNDS_DESTINATION, s),
                                       s.count * b->element, (int32_t)k, 0, w->sent[coming]);
 }
@@ -205,14 +193,14 @@ static weft_status build_chain(wefti_rounds_build *b, chain_work *w) {
     const wefti_transfer *t = b->t;
     int32_t after = t->members - 1 - t->me; /* members behind this one */
     bool to_all = b->form == WEFTI_ROUNDS_ALL_REDUCE;
-    span first = part_of(b, whole(b), 0, w->chunks);
+    wefti_rounds_span first = wefti_rounds_part(b, wefti_rounds_whole(b), 0, w->chunks);
     for (int64_t k = 0; k < w->chunks; k++) {
-        span s = part_of(b, whole(b), k, w->chunks);
+        wefti_rounds_span s = wefti_rounds_part(b, wefti_rounds_whole(b), k, w->chunks);
         if (s.count > first.count) first = s;
     }
     for (int i = 0; i < SLOTS && t->me > 0; i++)
         w->in[i] = wefti_rounds_room(b, first.count * b->element);
-    if (!wants(b, t->me)) w->out = wefti_rounds_room(b, whole(b).count * b->element);
+    if (!wants(b, t->me)) w->out = wefti_rounds_room(b, wefti_rounds_whole(b).count * b->element);
     w->back = to_all ? 2 * after : after + 1;
     for (int64_t k = 0; k < w->chunks + w->back + 1; k++) {
         WEFT_TRY(wefti_rounds_begin(b));
@@ -223,7 +211,7 @@ static weft_status build_chain(wefti_rounds_build *b, chain_work *w) {
 }
 
 weft_status wefti_rounds_chain(wefti_rounds_build *b) {
-    chain_work w = {.chunks = wefti_rounds_chunks(whole(b).count * b->element)};
+    chain_work w = {.chunks = wefti_rounds_chunks(wefti_rounds_whole(b).count * b->element)};
     WEFT_NEW_ARRAY(w.sent, int64_t, w.chunks);
     weft_status status = build_chain(b, &w);
     wefti_free(w.sent);

@@ -174,7 +174,12 @@ static weft_status make_far(const wefti_join_plan *plan, wefti_control *c, int32
     WEFT_TRY(wefti_comm_rounds(&transport, out));
     wefti_rounds_costs costs = wefti_rounds_costs_of(&plan->links);
     wefti_rounds_set_costs(*out, &costs);
-    return WEFT_OK;
+    weft_status status = wefti_rounds_set_hosts(*out, wefti_member_hosts(c->member));
+    if (status < 0) {
+        wefti_comm_destroy(*out);
+        *out = NULL;
+    }
+    return status;
 }
 
 static weft_status make_comm(const wefti_join_plan *plan, wefti_control *c, int32_t hosts) {

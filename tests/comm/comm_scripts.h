@@ -245,7 +245,7 @@ typedef struct mismatch_test {
     char message[MOST_RANKS][256];
 } mismatch_test;
 
-static void meet_wrongly(world_test *w, int32_t rank) {
+__attribute__((unused)) static void meet_wrongly(world_test *w, int32_t rank) {
     mismatch_test *test = w->context;
     wefti_endpoint *e = bound(w, rank, &test->c[rank]);
     static float arrays[MOST_RANKS][2][20000];
@@ -258,7 +258,7 @@ static void meet_wrongly(world_test *w, int32_t rank) {
 }
 
 /* Three ranks, one of which, returned, posts something else; 12 variants of it. */
-static int32_t prepare_mismatch(mismatch_test *test, int variant) {
+__attribute__((unused)) static int32_t prepare_mismatch(mismatch_test *test, int variant) {
     int64_t n = variant % 2 ? 12000 : 12;
     int32_t odd = variant % 3;
     memset(test, 0, sizeof *test);
@@ -310,7 +310,7 @@ __attribute__((unused)) static const char *wrong_mismatch(const mismatch_test *t
     return named ? NULL : reason ? reason : "nobody stopped";
 }
 
-static void wait_for_nobody(world_test *w, int32_t rank) {
+__attribute__((unused)) static void wait_for_nobody(world_test *w, int32_t rank) {
     shared_case *c = w->context;
     static float arrays[MOST_RANKS][12000];
     if (rank == 2) {

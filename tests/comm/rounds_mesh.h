@@ -54,7 +54,9 @@ struct mesh {
     mesh_message *messages;
     mesh_request *receives;
     mesh_side side[MESH_MOST];
-    int dead; /* nobody reaches this rank; -1: none */
+    int host[MESH_MOST];                   /* of each rank */
+    int64_t crossed[MESH_MOST][MESH_MOST]; /* bytes of data, from host to host */
+    int dead;                              /* nobody reaches this rank; -1: none */
     char complaint[200];
 };
 
@@ -91,6 +93,7 @@ static weft_status mesh_send(void *context, int peer, uint64_t tag, const void *
     atomic_fetch_add(&s->open, 1);
     *message = (mesh_message){
         .from = s->rank, .to = peer, .tag = tag, .data = data, .bytes = bytes, .sender = r};
+    if (tag != 0) m->crossed[m->host[s->rank]][m->host[peer]] += (int64_t)bytes;
     if (m->most_looks > 0)
         message->looks =
             (int)(wefti_philox_u32(m->seed, 3, m->next++) % (uint32_t)(m->most_looks + 1));

@@ -26,4 +26,20 @@ run 2 40 16000000
 run 3 30 1000000
 run 4 30 4000000
 run 7 12 300000
+# Two hosts of two and three ranks, which share no memory.
+hosts='WEFT_HOST_ID=host$((WEFT_RANK / RANKS_OF_A_HOST)) exec "$@"'
+for ranks in 4 6; do
+    # shellcheck disable=SC2016
+    RANKS_OF_A_HOST=$((ranks / 2)) timeout 120 "$WEFT_BIN" launch -n $ranks --no-logs -- \
+        sh -c "$hosts" sh "$conformance" 20 1000000 >out 2>&1
+    if grep -q "without UCX\|UCX is not\|UCX is too" out; then
+        echo "SKIP: two hosts: $(grep -m1 UCX out)"
+    elif grep -q "^$ranks ranks, .* calls as they should be" out; then
+        grep "calls as they should be" out
+    else
+        echo "$ranks ranks on two hosts:"
+        cat out
+        bad=1
+    fi
+done
 exit $bad

@@ -10,7 +10,7 @@
 #include "base/memory.h"
 #include "comm/rounds.h"
 #include "comm_scripts.h"
-#include "rounds_mesh.h"
+#include "rounds_cases.h"
 #include "sanitized.h"
 
 /* Fewer under a sanitizer, where all is many times slower. */
@@ -19,33 +19,6 @@ enum { SCRIPTS = 30, BROKEN = 20, LARGE = 200000 };
 #else
 enum { SCRIPTS = 80, BROKEN = 40, LARGE = 500000 };
 #endif
-
-static void rounds_begin(world_test *w, mesh *m, int32_t size, uint64_t seed, int most_looks,
-                         size_t small, bool any_thread, void *context) {
-    memset(w, 0, sizeof *w);
-    w->size = size;
-    w->context = context;
-    pthread_barrier_init(&w->barrier, NULL, (unsigned)size);
-    pthread_mutex_init(&w->lock, NULL);
-    mesh_begin(m, size, seed, most_looks, small);
-    for (int32_t r = 0; r < size; r++) {
-        weft_transport t = mesh_transport(m, r, any_thread);
-        assert_int_equal(wefti_comm_rounds(&t, &w->comm[r]), WEFT_OK);
-    }
-}
-static void end_one(world_test *w, int32_t rank) {
-    wefti_comm_destroy(w->comm[rank]);
-}
-static void rounds_end(world_test *w, mesh *m) {
-    run_all(w, end_one);
-    if (m->complaint[0]) fail_msg("%s", m->complaint);
-    mesh_end(m);
-    pthread_barrier_destroy(&w->barrier);
-    pthread_mutex_destroy(&w->lock);
-}
-static void force(world_test *w, wefti_rounds_algorithm algorithm) {
-    for (int32_t r = 0; r < w->size; r++) wefti_rounds_force(w->comm[r], algorithm);
-}
 
 static void random_scripts(void **state) {
     (void)state;
@@ -101,86 +74,12 @@ static void broken_scripts(void **state) {
 
 /* --- the same bits as between threads, whatever the algorithm --- */
 
-static void any_values(weft_dtype dtype, void *out, int64_t n, uint64_t seed) {
-    for (int64_t i = 0; i < n; i++) {
-        seed = seed * 6364136223846793005u + 1442695040888963407u;
-        double v = (double)(int64_t)seed / 4e18;
-        if (dtype == WEFT_BOOL) v = v > 0;
-        if (dtype == WEFT_U8 || dtype == WEFT_U16) v = v < 0 ? -v * 40 : v * 40;
-        if (dtype == WEFT_I32 || dtype == WEFT_I64) v *= 1e6;
-        wefti_store(dtype, out, i, v);
-    }
-}
-
-/* 0: all-reduce, 1: reduce to one, 2: to some, 3: all-gather, 4: by columns, 5: broadcast, 6:
- * reduce-scatter */
-static void choose_form(bits_test *b, int form, int32_t members, int64_t n, numbers *r) {
-    shared_case *c = &b->c;
-    int32_t root = (int32_t)pick(r, 0, members - 1);
-    c->t.rank = 2;
-    for (int32_t m = 0; m < members; m++) {
-        wefti_box whole = whole_box((int64_t[]){(n + 4) / 5, 5}, 2), none = {0};
-        wefti_box part = part_box(whole.size, 2, form == 4 ? 1 : 0, members, m);
-        bool some = m == root || (form == 2 && m % 2);
-        c->have[m] = form == 3 || form == 4 ? part : form == 5 && m != root ? none : whole;
-        c->want[m] = form == 6 ? part : (form == 1 || form == 2) && !some ? none : whole;
-    }
-    c->t.kind = form == 0                ? WEFTI_TRANSFER_ALL_REDUCE
-                : form == 3 || form == 4 ? WEFTI_TRANSFER_ALL_GATHER
-                : form == 6              ? WEFTI_TRANSFER_REDUCE_SCATTER
-                                         : WEFTI_TRANSFER_SEND;
-    if (form >= 3 && form <= 5)
-        c->t.reduction = WEFTI_REDUCE_NONE;
-    else
-        c->t.reduction = (wefti_reduction)pick(r, WEFTI_REDUCE_SUM, WEFTI_REDUCE_MAX);
-}
-
-static void compare_with_threads(bits_test *b, wefti_rounds_algorithm algorithm, numbers *r) {
-    world_test w;
-    static mesh m;
-    int32_t members = b->c.t.members;
-    bits_test by_rounds = {.c = b->c};
-    bool in_place = pick(r, 0, 1) && memcmp(b->c.have, b->c.want, sizeof b->c.have) == 0;
-    for (int32_t k = 0; k < members; k++) {
-        size_t bytes = (size_t)bytes_of(&b->c, &b->c.have[k]);
-        size_t taken = (size_t)bytes_of(&b->c, &b->c.want[k]);
-        b->source[k] = malloc(bytes + 8);
-        b->destination[k] = calloc(1, taken + 8);
-        by_rounds.destination[k] = calloc(1, taken + 8);
-        assert_true(b->source[k] && b->destination[k] && by_rounds.destination[k]);
-        any_values(b->c.t.dtype, b->source[k], wefti_box_elems(&b->c.have[k], 2),
-                   r->seed + (uint64_t)k);
-        by_rounds.source[k] = in_place ? by_rounds.destination[k] : b->source[k];
-        if (in_place) memcpy(by_rounds.source[k], b->source[k], bytes);
-    }
-    assert_true(world_begin(&w, members, 0, b));
-    run_all(&w, reduce_bits);
-    if (w.failures) fail_msg("%s", w.message);
-    world_end(&w);
-    rounds_begin(&w, &m, members, r->seed, (int)pick(r, 0, 3), 0, true, &by_rounds);
-    force(&w, algorithm);
-    run_all(&w, reduce_bits);
-    if (w.failures) fail_msg("%s: %s", wefti_rounds_algorithm_text(algorithm), w.message);
-    rounds_end(&w, &m);
-    for (int32_t k = 0; k < members; k++) {
-        if (memcmp(b->destination[k], by_rounds.destination[k],
-                   (size_t)bytes_of(&b->c, &b->c.want[k])) != 0)
-            fail_msg("%s of %d members, %s, %s, seed %llu: other bits than between threads",
-                     wefti_rounds_algorithm_text(algorithm), (int)members,
-                     wefti_transfer_kind_text(b->c.t.kind), weft_dtype_text(b->c.t.dtype),
-                     (unsigned long long)r->seed);
-        free(b->source[k]);
-        free(b->destination[k]);
-        free(by_rounds.destination[k]);
-    }
-}
-
 static void algorithms_agree_to_the_bit(void **state) {
     (void)state;
     uint64_t seed = first_seed() ^ 0xA16;
     print_message("seed %llu (WEFT_SEED ^ 0xA16)\n", (unsigned long long)seed);
     int number = 0;
-    for (int algorithm = 0; algorithm < WEFTI_ROUNDS_ALGORITHMS; algorithm++)
+    for (int algorithm = 0; algorithm < WEFTI_ROUNDS_HOSTS; algorithm++) /* test_rounds_hosts.c */
         for (int form = 0; form < 7; form++)
             for (int size = 0; size < 4; size++, number++) {
                 numbers r = {seed + (uint64_t)number, 0};
@@ -189,7 +88,7 @@ static void algorithms_agree_to_the_bit(void **state) {
                 bits_test b = {.c = all_reduce_of(members, 1, WEFT_F32)};
                 if (pick(&r, 0, 2)) b.c.t.dtype = (weft_dtype)pick(&r, 0, WEFT_DTYPES - 1);
                 choose_form(&b, form, members, sizes[size] + pick(&r, 0, 9), &r);
-                compare_with_threads(&b, (wefti_rounds_algorithm)algorithm, &r);
+                compare_with_threads(&b, (wefti_rounds_algorithm)algorithm, NULL, &r);
             }
 }
 
@@ -198,7 +97,8 @@ static void algorithms_agree_to_the_bit(void **state) {
 static wefti_rounds_algorithm chosen_for(shared_case *c, const wefti_rounds_costs *costs) {
     wefti_rounds_plan *plan;
     wefti_transfer t = for_member(c, 0);
-    assert_int_equal(wefti_rounds_plan_create(&t, costs, WEFTI_ROUNDS_CHOSEN, &plan), WEFT_OK);
+    assert_int_equal(wefti_rounds_plan_create(&t, costs, NULL, WEFTI_ROUNDS_CHOSEN, &plan),
+                     WEFT_OK);
     wefti_rounds_algorithm algorithm = plan->algorithm;
     wefti_rounds_plan_destroy(plan);
     return algorithm;
