@@ -1,8 +1,10 @@
 /* `weft train`: run a job. */
 #include "train_progress.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef struct train_options {
@@ -26,22 +28,40 @@ static const cli_option options[] = {
     {0},
 };
 
-/* The signal that asked to stop, 0 for none. The first one ends the run after a checkpoint; the
- * handler is then gone, so a second one ends the process at once. */
+/* The signal that asked to stop, 0 for none. The first one ends the run after a checkpoint. One
+ * that comes within a second is the same request, told by several: a job system asks all processes
+ * of a job, and a launcher among them passes it on. One that comes later ends the process at once.
+ */
 static volatile int stop_signal;
 static volatile sig_atomic_t is_quiet; /* another rank tells */
+static struct timespec asked;
+
+static bool is_same_request(void) {
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    time_t seconds = now.tv_sec - asked.tv_sec;
+    return seconds < 1 || (seconds == 1 && now.tv_nsec < asked.tv_nsec);
+}
 
 static void on_signal(int number) {
     static const char text[] = "\nweft: stopping after this step; once more to stop at once\n";
-    stop_signal = number;
-    if (is_quiet) return;
-    ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
-    (void)ignored;
+    int before = errno;
+    if (!stop_signal) {
+        (void)clock_gettime(CLOCK_MONOTONIC, &asked);
+        stop_signal = number;
+        if (!is_quiet && write(STDERR_FILENO, text, sizeof text - 1) < 0) errno = before;
+    } else if (!is_same_request()) {
+        (void)signal(number, SIG_DFL);
+        (void)raise(number); /* comes when this handler returns */
+    }
+    errno = before;
 }
 
 static void catch_signals(void) {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    struct sigaction action = {.sa_handler = on_signal};
     sigemptyset(&action.sa_mask);
+    sigaddset(&action.sa_mask, SIGINT); /* one at a time */
+    sigaddset(&action.sa_mask, SIGTERM);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
 }
