@@ -57,7 +57,9 @@ static weft_status measure_matmul(weft_dtype dtype, wefti_pool *pool, double *ou
                   bytes = elements * (int64_t)weft_dtype_bytes(dtype);
     wefti_gemm_spec spec = wefti_gemm_spec_of(dtype, SIDE, SIDE, SIDE);
     wefti_gemm gemm;
-    WEFT_TRY(wefti_gemm_prepare(&spec, wefti_isa_best(), &gemm));
+    wefti_isa isa = wefti_isa_best();
+    spec.bf16 = dtype == WEFT_BF16 && isa >= WEFTI_ISA_AMX; /* as training multiplies */
+    WEFT_TRY(wefti_gemm_prepare(&spec, isa, &gemm));
     int64_t workspace = wefti_gemm_workspace_bytes(&gemm, wefti_pool_threads(pool));
     char *block = wefti_alloc((size_t)(3 * bytes + workspace) + 64);
     WEFT_REQUIRE(block, WEFT_E_NOMEM, "no memory for matrices of %lld bytes", (long long)bytes);
