@@ -49,7 +49,8 @@ static void on_signal(int number) {
     if (!stop_signal) {
         (void)clock_gettime(CLOCK_MONOTONIC, &asked);
         stop_signal = number;
-        if (!is_quiet && write(STDERR_FILENO, text, sizeof text - 1) < 0) errno = before;
+        ssize_t ignored = is_quiet ? 0 : write(STDERR_FILENO, text, sizeof text - 1);
+        (void)ignored;
     } else if (!is_same_request()) {
         (void)signal(number, SIG_DFL);
         (void)raise(number); /* comes when this handler returns */

@@ -35,6 +35,15 @@ static inline uint64_t test_seed(void) {
     return seed;
 }
 
+/* Memory of this process, KiB. */
+static inline long resident_kib(void) {
+    long pages = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (!f || fscanf(f, "%ld %ld", &pages, &resident) != 2) abort();
+    fclose(f);
+    return resident * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
 /* Seconds. A death is seen because a connection closes, long before a heartbeat is missed; a stop
  * is seen because heartbeats are. The limits tell the two apart, and leave a busy machine its
  * pauses. */

@@ -93,15 +93,6 @@ static int enter(wefti_scheduler *s, wefti_stream *sends) {
 
 /* --- what must not change */
 
-static long resident_kib(void) {
-    long pages = 0, resident = 0;
-    FILE *f = fopen("/proc/self/statm", "r");
-    assert_non_null(f);
-    assert_int_equal(fscanf(f, "%ld %ld", &pages, &resident), 2);
-    fclose(f);
-    return resident * (sysconf(_SC_PAGESIZE) / 1024);
-}
-
 static int descriptors(void) {
     int count = 0;
     DIR *d = opendir("/proc/self/fd");

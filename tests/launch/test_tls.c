@@ -241,15 +241,6 @@ static void slam(int fd) {
     close(fd);
 }
 
-static long resident_kib(void) {
-    long pages = 0, resident = 0;
-    FILE *f = fopen("/proc/self/statm", "r");
-    assert_non_null(f);
-    assert_int_equal(fscanf(f, "%ld %ld", &pages, &resident), 2);
-    fclose(f);
-    return resident * (sysconf(_SC_PAGESIZE) / 1024);
-}
-
 /* The beginning of a member's own words, recorded. */
 static size_t first_words(unsigned char *out, size_t room) {
     wefti_secret secret = test_secret();

@@ -214,12 +214,6 @@ static weft_status local(weft_session *s, const char *name, double **out, int64_
     return WEFT_OK;
 }
 
-#define TRY(expr)                                                                                  \
-    do {                                                                                           \
-        weft_status status_ = (expr);                                                              \
-        if (status_ < 0) return status_;                                                           \
-    } while (0)
-
 /* The sum of all ranks' losses with one parameter moved. */
 static weft_status total(weft_session *s, const rank_run *r, weft_world *world, int rank, int i,
                          double by, double *out) {

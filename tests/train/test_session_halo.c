@@ -18,11 +18,6 @@
         weft_status status_ = (expr);                                                              \
         if (status_ < 0) fail_msg("%s: %s", #expr, weft_error_message());                          \
     } while (0)
-#define TRY(expr)                                                                                  \
-    do {                                                                                           \
-        weft_status status_ = (expr);                                                              \
-        if (status_ < 0) return status_;                                                           \
-    } while (0)
 
 #include "world_fixture.h"
 

@@ -10,6 +10,13 @@
 
 enum { MOST_RANKS = 16 };
 
+/* In what a rank does. */
+#define TRY(expr)                                                                                  \
+    do {                                                                                           \
+        weft_status status_ = (expr);                                                              \
+        if (status_ < 0) return status_;                                                           \
+    } while (0)
+
 typedef weft_status rank_work(void *context, weft_world *world);
 
 typedef struct rank_of_world {
