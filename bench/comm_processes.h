@@ -138,7 +138,7 @@ static int be_process(bench_meeting *meeting, int32_t rank, bool plain, int time
     bench_rank r = {.meeting = meeting, .rank = rank, .plain = plain};
     wefti_exchange exchange = {&r, bench_swap};
     choose_core(rank, meeting->size);
-    if (wefti_comm_host(rank, meeting->size, hosts, &exchange, NULL, &r.comm) < 0)
+    if (wefti_comm_host(rank, meeting->size, hosts, &exchange, &r.comm) < 0)
         processes_fail("communicator");
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes && !only; i++)
         measure_size(&r, sizes[i], times);

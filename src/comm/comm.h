@@ -74,15 +74,19 @@ typedef struct wefti_exchange {
 } wefti_exchange;
 
 /* Processes, one rank each. Those that share a host (host[rank] equal, [size]) reach each other's
- * memory; a transfer with members on several hosts goes through `far` (taken over, also on failure;
- * may be NULL when all are on one host), and whoever waits carries on with both. Collective: two
- * exchanges. A break is seen by all of the host at once. Called "host", or "host+" and the name of
- * `far`. */
+ * memory. Collective: two exchanges. A break is seen by all of the host at once. Called "host". */
 weft_status wefti_comm_host(int32_t rank, int32_t size, const int32_t *host,
-                            const wefti_exchange *exchange, wefti_comm *far,
-                            wefti_comm **out) WEFT_CHECKED;
+                            const wefti_exchange *exchange, wefti_comm **out) WEFT_CHECKED;
+/* Before anything is bound: transfers with members on several hosts go through `far`, which is
+ * taken over, and whoever waits carries on with both. Called "host+" and the name of `far`. */
+void wefti_comm_host_far(wefti_comm *comm, wefti_comm *far);
 
 typedef struct weft_transport weft_transport; /* weft/transport.h */
+/* Messages between all ranks: those of this host send each other theirs through its memory, all
+ * others through `far`, which is taken over, also on failure. `comm` is that of wefti_comm_host,
+ * and lives longer. On all ranks or on none. */
+weft_status wefti_comm_host_roads(wefti_comm *comm, const weft_transport *far,
+                                  weft_transport *out) WEFT_CHECKED;
 /* Processes that send each other messages (comm/rounds.c): any transfer in terms of point-to-point
  * messages of `transport`, whose close is called by destroy. Owned also on failure. */
 weft_status wefti_comm_rounds(const weft_transport *transport, wefti_comm **out) WEFT_CHECKED;

@@ -87,6 +87,7 @@ static void host_destroy(wefti_comm *comm) {
             munmap((void *)host->world.area[p].view, (size_t)host->world.area[p].bytes);
     if (host->control) munmap(host->control, host->control_bytes);
     wefti_free(host->heap.range);
+    pthread_mutex_destroy(&host->heap.lock);
     wefti_local_world_end(&host->world);
     wefti_free(host);
 }
@@ -123,26 +124,21 @@ static weft_status number_ranks(wefti_host *host, const int32_t *hosts) {
     host->local.place = place_of[host->local.comm.rank];
     WEFT_REQUIRE(world->size <= WEFTI_LOCAL_MOST, WEFT_E_ARG,
                  "%d ranks on one host; possible are 1 to %d", (int)world->size, WEFTI_LOCAL_MOST);
-    WEFT_REQUIRE(world->size == size || host->far, WEFT_E_ARG,
-                 "%d of %d ranks are on other hosts, and there is no communicator between hosts",
-                 (int)(size - world->size), (int)size);
     return WEFT_OK;
 }
 
 weft_status wefti_comm_host(int32_t rank, int32_t size, const int32_t *hosts,
-                            const wefti_exchange *exchange, wefti_comm *far, wefti_comm **out) {
+                            const wefti_exchange *exchange, wefti_comm **out) {
     weft_status status = WEFT_OK;
     wefti_host *host = wefti_calloc(1, sizeof *host);
     if (!host || (status = wefti_local_world_begin(&host->world)) < 0) {
         wefti_free(host);
-        wefti_comm_destroy(far);
         return status < 0 ? status : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a communicator");
     }
     enum { SECOND = 1000000000 };
     host->engine = engine;
-    snprintf(host->name, sizeof host->name, far ? "host+%s" : "host", far ? far->engine->name : "");
-    host->engine.name = host->name;
-    host->far = far;
+    host->engine.name = "host";
+    (void)pthread_mutex_init(&host->heap.lock, NULL);
     host->local.comm = (wefti_comm){&host->engine, rank, size, NULL};
     host->local.world = &host->world;
     host->world.patience_ns = SECOND;
@@ -157,4 +153,11 @@ weft_status wefti_comm_host(int32_t rank, int32_t size, const int32_t *hosts,
 err:
     host_destroy(&host->local.comm);
     return status;
+}
+
+void wefti_comm_host_far(wefti_comm *comm, wefti_comm *far) {
+    wefti_host *host = (wefti_host *)comm;
+    snprintf(host->name, sizeof host->name, "host+%s", far->engine->name);
+    host->engine.name = host->name;
+    host->far = far;
 }

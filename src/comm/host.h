@@ -15,8 +15,9 @@ typedef struct wefti_host_range {
     size_t begin, bytes;
 } wefti_host_range;
 
-/* One rank's memory that others reach. */
+/* One rank's memory that others reach. Given out to any thread. */
 typedef struct wefti_host_heap {
+    pthread_mutex_t lock;
     unsigned char *base;
     size_t bytes;
     wefti_host_range *range; /* in use, ascending */
@@ -24,6 +25,14 @@ typedef struct wefti_host_heap {
     unsigned char *chunk; /* of what is kept until the end */
     size_t chunk_left;
 } wefti_host_heap;
+
+typedef struct wefti_near wefti_near;
+typedef struct wefti_near_queue wefti_near_queue;
+
+/* Bytes that messages of this rank had, by the road they took. */
+typedef struct wefti_host_traffic {
+    int64_t near_bytes, far_bytes;
+} wefti_host_traffic;
 
 /* --- comm/host_memory.c --- */
 
@@ -47,6 +56,8 @@ weft_status wefti_host_keep(wefti_host_heap *heap, size_t bytes, void **out) WEF
 typedef struct wefti_host_control wefti_host_control;
 void wefti_host_control_begin(wefti_host_control *control, size_t bytes, int32_t ranks);
 wefti_local_common *wefti_host_control_common(wefti_host_control *control);
+/* [ranks][ranks], from one to another; NULL: the file is too small. */
+wefti_near_queue *wefti_host_control_queues(wefti_host_control *control, int32_t ranks);
 /* The rows of a group and tag: the same for whoever asks. */
 weft_status wefti_host_control_rows(wefti_host_control *control, const wefti_transfer *t,
                                     wefti_local_row **out) WEFT_CHECKED;
@@ -65,6 +76,7 @@ typedef struct wefti_host {
     size_t control_bytes;
     wefti_comm *far;           /* NULL: all ranks are on this host */
     wefti_host_far *under_way; /* transfers of `far` */
+    wefti_host_traffic traffic;
 } wefti_host;
 
 static inline wefti_host *wefti_host_of(wefti_local_world *world) {

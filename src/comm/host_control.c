@@ -1,6 +1,7 @@
-/* The control file: lines of ranks, and channels in lists that only grow. A process may be killed
+/* The control file: lines of ranks, rings of messages from each to each, and channels in lists that
+ * only grow. A process may be killed
  * at any instruction here; what it had begun is then never seen by anybody. */
-#include "comm/host.h"
+#include "comm/host_near.h"
 
 enum { BUCKETS = 4096 };
 
@@ -25,10 +26,25 @@ static uint64_t head_bytes(const wefti_transfer *t) {
     return round_up(sizeof(entry) + (uint64_t)t->members * sizeof(int32_t));
 }
 
+/* Behind the lines of the ranks. */
+static uint64_t queues_begin(int32_t ranks) {
+    const wefti_host_control *none = NULL;
+    return round_up(sizeof *none + (uint64_t)ranks * sizeof *none->common.line);
+}
+static uint64_t queues_end(int32_t ranks) {
+    uint64_t pairs = (uint64_t)ranks * (uint64_t)ranks;
+    return queues_begin(ranks) + pairs * sizeof(wefti_near_queue);
+}
+
 void wefti_host_control_begin(wefti_host_control *control, size_t bytes, int32_t ranks) {
     control->bytes = bytes;
-    atomic_store(&control->used,
-                 round_up(sizeof *control + (uint64_t)ranks * sizeof *control->common.line));
+    bool queues = queues_end(ranks) <= bytes / 2;
+    atomic_store(&control->used, queues ? queues_end(ranks) : queues_begin(ranks));
+}
+
+wefti_near_queue *wefti_host_control_queues(wefti_host_control *control, int32_t ranks) {
+    if (queues_end(ranks) > control->bytes / 2) return NULL;
+    return (wefti_near_queue *)(void *)((char *)control + queues_begin(ranks));
 }
 
 wefti_local_common *wefti_host_control_common(wefti_host_control *control) {

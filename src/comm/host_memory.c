@@ -83,7 +83,7 @@ size_t wefti_host_most(size_t wish, int32_t times) {
 
 /* --- a heap --- */
 
-weft_status wefti_host_take(wefti_host_heap *heap, size_t bytes, void **out) {
+static weft_status take(wefti_host_heap *heap, size_t bytes, void **out) {
     size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : PAGE, at = 0;
     WEFT_REQUIRE(bytes <= heap->bytes, WEFT_E_NOMEM,
                  "%zu bytes of shared memory are wanted, and there are %zu", bytes, heap->bytes);
@@ -104,8 +104,15 @@ weft_status wefti_host_take(wefti_host_heap *heap, size_t bytes, void **out) {
     return WEFT_OK;
 }
 
+weft_status wefti_host_take(wefti_host_heap *heap, size_t bytes, void **out) {
+    pthread_mutex_lock(&heap->lock);
+    weft_status status = take(heap, bytes, out);
+    pthread_mutex_unlock(&heap->lock);
+    return status;
+}
+
 /* The pages go back at once, also from those who map them; new ones are zero. */
-void wefti_host_give(wefti_host_heap *heap, void *memory) {
+static void give(wefti_host_heap *heap, void *memory) {
     size_t begin = (size_t)((unsigned char *)memory - heap->base);
     for (int64_t i = 0; i < heap->ranges; i++) {
         if (heap->range[i].begin != begin) continue;
@@ -117,12 +124,18 @@ void wefti_host_give(wefti_host_heap *heap, void *memory) {
     }
 }
 
-weft_status wefti_host_keep(wefti_host_heap *heap, size_t bytes, void **out) {
+void wefti_host_give(wefti_host_heap *heap, void *memory) {
+    pthread_mutex_lock(&heap->lock);
+    give(heap, memory);
+    pthread_mutex_unlock(&heap->lock);
+}
+
+static weft_status keep(wefti_host_heap *heap, size_t bytes, void **out) {
     bytes = (bytes + 127) / 128 * 128;
     if (heap->chunk_left < bytes) {
         size_t chunk = bytes > CHUNK ? bytes : CHUNK;
         void *p;
-        WEFT_TRY(wefti_host_take(heap, chunk, &p));
+        WEFT_TRY(take(heap, chunk, &p));
         heap->chunk = p;
         heap->chunk_left = chunk;
     }
@@ -130,4 +143,11 @@ weft_status wefti_host_keep(wefti_host_heap *heap, size_t bytes, void **out) {
     heap->chunk += bytes;
     heap->chunk_left -= bytes;
     return WEFT_OK;
+}
+
+weft_status wefti_host_keep(wefti_host_heap *heap, size_t bytes, void **out) {
+    pthread_mutex_lock(&heap->lock);
+    weft_status status = keep(heap, bytes, out);
+    pthread_mutex_unlock(&heap->lock);
+    return status;
 }

@@ -39,11 +39,12 @@ typedef struct wefti_rounds_costs {
     double bytes_per_s;        /* into or out of one process, and of all of one host */
     double crowd;              /* share of that lost for each further process that sends to one */
     double reduce_bytes_per_s; /* of a source */
-    double near_latency_s, near_bytes_per_s; /* by messages within a host */
+    double near_latency_s, near_bytes_per_s; /* of messages within a host */
 } wefti_rounds_costs;
 wefti_rounds_costs wefti_rounds_default_costs(void);
-/* As far as links were measured, else as above. */
-wefti_rounds_costs wefti_rounds_costs_of(const wefti_links *links);
+/* As far as links were measured, else as above. `shares`: messages within a host go through its
+ * memory. */
+wefti_rounds_costs wefti_rounds_costs_of(const wefti_links *links, bool shares);
 
 enum {
     WEFTI_ROUNDS_SMALL = 8 << 10,   /* bytes of a message that goes with its header, at most */

@@ -155,24 +155,26 @@ static weft_status ucx_transport(const wefti_join_plan *plan, wefti_member *m,
     return WEFT_OK;
 }
 
-/* *out stays NULL when all ranks share memory. */
-static weft_status make_far(const wefti_join_plan *plan, wefti_control *c, int32_t hosts,
-                            wefti_comm **out) {
-    const char *want = plan->communicator;
-    WEFT_REQUIRE(!is(want, "host") || hosts == 1, WEFT_E_ARG,
-                 "WEFT_COMM is host, but the ranks are on %d hosts", (int)hosts);
-    WEFT_REQUIRE(!is(want, "mpi") || c->has_transport, WEFT_E_ARG,
-                 "WEFT_COMM is mpi, but these processes were not started by mpirun");
-    if (hosts == 1 && !is(want, "ucx") && !is(want, "mpi")) return WEFT_OK;
-    weft_transport transport;
-    if (c->has_transport && !is(want, "ucx")) {
-        transport = c->transport;
-        c->has_transport = false; /* rounds close it */
+static weft_status choose_transport(const wefti_join_plan *plan, wefti_control *c,
+                                    weft_transport *out) {
+    if (c->has_transport && !is(plan->communicator, "ucx")) {
+        *out = c->transport;
+        c->has_transport = false; /* whoever gets it closes it */
     } else
-        WEFT_TRY(ucx_transport(plan, c->member, &transport));
-    snprintf(c->far_name, sizeof c->far_name, "%s", transport.name ? transport.name : "messages");
+        WEFT_TRY(ucx_transport(plan, c->member, out));
+    snprintf(c->far_name, sizeof c->far_name, "%s", out->name ? out->name : "messages");
+    return WEFT_OK;
+}
+
+/* What goes by messages; `near`: those of a host go through its memory. */
+static weft_status make_far(const wefti_join_plan *plan, wefti_control *c, wefti_comm *near,
+                            wefti_comm **out) {
+    weft_transport transport, far;
+    WEFT_TRY(choose_transport(plan, c, &far));
+    transport = far;
+    if (near) WEFT_TRY(wefti_comm_host_roads(near, &far, &transport));
     WEFT_TRY(wefti_comm_rounds(&transport, out));
-    wefti_rounds_costs costs = wefti_rounds_costs_of(&plan->links);
+    wefti_rounds_costs costs = wefti_rounds_costs_of(&plan->links, near != NULL);
     wefti_rounds_set_costs(*out, &costs);
     weft_status status = wefti_rounds_set_hosts(*out, wefti_member_hosts(c->member));
     if (status < 0) {
@@ -183,17 +185,24 @@ static weft_status make_far(const wefti_join_plan *plan, wefti_control *c, int32
 }
 
 static weft_status make_comm(const wefti_join_plan *plan, wefti_control *c, int32_t hosts) {
+    const char *want = plan->communicator;
     wefti_member *m = c->member;
-    wefti_comm *far = NULL;
-    WEFT_TRY(make_far(plan, c, hosts, &far));
-    if (is(plan->communicator, "ucx") || is(plan->communicator, "mpi")) {
-        c->comm = far;
-        return WEFT_OK;
-    }
+    wefti_comm *host;
+    WEFT_REQUIRE(!is(want, "host") || hosts == 1, WEFT_E_ARG,
+                 "WEFT_COMM is host, but the ranks are on %d hosts", (int)hosts);
+    WEFT_REQUIRE(!is(want, "mpi") || c->has_transport, WEFT_E_ARG,
+                 "WEFT_COMM is mpi, but these processes were not started by mpirun");
+    if (is(want, "ucx") || is(want, "mpi")) return make_far(plan, c, NULL, &c->comm);
     wefti_exchange exchange = wefti_member_exchange(m);
     WEFT_TRY(wefti_comm_host(wefti_member_rank(m), wefti_member_size(m), wefti_member_hosts(m),
-                             &exchange, far, &c->comm));
-    c->far = far;
+                             &exchange, &host));
+    weft_status status = hosts > 1 ? make_far(plan, c, host, &c->far) : WEFT_OK;
+    if (status < 0) {
+        wefti_comm_destroy(host);
+        return status;
+    }
+    if (c->far) wefti_comm_host_far(host, c->far);
+    c->comm = host;
     return WEFT_OK;
 }
 

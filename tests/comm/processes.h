@@ -110,8 +110,9 @@ static weft_status join(process_world *p, int32_t rank) {
     wefti_exchange exchange = {&seat, swap_cards};
     static const int32_t one_host[MOST_RANKS];
     wefti_comm *far = NULL;
-    if (p->with_far) WEFT_TRY(wefti_comm_host(rank, p->w.size, one_host, &exchange, NULL, &far));
-    WEFT_TRY(wefti_comm_host(rank, p->w.size, p->hosts, &exchange, far, &p->w.comm[rank]));
+    if (p->with_far) WEFT_TRY(wefti_comm_host(rank, p->w.size, one_host, &exchange, &far));
+    WEFT_TRY(wefti_comm_host(rank, p->w.size, p->hosts, &exchange, &p->w.comm[rank]));
+    if (far) wefti_comm_host_far(p->w.comm[rank], far);
     wefti_host *host = (wefti_host *)p->w.comm[rank];
     if (p->pull_least >= 0 && host->world.pull_parts > 0)
         host->world.pull_parts = host->world.pull_shares = p->pull_least;

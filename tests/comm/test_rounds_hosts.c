@@ -192,6 +192,22 @@ static void cost_chooses(void **state) {
     assert_int_equal(chosen_for(&c, blocks, &costs, WEFTI_ROUNDS_CHOSEN), WEFTI_ROUNDS_HOSTS);
 }
 
+/* What was measured of the same road within a host counts, and nothing else. */
+static void costs_come_from_links(void **state) {
+    (void)state;
+    wefti_links links = {.measured = true, .ranks_per_host = 2};
+    links.same_host = (wefti_measured_link){4e-7, 1.2e10};
+    links.between_hosts = (wefti_measured_link){30e-6, 1e9};
+    for (int by_messages = 0; by_messages < 2; by_messages++)
+        for (int shares = 0; shares < 2; shares++) {
+            links.by_messages = by_messages;
+            wefti_rounds_costs c = wefti_rounds_costs_of(&links, shares);
+            assert_true(c.bytes_per_s == 1e9);
+            assert_true((c.near_bytes_per_s == 1.2e10) == (by_messages != shares));
+            if (by_messages == shares) assert_true(c.near_bytes_per_s == (shares ? 8e9 : 2e9));
+        }
+}
+
 /* --- failures --- */
 
 /* Ranks that think otherwise of the hosts make other messages: that is named. */
@@ -244,9 +260,13 @@ static void no_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hosts_agree_to_the_bit),   cmocka_unit_test(random_scripts),
-        cmocka_unit_test(as_few_bytes_as_possible), cmocka_unit_test(cost_chooses),
-        cmocka_unit_test(unlike_hosts_are_refused), cmocka_unit_test(no_memory),
+        cmocka_unit_test(hosts_agree_to_the_bit),
+        cmocka_unit_test(random_scripts),
+        cmocka_unit_test(as_few_bytes_as_possible),
+        cmocka_unit_test(cost_chooses),
+        cmocka_unit_test(costs_come_from_links),
+        cmocka_unit_test(unlike_hosts_are_refused),
+        cmocka_unit_test(no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,469 @@
+/* Messages within a host through the memory that its processes share: random transfers by any
+ * algorithm, the same bits as between threads, how many bytes take which road, and what is left
+ * when a process dies. What leads between hosts here is the memory of them all. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include "comm/host_near.h"
+#include "comm/rounds.h"
+#pragma GCC diagnostic ignored "-Wunused-function" /* not all of it is needed here */
+#include "processes.h"
+#include "rounds_cases.h"
+#include "sanitized.h"
+
+#if SANITIZED
+enum { SCRIPTS = 6, BROKEN = 4, KILLED = 4, TURNS = 3 };
+#else
+enum { SCRIPTS = 40, BROKEN = 12, KILLED = 8, TURNS = 20 };
+#endif
+enum { MOST_BYTES = 8 << 20 };
+
+/* --- a transport between hosts that nobody may use --- */
+
+static weft_status no_send(void *context, int peer, uint64_t tag, const void *data, size_t bytes,
+                           void *request) {
+    (void)context, (void)tag, (void)data, (void)bytes, (void)request;
+    WEFT_FAIL(WEFT_E_BUG, "a message to rank %d leaves the host", peer);
+}
+static weft_status no_receive(void *context, int peer, uint64_t tag, void *data, size_t bytes,
+                              void *request) {
+    return no_send(context, peer, tag, data, bytes, request);
+}
+static weft_status no_test(void *context, void *request, size_t *bytes) {
+    (void)bytes;
+    return no_send(context, -1, 0, NULL, 0, request);
+}
+static void no_cancel(void *context, void *request) {
+    (void)context, (void)request;
+}
+static weft_status no_exchange(void *context, const void *mine, size_t bytes, void *all) {
+    (void)mine, (void)bytes;
+    return no_send(context, -1, 0, NULL, 0, all);
+}
+
+/* --- worlds --- */
+
+typedef struct roads_world {
+    process_world p;
+    wefti_rounds_algorithm forced;
+    bool pulls; /* as far as the kernel lets processes read each other */
+    wefti_host_traffic traffic[MOST_RANKS];
+} roads_world;
+
+static wefti_host *shared_by_all, *of_host; /* of this process */
+
+static weft_status join_one_host(roads_world *w, int32_t rank, weft_transport *out) {
+    static const int32_t one_host[MOST_RANKS];
+    static seat_at_meeting seat;
+    seat = (seat_at_meeting){&w->p.meeting, rank, 0};
+    wefti_exchange exchange = {&seat, swap_cards};
+    weft_transport nobody = {.name = "near",
+                             .rank = rank,
+                             .size = w->p.w.size,
+                             .any_thread = true,
+                             .request_bytes = 8,
+                             .send = no_send,
+                             .receive = no_receive,
+                             .test = no_test,
+                             .cancel = no_cancel,
+                             .exchange = no_exchange};
+    wefti_comm *comm;
+    WEFT_TRY(wefti_comm_host(rank, w->p.w.size, one_host, &exchange, &comm));
+    shared_by_all = (wefti_host *)comm;
+    if (!w->pulls) shared_by_all->world.pull_parts = shared_by_all->world.pull_shares = 0;
+    return wefti_comm_host_roads(comm, &nobody, out);
+}
+
+/* A world of messages alone, all in the memory of one host. */
+static weft_status join_near(process_world *p, int32_t rank) {
+    roads_world *w = (roads_world *)p;
+    weft_transport transport;
+    WEFT_TRY(join_one_host(w, rank, &transport));
+    WEFT_TRY(wefti_comm_rounds(&transport, &p->w.comm[rank]));
+    wefti_rounds_force(p->w.comm[rank], w->forced);
+    return WEFT_OK;
+}
+
+/* What a job on several hosts has. */
+static weft_status join_roads(process_world *p, int32_t rank) {
+    roads_world *w = (roads_world *)p;
+    static seat_at_meeting seat;
+    weft_transport between, transport;
+    wefti_comm *far;
+    WEFT_TRY(join_one_host(w, rank, &between));
+    seat = (seat_at_meeting){&p->meeting, rank, 4}; /* so many meetings there were */
+    wefti_exchange exchange = {&seat, swap_cards};
+    WEFT_TRY(wefti_comm_host(rank, p->w.size, p->hosts, &exchange, &p->w.comm[rank]));
+    of_host = (wefti_host *)p->w.comm[rank];
+    if (!w->pulls) of_host->world.pull_parts = of_host->world.pull_shares = 0;
+    WEFT_TRY(wefti_comm_host_roads(p->w.comm[rank], &between, &transport));
+    WEFT_TRY(wefti_comm_rounds(&transport, &far));
+    WEFT_TRY(wefti_rounds_set_hosts(far, p->hosts));
+    wefti_rounds_force(far, w->forced);
+    wefti_comm_host_far(p->w.comm[rank], far);
+    return WEFT_OK;
+}
+
+/* Plain memory, or what all of a host map. */
+static void *get_any(world_test *w, int32_t rank, int64_t bytes, numbers *r) {
+    (void)w, (void)rank;
+    wefti_host *host = of_host ? of_host : shared_by_all;
+    void *p = NULL;
+    if (pick(r, 0, 1)) return malloc((size_t)bytes);
+    return wefti_host_take(&host->heap, (size_t)bytes, &p) < 0 ? NULL : p;
+}
+static void put_any(world_test *w, int32_t rank, void *p) {
+    (void)w, (void)rank;
+    wefti_host *host = of_host ? of_host : shared_by_all;
+    const unsigned char *base = host->heap.base;
+    if (p && (unsigned char *)p >= base && (unsigned char *)p < base + host->heap.bytes)
+        wefti_host_give(&host->heap, p);
+    else
+        free(p);
+}
+
+static roads_world *roads_begin(int32_t size, bool hosts, numbers *r, void *context) {
+    process_world *plain = processes_begin(size, context);
+    roads_world *w = share(sizeof *w);
+    w->p = *plain;
+    processes_end(plain);
+    w->p.join = hosts ? join_roads : join_near;
+    w->p.w.get = get_any;
+    w->p.w.put = put_any;
+    w->pulls = pick(r, 0, 2) > 0;
+    w->forced = (wefti_rounds_algorithm)pick(r, 0, WEFTI_ROUNDS_ALGORITHMS - 1);
+    for (int32_t i = 0; i < size; i++) w->p.hosts[i] = hosts ? (int32_t)pick(r, 0, 2) : 0;
+    return w;
+}
+static void roads_end(roads_world *w) {
+    munmap(w, sizeof *w);
+}
+
+/* Nobody leaves before all are through, as in a world. */
+static void follow_to_the_end(world_test *w, int32_t rank) {
+    follow_script(w, rank);
+    pthread_barrier_wait(&w->barrier);
+}
+
+static void random_scripts(void **state) {
+    (void)state;
+    uint64_t seed = first_seed();
+    print_message("seed %llu (WEFT_SEED)\n", (unsigned long long)seed);
+    static script s;
+    for (int round = 0; round < SCRIPTS; round++) {
+        numbers r = {seed + (uint64_t)round, 0};
+        int32_t size = (int32_t)pick(&r, 2, MOST_RANKS);
+        choose_script(&s, seed + (uint64_t)round, &r, size);
+        roads_world *w = roads_begin(size, round % 2, &r, &s);
+        run_processes(&w->p, follow_to_the_end);
+        if (w->p.w.failures) fail_msg("seed %llu, %s", (unsigned long long)s.seed, w->p.w.message);
+        roads_end(w);
+    }
+}
+
+/* Data that is under way when the world breaks does no harm, and all hear who broke it. */
+static void broken_scripts(void **state) {
+    (void)state;
+    uint64_t seed = first_seed() ^ 0xB0;
+    print_message("seed %llu (WEFT_SEED ^ 0xB0)\n", (unsigned long long)seed);
+    static script s;
+    for (int round = 0; round < BROKEN; round++) {
+        numbers r = {seed + (uint64_t)round, 0};
+        int32_t size = (int32_t)pick(&r, 2, MOST_RANKS);
+        choose_script(&s, seed + (uint64_t)round, &r, size);
+        s.cases[0] = all_reduce_of(size, round % 2 ? 30000 : 3, WEFT_F32);
+        roads_world *w = roads_begin(size, round % 4 > 1, &r, &s);
+        char expected[64];
+        choose_breaker(&s, &r, size, expected);
+        w->p.w.expected = expected;
+        run_processes(&w->p, follow_script);
+        if (w->p.w.failures) fail_msg("seed %llu, %s", (unsigned long long)s.seed, w->p.w.message);
+        roads_end(w);
+    }
+}
+
+/* --- the transport itself --- */
+
+enum { MESSAGES = 300, TAGS = 7, LONGEST = 100000 };
+
+static weft_transport roads_of_rank; /* of this process */
+
+static weft_status join_transport(process_world *p, int32_t rank) {
+    return join_one_host((roads_world *)p, rank, &roads_of_rank);
+}
+static size_t length_of(int i) {
+    static const size_t lengths[] = {8, 0, 5000, LONGEST};
+    return lengths[i % 4];
+}
+static weft_status finish(void *request, size_t *bytes) {
+    const weft_transport *t = &roads_of_rank;
+    weft_status status;
+    while ((status = t->test(t->context, request, bytes)) == WEFT_PENDING) sched_yield();
+    return status;
+}
+static void claim(world_test *w, int32_t rank, bool holds, const char *what) {
+    if (holds) return;
+    pthread_mutex_lock(&w->lock);
+    if (atomic_fetch_add(&w->failures, 1) == 0)
+        snprintf(w->message, sizeof w->message, "rank %d: %s: %s", (int)rank, what,
+                 weft_error_message());
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* More than the ring holds, before the other looks, which then begins with the last tag. */
+static void send_many(world_test *w) {
+    const weft_transport *t = &roads_of_rank;
+    size_t stride = (t->request_bytes + 15) / 16 * 16;
+    unsigned char *request = calloc(MESSAGES, stride);
+    unsigned char *data = malloc((size_t)MESSAGES * LONGEST);
+    if (!request || !data) abort();
+    for (int i = 0; i < MESSAGES; i++) {
+        memset(data + (size_t)i * LONGEST, i + 1, LONGEST);
+        claim(w, 0,
+              t->send(t->context, 1, (uint64_t)(i % TAGS), data + (size_t)i * LONGEST, length_of(i),
+                      request + (size_t)i * stride) == WEFT_OK,
+              "send");
+    }
+    pthread_barrier_wait(&w->barrier);
+    for (int i = 0; i < MESSAGES; i++)
+        claim(w, 0, finish(request + (size_t)i * stride, NULL) == WEFT_OK, "sent");
+    pthread_barrier_wait(&w->barrier);
+    /* One that is too long for who wants it, and one that is given up. */
+    claim(w, 0, t->send(t->context, 1, 1, data, LONGEST, request) == WEFT_OK, "send");
+    (void)finish(request, NULL);
+    claim(w, 0, t->send(t->context, 1, 2, data, LONGEST, request) == WEFT_OK, "send");
+    t->cancel(t->context, request);
+    pthread_barrier_wait(&w->barrier);
+    free(request);
+    free(data);
+}
+static void receive_many(world_test *w) {
+    const weft_transport *t = &roads_of_rank;
+    unsigned char *request = calloc(2, t->request_bytes), *data = malloc(LONGEST);
+    if (!request || !data) abort();
+    pthread_barrier_wait(&w->barrier);
+    for (int tag = TAGS - 1; tag >= 0; tag--)
+        for (int i = tag; i < MESSAGES; i += TAGS) {
+            size_t bytes = 99;
+            claim(w, 1,
+                  t->receive(t->context, 0, (uint64_t)tag, data, LONGEST, request) == WEFT_OK,
+                  "receive");
+            claim(w, 1, finish(request, &bytes) == WEFT_OK, "received");
+            claim(w, 1, bytes == length_of(i), "a length");
+            for (size_t k = 0; k < bytes; k++)
+                if (data[k] != (unsigned char)(i + 1)) claim(w, 1, false, "a byte");
+        }
+    pthread_barrier_wait(&w->barrier);
+    claim(w, 1, t->receive(t->context, 0, 1, data, LONGEST - 1, request) == WEFT_OK, "receive");
+    claim(w, 1, finish(request, NULL) == WEFT_E_ARG, "one that is too long");
+    pthread_barrier_wait(&w->barrier);
+    bool pulls = shared_by_all->world.pull_parts > 0; /* else it was copied before */
+    claim(w, 1, t->receive(t->context, 0, 2, data, LONGEST, request) == WEFT_OK, "receive");
+    claim(w, 1, finish(request, NULL) == (pulls ? WEFT_E_PEER : WEFT_OK), "what was given up");
+    free(request);
+    free(data);
+}
+static void send_or_receive(world_test *w, int32_t rank) {
+    if (rank == 0)
+        send_many(w);
+    else
+        receive_many(w);
+    roads_of_rank.close(roads_of_rank.context);
+    wefti_comm_destroy(&shared_by_all->local.comm);
+}
+static void messages_wait_for_nobody(void **state) {
+    (void)state;
+    for (int pulls = 0; pulls < 2; pulls++) {
+        numbers r = {1, 0};
+        roads_world *w = roads_begin(2, false, &r, NULL);
+        w->p.join = join_transport;
+        w->pulls = pulls;
+        run_processes(&w->p, send_or_receive);
+        if (w->p.w.failures) fail_msg("%s", w->p.w.message);
+        roads_end(w);
+    }
+}
+
+/* --- bits and bytes --- */
+
+static void run_bits(world_test *shared, int32_t rank) {
+    roads_world *w = (roads_world *)shared;
+    bits_test *b = shared->context;
+    numbers r = {(uint64_t)rank, 0};
+    int64_t has = bytes_of(&b->c, &b->c.have[rank]), wants = bytes_of(&b->c, &b->c.want[rank]);
+    void *from = get_any(shared, rank, has + 8, &r), *to = get_any(shared, rank, wants + 8, &r);
+    wefti_endpoint *e = bound(shared, rank, &b->c);
+    if (!from || !to) abort();
+    memcpy(from, b->source[rank], (size_t)has);
+    if (e) (void)good(shared, rank, wefti_comm_run(e, from, to), "run");
+    memcpy(b->destination[rank], to, (size_t)wants);
+    wefti_comm_unbind(e);
+    w->traffic[rank] = (of_host ? of_host : shared_by_all)->traffic;
+    put_any(shared, rank, from);
+    put_any(shared, rank, to);
+    pthread_barrier_wait(&shared->barrier);
+}
+
+/* By threads, then by processes; what messages there were. */
+static wefti_host_traffic compare(roads_world *w, bits_test *b, char *arrays) {
+    bits_test threads = {.c = b->c};
+    world_test by_threads;
+    int32_t members = b->c.t.members;
+    for (int32_t m = 0; m < members; m++) {
+        b->source[m] = threads.source[m] = (void *)(arrays + (size_t)m * MOST_BYTES);
+        b->destination[m] = (void *)(arrays + (size_t)(m + MOST_RANKS) * MOST_BYTES);
+        threads.destination[m] = (void *)(arrays + (size_t)(m + 2 * MOST_RANKS) * MOST_BYTES);
+        int64_t elements = wefti_box_elems(&b->c.have[m], b->c.t.rank);
+        any_values(b->c.t.dtype, b->source[m], elements, (uint64_t)m + 7);
+    }
+    assert_true(world_begin(&by_threads, members, 0, &threads));
+    run_all(&by_threads, reduce_bits);
+    if (by_threads.failures) fail_msg("%s", by_threads.message);
+    world_end(&by_threads);
+    w->p.w.context = b;
+    run_processes(&w->p, run_bits);
+    if (w->p.w.failures) fail_msg("%s", w->p.w.message);
+    wefti_host_traffic all = {0};
+    for (int32_t m = 0; m < members; m++) {
+        assert_memory_equal(b->destination[m], threads.destination[m],
+                            (size_t)bytes_of(&b->c, &b->c.want[m]));
+        all.near_bytes += w->traffic[m].near_bytes;
+        all.far_bytes += w->traffic[m].far_bytes;
+    }
+    return all;
+}
+
+static void the_same_bits_as_between_threads(void **state) {
+    (void)state;
+    uint64_t seed = first_seed() ^ 0xB17;
+    print_message("seed %llu (WEFT_SEED ^ 0xB17)\n", (unsigned long long)seed);
+    static const int64_t sizes[] = {1, 700, 9000, 150000};
+    char *arrays = share((size_t)3 * MOST_RANKS * MOST_BYTES);
+    for (int turn = 0; turn < TURNS; turn++) {
+        numbers r = {seed + (uint64_t)turn, 0};
+        int32_t members = (int32_t)pick(&r, 2, MOST_RANKS);
+        bits_test *b = share(sizeof *b);
+        b->c = all_reduce_of(members, 1, WEFT_F32);
+        if (pick(&r, 0, 1)) b->c.t.dtype = (weft_dtype)pick(&r, 0, WEFT_DTYPES - 1);
+        choose_form(b, turn % 7, members, sizes[pick(&r, 0, 3)] + pick(&r, 0, 9), &r);
+        roads_world *w = roads_begin(members, pick(&r, 0, 3) > 0, &r, b);
+        (void)compare(w, b, arrays);
+        roads_end(w);
+        munmap(b, sizeof *b);
+    }
+    munmap(arrays, (size_t)3 * MOST_RANKS * MOST_BYTES);
+}
+
+/* Two hosts of three, and one of six: sums go to the other host and back, once; what each of a host
+ * gives to the one that adds, or to the next one, and gets back, never leaves it. A header and a
+ * text go with each message, and credits back. */
+static void each_byte_takes_its_road(void **state) {
+    (void)state;
+    enum { MEMBERS = 6, HEADERS = 100000, N = 400000 };
+    char *arrays = share((size_t)3 * MOST_RANKS * MOST_BYTES);
+    bits_test *b = share(sizeof *b);
+    for (int which = 0; which < 4; which++) {
+        numbers r = {(uint64_t)which, 0};
+        b->c = all_reduce_of(MEMBERS, N, WEFT_F32);
+        if (which > 1) choose_form(b, 3, MEMBERS, N, &r);
+        roads_world *w = roads_begin(MEMBERS, which < 3, &r, b);
+        for (int32_t m = 0; m < MEMBERS; m++) w->p.hosts[m] = which < 3 ? m / 3 : 0;
+        w->forced = which == 0   ? WEFTI_ROUNDS_HOSTS
+                    : which == 1 ? WEFTI_ROUNDS_CHAIN
+                                 : WEFTI_ROUNDS_RING;
+        w->pulls = which % 2;
+        int64_t n = 4 * N, far = 2 * n, near = 8 * n;
+        if (which > 1) { /* blocks go from neighbour to neighbour, two of whom are elsewhere */
+            far = which == 2 ? 2 * 5 * n / 6 : 0;
+            near = (which == 2 ? 4 : 6) * 5 * n / 6;
+        }
+        wefti_host_traffic got = compare(w, b, arrays);
+        if (llabs(got.far_bytes - far) > HEADERS || llabs(got.near_bytes - near) > HEADERS)
+            fail_msg("%s: %lld bytes between hosts instead of %lld; %lld inside instead of %lld",
+                     wefti_rounds_algorithm_text(w->forced), (long long)got.far_bytes,
+                     (long long)far, (long long)got.near_bytes, (long long)near);
+        roads_end(w);
+    }
+    munmap(b, sizeof *b);
+    munmap(arrays, (size_t)3 * MOST_RANKS * MOST_BYTES);
+}
+
+/* --- death --- */
+
+typedef struct killing {
+    shared_case c;
+    _Atomic int64_t turns;
+    _Atomic int failed;
+    char message[MOST_RANKS][512];
+} killing;
+
+static void reduce_for_ever(world_test *w, int32_t rank) {
+    killing *k = w->context;
+    static float a[2][60000];
+    wefti_endpoint *e = bound(w, rank, &k->c);
+    weft_status status = WEFT_OK;
+    while (status >= 0) {
+        status = wefti_comm_run(e, a[0], a[1]);
+        if (rank == 0) atomic_fetch_add(&k->turns, 1);
+    }
+    snprintf(k->message[rank], sizeof k->message[rank], "%s", weft_error_message());
+    if (status == WEFT_E_PEER) atomic_fetch_add(&k->failed, 1);
+    wefti_comm_unbind(e);
+}
+
+/* Nobody but the neighbours themselves can notice it here. */
+static void who_is_killed_is_named(void **state) {
+    (void)state;
+    uint64_t seed = first_seed() ^ 0x9;
+    print_message("seed %llu (WEFT_SEED ^ 0x9)\n", (unsigned long long)seed);
+    for (int round = 0; round < KILLED; round++) {
+        numbers r = {seed + (uint64_t)round, 0};
+        int32_t size = (int32_t)pick(&r, 2, 5), victim = (int32_t)pick(&r, 0, size - 1);
+        killing *k = share(sizeof *k);
+        k->c = all_reduce_of(size, round % 2 ? 60000 : 5, WEFT_F32);
+        roads_world *w = roads_begin(size, false, &r, k);
+        w->p.ignored = victim;
+        start_processes(&w->p, reduce_for_ever);
+        await_turns(&w->p, &k->turns, 3);
+        usleep((useconds_t)pick(&r, 0, 20000));
+        kill(w->p.pid[victim], SIGKILL);
+        await_processes(&w->p);
+        if (w->p.w.failures) fail_msg("%s", w->p.w.message);
+        assert_int_equal(k->failed, size - 1);
+        char name[32];
+        snprintf(name, sizeof name, "rank %d", (int)victim);
+        for (int32_t i = 0; i < size; i++)
+            if (i != victim && !strstr(k->message[i], name)) fail_msg("%s", k->message[i]);
+        roads_end(w);
+        munmap(k, sizeof *k);
+    }
+}
+
+static void nothing_is_left(void **state) {
+    (void)state;
+    DIR *d = opendir("/dev/shm");
+    if (!d) return;
+    for (struct dirent *entry; (entry = readdir(d));)
+        if (strstr(entry->d_name, "weft")) fail_msg("/dev/shm/%s is left", entry->d_name);
+    closedir(d);
+}
+
+int main(void) {
+#if SANITIZED_THREAD
+    /* It does not see what other processes do. */
+    print_message("SKIP: the thread sanitizer looks at one process only\n");
+    return 77;
+#endif
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_scripts),
+        cmocka_unit_test(broken_scripts),
+        cmocka_unit_test(messages_wait_for_nobody),
+        cmocka_unit_test(the_same_bits_as_between_threads),
+        cmocka_unit_test(each_byte_takes_its_road),
+        cmocka_unit_test(who_is_killed_is_named),
+        cmocka_unit_test(nothing_is_left),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
