@@ -74,7 +74,9 @@ typedef struct weft_session_options {
     int64_t memory_bytes; /* of one device: refuse programs that need more; 0: no limit */
     uint64_t seed;
     weft_bf16_compute bf16;
-    const weft_plan *plan; /* how to split it over devices; copied. NULL: one device */
+    /* How to split it over devices, copied. NULL: one device, or, in a world, one for each process,
+     * which share the batch. */
+    const weft_plan *plan;
     /* The processes to run on, borrowed: each is one of the plan's devices, and all of them make
      * the same calls in the same order. NULL: all devices are in this process. */
     weft_world *world;

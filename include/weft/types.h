@@ -43,8 +43,16 @@ WEFT_API const char *
 weft_dtype_text(weft_dtype dtype); /* "f32"; "?" for a value outside the enum */
 WEFT_API size_t weft_dtype_bytes(weft_dtype dtype);
 
-/** A descriptor: weft_desc_of(WEFT_F32, 2, (int64_t[]){3, 4}). A rank outside 0..8 gives rank -1,
- * which every call refuses with WEFT_E_SHAPE. */
+/** A descriptor with 1 to 8 sizes: WEFT_DESC(WEFT_F32, batch, 4). */
+#ifdef __cplusplus
+#define WEFT_DESC(dtype, ...) (weft_desc{dtype, WEFTI_SIZES(__VA_ARGS__), {__VA_ARGS__}})
+#else
+#define WEFT_DESC(dtype, ...) ((weft_desc){dtype, WEFTI_SIZES(__VA_ARGS__), {__VA_ARGS__}})
+#endif
+#define WEFTI_SIZES(...) WEFTI_NINTH(__VA_ARGS__, 8, 7, 6, 5, 4, 3, 2, 1, 0)
+#define WEFTI_NINTH(a, b, c, d, e, f, g, h, count, ...) count
+/** The same from an array, or of a scalar: weft_desc_of(WEFT_F32, 0, NULL). A rank outside 0..8
+ * gives rank -1, which every call refuses with WEFT_E_SHAPE. */
 WEFT_API weft_desc weft_desc_of(weft_dtype dtype, int rank, const int64_t *shape);
 WEFT_API int64_t weft_desc_elems(const weft_desc *desc); /* 1 for a scalar */
 WEFT_API int64_t weft_desc_bytes(const weft_desc *desc);

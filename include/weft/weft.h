@@ -11,6 +11,7 @@
 #include "weft/info.h"
 #include "weft/job.h"
 #include "weft/launch.h"
+#include "weft/layer.h"
 #include "weft/model.h"
 #include "weft/ops.h"
 #include "weft/plan.h"

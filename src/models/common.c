@@ -14,6 +14,18 @@ weft_init wefti_ones(void) {
     return (weft_init){WEFT_INIT_CONSTANT, 1};
 }
 
+weft_dense_options wefti_transposed(double deviation) {
+    return (weft_dense_options){.deviation = deviation, .transposed = true};
+}
+weft_dense_options wefti_plain(double deviation) {
+    return (weft_dense_options){.deviation = deviation, .transposed = true, .no_bias = true};
+}
+
+weft_dense_options wefti_rectified(int64_t in) {
+    return (weft_dense_options){
+        .deviation = sqrt(2.0 / (double)in), .transposed = true, .activation = weft_relu};
+}
+
 weft_value wefti_param(const wefti_model_build *b, const char *name, weft_init init, int64_t d0,
                        int64_t d1, int64_t d2, int64_t d3) {
     int64_t shape[4] = {d0, d1, d2, d3};
@@ -25,25 +37,6 @@ weft_value wefti_param(const wefti_model_build *b, const char *name, weft_init i
 const char *wefti_join(char out[WEFTI_MODEL_NAME_BYTES], const char *name, const char *part) {
     (void)snprintf(out, WEFTI_MODEL_NAME_BYTES, "%s.%s", name, part);
     return out;
-}
-
-weft_value wefti_dense(const wefti_model_build *b, weft_value x, const char *name, int64_t in,
-                       int64_t out, bool transposed, bool bias, weft_init init) {
-    char full[WEFTI_MODEL_NAME_BYTES];
-    wefti_join(full, name, "weight");
-    weft_value w = transposed ? wefti_param(b, full, init, out, in, 0, 0)
-                              : wefti_param(b, full, init, in, out, 0, 0);
-    weft_value shift = WEFT_NO_VALUE;
-    if (bias) shift = wefti_param(b, wefti_join(full, name, "bias"), wefti_zeros(), out, 0, 0, 0);
-    return weft_linear(b->g, x, w, shift, transposed);
-}
-
-weft_value wefti_fan_in_dense(const wefti_model_build *b, weft_value x, int64_t in, int64_t out,
-                              double gain) {
-    weft_init init = wefti_normal(sqrt(gain / (double)in));
-    weft_value weight = wefti_param(b, "weight", init, out, in, 0, 0);
-    weft_value bias = wefti_param(b, "bias", wefti_zeros(), out, 0, 0, 0);
-    return weft_linear(b->g, x, weight, bias, true);
 }
 
 weft_value wefti_layer_norm(const wefti_model_build *b, weft_value x, const char *name,
@@ -64,7 +57,7 @@ weft_value wefti_attend_all(const wefti_model_build *b, weft_value x, const char
     const char *names[3] = {query, key, value};
     weft_value part[3];
     for (int i = 0; i < 3; i++) {
-        part[i] = wefti_dense(b, x, names[i], hidden, hidden, true, true, wefti_normal(0.02));
+        part[i] = weft_dense(g, names[i], x, hidden, wefti_transposed(0.02));
         part[i] = weft_reshape(g, part[i], 4, shape);
     }
     weft_attention_options o = WEFT_ATTENTION_DEFAULT;
@@ -82,12 +75,12 @@ bool wefti_has_loss(const wefti_model_build *b) {
 }
 
 weft_value wefti_tokens(const wefti_model_build *b) {
-    return weft_input(b->g, "tokens", weft_desc_of(WEFT_I32, 2, (int64_t[]){b->batch, b->seq}));
+    return weft_input(b->g, "tokens", WEFT_DESC(WEFT_I32, b->batch, b->seq));
 }
 
 weft_value wefti_targets(const wefti_model_build *b) {
     if (!wefti_has_loss(b)) return WEFT_NO_VALUE;
-    return weft_input(b->g, "targets", weft_desc_of(WEFT_I32, 2, (int64_t[]){b->batch, b->seq}));
+    return weft_input(b->g, "targets", WEFT_DESC(WEFT_I32, b->batch, b->seq));
 }
 
 weft_value wefti_position(const wefti_model_build *b) {
@@ -98,7 +91,7 @@ weft_value wefti_position(const wefti_model_build *b) {
 weft_value wefti_positions(const wefti_model_build *b, weft_value position) {
     if (b->use != WEFT_USE_DECODE) return WEFT_NO_VALUE;
     if (b->seq == 1) return weft_reshape(b->g, position, 1, (int64_t[]){1});
-    return weft_input(b->g, "positions", weft_desc_of(WEFT_I32, 1, &b->seq));
+    return weft_input(b->g, "positions", WEFT_DESC(WEFT_I32, b->seq));
 }
 
 weft_value wefti_cached(const wefti_model_build *b, weft_value x, const char *which,
@@ -106,8 +99,8 @@ weft_value wefti_cached(const wefti_model_build *b, weft_value x, const char *wh
     if (b->use != WEFT_USE_DECODE) return x;
     char name[64];
     (void)snprintf(name, sizeof name, "cache.%s", which);
-    int64_t shape[4] = {b->batch, b->c->context, heads, dim};
-    weft_value cache = weft_state(b->g, name, weft_desc_of(b->dtype, 4, shape), wefti_zeros());
+    weft_desc desc = WEFT_DESC(b->dtype, b->batch, b->c->context, heads, dim);
+    weft_value cache = weft_state(b->g, name, desc, wefti_zeros());
     weft_value next = weft_cache_write(b->g, cache, x, position);
     weft_state_update(b->g, cache, next);
     return next;
@@ -115,7 +108,7 @@ weft_value wefti_cached(const wefti_model_build *b, weft_value x, const char *wh
 
 weft_value wefti_labels(const wefti_model_build *b) {
     if (!wefti_has_loss(b)) return WEFT_NO_VALUE;
-    return weft_input(b->g, "label", weft_desc_of(WEFT_I32, 1, &b->batch));
+    return weft_input(b->g, "label", WEFT_DESC(WEFT_I32, b->batch));
 }
 
 weft_value wefti_image(const wefti_model_build *b) {

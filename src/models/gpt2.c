@@ -25,16 +25,16 @@ static weft_value attention(const wefti_model_build *b, weft_value x, weft_value
     weft_value v = wefti_cached(b, part[2], "v", position, heads, dim);
     weft_value y = weft_attention(g, part[0], k, v, o);
     y = weft_reshape(g, y, 3, (int64_t[]){b->batch, b->seq, hidden});
-    y = wefti_dense(b, y, "c_proj", hidden, hidden, false, true, wefti_normal(deviation));
+    y = weft_dense(g, "c_proj", y, hidden, (weft_dense_options){.deviation = deviation});
     return weft_cell_end(g, wefti_drop(b, y));
 }
 
 static weft_value feed_forward(const wefti_model_build *b, weft_value x, double deviation) {
     weft_graph *g = b->g;
     weft_cell_begin(g, "mlp");
-    x = wefti_dense(b, x, "c_fc", b->c->hidden, b->c->ffn, false, true, wefti_normal(0.02));
+    x = weft_dense(g, "c_fc", x, b->c->ffn, (weft_dense_options){.deviation = 0.02});
     x = weft_gelu(g, x);
-    x = wefti_dense(b, x, "c_proj", b->c->ffn, b->c->hidden, false, true, wefti_normal(deviation));
+    x = weft_dense(g, "c_proj", x, b->c->hidden, (weft_dense_options){.deviation = deviation});
     return weft_cell_end(g, wefti_drop(b, x));
 }
 
@@ -50,7 +50,8 @@ static weft_value experts(const wefti_model_build *b, weft_value x, double devia
     weft_graph *g = b->g;
     int64_t hidden = b->c->hidden, ffn = b->c->ffn, count = b->c->experts;
     weft_cell_begin(g, "moe");
-    weft_value logits = wefti_dense(b, x, "gate", hidden, count, false, false, wefti_normal(0.02));
+    weft_value logits =
+        weft_dense(g, "gate", x, count, (weft_dense_options){.deviation = 0.02, .no_bias = true});
     weft_routing routing;
     weft_value weight = wefti_route(b, logits, &routing, balance);
     weft_value shift = expert_bias(b, "experts.c_fc.bias", ffn);

@@ -40,9 +40,8 @@ void wefti_build_lenet(const wefti_model_build *b) {
     x = convolve(b, x, "conv2", MAPS_1, MAPS_2, none);
     weft_cell_begin(g, "fc1");
     x = weft_reshape(g, x, 2, (int64_t[]){b->batch, flat});
-    x = weft_cell_end(g, weft_relu(g, wefti_fan_in_dense(b, x, flat, DENSE_1, 2.0)));
-    weft_cell_begin(g, "fc2");
-    x = weft_cell_end(g, weft_relu(g, wefti_fan_in_dense(b, x, DENSE_1, DENSE_2, 2.0)));
+    x = weft_cell_end(g, weft_dense(g, NULL, x, DENSE_1, wefti_rectified(flat)));
+    x = weft_dense(g, "fc2", x, DENSE_2, wefti_rectified(DENSE_1));
     weft_cell_begin(g, "fc3");
-    wefti_end(b, wefti_fan_in_dense(b, x, DENSE_2, c->classes, 1.0), label, WEFT_NO_VALUE);
+    wefti_end(b, weft_dense(g, NULL, x, c->classes, wefti_transposed(0)), label, WEFT_NO_VALUE);
 }

@@ -17,7 +17,7 @@ static weft_value norm(const wefti_model_build *b, weft_value x, const char *nam
 static weft_value project(const wefti_model_build *b, weft_value x, const char *name,
                           int64_t heads) {
     int64_t dim = b->c->hidden / b->c->heads;
-    x = wefti_dense(b, x, name, b->c->hidden, heads * dim, true, false, wefti_normal(0.02));
+    x = weft_dense(b->g, name, x, heads * dim, wefti_plain(0.02));
     return weft_reshape(b->g, x, 4, (int64_t[]){b->batch, b->seq, heads, dim});
 }
 
@@ -38,18 +38,17 @@ static weft_value attention(const wefti_model_build *b, weft_value x, weft_value
     o.dropout = b->use == WEFT_USE_TRAIN ? c->dropout : 0;
     weft_value y = weft_attention(g, q, k, v, o);
     y = weft_reshape(g, y, 3, (int64_t[]){b->batch, b->seq, c->hidden});
-    y = wefti_dense(b, y, "o_proj", c->hidden, c->hidden, true, false, wefti_normal(deviation));
+    y = weft_dense(g, "o_proj", y, c->hidden, wefti_plain(deviation));
     return weft_cell_end(g, y);
 }
 
 static weft_value feed_forward(const wefti_model_build *b, weft_value x, double deviation) {
     weft_graph *g = b->g;
-    int64_t hidden = b->c->hidden, ffn = b->c->ffn;
     weft_cell_begin(g, "mlp");
-    weft_value gate = wefti_dense(b, x, "gate_proj", hidden, ffn, true, false, wefti_normal(0.02));
-    weft_value up = wefti_dense(b, x, "up_proj", hidden, ffn, true, false, wefti_normal(0.02));
+    weft_value gate = weft_dense(g, "gate_proj", x, b->c->ffn, wefti_plain(0.02));
+    weft_value up = weft_dense(g, "up_proj", x, b->c->ffn, wefti_plain(0.02));
     x = weft_mul(g, weft_silu(g, gate), up);
-    x = wefti_dense(b, x, "down_proj", ffn, hidden, true, false, wefti_normal(deviation));
+    x = weft_dense(g, "down_proj", x, b->c->hidden, wefti_plain(deviation));
     return weft_cell_end(g, x);
 }
 
@@ -60,7 +59,7 @@ static weft_value experts(const wefti_model_build *b, weft_value x, double devia
     int64_t hidden = b->c->hidden, ffn = b->c->ffn;
     weft_init init = wefti_normal(0.02);
     weft_cell_begin(g, "block_sparse_moe");
-    weft_value logits = wefti_dense(b, x, "gate", hidden, b->c->experts, true, false, init);
+    weft_value logits = weft_dense(g, "gate", x, b->c->experts, wefti_plain(0.02));
     weft_routing routing;
     weft_value weight = wefti_route(b, logits, &routing, balance);
     x = weft_moe_dispatch(g, x, &routing);

@@ -11,10 +11,10 @@ void wefti_build_mlp(const wefti_model_build *b) {
     weft_value x = weft_reshape(g, image, 2, (int64_t[]){b->batch, in});
     for (int64_t layer = 0; layer < c->layers; layer++) {
         weft_cell_begin(g, "layers.%d", (int)layer);
-        x = weft_relu(g, wefti_fan_in_dense(b, x, in, c->hidden, 2.0));
+        x = weft_dense(g, NULL, x, c->hidden, wefti_rectified(in));
         x = weft_cell_end(g, wefti_drop(b, x));
         in = c->hidden;
     }
     weft_cell_begin(g, "head");
-    wefti_end(b, wefti_fan_in_dense(b, x, in, c->classes, 1.0), label, WEFT_NO_VALUE);
+    wefti_end(b, weft_dense(g, NULL, x, c->classes, wefti_transposed(0)), label, WEFT_NO_VALUE);
 }

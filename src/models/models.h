@@ -2,6 +2,7 @@
 #ifndef WEFTI_MODELS_H
 #define WEFTI_MODELS_H
 
+#include "weft/layer.h"
 #include "weft/model.h"
 #include "weft/ops.h"
 
@@ -31,14 +32,11 @@ weft_init wefti_normal(double deviation);
 weft_init wefti_zeros(void);
 weft_init wefti_ones(void);
 
-/* x [..., in] -> [..., out] with parameters NAME.weight ([in, out]; transposed: [out, in]) and, if
- * wanted, NAME.bias. */
-weft_value wefti_dense(const wefti_model_build *b, weft_value x, const char *name, int64_t in,
-                       int64_t out, bool transposed, bool bias, weft_init init);
-/* x [..., in] -> [..., out] with this cell's parameters "weight" [out, in], normal of variance
- * gain / in, and "bias". */
-weft_value wefti_fan_in_dense(const wefti_model_build *b, weft_value x, int64_t in, int64_t out,
-                              double gain);
+/* Dense layers as files of most families have them, the weight [features, in]; the second without a
+ * bias; the third with relu, its weight of variance 2 / in. */
+weft_dense_options wefti_transposed(double deviation);
+weft_dense_options wefti_plain(double deviation);
+weft_dense_options wefti_rectified(int64_t in);
 /* "NAME.PART" into a caller's buffer; returns it. */
 enum { WEFTI_MODEL_NAME_BYTES = 128 };
 const char *wefti_join(char out[WEFTI_MODEL_NAME_BYTES], const char *name, const char *part);

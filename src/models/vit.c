@@ -20,8 +20,7 @@ static weft_value embed(const wefti_model_build *b, weft_value image) {
     x = weft_reshape(g, x, 3, (int64_t[]){b->batch, c->hidden, patches});
     x = weft_transpose(g, x, 3, (int[]){0, 2, 1});
     /* the class token once per image: [1, 1, hidden] -> [batch, 1, hidden] */
-    weft_value first =
-        weft_constant(g, weft_desc_of(b->dtype, 3, (int64_t[]){b->batch, 1, c->hidden}), 0);
+    weft_value first = weft_constant(g, WEFT_DESC(b->dtype, b->batch, 1, c->hidden), 0);
     first = weft_add(g, first, wefti_param(b, "cls_token", init, 1, 1, c->hidden, 0));
     x = weft_concat(g, 2, (weft_value[]){first, x}, 1);
     weft_value places = wefti_param(b, "position_embeddings", init, 1, patches + 1, c->hidden, 0);
@@ -31,16 +30,15 @@ static weft_value embed(const wefti_model_build *b, weft_value image) {
 static weft_value block(const wefti_model_build *b, weft_value x, int64_t layer) {
     weft_graph *g = b->g;
     const weft_model_config *c = b->c;
-    weft_init init = wefti_normal(0.02);
     weft_cell_begin(g, "encoder.layer.%d", (int)layer);
     weft_value y = wefti_layer_norm(b, x, "layernorm_before", c->hidden);
     y = wefti_attend_all(b, y, "attention.attention.query", "attention.attention.key",
                          "attention.attention.value");
-    y = wefti_dense(b, y, "attention.output.dense", c->hidden, c->hidden, true, true, init);
+    y = weft_dense(g, "attention.output.dense", y, c->hidden, wefti_transposed(0.02));
     x = weft_add(g, x, wefti_drop(b, y));
     y = wefti_layer_norm(b, x, "layernorm_after", c->hidden);
-    y = wefti_dense(b, y, "intermediate.dense", c->hidden, c->ffn, true, true, init);
-    y = wefti_dense(b, weft_gelu_erf(g, y), "output.dense", c->ffn, c->hidden, true, true, init);
+    y = weft_dense(g, "intermediate.dense", y, c->ffn, wefti_transposed(0.02));
+    y = weft_dense(g, "output.dense", weft_gelu_erf(g, y), c->hidden, wefti_transposed(0.02));
     return weft_cell_end(g, weft_add(g, x, wefti_drop(b, y)));
 }
 
@@ -56,7 +54,5 @@ void wefti_build_vit(const wefti_model_build *b) {
     x = weft_slice(g, x, 1, 0, 1); /* norm after picking the class token: the others go unused */
     x = weft_reshape(g, x, 2, (int64_t[]){b->batch, c->hidden});
     x = weft_layer_norm(g, x, scale, shift, c->norm_eps);
-    weft_value weight = wefti_param(b, "weight", wefti_normal(0.02), c->classes, c->hidden, 0, 0);
-    weft_value bias = wefti_param(b, "bias", wefti_zeros(), c->classes, 0, 0, 0);
-    wefti_end(b, weft_linear(g, x, weight, bias, true), label, WEFT_NO_VALUE);
+    wefti_end(b, weft_dense(g, NULL, x, c->classes, wefti_transposed(0.02)), label, WEFT_NO_VALUE);
 }

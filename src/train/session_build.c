@@ -159,6 +159,15 @@ static weft_status take_plan(weft_session *s, const weft_plan *plan) {
     return wefti_route_cache_create(&s->routes);
 }
 
+/* Processes without a plan share the batch. */
+static weft_status take_data_parallel(weft_session *s) {
+    weft_plan *plan;
+    WEFT_TRY(weft_plan_create(s->world->size, &plan));
+    weft_status status = take_plan(s, plan);
+    weft_plan_destroy(plan);
+    return status;
+}
+
 /* Where the session runs: in this process, or, of several devices, as one rank of a world. */
 static weft_status take_world(weft_session *s, weft_world *world) {
     if (!world || world->size == 1) return WEFT_OK;
@@ -180,7 +189,10 @@ static weft_status check_options(const weft_session_options *options) {
 static weft_status prepare(weft_session *s, const weft_graph *graph,
                            const weft_session_options *options) {
     WEFT_TRY(check_options(options));
-    if (options->plan) WEFT_TRY(take_plan(s, options->plan));
+    if (options->plan)
+        WEFT_TRY(take_plan(s, options->plan));
+    else if (s->world)
+        WEFT_TRY(take_data_parallel(s));
     WEFT_REQUIRE(!s->world || s->devices == s->world->size, WEFT_E_ARG,
                  "the plan is for %d device%s, but the world has %d processes, one device each",
                  s->devices, s->devices == 1 ? "" : "s", s->world->size);
@@ -197,7 +209,9 @@ static weft_status prepare(weft_session *s, const weft_graph *graph,
 
 weft_status weft_session_create(weft_graph *graph, const weft_session_options *options,
                                 weft_session **out) {
-    WEFT_REQUIRE(graph && options && out, WEFT_E_ARG, "a session needs a graph and options");
+    WEFT_REQUIRE(graph && out, WEFT_E_ARG, "a session needs a graph");
+    weft_session_options defaults = weft_session_defaults();
+    if (!options) options = &defaults;
     weft_session *s = wefti_calloc(1, sizeof *s);
     if (!s)
         return wefti_give_up(options->world, WEFT_RAISE(WEFT_E_NOMEM, "no memory for a session"));

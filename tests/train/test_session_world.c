@@ -351,6 +351,39 @@ static void other_jobs_are_refused(void **state) {
     assert_non_null(strstr(ranks[0].message, "rank 1: "));
 }
 
+/* Rows of a rank's own, in a session that was told no more than its world. */
+static weft_status run_without_plan(void *context, weft_world *world) {
+    double *loss = context;
+    weft_graph *graph = NULL;
+    weft_session *s = NULL;
+    weft_session_options o = weft_session_defaults();
+    float mine[2] = {(float)weft_world_rank(world), 1};
+    o.world = world;
+    WEFT_TRY(weft_graph_create(&graph));
+    weft_value x = weft_input(graph, "x", WEFT_DESC(WEFT_F32, weft_world_size(world), 2));
+    x = weft_linear(
+        graph, x,
+        weft_param(graph, "weight", WEFT_DESC(WEFT_F32, 2, 1), (weft_init){WEFT_INIT_CONSTANT, 1}),
+        WEFT_NO_VALUE, false);
+    weft_loss(graph, weft_mean(graph, x, 0, NULL, false));
+    weft_status status = weft_session_create(graph, &o, &s);
+    if (status >= 0) status = weft_session_feed_rows(s, 0, "x", mine, sizeof mine);
+    if (status >= 0) status = weft_session_step(s, 0, loss);
+    if (status >= 0 && weft_session_devices(s) != weft_world_size(world)) *loss = -1;
+    weft_session_destroy(s);
+    weft_graph_destroy(graph);
+    return status;
+}
+
+static void without_a_plan_processes_share_the_batch(void **state) {
+    (void)state;
+    double loss[3];
+    rank_of_world ranks[3];
+    run_world(3, run_without_plan, loss, sizeof *loss, ranks);
+    assert_all_ok(ranks, 3, "no plan");
+    for (int r = 0; r < 3; r++) assert_float_equal(loss[r], 2, 1e-6); /* mean of 1, 2, 3 */
+}
+
 /* The parameter that is infinite lies on one stage, or on all ranks. */
 static void a_loss_that_is_not_finite_stops_all(void **state) {
     (void)state;
@@ -511,6 +544,7 @@ int main(void) {
         cmocka_unit_test(rows_are_brought_to_where_they_are_wanted),
         cmocka_unit_test(what_is_read_can_be_written),
         cmocka_unit_test(other_jobs_are_refused),
+        cmocka_unit_test(without_a_plan_processes_share_the_batch),
         cmocka_unit_test(a_loss_that_is_not_finite_stops_all),
         cmocka_unit_test(a_rank_without_memory_is_named),
         cmocka_unit_test(a_rank_that_gives_up_is_named),

@@ -1,0 +1,23 @@
+/* Layers that the families are made of and that other programs may use: weft/layer.h. */
+#include "weft/layer.h"
+
+#include <math.h>
+
+weft_value weft_dense(weft_graph *g, const char *name, weft_value x, int64_t features,
+                      weft_dense_options o) {
+    weft_desc desc = weft_value_desc(g, x);
+    int64_t in = desc.rank > 0 ? desc.shape[desc.rank - 1] : 1; /* weft_linear refuses a scalar */
+    weft_dtype dtype = desc.dtype == WEFT_F64 ? WEFT_F64 : WEFT_F32;
+    double deviation = o.deviation > 0 || in < 1 ? o.deviation : 1 / sqrt((double)in);
+    if (name) weft_cell_begin(g, "%s", name);
+    weft_value weight = weft_param(
+        g, "weight",
+        o.transposed ? WEFT_DESC(dtype, features, in) : WEFT_DESC(dtype, in, features),
+        (weft_init){WEFT_INIT_NORMAL, deviation});
+    weft_value bias = WEFT_NO_VALUE;
+    if (!o.no_bias)
+        bias = weft_param(g, "bias", WEFT_DESC(dtype, features), (weft_init){WEFT_INIT_ZEROS, 0});
+    weft_value y = weft_linear(g, x, weight, bias, o.transposed);
+    if (o.activation) y = o.activation(g, y);
+    return name ? weft_cell_end(g, y) : y;
+}
