@@ -16,68 +16,51 @@ static void check(weft_status status) {
     exit(1);
 }
 
-static weft_value dense(weft_graph *g, weft_value x, const char *name, int64_t in, int64_t out) {
-    weft_cell_begin(g, "%s", name);
-    weft_value w = weft_param(g, "weight", weft_desc_of(WEFT_F32, 2, (int64_t[]){in, out}),
-                              (weft_init){WEFT_INIT_NORMAL, 0.05});
-    weft_value b =
-        weft_param(g, "bias", weft_desc_of(WEFT_F32, 1, &out), (weft_init){WEFT_INIT_ZEROS, 0});
-    return weft_cell_end(g, weft_linear(g, x, w, b, false));
-}
-
-static weft_graph *model(void) {
-    weft_graph *g;
-    check(weft_graph_create(&g));
-    weft_value x = weft_input(g, "image", weft_desc_of(WEFT_F32, 2, (int64_t[]){BATCH, PIXELS}));
-    weft_value label = weft_input(g, "label", weft_desc_of(WEFT_I32, 1, (int64_t[]){BATCH}));
-    weft_value logits =
-        dense(g, weft_relu(g, dense(g, x, "hidden", PIXELS, HIDDEN)), "out", HIDDEN, CLASSES);
-    weft_output(g, "guess", weft_argmax(g, logits, 1));
-    weft_loss(g, weft_cross_entropy(g, logits, label, -1, 0));
-    check(weft_graph_status(g));
-    return g;
-}
-
 int main(int argc, char **argv) {
-    static float image[BATCH * PIXELS];
-    int32_t label[BATCH], guess[BATCH], right = 0, seen = 0, eval;
+    static float image[BATCH][PIXELS];
+    int32_t label[BATCH], guess[BATCH], right = 0, seen = 0, test;
     if (argc != 3) return fprintf(stderr, "usage: mlp IMAGES LABELS\n"), 2;
     weft_data *data;
-    check(weft_data_open(
-        &(weft_data_options){
-            .format = "idx", .path = argv[1], .labels = argv[2], .validation_fraction = 0.1},
-        &data));
-    weft_graph *train = model(), *test = model();
-    weft_session_options options = weft_session_defaults();
+    weft_data_options from = {
+        .format = "idx", .path = argv[1], .labels = argv[2], .validation_fraction = 0.1};
+    check(weft_data_open(&from, &data));
+
+    weft_graph *g; /* keeps its first error, which weft_session_create returns */
+    check(weft_graph_create(&g));
+    weft_value x = weft_input(g, "image", WEFT_DESC(WEFT_F32, BATCH, PIXELS));
+    x = weft_dense(g, "hidden", x, HIDDEN, (weft_dense_options){.activation = weft_relu});
+    x = weft_dense(g, "out", x, CLASSES, (weft_dense_options){0});
+    weft_output(g, "guess", weft_argmax(g, x, 1));
+    weft_value answer = weft_input(g, "label", WEFT_DESC(WEFT_I32, BATCH));
+    weft_loss(g, weft_cross_entropy(g, x, answer, -1, 0));
     weft_session *s;
-    check(weft_session_create(train, &options, &s));
-    check(weft_session_add(s, test, &eval));
+    check(weft_session_create(g, NULL, &s)); /* program 0: it trains, with AdamW */
+    check(weft_session_add(s, g, &test));    /* forward only, with the same parameters */
+
+    int64_t samples = weft_data_samples(data, WEFT_DATA_TRAIN);
     for (int64_t step = 0; step < STEPS; step++) {
         double loss;
         for (int64_t i = 0; i < BATCH; i++) {
-            int64_t n =
-                weft_data_order(1, weft_data_samples(data, WEFT_DATA_TRAIN), step * BATCH + i);
-            check(weft_data_read(data, WEFT_DATA_TRAIN, n, image + i * PIXELS, label + i));
+            int64_t n = weft_data_order(1, samples, step * BATCH + i);
+            check(weft_data_read(data, WEFT_DATA_TRAIN, n, image[i], label + i));
         }
         check(weft_session_feed(s, 0, "image", image, sizeof image));
         check(weft_session_feed(s, 0, "label", label, sizeof label));
         check(weft_session_step(s, 1e-3, &loss));
         if (step % 100 == 0) printf("step %3d  loss %.4f\n", (int)step, loss);
     }
-    for (int64_t n = 0; n + BATCH <= weft_data_samples(data, WEFT_DATA_VALIDATION);
-         n += BATCH, seen += BATCH) {
+    for (; seen + BATCH <= weft_data_samples(data, WEFT_DATA_VALIDATION); seen += BATCH) {
         for (int64_t i = 0; i < BATCH; i++)
-            check(weft_data_read(data, WEFT_DATA_VALIDATION, n + i, image + i * PIXELS, label + i));
-        check(weft_session_feed(s, eval, "image", image, sizeof image));
-        check(weft_session_feed(s, eval, "label", label, sizeof label));
-        check(weft_session_forward(s, eval, NULL));
-        check(weft_session_read(s, eval, "guess", guess, sizeof guess));
+            check(weft_data_read(data, WEFT_DATA_VALIDATION, seen + i, image[i], label + i));
+        check(weft_session_feed(s, test, "image", image, sizeof image));
+        check(weft_session_feed(s, test, "label", label, sizeof label));
+        check(weft_session_forward(s, test, NULL));
+        check(weft_session_read(s, test, "guess", guess, sizeof guess));
         for (int i = 0; i < BATCH; i++) right += guess[i] == label[i];
     }
     printf("accuracy %.2f %% on %d held-out images\n", 100.0 * right / seen, (int)seen);
     weft_session_destroy(s);
-    weft_graph_destroy(train);
-    weft_graph_destroy(test);
+    weft_graph_destroy(g);
     weft_data_close(data);
     return 0;
 }

@@ -38,6 +38,17 @@ archive=$(find "$work/moved" -name libweft.a)
 ${CC:-cc} "$work/hello.c" $(pkg-config --cflags weft) "$archive" \
     $(pkg-config --static --libs weft | tr ' ' '\n' | grep -v -e '-lweft' -e rpath) -o "$work/hello_static"
 "$work/hello_static"
+# The example that is one page: compiles by the line in its head, and learns where there are digits to learn from.
+# shellcheck disable=SC2046
+${CC:-cc} -Wall -Wextra -Werror examples/mlp.c $(pkg-config --cflags --libs weft) -o "$work/mlp"
+images=${WEFT_TEST_DATA:-}/t10k-images-idx3-ubyte.gz labels=${WEFT_TEST_DATA:-}/t10k-labels-idx1-ubyte.gz
+if [ -f "$images" ]; then
+    "$work/mlp" "$images" "$labels" >"$work/out" || { cat "$work/out"; exit 1; }
+    awk '/^accuracy/ { percent = $2 } END { exit !(percent > 85) }' "$work/out" || { cat "$work/out"; exit 1; }
+    tail -1 "$work/out"
+else
+    echo "skipped: examples/mlp.c is compiled but not run, there are no MNIST test files (WEFT_TEST_DATA)"
+fi
 # Headers stand alone, in C and (where a compiler is there) in C++; mpi.h where an MPI is.
 for header in "$work"/moved/include/weft/*.h; do
     [ "$(basename "$header")" != mpi.h ] || continue
