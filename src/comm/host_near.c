@@ -319,8 +319,9 @@ static weft_status take(wefti_near *near, wefti_near_request *r) {
                  "rank %d has given a message up", rank_of(near, r->place));
     weft_status status = WEFT_OK;
     if (m->bytes > r->bytes)
-        status = WEFT_RAISE(WEFT_E_ARG, "a message of rank %d has %llu bytes; there is room for %zu",
-                            rank_of(near, r->place), (unsigned long long)m->bytes, r->bytes);
+        status =
+            WEFT_RAISE(WEFT_E_ARG, "a message of rank %d has %llu bytes; there is room for %zu",
+                       rank_of(near, r->place), (unsigned long long)m->bytes, r->bytes);
     else
         status = fetch(near, r, m);
     r->bytes = (size_t)m->bytes;

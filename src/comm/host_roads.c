@@ -38,8 +38,7 @@ static weft_status roads_receive(void *context, int peer, uint64_t tag, void *da
     roads *r = context;
     road_request *request = at;
     request->near = is_near(r, peer);
-    if (!request->near)
-        return r->far.receive(r->far.context, peer, tag, data, bytes, request->of);
+    if (!request->near) return r->far.receive(r->far.context, peer, tag, data, bytes, request->of);
     wefti_near_receive(r->near, peer, tag, data, bytes, near_request(request));
     return WEFT_OK;
 }

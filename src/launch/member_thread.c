@@ -103,6 +103,28 @@ static void hear_all(wefti_member *m) {
 
 /* --- the loop */
 
+/* A scheduler in a process of its own may be stopped for a while, or lie still on this host. One
+ * that is a rank's is missed like that rank, and one on another host like the network: it will have
+ * judged by then who is out of its reach, and that verdict, if it came through, would be here. */
+static void check_silence(wefti_member *m, int64_t silent) {
+    char text[512];
+    double seconds = (double)silent * 1e-9;
+    if (m->placed.hosted_by >= 0 && silent > m->placed.heartbeat_ns) {
+        snprintf(text, sizeof text,
+                 "rank %d, whose process is the scheduler of this job, has not been heard of for "
+                 "%.1f s",
+                 (int)m->placed.hosted_by, seconds);
+        wefti_member_broken(m, WEFT_E_TIMEOUT, text);
+    } else if (silent > m->placed.heartbeat_ns + second_ns && wefti_socket_is_far(m->link.fd)) {
+        snprintf(text, sizeof text,
+                 "the scheduler at %s, on another host, has not been heard of for %.1f s: that "
+                 "host, or the network between it and this one, is down",
+                 m->scheduler, seconds);
+        wefti_member_broken(m, WEFT_E_TIMEOUT, text);
+    } else if (silent > m->join_ns && silent > m->placed.heartbeat_ns)
+        lose(m, "it is silent");
+}
+
 static void check_times(wefti_member *m, int64_t now) {
     char text[512];
     if (now - m->looked_ns > second_ns) m->heard_ns = now; /* this process was stopped */
@@ -111,15 +133,7 @@ static void check_times(wefti_member *m, int64_t now) {
         now - m->call_ns > shake_ns)
         hang_up(m, "no answer");
     if (m->line == WEFTI_LINE_UP) {
-        int64_t silent = now - m->heard_ns;
-        if (m->placed.hosted_by >= 0 && silent > m->placed.heartbeat_ns) {
-            snprintf(text, sizeof text,
-                     "rank %d, whose process is the scheduler of this job, has not been heard of "
-                     "for %.1f s",
-                     (int)m->placed.hosted_by, (double)silent * 1e-9);
-            wefti_member_broken(m, WEFT_E_TIMEOUT, text);
-        } else if (silent > m->join_ns && silent > m->placed.heartbeat_ns)
-            lose(m, "it is silent");
+        check_silence(m, now - m->heard_ns);
         return;
     }
     if (now < m->deadline_ns) return;

@@ -187,6 +187,14 @@ static bool same_host(const struct sockaddr *a, const struct sockaddr *b) {
            ((const struct sockaddr_in *)b)->sin_addr.s_addr;
 }
 
+bool wefti_socket_is_far(int fd) {
+    struct sockaddr_storage mine = {0}, theirs = {0};
+    socklen_t mine_bytes = sizeof mine, their_bytes = sizeof theirs;
+    return getsockname(fd, (struct sockaddr *)&mine, &mine_bytes) == 0 &&
+           getpeername(fd, (struct sockaddr *)&theirs, &their_bytes) == 0 &&
+           !same_host((const struct sockaddr *)&mine, (const struct sockaddr *)&theirs);
+}
+
 weft_status wefti_socket_interface(int fd, char out[WEFTI_INTERFACE_TEXT]) {
     wefti_address mine = {.bytes = sizeof mine.at};
     struct ifaddrs *all = NULL;
@@ -206,6 +214,19 @@ weft_status wefti_socket_interface(int fd, char out[WEFTI_INTERFACE_TEXT]) {
     return WEFT_OK;
 }
 
+/* After a cut the network's own pauses between two tries grow until they are longer than what is
+ * left of a heartbeat time: there is little to send here, and it is tried every second. Linux 6.15
+ * and later can be told so. */
+static void try_often(int fd) {
+#ifdef TCP_RTO_MAX_MS
+    int option = TCP_RTO_MAX_MS;
+#else
+    int option = 44; /* older headers do not name it */
+#endif
+    int milliseconds = 1000;
+    setsockopt(fd, IPPROTO_TCP, option, &milliseconds, sizeof milliseconds);
+}
+
 void wefti_socket_watch(int fd, double seconds) {
     int yes = 1, whole = seconds < 3 ? 3 : seconds > 600 ? 600 : (int)seconds;
     int idle = whole / 3, count = 2;
@@ -216,4 +237,5 @@ void wefti_socket_watch(int fd, double seconds) {
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &idle, sizeof idle);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof milliseconds);
+    try_often(fd);
 }

@@ -11,8 +11,7 @@ weft_value weft_dense(weft_graph *g, const char *name, weft_value x, int64_t fea
     double deviation = o.deviation > 0 || in < 1 ? o.deviation : 1 / sqrt((double)in);
     if (name) weft_cell_begin(g, "%s", name);
     weft_value weight = weft_param(
-        g, "weight",
-        o.transposed ? WEFT_DESC(dtype, features, in) : WEFT_DESC(dtype, in, features),
+        g, "weight", o.transposed ? WEFT_DESC(dtype, features, in) : WEFT_DESC(dtype, in, features),
         (weft_init){WEFT_INIT_NORMAL, deviation});
     weft_value bias = WEFT_NO_VALUE;
     if (!o.no_bias)

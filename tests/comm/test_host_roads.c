@@ -247,8 +247,7 @@ static void receive_many(world_test *w) {
     for (int tag = TAGS - 1; tag >= 0; tag--)
         for (int i = tag; i < MESSAGES; i += TAGS) {
             size_t bytes = 99;
-            claim(w, 1,
-                  t->receive(t->context, 0, (uint64_t)tag, data, LONGEST, request) == WEFT_OK,
+            claim(w, 1, t->receive(t->context, 0, (uint64_t)tag, data, LONGEST, request) == WEFT_OK,
                   "receive");
             claim(w, 1, finish(request, &bytes) == WEFT_OK, "received");
             claim(w, 1, bytes == length_of(i), "a length");

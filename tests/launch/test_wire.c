@@ -4,8 +4,14 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include "control_cases.h"
 #include "launch/wire_message.h"
+#include "launch/wire_socket.h"
 
 static wefti_stream stream(bool from_scheduler) {
     wefti_stream s = {.from_scheduler = from_scheduler};
@@ -220,11 +226,39 @@ static void bodies_are_checked(void **state) {
     }
 }
 
+/* What is lost on the way is tried again every second, however long the network was gone. */
+static void connections_that_try_often(void **state) {
+    (void)state;
+    enum { LONGEST_PAUSE = 44 }; /* TCP_RTO_MAX_MS, of Linux 6.15 */
+    wefti_address at;
+    int listener, near, far, milliseconds = 0;
+    socklen_t bytes = sizeof milliseconds;
+    assert_int_equal(wefti_address_local("127.0.0.1", 0, &at), WEFT_OK);
+    assert_int_equal(wefti_listen(&at, &listener), WEFT_OK);
+    assert_true(wefti_connect(&at, "", &near) >= 0);
+    wefti_socket_watch(near, 100);
+    if (getsockopt(near, IPPROTO_TCP, LONGEST_PAUSE, &milliseconds, &bytes) == 0)
+        assert_int_equal(milliseconds, 1000);
+    else
+        print_message("SKIP: this system cannot be told so\n");
+    assert_false(wefti_socket_is_far(near));
+    /* From one address to another. */
+    far = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7F000002)};
+    assert_int_equal(bind(far, (struct sockaddr *)&from, sizeof from), 0);
+    assert_int_equal(connect(far, (struct sockaddr *)&at.at, at.bytes), 0);
+    assert_true(wefti_socket_is_far(far));
+    close(far);
+    close(near);
+    close(listener);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_documented),        cmocka_unit_test(arrives_in_any_pieces),
-        cmocka_unit_test(nothing_else_arrives), cmocka_unit_test(lengths_are_limited),
-        cmocka_unit_test(messages_return),      cmocka_unit_test(bodies_are_checked),
+        cmocka_unit_test(connections_that_try_often), cmocka_unit_test(as_documented),
+        cmocka_unit_test(arrives_in_any_pieces),      cmocka_unit_test(nothing_else_arrives),
+        cmocka_unit_test(lengths_are_limited),        cmocka_unit_test(messages_return),
+        cmocka_unit_test(bodies_are_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
