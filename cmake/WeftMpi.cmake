@@ -100,4 +100,4 @@ endif()
 
 # The Fortran module and what it stands on, as sources: .mod files are of one compiler's version.
 install(DIRECTORY fortran/ DESTINATION ${CMAKE_INSTALL_DATADIR}/weft/fortran
-  FILES_MATCHING PATTERN "*.f90" PATTERN "*.c")
+  FILES_MATCHING PATTERN "*.f90" PATTERN "*.inc" PATTERN "*.[ch]")

@@ -1,14 +1,27 @@
 ! The Fortran module: worlds, collectives, graphs, sessions, and what errors say.
+module fortran_test_functions
+    use, intrinsic :: iso_fortran_env, only: real64
+    use weft
+    implicit none
+contains
+    type(weft_value) function own_activation(graph, x) bind(C)
+        type(weft_graph), value :: graph
+        type(weft_value), value :: x
+        own_activation = weft_scale(graph, weft_relu(graph, x), 2._real64)
+    end function
+end module
+
 program fortran_test
     use, intrinsic :: iso_fortran_env, only: int32, int64, real32, real64
     use mpi
     use weft
+    use fortran_test_functions
     implicit none
     integer :: error, rank, size, i, program_number
     integer(int64) :: least
     integer(int64), parameter :: count = 5
     real(real32) :: mine(5), sums(5), x(3, 4), w(2, 3), y(2, 4), b(2)
-    real(real32), allocatable :: all(:, :)
+    real(real32), allocatable :: gathered(:, :)
     real(real64) :: loss, token
     type(weft_world) :: world
     type(weft_group) :: group
@@ -30,44 +43,46 @@ program fortran_test
 
     ! Collectives.
     mine = [(real(rank*10 + i), i=1, 5)]
-    allocate (all(5, 0:size - 1))
-    call expect(weft_all_gather(world, mine, all, count, WEFT_F32) >= 0, 'all_gather')
+    allocate (gathered(5, 0:size - 1))
+    call expect(weft_all_gather(world, mine, gathered) >= 0, 'all_gather')
     do i = 0, size - 1
-        call expect(all(3, i) == real(i*10 + 3), 'what all_gather brings')
+        call expect(gathered(3, i) == real(i*10 + 3), 'what all_gather brings')
     end do
-    call expect(weft_all_reduce(world, mine, sums, count, WEFT_F32, WEFT_REDUCE_SUM) >= 0, 'all_reduce')
-    call expect(sums(2) == sum(all(2, :)), 'a sum')
-    call expect(weft_all_reduce_in_place(world, mine, count, WEFT_F32, WEFT_REDUCE_MAX) >= 0, 'in place')
+    call expect(weft_all_reduce(world, mine, sums, WEFT_REDUCE_SUM) >= 0, 'all_reduce')
+    call expect(sums(2) == sum(gathered(2, :)), 'a sum')
+    call expect(weft_all_reduce_in_place(world, mine, WEFT_REDUCE_MAX) >= 0, 'in place')
     call expect(mine(5) == real((size - 1)*10 + 5), 'a maximum')
     least = 50 - rank
-    call expect(weft_all_reduce_in_place(world, least, 1_int64, WEFT_I64, WEFT_REDUCE_MIN) >= 0, 'of a scalar')
+    call expect(weft_all_reduce_in_place(world, least, WEFT_REDUCE_MIN) >= 0, 'of a scalar')
     call expect(least == 51 - size, 'a minimum')
     if (rank == 0) mine = 7
-    call expect(weft_broadcast(world, mine, count, WEFT_F32, 0) >= 0, 'broadcast')
+    call expect(weft_broadcast(world, mine, 0, count=count, dtype=WEFT_F32) >= 0, 'broadcast')
     call expect(all_equal(mine, 7.), 'what it brings')
     token = 0
-    if (rank > 0) call expect(weft_recv(world, token, 1_int64, WEFT_F64, rank - 1, 4) >= 0, 'recv')
+    if (rank > 0) call expect(weft_recv(world, token, rank - 1, 4) >= 0, 'recv')
     token = token + 1
-    if (rank + 1 < size) call expect(weft_send(world, token, 1_int64, WEFT_F64, rank + 1, 4) >= 0, 'send')
+    if (rank + 1 < size) call expect(weft_send(world, token, rank + 1, 4) >= 0, 'send')
     call expect(token == rank + 1, 'a token')
     call expect(weft_group_create(world, [0], group) >= 0, 'a group')
-    if (rank == 0) call expect(weft_all_reduce(world, mine, sums, count, WEFT_F32, WEFT_REDUCE_SUM, group) >= 0, 'of a group')
+    if (rank == 0) call expect(weft_all_reduce(world, mine, sums, WEFT_REDUCE_SUM, group) >= 0, 'of a group')
     call weft_group_destroy(group)
     call expect(weft_barrier(world) >= 0, 'barrier')
+    call more_collectives
+    call not_beyond_arrays
 
     ! A graph for one device: y = x w + b, forward only.
     call expect(weft_graph_create(graph) >= 0, 'a graph')
     v = weft_input(graph, 'x', WEFT_F32, [4, 3])
     call weft_cell_begin(graph, 'dense')
-    weight = weft_param(graph, 'weight', WEFT_F32, [3, 2], WEFT_INIT_ZEROS)
+    weight = weft_param(graph, 'weight', WEFT_F32, [3, 2], weft_init(WEFT_INIT_ZEROS))
     product = weft_cell_end(graph, weft_linear(graph, v, weight, weft_param(graph, 'bias', WEFT_F32, [2], &
-        WEFT_INIT_CONSTANT, 0.5_real64)))
+        weft_init(WEFT_INIT_CONSTANT, 0.5))))
     call weft_output(graph, 'y', weft_scale(graph, product, 2._real64))
     call weft_loss(graph, weft_mse(graph, product, weft_input(graph, 'target', WEFT_F32, [4, 2])))
     call expect(weft_graph_status(graph) >= 0, 'it is good')
     options = weft_session_defaults()
     options%threads = 1
-    options%optimizer = WEFT_SGD
+    options%optimizer%kind = WEFT_SGD
     options%seed = 3
     call expect(weft_session_create(graph, options, session) >= 0, 'a session')
     x = reshape([(real(i), i=1, 12)], [3, 4])
@@ -81,13 +96,19 @@ program fortran_test
     call expect(y(1, 1) == 2*(1*1 + 2*2 + 3*3 + 0.5) .and. y(2, 4) == 2*(10*(1*10 + 2*11 + 3*12) + 0.5), 'a product')
     call expect(loss > 0, 'a loss')
     call expect(weft_session_read(session, 'dense.bias', b) >= 0, 'read a parameter')
-    call expect(b(1) == 0.5, 'its value')
+    call expect(all_equal(b, 0.5), 'its value')
+    call tensors_are_listed
     call expect(weft_session_read(session, 'nothing', b) == WEFT_E_NOT_FOUND, 'an unknown name')
     call expect(index(weft_error_message(), 'nothing') > 0, 'is named')
     call expect(weft_session_feed(session, 'x', b) == WEFT_E_SHAPE, 'a wrong size')
     call expect(weft_session_add(session, graph, program_number) < 0, 'nothing can be added after the first step')
     call weft_session_destroy(session)
     call weft_graph_destroy(graph)
+
+    call a_model_of_many_operations
+    call a_session_of_all_ranks
+    call plans_are_texts
+    call models_and_data
 
     ! The first error of building is kept.
     call expect(weft_graph_create(broken) >= 0, 'another graph')
@@ -103,6 +124,204 @@ program fortran_test
     call MPI_Finalize(error)
 
 contains
+
+    ! The forms that do not wait, blocks, and roots.
+    subroutine more_collectives
+        real(real64), asynchronous :: part(2), whole(2, 0:size - 1), own(2)
+        integer(int32) :: numbers(0:size - 1), others(0:size - 1)
+        type(weft_request) :: request
+        integer :: state, r
+        part = [real(rank, real64), 0.5_real64]
+        call expect(weft_all_gather_start(world, part, whole, request) >= 0, 'all_gather_start')
+        call expect(weft_request_wait(request) >= 0, 'wait')
+        call expect(all([(whole(1, r) == r, r=0, size - 1)]), 'what it brings')
+        call expect(weft_all_reduce_in_place_start(world, part, WEFT_REDUCE_SUM, request) >= 0, 'all_reduce_in_place_start')
+        do
+            state = weft_request_test(request)
+            if (state /= WEFT_PENDING) exit
+        end do
+        call expect(state == WEFT_OK .and. part(2) == 0.5*size, 'test')
+        numbers = [(100*rank + r, r=0, size - 1)]
+        call expect(weft_all_to_all(world, numbers, others) >= 0, 'all_to_all')
+        call expect(all(others == [(100*r + rank, r=0, size - 1)]), 'blocks of all')
+        call expect(weft_all_to_all_v(world, numbers, [(1_int64, r=0, size - 1)], others, [(1_int64, r=0, size - 1)]) >= 0, &
+            'all_to_all_v')
+        call expect(weft_reduce_scatter(world, whole, own, WEFT_REDUCE_MAX) >= 0, 'reduce_scatter')
+        call expect(own(1) == rank, 'its block')
+        own = rank
+        call expect(weft_reduce(world, own, part, WEFT_REDUCE_MIN, 0) >= 0, 'reduce')
+        call expect(weft_gather(world, own, whole, 0) >= 0, 'gather')
+        call expect(rank > 0 .or. (part(1) == 0 .and. whole(2, size - 1) == size - 1), 'what the root has')
+        call expect(weft_scatter(world, whole, own, 0) >= 0, 'scatter')
+        call expect(own(1) == rank, 'its part')
+        call expect(weft_broadcast(world, whole(:, 0:0), 0) >= 0, 'a section')
+        ! To the right and from the left, around.
+        call expect(weft_neighbor_exchange(world, numbers, [mod(rank + 1, size)], [2_int64], 1, others, &
+            [mod(rank + size - 1, size)], [2_int64], 1) >= 0 .or. size < 2, 'neighbor_exchange')
+    end subroutine
+
+    ! Calls that would read or write beyond an array, or copy where nobody could, are refused; alone, before anyone waits.
+    subroutine not_beyond_arrays
+        real(real32), asynchronous :: small(2), large(10)
+        integer(int32) :: odd(size + 1)
+        integer, parameter :: int16 = selected_int_kind(4)
+        integer(int16) :: halves(3) = 1_int16
+        type(weft_request) :: request
+        call expect(weft_all_reduce(world, large, small, WEFT_REDUCE_SUM) == WEFT_E_SHAPE, 'a destination that is too small')
+        call expect(index(weft_error_message(), "'destination' has 8 bytes; the call needs 40") > 0, 'is told')
+        call expect(weft_send(world, small, 0, 0, count=3_int64) == WEFT_E_SHAPE, 'a count beyond the array')
+        call expect(size == 1 .or. weft_all_to_all(world, odd, odd) == WEFT_E_SHAPE, 'blocks that are not equal')
+        call expect(weft_all_reduce_in_place_start(world, large(1:10:2), WEFT_REDUCE_SUM, request) == WEFT_E_ARG, 'strides')
+        call expect(index(weft_error_message(), 'not contiguous') > 0, 'are told')
+        call expect(weft_broadcast(world, halves, 0) == WEFT_E_ARG, 'a type that weft does not have')
+        call expect(weft_broadcast(world, halves, 0, dtype=WEFT_U16) >= 0, 'as what it is meant for')
+        call strided
+    end subroutine
+    ! The compiler brings strides together and back.
+    subroutine strided
+        real(real32) :: x(6)
+        x = [1., 2., 3., 4., 5., 6.]
+        call expect(weft_all_reduce_in_place(world, x(1:6:2), WEFT_REDUCE_SUM) >= 0, 'every other element')
+        call expect(all(abs(x/real([size, 1, size, 1, size, 1]) - [1., 2., 3., 4., 5., 6.]) < 1e-6), 'and no other')
+    end subroutine
+
+    subroutine tensors_are_listed
+        type(weft_tensor_info) :: info
+        type(weft_session_memory) :: memory
+        integer :: k, found
+        found = 0
+        do k = 0, weft_session_tensors(session, 0) - 1
+            call expect(weft_session_tensor(session, 0, k, info) >= 0, 'a tensor')
+            if (info%name == 'dense.weight' .and. info%role == WEFT_ROLE_PARAM) found = found + 1
+        end do
+        call expect(found == 1, 'the weight among them')
+        call expect(weft_session_find(session, 0, 'x', info) >= 0, 'find')
+        call expect(info%desc%dtype == WEFT_F32 .and. info%desc%rank == 2 .and. info%desc%shape(1) == 4 .and. &
+            info%bytes == 48, 'what it is')
+        memory = weft_session_memory_of(session)
+        call expect(memory%predicted_peak_bytes == memory%observed_peak_bytes .and. memory%forward_flops > 0, 'memory')
+        call expect(weft_session_step_number(session) == 1 .and. weft_session_devices(session) == 1, 'numbers')
+    end subroutine
+
+    ! Flags, axes, lists, options: what each means is said by the shapes that come out.
+    subroutine a_model_of_many_operations
+        type(weft_graph) :: g
+        type(weft_value) :: x, y, parts(2), index, ends(2)
+        type(weft_attention_options) :: how
+        type(weft_dense_options) :: plain
+        character(len=:), allocatable :: text
+        call expect(weft_graph_create(g) >= 0, 'a graph')
+        x = weft_input(g, 'x', WEFT_F32, [2, 3, 8])
+        call expect(has_shape(g, weft_transpose(g, x, [0, 2, 1]), [2, 8, 3]), 'transpose')
+        call expect(has_shape(g, weft_matmul(g, x, x, transpose_b=.true.), [2, 3, 3]), 'matmul')
+        call expect(has_shape(g, weft_sum(g, x, [2], keep=.true.), [2, 3, 1]), 'sum')
+        call expect(has_shape(g, weft_mean(g, x), [integer ::]), 'mean')
+        call expect(has_shape(g, weft_max(g, x, [-1]), [2, 3]), 'max')
+        call expect(has_shape(g, weft_slice(g, x, 1, 0, 2), [2, 2, 8]), 'slice')
+        call expect(has_shape(g, weft_pad(g, x, [0, 1], [0, 1], 0._real64), [2, 5, 8]), 'pad')
+        call expect(has_shape(g, weft_reshape(g, x, [6, -1]), [6, 8]), 'reshape')
+        call expect(has_shape(g, weft_top_k(g, x, 2, index), [2, 3, 2]), 'top_k')
+        call expect(has_shape(g, weft_one_hot(g, index, 9, WEFT_F32), [2, 3, 2, 9]), 'one_hot')
+        call weft_split(g, x, 2, parts)
+        call expect(has_shape(g, parts(2), [2, 3, 4]), 'split')
+        call expect(has_shape(g, weft_concat(g, [parts, parts], 1), [2, 12, 4]), 'concat')
+        y = weft_reshape(g, x, [2, 3, 2, 4])
+        how%causal = .true.
+        call expect(has_shape(g, weft_attention(g, y, y, y, how), [2, 3, 2, 4]), 'attention')
+        call expect(has_shape(g, weft_max_pool2d(g, y, [2, 2], [1, 2], [0, 0]), [2, 3, 1, 2]), 'max_pool2d')
+        y = weft_conv2d(g, y, weft_param(g, 'kernel', WEFT_F32, [5, 3, 1, 1], weft_init(WEFT_INIT_NORMAL, 1)), WEFT_NO_VALUE, &
+            weft_conv_options())
+        call expect(has_shape(g, y, [2, 5, 2, 4]), 'conv2d')
+        call weft_cell_begin(g, 'two')
+        ends = [weft_neg(g, x), weft_exp(g, x)]
+        call weft_cell_end_many(g, ends)
+        plain%no_bias = .true.
+        y = weft_dense(g, 'layer', ends(2), 6, own_activation, plain)
+        call expect(has_shape(g, y, [2, 3, 6]), 'dense')
+        call weft_output(g, 'y', y)
+        call expect(weft_graph_status(g) >= 0, 'all of it is good')
+        call expect(weft_graph_print(g, text) >= 0, 'print')
+        call expect(index_of(text, 'layer.weight') .and. .not. index_of(text, 'layer.bias') .and. index_of(text, 'causal'), &
+            'its text')
+        call weft_graph_destroy(g)
+        call expect(weft_graph_parse(text, g) >= 0, 'parse')
+        call weft_graph_destroy(g)
+    end subroutine
+    logical function index_of(text, part)
+        character(len=*), intent(in) :: text, part
+        index_of = index(text, part) > 0
+    end function
+    logical function has_shape(graph, x, shape)
+        type(weft_graph), intent(in) :: graph
+        type(weft_value), intent(in) :: x
+        integer, intent(in) :: shape(:)
+        type(weft_desc) :: desc
+        desc = weft_value_desc(graph, x)
+        has_shape = desc%rank == ubound(shape, 1)
+        if (has_shape) has_shape = all(desc%shape(:desc%rank) == shape)
+    end function
+
+    ! Each rank has two rows; the mean over all is known.
+    subroutine a_session_of_all_ranks
+        type(weft_graph) :: g
+        type(weft_session) :: s
+        type(weft_value) :: x
+        type(weft_session_part) :: part
+        real(real64) :: loss
+        real(real32) :: rows(3, 2), weight(3)
+        call expect(weft_graph_create(g) >= 0, 'a graph')
+        x = weft_input(g, 'x', WEFT_F32, [2*size, 3])
+        x = weft_linear(g, x, weft_param(g, 'weight', WEFT_F32, [3, 1], weft_init(WEFT_INIT_CONSTANT, 1)))
+        call weft_loss(g, weft_mean(g, x))
+        call expect(weft_session_create(g, session=s, world=world) >= 0, 'a session without options and plan')
+        call expect(weft_session_devices(s) == size, 'has a device for each rank')
+        rows = rank
+        call expect(weft_session_feed_rows(s, 'x', rows) >= 0, 'feed_rows')
+        call expect(weft_session_step(s, 0._real64, loss) >= 0, 'a step')
+        call expect(abs(loss - 1.5*(size - 1)) < 1e-6, 'the mean over all ranks')
+        if (size > 1) call expect(weft_session_local(s, 'x', part) >= 0, 'local')
+        if (size > 1) call expect(part%begin(1) == 2*rank .and. part%size(1) == 2 .and. part%bytes == 24, 'its rows')
+        if (size > 1) call expect(weft_session_feed_local(s, 'x', rows) >= 0, 'feed_local')
+        call expect(weft_session_read(s, 'weight', weight) >= 0 .and. all_equal(weight, 1.), 'nothing was learned')
+        call expect(weft_session_check_replicas(s) >= 0, 'equal everywhere')
+        call weft_session_destroy(s)
+        call weft_graph_destroy(g)
+    end subroutine
+
+    subroutine plans_are_texts
+        type(weft_plan) :: a, b
+        character(len=:), allocatable :: text, difference
+        call expect(weft_plan_create(4, a) >= 0, 'a plan')
+        call expect(weft_plan_axis(a, 'dp', 2) >= 0 .and. weft_plan_axis(a, 'tp', 2) >= 0, 'axes')
+        call expect(weft_plan_recompute(a, WEFT_RECOMPUTE_FULL) >= 0, 'recompute')
+        call expect(weft_plan_fusion(a, 'allreduce', WEFT_FUSION_SIZE, 1000_int64) >= 0, 'fusion')
+        call expect(weft_plan_overlap(a, .true.) >= 0 .and. weft_plan_check(a) >= 0, 'check')
+        call expect(weft_plan_print(a, text) >= 0, 'print')
+        call expect(weft_plan_parse('copy', text, b) >= 0, 'parse')
+        call expect(weft_plan_diff(a, b, difference) >= 0 .and. difference == '', 'equal')
+        call expect(weft_plan_axis(b, 'sp', 2) >= 0 .and. weft_plan_check(b) < 0, 'eight of four')
+        call expect(weft_plan_devices(b) == 4, 'devices')
+        call weft_plan_destroy(a)
+        call weft_plan_destroy(b)
+    end subroutine
+
+    subroutine models_and_data
+        type(weft_model_config) :: config
+        type(weft_graph) :: g
+        type(weft_data) :: data
+        type(weft_launcher) :: launcher
+        config%family = WEFT_FAMILY_MLP
+        config%image = [1, 4, 4]
+        config%classes = 3
+        config%hidden = 5
+        call expect(weft_model_complete(config) >= 0 .and. config%layers > 0, 'a configuration')
+        call expect(weft_model_build(config, WEFT_USE_TRAIN, 2_int64, 0_int64, WEFT_F32, g) >= 0, 'a model')
+        call weft_graph_destroy(g)
+        call expect(weft_family_text(WEFT_FAMILY_BERT) == 'bert' .and. weft_dtype_text(WEFT_BF16) == 'bf16', 'names')
+        call expect(weft_data_open('idx', '/nowhere', data, validation_fraction=0.1_real64) == WEFT_E_NOT_FOUND, 'no data')
+        call expect(index(weft_error_message(), '/nowhere') > 0 .and. len(weft_error_trail()) > 0, 'are told')
+        call expect(weft_launcher_find(launcher) >= 0 .and. launcher%name /= '', 'mpirun is found')
+    end subroutine
 
     pure logical function all_equal(a, v)
         real(real32), intent(in) :: a(:), v

@@ -6,7 +6,6 @@ cmake --install "$WEFT_BUILD_DIR" --prefix "$work/tree" >"$work/log" 2>&1 || { c
 PKG_CONFIG_PATH=$(dirname "$(find "$work/tree" -name weft.pc)")
 export PKG_CONFIG_PATH
 cp examples/mpi_solver.c examples/mpi_solver.f90 "$work/"
-sources=$(pkg-config --variable=fortran weft)
 
 # learns FLAVOUR N PROGRAM HOW
 learns() {
@@ -39,15 +38,8 @@ for flavour in $flavours; do
     "mpicc$(suffix "$flavour")" -O2 -Wall -Wextra -Werror "$work/mpi_solver.c" $(pkg-config --cflags --libs weft) \
         -o "$work/solver_c" >"$work/log" 2>&1 || { fail "$flavour: mpi_solver.c" "$work/log"; continue; }
     program "$flavour" "$work/solver_c"
-    mpifort=mpifort$(suffix "$flavour")
-    if ! command -v "$mpifort" >/dev/null || ! "$mpifort" --version >/dev/null 2>&1; then
-        echo "SKIP $flavour: no working $mpifort (gfortran)"
-        continue
-    fi
-    # shellcheck disable=SC2046
-    (cd "$work" && "mpicc$(suffix "$flavour")" -c $(pkg-config --cflags weft) "$sources/weft_fortran.c" &&
-        "$mpifort" -O2 "$sources/weft.f90" mpi_solver.f90 weft_fortran.o $(pkg-config --libs weft) -o solver_f) \
-        >"$work/log" 2>&1 || { fail "$flavour: mpi_solver.f90" "$work/log"; continue; }
+    has_fortran "$flavour" || continue
+    (cd "$work" && fortran "$flavour" solver_f mpi_solver.f90 -O2) >"$work/log" 2>&1 || { fail "$flavour: mpi_solver.f90" "$work/log"; continue; }
     program "$flavour" "$work/solver_f"
 done
 exit $failed
