@@ -30,7 +30,6 @@ static void solve(float u[POINTS + 2], float next[POINTS + 2], int left, int rig
 
 int main(int argc, char **argv) {
     static float u[2][POINTS + 2];
-    static const char *const near[NEAR] = {"left", "point", "right"};
     int rank, size, members;
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -54,13 +53,15 @@ int main(int argc, char **argv) {
 
     weft_graph *g; /* keeps its first error, which weft_session_create returns */
     check(weft_graph_create(&g));
-    weft_desc column = WEFT_DESC(WEFT_F32, rows * members, 1); /* of all ranks together */
-    weft_value in[NEAR];
-    for (int k = 0; k < NEAR; k++) in[k] = weft_input(g, near[k], column);
+    /* A sample is a piece of the line: what a rank has, or, in a pipeline, a part of it. */
+    weft_value line = weft_input(g, "u", WEFT_DESC(WEFT_F32, members, rows + 2)), near[NEAR];
+    for (int k = 0; k < NEAR; k++) /* all points' left neighbours, the points, their right ones */
+        near[k] =
+            weft_reshape(g, weft_slice(g, line, 1, k, k + rows), 3, (int64_t[]){members, rows, 1});
     weft_dense_options hidden = {.activation = weft_tanh}, out = {0};
-    weft_value x = weft_dense(g, "first", weft_concat(g, NEAR, in, 1), HIDDEN, hidden);
+    weft_value x = weft_dense(g, "first", weft_concat(g, NEAR, near, 2), HIDDEN, hidden);
     x = weft_dense(g, "out", weft_dense(g, "second", x, HIDDEN, hidden), 1, out);
-    weft_loss(g, weft_mse(g, x, weft_input(g, "after", column)));
+    weft_loss(g, weft_mse(g, x, weft_input(g, "after", WEFT_DESC(WEFT_F32, members, rows, 1))));
 
     weft_session_options options = weft_session_defaults();
     options.world = world;
@@ -75,11 +76,11 @@ int main(int argc, char **argv) {
         double loss;
         solve(now, next, left, right);
         for (int part = 0; part < parts; part++) {
-            /* This rank's rows: from the solver's own arrays to where the plan wants them. */
-            size_t bytes = (size_t)rows * sizeof *now;
-            for (int k = 0; k < NEAR; k++)
-                check(weft_session_feed_rows(session, 0, near[k], now + part * rows + k, bytes));
-            check(weft_session_feed_rows(session, 0, "after", next + part * rows + 1, bytes));
+            /* This rank's sample: from the solver's own arrays to where the plan wants it. */
+            const float *before = now + part * rows, *after = next + part * rows + 1;
+            check(
+                weft_session_feed_rows(session, 0, "u", before, (size_t)(rows + 2) * sizeof *now));
+            check(weft_session_feed_rows(session, 0, "after", after, (size_t)rows * sizeof *now));
             check(weft_session_accumulate(session, &loss));
         }
         check(weft_session_update(session, 1e-3, NULL));

@@ -10,7 +10,6 @@ program mpi_solver
     use weft
     implicit none
     integer, parameter :: points = 60, hidden = 48, steps = 200 ! points of each rank
-    character(len=*), parameter :: near(3) = ['left ', 'point', 'right']
     real(real32) :: u(0:points + 1, 0:1) = 0
     integer :: rank, size, left, right, team, members, parts, rows, step, now, next, part, first, i, k, error
     real(real64) :: loss
@@ -20,7 +19,7 @@ program mpi_solver
     type(weft_graph) :: graph
     type(weft_session) :: session
     type(weft_session_options) :: options
-    type(weft_value) :: x, inputs(3)
+    type(weft_value) :: x, line, near(0:2)
 
     call MPI_Init(error)
     call MPI_Comm_rank(MPI_COMM_WORLD, rank, error)
@@ -42,12 +41,14 @@ program mpi_solver
     if (how == 'pipeline') call check(weft_plan_pipeline(plan, 2, parts, WEFT_PIPELINE_1F1B))
 
     call check(weft_graph_create(graph)) ! it keeps its first error, which weft_session_create returns
-    do k = 1, 3
-        inputs(k) = weft_input(graph, near(k), WEFT_F32, [rows*members, 1]) ! of all ranks together
+    ! A sample is a piece of the line: what a rank has, or, in a pipeline, a part of it.
+    line = weft_input(graph, 'u', WEFT_F32, [members, rows + 2])
+    do k = 0, 2 ! all points' left neighbours, the points, their right ones
+        near(k) = weft_reshape(graph, weft_slice(graph, line, 1, k, k + rows), [members, rows, 1])
     end do
-    x = weft_dense(graph, 'first', weft_concat(graph, inputs, 1), hidden, weft_tanh)
+    x = weft_dense(graph, 'first', weft_concat(graph, near, 2), hidden, weft_tanh)
     x = weft_dense(graph, 'second', x, hidden, weft_tanh)
-    x = weft_mse(graph, weft_dense(graph, 'out', x, 1), weft_input(graph, 'after', WEFT_F32, [rows*members, 1]))
+    x = weft_mse(graph, weft_dense(graph, 'out', x, 1), weft_input(graph, 'after', WEFT_F32, [members, rows, 1]))
     call weft_loss(graph, x)
     options = weft_session_defaults()
     options%threads = 1
@@ -60,11 +61,9 @@ program mpi_solver
         next = 1 - now
         call solve(u(:, now), u(:, next))
         do part = 1, parts
-            ! This rank's rows: from the solver's own array to where the plan wants them.
+            ! This rank's sample: from the solver's own array to where the plan wants it.
             first = (part - 1)*rows
-            do k = 1, 3
-                call check(weft_session_feed_rows(session, near(k), u(first + k - 1:first + k + rows - 2, now)))
-            end do
+            call check(weft_session_feed_rows(session, 'u', u(first:first + rows + 1, now)))
             call check(weft_session_feed_rows(session, 'after', u(first + 1:first + rows, next)))
             call check(weft_session_accumulate(session, loss))
         end do

@@ -96,14 +96,14 @@ static weft_status bytes_of(const CFI_cdesc_t *array, size_t *out) {
 }
 
 /* How arrays come in and out: one rule for all types and shapes. */
-#define WITH_ARRAY(call)                                                                         \
-    weft_status weft_fortran_##call(weft_session *s, const CFI_cdesc_t *name,                    \
-                                    const CFI_cdesc_t *array, const int *program) {              \
-        WEFT_FORTRAN_TEXT(text, name);                                                           \
-        size_t bytes;                                                                            \
-        weft_status status = bytes_of(array, &bytes);           \
-        if (status < 0) return status;                                                           \
-        return weft_##call(s, program ? *program : 0, text, array->base_addr, bytes);            \
+#define WITH_ARRAY(call)                                                                           \
+    weft_status weft_fortran_##call(weft_session *s, const CFI_cdesc_t *name,                      \
+                                    const CFI_cdesc_t *array, const int *program) {                \
+        WEFT_FORTRAN_TEXT(text, name);                                                             \
+        size_t bytes;                                                                              \
+        weft_status status = bytes_of(array, &bytes);                                              \
+        if (status < 0) return status;                                                             \
+        return weft_##call(s, program ? *program : 0, text, array->base_addr, bytes);              \
     }
 WITH_ARRAY(session_feed)
 WITH_ARRAY(session_feed_rows)
