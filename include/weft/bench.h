@@ -47,7 +47,7 @@ typedef struct weft_bench {
 WEFT_API weft_status weft_bench_comm(weft_world *world, const weft_bench_options *options,
                                      weft_bench **out) WEFT_CHECKED;
 WEFT_API void weft_bench_free(weft_bench *bench); /* NULL is legal */
-/** The links as a file. */
+/** The links as a file, whole or not at all. WEFT_E_IO. */
 WEFT_API weft_status weft_bench_write_links(const weft_bench *bench, const char *path) WEFT_CHECKED;
 /** The name of collective number `index`, NULL behind the last. */
 WEFT_API const char *weft_bench_collective(int index);

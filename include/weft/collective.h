@@ -7,8 +7,14 @@
  * group's ranks: every member gets the same bits, and so does every communicator. Counts are of
  * elements; buffers do not overlap unless it is said that they may be the same.
  *
- * Each call also has a form that does not wait, with _start at the end: buffers belong to it until
- * its request is done. */
+ * A call returns when its buffers may be used again. Each also has a form that does not wait, with
+ * _start at the end: buffers, not lists of ranks and counts, belong to it until its request is
+ * done.
+ *
+ * Errors: WEFT_E_ARG for what this process alone can see to be wrong (nobody is told, so whoever
+ * goes on should say weft_world_fail); WEFT_E_MISMATCH when members make different calls,
+ * WEFT_E_PEER and WEFT_E_TIMEOUT when one dies or does not come, on all of them, naming it, after
+ * which the world can only be left; WEFT_E_NOMEM. */
 #ifndef WEFT_COLLECTIVE_H
 #define WEFT_COLLECTIVE_H
 
@@ -38,14 +44,16 @@ typedef struct weft_request weft_request;
  * order where they make several of the same ranks. */
 WEFT_API weft_status weft_group_create(weft_world *world, const int *ranks, int count,
                                        weft_group **out) WEFT_CHECKED;
+/** Requests that are under way still end. NULL is legal. */
 WEFT_API void weft_group_destroy(weft_group *group);
 WEFT_API int weft_group_size(const weft_group *group);
 WEFT_API int weft_group_rank(const weft_group *group); /* this process's place, -1: no member */
+/** The rank in the world of a member, -1 for none. */
 WEFT_API int weft_group_world_rank(const weft_group *group, int rank);
 
 /** Wait until the request is done; frees it, also on failure. */
 WEFT_API weft_status weft_request_wait(weft_request *request) WEFT_CHECKED;
-/** WEFT_PENDING, or as weft_request_wait. */
+/** Never blocks: WEFT_PENDING, or as weft_request_wait, also in that it frees the request. */
 WEFT_API weft_status weft_request_test(weft_request *request) WEFT_CHECKED;
 
 /** The neighbours of a tile, group members clockwise from the top (top, top right, right, ... top

@@ -2,7 +2,9 @@
  *
  * A builder adds operations (weft/ops.h) to a graph. Errors are sticky: the first failure is kept,
  * later calls are no-ops that return an empty value, and weft_graph_status (or compiling) reports
- * it.
+ * it. Building calls therefore need no checks of their own: a wrong name or attribute makes
+ * WEFT_E_ARG the status of the graph, shapes that do not fit WEFT_E_SHAPE. Names are copied. A
+ * graph is used by one thread at a time.
  *
  * A cell is a named region (a transformer block, a stem, a head). Cells built with equal structure
  * are stored once and called many times; they are the unit of differentiation, planning,
@@ -39,8 +41,10 @@ typedef struct weft_init {
     double scale;
 } weft_init;
 
+/** An empty graph, the caller's. WEFT_E_NOMEM. */
 WEFT_API weft_status weft_graph_create(weft_graph **out) WEFT_CHECKED;
-WEFT_API void weft_graph_destroy(weft_graph *graph); /* NULL is legal */
+/** After all sessions that use it. NULL is legal. */
+WEFT_API void weft_graph_destroy(weft_graph *graph);
 
 /** WEFT_OK, or the first failure of building this graph. */
 WEFT_API weft_status weft_graph_status(const weft_graph *graph);
@@ -82,8 +86,10 @@ WEFT_API weft_desc weft_value_desc(const weft_graph *graph, weft_value value);
 /** The graph as text, in the form weft_graph_parse reads. The caller frees it with weft_text_free.
  */
 WEFT_API weft_status weft_graph_print(const weft_graph *graph, char **out) WEFT_CHECKED;
+/** A graph from such a text (docs/format-graph-text.md), the caller's. WEFT_E_ARG names the line
+ * and what is wrong there. */
 WEFT_API weft_status weft_graph_parse(const char *text, weft_graph **out) WEFT_CHECKED;
-/** Free a string returned by the library. */
+/** Free a string returned by the library; NULL is legal. */
 WEFT_API void weft_text_free(char *text);
 
 #ifdef __cplusplus

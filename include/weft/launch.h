@@ -73,6 +73,7 @@ typedef struct weft_launch_result {
  *  @param out  freed with weft_launch_result_free, also after a failure */
 WEFT_API weft_status weft_launch_run(const weft_launch_options *options,
                                      weft_launch_result *out) WEFT_CHECKED;
+/** Frees what it holds, not the structure itself. */
 WEFT_API void weft_launch_result_free(weft_launch_result *result);
 
 /** Be the scheduler of the job that the environment tells of (MS_ROLE=MS_SCHED): returns when the
@@ -104,6 +105,7 @@ typedef struct weft_rehearsal {
 WEFT_API weft_status weft_job_rehearse(const weft_job *job, int rank,
                                        void (*progress)(void *context, int done, int of),
                                        void *context, weft_rehearsal *out) WEFT_CHECKED;
+/** Frees what it holds, not the structure itself. */
 WEFT_API void weft_rehearsal_free(weft_rehearsal *rehearsal);
 
 #ifdef __cplusplus

@@ -10,7 +10,11 @@
  *     weft_session_options o = weft_session_defaults();
  *     o.plan = p;
  *
- * All return WEFT_E_ARG with a message that says what would be right. */
+ * All return WEFT_E_ARG with a message that says what would be right, or WEFT_E_NOMEM. What can
+ * only be judged with the model at hand (names, shapes, whether it all fits together) is told by
+ * weft_session_create. Texts are copied. Plans are plain data: nothing here is collective, and all
+ * processes of a world make equal ones. A plan is used by one thread at a time.
+ */
 #ifndef WEFT_PLAN_H
 #define WEFT_PLAN_H
 
@@ -53,9 +57,13 @@ typedef struct weft_plan weft_plan;
 
 /** An empty plan for `devices` devices. Without axes its mesh is one axis "dp" of that size. */
 WEFT_API weft_status weft_plan_create(int devices, weft_plan **out) WEFT_CHECKED;
+/** Sessions have copies: a plan may go as soon as they are created. */
 WEFT_API void weft_plan_destroy(weft_plan *plan); /* NULL is legal */
 /** Append an axis to the mesh, the first one outermost. */
 WEFT_API weft_status weft_plan_axis(weft_plan *plan, const char *name, int size) WEFT_CHECKED;
+/** DATA: batches are split, all else follows; SEMI (as a plan begins): what is said here holds, the
+ * rest follows; MANUAL: nothing is split, the graph communicates itself (weft_graph_all_reduce...).
+ */
 WEFT_API weft_status weft_plan_mode(weft_plan *plan, weft_parallel_mode mode) WEFT_CHECKED;
 /** Split ops: `match` is a glob over "label" or "label:op" ("h.*.mlp.c_fc", "h.*.attn:attention");
  * `split` says which axes split which factor or dimension, "n0=tp", "m0=dp n0=tp+sp", or
@@ -82,32 +90,37 @@ WEFT_API weft_status weft_plan_stage_mesh(weft_plan *plan, int stage, int axes,
                                           const int *sizes) WEFT_CHECKED;
 /** Microbatches of a step where there is one stage. */
 WEFT_API weft_status weft_plan_accumulate(weft_plan *plan, int microbatches) WEFT_CHECKED;
+/** Copies of a step, each with a part of the batch: one computes while another communicates. */
 WEFT_API weft_status weft_plan_copies(weft_plan *plan, int copies) WEFT_CHECKED;
 /** What cells keep for their backward pass. `match` NULL: all cells. `communication`: also repeat
  * transfers. */
 WEFT_API weft_status weft_plan_recompute(weft_plan *plan, weft_recompute mode, const char *match,
                                          bool communication) WEFT_CHECKED;
+/** Whether the losses of devices and microbatches are added up instead of averaged. */
 WEFT_API weft_status weft_plan_gradients_sum(weft_plan *plan, bool sum) WEFT_CHECKED;
-/** `collective`: "allreduce", "allgather", "reducescatter". bytes for SIZE; index (ascending) for
- * INDEX, allreduce only. */
+/** Which transfers of a collective go as one. `collective`: "allreduce", "allgather",
+ * "reducescatter". bytes for SIZE; index (ascending) for INDEX, allreduce only. */
 WEFT_API weft_status weft_plan_fusion(weft_plan *plan, const char *collective,
                                       weft_fusion_mode mode, int64_t bytes, int index_count,
                                       const int *index) WEFT_CHECKED;
+/** How inputs lie on the devices: split along the batch, or all of them on each. */
 WEFT_API weft_status weft_plan_dataset(weft_plan *plan, weft_dataset dataset) WEFT_CHECKED;
+/** Whether devices compute while they communicate; on, as a plan begins. */
 WEFT_API weft_status weft_plan_overlap(weft_plan *plan, bool overlap) WEFT_CHECKED;
 /** What moving bytes costs, as measured by weft_bench_comm and written by weft_bench_write_links
  * (docs/format-links.md): redistributions and strategies are chosen by it. The values become part
- * of the plan. */
+ * of the plan. WEFT_E_NOT_FOUND, WEFT_E_IO. */
 WEFT_API weft_status weft_plan_links(weft_plan *plan, const char *path) WEFT_CHECKED;
 WEFT_API int weft_plan_devices(const weft_plan *plan);
 
-/** JSON text of a plan (freed with weft_text_free), and back; `name` stands for the text in
- * messages. */
+/** JSON text of a plan (docs/format-plan.md; freed with weft_text_free), and back, from `bytes` of
+ * text or from a file: a plan of the caller's. `name` stands for the text in messages, which have
+ * the path to what is wrong. WEFT_E_NOT_FOUND, WEFT_E_IO for a file. */
 WEFT_API weft_status weft_plan_print(const weft_plan *plan, char **out) WEFT_CHECKED;
 WEFT_API weft_status weft_plan_parse(const char *name, const char *text, int64_t bytes,
                                      weft_plan **out) WEFT_CHECKED;
 WEFT_API weft_status weft_plan_load(const char *path, weft_plan **out) WEFT_CHECKED;
-/** Write the text to a file, whole or not at all. */
+/** Write the text to a file, whole or not at all. WEFT_E_IO. */
 WEFT_API weft_status weft_plan_save(const weft_plan *plan, const char *path) WEFT_CHECKED;
 /** Differences, one a line, "" when equal; freed with weft_text_free. */
 WEFT_API weft_status weft_plan_diff(const weft_plan *a, const weft_plan *b,

@@ -7,15 +7,19 @@
  *     for (...) { weft_session_feed(s, "image", ...); weft_session_step(s, lr, &result); }
  *
  * All memory of a step is planned ahead in one arena; a step allocates nothing. A session is used
- * by one thread at a time; sessions are independent of each other.
+ * by one thread at a time; sessions are independent of each other. All calls return when their work
+ * is done. Those with a `program` give WEFT_E_ARG for one that there is not, those with a `name`
+ * WEFT_E_NOT_FOUND; what they write to is untouched when they fail.
  *
  * With a plan of several devices, each has a thread and an arena of its own. What is fed, read and
  * written is always the whole tensor; the session cuts and joins it.
  *
  * With a world of several processes each of them runs one device of the plan, and all of them make
- * the same calls in the same order. Feeding and writing take the same whole everywhere; reading,
- * the loss and the gradient norm give it everywhere. What a process has or wants only a part of
- * goes through weft_session_local and weft_session_feed_local. A call that fails on one process
+ * the same calls in the same order: creating, adding, feeding, stepping, reading, writing are
+ * collective, looking (tensors, memory, numbers) and weft_session_feed_local are not. Feeding and
+ * writing take the same whole everywhere; reading, the loss and the gradient norm give it
+ * everywhere. What a process has or wants only a part of goes through weft_session_feed_rows,
+ * weft_session_local and weft_session_feed_local. A call that fails on one process
  * because of what it alone has or does makes all others fail with WEFT_E_PEER, naming it; after
  * that the world can only be left. */
 #ifndef WEFT_SESSION_H
@@ -87,20 +91,24 @@ typedef struct weft_session weft_session;
 /** AdamW (0.9, 0.95, 1e-8, decay 0.1), no clipping, one microbatch, all cores, seed 0. */
 WEFT_API weft_session_options weft_session_defaults(void);
 
-/** Compile `graph`. The session borrows it: destroy the graph after the session. Refuses with
- * WEFT_E_NOMEM, naming the largest tensors, what exceeds memory_bytes. */
+/** Compile `graph`. The session borrows it: destroy the graph after the session. NULL options:
+ * defaults. Fails with the graph's first error, if it has one; WEFT_E_ARG for options or a plan
+ * that make no sense; WEFT_E_LAYOUT, WEFT_E_SHAPE and others for a plan that does not fit the
+ * model; WEFT_E_NOMEM, naming the largest tensors, for what exceeds memory_bytes; WEFT_E_MISMATCH
+ * when the processes of the world do not create the same session. */
 WEFT_API weft_status weft_session_create(weft_graph *graph, const weft_session_options *options,
                                          weft_session **out) WEFT_CHECKED;
+/** Not collective. NULL is legal. */
 WEFT_API void weft_session_destroy(weft_session *session);
 
-/** Compile a further graph, forward only, that shares parameters and states by name (evaluation
- * beside training). Its number, from 1, goes to *out_program; number 0 is the graph of
- * weft_session_create. */
+/** Before the first step: compile a further graph (or the first one again), forward only, that
+ * shares parameters and states by name (evaluation beside training), borrowed too. Its number, from
+ * 1, goes to *out_program; number 0 is the graph of weft_session_create. */
 WEFT_API weft_status weft_session_add(weft_session *session, weft_graph *graph,
                                       int *out_program) WEFT_CHECKED;
 
-/** Copy `bytes` of data into the input `name` of a program (0: the first). WEFT_E_SHAPE when the
- * size differs. */
+/** Copy `bytes` of data, row-major, into the input `name` of a program (0: the first). Inputs keep
+ * what they were fed only until the pass that reads them. WEFT_E_SHAPE when the size differs. */
 WEFT_API weft_status weft_session_feed(weft_session *session, int program, const char *name,
                                        const void *data, size_t bytes) WEFT_CHECKED;
 
@@ -133,17 +141,21 @@ WEFT_API weft_status weft_session_feed_rows(weft_session *session, int program, 
 /** Forward and backward of one microbatch. *out_loss (may be NULL) is its loss; in a pipeline,
  * which runs all microbatches of a step together, it is NaN until the last one, then the mean of
  * all. Without optimizer: forward only. WEFT_E_NUMERIC when the loss is not finite; the message
- * names the first cell that made such a value. */
+ * names the first cell that made such a value. WEFT_E_ARG when all microbatches are there already,
+ * or for a session that updates inside of its backward pass (one microbatch, no clipping, no
+ * keep_gradients): use weft_session_step. */
 WEFT_API weft_status weft_session_accumulate(weft_session *session, double *out_loss) WEFT_CHECKED;
 /** Update the parameters from what was accumulated. *out_norm (may be NULL): the global gradient
- * norm before clipping, or NaN when clipping is off (it is not computed then). */
+ * norm before clipping, or NaN when clipping is off (it is not computed then). WEFT_E_NUMERIC when
+ * the norm is not finite: nothing was updated. WEFT_E_ARG when microbatches are missing. */
 WEFT_API weft_status weft_session_update(weft_session *session, double learning_rate,
                                          double *out_norm) WEFT_CHECKED;
-/** One accumulate and one update, for sessions with one microbatch. */
+/** One accumulate and one update, for sessions with one microbatch; fails as they do. */
 WEFT_API weft_status weft_session_step(weft_session *session, double learning_rate,
                                        double *out_loss) WEFT_CHECKED;
 
-/** Forward pass of program `program`; *out_loss may be NULL. */
+/** Forward pass of program `program`: one that was added, or 0 in a session without optimizer.
+ * *out_loss may be NULL. */
 WEFT_API weft_status weft_session_forward(weft_session *session, int program,
                                           double *out_loss) WEFT_CHECKED;
 
@@ -161,14 +173,15 @@ typedef struct weft_tensor_info {
     int64_t bytes;
 } weft_tensor_info;
 
+/** How many a program has, and which: by number from 0, by name. */
 WEFT_API int weft_session_tensors(const weft_session *session, int program);
 WEFT_API weft_status weft_session_tensor(const weft_session *session, int program, int index,
                                          weft_tensor_info *out) WEFT_CHECKED;
 WEFT_API weft_status weft_session_find(const weft_session *session, int program, const char *name,
                                        weft_tensor_info *out) WEFT_CHECKED;
-/** Copy a tensor out of or into the session. `bytes` must be its size. Parameters, states and
- * optimizer tensors can be read and written at any time between steps; outputs are valid after the
- * pass that makes them. */
+/** Copy a tensor out of or into the session, row-major. `bytes` must be its size (WEFT_E_SHAPE).
+ * Parameters, states and optimizer tensors can be read and written at any time between steps;
+ * outputs are valid after the pass that makes them. */
 WEFT_API weft_status weft_session_read(weft_session *session, int program, const char *name,
                                        void *data, size_t bytes) WEFT_CHECKED;
 WEFT_API weft_status weft_session_write(weft_session *session, int program, const char *name,
@@ -186,6 +199,7 @@ WEFT_API void weft_session_set_step(weft_session *session, int64_t step);
 /** First global sample of the coming microbatch: fixes the random numbers (dropout) of its rows. */
 WEFT_API void weft_session_set_row(weft_session *session, int64_t global_row);
 
+/** Of the plan, 1 without one. */
 WEFT_API int weft_session_devices(const weft_session *session);
 
 /** Bytes on the device that has most of each; observed: of those in this process. */
@@ -202,7 +216,7 @@ WEFT_API weft_status weft_session_device_memory(const weft_session *session, int
                                                 int64_t *out_observed) WEFT_CHECKED;
 
 /** Record what runs into a Chrome JSON trace, from now until weft_session_trace(session, NULL) or
- * destroy. */
+ * destroy. WEFT_E_IO, also from the call that ends it. Not collective. */
 WEFT_API weft_status weft_session_trace(weft_session *session, const char *path) WEFT_CHECKED;
 
 /** How the session computes bf16 products: never AUTO. For checkpoints. */

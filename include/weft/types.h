@@ -39,8 +39,9 @@ typedef struct weft_desc {
     int64_t shape[WEFT_MAX_RANK];
 } weft_desc;
 
-WEFT_API const char *
-weft_dtype_text(weft_dtype dtype); /* "f32"; "?" for a value outside the enum */
+/** "f32"; "?" for a value outside the enum. Static storage. */
+WEFT_API const char *weft_dtype_text(weft_dtype dtype);
+/** Of one element; 0 for a value outside the enum. */
 WEFT_API size_t weft_dtype_bytes(weft_dtype dtype);
 
 /** A descriptor with 1 to 8 sizes: WEFT_DESC(WEFT_F32, batch, 4). */
@@ -54,7 +55,9 @@ WEFT_API size_t weft_dtype_bytes(weft_dtype dtype);
 /** The same from an array, or of a scalar: weft_desc_of(WEFT_F32, 0, NULL). A rank outside 0..8
  * gives rank -1, which every call refuses with WEFT_E_SHAPE. */
 WEFT_API weft_desc weft_desc_of(weft_dtype dtype, int rank, const int64_t *shape);
-WEFT_API int64_t weft_desc_elems(const weft_desc *desc); /* 1 for a scalar */
+/** Elements, 1 for a scalar; bytes. Of a descriptor that some call took, so that they do not
+ * overflow. */
+WEFT_API int64_t weft_desc_elems(const weft_desc *desc);
 WEFT_API int64_t weft_desc_bytes(const weft_desc *desc);
 
 #ifdef __cplusplus

@@ -52,22 +52,27 @@ WEFT_API weft_status weft_launcher_find(weft_launcher *out) WEFT_CHECKED;
  * that are missing). Without a launcher: a world of one. */
 WEFT_API weft_status weft_world_join(const weft_world_options *options,
                                      weft_world **out) WEFT_CHECKED;
-/** Collective: waits until all have come here, for a few seconds at most. NULL is legal. */
+/** Collective: waits until all have come here, for a few seconds at most. After its sessions,
+ * groups and memory. NULL is legal. */
 WEFT_API void weft_world_leave(weft_world *world);
-/** This process gives up: all others fail with `message`, which should say why. */
+/** This process gives up: all others fail with `message` (copied), which should say why. This
+ * thread's error message stays. */
 WEFT_API void weft_world_fail(weft_world *world, const char *message);
 
+/** This process's rank, from 0; how many there are; on how many hosts. Never blocking. */
 WEFT_API int weft_world_rank(const weft_world *world);
 WEFT_API int weft_world_size(const weft_world *world);
 WEFT_API int weft_world_hosts(const weft_world *world);
 WEFT_API int weft_world_host_of(const weft_world *world, int rank); /* hosts count from 0 */
 WEFT_API int weft_world_local_rank(const weft_world *world);        /* among those of its host */
 WEFT_API int weft_world_local_size(const weft_world *world);
-WEFT_API const char *weft_world_communicator(const weft_world *world); /* "host", "host+ucx", .. */
+/** How transfers go, "host", "host+ucx", ... Borrowed from the world. */
+WEFT_API const char *weft_world_communicator(const weft_world *world);
 
 /** Zeroed memory that other ranks of this host reach directly, so that transfers in it take the
- * shortest road. Any other memory is legal in transfers too. */
+ * shortest road. Any other memory is legal in transfers too. Not collective. WEFT_E_NOMEM. */
 WEFT_API weft_status weft_world_alloc(weft_world *world, size_t bytes, void **out) WEFT_CHECKED;
+/** With the `bytes` it was asked for; NULL is legal. */
 WEFT_API void weft_world_free(weft_world *world, void *memory, size_t bytes);
 
 #ifdef __cplusplus
