@@ -187,7 +187,10 @@ typedef enum wefti_op_flags {
     WEFTI_OP_LINEAR = 64,
     /* Communicates among ranks that it names itself (ops/collective.c): always lowered in a plan's
      * programs, and never left out, since the others wait for it. */
-    WEFTI_OP_GROUP = 128
+    WEFTI_OP_GROUP = 128,
+    /* Besides IN_PLACE: output 0 is input 0 with input 1 added. No backend runs it: the kernel that
+     * makes input 1 adds to input 0 itself if it can, else a routine's own addition does. */
+    WEFTI_OP_ADDS = 256
 } wefti_op_flags;
 
 struct weft_op_def {

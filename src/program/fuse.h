@@ -12,6 +12,13 @@ weft_status wefti_fuse_elementwise(weft_graph *g, const weft_body *body,
  */
 weft_status wefti_fuse_loss(weft_graph *g, const weft_body *body, weft_body **out) WEFT_CHECKED;
 
+/* The same head over a split vocabulary, cut for one device, where devices exchange what they know
+ * of each row between loss and gradient: repeated for chunks of rows, so that no more than `most`
+ * logits are there at once. Transfers of the chunks join the partition's. NULL: nothing to do. */
+enum { WEFTI_CHUNK_LOGITS = 32 << 20 };
+weft_status wefti_chunk_loss(weft_graph *g, wefti_partition *part, const weft_body *body,
+                             int64_t most, weft_body **out) WEFT_CHECKED;
+
 /* Copying a body node by node: map[v] is the new index of old value v, -1 while unknown. */
 weft_status wefti_copy_inputs(const weft_body *from, weft_body *to, int32_t *map) WEFT_CHECKED;
 weft_status wefti_copy_node(const weft_body *from, int64_t node, weft_body *to,

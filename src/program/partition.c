@@ -162,7 +162,10 @@ weft_status wefti_walk_route(wefti_walk *w, int32_t value, const wefti_layout *t
         const wefti_route *route;
         if (v->value < 0) continue;
         WEFT_TRY(wefti_route_find(w->p->routes, &w->p->mesh, whole, &v->layout, to, 0, &route));
-        if (*out && (*out)->seconds <= route->seconds) continue;
+        /* Of equals that with fewer moves: what is there is not cut off the whole once more. */
+        bool better = !*out || route->seconds < (*out)->seconds ||
+                      (route->seconds == (*out)->seconds && route->moves < (*out)->moves);
+        if (!better) continue;
         *out = route;
         *out_from = v;
     }

@@ -9,6 +9,11 @@
 #include "comm/comm.h"
 #include "program/program.h"
 
+/* A copy or addition: values; `to` -1: its place is known already. */
+typedef struct move {
+    int32_t from, to;
+} move;
+
 typedef struct compiler {
     const wefti_routine_spec *spec;
     const weft_body *body;
@@ -18,7 +23,8 @@ typedef struct compiler {
     bool *in_place_chain;  /* per value: an in-place op lies between it and its root */
     bool *overwritten;     /* per value: an in-place op has replaced it */
     int32_t *first, *last; /* per root: instruction of definition and last use */
-    int32_t *frame_value;  /* roots in the frame */
+    move *moves;           /* per instruction without a node */
+    bool sums;             /* there are nodes that add in place */
     wefti_arena *scratch;
     int32_t code_cap, packed_cap;
     int64_t *workspace_bytes; /* per instruction */
@@ -38,6 +44,10 @@ static weft_status scratch_array(compiler *c, size_t bytes, void *out) {
     WEFT_REQUIRE(p, WEFT_E_NOMEM, "no memory to compile a cell");
     memcpy(out, &p, sizeof p);
     return WEFT_OK;
+}
+
+static bool adds(const weft_node *n) {
+    return n->op->flags & WEFTI_OP_ADDS;
 }
 
 /* An in-place op replaces all values that share its operand's memory. */
@@ -87,7 +97,8 @@ static void place_inputs(compiler *c) {
     }
 }
 
-/* Uses of a root by nodes and results, to know whether a result may be accumulated in place. */
+/* Uses of a root by nodes and results, to know whether a result may be accumulated in place. What
+ * is added to it on the way is no use. */
 static int uses_of(const compiler *c, int32_t root) {
     const weft_body *b = c->body;
     int uses = 0;
@@ -95,7 +106,7 @@ static int uses_of(const compiler *c, int32_t root) {
         const weft_node *n = &b->nodes[k];
         if (n->op->flags & WEFTI_OP_RESHAPE) continue;
         for (int i = 0; i < n->inputs; i++)
-            if (n->in[i] >= 0 && root_of(c, n->in[i]) == root) uses++;
+            if (n->in[i] >= 0 && root_of(c, n->in[i]) == root) uses += !(adds(n) && i == 0);
     }
     for (int64_t o = 0; o < b->out_count; o++)
         if (root_of(c, b->out[o]) == root) uses++;
@@ -206,6 +217,43 @@ static weft_status need_packed(compiler *c, wefti_instruction *x, int32_t index)
     return WEFT_OK;
 }
 
+/* The sum that result `value` of node k is a term of and that nobody reads between: the kernel may
+ * add to it itself. -1: none. */
+static int32_t sum_of(const compiler *c, int64_t k, int32_t value) {
+    const weft_body *b = c->body;
+    int64_t at = -1;
+    if (c->root[value] != value || c->place[value].arg != WEFTI_REF_NONE) return -1;
+    for (int64_t o = 0; o < b->out_count; o++)
+        if (root_of(c, b->out[o]) == value) return -1;
+    for (int64_t j = k + 1; j < b->node_count; j++)
+        for (int i = 0; i < b->nodes[j].inputs; i++) {
+            if (b->nodes[j].in[i] < 0 || root_of(c, b->nodes[j].in[i]) != value) continue;
+            if (at >= 0 || !adds(&b->nodes[j]) || i != 1) return -1;
+            at = j;
+        }
+    if (at < 0) return -1;
+    int32_t sum = b->nodes[at].in[0];
+    if (b->values[sum].node >= k) return -1;
+    for (int64_t j = k; j < at; j++)
+        for (int i = 0; i < b->nodes[j].inputs; i++)
+            if (b->nodes[j].in[i] >= 0 && root_of(c, b->nodes[j].in[i]) == root_of(c, sum))
+                return -1;
+    return sum;
+}
+
+/* An addition in place, unless the kernel of the term has done it. */
+static weft_status emit_sum(compiler *c, const weft_node *n) {
+    wefti_instruction *x;
+    if (root_of(c, n->in[1]) == root_of(c, n->in[0])) return WEFT_OK;
+    WEFT_TRY(new_instruction(c, 1, 1, &x));
+    x->bytes = weft_desc_bytes(wefti_out(n, 0));
+    x->dtype = wefti_out(n, 0)->dtype;
+    x->add = true;
+    x->cost.bytes = 3.0 * (double)x->bytes;
+    c->moves[c->r->code_count - 1] = (move){n->in[1], n->in[0]};
+    return WEFT_OK;
+}
+
 /* An operand that dies in a kernel which may overwrite it becomes its result. */
 static void take_over(compiler *c, const weft_node *n, const wefti_kernel *k, int32_t at,
                       const int32_t *final_use) {
@@ -233,17 +281,25 @@ static weft_status emit_nodes(compiler *c, const bool *accumulate_root, ending *
     for (int64_t k = 0; k < b->node_count; k++) {
         const weft_node *n = &b->nodes[k];
         if (n->op->flags & WEFTI_OP_RESHAPE) continue;
+        if (adds(n)) {
+            WEFT_TRY(emit_sum(c, n));
+            continue;
+        }
         uint32_t accumulate = 0;
-        for (int o = 0; o < n->outputs; o++)
-            if (accumulate_root[n->out[o]]) accumulate |= 1u << o;
+        int32_t sum[WEFTI_MAX_OUT];
+        for (int o = 0; o < n->outputs; o++) {
+            sum[o] = c->sums ? sum_of(c, k, n->out[o]) : -1;
+            if (accumulate_root[n->out[o]] || sum[o] >= 0) accumulate |= 1u << o;
+        }
         wefti_instruction *x;
         WEFT_TRY(new_instruction(c, n->inputs, n->outputs, &x));
         x->node = n;
         weft_status status = prepare_node(c, n, accumulate, &x->kernel);
         if (status == WEFT_E_NO_IMPL && accumulate) {
-            /* The kernel cannot add: results go to the frame and are added at the end. */
+            /* The kernel cannot add: results go to the frame and are added afterwards. */
             for (int o = 0; o < n->outputs; o++) {
-                if (!(accumulate & 1u << o)) continue;
+                sum[o] = -1;
+                if (!accumulate_root[n->out[o]]) continue;
                 c->place[n->out[o]] = none();
                 for (int64_t e = 0; e < b->out_count; e++)
                     if (root_of(c, b->out[e]) == n->out[o]) end[e] = ADDED;
@@ -256,6 +312,8 @@ static weft_status emit_nodes(compiler *c, const bool *accumulate_root, ending *
                           n->inputs ? wefti_desc_text(wefti_in(n, 0)).text : "no input");
             return status;
         }
+        for (int o = 0; o < n->outputs; o++)
+            if (sum[o] >= 0) c->root[n->out[o]] = root_of(c, sum[o]);
         wefti_node_cost(n, &x->cost);
         if (communicates(n)) {
             x->transfer = (int32_t)wefti_attr_int(n, "index");
@@ -274,7 +332,7 @@ static weft_status emit_nodes(compiler *c, const bool *accumulate_root, ending *
     return WEFT_OK;
 }
 
-static weft_status emit_endings(compiler *c, const ending *end, int32_t *end_value) {
+static weft_status emit_endings(compiler *c, const ending *end) {
     const weft_body *b = c->body;
     for (int64_t o = 0; o < b->out_count; o++) {
         if (end[o] != COPIED && end[o] != ADDED) continue;
@@ -287,7 +345,7 @@ static weft_status emit_endings(compiler *c, const ending *end, int32_t *end_val
         int64_t saved = c->spec->out_saved ? c->spec->out_saved[o] : -1;
         x->out[0] = saved >= 0 ? (wefti_ref){c->r->saved_arg, saved}
                                : (wefti_ref){c->r->inputs + (int32_t)o, 0};
-        end_value[c->r->code_count - 1] = b->out[o];
+        c->moves[c->r->code_count - 1] = (move){b->out[o], -1};
     }
     return WEFT_OK;
 }
@@ -325,7 +383,7 @@ static void use_operands(compiler *c, const weft_node *n, int32_t at) {
     for (int o = 0; o < n->outputs; o++) use(c, n->out[o], at);
 }
 
-static weft_status place_frame(compiler *c, const int32_t *end_value) {
+static weft_status place_frame(compiler *c) {
     const weft_body *b = c->body;
     wefti_routine *r = c->r;
     for (int64_t v = 0; v < b->value_count; v++) c->first[v] = c->last[v] = -1;
@@ -335,7 +393,8 @@ static weft_status place_frame(compiler *c, const int32_t *end_value) {
         if (k == 0 || !r->code[k - 1].joined) begin = k;
         while (r->code[end].joined) end++;
         if (!x->node) {
-            use(c, end_value[k], k);
+            use(c, c->moves[k].from, k);
+            if (c->moves[k].to >= 0) use(c, c->moves[k].to, k);
             continue;
         }
         use_operands(c, x->node, begin);
@@ -369,7 +428,8 @@ static weft_status place_frame(compiler *c, const int32_t *end_value) {
     for (int32_t k = 0; k < r->code_count; k++) {
         wefti_instruction *x = &r->code[k];
         if (!x->node) {
-            x->in[0] = c->place[root_of(c, end_value[k])];
+            x->in[0] = c->place[root_of(c, c->moves[k].from)];
+            if (c->moves[k].to >= 0) x->out[0] = c->place[root_of(c, c->moves[k].to)];
             continue;
         }
         for (int i = 0; i < x->node->inputs; i++)
@@ -385,7 +445,6 @@ static weft_status compile(compiler *c) {
     size_t values = (size_t)b->value_count + 1, outs = (size_t)b->out_count + 1;
     bool *accumulate_root;
     ending *end;
-    int32_t *end_value;
     WEFT_TRY(scratch_array(c, values * sizeof(int32_t), &c->root));
     WEFT_TRY(scratch_array(c, values * sizeof(wefti_ref), &c->place));
     WEFT_TRY(scratch_array(c, values * sizeof(bool), &c->in_place_chain));
@@ -394,15 +453,16 @@ static weft_status compile(compiler *c) {
     WEFT_TRY(scratch_array(c, values * sizeof(int32_t), &c->last));
     WEFT_TRY(scratch_array(c, values * sizeof(bool), &accumulate_root));
     WEFT_TRY(scratch_array(c, outs * sizeof(ending), &end));
-    WEFT_TRY(scratch_array(c, ((size_t)b->node_count + outs) * sizeof(int32_t), &end_value));
+    WEFT_TRY(scratch_array(c, ((size_t)b->node_count + outs) * sizeof *c->moves, &c->moves));
     for (size_t v = 0; v < values; v++) c->place[v] = none();
+    for (int64_t k = 0; k < b->node_count; k++) c->sums |= adds(&b->nodes[k]);
     WEFT_TRY(find_aliases(c));
     place_inputs(c);
     WEFT_TRY(place_outputs(c, end, accumulate_root));
     WEFT_TRY(emit_nodes(c, accumulate_root, end));
-    WEFT_TRY(emit_endings(c, end, end_value));
+    WEFT_TRY(emit_endings(c, end));
     join_transfers(c);
-    return place_frame(c, end_value);
+    return place_frame(c);
 }
 
 weft_status wefti_routine_compile(const wefti_routine_spec *spec, wefti_routine **out) {

@@ -380,11 +380,71 @@ static void late_reads_are_refused(void **state) {
     }
 }
 
+/* Sums that grow in place: of terms whose kernels add themselves, of others, of terms that are
+ * read elsewhere; sums that are read on the way, that begin in an input, and that are added to what
+ * the result holds. */
+static void growing_sums(void **state) {
+    (void)state;
+    for (int variant = 0; variant < 32; variant++) {
+        bool plain = variant & 1, kept = variant & 2, read = variant & 4, given = variant & 8;
+        bool written[MOST] = {false}, add[3] = {variant & 16};
+        sketch s = new_sketch();
+        int32_t x = input(&s, matrix(4, 6), WEFTI_VALUE_INPUT);
+        int32_t dy = input(&s, matrix(4, 5), WEFTI_VALUE_INPUT);
+        int32_t z = input(&s, matrix(6, 5), WEFTI_VALUE_INPUT);
+        int32_t product = node(&s, "linear_grad_weight", 2, (int32_t[]){x, dy}, NULL);
+        int32_t sum = given ? z : plain ? node(&s, "tanh", 1, &z, NULL) : product, side = product;
+        written[2] = given;
+        for (int k = 0; k < 4; k++) {
+            int32_t factor = node(&s, k % 2 ? "relu" : "tanh", 1, &x, NULL), term;
+            if (k == 2)
+                term = node(&s, "abs", 1, (int32_t[]){product}, NULL);
+            else
+                term = node(&s, "linear_grad_weight", 2, (int32_t[]){factor, dy}, NULL);
+            if (kept && k == 1) side = term;
+            if (read && k == 3) side = node(&s, "exp", 1, &sum, NULL);
+            if (!given && !plain && k == 0) /* the abs reads what is overwritten otherwise */
+                sum = node(&s, "add", 2, (int32_t[]){sum, term}, NULL);
+            else
+                sum = node(&s, "accumulate", 2, (int32_t[]){sum, term}, NULL);
+        }
+        result(&s, sum);
+        if (side != product) result(&s, side);
+        char what[40];
+        (void)snprintf(what, sizeof what, "growing sums, variant %d", variant);
+        check_by_hand(&s, what, written, add);
+        drop(&s);
+    }
+    /* The plain case needs no additions of the routine's own, and no memory for terms. */
+    sketch s = new_sketch();
+    int32_t x = input(&s, matrix(4, 6), WEFTI_VALUE_INPUT),
+            dy = input(&s, matrix(4, 5), WEFTI_VALUE_INPUT);
+    int32_t sum = node(&s, "linear_grad_weight", 2, (int32_t[]){x, dy}, NULL);
+    for (int k = 0; k < 3; k++) {
+        int32_t term = node(&s, "linear_grad_weight", 2, (int32_t[]){x, dy}, NULL);
+        sum = node(&s, "accumulate", 2, (int32_t[]){sum, term}, NULL);
+    }
+    result(&s, sum);
+    bool add[1] = {true};
+    wefti_routine_spec spec = {.body = s.body,
+                               .accumulate = add,
+                               .prepare = {2, 0, false, WEFTI_BF16_AS_F32},
+                               .backends = wefti_builtin_backends()};
+    wefti_routine *r;
+    assert_int_equal(wefti_routine_compile(&spec, &r), WEFT_OK);
+    assert_int_equal(r->code_count, 4);
+    for (int32_t k = 0; k < 4; k++) {
+        assert_non_null(r->code[k].kernel);
+        assert_int_equal(r->code[k].out[0].arg, 2);
+    }
+    wefti_routine_destroy(r);
+    drop(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_bodies),
-        cmocka_unit_test(shared_results),
-        cmocka_unit_test(written_in_place),
+        cmocka_unit_test(random_bodies),          cmocka_unit_test(shared_results),
+        cmocka_unit_test(growing_sums),           cmocka_unit_test(written_in_place),
         cmocka_unit_test(late_reads_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

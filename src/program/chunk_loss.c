@@ -1,0 +1,354 @@
+/* The loss head over a split vocabulary, a chunk of rows at a time: see fuse.h.
+ *
+ * Cut for one device, the head is
+ *
+ *     logits = linear(x, w)          terms, lse here = cross_entropy_part(logits, targets)
+ *     lse = of all devices, by transfers of [rows] and arithmetic on [rows]
+ *     dlogits = cross_entropy_grad(logits, lse)   and what dlogits are wanted for: dx, dw, dbias
+ *
+ * Each row goes through all of this on its own; only dw and dbias sum over rows. So these nodes are
+ * repeated for each chunk of rows: results with rows are joined, sums accumulate. The logits of one
+ * chunk become their gradient and die before those of the next are made. Transfers are as many as
+ * chunks, and their bytes the same; how many chunks there are is known to all members of a transfer
+ * alike: its rows and the whole vocabulary say it. */
+#include <string.h>
+
+#include "graph/cut.h"
+#include "program/fuse.h"
+
+enum { NONE = -1, LINEAR = 0, PART, GRAD, GRAD_INPUT, GRAD_WEIGHT, GRAD_BIAS, NODES };
+
+typedef struct region {
+    const weft_body *b;
+    const wefti_partition *part;
+    int64_t node[NODES];  /* indices, -1: not there */
+    bool *inside, *later; /* per node: repeated; needs what is repeated */
+    int64_t rows, chunks;
+    int32_t **pieces; /* per value of rows: its chunks in the new body; NULL: not one */
+} region;
+
+static bool is(const weft_node *n, const char *op) {
+    return !strcmp(n->op->name, op);
+}
+
+/* How often a value is read. The last node of op `op` that has it as operand `slot` to *out. */
+static int readers(const weft_body *b, int32_t value, const char *op, int slot, int64_t *out) {
+    int count = 0;
+    *out = NONE;
+    for (int64_t k = 0; k < b->node_count; k++)
+        for (int i = 0; i < b->nodes[k].inputs; i++) {
+            if (b->nodes[k].in[i] != value) continue;
+            count++;
+            if (i == slot && is(&b->nodes[k], op)) *out = k;
+        }
+    for (int64_t o = 0; o < b->out_count; o++) count += b->out[o] == value;
+    return count;
+}
+
+/* What is made of the logits' gradient: one of each at most, and nothing else. */
+static bool find_uses(region *r, int32_t dlogits) {
+    static const struct {
+        const char *op;
+        int at, slot;
+    } uses[] = {{"linear_grad_input", GRAD_INPUT, 0},
+                {"linear_grad_weight", GRAD_WEIGHT, 1},
+                {"sum_to", GRAD_BIAS, 0}};
+    const weft_body *b = r->b;
+    int found = 0, count = 0;
+    for (int u = 0; u < 3; u++) {
+        count = readers(b, dlogits, uses[u].op, uses[u].slot, &r->node[uses[u].at]);
+        found += r->node[uses[u].at] >= 0;
+    }
+    const weft_node *linear = &b->nodes[r->node[LINEAR]];
+    int64_t input = r->node[GRAD_INPUT], weight = r->node[GRAD_WEIGHT], bias = r->node[GRAD_BIAS];
+    return found == count && found > 0 && (input < 0 || b->nodes[input].in[1] == linear->in[1]) &&
+           (weight < 0 || b->nodes[weight].in[0] == linear->in[0]) &&
+           (bias < 0 || wefti_out(&b->nodes[bias], 0)->rank == 1);
+}
+
+static const wefti_transfer *transfer_of(const region *r, const weft_node *n) {
+    if (n->op != &wefti_op_transfer) return NULL;
+    return wefti_partition_transfer(r->part, (int32_t)wefti_attr_int(n, "index"));
+}
+
+/* Arithmetic on values of rows, element by element, or a sum of them over devices. */
+static bool by_rows(const region *r, const weft_node *n, const weft_desc *rows) {
+    const wefti_transfer *t = transfer_of(r, n);
+    if (n->outputs != 1 || !wefti_desc_equal(wefti_out(n, 0), rows)) return false;
+    if (t) return t->kind == WEFTI_TRANSFER_ALL_REDUCE;
+    for (int i = 0; i < n->inputs; i++)
+        if (!wefti_in(n, i) || !wefti_desc_equal(wefti_in(n, i), rows)) return false;
+    return (n->op->flags & WEFTI_OP_ELEMENTWISE) && !(n->op->flags & WEFTI_OP_RANDOM);
+}
+
+/* Marks the nodes from the lse here to that of all devices; *out_members is how many share the
+ * vocabulary. */
+static bool find_exchange(region *r, int32_t *out_members) {
+    const weft_body *b = r->b;
+    const weft_node *part = &b->nodes[r->node[PART]], *grad = &b->nodes[r->node[GRAD]];
+    const weft_desc *rows = wefti_out(part, 1);
+    int64_t first = r->node[PART], last = r->node[GRAD];
+    *out_members = 0;
+    memset(r->later, 0, (size_t)b->node_count * sizeof *r->later);
+    memset(r->inside, 0, (size_t)b->node_count * sizeof *r->inside);
+    /* Backwards: what the gradient's lse needs. */
+    for (int64_t k = last - 1; k > first; k--) {
+        const weft_node *n = &b->nodes[k];
+        bool needed = n->outputs == 1 && grad->in[2] == n->out[0];
+        for (int64_t j = k + 1; j < last && n->outputs == 1; j++)
+            for (int i = 0; i < b->nodes[j].inputs; i++)
+                needed |= r->inside[j] && b->nodes[j].in[i] == n->out[0];
+        r->inside[k] = needed;
+    }
+    for (int64_t k = first + 1; k < last; k++) {
+        const weft_node *n = &b->nodes[k];
+        if (!r->inside[k]) continue;
+        if (!by_rows(r, n, rows)) return false;
+        for (int i = 0; i < n->inputs; i++) {
+            int32_t maker = b->values[n->in[i]].node;
+            if (n->in[i] != part->out[1] && (maker < 0 || !r->inside[maker])) return false;
+        }
+        const wefti_transfer *t = transfer_of(r, n);
+        if (t && *out_members && t->members != *out_members) return false;
+        if (t) *out_members = t->members;
+    }
+    return *out_members > 1;
+}
+
+/* What needs results of the region without being of it comes after it. */
+static void find_later(region *r) {
+    const weft_body *b = r->b;
+    for (int64_t k = 0; k < b->node_count; k++)
+        for (int i = 0; i < b->nodes[k].inputs && !r->inside[k]; i++) {
+            int32_t maker = b->nodes[k].in[i] < 0 ? -1 : b->values[b->nodes[k].in[i]].node;
+            if (maker >= 0) r->later[k] |= r->inside[maker] || r->later[maker];
+        }
+}
+
+/* The fewest chunks of at most `most` logits; a few more where they come out equal. */
+static int64_t chunks_of(int64_t rows, int64_t classes, int64_t most) {
+    int64_t fewest = most / classes > 0 ? (rows + most / classes - 1) / (most / classes) : rows;
+    for (int64_t chunks = fewest; chunks <= fewest + fewest / 2 && chunks <= rows; chunks++)
+        if (rows % chunks == 0) return chunks;
+    return fewest;
+}
+
+static bool find_region(region *r, int64_t part, int64_t most) {
+    const weft_body *b = r->b;
+    const weft_node *p = &b->nodes[part];
+    int32_t members;
+    int64_t maker = b->values[p->in[0]].node;
+    r->node[PART] = part;
+    r->node[LINEAR] = maker;
+    if (!is(p, "cross_entropy_part") || maker < 0 || !is(&b->nodes[maker], "linear")) return false;
+    if (readers(b, p->in[0], "cross_entropy_grad", 0, &r->node[GRAD]) != 2) return false;
+    if (r->node[GRAD] < part) return false;
+    const weft_node *linear = &b->nodes[maker], *grad = &b->nodes[r->node[GRAD]];
+    if (wefti_in(linear, 1)->rank != 2 || grad->in[1] != p->in[1]) return false;
+    if (!find_uses(r, grad->out[0]) || !find_exchange(r, &members)) return false;
+    for (int i = 0; i < NODES; i++)
+        if (r->node[i] >= 0) r->inside[r->node[i]] = true;
+    find_later(r);
+    /* Everything else that the gradient needs is there before it. */
+    for (int i = 3; i < grad->inputs; i++) {
+        int32_t from = b->values[grad->in[i]].node;
+        if (from >= 0 && (r->inside[from] || r->later[from])) return false;
+    }
+    const weft_desc *logits = wefti_in(p, 0);
+    int64_t whole = wefti_attr_int(p, "whole");
+    if (!whole) whole = logits->shape[logits->rank - 1];
+    r->rows = weft_desc_elems(wefti_out(p, 1));
+    if (r->rows < 2) return false;
+    r->chunks = chunks_of(r->rows, (whole + members - 1) / members, most);
+    return r->chunks > 1;
+}
+
+/* ---- the new body ---- */
+
+static weft_status add_node(weft_body *to, const char *op, int count, const int32_t *in,
+                            const wefti_attr *attrs, const char *scope, int32_t *out) {
+    const weft_op_def *def = wefti_op_find(to->graph->ops, op);
+    int32_t node;
+    WEFT_REQUIRE(def, WEFT_E_BUG, "the op '%s' is not registered", op);
+    WEFT_TRY(wefti_body_add(to, def, NULL, count, in, attrs, scope, &node));
+    *out = to->nodes[node].out[0];
+    return WEFT_OK;
+}
+
+static weft_status reshaped(weft_body *to, int32_t value, int rank, const int64_t *shape,
+                            int32_t *out) {
+    wefti_ints to_shape = {.count = rank};
+    for (int d = 0; d < rank; d++) to_shape.v[d] = shape[d];
+    return add_node(to, "reshape", 1, &value, (wefti_attr[]){WEFTI_N("shape", to_shape), {0}}, "",
+                    out);
+}
+
+/* Rows [begin, end) of a value whose rows are its first dimensions but `rest`. */
+static weft_status rows_of(weft_body *to, int32_t value, int rest, int64_t begin, int64_t end,
+                           int32_t *out) {
+    weft_desc d = to->values[value].desc;
+    int64_t flat[WEFT_MAX_RANK] = {1};
+    for (int k = 0; k < d.rank - rest; k++) flat[0] *= d.shape[k];
+    for (int k = 0; k < rest; k++) flat[1 + k] = d.shape[d.rank - rest + k];
+    if (d.rank != 1 + rest) WEFT_TRY(reshaped(to, value, 1 + rest, flat, &value));
+    return add_node(
+        to, "slice", 1, &value,
+        (wefti_attr[]){WEFTI_I("axis", 0), WEFTI_I("begin", begin), WEFTI_I("end", end), {0}}, "",
+        out);
+}
+
+/* Chunks one behind the other, in the shape of the whole. */
+static weft_status join_pieces(weft_body *to, int32_t *piece, int64_t count, const weft_desc *whole,
+                               const char *scope, int32_t *out) {
+    while (count > 1) {
+        int64_t groups = 0;
+        for (int64_t k = 0; k < count; k += WEFTI_MAX_IN) {
+            int members = count - k < WEFTI_MAX_IN ? (int)(count - k) : WEFTI_MAX_IN;
+            WEFT_TRY(add_node(to, "concat", members, piece + k,
+                              (wefti_attr[]){WEFTI_I("axis", 0), {0}}, scope, &piece[groups++]));
+        }
+        count = groups;
+    }
+    *out = piece[0];
+    if (to->values[*out].desc.rank == whole->rank) return WEFT_OK;
+    return reshaped(to, *out, whole->rank, whole->shape, out);
+}
+
+/* A sum over devices of as many rows as a chunk has. */
+static weft_status chunk_transfer(const region *r, wefti_partition *part, const weft_node *n,
+                                  int64_t rows, weft_body *to, int32_t *map) {
+    wefti_transfer *t;
+    int32_t index, node;
+    WEFT_TRY(wefti_transfer_clone(transfer_of(r, n), &t));
+    t->rank = 1;
+    for (int32_t m = 0; m < t->members; m++) t->have[m] = t->want[m] = (wefti_box){.size = {rows}};
+    WEFT_TRY(wefti_partition_add(part, t, &index));
+    wefti_attr attrs[] = {
+        WEFTI_I("index", index), WEFTI_N("shape", ((wefti_ints){1, {rows}})), {0}};
+    WEFT_TRY(wefti_body_add(to, n->op, NULL, 1, &map[n->in[0]], attrs, n->scope, &node));
+    map[n->out[0]] = to->nodes[node].out[0];
+    return WEFT_OK;
+}
+
+/* Gradients of weight and bias: chunk after chunk is added to the first. */
+static weft_status add_up(const region *r, int at, int32_t before, weft_body *to, int32_t *map) {
+    if (r->node[at] < 0 || before < 0) return WEFT_OK;
+    const weft_node *n = &r->b->nodes[r->node[at]];
+    int32_t *value = &map[n->out[0]];
+    return add_node(to, "accumulate", 2, (int32_t[]){before, *value}, NULL, n->scope, value);
+}
+
+static int32_t so_far(const region *r, int at, const int32_t *map) {
+    return r->node[at] < 0 ? -1 : map[r->b->nodes[r->node[at]].out[0]];
+}
+
+static weft_status emit_chunk(const region *r, wefti_partition *part, int64_t chunk, weft_body *to,
+                              int32_t *map) {
+    const weft_body *b = r->b;
+    int32_t x = b->nodes[r->node[LINEAR]].in[0], targets = b->nodes[r->node[PART]].in[1];
+    int32_t whole_x = map[x], whole_targets = map[targets];
+    int32_t weight = so_far(r, GRAD_WEIGHT, map), bias = so_far(r, GRAD_BIAS, map);
+    int64_t begin = r->rows * chunk / r->chunks, end = r->rows * (chunk + 1) / r->chunks;
+    WEFT_TRY(rows_of(to, whole_x, 1, begin, end, &map[x]));
+    WEFT_TRY(rows_of(to, whole_targets, 0, begin, end, &map[targets]));
+    for (int64_t k = 0; k < b->node_count; k++) {
+        if (!r->inside[k]) continue;
+        if (transfer_of(r, &b->nodes[k]))
+            WEFT_TRY(chunk_transfer(r, part, &b->nodes[k], end - begin, to, map));
+        else
+            WEFT_TRY(wefti_copy_node(b, k, to, map));
+    }
+    WEFT_TRY(add_up(r, GRAD_WEIGHT, weight, to, map));
+    WEFT_TRY(add_up(r, GRAD_BIAS, bias, to, map));
+    map[x] = whole_x;
+    map[targets] = whole_targets;
+    for (int64_t v = 0; v < b->value_count; v++)
+        if (r->pieces[v]) r->pieces[v][chunk] = map[v];
+    return WEFT_OK;
+}
+
+/* Results of rows that are read outside, to be joined. */
+static weft_status find_results(region *r, wefti_arena *scratch) {
+    const weft_body *b = r->b;
+    for (int64_t v = 0; v < b->value_count; v++) {
+        int64_t maker = b->values[v].node;
+        bool read = false;
+        if (maker < 0 || !r->inside[maker] || maker == r->node[GRAD_WEIGHT] ||
+            maker == r->node[GRAD_BIAS])
+            continue;
+        for (int64_t k = 0; k < b->node_count && !read; k++)
+            for (int i = 0; i < b->nodes[k].inputs && !r->inside[k]; i++)
+                read |= b->nodes[k].in[i] == v;
+        for (int64_t o = 0; o < b->out_count; o++) read |= b->out[o] == v;
+        if (!read) continue;
+        r->pieces[v] = wefti_arena_alloc(scratch, (size_t)r->chunks * sizeof **r->pieces);
+        WEFT_REQUIRE(r->pieces[v], WEFT_E_NOMEM, "no memory to cut the loss into chunks");
+    }
+    return WEFT_OK;
+}
+
+static weft_status emit_chunks(const region *r, wefti_partition *part, weft_body *to,
+                               int32_t *map) {
+    const weft_body *b = r->b;
+    for (int64_t chunk = 0; chunk < r->chunks; chunk++)
+        WEFT_TRY(emit_chunk(r, part, chunk, to, map));
+    for (int64_t v = 0; v < b->value_count; v++)
+        if (r->pieces[v])
+            WEFT_TRY(join_pieces(to, r->pieces[v], r->chunks, &b->values[v].desc,
+                                 b->nodes[b->values[v].node].scope, &map[v]));
+    return WEFT_OK;
+}
+
+/* In the old order, but for what waits for the region: that stands where the gradient of the logits
+ * was, when all that it reads is there. */
+static weft_status rewrite(const region *r, wefti_partition *part, weft_body *to, int32_t *map) {
+    const weft_body *b = r->b;
+    WEFT_TRY(wefti_copy_inputs(b, to, map));
+    for (int64_t k = 0; k < b->node_count; k++) {
+        if (k == r->node[GRAD]) {
+            WEFT_TRY(emit_chunks(r, part, to, map));
+            for (int64_t j = 0; j < k; j++)
+                if (r->later[j] && !r->inside[j]) WEFT_TRY(wefti_copy_node(b, j, to, map));
+        }
+        if (r->inside[k] || (r->later[k] && k < r->node[GRAD])) continue;
+        WEFT_TRY(wefti_copy_node(b, k, to, map));
+    }
+    return wefti_copy_outputs(b, to, map);
+}
+
+static weft_status chunked(weft_graph *g, wefti_partition *part, const weft_body *body,
+                           int64_t most, wefti_arena *scratch, weft_body **out) {
+    region r = {.b = body, .part = part};
+    size_t nodes = (size_t)body->node_count + 1, values = (size_t)body->value_count + 1;
+    bool found = false;
+    r.inside = wefti_arena_alloc(scratch, nodes * sizeof *r.inside);
+    r.later = wefti_arena_alloc(scratch, nodes * sizeof *r.later);
+    r.pieces = wefti_arena_alloc(scratch, values * sizeof *r.pieces);
+    int32_t *map = wefti_arena_alloc(scratch, values * sizeof *map);
+    WEFT_REQUIRE(r.inside && r.later && r.pieces && map, WEFT_E_NOMEM,
+                 "no memory to cut the loss into chunks");
+    for (int64_t k = 0; k < body->node_count && !found; k++)
+        found = is(&body->nodes[k], "cross_entropy_part") && find_region(&r, k, most);
+    if (!found) return WEFT_OK;
+    WEFT_TRY(find_results(&r, scratch));
+    weft_body *to;
+    WEFT_TRY(wefti_body_create(g, body->name, &to));
+    weft_status status = rewrite(&r, part, to, map);
+    if (status < 0) {
+        wefti_body_destroy(to);
+        return status;
+    }
+    to->streams = body->streams;
+    *out = to;
+    return WEFT_OK;
+}
+
+weft_status wefti_chunk_loss(weft_graph *g, wefti_partition *part, const weft_body *body,
+                             int64_t most, weft_body **out) {
+    wefti_arena *scratch;
+    *out = NULL;
+    WEFT_TRY(wefti_arena_create(&scratch));
+    weft_status status = chunked(g, part, body, most, scratch, out);
+    wefti_arena_destroy(scratch);
+    return status;
+}
