@@ -204,6 +204,7 @@ static void one_case(int64_t q_len, int64_t k_len, int64_t dim, bool causal, boo
     c.f.v = in(c.v);
     c.f.o = out(c.o);
     c.f.lse = f32(c.lse);
+    s->bf16 = t == WEFT_BF16 && c.v.dtype == t && c.o.dtype == t;
     c.f.workspace = scratch(wefti_attention_workspace_bytes(s, THREADS));
     c.b.shape = *s;
     c.b.q = in(c.q);
@@ -218,6 +219,7 @@ static void one_case(int64_t q_len, int64_t k_len, int64_t dim, bool causal, boo
     c.d_o = operand_random(INPUT, plain ? t : random_type(),
                            layout(&c.b.do_strides, s->batch, q_len, s->q_heads, dim), -1.0f, 1.0f);
     c.b.d_o = in(c.d_o);
+    c.b.shape.bf16 &= c.d_o.dtype == WEFT_BF16;
     c.dq = operand_new(OUTPUT, random_type(),
                        layout(&c.b.dq_strides, s->batch, q_len, s->q_heads, dim));
     c.dk = operand_new(OUTPUT, random_type(),
@@ -227,7 +229,7 @@ static void one_case(int64_t q_len, int64_t k_len, int64_t dim, bool causal, boo
     c.b.dq = out(c.dq);
     c.b.dk = out(c.dk);
     c.b.dv = out(c.dv);
-    c.b.workspace = scratch(wefti_attention_backward_workspace_bytes(s, THREADS));
+    c.b.workspace = scratch(wefti_attention_backward_workspace_bytes(&c.b.shape, THREADS));
     reference(&c);
     run_case(run, check, &c);
     free(c.ref_o);
@@ -267,9 +269,23 @@ static void test_bf16(void **state) {
                  true);
 }
 
+/* Scratch for tiles is there for operands that tiles take, and no more of it than keys need. */
+static void test_scratch(void **state) {
+    (void)state;
+    wefti_attention_shape s = {
+        .batch = 2, .q_len = 64, .k_len = 64, .q_heads = 4, .kv_heads = 4, .dim = 32};
+    size_t plain = wefti_attention_backward_workspace_bytes(&s, 1);
+    s.bf16 = true;
+    assert_int_equal(wefti_attention_backward_workspace_bytes(&s, 1), plain);
+    s.q_len = s.k_len = 512;
+    size_t tiles = wefti_attention_backward_workspace_bytes(&s, 1);
+    s.bf16 = false;
+    assert_true(wefti_attention_backward_workspace_bytes(&s, 1) < tiles);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fixed_sizes),
-                                       cmocka_unit_test(test_random_sizes),
-                                       cmocka_unit_test(test_bf16)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_scratch), cmocka_unit_test(test_fixed_sizes),
+        cmocka_unit_test(test_random_sizes), cmocka_unit_test(test_bf16)};
     return cmocka_run_group_tests(tests, support_setup, support_teardown);
 }

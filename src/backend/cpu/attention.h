@@ -15,8 +15,10 @@ typedef struct wefti_attention_strides {
 /* Everything that forward and backward share. */
 typedef struct wefti_attention_shape {
     int64_t batch, q_len, k_len, q_heads, kv_heads, dim; /* q_heads % kv_heads == 0; dim <= 256 */
-    float scale;                                         /* usually 1 / sqrt(dim) */
-    bool causal;                                         /* query i sees keys j <= i + q_offset */
+    bool bf16; /* q, k, v, o and its gradient all are: tiles, with scratch of their own, may be used
+                */
+    float scale;      /* usually 1 / sqrt(dim) */
+    bool causal;      /* query i sees keys j <= i + q_offset */
     int64_t q_offset; /* position of query 0 among the keys: k_len - q_len aligns the ends */
     /* Optional mask, added to the scaled scores (f32, bf16) or, u8 / bool, keeping where nonzero:
      * element [b, h, i, j] at b * mask_batch + h * mask_head + i * mask_row + j. Strides may be 0.

@@ -193,8 +193,7 @@ static void forward_task(void *context, int64_t task, int thread) {
 
 static void attention_on_tiles(wefti_pool *pool, const wefti_attention_args *a) {
     const wefti_attention_shape *s = &a->shape;
-    if (!attention_fits_tiles(s) || a->q.dtype != WEFT_BF16 || a->k.dtype != WEFT_BF16 ||
-        a->v.dtype != WEFT_BF16 || a->o.dtype != WEFT_BF16) {
+    if (!attention_fits_tiles(s)) {
         wefti_kernel_attention_avx512(pool, a);
         return;
     }
@@ -204,7 +203,7 @@ static void attention_on_tiles(wefti_pool *pool, const wefti_attention_args *a) 
 
 /* ---- backward ---- */
 
-enum { ROWS = ATTENTION_ROWS, KEYS = ATTENTION_KEYS };
+enum { ROWS = ATTENTION_ROWS };
 
 typedef struct tiles_backward {
     uint16_t *keys, *values;                     /* panels: [key / 32][dim] */
@@ -212,9 +211,10 @@ typedef struct tiles_backward {
     float *dk, *dv;                              /* [dim][keys] */
     uint16_t *queries, *queries_t, *d_o, *d_o_t; /* [query / 32][dim]; [dim / 32][64 queries] */
     float *dq;                                   /* [64][dim] */
-    float *scores, *d_probs;                     /* [64][512] */
+    int64_t block;                               /* keys of a block, at most */
+    float *scores, *d_probs;                     /* [64][block] */
     uint16_t *probs, *slopes_b;                  /* [key / 32][64 queries] */
-    uint16_t *slopes;                            /* [query / 32][512 keys] */
+    uint16_t *slopes;                            /* [query / 32][block] */
     float *lse, *delta;                          /* [64] */
 } tiles_backward;
 
@@ -227,13 +227,13 @@ typedef struct backward_run {
 static tiles_backward carve_backward(const backward_run *r, int thread) {
     const int64_t dim = r->a->shape.dim, panel = r->keys * dim, block = ROWS * dim;
     float *f = (float *)(void *)((char *)r->a->workspace + (size_t)thread * r->per_thread);
-    tiles_backward m;
+    tiles_backward m = {.block = attention_tiles_block(r->keys)};
     m.dk = f;
     m.dv = f += panel;
     m.dq = f += panel;
     m.scores = f += block;
-    m.d_probs = f += ROWS * KEYS;
-    m.lse = f += ROWS * KEYS;
+    m.d_probs = f += ROWS * m.block;
+    m.lse = f += ROWS * m.block;
     m.delta = f += ROWS;
     uint16_t *p = (uint16_t *)(void *)(f + ROWS);
     m.keys = p;
@@ -244,8 +244,8 @@ static tiles_backward carve_backward(const backward_run *r, int thread) {
     m.d_o = p += block;
     m.d_o_t = p += block;
     m.probs = p += block;
-    m.slopes_b = p += ROWS * KEYS;
-    m.slopes = p + ROWS * KEYS;
+    m.slopes_b = p += ROWS * m.block;
+    m.slopes = p + ROWS * m.block;
     return m;
 }
 
@@ -295,7 +295,7 @@ INLINE void slope_lanes(const wefti_attention_shape *s, const tiles_backward *m,
     __m512 p[2], d[2];
     UNROLL for (int half = 0; half < 2; half++) {
         const __mmask16 here = lanes(seen - half * VL);
-        const int64_t at = i * KEYS + j + half * VL;
+        const int64_t at = i * m->block + j + half * VL;
         __m512 x = _mm512_maskz_loadu_ps(here, m->scores + at);
         __m512 g = _mm512_maskz_loadu_ps(here, m->d_probs + at);
         p[half] = _mm512_maskz_mov_ps(here, exponential(_mm512_fmsub_ps(x, scale, lse)));
@@ -312,7 +312,7 @@ static void slope_block(const wefti_attention_shape *s, const tiles_backward *m,
     for (int64_t i = 0; i < queries; i += 2)
         for (int64_t j = 0; j < t->end; j += DEPTH) {
             __m512i p[2], d[2], pairs[2];
-            uint16_t *left = m->slopes + i / EDGE * EDGE * KEYS + j * EDGE +
+            uint16_t *left = m->slopes + i / EDGE * EDGE * m->block + j * EDGE +
                              i % EDGE / SIDE * TILE + i % SIDE * DEPTH;
             slope_lanes(s, m, t, i, j, &p[0], &d[0]);
             slope_lanes(s, m, t, i + 1, j, &p[1], &d[1]);
@@ -337,16 +337,17 @@ static void backward_block(const backward_run *r, const tiles_backward *m, const
         const int64_t end = smaller(t->end, round_up(seen_by(s, t->i0 + last) - t->j0));
         for (int64_t j = 0; j < end; j += EDGE) {
             tiles->tile(EDGE, dim, m->queries + i * dim, m->keys + (t->j0 + j) * dim,
-                        m->scores + i * KEYS + j, KEYS, false, NULL);
+                        m->scores + i * m->block + j, m->block, false, NULL);
             tiles->tile(EDGE, dim, m->d_o + i * dim, m->values + (t->j0 + j) * dim,
-                        m->d_probs + i * KEYS + j, KEYS, false, NULL);
+                        m->d_probs + i * m->block + j, m->block, false, NULL);
         }
     }
     slope_block(s, m, t);
     for (int64_t c = 0; c < dim; c += EDGE) {
         for (int64_t i = 0; i < queries; i += EDGE)
-            tiles->tile(EDGE, t->end, m->slopes + i * KEYS, m->keys_t + c * r->keys + t->j0 * EDGE,
-                        m->dq + i * dim + c, dim, t->j0 > 0, NULL);
+            tiles->tile(EDGE, t->end, m->slopes + i * m->block,
+                        m->keys_t + c * r->keys + t->j0 * EDGE, m->dq + i * dim + c, dim, t->j0 > 0,
+                        NULL);
         for (int64_t j = 0; j < t->end; j += EDGE) {
             const int64_t at = c * r->keys + t->j0 + j;
             tiles->tile(EDGE, queries, m->d_o_t + c * ROWS, m->probs + j * ROWS, m->dv + at,
@@ -404,8 +405,8 @@ static void backward_task(void *context, int64_t task, int thread) {
             const int64_t seen = seen_by(s, i0 + t.count - 1);
             pack_queries(r, &m, &t);
             if (seen == 0) memset(m.dq, 0, (size_t)(ROWS * s->dim) * sizeof *m.dq);
-            for (t.j0 = 0; t.j0 < seen; t.j0 += KEYS) {
-                t.end = round_up(smaller(KEYS, seen - t.j0));
+            for (t.j0 = 0; t.j0 < seen; t.j0 += m.block) {
+                t.end = round_up(smaller(m.block, seen - t.j0));
                 backward_block(r, &m, &t);
             }
             store_queries(r, &m, &t);
@@ -417,8 +418,7 @@ static void backward_task(void *context, int64_t task, int thread) {
 
 static void attention_backward_on_tiles(wefti_pool *pool, const wefti_attention_backward_args *a) {
     const wefti_attention_shape *s = &a->shape;
-    if (!attention_fits_tiles(s) || a->q.dtype != WEFT_BF16 || a->k.dtype != WEFT_BF16 ||
-        a->v.dtype != WEFT_BF16 || a->o.dtype != WEFT_BF16 || a->d_o.dtype != WEFT_BF16) {
+    if (!attention_fits_tiles(s)) {
         wefti_kernel_attention_backward_avx512(pool, a);
         return;
     }

@@ -178,6 +178,7 @@ static weft_status common(const weft_node *n, const wefti_prepare *options, int 
     k->q = q->dtype;
     k->k = key->dtype;
     k->v = v->dtype;
+    s->bf16 = k->q == WEFT_BF16 && k->k == WEFT_BF16 && k->v == WEFT_BF16;
     *out = k;
     return WEFT_OK;
 }
@@ -189,6 +190,7 @@ weft_status wefti_cpu_attention(const weft_node *n, const wefti_prepare *options
     weft_status status = common(n, options, 3, 4, "attention", run_attention, &k);
     if (status < 0) return status;
     k->o = wefti_out(n, 0)->dtype;
+    k->shape.bf16 &= k->o == WEFT_BF16;
     k->base.workspace_bytes = (int64_t)wefti_attention_workspace_bytes(&k->shape, options->threads);
     *out = &k->base;
     return WEFT_OK;
@@ -208,6 +210,7 @@ weft_status wefti_cpu_attention_grad(const weft_node *n, const wefti_prepare *op
     if (status < 0) return status;
     k->o = wefti_in(n, 3)->dtype;
     k->d_o = wefti_in(n, 5)->dtype;
+    k->shape.bf16 &= k->o == WEFT_BF16 && k->d_o == WEFT_BF16;
     k->base.workspace_bytes =
         (int64_t)wefti_attention_backward_workspace_bytes(&k->shape, options->threads);
     *out = &k->base;

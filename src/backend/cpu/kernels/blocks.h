@@ -19,7 +19,7 @@ enum {
     ATTENTION_DECODE = 3,       /* up to so many queries are done one by one */
     ATTENTION_EDGE = 32,        /* attention_amx.c: a register tile, and keys rounded up to */
     ATTENTION_ROWS = 64,        /* its queries of a block, backward */
-    ATTENTION_KEYS = 512,       /* its keys of a block, backward */
+    ATTENTION_KEYS = 512,       /* its keys of a block, backward, at most */
 };
 
 static inline int64_t blocks_of(int64_t n, int64_t block) {
@@ -39,8 +39,11 @@ static inline int64_t optimizer_block_rows(int64_t cols) {
 
 /* Shapes that attention_amx.c takes. */
 static inline int attention_fits_tiles(const wefti_attention_shape *s) {
-    return s->dim % ATTENTION_EDGE == 0 && s->dim <= 128 && s->q_len > ATTENTION_DECODE &&
-           s->k_len <= 4096 && !s->mask.data && s->dropout == 0.0f;
+    return s->bf16 && s->dim % ATTENTION_EDGE == 0 && s->dim <= 128 &&
+           s->q_len > ATTENTION_DECODE && s->k_len <= 4096 && !s->mask.data && s->dropout == 0.0f;
+}
+static inline int64_t attention_tiles_block(int64_t keys) {
+    return keys < ATTENTION_KEYS ? keys : ATTENTION_KEYS;
 }
 /* The members of tiles_forward and tiles_backward there. */
 static inline int64_t attention_tiles_forward_bytes(const wefti_attention_shape *s) {
@@ -49,9 +52,9 @@ static inline int64_t attention_tiles_forward_bytes(const wefti_attention_shape 
 }
 static inline int64_t attention_tiles_backward_bytes(const wefti_attention_shape *s) {
     int64_t keys = blocks_of(s->k_len, ATTENTION_EDGE) * ATTENTION_EDGE, rows = ATTENTION_ROWS;
-    return attention_fits_tiles(s)
-               ? 14 * keys * s->dim + 12 * rows * s->dim + 14 * rows * ATTENTION_KEYS + 8 * rows
-               : 0;
+    return attention_fits_tiles(s) ? 14 * keys * s->dim + 12 * rows * s->dim +
+                                         14 * rows * attention_tiles_block(keys) + 8 * rows
+                                   : 0;
 }
 
 /* Scratch of one thread, a multiple of 64 bytes: the members of forward_memory in attention.c, or
