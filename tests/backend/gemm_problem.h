@@ -65,7 +65,8 @@ static buffer buffer_random(weft_dtype dtype, int64_t elems) {
  * returns its elements. */
 static int64_t random_layout(const wefti_gemm_spec *spec, int64_t rows, int64_t columns,
                              bool may_repeat, wefti_gemm_operand *operand) {
-    int64_t kind = random_below(5), gap = random_below(3) * random_below(4), extent;
+    int64_t kind = random_below(5), extent;
+    int64_t gap = random_below(4) ? random_below(3) * random_below(4) : 32;
     if (kind < 2) {
         operand->column_stride = 1;
         operand->row_stride = columns + gap;

@@ -109,6 +109,29 @@ static void test_large(void **state) {
         }
 }
 
+/* bf16 whose rows are read where they lie: whole tiles and not, dense rows and padded ones, some
+ * blocks of k, columns enough for tasks that pack their own and too few. */
+static void test_bf16_rows(void **state) {
+    static const int64_t shapes[][4] = {/* m, n, k, batch */
+                                        {64, 1200, 96, 1},  {150, 420, 1056, 1}, {97, 2000, 64, 1},
+                                        {33, 700, 2080, 2}, {300, 40, 320, 1},   {96, 64, 32, 3}};
+    if (!wefti_isa_has(WEFTI_ISA_AMX)) {
+        print_message("SKIPPED: this processor multiplies no tiles of bf16\n");
+        skip();
+    }
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int round = SANITIZED ? 3 : 0; round < 6; round++) {
+            wefti_gemm_spec s =
+                wefti_gemm_spec_of(WEFT_BF16, shapes[i][0], shapes[i][1], shapes[i][2]);
+            s.batch[1] = shapes[i][3];
+            random_dtypes(&s);
+            s.a.dtype = WEFT_BF16;
+            if (round) random_epilogue(&s);
+            s.bf16 = true;
+            problem_test(s, *state);
+        }
+}
+
 /* A NaN in a row of A reaches every column of that row of C, and no other row, whatever the
  * epilogue. */
 static void test_nan_is_kept(void **state) {
@@ -177,7 +200,8 @@ static void test_isa_choice(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_small), cmocka_unit_test(test_random_f64),
-        cmocka_unit_test(test_large),        cmocka_unit_test(test_nan_is_kept),
-        cmocka_unit_test(test_refusals),     cmocka_unit_test(test_isa_choice)};
+        cmocka_unit_test(test_large),        cmocka_unit_test(test_bf16_rows),
+        cmocka_unit_test(test_nan_is_kept),  cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_isa_choice)};
     return cmocka_run_group_tests(tests, make_pools, destroy_pools);
 }

@@ -149,7 +149,8 @@ static void forward_block(const forward_run *r, const tiles_forward *m, int64_t 
     float sums[EDGE];
     pack_rows_a(rows_of(a->q.data, a->q_strides, b, h, i0), count, dim, m->queries);
     for (int64_t j = 0; j < end; j += EDGE)
-        tiles->tile(EDGE, dim, m->queries, m->keys + j * dim, m->scores + j, r->keys, false, NULL);
+        tiles->tile(EDGE, dim, m->queries, 0, m->keys + j * dim, m->scores + j, r->keys, false,
+                    NULL);
     for (int64_t i = 0; i < EDGE; i++) {
         const int64_t seen = i < count ? seen_by(s, i0 + i) : 0;
         float max;
@@ -158,7 +159,8 @@ static void forward_block(const forward_run *r, const tiles_forward *m, int64_t 
             a->lse[(b * s->q_heads + h) * s->q_len + i0 + i] = max + logf(sums[i]);
     }
     for (int64_t c = 0; c < dim; c += EDGE)
-        tiles->tile(EDGE, end, m->probs, m->values + c * r->keys, m->output + c, dim, false, NULL);
+        tiles->tile(EDGE, end, m->probs, 0, m->values + c * r->keys, m->output + c, dim, false,
+                    NULL);
     for (int64_t i = 0; i < count; i++) {
         const __m512 factor = _mm512_set1_ps(sums[i] == 0.0f ? 0.0f : 1.0f / sums[i]);
         uint16_t *o = (uint16_t *)a->o.data + b * a->o_strides.batch + h * a->o_strides.head +
@@ -336,24 +338,24 @@ static void backward_block(const backward_run *r, const tiles_backward *m, const
         const int64_t last = smaller(t->count, i + EDGE) - 1;
         const int64_t end = smaller(t->end, round_up(seen_by(s, t->i0 + last) - t->j0));
         for (int64_t j = 0; j < end; j += EDGE) {
-            tiles->tile(EDGE, dim, m->queries + i * dim, m->keys + (t->j0 + j) * dim,
+            tiles->tile(EDGE, dim, m->queries + i * dim, 0, m->keys + (t->j0 + j) * dim,
                         m->scores + i * m->block + j, m->block, false, NULL);
-            tiles->tile(EDGE, dim, m->d_o + i * dim, m->values + (t->j0 + j) * dim,
+            tiles->tile(EDGE, dim, m->d_o + i * dim, 0, m->values + (t->j0 + j) * dim,
                         m->d_probs + i * m->block + j, m->block, false, NULL);
         }
     }
     slope_block(s, m, t);
     for (int64_t c = 0; c < dim; c += EDGE) {
         for (int64_t i = 0; i < queries; i += EDGE)
-            tiles->tile(EDGE, t->end, m->slopes + i * m->block,
+            tiles->tile(EDGE, t->end, m->slopes + i * m->block, 0,
                         m->keys_t + c * r->keys + t->j0 * EDGE, m->dq + i * dim + c, dim, t->j0 > 0,
                         NULL);
         for (int64_t j = 0; j < t->end; j += EDGE) {
             const int64_t at = c * r->keys + t->j0 + j;
-            tiles->tile(EDGE, queries, m->d_o_t + c * ROWS, m->probs + j * ROWS, m->dv + at,
+            tiles->tile(EDGE, queries, m->d_o_t + c * ROWS, 0, m->probs + j * ROWS, m->dv + at,
                         r->keys, true, NULL);
-            tiles->tile(EDGE, queries, m->queries_t + c * ROWS, m->slopes_b + j * ROWS, m->dk + at,
-                        r->keys, true, NULL);
+            tiles->tile(EDGE, queries, m->queries_t + c * ROWS, 0, m->slopes_b + j * ROWS,
+                        m->dk + at, r->keys, true, NULL);
         }
     }
 }

@@ -2,7 +2,7 @@
  * runs it. */
 #include "backend/cpu/gemm.h"
 
-#include "backend/cpu/gemm_internal.h"
+#include "backend/cpu/gemm_block.h"
 #include "tensor/tensor.h"
 
 /* Block sizes, measured on processors with 2 MiB of second-level cache a core. */
@@ -17,16 +17,6 @@ static const int64_t SHARED_BYTES = 24 << 20, PRIVATE_BYTES = 2 << 20; /* of pan
 static const double PRIVATE_WORK = 2e6; /* products: about 20 microseconds */
 static const double PRIVATE_BATCHED_WORK =
     1e8; /* with this and more one product feeds all threads */
-
-static int64_t ceil_div(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
-static int64_t round_up(int64_t a, int64_t b) {
-    return ceil_div(a, b) * b;
-}
-static int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
 
 /* The size of equal parts of `total`, at most `most` each, in multiples of `unit`. */
 static int64_t even_part(int64_t total, int64_t most, int64_t unit) {
@@ -128,6 +118,12 @@ static bool is_plain_sum(const wefti_gemm_spec *spec) {
            !spec->derivative;
 }
 
+/* bf16 whose rows begin at lines of memory, if the matrix does, and end with whole tiles. */
+static bool is_in_rows(const wefti_gemm_operand *a, int64_t k, int64_t unit) {
+    return a->dtype == WEFT_BF16 && a->column_stride == 1 && a->row_stride % unit == 0 &&
+           k % unit == 0;
+}
+
 weft_status wefti_gemm_prepare(const wefti_gemm_spec *spec, wefti_isa isa, wefti_gemm *out) {
     WEFT_TRY(check(spec, isa));
     wefti_gemm gemm = {.spec = *spec, .isa = isa, .path = (int)path_of(spec)};
@@ -135,6 +131,7 @@ weft_status wefti_gemm_prepare(const wefti_gemm_spec *spec, wefti_isa isa, wefti
     const wefti_gemm_kernels *kernels = kernels_of(isa, spec->bf16 && gemm.path != GEMM_SKINNY);
     gemm.kernels = kernels;
     bool shared = gemm.path == GEMM_SHARED;
+    gemm.a_in_place = kernels->reads_rows && is_in_rows(&spec->a, spec->k, kernels->depth_unit);
     gemm.plain_sum = is_plain_sum(spec);
     gemm.k_block = even_part(spec->k, kernels->k_block, kernels->depth_unit);
     /* Sums between k blocks may wait in C, unless C is too coarse, scattered, or still needed. */

@@ -31,26 +31,39 @@ static void leave(void) {
     _tile_release();
 }
 
-/* Registers 0 to 3: sums; 4, 5: A; 6, 7: B. `low`: only the first 16 rows. */
-INLINE void multiply(const bool low, int64_t k, const uint16_t *a, const uint16_t *b,
-                     const char *ahead) {
+INLINE void fetch_ahead(wefti_gemm_ahead *ahead) {
+    if (ahead->runs == 0) return;
+    UNROLL for (int line = 0; line < GEMM_AHEAD; line++)
+        __builtin_prefetch(ahead->at + line * 64, 0, 2);
+    ahead->at += GEMM_AHEAD * 64;
+    if (ahead->at < ahead->start + ahead->bytes) return;
+    ahead->start += ahead->stride;
+    ahead->at = ahead->start;
+    ahead->runs--;
+}
+
+/* Registers 0 to 3: sums; 4, 5: A; 6, 7: B. `low`: only the first 16 rows. `a_stride`: bytes from
+ * row to row, 64 in a panel. */
+INLINE void multiply(const bool low, int64_t k, const char *a, int64_t a_stride, const uint16_t *b,
+                     wefti_gemm_ahead *ahead) {
+    const bool panel = a_stride == 0;
+    const size_t stride = panel ? 64 : (size_t)a_stride;
+    const char *second = a + SIDE * stride;
+    const size_t step = panel ? 4 * TILE : 64;
     for (int64_t p = 0; p < k; p += DEPTH) {
-        if (ahead) {
-            UNROLL for (int line = 0; line < GEMM_AHEAD; line++)
-                __builtin_prefetch(ahead + line * 64, 0, 2);
-            ahead += GEMM_AHEAD * 64;
-        }
+        if (ahead) fetch_ahead(ahead);
         _tile_loadd(6, b, 64);
-        _tile_loadd(4, a, 64);
+        _tile_loadd(4, a, stride);
         _tile_dpbf16ps(0, 4, 6);
         _tile_loadd(7, b + TILE, 64);
         _tile_dpbf16ps(1, 4, 7);
         if (!low) {
-            _tile_loadd(5, a + TILE, 64);
+            _tile_loadd(5, second, stride);
             _tile_dpbf16ps(2, 5, 6);
             _tile_dpbf16ps(3, 5, 7);
         }
-        a += 2 * TILE;
+        a += step;
+        second += step;
         b += 2 * TILE;
     }
 }
@@ -77,17 +90,17 @@ INLINE void store_sums(const bool low, float *c, int64_t stride) {
 }
 
 /* Fewer rows than tiles hold go through memory of our own. */
-static void tile(int rows, int64_t k, const void *a, const void *b, float *c, int64_t c_stride,
-                 bool add, const void *ahead) {
+static void tile(int rows, int64_t k, const void *a, int64_t a_stride, const void *b, float *c,
+                 int64_t c_stride, bool add, wefti_gemm_ahead *ahead) {
     if (rows == EDGE) {
         if (add)
             load_sums(false, c, c_stride);
         else
             zero_sums();
         if (ahead)
-            multiply(false, k, a, b, ahead);
+            multiply(false, k, a, a_stride, b, ahead);
         else
-            multiply(false, k, a, b, NULL);
+            multiply(false, k, a, a_stride, b, NULL);
         store_sums(false, c, c_stride);
         return;
     }
@@ -95,9 +108,9 @@ static void tile(int rows, int64_t k, const void *a, const void *b, float *c, in
     const bool low = rows <= SIDE;
     zero_sums();
     if (low)
-        multiply(true, k, a, b, NULL);
+        multiply(true, k, a, 0, b, NULL);
     else
-        multiply(false, k, a, b, NULL);
+        multiply(false, k, a, 0, b, NULL);
     store_sums(low, sums, EDGE);
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < EDGE; v += VL) {
@@ -275,9 +288,11 @@ const wefti_gemm_kernels wefti_gemm_kernels_amx = {
     .columns = EDGE,
     .element_bytes = 2,
     .depth_unit = DEPTH,
+    .reads_rows = true,
     .k_block = 1024, /* sums leave the tiles once for most products */
-    .m_tile = 128,   /* a task: 256 KiB of A and 1 MiB of B in the second-level cache */
+    .m_tile = 64,    /* a task: 128 KiB of A and 1 MiB of B in the second-level cache */
     .n_tile = 512,
+    .n_group = 512,
     .tile = tile,
     .enter = enter,
     .leave = leave,

@@ -15,7 +15,7 @@ enum {
 
 enum gemm_path {
     GEMM_EMPTY,   /* no element of C, or no batch */
-    GEMM_SHARED,  /* large: panels of A and B packed by all threads, then tiles of C */
+    GEMM_SHARED,  /* large: see gemm_run.c */
     GEMM_PRIVATE, /* small or batched: each task packs what it needs */
     GEMM_SKINNY,  /* few rows: memory-bound, B is read in place */
     GEMM_F64
@@ -30,6 +30,13 @@ typedef struct wefti_gemm_sink {
     const float *bias;
 } wefti_gemm_sink;
 
+/* Memory that later tiles read, fetched into the second-level cache as a tile goes on: `runs` of
+ * `bytes` each, `stride` bytes apart. */
+typedef struct wefti_gemm_ahead {
+    const char *start, *at; /* of the run; the next line of it */
+    int64_t bytes, stride, runs;
+} wefti_gemm_ahead;
+
 /* Sums are f32 from here on. Panels: A as [k][rows], B as [k][columns], of the register tile, short
  * panels of B filled up with zeros and short panels of A left undefined beyond their rows. Elements
  * are f32; bf16 in an order of their own (gemm_amx.c) where `element_bytes` is 2, and both panels
@@ -39,11 +46,15 @@ typedef struct wefti_gemm_kernels {
     int element_bytes;               /* of panels */
     int depth_unit;                  /* blocks of k, but the last, are multiples of it */
     int64_t k_block, m_tile, n_tile; /* at most: what the caches hold */
+    int64_t n_group; /* columns of B that a thread packs for itself, at most; 0: B is shared */
+    bool reads_rows; /* of bf16, where they lie: whole register tiles of A need no panel */
     /* c[rows, columns] = (add ? c : 0) + A panel * B panel, over k. c is f32 with its own row
-     * stride. rows counts those that are computed; all columns are. `ahead`: memory that the next
-     * tiles read, of GEMM_AHEAD lines for each `depth_unit` of k; NULL: none. */
-    void (*tile)(int rows, int64_t k, const void *a, const void *b, float *c, int64_t c_stride,
-                 bool add, const void *ahead);
+     * stride. rows counts those that are computed; all columns are. a_stride: 0 for a panel, else
+     * the bytes from row to row of A where it lies (`reads_rows`; all rows, k in whole
+     * `depth_unit`s). `ahead` moves on by GEMM_AHEAD lines for each `depth_unit` of k; NULL: none.
+     */
+    void (*tile)(int rows, int64_t k, const void *a, int64_t a_stride, const void *b, float *c,
+                 int64_t c_stride, bool add, wefti_gemm_ahead *ahead);
     /* Around all tiles of a task, where the thread needs them; NULL: nothing to do. */
     void (*enter)(void);
     void (*leave)(void);

@@ -45,9 +45,10 @@ INLINE void tile_of(const int rows, int64_t k, const float *restrict a, const fl
         if (count <= TILE_ROWS)                                                                    \
             tile_of(count <= TILE_ROWS ? count : 1, k, a, b, c, c_stride, add);                    \
         break;
-static void tile(int rows, int64_t k, const void *a, const void *b, float *c, int64_t c_stride,
-                 bool add, const void *ahead) {
-    (void)ahead; /* the tile asks for lines of its own panel */
+static void tile(int rows, int64_t k, const void *a, int64_t a_stride, const void *b, float *c,
+                 int64_t c_stride, bool add, wefti_gemm_ahead *ahead) {
+    (void)a_stride; /* panels only */
+    (void)ahead;    /* the tile asks for lines of its own panel */
     switch (rows) {
         TILE_CASE(1)
         TILE_CASE(2)
