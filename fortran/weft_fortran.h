@@ -33,6 +33,21 @@ static inline int64_t weft_fortran_elements(const CFI_cdesc_t *array) {
     }
     return elements;
 }
+/* What its elements are; false for types that weft does not have, as 16-bit integers, which may
+ * stand for any. */
+static inline bool weft_fortran_dtype(const CFI_cdesc_t *array, weft_dtype *out) {
+    static const struct {
+        CFI_type_t type;
+        weft_dtype dtype;
+    } known[] = {{CFI_type_float, WEFT_F32},
+                 {CFI_type_double, WEFT_F64},
+                 {CFI_type_int32_t, WEFT_I32},
+                 {CFI_type_int64_t, WEFT_I64},
+                 {CFI_type_Bool, WEFT_BOOL}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (array->type == known[i].type) return *out = known[i].dtype, true;
+    return false;
+}
 static inline bool weft_fortran_contiguous(const CFI_cdesc_t *array) {
     return array->rank == 0 || CFI_is_contiguous(array);
 }

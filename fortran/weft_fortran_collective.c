@@ -42,17 +42,8 @@ typedef struct call {
 #define OPTIONAL weft_group *const *group, const int64_t *count, const int *dtype
 
 static weft_status type_of(const CFI_cdesc_t *array, const int *said, weft_dtype *out) {
-    static const struct {
-        CFI_type_t type;
-        weft_dtype dtype;
-    } known[] = {{CFI_type_float, WEFT_F32},
-                 {CFI_type_double, WEFT_F64},
-                 {CFI_type_int32_t, WEFT_I32},
-                 {CFI_type_int64_t, WEFT_I64},
-                 {CFI_type_Bool, WEFT_BOOL}};
     if (said) return *out = (weft_dtype)*said, WEFT_OK;
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (array->type == known[i].type) return *out = known[i].dtype, WEFT_OK;
+    if (weft_fortran_dtype(array, out)) return WEFT_OK;
     return weft_error_raise(WEFT_E_ARG, "the array's type is none of weft's: say dtype=WEFT_...");
 }
 

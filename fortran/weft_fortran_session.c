@@ -1,6 +1,8 @@
 /* Plans, sessions, data and models of the Fortran module `weft`. */
 #include "weft_fortran.h"
 
+#include <stdio.h>
+
 /* ---- plans ---- */
 
 weft_status weft_fortran_plan_axis(weft_plan *plan, const CFI_cdesc_t *name, int size) {
@@ -95,6 +97,19 @@ static weft_status bytes_of(const CFI_cdesc_t *array, size_t *out) {
     return WEFT_OK;
 }
 
+/* Reals of another kind than the tensor's would have a size that fits, and mean something else. */
+static weft_status same_type(const weft_session *s, int program, const char *name,
+                             const CFI_cdesc_t *array) {
+    weft_tensor_info info;
+    weft_dtype dtype;
+    weft_status status = weft_session_find(s, program, name, &info);
+    if (status < 0 || !weft_fortran_dtype(array, &dtype) || dtype == info.desc.dtype) return status;
+    char message[256];
+    (void)snprintf(message, sizeof message, "'%.100s' is %s; the array is %s", name,
+                   weft_dtype_text(info.desc.dtype), weft_dtype_text(dtype));
+    return weft_error_raise(WEFT_E_ARG, message);
+}
+
 /* How arrays come in and out: one rule for all types and shapes. */
 #define WITH_ARRAY(call)                                                                           \
     weft_status weft_fortran_##call(weft_session *s, const CFI_cdesc_t *name,                      \
@@ -102,6 +117,7 @@ static weft_status bytes_of(const CFI_cdesc_t *array, size_t *out) {
         WEFT_FORTRAN_TEXT(text, name);                                                             \
         size_t bytes;                                                                              \
         weft_status status = bytes_of(array, &bytes);                                              \
+        if (status >= 0) status = same_type(s, program ? *program : 0, text, array);               \
         if (status < 0) return status;                                                             \
         return weft_##call(s, program ? *program : 0, text, array->base_addr, bytes);              \
     }
