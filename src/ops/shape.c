@@ -3,7 +3,7 @@
  *
  * reshape is free (WEFTI_OP_RESHAPE); slices of something that lives anyway are recomputed in the
  * backward pass rather than kept. */
-#include "ops/common.h"
+#include "ops/blocks.h"
 
 static weft_status check_rank_at_least_1(const weft_node *n, int64_t axis) {
     return wefti_op_check_axis(n, axis, wefti_in(n, 0)->rank);
@@ -170,23 +170,37 @@ static weft_status grad_slice(wefti_grad *g, const weft_node *n) {
     return WEFT_OK;
 }
 
-/* The axis is whole, the others free: slice, concat, split. */
+/* Blocks along the axis, the others free: slice, concat, split. */
 static weft_status split_along(const weft_node *n, wefti_split_rule *r) {
     int axis = (int)wefti_attr_int(n, "axis");
     const weft_desc *x = wefti_in(n, 0);
-    int8_t f[WEFT_MAX_RANK];
-    wefti_op_factors(r, "d", x, 0, x->rank, WEFTI_FACTOR_FREE, f);
-    if (f[axis] >= 0) r->factor[f[axis]].kind = WEFTI_FACTOR_WHOLE;
-    for (int i = 0; i < n->inputs; i++) wefti_op_assign(r->in[i], 0, f, 0, x->rank);
-    for (int o = 0; o < n->outputs; o++) wefti_op_assign(r->out[o], 0, f, 0, x->rank);
-    /* Tensors with another size there have a factor of their own, as far as there is room for
-     * factors: -1, replicated, says the same. */
-    for (int k = 0; k < n->inputs + n->outputs; k++) {
-        bool input = k < n->inputs;
-        const weft_desc *t = input ? wefti_in(n, k) : wefti_out(n, k - n->inputs);
-        int8_t *dims = input ? r->in[k] : r->out[k - n->inputs];
-        if (t->shape[axis] != x->shape[axis])
-            dims[axis] = wefti_op_factor(r, "axis", k, t->shape[axis], WEFTI_FACTOR_WHOLE);
+    for (int d = 0; d < x->rank; d++) {
+        if (d == axis) {
+            wefti_block_factor(n, d, r);
+            continue;
+        }
+        int8_t f = wefti_op_factor(r, "d", d, x->shape[d], WEFTI_FACTOR_FREE);
+        for (int i = 0; i < n->inputs; i++) r->in[i][d] = f;
+        for (int o = 0; o < n->outputs; o++) r->out[o][d] = f;
+    }
+    return WEFT_OK;
+}
+
+/* Each result is a block of x: slice, split. */
+static weft_status lower_blocks(wefti_cut *c, const weft_node *n) {
+    int axis = (int)wefti_attr_int(n, "axis");
+    int64_t begin = n->op == &weft_op_slice ? wefti_attr_int(n, "begin") : 0;
+    weft_value fetched[WEFTI_MAX_OUT];
+    wefti_range have[WEFTI_MAX_OUT];
+    for (int o = 0; o < n->outputs; o++) {
+        wefti_block b = wefti_block_of(c, 0, o, axis, begin + o * wefti_out(n, o)->shape[axis]);
+        fetched[o] = wefti_block_fetch(c, &b, wefti_cut_in(c, 0), &have[o]);
+    }
+    for (int o = 0; o < n->outputs; o++) {
+        wefti_block b = wefti_block_of(c, 0, o, axis, begin + o * wefti_out(n, o)->shape[axis]);
+        wefti_cut_out(c, o,
+                      wefti_window_crop(wefti_cut_graph(c), fetched[o], axis, have[o],
+                                        wefti_block_extent(c, &b), 0.0));
     }
     return WEFT_OK;
 }
@@ -248,6 +262,32 @@ static weft_status reference_concat(const weft_node *n, const wefti_random *rand
                    wefti_op_count(y, axis + 1, y->rank));
         at += size;
     }
+    return WEFT_OK;
+}
+
+/* A piece of the result is made of what it takes of each input. */
+static weft_status lower_concat(wefti_cut *c, const weft_node *n) {
+    weft_graph *g = wefti_cut_graph(c);
+    int axis = (int)wefti_attr_int(n, "axis"), count = 0;
+    weft_value fetched[WEFTI_MAX_IN], pieces[WEFTI_MAX_IN];
+    wefti_range have[WEFTI_MAX_IN];
+    int64_t at = 0;
+    for (int i = 0; i < n->inputs; i++) {
+        wefti_block b = wefti_block_of(c, i, 0, axis, -at);
+        fetched[i] = wefti_block_fetch(c, &b, wefti_cut_in(c, i), &have[i]);
+        at += b.x;
+    }
+    at = 0;
+    for (int i = 0; i < n->inputs; i++) {
+        wefti_block b = wefti_block_of(c, i, 0, axis, -at);
+        wefti_range taken = wefti_block_taken(c, &b);
+        at += b.x;
+        if (taken.end > taken.begin)
+            pieces[count++] = wefti_window_crop(g, fetched[i], axis, have[i], taken, 0.0);
+    }
+    weft_value y = count ? weft_concat(g, count, pieces, axis)
+                         : weft_constant(g, wefti_cut_out_desc(c, 0), 0.0);
+    wefti_cut_out(c, 0, y);
     return WEFT_OK;
 }
 
@@ -326,16 +366,35 @@ static weft_status grad_pad(wefti_grad *g, const weft_node *n) {
     return WEFT_OK;
 }
 
-/* A padded dimension is whole: a piece knows not whether it is at the edge. */
 static weft_status split_pad(const weft_node *n, wefti_split_rule *r) {
     const weft_desc *x = wefti_in(n, 0), *y = wefti_out(n, 0);
-    for (int d = 0; d < x->rank; d++) {
-        bool same = x->shape[d] == y->shape[d];
-        r->in[0][d] =
-            wefti_op_factor(r, "d", d, x->shape[d], same ? WEFTI_FACTOR_FREE : WEFTI_FACTOR_WHOLE);
-        r->out[0][d] =
-            same ? r->in[0][d] : wefti_op_factor(r, "padded", d, y->shape[d], WEFTI_FACTOR_WHOLE);
+    for (int d = 0; d < x->rank; d++)
+        if (x->shape[d] == y->shape[d])
+            r->in[0][d] = r->out[0][d] = wefti_op_factor(r, "d", d, x->shape[d], WEFTI_FACTOR_FREE);
+        else
+            wefti_block_factor(n, d, r);
+    return WEFT_OK;
+}
+
+/* Along split dimensions what a piece takes of x, and the value around it; others as they are. */
+static weft_status lower_pad(wefti_cut *c, const weft_node *n) {
+    weft_graph *g = wefti_cut_graph(c);
+    weft_value v = wefti_cut_in(c, 0);
+    wefti_ints before = *wefti_attr_ints(n, "before"), after = *wefti_attr_ints(n, "after");
+    double value = wefti_attr_float(n, "value");
+    bool more = false;
+    for (int d = 0; d < before.count; d++) {
+        wefti_block b = wefti_block_of(c, 0, 0, d, -before.v[d]);
+        if (b.parts > 1 && (before.v[d] || after.v[d])) {
+            wefti_range have;
+            v = wefti_block_fetch(c, &b, v, &have);
+            v = wefti_window_crop(g, v, d, have, wefti_block_extent(c, &b), value);
+            before.v[d] = after.v[d] = 0;
+        }
+        more = more || before.v[d] || after.v[d];
     }
+    if (more) v = weft_pad(g, v, before.v, after.v, value);
+    wefti_cut_out(c, 0, v);
     return WEFT_OK;
 }
 
@@ -442,6 +501,8 @@ const weft_op_def weft_op_slice = {
     .cost = wefti_op_cost_move,
     .reference = reference_slice,
     .cases = cases_slice,
+    .lower = lower_blocks,
+    .lowers = 1u << WEFTI_FACTOR_HALO,
 };
 
 const weft_op_def weft_op_concat = {
@@ -456,6 +517,8 @@ const weft_op_def weft_op_concat = {
     .cost = wefti_op_cost_move,
     .reference = reference_concat,
     .cases = cases_concat,
+    .lower = lower_concat,
+    .lowers = 1u << WEFTI_FACTOR_HALO,
 };
 
 const weft_op_def weft_op_chunk = {
@@ -470,6 +533,8 @@ const weft_op_def weft_op_chunk = {
     .cost = wefti_op_cost_move,
     .reference = reference_split,
     .cases = cases_split,
+    .lower = lower_blocks,
+    .lowers = 1u << WEFTI_FACTOR_HALO,
 };
 
 const weft_op_def weft_op_pad = {
@@ -483,6 +548,8 @@ const weft_op_def weft_op_pad = {
     .cost = wefti_op_cost_move,
     .reference = reference_pad,
     .cases = cases_pad,
+    .lower = lower_pad,
+    .lowers = 1u << WEFTI_FACTOR_HALO,
 };
 
 /* ---- builders ---- */

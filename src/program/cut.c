@@ -141,7 +141,7 @@ void wefti_cut_out(wefti_cut *c, int o, weft_value value) {
 
 void wefti_cut_out_partial(wefti_cut *c, int o, weft_value value, uint32_t factors) {
     c->made[o] = local_of(c, value);
-    c->give[o].sum = axes_of_mask(c, factors);
+    c->give[o].sum = axes_of_mask(c, factors) | c->keep;
     c->give[o].max = 0;
 }
 

@@ -33,6 +33,76 @@ static const expected cases[] = {
      WEFTI_TRANSFER_ALL_REDUCE,
      0,
      0},
+    {"a slice moves what does not lie where it goes",
+     "slice",
+     {{"f32[16]"}, "begin=1 end=13"},
+     4,
+     "d0=x",
+     {"[x]"},
+     "[x]",
+     WEFTI_TRANSFER_HALO,
+     1,
+     (1 + 2) * 4},
+    {"a slice of what a device has moves nothing",
+     "slice",
+     {{"f32[4,16]"}, "axis=1 begin=0 end=16"},
+     4,
+     "d1=x",
+     {"[-, x]"},
+     "[-, x]",
+     WEFTI_TRANSFER_HALO,
+     0,
+     0},
+    {"one row of a split dimension goes to all",
+     "slice",
+     {{"f32[16,3]"}, "begin=15 end=16"},
+     4,
+     "d0=x",
+     {"[x, -]"},
+     "[-, -]",
+     WEFTI_TRANSFER_HALO,
+     1,
+     3 * 3 * 4},
+    {"a pad moves what it shifts over an edge",
+     "pad",
+     {{"f32[16]"}, "before=(1) after=(3)"},
+     4,
+     "d0=x",
+     {"[x]"},
+     "[x]",
+     WEFTI_TRANSFER_HALO,
+     1,
+     (1 + 2) * 4},
+    {"a concat moves each input once at most",
+     "concat",
+     {{"f32[8]", "f32[8]"}, NULL},
+     4,
+     "d0=x",
+     {"[x]", "[x]"},
+     "[x]",
+     WEFTI_TRANSFER_HALO,
+     2,
+     (2 + 4 + 4 + 2) * 4},
+    {"a row before split ones moves nothing where parts fit",
+     "concat",
+     {{"f32[1]", "f32[15]"}, NULL},
+     4,
+     "d0=x",
+     {"[-]", "[x]"},
+     "[x]",
+     WEFTI_TRANSFER_HALO,
+     0,
+     0},
+    {"chunks are slices",
+     "chunk",
+     {{"f32[16]"}, "parts=2"},
+     4,
+     "d0=x",
+     {"[x]"},
+     "[x]",
+     WEFTI_TRANSFER_HALO,
+     2,
+     (6 + 6) * 4},
     {"a product split by rows leaves a sum",
      "linear",
      {{"f32[6,8]", "f32[8,4]", "f32[4]"}, NULL},
@@ -295,7 +365,71 @@ static void textbook_cases_cost_what_they_must(void **state) {
     check(&causal_ring, 5);
 }
 
+/* Slices, pads, joints and chunks of any size along the split dimension: never more bytes than
+ * gathering the operands takes. */
+static void blocks_move_less_than_gathers(void **state) {
+    (void)state;
+    static const char *const ops[] = {"slice", "pad", "concat", "chunk"};
+    for (uint64_t seed = 0; seed < 400; seed++) {
+        uint64_t rolls = 0;
+#define ROLL(n) ((int64_t)(wefti_philox_u32(seed, 5, rolls++) % (uint32_t)(n)))
+        const char *name = ops[seed % 4];
+        char attrs[80], sizes[4][24];
+        int devices = 2 + (int)ROLL(7), inputs = 1;
+        int64_t size = devices + ROLL(30), begin = ROLL(size), all = size;
+        wefti_op_case c = {.attrs = attrs, .inputs = {sizes[0], sizes[1], sizes[2], sizes[3]}};
+        if (!strcmp(name, "slice")) {
+            int64_t end = begin + 1 + ROLL(size - begin);
+            (void)snprintf(attrs, sizeof attrs, "axis=1 begin=%d end=%d", (int)begin, (int)end);
+        } else if (!strcmp(name, "pad")) {
+            int64_t before = 1 + ROLL(40), after = ROLL(40);
+            (void)snprintf(attrs, sizeof attrs, "before=(0,%d) after=(0,%d) value=2", (int)before,
+                           (int)after);
+        } else if (!strcmp(name, "chunk")) {
+            int parts = 1 + (int)ROLL(4);
+            size = all = size * parts;
+            (void)snprintf(attrs, sizeof attrs, "axis=1 parts=%d", parts);
+        } else {
+            (void)snprintf(attrs, sizeof attrs, "axis=1");
+            inputs = 2 + (int)ROLL(3);
+        }
+        (void)snprintf(sizes[0], sizeof sizes[0], "f32[2,%d]", (int)size);
+        for (int i = 1; i < inputs; i++) {
+            int64_t more = devices + ROLL(30);
+            (void)snprintf(sizes[i], sizeof sizes[i], "f32[2,%d]", (int)more);
+            all += more;
+        }
+        c.inputs[inputs] = NULL;
+        op_setup setup;
+        op_graph g;
+        spmd s;
+        weft_plan *plan;
+        wefti_layout in[4];
+        assert_true(setup_case(wefti_op_find(wefti_builtin_ops(), name), &c, &setup));
+        assert_int_equal(op_graph_open(&setup, seed, &g), WEFT_OK);
+        assert_int_equal(op_graph_run(&g, &stream), WEFT_OK);
+        assert_int_equal(weft_plan_create(devices, &plan), WEFT_OK);
+        assert_int_equal(weft_plan_axis(plan, "x", devices), WEFT_OK);
+        wefti_mesh mesh = wefti_plan_mesh(plan, 0);
+        for (int i = 0; i < inputs; i++)
+            assert_int_equal(wefti_layout_parse("[-, x]", &mesh, &in[i]), WEFT_OK);
+        if (!spmd_cut(&s, &g, plan, in)) fail_msg("seed %d: %s", (int)seed, s.why);
+        spmd_feed(&s, seed);
+        if (!spmd_run(&s, &stream) || !spmd_compare(&s))
+            fail_msg("seed %d: %s(%s) over %d: %s", (int)seed, name, attrs, devices, s.why);
+        if (s.bytes > (devices - 1) * all * 2 * 4)
+            fail_msg("seed %d: %s(%s) of %s over %d: %lld bytes, gathers take %lld", (int)seed,
+                     name, attrs, sizes[0], devices, (long long)s.bytes,
+                     (long long)((devices - 1) * all * 2 * 4));
+        spmd_close(&s);
+        weft_plan_destroy(plan);
+        op_graph_close(&g);
+#undef ROLL
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(textbook_cases_cost_what_they_must)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(textbook_cases_cost_what_they_must),
+                                       cmocka_unit_test(blocks_move_less_than_gathers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
