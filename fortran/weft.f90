@@ -29,6 +29,7 @@ module weft_c ! what goes straight to C
         WEFT_E_NO_IMPL = -4, WEFT_E_NOT_FOUND = -5, WEFT_E_NOMEM = -20, WEFT_E_IO = -21, WEFT_E_CORRUPT = -22, &
         WEFT_E_NUMERIC = -23, WEFT_E_STOPPED = -24, WEFT_E_PEER = -40, WEFT_E_TIMEOUT = -41, WEFT_E_MISMATCH = -42, &
         WEFT_E_DEVICE = -60, WEFT_E_BUG = -99
+    integer, parameter :: WEFT_RANK_OWN = -1, WEFT_RANK_NONE = -2 ! of weft_error_rank
     integer, parameter :: WEFT_MAX_RANK = 8
     enum, bind(C)
         enumerator :: WEFT_F32, WEFT_BF16, WEFT_F16, WEFT_F64, WEFT_I32, WEFT_I64, WEFT_U16, WEFT_U8, WEFT_BOOL
@@ -219,6 +220,9 @@ module weft_c ! what goes straight to C
             import
         end function
         type(c_ptr) function c_error_trail() bind(C, name='weft_error_trail')
+            import
+        end function
+        integer(c_int) function weft_error_rank() bind(C, name='weft_error_rank')
             import
         end function
         type(c_ptr) function c_dtype_text(dtype) bind(C, name='weft_dtype_text')

@@ -20,7 +20,7 @@ weft_status weft_fortran_world_join(weft_world **out, const CFI_cdesc_t *communi
 
 void weft_fortran_world_fail(weft_world *world, const CFI_cdesc_t *message) {
     WEFT_FORTRAN_TEXT(text, message);
-    weft_world_fail(world, text);
+    weft_world_fail(world, message ? text : NULL);
 }
 
 weft_status weft_fortran_group_create(weft_world *world, const CFI_cdesc_t *ranks,

@@ -29,7 +29,8 @@ static void decode(const wefti_frame *frame) {
     if (wefti_beat_decode(frame, 1000, &standing) >= 0)
         require(strlen(standing.what) < WEFTI_POSITION_TEXT && standing.since_ns <= 1000);
     if (wefti_verdict_decode(frame, &verdict) >= 0)
-        require(verdict.status < 0 && strlen(verdict.text) <= WEFTI_TEXT_MAX);
+        require(verdict.status < 0 && verdict.failed >= WEFT_RANK_NONE &&
+                strlen(verdict.text) <= WEFTI_TEXT_MAX);
     for (int32_t ranks = 1; ranks < 4; ranks++)
         if (wefti_card_decode(frame, ranks, &card) >= 0)
             require(WEFTI_CARD_HEAD + card.bytes * (size_t)ranks == frame->bytes);

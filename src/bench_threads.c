@@ -13,16 +13,15 @@ typedef struct bench_thread {
     weft_world *world;
     const weft_bench_options *options;
     weft_bench *bench;
-    weft_status status;
-    char *message; /* of a failure; NULL also when there was no memory for it */
+    wefti_failure failure;
 } bench_thread;
 
 static void *run_rank(void *argument) {
     bench_thread *t = argument;
-    t->status = wefti_bench_world(t->world, t->options, &t->bench);
-    if (t->status >= 0) return NULL;
-    t->message = wefti_strdup(weft_error_message());
-    weft_world_fail(t->world, weft_error_message());
+    weft_status status = wefti_bench_world(t->world, t->options, &t->bench);
+    if (status >= 0) return NULL;
+    wefti_failure_keep(status, &t->failure);
+    weft_world_fail(t->world, NULL);
     return NULL;
 }
 
@@ -52,12 +51,12 @@ static weft_status run_ranks(bench_thread *threads, int size) {
     for (int r = 0; r < started; r++) pthread_join(threads[r].thread, NULL);
     /* Who failed first, rather than those who heard of it. */
     for (int r = 0, found = 0; r < started && status >= 0 && !found; r++)
-        if (threads[r].status < 0 && threads[r].status != WEFT_E_PEER) {
-            status = wefti_adopt(threads[r].status, threads[r].message ? threads[r].message : "");
+        if (threads[r].failure.status < 0 && threads[r].failure.status != WEFT_E_PEER) {
+            status = wefti_failure_tell(&threads[r].failure);
             found = 1;
         }
-    if (status >= 0 && threads[0].status < 0)
-        status = wefti_adopt(threads[0].status, threads[0].message ? threads[0].message : "");
+    if (status >= 0 && threads[0].failure.status < 0)
+        status = wefti_failure_tell(&threads[0].failure);
     return status;
 }
 
@@ -77,7 +76,6 @@ static weft_status bench_threads(const weft_bench_options *options, weft_bench *
     }
     for (int r = 0; r < size; r++) {
         weft_bench_free(threads[r].bench);
-        wefti_free(threads[r].message);
         weft_world_leave(threads[r].world);
     }
     wefti_free(threads);

@@ -55,6 +55,13 @@ WEFT_API const char *weft_error_message(void);
  * line. Borrowed until this thread's next failing call. */
 WEFT_API const char *weft_error_trail(void);
 
+/** Whose failure this thread's last one is: the rank of the world that its message names. */
+enum {
+    WEFT_RANK_OWN = -1, /* this process's own, so far: the message names no rank */
+    WEFT_RANK_NONE = -2 /* that of no single rank; the message says all there is to say */
+};
+WEFT_API int weft_error_rank(void);
+
 /** Make `message` this thread's message, and return `status`: for functions that a program gives to
  * weft, as those of weft/transport.h, to say why they fail. The text is copied. */
 WEFT_API weft_status weft_error_raise(weft_status status, const char *message);

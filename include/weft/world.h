@@ -55,8 +55,9 @@ WEFT_API weft_status weft_world_join(const weft_world_options *options,
 /** Collective: waits until all have come here, for a few seconds at most. After its sessions,
  * groups and memory. NULL is legal. */
 WEFT_API void weft_world_leave(weft_world *world);
-/** This process gives up: all others fail with `message` (copied), which should say why. This
- * thread's error message stays. */
+/** This process gives up: all others fail with `message` (copied), which should say why. NULL, or
+ * weft_error_message() itself: this thread's last failure, blamed on the rank that it names. This
+ * thread's failure stays. */
 WEFT_API void weft_world_fail(weft_world *world, const char *message);
 
 /** This process's rank, from 0; how many there are; on how many hosts. Never blocking. */

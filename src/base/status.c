@@ -5,11 +5,12 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MESSAGE_BYTES = 2048, TRAIL_BYTES = 2048 };
+enum { MESSAGE_BYTES = WEFTI_ERROR_TEXT, TRAIL_BYTES = 2048 };
 
 static _Thread_local char message[MESSAGE_BYTES];
 static _Thread_local char trail[TRAIL_BYTES];
 static _Thread_local size_t trail_used;
+static _Thread_local int blamed = WEFT_RANK_OWN;
 
 const char *weft_status_text(weft_status status) {
     switch (status) {
@@ -28,11 +29,15 @@ const char *weft_error_message(void) {
 const char *weft_error_trail(void) {
     return trail;
 }
+int weft_error_rank(void) {
+    return blamed;
+}
 
 void wefti_error_clear(void) {
     message[0] = '\0';
     trail[0] = '\0';
     trail_used = 0;
+    blamed = WEFT_RANK_OWN;
 }
 
 weft_status wefti_note(weft_status status, const char *function, const char *file, int line) {
@@ -53,6 +58,7 @@ weft_status wefti_raise(weft_status status, const char *function, const char *fi
     va_end(args);
     memcpy(message, fresh, sizeof fresh);
     trail_used = 0;
+    blamed = WEFT_RANK_OWN;
     return wefti_note(status, function, file, line);
 }
 
@@ -69,11 +75,34 @@ weft_status wefti_prefix(weft_status status, const char *format, ...) {
     return status;
 }
 
-weft_status wefti_adopt(weft_status status, const char *text) {
+weft_status wefti_adopt_of(weft_status status, int rank, const char *text) {
     char fresh[MESSAGE_BYTES];
     (void)snprintf(fresh, sizeof fresh, "%s", text);
     memcpy(message, fresh, sizeof fresh);
+    return wefti_blame(status, rank);
+}
+weft_status wefti_adopt(weft_status status, const char *text) {
+    return wefti_adopt_of(status, WEFT_RANK_OWN, text);
+}
+
+weft_status wefti_blame(weft_status status, int rank) {
+    blamed = rank;
     return status;
+}
+
+weft_status wefti_name_rank(weft_status status, int rank) {
+    if (blamed != WEFT_RANK_OWN) return status;
+    (void)wefti_prefix(status, "rank %d", rank);
+    return wefti_blame(status, rank);
+}
+
+void wefti_failure_keep(weft_status status, wefti_failure *out) {
+    out->status = status;
+    out->rank = blamed;
+    memcpy(out->message, message, sizeof message);
+}
+weft_status wefti_failure_tell(const wefti_failure *failure) {
+    return wefti_adopt_of(failure->status, failure->rank, failure->message);
 }
 
 weft_status weft_error_raise(weft_status status, const char *text) {

@@ -69,9 +69,8 @@ static void catch_signals(void) {
 
 /* Of a rank that is not the first: the message says which. */
 static int failed(int rank) {
-    const char *message = weft_error_message();
-    if (rank <= 0 || !strncmp(message, "rank ", 5)) return cli_failed();
-    fprintf(stderr, "weft: rank %d: %s\n", rank, message);
+    if (rank <= 0 || weft_error_rank() != WEFT_RANK_OWN) return cli_failed();
+    fprintf(stderr, "weft: rank %d: %s\n", rank, weft_error_message());
     return CLI_FAILED;
 }
 

@@ -122,8 +122,8 @@ weft_status wefti_group_find(weft_world *world, weft_group *group, weft_group **
     WEFT_REQUIRE(!group || group->of == c, WEFT_E_ARG, "%s is of another world than the one given",
                  group->name);
     *out = group ? group : c->everyone;
-    WEFT_REQUIRE((*out)->me >= 0, WEFT_E_ARG, "rank %d is no member of %s", (int)world->rank,
-                 (*out)->name);
+    WEFT_REQUIRE_OF(world->rank, (*out)->me >= 0, WEFT_E_ARG, "rank %d is no member of %s",
+                    (int)world->rank, (*out)->name);
     return WEFT_OK;
 }
 

@@ -37,9 +37,10 @@ typedef struct wefti_comm_engine {
     weft_status (*test)(wefti_endpoint *endpoint);
     void (*unbind)(wefti_endpoint *endpoint);
     /* Nobody waits any more: all waits under way and to come, on all ranks of this process (and,
-     * where the engine can reach them, of others), fail with `message`, the first one given, after
-     * "rank N: " unless it begins with "rank " already. From any thread. */
-    void (*break_off)(wefti_comm *comm, const char *message);
+     * where the engine can reach them, of others), fail with `message`, the first one given, and
+     * are blamed on `failed` (weft_error_rank); WEFT_RANK_OWN: on this rank, whose name is put in
+     * front. From any thread. */
+    void (*break_off)(wefti_comm *comm, int failed, const char *message);
     /* After all ranks have stopped: usable again. NULL: this engine's worlds stay broken. */
     void (*mend)(wefti_comm *comm);
     /* Page-aligned zeroed memory that ranks of this host reach directly: transfers in it take the
@@ -104,8 +105,12 @@ static inline weft_status wefti_comm_test(wefti_endpoint *e) {
 static inline void wefti_comm_unbind(wefti_endpoint *e) {
     if (e) e->engine->unbind(e);
 }
-static inline void wefti_comm_break(wefti_comm *comm, const char *message) {
-    comm->engine->break_off(comm, message);
+static inline void wefti_comm_break(wefti_comm *comm, int failed, const char *message) {
+    comm->engine->break_off(comm, failed, message);
+}
+/* For the reason of this thread's failure. */
+static inline void wefti_comm_break_by_failure(wefti_comm *comm) {
+    comm->engine->break_off(comm, weft_error_rank(), weft_error_message());
 }
 static inline void wefti_comm_mend(wefti_comm *comm) {
     if (comm->engine->mend) comm->engine->mend(comm);

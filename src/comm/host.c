@@ -41,10 +41,10 @@ static weft_status host_bind(wefti_comm *comm, const wefti_transfer *t, wefti_en
 static weft_status tell_far(wefti_endpoint *e, weft_status status) {
     wefti_host *host = (wefti_host *)((wefti_local_endpoint *)e)->local;
     if (!host->far || (status != WEFT_E_PEER && status != WEFT_E_MISMATCH)) return status;
-    char message[WEFTI_LOCAL_MESSAGE];
-    snprintf(message, sizeof message, "%s", weft_error_message());
-    host->far->engine->break_off(host->far, message);
-    return wefti_adopt(status, message);
+    wefti_failure failure;
+    wefti_failure_keep(status, &failure);
+    wefti_comm_break(host->far, failure.rank, failure.message);
+    return wefti_failure_tell(&failure);
 }
 static weft_status host_post(wefti_endpoint *e, const void *source, void *destination) {
     if (wefti_host_is_far(e)) return wefti_host_far_post(e, source, destination);
@@ -64,10 +64,10 @@ static void host_unbind(wefti_endpoint *e) {
         wefti_local_unbind(e);
 }
 
-static void host_break(wefti_comm *comm, const char *message) {
+static void host_break(wefti_comm *comm, int failed, const char *message) {
     wefti_host *host = (wefti_host *)comm;
-    wefti_local_break(&host->local, "%s", message);
-    if (host->far) host->far->engine->break_off(host->far, message);
+    wefti_local_break(&host->local, failed, "%s", message);
+    if (host->far) wefti_comm_break(host->far, failed, message);
 }
 
 static weft_status host_map(wefti_comm *comm, size_t bytes, void **out) {

@@ -34,7 +34,7 @@ static void complete(wefti_host_far *e) {
 /* What failed there fails here. */
 static void adopt_failure(wefti_local *local, weft_status status) {
     local->at_fault = status == WEFT_E_MISMATCH;
-    wefti_local_break(local, "%s", weft_error_message());
+    wefti_local_break(local, weft_error_rank(), "%s", weft_error_message());
 }
 
 static bool carry_on(wefti_local *local) {
@@ -85,23 +85,21 @@ weft_status wefti_host_far_bind(wefti_host *host, const wefti_transfer *t, wefti
 /* The engine between hosts gives memory back too: its waits fail once nothing touches it. */
 static weft_status fail(wefti_host_far *e) {
     wefti_local *local = &e->host->local;
-    weft_status status = wefti_local_fail(local);
-    char message[WEFTI_LOCAL_MESSAGE];
-    memcpy(message,
-           local->world->common->line[atomic_load(&local->world->common->broken) - 1].message,
-           sizeof message);
-    e->host->far->engine->break_off(e->host->far, message);
+    wefti_failure failure;
+    wefti_failure_keep(wefti_local_fail(local), &failure);
+    wefti_comm_break(e->host->far, failure.rank, failure.message);
     for (; e->completed != e->posted; e->completed++) (void)e->far->engine->wait(e->far);
-    return wefti_adopt(status, message);
+    return wefti_failure_tell(&failure);
 }
 
 weft_status wefti_host_far_post(wefti_endpoint *base, const void *source, void *destination) {
     wefti_host_far *e = (wefti_host_far *)base;
     wefti_local *local = &e->host->local;
-    WEFT_REQUIRE(e->posted - e->waited < WEFTI_COMM_DEPTH, WEFT_E_ARG,
-                 "rank %d: %d posts of %s are under way, and there is room for no more; wait for "
-                 "the oldest first",
-                 (int)local->comm.rank, (int)WEFTI_COMM_DEPTH, e->text);
+    WEFT_REQUIRE_OF(
+        local->comm.rank, e->posted - e->waited < WEFTI_COMM_DEPTH, WEFT_E_ARG,
+        "rank %d: %d posts of %s are under way, and there is room for no more; wait for "
+        "the oldest first",
+        (int)local->comm.rank, (int)WEFTI_COMM_DEPTH, e->text);
     if (wefti_local_broken(local)) return fail(e);
     weft_status status = e->far->engine->post(e->far, source, destination);
     if (status < 0) {
@@ -119,8 +117,9 @@ weft_status wefti_host_far_post(wefti_endpoint *base, const void *source, void *
 
 static weft_status check(wefti_host_far *e) {
     if (wefti_local_broken(&e->host->local)) return fail(e);
-    WEFT_REQUIRE(e->posted != e->waited, WEFT_E_ARG, "rank %d waits for %s, which is not posted",
-                 (int)e->host->local.comm.rank, e->text);
+    WEFT_REQUIRE_OF(e->host->local.comm.rank, e->posted != e->waited, WEFT_E_ARG,
+                    "rank %d waits for %s, which is not posted", (int)e->host->local.comm.rank,
+                    e->text);
     return WEFT_OK;
 }
 
@@ -149,7 +148,7 @@ void wefti_host_far_unbind(wefti_endpoint *base) {
     wefti_host_far *e = (wefti_host_far *)base;
     wefti_local *local = &e->host->local;
     if (e->posted != e->waited && !wefti_local_broken(local))
-        wefti_local_break(local, "%s was given up while under way", e->text);
+        wefti_local_break(local, WEFT_RANK_OWN, "%s was given up while under way", e->text);
     if (wefti_local_broken(local)) (void)fail(e);
     for (wefti_host_far **at = &e->host->under_way; *at; at = &(*at)->next)
         if (*at == e) {

@@ -181,8 +181,8 @@ static weft_status use_results(const joining *j) {
     wefti_local_world *world = &j->host->world;
     bool copies = true;
     for (int32_t r = 0; r < j->host->local.comm.size; r++)
-        WEFT_REQUIRE(!j->results[r].trouble[0], WEFT_E_PEER, "rank %d: %s", (int)r,
-                     j->results[r].trouble);
+        WEFT_REQUIRE_OF(r, !j->results[r].trouble[0], WEFT_E_PEER, "rank %d: %s", (int)r,
+                        j->results[r].trouble);
     for (int32_t p = 0; p < world->size; p++) {
         const result *r = &j->results[world->rank_of[p]];
         world->area[p].begin = (uintptr_t)r->base;
@@ -199,8 +199,8 @@ static weft_status exchange_all(joining *j, const wefti_exchange *exchange) {
     describe(j, &mine);
     WEFT_TRY(exchange->swap(exchange->context, &mine, sizeof mine, j->all));
     for (int32_t r = 0; r < j->host->local.comm.size; r++)
-        WEFT_REQUIRE(!j->all[r].trouble[0], r == rank ? WEFT_E_NOMEM : WEFT_E_PEER, "rank %d: %s",
-                     (int)r, j->all[r].trouble);
+        WEFT_REQUIRE_OF(r, !j->all[r].trouble[0], r == rank ? WEFT_E_NOMEM : WEFT_E_PEER,
+                        "rank %d: %s", (int)r, j->all[r].trouble);
     choose_waiting(j);
     result own = {0};
     describe_result(j, &own);

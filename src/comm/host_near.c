@@ -121,8 +121,8 @@ static bool has_ended(near_peer *peer, pid_t process) {
 }
 
 static weft_status lament(const wefti_near *near, int32_t place) {
-    WEFT_FAIL(WEFT_E_PEER, "rank %d (process %lld) has ended", rank_of(near, place),
-              (long long)world_of(near)->area[place].process);
+    WEFT_FAIL_OF(rank_of(near, place), WEFT_E_PEER, "rank %d (process %lld) has ended",
+                 rank_of(near, place), (long long)world_of(near)->area[place].process);
 }
 
 /* WEFT_PENDING, or that nothing will come any more. */
@@ -276,8 +276,8 @@ static weft_status empty_ring(wefti_near *near, int32_t place) {
         uint64_t at = peer->in->message[peer->taken % WEFTI_NEAR_RING];
         wefti_near_message *m =
             wefti_local_reach(world_of(near), place, (const void *)(uintptr_t)at);
-        WEFT_REQUIRE(m, WEFT_E_CORRUPT, "rank %d has a message where it has no memory",
-                     rank_of(near, place));
+        WEFT_REQUIRE_OF(rank_of(near, place), m, WEFT_E_CORRUPT,
+                        "rank %d has a message where it has no memory", rank_of(near, place));
         meet(peer, m);
     }
     atomic_store_explicit(&peer->in->taken, peer->taken, memory_order_release);
@@ -315,8 +315,9 @@ static weft_status take(wefti_near *near, wefti_near_request *r) {
     uint64_t lent = LENT;
     r->message = NULL;
     r->done = true;
-    WEFT_REQUIRE(atomic_compare_exchange_strong(&m->state, &lent, FETCHED), WEFT_E_PEER,
-                 "rank %d has given a message up", rank_of(near, r->place));
+    WEFT_REQUIRE_OF(rank_of(near, r->place),
+                    atomic_compare_exchange_strong(&m->state, &lent, FETCHED), WEFT_E_PEER,
+                    "rank %d has given a message up", rank_of(near, r->place));
     weft_status status = WEFT_OK;
     if (m->bytes > r->bytes)
         status =

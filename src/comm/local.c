@@ -42,8 +42,8 @@ static void local_destroy(wefti_comm *comm) {
     wefti_free(world);
 }
 
-static void local_break(wefti_comm *comm, const char *message) {
-    wefti_local_break((wefti_local *)comm, "%s", message);
+static void local_break(wefti_comm *comm, int failed, const char *message) {
+    wefti_local_break((wefti_local *)comm, failed, "%s", message);
 }
 
 static void mend_channel(wefti_local_channel *channel) {

@@ -52,7 +52,8 @@ typedef struct wefti_local_row {
 typedef struct wefti_local_line {
     alignas(128) wefti_bell bell;
     alignas(128) _Atomic uint64_t moving; /* touches others' memory right now */
-    char message[WEFTI_LOCAL_MESSAGE];    /* why this rank broke the world */
+    int32_t failed;                       /* who is to blame that this rank broke the world, */
+    char message[WEFTI_LOCAL_MESSAGE];    /* and why */
 } wefti_local_line;
 
 typedef struct wefti_local_common {
@@ -225,9 +226,9 @@ void *wefti_local_stage(const wefti_local_post *post);
 
 /* --- comm/local_break.c --- */
 
-/* All waits fail from now on. A message that does not begin with a rank gets this one's. */
-void wefti_local_break(wefti_local *local, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+/* All waits fail from now on: as break_off of comm/comm.h. */
+void wefti_local_break(wefti_local *local, int failed, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 static inline bool wefti_local_broken(const wefti_local *local) {
     return atomic_load(&local->world->common->broken) != 0;
 }

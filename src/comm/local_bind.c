@@ -164,7 +164,8 @@ void wefti_local_unbind(wefti_endpoint *base) {
     wefti_local *local = endpoint->local;
     if (endpoint->posted != endpoint->waited &&
         endpoint->generation == atomic_load(&local->world->generation)) {
-        wefti_local_break(local, "%s was given up while under way", endpoint->plan->text);
+        wefti_local_break(local, WEFT_RANK_OWN, "%s was given up while under way",
+                          endpoint->plan->text);
         wefti_local_calm(local);
     }
     release(endpoint);

@@ -8,21 +8,23 @@
 
 /* The message is complete before the word that makes it count, so that a process may die anywhere
  * in between; and behind it, so that who hears of its death rings again. */
-void wefti_local_break(wefti_local *local, const char *format, ...) {
+void wefti_local_break(wefti_local *local, int failed, const char *format, ...) {
     wefti_local_world *world = local->world;
     wefti_local_common *common = world->common;
-    char *message = common->line[local->place].message, text[WEFTI_LOCAL_MESSAGE];
+    wefti_local_line *line = &common->line[local->place];
+    char text[WEFTI_LOCAL_MESSAGE];
     va_list args;
     va_start(args, format);
     (void)vsnprintf(text, sizeof text, format, args);
     va_end(args);
     pthread_mutex_lock(&world->lock);
     if (!atomic_load(&common->broken)) {
-        if (strncmp(text, "rank ", 5) == 0)
-            memcpy(message, text, sizeof text);
+        line->failed = failed == WEFT_RANK_OWN ? local->comm.rank : (int32_t)failed;
+        if (failed == WEFT_RANK_OWN)
+            (void)snprintf(line->message, sizeof line->message, "rank %d: %.990s",
+                           (int)local->comm.rank, text);
         else
-            (void)snprintf(message, WEFTI_LOCAL_MESSAGE, "rank %d: %.990s", (int)local->comm.rank,
-                           text);
+            memcpy(line->message, text, sizeof text);
         uint32_t whole = 0;
         (void)atomic_compare_exchange_strong(&common->broken, &whole, (uint32_t)local->place + 1);
     }
@@ -45,6 +47,7 @@ void wefti_local_calm(wefti_local *local) {
 weft_status wefti_local_fail(wefti_local *local) {
     wefti_local_calm(local);
     const wefti_local_common *common = local->world->common;
-    return wefti_adopt(local->at_fault ? WEFT_E_MISMATCH : WEFT_E_PEER,
-                       common->line[atomic_load(&common->broken) - 1].message);
+    const wefti_local_line *line = &common->line[atomic_load(&common->broken) - 1];
+    return wefti_adopt_of(local->at_fault ? WEFT_E_MISMATCH : WEFT_E_PEER, line->failed,
+                          line->message);
 }

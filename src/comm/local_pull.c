@@ -50,10 +50,10 @@ static bool refuse(wefti_local *local, int32_t place, int why) {
     long long process = local->world->area[place].process;
     int rank = (int)local->world->rank_of[place];
     if (why == ESRCH)
-        wefti_local_break(local, "rank %d (process %lld) has ended", rank, process);
+        wefti_local_break(local, rank, "rank %d (process %lld) has ended", rank, process);
     else
-        wefti_local_break(local, "the memory of rank %d (process %lld) cannot be read: %s", rank,
-                          process, strerror(why));
+        wefti_local_break(local, rank, "the memory of rank %d (process %lld) cannot be read: %s",
+                          rank, process, strerror(why));
     return false;
 }
 

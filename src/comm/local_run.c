@@ -125,7 +125,7 @@ static bool partners_are_there(wefti_local *local, wefti_local_seat *seat, uint6
         const char *text =
             wefti_local_reach(local->world, seat->channel->places[partner->member], slot->text);
         local->at_fault = true;
-        wefti_local_break(local,
+        wefti_local_break(local, WEFT_RANK_OWN,
                           "posts %s where rank %d posts %s; transfers of one group and tag must "
                           "be equal on all members and posted in the same order",
                           plan->text, (int)seat->channel->ranks[partner->member],
@@ -229,10 +229,11 @@ weft_status wefti_local_start(wefti_endpoint *base, const void *source, void *de
         endpoint->generation = generation;
         endpoint->posted = endpoint->waited = 0;
     }
-    WEFT_REQUIRE(endpoint->posted - endpoint->waited < WEFTI_COMM_DEPTH, WEFT_E_ARG,
-                 "rank %d: %d posts of %s are under way, and there is room for no more; wait for "
-                 "the oldest first",
-                 (int)local->comm.rank, (int)WEFTI_COMM_DEPTH, endpoint->plan->text);
+    WEFT_REQUIRE_OF(
+        local->comm.rank, endpoint->posted - endpoint->waited < WEFTI_COMM_DEPTH, WEFT_E_ARG,
+        "rank %d: %d posts of %s are under way, and there is room for no more; wait for "
+        "the oldest first",
+        (int)local->comm.rank, (int)WEFTI_COMM_DEPTH, endpoint->plan->text);
     if (wefti_local_broken(local)) return wefti_local_fail(local);
     wefti_local_post *post = &endpoint->post[endpoint->posted % WEFTI_COMM_DEPTH];
     post->source = source;
@@ -261,10 +262,11 @@ weft_status wefti_local_start(wefti_endpoint *base, const void *source, void *de
 static weft_status find_oldest(wefti_local_endpoint *endpoint, wefti_local_post **out) {
     wefti_local *local = endpoint->local;
     if (wefti_local_broken(local)) return wefti_local_fail(local);
-    WEFT_REQUIRE(endpoint->generation == atomic_load(&local->world->generation) &&
-                     endpoint->posted != endpoint->waited,
-                 WEFT_E_ARG, "rank %d waits for %s, which is not posted", (int)local->comm.rank,
-                 endpoint->plan->text);
+    WEFT_REQUIRE_OF(local->comm.rank,
+                    endpoint->generation == atomic_load(&local->world->generation) &&
+                        endpoint->posted != endpoint->waited,
+                    WEFT_E_ARG, "rank %d waits for %s, which is not posted", (int)local->comm.rank,
+                    endpoint->plan->text);
     *out = &endpoint->post[endpoint->waited % WEFTI_COMM_DEPTH];
     return WEFT_OK;
 }

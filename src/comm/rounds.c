@@ -139,7 +139,8 @@ static void rounds_unbind(wefti_endpoint *base) {
     for (uint32_t i = endpoint->waited; i != endpoint->posted; i++)
         under_way |= !endpoint->post[i % WEFTI_COMM_DEPTH].finished;
     if (under_way && !atomic_load(&w->broken))
-        wefti_rounds_break(w, false, "%s was given up while under way", endpoint->plan->text);
+        wefti_rounds_break(w, WEFT_RANK_OWN, "%s was given up while under way",
+                           endpoint->plan->text);
     if (atomic_load(&w->broken)) wefti_rounds_hush(w);
     pthread_mutex_unlock(&w->lock);
     release(endpoint);
@@ -147,9 +148,9 @@ static void rounds_unbind(wefti_endpoint *base) {
 
 /* --- worlds --- */
 
-static void rounds_break_off(wefti_comm *comm, const char *message) {
+static void rounds_break_off(wefti_comm *comm, int failed, const char *message) {
     wefti_rounds_world *w = (wefti_rounds_world *)comm;
-    wefti_rounds_break(w, strncmp(message, "rank ", 5) == 0, "%s", message);
+    wefti_rounds_break(w, failed, "%s", message);
     if (!w->transport.any_thread) return;
     pthread_mutex_lock(&w->lock);
     wefti_rounds_hush(w);

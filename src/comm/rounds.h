@@ -42,7 +42,7 @@ typedef enum wefti_rounds_kind {
 typedef struct wefti_rounds_header {
     uint32_t kind;
     uint32_t text;            /* bytes of it, behind the header */
-    uint64_t channel, number; /* of the post in it */
+    uint64_t channel, number; /* of the post in it; of BREAKS, the number is who is to blame */
     uint64_t hash;            /* of the plan */
     uint64_t bytes;           /* of the data */
     uint32_t message;         /* its number in the plan */
@@ -159,12 +159,14 @@ struct wefti_rounds_world {
     int64_t under_way; /* posts */
     bool owes;         /* credits that there was no buffer for */
     int64_t losing_ns; /* since when a rank is lost that is needed; 0: none is */
-    char loss[WEFTI_ROUNDS_MESSAGE_TEXT / 2];
-    bool at_fault; /* it was this rank that found a mismatch */
-    bool quiet;    /* broken, and nothing is under way any more */
+    int32_t lost;      /* that rank, */
+    char loss[WEFTI_ROUNDS_MESSAGE_TEXT / 2]; /* and why */
+    bool at_fault;                            /* it was this rank that found a mismatch */
+    bool quiet;                               /* broken, and nothing is under way any more */
     /* Breaking, from any thread. */
     pthread_mutex_t message_lock;
     _Atomic int broken;
+    int32_t failed; /* who is to blame */
     char message[WEFTI_ROUNDS_MESSAGE_TEXT];
     /* The thread that carries on while nobody waits; only for transports that allow it. */
     bool has_thread, sleeps, ends;
@@ -215,9 +217,8 @@ bool wefti_rounds_progress(wefti_rounds_world *w);
 void wefti_rounds_ask(wefti_rounds_world *w);
 
 /* rounds_break.c */
-/* From any thread, with or without the lock. `named`: the text says whose reason it is; else it
- * gets this rank's name. */
-void wefti_rounds_break(wefti_rounds_world *w, bool named, const char *format, ...)
+/* From any thread, with or without the lock. As break_off of comm/comm.h. */
+void wefti_rounds_break(wefti_rounds_world *w, int failed, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* Broken: gives up all that is under way, and tells the others. */
 void wefti_rounds_hush(wefti_rounds_world *w);

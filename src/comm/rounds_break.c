@@ -13,11 +13,13 @@
 #include "base/clock.h"
 #include "comm/rounds.h"
 
-void wefti_rounds_break(wefti_rounds_world *w, bool named, const char *format, ...) {
+void wefti_rounds_break(wefti_rounds_world *w, int failed, const char *format, ...) {
     pthread_mutex_lock(&w->message_lock);
     if (!atomic_load(&w->broken)) {
         int n = 0;
-        if (!named) n = snprintf(w->message, sizeof w->message, "rank %d: ", (int)w->comm.rank);
+        w->failed = failed == WEFT_RANK_OWN ? w->comm.rank : (int32_t)failed;
+        if (failed == WEFT_RANK_OWN)
+            n = snprintf(w->message, sizeof w->message, "rank %d: ", (int)w->comm.rank);
         va_list args;
         va_start(args, format);
         (void)vsnprintf(w->message + n, sizeof w->message - (size_t)n, format, args);
@@ -31,8 +33,9 @@ weft_status wefti_rounds_fail(wefti_rounds_world *w) {
     char message[WEFTI_ROUNDS_MESSAGE_TEXT];
     pthread_mutex_lock(&w->message_lock);
     memcpy(message, w->message, sizeof message);
+    int failed = w->failed;
     pthread_mutex_unlock(&w->message_lock);
-    return wefti_adopt(w->at_fault ? WEFT_E_MISMATCH : WEFT_E_PEER, message);
+    return wefti_adopt_of(w->at_fault ? WEFT_E_MISMATCH : WEFT_E_PEER, failed, message);
 }
 
 enum { TELL_NS = 100000000 };
@@ -55,7 +58,7 @@ static void give_up(wefti_rounds_world *w, wefti_rounds_post *post) {
 }
 
 static void tell_others(wefti_rounds_world *w) {
-    wefti_rounds_header h = {.kind = WEFTI_ROUNDS_BREAKS};
+    wefti_rounds_header h = {.kind = WEFTI_ROUNDS_BREAKS, .number = (uint64_t)(int64_t)w->failed};
     h.text = (uint32_t)strlen(w->message);
     for (int32_t rank = w->known; rank >= 0; rank = w->peer[rank].next) {
         if (w->peer[rank].dead) continue;

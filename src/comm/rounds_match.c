@@ -29,7 +29,7 @@ static bool is_whole(const wefti_rounds_buffer *buffer) {
 }
 
 static void damaged(wefti_rounds_world *w, int32_t rank, const char *what) {
-    wefti_rounds_break(w, false, "a message from rank %d is damaged: %s", (int)rank, what);
+    wefti_rounds_break(w, WEFT_RANK_OWN, "a message from rank %d is damaged: %s", (int)rank, what);
 }
 
 int32_t wefti_rounds_member(const wefti_rounds_channel *channel, int32_t rank) {
@@ -139,7 +139,7 @@ static bool agrees(wefti_rounds_world *w, const wefti_rounds_channel *channel,
     }
     char text[WEFTI_ROUNDS_MESSAGE_TEXT];
     w->at_fault = true;
-    wefti_rounds_break(w, false,
+    wefti_rounds_break(w, WEFT_RANK_OWN,
                        "posts %s where rank %d posts %s; transfers of one group and tag must be "
                        "equal on all members and posted in the same order",
                        mine, (int)rank, h.text > 0 ? text_of(buffer, &h, text) : "something else");
@@ -170,7 +170,9 @@ void wefti_rounds_meet(wefti_rounds_world *w, int32_t rank, wefti_rounds_buffer 
     wefti_rounds_header h = header_of(buffer);
     if (h.kind == WEFTI_ROUNDS_BREAKS) {
         char text[WEFTI_ROUNDS_MESSAGE_TEXT];
-        wefti_rounds_break(w, true, "%s", text_of(buffer, &h, text));
+        bool known = h.number < (uint64_t)w->comm.size;
+        wefti_rounds_break(w, known ? (int)h.number : WEFT_RANK_NONE, "%s",
+                           text_of(buffer, &h, text));
         w->peer[rank].dead = true; /* knows already */
         wefti_rounds_give_buffer(w, buffer);
         return;

@@ -76,7 +76,7 @@ static bool test_open(wefti_rounds_world *w, wefti_rounds_post *post) {
             break;
         }
         if (!sends && bytes != (size_t)m->bytes) {
-            wefti_rounds_break(w, false, "rank %d has sent %zu bytes instead of %lld of %s",
+            wefti_rounds_break(w, rank, "rank %d has sent %zu bytes instead of %lld of %s",
                                (int)rank, bytes, (long long)m->bytes, plan->text);
             break;
         }

@@ -16,10 +16,11 @@ enum {
 weft_status wefti_rounds_post_one(wefti_endpoint *base, const void *source, void *destination) {
     wefti_rounds_endpoint *endpoint = (wefti_rounds_endpoint *)base;
     wefti_rounds_world *w = endpoint->world;
-    WEFT_REQUIRE(endpoint->posted - endpoint->waited < WEFTI_COMM_DEPTH, WEFT_E_ARG,
-                 "rank %d: %d posts of %s are under way, and there is room for no more; wait for "
-                 "the oldest first",
-                 (int)w->comm.rank, (int)WEFTI_COMM_DEPTH, endpoint->plan->text);
+    WEFT_REQUIRE_OF(
+        w->comm.rank, endpoint->posted - endpoint->waited < WEFTI_COMM_DEPTH, WEFT_E_ARG,
+        "rank %d: %d posts of %s are under way, and there is room for no more; wait for "
+        "the oldest first",
+        (int)w->comm.rank, (int)WEFTI_COMM_DEPTH, endpoint->plan->text);
     pthread_mutex_lock(&w->lock);
     if (atomic_load(&w->broken)) {
         wefti_rounds_hush(w);
@@ -36,9 +37,9 @@ weft_status wefti_rounds_post_one(wefti_endpoint *base, const void *source, void
 
 /* The oldest post. With the lock held. */
 static weft_status find_oldest(wefti_rounds_endpoint *endpoint, wefti_rounds_post **out) {
-    WEFT_REQUIRE(endpoint->posted != endpoint->waited, WEFT_E_ARG,
-                 "rank %d waits for %s, which is not posted", (int)endpoint->world->comm.rank,
-                 endpoint->plan->text);
+    WEFT_REQUIRE_OF(endpoint->world->comm.rank, endpoint->posted != endpoint->waited, WEFT_E_ARG,
+                    "rank %d waits for %s, which is not posted", (int)endpoint->world->comm.rank,
+                    endpoint->plan->text);
     *out = &endpoint->post[endpoint->waited % WEFTI_COMM_DEPTH];
     return WEFT_OK;
 }

@@ -55,6 +55,7 @@ void wefti_rounds_lose(wefti_rounds_world *w, int32_t rank) {
     w->peer[rank].dead = true;
     if (w->peer[rank].partner == 0 || w->losing_ns != 0) return;
     w->losing_ns = wefti_now_ns();
+    w->lost = rank;
     (void)snprintf(w->loss, sizeof w->loss, "rank %d is lost: %s", (int)rank, weft_error_message());
 }
 
@@ -62,7 +63,7 @@ void wefti_rounds_lose(wefti_rounds_world *w, int32_t rank) {
  * reason, and is waited for a little. */
 void wefti_rounds_mourn(wefti_rounds_world *w) {
     if (w->losing_ns != 0 && wefti_now_ns() - w->losing_ns > MOURNING_NS)
-        wefti_rounds_break(w, false, "%s", w->loss);
+        wefti_rounds_break(w, w->lost, "%s", w->loss);
 }
 
 bool wefti_rounds_tell(wefti_rounds_world *w, int32_t rank, const wefti_rounds_header *header,

@@ -375,10 +375,11 @@ static weft_status swap_addresses(ucx_side *s, card *cards, const card *mine, co
     WEFT_TRY(s->exchange.swap(s->exchange.context, mine, sizeof *mine, cards));
     for (int32_t r = 0; r < s->size; r++) {
         cards[r].failure[sizeof cards[r].failure - 1] = 0;
-        WEFT_REQUIRE(cards[r].bytes > 0, WEFT_E_PEER, "rank %d: %s", (int)r, cards[r].failure);
-        WEFT_REQUIRE(cards[r].bytes <= MOST_ADDRESS, WEFT_E_CORRUPT,
-                     "rank %d has an address of %llu bytes", (int)r,
-                     (unsigned long long)cards[r].bytes);
+        WEFT_REQUIRE_OF(r, cards[r].bytes > 0, WEFT_E_PEER, "rank %d: %s", (int)r,
+                        cards[r].failure);
+        WEFT_REQUIRE_OF(r, cards[r].bytes <= MOST_ADDRESS, WEFT_E_CORRUPT,
+                        "rank %d has an address of %llu bytes", (int)r,
+                        (unsigned long long)cards[r].bytes);
         if (cards[r].bytes > most) most = (size_t)cards[r].bytes;
     }
     unsigned char *padded = wefti_calloc(1, most);

@@ -37,14 +37,16 @@ void weft_world_leave(weft_world *w) {
     wefti_free(w);
 }
 
-/* `message` may be this thread's error, which telling others can overwrite; it stays as it is. */
+/* Telling others can overwrite this thread's failure; it stays as it is. */
 void weft_world_fail(weft_world *w, const char *message) {
-    char text[2048], error[2048];
-    (void)snprintf(text, sizeof text, "%s", message);
-    (void)snprintf(error, sizeof error, "%s", weft_error_message());
-    if (w->comm) wefti_comm_break(w->comm, text);
-    if (w->fail) w->fail(w->control, text);
-    (void)wefti_adopt(WEFT_OK, error);
+    wefti_failure failure;
+    wefti_failure_keep(WEFT_OK, &failure);
+    bool of_thread = !message || message == weft_error_message();
+    int failed = of_thread ? failure.rank : WEFT_RANK_OWN;
+    if (of_thread) message = failure.message;
+    if (w->comm) wefti_comm_break(w->comm, failed, message);
+    if (w->fail) w->fail(w->control, failed, message);
+    (void)wefti_failure_tell(&failure);
 }
 
 int weft_world_rank(const weft_world *w) {

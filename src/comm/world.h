@@ -19,8 +19,8 @@ struct weft_world {
     void (*end_agreement)(void *agreement);
     /* Those who watch over it; called when it is left or given up. Any may be NULL. */
     void *control;
-    void (*leave)(void *control);                     /* waits for the others, then ends */
-    void (*fail)(void *control, const char *message); /* tells the others */
+    void (*leave)(void *control); /* waits for the others, then ends */
+    void (*fail)(void *control, int failed, const char *message); /* tells the others */
 };
 
 /* `host` [size] is copied; comm is taken over, also on failure. */

@@ -3,12 +3,8 @@
 
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "base/memory.h"
-
-enum { MESSAGE_BYTES = 2048 };
 
 typedef struct member {
     wefti_crew *crew;
@@ -30,21 +26,20 @@ struct wefti_crew {
     int32_t working;
     wefti_crew_work *work;
     void *context;
-    weft_status status; /* the first failure of this round */
+    wefti_failure failure; /* the first one of this round */
     int32_t failed;
-    char message[MESSAGE_BYTES];
 };
 
 /* A rank that could not go on without another is only a witness: the other tells the cause. */
 static void report(wefti_crew *crew, int32_t rank, weft_status status) {
     pthread_mutex_lock(&crew->lock);
-    if (crew->status == WEFT_OK || (crew->status == WEFT_E_PEER && status != WEFT_E_PEER)) {
-        crew->status = status;
+    weft_status first = crew->failure.status;
+    if (first == WEFT_OK || (first == WEFT_E_PEER && status != WEFT_E_PEER)) {
+        wefti_failure_keep(status, &crew->failure);
         crew->failed = rank;
-        (void)snprintf(crew->message, sizeof crew->message, "%s", weft_error_message());
     }
     pthread_mutex_unlock(&crew->lock);
-    wefti_comm_break(crew->comms[rank], weft_error_message());
+    wefti_comm_break_by_failure(crew->comms[rank]);
 }
 
 static void *member_main(void *argument) {
@@ -73,21 +68,20 @@ weft_status wefti_crew_run(wefti_crew *crew, wefti_crew_work *work, void *contex
     pthread_mutex_lock(&crew->lock);
     crew->work = work;
     crew->context = context;
-    crew->status = WEFT_OK;
+    crew->failure.status = WEFT_OK;
     crew->working = crew->size;
     crew->round++;
     pthread_cond_broadcast(&crew->begun);
     while (crew->working > 0) pthread_cond_wait(&crew->finished, &crew->lock);
     pthread_mutex_unlock(&crew->lock);
-    if (crew->status == WEFT_OK) return WEFT_OK;
+    if (crew->failure.status == WEFT_OK) return WEFT_OK;
     wefti_comm_mend(crew->comms[0]);
-    return wefti_adopt(crew->status, crew->message);
+    return wefti_failure_tell(&crew->failure);
 }
 
 weft_status wefti_crew_name(const wefti_crew *crew, weft_status status) {
     if (status >= 0) return status;
-    if (crew->joined)
-        return status == WEFT_E_PEER ? status : wefti_prefix(status, "rank %d", crew->first);
+    if (crew->joined) return status == WEFT_E_PEER ? status : wefti_name_rank(status, crew->first);
     return crew->size == 1 ? status : wefti_prefix(status, "device %d", crew->failed);
 }
 

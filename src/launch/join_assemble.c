@@ -55,9 +55,9 @@ void wefti_control_end(void *context) {
     wefti_free(c);
 }
 
-static void give_up(void *context, const char *message) {
+static void give_up(void *context, int failed, const char *message) {
     wefti_control *c = context;
-    if (c->member) wefti_member_fail(c->member, message);
+    if (c->member) wefti_member_fail(c->member, failed, message);
 }
 
 static void adopt(weft_world *world, wefti_control *control) {
@@ -135,6 +135,7 @@ static weft_status agree(const wefti_join_plan *plan, wefti_member *m) {
                                 (int)r, chosen, (int)wefti_member_rank(m), mine.communicator);
         else
             status = compare_links(&all[r].links, r, &mine.links, wefti_member_rank(m));
+        if (status < 0) (void)wefti_blame(status, r);
     }
     wefti_free(all);
     return status;
@@ -240,9 +241,9 @@ weft_status wefti_join_assemble(const wefti_join_plan *plan, wefti_control *cont
         return WEFT_OK;
     }
     /* The others learn it at once, instead of waiting. Leaving overwrites no message. */
-    char message[1024];
-    snprintf(message, sizeof message, "%s", weft_error_message());
-    wefti_member_fail(control->member, message);
+    wefti_failure failure;
+    wefti_failure_keep(status, &failure);
+    wefti_member_fail(control->member, failure.rank, failure.message);
     wefti_control_end(control);
-    return wefti_adopt(status, message);
+    return wefti_failure_tell(&failure);
 }

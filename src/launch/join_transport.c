@@ -103,7 +103,8 @@ static weft_status introduce(const weft_transport *t, const wefti_join_plan *pla
     WEFT_TRY(status);
     for (int r = 0; r < t->size; r++) {
         all[r].host[WEFTI_NAME_MAX] = all[r].address[sizeof all[r].address - 1] = 0;
-        WEFT_REQUIRE(all[r].status >= 0, WEFT_E_PEER, "rank %d cannot tell which host it is on", r);
+        WEFT_REQUIRE_OF(r, all[r].status >= 0, WEFT_E_PEER,
+                        "rank %d cannot tell which host it is on", r);
     }
     return WEFT_OK;
 }
@@ -126,8 +127,8 @@ static weft_status meet(const weft_transport *t, const wefti_join_plan *plan, co
     WEFT_TRY(status);
     WEFT_TRY(swapped);
     out->where[sizeof out->where - 1] = out->trouble[sizeof out->trouble - 1] = 0;
-    WEFT_REQUIRE(out->status >= 0, WEFT_E_PEER, "rank 0 cannot host the scheduler: %s",
-                 out->trouble);
+    WEFT_REQUIRE_OF(0, out->status >= 0, WEFT_E_PEER, "rank 0 cannot host the scheduler: %s",
+                    out->trouble);
     return WEFT_OK;
 }
 

@@ -141,7 +141,7 @@ static void tell_scheduler(watch *w) {
     (void)snprintf(text, sizeof text, "rank %d (process %d) %s %d", rank, (int)p->process,
                    p->signal ? "was ended by signal" : "ended with exit code",
                    p->signal ? p->signal : p->code);
-    wefti_scheduler_fail(l->scheduler, WEFT_E_PEER, text);
+    wefti_scheduler_fail(l->scheduler, WEFT_E_PEER, rank, text);
 }
 
 /* --- requests and deadlines --- */

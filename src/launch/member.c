@@ -99,7 +99,7 @@ static weft_status start(wefti_member *m) {
 }
 
 static weft_status verdict(wefti_member *m) {
-    WEFT_FAIL(m->verdict.status, "%s", m->verdict.text);
+    WEFT_FAIL_OF(m->verdict.failed, m->verdict.status, "%s", m->verdict.text);
 }
 
 weft_status wefti_member_join(const wefti_member_options *options, wefti_member **out) {
@@ -206,7 +206,7 @@ void wefti_member_watch(wefti_member *m, wefti_comm *comm, wefti_position *posit
     ring(m);
     bool failed = m->state == WEFTI_MEMBER_FAILED;
     pthread_mutex_unlock(&m->lock);
-    if (failed && comm) wefti_comm_break(comm, m->verdict.text);
+    if (failed && comm) wefti_comm_break(comm, m->verdict.failed, m->verdict.text);
 }
 
 weft_status wefti_member_check(wefti_member *m) {
@@ -216,10 +216,11 @@ weft_status wefti_member_check(wefti_member *m) {
     return status;
 }
 
-void wefti_member_fail(wefti_member *m, const char *message) {
+void wefti_member_fail(wefti_member *m, int failed, const char *message) {
     pthread_mutex_lock(&m->lock);
     if (m->state == WEFTI_MEMBER_IN && !m->giving_up) {
         m->giving_up = wefti_strdup(message);
+        m->failed = (int32_t)failed;
         ring(m);
         int64_t until = wefti_now_ns() + second_ns;
         while (m->giving_up && !m->given_up && m->state == WEFTI_MEMBER_IN)

@@ -41,7 +41,8 @@ struct wefti_member {
     bool now_sent;
     void *cards; /* where the answer to `now` goes; NULL: it is there */
     char *giving_up;
-    bool given_up; /* said so, to the last byte */
+    int32_t failed; /* whom that names */
+    bool given_up;  /* said so, to the last byte */
     bool leaving, leave_sent, stopping;
     int64_t beat_ns; /* the last heartbeat; 0: one is due */
     /* the thread's own */
@@ -65,7 +66,7 @@ void *wefti_member_run(void *member);
 /* --- member_talk.c, under the lock */
 /* The end of the job, as this member sees it: the first one counts. Lets go of the lock meanwhile.
  */
-void wefti_member_broken(wefti_member *m, weft_status status, const char *text);
+void wefti_member_broken(wefti_member *m, weft_status status, int32_t failed, const char *text);
 weft_status wefti_member_ask(wefti_member *m) WEFT_CHECKED; /* for a place */
 /* All that there is to say now. */
 weft_status wefti_member_say(wefti_member *m, int64_t now) WEFT_CHECKED;

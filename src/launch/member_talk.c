@@ -14,14 +14,15 @@ static void change(wefti_member *m, wefti_member_state state) {
     pthread_cond_broadcast(&m->changed);
 }
 
-void wefti_member_broken(wefti_member *m, weft_status status, const char *text) {
+void wefti_member_broken(wefti_member *m, weft_status status, int32_t failed, const char *text) {
     if (m->state == WEFTI_MEMBER_FAILED || m->state == WEFTI_MEMBER_PARTED) return;
     m->verdict.status = status;
+    m->verdict.failed = failed;
     snprintf(m->verdict.text, sizeof m->verdict.text, "%s", text);
     change(m, WEFTI_MEMBER_FAILED);
     wefti_comm *comm = m->comm;
     pthread_mutex_unlock(&m->lock); /* lives until leave, which waits for this thread */
-    if (comm) wefti_comm_break(comm, m->verdict.text);
+    if (comm) wefti_comm_break(comm, m->verdict.failed, m->verdict.text);
     pthread_mutex_lock(&m->lock);
 }
 
@@ -68,7 +69,8 @@ weft_status wefti_member_say(wefti_member *m, int64_t now) {
         /* Where it stood goes first, for the table. */
         WEFT_TRY(beat(m, now));
         WEFT_TRY(wefti_wire_send(&m->link, WEFTI_FRAME_FAIL, body,
-                                 wefti_verdict_encode(WEFT_E_PEER, m->giving_up, body), NULL, 0));
+                                 wefti_verdict_encode(WEFT_E_PEER, m->failed, m->giving_up, body),
+                                 NULL, 0));
         m->given_up = true;
         pthread_cond_broadcast(&m->changed);
     }
@@ -132,7 +134,7 @@ weft_status wefti_member_hear(wefti_member *m, const wefti_frame *frame) {
     case WEFTI_FRAME_VERDICT:
     case WEFTI_FRAME_REFUSED:
         WEFT_TRY(wefti_verdict_decode(frame, &verdict));
-        wefti_member_broken(m, verdict.status, verdict.text);
+        wefti_member_broken(m, verdict.status, verdict.failed, verdict.text);
         return WEFT_OK;
     case WEFTI_FRAME_GOODBYE:
         if (m->state == WEFTI_MEMBER_IN) change(m, WEFTI_MEMBER_PARTED);

@@ -42,7 +42,7 @@ static void lose(wefti_member *m, const char *why) {
         char text[512];
         snprintf(text, sizeof text, "rank %d, whose process is the scheduler of this job, died: %s",
                  (int)m->placed.hosted_by, m->trouble);
-        wefti_member_broken(m, WEFT_E_PEER, text);
+        wefti_member_broken(m, WEFT_E_PEER, m->placed.hosted_by, text);
     }
     m->deadline_ns = wefti_now_ns() + m->join_ns;
     m->pause_ns = 50 * (int64_t)MS;
@@ -60,7 +60,7 @@ static void call(wefti_member *m, int64_t now) {
         m->line = WEFTI_LINE_CALLING;
         m->call_ns = now;
     } else if (status == WEFT_E_ARG)
-        wefti_member_broken(m, status, weft_error_message());
+        wefti_member_broken(m, status, WEFT_RANK_OWN, weft_error_message());
     else
         hang_up(m, weft_error_message());
 }
@@ -96,7 +96,7 @@ static void hear_all(wefti_member *m) {
         char text[512];
         snprintf(text, sizeof text, "%s: %s", m->scheduler, weft_error_message());
         hang_up(m, text);
-        wefti_member_broken(m, WEFT_E_ARG, text);
+        wefti_member_broken(m, WEFT_E_ARG, WEFT_RANK_OWN, text);
     } else if (status < 0)
         lose(m, weft_error_message());
 }
@@ -114,13 +114,13 @@ static void check_silence(wefti_member *m, int64_t silent) {
                  "rank %d, whose process is the scheduler of this job, has not been heard of for "
                  "%.1f s",
                  (int)m->placed.hosted_by, seconds);
-        wefti_member_broken(m, WEFT_E_TIMEOUT, text);
+        wefti_member_broken(m, WEFT_E_TIMEOUT, m->placed.hosted_by, text);
     } else if (silent > m->placed.heartbeat_ns + second_ns && wefti_socket_is_far(m->link.fd)) {
         snprintf(text, sizeof text,
                  "the scheduler at %s, on another host, has not been heard of for %.1f s: that "
                  "host, or the network between it and this one, is down",
                  m->scheduler, seconds);
-        wefti_member_broken(m, WEFT_E_TIMEOUT, text);
+        wefti_member_broken(m, WEFT_E_TIMEOUT, WEFT_RANK_OWN, text);
     } else if (silent > m->join_ns && silent > m->placed.heartbeat_ns)
         lose(m, "it is silent");
 }
@@ -145,7 +145,7 @@ static void check_times(wefti_member *m, int64_t now) {
         snprintf(text, sizeof text, "%s the scheduler at %s for %.4g s: %.200s",
                  m->state == WEFTI_MEMBER_IN ? "lost" : "cannot reach", m->scheduler,
                  (double)m->join_ns * 1e-9, m->trouble[0] ? m->trouble : "no answer");
-    wefti_member_broken(m, WEFT_E_TIMEOUT, text);
+    wefti_member_broken(m, WEFT_E_TIMEOUT, WEFT_RANK_OWN, text);
 }
 
 static void act(wefti_member *m, int64_t now) {

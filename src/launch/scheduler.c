@@ -116,7 +116,7 @@ static void release(wefti_scheduler *s) {
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
     explicit_bzero(&s->options.secret, sizeof s->options.secret);
-    wefti_free(s->answer);
+    wefti_block_release(s->answer);
     wefti_free(s->clients);
     wefti_free(s->seats);
     wefti_free(s->job);
@@ -191,9 +191,10 @@ static void ring(wefti_scheduler *s) {
     if (write(s->alarm, &one, sizeof one) < 0) return; /* full: it rings already */
 }
 
-void wefti_scheduler_fail(wefti_scheduler *s, weft_status status, const char *message) {
+void wefti_scheduler_fail(wefti_scheduler *s, weft_status status, int32_t failed,
+                          const char *message) {
     pthread_mutex_lock(&s->lock);
-    wefti_scheduler_judge(s, status, message);
+    wefti_scheduler_judge(s, status, failed, message);
     pthread_mutex_unlock(&s->lock);
     ring(s);
 }
@@ -234,7 +235,7 @@ weft_status wefti_scheduler_serve(const wefti_scheduler_options *options,
         state = wefti_scheduler_wait(s, state, 3600);
     pthread_mutex_lock(&s->lock);
     weft_status status = s->verdict.status;
-    if (status < 0) status = WEFT_RAISE(status, "%s", s->verdict.text);
+    if (status < 0) (void)wefti_adopt_of(status, s->verdict.failed, s->verdict.text);
     pthread_mutex_unlock(&s->lock);
     if (out_table) *out_table = wefti_scheduler_table(s);
     wefti_scheduler_stop(s);

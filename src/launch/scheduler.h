@@ -46,7 +46,8 @@ wefti_scheduler_state wefti_scheduler_wait(wefti_scheduler *scheduler, wefti_sch
                                            double seconds);
 /* End the job for a reason that is known elsewhere ("rank 2 ended with exit code 3"). The first
  * verdict stays. */
-void wefti_scheduler_fail(wefti_scheduler *scheduler, weft_status status, const char *message);
+void wefti_scheduler_fail(wefti_scheduler *scheduler, weft_status status, int32_t failed,
+                          const char *message);
 /* Whether that rank has left in peace. */
 bool wefti_scheduler_has_left(wefti_scheduler *scheduler, int32_t rank);
 /* Why the job failed, "" if it did not; where each rank stood, a line each, "" when none ever came.

@@ -84,12 +84,16 @@ static void want_write(wefti_scheduler *s, wefti_client *c) {
     if (epoll_ctl(s->poller, EPOLL_CTL_MOD, c->link.fd, &events) == 0) c->polls_write = wants;
 }
 
+/* A broken connection is noticed where it is read, where a member's fate is decided. */
 void wefti_client_send(wefti_scheduler *s, wefti_client *c, wefti_frame_kind kind, const void *body,
                        size_t bytes) {
     if (c->gone || c->ending) return;
-    weft_status status = wefti_wire_send(&c->link, kind, body, bytes, NULL, 0);
-    /* A broken connection is noticed where it is read, where a member's fate is decided. */
-    if (status >= 0) want_write(s, c);
+    if (wefti_wire_send(&c->link, kind, body, bytes, NULL, 0) >= 0) want_write(s, c);
+}
+void wefti_client_send_block(wefti_scheduler *s, wefti_client *c, wefti_frame_kind kind,
+                             wefti_block *block) {
+    if (c->gone || c->ending) return;
+    if (wefti_wire_send_block(&c->link, kind, block) >= 0) want_write(s, c);
 }
 
 void wefti_client_refuse(wefti_scheduler *s, wefti_client *c, weft_status status,
@@ -100,7 +104,8 @@ void wefti_client_refuse(wefti_scheduler *s, wefti_client *c, weft_status status
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    wefti_client_send(s, c, WEFTI_FRAME_REFUSED, body, wefti_verdict_encode(status, text, body));
+    wefti_client_send(s, c, WEFTI_FRAME_REFUSED, body,
+                      wefti_verdict_encode(status, WEFT_RANK_NONE, text, body));
     c->seat = -1;
     c->ending = true;
     c->since_ns = wefti_now_ns();
@@ -137,7 +142,8 @@ static weft_status gave_up(wefti_scheduler *s, wefti_client *c, const wefti_fram
     wefti_text text = {0};
     wefti_seat_name(s, c->seat, &text);
     wefti_text_add(&text, " failed: %s", verdict.text);
-    wefti_scheduler_judge_text(s, WEFT_E_PEER, &text);
+    int32_t failed = verdict.failed == WEFT_RANK_OWN ? wefti_seat_rank(s, c->seat) : verdict.failed;
+    wefti_scheduler_judge_text(s, WEFT_E_PEER, failed, &text);
     return WEFT_OK;
 }
 

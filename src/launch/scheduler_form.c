@@ -164,7 +164,7 @@ static void come_back(wefti_scheduler *s, wefti_client *client, const wefti_join
     replace(s, join->rank, client);
     seat->heard_ns = wefti_now_ns();
     weft_status status = tell_world(s, join->rank);
-    if (status < 0) wefti_scheduler_judge(s, status, weft_error_message());
+    if (status < 0) wefti_scheduler_judge(s, status, WEFT_RANK_NONE, weft_error_message());
 }
 
 static void change_state(wefti_scheduler *s, wefti_scheduler_state state) {
@@ -194,7 +194,7 @@ static void complete(wefti_scheduler *s) {
         status = announce(s);
     }
     if (status < 0)
-        wefti_scheduler_judge(s, status, weft_error_message());
+        wefti_scheduler_judge(s, status, WEFT_RANK_NONE, weft_error_message());
     else
         wefti_scheduler_swap(s); /* cards that were repeated while the others came back */
 }
@@ -244,5 +244,5 @@ void wefti_scheduler_check_forming(wefti_scheduler *s, int64_t now_ns) {
     wefti_text_add(&text, "%d of %d processes %s missing after %.4g s", missing,
                    (int)s->options.size, missing == 1 ? "is" : "are", (double)s->join_ns * 1e-9);
     add_missing_ranks(s, &text);
-    wefti_scheduler_judge_text(s, WEFT_E_TIMEOUT, &text);
+    wefti_scheduler_judge_text(s, WEFT_E_TIMEOUT, WEFT_RANK_NONE, &text);
 }

@@ -61,8 +61,7 @@ struct wefti_scheduler {
     int32_t taken;         /* seats */
     int64_t swap_since_ns; /* 0: no card waits for others */
     uint64_t answered;     /* number of the last all-gather; what it brought */
-    unsigned char *answer;
-    size_t answer_bytes;
+    wefti_block *answer;   /* NULL: there was none */
     int64_t heartbeat_ns, wait_ns, join_ns;
 };
 
@@ -73,6 +72,8 @@ void wefti_client_read(wefti_scheduler *s, wefti_client *client);
 void wefti_client_write(wefti_scheduler *s, wefti_client *client);
 void wefti_client_send(wefti_scheduler *s, wefti_client *client, wefti_frame_kind kind,
                        const void *body, size_t bytes);
+void wefti_client_send_block(wefti_scheduler *s, wefti_client *client, wefti_frame_kind kind,
+                             wefti_block *block);
 /* Say no, and close when that is written. */
 void wefti_client_refuse(wefti_scheduler *s, wefti_client *client, weft_status status,
                          const char *format, ...) __attribute__((format(printf, 4, 5)));
@@ -102,9 +103,14 @@ void wefti_scheduler_rank_left(wefti_scheduler *s, int32_t rank);
 void wefti_scheduler_goodbye(wefti_scheduler *s); /* to all: nobody watches any more */
 
 /* scheduler_verdict.c */
-/* The first one counts: everybody is told. */
-void wefti_scheduler_judge(wefti_scheduler *s, weft_status status, const char *text);
-void wefti_scheduler_judge_text(wefti_scheduler *s, weft_status status, wefti_text *text);
+/* The first one counts: everybody is told. `failed`: the rank that the text names, or
+ * WEFT_RANK_NONE. */
+void wefti_scheduler_judge(wefti_scheduler *s, weft_status status, int32_t failed,
+                           const char *text);
+void wefti_scheduler_judge_text(wefti_scheduler *s, weft_status status, int32_t failed,
+                                wefti_text *text);
+/* WEFT_RANK_NONE before there are ranks. */
+int32_t wefti_seat_rank(const wefti_scheduler *s, int32_t seat);
 /* "rank 3 (process 123 on host 0)" */
 void wefti_seat_name(const wefti_scheduler *s, int32_t rank, wefti_text *out);
 /* "it was computing in step 12 (345 transfers done)" */

@@ -21,7 +21,7 @@ void wefti_seat_clear(wefti_seat *seat) {
 void wefti_scheduler_card(wefti_scheduler *s, wefti_client *client, const wefti_card *card) {
     if (card->number > 0 && card->number <= s->answered) { /* it lost the answer, if any */
         if (card->number == s->answered)
-            wefti_client_send(s, client, WEFTI_FRAME_CARDS, s->answer, s->answer_bytes);
+            wefti_client_send_block(s, client, WEFTI_FRAME_CARDS, s->answer);
         return;
     }
     wefti_seat *seat = &s->seats[client->seat];
@@ -67,29 +67,30 @@ static bool sizes_agree(wefti_scheduler *s) {
         wefti_seat_name(s, r, &text);
         wefti_text_add(&text, " exchange cards of %zu and %zu bytes: they are at different places",
                        s->seats[0].card[0].bytes, s->seats[r].card[0].bytes);
-        wefti_scheduler_judge_text(s, WEFT_E_MISMATCH, &text);
+        wefti_scheduler_judge_text(s, WEFT_E_MISMATCH, WEFT_RANK_NONE, &text);
         return false;
     }
     return true;
 }
 
+/* One block for all: it is as large as there are members, and copies would be so once more. */
 static weft_status answer(wefti_scheduler *s, uint64_t number) {
     size_t each = s->seats[0].card[0].bytes, bytes = WEFTI_CARD_HEAD + each * (size_t)s->taken;
     WEFT_REQUIRE(bytes <= WEFTI_CARDS_MAX, WEFT_E_ARG,
                  "cards of %zu bytes are too large for an exchange among %d", each, (int)s->taken);
-    unsigned char *body;
-    WEFT_NEW_ARRAY(body, unsigned char, bytes);
+    wefti_block *block;
+    WEFT_TRY(wefti_block_create(bytes, &block));
+    unsigned char *body = wefti_block_body(block);
     wefti_card_head(number, each, body);
     for (int32_t r = 0; r < s->taken; r++)
         memcpy(body + WEFTI_CARD_HEAD + each * (size_t)r, s->seats[r].card[0].data, each);
     for (int32_t r = 0; r < s->taken; r++) {
         drop_first(&s->seats[r]);
         if (s->seats[r].client)
-            wefti_client_send(s, s->seats[r].client, WEFTI_FRAME_CARDS, body, bytes);
+            wefti_client_send_block(s, s->seats[r].client, WEFTI_FRAME_CARDS, block);
     }
-    wefti_free(s->answer);
-    s->answer = body;
-    s->answer_bytes = bytes;
+    wefti_block_release(s->answer);
+    s->answer = block;
     s->answered = number;
     return WEFT_OK;
 }
@@ -100,7 +101,7 @@ void wefti_scheduler_swap(wefti_scheduler *s) {
         if (!sizes_agree(s)) return;
         weft_status status = answer(s, number);
         if (status < 0) {
-            wefti_scheduler_judge(s, status, weft_error_message());
+            wefti_scheduler_judge(s, status, WEFT_RANK_NONE, weft_error_message());
             return;
         }
         s->swap_since_ns = 0;
@@ -113,8 +114,10 @@ void wefti_scheduler_check_swap(wefti_scheduler *s, int64_t now_ns) {
     if (!s->swap_since_ns || now_ns - s->swap_since_ns <= s->join_ns) return;
     wefti_text text = {0};
     int absent = 0;
+    int32_t culprit = WEFT_RANK_NONE; /* if there is only one */
     for (int32_t r = 0; r < s->taken; r++) {
         if (s->seats[r].card[0].number || ++absent > 8) continue;
+        culprit = absent == 1 ? wefti_seat_rank(s, r) : WEFT_RANK_NONE;
         wefti_text_add(&text, absent > 1 ? ", " : "");
         wefti_seat_name(s, r, &text);
     }
@@ -122,5 +125,5 @@ void wefti_scheduler_check_swap(wefti_scheduler *s, int64_t now_ns) {
                    "%s %s not come to an exchange of addresses that the others began %.4g s ago",
                    absent > 8 ? " and more" : "", absent > 1 ? "have" : "has",
                    (double)(now_ns - s->swap_since_ns) * 1e-9);
-    wefti_scheduler_judge_text(s, WEFT_E_TIMEOUT, &text);
+    wefti_scheduler_judge_text(s, WEFT_E_TIMEOUT, culprit, &text);
 }

@@ -15,6 +15,10 @@ void wefti_seat_name(const wefti_scheduler *s, int32_t rank, wefti_text *out) {
         wefti_text_add(out, "process %lld at %s", (long long)seat->join.pid, seat->address);
 }
 
+int32_t wefti_seat_rank(const wefti_scheduler *s, int32_t seat) {
+    return s->ranked ? seat : WEFT_RANK_NONE;
+}
+
 static void add_place(const wefti_standing *standing, wefti_text *out) {
     if (standing->step > 0) wefti_text_add(out, " in step %lld", (long long)standing->step);
     wefti_text_add(out, " (%llu transfers done)", (unsigned long long)standing->done);
@@ -33,11 +37,13 @@ void wefti_seat_stand(const wefti_seat *seat, int64_t now_ns, wefti_text *out) {
     add_place(standing, out);
 }
 
-void wefti_scheduler_judge(wefti_scheduler *s, weft_status status, const char *text) {
+void wefti_scheduler_judge(wefti_scheduler *s, weft_status status, int32_t failed,
+                           const char *text) {
     if (s->state == WEFTI_SCHEDULER_FAILED || s->state == WEFTI_SCHEDULER_LEFT) return;
     unsigned char body[WEFTI_MESSAGE_MAX];
-    size_t bytes = wefti_verdict_encode(status, text, body);
+    size_t bytes = wefti_verdict_encode(status, failed, text, body);
     s->verdict.status = status;
+    s->verdict.failed = failed;
     size_t n = strnlen(text, WEFTI_TEXT_MAX);
     memcpy(s->verdict.text, text, n);
     s->verdict.text[n] = 0;
@@ -49,9 +55,11 @@ void wefti_scheduler_judge(wefti_scheduler *s, weft_status status, const char *t
             wefti_client_send(s, s->seats[i].client, WEFTI_FRAME_VERDICT, body, bytes);
 }
 
-void wefti_scheduler_judge_text(wefti_scheduler *s, weft_status status, wefti_text *text) {
+void wefti_scheduler_judge_text(wefti_scheduler *s, weft_status status, int32_t failed,
+                                wefti_text *text) {
     char *words = wefti_text_take(text);
-    wefti_scheduler_judge(s, status, words ? words : "a rank failed (no memory to say which)");
+    wefti_scheduler_judge(s, status, failed,
+                          words ? words : "a rank failed (no memory to say which)");
     wefti_free(words);
 }
 

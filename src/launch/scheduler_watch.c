@@ -15,7 +15,7 @@ void wefti_scheduler_rank_died(wefti_scheduler *s, int32_t rank, const char *why
     wefti_seat_name(s, rank, &text);
     wefti_text_add(&text, " died: %s; it was ", why);
     wefti_seat_stand(seat, wefti_now_ns(), &text);
-    wefti_scheduler_judge_text(s, WEFT_E_PEER, &text);
+    wefti_scheduler_judge_text(s, WEFT_E_PEER, rank, &text);
 }
 
 void wefti_scheduler_goodbye(wefti_scheduler *s) {
@@ -45,7 +45,7 @@ static bool check_silence(wefti_scheduler *s, int64_t now) {
                        "is down; it was ",
                        (double)(now - seat->heard_ns) * 1e-9);
         wefti_seat_stand(seat, now, &text);
-        wefti_scheduler_judge_text(s, WEFT_E_TIMEOUT, &text);
+        wefti_scheduler_judge_text(s, WEFT_E_TIMEOUT, r, &text);
         return true;
     }
     return false;
@@ -127,8 +127,10 @@ static void accuse(wefti_scheduler *s, int32_t victim, int64_t now) {
     suspicion by = suspect(s, now);
     wefti_text text = {0};
     int named = 0;
+    int32_t culprit = WEFT_RANK_NONE; /* if there is only one */
     for (int32_t r = 0; r < s->taken; r++) {
         if (!is_culprit(s, r, &by) || ++named > NAMED) continue;
+        culprit = named == 1 ? r : WEFT_RANK_NONE;
         wefti_text_add(&text, named > 1 ? "; " : "");
         wefti_seat_name(s, r, &text);
         wefti_text_add(&text, " keeps the others waiting: it %s",
@@ -140,7 +142,7 @@ static void accuse(wefti_scheduler *s, int32_t victim, int64_t now) {
     wefti_seat_name(s, victim, &text);
     wefti_text_add(&text, " is ");
     wefti_seat_stand(&s->seats[victim], now, &text);
-    wefti_scheduler_judge_text(s, WEFT_E_TIMEOUT, &text);
+    wefti_scheduler_judge_text(s, WEFT_E_TIMEOUT, culprit, &text);
 }
 
 /* Somebody has left, and all others wait: nobody will ever answer them. */

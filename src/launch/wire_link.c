@@ -20,11 +20,26 @@ static bool is_magic(const unsigned char *data, char what) {
     return memcmp(data, wanted, sizeof wanted) == 0;
 }
 
+weft_status wefti_block_create(size_t bytes, wefti_block **out) {
+    *out = wefti_calloc(1, sizeof **out + bytes + WEFTI_FRAME_EXTRA);
+    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for a message of %zu bytes", bytes);
+    (*out)->holders = 1;
+    (*out)->bytes = bytes;
+    return WEFT_OK;
+}
+
+void wefti_block_release(wefti_block *block) {
+    if (block && --block->holders == 0) wefti_free(block);
+}
+
 void wefti_wire_close(wefti_wire *link) {
     wefti_tls_end(link->line);
     if (link->fd >= 0) close(link->fd);
     wefti_free(link->in);
     wefti_free(link->out);
+    for (; link->insert_at < link->inserts; link->insert_at++)
+        wefti_block_release(link->insert[link->insert_at].block);
+    wefti_free(link->insert);
     *link = (wefti_wire){.fd = -1};
 }
 
@@ -231,15 +246,31 @@ bool wefti_wire_wants_to_write(const wefti_wire *link) {
     return link->out_at < link->out_used;
 }
 
-weft_status wefti_wire_flush(wefti_wire *link) {
-    while (link->out_at < link->out_used) {
+/* All of data[*at..end). */
+static weft_status give_all(wefti_wire *link, const unsigned char *data, size_t *at, size_t end) {
+    while (*at < end) {
         size_t sent;
-        weft_status status =
-            give(link, link->out + link->out_at, link->out_used - link->out_at, &sent);
+        weft_status status = give(link, data + *at, end - *at, &sent);
         if (status != WEFT_OK) return status;
-        link->out_at += sent;
+        *at += sent;
     }
+    return WEFT_OK;
+}
+
+weft_status wefti_wire_flush(wefti_wire *link) {
+    weft_status status;
+    for (; link->insert_at < link->inserts; link->insert_at++) {
+        wefti_insert *i = &link->insert[link->insert_at];
+        status = give_all(link, link->out, &link->out_at, i->before);
+        if (status == WEFT_OK)
+            status = give_all(link, wefti_block_body(i->block), &i->sent, i->block->bytes);
+        if (status != WEFT_OK) return status;
+        wefti_block_release(i->block);
+    }
+    status = give_all(link, link->out, &link->out_at, link->out_used);
+    if (status != WEFT_OK) return status;
     link->out_at = link->out_used = 0;
+    link->insert_at = link->inserts = 0;
     shrink(&link->out, &link->out_room);
     return WEFT_OK;
 }
@@ -254,6 +285,23 @@ weft_status wefti_wire_send(wefti_wire *link, wefti_frame_kind kind, const void 
     if (rest_bytes) memcpy(frame + WEFTI_FRAME_HEADER + head_bytes, rest, rest_bytes);
     wefti_frame_seal(&link->sends, kind, bytes, frame);
     link->out_used += bytes + WEFTI_FRAME_EXTRA;
+    weft_status status = wefti_wire_flush(link);
+    return status == WEFT_PENDING ? WEFT_OK : status;
+}
+
+/* The frame is sealed around the body where that lies, for one connection after the other; header
+ * and signature go with this connection's own output. */
+weft_status wefti_wire_send_block(wefti_wire *link, wefti_frame_kind kind, wefti_block *block) {
+    WEFT_REQUIRE(link->phase == WEFTI_WIRE_OPEN, WEFT_E_BUG, "a frame before the handshake");
+    WEFT_TRY(make_room(&link->out, link->out_used, &link->out_room, WEFTI_FRAME_EXTRA));
+    WEFT_TRY(WEFT_GROW(link->insert, link->inserts, link->insert_room));
+    wefti_frame_seal(&link->sends, kind, block->bytes, block->frame);
+    memcpy(link->out + link->out_used, block->frame, WEFTI_FRAME_HEADER);
+    link->out_used += WEFTI_FRAME_HEADER;
+    link->insert[link->inserts++] = (wefti_insert){.block = block, .before = link->out_used};
+    block->holders++;
+    memcpy(link->out + link->out_used, wefti_block_body(block) + block->bytes, WEFTI_FRAME_MAC);
+    link->out_used += WEFTI_FRAME_MAC;
     weft_status status = wefti_wire_flush(link);
     return status == WEFT_PENDING ? WEFT_OK : status;
 }

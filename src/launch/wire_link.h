@@ -14,6 +14,26 @@ enum {
     WEFTI_WIRE_WELCOME = WEFTI_WIRE_MAGIC + WEFTI_DIGEST_BYTES,
 };
 
+/* A body that several connections send, each in a frame of its own: those that have not done so
+ * yet hold it together. All from one thread. */
+typedef struct wefti_block {
+    int64_t holders;
+    size_t bytes;
+    unsigned char frame[]; /* the body, with room for a header before and a signature behind */
+} wefti_block;
+/* Held by the caller. */
+weft_status wefti_block_create(size_t bytes, wefti_block **out) WEFT_CHECKED;
+static inline unsigned char *wefti_block_body(wefti_block *block) {
+    return block->frame + WEFTI_FRAME_HEADER;
+}
+void wefti_block_release(wefti_block *block); /* NULL is legal */
+
+/* Goes out between the bytes of a connection's own output. */
+typedef struct wefti_insert {
+    wefti_block *block;
+    size_t before, sent; /* so much of the own output goes first; bytes of the block that have */
+} wefti_insert;
+
 typedef struct wefti_wire {
     int fd; /* -1: closed */
     bool scheduler;
@@ -33,6 +53,8 @@ typedef struct wefti_wire {
     wefti_stream sends, receives;
     unsigned char *in, *out;
     size_t in_used, in_at, in_room, out_used, out_at, out_room;
+    wefti_insert *insert; /* in their order */
+    int64_t inserts, insert_at, insert_room;
 } wefti_wire;
 
 /* Takes the socket over, also on failure. tls: this side's, or NULL. */
@@ -50,6 +72,9 @@ weft_status wefti_wire_next(wefti_wire *link, wefti_frame *out) WEFT_CHECKED;
 /* Queue a frame with a body of two parts, and write what can be written. */
 weft_status wefti_wire_send(wefti_wire *link, wefti_frame_kind kind, const void *head,
                             size_t head_bytes, const void *rest, size_t rest_bytes) WEFT_CHECKED;
+/* The same with a body that is not copied. */
+weft_status wefti_wire_send_block(wefti_wire *link, wefti_frame_kind kind,
+                                  wefti_block *block) WEFT_CHECKED;
 /* WEFT_PENDING: not all is written. */
 weft_status wefti_wire_flush(wefti_wire *link) WEFT_CHECKED;
 

@@ -69,10 +69,11 @@ weft_status wefti_beat_decode(const wefti_frame *frame, int64_t now_ns, wefti_st
     return all_taken(&u, "heartbeat");
 }
 
-size_t wefti_verdict_encode(weft_status status, const char *text,
+size_t wefti_verdict_encode(weft_status status, int32_t failed, const char *text,
                             unsigned char out[WEFTI_MESSAGE_MAX]) {
     wefti_pack p = packing(out, WEFTI_MESSAGE_MAX);
     wefti_pack_u32(&p, (uint32_t)status);
+    wefti_pack_u32(&p, (uint32_t)failed);
     wefti_pack_text(&p, text, WEFTI_TEXT_MAX);
     return p.used;
 }
@@ -88,8 +89,9 @@ static bool is_failure(int32_t status) {
 weft_status wefti_verdict_decode(const wefti_frame *frame, wefti_verdict *out) {
     wefti_unpack u = unpacking(frame);
     int32_t status = (int32_t)wefti_unpack_u32(&u);
+    out->failed = (int32_t)wefti_unpack_u32(&u);
     wefti_unpack_text(&u, out->text, WEFTI_TEXT_MAX);
-    if (!is_failure(status)) u.bad = true;
+    if (!is_failure(status) || out->failed < WEFT_RANK_NONE) u.bad = true;
     out->status = u.bad ? WEFT_E_CORRUPT : (weft_status)status;
     return all_taken(&u, "verdict");
 }

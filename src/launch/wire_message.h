@@ -31,6 +31,7 @@ typedef struct wefti_placed { /* WORLD */
 
 typedef struct wefti_verdict { /* VERDICT, REFUSED, FAIL */
     weft_status status;
+    int32_t failed; /* whom the text names; else WEFT_RANK_OWN (FAIL only), WEFT_RANK_NONE */
     char text[WEFTI_TEXT_MAX + 1];
 } wefti_verdict;
 
@@ -45,7 +46,7 @@ size_t wefti_beat_encode(const wefti_standing *m, int64_t now_ns,
 weft_status wefti_beat_decode(const wefti_frame *frame, int64_t now_ns,
                               wefti_standing *out) WEFT_CHECKED;
 
-size_t wefti_verdict_encode(weft_status status, const char *text,
+size_t wefti_verdict_encode(weft_status status, int32_t failed, const char *text,
                             unsigned char out[WEFTI_MESSAGE_MAX]);
 weft_status wefti_verdict_decode(const wefti_frame *frame, wefti_verdict *out) WEFT_CHECKED;
 

@@ -62,10 +62,10 @@ static weft_status check_group(const wefti_match *m, const wefti_transfer *t, in
                  (unsigned)t->kind < WEFTI_TRANSFER_KINDS && (unsigned)t->dtype < WEFT_DTYPES;
     for (int32_t i = 0; legal && i < t->members; i++)
         legal = t->ranks[i] > (i ? t->ranks[i - 1] : -1) && t->ranks[i] < m->count;
-    WEFT_REQUIRE(legal, WEFT_E_MISMATCH,
-                 "rank %d: the transfer of '%s' is none of this rank, among ranks 0 to %d that "
-                 "ascend",
-                 rank, t->name ? t->name : "a value without a name", m->count - 1);
+    WEFT_REQUIRE_OF(rank, legal, WEFT_E_MISMATCH,
+                    "rank %d: the transfer of '%s' is none of this rank, among ranks 0 to %d that "
+                    "ascend",
+                    rank, t->name ? t->name : "a value without a name", m->count - 1);
     return WEFT_OK;
 }
 
@@ -233,7 +233,7 @@ static weft_status check_legal(const wefti_match *m) {
         for (const kind *k = m->kinds[b]; k; k = k->next) {
             weft_status status = wefti_transfer_check(k->transfer);
             if (status == WEFT_E_NOMEM) return status;
-            if (status < 0) return wefti_prefix(WEFT_E_MISMATCH, "rank %d", k->rank);
+            if (status < 0) return wefti_name_rank(WEFT_E_MISMATCH, k->rank);
         }
     return WEFT_OK;
 }

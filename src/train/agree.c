@@ -15,6 +15,7 @@ enum { MESSAGE_BYTES = 1000, SIZES = 3 };
 /* In front of what rank 0 spreads; also everyone's card when one has failed. */
 typedef struct notice {
     int64_t status;
+    int64_t failed; /* whom the message names; else WEFT_RANK_OWN, NONE */
     char message[MESSAGE_BYTES];
 } notice;
 
@@ -40,9 +41,8 @@ typedef struct order_card {
 
 weft_status wefti_give_up(weft_world *world, weft_status status) {
     if (!world || world->size == 1 || status >= 0 || status == WEFT_E_PEER) return status;
-    if (strncmp(weft_error_message(), "rank ", 5) != 0)
-        (void)wefti_prefix(status, "rank %d", world->rank);
-    weft_world_fail(world, weft_error_message());
+    (void)wefti_name_rank(status, world->rank);
+    weft_world_fail(world, NULL);
     return status;
 }
 
@@ -149,16 +149,31 @@ weft_status wefti_agree_cards(wefti_agreement *a, const void *card, size_t bytes
     return WEFT_OK;
 }
 
-/* The message of rank `from` to all. */
+/* This thread's failure, to be told. */
+static notice notice_of(weft_status status) {
+    notice note = {.status = status < 0 ? status : 0, .failed = weft_error_rank()};
+    if (status < 0) (void)snprintf(note.message, sizeof note.message, "%s", weft_error_message());
+    return note;
+}
+
+/* What rank `from` has told becomes this thread's failure. */
+static weft_status hear(const notice *note, int32_t from) {
+    weft_status status = (weft_status)note->status;
+    (void)WEFT_RAISE(status, "%.*s", MESSAGE_BYTES - 1, note->message);
+    (void)wefti_blame(status, (int)note->failed);
+    return wefti_name_rank(status, from);
+}
+
+/* The notice of rank `from` to all. */
 static weft_status tell(wefti_agreement *a, int32_t from, notice *note) {
+    const int64_t bytes = (int64_t)sizeof *note;
     for (int32_t r = 0; r < a->size; r++) {
-        a->have[r] = range(0, r == from ? MESSAGE_BYTES : 0);
-        a->want[r] = range(0, MESSAGE_BYTES);
+        a->have[r] = range(0, r == from ? bytes : 0);
+        a->want[r] = range(0, bytes);
     }
-    wefti_across message = {WEFTI_TRANSFER_BROADCAST, WEFT_U8, 1, a->have, a->want, NAME};
-    char own[MESSAGE_BYTES];
-    memcpy(own, note->message, sizeof own);
-    return wefti_give_up(a->world, wefti_across_run(a, &message, own, note->message));
+    wefti_across all = {WEFTI_TRANSFER_BROADCAST, WEFT_U8, 1, a->have, a->want, NAME};
+    notice own = *note;
+    return wefti_give_up(a->world, wefti_across_run(a, &all, &own, note));
 }
 
 /* The failure with the lowest order, of the lowest rank; *out_rank -1: all are well. */
@@ -170,30 +185,20 @@ static weft_status find_first(wefti_agreement *a, weft_status status, int64_t or
     for (int32_t r = 0; r < a->size; r++)
         if (all[r].status < 0 && (*out_rank < 0 || all[r].order < all[*out_rank].order))
             *out_rank = r;
-    if (*out_rank < 0) return WEFT_OK;
-    out->status = all[*out_rank].status;
-    return tell(a, *out_rank, out);
+    return *out_rank < 0 ? WEFT_OK : tell(a, *out_rank, out);
 }
 
 /* `own`: who failed by itself says so. */
 static weft_status agree(wefti_agreement *a, weft_status status, int64_t order, bool own) {
-    notice note = {.status = 0};
-    int32_t failed;
-    char *mine = status < 0 ? wefti_strdup(weft_error_message()) : NULL;
-    if (mine) (void)snprintf(note.message, sizeof note.message, "%s", mine);
-    weft_status told = find_first(a, status, order, &note, &failed);
-    a->failed = told >= 0 && failed >= 0;
-    if (status < 0 && (own || told < 0 || failed == a->me)) {
-        if (mine) (void)wefti_adopt(status, mine);
-        wefti_free(mine);
-        return status;
-    }
-    wefti_free(mine);
+    notice note = notice_of(status);
+    wefti_failure mine;
+    int32_t first;
+    wefti_failure_keep(status, &mine);
+    weft_status told = find_first(a, status, order, &note, &first);
+    a->failed = told >= 0 && first >= 0;
+    if (status < 0 && (own || told < 0 || first == a->me)) return wefti_failure_tell(&mine);
     WEFT_TRY(told);
-    if (failed < 0) return WEFT_OK;
-    bool named = !strncmp(note.message, "rank ", 5);
-    if (named) WEFT_FAIL((weft_status)note.status, "%s", note.message);
-    WEFT_FAIL((weft_status)note.status, "rank %d: %s", failed, note.message);
+    return first < 0 ? WEFT_OK : hear(&note, first);
 }
 
 weft_status wefti_agree(wefti_agreement *a, weft_status status) {
@@ -277,20 +282,16 @@ weft_status wefti_spread(wefti_agreement *a, weft_status status, int64_t bytes) 
     while (which < SIZES - 1 && spread_sizes[which] < bytes) which++;
     a->failed = false;
     if (a->me == 0) {
-        note->status = status < 0 ? status : 0;
-        (void)snprintf(note->message, sizeof note->message, "%s",
-                       status < 0 ? weft_error_message() : "");
-        char *mine = status < 0 ? wefti_strdup(weft_error_message()) : NULL;
+        wefti_failure mine;
+        wefti_failure_keep(status, &mine);
+        *note = notice_of(status);
         weft_status sent = wefti_give_up(a->world, run_spread(a, which));
         a->failed = sent >= 0 && status < 0;
-        if (mine) (void)wefti_adopt(status, mine);
-        wefti_free(mine);
-        return status < 0 ? status : sent;
+        return status < 0 ? wefti_failure_tell(&mine) : sent;
     }
     WEFT_TRY(wefti_give_up(a->world, run_spread(a, which)));
     a->failed = note->status < 0;
-    if (note->status < 0) WEFT_FAIL((weft_status)note->status, "rank 0: %s", note->message);
-    return WEFT_OK;
+    return note->status < 0 ? hear(note, 0) : WEFT_OK;
 }
 
 weft_status wefti_agree_spread(wefti_agreement *a, weft_status status, void *data, int64_t bytes) {

@@ -353,10 +353,10 @@ static weft_status refuse_occupied(const wefti_training *t) {
 
 /* A run that ends early keeps what it has, the checkpoint under way included. */
 static weft_status failed(wefti_training *t, weft_status status) {
-    char *message = wefti_strdup(weft_error_message());
+    wefti_failure failure;
+    wefti_failure_keep(status, &failure);
     if (wefti_training_settle(t) < 0) wefti_training_note(t, "%s", weft_error_message());
-    if (message) (void)wefti_adopt(status, message);
-    wefti_free(message);
+    (void)wefti_failure_tell(&failure);
     if (status == WEFT_E_STOPPED || !t->result->checkpoint[0]) return status;
     /* The state before a step without a finite loss may itself be the cause. */
     if (status == WEFT_E_NUMERIC && t->committed_step == t->step)
@@ -499,8 +499,7 @@ static weft_status run(wefti_training *t, weft_world *world) {
 static weft_status end_together(const wefti_training *t, weft_status status) {
     if (!t->agreement) return status;
     if (status >= 0 || status == WEFT_E_STOPPED) return wefti_agree(t->agreement, status);
-    bool named = status == WEFT_E_PEER || !strncmp(weft_error_message(), "rank ", 5);
-    if (!named) (void)wefti_prefix(status, "rank %d", weft_world_rank(t->world));
+    if (status != WEFT_E_PEER) (void)wefti_name_rank(status, weft_world_rank(t->world));
     return wefti_agreement_failed(t->agreement) ? status : wefti_give_up(t->world, status);
 }
 
@@ -512,15 +511,14 @@ weft_status weft_train_run_in(weft_world *world, const weft_job *job,
     bool follows = world && weft_world_rank(world) > 0;
     wefti_training t = {.job = job, .events = follows ? &quiet : events, .result = &result};
     weft_status status = run(&t, world);
-    char *message = status < 0 ? wefti_strdup(weft_error_message()) : NULL;
+    wefti_failure failure;
+    wefti_failure_keep(status, &failure);
     weft_status closed = wefti_metrics_close(t.metrics);
-    if (message) (void)wefti_adopt(status, message);
-    wefti_free(message);
+    if (status < 0) (void)wefti_failure_tell(&failure);
     status = end_together(&t, status < 0 ? status : closed);
-    message = status < 0 ? wefti_strdup(weft_error_message()) : NULL;
+    wefti_failure_keep(status, &failure);
     wefti_training_close(&t);
-    if (message) (void)wefti_adopt(status, message);
-    wefti_free(message);
+    if (status < 0) (void)wefti_failure_tell(&failure);
     if (out_result) *out_result = result;
     return status;
 }

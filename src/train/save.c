@@ -358,12 +358,12 @@ static weft_status save(wefti_training *t, bool last, weft_status *out_unwritten
     if (!t->job->checkpoint.dir[0]) return WEFT_OK;
     if (!t->follows) *out_unwritten = begin_save(t, last);
     if (!t->world) return WEFT_OK;
-    char *message = *out_unwritten < 0 ? wefti_strdup(weft_error_message()) : NULL;
+    wefti_failure unwritten;
+    wefti_failure_keep(*out_unwritten, &unwritten);
     bool begun = *out_unwritten >= 0;
     weft_status status = wefti_training_tell(t, WEFT_OK, &begun, sizeof begun);
     if (status >= 0 && begun) status = wefti_training_deliver(t);
-    if (message && status >= 0) (void)wefti_adopt(*out_unwritten, message);
-    wefti_free(message);
+    if (!begun && status >= 0) (void)wefti_failure_tell(&unwritten);
     return status;
 }
 

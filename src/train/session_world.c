@@ -52,23 +52,23 @@ static uint64_t digest_settings(const weft_session_options *o) {
 }
 
 static weft_status compare_cards(const job_card *a, const job_card *b) {
-    WEFT_REQUIRE(!strcmp(a->version, b->version), WEFT_E_MISMATCH,
-                 "rank %d runs weft %s, rank %d weft %s: all processes of a run need the same",
-                 b->rank, b->version, a->rank, a->version);
-    WEFT_REQUIRE(!strcmp(a->isa, b->isa), WEFT_E_MISMATCH,
-                 "rank %d computes with %s instructions, rank %d with %s, and their last bits "
-                 "differ: set WEFT_ISA to what all processors have",
-                 b->rank, b->isa, a->rank, a->isa);
+    WEFT_REQUIRE_OF(b->rank, !strcmp(a->version, b->version), WEFT_E_MISMATCH,
+                    "rank %d runs weft %s, rank %d weft %s: all processes of a run need the same",
+                    b->rank, b->version, a->rank, a->version);
+    WEFT_REQUIRE_OF(b->rank, !strcmp(a->isa, b->isa), WEFT_E_MISMATCH,
+                    "rank %d computes with %s instructions, rank %d with %s, and their last bits "
+                    "differ: set WEFT_ISA to what all processors have",
+                    b->rank, b->isa, a->rank, a->isa);
     const char *what = a->model != b->model ? "model"
                        : a->plan != b->plan ? "plan"
                        : a->settings != b->settings
                            ? "optimizer, clipping or number of microbatches"
                        : a->seed != b->seed ? "seed"
                                             : NULL;
-    WEFT_REQUIRE(!what, WEFT_E_MISMATCH,
-                 "rank %d runs another job than rank %d: its %s differs; all processes of a run "
-                 "need the same",
-                 b->rank, a->rank, what);
+    WEFT_REQUIRE_OF(b->rank, !what, WEFT_E_MISMATCH,
+                    "rank %d runs another job than rank %d: its %s differs; all processes of a run "
+                    "need the same",
+                    b->rank, a->rank, what);
     return WEFT_OK;
 }
 
@@ -221,9 +221,11 @@ static weft_status read_all(wefti_view *v, const char *all, const int64_t *offse
         counts[r] = heads[r].channels;
         cards[r] = (const wefti_channel_card *)(const void *)(all + offsets[r] + sizeof(head));
         if (first > r || first < 0 || heads[first].tensors != heads[r].tensors)
-            status = WEFT_RAISE(WEFT_E_MISMATCH,
-                                "rank %d splits its tensors another way than rank %d of its stage",
-                                r, first);
+            status = wefti_blame(
+                WEFT_RAISE(WEFT_E_MISMATCH,
+                           "rank %d splits its tensors another way than rank %d of its stage", r,
+                           first),
+                r);
         if (status >= 0) status = read_site(v, all + offsets[r], &heads[r], r);
     }
     if (status >= 0) status = wefti_channels_match(v->own, cards, counts);

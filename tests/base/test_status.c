@@ -5,6 +5,7 @@
 #include <cmocka.h>
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/status.h"
@@ -62,6 +63,45 @@ static void prefix_and_adopt(void **state) {
     assert_string_equal(weft_error_message(), "rank 3 died");
 }
 
+static weft_status fail_of_three(void) {
+    WEFT_FAIL_OF(3, WEFT_E_PEER, "rank 3 died");
+}
+static weft_status require_of_four(bool holds) {
+    WEFT_REQUIRE_OF(4, holds, WEFT_E_PEER, "rank 4 left");
+    return WEFT_OK;
+}
+
+/* Who failed goes with the failure, and is not read off its text. */
+static void who_failed_is_told(void **state) {
+    (void)state;
+    wefti_failure kept;
+    (void)WEFT_RAISE(WEFT_E_IO, "rank 9 is a word here");
+    assert_int_equal(weft_error_rank(), WEFT_RANK_OWN);
+    assert_int_equal(wefti_name_rank(WEFT_E_IO, 2), WEFT_E_IO);
+    assert_string_equal(weft_error_message(), "rank 2: rank 9 is a word here");
+    assert_int_equal(weft_error_rank(), 2);
+    (void)wefti_prefix(WEFT_E_IO, "step 7");
+    (void)wefti_name_rank(WEFT_E_IO, 5); /* it has a name */
+    assert_string_equal(weft_error_message(), "step 7: rank 2: rank 9 is a word here");
+    assert_int_equal(weft_error_rank(), 2);
+    wefti_failure_keep(WEFT_E_IO, &kept);
+    assert_int_equal(fail_of_three(), WEFT_E_PEER);
+    assert_int_equal(weft_error_rank(), 3);
+    assert_int_equal(require_of_four(true), WEFT_OK);
+    assert_int_equal(require_of_four(false), WEFT_E_PEER);
+    assert_int_equal(weft_error_rank(), 4);
+    assert_int_equal(wefti_failure_tell(&kept), WEFT_E_IO);
+    assert_string_equal(weft_error_message(), "step 7: rank 2: rank 9 is a word here");
+    assert_int_equal(weft_error_rank(), 2);
+    (void)wefti_adopt(WEFT_E_PEER, "rank 1 is lost"); /* nobody said whose it is */
+    assert_int_equal(weft_error_rank(), WEFT_RANK_OWN);
+    (void)wefti_adopt_of(WEFT_E_PEER, WEFT_RANK_NONE, "all of them wait");
+    (void)wefti_name_rank(WEFT_E_PEER, 0);
+    assert_string_equal(weft_error_message(), "all of them wait");
+    wefti_error_clear();
+    assert_int_equal(weft_error_rank(), WEFT_RANK_OWN);
+}
+
 static void long_texts_are_cut(void **state) {
     (void)state;
     char longest[5000];
@@ -102,11 +142,9 @@ static void texts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(messages_and_trail),
-        cmocka_unit_test(prefix_and_adopt),
-        cmocka_unit_test(long_texts_are_cut),
-        cmocka_unit_test(threads_have_their_own),
-        cmocka_unit_test(texts),
+        cmocka_unit_test(messages_and_trail),     cmocka_unit_test(prefix_and_adopt),
+        cmocka_unit_test(who_failed_is_told),     cmocka_unit_test(long_texts_are_cut),
+        cmocka_unit_test(threads_have_their_own), cmocka_unit_test(texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -205,7 +205,7 @@ static void complain(world_test *w, int32_t rank, const char *what, const char *
         snprintf(w->message, sizeof w->message, "rank %d: %s: %s", (int)rank, what, detail);
     pthread_mutex_unlock(&w->lock);
     /* The others shall not wait for this rank. */
-    wefti_comm_break(w->comm[rank], what);
+    wefti_comm_break(w->comm[rank], WEFT_RANK_OWN, what);
 }
 static bool good(world_test *w, int32_t rank, weft_status status, const char *what) {
     if (status >= 0) return true;

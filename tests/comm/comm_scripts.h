@@ -118,7 +118,7 @@ static void follow_script(world_test *w, int32_t rank) {
         lane *l = &lanes[next % CASES];
         delay(&r);
         if (rank == s->breaker && next >= s->break_at) {
-            wefti_comm_break(w->comm[rank], "stop");
+            wefti_comm_break(w->comm[rank], WEFT_RANK_OWN, "stop");
             break;
         }
         if (next < CASES * ROUNDS && l->member < 0) {
@@ -316,8 +316,8 @@ __attribute__((unused)) static void wait_for_nobody(world_test *w, int32_t rank)
     if (rank == 2) {
         pthread_barrier_wait(&w->barrier);
         usleep(2000); /* so that some sleep already; whether they do changes nothing below */
-        wefti_comm_break(w->comm[rank], "out of memory");
-        wefti_comm_break(w->comm[rank], "later failures are not the reason");
+        wefti_comm_break(w->comm[rank], WEFT_RANK_OWN, "out of memory");
+        wefti_comm_break(w->comm[rank], WEFT_RANK_OWN, "later failures are not the reason");
         return;
     }
     wefti_endpoint *e = bound(w, rank, c);

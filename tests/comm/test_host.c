@@ -196,7 +196,7 @@ static void *watch(void *argument) {
     watcher *a = argument;
     death_test *d = a->w->context;
     while (!atomic_load(&d->told)) usleep(200);
-    wefti_comm_break(a->w->comm[a->rank], "rank 1 was killed by signal 9");
+    wefti_comm_break(a->w->comm[a->rank], 1, "rank 1 was killed by signal 9");
     return NULL;
 }
 

@@ -204,7 +204,7 @@ static void wait_for_the_dead(world_test *w, int32_t rank) {
     usleep(5000); /* so that it sleeps; else it sees for itself, and nothing is tested */
     snprintf(common->line[1].message, sizeof common->line[1].message, "rank 1: out of memory");
     atomic_store(&common->broken, 2);
-    wefti_comm_break(w->comm[0], "rank 1 has ended");
+    wefti_comm_break(w->comm[0], 1, "rank 1 has ended");
 }
 static void a_break_is_heard_though_its_rank_dies(void **state) {
     (void)state;
@@ -234,7 +234,7 @@ static void mended_endpoints(void **state) {
         assert_int_equal(engine->post(small_in, NULL, got), WEFT_OK);
         assert_int_equal(engine->post(out, values, NULL), WEFT_OK);
         if (turn < 2) {
-            wefti_comm_break(w.comm[1], "stop");
+            wefti_comm_break(w.comm[1], WEFT_RANK_OWN, "stop");
             assert_int_equal(engine->wait(out), WEFT_E_PEER);
             assert_string_equal(weft_error_message(), "rank 1: stop");
             assert_int_equal(engine->wait(small_in), WEFT_E_PEER);

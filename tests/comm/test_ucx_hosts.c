@@ -171,7 +171,7 @@ static void *watch(void *argument) {
     pulling *pull = w->context;
     while (!atomic_load(&pull->pulled)) usleep(1000);
     for (int32_t r = 0; r < w->size; r++) /* this process has only one */
-        if (w->comm[r]) wefti_comm_break(w->comm[r], "the scheduler hears nothing of rank 1");
+        if (w->comm[r]) wefti_comm_break(w->comm[r], 1, "the scheduler hears nothing of rank 1");
     return NULL;
 }
 static void reduce_until_pulled(world_test *shared, int32_t rank) {

@@ -162,12 +162,16 @@ static void messages_return(void **state) {
     memset(longer, 'x', sizeof longer);
     longer[sizeof longer - 1] = 0;
     longer[5] = '\n'; /* shown as a blank */
-    f = frame_of(WEFTI_FRAME_VERDICT, body, wefti_verdict_encode(WEFT_E_PEER, longer, body));
+    f = frame_of(WEFTI_FRAME_VERDICT, body, wefti_verdict_encode(WEFT_E_PEER, 7, longer, body));
     assert_int_equal(wefti_verdict_decode(&f, &verdict), WEFT_OK);
     assert_int_equal(verdict.status, WEFT_E_PEER);
+    assert_int_equal(verdict.failed, 7);
     assert_int_equal(strlen(verdict.text), WEFTI_TEXT_MAX);
     assert_int_equal(verdict.text[5], ' ');
-    f = frame_of(WEFTI_FRAME_VERDICT, body, wefti_verdict_encode(WEFT_OK, "", body));
+    f = frame_of(WEFTI_FRAME_VERDICT, body,
+                 wefti_verdict_encode(WEFT_E_PEER, WEFT_RANK_NONE - 1, "", body));
+    assert_int_equal(wefti_verdict_decode(&f, &verdict), WEFT_E_CORRUPT); /* no rank */
+    f = frame_of(WEFTI_FRAME_VERDICT, body, wefti_verdict_encode(WEFT_OK, 0, "", body));
     assert_int_equal(wefti_verdict_decode(&f, &verdict), WEFT_E_CORRUPT); /* no failure */
 
     wefti_placed placed = {.generation = 5,
@@ -206,7 +210,7 @@ static void bodies_are_checked(void **state) {
             wefti_standing standing = {.what = "all_gather of h.1"};
             bytes = wefti_beat_encode(&standing, 100, body);
         } else if (round % 3 == 2)
-            bytes = wefti_verdict_encode(WEFT_E_PEER, "words", body);
+            bytes = wefti_verdict_encode(WEFT_E_PEER, 1, "words", body);
         for (uint64_t n = 1 + test_random(&seed) % 3; n > 0; n--)
             body[test_random(&seed) % bytes] = (unsigned char)test_random(&seed);
         if (test_random(&seed) % 4 == 0) bytes = test_random(&seed) % (bytes + 1);
@@ -220,7 +224,8 @@ static void bodies_are_checked(void **state) {
         if (wefti_beat_decode(&f, 100, &standing) >= 0)
             assert_true(standing.step >= 0 && strlen(standing.what) < WEFTI_POSITION_TEXT);
         if (wefti_verdict_decode(&f, &verdict) >= 0)
-            assert_true(verdict.status < 0 && strlen(verdict.text) <= WEFTI_TEXT_MAX);
+            assert_true(verdict.status < 0 && verdict.failed >= WEFT_RANK_NONE &&
+                        strlen(verdict.text) <= WEFTI_TEXT_MAX);
         if (wefti_card_decode(&f, 1, &card) >= 0)
             assert_true(card.bytes + WEFTI_CARD_HEAD == bytes);
     }

@@ -442,7 +442,7 @@ static void a_rank_without_memory_is_named(void **state) {
 static weft_status leave_early(void *context, weft_world *world) {
     run *r = context;
     if (weft_world_rank(world) != 1) return run_session(r, world);
-    weft_world_fail(world, "rank 1: the disk is on fire");
+    weft_world_fail(world, "the disk is on fire");
     return WEFT_OK;
 }
 
