@@ -24,6 +24,7 @@ typedef struct conformance {
     /* Filled in. */
     weft_group *groups[CONFORMANCE_GROUPS]; /* [0]: NULL, everyone */
     int64_t calls;
+    uint64_t digest; /* of all that this rank got, in whatever order */
     char message[900];
 } conformance;
 
@@ -158,6 +159,18 @@ static bool conformance_begin(conformance *c, const conformance_call *call, int 
     return true;
 }
 
+/* Of what a member got, every bit. */
+static uint64_t conformance_digest(const conformance_call *call, int me, const void *got,
+                                   int64_t bytes) {
+    uint64_t digest = conformance_hash(call->salt ^ (uint64_t)me << 48), word = 0;
+    for (int64_t at = 0; at < bytes; at += 8) {
+        memcpy(&word, (const char *)got + at, bytes - at < 8 ? (size_t)(bytes - at) : 8);
+        digest = (digest ^ word) * 0x9E3779B97F4A7C15u;
+        digest ^= digest >> 29;
+    }
+    return digest;
+}
+
 /* What came out is right, and nothing else was touched. Frees the buffers. */
 static bool conformance_end(conformance *c, conformance_flight *f) {
     const conformance_call *call = &f->call;
@@ -184,6 +197,8 @@ static bool conformance_end(conformance *c, conformance_flight *f) {
     if (!conformance_guarded(f->source, conformance_bytes(call, source)) ||
         !conformance_guarded(f->destination, conformance_bytes(call, destination)))
         ok = conformance_fail(c, f, "something was written behind a buffer");
+    c->digest +=
+        conformance_digest(call, f->me, f->destination, conformance_bytes(call, destination));
     /* Both are the caller's again: nobody reads or writes them any more. */
     memset(f->source, 0x5A, (size_t)conformance_bytes(call, source));
     memset(f->destination, 0x5A,

@@ -1,5 +1,6 @@
 #!/bin/sh
-# The conformance suite on processes of this host, in worlds of several sizes, and alone.
+# The conformance suite on processes of this host, in worlds of several sizes, and alone: what all ranks get is that of
+# threads, to the bit.
 set -u
 conformance=$WEFT_BUILD_DIR/weft-conformance
 work=$(mktemp -d)
@@ -10,6 +11,17 @@ if [ ! -x "$conformance" ]; then
     exit 77
 fi
 bad=0
+WEFT_SEED=${WEFT_SEED:-$(($(date +%s) % 100000))}
+export WEFT_SEED
+digest() { sed -n 's/.*as they should be (seed .*, digest \([0-9a-f]*\)).*/\1/p' "$@"; }
+# as_threads RANKS PROGRAMS BYTES: `out` has the bits that threads get.
+as_threads() {
+    "$conformance" "$2" "$3" "$1" >threads 2>&1
+    [ -n "$(digest threads)" ] && [ "$(digest threads)" = "$(digest out)" ] && return
+    echo "$1 ranks: other bits than those of threads:"
+    cat threads out
+    bad=1
+}
 # run RANKS PROGRAMS BYTES
 run() {
     if ! timeout 120 "$WEFT_BIN" launch -n "$1" --no-logs -- "$conformance" "$2" "$3" >out 2>&1 ||
@@ -19,6 +31,7 @@ run() {
         bad=1
     else
         grep "calls as they should be" out
+        as_threads "$@"
     fi
 }
 "$conformance" 20 1000000 >out 2>&1 && grep -q "^1 ranks" out || { cat out; bad=1; }
@@ -36,6 +49,7 @@ for ranks in 4 6; do
         echo "SKIP: two hosts: $(grep -m1 UCX out)"
     elif grep -q "^$ranks ranks, .* calls as they should be" out; then
         grep "calls as they should be" out
+        as_threads $ranks 20 1000000
     else
         echo "$ranks ranks on two hosts:"
         cat out
