@@ -450,11 +450,6 @@ static void nothing_is_left(void **state) {
 }
 
 int main(void) {
-#if SANITIZED_THREAD
-    /* It does not see what other processes do. */
-    print_message("SKIP: the thread sanitizer looks at one process only\n");
-    return 77;
-#endif
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_scripts),
         cmocka_unit_test(broken_scripts),

@@ -1,6 +1,6 @@
 /* The communicator over UCX: processes that send each other messages through the loopback
  * interface. Random transfers, what does not match, ranks that break off or are killed; and that
- * UCX leaves the process as it was. */
+ * UCX leaves the process as it was. (weft-test: threads) */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -318,12 +318,7 @@ static bool there_is_ucx(void) {
 }
 
 int main(void) {
-#if SANITIZED_THREAD
-    /* It looks at one process only, and at none of the threads of a library that it did not build.
-     */
-    print_message("SKIP: the thread sanitizer does not see other processes, nor UCX\n");
-    return 77;
-#endif
+    prepare_for_ucx();
     if (!there_is_ucx()) return 77;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_process_stays_as_it_was),

@@ -217,12 +217,7 @@ static bool there_is_ucx(void) {
 }
 
 int main(void) {
-#if SANITIZED_THREAD
-    /* It looks at one process only, and at none of the threads of a library that it did not build.
-     */
-    print_message("SKIP: the thread sanitizer does not see other processes, nor UCX\n");
-    return 77;
-#endif
+    prepare_for_ucx();
     const char *lacks = !there_is_ucx()   ? "weft is built without UCX"
                         : geteuid() != 0  ? "network namespaces need root"
                         : !shell("ip -V") ? "iproute2 is not installed"
