@@ -393,6 +393,9 @@ static inline bool several_matrices(const op_setup *s) {
 static inline bool group(const op_setup *s) {
     return (s->op->flags & WEFTI_OP_GROUP) != 0;
 }
+static inline bool grows(const op_setup *s) {
+    return (s->op->flags & WEFTI_OP_ADDS) != 0;
+}
 static inline bool always(const op_setup *s) {
     (void)s;
     return true;
@@ -408,6 +411,7 @@ static const allowed fallbacks[] = {
     {"*", "f16 is for files", stored_f16},
     {"*", "f32 registers do not hold every integer", integers},
     {"*", "a transfer carries it out", group},
+    {"*", "the executor adds in place", grows},
     {"max_grad", "rare", always},
     {"softmax*", "only the last dimension is fast", middle_axis},
     {"log_softmax*", "only the last dimension is fast", middle_axis},
