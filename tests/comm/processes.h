@@ -26,6 +26,7 @@ typedef struct meeting {
 typedef struct process_world process_world;
 struct process_world {
     world_test w; /* in shared memory, as all of this */
+    size_t bytes; /* of the whole, which may have more behind this */
     meeting meeting;
     int32_t hosts[MOST_RANKS];
     bool with_far;      /* a second communicator serves for transfers between hosts */
@@ -150,8 +151,10 @@ static void live(process_world *p, int32_t rank) {
 
 /* --- all of them --- */
 
-static process_world *processes_begin(int32_t size, void *context) {
-    process_world *p = share(sizeof *p);
+/* `bytes`: of a struct that begins with a process_world. */
+static void *processes_begin_of(size_t bytes, int32_t size, void *context) {
+    process_world *p = share(bytes);
+    p->bytes = bytes;
     p->w.size = p->meeting.size = size;
     p->w.context = context;
     p->w.get = get_memory;
@@ -168,8 +171,11 @@ static process_world *processes_begin(int32_t size, void *context) {
     pthread_mutex_init(&p->w.lock, &mutex);
     return p;
 }
+static process_world *processes_begin(int32_t size, void *context) {
+    return processes_begin_of(sizeof(process_world), size, context);
+}
 static void processes_end(process_world *p) {
-    munmap(p, sizeof *p);
+    munmap(p, p->bytes);
 }
 
 static void start_processes(process_world *p, rank_body *body) {
@@ -221,6 +227,47 @@ static void await_processes(process_world *p) {
 static void run_processes(process_world *p, rank_body *body) {
     start_processes(p, body);
     await_processes(p);
+}
+
+/* --- random scripts, each in a world of its own --- */
+
+typedef struct script_rounds {
+    int rounds;
+    int32_t least, most; /* ranks; most 0: as many as there are */
+    uint64_t mask;       /* of the seed, so that tests differ */
+    int break_every;     /* so many rounds a rank breaks the world; 0: never */
+    rank_body *body;
+    /* The world; may change the script. */
+    process_world *(*begin)(int32_t size, int round, numbers *r, script *s);
+} script_rounds;
+
+/* Nobody leaves before all are through, as in a world. */
+__attribute__((unused)) static void follow_to_the_end(world_test *w, int32_t rank) {
+    follow_script(w, rank);
+    pthread_barrier_wait(&w->barrier);
+}
+
+__attribute__((unused)) static void run_script_rounds(const script_rounds *o) {
+    uint64_t seed = first_seed() ^ o->mask;
+    print_message("seed %llu (WEFT_SEED ^ 0x%llX)\n", (unsigned long long)seed,
+                  (unsigned long long)o->mask);
+    static script s;
+    for (int round = 0; round < o->rounds; round++) {
+        numbers r = {seed + (uint64_t)round, 0};
+        int32_t size = (int32_t)pick(&r, o->least, o->most ? o->most : MOST_RANKS);
+        char expected[64] = "";
+        choose_script(&s, seed + (uint64_t)round, &r, size);
+        process_world *p = o->begin(size, round, &r, &s);
+        if (o->break_every && round % o->break_every == o->break_every - 1) {
+            choose_breaker(&s, &r, size, expected);
+            p->w.expected = expected;
+        }
+        run_processes(p, o->body);
+        if (p->w.failures)
+            fail_msg("seed %llu, memory %d, pull %lld, %s", (unsigned long long)s.seed, p->memory,
+                     (long long)p->pull_least, p->w.message);
+        processes_end(p);
+    }
 }
 
 #endif

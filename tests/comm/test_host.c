@@ -24,69 +24,44 @@ static void choose_roads(process_world *p, numbers *r) {
     if (p->spin < 0) p->spin = -1;
 }
 
+static process_world *begin_host(int32_t size, int round, numbers *r, script *script) {
+    process_world *p = processes_begin(size, script);
+    (void)round;
+    choose_roads(p, r);
+    return p;
+}
 static void random_scripts(void **state) {
     (void)state;
-    uint64_t seed = first_seed();
-    print_message("seed %llu (WEFT_SEED)\n", (unsigned long long)seed);
-    static script s;
-    for (int round = 0; round < SCRIPTS; round++) {
-        numbers r = {seed + (uint64_t)round, 0};
-        int32_t size = (int32_t)pick(&r, 1, MOST_RANKS);
-        choose_script(&s, seed + (uint64_t)round, &r, size);
-        process_world *p = processes_begin(size, &s);
-        choose_roads(p, &r);
-        run_processes(p, follow_script);
-        if (p->w.failures)
-            fail_msg("seed %llu, memory %d, pull %lld, %s", (unsigned long long)s.seed, p->memory,
-                     (long long)p->pull_least, p->w.message);
-        processes_end(p);
-    }
+    run_script_rounds(&(script_rounds){
+        .rounds = SCRIPTS, .least = 1, .body = follow_script, .begin = begin_host});
 }
 
 /* Ranks on several hosts, which here are groups of processes; between groups another communicator
  * carries the data. */
+static process_world *begin_hosts(int32_t size, int round, numbers *r, script *script) {
+    process_world *p = begin_host(size, round, r, script);
+    p->with_far = true;
+    for (int32_t i = 0; i < size; i++) p->hosts[i] = (int32_t)pick(r, 0, 2);
+    return p;
+}
 static void random_scripts_between_hosts(void **state) {
     (void)state;
-    uint64_t seed = first_seed() ^ 0xFA;
-    print_message("seed %llu (WEFT_SEED ^ 0xFA)\n", (unsigned long long)seed);
-    static script s;
-    for (int round = 0; round < SCRIPTS / 2; round++) {
-        numbers r = {seed + (uint64_t)round, 0};
-        int32_t size = (int32_t)pick(&r, 2, MOST_RANKS);
-        choose_script(&s, seed + (uint64_t)round, &r, size);
-        process_world *p = processes_begin(size, &s);
-        choose_roads(p, &r);
-        p->with_far = true;
-        for (int32_t i = 0; i < size; i++) p->hosts[i] = (int32_t)pick(&r, 0, 2);
-        char expected[64] = "";
-        if (round % 4 == 3) {
-            choose_breaker(&s, &r, size, expected);
-            p->w.expected = expected;
-        }
-        run_processes(p, follow_script);
-        if (p->w.failures) fail_msg("seed %llu, %s", (unsigned long long)s.seed, p->w.message);
-        processes_end(p);
-    }
+    run_script_rounds(&(script_rounds){.rounds = SCRIPTS / 2,
+                                       .least = 2,
+                                       .mask = 0xFA,
+                                       .break_every = 4,
+                                       .body = follow_script,
+                                       .begin = begin_hosts});
 }
 
 static void broken_scripts(void **state) {
     (void)state;
-    uint64_t seed = first_seed() ^ 0xB0;
-    print_message("seed %llu (WEFT_SEED ^ 0xB0)\n", (unsigned long long)seed);
-    static script s;
-    for (int round = 0; round < SCRIPTS / 4; round++) {
-        numbers r = {seed + (uint64_t)round, 0};
-        int32_t size = (int32_t)pick(&r, 2, MOST_RANKS);
-        choose_script(&s, seed + (uint64_t)round, &r, size);
-        process_world *p = processes_begin(size, &s);
-        choose_roads(p, &r);
-        char expected[64];
-        choose_breaker(&s, &r, size, expected);
-        p->w.expected = expected;
-        run_processes(p, follow_script);
-        if (p->w.failures) fail_msg("seed %llu, %s", (unsigned long long)s.seed, p->w.message);
-        processes_end(p);
-    }
+    run_script_rounds(&(script_rounds){.rounds = SCRIPTS / 4,
+                                       .least = 2,
+                                       .mask = 0xB0,
+                                       .break_every = 1,
+                                       .body = follow_script,
+                                       .begin = begin_host});
 }
 
 /* --- bits --- */

@@ -125,10 +125,7 @@ static void put_any(world_test *w, int32_t rank, void *p) {
 }
 
 static roads_world *roads_begin(int32_t size, bool hosts, numbers *r, void *context) {
-    process_world *plain = processes_begin(size, context);
-    roads_world *w = share(sizeof *w);
-    w->p = *plain;
-    processes_end(plain);
+    roads_world *w = processes_begin_of(sizeof *w, size, context);
     w->p.join = hosts ? join_roads : join_near;
     w->p.w.get = get_any;
     w->p.w.put = put_any;
@@ -137,51 +134,29 @@ static roads_world *roads_begin(int32_t size, bool hosts, numbers *r, void *cont
     for (int32_t i = 0; i < size; i++) w->p.hosts[i] = hosts ? (int32_t)pick(r, 0, 2) : 0;
     return w;
 }
-static void roads_end(roads_world *w) {
-    munmap(w, sizeof *w);
-}
 
-/* Nobody leaves before all are through, as in a world. */
-static void follow_to_the_end(world_test *w, int32_t rank) {
-    follow_script(w, rank);
-    pthread_barrier_wait(&w->barrier);
+static process_world *begin_any(int32_t size, int round, numbers *r, script *script) {
+    return &roads_begin(size, round % 2, r, script)->p;
 }
-
 static void random_scripts(void **state) {
     (void)state;
-    uint64_t seed = first_seed();
-    print_message("seed %llu (WEFT_SEED)\n", (unsigned long long)seed);
-    static script s;
-    for (int round = 0; round < SCRIPTS; round++) {
-        numbers r = {seed + (uint64_t)round, 0};
-        int32_t size = (int32_t)pick(&r, 2, MOST_RANKS);
-        choose_script(&s, seed + (uint64_t)round, &r, size);
-        roads_world *w = roads_begin(size, round % 2, &r, &s);
-        run_processes(&w->p, follow_to_the_end);
-        if (w->p.w.failures) fail_msg("seed %llu, %s", (unsigned long long)s.seed, w->p.w.message);
-        roads_end(w);
-    }
+    run_script_rounds(&(script_rounds){
+        .rounds = SCRIPTS, .least = 2, .body = follow_to_the_end, .begin = begin_any});
 }
 
 /* Data that is under way when the world breaks does no harm, and all hear who broke it. */
+static process_world *begin_with_all(int32_t size, int round, numbers *r, script *script) {
+    script->cases[0] = all_reduce_of(size, round % 2 ? 30000 : 3, WEFT_F32);
+    return &roads_begin(size, round % 4 > 1, r, script)->p;
+}
 static void broken_scripts(void **state) {
     (void)state;
-    uint64_t seed = first_seed() ^ 0xB0;
-    print_message("seed %llu (WEFT_SEED ^ 0xB0)\n", (unsigned long long)seed);
-    static script s;
-    for (int round = 0; round < BROKEN; round++) {
-        numbers r = {seed + (uint64_t)round, 0};
-        int32_t size = (int32_t)pick(&r, 2, MOST_RANKS);
-        choose_script(&s, seed + (uint64_t)round, &r, size);
-        s.cases[0] = all_reduce_of(size, round % 2 ? 30000 : 3, WEFT_F32);
-        roads_world *w = roads_begin(size, round % 4 > 1, &r, &s);
-        char expected[64];
-        choose_breaker(&s, &r, size, expected);
-        w->p.w.expected = expected;
-        run_processes(&w->p, follow_script);
-        if (w->p.w.failures) fail_msg("seed %llu, %s", (unsigned long long)s.seed, w->p.w.message);
-        roads_end(w);
-    }
+    run_script_rounds(&(script_rounds){.rounds = BROKEN,
+                                       .least = 2,
+                                       .mask = 0xB0,
+                                       .break_every = 1,
+                                       .body = follow_script,
+                                       .begin = begin_with_all});
 }
 
 /* --- the transport itself --- */
@@ -281,7 +256,7 @@ static void messages_wait_for_nobody(void **state) {
         w->pulls = pulls;
         run_processes(&w->p, send_or_receive);
         if (w->p.w.failures) fail_msg("%s", w->p.w.message);
-        roads_end(w);
+        processes_end(&w->p);
     }
 }
 
@@ -349,7 +324,7 @@ static void the_same_bits_as_between_threads(void **state) {
         choose_form(b, turn % 7, members, sizes[pick(&r, 0, 3)] + pick(&r, 0, 9), &r);
         roads_world *w = roads_begin(members, pick(&r, 0, 3) > 0, &r, b);
         (void)compare(w, b, arrays);
-        roads_end(w);
+        processes_end(&w->p);
         munmap(b, sizeof *b);
     }
     munmap(arrays, (size_t)3 * MOST_RANKS * MOST_BYTES);
@@ -383,7 +358,7 @@ static void each_byte_takes_its_road(void **state) {
             fail_msg("%s: %lld bytes between hosts instead of %lld; %lld inside instead of %lld",
                      wefti_rounds_algorithm_text(w->forced), (long long)got.far_bytes,
                      (long long)far, (long long)got.near_bytes, (long long)near);
-        roads_end(w);
+        processes_end(&w->p);
     }
     munmap(b, sizeof *b);
     munmap(arrays, (size_t)3 * MOST_RANKS * MOST_BYTES);
@@ -435,7 +410,7 @@ static void who_is_killed_is_named(void **state) {
         snprintf(name, sizeof name, "rank %d", (int)victim);
         for (int32_t i = 0; i < size; i++)
             if (i != victim && !strstr(k->message[i], name)) fail_msg("%s", k->message[i]);
-        roads_end(w);
+        processes_end(&w->p);
         munmap(k, sizeof *k);
     }
 }

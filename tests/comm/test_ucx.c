@@ -44,54 +44,30 @@ static process_world *ucx_begin(int32_t size, wefti_rounds_algorithm forced, voi
     return p;
 }
 
-/* Nobody leaves before all are through, as in a world. */
-static void follow_to_the_end(world_test *w, int32_t rank) {
-    follow_script(w, rank);
-    pthread_barrier_wait(&w->barrier);
+static process_world *begin_any(int32_t size, int round, numbers *r, script *script) {
+    (void)round;
+    return ucx_begin(size, (wefti_rounds_algorithm)pick(r, 0, WEFTI_ROUNDS_ALGORITHMS - 1), script);
 }
-
 static void random_scripts(void **state) {
     (void)state;
-    uint64_t seed = first_seed();
-    print_message("seed %llu (WEFT_SEED)\n", (unsigned long long)seed);
-    static script s;
-    for (int round = 0; round < SCRIPTS; round++) {
-        numbers r = {seed + (uint64_t)round, 0};
-        int32_t size = (int32_t)pick(&r, 1, MOST_RANKS);
-        choose_script(&s, seed + (uint64_t)round, &r, size);
-        process_world *p =
-            ucx_begin(size, (wefti_rounds_algorithm)pick(&r, 0, WEFTI_ROUNDS_ALGORITHMS - 1), &s);
-        run_processes(p, follow_to_the_end);
-        if (p->w.failures) fail_msg("seed %llu, %s", (unsigned long long)s.seed, p->w.message);
-        processes_end(p);
-    }
+    run_script_rounds(&(script_rounds){
+        .rounds = SCRIPTS, .least = 1, .body = follow_to_the_end, .begin = begin_any});
 }
 
 /* A group of all makes everyone known to everyone. */
-static void choose_broken_script(script *s, uint64_t seed, numbers *r, int32_t size) {
-    choose_script(s, seed, r, size);
-    shared_case *all = &s->cases[0];
-    int64_t elements = pick(r, 0, 1) ? 30000 : 3;
-    *all = all_reduce_of(size, elements, WEFT_F32);
+static process_world *begin_with_all(int32_t size, int round, numbers *r, script *script) {
+    (void)round;
+    script->cases[0] = all_reduce_of(size, pick(r, 0, 1) ? 30000 : 3, WEFT_F32);
+    return ucx_begin(size, WEFTI_ROUNDS_CHOSEN, script);
 }
-
 static void broken_scripts(void **state) {
     (void)state;
-    uint64_t seed = first_seed() ^ 0xB0;
-    print_message("seed %llu (WEFT_SEED ^ 0xB0)\n", (unsigned long long)seed);
-    static script s;
-    for (int round = 0; round < BROKEN; round++) {
-        numbers r = {seed + (uint64_t)round, 0};
-        int32_t size = (int32_t)pick(&r, 2, MOST_RANKS);
-        choose_broken_script(&s, seed + (uint64_t)round, &r, size);
-        process_world *p = ucx_begin(size, WEFTI_ROUNDS_CHOSEN, &s);
-        char expected[64];
-        choose_breaker(&s, &r, size, expected);
-        p->w.expected = expected;
-        run_processes(p, follow_script);
-        if (p->w.failures) fail_msg("seed %llu, %s", (unsigned long long)s.seed, p->w.message);
-        processes_end(p);
-    }
+    run_script_rounds(&(script_rounds){.rounds = BROKEN,
+                                       .least = 2,
+                                       .mask = 0xB0,
+                                       .break_every = 1,
+                                       .body = follow_script,
+                                       .begin = begin_with_all});
 }
 
 /* --- a rank is killed --- */

@@ -86,28 +86,22 @@ static process_world *between_begin(int32_t size, void *context) {
     return p;
 }
 
-static void follow_to_the_end(world_test *w, int32_t rank) {
-    follow_script(w, rank);
-    pthread_barrier_wait(&w->barrier);
+static process_world *begin_between(int32_t size, int round, numbers *r, script *script) {
+    (void)round, (void)r;
+    return between_begin(size, script);
 }
-static void run_scripts(uint64_t seed) {
-    static script s;
-    for (int round = 0; round < SCRIPTS; round++) {
-        numbers r = {seed + (uint64_t)round, 0};
-        int32_t size = (int32_t)pick(&r, 2, 4);
-        choose_script(&s, seed + (uint64_t)round, &r, size);
-        process_world *p = between_begin(size, &s);
-        run_processes(p, follow_to_the_end);
-        if (p->w.failures) fail_msg("seed %llu, %s", (unsigned long long)s.seed, p->w.message);
-        processes_end(p);
-    }
+static void run_scripts(uint64_t mask) {
+    run_script_rounds(&(script_rounds){.rounds = SCRIPTS,
+                                       .least = 2,
+                                       .most = 4,
+                                       .mask = mask,
+                                       .body = follow_to_the_end,
+                                       .begin = begin_between});
 }
 
 static void a_good_wire(void **state) {
     (void)state;
-    uint64_t seed = first_seed();
-    print_message("seed %llu (WEFT_SEED)\n", (unsigned long long)seed);
-    run_scripts(seed);
+    run_scripts(0);
 }
 
 /* weft-slow-link, and what it says; NULL where it cannot be. */
@@ -141,13 +135,11 @@ static FILE *lay_bad_wire(uint64_t seed, pid_t *out_pid) {
 
 static void a_bad_wire(void **state) {
     (void)state;
-    uint64_t seed = first_seed() ^ 0xBAD;
-    print_message("seed %llu (WEFT_SEED ^ 0xBAD)\n", (unsigned long long)seed);
     pid_t wire;
-    FILE *says = lay_bad_wire(seed, &wire);
+    FILE *says = lay_bad_wire(first_seed() ^ 0xBAD, &wire);
     if (!says) return;
     interface = "weft0";
-    run_scripts(seed);
+    run_scripts(0xBAD);
     interface = "veth0";
     long long carried = 0, lost = 0;
     kill(wire, SIGTERM);
