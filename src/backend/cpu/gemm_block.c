@@ -44,7 +44,6 @@ void wefti_gemm_block_batch(wefti_gemm_block *w, const wefti_gemm_args *args, in
     w->adding.spec = &w->adding_spec;
 }
 
-/* Lines of a panel are a multiple of this. */
 int64_t wefti_gemm_padding(const wefti_gemm *gemm) {
     return gemm->kernels->element_bytes == 2 ? gemm->kernels->depth_unit : 1;
 }
@@ -96,7 +95,6 @@ static const void *a_of(const wefti_gemm_block *w, int64_t i, int64_t p, int64_t
                           : a_panel(w, i, p);
 }
 
-/* The first panel of A that has to be packed, and their number. */
 int64_t wefti_gemm_first_a_panel(const wefti_gemm_block *w) {
     return w->gemm->a_in_place ? w->rows / w->gemm->kernels->rows : 0;
 }
@@ -203,6 +201,14 @@ static void compute_tile(const wefti_gemm_block *w, int64_t i, int64_t j, pass *
     }
 }
 
+/* The next block of k of the span. */
+static void pass_to(const wefti_gemm_block *w, int64_t p, pass *s) {
+    s->p = p;
+    s->depth = smaller(w->gemm->k_block, w->depth - p);
+    s->first = w->p + p == 0;
+    s->last = w->p + p + s->depth >= w->gemm->spec.k;
+}
+
 static wefti_gemm_ahead b_ahead(const wefti_gemm_block *w, int64_t j, int64_t j_end, int64_t p,
                                 int64_t depth) {
     if (j >= j_end) return (wefti_gemm_ahead){0};
@@ -224,15 +230,13 @@ void wefti_gemm_compute_tiles(const wefti_gemm_block *w, int64_t i, int64_t i_en
     wefti_gemm_ahead ahead;
     pass s = {.ahead = &ahead, .waiting = &room[0], .next = &room[1]};
     if (kernels->enter) kernels->enter();
+    pass_to(w, 0, &s);
     do {
-        s.depth = smaller(w->gemm->k_block, w->depth - s.p);
-        s.first = w->p + s.p == 0;
-        s.last = w->p + s.p + s.depth >= w->gemm->spec.k;
         for (int64_t c = j; c < j_end; c += kernels->columns) {
             ahead = b_ahead(w, c + kernels->columns, j_end, s.p, s.depth);
             for (int64_t r = i; r < i_end; r += kernels->rows) compute_tile(w, r, c, &s);
         }
-        s.p += s.depth;
+        pass_to(w, s.p + s.depth, &s);
     } while (s.p < w->depth);
     finish(w, s.waiting);
     if (kernels->leave) kernels->leave();
@@ -268,11 +272,8 @@ void wefti_gemm_compute_columns(const wefti_gemm_block *w, int64_t j, int64_t j_
     if (kernels->enter) kernels->enter();
     for (int64_t i = 0; i < w->rows; i += w->m_tile) {
         const int64_t i_end = smaller(w->rows, i + w->m_tile);
-        s.p = 0;
+        pass_to(w, 0, &s);
         do {
-            s.depth = smaller(w->gemm->k_block, w->depth - s.p);
-            s.first = w->p + s.p == 0;
-            s.last = w->p + s.p + s.depth >= w->gemm->spec.k;
             if (s.p + s.depth < w->depth)
                 ahead = a_ahead(w, i, i_end, s.p + s.depth);
             else if (i_end < w->rows)
@@ -281,7 +282,7 @@ void wefti_gemm_compute_columns(const wefti_gemm_block *w, int64_t j, int64_t j_
                 ahead = a_ahead(w, 0, smaller(w->rows, w->m_tile), 0);
             for (int64_t c = j; c < j_end; c += kernels->columns)
                 for (int64_t r = i; r < i_end; r += kernels->rows) compute_tile(w, r, c, &s);
-            s.p += s.depth;
+            pass_to(w, s.p + s.depth, &s);
         } while (s.p < w->depth);
     }
     finish(w, s.waiting);

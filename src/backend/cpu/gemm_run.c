@@ -42,12 +42,12 @@ static int64_t block_bytes(const wefti_gemm *gemm) {
  * are too few, or all B is packed before. */
 static int64_t group_columns(const wefti_gemm *gemm, int threads) {
     const int64_t columns = gemm->kernels->columns;
-    if (gemm->path != GEMM_SHARED || gemm->spec.b_packed) return 0;
+    if (gemm->path != GEMM_SHARED || gemm->spec.b_packed || gemm->kernels->n_group == 0) return 0;
     int64_t group = gemm->kernels->n_group;
     const int64_t wanted = threads == 1 ? 1 : (int64_t)threads * GROUPS_PER_THREAD;
     while (group > 2 * columns && ceil_div(gemm->n_block, group) < wanted)
         group = round_up(group / 2, columns);
-    return group == 0 || ceil_div(gemm->n_block, group) < wanted ? 0 : group;
+    return ceil_div(gemm->n_block, group) < wanted ? 0 : group;
 }
 
 static int64_t bytes_of(const wefti_gemm *gemm, int threads) {
@@ -61,8 +61,10 @@ static int64_t bytes_of(const wefti_gemm *gemm, int threads) {
 /* Fewer threads pack wider groups: what serves them all. */
 int64_t wefti_gemm_panel_bytes(const wefti_gemm *gemm, int threads) {
     int64_t most = 0;
-    for (int fewer = 1; fewer <= threads; fewer++)
-        if (bytes_of(gemm, fewer) > most) most = bytes_of(gemm, fewer);
+    for (int fewer = 1; fewer <= threads; fewer++) {
+        int64_t bytes = bytes_of(gemm, fewer);
+        if (bytes > most) most = bytes;
+    }
     return most;
 }
 
