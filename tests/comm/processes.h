@@ -229,6 +229,57 @@ static void run_processes(process_world *p, rank_body *body) {
     await_processes(p);
 }
 
+/* --- a rank is killed --- */
+
+typedef struct killing {
+    shared_case c;
+    _Atomic int64_t turns;
+    _Atomic int failed;
+    int32_t victim;
+    char message[MOST_RANKS][512];
+} killing;
+
+/* Until it fails. */
+__attribute__((unused)) static void reduce_until_lost(world_test *w, int32_t rank) {
+    killing *k = w->context;
+    static float a[2][60000];
+    wefti_endpoint *e = bound(w, rank, &k->c);
+    weft_status status = WEFT_OK;
+    while (status >= 0) {
+        status = wefti_comm_run(e, a[0], a[1]);
+        if (rank == 0) atomic_fetch_add(&k->turns, 1);
+    }
+    snprintf(k->message[rank], sizeof k->message[rank], "%s", weft_error_message());
+    if (status == WEFT_E_PEER) atomic_fetch_add(&k->failed, 1);
+    wefti_comm_unbind(e);
+}
+
+/* Kills the victim after some turns, of the world that `p` is: all others name it. */
+__attribute__((unused)) static void kill_and_hear(process_world *p, killing *k, numbers *r,
+                                                  const char *lost) {
+    p->ignored = k->victim;
+    start_processes(p, reduce_until_lost);
+    await_turns(p, &k->turns, 3);
+    usleep((useconds_t)pick(r, 0, 20000));
+    kill(p->pid[k->victim], SIGKILL);
+    await_processes(p);
+    if (p->w.failures) fail_msg("%s", p->w.message);
+    assert_int_equal(k->failed, p->w.size - 1);
+    char name[64];
+    snprintf(name, sizeof name, "rank %d%s", (int)k->victim, lost);
+    for (int32_t i = 0; i < p->w.size; i++)
+        if (i != k->victim && !strstr(k->message[i], name)) fail_msg("%s", k->message[i]);
+}
+
+/* Shared memory has no name that could be left. */
+__attribute__((unused)) static void check_nothing_has_a_name(void) {
+    DIR *d = opendir("/dev/shm");
+    if (!d) return;
+    for (struct dirent *entry; (entry = readdir(d));)
+        if (strstr(entry->d_name, "weft")) fail_msg("/dev/shm/%s is left", entry->d_name);
+    closedir(d);
+}
+
 /* --- random scripts, each in a world of its own --- */
 
 typedef struct script_rounds {

@@ -366,27 +366,6 @@ static void each_byte_takes_its_road(void **state) {
 
 /* --- death --- */
 
-typedef struct killing {
-    shared_case c;
-    _Atomic int64_t turns;
-    _Atomic int failed;
-    char message[MOST_RANKS][512];
-} killing;
-
-static void reduce_for_ever(world_test *w, int32_t rank) {
-    killing *k = w->context;
-    static float a[2][60000];
-    wefti_endpoint *e = bound(w, rank, &k->c);
-    weft_status status = WEFT_OK;
-    while (status >= 0) {
-        status = wefti_comm_run(e, a[0], a[1]);
-        if (rank == 0) atomic_fetch_add(&k->turns, 1);
-    }
-    snprintf(k->message[rank], sizeof k->message[rank], "%s", weft_error_message());
-    if (status == WEFT_E_PEER) atomic_fetch_add(&k->failed, 1);
-    wefti_comm_unbind(e);
-}
-
 /* Nobody but the neighbours themselves can notice it here. */
 static void who_is_killed_is_named(void **state) {
     (void)state;
@@ -394,22 +373,12 @@ static void who_is_killed_is_named(void **state) {
     print_message("seed %llu (WEFT_SEED ^ 0x9)\n", (unsigned long long)seed);
     for (int round = 0; round < KILLED; round++) {
         numbers r = {seed + (uint64_t)round, 0};
-        int32_t size = (int32_t)pick(&r, 2, 5), victim = (int32_t)pick(&r, 0, size - 1);
+        int32_t size = (int32_t)pick(&r, 2, 5);
         killing *k = share(sizeof *k);
+        k->victim = (int32_t)pick(&r, 0, size - 1);
         k->c = all_reduce_of(size, round % 2 ? 60000 : 5, WEFT_F32);
         roads_world *w = roads_begin(size, false, &r, k);
-        w->p.ignored = victim;
-        start_processes(&w->p, reduce_for_ever);
-        await_turns(&w->p, &k->turns, 3);
-        usleep((useconds_t)pick(&r, 0, 20000));
-        kill(w->p.pid[victim], SIGKILL);
-        await_processes(&w->p);
-        if (w->p.w.failures) fail_msg("%s", w->p.w.message);
-        assert_int_equal(k->failed, size - 1);
-        char name[32];
-        snprintf(name, sizeof name, "rank %d", (int)victim);
-        for (int32_t i = 0; i < size; i++)
-            if (i != victim && !strstr(k->message[i], name)) fail_msg("%s", k->message[i]);
+        kill_and_hear(&w->p, k, &r, "");
         processes_end(&w->p);
         munmap(k, sizeof *k);
     }
@@ -417,11 +386,7 @@ static void who_is_killed_is_named(void **state) {
 
 static void nothing_is_left(void **state) {
     (void)state;
-    DIR *d = opendir("/dev/shm");
-    if (!d) return;
-    for (struct dirent *entry; (entry = readdir(d));)
-        if (strstr(entry->d_name, "weft")) fail_msg("/dev/shm/%s is left", entry->d_name);
-    closedir(d);
+    check_nothing_has_a_name();
 }
 
 int main(void) {

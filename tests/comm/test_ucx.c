@@ -72,29 +72,6 @@ static void broken_scripts(void **state) {
 
 /* --- a rank is killed --- */
 
-typedef struct killing {
-    shared_case c;
-    _Atomic int64_t turns;
-    _Atomic int failed;
-    int32_t victim;
-    char message[MOST_RANKS][512];
-} killing;
-
-/* Until it fails. */
-static void reduce_for_ever(world_test *w, int32_t rank) {
-    killing *k = w->context;
-    static float a[2][60000];
-    wefti_endpoint *e = bound(w, rank, &k->c);
-    weft_status status = WEFT_OK;
-    while (status >= 0) {
-        status = wefti_comm_run(e, a[0], a[1]);
-        if (rank == 0) atomic_fetch_add(&k->turns, 1);
-    }
-    snprintf(k->message[rank], sizeof k->message[rank], "%s", weft_error_message());
-    if (status == WEFT_E_PEER) atomic_fetch_add(&k->failed, 1);
-    w->comm[rank]->engine->unbind(e);
-}
-
 static void who_is_killed_is_named(void **state) {
     (void)state;
     uint64_t seed = first_seed() ^ 0x9;
@@ -106,18 +83,7 @@ static void who_is_killed_is_named(void **state) {
         k->c = all_reduce_of(size, round % 2 ? 60000 : 5, WEFT_F32);
         k->victim = (int32_t)pick(&r, 0, size - 1);
         process_world *p = ucx_begin(size, WEFTI_ROUNDS_CHOSEN, k);
-        p->ignored = k->victim;
-        start_processes(p, reduce_for_ever);
-        await_turns(p, &k->turns, 3);
-        usleep((useconds_t)pick(&r, 0, 20000));
-        kill(p->pid[k->victim], SIGKILL);
-        await_processes(p);
-        if (p->w.failures) fail_msg("%s", p->w.message);
-        assert_int_equal(k->failed, size - 1);
-        char name[32];
-        snprintf(name, sizeof name, "rank %d is lost", (int)k->victim);
-        for (int32_t i = 0; i < size; i++)
-            if (i != k->victim && !strstr(k->message[i], name)) fail_msg("%s", k->message[i]);
+        kill_and_hear(p, k, &r, " is lost");
         processes_end(p);
         munmap(k, sizeof *k);
     }
