@@ -15,18 +15,12 @@ typedef struct bench {
     size_t image_bytes, label_bytes;
 } bench;
 
-static void check(weft_status status) {
-    if (status >= 0) return;
-    fprintf(stderr, "bench/resnet: %s\n", weft_error_message());
-    exit(1);
-}
-
 static double step(void *context) {
     bench *b = context;
     double start = stepper_now();
-    check(weft_session_feed(b->session, 0, "image", b->images, b->image_bytes));
-    check(weft_session_feed(b->session, 0, "label", b->labels, b->label_bytes));
-    check(weft_session_step(b->session, 0.01, NULL));
+    stepper_check(weft_session_feed(b->session, 0, "image", b->images, b->image_bytes));
+    stepper_check(weft_session_feed(b->session, 0, "label", b->labels, b->label_bytes));
+    stepper_check(weft_session_step(b->session, 0.01, NULL));
     return stepper_now() - start;
 }
 
@@ -53,48 +47,26 @@ int main(int argc, char **argv) {
     o.optimizer = (weft_optimizer){.kind = WEFT_MOMENTUM, .momentum = 0.9};
     static stepper s = {.step = step, .steps = 8, .warmup = 2};
     const char *precision = "f32", *trace = NULL;
-    for (int i = 1; i < argc; i++) {
-        const char *key = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
-        bool flag = true;
-        if (!strcmp(key, "--interactive"))
-            s.interactive = true;
-        else if (!strcmp(key, "--deep"))
-            c.family = WEFT_FAMILY_RESNET50;
-        else
-            flag = false;
-        if (flag) continue;
-        if (!strcmp(key, "--batch"))
-            batch = atoll(value);
-        else if (!strcmp(key, "--size"))
-            size = atoll(value);
-        else if (!strcmp(key, "--classes"))
-            c.classes = atoll(value);
-        else if (!strcmp(key, "--precision"))
-            precision = value;
-        else if (!strcmp(key, "--steps"))
-            s.steps = atoi(value);
-        else if (!strcmp(key, "--warmup"))
-            s.warmup = atoi(value);
-        else if (!strcmp(key, "--threads"))
-            o.threads = atoi(value);
-        else if (!strcmp(key, "--trace"))
-            trace = value;
-        else
-            return fprintf(stderr, "bench/resnet: unknown option %s\n", key), 2;
-        i++;
-    }
+    bool deep = false;
+    const stepper_option options[] = {
+        {"--deep", STEPPER_FLAG, &deep},           {"--batch", STEPPER_LONG, &batch},
+        {"--size", STEPPER_LONG, &size},           {"--classes", STEPPER_LONG, &c.classes},
+        {"--precision", STEPPER_TEXT, &precision}, {"--threads", STEPPER_INT, &o.threads},
+        {"--trace", STEPPER_TEXT, &trace},         {NULL, STEPPER_FLAG, NULL}};
+    if (!stepper_read(&s, options, argc, argv)) return 2;
+    if (deep) c.family = WEFT_FAMILY_RESNET50;
     c.image[0] = 3;
     c.image[1] = c.image[2] = size;
     bench b = {.image_bytes = (size_t)(batch * 3 * size * size) * 4,
                .label_bytes = (size_t)batch * 4};
     weft_graph *g;
     weft_dtype dtype = strcmp(precision, "bf16") ? WEFT_F32 : WEFT_BF16;
-    check(weft_model_complete(&c));
-    check(weft_model_build(&c, WEFT_USE_TRAIN, batch, 0, dtype, &g));
-    check(weft_session_create(g, &o, &b.session));
+    stepper_check(weft_model_complete(&c));
+    stepper_check(weft_model_build(&c, WEFT_USE_TRAIN, batch, 0, dtype, &g));
+    stepper_check(weft_session_create(g, &o, &b.session));
     make_images(&b, c.classes);
     s.context = &b;
-    if (trace) check(weft_session_trace(b.session, trace));
+    if (trace) stepper_check(weft_session_trace(b.session, trace));
     stepper_drive(&s);
     char facts[160];
     snprintf(facts, sizeof facts,

@@ -1,4 +1,5 @@
-/* What timing programs share: clocks, the step protocol of bench/peers/stepper.py ("ready"; "step"
+/* What timing programs share: options, clocks, the step protocol of bench/peers/stepper.py
+ * ("ready"; "step"
  * -> seconds; "quit" -> one JSON object), the median. */
 #ifndef WEFT_BENCH_STEPPER_H
 #define WEFT_BENCH_STEPPER_H
@@ -23,6 +24,48 @@ typedef struct stepper {
     double first; /* seconds from the start of the process to the end of the first step */
     double seconds[STEPPER_MAX];
 } stepper;
+
+/* `--name value`; ends with a NULL name. */
+typedef struct stepper_option {
+    const char *name;
+    enum { STEPPER_INT, STEPPER_LONG, STEPPER_TEXT, STEPPER_FLAG } kind;
+    void *into; /* int, int64_t, const char * or bool */
+} stepper_option;
+
+static inline const stepper_option *stepper_option_named(const stepper_option *o,
+                                                         const char *name) {
+    while (o->name && strcmp(o->name, name)) o++;
+    return o->name ? o : NULL;
+}
+
+/* Those of every such program, `of` and --interactive, --steps, --warmup; false after a message. */
+static inline bool stepper_read(stepper *s, const stepper_option *of, int argc, char **argv) {
+    const stepper_option all[] = {{"--interactive", STEPPER_FLAG, &s->interactive},
+                                  {"--steps", STEPPER_INT, &s->steps},
+                                  {"--warmup", STEPPER_INT, &s->warmup},
+                                  {NULL, STEPPER_FLAG, NULL}};
+    for (int i = 1; i < argc; i++) {
+        const stepper_option *o = stepper_option_named(of, argv[i]);
+        if (!o) o = stepper_option_named(all, argv[i]);
+        if (!o || (o->kind != STEPPER_FLAG && ++i == argc)) {
+            fprintf(stderr, "%s: %s %s\n", argv[0], o ? "no value for" : "unknown option",
+                    argv[o ? i - 1 : i]);
+            return false;
+        }
+        if (o->kind == STEPPER_INT) *(int *)o->into = atoi(argv[i]);
+        if (o->kind == STEPPER_LONG) *(int64_t *)o->into = atoll(argv[i]);
+        if (o->kind == STEPPER_TEXT) *(const char **)o->into = argv[i];
+        if (o->kind == STEPPER_FLAG) *(bool *)o->into = true;
+    }
+    return true;
+}
+
+/* Ends the program where the library says no. */
+static inline void stepper_check(weft_status status) {
+    if (status >= 0) return;
+    fprintf(stderr, "bench: %s\n", weft_error_message());
+    exit(1);
+}
 
 static inline double stepper_now(void) {
     struct timespec t;
