@@ -26,6 +26,9 @@ enum {
     CLOSE_NS = 2000000000,   /* how long closing waits for others */
     CANCEL_NS = 500000000,   /* and cancelling for the library */
     LONG_LOOKS = 2000,       /* looks after which a sender that nothing comes from is connected */
+    /* Of the pieces in which TCP takes long messages. UCX's own are 8 KiB and 64 KiB. */
+    MOST_PIECE = 256 << 10,
+    PIECES_BYTES = 8 << 20, /* of all connections together, in each direction */
 };
 
 typedef struct ucx_peer {
@@ -290,6 +293,26 @@ static weft_status require(const ucx_side *s, ucs_status_t status, const char *w
     return WEFT_OK;
 }
 
+/* Pieces are copied through buffers, one for each connection that is in the middle of one. The
+ * longer they are, the fewer calls a message takes; with many ranks they are shorter, down to UCX's
+ * own, so that a process does not pay for what all of them might send it at once. Older versions do
+ * not know these settings. */
+static void lengthen_pieces(const ucx_side *s, ucp_config_t *config) {
+    static const struct {
+        const char *variable, *name;
+        int32_t usual;
+    } piece[] = {{"UCX_TCP_TX_SEG_SIZE", "TX_SEG_SIZE", 8 << 10},
+                 {"UCX_TCP_RX_SEG_SIZE", "RX_SEG_SIZE", 64 << 10}};
+    int32_t bytes = PIECES_BYTES / s->size;
+    if (bytes > MOST_PIECE) bytes = MOST_PIECE;
+    for (int i = 0; i < 2; i++) {
+        char text[16];
+        if (bytes <= piece[i].usual || getenv(piece[i].variable)) continue;
+        (void)snprintf(text, sizeof text, "%d", (int)bytes);
+        (void)s->call.ucp_config_modify(config, piece[i].name, text);
+    }
+}
+
 /* What the environment says of UCX's own settings stands; the rest is as weft needs it. */
 static weft_status configure(const ucx_side *s, const char *interface, ucp_config_t *config) {
     if (!getenv("UCX_TLS"))
@@ -299,6 +322,7 @@ static weft_status configure(const ucx_side *s, const char *interface, ucp_confi
                      "use the network interface"));
     /* Connecting to a host that is gone must not block. Older versions do not know it. */
     (void)s->call.ucp_config_modify(config, "CONN_NB", "y");
+    lengthen_pieces(s, config);
     return WEFT_OK;
 }
 
