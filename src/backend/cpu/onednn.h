@@ -35,6 +35,21 @@ static inline void wefti_onednn_restore(int before) {
 #endif
 }
 
+/* Whether the library that is loaded runs in the thread that calls it, as tasks need: built for
+ * that thread alone, for OpenMP or TBB, not for SYCL's devices or a pool of its own. */
+static inline bool wefti_onednn_usable(void) {
+    const unsigned runtime = dnnl_version()->cpu_runtime;
+    return runtime == DNNL_RUNTIME_SEQ || runtime == DNNL_RUNTIME_OMP ||
+           runtime == DNNL_RUNTIME_TBB;
+}
+
+/* Runs a primitive to its end. */
+static inline dnnl_status_t wefti_onednn_execute(dnnl_primitive_t primitive, dnnl_stream_t stream,
+                                                 int count, const dnnl_exec_arg_t *list) {
+    dnnl_status_t status = dnnl_primitive_execute(primitive, stream, count, list);
+    return status == dnnl_success ? dnnl_stream_wait(stream) : status;
+}
+
 static inline dnnl_data_type_t wefti_onednn_dtype(weft_dtype d) {
     return d == WEFT_BF16 ? dnnl_bf16 : dnnl_f32;
 }

@@ -385,7 +385,7 @@ static dnnl_status_t make_all(wefti_onednn_conv *c) {
 
 weft_status wefti_onednn_conv_create(const wefti_conv *p, int threads, wefti_onednn_conv **out) {
     wefti_onednn_conv *c;
-    if (p->batch == 0) return WEFT_E_NO_IMPL;
+    if (p->batch == 0 || !wefti_onednn_usable()) return WEFT_E_NO_IMPL;
     if (p->kind == WEFTI_CONV_GRAD_WEIGHT && p->w_dtype != WEFT_F32) return WEFT_E_NO_IMPL;
     WEFT_NEW(c, wefti_onednn_conv);
     c->conv = *p;
@@ -477,7 +477,7 @@ static unsigned char *sum_of(const conv_run *r, int64_t piece) {
 static dnnl_status_t move(const wefti_onednn_conv *c, dnnl_primitive_t reorder, dnnl_memory_t from,
                           dnnl_memory_t to) {
     dnnl_exec_arg_t a[] = {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}};
-    return dnnl_primitive_execute(reorder, c->stream, 2, a);
+    return wefti_onednn_execute(reorder, c->stream, 2, a);
 }
 
 static void part_task(void *context, int64_t task, int thread) {
@@ -524,7 +524,7 @@ static dnnl_status_t run_piece(const conv_run *r, int64_t piece, int thread) {
                            {gy ? DNNL_ARG_DIFF_DST : DNNL_ARG_DST, t->y_inner},
                            {DNNL_ARG_SCRATCHPAD, t->scratch},
                            {DNNL_ARG_BIAS, t->bias}};
-    if (s == dnnl_success) s = dnnl_primitive_execute(u->conv, c->stream, p->has_bias ? 5 : 4, a);
+    if (s == dnnl_success) s = wefti_onednn_execute(u->conv, c->stream, p->has_bias ? 5 : 4, a);
     if (s == dnnl_success && u->x.reorder && gx) s = move(c, u->x.reorder, t->x_inner, t->x_outer);
     if (s == dnnl_success && u->y.reorder && !gy) s = move(c, u->y.reorder, t->y_inner, t->y_outer);
     return s;

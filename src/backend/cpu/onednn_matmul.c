@@ -66,7 +66,7 @@ static weft_status converted(dnnl_status_t status, const char *what) {
 #define DNNL_TRY(call, what) WEFT_TRY(converted((call), (what)))
 
 bool wefti_onednn_matmul_available(void) {
-    return true;
+    return wefti_onednn_usable();
 }
 
 static int64_t rows_of(const wefti_onednn_matmul *w, int64_t slice) {
@@ -249,7 +249,7 @@ static bool fits(const wefti_gemm_spec *s) {
 weft_status wefti_onednn_matmul_create(const wefti_gemm_spec *spec, wefti_isa isa, int threads,
                                        wefti_onednn_matmul **out) {
     wefti_gemm gemm;
-    if (!fits(spec)) return WEFT_E_NO_IMPL;
+    if (!fits(spec) || !wefti_onednn_usable()) return WEFT_E_NO_IMPL;
     wefti_gemm_spec own = *spec;
     own.b_packed = false;
     WEFT_TRY(wefti_gemm_prepare(&own, isa, &gemm));
@@ -343,8 +343,7 @@ static char *thread_space(const wefti_onednn_matmul *w, int thread) {
 static weft_status execute(dnnl_primitive_t primitive, slot *s, const dnnl_exec_arg_t *list,
                            int count, const char *what) {
     const int before = wefti_onednn_alone();
-    dnnl_status_t status = dnnl_primitive_execute(primitive, s->stream, count, list);
-    if (status == dnnl_success) status = dnnl_stream_wait(s->stream);
+    dnnl_status_t status = wefti_onednn_execute(primitive, s->stream, count, list);
     wefti_onednn_restore(before);
     return converted(status, what);
 }
