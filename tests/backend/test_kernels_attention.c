@@ -10,6 +10,7 @@ typedef struct attention_case {
     operand q, k, v, o, d_o, dq, dk, dv, mask, lse;
     double *ref_o, *ref_lse, *ref_dq, *ref_dk, *ref_dv;
     bool tiles; /* the kernels that ran last multiply bf16 tiles */
+    float late; /* test_late_maximum: its score */
 } attention_case;
 
 /* Elements of a strided [b, t, h, d] operand with gaps, its strides set to one of three layouts. */
@@ -269,23 +270,76 @@ static void test_bf16(void **state) {
                  true);
 }
 
+static void run_forward(const wefti_kernels *k, wefti_pool *pool, void *context) {
+    k->attention(pool, &((attention_case *)context)->f);
+}
+
+/* With keys of zero but one, of `score`, and values of 1 there and -1 elsewhere. */
+static void check_late(void *context) {
+    const attention_case *c = context;
+    const wefti_attention_shape *s = &c->f.shape;
+    const double late = exp((double)c->late), others = (double)(s->k_len - 1);
+    for (int64_t i = 0; i < s->q_len; i++) {
+        check_close(c->lse, i, log(late + others), 1e-5 + 1e-6 * (double)c->late, "lse");
+        for (int64_t e = 0; e < s->dim; e++)
+            check_close(c->o, i * s->dim + e, (late - others) / (late + others), 0x1p-8, "o");
+    }
+}
+
+/* A score far above those of many keys before it, and of as many after it. */
+static void test_late_maximum(void **state) {
+    (void)state;
+    static const float scores[] = {1.0f, 5.0f, 24.0f, 40.0f, 64.0f};
+    enum { QUERIES = 40, KEYS = 400, DIM = 64 };
+    for (size_t n = 0; n < sizeof scores / sizeof *scores; n++) {
+        attention_case c = {.late = scores[n]};
+        c.f.shape = (wefti_attention_shape){.batch = 1,
+                                            .q_len = QUERIES,
+                                            .k_len = KEYS,
+                                            .q_heads = 1,
+                                            .kv_heads = 1,
+                                            .dim = DIM,
+                                            .bf16 = true,
+                                            .scale = 1.0f / 8};
+        c.q = operand_random(INPUT, WEFT_BF16, QUERIES * DIM, 1.0f, 1.0f);
+        c.k = operand_random(INPUT, WEFT_BF16, KEYS * DIM, 0.0f, 0.0f);
+        c.v = operand_random(INPUT, WEFT_BF16, KEYS * DIM, -1.0f, -1.0f);
+        for (int64_t e = 0; e < DIM; e++) {
+            wefti_store(WEFT_BF16, c.k.data, KEYS / 2 * DIM + e, (double)scores[n] / 8);
+            wefti_store(WEFT_BF16, c.v.data, KEYS / 2 * DIM + e, 1.0);
+        }
+        c.o = operand_new(OUTPUT, WEFT_BF16, QUERIES * DIM);
+        c.lse = operand_new(OUTPUT, WEFT_F32, QUERIES);
+        c.f.q = in(c.q);
+        c.f.k = in(c.k);
+        c.f.v = in(c.v);
+        c.f.o = out(c.o);
+        c.f.lse = f32(c.lse);
+        c.f.q_strides = c.f.o_strides = (wefti_attention_strides){QUERIES * DIM, DIM, DIM};
+        c.f.k_strides = c.f.v_strides = (wefti_attention_strides){KEYS * DIM, DIM, DIM};
+        c.f.workspace = scratch(wefti_attention_workspace_bytes(&c.f.shape, THREADS));
+        run_case(run_forward, check_late, &c);
+    }
+}
+
 /* Scratch for tiles is there for operands that tiles take, and no more of it than keys need. */
 static void test_scratch(void **state) {
     (void)state;
     wefti_attention_shape s = {
         .batch = 2, .q_len = 64, .k_len = 64, .q_heads = 4, .kv_heads = 4, .dim = 32};
-    size_t plain = wefti_attention_backward_workspace_bytes(&s, 1);
+    size_t plain = wefti_attention_workspace_bytes(&s, 1);
     s.bf16 = true;
-    assert_int_equal(wefti_attention_backward_workspace_bytes(&s, 1), plain);
-    s.q_len = s.k_len = 512;
-    size_t tiles = wefti_attention_backward_workspace_bytes(&s, 1);
+    assert_int_equal(wefti_attention_workspace_bytes(&s, 1), plain);
+    s.q_len = s.k_len = 2048;
+    size_t tiles = wefti_attention_workspace_bytes(&s, 1);
     s.bf16 = false;
-    assert_true(wefti_attention_backward_workspace_bytes(&s, 1) < tiles);
+    assert_true(wefti_attention_workspace_bytes(&s, 1) < tiles);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_scratch), cmocka_unit_test(test_fixed_sizes),
-        cmocka_unit_test(test_random_sizes), cmocka_unit_test(test_bf16)};
+        cmocka_unit_test(test_random_sizes), cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_late_maximum)};
     return cmocka_run_group_tests(tests, support_setup, support_teardown);
 }

@@ -4,11 +4,12 @@
  * else runs as AVX-512 does it.
  *
  * All products are those of the matrix kernels (gemm_amx.c), on panels in the order of tiles. A
- * task packs the keys and values of its head once. Forward: for each 32 queries all scores that
- * they see exist at once, 32 x keys, so that the softmax has nothing to correct. Backward: blocks
- * of 64 queries by 512 keys; gradients of keys and values are summed transposed, [dim][key], since
- * then probabilities are the right operand, whose order they can be written in as they arise.
- * Source: Dao, "FlashAttention-2", 2023, algorithm 2 (backward). */
+ * task packs the keys and values of its head once. What is made of scores stays in the first-level
+ * cache. Forward: 32 queries by 128 keys, with a centre for each query that moves only when scores
+ * exceed it by far. Backward: 64 queries by 32 keys, transposed, since then probabilities come up
+ * in the order in which products for keys and values take them; slopes also wait, for up to 512
+ * keys, for the gradient of queries.
+ * Source: Dao, "FlashAttention-2", 2023, algorithms 1 and 2. */
 #if defined(__x86_64__)
 #define VL 16
 #include "backend/cpu/gemm_internal.h"
@@ -76,19 +77,41 @@ static int64_t seen_by(const wefti_attention_shape *s, int64_t i) {
 INLINE __mmask16 lanes(int64_t count) {
     return count >= VL ? 0xffff : count <= 0 ? 0 : (__mmask16)((1u << count) - 1);
 }
-INLINE __m512 exponential(__m512 x) {
-    return (__m512)vexp((vfloat)x);
-}
 INLINE __m512i narrow(__m512 low, __m512 high) {
     return (__m512i)_mm512_cvtne2ps_pbh(high, low);
 }
 
+static const float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
+
+/* 2^x: a minimax polynomial of what is above the next lower integer, relative error 3e-6, a
+ * thousandth of a bf16's. */
+INLINE __m512 power_of_2(__m512 x) {
+    const __m512 f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    __m512 p = _mm512_set1_ps(0.0135341680f);
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.0520114623f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.241442754f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.693003835f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.00000259f));
+    return _mm512_scalef_ps(p, x); /* rounds x down by itself */
+}
+
 /* ---- forward ---- */
+
+enum {
+    SPAN = ATTENTION_SPAN,   /* keys whose scores exist at once: in the first-level cache */
+    SPAN_STRIDE = SPAN + VL, /* lines of memory that follow each other in different sets */
+    SPAN_VECTORS = SPAN / VL,
+    SEGMENT = 512, /* queries of a task */
+};
+
+/* Powers of 2 that probabilities may reach before their centre is moved: sums stay far from
+ * overflow, and centres are moved seldom. */
+static const float HEADROOM = 40.0f;
 
 typedef struct tiles_forward {
     uint16_t *keys, *values;   /* panels: [key / 32][dim]; [dim / 32][key] */
-    uint16_t *queries, *probs; /* panels of 32 queries: [dim]; [key] */
-    float *scores;             /* [32][keys] */
+    uint16_t *queries, *probs; /* panels of 32 queries: [dim]; [SPAN] */
+    float *scores;             /* [32][SPAN_STRIDE] */
     float *output;             /* [32][dim] */
 } tiles_forward;
 
@@ -106,37 +129,82 @@ static tiles_forward carve_forward(const forward_run *r, int thread) {
     m.values = m.keys + r->keys * dim;
     m.queries = m.values + r->keys * dim;
     m.probs = m.queries + EDGE * dim;
-    m.scores = (float *)(void *)(m.probs + EDGE * r->keys);
-    m.output = m.scores + EDGE * r->keys;
+    m.scores = (float *)(void *)(m.probs + EDGE * SPAN);
+    m.output = m.scores + EDGE * SPAN_STRIDE;
     return m;
 }
 
-/* Scores of `seen` keys to probabilities relative to their maximum, as row `row` of a left operand
- * of `end` keys. */
-static void softmax_row(const float *scores, int64_t seen, int64_t end, float scale, int row,
-                        uint16_t *probs, float *out_max, float *out_sum) {
-    const __m512 none = _mm512_set1_ps(-INFINITY), factor = _mm512_set1_ps(scale);
-    __m512 max = none, sum = _mm512_setzero_ps();
-    for (int64_t j = 0; j < seen; j += VL) {
-        const __mmask16 here = lanes(seen - j);
-        __m512 x = _mm512_mul_ps(_mm512_maskz_loadu_ps(here, scores + j), factor);
+/* The softmax of 32 queries so far. A probability is 2^(score - centre), scores in units of ln 2;
+ * where scores exceed `limit` the centre has to move first. */
+typedef struct softmax {
+    __m512 sums[EDGE];
+    float centre[EDGE], limit[EDGE];
+    float factor; /* to units of ln 2 */
+} softmax;
+
+/* Move the centre of row `row` to the largest of `top`, and what there is with it. */
+static __attribute__((noinline)) void move_centre(softmax *x, int row, __m512 top, float *output,
+                                                  int64_t dim) {
+    const float centre = _mm512_reduce_max_ps(top);
+    if (x->limit[row] != -INFINITY) {
+        const __m512 less = _mm512_set1_ps(exp2f(x->centre[row] - centre));
+        x->sums[row] = _mm512_mul_ps(x->sums[row], less);
+        for (int64_t c = 0; c < dim; c += VL)
+            _mm512_storeu_ps(output + c, _mm512_mul_ps(_mm512_loadu_ps(output + c), less));
+    }
+    x->centre[row] = centre;
+    x->limit[row] = centre + HEADROOM;
+}
+
+/* Scores of a row to probabilities, in the order of a left operand. `seen` of the `count` are
+ * seen; `whole`: all of a span. */
+INLINE void softmax_row(const bool whole, const tiles_forward *m, softmax *x, int row, int64_t seen,
+                        int64_t count, int64_t dim) {
+    const float *scores = m->scores + row * SPAN_STRIDE;
+    uint16_t *out = m->probs + row / SIDE * TILE + row % SIDE * DEPTH;
+    const __m512 factor = _mm512_set1_ps(x->factor);
+    const int vectors = whole ? SPAN_VECTORS : (int)(count / VL);
+    __m512 s[SPAN_VECTORS], top = _mm512_set1_ps(-INFINITY);
+    UNROLL for (int v = 0; v < vectors; v++) {
+        const __mmask16 here = whole ? 0xffff : lanes(seen - v * VL);
+        s[v] = _mm512_mul_ps(_mm512_maskz_loadu_ps(here, scores + v * VL), factor);
         /* The second operand of a maximum is what is taken when one is NaN. */
-        max = _mm512_mask_max_ps(max, here, max, x);
+        top = whole ? _mm512_max_ps(s[v], top) : _mm512_mask_max_ps(top, here, s[v], top);
     }
-    *out_max = _mm512_reduce_max_ps(max);
-    const __m512 centre = _mm512_set1_ps(*out_max == -INFINITY ? 0.0f : *out_max);
-    uint16_t *out = probs + row * DEPTH;
-    for (int64_t j = 0; j < end; j += DEPTH, out += 2 * TILE) {
-        __m512 p[2];
-        UNROLL for (int half = 0; half < 2; half++) {
-            const __mmask16 here = lanes(seen - j - half * VL);
-            __m512 x = _mm512_maskz_loadu_ps(here, scores + j + half * VL);
-            p[half] = _mm512_maskz_mov_ps(here, exponential(_mm512_fmsub_ps(x, factor, centre)));
-            sum = _mm512_add_ps(sum, p[half]);
+    if (_mm512_cmp_ps_mask(top, _mm512_set1_ps(x->limit[row]), _CMP_GT_OQ))
+        move_centre(x, row, top, m->output + row * dim, dim);
+    const __m512 centre = _mm512_set1_ps(x->centre[row]);
+    __m512 sum = x->sums[row];
+    UNROLL for (int v = 0; v < vectors; v += 2, out += 2 * TILE) {
+        __m512 low = power_of_2(_mm512_sub_ps(s[v], centre));
+        __m512 high = power_of_2(_mm512_sub_ps(s[v + 1], centre));
+        if (!whole) {
+            low = _mm512_maskz_mov_ps(lanes(seen - v * VL), low);
+            high = _mm512_maskz_mov_ps(lanes(seen - (v + 1) * VL), high);
         }
-        _mm512_storeu_si512(out, narrow(p[0], p[1]));
+        sum = _mm512_add_ps(_mm512_add_ps(sum, low), high);
+        _mm512_storeu_si512(out, narrow(low, high));
     }
-    *out_sum = _mm512_reduce_add_ps(sum);
+    x->sums[row] = sum;
+}
+
+static void store_output(const forward_run *r, const tiles_forward *m, const softmax *x, int64_t b,
+                         int64_t h, int64_t i0, int64_t count) {
+    const wefti_attention_args *a = r->a;
+    const wefti_attention_shape *s = &a->shape;
+    uint16_t *o = (uint16_t *)a->o.data + b * a->o_strides.batch + h * a->o_strides.head +
+                  i0 * a->o_strides.seq;
+    for (int64_t i = 0; i < count; i++, o += a->o_strides.seq) {
+        const float sum = _mm512_reduce_add_ps(x->sums[i]);
+        const __m512 factor = _mm512_set1_ps(sum == 0.0f ? 0.0f : 1.0f / sum);
+        if (a->lse)
+            a->lse[(b * s->q_heads + h) * s->q_len + i0 + i] = x->centre[i] * LN_2 + logf(sum);
+        for (int64_t c = 0; c < s->dim; c += DEPTH) {
+            const float *from = m->output + i * s->dim + c;
+            _mm512_storeu_si512(o + c, narrow(_mm512_mul_ps(_mm512_loadu_ps(from), factor),
+                                              _mm512_mul_ps(_mm512_loadu_ps(from + VL), factor)));
+        }
+    }
 }
 
 /* Queries i0 .. i0 + 31 of head h. */
@@ -146,34 +214,31 @@ static void forward_block(const forward_run *r, const tiles_forward *m, int64_t 
     const wefti_attention_shape *s = &a->shape;
     const int64_t dim = s->dim, count = smaller(EDGE, s->q_len - i0);
     const int64_t end = round_up(seen_by(s, i0 + count - 1));
-    float sums[EDGE];
+    softmax x = {.factor = s->scale * LOG2_E};
+    for (int i = 0; i < EDGE; i++) {
+        x.sums[i] = _mm512_setzero_ps();
+        x.limit[i] = -INFINITY;
+    }
     pack_rows_a(rows_of(a->q.data, a->q_strides, b, h, i0), count, dim, m->queries);
-    for (int64_t j = 0; j < end; j += EDGE)
-        tiles->tile(EDGE, dim, m->queries, 0, m->keys + j * dim, m->scores + j, r->keys, false,
-                    NULL);
-    for (int64_t i = 0; i < EDGE; i++) {
-        const int64_t seen = i < count ? seen_by(s, i0 + i) : 0;
-        float max;
-        softmax_row(m->scores + i * r->keys, seen, end, s->scale, (int)i, m->probs, &max, &sums[i]);
-        if (a->lse && i < count)
-            a->lse[(b * s->q_heads + h) * s->q_len + i0 + i] = max + logf(sums[i]);
-    }
-    for (int64_t c = 0; c < dim; c += EDGE)
-        tiles->tile(EDGE, end, m->probs, 0, m->values + c * r->keys, m->output + c, dim, false,
-                    NULL);
-    for (int64_t i = 0; i < count; i++) {
-        const __m512 factor = _mm512_set1_ps(sums[i] == 0.0f ? 0.0f : 1.0f / sums[i]);
-        uint16_t *o = (uint16_t *)a->o.data + b * a->o_strides.batch + h * a->o_strides.head +
-                      (i0 + i) * a->o_strides.seq;
-        for (int64_t c = 0; c < dim; c += DEPTH) {
-            const float *from = m->output + i * dim + c;
-            _mm512_storeu_si512(o + c, narrow(_mm512_mul_ps(_mm512_loadu_ps(from), factor),
-                                              _mm512_mul_ps(_mm512_loadu_ps(from + VL), factor)));
+    if (end == 0) memset(m->output, 0, (size_t)(EDGE * dim) * sizeof *m->output);
+    for (int64_t j0 = 0; j0 < end; j0 += SPAN) {
+        const int64_t keys = smaller(SPAN, end - j0);
+        for (int64_t j = 0; j < keys; j += EDGE)
+            tiles->tile(EDGE, dim, m->queries, 0, m->keys + (j0 + j) * dim, m->scores + j,
+                        SPAN_STRIDE, false, NULL);
+        for (int i = 0; i < EDGE; i++) {
+            const int64_t seen = i < count ? seen_by(s, i0 + i) - j0 : 0;
+            if (seen >= SPAN)
+                softmax_row(true, m, &x, i, SPAN, SPAN, dim);
+            else
+                softmax_row(false, m, &x, i, seen, keys, dim);
         }
+        for (int64_t c = 0; c < dim; c += EDGE)
+            tiles->tile(EDGE, keys, m->probs, 0, m->values + c * r->keys + j0 * EDGE, m->output + c,
+                        dim, j0 > 0, NULL);
     }
+    store_output(r, m, &x, b, h, i0, count);
 }
-
-enum { SEGMENT = 512 }; /* queries of a task */
 
 static void forward_task(void *context, int64_t task, int thread) {
     const forward_run *r = context;
@@ -207,17 +272,20 @@ static void attention_on_tiles(wefti_pool *pool, const wefti_attention_args *a) 
 
 enum { ROWS = ATTENTION_ROWS };
 
+/* Scores are computed transposed, a row for each key: then probabilities and slopes come up in the
+ * order of a left operand for the gradients of values and keys. */
 typedef struct tiles_backward {
-    uint16_t *keys, *values;                     /* panels: [key / 32][dim] */
-    uint16_t *keys_t;                            /* [dim / 32][key] */
-    float *dk, *dv;                              /* [dim][keys] */
-    uint16_t *queries, *queries_t, *d_o, *d_o_t; /* [query / 32][dim]; [dim / 32][64 queries] */
-    float *dq;                                   /* [64][dim] */
-    int64_t block;                               /* keys of a block, at most */
-    float *scores, *d_probs;                     /* [64][block] */
-    uint16_t *probs, *slopes_b;                  /* [key / 32][64 queries] */
-    uint16_t *slopes;                            /* [query / 32][block] */
-    float *lse, *delta;                          /* [64] */
+    uint16_t *keys, *values;     /* left: [key / 32][dim] */
+    uint16_t *keys_t;            /* left: [dim / 32][key] */
+    float *dk, *dv;              /* [key][dim] */
+    uint16_t *queries, *d_o;     /* right: [query / 32][dim] */
+    uint16_t *queries_t, *d_o_t; /* right: [dim / 32][64 queries] */
+    float *dq;                   /* [dim][64 queries] */
+    int64_t block;               /* keys of a block, at most */
+    float *scores, *d_probs;     /* [32 keys][64 queries] */
+    uint16_t *probs, *slopes;    /* left: [64 queries], of 32 keys */
+    uint16_t *slopes_t;          /* right: [query / 32][block] */
+    float *lse, *delta;          /* [64], lse in units of ln 2 */
 } tiles_backward;
 
 typedef struct backward_run {
@@ -234,8 +302,8 @@ static tiles_backward carve_backward(const backward_run *r, int thread) {
     m.dv = f += panel;
     m.dq = f += panel;
     m.scores = f += block;
-    m.d_probs = f += ROWS * m.block;
-    m.lse = f += ROWS * m.block;
+    m.d_probs = f += EDGE * ROWS;
+    m.lse = f += EDGE * ROWS;
     m.delta = f += ROWS;
     uint16_t *p = (uint16_t *)(void *)(f + ROWS);
     m.keys = p;
@@ -246,8 +314,8 @@ static tiles_backward carve_backward(const backward_run *r, int thread) {
     m.d_o = p += block;
     m.d_o_t = p += block;
     m.probs = p += block;
-    m.slopes_b = p += ROWS * m.block;
-    m.slopes = p + ROWS * m.block;
+    m.slopes = p += EDGE * ROWS;
+    m.slopes_t = p + EDGE * ROWS;
     return m;
 }
 
@@ -274,90 +342,95 @@ static void pack_queries(const backward_run *r, const tiles_backward *m, const p
     const rows q = rows_of(a->q.data, a->q_strides, t->b, t->h, t->i0);
     const rows o = rows_of(a->o.data, a->o_strides, t->b, t->h, t->i0);
     const rows d = rows_of(a->d_o.data, a->do_strides, t->b, t->h, t->i0);
-    pack_rows_a(q, t->count, s->dim, m->queries);
-    pack_rows_a(d, t->count, s->dim, m->d_o);
-    pack_transposed_a(q, t->count, s->dim, ROWS, m->queries_t);
-    pack_transposed_a(d, t->count, s->dim, ROWS, m->d_o_t);
+    pack_rows_b(q, t->count, s->dim, m->queries);
+    pack_rows_b(d, t->count, s->dim, m->d_o);
+    pack_transposed_b(q, t->count, s->dim, ROWS, m->queries_t);
+    pack_transposed_b(d, t->count, s->dim, ROWS, m->d_o_t);
     const float *lse = a->lse + (t->b * s->q_heads + t->h) * s->q_len + t->i0;
     for (int64_t i = 0; i < t->count; i++) {
-        m->lse[i] = lse[i];
+        m->lse[i] = lse[i] * LOG2_E;
         m->delta[i] = dot_bf16(o.data + i * o.stride, d.data + i * d.stride, s->dim);
     }
 }
 
-/* Probabilities and slopes, the gradient of unscaled scores, of query i of the block and 32 keys.
- */
-INLINE void slope_lanes(const wefti_attention_shape *s, const tiles_backward *m, const place *t,
-                        int64_t i, int64_t j, __m512i *probs, __m512i *slopes) {
-    const int64_t seen = i < t->count ? seen_by(s, t->i0 + i) - t->j0 - j : 0;
-    *probs = *slopes = _mm512_setzero_si512();
-    if (seen <= 0) return;
-    const __m512 scale = _mm512_set1_ps(s->scale), lse = _mm512_set1_ps(m->lse[i]);
-    const __m512 delta = _mm512_set1_ps(m->delta[i]);
+/* Probabilities and slopes, the gradient of unscaled scores, of row j of the scores' 32 keys and
+ * of 32 queries from i on. Of the queries, those from `first` to `count` see the key. */
+INLINE void slope_lanes(const bool whole, const wefti_attention_shape *s, const tiles_backward *m,
+                        int64_t j, int64_t i, int64_t first, int64_t count, __m512i *probs,
+                        __m512i *slopes) {
+    const __m512 scale = _mm512_set1_ps(s->scale), factor = _mm512_set1_ps(s->scale * LOG2_E);
     __m512 p[2], d[2];
     UNROLL for (int half = 0; half < 2; half++) {
-        const __mmask16 here = lanes(seen - half * VL);
-        const int64_t at = i * m->block + j + half * VL;
-        __m512 x = _mm512_maskz_loadu_ps(here, m->scores + at);
-        __m512 g = _mm512_maskz_loadu_ps(here, m->d_probs + at);
-        p[half] = _mm512_maskz_mov_ps(here, exponential(_mm512_fmsub_ps(x, scale, lse)));
-        d[half] = _mm512_mul_ps(_mm512_mul_ps(p[half], scale), _mm512_sub_ps(g, delta));
+        const int64_t at = i + half * VL;
+        const __m512 x = _mm512_loadu_ps(m->scores + j * ROWS + at);
+        const __m512 g = _mm512_loadu_ps(m->d_probs + j * ROWS + at);
+        p[half] = power_of_2(_mm512_fmsub_ps(x, factor, _mm512_loadu_ps(m->lse + at)));
+        d[half] = _mm512_mul_ps(_mm512_mul_ps(p[half], scale),
+                                _mm512_sub_ps(g, _mm512_loadu_ps(m->delta + at)));
+        if (!whole) {
+            const __mmask16 here = (__mmask16)(lanes(count - at) & ~lanes(first - at));
+            p[half] = _mm512_maskz_mov_ps(here, p[half]);
+            d[half] = _mm512_maskz_mov_ps(here, d[half]);
+        }
     }
     *probs = narrow(p[0], p[1]);
     *slopes = narrow(d[0], d[1]);
 }
 
-/* In both orders that products want: slopes as left operand, slopes and probabilities as right ones
- * over queries. */
-static void slope_block(const wefti_attention_shape *s, const tiles_backward *m, const place *t) {
-    const int64_t queries = round_up(t->count);
-    for (int64_t i = 0; i < queries; i += 2)
-        for (int64_t j = 0; j < t->end; j += DEPTH) {
-            __m512i p[2], d[2], pairs[2];
-            uint16_t *left = m->slopes + i / EDGE * EDGE * m->block + j * EDGE +
-                             i % EDGE / SIDE * TILE + i % SIDE * DEPTH;
-            slope_lanes(s, m, t, i, j, &p[0], &d[0]);
-            slope_lanes(s, m, t, i + 1, j, &p[1], &d[1]);
-            _mm512_storeu_si512(left, d[0]);
-            _mm512_storeu_si512(left + DEPTH, d[1]);
-            uint16_t *at = m->probs + j * ROWS + i / DEPTH * 2 * TILE + i % DEPTH / 2 * DEPTH;
-            interleave(p[0], p[1], pairs);
-            _mm512_storeu_si512(at, pairs[0]);
-            _mm512_storeu_si512(at + TILE, pairs[1]);
-            at += m->slopes_b - m->probs;
-            interleave(d[0], d[1], pairs);
-            _mm512_storeu_si512(at, pairs[0]);
-            _mm512_storeu_si512(at + TILE, pairs[1]);
+/* 32 keys, from j on in the block, by 32 queries from i on, in the orders that products want. */
+INLINE void slope_tile(const bool whole, const wefti_attention_shape *s, const tiles_backward *m,
+                       const place *t, int64_t j, int64_t i) {
+    uint16_t *across = m->slopes_t + i * m->block + j * EDGE;
+    for (int64_t row = 0; row < EDGE; row += 2, across += DEPTH) {
+        __m512i p[2], d[2], pairs[2];
+        uint16_t *left = m->probs + i * EDGE + row / SIDE * TILE + row % SIDE * DEPTH;
+        UNROLL for (int64_t k = 0; k < 2; k++) {
+            const int64_t key = t->j0 + j + row + k;
+            const int64_t first = !s->causal ? 0 : key - s->q_offset - t->i0;
+            slope_lanes(whole, s, m, row + k, i, key < s->k_len ? first : ROWS, t->count, &p[k],
+                        &d[k]);
+            _mm512_storeu_si512(left + k * DEPTH, p[k]);
+            _mm512_storeu_si512(left + k * DEPTH + (m->slopes - m->probs), d[k]);
         }
+        interleave(d[0], d[1], pairs);
+        _mm512_storeu_si512(across, pairs[0]);
+        _mm512_storeu_si512(across + TILE, pairs[1]);
+    }
+}
+
+/* 32 keys from j on by all queries of the block. */
+static void backward_keys(const backward_run *r, const tiles_backward *m, const place *t,
+                          int64_t j) {
+    const wefti_attention_shape *s = &r->a->shape;
+    const int64_t dim = s->dim, queries = round_up(t->count), at = (t->j0 + j) * dim;
+    const int64_t last = t->j0 + j + EDGE; /* key + 1 */
+    for (int64_t i = 0; i < queries; i += EDGE) {
+        tiles->tile(EDGE, dim, m->keys + at, 0, m->queries + i * dim, m->scores + i, ROWS, false,
+                    NULL);
+        tiles->tile(EDGE, dim, m->values + at, 0, m->d_o + i * dim, m->d_probs + i, ROWS, false,
+                    NULL);
+    }
+    for (int64_t i = 0; i < queries; i += EDGE) {
+        if (i + EDGE <= t->count && last <= seen_by(s, t->i0 + i))
+            slope_tile(true, s, m, t, j, i);
+        else
+            slope_tile(false, s, m, t, j, i);
+    }
+    for (int64_t c = 0; c < dim; c += EDGE) {
+        tiles->tile(EDGE, queries, m->probs, 0, m->d_o_t + c * ROWS, m->dv + at + c, dim, true,
+                    NULL);
+        tiles->tile(EDGE, queries, m->slopes, 0, m->queries_t + c * ROWS, m->dk + at + c, dim, true,
+                    NULL);
+    }
 }
 
 static void backward_block(const backward_run *r, const tiles_backward *m, const place *t) {
-    const wefti_attention_shape *s = &r->a->shape;
-    const int64_t dim = s->dim, queries = round_up(t->count);
-    for (int64_t i = 0; i < queries; i += EDGE) {
-        const int64_t last = smaller(t->count, i + EDGE) - 1;
-        const int64_t end = smaller(t->end, round_up(seen_by(s, t->i0 + last) - t->j0));
-        for (int64_t j = 0; j < end; j += EDGE) {
-            tiles->tile(EDGE, dim, m->queries + i * dim, 0, m->keys + (t->j0 + j) * dim,
-                        m->scores + i * m->block + j, m->block, false, NULL);
-            tiles->tile(EDGE, dim, m->d_o + i * dim, 0, m->values + (t->j0 + j) * dim,
-                        m->d_probs + i * m->block + j, m->block, false, NULL);
-        }
-    }
-    slope_block(s, m, t);
-    for (int64_t c = 0; c < dim; c += EDGE) {
-        for (int64_t i = 0; i < queries; i += EDGE)
-            tiles->tile(EDGE, t->end, m->slopes + i * m->block, 0,
-                        m->keys_t + c * r->keys + t->j0 * EDGE, m->dq + i * dim + c, dim, t->j0 > 0,
-                        NULL);
-        for (int64_t j = 0; j < t->end; j += EDGE) {
-            const int64_t at = c * r->keys + t->j0 + j;
-            tiles->tile(EDGE, queries, m->d_o_t + c * ROWS, 0, m->probs + j * ROWS, m->dv + at,
-                        r->keys, true, NULL);
-            tiles->tile(EDGE, queries, m->queries_t + c * ROWS, 0, m->slopes_b + j * ROWS,
-                        m->dk + at, r->keys, true, NULL);
-        }
-    }
+    const int64_t dim = r->a->shape.dim;
+    for (int64_t j = 0; j < t->end; j += EDGE) backward_keys(r, m, t, j);
+    for (int64_t c = 0; c < dim; c += EDGE)
+        for (int64_t i = 0; i < t->count; i += EDGE)
+            tiles->tile(EDGE, t->end, m->keys_t + c * r->keys + t->j0 * EDGE, 0,
+                        m->slopes_t + i * m->block, m->dq + c * ROWS + i, ROWS, t->j0 > 0, NULL);
 }
 
 /* 16 values of a row of x in y's dtype. */
@@ -365,27 +438,28 @@ static void store_16(wefti_dst y, int64_t at, vfloat x) {
     store_row(y.dtype, y.data, at, x);
 }
 
+/* y[query][c] = x[c][query]. */
 static void store_queries(const backward_run *r, const tiles_backward *m, const place *t) {
     const wefti_attention_backward_args *a = r->a;
-    const int64_t dim = a->shape.dim;
-    int64_t at = t->b * a->dq_strides.batch + t->h * a->dq_strides.head + t->i0 * a->dq_strides.seq;
-    for (int64_t i = 0; i < t->count; i++, at += a->dq_strides.seq)
-        for (int64_t c = 0; c < dim; c += VL) store_16(a->dq, at + c, vload(m->dq + i * dim + c));
+    const int64_t at =
+        t->b * a->dq_strides.batch + t->h * a->dq_strides.head + t->i0 * a->dq_strides.seq;
+    for (int64_t i = 0; i < t->count; i += VL)
+        for (int64_t c = 0; c < a->shape.dim; c += VL) {
+            vfloat lines[VL];
+            UNROLL for (int l = 0; l < VL; l++) lines[l] = vload(m->dq + (c + l) * ROWS + i);
+            transpose(lines);
+            for (int l = 0; l < VL && i + l < t->count; l++)
+                store_16(a->dq, at + (i + l) * a->dq_strides.seq + c, lines[l]);
+        }
 }
 
-/* y[key][c] = x[c][key]. */
 static void store_keys(const backward_run *r, const float *x, wefti_dst y,
                        wefti_attention_strides strides, int64_t b, int64_t kv) {
     const wefti_attention_shape *s = &r->a->shape;
-    for (int64_t j = 0; j < s->k_len; j += VL)
-        for (int64_t c = 0; c < s->dim; c += VL) {
-            vfloat lines[VL];
-            UNROLL for (int i = 0; i < VL; i++) lines[i] = vload(x + (c + i) * r->keys + j);
-            transpose(lines);
-            for (int i = 0; i < VL && j + i < s->k_len; i++)
-                store_16(y, b * strides.batch + kv * strides.head + (j + i) * strides.seq + c,
-                         lines[i]);
-        }
+    const int64_t at = b * strides.batch + kv * strides.head;
+    for (int64_t j = 0; j < s->k_len; j++)
+        for (int64_t c = 0; c < s->dim; c += VL)
+            store_16(y, at + j * strides.seq + c, vload(x + j * s->dim + c));
 }
 
 static void backward_task(void *context, int64_t task, int thread) {
@@ -396,9 +470,9 @@ static void backward_task(void *context, int64_t task, int thread) {
     const int64_t b = task / s->kv_heads, kv = task % s->kv_heads, group = s->q_heads / s->kv_heads;
     const rows keys = rows_of(a->k.data, a->k_strides, b, kv, 0);
     tiles->enter();
-    pack_rows_b(keys, s->k_len, s->dim, m.keys);
-    pack_transposed_b(keys, s->k_len, s->dim, r->keys, m.keys_t);
-    pack_rows_b(rows_of(a->v.data, a->v_strides, b, kv, 0), s->k_len, s->dim, m.values);
+    pack_rows_a(keys, s->k_len, s->dim, m.keys);
+    pack_transposed_a(keys, s->k_len, s->dim, r->keys, m.keys_t);
+    pack_rows_a(rows_of(a->v.data, a->v_strides, b, kv, 0), s->k_len, s->dim, m.values);
     memset(m.dk, 0, (size_t)(r->keys * s->dim) * sizeof *m.dk);
     memset(m.dv, 0, (size_t)(r->keys * s->dim) * sizeof *m.dv);
     for (int64_t h = kv * group; h < (kv + 1) * group; h++)

@@ -43,7 +43,8 @@ INLINE void fetch_ahead(wefti_gemm_ahead *ahead) {
 }
 
 /* Registers 0 to 3: sums; 4, 5: A; 6, 7: B. `low`: only the first 16 rows. `a_stride`: bytes from
- * row to row, 64 in a panel. */
+ * row to row, 64 in a panel. All loads before all products: where the other half of a core is
+ * busy, changes between the two take time. */
 INLINE void multiply(const bool low, int64_t k, const char *a, int64_t a_stride, const uint16_t *b,
                      wefti_gemm_ahead *ahead) {
     const bool panel = a_stride == 0;
@@ -54,14 +55,12 @@ INLINE void multiply(const bool low, int64_t k, const char *a, int64_t a_stride,
         if (ahead) fetch_ahead(ahead);
         _tile_loadd(6, b, 64);
         _tile_loadd(4, a, stride);
-        _tile_dpbf16ps(0, 4, 6);
         _tile_loadd(7, b + TILE, 64);
+        if (!low) _tile_loadd(5, second, stride);
+        _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
-        if (!low) {
-            _tile_loadd(5, second, stride);
-            _tile_dpbf16ps(2, 5, 6);
-            _tile_dpbf16ps(3, 5, 7);
-        }
+        if (!low) _tile_dpbf16ps(2, 5, 6);
+        if (!low) _tile_dpbf16ps(3, 5, 7);
         a += step;
         second += step;
         b += 2 * TILE;

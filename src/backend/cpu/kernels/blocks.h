@@ -18,6 +18,7 @@ enum {
     ATTENTION_BC = 64,          /* keys of a tile */
     ATTENTION_DECODE = 3,       /* up to so many queries are done one by one */
     ATTENTION_EDGE = 32,        /* attention_amx.c: a register tile, and keys rounded up to */
+    ATTENTION_SPAN = 128,       /* its keys whose scores exist at once, forward */
     ATTENTION_ROWS = 64,        /* its queries of a block, backward */
     ATTENTION_KEYS = 512,       /* its keys of a block, backward, at most */
 };
@@ -48,13 +49,16 @@ static inline int64_t attention_tiles_block(int64_t keys) {
 /* The members of tiles_forward and tiles_backward there. */
 static inline int64_t attention_tiles_forward_bytes(const wefti_attention_shape *s) {
     int64_t keys = blocks_of(s->k_len, ATTENTION_EDGE) * ATTENTION_EDGE, edge = ATTENTION_EDGE;
-    return attention_fits_tiles(s) ? 4 * keys * s->dim + 6 * edge * s->dim + 6 * edge * keys : 0;
+    return attention_fits_tiles(s)
+               ? 4 * keys * s->dim + 6 * edge * s->dim + edge * (6 * ATTENTION_SPAN + 64)
+               : 0;
 }
 static inline int64_t attention_tiles_backward_bytes(const wefti_attention_shape *s) {
     int64_t keys = blocks_of(s->k_len, ATTENTION_EDGE) * ATTENTION_EDGE, rows = ATTENTION_ROWS;
-    return attention_fits_tiles(s) ? 14 * keys * s->dim + 12 * rows * s->dim +
-                                         14 * rows * attention_tiles_block(keys) + 8 * rows
-                                   : 0;
+    return attention_fits_tiles(s)
+               ? 14 * keys * s->dim + 12 * rows * s->dim + 2 * rows * attention_tiles_block(keys) +
+                     12 * ATTENTION_EDGE * rows + 8 * rows
+               : 0;
 }
 
 /* Scratch of one thread, a multiple of 64 bytes: the members of forward_memory in attention.c, or
