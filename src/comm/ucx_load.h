@@ -9,8 +9,10 @@
 
 #ifdef WEFT_HAVE_UCX
 
+#define asm __asm__ /* its headers are GNU C, from version 1.18 on */
 #include <ucp/api/ucp.h>
 #include <ucs/debug/log_def.h>
+#undef asm
 
 #include "base/status.h"
 
