@@ -144,7 +144,8 @@ static void rule(const weft_node *n, const weft_desc *x, const weft_desc *w, wef
     int count = x->rank - 1, dims = w->rank - 1, at = first_n(n);
     wefti_op_factors(r, "m", x, 0, count, rows, f);
     int8_t fk = wefti_op_factor(r, "k", -1, x->shape[count], k);
-    for (int d = 0; d < dims; d++) fn[d] = wefti_op_factor(r, "n", d, w->shape[at + d], cols);
+    for (int d = 0; d < dims && d < WEFT_MAX_RANK; d++)
+        fn[d] = wefti_op_factor(r, "n", d, w->shape[at + d], cols);
     wefti_op_assign(of_x, 0, f, 0, count);
     of_x[count] = fk;
     wefti_op_assign(of_w, at, fn, 0, dims);

@@ -131,7 +131,8 @@ static void rule(const weft_node *n, wefti_split_rule *r, const weft_desc *x, in
     int last = x->rank - 1;
     int8_t f[WEFT_MAX_RANK];
     f[0] = wefti_op_factor(r, "experts", -1, x->shape[0], WEFTI_FACTOR_FREE);
-    for (int d = 1; d < last - 1; d++) f[d] = wefti_op_factor(r, "group", d - 1, x->shape[d], rows);
+    for (int d = 1; d < last - 1 && d < WEFT_MAX_RANK; d++)
+        f[d] = wefti_op_factor(r, "group", d - 1, x->shape[d], rows);
     f[last - 1] = wefti_op_factor(r, "rows", -1, x->shape[last - 1], rows);
     wefti_op_assign(of_x, 0, f, 0, last);
     wefti_op_assign(of_y, 0, f, 0, last);
