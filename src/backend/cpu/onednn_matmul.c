@@ -238,8 +238,10 @@ static weft_status create_memories(wefti_onednn_matmul *w) {
 
 static bool fits(const wefti_gemm_spec *s) {
     const bool dense_a = s->a.row_stride == 1 || s->a.column_stride == 1;
+    /* oneDNN 3.7 multiplies one row of a transposed matrix wrongly on AMX. */
+    const bool last_row = s->m % M_SLICE == 1 && s->a.column_stride != 1;
     const bool dense_b = s->b.row_stride == 1 || s->b.column_stride == 1;
-    return s->m > 0 && s->n > 0 && s->k > 0 && s->batch[0] == 1 && s->batch[1] == 1 &&
+    return !last_row && s->m > 0 && s->n > 0 && s->k > 0 && s->batch[0] == 1 && s->batch[1] == 1 &&
            s->a.dtype == s->b.dtype && (s->a.dtype == WEFT_F32 || s->a.dtype == WEFT_BF16) &&
            (s->c.dtype == WEFT_F32 || s->c.dtype == WEFT_BF16) && dense_a && dense_b &&
            s->a.row_stride > 0 && s->a.column_stride > 0 && s->b.row_stride > 0 &&
