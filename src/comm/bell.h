@@ -112,6 +112,13 @@ static inline void wefti_bell_pause(void) {
     __asm__ volatile("yield");
 #endif
 }
+/* Between two looks at a line that another core writes. A processor that runs ahead has begun many
+ * looks when the line changes, and has to throw all of them away. */
+static inline void wefti_bell_look_again(void) {
+#if defined(__x86_64__)
+    __asm__ volatile("lfence" ::: "memory");
+#endif
+}
 /* Fetch a line that is about to be written. Compilers fetch for reading where they do not know that
  * the processor can do this; those that cannot ignore it. */
 static inline void wefti_bell_own(const void *line) {

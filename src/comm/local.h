@@ -3,11 +3,11 @@
  * channels on which transfers meet.
  *
  * A channel belongs to a group of ranks and a tag. Each member has a row of slots there, used in
- * turn: post number k of a member lies in slot k % WEFTI_LOCAL_RING and meets the posts number k of
- * the others. A slot is written by its owner only. `posted` = k + 1 publishes post k; `moved` =
- * k + 1 says that this member will not touch others' memory, or look at their slots, for post k any
- * more. A slot is used again when all partners of the post in it have moved, so that nobody ever
- * looks at a slot that changes under it.
+ * turn: post number k of a member lies in the slot of k % WEFTI_LOCAL_RING and meets the posts
+ * number k of the others. A slot is written by its owner only. `posted` = k + 1 publishes post k;
+ * `moved` = k + 1 says that this member will not touch others' memory, or look at their slots, for
+ * post k any more. A slot is used again when all partners of the post in it have moved, so that
+ * nobody ever looks at a slot that changes under it.
  *
  * What several ranks look at, slots, lines and the word that says that the world is broken, lies in
  * memory that all of them have, holds no lock, and has no pointers but a poster's own addresses,
@@ -173,6 +173,7 @@ typedef struct wefti_local_endpoint {
     void *bounce[WEFTI_COMM_DEPTH]; /* taken when first needed */
     const void **source;            /* [members]: scratch of a move */
     void **destination;
+    bool *streamed;        /* [members]: destinations of an all-reduce of shares */
     unsigned char *blocks; /* [members][WEFTI_LOCAL_BLOCK]: of sources that are pulled; or NULL */
 } wefti_local_endpoint;
 
@@ -256,9 +257,14 @@ bool wefti_local_pull_move(wefti_local *local, wefti_local_seat *seat, uint64_t 
 static inline wefti_local_place *wefti_local_place_of(wefti_local_seat *seat, uint64_t number) {
     return &seat->place[number % WEFTI_LOCAL_RING];
 }
+/* Not in the order of numbers: a processor that sees neighbouring lines read one after the other
+ * fetches the next ones too, which their owner is about to write. */
+static inline wefti_local_slot *wefti_local_slot_in(wefti_local_row *row, uint64_t number) {
+    return &row->slot[5 * number % WEFTI_LOCAL_RING];
+}
 static inline wefti_local_slot *wefti_local_slot_of(const wefti_local_channel *channel,
                                                     int32_t member, uint64_t number) {
-    return &channel->row[member].slot[number % WEFTI_LOCAL_RING];
+    return wefti_local_slot_in(&channel->row[member], number);
 }
 /* What a member has posted, here; NULL: out of reach. */
 static inline void *wefti_local_source(const wefti_local *local, wefti_local_seat *seat,

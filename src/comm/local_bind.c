@@ -143,7 +143,8 @@ weft_status wefti_local_bind(wefti_comm *comm, const wefti_transfer *transfer,
     endpoint->seat = seat;
     endpoint->plan = plan;
     for (int i = 0; i < WEFTI_COMM_DEPTH; i++) endpoint->post[i].endpoint = endpoint;
-    endpoint->source = wefti_calloc((size_t)transfer->members, 2 * sizeof *endpoint->source);
+    endpoint->source = wefti_calloc((size_t)transfer->members,
+                                    2 * sizeof *endpoint->source + sizeof *endpoint->streamed);
     if (plan->staged) endpoint->stage = wefti_alloc(WEFTI_COMM_DEPTH * (size_t)plan->bytes);
     bool pulls = (plan->shares ? local->world->pull_shares : local->world->pull_parts) > 0 &&
                  plan->reduces_runs;
@@ -153,6 +154,7 @@ weft_status wefti_local_bind(wefti_comm *comm, const wefti_transfer *transfer,
         WEFT_FAIL(WEFT_E_NOMEM, "no memory for %s", plan->text);
     }
     endpoint->destination = (void **)(endpoint->source + transfer->members);
+    endpoint->streamed = (bool *)(endpoint->destination + transfer->members);
     *out = &endpoint->base;
     return WEFT_OK;
 }

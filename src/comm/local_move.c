@@ -6,11 +6,15 @@
 /* Whether all sources and destinations are in reach of all members, who agree on it. */
 static bool find_arrays(const wefti_local *local, wefti_local_seat *seat, uint64_t number) {
     const wefti_local_endpoint *endpoint = wefti_local_place_of(seat, number)->post->endpoint;
+    const wefti_local_plan *plan = endpoint->plan;
     if (wefti_local_place_of(seat, number)->post->pulled) return false;
     for (int32_t m = 0; m < seat->channel->members; m++) {
         endpoint->source[m] = wefti_local_source(local, seat, m, number);
         endpoint->destination[m] = wefti_local_destination(local, seat, m, number);
         if (!endpoint->source[m] || !endpoint->destination[m]) return false;
+        /* A source in its place has been fetched already. */
+        endpoint->streamed[m] = endpoint->source[m] != endpoint->destination[m] &&
+                                (m == seat->me ? plan->streams_own : plan->streams_others);
     }
     return true;
 }
@@ -19,12 +23,14 @@ static bool find_arrays(const wefti_local *local, wefti_local_seat *seat, uint64
 static bool share_straight(const wefti_local *local, const wefti_local_endpoint *endpoint) {
     enum { PIECE = 1 << 20 };
     const wefti_local_plan *plan = endpoint->plan;
+    bool streams = false;
+    for (int32_t m = 0; m < plan->transfer.members; m++) streams |= endpoint->streamed[m];
     for (int64_t done = 0; done < plan->count; done += PIECE) {
         int64_t count = plan->count - done < PIECE ? plan->count - done : PIECE;
         if (done > 0 && wefti_local_broken(local)) return false;
         wefti_move_reduce_to_all(plan->transfer.dtype, plan->transfer.reduction, endpoint->source,
-                                 endpoint->destination, plan->transfer.members, plan->first + done,
-                                 count);
+                                 endpoint->destination, streams ? endpoint->streamed : NULL,
+                                 plan->transfer.members, plan->first + done, count);
     }
     return true;
 }

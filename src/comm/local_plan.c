@@ -1,6 +1,7 @@
 /* Plans of transfers between threads: see comm/local_plan.h. */
 #include "comm/local_plan.h"
 
+#include "comm/copy.h"
 #include "comm/pieces.h"
 
 static int64_t box_bytes(const wefti_transfer *t, const wefti_box *box) {
@@ -47,6 +48,7 @@ static weft_status prepare_moves(wefti_arena *arena, const wefti_piece_list *pie
     const wefti_transfer *t = &plan->transfer;
     wefti_move *moves = reserve(arena, pieces->used, sizeof *moves);
     WEFT_REQUIRE(moves, WEFT_E_NOMEM, "no memory for %lld moves", (long long)pieces->used);
+    int streamed = wefti_copy_streamed(box_bytes(t, &t->want[t->me]));
     for (int64_t n = 0; n < pieces->used; n++) {
         int32_t sources = wefti_set_count(&pieces->piece[n].from), found = 0;
         int32_t *members = reserve(arena, sources, sizeof *members);
@@ -57,6 +59,7 @@ static weft_status prepare_moves(wefti_arena *arena, const wefti_piece_list *pie
             if (wefti_set_has(&pieces->piece[n].from, m)) members[found++] = m;
         wefti_move_prepare(&pieces->piece[n].box, t->rank, t->dtype, t->reduction, &t->want[t->me],
                            t->have, members, sources, sides, &moves[n]);
+        moves[n].streamed = streamed;
     }
     plan->moves = pieces->used;
     plan->move = moves;
@@ -96,6 +99,8 @@ static weft_status prepare_share(wefti_arena *arena, wefti_local_plan *plan) {
         sides[m].offset = plan->first;
     }
     plan->move = move;
+    plan->streams_others = plan->bytes >= wefti_copy_cache() / 2;
+    plan->streams_own = plan->bytes / 16 >= wefti_copy_cache();
     return WEFT_OK;
 }
 

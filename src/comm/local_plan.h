@@ -49,6 +49,9 @@ struct wefti_local_plan {
     bool staged; /* others read this member's source: a result that belongs there waits for them */
     int64_t first, count;
     int64_t bytes; /* of own source */
+    /* All-reduces that leave the core's own cache: which destinations are written past it
+       (comm/copy.h). */
+    bool streams_others, streams_own;
 };
 
 /* The elements of an all-reduce that `member` reduces. */

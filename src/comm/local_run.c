@@ -14,7 +14,7 @@ static wefti_local_slot *slot_of_partner(const wefti_local_seat *seat,
     return wefti_local_slot_of(seat->channel, partner->member, number);
 }
 static wefti_local_slot *own_slot(const wefti_local_seat *seat, uint64_t number) {
-    return &seat->row->slot[number % WEFTI_LOCAL_RING];
+    return wefti_local_slot_in(seat->row, number);
 }
 
 static void ring_member(const wefti_local *local, const wefti_local_seat *seat, int32_t member) {
@@ -305,7 +305,10 @@ weft_status wefti_local_wait_until(wefti_local *local, const bool *finished, con
         if (happened) {
             spun = 0;
         } else if (spun < local->world->spin) {
-            if (++spun > 4) wefti_bell_pause();
+            if (++spun > 4)
+                wefti_bell_pause();
+            else
+                wefti_bell_look_again();
         } else if (local->world->spin == 0 && spun < YIELDS) {
             spun++;
             sched_yield();

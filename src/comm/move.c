@@ -1,14 +1,18 @@
-/* Running moves: loops around runs, and in a run blocks that stay in the first-level cache.
+/* Running moves: loops around runs, and in a run tiles that stay in registers or the first-level
+ * cache.
  *
- * A reduced block is made in a buffer of its own and then copied to where it belongs. That costs
- * little beside the reading of memory, and lets a destination be one of the sources, and there be
- * several. Two members, the most frequent case, do without. Stores past the caches (non-temporal)
- * were measured to be slower at all sizes up to 64 MiB where the last level cache is large. Halves
- * are added in f32 and rounded once, so that a sum does not get worse with the number of members.
- */
+ * A tile is reduced in a place of its own and then written to where it belongs. That costs little
+ * beside the reading of memory, and lets a destination be one of the sources, and there be several,
+ * of which some are written past the caches (comm/copy.h). Two members, the most frequent case, do
+ * without while nothing is. Halves are added in f32 and rounded once, so that a sum does not get
+ * worse with the number of members. */
 #include "comm/move.h"
 
-enum { BLOCK = 1024 }; /* elements */
+#include <string.h>
+
+#include "comm/copy.h"
+
+enum { LINE = 64, TILE = 8 * LINE, PIECE = 4 * LINE, NEAR = 4096, BLOCK = 1024 /* elements */ };
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                             \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -29,12 +33,18 @@ enum { BLOCK = 1024 }; /* elements */
 /* Reduce elements [first, first + n) of at least two sources into out[0..n), n <= BLOCK. */
 typedef void reduce_block(void *out, const void *const *source, int32_t sources, int64_t first,
                           int64_t n);
-/* Reduce elements [first, end) of two sources into two destinations, which may be the sources. */
+/* Reduce elements [first, end) of at least two sources into all destinations, which may be
+ * sources; those that are streamed begin at a line there. */
+typedef void reduce_tiles(const void *const *source, int32_t sources, void *const *destination,
+                          const bool *streamed, int32_t destinations, int64_t first, int64_t end);
+/* The same of two sources into two destinations. The lower share is walked downwards: processors
+ * fetch beyond what is read, which would be lines that the other member has just written. */
 typedef void reduce_pair(const void *const *source, void *const *destination, int64_t first,
                          int64_t end);
 typedef struct reduce_kernels {
-    reduce_block *block;
-    reduce_pair *pair; /* NULL: by blocks */
+    reduce_block *block; /* NULL: by tiles, and pairs */
+    reduce_tiles *tiles;
+    reduce_pair *pair;
 } reduce_kernels;
 
 /* A NaN wins a maximum and a minimum. Sums and products of integers wrap. */
@@ -48,28 +58,50 @@ typedef struct reduce_kernels {
 #define AND(a, b) ((a) & (b))
 
 /* `as`: the type in which the operation is done. */
-#define PAIR(name, type, as, op)                                                                   \
-    CLONED static void name##_2(type *restrict out, const type *restrict a,                        \
-                                const type *restrict b, int64_t n) {                               \
-        for (int64_t i = 0; i < n; i++) out[i] = (type)op((as)a[i], (as)b[i]);                     \
-    }                                                                                              \
+#define INTO(name, type, as, op)                                                                   \
     CLONED static void name##_into(type *restrict out, const type *restrict b, int64_t n) {        \
         for (int64_t i = 0; i < n; i++) out[i] = (type)op((as)out[i], (as)b[i]);                   \
-    }                                                                                              \
-    CLONED static void name##_pair(const void *const *source, void *const *destination,            \
-                                   int64_t first, int64_t end) {                                   \
-        const type *a = source[0], *b = source[1];                                                 \
-        type *to_a = destination[0], *to_b = destination[1];                                       \
-        INDEPENDENT for (int64_t i = first; i < end; i++) to_a[i] = to_b[i] =                      \
-            (type)op((as)a[i], (as)b[i]);                                                          \
     }
 #define REDUCE(name, type, as, op)                                                                 \
-    PAIR(name, type, as, op)                                                                       \
-    static void name(void *out, const void *const *source, int32_t sources, int64_t first,         \
-                     int64_t n) {                                                                  \
-        name##_2(out, (const type *)source[0] + first, (const type *)source[1] + first, n);        \
-        for (int32_t s = 2; s < sources; s++)                                                      \
-            name##_into(out, (const type *)source[s] + first, n);                                  \
+    CLONED static void name##_pair(const void *const *source, void *const *destination,            \
+                                   int64_t first, int64_t end) {                                   \
+        enum { STEP = PIECE / sizeof(type) };                                                      \
+        const type *a = source[0], *b = source[1];                                                 \
+        type *to_a = destination[0], *to_b = destination[1];                                       \
+        for (; first == 0 && end >= STEP && end <= NEAR / (int)sizeof(type); end -= STEP)          \
+            INDEPENDENT for (int64_t i = end - STEP; i < end; i++) to_a[i] = to_b[i] =             \
+                (type)op((as)a[i], (as)b[i]);                                                      \
+        INDEPENDENT for (int64_t i = first; i < end; i++) to_a[i] = to_b[i] =                      \
+            (type)op((as)a[i], (as)b[i]);                                                          \
+    }                                                                                              \
+    CLONED static void name(const void *const *source, int32_t sources, void *const *destination,  \
+                            const bool *streamed, int32_t destinations, int64_t first,             \
+                            int64_t end) {                                                         \
+        enum { MOST = TILE / sizeof(type) };                                                       \
+        wefti_copy_lines *stream = wefti_copy_streaming(wefti_copy_best());                        \
+        int64_t i = first;                                                                         \
+        for (; i + MOST <= end; i += MOST) {                                                       \
+            type tile[MOST] __attribute__((aligned(LINE)));                                        \
+            const type *a = (const type *)source[0] + i, *b = (const type *)source[1] + i;         \
+            for (int k = 0; k < MOST; k++) tile[k] = (type)op((as)a[k], (as)b[k]);                 \
+            for (int32_t s = 2; s < sources; s++) {                                                \
+                const type *c = (const type *)source[s] + i;                                       \
+                for (int k = 0; k < MOST; k++) tile[k] = (type)op((as)tile[k], (as)c[k]);          \
+            }                                                                                      \
+            for (int32_t d = 0; d < destinations; d++) {                                           \
+                char *to = (char *)((type *)destination[d] + i);                                   \
+                if (streamed && streamed[d])                                                       \
+                    stream(to, tile, TILE);                                                        \
+                else                                                                               \
+                    memcpy(to, tile, TILE);                                                        \
+            }                                                                                      \
+        }                                                                                          \
+        for (; i < end; i++) {                                                                     \
+            type value = ((const type *)source[0])[i];                                             \
+            for (int32_t s = 1; s < sources; s++)                                                  \
+                value = (type)op((as)value, (as)((const type *)source[s])[i]);                     \
+            for (int32_t d = 0; d < destinations; d++) ((type *)destination[d])[i] = value;        \
+        }                                                                                          \
     }
 REDUCE(sum_f32, float, float, SUM)
 REDUCE(max_f32, float, float, MAX)
@@ -98,6 +130,10 @@ REDUCE(prod_u8, uint8_t, uint32_t, PROD)
 REDUCE(or_bool, uint8_t, uint8_t, OR)
 REDUCE(and_bool, uint8_t, uint8_t, AND)
 
+INTO(sum_f32, float, float, SUM)
+INTO(max_f32, float, float, MAX)
+INTO(min_f32, float, float, MIN)
+INTO(prod_f32, float, float, PROD)
 CLONED static void widen_bf16(float *restrict out, const uint16_t *restrict in, int64_t n) {
     for (int64_t i = 0; i < n; i++) out[i] = wefti_bf16_to_f32(in[i]);
 }
@@ -133,21 +169,21 @@ REDUCE_HALVES(prod_f16, f16, prod_f32)
 
 /* Of truth values the sum, and the maximum, is whether one is true; the product, and the minimum,
  * whether all are. In the order of wefti_reduction. */
-#define BY_PAIRS(name)                                                                             \
-    { name, name##_pair }
+#define BY_TILES(name)                                                                             \
+    { NULL, name, name##_pair }
 #define BY_BLOCKS(name)                                                                            \
-    { name, NULL }
+    { name, NULL, NULL }
 static const reduce_kernels kernels[WEFT_DTYPES][WEFTI_REDUCTIONS - 1] = {
-    [WEFT_F32] = {BY_PAIRS(sum_f32), BY_PAIRS(max_f32), BY_PAIRS(min_f32), BY_PAIRS(prod_f32)},
+    [WEFT_F32] = {BY_TILES(sum_f32), BY_TILES(max_f32), BY_TILES(min_f32), BY_TILES(prod_f32)},
     [WEFT_BF16] = {BY_BLOCKS(sum_bf16), BY_BLOCKS(max_bf16), BY_BLOCKS(min_bf16),
                    BY_BLOCKS(prod_bf16)},
     [WEFT_F16] = {BY_BLOCKS(sum_f16), BY_BLOCKS(max_f16), BY_BLOCKS(min_f16), BY_BLOCKS(prod_f16)},
-    [WEFT_F64] = {BY_PAIRS(sum_f64), BY_PAIRS(max_f64), BY_PAIRS(min_f64), BY_PAIRS(prod_f64)},
-    [WEFT_I32] = {BY_PAIRS(sum_i32), BY_PAIRS(max_i32), BY_PAIRS(min_i32), BY_PAIRS(prod_i32)},
-    [WEFT_I64] = {BY_PAIRS(sum_i64), BY_PAIRS(max_i64), BY_PAIRS(min_i64), BY_PAIRS(prod_i64)},
-    [WEFT_U16] = {BY_PAIRS(sum_u16), BY_PAIRS(max_u16), BY_PAIRS(min_u16), BY_PAIRS(prod_u16)},
-    [WEFT_U8] = {BY_PAIRS(sum_u8), BY_PAIRS(max_u8), BY_PAIRS(min_u8), BY_PAIRS(prod_u8)},
-    [WEFT_BOOL] = {BY_PAIRS(or_bool), BY_PAIRS(or_bool), BY_PAIRS(and_bool), BY_PAIRS(and_bool)},
+    [WEFT_F64] = {BY_TILES(sum_f64), BY_TILES(max_f64), BY_TILES(min_f64), BY_TILES(prod_f64)},
+    [WEFT_I32] = {BY_TILES(sum_i32), BY_TILES(max_i32), BY_TILES(min_i32), BY_TILES(prod_i32)},
+    [WEFT_I64] = {BY_TILES(sum_i64), BY_TILES(max_i64), BY_TILES(min_i64), BY_TILES(prod_i64)},
+    [WEFT_U16] = {BY_TILES(sum_u16), BY_TILES(max_u16), BY_TILES(min_u16), BY_TILES(prod_u16)},
+    [WEFT_U8] = {BY_TILES(sum_u8), BY_TILES(max_u8), BY_TILES(min_u8), BY_TILES(prod_u8)},
+    [WEFT_BOOL] = {BY_TILES(or_bool), BY_TILES(or_bool), BY_TILES(and_bool), BY_TILES(and_bool)},
 };
 
 static const reduce_kernels *kernel_of(weft_dtype dtype, wefti_reduction reduction) {
@@ -158,41 +194,70 @@ static void *at(void *array, int64_t element, size_t bytes) {
     return (char *)array + element * (int64_t)bytes;
 }
 
-void wefti_move_reduce_to_all(weft_dtype dtype, wefti_reduction reduction,
-                              const void *const *source, void *const *destination, int32_t arrays,
-                              int64_t first, int64_t count) {
-    const reduce_kernels *kernel = kernel_of(dtype, reduction);
-    if (arrays == 2 && kernel->pair) {
-        kernel->pair(source, destination, first, first + count);
-        return;
-    }
-    unsigned char block[8 * BLOCK] __attribute__((aligned(64)));
-    size_t bytes = weft_dtype_bytes(dtype);
+static void reduce_blocks(reduce_block *kernel, size_t bytes, const void *const *source,
+                          int32_t sources, void *const *destination, int32_t destinations,
+                          int64_t first, int64_t count) {
+    unsigned char block[sizeof(double) * BLOCK] __attribute__((aligned(LINE)));
     for (int64_t done = 0; done < count;) {
         int64_t n = count - done < BLOCK ? count - done : BLOCK, where = first + done;
-        kernel->block(block, source, arrays, where, n);
-        for (int32_t d = 0; d < arrays; d++)
+        kernel(block, source, sources, where, n);
+        for (int32_t d = 0; d < destinations; d++)
             memcpy(at(destination[d], where, bytes), block, (size_t)n * bytes);
         done += n;
     }
 }
 
-/* One run: `count` neighbours. */
-static void reduce_run(weft_dtype dtype, wefti_reduction reduction, const void *const *source,
-                       int32_t sources, void *destination, int64_t count) {
+/* Elements of [first, first + count) after which a streamed destination has a line that begins. */
+static int64_t find_line(void *const *destination, const bool *streamed, int32_t arrays,
+                         size_t bytes, int64_t first, int64_t count) {
+    for (int32_t d = 0; d < arrays; d++) {
+        if (!streamed[d]) continue;
+        size_t before = (LINE - (uintptr_t)at(destination[d], first, bytes) % LINE) % LINE;
+        if (before % bytes != 0) continue;
+        return (int64_t)(before / bytes) < count ? (int64_t)(before / bytes) : count;
+    }
+    return 0;
+}
+
+void wefti_move_reduce_to_all(weft_dtype dtype, wefti_reduction reduction,
+                              const void *const *source, void *const *destination, bool *streamed,
+                              int32_t arrays, int64_t first, int64_t count) {
+    const reduce_kernels *kernel = kernel_of(dtype, reduction);
     size_t bytes = weft_dtype_bytes(dtype);
-    if (sources == 1) {
-        if (source[0] != destination) memcpy(destination, source[0], (size_t)count * bytes);
+    if (kernel->block) {
+        reduce_blocks(kernel->block, bytes, source, arrays, destination, arrays, first, count);
         return;
     }
-    unsigned char block[8 * BLOCK] __attribute__((aligned(64)));
-    reduce_block *kernel = kernel_of(dtype, reduction)->block;
-    for (int64_t done = 0; done < count;) {
-        int64_t n = count - done < BLOCK ? count - done : BLOCK;
-        kernel(block, source, sources, done, n);
-        memcpy(at(destination, done, bytes), block, (size_t)n * bytes);
-        done += n;
+    if (!wefti_copy_streaming(wefti_copy_best())) streamed = NULL;
+    if (arrays == 2 && !streamed) {
+        kernel->pair(source, destination, first, first + count);
+        return;
     }
+    if (streamed) {
+        int64_t before = find_line(destination, streamed, arrays, bytes, first, count);
+        kernel->tiles(source, arrays, destination, NULL, arrays, first, first + before);
+        first += before;
+        count -= before;
+        for (int32_t d = 0; d < arrays; d++)
+            streamed[d] &= (uintptr_t)at(destination[d], first, bytes) % LINE == 0;
+    }
+    kernel->tiles(source, arrays, destination, streamed, arrays, first, first + count);
+    if (streamed) wefti_copy_order();
+}
+
+/* One run: neighbours. */
+static void reduce_run(const wefti_move *move, const void *const *source, void *destination) {
+    size_t bytes = weft_dtype_bytes(move->dtype);
+    if (move->sources == 1) {
+        if (source[0] != destination)
+            wefti_copy(destination, source[0], (size_t)move->run * bytes, move->streamed);
+        return;
+    }
+    const reduce_kernels *kernel = kernel_of(move->dtype, move->reduction);
+    if (kernel->block)
+        reduce_blocks(kernel->block, bytes, source, move->sources, &destination, 1, 0, move->run);
+    else
+        kernel->tiles(source, move->sources, &destination, NULL, 1, 0, move->run);
 }
 
 void wefti_move_run(const wefti_move *move, const void *const *source, void *destination) {
@@ -202,8 +267,7 @@ void wefti_move_run(const wefti_move *move, const void *const *source, void *des
     for (int32_t s = 0; s < move->sources; s++)
         from[s] = (const char *)source[s] + move->from[s].offset * bytes;
     for (;;) {
-        reduce_run(move->dtype, move->reduction, (const void *const *)from, move->sources, to,
-                   move->run);
+        reduce_run(move, (const void *const *)from, to);
         int loop = move->loops - 1;
         for (; loop >= 0; loop--) { /* the innermost loop that goes on; those within start anew */
             int64_t steps = 1;

@@ -4,6 +4,8 @@
 #ifndef WEFTI_MOVE_H
 #define WEFTI_MOVE_H
 
+#include <stdbool.h>
+
 #include "layout/transfer.h"
 
 enum { WEFTI_MOVE_MOST = 1024 }; /* sources */
@@ -20,6 +22,7 @@ typedef struct wefti_move {
     int loops;                    /* around the runs */
     int64_t count[WEFT_MAX_RANK]; /* of each loop */
     int64_t run;                  /* elements that are neighbours in all arrays */
+    int streamed;                 /* pages of each four, where there is one source: comm/copy.h */
     int32_t sources;
     wefti_move_side to;
     const int32_t *members;      /* [sources] whose arrays */
@@ -38,9 +41,10 @@ void wefti_move_prepare(const wefti_box *part, int rank, weft_dtype dtype,
 void wefti_move_run(const wefti_move *move, const void *const *source, void *destination);
 
 /* Elements [first, first + count) of arrays that hold the same box, reduced in order and written to
- * all destinations, each of which may be a source. */
+ * all destinations, each of which may be a source. `streamed`: [arrays] of destinations; NULL:
+ * none. */
 void wefti_move_reduce_to_all(weft_dtype dtype, wefti_reduction reduction,
-                              const void *const *source, void *const *destination, int32_t arrays,
-                              int64_t first, int64_t count);
+                              const void *const *source, void *const *destination, bool *streamed,
+                              int32_t arrays, int64_t first, int64_t count);
 
 #endif

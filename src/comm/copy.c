@@ -1,0 +1,128 @@
+/* See comm/copy.h. Four neighbouring pages are walked abreast, two lines of each in turn, so that
+ * streamed and other stores are under way at the same time. Where all is streamed, and less than
+ * that is to be copied, a page is as short as that, so that one line follows the other. */
+#include "comm/copy.h"
+
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LINE = 64, PAIR = 2 * LINE, PAGE = 4096, PAGES = WEFTI_COPY_ALL };
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+
+/* `to` at the beginning of a line. */
+#define STREAM(name, isa, vector, load, store, stream)                                             \
+    __attribute__((target(isa))) static void name(unsigned char *to, const unsigned char *from,    \
+                                                  size_t groups, size_t page, int streamed) {      \
+        enum { LANES = PAIR / sizeof(vector) };                                                    \
+        for (size_t g = 0; g < groups; g++, to += PAGES * page, from += PAGES * page)              \
+            for (size_t i = 0; i < page; i += PAIR)                                                \
+                for (int p = 0; p < PAGES; p++) {                                                  \
+                    const vector *source = (const void *)(from + (size_t)p * page + i);            \
+                    vector *target = (void *)(to + (size_t)p * page + i), lane[LANES];             \
+                    for (int k = 0; k < LANES; k++) lane[k] = load((const void *)(source + k));    \
+                    for (int k = 0; k < LANES; k++) {                                              \
+                        if (p < streamed)                                                          \
+                            stream((void *)(target + k), lane[k]);                                 \
+                        else                                                                       \
+                            store((void *)(target + k), lane[k]);                                  \
+                    }                                                                              \
+                }                                                                                  \
+    }                                                                                              \
+    __attribute__((target(isa))) static void name##_lines(void *to, const void *from,              \
+                                                          size_t bytes) {                          \
+        for (size_t i = 0; i < bytes; i += sizeof(vector))                                         \
+            stream((void *)((char *)to + i), load((const void *)((const char *)from + i)));        \
+    }
+STREAM(stream_sse2, "sse2", __m128i, _mm_loadu_si128, _mm_store_si128, _mm_stream_si128)
+STREAM(stream_avx2, "avx2", __m256i, _mm256_loadu_si256, _mm256_store_si256, _mm256_stream_si256)
+STREAM(stream_avx512, "avx512f", __m512i, _mm512_loadu_si512, _mm512_store_si512,
+       _mm512_stream_si512)
+
+typedef void stream_pages(unsigned char *to, const unsigned char *from, size_t groups,
+                          size_t page, int streamed);
+static stream_pages *const forms[WEFTI_COPY_FORMS] = {NULL, stream_sse2, stream_avx2,
+                                                      stream_avx512};
+
+wefti_copy_lines *wefti_copy_streaming(wefti_copy_form form) {
+    static wefti_copy_lines *const lines[WEFTI_COPY_FORMS] = {
+        NULL, stream_sse2_lines, stream_avx2_lines, stream_avx512_lines};
+    return lines[form];
+}
+
+wefti_copy_form wefti_copy_best(void) {
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx512f") ? WEFTI_COPY_AVX512
+           : __builtin_cpu_supports("avx2")  ? WEFTI_COPY_AVX2
+                                             : WEFTI_COPY_SSE2;
+}
+
+void wefti_copy_part(wefti_copy_form form, void *to, const void *from, size_t bytes, int streamed) {
+    unsigned char *target = to;
+    const unsigned char *source = from;
+    size_t before = (LINE - (uintptr_t)to % LINE) % LINE;
+    size_t page = bytes >= before + PAGES * PAGE ? PAGE : PAIR, group = PAGES * page;
+    if (forms[form] && (streamed == PAGES || (streamed > 0 && page == PAGE)) &&
+        bytes >= before + group) {
+        size_t groups = (bytes - before) / group;
+        memcpy(target, source, before);
+        forms[form](target + before, source + before, groups, page, streamed);
+        target += before + groups * group;
+        source += before + groups * group;
+        bytes -= before + groups * group;
+    }
+    if (bytes > 0) memcpy(target, source, bytes);
+}
+
+void wefti_copy_order(void) {
+    _mm_sfence();
+}
+
+#else
+
+wefti_copy_lines *wefti_copy_streaming(wefti_copy_form form) {
+    (void)form;
+    return NULL;
+}
+wefti_copy_form wefti_copy_best(void) {
+    return WEFTI_COPY_PLAIN;
+}
+void wefti_copy_part(wefti_copy_form form, void *to, const void *from, size_t bytes, int streamed) {
+    (void)form;
+    (void)streamed;
+    if (bytes > 0) memcpy(to, from, bytes);
+}
+void wefti_copy_order(void) {}
+
+#endif
+
+void wefti_copy(void *to, const void *from, size_t bytes, int streamed) {
+    if (streamed > 0) {
+        wefti_copy_part(wefti_copy_best(), to, from, bytes, streamed);
+        wefti_copy_order();
+    } else if (bytes > 0) {
+        memcpy(to, from, bytes);
+    }
+}
+
+/* Asked for once: cpuid leaves a virtual machine. */
+int64_t wefti_copy_cache(void) {
+    enum { USUAL = 1 << 20 };
+    static _Atomic int64_t known;
+    int64_t bytes = atomic_load_explicit(&known, memory_order_relaxed);
+    if (bytes == 0) {
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+        bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+        if (bytes <= 0) bytes = USUAL;
+        atomic_store_explicit(&known, bytes, memory_order_relaxed);
+    }
+    return bytes;
+}
+
+int wefti_copy_streamed(int64_t bytes) {
+    int64_t times = bytes / wefti_copy_cache();
+    return times >= 24 ? WEFTI_COPY_ALL : times >= 8 ? 3 : times >= 1 ? 2 : 0;
+}
