@@ -132,6 +132,31 @@ static void test_bf16_rows(void **state) {
         }
 }
 
+/* More rows than columns: tasks that pack their own rows of A, where these are enough and do not
+ * lie as kernels read them. */
+static void test_bf16_tall(void **state) {
+    static const int64_t shapes[][3] = {/* m, n, k */
+                                        {1300, 100, 96},
+                                        {700, 420, 1056},
+                                        {2750, 40, 65}};
+    if (!wefti_isa_has(WEFTI_ISA_AMX)) {
+        print_message("SKIPPED: this processor multiplies no tiles of bf16\n");
+        skip();
+    }
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int round = SANITIZED ? 2 : 0; round < 4; round++) {
+            wefti_gemm_spec s =
+                wefti_gemm_spec_of(WEFT_F32, shapes[i][0], shapes[i][1], shapes[i][2]);
+            random_dtypes(&s);
+            if (round > 1) random_epilogue(&s);
+            s.a.dtype = round % 2 ? WEFT_BF16 : WEFT_F32;
+            s.b_packed = round == 3;
+            s.bf16 = true;
+            if (round % 2) s.a = wefti_gemm_transposed(s.a.dtype, s.m);
+            problem_test(s, *state);
+        }
+}
+
 /* A NaN in a row of A reaches every column of that row of C, and no other row, whatever the
  * epilogue. */
 static void test_nan_is_kept(void **state) {
@@ -201,7 +226,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_small), cmocka_unit_test(test_random_f64),
         cmocka_unit_test(test_large),        cmocka_unit_test(test_bf16_rows),
-        cmocka_unit_test(test_nan_is_kept),  cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_isa_choice)};
+        cmocka_unit_test(test_bf16_tall),    cmocka_unit_test(test_nan_is_kept),
+        cmocka_unit_test(test_refusals),     cmocka_unit_test(test_isa_choice)};
     return cmocka_run_group_tests(tests, make_pools, destroy_pools);
 }

@@ -43,8 +43,7 @@ INLINE void fetch_ahead(wefti_gemm_ahead *ahead) {
 }
 
 /* Registers 0 to 3: sums; 4, 5: A; 6, 7: B. `low`: only the first 16 rows. `a_stride`: bytes from
- * row to row, 64 in a panel. All loads before all products: where the other half of a core is
- * busy, changes between the two take time. */
+ * row to row, 64 in a panel. */
 INLINE void multiply(const bool low, int64_t k, const char *a, int64_t a_stride, const uint16_t *b,
                      wefti_gemm_ahead *ahead) {
     const bool panel = a_stride == 0;
@@ -55,12 +54,14 @@ INLINE void multiply(const bool low, int64_t k, const char *a, int64_t a_stride,
         if (ahead) fetch_ahead(ahead);
         _tile_loadd(6, b, 64);
         _tile_loadd(4, a, stride);
-        _tile_loadd(7, b + TILE, 64);
-        if (!low) _tile_loadd(5, second, stride);
         _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, b + TILE, 64);
         _tile_dpbf16ps(1, 4, 7);
-        if (!low) _tile_dpbf16ps(2, 5, 6);
-        if (!low) _tile_dpbf16ps(3, 5, 7);
+        if (!low) {
+            _tile_loadd(5, second, stride);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
         a += step;
         second += step;
         b += 2 * TILE;
@@ -291,6 +292,7 @@ const wefti_gemm_kernels wefti_gemm_kernels_amx = {
     .k_block = 1024, /* sums leave the tiles once for most products */
     .m_tile = 64,    /* a task: 128 KiB of A and 1 MiB of B in the second-level cache */
     .n_tile = 512,
+    .m_group = 256,
     .n_group = 512,
     .tile = tile,
     .enter = enter,

@@ -71,7 +71,7 @@ static int64_t pack_depth(const wefti_gemm_block *w, int64_t k_stride) {
 
 /* Line p of the panel that begins with row i, or column j. */
 static char *a_panel(const wefti_gemm_block *w, int64_t i, int64_t p) {
-    const int64_t first = w->gemm->a_in_place ? i : 0;
+    const int64_t first = w->gemm->a_in_place ? i : w->a_first;
     return w->a_panels + ((i - first) * w->a_depth + p * w->gemm->kernels->rows) *
                              w->gemm->kernels->element_bytes;
 }

@@ -25,14 +25,15 @@ typedef struct wefti_gemm_block {
     wefti_gemm_spec adding_spec;
     const char *a, *b; /* operands of this batch, unpacked */
     char *a_panels, *b_panels;
-    int64_t b_first;          /* column of the block that b_panels begin with */
+    int64_t a_first, b_first; /* row and column of the block that the panels begin with */
     int64_t a_depth, b_depth; /* lines of a panel: those of this span, or all k of a packed B */
     float *partial;           /* sums of the k blocks so far, NULL where they wait in C */
     int64_t i, j, p;          /* where the block starts */
     int64_t rows, columns, depth;
     int64_t m_tile, n_tile; /* of this run */
+    bool own_rows;          /* tasks pack m_tile rows of A for themselves */
     bool own_columns;       /* tasks pack n_tile columns of B for themselves */
-    int64_t coarse; /* columns before this go in tiles of n_tile, the others in finer ones */
+    int64_t coarse; /* columns (own_rows: rows) before this go in whole tiles, others in finer */
 } wefti_gemm_block;
 
 /* Bytes of the panels of a block: of A, of some columns of B, of sums that wait for more of k. */

@@ -46,7 +46,8 @@ typedef struct wefti_gemm_kernels {
     int element_bytes;               /* of panels */
     int depth_unit;                  /* blocks of k, but the last, are multiples of it */
     int64_t k_block, m_tile, n_tile; /* at most: what the caches hold */
-    int64_t n_group; /* columns of B that a thread packs for itself, at most; 0: B is shared */
+    int64_t m_group; /* rows of A that a thread packs for itself, at most; 0: A is shared */
+    int64_t n_group; /* columns of B, likewise */
     bool reads_rows; /* of bf16, where they lie: whole register tiles of A need no panel */
     /* c[rows, columns] = (add ? c : 0) + A panel * B panel, over k. c is f32 with its own row
      * stride. rows counts those that are computed; all columns are. a_stride: 0 for a panel, else

@@ -4,8 +4,10 @@
  * Large products: for each block of columns, of rows and each span of k, all threads pack panels of
  * A into the shared workspace. Then tasks each pack a few columns of B, which stay in the
  * second-level cache of their thread, and multiply all rows with them (GotoBLAS's order with the
- * loops over B outermost). With too few columns for the threads, or a packed B, panels of B are
- * shared as well and tasks are tiles of C. Small and batched products: each task packs for itself.
+ * loops over B outermost). Where A has more rows than B columns it is the other way round: B is
+ * shared, and tasks pack a few rows of A. With too few of either for the threads, or a packed B,
+ * all panels are shared and tasks are tiles of C. Small and batched products: each task packs for
+ * itself.
  * Few rows: B is read in place. A is not packed where the kernel reads it as it lies. How C is cut
  * into tiles and k into spans has no influence on any sum: each element is the sum over
  * ascending blocks of k, whose size is fixed. */
@@ -38,20 +40,36 @@ static int64_t block_bytes(const wefti_gemm *gemm) {
     return wefti_gemm_a_bytes(gemm) + b_panels_bytes(gemm) + wefti_gemm_partial_bytes(gemm);
 }
 
-/* Columns of B that a task packs for itself, so that each thread has some groups of them; 0: there
- * are too few, or all B is packed before. */
-static int64_t group_columns(const wefti_gemm *gemm, int threads) {
-    const int64_t columns = gemm->kernels->columns;
-    if (gemm->path != GEMM_SHARED || gemm->spec.b_packed || gemm->kernels->n_group == 0) return 0;
-    int64_t group = gemm->kernels->n_group;
+/* Of `total` rows or columns those that a task packs for itself, at most `most`, so that each
+ * thread has some groups of them; 0: there are too few. */
+static int64_t group_size(int64_t total, int64_t most, int64_t unit, int threads) {
     const int64_t wanted = threads == 1 ? 1 : (int64_t)threads * GROUPS_PER_THREAD;
-    while (group > 2 * columns && ceil_div(gemm->n_block, group) < wanted)
-        group = round_up(group / 2, columns);
-    return ceil_div(gemm->n_block, group) < wanted ? 0 : group;
+    int64_t group = most;
+    while (group > 2 * unit && ceil_div(total, group) < wanted) group = round_up(group / 2, unit);
+    return ceil_div(total, group) < wanted ? 0 : group;
+}
+
+/* 0: B is packed for all threads. */
+static int64_t group_columns(const wefti_gemm *gemm, int threads) {
+    if (gemm->path != GEMM_SHARED || gemm->spec.b_packed || gemm->kernels->n_group == 0) return 0;
+    return group_size(gemm->n_block, gemm->kernels->n_group, gemm->kernels->columns, threads);
+}
+/* 0: A is packed for all threads, or is read in place. */
+static int64_t group_rows(const wefti_gemm *gemm, int threads) {
+    if (gemm->path != GEMM_SHARED || gemm->a_in_place || gemm->kernels->m_group == 0 ||
+        gemm->spec.m <= gemm->spec.n)
+        return 0;
+    return group_size(gemm->m_block, gemm->kernels->m_group, gemm->kernels->rows, threads);
+}
+static int64_t group_rows_bytes(const wefti_gemm *gemm, int64_t rows) {
+    return round_up(rows * gemm->k_span * gemm->kernels->element_bytes, GEMM_ALIGNMENT);
 }
 
 static int64_t bytes_of(const wefti_gemm *gemm, int threads) {
-    const int64_t group = group_columns(gemm, threads);
+    const int64_t rows = group_rows(gemm, threads), group = group_columns(gemm, threads);
+    if (rows > 0)
+        return wefti_gemm_partial_bytes(gemm) + b_panels_bytes(gemm) +
+               threads * group_rows_bytes(gemm, rows);
     if (group > 0)
         return wefti_gemm_a_bytes(gemm) + wefti_gemm_partial_bytes(gemm) +
                threads * wefti_gemm_columns_bytes(gemm, group);
@@ -100,15 +118,17 @@ static void pack_task(void *context, int64_t task, int thread) {
 }
 
 /* Tiles become smaller until there are enough for the threads, and finer still for the last
- * columns. */
+ * columns, or rows where tasks pack those. */
 static void choose_tiles(wefti_gemm_block *w, int threads) {
     const int64_t rows = w->gemm->kernels->rows, columns = w->gemm->kernels->columns;
     const int64_t wanted = threads == 1 ? 1 : (int64_t)threads * TASKS_PER_THREAD;
-    w->m_tile = w->gemm->m_tile;
-    w->n_tile = group_columns(w->gemm, threads);
-    w->own_columns = w->n_tile > 0;
-    if (!w->own_columns) w->n_tile = w->gemm->n_tile;
-    while (!w->own_columns &&
+    const int64_t m_group = group_rows(w->gemm, threads);
+    const int64_t n_group = m_group > 0 ? 0 : group_columns(w->gemm, threads);
+    w->own_rows = m_group > 0;
+    w->own_columns = n_group > 0;
+    w->m_tile = w->own_rows ? m_group : w->gemm->m_tile;
+    w->n_tile = w->own_columns ? n_group : w->gemm->n_tile;
+    while (!w->own_rows && !w->own_columns &&
            ceil_div(w->rows, w->m_tile) * ceil_div(w->columns, w->n_tile) < wanted) {
         if (w->n_tile > 4 * columns || (w->n_tile > columns && w->m_tile <= 4 * rows))
             w->n_tile = round_up(w->n_tile / 2, columns);
@@ -117,22 +137,36 @@ static void choose_tiles(wefti_gemm_block *w, int threads) {
         else
             break;
     }
-    w->coarse = threads == 1 ? w->columns : w->columns * 3 / 4 / w->n_tile * w->n_tile;
+    const int64_t total = w->own_rows ? w->rows : w->columns;
+    const int64_t tile = w->own_rows ? w->m_tile : w->n_tile;
+    w->coarse = threads == 1 ? total : total * 3 / 4 / tile * tile;
 }
-static int64_t fine_tile(const wefti_gemm_block *w) {
-    return round_up(ceil_div(w->n_tile, FINE), w->gemm->kernels->columns);
+
+/* How columns, or rows, are cut into groups. */
+typedef struct cut {
+    int64_t total, coarse, tile, fine;
+} cut;
+
+static cut cut_of(const wefti_gemm_block *w) {
+    const wefti_gemm_kernels *k = w->gemm->kernels;
+    if (w->own_rows)
+        return (cut){w->rows, w->coarse, w->m_tile, round_up(ceil_div(w->m_tile, FINE), k->rows)};
+    return (cut){w->columns, w->coarse, w->n_tile, round_up(ceil_div(w->n_tile, FINE), k->columns)};
 }
 static int64_t groups(const wefti_gemm_block *w) {
-    return ceil_div(w->coarse, w->n_tile) + ceil_div(w->columns - w->coarse, fine_tile(w));
+    const cut c = cut_of(w);
+    return ceil_div(c.coarse, c.tile) + ceil_div(c.total - c.coarse, c.fine);
 }
-static void group_of(const wefti_gemm_block *w, int64_t group, int64_t *out_j, int64_t *out_end) {
-    const int64_t coarse = ceil_div(w->coarse, w->n_tile);
+static void group_of(const wefti_gemm_block *w, int64_t group, int64_t *out_first,
+                     int64_t *out_end) {
+    const cut c = cut_of(w);
+    const int64_t coarse = ceil_div(c.coarse, c.tile);
     if (group < coarse) {
-        *out_j = group * w->n_tile;
-        *out_end = smaller(w->coarse, *out_j + w->n_tile);
+        *out_first = group * c.tile;
+        *out_end = smaller(c.coarse, *out_first + c.tile);
     } else {
-        *out_j = w->coarse + (group - coarse) * fine_tile(w);
-        *out_end = smaller(w->columns, *out_j + fine_tile(w));
+        *out_first = c.coarse + (group - coarse) * c.fine;
+        *out_end = smaller(c.total, *out_first + c.fine);
     }
 }
 
@@ -156,8 +190,20 @@ static void columns_task(void *context, int64_t task, int thread) {
     wefti_gemm_compute_columns(&w, w.b_first, j_end);
 }
 
+static void rows_task(void *context, int64_t task, int thread) {
+    wefti_gemm_block w = *(const wefti_gemm_block *)context;
+    int64_t i_end;
+    group_of(&w, task, &w.a_first, &i_end);
+    w.a_panels += thread * group_rows_bytes(w.gemm, w.m_tile);
+    const int64_t rows = w.gemm->kernels->rows;
+    wefti_gemm_pack_a_panels(&w, w.a_first / rows, ceil_div(i_end, rows));
+    wefti_gemm_compute_tiles(&w, w.a_first, i_end, 0, w.columns);
+}
+
 static void run_tiles(wefti_gemm_block *w, wefti_pool *pool) {
-    if (w->own_columns)
+    if (w->own_rows)
+        wefti_pool_run(pool, groups(w), rows_task, w);
+    else if (w->own_columns)
         wefti_pool_run(pool, groups(w), columns_task, w);
     else
         wefti_pool_run(pool, ceil_div(w->rows, w->m_tile) * groups(w), tile_task, w);
@@ -173,6 +219,11 @@ static void run_shared(const wefti_gemm *gemm, const wefti_gemm_args *args, char
     const bool keep_b = one_span && spec->n <= gemm->n_block;
     wefti_gemm_block w;
     wefti_gemm_block_begin(&w, gemm, workspace);
+    if (group_rows(gemm, wefti_pool_threads(pool)) > 0) { /* threads' panels of A last */
+        w.partial = gemm->split_sums ? (float *)(void *)workspace : NULL;
+        w.b_panels = workspace + wefti_gemm_partial_bytes(gemm);
+        w.a_panels = w.b_panels + b_panels_bytes(gemm);
+    }
     for (int64_t batch = 0; batch < batches; batch++) {
         wefti_gemm_block_batch(&w, args, batch);
         for (w.j = 0; w.j < spec->n; w.j += gemm->n_block)
@@ -183,7 +234,7 @@ static void run_shared(const wefti_gemm *gemm, const wefti_gemm_args *args, char
                 int64_t p = 0;
                 do {
                     wefti_gemm_block_span(&w, p);
-                    const bool pack_a = !keep_a || w.j == 0;
+                    const bool pack_a = !w.own_rows && (!keep_a || w.j == 0);
                     const bool pack_b = !w.own_columns && !spec->b_packed && (!keep_b || w.i == 0);
                     if (spec->b_packed)
                         w.b_panels = (char *)(uintptr_t)args->b +
