@@ -41,8 +41,8 @@ STREAM(stream_avx2, "avx2", __m256i, _mm256_loadu_si256, _mm256_store_si256, _mm
 STREAM(stream_avx512, "avx512f", __m512i, _mm512_loadu_si512, _mm512_store_si512,
        _mm512_stream_si512)
 
-typedef void stream_pages(unsigned char *to, const unsigned char *from, size_t groups,
-                          size_t page, int streamed);
+typedef void stream_pages(unsigned char *to, const unsigned char *from, size_t groups, size_t page,
+                          int streamed);
 static stream_pages *const forms[WEFTI_COPY_FORMS] = {NULL, stream_sse2, stream_avx2,
                                                       stream_avx512};
 

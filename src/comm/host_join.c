@@ -16,7 +16,6 @@ enum {
     TROUBLE = 320,
     /* Bytes from which on fetching is faster, measured: copies in the caches of what both sides
        touch next cost less than a page's way through the kernel. */
-    PULLED_SHARES = 16 << 20,
     PULLED_PARTS = 32 << 10
 };
 static const size_t control_most = (size_t)4 << 30;
@@ -188,7 +187,6 @@ static weft_status use_results(const joining *j) {
         world->area[p].begin = (uintptr_t)r->base;
         copies &= r->copies;
     }
-    world->pull_shares = copies ? PULLED_SHARES : 0;
     world->pull_parts = copies ? PULLED_PARTS : 0;
     return WEFT_OK;
 }

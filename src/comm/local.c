@@ -52,6 +52,7 @@ static void mend_channel(wefti_local_channel *channel) {
         for (int i = 0; i < WEFTI_LOCAL_RING; i++) {
             atomic_store(&row->slot[i].posted, 0);
             atomic_store(&row->slot[i].moved, 0);
+            atomic_store(&row->slot[i].given, 0);
             atomic_store(&row->slot[i].reduced, 0);
         }
         atomic_store(&row->oldest, 0);

@@ -27,18 +27,20 @@ enum {
     WEFTI_LOCAL_INSIDE = WEFTI_LOCAL_TINY, /* what is left of two lines */
     WEFTI_LOCAL_MESSAGE = 1024,
     WEFTI_LOCAL_BUCKETS = 256,
-    WEFTI_LOCAL_BLOCK = 64 << 10 /* bytes of each source that are pulled and reduced in turn */
+    WEFTI_LOCAL_BLOCK = 64 << 10, /* bytes of each source that are pulled and reduced in turn */
+    WEFTI_LOCAL_BOXES = 8         /* chunks of a share that are on their way: comm/local_boxes.c */
 };
 
 typedef struct wefti_local_slot {
     alignas(128) _Atomic uint64_t posted;
-    uint64_t hash;      /* of the transfer: the same on all members */
-    const char *text;   /* what it is; as the next two, an address of the poster */
-    const void *source; /* NULL: `inside`, or nothing */
-    void *destination;
+    _Atomic uint64_t given; /* comm/local_boxes.c */
+    uint64_t hash;          /* of the transfer: the same on all members */
+    const char *text;       /* what it is; as the next two, an address of the poster */
+    const void *source;     /* NULL: `inside`, or nothing */
+    void *destination;      /* NULL in an all-reduce of shares: `source` is the poster's boxes */
     unsigned char inside[WEFTI_LOCAL_INSIDE]; /* a source of a few bytes */
     alignas(128) _Atomic uint64_t moved;
-    _Atomic uint64_t reduced; /* as `moved`: the own share lies in the own destination */
+    alignas(64) _Atomic uint64_t reduced; /* comm/local_boxes.c */
 } wefti_local_slot;
 
 /* A member's slots, and the number of its first post that is not finished, which says for many
@@ -73,11 +75,12 @@ typedef struct wefti_local_post {
     struct wefti_local_endpoint *endpoint;
     const void *source;
     void *destination;
-    /* What others see in the place of memory that they cannot reach: a copy of the source, in an
-       all-reduce of shares also the destination; or NULL. */
+    /* What others see in the place of memory that they cannot reach: a copy of the source, or the
+       boxes of an all-reduce of shares; or NULL. */
     void *bounce;
-    bool copied; /* the source is small, and copied to where it may stay */
-    bool pulled; /* others fetch from memory that they cannot reach */
+    int64_t given, reduced, taken; /* chunks: comm/local_boxes.c */
+    bool copied;                   /* the source is small, and copied to where it may stay */
+    bool pulled;                   /* others fetch from memory that they cannot reach */
     bool finished;
 } wefti_local_post;
 
@@ -90,7 +93,7 @@ typedef struct wefti_local_place {
     const void *source; /* for this member itself */
     void *destination;
     bool copied; /* others see a copy, which may stay */
-    bool reduced, moved;
+    bool moved;
     bool free; /* all partners are known to have moved */
 } wefti_local_place;
 
@@ -153,9 +156,9 @@ struct wefti_local_world {
     /* Memory that all ranks reach, for as long as needed; NULL where all memory is such. */
     weft_status (*take)(wefti_local_world *world, size_t bytes, void **out);
     void (*give)(wefti_local_world *world, void *memory);
-    /* Bytes of a source outside of that from which on others fetch them, in an all-reduce of shares
-       and in others; 0: never, as a rank cannot read another's memory. */
-    int64_t pull_shares, pull_parts;
+    /* Bytes of a source outside of that from which on others fetch them; 0: never, as a rank cannot
+       read another's memory. */
+    int64_t pull_parts;
     pthread_mutex_t lock; /* of all below, and of breaking in this process */
     wefti_arena *arena;
     wefti_local_channel *bucket[WEFTI_LOCAL_BUCKETS];
@@ -216,7 +219,7 @@ bool wefti_local_progress(wefti_local *local);
 
 typedef enum wefti_local_outcome {
     WEFTI_LOCAL_NOTHING, /* others are not that far, or the world is broken */
-    WEFTI_LOCAL_REDUCED, /* the own share, which others fetch; they come next */
+    WEFTI_LOCAL_FURTHER, /* others can go on, and this member has to come back */
     WEFTI_LOCAL_MOVED    /* nothing is left to do */
 } wefti_local_outcome;
 
@@ -240,17 +243,24 @@ weft_status wefti_local_fail(wefti_local *local);
 
 /* --- comm/local_pull.c: memory of other processes that is not mapped here --- */
 
-/* Give a post what others can see: a copy where they reach neither its source nor, in an
- * all-reduce, its destination, and cannot or should not pull. */
+/* Give a post what others can see where they do not reach its source or, in an all-reduce, its
+ * destination, and cannot or should not pull. */
 weft_status wefti_local_lend(wefti_local_endpoint *endpoint, wefti_local_post *post) WEFT_CHECKED;
-/* The result of an all-reduce of shares out of the memory that others reached. */
-void wefti_local_take_back(wefti_local_post *post);
 /* `bytes` of rank `place` of the world, from its address p. False, after breaking the world: cannot
  * be read. */
 bool wefti_local_pull(wefti_local *local, int32_t place, const void *p, void *to, int64_t bytes);
 /* A move some of whose sources cannot be reached, so that it has no loops. */
 bool wefti_local_pull_move(wefti_local *local, wefti_local_seat *seat, uint64_t number,
                            const wefti_move *move, void *destination);
+
+/* --- comm/local_boxes.c: all-reduces of shares in such memory --- */
+
+weft_status wefti_local_give_boxes(wefti_local_endpoint *endpoint,
+                                   wefti_local_post *post) WEFT_CHECKED;
+/* What is given so far, in a slot that is not posted yet. */
+void wefti_local_show_given(wefti_local_slot *slot, const wefti_local_post *post, uint64_t number);
+wefti_local_outcome wefti_local_move_boxes(wefti_local *local, wefti_local_seat *seat,
+                                           uint64_t number);
 
 /* --- all of them --- */
 

@@ -146,8 +146,7 @@ weft_status wefti_local_bind(wefti_comm *comm, const wefti_transfer *transfer,
     endpoint->source = wefti_calloc((size_t)transfer->members,
                                     2 * sizeof *endpoint->source + sizeof *endpoint->streamed);
     if (plan->staged) endpoint->stage = wefti_alloc(WEFTI_COMM_DEPTH * (size_t)plan->bytes);
-    bool pulls = (plan->shares ? local->world->pull_shares : local->world->pull_parts) > 0 &&
-                 plan->reduces_runs;
+    bool pulls = local->world->pull_parts > 0 && plan->reduces_runs && !plan->shares;
     if (pulls) endpoint->blocks = wefti_alloc((size_t)transfer->members * WEFTI_LOCAL_BLOCK);
     if (!endpoint->source || (plan->staged && !endpoint->stage) || (pulls && !endpoint->blocks)) {
         release(endpoint);

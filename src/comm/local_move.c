@@ -3,15 +3,16 @@
 
 /* --- all-reduces of shares --- */
 
-/* Whether all sources and destinations are in reach of all members, who agree on it. */
+/* Whether all sources and destinations are in reach of all members, who agree on it: none has
+ * boxes. */
 static bool find_arrays(const wefti_local *local, wefti_local_seat *seat, uint64_t number) {
     const wefti_local_endpoint *endpoint = wefti_local_place_of(seat, number)->post->endpoint;
     const wefti_local_plan *plan = endpoint->plan;
-    if (wefti_local_place_of(seat, number)->post->pulled) return false;
+    if (wefti_local_place_of(seat, number)->post->bounce) return false;
     for (int32_t m = 0; m < seat->channel->members; m++) {
         endpoint->source[m] = wefti_local_source(local, seat, m, number);
         endpoint->destination[m] = wefti_local_destination(local, seat, m, number);
-        if (!endpoint->source[m] || !endpoint->destination[m]) return false;
+        if (!endpoint->destination[m]) return false;
         /* A source in its place has been fetched already. */
         endpoint->streamed[m] = endpoint->source[m] != endpoint->destination[m] &&
                                 (m == seat->me ? plan->streams_own : plan->streams_others);
@@ -35,53 +36,11 @@ static bool share_straight(const wefti_local *local, const wefti_local_endpoint 
     return true;
 }
 
-/* Everybody's share out of their destinations, once all have reduced theirs. */
-static bool fetch_shares(wefti_local *local, wefti_local_seat *seat, uint64_t number) {
-    const wefti_local_plan *plan = wefti_local_place_of(seat, number)->plan;
-    int64_t bytes = (int64_t)weft_dtype_bytes(plan->transfer.dtype), first, count;
-    for (int32_t i = 0; i < plan->partners; i++) {
-        int32_t member = plan->partner[i].member;
-        wefti_local_share(plan, member, &first, &count);
-        char *to = (char *)wefti_local_place_of(seat, number)->destination + first * bytes;
-        const char *from = wefti_local_destination(local, seat, member, number);
-        if (from)
-            memcpy(to, from + first * bytes, (size_t)(count * bytes));
-        else if (count > 0 &&
-                 !wefti_local_pull(
-                     local, seat->channel->places[member],
-                     (const char *)wefti_local_slot_of(seat->channel, member, number)->destination +
-                         first * bytes,
-                     to, count * bytes))
-            return false;
-    }
-    return true;
-}
-
-static bool all_have_reduced(const wefti_local_seat *seat, const wefti_local_plan *plan,
-                             uint64_t number) {
-    for (int32_t i = 0; i < plan->partners; i++)
-        if (atomic_load(
-                &wefti_local_slot_of(seat->channel, plan->partner[i].member, number)->reduced) <=
-            number)
-            return false;
-    return true;
-}
-
 static wefti_local_outcome move_shares(wefti_local *local, wefti_local_seat *seat,
                                        uint64_t number) {
-    wefti_local_place *place = wefti_local_place_of(seat, number);
-    const wefti_local_plan *plan = place->plan;
-    if (place->reduced) {
-        if (!all_have_reduced(seat, plan, number)) return WEFTI_LOCAL_NOTHING;
-        return fetch_shares(local, seat, number) ? WEFTI_LOCAL_MOVED : WEFTI_LOCAL_NOTHING;
-    }
-    if (find_arrays(local, seat, number))
-        return share_straight(local, place->post->endpoint) ? WEFTI_LOCAL_MOVED
-                                                            : WEFTI_LOCAL_NOTHING;
-    if (plan->count > 0 &&
-        !wefti_local_pull_move(local, seat, number, plan->move, place->destination))
-        return WEFTI_LOCAL_NOTHING;
-    return WEFTI_LOCAL_REDUCED;
+    if (!find_arrays(local, seat, number)) return wefti_local_move_boxes(local, seat, number);
+    const wefti_local_endpoint *endpoint = wefti_local_place_of(seat, number)->post->endpoint;
+    return share_straight(local, endpoint) ? WEFTI_LOCAL_MOVED : WEFTI_LOCAL_NOTHING;
 }
 
 /* --- all others --- */

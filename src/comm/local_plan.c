@@ -78,30 +78,20 @@ void wefti_local_share(const wefti_local_plan *plan, int32_t member, int64_t *fi
     *count = (end < elements ? end : elements) - begin;
 }
 
-/* The own share as a move, for sources that are fetched. */
-static weft_status prepare_share(wefti_arena *arena, wefti_local_plan *plan) {
+static void prepare_share(wefti_local_plan *plan) {
+    enum { CHUNKS = 64 << 10 /* bytes of one from all shares */, LINE = 64 };
     const wefti_transfer *t = &plan->transfer;
-    wefti_move *move = reserve(arena, 1, sizeof *move);
-    int32_t *members = reserve(arena, t->members, sizeof *members);
-    wefti_move_side *sides = reserve(arena, t->members, sizeof *sides);
-    WEFT_REQUIRE(move && members && sides, WEFT_E_NOMEM, "no memory for a move of %d sources",
-                 (int)t->members);
-    wefti_local_share(plan, t->me, &plan->first, &plan->count);
-    *move = (wefti_move){.dtype = t->dtype,
-                         .reduction = t->reduction,
-                         .run = plan->count,
-                         .sources = t->members,
-                         .to.offset = plan->first,
-                         .members = members,
-                         .from = sides};
+    int64_t bytes = (int64_t)weft_dtype_bytes(t->dtype), most = 0;
     for (int32_t m = 0; m < t->members; m++) {
-        members[m] = m;
-        sides[m].offset = plan->first;
+        wefti_local_share(plan, m, &plan->first, &plan->count);
+        if (plan->count > most) most = plan->count;
     }
-    plan->move = move;
+    wefti_local_share(plan, t->me, &plan->first, &plan->count);
+    plan->chunk = (CHUNKS / LINE + t->members - 1) / t->members * (LINE / bytes);
+    if (plan->chunk > most) plan->chunk = most;
+    plan->chunks = (most + plan->chunk - 1) / plan->chunk;
     plan->streams_others = plan->bytes >= wefti_copy_cache() / 2;
     plan->streams_own = plan->bytes / 16 >= wefti_copy_cache();
-    return WEFT_OK;
 }
 
 /* takes[m]: those that member m takes from. */
@@ -116,7 +106,9 @@ static weft_status find_partners(wefti_arena *arena, const wefti_member_set *tak
         bool gives = plan->shares || wefti_set_has(&takes[t->me], m);
         bool taken = plan->shares || wefti_set_has(&takes[m], t->me);
         if (m == t->me || !(gives || taken)) continue;
-        partner[plan->partners++] = (wefti_local_partner){m, gives, taken};
+        wefti_local_partner p = {.member = m, .gives = gives, .touches = taken};
+        if (plan->shares) wefti_local_share(plan, m, &p.first, &p.count);
+        partner[plan->partners++] = p;
         one_way |= taken && !gives;
     }
     plan->small = tiny || (one_way && plan->bytes <= WEFTI_LOCAL_SMALL);
@@ -143,7 +135,7 @@ static weft_status fill_plan(wefti_arena *arena, wefti_piece_list *pieces, wefti
                 takes[m].word[i] |= pieces->piece[n].from.word[i];
         if (m == t->me) WEFT_TRY(prepare_moves(arena, pieces, plan));
     }
-    if (plan->shares) WEFT_TRY(prepare_share(arena, plan));
+    if (plan->shares) prepare_share(plan);
     return find_partners(arena, takes, plan);
 }
 

@@ -9,8 +9,7 @@
  *   into all destinations. Each element is read once from every source and written once to every
  *   destination, the least that is possible, and only the owner of a share touches it, so that
  *   source and destination may be the same memory. Where memory of other processes is not mapped,
- *   but can be read, a member reduces its share into its own destination, and then fetches the
- *   others' from theirs.
+ *   they show it chunk by chunk (comm/local_boxes.c).
  * - Of an all-reduce of a few bytes everybody reduces all elements, out of copies: that needs one
  *   meeting instead of two. */
 #ifndef WEFTI_LOCAL_PLAN_H
@@ -29,6 +28,7 @@ typedef struct wefti_local_partner {
     int32_t member;
     bool gives;   /* must have posted before this member can move */
     bool touches; /* reads or writes this member's memory: that stays lent until it has moved */
+    int64_t first, count; /* elements of an all-reduce that are its share */
 } wefti_local_partner;
 
 typedef struct wefti_local_plan wefti_local_plan;
@@ -41,14 +41,15 @@ struct wefti_local_plan {
     const wefti_local_partner *partner; /* ascending */
     int64_t moves;
     const wefti_move *move;
-    bool small;  /* own source is copied when posted */
-    bool lends;  /* others touch this member's memory */
-    bool shares; /* all-reduce; elements [first, first + count) are this member's, and move[0] */
-    bool runs;   /* no member's moves have loops */
+    bool small;        /* own source is copied when posted */
+    bool lends;        /* others touch this member's memory */
+    bool shares;       /* all-reduce; elements [first, first + count) are this member's */
+    bool runs;         /* no member's moves have loops */
     bool reduces_runs; /* and some reduce */
     bool staged; /* others read this member's source: a result that belongs there waits for them */
     int64_t first, count;
-    int64_t bytes; /* of own source */
+    int64_t chunk, chunks; /* elements of a share that go together, and how many of the longest */
+    int64_t bytes;         /* of own source */
     /* All-reduces that leave the core's own cache: which destinations are written past it
        (comm/copy.h). */
     bool streams_others, streams_own;

@@ -1,20 +1,13 @@
 /* Memory of other processes that is not mapped here. Where the kernel lets a process read another
  * one's memory (process_vm_readv(2): same user, not forbidden), what is large is fetched with one
- * copy; everything else is put into memory that is mapped. Nobody ever writes into memory of
+ * copy; everything else is put into memory that is mapped, all-reduces chunk by chunk
+ * (comm/local_boxes.c). Nobody ever writes into memory of
  * another process that is not mapped for that: one that was stopped in the middle of it, given up,
  * and then goes on, could do harm. */
 #include <errno.h>
 #include <sys/uio.h>
 
 #include "comm/local.h"
-
-/* All but the own share, which only its owner reads and writes. */
-static void copy_others(const wefti_local_plan *plan, void *to, const void *from) {
-    int64_t bytes = (int64_t)weft_dtype_bytes(plan->transfer.dtype);
-    int64_t begin = plan->first * bytes, end = begin + plan->count * bytes;
-    memcpy(to, from, (size_t)begin);
-    memcpy((char *)to + end, (const char *)from + end, (size_t)(plan->bytes - end));
-}
 
 weft_status wefti_local_lend(wefti_local_endpoint *endpoint, wefti_local_post *post) {
     const wefti_local *local = endpoint->local;
@@ -24,10 +17,10 @@ weft_status wefti_local_lend(wefti_local_endpoint *endpoint, wefti_local_post *p
     if (wefti_local_reach(world, local->place, post->source) &&
         (!plan->shares || wefti_local_reach(world, local->place, post->destination)))
         return WEFT_OK;
-    int64_t least = plan->shares ? world->pull_shares : world->pull_parts;
-    post->pulled = least && plan->runs && plan->bytes >= least;
+    if (plan->shares) return wefti_local_give_boxes(endpoint, post);
+    post->pulled = world->pull_parts && plan->runs && plan->bytes >= world->pull_parts;
     if (post->pulled) return WEFT_OK;
-    if (!plan->shares && plan->bytes <= WEFTI_LOCAL_SMALL) {
+    if (plan->bytes <= WEFTI_LOCAL_SMALL) {
         WEFT_TRY(wefti_local_keep_small(world, endpoint->seat));
         post->copied = true;
         return WEFT_OK;
@@ -35,15 +28,8 @@ weft_status wefti_local_lend(wefti_local_endpoint *endpoint, wefti_local_post *p
     void **bounce = &endpoint->bounce[post - endpoint->post];
     if (!*bounce) WEFT_TRY(world->take(world, (size_t)plan->bytes, bounce));
     post->bounce = *bounce;
-    if (plan->shares)
-        copy_others(plan, post->bounce, post->source);
-    else
-        memcpy(post->bounce, post->source, (size_t)plan->bytes);
+    memcpy(post->bounce, post->source, (size_t)plan->bytes);
     return WEFT_OK;
-}
-
-void wefti_local_take_back(wefti_local_post *post) {
-    copy_others(post->endpoint->plan, post->destination, post->bounce);
 }
 
 static bool refuse(wefti_local *local, int32_t place, int why) {

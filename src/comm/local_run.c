@@ -79,6 +79,7 @@ static bool slot_is_free(wefti_local_seat *seat) {
 static void fetch_slot(wefti_local_seat *seat, uint64_t number) {
     wefti_bell_own((const void *)&own_slot(seat, number)->posted);
     wefti_bell_own((const void *)&own_slot(seat, number)->moved);
+    wefti_bell_own((const void *)&own_slot(seat, number)->reduced);
 }
 
 /* Put a post into the next slot, where the others see it. */
@@ -100,11 +101,12 @@ static void publish(wefti_local *local, wefti_local_seat *seat, wefti_local_post
     } else if (post->bounce && !plan->shares) {
         place.source = post->bounce;
     }
-    bool bounces = post->bounce && plan->shares;
+    bool boxes = post->bounce && plan->shares;
+    if (boxes) wefti_local_show_given(slot, post, number);
     slot->hash = plan->hash;
     slot->text = plan->text;
-    slot->source = inside ? NULL : bounces ? post->bounce : place.source;
-    slot->destination = bounces ? post->bounce : place.destination;
+    slot->source = inside ? NULL : boxes ? post->bounce : place.source;
+    slot->destination = boxes ? NULL : place.destination;
     *place_of(seat, number) = place;
     wefti_bell_show(&slot->posted, number + 1, local->world->mode);
     ring_group(local, seat);
@@ -142,10 +144,6 @@ static bool move(wefti_local *local, wefti_local_seat *seat, uint64_t number) {
     if (!partners_are_there(local, seat, number)) return false;
     if (!enter_memory(local)) return false;
     wefti_local_outcome what = wefti_local_move(local, seat, number);
-    if (what == WEFTI_LOCAL_REDUCED) {
-        place->reduced = true;
-        wefti_bell_show(&own_slot(seat, number)->reduced, number + 1, local->world->mode);
-    }
     if (what == WEFTI_LOCAL_MOVED) {
         place->moved = true;
         wefti_bell_show(&own_slot(seat, number)->moved, number + 1, local->world->mode);
@@ -159,7 +157,9 @@ static bool move(wefti_local *local, wefti_local_seat *seat, uint64_t number) {
 /* Those who touch this member's memory have moved. */
 static bool memory_is_back(wefti_local_seat *seat, uint64_t number) {
     const wefti_local_plan *plan = place_of(seat, number)->plan;
-    if (place_of(seat, number)->copied) return true;
+    const wefti_local_place *place = place_of(seat, number);
+    /* Boxes are out of use once their owner has moved. */
+    if (place->copied || (place->post->bounce && plan->shares)) return true;
     bool all = true;
     for (int32_t i = 0; i < plan->partners; i++) {
         if (!plan->partner[i].touches)
@@ -190,7 +190,6 @@ static bool progress_seat(wefti_local *local, wefti_local_seat *seat) {
         }
         if (!memory_is_back(seat, number)) continue;
         void *stage = wefti_local_stage(post);
-        if (post->bounce && place->plan->shares) wefti_local_take_back(post);
         if (stage) memcpy(post->destination, stage, (size_t)place->plan->bytes);
         post->finished = happened = true;
         place->post = NULL;
@@ -240,6 +239,7 @@ weft_status wefti_local_start(wefti_endpoint *base, const void *source, void *de
     post->destination = destination;
     post->bounce = NULL;
     post->copied = post->pulled = false;
+    post->given = post->reduced = post->taken = 0;
     post->finished = false;
     post->next = NULL;
     if (local->world->take) WEFT_TRY(wefti_local_lend(endpoint, post));

@@ -122,8 +122,7 @@ static weft_status join(process_world *p, int32_t rank) {
     WEFT_TRY(wefti_comm_host(rank, p->w.size, p->hosts, &exchange, &p->w.comm[rank]));
     if (far) wefti_comm_host_far(p->w.comm[rank], far);
     wefti_host *host = (wefti_host *)p->w.comm[rank];
-    if (p->pull_least >= 0 && host->world.pull_parts > 0)
-        host->world.pull_parts = host->world.pull_shares = p->pull_least;
+    if (p->pull_least >= 0 && host->world.pull_parts > 0) host->world.pull_parts = p->pull_least;
     if (p->spin >= 0) host->world.spin = p->spin;
     return WEFT_OK;
 }

@@ -25,8 +25,7 @@ static size_t pick(size_t low, size_t high) { /* inclusive */
 static void *random_bytes(size_t bytes, uint64_t stream) {
     unsigned char *p = malloc(bytes);
     assert_non_null(p);
-    for (size_t i = 0; i < bytes; i++)
-        p[i] = (unsigned char)wefti_philox_u32(seed, stream, i);
+    for (size_t i = 0; i < bytes; i++) p[i] = (unsigned char)wefti_philox_u32(seed, stream, i);
     return p;
 }
 

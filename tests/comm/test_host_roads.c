@@ -72,7 +72,7 @@ static weft_status join_one_host(roads_world *w, int32_t rank, weft_transport *o
     wefti_comm *comm;
     WEFT_TRY(wefti_comm_host(rank, w->p.w.size, one_host, &exchange, &comm));
     shared_by_all = (wefti_host *)comm;
-    if (!w->pulls) shared_by_all->world.pull_parts = shared_by_all->world.pull_shares = 0;
+    if (!w->pulls) shared_by_all->world.pull_parts = 0;
     return wefti_comm_host_roads(comm, &nobody, out);
 }
 
@@ -97,7 +97,7 @@ static weft_status join_roads(process_world *p, int32_t rank) {
     wefti_exchange exchange = {&seat, swap_cards};
     WEFT_TRY(wefti_comm_host(rank, p->w.size, p->hosts, &exchange, &p->w.comm[rank]));
     of_host = (wefti_host *)p->w.comm[rank];
-    if (!w->pulls) of_host->world.pull_parts = of_host->world.pull_shares = 0;
+    if (!w->pulls) of_host->world.pull_parts = 0;
     WEFT_TRY(wefti_comm_host_roads(p->w.comm[rank], &between, &transport));
     WEFT_TRY(wefti_comm_rounds(&transport, &far));
     WEFT_TRY(wefti_rounds_set_hosts(far, p->hosts));
