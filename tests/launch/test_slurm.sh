@@ -86,15 +86,18 @@ KillWait=2
 NodeName=$host NodeAddr=127.0.0.1 CPUs=8 State=UNKNOWN
 PartitionName=all Nodes=$host Default=YES MaxTime=INFINITE OverSubscribe=YES State=UP
 END
+# From version 24 on slurmd wants control groups, unless it is told that there are none.
+slurmd -V 2>/dev/null | grep -Eq '(19|2[0-3])\.' || echo 'CgroupPlugin=disabled' >"$work/cgroup.conf"
 mungekey --create --keyfile="$work/munge/key" >/dev/null 2>&1 || skip "mungekey makes no key here"
 munged --key-file="$work/munge/key" --socket="$work/munge/socket" --pid-file="$work/munged.pid" \
     --log-file="$work/munge/log" --seed-file="$work/munge/seed" --force >"$work/munged.out" 2>&1 ||
     skip "munged does not start here: $(tail -n 3 "$work/munged.out")"
 slurmctld -f "$SLURM_CONF" -i >"$work/slurmctld.out" 2>&1 || skip "slurmctld does not start here: $(cat "$work/slurmctld.out")"
 slurmd -f "$SLURM_CONF" -N "$host" >"$work/slurmd.out" 2>&1 || skip "slurmd does not start here: $(cat "$work/slurmd.out")"
-for _ in $(seq 100); do
+for try in $(seq 100); do
     ready=$(timeout 5 srun -n 1 echo ready 2>"$work/srun.out")
     [ "$ready" = ready ] && break
+    [ "$try" -lt 4 ] || kill -0 "$(cat "$work/slurmd.pid" 2>/dev/null)" 2>/dev/null || break
     sleep 0.2
 done
 [ "$ready" = ready ] || skip "no step runs in this Slurm: $(cat "$work/srun.out"; tail -n 5 "$work"/*.log)"
