@@ -96,7 +96,7 @@ void wefti_client_send_block(wefti_scheduler *s, wefti_client *c, wefti_frame_ki
     if (wefti_wire_send_block(&c->link, kind, block) >= 0) want_write(s, c);
 }
 
-void wefti_client_refuse(wefti_scheduler *s, wefti_client *c, weft_status status,
+void wefti_client_refuse(wefti_scheduler *s, wefti_client *c, weft_status status, int32_t failed,
                          const char *format, ...) {
     char text[WEFTI_TEXT_MAX + 1];
     unsigned char body[WEFTI_MESSAGE_MAX];
@@ -105,7 +105,7 @@ void wefti_client_refuse(wefti_scheduler *s, wefti_client *c, weft_status status
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     wefti_client_send(s, c, WEFTI_FRAME_REFUSED, body,
-                      wefti_verdict_encode(status, WEFT_RANK_NONE, text, body));
+                      wefti_verdict_encode(status, failed, text, body));
     c->seat = -1;
     c->ending = true;
     c->since_ns = wefti_now_ns();

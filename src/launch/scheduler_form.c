@@ -33,7 +33,7 @@ static void dismiss_others(wefti_scheduler *s, uint64_t generation) {
         wefti_client *client = s->seats[i].client;
         if (s->seats[i].join.generation == generation) continue;
         wefti_scheduler_give_up_seat(s, i);
-        wefti_client_refuse(s, client, WEFT_E_MISMATCH,
+        wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
                             "this job runs already, and its members come back to a scheduler that "
                             "was started again (generation %llu)",
                             (unsigned long long)generation);
@@ -69,7 +69,7 @@ static bool collides(wefti_scheduler *s, wefti_client *client, const wefti_join 
             return true;
         }
         if (rank)
-            wefti_client_refuse(s, client, WEFT_E_MISMATCH,
+            wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
                                 "two processes are to be rank %d: process %lld at %s, which came "
                                 "first, and process "
                                 "%lld at %s, which is refused",
@@ -77,7 +77,7 @@ static bool collides(wefti_scheduler *s, wefti_client *client, const wefti_join 
                                 (long long)join->pid, client->address);
         else
             wefti_client_refuse(
-                s, client, WEFT_E_MISMATCH,
+                s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
                 "two processes of one host have node id '%s': process %lld, which came first, and "
                 "process %lld, which is refused",
                 join->node, (long long)seat->join.pid, (long long)join->pid);
@@ -89,15 +89,15 @@ static bool collides(wefti_scheduler *s, wefti_client *client, const wefti_join 
 static bool fits_job(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
     int32_t size = s->options.size;
     if (strcmp(join->job, s->job) != 0)
-        wefti_client_refuse(s, client, WEFT_E_MISMATCH,
+        wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
                             "this is the scheduler of job '%s', not of '%s'", s->job, join->job);
     else if (join->size >= 0 && join->size != size)
         wefti_client_refuse(
-            s, client, WEFT_E_MISMATCH,
+            s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
             "this process expects a job of %d, but the scheduler was started for %d",
             (int)join->size, (int)size);
     else if (join->rank >= size)
-        wefti_client_refuse(s, client, WEFT_E_MISMATCH,
+        wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
                             "rank %d is not among the ranks 0 to %d of this job", (int)join->rank,
                             (int)size - 1);
     else
@@ -116,12 +116,12 @@ static bool fits_generation(wefti_scheduler *s, wefti_client *client, const weft
     bool fresh = join->generation == 0 && (known == 0 || known == s->options.generation);
     if (fresh || join->generation == known) return true;
     if (join->generation == 0)
-        wefti_client_refuse(s, client, WEFT_E_MISMATCH,
+        wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
                             "this job runs already (generation %llu): nobody new can join it",
                             (unsigned long long)known);
     else
         wefti_client_refuse(
-            s, client, WEFT_E_MISMATCH,
+            s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
             "this process belongs to generation %llu of the job, which is over; this is %llu",
             (unsigned long long)join->generation, (unsigned long long)known);
     return false;
@@ -154,7 +154,7 @@ static weft_status announce(wefti_scheduler *s) {
 static void come_back(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
     wefti_seat *seat = &s->seats[join->rank];
     if (seat->dead || seat->left || !same_process(join, &seat->join)) {
-        wefti_client_refuse(s, client, WEFT_E_MISMATCH, "rank %d of generation %llu %s",
+        wefti_client_refuse(s, client, WEFT_E_MISMATCH, join->rank, "rank %d of generation %llu %s",
                             (int)join->rank, (unsigned long long)join->generation,
                             seat->dead   ? "has died, as far as this job is concerned"
                             : seat->left ? "has left"
@@ -201,13 +201,13 @@ static void complete(wefti_scheduler *s) {
 
 void wefti_scheduler_take_in(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
     if (s->state == WEFTI_SCHEDULER_FAILED) {
-        wefti_client_refuse(s, client, s->verdict.status, "this job has failed: %s",
-                            s->verdict.text);
+        wefti_client_refuse(s, client, s->verdict.status, s->verdict.failed,
+                            "this job has failed: %s", s->verdict.text);
         return;
     }
     if (!fits_job(s, client, join)) return;
     if (s->state != WEFTI_SCHEDULER_FORMING && join->generation == 0) {
-        wefti_client_refuse(s, client, WEFT_E_MISMATCH,
+        wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
                             "one process too many: this job has %d members, and all of them are "
                             "here (generation %llu)",
                             (int)s->options.size, (unsigned long long)s->generation);

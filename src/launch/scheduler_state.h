@@ -74,9 +74,10 @@ void wefti_client_send(wefti_scheduler *s, wefti_client *client, wefti_frame_kin
                        const void *body, size_t bytes);
 void wefti_client_send_block(wefti_scheduler *s, wefti_client *client, wefti_frame_kind kind,
                              wefti_block *block);
-/* Say no, and close when that is written. */
+/* Say no, and close when that is written. `failed`: the rank to blame, or WEFT_RANK_NONE. */
 void wefti_client_refuse(wefti_scheduler *s, wefti_client *client, weft_status status,
-                         const char *format, ...) __attribute__((format(printf, 4, 5)));
+                         int32_t failed, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
 /* A connection that is over: what that means for its rank, and the end of it. */
 void wefti_client_lost(wefti_scheduler *s, wefti_client *client, const char *why);
 void wefti_client_expire(wefti_scheduler *s, int64_t now_ns);

@@ -103,7 +103,9 @@ typedef struct test_lane {
     int32_t rank, size;
     int32_t hosts[64];
     uint64_t generation;
-    bool wrong; /* cards */
+    bool gives_up; /* once it is in */
+    bool wrong;    /* cards */
+    int failed;    /* who, with the text */
     pthread_t thread;
 } test_lane;
 
@@ -130,7 +132,7 @@ static inline weft_status test_swap(wefti_member *m, int number, bool *wrong) {
 static inline void *test_lane_run(void *context) {
     test_lane *l = context;
     usleep((useconds_t)l->delay_us);
-    wefti_member *m;
+    wefti_member *m = NULL;
     l->options.node = l->node;
     l->options.host = l->host[0] ? l->host : "here";
     l->status = wefti_member_join(&l->options, &m);
@@ -140,10 +142,11 @@ static inline void *test_lane_run(void *context) {
         l->generation = wefti_member_generation(m);
         for (int32_t r = 0; r < l->size && r < 64; r++) l->hosts[r] = wefti_member_hosts(m)[r];
         for (int i = 0; i < l->swaps && l->status >= 0; i++) l->status = test_swap(m, i, &l->wrong);
-        if (l->status < 0) snprintf(l->text, sizeof l->text, "%s", weft_error_message());
-        wefti_member_leave(m);
-    } else
-        snprintf(l->text, sizeof l->text, "%s", weft_error_message());
+        if (l->gives_up) wefti_member_fail(m, WEFT_RANK_OWN, "its disk is full");
+    }
+    l->failed = weft_error_rank();
+    if (l->status < 0) snprintf(l->text, sizeof l->text, "%s", weft_error_message());
+    if (m) wefti_member_leave(m);
     return NULL;
 }
 

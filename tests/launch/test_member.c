@@ -136,8 +136,30 @@ static void one_too_few(void **state) {
         test_lanes_join(late, 1);
         assert_int_equal(late[0].status, WEFT_E_TIMEOUT);
         assert_non_null(strstr(late[0].text, "this job has failed: 1 of 4"));
+        assert_int_equal(late[0].failed, WEFT_RANK_NONE);
         wefti_scheduler_stop(s);
     }
+}
+
+/* Who comes after a failure hears whose it was. */
+static void after_a_failure(void **state) {
+    (void)state;
+    wefti_scheduler_options o = test_scheduler(3);
+    wefti_scheduler *s = start(&o);
+    test_lane lanes[4];
+    prepare(lanes, 4, wefti_scheduler_address(s));
+    lanes[1].gives_up = true;
+    for (int i = 0; i < 3; i++) lanes[i].options.rank = i;
+    test_lanes_start(lanes, 3);
+    test_lanes_join(lanes, 3);
+    assert_int_equal(wefti_scheduler_wait(s, WEFTI_SCHEDULER_RUNNING, 20), WEFTI_SCHEDULER_FAILED);
+    test_lanes_start(&lanes[3], 1);
+    test_lanes_join(&lanes[3], 1);
+    assert_int_equal(lanes[3].status, WEFT_E_PEER);
+    assert_non_null(strstr(lanes[3].text, "this job has failed: rank 1 ("));
+    assert_non_null(strstr(lanes[3].text, "failed: its disk is full"));
+    assert_int_equal(lanes[3].failed, 1);
+    wefti_scheduler_stop(s);
 }
 
 /* Members may be there first. */
@@ -326,6 +348,7 @@ int main(void) {
         cmocka_unit_test(ranks_as_wanted),
         cmocka_unit_test(one_too_many),
         cmocka_unit_test(one_too_few),
+        cmocka_unit_test(after_a_failure),
         cmocka_unit_test(scheduler_late),
         cmocka_unit_test(nobody_there),
         cmocka_unit_test(refuses),
