@@ -321,8 +321,8 @@ weft_status weft_plan_fusion(weft_plan *plan, const char *collective, weft_fusio
     while (names[which] && strcmp(names[which], collective) != 0) which++;
     const char *near = wefti_nearest(collective, names);
     WEFT_REQUIRE(names[which], WEFT_E_ARG,
-                 "fusion: unknown collective '%.40s'%s%s%s; known are allreduce, allgather, "
-                 "reducescatter",
+                 "fusion: unknown collective '%.40s'; known are allreduce, allgather, "
+                 "reducescatter%s%s%s",
                  collective, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
     WEFT_REQUIRE((unsigned)mode < WEFT_FUSIONS, WEFT_E_ARG,
                  "fusion.%s: mode is %d; known are none, auto, size, index", collective, (int)mode);

@@ -112,8 +112,8 @@ static weft_status read_choice(const place *at, const char *key, const char *con
         }
     const char *near = wefti_nearest(value->as.text, words);
     place inner = inside(at, key, value);
-    WEFT_FAIL(WEFT_E_ARG, "%s is '%.60s'%s%s%s; it must be %s", inner.name, value->as.text,
-              near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "", list);
+    WEFT_FAIL(WEFT_E_ARG, "%s is '%.60s'; it must be %s%s%s%s", inner.name, value->as.text, list,
+              near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
 static weft_status need_text(const place *at, const char *key, const char **out) {

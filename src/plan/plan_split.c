@@ -18,11 +18,12 @@ static weft_status unknown_axis(const wefti_mesh *mesh, const char *name) {
     int used = 0;
     for (int a = 0; a < mesh->axes; a++) {
         names[a] = mesh->axis[a].name;
-        used += snprintf(list + used, sizeof list - (size_t)used, "%s%s", a ? ", " : "", names[a]);
+        used += snprintf(list + used, sizeof list - (size_t)used, "%s%s=%d", a ? ", " : "",
+                         names[a], (int)mesh->axis[a].size);
     }
     const char *near = wefti_nearest(name, names);
-    WEFT_FAIL(WEFT_E_ARG, "the mesh has no axis '%s'%s%s%s; it has %s", name,
-              near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "", list);
+    WEFT_FAIL(WEFT_E_ARG, "the mesh has no axis '%s'; it has %s%s%s%s", name, list,
+              near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
 /* ---- factors and dimensions ---- */

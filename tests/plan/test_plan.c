@@ -174,8 +174,9 @@ static void test_splits(void **state) {
     }
     int64_t before = plan->strategy_count;
     bad(weft_op_split(plan, "h.*", "n0=tq"),
-        "strategy of h.*: the mesh has no axis 'tq'; did you mean 'tp'?; it has dp, tp");
-    bad(weft_op_split(plan, "h", "n0=experts"), "the mesh has no axis 'experts'; it has dp, tp");
+        "strategy of h.*: the mesh has no axis 'tq'; it has dp=2, tp=4; did you mean 'tp'?");
+    bad(weft_op_split(plan, "h", "n0=experts"),
+        "the mesh has no axis 'experts'; it has dp=2, tp=4");
     bad(weft_op_split(plan, "h", "n0"), "'n0' is no split: write what=axis, as n0=tp");
     bad(weft_op_split(plan, "h", "n0="), "is no split");
     bad(weft_op_split(plan, "h", "=tp"), "is no split");

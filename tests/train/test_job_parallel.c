@@ -360,8 +360,8 @@ static void test_lines(void **state) {
     refused_file("parallel:\n  strategies:\n    - match: a\n",
                  "job.yaml:3:7: an entry of parallel.strategies needs 'split'");
     refused_file("parallel:\n  strategies:\n    - match: a\n      split: {n0: tp}\n",
-                 "job.yaml:3:7: parallel: strategy of a: the mesh has no axis 'tp'; did you mean "
-                 "'dp'?; it has dp");
+                 "job.yaml:3:7: parallel: strategy of a: the mesh has no axis 'tp'; it has "
+                 "dp=1; did you mean 'dp'?");
     refused_file("parallel:\n  mesh:\n    dp: 2\n    tp: two\n",
                  "job.yaml:4:5: parallel.mesh must be names with sizes");
     refused_file("parallel:\n  devices: 8\n  mesh: {dp: 3}\n",
