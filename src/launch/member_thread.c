@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/memory.h"
+#include "base/text.h"
 #include "launch/member_state.h"
 #include "launch/wire_socket.h"
 
@@ -103,6 +105,36 @@ static void hear_all(wefti_member *m) {
 
 /* --- the loop */
 
+/* "; ranks 0-3 (host 0), 8 (host 2) may be out of reach too": those of other hosts. */
+static void add_far_ranks(const wefti_member *m, wefti_text *out) {
+    enum { NAMED = 8 };
+    const int32_t *host = m->host, size = m->placed.size;
+    int named = 0;
+    for (int32_t first = 0, end; first < size; first = end) {
+        for (end = first + 1; end < size && host[end] == host[first];) end++;
+        if (host[first] == host[m->placed.rank] || ++named > NAMED) continue;
+        wefti_text_add(out, named == 1 ? "; ranks %d" : ", %d", (int)first);
+        if (end > first + 1) wefti_text_add(out, "-%d", (int)end - 1);
+        wefti_text_add(out, " (host %d)", (int)host[first]);
+    }
+    if (named > NAMED) wefti_text_add(out, " and more");
+    if (named > 0) wefti_text_add(out, " may be out of reach too");
+}
+
+static void miss_far_scheduler(wefti_member *m, double seconds) {
+    wefti_text text = {0};
+    wefti_text_add(&text,
+                   "the scheduler at %s, on another host, has not been heard of for %.1f s: that "
+                   "host, or the network between it and this one, is down",
+                   m->scheduler, seconds);
+    add_far_ranks(m, &text);
+    char *words = wefti_text_take(&text);
+    wefti_member_broken(m, WEFT_E_TIMEOUT, WEFT_RANK_OWN,
+                        words ? words
+                              : "the scheduler has not been heard of (no memory to say more)");
+    wefti_free(words);
+}
+
 /* A scheduler in a process of its own may be stopped for a while, or lie still on this host. One
  * that is a rank's is missed like that rank, and one on another host like the network: it will have
  * judged by then who is out of its reach, and that verdict, if it came through, would be here. */
@@ -116,11 +148,7 @@ static void check_silence(wefti_member *m, int64_t silent) {
                  (int)m->placed.hosted_by, seconds);
         wefti_member_broken(m, WEFT_E_TIMEOUT, m->placed.hosted_by, text);
     } else if (silent > m->placed.heartbeat_ns + second_ns && wefti_socket_is_far(m->link.fd)) {
-        snprintf(text, sizeof text,
-                 "the scheduler at %s, on another host, has not been heard of for %.1f s: that "
-                 "host, or the network between it and this one, is down",
-                 m->scheduler, seconds);
-        wefti_member_broken(m, WEFT_E_TIMEOUT, WEFT_RANK_OWN, text);
+        miss_far_scheduler(m, seconds);
     } else if (silent > m->join_ns && silent > m->placed.heartbeat_ns)
         lose(m, "it is silent");
 }

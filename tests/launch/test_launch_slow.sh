@@ -86,6 +86,8 @@ done
 for rank in 2 3; do
     grep -Eq "^\[rank $rank\] .*the scheduler at 10.97.0.1:9000, on another host, has not been heard of for" cut.1 ||
         fail "rank $rank does not say what it has lost:" cut.1
+    grep -Eq "^\[rank $rank\] .*; ranks 0-1 \(host 0\) may be out of reach too" cut.1 ||
+        fail "rank $rank does not say whom it has lost:" cut.1
 done
 take_up
 exit $failed
