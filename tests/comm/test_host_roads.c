@@ -1,6 +1,7 @@
 /* Messages within a host through the memory that its processes share: random transfers by any
  * algorithm, the same bits as between threads, how many bytes take which road, and what is left
- * when a process dies. What leads between hosts here is the memory of them all. */
+ * when a process dies. What leads between hosts here is the memory of them all.
+ * (weft-test: threads) */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +14,9 @@
 #include "rounds_cases.h"
 #include "sanitized.h"
 
-#if SANITIZED
+#if SANITIZED_THREAD /* under which processes begin slowly */
+enum { SCRIPTS = 2, BROKEN = 3, KILLED = 2, TURNS = 3 };
+#elif SANITIZED
 enum { SCRIPTS = 6, BROKEN = 4, KILLED = 4, TURNS = 3 };
 #else
 enum { SCRIPTS = 40, BROKEN = 12, KILLED = 8, TURNS = 20 };
