@@ -12,8 +12,8 @@
 
 enum { LINE = 64 };
 
-/* A word that says how many chunks of a post are done; those of later posts are greater. A tensor of
- * 1 TiB has 2^24 chunks. */
+/* A word that says how many chunks of a post are done; those of later posts are greater. A tensor
+ * of 1 TiB has 2^24 chunks. */
 static uint64_t mark(uint64_t number, int64_t chunks) {
     return number << 24 | (uint64_t)chunks;
 }
@@ -106,8 +106,7 @@ static void reduce(const wefti_local *local, wefti_local_seat *seat, uint64_t nu
             endpoint->source[m] = endpoint->destination[m];
         } else {
             endpoint->source[m] = (const char *)wefti_local_source(local, seat, m, number) + at;
-            endpoint->destination[m] =
-                (char *)wefti_local_destination(local, seat, m, number) + at;
+            endpoint->destination[m] = (char *)wefti_local_destination(local, seat, m, number) + at;
         }
     }
     bool *streamed = endpoint->streamed[seat->me] ? endpoint->streamed : NULL;

@@ -78,7 +78,7 @@ typedef struct reduce_kernels {
                             const bool *streamed, int32_t destinations, int64_t first,             \
                             int64_t end) {                                                         \
         enum { MOST = TILE / sizeof(type) };                                                       \
-        wefti_copy_lines *stream = wefti_copy_streaming(wefti_copy_best());                        \
+        wefti_copy_lines *stream = streamed ? wefti_copy_streaming(wefti_copy_best()) : NULL;      \
         int64_t i = first;                                                                         \
         for (; i + MOST <= end; i += MOST) {                                                       \
             type tile[MOST] __attribute__((aligned(LINE)));                                        \
@@ -90,18 +90,23 @@ typedef struct reduce_kernels {
             }                                                                                      \
             for (int32_t d = 0; d < destinations; d++) {                                           \
                 char *to = (char *)((type *)destination[d] + i);                                   \
-                if (streamed && streamed[d])                                                       \
+                if (stream && streamed[d])                                                         \
                     stream(to, tile, TILE);                                                        \
                 else                                                                               \
                     memcpy(to, tile, TILE);                                                        \
             }                                                                                      \
         }                                                                                          \
-        for (; i < end; i++) {                                                                     \
-            type value = ((const type *)source[0])[i];                                             \
-            for (int32_t s = 1; s < sources; s++)                                                  \
-                value = (type)op((as)value, (as)((const type *)source[s])[i]);                     \
-            for (int32_t d = 0; d < destinations; d++) ((type *)destination[d])[i] = value;        \
+        if (i == end) return;                                                                      \
+        type rest[MOST];                                                                           \
+        int64_t n = end - i;                                                                       \
+        const type *a = (const type *)source[0] + i, *b = (const type *)source[1] + i;             \
+        for (int64_t k = 0; k < n; k++) rest[k] = (type)op((as)a[k], (as)b[k]);                    \
+        for (int32_t s = 2; s < sources; s++) {                                                    \
+            const type *c = (const type *)source[s] + i;                                           \
+            for (int64_t k = 0; k < n; k++) rest[k] = (type)op((as)rest[k], (as)c[k]);             \
         }                                                                                          \
+        for (int32_t d = 0; d < destinations; d++)                                                 \
+            memcpy((type *)destination[d] + i, rest, (size_t)n * sizeof(type));                    \
     }
 REDUCE(sum_f32, float, float, SUM)
 REDUCE(max_f32, float, float, MAX)
@@ -228,7 +233,7 @@ void wefti_move_reduce_to_all(weft_dtype dtype, wefti_reduction reduction,
         reduce_blocks(kernel->block, bytes, source, arrays, destination, arrays, first, count);
         return;
     }
-    if (!wefti_copy_streaming(wefti_copy_best())) streamed = NULL;
+    if (streamed && !wefti_copy_streaming(wefti_copy_best())) streamed = NULL;
     if (arrays == 2 && !streamed) {
         kernel->pair(source, destination, first, first + count);
         return;
