@@ -19,8 +19,9 @@
  *
  * so that loss = 1/count sum over rows of (lse of all pieces + terms of all pieces); and
  *
- *     count_targets(targets, weight [...] or none)  ->  [], the sum of the weights, else the
- * number, of the targets that count
+ *     count_targets(targets, weight [...] or none, count [] or none)  ->  [], the sum of the
+ * weights, else the number, of the targets that count; over count where that is given, and 0 where
+ * it is 0: the loss of rows whose own are their weights, rounded once
  *
  * Loss and statistics are f32 (f64 for f64 logits). */
 #include "ops/common.h"
@@ -80,6 +81,10 @@ static weft_status infer_count(const weft_node *n, weft_desc *out, int *out_coun
     if (wefti_in(n, 1)) {
         WEFT_TRY(wefti_op_check_float(n, 1));
         WEFT_TRY(wefti_op_check_same_shape(n, 0, 1));
+    }
+    if (wefti_in(n, 2)) {
+        WEFT_TRY(wefti_op_check_float(n, 2));
+        WEFT_TRY(wefti_op_check_shape(n, 2, 0, NULL, "one count"));
     }
     *out = wefti_op_desc((weft_dtype)dtype, 0, NULL);
     return WEFT_OK;
@@ -157,7 +162,7 @@ static weft_status split_count(const weft_node *n, wefti_split_rule *r) {
     const weft_desc *targets = wefti_in(n, 0);
     int8_t f[WEFT_MAX_RANK];
     wefti_op_factors(r, "m", targets, 0, targets->rank, WEFTI_FACTOR_SUM, f);
-    for (int i = 0; i < n->inputs; i++) wefti_op_assign(r->in[i], 0, f, 0, targets->rank);
+    for (int i = 0; i < n->inputs && i < 2; i++) wefti_op_assign(r->in[i], 0, f, 0, targets->rank);
     return WEFT_OK;
 }
 
@@ -309,10 +314,11 @@ static weft_status reference_count(const weft_node *n, const wefti_random *rando
                                    const double *const *in, double *const *out) {
     (void)random;
     int64_t rows = weft_desc_elems(wefti_in(n, 0));
-    const double *weight = wefti_op_optional(n, in, 1);
+    const double *weight = wefti_op_optional(n, in, 1), *count = wefti_op_optional(n, in, 2);
     double ignore = (double)wefti_attr_int(n, "ignore"), sum = 0.0;
     for (int64_t row = 0; row < rows; row++)
         if (in[0][row] != ignore) sum += weight ? weight[row] : 1.0;
+    if (count) sum = count[0] > 0.0 ? sum / count[0] : 0.0;
     out[0][0] = sum;
     return WEFT_OK;
 }
@@ -361,6 +367,8 @@ static const wefti_op_case cases_part[] = {
 static const wefti_op_case cases_count[] = {CASE("ignore=1", "i32[9]<3"),
                                             CASE("ignore=0 dtype=f64", "i32[2,7]<3"),
                                             CASE("ignore=2", "i32[2,7]<3", "f32[2,7]"),
+                                            CASE("ignore=2", "i32[7]<3", "f32[7]", "f32[]+"),
+                                            CASE("ignore=2", "i32[7]<3", "-", "f32[]+"),
                                             CASE(NULL, "i32[]<3"),
                                             CASE(NULL, "i32[0]<3"),
                                             CASES_END};
@@ -402,7 +410,7 @@ const weft_op_def weft_op_cross_entropy_part = {
 const weft_op_def weft_op_count_targets = {
     .name = "count_targets",
     .min_inputs = 1,
-    .max_inputs = 2,
+    .max_inputs = 3,
     .attrs = attrs_count,
     .infer = infer_count,
     .split = split_count,

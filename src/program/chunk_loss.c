@@ -1,27 +1,36 @@
-/* The loss head over a split vocabulary, a chunk of rows at a time: see fuse.h.
+/* Loss heads a chunk of rows at a time: see fuse.h.
  *
- * Cut for one device, the head is
+ * A head that one node computes (fuse_loss.c) is none of this file. What is left is
  *
- *     logits = linear(x, w)          terms, lse here = cross_entropy_part(logits, targets)
+ *     logits = linear(x, w)          loss, lse, count = cross_entropy(logits, targets, count)
+ *
+ * forward only, or with dlogits = cross_entropy_grad(logits, lse, count) and what dlogits are
+ * wanted for: dx, dw, dbias. Over a split vocabulary a device has instead
+ *
+ *     terms, lse here = cross_entropy_part(logits, targets)
  *     lse = of all devices, by transfers of [rows] and arithmetic on [rows]
- *     dlogits = cross_entropy_grad(logits, lse)   and what dlogits are wanted for: dx, dw, dbias
  *
- * Each row goes through all of this on its own; only dw and dbias sum over rows. So these nodes are
- * repeated for each chunk of rows: results with rows are joined, sums accumulate. The logits of one
- * chunk become their gradient and die before those of the next are made. Transfers are as many as
- * chunks, and their bytes the same; how many chunks there are is known to all members of a transfer
- * alike: its rows and the whole vocabulary say it. */
+ * Each row goes through all of this on its own; only loss, dw and dbias sum over rows. So these
+ * nodes are repeated for each chunk of rows: results with rows are joined, sums accumulate; the
+ * loss is summed of its rows at the end, so that chunks do not change it. The logits of one chunk
+ * die, or become their gradient and die, before those of the next are made.
+ *
+ * What devices exchange between loss and gradient is exchanged chunk by chunk: transfers are as
+ * many as chunks, and their bytes the same; how many chunks there are is known to all members of a
+ * transfer alike: its rows and the whole vocabulary say it. Forward only, it comes after the
+ * chunks, of all rows at once. */
 #include <string.h>
 
 #include "graph/cut.h"
 #include "program/fuse.h"
 
-enum { NONE = -1, LINEAR = 0, PART, GRAD, GRAD_INPUT, GRAD_WEIGHT, GRAD_BIAS, NODES };
+enum { NONE = -1, LINEAR = 0, LOSS, GRAD, GRAD_INPUT, GRAD_WEIGHT, GRAD_BIAS, NODES };
 
 typedef struct region {
     const weft_body *b;
     const wefti_partition *part;
     int64_t node[NODES];  /* indices, -1: not there */
+    bool whole;           /* the loss is that of all classes: its rows are summed here */
     bool *inside, *later; /* per node: repeated; needs what is repeated */
     int64_t rows, chunks;
     int32_t **pieces; /* per value of rows: its chunks in the new body; NULL: not one */
@@ -85,12 +94,10 @@ static bool by_rows(const region *r, const weft_node *n, const weft_desc *rows) 
  * vocabulary. */
 static bool find_exchange(region *r, int32_t *out_members) {
     const weft_body *b = r->b;
-    const weft_node *part = &b->nodes[r->node[PART]], *grad = &b->nodes[r->node[GRAD]];
+    const weft_node *part = &b->nodes[r->node[LOSS]], *grad = &b->nodes[r->node[GRAD]];
     const weft_desc *rows = wefti_out(part, 1);
-    int64_t first = r->node[PART], last = r->node[GRAD];
+    int64_t first = r->node[LOSS], last = r->node[GRAD];
     *out_members = 0;
-    memset(r->later, 0, (size_t)b->node_count * sizeof *r->later);
-    memset(r->inside, 0, (size_t)b->node_count * sizeof *r->inside);
     /* Backwards: what the gradient's lse needs. */
     for (int64_t k = last - 1; k > first; k--) {
         const weft_node *n = &b->nodes[k];
@@ -133,33 +140,56 @@ static int64_t chunks_of(int64_t rows, int64_t classes, int64_t most) {
     return fewest;
 }
 
-static bool find_region(region *r, int64_t part, int64_t most) {
+/* The gradient of the logits, and what leads to it from the loss. */
+static bool find_backward(region *r, int32_t *out_members) {
     const weft_body *b = r->b;
-    const weft_node *p = &b->nodes[part];
-    int32_t members;
+    const weft_node *loss = &b->nodes[r->node[LOSS]], *grad = &b->nodes[r->node[GRAD]];
+    if (r->node[GRAD] < r->node[LOSS] || grad->in[1] != loss->in[1]) return false;
+    if (!find_uses(r, grad->out[0])) return false;
+    return r->whole ? grad->in[2] == loss->out[1] : find_exchange(r, out_members);
+}
+
+/* All that the gradient needs beside the region is there before it. */
+static bool all_is_there(const region *r) {
+    const weft_body *b = r->b;
+    const weft_node *loss = &b->nodes[r->node[LOSS]], *grad = &b->nodes[r->node[GRAD]];
+    for (int i = 3; i < grad->inputs; i++) {
+        int32_t from = b->values[grad->in[i]].node;
+        bool count = r->whole && grad->in[i] == loss->out[2];
+        if (!count && from >= 0 && (r->inside[from] || r->later[from])) return false;
+    }
+    return true;
+}
+
+static bool find_region(region *r, int64_t loss, int64_t most) {
+    const weft_body *b = r->b;
+    const weft_node *p = &b->nodes[loss];
+    int32_t members = 1;
+    r->whole = is(p, "cross_entropy");
+    if (!r->whole && !is(p, "cross_entropy_part")) return false;
     int64_t maker = b->values[p->in[0]].node;
-    r->node[PART] = part;
+    r->node[LOSS] = loss;
     r->node[LINEAR] = maker;
-    if (!is(p, "cross_entropy_part") || maker < 0 || !is(&b->nodes[maker], "linear")) return false;
-    if (readers(b, p->in[0], "cross_entropy_grad", 0, &r->node[GRAD]) != 2) return false;
-    if (r->node[GRAD] < part) return false;
-    const weft_node *linear = &b->nodes[maker], *grad = &b->nodes[r->node[GRAD]];
-    if (wefti_in(linear, 1)->rank != 2 || grad->in[1] != p->in[1]) return false;
-    if (!find_uses(r, grad->out[0]) || !find_exchange(r, &members)) return false;
+    for (int i = GRAD; i < NODES; i++) r->node[i] = NONE;
+    if (maker < 0 || !is(&b->nodes[maker], "linear")) return false;
+    memset(r->later, 0, (size_t)b->node_count * sizeof *r->later);
+    memset(r->inside, 0, (size_t)b->node_count * sizeof *r->inside);
+    int uses = readers(b, p->in[0], "cross_entropy_grad", 0, &r->node[GRAD]);
+    if (uses != (r->node[GRAD] < 0 ? 1 : 2) || wefti_in(&b->nodes[maker], 1)->rank != 2)
+        return false;
+    if (r->node[GRAD] >= 0 && !find_backward(r, &members)) return false;
     for (int i = 0; i < NODES; i++)
         if (r->node[i] >= 0) r->inside[r->node[i]] = true;
     find_later(r);
-    /* Everything else that the gradient needs is there before it. */
-    for (int i = 3; i < grad->inputs; i++) {
-        int32_t from = b->values[grad->in[i]].node;
-        if (from >= 0 && (r->inside[from] || r->later[from])) return false;
-    }
-    const weft_desc *logits = wefti_in(p, 0);
-    int64_t whole = wefti_attr_int(p, "whole");
-    if (!whole) whole = logits->shape[logits->rank - 1];
-    r->rows = weft_desc_elems(wefti_out(p, 1));
-    if (r->rows < 2) return false;
-    r->chunks = chunks_of(r->rows, (whole + members - 1) / members, most);
+    if (r->node[GRAD] >= 0 && !all_is_there(r)) return false;
+    const weft_desc *logits = wefti_in(p, 0), *rows = wefti_out(p, 1);
+    int64_t classes = logits->shape[logits->rank - 1];
+    if (members > 1 && wefti_attr_int(p, "whole"))
+        classes = (wefti_attr_int(p, "whole") + members - 1) / members;
+    r->rows = weft_desc_elems(rows);
+    if (r->rows < 2 || classes < 1) return false;
+    if (r->whole && wefti_in(p, 2) && wefti_in(p, 2)->dtype != rows->dtype) return false;
+    r->chunks = chunks_of(r->rows, classes, most);
     return r->chunks > 1;
 }
 
@@ -238,6 +268,42 @@ static weft_status add_up(const region *r, int at, int32_t before, weft_body *to
     return add_node(to, "accumulate", 2, (int32_t[]){before, *value}, NULL, n->scope, value);
 }
 
+/* ---- a loss of all classes: rows in chunks, and their sum ---- */
+
+static weft_status row_losses(const region *r, weft_body *to, int32_t *map) {
+    const weft_node *n = &r->b->nodes[r->node[LOSS]];
+    const weft_op_def *op = wefti_op_find(to->graph->ops, "cross_entropy_part");
+    int32_t node, in[] = {map[n->in[0]], map[n->in[1]]};
+    WEFT_REQUIRE(op, WEFT_E_BUG, "the op 'cross_entropy_part' is not registered");
+    wefti_attr attrs[] = {WEFTI_I("ignore", wefti_attr_int(n, "ignore")),
+                          WEFTI_F("smoothing", wefti_attr_float(n, "smoothing")),
+                          WEFTI_I("begin", 0),
+                          WEFTI_I("whole", 0),
+                          {0}};
+    WEFT_TRY(wefti_body_add(to, op, NULL, 2, in, attrs, n->scope, &node));
+    int32_t terms = to->nodes[node].out[0], lse = map[n->out[1]] = to->nodes[node].out[1];
+    return add_node(to, "add", 2, (int32_t[]){lse, terms}, NULL, n->scope, &map[n->out[0]]);
+}
+
+static weft_status count_targets(const region *r, weft_body *to, const int32_t *map, int32_t rows,
+                                 int32_t count, int32_t *out) {
+    const weft_node *n = &r->b->nodes[r->node[LOSS]];
+    return add_node(to, "count_targets", 3, (int32_t[]){map[n->in[1]], rows, count},
+                    (wefti_attr[]){WEFTI_I("ignore", wefti_attr_int(n, "ignore")),
+                                   WEFTI_I("dtype", wefti_out(n, 0)->dtype),
+                                   {0}},
+                    n->scope, out);
+}
+
+/* The count of the targets, which the first chunk's gradient needs already. */
+static weft_status begin_loss(const region *r, weft_body *to, int32_t *map) {
+    const weft_node *n = &r->b->nodes[r->node[LOSS]];
+    int32_t *count = &map[n->out[2]];
+    if (n->inputs < 3 || n->in[2] < 0) return count_targets(r, to, map, -1, -1, count);
+    *count = map[n->in[2]];
+    return WEFT_OK;
+}
+
 static int32_t so_far(const region *r, int at, const int32_t *map) {
     return r->node[at] < 0 ? -1 : map[r->b->nodes[r->node[at]].out[0]];
 }
@@ -245,7 +311,7 @@ static int32_t so_far(const region *r, int at, const int32_t *map) {
 static weft_status emit_chunk(const region *r, wefti_partition *part, int64_t chunk, weft_body *to,
                               int32_t *map) {
     const weft_body *b = r->b;
-    int32_t x = b->nodes[r->node[LINEAR]].in[0], targets = b->nodes[r->node[PART]].in[1];
+    int32_t x = b->nodes[r->node[LINEAR]].in[0], targets = b->nodes[r->node[LOSS]].in[1];
     int32_t whole_x = map[x], whole_targets = map[targets];
     int32_t weight = so_far(r, GRAD_WEIGHT, map), bias = so_far(r, GRAD_BIAS, map);
     int64_t begin = r->rows * chunk / r->chunks, end = r->rows * (chunk + 1) / r->chunks;
@@ -255,6 +321,8 @@ static weft_status emit_chunk(const region *r, wefti_partition *part, int64_t ch
         if (!r->inside[k]) continue;
         if (transfer_of(r, &b->nodes[k]))
             WEFT_TRY(chunk_transfer(r, part, &b->nodes[k], end - begin, to, map));
+        else if (r->whole && k == r->node[LOSS])
+            WEFT_TRY(row_losses(r, to, map));
         else
             WEFT_TRY(wefti_copy_node(b, k, to, map));
     }
@@ -273,6 +341,7 @@ static weft_status find_results(region *r, wefti_arena *scratch) {
     for (int64_t v = 0; v < b->value_count; v++) {
         int64_t maker = b->values[v].node;
         bool read = false;
+        if (r->whole && v == b->nodes[r->node[LOSS]].out[2]) continue; /* there before the chunks */
         if (maker < 0 || !r->inside[maker] || maker == r->node[GRAD_WEIGHT] ||
             maker == r->node[GRAD_BIAS])
             continue;
@@ -290,45 +359,53 @@ static weft_status find_results(region *r, wefti_arena *scratch) {
 static weft_status emit_chunks(const region *r, wefti_partition *part, weft_body *to,
                                int32_t *map) {
     const weft_body *b = r->b;
+    const weft_node *loss = &b->nodes[r->node[LOSS]];
+    if (r->whole) WEFT_TRY(begin_loss(r, to, map));
     for (int64_t chunk = 0; chunk < r->chunks; chunk++)
         WEFT_TRY(emit_chunk(r, part, chunk, to, map));
-    for (int64_t v = 0; v < b->value_count; v++)
-        if (r->pieces[v])
-            WEFT_TRY(join_pieces(to, r->pieces[v], r->chunks, &b->values[v].desc,
-                                 b->nodes[b->values[v].node].scope, &map[v]));
+    for (int64_t v = 0; v < b->value_count; v++) {
+        bool sum = r->whole && v == loss->out[0];
+        const weft_desc *whole = sum ? wefti_out(loss, 1) : &b->values[v].desc;
+        if (!r->pieces[v]) continue;
+        WEFT_TRY(join_pieces(to, r->pieces[v], r->chunks, whole, b->nodes[b->values[v].node].scope,
+                             &map[v]));
+        if (sum) WEFT_TRY(count_targets(r, to, map, map[v], map[loss->out[2]], &map[v]));
+    }
     return WEFT_OK;
 }
 
-/* In the old order, but for what waits for the region: that stands where the gradient of the logits
- * was, when all that it reads is there. */
+/* In the old order, but for what waits for the region: that stands where its last node was, when
+ * all that it reads is there. */
 static weft_status rewrite(const region *r, wefti_partition *part, weft_body *to, int32_t *map) {
     const weft_body *b = r->b;
+    int64_t last = r->node[GRAD] < 0 ? r->node[LOSS] : r->node[GRAD];
     WEFT_TRY(wefti_copy_inputs(b, to, map));
     for (int64_t k = 0; k < b->node_count; k++) {
-        if (k == r->node[GRAD]) {
+        if (k == last) {
             WEFT_TRY(emit_chunks(r, part, to, map));
             for (int64_t j = 0; j < k; j++)
                 if (r->later[j] && !r->inside[j]) WEFT_TRY(wefti_copy_node(b, j, to, map));
         }
-        if (r->inside[k] || (r->later[k] && k < r->node[GRAD])) continue;
+        if (r->inside[k] || (r->later[k] && k < last)) continue;
         WEFT_TRY(wefti_copy_node(b, k, to, map));
     }
     return wefti_copy_outputs(b, to, map);
 }
 
-static weft_status chunked(weft_graph *g, wefti_partition *part, const weft_body *body,
-                           int64_t most, wefti_arena *scratch, weft_body **out) {
+/* `body` with its first large loss in chunks; NULL: it has none. */
+static weft_status chunk_first(weft_graph *g, wefti_partition *part, const weft_body *body,
+                               int64_t most, wefti_arena *scratch, weft_body **out) {
     region r = {.b = body, .part = part};
     size_t nodes = (size_t)body->node_count + 1, values = (size_t)body->value_count + 1;
     bool found = false;
+    *out = NULL;
     r.inside = wefti_arena_alloc(scratch, nodes * sizeof *r.inside);
     r.later = wefti_arena_alloc(scratch, nodes * sizeof *r.later);
     r.pieces = wefti_arena_alloc(scratch, values * sizeof *r.pieces);
     int32_t *map = wefti_arena_alloc(scratch, values * sizeof *map);
     WEFT_REQUIRE(r.inside && r.later && r.pieces && map, WEFT_E_NOMEM,
                  "no memory to cut the loss into chunks");
-    for (int64_t k = 0; k < body->node_count && !found; k++)
-        found = is(&body->nodes[k], "cross_entropy_part") && find_region(&r, k, most);
+    for (int64_t k = 0; k < body->node_count && !found; k++) found = find_region(&r, k, most);
     if (!found) return WEFT_OK;
     WEFT_TRY(find_results(&r, scratch));
     weft_body *to;
@@ -346,9 +423,18 @@ static weft_status chunked(weft_graph *g, wefti_partition *part, const weft_body
 weft_status wefti_chunk_loss(weft_graph *g, wefti_partition *part, const weft_body *body,
                              int64_t most, weft_body **out) {
     wefti_arena *scratch;
+    weft_body *more;
+    weft_status status;
     *out = NULL;
     WEFT_TRY(wefti_arena_create(&scratch));
-    weft_status status = chunked(g, part, body, most, scratch, out);
+    while ((status = chunk_first(g, part, *out ? *out : body, most, scratch, &more)) == WEFT_OK &&
+           more) {
+        wefti_body_destroy(*out);
+        *out = more;
+    }
     wefti_arena_destroy(scratch);
+    if (status == WEFT_OK) return WEFT_OK;
+    wefti_body_destroy(*out);
+    *out = NULL;
     return status;
 }

@@ -3,7 +3,6 @@
 
 #include "base/text.h"
 #include "program/build.h"
-#include "program/fuse.h"
 
 weft_status wefti_build_find(wefti_program_builder *b, const weft_body *key, int kind,
                              const char *accumulate, int32_t *out) {
@@ -37,11 +36,8 @@ weft_status wefti_build_compile(wefti_program_builder *b, const weft_body *key, 
 
 /* The fused form of `body`, kept by the program. */
 static weft_status fused(wefti_program_builder *b, const weft_body *body, weft_body **out) {
-    weft_body *chunked = NULL, *result;
-    if (b->part) WEFT_TRY(wefti_chunk_loss(b->g, b->part, body, WEFTI_CHUNK_LOGITS, &chunked));
-    weft_status status = wefti_fuse(b->g, chunked ? chunked : body, &result);
-    wefti_body_destroy(chunked);
-    if (status < 0) return status;
+    weft_body *result;
+    WEFT_TRY(wefti_fuse(b->g, b->part, body, &result));
     WEFT_TRY(wefti_build_keep_body(b, result));
     *out = result;
     return WEFT_OK;

@@ -267,11 +267,31 @@ err_body:
     return status;
 }
 
-weft_status wefti_fuse(weft_graph *g, const weft_body *body, weft_body **out) {
+/* Losses that are one node now, and the others in chunks. */
+static weft_status fuse_losses(weft_graph *g, wefti_partition *part, const weft_body *body,
+                               weft_body **out) {
+    weft_body *fused, *chunked = NULL;
+    WEFT_TRY(wefti_fuse_loss(g, body, &fused));
+    weft_status status = wefti_body_prune(fused);
+    if (status == WEFT_OK) status = wefti_chunk_loss(g, part, fused, WEFTI_CHUNK_LOGITS, &chunked);
+    if (chunked) {
+        wefti_body_destroy(fused);
+        fused = chunked;
+        status = wefti_body_prune(fused);
+    }
+    if (status < 0) {
+        wefti_body_destroy(fused);
+        return status;
+    }
+    *out = fused;
+    return WEFT_OK;
+}
+
+weft_status wefti_fuse(weft_graph *g, wefti_partition *part, const weft_body *body,
+                       weft_body **out) {
     weft_body *first, *second;
-    WEFT_TRY(wefti_fuse_loss(g, body, &first));
-    weft_status status = wefti_body_prune(first);
-    if (status == WEFT_OK) status = wefti_fuse_elementwise(g, first, &second);
+    WEFT_TRY(fuse_losses(g, part, body, &first));
+    weft_status status = wefti_fuse_elementwise(g, first, &second);
     wefti_body_destroy(first);
     if (status < 0) return status;
 #ifdef WEFT_DEBUG_CHECKS

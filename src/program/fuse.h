@@ -8,13 +8,15 @@
 weft_status wefti_fuse_elementwise(weft_graph *g, const weft_body *body,
                                    weft_body **out) WEFT_CHECKED;
 /* linear -> cross_entropy -> its gradient -> both gradients of the linear, in one body: one node
- * that never holds all logits. Source: the idea of Hsu et al., "Liger Kernel", 2024, section 3.2.
+ * that never holds all logits, for each loss. Source: the idea of Hsu et al., "Liger Kernel", 2024,
+ * section 3.2.
  */
 weft_status wefti_fuse_loss(weft_graph *g, const weft_body *body, weft_body **out) WEFT_CHECKED;
 
-/* The same head over a split vocabulary, cut for one device, where devices exchange what they know
- * of each row between loss and gradient: repeated for chunks of rows, so that no more than `most`
- * logits are there at once. Transfers of the chunks join the partition's. NULL: nothing to do. */
+/* linear -> cross_entropy forward only, with some of the gradients, or over a split vocabulary,
+ * where devices exchange what they know of each row between loss and gradient: repeated for chunks
+ * of rows, so that no more than `most` logits are there at once. Every such loss of the body.
+ * Transfers of the chunks join the partition's. NULL: nothing to do. */
 enum { WEFTI_CHUNK_LOGITS = 32 << 20 };
 weft_status wefti_chunk_loss(weft_graph *g, wefti_partition *part, const weft_body *body,
                              int64_t most, weft_body **out) WEFT_CHECKED;

@@ -101,36 +101,46 @@ static weft_status emit_head(const weft_body *b, const head *h, weft_body *to, i
     return WEFT_OK;
 }
 
-static weft_status rewrite(const weft_body *b, const head *h, bool found, weft_body *to,
-                           int32_t *map) {
+static weft_status rewrite(const weft_body *b, const head *h, weft_body *to, int32_t *map) {
     WEFT_TRY(wefti_copy_inputs(b, to, map));
     for (int64_t k = 0; k < b->node_count; k++) {
-        if (found && k == h->loss) {
+        if (k == h->loss) {
             WEFT_TRY(emit_head(b, h, to, map));
             continue;
         }
-        if (found && (k == h->linear || k == h->loss_grad || k == h->grad_input ||
-                      k == h->grad_weight || k == h->grad_bias))
+        if (k == h->linear || k == h->loss_grad || k == h->grad_input || k == h->grad_weight ||
+            k == h->grad_bias)
             continue;
         WEFT_TRY(wefti_copy_node(b, k, to, map));
     }
     return wefti_copy_outputs(b, to, map);
 }
 
-weft_status wefti_fuse_loss(weft_graph *g, const weft_body *body, weft_body **out) {
-    head h = {0};
-    bool found = find_head(body, &h);
-    if (!found) return wefti_body_clone(body, body->name, out);
+static weft_status fuse_head(weft_graph *g, const weft_body *body, const head *h, weft_body **out) {
     weft_body *to;
     WEFT_TRY(wefti_body_create(g, body->name, &to));
     int32_t *map = wefti_alloc(((size_t)body->value_count + 1) * sizeof *map);
     weft_status status =
-        map ? rewrite(body, &h, found, to, map) : WEFT_RAISE(WEFT_E_NOMEM, "no memory to fuse");
+        map ? rewrite(body, h, to, map) : WEFT_RAISE(WEFT_E_NOMEM, "no memory to fuse");
     wefti_free(map);
     if (status < 0) {
         wefti_body_destroy(to);
         return status;
     }
     *out = to;
+    return WEFT_OK;
+}
+
+weft_status wefti_fuse_loss(weft_graph *g, const weft_body *body, weft_body **out) {
+    weft_body *fused, *more;
+    head h;
+    WEFT_TRY(wefti_body_clone(body, body->name, &fused));
+    while (find_head(fused, &h)) {
+        weft_status status = fuse_head(g, fused, &h, &more);
+        wefti_body_destroy(fused);
+        WEFT_TRY(status);
+        fused = more;
+    }
+    *out = fused;
     return WEFT_OK;
 }

@@ -266,7 +266,9 @@ static inline void wefti_program_box(const wefti_program *program, const wefti_t
     for (int d = 0; d < tensor->whole.rank; d++) out->size[d] = tensor->whole.shape[d];
 }
 
-/* Fusion passes over bodies: fuse.c. Each takes a body and returns a new one of equal meaning. */
-weft_status wefti_fuse(weft_graph *g, const weft_body *body, weft_body **out) WEFT_CHECKED;
+/* All fusion passes (fuse.h): a new body of equal meaning. `part`: whose transfers the body names;
+ * NULL: it has none. */
+weft_status wefti_fuse(weft_graph *g, wefti_partition *part, const weft_body *body,
+                       weft_body **out) WEFT_CHECKED;
 
 #endif

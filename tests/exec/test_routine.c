@@ -56,7 +56,7 @@ static weft_body *random_body(weft_graph *g, dice *d, bool fuse) {
     }
     if (!fuse) return body;
     weft_body *fused;
-    if (wefti_fuse(g, body, &fused) < 0) fail_msg("%s", weft_error_message());
+    if (wefti_fuse(g, NULL, body, &fused) < 0) fail_msg("%s", weft_error_message());
     wefti_body_destroy(body);
     return fused;
 }

@@ -132,7 +132,7 @@ static void random_chains(void **state) {
         weft_body *body;
         elementwise_cell(g, &d, 2 + (int)(seed % 40));
         if (weft_graph_status(g) < 0) fail_msg("seed %d: %s", (int)seed, weft_graph_message(g));
-        if (wefti_fuse(g, g->cells[0], &body) < 0 || wefti_body_check(body) < 0)
+        if (wefti_fuse(g, NULL, g->cells[0], &body) < 0 || wefti_body_check(body) < 0)
             fail_msg("seed %d: %s", (int)seed, weft_error_message());
         compare(g->cells[0], body, seed, 0);
         fused += fused_nodes(body);
@@ -158,8 +158,8 @@ static void random_backward_bodies(void **state) {
         wefti_cell_grad grad;
         weft_body *forward, *backward;
         assert_int_equal(wefti_differentiate(g, g->cells[0], wanted, given, 0, &grad), WEFT_OK);
-        assert_int_equal(wefti_fuse(g, grad.forward, &forward), WEFT_OK);
-        assert_int_equal(wefti_fuse(g, grad.backward, &backward), WEFT_OK);
+        assert_int_equal(wefti_fuse(g, NULL, grad.forward, &forward), WEFT_OK);
+        assert_int_equal(wefti_fuse(g, NULL, grad.backward, &backward), WEFT_OK);
         assert_int_equal(wefti_body_check(forward), WEFT_OK);
         assert_int_equal(wefti_body_check(backward), WEFT_OK);
         compare(grad.forward, forward, seed, 0);
@@ -171,14 +171,15 @@ static void random_backward_bodies(void **state) {
     }
 }
 
-/* linear -> cross_entropy with their gradients becomes one node; a head that is read elsewhere does
- * not. */
+/* linear -> cross_entropy with their gradients becomes one node, each of two; a head that is read
+ * elsewhere does not. */
 static void loss_heads(void **state) {
     (void)state;
-    for (int variant = 0; variant < 12; variant++) {
+    for (int variant = 0; variant < 14; variant++) {
         weft_graph *g = new_graph();
         bool transposed = variant & 1, smooth = variant & 2, read = variant == 4 || variant == 5;
-        bool biased = variant >= 6, frozen = variant >= 10; /* no gradient of the bias */
+        bool twice = variant >= 12, biased = variant >= 6 && !twice;
+        bool frozen = variant >= 10; /* no gradient of the bias */
         weft_value x = weft_input(g, "x", weft_desc_of(WEFT_F32, 3, (int64_t[]){2, 3, 6}));
         weft_value target = weft_input(g, "t", weft_desc_of(WEFT_I32, 2, (int64_t[]){2, 3}));
         weft_value w = weft_param(g, "w", transposed ? matrix(5, 6) : matrix(6, 5), normal_init());
@@ -186,9 +187,14 @@ static void loss_heads(void **state) {
         weft_cell_begin(g, "head");
         weft_value y = weft_linear(g, weft_tanh(g, x), w, bias, transposed);
         weft_value results[2] = {weft_cross_entropy(g, y, target, 2, smooth ? 0.1 : 0), y};
+        if (twice) {
+            y = weft_linear(g, x, weft_param(g, "v", matrix(6, 7), normal_init()), WEFT_NO_VALUE,
+                            false);
+            results[0] = weft_add(g, results[0], weft_cross_entropy(g, y, target, 2, 0));
+        }
         weft_cell_end_many(g, read ? 2 : 1, results);
         assert_int_equal(weft_graph_status(g), WEFT_OK);
-        bool wanted[4] = {true, true, true, true}, given[2] = {true, false};
+        bool wanted[5] = {false}, given[2] = {true, false};
         const weft_body *cell = g->cells[0];
         for (int64_t i = 0; i < cell->in_count; i++)
             wanted[i] = cell->values[cell->in[i]].desc.dtype == WEFT_F32 &&
@@ -198,12 +204,12 @@ static void loss_heads(void **state) {
         assert_int_equal(wefti_differentiate(g, g->cells[0], wanted, given, 0, &grad), WEFT_OK);
         assert_int_equal(wefti_joint_body(g, &grad, given, &joined), WEFT_OK);
         assert_int_equal(wefti_body_check(joined), WEFT_OK);
-        if (wefti_fuse(g, joined, &fused) < 0) fail_msg("%s", weft_error_message());
+        if (wefti_fuse(g, NULL, joined, &fused) < 0) fail_msg("%s", weft_error_message());
         assert_int_equal(wefti_body_check(fused), WEFT_OK);
         int heads = 0;
         for (int64_t k = 0; k < fused->node_count; k++)
             heads += !strcmp(fused->nodes[k].op->name, "linear_cross_entropy");
-        assert_int_equal(heads, read ? 0 : 1);
+        assert_int_equal(heads, read ? 0 : twice ? 2 : 1);
         for (uint64_t seed = 0; seed < 5; seed++) compare(joined, fused, seed, 1e-12);
         wefti_body_destroy(fused);
         wefti_body_destroy(joined);

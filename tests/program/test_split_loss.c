@@ -1,6 +1,6 @@
-/* The loss head over a split vocabulary, chunk by chunk: it gives what the uncut head gives, no
- * chunk has more logits than it may, the devices exchange as many bytes as without chunks, and
- * memory falls by what the logits took. */
+/* Loss heads chunk by chunk, with gradients and forward only, on one device and over split
+ * vocabularies: they give what the uncut head gives, no chunk has more logits than it may, the
+ * devices exchange as many bytes as without chunks, and memory falls by what the logits took. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,11 +20,13 @@ typedef struct head {
     int rank; /* of x */
     bool transposed, bias, frozen_weight, frozen_bias, frozen_input, reads_lse;
     bool whole_weight; /* each device has all of it */
+    bool forward;      /* no gradients */
+    int losses;        /* of the same x, each with a weight of its own; 0: one */
     int64_t ignore;
     double smoothing;
 } head;
 
-enum { BATCH = 2, SEQ = 13, WIDTH = 5, CLASSES = 17, MOST_HERE = 20 };
+enum { BATCH = 2, SEQ = 13, WIDTH = 5, CLASSES = 17, MOST_HERE = 20, MOST_OPERANDS = 8 };
 
 static weft_value backward(weft_graph *g, const weft_op_def *op, weft_value a, weft_value b,
                            const head *h, bool dims) {
@@ -32,7 +34,39 @@ static weft_value backward(weft_graph *g, const weft_op_def *op, weft_value a, w
     return wefti_graph_add1(g, op, 2, (weft_value[]){a, b}, dims ? 2 : 1, attrs);
 }
 
-/* What differentiation makes of linear and cross_entropy, and the values of its operands. */
+/* What differentiation makes of linear and cross_entropy; returns the gradient of x. */
+static weft_value add_loss(weft_graph *g, const head *h, int number, weft_value x,
+                           const int64_t *rows, weft_value dloss) {
+    char name[6][16];
+    static const char *const names[] = {"w", "targets", "bias", "loss", "dw", "lse"};
+    for (int i = 0; i < 6; i++)
+        (void)snprintf(name[i], sizeof *name, number ? "%s%d" : "%s", names[i], number);
+    weft_value w =
+        weft_input(g, name[0], h->transposed ? matrix(CLASSES, WIDTH) : matrix(WIDTH, CLASSES));
+    weft_value targets = weft_input(g, name[1], weft_desc_of(WEFT_I32, h->rank - 1, rows));
+    weft_value bias = h->bias ? weft_input(g, name[2], vector(CLASSES)) : WEFT_NO_VALUE;
+    weft_value logits = weft_linear(g, x, w, bias, h->transposed), made[3], dlogits, dx;
+    wefti_attr attrs[] = {WEFTI_I("ignore", h->ignore), WEFTI_F("smoothing", h->smoothing)};
+    wefti_graph_add(g, &weft_op_cross_entropy, 2, (weft_value[]){logits, targets}, 2, attrs, 3,
+                    made);
+    weft_output(g, name[3], made[0]);
+    if (h->reads_lse) weft_output(g, name[5], weft_scale(g, made[1], 0.5));
+    if (h->forward) return WEFT_NO_VALUE;
+    dlogits = wefti_graph_add1(g, &weft_op_cross_entropy_grad, 5,
+                               (weft_value[]){logits, targets, made[1], made[2], dloss}, 2, attrs);
+    dx = h->frozen_input ? WEFT_NO_VALUE
+                         : backward(g, &weft_op_linear_grad_input, dlogits, w, h, false);
+    if (!h->frozen_weight)
+        weft_output(g, name[4], backward(g, &weft_op_linear_grad_weight, x, dlogits, h, true));
+    if (h->bias && !h->frozen_bias) {
+        weft_desc to = weft_value_desc(g, bias);
+        (void)snprintf(name[2], sizeof *name, "dbias%d", number);
+        weft_output(g, name[2], wefti_op_sum_to(g, dlogits, &to));
+    }
+    return dx;
+}
+
+/* Losses, their gradients, and the values of their operands. */
 static void open_head(const head *h, op_graph *out) {
     int64_t rows[] = {BATCH, SEQ, WIDTH};
     weft_graph *g;
@@ -41,27 +75,14 @@ static void open_head(const head *h, op_graph *out) {
     out->graph = g;
     if (h->rank == 2) rows[0] = SEQ, rows[1] = WIDTH;
     weft_value x = weft_input(g, "x", weft_desc_of(WEFT_F32, h->rank, rows));
-    weft_value w =
-        weft_input(g, "w", h->transposed ? matrix(CLASSES, WIDTH) : matrix(WIDTH, CLASSES));
-    weft_value targets = weft_input(g, "targets", weft_desc_of(WEFT_I32, h->rank - 1, rows));
     weft_value dloss = weft_input(g, "dloss", weft_desc_of(WEFT_F32, 0, NULL));
-    weft_value bias = h->bias ? weft_input(g, "bias", vector(CLASSES)) : WEFT_NO_VALUE;
-    weft_value logits = weft_linear(g, x, w, bias, h->transposed), made[3], dlogits;
-    wefti_attr attrs[] = {WEFTI_I("ignore", h->ignore), WEFTI_F("smoothing", h->smoothing)};
-    wefti_graph_add(g, &weft_op_cross_entropy, 2, (weft_value[]){logits, targets}, 2, attrs, 3,
-                    made);
-    dlogits = wefti_graph_add1(g, &weft_op_cross_entropy_grad, 5,
-                               (weft_value[]){logits, targets, made[1], made[2], dloss}, 2, attrs);
-    weft_output(g, "loss", made[0]);
-    if (h->reads_lse) weft_output(g, "lse", weft_scale(g, made[1], 0.5));
-    if (!h->frozen_input)
-        weft_output(g, "dx", backward(g, &weft_op_linear_grad_input, dlogits, w, h, false));
-    if (!h->frozen_weight)
-        weft_output(g, "dw", backward(g, &weft_op_linear_grad_weight, x, dlogits, h, true));
-    if (h->bias && !h->frozen_bias) {
-        weft_desc to = weft_value_desc(g, bias);
-        weft_output(g, "dbias", wefti_op_sum_to(g, dlogits, &to));
+    weft_value dx = add_loss(g, h, 0, x, rows, dloss);
+    for (int more = 1; more < h->losses; more++) {
+        weft_value also = add_loss(g, h, more, x, rows, dloss);
+        if (dx.id >= 0) dx = weft_add(g, dx, also);
     }
+    if (dx.id >= 0) weft_output(g, "dx", dx);
+    if (h->forward) weft_output(g, "scale", weft_scale(g, dloss, 2));
     ASSERT_OK(weft_graph_status(g));
     const weft_body *b = g->root;
     for (int64_t i = 0; i < b->in_count; i++) {
@@ -75,18 +96,25 @@ static void open_head(const head *h, op_graph *out) {
     ASSERT_OK(wefti_interpret(b, &stream, (const double *const *)out->in, out->out));
 }
 
-/* A mesh of rows x vocabulary, and operands as a plan for it has them. */
+/* A mesh of rows x vocabulary, and operands as a plan for it has them: x, dloss, and of each loss
+ * weight, targets, bias. */
 static void layouts(const head *h, int dp, wefti_layout *in) {
     int8_t tp = dp > 1 ? 1 : 0;
-    in[0] = wefti_layout_replicated(h->rank);
-    in[1] = wefti_layout_replicated(2);
-    in[2] = wefti_layout_replicated(h->rank - 1);
-    in[3] = wefti_layout_replicated(0);
-    in[4] = wefti_layout_replicated(1);
     int rows = h->rank - 2; /* the last of them: pieces are uneven */
-    if (dp > 1) in[0].dim[rows] = in[2].dim[rows] = (wefti_dim_split){.count = 1, .axis = {0}};
-    if (!h->whole_weight)
-        in[1].dim[!h->transposed] = in[4].dim[0] = (wefti_dim_split){.count = 1, .axis = {tp}};
+    wefti_dim_split by_rows = {.count = dp > 1, .axis = {0}},
+                    by_classes = {.count = !h->whole_weight, .axis = {tp}};
+    *in = wefti_layout_replicated(h->rank);
+    in->dim[rows] = by_rows;
+    *++in = wefti_layout_replicated(0);
+    for (int loss = 0; loss == 0 || loss < h->losses; loss++) {
+        *++in = wefti_layout_replicated(2);
+        in->dim[!h->transposed] = by_classes;
+        *++in = wefti_layout_replicated(h->rank - 1);
+        in->dim[rows] = by_rows;
+        if (!h->bias) continue;
+        *++in = wefti_layout_replicated(1);
+        in->dim[0] = by_classes;
+    }
 }
 
 static int chunks_in(const weft_body *b) {
@@ -114,7 +142,7 @@ static void same(spmd *s, const char *what) {
 static void over_mesh(const head *h, int dp, int tp, const char *what) {
     op_graph whole;
     weft_plan *plan;
-    wefti_layout in[5];
+    wefti_layout in[MOST_OPERANDS];
     spmd once, chunked;
     wefti_cut_body cut[SPMD_RANKS];
     open_head(h, &whole);
@@ -138,12 +166,14 @@ static void over_mesh(const head *h, int dp, int tp, const char *what) {
         no_large_logits(body, x / WIDTH * (CLASSES / tp));
         cut[r].body = body;
         chunked.rank[r].cut = &cut[r];
-        if (r % tp == 0) chunks += chunks_in(body) - 1; /* ranks of equal rows follow each other */
+        /* ranks of equal rows follow each other */
+        if (r % tp == 0) chunks += chunks_in(body) - (h->losses ? h->losses : 1);
     }
     same(&chunked, what);
     int sums = WEFTI_TRANSFER_ALL_REDUCE;
     assert_true(chunks > 0);
-    assert_int_equal(chunked.transfers[sums], once.transfers[sums] + 2 * chunks);
+    bool exchanged = tp > 1 && !h->forward; /* chunk by chunk */
+    assert_int_equal(chunked.transfers[sums], once.transfers[sums] + (exchanged ? 2 * chunks : 0));
     assert_int_equal(chunked.bytes, once.bytes);
     spmd_close(&once);
     spmd_close(&chunked);
@@ -154,9 +184,9 @@ static void over_mesh(const head *h, int dp, int tp, const char *what) {
 
 static void chunks_give_what_the_whole_gives(void **state) {
     (void)state;
-    static const int meshes[][2] = {{1, 2}, {1, 3}, {1, 8}, {2, 2}, {2, 4}, {3, 2}};
+    static const int meshes[][2] = {{1, 1}, {3, 1}, {1, 2}, {1, 3}, {1, 8}, {2, 2}, {2, 4}, {3, 2}};
     for (size_t m = 0; m < sizeof meshes / sizeof *meshes; m++)
-        for (unsigned v = 0; v < 24; v++) {
+        for (unsigned v = 0; v < 36; v++) {
             char what[80];
             head h = {.rank = v & 1 ? 3 : 2,
                       .transposed = v & 2,
@@ -166,7 +196,9 @@ static void chunks_give_what_the_whole_gives(void **state) {
                       .frozen_weight = v == 21,
                       .frozen_input = v == 22,
                       .frozen_bias = v == 23,
-                      .reads_lse = v > 16,
+                      .reads_lse = v > 16 && v < 32,
+                      .forward = v >= 24 && v < 34,
+                      .losses = v >= 30 ? 2 : 1,
                       .whole_weight = v == 19 || v == 20};
             (void)snprintf(what, sizeof what, "rows %d x vocabulary %d, variant %u", meshes[m][0],
                            meshes[m][1], v);
@@ -181,7 +213,7 @@ static void others_stay(void **state) {
         head h = {.rank = 2, .ignore = -100};
         op_graph whole;
         weft_plan *plan;
-        wefti_layout in[5];
+        wefti_layout in[MOST_OPERANDS];
         spmd s;
         weft_body *body;
         open_head(&h, &whole);
@@ -196,6 +228,32 @@ static void others_stay(void **state) {
         assert_null(body);
         spmd_close(&s);
         weft_plan_destroy(plan);
+        op_graph_close(&whole);
+    }
+}
+
+/* On one device chunks do not change the loss, to the bit. */
+static void the_loss_is_the_same(void **state) {
+    (void)state;
+    for (unsigned v = 0; v < 16; v++) {
+        head h = {.rank = 3,
+                  .ignore = v & 1 ? 5 : -100,
+                  .smoothing = v & 2 ? 0.1 : 0,
+                  .bias = v & 4,
+                  .forward = v & 8};
+        op_graph whole;
+        weft_body *body;
+        double *out[8];
+        open_head(&h, &whole);
+        const weft_body *b = whole.graph->root;
+        ASSERT_OK(wefti_chunk_loss(whole.graph, NULL, b, MOST_HERE, &body));
+        assert_non_null(body);
+        assert_int_equal(chunks_in(body), BATCH * SEQ);
+        for (int64_t o = 0; o < b->out_count; o++) out[o] = new_values(&b->values[b->out[o]].desc);
+        ASSERT_OK(wefti_interpret(body, &stream, (const double *const *)whole.in, out));
+        assert_memory_equal(out[0], whole.out[0], sizeof(double));
+        for (int64_t o = 0; o < b->out_count; o++) free(out[o]);
+        wefti_body_destroy(body);
         op_graph_close(&whole);
     }
 }
@@ -230,7 +288,33 @@ static weft_session *open_gpt2(int tp, weft_graph **graph) {
     return s;
 }
 
-static void train(weft_session *s, double *losses) {
+/* Validation takes no more memory than training; its loss of the first microbatch. */
+static double validate(weft_session *s, const char *what) {
+    weft_model_config c = {.family = WEFT_FAMILY_GPT2,
+                           .layers = 1,
+                           .hidden = 8,
+                           .heads = 2,
+                           .ffn = 16,
+                           .context = 2 * CONTEXT,
+                           .vocab = VOCAB};
+    weft_graph *graph;
+    int program;
+    double loss;
+    int64_t before = weft_session_memory_of(s).predicted_peak_bytes;
+    ASSERT_OK(weft_model_build(&c, WEFT_USE_EVAL, SAMPLES, 0, WEFT_F32, &graph));
+    ASSERT_OK(weft_session_add(s, graph, &program));
+    int64_t after = weft_session_memory_of(s).predicted_peak_bytes;
+    if (after > before)
+        fail_msg("%s: training takes %lld bytes, with validation %lld", what, (long long)before,
+                 (long long)after);
+    feed_rows(s, program, 0, 0);
+    ASSERT_OK(weft_session_forward(s, program, &loss));
+    weft_graph_destroy(graph);
+    return loss;
+}
+
+/* Losses of the steps; the one of the first microbatch to *first. */
+static void train(weft_session *s, double *losses, double *first) {
     for (int step = 0; step < STEPS; step++) {
         losses[step] = 0;
         for (int micro = 0; micro < 2; micro++) {
@@ -238,6 +322,7 @@ static void train(weft_session *s, double *losses) {
             feed_rows(s, 0, (uint64_t)step, micro * SAMPLES);
             ASSERT_OK(weft_session_accumulate(s, &loss));
             losses[step] += loss / 2;
+            if (step == 0 && micro == 0) *first = loss;
             if (micro) ASSERT_OK(weft_session_update(s, 1e-2, &norm));
         }
     }
@@ -248,8 +333,10 @@ static void memory_falls(void **state) {
     weft_graph *one_graph, *graph;
     double want[STEPS], got[STEPS];
     weft_session *one = open_gpt2(1, &one_graph), *s = open_gpt2(2, &graph);
-    train(one, want);
-    train(s, got);
+    double found[2] = {validate(one, "one device"), validate(s, "two devices")}, first[2];
+    train(one, want, &first[0]);
+    train(s, got, &first[1]);
+    for (int i = 0; i < 2; i++) assert_true(fabs(found[i] / first[i] - 1) < 1e-6);
     for (int step = 0; step < STEPS; step++) assert_true(fabs(got[step] / want[step] - 1) < 1e-5);
     int64_t count, logits = (int64_t)SAMPLES * 2 * CONTEXT * (VOCAB / 2) * 4;
     float *a = read_tensor(one, 0, "wte.weight", &count),
@@ -269,11 +356,59 @@ static void memory_falls(void **state) {
     weft_graph_destroy(graph);
 }
 
+/* ---- kernels ---- */
+
+/* The loss of many rows, whose logits are asked for (and whole) or not. */
+static double loss_of(weft_dtype dtype, bool asked, int64_t *out_bytes) {
+    const int64_t rows = 700, width = 8;
+    weft_graph *g;
+    weft_session *s;
+    weft_session_options o = weft_session_defaults();
+    double loss;
+    o.optimizer.kind = WEFT_NO_OPTIMIZER;
+    o.threads = 2;
+    o.seed = 3;
+    ASSERT_OK(weft_graph_create(&g));
+    weft_value x = weft_input(g, "x", weft_desc_of(WEFT_F32, 2, (int64_t[]){rows, width}));
+    weft_value targets = weft_input(g, "targets", weft_desc_of(WEFT_I32, 1, &rows));
+    weft_value w = weft_param(g, "w", matrix(VOCAB, width), (weft_init){WEFT_INIT_NORMAL, 1});
+    weft_cell_begin(g, "head");
+    weft_value y = weft_linear(g, weft_cast(g, x, dtype), w, WEFT_NO_VALUE, true);
+    weft_value results[2] = {weft_cross_entropy(g, y, targets, 7, 0.1), y};
+    weft_cell_end_many(g, asked ? 2 : 1, results);
+    weft_loss(g, results[0]);
+    if (asked) weft_output(g, "logits", results[1]);
+    ASSERT_OK(weft_graph_status(g));
+    ASSERT_OK(weft_session_create(g, &o, &s));
+    feed_rows(s, 0, 5, 0);
+    ASSERT_OK(weft_session_forward(s, 0, &loss));
+    weft_session_memory m = weft_session_memory_of(s);
+    assert_int_equal(m.predicted_peak_bytes, m.observed_peak_bytes);
+    *out_bytes = m.predicted_peak_bytes;
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+    return loss;
+}
+
+static void fast_losses_are_the_same(void **state) {
+    (void)state;
+    static const weft_dtype dtypes[] = {WEFT_F32, WEFT_BF16};
+    for (int i = 0; i < 2; i++) {
+        int64_t whole, chunks;
+        double want = loss_of(dtypes[i], true, &whole), is = loss_of(dtypes[i], false, &chunks);
+        if (memcmp(&want, &is, sizeof is) != 0)
+            fail_msg("%s: %.9g, in chunks %.9g", weft_dtype_text(dtypes[i]), want, is);
+        assert_true(chunks < whole * 2 / 3);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chunks_give_what_the_whole_gives),
         cmocka_unit_test(others_stay),
+        cmocka_unit_test(the_loss_is_the_same),
         cmocka_unit_test(memory_falls),
+        cmocka_unit_test(fast_losses_are_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

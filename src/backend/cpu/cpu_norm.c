@@ -9,7 +9,7 @@ typedef struct norm_kernel {
     int64_t rows, dim, ignore, begin, whole; /* the last two of a piece of the classes */
     float eps, smoothing;
     weft_dtype x, dy, y;
-    bool rms, log, has_beta, has_count, accumulate;
+    bool rms, log, has_beta, has_weight, has_count, accumulate;
     int64_t reduce_bytes;
 } norm_kernel;
 
@@ -313,17 +313,21 @@ weft_status wefti_cpu_cross_entropy_part(const weft_node *n, const wefti_prepare
     return WEFT_OK;
 }
 
-/* (targets, weight?) -> sum */
+/* (targets, weight?, count?) -> sum, over count */
 static weft_status run_count_targets(const wefti_kernel *kernel, const wefti_run *run,
                                      const void *const *in, void *const *out, void *workspace) {
     const norm_kernel *k = (const norm_kernel *)kernel;
     const int32_t *targets = in[0];
-    const float *weight = k->has_count ? in[1] : NULL;
+    const float *weight = k->has_weight ? in[1] : NULL;
     double sum = 0;
     (void)run;
     (void)workspace;
     for (int64_t r = 0; r < k->rows; r++)
         if (targets[r] != k->ignore) sum += weight ? (double)weight[r] : 1.0;
+    if (k->has_count) {
+        double count = (double)((const float *)in[2])[0];
+        sum = count > 0 ? sum / count : 0;
+    }
     ((float *)out[0])[0] = (float)sum;
     return WEFT_OK;
 }
@@ -331,15 +335,16 @@ static weft_status run_count_targets(const wefti_kernel *kernel, const wefti_run
 weft_status wefti_cpu_count_targets(const weft_node *n, const wefti_prepare *options,
                                     wefti_kernel **out) {
     const weft_desc *targets = wefti_in(n, 0), *weight = wefti_in(n, 1);
-    if (options->accumulate || !wefti_cpu_is_f32(wefti_out(n, 0)) ||
-        (weight && !wefti_cpu_is_f32(weight)))
+    if (options->accumulate || !wefti_cpu_is_f32(wefti_out(n, 0)) || !wefti_cpu_is_f32(weight) ||
+        !wefti_cpu_is_f32(wefti_in(n, 2)))
         return WEFT_E_NO_IMPL;
     wefti_kernel *base;
     WEFT_TRY(wefti_cpu_kernel(sizeof(norm_kernel), "count", run_count_targets, &base));
     norm_kernel *k = (norm_kernel *)base;
     k->rows = weft_desc_elems(targets);
     k->ignore = wefti_attr_int(n, "ignore");
-    k->has_count = weight != NULL;
+    k->has_weight = weight != NULL;
+    k->has_count = wefti_in(n, 2) != NULL;
     *out = base;
     return WEFT_OK;
 }

@@ -160,9 +160,9 @@ static void entropy_row(const entropy_run *run, int64_t row) {
         float loss = 0.0f;
         if (!ignored)
             loss = legal ? (run->terms ? 0.0f : lse) -
-                               (here ? (1.0f - run->smoothing) * load1(x, place) : 0.0f) -
-                               run->smoothing * (total / (float)whole)
-                         : NAN;
+                               ((here ? (1.0f - run->smoothing) * load1(x, place) : 0.0f) +
+                                run->smoothing * (total / (float)whole))
+                         : NAN; /* lse and what is taken off it: the same from both in two steps */
         run->loss[row] = loss;
     }
     if (!run->gradient.data) return;
