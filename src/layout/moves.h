@@ -28,13 +28,8 @@ void wefti_moves_keep(const wefti_moves *moves, wefti_layout *layout, int d, int
  * axes, or nothing to exchange. */
 bool wefti_moves_exchange(const wefti_moves *moves, const wefti_layout *at, wefti_move *out);
 
-/* Seconds of moving `bytes` over the slowest link among axes, latency once. */
-double wefti_move_seconds(const wefti_mesh *mesh, wefti_axes axes, int64_t bytes);
 /* Fills in bytes and seconds. */
 void wefti_move_cost(const wefti_mesh *mesh, const weft_desc *whole, const wefti_layout *from,
                      wefti_move *move);
-/* Bytes on the device that has most. */
-int64_t wefti_layout_bytes(const wefti_layout *layout, const wefti_mesh *mesh,
-                           const weft_desc *whole);
 
 #endif

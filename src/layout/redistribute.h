@@ -37,6 +37,12 @@ typedef struct wefti_route {
     int64_t bytes;
 } wefti_route;
 
+/* Seconds of moving `bytes` over the slowest link among axes, latency once. */
+double wefti_move_seconds(const wefti_mesh *mesh, wefti_axes axes, int64_t bytes);
+/* Bytes of a layout on the device that has most. */
+int64_t wefti_layout_bytes(const wefti_layout *layout, const wefti_mesh *mesh,
+                           const weft_desc *whole);
+
 /* The cheapest route: least seconds, then bytes, then moves. `bound`: no layout after the first may
  * need more bytes on any device; 0: no bound. WEFT_E_NOMEM when nothing fits the bound, WEFT_E_ARG
  * for illegal layouts. Pure: the same answer on every rank. Where more than 3 axes are free at once

@@ -118,6 +118,8 @@ typedef struct wefti_program_builder {
     int64_t mask_cap;
     wefti_spread *spread;    /* per root value */
     int32_t *param_buffer;   /* per root value: buffer of a parameter or state, -1 */
+    int32_t *param_piece;    /* per root value: buffer of what the optimizer has of a parameter,
+                                where that does not lie in one run in the parameter's; else -1 */
     int32_t *param_gradient; /* per root value: where a parameter's gradient is accumulated, -1 */
     bool *param_started;     /* something was written there */
     bool *needs;             /* per root value: a gradient is wanted */

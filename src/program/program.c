@@ -355,6 +355,7 @@ static weft_status new_tables(wefti_program_builder *b) {
     int64_t values = b->root->value_count;
     WEFT_TRY(wefti_build_indices(b, values, &b->output_buffer));
     WEFT_TRY(wefti_build_indices(b, values, &b->param_buffer));
+    WEFT_TRY(wefti_build_indices(b, values, &b->param_piece));
     WEFT_TRY(wefti_build_indices(b, values, &b->param_gradient));
     WEFT_TRY(wefti_build_indices(b, values, &b->param_index));
     WEFT_TRY(wefti_build_indices(b, values, &b->last_backward));

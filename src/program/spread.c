@@ -1,12 +1,12 @@
 /* How values are spread over the mesh, and bodies cut accordingly.
  *
  * Inputs lie as the plan or the data set's rule says. A parameter lies as the first call that reads
- * it wants it; its optimizer state, and at level 3 the parameter itself, is split further along
- * dimension 0 by the axes along which it would be replicated (Rajbhandari et al., "ZeRO", SC 2020,
- * section 5): pieces stay contiguous in the parameter's own piece, whatever the sizes. Results of
- * cells have the layouts in which they come, summed up; gradients of activations have the layouts
- * of the activations; gradients of parameters stay partial until they are complete, or, from level
- * 2 on, are reduced where they are made. */
+ * it wants it; its optimizer state, and at level 3 the parameter itself, is split further, along
+ * the dimension that makes pieces even, by the axes along which it would be replicated (Rajbhandari
+ * et al., "ZeRO", SC 2020, section 5): pieces lie within the parameter's own, whatever the sizes.
+ * Results of cells have the layouts in which they come, summed up; gradients of activations have
+ * the layouts of the activations; gradients of parameters stay partial until they are complete, or,
+ * from level 2 on, are reduced where they are made. */
 #include <string.h>
 
 #include "graph/cut.h"
@@ -28,23 +28,47 @@ static wefti_layout whole_layout(const wefti_value_info *info) {
 
 /* ---- parameters ---- */
 
-/* The axes that share a parameter's state: those along which it is replicated, as many as the plan
- * allows; innermost first. */
-static wefti_axes shard_axes(const wefti_program_builder *b, const weft_desc *whole,
-                             const wefti_layout *use) {
+/* A parameter's layout with dimension d split further by the axes along which it is replicated, as
+ * many as the plan allows; innermost first. Without `empty` no more than it has elements for. */
+static wefti_layout split_further(const wefti_program_builder *b, const weft_desc *whole,
+                                  const wefti_layout *use, int d, bool empty) {
     const weft_plan *plan = b->spec->plan;
+    const wefti_mesh *mesh = mesh_of(b);
+    wefti_layout layout = *use;
     wefti_axes axes = 0, taken = wefti_layout_split_axes(use);
-    int64_t rows = whole->shape[0] / wefti_layout_parts(use, mesh_of(b), 0);
+    int64_t rows = whole->shape[d] / wefti_layout_parts(use, mesh, d);
     int32_t shards = 1;
-    for (int a = mesh_of(b)->axes - 1; a >= 0; a--) {
-        int32_t size = mesh_of(b)->axis[a].size;
+    for (int a = mesh->axes - 1; a >= 0; a--) {
+        int32_t size = mesh->axis[a].size;
         if (size == 1 || (taken >> a & 1)) continue;
         if (plan->optimizer.shard > 0 && shards * size > plan->optimizer.shard) continue;
-        if (shards * size > rows) continue;
+        if (shards * size > rows && !empty) continue;
         axes |= 1u << a;
         shards *= size;
     }
-    return axes;
+    for (int a = 0; a < mesh->axes; a++)
+        if (axes >> a & 1) layout.dim[d].axis[layout.dim[d].count++] = (int8_t)a;
+    wefti_layout_normal(&layout, mesh, whole);
+    return layout;
+}
+
+/* How a parameter's state lies: split along the first dimension, unless another one makes the
+ * largest piece smaller by more than an eighth; where no dimension has elements for all devices,
+ * some may have none. Pieces of the first are contiguous, which copies and transfers like. */
+static wefti_layout shared_state(const wefti_program_builder *b, const weft_desc *whole,
+                                 const wefti_layout *use) {
+    wefti_layout best = *use;
+    int64_t least = wefti_layout_bytes(use, mesh_of(b), whole);
+    for (int empty = 0; empty < 2; empty++)
+        for (int d = 0; d < whole->rank; d++) {
+            wefti_layout layout = split_further(b, whole, use, d, empty);
+            int64_t most = wefti_layout_bytes(&layout, mesh_of(b), whole);
+            bool first = wefti_layout_equal(&best, use);
+            if (most >= least || (!first && most * 8 >= least * 7)) continue;
+            best = layout;
+            least = most;
+        }
+    return best;
 }
 
 static void settle_param(wefti_program_builder *b, int32_t v, const wefti_layout *use) {
@@ -60,10 +84,7 @@ static void settle_param(wefti_program_builder *b, int32_t v, const wefti_layout
     if (b->root->values[v].kind != WEFTI_VALUE_PARAM || plan->optimizer.level == 0 ||
         whole->rank == 0 || weft_desc_bytes(whole) / parts < plan->optimizer.threshold)
         return;
-    wefti_axes axes = shard_axes(b, whole, use);
-    for (int a = 0; a < mesh_of(b)->axes; a++)
-        if (axes >> a & 1) s->state.dim[0].axis[s->state.dim[0].count++] = (int8_t)a;
-    wefti_layout_normal(&s->state, mesh_of(b), whole);
+    s->state = shared_state(b, whole, use);
     if (plan->optimizer.level >= 3) s->storage = s->state;
     if (plan->optimizer.level >= 2) {
         s->gradient = s->state;

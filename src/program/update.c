@@ -109,7 +109,8 @@ static weft_status reduce(wefti_program_builder *b, wefti_section s, const int32
 
 /* ---- one parameter ---- */
 
-/* Bytes from the beginning of this rank's part of a parameter to the optimizer's piece of it. */
+/* Bytes from the beginning of this rank's part of a parameter to the optimizer's piece of it; -1
+ * where that does not lie in one run there. */
 static int64_t piece_offset(const wefti_program_builder *b, int32_t value) {
     const wefti_spread *x = &b->spread[value];
     const weft_desc *desc = &b->root->values[value].desc;
@@ -117,9 +118,42 @@ static int64_t piece_offset(const wefti_program_builder *b, int32_t value) {
     wefti_box stored, piece;
     wefti_layout_box(&x->storage, &b->p->mesh, desc, b->p->rank, &stored);
     wefti_layout_box(&x->state, &b->p->mesh, desc, b->p->rank, &piece);
-    int64_t row = (int64_t)weft_dtype_bytes(desc->dtype);
-    for (int d = 1; d < desc->rank; d++) row *= stored.size[d];
-    return (piece.begin[0] - stored.begin[0]) * row;
+    int64_t offset = 0, before = 1;
+    bool one_run = true;
+    for (int d = 0; d < desc->rank; d++) {
+        if (piece.size[d] != stored.size[d]) one_run = one_run && before == 1;
+        before *= piece.size[d];
+        offset = offset * stored.size[d] + piece.begin[d] - stored.begin[d];
+    }
+    if (before == 0) return 0; /* nothing at all */
+    return one_run ? offset * (int64_t)weft_dtype_bytes(desc->dtype) : -1;
+}
+
+/* The buffer that has the optimizer's piece of a parameter, and where in it. */
+static int32_t piece_buffer(const wefti_program_builder *b, int32_t value, int64_t *out_offset) {
+    int32_t own = b->param_piece[value];
+    *out_offset = own < 0 ? piece_offset(b, value) : 0;
+    return own < 0 ? b->param_buffer[value] : own;
+}
+
+/* Take a piece that does not lie in one run out of its parameter. */
+static weft_status cut_piece(wefti_program_builder *b, wefti_section s, int32_t value) {
+    const wefti_spread *x = &b->spread[value];
+    const weft_desc *desc = &b->root->values[value].desc;
+    const char *name = b->root->values[value].name;
+    int32_t routine;
+    wefti_draft_step *d;
+    if (piece_offset(b, value) >= 0) return WEFT_OK;
+    weft_desc here = wefti_spread_desc(b, desc, &x->state);
+    WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&here), wefti_build_name(b, "piece of ", name),
+                              &b->param_piece[value]));
+    WEFT_TRY(wefti_spread_reshard(b, 1, desc, &x->storage, &x->state, "0", &routine));
+    WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_UPDATE,
+                               wefti_build_name(b, "piece of ", name),
+                               b->p->routines[routine]->args, &d));
+    wefti_build_arg(b, d, 0, b->param_buffer[value], 0);
+    wefti_build_arg(b, d, 1, b->param_piece[value], 0);
+    return wefti_build_end(b, d, routine);
 }
 
 /* Put the pieces of updated parameters together again. */
@@ -148,7 +182,9 @@ static weft_status gather_params(wefti_program_builder *b, wefti_section s, cons
         wefti_build_name(b, "parameters up to ", b->root->values[which[n - 1]].name),
         b->p->routines[routine]->args, &d));
     for (int i = 0; i < n; i++) {
-        wefti_build_arg(b, d, i, b->param_buffer[which[i]], piece_offset(b, which[i]));
+        int64_t offset;
+        int32_t piece = piece_buffer(b, which[i], &offset);
+        wefti_build_arg(b, d, i, piece, offset);
         wefti_build_arg(b, d, n + i, b->param_buffer[which[i]], 0);
     }
     return wefti_build_end(b, d, routine);
@@ -194,9 +230,12 @@ static weft_status update_param(wefti_program_builder *b, wefti_section s, int32
         WEFT_TRY(status);
     }
     wefti_draft_step *d;
+    WEFT_TRY(cut_piece(b, s, value));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_UPDATE, name, r->args, &d));
     d->step.tensor = tensor;
-    wefti_build_arg(b, d, 0, b->param_buffer[value], piece_offset(b, value));
+    int64_t offset;
+    int32_t piece = piece_buffer(b, value, &offset);
+    wefti_build_arg(b, d, 0, piece, offset);
     for (int i = 0; i < rule.states; i++) wefti_build_arg(b, d, 1 + i, state[i], 0);
     wefti_build_arg(b, d, 1 + rule.states, gradient, 0);
     wefti_build_arg(b, d, 2 + rule.states, b->scalars, 0);

@@ -3,7 +3,8 @@
  * {1, 5}, {2, 6}, {3, 7} for a weight whose rows are cut by ((2, 4), (4, 1)), and what other cuts
  * and split optimizers make of them), and the slices that an entry of a strategy file names
  * (parallel_layout_item: dev_matrix, tensor_map, param_split_shape, opt_weight_shard_size and
- * _step) for a weight whose columns are cut by ((2, 1), (1, 2)). */
+ * _step) for a weight whose columns are cut by ((2, 1), (1, 2)). Besides: which dimension split
+ * optimizers cut. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -231,10 +232,92 @@ static void slices_of_a_strategy_file(void **state) {
     weft_graph_destroy(g);
 }
 
+/* ---- the dimension that a split optimizer cuts ---- */
+
+/* A model of one parameter of the shape, over 8 ranks. */
+static weft_session *session_of_shape(int rank, const int64_t *shape, int level, weft_graph **out) {
+    weft_graph *g;
+    weft_plan *plan;
+    weft_session *s;
+    ASSERT_OK(weft_graph_create(&g));
+    weft_value x = weft_input(g, "x", weft_desc_of(WEFT_F32, 1, (int64_t[]){BATCH}));
+    weft_cell_begin(g, "c");
+    weft_value w = weft_param(g, "w", weft_desc_of(WEFT_F32, rank, shape),
+                              (weft_init){.kind = WEFT_INIT_NORMAL, .scale = 1});
+    weft_value y = weft_mul(g, weft_sum(g, weft_mul(g, w, w), 0, NULL, false), x);
+    weft_loss(g, weft_cell_end(g, weft_mean(g, y, 0, NULL, false)));
+    ASSERT_OK(weft_plan_create(RANKS, &plan));
+    ASSERT_OK(weft_plan_axis(plan, "dp", RANKS));
+    ASSERT_OK(weft_plan_mode(plan, WEFT_PARALLEL_SEMI));
+    ASSERT_OK(weft_plan_optimizer(plan, level, 0, 0));
+    weft_session_options o = weft_session_defaults();
+    o.optimizer.kind = WEFT_ADAM;
+    o.threads = 1;
+    o.plan = plan;
+    ASSERT_OK(weft_session_create(g, &o, &s));
+    weft_plan_destroy(plan);
+    *out = g;
+    return s;
+}
+
+static void pieces_are_even(void **state) {
+    (void)state;
+    static const struct {
+        int rank;
+        int64_t shape[4];
+        int dim;      /* that is cut */
+        int64_t most; /* elements of the largest piece */
+    } cases[] = {
+        {2, {64, 5}, 0, 8 * 5},
+        {2, {100, 64}, 0, 13 * 64}, /* nearly even, and contiguous */
+        {2, {9, 64}, 1, 9 * 8},
+        {3, {1, 197, 64}, 1, 25 * 64},
+        {2, {1, 7 * 8}, 1, 7},
+        {2, {3, 16}, 1, 3 * 2},
+        {4, {3, 3, 16, 2}, 2, 3 * 3 * 4},
+        {1, {3}, 0, 1}, /* some ranks have nothing */
+        {2, {3, 5}, 1, 3},
+        {2, {5, 3}, 0, 3},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int level = 1; level <= 3; level++) {
+            weft_graph *g;
+            weft_session *s = session_of_shape(cases[i].rank, cases[i].shape, level, &g);
+            wefti_session_piece pieces[RANKS];
+            int64_t most = 0, all = 0, whole = 1, peak = 0;
+            pieces_of(s, level == 3 ? "c.w" : "c.w.m", pieces);
+            for (int d = 0; d < cases[i].rank; d++) whole *= cases[i].shape[d];
+            for (int r = 0; r < RANKS; r++) {
+                int64_t elements = wefti_box_elems(&pieces[r].box, cases[i].rank), bytes, observed;
+                if (elements > most) most = elements;
+                all += elements;
+                for (int d = 0; d < cases[i].rank && elements; d++)
+                    assert_true(d == cases[i].dim || pieces[r].box.size[d] == cases[i].shape[d]);
+                ASSERT_OK(weft_session_device_memory(s, r, &bytes, &observed));
+                if (bytes > peak) peak = bytes;
+            }
+            if (most != cases[i].most || all != whole)
+                fail_msg("case %d, level %d: the largest piece has %lld elements, all %lld", (int)i,
+                         level, (long long)most, (long long)all);
+            weft_session_destroy(s);
+            weft_graph_destroy(g);
+            s = session_of_shape(cases[i].rank, cases[i].shape, 0, &g);
+            for (int r = 0; r < RANKS; r++) {
+                int64_t bytes, observed;
+                ASSERT_OK(weft_session_device_memory(s, r, &bytes, &observed));
+                assert_true(peak < bytes ||
+                            whole < 200); /* what is small is in lines of 64 bytes */
+            }
+            weft_session_destroy(s);
+            weft_graph_destroy(g);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(groups_of_equal_slices),
         cmocka_unit_test(slices_of_a_strategy_file),
+        cmocka_unit_test(pieces_are_even),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -368,6 +368,27 @@ static inline weft_value net_loss(network *n, weft_value x, weft_value table) {
     return weft_cell_end(g, loss);
 }
 
+/* Parameters whose first dimension is 1 or 3, few elements for many devices. */
+static inline weft_value net_shallow(network *n, weft_value x) {
+    dice outer = n->dice;
+    n->dice = (dice){outer.seed, 1u << 22}; /* so that seeds mean what they meant without this */
+    if (roll(&n->dice, 2)) {
+        weft_value y = net_param(n, "positions", 0.3, 3, (int64_t[]){1, n->seq, n->hidden});
+        x = NET_OP(n, weft_add(n->g, x, y));
+    }
+    if (roll(&n->dice, 2)) {
+        weft_value y = net_param(n, "three", 0.3, 2, (int64_t[]){3, n->hidden});
+        x = NET_OP(n, weft_add(n->g, x, weft_sum(n->g, y, 1, (int[]){0}, false)));
+    }
+    if (roll(&n->dice, 2)) {
+        weft_value y = net_param(n, "weights", 0.3, 4, (int64_t[]){3, 1, 2, 1});
+        y = weft_mean(n->g, weft_tanh(n->g, y), 0, NULL, false);
+        x = NET_OP(n, weft_mul(n->g, x, weft_shift(n->g, y, 1)));
+    }
+    n->dice = outer;
+    return x;
+}
+
 /* A network of `cells` cells, some equal, some with parameters of others, with `batch` rows. */
 static inline weft_graph *random_network(uint64_t seed, int cells, int64_t batch,
                                          weft_dtype dtype) {
@@ -392,7 +413,7 @@ static inline weft_graph *random_network(uint64_t seed, int cells, int64_t batch
     weft_cell_begin(g, "stem");
     weft_value table = net_param(&n, "table", 0.5, 2, (int64_t[]){n.vocab, n.hidden});
     weft_value x = NET_OP(&n, weft_embedding(g, table, n.tokens, dtype));
-    x = weft_cell_end(g, NET_OP(&n, weft_add(g, x, n.x)));
+    x = weft_cell_end(g, net_shallow(&n, NET_OP(&n, weft_add(g, x, n.x))));
     weft_value early = x;
     weft_value square = net_param(&n, "shared", 0.3, 2, (int64_t[]){n.hidden, n.hidden});
     dice recipe = *d;
