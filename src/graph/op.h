@@ -228,6 +228,9 @@ struct weft_op_def {
      * split, operands are gathered first. */
     weft_status (*lower)(wefti_cut *c, const weft_node *n);
     uint32_t lowers;
+    /* What `lower`'s transfers over the devices that share factor f bring to the device that gets
+     * most: bytes[f], 0 before. It weighs in the choice of a split. NULL: it does not. */
+    void (*exchanged)(const wefti_cut *c, const weft_node *n, int64_t *bytes);
 };
 
 /* Reference of an elementwise op from its `element`, operands broadcast; used when `reference` is

@@ -74,6 +74,29 @@ weft_value wefti_block_fetch(wefti_cut *c, const wefti_block *b, weft_value x, w
     return wefti_cut_exchange(c, x, b->dim, b->factor, b->x, has, wants, &copy);
 }
 
+/* Elements along the dimension that part `index` has to get. */
+static int64_t missing(const wefti_block *b, int32_t index) {
+    wefti_range have = part(b, b->x_whole, b->x, index), want = taken(b, index);
+    int64_t begin = have.begin > want.begin ? have.begin : want.begin,
+            end = have.end < want.end ? have.end : want.end;
+    return want.end - want.begin - (end > begin ? end - begin : 0);
+}
+
+int64_t wefti_block_bytes(const wefti_cut *c, int count, const wefti_block *b, int i) {
+    const weft_desc *x = wefti_in(wefti_cut_node(c), i);
+    int64_t most = 0, across = (int64_t)weft_dtype_bytes(x->dtype);
+    for (int32_t p = 0; p < b->parts; p++) {
+        int64_t here = 0;
+        for (int k = 0; k < count; k++) here += missing(&b[k], p);
+        if (here > most) most = here;
+    }
+    for (int d = 0; d < x->rank; d++) {
+        int32_t parts = wefti_cut_parts(c, wefti_cut_rule(c)->in[i][d]);
+        if (d != b->dim) across *= (x->shape[d] + parts - 1) / parts;
+    }
+    return most * across;
+}
+
 void wefti_block_factor(const weft_node *n, int dim, wefti_split_rule *r) {
     int64_t least = INT64_MAX;
     for (int k = 0; k < n->inputs + n->outputs; k++) {

@@ -23,6 +23,9 @@ wefti_range wefti_block_extent(const wefti_cut *c, const wefti_block *b);
 wefti_range wefti_block_taken(const wefti_cut *c, const wefti_block *b);
 /* From pieces of x: *out, which has all of that. */
 weft_value wefti_block_fetch(wefti_cut *c, const wefti_block *b, weft_value x, wefti_range *out);
+/* What that brings to the device that gets most, of `count` blocks along one dimension, in bytes
+ * of pieces of input i. */
+int64_t wefti_block_bytes(const wefti_cut *c, int count, const wefti_block *b, int i);
 
 /* The one factor of a dimension along which tensors of a node have sizes of their own: HALO, of the
  * smallest size that can be cut; those of fewer than 2 elements are whole. */

@@ -187,22 +187,33 @@ static weft_status split_along(const weft_node *n, wefti_split_rule *r) {
 }
 
 /* Each result is a block of x: slice, split. */
-static weft_status lower_blocks(wefti_cut *c, const weft_node *n) {
+static void result_blocks(const wefti_cut *c, const weft_node *n, wefti_block *b) {
     int axis = (int)wefti_attr_int(n, "axis");
-    int64_t begin = n->op == &weft_op_slice ? wefti_attr_int(n, "begin") : 0;
+    int64_t at = strcmp(n->op->name, "slice") ? 0 : wefti_attr_int(n, "begin");
+    for (int o = 0; o < n->outputs; o++) {
+        b[o] = wefti_block_of(c, 0, o, axis, at);
+        at += b[o].y;
+    }
+}
+
+static weft_status lower_blocks(wefti_cut *c, const weft_node *n) {
     weft_value fetched[WEFTI_MAX_OUT];
     wefti_range have[WEFTI_MAX_OUT];
-    for (int o = 0; o < n->outputs; o++) {
-        wefti_block b = wefti_block_of(c, 0, o, axis, begin + o * wefti_out(n, o)->shape[axis]);
-        fetched[o] = wefti_block_fetch(c, &b, wefti_cut_in(c, 0), &have[o]);
-    }
-    for (int o = 0; o < n->outputs; o++) {
-        wefti_block b = wefti_block_of(c, 0, o, axis, begin + o * wefti_out(n, o)->shape[axis]);
+    wefti_block b[WEFTI_MAX_OUT];
+    result_blocks(c, n, b);
+    for (int o = 0; o < n->outputs; o++)
+        fetched[o] = wefti_block_fetch(c, &b[o], wefti_cut_in(c, 0), &have[o]);
+    for (int o = 0; o < n->outputs; o++)
         wefti_cut_out(c, o,
-                      wefti_window_crop(wefti_cut_graph(c), fetched[o], axis, have[o],
-                                        wefti_block_extent(c, &b), 0.0));
-    }
+                      wefti_window_crop(wefti_cut_graph(c), fetched[o], b[o].dim, have[o],
+                                        wefti_block_extent(c, &b[o]), 0.0));
     return WEFT_OK;
+}
+
+static void exchanged_blocks(const wefti_cut *c, const weft_node *n, int64_t *bytes) {
+    wefti_block b[WEFTI_MAX_OUT];
+    result_blocks(c, n, b);
+    if (b[0].factor >= 0) bytes[b[0].factor] = wefti_block_bytes(c, n->outputs, b, 0);
 }
 
 static weft_status reference_slice(const weft_node *n, const wefti_random *random,
@@ -266,22 +277,26 @@ static weft_status reference_concat(const weft_node *n, const wefti_random *rand
 }
 
 /* A piece of the result is made of what it takes of each input. */
+static void input_blocks(const wefti_cut *c, const weft_node *n, wefti_block *b) {
+    int axis = (int)wefti_attr_int(n, "axis");
+    int64_t at = 0;
+    for (int i = 0; i < n->inputs; i++) {
+        b[i] = wefti_block_of(c, i, 0, axis, -at);
+        at += b[i].x;
+    }
+}
+
 static weft_status lower_concat(wefti_cut *c, const weft_node *n) {
     weft_graph *g = wefti_cut_graph(c);
     int axis = (int)wefti_attr_int(n, "axis"), count = 0;
     weft_value fetched[WEFTI_MAX_IN], pieces[WEFTI_MAX_IN];
     wefti_range have[WEFTI_MAX_IN];
-    int64_t at = 0;
+    wefti_block b[WEFTI_MAX_IN];
+    input_blocks(c, n, b);
+    for (int i = 0; i < n->inputs; i++)
+        fetched[i] = wefti_block_fetch(c, &b[i], wefti_cut_in(c, i), &have[i]);
     for (int i = 0; i < n->inputs; i++) {
-        wefti_block b = wefti_block_of(c, i, 0, axis, -at);
-        fetched[i] = wefti_block_fetch(c, &b, wefti_cut_in(c, i), &have[i]);
-        at += b.x;
-    }
-    at = 0;
-    for (int i = 0; i < n->inputs; i++) {
-        wefti_block b = wefti_block_of(c, i, 0, axis, -at);
-        wefti_range taken = wefti_block_taken(c, &b);
-        at += b.x;
+        wefti_range taken = wefti_block_taken(c, &b[i]);
         if (taken.end > taken.begin)
             pieces[count++] = wefti_window_crop(g, fetched[i], axis, have[i], taken, 0.0);
     }
@@ -289,6 +304,13 @@ static weft_status lower_concat(wefti_cut *c, const weft_node *n) {
                          : weft_constant(g, wefti_cut_out_desc(c, 0), 0.0);
     wefti_cut_out(c, 0, y);
     return WEFT_OK;
+}
+
+static void exchanged_concat(const wefti_cut *c, const weft_node *n, int64_t *bytes) {
+    wefti_block b[WEFTI_MAX_IN];
+    int f = wefti_cut_rule(c)->out[0][wefti_attr_int(n, "axis")];
+    input_blocks(c, n, b);
+    if (f >= 0) bytes[f] = wefti_block_bytes(c, n->inputs, b, 0);
 }
 
 static weft_status infer_split(const weft_node *n, weft_desc *out, int *out_count) {
@@ -398,6 +420,15 @@ static weft_status lower_pad(wefti_cut *c, const weft_node *n) {
     return WEFT_OK;
 }
 
+static void exchanged_pad(const wefti_cut *c, const weft_node *n, int64_t *bytes) {
+    const wefti_ints *before = wefti_attr_ints(n, "before"), *after = wefti_attr_ints(n, "after");
+    for (int d = 0; d < before->count; d++) {
+        wefti_block b = wefti_block_of(c, 0, 0, d, -before->v[d]);
+        if (b.parts > 1 && (before->v[d] || after->v[d]))
+            bytes[b.factor] = wefti_block_bytes(c, 1, &b, 0);
+    }
+}
+
 static weft_status reference_pad(const weft_node *n, const wefti_random *random,
                                  const double *const *in, double *const *out) {
     (void)random;
@@ -502,6 +533,7 @@ const weft_op_def weft_op_slice = {
     .reference = reference_slice,
     .cases = cases_slice,
     .lower = lower_blocks,
+    .exchanged = exchanged_blocks,
     .lowers = 1u << WEFTI_FACTOR_HALO,
 };
 
@@ -518,6 +550,7 @@ const weft_op_def weft_op_concat = {
     .reference = reference_concat,
     .cases = cases_concat,
     .lower = lower_concat,
+    .exchanged = exchanged_concat,
     .lowers = 1u << WEFTI_FACTOR_HALO,
 };
 
@@ -534,6 +567,7 @@ const weft_op_def weft_op_chunk = {
     .reference = reference_split,
     .cases = cases_split,
     .lower = lower_blocks,
+    .exchanged = exchanged_blocks,
     .lowers = 1u << WEFTI_FACTOR_HALO,
 };
 
@@ -549,6 +583,7 @@ const weft_op_def weft_op_pad = {
     .reference = reference_pad,
     .cases = cases_pad,
     .lower = lower_pad,
+    .exchanged = exchanged_pad,
     .lowers = 1u << WEFTI_FACTOR_HALO,
 };
 

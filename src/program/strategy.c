@@ -3,8 +3,9 @@
  *
  * An axis is a candidate for a factor when an operand, or the layout in which a result leaves the
  * body, already splits the factor by it. All combinations of candidates are weighed: time to bring
- * the operands into place, time to take the results where they must go, and the time of the node's
- * own arithmetic, which falls with every axis that splits it. That is local, one node at a time; it
+ * the operands into place, time to take the results where they must go, time of what the node's
+ * pieces exchange, and the time of the node's own arithmetic, which falls with every axis that
+ * splits it. That is local, one node at a time; it
  * reproduces what hand-made schemes do (column-parallel then row-parallel products, one all-reduce
  * for each pair) because staying in place costs nothing. */
 #include <stdio.h>
@@ -86,6 +87,12 @@ static void fill_need(wefti_cut *c) {
     }
 }
 
+static wefti_axes axes_of(const wefti_dim_split *s) {
+    wefti_axes axes = 0;
+    for (int k = 0; k < s->count; k++) axes |= 1u << s->axis[k];
+    return axes;
+}
+
 static void fill_give(wefti_cut *c) {
     for (int o = 0; o < c->n->outputs; o++) {
         const weft_desc *desc = wefti_out(c->n, o);
@@ -95,8 +102,7 @@ static void fill_give(wefti_cut *c) {
             bool has = false;
             for (int d = 0; d < desc->rank; d++) has |= c->rule.out[o][d] == f;
             if (has) continue;
-            wefti_axes axes = 0;
-            for (int k = 0; k < c->factor[f].count; k++) axes |= 1u << c->factor[f].axis[k];
+            wefti_axes axes = axes_of(&c->factor[f]);
             if (c->rule.factor[f].kind == WEFTI_FACTOR_SUM) c->give[o].sum |= axes;
             if (c->rule.factor[f].kind == WEFTI_FACTOR_MAX) c->give[o].max |= axes;
         }
@@ -373,6 +379,18 @@ static double later_seconds(const chooser *h) {
     return seconds;
 }
 
+/* What the pieces get of each other. */
+static double exchange_seconds(const chooser *h) {
+    const wefti_cut *c = h->c;
+    int64_t bytes[WEFTI_MAX_FACTORS] = {0};
+    double seconds = 0;
+    if (c->n->op->exchanged) c->n->op->exchanged(c, c->n, bytes);
+    for (int f = 0; f < c->rule.factors; f++)
+        if (bytes[f] > 0)
+            seconds += wefti_move_seconds(&c->w->p->mesh, axes_of(&c->factor[f]), bytes[f]);
+    return seconds;
+}
+
 static weft_status weigh(chooser *h) {
     wefti_cut *c = h->c;
     int64_t parts = 1;
@@ -406,7 +424,7 @@ static weft_status weigh(chooser *h) {
                                   &target, 0, &route));
         seconds += route->seconds;
     }
-    seconds += own_seconds(h, parts) + later_seconds(h);
+    seconds += own_seconds(h, parts) + later_seconds(h) + exchange_seconds(h);
     if (h->any && seconds >= h->best) return WEFT_OK;
     h->any = true;
     h->best = seconds;

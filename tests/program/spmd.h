@@ -10,7 +10,7 @@
 #include "ops/harness.h"
 #include "program/partition.h"
 
-enum { SPMD_RANKS = 8, SPMD_KINDS = WEFTI_TRANSFER_KINDS };
+enum { SPMD_RANKS = 8, SPMD_MOVES = 64, SPMD_KINDS = WEFTI_TRANSFER_KINDS };
 
 typedef struct spmd_rank {
     wefti_partition *partition;
@@ -28,6 +28,9 @@ typedef struct spmd {
     int32_t ranks;
     int transfers[SPMD_KINDS]; /* carried out, by kind */
     int64_t bytes;             /* received by all, of elements of 4 bytes */
+    int64_t halo[SPMD_RANKS];  /* received in halos, by each rank */
+    int moved[SPMD_RANKS];     /* other transfers so far, of each rank */
+    int64_t most[SPMD_MOVES];  /* received in the n-th of them by the rank that gets most */
     char why[512];             /* what went wrong */
 } spmd;
 
@@ -97,6 +100,7 @@ static inline bool spmd_carry_out(spmd *s, int32_t lead, bool *done) {
     }
     double *results[SPMD_RANKS];
     for (int32_t m = 0; m < t->members; m++) {
+        int64_t before = s->bytes;
         spmd_rank *r = &s->rank[t->ranks[m]];
         const wefti_transfer *own = spmd_waiting(r);
         const weft_node *n = &r->cut->body->nodes[r->next];
@@ -111,6 +115,14 @@ static inline bool spmd_carry_out(spmd *s, int32_t lead, bool *done) {
             if (!spmd_element(s, own, at, &results[m][e]))
                 return SPMD_FAIL(s, "rank %d wants what nobody has", t->ranks[m]);
             if (!spmd_inside(&own->have[m], own->rank, at) || t->reduction) s->bytes += 4;
+        }
+        int64_t received = s->bytes - before;
+        int32_t rank = t->ranks[m];
+        if (t->kind == WEFTI_TRANSFER_HALO) {
+            s->halo[rank] += received;
+        } else if (s->moved[rank] < SPMD_MOVES) {
+            int64_t *most = &s->most[s->moved[rank]++];
+            if (received > *most) *most = received;
         }
     }
     s->transfers[t->kind]++;
@@ -309,9 +321,10 @@ static inline void spmd_close(spmd *s) {
 
 /* Cut `whole`, which was run, for all ranks of the plan's mesh; `in` are the layouts in which its
  * operands come. False with s->why. The plan is borrowed. */
-static inline bool spmd_cut(spmd *s, op_graph *whole, weft_plan *plan, const wefti_layout *in) {
+static inline bool spmd_cut_over(spmd *s, op_graph *whole, weft_plan *plan, const wefti_layout *in,
+                                 wefti_link link) {
     *s = (spmd){.whole = whole, .plan = plan, .mesh = wefti_plan_mesh(plan, 0)};
-    for (int a = 0; a < s->mesh.axes; a++) s->mesh.axis[a].link = (wefti_link){1e-6, 1e-9};
+    for (int a = 0; a < s->mesh.axes; a++) s->mesh.axis[a].link = link;
     s->ranks = wefti_mesh_product(&s->mesh, ~0u >> (32 - s->mesh.axes));
     if (wefti_route_cache_create(&s->routes) < 0) abort();
     wefti_cut_spec spec = {.body = whole->graph->root, .call = "x", .in = in};
@@ -322,6 +335,10 @@ static inline bool spmd_cut(spmd *s, op_graph *whole, weft_plan *plan, const wef
         if (st < 0) return SPMD_FAIL(s, "rank %d is not cut: %.400s", r, weft_error_message());
     }
     return true;
+}
+
+static inline bool spmd_cut(spmd *s, op_graph *whole, weft_plan *plan, const wefti_layout *in) {
+    return spmd_cut_over(s, whole, plan, in, (wefti_link){1e-6, 1e-9});
 }
 
 #endif

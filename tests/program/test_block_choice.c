@@ -1,0 +1,207 @@
+/* What slices, joints, pads and chunks exchange along a split dimension weighs in the choice of
+ * their splits: the choice never takes longer than the one that takes exchanges for free, and is
+ * another one where that is cheaper. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "graph/build_random.h"
+#include "ops/common.h"
+#include "program/spmd.h"
+
+enum { CASES = 1000, RANK = 2 };
+
+#define ASSERT_OK(expr)                                                                            \
+    do {                                                                                           \
+        weft_status status_ = (expr);                                                              \
+        if (status_ < 0) fail_msg("%s: %s", #expr, weft_error_message());                          \
+    } while (0)
+
+static const wefti_random no_random = {0};
+
+/* Time is bytes: no latency, and arithmetic next to nothing. */
+static const wefti_link per_byte = {0, 1e3};
+
+typedef struct outcome {
+    double received;       /* by the devices with most, one transfer after the other */
+    int64_t bytes;         /* by all */
+    int halos, transfers;
+} outcome;
+
+/* The values of the operands and of the uncut results. */
+static void evaluate(op_graph *g) {
+    const weft_body *b = g->graph->root;
+    for (int64_t i = 0; i < b->in_count; i++) {
+        const weft_desc *d = &b->values[b->in[i]].desc;
+        operand o = {.desc = *d};
+        int64_t count = weft_desc_elems(d);
+        g->in[i] = new_values(d);
+        for (int64_t e = 0; e < count; e++) g->in[i][e] = draw(&o, 7, (uint64_t)i, e, count);
+    }
+    for (int64_t o = 0; o < b->out_count; o++) g->out[o] = new_values(&b->values[b->out[o]].desc);
+    ASSERT_OK(wefti_interpret(b, &no_random, (const double *const *)g->in, g->out));
+}
+
+/* The op cut and run; `free_exchange`: as if exchanges cost nothing. */
+static outcome choose(op_graph *g, weft_plan *plan, const wefti_layout *in, bool free_exchange,
+                      const char *what) {
+    spmd s;
+    weft_node *n = &g->graph->root->nodes[0];
+    const weft_op_def *op = n->op;
+    weft_op_def blind = *op;
+    blind.exchanged = NULL;
+    if (free_exchange) n->op = &blind;
+    if (!spmd_cut_over(&s, g, plan, in, per_byte)) fail_msg("%s: %s", what, s.why);
+    spmd_feed(&s, 11);
+    if (!spmd_run(&s, &no_random) || !spmd_compare(&s)) fail_msg("%s: %s", what, s.why);
+    n->op = op;
+    int64_t halo = 0;
+    outcome result = {.bytes = s.bytes, .halos = s.transfers[WEFTI_TRANSFER_HALO]};
+    for (int32_t r = 0; r < s.ranks; r++)
+        if (s.halo[r] > halo) halo = s.halo[r];
+    for (int k = 0; k < SPMD_KINDS; k++) result.transfers += s.transfers[k];
+    result.received = (double)halo;
+    for (int k = 0; k < SPMD_MOVES; k++) result.received += (double)s.most[k];
+    spmd_close(&s);
+    return result;
+}
+
+static weft_plan *plan_of(const int *mesh) {
+    static const char *const names[] = {"a", "b"};
+    weft_plan *plan;
+    ASSERT_OK(weft_plan_create(mesh[0] * (mesh[1] ? mesh[1] : 1), &plan));
+    for (int a = 0; a < 2 && mesh[a]; a++) ASSERT_OK(weft_plan_axis(plan, names[a], mesh[a]));
+    return plan;
+}
+
+static op_graph new_graph(void) {
+    op_graph g = {0};
+    ASSERT_OK(wefti_graph_create(wefti_builtin_ops(), &g.graph));
+    return g;
+}
+
+/* Two matrices, one split by rows and one by columns, joined along the rows: with both split by
+ * columns one is moved and nothing exchanged; by rows the other is moved and both exchanged. */
+static void the_cheaper_one(void **state) {
+    (void)state;
+    op_graph g = new_graph();
+    weft_value x[2] = {weft_input(g.graph, "x", matrix(8, 8)),
+                       weft_input(g.graph, "y", matrix(8, 8))};
+    weft_output(g.graph, "z", weft_concat(g.graph, 2, x, 0));
+    ASSERT_OK(weft_graph_status(g.graph));
+    evaluate(&g);
+    weft_plan *plan = plan_of((int[]){4, 0});
+    wefti_layout in[2] = {wefti_layout_replicated(2), wefti_layout_replicated(2)};
+    in[0].dim[0] = in[1].dim[1] = (wefti_dim_split){.count = 1, .axis = {0}};
+    outcome blind = choose(&g, plan, in, true, "exchanges are free"),
+            is = choose(&g, plan, in, false, "exchanges count");
+    assert_true(blind.halos > 0);
+    assert_int_equal(is.halos, 0);
+    assert_int_equal(is.transfers, 1);
+    assert_true(is.bytes < blind.bytes && is.received < blind.received);
+    weft_plan_destroy(plan);
+    op_graph_close(&g);
+}
+
+/* Even: all meshes cut the operands into equal pieces. */
+static int64_t random_size(dice *d, bool even) {
+    return even ? 24 * (1 + roll(d, 2)) : 4 + roll(d, 13);
+}
+
+static weft_value random_op(dice *d, weft_graph *g, bool even, int *operands, char *what,
+                            size_t bytes) {
+    int64_t shape[RANK], before[RANK] = {0}, after[RANK] = {0};
+    int axis = (int)roll(d, RANK), kind = (int)roll(d, 4);
+    for (int i = 0; i < RANK; i++) shape[i] = random_size(d, even);
+    if (kind == 2) shape[axis] += shape[axis] % 2;
+    weft_value x[3] = {weft_input(g, "x", weft_desc_of(WEFT_F32, RANK, shape))};
+    *operands = 1;
+    (void)snprintf(what, bytes, "op %d along %d of [%d, %d]", kind, axis, (int)shape[0],
+                   (int)shape[1]);
+    switch (kind) {
+    case 0: {
+        int64_t begin = roll(d, shape[axis]), end = begin + 1 + roll(d, shape[axis] - begin);
+        return weft_slice(g, x[0], axis, begin, end);
+    }
+    case 1:
+        *operands = 2 + (int)roll(d, 2);
+        for (int i = 1; i < *operands; i++) {
+            char name[8];
+            (void)snprintf(name, sizeof name, "x%d", i);
+            shape[axis] = random_size(d, even);
+            x[i] = weft_input(g, name, weft_desc_of(WEFT_F32, RANK, shape));
+        }
+        return weft_concat(g, *operands, x, axis);
+    case 2: {
+        weft_value parts[2];
+        weft_split(g, x[0], axis, 2, parts);
+        weft_output(g, "second", parts[1]);
+        return parts[0];
+    }
+    default:
+        before[axis] = roll(d, 9);
+        after[axis] = before[axis] ? roll(d, 5) : 1 + roll(d, 5);
+        return weft_pad(g, x[0], before, after, 0.5);
+    }
+}
+
+/* Each axis splits some dimension that has elements for it, or none. */
+static wefti_layout random_layout(dice *d, const weft_plan *plan, const weft_desc *desc) {
+    wefti_layout l = wefti_layout_replicated(desc->rank);
+    wefti_mesh mesh = wefti_plan_mesh(plan, 0);
+    for (int a = 0; a < mesh.axes; a++) {
+        int dim = (int)roll(d, desc->rank + 1);
+        if (dim == desc->rank ||
+            wefti_layout_parts(&l, &mesh, dim) * mesh.axis[a].size > desc->shape[dim])
+            continue;
+        l.dim[dim].axis[l.dim[dim].count++] = (int8_t)a;
+    }
+    wefti_layout_normal(&l, &mesh, desc);
+    return l;
+}
+
+static void never_slower(void **state) {
+    (void)state;
+    static const int meshes[][2] = {{2, 0}, {3, 0}, {4, 0}, {2, 2}, {8, 0}, {2, 3}};
+    int64_t free_bytes = 0, bytes = 0;
+    int changed = 0;
+    for (uint64_t seed = 0; seed < CASES; seed++) {
+        dice d = {seed, 0};
+        op_graph g = new_graph();
+        char text[64], what[160];
+        int operands;
+        weft_output(g.graph, "y", random_op(&d, g.graph, seed % 2, &operands, text, sizeof text));
+        ASSERT_OK(weft_graph_status(g.graph));
+        evaluate(&g);
+        weft_plan *plan = plan_of(meshes[roll(&d, 6)]);
+        wefti_layout in[3];
+        for (int i = 0; i < operands; i++)
+            in[i] = random_layout(&d, plan, &g.graph->root->values[g.graph->root->in[i]].desc);
+        (void)snprintf(what, sizeof what, "seed %d: %s", (int)seed, text);
+        outcome blind = choose(&g, plan, in, true, what), is = choose(&g, plan, in, false, what);
+        if (seed % 2 && is.received > blind.received) /* uneven pieces are only estimated */
+            fail_msg("%s: %g bytes, %g where exchanges are free", what, is.received,
+                     blind.received);
+        changed += is.received < blind.received;
+        bytes += is.bytes;
+        free_bytes += blind.bytes;
+        weft_plan_destroy(plan);
+        op_graph_close(&g);
+    }
+    print_message("%d of %d choices are faster: %lld bytes, %lld before\n", changed, CASES,
+                  (long long)bytes, (long long)free_bytes);
+    assert_true(changed > CASES / 100 && bytes < free_bytes);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_cheaper_one),
+        cmocka_unit_test(never_slower),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
