@@ -237,10 +237,11 @@ weft_status wefti_pipeline_assign(wefti_program_builder *b) WEFT_CHECKED;
 weft_status wefti_pipeline_cross(wefti_program_builder *b) WEFT_CHECKED;
 weft_status wefti_pipeline_section(wefti_program_builder *b) WEFT_CHECKED;
 void wefti_pipeline_destroy(wefti_program_builder *b);
-/* The complete gradient of a parameter is summed over the stages that read it; *out_first: this
- * stage is the first of them. */
+/* Whether several stages read a parameter; *out_first: the first that does. */
+bool wefti_pipeline_tied(const wefti_program_builder *b, int32_t value, int32_t *out_first);
+/* The complete gradient of such a parameter is summed over the stages that read it. */
 weft_status wefti_pipeline_tie(wefti_program_builder *b, wefti_section s, int32_t value,
-                               int32_t *gradient, bool *out_first) WEFT_CHECKED;
+                               int32_t *gradient) WEFT_CHECKED;
 
 /* update.c */
 weft_status wefti_build_eager_updates(wefti_program_builder *b, int32_t call) WEFT_CHECKED;

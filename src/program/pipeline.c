@@ -531,23 +531,27 @@ static weft_status tie_boxes(wefti_program_builder *b, int32_t value, const bool
     return WEFT_OK;
 }
 
+bool wefti_pipeline_tied(const wefti_program_builder *b, int32_t value, int32_t *out_first) {
+    int32_t stage = -1;
+    bool tied = false;
+    *out_first = b->stages;
+    for (int32_t k = 0; k < b->call_count && b->stages > 1; k++)
+        for (int i = 0; i < b->calls[k].node->inputs; i++) {
+            if (b->calls[k].node->in[i] != value) continue;
+            tied = tied || (stage >= 0 && stage != b->calls[k].stage);
+            stage = b->calls[k].stage;
+            if (stage < *out_first) *out_first = stage;
+        }
+    return tied;
+}
+
 weft_status wefti_pipeline_tie(wefti_program_builder *b, wefti_section s, int32_t value,
-                               int32_t *gradient, bool *out_first) {
-    int32_t count = 0, first = b->stages;
+                               int32_t *gradient) {
     bool *uses;
-    *out_first = true;
-    if (b->stages <= 1) return WEFT_OK;
     WEFT_TRY(wefti_build_array(b, b->stages, sizeof *uses, &uses));
     for (int32_t k = 0; k < b->call_count; k++)
         for (int i = 0; i < b->calls[k].node->inputs; i++)
             if (b->calls[k].node->in[i] == value) uses[b->calls[k].stage] = true;
-    for (int32_t t = b->stages - 1; t >= 0; t--)
-        if (uses[t]) {
-            first = t;
-            count++;
-        }
-    if (count == 1) return WEFT_OK;
-    *out_first = first == b->stage;
     weft_desc whole = b->root->values[value].desc;
     weft_desc here = wefti_spread_desc(b, &whole, &b->spread[value].state);
     wefti_transfer *kept, t = {.reduction = WEFTI_REDUCE_SUM,

@@ -438,27 +438,57 @@ static weft_status norm_slots(wefti_program_builder *b, int64_t **out, int32_t *
     return WEFT_OK;
 }
 
+/* Reduce parameters of a bucket from number `at` on, as many as one routine takes. */
+static weft_status reduce_some(wefti_program_builder *b, wefti_section s, const wefti_bucket *x,
+                               int32_t at, int32_t *gradient, int32_t *out_count) {
+    int32_t reduced[WEFTI_MAX_BUCKET];
+    *out_count = x->count - at < WEFTI_MAX_BUCKET ? x->count - at : WEFTI_MAX_BUCKET;
+    if (gradient[x->values[at]] >= 0) return WEFT_OK; /* before */
+    WEFT_TRY(reduce(b, s, x->values + at, *out_count, reduced));
+    for (int32_t i = 0; i < *out_count; i++) gradient[x->values[at + i]] = reduced[i];
+    return WEFT_OK;
+}
+
+/* Gradients of parameters that several stages read: in the order of the model, which all stages
+ * have alike, while their buckets are their own. */
+static weft_status tie_stages(wefti_program_builder *b, wefti_section s, int32_t *gradient) {
+    int32_t first, count;
+    for (int32_t k = 0; k < b->bucket_count; k++) {
+        const wefti_bucket *x = &b->bucket[k];
+        for (int32_t at = 0; at < x->count; at += WEFTI_MAX_BUCKET)
+            for (int32_t i = at; i < x->count && i < at + WEFTI_MAX_BUCKET; i++)
+                if (wefti_pipeline_tied(b, x->values[i], &first))
+                    WEFT_TRY(reduce_some(b, s, x, at, gradient, &count));
+    }
+    for (int64_t i = 0; i < b->root->in_count; i++) {
+        int32_t v = b->root->in[i];
+        if (gradient[v] >= 0 && wefti_pipeline_tied(b, v, &first))
+            WEFT_TRY(wefti_pipeline_tie(b, s, v, &gradient[v]));
+    }
+    return WEFT_OK;
+}
+
 /* With clipping the norm of all complete gradients is known before any parameter changes; without,
  * each bucket is done with before the next. */
 weft_status wefti_build_update_section(wefti_program_builder *b) {
     int32_t *gradient, total;
     int64_t *slot;
-    bool clip = b->spec->optimizer->clip, counts;
+    bool clip = b->spec->optimizer->clip;
     wefti_section first = clip ? WEFTI_SECTION_NORM : WEFTI_SECTION_UPDATE;
     WEFT_TRY(wefti_build_indices(b, b->root->value_count, &gradient));
     WEFT_TRY(norm_slots(b, &slot, &total));
+    if (b->stages > 1) WEFT_TRY(tie_stages(b, first, gradient));
     for (int32_t k = 0; k < b->bucket_count; k++) {
         const wefti_bucket *x = &b->bucket[k];
         for (int32_t at = 0; at < x->count; at += WEFTI_MAX_BUCKET) {
-            int32_t reduced[WEFTI_MAX_BUCKET],
-                n = x->count - at < WEFTI_MAX_BUCKET ? x->count - at : WEFTI_MAX_BUCKET;
             const int32_t *values = x->values + at;
-            WEFT_TRY(reduce(b, first, values, n, reduced));
+            int32_t n, reader;
+            WEFT_TRY(reduce_some(b, first, x, at, gradient, &n));
             for (int32_t i = 0; i < n; i++) {
-                WEFT_TRY(wefti_pipeline_tie(b, first, values[i], &reduced[i], &counts));
-                gradient[values[i]] = reduced[i];
-                if (clip && counts) WEFT_TRY(norm_step(b, values[i], reduced[i], slot[values[i]]));
-                if (!clip) WEFT_TRY(update_param(b, WEFTI_SECTION_UPDATE, values[i], reduced[i]));
+                int32_t v = values[i];
+                bool counts = !wefti_pipeline_tied(b, v, &reader) || reader == b->stage;
+                if (clip && counts) WEFT_TRY(norm_step(b, v, gradient[v], slot[v]));
+                if (!clip) WEFT_TRY(update_param(b, WEFTI_SECTION_UPDATE, v, gradient[v]));
             }
             if (!clip) WEFT_TRY(gather_params(b, WEFTI_SECTION_UPDATE, values, n));
         }

@@ -28,8 +28,8 @@ static const wefti_random no_random = {0};
 static const wefti_link per_byte = {0, 1e3};
 
 typedef struct outcome {
-    double received;       /* by the devices with most, one transfer after the other */
-    int64_t bytes;         /* by all */
+    double received; /* by the devices with most, one transfer after the other */
+    int64_t bytes;   /* by all */
     int halos, transfers;
 } outcome;
 
