@@ -72,7 +72,7 @@ assert white == [0x9, 0xA, 0xB, 0xC, 0xD, 0x20, 0x85, 0xA0, 0x1680, *range(0x200
                  0x205F, 0x3000], "wefti_unicode_space"
 
 print(header(
-    "What BERT's normalizer and pre-tokenizer do to characters, as tokenizers %s of Hugging Face does."
+    "What BERT's normalizer and pre-tokenizer do to characters, as in tokenizers %s."
     % tokenizers.__version__, "bert_classes.py", "WEFTI_TRAIN_DATA_UNICODE_BERT_TABLES_H",
     """#include "train/data_unicode.h"
 

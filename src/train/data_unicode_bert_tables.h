@@ -1,5 +1,5 @@
-/* What BERT's normalizer and pre-tokenizer do to characters, as tokenizers 0.23.3 of Hugging Face
- * does. Written by tools/bert_classes.py; do not edit. */
+/* What BERT's normalizer and pre-tokenizer do to characters, as in tokenizers 0.23.3.
+ * Written by tools/bert_classes.py; do not edit. */
 #ifndef WEFTI_TRAIN_DATA_UNICODE_BERT_TABLES_H
 #define WEFTI_TRAIN_DATA_UNICODE_BERT_TABLES_H
 
