@@ -241,7 +241,7 @@ static weft_status ucx_test(void *context, void *request, size_t *out_bytes) {
         ucs_status_t failure = s->peer[r->peer].failure;
         if (failure == UCS_OK || !r->receives) return WEFT_PENDING;
         ucx_cancel(s, r); /* nothing will come any more */
-        if (r->status != UCS_OK) return failed(s, r->peer, failure);
+        if (!r->done || r->status != UCS_OK) return failed(s, r->peer, failure);
     }
     release(s, r);
     s->cut |= r->status != UCS_OK;
