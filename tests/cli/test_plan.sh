@@ -42,7 +42,7 @@ expect 1 'the plan plan.json is for 4 devices' plan --check plan.json job.yaml -
 expect 1 'train.accumulate = 2 must divide train.batch = 5' plan --check stages.json job.yaml train.batch=5
 sed 's/"n0=tp"/"n0=sp"/; s/m0=dp n0=tp/m0=dp n0=sp/' plan.json >bad.json
 expect 1 'bad.json: strategies[' plan --check bad.json job.yaml
-grep -qF "the mesh has no axis 'sp'; did you mean 'dp'?" out || fail 'no word of the axis' out
+grep -qF "the mesh has no axis 'sp'; it has dp=2, tp=2; did you mean 'dp'?" out || fail 'no word of the axis' out
 sed 's/"m0=dp k=tp"/"m0=dp kk=tp"/' plan.json >bad.json
 expect 1 'it has no such factor' plan --check bad.json job.yaml
 grep -qF 'h.0.mlp.c_proj' out || fail 'no word of the op' out
