@@ -1,9 +1,8 @@
 /* Memory of other processes that is not mapped here. Where the kernel lets a process read another
  * one's memory (process_vm_readv(2): same user, not forbidden), what is large is fetched with one
  * copy; everything else is put into memory that is mapped, all-reduces chunk by chunk
- * (comm/local_boxes.c). Nobody ever writes into memory of
- * another process that is not mapped for that: one that was stopped in the middle of it, given up,
- * and then goes on, could do harm. */
+ * (comm/local_boxes.c). Nobody ever writes into memory of another process that is not mapped for
+ * that: one that was stopped in the middle of it, given up, and then goes on, could do harm. */
 #include <errno.h>
 #include <sys/uio.h>
 
