@@ -76,10 +76,7 @@ weft_value wefti_block_fetch(wefti_cut *c, const wefti_block *b, weft_value x, w
 
 /* Elements along the dimension that part `index` has to get. */
 static int64_t missing(const wefti_block *b, int32_t index) {
-    wefti_range have = part(b, b->x_whole, b->x, index), want = taken(b, index);
-    int64_t begin = have.begin > want.begin ? have.begin : want.begin,
-            end = have.end < want.end ? have.end : want.end;
-    return want.end - want.begin - (end > begin ? end - begin : 0);
+    return wefti_range_missing(part(b, b->x_whole, b->x, index), taken(b, index));
 }
 
 int64_t wefti_block_bytes(const wefti_cut *c, int count, const wefti_block *b, int i) {

@@ -299,7 +299,7 @@ static weft_status localize(const weft_node *n, const wefti_split_rule *rule_,
     for (int f = 0; f < rule_->factors; f++)
         if (!strcmp(rule_->factor[f].name, "groups"))
             wefti_op_attr(n, attrs, "groups")->i = sizes[f];
-    if (n->op == &weft_op_conv_grad_input)
+    if (!strcmp(n->op->name, weft_op_conv_grad_input.name))
         wefti_op_localize_shape(n, rule_, sizes, attrs, "in_shape");
     return WEFT_OK;
 }
@@ -313,8 +313,8 @@ typedef struct space {
     bool nothing;       /* this device has no output element */
 } space;
 
-static space space_of(wefti_cut *c, const weft_node *n, const weft_desc *x, const weft_desc *w,
-                      const weft_desc *y, const int8_t *factors) {
+static space space_of(const wefti_cut *c, const weft_node *n, const weft_desc *x,
+                      const weft_desc *w, const weft_desc *y, const int8_t *factors) {
     space s = {.dims = x->rank - 2, .padding = WEFTI_N("padding", *wefti_attr_ints(n, "padding"))};
     for (int d = 0; d < s.dims; d++) {
         int64_t dilation = wefti_attr_ints(n, "dilation")->v[d];
@@ -326,6 +326,21 @@ static space space_of(wefti_cut *c, const weft_node *n, const weft_desc *x, cons
         if (wefti_window_split(&s.window[d])) s.padding.ints.v[d] = 0;
     }
     return s;
+}
+
+static space forward_space(const wefti_cut *c, const weft_node *n) {
+    return space_of(c, n, wefti_in(n, 0), wefti_in(n, 1), wefti_out(n, 0),
+                    wefti_cut_rule(c)->in[0]);
+}
+
+static space grad_input_space(const wefti_cut *c, const weft_node *n) {
+    return space_of(c, n, wefti_out(n, 0), wefti_in(n, 1), wefti_in(n, 0),
+                    wefti_cut_rule(c)->out[0]);
+}
+
+static space grad_weight_space(const wefti_cut *c, const weft_node *n) {
+    return space_of(c, n, wefti_in(n, 0), wefti_out(n, 0), wefti_in(n, 1),
+                    wefti_cut_rule(c)->in[0]);
 }
 
 /* x with all that the windows here read. */
@@ -341,8 +356,7 @@ static weft_value fetch(wefti_cut *c, space *s, weft_value x) {
 }
 
 static weft_status lower(wefti_cut *c, const weft_node *n) {
-    const weft_desc *w = wefti_in(n, 1);
-    space s = space_of(c, n, wefti_in(n, 0), w, wefti_out(n, 0), wefti_cut_rule(c)->in[0]);
+    space s = forward_space(c, n);
     uint32_t sums = wefti_op_factors_of(c, WEFTI_FACTOR_SUM);
     weft_value in[3] = {fetch(c, &s, wefti_cut_in(c, 0)), wefti_cut_in(c, 1), wefti_cut_in(c, 2)};
     weft_value y = weft_constant(wefti_cut_graph(c), wefti_cut_out_desc(c, 0), 0.0);
@@ -356,8 +370,7 @@ static weft_status lower(wefti_cut *c, const weft_node *n) {
 /* dx here from all dy whose windows reach here: the same products as uncut, in the same order. */
 static weft_status lower_grad_input(wefti_cut *c, const weft_node *n) {
     weft_graph *g = wefti_cut_graph(c);
-    space s =
-        space_of(c, n, wefti_out(n, 0), wefti_in(n, 1), wefti_in(n, 0), wefti_cut_rule(c)->out[0]);
+    space s = grad_input_space(c, n);
     weft_desc dx = wefti_cut_out_desc(c, 0), around = dx;
     weft_value in[2] = {wefti_cut_in(c, 0), wefti_cut_in(c, 1)};
     weft_value out = weft_constant(g, dx, 0.0);
@@ -385,8 +398,7 @@ static weft_status lower_grad_input(wefti_cut *c, const weft_node *n) {
 }
 
 static weft_status lower_grad_weight(wefti_cut *c, const weft_node *n) {
-    space s =
-        space_of(c, n, wefti_in(n, 0), wefti_out(n, 0), wefti_in(n, 1), wefti_cut_rule(c)->in[0]);
+    space s = grad_weight_space(c, n);
     weft_value in[2] = {fetch(c, &s, wefti_cut_in(c, 0)), wefti_cut_in(c, 1)};
     weft_value dw = weft_constant(wefti_cut_graph(c), wefti_cut_out_desc(c, 0), 0.0);
     if (!s.nothing) wefti_cut_same(c, in, 1, &s.padding, &dw);
@@ -394,6 +406,21 @@ static weft_status lower_grad_weight(wefti_cut *c, const weft_node *n) {
                           wefti_op_factors_of(c, WEFTI_FACTOR_SUM) |
                               wefti_op_factors_of(c, WEFTI_FACTOR_HALO));
     return WEFT_OK;
+}
+
+static void exchanged(const wefti_cut *c, const weft_node *n, int64_t *bytes) {
+    space s = forward_space(c, n);
+    wefti_window_exchanged(c, 0, WEFTI_WINDOW_X, s.dims, s.window, bytes);
+}
+
+static void exchanged_grad_input(const wefti_cut *c, const weft_node *n, int64_t *bytes) {
+    space s = grad_input_space(c, n);
+    wefti_window_exchanged(c, 0, WEFTI_WINDOW_Y, s.dims, s.window, bytes);
+}
+
+static void exchanged_grad_weight(const wefti_cut *c, const weft_node *n, int64_t *bytes) {
+    space s = grad_weight_space(c, n);
+    wefti_window_exchanged(c, 0, WEFTI_WINDOW_X, s.dims, s.window, bytes);
 }
 
 /* ---- cost: two operations a product of a whole window, padding included ---- */
@@ -514,6 +541,7 @@ const weft_op_def weft_op_conv2d = {
     .cases = cases_2d,
     .lower = lower,
     .lowers = 1u << WEFTI_FACTOR_HALO,
+    .exchanged = exchanged,
 };
 
 const weft_op_def weft_op_conv3d = {
@@ -530,6 +558,7 @@ const weft_op_def weft_op_conv3d = {
     .cases = cases_3d,
     .lower = lower,
     .lowers = 1u << WEFTI_FACTOR_HALO,
+    .exchanged = exchanged,
 };
 
 const weft_op_def weft_op_conv_grad_input = {
@@ -545,6 +574,7 @@ const weft_op_def weft_op_conv_grad_input = {
     .cases = cases_grad_input,
     .lower = lower_grad_input,
     .lowers = 1u << WEFTI_FACTOR_HALO,
+    .exchanged = exchanged_grad_input,
 };
 
 const weft_op_def weft_op_conv_grad_weight = {
@@ -560,6 +590,7 @@ const weft_op_def weft_op_conv_grad_weight = {
     .cases = cases_grad_weight,
     .lower = lower_grad_weight,
     .lowers = 1u << WEFTI_FACTOR_HALO,
+    .exchanged = exchanged_grad_weight,
 };
 
 static weft_value convolve(weft_graph *g, const weft_op_def *op, int spatial, weft_value x,

@@ -169,7 +169,8 @@ typedef struct space {
     bool nothing;       /* this device has no window */
 } space;
 
-static space space_of(wefti_cut *c, const weft_node *n, const weft_desc *x, const weft_desc *y) {
+static space space_of(const wefti_cut *c, const weft_node *n, const weft_desc *x,
+                      const weft_desc *y) {
     space s = {.padding = WEFTI_N("padding", *wefti_attr_ints(n, "padding"))};
     for (int d = 0; d < 2; d++) {
         s.window[d] = wefti_window_of(c, 2 + d, wefti_cut_rule(c)->out[0][2 + d], x->shape[2 + d],
@@ -205,7 +206,7 @@ static weft_value own_share(wefti_cut *c, const weft_node *n, const space *s, bo
 
 static weft_status lower(wefti_cut *c, const weft_node *n) {
     weft_graph *g = wefti_cut_graph(c);
-    bool max = n->op == &weft_op_max_pool2d;
+    bool max = !strcmp(n->op->name, weft_op_max_pool2d.name);
     space s = space_of(c, n, wefti_in(n, 0), wefti_out(n, 0));
     weft_value x = wefti_cut_in(c, 0), y = weft_constant(g, wefti_cut_out_desc(c, 0), 0.0);
     for (int d = 0; d < 2; d++) {
@@ -230,7 +231,7 @@ static weft_status lower(wefti_cut *c, const weft_node *n) {
  */
 static weft_status lower_grad(wefti_cut *c, const weft_node *n) {
     weft_graph *g = wefti_cut_graph(c);
-    bool max = n->op == &weft_op_max_pool2d_grad;
+    bool max = n->inputs == 2;
     int dy = n->inputs - 1;
     space s = space_of(c, n, wefti_out(n, 0), wefti_in(n, dy));
     weft_desc here = wefti_cut_out_desc(c, 0), around = here;
@@ -263,6 +264,18 @@ static weft_status lower_grad(wefti_cut *c, const weft_node *n) {
     }
     wefti_cut_out(c, 0, dx);
     return WEFT_OK;
+}
+
+static void exchanged(const wefti_cut *c, const weft_node *n, int64_t *bytes) {
+    space s = space_of(c, n, wefti_in(n, 0), wefti_out(n, 0));
+    wefti_window_exchanged(c, 0, WEFTI_WINDOW_X, 2, s.window, bytes);
+}
+
+static void exchanged_grad(const wefti_cut *c, const weft_node *n, int64_t *bytes) {
+    int dy = n->inputs - 1;
+    space s = space_of(c, n, wefti_out(n, 0), wefti_in(n, dy));
+    wefti_window_exchanged(c, dy, WEFTI_WINDOW_Y, 2, s.window, bytes);
+    if (dy) wefti_window_exchanged(c, 0, WEFTI_WINDOW_AROUND, 2, s.window, bytes);
 }
 
 /* One operation an element of every window. */
@@ -373,6 +386,7 @@ const weft_op_def weft_op_max_pool2d = {
     .cases = cases,
     .lower = lower,
     .lowers = 1u << WEFTI_FACTOR_HALO,
+    .exchanged = exchanged,
 };
 
 const weft_op_def weft_op_max_pool2d_grad = {
@@ -387,6 +401,7 @@ const weft_op_def weft_op_max_pool2d_grad = {
     .cases = cases_max_grad,
     .lower = lower_grad,
     .lowers = 1u << WEFTI_FACTOR_HALO,
+    .exchanged = exchanged_grad,
 };
 
 const weft_op_def weft_op_avg_pool2d = {
@@ -402,6 +417,7 @@ const weft_op_def weft_op_avg_pool2d = {
     .cases = cases,
     .lower = lower,
     .lowers = 1u << WEFTI_FACTOR_HALO,
+    .exchanged = exchanged,
 };
 
 const weft_op_def weft_op_avg_pool2d_grad = {
@@ -417,6 +433,7 @@ const weft_op_def weft_op_avg_pool2d_grad = {
     .cases = cases_avg_grad,
     .lower = lower_grad,
     .lowers = 1u << WEFTI_FACTOR_HALO,
+    .exchanged = exchanged_grad,
 };
 
 static weft_value pool(weft_graph *g, const weft_op_def *op, weft_value x, const int64_t kernel[2],

@@ -28,6 +28,12 @@ static wefti_range clipped(wefti_range r, int64_t size) {
     return r;
 }
 
+int64_t wefti_range_missing(wefti_range have, wefti_range want) {
+    int64_t begin = have.begin > want.begin ? have.begin : want.begin,
+            end = have.end < want.end ? have.end : want.end;
+    return want.end - want.begin - (end > begin ? end - begin : 0);
+}
+
 /* floor(a / b), b > 0 */
 static int64_t floor_of(int64_t a, int64_t b) {
     return a >= 0 ? a / b : -((-a + b - 1) / b);
@@ -135,6 +141,49 @@ weft_value wefti_window_fetch_y(wefti_cut *c, const wefti_window *w, weft_value 
     wefti_range have;
     dy = exchange(c, w, dy, w->y, y_part, y_of_part, &have);
     return wefti_window_crop(wefti_cut_graph(c), dy, w->dim, have, wefti_window_y_around(w), 0.0);
+}
+
+/* ---- what they weigh ---- */
+
+/* Of part p along the window's dimension: what it has, what it wants of that dimension, and what
+ * it has in the end, with what lies outside. */
+static void fetched_by(const wefti_window *w, wefti_window_fetched what, int32_t p,
+                       wefti_range *have, wefti_range *want, wefti_range *in_the_end) {
+    wefti_range x = part(w->x, w->parts, p), y = part(w->y, w->parts, p), around = y_around(w, x);
+    if (what == WEFTI_WINDOW_Y) {
+        *have = y;
+        *want = *in_the_end = around;
+        return;
+    }
+    *have = x;
+    *in_the_end = wefti_window_extent(w, what == WEFTI_WINDOW_X ? y : around);
+    *want = clipped(*in_the_end, w->x);
+}
+
+void wefti_window_exchanged(const wefti_cut *c, int i, wefti_window_fetched what, int count,
+                            const wefti_window *w, int64_t *bytes) {
+    const weft_desc *x = wefti_in(wefti_cut_node(c), i);
+    int64_t size[WEFT_MAX_RANK]; /* of the largest piece, as far as it is fetched */
+    for (int d = 0; d < x->rank; d++) {
+        int32_t parts = wefti_cut_parts(c, wefti_cut_rule(c)->in[i][d]);
+        size[d] = (x->shape[d] + parts - 1) / parts;
+    }
+    for (int k = 0; k < count; k++) {
+        int64_t most = 0, longest = 0, across = (int64_t)weft_dtype_bytes(x->dtype);
+        if (!wefti_window_split(&w[k])) continue;
+        for (int32_t p = 0; p < w[k].parts; p++) {
+            wefti_range have, want, in_the_end;
+            fetched_by(&w[k], what, p, &have, &want, &in_the_end);
+            int64_t missing = wefti_range_missing(have, want);
+            if (missing > most) most = missing;
+            if (in_the_end.end - in_the_end.begin > longest)
+                longest = in_the_end.end - in_the_end.begin;
+        }
+        for (int d = 0; d < x->rank; d++)
+            if (d != w[k].dim) across *= size[d];
+        bytes[w[k].factor] += most * across;
+        size[w[k].dim] = longest;
+    }
 }
 
 weft_value wefti_window_crop(weft_graph *g, weft_value v, int dim, wefti_range have,

@@ -20,6 +20,8 @@ typedef struct wefti_window {
 typedef struct wefti_range {
     int64_t begin, end;
 } wefti_range;
+/* Elements of `want` that are not in `have`. */
+int64_t wefti_range_missing(wefti_range have, wefti_range want);
 
 /* Dimension `dim` of the whole, split by `factor` (-1 or unsplit: parts is 1). */
 wefti_window wefti_window_of(const wefti_cut *c, int dim, int factor, int64_t x, int64_t y,
@@ -41,6 +43,16 @@ weft_value wefti_window_fetch_around(wefti_cut *c, const wefti_window *w, weft_v
                                      double fill);
 /* From pieces of dy: the elements whose windows reach this device's part of x. */
 weft_value wefti_window_fetch_y(wefti_cut *c, const wefti_window *w, weft_value dy);
+/* Which of the three. */
+typedef enum wefti_window_fetched {
+    WEFTI_WINDOW_X,
+    WEFTI_WINDOW_AROUND,
+    WEFTI_WINDOW_Y
+} wefti_window_fetched;
+/* What fetching input i along `count` windows, one after the other, brings to the device that gets
+ * most: added to bytes[] of each window's factor. */
+void wefti_window_exchanged(const wefti_cut *c, int i, wefti_window_fetched what, int count,
+                            const wefti_window *w, int64_t *bytes);
 /* Elements [want) of dimension dim of v, which holds [have); `fill` where it has none. */
 weft_value wefti_window_crop(weft_graph *g, weft_value v, int dim, wefti_range have,
                              wefti_range want, double fill);

@@ -320,14 +320,17 @@ static inline void spmd_close(spmd *s) {
 }
 
 /* Cut `whole`, which was run, for all ranks of the plan's mesh; `in` are the layouts in which its
- * operands come. False with s->why. The plan is borrowed. */
+ * operands come, `out` those in which its results are wanted, NULL: as they come. False with
+ * s->why. The plan is borrowed. */
 static inline bool spmd_cut_over(spmd *s, op_graph *whole, weft_plan *plan, const wefti_layout *in,
-                                 wefti_link link) {
+                                 const wefti_layout *out, wefti_link link) {
+    static const uint8_t given[WEFTI_MAX_OUT] = {0};
     *s = (spmd){.whole = whole, .plan = plan, .mesh = wefti_plan_mesh(plan, 0)};
     for (int a = 0; a < s->mesh.axes; a++) s->mesh.axis[a].link = link;
     s->ranks = wefti_mesh_product(&s->mesh, ~0u >> (32 - s->mesh.axes));
     if (wefti_route_cache_create(&s->routes) < 0) abort();
-    wefti_cut_spec spec = {.body = whole->graph->root, .call = "x", .in = in};
+    wefti_cut_spec spec = {.body = whole->graph->root, .call = "x", .in = in, .out = out};
+    if (out) spec.out_state = given;
     for (int32_t r = 0; r < s->ranks; r++) {
         weft_status st = wefti_partition_create(plan, &s->mesh, r, whole->graph, s->routes,
                                                 &s->rank[r].partition);
@@ -338,7 +341,7 @@ static inline bool spmd_cut_over(spmd *s, op_graph *whole, weft_plan *plan, cons
 }
 
 static inline bool spmd_cut(spmd *s, op_graph *whole, weft_plan *plan, const wefti_layout *in) {
-    return spmd_cut_over(s, whole, plan, in, (wefti_link){1e-6, 1e-9});
+    return spmd_cut_over(s, whole, plan, in, NULL, (wefti_link){1e-6, 1e-9});
 }
 
 #endif

@@ -10,80 +10,9 @@
 
 #include <cmocka.h>
 
-#include "graph/build_random.h"
-#include "ops/common.h"
-#include "program/spmd.h"
+#include "program/choice.h"
 
 enum { CASES = 1000, RANK = 2 };
-
-#define ASSERT_OK(expr)                                                                            \
-    do {                                                                                           \
-        weft_status status_ = (expr);                                                              \
-        if (status_ < 0) fail_msg("%s: %s", #expr, weft_error_message());                          \
-    } while (0)
-
-static const wefti_random no_random = {0};
-
-/* Time is bytes: no latency, and arithmetic next to nothing. */
-static const wefti_link per_byte = {0, 1e3};
-
-typedef struct outcome {
-    double received; /* by the devices with most, one transfer after the other */
-    int64_t bytes;   /* by all */
-    int halos, transfers;
-} outcome;
-
-/* The values of the operands and of the uncut results. */
-static void evaluate(op_graph *g) {
-    const weft_body *b = g->graph->root;
-    for (int64_t i = 0; i < b->in_count; i++) {
-        const weft_desc *d = &b->values[b->in[i]].desc;
-        operand o = {.desc = *d};
-        int64_t count = weft_desc_elems(d);
-        g->in[i] = new_values(d);
-        for (int64_t e = 0; e < count; e++) g->in[i][e] = draw(&o, 7, (uint64_t)i, e, count);
-    }
-    for (int64_t o = 0; o < b->out_count; o++) g->out[o] = new_values(&b->values[b->out[o]].desc);
-    ASSERT_OK(wefti_interpret(b, &no_random, (const double *const *)g->in, g->out));
-}
-
-/* The op cut and run; `free_exchange`: as if exchanges cost nothing. */
-static outcome choose(op_graph *g, weft_plan *plan, const wefti_layout *in, bool free_exchange,
-                      const char *what) {
-    spmd s;
-    weft_node *n = &g->graph->root->nodes[0];
-    const weft_op_def *op = n->op;
-    weft_op_def blind = *op;
-    blind.exchanged = NULL;
-    if (free_exchange) n->op = &blind;
-    if (!spmd_cut_over(&s, g, plan, in, per_byte)) fail_msg("%s: %s", what, s.why);
-    spmd_feed(&s, 11);
-    if (!spmd_run(&s, &no_random) || !spmd_compare(&s)) fail_msg("%s: %s", what, s.why);
-    n->op = op;
-    int64_t halo = 0;
-    outcome result = {.bytes = s.bytes, .halos = s.transfers[WEFTI_TRANSFER_HALO]};
-    for (int32_t r = 0; r < s.ranks; r++)
-        if (s.halo[r] > halo) halo = s.halo[r];
-    for (int k = 0; k < SPMD_KINDS; k++) result.transfers += s.transfers[k];
-    result.received = (double)halo;
-    for (int k = 0; k < SPMD_MOVES; k++) result.received += (double)s.most[k];
-    spmd_close(&s);
-    return result;
-}
-
-static weft_plan *plan_of(const int *mesh) {
-    static const char *const names[] = {"a", "b"};
-    weft_plan *plan;
-    ASSERT_OK(weft_plan_create(mesh[0] * (mesh[1] ? mesh[1] : 1), &plan));
-    for (int a = 0; a < 2 && mesh[a]; a++) ASSERT_OK(weft_plan_axis(plan, names[a], mesh[a]));
-    return plan;
-}
-
-static op_graph new_graph(void) {
-    op_graph g = {0};
-    ASSERT_OK(wefti_graph_create(wefti_builtin_ops(), &g.graph));
-    return g;
-}
 
 /* Two matrices, one split by rows and one by columns, joined along the rows: with both split by
  * columns one is moved and nothing exchanged; by rows the other is moved and both exchanged. */
@@ -98,8 +27,8 @@ static void the_cheaper_one(void **state) {
     weft_plan *plan = plan_of((int[]){4, 0});
     wefti_layout in[2] = {wefti_layout_replicated(2), wefti_layout_replicated(2)};
     in[0].dim[0] = in[1].dim[1] = (wefti_dim_split){.count = 1, .axis = {0}};
-    outcome blind = choose(&g, plan, in, true, "exchanges are free"),
-            is = choose(&g, plan, in, false, "exchanges count");
+    outcome blind = choose(&g, plan, in, NULL, true, "exchanges are free"),
+            is = choose(&g, plan, in, NULL, false, "exchanges count");
     assert_true(blind.halos > 0);
     assert_int_equal(is.halos, 0);
     assert_int_equal(is.transfers, 1);
@@ -150,21 +79,6 @@ static weft_value random_op(dice *d, weft_graph *g, bool even, int *operands, ch
     }
 }
 
-/* Each axis splits some dimension that has elements for it, or none. */
-static wefti_layout random_layout(dice *d, const weft_plan *plan, const weft_desc *desc) {
-    wefti_layout l = wefti_layout_replicated(desc->rank);
-    wefti_mesh mesh = wefti_plan_mesh(plan, 0);
-    for (int a = 0; a < mesh.axes; a++) {
-        int dim = (int)roll(d, desc->rank + 1);
-        if (dim == desc->rank ||
-            wefti_layout_parts(&l, &mesh, dim) * mesh.axis[a].size > desc->shape[dim])
-            continue;
-        l.dim[dim].axis[l.dim[dim].count++] = (int8_t)a;
-    }
-    wefti_layout_normal(&l, &mesh, desc);
-    return l;
-}
-
 static void never_slower(void **state) {
     (void)state;
     static const int meshes[][2] = {{2, 0}, {3, 0}, {4, 0}, {2, 2}, {8, 0}, {2, 3}};
@@ -183,7 +97,8 @@ static void never_slower(void **state) {
         for (int i = 0; i < operands; i++)
             in[i] = random_layout(&d, plan, &g.graph->root->values[g.graph->root->in[i]].desc);
         (void)snprintf(what, sizeof what, "seed %d: %s", (int)seed, text);
-        outcome blind = choose(&g, plan, in, true, what), is = choose(&g, plan, in, false, what);
+        outcome blind = choose(&g, plan, in, NULL, true, what),
+                is = choose(&g, plan, in, NULL, false, what);
         if (seed % 2 && is.received > blind.received) /* uneven pieces are only estimated */
             fail_msg("%s: %g bytes, %g where exchanges are free", what, is.received,
                      blind.received);
