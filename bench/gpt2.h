@@ -8,7 +8,7 @@ typedef struct gpt2 {
     weft_model_config model;
     weft_session_options options;
     int64_t batch, seq;
-    const char *precision, *trace;
+    const char *precision;
     weft_graph *graph;
     weft_session *session;
     int32_t *tokens, *targets;
@@ -19,7 +19,7 @@ typedef struct gpt2 {
 /* The rows of an option table that set a gpt2. */
 #define GPT2_OPTIONS(b)                                                                            \
     {"--batch", STEPPER_LONG, &(b)->batch}, {"--seq", STEPPER_LONG, &(b)->seq},                    \
-        {"--precision", STEPPER_TEXT, &(b)->precision}, {"--trace", STEPPER_TEXT, &(b)->trace},    \
+        {"--precision", STEPPER_TEXT, &(b)->precision},                                            \
         {"--threads", STEPPER_INT, &(b)->options.threads},                                         \
         {"--layers", STEPPER_LONG, &(b)->model.layers},                                            \
         {"--hidden", STEPPER_LONG, &(b)->model.hidden},                                            \
@@ -59,7 +59,6 @@ static inline void gpt2_begin(gpt2 *b) {
     b->tokens = malloc(bytes);
     b->targets = malloc(bytes);
     if (!b->tokens || !b->targets) exit(1);
-    if (b->trace) stepper_check(weft_session_trace(b->session, b->trace));
 }
 
 /* Steps, the report with `facts` first, and the end of it all. */
@@ -67,6 +66,7 @@ static inline void gpt2_run(gpt2 *b, stepper *s, const char *facts) {
     char all[300];
     s->step = gpt2_step;
     s->context = b;
+    s->session = b->session;
     stepper_drive(s);
     snprintf(all, sizeof all,
              "%s \"precision\": \"%s\", \"batch\": %lld, \"seq\": %lld, \"loss\": %.6f,", facts,

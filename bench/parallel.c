@@ -4,13 +4,13 @@
  *     bench/parallel [--split one|data|tensor|states|gradients|parameters] [--devices 2]
  *                    [--threads 2] [--batch 4] [--seq 256] [--layers 12] [--hidden 768]
  *                    [--heads 12] [--vocab 50257] [--precision f32|bf16] [--steps 8] [--warmup 2]
- *                    [--trace FILE] [--interactive]
+ *                    [--trace FILE] [--json] [--interactive]
  *
  * --split: one device with all threads; the batch over the devices; every product's columns or rows
  * and the attention's heads; the batch, and of the optimizer the states (level 1), gradients too
- * (level 2), parameters too (level 3). --threads: of all devices together. Without --interactive:
- * prints each step and, last, one JSON object. With it: the protocol of bench/peers/stepper.py, so
- * that programs can take turns. */
+ * (level 2), parameters too (level 3). --threads: of all devices together. --trace: of the steps
+ * after the warm-up. Without --interactive: prints each step (not with --json) and, last, one JSON
+ * object. With it: the protocol of bench/peers/stepper.py, so that programs can take turns. */
 #include "gpt2.h"
 
 /* Megatron's split of a block (Shoeybi et al., 2019): heads and the inner features of the

@@ -2,10 +2,12 @@
  * step is forward, cross entropy, backward, SGD with momentum 0.9, on random images made once.
  *
  *     bench/resnet [--batch 32] [--size 64] [--classes 1000] [--deep] [--precision f32|bf16]
- *                  [--steps 8] [--warmup 2] [--threads 2] [--trace FILE] [--interactive]
+ *                  [--steps 8] [--warmup 2] [--threads 2] [--trace FILE] [--json]
+ *                  [--interactive]
  *
- * --deep: ResNet-50, else ResNet-18. Without --interactive: prints each step and, last, one JSON
- * object. With it: the protocol of bench/peers/stepper.py, so that two programs can take turns. */
+ * --deep: ResNet-50, else ResNet-18. --trace: of the steps after the warm-up. Without
+ * --interactive: prints each step (not with --json) and, last, one JSON object. With it: the
+ * protocol of bench/peers/stepper.py, so that two programs can take turns. */
 #include "stepper.h"
 
 typedef struct bench {
@@ -46,13 +48,15 @@ int main(int argc, char **argv) {
     weft_session_options o = weft_session_defaults();
     o.optimizer = (weft_optimizer){.kind = WEFT_MOMENTUM, .momentum = 0.9};
     static stepper s = {.step = step, .steps = 8, .warmup = 2};
-    const char *precision = "f32", *trace = NULL;
+    const char *precision = "f32";
     bool deep = false;
-    const stepper_option options[] = {
-        {"--deep", STEPPER_FLAG, &deep},           {"--batch", STEPPER_LONG, &batch},
-        {"--size", STEPPER_LONG, &size},           {"--classes", STEPPER_LONG, &c.classes},
-        {"--precision", STEPPER_TEXT, &precision}, {"--threads", STEPPER_INT, &o.threads},
-        {"--trace", STEPPER_TEXT, &trace},         {NULL, STEPPER_FLAG, NULL}};
+    const stepper_option options[] = {{"--deep", STEPPER_FLAG, &deep},
+                                      {"--batch", STEPPER_LONG, &batch},
+                                      {"--size", STEPPER_LONG, &size},
+                                      {"--classes", STEPPER_LONG, &c.classes},
+                                      {"--precision", STEPPER_TEXT, &precision},
+                                      {"--threads", STEPPER_INT, &o.threads},
+                                      {NULL, STEPPER_FLAG, NULL}};
     if (!stepper_read(&s, options, argc, argv)) return 2;
     if (deep) c.family = WEFT_FAMILY_RESNET50;
     c.image[0] = 3;
@@ -66,7 +70,7 @@ int main(int argc, char **argv) {
     stepper_check(weft_session_create(g, &o, &b.session));
     make_images(&b, c.classes);
     s.context = &b;
-    if (trace) stepper_check(weft_session_trace(b.session, trace));
+    s.session = b.session;
     stepper_drive(&s);
     char facts[160];
     snprintf(facts, sizeof facts,

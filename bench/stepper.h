@@ -20,8 +20,10 @@ typedef struct stepper {
     double (*step)(void *context); /* one step; its seconds */
     void *context;
     int steps, warmup, done;
-    bool interactive;
-    double first; /* seconds from the start of the process to the end of the first step */
+    bool interactive, json; /* json: of what is printed, only the object at the end */
+    const char *trace;      /* records the steps after those that warm up; NULL: nothing */
+    weft_session *session;  /* what is traced */
+    double first;           /* seconds from the start of the process to the end of the first step */
     double seconds[STEPPER_MAX];
 } stepper;
 
@@ -38,11 +40,14 @@ static inline const stepper_option *stepper_option_named(const stepper_option *o
     return o->name ? o : NULL;
 }
 
-/* Those of every such program, `of` and --interactive, --steps, --warmup; false after a message. */
+/* Those of every such program, `of` and --interactive, --steps, --warmup, --json, --trace; false
+ * after a message. */
 static inline bool stepper_read(stepper *s, const stepper_option *of, int argc, char **argv) {
     const stepper_option all[] = {{"--interactive", STEPPER_FLAG, &s->interactive},
                                   {"--steps", STEPPER_INT, &s->steps},
                                   {"--warmup", STEPPER_INT, &s->warmup},
+                                  {"--json", STEPPER_FLAG, &s->json},
+                                  {"--trace", STEPPER_TEXT, &s->trace},
                                   {NULL, STEPPER_FLAG, NULL}};
     for (int i = 1; i < argc; i++) {
         const stepper_option *o = stepper_option_named(of, argv[i]);
@@ -95,6 +100,7 @@ static inline double stepper_process_age(void) {
 }
 
 static inline double stepper_one(stepper *s) {
+    if (s->trace && s->done == s->warmup) stepper_check(weft_session_trace(s->session, s->trace));
     double took = s->step(s->context);
     if (s->done == 0) s->first = stepper_process_age();
     if (s->done < STEPPER_MAX) s->seconds[s->done++] = took;
@@ -104,7 +110,9 @@ static inline double stepper_one(stepper *s) {
 static inline void stepper_drive(stepper *s) {
     if (!s->interactive) {
         for (int k = 0; k < s->steps + s->warmup; k++) {
-            printf("step %d %.4f\n", k, stepper_one(s));
+            double took = stepper_one(s);
+            if (s->json) continue;
+            printf("step %d %.4f\n", k, took);
             fflush(stdout);
         }
         return;

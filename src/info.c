@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "backend/cpu/isa.h"
+#include "backend/cpu/onednn_usable.h"
 #include "base/pool.h"
 
 #ifndef WEFT_HAVE_ONEDNN
@@ -36,16 +37,18 @@
 #define WEFT_HAVE_MPICH_MODULE 0
 #endif
 
+enum { ONEDNN }; /* its place */
+
 static const weft_component components[] = {
-    {"oneDNN", "fast CPU kernels", WEFT_HAVE_ONEDNN},
-    {"jansson", "checkpoints, Hugging Face models and tokenizers", WEFT_HAVE_JANSSON},
-    {"libyaml", "job files", WEFT_HAVE_YAML},
-    {"zlib", "compressed data files", WEFT_HAVE_ZLIB},
-    {"hwloc", "machine discovery", WEFT_HAVE_HWLOC},
-    {"OpenSSL", "who may join a job", WEFT_HAVE_OPENSSL},
-    {"UCX", "messages between hosts", WEFT_HAVE_UCX},
-    {"Open MPI", "a module for its mpirun", WEFT_HAVE_OPENMPI_MODULE},
-    {"MPICH", "a module for its mpirun", WEFT_HAVE_MPICH_MODULE},
+    [ONEDNN] = {"oneDNN", "fast CPU kernels", WEFT_HAVE_ONEDNN, NULL},
+    {"jansson", "checkpoints, Hugging Face models and tokenizers", WEFT_HAVE_JANSSON, NULL},
+    {"libyaml", "job files", WEFT_HAVE_YAML, NULL},
+    {"zlib", "compressed data files", WEFT_HAVE_ZLIB, NULL},
+    {"hwloc", "machine discovery", WEFT_HAVE_HWLOC, NULL},
+    {"OpenSSL", "who may join a job", WEFT_HAVE_OPENSSL, NULL},
+    {"UCX", "messages between hosts", WEFT_HAVE_UCX, NULL},
+    {"Open MPI", "a module for its mpirun", WEFT_HAVE_OPENMPI_MODULE, NULL},
+    {"MPICH", "a module for its mpirun", WEFT_HAVE_MPICH_MODULE, NULL},
 };
 
 const char *weft_version(void) {
@@ -95,7 +98,6 @@ static void add_feature(char *features, size_t capacity, bool has, const char *n
 
 void weft_info_get(weft_info *out) {
     weft_info info = {
-        .components = components,
         .component_count = (int)(sizeof components / sizeof *components),
         .isa = wefti_isa_text(wefti_isa_best()),
         .cores = wefti_cores(),
@@ -107,6 +109,8 @@ void weft_info_get(weft_info *out) {
         .compiler = "unknown",
 #endif
     };
+    memcpy(info.components, components, sizeof components);
+    info.components[ONEDNN].unused = wefti_onednn_unused();
     proc_value("/proc/cpuinfo", "model name", info.processor, sizeof info.processor);
     add_feature(info.features, sizeof info.features, wefti_isa_has(WEFTI_ISA_AVX2), "avx2 fma");
     add_feature(info.features, sizeof info.features, wefti_isa_has(WEFTI_ISA_AVX512), "avx512");

@@ -16,11 +16,15 @@ extern "C" {
 typedef struct weft_component {
     const char *name, *purpose; /* "oneDNN", "fast CPU kernels"; static storage */
     bool built_in;
+    const char *unused; /* built in, but the library found here is not used: why; else NULL; static
+                           storage */
 } weft_component;
 
+enum { WEFT_MAX_COMPONENTS = 16 };
+
 typedef struct weft_info {
-    const char *compiler;             /* static storage */
-    const weft_component *components; /* static storage */
+    const char *compiler; /* static storage */
+    weft_component components[WEFT_MAX_COMPONENTS];
     int component_count;
     char processor[64];   /* the maker's name of it, "" where the system does not tell */
     char features[128];   /* vector and matrix instructions of use here, "avx2 fma avx512 ..." */

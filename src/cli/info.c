@@ -24,6 +24,11 @@ static void print_json(const weft_info *info, const weft_rates *rates) {
     for (int i = 0; i < info->component_count; i++)
         cli_json_bool(&json, info->components[i].name, info->components[i].built_in);
     cli_json_close(&json, '}');
+    cli_json_object(&json, "unused");
+    for (int i = 0; i < info->component_count; i++)
+        if (info->components[i].unused)
+            cli_json_text(&json, info->components[i].name, info->components[i].unused);
+    cli_json_close(&json, '}');
     cli_json_text(&json, "processor", info->processor);
     cli_json_text(&json, "features", info->features);
     cli_json_text(&json, "isa", info->isa);
@@ -45,9 +50,11 @@ static void print_text(const weft_info *info, const weft_rates *rates) {
     char a[32], b[32];
     printf("%sweft %s%s, built with %s\n", cli_bold(stdout), weft_version(), cli_plain(stdout),
            info->compiler);
-    for (int i = 0; i < info->component_count; i++)
-        printf("  %-10s %-9s %s\n", info->components[i].name,
-               info->components[i].built_in ? "built in" : "left out", info->components[i].purpose);
+    for (int i = 0; i < info->component_count; i++) {
+        const weft_component *c = &info->components[i];
+        printf("  %-10s %-9s %s\n", c->name, c->built_in ? "built in" : "left out", c->purpose);
+        if (c->unused) printf("  %-10s %-9s but not used: %s\n", "", "", c->unused);
+    }
     printf("processor  %s\n", *info->processor ? info->processor : "unknown");
     printf("  features %s\n", *info->features ? info->features : "none of use here");
     printf("  kernels  %s\n", info->isa);

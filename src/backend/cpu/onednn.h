@@ -9,6 +9,7 @@
 #ifdef WEFT_HAVE_ONEDNN
 #include <oneapi/dnnl/dnnl.h>
 
+#include "backend/cpu/onednn_usable.h"
 #include "base/status.h"
 #include "weft/types.h"
 
@@ -35,12 +36,8 @@ static inline void wefti_onednn_restore(int before) {
 #endif
 }
 
-/* Whether the library that is loaded runs in the thread that calls it, as tasks need: built for
- * that thread alone, for OpenMP or TBB, not for SYCL's devices or a pool of its own. */
 static inline bool wefti_onednn_usable(void) {
-    const unsigned runtime = dnnl_version()->cpu_runtime;
-    return runtime == DNNL_RUNTIME_SEQ || runtime == DNNL_RUNTIME_OMP ||
-           runtime == DNNL_RUNTIME_TBB;
+    return !wefti_onednn_unused();
 }
 
 /* Runs a primitive to its end. */
