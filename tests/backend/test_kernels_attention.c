@@ -52,18 +52,30 @@ static double keep(const wefti_attention_shape *s, int64_t b, int64_t h, int64_t
     return u >= s->dropout ? 1.0 / (1.0 - (double)s->dropout) : 0.0;
 }
 
+/* The rows of one head, [rows, dim], of a strided operand. */
+static double *rows_of(const operand *x, wefti_attention_strides strides, int64_t b, int64_t rows,
+                       int64_t h, int64_t dim) {
+    double *all = calloc((size_t)(rows * dim) + 1, sizeof *all);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t e = 0; e < dim; e++) all[i * dim + e] = get(*x, at(strides, b, i, h, e));
+    return all;
+}
+
 /* One (batch, query head) of both directions, straight from the definition. */
 static void reference_head(attention_case *c, int64_t b, int64_t h) {
     const wefti_attention_shape *s = &c->f.shape;
     int64_t d = s->dim, tk = s->k_len, kv = h / (s->q_heads / s->kv_heads);
     double *p = calloc((size_t)tk + 1, sizeof *p), *dp = calloc((size_t)tk + 1, sizeof *dp);
+    double *qs = rows_of(&c->q, c->f.q_strides, b, s->q_len, h, d),
+           *gs = rows_of(&c->d_o, c->b.do_strides, b, s->q_len, h, d),
+           *k = rows_of(&c->k, c->f.k_strides, b, tk, kv, d),
+           *v = rows_of(&c->v, c->f.v_strides, b, tk, kv, d);
     for (int64_t i = 0; i < s->q_len; i++) {
+        const double *q = qs + i * d, *g = gs + i * d;
         double max = -INFINITY, sum = 0.0, delta = 0.0;
         for (int64_t j = 0; j < tk; j++) {
             p[j] = 0.0;
-            for (int64_t e = 0; e < d; e++)
-                p[j] += get(c->q, at(c->f.q_strides, b, i, h, e)) *
-                        get(c->k, at(c->f.k_strides, b, j, kv, e));
+            for (int64_t e = 0; e < d; e++) p[j] += q[e] * k[j * d + e];
             p[j] = p[j] * (double)s->scale + mask_value(c, b, h, i, j);
             if (p[j] > max) max = p[j];
         }
@@ -73,27 +85,26 @@ static void reference_head(attention_case *c, int64_t b, int64_t h) {
         for (int64_t j = 0; j < tk; j++) {
             if (sum > 0.0) p[j] /= sum;
             dp[j] = 0.0;
-            double kept = keep(s, b, h, i, j);
+            double kept = keep(s, b, h, i, j), weight = p[j] * kept;
+            double *dv = c->ref_dv + ((b * tk + j) * s->kv_heads + kv) * d;
             for (int64_t e = 0; e < d; e++) {
-                double g = get(c->d_o, at(c->b.do_strides, b, i, h, e));
-                double value = get(c->v, at(c->f.v_strides, b, j, kv, e));
-                c->ref_o[row * d + e] += p[j] * kept * value;
-                c->ref_dv[((b * tk + j) * s->kv_heads + kv) * d + e] += p[j] * kept * g;
-                dp[j] += g * value * kept;
+                c->ref_o[row * d + e] += weight * v[j * d + e];
+                dv[e] += weight * g[e];
+                dp[j] += g[e] * v[j * d + e] * kept;
             }
             delta += p[j] * dp[j];
         }
         for (int64_t j = 0; j < tk; j++) {
             double ds = p[j] * (dp[j] - delta) * (double)s->scale;
+            double *dk = c->ref_dk + ((b * tk + j) * s->kv_heads + kv) * d;
             for (int64_t e = 0; e < d; e++) {
-                c->ref_dq[row * d + e] += ds * get(c->k, at(c->f.k_strides, b, j, kv, e));
-                c->ref_dk[((b * tk + j) * s->kv_heads + kv) * d + e] +=
-                    ds * get(c->q, at(c->f.q_strides, b, i, h, e));
+                c->ref_dq[row * d + e] += ds * k[j * d + e];
+                dk[e] += ds * q[e];
             }
         }
     }
-    free(p);
-    free(dp);
+    double *all[] = {p, dp, qs, gs, k, v};
+    for (size_t n = 0; n < sizeof all / sizeof *all; n++) free(all[n]);
 }
 
 static void reference(attention_case *c) {

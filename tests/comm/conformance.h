@@ -74,7 +74,7 @@ static bool conformance_guarded(const void *p, int64_t bytes) {
 }
 
 static int64_t conformance_bytes(const conformance_call *c, int64_t elements) {
-    return elements * (int64_t)weft_dtype_bytes(c->dtype);
+    return elements * (int64_t)conformance_size_of(c->dtype);
 }
 
 /* Those whom a member sends to, or receives from, in an order that begins behind itself. */
@@ -186,8 +186,8 @@ static bool conformance_end(conformance *c, conformance_flight *f) {
     }
     for (int64_t i = 0; i < source && kept && !f->in_place; i++) {
         conformance_give(call, f->me, i, value);
-        kept = !memcmp(value, (char *)f->source + conformance_bytes(call, i),
-                       weft_dtype_bytes(call->dtype));
+        kept = conformance_load(call->dtype, value) ==
+               conformance_load(call->dtype, (char *)f->source + conformance_bytes(call, i));
     }
     char text[96];
     (void)snprintf(text, sizeof text, "element %lld of %lld is wrong", (long long)wrong,

@@ -68,33 +68,84 @@ typedef union conformance_value {
     float single;
 } conformance_value;
 
+/* Here, and not the library's, so that it is inlined: all elements of all calls come by. */
+static inline size_t conformance_size_of(weft_dtype dtype) {
+    switch (dtype) {
+#define CONFORMANCE_SIZE_ROW(name, bytes, text, st)                                                \
+    case WEFT_##name:                                                                              \
+        return bytes;
+        WEFT_DTYPE_LIST(CONFORMANCE_SIZE_ROW)
+    default:
+        return 0;
+    }
+}
+
+/* An element as a number, and back. Little endian. */
+static inline uint64_t conformance_load(weft_dtype dtype, const void *p) {
+    uint64_t eight = 0;
+    uint32_t four;
+    uint16_t two;
+    switch (conformance_size_of(dtype)) { /* the compiler knows each case's size */
+    case 8:
+        memcpy(&eight, p, sizeof eight);
+        return eight;
+    case 4:
+        memcpy(&four, p, sizeof four);
+        return four;
+    case 2:
+        memcpy(&two, p, sizeof two);
+        return two;
+    default:
+        return *(const unsigned char *)p;
+    }
+}
+static inline void conformance_store(weft_dtype dtype, uint64_t v, void *out) {
+    uint32_t four = (uint32_t)v;
+    uint16_t two = (uint16_t)v;
+    switch (conformance_size_of(dtype)) {
+    case 8:
+        memcpy(out, &v, sizeof v);
+        break;
+    case 4:
+        memcpy(out, &four, sizeof four);
+        break;
+    case 2:
+        memcpy(out, &two, sizeof two);
+        break;
+    default:
+        *(unsigned char *)out = (unsigned char)v;
+    }
+}
+
+static inline bool conformance_is_float(weft_dtype dtype) {
+    return dtype == WEFT_F32 || dtype == WEFT_F64 || dtype == WEFT_BF16 || dtype == WEFT_F16;
+}
+
+static inline void conformance_narrow(weft_dtype dtype, float f, void *out) {
+    if (dtype == WEFT_F32) {
+        memcpy(out, &f, sizeof f);
+        return;
+    }
+    uint16_t half = dtype == WEFT_BF16 ? wefti_f32_to_bf16(f) : wefti_f32_to_f16(f);
+    memcpy(out, &half, sizeof half);
+}
+
 /* Element i of what a member gives: of the whole range for integers, which may wrap; for floats
  * some NaN and negative zeros among numbers of order one. */
 static inline void conformance_give(const conformance_call *c, int member, int64_t i, void *out) {
     uint64_t h = conformance_hash(c->salt ^ (uint64_t)(member + 1) << 56 ^ (uint64_t)i);
+    if (!conformance_is_float(c->dtype)) {
+        conformance_store(c->dtype, c->dtype == WEFT_BOOL ? h >> 20 & 1 : h, out);
+        return;
+    }
     float f = (float)((int32_t)(h >> 44) - (1 << 19)) / 65536.0f;
     if ((h & 0xFFF) == 0) f = NAN;
     if ((h & 0xFFF) == 1) f = -0.0f;
     double d = (double)f;
-    uint16_t half = c->dtype == WEFT_BF16 ? wefti_f32_to_bf16(f) : wefti_f32_to_f16(f);
-    unsigned char truth = h >> 20 & 1;
-    switch (c->dtype) {
-    case WEFT_F32:
-        memcpy(out, &f, sizeof f);
-        break;
-    case WEFT_F64:
+    if (c->dtype == WEFT_F64)
         memcpy(out, &d, sizeof d);
-        break;
-    case WEFT_BF16:
-    case WEFT_F16:
-        memcpy(out, &half, sizeof half);
-        break;
-    case WEFT_BOOL:
-        memcpy(out, &truth, 1);
-        break;
-    default:
-        memcpy(out, &h, weft_dtype_bytes(c->dtype)); /* little endian */
-    }
+    else
+        conformance_narrow(c->dtype, f, out);
 }
 
 static inline float conformance_widen(weft_dtype dtype, const void *p) {
@@ -140,7 +191,6 @@ static inline uint64_t conformance_integers(const conformance_call *c, uint64_t 
 
 /* Element i of all members, reduced in their order. */
 static inline void conformance_reduced(const conformance_call *c, int64_t i, void *out) {
-    size_t bytes = weft_dtype_bytes(c->dtype);
     unsigned char next[8];
     if (c->dtype == WEFT_F64) {
         double sum = 0, x;
@@ -157,29 +207,27 @@ static inline void conformance_reduced(const conformance_call *c, int64_t i, voi
             float x = conformance_widen(c->dtype, next);
             sum = m ? conformance_f32(c->reduction, sum, x) : x;
         }
-        uint16_t half = c->dtype == WEFT_BF16 ? wefti_f32_to_bf16(sum) : wefti_f32_to_f16(sum);
-        memcpy(out, c->dtype == WEFT_F32 ? (void *)&sum : (void *)&half, bytes);
+        conformance_narrow(c->dtype, sum, out);
     } else {
         uint64_t sum = 0;
         for (int m = 0; m < c->members; m++) {
-            uint64_t x = 0;
-            conformance_give(c, m, i, &x);
-            x &= bytes < 8 ? ((uint64_t)1 << 8 * bytes) - 1 : ~(uint64_t)0;
+            conformance_give(c, m, i, next);
+            uint64_t x = conformance_load(c->dtype, next);
             sum = m ? conformance_integers(c, sum, x) : x;
         }
-        memcpy(out, &sum, bytes);
+        conformance_store(c->dtype, sum, out);
     }
 }
 
 static inline bool conformance_same(weft_dtype dtype, const void *a, const void *b) {
-    if (memcmp(a, b, weft_dtype_bytes(dtype)) == 0) return true;
+    if (conformance_load(dtype, a) == conformance_load(dtype, b)) return true;
     if (dtype == WEFT_F64) {
         double x, y;
         memcpy(&x, a, sizeof x);
         memcpy(&y, b, sizeof y);
         return isnan(x) && isnan(y);
     }
-    if (dtype != WEFT_F32 && dtype != WEFT_BF16 && dtype != WEFT_F16) return false;
+    if (!conformance_is_float(dtype)) return false;
     return isnan(conformance_widen(dtype, a)) && isnan(conformance_widen(dtype, b));
 }
 

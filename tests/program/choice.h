@@ -77,8 +77,7 @@ static inline op_graph new_graph(void) {
 }
 
 /* Each axis splits some dimension that has elements for it, or none. */
-static inline wefti_layout random_layout(dice *d, const weft_plan *plan,
-                                          const weft_desc *desc) {
+static inline wefti_layout random_layout(dice *d, const weft_plan *plan, const weft_desc *desc) {
     wefti_layout l = wefti_layout_replicated(desc->rank);
     wefti_mesh mesh = wefti_plan_mesh(plan, 0);
     for (int a = 0; a < mesh.axes; a++) {

@@ -24,8 +24,8 @@ typedef struct windows {
     int64_t x[SPACE], y[SPACE], kernel[SPACE], stride[SPACE], padding[SPACE], dilation[SPACE];
 } windows;
 
-static const char *const names[] = {"conv2d",          "conv_grad_input", "conv_grad_weight",
-                                    "max_pool2d",      "avg_pool2d",      "max_pool2d_grad",
+static const char *const names[] = {"conv2d",         "conv_grad_input", "conv_grad_weight",
+                                    "max_pool2d",     "avg_pool2d",      "max_pool2d_grad",
                                     "avg_pool2d_grad"};
 
 static bool is_conv(kind k) {
@@ -50,8 +50,8 @@ static op_graph graph_of(const windows *w) {
     op_graph g = new_graph();
     bool conv = is_conv(w->kind);
     weft_desc x = image(w->in, w->x), y = image(conv ? w->out : w->in, w->y),
-              weight = weft_desc_of(WEFT_F32, 4,
-                                    (int64_t[]){w->out, w->in, w->kernel[0], w->kernel[1]});
+              weight =
+                  weft_desc_of(WEFT_F32, 4, (int64_t[]){w->out, w->in, w->kernel[0], w->kernel[1]});
     wefti_attr attrs[5] = {WEFTI_N("stride", wefti_op_ints(2, w->stride)),
                            WEFTI_N("padding", wefti_op_ints(2, w->padding)),
                            conv ? WEFTI_N("dilation", wefti_op_ints(2, w->dilation))
@@ -90,9 +90,8 @@ static windows random_windows(dice *d, bool even) {
 
 static void describe(const windows *w, char *text, size_t bytes) {
     (void)snprintf(text, bytes, "%s of %dx%d, kernel %dx%d, stride %dx%d, padding %dx%d",
-                   names[w->kind], (int)w->x[0], (int)w->x[1], (int)w->kernel[0],
-                   (int)w->kernel[1], (int)w->stride[0], (int)w->stride[1], (int)w->padding[0],
-                   (int)w->padding[1]);
+                   names[w->kind], (int)w->x[0], (int)w->x[1], (int)w->kernel[0], (int)w->kernel[1],
+                   (int)w->stride[0], (int)w->stride[1], (int)w->padding[0], (int)w->padding[1]);
 }
 
 /* ---- what is weighed ---- */
@@ -107,7 +106,8 @@ static void record(const wefti_cut *c, const weft_node *n, int64_t *bytes) {
     for (int f = 0; f < WEFTI_MAX_FACTORS; f++) weighed += bytes[f];
 }
 
-/* What the device that receives most receives, and what was weighed, where the plan splits `split`. */
+/* What the device that receives most receives, and what was weighed, where the plan splits `split`.
+ */
 static int64_t exchanged_over(op_graph *g, const int *mesh, const char *split, const char *what) {
     spmd s;
     int64_t most = 0;
