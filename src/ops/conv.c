@@ -6,9 +6,9 @@
  *
  *     conv_grad_input (dy, w; in_shape) -> dx          conv_grad_weight(x, dy; kernel) -> dw, f32
  *
- * Output channel c of group c / (out/groups) reads the input channels of that group only. The three
- * loops below visit the same products (x element, w element, y element) and differ in which of the
- * three they add to. */
+ * Output channel c of group c / (out/groups) reads the input channels of that group only. All three
+ * are the same products (x element, w element, y element) and differ in which of the three they add
+ * to. */
 #include "ops/window.h"
 
 enum { SPATIAL = 3 };
@@ -43,42 +43,57 @@ static problem problem_of(const weft_node *n, const weft_desc *x, const weft_des
 
 /* ---- the products ---- */
 
-/* Flat indices of the three elements of one product. */
-typedef struct product {
-    int64_t x, w, y;
-} product;
+/* Which of the three is the result: the product of the other two is added to it. */
+typedef enum role { X, W, Y } role;
 
-/* Is product `t` (mixed radix: batch, group, out, in, y..., k...) inside the image? Its indices if
- * so. */
-static bool product_at(const problem *p, int64_t t, product *at) {
-    int64_t k[SPATIAL], y[SPATIAL], x[SPATIAL];
-    for (int s = SPATIAL - 1; s >= 0; s--) {
-        k[s] = t % p->k[s];
-        t /= p->k[s];
-    }
-    for (int s = SPATIAL - 1; s >= 0; s--) {
-        y[s] = t % p->y[s];
-        t /= p->y[s];
-        x[s] = y[s] * p->stride[s] - p->padding[s] + k[s] * p->dilation[s];
-        if (x[s] < 0 || x[s] >= p->x[s]) return false;
-    }
-    int64_t in = t % p->in, out = t / p->in % p->out, group = t / p->in / p->out % p->groups;
-    int64_t batch = t / p->in / p->out / p->groups;
-    at->x = (batch * p->groups + group) * p->in + in;
-    at->w = (group * p->out + out) * p->in + in;
-    at->y = (batch * p->groups + group) * p->out + out;
-    for (int s = 0; s < SPATIAL; s++) {
-        at->x = at->x * p->x[s] + x[s];
-        at->w = at->w * p->k[s] + k[s];
-        at->y = at->y * p->y[s] + y[s];
-    }
-    return true;
+typedef struct terms {
+    const double *x, *w, *y; /* NULL: the result */
+    double *result;
+    role to;
+} terms;
+
+static void add_product(const terms *t, int64_t x, int64_t w, int64_t y) {
+    if (t->to == X) t->result[x] += t->y[y] * t->w[w];
+    if (t->to == W) t->result[w] += t->x[x] * t->y[y];
+    if (t->to == Y) t->result[y] += t->x[x] * t->w[w];
 }
 
-static int64_t products(const problem *p) {
-    int64_t count = p->batch * p->groups * p->out * p->in;
-    for (int s = 0; s < SPATIAL; s++) count *= p->y[s] * p->k[s];
-    return count;
+/* All products of element `y` of a plane; planes begin at x0, w0, y0. */
+static void add_window(const problem *p, const terms *t, int64_t x0, int64_t w0, int64_t y0,
+                       int64_t y) {
+    int64_t first[SPATIAL], rest = y;
+    for (int s = SPATIAL - 1; s >= 0; s--) {
+        first[s] = rest % p->y[s] * p->stride[s] - p->padding[s];
+        rest /= p->y[s];
+    }
+    for (int64_t a = 0; a < p->k[0]; a++)
+        for (int64_t b = 0; b < p->k[1]; b++)
+            for (int64_t c = 0; c < p->k[2]; c++) {
+                int64_t i = first[0] + a * p->dilation[0], j = first[1] + b * p->dilation[1],
+                        k = first[2] + c * p->dilation[2];
+                if (i < 0 || i >= p->x[0] || j < 0 || j >= p->x[1] || k < 0 || k >= p->x[2])
+                    continue; /* padding */
+                add_product(t, x0 + (i * p->x[1] + j) * p->x[2] + k,
+                            w0 + (a * p->k[1] + b) * p->k[2] + c, y0 + y);
+            }
+}
+
+static int64_t plane_of(const int64_t size[SPATIAL]) {
+    return size[0] * size[1] * size[2];
+}
+
+/* In this order: batch, group, output channel, input channel, element of y, element of the window.
+ */
+static void add_products(const problem *p, const terms *t) {
+    for (int64_t image = 0; image < p->batch * p->groups; image++)
+        for (int64_t out = 0; out < p->out; out++)
+            for (int64_t in = 0; in < p->in; in++) {
+                int64_t x = image * p->in + in, y = image * p->out + out,
+                        w = (image % p->groups * p->out + out) * p->in + in;
+                for (int64_t at = 0; at < plane_of(p->y); at++)
+                    add_window(p, t, x * plane_of(p->x), w * plane_of(p->k), y * plane_of(p->y),
+                               at);
+            }
 }
 
 /* ---- shapes ---- */
@@ -448,11 +463,9 @@ static weft_status reference(const weft_node *n, const wefti_random *random,
     const weft_desc *y = wefti_out(n, 0);
     problem p = problem_of(n, wefti_in(n, 0), wefti_in(n, 1), y);
     const double *bias = wefti_op_optional(n, in, 2);
-    int64_t plane = wefti_op_count(y, 2, y->rank), count = weft_desc_elems(y), all = products(&p);
-    product at;
+    int64_t plane = wefti_op_count(y, 2, y->rank), count = weft_desc_elems(y);
     for (int64_t i = 0; i < count; i++) out[0][i] = bias ? bias[i / plane % y->shape[1]] : 0.0;
-    for (int64_t t = 0; t < all; t++)
-        if (product_at(&p, t, &at)) out[0][at.y] += in[0][at.x] * in[1][at.w];
+    add_products(&p, &(terms){.x = in[0], .w = in[1], .result = out[0], .to = Y});
     return WEFT_OK;
 }
 
@@ -461,11 +474,8 @@ static weft_status reference_grad_input(const weft_node *n, const wefti_random *
     (void)random;
     const weft_desc *dx = wefti_out(n, 0);
     problem p = problem_of(n, dx, wefti_in(n, 1), wefti_in(n, 0));
-    int64_t count = weft_desc_elems(dx), all = products(&p);
-    product at;
-    for (int64_t i = 0; i < count; i++) out[0][i] = 0.0;
-    for (int64_t t = 0; t < all; t++)
-        if (product_at(&p, t, &at)) out[0][at.x] += in[0][at.y] * in[1][at.w];
+    for (int64_t i = 0; i < weft_desc_elems(dx); i++) out[0][i] = 0.0;
+    add_products(&p, &(terms){.y = in[0], .w = in[1], .result = out[0], .to = X});
     return WEFT_OK;
 }
 
@@ -474,11 +484,8 @@ static weft_status reference_grad_weight(const weft_node *n, const wefti_random 
     (void)random;
     const weft_desc *dw = wefti_out(n, 0);
     problem p = problem_of(n, wefti_in(n, 0), dw, wefti_in(n, 1));
-    int64_t count = weft_desc_elems(dw), all = products(&p);
-    product at;
-    for (int64_t i = 0; i < count; i++) out[0][i] = 0.0;
-    for (int64_t t = 0; t < all; t++)
-        if (product_at(&p, t, &at)) out[0][at.w] += in[0][at.x] * in[1][at.y];
+    for (int64_t i = 0; i < weft_desc_elems(dw); i++) out[0][i] = 0.0;
+    add_products(&p, &(terms){.x = in[0], .y = in[1], .result = out[0], .to = W});
     return WEFT_OK;
 }
 

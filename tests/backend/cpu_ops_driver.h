@@ -21,8 +21,15 @@ enum { GUARD = 64, THREADS = 3, POISON = 0xFF };
 static const wefti_random stream = {.seed = 7, .step = 3, .call_stream = 11, .row_offset = 5};
 static wefti_pool *pools[THREADS];
 static int failures, runs; /* of the running test */
+static wefti_isa isa;      /* whose kernels run */
 
 extern const wefti_backend wefti_backend_cpu;
+
+/* Kernels that are prepared from here on are those of this instruction set. */
+static void use_isa(wefti_isa which) {
+    isa = which;
+    assert_int_equal(setenv("WEFT_ISA", wefti_isa_text(isa), 1), 0);
+}
 
 /* ---- what is said ---- */
 
@@ -45,7 +52,7 @@ static void complain(const op_setup *s, const char *how, const char *format, ...
     va_start(list, format);
     (void)vsnprintf(detail, sizeof detail, format, list);
     va_end(list);
-    print_error("%s, %s: %s\n", text, how, detail);
+    print_error("%s, %s, %s: %s\n", text, wefti_isa_text(isa), how, detail);
     wefti_free(text);
     failures++;
 }

@@ -119,12 +119,12 @@ static void check_node(const weft_node *n, uint64_t seed) {
     op_graph_close(&g);
 }
 
-static void random_chains(wefti_isa isa) {
-    if (!wefti_isa_has(isa)) {
-        print_message("SKIPPED: this processor has no %s\n", wefti_isa_text(isa));
+static void random_chains(wefti_isa which) {
+    if (!wefti_isa_has(which)) {
+        print_message("SKIPPED: this processor has no %s\n", wefti_isa_text(which));
         skip();
     }
-    assert_int_equal(setenv("WEFT_ISA", wefti_isa_text(isa), 1), 0);
+    use_isa(which);
     int fused = 0;
     failures = 0;
     for (uint64_t seed = 1; seed <= GRAPHS; seed++) {

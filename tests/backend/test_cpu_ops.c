@@ -18,32 +18,46 @@ static void note_fallback(const op_setup *s, bool plain) {
     complain(s, "prepare", "falls to the reference, which no row of `fallbacks` allows");
 }
 
-static void check_setup(const op_setup *s, bool plain) {
+/* Large shapes take many minutes under a sanitizer: there only the best kernels of this processor
+ * see them. */
+static bool runs_here(bool large) {
+    bool best = isa + 1 == WEFTI_ISAS || !wefti_isa_has((wefti_isa)(isa + 1));
+    return wefti_isa_has(isa) && (!large || !SANITIZED || best);
+}
+
+/* The reference runs once, the kernels of every instruction set are compared with it. */
+static void check_setup(const op_setup *s, double *const *values, bool plain, bool large) {
     op_graph g;
-    if (op_graph_open(s, 17, &g) < 0) return; /* a mix of dtypes that the op refuses */
+    if (op_graph_open_with(s, values, &g) < 0) return; /* a mix of dtypes that the op refuses */
     /* The weight of a linear layer: only parameters are packed. */
     if (!strncmp(s->op->name, "linear", 6))
         g.graph->root->values[g.node->in[1]].kind = WEFTI_VALUE_PARAM;
     subject subject;
     subject_open(s, &g, &subject);
-    if (!(s->op->flags & WEFTI_OP_RESHAPE)) {
-        if (plain) check_reference(&subject);
-        if (!check_subject(&subject)) note_fallback(s, plain);
+    bool runs_kernels = !(s->op->flags & WEFTI_OP_RESHAPE), falls = false;
+    if (plain && runs_kernels) check_reference(&subject);
+    for (int i = 0; i < WEFTI_ISAS && runs_kernels; i++) {
+        use_isa((wefti_isa)i);
+        if (!runs_here(large) || check_subject(&subject)) continue;
+        if (!falls) note_fallback(s, plain);
+        falls = true;
     }
     subject_close(&subject);
     op_graph_close(&g);
 }
 
 /* The case as it stands, then with every subset of its f32 operands in another dtype. */
-static void check_case(const weft_op_def *op, const wefti_op_case *c) {
+static void check_case(const weft_op_def *op, const wefti_op_case *c, bool large) {
     op_setup s;
+    double *values[WEFTI_MAX_IN] = {0};
     if (!setup_case(op, c, &s)) {
         print_error("%s: a case cannot be read: %s\n", op->name, weft_error_message());
         failures++;
         return;
     }
+    draw_values(&s, 17, values);
     static const weft_dtype others[] = {WEFT_BF16, WEFT_F64, WEFT_F16};
-    check_setup(&s, true);
+    check_setup(&s, values, true, large);
     for (size_t t = 0; t < sizeof others / sizeof *others; t++)
         for (uint32_t mask = 1; mask < 1u << s.inputs; mask++) {
             op_setup other = s;
@@ -58,64 +72,33 @@ static void check_case(const weft_op_def *op, const wefti_op_case *c) {
                 }
             }
             /* Every mix of bf16; of the others one by one and all. */
-            if (fits && (t == 0 || all || !(mask & (mask - 1)))) check_setup(&other, false);
+            if (fits && (t == 0 || all || !(mask & (mask - 1))))
+                check_setup(&other, values, false, large);
         }
+    for (int i = 0; i < s.inputs; i++) free(values[i]);
 }
 
-/* Large shapes take many minutes under a sanitizer: there only the best kernels of this processor
- * see them. */
-static bool best(wefti_isa isa) {
-    return isa + 1 == WEFTI_ISAS || !wefti_isa_has((wefti_isa)(isa + 1));
-}
-
-static void every_op(bool large) {
+static void every_op(void **state) {
     const wefti_op_registry *ops = wefti_builtin_ops();
     const char *only = getenv("WEFT_TEST_OP");
+    (void)state;
     failures = 0;
+    for (int i = 0; i < WEFTI_ISAS; i++)
+        if (!wefti_isa_has((wefti_isa)i))
+            print_message("SKIPPED: this processor has no %s\n", wefti_isa_text((wefti_isa)i));
     for (int i = 0; i < ops->count; i++) {
         const weft_op_def *op = ops->ops[i];
         if (only && strcmp(only, op->name)) continue;
         for (const wefti_op_case *c = op->cases; c && (c->inputs[0] || c->attrs); c++)
-            check_case(op, c);
-        for (size_t k = 0; large && k < sizeof shapes / sizeof *shapes; k++)
-            if (!strcmp(shapes[k].op, op->name)) check_case(op, &shapes[k].c);
+            check_case(op, c, false);
+        for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++)
+            if (!strcmp(shapes[k].op, op->name)) check_case(op, &shapes[k].c, true);
     }
     print_message("%d kernel runs\n", runs);
     assert_int_equal(failures, 0);
 }
 
-static void with_isa(wefti_isa isa) {
-    if (!wefti_isa_has(isa)) {
-        print_message("SKIPPED: this processor has no %s\n", wefti_isa_text(isa));
-        skip();
-    }
-    assert_int_equal(setenv("WEFT_ISA", wefti_isa_text(isa), 1), 0);
-    every_op(!SANITIZED || best(isa));
-}
-static void plain_kernels(void **state) {
-    (void)state;
-    with_isa(WEFTI_ISA_PLAIN);
-}
-static void avx2_kernels(void **state) {
-    (void)state;
-    with_isa(WEFTI_ISA_AVX2);
-}
-static void avx512_kernels(void **state) {
-    (void)state;
-    with_isa(WEFTI_ISA_AVX512);
-}
-
-static void amx_kernels(void **state) {
-    (void)state;
-    with_isa(WEFTI_ISA_AMX);
-}
-
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plain_kernels),
-        cmocka_unit_test(avx2_kernels),
-        cmocka_unit_test(avx512_kernels),
-        cmocka_unit_test(amx_kernels),
-    };
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_op)};
     return cmocka_run_group_tests(tests, open_pools, close_pools);
 }

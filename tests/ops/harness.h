@@ -97,11 +97,10 @@ static inline bool setup_case(const weft_op_def *op, const wefti_op_case *c, op_
 
 static inline double draw(const operand *o, uint64_t seed, uint64_t stream, int64_t e,
                           int64_t count) {
-    double normal = (double)wefti_philox_normal(seed, stream, (uint64_t)e);
     uint32_t bits = wefti_philox_u32(seed, stream, (uint64_t)e);
     switch (o->style) {
     case '+':
-        return fabs(normal) + 0.5;
+        return fabs((double)wefti_philox_normal(seed, stream, (uint64_t)e)) + 0.5;
     case '<':
         return o->below > 0 ? (double)(bits % (uint32_t)o->below) : 0.0;
     case '?':
@@ -110,7 +109,9 @@ static inline double draw(const operand *o, uint64_t seed, uint64_t stream, int6
         return 0.5 * (double)wefti_philox_permute(seed, stream, (uint64_t)count, (uint64_t)e) -
                0.25 * (double)count + 0.1;
     default:
-        return wefti_dtype_is_float(o->desc.dtype) ? normal : (double)(bits % 3u);
+        return wefti_dtype_is_float(o->desc.dtype)
+                   ? (double)wefti_philox_normal(seed, stream, (uint64_t)e)
+                   : (double)(bits % 3u);
     }
 }
 
@@ -154,22 +155,42 @@ static inline weft_status op_graph_make(const op_setup *s, weft_graph **out) {
     return st;
 }
 
-/* With input values from `seed` and room for the outputs. */
-static inline weft_status op_graph_open(const op_setup *s, uint64_t seed, op_graph *out) {
+/* Input values of a case, from `seed`; NULL where absent. */
+static inline void draw_values(const op_setup *s, uint64_t seed, double **out) {
+    for (int i = 0; i < s->inputs; i++) {
+        out[i] = NULL;
+        if (s->in[i].style == '-') continue;
+        int64_t count = weft_desc_elems(&s->in[i].desc);
+        out[i] = new_values(&s->in[i].desc);
+        for (int64_t e = 0; e < count; e++)
+            out[i][e] = draw(&s->in[i], seed, (uint64_t)i, e, count);
+    }
+}
+
+/* With input values, which are copied, and room for the outputs. */
+static inline weft_status op_graph_open_with(const op_setup *s, double *const *values,
+                                             op_graph *out) {
     op_graph g = {0};
     weft_status st = op_graph_make(s, &g.graph);
     if (st < 0) return st;
     g.node = &g.graph->root->nodes[0];
     for (int i = 0; i < s->inputs; i++) {
-        if (s->in[i].style == '-') continue;
-        int64_t count = weft_desc_elems(&s->in[i].desc);
+        if (!values[i]) continue;
         g.in[i] = new_values(&s->in[i].desc);
-        for (int64_t e = 0; e < count; e++)
-            g.in[i][e] = draw(&s->in[i], seed, (uint64_t)i, e, count);
+        memcpy(g.in[i], values[i], (size_t)weft_desc_elems(&s->in[i].desc) * sizeof(double));
     }
     for (int o = 0; o < g.node->outputs; o++) g.out[o] = new_values(wefti_out(g.node, o));
     *out = g;
     return WEFT_OK;
+}
+
+/* With input values from `seed`. */
+static inline weft_status op_graph_open(const op_setup *s, uint64_t seed, op_graph *out) {
+    double *values[WEFTI_MAX_IN] = {0};
+    draw_values(s, seed, values);
+    weft_status st = op_graph_open_with(s, values, out);
+    for (int i = 0; i < s->inputs; i++) free(values[i]);
+    return st;
 }
 
 static inline weft_status op_graph_run(op_graph *g, const wefti_random *random) {
