@@ -13,6 +13,7 @@
 #include "backend/cpu/gemm_vector.h"
 
 #include "backend/cpu/gemm_amx.h"
+#include "backend/cpu/gemm_amx_pack.h"
 
 static void enter(void) {
     _Alignas(64) struct {
@@ -57,11 +58,17 @@ INLINE void multiply(const bool low, int64_t k, const char *a, int64_t a_stride,
         _tile_dpbf16ps(0, 4, 6);
         _tile_loadd(7, b + TILE, 64);
         _tile_dpbf16ps(1, 4, 7);
+        _tile_zero(4);
         if (!low) {
             _tile_loadd(5, second, stride);
             _tile_dpbf16ps(2, 5, 6);
+            _tile_zero(6);
             _tile_dpbf16ps(3, 5, 7);
+            _tile_zero(5);
+        } else {
+            _tile_zero(6);
         }
+        _tile_zero(7);
         a += step;
         second += step;
         b += 2 * TILE;
@@ -124,129 +131,20 @@ static void tile(int rows, int64_t k, const void *a, int64_t a_stride, const voi
  * ---------------------------------------------------------------------------------------------------
  */
 
-INLINE const void *at(weft_dtype dtype, const void *base, int64_t index) {
-    return (const char *)base + index * (dtype == WEFT_F32 ? 4 : 2);
-}
-INLINE __mmask32 first_lanes(int64_t count) {
-    return count >= 32 ? ~(__mmask32)0 : count <= 0 ? 0 : ((__mmask32)1 << count) - 1;
-}
-
-/* Up to 32 elements that follow each other, as bf16; the others are zero. */
-INLINE __m512i load_32(const weft_dtype dtype, const void *from, __mmask32 lanes) {
-    if (dtype == WEFT_BF16) return _mm512_maskz_loadu_epi16(lanes, from);
-    __m512 low = _mm512_maskz_loadu_ps((__mmask16)lanes, from);
-    __m512 high = _mm512_maskz_loadu_ps((__mmask16)(lanes >> 16), (const float *)from + 16);
-    return (__m512i)_mm512_cvtne2ps_pbh(high, low);
-}
-
-/* Ask for 32 elements of the next panel: lines lie too far apart for the processor to find the
- * pattern. Prefetching beyond an operand is harmless. */
-INLINE void prefetch_line(const weft_dtype dtype, const void *line) {
-    __builtin_prefetch(line, 0, 2);
-    if (dtype == WEFT_F32) __builtin_prefetch((const char *)line + 64, 0, 2);
-}
-
-/* 32 lines of up to 32 elements that follow each other, `lines` of them there: out[half][pair]. */
-INLINE void load_pairs(const weft_dtype dtype, const void *from, int64_t stride, int64_t lines,
-                       int64_t lanes, __m512i *low, __m512i *high) {
-    const __mmask32 mask = first_lanes(lanes);
-    for (int p = 0; p < SIDE; p++) {
-        const __mmask32 here = 2 * p < lines ? mask : 0, next = 2 * p + 1 < lines ? mask : 0;
-        __m512i pairs[2];
-        prefetch_line(dtype, at(dtype, from, 2 * p * stride + EDGE));
-        prefetch_line(dtype, at(dtype, from, (2 * p + 1) * stride + EDGE));
-        interleave(load_32(dtype, at(dtype, from, here ? 2 * p * stride : 0), here),
-                   load_32(dtype, at(dtype, from, next ? (2 * p + 1) * stride : 0), next), pairs);
-        low[p] = pairs[0];
-        high[p] = pairs[1];
-    }
-}
-
-/* 16 rows of up to 32 elements that follow each other, `count` of them there. */
-INLINE void load_rows(const weft_dtype dtype, const void *from, int64_t stride, int64_t count,
-                      int64_t lanes, __m512i rows[SIDE]) {
-    const __mmask32 mask = first_lanes(lanes);
-    for (int r = 0; r < SIDE; r++)
-        rows[r] = load_32(dtype, at(dtype, from, r < count ? r * stride : 0), r < count ? mask : 0);
-}
-
-INLINE void prefetch_rows(const weft_dtype dtype, const void *from, int64_t stride, int64_t count) {
-    for (int r = 0; r < count; r++) prefetch_line(dtype, at(dtype, from, (r + EDGE) * stride));
-}
-
-/* Pairs of bf16 are moved as if they were floats. */
-INLINE void transpose_pairs(__m512i rows[SIDE]) {
-    vfloat lines[SIDE];
-    UNROLL for (int i = 0; i < SIDE; i++) lines[i] = (vfloat)rows[i];
-    transpose(lines);
-    UNROLL for (int i = 0; i < SIDE; i++) rows[i] = (__m512i)lines[i];
-}
-
-INLINE void store_tile(const __m512i rows[SIDE], uint16_t *out) {
-    UNROLL for (int i = 0; i < SIDE; i++) _mm512_storeu_si512(out + i * DEPTH, rows[i]);
-}
-
-/* A block of any strides as dense rows. */
-static void gather_block(weft_dtype dtype, const void *from, int64_t count, int64_t stride,
-                         int64_t lanes, int64_t lane_stride, float *out) {
-    for (int64_t r = 0; r < count; r++)
-        for (int64_t i = 0; i < lanes; i++) {
-            vfloat one =
-                load_strided(dtype, at(dtype, from, r * stride + i * lane_stride), 0, 1, 1);
-            out[r * DEPTH + i] = one[0];
-        }
-}
-
-/* Both operands are [32 lanes of the tile's edge] by k; tiles want k pairs in rows (A) or pairs of
- * k across (B). Where k follows itself A is copied and B transposed; where the edge does, the other
- * way round. */
-INLINE void pack_as(const weft_dtype dtype, const bool is_a, const void *source, int64_t edge,
-                    int64_t edge_stride, int64_t k, int64_t k_stride, uint16_t *out) {
-    for (int64_t p = 0; p < k; p += DEPTH, out += 2 * TILE) {
-        const void *from = at(dtype, source, p * k_stride);
-        const int64_t lines = k - p < DEPTH ? k - p : DEPTH;
-        __m512i tiles[2][SIDE];
-        if (edge_stride == 1 && k_stride != 1) {
-            load_pairs(dtype, from, k_stride, lines, edge, tiles[0], tiles[1]);
-            if (is_a) {
-                transpose_pairs(tiles[0]);
-                transpose_pairs(tiles[1]);
-            }
-        } else {
-            float block[EDGE * DEPTH];
-            if (k_stride != 1) gather_block(dtype, from, edge, edge_stride, lines, k_stride, block);
-            for (int half = 0; half < 2; half++) {
-                const int64_t first = half * SIDE, count = edge > first ? edge - first : 0;
-                if (k_stride == 1)
-                    prefetch_rows(dtype, at(dtype, from, count ? first * edge_stride : 0),
-                                  edge_stride, count < SIDE ? count : SIDE);
-                if (k_stride == 1)
-                    load_rows(dtype, at(dtype, from, count ? first * edge_stride : 0), edge_stride,
-                              count, lines, tiles[half]);
-                else
-                    load_rows(WEFT_F32, block + first * DEPTH, DEPTH, count, lines, tiles[half]);
-                if (!is_a) transpose_pairs(tiles[half]);
-            }
-        }
-        store_tile(tiles[0], out);
-        store_tile(tiles[1], out + TILE);
-    }
-}
-
 static void pack_a(const wefti_gemm_operand *operand, const void *a, int64_t rows,
                    int64_t readable_rows, int64_t k, void *panel) {
     (void)readable_rows; /* nothing beyond is read */
     if (operand->dtype == WEFT_F32)
-        pack_as(WEFT_F32, true, a, rows, operand->row_stride, k, operand->column_stride, panel);
+        pack_as(WEFT_F32, WHOLE, true, a, rows, operand->row_stride, k, operand->column_stride, panel);
     else
-        pack_as(WEFT_BF16, true, a, rows, operand->row_stride, k, operand->column_stride, panel);
+        pack_as(WEFT_BF16, WHOLE, true, a, rows, operand->row_stride, k, operand->column_stride, panel);
 }
 static void pack_b(const wefti_gemm_operand *operand, const void *b, int64_t columns, int64_t k,
                    void *panel) {
     if (operand->dtype == WEFT_F32)
-        pack_as(WEFT_F32, false, b, columns, operand->column_stride, k, operand->row_stride, panel);
+        pack_as(WEFT_F32, WHOLE, false, b, columns, operand->column_stride, k, operand->row_stride, panel);
     else
-        pack_as(WEFT_BF16, false, b, columns, operand->column_stride, k, operand->row_stride,
+        pack_as(WEFT_BF16, WHOLE, false, b, columns, operand->column_stride, k, operand->row_stride,
                 panel);
 }
 
