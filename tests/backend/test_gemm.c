@@ -157,6 +157,120 @@ static void test_bf16_tall(void **state) {
         }
 }
 
+/* f32 on tiles: whole register tiles and parts, rows that follow each other and columns, tasks that
+ * pack for themselves, tasks of tiles, small products and batches, packed weights. */
+static void test_f32_tiles(void **state) {
+    static const int64_t shapes[][4] = {/* m, n, k, batch */
+                                        {64, 1200, 96, 1}, {150, 420, 1056, 1}, {1300, 100, 96, 1},
+                                        {700, 64, 65, 1},  {33, 300, 2080, 2},  {17, 33, 40, 3},
+                                        {9, 32, 32, 1},    {96, 64, 33, 5}};
+    if (!wefti_isa_has(WEFTI_ISA_AMX)) {
+        print_message("SKIPPED: this processor multiplies no tiles of bf16\n");
+        skip();
+    }
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int round = SANITIZED ? 3 : 0; round < 5; round++) {
+            wefti_gemm_spec s =
+                wefti_gemm_spec_of(WEFT_F32, shapes[i][0], shapes[i][1], shapes[i][2]);
+            s.batch[1] = shapes[i][3];
+            if (round) random_epilogue(&s);
+            if (round == 1) s.a = wefti_gemm_transposed(WEFT_F32, s.m);
+            if (round == 2) s.b = wefti_gemm_transposed(WEFT_F32, s.k);
+            s.b_packed = round == 3;
+            problem_test(s, *state);
+        }
+}
+
+/* Numbers of every sign; of widely differing sizes; all positive, where sums grow. */
+static float number_of(int kind) {
+    double x = random_value();
+    if (kind == 1) x *= exp(12 * random_value());
+    if (kind == 2) x = fabs(x);
+    return (float)x;
+}
+
+/* The root of the mean square of |C - AB| / |A||B| over all elements. */
+static double error_of(wefti_isa isa, int64_t size, int64_t k, const float *a, const float *b) {
+    wefti_gemm_spec s = wefti_gemm_spec_of(WEFT_F32, size, size, k);
+    wefti_gemm gemm;
+    assert_int_equal(wefti_gemm_prepare(&s, isa, &gemm), WEFT_OK);
+    buffer workspace = buffer_new(wefti_gemm_workspace_bytes(&gemm, 1));
+    float *c = malloc(sizeof *c * (size_t)(size * size));
+    assert_non_null(c);
+    wefti_gemm_run(&gemm, &(wefti_gemm_args){.a = a, .b = b, .c = c}, buffer_data(&workspace),
+                   NULL);
+    double sum = 0;
+    for (int64_t i = 0; i < size; i++)
+        for (int64_t j = 0; j < size; j++) {
+            double exact = 0, scale = 0;
+            for (int64_t p = 0; p < k; p++) {
+                double product = (double)a[i * k + p] * (double)b[p * size + j];
+                exact += product;
+                scale += fabs(product);
+            }
+            double error = ((double)c[i * size + j] - exact) / scale;
+            sum += error * error;
+        }
+    free(c);
+    free(workspace.base);
+    return sqrt(sum / (double)(size * size));
+}
+
+/* Three bf16 pieces are f32: errors are no larger than those of products in f32. */
+static void test_f32_tiles_are_exact(void **state) {
+    (void)state;
+    enum { SIZE = 48 };
+    if (!wefti_isa_has(WEFTI_ISA_AMX)) {
+        print_message("SKIPPED: this processor multiplies no tiles of bf16\n");
+        skip();
+    }
+    static float a[SIZE * 3000], b[SIZE * 3000];
+    for (int kind = 0; kind < 3; kind++)
+        for (int64_t k = 40; k <= 3000; k += 740) {
+            for (int i = 0; i < SIZE * 3000; i++) a[i] = number_of(kind);
+            for (int i = 0; i < SIZE * 3000; i++) b[i] = number_of(kind);
+            const double tiles = error_of(WEFTI_ISA_AMX, SIZE, k, a, b);
+            const double vectors = error_of(WEFTI_ISA_AVX512, SIZE, k, a, b);
+            print_message("kind %d, k %4d: %.2g with tiles, %.2g with vectors, in units of 2^-24\n",
+                          kind, (int)k, tiles * 0x1p24, vectors * 0x1p24);
+            assert_true(tiles > 0 && tiles <= 1.25 * vectors);
+        }
+}
+
+/* One product, of numbers of which each piece has digits: exact to a rounding, for every power of
+ * two at which pieces are numbers. Beyond, a NaN, as documented. */
+static void test_f32_tiles_of_any_size(void **state) {
+    (void)state;
+    enum { SIDE = 32 };
+    static float a[SIDE * SIDE], b[SIDE * SIDE], c[SIDE * SIDE];
+    if (!wefti_isa_has(WEFTI_ISA_AMX)) {
+        print_message("SKIPPED: this processor multiplies no tiles of bf16\n");
+        skip();
+    }
+    wefti_gemm_spec s = wefti_gemm_spec_of(WEFT_F32, SIDE, SIDE, SIDE);
+    wefti_gemm gemm;
+    assert_int_equal(wefti_gemm_prepare(&s, WEFTI_ISA_AMX, &gemm), WEFT_OK);
+    buffer workspace = buffer_new(wefti_gemm_workspace_bytes(&gemm, 1));
+    for (int i = 0; i < SIDE; i++) b[i * SIDE + i] = 1.0f; /* C = A */
+    for (int power = -106; power < 128; power++) {
+        for (int i = 0; i < SIDE * SIDE; i++)
+            a[i] = (float)ldexp(power == 127 ? 1.97 * fabs(random_value()) : 1.0 + random_value(),
+                                power);
+        wefti_gemm_run(&gemm, &(wefti_gemm_args){.a = a, .b = b, .c = c}, buffer_data(&workspace),
+                       NULL);
+        for (int i = 0; i < SIDE * SIDE; i++)
+            assert_true(fabsf(c[i] - a[i]) <= fmaxf(fabsf(a[i]) * 0x1p-24f, 0x1p-126f));
+    }
+    static const float large[] = {INFINITY, -INFINITY, 3.4e38f, -3.4e38f};
+    for (int i = 0; i < 4; i++) {
+        a[0] = large[i];
+        wefti_gemm_run(&gemm, &(wefti_gemm_args){.a = a, .b = b, .c = c}, buffer_data(&workspace),
+                       NULL);
+        assert_true(isnan(c[0]));
+    }
+    free(workspace.base);
+}
+
 /* A NaN in a row of A reaches every column of that row of C, and no other row, whatever the
  * epilogue. */
 static void test_nan_is_kept(void **state) {
@@ -164,8 +278,9 @@ static void test_nan_is_kept(void **state) {
     enum { M = 20, N = 37, K = 50 };
     static float a[M * K], b[K * N], c[M * N];
     for (int m = 1; m <= M; m += M - 1)
-        for (int isa = 0; isa < WEFTI_ISAS; isa++) /* AMX: as bf16 */
+        for (int form = 0; form <= WEFTI_ISAS; form++) /* AMX: in f32 and, last, as bf16 */
             for (int activation = 0; activation < WEFTI_ACTIVATIONS; activation++) {
+                const int isa = form < WEFTI_ISAS ? form : WEFTI_ISA_AMX;
                 if (!wefti_isa_has((wefti_isa)isa)) continue;
                 for (int i = 0; i < M * K; i++) a[i] = (float)random_value();
                 for (int i = 0; i < K * N; i++) b[i] = (float)random_value();
@@ -173,7 +288,7 @@ static void test_nan_is_kept(void **state) {
                 a[bad * K + 7] = NAN;
                 wefti_gemm_spec s = wefti_gemm_spec_of(WEFT_F32, m, N, K);
                 s.activation = (wefti_activation)activation;
-                s.bf16 = isa == WEFTI_ISA_AMX;
+                s.bf16 = form == WEFTI_ISAS;
                 wefti_gemm gemm;
                 assert_int_equal(wefti_gemm_prepare(&s, (wefti_isa)isa, &gemm), WEFT_OK);
                 buffer workspace = buffer_new(wefti_gemm_workspace_bytes(&gemm, 1));
@@ -223,10 +338,16 @@ static void test_isa_choice(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_small), cmocka_unit_test(test_random_f64),
-        cmocka_unit_test(test_large),        cmocka_unit_test(test_bf16_rows),
-        cmocka_unit_test(test_bf16_tall),    cmocka_unit_test(test_nan_is_kept),
-        cmocka_unit_test(test_refusals),     cmocka_unit_test(test_isa_choice)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_small),
+                                       cmocka_unit_test(test_random_f64),
+                                       cmocka_unit_test(test_large),
+                                       cmocka_unit_test(test_bf16_rows),
+                                       cmocka_unit_test(test_bf16_tall),
+                                       cmocka_unit_test(test_f32_tiles),
+                                       cmocka_unit_test(test_f32_tiles_are_exact),
+                                       cmocka_unit_test(test_f32_tiles_of_any_size),
+                                       cmocka_unit_test(test_nan_is_kept),
+                                       cmocka_unit_test(test_refusals),
+                                       cmocka_unit_test(test_isa_choice)};
     return cmocka_run_group_tests(tests, make_pools, destroy_pools);
 }

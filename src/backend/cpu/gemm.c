@@ -86,14 +86,25 @@ static weft_status check(const wefti_gemm_spec *spec, wefti_isa isa) {
     return WEFT_OK;
 }
 
-static const wefti_gemm_kernels *kernels_of(wefti_isa isa, bool bf16) {
+/* f32 products are worth the packing for tiles unless B is small. A is not asked for its rows: the
+ * bits of a row do not depend on how many others there are. */
+static bool suits_f32_tiles(const wefti_gemm_spec *spec) {
+    return spec->a.dtype == WEFT_F32 && spec->b.dtype == WEFT_F32 && spec->n >= 32 && spec->k >= 32;
+}
+
+/* Few rows (`skinny`): reading B is all the time it takes. */
+static const wefti_gemm_kernels *kernels_of(const wefti_gemm_spec *spec, wefti_isa isa,
+                                            bool skinny) {
 #if defined(__x86_64__)
-    if (bf16) return &wefti_gemm_kernels_amx;
+    if (!skinny && spec->bf16) return &wefti_gemm_kernels_amx;
+    if (!skinny && isa >= WEFTI_ISA_AMX && suits_f32_tiles(spec))
+        return &wefti_gemm_kernels_amx_f32;
     if (isa >= WEFTI_ISA_AVX512) return &wefti_gemm_kernels_avx512;
     if (isa == WEFTI_ISA_AVX2) return &wefti_gemm_kernels_avx2;
 #endif
+    (void)spec;
     (void)isa;
-    (void)bf16;
+    (void)skinny;
     return &wefti_gemm_kernels_plain;
 }
 
@@ -127,8 +138,7 @@ static bool is_in_rows(const wefti_gemm_operand *a, int64_t k, int64_t unit) {
 weft_status wefti_gemm_prepare(const wefti_gemm_spec *spec, wefti_isa isa, wefti_gemm *out) {
     WEFT_TRY(check(spec, isa));
     wefti_gemm gemm = {.spec = *spec, .isa = isa, .path = (int)path_of(spec)};
-    /* Few rows: reading B is all the time it takes. */
-    const wefti_gemm_kernels *kernels = kernels_of(isa, spec->bf16 && gemm.path != GEMM_SKINNY);
+    const wefti_gemm_kernels *kernels = kernels_of(spec, isa, gemm.path == GEMM_SKINNY);
     gemm.kernels = kernels;
     bool shared = gemm.path == GEMM_SHARED;
     gemm.a_in_place = kernels->reads_rows && is_in_rows(&spec->a, spec->k, kernels->depth_unit);

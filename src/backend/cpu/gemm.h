@@ -5,7 +5,8 @@
  * Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", ACM TOMS 34(3), 2008,
  * and Van Zee and van de Geijn, "BLIS: A Framework for Rapidly Instantiating BLAS Functionality",
  * ACM TOMS 41(3), 2015. bf16 operands become f32 while they are packed, or, in a product with
- * `bf16`, f32 operands bf16; sums are f32 (f64 for f64).
+ * `bf16`, f32 operands bf16; sums are f32 (f64 for f64). With WEFTI_ISA_AMX f32 operands are split
+ * into three bf16 numbers each, whose tiles are multiplied: no less exact (gemm_amx_f32.c).
  *
  * The order of additions of one element of C is fixed by the shape and the isa alone: blocks of k
  * in ascending order are fixed when the product is prepared. So the bits do not depend on the
@@ -109,8 +110,8 @@ void wefti_gemm_run(const wefti_gemm *gemm, const wefti_gemm_args *args, void *w
 
 /* The packed form of B (f32, or bf16 for products with `bf16`), for weights that are used several
  * times between updates: written once by pack_b, then passed as args.b to runs prepared with
- * `b_packed`. Products of any m, equal n, k, isa, `bf16` and k > 0 share it. 64-byte aligned.
- * `gemm`: prepared with b_packed, whose spec.b describes the unpacked B. */
+ * `b_packed`. Products of any m, equal n, k, dtypes, isa, `bf16` and k > 0 share it. 64-byte
+ * aligned. `gemm`: prepared with b_packed, whose spec.b describes the unpacked B. */
 int64_t wefti_gemm_packed_bytes(const wefti_gemm *gemm);
 void wefti_gemm_pack_b(const wefti_gemm *gemm, const void *b, void *packed, wefti_pool *pool);
 

@@ -25,6 +25,8 @@ static void enter(void) {
         config.row_bytes[i] = 64;
         config.rows[i] = SIDE;
     }
+    /* gcc's intrinsic says that it reads 8 bytes: all 64 have to be there. */
+    __asm__ volatile("" : : "r"(&config) : "memory");
     _tile_loadconfig(&config);
 }
 
@@ -32,18 +34,10 @@ static void leave(void) {
     _tile_release();
 }
 
-INLINE void fetch_ahead(wefti_gemm_ahead *ahead) {
-    if (ahead->runs == 0) return;
-    UNROLL for (int line = 0; line < GEMM_AHEAD; line++)
-        __builtin_prefetch(ahead->at + line * 64, 0, 2);
-    ahead->at += GEMM_AHEAD * 64;
-    if (ahead->at < ahead->start + ahead->bytes) return;
-    ahead->start += ahead->stride;
-    ahead->at = ahead->start;
-    ahead->runs--;
-}
-
-/* Registers 0 to 3: sums; 4, 5: A; 6, 7: B. `low`: only the first 16 rows. `a_stride`: bytes from
+/* Registers 0 to 3: sums; 4, 5: A; 6, 7: B. Those are zeroed once they have been read for the last
+ * time: a core whose other half is busy has few physical registers for the eight names, and those
+ * that are zero take none. Without that loads and products wait for each other there, for twice the
+ * time. `low`: only the first 16 rows. `a_stride`: bytes from
  * row to row, 64 in a panel. */
 INLINE void multiply(const bool low, int64_t k, const char *a, int64_t a_stride, const uint16_t *b,
                      wefti_gemm_ahead *ahead) {
@@ -52,7 +46,7 @@ INLINE void multiply(const bool low, int64_t k, const char *a, int64_t a_stride,
     const char *second = a + SIDE * stride;
     const size_t step = panel ? 4 * TILE : 64;
     for (int64_t p = 0; p < k; p += DEPTH) {
-        if (ahead) fetch_ahead(ahead);
+        if (ahead) fetch_ahead(ahead, GEMM_AHEAD);
         _tile_loadd(6, b, 64);
         _tile_loadd(4, a, stride);
         _tile_dpbf16ps(0, 4, 6);
@@ -135,16 +129,17 @@ static void pack_a(const wefti_gemm_operand *operand, const void *a, int64_t row
                    int64_t readable_rows, int64_t k, void *panel) {
     (void)readable_rows; /* nothing beyond is read */
     if (operand->dtype == WEFT_F32)
-        pack_as(WEFT_F32, WHOLE, true, a, rows, operand->row_stride, k, operand->column_stride, panel);
+        pack_as(WEFT_F32, 1, true, a, rows, operand->row_stride, k, operand->column_stride, panel);
     else
-        pack_as(WEFT_BF16, WHOLE, true, a, rows, operand->row_stride, k, operand->column_stride, panel);
+        pack_as(WEFT_BF16, 1, true, a, rows, operand->row_stride, k, operand->column_stride, panel);
 }
 static void pack_b(const wefti_gemm_operand *operand, const void *b, int64_t columns, int64_t k,
                    void *panel) {
     if (operand->dtype == WEFT_F32)
-        pack_as(WEFT_F32, WHOLE, false, b, columns, operand->column_stride, k, operand->row_stride, panel);
+        pack_as(WEFT_F32, 1, false, b, columns, operand->column_stride, k, operand->row_stride,
+                panel);
     else
-        pack_as(WEFT_BF16, WHOLE, false, b, columns, operand->column_stride, k, operand->row_stride,
+        pack_as(WEFT_BF16, 1, false, b, columns, operand->column_stride, k, operand->row_stride,
                 panel);
 }
 

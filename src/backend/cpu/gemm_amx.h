@@ -21,4 +21,15 @@ INLINE void interleave(__m512i even, __m512i odd, __m512i pairs[2]) {
     pairs[1] = _mm512_permutex2var_epi64(low, second, high);
 }
 
+/* The next lines of what is multiplied next. */
+INLINE void fetch_ahead(wefti_gemm_ahead *ahead, const int lines) {
+    if (ahead->runs == 0) return;
+    UNROLL for (int line = 0; line < lines; line++) __builtin_prefetch(ahead->at + line * 64, 0, 2);
+    ahead->at += lines * 64;
+    if (ahead->at < ahead->start + ahead->bytes) return;
+    ahead->start += ahead->stride;
+    ahead->at = ahead->start;
+    ahead->runs--;
+}
+
 #endif

@@ -45,7 +45,7 @@ void wefti_gemm_block_batch(wefti_gemm_block *w, const wefti_gemm_args *args, in
 }
 
 int64_t wefti_gemm_padding(const wefti_gemm *gemm) {
-    return gemm->kernels->element_bytes == 2 ? gemm->kernels->depth_unit : 1;
+    return gemm->kernels->element_bytes != 4 ? gemm->kernels->depth_unit : 1;
 }
 
 void wefti_gemm_block_span(wefti_gemm_block *w, int64_t p) {

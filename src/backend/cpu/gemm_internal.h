@@ -39,8 +39,9 @@ typedef struct wefti_gemm_ahead {
 
 /* Sums are f32 from here on. Panels: A as [k][rows], B as [k][columns], of the register tile, short
  * panels of B filled up with zeros and short panels of A left undefined beyond their rows. Elements
- * are f32; bf16 in an order of their own (gemm_amx.c) where `element_bytes` is 2, and both panels
- * are filled up with zeros to a multiple of `depth_unit` lines. */
+ * are f32. Where `element_bytes` is not 4 they are one or several bf16 numbers in an order of their
+ * own (gemm_amx.c, gemm_amx_f32.c), and both panels are filled up with zeros to a multiple of
+ * `depth_unit` lines. */
 typedef struct wefti_gemm_kernels {
     int rows, columns;               /* register tile */
     int element_bytes;               /* of panels */
@@ -81,6 +82,7 @@ extern const wefti_gemm_kernels wefti_gemm_kernels_plain;
 extern const wefti_gemm_kernels wefti_gemm_kernels_avx2;
 extern const wefti_gemm_kernels wefti_gemm_kernels_avx512;
 extern const wefti_gemm_kernels wefti_gemm_kernels_amx;
+extern const wefti_gemm_kernels wefti_gemm_kernels_amx_f32;
 #endif
 
 /* The operand's or output's batch number `batch` (i * batch[1] + j). NULL stays NULL. */

@@ -3,7 +3,7 @@
  * Every kernel that has several forms (plain C, AVX2 with FMA, AVX-512, AMX tiles) takes the form
  * as an argument, so that tests can run all that the processor has. WEFT_ISA=plain|avx2|avx512|amx
  * in the environment lowers the choice; a form that the processor lacks is never chosen. AMX
- * multiplies bf16 only: all else runs as AVX-512 there. */
+ * multiplies bf16, and f32 as sums of bf16 numbers: all else runs as AVX-512 there. */
 #ifndef WEFTI_BACKEND_CPU_ISA_H
 #define WEFTI_BACKEND_CPU_ISA_H
 
