@@ -1,14 +1,17 @@
 /* Transfers between hosts: the communicator over messages on UCX, from 8 bytes to 64 MiB.
  *
  *   bench/rounds [--ranks N] [--hosts NETNS:INTERFACE,NETNS:INTERFACE..] [--bytes LEAST MOST]
- *                [--seconds S] [--force ALGORITHM]
+ *                [--seconds S] [--force ALGORITHM] [--near] [--compute US]
  *
  * Rank r runs in the network namespace number r % (their number), as on a host of its own; without
- * --hosts all are on the loopback interface. bench/peers/between_hosts.sh makes two namespaces and
- * compares with iperf3. A line says, for one size: microseconds and 1e9 bits/s of a message one way
- * (from rank 0 to rank 1, whose answer, of 8 bytes, is waited for once in `depth` messages), and
- * microseconds of an all-reduce and an all-gather of all ranks with the algorithms that were
- * chosen. Bits are those of the whole tensor. Medians of what fits into S seconds (1 unless given).
+ * --hosts all are on the loopback interface. All messages go by UCX; with --near, as in a job,
+ * those within a host, which without --hosts has two ranks, go through its memory. With --compute
+ * rank 0 first uses so much of a core's time, while the others wait for it.
+ * bench/peers/between_hosts.sh makes two namespaces and compares with iperf3. A line says, for one
+ * size: microseconds and 1e9 bits/s of a message one way (from rank 0 to rank 1, whose answer, of 8
+ * bytes, is waited for once in `depth` messages), and microseconds of an all-reduce and an
+ * all-gather of all ranks with the algorithms that were chosen. Bits are those of the whole tensor.
+ * Medians of what fits into S seconds (1 unless given).
  */
 #include <fcntl.h>
 #include <sched.h>
@@ -19,9 +22,11 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "comm/host.h"
 #include "comm/rounds.h"
 #include "comm/ucx.h"
 
@@ -39,7 +44,9 @@ static char *host[MOST_RANKS];
 static int64_t least = 8, most = 64 << 20;
 static double seconds = 1;
 static wefti_rounds_algorithm forced = WEFTI_ROUNDS_CHOSEN;
-static wefti_comm *comm;
+static bool near;
+static int64_t compute_ns;
+static wefti_comm *comm, *messages;
 static float *source, *destination;
 
 static void fail(const char *what) {
@@ -147,11 +154,21 @@ static void send_some(wefti_endpoint *message, wefti_endpoint *answer) {
     need(wefti_comm_run(answer, sends ? NULL : word, sends ? word : NULL), "answer");
 }
 
+static int64_t own_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+static void compute(void) {
+    int64_t until = own_ns() + compute_ns;
+    while (rank == 0 && own_ns() < until) continue;
+}
+
 /* Median seconds. */
 static double measure(work what, int64_t bytes, const char **algorithm) {
     static double sample[SAMPLES];
     wefti_endpoint *e = bind(what, bytes), *answer = what == MESSAGE ? bind(ANSWER, 8) : NULL;
-    if (e) *algorithm = wefti_rounds_algorithm_text(wefti_rounds_chosen(e));
+    if (e && !near) *algorithm = wefti_rounds_algorithm_text(wefti_rounds_chosen(e));
     int64_t until = wefti_now_ns() + (int64_t)(seconds * 1e9);
     int turns = 0;
     if (rank == 0) atomic_store(&all->samples, 0);
@@ -159,6 +176,7 @@ static double measure(work what, int64_t bytes, const char **algorithm) {
     for (; once_more(turns, until); turns++) {
         meet();
         int64_t begin = wefti_now_ns();
+        if (compute_ns > 0) compute();
         if (e && answer)
             send_some(e, answer);
         else if (e)
@@ -176,13 +194,31 @@ static double measure(work what, int64_t bytes, const char **algorithm) {
     return sample[turns / 2];
 }
 
-static void run_rank(void) {
-    const char *interface = enter_host();
+static void make_communicator(const char *interface) {
     wefti_exchange exchange = {NULL, swap};
-    weft_transport transport;
-    need(wefti_ucx_transport(rank, ranks, &exchange, interface, &transport), "UCX");
-    need(wefti_comm_rounds(&transport, &comm), "communicator");
-    wefti_rounds_force(comm, forced);
+    weft_transport transport, far;
+    int32_t of_rank[MOST_RANKS];
+    for (int32_t r = 0; r < ranks; r++) of_rank[r] = hosts > 0 ? r % hosts : r / 2;
+    need(wefti_ucx_transport(rank, ranks, &exchange, interface, &far), "UCX");
+    transport = far;
+    if (near) {
+        need(wefti_comm_host(rank, ranks, of_rank, &exchange, &comm), "memory of the host");
+        need(wefti_comm_host_roads(comm, &far, &transport), "roads");
+    }
+    need(wefti_comm_rounds(&transport, &messages), "communicator");
+    wefti_rounds_force(messages, forced);
+    if (near) {
+        wefti_rounds_costs costs = wefti_rounds_costs_of(&(wefti_links){0}, true);
+        wefti_rounds_set_costs(messages, &costs);
+        need(wefti_rounds_set_hosts(messages, of_rank), "hosts");
+        wefti_comm_host_far(comm, messages);
+    } else {
+        comm = messages;
+    }
+}
+
+static void run_rank(void) {
+    make_communicator(enter_host());
     source = calloc(1, (size_t)most + 64);
     destination = calloc(1, (size_t)most + 64);
     if (!source || !destination) abort();
@@ -217,6 +253,10 @@ static void read_arguments(int argc, char **argv) {
             most = atoll(argv[++i]);
         } else if (!strcmp(argv[i], "--seconds") && i + 1 < argc) {
             seconds = atof(argv[++i]);
+        } else if (!strcmp(argv[i], "--near")) {
+            near = true;
+        } else if (!strcmp(argv[i], "--compute") && i + 1 < argc) {
+            compute_ns = atoll(argv[++i]) * 1000;
         } else if (!strcmp(argv[i], "--force") && i + 1 < argc) {
             i++;
             for (int a = 0; a < WEFTI_ROUNDS_ALGORITHMS; a++)

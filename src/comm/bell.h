@@ -11,7 +11,9 @@
  * sequentially consistent stores, or, `light`, plain stores of the many that show work, for which
  * the few that go to sleep pay with membarrier(2), a barrier on all cores that run threads of the
  * process, or of all processes that have asked for it. Sleeping is futex(2); elsewhere than on
- * Linux, giving up the time slice. */
+ * Linux, giving up the time slice.
+ *
+ * Who also waits for what rings no bell sleeps for short times and looks in between. */
 #ifndef WEFTI_BELL_H
 #define WEFTI_BELL_H
 
@@ -80,6 +82,14 @@ static inline uint32_t wefti_bell_sleeps(wefti_bell *bell, wefti_bell_mode mode)
 }
 static inline void wefti_bell_wakes(wefti_bell *bell) {
     atomic_store_explicit(&bell->sleeps, 0, memory_order_relaxed);
+}
+/* How long one sleeps between looks who has waited in vain for so long; 0: not at all yet, but it
+ * lets others have the core before it looks again. What has come is found late by a part only of
+ * the time that it took, and looking takes little time from those who compute. */
+static inline long wefti_bell_nap(int64_t waited_ns) {
+    enum { AWAKE_NS = 2000000, PART = 16, MOST_NS = 200000 };
+    int64_t ns = waited_ns / PART;
+    return waited_ns < AWAKE_NS ? 0 : ns < MOST_NS ? (long)ns : MOST_NS;
 }
 /* May return early. most_ns: 0: until it rings; else not longer than that. */
 static inline void wefti_bell_sleep(wefti_bell *bell, uint32_t heard, wefti_bell_mode mode,

@@ -35,6 +35,11 @@ typedef struct wefti_comm_engine {
     weft_status (*wait)(wefti_endpoint *endpoint);
     /* As wait, but WEFT_PENDING instead of blocking. Carries on with all that is under way. */
     weft_status (*test)(wefti_endpoint *endpoint);
+    /* Both for who waits for something else too, and so by `test`. NULL: nobody needs them.
+     * From attend(true) to attend(false) it tests so often that the engine need not carry on by
+     * itself. linger: nothing has happened for so long. */
+    void (*attend)(wefti_comm *comm, bool on);
+    void (*linger)(wefti_comm *comm, int64_t ns);
     void (*unbind)(wefti_endpoint *endpoint);
     /* Nobody waits any more: all waits under way and to come, on all ranks of this process (and,
      * where the engine can reach them, of others), fail with `message`, the first one given, and

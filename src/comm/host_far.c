@@ -51,12 +51,21 @@ static bool carry_on(wefti_local *local) {
         if (e->completed == e->posted) {
             e->listed = false;
             *at = e->next;
-            local->beside_count--;
+            local->beside.count--;
         } else {
             at = &e->next;
         }
     }
     return happened;
+}
+
+static void attend(wefti_local *local, bool on) {
+    wefti_comm *far = ((wefti_host *)local)->far;
+    if (far->engine->attend) far->engine->attend(far, on);
+}
+static void linger(wefti_local *local, int64_t ns) {
+    wefti_comm *far = ((wefti_host *)local)->far;
+    if (far->engine->linger) far->engine->linger(far, ns);
 }
 
 weft_status wefti_host_far_bind(wefti_host *host, const wefti_transfer *t, wefti_endpoint **out) {
@@ -77,7 +86,9 @@ weft_status wefti_host_far_bind(wefti_host *host, const wefti_transfer *t, wefti
         wefti_free(e);
         return status;
     }
-    host->local.beside = carry_on;
+    host->local.beside.carry_on = carry_on;
+    host->local.beside.attend = attend;
+    host->local.beside.linger = linger;
     *out = &e->base;
     return WEFT_OK;
 }
@@ -111,7 +122,7 @@ weft_status wefti_host_far_post(wefti_endpoint *base, const void *source, void *
     e->listed = true;
     e->next = e->host->under_way;
     e->host->under_way = e;
-    local->beside_count++;
+    local->beside.count++;
     return WEFT_OK;
 }
 
@@ -153,7 +164,7 @@ void wefti_host_far_unbind(wefti_endpoint *base) {
     for (wefti_host_far **at = &e->host->under_way; *at; at = &(*at)->next)
         if (*at == e) {
             *at = e->next;
-            local->beside_count--;
+            local->beside.count--;
             break;
         }
     e->far->engine->unbind(e->far);

@@ -125,18 +125,25 @@ struct wefti_local_channel {
 };
 
 typedef struct wefti_local_world wefti_local_world;
+typedef struct wefti_local wefti_local;
 
-typedef struct wefti_local {
+/* What else a rank has under way, which rings no bell, and which it carries on with while it waits.
+ */
+typedef struct wefti_local_beside {
+    int32_t count;                               /* 0: nothing, and the rest is not called */
+    bool (*carry_on)(wefti_local *local);        /* true: something happened */
+    void (*attend)(wefti_local *local, bool on); /* as in comm.h, and so is */
+    void (*linger)(wefti_local *local, int64_t ns);
+} wefti_local_beside;
+
+struct wefti_local {
     wefti_comm comm;
     wefti_local_world *world;
     int32_t place;            /* among the ranks of this world */
     wefti_local_seat *active; /* seats with posts under way */
     bool at_fault;            /* it was this rank that found a mismatch */
-    /* What else this rank has under way, and carries on with while it waits: true: something
-     * happened. It sleeps for short times only while beside_count > 0. NULL: nothing. */
-    bool (*beside)(struct wefti_local *local);
-    int32_t beside_count;
-} wefti_local;
+    wefti_local_beside beside;
+};
 
 struct wefti_local_world {
     int32_t size;

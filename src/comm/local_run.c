@@ -4,6 +4,7 @@
  * memory. Whoever waits, for whatever it is, carries on everything that it has under way, in any
  * order in which partners turn up; so waits in different orders on different ranks cannot lock each
  * other out. */
+#include "base/clock.h"
 #include "comm/local.h"
 
 static wefti_local_place *place_of(wefti_local_seat *seat, uint64_t number) {
@@ -203,7 +204,7 @@ static bool progress_seat(wefti_local *local, wefti_local_seat *seat) {
 }
 
 bool wefti_local_progress(wefti_local *local) {
-    bool happened = local->beside && local->beside(local);
+    bool happened = local->beside.count > 0 && local->beside.carry_on(local);
     for (wefti_local_seat **at = &local->active; *at;) {
         wefti_local_seat *seat = *at;
         happened |= progress_seat(local, seat);
@@ -284,43 +285,91 @@ weft_status wefti_local_test(wefti_endpoint *base) {
     return WEFT_OK;
 }
 
-/* Until the bell rings, or what lies beside may have come further. */
-static void sleep_once(wefti_local *local) {
-    enum { BESIDE_NS = 100000 };
-    wefti_bell *bell = &local->world->common->line[local->place].bell;
-    uint32_t heard = wefti_bell_sleeps(bell, local->world->mode);
-    if (wefti_local_progress(local) || wefti_local_broken(local))
-        wefti_bell_wakes(bell);
-    else
-        wefti_bell_sleep(bell, heard, local->world->mode, local->beside_count > 0 ? BESIDE_NS : 0);
+/* Between two looks that found nothing to do. */
+typedef struct patience {
+    int looks;        /* in a row */
+    int64_t since_ns; /* of them; 0: not known yet */
+    bool told;        /* that this rank waits */
+} patience;
+
+static void tell(const wefti_local *local, patience *p, const char *what) {
+    if (!p->told) wefti_position_begin_wait(local->comm.position, what);
+    p->told = true;
 }
 
-weft_status wefti_local_wait_until(wefti_local *local, const bool *finished, const char *what) {
+/* Whether it looks again at once, or after others that may want the core. */
+static bool stays_awake(const wefti_local *local, patience *p) {
     enum { YIELDS = 32 }; /* where ranks share cores: who is waited for may get this one at once */
-    bool told = false;
-    for (int spun = 0;;) {
+    int spin = local->world->spin;
+    if (p->looks >= (spin > 0 ? spin : YIELDS)) return false;
+    p->looks++;
+    if (spin == 0)
+        sched_yield();
+    else if (p->looks > 4)
+        wefti_bell_pause();
+    else
+        wefti_bell_look_again();
+    return true;
+}
+
+/* Until the bell rings, or not longer than that; true: something has happened instead. */
+static bool sleep_once(wefti_local *local, long most_ns) {
+    wefti_bell *bell = &local->world->common->line[local->place].bell;
+    uint32_t heard = wefti_bell_sleeps(bell, local->world->mode);
+    bool happened = wefti_local_progress(local);
+    if (happened || wefti_local_broken(local))
+        wefti_bell_wakes(bell);
+    else
+        wefti_bell_sleep(bell, heard, local->world->mode, most_ns);
+    return happened;
+}
+
+/* Where something lies beside. Looks at that are not cheap, so that a few of them take as long as
+ * messages do. Then others get the core in between: those who compute, and where hosts share a
+ * machine, which ranks do not know, those who are waited for. */
+static bool look_less_often(wefti_local *local, patience *p, const char *what) {
+    enum { LOOKS = 32 };
+    if (p->looks < LOOKS && stays_awake(local, p)) return false;
+    int64_t now = wefti_now_ns();
+    if (p->since_ns == 0) p->since_ns = now;
+    long ns = wefti_bell_nap(now - p->since_ns);
+    if (ns == 0) {
+        sched_yield();
+        return false;
+    }
+    tell(local, p, what);
+    local->beside.linger(local, now - p->since_ns);
+    return sleep_once(local, ns);
+}
+
+static bool wait_for_bell(wefti_local *local, patience *p, const char *what) {
+    if (stays_awake(local, p)) return false;
+    tell(local, p, what);
+    p->looks = 0;
+    return sleep_once(local, 0);
+}
+
+static weft_status look_until(wefti_local *local, const bool *finished, const char *what) {
+    patience p = {0};
+    for (;;) {
         bool happened = wefti_local_progress(local);
         if (*finished) break;
         if (wefti_local_broken(local)) return wefti_local_fail(local);
-        if (happened) {
-            spun = 0;
-        } else if (spun < local->world->spin) {
-            if (++spun > 4)
-                wefti_bell_pause();
-            else
-                wefti_bell_look_again();
-        } else if (local->world->spin == 0 && spun < YIELDS) {
-            spun++;
-            sched_yield();
-        } else {
-            if (!told) wefti_position_begin_wait(local->comm.position, what);
-            told = true;
-            sleep_once(local);
-            spun = 0;
-        }
+        if (!happened)
+            happened = local->beside.count > 0 ? look_less_often(local, &p, what)
+                                               : wait_for_bell(local, &p, what);
+        if (happened) p = (patience){.told = p.told};
     }
-    wefti_position_end_wait(local->comm.position, told);
+    wefti_position_end_wait(local->comm.position, p.told);
     return WEFT_OK;
+}
+
+weft_status wefti_local_wait_until(wefti_local *local, const bool *finished, const char *what) {
+    bool attends = local->beside.count > 0;
+    if (attends) local->beside.attend(local, true);
+    weft_status status = look_until(local, finished, what);
+    if (attends) local->beside.attend(local, false);
+    return status;
 }
 
 weft_status wefti_local_wait(wefti_endpoint *base) {

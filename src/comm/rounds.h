@@ -231,6 +231,8 @@ void wefti_rounds_stop_thread(wefti_rounds_world *w);
 weft_status wefti_rounds_post_one(wefti_endpoint *endpoint, const void *source, void *destination);
 weft_status wefti_rounds_wait(wefti_endpoint *endpoint);
 weft_status wefti_rounds_test(wefti_endpoint *endpoint);
+void wefti_rounds_attend(wefti_comm *comm, bool on);
+void wefti_rounds_linger(wefti_comm *comm, int64_t ns);
 
 /* For transfers bound from then on; must be the same on all ranks: what messages cost; which host
  * each rank is on (copied); for tests and measurements, an algorithm. */

@@ -4,12 +4,11 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "comm/bell.h"
 #include "comm/rounds.h"
 
 enum {
     SPIN = 200,            /* looks before a waiting thread lets others run */
-    AWAKE_NS = 2000000,    /* before it sleeps between looks */
-    NAP_NS = 50000,        /* for so long */
     PATIENCE_NS = 20000000 /* before it asks the others what they have posted */
 };
 
@@ -67,6 +66,31 @@ weft_status wefti_rounds_test(wefti_endpoint *base) {
     return WEFT_OK;
 }
 
+/* What is still under way is the thread's again. With the lock held. */
+static void leave(wefti_rounds_world *w) {
+    atomic_fetch_sub(&w->waiting, 1);
+    if (w->under_way > 0 || w->outgoing) wefti_rounds_wake(w);
+}
+
+void wefti_rounds_attend(wefti_comm *comm, bool on) {
+    wefti_rounds_world *w = (wefti_rounds_world *)comm;
+    if (on) {
+        atomic_fetch_add(&w->waiting, 1);
+        return;
+    }
+    pthread_mutex_lock(&w->lock);
+    leave(w);
+    pthread_mutex_unlock(&w->lock);
+}
+
+void wefti_rounds_linger(wefti_comm *comm, int64_t ns) {
+    wefti_rounds_world *w = (wefti_rounds_world *)comm;
+    if (ns <= PATIENCE_NS) return;
+    pthread_mutex_lock(&w->lock);
+    wefti_rounds_ask(w);
+    pthread_mutex_unlock(&w->lock);
+}
+
 /* Between two looks that found nothing to do. */
 typedef struct patience {
     int spun;
@@ -86,13 +110,10 @@ static void be_patient(wefti_rounds_endpoint *endpoint, patience *p, bool happen
     p->told = true;
     int64_t now = wefti_now_ns();
     if (p->since_ns == 0) p->since_ns = now;
-    if (now - p->since_ns > PATIENCE_NS) {
-        pthread_mutex_lock(&w->lock);
-        wefti_rounds_ask(w);
-        pthread_mutex_unlock(&w->lock);
-    }
-    if (now - p->since_ns > AWAKE_NS)
-        (void)nanosleep(&(struct timespec){0, NAP_NS}, NULL);
+    wefti_rounds_linger(&w->comm, now - p->since_ns);
+    long ns = wefti_bell_nap(now - p->since_ns);
+    if (ns > 0)
+        (void)nanosleep(&(struct timespec){0, ns}, NULL);
     else
         sched_yield();
 }
@@ -104,7 +125,7 @@ weft_status wefti_rounds_wait(wefti_endpoint *base) {
     WEFT_TRY(find_oldest(endpoint, &post));
     patience p = {0};
     weft_status status;
-    atomic_fetch_add(&w->waiting, 1);
+    wefti_rounds_attend(&w->comm, true);
     for (;;) {
         bool happened = false;
         pthread_mutex_lock(&w->lock);
@@ -113,8 +134,7 @@ weft_status wefti_rounds_wait(wefti_endpoint *base) {
         pthread_mutex_unlock(&w->lock);
         be_patient(endpoint, &p, happened);
     }
-    atomic_fetch_sub(&w->waiting, 1);
-    if (w->under_way > 0 || w->outgoing) wefti_rounds_wake(w);
+    leave(w);
     pthread_mutex_unlock(&w->lock);
     if (status < 0) return status;
     endpoint->waited++;

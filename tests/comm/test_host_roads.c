@@ -367,6 +367,29 @@ static void each_byte_takes_its_road(void **state) {
     munmap(arrays, (size_t)3 * MOST_RANKS * MOST_BYTES);
 }
 
+/* --- what does not match --- */
+
+/* Nothing comes by itself of which they could see it. */
+static void who_only_receives_is_asked(void **state) {
+    (void)state;
+    numbers r = {7, 0};
+    mismatch_test *test = share(sizeof *test);
+    for (int32_t m = 0; m < 2; m++) {
+        test->c[m] = send_of(1 - m, m, 12);
+        snprintf(test->c[m].name, sizeof test->c[m].name, m ? "second" : "first");
+    }
+    roads_world *w = roads_begin(2, true, &r, test);
+    for (int32_t m = 0; m < 2; m++) w->p.hosts[m] = m;
+    run_processes(&w->p, meet_wrongly);
+    if (w->p.w.failures) fail_msg("%s", w->p.w.message);
+    assert_true(test->found >= 1);
+    for (int32_t m = 0; m < 2; m++)
+        if (!strstr(test->message[m], "of first (") || !strstr(test->message[m], "of second ("))
+            fail_msg("rank %d: %s", (int)m, test->message[m]);
+    processes_end(&w->p);
+    munmap(test, sizeof *test);
+}
+
 /* --- death --- */
 
 /* Nobody but the neighbours themselves can notice it here. */
@@ -399,6 +422,7 @@ int main(void) {
         cmocka_unit_test(messages_wait_for_nobody),
         cmocka_unit_test(the_same_bits_as_between_threads),
         cmocka_unit_test(each_byte_takes_its_road),
+        cmocka_unit_test(who_only_receives_is_asked),
         cmocka_unit_test(who_is_killed_is_named),
         cmocka_unit_test(nothing_is_left),
     };
