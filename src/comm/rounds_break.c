@@ -38,7 +38,7 @@ weft_status wefti_rounds_fail(wefti_rounds_world *w) {
     return wefti_adopt_of(w->at_fault ? WEFT_E_MISMATCH : WEFT_E_PEER, failed, message);
 }
 
-enum { TELL_NS = 100000000 };
+enum { TELL_NS = 500000000 }; /* on a busy machine connecting takes a while */
 
 static void give_up(wefti_rounds_world *w, wefti_rounds_post *post) {
     const wefti_rounds_plan *plan = post->endpoint->plan;
@@ -72,7 +72,8 @@ void wefti_rounds_hush(wefti_rounds_world *w) {
     w->quiet = true;
     tell_others(w); /* before giving up, which may cut connections */
     int64_t until = wefti_now_ns() + TELL_NS;
-    while (w->outgoing && wefti_now_ns() < until) (void)wefti_rounds_progress_outgoing(w);
+    while (w->outgoing && wefti_now_ns() < until)
+        if (!wefti_rounds_progress_outgoing(w)) sched_yield();
     for (wefti_rounds_channel *channel = w->busy; channel; channel = channel->next_busy) {
         for (wefti_rounds_post *post = channel->active; post; post = post->next) give_up(w, post);
         channel->active = channel->first = NULL;

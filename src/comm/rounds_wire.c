@@ -7,7 +7,7 @@
 
 enum {
     SELDOM = 32, /* ranks that nothing is expected of are looked at every so many times */
-    MOURNING_NS = 100000000
+    MOURNING_NS = 1000000000
 };
 
 /* --- buffers --- */

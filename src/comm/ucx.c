@@ -9,6 +9,7 @@
 #ifdef WEFT_HAVE_UCX
 
 #include <net/if.h>
+#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <stdio.h>
@@ -25,6 +26,7 @@ enum {
     MOST_ADDRESS = 64 << 10, /* bytes of a worker's address */
     CLOSE_NS = 2000000000,   /* how long closing waits for others */
     CANCEL_NS = 500000000,   /* and cancelling for the library */
+    MOST_EVENTS = 16,        /* handled before requests are looked at */
     LONG_LOOKS = 2000,       /* looks after which a sender that nothing comes from is connected */
     /* Of the pieces in which TCP takes long messages. UCX's own are 8 KiB and 64 KiB. */
     MOST_PIECE = 256 << 10,
@@ -76,8 +78,10 @@ static weft_status failed(const ucx_side *s, int32_t peer, ucs_status_t status) 
     WEFT_FAIL(WEFT_E_PEER, "UCX: %s (rank %d)", s->call.ucs_status_string(status), (int)peer);
 }
 
+/* As each call handles one event of TCP only (take_events_singly). */
 static void progress(ucx_side *s) {
-    if (!s->stuck) (void)s->call.ucp_worker_progress(s->worker);
+    for (int i = 0; i < MOST_EVENTS && !s->stuck; i++)
+        if (s->call.ucp_worker_progress(s->worker) == 0) break;
 }
 
 /* --- connections --- */
@@ -123,6 +127,7 @@ static void end_close(ucx_side *s, void *request, int64_t until) {
             return;
         }
         progress(s);
+        sched_yield();
     }
     s->call.ucp_request_free(request);
 }
@@ -215,6 +220,7 @@ static void ucx_cancel(void *context, void *request) {
     }
     while (!r->done && !s->stuck) {
         progress(s);
+        sched_yield();
         s->stuck = !r->done && wefti_now_ns() > until;
     }
     if (r->done) release(s, r);
@@ -313,6 +319,14 @@ static void lengthen_pieces(const ucx_side *s, ucp_config_t *config) {
     }
 }
 
+/* Two ranks that connect to each other at the same time have two sockets. When one of them gives up
+ * just then, UCX (to 1.18 at least) may close the other's connection over the event of one socket
+ * and then look at the event of the other, which it has got together with the first: it asserts
+ * that there is no such, and ends the process. */
+static void take_events_singly(const ucx_side *s, ucp_config_t *config) {
+    if (!getenv("UCX_TCP_MAX_POLL")) (void)s->call.ucp_config_modify(config, "MAX_POLL", "1");
+}
+
 /* What the environment says of UCX's own settings stands; the rest is as weft needs it. */
 static weft_status configure(const ucx_side *s, const char *interface, ucp_config_t *config) {
     if (!getenv("UCX_TLS"))
@@ -322,6 +336,7 @@ static weft_status configure(const ucx_side *s, const char *interface, ucp_confi
                      "use the network interface"));
     /* Connecting to a host that is gone must not block. Older versions do not know it. */
     (void)s->call.ucp_config_modify(config, "CONN_NB", "y");
+    take_events_singly(s, config);
     lengthen_pieces(s, config);
     return WEFT_OK;
 }
