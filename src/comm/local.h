@@ -37,7 +37,7 @@ typedef struct wefti_local_slot {
     uint64_t hash;          /* of the transfer: the same on all members */
     const char *text;       /* what it is; as the next two, an address of the poster */
     const void *source;     /* NULL: `inside`, or nothing */
-    void *destination;      /* NULL in an all-reduce of shares: `source` is the poster's boxes */
+    void *destination;      /* NULL where all have one: `source` is the poster's boxes */
     unsigned char inside[WEFTI_LOCAL_INSIDE]; /* a source of a few bytes */
     alignas(128) _Atomic uint64_t moved;
     alignas(64) _Atomic uint64_t reduced; /* comm/local_boxes.c */
@@ -75,10 +75,11 @@ typedef struct wefti_local_post {
     struct wefti_local_endpoint *endpoint;
     const void *source;
     void *destination;
-    /* What others see in the place of memory that they cannot reach: a copy of the source, or the
-       boxes of an all-reduce of shares; or NULL. */
+    /* What others see in the place of memory that they cannot reach: a copy of the source, or boxes
+       for chunks of it; or NULL. */
     void *bounce;
-    int64_t given, reduced, taken; /* chunks: comm/local_boxes.c */
+    bool boxes;
+    int64_t given, reduced, taken; /* chunks: comm/local_boxes.c, comm/local_gather.c */
     bool copied;                   /* the source is small, and copied to where it may stay */
     bool pulled;                   /* others fetch from memory that they cannot reach */
     bool finished;
@@ -269,8 +270,28 @@ void wefti_local_show_given(wefti_local_slot *slot, const wefti_local_post *post
 wefti_local_outcome wefti_local_move_boxes(wefti_local *local, wefti_local_seat *seat,
                                            uint64_t number);
 
+/* --- comm/local_gather.c: all-gathers of such memory --- */
+
+/* Whether members whose source is out of reach have boxes. */
+bool wefti_local_gives_parts(const wefti_local_world *world, const wefti_local_plan *plan);
+weft_status wefti_local_give_parts(wefti_local_endpoint *endpoint,
+                                   wefti_local_post *post) WEFT_CHECKED;
+/* Whether a member has boxes. Its partners are there. */
+bool wefti_local_gathers(const wefti_local *local, wefti_local_seat *seat, uint64_t number);
+wefti_local_outcome wefti_local_move_gather(wefti_local *local, wefti_local_seat *seat,
+                                            uint64_t number);
+
 /* --- all of them --- */
 
+/* A word that says how many chunks of a post are done; those of later posts are greater. */
+static inline uint64_t wefti_local_mark(uint64_t number, int64_t chunks) {
+    return number << WEFTI_LOCAL_CHUNK_BITS | (uint64_t)chunks;
+}
+/* The chunks that a word says are done. */
+static inline int64_t wefti_local_marked(uint64_t word, uint64_t number) {
+    uint64_t none = wefti_local_mark(number, 0);
+    return word > none ? (int64_t)(word - none) : 0;
+}
 static inline wefti_local_place *wefti_local_place_of(wefti_local_seat *seat, uint64_t number) {
     return &seat->place[number % WEFTI_LOCAL_RING];
 }

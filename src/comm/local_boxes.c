@@ -12,12 +12,6 @@
 
 enum { LINE = 64 };
 
-/* A word that says how many chunks of a post are done; those of later posts are greater. A tensor
- * of 1 TiB has 2^24 chunks. */
-static uint64_t mark(uint64_t number, int64_t chunks) {
-    return number << 24 | (uint64_t)chunks;
-}
-
 static int64_t box_bytes(const wefti_local_plan *plan) {
     int64_t bytes = plan->chunk * (int64_t)weft_dtype_bytes(plan->transfer.dtype);
     return (bytes + LINE - 1) / LINE * LINE;
@@ -70,12 +64,14 @@ weft_status wefti_local_give_boxes(wefti_local_endpoint *endpoint, wefti_local_p
     void **boxes = &endpoint->bounce[post - endpoint->post];
     if (!*boxes) WEFT_TRY(world->take(world, all_boxes(endpoint->plan), boxes));
     post->bounce = *boxes;
+    post->boxes = true;
     while (can_give(post)) give(post);
     return WEFT_OK;
 }
 
 void wefti_local_show_given(wefti_local_slot *slot, const wefti_local_post *post, uint64_t number) {
-    atomic_store_explicit(&slot->given, mark(number, post->given), memory_order_relaxed);
+    atomic_store_explicit(&slot->given, wefti_local_mark(number, post->given),
+                          memory_order_relaxed);
 }
 
 static bool can_reduce(const wefti_local *local, wefti_local_seat *seat, uint64_t number) {
@@ -86,7 +82,7 @@ static bool can_reduce(const wefti_local *local, wefti_local_seat *seat, uint64_
         int32_t member = plan->partner[i].member;
         wefti_local_slot *slot = wefti_local_slot_of(seat->channel, member, number);
         if (boxes_of(local, seat, member, number) &&
-            atomic_load(&slot->given) <= mark(number, post->reduced))
+            atomic_load(&slot->given) <= wefti_local_mark(number, post->reduced))
             return false;
     }
     return true;
@@ -122,7 +118,7 @@ static bool can_take(const wefti_local_seat *seat, const wefti_local_post *post,
     for (int32_t i = 0; i < plan->partners; i++) {
         wefti_local_slot *slot =
             wefti_local_slot_of(seat->channel, plan->partner[i].member, number);
-        if (atomic_load(&slot->reduced) <= mark(number, post->taken)) return false;
+        if (atomic_load(&slot->reduced) <= wefti_local_mark(number, post->taken)) return false;
     }
     return true;
 }
@@ -153,12 +149,13 @@ wefti_local_outcome wefti_local_move_boxes(wefti_local *local, wefti_local_seat 
         happened = false;
         if (can_give(post)) {
             give(post);
-            wefti_bell_show(&own->given, mark(number, post->given), local->world->mode);
+            wefti_bell_show(&own->given, wefti_local_mark(number, post->given), local->world->mode);
             happened = true;
         }
         if (can_reduce(local, seat, number)) {
             reduce(local, seat, number);
-            wefti_bell_show(&own->reduced, mark(number, post->reduced), local->world->mode);
+            wefti_bell_show(&own->reduced, wefti_local_mark(number, post->reduced),
+                            local->world->mode);
             happened = true;
         }
         if (can_take(seat, post, number)) {

@@ -8,7 +8,7 @@
 static bool find_arrays(const wefti_local *local, wefti_local_seat *seat, uint64_t number) {
     const wefti_local_endpoint *endpoint = wefti_local_place_of(seat, number)->post->endpoint;
     const wefti_local_plan *plan = endpoint->plan;
-    if (wefti_local_place_of(seat, number)->post->bounce) return false;
+    if (wefti_local_place_of(seat, number)->post->boxes) return false;
     for (int32_t m = 0; m < seat->channel->members; m++) {
         endpoint->source[m] = wefti_local_source(local, seat, m, number);
         endpoint->destination[m] = wefti_local_destination(local, seat, m, number);
@@ -75,6 +75,7 @@ static wefti_local_outcome move_parts(wefti_local *local, wefti_local_seat *seat
 }
 
 wefti_local_outcome wefti_local_move(wefti_local *local, wefti_local_seat *seat, uint64_t number) {
-    return wefti_local_place_of(seat, number)->plan->shares ? move_shares(local, seat, number)
-                                                            : move_parts(local, seat, number);
+    if (wefti_local_place_of(seat, number)->plan->shares) return move_shares(local, seat, number);
+    return wefti_local_gathers(local, seat, number) ? wefti_local_move_gather(local, seat, number)
+                                                    : move_parts(local, seat, number);
 }

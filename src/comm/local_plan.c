@@ -78,6 +78,16 @@ void wefti_local_share(const wefti_local_plan *plan, int32_t member, int64_t *fi
     *count = (end < elements ? end : elements) - begin;
 }
 
+/* Chunks of about so many bytes, but no more of them than a word counts. */
+static void cut_chunks(wefti_local_plan *plan, int64_t chunk, int64_t most) {
+    enum { LINE = 64, MOST_CHUNKS = (1 << WEFTI_LOCAL_CHUNK_BITS) - 1 };
+    int64_t line = LINE / (int64_t)weft_dtype_bytes(plan->transfer.dtype);
+    int64_t least = (most + MOST_CHUNKS - 1) / MOST_CHUNKS;
+    if (chunk < least) chunk = (least + line - 1) / line * line;
+    plan->chunk = chunk < most ? chunk : most;
+    plan->chunks = (most + plan->chunk - 1) / plan->chunk;
+}
+
 static void prepare_share(wefti_local_plan *plan) {
     enum { CHUNKS = 64 << 10 /* bytes of one from all shares */, LINE = 64 };
     const wefti_transfer *t = &plan->transfer;
@@ -87,11 +97,42 @@ static void prepare_share(wefti_local_plan *plan) {
         if (plan->count > most) most = plan->count;
     }
     wefti_local_share(plan, t->me, &plan->first, &plan->count);
-    plan->chunk = (CHUNKS / LINE + t->members - 1) / t->members * (LINE / bytes);
-    if (plan->chunk > most) plan->chunk = most;
-    plan->chunks = (most + plan->chunk - 1) / plan->chunk;
+    cut_chunks(plan, (CHUNKS / LINE + t->members - 1) / t->members * (LINE / bytes), most);
     plan->streams_others = plan->bytes >= wefti_copy_cache() / 2;
     plan->streams_own = plan->bytes / 16 >= wefti_copy_cache();
+}
+
+/* Everybody wants all of what each has a part of, and has to be there for that. */
+static bool is_all_gather(const wefti_local_plan *plan) {
+    const wefti_transfer *t = &plan->transfer;
+    int64_t all = wefti_box_elems(&t->want[0], t->rank);
+    if (t->reduction != WEFTI_REDUCE_NONE || t->members < 2 || !plan->runs ||
+        plan->moves != t->members)
+        return false;
+    for (int32_t m = 0; m < t->members; m++) {
+        int64_t part = wefti_box_elems(&t->have[m], t->rank);
+        all -= part;
+        if (part == 0 || !wefti_boxes_equal(&t->want[m], &t->want[0], t->rank)) return false;
+    }
+    return all == 0;
+}
+
+static void prepare_gather(wefti_local_plan *plan, wefti_local_partner *partner) {
+    enum { CHUNK = 64 << 10, LONG = 48 << 20 /* measured; all members must agree on it */ };
+    const wefti_transfer *t = &plan->transfer;
+    int64_t most = 0, size = (int64_t)weft_dtype_bytes(t->dtype);
+    for (int64_t n = 0; n < plan->moves; n++) {
+        const wefti_move *move = &plan->move[n];
+        if (move->run > most) most = move->run;
+        if (move->members[0] == t->me) plan->first = move->to.offset, plan->count = move->run;
+        for (int32_t i = 0; i < plan->partners; i++)
+            if (partner[i].member == move->members[0])
+                partner[i].first = move->to.offset, partner[i].count = move->run;
+    }
+    int64_t bytes = size * wefti_box_elems(&t->want[0], t->rank);
+    plan->gathered_streamed = wefti_copy_streamed(bytes);
+    plan->gathers_long = bytes >= LONG;
+    cut_chunks(plan, CHUNK / size, most);
 }
 
 /* takes[m]: those that member m takes from. */
@@ -121,6 +162,8 @@ static weft_status find_partners(wefti_arena *arena, const wefti_member_set *tak
         /* Whom we only wait for, we look at before: it may have posted something else. */
         partner[i].gives |= partner[i].touches;
     }
+    plan->gathers = is_all_gather(plan);
+    if (plan->gathers) prepare_gather(plan, partner);
     plan->partner = partner;
     return WEFT_OK;
 }

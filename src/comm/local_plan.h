@@ -9,7 +9,7 @@
  *   into all destinations. Each element is read once from every source and written once to every
  *   destination, the least that is possible, and only the owner of a share touches it, so that
  *   source and destination may be the same memory. Where memory of other processes is not mapped,
- *   they show it chunk by chunk (comm/local_boxes.c).
+ *   they show it chunk by chunk (comm/local_boxes.c); so they do in a long all-gather.
  * - Of an all-reduce of a few bytes everybody reduces all elements, out of copies: that needs one
  *   meeting instead of two. */
 #ifndef WEFTI_LOCAL_PLAN_H
@@ -19,6 +19,7 @@
 #include "comm/move.h"
 
 enum {
+    WEFTI_LOCAL_CHUNK_BITS = 24,        /* of a word that counts chunks of a post */
     WEFTI_LOCAL_MOST = WEFTI_MOVE_MOST, /* members */
     WEFTI_LOCAL_SMALL = 8192,           /* bytes of a source that is copied when posted, at most */
     WEFTI_LOCAL_TINY = 80               /* bytes of a source that is always copied, at most */
@@ -28,7 +29,7 @@ typedef struct wefti_local_partner {
     int32_t member;
     bool gives;   /* must have posted before this member can move */
     bool touches; /* reads or writes this member's memory: that stays lent until it has moved */
-    int64_t first, count; /* elements of an all-reduce that are its share */
+    int64_t first, count; /* elements of an all-reduce, or of an all-gather, that are its share */
 } wefti_local_partner;
 
 typedef struct wefti_local_plan wefti_local_plan;
@@ -44,6 +45,8 @@ struct wefti_local_plan {
     bool small;        /* own source is copied when posted */
     bool lends;        /* others touch this member's memory */
     bool shares;       /* all-reduce; elements [first, first + count) are this member's */
+    bool gathers;      /* all-gather of runs, to which each member gives [first, first + count) */
+    bool gathers_long; /* so much that boxes are faster than the kernel (comm/local_gather.c) */
     bool runs;         /* no member's moves have loops */
     bool reduces_runs; /* and some reduce */
     bool staged; /* others read this member's source: a result that belongs there waits for them */
@@ -53,6 +56,7 @@ struct wefti_local_plan {
     /* All-reduces that leave the core's own cache: which destinations are written past it
        (comm/copy.h). */
     bool streams_others, streams_own;
+    int gathered_streamed; /* pages of each four of an all-gather's result */
 };
 
 /* The elements of an all-reduce that `member` reduces. */

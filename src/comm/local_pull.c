@@ -17,6 +17,7 @@ weft_status wefti_local_lend(wefti_local_endpoint *endpoint, wefti_local_post *p
         (!plan->shares || wefti_local_reach(world, local->place, post->destination)))
         return WEFT_OK;
     if (plan->shares) return wefti_local_give_boxes(endpoint, post);
+    if (wefti_local_gives_parts(world, plan)) return wefti_local_give_parts(endpoint, post);
     post->pulled = world->pull_parts && plan->runs && plan->bytes >= world->pull_parts;
     if (post->pulled) return WEFT_OK;
     if (plan->bytes <= WEFTI_LOCAL_SMALL) {

@@ -99,15 +99,14 @@ static void publish(wefti_local *local, wefti_local_seat *seat, wefti_local_post
     } else if (place.copied) {
         unsigned char *copy = seat->small + number % WEFTI_LOCAL_RING * WEFTI_LOCAL_SMALL;
         place.source = memcpy(copy, post->source, (size_t)plan->bytes);
-    } else if (post->bounce && !plan->shares) {
+    } else if (post->bounce && !post->boxes) {
         place.source = post->bounce;
     }
-    bool boxes = post->bounce && plan->shares;
-    if (boxes) wefti_local_show_given(slot, post, number);
+    if (post->boxes) wefti_local_show_given(slot, post, number);
     slot->hash = plan->hash;
     slot->text = plan->text;
-    slot->source = inside ? NULL : boxes ? post->bounce : place.source;
-    slot->destination = boxes ? NULL : place.destination;
+    slot->source = inside ? NULL : post->boxes ? post->bounce : place.source;
+    slot->destination = post->boxes ? NULL : place.destination;
     *place_of(seat, number) = place;
     wefti_bell_show(&slot->posted, number + 1, local->world->mode);
     ring_group(local, seat);
@@ -160,7 +159,7 @@ static bool memory_is_back(wefti_local_seat *seat, uint64_t number) {
     const wefti_local_plan *plan = place_of(seat, number)->plan;
     const wefti_local_place *place = place_of(seat, number);
     /* Boxes are out of use once their owner has moved. */
-    if (place->copied || (place->post->bounce && plan->shares)) return true;
+    if (place->copied || place->post->boxes) return true;
     bool all = true;
     for (int32_t i = 0; i < plan->partners; i++) {
         if (!plan->partner[i].touches)
@@ -239,7 +238,7 @@ weft_status wefti_local_start(wefti_endpoint *base, const void *source, void *de
     post->source = source;
     post->destination = destination;
     post->bounce = NULL;
-    post->copied = post->pulled = false;
+    post->boxes = post->copied = post->pulled = false;
     post->given = post->reduced = post->taken = 0;
     post->finished = false;
     post->next = NULL;

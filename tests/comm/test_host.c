@@ -126,6 +126,91 @@ static void sums_are_those_of_threads(void **state) {
     munmap(arrays, (size_t)3 * MOST_RANKS * MOST);
 }
 
+/* --- all-gathers --- */
+
+static unsigned char byte_at(int64_t i, int turn) {
+    return (unsigned char)(i * 131 + i / 4096 * 7 + turn);
+}
+
+/* Apart and in place, and again with the same endpoint. */
+static void gather_whole(world_test *w, int32_t rank) {
+    shared_case *c = w->context;
+    numbers r = {(uint64_t)rank + 1, 0};
+    int64_t all = bytes_of(c, &c->want[rank]), own = bytes_of(c, &c->have[rank]);
+    int64_t at = c->have[rank].begin[0] * (int64_t)weft_dtype_bytes(c->t.dtype);
+    wefti_endpoint *e = bound(w, rank, c);
+    for (int turn = 0; e && turn < 4; turn++) {
+        unsigned char *to = get_memory(w, rank, all, &r);
+        unsigned char *from = turn == 1 ? to + at : get_memory(w, rank, own, &r);
+        memset(to, 0xEE, (size_t)all);
+        for (int64_t i = 0; i < own; i++) from[i] = byte_at(at + i, turn);
+        (void)good(w, rank, wefti_comm_run(e, from, to), "all-gather");
+        int64_t i = 0;
+        while (i < all && to[i] == byte_at(i, turn)) i++;
+        if (i < all) complain(w, rank, "values", "are not those of all parts");
+        if (turn != 1) put_memory(w, rank, from);
+        put_memory(w, rank, to);
+    }
+    wefti_comm_unbind(e);
+}
+
+/* Parts of unlike sizes, in memory of both kinds, whether or not the kernel lets processes read
+ * each other. */
+static void gathers_are_whole(void **state) {
+    (void)state;
+    enum { SIZES = 5, ROADS = 5 };
+    static const int64_t sizes[SIZES] = {50, 9001, 70001, 1500007, 13000001};
+    static const struct {
+        int memory;
+        int64_t pulls; /* from so many bytes; 0: none may */
+    } road[ROADS] = {{0, -1}, {0, 0}, {1, -1}, {2, 0}, {2, 64}};
+    for (int32_t members = 2; members <= 8; members += members < 4 ? 1 : 4)
+        for (int k = 0; k < SIZES; k++)
+            for (int turn = 0; turn < ROADS; turn++) {
+                if (k == SIZES - 1 && (members > 2 || turn % 4 || SANITIZED)) continue;
+                shared_case c = all_reduce_of(members, sizes[k], k % 2 ? WEFT_BF16 : WEFT_F32);
+                c.t.kind = WEFTI_TRANSFER_ALL_GATHER;
+                c.t.reduction = WEFTI_REDUCE_NONE;
+                for (int64_t m = 0; m < members; m++) {
+                    int64_t square = (int64_t)members * members;
+                    int64_t begin = sizes[k] * m * m / square;
+                    c.have[m].begin[0] = begin;
+                    c.have[m].size[0] = sizes[k] * (m + 1) * (m + 1) / square - begin;
+                }
+                process_world *p = processes_begin(members, &c);
+                p->memory = road[turn].memory;
+                p->pull_least = road[turn].pulls;
+                run_processes(p, gather_whole);
+                if (p->w.failures) fail_msg("%s", p->w.message);
+                processes_end(p);
+            }
+}
+
+/* However much there is: a word has room for so many. */
+static void chunks_can_be_counted(void **state) {
+    (void)state;
+    for (int gathers = 0; gathers < 2; gathers++)
+        for (int64_t n = (int64_t)1 << 20; n <= (int64_t)1 << 50; n <<= 10) {
+            shared_case c = all_reduce_of(2, n + 3, WEFT_F32);
+            wefti_local_plan *plan;
+            wefti_arena *arena;
+            if (gathers) c.t.reduction = WEFTI_REDUCE_NONE, c.t.kind = WEFTI_TRANSFER_ALL_GATHER;
+            for (int32_t m = 0; gathers && m < 2; m++)
+                wefti_part(n + 3, 1, 2, m, &c.have[m].begin[0], &c.have[m].size[0]);
+            wefti_transfer t = for_member(&c, 1);
+            assert_int_equal(wefti_arena_create(&arena), WEFT_OK);
+            assert_int_equal(wefti_local_plan_create(arena, &t, &plan), WEFT_OK);
+            assert_true(gathers ? plan->gathers : plan->shares);
+            assert_true(plan->chunks < (int64_t)1 << WEFTI_LOCAL_CHUNK_BITS);
+            assert_true(plan->chunk * plan->chunks >= plan->count);
+            assert_true(plan->chunk * (plan->chunks - 1) < plan->count);
+            assert_int_equal(wefti_local_marked(wefti_local_mark(7, plan->chunks), 7),
+                             plan->chunks);
+            assert_int_equal(wefti_local_marked(wefti_local_mark(7, plan->chunks), 8), 0);
+            wefti_arena_destroy(arena);
+        }
+}
+
 /* --- failures --- */
 
 static void what_does_not_match_is_named(void **state) {
@@ -364,6 +449,8 @@ int main(void) {
         cmocka_unit_test(random_scripts_between_hosts),
         cmocka_unit_test(broken_scripts),
         cmocka_unit_test(sums_are_those_of_threads),
+        cmocka_unit_test(gathers_are_whole),
+        cmocka_unit_test(chunks_can_be_counted),
         cmocka_unit_test(what_does_not_match_is_named),
         cmocka_unit_test(all_hear_of_a_failure),
         cmocka_unit_test(the_others_outlive_a_rank),
