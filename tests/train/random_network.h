@@ -102,8 +102,8 @@ static inline weft_value net_binary(network *n, weft_value a, weft_value b) {
         return NET_OP(n, weft_minimum(g, a, b));
     case 6:
         return NET_OP(n, weft_pow(g, weft_shift(g, weft_sigmoid(g, a), 1), weft_tanh(g, b)));
-    default:
-        return NET_OP(n, weft_where(g, weft_compare(g, a, b, WEFT_LT), a, weft_scale(g, b, 0.5)));
+    default: /* no jump where a is b: both may be the same number but for rounding */
+        return NET_OP(n, weft_where(g, weft_compare(g, a, b, WEFT_LT), a, weft_scale(g, b, 1)));
     }
 }
 
