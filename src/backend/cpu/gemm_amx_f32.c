@@ -5,10 +5,9 @@
  * such sums the six largest are added up in f32, the smallest of them first; what is left out is at
  * most 2^-25 of a product, less than its rounding to f32. Each sum of a pair of products is rounded
  * once, so that there are fewer roundings than in a chain of fused operations: errors are 0.4 to 1
- * times those of the AVX-512 kernels (tests/backend/test_gemm.c measures both). Tiles multiply bf16 some 16
- * times as fast as vectors f32.
- * Source: Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype for
- * Higher-Precision Computations", IEEE ARITH 2019.
+ * times those of the AVX-512 kernels (tests/backend/test_gemm.c measures both). Tiles multiply bf16
+ * some 16 times as fast as vectors f32. Source: Henry, Tang and Heinecke, "Leveraging the bfloat16
+ * Artificial Intelligence Datatype for Higher-Precision Computations", IEEE ARITH 2019.
  *
  * Numbers of more than 3.39e38 and infinite ones give NaN. What is smaller than 2^-126, a number, a
  * piece of one or a product, counts as zero.
@@ -26,7 +25,7 @@
 
 enum {
     STEP = PIECES * 2 * TILE, /* elements of a panel for 32 lines of k */
-    F32_AHEAD = 4, /* more lines at a time leave no room for what the tiles wait for */
+    F32_AHEAD = 4,            /* more lines at a time leave no room for what the tiles wait for */
 };
 
 /* Registers 0, 1: sums of 16 x 32; 4: a piece of A; 6, 7: one of B. The order of pieces changes one
