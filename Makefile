@@ -26,6 +26,7 @@ deps:
 	@sh tools/install-deps
 
 configure: deps
+	@mkdir -p $(BUILD)
 	@cmake -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release \
 		-DCMAKE_INSTALL_PREFIX=$(PREFIX) -DWEFT_WERROR=OFF $(CMAKE_FLAGS) >$(BUILD).log 2>&1 || \
 		{ cat $(BUILD).log; exit 1; }
