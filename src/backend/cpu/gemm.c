@@ -86,8 +86,9 @@ static weft_status check(const wefti_gemm_spec *spec, wefti_isa isa) {
     return WEFT_OK;
 }
 
-/* f32 products are worth the packing for tiles unless B is small. A is not asked for its rows: the
- * bits of a row do not depend on how many others there are. */
+/* From here on f32 products take 0.6 to 0.9 of their time on vectors, but the smallest: 16 x 32 x
+ * 32 takes 1.4 us instead of 0.8. A is not asked for its rows: the bits of a row do not depend on
+ * how many others there are. */
 static bool suits_f32_tiles(const wefti_gemm_spec *spec) {
     return spec->a.dtype == WEFT_F32 && spec->b.dtype == WEFT_F32 && spec->n >= 32 && spec->k >= 32;
 }

@@ -37,8 +37,8 @@ static void leave(void) {
 /* Registers 0 to 3: sums; 4, 5: A; 6, 7: B. Those are zeroed once they have been read for the last
  * time: a core whose other half is busy has few physical registers for the eight names, and those
  * that are zero take none. Without that loads and products wait for each other there, for twice the
- * time. `low`: only the first 16 rows. `a_stride`: bytes from
- * row to row, 64 in a panel. */
+ * time (114 instead of 60 ns for the four products). `low`: only the first 16 rows. `a_stride`:
+ * bytes from row to row, 64 in a panel. */
 INLINE void multiply(const bool low, int64_t k, const char *a, int64_t a_stride, const uint16_t *b,
                      wefti_gemm_ahead *ahead) {
     const bool panel = a_stride == 0;

@@ -1,13 +1,15 @@
 /* Matrix kernels for AMX in f32: each number as the sum of three bf16 numbers.
  *
  * Three bf16 numbers of 8 digits hold the 24 digits of an f32 number x = x1 + x2 + x3, where the
- * second is at most 2^-8 of the first and the third 2^-8 of the second. Of the nine products of two
- * such sums the six largest are added up in f32, the smallest of them first; what is left out is at
- * most 2^-25 of a product, less than its rounding to f32. Each sum of a pair of products is rounded
- * once, so that there are fewer roundings than in a chain of fused operations: errors are 0.4 to 1
- * times those of the AVX-512 kernels (tests/backend/test_gemm.c measures both). Tiles multiply bf16
- * some 16 times as fast as vectors f32. Source: Henry, Tang and Heinecke, "Leveraging the bfloat16
- * Artificial Intelligence Datatype for Higher-Precision Computations", IEEE ARITH 2019.
+ * second is at most 2^-8 of x and the third 2^-16. Of the nine products of two such sums the six
+ * largest are added up in f32, in each step of k the smaller ones first. What is left out, x2 y3 +
+ * x3 y2 + x3 y3, is at most 2^-23 of a product, of either sign, and on the average less than its
+ * rounding to f32. Products are added to a sum in pairs, not one by one as in a chain of fused
+ * operations. Measured (tests/backend/test_gemm.c prints both), errors are 0.4 to 1 times those of
+ * the AVX-512 kernels. Tiles multiply bf16 some 16 times as fast as vectors f32.
+ *
+ * Source: Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype for
+ * Higher-Precision Computations", IEEE ARITH 2019.
  *
  * Numbers of more than 3.39e38 and infinite ones give NaN. What is smaller than 2^-126, a number, a
  * piece of one or a product, counts as zero.
@@ -31,8 +33,8 @@ enum {
 /* Registers 0, 1: sums of 16 x 32; 4: a piece of A; 6, 7: one of B. The order of pieces changes one
  * of the two at a time, and begins with the small products. A register is zeroed once it has been
  * read for the last time: a core whose other half is busy has few physical registers for the eight
- * names, and those that are zero take none. Without that loads and products wait for each other:
- * 22 ns a product instead of 11. */
+ * names, and those that are zero take none. There a product takes 11 ns, and 22 where sums of
+ * 32 x 32 fill four registers and none is zeroed, since loads and products wait for each other. */
 INLINE void multiply(int64_t k, const uint16_t *a, const uint16_t *b, wefti_gemm_ahead *ahead) {
     _tile_zero(0);
     _tile_zero(1);

@@ -53,7 +53,7 @@ typedef struct wefti_gemm_kernels {
     /* c[rows, columns] = (add ? c : 0) + A panel * B panel, over k. c is f32 with its own row
      * stride. rows counts those that are computed; all columns are. a_stride: 0 for a panel, else
      * the bytes from row to row of A where it lies (`reads_rows`; all rows, k in whole
-     * `depth_unit`s). `ahead` moves on by GEMM_AHEAD lines for each `depth_unit` of k; NULL: none.
+     * `depth_unit`s). `ahead` moves on by a few lines for each `depth_unit` of k; NULL: none.
      */
     void (*tile)(int rows, int64_t k, const void *a, int64_t a_stride, const void *b, float *c,
                  int64_t c_stride, bool add, wefti_gemm_ahead *ahead);

@@ -50,10 +50,11 @@ static int64_t group_size(int64_t total, int64_t most, int64_t unit, int threads
 }
 
 /* Rows or columns that a thread can keep in its cache: fewer where panels hold several blocks of k.
- */
+ * Every group reads the whole other operand, so that very few cost more than they save. */
 static int64_t kept_by_thread(const wefti_gemm *gemm, int64_t of_one_block, int64_t unit) {
+    enum { LEAST = 4 }; /* register tiles */
     const int64_t kept = of_one_block * gemm->k_block / gemm->k_span / unit * unit;
-    return kept < 4 * unit ? smaller(4 * unit, of_one_block) : kept;
+    return kept < LEAST * unit ? smaller(LEAST * unit, of_one_block) : kept;
 }
 
 /* 0: B is packed for all threads. */
