@@ -155,9 +155,11 @@ weft_status wefti_gemm_prepare(const wefti_gemm_spec *spec, wefti_isa isa, wefti
     gemm.m_tile = shared ? even_part(gemm.m_block, kernels->m_tile, kernels->rows) : gemm.m_block;
     gemm.n_tile =
         shared ? even_part(gemm.n_block, kernels->n_tile, kernels->columns) : gemm.n_block;
-    /* As many blocks of k as fit the budget are packed at once. */
+    /* As many blocks of k as fit the budget are packed at once; one where tasks pack columns or
+     * rows for themselves, which have to stay in their thread's cache. */
     int64_t block_bytes = (gemm.m_block + gemm.n_block) * gemm.k_block * kernels->element_bytes;
     int64_t spans = (shared ? SHARED_BYTES : PRIVATE_BYTES) / block_bytes;
+    if (shared && kernels->n_group > 0) spans = 1;
     gemm.k_span =
         smaller(gemm.k_block * (spans < 1 ? 1 : spans), round_up(spec->k, kernels->depth_unit));
     if (gemm.path == GEMM_SKINNY) {

@@ -76,12 +76,6 @@ INLINE void load_sums(const bool low, const float *c, int64_t stride) {
     _tile_loadd(2, c + SIDE * stride, (size_t)stride * 4);
     _tile_loadd(3, c + SIDE * stride + SIDE, (size_t)stride * 4);
 }
-INLINE void zero_sums(void) {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-}
 INLINE void store_sums(const bool low, float *c, int64_t stride) {
     _tile_stored(0, c, (size_t)stride * 4);
     _tile_stored(1, c + SIDE, (size_t)stride * 4);
@@ -97,7 +91,7 @@ static void tile(int rows, int64_t k, const void *a, int64_t a_stride, const voi
         if (add)
             load_sums(false, c, c_stride);
         else
-            zero_sums();
+            zero_registers();
         if (ahead)
             multiply(false, k, a, a_stride, b, ahead);
         else
@@ -107,7 +101,7 @@ static void tile(int rows, int64_t k, const void *a, int64_t a_stride, const voi
     }
     _Alignas(64) float sums[EDGE * EDGE];
     const bool low = rows <= SIDE;
-    zero_sums();
+    zero_registers();
     if (low)
         multiply(true, k, a, 0, b, NULL);
     else
@@ -183,10 +177,10 @@ const wefti_gemm_kernels wefti_gemm_kernels_amx = {
     .depth_unit = DEPTH,
     .reads_rows = true,
     .k_block = 1024, /* sums leave the tiles once for most products */
-    .m_tile = 64,    /* a task: 128 KiB of A and 1 MiB of B in the second-level cache */
+    .m_tile = 64,    /* of a task that packs nothing: 128 KiB of A */
     .n_tile = 512,
     .m_group = 256,
-    .n_group = 512,
+    .n_group = 512, /* 1 MiB of B in the second-level cache, and 64 KiB of A at a time */
     .tile = tile,
     .enter = enter,
     .leave = leave,

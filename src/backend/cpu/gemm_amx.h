@@ -21,6 +21,19 @@ INLINE void interleave(__m512i even, __m512i odd, __m512i pairs[2]) {
     pairs[1] = _mm512_permutex2var_epi64(low, second, high);
 }
 
+/* All eight, also those that are not used: each was filled when the thread was last switched to,
+ * though with zeros, and takes a physical register until it is zeroed. */
+INLINE void zero_registers(void) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_zero(4);
+    _tile_zero(5);
+    _tile_zero(6);
+    _tile_zero(7);
+}
+
 /* The next lines of what is multiplied next. */
 INLINE void fetch_ahead(wefti_gemm_ahead *ahead, const int lines) {
     if (ahead->runs == 0) return;

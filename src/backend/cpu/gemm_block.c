@@ -242,27 +242,23 @@ void wefti_gemm_compute_tiles(const wefti_gemm_block *w, int64_t i, int64_t i_en
     if (kernels->leave) kernels->leave();
 }
 
-/* The part of A that is multiplied next: rows [i, i_end) at p. */
-static wefti_gemm_ahead a_ahead(const wefti_gemm_block *w, int64_t i, int64_t i_end, int64_t p) {
+/* The part of A that is multiplied next: the register tile of rows from i on, at p. */
+static wefti_gemm_ahead a_ahead(const wefti_gemm_block *w, int64_t i, int64_t p) {
     const wefti_gemm_kernels *kernels = w->gemm->kernels;
     const int64_t depth = smaller(w->gemm->k_block, w->depth - p);
     int64_t stride;
     const char *start = a_of(w, i, p, &stride);
-    if (stride > 0)
-        return (wefti_gemm_ahead){.start = start,
-                                  .at = start,
-                                  .bytes = depth * kernels->element_bytes,
-                                  .stride = stride,
-                                  .runs = i_end - i};
+    const int64_t bytes = depth * kernels->element_bytes;
     return (wefti_gemm_ahead){.start = start,
                               .at = start,
-                              .bytes = depth * kernels->rows * kernels->element_bytes,
-                              .stride = w->a_depth * kernels->rows * kernels->element_bytes,
-                              .runs = ceil_div(i_end - i, kernels->rows)};
+                              .bytes = stride > 0 ? bytes : bytes * kernels->rows,
+                              .stride = stride,
+                              .runs = stride > 0 ? kernels->rows : 1};
 }
 
-/* All rows of the block with columns [j, j_end), whose panels the thread has packed. Some rows meet
- * all these panels before the next ones, which are fetched meanwhile. */
+/* All rows of the block with columns [j, j_end), whose panels the thread has packed. A register
+ * tile's rows meet all these panels before the next ones, which are fetched meanwhile: panels of B
+ * are too long for the first-level cache, and more rows would only take more of the second. */
 void wefti_gemm_compute_columns(const wefti_gemm_block *w, int64_t j, int64_t j_end) {
     const wefti_gemm_kernels *kernels = w->gemm->kernels;
     finished room[2];
@@ -270,18 +266,14 @@ void wefti_gemm_compute_columns(const wefti_gemm_block *w, int64_t j, int64_t j_
     wefti_gemm_ahead ahead;
     pass s = {.ahead = &ahead, .waiting = &room[0], .next = &room[1]};
     if (kernels->enter) kernels->enter();
-    for (int64_t i = 0; i < w->rows; i += w->m_tile) {
-        const int64_t i_end = smaller(w->rows, i + w->m_tile);
+    for (int64_t i = 0; i < w->rows; i += kernels->rows) {
         pass_to(w, 0, &s);
         do {
             if (s.p + s.depth < w->depth)
-                ahead = a_ahead(w, i, i_end, s.p + s.depth);
-            else if (i_end < w->rows)
-                ahead = a_ahead(w, i_end, smaller(w->rows, i_end + w->m_tile), 0);
-            else /* the next group of columns */
-                ahead = a_ahead(w, 0, smaller(w->rows, w->m_tile), 0);
-            for (int64_t c = j; c < j_end; c += kernels->columns)
-                for (int64_t r = i; r < i_end; r += kernels->rows) compute_tile(w, r, c, &s);
+                ahead = a_ahead(w, i, s.p + s.depth);
+            else /* after the last rows the first, for the next group of columns */
+                ahead = a_ahead(w, i + kernels->rows < w->rows ? i + kernels->rows : 0, 0);
+            for (int64_t c = j; c < j_end; c += kernels->columns) compute_tile(w, i, c, &s);
             pass_to(w, s.p + s.depth, &s);
         } while (s.p < w->depth);
     }

@@ -49,29 +49,17 @@ static int64_t group_size(int64_t total, int64_t most, int64_t unit, int threads
     return ceil_div(total, group) < wanted ? 0 : group;
 }
 
-/* Rows or columns that a thread can keep in its cache: fewer where panels hold several blocks of k.
- * Every group reads the whole other operand, so that very few cost more than they save. */
-static int64_t kept_by_thread(const wefti_gemm *gemm, int64_t of_one_block, int64_t unit) {
-    enum { LEAST = 4 }; /* register tiles */
-    const int64_t kept = of_one_block * gemm->k_block / gemm->k_span / unit * unit;
-    return kept < LEAST * unit ? smaller(LEAST * unit, of_one_block) : kept;
-}
-
 /* 0: B is packed for all threads. */
 static int64_t group_columns(const wefti_gemm *gemm, int threads) {
     if (gemm->path != GEMM_SHARED || gemm->spec.b_packed || gemm->kernels->n_group == 0) return 0;
-    const int64_t unit = gemm->kernels->columns;
-    return group_size(gemm->n_block, kept_by_thread(gemm, gemm->kernels->n_group, unit), unit,
-                      threads);
+    return group_size(gemm->n_block, gemm->kernels->n_group, gemm->kernels->columns, threads);
 }
 /* 0: A is packed for all threads, or is read in place. */
 static int64_t group_rows(const wefti_gemm *gemm, int threads) {
     if (gemm->path != GEMM_SHARED || gemm->a_in_place || gemm->kernels->m_group == 0 ||
         gemm->spec.m <= gemm->spec.n)
         return 0;
-    const int64_t unit = gemm->kernels->rows;
-    return group_size(gemm->m_block, kept_by_thread(gemm, gemm->kernels->m_group, unit), unit,
-                      threads);
+    return group_size(gemm->m_block, gemm->kernels->m_group, gemm->kernels->rows, threads);
 }
 static int64_t group_rows_bytes(const wefti_gemm *gemm, int64_t rows) {
     return round_up(rows * gemm->k_span * gemm->kernels->element_bytes, GEMM_ALIGNMENT);
