@@ -56,7 +56,7 @@ static void signed_frame(const uint8_t *data, size_t size) {
     size_t body = size - WEFTI_FRAME_HEADER;
     wefti_stream sends = {.key = {1, 2, 3}}, receives = {.key = {1, 2, 3}};
     sends.number = receives.number = data[8];
-    receives.from_scheduler = data[4] >= WEFTI_FRAME_WORLD;
+    receives.from_scheduler = data[4] >= WEFTI_FRAME_WORLD && data[4] != WEFTI_FRAME_ENDED;
     memcpy(copy + WEFTI_FRAME_HEADER, data + WEFTI_FRAME_HEADER, body);
     wefti_frame_seal(&sends, (wefti_frame_kind)data[4], body, copy);
     wefti_frame frame;

@@ -1,8 +1,10 @@
 /* `weft`: finds the verb and hands it its words. */
 #include "cli.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "launch_serve.h"
 #include "weft/info.h"
@@ -27,7 +29,18 @@ int cli_failed(void) {
     return CLI_FAILED;
 }
 
+/* Who closes one of them (`weft ... >&-`, a daemon) wants to hear nothing there, not to have it
+ * mixed up with the first file or connection that is opened. */
+static void open_standard_streams(void) {
+    int fd;
+    do {
+        fd = open("/dev/null", O_RDWR);
+    } while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd > STDERR_FILENO) close(fd);
+}
+
 int main(int argc, char **argv) {
+    open_standard_streams();
     if (argc < 2) {
         show_help(stderr);
         return CLI_USAGE;

@@ -59,12 +59,17 @@ static void on_signal(int number) {
 }
 
 static void catch_signals(void) {
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    enum { COUNT = sizeof numbers / sizeof *numbers };
     struct sigaction action = {.sa_handler = on_signal};
     sigemptyset(&action.sa_mask);
-    sigaddset(&action.sa_mask, SIGINT); /* one at a time */
-    sigaddset(&action.sa_mask, SIGTERM);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    for (int i = 0; i < COUNT; i++) sigaddset(&action.sa_mask, numbers[i]); /* one at a time */
+    for (int i = 0; i < COUNT; i++) {
+        struct sigaction old;
+        /* Who was started by nohup goes on when the terminal is gone. */
+        bool ignored = sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler == SIG_IGN;
+        if (numbers[i] != SIGHUP || !ignored) sigaction(numbers[i], &action, NULL);
+    }
 }
 
 /* Of a rank that is not the first: the message says which. */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -77,6 +78,7 @@ static weft_status start_scheduler(wefti_launch *l, const wefti_secret *secret) 
             .secret = *secret,
             .tls = l->set.tls,
             .hosted_by = -1,
+            .repeats = true,
             .join_seconds = first(o->join_seconds, l->set.join_seconds),
             .heartbeat_seconds = first(o->heartbeat_seconds, l->set.heartbeat_seconds),
             .wait_seconds = first(o->wait_seconds, l->set.wait_seconds),
@@ -89,6 +91,21 @@ static weft_status start_scheduler(wefti_launch *l, const wefti_secret *secret) 
 }
 
 /* --- processes --- */
+
+/* Told before any process is started, not when thousands are. */
+static weft_status require_files(const wefti_launch *l) {
+    enum { EACH = 4 /* two pipes, a log, a handle */, BESIDES = 64 };
+    struct rlimit limit;
+    long long members = l->scheduler ? l->place.size : 0;
+    long long wanted = (long long)l->place.count * EACH + members + BESIDES;
+    WEFT_REQUIRE(getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+                     (long long)limit.rlim_cur >= wanted,
+                 WEFT_E_ARG,
+                 "%d processes on this host need some %lld open files, and no more than %llu are "
+                 "allowed (ulimit -n)",
+                 l->place.count, wanted, (unsigned long long)limit.rlim_cur);
+    return WEFT_OK;
+}
 
 static weft_status start_process(wefti_launch *l, int local) {
     const weft_launch_options *o = l->options;
@@ -116,6 +133,7 @@ static weft_status start_process(wefti_launch *l, int local) {
 }
 
 static weft_status start_processes(wefti_launch *l) {
+    WEFT_TRY(require_files(l));
     WEFT_NEW_ARRAY(l->processes, wefti_process, l->place.count);
     for (int i = 0; i < l->place.count; i++) l->processes[i].handle = -1;
     for (int i = 0; i < l->place.count; i++) WEFT_TRY(start_process(l, i));
@@ -176,6 +194,7 @@ static weft_status run_in_folder(wefti_launch *l, weft_launch_result *out) {
     if (status >= 0) status = start_processes(l);
     if (status >= 0) status = wefti_launch_watch(l);
     if (l->processes) wefti_launch_clear(l);
+    wefti_launch_report_end(l);
     if (status >= 0) status = result_of(l, out);
     wefti_scheduler_stop(l->scheduler);
     explicit_bzero(&secret, sizeof secret);

@@ -11,6 +11,7 @@
 #include "base/memory.h"
 #include "launch/environment.h"
 #include "launch/logs.h"
+#include "launch/member.h"
 #include "launch/scheduler.h"
 #include "launch/spawn.h"
 #include "weft/launch.h"
@@ -47,6 +48,7 @@ typedef struct wefti_launch {
     char scheduler_text[WEFTI_HOST_TEXT + 16];
     wefti_keeper *keeper;
     wefti_scheduler *scheduler; /* NULL: on another host */
+    wefti_member *report;       /* what tells that one of an end here; NULL: none yet */
     wefti_process *processes;   /* [place.count] */
     int failed;                 /* the process whose failure is told; -1: none */
     int stopped_by;             /* the signal of a request to stop; 0: none */
@@ -59,6 +61,12 @@ void wefti_launch_cores(int local, int count, cpu_set_t *out);
 
 /* Returns when all processes have ended. */
 weft_status wefti_launch_watch(wefti_launch *l) WEFT_CHECKED;
+enum { WEFTI_END_TEXT = 160 };
+/* "rank 2 (process 4711) ended with exit code 3" */
+void wefti_launch_end_text(const wefti_launch *l, int local, char out[WEFTI_END_TEXT]);
+/* The scheduler, wherever it is, hears that process number `local` has ended (launch_report.c). */
+void wefti_launch_report(wefti_launch *l, int local);
+void wefti_launch_report_end(wefti_launch *l);
 /* Ends whatever is left of them, at once. */
 void wefti_launch_clear(wefti_launch *l);
 

@@ -118,6 +118,7 @@ static void note_ends(watch *w) {
         if (p->handle >= 0) close(p->handle);
         p->handle = -1;
         p->failed = p->code != 0 || p->signal != 0;
+        wefti_launch_report(l, i);
         if (p->failed) blame(w, i);
     }
     if (l->failed < 0 || w->phase != RUNNING) return;
@@ -126,22 +127,18 @@ static void note_ends(watch *w) {
     if (!l->stopped_by) w->told_at = now() + detect_seconds;
 }
 
-/* The scheduler finds by itself what it can, and says it better; but of a process that never joined
- * or had left it knows nothing. */
+/* The scheduler finds by itself what it can, and says it better; but of a process that had left it
+ * knows nothing. */
 static void tell_scheduler(watch *w) {
     wefti_launch *l = w->l;
-    char text[160];
+    char text[WEFTI_END_TEXT];
     if (w->told_at <= 0 || !l->scheduler) return;
     wefti_scheduler_state state = wefti_scheduler_wait(l->scheduler, WEFTI_SCHEDULER_RUNNING, 0);
     if (state == WEFTI_SCHEDULER_RUNNING && now() < w->told_at) return;
     w->told_at = 0;
-    if (state != WEFTI_SCHEDULER_RUNNING && state != WEFTI_SCHEDULER_FORMING) return;
-    const wefti_process *p = &l->processes[l->failed];
-    int rank = l->place.first_rank + l->failed;
-    (void)snprintf(text, sizeof text, "rank %d (process %d) %s %d", rank, (int)p->process,
-                   p->signal ? "was ended by signal" : "ended with exit code",
-                   p->signal ? p->signal : p->code);
-    wefti_scheduler_fail(l->scheduler, WEFT_E_PEER, rank, text);
+    if (state != WEFTI_SCHEDULER_RUNNING) return;
+    wefti_launch_end_text(l, l->failed, text);
+    wefti_scheduler_fail(l->scheduler, WEFT_E_PEER, l->place.first_rank + l->failed, text);
 }
 
 /* --- requests and deadlines --- */

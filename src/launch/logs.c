@@ -120,29 +120,33 @@ static void remember(wefti_log *log, const char *text, size_t bytes) {
     log->last[log->last_used++] = '\n';
 }
 
-/* `text` has a newline behind its `bytes`. */
-static void take_line(wefti_log *log, int stream, const char *text, size_t bytes) {
-    write_file(log, text, bytes + 1);
-    remember(log, text, bytes);
-    if (log->events->line)
-        log->events->line(log->events->context, log->rank, (weft_launch_stream)stream, text, bytes);
+/* Whole lines, each with its newline, in one piece. */
+static void take_block(wefti_log *log, int stream, const char *text, size_t bytes) {
+    const weft_launch_events *e = log->events;
+    const char *end = text + bytes;
+    write_file(log, text, bytes);
+    if (bytes > LAST_BYTES) log->last_used = 0;
+    for (const char *next; text < end; text = next) {
+        next = (const char *)memchr(text, '\n', (size_t)(end - text)) + 1;
+        size_t length = (size_t)(next - text) - 1;
+        if (end - text <= LAST_BYTES || next == end) remember(log, text, length);
+        if (e->line) e->line(e->context, log->rank, (weft_launch_stream)stream, text, length);
+    }
 }
 
 /* The line that has begun, ended here: by the end of the stream, or as it is too long. */
 static void end_line(wefti_log *log, int stream) {
     line_buffer *b = &log->streams[stream];
     b->text[b->used] = '\n';
-    take_line(log, stream, b->text, b->used);
+    take_block(log, stream, b->text, b->used + 1);
     b->used = 0;
 }
 
 static void take_lines(wefti_log *log, int stream) {
     line_buffer *b = &log->streams[stream];
-    size_t from = 0;
-    for (char *end; (end = memchr(b->text + from, '\n', b->used - from));) {
-        take_line(log, stream, b->text + from, (size_t)(end - b->text) - from);
-        from = (size_t)(end - b->text) + 1;
-    }
+    const char *end = memrchr(b->text, '\n', b->used);
+    size_t from = end ? (size_t)(end - b->text) + 1 : 0;
+    if (from) take_block(log, stream, b->text, from);
     memmove(b->text, b->text + from, b->used - from);
     b->used -= from;
     if (b->used == LINE_MAX_BYTES - 1) end_line(log, stream);

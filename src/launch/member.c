@@ -102,7 +102,9 @@ static weft_status verdict(wefti_member *m) {
     WEFT_FAIL_OF(m->verdict.failed, m->verdict.status, "%s", m->verdict.text);
 }
 
-weft_status wefti_member_join(const wefti_member_options *options, wefti_member **out) {
+/* With its thread. `word`: of what it reports; NULL: it joins. */
+static weft_status begin(const wefti_member_options *options, const char *word,
+                         wefti_member **out) {
     wefti_member *m;
     WEFT_NEW(m, wefti_member);
     m->alarm = m->link.fd = -1;
@@ -116,11 +118,24 @@ weft_status wefti_member_join(const wefti_member_options *options, wefti_member 
     pthread_condattr_destroy(&clock);
     pthread_mutex_init(&m->lock, NULL);
     weft_status status = fill_in(m, options);
-    if (status >= 0) status = start(m);
-    if (status < 0) {
-        release(m);
-        return status;
+    if (status >= 0 && word) {
+        m->reports = true;
+        m->failed = m->join.rank;
+        m->giving_up = wefti_strdup(word);
+        if (!m->giving_up) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for a report");
     }
+    if (status >= 0) status = start(m);
+    if (status < 0)
+        release(m);
+    else
+        *out = m;
+    return status;
+}
+
+weft_status wefti_member_join(const wefti_member_options *options, wefti_member **out) {
+    wefti_member *m;
+    weft_status status = WEFT_OK;
+    WEFT_TRY(begin(options, NULL, &m));
     /* The thread keeps the time, and says when it is up. */
     pthread_mutex_lock(&m->lock);
     while (m->state == WEFTI_MEMBER_JOINING) pthread_cond_wait(&m->changed, &m->lock);
@@ -131,6 +146,21 @@ weft_status wefti_member_join(const wefti_member_options *options, wefti_member 
     else
         *out = m;
     return status;
+}
+
+weft_status wefti_member_report(const wefti_member_options *options, const char *text,
+                                wefti_member **out) {
+    return begin(options, text, out);
+}
+
+void wefti_member_report_end(wefti_member *m, double seconds, bool only_once) {
+    int64_t until = wefti_now_ns() + nanoseconds(seconds, 0);
+    pthread_mutex_lock(&m->lock);
+    while (m->state == WEFTI_MEMBER_JOINING && wefti_now_ns() < until &&
+           !(only_once && m->trouble[0]))
+        (void)wait_until(m, wefti_now_ns() + second_ns / 20);
+    pthread_mutex_unlock(&m->lock);
+    end(m);
 }
 
 int32_t wefti_member_rank(const wefti_member *m) {

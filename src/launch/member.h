@@ -29,6 +29,12 @@ typedef struct wefti_member_options {
 typedef struct wefti_member wefti_member;
 
 weft_status wefti_member_join(const wefti_member_options *options, wefti_member **out) WEFT_CHECKED;
+/* No member, but a word from what started rank options->rank of the job: that its process has ended
+ * ("rank 2 ended with exit code 3"). It goes its way in a thread of its own. */
+weft_status wefti_member_report(const wefti_member_options *options, const char *text,
+                                wefti_member **out) WEFT_CHECKED;
+/* Waits until it has come, `seconds` at most; or until it is known that nobody answers. Frees. */
+void wefti_member_report_end(wefti_member *report, double seconds, bool only_once);
 int32_t wefti_member_rank(const wefti_member *member);
 int32_t wefti_member_size(const wefti_member *member);
 uint64_t wefti_member_generation(const wefti_member *member);

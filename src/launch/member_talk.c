@@ -28,8 +28,10 @@ void wefti_member_broken(wefti_member *m, weft_status status, int32_t failed, co
 
 weft_status wefti_member_ask(wefti_member *m) {
     unsigned char body[WEFTI_MESSAGE_MAX];
-    WEFT_TRY(wefti_wire_send(&m->link, WEFTI_FRAME_JOIN, body, wefti_join_encode(&m->join, body),
-                             NULL, 0));
+    size_t bytes = m->reports ? wefti_verdict_encode(WEFT_E_PEER, m->failed, m->giving_up, body)
+                              : wefti_join_encode(&m->join, body);
+    WEFT_TRY(wefti_wire_send(&m->link, m->reports ? WEFTI_FRAME_ENDED : WEFTI_FRAME_JOIN, body,
+                             bytes, NULL, 0));
     m->line = WEFTI_LINE_ASKED;
     /* The scheduler knows who is missing: it is given the time to say so. */
     m->deadline_ns = wefti_now_ns() + m->join_ns + 2 * second_ns;
@@ -139,7 +141,10 @@ weft_status wefti_member_hear(wefti_member *m, const wefti_frame *frame) {
     case WEFTI_FRAME_GOODBYE:
         if (m->state == WEFTI_MEMBER_IN) change(m, WEFTI_MEMBER_PARTED);
         return WEFT_OK;
+    case WEFTI_FRAME_HEARD:
+        if (m->reports) change(m, WEFTI_MEMBER_PARTED);
+        return WEFT_OK;
     default:
-        return WEFT_OK; /* HEARD */
+        return WEFT_OK;
     }
 }

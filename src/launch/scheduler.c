@@ -199,6 +199,13 @@ void wefti_scheduler_fail(wefti_scheduler *s, weft_status status, int32_t failed
     ring(s);
 }
 
+void wefti_scheduler_ended(wefti_scheduler *s, int32_t rank, const char *message) {
+    pthread_mutex_lock(&s->lock);
+    wefti_scheduler_rank_ended(s, rank, message);
+    pthread_mutex_unlock(&s->lock);
+    ring(s);
+}
+
 bool wefti_scheduler_has_left(wefti_scheduler *s, int32_t rank) {
     pthread_mutex_lock(&s->lock);
     bool left = s->ranked && rank < s->taken && s->seats[rank].left;

@@ -19,6 +19,7 @@ typedef struct wefti_scheduler_options {
     bool tls;                 /* members must want it too */
     uint64_t generation;      /* of the world that is made; 0: a new one */
     int32_t hosted_by;        /* the rank whose process this is; -1: none */
+    bool repeats;             /* worlds may follow each other; else one, and the job is over */
     double join_seconds;      /* 0: 600 */
     double heartbeat_seconds; /* 0: 10 */
     double wait_seconds;      /* 0: 1800 */
@@ -48,6 +49,9 @@ wefti_scheduler_state wefti_scheduler_wait(wefti_scheduler *scheduler, wefti_sch
  * verdict stays. */
 void wefti_scheduler_fail(wefti_scheduler *scheduler, weft_status status, int32_t failed,
                           const char *message);
+/* The process of a rank has ended, whatever with. While members are missing nobody will come in its
+ * place, and the job fails; later its connection tells more. */
+void wefti_scheduler_ended(wefti_scheduler *scheduler, int32_t rank, const char *message);
 /* Whether that rank has left in peace. */
 bool wefti_scheduler_has_left(wefti_scheduler *scheduler, int32_t rank);
 /* Why the job failed, "" if it did not; where each rank stood, a line each, "" when none ever came.

@@ -147,6 +147,18 @@ static weft_status gave_up(wefti_scheduler *s, wefti_client *c, const wefti_fram
     return WEFT_OK;
 }
 
+/* A launcher's word, on a connection of its own. */
+static weft_status ended(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
+    wefti_verdict verdict;
+    WEFT_TRY(wefti_verdict_decode(frame, &verdict));
+    WEFT_REQUIRE(verdict.failed >= 0, WEFT_E_CORRUPT, "it is not said which rank has ended");
+    wefti_scheduler_rank_ended(s, verdict.failed, verdict.text);
+    wefti_client_send(s, c, WEFTI_FRAME_HEARD, NULL, 0);
+    c->ending = true;
+    c->since_ns = wefti_now_ns();
+    return WEFT_OK;
+}
+
 static weft_status handle_member(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
     wefti_card card;
     switch (frame->kind) {
@@ -169,6 +181,7 @@ static weft_status handle_member(wefti_scheduler *s, wefti_client *c, const weft
 static weft_status handle_frame(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
     if (c->ending) return WEFT_OK; /* it has not read yet that nobody listens */
     if (c->seat >= 0) return handle_member(s, c, frame);
+    if (frame->kind == WEFTI_FRAME_ENDED) return ended(s, c, frame);
     wefti_join join;
     WEFT_REQUIRE(frame->kind == WEFTI_FRAME_JOIN, WEFT_E_CORRUPT,
                  "a message of kind %d before joining", (int)frame->kind);

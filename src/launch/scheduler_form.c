@@ -106,15 +106,16 @@ static bool fits_job(wefti_scheduler *s, wefti_client *client, const wefti_join 
 }
 
 static bool fits_generation(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
-    uint64_t known = s->generation;
+    uint64_t known = s->generation > s->past ? s->generation : s->past;
     if (join->generation > known && !s->options.generation && s->state == WEFTI_SCHEDULER_FORMING) {
         s->generation = join->generation;
         dismiss_others(s, join->generation);
         return true;
     }
     /* A generation that was given to us may be made, or come back. */
-    bool fresh = join->generation == 0 && (known == 0 || known == s->options.generation);
-    if (fresh || join->generation == known) return true;
+    bool fresh =
+        join->generation == 0 && (s->generation == 0 || s->generation == s->options.generation);
+    if (fresh || (s->generation && join->generation == s->generation)) return true;
     if (join->generation == 0)
         wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
                             "this job runs already (generation %llu): nobody new can join it",
@@ -173,16 +174,41 @@ static void change_state(wefti_scheduler *s, wefti_scheduler_state state) {
 }
 
 /* Later worlds have higher numbers, also those of other schedulers. */
-static uint64_t new_generation(void) {
+static uint64_t new_generation(uint64_t past) {
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    uint64_t now = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    return now > past ? now : past + 1;
+}
+
+/* All have left, and one comes for the next world: programs may join several, one after the other.
+ */
+static void begin_again(wefti_scheduler *s) {
+    int64_t now = wefti_now_ns();
+    for (int32_t i = 0; i < s->taken; i++) {
+        wefti_client *client = s->seats[i].client;
+        wefti_seat_clear(&s->seats[i]);
+        s->seats[i] = (wefti_seat){0};
+        if (!client) continue;
+        client->seat = -1;
+        client->ending = true;
+        client->since_ns = now;
+    }
+    s->past = s->generation;
+    s->generation = s->answered = 0;
+    wefti_block_release(s->answer);
+    s->answer = NULL;
+    s->taken = 0;
+    s->ranked = false;
+    s->swap_since_ns = s->judged_ns = 0;
+    s->start_ns = now;
+    change_state(s, WEFTI_SCHEDULER_FORMING);
 }
 
 static void complete(wefti_scheduler *s) {
     weft_status status = wefti_scheduler_rank(s);
     if (status >= 0) {
-        if (!s->generation) s->generation = new_generation();
+        if (!s->generation) s->generation = new_generation(s->past);
         int64_t now = wefti_now_ns();
         for (int32_t r = 0; r < s->taken; r++) {
             s->seats[r].heard_ns = now;
@@ -206,6 +232,8 @@ void wefti_scheduler_take_in(wefti_scheduler *s, wefti_client *client, const wef
         return;
     }
     if (!fits_job(s, client, join)) return;
+    if (s->state == WEFTI_SCHEDULER_LEFT && s->options.repeats && join->generation == 0)
+        begin_again(s);
     if (s->state != WEFTI_SCHEDULER_FORMING && join->generation == 0) {
         wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
                             "one process too many: this job has %d members, and all of them are "
@@ -245,4 +273,19 @@ void wefti_scheduler_check_forming(wefti_scheduler *s, int64_t now_ns) {
                    (int)s->options.size, missing == 1 ? "is" : "are", (double)s->join_ns * 1e-9);
     add_missing_ranks(s, &text);
     wefti_scheduler_judge_text(s, WEFT_E_TIMEOUT, WEFT_RANK_NONE, &text);
+}
+
+void wefti_scheduler_rank_ended(wefti_scheduler *s, int32_t rank, const char *message) {
+    if (s->state != WEFTI_SCHEDULER_FORMING) return;
+    wefti_text text = {0};
+    bool known = rank < s->options.size;
+    wefti_text_add(&text, "%s", message);
+    if (known)
+        wefti_text_add(&text, " before all ranks had come");
+    else
+        wefti_text_add(&text,
+                       ", and is none of the %d ranks of this job; its host was told another "
+                       "number",
+                       (int)s->options.size);
+    wefti_scheduler_judge_text(s, WEFT_E_PEER, known ? rank : WEFT_RANK_NONE, &text);
 }

@@ -53,6 +53,7 @@ struct wefti_scheduler {
     wefti_scheduler_state state;
     wefti_verdict verdict;
     uint64_t generation; /* 0: none yet; while forming: of those who come back */
+    uint64_t past;       /* of the last world that all have left; 0: none */
     int64_t start_ns, looked_ns, judged_ns;
     int64_t deaf_ns; /* since when nobody new is taken; 0: all are */
     wefti_client **clients;
@@ -87,6 +88,7 @@ void wefti_scheduler_sweep(wefti_scheduler *s); /* frees what is gone */
 void wefti_scheduler_take_in(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
 void wefti_scheduler_give_up_seat(wefti_scheduler *s, int32_t seat); /* while forming */
 void wefti_scheduler_check_forming(wefti_scheduler *s, int64_t now_ns);
+void wefti_scheduler_rank_ended(wefti_scheduler *s, int32_t rank, const char *message);
 
 /* scheduler_rank.c: put the seats into the order of ranks and number their hosts. */
 weft_status wefti_scheduler_rank(wefti_scheduler *s) WEFT_CHECKED;

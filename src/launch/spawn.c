@@ -70,11 +70,18 @@ static void default_signals(void) {
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
+/* Above those of stdio: where the parent has closed one of those, what it opens takes its place. */
+static int lifted(int fd) {
+    return fd > STDERR_FILENO ? fd : fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+}
+
 static bool become(const wefti_spawn *what, pid_t parent) {
+    int output = lifted(what->output), errors = lifted(what->errors);
+    int nothing = lifted(open("/dev/null", O_RDONLY));
+    if (output < 0 || errors < 0 || nothing < 0) return false;
     if (setpgid(0, 0) || prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent) return false;
-    int nothing = open("/dev/null", O_RDONLY);
-    if (nothing < 0 || dup2(nothing, STDIN_FILENO) < 0) return false;
-    if (dup2(what->output, STDOUT_FILENO) < 0 || dup2(what->errors, STDERR_FILENO) < 0)
+    if (dup2(nothing, STDIN_FILENO) < 0 || dup2(output, STDOUT_FILENO) < 0 ||
+        dup2(errors, STDERR_FILENO) < 0)
         return false;
     if (what->cores && sched_setaffinity(0, sizeof *what->cores, what->cores)) return false;
     close_others();
@@ -102,9 +109,10 @@ weft_status wefti_process_start(const wefti_spawn *what, pid_t *out) {
                  strerror(errno));
     pid_t child = fork();
     if (child == 0) {
+        int end = lifted(report[1]);
         if (!become(what, parent)) {
             int error = errno;
-            ssize_t ignored = write(report[1], &error, sizeof error);
+            ssize_t ignored = write(end, &error, sizeof error);
             (void)ignored;
         }
         _exit(127);

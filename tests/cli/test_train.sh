@@ -74,6 +74,7 @@ signal TERM 143 --json
 json lines
 tail -1 lines | grep -q '"done": false, "stopped": true' || fail "no stopped object" lines
 signal INT 130
+signal HUP 129
 
 # --- memory: the process needs what was predicted, and little more ---
 : >memory # it is there before it is counted

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -188,6 +189,69 @@ static void test_settings(void **state) {
     unsetenv("WEFT_TEST_X");
 }
 
+/* A program that has closed its own standard streams: what it opens takes their numbers. */
+static void test_without_streams(void **state) {
+    (void)state;
+    seen s = {0};
+    weft_launch_result r;
+    int kept[3];
+    for (int fd = 0; fd < 3; fd++) kept[fd] = fcntl(fd, F_DUPFD_CLOEXEC, 10);
+    for (int fd = 0; fd < 3; fd++) close(fd);
+    weft_launch_options o = options_for(&s, SHELL("echo out; echo err >&2; cat; exit 3"), 2);
+    weft_status status = weft_launch_run(&o, &r);
+    o.command = (const char *const[]){"/dev/null", NULL};
+    weft_launch_result none;
+    weft_status refused = weft_launch_run(&o, &none);
+    for (int fd = 0; fd < 3; fd++) {
+        assert_int_equal(dup2(kept[fd], fd), fd);
+        close(kept[fd]);
+    }
+    assert_int_equal(status, WEFT_E_PEER);
+    assert_int_equal(r.exit_code, 3);
+    assert_non_null(strstr(s.text, ": out\n"));
+    assert_non_null(strstr(s.text, "! err\n"));
+    assert_true(refused < 0);
+    weft_launch_result_free(&r);
+    weft_launch_result_free(&none);
+}
+
+/* More processes than descriptors: said before the first one is started. */
+static void test_too_many(void **state) {
+    (void)state;
+    struct rlimit before, few;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = before;
+    few.rlim_cur = 200;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    seen s = {0};
+    weft_launch_result r;
+    weft_launch_options o = options_for(&s, SHELL("echo ran"), 100);
+    weft_status status = weft_launch_run(&o, &r);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(status, WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), "100 processes on this host need some 564 open"));
+    assert_int_equal(s.lines, 0);
+    weft_launch_result_free(&r);
+}
+
+/* Long blocks of short lines, and a last line that is longer than what is remembered. */
+static void test_many_lines(void **state) {
+    (void)state;
+    seen s = {0};
+    weft_launch_result r;
+    weft_launch_options o = options_for(&s, SHELL("seq 200000; exit 5"), 1);
+    o.events.line = NULL;
+    assert_int_equal(weft_launch_run(&o, &r), WEFT_E_PEER);
+    assert_non_null(strstr(r.last_lines, "199990\n"));
+    assert_non_null(strstr(r.last_lines, "200000\n"));
+    weft_launch_result_free(&r);
+    o.command = SHELL("seq 9; head -c 20000 /dev/zero | tr '\\0' x; exit 5");
+    assert_int_equal(weft_launch_run(&o, &r), WEFT_E_PEER);
+    assert_non_null(strstr(r.last_lines, "xxxx\n"));
+    assert_in_range(strlen(r.last_lines), 2000, 8192);
+    weft_launch_result_free(&r);
+}
+
 /* WEFT_OK: refused with any status. */
 static void refuse(weft_launch_options o, weft_status status, const char *text) {
     weft_launch_result r;
@@ -287,7 +351,8 @@ int main(void) {
         cmocka_unit_test(test_requests),    cmocka_unit_test(test_leaves_others_alone),
         cmocka_unit_test(test_descriptors), cmocka_unit_test(test_settings),
         cmocka_unit_test(test_refused),     cmocka_unit_test(test_cores),
-        cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_full_disk),   cmocka_unit_test(test_without_streams),
+        cmocka_unit_test(test_too_many),    cmocka_unit_test(test_many_lines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

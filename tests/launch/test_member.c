@@ -162,6 +162,95 @@ static void after_a_failure(void **state) {
     wefti_scheduler_stop(s);
 }
 
+/* The process of a rank ends before it was a member: those who wait, and those who come, hear whose
+ * it was; later the same word changes nothing. `far`: from another host's launcher. */
+static void ends_before_all_came(void **state) {
+    (void)state;
+    for (int far = 0; far < 2; far++) {
+        int rank = far ? 7 : 2; /* hosts may have been told different numbers */
+        wefti_scheduler_options o = test_scheduler(3);
+        wefti_scheduler *s = start(&o);
+        test_lane lanes[2];
+        prepare(lanes, 2, wefti_scheduler_address(s));
+        for (int i = 0; i < 2; i++) lanes[i].options.rank = i;
+        test_lanes_start(lanes, 1);
+        if (far) {
+            wefti_member *report;
+            wefti_member_options word = test_member(wefti_scheduler_address(s));
+            word.rank = rank;
+            assert_int_equal(wefti_member_report(&word, "rank 7 ended", &report), WEFT_OK);
+            wefti_member_report_end(report, 20, false);
+        } else
+            wefti_scheduler_ended(s, 2, "rank 2 ended");
+        test_lanes_start(&lanes[1], 1);
+        test_lanes_join(lanes, 2);
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(lanes[i].status, WEFT_E_PEER);
+            assert_int_equal(lanes[i].failed, far ? WEFT_RANK_NONE : rank);
+            assert_non_null(strstr(lanes[i].text, far ? "rank 7 ended" : "rank 2 ended"));
+            assert_non_null(strstr(lanes[i].text,
+                                   far ? "is none of the 3 ranks" : "before all ranks had come"));
+        }
+        wefti_scheduler_stop(s);
+    }
+}
+
+static void ends_later(void **state) {
+    (void)state;
+    wefti_scheduler_options o = test_scheduler(2);
+    wefti_scheduler *s = start(&o);
+    test_lane lanes[2];
+    prepare(lanes, 2, wefti_scheduler_address(s));
+    for (int i = 0; i < 2; i++) lanes[i].swaps = 500;
+    test_lanes_start(lanes, 2);
+    assert_int_equal(wefti_scheduler_wait(s, WEFTI_SCHEDULER_FORMING, 20), WEFTI_SCHEDULER_RUNNING);
+    wefti_member *report;
+    wefti_member_options word = test_member(wefti_scheduler_address(s));
+    word.rank = 1;
+    assert_int_equal(wefti_member_report(&word, "rank 1 ended", &report), WEFT_OK);
+    wefti_member_report_end(report, 20, false);
+    wefti_scheduler_ended(s, 0, "rank 0 ended");
+    test_lanes_join(lanes, 2);
+    all_good(lanes, 2);
+    wefti_scheduler_stop(s);
+}
+
+/* Nobody answers: that is found out once, or tried until the time is up. */
+static void report_to_nobody(void **state) {
+    (void)state;
+    wefti_member *report;
+    wefti_member_options word = test_member("127.0.0.1:1");
+    word.rank = 1;
+    assert_int_equal(wefti_member_report(&word, "rank 1 ended", &report), WEFT_OK);
+    wefti_member_report_end(report, 1000, true);
+    assert_int_equal(wefti_member_report(&word, "rank 1 ended", &report), WEFT_OK);
+    wefti_member_report_end(report, 0.2, false);
+}
+
+/* A scheduler of a launcher: programs join one world after the other. */
+static void worlds_follow_each_other(void **state) {
+    (void)state;
+    uint64_t seed = test_seed(), before = 0;
+    wefti_scheduler_options o = test_scheduler(3);
+    o.repeats = true;
+    wefti_scheduler *s = start(&o);
+    for (int round = 0; round < 10; round++) {
+        test_lane lanes[3];
+        prepare(lanes, 3, wefti_scheduler_address(s));
+        for (int i = 0; i < 3; i++) {
+            lanes[i].delay_us = (int)(test_random(&seed) % 5000);
+            lanes[i].swaps = round % 4;
+        }
+        test_lanes_start(lanes, 3);
+        test_lanes_join(lanes, 3);
+        all_good(lanes, 3);
+        assert_true(lanes[0].generation > before);
+        before = lanes[0].generation;
+    }
+    assert_int_equal(wefti_scheduler_wait(s, WEFTI_SCHEDULER_RUNNING, 20), WEFTI_SCHEDULER_LEFT);
+    wefti_scheduler_stop(s);
+}
+
 /* Members may be there first. */
 static void scheduler_late(void **state) {
     (void)state;
@@ -349,6 +438,10 @@ int main(void) {
         cmocka_unit_test(one_too_many),
         cmocka_unit_test(one_too_few),
         cmocka_unit_test(after_a_failure),
+        cmocka_unit_test(ends_before_all_came),
+        cmocka_unit_test(ends_later),
+        cmocka_unit_test(report_to_nobody),
+        cmocka_unit_test(worlds_follow_each_other),
         cmocka_unit_test(scheduler_late),
         cmocka_unit_test(nobody_there),
         cmocka_unit_test(refuses),
@@ -358,6 +451,8 @@ int main(void) {
         TEST_OVER_TLS(ranks_as_wanted),
         TEST_OVER_TLS(one_too_many),
         TEST_OVER_TLS(one_too_few),
+        TEST_OVER_TLS(ends_before_all_came),
+        TEST_OVER_TLS(worlds_follow_each_other),
         TEST_OVER_TLS(scheduler_late),
         TEST_OVER_TLS(nobody_there),
         TEST_OVER_TLS(refuses),

@@ -1,0 +1,81 @@
+#!/bin/sh
+# Ranks that end before the others have come, on one host and several: nobody waits for the time for joining. And
+# commands that hold several trainings, one after the other; and a launcher whose standard streams are closed.
+# shellcheck source=../cli/run.inc
+. "$(dirname "$0")/../cli/run.inc"
+TMPDIR=$work/tmp HOME=$work # for the folders of runs, and the user's secret
+export TMPDIR HOME
+mkdir "$TMPDIR"
+port=$((15000 + $$ % 3800))
+for variable in WEFT_RANK WEFT_SIZE RANK WORLD_SIZE MASTER_ADDR MASTER_PORT MS_ROLE RANK_TABLE_FILE; do
+    unset $variable
+done
+
+# says CODE FILE TEXT: a command ended so, and said that; 124: it had to be killed.
+says() {
+    [ "$1" = "$got" ] && grep -q -- "$3" "$2" && return
+    fail "$what: exit $got, expected $1 and '$3':" "$2"
+}
+launch() {
+    timeout 120 "$weft" launch --no-logs "$@"
+}
+
+# --- one host ---
+for end in 'exit 0' 'exit 7'; do
+    what="rank 1 does $end at once"
+    launch -n 3 -- sh -c "[ \$WEFT_RANK = 1 ] && $end; exec '$weft' train job.yaml" >early.out 2>&1
+    got=$?
+    [ $got != 0 ] || fail "$what: exit 0" early.out
+    says $got early.out 'rank 1 '
+    grep -q "${end#exit }" early.out || fail "$what: not said:" early.out
+    what="the others come after rank 1 did $end"
+    launch -n 3 -- sh -c "[ \$WEFT_RANK = 1 ] && $end; sleep 0.5; exec '$weft' train job.yaml" >early.out 2>&1
+    got=$?
+    [ $got != 0 ] && [ $got != 124 ] || fail "$what: exit $got" early.out
+done
+# Nothing of that is a matter of programs that know nothing of weft.
+what='other programs'
+launch -n 3 -- sh -c '[ $WEFT_RANK = 1 ] && exit 0; sleep 0.3; echo fine' >early.out 2>&1
+got=$?
+says 0 early.out fine
+
+# --- two hosts: what ends is on the one without the scheduler ---
+for end in 'exit 0' 'exit 7' 'kill -9 \$\$'; do
+    what="on the second host: $end"
+    launch --hosts 2 --host-rank 0 --scheduler 127.0.0.1:$port -n 2 -- "$weft" train job.yaml >zero 2>&1 &
+    first=$!
+    launch --hosts 2 --host-rank 1 --scheduler 127.0.0.1:$port -n 2 -- \
+        sh -c "[ \$WEFT_RANK = 2 ] && { sleep 0.5; $(echo "$end" | tr -d '\\'); }; exec '$weft' train job.yaml" >one 2>&1
+    [ $? != 0 ] || fail "$what: all is well there" one
+    wait $first
+    got=$?
+    says 1 zero 'rank 2 (process [0-9]*) .* before all ranks had come'
+    port=$((port + 1))
+done
+
+# Hosts that were told different numbers of processes.
+what='two ranks here, three there'
+launch --hosts 2 --host-rank 0 --scheduler 127.0.0.1:$port -n 2 -- "$weft" train job.yaml >zero 2>&1 &
+first=$!
+launch --hosts 2 --host-rank 1 --scheduler 127.0.0.1:$port -n 3 -- "$weft" train job.yaml >one 2>&1
+got=$?
+says 1 one 'this process expects a job of 6, but the scheduler was started for 4'
+wait $first
+got=$?
+says 1 zero 'rank [345] '
+
+# --- one training after the other ---
+what='three trainings'
+launch -n 2 -- sh -c "for n in 1 2 3; do '$weft' train job.yaml train.steps=\$n || exit 1; done" >three 2>&1
+got=$?
+says 0 three 'done: 3 steps'
+[ "$(grep -c '^done: ' three)" = 3 ] || fail "$what:" three
+
+# --- closed standard streams ---
+for closed in '>&-' '2>&-' '<&- >&- 2>&-'; do
+    rm -rf closed
+    eval "launch -n 2 -- \"\$weft\" train job.yaml train.steps=2 checkpoint.dir=closed $closed" | cat >closed.out
+    [ -d closed/step-000000000002 ] || fail "with $closed nothing was trained" closed.out
+done
+[ -z "$(ls "$TMPDIR")" ] || fail "folders of runs are left: $(ls "$TMPDIR")"
+exit $failed
