@@ -361,13 +361,56 @@ static bool same_states(const uint8_t *a, const uint8_t *b, int64_t count) {
     return true;
 }
 
-static const wefti_cut_entry *find_entry(const wefti_partition *p, const wefti_cut_spec *spec,
+/* ---- rules that say the same ---- */
+
+static bool says_nothing(const wefti_strategy *s) {
+    return !s || (!s->cuts && s->split_count == 0);
+}
+
+static bool say_the_same(const wefti_strategy *a, const wefti_strategy *b) {
+    if (a->split_count != b->split_count || a->cut_inputs != b->cut_inputs) return false;
+    for (int32_t k = 0; k < a->split_count; k++)
+        if (strcmp(a->splits[k].what, b->splits[k].what) != 0 ||
+            a->splits[k].count != b->splits[k].count ||
+            memcmp(a->splits[k].axis, b->splits[k].axis, (size_t)a->splits[k].count) != 0)
+            return false;
+    int64_t cuts = 0;
+    for (int32_t i = 0; i < a->cut_inputs; i++) {
+        if (a->cut_ranks[i] != b->cut_ranks[i]) return false;
+        cuts += a->cut_ranks[i];
+    }
+    return !cuts || !memcmp(a->cuts, b->cuts, (size_t)cuts * sizeof *a->cuts);
+}
+
+/* The number of the first rule that says the same about ops that it names, so that cells are cut
+ * once though the plan names each of them; rules that do not name an op are marked one by one. */
+static int32_t meaning_of(wefti_partition *p, const wefti_strategy *s) {
+    if (says_nothing(s)) return -1;
+    int32_t *known = &p->meaning[s - p->plan->strategies];
+    for (int32_t i = 0; *known == 0; i++) {
+        const wefti_strategy *first = &p->plan->strategies[i];
+        if (first == s ||
+            (say_the_same(first, s) && strchr(first->match, ':') && strchr(s->match, ':')))
+            *known = i + 1;
+    }
+    return *known;
+}
+
+static bool same_strategies(wefti_partition *p, const wefti_strategy *const *a,
+                            const wefti_strategy *const *b, int64_t count) {
+    for (int64_t k = 0; k < count; k++)
+        if (a[k] != b[k] && meaning_of(p, a[k]) != meaning_of(p, b[k])) return false;
+    return true;
+}
+
+/* ---- cuts that are made once ---- */
+
+static const wefti_cut_entry *find_entry(wefti_partition *p, const wefti_cut_spec *spec,
                                          const wefti_strategy *const *strategies) {
     const weft_body *b = spec->body;
     for (int64_t e = 0; e < p->entry_count; e++) {
         const wefti_cut_entry *x = p->entries[e];
-        if (x->key == b &&
-            !memcmp(x->strategies, strategies, (size_t)b->node_count * sizeof *strategies) &&
+        if (x->key == b && same_strategies(p, x->strategies, strategies, b->node_count) &&
             same_states(x->in_state, spec->in_state, b->in_count) &&
             same_layouts(x->asked_in, spec->in, spec->in_state, b->in_count) &&
             (spec->out_state != NULL) == (x->out_state != NULL) &&
@@ -518,8 +561,10 @@ weft_status wefti_partition_create(const weft_plan *plan, const wefti_mesh *mesh
     wefti_mesh_coordinates(mesh, rank, p->coordinate);
     p->applied = wefti_calloc((size_t)plan->strategy_count + 1, sizeof *p->applied);
     p->missed = wefti_calloc((size_t)plan->strategy_count + 1, sizeof *p->missed);
-    status =
-        p->applied && p->missed ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory to cut a model");
+    p->meaning = wefti_calloc((size_t)plan->strategy_count + 1, sizeof *p->meaning);
+    status = p->applied && p->missed && p->meaning
+                 ? WEFT_OK
+                 : WEFT_RAISE(WEFT_E_NOMEM, "no memory to cut a model");
     if (status == WEFT_OK) status = wefti_arena_create(&p->arena);
     if (status < 0) {
         wefti_partition_destroy(p);
@@ -537,6 +582,7 @@ void wefti_partition_destroy(wefti_partition *p) {
     wefti_free(p->transfers);
     wefti_free(p->applied);
     wefti_free(p->missed);
+    wefti_free(p->meaning);
     wefti_arena_destroy(p->arena);
     wefti_free(p);
 }

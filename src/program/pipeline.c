@@ -1,121 +1,18 @@
-/* Pipelines: which calls are whose, what crosses from stage to stage, and the order of tasks.
+/* Pipelines: what crosses from stage to stage, and the order of tasks.
  *
- * The calls of the root, in order, are cut into virtual stages; the schedule (plan/schedule.h) says
- * which stage of the mesh runs each and in which order it works on the microbatches. A value that a
- * later stage reads is sent after the call that makes it and received before the first call that
- * reads it; its gradient goes the other way. Sends do not block: at most two of one kind are under
- * way, and the memory of a value lives until its send is known to be over. Everything inside of a
- * stage is as without a pipeline.
+ * The calls of the root, in order, are cut into virtual stages (stages.c); the schedule
+ * (plan/schedule.h) says which stage of the mesh runs each and in which order it works on the
+ * microbatches. A value that a later stage reads is sent after the call that makes it and received
+ * before the first call that reads it; its gradient goes the other way. Sends do not block: at most
+ * two of one kind are under way, and the memory of a value lives until its send is known to be
+ * over. Everything inside of a stage is as without a pipeline.
  *
  * A parameter that several stages read (tied embeddings) lies on each; its gradients are added up
  * over the stages, so that all make the same update. */
 #include <string.h>
 
-#include "graph/cut.h"
 #include "plan/schedule.h"
 #include "program/build.h"
-
-/* ---- whose calls ---- */
-
-static double call_seconds(const weft_node *n) {
-    wefti_cost cost;
-    wefti_node_cost(n, &cost);
-    return cost.flops / 1e11 + cost.bytes / 1e10;
-}
-
-/* Contiguous parts whose largest cost is least (the linear partition problem, by bisection on the
- * answer). */
-static int32_t fill(const double *cost, int32_t count, double limit, int32_t parts,
-                    int32_t *stage) {
-    int32_t part = 0;
-    double sum = 0;
-    for (int32_t k = 0; k < count; k++) {
-        bool must = count - k <= parts - 1 - part; /* one call at least for each that is left */
-        if (k > 0 && (sum + cost[k] > limit || must)) {
-            part++;
-            sum = 0;
-        }
-        sum += cost[k];
-        if (stage && part < parts) stage[k] = part;
-    }
-    return part + 1;
-}
-
-static void share_out(const double *cost, int32_t count, int32_t parts, int32_t *stage) {
-    double low = 0, high = 0;
-    for (int32_t k = 0; k < count; k++) {
-        high += cost[k];
-        if (cost[k] > low) low = cost[k];
-    }
-    for (int round = 0; round < 60; round++) {
-        double middle = (low + high) / 2;
-        if (fill(cost, count, middle, parts, NULL) <= parts)
-            high = middle;
-        else
-            low = middle;
-    }
-    (void)fill(cost, count, high, parts, stage);
-}
-
-static weft_status choose_stages(wefti_program_builder *b, int32_t *stage) {
-    const weft_plan *plan = b->spec->plan;
-    int32_t parts = plan->pipeline.stages * plan->pipeline.chunks;
-    double *cost;
-    bool ruled = false;
-    WEFT_REQUIRE(b->call_count >= parts, WEFT_E_LAYOUT,
-                 "the model has %d cells, too few for %d stages of at least one cell",
-                 b->call_count, parts);
-    WEFT_TRY(wefti_build_array(b, b->call_count, sizeof *cost, &cost));
-    for (int32_t k = 0; k < b->call_count; k++) {
-        cost[k] = call_seconds(b->calls[k].node);
-        stage[k] = wefti_plan_stage(plan, b->calls[k].node->scope);
-        ruled |= stage[k] >= 0;
-    }
-    if (!ruled) {
-        share_out(cost, b->call_count, parts, stage);
-        return WEFT_OK;
-    }
-    int32_t now = 0;
-    for (int32_t k = 0; k < b->call_count; k++) {
-        if (stage[k] < 0) stage[k] = now; /* with the cell before it */
-        const char *name = b->calls[k].node->scope;
-        WEFT_REQUIRE(stage[k] < parts, WEFT_E_LAYOUT,
-                     "cell '%s' is to be in stage %d, there are %d", name, stage[k], parts);
-        WEFT_REQUIRE(
-            stage[k] >= now, WEFT_E_LAYOUT,
-            "cell '%s' is to be in stage %d, but the cell before it is in stage %d: stages "
-            "must not descend",
-            name, stage[k], now);
-        WEFT_REQUIRE(stage[k] <= now + 1, WEFT_E_LAYOUT,
-                     "stage %d has no cell: '%s' is in stage %d and the cell before it in stage %d",
-                     now + 1, name, stage[k], now);
-        now = stage[k];
-    }
-    WEFT_REQUIRE(now == parts - 1, WEFT_E_LAYOUT, "stage %d has no cell: there are %d stages",
-                 now + 1, parts);
-    return WEFT_OK;
-}
-
-weft_status wefti_pipeline_assign(wefti_program_builder *b) {
-    const weft_plan *plan = b->spec->plan;
-    int32_t *stage;
-    if (!plan || plan->pipeline.stages <= 1) return WEFT_OK;
-    b->stages = plan->pipeline.stages;
-    b->stage = wefti_plan_stage_of_rank(plan, b->p->rank);
-    b->split_backward = wefti_schedule_splits(plan->pipeline.schedule) && b->p->all_microbatches;
-    WEFT_TRY(wefti_build_array(b, b->call_count, sizeof *stage, &stage));
-    WEFT_TRY(choose_stages(b, stage));
-    for (int32_t k = 0; k < b->call_count; k++) {
-        wefti_call_plan *call = &b->calls[k];
-        if (b->spec->observer)
-            b->spec->observer->assign(b->spec->observer->context, call->node->scope, stage[k]);
-        call->part = stage[k];
-        wefti_schedule_place(plan->pipeline.schedule, b->stages, stage[k], &call->stage,
-                             &call->chunk);
-        call->mine = call->stage == b->stage;
-    }
-    return WEFT_OK;
-}
 
 /* ---- what crosses ---- */
 
@@ -123,9 +20,9 @@ typedef struct crossing {
     int32_t value, from_call, from_stage, to_stage;
     int32_t first_call; /* of the reading stage, in forward order */
     int32_t last_call;  /* of the reading stage, in backward order; -1: no gradient */
-    /* Endpoints in each direction: posts take them in turn. Between neighbours one is enough. What
-     * skips a stage is sent long before it is read, so that all its microbatches may be under way.
-     */
+    /* Endpoints in each direction: posts take them in turn. Between neighbours one for each copy is
+     * enough. What skips a stage is sent long before it is read, so that all its microbatches may
+     * be under way. */
     int32_t lanes, *transfer[2]; /* forward, backward: [lanes] */
     int32_t posted[2], waited[2], received[2];
     int32_t *buffers[2]; /* per post of this rank as the sender */
@@ -173,7 +70,7 @@ static weft_status add_crossing(wefti_program_builder *b, int32_t v, int32_t mak
                     .to_stage = to,
                     .first_call = reader,
                     .last_call = back ? reader : -1,
-                    .lanes = 1};
+                    .lanes = b->micros > 1 ? b->spec->plan->copies : 1};
     if (all_under_way(b, maker, reader)) c->lanes = most;
     for (int d = 0; d < 2; d++) WEFT_TRY(wefti_build_indices(b, b->micros, &c->buffers[d]));
     return WEFT_OK;
@@ -412,51 +309,62 @@ static void find_next(wefti_program_builder *b, int32_t chunk, int32_t k, bool b
     }
 }
 
-static weft_status forward_task(wefti_program_builder *b, int32_t chunk, int32_t micro) {
-    for (int32_t k = 0; k < b->call_count; k++) {
-        const wefti_call_plan *call = &b->calls[k];
-        if (!call->mine || call->chunk != chunk || call->joint) continue;
-        find_next(b, chunk, k, false);
-        WEFT_TRY(receive_values(b, k, micro));
-        WEFT_TRY(wefti_build_forward_call(b, WEFTI_SECTION_FIRST, k, micro));
-        WEFT_TRY(wefti_build_states(b, WEFTI_SECTION_FIRST, micro, k));
-        WEFT_TRY(send_values(b, k, micro));
-        for (int o = 0; o < call->node->outputs; o++)
-            if (call->node->out[o] == b->g->loss)
-                WEFT_TRY(wefti_build_loss(b, WEFTI_SECTION_FIRST, micro));
-    }
+static weft_status forward_call(wefti_program_builder *b, int32_t k, int32_t micro) {
+    const weft_node *n = b->calls[k].node;
+    WEFT_TRY(receive_values(b, k, micro));
+    WEFT_TRY(wefti_build_forward_call(b, WEFTI_SECTION_FIRST, k, micro));
+    WEFT_TRY(wefti_build_states(b, WEFTI_SECTION_FIRST, micro, k));
+    WEFT_TRY(send_values(b, k, micro));
+    for (int o = 0; o < n->outputs; o++)
+        if (n->out[o] == b->g->loss) WEFT_TRY(wefti_build_loss(b, WEFTI_SECTION_FIRST, micro));
     return WEFT_OK;
 }
 
-static weft_status backward_task(wefti_program_builder *b, int32_t chunk, int32_t micro) {
-    for (int32_t k = b->call_count - 1; k >= 0; k--) {
-        const wefti_call_plan *call = &b->calls[k];
-        if (!call->mine || call->chunk != chunk || !call->differentiated) continue;
-        find_next(b, chunk, k, true);
-        if (call->joint) {
-            WEFT_TRY(receive_values(b, k, micro));
-            WEFT_TRY(wefti_build_joint_call(b, WEFTI_SECTION_FIRST, k, micro));
-            WEFT_TRY(wefti_build_states(b, WEFTI_SECTION_FIRST, micro, k));
-            WEFT_TRY(wefti_build_loss(b, WEFTI_SECTION_FIRST, micro));
-        } else {
-            WEFT_TRY(receive_gradients(b, k, micro));
-            WEFT_TRY(
-                wefti_build_backward_call(b, WEFTI_SECTION_FIRST, k, micro,
-                                          b->split_backward ? WEFTI_PASS_INPUTS : WEFTI_PASS_ALL));
-        }
-        WEFT_TRY(send_gradients(b, k, micro));
+static weft_status backward_call(wefti_program_builder *b, int32_t k, int32_t micro) {
+    if (b->calls[k].joint) {
+        WEFT_TRY(receive_values(b, k, micro));
+        WEFT_TRY(wefti_build_joint_call(b, WEFTI_SECTION_FIRST, k, micro));
+        WEFT_TRY(wefti_build_states(b, WEFTI_SECTION_FIRST, micro, k));
+        WEFT_TRY(wefti_build_loss(b, WEFTI_SECTION_FIRST, micro));
+    } else {
+        WEFT_TRY(receive_gradients(b, k, micro));
+        WEFT_TRY(wefti_build_backward_call(b, WEFTI_SECTION_FIRST, k, micro,
+                                           b->split_backward ? WEFTI_PASS_INPUTS : WEFTI_PASS_ALL));
     }
-    return WEFT_OK;
+    return send_gradients(b, k, micro);
 }
 
 /* Gradients of weights, of the calls whose backward pass is split; the call that makes the loss
  * makes all at once. */
-static weft_status weight_task(wefti_program_builder *b, int32_t chunk, int32_t micro) {
-    for (int32_t k = b->call_count - 1; k >= 0; k--) {
-        const wefti_call_plan *call = &b->calls[k];
-        if (!call->mine || call->chunk != chunk || !call->differentiated || call->joint) continue;
-        b->next_call = -1;
-        WEFT_TRY(wefti_build_backward_call(b, WEFTI_SECTION_FIRST, k, micro, WEFTI_PASS_WEIGHTS));
+static weft_status weight_call(wefti_program_builder *b, int32_t k, int32_t micro) {
+    b->next_call = -1;
+    return wefti_build_backward_call(b, WEFTI_SECTION_FIRST, k, micro, WEFTI_PASS_WEIGHTS);
+}
+
+/* Whether the call is part of tasks of this kind: the call that makes the loss has both passes in
+ * one. */
+static bool takes_part(const wefti_call_plan *call, wefti_stage_task_kind kind) {
+    if (kind == WEFTI_TASK_FORWARD) return !call->joint;
+    return call->differentiated && (kind == WEFTI_TASK_BACKWARD || !call->joint);
+}
+
+/* The calls of a chunk for one microbatch. Its copies take turns call by call, so that one computes
+ * while another's transfers are under way. */
+static weft_status build_task(wefti_program_builder *b, wefti_stage_task_kind kind, int32_t chunk,
+                              int32_t micro) {
+    bool forward = kind == WEFTI_TASK_FORWARD;
+    int32_t copies = b->micros > 1 ? b->spec->plan->copies : 1;
+    for (int32_t i = 0; i < b->call_count; i++) {
+        int32_t k = forward ? i : b->call_count - 1 - i;
+        if (!b->calls[k].mine || b->calls[k].chunk != chunk || !takes_part(&b->calls[k], kind))
+            continue;
+        for (int32_t m = micro * copies; m < (micro + 1) * copies; m++) {
+            b->now_micro = m;
+            find_next(b, chunk, k, !forward);
+            WEFT_TRY(forward                       ? forward_call(b, k, m)
+                     : kind == WEFTI_TASK_BACKWARD ? backward_call(b, k, m)
+                                                   : weight_call(b, k, m));
+        }
     }
     return WEFT_OK;
 }
@@ -475,21 +383,14 @@ weft_status wefti_pipeline_section(wefti_program_builder *b) {
     weft_status status = WEFT_OK;
     if (b->spec->microbatches == 1 && !b->spec->optimizer) { /* forward passes only */
         for (int32_t chunk = 0; chunk < plan->pipeline.chunks; chunk++)
-            WEFT_TRY(forward_task(b, chunk, 0));
+            WEFT_TRY(build_task(b, WEFTI_TASK_FORWARD, chunk, 0));
         return finish_sends(b);
     }
-    WEFT_TRY(wefti_schedule_create(plan->pipeline.schedule, b->stages, b->micros,
+    WEFT_TRY(wefti_schedule_create(plan->pipeline.schedule, b->stages, b->micros / plan->copies,
                                    plan->pipeline.chunks, &schedule));
     const wefti_stage_task *task = wefti_schedule_of(schedule, b->stage);
-    for (int32_t t = 0; t < schedule->tasks && status == WEFT_OK; t++) {
-        b->now_micro = task[t].micro;
-        if (task[t].kind == WEFTI_TASK_FORWARD)
-            status = forward_task(b, task[t].chunk, task[t].micro);
-        else if (task[t].kind == WEFTI_TASK_BACKWARD)
-            status = backward_task(b, task[t].chunk, task[t].micro);
-        else
-            status = weight_task(b, task[t].chunk, task[t].micro);
-    }
+    for (int32_t t = 0; t < schedule->tasks && status == WEFT_OK; t++)
+        status = build_task(b, task[t].kind, task[t].chunk, task[t].micro);
     b->now_micro = 0;
     wefti_free(schedule);
     WEFT_TRY(status);

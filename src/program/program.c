@@ -418,8 +418,8 @@ static weft_status decide(wefti_program_builder *b) {
     b->next_call = -1;
     bool staged = spec->plan && spec->plan->pipeline.stages > 1;
     p->all_microbatches = train && (staged || (spec->plan && spec->plan->copies > 1));
-    WEFT_REQUIRE(staged || !p->all_microbatches || spec->microbatches % spec->plan->copies == 0,
-                 WEFT_E_ARG, "%d microbatches cannot be run in copies of %d", spec->microbatches,
+    WEFT_REQUIRE(!p->all_microbatches || spec->microbatches % spec->plan->copies == 0, WEFT_E_ARG,
+                 "%d microbatches cannot be run in copies of %d", spec->microbatches,
                  spec->plan->copies);
     b->micros = p->all_microbatches ? spec->microbatches : 1;
     WEFT_TRY(new_tables(b));

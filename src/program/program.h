@@ -167,6 +167,13 @@ typedef struct wefti_stage_layouts {
     struct wefti_stage_layouts *next;
 } wefti_stage_layouts;
 
+/* A call, or a parameter or state that one reads, and its virtual stage: for the same. */
+typedef struct wefti_placed {
+    const char *name;
+    int32_t part;
+    bool param;
+} wefti_placed;
+
 typedef struct wefti_program {
     wefti_arena *arena; /* of all small arrays here */
     int32_t rank;       /* of the world */
@@ -198,6 +205,8 @@ typedef struct wefti_program {
     weft_dtype norms_dtype; /* f64 where a parameter is, else f32 */
     int32_t norm_count;
     wefti_stage_layouts *elsewhere;
+    wefti_placed *placed; /* of all stages; none without a pipeline */
+    int32_t placed_count;
     int64_t saved_bytes; /* sum of saved blocks at their most */
     double forward_flops, backward_flops;
     wefti_memory_item *largest; /* alive at the peak, descending */

@@ -247,9 +247,9 @@ static weft_status ask_outputs(wefti_program_builder *b, const weft_node *n, req
     return WEFT_OK;
 }
 
-/* A cut of ops of a forward pass. */
-static weft_status cut_forward(wefti_program_builder *b, const wefti_cut_spec *spec,
-                               const wefti_cut_body **out) {
+/* A cut of a cell's pass, of which the observer hears. */
+static weft_status cut_pass(wefti_program_builder *b, const wefti_cut_spec *spec,
+                            const wefti_cut_body **out) {
     const wefti_observer *observer = b->spec->observer;
     if (observer) wefti_partition_observe(b->part, observer->decide, observer->context);
     weft_status status = wefti_partition_cut(b->part, spec, out);
@@ -266,7 +266,7 @@ weft_status wefti_spread_forward(wefti_program_builder *b, wefti_call_plan *call
     for (int i = 0; i < n->inputs; i++) ask_input(b, &r, i, n->in[i]);
     WEFT_TRY(ask_outputs(b, n, &r));
     for (int64_t o = n->outputs; o < body->out_count; o++) r.out_state[o] = WEFTI_LAYOUT_SUMMED;
-    WEFT_TRY(cut_forward(b, &r.spec, &call->cut));
+    WEFT_TRY(cut_pass(b, &r.spec, &call->cut));
     learn(b, n, call->cut);
     return WEFT_OK;
 }
@@ -336,7 +336,7 @@ weft_status wefti_spread_backward(wefti_program_builder *b, wefti_call_plan *cal
     for (int64_t o = body->out_count - grad->crossed;
          pass == WEFTI_PASS_INPUTS && o < body->out_count; o++)
         r.out_state[o] = WEFTI_LAYOUT_SUMMED;
-    WEFT_TRY(wefti_partition_cut(b->part, &r.spec, out));
+    WEFT_TRY(cut_pass(b, &r.spec, out));
     learn_gradients(b, call, grad, 0, *out);
     if (pass == WEFTI_PASS_INPUTS) call->cut_inputs = *out;
     return WEFT_OK;
@@ -366,7 +366,7 @@ weft_status wefti_spread_joint(wefti_program_builder *b, const wefti_call_plan *
         }
     }
     ask_gradients(b, call, &b->p->grads[call->grad], n->outputs, &r);
-    WEFT_TRY(cut_forward(b, &r.spec, &cut));
+    WEFT_TRY(cut_pass(b, &r.spec, &cut));
     learn(b, n, cut);
     learn_gradients(b, call, &b->p->grads[call->grad], n->outputs, cut);
     *out = cut;

@@ -135,6 +135,9 @@ static weft_status refuse(const wefti_cut *c, const wefti_strategy *s, const cha
     for (int i = 0; i < c->n->inputs; i++)
         wefti_text_add(&t, "%s%s", i ? ", " : "",
                        wefti_in(c->n, i) ? wefti_desc_text(wefti_in(c->n, i)).text : "-");
+    for (int o = 0; o < c->n->outputs && c->n->inputs == 0; o++)
+        wefti_text_add(&t, "%s%s", o ? ", " : "none, results are ",
+                       wefti_desc_text(wefti_out(c->n, o)).text);
     wefti_text_add(&t, "; it can be split by ");
     WEFT_TRY(factor_words(c, &t));
     char *text = wefti_text_take(&t);
@@ -170,6 +173,11 @@ static weft_status take(wefti_cut *c, const wefti_strategy *s, int f, const weft
                         const char *what, wefti_axes *used) {
     char why[160];
     if (!splittable(c, f)) return refuse(c, s, what, "this dimension must be whole");
+    if (c->factor[f].count && split->count) {
+        (void)snprintf(why, sizeof why, "it is %s, which the strategy splits already; say it once",
+                       c->rule.factor[f].name);
+        return refuse(c, s, what, why);
+    }
     for (int k = 0; k < split->count; k++) {
         wefti_axes bit = 1u << split->axis[k];
         if (*used & bit) {

@@ -39,7 +39,8 @@ struct wefti_partition {
     int64_t entry_count, entry_cap;
     wefti_matched *matched[WEFTI_MATCHED_BUCKETS];
     uint64_t
-        *applied; /* per strategy of the plan: which of its first 64 splits some op has taken */
+        *applied;     /* per strategy of the plan: which of its first 64 splits some op has taken */
+    int32_t *meaning; /* per strategy: 1 + the first one that says the same; 0: not looked up yet */
     const char **missed; /* per strategy: an op that it matches and that has no such factor; NULL:
                             none met */
     wefti_decide *decide;

@@ -89,12 +89,23 @@ static weft_status check_from(const wefti_job_draft *draft) {
     return WEFT_OK;
 }
 
+/* The key that says how many microbatches there are; with a pipeline, which has some unless told
+ * otherwise, that of the pipeline. */
+static const char *microbatches_key(const wefti_job_draft *draft) {
+    static const char *const keys[] = {"train.accumulate", "parallel.accumulate",
+                                       "parallel.pipeline.microbatches"};
+    for (int i = 0; i < 3; i++)
+        if (given(draft, keys[i])) return keys[i];
+    return keys[draft->plan && draft->plan->pipeline.stages > 1 ? 2 : 0];
+}
+
 static weft_status check(const wefti_job_draft *draft) {
     const weft_job_train *t = &draft->job.train;
     char where[512];
+    const char *parts_key = microbatches_key(draft);
     WEFT_REQUIRE(t->batch % t->accumulate == 0, WEFT_E_ARG,
-                 "%strain.accumulate = %lld must divide train.batch = %lld",
-                 wefti_job_where(draft, wefti_job_mark_of(draft, "train.accumulate"), where),
+                 "%s%s = %lld must divide train.batch = %lld",
+                 wefti_job_where(draft, wefti_job_mark_of(draft, parts_key), where), parts_key,
                  (long long)t->accumulate, (long long)t->batch);
     WEFT_REQUIRE(t->schedule.warmup <= t->steps, WEFT_E_ARG,
                  "%strain.schedule.warmup = %lld must be at most train.steps = %lld",
@@ -106,8 +117,8 @@ static weft_status check(const wefti_job_draft *draft) {
     if (!draft->plan) return WEFT_OK;
     int64_t parts = t->accumulate * draft->plan->copies;
     WEFT_REQUIRE(t->batch % parts == 0, WEFT_E_ARG,
-                 "%strain.batch = %lld is cut into %lld equal parts, %lld microbatches of %d "
-                 "copies each; it must be a multiple of %lld",
+                 "%strain.batch = %lld is cut into %lld equal parts (microbatches: %lld, copies "
+                 "of each: %d); it must be a multiple of %lld",
                  wefti_job_where(draft, wefti_job_mark_of(draft, "train.batch"), where),
                  (long long)t->batch, (long long)parts, (long long)t->accumulate,
                  draft->plan->copies, (long long)parts);

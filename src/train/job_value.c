@@ -42,7 +42,8 @@ static const char *wanted(const wefti_job_row *row, char *out) {
         [WEFTI_JOB_STAGES] = "a list of entries {match: pattern, stage: whole number}",
         [WEFTI_JOB_TEXTS] = "a list of texts",
         [WEFTI_JOB_DATASET] = "names with layouts, as {image: [dp, -, -, sp]}, or one of",
-        [WEFTI_JOB_BUCKETS] = "a size such as 25MiB, or a list of ascending whole numbers",
+        [WEFTI_JOB_BUCKETS] =
+            "a size such as 25MiB, of at least 1KiB, or a list of ascending whole numbers",
     };
     int used = snprintf(out, 256, "%s", kinds[row->kind]);
     if (row->kind == WEFTI_JOB_INTEGERS || row->kind == WEFTI_JOB_REALS)

@@ -2,8 +2,9 @@
  *
  * Only the first rank of each stage is built, which decides for all, so that planning for thousands
  * of devices takes none. Names that differ in numbers alone and are split alike become one pattern:
- * "h.*.mlp.c_fc:linear". Where two ops of one name are split differently no rule can tell them
- * apart; then none is written, and they are decided anew. */
+ * "h.*.mlp.c_fc:linear". Where two ops of one name are split differently, in the model or in its
+ * backward pass, no rule can tell them apart; then none is written, and they are decided anew. So
+ * are uneven cuts in units of several elements. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,14 +12,16 @@
 #include "base/philox.h"
 #include "graph/graph.h"
 #include "plan/plan.h"
+#include "program/walk.h"
 #include "train/optimizer.h"
 #include "train/run.h"
 
 /* ---- what was decided ---- */
 
-/* A name and what is said of it; text NULL: different things. */
+/* A name and what is said of it; text NULL: nothing, or different things. */
 typedef struct said {
     const char *name, *text;
+    bool differs;
 } said;
 
 typedef struct sayings {
@@ -28,7 +31,6 @@ typedef struct sayings {
 
 typedef struct collector {
     wefti_arena *arena;
-    const weft_graph *graph;
     const weft_plan *plan;
     sayings ops, tensors;
     struct {
@@ -44,45 +46,77 @@ static weft_status no_memory(void) {
     return WEFT_RAISE(WEFT_E_NOMEM, "no memory to complete a plan");
 }
 
-static weft_status say(collector *c, sayings *all, const char *name, const char *text) {
-    for (int64_t i = 0; i < all->count; i++) {
-        said *old = &all->items[i];
-        if (strcmp(old->name, name) != 0) continue;
-        if (old->text && strcmp(old->text, text) != 0) old->text = NULL;
-        return WEFT_OK;
-    }
+static said *find(const sayings *all, const char *name) {
+    for (int64_t i = 0; i < all->count; i++)
+        if (!strcmp(all->items[i].name, name)) return &all->items[i];
+    return NULL;
+}
+
+static weft_status add_name(collector *c, sayings *all, const char *name) {
+    if (find(all, name)) return WEFT_OK;
     WEFT_TRY(WEFT_GROW(all->items, all->count, all->cap));
     said *new = &all->items[all->count];
-    *new = (said){wefti_arena_strdup(c->arena, name), wefti_arena_strdup(c->arena, text)};
-    if (!new->name || !new->text) return no_memory();
+    *new = (said){.name = wefti_arena_strdup(c->arena, name)};
+    if (!new->name) return no_memory();
     all->count++;
     return WEFT_OK;
 }
 
-/* Gradients have ops of their own, which follow through layouts. */
-static bool is_forward(const weft_graph *g, const char *op) {
-    for (int64_t k = 0; k < g->cell_count; k++)
-        for (int64_t i = 0; i < g->cells[k]->node_count; i++)
-            if (!strcmp(g->cells[k]->nodes[i].op->name, op)) return true;
-    return false;
+static weft_status say(collector *c, said *of, const char *text) {
+    if (of->differs) return WEFT_OK;
+    of->differs = of->text && strcmp(of->text, text) != 0;
+    if (of->text && !of->differs) return WEFT_OK;
+    of->text = of->differs ? NULL : wefti_arena_strdup(c->arena, text);
+    return of->text || of->differs ? WEFT_OK : no_memory();
+}
+
+static weft_status add_and_say(collector *c, sayings *all, const char *name, const char *text) {
+    WEFT_TRY(add_name(c, all, name));
+    return say(c, find(all, name), text);
+}
+
+/* The model's own ops. Gradients have more, which follow through layouts. */
+static weft_status add_ops(collector *c, const weft_graph *graph) {
+    for (int64_t k = 0; k < graph->root->node_count; k++) {
+        const weft_node *call = &graph->root->nodes[k];
+        if (call->op != &wefti_op_call) continue;
+        const wefti_cut_spec spec = {.body = call->callee, .call = call->scope};
+        wefti_walk walk = {.spec = &spec, .from = call->callee};
+        for (int64_t i = 0; i < call->callee->node_count; i++) {
+            char label[512], name[600];
+            wefti_cut_label(&walk, &call->callee->nodes[i], label, sizeof label);
+            snprintf(name, sizeof name, "%s:%s", label, call->callee->nodes[i].op->name);
+            WEFT_TRY(add_name(c, &c->ops, name));
+        }
+    }
+    return WEFT_OK;
+}
+
+/* Whether cutting by units of several elements makes other pieces than cutting by elements: then
+ * the split's short form would say something else. */
+static bool unit_matters(const wefti_decision *d, int f, const wefti_mesh *mesh) {
+    int64_t unit = d->factor[f].unit, size = d->rule.factor[f].size, parts = 1;
+    for (int a = 0; a < d->factor[f].count; a++) parts *= mesh->axis[d->factor[f].axis[a]].size;
+    return unit > 1 && (size % unit != 0 || size / unit % parts != 0);
 }
 
 /* "m0=dp n0=tp+sp" */
 static void decided(void *context, const wefti_decision *d) {
     collector *c = context;
     wefti_text text = {0};
-    char name[512];
-    if (c->status < 0 || !is_forward(c->graph, d->op)) return;
+    char name[600];
+    snprintf(name, sizeof name, "%s:%s", d->label, d->op);
+    said *of = c->status < 0 ? NULL : find(&c->ops, name);
+    if (!of) return;
     for (int f = 0; f < d->rule.factors; f++) {
         const wefti_dim_split *s = &d->factor[f];
-        if (!s->count) continue;
+        if (!s->count || unit_matters(d, f, &c->plan->mesh)) continue;
         wefti_text_add(&text, "%s%s=", text.used ? " " : "", d->rule.factor[f].name);
         for (int a = 0; a < s->count; a++)
             wefti_text_add(&text, "%s%s", a ? "+" : "", c->plan->mesh.axis[s->axis[a]].name);
     }
-    snprintf(name, sizeof name, "%s:%s", d->label, d->op);
     char *taken = wefti_text_take(&text);
-    c->status = taken ? say(c, &c->ops, name, taken) : no_memory();
+    c->status = taken ? say(c, of, taken) : no_memory();
     wefti_free(taken);
 }
 
@@ -90,7 +124,7 @@ static void settled(void *context, const char *tensor, const wefti_layout *use,
                     const wefti_mesh *mesh) {
     collector *c = context;
     if (c->status >= 0 && tensor)
-        c->status = say(c, &c->tensors, tensor, wefti_layout_text(use, mesh).text);
+        c->status = add_and_say(c, &c->tensors, tensor, wefti_layout_text(use, mesh).text);
 }
 
 static void assigned(void *context, const char *call, int32_t stage) {
@@ -129,7 +163,7 @@ static char *pattern_of(wefti_arena *arena, const char *name, bool numbers) {
 static bool is_uniform(const sayings *all, const char *pattern, const char *text) {
     for (int64_t i = 0; i < all->count; i++) {
         const said *s = &all->items[i];
-        if (s->text && !strcmp(s->text, text)) continue;
+        if (s->text ? !strcmp(s->text, text) : !s->differs) continue;
         if (wefti_glob_match(pattern, s->name)) return false;
     }
     return true;
@@ -189,7 +223,7 @@ static weft_status write_rules(collector *c, const sayings *all, weft_plan *out,
         if (!pattern)
             status = no_memory();
         else
-            status = say(c, &written, pattern, s->text);
+            status = add_and_say(c, &written, pattern, s->text);
         if (status >= 0) status = add(out, pattern, s->text);
     }
     wefti_free(written.items);
@@ -271,9 +305,11 @@ static weft_status complete(wefti_training *t, weft_plan *out) {
     WEFT_TRY(wefti_training_graph(t));
     out->model_hash = wefti_model_hash(t->graph);
     if (!t->job->plan || t->job->plan->devices == 1) return WEFT_OK;
-    collector c = {.graph = t->graph, .plan = t->job->plan};
+    collector c = {.plan = t->job->plan};
+    WEFT_TRY(wefti_graph_wrap(t->graph));
     WEFT_TRY(wefti_arena_create(&c.arena));
-    weft_status status = observe(t, &c);
+    weft_status status = add_ops(&c, t->graph);
+    if (status >= 0) status = observe(t, &c);
     if (status >= 0) status = write_plan(&c, out);
     wefti_free(c.ops.items);
     wefti_free(c.tensors.items);

@@ -143,18 +143,22 @@ static weft_status build(weft_session *s, weft_graph *graph, weft_status status)
     return WEFT_OK;
 }
 
-/* What the plan says of microbatches; said twice, it must be the same. */
+/* What the plan says of microbatches; said twice, it must be the same. Copies are microbatches of
+ * their own; a plan that says no more than how many run together leaves the number to the session.
+ */
 static weft_status take_plan(weft_session *s, const weft_plan *plan) {
     WEFT_TRY(weft_plan_check(plan));
     WEFT_TRY(wefti_plan_copy(plan, &s->plan));
     bool pipeline = plan->pipeline.stages > 1;
-    int32_t microbatches = pipeline ? plan->pipeline.microbatches : plan->accumulate;
-    if (microbatches < 1) microbatches = 1;
-    WEFT_REQUIRE(s->options.microbatches == 1 || microbatches == 1 ||
-                     s->options.microbatches == microbatches,
-                 WEFT_E_ARG, "the plan has %d microbatches, the session %d", microbatches,
-                 s->options.microbatches);
-    if (microbatches > 1) s->options.microbatches = microbatches;
+    int32_t parts = pipeline ? plan->pipeline.microbatches : plan->accumulate;
+    int64_t microbatches = (int64_t)(parts > 1 ? parts : 1) * plan->copies;
+    int32_t *own = &s->options.microbatches;
+    WEFT_REQUIRE(*own == 1 || *own == microbatches || (parts <= 1 && *own % plan->copies == 0),
+                 WEFT_E_ARG, "the plan has %lld microbatches%s, the session %d",
+                 (long long)microbatches, plan->copies > 1 ? ", its copies counted" : "", *own);
+    WEFT_REQUIRE(microbatches <= INT32_MAX, WEFT_E_ARG, "%d microbatches of %d copies are too many",
+                 parts, plan->copies);
+    if (*own == 1) *own = (int32_t)microbatches;
     s->devices = plan->devices;
     return wefti_route_cache_create(&s->routes);
 }

@@ -151,9 +151,7 @@ weft_status wefti_training_configure(wefti_training *t) {
     }
     WEFT_TRY(weft_model_complete(&t->config));
     const weft_job_train *train = &t->job->train;
-    t->microbatches =
-        train->accumulate *
-        (t->job->plan && t->job->plan->pipeline.stages == 1 ? t->job->plan->copies : 1);
+    t->microbatches = train->accumulate * (t->job->plan ? t->job->plan->copies : 1);
     WEFT_REQUIRE(train->batch % t->microbatches == 0, WEFT_E_ARG,
                  "%lld microbatches do not divide train.batch, %lld", (long long)t->microbatches,
                  (long long)train->batch);

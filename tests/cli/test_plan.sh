@@ -39,13 +39,15 @@ expect 1 'plan.json was completed for another model' plan --check plan.json job.
 expect 1 '"good": false' plan --check plan.json job.yaml model.layers=3 --json
 json out
 expect 1 'the plan plan.json is for 4 devices' plan --check plan.json job.yaml --devices 8
-expect 1 'train.accumulate = 2 must divide train.batch = 5' plan --check stages.json job.yaml train.batch=5
+expect 1 'parallel.pipeline.microbatches = 2 must divide train.batch = 5' plan --check stages.json job.yaml train.batch=5
 sed 's/"n0=tp"/"n0=sp"/; s/m0=dp n0=tp/m0=dp n0=sp/' plan.json >bad.json
 expect 1 'bad.json: strategies[' plan --check bad.json job.yaml
 grep -qF "the mesh has no axis 'sp'; it has dp=2, tp=2; did you mean 'dp'?" out || fail 'no word of the axis' out
 sed 's/"m0=dp k=tp"/"m0=dp kk=tp"/' plan.json >bad.json
 expect 1 'it has no such factor' plan --check bad.json job.yaml
 grep -qF 'h.0.mlp.c_proj' out || fail 'no word of the op' out
+sed 's/"m0=dp k=tp"/"m0=dp in0.0=tp"/' plan.json >bad.json
+expect 1 'says in0.0: it is m0, which the strategy splits already' plan --check bad.json job.yaml
 sed 's/"tensors"/"tensor"/' plan.json >bad.json
 expect 1 "bad.json: unknown key 'tensor'; did you mean 'tensors'?" plan --check bad.json job.yaml
 sed 's/"weft_plan": 1/"weft_plan": 7/' plan.json >bad.json

@@ -206,13 +206,17 @@ static void test_refused_words(void **state) {
             "parallel.recompute.mode must be one of none, selective, full");
     refused("parallel.dataset=full", "or one of data_parallel, full_batch; it is 'full'");
     refused("parallel.fusion.allreduce.config=25",
-            "parallel.fusion.allreduce.config must be a size");
+            "parallel.fusion.allreduce.config must be a size such as 25MiB, of at least 1KiB");
     refused("parallel.fusion.allreduce.config=1MiB", "bytes are for mode size");
     refused("parallel.fusion.allreduce=size", "it needs more than 0");
     refused("parallel.fusion.allgather=index\nparallel.fusion.allgather.config=[3]",
             "mode index is for allreduce only");
     refused("parallel.devices=2\nparallel.copies=2\ntrain.batch=7",
             "'train.batch=7': train.batch = 7 is cut into 2 equal parts");
+    refused("parallel.accumulate=3\ntrain.batch=8",
+            "'parallel.accumulate=3': parallel.accumulate = 3 must divide train.batch = 8");
+    refused("parallel.devices=4\nparallel.pipeline.stages=4\ntrain.batch=6",
+            "parallel.pipeline.microbatches = 4 must divide train.batch = 6");
     refused("parallel.fusion=auto", "parallel.fusion is a section");
     refused("parallel.optimizer.level=4", "parallel.optimizer.level must be a whole number from 0");
     refused("mesh=5", "did you mean parallel.mesh?");

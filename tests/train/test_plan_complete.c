@@ -13,6 +13,7 @@
 #include "base/fault.h"
 #include "plan/plan.h"
 #include "train/run.h"
+#include "weft/program.h"
 #include "weft/train.h"
 
 enum { WORDS = 24 };
@@ -225,9 +226,30 @@ static void test_one_device(void **state) {
     assert_int_equal(weft_job_plan(NULL, &plan, NULL), WEFT_E_ARG);
 }
 
-/* Every family, on devices that share the batch and more: complete, good, and again the same. */
+/* What each device runs is the same, whether its plan was completed before or is while building. */
+static void equal_programs(const char *lines, const weft_job *a, const weft_job *b) {
+    for (int rank = 0; rank < a->plan->devices; rank++) {
+        char *texts[2];
+        const weft_job *jobs[] = {a, b};
+        for (int i = 0; i < 2; i++)
+            if (weft_job_program_text(jobs[i], rank, &texts[i]) < 0)
+                fail_msg("%s: %s", lines, weft_error_message());
+        if (strcmp(texts[0], texts[1]) != 0) fail_msg("%s: rank %d differs", lines, rank);
+        for (int i = 0; i < 2; i++) weft_text_free(texts[i]);
+    }
+}
+
+/* Every family, on devices that share the batch and more: complete, good, and again the same; about
+ * names that the model has, also where gradients have ops of the same names. */
 static void test_families(void **state) {
     (void)state;
+    static const char *const plans[] = {
+        "parallel.mesh={dp: 2, tp: 2}",
+        "parallel.mesh={dp: 3}\ntrain.batch=3\nparallel.tensors=[{match: image, layout: [-, -, dp, "
+        "-]}, {match: tokens, layout: [-, dp]}, {match: targets, layout: [-, dp]}]",
+        "parallel.mesh={dp: 3}\nparallel.pipeline.stages=2\n"
+        "parallel.pipeline.microbatches=2\ntrain.batch=6",
+    };
     static const char *const models[] = {
         "model.family=llama\nmodel.hidden=16\nmodel.heads=2\nmodel.layers=2\nmodel.context=8\n"
         "model.vocab=32",
@@ -235,22 +257,30 @@ static void test_families(void **state) {
         "model.vocab=32",
         "model.family=vit\nmodel.layers=2\nmodel.hidden=16\nmodel.heads=2\nmodel.patch=4\n"
         "model.image=[1, 8, 8]\nmodel.classes=4",
+        "model.family=mixtral\nmodel.hidden=16\nmodel.heads=2\nmodel.layers=2\nmodel.context=8\n"
+        "model.vocab=32\nmodel.experts=4",
         "model.family=mlp\nmodel.layers=2\nmodel.hidden=16\nmodel.image=[1, 8, 8]\n"
         "model.classes=4",
         "model.family=lenet\nmodel.image=[1, 28, 28]\nmodel.classes=10",
         "model.family=resnet18\nmodel.image=[3, 32, 32]\nmodel.classes=10",
     };
-    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-        char lines[512];
-        snprintf(lines, sizeof lines, "%s\ntrain.batch=4\nparallel.mesh={dp: 2, tp: 2}", models[i]);
+    size_t count = sizeof models / sizeof *models;
+    for (size_t i = 0; i < sizeof plans / sizeof *plans * count; i++) {
+        char lines[512], *unmatched;
+        snprintf(lines, sizeof lines, "%s\ntrain.batch=4\n%s", models[i % count], plans[i / count]);
         weft_job *job = job_of(lines);
-        weft_plan *plan = completed(job), *same;
+        weft_plan *plan, *same;
+        assert_int_equal(weft_job_plan(job, &plan, &unmatched), WEFT_OK);
+        for (const char *at = unmatched; *at; at = strchr(at, '\n') + 1) /* layouts above */
+            if (!strstr(at, "has no tensor")) fail_msg("%s: %s", lines, unmatched);
+        weft_text_free(unmatched);
         assert_true(plan->strategy_count > 0 && plan->tensor_count > 0);
         assert_int_equal(weft_plan_check(plan), WEFT_OK);
         weft_job filled = *job;
         filled.plan = plan;
         same = completed(&filled);
         equal_plans(plan, same);
+        equal_programs(lines, job, &filled);
         weft_plan_destroy(same);
         weft_plan_destroy(plan);
         weft_job_free(job);

@@ -184,12 +184,22 @@ static void unlike_meshes(trial *t) {
     for (int s = 0; s < t->stages; s++) ASSERT_OK(weft_plan_stage_mesh(plan, s, axes, sizes[s]));
 }
 
+/* Sometimes each microbatch, of a pipeline too, has copies. */
+static void more_copies(trial *t) {
+    dice own = {t->seed, 1u << 22};
+    if (roll(&own, 6) || t->plan->copies > 1) return;
+    int copies = 2 + (int)roll(&own, 2);
+    ASSERT_OK(weft_plan_copies(t->plan, copies));
+    t->microbatches *= copies;
+}
+
 static trial trial_of(uint64_t seed) {
     trial t = {.seed = seed, .dice = {seed, 1u << 20}};
     dice *d = &t.dice;
     make_mesh(&t);
     make_schedule(&t);
     unlike_meshes(&t);
+    more_copies(&t);
     t.dtype = roll(d, 4) ? WEFT_F64 : WEFT_F32;
     t.batch = t.devices / t.stages + roll(d, 5);
     if (t.batch < 2) t.batch = 2;

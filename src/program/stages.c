@@ -1,0 +1,192 @@
+/* Which stage of a pipeline runs which call: as the plan says, else shared out by cost. Programs that
+ * share parameters with another, as validation does with training, have their calls where that one
+ * has them. */
+#include <string.h>
+
+#include "plan/schedule.h"
+#include "program/build.h"
+
+static double call_seconds(const weft_node *n) {
+    wefti_cost cost;
+    wefti_node_cost(n, &cost);
+    return cost.flops / 1e11 + cost.bytes / 1e10;
+}
+
+/* Contiguous parts whose largest cost is least (the linear partition problem, by bisection on the
+ * answer). */
+static int32_t fill(const double *cost, int32_t count, double limit, int32_t parts,
+                    int32_t *stage) {
+    int32_t part = 0;
+    double sum = 0;
+    for (int32_t k = 0; k < count; k++) {
+        bool must = count - k <= parts - 1 - part; /* one call at least for each that is left */
+        if (k > 0 && (sum + cost[k] > limit || must)) {
+            part++;
+            sum = 0;
+        }
+        sum += cost[k];
+        if (stage && part < parts) stage[k] = part;
+    }
+    return part + 1;
+}
+
+static void share_out(const double *cost, int32_t count, int32_t parts, int32_t *stage) {
+    double low = 0, high = 0;
+    for (int32_t k = 0; k < count; k++) {
+        high += cost[k];
+        if (cost[k] > low) low = cost[k];
+    }
+    for (int round = 0; round < 60; round++) {
+        double middle = (low + high) / 2;
+        if (fill(cost, count, middle, parts, NULL) <= parts)
+            high = middle;
+        else
+            low = middle;
+    }
+    (void)fill(cost, count, high, parts, stage);
+}
+
+/* ---- where a program that is shared has its calls and parameters ---- */
+
+/* The virtual stage of a call in the program that has the parameters: that of the call of this name
+ * there, else one that reads one of the call's parameters; -1: it has neither. Sharing out anew
+ * could put the call where its parameters are not. */
+static int32_t shared_part(const wefti_program_builder *b, const weft_node *n) {
+    const wefti_program *p = b->spec->shared;
+    for (int32_t i = 0; i < p->placed_count; i++)
+        if (!p->placed[i].param && !strcmp(p->placed[i].name, n->scope)) return p->placed[i].part;
+    for (int32_t i = 0; i < p->placed_count; i++)
+        for (int k = 0; k < n->inputs; k++) {
+            const char *name = n->in[k] < 0 ? NULL : b->root->values[n->in[k]].name;
+            if (p->placed[i].param && name && !strcmp(p->placed[i].name, name))
+                return p->placed[i].part;
+        }
+    return -1;
+}
+
+/* What a call reads and the program that is shared has must lie on the call's devices. */
+static weft_status check_shared(const wefti_program_builder *b, const wefti_call_plan *call) {
+    const wefti_program *p = b->spec->shared;
+    for (int k = 0; p && k < call->node->inputs; k++) {
+        const char *name = call->node->in[k] < 0 ? NULL : b->root->values[call->node->in[k]].name;
+        int32_t stage = -1, chunk;
+        bool there = false;
+        for (int32_t i = 0; i < p->placed_count && name && !there; i++) {
+            if (!p->placed[i].param || strcmp(p->placed[i].name, name) != 0) continue;
+            wefti_schedule_place(b->spec->plan->pipeline.schedule, b->stages, p->placed[i].part,
+                                 &stage, &chunk);
+            there = stage == call->stage;
+        }
+        WEFT_REQUIRE(there || stage < 0, WEFT_E_LAYOUT,
+                     "cell '%s' is in stage %d and reads '%s', which is in stage %d",
+                     call->node->scope, call->stage, name, stage);
+    }
+    return WEFT_OK;
+}
+
+static weft_status add_placed(wefti_program_builder *b, const char *name, int32_t part,
+                              bool param) {
+    wefti_program *p = b->p;
+    char *copy = wefti_arena_strdup(p->arena, name);
+    WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory to build a pipeline");
+    p->placed[p->placed_count++] = (wefti_placed){copy, part, param};
+    return WEFT_OK;
+}
+
+static weft_status keep_placed(wefti_program_builder *b) {
+    int64_t most = 0;
+    for (int32_t k = 0; k < b->call_count; k++) most += 1 + b->calls[k].node->inputs;
+    b->p->placed = wefti_arena_alloc(b->p->arena, (size_t)most * sizeof *b->p->placed);
+    WEFT_REQUIRE(b->p->placed || !most, WEFT_E_NOMEM, "no memory to build a pipeline");
+    for (int32_t k = 0; k < b->call_count; k++) {
+        const weft_node *n = b->calls[k].node;
+        WEFT_TRY(add_placed(b, n->scope, b->calls[k].part, false));
+        for (int i = 0; i < n->inputs; i++) {
+            const wefti_value_info *v = n->in[i] < 0 ? NULL : &b->root->values[n->in[i]];
+            bool stays = v && (v->kind == WEFTI_VALUE_PARAM || v->kind == WEFTI_VALUE_STATE);
+            if (stays)
+                WEFT_TRY(add_placed(b, v->name, b->calls[k].part, true));
+        }
+    }
+    return WEFT_OK;
+}
+
+/* ---- the choice ---- */
+
+static weft_status must_not_descend(const wefti_program_builder *b, int32_t k, int32_t stage,
+                                    int32_t now) {
+    WEFT_REQUIRE(stage >= now, WEFT_E_LAYOUT,
+                 "cell '%s' is to be in stage %d, but the cell before it is in stage %d: stages "
+                 "must not descend",
+                 b->calls[k].node->scope, stage, now);
+    return WEFT_OK;
+}
+
+/* Stages may be left out: the parameters say where calls are. */
+static weft_status take_stages(const wefti_program_builder *b, int32_t *stage) {
+    int32_t now = 0;
+    for (int32_t k = 0; k < b->call_count; k++) {
+        int32_t part = shared_part(b, b->calls[k].node);
+        stage[k] = part < 0 ? now : part;
+        WEFT_TRY(must_not_descend(b, k, stage[k], now));
+        now = stage[k];
+    }
+    return WEFT_OK;
+}
+
+static weft_status choose_stages(wefti_program_builder *b, int32_t *stage) {
+    const weft_plan *plan = b->spec->plan;
+    int32_t parts = plan->pipeline.stages * plan->pipeline.chunks;
+    double *cost;
+    bool ruled = false;
+    WEFT_REQUIRE(b->call_count >= parts, WEFT_E_LAYOUT,
+                 "the model has %d cells, too few for %d stages of at least one cell",
+                 b->call_count, parts);
+    WEFT_TRY(wefti_build_array(b, b->call_count, sizeof *cost, &cost));
+    for (int32_t k = 0; k < b->call_count; k++) {
+        cost[k] = call_seconds(b->calls[k].node);
+        stage[k] = wefti_plan_stage(plan, b->calls[k].node->scope);
+        ruled |= stage[k] >= 0;
+    }
+    if (!ruled) {
+        share_out(cost, b->call_count, parts, stage);
+        return WEFT_OK;
+    }
+    int32_t now = 0;
+    for (int32_t k = 0; k < b->call_count; k++) {
+        if (stage[k] < 0) stage[k] = now; /* with the cell before it */
+        const char *name = b->calls[k].node->scope;
+        WEFT_REQUIRE(stage[k] < parts, WEFT_E_LAYOUT,
+                     "cell '%s' is to be in stage %d, there are %d", name, stage[k], parts);
+        WEFT_TRY(must_not_descend(b, k, stage[k], now));
+        WEFT_REQUIRE(stage[k] <= now + 1, WEFT_E_LAYOUT,
+                     "stage %d has no cell: '%s' is in stage %d and the cell before it in stage %d",
+                     now + 1, name, stage[k], now);
+        now = stage[k];
+    }
+    WEFT_REQUIRE(now == parts - 1, WEFT_E_LAYOUT, "stage %d has no cell: there are %d stages",
+                 now + 1, parts);
+    return WEFT_OK;
+}
+
+weft_status wefti_pipeline_assign(wefti_program_builder *b) {
+    const weft_plan *plan = b->spec->plan;
+    int32_t *stage;
+    if (!plan || plan->pipeline.stages <= 1) return WEFT_OK;
+    b->stages = plan->pipeline.stages;
+    b->stage = wefti_plan_stage_of_rank(plan, b->p->rank);
+    b->split_backward = wefti_schedule_splits(plan->pipeline.schedule) && b->p->all_microbatches;
+    WEFT_TRY(wefti_build_array(b, b->call_count, sizeof *stage, &stage));
+    WEFT_TRY(b->spec->shared ? take_stages(b, stage) : choose_stages(b, stage));
+    for (int32_t k = 0; k < b->call_count; k++) {
+        wefti_call_plan *call = &b->calls[k];
+        if (b->spec->observer)
+            b->spec->observer->assign(b->spec->observer->context, call->node->scope, stage[k]);
+        call->part = stage[k];
+        wefti_schedule_place(plan->pipeline.schedule, b->stages, stage[k], &call->stage,
+                             &call->chunk);
+        call->mine = call->stage == b->stage;
+        WEFT_TRY(check_shared(b, call));
+    }
+    return b->imagined || b->spec->shared ? WEFT_OK : keep_placed(b);
+}

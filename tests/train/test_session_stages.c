@@ -1,0 +1,225 @@
+/* Several graphs of one session over the stages of a pipeline: whatever each graph's calls cost, they
+ * run where the parameters are; and copies of a step take turns inside of every task. */
+#include "session_models.h"
+
+#include "weft/plan.h"
+
+enum { CELLS = 4, WIDTH = 6, MICRO = 2, STEPS = 3 };
+
+/* A row of products, [MICRO, WIDTH] each. The cell numbered `heavy` computes much more, without
+ * parameters and without changing its result by more than rounding. */
+static weft_graph *row_of_cells(int cells, int heavy) {
+    weft_graph *g;
+    ASSERT_OK(weft_graph_create(&g));
+    int64_t shape[2] = {MICRO, WIDTH}, square[2] = {WIDTH, WIDTH}, large[2] = {64, 64},
+            unit[2] = {1, 1};
+    weft_value x = weft_input(g, "x", weft_desc_of(WEFT_F64, 2, shape));
+    weft_value target = weft_input(g, "target", weft_desc_of(WEFT_F64, 2, shape));
+    weft_init init = {WEFT_INIT_NORMAL, 0.5};
+    for (int c = 0; c < cells; c++) {
+        weft_cell_begin(g, "cell%d", c);
+        weft_value w = weft_param(g, "weight", weft_desc_of(WEFT_F64, 2, square), init);
+        x = weft_tanh(g, weft_linear(g, x, w, WEFT_NO_VALUE, false));
+        if (c == heavy) {
+            weft_value ones = weft_constant(g, weft_desc_of(WEFT_F64, 2, large), 1);
+            for (int k = 0; k < 4; k++)
+                ones = weft_scale(g, weft_matmul(g, ones, ones, false, false), 1.0 / 64);
+            weft_value one = weft_reshape(g, weft_mean(g, ones, 0, NULL, false), 2, unit);
+            x = weft_mul(g, x, one);
+        }
+        x = weft_cell_end(g, x);
+    }
+    weft_cell_begin(g, "head");
+    weft_loss(g, weft_cell_end(g, weft_mse(g, x, target)));
+    if (weft_graph_status(g) < 0) fail_msg("%s", weft_graph_message(g));
+    return g;
+}
+
+static void feed(weft_session *s, int program, uint64_t number) {
+    const char *const names[] = {"x", "target"};
+    for (int i = 0; i < 2; i++) {
+        double data[MICRO * WIDTH];
+        for (int e = 0; e < MICRO * WIDTH; e++)
+            data[e] = wefti_philox_normal(number, (uint64_t)i, (uint64_t)e);
+        ASSERT_OK(weft_session_feed(s, program, names[i], data, sizeof data));
+    }
+}
+
+typedef struct outcome {
+    double train[STEPS], evaluated;
+} outcome;
+
+/* STEPS updates of `microbatches` each, then an evaluation with the other graph. */
+static outcome run(const weft_plan *plan, int microbatches, int heavy, int cells,
+                   int heavy_evaluation) {
+    weft_graph *g = row_of_cells(CELLS, heavy), *e = row_of_cells(cells, heavy_evaluation);
+    weft_session_options o = weft_session_defaults();
+    outcome out;
+    int evaluation;
+    o.plan = plan;
+    o.threads = 2;
+    o.microbatches = microbatches;
+    weft_session *s = session_of(g, o);
+    ASSERT_OK(weft_session_add(s, e, &evaluation));
+    for (int n = 0; n < STEPS; n++) {
+        double sum = 0, loss;
+        int known = 0;
+        if (microbatches == 1) {
+            feed(s, 0, (uint64_t)n);
+            ASSERT_OK(weft_session_step(s, 0.1, &out.train[n]));
+            continue;
+        }
+        for (int m = 0; m < microbatches; m++) {
+            feed(s, 0, (uint64_t)(n * microbatches + m));
+            ASSERT_OK(weft_session_accumulate(s, &loss));
+            if (isnan(loss)) continue; /* known at the last one */
+            sum += loss;
+            known++;
+        }
+        out.train[n] = sum / known;
+        ASSERT_OK(weft_session_update(s, 0.1, NULL));
+    }
+    feed(s, evaluation, 77);
+    ASSERT_OK(weft_session_forward(s, evaluation, &out.evaluated));
+    for (int32_t r = 0; r < (plan ? 2 : 1); r++) {
+        int64_t predicted, observed;
+        ASSERT_OK(weft_session_device_memory(s, r, &predicted, &observed));
+        assert_int_equal(predicted, observed);
+    }
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+    weft_graph_destroy(e);
+    return out;
+}
+
+static void equal_numbers(const char *what, double a, double b) {
+    if (!(fabs(a - b) <= 1e-12)) fail_msg("%s: %.15g, one device has %.15g", what, b, a);
+}
+
+static void equal_outcomes(const outcome *one, const outcome *split) {
+    for (int n = 0; n < STEPS; n++) equal_numbers("loss", one->train[n], split->train[n]);
+    equal_numbers("evaluation", one->evaluated, split->evaluated);
+}
+
+/* Where one graph's costs would cut the calls elsewhere, they stay with what training updates; also
+ * where they are fewer, so that some stages have none. */
+static void evaluation_runs_where_the_parameters_are(void **state) {
+    (void)state;
+    for (int cells = 1; cells <= CELLS; cells++) {
+        outcome one = run(NULL, 4, -1, cells, -1);
+        for (int stages = 2; stages <= CELLS; stages++) {
+            weft_plan *plan;
+            ASSERT_OK(weft_plan_create(stages, &plan));
+            ASSERT_OK(weft_plan_pipeline(plan, stages, 4, WEFT_PIPELINE_1F1B, 1));
+            for (int heavy = -1; heavy < CELLS; heavy++)
+                for (int evaluated = -1; evaluated < cells; evaluated++) {
+                    outcome split = run(plan, 4, heavy, cells, evaluated);
+                    equal_outcomes(&one, &split);
+                }
+            weft_plan_destroy(plan);
+        }
+    }
+}
+
+/* A cell that reads what lies on two stages can be on neither. */
+static void parameters_of_two_stages_are_refused(void **state) {
+    (void)state;
+    weft_graph *g = row_of_cells(CELLS, -1), *e;
+    weft_plan *plan;
+    int64_t shape[2] = {MICRO, WIDTH}, square[2] = {WIDTH, WIDTH};
+    weft_init init = {WEFT_INIT_NORMAL, 0.5};
+    int evaluation;
+    ASSERT_OK(weft_graph_create(&e));
+    weft_value x = weft_input(e, "x", weft_desc_of(WEFT_F64, 2, shape));
+    weft_value first = weft_param(e, "cell0.weight", weft_desc_of(WEFT_F64, 2, square), init);
+    weft_value last = weft_param(e, "cell3.weight", weft_desc_of(WEFT_F64, 2, square), init);
+    weft_cell_begin(e, "both");
+    x = weft_linear(e, weft_linear(e, x, first, WEFT_NO_VALUE, false), last, WEFT_NO_VALUE, false);
+    x = weft_cell_end(e, x);
+    weft_cell_begin(e, "behind");
+    weft_output(e, "y", weft_cell_end(e, weft_tanh(e, x)));
+    ASSERT_OK(weft_plan_create(2, &plan));
+    ASSERT_OK(weft_plan_pipeline(plan, 2, 2, WEFT_PIPELINE_1F1B, 1));
+    weft_session_options o = weft_session_defaults();
+    o.plan = plan;
+    weft_session *s = session_of(g, o);
+    ASSERT_FAILS(WEFT_E_LAYOUT, "reads 'cell3.weight', which is in stage 1",
+                 weft_session_add(s, e, &evaluation));
+    weft_session_destroy(s);
+    weft_plan_destroy(plan);
+    weft_graph_destroy(g);
+    weft_graph_destroy(e);
+}
+
+/* Copies multiply the microbatches, of one stage and of several, under every schedule. The number
+ * need not be said to the session again. */
+static void copies_join_with_microbatches(void **state) {
+    (void)state;
+    static const struct {
+        weft_schedule kind;
+        int chunks, microbatches;
+    } schedules[] = {
+        {WEFT_PIPELINE_GPIPE, 1, 2},       {WEFT_PIPELINE_1F1B, 1, 3},
+        {WEFT_PIPELINE_INTERLEAVED, 2, 4}, {WEFT_PIPELINE_ZERO_BUBBLE, 1, 2},
+        {WEFT_PIPELINE_ZERO_BUBBLE, 2, 4},
+    };
+    for (int copies = 1; copies <= 3; copies++) {
+        for (int accumulate = 1; accumulate <= 3; accumulate++) {
+            weft_plan *plan;
+            ASSERT_OK(weft_plan_create(2, &plan));
+            ASSERT_OK(weft_plan_accumulate(plan, accumulate));
+            ASSERT_OK(weft_plan_copies(plan, copies));
+            outcome one = run(NULL, accumulate * copies, -1, CELLS, -1);
+            outcome split = run(plan, accumulate * copies, -1, CELLS, -1);
+            equal_outcomes(&one, &split);
+            weft_plan_destroy(plan);
+        }
+        for (size_t i = 0; i < sizeof schedules / sizeof *schedules; i++) {
+            weft_plan *plan;
+            int parts = schedules[i].microbatches * copies;
+            ASSERT_OK(weft_plan_create(2, &plan));
+            ASSERT_OK(weft_plan_pipeline(plan, 2, schedules[i].microbatches, schedules[i].kind,
+                                         schedules[i].chunks));
+            ASSERT_OK(weft_plan_copies(plan, copies));
+            outcome one = run(NULL, parts, -1, CELLS, -1), split = run(plan, parts, -1, CELLS, -1);
+            equal_outcomes(&one, &split);
+            weft_plan_destroy(plan);
+        }
+    }
+}
+
+/* What the plan and the session say of microbatches must agree. */
+static void microbatches_are_said_once_or_alike(void **state) {
+    (void)state;
+    weft_graph *g = row_of_cells(CELLS, -1);
+    weft_session_options o = weft_session_defaults();
+    weft_session *s;
+    weft_plan *plan;
+    ASSERT_OK(weft_plan_create(2, &plan));
+    ASSERT_OK(weft_plan_accumulate(plan, 3));
+    ASSERT_OK(weft_plan_copies(plan, 2));
+    o.plan = plan;
+    o.microbatches = 3;
+    ASSERT_FAILS(WEFT_E_ARG, "the plan has 6 microbatches, its copies counted, the session 3",
+                 weft_session_create(g, &o, &s));
+    o.microbatches = 1;
+    s = session_of(g, o);
+    for (int m = 0; m < 6; m++) {
+        feed(s, 0, (uint64_t)m);
+        ASSERT_OK(weft_session_accumulate(s, NULL));
+    }
+    ASSERT_OK(weft_session_update(s, 0.1, NULL));
+    weft_session_destroy(s);
+    weft_plan_destroy(plan);
+    weft_graph_destroy(g);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(evaluation_runs_where_the_parameters_are),
+        cmocka_unit_test(parameters_of_two_stages_are_refused),
+        cmocka_unit_test(copies_join_with_microbatches),
+        cmocka_unit_test(microbatches_are_said_once_or_alike),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
