@@ -2,7 +2,8 @@
  * GFLOP/s beside the best product of matrices, on sizes of a GPT-2 124M step with 4 x 256 tokens.
  * It shows where the next gain is.
  *
- *   bench/ops [threads [name]]     threads 1 unless given; only ops whose name contains `name`
+ *   bench/ops [threads [name [seconds]]]     threads 1 unless given; only ops whose name contains
+ * `name`; so long for each, 0.2 unless given
  *
  * Bytes are those of the op's cost: each operand once. A figure is the best of many runs, so that a
  * busy machine disturbs it little. */
@@ -88,6 +89,7 @@ static const line lines[] = {
 static const wefti_random stream = {.seed = 1};
 static wefti_pool *pool;
 static int threads = 1;
+static double seconds = 0.2;
 
 _Noreturn static void stop(const char *what) {
     fprintf(stderr, "bench/ops: %s: %s\n", what, weft_error_message());
@@ -114,10 +116,18 @@ typedef struct measured {
     const char *label;
 } measured;
 
-/* Weights and logits of a model's size: smaller than 1. */
-static double value(const operand *o, uint64_t stream_, int64_t e) {
-    double x = draw(o, 3, stream_, e % 65536, 65536);
-    return o->style == 0 && wefti_dtype_is_float(o->desc.dtype) ? 0.1 * x : x;
+enum { PERIOD = 65536 };
+
+/* Weights and logits of a model's size, smaller than 1; the same again after a period. */
+static void fill(const operand *o, uint64_t stream_, void *out) {
+    const weft_dtype dtype = o->desc.dtype;
+    const bool small = o->style == 0 && wefti_dtype_is_float(dtype);
+    const int64_t count = weft_desc_elems(&o->desc), bytes = (int64_t)weft_dtype_bytes(dtype);
+    for (int64_t e = 0; e < count && e < PERIOD; e++)
+        wefti_store(dtype, out, e, draw(o, 3, stream_, e, PERIOD) * (small ? 0.1 : 1.0));
+    for (int64_t e = PERIOD; e < count; e += PERIOD)
+        memcpy((char *)out + e * bytes, out,
+               (size_t)((count - e < PERIOD ? count - e : PERIOD) * bytes));
 }
 
 static measured measure(const line *l) {
@@ -137,8 +147,7 @@ static measured measure(const line *l) {
         const weft_desc *d = wefti_in(n, i);
         if (!d) continue;
         in[i] = memory(weft_desc_bytes(d));
-        for (int64_t e = 0; e < weft_desc_elems(d); e++)
-            wefti_store(d->dtype, in[i], e, value(&s.in[i], (uint64_t)i, e));
+        fill(&s.in[i], (uint64_t)i, in[i]);
     }
     bool updates = (op->flags & WEFTI_OP_IN_PLACE) != 0;
     for (int o = 0; o < n->outputs; o++)
@@ -146,7 +155,7 @@ static measured measure(const line *l) {
     measured m = {.seconds = 1e9, .label = k->label};
     wefti_run run = {pool, stream};
     double start = now();
-    for (int i = 0; i < 3 || now() - start < 0.2; i++) {
+    for (int i = 0; i < 1 || now() - start < seconds; i++) {
         double begin = now();
         if (k->run(k, &run, (const void *const *)in, out, workspace) < 0) stop(l->op);
         if (now() - begin < m.seconds) m.seconds = now() - begin;
@@ -164,8 +173,9 @@ int main(int argc, char **argv) {
     if (argc > 1) threads = atoi(argv[1]);
     if (threads < 1) threads = 1;
     const char *wanted = argc > 2 ? argv[2] : "";
+    if (argc > 3) seconds = atof(argv[3]);
     if (wefti_pool_create(threads, &pool) < 0) stop("threads");
-    const line copy = LINE("split", "axis=0 parts=1", "f32[16777216]");
+    const line copy = LINE("chunk", "axis=0 parts=1", "f32[16777216]");
     const line product = LINE("matmul", NULL, "f32[1024,1024]", "f32[1024,1024]");
     measured limit = measure(&copy), best = measure(&product);
     double copy_rate = limit.cost.bytes / limit.seconds;

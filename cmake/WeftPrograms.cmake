@@ -81,12 +81,18 @@ if(WEFT_TESTS)
   endforeach()
 endif()
 
-# `bench` and `examples` are built by name only.
+# `bench` and `examples` are built by name only; benchmarks also where tests are, without sanitizers,
+# since tests/bench runs each of them.
 add_custom_target(bench)
+set(bench_by_name_only ON)
+if(WEFT_TESTS AND NOT WEFT_SANITIZE)
+  set(bench_by_name_only OFF)
+endif()
 file(GLOB bench_sources CONFIGURE_DEPENDS bench/*.c)
 foreach(source ${bench_sources})
   get_filename_component(name ${source} NAME_WE)
-  add_executable(bench_${name} EXCLUDE_FROM_ALL ${source})
+  add_executable(bench_${name} ${source})
+  set_target_properties(bench_${name} PROPERTIES EXCLUDE_FROM_ALL ${bench_by_name_only})
   set_target_properties(bench_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench
     OUTPUT_NAME ${name})
   target_include_directories(bench_${name} PRIVATE src ${WEFT_DEP_INCLUDES})
