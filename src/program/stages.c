@@ -1,6 +1,6 @@
-/* Which stage of a pipeline runs which call: as the plan says, else shared out by cost. Programs that
- * share parameters with another, as validation does with training, have their calls where that one
- * has them. */
+/* Which stage of a pipeline runs which call: as the plan says, else shared out by cost. Programs
+ * that share parameters with another, as validation does with training, have their calls where that
+ * one has them. */
 #include <string.h>
 
 #include "plan/schedule.h"
@@ -104,8 +104,7 @@ static weft_status keep_placed(wefti_program_builder *b) {
         for (int i = 0; i < n->inputs; i++) {
             const wefti_value_info *v = n->in[i] < 0 ? NULL : &b->root->values[n->in[i]];
             bool stays = v && (v->kind == WEFTI_VALUE_PARAM || v->kind == WEFTI_VALUE_STATE);
-            if (stays)
-                WEFT_TRY(add_placed(b, v->name, b->calls[k].part, true));
+            if (stays) WEFT_TRY(add_placed(b, v->name, b->calls[k].part, true));
         }
     }
     return WEFT_OK;

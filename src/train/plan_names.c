@@ -1,5 +1,5 @@
-/* What a plan says of names that the model does not have: most often a mistyped pattern, which
- * would do nothing and say nothing. */
+/* What a plan says of names that the model does not have, most often a mistyped pattern, which
+ * would do nothing and say nothing; and axes that it says nothing of. */
 #include <stdio.h>
 #include <string.h>
 
@@ -90,6 +90,38 @@ static void check(checker *c, const names *of, const char *match, const char *so
                    near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
+/* Axes by which an op or a tensor may be split, as far as the plan says. */
+static wefti_axes axes_in_use(const weft_plan *p) {
+    wefti_axes used = 0;
+    wefti_layout layout;
+    for (int64_t i = 0; i < p->strategy_count; i++) {
+        const wefti_strategy *s = &p->strategies[i];
+        if (s->cuts) return ~0u; /* of which axes they are made is found out op by op */
+        for (int32_t k = 0; k < s->split_count; k++)
+            for (int a = 0; a < s->splits[k].count; a++) used |= 1u << s->splits[k].axis[a];
+    }
+    for (int64_t i = 0; i < p->tensor_count; i++)
+        if (wefti_layout_parse(p->tensors[i].layout, &p->mesh, &layout) >= 0)
+            used |= wefti_layout_split_axes(&layout);
+    return used;
+}
+
+/* Devices that differ along such an axis alone would all do the same. */
+static void check_axes(checker *c) {
+    const weft_plan *p = c->plan;
+    bool data = p->dataset == WEFT_DATASET_DATA_PARALLEL;
+    wefti_axes used = p->mode == WEFT_PARALLEL_SEMI ? axes_in_use(p) : ~0u;
+    int dp = wefti_mesh_find(&p->mesh, "dp");
+    if (dp >= 0 && data) used |= 1u << dp;
+    for (int a = 0; a < p->mesh.axes; a++)
+        if (p->mesh.axis[a].size > 1 && !(used >> a & 1))
+            wefti_text_add(&c->out,
+                           "the mesh's axis '%s' splits nothing: no strategy and no layout names "
+                           "it%s\n",
+                           p->mesh.axis[a].name,
+                           data && dp < 0 ? ", and batches are split by an axis called 'dp'" : "");
+}
+
 static void check_all(checker *c) {
     const weft_plan *p = c->plan;
     for (int64_t i = 0; i < p->strategy_count; i++)
@@ -100,6 +132,7 @@ static void check_all(checker *c) {
         check(c, &c->calls, p->pipeline.rules[i].match, NULL, "pipeline.stage_of", i, "cell");
     for (int64_t i = 0; i < p->recompute.cell_count; i++)
         check(c, &c->calls, p->recompute.cells[i], NULL, "recompute.cells", i, "cell");
+    check_axes(c);
 }
 
 weft_status wefti_plan_unmatched(const weft_plan *plan, weft_graph *graph, char **out) {

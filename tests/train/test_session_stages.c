@@ -1,5 +1,5 @@
-/* Several graphs of one session over the stages of a pipeline: whatever each graph's calls cost, they
- * run where the parameters are; and copies of a step take turns inside of every task. */
+/* Several graphs of one session over the stages of a pipeline: whatever each graph's calls cost,
+ * they run where the parameters are; and copies of a step take turns inside of every task. */
 #include "session_models.h"
 
 #include "weft/plan.h"
