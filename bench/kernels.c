@@ -154,17 +154,22 @@ typedef float four __attribute__((vector_size(16)));
 #define FOUR_FMA(a, x, y) ((a) * (x) + (y))
 FMA_LOOP(fma_4, "sse2", four, FOUR, FOUR_FMA)
 
+/* Of the widest vectors that kernels use: those that multiply tiles add up with AVX-512. */
+static int lanes(void) {
+    return !strcmp(kernels->isa, "plain") ? 4 : !strcmp(kernels->isa, "avx2") ? 8 : 16;
+}
+
 static volatile float sink;
 static void fma_task(void *context, int64_t task, int thread) {
     (void)task;
     (void)thread;
     int64_t rounds = *(const int64_t *)context;
 #if defined(__x86_64__)
-    if (!strcmp(kernels->isa, "avx512")) {
+    if (lanes() == 16) {
         sink = fma_16(rounds);
         return;
     }
-    if (!strcmp(kernels->isa, "avx2")) {
+    if (lanes() == 8) {
         sink = fma_8(rounds);
         return;
     }
@@ -180,8 +185,7 @@ static void limits(void) {
     int64_t n = 24 << 20, rounds = 1000000;
     span s = {zeroed((size_t)n * 4), filled(n, 1), n};
     copy_rate = 8.0 * (double)n / fastest(copy_call, &s);
-    int lanes = !strcmp(kernels->isa, "avx512") ? 16 : !strcmp(kernels->isa, "avx2") ? 8 : 4;
-    double flops = 24.0 * (double)lanes * (double)rounds * wefti_pool_threads(pool);
+    double flops = 24.0 * lanes() * (double)rounds * wefti_pool_threads(pool);
     fma_rate = flops / fastest(fma_call, &rounds);
     printf("%s, %d threads: copy %.1f GB/s, multiply-add %.1f GFLOP/s\n", kernels->isa,
            wefti_pool_threads(pool), copy_rate * 1e-9, fma_rate * 1e-9);

@@ -130,13 +130,22 @@ static void fill(const operand *o, uint64_t stream_, void *out) {
                (size_t)((count - e < PERIOD ? count - e : PERIOD) * bytes));
 }
 
+/* As sessions choose it, once. */
+static wefti_bf16_compute bf16_of_products(void) {
+    static wefti_bf16_compute chosen = WEFTI_BF16_AUTO;
+    for (const wefti_backend *const *b = wefti_builtin_backends(); *b && chosen == WEFTI_BF16_AUTO;
+         b++)
+        if ((*b)->choose_bf16) chosen = (*b)->choose_bf16(*b);
+    return chosen == WEFTI_BF16_AUTO ? WEFTI_BF16_AS_F32 : chosen;
+}
+
 static measured measure(const line *l) {
     op_setup s;
     weft_graph *g = NULL;
     const weft_op_def *op = wefti_op_find(wefti_builtin_ops(), l->op);
     if (!op || !setup_case(op, &l->c, &s) || op_graph_make(&s, &g) < 0) stop(l->op);
     const weft_node *n = &g->root->nodes[0];
-    wefti_prepare options = {.threads = threads, .bf16 = WEFTI_BF16_AS_F32};
+    wefti_prepare options = {.threads = threads, .bf16 = bf16_of_products()};
     wefti_kernel *k = NULL;
     for (const wefti_backend *const *b = wefti_builtin_backends(); *b && !k; b++)
         if ((*b)->prepare(*b, n, &options, &k) < 0) k = NULL;

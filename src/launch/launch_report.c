@@ -1,7 +1,8 @@
 /* What a launcher tells the scheduler of processes that have ended. One that ends before all ranks
- * have come, with whatever exit code, was never a member whose connection could tell: without a word
- * the others would wait until the time for joining is up. On a host without the scheduler a member
- * that never joins carries that word; it does so beside all else, and the first end is enough. */
+ * have come, with whatever exit code, was never a member whose connection could tell: without a
+ * word the others would wait until the time for joining is up. On a host without the scheduler a
+ * member that never joins carries that word; it does so beside all else, and the first end is
+ * enough. */
 #include <stdio.h>
 
 #include "launch/launch_parts.h"

@@ -153,21 +153,31 @@ void KERNEL(reduce)(wefti_pool *pool, const wefti_reduce_args *a) {
     if (run.blocks > 1) wefti_pool_run(pool, a->outer * run.strips, columns_finish_task, &run);
 }
 
+/* The first index of the greatest of elements at, at + stride.. */
+static int64_t argmax_of(wefti_src x, int64_t at, int64_t stride, int64_t count) {
+    int64_t best = 0, r = 1;
+    float greatest = load1(x, at);
+    while (r < count && greatest == greatest) {
+        if (stride == 1) r = skip_lower(x, at + r, at + count, greatest) - at;
+        for (int64_t end = min64(count, r + SKIP); r < end && greatest == greatest; r++) {
+            const float value = load1(x, at + r * stride);
+            if (value > greatest || value != value) {
+                greatest = value;
+                best = r;
+            }
+        }
+    }
+    return best;
+}
+
 static void argmax_task(void *context, int64_t task, int thread) {
     (void)thread;
     const wefti_argmax_args *a = context;
     int64_t per_task = max64(1, TASK / max64(a->reduce, 1));
     int64_t end = min64(a->outer * a->inner, (task + 1) * per_task);
     for (int64_t k = task * per_task; k < end; k++) {
-        int64_t at = k / a->inner * a->reduce * a->inner + k % a->inner, best = 0;
-        float greatest = load1(a->x, at);
-        for (int64_t r = 1; r < a->reduce && greatest == greatest; r++) {
-            float x = load1(a->x, at + r * a->inner);
-            if (x > greatest || x != x) {
-                greatest = x;
-                best = r;
-            }
-        }
+        int64_t at = k / a->inner * a->reduce * a->inner + k % a->inner;
+        int64_t best = argmax_of(a->x, at, a->inner, a->reduce);
         if (a->y.dtype == WEFT_I64)
             ((int64_t *)a->y.data)[k] = best;
         else

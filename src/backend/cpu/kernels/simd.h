@@ -153,6 +153,20 @@ INLINE wefti_src as_in(wefti_dst y) {
 #define FOR_VECTORS(i, n, count)                                                                   \
     for (int64_t i = 0, n; i < (count) && (n = (count)-i < VL ? (count)-i : VL, 1); i += VL)
 
+/* From element i on: where a run of 4 VL begins that has one greater than `least`, or a NaN; else
+ * where fewer than that are left before `end`. */
+enum { SKIP = 4 * VL };
+INLINE int64_t skip_lower(wefti_src x, int64_t i, int64_t end, float least) {
+    const vf limit = vf_set1(least);
+    for (; i + SKIP <= end; i += SKIP) {
+        const vf low = vf_max_nan(load(x, i, VL), load(x, i + VL, VL));
+        const vf high = vf_max_nan(load(x, i + 2 * VL, VL), load(x, i + 3 * VL, VL));
+        const vf greatest = vf_max_nan(low, high);
+        if (vm_any(vm_or(vm_lt(limit, greatest), vm_unordered(greatest, greatest)))) break;
+    }
+    return i;
+}
+
 INLINE int64_t min64(int64_t a, int64_t b) {
     return a < b ? a : b;
 }

@@ -35,9 +35,12 @@ static void top_k_task(void *context, int64_t row, int thread) {
     wefti_src x = in_at(a->x, row * a->dim);
     for (int64_t i = 0; i < a->k; i++) heap[i] = (entry){load1(x, i), i};
     for (int64_t i = a->k / 2 - 1; i >= 0; i--) sink(heap, a->k, i, heap[i]);
-    for (int64_t i = a->k; i < a->dim; i++) {
-        entry item = {load1(x, i), i};
-        if (worse(heap[0], item)) sink(heap, a->k, 0, item);
+    for (int64_t i = a->k; i < a->dim;) {
+        i = skip_lower(x, i, a->dim, heap[0].value); /* equal ones, later, are worse */
+        for (int64_t end = min64(a->dim, i + SKIP); i < end; i++) {
+            entry item = {load1(x, i), i};
+            if (worse(heap[0], item)) sink(heap, a->k, 0, item);
+        }
     }
     for (int64_t n = a->k - 1; n > 0; n--) { /* the worst goes to the end */
         entry item = heap[n];
