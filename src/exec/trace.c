@@ -30,6 +30,14 @@ struct wefti_trace {
 };
 
 enum { MAX_EVENTS = 2000000 }; /* of all devices */
+static const char NOTHING[] = "{\"traceEvents\":[]}\n";
+
+static void discard(wefti_trace *t) {
+    for (int32_t d = 0; t->lanes && d < t->devices; d++) wefti_free(t->lanes[d].events);
+    wefti_free(t->lanes);
+    wefti_free(t->path);
+    wefti_free(t);
+}
 
 weft_status wefti_trace_open(const char *path, int32_t devices, wefti_trace **out) {
     wefti_trace *t;
@@ -38,10 +46,14 @@ weft_status wefti_trace_open(const char *path, int32_t devices, wefti_trace **ou
     t->lanes = wefti_calloc((size_t)devices, sizeof *t->lanes);
     t->devices = devices;
     if (!t->path || !t->lanes) {
-        wefti_free(t->path);
-        wefti_free(t->lanes);
-        wefti_free(t);
+        discard(t);
         WEFT_FAIL(WEFT_E_NOMEM, "no memory for a trace");
+    }
+    /* A place that cannot be written shows before what is to be traced, not after it. */
+    weft_status status = wefti_file_write(path, NOTHING, sizeof NOTHING - 1);
+    if (status < 0) {
+        discard(t);
+        return wefti_prefix(status, "the trace");
     }
     *out = t;
     return WEFT_OK;
@@ -145,9 +157,6 @@ weft_status wefti_trace_close(wefti_trace *t) {
     weft_status status = data ? wefti_file_write(t->path, data, (size_t)bytes)
                               : WEFT_RAISE(WEFT_E_NOMEM, "no memory to write the trace");
     wefti_free(data);
-    for (int32_t d = 0; d < t->devices; d++) wefti_free(t->lanes[d].events);
-    wefti_free(t->lanes);
-    wefti_free(t->path);
-    wefti_free(t);
+    discard(t);
     return status;
 }

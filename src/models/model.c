@@ -87,8 +87,9 @@ static void fill(int64_t *value, int64_t standard) {
 }
 
 static weft_status check_positive(const char *key, int64_t value) {
-    WEFT_REQUIRE(value > 0 && value < INT32_MAX, WEFT_E_ARG, "%s is %lld: it must be 1 or more",
-                 key, (long long)value);
+    WEFT_REQUIRE(value > 0, WEFT_E_ARG, "%s is %lld: it must be 1 or more", key, (long long)value);
+    WEFT_REQUIRE(value < INT32_MAX, WEFT_E_ARG, "%s is %lld: it must be below %d", key,
+                 (long long)value, INT32_MAX);
     return WEFT_OK;
 }
 
@@ -216,6 +217,8 @@ weft_status weft_model_build(const weft_model_config *config, weft_model_use use
                      (long long)c.context);
     bool decodes =
         is_llama(c.family) || c.family == WEFT_FAMILY_GPT2 || c.family == WEFT_FAMILY_GPT2_MOE;
+    WEFT_REQUIRE((unsigned)use <= WEFT_USE_DECODE, WEFT_E_ARG, "unknown use %d of a model",
+                 (int)use);
     WEFT_REQUIRE(use != WEFT_USE_DECODE || decodes, WEFT_E_NO_IMPL, "%s does not generate text",
                  weft_family_text(c.family));
     WEFT_REQUIRE(dtype == WEFT_F32 || dtype == WEFT_BF16 || dtype == WEFT_F64, WEFT_E_ARG,

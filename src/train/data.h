@@ -13,6 +13,8 @@
 #include "base/status.h"
 #include "weft/data.h"
 
+enum { WEFTI_TOKENIZER_BYTES = 256 << 20 }; /* the largest tokenizer.json */
+
 typedef struct wefti_feed_options {
     const weft_data *data; /* borrowed; outlives the feed */
     weft_data_part part;

@@ -4,8 +4,7 @@
 #include <string.h>
 
 #include "base/io.h"
-
-enum { LARGEST_FILE = 256 << 20 };
+#include "train/data.h"
 
 static weft_status fill_bytes(weft_tokenizer *t) {
     t->vocab = 256;
@@ -39,7 +38,7 @@ weft_status weft_tokenizer_open(const char *path, weft_tokenizer **out) {
     WEFT_REQUIRE(name, WEFT_E_NOMEM, "no memory for the name of a file");
     char *text = NULL;
     int64_t bytes;
-    weft_status status = wefti_file_read(name, LARGEST_FILE, &text, &bytes);
+    weft_status status = wefti_file_read(name, WEFTI_TOKENIZER_BYTES, &text, &bytes);
     if (status >= 0) status = wefti_tokenizer_parse(name, text, bytes, out);
     wefti_free(text);
     wefti_free(name);

@@ -410,6 +410,14 @@ static weft_status is_unsaved(wefti_training *t, bool *out) {
     return wefti_training_tell(t, WEFT_OK, out, sizeof *out);
 }
 
+/* A run that was killed right behind its last checkpoint left more than are to be kept. */
+static void prune(wefti_training *t) {
+    const weft_job_checkpoint *c = &t->job->checkpoint;
+    if (!c->dir[0] || t->follows) return;
+    if (wefti_checkpoint_prune_below(c->dir, c->keep, t->committed_step) < 0)
+        wefti_training_note(t, "%s", weft_error_message());
+}
+
 /* After the last step, or at a stop: what the run came to is validated and saved. */
 static weft_status finish(wefti_training *t) {
     bool whole = t->step >= t->job->train.steps, unsaved, stop;
@@ -418,6 +426,8 @@ static weft_status finish(wefti_training *t) {
     if (unsaved) {
         if (whole) WEFT_TRY(check_parameters(t));
         WEFT_TRY(wefti_training_save(t, whole));
+    } else if (whole) {
+        prune(t);
     }
     WEFT_TRY(wefti_training_settle(t));
     WEFT_TRY(wefti_training_stops(t, &stop));

@@ -52,6 +52,7 @@ typedef struct wefti_training {
     int64_t saved_count, saved_room, saved_states; /* the first ones are the model's states */
     int64_t *saved_first,
         *saved_last; /* per tensor: its range in `saved` (with its optimizer states) */
+    char *tokenizer; /* its file's text, which each checkpoint holds; NULL: bytes */
     wefti_metrics *metrics;
 } wefti_training;
 
@@ -98,7 +99,7 @@ weft_status wefti_training_deliver(wefti_training *t) WEFT_CHECKED;
 
 /* save.c: checkpoints in time. */
 weft_status wefti_training_lock(wefti_training *t) WEFT_CHECKED;
-weft_status wefti_training_bind(wefti_training *t) WEFT_CHECKED; /* the list of saved tensors */
+weft_status wefti_training_bind(wefti_training *t) WEFT_CHECKED; /* what checkpoints will hold */
 weft_status wefti_training_restore(wefti_training *t, wefti_checkpoint *from) WEFT_CHECKED;
 /* Begins to write this step; a write under way is finished first. `last`: the state is known to be
  * good, so that exactly checkpoint.keep steps remain; else one more. */

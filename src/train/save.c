@@ -149,6 +149,26 @@ static weft_status list_saved(wefti_training *t, const state_names *states) {
     return WEFT_OK;
 }
 
+/* The tokenizer's file goes into each checkpoint, so that a checkpoint is all that generation
+ * needs. It is read once: what becomes of the file while a run goes on is of no consequence. */
+static weft_status read_tokenizer(wefti_training *t) {
+    const weft_job *job = t->job;
+    int64_t bytes;
+    if (t->follows || !job->checkpoint.dir[0] || job->data.format != WEFT_FORMAT_TEXT ||
+        !strcmp(job->data.tokenizer, "bytes"))
+        return WEFT_OK;
+    const char *path = job->data.tokenizer;
+    char *inside = NULL;
+    if (wefti_is_dir(path)) {
+        inside = wefti_format("%s/tokenizer.json", path);
+        WEFT_REQUIRE(inside, WEFT_E_NOMEM, "no memory for a path");
+    }
+    weft_status status =
+        wefti_file_read(inside ? inside : path, WEFTI_TOKENIZER_BYTES, &t->tokenizer, &bytes);
+    wefti_free(inside);
+    return status;
+}
+
 weft_status wefti_training_bind(wefti_training *t) {
     int count = weft_session_tensors(t->session, 0);
     state_names states = {0};
@@ -158,7 +178,7 @@ weft_status wefti_training_bind(wefti_training *t) {
     weft_status status = name_states(t, &states);
     if (status >= 0) status = list_saved(t, &states);
     wefti_free(states.list);
-    return status;
+    return status >= 0 ? read_tokenizer(t) : status;
 }
 
 /* From the threads of all devices. */
@@ -256,7 +276,7 @@ static void exact(double value, char out[32]) {
 }
 
 static weft_status begin(wefti_training *t, bool last, const wefti_checkpoint_tensor *tensors,
-                         char *config, char *tokenizer) {
+                         char *config) {
     const weft_job *job = t->job;
     const weft_job_optimizer *o = &job->train.optimizer;
     char lr[32], b1[32], b2[32], eps[32], decay[32], momentum[32], threads[32], samples[32];
@@ -297,12 +317,12 @@ static weft_status begin(wefti_training *t, bool last, const wefti_checkpoint_te
         .losses = &loss,
         .loss_count = t->step > 0 ? 1 : 0,
     };
-    wefti_checkpoint_text texts[2] = {{"config.json", config}, {"tokenizer.json", tokenizer}};
+    wefti_checkpoint_text texts[2] = {{"config.json", config}, {"tokenizer.json", t->tokenizer}};
     wefti_checkpoint_options options = {
         /* Whether a state is good shows in the step after it: until then one more is kept. */
         .keep = job->checkpoint.keep + !last,
         .texts = texts,
-        .text_count = tokenizer ? 2 : 1,
+        .text_count = t->tokenizer ? 2 : 1,
     };
     if (t->world) {
         WEFT_TRY(wefti_delivery_create(t->saved_count, &t->delivery));
@@ -317,34 +337,14 @@ static weft_status begin(wefti_training *t, bool last, const wefti_checkpoint_te
     return WEFT_OK;
 }
 
-/* The tokenizer's file goes into each checkpoint, so that a checkpoint is all that generation
- * needs. */
-static weft_status tokenizer_text(const weft_job *job, char **out) {
-    int64_t bytes;
-    *out = NULL;
-    if (job->data.format != WEFT_FORMAT_TEXT || !strcmp(job->data.tokenizer, "bytes"))
-        return WEFT_OK;
-    const char *path = job->data.tokenizer;
-    char *inside = NULL;
-    if (wefti_is_dir(path)) {
-        inside = wefti_format("%s/tokenizer.json", path);
-        WEFT_REQUIRE(inside, WEFT_E_NOMEM, "no memory for a path");
-    }
-    weft_status status = wefti_file_read(inside ? inside : path, 64 << 20, out, &bytes);
-    wefti_free(inside);
-    return status;
-}
-
 static weft_status begin_save(wefti_training *t, bool last) {
     note_failure(t, wefti_training_settle(t));
-    char *config = NULL, *tokenizer = NULL;
+    char *config = NULL;
     wefti_checkpoint_tensor *tensors = NULL;
     weft_status status = weft_model_config_write(&t->config, &config);
-    if (status == WEFT_OK) status = tokenizer_text(t->job, &tokenizer);
     if (status == WEFT_OK) status = tensors_of(t, &tensors);
-    if (status == WEFT_OK) status = begin(t, last, tensors, config, tokenizer);
+    if (status == WEFT_OK) status = begin(t, last, tensors, config);
     wefti_free(tensors);
-    wefti_free(tokenizer);
     weft_text_free(config);
     if (status >= 0) return WEFT_OK;
     wefti_delivery_destroy(t->delivery);

@@ -11,10 +11,11 @@
 #include "train/session_parts.h"
 
 /* A tensor of the right size; its pieces are in s->pieces. */
-static weft_status locate(weft_session *s, int program, const char *name, size_t bytes,
-                          wefti_view **out_view, int *out_index, int32_t *out_count) {
+static weft_status locate(weft_session *s, int program, const char *name, const void *data,
+                          size_t bytes, wefti_view **out_view, int *out_index, int32_t *out_count) {
     WEFT_TRY(wefti_session_look_up(s, program, name, out_view, out_index));
     const weft_desc *whole = &(*out_view)->tensors[*out_index].whole;
+    WEFT_REQUIRE(data || bytes == 0, WEFT_E_ARG, "the data of '%s' are NULL", name);
     WEFT_REQUIRE(bytes == (size_t)weft_desc_bytes(whole), WEFT_E_SHAPE,
                  "'%s' is %s, %lld bytes, not %zu", name, wefti_desc_text(whole).text,
                  (long long)weft_desc_bytes(whole), bytes);
@@ -55,7 +56,7 @@ weft_status weft_session_feed(weft_session *s, int program, const char *name, co
     const wefti_session_piece *pieces = s->pieces;
     int index;
     int32_t count;
-    WEFT_TRY(locate(s, program, name, bytes, &v, &index, &count));
+    WEFT_TRY(locate(s, program, name, data, bytes, &v, &index, &count));
     const wefti_view_tensor *t = &v->tensors[index];
     wefti_box box = box_of(&t->whole);
     bool input = t->role == WEFTI_TENSOR_INPUT;
@@ -329,7 +330,7 @@ weft_status weft_session_read(weft_session *s, int program, const char *name, vo
     const wefti_session_piece *pieces = s->pieces;
     int index;
     int32_t count;
-    WEFT_TRY(locate(s, program, name, bytes, &v, &index, &count));
+    WEFT_TRY(locate(s, program, name, data, bytes, &v, &index, &count));
     const wefti_view_tensor *t = &v->tensors[index];
     wefti_box box = box_of(&t->whole);
     if (s->world) WEFT_TRY(wefti_give_up(s->world, read_counted(s, v, index, count, data)));
@@ -358,7 +359,7 @@ weft_status weft_session_write(weft_session *s, int program, const char *name, c
     int index;
     int32_t count;
     bool terms = false;
-    WEFT_TRY(locate(s, program, name, bytes, &v, &index, &count));
+    WEFT_TRY(locate(s, program, name, data, bytes, &v, &index, &count));
     for (int32_t i = 0; i < count; i++) terms |= pieces[i].term;
     wefti_box box = box_of(&v->tensors[index].whole);
     if (!terms) scatter(&v->tensors[index].whole, pieces, count, &box, data);

@@ -215,6 +215,7 @@ weft_status weft_session_tensor(const weft_session *s, int program, int index,
 weft_status wefti_session_look_up(const weft_session *s, int program, const char *name,
                                   wefti_view **out_view, int *out) {
     WEFT_TRY(wefti_session_view(s, program, out_view));
+    WEFT_REQUIRE(name, WEFT_E_ARG, "the name of a tensor is NULL");
     for (int64_t i = 0; i < (*out_view)->count; i++)
         if (!strcmp((*out_view)->tensors[i].name, name)) {
             *out = (int)i;

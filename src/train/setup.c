@@ -267,4 +267,5 @@ void wefti_training_close(wefti_training *t) {
     wefti_free(t->saved);
     wefti_free(t->saved_first);
     wefti_free(t->saved_last);
+    wefti_free(t->tokenizer);
 }

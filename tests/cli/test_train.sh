@@ -30,6 +30,9 @@ grep -q 'done: 2 steps in' out || fail "two steps were left" out
 expect 0 'no checkpoint.dir was given: the model was not saved' train job.yaml
 expect 1 'already holds checkpoints' train job.yaml checkpoint.dir=words checkpoint.resume=false
 
+expect 1 'the trace: cannot create nothere/trace.json' train job.yaml --trace nothere/trace.json
+grep -q '^step ' out && fail 'a trace that cannot be written is refused before the run' out
+
 # --- precision, traces, other verbs ---
 expect 0 'bf16 with ' train job.yaml train.precision=bf16
 expect 0 'done: 12 steps' train job.yaml --trace trace.json

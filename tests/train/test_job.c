@@ -168,6 +168,12 @@ static void test_messages(void **state) {
 
 static void test_yaml_limits(void **state) {
     (void)state;
+    weft_job *marked; /* by editors that begin UTF-8 with a byte order mark */
+    const char *text_marked = "\xEF\xBB\xBFtrain: {steps: 5}\nmodel: {layers: 2}\n";
+    assert_int_equal(parse_with(text_marked, NULL, 0, &marked), WEFT_OK);
+    assert_true(marked->train.steps == 5 && marked->model.layers == 2);
+    weft_job_free(marked);
+    refused("\xEF\xBB\xBFtrain:\n  stepz: 5\n", "job.yaml:2:3: unknown key");
     refused("train: {steps: 5, steps: 6}\n", "the key 'steps' is given twice; first in line 1");
     refused("train: &a {steps: 5}\n", "job.yaml:1:8: anchors (&a)");
     refused("train: *a\n", "aliases (*a)");

@@ -2,6 +2,9 @@
 #include "run_fixture.h"
 
 #include <errno.h>
+#include <unistd.h>
+
+#include "weft/data.h"
 
 /* ---- a loss that is not finite ---- */
 
@@ -54,6 +57,59 @@ static void keeps_the_most_recent(void **state) {
     ASSERT_FAILS(WEFT_E_ARG, "already holds checkpoints, up to step 30",
                  run_with(&w, WITH(dir_word("keep"), "checkpoint.resume=false"), &r));
     assert_int_equal(steps_in("keep", NULL), 2);
+}
+
+/* A run that was killed between its last checkpoint and what is deleted after it. */
+static void too_many_are_left(void **state) {
+    (void)state;
+    words w = tiny_gpt2();
+    record r = {.first = 0};
+    ASSERT_OK(run_with(&w, WITH(dir_word("left"), "checkpoint.every=5", "checkpoint.keep=3"), &r));
+    assert_int_equal(steps_in("left", NULL), 3);
+    ASSERT_OK(run_with(&w, WITH(dir_word("left"), "checkpoint.keep=1"), &r));
+    int64_t newest;
+    assert_int_equal(steps_in("left", &newest), 1);
+    assert_int_equal(newest, RUN_STEPS);
+}
+
+/* ---- the tokenizer's file goes while the run goes on ---- */
+
+static void remove_tokenizer(void *context, const weft_train_step *step) {
+    on_step(context, step);
+    if (step->step == 2) assert_int_equal(unlink(in_root("tokenizer.json")), 0);
+}
+
+static void checkpoints_keep_the_tokenizer(void **state) {
+    (void)state;
+    int64_t bytes;
+    char *text;
+    weft_tokenizer *tokenizer;
+    if (weft_tokenizer_open("tests/data/tokenizer_gpt2.json", &tokenizer) == WEFT_E_NO_IMPL) {
+        print_message("skipped: this build reads no tokenizer.json\n");
+        skip();
+    }
+    weft_tokenizer_close(tokenizer);
+    ASSERT_OK(wefti_file_read("tests/data/tokenizer_gpt2.json", 1 << 24, &text, &bytes));
+    (void)put_file("tokenizer.json", text, (size_t)bytes);
+    words w = tiny_gpt2();
+    add_word(&w, "data.tokenizer=%s", in_root("tokenizer.json"));
+    add_words(&w, WITH(dir_word("tokens"), "checkpoint.every=5", "train.steps=10"));
+    weft_job *job = job_of(&w);
+    record r = {.first = 0};
+    weft_train_events events = {.context = &r,
+                                .step = remove_tokenizer,
+                                .checkpoint = on_checkpoint,
+                                .note = on_note,
+                                .stop = &r.stop};
+    ASSERT_OK(weft_train_run(job, &events, &r.result));
+    weft_job_free(job);
+    assert_int_equal(r.checkpoints, 2);
+    char path[600], *kept;
+    (void)snprintf(path, sizeof path, "%s/tokenizer.json", step_path("tokens", 10));
+    ASSERT_OK(wefti_file_read(path, 1 << 24, &kept, &bytes));
+    assert_string_equal(kept, text);
+    wefti_free(kept);
+    wefti_free(text);
 }
 
 /* ---- directories that cannot be gone on with ---- */
@@ -294,6 +350,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_loss_that_is_no_number_ends_the_run),
         cmocka_unit_test(keeps_the_most_recent),
+        cmocka_unit_test(too_many_are_left),
+        cmocka_unit_test(checkpoints_keep_the_tokenizer),
         cmocka_unit_test(two_runs_on_one_directory),
         cmocka_unit_test(a_damaged_newest_checkpoint_is_passed_over),
         cmocka_unit_test(a_checkpoint_of_another_model_is_refused),

@@ -332,6 +332,13 @@ static void misuse_is_refused(void **state) {
     ASSERT_FAILS(WEFT_E_NOT_FOUND, "no tensor 'y'", weft_session_feed(s, 0, "y", x, sizeof x));
     ASSERT_FAILS(WEFT_E_SHAPE, "96 bytes, not 95", weft_session_feed(s, 0, "x", x, sizeof x - 1));
     ASSERT_FAILS(WEFT_E_ARG, "'shared' is no input", weft_session_feed(s, 0, "shared", x, 144));
+    ASSERT_FAILS(WEFT_E_ARG, "name of a tensor is NULL",
+                 weft_session_feed(s, 0, NULL, x, sizeof x));
+    ASSERT_FAILS(WEFT_E_ARG, "data of 'x' are NULL", weft_session_feed(s, 0, "x", NULL, sizeof x));
+    ASSERT_FAILS(WEFT_E_ARG, "data of 'shared' are NULL",
+                 weft_session_read(s, 0, "shared", NULL, 144));
+    ASSERT_FAILS(WEFT_E_ARG, "data of 'shared' are NULL",
+                 weft_session_write(s, 0, "shared", NULL, 144));
     ASSERT_FAILS(WEFT_E_ARG, "there is no program 1", weft_session_feed(s, 1, "x", x, sizeof x));
     ASSERT_FAILS(WEFT_E_ARG, "there is no program -1", weft_session_forward(s, -1, NULL));
     ASSERT_FAILS(WEFT_E_ARG, "program 0 trains", weft_session_forward(s, 0, NULL));
@@ -342,6 +349,7 @@ static void misuse_is_refused(void **state) {
     ASSERT_FAILS(WEFT_E_ARG, "1 of 2 microbatches", weft_session_update(s, 0.1, NULL));
     ASSERT_OK(weft_session_accumulate(s, NULL));
     ASSERT_FAILS(WEFT_E_ARG, "accumulated already", weft_session_accumulate(s, NULL));
+    ASSERT_FAILS(WEFT_E_ARG, "learning rate is nan", weft_session_update(s, NAN, NULL));
     ASSERT_OK(weft_session_update(s, 0.1, NULL));
     weft_session_destroy(s);
     weft_session_destroy(NULL);
