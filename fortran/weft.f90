@@ -127,6 +127,10 @@ module weft_c ! what goes straight to C
         real(c_double) :: scale = 0, dropout = 0
         type(weft_value) :: mask = WEFT_NO_VALUE, position = WEFT_NO_VALUE
     end type
+    type, bind(C) :: weft_rope_scaling ! factor 0: none
+        real(c_double) :: factor = 0, low_freq_factor = 0, high_freq_factor = 0
+        integer(c_int64_t) :: original_context = 0
+    end type
     type, bind(C) :: weft_conv_options
         integer(c_int64_t) :: stride(3) = 1, padding(3) = 0, dilation(3) = 1, groups = 1
     end type
@@ -171,6 +175,7 @@ module weft_c ! what goes straight to C
         integer(c_int64_t) :: layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, context = 0, vocab = 0, classes = 0, &
             image(3) = 0, patch = 0
         real(c_double) :: dropout = 0, norm_eps = 0, rope_theta = 0
+        type(weft_rope_scaling) :: rope_scaling
         logical(c_bool) :: tied = .false.
         integer(c_int64_t) :: experts = 0, experts_per_token = 0
         real(c_double) :: capacity_factor = 0, aux_loss = 0

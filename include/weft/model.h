@@ -41,6 +41,7 @@ typedef struct weft_model_config {
     int64_t patch;    /* vit */
     double dropout;   /* llama, mixtral: of attention probabilities only */
     double norm_eps, rope_theta;
+    weft_rope_scaling rope_scaling; /* llama, mixtral */
     bool
         tied; /* llama, mixtral: the output uses the embedding; gpt2, gpt2-moe and bert always do */
     /* gpt2-moe, mixtral: each feed-forward layer is one of several for each token */

@@ -110,8 +110,10 @@ typedef struct weft_attention_options {
 WEFT_API weft_value weft_attention(weft_graph *g, weft_value q, weft_value k, weft_value v,
                                    weft_attention_options options);
 /* x [batch, seq, heads, dim]: rotate pairs (i, i + dim/2) by position * theta^(-2i/dim) (Su et al.,
- * RoFormer, 2021). position: none (0), or i32 scalar, the position of the first row. */
-WEFT_API weft_value weft_rope(weft_graph *g, weft_value x, double theta, weft_value position);
+ * RoFormer, 2021), or by what `scaling` makes of that; (weft_rope_scaling){0}: nothing. position:
+ * none (0), or i32 scalar, the position of the first row. */
+WEFT_API weft_value weft_rope(weft_graph *g, weft_value x, double theta, weft_rope_scaling scaling,
+                              weft_value position);
 /* cache [batch, length, heads, dim] with rows position.. replaced by x [batch, seq, heads, dim]. In
  * place. */
 WEFT_API weft_value weft_cache_write(weft_graph *g, weft_value cache, weft_value x,

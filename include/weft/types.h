@@ -39,6 +39,16 @@ typedef struct weft_desc {
     int64_t shape[WEFT_MAX_RANK];
 } weft_desc;
 
+/* How rotary positions (weft_rope) are stretched for texts longer than a model first learned from.
+ * factor 0: not at all. original_context 0: all frequencies are divided by factor (Chen et al.,
+ * "Extending context window", 2023). Else as Llama 3.1 has it: only those whose wavelength is above
+ * original_context / low_freq_factor; those below original_context / high_freq_factor stay, those
+ * between are blended. */
+typedef struct weft_rope_scaling {
+    double factor, low_freq_factor, high_freq_factor;
+    int64_t original_context;
+} weft_rope_scaling;
+
 /** "f32"; "?" for a value outside the enum. Static storage. */
 WEFT_API const char *weft_dtype_text(weft_dtype dtype);
 /** Of one element; 0 for a value outside the enum. */

@@ -147,7 +147,10 @@ static int generate(const char *checkpoint, const generate_options *values, cons
     output o = {.json = values->json, .terminal = cli_is_terminal(stdout)};
     weft_generator *g;
     weft_generation done;
-    weft_generator_options open = {.threads = (int)values->threads};
+    /* Room for every token of the prompt (see weft_tokenizer_encode), of its beginning, and of the
+     * text. */
+    weft_generator_options open = {.threads = (int)values->threads,
+                                   .context = 4 * (int64_t)prompt->used + 68 + values->tokens};
     weft_generate_options how = {.tokens = values->tokens,
                                  .temperature = values->temperature,
                                  .top_k = values->top_k,

@@ -67,15 +67,21 @@ static weft_status expect_bool(const wefti_json *o, const char *key, bool standa
     return WEFT_OK;
 }
 
-/* A word that must be one of two (the second may be NULL); absent is legal. */
+/* A word that must be one of up to three (`three`, or `two` as well, may be NULL); absent is legal.
+ */
 static weft_status expect_text(const wefti_json *o, const char *key, const char *one,
-                               const char *other) {
+                               const char *two, const char *three) {
     const wefti_json *v = member(o, key);
     if (!v) return WEFT_OK;
     WEFT_REQUIRE(v->kind == WEFTI_JSON_TEXT, WEFT_E_ARG, "%s must be a text", key);
-    bool known = !strcmp(v->as.text, one) || (other && !strcmp(v->as.text, other));
-    WEFT_REQUIRE(known, WEFT_E_NO_IMPL, "%s is \"%s\": only %s%s%s is supported", key, v->as.text,
-                 one, other ? " or " : "", other ? other : "");
+    bool known = !strcmp(v->as.text, one) || (two && !strcmp(v->as.text, two)) ||
+                 (three && !strcmp(v->as.text, three));
+    WEFT_REQUIRE(known, WEFT_E_NO_IMPL, "%s is \"%s\": only %s%s%s%s%s is supported", key,
+                 v->as.text, one,
+                 three ? ", "
+                 : two ? " or "
+                       : "",
+                 two ? two : "", three ? " or " : "", three ? three : "");
     return WEFT_OK;
 }
 
@@ -116,7 +122,7 @@ static weft_status read_gpt2(const wefti_json *o, weft_model_config *c) {
     WEFT_TRY(read_int(o, "vocab_size", &c->vocab));
     WEFT_TRY(read_real_or(o, "layer_norm_epsilon", 1e-5, &c->norm_eps));
     WEFT_TRY(read_dropout(o, 0.1, 3, gpt2_dropout, &c->dropout));
-    WEFT_TRY(expect_text(o, "activation_function", "gelu_new", "gelu_pytorch_tanh"));
+    WEFT_TRY(expect_text(o, "activation_function", "gelu_new", "gelu_pytorch_tanh", NULL));
     WEFT_TRY(expect_bool(o, "scale_attn_weights", true, true));
     WEFT_TRY(expect_bool(o, "scale_attn_by_inverse_layer_idx", false, false));
     WEFT_TRY(expect_bool(o, "add_cross_attention", false, false));
@@ -128,14 +134,30 @@ static weft_status read_gpt2_moe(const wefti_json *o, weft_model_config *c) {
     return read_experts(o, 1, c);
 }
 
-/* rope_scaling or rope_parameters: only what leaves the angles alone. */
-static weft_status read_rope(const wefti_json *o, const char *key, double *theta) {
+/* rope_scaling (transformers 4) or rope_parameters (5): no scaling, "linear" or Llama 3.1's. */
+static weft_status read_scaling(const wefti_json *v, weft_model_config *c) {
+    static const char *const keys[] = {"rope_type", "type"}; /* the second in early files */
+    weft_rope_scaling *r = &c->rope_scaling;
+    const wefti_json *kind = NULL;
+    for (int i = 0; i < 2 && !kind; i++) {
+        WEFT_TRY(expect_text(v, keys[i], "default", "linear", "llama3"));
+        kind = member(v, keys[i]);
+    }
+    WEFT_TRY(read_real_or(v, "rope_theta", c->rope_theta, &c->rope_theta));
+    if (!kind || !strcmp(kind->as.text, "default")) return WEFT_OK;
+    WEFT_TRY(read_real_or(v, "factor", 0, &r->factor));
+    WEFT_REQUIRE(r->factor >= 1, WEFT_E_ARG, "factor is %g: it must be 1 or more", r->factor);
+    if (!strcmp(kind->as.text, "linear")) return WEFT_OK;
+    WEFT_TRY(read_real_or(v, "low_freq_factor", 0, &r->low_freq_factor));
+    WEFT_TRY(read_real_or(v, "high_freq_factor", 0, &r->high_freq_factor));
+    return read_int(v, "original_max_position_embeddings", &r->original_context);
+}
+
+static weft_status read_rope(const wefti_json *o, const char *key, weft_model_config *c) {
     const wefti_json *v = member(o, key);
     if (!v) return WEFT_OK;
     WEFT_REQUIRE(v->kind == WEFTI_JSON_OBJECT, WEFT_E_ARG, "%s must be an object", key);
-    weft_status status = expect_text(v, "rope_type", "default", NULL);
-    if (status == WEFT_OK) status = expect_text(v, "type", "default", NULL);
-    if (status == WEFT_OK) status = read_real_or(v, "rope_theta", *theta, theta);
+    weft_status status = read_scaling(v, c);
     return status < 0 ? wefti_prefix(status, "%s", key) : WEFT_OK;
 }
 
@@ -150,11 +172,11 @@ static weft_status read_llama_with(const wefti_json *o, double rms_norm_eps, dou
     WEFT_TRY(read_int(o, "vocab_size", &c->vocab));
     WEFT_TRY(read_real_or(o, "rms_norm_eps", rms_norm_eps, &c->norm_eps));
     WEFT_TRY(read_real_or(o, "rope_theta", rope_theta, &c->rope_theta));
-    WEFT_TRY(read_rope(o, "rope_scaling", &c->rope_theta));
-    WEFT_TRY(read_rope(o, "rope_parameters", &c->rope_theta));
+    WEFT_TRY(read_rope(o, "rope_scaling", c));
+    WEFT_TRY(read_rope(o, "rope_parameters", c));
     WEFT_TRY(read_dropout(o, 0, 1, llama_dropout, &c->dropout));
     WEFT_TRY(read_bool_or(o, "tie_word_embeddings", false, &c->tied));
-    WEFT_TRY(expect_text(o, "hidden_act", "silu", "swish"));
+    WEFT_TRY(expect_text(o, "hidden_act", "silu", "swish", NULL));
     WEFT_TRY(expect_bool(o, "attention_bias", false, false));
     WEFT_TRY(expect_bool(o, "mlp_bias", false, false));
     int64_t dim;
@@ -194,7 +216,7 @@ static weft_status read_encoder(const wefti_json *o, weft_model_config *c) {
     WEFT_TRY(read_int(o, "num_attention_heads", &c->heads));
     WEFT_TRY(read_int(o, "intermediate_size", &c->ffn));
     WEFT_TRY(read_real_or(o, "layer_norm_eps", 1e-12, &c->norm_eps));
-    return expect_text(o, "hidden_act", "gelu", NULL);
+    return expect_text(o, "hidden_act", "gelu", NULL, NULL);
 }
 
 static weft_status read_bert(const wefti_json *o, weft_model_config *c) {
@@ -206,7 +228,7 @@ static weft_status read_bert(const wefti_json *o, weft_model_config *c) {
     WEFT_TRY(read_int_or(o, "type_vocab_size", 2, &types));
     WEFT_REQUIRE(types == 2, WEFT_E_NO_IMPL, "type_vocab_size is %lld: only 2 is supported",
                  (long long)types);
-    WEFT_TRY(expect_text(o, "position_embedding_type", "absolute", NULL));
+    WEFT_TRY(expect_text(o, "position_embedding_type", "absolute", NULL, NULL));
     WEFT_TRY(expect_bool(o, "is_decoder", false, false));
     WEFT_TRY(expect_bool(o, "add_cross_attention", false, false));
     return expect_bool(o, "tie_word_embeddings", true, true);
@@ -313,6 +335,27 @@ static void write_gpt2_moe(wefti_text *t, const weft_model_config *c) {
     write_experts(t, c);
 }
 
+/* transformers warns where these factors are whole numbers. */
+static void write_factor(wefti_text *t, const char *key, double value) {
+    write_real(t, key, value);
+    if (value == floor(value) && value < 1e6) wefti_text_add(t, ".0");
+}
+
+static void write_rope(wefti_text *t, const char *key, const weft_model_config *c) {
+    const weft_rope_scaling *r = &c->rope_scaling;
+    bool linear = r->original_context == 0;
+    write_raw(t, key, "{\"rope_type\": ");
+    wefti_text_add(t, r->factor == 0 ? "\"default\"" : linear ? "\"linear\"" : "\"llama3\"");
+    write_real(t, "rope_theta", c->rope_theta);
+    if (r->factor > 0) write_factor(t, "factor", r->factor);
+    if (r->factor > 0 && !linear) {
+        write_factor(t, "low_freq_factor", r->low_freq_factor);
+        write_factor(t, "high_freq_factor", r->high_freq_factor);
+        write_int(t, "original_max_position_embeddings", r->original_context);
+    }
+    wefti_text_add(t, "}");
+}
+
 static void write_llama_sizes(wefti_text *t, const weft_model_config *c) {
     write_int(t, "num_hidden_layers", c->layers);
     write_int(t, "hidden_size", c->hidden);
@@ -324,10 +367,9 @@ static void write_llama_sizes(wefti_text *t, const weft_model_config *c) {
     write_int(t, "vocab_size", c->vocab);
     write_real(t, "rms_norm_eps", c->norm_eps);
     write_dropout(t, c->dropout, 1, llama_dropout);
-    write_real(t, "rope_theta", c->rope_theta); /* transformers 4 */
-    write_raw(t, "rope_parameters", "{\"rope_type\": \"default\", \"rope_theta\": ");
-    wefti_json_real(t, c->rope_theta); /* transformers 5 */
-    wefti_text_add(t, "}");
+    write_real(t, "rope_theta", c->rope_theta);
+    if (c->rope_scaling.factor > 0) write_rope(t, "rope_scaling", c); /* transformers 4 */
+    write_rope(t, "rope_parameters", c);                              /* transformers 5 */
     write_raw(t, "hidden_act", "\"silu\"");
     write_raw(t, "attention_bias", "false");
     write_raw(t, "mlp_bias", "false");

@@ -27,9 +27,10 @@ static weft_value attention(const wefti_model_build *b, weft_value x, weft_value
     const weft_model_config *c = b->c;
     int64_t dim = c->hidden / c->heads;
     weft_cell_begin(g, "self_attn");
-    weft_value q = weft_rope(g, project(b, x, "q_proj", c->heads), c->rope_theta, position);
-    weft_value k = weft_rope(g, project(b, x, "k_proj", c->kv_heads), c->rope_theta, position);
+    weft_value q = project(b, x, "q_proj", c->heads), k = project(b, x, "k_proj", c->kv_heads);
     weft_value v = project(b, x, "v_proj", c->kv_heads);
+    q = weft_rope(g, q, c->rope_theta, c->rope_scaling, position);
+    k = weft_rope(g, k, c->rope_theta, c->rope_scaling, position);
     k = wefti_cached(b, k, "k", position, c->kv_heads, dim);
     v = wefti_cached(b, v, "v", position, c->kv_heads, dim);
     weft_attention_options o = WEFT_ATTENTION_DEFAULT;

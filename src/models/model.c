@@ -158,6 +158,18 @@ static weft_status check_numbers(const weft_model_config *c) {
                  "model.norm_eps is %g: it must be 0 or more", c->norm_eps);
     WEFT_REQUIRE(c->rope_theta >= 0 && isfinite(c->rope_theta), WEFT_E_ARG,
                  "model.rope_theta is %g: it must be positive", c->rope_theta);
+    const weft_rope_scaling *r = &c->rope_scaling;
+    WEFT_REQUIRE(r->factor >= 0 && isfinite(r->factor) && r->original_context >= 0, WEFT_E_ARG,
+                 "model.rope_scaling has the factor %g and the original context %lld: they must "
+                 "not be negative",
+                 r->factor, (long long)r->original_context);
+    WEFT_REQUIRE(r->factor == 0 || r->original_context == 0 ||
+                     (r->low_freq_factor > 0 && r->high_freq_factor > r->low_freq_factor &&
+                      isfinite(r->high_freq_factor)),
+                 WEFT_E_ARG,
+                 "model.rope_scaling has the factors %g and %g of low and high frequencies: they "
+                 "must be positive and the second larger",
+                 r->low_freq_factor, r->high_freq_factor);
     return WEFT_OK;
 }
 

@@ -1,9 +1,10 @@
 /* Rotary positions (Su et al., "RoFormer", 2021, equation 34, with Llama's halves) and writing into
  * caches.
  *
- *     rope(x [batch, seq, heads, dim], position?; theta, offset)
- *         turns the pair (i, i + dim/2) of row s by (position + offset + s) theta^(-2i/dim)
- *     rope_grad(dy, position?; theta, offset)
+ *     rope(x [batch, seq, heads, dim], position?; theta, offset, factor, low, high, original)
+ *         turns the pair (i, i + dim/2) of row s by (position + offset + s) theta^(-2i/dim);
+ *         factor, low, high, original: weft_rope_scaling
+ *     rope_grad(dy, position?; the same)
  *         turns back, which is the transpose of the turn
  *     cache_write(cache [batch, length, heads, dim], x [batch, seq, heads, dim], position)
  *         puts x into the rows from `position` on, in place; for generation, not differentiable
@@ -12,6 +13,16 @@
  * (localize), so that rows are free. */
 #include "ops/common.h"
 
+/* Attributes in their order. */
+enum { THETA, OFFSET, FACTOR, LOW, HIGH, ORIGINAL, ATTRS };
+static const wefti_attr attrs[] = {WEFTI_F("theta", 10000.0),
+                                   WEFTI_I("offset", 0),
+                                   WEFTI_F("factor", 0.0),
+                                   WEFTI_F("low", 1.0),
+                                   WEFTI_F("high", 4.0),
+                                   WEFTI_I("original", 0),
+                                   {0}};
+
 static weft_status check_position(const weft_node *n, int i) {
     if (!wefti_in(n, i)) return WEFT_OK;
     WEFT_TRY(wefti_op_check_i32(n, i));
@@ -19,6 +30,21 @@ static weft_status check_position(const weft_node *n, int i) {
 }
 
 /* ---- rope ---- */
+
+static weft_status check_scaling(const weft_node *n) {
+    double factor = wefti_attr_float(n, "factor"), low = wefti_attr_float(n, "low"),
+           high = wefti_attr_float(n, "high");
+    int64_t original = wefti_attr_int(n, "original");
+    WEFT_REQUIRE(factor >= 0.0 && isfinite(factor) && original >= 0, WEFT_E_ARG,
+                 "%s: the factor is %g and the original context %lld; they must not be negative",
+                 n->op->name, wefti_printed(factor), (long long)original);
+    WEFT_REQUIRE(factor == 0.0 || original == 0 || (low > 0.0 && high > low && isfinite(high)),
+                 WEFT_E_ARG,
+                 "%s: the factors of low and high frequencies are %g and %g; they must be positive "
+                 "and the second larger",
+                 n->op->name, wefti_printed(low), wefti_printed(high));
+    return WEFT_OK;
+}
 
 static weft_status infer_rope(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
@@ -29,6 +55,7 @@ static weft_status infer_rope(const weft_node *n, weft_desc *out, int *out_count
     WEFT_REQUIRE(wefti_attr_int(n, "offset") >= 0, WEFT_E_ARG,
                  "%s: the offset is %lld; it must not be negative", n->op->name,
                  (long long)wefti_attr_int(n, "offset"));
+    WEFT_TRY(check_scaling(n));
     WEFT_TRY(wefti_op_check_float(n, 0));
     WEFT_TRY(wefti_op_check_rank(n, 0, 4, 4));
     WEFT_REQUIRE(x->shape[3] % 2 == 0, WEFT_E_SHAPE,
@@ -42,10 +69,8 @@ static weft_status infer_rope(const weft_node *n, weft_desc *out, int *out_count
 static weft_status grad_rope(wefti_grad *g, const weft_node *n) {
     weft_value in[] = {wefti_grad_of(g, n, 0),
                        wefti_in(n, 1) ? wefti_grad_in(g, n, 1) : WEFT_NO_VALUE};
-    wefti_attr attrs[] = {WEFTI_F("theta", wefti_attr_float(n, "theta")),
-                          WEFTI_I("offset", wefti_attr_int(n, "offset"))};
-    wefti_grad_add(g, n, 0,
-                   wefti_graph_add1(wefti_grad_graph(g), &weft_op_rope_grad, 2, in, 2, attrs));
+    wefti_grad_add(
+        g, n, 0, wefti_graph_add1(wefti_grad_graph(g), &weft_op_rope_grad, 2, in, ATTRS, n->attrs));
     return WEFT_OK;
 }
 
@@ -72,17 +97,30 @@ static void cost_rope(const weft_node *n, wefti_cost *out) {
                         .bytes = wefti_node_bytes(n)};
 }
 
+/* theta^(-2i/dim), scaled. */
+static double frequency_of(const weft_node *n, int64_t i, int64_t dim) {
+    double frequency = pow(wefti_attr_float(n, "theta"), -2.0 * (double)i / (double)dim);
+    double factor = wefti_attr_float(n, "factor"), low = wefti_attr_float(n, "low"),
+           high = wefti_attr_float(n, "high"), turns;
+    int64_t original = wefti_attr_int(n, "original");
+    if (factor == 0.0) return frequency;
+    if (original == 0) return frequency / factor;
+    turns = (double)original * frequency / (2.0 * 3.14159265358979323846); /* in that context */
+    double kept = fmin(fmax((turns - low) / (high - low), 0.0), 1.0);
+    return kept * frequency + (1.0 - kept) * frequency / factor;
+}
+
 /* direction 1 turns, -1 turns back */
 static weft_status turn(const weft_node *n, const double *const *in, double *const *out,
                         double direction) {
     const weft_desc *x = wefti_in(n, 0);
     const double *first = wefti_op_optional(n, in, 1);
     int64_t seq = x->shape[1], heads = x->shape[2], dim = x->shape[3], half = dim / 2;
-    double theta = wefti_attr_float(n, "theta"), offset = (double)wefti_attr_int(n, "offset");
+    double offset = (double)wefti_attr_int(n, "offset");
     for (int64_t row = 0; row < x->shape[0] * seq; row++)
         for (int64_t i = 0; i < half; i++) {
             double position = (double)(row % seq) + offset + (first ? first[0] : 0.0);
-            double angle = direction * position * pow(theta, -2.0 * (double)i / (double)dim);
+            double angle = direction * position * frequency_of(n, i, dim);
             for (int64_t h = 0; h < heads; h++) {
                 int64_t at = (row * heads + h) * dim + i;
                 double a = in[0][at], b = in[0][at + half];
@@ -158,12 +196,15 @@ static weft_status reference_cache_write(const weft_node *n, const wefti_random 
 
 /* ---- tables ---- */
 
-static const wefti_attr attrs[] = {WEFTI_F("theta", 10000.0), WEFTI_I("offset", 0), {0}};
-
 static const wefti_op_case cases[] = {
-    CASE(NULL, "f32[2,3,2,6]"),       CASE("theta=100", "f32[1,5,3,4]", "i32[]<9"),
-    CASE("offset=4", "f32[2,5,1,4]"), CASE(NULL, "bf16[2,1,1,2]"),
-    CASE(NULL, "f32[0,3,2,4]"),       CASES_END};
+    CASE(NULL, "f32[2,3,2,6]"),
+    CASE("theta=100", "f32[1,5,3,4]", "i32[]<9"),
+    CASE("offset=4", "f32[2,5,1,4]"),
+    CASE(NULL, "bf16[2,1,1,2]"),
+    CASE(NULL, "f32[0,3,2,4]"),
+    CASE("theta=100 factor=4", "f32[1,5,1,6]"),
+    CASE("factor=8 low=1 high=4 original=16", "f32[1,9,2,8]", "i32[]<9"),
+    CASES_END};
 static const wefti_op_case cases_cache_write[] = {
     CASE(NULL, "f32[2,7,3,4]", "f32[2,2,3,4]", "i32[]<5"),
     CASE(NULL, "bf16[1,4,1,3]", "bf16[1,1,1,3]", "i32[]<4"),
@@ -210,9 +251,14 @@ const weft_op_def weft_op_cache_write = {
     .cases = cases_cache_write,
 };
 
-weft_value weft_rope(weft_graph *g, weft_value x, double theta, weft_value position) {
-    wefti_attr attr = WEFTI_F("theta", theta);
-    return wefti_graph_add1(g, &weft_op_rope, 2, (weft_value[]){x, position}, 1, &attr);
+weft_value weft_rope(weft_graph *g, weft_value x, double theta, weft_rope_scaling scaling,
+                     weft_value position) {
+    wefti_attr given[] = {WEFTI_F("theta", theta), WEFTI_F("factor", scaling.factor),
+                          WEFTI_F("low", scaling.low_freq_factor),
+                          WEFTI_F("high", scaling.high_freq_factor),
+                          WEFTI_I("original", scaling.original_context)};
+    int count = scaling.factor == 0 ? 1 : 5;
+    return wefti_graph_add1(g, &weft_op_rope, 2, (weft_value[]){x, position}, count, given);
 }
 
 weft_value weft_cache_write(weft_graph *g, weft_value cache, weft_value x, weft_value position) {

@@ -60,6 +60,11 @@ static weft_status build(weft_generator *g, const weft_generator_options *option
     o.optimizer.kind = WEFT_NO_OPTIMIZER;
     o.threads = options->threads;
     o.memory_bytes = options->memory_bytes;
+    bool rotary = g->config.family == WEFT_FAMILY_LLAMA || g->config.family == WEFT_FAMILY_MIXTRAL;
+    WEFT_REQUIRE(options->context >= 0, WEFT_E_ARG, "a context of %lld tokens",
+                 (long long)options->context);
+    if (rotary && options->context > 0 && options->context < g->config.context)
+        g->config.context = options->context;
     WEFT_TRY(weft_model_build(&g->config, WEFT_USE_DECODE, 1, 1, WEFT_F32, &g->graph));
     WEFT_TRY(weft_session_create(g->graph, &o, &g->session));
     g->piece = g->config.context < PIECE ? g->config.context : PIECE;

@@ -128,7 +128,8 @@ static void test_rope(void **state) {
         int64_t rotary = random_bool() ? d : 2 * random_int(1, d / 2);
         operand cos_table = operand_new(INPUT, WEFT_F32, 64 * rotary / 2);
         operand sin_table = operand_new(INPUT, WEFT_F32, 64 * rotary / 2);
-        wefti_rope_table(64, rotary, 10000.0, NULL, f32(cos_table), f32(sin_table));
+        wefti_rope_table(0, 64, rotary, 10000.0, &(weft_rope_scaling){0}, f32(cos_table),
+                         f32(sin_table));
         c.x = operand_random(INPUT, random_type(), b * t * h * d, -1.0f, 1.0f);
         c.y = operand_new(OUTPUT, random_type(), b * t * h * d);
         c.z = operand_new(OUTPUT, c.x.dtype, b * t * h * d);
@@ -162,14 +163,18 @@ static void test_rope_scaling(void **state) {
     (void)state;
     /* Llama 3.1's numbers, theta 500000: the first pair is kept, the last is slowed by exactly the
      * factor. */
-    wefti_rope_scaling scaling = {8.0f, 1.0f, 4.0f, 8192.0f};
+    weft_rope_scaling scaling = {8.0, 1.0, 4.0, 8192}, linear = {.factor = 4.0}, none = {0};
     float c[2 * 64], s[2 * 64], plain_c[2 * 64], plain_s[2 * 64];
-    wefti_rope_table(2, 128, 500000.0, NULL, plain_c, plain_s);
-    wefti_rope_table(2, 128, 500000.0, &scaling, c, s);
+    wefti_rope_table(0, 2, 128, 500000.0, &none, plain_c, plain_s);
+    wefti_rope_table(0, 2, 128, 500000.0, &scaling, c, s);
     assert_true(s[64] == plain_s[64]);
     assert_true(fabsf(s[127] - plain_s[127] / 8.0f) < 1e-12f);
     assert_true(s[64 + 30] < plain_s[64 + 30] &&
                 s[64 + 30] > plain_s[64 + 30] / 8.0f); /* blended */
+    /* Divided frequencies are divided positions. */
+    wefti_rope_table(4, 1, 128, 500000.0, &linear, c, s);
+    assert_memory_equal(c, plain_c + 64, 64 * sizeof *c);
+    assert_memory_equal(s, plain_s + 64, 64 * sizeof *s);
 }
 
 /* --- one_hot, gather, scatter_add

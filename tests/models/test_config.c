@@ -19,6 +19,7 @@ static void assert_same(const weft_model_config *a, const weft_model_config *b) 
     assert_true(a->dropout == b->dropout);
     assert_true(a->norm_eps == b->norm_eps);
     assert_true(a->rope_theta == b->rope_theta);
+    assert_memory_equal(&a->rope_scaling, &b->rope_scaling, sizeof a->rope_scaling);
     assert_int_equal(a->tied, b->tied);
     assert_int_equal(a->experts, b->experts);
     assert_int_equal(a->experts_per_token, b->experts_per_token);
@@ -36,6 +37,9 @@ static void round_trip(void **state) {
                 c.norm_eps = family == WEFT_FAMILY_MLP || family == WEFT_FAMILY_LENET ? 0 : 3e-7;
                 c.image[1] = c.image[1] * 2;
                 if (family == WEFT_FAMILY_LLAMA) c.tied = true, c.rope_theta = 500000.25;
+                if (family == WEFT_FAMILY_LLAMA)
+                    c.rope_scaling = (weft_rope_scaling){32, 1, 4.5, 8192};
+                if (family == WEFT_FAMILY_MIXTRAL) c.rope_scaling.factor = 2.5;
                 if (c.experts) c.experts_per_token = 3, c.capacity_factor = 1.75, c.aux_loss = 0.02;
             }
             if (weft_family_is_language(c.family)) memset(c.image, 0, sizeof c.image);
@@ -111,7 +115,23 @@ static void both_versions(void **state) {
     assert_true(c.rope_theta == 250000);
     ASSERT_OK(weft_model_config_read(
         LLAMA(", \"rope_theta\": 7.0, \"rope_scaling\": {\"type\": \"default\"}"), &c));
-    assert_true(c.rope_theta == 7);
+    assert_true(c.rope_theta == 7 && c.rope_scaling.factor == 0);
+    /* Llama 3.1 in both. */
+#define LLAMA3                                                                                     \
+    "\"factor\": 8.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "                       \
+    "\"original_max_position_embeddings\": 8192, \"rope_type\": \"llama3\""
+    weft_rope_scaling scaling = {8, 1, 4, 8192};
+    ASSERT_OK(
+        weft_model_config_read(LLAMA(", \"rope_theta\": 5e5, \"rope_scaling\": {" LLAMA3 "}"), &c));
+    assert_true(c.rope_theta == 5e5);
+    assert_memory_equal(&c.rope_scaling, &scaling, sizeof scaling);
+    ASSERT_OK(weft_model_config_read(
+        LLAMA(", \"rope_parameters\": {\"rope_theta\": 5e5, " LLAMA3 "}"), &c));
+    assert_true(c.rope_theta == 5e5);
+    assert_memory_equal(&c.rope_scaling, &scaling, sizeof scaling);
+    ASSERT_OK(weft_model_config_read(
+        LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}"), &c));
+    assert_true(c.rope_scaling.factor == 2 && c.rope_scaling.original_context == 0);
 }
 
 static void refusals_name_the_key(void **state) {
@@ -145,10 +165,15 @@ static void refusals_name_the_key(void **state) {
         {LLAMA(", \"hidden_act\": \"gelu\""), "hidden_act", WEFT_E_NO_IMPL},
         {LLAMA(", \"attention_bias\": true"), "attention_bias", WEFT_E_NO_IMPL},
         {LLAMA(", \"mlp_bias\": true"), "mlp_bias", WEFT_E_NO_IMPL},
-        {LLAMA(", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0}"), "rope_scaling",
-         WEFT_E_NO_IMPL},
-        {LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}"), "linear",
-         WEFT_E_NO_IMPL},
+        {LLAMA(", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0}"),
+         "rope_scaling: original_max_position_embeddings", WEFT_E_ARG},
+        {LLAMA(", \"rope_scaling\": {\"factor\": 8.0, \"low_freq_factor\": 4.0, "
+               "\"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 8192, "
+               "\"rope_type\": \"llama3\"}"),
+         "rope_scaling", WEFT_E_ARG},
+        {LLAMA(", \"rope_scaling\": {\"type\": \"linear\"}"), "rope_scaling: factor", WEFT_E_ARG},
+        {LLAMA(", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}"),
+         "only default, linear or llama3", WEFT_E_NO_IMPL},
         {LLAMA(", \"rope_parameters\": {\"rope_type\": \"yarn\"}"), "rope_parameters",
          WEFT_E_NO_IMPL},
         {LLAMA(", \"rope_parameters\": 5"), "rope_parameters", WEFT_E_ARG},

@@ -96,16 +96,29 @@ row('attention', 'scale=0.3', ['f32[2,2,1,2]', 'f32[2,3,1,2]', 'f32[2,3,1,2]', '
 row('attention', '', ['f32[1,2,2,2]', 'f32[1,3,2,2]', 'f32[1,3,2,2]', 'bool[1,2,2,3]?'], attend)
 
 
-def rope(x, theta, position):
+def llama3(frequency, factor, low, high, original):
+    """As Hugging Face's rope_type "llama3"."""
+    wavelength = 2 * math.pi / frequency
+    smooth = (original / wavelength - low) / (high - low)
+    blended = (1 - smooth) * frequency / factor + smooth * frequency
+    return torch.where(wavelength > original / low, frequency / factor,
+                       torch.where(wavelength < original / high, frequency, blended))
+
+
+def rope(x, theta, position, scaled=lambda frequency: frequency):
     """As Hugging Face's Llama: x cos + rotate_half(x) sin."""
     half = x.shape[3] // 2
-    angle = (torch.arange(x.shape[1]) + position)[:, None] * theta ** (-torch.arange(half) / half)
+    frequency = scaled(torch.tensor(float(theta), dtype=torch.float64) ** (-torch.arange(half) / half))
+    angle = (torch.arange(x.shape[1]) + position)[:, None] * frequency
     angle = torch.cat([angle, angle], 1)[:, None]
     return x * angle.cos() + torch.cat([-x[..., half:], x[..., :half]], 3) * angle.sin()
 
 
 row('rope', 'theta=100 offset=2', ['f32[1,3,2,4]'], lambda x: rope(x, 100.0, 2))
 row('rope', 'theta=100', ['f32[1,2,1,6]', 'i32[]<5'], lambda x, p: rope(x, 100.0, p))
+row('rope', 'theta=100 factor=4', ['f32[1,3,1,6]'], lambda x: rope(x, 100.0, 0, lambda f: f / 4))
+row('rope', 'theta=100 offset=5 factor=8 low=1 high=4 original=32', ['f32[1,2,1,12]'],
+    lambda x: rope(x, 100.0, 5, lambda f: llama3(f, 8, 1, 4, 32)))
 
 row('conv2d', 'stride=(2,1) padding=(1,2) dilation=(1,2)', ['f32[1,2,4,3]', 'f32[2,2,2,3]', 'f32[2]'],
     lambda x, w, b: F.conv2d(x, w, b, (2, 1), (1, 2), (1, 2)))
@@ -120,7 +133,7 @@ row('avg_pool2d', 'kernel=(3,2) stride=(2,1) padding=(1,1)', ['f32[1,2,5,3]'],
 row('transpose', 'order=(2,0,1)', ['f32[2,3,2]'], lambda x: x.permute(2, 0, 1))
 row('slice', 'axis=1 begin=1 end=3', ['f32[2,4]'], lambda x: x[:, 1:3])
 row('concat', 'axis=1', ['f32[2,1,2]', 'f32[2,2,2]'], lambda a, b: torch.cat([a, b], 1))
-row('split', 'axis=1 parts=2', ['f32[2,4]'], lambda x: x.split(2, 1))
+row('chunk', 'axis=1 parts=2', ['f32[2,4]'], lambda x: x.split(2, 1))
 row('pad', 'before=(1,0) after=(0,2) value=0.5', ['f32[2,2]'], lambda x: F.pad(x, (0, 2, 1, 0), value=0.5))
 row('gather', 'axis=1', ['f32[2,3,2]', 'i32[4]<3'], lambda x, i: x.index_select(1, i))
 row('scatter_add', 'axis=1', ['f32[2,3]', 'i32[4]<3', 'f32[2,4]'], lambda x, i, u: x.index_add(1, i, u))

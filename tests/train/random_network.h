@@ -132,8 +132,8 @@ static inline weft_value layer_attention(network *n, weft_value x) {
     weft_value h = net_norm(n, x), q = net_heads(n, h, n->heads), k = net_heads(n, h, kv),
                v = net_heads(n, h, kv);
     if (n->head % 2 == 0 && roll(&n->dice, 2)) {
-        q = NET_OP(n, weft_rope(g, q, 100, WEFT_NO_VALUE));
-        k = NET_OP(n, weft_rope(g, k, 100, WEFT_NO_VALUE));
+        q = NET_OP(n, weft_rope(g, q, 100, (weft_rope_scaling){0}, WEFT_NO_VALUE));
+        k = NET_OP(n, weft_rope(g, k, 100, (weft_rope_scaling){0}, WEFT_NO_VALUE));
     }
     if (roll(&n->dice, 4) == 0) {
         int64_t heads = roll(&n->dice, 2) ? n->heads : 1;

@@ -269,6 +269,39 @@ static void texts_equal_those_from_scratch(void **state) {
         }
 }
 
+/* Caches no longer than what is asked for, and the same text. */
+static void a_short_text_needs_short_caches(void **state) {
+    (void)state;
+    weft_family families[] = {WEFT_FAMILY_LLAMA, WEFT_FAMILY_MIXTRAL, WEFT_FAMILY_GPT2};
+    for (int f = 0; f < 3; f++) {
+        weft_model_config c = config_of(families[f], 5000, 256);
+        c.rope_scaling = (weft_rope_scaling){8, 1, 4, 100};
+        weft_graph *graph;
+        weft_session *s = reference_of(&c, &graph);
+        char name[64];
+        (void)snprintf(name, sizeof name, "short-%d", f);
+        save(s, &c, in_root(name), 1, NULL);
+        weft_session_destroy(s);
+        weft_graph_destroy(graph);
+        weft_generate_options o = {.tokens = 60, .temperature = 1, .seed = 3};
+        text whole, part;
+        weft_generator *g = open_with(in_root(name), 1);
+        int64_t most = weft_generator_info_of(g).peak_bytes;
+        run(g, "Once upon a time", 16, o, &whole);
+        weft_generator_close(g);
+        weft_generator_options open = {.threads = 1, .context = 76};
+        ASSERT_OK(weft_generator_open(in_root(name), &open, &g));
+        if (families[f] == WEFT_FAMILY_GPT2) /* its positions are parameters */
+            assert_int_equal(weft_generator_info_of(g).peak_bytes, most);
+        else
+            assert_true(weft_generator_info_of(g).peak_bytes * 2 < most);
+        run(g, "Once upon a time", 16, o, &part);
+        assert_int_equal(part.used, 60);
+        assert_memory_equal(part.data, whole.data, 60);
+        weft_generator_close(g);
+    }
+}
+
 static void same_seed_same_text(void **state) {
     (void)state;
     weft_model_config c = config_of(WEFT_FAMILY_GPT2, 70, 256);
@@ -521,6 +554,7 @@ int main(void) {
         cmocka_unit_test(frequencies_follow_the_softmax),
         cmocka_unit_test(top_k_selects_in_order),
         cmocka_unit_test(texts_equal_those_from_scratch),
+        cmocka_unit_test(a_short_text_needs_short_caches),
         cmocka_unit_test(same_seed_same_text),
         cmocka_unit_test(all_kinds_of_directories),
         cmocka_unit_test(tokenizers_are_used),

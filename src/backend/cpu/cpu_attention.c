@@ -225,6 +225,7 @@ typedef struct rope_kernel {
     int64_t batch, seq, heads, dim;
     int64_t offset; /* of row 0 of this piece of the sequence */
     double theta;
+    weft_rope_scaling scaling;
     weft_dtype x, y;
     bool inverse, has_position;
     float *table; /* without a position: cos, then sin, [seq, dim / 2] each */
@@ -233,15 +234,8 @@ typedef struct rope_kernel {
 /* The kernel's own rows only: a table from 0 would be long where a cache or a split sequence begins
  * far on. */
 static void fill_tables(const rope_kernel *k, int64_t first, float *cos_table, float *sin_table) {
-    int64_t half = k->dim / 2;
-    for (int64_t i = 0; i < half; i++) {
-        double frequency = pow(k->theta, -2.0 * (double)i / (double)k->dim);
-        for (int64_t t = 0; t < k->seq; t++) {
-            double angle = (double)(first + k->offset + t) * frequency;
-            cos_table[t * half + i] = (float)cos(angle);
-            sin_table[t * half + i] = (float)sin(angle);
-        }
-    }
+    wefti_rope_table(first + k->offset, k->seq, k->dim, k->theta, &k->scaling, cos_table,
+                     sin_table);
 }
 
 static weft_status run_rope(const wefti_kernel *kernel, const wefti_run *run, const void *const *in,
@@ -290,6 +284,8 @@ weft_status wefti_cpu_rope(const weft_node *n, const wefti_prepare *options, wef
     k->dim = x->shape[3];
     k->offset = wefti_attr_int(n, "offset");
     k->theta = wefti_attr_float(n, "theta");
+    k->scaling = (weft_rope_scaling){wefti_attr_float(n, "factor"), wefti_attr_float(n, "low"),
+                                     wefti_attr_float(n, "high"), wefti_attr_int(n, "original")};
     k->x = x->dtype;
     k->y = wefti_out(n, 0)->dtype;
     k->inverse = !strcmp(n->op->name, "rope_grad");

@@ -43,13 +43,10 @@ typedef struct wefti_rope_args {
     bool inverse;
 } wefti_rope_args;
 
-typedef struct wefti_rope_scaling { /* Llama 3.1's; factor 0: none */
-    float factor, low_freq_factor, high_freq_factor, original_context;
-} wefti_rope_scaling;
-
-/* cos and sin [positions, rotary / 2] of position * theta^(-2i/rotary), computed in double. */
-void wefti_rope_table(int64_t positions, int64_t rotary, double theta,
-                      const wefti_rope_scaling *scaling, float *cos, float *sin);
+/* cos and sin [positions, rotary / 2] of (first + p) * theta^(-2i/rotary), scaled, computed in
+ * double. */
+void wefti_rope_table(int64_t first, int64_t positions, int64_t rotary, double theta,
+                      const weft_rope_scaling *scaling, float *cos, float *sin);
 
 typedef struct wefti_one_hot_args {
     wefti_src ids; /* [rows] i32, i64, u16; outside begin + [0, classes): a zero row */
