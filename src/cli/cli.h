@@ -1,8 +1,8 @@
 /* The frame of the `weft` command: a table of verbs, and for each verb a table of options from
  * which both the parsing and the help text come. The command sees the public interface only.
  *
- * Exit codes: 0 done, 1 failed, 2 used wrongly, 130 and 143 stopped by SIGINT and SIGTERM; `weft
- * launch` ends with that of the rank that failed. */
+ * Exit codes: 0 done, 1 failed, 2 used wrongly, 128 + N stopped by signal N (129, 130, 141, 143);
+ * `weft launch` ends with that of the rank that failed. */
 #ifndef WEFT_CLI_H
 #define WEFT_CLI_H
 

@@ -31,7 +31,8 @@ static const cli_option options[] = {
 /* The signal that asked to stop, 0 for none. The first one ends the run after a checkpoint. One
  * that comes within a second is the same request, told by several: a job system asks all processes
  * of a job, and a launcher among them passes it on. One that comes later ends the process at once.
- */
+ * A terminal that is closed (SIGHUP) and a reader that has gone (SIGPIPE, once for every line) are
+ * requests too: whoever looked on is not there to ask. */
 static volatile int stop_signal;
 static volatile sig_atomic_t is_quiet; /* another rank tells */
 static struct timespec asked;
@@ -51,7 +52,7 @@ static void on_signal(int number) {
         stop_signal = number;
         ssize_t ignored = is_quiet ? 0 : write(STDERR_FILENO, text, sizeof text - 1);
         (void)ignored;
-    } else if (!is_same_request()) {
+    } else if (number != SIGPIPE && !is_same_request()) {
         (void)signal(number, SIG_DFL);
         (void)raise(number); /* comes when this handler returns */
     }
@@ -59,16 +60,18 @@ static void on_signal(int number) {
 }
 
 static void catch_signals(void) {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
     enum { COUNT = sizeof numbers / sizeof *numbers };
-    struct sigaction action = {.sa_handler = on_signal};
+    struct sigaction action = {.sa_handler = on_signal}, old;
     sigemptyset(&action.sa_mask);
     for (int i = 0; i < COUNT; i++) sigaddset(&action.sa_mask, numbers[i]); /* one at a time */
     for (int i = 0; i < COUNT; i++) {
-        struct sigaction old;
-        /* Who was started by nohup goes on when the terminal is gone. */
-        bool ignored = sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler == SIG_IGN;
-        if (numbers[i] != SIGHUP || !ignored) sigaction(numbers[i], &action, NULL);
+        /* Started by nohup, a run goes on; that shells let background jobs ignore SIGINT is no such
+         * wish. */
+        bool may_be_ignored = numbers[i] == SIGHUP || numbers[i] == SIGPIPE;
+        if (may_be_ignored && !sigaction(numbers[i], NULL, &old) && old.sa_handler == SIG_IGN)
+            continue;
+        (void)sigaction(numbers[i], &action, NULL);
     }
 }
 

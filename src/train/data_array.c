@@ -15,7 +15,7 @@ int wefti_element_bytes(wefti_element element) {
     return bytes[element];
 }
 
-static double largest_of(wefti_element element) {
+double wefti_element_largest(wefti_element element) {
     static const double largest[] = {
 #define ROW(name, size, value) value,
         WEFTI_ELEMENT_LIST(ROW)
@@ -89,7 +89,7 @@ void wefti_array_tokens(const wefti_array *array, int64_t first, int64_t count, 
 void wefti_array_scaled(const wefti_array *array, int64_t first, int64_t count, float *out) {
     int bytes = wefti_element_bytes(array->element);
     bool integer = wefti_element_is_integer(array->element);
-    double largest = largest_of(array->element);
+    double largest = wefti_element_largest(array->element);
     for (int64_t i = 0; i < count; i++) {
         uint64_t bits = bits_of(array, first + i, bytes);
         out[i] = integer ? (float)((double)integer_of(array->element, bits) / largest)

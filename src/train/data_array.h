@@ -49,6 +49,7 @@ typedef struct wefti_array {
 
 int wefti_element_bytes(wefti_element element);
 bool wefti_element_is_integer(wefti_element element); /* BOOL included */
+double wefti_element_largest(wefti_element element);
 
 /* Elements [first, first + count) as integers (the array must be of integers), or as f32 scaled so
  * that the largest value of an integer type is 1. The range is the caller's to check. */

@@ -101,11 +101,36 @@ static weft_status check_labels(wefti_image_source *s, const char *path, int64_t
     for (int64_t i = 0; i < labels->elems; i++) {
         int64_t label;
         wefti_array_integers(labels, i, 1, &label);
-        WEFT_REQUIRE(label >= 0 && label < (vocab ? vocab : INT32_MAX), WEFT_E_ARG,
+        WEFT_REQUIRE(label >= 0 && label < INT32_MAX, WEFT_E_ARG,
+                     "%s: label %lld of image %lld: labels are whole numbers from 0 to %d", path,
+                     (long long)label, (long long)i, INT32_MAX - 1);
+        WEFT_REQUIRE(!vocab || label < vocab, WEFT_E_ARG,
                      "%s: label %lld of image %lld; the model has %lld classes, from 0", path,
-                     (long long)label, (long long)i, (long long)(vocab ? vocab : INT32_MAX));
+                     (long long)label, (long long)i, (long long)vocab);
         if (label >= s->classes) s->classes = label + 1;
     }
+    return WEFT_OK;
+}
+
+/* Pixels of 0 to 255 that are kept as wider numbers, as NumPy does unless told otherwise, would all
+ * be next to nothing when they are divided by the largest value of their type. */
+static weft_status check_scale(const wefti_image_source *s) {
+    enum { LOOKED_AT = 1 << 20, PIECE = 256 };
+    const wefti_array *images = &s->images.array;
+    double largest = wefti_element_largest(images->element), most = 0;
+    int64_t values[PIECE], end = images->elems < LOOKED_AT ? images->elems : LOOKED_AT;
+    if (wefti_element_bytes(images->element) == 1 || !wefti_element_is_integer(images->element))
+        return WEFT_OK;
+    for (int64_t i = 0, n; i < end; i += n) {
+        n = end - i < PIECE ? end - i : PIECE;
+        wefti_array_integers(images, i, n, values);
+        for (int64_t k = 0; k < n; k++) most = fmax(most, fabs((double)values[k]));
+    }
+    WEFT_REQUIRE(most == 0 || (most > 255 && most >= largest / 65536), WEFT_E_ARG,
+                 "%s: no pixel is larger than %.0f, but whole numbers are divided by the largest "
+                 "of their type, here %.0f, which leaves next to nothing: save them as bytes (0 to "
+                 "255) or as fractions (f32)",
+                 s->path, most, largest);
     return WEFT_OK;
 }
 
@@ -137,7 +162,7 @@ weft_status wefti_images_open(wefti_image_source *s, const char *path, const cha
         s->path = wefti_strdup(path);
     WEFT_REQUIRE(s->path, WEFT_E_NOMEM, "no memory for the name of a file");
     WEFT_TRY(open_both(s, labels, format, vocab));
-    return WEFT_OK;
+    return check_scale(s);
 }
 
 void wefti_images_close(wefti_image_source *s) {

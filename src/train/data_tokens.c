@@ -186,7 +186,7 @@ static weft_status refuse_token(const wefti_token_piece *piece, int64_t at, int6
     int bytes = wefti_element_bytes(piece->array.element);
     int64_t value, offset = piece->array.offset + at * bytes;
     wefti_array_integers(&piece->array, at, 1, &value);
-    WEFT_REQUIRE(vocab == 0, WEFT_E_ARG,
+    WEFT_REQUIRE(vocab == 0 || value < 0, WEFT_E_ARG,
                  "%s: token %lld at byte %lld (number %lld) is not below the vocabulary of %lld: "
                  "the model needs a larger one",
                  piece->path, (long long)value, (long long)offset, (long long)at, (long long)vocab);

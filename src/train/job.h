@@ -103,5 +103,7 @@ const wefti_job_mark *wefti_job_mark_of(const wefti_job_draft *draft, const char
 
 /* Fill in what was left out, then check the values against each other. */
 weft_status wefti_job_resolve(wefti_job_draft *draft) WEFT_CHECKED;
+/* Keys that say nothing of the model's family are refused. */
+weft_status wefti_job_check_family(const wefti_job_draft *draft) WEFT_CHECKED;
 
 #endif

@@ -136,6 +136,7 @@ weft_status wefti_job_resolve(wefti_job_draft *draft) {
     bool images = m->family != WEFT_FAMILIES && !weft_family_is_language(m->family);
     FILL("data.format", draft->job.data.format, images ? WEFT_FORMAT_IDX : WEFT_FORMAT_TEXT);
     FILL("model.dropout", m->dropout, from ? -1 : 0);
+    if (!from) WEFT_TRY(wefti_job_check_family(draft));
     fill_experts(draft, from);
     fill_train(draft);
     WEFT_TRY(wefti_job_plan(draft, &draft->plan));

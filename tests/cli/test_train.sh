@@ -79,6 +79,11 @@ tail -1 lines | grep -q '"done": false, "stopped": true' || fail "no stopped obj
 signal INT 130
 signal HUP 129
 
+# --- a reader that has gone ends the run with a checkpoint, too ---
+"$weft" train job.yaml checkpoint.dir=piped train.steps=1000000000 --json 2>errors | head -1 >lines
+[ "$(ls -d piped/step-* | wc -l)" = 1 ] || fail "a gone reader: no checkpoint" errors
+grep -q 'the same command goes on from piped/step-' errors || fail "a gone reader: no word of the checkpoint" errors
+
 # --- memory: the process needs what was predicted, and little more ---
 : >memory # it is there before it is counted
 "$weft" train job.yaml model.hidden=128 model.context=128 train.batch=16 train.steps=1000000000 --json >memory 2>errors &

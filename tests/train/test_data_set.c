@@ -313,6 +313,38 @@ static void npy_tokens_and_images(void **state) {
     weft_data_close(data);
 }
 
+/* Pixels that dividing by the largest number of their type would leave next to nothing of. */
+static void pixels_in_numbers_too_wide(void **state) {
+    (void)state;
+    static const struct {
+        const char *descr;
+        int bytes;
+        uint64_t pixel;
+        bool good;
+    } cases[] = {{"<i8", 8, 255, false},    {"<i4", 4, 255, false},       {"<u4", 4, 1000, false},
+                 {"<u2", 2, 255, false},    {"<i2", 2, 200, false},       {"|u1", 1, 3, true},
+                 {"|b1", 1, 1, true},       {"<u2", 2, 4000, true},       {"<i4", 4, 0, true},
+                 {"<i4", 4, 1 << 29, true}, {"<i8", 8, 1ULL << 62, true}, {"<i8", 8, 65535, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        unsigned char pixels[2 * 2 * 8] = {0};
+        char header[100];
+        memcpy(pixels + cases[i].bytes, &cases[i].pixel, (size_t)cases[i].bytes);
+        (void)snprintf(header, sizeof header,
+                       "{'descr': '%s', 'fortran_order': False, 'shape': (2, 1, 2), }",
+                       cases[i].descr);
+        buffer x = {0}, y = {0};
+        put_npy(&x, 1, header, pixels, 4 * (size_t)cases[i].bytes);
+        put_npy(&y, 1, "{'descr': '|u1', 'fortran_order': False, 'shape': (2,), }", "\0\1", 2);
+        weft_data_options o = {.format = "npy",
+                               .path = put_file("wide.npy", x.bytes, (size_t)x.count),
+                               .labels = put_file("narrow.npy", y.bytes, (size_t)y.count)};
+        if (cases[i].good)
+            weft_data_close(open_data(o));
+        else
+            ASSERT_FAILS(WEFT_E_ARG, "save them as bytes", try_data(o));
+    }
+}
+
 static void idx_pairs(void **state) {
     (void)state;
     buffer x = {0}, y = {0}, other = {0};
@@ -505,6 +537,7 @@ int main(void) {
         IN_ROOT(vocabulary),
         IN_ROOT(several_shards),
         IN_ROOT(npy_tokens_and_images),
+        IN_ROOT(pixels_in_numbers_too_wide),
         IN_ROOT(idx_pairs),
         IN_ROOT(tokenised_text),
         cmocka_unit_test(each_epoch_visits_each_sample_once),
