@@ -77,8 +77,9 @@ WEFT_API weft_status weft_model_build(const weft_model_config *config, weft_mode
 
 /** config.json of Hugging Face's form, of transformers 4 or 5: text to a complete config
  * (WEFT_E_NO_IMPL names what is not supported, WEFT_E_ARG and WEFT_E_CORRUPT what is wrong), and
- * back (freed with weft_text_free). gpt2-moe, mlp, lenet and resnet, which have no such form, use
- * model_type "weft-mlp" and so on with the fields of weft_model_config. */
+ * back (freed with weft_text_free). Rates of dropout that differ become NaN, which the caller has
+ * to replace. gpt2-moe, mlp, lenet and resnet, which have no such form, use model_type "weft-mlp"
+ * and so on with the fields of weft_model_config. */
 WEFT_API weft_status weft_model_config_read(const char *json, weft_model_config *out) WEFT_CHECKED;
 WEFT_API weft_status weft_model_config_write(const weft_model_config *config,
                                              char **out) WEFT_CHECKED;

@@ -85,7 +85,7 @@ static weft_status expect_text(const wefti_json *o, const char *key, const char 
     return WEFT_OK;
 }
 
-/* The one rate of a model whose config.json has several. */
+/* The one rate of a model whose config.json has several; not a number where they differ. */
 static weft_status read_dropout(const wefti_json *o, double standard, int count,
                                 const char *const *keys, double *out) {
     for (int i = 0; i < count; i++) {
@@ -93,10 +93,7 @@ static weft_status read_dropout(const wefti_json *o, double standard, int count,
         WEFT_TRY(read_real_or(o, keys[i], standard, &rate));
         WEFT_REQUIRE(rate >= 0 && rate < 1, WEFT_E_ARG, "%s is %g: it must be in [0, 1)", keys[i],
                      rate);
-        WEFT_REQUIRE(i == 0 || rate == *out, WEFT_E_NO_IMPL,
-                     "%s is %g but %s is %g: only equal rates are supported", keys[i], rate,
-                     keys[0], *out);
-        *out = rate;
+        *out = i == 0 || rate == *out ? rate : NAN;
     }
     return WEFT_OK;
 }
@@ -478,7 +475,11 @@ static weft_status read_root(const wefti_json *o, weft_model_config *c) {
                  "quantization_config is given: quantized models are not supported");
     c->family = (weft_family)family;
     WEFT_TRY(forms[family].read(o, c));
-    return weft_model_complete(c);
+    double dropout = c->dropout;
+    if (isnan(dropout)) c->dropout = 0;
+    WEFT_TRY(weft_model_complete(c));
+    c->dropout = dropout;
+    return WEFT_OK;
 }
 
 weft_status weft_model_config_read(const char *json, weft_model_config *out) {

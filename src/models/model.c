@@ -86,6 +86,8 @@ static void fill(int64_t *value, int64_t standard) {
     if (!*value) *value = standard;
 }
 
+enum { LAYERS_MAX = 10000 }; /* a graph has some nodes for each; damaged files ask for more */
+
 static weft_status check_positive(const char *key, int64_t value) {
     WEFT_REQUIRE(value > 0, WEFT_E_ARG, "%s is %lld: it must be 1 or more", key, (long long)value);
     WEFT_REQUIRE(value < INT32_MAX, WEFT_E_ARG, "%s is %lld: it must be below %d", key,
@@ -203,6 +205,8 @@ weft_status weft_model_complete(weft_model_config *config) {
     WEFT_TRY(check_numbers(&c));
     fill_defaults(&c, d);
     if (d->layers > 0) WEFT_TRY(check_positive("model.layers", c.layers));
+    WEFT_REQUIRE(c.layers <= LAYERS_MAX, WEFT_E_ARG, "model.layers is %lld: it must be at most %d",
+                 (long long)c.layers, LAYERS_MAX);
     if (d->hidden > 0) WEFT_TRY(check_positive("model.hidden", c.hidden));
     if (d->heads > 0) WEFT_TRY(check_heads(&c));
     WEFT_TRY(check_experts(&c, d->experts > 0));

@@ -77,6 +77,7 @@ static weft_status open_parts(weft_generator *g, const char *checkpoint,
                               const weft_generator_options *options) {
     WEFT_TRY(wefti_pretrained_path(checkpoint, &g->path));
     WEFT_TRY(wefti_pretrained_config(g->path, &g->config));
+    g->config.dropout = 0; /* is of training, and may be unknown */
     WEFT_REQUIRE(weft_family_is_language(g->config.family), WEFT_E_NO_IMPL,
                  "%s holds a %s, which does not generate text", g->path,
                  weft_family_text(g->config.family));

@@ -2,6 +2,8 @@
  * understood, what a family does not do is refused by name. */
 #include "model_fixture.h"
 
+#include <math.h>
+
 #include "base/fault.h"
 
 static void assert_same(const weft_model_config *a, const weft_model_config *b) {
@@ -134,6 +136,21 @@ static void both_versions(void **state) {
     assert_true(c.rope_scaling.factor == 2 && c.rope_scaling.original_context == 0);
 }
 
+/* Each family has one rate here. */
+static void unequal_dropout_is_no_number(void **state) {
+    (void)state;
+    weft_model_config c;
+    char *text;
+    ASSERT_OK(weft_model_config_read(GPT2(", \"resid_pdrop\": 0.2"), &c));
+    assert_true(isnan(c.dropout) && c.ffn == 4 * 48);
+    assert_int_equal(weft_model_config_write(&c, &text), WEFT_E_ARG);
+    ASSERT_OK(weft_model_config_read(BERT(", \"hidden_dropout_prob\": 0.2"), &c));
+    assert_true(isnan(c.dropout));
+    ASSERT_OK(weft_model_config_read(
+        GPT2(", \"resid_pdrop\": 0.2, \"attn_pdrop\": 0.2, \"embd_pdrop\": 0.2"), &c));
+    assert_true(c.dropout == 0.2);
+}
+
 static void refusals_name_the_key(void **state) {
     (void)state;
     static const struct {
@@ -151,7 +168,6 @@ static void refusals_name_the_key(void **state) {
         {GPT2(", \"n_inner\": -3"), "n_inner", WEFT_E_ARG},
         {GPT2(", \"activation_function\": \"relu\""), "activation_function", WEFT_E_NO_IMPL},
         {GPT2(", \"activation_function\": 1"), "activation_function", WEFT_E_ARG},
-        {GPT2(", \"resid_pdrop\": 0.2"), "embd_pdrop", WEFT_E_NO_IMPL},
         {GPT2(", \"resid_pdrop\": 2"), "resid_pdrop", WEFT_E_ARG},
         {GPT2(", \"scale_attn_weights\": false"), "scale_attn_weights", WEFT_E_NO_IMPL},
         {GPT2(", \"scale_attn_by_inverse_layer_idx\": true"), "inverse_layer", WEFT_E_NO_IMPL},
@@ -161,6 +177,9 @@ static void refusals_name_the_key(void **state) {
         {GPT2(", \"layer_norm_epsilon\": \"1e-5\""), "layer_norm_epsilon", WEFT_E_ARG},
         {GPT2(", \"quantization_config\": {}"), "quantization_config", WEFT_E_NO_IMPL},
         {LLAMA(", \"num_key_value_heads\": 4"), "kv_heads", WEFT_E_ARG},
+        {"{\"model_type\": \"gpt2\", \"n_layer\": 1000000000, \"n_embd\": 48, \"n_head\": 4, "
+         "\"n_positions\": 32, \"vocab_size\": 101}",
+         "model.layers is 1000000000: it must be at most 10000", WEFT_E_ARG},
         {LLAMA(", \"head_dim\": 16"), "head_dim", WEFT_E_NO_IMPL},
         {LLAMA(", \"hidden_act\": \"gelu\""), "hidden_act", WEFT_E_NO_IMPL},
         {LLAMA(", \"attention_bias\": true"), "attention_bias", WEFT_E_NO_IMPL},
@@ -321,9 +340,13 @@ static void allocations_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trip),       cmocka_unit_test(defaults_of_transformers),
-        cmocka_unit_test(both_versions),    cmocka_unit_test(refusals_name_the_key),
-        cmocka_unit_test(names_in_files),   cmocka_unit_test(other_names),
+        cmocka_unit_test(round_trip),
+        cmocka_unit_test(defaults_of_transformers),
+        cmocka_unit_test(both_versions),
+        cmocka_unit_test(refusals_name_the_key),
+        cmocka_unit_test(unequal_dropout_is_no_number),
+        cmocka_unit_test(names_in_files),
+        cmocka_unit_test(other_names),
         cmocka_unit_test(allocations_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -216,6 +216,29 @@ static void dropout_of_job_or_files(void **state) {
         wefti_training_close(&t);
         weft_job_free(job);
     }
+    /* Where its rates differ, the job has to say which. */
+    char path[300], from[300], *text;
+    int64_t bytes;
+    (void)snprintf(path, sizeof path, "%s/config.json", f.path);
+    ASSERT_OK(wefti_file_read(path, 1 << 20, &text, &bytes));
+    memcpy(strstr(strstr(text, "embd_pdrop"), "0.25"), "0.35", 4);
+    ASSERT_OK(wefti_file_write(path, text, (size_t)bytes));
+    wefti_free(text);
+    (void)snprintf(from, sizeof from, "model.from=%s", f.path);
+    for (int set = 0; set < 2; set++) {
+        const char *words[] = {from, "model.dropout=0.5"};
+        weft_job *job;
+        ASSERT_OK(weft_job_load(NULL, words, 1 + set, &job));
+        wefti_training t = {.job = job};
+        if (set) {
+            ASSERT_OK(wefti_training_configure(&t));
+            assert_true(t.config.dropout == 0.5);
+        } else {
+            ASSERT_FAILS(WEFT_E_NO_IMPL, "set model.dropout", wefti_training_configure(&t));
+        }
+        wefti_training_close(&t);
+        weft_job_free(job);
+    }
     files_end(&f);
 }
 
