@@ -54,10 +54,13 @@ enum {
     WEFTI_ROUNDS_ROOM = sizeof(wefti_rounds_header) + WEFTI_ROUNDS_MESSAGE_TEXT + WEFTI_ROUNDS_SMALL
 };
 
+typedef struct wefti_rounds_post wefti_rounds_post;
+
 /* A message of a stream, and its request. */
 typedef struct wefti_rounds_buffer {
     struct wefti_rounds_buffer *next;
-    int32_t rank; /* the other side */
+    wefti_rounds_post *post; /* that counts it as unsent; NULL: none does */
+    int32_t rank;            /* the other side */
     size_t bytes;
     unsigned char *request;
     unsigned char data[WEFTI_ROUNDS_ROOM];
@@ -90,8 +93,6 @@ typedef enum wefti_rounds_state {
     WEFTI_ROUNDS_DONE
 } wefti_rounds_state;
 
-typedef struct wefti_rounds_post wefti_rounds_post;
-
 typedef struct wefti_rounds_channel {
     struct wefti_rounds_channel *next;      /* in its bucket */
     struct wefti_rounds_channel *next_busy; /* among those with posts */
@@ -121,6 +122,7 @@ struct wefti_rounds_post {
     int32_t open;                  /* requests under way, */
     int32_t open_sends;            /* of which sends */
     int32_t held;                  /* messages that wait for a gate */
+    int32_t unsent;                /* copied, but the transport is not done with them */
     unsigned char *stage;
     unsigned char *send_state, *receive_state; /* [sends], [receives] */
     wefti_rounds_buffer **early;               /* [receives]: messages that wait for a gate */

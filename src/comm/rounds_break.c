@@ -80,6 +80,7 @@ void wefti_rounds_hush(wefti_rounds_world *w) {
         channel->last = &channel->first;
         channel->busy = false;
     }
+    for (wefti_rounds_buffer *b = w->outgoing; b; b = b->next) b->post = NULL;
     w->busy = NULL;
     w->under_way = 0;
 }

@@ -36,6 +36,12 @@ static bool send_one(wefti_rounds_world *w, wefti_rounds_post *post, int64_t i) 
     if (!wefti_rounds_tell(w, partner->rank, &h, plan->text, data)) return false;
     if (small) {
         post->send_state[i] = WEFTI_ROUNDS_DONE;
+        /* Where no thread carries on, nobody would see it off after the post: the program may do
+         * something else for ever, or wait in another library for who waits for this. */
+        if (!w->transport.any_thread) {
+            w->outgoing->post = post;
+            post->unsent++;
+        }
         return true;
     }
     weft_status status =
@@ -195,7 +201,7 @@ static bool progress_channel(wefti_rounds_world *w, wefti_rounds_channel *channe
     for (wefti_rounds_post **at = &channel->active; *at && !atomic_load(&w->broken);) {
         wefti_rounds_post *post = *at;
         happened |= advance(w, post);
-        if (post->round < post->endpoint->plan->rounds || post->open > 0) {
+        if (post->round < post->endpoint->plan->rounds || post->open > 0 || post->unsent > 0) {
             at = &post->next;
             continue;
         }
@@ -214,7 +220,7 @@ void wefti_rounds_post_begin(wefti_rounds_post *post, const void *source, void *
     post->destination = destination;
     post->finished = post->asked = false;
     post->round = post->sent = post->received = 0;
-    post->open = post->open_sends = post->held = 0;
+    post->open = post->open_sends = post->held = post->unsent = 0;
     memset(post->send_state, WEFTI_ROUNDS_NOTHING, (size_t)(plan->sends + plan->receives));
 }
 

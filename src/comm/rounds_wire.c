@@ -75,6 +75,7 @@ bool wefti_rounds_tell(wefti_rounds_world *w, int32_t rank, const wefti_rounds_h
     memcpy(buffer->data, header, sizeof *header);
     if (texts > 0) memcpy(buffer->data + sizeof *header, text, texts);
     if (bytes > 0) memcpy(buffer->data + sizeof *header + texts, data, bytes);
+    buffer->post = NULL;
     buffer->rank = rank;
     buffer->bytes = sizeof *header + texts + bytes;
     weft_status status = w->transport.send(w->transport.context, rank, 0, buffer->data,
@@ -99,6 +100,7 @@ bool wefti_rounds_progress_outgoing(wefti_rounds_world *w) {
             continue;
         }
         *at = buffer->next;
+        if (buffer->post) buffer->post->unsent--;
         wefti_rounds_give_buffer(w, buffer);
         happened = true;
         if (status < 0) wefti_rounds_lose(w, buffer->rank);

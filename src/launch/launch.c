@@ -4,6 +4,7 @@
 #include "weft/launch.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +27,18 @@ static weft_status make_mark(wefti_launch *l) {
     return WEFT_OK;
 }
 
+/* Ranks find it from whichever folder they are in. Left as it is where it is not there; who reads
+ * it says so. */
+static weft_status make_absolute(char **path) {
+    char whole[PATH_MAX];
+    if (!realpath(*path, whole)) return WEFT_OK;
+    char *copy = wefti_strdup(whole);
+    WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for a path");
+    wefti_free(*path);
+    *path = copy;
+    return WEFT_OK;
+}
+
 /* A folder that only this user can look into; mkdtemp makes it so. */
 static weft_status make_folder(wefti_launch *l) {
     const char *temporary = getenv("TMPDIR");
@@ -38,7 +51,7 @@ static weft_status make_folder(wefti_launch *l) {
         WEFT_FAIL(WEFT_E_IO, "cannot make a folder in %s: %s", temporary, strerror(error));
     }
     l->folder = folder;
-    return WEFT_OK;
+    return make_absolute(&l->folder);
 }
 
 /* One host has a secret of its own for the run. */
@@ -52,7 +65,7 @@ static weft_status name_secret(wefti_launch *l) {
     else
         return WEFT_OK; /* the user's, see below */
     WEFT_REQUIRE(l->secret, WEFT_E_NOMEM, "no memory for a path");
-    return WEFT_OK;
+    return make_absolute(&l->secret);
 }
 
 static weft_status read_secret(wefti_launch *l, wefti_secret *out) {
@@ -94,7 +107,7 @@ static weft_status start_scheduler(wefti_launch *l, const wefti_secret *secret) 
 
 /* Told before any process is started, not when thousands are. */
 static weft_status require_files(const wefti_launch *l) {
-    enum { EACH = 4 /* two pipes, a log, a handle */, BESIDES = 64 };
+    enum { EACH = 4 /* two pipes, a log, a handle */, BESIDES = 16 };
     struct rlimit limit;
     long long members = l->scheduler ? l->place.size : 0;
     long long wanted = (long long)l->place.count * EACH + members + BESIDES;

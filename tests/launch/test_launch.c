@@ -229,7 +229,7 @@ static void test_too_many(void **state) {
     weft_status status = weft_launch_run(&o, &r);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     assert_int_equal(status, WEFT_E_ARG);
-    assert_non_null(strstr(weft_error_message(), "100 processes on this host need some 564 open"));
+    assert_non_null(strstr(weft_error_message(), "100 processes on this host need some 516 open"));
     assert_int_equal(s.lines, 0);
     weft_launch_result_free(&r);
 }

@@ -71,6 +71,17 @@ got=$?
 says 0 three 'done: 3 steps'
 [ "$(grep -c '^done: ' three)" = 3 ] || fail "$what:" three
 
+# --- paths of the launcher, where ranks are elsewhere ---
+what='relative paths'
+head -c 32 /dev/urandom | base64 >job.secret
+chmod 600 job.secret
+for secret in '' '--secret job.secret'; do
+    # shellcheck disable=SC2086
+    TMPDIR=tmp launch $secret -n 2 -- sh -c "cd / && exec '$weft' train '$work/job.yaml' 'data.path=$work/text.txt'" >elsewhere 2>&1
+    got=$?
+    says 0 elsewhere 'done: 12 steps'
+done
+
 # --- closed standard streams ---
 for closed in '>&-' '2>&-' '<&- >&- 2>&-'; do
     rm -rf closed

@@ -65,6 +65,36 @@ static void on_a_part(int color, int key) {
     CHECK(in == (world_rank + 1) % world_size);
 }
 
+/* A call that has returned needs nothing more of this rank: it may wait in MPI for one that is
+ * still in that call. Lengths around those that go with a letter, and with a header. */
+static void in_turn_with_mpi(weft_world *world) {
+    enum { MOST = 40000 };
+    static const int lengths[] = {1, 3000, 3600, 3900, 5000, 8000, 8192, 8300, MOST};
+    static unsigned char own[16 * MOST], got[16 * MOST], again[16 * MOST];
+    CHECK(world_size <= 16);
+    for (int k = 0; k < 9; k++) {
+        int n = lengths[k], last = world_size - 1, right = (world_rank + 1) % world_size;
+        int left = (world_rank + last) % world_size;
+        for (int i = 0; i < n * world_size; i++)
+            own[i] = (unsigned char)mixed((uint64_t)world_rank, (uint64_t)(i + n));
+        GOOD(weft_scatter(world, NULL, own, got, n, WEFT_U8, 0));
+        MPI_Scatter(own, n, MPI_BYTE, again, n, MPI_BYTE, 0, MPI_COMM_WORLD);
+        CHECK(memcmp(got, again, (size_t)n) == 0);
+        GOOD(weft_gather(world, NULL, own, got, n, WEFT_U8, last));
+        MPI_Gather(own, n, MPI_BYTE, again, n, MPI_BYTE, last, MPI_COMM_WORLD);
+        CHECK(world_rank != last || memcmp(got, again, (size_t)(n * world_size)) == 0);
+        GOOD(weft_broadcast(world, NULL, got, n, WEFT_U8, last));
+        MPI_Bcast(again, n, MPI_BYTE, last, MPI_COMM_WORLD);
+        CHECK(memcmp(got, again, (size_t)n) == 0);
+        if (world_size > 1 && world_rank % 2 == 0 && right != 0)
+            GOOD(weft_send(world, NULL, own, n, WEFT_U8, right, 1));
+        if (world_rank % 2 == 1) GOOD(weft_recv(world, NULL, got, n, WEFT_U8, left, 1));
+        MPI_Sendrecv(own, MOST, MPI_BYTE, right, 5, again, MOST, MPI_BYTE, left, 5, MPI_COMM_WORLD,
+                     MPI_STATUS_IGNORE);
+        CHECK(world_rank % 2 == 0 || memcmp(got, again, (size_t)n) == 0);
+    }
+}
+
 /* The others hear why, and can go on without that world. */
 static void one_gives_up(void) {
     weft_world *world;
@@ -96,6 +126,7 @@ int main(int argc, char **argv) {
     GOOD(weft_world_from_mpi(MPI_COMM_WORLD, &options, &world));
     if (world_size > 1) CHECK(strcmp(weft_world_communicator(world), "mpi") == 0);
     collectives(world);
+    in_turn_with_mpi(world);
     weft_world_leave(world);
     if (world_size > 1) one_gives_up();
     on_a_part(0, -world_rank);
