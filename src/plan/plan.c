@@ -149,6 +149,7 @@ weft_status wefti_plan_split(weft_plan *plan, const char *match, const char *spl
     return WEFT_OK;
 }
 weft_status weft_op_split(weft_plan *plan, const char *match, const char *split) {
+    PLAN_REQUIRED(plan);
     return wefti_plan_split(plan, match, split, NULL);
 }
 
@@ -170,6 +171,7 @@ weft_status wefti_plan_split_tensor(weft_plan *plan, const char *match, const ch
     return WEFT_OK;
 }
 weft_status weft_tensor_split(weft_plan *plan, const char *match, const char *layout) {
+    PLAN_REQUIRED(plan);
     return wefti_plan_split_tensor(plan, match, layout, NULL);
 }
 

@@ -173,6 +173,8 @@ static void test_splits(void **state) {
         wefti_free(printed);
     }
     int64_t before = plan->strategy_count;
+    bad(weft_op_split(NULL, "h.*", "n0=tp"), "weft_op_split: the plan is NULL");
+    bad(weft_tensor_split(NULL, "h.*", "[tp]"), "weft_tensor_split: the plan is NULL");
     bad(weft_op_split(plan, "h.*", "n0=tq"),
         "strategy of h.*: the mesh has no axis 'tq'; it has dp=2, tp=4; did you mean 'tp'?");
     bad(weft_op_split(plan, "h", "n0=experts"),
