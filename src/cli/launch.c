@@ -134,14 +134,16 @@ static volatile int stop_signal, stop_count;
 
 static void on_signal(int number) {
     static const char text[] = "\nweft: stopping; once more to stop sooner\n";
-    stop_signal = number;
+    /* Whoever read the output has gone, and says so with each line: one request to end. */
+    if (number == SIGPIPE && stop_count > 0) return;
+    stop_signal = number == SIGPIPE ? SIGTERM : number;
     if (stop_count++ > 0) return;
     ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
     (void)ignored;
 }
 
 static void catch_signals(void) {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
     struct sigaction action = {.sa_handler = on_signal};
     sigemptyset(&action.sa_mask);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {

@@ -83,6 +83,8 @@ signal HUP 129
 "$weft" train job.yaml checkpoint.dir=piped train.steps=1000000000 --json 2>errors | head -1 >lines
 [ "$(ls -d piped/step-* | wc -l)" = 1 ] || fail "a gone reader: no checkpoint" errors
 grep -q 'the same command goes on from piped/step-' errors || fail "a gone reader: no word of the checkpoint" errors
+"$weft" launch -n 2 --no-logs -- "$weft" train job.yaml checkpoint.dir=across train.steps=1000000000 --json 2>errors | head -1 >lines
+[ "$(ls -d across/step-* | wc -l)" = 1 ] || fail "a gone reader of a launch: no checkpoint" errors
 
 # --- memory: the process needs what was predicted, and little more ---
 : >memory # it is there before it is counted
