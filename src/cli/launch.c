@@ -106,6 +106,18 @@ static int check_settings(const cli_verb *verb, const launch_options *values) {
     return CLI_DONE;
 }
 
+/* How many ranks there are is in the table, if there is one. */
+static int check_tail(const cli_verb *verb, const launch_options *v) {
+    int64_t ranks = v->processes * (v->hosts ? v->hosts : 1);
+    if (!v->tail) return CLI_DONE;
+    if (!launch_tail_is_good(v->tail))
+        return cli_usage(verb, "--tail takes all, none or ranks as in 0,4-7; not '%s'", v->tail);
+    if (!v->rank_table && launch_tail_last(v->tail) >= ranks)
+        return cli_usage(verb, "--tail %s: the job has the ranks 0 to %lld", v->tail,
+                         (long long)ranks - 1);
+    return CLI_DONE;
+}
+
 static int check(const cli_verb *verb, const launch_options *v) {
     bool several = v->hosts > 1, has_host = v->hosts || v->host_rank;
     if (!v->command[0]) return cli_usage(verb, "there is no command to run");
@@ -121,8 +133,7 @@ static int check(const cli_verb *verb, const launch_options *v) {
     if (several && !v->scheduler)
         return cli_usage(verb, "--hosts needs --scheduler HOST:PORT, an address of host 0");
     if (v->logs && v->no_logs) return cli_usage(verb, "--logs and --no-logs exclude each other");
-    if (v->tail && !launch_tail_is_good(v->tail))
-        return cli_usage(verb, "--tail takes all, none or ranks as in 0,4-7; not '%s'", v->tail);
+    if (check_tail(verb, v) != CLI_DONE) return CLI_USAGE;
     if (v->bind && strcmp(v->bind, "cores") != 0 && strcmp(v->bind, "none") != 0)
         return cli_usage(verb, "--bind takes cores or none, not '%s'", v->bind);
     return check_settings(verb, v);

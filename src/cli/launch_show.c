@@ -38,6 +38,13 @@ bool launch_tail_has(const char *tail, int rank) {
     return false;
 }
 
+long launch_tail_last(const char *tail) {
+    long from, to, last = -1;
+    while (next_range(&tail, &from, &to))
+        if (to > last) last = to;
+    return last;
+}
+
 /* --- while it runs --- */
 
 static void on_start(void *context, int first_rank, int count, int size, const char *scheduler,

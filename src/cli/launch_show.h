@@ -14,6 +14,8 @@ typedef struct launch_show {
 /* Whether `tail` is well written. */
 bool launch_tail_is_good(const char *tail);
 bool launch_tail_has(const char *tail, int rank);
+/* The highest rank in it; -1 for "all" and "none". */
+long launch_tail_last(const char *tail);
 weft_launch_events launch_show_events(launch_show *show);
 void launch_show_end(const launch_show *show, const weft_launch_result *result, weft_status status);
 

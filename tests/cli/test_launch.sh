@@ -109,6 +109,7 @@ expect 2 '--processes takes a whole number' -n two -- true
 expect 2 '--hosts needs --scheduler' --hosts 2 -n 1 -- true
 expect 2 'exclude each other' -n 1 --logs x --no-logs -- true
 expect 2 '--tail takes' -n 1 --tail 3- -- true
+expect 2 '--tail 0,2-4: the job has the ranks 0 to 3' --hosts 2 --scheduler h:1 -n 2 --tail 0,2-4 -- true
 expect 2 '--bind takes' -n 1 --bind all -- true
 expect 2 'NAME=value' -n 1 --env X -- true
 expect 2 '--rank-table says' -n 1 --rank-table t -- true
