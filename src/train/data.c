@@ -118,7 +118,7 @@ static weft_status hold_out(weft_data *data, double fraction, const char *path) 
     WEFT_REQUIRE(
         held >= 1 && held < train->samples, WEFT_E_SHAPE,
         "%s has %lld samples: a fraction of %g leaves %lld for validation and %lld for training; "
-        "both need one",
+        "both need one; 0 keeps none",
         path, (long long)train->samples, fraction, (long long)held,
         (long long)(train->samples - held));
     train->samples -= held;
