@@ -124,6 +124,9 @@ const wefti_strategy *wefti_plan_strategy(const weft_plan *plan, const char *lab
 const wefti_tensor_strategy *wefti_plan_tensor(const weft_plan *plan, const char *name);
 int32_t wefti_plan_stage(const weft_plan *plan, const char *call); /* -1: no rule says */
 bool wefti_plan_recomputes(const weft_plan *plan, const char *call);
+/* Whether programs depend on the plan: with one device they do only for what it says beside splits.
+ */
+bool wefti_plan_matters(const weft_plan *plan);
 /* Mesh of a stage: its ranks begin at first, and its axes have the links of the plan. */
 wefti_mesh wefti_plan_mesh(const weft_plan *plan, int32_t stage);
 int32_t wefti_plan_stage_of_rank(const weft_plan *plan, int32_t rank);

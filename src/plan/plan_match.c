@@ -104,6 +104,10 @@ bool wefti_plan_recomputes(const weft_plan *plan, const char *call) {
     return plan->recompute.cell_count == 0;
 }
 
+bool wefti_plan_matters(const weft_plan *plan) {
+    return plan->devices > 1 || plan->copies > 1 || plan->recompute.mode != WEFT_RECOMPUTE_NONE;
+}
+
 wefti_mesh wefti_plan_mesh(const weft_plan *plan, int32_t stage) {
     const wefti_mesh *meshes = plan->pipeline.meshes;
     wefti_mesh mesh = meshes ? meshes[stage] : plan->mesh;

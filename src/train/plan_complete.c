@@ -304,13 +304,13 @@ static weft_status complete(wefti_training *t, weft_plan *out) {
     WEFT_TRY(wefti_training_configure(t));
     WEFT_TRY(wefti_training_graph(t));
     out->model_hash = wefti_model_hash(t->graph);
-    if (!t->job->plan || t->job->plan->devices == 1) return WEFT_OK;
+    if (!t->job->plan || !wefti_plan_matters(t->job->plan)) return WEFT_OK;
     collector c = {.plan = t->job->plan};
     WEFT_TRY(wefti_graph_wrap(t->graph));
     WEFT_TRY(wefti_arena_create(&c.arena));
     weft_status status = add_ops(&c, t->graph);
     if (status >= 0) status = observe(t, &c);
-    if (status >= 0) status = write_plan(&c, out);
+    if (status >= 0 && c.plan->devices > 1) status = write_plan(&c, out);
     wefti_free(c.ops.items);
     wefti_free(c.tensors.items);
     wefti_free(c.calls);

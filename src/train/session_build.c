@@ -78,9 +78,7 @@ static const wefti_program *largest_program(const weft_session *s, wefti_program
 
 /* One device needs a plan only for what it says beside splits. */
 static const weft_plan *plan_of(const weft_session *s) {
-    const weft_plan *plan = s->plan;
-    bool says = plan && (plan->recompute.mode != WEFT_RECOMPUTE_NONE || plan->copies > 1);
-    return s->devices > 1 || says ? plan : NULL;
+    return s->plan && wefti_plan_matters(s->plan) ? s->plan : NULL;
 }
 
 static weft_status build_rank(const weft_session *s, weft_graph *graph, int32_t rank,

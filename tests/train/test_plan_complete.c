@@ -261,6 +261,12 @@ static void test_one_device(void **state) {
     weft_plan_destroy(plan);
     weft_job_free(job);
     assert_int_equal(weft_job_plan(NULL, &plan, NULL), WEFT_E_ARG);
+    /* what training would refuse */
+    job = gpt2_with("parallel.mesh={x: 1}\nparallel.copies=2\n"
+                    "parallel.strategies=[{match: h.*.mlp.c_fc:linear, split: n7=x}]");
+    assert_int_equal(weft_job_plan(job, &plan, NULL), WEFT_E_LAYOUT);
+    assert_non_null(strstr(weft_error_message(), "says n7: it has no such factor"));
+    weft_job_free(job);
 }
 
 /* What each device runs is the same, whether its plan was completed before or is while building. */
