@@ -70,7 +70,7 @@ int cli_job_load(const char *path, char **words, int overrides, int64_t devices,
 void cli_show_keys(void); /* the keys of a job file, in Markdown */
 
 /* --- terminal.c: colours and progress on terminals only --- */
-bool cli_is_terminal(FILE *stream); /* and NO_COLOR is not set */
+bool cli_is_terminal(FILE *stream); /* that knows escape sequences, and NO_COLOR is not set */
 int cli_columns(FILE *stream);      /* width of the terminal, 80 when it does not tell */
 const char *cli_bold(FILE *stream);
 const char *cli_dim(FILE *stream);

@@ -39,6 +39,13 @@ static void open_standard_streams(void) {
     if (fd > STDERR_FILENO) close(fd);
 }
 
+/* Output that did not reach its file is a failure, even when all else went well. */
+static int written(int code) {
+    if (!(fflush(stdout) || ferror(stdout)) || code != CLI_DONE) return code;
+    fprintf(stderr, "weft: cannot write the output\n");
+    return CLI_FAILED;
+}
+
 int main(int argc, char **argv) {
     open_standard_streams();
     if (argc < 2) {
@@ -48,11 +55,11 @@ int main(int argc, char **argv) {
     const char *word = argv[1];
     if (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help")) {
         show_help(stdout);
-        return CLI_DONE;
+        return written(CLI_DONE);
     }
     if (!strcmp(word, "--version")) {
         printf("weft %s\n", weft_version());
-        return CLI_DONE;
+        return written(CLI_DONE);
     }
     const char *names[sizeof verbs / sizeof *verbs];
     int count = 0;
@@ -60,13 +67,7 @@ int main(int argc, char **argv) {
         if (!strcmp(word, (*v)->name)) {
             /* Where jobs have processes for it, one of those that are started alike. */
             bool serves = *v == &cli_train && weft_launch_is_scheduler();
-            int code = serves ? launch_serve() : (*v)->run(*v, argc - 2, argv + 2);
-            /* Output that did not reach its file is a failure, even when all else went well. */
-            if ((fflush(stdout) || ferror(stdout)) && code == CLI_DONE) {
-                fprintf(stderr, "weft: cannot write the output\n");
-                return CLI_FAILED;
-            }
-            return code;
+            return written(serves ? launch_serve() : (*v)->run(*v, argc - 2, argv + 2));
         }
         names[count++] = (*v)->name;
     }

@@ -3,12 +3,13 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 bool cli_is_terminal(FILE *stream) {
-    const char *no_color = getenv("NO_COLOR");
-    return isatty(fileno(stream)) && !(no_color && *no_color);
+    const char *no_color = getenv("NO_COLOR"), *kind = getenv("TERM");
+    return isatty(fileno(stream)) && !(no_color && *no_color) && !(kind && !strcmp(kind, "dumb"));
 }
 
 int cli_columns(FILE *stream) {

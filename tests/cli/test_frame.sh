@@ -51,8 +51,20 @@ expect 1 "$work/none" checkpoint inspect "$work/none"
 WEFT_TRACE=1 "$weft" train train.step=5 2>&1 | grep -q 'job.c:' || { echo "no trail with WEFT_TRACE=1"; failed=1; }
 # Piped output has no escape sequences; a full disk is an error.
 "$weft" --help | grep -q "$(printf '\033')" && { echo "colours in a pipe"; failed=1; }
-if [ -e /dev/full ] && "$weft" train --keys >/dev/full 2>/dev/null; then
-    echo "unwritten output was not an error"
-    failed=1
+for words in 'train --keys' '--help' '--version'; do
+    # shellcheck disable=SC2086 # words
+    if [ -e /dev/full ] && "$weft" $words >/dev/full 2>/dev/null; then
+        echo "unwritten output of weft $words was not an error"
+        failed=1
+    fi
+done
+# On a terminal there are some, unless it knows none or they are unwanted.
+colours() { env "$@" script -qec "'$weft' --help" /dev/null </dev/null | grep -q "$(printf '\033')"; }
+if script -qec true /dev/null </dev/null >/dev/null 2>&1; then
+    colours TERM=xterm NO_COLOR= || { echo "no colours on a terminal"; failed=1; }
+    colours TERM=dumb NO_COLOR= && { echo "colours on a dumb terminal"; failed=1; }
+    colours TERM=xterm NO_COLOR=1 && { echo "colours in spite of NO_COLOR"; failed=1; }
+else
+    echo "SKIP: terminals, for want of script(1)"
 fi
 exit $failed
