@@ -23,8 +23,9 @@ typedef struct place {
     const wefti_job_mark *mark;
 } place;
 
-/* What would be right, "a whole number from 1 to 10000", into 256 bytes. */
-static const char *wanted(const wefti_job_row *row, char *out) {
+/* What would be right, "a whole number from 1 to 10000", into 256 bytes. A bound that nobody meets
+ * is told to who has passed it. */
+static const char *wanted(const wefti_job_row *row, const char *text, char *out) {
     static const char *const kinds[] = {
         [WEFTI_JOB_TEXT] = "a text",
         [WEFTI_JOB_CHOICE] = "one of",
@@ -55,7 +56,7 @@ static const char *wanted(const wefti_job_row *row, char *out) {
         const char *below = row->max < 1 && row->max > 0.9999 ? "below 1" : NULL;
         if (below)
             used += snprintf(out + used, 256 - (size_t)used, " from %.10g to below 1", row->min);
-        else if (row->max > 1e8)
+        else if (row->max > 1e8 && !(text && strtod(text, NULL) > row->max))
             used += snprintf(out + used, 256 - (size_t)used, " of at least %.10g", row->min);
         else
             used += snprintf(out + used, 256 - (size_t)used, " from %.10g to %.10g", row->min,
@@ -69,8 +70,9 @@ static const char *wanted(const wefti_job_row *row, char *out) {
 static weft_status refuse(const place *at, const char *text) {
     char where[512], right[256];
     WEFT_FAIL(WEFT_E_ARG, "%s%s must be %s; it is %s%.100s%s",
-              wefti_job_where(at->draft, at->mark, where), at->row->path, wanted(at->row, right),
-              text ? "'" : "", text ? text : "a list or a section", text ? "'" : "");
+              wefti_job_where(at->draft, at->mark, where), at->row->path,
+              wanted(at->row, text, right), text ? "'" : "", text ? text : "a list or a section",
+              text ? "'" : "");
 }
 
 weft_status wefti_job_refuse(const wefti_job_draft *draft, const wefti_job_row *row,
@@ -190,8 +192,8 @@ static weft_status store_scalar(const place *at, const wefti_yaml *value, void *
             const char *near = wefti_nearest(text, row->words);
             if (!near) return refuse(at, text);
             WEFT_FAIL(WEFT_E_ARG, "%s%s must be %s; it is '%.100s'; did you mean '%s'?",
-                      wefti_job_where(at->draft, at->mark, where), row->path, wanted(row, right),
-                      text, near);
+                      wefti_job_where(at->draft, at->mark, where), row->path,
+                      wanted(row, NULL, right), text, near);
         }
     case WEFTI_JOB_INTEGER:
     case WEFTI_JOB_INTEGERS:

@@ -178,6 +178,8 @@ static void test_messages(void **state) {
     refused("train:\n  xyzzyplugh: 1\n", "known are: steps, batch");
     refused("train:\n  steps: 010x\n", "job.yaml:2:3: train.steps must be a whole number");
     refused("train:\n  steps: 0\n", "of at least 1; it is '0'");
+    refused("train: {batch: 9223372036854775808}\n",
+            "train.batch must be a whole number from 1 to 1000000000; it is '9223372036854775808'");
     refused("train:\n  steps: 1e3\n", "it is '1e3'");
     refused("train:\n  steps: 99999999999999999999\n", "train.steps must be");
     refused("train:\n  steps:\n", "it is ''");
