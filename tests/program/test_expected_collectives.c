@@ -45,6 +45,16 @@ static void count(const wefti_step_transfer *t, counts *c) {
     }
 }
 
+static counts counted_in(const wefti_program *p, wefti_section section) {
+    counts c = {0};
+    for (int32_t i = 0; i < p->step_count[section]; i++) {
+        wefti_step_transfer t;
+        for (int32_t at = 0; wefti_step_transfer_next(p, &p->steps[section][i], &at, &t);)
+            count(&t, &c);
+    }
+    return c;
+}
+
 /* Those of all steps of a rank whose name is `name` and whose phase is `phase` (NULL: any). */
 static counts counted(const wefti_program *p, const char *name, const char *phase) {
     counts c = {0};
@@ -200,11 +210,63 @@ static void split_optimizers(void **state) {
     }
 }
 
+/* Of a batch in several parts each gradient is added up over devices once, when it is complete;
+ * from level 2 on, where devices keep their pieces only, once for each part. */
+static void accumulated_gradients(void **state) {
+    (void)state;
+    enum { LOSS = 2 };
+    for (int level = 0; level <= 2; level++) {
+        weft_plan *plan;
+        ASSERT_OK(weft_plan_create(2, &plan));
+        ASSERT_OK(weft_plan_accumulate(plan, 3));
+        if (level) ASSERT_OK(weft_plan_optimizer(plan, level, 0, 0));
+        fixture f = open_with(plan, 4);
+        int count = parameters(f.session), parts = level == 2 ? count + 1 : 0;
+        for (int r = 0; r < 2; r++) {
+            const wefti_program *p = wefti_session_program_of(f.session, 0, r);
+            is("the first part", counted_in(p, WEFTI_SECTION_FIRST),
+               (counts){.all_reduce = LOSS, .reduce_scatter = parts});
+            is("a further part", counted_in(p, WEFTI_SECTION_NEXT),
+               (counts){.all_reduce = LOSS, .reduce_scatter = parts});
+            is("the update", counted_in(p, WEFTI_SECTION_UPDATE),
+               (counts){.all_reduce = level == 0 ? count : 0,
+                        .reduce_scatter = level == 1 ? count : 0,
+                        .all_gather = level ? count : 0});
+        }
+        close_all(&f);
+    }
+}
+
+/* Recomputed cells do not communicate again unless that is asked for. Then the sum after the
+ * attention is made once more; what the last product of a block gives nothing backward reads. */
+static void recomputed_communication(void **state) {
+    (void)state;
+    for (int again = 0; again < 2; again++) {
+        weft_plan *plan;
+        ASSERT_OK(weft_plan_create(2, &plan));
+        ASSERT_OK(weft_plan_axis(plan, "tp", 2));
+        tensor_parallel(plan);
+        ASSERT_OK(weft_plan_recompute(plan, WEFT_RECOMPUTE_FULL, NULL, again));
+        fixture f = open_with(plan, 4);
+        for (int r = 0; r < 2; r++)
+            for (int l = 0; l < LAYERS; l++) {
+                char name[16];
+                (void)snprintf(name, sizeof name, "h.%d", l);
+                const wefti_program *p = wefti_session_program_of(f.session, 0, r);
+                is("forward", counted(p, name, "forward"), (counts){.all_reduce = 2});
+                is("backward", counted(p, name, "backward"), (counts){.all_reduce = 2 + again});
+            }
+        close_all(&f);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(megatron_tensor_parallelism),
         cmocka_unit_test(megatron_sequence_parallelism),
         cmocka_unit_test(split_optimizers),
+        cmocka_unit_test(accumulated_gradients),
+        cmocka_unit_test(recomputed_communication),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -235,7 +235,8 @@ static void slices_of_a_strategy_file(void **state) {
 /* ---- the dimension that a split optimizer cuts ---- */
 
 /* A model of one parameter of the shape, over 8 ranks. */
-static weft_session *session_of_shape(int rank, const int64_t *shape, int level, weft_graph **out) {
+static weft_session *session_of_shape(int rank, const int64_t *shape, int level, int64_t threshold,
+                                      weft_graph **out) {
     weft_graph *g;
     weft_plan *plan;
     weft_session *s;
@@ -249,7 +250,7 @@ static weft_session *session_of_shape(int rank, const int64_t *shape, int level,
     ASSERT_OK(weft_plan_create(RANKS, &plan));
     ASSERT_OK(weft_plan_axis(plan, "dp", RANKS));
     ASSERT_OK(weft_plan_mode(plan, WEFT_PARALLEL_SEMI));
-    ASSERT_OK(weft_plan_optimizer(plan, level, 0, 0));
+    ASSERT_OK(weft_plan_optimizer(plan, level, threshold, 0));
     weft_session_options o = weft_session_defaults();
     o.optimizer.kind = WEFT_ADAM;
     o.threads = 1;
@@ -282,7 +283,7 @@ static void pieces_are_even(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int level = 1; level <= 3; level++) {
             weft_graph *g;
-            weft_session *s = session_of_shape(cases[i].rank, cases[i].shape, level, &g);
+            weft_session *s = session_of_shape(cases[i].rank, cases[i].shape, level, 0, &g);
             wefti_session_piece pieces[RANKS];
             int64_t most = 0, all = 0, whole = 1, peak = 0;
             pieces_of(s, level == 3 ? "c.w" : "c.w.m", pieces);
@@ -301,7 +302,7 @@ static void pieces_are_even(void **state) {
                          level, (long long)most, (long long)all);
             weft_session_destroy(s);
             weft_graph_destroy(g);
-            s = session_of_shape(cases[i].rank, cases[i].shape, 0, &g);
+            s = session_of_shape(cases[i].rank, cases[i].shape, 0, 0, &g);
             for (int r = 0; r < RANKS; r++) {
                 int64_t bytes, observed;
                 ASSERT_OK(weft_session_device_memory(s, r, &bytes, &observed));
@@ -313,11 +314,52 @@ static void pieces_are_even(void **state) {
         }
 }
 
+/* Parameters below the threshold stay whole on every rank, their states too; what a parameter's
+ * size is does not depend on how many share it. */
+static void small_parameters_stay_whole(void **state) {
+    (void)state;
+    static const struct {
+        int rank;
+        int64_t shape[2], threshold;
+        bool cut;
+    } cases[] = {
+        {2, {784, 512}, 64 << 10, true},
+        {2, {512, 10}, 64 << 10, false},
+        {1, {10}, 64 << 10, false},
+        {1, {10}, 0, true},
+        {2, {512, 10}, 0, true},
+        {2, {512, 10}, 512 * 10 * 4, true},
+        {2, {512, 10}, 512 * 10 * 4 + 1, false},
+        {2, {784, 512}, INT64_C(1) << 40, false},
+        {2, {50257, 4}, 64 << 10, true}, /* 8 does not divide it */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int level = 1; level <= 3; level++) {
+            weft_graph *g;
+            weft_session *s =
+                session_of_shape(cases[i].rank, cases[i].shape, level, cases[i].threshold, &g);
+            wefti_session_piece pieces[RANKS];
+            int64_t whole = cases[i].shape[0] * (cases[i].rank > 1 ? cases[i].shape[1] : 1);
+            for (int k = 0; k < (level == 3 ? 2 : 1); k++) {
+                int64_t all = 0;
+                pieces_of(s, k ? "c.w" : "c.w.m", pieces);
+                for (int r = 0; r < RANKS; r++)
+                    all += wefti_box_elems(&pieces[r].box, cases[i].rank);
+                if (all != (cases[i].cut ? whole : RANKS * whole))
+                    fail_msg("case %d, level %d: all ranks have %lld of %lld elements", (int)i,
+                             level, (long long)all, (long long)whole);
+            }
+            weft_session_destroy(s);
+            weft_graph_destroy(g);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(groups_of_equal_slices),
         cmocka_unit_test(slices_of_a_strategy_file),
         cmocka_unit_test(pieces_are_even),
+        cmocka_unit_test(small_parameters_stay_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

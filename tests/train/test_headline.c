@@ -145,6 +145,8 @@ static void equals_one_device(const run *c) {
         last = want;
     }
     assert_true(isfinite(last) && (!c->text || last < first));
+    /* of parameters on two stages too */
+    if (weft_session_check_replicas(s[1]) < 0) fail_msg("%s: %s", c->name, weft_error_message());
     for (int r = 0; r < c->devices; r++) {
         int64_t predicted, observed;
         ASSERT_OK(weft_session_device_memory(s[1], r, &predicted, &observed));

@@ -137,9 +137,47 @@ static void any_plan_gives_the_result_of_one_device(void **state) {
         }
         double apart = difference(one, s, WEFT_ROLE_PARAM);
         if (!(apart < 2e-3)) fail_msg("%s: parameters are %g apart", c->name, apart);
+        if (weft_session_check_replicas(s) < 0) fail_msg("%s: %s", c->name, weft_error_message());
         check_memory(s, c);
         end_session(s, graph);
         end_session(one, one_graph);
+    }
+}
+
+/* However gradients are joined to be added up, each sum is the same. */
+static void fusion_changes_no_bit(void **state) {
+    (void)state;
+    static const char *const names[] = {"2 data", "4 data, clipped", "2 data, accumulated",
+                                        "4 data, gradients split", "2 data 2 tensor, states split"};
+    static const char *const collectives[] = {"allreduce", "allgather", "reducescatter"};
+    for (int i = 0; i < 5; i++) {
+        const plan_case *c = case_of(names[i]);
+        weft_graph *graph[WEFT_FUSIONS];
+        weft_session *s[WEFT_FUSIONS];
+        double losses[WEFT_FUSIONS];
+        for (int mode = 0; mode < WEFT_FUSIONS; mode++) {
+            weft_session_options o = weft_session_defaults();
+            weft_plan *plan = plan_of(c);
+            int ends[] = {3, 7};
+            for (int k = 0; k < (mode == WEFT_FUSION_INDEX ? 1 : 3); k++)
+                ASSERT_OK(weft_plan_fusion(plan, collectives[k], (weft_fusion_mode)mode, 3000,
+                                           mode == WEFT_FUSION_INDEX ? 2 : 0, ends));
+            o.seed = SEED;
+            o.threads = 2;
+            o.clip = c->clip;
+            o.microbatches = microbatches_of(c);
+            o.plan = plan;
+            graph[mode] = tiny_gpt2(WEFT_USE_TRAIN, BATCH / o.microbatches, 0.2, WEFT_F32);
+            s[mode] = session_of(graph[mode], o);
+            weft_plan_destroy(plan);
+            for (int k = 0; k < 3; k++) losses[mode] = train_step(s[mode], c, k);
+            if (losses[mode] != losses[0] || difference(s[0], s[mode], WEFT_ROLE_PARAM) != 0)
+                fail_msg(
+                    "%s, fusion mode %d: the loss is %.17g, not %.17g, parameters are %g apart",
+                    c->name, mode, losses[mode], losses[0],
+                    difference(s[0], s[mode], WEFT_ROLE_PARAM));
+        }
+        for (int mode = 0; mode < WEFT_FUSIONS; mode++) end_session(s[mode], graph[mode]);
     }
 }
 
@@ -534,6 +572,7 @@ static void allocations_may_fail(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_plan_gives_the_result_of_one_device),
+        cmocka_unit_test(fusion_changes_no_bit),
         cmocka_unit_test(recomputation_is_planned_cell_by_cell),
         cmocka_unit_test(tensors_go_in_and_out_whole),
         cmocka_unit_test(a_device_that_fails_stops_the_others),
