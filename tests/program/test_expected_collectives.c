@@ -260,6 +260,38 @@ static void recomputed_communication(void **state) {
     }
 }
 
+/* Where gradients are joined up to a size, the sum of the first ones begins while the backward pass
+ * goes on. (One norm of all gradients, for clipping, would have to wait for its end.) */
+static void sums_begin_before_the_backward_pass_ends(void **state) {
+    (void)state;
+    for (int fused = 0; fused < 2; fused++) {
+        weft_plan *plan;
+        ASSERT_OK(weft_plan_create(2, &plan));
+        ASSERT_OK(weft_plan_fusion(plan, "allreduce", fused ? WEFT_FUSION_SIZE : WEFT_FUSION_NONE,
+                                   fused ? 16 << 10 : 0, 0, NULL));
+        fixture f = open_with(plan, 4);
+        const wefti_program *p = wefti_session_program_of(f.session, 0, 0);
+        const wefti_step *steps = p->steps[WEFTI_SECTION_FIRST];
+        int32_t last = -1;
+        int early = 0, all = 0;
+        for (int32_t i = 0; i < p->step_count[WEFTI_SECTION_FIRST]; i++)
+            if (steps[i].phase == WEFTI_BACKWARD) last = i;
+        for (int32_t i = 0; i < p->step_count[WEFTI_SECTION_FIRST]; i++) {
+            wefti_step_transfer t;
+            for (int32_t at = 0; wefti_step_transfer_next(p, &steps[i], &at, &t);) {
+                if (strncmp(wefti_transfer_what(&steps[i], t.code, t.transfer), "gradient", 8) != 0)
+                    continue;
+                all++;
+                early += i < last;
+            }
+        }
+        assert_int_equal(all, parameters(f.session));
+        /* those of the head and of all blocks but the first */
+        assert_true(early >= 2 + 12 * (LAYERS - 1) - 2);
+        close_all(&f);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(megatron_tensor_parallelism),
@@ -267,6 +299,7 @@ int main(void) {
         cmocka_unit_test(split_optimizers),
         cmocka_unit_test(accumulated_gradients),
         cmocka_unit_test(recomputed_communication),
+        cmocka_unit_test(sums_begin_before_the_backward_pass_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
