@@ -58,9 +58,10 @@ typedef struct bench_run {
 
 /* ---- one collective ---- */
 
-/* Elements of f32 in the unit that the call counts in. */
+/* Elements of f32 in the unit that the call counts in, one at least. */
 static int64_t count_of(const bench_run *b, bench_kind kind, int64_t bytes) {
-    return bytes / 4 / (kinds[kind].shape == PARTS ? b->size : 1);
+    int64_t n = bytes / 4 / (kinds[kind].shape == PARTS ? b->size : 1);
+    return n > 0 ? n : 1;
 }
 
 /* Messages go around in a ring: each rank sends and receives. */
@@ -244,7 +245,7 @@ weft_status wefti_bench_world(weft_world *world, const weft_bench_options *given
     bench_run b = {.world = world,
                    .rank = weft_world_rank(world),
                    .size = bench->ranks,
-                   .room = (size_t)o.max_bytes + 64,
+                   .room = (size_t)o.max_bytes + 4 * (size_t)bench->ranks,
                    .seconds = o.seconds > 0 ? o.seconds : 0.05};
     weft_status status = weft_world_alloc(world, b.room, &b.source);
     if (status >= 0) status = weft_world_alloc(world, b.room, &b.destination);

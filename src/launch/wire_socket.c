@@ -63,8 +63,11 @@ weft_status wefti_address_local(const char *where, int port, wefti_address *out)
         WEFT_TRY(resolve("127.0.0.1", NULL, out));
     else if (if_nametoindex(where) != 0)
         WEFT_TRY(interface_address(where, out));
-    else
-        WEFT_TRY(resolve(where, NULL, out));
+    else if (resolve(where, NULL, out) < 0)
+        WEFT_FAIL(WEFT_E_NOT_FOUND,
+                  "'%s' is no network interface of this machine (/sys/class/net lists them), nor a "
+                  "name or an address of it",
+                  where);
     set_port(out, port);
     return WEFT_OK;
 }

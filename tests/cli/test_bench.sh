@@ -25,6 +25,8 @@ quick="--min 64 --max 4K --seconds 0.001"
     grep -q '"same_host": {"latency_seconds"' links.json || fail "links without one" links.json
     grep -q '"between_hosts": null' links.json || fail "links between hosts on one host" links.json
 
+    expect 0 "all_gather" bench comm --min 7 --max 32 --seconds 0.001 --threads 3
+    grep -q "^[a-z_]* *0 B" out && fail "a collective of nothing is measured" out
     expect 0 "1 ranks on 1 host" bench comm $quick --threads 1 --collective all_reduce
 }
 expect 2 "did you mean 'all_reduce'" bench comm --collective all_redce
