@@ -71,7 +71,7 @@ static double loss_here(const weft_session *s, const wefti_view *view) {
 }
 
 /* A forward pass, with the backward pass where there is one. */
-static weft_status run_pass(weft_session *s, const wefti_view *view, wefti_section section,
+static weft_status run_pass(weft_session *s, wefti_view *view, wefti_section section,
                             double *out_loss) {
     section_run run = run_of(s, view, section);
     run.pack = view == s->views[0] && !s->packed;
@@ -79,6 +79,7 @@ static weft_status run_pass(weft_session *s, const wefti_view *view, wefti_secti
     double loss = loss_here(s, view);
     if (status < 0 && status != WEFT_E_NUMERIC) status = wefti_crew_name(s->crew, status);
     if (s->world) status = wefti_session_settle(s, view, status, &loss);
+    wefti_view_take(view);
     if (status < 0) return name_culprit(s, view, section, status);
     if (run.pack) s->packed = true;
     if (out_loss) *out_loss = loss;
@@ -122,12 +123,13 @@ static double gradient_scale(const weft_session *s) {
 /* Pipelines run all microbatches of a step at once: until the last one is there they are only
  * counted. */
 static weft_status accumulate(weft_session *s, double *out_loss) {
-    const wefti_view *view = s->views[0];
+    wefti_view *view = s->views[0];
     bool at_once = view->own->all_microbatches;
     WEFT_TRY(wefti_session_start(s));
     if (s->world && s->accumulated == 0) wefti_position_step(s->world->comm->position, s->step + 1);
     WEFT_REQUIRE(s->accumulated < s->options.microbatches, WEFT_E_ARG,
                  "%d microbatches are accumulated already: update first", s->accumulated);
+    WEFT_TRY(wefti_give_up(s->world, wefti_view_check_given(s, 0)));
     s->rows[s->accumulated] = s->row;
     if (at_once && s->accumulated + 1 < s->options.microbatches) {
         s->accumulated++;
@@ -139,9 +141,10 @@ static weft_status accumulate(weft_session *s, double *out_loss) {
         set_scalar(s, STEP, (double)(s->step + 1));
         set_scalar(s, GRADIENT_SCALE, gradient_scale(s));
     }
-    WEFT_TRY(run_pass(s, view, first ? WEFTI_SECTION_FIRST : WEFTI_SECTION_NEXT, out_loss));
-    s->accumulated = s->optimizer ? s->accumulated + 1 : 0;
-    return WEFT_OK;
+    weft_status status =
+        run_pass(s, view, first ? WEFTI_SECTION_FIRST : WEFTI_SECTION_NEXT, out_loss);
+    s->accumulated = status >= 0 && s->optimizer ? s->accumulated + 1 : 0;
+    return status;
 }
 
 weft_status weft_session_accumulate(weft_session *s, double *out_loss) {
@@ -180,8 +183,8 @@ static void updated(weft_session *s) {
 
 /* What is no number would be one in no parameter any more. */
 static weft_status check_rate(double learning_rate) {
-    WEFT_REQUIRE(isfinite(learning_rate), WEFT_E_ARG,
-                 "the learning rate is %g: it must be a finite number",
+    WEFT_REQUIRE(isfinite((float)learning_rate), WEFT_E_ARG,
+                 "the learning rate is %g: it must be a finite number of single precision",
                  wefti_printed(learning_rate));
     return WEFT_OK;
 }
@@ -194,7 +197,9 @@ weft_status weft_session_update(weft_session *s, double learning_rate, double *o
     WEFT_REQUIRE(s->accumulated == s->options.microbatches, WEFT_E_ARG,
                  "%d of %d microbatches are accumulated", s->accumulated, s->options.microbatches);
     double norm = NAN;
-    if (s->options.clip > 0) WEFT_TRY(clip(s, &norm));
+    weft_status status = s->options.clip > 0 ? clip(s, &norm) : WEFT_OK;
+    if (status < 0) s->accumulated = 0; /* of these gradients nothing will come */
+    WEFT_TRY(status);
     set_scalar(s, LEARNING_RATE, learning_rate);
     WEFT_TRY(run_section(s, s->views[0], WEFTI_SECTION_UPDATE));
     updated(s);
@@ -222,6 +227,7 @@ weft_status weft_session_forward(weft_session *s, int program, double *out_loss)
     WEFT_REQUIRE(program > 0 || !s->optimizer, WEFT_E_ARG,
                  "program 0 trains: use weft_session_step, or add a graph for evaluation");
     WEFT_TRY(wefti_session_start(s));
+    WEFT_TRY(wefti_give_up(s->world, wefti_view_check_given(s, program)));
     return run_pass(s, v, WEFTI_SECTION_FIRST, out_loss);
 }
 

@@ -31,7 +31,12 @@ typedef struct wefti_view_tensor {
     wefti_tensor_role role;
     weft_desc whole;
     int32_t *local; /* [microbatches, devices]: its number in a device's program, -1: not there */
+    unsigned char *given; /* [microbatches], of inputs: wefti_given */
 } wefti_view_tensor;
+
+/* Whether an input has what the coming pass reads. LENT: its place is the caller's, who may write
+ * it without a word. */
+typedef enum wefti_given { WEFTI_GIVEN_NOT, WEFTI_GIVEN_ONCE, WEFTI_GIVEN_LENT } wefti_given;
 
 /* A graph on all devices. */
 typedef struct wefti_view {
@@ -83,6 +88,11 @@ weft_status wefti_view_create(const weft_session *s, const weft_graph *graph,
 void wefti_view_destroy(wefti_view *view);
 weft_status wefti_session_look_up(const weft_session *s, int program, const char *name,
                                   wefti_view **out_view, int *out) WEFT_CHECKED;
+/* The input of the coming microbatch is given; every input of it has to be; a pass has read them.
+ */
+void wefti_view_give(const weft_session *s, wefti_view *view, int index, wefti_given how);
+weft_status wefti_view_check_given(const weft_session *s, int program) WEFT_CHECKED;
+void wefti_view_take(wefti_view *view);
 static inline wefti_box wefti_site_box(const wefti_site *site, const wefti_tensor *tensor) {
     wefti_box box = {{0}, {0}};
     if (site->facts.mesh.axes)

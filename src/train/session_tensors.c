@@ -64,6 +64,7 @@ weft_status weft_session_feed(weft_session *s, int program, const char *name, co
     for (int32_t i = 0; i < count && input; i++)
         if (pieces[i].data) observe(s, t, &pieces[i]);
     WEFT_REQUIRE(input, WEFT_E_ARG, "'%s' is no input", name);
+    wefti_view_give(s, v, index, WEFTI_GIVEN_ONCE);
     return WEFT_OK;
 }
 
@@ -91,6 +92,7 @@ weft_status weft_session_local(weft_session *s, int program, const char *name,
     WEFT_TRY(local_piece(s, program, name, &v, &index, &piece));
     const wefti_view_tensor *t = &v->tensors[index];
     *out = (weft_session_part){.data = piece.data};
+    wefti_view_give(s, v, index, WEFTI_GIVEN_LENT);
     if (!piece.data) return WEFT_OK;
     out->bytes = piece_bytes(&t->whole, &piece);
     for (int d = 0; d < t->whole.rank; d++) {
@@ -114,7 +116,9 @@ weft_status weft_session_feed_local(weft_session *s, int program, const char *na
     WEFT_REQUIRE(bytes == (size_t)here, WEFT_E_SHAPE,
                  "the part of '%s' on this device has %lld bytes, not %zu", name, (long long)here,
                  bytes);
+    wefti_view_give(s, v, index, WEFTI_GIVEN_ONCE);
     if (bytes == 0) return WEFT_OK;
+    WEFT_REQUIRE(data, WEFT_E_ARG, "the data of '%s' are NULL", name);
     memcpy(piece.data, data, bytes);
     observe(s, t, &piece);
     return WEFT_OK;
@@ -255,13 +259,15 @@ weft_status wefti_session_collect(weft_session *s, int program, int index, int64
 /* ---- rows of each rank ---- */
 
 /* Where the rows of all begin, [ranks + 1]; the same verdict everywhere. */
-static weft_status agree_on_rows(weft_session *s, const wefti_view_tensor *t, size_t bytes,
-                                 int64_t *begin) {
+static weft_status agree_on_rows(weft_session *s, const wefti_view_tensor *t, const void *data,
+                                 size_t bytes, int64_t *begin) {
     weft_status status = WEFT_OK;
     int64_t height = t->whole.rank ? t->whole.shape[0] : 1;
     int64_t row = height ? weft_desc_bytes(&t->whole) / height : 1;
     if (t->role != WEFTI_TENSOR_INPUT || t->whole.rank == 0)
         status = WEFT_RAISE(WEFT_E_ARG, "'%s' is no input with rows", t->name);
+    if (status >= 0 && !data && bytes)
+        status = WEFT_RAISE(WEFT_E_ARG, "the data of '%s' are NULL", t->name);
     if (status >= 0 && (row == 0 || bytes % (size_t)row))
         status = WEFT_RAISE(WEFT_E_SHAPE, "'%s' is %s: %zu bytes are no rows of it", t->name,
                             wefti_desc_text(&t->whole).text, bytes);
@@ -315,9 +321,10 @@ weft_status weft_session_feed_rows(weft_session *s, int program, const char *nam
     begin = wefti_calloc((size_t)s->devices + 1, sizeof *begin);
     if (!begin)
         return wefti_give_up(s->world, WEFT_RAISE(WEFT_E_NOMEM, "no memory to feed '%s'", name));
-    weft_status status = agree_on_rows(s, &v->tensors[index], bytes, begin);
+    weft_status status = agree_on_rows(s, &v->tensors[index], data, bytes, begin);
     if (status >= 0)
         status = wefti_give_up(s->world, move_rows(s, &v->tensors[index], count, begin, data));
+    if (status >= 0) wefti_view_give(s, v, index, WEFTI_GIVEN_ONCE);
     wefti_free(begin);
     return status;
 }
@@ -363,6 +370,7 @@ weft_status weft_session_write(weft_session *s, int program, const char *name, c
     for (int32_t i = 0; i < count; i++) terms |= pieces[i].term;
     wefti_box box = box_of(&v->tensors[index].whole);
     if (!terms) scatter(&v->tensors[index].whole, pieces, count, &box, data);
+    wefti_view_give(s, v, index, WEFTI_GIVEN_ONCE);
     s->packed = false;
     WEFT_REQUIRE(!terms, WEFT_E_ARG,
                  "'%s' is a sum of terms on several devices: it can be read, not written", name);

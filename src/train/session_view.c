@@ -56,6 +56,8 @@ static weft_status add_tensor(wefti_view *v, const wefti_tensor *t, int64_t *out
     x->local = wefti_arena_alloc(v->arena, cells * sizeof *x->local);
     WEFT_REQUIRE(x->local, WEFT_E_NOMEM, "no memory for a list of tensors");
     for (size_t i = 0; i < cells; i++) x->local[i] = -1;
+    x->given = wefti_arena_alloc(v->arena, (size_t)v->microbatches);
+    WEFT_REQUIRE(x->given, WEFT_E_NOMEM, "no memory for a list of tensors");
     *out = v->count++;
     return WEFT_OK;
 }
@@ -240,6 +242,37 @@ static int32_t microbatch_of(const weft_session *s, const wefti_view *v,
                              const wefti_view_tensor *t) {
     if (t->role != WEFTI_TENSOR_INPUT || v->microbatches == 1) return 0;
     return s->accumulated < v->microbatches ? s->accumulated : v->microbatches - 1;
+}
+
+void wefti_view_give(const weft_session *s, wefti_view *v, int index, wefti_given how) {
+    const wefti_view_tensor *t = &v->tensors[index];
+    unsigned char *given = &t->given[microbatch_of(s, v, t)];
+    if (*given < how) *given = (unsigned char)how;
+}
+
+/* What no pass reads here may be missing. */
+weft_status wefti_view_check_given(const weft_session *s, int program) {
+    const wefti_view *v = s->views[program];
+    for (int64_t i = 0; i < v->count; i++) {
+        const wefti_view_tensor *t = &v->tensors[i];
+        int32_t m = microbatch_of(s, v, t);
+        bool here = false;
+        for (int32_t r = 0; r < v->devices; r++)
+            here |= wefti_session_has(s, r) && t->local[m * v->devices + r] >= 0;
+        WEFT_REQUIRE(t->role != WEFTI_TENSOR_INPUT || !here || t->given[m] != WEFTI_GIVEN_NOT,
+                     WEFT_E_ARG,
+                     "input '%s' of program %d was not fed since the last pass: weft_session_feed "
+                     "it before each one",
+                     t->name, program);
+    }
+    return WEFT_OK;
+}
+
+void wefti_view_take(wefti_view *v) {
+    for (int64_t i = 0; i < v->count; i++)
+        for (int32_t m = 0; m < v->microbatches; m++)
+            if (v->tensors[i].given[m] == WEFTI_GIVEN_ONCE)
+                v->tensors[i].given[m] = WEFTI_GIVEN_NOT;
 }
 
 /* The tensor on one device; NULL: not there. */

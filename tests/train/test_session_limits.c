@@ -150,6 +150,13 @@ static void a_bad_gradient_stops_a_clipped_update(void **state) {
     float value[3];
     ASSERT_OK(weft_session_read(s, 0, "w", value, sizeof value));
     assert_true(value[0] == 0 && value[1] == 0 && value[2] == 0);
+    /* And it goes on from there, with other values. */
+    ASSERT_OK(weft_session_write(s, 0, "w", (float[]){1, 1, 1}, 12));
+    ASSERT_OK(weft_session_feed(s, 0, "x", (float[]){1, 2, 3}, 12));
+    ASSERT_OK(weft_session_accumulate(s, NULL));
+    ASSERT_OK(weft_session_update(s, 0.1, NULL));
+    ASSERT_OK(weft_session_read(s, 0, "w", value, sizeof value));
+    assert_true(value[0] < 1 && value[1] < value[0] && value[2] < value[1]);
     weft_session_destroy(s);
     weft_graph_destroy(g);
 }
@@ -347,12 +354,75 @@ static void misuse_is_refused(void **state) {
     feed_rows(s, 0, 1, 0);
     ASSERT_OK(weft_session_accumulate(s, NULL));
     ASSERT_FAILS(WEFT_E_ARG, "1 of 2 microbatches", weft_session_update(s, 0.1, NULL));
+    feed_rows(s, 0, 1, 0);
     ASSERT_OK(weft_session_accumulate(s, NULL));
     ASSERT_FAILS(WEFT_E_ARG, "accumulated already", weft_session_accumulate(s, NULL));
     ASSERT_FAILS(WEFT_E_ARG, "learning rate is nan", weft_session_update(s, NAN, NULL));
+    ASSERT_FAILS(WEFT_E_ARG, "learning rate is 1e+39", weft_session_update(s, 1e39, NULL));
     ASSERT_OK(weft_session_update(s, 0.1, NULL));
     weft_session_destroy(s);
     weft_session_destroy(NULL);
+    weft_graph_destroy(g);
+}
+
+/* ---- what a pass reads was fed ---- */
+
+static weft_plan *two_stages(void) {
+    weft_plan *p;
+    ASSERT_OK(weft_plan_create(2, &p));
+    ASSERT_OK(weft_plan_pipeline(p, 2, 2, WEFT_PIPELINE_1F1B, 1));
+    return p;
+}
+
+static void a_pass_needs_its_inputs(void **state) {
+    (void)state;
+    for (int how = 0; how < 3; how++) { /* a step, microbatches one by one, in a pipeline at once */
+        float x[ROWS * COLUMNS] = {1};
+        weft_graph *g = random_model(6);
+        weft_session_options o = options_with(WEFT_SGD, how ? 1 : 0);
+        weft_plan *plan = how == 2 ? two_stages() : NULL;
+        o.microbatches = how == 1 ? 2 : 1;
+        o.plan = plan;
+        weft_session *s = session_of(g, o);
+        int eval;
+        ASSERT_OK(weft_session_add(s, g, &eval));
+        ASSERT_OK(weft_session_feed(s, 0, "x", x, sizeof x));
+        ASSERT_OK(weft_session_feed(s, eval, "target", x, sizeof x));
+        for (int pass = 0; pass < 2; pass++) { /* what was fed before counts, but once */
+            const char *missing = "input 'target' of program 0 was not fed";
+            ASSERT_OK(weft_session_feed(s, 0, "x", x, sizeof x));
+            ASSERT_FAILS(WEFT_E_ARG, missing,
+                         how ? weft_session_accumulate(s, NULL) : weft_session_step(s, 0.1, NULL));
+            ASSERT_OK(weft_session_feed(s, 0, "target", x, sizeof x));
+            ASSERT_OK(how ? weft_session_accumulate(s, NULL) : weft_session_step(s, 0.1, NULL));
+        }
+        ASSERT_FAILS(WEFT_E_ARG, "input 'x' of program 1 was not fed",
+                     weft_session_forward(s, eval, NULL));
+        ASSERT_OK(weft_session_feed(s, eval, "x", x, sizeof x));
+        ASSERT_OK(weft_session_forward(s, eval, NULL));
+        weft_session_destroy(s);
+        weft_plan_destroy(plan);
+        weft_graph_destroy(g);
+    }
+}
+
+/* Whoever writes in place is not asked to tell each time. */
+static void what_is_written_in_place_counts_as_fed(void **state) {
+    (void)state;
+    float target[ROWS * COLUMNS] = {0};
+    weft_graph *g = random_model(6);
+    weft_session *s = session_of(g, options_with(WEFT_SGD, 0));
+    weft_session_part x;
+    ASSERT_OK(weft_session_local(s, 0, "x", &x));
+    for (int step = 0; step < 2; step++) {
+        memset(x.data, 0, (size_t)x.bytes);
+        ASSERT_FAILS(WEFT_E_ARG, "input 'target' of program 0", weft_session_step(s, 0.1, NULL));
+        ASSERT_FAILS(WEFT_E_ARG, "data of 'target' are NULL",
+                     weft_session_feed_local(s, 0, "target", NULL, sizeof target));
+        ASSERT_OK(weft_session_feed_local(s, 0, "target", target, sizeof target));
+        ASSERT_OK(weft_session_step(s, 0.1, NULL));
+    }
+    weft_session_destroy(s);
     weft_graph_destroy(g);
 }
 
@@ -408,6 +478,8 @@ int main(void) {
         cmocka_unit_test(caches_are_written_in_place),
         cmocka_unit_test(what_cannot_be_in_place_is_refused),
         cmocka_unit_test(misuse_is_refused),
+        cmocka_unit_test(a_pass_needs_its_inputs),
+        cmocka_unit_test(what_is_written_in_place_counts_as_fed),
         cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
