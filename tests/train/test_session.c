@@ -213,6 +213,46 @@ static void clipping_scales_the_update(void **state) {
     weft_graph_destroy(h);
 }
 
+/* What comes and goes in a step of a gpt2, gradients that wait for the last part left out. */
+static int64_t transient_of(int layers, int64_t batch, bool recompute, int microbatches) {
+    weft_model_config c = {.family = WEFT_FAMILY_GPT2,
+                           .layers = layers,
+                           .hidden = 32,
+                           .heads = 4,
+                           .ffn = 64,
+                           .context = 16,
+                           .vocab = 50};
+    weft_graph *g;
+    weft_session_options o = options_with(WEFT_SGD, 0);
+    o.recompute = recompute;
+    o.microbatches = microbatches;
+    ASSERT_OK(weft_model_build(&c, WEFT_USE_TRAIN, batch, 0, WEFT_F32, &g));
+    weft_session *s = session_of(g, o);
+    weft_session_memory m = weft_session_memory_of(s);
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+    return m.transient_bytes - (microbatches > 1 ? m.parameter_bytes : 0);
+}
+
+/* Of a recomputed block its input alone is kept, whatever is inside; of a batch in parts no
+ * more is there at once than of one part alone. */
+static void memory_is_what_it_must_be(void **state) {
+    (void)state;
+    enum { BATCH = 32, INPUT = BATCH * 16 * 32 * 4, LINES = 200 * 64 };
+    for (int layers = 1; layers <= 4; layers++) {
+        int64_t less = transient_of(layers, BATCH, true, 1),
+                more = transient_of(layers + 1, BATCH, true, 1);
+        assert_int_equal(more - less, INPUT);
+    }
+    assert_true(transient_of(3, BATCH, false, 1) - transient_of(2, BATCH, false, 1) > 5 * INPUT);
+    for (int parts = 2; parts <= 8; parts *= 2) {
+        int64_t alone = transient_of(3, BATCH / parts, false, 1),
+                part = transient_of(3, BATCH / parts, false, parts);
+        if (!(part <= alone + LINES) || !(part * parts < 2 * transient_of(3, BATCH, false, 1)))
+            fail_msg("%d parts: %lld bytes, %lld alone", parts, (long long)part, (long long)alone);
+    }
+}
+
 static void recompute_changes_memory_only(void **state) {
     (void)state;
     for (uint64_t model = 0; model < 12; model++) {
@@ -285,6 +325,7 @@ int main(void) {
         cmocka_unit_test(eager_updates_change_nothing),
         cmocka_unit_test(clipping_scales_the_update),
         cmocka_unit_test(recompute_changes_memory_only),
+        cmocka_unit_test(memory_is_what_it_must_be),
         cmocka_unit_test(threads_change_no_bit),
         cmocka_unit_test(backends_agree),
     };
