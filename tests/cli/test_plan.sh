@@ -48,6 +48,13 @@ expect 1 'it has no such factor' plan --check bad.json job.yaml
 grep -qF 'h.0.mlp.c_proj' out || fail 'no word of the op' out
 sed 's/"m0=dp k=tp"/"m0=dp in0.0=tp"/' plan.json >bad.json
 expect 1 'says in0.0: it is m0, which the strategy splits already' plan --check bad.json job.yaml
+expect 1 'says heads: 2 elements cannot be split into 4 parts' plan job.yaml --devices 4 'parallel.mesh={tp: 4}' model.heads=2 \
+    'parallel.strategies=[{match: "h.*.attn:attention", split: "heads=tp"}]'
+expect 1 'dimension 2 of input 0: the mesh (tp=4) has no free axes for 2 cuts; it allows 1, 4' plan job.yaml --devices 4 'parallel.mesh={tp: 4}' \
+    'parallel.strategies=[{match: "h.*.mlp.c_fc:linear", split: "((1,1,2),(4,1))"}]'
+expect 1 'says 4 cuts of dimension 0 of input 1: it differs from the cuts of the same' plan job.yaml --devices 4 'parallel.mesh={tp: 4}' \
+    'parallel.strategies=[{match: "h.*.mlp.c_fc:linear", split: "((1,4,1),(4,1),(1))"}]'
+grep -qF 'h.0.mlp.c_fc:linear' out || fail 'no word of the op' out
 sed 's/"tensors"/"tensor"/' plan.json >bad.json
 expect 1 "bad.json: unknown key 'tensor'; did you mean 'tensors'?" plan --check bad.json job.yaml
 sed 's/"weft_plan": 1/"weft_plan": 7/' plan.json >bad.json
