@@ -6,6 +6,7 @@
 #include <string.h>
 
 #ifdef WEFT_HAVE_OPENSSL
+#include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #endif
@@ -119,9 +120,16 @@ void wefti_hmac_own(const void *key, size_t key_bytes, const void *data, size_t 
     end(&h, out);
 }
 
+void wefti_openssl_begin(void) {
+#if defined(WEFT_HAVE_OPENSSL) && defined(OPENSSL_INIT_NO_ATEXIT)
+    (void)OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL);
+#endif
+}
+
 void wefti_hmac(const void *key, size_t key_bytes, const void *data, size_t bytes,
                 unsigned char out[WEFTI_DIGEST_BYTES]) {
 #ifdef WEFT_HAVE_OPENSSL
+    wefti_openssl_begin();
     if (key_bytes <= INT_MAX && HMAC(EVP_sha256(), key, (int)key_bytes, data, bytes, out, NULL))
         return;
 #endif

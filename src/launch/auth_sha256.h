@@ -12,6 +12,10 @@ void wefti_sha256(const void *data, size_t bytes, unsigned char out[WEFTI_DIGEST
 /* Keys of any length. */
 void wefti_hmac_own(const void *key, size_t key_bytes, const void *data, size_t bytes,
                     unsigned char out[WEFTI_DIGEST_BYTES]);
+/* To be called before anything else of OpenSSL: programs may end, by `exit`, while a member's
+ * thread still uses it, and so OpenSSL must not free itself then. In vain where the program has
+ * used OpenSSL before. */
+void wefti_openssl_begin(void);
 /* The fast one. */
 void wefti_hmac(const void *key, size_t key_bytes, const void *data, size_t bytes,
                 unsigned char out[WEFTI_DIGEST_BYTES]);

@@ -103,6 +103,7 @@ static const char *reason(void) {
 }
 
 static bool set_up(wefti_tls *tls) {
+    wefti_openssl_begin();
     SSL_CTX *c = tls->context =
         SSL_CTX_new(tls->scheduler ? TLS_server_method() : TLS_client_method());
     BIO_METHOD *m = tls->sockets = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "weft");

@@ -4,10 +4,14 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/io.h"
@@ -211,6 +215,36 @@ static void finds_one_secret(void **state) {
     assert_int_equal(wefti_secret_find("", &named, NULL), WEFT_E_ARG);
 }
 
+static void *prove_for_ever(void *begun) {
+    unsigned char digest[WEFTI_DIGEST_BYTES];
+    for (;;) {
+        wefti_hmac("key", 3, "data", 4, digest);
+        atomic_store((atomic_bool *)begun, true);
+    }
+    return NULL;
+}
+
+/* A program that ends without leaving its job ends as it says, though a member's thread still
+ * proves who it is. */
+static void proofs_outlive_exit(void **state) {
+    (void)state;
+    for (int round = 0; round < 40; round++) {
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            static atomic_bool begun;
+            pthread_t thread;
+            if (pthread_create(&thread, NULL, prove_for_ever, &begun) != 0) _exit(1);
+            while (!atomic_load(&begun)) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+            exit(7);
+        }
+        int end;
+        assert_int_equal(waitpid(child, &end, 0), child);
+        assert_true(WIFEXITED(end));
+        assert_int_equal(WEXITSTATUS(end), 7);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hashes_as_published),
@@ -218,6 +252,7 @@ int main(void) {
         cmocka_unit_test(macs_agree),
         cmocka_unit_test(compares_whole),
         cmocka_unit_test(proofs_differ),
+        cmocka_unit_test(proofs_outlive_exit),
         cmocka_unit_test_setup_teardown(refuses_files, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(finds_one_secret, make_folder, remove_folder),
     };
