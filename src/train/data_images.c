@@ -112,8 +112,9 @@ static weft_status check_labels(wefti_image_source *s, const char *path, int64_t
     return WEFT_OK;
 }
 
-/* Pixels of 0 to 255 that are kept as wider numbers, as NumPy does unless told otherwise, would all
- * be next to nothing when they are divided by the largest value of their type. */
+/* Pixels that are kept as wider numbers, as NumPy does unless told otherwise, would all be next to
+ * nothing when they are divided by the largest value of their type: below the first grey of a byte.
+ * Signed 16 bits hold it twice over, and so bytes' values are refused in all wider types. */
 static weft_status check_scale(const wefti_image_source *s) {
     enum { LOOKED_AT = 1 << 20, PIECE = 256 };
     const wefti_array *images = &s->images.array;
@@ -126,7 +127,7 @@ static weft_status check_scale(const wefti_image_source *s) {
         wefti_array_integers(images, i, n, values);
         for (int64_t k = 0; k < n; k++) most = fmax(most, fabs((double)values[k]));
     }
-    WEFT_REQUIRE(most == 0 || (most > 255 && most >= largest / 65536), WEFT_E_ARG,
+    WEFT_REQUIRE(most == 0 || (most > 255 && most >= largest / 256), WEFT_E_ARG,
                  "%s: no pixel is larger than %.0f, but whole numbers are divided by the largest "
                  "of their type, here %.0f, which leaves next to nothing: save them as bytes (0 to "
                  "255) or as fractions (f32)",

@@ -324,7 +324,8 @@ static void pixels_in_numbers_too_wide(void **state) {
     } cases[] = {{"<i8", 8, 255, false},    {"<i4", 4, 255, false},       {"<u4", 4, 1000, false},
                  {"<u2", 2, 255, false},    {"<i2", 2, 200, false},       {"|u1", 1, 3, true},
                  {"|b1", 1, 1, true},       {"<u2", 2, 4000, true},       {"<i4", 4, 0, true},
-                 {"<i4", 4, 1 << 29, true}, {"<i8", 8, 1ULL << 62, true}, {"<i8", 8, 65535, false}};
+                 {"<i4", 4, 1 << 29, true}, {"<i8", 8, 1ULL << 62, true}, {"<i8", 8, 65535, false},
+                 {"<i4", 4, 65535, false}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         unsigned char pixels[2 * 2 * 8] = {0};
         char header[100];
