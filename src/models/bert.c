@@ -1,7 +1,7 @@
 /* BERT with its masked-language head: post-norm blocks, every position sees every other; all token
  * types are 0. Source: Devlin et al., "BERT", NAACL 2019; names and initial values (normal 0.02) as
  * Hugging Face's BertForMaskedLM has them. The loss is over targets that are not -1: the masked
- * positions. */
+ * positions, of which each microbatch has another number: it counts for its share. */
 #include "models/models.h"
 
 static weft_value embed(const wefti_model_build *b, weft_value tokens, weft_value words) {
@@ -43,7 +43,7 @@ static weft_value block(const wefti_model_build *b, weft_value x, int64_t layer)
 void wefti_build_bert(const wefti_model_build *b) {
     weft_graph *g = b->g;
     const weft_model_config *c = b->c;
-    weft_value tokens = wefti_tokens(b), targets = wefti_targets(b);
+    weft_value tokens = wefti_tokens(b), targets = wefti_targets(b), share = wefti_share(b);
     weft_value words = wefti_param(b, "embeddings.word_embeddings.weight", wefti_normal(0.02),
                                    c->vocab, c->hidden, 0, 0);
     weft_value x = embed(b, tokens, words);
@@ -52,5 +52,5 @@ void wefti_build_bert(const wefti_model_build *b) {
     x = weft_dense(g, "transform.dense", x, c->hidden, wefti_transposed(0.02));
     x = wefti_layer_norm(b, weft_gelu_erf(g, x), "transform.LayerNorm", c->hidden);
     weft_value shift = wefti_param(b, "bias", wefti_zeros(), c->vocab, 0, 0, 0);
-    wefti_end(b, weft_linear(g, x, words, shift, true), targets, WEFT_NO_VALUE);
+    wefti_end(b, weft_linear(g, x, words, shift, true), targets, share, WEFT_NO_VALUE);
 }

@@ -111,6 +111,11 @@ weft_value wefti_labels(const wefti_model_build *b) {
     return weft_input(b->g, "label", WEFT_DESC(WEFT_I32, b->batch));
 }
 
+weft_value wefti_share(const wefti_model_build *b) {
+    if (b->use != WEFT_USE_TRAIN) return WEFT_NO_VALUE;
+    return weft_input(b->g, "share", weft_desc_of(b->param, 0, NULL));
+}
+
 weft_value wefti_image(const wefti_model_build *b) {
     int64_t shape[4] = {b->batch, b->c->image[0], b->c->image[1], b->c->image[2]};
     weft_dtype fed = b->dtype == WEFT_F64 ? WEFT_F64 : WEFT_F32;
@@ -118,7 +123,7 @@ weft_value wefti_image(const wefti_model_build *b) {
     return fed == b->dtype ? x : weft_cast(b->g, x, b->dtype);
 }
 
-void wefti_end(const wefti_model_build *b, weft_value logits, weft_value targets,
+void wefti_end(const wefti_model_build *b, weft_value logits, weft_value targets, weft_value share,
                weft_value further) {
     weft_graph *g = b->g;
     if (!wefti_has_loss(b)) {
@@ -133,6 +138,7 @@ void wefti_end(const wefti_model_build *b, weft_value logits, weft_value targets
         weft_output(g, "logits", end[1]);
         return;
     }
+    if (share.id >= 0) loss = weft_mul(g, loss, share);
     if (further.id >= 0) loss = weft_add(g, loss, further);
     weft_loss(g, weft_cell_end(g, loss));
 }

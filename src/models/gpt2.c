@@ -100,5 +100,5 @@ void wefti_build_gpt2(const wefti_model_build *b) {
     weft_cell_begin(g, "head");
     x = weft_layer_norm(g, x, scale, shift, c->norm_eps);
     weft_value logits = weft_linear(g, x, wte, WEFT_NO_VALUE, true);
-    wefti_end(b, logits, targets, wefti_balance_loss(b, balance));
+    wefti_end(b, logits, targets, WEFT_NO_VALUE, wefti_balance_loss(b, balance));
 }

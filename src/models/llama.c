@@ -99,6 +99,6 @@ void wefti_build_llama(const wefti_model_build *b) {
         c->tied ? table : wefti_param(b, "lm_head.weight", init, c->vocab, c->hidden, 0, 0);
     weft_cell_begin(g, "head");
     x = weft_rms_norm(g, x, scale, c->norm_eps);
-    wefti_end(b, weft_linear(g, x, head, WEFT_NO_VALUE, true), targets,
+    wefti_end(b, weft_linear(g, x, head, WEFT_NO_VALUE, true), targets, WEFT_NO_VALUE,
               wefti_balance_loss(b, balance));
 }

@@ -79,10 +79,15 @@ weft_value wefti_cached(const wefti_model_build *b, weft_value x, const char *wh
 weft_value wefti_position(const wefti_model_build *b);
 /* DECODE: the positions of all tokens, i32 [seq]: an input of its own when they are several. */
 weft_value wefti_positions(const wefti_model_build *b, weft_value position);
+/* "share" f32 [] in TRAIN, else no value: what the loss of a microbatch counts for where its
+ * targets that count are not as many as those of others: their number over its mean over the
+ * microbatches of the step. The mean of the shared losses is then that of all targets, however the
+ * step is cut. */
+weft_value wefti_share(const wefti_model_build *b);
 /* The end of a model, inside its last cell, which this closes: the mean cross-entropy of `logits`
- * against `targets` (-1: ignored) plus `further`, if there is one, becomes the loss; "logits" is an
- * output where the use has it. */
-void wefti_end(const wefti_model_build *b, weft_value logits, weft_value targets,
+ * against `targets` (-1: ignored), times `share` and plus `further` where there are such, becomes
+ * the loss; "logits" is an output where the use has it. */
+void wefti_end(const wefti_model_build *b, weft_value logits, weft_value targets, weft_value share,
                weft_value further);
 weft_value wefti_labels(const wefti_model_build *b); /* "label" i32 [batch], empty without loss */
 weft_value

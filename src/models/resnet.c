@@ -118,5 +118,5 @@ void wefti_build_resnet(const wefti_model_build *b) {
     weft_init init = {WEFT_INIT_UNIFORM, 1.0 / sqrt((double)in)};
     weft_value weight = wefti_param(b, "weight", init, c->classes, in, 0, 0);
     weft_value bias = wefti_param(b, "bias", init, c->classes, 0, 0, 0);
-    wefti_end(b, weft_linear(g, x, weight, bias, true), label, WEFT_NO_VALUE);
+    wefti_end(b, weft_linear(g, x, weight, bias, true), label, WEFT_NO_VALUE, WEFT_NO_VALUE);
 }

@@ -152,6 +152,25 @@ static weft_status override_value(wefti_job_draft *draft, const char *text, weft
     return WEFT_OK;
 }
 
+/* An override's section that is none: what of its path is wrong. */
+static weft_status no_section(wefti_job_draft *draft, const wefti_job_mark *mark, char *section) {
+    char where[512];
+    for (char *dot = section;; dot++) {
+        dot += strcspn(dot, ".");
+        bool last = !*dot;
+        *dot = '\0';
+        if (find_row(section) >= 0)
+            WEFT_FAIL(WEFT_E_ARG, "%s%s has no keys of its own: it is given whole, %s=...",
+                      wefti_job_where(draft, mark, where), section, section);
+        if (!is_section(section) || last) break;
+        *dot = '.';
+    }
+    char *dot = strrchr(section, '.');
+    if (!dot) return unknown(draft, mark, "", section);
+    *dot = '\0';
+    return unknown(draft, mark, section, dot + 1);
+}
+
 static weft_status apply_override(wefti_job_draft *draft, const char *word) {
     const char *equals = strchr(word, '=');
     WEFT_REQUIRE(equals && equals != word, WEFT_E_ARG,
@@ -167,7 +186,7 @@ static weft_status apply_override(wefti_job_draft *draft, const char *word) {
         *dot = '\0';
         section = path;
         last = dot + 1;
-        if (!is_section(section)) return unknown(draft, &mark, "", path);
+        if (!is_section(section)) return no_section(draft, &mark, path);
     }
     int rows, row = find_row(full);
     bool list = row >= 0 && wefti_job_is_list(wefti_job_table(&rows)[row].kind);

@@ -57,6 +57,25 @@ static void mask_batch(const wefti_training *t, const wefti_batch *b, int64_t ba
                       t->config.vocab, b->input, b->target);
 }
 
+/* Targets that count in rows [first, first + rows) of a batch. */
+static int64_t count_targets(const wefti_training *t, const wefti_batch *b, int64_t first,
+                             int64_t rows) {
+    weft_desc target = weft_data_target(t->data);
+    int64_t row = weft_desc_elems(&target), count = 0;
+    for (int64_t i = first * row; i < (first + rows) * row; i++) count += b->target[i] != -1;
+    return count;
+}
+
+/* How much the loss of the microbatch from row `first` on counts for: of masked tokens each has
+ * another number, and the loss of the step is the mean over all of them. */
+static weft_status feed_share(wefti_training *t, const wefti_batch *b, int64_t first) {
+    if (t->config.family != WEFT_FAMILY_BERT) return WEFT_OK;
+    int64_t all = count_targets(t, b, 0, t->micro * t->microbatches);
+    double own = (double)count_targets(t, b, first, t->micro) * (double)t->microbatches;
+    float share = all ? (float)(own / (double)all) : 1.0f;
+    return weft_session_feed(t->session, 0, "share", &share, sizeof share);
+}
+
 /* Rows [first, first + micro) of a batch into a program. */
 static weft_status feed_rows(wefti_training *t, int program, const wefti_batch *b, int64_t first) {
     weft_desc in = weft_data_input(t->data), target = weft_data_target(t->data);
@@ -78,12 +97,14 @@ static weft_status train_batch(wefti_training *t, const wefti_batch *b, double l
     out->gradient_norm = NAN;
     if (count == 1 && t->job->train.clip == 0) {
         WEFT_TRY(feed_rows(t, 0, b, 0));
+        WEFT_TRY(feed_share(t, b, 0));
         weft_session_set_row(t->session, 0);
         WEFT_TRY(weft_session_step(t->session, lr, &out->loss));
         return WEFT_OK;
     }
     for (int64_t m = 0; m < count; m++) {
         WEFT_TRY(feed_rows(t, 0, b, m * t->micro));
+        WEFT_TRY(feed_share(t, b, m * t->micro));
         weft_session_set_row(t->session, m * t->micro);
         WEFT_TRY(weft_session_accumulate(t->session, &loss));
         if (isnan(loss)) continue;
@@ -120,7 +141,7 @@ static weft_status count_right(wefti_training *t, const wefti_batch *b, int64_t 
 static weft_status validate_with(wefti_training *t, wefti_feed *feed, int64_t batches,
                                  weft_train_validation *out) {
     double sum = 0;
-    int64_t rows = 0, right = 0;
+    int64_t rows = 0, right = 0, weight = 0;
     for (int64_t i = 0; i < batches; i++) {
         wefti_batch b;
         double loss;
@@ -132,11 +153,13 @@ static weft_status validate_with(wefti_training *t, wefti_feed *feed, int64_t ba
         WEFT_TRY(feed_rows(t, t->eval_program, &b, 0));
         WEFT_TRY(weft_session_forward(t->session, t->eval_program, &loss));
         if (!is_language(t)) WEFT_TRY(count_right(t, &b, &right));
-        sum += loss * (double)b.valid;
+        int64_t targets = count_targets(t, &b, 0, b.valid);
+        sum += loss * (double)targets;
+        weight += targets;
         rows += b.valid;
         wefti_feed_release(feed);
     }
-    out->loss = rows ? sum / (double)rows : NAN;
+    out->loss = weight ? sum / (double)weight : NAN;
     out->accuracy = is_language(t) || !rows ? NAN : (double)right / (double)rows;
     return WEFT_OK;
 }

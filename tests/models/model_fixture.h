@@ -71,10 +71,11 @@ static inline void feed_all(weft_session *s, int program, const weft_model_confi
         assert_non_null(data);
         for (int64_t k = 0; k < count; k++) {
             double u = uniform(&seed);
+            double x = t.desc.rank ? 2 * u - 1 : 1; /* the share of the only microbatch */
             if (t.desc.dtype == WEFT_F64)
-                ((double *)data)[k] = 2 * u - 1;
+                ((double *)data)[k] = x;
             else if (t.desc.dtype == WEFT_F32)
-                ((float *)data)[k] = (float)(2 * u - 1);
+                ((float *)data)[k] = (float)x;
             else
                 ((int32_t *)data)[k] = (int32_t)(u * (double)range);
         }

@@ -94,6 +94,10 @@ static void test_overrides(void **state) {
     refused_word("train.step=5",
                  "'train.step=5': unknown key 'step' in train; did you mean 'steps'?");
     refused_word("trian.steps=5", "unknown key 'trian'; did you mean 'train'?");
+    refused_word("train.optimizr.lr=2",
+                 "unknown key 'optimizr' in train; did you mean 'optimizer'?");
+    refused_word("parallel.pipelin.x.y=2", "unknown key 'pipelin' in parallel; did you mean");
+    refused_word("parallel.mesh.dp=2", "parallel.mesh has no keys of its own: it is given whole");
     refused_word("lr=5", "did you mean train.optimizer.lr?");
     refused_word(
         "train.steps=many",

@@ -90,29 +90,47 @@ static void clipping_scales_the_gradient(void **state) {
 
 /* ---- the batch ---- */
 
+static void assert_same_losses(const words *w, const char *const *parts, const record *whole) {
+    record r = {.first = 0};
+    ASSERT_OK(run_with(w, parts, &r));
+    for (int s = 1; s <= RUN_STEPS; s++)
+        if (fabs(r.losses[s] - whole->losses[s]) > 2e-5)
+            fail_msg("%s, step %d: %.9g, in one piece %.9g", parts[0], s, r.losses[s],
+                     whole->losses[s]);
+    if (fabs(r.result.validation_loss - whole->result.validation_loss) > 2e-5) /* same samples */
+        fail_msg("%s: validation %.9g, in one piece %.9g", parts[0], r.result.validation_loss,
+                 whole->result.validation_loss);
+}
+
 /* train.batch is the number of samples of an update however they are computed: also the dropout of
- * a sample is the same. The losses differ by rounding only; Adam's division is kept out of it. */
-static void batch_is_global(void **state) {
-    (void)state;
+ * a sample is the same, and of masked tokens each counts alike. The losses differ by rounding only;
+ * Adam's division is kept out of it. */
+static void check_batch(const char *family) {
     words w = tiny_gpt2();
+    add_word(&w, "model.family=%s", family);
     add_words(&w, WITH("model.dropout=0.2", "train.optimizer.name=momentum",
                        "train.optimizer.lr=0.05", "train.batch=8", "train.eval_batches=1"));
     record whole = {.first = 0};
     ASSERT_OK(run_with(&w, WITH("train.clip=0"), &whole));
-    static const int parts[] = {1, 2, 4, 8};
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        record r = {.first = 0};
-        char word[40];
-        (void)snprintf(word, sizeof word, "train.accumulate=%d", parts[i]);
-        ASSERT_OK(run_with(&w, WITH(word, "train.clip=1000"), &r));
-        for (int s = 1; s <= RUN_STEPS; s++)
-            if (fabs(r.losses[s] - whole.losses[s]) > 2e-5)
-                fail_msg("%s, step %d: %.9g, in one piece %.9g", word, s, r.losses[s],
-                         whole.losses[s]);
-        if (fabs(r.result.validation_loss - whole.result.validation_loss) > 2e-5) /* same samples */
-            fail_msg("%s: validation %.9g, in one piece %.9g", word, r.result.validation_loss,
-                     whole.result.validation_loss);
-    }
+    assert_same_losses(&w, WITH("train.accumulate=1", "train.clip=1000"), &whole);
+    assert_same_losses(&w, WITH("train.accumulate=2", "train.clip=1000"), &whole);
+    assert_same_losses(&w, WITH("train.accumulate=4", "train.clip=1000"), &whole);
+    assert_same_losses(&w, WITH("train.accumulate=8", "train.clip=1000"), &whole);
+    assert_same_losses(&w, WITH("parallel.copies=2", "train.clip=0"), &whole);
+    assert_same_losses(&w,
+                       WITH("parallel.pipeline.microbatches=4", "parallel.pipeline.stages=2",
+                            "parallel.devices=2", "train.clip=0"),
+                       &whole);
+    assert_same_losses(
+        &w,
+        WITH("parallel.devices=2", "parallel.mode=data", "train.accumulate=2", "train.clip=1000"),
+        &whole);
+}
+
+static void batch_is_global(void **state) {
+    (void)state;
+    check_batch("gpt2");
+    check_batch("bert");
 }
 
 /* ---- validation ---- */
