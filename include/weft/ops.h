@@ -170,7 +170,7 @@ WEFT_API weft_value weft_reshape(weft_graph *g, weft_value x, int rank,
 WEFT_API weft_value weft_transpose(weft_graph *g, weft_value x, int rank, const int *order);
 WEFT_API weft_value weft_slice(weft_graph *g, weft_value x, int axis, int64_t begin, int64_t end);
 WEFT_API weft_value weft_concat(weft_graph *g, int count, const weft_value *x, int axis);
-/* Equal parts (the axis must divide): writes `parts` values, at most 16. */
+/* Equal parts (the axis must divide): writes `parts` values, 1 to 16. */
 WEFT_API void weft_split(weft_graph *g, weft_value x, int axis, int parts, weft_value *out);
 WEFT_API weft_value weft_pad(weft_graph *g, weft_value x, const int64_t *before,
                              const int64_t *after, double value);

@@ -1,5 +1,6 @@
 /* The executor: walks a section's steps and runs their routines on one arena. */
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -63,9 +64,10 @@ static weft_status run_kernel(wefti_device *d, const wefti_step *step, const wef
         out[o] = p;
         wefti_device_observe(d, p, weft_desc_bytes(wefti_out(n, o)));
     }
+    max_align_t nothing; /* kernels add to where they work, if only 0 */
     unsigned char *workspace = address(d, step, x->workspace);
     if (workspace) wefti_device_observe(d, workspace, x->kernel->workspace_bytes);
-    return x->kernel->run(x->kernel, run, in, out, workspace);
+    return x->kernel->run(x->kernel, run, in, out, workspace ? (void *)workspace : &nothing);
 }
 
 /* The first output element that is NaN or infinite, by instruction: whose op made it. */

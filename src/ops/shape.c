@@ -653,7 +653,7 @@ void weft_split(weft_graph *g, weft_value x, int axis, int parts, weft_value *ou
     if (parts < 1 || parts > WEFTI_MAX_OUT) {
         wefti_graph_fail(g, WEFT_RAISE(WEFT_E_ARG, "split: %d parts; there must be 1 to %d", parts,
                                        WEFTI_MAX_OUT));
-        for (int p = 0; p < parts; p++) out[p] = WEFT_NO_VALUE;
+        for (int p = 0; p < parts && p < WEFTI_MAX_OUT; p++) out[p] = WEFT_NO_VALUE;
         return;
     }
     int64_t at = wefti_op_axis(axis, weft_value_desc(g, x).rank);

@@ -141,6 +141,15 @@ static weft_status build(weft_session *s, weft_graph *graph, weft_status status)
     return WEFT_OK;
 }
 
+enum { MOST_MICROBATCHES = 1 << 20, MOST_THREADS = 4096 };
+
+static weft_status check_microbatches(int64_t microbatches) {
+    WEFT_REQUIRE(microbatches >= 1 && microbatches <= MOST_MICROBATCHES, WEFT_E_ARG,
+                 "a step has 1 to %d microbatches, copies counted, not %lld", MOST_MICROBATCHES,
+                 (long long)microbatches);
+    return WEFT_OK;
+}
+
 /* What the plan says of microbatches; said twice, it must be the same. Copies are microbatches of
  * their own; a plan that says no more than how many run together leaves the number to the session.
  */
@@ -154,8 +163,7 @@ static weft_status take_plan(weft_session *s, const weft_plan *plan) {
     WEFT_REQUIRE(*own == 1 || *own == microbatches || (parts <= 1 && *own % plan->copies == 0),
                  WEFT_E_ARG, "the plan has %lld microbatches%s, the session %d",
                  (long long)microbatches, plan->copies > 1 ? ", its copies counted" : "", *own);
-    WEFT_REQUIRE(microbatches <= INT32_MAX, WEFT_E_ARG, "%d microbatches of %d copies are too many",
-                 parts, plan->copies);
+    WEFT_TRY(check_microbatches(microbatches));
     if (*own == 1) *own = (int32_t)microbatches;
     s->devices = plan->devices;
     return wefti_route_cache_create(&s->routes);
@@ -179,12 +187,11 @@ static weft_status take_world(weft_session *s, weft_world *world) {
 }
 
 static weft_status check_options(const weft_session_options *options) {
-    WEFT_REQUIRE(options->microbatches >= 1, WEFT_E_ARG, "microbatches must be 1 or more, not %d",
-                 options->microbatches);
+    WEFT_TRY(check_microbatches(options->microbatches));
     WEFT_REQUIRE(options->clip >= 0, WEFT_E_ARG, "clip must not be negative, but is %g",
                  options->clip);
-    WEFT_REQUIRE(options->threads >= 0, WEFT_E_ARG, "threads must not be negative, but is %d",
-                 options->threads);
+    WEFT_REQUIRE(options->threads >= 0 && options->threads <= MOST_THREADS, WEFT_E_ARG,
+                 "threads must be 0 (all cores) to %d, but is %d", MOST_THREADS, options->threads);
     return WEFT_OK;
 }
 

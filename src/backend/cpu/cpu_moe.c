@@ -296,8 +296,7 @@ static bool next_in_place(const experts_run *r, int64_t e, cursor *at, piece *ou
 static void one_expert(void *context, int64_t e, int thread) {
     const experts_run *r = context;
     const experts_kernel *k = r->kernel;
-    /* Without a workspace rows are empty: the address is not used. */
-    char *side = r->workspace ? r->workspace + thread * k->per_expert : (char *)(uintptr_t)k;
+    char *side = r->workspace + thread * k->per_expert;
     bool add = k->spec.accumulate; /* of the weight's gradient */
     cursor at = {0, 0};
     while (at.group < k->groups) {
