@@ -1,11 +1,13 @@
 /* Any bytes as calls of the public interface: graphs of every op with whatever operands, plans,
- * sessions, and their calls in any order. Each is done or refused with a message. */
+ * sessions, and their calls in any order, with and without memory for them. Each is done or refused
+ * with a message. */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "weft/layer.h"
 #include "weft/ops.h"
 #include "weft/session.h"
@@ -165,8 +167,8 @@ static void two_operands(state *s) {
 }
 
 static void reduce(state *s) {
-    static weft_value (*const ops[])(weft_graph *, weft_value, int, const int *, bool) = {
-        weft_sum, weft_mean, weft_max};
+    static weft_value (*const ops[])(weft_graph *, weft_value, int, const int *,
+                                     bool) = {weft_sum, weft_mean, weft_max};
     int axes[2] = {small(s), small(s)};
     weft_value x = value(s);
     int count = (int)below(s, 3);
@@ -184,8 +186,12 @@ static void move(state *s) {
         for (int i = 0; i < 4; i++) shape[i] = once_in(s, 5) ? -1 : length(s);
         keep(s, weft_reshape(g, x, rank, shape));
         return;
-    case 1: keep(s, weft_transpose(g, x, rank, order)); return;
-    case 2: keep(s, weft_slice(g, x, order[0], length(s) % 5, length(s))); return;
+    case 1:
+        keep(s, weft_transpose(g, x, rank, order));
+        return;
+    case 2:
+        keep(s, weft_slice(g, x, order[0], length(s) % 5, length(s)));
+        return;
     case 3:
         for (int i = 0; i < rank; i++) out[i] = value(s);
         keep(s, weft_concat(g, rank, out, order[0]));
@@ -201,21 +207,29 @@ static void move(state *s) {
         for (int i = 0; i < 4; i++) after[i] = once_in(s, 3) ? length(s) : 0;
         keep(s, weft_pad(g, x, shape, after, number(s)));
         return;
-    case 6: keep(s, weft_take(g, x, value(s), order[0])); return;
+    case 6:
+        keep(s, weft_take(g, x, value(s), order[0]));
+        return;
     case 7: {
         weft_value index = value(s);
         keep(s, weft_scatter_add(g, x, index, value(s), order[0]));
         return;
     }
-    case 8: keep(s, weft_one_hot(g, x, length(s), dtype(s))); return;
+    case 8:
+        keep(s, weft_one_hot(g, x, length(s), dtype(s)));
+        return;
     case 9: {
         weft_value index = WEFT_NO_VALUE;
         keep(s, weft_top_k(g, x, length(s), &index));
         keep(s, index);
         return;
     }
-    case 10: keep(s, weft_argmax(g, x, order[0])); return;
-    default: keep(s, weft_cast(g, x, dtype(s))); return;
+    case 10:
+        keep(s, weft_argmax(g, x, order[0]));
+        return;
+    default:
+        keep(s, weft_cast(g, x, dtype(s)));
+        return;
     }
 }
 
@@ -223,8 +237,12 @@ static void normalise(state *s) {
     weft_graph *g = s->graph;
     weft_value x = value(s), gamma = value(s), beta = once_in(s, 2) ? value(s) : WEFT_NO_VALUE;
     switch (below(s, 3)) {
-    case 0: keep(s, weft_layer_norm(g, x, gamma, beta, number(s))); return;
-    case 1: keep(s, weft_rms_norm(g, x, gamma, number(s))); return;
+    case 0:
+        keep(s, weft_layer_norm(g, x, gamma, beta, number(s)));
+        return;
+    case 1:
+        keep(s, weft_rms_norm(g, x, gamma, number(s)));
+        return;
     default: {
         weft_value mean = value(s), var = value(s);
         keep(s, weft_batch_norm(g, x, gamma, beta, mean, var, number(s), number(s), once_in(s, 2)));
@@ -240,13 +258,27 @@ static void communicate(state *s) {
     for (int i = 0; i < 4; i++) from[i] = small(s);
     if (group.count > 4) group.count = 4; /* as many as `from` has */
     switch (below(s, 7)) {
-    case 0: keep(s, weft_graph_all_reduce(g, x, group, (weft_reduction)below(s, 5))); return;
-    case 1: keep(s, weft_graph_all_gather(g, x, group)); return;
-    case 2: keep(s, weft_graph_reduce_scatter(g, x, group)); return;
-    case 3: keep(s, weft_graph_all_to_all(g, x, group, small(s), small(s))); return;
-    case 4: keep(s, weft_graph_broadcast(g, x, group, small(s))); return;
-    case 5: keep(s, weft_graph_permute(g, x, group, from)); return;
-    default: keep(s, weft_graph_send(g, x, group, small(s), small(s))); return;
+    case 0:
+        keep(s, weft_graph_all_reduce(g, x, group, (weft_reduction)below(s, 5)));
+        return;
+    case 1:
+        keep(s, weft_graph_all_gather(g, x, group));
+        return;
+    case 2:
+        keep(s, weft_graph_reduce_scatter(g, x, group));
+        return;
+    case 3:
+        keep(s, weft_graph_all_to_all(g, x, group, small(s), small(s)));
+        return;
+    case 4:
+        keep(s, weft_graph_broadcast(g, x, group, small(s)));
+        return;
+    case 5:
+        keep(s, weft_graph_permute(g, x, group, from));
+        return;
+    default:
+        keep(s, weft_graph_send(g, x, group, small(s), small(s)));
+        return;
     }
 }
 
@@ -254,20 +286,48 @@ static void other(state *s) {
     weft_graph *g = s->graph;
     weft_value a = value(s), b = value(s), c = value(s);
     switch (below(s, 14)) {
-    case 0: keep(s, weft_matmul(g, a, b, once_in(s, 2), once_in(s, 2))); return;
-    case 1: keep(s, weft_linear(g, a, b, c, once_in(s, 2))); return;
-    case 2: keep(s, weft_compare(g, a, b, (weft_relation)below(s, 7))); return;
-    case 3: keep(s, weft_where(g, a, b, c)); return;
-    case 4: keep(s, weft_clip(g, a, number(s), number(s))); return;
-    case 5: keep(s, weft_scale(g, a, number(s))); return;
-    case 6: keep(s, weft_dropout(g, a, number(s))); return;
-    case 7: keep(s, weft_constant(g, desc(s), number(s))); return;
-    case 8: keep(s, weft_softmax(g, a, last_or(s))); return;
-    case 9: keep(s, weft_log_softmax(g, a, last_or(s))); return;
-    case 10: keep(s, weft_cross_entropy(g, a, b, length(s), once_in(s, 3) ? number(s) : 0)); return;
-    case 11: keep(s, weft_embedding(g, a, b, dtype(s))); return;
-    case 12: keep(s, weft_rope(g, a, number(s), (weft_rope_scaling){0}, c)); return;
-    default: keep(s, weft_cache_write(g, a, b, c)); return;
+    case 0:
+        keep(s, weft_matmul(g, a, b, once_in(s, 2), once_in(s, 2)));
+        return;
+    case 1:
+        keep(s, weft_linear(g, a, b, c, once_in(s, 2)));
+        return;
+    case 2:
+        keep(s, weft_compare(g, a, b, (weft_relation)below(s, 7)));
+        return;
+    case 3:
+        keep(s, weft_where(g, a, b, c));
+        return;
+    case 4:
+        keep(s, weft_clip(g, a, number(s), number(s)));
+        return;
+    case 5:
+        keep(s, weft_scale(g, a, number(s)));
+        return;
+    case 6:
+        keep(s, weft_dropout(g, a, number(s)));
+        return;
+    case 7:
+        keep(s, weft_constant(g, desc(s), number(s)));
+        return;
+    case 8:
+        keep(s, weft_softmax(g, a, last_or(s)));
+        return;
+    case 9:
+        keep(s, weft_log_softmax(g, a, last_or(s)));
+        return;
+    case 10:
+        keep(s, weft_cross_entropy(g, a, b, length(s), once_in(s, 3) ? number(s) : 0));
+        return;
+    case 11:
+        keep(s, weft_embedding(g, a, b, dtype(s)));
+        return;
+    case 12:
+        keep(s, weft_rope(g, a, number(s), (weft_rope_scaling){0}, c));
+        return;
+    default:
+        keep(s, weft_cache_write(g, a, b, c));
+        return;
     }
 }
 
@@ -275,39 +335,72 @@ static void structure(state *s) {
     char text[16];
     weft_graph *g = s->graph;
     switch (below(s, 7)) {
-    case 0: weft_cell_begin(g, "%s", fresh(s, text)); s->depth++; return;
-    case 1: keep(s, weft_cell_end(g, value(s))); s->depth--; return;
+    case 0:
+        weft_cell_begin(g, "%s", fresh(s, text));
+        s->depth++;
+        return;
+    case 1:
+        keep(s, weft_cell_end(g, value(s)));
+        s->depth--;
+        return;
     case 2: {
         weft_value state = weft_state(g, fresh(s, text), desc(s), init(s));
         keep(s, state);
         weft_state_update(g, once_in(s, 4) ? value(s) : state, value(s));
         return;
     }
-    case 3: weft_output(g, fresh(s, text), value(s)); return;
+    case 3:
+        weft_output(g, fresh(s, text), value(s));
+        return;
     case 4: {
         weft_dense_options o = {.transposed = once_in(s, 2), .no_bias = once_in(s, 2)};
         keep(s, weft_dense(g, once_in(s, 2) ? NULL : fresh(s, text), value(s), length(s), o));
         return;
     }
-    case 5: keep(s, weft_input(g, fresh(s, text), desc(s))); return;
-    default: keep(s, weft_param(g, fresh(s, text), desc(s), init(s))); return;
+    case 5:
+        keep(s, weft_input(g, fresh(s, text), desc(s)));
+        return;
+    default:
+        keep(s, weft_param(g, fresh(s, text), desc(s), init(s)));
+        return;
     }
 }
 
 static void call(state *s) {
     switch (below(s, 12)) {
-    case 0: one_operand(s); return;
-    case 1: two_operands(s); return;
-    case 2: reduce(s); return;
-    case 3: move(s); return;
-    case 4: normalise(s); return;
-    case 5: convolve(s, once_in(s, 3)); return;
-    case 6: pool(s, once_in(s, 2)); return;
-    case 7: attend(s); return;
-    case 8: once_in(s, 3) ? route(s) : once_in(s, 3) ? communicate(s) : other(s); return;
+    case 0:
+        one_operand(s);
+        return;
+    case 1:
+        two_operands(s);
+        return;
+    case 2:
+        reduce(s);
+        return;
+    case 3:
+        move(s);
+        return;
+    case 4:
+        normalise(s);
+        return;
+    case 5:
+        convolve(s, once_in(s, 3));
+        return;
+    case 6:
+        pool(s, once_in(s, 2));
+        return;
+    case 7:
+        attend(s);
+        return;
+    case 8:
+        once_in(s, 3) ? route(s) : once_in(s, 3) ? communicate(s) : other(s);
+        return;
     case 9:
-    case 10: structure(s); return;
-    default: other(s);
+    case 10:
+        structure(s);
+        return;
+    default:
+        other(s);
     }
 }
 
@@ -366,28 +459,48 @@ static void say(state *s, weft_plan *p) {
     int index[2] = {small(s), small(s)};
     weft_status status;
     switch (below(s, 13)) {
-    case 0: status = weft_plan_axis(p, axes[below(s, 5)], small(s)); break;
-    case 1: status = weft_plan_mode(p, (weft_parallel_mode)below(s, 4)); break;
-    case 2: status = weft_op_split(p, matches[below(s, 7)], splits[below(s, 8)]); break;
-    case 3: status = weft_tensor_split(p, matches[below(s, 7)], layouts[below(s, 6)]); break;
-    case 4: status = weft_plan_optimizer(p, small(s), length(s), small(s)); break;
+    case 0:
+        status = weft_plan_axis(p, axes[below(s, 5)], small(s));
+        break;
+    case 1:
+        status = weft_plan_mode(p, (weft_parallel_mode)below(s, 4));
+        break;
+    case 2:
+        status = weft_op_split(p, matches[below(s, 7)], splits[below(s, 8)]);
+        break;
+    case 3:
+        status = weft_tensor_split(p, matches[below(s, 7)], layouts[below(s, 6)]);
+        break;
+    case 4:
+        status = weft_plan_optimizer(p, small(s), length(s), small(s));
+        break;
     case 5:
         status =
             weft_plan_pipeline(p, small(s), small(s), (weft_schedule)below(s, 5), 1 + small(s) % 9);
         break;
-    case 6: status = weft_plan_stage(p, matches[below(s, 7)], small(s)); break;
-    case 7: status = weft_plan_accumulate(p, small(s)); break;
-    case 8: status = weft_plan_copies(p, small(s)); break;
+    case 6:
+        status = weft_plan_stage(p, matches[below(s, 7)], small(s));
+        break;
+    case 7:
+        status = weft_plan_accumulate(p, small(s));
+        break;
+    case 8:
+        status = weft_plan_copies(p, small(s));
+        break;
     case 9:
-        status =
-            weft_plan_recompute(p, (weft_recompute)below(s, 4), matches[below(s, 7)], once_in(s, 2));
+        status = weft_plan_recompute(p, (weft_recompute)below(s, 4), matches[below(s, 7)],
+                                     once_in(s, 2));
         break;
     case 10:
         status = weft_plan_fusion(p, once_in(s, 4) ? "none" : "allreduce",
                                   (weft_fusion_mode)below(s, 5), length(s), 2, index);
         break;
-    case 11: status = weft_plan_dataset(p, (weft_dataset)below(s, 3)); break;
-    default: status = weft_plan_gradients_sum(p, once_in(s, 2)); break;
+    case 11:
+        status = weft_plan_dataset(p, (weft_dataset)below(s, 3));
+        break;
+    default:
+        status = weft_plan_gradients_sum(p, once_in(s, 2));
+        break;
     }
     refused_with_a_message(status);
 }
@@ -407,20 +520,27 @@ static weft_plan *plan_of(state *s) {
 static void touch(state *s, weft_session *session, int program) {
     static unsigned char memory[MOST_BYTES];
     weft_tensor_info t = {.name = "none", .bytes = 4};
-    weft_status status = weft_session_tensor(session, program, once_in(s, 8) ? small(s) : (int)below(s, 12), &t);
+    weft_status status =
+        weft_session_tensor(session, program, once_in(s, 8) ? small(s) : (int)below(s, 12), &t);
     refused_with_a_message(status);
     size_t bytes = once_in(s, 16) ? (size_t)byte(s) : (size_t)t.bytes;
     if (bytes > sizeof memory) return;
     if (once_in(s, 2)) memset(memory, once_in(s, 8) ? 0xff : 0, sizeof memory);
     switch (below(s, 4)) {
-    case 0: status = weft_session_read(session, program, t.name, memory, bytes); break;
-    case 1: status = weft_session_write(session, program, t.name, memory, bytes); break;
+    case 0:
+        status = weft_session_read(session, program, t.name, memory, bytes);
+        break;
+    case 1:
+        status = weft_session_write(session, program, t.name, memory, bytes);
+        break;
     case 2: {
         weft_session_part part;
         status = weft_session_local(session, program, t.name, &part);
         break;
     }
-    default: status = weft_session_feed(session, program, t.name, memory, bytes); break;
+    default:
+        status = weft_session_feed(session, program, t.name, memory, bytes);
+        break;
     }
     refused_with_a_message(status);
 }
@@ -431,8 +551,7 @@ static void feed_all(weft_session *session, int program) {
         weft_tensor_info t;
         must(weft_session_tensor(session, program, i, &t) >= 0);
         if (t.role != WEFT_ROLE_INPUT || t.bytes > MOST_BYTES) continue;
-        refused_with_a_message(
-            weft_session_feed(session, program, t.name, zeros, (size_t)t.bytes));
+        refused_with_a_message(weft_session_feed(session, program, t.name, zeros, (size_t)t.bytes));
     }
 }
 
@@ -442,14 +561,30 @@ static void use(state *s, weft_session *session) {
     weft_status status = WEFT_OK;
     if (!once_in(s, 4)) feed_all(session, program);
     switch (below(s, 9)) {
-    case 0: status = weft_session_step(session, number(s), &x); break;
-    case 1: status = weft_session_accumulate(session, &x); break;
-    case 2: status = weft_session_update(session, number(s), &x); break;
-    case 3: status = weft_session_forward(session, program, &x); break;
-    case 4: status = weft_session_add(session, s->graph, &added); break;
-    case 5: status = weft_session_check_replicas(session); break;
-    case 6: weft_session_set_row(session, (int64_t)byte(s) << 16); break;
-    default: touch(s, session, program); break;
+    case 0:
+        status = weft_session_step(session, number(s), &x);
+        break;
+    case 1:
+        status = weft_session_accumulate(session, &x);
+        break;
+    case 2:
+        status = weft_session_update(session, number(s), &x);
+        break;
+    case 3:
+        status = weft_session_forward(session, program, &x);
+        break;
+    case 4:
+        status = weft_session_add(session, s->graph, &added);
+        break;
+    case 5:
+        status = weft_session_check_replicas(session);
+        break;
+    case 6:
+        weft_session_set_row(session, (int64_t)byte(s) << 16);
+        break;
+    default:
+        touch(s, session, program);
+        break;
     }
     refused_with_a_message(status);
 }
@@ -479,7 +614,14 @@ static void run(state *s) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     state s = {.at = data, .end = data + size};
     build(&s);
-    for (int i = 0; i < SESSIONS && s.graph; i++) run(&s);
+    for (int i = 0; i < SESSIONS && s.graph; i++) {
+        if (once_in(&s, 4)) {
+            int64_t nth = (int64_t)byte(&s) << below(&s, 6);
+            wefti_fault_arm(WEFTI_FAULT_ALLOC, nth, once_in(&s, 2), 0);
+        }
+        run(&s);
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
+    }
     weft_graph_destroy(s.graph);
     return 0;
 }
