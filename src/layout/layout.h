@@ -41,7 +41,12 @@ bool wefti_meshes_alike(const wefti_mesh *a, const wefti_mesh *b);
 /* Coordinate of world rank `rank` (mesh->first <= rank < first + size) along each axis. */
 void wefti_mesh_coordinates(const wefti_mesh *mesh, int32_t rank, int32_t out[WEFTI_MAX_AXES]);
 int32_t wefti_mesh_rank(const wefti_mesh *mesh, const int32_t coordinates[WEFTI_MAX_AXES]);
-int wefti_mesh_find(const wefti_mesh *mesh, const char *name);       /* -1: no such axis */
+int wefti_mesh_find(const wefti_mesh *mesh, const char *name); /* -1: no such axis */
+/* An axis "dp_shard" behind an axis "dp" is a part of it, the inner one: what is said of "dp" by
+ * its meaning (batches, numbers of cuts) holds for both together. */
+enum { WEFTI_AXIS_NAME = sizeof((wefti_axis *)0)->name };
+bool wefti_mesh_part(const wefti_mesh *mesh, int axis);
+void wefti_mesh_part_name(const char *name, char out[WEFTI_AXIS_NAME]);
 int32_t wefti_mesh_product(const wefti_mesh *mesh, wefti_axes axes); /* of their sizes */
 /* The ranks that differ from `rank` along `axes` at most, ascending; returns their number; `out`
  * has room for it. */

@@ -3,6 +3,7 @@
 #include "layout/layout.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -39,6 +40,17 @@ int wefti_mesh_find(const wefti_mesh *mesh, const char *name) {
     for (int a = 0; a < mesh->axes; a++)
         if (!strcmp(mesh->axis[a].name, name)) return a;
     return -1;
+}
+
+void wefti_mesh_part_name(const char *name, char out[WEFTI_AXIS_NAME]) {
+    (void)snprintf(out, WEFTI_AXIS_NAME, "%.9s_shard", name);
+}
+
+bool wefti_mesh_part(const wefti_mesh *mesh, int axis) {
+    char name[WEFTI_AXIS_NAME];
+    if (axis == 0) return false;
+    wefti_mesh_part_name(mesh->axis[axis - 1].name, name);
+    return !strcmp(mesh->axis[axis].name, name);
 }
 
 int32_t wefti_mesh_product(const wefti_mesh *mesh, wefti_axes axes) {
@@ -100,6 +112,29 @@ weft_status wefti_mesh_check(const wefti_mesh *mesh) {
     return WEFT_OK;
 }
 
+/* Axes that are parts go with the axis that they are parts of; `out_count` counts both as one. */
+static bool keeps_parts(const wefti_mesh *mesh, wefti_axes set, int *out_count) {
+    bool kept = true;
+    *out_count = __builtin_popcount(set);
+    for (int a = 1; a < mesh->axes; a++) {
+        if (!wefti_mesh_part(mesh, a)) continue;
+        kept = kept && (set >> a & 1u) == (set >> (a - 1) & 1u);
+        *out_count -= (int)(set >> a & 1u);
+    }
+    return kept;
+}
+
+/* An axis of one device cuts nothing, nor do its parts. */
+static bool has_trivial(const wefti_mesh *mesh, wefti_axes set) {
+    for (int a = 0; a < mesh->axes; a++) {
+        bool parted = a + 1 < mesh->axes && wefti_mesh_part(mesh, a + 1);
+        int32_t size = mesh->axis[a].size * (parted ? mesh->axis[a + 1].size : 1);
+        if (wefti_mesh_part(mesh, a)) size *= mesh->axis[a - 1].size;
+        if (set >> a & 1u && size == 1) return true;
+    }
+    return false;
+}
+
 static weft_status refuse_cuts(const wefti_mesh *mesh, int64_t cuts, wefti_axes used) {
     wefti_text axes = {0}, numbers = {0};
     for (int a = 0; a < mesh->axes; a++)
@@ -110,7 +145,9 @@ static weft_status refuse_cuts(const wefti_mesh *mesh, int64_t cuts, wefti_axes 
         int64_t next = INT64_MAX;
         for (wefti_axes set = 0; set < 1u << mesh->axes; set++) {
             int64_t product = wefti_mesh_product(mesh, set);
-            if (!(set & used) && product > last && product < next) next = product;
+            int count;
+            if (!(set & used) && keeps_parts(mesh, set, &count) && product > last && product < next)
+                next = product;
         }
         more = next != INT64_MAX;
         if (more) wefti_text_add(&numbers, "%s%lld", last ? ", " : "", (long long)next);
@@ -133,13 +170,11 @@ weft_status wefti_cut_axes(const wefti_mesh *mesh, int64_t cuts, wefti_axes *use
     int best_count = WEFTI_MAX_AXES + 1;
     if (cuts == 1) best_count = 0;
     for (wefti_axes set = 1; set < 1u << mesh->axes && best_count > 0; set++) {
-        bool trivial = false; /* axes of size 1 cut nothing */
-        for (int a = 0; a < mesh->axes; a++)
-            trivial = trivial || (set >> a & 1u && mesh->axis[a].size == 1);
-        if (trivial || set & *used || wefti_mesh_product(mesh, set) != cuts) continue;
+        int count;
+        bool whole = keeps_parts(mesh, set, &count) && !has_trivial(mesh, set);
+        if (!whole || set & *used || wefti_mesh_product(mesh, set) != cuts) continue;
         /* Fewest axes; among those the outermost: the set that has the lower axis where two sets
          * first differ. */
-        int count = __builtin_popcount(set);
         wefti_axes differ = set ^ best;
         if (count < best_count || (count == best_count && set & (differ & (0u - differ)))) {
             best = set;

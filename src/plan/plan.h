@@ -107,6 +107,8 @@ weft_status wefti_plan_split_tensor(weft_plan *plan, const char *match, const ch
                                     const char *source) WEFT_CHECKED;
 /* A plan of its own, equal in all. */
 weft_status wefti_plan_copy(const weft_plan *plan, weft_plan **out) WEFT_CHECKED;
+/* Cuts axes in two of which optimizer.shard takes a part. What is cut already stays. */
+weft_status wefti_plan_refine(weft_plan *plan) WEFT_CHECKED;
 
 /* plan_split.c: "m0=dp n0=tp+sp" or "((2,1),(1,4))" to the splits or cuts of a strategy, in the
  * plan's arena, and back. */

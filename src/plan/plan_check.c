@@ -14,16 +14,29 @@ static const char *mesh_words(const wefti_mesh *mesh, char out[256]) {
     return out;
 }
 
+/* Of all stages; not multiplied further where that is more than can be. */
+static int64_t devices_of_meshes(const weft_plan *plan) {
+    int64_t devices = 0;
+    for (int32_t s = 0; s < plan->pipeline.stages; s++) {
+        const wefti_mesh *mesh = &plan->pipeline.meshes[s];
+        int64_t size = 1;
+        for (int a = 0; a < mesh->axes && size <= INT32_MAX; a++) size *= mesh->axis[a].size;
+        devices += size;
+    }
+    return devices;
+}
+
 static weft_status check_mesh(const weft_plan *plan) {
-    int32_t stages = plan->pipeline.stages, devices = 0;
+    int32_t stages = plan->pipeline.stages;
     char words[256];
     WEFT_TRY(wefti_mesh_check(&plan->mesh));
     if (plan->pipeline.meshes) {
-        for (int32_t s = 0; s < stages; s++) devices += wefti_mesh_size(&plan->pipeline.meshes[s]);
+        int64_t devices = devices_of_meshes(plan);
         WEFT_REQUIRE(devices == plan->devices, WEFT_E_ARG,
-                     "pipeline.meshes: the meshes of the %d stages have %d devices together; "
+                     "pipeline.meshes: the meshes of the %d stages have %s%lld devices together; "
                      "devices is %d",
-                     stages, devices, plan->devices);
+                     stages, devices > INT32_MAX ? "at least " : "", (long long)devices,
+                     plan->devices);
         return WEFT_OK;
     }
     WEFT_REQUIRE(
@@ -115,11 +128,16 @@ static weft_status check_strategies(const weft_plan *plan) {
 }
 
 static weft_status check_optimizer(const weft_plan *plan) {
-    int32_t shard = plan->optimizer.shard, each = wefti_mesh_size(&plan->mesh);
-    WEFT_REQUIRE(!shard || each % shard == 0, WEFT_E_ARG,
-                 "optimizer.shard_size = %d does not divide the %d devices of a stage; 0: all that "
-                 "hold the same",
-                 shard, each);
+    int32_t shard = plan->optimizer.shard;
+    for (int32_t s = 0; shard && s < (plan->pipeline.meshes ? plan->pipeline.stages : 1); s++) {
+        const wefti_mesh *mesh = plan->pipeline.meshes ? &plan->pipeline.meshes[s] : &plan->mesh;
+        int32_t each = wefti_mesh_size(mesh);
+        /* A stage that has fewer shares among all of them. */
+        WEFT_REQUIRE(each % shard == 0 || (plan->pipeline.meshes && shard % each == 0), WEFT_E_ARG,
+                     "optimizer.shard_size = %d does not divide the %d devices of a stage; 0: all "
+                     "that hold the same",
+                     shard, each);
+    }
     return WEFT_OK;
 }
 

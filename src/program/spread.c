@@ -28,24 +28,31 @@ static wefti_layout whole_layout(const wefti_value_info *info) {
 
 /* ---- parameters ---- */
 
-/* A parameter's layout with dimension d split further by the axes along which it is replicated, as
- * many as the plan allows; innermost first. Without `empty` no more than it has elements for. */
+/* Of the axes `among`, those that make most parts: as many as divide what the plan allows, and at
+ * most `rows`; of equal choices the innermost. */
+static wefti_axes most_parts(const wefti_program_builder *b, wefti_axes among, int64_t rows) {
+    int32_t shard = b->spec->plan->optimizer.shard, most = 1;
+    wefti_axes best = 0;
+    for (wefti_axes set = among; set; set = (set - 1) & among) { /* descends: inner axes first */
+        int32_t parts = wefti_mesh_product(mesh_of(b), set);
+        if (parts <= most || parts > rows || (shard > 0 && shard % parts != 0)) continue;
+        best = set;
+        most = parts;
+    }
+    return best;
+}
+
+/* A parameter's layout with dimension d split further by the axes along which it is replicated.
+ * Without `empty` no more than it has elements for. */
 static wefti_layout split_further(const wefti_program_builder *b, const weft_desc *whole,
                                   const wefti_layout *use, int d, bool empty) {
-    const weft_plan *plan = b->spec->plan;
     const wefti_mesh *mesh = mesh_of(b);
     wefti_layout layout = *use;
-    wefti_axes axes = 0, taken = wefti_layout_split_axes(use);
+    wefti_axes free = 0, taken = wefti_layout_split_axes(use);
     int64_t rows = whole->shape[d] / wefti_layout_parts(use, mesh, d);
-    int32_t shards = 1;
-    for (int a = mesh->axes - 1; a >= 0; a--) {
-        int32_t size = mesh->axis[a].size;
-        if (size == 1 || (taken >> a & 1)) continue;
-        if (plan->optimizer.shard > 0 && shards * size > plan->optimizer.shard) continue;
-        if (shards * size > rows && !empty) continue;
-        axes |= 1u << a;
-        shards *= size;
-    }
+    for (int a = 0; a < mesh->axes; a++)
+        if (mesh->axis[a].size > 1 && !(taken >> a & 1u)) free |= 1u << a;
+    wefti_axes axes = most_parts(b, free, empty ? INT64_MAX : rows);
     for (int a = 0; a < mesh->axes; a++)
         if (axes >> a & 1) layout.dim[d].axis[layout.dim[d].count++] = (int8_t)a;
     wefti_layout_normal(&layout, mesh, whole);
@@ -148,7 +155,9 @@ static weft_status input_layout(wefti_program_builder *b, const wefti_value_info
     wefti_dim_split *batch = &out->dim[0];
     int dp = wefti_mesh_find(mesh_of(b), "dp");
     for (int a = 0; a < mesh_of(b)->axes; a++)
-        if (plan->mode == WEFT_PARALLEL_DATA || a == dp) batch->axis[batch->count++] = (int8_t)a;
+        if (plan->mode == WEFT_PARALLEL_DATA || a == dp ||
+            (dp >= 0 && a == dp + 1 && wefti_mesh_part(mesh_of(b), a)))
+            batch->axis[batch->count++] = (int8_t)a;
     wefti_layout_normal(out, mesh_of(b), &info->desc);
     int64_t parts = wefti_layout_parts(out, mesh_of(b), 0);
     WEFT_REQUIRE(parts <= info->desc.shape[0], WEFT_E_LAYOUT,

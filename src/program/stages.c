@@ -1,6 +1,7 @@
 /* Which stage of a pipeline runs which call: as the plan says, else shared out by cost. Programs
  * that share parameters with another, as validation does with training, have their calls where that
  * one has them. */
+#include <math.h>
 #include <string.h>
 
 #include "plan/schedule.h"
@@ -12,38 +13,49 @@ static double call_seconds(const weft_node *n) {
     return cost.flops / 1e11 + cost.bytes / 1e10;
 }
 
-/* Contiguous parts whose largest cost is least (the linear partition problem, by bisection on the
- * answer). */
-static int32_t fill(const double *cost, int32_t count, double limit, int32_t parts,
-                    int32_t *stage) {
-    int32_t part = 0;
-    double sum = 0;
-    for (int32_t k = 0; k < count; k++) {
-        bool must = count - k <= parts - 1 - part; /* one call at least for each that is left */
-        if (k > 0 && (sum + cost[k] > limit || must)) {
-            part++;
-            sum = 0;
+/* Calls that are to be shared out. A call is in one part, or may be in any: -1. */
+typedef struct sharing {
+    int32_t calls, parts;
+    const double *cost;
+    const int32_t *fixed;
+    double *sum;  /* of each part, so far */
+    bool *begins; /* [calls][parts]: the call is the first of this part */
+} sharing;
+
+/* Whether contiguous parts in order, none empty, can cost `limit` each at most. For each call and
+ * each part that it can be in: the least that this part has cost then, which is that of the call
+ * alone if the one before it can be in the part before. */
+static bool fits(const sharing *s, double limit) {
+    for (int32_t k = 0; k < s->calls; k++)
+        for (int32_t p = s->parts - 1; p >= 0;
+             p--) { /* downwards: sum[p - 1] is of the call before */
+            bool *begins = &s->begins[(int64_t)k * s->parts + p];
+            *begins = k == 0 ? p == 0 : p > 0 && s->sum[p - 1] <= limit;
+            s->sum[p] = *begins ? s->cost[k] : k ? s->sum[p] + s->cost[k] : INFINITY;
+            if (s->fixed[k] >= 0 && s->fixed[k] != p) s->sum[p] = INFINITY;
+            if (s->sum[p] > limit) s->sum[p] = INFINITY;
         }
-        sum += cost[k];
-        if (stage && part < parts) stage[k] = part;
-    }
-    return part + 1;
+    return s->sum[s->parts - 1] <= limit;
 }
 
-static void share_out(const double *cost, int32_t count, int32_t parts, int32_t *stage) {
+/* Parts whose largest cost is least (the linear partition problem, by bisection on the answer);
+ * early parts have as much as that allows. The fixed ones must leave a way. */
+static void share_out(const sharing *s, int32_t *stage) {
     double low = 0, high = 0;
-    for (int32_t k = 0; k < count; k++) {
-        high += cost[k];
-        if (cost[k] > low) low = cost[k];
-    }
+    for (int32_t k = 0; k < s->calls; k++) high += s->cost[k];
+    high *= 1 + 1e-9; /* sums in another order */
     for (int round = 0; round < 60; round++) {
         double middle = (low + high) / 2;
-        if (fill(cost, count, middle, parts, NULL) <= parts)
+        if (fits(s, middle))
             high = middle;
         else
             low = middle;
     }
-    (void)fill(cost, count, high, parts, stage);
+    (void)fits(s, high);
+    for (int32_t k = s->calls - 1, p = s->parts - 1; k >= 0; k--) {
+        stage[k] = p;
+        p -= s->begins[(int64_t)k * s->parts + p];
+    }
 }
 
 /* ---- where a program that is shared has its calls and parameters ---- */
@@ -133,38 +145,61 @@ static weft_status take_stages(const wefti_program_builder *b, int32_t *stage) {
     return WEFT_OK;
 }
 
+/* Between two cells whose stages the plan names, in stages `low` and `high`, each stage needs a
+ * cell. `before` is -1, in no stage, at the start; `k` is behind the last cell at the end. */
+static weft_status check_room(const wefti_program_builder *b, int32_t before, int32_t low,
+                              int32_t k, int32_t high) {
+    int32_t between = k - before - 1, missing = low + 1 + between;
+    const char *first = before < 0 ? "" : b->calls[before].node->scope;
+    if (missing >= high) return WEFT_OK;
+    WEFT_REQUIRE(before >= 0, WEFT_E_LAYOUT,
+                 "stage %d has no cell: '%s' is in stage %d, with %d cells before it", missing,
+                 b->calls[k].node->scope, high, between);
+    WEFT_REQUIRE(k < b->call_count, WEFT_E_LAYOUT,
+                 "stage %d has no cell: '%s' is in stage %d of 0 to %d, with %d cells behind it",
+                 missing, first, low, high - 1, between);
+    WEFT_FAIL(WEFT_E_LAYOUT,
+              "stage %d has no cell: '%s' is in stage %d and '%s' in stage %d, with %d cells "
+              "between",
+              missing, first, low, b->calls[k].node->scope, high, between);
+}
+
+static weft_status check_fixed(const wefti_program_builder *b, const int32_t *fixed,
+                               int32_t parts) {
+    int32_t before = -1, now = -1;
+    for (int32_t k = 0; k < b->call_count; k++) {
+        if (fixed[k] < 0) continue;
+        WEFT_REQUIRE(fixed[k] < parts, WEFT_E_LAYOUT,
+                     "cell '%s' is to be in stage %d, there are %d", b->calls[k].node->scope,
+                     fixed[k], parts);
+        WEFT_TRY(must_not_descend(b, k, fixed[k], now));
+        WEFT_TRY(check_room(b, before, now, k, fixed[k]));
+        before = k;
+        now = fixed[k];
+    }
+    return check_room(b, before, now, b->call_count, parts);
+}
+
 static weft_status choose_stages(wefti_program_builder *b, int32_t *stage) {
     const weft_plan *plan = b->spec->plan;
-    int32_t parts = plan->pipeline.stages * plan->pipeline.chunks;
+    int32_t calls = b->call_count, parts = plan->pipeline.stages * plan->pipeline.chunks, *fixed;
     double *cost;
-    bool ruled = false;
-    WEFT_REQUIRE(b->call_count >= parts, WEFT_E_LAYOUT,
-                 "the model has %d cells, too few for %d stages of at least one cell",
-                 b->call_count, parts);
-    WEFT_TRY(wefti_build_array(b, b->call_count, sizeof *cost, &cost));
-    for (int32_t k = 0; k < b->call_count; k++) {
+    WEFT_REQUIRE(calls >= parts, WEFT_E_LAYOUT,
+                 "the model has %d cells, too few for %d stages of at least one cell", calls,
+                 parts);
+    sharing s = {.calls = calls, .parts = parts};
+    WEFT_TRY(wefti_build_array(b, calls, sizeof *cost, &cost));
+    WEFT_TRY(wefti_build_array(b, calls, sizeof *fixed, &fixed));
+    WEFT_TRY(wefti_build_array(b, parts, sizeof *s.sum, &s.sum));
+    WEFT_TRY(wefti_build_array(b, (int64_t)calls * parts, sizeof *s.begins, &s.begins));
+    for (int32_t k = 0; k < calls; k++) {
         cost[k] = call_seconds(b->calls[k].node);
-        stage[k] = wefti_plan_stage(plan, b->calls[k].node->scope);
-        ruled |= stage[k] >= 0;
+        fixed[k] = wefti_plan_stage(plan, b->calls[k].node->scope);
     }
-    if (!ruled) {
-        share_out(cost, b->call_count, parts, stage);
-        return WEFT_OK;
-    }
-    int32_t now = 0;
-    for (int32_t k = 0; k < b->call_count; k++) {
-        if (stage[k] < 0) stage[k] = now; /* with the cell before it */
-        const char *name = b->calls[k].node->scope;
-        WEFT_REQUIRE(stage[k] < parts, WEFT_E_LAYOUT,
-                     "cell '%s' is to be in stage %d, there are %d", name, stage[k], parts);
-        WEFT_TRY(must_not_descend(b, k, stage[k], now));
-        WEFT_REQUIRE(stage[k] <= now + 1, WEFT_E_LAYOUT,
-                     "stage %d has no cell: '%s' is in stage %d and the cell before it in stage %d",
-                     now + 1, name, stage[k], now);
-        now = stage[k];
-    }
-    WEFT_REQUIRE(now == parts - 1, WEFT_E_LAYOUT, "stage %d has no cell: there are %d stages",
-                 now + 1, parts);
+    WEFT_TRY(check_fixed(b, fixed, parts));
+    s.cost = cost;
+    s.fixed = fixed;
+    share_out(&s, stage);
     return WEFT_OK;
 }
 

@@ -95,6 +95,9 @@ static weft_status read_mesh(const weft_job_parallel *p, const weft_job_pair *pa
     static const char key[] = "parallel.pipeline.meshes";
     char name[64];
     int axes = p->mesh.count < WEFTI_MAX_AXES ? (int)p->mesh.count : WEFTI_MAX_AXES;
+    const char *names[WEFTI_MAX_AXES] = {"dp"}; /* of the mesh that names none */
+    for (int a = 0; a < axes; a++) names[a] = p->mesh.items[a].key;
+    if (!axes) axes = 1;
     int size, used;
     for (int a = 0; a < WEFTI_MAX_AXES; a++) sizes[a] = 1;
     for (const char *at = pair->value; *at; at += strspn(at, " ")) {
@@ -104,9 +107,10 @@ static weft_status read_mesh(const weft_job_parallel *p, const weft_job_pair *pa
         WEFT_REQUIRE(good, WEFT_E_ARG, "%s: %s: '%s' must be axes with sizes, as dp=2 tp=1",
                      pair->where, key, pair->value);
         int axis = 0;
-        while (axis < axes && strcmp(p->mesh.items[axis].key, name) != 0) axis++;
-        WEFT_REQUIRE(axis < axes, WEFT_E_ARG, "%s: %s: parallel.mesh has no axis '%s'", pair->where,
-                     key, name);
+        while (axis < axes && strcmp(names[axis], name) != 0) axis++;
+        WEFT_REQUIRE(axis < axes, WEFT_E_ARG, "%s: %s: parallel.mesh has no axis '%s'%s",
+                     pair->where, key, name,
+                     p->mesh.count ? "" : ", dp alone; name its axes there");
         sizes[axis] = size;
         at += used;
     }
@@ -331,6 +335,6 @@ static weft_status plan_of_file(wefti_job_draft *draft, weft_plan **out) {
 
 weft_status wefti_job_plan(wefti_job_draft *draft, weft_plan **out) {
     *out = NULL;
-    if (*draft->job.parallel.plan) return plan_of_file(draft, out);
-    return plan_of_section(draft, out);
+    WEFT_TRY(*draft->job.parallel.plan ? plan_of_file(draft, out) : plan_of_section(draft, out));
+    return *out ? wefti_plan_refine(*out) : WEFT_OK;
 }

@@ -113,6 +113,8 @@ static void check_axes(checker *c) {
     wefti_axes used = p->mode == WEFT_PARALLEL_SEMI ? axes_in_use(p) : ~0u;
     int dp = wefti_mesh_find(&p->mesh, "dp");
     if (dp >= 0 && data) used |= 1u << dp;
+    for (int a = 1; a < p->mesh.axes; a++) /* what cuts an axis shares out the optimizer */
+        if (wefti_mesh_part(&p->mesh, a)) used |= (used >> (a - 1) & 1u) << a;
     for (int a = 0; a < p->mesh.axes; a++)
         if (p->mesh.axis[a].size > 1 && !(used >> a & 1))
             wefti_text_add(&c->out,

@@ -156,6 +156,7 @@ static weft_status check_microbatches(int64_t microbatches) {
 static weft_status take_plan(weft_session *s, const weft_plan *plan) {
     WEFT_TRY(weft_plan_check(plan));
     WEFT_TRY(wefti_plan_copy(plan, &s->plan));
+    WEFT_TRY(wefti_plan_refine(s->plan));
     bool pipeline = plan->pipeline.stages > 1;
     int32_t parts = pipeline ? plan->pipeline.microbatches : plan->accumulate;
     int64_t microbatches = (int64_t)(parts > 1 ? parts : 1) * plan->copies;

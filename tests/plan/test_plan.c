@@ -323,6 +323,11 @@ static void test_stage_meshes(void **state) {
     bad(weft_plan_check(p), "have 10 devices together; devices is 8");
     good(weft_plan_stage_mesh(p, 1, 2, second));
     good(weft_plan_check(p));
+    good(weft_plan_optimizer(p, 1, 0, 4)); /* of 6 and 2 */
+    bad(weft_plan_check(p), "optimizer.shard_size = 4 does not divide the 6 devices of a stage");
+    good(weft_plan_optimizer(p, 1, 0, 6)); /* the second stage has 2: all of them */
+    good(weft_plan_check(p));
+    good(weft_plan_optimizer(p, 0, 0, 0));
     assert_int_equal(wefti_plan_mesh(p, 1).first, 6);
     assert_int_equal(wefti_mesh_size(&(wefti_mesh){0}), 1);
     wefti_mesh mesh = wefti_plan_mesh(p, 1);

@@ -145,6 +145,12 @@ static void groups_of_equal_slices(void **state) {
         /* split optimizer: all four replicas share, or every other two */
         {{NULL, "((4,1),(1,2))", {2, 2, 2}, 3, 0}, alone},
         {{NULL, "((4,1),(1,2))", {2, 2, 2}, 3, 2}, pairs},
+        /* the same where the mesh has no axis of so many: neighbours along a part of one share */
+        {{NULL, "((4,1),(1,2))", {4, 2}, 3, 0}, alone},
+        {{NULL, "((4,1),(1,2))", {4, 2}, 3, 2}, pairs},
+        {{NULL, "((8,1),(1,1))", {8}, 3, 4}, pairs},
+        {{NULL, "((8,1),(1,1))", {8}, 3, 2}, "{0,2,4,6}{1,3,5,7}"},
+        {{NULL, "((8,1),(1,1))", {8}, 3, 1}, "{0,1,2,3,4,5,6,7}"},
         /* a weight that is cut over all ranks leaves no redundancy */
         {{"((1,8),(8,1))", "((4,1),(1,2))", {2, 2, 2}, 0, 0}, alone},
     };

@@ -157,6 +157,10 @@ static void test_filled_in(void **state) {
                 "parallel.pipeline.meshes=[dp=2, {dp: 1}]");
     assert_int_equal(job->parallel.devices, 3);
     weft_job_free(job);
+    job = words("parallel.pipeline.stages=2\nparallel.pipeline.meshes=[{dp: 4}, {dp: 1}]");
+    expect_plan(job, "{\"weft_plan\": 1, \"devices\": 5, \"pipeline\": {\"stages\": 2,"
+                     " \"microbatches\": 2, \"meshes\": [{\"dp\": 4}, {\"dp\": 1}]}}");
+    weft_job_free(job);
     /* the last word counts */
     job = words("parallel.devices=4\nparallel.mesh={tp: 4}\nparallel.mesh={dp: 4}\n"
                 "parallel.fusion.allreduce=none\nparallel.fusion.allreduce=auto");
@@ -197,7 +201,7 @@ static void test_refused_words(void **state) {
     refused("parallel.accumulate=2\ntrain.accumulate=4", "are the same number");
     refused("parallel.devices=4\nparallel.pipeline.stages=2\n"
             "parallel.pipeline.meshes=[{dp: 2}, {tp: 2}]",
-            "parallel.mesh has no axis 'dp'");
+            "parallel.mesh has no axis 'tp', dp alone");
     refused("parallel.mesh={dp: 2}\nparallel.pipeline.stages=2\nparallel.pipeline.meshes=[{dp: 2}]",
             "has 1 meshes; each of the 2 stages needs one");
     refused("parallel.mesh={dp: 2}\nparallel.pipeline.stages=1\nparallel.pipeline.meshes=[dp: 2]",

@@ -148,6 +148,72 @@ static void test_stages(void **state) {
     }
 }
 
+/* Cells that stage_of does not name go where stages cost most alike; stages that it leaves without
+ * a cell are refused. */
+static void test_named_stages(void **state) {
+    (void)state;
+    static const char head[] = "parallel.devices=3\nparallel.pipeline.stages=3\n"
+                               "parallel.pipeline.microbatches=4\nparallel.pipeline.stage_of=";
+    static const struct {
+        const char *rules, *stages, *message;
+    } cases[] = {
+        {"[{match: embed, stage: 0}]", "00122", NULL},
+        {"[{match: h.1, stage: 0}]", "00012", NULL},
+        {"[{match: h.1, stage: 2}]", "01222", NULL},
+        {"[{match: h.0, stage: 1}, {match: h.2, stage: 2}]", "01122", NULL},
+        {"[{match: h.?, stage: 1}]", "01112", NULL},
+        {"[{match: \"*\", stage: 1}]", NULL, "stage 0 has no cell: 'embed' is in stage 1, with 0"},
+        {"[{match: embed, stage: 2}]", NULL, "stage 0 has no cell: 'embed' is in stage 2"},
+        {"[{match: h.0, stage: 2}]", NULL,
+         "stage 1 has no cell: 'h.0' is in stage 2, with 1 cells"},
+        {"[{match: h.2, stage: 0}]", NULL, "stage 2 has no cell: 'h.2' is in stage 0 of 0 to 2"},
+        {"[{match: h.0, stage: 0}, {match: h.1, stage: 2}]", NULL,
+         "stage 1 has no cell: 'h.0' is in stage 0 and 'h.1' in stage 2, with 0 cells between"},
+        {"[{match: h.0, stage: 1}, {match: h.1, stage: 0}]", NULL, "stages must not descend"},
+    };
+    static const char *const calls[] = {"embed", "h.0", "h.1", "h.2", "head"};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char words[512], stages[6] = {0};
+        snprintf(words, sizeof words, "%s%s", head, cases[i].rules);
+        weft_job *job = gpt2_with(words);
+        weft_plan *plan = NULL;
+        weft_status status = weft_job_plan(job, &plan, NULL);
+        if (cases[i].message) {
+            assert_true(status < 0);
+            if (!strstr(weft_error_message(), cases[i].message))
+                fail_msg("%s: %s", cases[i].rules, weft_error_message());
+        } else {
+            if (status < 0) fail_msg("%s: %s", cases[i].rules, weft_error_message());
+            for (int k = 0; k < 5; k++) stages[k] = (char)('0' + wefti_plan_stage(plan, calls[k]));
+            assert_string_equal(stages, cases[i].stages);
+        }
+        weft_plan_destroy(plan);
+        weft_job_free(job);
+    }
+}
+
+/* Where only a part of an axis shares a parameter, the completed plan has it as two axes, batches
+ * are split by both, and it completes as before. */
+static void test_shared_by_a_part(void **state) {
+    (void)state;
+    weft_job *job = gpt2_with("parallel.mesh={dp: 4, tp: 2}\nparallel.optimizer.level=1\n"
+                              "parallel.optimizer.shard_size=2\n"
+                              "parallel.strategies=[{match: h.*.mlp.c_fc, split: n0=tp}]");
+    weft_plan *plan = completed(job);
+    assert_int_equal(plan->mesh.axes, 3);
+    assert_string_equal(plan->mesh.axis[1].name, "dp_shard");
+    assert_int_equal(plan->mesh.axis[0].size, 2);
+    assert_int_equal(plan->mesh.axis[1].size, 2);
+    assert_string_equal(wefti_plan_tensor(plan, "tokens")->layout, "[dp+dp_shard, -]");
+    weft_job *again = gpt2_of_plan(plan);
+    weft_plan *twice = completed(again);
+    equal_plans(plan, twice);
+    weft_plan_destroy(twice);
+    weft_plan_destroy(plan);
+    weft_job_free(again);
+    weft_job_free(job);
+}
+
 /* A level shares out states, which does not change how calls use parameters. */
 static void test_optimizer_levels(void **state) {
     (void)state;
@@ -358,11 +424,18 @@ static void test_no_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpt2),        cmocka_unit_test(test_uneven_layers),
-        cmocka_unit_test(test_stages),      cmocka_unit_test(test_optimizer_levels),
-        cmocka_unit_test(test_other_model), cmocka_unit_test(test_one_device),
-        cmocka_unit_test(test_unmatched),   cmocka_unit_test(test_families),
-        cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_unused_axes),
+        cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_uneven_layers),
+        cmocka_unit_test(test_stages),
+        cmocka_unit_test(test_named_stages),
+        cmocka_unit_test(test_shared_by_a_part),
+        cmocka_unit_test(test_optimizer_levels),
+        cmocka_unit_test(test_other_model),
+        cmocka_unit_test(test_one_device),
+        cmocka_unit_test(test_unmatched),
+        cmocka_unit_test(test_families),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_unused_axes),
     };
     return cmocka_run_group_tests_name("plan completion", tests, NULL, NULL);
 }
