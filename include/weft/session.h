@@ -196,11 +196,13 @@ WEFT_API weft_status weft_session_write(weft_session *session, int program, cons
  * nothing else would tell. Between steps; collective. */
 WEFT_API weft_status weft_session_check_replicas(weft_session *session) WEFT_CHECKED;
 
-/** The number of updates made so far; set it when continuing from a checkpoint. */
+/** The number of updates made so far; set it when continuing from a checkpoint. WEFT_E_ARG for what
+ * is not from 0 to 2^60; not collective. */
 WEFT_API int64_t weft_session_step_number(const weft_session *session);
-WEFT_API void weft_session_set_step(weft_session *session, int64_t step);
-/** First global sample of the coming microbatch: fixes the random numbers (dropout) of its rows. */
-WEFT_API void weft_session_set_row(weft_session *session, int64_t global_row);
+WEFT_API weft_status weft_session_set_step(weft_session *session, int64_t step) WEFT_CHECKED;
+/** First global sample of the coming microbatch: fixes the random numbers (dropout) of its rows.
+ * The same bounds. */
+WEFT_API weft_status weft_session_set_row(weft_session *session, int64_t global_row) WEFT_CHECKED;
 
 /** Of the plan, 1 without one. */
 WEFT_API int weft_session_devices(const weft_session *session);

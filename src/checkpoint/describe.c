@@ -61,9 +61,10 @@ static void json_pairs(wefti_text *t, const char *key, const wefti_checkpoint_pa
     wefti_text_add(t, "}");
 }
 
-/* One line (or array element) for a tensor; `role` and `file` may be NULL. */
-static void add_tensor(wefti_text *t, bool json, bool first, const char *name, const char *role,
-                       const char *dtype, const weft_desc *desc, int64_t bytes) {
+/* One line (or array element) for a tensor; `own`, what a manifest says of it, may be NULL. */
+static void add_tensor(wefti_text *t, bool json, bool first, const char *name, const char *dtype,
+                       const weft_desc *desc, int64_t bytes, const wefti_checkpoint_entry *own) {
+    const char *role = own ? wefti_checkpoint_role_text(own->role) : NULL;
     if (!json) {
         wefti_shape_text shape = wefti_desc_text(desc);
         char size[32];
@@ -79,7 +80,13 @@ static void add_tensor(wefti_text *t, bool json, bool first, const char *name, c
     for (int d = 0; d < desc->rank; d++)
         wefti_text_add(t, d ? ", %lld" : "[%lld", (long long)desc->shape[d]);
     wefti_text_add(t, desc->rank > 0 ? "]" : desc->rank ? "null" : "[]");
-    wefti_text_add(t, ", \"bytes\": %lld}", (long long)bytes);
+    wefti_text_add(t, ", \"bytes\": %lld", (long long)bytes);
+    if (own) {
+        wefti_text_add(t, ", \"file\": ");
+        wefti_json_quote(t, own->file);
+        wefti_text_add(t, ", \"crc32c\": \"%08x\"", own->crc32c);
+    }
+    wefti_text_add(t, "}");
 }
 
 static void text_step(wefti_text *t, const wefti_checkpoint *c) {
@@ -144,8 +151,8 @@ static void add_step(wefti_text *t, bool json, const wefti_checkpoint *c) {
         text_step(t, c);
     for (int64_t i = 0; i < wefti_checkpoint_count(c); i++) {
         const wefti_checkpoint_entry *e = wefti_checkpoint_at(c, i);
-        add_tensor(t, json, i == 0, e->name, wefti_checkpoint_role_text(e->role),
-                   wefti_safetensors_dtype_name(e->desc.dtype), &e->desc, e->bytes);
+        add_tensor(t, json, i == 0, e->name, wefti_safetensors_dtype_name(e->desc.dtype), &e->desc,
+                   e->bytes, e);
     }
     if (json) wefti_text_add(t, "]");
 }
@@ -198,7 +205,7 @@ static weft_status describe_tensors(const char *path, bool json, wefti_text *t) 
     }
     for (int64_t i = 0; i < count; i++) {
         const wefti_safetensors_entry *e = wefti_tensor_set_at(set, i);
-        add_tensor(t, json, i == 0, e->name, NULL, e->dtype, &e->desc, e->bytes);
+        add_tensor(t, json, i == 0, e->name, e->dtype, &e->desc, e->bytes, NULL);
     }
     if (json) wefti_text_add(t, "]}\n");
     wefti_tensor_set_close(set);

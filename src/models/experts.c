@@ -2,9 +2,11 @@
  * them. The experts' own products are the families'.
  *
  * The router's probabilities are kept in f32 (Fedus et al., "Switch Transformer", 2021, section
- * 2.4). With several experts a token their probabilities are made to sum to 1 (Lepikhin et al.,
- * "GShard", 2021; Jiang et al., "Mixtral of Experts", 2024). While training, slots may be bounded
- * by the capacity factor; evaluation and generation compute every choice. */
+ * 2.4). Those of a token's experts are made to sum to 1 (Lepikhin et al., "GShard", 2021; Jiang et
+ * al., "Mixtral of Experts", 2024), but for gpt2-moe with one expert a token, whose router learns
+ * by nothing else (Fedus et al., section 2.1); a mixtral's does not, as in transformers. While
+ * training, slots may be bounded by the capacity factor; evaluation and generation compute every
+ * choice. */
 #include <math.h>
 
 #include "models/models.h"
@@ -77,7 +79,7 @@ weft_value wefti_route(const wefti_model_build *b, weft_value logits, weft_routi
     weft_graph *g = b->g;
     weft_value probabilities = weft_softmax(g, weft_cast(g, logits, b->param), -1);
     weft_value weight = weft_moe_route(g, probabilities, b->c->experts_per_token, capacity(b), out);
-    if (b->c->experts_per_token > 1)
+    if (b->c->experts_per_token > 1 || b->c->family == WEFT_FAMILY_MIXTRAL)
         weight = weft_div(g, weight, weft_sum(g, weight, 1, (int[]){-1}, true));
     if (balances(b)) *balance_sum = balance(b, *balance_sum, probabilities, out->expert);
     return weight;

@@ -29,9 +29,20 @@ bool wefti_element_is_integer(wefti_element element) {
            element != WEFTI_ELEMENT_F64;
 }
 
+int64_t wefti_array_place(const wefti_array *array, int64_t i) {
+    if (!array->by_columns) return i;
+    int64_t place = 0, stride = array->elems;
+    for (int d = array->rank - 1; d >= 0; d--) {
+        stride /= array->shape[d];
+        place += i % array->shape[d] * stride;
+        i /= array->shape[d];
+    }
+    return place;
+}
+
 /* The bits of element i, in this machine's order (little endian, as all of weft assumes). */
 static inline uint64_t bits_of(const wefti_array *array, int64_t i, int bytes) {
-    const unsigned char *at = array->data + i * bytes;
+    const unsigned char *at = array->data + wefti_array_place(array, i) * bytes;
     uint64_t bits = 0;
     if (array->big_endian)
         for (int b = 0; b < bytes; b++) bits = bits << 8 | at[b];
@@ -76,7 +87,8 @@ void wefti_array_integers(const wefti_array *array, int64_t first, int64_t count
 
 void wefti_array_tokens(const wefti_array *array, int64_t first, int64_t count, int32_t *out) {
     int bytes = wefti_element_bytes(array->element);
-    if (array->element == WEFTI_ELEMENT_U8) { /* bytes of text: the common case */
+    if (array->element == WEFTI_ELEMENT_U8 &&
+        !array->by_columns) { /* bytes of text: the common case */
         for (int64_t i = 0; i < count; i++) out[i] = array->data[first + i];
         return;
     }

@@ -36,10 +36,12 @@ typedef enum wefti_element {
 #undef WEFTI_ELEMENT_ROW
 } wefti_element;
 
-/* Row-major; `data` is borrowed from the bytes that were parsed and may be unaligned. */
+/* `data` is borrowed from the bytes that were parsed and may be unaligned. Elements are numbered
+ * row by row, however they lie. */
 typedef struct wefti_array {
     wefti_element element;
     bool big_endian;
+    bool by_columns; /* the first dimension fastest, as Fortran has it */
     int rank;
     int64_t shape[WEFT_MAX_RANK];
     int64_t elems;
@@ -47,6 +49,8 @@ typedef struct wefti_array {
     int64_t offset; /* of the first element in its file, for messages */
 } wefti_array;
 
+/* The place of element i among those in `data`. */
+int64_t wefti_array_place(const wefti_array *array, int64_t i);
 int wefti_element_bytes(wefti_element element);
 bool wefti_element_is_integer(wefti_element element); /* BOOL included */
 double wefti_element_largest(wefti_element element);

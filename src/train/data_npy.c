@@ -1,9 +1,7 @@
-/* npy files: magic, version, length of a header that is a Python dictionary literal, elements in C
- * order.
+/* npy files: magic, version, length of a header that is a Python dictionary literal, elements.
  *
  * The dictionary is read by a parser of exactly what NumPy writes: three keys in any order, one
- * value each. Python objects are refused (reading them means running code from the file), as are
- * Fortran order and big-endian elements. */
+ * value each. Python objects are refused: reading them means running code from the file. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -85,48 +83,43 @@ static weft_status read_shape(reader *r, wefti_array *array) {
     return WEFT_OK;
 }
 
-static weft_status read_element(reader *r, wefti_element *out) {
+static weft_status read_element(reader *r, wefti_array *array) {
     static const struct {
         const char *text;
         wefti_element element;
-    } known[] = {{"<f4", WEFTI_ELEMENT_F32}, {"<f8", WEFTI_ELEMENT_F64}, {"<f2", WEFTI_ELEMENT_F16},
-                 {"|i1", WEFTI_ELEMENT_I8},  {"<i2", WEFTI_ELEMENT_I16}, {"<i4", WEFTI_ELEMENT_I32},
-                 {"<i8", WEFTI_ELEMENT_I64}, {"|u1", WEFTI_ELEMENT_U8},  {"<u2", WEFTI_ELEMENT_U16},
-                 {"<u4", WEFTI_ELEMENT_U32}, {"|b1", WEFTI_ELEMENT_BOOL}};
+    } known[] = {{"f4", WEFTI_ELEMENT_F32}, {"f8", WEFTI_ELEMENT_F64}, {"f2", WEFTI_ELEMENT_F16},
+                 {"i1", WEFTI_ELEMENT_I8},  {"i2", WEFTI_ELEMENT_I16}, {"i4", WEFTI_ELEMENT_I32},
+                 {"i8", WEFTI_ELEMENT_I64}, {"u1", WEFTI_ELEMENT_U8},  {"u2", WEFTI_ELEMENT_U16},
+                 {"u4", WEFTI_ELEMENT_U32}, {"b1", WEFTI_ELEMENT_BOOL}};
     skip_spaces(r);
     WEFT_REQUIRE(r->at == r->end || *r->at != '[', WEFT_E_NO_IMPL,
                  "%s: the array holds records; only plain numbers can be read", r->path);
     char text[16];
     WEFT_TRY(read_string(r, text));
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        /* one byte has no order: "<u1" and "|u1" are the same */
-        bool one_byte = wefti_element_bytes(known[i].element) == 1 && text[0] == '<';
-        if (!strcmp(text, known[i].text) || (one_byte && !strcmp(text + 1, known[i].text + 1))) {
-            *out = known[i].element;
-            return WEFT_OK;
-        }
+    char order = text[0];
+    for (size_t i = 0; i < sizeof known / sizeof *known && order; i++) {
+        if (strcmp(text + 1, known[i].text) != 0) continue;
+        bool one_byte = wefti_element_bytes(known[i].element) == 1; /* has no order: '|' */
+        if (order != '<' && order != '>' && !(order == '|' && one_byte)) break;
+        array->element = known[i].element;
+        array->big_endian = order == '>';
+        return WEFT_OK;
     }
     WEFT_REQUIRE(strcmp(text, "|O"), WEFT_E_NO_IMPL,
                  "%s: the array holds Python objects, which are never read: save numbers", r->path);
-    WEFT_REQUIRE(text[0] != '>', WEFT_E_NO_IMPL,
-                 "%s: elements '%s' are big endian: save them little endian", r->path, text);
-    WEFT_FAIL(WEFT_E_NO_IMPL,
-              "%s: elements '%s'; possible are f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 b1, little endian",
+    WEFT_FAIL(WEFT_E_NO_IMPL, "%s: elements '%s'; possible are f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 b1",
               r->path, text);
 }
 
-static weft_status read_order(reader *r) {
+static weft_status read_order(reader *r, wefti_array *array) {
     skip_spaces(r);
     size_t left = (size_t)(r->end - r->at);
-    if (left >= 5 && !memcmp(r->at, "False", 5)) {
-        r->at += 5;
-        return WEFT_OK;
-    }
-    WEFT_REQUIRE(left < 4 || memcmp(r->at, "True", 4), WEFT_E_NO_IMPL,
-                 "%s: the array is in Fortran order: save it in C order (numpy.ascontiguousarray)",
-                 r->path);
-    WEFT_FAIL(WEFT_E_CORRUPT, "%s: byte %lld of the header is not True or False", r->path,
-              offset_of(r));
+    array->by_columns = left >= 4 && !memcmp(r->at, "True", 4);
+    bool by_rows = left >= 5 && !memcmp(r->at, "False", 5);
+    WEFT_REQUIRE(array->by_columns || by_rows, WEFT_E_CORRUPT,
+                 "%s: byte %lld of the header is not True or False", r->path, offset_of(r));
+    r->at += by_rows ? 5 : 4;
+    return WEFT_OK;
 }
 
 static weft_status read_dictionary(reader *r, wefti_array *array) {
@@ -145,8 +138,8 @@ static weft_status read_dictionary(reader *r, wefti_array *array) {
                      "%s: the key '%s' at byte %lld is unknown or there twice", r->path, key,
                      offset_of(r));
         seen |= which;
-        if (which == DESCR) WEFT_TRY(read_element(r, &array->element));
-        if (which == ORDER) WEFT_TRY(read_order(r));
+        if (which == DESCR) WEFT_TRY(read_element(r, array));
+        if (which == ORDER) WEFT_TRY(read_order(r, array));
         if (which == SHAPE) WEFT_TRY(read_shape(r, array));
         if (accept(r, ',')) continue;
         WEFT_TRY(expect(r, '}'));
@@ -188,6 +181,7 @@ weft_status wefti_npy_parse(const char *path, const unsigned char *bytes, int64_
                  overflows ? "%s: the shape in the header has more elements than 64 bits count"
                            : "%s: the header promises a file of %lld bytes, but it has %lld",
                  path, (long long)total, (long long)count);
+    array.by_columns &= array.rank > 1; /* else both orders are one */
     array.data = bytes + array.offset;
     *out = array;
     return WEFT_OK;

@@ -184,7 +184,7 @@ static int64_t piece_of(const wefti_token_source *s, int64_t at) {
 
 static weft_status refuse_token(const wefti_token_piece *piece, int64_t at, int64_t vocab) {
     int bytes = wefti_element_bytes(piece->array.element);
-    int64_t value, offset = piece->array.offset + at * bytes;
+    int64_t value, offset = piece->array.offset + wefti_array_place(&piece->array, at) * bytes;
     wefti_array_integers(&piece->array, at, 1, &value);
     WEFT_REQUIRE(vocab == 0 || value < 0, WEFT_E_ARG,
                  "%s: token %lld at byte %lld (number %lld) is not below the vocabulary of %lld: "

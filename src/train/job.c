@@ -227,7 +227,8 @@ static weft_status write_job(wefti_job_draft *draft) {
     const char *before = "";
     for (int i = 0; i < rows; i++) {
         const char *path = table[i].path;
-        if (told_elsewhere(&draft->job, &table[i])) continue;
+        if (told_elsewhere(&draft->job, &table[i]) || !wefti_job_is_used(&draft->job, path))
+            continue;
         int same = 0, depth = 0; /* bytes shared in whole sections, sections passed */
         for (int at = 0; path[at] && path[at] == before[at]; at++)
             if (path[at] == '.') same = at + 1;

@@ -75,10 +75,10 @@ weft_status wefti_job_store(wefti_job_draft *draft, int row, const wefti_yaml *v
 /* The value as it would be written in a file. */
 void wefti_job_write_value(const weft_job *job, const wefti_job_row *row, wefti_text *out);
 
-/* The complaint about a value: "<where><key> must be <what it must be>; it is '<text>'", NULL text:
- * a list or a section. */
+/* The complaint about a value: "<where><key> must be <what it must be>; it is '<text>'", or a list
+ * of so many, or a section. */
 weft_status wefti_job_refuse(const wefti_job_draft *draft, const wefti_job_row *row,
-                             const wefti_job_mark *mark, const char *text) WEFT_CHECKED;
+                             const wefti_job_mark *mark, const wefti_yaml *value) WEFT_CHECKED;
 /* Append `text` in double quotes, as YAML and the overrides read it. */
 void wefti_job_write_quoted(const char *text, wefti_text *out);
 bool wefti_job_read_bytes(const char *text, int64_t *out); /* "2GiB" */
@@ -103,7 +103,9 @@ const wefti_job_mark *wefti_job_mark_of(const wefti_job_draft *draft, const char
 
 /* Fill in what was left out, then check the values against each other. */
 weft_status wefti_job_resolve(wefti_job_draft *draft) WEFT_CHECKED;
-/* Keys that say nothing of the model's family are refused. */
-weft_status wefti_job_check_family(const wefti_job_draft *draft) WEFT_CHECKED;
+/* job_uses.c: keys that say nothing of the model's family, the optimizer or the schedule are
+ * refused, and not written. */
+weft_status wefti_job_check_uses(const wefti_job_draft *draft) WEFT_CHECKED;
+bool wefti_job_is_used(const weft_job *job, const char *key);
 
 #endif

@@ -36,8 +36,7 @@ static wefti_job_mark mark_at(const reader *r, const wefti_yaml *value) {
 
 static weft_status refuse(const reader *r, const wefti_yaml *value) {
     wefti_job_mark mark = mark_at(r, value);
-    return wefti_job_refuse(r->draft, r->row, &mark,
-                            value->kind == WEFTI_YAML_SCALAR ? value->text : NULL);
+    return wefti_job_refuse(r->draft, r->row, &mark, value);
 }
 
 static bool is_number(const wefti_yaml *value) {

@@ -307,9 +307,13 @@ static weft_status plan_of_file(wefti_job_draft *draft, weft_plan **out) {
     const wefti_job_mark *accumulate = wefti_job_mark_of(draft, "train.accumulate");
     weft_plan *plan;
     char where[512];
-    WEFT_TRY(weft_plan_load(p->plan, &plan));
+    weft_status status = weft_plan_load(p->plan, &plan);
+    if (status < 0) {
+        wefti_job_where(draft, wefti_job_mark_of(draft, "parallel.plan"), where);
+        return wefti_prefix(status, "%sparallel.plan", where);
+    }
     int microbatches = plan->pipeline.stages > 1 ? plan->pipeline.microbatches : plan->accumulate;
-    weft_status status = wefti_plan_check(plan);
+    status = wefti_plan_check(plan);
     if (status < 0)
         status = wefti_prefix(status, "%s", p->plan);
     else if (devices->given && p->devices != plan->devices)

@@ -67,11 +67,14 @@ static void fill_train(wefti_job_draft *draft) {
         memcpy(t->optimizer.betas, o->betas, sizeof o->betas);
     FILL("train.optimizer.eps", t->optimizer.eps, o->eps);
     FILL("train.optimizer.weight_decay", t->optimizer.weight_decay, o->weight_decay);
+    FILL("train.optimizer.momentum", t->optimizer.momentum, 0.9);
     int64_t tenth = t->steps / 10;
     FILL("train.schedule.warmup", t->schedule.warmup,
          t->schedule.name == WEFT_SCHEDULE_CONSTANT ? 0
          : tenth > 100                              ? 100
                                                     : tenth);
+    FILL("train.schedule.final", t->schedule.final, 0.1);
+    FILL("train.schedule.factor", t->schedule.factor, 0.1);
     FILL("train.schedule.every", t->schedule.every, t->steps >= 3 ? t->steps / 3 : 1);
     FILL("train.eval_every", t->eval_every, tenth ? tenth : 1);
 }
@@ -136,7 +139,7 @@ weft_status wefti_job_resolve(wefti_job_draft *draft) {
     bool images = m->family != WEFT_FAMILIES && !weft_family_is_language(m->family);
     FILL("data.format", draft->job.data.format, images ? WEFT_FORMAT_IDX : WEFT_FORMAT_TEXT);
     FILL("model.dropout", m->dropout, from ? -1 : 0);
-    if (!from) WEFT_TRY(wefti_job_check_family(draft));
+    WEFT_TRY(wefti_job_check_uses(draft));
     fill_experts(draft, from);
     fill_train(draft);
     WEFT_TRY(wefti_job_plan(draft, &draft->plan));

@@ -67,18 +67,23 @@ static const char *wanted(const wefti_job_row *row, const char *text, char *out)
     return out;
 }
 
-static weft_status refuse(const place *at, const char *text) {
-    char where[512], right[256];
-    WEFT_FAIL(WEFT_E_ARG, "%s%s must be %s; it is %s%.100s%s",
-              wefti_job_where(at->draft, at->mark, where), at->row->path,
-              wanted(at->row, text, right), text ? "'" : "", text ? text : "a list or a section",
-              text ? "'" : "");
+static weft_status refuse(const place *at, const wefti_yaml *value) {
+    char where[512], right[256], is[128];
+    const char *text = value->kind == WEFTI_YAML_SCALAR ? value->text : NULL;
+    if (text)
+        snprintf(is, sizeof is, "'%.100s'", text);
+    else if (value->kind == WEFTI_YAML_SEQUENCE)
+        snprintf(is, sizeof is, "a list of %d", value->count);
+    else
+        snprintf(is, sizeof is, "a section");
+    WEFT_FAIL(WEFT_E_ARG, "%s%s must be %s; it is %s", wefti_job_where(at->draft, at->mark, where),
+              at->row->path, wanted(at->row, text, right), is);
 }
 
 weft_status wefti_job_refuse(const wefti_job_draft *draft, const wefti_job_row *row,
-                             const wefti_job_mark *mark, const char *text) {
+                             const wefti_job_mark *mark, const wefti_yaml *value) {
     place at = {draft, row, mark};
-    return refuse(&at, text);
+    return refuse(&at, value);
 }
 
 /* Digits with an optional sign, nothing else. */
@@ -122,8 +127,8 @@ bool wefti_job_read_bytes(const char *text, int64_t *out) {
     const char *unit = text + digits + strspn(text + digits, " ");
     for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
         if (strcmp(unit, units[i].unit) != 0) continue;
-        value *= units[i].bytes;
-        if (value > 0x1p62) return false;
+        value *= units[i].bytes; /* "0.3GiB" is cut down to bytes, "1.5" is a slip */
+        if (value > 0x1p62 || (units[i].bytes == 1 && value != floor(value))) return false;
         *out = (int64_t)value;
         return true;
     }
@@ -158,7 +163,7 @@ static weft_status store_text(const place *at, const wefti_yaml *value, const ch
     /* An empty plain scalar, ~ and null are what is left when a value was forgotten. */
     bool nothing = !value->quoted && value->line &&
                    (!*value->text || !strcmp(value->text, "~") || !strcmp(value->text, "null"));
-    if (nothing) return refuse(at, value->text);
+    if (nothing) return refuse(at, value);
     int length;
     for (const unsigned char *p = (const unsigned char *)value->text; *p; p += length)
         if (utf8(p, &length) < 0) {
@@ -190,7 +195,7 @@ static weft_status store_scalar(const place *at, const wefti_yaml *value, void *
         {
             char where[512], right[256];
             const char *near = wefti_nearest(text, row->words);
-            if (!near) return refuse(at, text);
+            if (!near) return refuse(at, value);
             WEFT_FAIL(WEFT_E_ARG, "%s%s must be %s; it is '%.100s'; did you mean '%s'?",
                       wefti_job_where(at->draft, at->mark, where), row->path,
                       wanted(row, NULL, right), text, near);
@@ -198,28 +203,28 @@ static weft_status store_scalar(const place *at, const wefti_yaml *value, void *
     case WEFTI_JOB_INTEGER:
     case WEFTI_JOB_INTEGERS:
         if (!read_integer(text, &integer) || !in_range(row, (double)integer))
-            return refuse(at, text);
+            return refuse(at, value);
         *(int64_t *)field = integer;
         return WEFT_OK;
     case WEFTI_JOB_REAL:
     case WEFTI_JOB_REALS:
-        if (!read_real(text, &real) || !in_range(row, real)) return refuse(at, text);
+        if (!read_real(text, &real) || !in_range(row, real)) return refuse(at, value);
         *(double *)field = real;
         return WEFT_OK;
     case WEFTI_JOB_FLAG:
-        if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0) return refuse(at, text);
+        if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0) return refuse(at, value);
         *(bool *)field = text[0] == 't';
         return WEFT_OK;
     case WEFTI_JOB_BYTES:
         if (!wefti_job_read_bytes(text, &integer) || !in_range(row, (double)integer))
-            return refuse(at, text);
+            return refuse(at, value);
         *(int64_t *)field = integer;
         return WEFT_OK;
     case WEFTI_JOB_SHARE: {
         const char **path = field;
         double *fraction = (double *)(void *)(path + 1);
         if (!value->quoted && read_real(text, &real)) {
-            if (!in_range(row, real)) return refuse(at, text);
+            if (!in_range(row, real)) return refuse(at, value);
             *path = "";
             *fraction = real;
             return WEFT_OK;
@@ -254,13 +259,13 @@ weft_status wefti_job_store(wefti_job_draft *draft, int index, const wefti_yaml 
         WEFT_TRY(wefti_job_store_list(draft, row, field, value, mark));
     } else if (list) {
         if (value->kind != WEFTI_YAML_SEQUENCE || value->count != row->count)
-            return refuse(&at, value->kind == WEFTI_YAML_SCALAR ? value->text : NULL);
+            return refuse(&at, value);
         for (const wefti_yaml *item = value->first; item; item = item->next, field += 8) {
-            if (item->kind != WEFTI_YAML_SCALAR) return refuse(&at, NULL);
+            if (item->kind != WEFTI_YAML_SCALAR) return refuse(&at, item);
             WEFT_TRY(store_scalar(&at, item, field));
         }
     } else {
-        if (value->kind != WEFTI_YAML_SCALAR) return refuse(&at, NULL);
+        if (value->kind != WEFTI_YAML_SCALAR) return refuse(&at, value);
         WEFT_TRY(store_scalar(&at, value, field));
     }
     draft->marks[index] = *mark;

@@ -98,14 +98,14 @@ static weft_status train_batch(wefti_training *t, const wefti_batch *b, double l
     if (count == 1 && t->job->train.clip == 0) {
         WEFT_TRY(feed_rows(t, 0, b, 0));
         WEFT_TRY(feed_share(t, b, 0));
-        weft_session_set_row(t->session, 0);
+        WEFT_TRY(weft_session_set_row(t->session, 0));
         WEFT_TRY(weft_session_step(t->session, lr, &out->loss));
         return WEFT_OK;
     }
     for (int64_t m = 0; m < count; m++) {
         WEFT_TRY(feed_rows(t, 0, b, m * t->micro));
         WEFT_TRY(feed_share(t, b, m * t->micro));
-        weft_session_set_row(t->session, m * t->micro);
+        WEFT_TRY(weft_session_set_row(t->session, m * t->micro));
         WEFT_TRY(weft_session_accumulate(t->session, &loss));
         if (isnan(loss)) continue;
         sum += loss;

@@ -469,7 +469,7 @@ weft_status wefti_training_restore(wefti_training *t, wefti_checkpoint *c) {
     t->step = t->committed_step = p.step;
     t->position = p.position;
     t->result->final_loss = p.loss;
-    weft_session_set_step(t->session, t->step);
+    WEFT_TRY(weft_session_set_step(t->session, t->step));
     if (!c) return WEFT_OK;
     note_differences(t, c);
     (void)snprintf(t->result->checkpoint, sizeof t->result->checkpoint, "%s",

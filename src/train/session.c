@@ -236,11 +236,21 @@ weft_status weft_session_forward(weft_session *s, int program, double *out_loss)
 int64_t weft_session_step_number(const weft_session *s) {
     return s->step;
 }
-void weft_session_set_step(weft_session *s, int64_t step) {
-    s->step = step;
+/* Updates and samples are counted on from these without overflow. */
+static weft_status check_count(const char *what, int64_t count) {
+    WEFT_REQUIRE(count >= 0 && count <= INT64_C(1) << 60, WEFT_E_ARG,
+                 "%s is %lld: it must be from 0 to 2^60", what, (long long)count);
+    return WEFT_OK;
 }
-void weft_session_set_row(weft_session *s, int64_t global_row) {
+weft_status weft_session_set_step(weft_session *s, int64_t step) {
+    WEFT_TRY(check_count("the number of updates made", step));
+    s->step = step;
+    return WEFT_OK;
+}
+weft_status weft_session_set_row(weft_session *s, int64_t global_row) {
+    WEFT_TRY(check_count("the first sample's number", global_row));
     s->row = global_row;
+    return WEFT_OK;
 }
 int weft_session_devices(const weft_session *s) {
     return s->devices;

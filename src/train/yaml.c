@@ -7,7 +7,7 @@
 #include <yaml.h>
 
 typedef struct reader {
-    const char *name;
+    const char *name, *text, *end;
     wefti_arena *arena;
     yaml_parser_t parser;
 } reader;
@@ -19,6 +19,15 @@ static int column_of(yaml_mark_t mark) {
     return (int)mark.column + 1;
 }
 
+/* Whether the line begins with a tab: the usual reason for "found character that cannot start any
+ * token". */
+static bool begins_with_tab(const reader *r, size_t line) {
+    const char *at = r->text;
+    for (; line > 0 && at < r->end; at++) line -= *at == '\n';
+    while (at < r->end && *at == ' ') at++;
+    return at < r->end && *at == '\t';
+}
+
 static weft_status next_event(reader *r, yaml_event_t *event) {
     if (yaml_parser_parse(&r->parser, event)) return WEFT_OK;
     const yaml_parser_t *p = &r->parser;
@@ -26,6 +35,9 @@ static weft_status next_event(reader *r, yaml_event_t *event) {
     if (p->error == YAML_READER_ERROR)
         WEFT_FAIL(WEFT_E_ARG, "%s: byte %zu: %s; a job file is UTF-8 text", r->name,
                   p->problem_offset, p->problem ? p->problem : "unreadable");
+    WEFT_REQUIRE(!begins_with_tab(r, p->problem_mark.line), WEFT_E_ARG,
+                 "%s:%d:%d: the line begins with a tab; YAML is indented with spaces", r->name,
+                 line_of(p->problem_mark), column_of(p->problem_mark));
     WEFT_FAIL(WEFT_E_ARG, "%s:%d:%d: %s%s%s", r->name, line_of(p->problem_mark),
               column_of(p->problem_mark), p->context ? p->context : "", p->context ? ": " : "",
               p->problem ? p->problem : "not YAML");
@@ -173,7 +185,7 @@ weft_status wefti_yaml_parse(const char *name, const char *text, int64_t bytes, 
                  WEFTI_YAML_BYTES);
     static const char mark[] = "\xEF\xBB\xBF"; /* which some editors put in front of UTF-8 */
     if (bytes >= 3 && !memcmp(text, mark, 3)) text += 3, bytes -= 3;
-    reader r = {.name = name, .arena = arena};
+    reader r = {.name = name, .text = text, .end = text + bytes, .arena = arena};
     wefti_yaml *root = wefti_arena_alloc(arena, sizeof *root);
     WEFT_REQUIRE(root, WEFT_E_NOMEM, "no memory to read %s", name);
     root->kind = WEFTI_YAML_MAPPING;

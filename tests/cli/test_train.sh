@@ -49,6 +49,8 @@ expect 0 'optimizer    adamw' checkpoint inspect run
 expect 0 'transformer.wte.weight' checkpoint inspect run/step-000000000005
 "$weft" checkpoint inspect run --json >inspect.json || fail "inspect --json failed"
 json inspect.json
+grep -q '"crc32c": "'"$(grep -o '"name": "transformer.wte.weight".*' "run/$(cat run/latest)/manifest.json" |
+    sed 's/.*"crc32c": "\([0-9a-f]*\)".*/\1/')"'"' inspect.json || fail "inspect --json has other checksums than the manifest"
 expect 0 'step-000000000010     good' checkpoint verify run
 "$weft" checkpoint verify run --json >verify.json || fail "verify --json failed"
 json verify.json

@@ -202,6 +202,66 @@ static void experts_are_balanced_in_training(void **state) {
     }
 }
 
+/* The llama tensor that a mixtral's expert tensor has a copy of for each expert. */
+static const char *twin_of(const char *name, char out[128]) {
+    static const char *const parts[][2] = {{"block_sparse_moe.experts.w1", "mlp.gate_proj"},
+                                           {"block_sparse_moe.experts.w2", "mlp.down_proj"},
+                                           {"block_sparse_moe.experts.w3", "mlp.up_proj"}};
+    snprintf(out, 128, "%s", name);
+    for (int i = 0; i < 3; i++) {
+        const char *at = strstr(name, parts[i][0]);
+        if (!at) continue;
+        snprintf(out, 128, "%.*s%s%s", (int)(at - name), name, parts[i][1],
+                 at + strlen(parts[i][0]));
+    }
+    return out;
+}
+
+/* The weights of a token's experts sum to 1, one or several: a mixtral with equal experts is a
+ * llama. */
+static void equal_experts_are_one(void **state) {
+    (void)state;
+    for (int64_t choices = 1; choices <= 3; choices++) {
+        weft_model_config c[2] = {tiny(WEFT_FAMILY_LLAMA), tiny(WEFT_FAMILY_MIXTRAL)};
+        c[0].rope_theta = c[1].rope_theta = 100;
+        c[1].experts_per_token = choices;
+        weft_graph *g[2];
+        weft_session *s[2];
+        weft_session_options o = weft_session_defaults();
+        o.optimizer.kind = WEFT_NO_OPTIMIZER;
+        float logits[2][2 * TINY_CONTEXT * TINY_VOCAB];
+        for (int i = 0; i < 2; i++) {
+            g[i] = built(&c[i], WEFT_USE_LOGITS, 2, 0, WEFT_F32);
+            ASSERT_OK(weft_session_create(g[i], &o, &s[i]));
+            fill_parameters(s[i], 0.5);
+        }
+        for (int i = 0; i < weft_session_tensors(s[1], 0); i++) {
+            weft_tensor_info t, twin;
+            char name[128];
+            ASSERT_OK(weft_session_tensor(s[1], 0, i, &t));
+            if (t.role != WEFT_ROLE_PARAM) continue;
+            if (weft_session_find(s[0], 0, twin_of(t.name, name), &twin) < 0) continue;
+            char *data = malloc((size_t)t.bytes);
+            ASSERT_OK(weft_session_read(s[0], 0, name, data, (size_t)twin.bytes));
+            for (int64_t at = twin.bytes; at < t.bytes; at += twin.bytes)
+                memcpy(data + at, data, (size_t)twin.bytes);
+            ASSERT_OK(weft_session_write(s[1], 0, t.name, data, (size_t)t.bytes));
+            free(data);
+        }
+        for (int i = 0; i < 2; i++) {
+            feed_all(s[i], 0, &c[i], 9);
+            ASSERT_OK(weft_session_forward(s[i], 0, NULL));
+            ASSERT_OK(weft_session_read(s[i], 0, "logits", logits[i], sizeof logits[i]));
+            weft_session_destroy(s[i]);
+            weft_graph_destroy(g[i]);
+        }
+        for (size_t k = 0; k < sizeof logits[0] / sizeof *logits[0]; k++)
+            if (!(fabsf(logits[0][k] - logits[1][k]) <= 1e-4f * (1 + fabsf(logits[0][k]))))
+                fail_msg("%d experts a token: logit %zu is %g, a llama's %g", (int)choices, k,
+                         (double)logits[1][k], (double)logits[0][k]);
+    }
+}
+
 /* Training moves the running statistics a tenth of the way to those of the batch; evaluation reads
  * them and leaves them alone. */
 static void running_statistics(void **state) {
@@ -279,6 +339,7 @@ int main(void) {
         cmocka_unit_test(pieces_with_caches),
         cmocka_unit_test(dropout_is_for_training),
         cmocka_unit_test(experts_are_balanced_in_training),
+        cmocka_unit_test(equal_experts_are_one),
         cmocka_unit_test(running_statistics),
         cmocka_unit_test(ignored_targets),
     };

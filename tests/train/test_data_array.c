@@ -172,6 +172,44 @@ static void npy_header_forms(void **state) {
     assert_int_equal(array.elems, 0);
 }
 
+/* 100 i + 10 j + k at [i, j, k] of [2, 3, 4], by rows and by columns, in both orders of bytes. */
+static void npy_orders(void **state) {
+    (void)state;
+    enum { I = 2, J = 3, K = 4, ALL = I * J * K };
+    for (int form = 0; form < 4; form++) {
+        bool columns = form & 1, big = form & 2;
+        char header[128];
+        unsigned char data[ALL][2];
+        for (int i = 0; i < I; i++)
+            for (int j = 0; j < J; j++)
+                for (int k = 0; k < K; k++) {
+                    int value = 100 * i + 10 * j + k;
+                    int at = columns ? i + I * (j + J * k) : (i * J + j) * K + k;
+                    data[at][big] = (unsigned char)value;
+                    data[at][!big] = (unsigned char)(value >> 8);
+                }
+        snprintf(header, sizeof header,
+                 "{'descr': '%ci2', 'fortran_order': %s, 'shape': (2, 3, 4), }", big ? '>' : '<',
+                 columns ? "True" : "False");
+        buffer b = {0};
+        put_npy(&b, 1, header, data, sizeof data);
+        wefti_array array;
+        ASSERT_OK(wefti_npy_parse("file", b.bytes, b.count, &array));
+        int64_t integers[ALL];
+        float scaled[ALL - 5];
+        int32_t tokens[ALL - 7];
+        wefti_array_integers(&array, 0, ALL, integers);
+        wefti_array_scaled(&array, 5, ALL - 5, scaled);
+        wefti_array_tokens(&array, 7, ALL - 7, tokens);
+        for (int i = 0; i < ALL; i++) {
+            int value = 100 * (i / (J * K)) + 10 * (i / K % J) + i % K;
+            assert_int_equal(integers[i], value);
+            if (i >= 5) assert_true(scaled[i - 5] == (float)(value / 32767.0));
+            if (i >= 7) assert_int_equal(tokens[i - 7], value);
+        }
+    }
+}
+
 static void npy_refuses(void **state) {
     (void)state;
     static const struct {
@@ -181,11 +219,14 @@ static void npy_refuses(void **state) {
     } bad[] = {
         {"{'descr': '|O', 'fortran_order': False, 'shape': (6,), }", WEFT_E_NO_IMPL,
          "Python objects"},
-        {"{'descr': '>i2', 'fortran_order': False, 'shape': (6,), }", WEFT_E_NO_IMPL, "big endian"},
+        {"{'descr': '|i2', 'fortran_order': False, 'shape': (6,), }", WEFT_E_NO_IMPL, "'|i2'"},
+        {"{'descr': '>u8', 'fortran_order': False, 'shape': (6,), }", WEFT_E_NO_IMPL, "'>u8'"},
+        {"{'descr': '', 'fortran_order': False, 'shape': (6,), }", WEFT_E_NO_IMPL, "''"},
         {"{'descr': '<c8', 'fortran_order': False, 'shape': (6,), }", WEFT_E_NO_IMPL, "'<c8'"},
         {"{'descr': [('a', '<i2')], 'fortran_order': False, 'shape': (6,), }", WEFT_E_NO_IMPL,
          "records"},
-        {"{'descr': '<i2', 'fortran_order': True, 'shape': (6,), }", WEFT_E_NO_IMPL, "Fortran"},
+        {"{'descr': '<i2', 'fortran_order': true, 'shape': (6,), }", WEFT_E_CORRUPT,
+         "True or False"},
         {"{'descr': '<i2', 'fortran_order': 0, 'shape': (6,), }", WEFT_E_CORRUPT, "True or False"},
         {"{'descr': '<i2', 'fortran_order': False, 'shape': (6), }", WEFT_E_CORRUPT, "not a shape"},
         {"{'descr': '<i2', 'fortran_order': False, 'shape': (-6,), }", WEFT_E_CORRUPT,
@@ -368,6 +409,7 @@ int main(void) {
         cmocka_unit_test(idx_refuses_damage),
         cmocka_unit_test(npy_reads_every_type),
         cmocka_unit_test(npy_header_forms),
+        cmocka_unit_test(npy_orders),
         cmocka_unit_test(npy_refuses),
         cmocka_unit_test(shards),
 #ifdef WEFT_HAVE_ZLIB

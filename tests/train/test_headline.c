@@ -118,7 +118,7 @@ static double train_step(weft_session *s, const run *c, int step) {
             feed_text(s, c, step, m);
         else
             feed_random(s, c, step, m);
-        weft_session_set_row(s, ((int64_t)step * c->microbatches + m) * rows_of(c));
+        ASSERT_OK(weft_session_set_row(s, ((int64_t)step * c->microbatches + m) * rows_of(c)));
         weft_status status = c->microbatches == 1 && c->clip == 0
                                  ? weft_session_step(s, 1e-3, &loss)
                                  : weft_session_accumulate(s, &loss);

@@ -102,31 +102,50 @@ static void test_overrides(void **state) {
     refused_word(
         "train.steps=many",
         "'train.steps=many': train.steps must be a whole number of at least 1; it is 'many'");
-    refused_word("train.optimizer.betas=[0.9]", "a list of 2 numbers from 0 to below 1");
+    refused_word("train.optimizer.betas=[0.9]",
+                 "a list of 2 numbers from 0 to below 1, or auto; it is a list of 1");
     refused_word("data.path=a\xc3", "data.path must be UTF-8 text; byte 1 of it is not");
     refused_word("train=5", "train is a section");
 }
 
-/* Keys that say nothing of the family would be looked over in silence; auto, and what is so in any
- * case, may stand. */
-static void test_family_keys(void **state) {
+/* Keys that say nothing of the family, the optimizer or the schedule would be looked over in
+ * silence; auto, and what is so in any case, may stand. */
+static void test_keys_of_choices(void **state) {
     (void)state;
-    refused_word(
-        "model.kv_heads=2",
-        "'model.kv_heads=2': model.kv_heads says nothing of a gpt2, only of llama, mixtral");
+    refused_word("model.kv_heads=2",
+                 "'model.kv_heads=2': model.kv_heads says nothing of gpt2, only of llama, mixtral");
     refused_word("model.rope_theta=5e5", "only of llama, mixtral");
     refused_word("model.experts=4", "only of gpt2-moe, mixtral");
     refused_word("model.aux_loss=0", "only of gpt2-moe, mixtral");
+    refused_word("train.optimizer.momentum=0.9",
+                 "momentum says nothing of adamw, only of momentum, nesterov; leave it out");
     refused_word("model.image=[1, 2, 3]", "only of vit, mlp, lenet, resnet18, resnet50");
     static const char *const bad[][2] = {
-        {"model.family=mlp", "model.dropout=0.1"},    {"model.family=mlp", "model.vocab=5"},
-        {"model.family=lenet", "model.hidden=5"},     {"model.family=resnet18", "model.layers=4"},
-        {"model.family=resnet50", "model.tied=true"}, {"model.family=lenet", "model.norm_eps=1e-5"},
-        {"model.family=vit", "model.context=64"},     {"model.family=bert", "model.patch=4"}};
+        {"model.family=mlp", "model.dropout=0.1"},
+        {"model.family=mlp", "model.vocab=5"},
+        {"model.family=lenet", "model.hidden=5"},
+        {"model.family=resnet18", "model.layers=4"},
+        {"model.family=resnet50", "model.tied=true"},
+        {"model.family=lenet", "model.norm_eps=1e-5"},
+        {"model.family=vit", "model.context=64"},
+        {"model.family=bert", "model.patch=4"},
+        {"train.optimizer.name=sgd", "train.optimizer.momentum=0.9"},
+        {"train.optimizer.name=adafactor", "train.optimizer.betas=[0.9, 0.99]"},
+        {"train.optimizer.name=lion", "train.optimizer.eps=1e-8"},
+        {"train.schedule.name=constant", "train.schedule.final=0.5"},
+        {"train.schedule.name=step", "train.schedule.final=0.5"},
+        {"train.schedule.name=cosine", "train.schedule.every=5"},
+        {"train.schedule.name=linear", "train.schedule.factor=0.5"}};
     static const char *const good[][2] = {
-        {"model.family=mlp", "model.dropout=0"},    {"model.family=gpt2", "model.kv_heads=auto"},
-        {"model.family=llama", "model.kv_heads=2"}, {"model.family=vit", "model.dropout=0.1"},
-        {"model.family=lenet", "model.tied=false"}, {"model.from=dir", "model.dropout=0.5"}};
+        {"model.family=mlp", "model.dropout=0"},
+        {"model.family=gpt2", "model.kv_heads=auto"},
+        {"train.optimizer.name=sgd", "train.optimizer.momentum=auto"},
+        {"train.optimizer.name=nesterov", "train.optimizer.momentum=0.5"},
+        {"train.schedule.name=constant", "train.schedule.final=auto"},
+        {"model.family=llama", "model.kv_heads=2"},
+        {"model.family=vit", "model.dropout=0.1"},
+        {"model.family=lenet", "model.tied=false"},
+        {"model.from=dir", "model.dropout=0.5"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         weft_job *job = NULL;
         assert_int_equal(parse_with(NULL, bad[i], 2, &job), WEFT_E_ARG);
@@ -187,7 +206,7 @@ static void test_messages(void **state) {
     refused("train:\n  steps: 1e3\n", "it is '1e3'");
     refused("train:\n  steps: 99999999999999999999\n", "train.steps must be");
     refused("train:\n  steps:\n", "it is ''");
-    refused("train:\n  steps: [1]\n", "it is a list or a section");
+    refused("train:\n  steps: [1]\n", "it is a list of 1");
     refused("model:\n  dropout: 1\n", "a number from 0 to below 1, or auto; it is '1'");
     refused("model:\n  dropout: nan\n", "it is 'nan'");
     refused("model:\n  image: [1, 2]\n", "a list of 3 whole numbers");
@@ -195,6 +214,8 @@ static void test_messages(void **state) {
     refused("checkpoint:\n  resume: yes\n", "must be true or false; it is 'yes'");
     refused("device:\n  memory: 3 gigs\n", "a size such as 2GiB");
     refused("data:\n  path:\n", "data.path must be a text");
+    refused("train:\n\tsteps: 1\n", "job.yaml:2:1: the line begins with a tab");
+    refused("parallel:\n  optimizer: {threshold: 1.5}\n", "a size such as 2GiB or 500MB");
     refused("data:\n  validation: 1.5\n", "a path or a fraction from 0 to below 1; it is '1.5'");
     refused("train:\n  batch: 6\n  accumulate: 4\n",
             "job.yaml:3:3: train.accumulate = 4 must divide train.batch = 6");
@@ -208,6 +229,10 @@ static void test_messages(void **state) {
 
 static void test_yaml_limits(void **state) {
     (void)state;
+    weft_job *none;
+    assert_int_equal(parse_with("parallel:\n  plan: none.json\n", NULL, 0, &none),
+                     WEFT_E_NOT_FOUND);
+    assert_non_null(strstr(weft_error_message(), "job.yaml:2:3: parallel.plan: cannot open none"));
     weft_job *marked; /* by editors that begin UTF-8 with a byte order mark */
     const char *text_marked = "\xEF\xBB\xBFtrain: {steps: 5}\nmodel: {layers: 2}\n";
     assert_int_equal(parse_with(text_marked, NULL, 0, &marked), WEFT_OK);
@@ -381,7 +406,7 @@ static void test_table(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults),    cmocka_unit_test(test_overrides),
-        cmocka_unit_test(test_table),       cmocka_unit_test(test_family_keys),
+        cmocka_unit_test(test_table),       cmocka_unit_test(test_keys_of_choices),
 #ifdef WEFT_HAVE_YAML
         cmocka_unit_test(test_file),        cmocka_unit_test(test_messages),
         cmocka_unit_test(test_yaml_limits), cmocka_unit_test(test_round_trip),

@@ -172,7 +172,7 @@ static void test_filled_in(void **state) {
 static void test_refused_words(void **state) {
     (void)state;
     refused("parallel.mesh={dp: x}", "parallel.mesh must be names with sizes, as {dp: 2, tp: 4}");
-    refused("parallel.mesh=[1]", "it is a list or a section");
+    refused("parallel.mesh=[1]", "it is a list of 1");
     refused("parallel.mesh={dp: 2", "'parallel.mesh={dp: 2': a ',' or '}' is missing");
     refused("parallel.mesh={dp: 2, dp: 1}", "this key was given before");
     refused("parallel.mesh={dp: 2} x", "something follows the end");

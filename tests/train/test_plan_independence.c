@@ -260,12 +260,12 @@ static weft_status step(const trial *t, weft_session *s, int number, double *out
     int known = 0;
     if (t->microbatches == 1 && t->clip == 0) {
         feed(s, (uint64_t)number);
-        weft_session_set_row(s, number * t->batch);
+        ASSERT_OK(weft_session_set_row(s, number * t->batch));
         return weft_session_step(s, 1e-2, out_loss);
     }
     for (int m = 0; m < t->microbatches; m++) {
         feed(s, (uint64_t)(number * t->microbatches + m));
-        weft_session_set_row(s, (number * t->microbatches + m) * t->batch);
+        ASSERT_OK(weft_session_set_row(s, (number * t->microbatches + m) * t->batch));
         weft_status status = weft_session_accumulate(s, &loss);
         if (status < 0) return status;
         if (isnan(loss)) continue; /* a pipeline knows it at the last one */

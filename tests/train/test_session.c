@@ -120,7 +120,7 @@ static void train(weft_session *s, int steps, int microbatches, int64_t rows) {
         }
         for (int m = 0; m < microbatches; m++) {
             feed_rows(s, 0, (uint64_t)k, m * rows);
-            weft_session_set_row(s, m * rows);
+            ASSERT_OK(weft_session_set_row(s, m * rows));
             ASSERT_OK(weft_session_accumulate(s, NULL));
         }
         ASSERT_OK(weft_session_update(s, 0.01, NULL));
@@ -318,6 +318,25 @@ static void backends_agree(void **state) {
     }
 }
 
+/* Nothing was done at a step or a sample before the first. */
+static void counts_out_of_range_are_refused(void **state) {
+    (void)state;
+    weft_graph *g = random_model(3);
+    weft_session *s = session_of(g, options_with(WEFT_ADAM, 0));
+    ASSERT_OK(weft_session_set_step(s, 7));
+    static const int64_t bad[] = {-1, INT64_MIN, (INT64_C(1) << 60) + 1, INT64_MAX};
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(weft_session_set_step(s, bad[i]), WEFT_E_ARG);
+        assert_int_equal(weft_session_set_row(s, bad[i]), WEFT_E_ARG);
+        assert_non_null(strstr(weft_error_message(), "from 0 to 2^60"));
+    }
+    assert_int_equal(weft_session_step_number(s), 7);
+    ASSERT_OK(weft_session_set_step(s, 0));
+    ASSERT_OK(weft_session_set_row(s, INT64_C(1) << 60));
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_equal_finite_differences),
@@ -328,6 +347,7 @@ int main(void) {
         cmocka_unit_test(memory_is_what_it_must_be),
         cmocka_unit_test(threads_change_no_bit),
         cmocka_unit_test(backends_agree),
+        cmocka_unit_test(counts_out_of_range_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -95,7 +95,7 @@ static weft_status try_step(weft_session *s, const plan_case *c, int k, double *
     for (int m = 0; m < count; m++) {
         int64_t row = m * BATCH / count;
         feed_rows(s, 0, (uint64_t)k, row);
-        weft_session_set_row(s, row);
+        ASSERT_OK(weft_session_set_row(s, row));
         if (count == 1 && c->clip == 0) return weft_session_step(s, 1e-3, out);
         weft_status status = weft_session_accumulate(s, &loss);
         if (status < 0) return status;

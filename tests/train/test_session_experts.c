@@ -125,7 +125,7 @@ static weft_status step(weft_session *s, int microbatches, bool clipped, double 
     for (int m = 0; m < microbatches; m++) {
         int64_t row = m * BATCH / microbatches;
         feed_rows(s, 0, 1, row);
-        weft_session_set_row(s, row);
+        ASSERT_OK(weft_session_set_row(s, row));
         if (microbatches == 1 && !clipped) return weft_session_step(s, 1e-2, out);
         weft_status status = weft_session_accumulate(s, &loss);
         if (status < 0) return status;

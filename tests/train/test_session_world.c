@@ -149,7 +149,7 @@ static weft_status one_step(weft_session *s, run *r, int step, int microbatches)
     r->norms[step] = NAN;
     for (int m = 0; m < microbatches; m++) {
         WEFT_TRY(feed(s, 0, (uint64_t)(step * 10 + m), r->how, r->rank));
-        weft_session_set_row(s, m * BATCH / microbatches);
+        WEFT_TRY(weft_session_set_row(s, m * BATCH / microbatches));
         if (microbatches == 1 && r->c->clip == 0)
             return weft_session_step(s, 0.01, &r->losses[step]);
         WEFT_TRY(weft_session_accumulate(s, &loss));
