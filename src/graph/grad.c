@@ -347,6 +347,7 @@ static weft_status write_nodes(writer *w) {
         }
         WEFT_TRY(wefti_body_add(b, n->op, NULL, n->inputs, in, n->attrs, n->scope, &node));
         b->nodes[node].stream = n->stream;
+        b->nodes[node].gradient = true;
         for (int o = 0; o < n->outputs; o++) w->backward[n->out[o]] = b->nodes[node].out[o];
     }
     return WEFT_OK;

@@ -40,6 +40,7 @@ static weft_status add_nodes(const splitter *s, const bool *part, int32_t *map, 
         for (int i = 0; i < n->inputs; i++) in[i] = n->in[i] < 0 ? -1 : map[n->in[i]];
         WEFT_TRY(wefti_body_add(to, n->op, n->callee, n->inputs, in, n->attrs, n->scope, &node));
         to->nodes[node].stream = n->stream;
+        to->nodes[node].gradient = n->gradient;
         for (int o = 0; o < n->outputs; o++) map[n->out[o]] = to->nodes[node].out[o];
     }
     return WEFT_OK;

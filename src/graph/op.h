@@ -74,6 +74,7 @@ struct weft_node {
     weft_body *callee; /* calls and fused nodes: the body they run */
     int16_t inputs, outputs;
     uint32_t stream; /* number of this random node in its body: part of the Philox stream */
+    bool gradient;   /* added by differentiation: no op of the model's own */
 };
 
 const weft_desc *wefti_in(const weft_node *n, int i); /* NULL when absent */

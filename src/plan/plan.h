@@ -121,8 +121,10 @@ void wefti_split_print(const weft_plan *plan, const wefti_strategy *strategy, we
 bool wefti_glob_match(const char *pattern, const char *text);
 bool wefti_glob_valid(const char *pattern);
 
-/* Strategy for an op called `label` and "label:op"; NULL: none. */
-const wefti_strategy *wefti_plan_strategy(const weft_plan *plan, const char *label, const char *op);
+/* Strategy for an op called `label` and "label:op"; NULL: none. One of the backward pass has the
+ * second name only, since what is said of a label is said of the model's own ops. */
+const wefti_strategy *wefti_plan_strategy(const weft_plan *plan, const char *label, const char *op,
+                                          bool gradient);
 const wefti_tensor_strategy *wefti_plan_tensor(const weft_plan *plan, const char *name);
 int32_t wefti_plan_stage(const weft_plan *plan, const char *call); /* -1: no rule says */
 bool wefti_plan_recomputes(const weft_plan *plan, const char *call);

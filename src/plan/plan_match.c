@@ -71,14 +71,16 @@ bool wefti_glob_valid(const char *pattern) {
     return true;
 }
 
-const wefti_strategy *wefti_plan_strategy(const weft_plan *plan, const char *label,
-                                          const char *op) {
+const wefti_strategy *wefti_plan_strategy(const weft_plan *plan, const char *label, const char *op,
+                                          bool gradient) {
     char both[512];
     int length = snprintf(both, sizeof both, "%s:%s", label, op);
     bool fits = length > 0 && length < (int)sizeof both;
     for (int64_t i = plan->strategy_count; i-- > 0;) {
         const char *match = plan->strategies[i].match;
-        if (wefti_glob_match(match, label) || (fits && wefti_glob_match(match, both)))
+        if (gradient && !strchr(match, ':')) continue;
+        if ((!gradient && wefti_glob_match(match, label)) ||
+            (fits && wefti_glob_match(match, both)))
             return &plan->strategies[i];
     }
     return NULL;

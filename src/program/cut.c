@@ -229,10 +229,10 @@ static weft_status new_transfer(wefti_cut *c, wefti_axes axes, const weft_desc *
 
 static weft_value finish_transfer(wefti_cut *c, weft_value value, wefti_transfer *t) {
     int32_t local;
-    char inside[512];
-    const char *scope =
-        wefti_arena_format(c->w->p->arena, "%s:%s",
-                           wefti_cut_inside(c->w, c->n, inside, sizeof inside), c->n->op->name);
+    char inside[512], op[WEFTI_OP_NAME_BYTES];
+    const char *scope = wefti_arena_format(c->w->p->arena, "%s:%s",
+                                           wefti_cut_inside(c->w, c->n, inside, sizeof inside),
+                                           wefti_cut_op(c->n, op, sizeof op));
     t->name = scope;
     weft_status status = WEFT_OK;
     if (scope) {

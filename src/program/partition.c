@@ -112,7 +112,7 @@ static weft_status name_value(wefti_walk *w, int32_t value, const weft_node *rea
     const wefti_value_info *info = &w->from->values[value];
     const weft_node *maker = info->node >= 0 ? &w->from->nodes[info->node] : NULL;
     const weft_node *n = maker ? maker : reader;
-    char label[512];
+    char label[512], op[WEFTI_OP_NAME_BYTES];
     const char *text;
     if (output)
         text = wefti_arena_strdup(w->p->arena, output);
@@ -120,7 +120,8 @@ static weft_status name_value(wefti_walk *w, int32_t value, const weft_node *rea
         text = wefti_arena_strdup(w->p->arena, info->name);
     else if (n)
         text = wefti_arena_format(w->p->arena, "%s%s:%s", maker ? "" : "operand of ",
-                                  wefti_cut_inside(w, n, label, sizeof label), n->op->name);
+                                  wefti_cut_inside(w, n, label, sizeof label),
+                                  wefti_cut_op(n, op, sizeof op));
     else /* only passed through: who calls the body knows */
         text = "";
     WEFT_REQUIRE(text, WEFT_E_NOMEM, "no memory for the name of a value");
@@ -245,11 +246,12 @@ static weft_status find_wanted(wefti_walk *w) {
 static weft_status cut_node(wefti_walk *w, int64_t index) {
     const weft_node *n = &w->from->nodes[index];
     wefti_cut *c = wefti_arena_alloc(w->scratch, sizeof *c);
-    char label[512];
+    char label[512], op[WEFTI_OP_NAME_BYTES];
     WEFT_REQUIRE(c, WEFT_E_NOMEM, "no memory to cut a cell");
     c->w = w;
     c->n = n;
     c->label = wefti_cut_label(w, n, label, sizeof label);
+    c->op = wefti_cut_op(n, op, sizeof op);
     weft_status status = wefti_cut_choose(c, w->strategies[index]);
     for (int i = 0; status == WEFT_OK && i < n->inputs; i++) {
         c->local[i] = -1;
@@ -258,7 +260,7 @@ static weft_status cut_node(wefti_walk *w, int64_t index) {
     }
     int64_t before = w->to->node_count;
     if (status == WEFT_OK) status = wefti_cut_emit(c);
-    if (status < 0) return wefti_prefix(status, "%s:%s", c->label, n->op->name);
+    if (status < 0) return wefti_prefix(status, "%s:%s", c->label, c->op);
     bool talks = false;
     for (int64_t k = before; k < w->to->node_count; k++)
         talks |= (w->to->nodes[k].op->flags & WEFTI_OP_COMM) != 0;
@@ -267,7 +269,7 @@ static weft_status cut_node(wefti_walk *w, int64_t index) {
         WEFT_TRY(add_version(w, n->out[o], &c->give[o], c->made[o]));
     }
     if (w->p->decide) {
-        wefti_decision d = {.label = c->label, .op = n->op->name, .rule = c->rule};
+        wefti_decision d = {.label = c->label, .op = c->op, .rule = c->rule};
         memcpy(d.factor, c->factor, sizeof d.factor);
         w->p->decide(w->p->decide_context, &d);
     }
@@ -471,11 +473,10 @@ static weft_status find_strategies(wefti_partition *p, wefti_walk *w) {
     m->call = wefti_arena_strdup(p->arena, call);
     WEFT_REQUIRE(m->call, WEFT_E_NOMEM, "no memory to cut a cell");
     for (int64_t k = 0; p->plan->strategy_count && k < w->from->node_count; k++) {
-        char label[512];
+        char label[512], op[WEFTI_OP_NAME_BYTES];
         const weft_node *n = &w->from->nodes[k];
-        const wefti_strategy *s =
-            wefti_plan_strategy(p->plan, wefti_cut_label(w, n, label, sizeof label), n->op->name);
-        m->strategies[k] = s;
+        m->strategies[k] = wefti_plan_strategy(p->plan, wefti_cut_label(w, n, label, sizeof label),
+                                               wefti_cut_op(n, op, sizeof op), n->gradient);
     }
     *at = m;
     w->strategies = m->strategies;

@@ -42,6 +42,15 @@ const char *wefti_cut_label(const wefti_walk *w, const weft_node *n, char *buffe
     return buffer;
 }
 
+/* Gradients have ops of their own, or are made of ops that models have too, in which operands and
+ * factors mean other things: "matmul_grad" tells a product of the backward pass from the product
+ * whose gradient it is, so that what is said of one is not taken for the other. */
+const char *wefti_cut_op(const weft_node *n, char *buffer, size_t bytes) {
+    if (!n->gradient || strstr(n->op->name, "_grad")) return n->op->name;
+    (void)snprintf(buffer, bytes, "%s_grad", n->op->name);
+    return buffer;
+}
+
 /* ---- factors and dimensions ---- */
 
 static bool splittable(const wefti_cut *c, int f) {
@@ -200,7 +209,7 @@ static weft_status miss(const wefti_cut *c, const wefti_strategy *s) {
     const char **missed = &c->w->p->missed[s - c->w->p->plan->strategies];
     wefti_text t = {0};
     if (*missed) return WEFT_OK;
-    wefti_text_add(&t, "%s:%s can be split by ", c->label, c->n->op->name);
+    wefti_text_add(&t, "%s:%s can be split by ", c->label, c->op);
     WEFT_TRY(factor_words(c, &t));
     char *text = wefti_text_take(&t);
     *missed = text ? wefti_arena_strdup(c->w->p->arena, text) : NULL;
@@ -259,7 +268,7 @@ static weft_status take_cuts(wefti_cut *c, const wefti_strategy *s, wefti_axes *
             int f = c->rule.in[i][d];
             (void)snprintf(what, sizeof what, "%lld cuts of dimension %d of input %d",
                            (long long)cuts, d, i);
-            if (f < 0 && cuts == 1) continue;
+            if (cuts == 1 && (f < 0 || !splittable(c, f))) continue;
             if (f < 0) return refuse(c, s, what, "this dimension cannot be split");
             if (set[f]) {
                 if (parts_of(c, &c->factor[f]) == cuts) continue;

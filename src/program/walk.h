@@ -80,12 +80,15 @@ struct wefti_cut {
     wefti_layout give[WEFTI_MAX_OUT]; /* of outputs */
     int32_t local[WEFTI_MAX_IN];      /* operands in the local body, -1: absent */
     int32_t made[WEFTI_MAX_OUT];      /* results there, -1: not yet */
-    const char *label;
+    const char *label, *op;           /* its name is "label:op" */
 };
 
 /* strategy.c: fills factor and keep, from the plan or by least cost; then need and give. */
 weft_status wefti_cut_choose(wefti_cut *c, const wefti_strategy *strategy) WEFT_CHECKED;
 const char *wefti_cut_label(const wefti_walk *w, const weft_node *n, char *buffer, size_t bytes);
+/* What follows the label in the name of an op: "linear"; "mul_grad" in a backward pass. */
+enum { WEFTI_OP_NAME_BYTES = 64 };
+const char *wefti_cut_op(const weft_node *n, char *buffer, size_t bytes);
 /* The part of the label behind the call's path. */
 const char *wefti_cut_inside(const wefti_walk *w, const weft_node *n, char *buffer, size_t bytes);
 

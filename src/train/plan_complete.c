@@ -2,9 +2,9 @@
  *
  * Only the first rank of each stage is built, which decides for all, so that planning for thousands
  * of devices takes none. Names that differ in numbers alone and are split alike become one pattern:
- * "h.*.mlp.c_fc:linear". Where two ops of one name are split differently, in the model or in its
- * backward pass, no rule can tell them apart; then none is written, and they are decided anew. So
- * are uneven cuts in units of several elements. */
+ * "h.*.mlp.c_fc:linear". Where two ops of one name are split differently, no rule can tell them
+ * apart; then none is written, and they are decided anew. So are uneven cuts in units of several
+ * elements, and all ops of the backward pass, which follow from layouts. */
 #include <stdio.h>
 #include <string.h>
 

@@ -76,10 +76,19 @@ static weft_status collect(checker *c, const weft_graph *graph) {
     return WEFT_OK;
 }
 
+/* Ops of the backward pass are not here, but what they are called for is: the labels before ":". */
+static bool names_gradient(const char *match, const char *label) {
+    char before[512];
+    const char *colon = strchr(match, ':');
+    if (!colon || !strstr(colon, "_grad") || colon - match >= (int)sizeof before) return false;
+    (void)snprintf(before, sizeof before, "%.*s", (int)(colon - match), match);
+    return wefti_glob_match(before, label);
+}
+
 static void check(checker *c, const names *of, const char *match, const char *source,
                   const char *list, int64_t number, const char *what) {
     for (int64_t i = 0; i < of->count; i++)
-        if (wefti_glob_match(match, of->items[i])) return;
+        if (wefti_glob_match(match, of->items[i]) || names_gradient(match, of->items[i])) return;
     const char **words = strpbrk(match, "*?[") ? of->patterns : of->items;
     const char *near = words ? wefti_nearest(match, words) : NULL;
     if (source)

@@ -111,15 +111,18 @@ static void test_last_rule_counts(void **state) {
     good(weft_op_split(plan, "h.*.attn*", "heads=tp"));
     good(weft_op_split(plan, "*:linear", "n0=tp"));
     good(wefti_plan_split(plan, "h.1.attn.c_attn", "m0=dp", "job.yaml:14"));
-    const wefti_strategy *s = wefti_plan_strategy(plan, "h.0.attn.c_attn", "linear");
+    const wefti_strategy *s = wefti_plan_strategy(plan, "h.0.attn.c_attn", "linear", false);
     assert_string_equal(s->match, "*:linear");
-    s = wefti_plan_strategy(plan, "h.1.attn.c_attn", "linear");
+    s = wefti_plan_strategy(plan, "h.1.attn.c_attn", "linear", false);
     assert_string_equal(s->splits[0].what, "m0");
     assert_string_equal(s->source, "job.yaml:14");
-    s = wefti_plan_strategy(plan, "h.0.attn", "attention");
+    s = wefti_plan_strategy(plan, "h.0.attn", "attention", false);
     assert_string_equal(s->splits[0].what, "heads");
     assert_int_equal(s->splits[0].axis[0], 1);
-    assert_null(wefti_plan_strategy(plan, "wte", "embedding"));
+    assert_null(wefti_plan_strategy(plan, "wte", "embedding", false));
+    /* Ops of the backward pass are matched where a pattern says which op. */
+    assert_null(wefti_plan_strategy(plan, "h.0.attn", "attention_grad", true));
+    assert_string_equal(wefti_plan_strategy(plan, "h.0.mlp", "linear", true)->match, "*:linear");
     good(weft_tensor_split(plan, "*.weight", "[-, tp]"));
     good(weft_tensor_split(plan, "wte.*", "[dp+tp, -]"));
     assert_string_equal(wefti_plan_tensor(plan, "wte.weight")->layout, "[dp+tp, -]");

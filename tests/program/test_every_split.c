@@ -29,6 +29,7 @@ typedef struct trial {
     int of[3];        /* factor that each axis splits, -1: none */
     bool any_layouts; /* operands come as they like; else as the split wants them */
     bool follow;      /* no split is given: it follows from the layouts of the operands */
+    bool cuts;        /* it is given as cuts of each input's dimensions */
 } trial;
 
 static void complain(const trial *t, const char *split, const char *why) {
@@ -63,6 +64,24 @@ static void split_text(const trial *t, char *out, size_t bytes) {
             begun = true;
         }
     }
+}
+
+/* "((2,1),(1,4))", up to the first operand that is absent */
+static void cuts_text(const trial *t, char *out, size_t bytes) {
+    size_t at = (size_t)snprintf(out, bytes, "(");
+    for (int i = 0; i < t->whole->node->inputs; i++) {
+        const weft_desc *d = wefti_in(t->whole->node, i);
+        if (!d) break;
+        at += (size_t)snprintf(out + at, bytes - at, "%s(", i ? "," : "");
+        for (int k = 0; k < d->rank; k++) {
+            int f = t->rule->in[i][k], parts = 1;
+            for (int a = 0; a < t->axes && f >= 0; a++)
+                if (t->of[a] == f) parts *= t->sizes[a];
+            at += (size_t)snprintf(out + at, bytes - at, "%s%d", k ? "," : "", parts);
+        }
+        at += (size_t)snprintf(out + at, bytes - at, ")");
+    }
+    (void)snprintf(out + at, bytes - at, ")");
 }
 
 static void wanted_layout(const trial *t, const int8_t *dims, const weft_desc *d,
@@ -121,6 +140,7 @@ static void run_trial(const trial *t, spmd *s) {
     int count = 0;
     split_text(t, text, sizeof text);
     if (t->follow) text[0] = 0;
+    if (t->cuts) cuts_text(t, text, sizeof text);
     for (int i = 0; i < t->whole->node->inputs; i++) {
         const weft_desc *d = wefti_in(t->whole->node, i);
         if (!d) continue;
@@ -177,6 +197,9 @@ static void along_each_factor(trial *t) {
             try(t);
             t->any_layouts = true;
             try(t);
+            t->cuts = t->whole->node->inputs > 0 && wefti_in(t->whole->node, 0);
+            if (t->cuts) try(t);
+            t->cuts = false;
         }
     }
 }

@@ -263,7 +263,8 @@ static void test_unmatched(void **state) {
     char *unmatched = NULL;
     weft_job *job = gpt2_with("parallel.mesh={dp: 2}\nparallel.recompute.cells=[hh.1, h.*]\n"
                               "parallel.strategies=[{match: h.*.mlp.c_fx, split: n0=dp}, "
-                              "{match: h.*.mlp.c_fc, split: m0=dp}]\n"
+                              "{match: h.*.mlp.c_fc, split: m0=dp}, "
+                              "{match: \"h.*.mlp.c_fc:linear_grad_weight\", split: m0=dp}]\n"
                               "parallel.tensors=[{match: wte.wieght, layout: [-, -]}]");
     assert_int_equal(weft_job_plan(job, &plan, &unmatched), WEFT_OK);
     assert_non_null(strstr(unmatched, "the model has no op 'h.*.mlp.c_fx'; did you mean "
