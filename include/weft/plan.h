@@ -67,7 +67,8 @@ WEFT_API weft_status weft_plan_axis(weft_plan *plan, const char *name, int size)
 WEFT_API weft_status weft_plan_mode(weft_plan *plan, weft_parallel_mode mode) WEFT_CHECKED;
 /** Split ops: `match` is a glob over "label" or "label:op" ("h.*.mlp.c_fc", "h.*.attn:attention");
  * `split` says which axes split which factor or dimension, "n0=tp", "m0=dp n0=tp+sp", or
- * MindSpore's cuts for each input, "((2,1),(1,4))". */
+ * MindSpore's cuts for each input, "((2,1),(1,4))". Behind either, "-> [dp, tp]" is the layout of
+ * the first result. */
 WEFT_API weft_status weft_op_split(weft_plan *plan, const char *match,
                                    const char *split) WEFT_CHECKED;
 /** Split named tensors (parameters, states, fed inputs): "[dp, -]", "[-, tp]", "[dp+tp, -]". */

@@ -105,6 +105,20 @@ static weft_status use_axis(const wefti_layout *layout, const wefti_mesh *mesh, 
     return WEFT_OK;
 }
 
+weft_status wefti_layout_check_asked(const wefti_layout *layout, const wefti_mesh *mesh,
+                                     const weft_desc *whole) {
+    WEFT_TRY(wefti_layout_check(layout, mesh, whole));
+    for (int d = 0; d < layout->rank; d++) {
+        int64_t parts = wefti_layout_parts(layout, mesh, d), unit = layout->dim[d].unit;
+        int64_t most = unit > 1 ? whole->shape[d] / unit : whole->shape[d];
+        WEFT_REQUIRE(parts <= most || parts == 1 || whole->shape[d] == 1, WEFT_E_LAYOUT,
+                     "dimension %d would have %lld parts; %lld elements%s can have %lld at most", d,
+                     (long long)parts, (long long)whole->shape[d],
+                     unit > 1 ? " in units of several" : "", (long long)most);
+    }
+    return WEFT_OK;
+}
+
 weft_status wefti_layout_check(const wefti_layout *layout, const wefti_mesh *mesh,
                                const weft_desc *whole) {
     WEFT_REQUIRE(layout->rank == whole->rank, WEFT_E_ARG,

@@ -81,6 +81,10 @@ bool wefti_layout_equal(const wefti_layout *a, const wefti_layout *b);
 /* Legal for this tensor: axes exist, each is used once, units divide sizes, rank fits. */
 weft_status wefti_layout_check(const wefti_layout *layout, const wefti_mesh *mesh,
                                const weft_desc *whole) WEFT_CHECKED;
+/* Whether it is legal and gives each part something of each dimension. Pieces of states may be
+ * empty; who asks for a layout by name means more parts than that by mistake. */
+weft_status wefti_layout_check_asked(const wefti_layout *layout, const wefti_mesh *mesh,
+                                     const weft_desc *whole) WEFT_CHECKED;
 
 /* Part `index` of `parts` of n elements in units of `unit`. */
 void wefti_part(int64_t n, int64_t unit, int32_t parts, int32_t index, int64_t *out_begin,

@@ -153,6 +153,13 @@ static weft_status refuse_cuts(const wefti_mesh *mesh, int64_t cuts, wefti_axes 
         if (more) wefti_text_add(&numbers, "%s%lld", last ? ", " : "", (long long)next);
         last = next;
     }
+    for (int a = 0; a < mesh->axes && cuts > 1; a++) {
+        if (used >> a & 1u || mesh->axis[a].size % cuts != 0 || mesh->axis[a].size == cuts)
+            continue;
+        wefti_text_add(&numbers, "; with two axes, of %lld and %lld, in place of '%s' it would",
+                       (long long)cuts, (long long)(mesh->axis[a].size / cuts), mesh->axis[a].name);
+        break;
+    }
     char *axes_text = wefti_text_take(&axes), *numbers_text = wefti_text_take(&numbers);
     weft_status status =
         WEFT_RAISE(WEFT_E_ARG, "the mesh (%s) has no free axes for %lld cuts; it allows %s",

@@ -32,6 +32,7 @@ typedef struct wefti_strategy {
         *cuts; /* MindSpore's form: for each input in turn, a cut for each dimension; NULL: none */
     int32_t *cut_ranks; /* dimensions of each input */
     int32_t cut_inputs;
+    wefti_layout *out; /* of the op's first result, "-> [dp, -]"; NULL: as it comes */
     char *source; /* where it was said ("job.yaml:14", "plan.json: strategies[3]"), for messages;
                      may be NULL */
 } wefti_strategy;

@@ -103,6 +103,11 @@ weft_status wefti_plan_refine(weft_plan *plan) {
             wefti_split *split = &plan->strategies[i].splits[k];
             cut_axes(split->axis, &split->count, place, cut);
         }
+    for (int64_t i = 0; i < plan->strategy_count; i++) {
+        wefti_layout *out = plan->strategies[i].out;
+        for (int d = 0; out && d < out->rank; d++)
+            cut_axes(out->dim[d].axis, &out->dim[d].count, place, cut);
+    }
     for (int64_t i = 0; i < plan->tensor_count; i++)
         WEFT_TRY(cut_layout(plan, &old, place, cut, &plan->tensors[i]));
     return WEFT_OK;

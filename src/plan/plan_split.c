@@ -1,5 +1,6 @@
 /* The text of a strategy: "m0=dp n0=tp+sp", or MindSpore's cuts for each input, "((2,1),(1,4))"
- * (the argument of its op.shard). See plan/plan.h. */
+ * (the argument of its op.shard); behind either, the layout of the result, "-> [dp, tp]". See
+ * plan/plan.h. */
 #include "plan/plan.h"
 
 #include <ctype.h>
@@ -187,18 +188,36 @@ static weft_status parse_cuts(const weft_plan *plan, const char *text, wefti_str
     return WEFT_OK;
 }
 
+/* ---- the result ---- */
+
+static weft_status parse_result(const weft_plan *plan, const char *text, wefti_strategy *out) {
+    text += strspn(text, " \t");
+    WEFT_REQUIRE(*text != '(', WEFT_E_ARG,
+                 "'-> %.60s': a result's layout names axes, as -> [dp+tp, -]", text);
+    wefti_layout layout;
+    WEFT_TRY(wefti_layout_parse(text, &plan->mesh, &layout));
+    WEFT_REQUIRE(!layout.sum && !layout.max, WEFT_E_ARG,
+                 "'-> %.60s': a result is partial where a summed factor is split, not because its "
+                 "layout says so",
+                 text);
+    out->out = wefti_arena_alloc(plan->arena, sizeof layout);
+    if (!out->out) return no_memory();
+    *out->out = layout;
+    return WEFT_OK;
+}
+
 weft_status wefti_split_parse(const weft_plan *plan, const char *text, wefti_strategy *out) {
     text += strspn(text, " \t");
     wefti_strategy parsed = {0};
-    if (*text == '(') {
-        WEFT_TRY(parse_cuts(plan, text, &parsed));
-    } else {
-        char *copy = wefti_strdup(text);
-        if (!copy) return no_memory();
-        weft_status status = parse_splits(plan, copy, &parsed);
-        wefti_free(copy);
-        WEFT_TRY(status);
-    }
+    char *copy = wefti_strdup(text);
+    if (!copy) return no_memory();
+    char *arrow = strstr(copy, "->");
+    if (arrow) *arrow = '\0';
+    weft_status status =
+        *text == '(' ? parse_cuts(plan, copy, &parsed) : parse_splits(plan, copy, &parsed);
+    wefti_free(copy);
+    WEFT_TRY(status);
+    if (arrow) WEFT_TRY(parse_result(plan, strstr(text, "->") + 2, &parsed));
     *out = parsed;
     return WEFT_OK;
 }
@@ -211,13 +230,13 @@ void wefti_split_print(const weft_plan *plan, const wefti_strategy *strategy, we
         for (int a = 0; a < split->count; a++)
             wefti_text_add(out, "%s%s", a ? "+" : "", plan->mesh.axis[split->axis[a]].name);
     }
-    if (!cut) return;
-    wefti_text_add(out, "(");
-    for (int32_t i = 0; i < strategy->cut_inputs; i++) {
-        wefti_text_add(out, i ? ",(" : "(");
+    for (int32_t i = 0; i < strategy->cut_inputs && cut; i++) {
+        wefti_text_add(out, i ? ",(" : "((");
         for (int32_t d = 0; d < strategy->cut_ranks[i]; d++)
             wefti_text_add(out, "%s%lld", d ? "," : "", (long long)*cut++);
-        wefti_text_add(out, ")");
+        wefti_text_add(out, i + 1 == strategy->cut_inputs ? "))" : ")");
     }
-    wefti_text_add(out, ")");
+    if (strategy->out)
+        wefti_text_add(out, "%s-> %s", cut || strategy->split_count ? " " : "",
+                       wefti_layout_text(strategy->out, &plan->mesh).text);
 }

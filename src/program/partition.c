@@ -243,6 +243,25 @@ static weft_status find_wanted(wefti_walk *w) {
     return WEFT_OK;
 }
 
+/* Who reads the first result finds it in the layout that the strategy says, in no other. */
+static weft_status place_result(wefti_cut *c, const wefti_strategy *s) {
+    wefti_walk *w = c->w;
+    if (!s || !s->out || c->n->outputs == 0) return WEFT_OK;
+    const weft_desc *whole = wefti_out(c->n, 0);
+    wefti_layout to = *s->out;
+    int32_t local;
+    if (to.rank != whole->rank && !strchr(s->match, ':')) return WEFT_OK;
+    weft_status status = wefti_layout_check_asked(&to, &w->p->mesh, whole);
+    if (status < 0)
+        return wefti_prefix(status, "%s%sthe strategy '%s' says that the result, %s, is %s",
+                            s->source ? s->source : "", s->source ? ": " : "", s->match,
+                            wefti_desc_text(whole).text, wefti_layout_text(&to, &w->p->mesh).text);
+    wefti_layout_normal(&to, &w->p->mesh, whole);
+    WEFT_TRY(wefti_walk_bring(w, c->n->out[0], &to, c->n, NULL, &local));
+    w->version[c->n->out[0]] = NULL;
+    return add_version(w, c->n->out[0], &to, local);
+}
+
 static weft_status cut_node(wefti_walk *w, int64_t index) {
     const weft_node *n = &w->from->nodes[index];
     wefti_cut *c = wefti_arena_alloc(w->scratch, sizeof *c);
@@ -268,8 +287,11 @@ static weft_status cut_node(wefti_walk *w, int64_t index) {
         w->communicated[n->out[o]] |= talks;
         WEFT_TRY(add_version(w, n->out[o], &c->give[o], c->made[o]));
     }
+    status = place_result(c, w->strategies[index]);
+    if (status < 0) return wefti_prefix(status, "%s:%s", c->label, c->op);
     if (w->p->decide) {
         wefti_decision d = {.label = c->label, .op = c->op, .rule = c->rule};
+        if (w->strategies[index]) d.out = w->strategies[index]->out;
         memcpy(d.factor, c->factor, sizeof d.factor);
         w->p->decide(w->p->decide_context, &d);
     }
@@ -366,7 +388,7 @@ static bool same_states(const uint8_t *a, const uint8_t *b, int64_t count) {
 /* ---- rules that say the same ---- */
 
 static bool says_nothing(const wefti_strategy *s) {
-    return !s || (!s->cuts && s->split_count == 0);
+    return !s || (!s->cuts && s->split_count == 0 && !s->out);
 }
 
 static bool say_the_same(const wefti_strategy *a, const wefti_strategy *b) {
@@ -376,6 +398,7 @@ static bool say_the_same(const wefti_strategy *a, const wefti_strategy *b) {
             a->splits[k].count != b->splits[k].count ||
             memcmp(a->splits[k].axis, b->splits[k].axis, (size_t)a->splits[k].count) != 0)
             return false;
+    if (!a->out != !b->out || (a->out && !wefti_layout_equal(a->out, b->out))) return false;
     int64_t cuts = 0;
     for (int32_t i = 0; i < a->cut_inputs; i++) {
         if (a->cut_ranks[i] != b->cut_ranks[i]) return false;

@@ -133,7 +133,7 @@ static bool settle_shared(wefti_program_builder *b, int32_t v) {
 static weft_status given_layout(wefti_program_builder *b, const wefti_value_info *info,
                                 const wefti_tensor_strategy *t, wefti_layout *out) {
     weft_status status = wefti_layout_parse(t->layout, mesh_of(b), out);
-    if (status == WEFT_OK) status = wefti_layout_check(out, mesh_of(b), &info->desc);
+    if (status == WEFT_OK) status = wefti_layout_check_asked(out, mesh_of(b), &info->desc);
     if (status < 0)
         return wefti_prefix(status, "%s%sthe layout '%s' of '%s', which is %s",
                             t->source ? t->source : "", t->source ? ": " : "", t->layout,

@@ -115,6 +115,9 @@ static void decided(void *context, const wefti_decision *d) {
         for (int a = 0; a < s->count; a++)
             wefti_text_add(&text, "%s%s", a ? "+" : "", c->plan->mesh.axis[s->axis[a]].name);
     }
+    if (d->out)
+        wefti_text_add(&text, "%s-> %s", text.used ? " " : "",
+                       wefti_layout_text(d->out, &c->plan->mesh).text);
     char *taken = wefti_text_take(&text);
     c->status = taken ? say(c, of, taken) : no_memory();
     wefti_free(taken);

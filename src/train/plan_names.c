@@ -105,6 +105,7 @@ static wefti_axes axes_in_use(const weft_plan *p) {
     wefti_layout layout;
     for (int64_t i = 0; i < p->strategy_count; i++) {
         const wefti_strategy *s = &p->strategies[i];
+        if (s->out) used |= wefti_layout_split_axes(s->out);
         if (s->cuts) return ~0u; /* of which axes they are made is found out op by op */
         for (int32_t k = 0; k < s->split_count; k++)
             for (int a = 0; a < s->splits[k].count; a++) used |= 1u << s->splits[k].axis[a];

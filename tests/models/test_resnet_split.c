@@ -109,8 +109,7 @@ static weft_plan *plan_of(const trial *t) {
     ASSERT_OK(weft_plan_dataset(plan, WEFT_DATASET_FULL_BATCH));
     ASSERT_OK(weft_tensor_split(plan, "image", t->layout));
     ASSERT_OK(weft_tensor_split(plan, "label", t->label));
-    for (int k = 0; k < t->ops; k++)
-        ASSERT_OK(weft_op_split(plan, t->op[k].match, t->op[k].split));
+    for (int k = 0; k < t->ops; k++) ASSERT_OK(weft_op_split(plan, t->op[k].match, t->op[k].split));
     if (t->level) ASSERT_OK(weft_plan_optimizer(plan, t->level, 0, 0));
     return plan;
 }
@@ -224,7 +223,8 @@ static uint64_t setting(const char *name, uint64_t otherwise) {
 
 static void few_channels_give_the_result_of_one_device(void **state) {
     (void)state;
-    uint64_t first = setting("WEFT_SEED", 150), cases = setting("WEFT_CASES", SANITIZED_THREAD || SANITIZED_ADDRESS ? 3 : 10);
+    uint64_t first = setting("WEFT_SEED", 150),
+             cases = setting("WEFT_CASES", SANITIZED_THREAD || SANITIZED_ADDRESS ? 3 : 10);
     print_message("seeds %llu to %llu\n", (unsigned long long)first,
                   (unsigned long long)(first + cases - 1));
     for (uint64_t k = 0; k < cases; k++) check(first + k);

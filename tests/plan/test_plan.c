@@ -175,7 +175,24 @@ static void test_splits(void **state) {
         good(weft_op_split(plan, "again", printed));
         wefti_free(printed);
     }
+    static const char *const results[] = {"n0=tp -> [dp, tp]", "-> [dp+tp, -]",
+                                          "((2,4),(4,1)) -> [-, tp+dp:8]"};
+    for (int i = 0; i < 3; i++) {
+        wefti_text text = {0};
+        good(weft_op_split(plan, "result", results[i]));
+        s = &plan->strategies[plan->strategy_count - 1];
+        assert_int_equal(s->out->rank, 2);
+        wefti_split_print(plan, s, &text);
+        char *printed = wefti_text_take(&text);
+        assert_string_equal(printed, results[i]);
+        wefti_free(printed);
+    }
     int64_t before = plan->strategy_count;
+    bad(weft_op_split(plan, "h", "n0=tp -> ((2,1),)"), "names axes, as -> [dp+tp, -]");
+    bad(weft_op_split(plan, "h", "n0=tp -> [sp]"), "the mesh has no axis 'sp'");
+    bad(weft_op_split(plan, "h", "n0=tp ->"), "expected '['");
+    bad(weft_op_split(plan, "h", "-> [dp, -] sum(tp)"), "not because its layout says so");
+    bad(weft_op_split(plan, "h", "-> [dp, -] -> [-]"), "expected the end");
     bad(weft_op_split(NULL, "h.*", "n0=tp"), "weft_op_split: the plan is NULL");
     bad(weft_tensor_split(NULL, "h.*", "[tp]"), "weft_tensor_split: the plan is NULL");
     bad(weft_op_split(plan, "h.*", "n0=tq"),

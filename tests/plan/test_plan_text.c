@@ -226,7 +226,7 @@ static weft_plan *random_plan(uint64_t seed) {
         if (pick(r, 2))
             snprintf(split, sizeof split, "n0=%s in0.1=%s", axis, axis);
         else
-            snprintf(split, sizeof split, "((2,%d),(%d))", cut, cut);
+            snprintf(split, sizeof split, "((2,%d),(%d))%s", cut, cut, cut & 1 ? " -> [-]" : "");
         good(weft_op_split(p, match, split));
         good(weft_tensor_split(p, match, layout));
         good(weft_plan_stage(p, match, pick(r, 4)));

@@ -1,7 +1,7 @@
-/* Strategies as users of MindSpore write them, cuts for each input: all ways to share out a product,
- * plain, in batches and transposed, and the chains of its documentation, forward and backward, give
- * what one device gives; what is communicated is what must be. What is said of an op is said of the
- * model's own, not of ops of the same kind of which its gradient is made. */
+/* Strategies as users of MindSpore write them, cuts for each input: all ways to share out a
+ * product, plain, in batches and transposed, and the chains of its documentation, forward and
+ * backward, give what one device gives; what is communicated is what must be. What is said of an op
+ * is said of the model's own, not of ops of the same kind of which its gradient is made. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -38,8 +38,7 @@ static weft_plan *mesh_of(const int sizes[3]) {
     int devices = 1;
     for (int i = 0; i < 3; i++) devices *= sizes[i] ? sizes[i] : 1;
     ASSERT_OK(weft_plan_create(devices, &plan));
-    for (int i = 0; i < 3 && sizes[i]; i++)
-        ASSERT_OK(weft_plan_axis(plan, names[i], sizes[i]));
+    for (int i = 0; i < 3 && sizes[i]; i++) ASSERT_OK(weft_plan_axis(plan, names[i], sizes[i]));
     ASSERT_OK(weft_plan_dataset(plan, WEFT_DATASET_FULL_BATCH));
     return plan;
 }
@@ -130,8 +129,8 @@ static void assert_transfers(const char *what, const weft_session *s, counts wan
     for (int r = 0; r < weft_session_devices(s); r++) {
         counts c = forward_transfers(s, r);
         if (memcmp(&c, &want, sizeof c) != 0)
-            fail_msg("%s, rank %d: %d all-reduce, %d all-gather, %d reduce-scatter, %d others", what,
-                     r, c.all_reduce, c.all_gather, c.reduce_scatter, c.others);
+            fail_msg("%s, rank %d: %d all-reduce, %d all-gather, %d reduce-scatter, %d others",
+                     what, r, c.all_reduce, c.all_gather, c.reduce_scatter, c.others);
     }
 }
 
@@ -176,8 +175,8 @@ static void check_product(const int parts[4], bool batched, bool x_transposed, b
         bool any = c.all_reduce || c.all_gather || c.reduce_scatter || c.others;
         bool sums = c.all_reduce || c.reduce_scatter;
         if (any != (k > 1) || sums != (k > 1))
-            fail_msg("%s, rank %d: %d all-reduce, %d all-gather, %d reduce-scatter, %d others", cuts,
-                     r, c.all_reduce, c.all_gather, c.reduce_scatter, c.others);
+            fail_msg("%s, rank %d: %d all-reduce, %d all-gather, %d reduce-scatter, %d others",
+                     cuts, r, c.all_reduce, c.all_gather, c.reduce_scatter, c.others);
     }
     run_both(cuts, g, s);
     weft_session_destroy(s);
@@ -192,8 +191,10 @@ static void every_way_to_share_out_a_product(void **state) {
         for (int m = 1; m <= 8; m *= 2)
             for (int k = 1; m * k <= 8; k *= 2)
                 for (int n = 1; m * k * n <= 8; n *= 2)
-                    for (int batch = 1; m * k * n * batch <= (way & 4 ? 8 : m * k * n); batch *= 2) {
-                        if ((way & 4) && m * k * n * batch < 8) continue; /* enough with all eight */
+                    for (int batch = 1; m * k * n * batch <= (way & 4 ? 8 : m * k * n);
+                         batch *= 2) {
+                        if ((way & 4) && m * k * n * batch < 8)
+                            continue; /* enough with all eight */
                         check_product((int[]){m, k, n, batch}, way & 4, way & 2, way & 1);
                         tried++;
                     }
@@ -254,6 +255,34 @@ static const chain chains[] = {
      {"m=c k=b+a", "d0=c+b+a", NULL, NULL, NULL},
      true,
      {.reduce_scatter = 1}},
+    {"a sum scattered, said of the product itself",
+     {2, 2, 2},
+     false,
+     false,
+     {"((2,4),(4,1)) -> [a+b+c, -]", NULL, "m=a+b+c -> [-, -]", NULL, NULL},
+     true,
+     {.reduce_scatter = 1, .all_gather = 1}},
+    {"results that are not where they came",
+     {2, 2, 2},
+     true,
+     true,
+     {"m=c k=b+a -> [a, c+b]", "-> [b, -]", "n=a -> [a+b, c]", "d1=a -> [-, -]", "-> [c+b+a, -]"},
+     false,
+     {0}},
+    {"tensor parallelism in two dimensions",
+     {2, 4},
+     true,
+     false,
+     {"k=a n=b", "d1=b", "k=b n=a", "d1=a+b", NULL},
+     false,
+     {0}},
+    {"tensor parallelism in three dimensions",
+     {2, 2, 2},
+     true,
+     false,
+     {"m=c k=a n=b", "d0=c d1=b", "m=c k=b n=a -> [c+b, a]", "d0=c+b d1=a", NULL},
+     false,
+     {0}},
     {"several axes on one dimension, the inner one first",
      {2, 2, 2},
      true,
@@ -297,7 +326,8 @@ static weft_graph *layers(const chain *c) {
 }
 
 static weft_plan *plan_of(const chain *c) {
-    static const char *const names[] = {"*m0:matmul", "*r0:relu", "*m1:matmul", "*r1:relu", "*m2:matmul"};
+    static const char *const names[] = {"*m0:matmul", "*r0:relu", "*m1:matmul", "*r1:relu",
+                                        "*m2:matmul"};
     weft_plan *plan = mesh_of(c->sizes);
     for (int l = 0; l < 5; l++)
         if (c->said[l]) ASSERT_OK(weft_op_split(plan, names[l], c->said[l]));

@@ -78,7 +78,31 @@ static bool random_split(trial *t, const weft_node *n, char *out, size_t bytes) 
     return at > 0;
 }
 
+/* Sometimes a result is to lie in some layout: " -> [-, tp]". */
+static void random_result(const trial *t, dice *d, const weft_node *n, char *out, size_t bytes) {
+    const weft_desc *y = wefti_out(n, 0);
+    const wefti_mesh *mesh = &t->plan->mesh;
+    char dims[WEFT_MAX_RANK][64] = {{0}};
+    int64_t parts[WEFT_MAX_RANK];
+    if (roll(d, 4) || y->rank == 0) return;
+    for (int k = 0; k < y->rank; k++) parts[k] = 1;
+    for (int a = 0; a < mesh->axes; a++) {
+        int k = (int)roll(d, y->rank);
+        if (roll(d, 2) || parts[k] * mesh->axis[a].size > y->shape[k]) continue;
+        parts[k] *= mesh->axis[a].size;
+        if (*dims[k]) strcat(dims[k], "+");
+        strcat(dims[k], mesh->axis[a].name);
+    }
+    size_t at = strlen(out);
+    at += (size_t)snprintf(out + at, bytes - at, " -> [");
+    for (int k = 0; k < y->rank; k++)
+        at +=
+            (size_t)snprintf(out + at, bytes - at, "%s%s", k ? ", " : "", *dims[k] ? dims[k] : "-");
+    (void)snprintf(out + at, bytes - at, "]");
+}
+
 static void split_ops(trial *t, weft_graph *g) {
+    dice own = {t->seed, 1u << 23};
     int64_t one_in = 1 + roll(&t->dice, 4);
     for (int64_t k = 0; k < g->root->node_count; k++) {
         const weft_node *call = &g->root->nodes[k];
@@ -88,6 +112,7 @@ static void split_ops(trial *t, weft_graph *g) {
             char label[256], split[256];
             if (roll(&t->dice, one_in) || !random_split(t, n, split, sizeof split)) continue;
             label_of(call->callee, n, call->scope, label, sizeof label);
+            random_result(t, &own, n, split, sizeof split);
             ASSERT_OK(weft_op_split(t->plan, label, split));
         }
     }
