@@ -16,6 +16,9 @@ if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
   # gcc does not know that a raised status is negative, so it doubts every out-parameter set on success only.
   # -Wuninitialized, and clang's -Wsometimes-uninitialized in CI, stay on. Text in fixed buffers is cut on purpose.
   target_compile_options(weft_flags INTERFACE -Wno-maybe-uninitialized -Wno-format-truncation)
+  if(NOT WEFT_SANITIZE AND NOT WEFT_COVERAGE)
+    target_compile_options(weft_flags INTERFACE -Wframe-larger-than=40960) # callers' stacks may be small
+  endif()
 endif()
 if(WEFT_WERROR)
   target_compile_options(weft_flags INTERFACE -Werror)

@@ -11,7 +11,7 @@ set(WEFT_MPI_MODULES "")
 set_property(SOURCE src/launch/mpi_module.c APPEND PROPERTY COMPILE_DEFINITIONS
   WEFT_LIBRARY_DIR="${CMAKE_INSTALL_LIBDIR}")
 
-set(mpi_module_flags -std=c17 -O2 -g1 -fPIC -shared -fvisibility=hidden -Wall -Wextra -Wl,-z,relro,-z,now
+set(mpi_module_flags -std=c17 -O2 -g1 -fPIC -shared -fvisibility=hidden -D_GNU_SOURCE -pthread -Wall -Wextra -Wl,-z,relro,-z,now
   -fdebug-prefix-map=${CMAKE_CURRENT_SOURCE_DIR}=.)
 if(WEFT_WERROR)
   list(APPEND mpi_module_flags -Werror)

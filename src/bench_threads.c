@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "base/pool.h"
+#include "base/thread.h"
 #include "bench_comm.h"
 #include "comm/world.h"
 
@@ -42,7 +43,7 @@ static weft_status run_ranks(bench_thread *threads, int size) {
     int started = 0;
     weft_status status = WEFT_OK;
     while (started < size &&
-           pthread_create(&threads[started].thread, NULL, run_rank, &threads[started]) == 0)
+           wefti_thread_start(&threads[started].thread, run_rank, &threads[started]) == 0)
         started++;
     if (started < size) {
         status = WEFT_RAISE(WEFT_E_NOMEM, "no thread for rank %d", started);

@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "base/memory.h"
+#include "base/thread.h"
 
 enum { SPINS = 4000 }; /* about 20-50 microseconds of pause instructions before sleeping */
 
@@ -86,7 +87,7 @@ weft_status wefti_pool_create(int threads, wefti_pool **out) {
         worker *w = &pool->workers[i - 1];
         w->pool = pool;
         w->index = i;
-        if (pthread_create(&w->thread, NULL, worker_main, w)) {
+        if (wefti_thread_start(&w->thread, worker_main, w)) {
             wefti_pool_destroy(pool);
             WEFT_FAIL(WEFT_E_NOMEM, "cannot start thread %d of %d", i + 1, threads);
         }

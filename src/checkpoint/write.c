@@ -6,7 +6,6 @@
  * core's own cache between the two passes. */
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,6 +18,7 @@
 #include "base/crc32c.h"
 #include "base/io.h"
 #include "base/memory.h"
+#include "base/thread.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/step_dir.h"
 #include "checkpoint/write_plan.h"
@@ -272,16 +272,6 @@ static weft_status job_prepare(wefti_checkpoint_job *job, const char *dir,
     return wefti_step_path(dir, WEFTI_STEP_TEMPORARY, meta->step, &job->temporary);
 }
 
-/* Signals are for the threads that the program knows of. */
-static int start_quiet_thread(wefti_checkpoint_job *job) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&job->thread, NULL, thread_main, job);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error;
-}
-
 weft_status wefti_checkpoint_begin(const char *dir, const wefti_checkpoint_meta *meta,
                                    const wefti_checkpoint_tensor *tensors, int64_t count,
                                    const wefti_checkpoint_options *options,
@@ -291,7 +281,7 @@ weft_status wefti_checkpoint_begin(const char *dir, const wefti_checkpoint_meta 
     pthread_mutex_init(&job->mutex, NULL);
     pthread_cond_init(&job->progress, NULL);
     weft_status status = job_prepare(job, dir, meta, tensors, count, options);
-    int error = status < 0 ? 0 : start_quiet_thread(job);
+    int error = status < 0 ? 0 : wefti_thread_start(&job->thread, thread_main, job);
     if (error)
         status = WEFT_RAISE(WEFT_E_NOMEM, "cannot start the thread that writes checkpoints: %s",
                             strerror(error));

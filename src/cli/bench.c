@@ -29,6 +29,9 @@ static const cli_option options[] = {
     {0},
 };
 
+static const char size_form[] =
+    "--%s is '%s'; it is a number of bytes from %s to 1024G, with K, M or G behind it if need be";
+
 /* "4K", "64MiB", "1000"; -1: no size. */
 static int64_t parse_size(const char *text) {
     char *end;
@@ -108,12 +111,21 @@ static int finish(weft_world *world, weft_bench *bench, const bench_options *val
 
 static int refuse_collective(const cli_verb *verb, const char *word) {
     const char *names[16];
-    int count = 0;
-    while (count < 15 && (names[count] = weft_bench_collective(count)) != NULL) count++;
+    char all[256];
+    int count = 0, bytes = 0;
+    for (; count < 15 && (names[count] = weft_bench_collective(count)) != NULL; count++)
+        bytes += snprintf(all + bytes, sizeof all - (size_t)bytes, "%s, ", names[count]);
     names[count] = NULL;
     const char *near = cli_nearest(word, names);
     return near ? cli_usage(verb, "no collective '%s'; did you mean '%s'?", word, near)
-                : cli_usage(verb, "no collective '%s'", word);
+                : cli_usage(verb, "no collective '%s'; there are %sand all", word, all);
+}
+
+static int refuse_words(const cli_verb *verb, int count, char **words) {
+    if (count == 0) return cli_usage(verb, "bench what? comm");
+    if (strcmp(words[0], "comm") != 0)
+        return cli_usage(verb, "bench cannot '%s'; it can comm", words[0]);
+    return cli_usage(verb, "'%s' is one word too many", words[1]);
 }
 
 static bool is_collective(const char *word) {
@@ -126,18 +138,16 @@ static int run(const cli_verb *verb, int count, char **words) {
     bench_options values = {.collective = "all", .min = "1K", .max = "64M"};
     int code, left;
     if (!cli_parse(verb, count, words, &values, &left, &code)) return code;
-    if (left != 1 || strcmp(words[0], "comm") != 0)
-        return cli_usage(verb, left ? "bench cannot '%s'; it can comm" : "bench what? comm",
-                         left ? words[0] : "");
+    if (left != 1 || strcmp(words[0], "comm") != 0) return refuse_words(verb, left, words);
     if (!is_collective(values.collective)) return refuse_collective(verb, values.collective);
     weft_bench_options what = {.collective = values.collective,
                                .min_bytes = parse_size(values.min),
                                .max_bytes = parse_size(values.max),
                                .threads = (int)values.threads,
                                .seconds = values.seconds};
-    if (what.min_bytes < 4) return cli_usage(verb, "--min %s is no size of 4 or more", values.min);
+    if (what.min_bytes < 4) return cli_usage(verb, size_form, "min", values.min, "4");
     if (what.max_bytes < what.min_bytes)
-        return cli_usage(verb, "--max %s is no size from %s on", values.max, values.min);
+        return cli_usage(verb, size_form, "max", values.max, values.min);
     weft_launcher launcher;
     weft_world *world = NULL;
     weft_bench *bench;

@@ -2,8 +2,10 @@
 #include "cli.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "launch_serve.h"
@@ -46,8 +48,7 @@ static int written(int code) {
     return CLI_FAILED;
 }
 
-int main(int argc, char **argv) {
-    open_standard_streams();
+static int run_words(int argc, char **argv) {
     if (argc < 2) {
         show_help(stderr);
         return CLI_USAGE;
@@ -78,4 +79,41 @@ int main(int argc, char **argv) {
     fprintf(stderr, "\n");
     show_help(stderr);
     return CLI_USAGE;
+}
+
+/* --- where it runs --- */
+
+enum { STACK = 8 << 20, SMALL_STACK = 1 << 20 };
+
+typedef struct command {
+    int argc, code;
+    char **argv;
+} command;
+
+static void *run_command(void *context) {
+    command *c = context;
+    c->code = run_words(c->argc, c->argv);
+    return NULL;
+}
+
+/* Libraries have large frames of their own, and the first thread's stack ends where `ulimit -s`
+ * says. If that is early another thread runs the command; false: none can. */
+static bool run_with_stack(command *c) {
+    pthread_t thread;
+    pthread_attr_t how;
+    if (pthread_attr_init(&how)) return false;
+    bool runs = pthread_attr_setstacksize(&how, STACK) == 0 &&
+                pthread_create(&thread, &how, run_command, c) == 0;
+    pthread_attr_destroy(&how);
+    if (runs) pthread_join(thread, NULL);
+    return runs;
+}
+
+int main(int argc, char **argv) {
+    command c = {.argc = argc, .argv = argv};
+    struct rlimit stack;
+    open_standard_streams();
+    bool is_small = getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur < SMALL_STACK;
+    if (!is_small || !run_with_stack(&c)) run_command(&c);
+    return c.code;
 }

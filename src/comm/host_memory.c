@@ -66,6 +66,7 @@ weft_status wefti_host_map(int fd, size_t bytes, unsigned char **out) {
                   strerror(why));
     }
     (void)madvise(p, bytes, MADV_HUGEPAGE);
+    (void)madvise(p, bytes, MADV_DONTDUMP); /* mostly holes, which a core dump would fill */
     *out = p;
     return WEFT_OK;
 }

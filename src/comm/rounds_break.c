@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "comm/rounds.h"
 
 void wefti_rounds_break(wefti_rounds_world *w, int failed, const char *format, ...) {
@@ -159,7 +160,7 @@ void wefti_rounds_wake(wefti_rounds_world *w) {
 
 weft_status wefti_rounds_start_thread(wefti_rounds_world *w) {
     if (!w->transport.any_thread) return WEFT_OK;
-    int error = pthread_create(&w->thread, NULL, carry_on, w);
+    int error = wefti_thread_start(&w->thread, carry_on, w);
     WEFT_REQUIRE(error == 0, WEFT_E_NOMEM, "no thread for communication: %s", strerror(error));
     w->has_thread = true;
     return WEFT_OK;

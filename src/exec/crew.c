@@ -2,9 +2,9 @@
 #include "exec/crew.h"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include "base/memory.h"
+#include "base/thread.h"
 
 typedef struct member {
     wefti_crew *crew;
@@ -87,17 +87,12 @@ weft_status wefti_crew_name(const wefti_crew *crew, weft_status status) {
 
 /* ---- life ---- */
 
-/* Signals are for the threads that the program knows of. */
 static weft_status start_threads(wefti_crew *crew) {
-    sigset_t all, before;
     int error = 0;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     for (int32_t r = 0; r < crew->size && !error; r++) {
-        error = pthread_create(&crew->members[r].thread, NULL, member_main, &crew->members[r]);
+        error = wefti_thread_start(&crew->members[r].thread, member_main, &crew->members[r]);
         if (!error) crew->threads++;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     WEFT_REQUIRE(!error, WEFT_E_NOMEM, "cannot start the thread of device %d: %s", crew->threads,
                  strerror(error));
     return WEFT_OK;

@@ -74,12 +74,13 @@ static weft_status join_scheduler(const wefti_join_plan *plan, const wefti_launc
 }
 
 /* Through the MPI whose mpirun started this process. */
-static weft_status join_mpi(const wefti_launcher *l, const weft_world_options *options,
-                            weft_world **out) {
+static weft_status join_mpi(const wefti_join_plan *plan, const wefti_launcher *l,
+                            const weft_world_options *options, weft_world **out) {
+    double seconds = plan->join_seconds > 0 ? plan->join_seconds : 600;
     bool open_mpi = l->start == WEFTI_START_OPEN_MPI || getenv("OMPI_COMM_WORLD_SIZE");
     const char *flavour = open_mpi ? "openmpi" : "mpich";
     weft_transport transport;
-    WEFT_TRY(wefti_mpi_module_open(flavour, &transport));
+    WEFT_TRY(wefti_mpi_module_open(flavour, seconds, &transport));
     if (transport.size != l->place.size) {
         int size = transport.size;
         if (transport.close) transport.close(transport.context);
@@ -100,7 +101,7 @@ weft_status weft_world_join(const weft_world_options *options, weft_world **out)
                  "MS_ROLE is MS_SCHED: this process is the scheduler of a job and no member of it");
     if (l.start == WEFTI_START_ALONE) return wefti_join_alone(NULL, out);
     bool forced = strcmp(plan.communicator, "mpi") == 0;
-    if (l.mpi && (forced || l.scheduler_port == 0)) return join_mpi(&l, options, out);
+    if (l.mpi && (forced || l.scheduler_port == 0)) return join_mpi(&plan, &l, options, out);
     if (l.place.size == 1 && l.scheduler_port == 0) return wefti_join_alone(NULL, out);
     return join_scheduler(&plan, &l, out);
 }

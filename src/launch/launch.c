@@ -204,9 +204,11 @@ static weft_status run_in_folder(wefti_launch *l, weft_launch_result *out) {
     WEFT_TRY(wefti_keeper_start(l->mark, l->folder, l->own_secret ? l->secret : "", &l->keeper));
     WEFT_TRY(read_secret(l, &secret));
     status = start_scheduler(l, &secret);
+    if (status >= 0) wefti_launch_look(l);
     if (status >= 0) status = start_processes(l);
     if (status >= 0) status = wefti_launch_watch(l);
     if (l->processes) wefti_launch_clear(l);
+    if (l->processes) wefti_launch_wait_for_late(l);
     wefti_launch_report_end(l);
     if (status >= 0) status = result_of(l, out);
     wefti_scheduler_stop(l->scheduler);
@@ -237,6 +239,7 @@ static weft_status run(wefti_launch *l, weft_launch_result *out) {
 static void free_launch(wefti_launch *l) {
     for (int i = 0; l->processes && i < l->place.count; i++) wefti_log_close(l->processes[i].log);
     wefti_free(l->processes);
+    wefti_free(l->place.host_begin);
     if (l->own_secret && l->secret) (void)unlink(l->secret);
     if (l->folder) (void)rmdir(l->folder);
     wefti_keeper_end(l->keeper); /* until now it would have done that */

@@ -20,6 +20,7 @@
 typedef struct wefti_launch_place {
     int size, first_rank, count; /* ranks of the job; of them here */
     int hosts, host;
+    int *host_begin;                      /* [hosts + 1]: first ranks; to be freed */
     bool serves;                          /* the scheduler runs here */
     char address[WEFTI_HOST_TEXT];        /* what it listens on; "" loopback */
     int port;                             /* 0: any */
@@ -49,6 +50,7 @@ typedef struct wefti_launch {
     wefti_keeper *keeper;
     wefti_scheduler *scheduler; /* NULL: on another host */
     wefti_member *report;       /* what tells that one of an end here; NULL: none yet */
+    wefti_member *look;         /* finds out whether that scheduler is there; NULL: nobody does */
     wefti_process *processes;   /* [place.count] */
     int failed;                 /* the process whose failure is told; -1: none */
     int stopped_by;             /* the signal of a request to stop; 0: none */
@@ -66,6 +68,9 @@ enum { WEFTI_END_TEXT = 160 };
 void wefti_launch_end_text(const wefti_launch *l, int local, char out[WEFTI_END_TEXT]);
 /* The scheduler, wherever it is, hears that process number `local` has ended (launch_report.c). */
 void wefti_launch_report(wefti_launch *l, int local);
+/* Hosts whose launchers start later are told, too, that the job has failed (launch_report.c). */
+void wefti_launch_look(wefti_launch *l);
+void wefti_launch_wait_for_late(wefti_launch *l);
 void wefti_launch_report_end(wefti_launch *l);
 /* Ends whatever is left of them, at once. */
 void wefti_launch_clear(wefti_launch *l);

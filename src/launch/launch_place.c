@@ -51,6 +51,8 @@ static weft_status place_by_numbers(const weft_launch_options *o, wefti_launch_p
     p->count = o->processes;
     p->first_rank = o->host_rank * o->processes;
     p->size = hosts * o->processes;
+    WEFT_NEW_ARRAY(p->host_begin, int, hosts + 1);
+    for (int h = 0; h <= hosts; h++) p->host_begin[h] = h * o->processes;
     return WEFT_OK;
 }
 
@@ -99,6 +101,9 @@ static weft_status place_in_table(const weft_launch_options *o, const wefti_rank
     p->count = t->servers[p->host].devices;
     p->first_rank = t->servers[p->host].first_rank;
     p->size = t->size;
+    WEFT_NEW_ARRAY(p->host_begin, int, p->hosts + 1);
+    for (int h = 0; h < p->hosts; h++) p->host_begin[h] = t->servers[h].first_rank;
+    p->host_begin[p->hosts] = p->size;
     return p->hosts == 1 ? WEFT_OK : scheduler_at(p, t->servers[0].address, t->port);
 }
 

@@ -2,7 +2,6 @@
 #include "launch/member.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -10,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/thread.h"
 #include "launch/join_host.h"
 #include "launch/member_state.h"
 #include "launch/wire_socket.h"
@@ -89,11 +89,7 @@ static weft_status fill_in(wefti_member *m, const wefti_member_options *o) {
 }
 
 static weft_status start(wefti_member *m) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&m->thread, NULL, wefti_member_run, m);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int error = wefti_thread_start(&m->thread, wefti_member_run, m);
     WEFT_REQUIRE(error == 0, WEFT_E_NOMEM, "no thread for a member: %s", strerror(error));
     return WEFT_OK;
 }
@@ -102,13 +98,14 @@ static weft_status verdict(wefti_member *m) {
     WEFT_FAIL_OF(m->verdict.failed, m->verdict.status, "%s", m->verdict.text);
 }
 
-/* With its thread. `word`: of what it reports; NULL: it joins. */
-static weft_status begin(const wefti_member_options *options, const char *word,
+/* With its thread. `word`: of what it reports; NULL: it joins, or only looks. */
+static weft_status begin(const wefti_member_options *options, const char *word, bool looks,
                          wefti_member **out) {
     wefti_member *m;
     WEFT_NEW(m, wefti_member);
     m->alarm = m->link.fd = -1;
     m->secret = options->secret;
+    m->looks = looks;
     m->join_ns = nanoseconds(options->join_seconds, 600);
     m->leave_ns = nanoseconds(options->leave_seconds, 5);
     pthread_condattr_t clock;
@@ -135,7 +132,7 @@ static weft_status begin(const wefti_member_options *options, const char *word,
 weft_status wefti_member_join(const wefti_member_options *options, wefti_member **out) {
     wefti_member *m;
     weft_status status = WEFT_OK;
-    WEFT_TRY(begin(options, NULL, &m));
+    WEFT_TRY(begin(options, NULL, false, &m));
     /* The thread keeps the time, and says when it is up. */
     pthread_mutex_lock(&m->lock);
     while (m->state == WEFTI_MEMBER_JOINING) pthread_cond_wait(&m->changed, &m->lock);
@@ -150,7 +147,18 @@ weft_status wefti_member_join(const wefti_member_options *options, wefti_member 
 
 weft_status wefti_member_report(const wefti_member_options *options, const char *text,
                                 wefti_member **out) {
-    return begin(options, text, out);
+    return begin(options, text, false, out);
+}
+
+weft_status wefti_member_look(const wefti_member_options *options, wefti_member **out) {
+    return begin(options, NULL, true, out);
+}
+
+bool wefti_member_is_under_way(wefti_member *m) {
+    pthread_mutex_lock(&m->lock);
+    bool under_way = m->state == WEFTI_MEMBER_JOINING;
+    pthread_mutex_unlock(&m->lock);
+    return under_way;
 }
 
 void wefti_member_report_end(wefti_member *m, double seconds, bool only_once) {

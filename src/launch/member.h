@@ -1,6 +1,6 @@
 /* One process's side of the control plane (launch/scheduler.h is the other): a thread of its own
  * keeps the connection, so that heartbeats go on while the program computes and a verdict reaches
- * it while it waits. All signals are blocked in that thread. Every call here returns within a time
+ * it while it waits. Every call here returns within a time
  * limit. */
 #ifndef WEFTI_MEMBER_H
 #define WEFTI_MEMBER_H
@@ -35,6 +35,10 @@ weft_status wefti_member_report(const wefti_member_options *options, const char 
                                 wefti_member **out) WEFT_CHECKED;
 /* Waits until it has come, `seconds` at most; or until it is known that nobody answers. Frees. */
 void wefti_member_report_end(wefti_member *report, double seconds, bool only_once);
+/* Find out whether the scheduler is there: nothing but the handshake, in a thread of its own. */
+weft_status wefti_member_look(const wefti_member_options *options, wefti_member **out) WEFT_CHECKED;
+/* Whether it still looks, or has not brought its word. */
+bool wefti_member_is_under_way(wefti_member *member);
 int32_t wefti_member_rank(const wefti_member *member);
 int32_t wefti_member_size(const wefti_member *member);
 uint64_t wefti_member_generation(const wefti_member *member);

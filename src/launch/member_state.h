@@ -44,6 +44,7 @@ struct wefti_member {
     int32_t failed; /* whom that names */
     bool given_up;  /* said so, to the last byte */
     bool reports;   /* is none, but says of a rank that it has ended */
+    bool looks;     /* is none, and says nothing: content with an answer */
     bool leaving, leave_sent, stopping;
     int64_t beat_ns; /* the last heartbeat; 0: one is due */
     /* the thread's own */

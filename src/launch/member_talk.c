@@ -28,6 +28,12 @@ void wefti_member_broken(wefti_member *m, weft_status status, int32_t failed, co
 
 weft_status wefti_member_ask(wefti_member *m) {
     unsigned char body[WEFTI_MESSAGE_MAX];
+    if (m->looks) {
+        change(m, WEFTI_MEMBER_PARTED);
+        wefti_wire_close(&m->link);
+        m->line = WEFTI_LINE_OFF;
+        return WEFT_OK;
+    }
     size_t bytes = m->reports ? wefti_verdict_encode(WEFT_E_PEER, m->failed, m->giving_up, body)
                               : wefti_join_encode(&m->join, body);
     WEFT_TRY(wefti_wire_send(&m->link, m->reports ? WEFTI_FRAME_ENDED : WEFTI_FRAME_JOIN, body,

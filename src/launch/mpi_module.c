@@ -25,7 +25,7 @@ static const char here[] = ""; /* an address in the file that this code is in */
 
 enum { PATH_BYTES = 1024, LOOKED_BYTES = 1024 };
 
-typedef weft_status module_transport(weft_status (*tell)(weft_status, const char *),
+typedef weft_status module_transport(weft_status (*tell)(weft_status, const char *), double seconds,
                                      weft_transport *out);
 
 /* The folder of the file that holds `address`, of the program when that is NULL; "" if unknown. */
@@ -72,7 +72,7 @@ static const char *name_of(const char *flavour) {
                                            : flavour;
 }
 
-weft_status wefti_mpi_module_open(const char *flavour, weft_transport *out) {
+weft_status wefti_mpi_module_open(const char *flavour, double seconds, weft_transport *out) {
     char path[PATH_BYTES], looked[LOOKED_BYTES];
     WEFT_REQUIRE(flavour[0] && !strchr(flavour, '/'), WEFT_E_ARG, "'%s' is no name of an MPI",
                  flavour);
@@ -91,5 +91,5 @@ weft_status wefti_mpi_module_open(const char *flavour, weft_transport *out) {
                  "%s is of weft %s, this is weft %s", path, version, WEFT_VERSION);
     module_transport *transport;
     memcpy(&transport, &entry, sizeof transport); /* as POSIX has it, whatever C says of it */
-    return transport(weft_error_raise, out);
+    return transport(weft_error_raise, seconds, out);
 }

@@ -2,7 +2,6 @@
 #include "launch/scheduler.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -10,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/thread.h"
 #include "launch/scheduler_state.h"
 
 enum { EVENTS = 64, TICK_MS = 50, MS = 1000000 };
@@ -76,11 +76,7 @@ static void *run(void *context) {
 }
 
 static weft_status start_thread(wefti_scheduler *s) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&s->thread, NULL, run, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int error = wefti_thread_start(&s->thread, run, s);
     WEFT_REQUIRE(error == 0, WEFT_E_NOMEM, "no thread for the scheduler: %s", strerror(error));
     return WEFT_OK;
 }
@@ -119,6 +115,7 @@ static void release(wefti_scheduler *s) {
     wefti_block_release(s->answer);
     wefti_free(s->clients);
     wefti_free(s->seats);
+    wefti_free(s->told);
     wefti_free(s->job);
     wefti_free(s);
 }
@@ -148,8 +145,9 @@ weft_status wefti_scheduler_start(const wefti_scheduler_options *options, wefti_
     pthread_condattr_destroy(&clock);
     pthread_mutex_init(&s->lock, NULL);
     s->seats = wefti_calloc((size_t)options->size, sizeof *s->seats);
+    s->told = wefti_calloc((size_t)options->size, sizeof *s->told);
     s->job = wefti_strdup(options->job ? options->job : "");
-    weft_status status = s->seats && s->job
+    weft_status status = s->seats && s->told && s->job
                              ? open_all(s)
                              : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a scheduler of %d members",
                                           (int)options->size);
@@ -211,6 +209,23 @@ bool wefti_scheduler_has_left(wefti_scheduler *s, int32_t rank) {
     bool left = s->ranked && rank < s->taken && s->seats[rank].left;
     pthread_mutex_unlock(&s->lock);
     return left;
+}
+
+bool wefti_scheduler_has_told(wefti_scheduler *s, int32_t first, int32_t count) {
+    bool told = false;
+    pthread_mutex_lock(&s->lock);
+    for (int32_t r = first; r < first + count && r < s->options.size; r++)
+        told = told || s->told[r];
+    pthread_mutex_unlock(&s->lock);
+    return told;
+}
+
+double wefti_scheduler_seconds_to_come(wefti_scheduler *s) {
+    pthread_mutex_lock(&s->lock);
+    bool missing = !s->ranked && s->taken < s->options.size;
+    double left = (double)(s->start_ns + s->join_ns - wefti_now_ns()) * 1e-9;
+    pthread_mutex_unlock(&s->lock);
+    return missing && left > 0 ? left : 0;
 }
 
 char *wefti_scheduler_verdict(wefti_scheduler *s) {

@@ -54,6 +54,11 @@ void wefti_scheduler_fail(wefti_scheduler *scheduler, weft_status status, int32_
 void wefti_scheduler_ended(wefti_scheduler *scheduler, int32_t rank, const char *message);
 /* Whether that rank has left in peace. */
 bool wefti_scheduler_has_left(wefti_scheduler *scheduler, int32_t rank);
+/* Whether one of ranks first .. first + count - 1 has been told of the verdict, or has ended. */
+bool wefti_scheduler_has_told(wefti_scheduler *scheduler, int32_t first, int32_t count);
+/* How long members have still to come for: 0 when all are here or the time is up. A job that has
+ * failed before is no exception, for those who come are told. */
+double wefti_scheduler_seconds_to_come(wefti_scheduler *scheduler);
 /* Why the job failed, "" if it did not; where each rank stood, a line each, "" when none ever came.
  * To be freed; NULL when there is no memory. */
 char *wefti_scheduler_verdict(wefti_scheduler *scheduler);

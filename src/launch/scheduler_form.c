@@ -199,6 +199,7 @@ static void begin_again(wefti_scheduler *s) {
     wefti_block_release(s->answer);
     s->answer = NULL;
     s->taken = 0;
+    memset(s->told, 0, (size_t)s->options.size * sizeof *s->told);
     s->ranked = false;
     s->swap_since_ns = s->judged_ns = 0;
     s->start_ns = now;
@@ -229,6 +230,7 @@ void wefti_scheduler_take_in(wefti_scheduler *s, wefti_client *client, const wef
     if (s->state == WEFTI_SCHEDULER_FAILED) {
         wefti_client_refuse(s, client, s->verdict.status, s->verdict.failed,
                             "this job has failed: %s", s->verdict.text);
+        wefti_scheduler_note_told(s, join->rank);
         return;
     }
     if (!fits_job(s, client, join)) return;
@@ -276,6 +278,7 @@ void wefti_scheduler_check_forming(wefti_scheduler *s, int64_t now_ns) {
 }
 
 void wefti_scheduler_rank_ended(wefti_scheduler *s, int32_t rank, const char *message) {
+    wefti_scheduler_note_told(s, rank);
     if (s->state != WEFTI_SCHEDULER_FORMING) return;
     wefti_text text = {0};
     bool known = rank < s->options.size;

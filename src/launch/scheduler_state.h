@@ -59,6 +59,7 @@ struct wefti_scheduler {
     wefti_client **clients;
     int64_t client_count, client_room;
     wefti_seat *seats;     /* [size] */
+    bool *told;            /* [size] ranks that know the verdict, or have ended */
     int32_t taken;         /* seats */
     int64_t swap_since_ns; /* 0: no card waits for others */
     uint64_t answered;     /* number of the last all-gather; what it brought */
@@ -112,6 +113,9 @@ void wefti_scheduler_judge(wefti_scheduler *s, weft_status status, int32_t faile
                            const char *text);
 void wefti_scheduler_judge_text(wefti_scheduler *s, weft_status status, int32_t failed,
                                 wefti_text *text);
+/* That rank knows the verdict, or has ended. -1, unknown: it is not noted; one that the job does
+ * not have: all ranks are. */
+void wefti_scheduler_note_told(wefti_scheduler *s, int32_t rank);
 /* WEFT_RANK_NONE before there are ranks. */
 int32_t wefti_seat_rank(const wefti_scheduler *s, int32_t seat);
 /* "rank 3 (process 123 on host 0)" */

@@ -50,9 +50,17 @@ void wefti_scheduler_judge(wefti_scheduler *s, weft_status status, int32_t faile
     s->judged_ns = wefti_now_ns();
     s->state = WEFTI_SCHEDULER_FAILED;
     pthread_cond_broadcast(&s->changed);
-    for (int32_t i = 0; i < s->taken; i++)
-        if (s->seats[i].client)
-            wefti_client_send(s, s->seats[i].client, WEFTI_FRAME_VERDICT, body, bytes);
+    for (int32_t i = 0; i < s->taken; i++) {
+        if (!s->seats[i].client) continue;
+        wefti_client_send(s, s->seats[i].client, WEFTI_FRAME_VERDICT, body, bytes);
+        wefti_scheduler_note_told(s, s->ranked ? i : s->seats[i].join.rank);
+    }
+}
+
+void wefti_scheduler_note_told(wefti_scheduler *s, int32_t rank) {
+    /* A rank that there is not: who counts otherwise may be on any host. */
+    for (int32_t r = 0; r < s->options.size && rank >= 0; r++)
+        if (r == rank || rank >= s->options.size) s->told[r] = true;
 }
 
 void wefti_scheduler_judge_text(wefti_scheduler *s, weft_status status, int32_t failed,

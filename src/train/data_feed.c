@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/thread.h"
 
 enum { ALIGNMENT = 64, MESSAGE_BYTES = 1024, LARGEST_RING = 1024 };
 
@@ -155,7 +156,7 @@ weft_status wefti_feed_create(const wefti_feed_options *options, void *block, we
     feed->block = block;
     pthread_mutex_init(&feed->mutex, NULL);
     pthread_cond_init(&feed->changed, NULL);
-    if (pthread_create(&feed->thread, NULL, reader_main, feed)) {
+    if (wefti_thread_start(&feed->thread, reader_main, feed)) {
         pthread_mutex_destroy(&feed->mutex);
         pthread_cond_destroy(&feed->changed);
         wefti_free(feed);

@@ -197,7 +197,7 @@ static void convert(weft_dtype to, void *dst, weft_dtype from, const char *src, 
         memcpy(dst, src, (size_t)count * weft_dtype_bytes(from));
         return;
     }
-    enum { PIECE = 4096 };
+    enum { PIECE = 1024 };
     double piece[PIECE]; /* aligned for all */
     size_t bytes = weft_dtype_bytes(from);
     for (int64_t i = 0; i < count; i += PIECE) {

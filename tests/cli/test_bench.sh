@@ -32,8 +32,13 @@ quick="--min 64 --max 4K --seconds 0.001"
 expect 2 "did you mean 'all_reduce'" bench comm --collective all_redce
 expect 2 "bench what" bench
 expect 2 "bench cannot 'com'" bench com
-expect 2 "--min 1Q is no size" bench comm --min 1Q
-expect 2 "--max 1K is no size from 4K on" bench comm --min 4K --max 1K
+expect 2 "there are all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, scatter, send, and all" \
+    bench comm --collective 'bandwidth of it all'
+expect 2 "'again' is one word too many" bench comm again
+for size in 1Q 1T 3 -1 '' 1e3 4.5K; do
+    expect 2 "--min is '$size'; it is a number of bytes from 4 to 1024G" bench comm "--min=$size"
+done
+expect 2 "--max is '1K'; it is a number of bytes from 4K to 1024G" bench comm --min 4K --max 1K
 expect 1 "cannot" bench comm --min 64 --max 64 --seconds 0.001 --collective reduce --out no/such/folder/links.json
 expect 0 "example" bench --help
 

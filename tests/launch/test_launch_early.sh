@@ -53,6 +53,40 @@ for end in 'exit 0' 'exit 7' 'kill -9 \$\$'; do
     port=$((port + 1))
 done
 
+# One host has failed before the other comes: that one is told, instead of calling until its time is up.
+for late in 1 0; do
+    what="host $late comes when the other has failed"
+    launch --hosts 2 --host-rank $((1 - late)) --scheduler 127.0.0.1:$port -n 2 -- sh -c 'exit 5' >early.out 2>&1 &
+    first=$!
+    sleep 2
+    kill -0 $first || fail "$what: it is not waited for" early.out
+    launch --hosts 2 --host-rank $late --scheduler 127.0.0.1:$port -n 2 -- "$weft" train job.yaml >late.out 2>&1
+    got=$?
+    says 1 late.out 'rank [0-3] (process [0-9]*) ended with exit code 5 before all ranks had come'
+    wait $first
+    got=$?
+    says 5 early.out 'has not come yet'
+    port=$((port + 1))
+done
+# Who waits for a late host can be told not to, and does so no longer than the others may take to join.
+what='a host that does not come'
+launch --hosts 2 --host-rank 0 --scheduler 127.0.0.1:$port -n 2 -- sh -c 'exit 5' >early.out 2>&1 &
+first=$!
+for _ in $(seq 300); do
+    grep -q 'has not come yet' early.out && break
+    sleep 0.1
+done
+kill -TERM "$(cat /proc/$first/task/$first/children)"
+wait $first
+got=$?
+says 5 early.out 'rank [01] ended with exit code 5'
+for host in 0 1; do
+    launch --timeout 2 --hosts 2 --host-rank $host --scheduler 127.0.0.1:$port -n 2 -- sh -c 'exit 5' >early.out 2>&1
+    got=$?
+    says 5 early.out 'rank [0-3] ended with exit code 5'
+done
+port=$((port + 1))
+
 # Hosts that were told different numbers of processes.
 what='two ranks here, three there'
 launch --hosts 2 --host-rank 0 --scheduler 127.0.0.1:$port -n 2 -- "$weft" train job.yaml >zero 2>&1 &

@@ -227,6 +227,44 @@ static void report_to_nobody(void **state) {
     wefti_member_report_end(report, 0.2, false);
 }
 
+/* Who looks for the scheduler finds it, and takes no seat; and who was told of a failure is known.
+ */
+static void looks_and_is_told(void **state) {
+    (void)state;
+    wefti_scheduler_options o = test_scheduler(3);
+    o.join_seconds = 40;
+    wefti_scheduler *s = start(&o);
+    wefti_member *look;
+    wefti_member_options word = test_member(wefti_scheduler_address(s));
+    assert_int_equal(wefti_member_look(&word, &look), WEFT_OK);
+    for (int i = 0; i < 2000 && wefti_member_is_under_way(look); i++) usleep(10000);
+    assert_false(wefti_member_is_under_way(look));
+    wefti_member_report_end(look, 1, true);
+    word.scheduler = "127.0.0.1:1";
+    assert_int_equal(wefti_member_look(&word, &look), WEFT_OK);
+    usleep(100000);
+    assert_true(wefti_member_is_under_way(look));
+    wefti_member_report_end(look, 1e-9, true);
+
+    assert_true(wefti_scheduler_seconds_to_come(s) > 0);
+    assert_false(wefti_scheduler_has_told(s, 0, 3));
+    wefti_scheduler_ended(s, 2, "rank 2 ended");
+    assert_true(wefti_scheduler_has_told(s, 2, 1));
+    assert_false(wefti_scheduler_has_told(s, 0, 2));
+    test_lane lane;
+    prepare(&lane, 1, wefti_scheduler_address(s));
+    lane.options.rank = 1;
+    test_lanes_start(&lane, 1);
+    test_lanes_join(&lane, 1);
+    assert_int_equal(lane.status, WEFT_E_PEER);
+    assert_true(wefti_scheduler_has_told(s, 0, 2));
+    assert_false(wefti_scheduler_has_told(s, 0, 1));
+    assert_true(wefti_scheduler_seconds_to_come(s) > 0);
+    wefti_scheduler_ended(s, 5, "rank 5 ended"); /* of a host that counts otherwise */
+    assert_true(wefti_scheduler_has_told(s, 0, 1));
+    wefti_scheduler_stop(s);
+}
+
 /* A scheduler of a launcher: programs join one world after the other. */
 static void worlds_follow_each_other(void **state) {
     (void)state;
@@ -441,6 +479,7 @@ int main(void) {
         cmocka_unit_test(ends_before_all_came),
         cmocka_unit_test(ends_later),
         cmocka_unit_test(report_to_nobody),
+        cmocka_unit_test(looks_and_is_told),
         cmocka_unit_test(worlds_follow_each_other),
         cmocka_unit_test(scheduler_late),
         cmocka_unit_test(nobody_there),

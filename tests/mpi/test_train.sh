@@ -72,6 +72,19 @@ END
     done
     if pgrep -f "$work/long.log" >/dev/null; then fail "$1: processes are left over: $(pgrep -af "$work/long.log")"; fi
 }
+missing() { # FLAVOUR, how a rank ends before MPI begins: nobody waits in MPI_Init for ever
+    cat >absent.sh <<'END'
+how=$1
+shift
+[ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" != 1 ] || $how
+exec "$@"
+END
+    WEFT_JOIN_SECONDS=3 ranks "$1" 3 sh absent.sh "$2" "$weft" train job.yaml train.batch=6 >out 2>&1
+    code=$?
+    [ $code != 0 ] && [ $code != 124 ] && [ $code != 137 ] || fail "$1: a rank does $2 before MPI begins: exit $code" out
+    # Some launchers end the others themselves.
+    [ "$1" != mpich ] || grep -q 'MPI_Init_thread has waited for 3 s' out || fail "$1: a rank does $2: not said" out
+}
 for flavour in $flavours; do
     if [ ! -e "$(dirname "$weft")/weft-$flavour.so" ]; then
         echo "SKIP $flavour: this build has no weft-$flavour.so"
@@ -81,6 +94,8 @@ for flavour in $flavours; do
     same "$flavour" split mpi
     same "$flavour" split '' sh pair.sh
     killed "$flavour"
+    missing "$flavour" 'exit 0'
+    missing "$flavour" 'exit 7'
     echo "$flavour: as 4 devices of one process"
 done
 cd "$here" || exit 1

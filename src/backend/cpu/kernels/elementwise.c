@@ -1,11 +1,11 @@
-/* The elementwise interpreter: see kernels_elementwise.h. A task is 8192 elements, a block 512: a
- * register takes 2 KiB, so that the dozen registers of a usual chain stay in the first-level cache.
- */
+/* The elementwise interpreter: see kernels_elementwise.h. A task is 8192 elements, a block 512, or
+ * fewer where a long chain has more than a dozen registers: together they stay in the first-level
+ * cache, and on any thread's stack. */
 #include "backend/cpu/kernels/elementwise_ops.h"
 #include "backend/cpu/kernels/simd_philox.h"
 #include "backend/cpu/kernels/table.h"
 
-enum { BLOCK = 512, TASK = 8192 };
+enum { BLOCK = 512, TASK = 8192, LINE = 16, SPACE = 16 * BLOCK /* of all registers */ };
 
 typedef struct ew_run {
     const wefti_elementwise_args *a;
@@ -198,22 +198,32 @@ static uint32_t used_inputs(const wefti_ew_program *p) {
     return used;
 }
 
+static int registers_of(const wefti_ew_program *p) {
+    int count = p->inputs;
+    for (int k = 0; k < p->instructions; k++)
+        if (p->code[k].dst >= count) count = p->code[k].dst + 1;
+    return count;
+}
+
 static void elementwise_task(void *context, int64_t task, int thread) {
     (void)thread;
     const ew_run *run = context;
     const wefti_ew_program *p = run->p;
-    _Alignas(64) float block[WEFTI_EW_REGISTERS][BLOCK];
-    _Alignas(64) float uniform[BLOCK];
+    _Alignas(64) float space[SPACE];
+    float *block[WEFTI_EW_REGISTERS];
     const float *reg[WEFTI_EW_REGISTERS];
+    int registers = registers_of(p);
+    int64_t each = min64(BLOCK, SPACE / (registers + 1) / LINE * LINE);
+    float *uniform = space + registers * each;
     uint32_t used = used_inputs(p);
-    for (int k = 0; k < WEFTI_EW_REGISTERS; k++) reg[k] = block[k];
+    for (int k = 0; k < registers; k++) reg[k] = block[k] = space + k * each;
     for (int k = 0; k < p->inputs; k++)
         if ((used >> k & 1u) && p->input[k].broadcast == WEFTI_EW_SCALAR)
-            load_strided(p->input[k].dtype, run->a->in[k], 0, 0, BLOCK, block[k]);
+            load_strided(p->input[k].dtype, run->a->in[k], 0, 0, each, block[k]);
 
     int64_t end = min64(p->elements, (task + 1) * TASK);
-    for (int64_t start = task * TASK; start < end; start += BLOCK) {
-        int64_t n = min64(BLOCK, end - start), padded = blocks_of(n, VL) * VL;
+    for (int64_t start = task * TASK; start < end; start += each) {
+        int64_t n = min64(each, end - start), padded = blocks_of(n, VL) * VL;
         for (int k = 0; k < p->inputs; k++) {
             if (!(used >> k & 1u)) continue;
             if (p->input[k].broadcast != WEFTI_EW_SCALAR)

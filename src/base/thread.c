@@ -1,0 +1,35 @@
+/* See thread.h. */
+#include "base/thread.h"
+
+#include <signal.h>
+#include <stddef.h>
+
+enum { STACK = 2 << 20 }; /* libraries that are called there have frames of their own */
+
+/* The system's own size is that of `ulimit -s`, or its choice where there is no limit. */
+static int with_stack(pthread_attr_t *how) {
+    size_t bytes;
+    int error = pthread_attr_getstacksize(how, &bytes);
+    if (!error && bytes < STACK) error = pthread_attr_setstacksize(how, STACK);
+    return error;
+}
+
+static void set_of_requests(sigset_t *out) {
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
+    sigfillset(out);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) sigdelset(out, faults[i]);
+}
+
+int wefti_thread_start(pthread_t *out, void *(*run)(void *context), void *context) {
+    sigset_t requests, before;
+    pthread_attr_t how;
+    int error = pthread_attr_init(&how);
+    if (error) return error;
+    error = with_stack(&how);
+    set_of_requests(&requests);
+    pthread_sigmask(SIG_BLOCK, &requests, &before);
+    if (!error) error = pthread_create(out, &how, run, context);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&how);
+    return error;
+}
