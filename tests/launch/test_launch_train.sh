@@ -213,4 +213,22 @@ wait_for 'step 1/' orphans.out
 kill -9 $launcher
 wait $launcher 2>/dev/null
 nothing_left 'kill -9 of the launcher'
+
+# --- small stacks: of the first thread, and what other threads would get ---
+if nm "$weft" 2>/dev/null | grep -q -m1 -e __asan_init -e __tsan_init; then
+    echo 'SKIP: sanitizers need larger stacks'
+else
+    for communicator in host ucx; do
+        [ $communicator = host ] || "$weft" info --quick 2>/dev/null | grep -qi ucx || continue
+        (
+            ulimit -s 64
+            # shellcheck disable=SC2086
+            WEFT_COMM=$communicator "$weft" launch $marked --no-logs -n 4 -- "$weft" train job.yaml --json >small.json 2>small.err
+        ) || fail "$communicator: stacks of 64 KiB:" small.err
+        same small
+    done
+    (ulimit -s 64 && "$weft" train job.yaml --devices 4 --json >small.json 2>small.err) || fail 'stacks of 64 KiB:' small.err
+    same small
+    nothing_left 'small stacks'
+fi
 exit $failed
