@@ -278,14 +278,44 @@ static uint64_t fusion_key(const wefti_program_builder *b, int32_t v) {
     return axes << 8 | (uint64_t)b->root->values[v].desc.dtype;
 }
 
-/* Which gradients are reduced together. One device: each alone, as soon as it is complete. */
+/* Whether devices exchange anything between a complete gradient and the parameter's new value. */
+static bool is_shared(const wefti_program_builder *b, int32_t v) {
+    const wefti_spread *x = &b->spread[v];
+    return b->part && !(wefti_layout_equal(&x->gradient, &x->state) &&
+                        wefti_layout_equal(&x->state, &x->storage));
+}
+
+/* Those that are reduced, in order, into buckets 0 to *buckets - 1; the others have -1. */
+static weft_status fuse_shared(wefti_program_builder *b, const int32_t *order, int64_t count,
+                               int32_t *bucket, int32_t *buckets) {
+    const wefti_fusion *fusion = b->spec->plan->fusion;
+    wefti_fusion_item *items;
+    int32_t *of;
+    int64_t shared = 0;
+    bool scattered = false;
+    WEFT_TRY(wefti_build_array(b, count, sizeof *items, &items));
+    WEFT_TRY(wefti_build_indices(b, count, &of));
+    for (int64_t i = 0; i < count; i++) {
+        const wefti_spread *x = &b->spread[order[i]];
+        if (!is_shared(b, order[i])) continue;
+        /* the first rank's piece: all ranks must have the same buckets */
+        weft_desc here = wefti_layout_local(&x->gradient, &b->p->mesh,
+                                            &b->root->values[order[i]].desc, b->p->mesh.first);
+        items[shared++] = (wefti_fusion_item){weft_desc_bytes(&here), fusion_key(b, order[i])};
+        scattered |= !wefti_layout_equal(&x->use, &x->state);
+    }
+    WEFT_TRY(wefti_fusion_buckets(&fusion[scattered ? 2 : 0], shared, items, of, buckets));
+    for (int64_t i = 0, k = 0; i < count; i++)
+        if (is_shared(b, order[i])) bucket[i] = of[k++];
+    return WEFT_OK;
+}
+
+/* Which gradients are reduced together. Those that need no other device are alone: their parameter
+ * is updated as soon as they are complete. */
 weft_status wefti_build_plan_buckets(wefti_program_builder *b) {
     int32_t *order, *bucket, buckets = 0;
     int64_t count;
-    wefti_fusion_item *items;
-    static const wefti_fusion alone = {.mode = WEFT_FUSION_NONE};
     WEFT_TRY(completion_order(b, &order, &count));
-    WEFT_TRY(wefti_build_array(b, count, sizeof *items, &items));
     WEFT_TRY(wefti_build_indices(b, count, &bucket));
     WEFT_TRY(wefti_build_indices(b, b->root->value_count, &b->bucket_of));
     for (int32_t k = b->call_count - 1; k >= 0 && b->part; k--) {
@@ -295,18 +325,9 @@ weft_status wefti_build_plan_buckets(wefti_program_builder *b) {
                  pass <= (b->split_backward ? WEFTI_PASS_WEIGHTS : WEFTI_PASS_ALL); pass++)
                 WEFT_TRY(wefti_spread_backward(b, &b->calls[k], (wefti_pass)pass, &ignored));
     }
-    bool scattered = false;
-    for (int64_t i = 0; i < count; i++) {
-        const wefti_spread *x = &b->spread[order[i]];
-        weft_desc here = b->root->values[order[i]].desc;
-        if (b->part) /* the first rank's piece: all ranks must have the same buckets */
-            here = wefti_layout_local(&x->gradient, &b->p->mesh, &here, b->p->mesh.first);
-        items[i] =
-            (wefti_fusion_item){weft_desc_bytes(&here), b->part ? fusion_key(b, order[i]) : 0};
-        scattered |= b->part && !wefti_layout_equal(&x->use, &x->state);
-    }
-    const wefti_fusion *fusion = !b->part ? &alone : &b->spec->plan->fusion[scattered ? 2 : 0];
-    WEFT_TRY(wefti_fusion_buckets(fusion, count, items, bucket, &buckets));
+    if (b->part) WEFT_TRY(fuse_shared(b, order, count, bucket, &buckets));
+    for (int64_t i = 0; i < count; i++)
+        if (bucket[i] < 0) bucket[i] = buckets++;
     WEFT_TRY(wefti_build_array(b, buckets, sizeof *b->bucket, &b->bucket));
     b->bucket_count = buckets;
     for (int64_t i = 0; i < count; i++) b->bucket[bucket[i]].count++;

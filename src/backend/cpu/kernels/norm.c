@@ -79,8 +79,12 @@ static void norm_row(const wefti_norm_args *a, int64_t row, bool layer) {
         vf v = load(x, j, n);
         if (add) v = v + load(residual, j, n);
         v = (v - centre) * scale;
-        if (a->gamma) v = v * load_f32(a->gamma + j, n);
-        if (a->beta) v = v + load_f32(a->beta + j, n);
+        if (a->gamma && a->beta) /* one rounding, as where it is made again from its statistics */
+            v = vf_fma(v, load_f32(a->gamma + j, n), load_f32(a->beta + j, n));
+        else if (a->gamma)
+            v = v * load_f32(a->gamma + j, n);
+        else if (a->beta)
+            v = v + load_f32(a->beta + j, n);
         store(y, j, v, n);
     }
 }
