@@ -289,9 +289,11 @@ static void write_int(wefti_text *t, const char *key, int64_t value) {
     wefti_text_add(t, ",\n  \"%s\": %lld", key, (long long)value);
 }
 
+/* With a point: transformers refuses or warns of whole numbers where it wants others. */
 static void write_real(wefti_text *t, const char *key, double value) {
     wefti_text_add(t, ",\n  \"%s\": ", key);
     wefti_json_real(t, value);
+    if (value == floor(value) && fabs(value) < 1e15) wefti_text_add(t, ".0");
 }
 
 static void write_raw(wefti_text *t, const char *key, const char *value) {
@@ -332,22 +334,16 @@ static void write_gpt2_moe(wefti_text *t, const weft_model_config *c) {
     write_experts(t, c);
 }
 
-/* transformers warns where these factors are whole numbers. */
-static void write_factor(wefti_text *t, const char *key, double value) {
-    write_real(t, key, value);
-    if (value == floor(value) && value < 1e6) wefti_text_add(t, ".0");
-}
-
 static void write_rope(wefti_text *t, const char *key, const weft_model_config *c) {
     const weft_rope_scaling *r = &c->rope_scaling;
     bool linear = r->original_context == 0;
     write_raw(t, key, "{\"rope_type\": ");
     wefti_text_add(t, r->factor == 0 ? "\"default\"" : linear ? "\"linear\"" : "\"llama3\"");
     write_real(t, "rope_theta", c->rope_theta);
-    if (r->factor > 0) write_factor(t, "factor", r->factor);
+    if (r->factor > 0) write_real(t, "factor", r->factor);
     if (r->factor > 0 && !linear) {
-        write_factor(t, "low_freq_factor", r->low_freq_factor);
-        write_factor(t, "high_freq_factor", r->high_freq_factor);
+        write_real(t, "low_freq_factor", r->low_freq_factor);
+        write_real(t, "high_freq_factor", r->high_freq_factor);
         write_int(t, "original_max_position_embeddings", r->original_context);
     }
     wefti_text_add(t, "}");

@@ -29,6 +29,19 @@ static void assert_same(const weft_model_config *a, const weft_model_config *b) 
     assert_true(a->aux_loss == b->aux_loss);
 }
 
+/* transformers refuses a router_aux_loss_coef of 0: it has to be 0.0. */
+static void assert_reals_have_a_point(const char *text) {
+    static const char *const words[] = {"dropout\": ", "pdrop\": ", "_prob\": ", "eps\": ",
+                                        "epsilon\": ", "theta\": ", "coef\": ",  "factor\": "};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        for (const char *at = text; (at = strstr(at, words[i])) != NULL;) {
+            at += strlen(words[i]);
+            size_t length = strcspn(at, ",}\n");
+            if (strcspn(at, ".e") >= length)
+                fail_msg("%s%.*s in %s", words[i], (int)length, at, text);
+        }
+}
+
 static void round_trip(void **state) {
     (void)state;
     for (int family = 0; family < (int)WEFT_FAMILIES; family++)
@@ -48,6 +61,7 @@ static void round_trip(void **state) {
             char *text;
             ASSERT_OK(weft_model_complete(&c));
             ASSERT_OK(weft_model_config_write(&c, &text));
+            assert_reals_have_a_point(text);
             ASSERT_OK(weft_model_config_read(text, &back));
             assert_same(&c, &back);
             weft_text_free(text);
