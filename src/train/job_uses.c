@@ -1,12 +1,13 @@
-/* Keys that only some choices of another key know: of models by their family, of optimizers and
- * schedules by their name. One that says nothing would be passed over in silence, and what was
- * meant would not happen; so it is refused. See train/job.h. */
+/* Keys that only some choices of another key know: of models by their family, of data by their
+ * format, of optimizers and schedules by their name. One that says nothing would be passed over in
+ * silence, and what was meant would not happen; so it is refused. See train/job.h. */
 #include "train/job.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #define FAMILY(name) (1u << WEFT_FAMILY_##name)
+#define FORMAT(name) (1u << WEFT_FORMAT_##name)
 #define RULE(name) (1u << WEFT_##name)
 #define SCHEDULE(name) (1u << WEFT_SCHEDULE_##name)
 enum {
@@ -16,6 +17,7 @@ enum {
     BLOCKS = LANGUAGE | FAMILY(VIT),
     RESIDUAL = FAMILY(RESNET18) | FAMILY(RESNET50),
     IMAGES = FAMILY(VIT) | FAMILY(MLP) | FAMILY(LENET) | RESIDUAL,
+    LABELLED = FORMAT(IDX) | FORMAT(NPY),
     TWO_MOMENTS = RULE(ADAM) | RULE(ADAMW) | RULE(LAMB),
     BUFFERED = RULE(MOMENTUM) | RULE(NESTEROV),
     FALLING = SCHEDULE(LINEAR) | SCHEDULE(COSINE)
@@ -27,8 +29,8 @@ typedef struct use {
     unsigned choices;
 } use;
 
-static const char family_key[] = "model.family", rule_key[] = "train.optimizer.name",
-                  schedule_key[] = "train.schedule.name";
+static const char family_key[] = "model.family", format_key[] = "data.format",
+                  rule_key[] = "train.optimizer.name", schedule_key[] = "train.schedule.name";
 static const use uses[] = {
     {"model.layers", family_key, BLOCKS | FAMILY(MLP)},
     {"model.hidden", family_key, BLOCKS | FAMILY(MLP) | RESIDUAL},
@@ -46,6 +48,9 @@ static const use uses[] = {
     {"model.capacity_factor", family_key, EXPERTS},
     {"model.aux_loss", family_key, EXPERTS},
     {"model.rope_theta", family_key, ROTARY},
+    {"data.labels", format_key, LABELLED},
+    {"data.validation_labels", format_key, LABELLED},
+    {"data.tokenizer", format_key, FORMAT(TEXT)},
     {"train.optimizer.betas", rule_key, TWO_MOMENTS | RULE(LION)},
     {"train.optimizer.eps", rule_key, TWO_MOMENTS | RULE(ADAFACTOR)},
     {"train.optimizer.momentum", rule_key, BUFFERED},
@@ -61,13 +66,15 @@ static const wefti_job_row *row_of(const char *key) {
     return table;
 }
 
-/* The number of what was chosen for the key `of`; a family that model.from tells is none yet. */
+/* The number of what was chosen for the key `of`. */
 static int chosen(const weft_job *job, const char *of) {
     return *(const int *)(const void *)((const char *)job + row_of(of)->offset);
 }
 
+/* What model.from tells, the family and what its data are, is not known yet. */
 static bool known(const weft_job *job, const use *u) {
-    return u->choices >> chosen(job, u->of) & 1;
+    bool told = *job->model.from && (u->of == family_key || u->of == format_key);
+    return told || u->choices >> chosen(job, u->of) & 1;
 }
 
 static weft_status refuse(const wefti_job_draft *draft, const use *u) {
@@ -86,22 +93,18 @@ static weft_status refuse(const wefti_job_draft *draft, const use *u) {
 /* A dropout of 0 and an output layer that is not tied are what the other families have. */
 weft_status wefti_job_check_uses(const wefti_job_draft *draft) {
     const weft_job_model *m = &draft->job.model;
-    bool from = *m->from != '\0';
-    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
-        if (from && uses[i].of == family_key) continue;
+    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++)
         if (wefti_job_mark_of(draft, uses[i].key)->given && !known(&draft->job, &uses[i]))
             return refuse(draft, &uses[i]);
-    }
     const use dropout = {"model.dropout", family_key, BLOCKS};
     const use tied = {"model.tied", family_key, ROTARY}, always = {"", family_key, LANGUAGE};
-    if (!from && m->dropout > 0 && !known(&draft->job, &dropout)) return refuse(draft, &dropout);
-    if (!from && m->tied && !known(&draft->job, &always)) return refuse(draft, &tied);
+    if (m->dropout > 0 && !known(&draft->job, &dropout)) return refuse(draft, &dropout);
+    if (m->tied && !known(&draft->job, &always)) return refuse(draft, &tied);
     return WEFT_OK;
 }
 
 bool wefti_job_is_used(const weft_job *job, const char *key) {
     for (size_t i = 0; i < sizeof uses / sizeof *uses; i++)
-        if (!strcmp(uses[i].key, key))
-            return (*job->model.from && uses[i].of == family_key) || known(job, &uses[i]);
+        if (!strcmp(uses[i].key, key)) return known(job, &uses[i]);
     return true;
 }

@@ -129,6 +129,8 @@ static void test_keys_of_choices(void **state) {
         {"model.family=lenet", "model.norm_eps=1e-5"},
         {"model.family=vit", "model.context=64"},
         {"model.family=bert", "model.patch=4"},
+        {"data.format=text", "data.labels=file"},
+        {"model.family=mlp", "data.tokenizer=bytes"},
         {"train.optimizer.name=sgd", "train.optimizer.momentum=0.9"},
         {"train.optimizer.name=adafactor", "train.optimizer.betas=[0.9, 0.99]"},
         {"train.optimizer.name=lion", "train.optimizer.eps=1e-8"},
@@ -139,6 +141,9 @@ static void test_keys_of_choices(void **state) {
     static const char *const good[][2] = {
         {"model.family=mlp", "model.dropout=0"},
         {"model.family=gpt2", "model.kv_heads=auto"},
+        {"model.family=mlp", "data.labels=file"},
+        {"data.format=npy", "data.labels=file"},
+        {"model.from=dir", "data.labels=file"},
         {"train.optimizer.name=sgd", "train.optimizer.momentum=auto"},
         {"train.optimizer.name=nesterov", "train.optimizer.momentum=0.5"},
         {"train.schedule.name=constant", "train.schedule.final=auto"},
