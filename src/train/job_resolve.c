@@ -106,10 +106,11 @@ static weft_status check(const wefti_job_draft *draft) {
     const weft_job_train *t = &draft->job.train;
     char where[512];
     const char *parts_key = microbatches_key(draft);
+    const wefti_job_mark *told = wefti_job_mark_of(draft, parts_key);
+    if (!told->given) told = wefti_job_mark_of(draft, "parallel.pipeline.stages");
     WEFT_REQUIRE(t->batch % t->accumulate == 0, WEFT_E_ARG,
-                 "%s%s = %lld must divide train.batch = %lld",
-                 wefti_job_where(draft, wefti_job_mark_of(draft, parts_key), where), parts_key,
-                 (long long)t->accumulate, (long long)t->batch);
+                 "%s%s = %lld must divide train.batch = %lld", wefti_job_where(draft, told, where),
+                 parts_key, (long long)t->accumulate, (long long)t->batch);
     WEFT_REQUIRE(t->schedule.warmup <= t->steps, WEFT_E_ARG,
                  "%strain.schedule.warmup = %lld must be at most train.steps = %lld",
                  wefti_job_where(draft, wefti_job_mark_of(draft, "train.schedule.warmup"), where),

@@ -118,7 +118,8 @@ static weft_status scalar(wefti_metrics *m, int64_t step, const char *tag, doubl
 static weft_status open_events(wefti_metrics *m, const char *directory) {
     char host[128] = "host";
     (void)gethostname(host, sizeof host - 1);
-    WEFT_TRY(wefti_dir_make(directory));
+    weft_status status = wefti_dir_make(directory);
+    if (status < 0) return wefti_prefix(status, "train.tensorboard");
     m->events_path = wefti_format("%s/events.out.tfevents.%010lld.%s.%d", directory,
                                   (long long)wall_time(), host, (int)getpid());
     WEFT_REQUIRE(m->events_path, WEFT_E_NOMEM, "no memory for a file name");

@@ -52,7 +52,7 @@ fi
 expect 1 'cannot create the directory text.txt: Not a directory' train job.yaml checkpoint.dir=text.txt
 expect 1 'text.txt' train job.yaml checkpoint.dir=text.txt/below
 expect 1 'train.log' train job.yaml train.log=dir
-expect 1 'text.txt' train job.yaml train.tensorboard=text.txt
+expect 1 'train.tensorboard: cannot create the directory text.txt' train job.yaml train.tensorboard=text.txt
 expect 1 'there is no directory nothere' train model.from=nothere data.path=text.txt
 expect 1 'text.txt is not a directory' train model.from=text.txt data.path=text.txt
 expect 1 'dir' train model.from=dir data.path=text.txt

@@ -172,6 +172,8 @@ static void test_filled_in(void **state) {
 static void test_refused_words(void **state) {
     (void)state;
     refused("parallel.mesh={dp: x}", "parallel.mesh must be names with sizes, as {dp: 2, tp: 4}");
+    refused("parallel.pipeline.stages=3", "'parallel.pipeline.stages=3': "
+                                          "parallel.pipeline.microbatches = 3 must divide");
     refused("parallel.mesh=[1]", "it is a list of 1");
     refused("parallel.mesh={dp: 2", "'parallel.mesh={dp: 2': a ',' or '}' is missing");
     refused("parallel.mesh={dp: 2, dp: 1}", "this key was given before");
