@@ -171,28 +171,65 @@ static weft_status refuse_cuts(const wefti_mesh *mesh, int64_t cuts, wefti_axes 
     return status;
 }
 
-weft_status wefti_cut_axes(const wefti_mesh *mesh, int64_t cuts, wefti_axes *used,
-                           wefti_dim_split *out) {
+/* Fewest axes; among those the outermost: the set that has the lower axis where two sets first
+ * differ. */
+static bool is_before(wefti_axes a, int a_count, wefti_axes b, int b_count) {
+    wefti_axes differ = a ^ b;
+    return a_count < b_count || (a_count == b_count && a & (differ & (0u - differ)));
+}
+
+/* The next set of free axes whose sizes multiply to the cuts, behind `after` (0: the first). */
+static wefti_axes next_set(const wefti_mesh *mesh, int64_t cuts, wefti_axes used,
+                           wefti_axes after) {
     wefti_axes best = 0;
-    int best_count = WEFTI_MAX_AXES + 1;
-    if (cuts == 1) best_count = 0;
-    for (wefti_axes set = 1; set < 1u << mesh->axes && best_count > 0; set++) {
+    int best_count = 0, after_count = 0;
+    (void)keeps_parts(mesh, after, &after_count);
+    for (wefti_axes set = 1; set < 1u << mesh->axes; set++) {
         int count;
         bool whole = keeps_parts(mesh, set, &count) && !has_trivial(mesh, set);
-        if (!whole || set & *used || wefti_mesh_product(mesh, set) != cuts) continue;
-        /* Fewest axes; among those the outermost: the set that has the lower axis where two sets
-         * first differ. */
-        wefti_axes differ = set ^ best;
-        if (count < best_count || (count == best_count && set & (differ & (0u - differ)))) {
-            best = set;
-            best_count = count;
-        }
+        if (!whole || set & used || wefti_mesh_product(mesh, set) != cuts) continue;
+        if (after && !is_before(after, after_count, set, count)) continue;
+        if (best && !is_before(set, count, best, best_count)) continue;
+        best = set;
+        best_count = count;
     }
-    if (best_count > WEFTI_MAX_AXES) return refuse_cuts(mesh, cuts, *used);
+    return best;
+}
+
+static wefti_dim_split split_of(const wefti_mesh *mesh, wefti_axes set) {
     wefti_dim_split split = {.unit = 1};
     for (int a = 0; a < mesh->axes; a++)
-        if (best >> a & 1u) split.axis[split.count++] = (int8_t)a;
-    *used |= best;
-    *out = split;
+        if (set >> a & 1u) split.axis[split.count++] = (int8_t)a;
+    return split;
+}
+
+weft_status wefti_cut_axes(const wefti_mesh *mesh, int64_t cuts, wefti_axes *used,
+                           wefti_dim_split *out) {
+    wefti_axes set = cuts == 1 ? 0 : next_set(mesh, cuts, *used, 0);
+    if (!set && cuts != 1) return refuse_cuts(mesh, cuts, *used);
+    *used |= set;
+    *out = split_of(mesh, set);
     return WEFT_OK;
+}
+
+/* Each cut above 1 takes an axis, so this is no deeper than the mesh has axes. */
+static bool share_axes(const wefti_mesh *mesh, int count, const int64_t *cuts, wefti_axes used,
+                       wefti_dim_split *out) {
+    for (; count > 0 && *cuts == 1; cuts++, count--) *out++ = split_of(mesh, 0);
+    if (count == 0) return true;
+    for (wefti_axes set = 0; (set = next_set(mesh, *cuts, used, set));)
+        if (share_axes(mesh, count - 1, cuts + 1, used | set, out + 1)) {
+            *out = split_of(mesh, set);
+            return true;
+        }
+    return false;
+}
+
+weft_status wefti_cut_all(const wefti_mesh *mesh, int count, const int64_t *cuts,
+                          wefti_dim_split *out, int *out_failed) {
+    wefti_axes used = 0;
+    if (share_axes(mesh, count, cuts, 0, out)) return WEFT_OK;
+    for (*out_failed = 0; *out_failed < count; ++*out_failed)
+        WEFT_TRY(wefti_cut_axes(mesh, cuts[*out_failed], &used, &out[*out_failed]));
+    WEFT_FAIL(WEFT_E_BUG, "cuts have axes one by one, but not together");
 }

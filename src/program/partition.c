@@ -291,7 +291,7 @@ static weft_status cut_node(wefti_walk *w, int64_t index) {
     if (status < 0) return wefti_prefix(status, "%s:%s", c->label, c->op);
     if (w->p->decide) {
         wefti_decision d = {.label = c->label, .op = c->op, .rule = c->rule};
-        if (w->strategies[index]) d.out = w->strategies[index]->out;
+        d.said = w->strategies[index];
         memcpy(d.factor, c->factor, sizeof d.factor);
         w->p->decide(w->p->decide_context, &d);
     }

@@ -76,7 +76,7 @@ typedef struct wefti_decision {
     const char *op;
     wefti_split_rule rule;
     wefti_dim_split factor[WEFTI_MAX_FACTORS]; /* axes of each factor */
-    const wefti_layout *out; /* of the first result, where a strategy says it; else NULL */
+    const wefti_strategy *said;                /* by the plan; NULL: nothing */
 } wefti_decision;
 typedef void wefti_decide(void *context, const wefti_decision *decision);
 void wefti_partition_observe(wefti_partition *p, wefti_decide *decide, void *context);

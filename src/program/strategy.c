@@ -245,10 +245,33 @@ static weft_status take_splits(wefti_cut *c, const wefti_strategy *s, wefti_axes
     return WEFT_OK;
 }
 
-/* MindSpore's cuts: for each input in turn, one number a dimension. */
-static weft_status take_cuts(wefti_cut *c, const wefti_strategy *s, wefti_axes *used) {
+/* What MindSpore's cuts say: so many parts of factors, in the order in which they are met. */
+typedef struct cut_list {
+    int count;
+    int factor[WEFTI_MAX_FACTORS];
+    int64_t cuts[WEFTI_MAX_FACTORS];
+    char what[WEFTI_MAX_FACTORS][64]; /* for messages */
+} cut_list;
+
+static weft_status add_cut(const wefti_cut *c, const wefti_strategy *s, cut_list *list, int f,
+                           int64_t cuts, const char *what) {
+    if (cuts == 1 && (f < 0 || !splittable(c, f))) return WEFT_OK;
+    if (f < 0) return refuse(c, s, what, "this dimension cannot be split");
+    if (!splittable(c, f)) return refuse(c, s, what, "this dimension must be whole");
+    for (int k = 0; k < list->count; k++) {
+        if (list->factor[k] != f) continue;
+        if (list->cuts[k] == cuts) return WEFT_OK;
+        return refuse(c, s, what, "it differs from the cuts of the same dimension elsewhere");
+    }
+    list->factor[list->count] = f;
+    list->cuts[list->count] = cuts;
+    (void)snprintf(list->what[list->count++], sizeof *list->what, "%s", what);
+    return WEFT_OK;
+}
+
+/* For each input in turn, one number a dimension. */
+static weft_status list_cuts(const wefti_cut *c, const wefti_strategy *s, cut_list *list) {
     int64_t at = 0;
-    bool set[WEFTI_MAX_FACTORS] = {false};
     char why[192], what[64];
     int present = 0;
     for (int i = 0; i < c->n->inputs; i++) present += wefti_in(c->n, i) != NULL;
@@ -265,27 +288,28 @@ static weft_status take_cuts(wefti_cut *c, const wefti_strategy *s, wefti_axes *
         }
         for (int d = 0; d < desc->rank; d++) {
             int64_t cuts = s->cuts[at++];
-            int f = c->rule.in[i][d];
             (void)snprintf(what, sizeof what, "%lld cuts of dimension %d of input %d",
                            (long long)cuts, d, i);
-            if (cuts == 1 && (f < 0 || !splittable(c, f))) continue;
-            if (f < 0) return refuse(c, s, what, "this dimension cannot be split");
-            if (set[f]) {
-                if (parts_of(c, &c->factor[f]) == cuts) continue;
-                return refuse(c, s, what,
-                              "it differs from the cuts of the same dimension elsewhere");
-            }
-            set[f] = true;
-            wefti_dim_split split;
-            wefti_axes trial = *used;
-            weft_status status = wefti_cut_axes(&c->w->p->mesh, cuts, &trial, &split);
-            if (status < 0) {
-                char message[192];
-                (void)snprintf(message, sizeof message, "%.180s", weft_error_message());
-                return refuse(c, s, what, message);
-            }
-            WEFT_TRY(take(c, s, f, &split, what, used));
+            WEFT_TRY(add_cut(c, s, list, c->rule.in[i][d], cuts, what));
         }
+    }
+    return WEFT_OK;
+}
+
+static weft_status take_cuts(wefti_cut *c, const wefti_strategy *s, wefti_axes *used) {
+    cut_list list = {0};
+    wefti_dim_split split[WEFTI_MAX_FACTORS];
+    int failed = 0;
+    WEFT_TRY(list_cuts(c, s, &list));
+    weft_status status = wefti_cut_all(&c->w->p->mesh, list.count, list.cuts, split, &failed);
+    if (status < 0) {
+        char message[192];
+        (void)snprintf(message, sizeof message, "%.180s", weft_error_message());
+        return refuse(c, s, list.what[failed], message);
+    }
+    for (int k = 0; k < list.count; k++) {
+        WEFT_TRY(take(c, s, list.factor[k], &split[k], list.what[k], used));
+        c->closed[list.factor[k]] = true;
     }
     return WEFT_OK;
 }
@@ -337,7 +361,8 @@ static void suggest_layout(chooser *h, const wefti_layout *layout, const int8_t 
     for (int d = 0; d < desc->rank; d++) {
         int f = dims[d];
         const wefti_dim_split *s = &layout->dim[d];
-        if (f < 0 || s->count == 0 || !splittable(c, f) || c->factor[f].count) continue;
+        if (f < 0 || s->count == 0 || !splittable(c, f) || c->factor[f].count || c->closed[f])
+            continue;
         if (s->count > h->seen[f].count) h->seen[f] = *s;
         int64_t per = elements_per_unit(c, f, desc->shape[d]);
         bool space =

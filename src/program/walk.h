@@ -75,6 +75,7 @@ struct wefti_cut {
     const weft_node *n;
     wefti_split_rule rule;
     wefti_dim_split factor[WEFTI_MAX_FACTORS];
+    bool closed[WEFTI_MAX_FACTORS]; /* the plan says in how many parts, also that it is one */
     wefti_axes keep; /* axes over which operands stay partial, and the results with them (LINEAR) */
     wefti_layout need[WEFTI_MAX_IN];  /* of inputs */
     wefti_layout give[WEFTI_MAX_OUT]; /* of outputs */

@@ -100,7 +100,24 @@ static bool unit_matters(const wefti_decision *d, int f, const wefti_mesh *mesh)
     return unit > 1 && (size % unit != 0 || size / unit % parts != 0);
 }
 
-/* "m0=dp n0=tp+sp" */
+/* "m0=dp n0=tp+sp"; cuts stay as they were said: their ones leave dimensions whole. */
+static void write_split(const collector *c, const wefti_decision *d, wefti_text *text) {
+    if (d->said && d->said->cuts) {
+        wefti_split_print(c->plan, d->said, text);
+        return;
+    }
+    for (int f = 0; f < d->rule.factors; f++) {
+        const wefti_dim_split *s = &d->factor[f];
+        if (!s->count || unit_matters(d, f, &c->plan->mesh)) continue;
+        wefti_text_add(text, "%s%s=", text->used ? " " : "", d->rule.factor[f].name);
+        for (int a = 0; a < s->count; a++)
+            wefti_text_add(text, "%s%s", a ? "+" : "", c->plan->mesh.axis[s->axis[a]].name);
+    }
+    if (d->said && d->said->out)
+        wefti_text_add(text, "%s-> %s", text->used ? " " : "",
+                       wefti_layout_text(d->said->out, &c->plan->mesh).text);
+}
+
 static void decided(void *context, const wefti_decision *d) {
     collector *c = context;
     wefti_text text = {0};
@@ -108,16 +125,7 @@ static void decided(void *context, const wefti_decision *d) {
     snprintf(name, sizeof name, "%s:%s", d->label, d->op);
     said *of = c->status < 0 ? NULL : find(&c->ops, name);
     if (!of) return;
-    for (int f = 0; f < d->rule.factors; f++) {
-        const wefti_dim_split *s = &d->factor[f];
-        if (!s->count || unit_matters(d, f, &c->plan->mesh)) continue;
-        wefti_text_add(&text, "%s%s=", text.used ? " " : "", d->rule.factor[f].name);
-        for (int a = 0; a < s->count; a++)
-            wefti_text_add(&text, "%s%s", a ? "+" : "", c->plan->mesh.axis[s->axis[a]].name);
-    }
-    if (d->out)
-        wefti_text_add(&text, "%s-> %s", text.used ? " " : "",
-                       wefti_layout_text(d->out, &c->plan->mesh).text);
+    write_split(c, d, &text);
     char *taken = wefti_text_take(&text);
     c->status = taken ? say(c, of, taken) : no_memory();
     wefti_free(taken);

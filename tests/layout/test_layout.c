@@ -410,6 +410,25 @@ static void cuts(void **state) {
     assert_int_equal(wefti_cut_axes(&mesh, -2, &used, &split), WEFT_E_ARG);
 }
 
+/* One after the other, 16 would take the axes without which there is no 8. */
+static void cuts_together(void **state) {
+    (void)state;
+    wefti_mesh mesh = mesh_of(4, (int32_t[]){2, 8, 4, 4}, (const char *[]){"a", "b", "c", "d"});
+    wefti_dim_split split[4];
+    int failed = -1;
+    assert_int_equal(wefti_cut_all(&mesh, 4, (int64_t[]){16, 1, 8, 2}, split, &failed), WEFT_OK);
+    static const int8_t axes[4][2] = {{2, 3}, {0}, {1}, {0}};
+    static const int8_t counts[4] = {2, 0, 1, 1};
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(split[i].count, counts[i]);
+        assert_memory_equal(split[i].axis, axes[i], (size_t)counts[i]);
+    }
+    assert_int_equal(wefti_cut_all(&mesh, 0, NULL, split, &failed), WEFT_OK);
+    assert_int_equal(wefti_cut_all(&mesh, 3, (int64_t[]){16, 1, 32}, split, &failed), WEFT_E_ARG);
+    assert_int_equal(failed, 2);
+    assert_non_null(strstr(weft_error_message(), "no free axes for 32 cuts; it allows 1, 4, 16"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_and_coordinates),
@@ -424,6 +443,7 @@ int main(void) {
         cmocka_unit_test(illegal_text),
         cmocka_unit_test(maps),
         cmocka_unit_test(cuts),
+        cmocka_unit_test(cuts_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
