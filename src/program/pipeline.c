@@ -348,8 +348,8 @@ static bool takes_part(const wefti_call_plan *call, wefti_stage_task_kind kind) 
     return call->differentiated && (kind == WEFTI_TASK_BACKWARD || !call->joint);
 }
 
-/* The calls of a chunk for one microbatch. Its copies take turns call by call, so that one computes
- * while another's transfers are under way. */
+/* The calls of a chunk for one microbatch. Its copies take turns call by call: one computes
+ * while what another posted between calls is under way. */
 static weft_status build_task(wefti_program_builder *b, wefti_stage_task_kind kind, int32_t chunk,
                               int32_t micro) {
     bool forward = kind == WEFTI_TASK_FORWARD;

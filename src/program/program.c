@@ -263,7 +263,8 @@ static void find_next(wefti_program_builder *b, int32_t k, bool backward) {
 }
 
 /* Forward calls, the loss, backward calls in reverse: microbatches [first, first + copies) from end
- * to end, taking turns call by call, so that one computes while another's transfers are under way.
+ * to end, taking turns call by call: one computes while what another posted between calls is under
+ * way.
  */
 static weft_status compute_pass(wefti_program_builder *b, wefti_section s, int32_t first,
                                 int32_t copies) {
