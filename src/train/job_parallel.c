@@ -340,5 +340,9 @@ static weft_status plan_of_file(wefti_job_draft *draft, weft_plan **out) {
 weft_status wefti_job_plan(wefti_job_draft *draft, weft_plan **out) {
     *out = NULL;
     WEFT_TRY(*draft->job.parallel.plan ? plan_of_file(draft, out) : plan_of_section(draft, out));
-    return *out ? wefti_plan_refine(*out) : WEFT_OK;
+    if (!*out) return WEFT_OK;
+    weft_status status = wefti_plan_refine(*out);
+    if (status == WEFT_E_ARG && *draft->job.parallel.plan)
+        return wefti_prefix(status, "%s", draft->job.parallel.plan);
+    return at_section(draft, status);
 }

@@ -204,6 +204,11 @@ static void test_refused_words(void **state) {
     refused("parallel.devices=4\nparallel.pipeline.stages=2\n"
             "parallel.pipeline.meshes=[{dp: 2}, {tp: 2}]",
             "parallel.mesh has no axis 'tp', dp alone");
+    refused(
+        "parallel.mesh={dp_shard: 2, dp: 4}\nparallel.optimizer.level=1\n"
+        "parallel.optimizer.shard_size=2",
+        "'parallel.optimizer.shard_size=2': parallel: optimizer.shard_size = 2 cuts the axis dp "
+        "in two, but the mesh has an axis dp_shard");
     refused("parallel.mesh={dp: 2}\nparallel.pipeline.stages=2\nparallel.pipeline.meshes=[{dp: 2}]",
             "has 1 meshes; each of the 2 stages needs one");
     refused("parallel.mesh={dp: 2}\nparallel.pipeline.stages=1\nparallel.pipeline.meshes=[dp: 2]",
