@@ -580,7 +580,7 @@ static void use(state *s, weft_session *session) {
         status = weft_session_check_replicas(session);
         break;
     case 6:
-        status = weft_session_set_row(session, (int64_t)byte(s) * INT64_C(0x0101010101010101));
+        status = weft_session_set_row(session, (int64_t)(byte(s) * UINT64_C(0x0101010101010101)));
         break;
     default:
         touch(s, session, program);
