@@ -355,6 +355,67 @@ static void documented_chains(void **state) {
     }
 }
 
+/* ---- one block of several ---- */
+
+/* Three blocks of two layers; the batch is split by dp, and the hidden units of one block by tp. */
+static weft_graph *blocks(void) {
+    enum { ROWS = 10, WIDTH = 8, HIDDEN = 12 };
+    weft_graph *g;
+    ASSERT_OK(weft_graph_create(&g));
+    weft_value y = weft_input(g, "x", numbers(2, (int64_t[]){ROWS, WIDTH}));
+    for (int b = 0; b < 3; b++) {
+        weft_cell_begin(g, "block%d", b);
+        for (int l = 0; l < 2; l++) {
+            int64_t in = l ? HIDDEN : WIDTH, out = l ? WIDTH : HIDDEN;
+            weft_cell_begin(g, "dense%d", l);
+            weft_value w = weft_param(g, "weight", numbers(2, (int64_t[]){in, out}), normal);
+            weft_value bias = weft_param(g, "bias", numbers(1, &out), normal);
+            y = weft_cell_end(g, weft_linear(g, y, w, bias, false));
+            if (l == 0) y = weft_gelu(g, y);
+        }
+        y = weft_cell_end(g, y);
+    }
+    weft_output(g, "y", y);
+    weft_cell_begin(g, "loss");
+    weft_loss(g, weft_cell_end(g, weft_mean(g, weft_mul(g, y, y), 0, NULL, false)));
+    ASSERT_OK(weft_graph_status(g));
+    return g;
+}
+
+/* Which part of a parameter a device has. */
+static void assert_size(const weft_session *s, int rank, const char *name, int64_t rows,
+                        int64_t columns) {
+    const wefti_program *p = wefti_session_program_of(s, 0, rank);
+    const wefti_tensor *t = wefti_program_tensor(p, name);
+    assert_non_null(t);
+    assert_int_equal(t->desc.shape[0], rows);
+    assert_int_equal(t->desc.shape[1], columns);
+}
+
+static void a_block_is_split_and_the_others_follow(void **state) {
+    (void)state;
+    weft_plan *plan;
+    weft_graph *g = blocks();
+    ASSERT_OK(weft_plan_create(8, &plan));
+    ASSERT_OK(weft_plan_axis(plan, "dp", 2));
+    ASSERT_OK(weft_plan_axis(plan, "tp", 4));
+    ASSERT_OK(weft_op_split(plan, "block1.dense0:linear", "((2,1),(1,4),(4,))"));
+    ASSERT_OK(weft_tensor_split(plan, "block1.dense1.weight", "[tp, -]"));
+    ASSERT_OK(weft_op_split(plan, "block1.dense1:linear", "m0=dp k=tp -> [dp+tp, -]"));
+    weft_session *s = session_of(g, plan);
+    for (int r = 0; r < 8; r++) {
+        assert_size(s, r, "block0.dense0.weight", 8, 12);
+        assert_size(s, r, "block1.dense0.weight", 8, 3);
+        assert_size(s, r, "block1.dense1.weight", 3, 8);
+        assert_size(s, r, "block2.dense1.weight", 12, 8);
+    }
+    assert_true(forward_transfers(s, 0).reduce_scatter == 1);
+    run_both("a block", g, s);
+    weft_session_destroy(s);
+    weft_plan_destroy(plan);
+    weft_graph_destroy(g);
+}
+
 /* The text of a rank's program, but for the strategies themselves. */
 static char *program_text(const chain *c, int rank) {
     weft_graph *g = layers(c);
@@ -392,6 +453,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_way_to_share_out_a_product),
         cmocka_unit_test(documented_chains),
+        cmocka_unit_test(a_block_is_split_and_the_others_follow),
         cmocka_unit_test(cuts_and_axes_say_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* Parallelism by hand, in plans of mode manual: two layers whose hidden units are shared out, the
- * first weight by columns and the second by rows, the sum of their results in the graph; and samples
- * shared out, with the gradients' sum in the graph. Twenty steps give the losses and the weights
- * that one device has. */
+ * first weight by columns and the second by rows, the sum of their results in the graph; and
+ * samples shared out, with the gradients' sum in the graph. Twenty steps give the losses and the
+ * weights that one device has. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -85,8 +85,7 @@ static weft_status fill(weft_session *s, const char *name, int64_t row, int64_t 
     TRY(weft_session_local(s, 0, name, &part));
     double *to = part.data;
     for (int64_t i = 0; i < part.size[0]; i++)
-        for (int64_t j = 0; j < part.size[1]; j++)
-            *to++ = value_at(row + i, column + j, kind);
+        for (int64_t j = 0; j < part.size[1]; j++) *to++ = value_at(row + i, column + j, kind);
     return WEFT_OK;
 }
 
