@@ -34,7 +34,7 @@ enum {
 typedef struct wefti_local_slot {
     alignas(128) _Atomic uint64_t posted;
     _Atomic uint64_t given; /* comm/local_boxes.c */
-    uint64_t hash;          /* of the transfer: the same on all members */
+    uint64_t hash;          /* of all transfers up to this: the same on all members */
     const char *text;       /* what it is; as the next two, an address of the poster */
     const void *source;     /* NULL: `inside`, or nothing */
     void *destination;      /* NULL where all have one: `source` is the poster's boxes */
@@ -96,6 +96,7 @@ typedef struct wefti_local_place {
     bool copied; /* others see a copy, which may stay */
     bool moved;
     bool free; /* all partners are known to have moved */
+    uint64_t hash;
 } wefti_local_place;
 
 typedef struct wefti_local_channel wefti_local_channel;
@@ -108,6 +109,7 @@ typedef struct wefti_local_seat {
     int32_t me;
     bool active;                     /* in its rank's list */
     uint64_t published, oldest;      /* posts in slots; those before `oldest` are finished */
+    uint64_t hash;                   /* of all that are published */
     wefti_local_post *first, **last; /* posted, no slot yet */
     wefti_local_place place[WEFTI_LOCAL_RING];
     unsigned char *small; /* copies of small sources, one place for each slot */

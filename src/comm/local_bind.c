@@ -8,7 +8,7 @@ void *wefti_local_lines(wefti_arena *arena, size_t bytes) {
 
 void wefti_local_seat_reset(wefti_local_seat *seat) {
     for (int i = 0; i < WEFTI_LOCAL_RING; i++) seat->place[i] = (wefti_local_place){0};
-    seat->published = seat->oldest = seat->free_before = 0;
+    seat->published = seat->oldest = seat->free_before = seat->hash = 0;
     seat->first = NULL;
     seat->last = &seat->first;
     seat->active = false;

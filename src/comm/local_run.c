@@ -4,7 +4,10 @@
  * memory. Whoever waits, for whatever it is, carries on everything that it has under way, in any
  * order in which partners turn up; so waits in different orders on different ranks cannot lock each
  * other out. */
+#include <string.h>
+
 #include "base/clock.h"
+#include "base/digest.h"
 #include "comm/local.h"
 
 static wefti_local_place *place_of(wefti_local_seat *seat, uint64_t number) {
@@ -92,7 +95,9 @@ static void publish(wefti_local *local, wefti_local_seat *seat, wefti_local_post
                                .plan = plan,
                                .source = post->source,
                                .destination = post->destination,
-                               .copied = plan->small || post->copied};
+                               .copied = plan->small || post->copied,
+                               .hash = wefti_digest_number(seat->hash, plan->hash)};
+    seat->hash = place.hash;
     bool inside = place.copied && plan->bytes <= WEFTI_LOCAL_INSIDE;
     if (inside) {
         if (plan->bytes > 0) memcpy(slot->inside, post->source, (size_t)plan->bytes);
@@ -103,7 +108,7 @@ static void publish(wefti_local *local, wefti_local_seat *seat, wefti_local_post
         place.source = post->bounce;
     }
     if (post->boxes) wefti_local_show_given(slot, post, number);
-    slot->hash = plan->hash;
+    slot->hash = place.hash;
     slot->text = plan->text;
     slot->source = inside ? NULL : post->boxes ? post->bounce : place.source;
     slot->destination = post->boxes ? NULL : place.destination;
@@ -112,10 +117,29 @@ static void publish(wefti_local *local, wefti_local_seat *seat, wefti_local_post
     ring_group(local, seat);
 }
 
-/* All partners that this member must see before it moves have posted an equal transfer. A mismatch
- * breaks the world. */
+/* Says what a partner has posted instead. Equal ones: what differs came before, in a transfer that
+ * gave neither of the two anything to look at, such as broadcasts from different roots. */
+static void break_for_mismatch(wefti_local *local, const wefti_local_plan *plan, int32_t rank,
+                               const char *text) {
+    local->at_fault = true;
+    if (strcmp(plan->text, text) == 0)
+        wefti_local_break(local, WEFT_RANK_OWN,
+                          "posts %s as rank %d does, but before that another transfer than rank %d "
+                          "(another root, say); transfers of one group and tag must be equal on "
+                          "all members and posted in the same order",
+                          text, (int)rank, (int)rank);
+    else
+        wefti_local_break(local, WEFT_RANK_OWN,
+                          "posts %s where rank %d posts %s; transfers of one group and tag must "
+                          "be equal on all members and posted in the same order",
+                          plan->text, (int)rank, text);
+}
+
+/* All partners that this member must see before it moves have posted an equal transfer, and equal
+ * ones before. A mismatch breaks the world. */
 static bool partners_are_there(wefti_local *local, wefti_local_seat *seat, uint64_t number) {
-    const wefti_local_plan *plan = place_of(seat, number)->plan;
+    const wefti_local_place *place = place_of(seat, number);
+    const wefti_local_plan *plan = place->plan;
     for (int32_t i = 0; i < plan->partners; i++) {
         const wefti_local_partner *partner = &plan->partner[i];
         if (!partner->gives) continue;
@@ -123,15 +147,11 @@ static bool partners_are_there(wefti_local *local, wefti_local_seat *seat, uint6
         uint64_t posted = atomic_load(&slot->posted);
         if (posted <= number) return false;
         /* A partner that has moved on does not count this member among its own. */
-        if (posted == number + 1 && slot->hash == plan->hash) continue;
+        if (posted == number + 1 && slot->hash == place->hash) continue;
         const char *text =
             wefti_local_reach(local->world, seat->channel->places[partner->member], slot->text);
-        local->at_fault = true;
-        wefti_local_break(local, WEFT_RANK_OWN,
-                          "posts %s where rank %d posts %s; transfers of one group and tag must "
-                          "be equal on all members and posted in the same order",
-                          plan->text, (int)seat->channel->ranks[partner->member],
-                          posted == number + 1 && text ? text : "something else");
+        break_for_mismatch(local, plan, seat->channel->ranks[partner->member],
+                           posted == number + 1 && text ? text : "something else");
         return false;
     }
     return true;

@@ -43,7 +43,7 @@ typedef struct wefti_rounds_header {
     uint32_t kind;
     uint32_t text;            /* bytes of it, behind the header */
     uint64_t channel, number; /* of the post in it; of BREAKS, the number is who is to blame */
-    uint64_t hash;            /* of the plan */
+    uint64_t hash;            /* of all plans of the channel up to this */
     uint64_t bytes;           /* of the data */
     uint32_t message;         /* its number in the plan */
     uint32_t tag;             /* of the data that follows */
@@ -102,6 +102,7 @@ typedef struct wefti_rounds_channel {
     int32_t *ranks;
     wefti_rounds_seat *seat;                         /* [members] */
     uint64_t posted, begun;                          /* posts so far */
+    uint64_t hash;                                   /* of all plans that have begun */
     wefti_rounds_post *first, **last;                /* posted, not begun */
     wefti_rounds_post *active;                       /* begun, not finished, oldest first */
     wefti_rounds_buffer *early;                      /* messages of posts not begun */
@@ -116,7 +117,7 @@ struct wefti_rounds_post {
     wefti_rounds_endpoint *endpoint;
     const void *source;
     void *destination;
-    uint64_t number;
+    uint64_t number, hash; /* hash: of all up to this; once it has begun */
     bool finished, asked;
     int64_t round, sent, received; /* begun; sends issued; receives done, in a row */
     int32_t open;                  /* requests under way, */

@@ -129,7 +129,7 @@ static bool agrees(wefti_rounds_world *w, const wefti_rounds_channel *channel,
     const wefti_rounds_recent *recent = &channel->recent[h.number % WEFTI_ROUNDS_RECENT];
     const char *mine = "something else";
     if (post) {
-        if (post->endpoint->plan->hash == h.hash) return true;
+        if (post->hash == h.hash) return true;
         mine = post->endpoint->plan->text;
     } else if (h.number + WEFTI_ROUNDS_RECENT >= channel->begun) {
         if (recent->hash == h.hash) return true;
@@ -138,11 +138,19 @@ static bool agrees(wefti_rounds_world *w, const wefti_rounds_channel *channel,
         return true; /* long answered */
     }
     char text[WEFTI_ROUNDS_MESSAGE_TEXT];
+    const char *theirs = h.text > 0 ? text_of(buffer, &h, text) : "something else";
     w->at_fault = true;
-    wefti_rounds_break(w, WEFT_RANK_OWN,
-                       "posts %s where rank %d posts %s; transfers of one group and tag must be "
-                       "equal on all members and posted in the same order",
-                       mine, (int)rank, h.text > 0 ? text_of(buffer, &h, text) : "something else");
+    if (strcmp(mine, theirs) == 0 && h.text > 0)
+        wefti_rounds_break(w, WEFT_RANK_OWN,
+                           "posts %s as rank %d does, but before that another transfer than rank "
+                           "%d (another root, say); transfers of one group and tag must be equal "
+                           "on all members and posted in the same order",
+                           mine, (int)rank, (int)rank);
+    else
+        wefti_rounds_break(w, WEFT_RANK_OWN,
+                           "posts %s where rank %d posts %s; transfers of one group and tag must "
+                           "be equal on all members and posted in the same order",
+                           mine, (int)rank, theirs);
     return false;
 }
 

@@ -1,6 +1,7 @@
 /* Running posts: rounds go on when what they need is there, in any order among the posts. */
 #include <string.h>
 
+#include "base/digest.h"
 #include "comm/rounds.h"
 
 static wefti_rounds_header header_to(wefti_rounds_channel *channel, int32_t member,
@@ -28,7 +29,7 @@ static bool send_one(wefti_rounds_world *w, wefti_rounds_post *post, int64_t i) 
     wefti_rounds_header h = header_to(post->endpoint->channel, partner->member,
                                       small ? WEFTI_ROUNDS_WITH_DATA : WEFTI_ROUNDS_DATA_FOLLOWS);
     h.number = post->number;
-    h.hash = plan->hash;
+    h.hash = post->hash;
     h.bytes = (uint64_t)m->bytes;
     h.message = (uint32_t)m->number;
     h.text = m->number == 0 ? text_bytes(plan->text) : 0;
@@ -141,7 +142,8 @@ static bool has_credit(const wefti_rounds_channel *channel, const wefti_rounds_p
 static void begin(wefti_rounds_world *w, wefti_rounds_channel *channel, wefti_rounds_post *post) {
     const wefti_rounds_plan *plan = post->endpoint->plan;
     wefti_rounds_recent *recent = &channel->recent[post->number % WEFTI_ROUNDS_RECENT];
-    recent->hash = plan->hash;
+    recent->hash = channel->hash = wefti_digest_number(channel->hash, plan->hash);
+    post->hash = recent->hash;
     size_t n = text_bytes(plan->text);
     memcpy(recent->text, plan->text, n);
     recent->text[n] = 0;
@@ -280,7 +282,7 @@ static bool ask_partner(wefti_rounds_world *w, wefti_rounds_channel *channel,
     if (!missing) return true;
     wefti_rounds_header h = header_to(channel, partner->member, WEFTI_ROUNDS_ASKS);
     h.number = post->number;
-    h.hash = plan->hash;
+    h.hash = post->hash;
     h.text = text_bytes(plan->text);
     return wefti_rounds_tell(w, partner->rank, &h, plan->text, NULL);
 }

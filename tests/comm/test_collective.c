@@ -375,6 +375,14 @@ static void differ_in_root(ranks_test *t, int rank) {
     float a[9] = {0};
     keep(t, rank, weft_broadcast(t->world[rank], NULL, a, 4, WEFT_F32, rank == 1 ? 2 : 0));
 }
+/* Nobody looks at what rank 1 posts, and it looks at nobody: the next call finds it. */
+static void differ_in_who_is_root(ranks_test *t, int rank) {
+    float a[9] = {0};
+    int root = rank == 1 ? 1 : 0;
+    weft_status status = weft_broadcast(t->world[rank], NULL, a, 4, WEFT_F32, root);
+    if (status >= 0) status = weft_barrier(t->world[rank], NULL);
+    keep(t, rank, status);
+}
 static void differ_in_order(ranks_test *t, int rank) { /* one leaves a barrier out */
     float a[9] = {0}, b[9];
     if (rank != 1) (void)!weft_barrier(t->world[rank], NULL);
@@ -412,6 +420,8 @@ static void ranks_that_differ_are_named(void **state) {
         {differ_in_size, {"call 1 of all 3 ranks", "4 elements", "9 elements"}},
         {differ_in_reduction, {"call 1 of all 3 ranks", "min over all 3", "prod over all 3"}},
         {differ_in_root, {"call 1 of all 3 ranks", "root member 0", "root member 2"}},
+        {differ_in_who_is_root,
+         {"call 2 of all 3 ranks", "barrier", "before that another transfer"}},
         {differ_in_order, {"of all 3 ranks", "barrier", "all_reduce of min over all 3"}},
         {differ_in_blocks, {"all_to_all_v, call 1", "ranks 0 and 1", "exchange"}},
         {differ_in_halo, {"halo_exchange, call 1", "ranks 0 and 1", "exchange"}},
