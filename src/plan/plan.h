@@ -122,8 +122,9 @@ void wefti_split_print(const weft_plan *plan, const wefti_strategy *strategy, we
 bool wefti_glob_match(const char *pattern, const char *text);
 bool wefti_glob_valid(const char *pattern);
 
-/* Strategy for an op called `label` and "label:op"; NULL: none. One of the backward pass has the
- * second name only, since what is said of a label is said of the model's own ops. */
+/* Strategy for an op called `label` and "label:op"; NULL: none. What is said of a label is said of
+ * the model's own ops: one of the backward pass takes it (wefti_cut_guided) if nothing is said of
+ * its second name. */
 const wefti_strategy *wefti_plan_strategy(const weft_plan *plan, const char *label, const char *op,
                                           bool gradient);
 const wefti_tensor_strategy *wefti_plan_tensor(const weft_plan *plan, const char *name);

@@ -74,16 +74,16 @@ bool wefti_glob_valid(const char *pattern) {
 const wefti_strategy *wefti_plan_strategy(const weft_plan *plan, const char *label, const char *op,
                                           bool gradient) {
     char both[512];
+    const wefti_strategy *guide = NULL;
     int length = snprintf(both, sizeof both, "%s:%s", label, op);
     bool fits = length > 0 && length < (int)sizeof both;
     for (int64_t i = plan->strategy_count; i-- > 0;) {
         const char *match = plan->strategies[i].match;
-        if (gradient && !strchr(match, ':')) continue;
-        if ((!gradient && wefti_glob_match(match, label)) ||
-            (fits && wefti_glob_match(match, both)))
-            return &plan->strategies[i];
+        if (!wefti_glob_match(match, label) && !(fits && wefti_glob_match(match, both))) continue;
+        if (!gradient || strchr(match, ':')) return &plan->strategies[i];
+        if (!guide) guide = &plan->strategies[i];
     }
-    return NULL;
+    return guide;
 }
 
 const wefti_tensor_strategy *wefti_plan_tensor(const weft_plan *plan, const char *name) {

@@ -287,11 +287,13 @@ static weft_status cut_node(wefti_walk *w, int64_t index) {
         w->communicated[n->out[o]] |= talks;
         WEFT_TRY(add_version(w, n->out[o], &c->give[o], c->made[o]));
     }
-    status = place_result(c, w->strategies[index]);
+    const wefti_strategy *said = w->strategies[index];
+    if (wefti_cut_guided(n, said)) said = NULL;
+    status = place_result(c, said);
     if (status < 0) return wefti_prefix(status, "%s:%s", c->label, c->op);
     if (w->p->decide) {
         wefti_decision d = {.label = c->label, .op = c->op, .rule = c->rule};
-        d.said = w->strategies[index];
+        d.said = said;
         memcpy(d.factor, c->factor, sizeof d.factor);
         w->p->decide(w->p->decide_context, &d);
     }

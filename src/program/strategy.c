@@ -527,13 +527,57 @@ static wefti_axes common_partial(const wefti_cut *c) {
     return any ? common : 0;
 }
 
+bool wefti_cut_guided(const weft_node *n, const wefti_strategy *s) {
+    return s && n->gradient && !strchr(s->match, ':');
+}
+
+/* Every operand with dimensions, and every result, has the factor: it is the same one whichever
+ * operands a product takes. */
+static bool is_everywhere(const wefti_cut *c, int f) {
+    bool all = true;
+    for (int i = 0; i < c->n->inputs + c->n->outputs; i++) {
+        bool input = i < c->n->inputs, has = false;
+        const weft_desc *desc = input ? wefti_in(c->n, i) : wefti_out(c->n, i - c->n->inputs);
+        const int8_t *dims = input ? c->rule.in[i] : c->rule.out[i - c->n->inputs];
+        for (int d = 0; desc && d < desc->rank; d++) has |= dims[d] == f;
+        all &= has || !desc || desc->rank == 0;
+    }
+    return all;
+}
+
+/* What is said of a label is said of the model's own ops. Their gradients go by it as far as it
+ * means the same there, and where it does not fit they go without. */
+static void take_guidance(wefti_cut *c, const wefti_strategy *s, wefti_axes *used) {
+    bool same_names = strstr(c->n->op->name, "_grad") != NULL;
+    for (int32_t k = 0; k < s->split_count; k++) {
+        const wefti_split *x = &s->splits[k];
+        wefti_dim_split split = {.count = x->count};
+        wefti_axes axes = 0;
+        int f = c->rule.factors - 1;
+        while (f >= 0 && strcmp(c->rule.factor[f].name, x->what) != 0) f--;
+        if (f < 0 || !splittable(c, f) || c->factor[f].count) continue;
+        if (!same_names && !is_everywhere(c, f)) continue;
+        bool fits = true;
+        for (int a = 0; a < x->count; a++) {
+            fits &= x->axis[a] < c->w->p->mesh.axes && !((axes | *used) >> x->axis[a] & 1u);
+            axes |= 1u << x->axis[a];
+            split.axis[a] = x->axis[a];
+        }
+        if (!fits || parts_of(c, &split) > c->rule.factor[f].size) continue;
+        *used |= axes;
+        c->factor[f] = split;
+    }
+}
+
 weft_status wefti_cut_choose(wefti_cut *c, const wefti_strategy *strategy) {
     wefti_axes fixed = 0;
     chooser h = {.c = c};
     wefti_cost cost = {0};
     wefti_rule_begin(&c->rule);
     if (c->n->op->split) WEFT_TRY(c->n->op->split(c->n, &c->rule));
-    if (strategy) {
+    if (wefti_cut_guided(c->n, strategy)) {
+        take_guidance(c, strategy, &fixed);
+    } else if (strategy) {
         if (strategy->cuts)
             WEFT_TRY(take_cuts(c, strategy, &fixed));
         else

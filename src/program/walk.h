@@ -86,6 +86,8 @@ struct wefti_cut {
 
 /* strategy.c: fills factor and keep, from the plan or by least cost; then need and give. */
 weft_status wefti_cut_choose(wefti_cut *c, const wefti_strategy *strategy) WEFT_CHECKED;
+/* The strategy is of a label, the op one of its gradients: a guide, no demand. */
+bool wefti_cut_guided(const weft_node *n, const wefti_strategy *s);
 const char *wefti_cut_label(const wefti_walk *w, const weft_node *n, char *buffer, size_t bytes);
 /* What follows the label in the name of an op: "linear"; "mul_grad" in a backward pass. */
 enum { WEFTI_OP_NAME_BYTES = 64 };

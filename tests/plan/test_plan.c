@@ -120,8 +120,12 @@ static void test_last_rule_counts(void **state) {
     assert_string_equal(s->splits[0].what, "heads");
     assert_int_equal(s->splits[0].axis[0], 1);
     assert_null(wefti_plan_strategy(plan, "wte", "embedding", false));
-    /* Ops of the backward pass are matched where a pattern says which op. */
-    assert_null(wefti_plan_strategy(plan, "h.0.attn", "attention_grad", true));
+    /* Ops of the backward pass take what is said of them before what is said of their label. */
+    s = wefti_plan_strategy(plan, "h.0.attn", "attention_grad", true);
+    assert_string_equal(s->match, "h.*.attn*");
+    s = wefti_plan_strategy(plan, "h.1.attn.c_attn", "linear", true);
+    assert_string_equal(s->match, "*:linear");
+    assert_null(wefti_plan_strategy(plan, "wte", "embedding_grad", true));
     assert_string_equal(wefti_plan_strategy(plan, "h.0.mlp", "linear", true)->match, "*:linear");
     good(weft_tensor_split(plan, "*.weight", "[-, tp]"));
     good(weft_tensor_split(plan, "wte.*", "[dp+tp, -]"));
