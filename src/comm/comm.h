@@ -66,6 +66,13 @@ struct wefti_endpoint {
     const wefti_comm_engine *engine;
 };
 
+/* Fills `out` with what this rank has done wrong, and returns it: it posts `mine` where `rank`
+ * posts `theirs` (NULL: not known). Where these are equal what differs came before, in a transfer
+ * that gave neither of the two anything to look at, such as broadcasts from different roots. */
+enum { WEFTI_COMM_MISMATCH = 768 };
+const char *wefti_comm_mismatch(char out[WEFTI_COMM_MISMATCH], const char *mine, int32_t rank,
+                                const char *theirs);
+
 /* The ranks of one process: threads that read each other's memory. out[0..size-1]: one side per
  * rank, to be used by one thread at a time each, and all to be destroyed. `spin`: iterations of
  * busy waiting before a waiting thread sleeps; 0 when there are more devices than cores; -1: chosen

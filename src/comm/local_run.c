@@ -117,22 +117,13 @@ static void publish(wefti_local *local, wefti_local_seat *seat, wefti_local_post
     ring_group(local, seat);
 }
 
-/* Says what a partner has posted instead. Equal ones: what differs came before, in a transfer that
- * gave neither of the two anything to look at, such as broadcasts from different roots. */
+/* Says what a partner has posted instead. */
 static void break_for_mismatch(wefti_local *local, const wefti_local_plan *plan, int32_t rank,
                                const char *text) {
+    char what[WEFTI_COMM_MISMATCH];
     local->at_fault = true;
-    if (strcmp(plan->text, text) == 0)
-        wefti_local_break(local, WEFT_RANK_OWN,
-                          "posts %s as rank %d does, but before that another transfer than rank %d "
-                          "(another root, say); transfers of one group and tag must be equal on "
-                          "all members and posted in the same order",
-                          text, (int)rank, (int)rank);
-    else
-        wefti_local_break(local, WEFT_RANK_OWN,
-                          "posts %s where rank %d posts %s; transfers of one group and tag must "
-                          "be equal on all members and posted in the same order",
-                          plan->text, (int)rank, text);
+    wefti_local_break(local, WEFT_RANK_OWN, "%s",
+                      wefti_comm_mismatch(what, plan->text, rank, text));
 }
 
 /* All partners that this member must see before it moves have posted an equal transfer, and equal
@@ -151,7 +142,7 @@ static bool partners_are_there(wefti_local *local, wefti_local_seat *seat, uint6
         const char *text =
             wefti_local_reach(local->world, seat->channel->places[partner->member], slot->text);
         break_for_mismatch(local, plan, seat->channel->ranks[partner->member],
-                           posted == number + 1 && text ? text : "something else");
+                           posted == number + 1 ? text : NULL);
         return false;
     }
     return true;

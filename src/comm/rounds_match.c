@@ -127,7 +127,7 @@ static bool agrees(wefti_rounds_world *w, const wefti_rounds_channel *channel,
                    const wefti_rounds_post *post, int32_t rank, const wefti_rounds_buffer *buffer) {
     wefti_rounds_header h = header_of(buffer);
     const wefti_rounds_recent *recent = &channel->recent[h.number % WEFTI_ROUNDS_RECENT];
-    const char *mine = "something else";
+    const char *mine = NULL;
     if (post) {
         if (post->hash == h.hash) return true;
         mine = post->endpoint->plan->text;
@@ -137,20 +137,10 @@ static bool agrees(wefti_rounds_world *w, const wefti_rounds_channel *channel,
     } else if (h.kind == WEFTI_ROUNDS_ASKS) {
         return true; /* long answered */
     }
-    char text[WEFTI_ROUNDS_MESSAGE_TEXT];
-    const char *theirs = h.text > 0 ? text_of(buffer, &h, text) : "something else";
+    char text[WEFTI_ROUNDS_MESSAGE_TEXT], what[WEFTI_COMM_MISMATCH];
+    const char *theirs = h.text > 0 ? text_of(buffer, &h, text) : NULL;
     w->at_fault = true;
-    if (strcmp(mine, theirs) == 0 && h.text > 0)
-        wefti_rounds_break(w, WEFT_RANK_OWN,
-                           "posts %s as rank %d does, but before that another transfer than rank "
-                           "%d (another root, say); transfers of one group and tag must be equal "
-                           "on all members and posted in the same order",
-                           mine, (int)rank, (int)rank);
-    else
-        wefti_rounds_break(w, WEFT_RANK_OWN,
-                           "posts %s where rank %d posts %s; transfers of one group and tag must "
-                           "be equal on all members and posted in the same order",
-                           mine, (int)rank, theirs);
+    wefti_rounds_break(w, WEFT_RANK_OWN, "%s", wefti_comm_mismatch(what, mine, rank, theirs));
     return false;
 }
 
