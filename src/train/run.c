@@ -66,11 +66,11 @@ static int64_t count_targets(const wefti_training *t, const wefti_batch *b, int6
     return count;
 }
 
-/* How much the loss of the microbatch from row `first` on counts for: of masked tokens each has
- * another number, and the loss of the step is the mean over all of them. */
-static weft_status feed_share(wefti_training *t, const wefti_batch *b, int64_t first) {
+/* How much the loss of the microbatch from row `first` on counts for, of a step with `all` targets:
+ * of masked tokens each has another number, and the loss of the step is the mean over all of them.
+ */
+static weft_status feed_share(wefti_training *t, const wefti_batch *b, int64_t first, int64_t all) {
     if (t->config.family != WEFT_FAMILY_BERT) return WEFT_OK;
-    int64_t all = count_targets(t, b, 0, t->micro * t->microbatches);
     double own = (double)count_targets(t, b, first, t->micro) * (double)t->microbatches;
     float share = all ? (float)(own / (double)all) : 1.0f;
     return weft_session_feed(t->session, 0, "share", &share, sizeof share);
@@ -92,19 +92,21 @@ static weft_status feed_rows(wefti_training *t, int program, const wefti_batch *
 static weft_status train_batch(wefti_training *t, const wefti_batch *b, double lr,
                                weft_train_step *out) {
     int64_t count = t->microbatches;
+    int64_t targets =
+        t->config.family == WEFT_FAMILY_BERT ? count_targets(t, b, 0, count * t->micro) : 0;
     double sum = 0, loss = 0;
     int64_t known = 0; /* a pipeline tells the mean of all at the last one */
     out->gradient_norm = NAN;
     if (count == 1 && t->job->train.clip == 0) {
         WEFT_TRY(feed_rows(t, 0, b, 0));
-        WEFT_TRY(feed_share(t, b, 0));
+        WEFT_TRY(feed_share(t, b, 0, targets));
         WEFT_TRY(weft_session_set_row(t->session, 0));
         WEFT_TRY(weft_session_step(t->session, lr, &out->loss));
         return WEFT_OK;
     }
     for (int64_t m = 0; m < count; m++) {
         WEFT_TRY(feed_rows(t, 0, b, m * t->micro));
-        WEFT_TRY(feed_share(t, b, m * t->micro));
+        WEFT_TRY(feed_share(t, b, m * t->micro, targets));
         WEFT_TRY(weft_session_set_row(t->session, m * t->micro));
         WEFT_TRY(weft_session_accumulate(t->session, &loss));
         if (isnan(loss)) continue;
