@@ -54,9 +54,11 @@ if(WEFT_TESTS)
     add_dependencies(tests ${name})
     add_test(NAME ${name} COMMAND ${name})
     weft_test_settings(${name})
-    # Tests that start threads run under the thread sanitizer too.
+    # Tests that start threads run under the thread sanitizer too; those of these folders that start
+    # none say so.
     file(STRINGS ${source} threaded REGEX "wefti_pool_create|pthread_create|weft-test: threads")
-    if(threaded OR folder MATCHES "^(exec|train|data)$")
+    file(STRINGS ${source} unthreaded REGEX "weft-test: no threads")
+    if(threaded OR (folder MATCHES "^(exec|train|data)$" AND NOT unthreaded))
       set_tests_properties(${name} PROPERTIES LABELS threads)
       add_dependencies(threaded_tests ${name})
     endif()

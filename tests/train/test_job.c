@@ -1,5 +1,5 @@
 /* Job files: values and defaults, messages with their lines, the printed form, failing allocations.
- */
+ * weft-test: no threads */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,4 +1,5 @@
-/* The section `parallel` of a job: into a plan, printed and read back, refused with its place. */
+/* The section `parallel` of a job: into a plan, printed and read back, refused with its place.
+ * weft-test: no threads */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

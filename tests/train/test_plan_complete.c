@@ -1,5 +1,6 @@
 /* Completed plans: what is decided is written down, once, for every family; a completed plan has
- * nothing left to complete, is that of its model only, and runs like the one it came from. */
+ * nothing left to complete, is that of its model only, and runs like the one it came from.
+ * weft-test: no threads */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

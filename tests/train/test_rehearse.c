@@ -1,4 +1,5 @@
-/* Rehearsals: what they say of a job's ranks is what building it says, for all ranks or one. */
+/* Rehearsals: what they say of a job's ranks is what building it says, for all ranks or one.
+ * weft-test: no threads */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
