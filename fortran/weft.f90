@@ -30,7 +30,7 @@ module weft_c ! what goes straight to C
         WEFT_E_NUMERIC = -23, WEFT_E_STOPPED = -24, WEFT_E_PEER = -40, WEFT_E_TIMEOUT = -41, WEFT_E_MISMATCH = -42, &
         WEFT_E_DEVICE = -60, WEFT_E_BUG = -99
     integer, parameter :: WEFT_RANK_OWN = -1, WEFT_RANK_NONE = -2 ! of weft_error_rank
-    integer, parameter :: WEFT_MAX_RANK = 8
+    integer, parameter :: WEFT_MAX_RANK = 8, WEFT_MAX_END_TOKENS = 16
     enum, bind(C)
         enumerator :: WEFT_F32, WEFT_BF16, WEFT_F16, WEFT_F64, WEFT_I32, WEFT_I64, WEFT_U16, WEFT_U8, WEFT_BOOL
     end enum
@@ -179,6 +179,8 @@ module weft_c ! what goes straight to C
         logical(c_bool) :: tied = .false.
         integer(c_int64_t) :: experts = 0, experts_per_token = 0
         real(c_double) :: capacity_factor = 0, aux_loss = 0
+        integer(c_int64_t) :: end_count = 0
+        integer(c_int32_t) :: ends(WEFT_MAX_END_TOKENS) = 0
     end type
     type, bind(C) :: c_tensor_info
         type(c_ptr) :: name

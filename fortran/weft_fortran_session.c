@@ -190,3 +190,9 @@ weft_status weft_fortran_model_config_read(const CFI_cdesc_t *json, weft_model_c
     WEFT_FORTRAN_TEXT(text, json);
     return weft_model_config_read(text, out);
 }
+
+weft_status weft_fortran_model_config_read_generation(const CFI_cdesc_t *json,
+                                                      weft_model_config *config) {
+    WEFT_FORTRAN_TEXT(text, json);
+    return weft_model_config_read_generation(text, config);
+}

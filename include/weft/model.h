@@ -30,6 +30,8 @@ typedef enum weft_family {
         WEFT_FAMILIES
 } weft_family;
 
+enum { WEFT_MAX_END_TOKENS = 16 };
+
 /* What a model is, apart from the batch. Zero means the family's default where there is one. */
 typedef struct weft_model_config {
     weft_family family;
@@ -49,6 +51,9 @@ typedef struct weft_model_config {
     double capacity_factor; /* slots of an expert while training, in multiples of an even share;
                                0: no bound, nothing is left out */
     double aux_loss;        /* weight of the loss that balances the experts; 0: none */
+    /* language models: which tokens end a text; none: those that its tokenizer has names for */
+    int64_t end_count;
+    int32_t ends[WEFT_MAX_END_TOKENS];
 } weft_model_config;
 
 typedef enum weft_model_use {
@@ -83,6 +88,11 @@ WEFT_API weft_status weft_model_build(const weft_model_config *config, weft_mode
 WEFT_API weft_status weft_model_config_read(const char *json, weft_model_config *out) WEFT_CHECKED;
 WEFT_API weft_status weft_model_config_write(const weft_model_config *config,
                                              char **out) WEFT_CHECKED;
+
+/** generation_config.json, which may lie beside it: which tokens end a text, where it tells any,
+ * instead of those in `config`. */
+WEFT_API weft_status weft_model_config_read_generation(const char *json,
+                                                       weft_model_config *config) WEFT_CHECKED;
 
 /** How parameter or state `name` of a graph is stored in files of the family: its tensor's name
  * there, written into `buffer`, and its shape there (same elements in the same order). Some are

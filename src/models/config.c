@@ -98,6 +98,28 @@ static weft_status read_dropout(const wefti_json *o, double standard, int count,
     return WEFT_OK;
 }
 
+/* eos_token_id: a number, several, or null. Numbers outside the vocabulary, which some files have,
+ * end no text. */
+static weft_status read_ends(const wefti_json *o, weft_model_config *c) {
+    const wefti_json *v = member(o, "eos_token_id");
+    if (!v) return WEFT_OK;
+    bool several = v->kind == WEFTI_JSON_ARRAY;
+    int64_t count = 0;
+    for (const wefti_json *item = several ? v->as.child : v; item;
+         item = several ? item->next : NULL) {
+        WEFT_REQUIRE(item->kind == WEFTI_JSON_INT, WEFT_E_ARG,
+                     "eos_token_id must be the number of a token, or a list of such");
+        int64_t id = item->as.integer;
+        if (id < 0 || id >= c->vocab) continue;
+        WEFT_REQUIRE(count < WEFT_MAX_END_TOKENS, WEFT_E_NO_IMPL,
+                     "eos_token_id lists %d tokens: at most %d are supported", v->count,
+                     WEFT_MAX_END_TOKENS);
+        c->ends[count++] = (int32_t)id;
+    }
+    c->end_count = count;
+    return WEFT_OK;
+}
+
 static const char *const gpt2_dropout[] = {"resid_pdrop", "embd_pdrop", "attn_pdrop"};
 static const char *const bert_dropout[] = {"hidden_dropout_prob", "attention_probs_dropout_prob"};
 static const char *const llama_dropout[] = {"attention_dropout"};
@@ -300,6 +322,21 @@ static void write_raw(wefti_text *t, const char *key, const char *value) {
     wefti_text_add(t, ",\n  \"%s\": %s", key, value);
 }
 
+/* One as a number, as most files have it; none as null, and not left out: transformers' defaults
+ * lie outside a vocabulary. */
+static void write_ends(wefti_text *t, const weft_model_config *c) {
+    if (c->end_count == 0) {
+        write_raw(t, "eos_token_id", "null");
+    } else if (c->end_count == 1) {
+        write_int(t, "eos_token_id", c->ends[0]);
+    } else {
+        write_raw(t, "eos_token_id", "[");
+        for (int64_t i = 0; i < c->end_count; i++)
+            wefti_text_add(t, "%s%d", i ? ", " : "", (int)c->ends[i]);
+        wefti_text_add(t, "]");
+    }
+}
+
 static void write_dropout(wefti_text *t, double rate, int count, const char *const *keys) {
     for (int i = 0; i < count; i++) write_real(t, keys[i], rate);
 }
@@ -471,6 +508,7 @@ static weft_status read_root(const wefti_json *o, weft_model_config *c) {
                  "quantization_config is given: quantized models are not supported");
     c->family = (weft_family)family;
     WEFT_TRY(forms[family].read(o, c));
+    if (weft_family_is_language(c->family)) WEFT_TRY(read_ends(o, c));
     double dropout = c->dropout;
     if (isnan(dropout)) c->dropout = 0;
     WEFT_TRY(weft_model_complete(c));
@@ -478,18 +516,36 @@ static weft_status read_root(const wefti_json *o, weft_model_config *c) {
     return WEFT_OK;
 }
 
-weft_status weft_model_config_read(const char *json, weft_model_config *out) {
+static weft_status read_generation(const wefti_json *o, weft_model_config *c) {
+    WEFT_REQUIRE(o->kind == WEFTI_JSON_OBJECT, WEFT_E_ARG, "it must hold one object");
+    return read_ends(o, c);
+}
+
+/* Changes *out only where all is well. */
+static weft_status read_with(weft_status (*read)(const wefti_json *o, weft_model_config *c),
+                             const char *file, const char *json, weft_model_config *out) {
     const wefti_json_limits limits = {32, 100000, 100000};
-    weft_model_config c = {0};
+    weft_model_config c = *out;
     wefti_arena *arena;
     const wefti_json *root;
     WEFT_TRY(wefti_arena_create(&arena));
     weft_status status = wefti_json_parse(arena, json, (int64_t)strlen(json), &limits, &root);
-    if (status == WEFT_OK) status = read_root(root, &c);
+    if (status == WEFT_OK) status = read(root, &c);
     wefti_arena_destroy(arena);
-    if (status < 0) return wefti_prefix(status, "config.json");
+    if (status < 0) return wefti_prefix(status, "%s", file);
     *out = c;
     return WEFT_OK;
+}
+
+weft_status weft_model_config_read(const char *json, weft_model_config *out) {
+    weft_model_config c = {0};
+    WEFT_TRY(read_with(read_root, "config.json", json, &c));
+    *out = c;
+    return WEFT_OK;
+}
+
+weft_status weft_model_config_read_generation(const char *json, weft_model_config *config) {
+    return read_with(read_generation, "generation_config.json", json, config);
 }
 
 weft_status weft_model_config_write(const weft_model_config *config, char **out) {
@@ -498,9 +554,9 @@ weft_status weft_model_config_write(const weft_model_config *config, char **out)
     WEFT_TRY(weft_model_complete(&c));
     wefti_text_add(&t, "{\n  \"model_type\": \"%s\"", forms[c.family].model_type);
     forms[c.family].write(&t, &c);
-    if (weft_family_is_language(c.family)) { /* transformers' defaults lie outside a vocabulary */
+    if (weft_family_is_language(c.family)) {
         write_raw(&t, "bos_token_id", "null");
-        write_raw(&t, "eos_token_id", "null");
+        write_ends(&t, &c);
         write_raw(&t, "pad_token_id", "null");
     }
     write_raw(&t, "dtype", "\"float32\"");       /* transformers 5 */

@@ -175,6 +175,17 @@ static weft_status check_numbers(const weft_model_config *c) {
     return WEFT_OK;
 }
 
+static weft_status check_ends(const weft_model_config *c) {
+    WEFT_REQUIRE(c->end_count >= 0 && c->end_count <= WEFT_MAX_END_TOKENS, WEFT_E_ARG,
+                 "%lld tokens end a text: 0 to %d may", (long long)c->end_count,
+                 WEFT_MAX_END_TOKENS);
+    for (int64_t i = 0; i < c->end_count; i++)
+        WEFT_REQUIRE(c->ends[i] >= 0 && c->ends[i] < c->vocab, WEFT_E_ARG,
+                     "token %d ends a text, but the vocabulary has %lld tokens", (int)c->ends[i],
+                     (long long)c->vocab);
+    return WEFT_OK;
+}
+
 /* What is left at 0 becomes the family's own. */
 static void fill_defaults(weft_model_config *c, const weft_model_config *d) {
     fill(&c->layers, d->layers);
@@ -213,6 +224,7 @@ weft_status weft_model_complete(weft_model_config *config) {
     if (families[c.family].language) {
         WEFT_TRY(check_positive("model.vocab", c.vocab));
         WEFT_TRY(check_positive("model.context", c.context));
+        WEFT_TRY(check_ends(&c));
     } else {
         WEFT_TRY(check_image(&c));
     }

@@ -51,6 +51,7 @@ static weft_status open_tokenizer(weft_generator *g) {
                  "%s/tokenizer.json makes tokens up to %lld, but the model's vocabulary is %lld",
                  g->path, (long long)g->choices - 1, (long long)g->config.vocab);
     WEFT_REQUIRE(g->choices > 0, WEFT_E_SHAPE, "%s/tokenizer.json has no tokens", g->path);
+    wefti_ends_of_tokenizer(g->tokenizer, &g->config);
     return WEFT_OK;
 }
 
@@ -193,19 +194,15 @@ static weft_status run_window(weft_generator *g, float **out_logits) {
 
 /* ---- the prompt ---- */
 
-/* What tokenizers call the end of a text, which is also where some texts start. */
-static const char *const end_names[] = {"<|endoftext|>", "</s>", "<|end_of_text|>", "<|eot_id|>"};
-enum { END_NAMES = sizeof end_names / sizeof *end_names };
-
 static bool is_end(const weft_generator *g, int32_t token) {
-    for (int i = 0; i < END_NAMES; i++)
-        if (weft_tokenizer_find(g->tokenizer, end_names[i]) == token) return true;
+    for (int64_t i = 0; i < g->config.end_count; i++)
+        if (g->config.ends[i] == token) return true;
     return false;
 }
 
 /* GPT-2 begins texts with the end of the one before; others without a prefix from a newline. */
 static int32_t start_token(const weft_generator *g) {
-    int32_t token = weft_tokenizer_find(g->tokenizer, end_names[0]), newline[8];
+    int32_t token = weft_tokenizer_find(g->tokenizer, "<|endoftext|>"), newline[8];
     int64_t count;
     if (token >= 0) return token;
     weft_status status = weft_tokenizer_encode(g->tokenizer, "\n", 1, newline, 8, &count);

@@ -53,18 +53,28 @@ weft_status wefti_pretrained_path(const char *directory, char **out) {
     return resolve(directory, true, out);
 }
 
-static weft_status read_config(const char *directory, weft_model_config *out) {
+static weft_status read_file(const char *directory, const char *name,
+                             weft_status (*read)(const char *json, weft_model_config *c),
+                             weft_model_config *c) {
     enum { LIMIT = 16 << 20 };
-    char *path = wefti_format("%s/config.json", directory), *text = NULL;
+    char *path = wefti_format("%s/%s", directory, name), *text = NULL;
     int64_t bytes;
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
     weft_status status = wefti_file_read(path, LIMIT, &text, &bytes);
     wefti_free(path);
     if (status == WEFT_OK && strlen(text) != (size_t)bytes)
-        status = WEFT_RAISE(WEFT_E_CORRUPT, "config.json holds a NUL byte");
-    if (status == WEFT_OK) status = weft_model_config_read(text, out);
+        status = WEFT_RAISE(WEFT_E_CORRUPT, "%s holds a NUL byte", name);
+    if (status == WEFT_OK) status = read(text, c);
     wefti_free(text);
     return status < 0 ? wefti_prefix(status, "%s", directory) : WEFT_OK;
+}
+
+static weft_status read_config(const char *directory, weft_model_config *out) {
+    bool more;
+    WEFT_TRY(read_file(directory, "config.json", weft_model_config_read, out));
+    WEFT_TRY(has_file(directory, "generation_config.json", &more));
+    if (!more || !weft_family_is_language(out->family)) return WEFT_OK;
+    return read_file(directory, "generation_config.json", weft_model_config_read_generation, out);
 }
 
 weft_status wefti_pretrained_config(const char *directory, weft_model_config *out) {

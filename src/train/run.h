@@ -124,6 +124,9 @@ weft_status wefti_pretrained_path(const char *directory, char **out) WEFT_CHECKE
 weft_status wefti_pretrained_load_path(weft_session *session, const weft_model_config *config,
                                        const char *path) WEFT_CHECKED;
 
+/* setup.c: where `config` does not tell which tokens end a text, those that tokenizers call so. */
+void wefti_ends_of_tokenizer(const weft_tokenizer *tokenizer, weft_model_config *config);
+
 /* masking.c: targets of masked language models, in place. `targets` are overwritten. */
 int32_t wefti_mask_token(const weft_data *data,
                          int64_t vocab); /* the tokenizer's, else the last one */

@@ -103,6 +103,23 @@ static weft_status open_data(wefti_training *t) {
     return weft_data_open(&o, &t->data);
 }
 
+void wefti_ends_of_tokenizer(const weft_tokenizer *tokenizer, weft_model_config *config) {
+    static const char *const names[] = {"<|endoftext|>", "</s>", "<|end_of_text|>", "<|eot_id|>"};
+    if (config->end_count > 0) return;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        int32_t token = weft_tokenizer_find(tokenizer, names[i]);
+        if (token >= 0 && token < config->vocab) config->ends[config->end_count++] = token;
+    }
+}
+
+/* A model that begins anew; others have what their files tell. */
+static void ends_from_data(wefti_training *t) {
+    const weft_tokenizer *tokenizer = weft_data_tokenizer(t->data);
+    bool writes = weft_family_is_language(t->config.family) && t->config.family != WEFT_FAMILY_BERT;
+    if (tokenizer && writes && !t->job->model.from[0])
+        wefti_ends_of_tokenizer(tokenizer, &t->config);
+}
+
 /* Sizes that only the data can tell. */
 static weft_status sizes_from_data(wefti_training *t) {
     weft_model_config *c = &t->config;
@@ -240,6 +257,7 @@ weft_status wefti_training_open(wefti_training *t) {
         WEFT_TRY(open_data(t));
         WEFT_TRY(sizes_from_data(t));
     }
+    ends_from_data(t);
     int64_t samples = weft_data_samples(t->data, WEFT_DATA_TRAIN);
     WEFT_REQUIRE(samples > 0, WEFT_E_SHAPE, "%s holds no training sample", t->job->data.path);
     if (samples < t->job->train.batch)

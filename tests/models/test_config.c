@@ -27,6 +27,8 @@ static void assert_same(const weft_model_config *a, const weft_model_config *b) 
     assert_int_equal(a->experts_per_token, b->experts_per_token);
     assert_true(a->capacity_factor == b->capacity_factor);
     assert_true(a->aux_loss == b->aux_loss);
+    assert_int_equal(a->end_count, b->end_count);
+    assert_memory_equal(a->ends, b->ends, (size_t)a->end_count * sizeof *a->ends);
 }
 
 /* transformers refuses a router_aux_loss_coef of 0: it has to be 0.0. */
@@ -55,6 +57,10 @@ static void round_trip(void **state) {
                 if (family == WEFT_FAMILY_LLAMA)
                     c.rope_scaling = (weft_rope_scaling){32, 1, 4.5, 8192};
                 if (family == WEFT_FAMILY_MIXTRAL) c.rope_scaling.factor = 2.5;
+                if (weft_family_is_language(c.family)) {
+                    c.end_count = 1 + family % 2;
+                    c.ends[0] = 7, c.ends[1] = 0;
+                }
                 if (c.experts) c.experts_per_token = 3, c.capacity_factor = 1.75, c.aux_loss = 0.02;
             }
             if (weft_family_is_language(c.family)) memset(c.image, 0, sizeof c.image);
@@ -238,6 +244,51 @@ static void refusals_name_the_key(void **state) {
     }
 }
 
+static void assert_ends(const weft_model_config *c, int64_t count, int32_t first, int32_t last) {
+    assert_int_equal(c->end_count, count);
+    if (count > 0) assert_int_equal(c->ends[0], first);
+    if (count > 0) assert_int_equal(c->ends[count - 1], last);
+}
+
+/* One, several, none; what no token of the model is ends no text; generation_config.json goes
+ * before config.json where it tells any. */
+static void ends_of_texts(void **state) {
+    (void)state;
+    weft_model_config c;
+    ASSERT_OK(weft_model_config_read(GPT2(""), &c));
+    assert_ends(&c, 0, 0, 0);
+    ASSERT_OK(weft_model_config_read(LLAMA(", \"eos_token_id\": null"), &c));
+    assert_ends(&c, 0, 0, 0);
+    ASSERT_OK(weft_model_config_read(GPT2(", \"eos_token_id\": 0"), &c));
+    assert_ends(&c, 1, 0, 0);
+    ASSERT_OK(weft_model_config_read(GPT2(", \"eos_token_id\": 50256"), &c));
+    assert_ends(&c, 0, 0, 0);
+    ASSERT_OK(weft_model_config_read(LLAMA(", \"eos_token_id\": [5, 101, -1, 100]"), &c));
+    assert_ends(&c, 2, 5, 100);
+    ASSERT_OK(weft_model_config_read_generation("{\"eos_token_id\": null, \"top_k\": 5}", &c));
+    assert_ends(&c, 2, 5, 100);
+    ASSERT_OK(weft_model_config_read_generation("{\"eos_token_id\": [9]}", &c));
+    assert_ends(&c, 1, 9, 9);
+    static const char *const wrong[] = {"true", "\"</s>\"", "1.5", "[1, []]", "{}"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char text[100];
+        (void)snprintf(text, sizeof text, "{\"eos_token_id\": %s}", wrong[i]);
+        assert_int_equal(weft_model_config_read_generation(text, &c), WEFT_E_ARG);
+        assert_non_null(strstr(weft_error_message(), "generation_config.json: eos_token_id must"));
+        assert_ends(&c, 1, 9, 9);
+    }
+    assert_int_equal(weft_model_config_read_generation("[]", &c), WEFT_E_ARG);
+    assert_int_equal(weft_model_config_read_generation("{", &c), WEFT_E_CORRUPT);
+    const char *many = "{\"eos_token_id\": [0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}";
+    assert_int_equal(weft_model_config_read_generation(many, &c), WEFT_E_NO_IMPL);
+    assert_non_null(strstr(weft_error_message(), "lists 17 tokens: at most 16"));
+    c.ends[0] = 101;
+    assert_int_equal(weft_model_complete(&c), WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), "token 101 ends a text"));
+    c.end_count = -1;
+    assert_int_equal(weft_model_complete(&c), WEFT_E_ARG);
+}
+
 static void assert_stored_as(weft_family family, const char *name, weft_desc inside,
                              const char *file_name, weft_desc there) {
     weft_model_config c = {.family = family};
@@ -359,6 +410,7 @@ int main(void) {
         cmocka_unit_test(both_versions),
         cmocka_unit_test(refusals_name_the_key),
         cmocka_unit_test(unequal_dropout_is_no_number),
+        cmocka_unit_test(ends_of_texts),
         cmocka_unit_test(names_in_files),
         cmocka_unit_test(other_names),
         cmocka_unit_test(allocations_fail),

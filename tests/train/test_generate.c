@@ -433,6 +433,53 @@ static void tokenizers_are_used(void **state) {
     }
 }
 
+/* Which tokens end a text is told by config.json, and before it by generation_config.json; only
+ * where neither does, by the names in the tokenizer. Even where tokens are bytes. */
+static void ends_are_those_of_the_configuration(void **state) {
+    (void)state;
+    weft_model_config c = config_of(WEFT_FAMILY_LLAMA, 32, 256);
+    weft_graph *graph;
+    weft_session *s = reference_of(&c, &graph);
+    save(s, &c, in_root("endless"), 1, NULL);
+    weft_generator *g = open_with(in_root("endless"), 1);
+    weft_generate_options o = {.tokens = 12};
+    text whole, is;
+    assert_false(run(g, "ab", 2, o, &whole).ended);
+    weft_generator_close(g);
+    /* The text up to where its last token first comes. */
+    unsigned char last = (unsigned char)whole.data[11];
+    int64_t before = (char *)memchr(whole.data, last, 12) - whole.data;
+    c.end_count = 2;
+    while (memchr(whole.data, c.ends[0], 12)) c.ends[0]++; /* one that does not come */
+    c.ends[1] = last;
+    save(s, &c, in_root("ending"), 1, NULL);
+    g = open_with(in_root("ending"), 1);
+    weft_generation done = run(g, "ab", 2, o, &is);
+    assert_true(done.ended);
+    assert_int_equal(done.tokens, before + 1);
+    assert_int_equal(is.used, before);
+    weft_generator_close(g);
+    /* Beside the files of others. */
+    char *directory = wefti_strdup(in_root("ending-beside"));
+    ASSERT_OK(wefti_dir_make(directory));
+    copy_file(in_root("endless/step-000000000001"), directory, "config.json");
+    copy_file(in_root("endless/step-000000000001"), directory, "model.safetensors");
+    char path[600], text[100];
+    (void)snprintf(path, sizeof path, "%s/generation_config.json", directory);
+    (void)snprintf(text, sizeof text, "{\"eos_token_id\": [%d]}", (int)last);
+    ASSERT_OK(wefti_file_write(path, text, strlen(text)));
+    g = open_with(directory, 1);
+    assert_int_equal(run(g, "ab", 2, o, &is).tokens, before + 1);
+    weft_generator_close(g);
+    weft_generator_options open = {.threads = 1};
+    ASSERT_OK(wefti_file_write(path, "{", 1));
+    ASSERT_FAILS(WEFT_E_CORRUPT, "ending-beside: generation_config.json",
+                 weft_generator_open(directory, &open, &g));
+    wefti_free(directory);
+    weft_session_destroy(s);
+    weft_graph_destroy(graph);
+}
+
 /* ---- what goes wrong ---- */
 
 static void failures_are_named(void **state) {
@@ -558,6 +605,7 @@ int main(void) {
         cmocka_unit_test(same_seed_same_text),
         cmocka_unit_test(all_kinds_of_directories),
         cmocka_unit_test(tokenizers_are_used),
+        cmocka_unit_test(ends_are_those_of_the_configuration),
         cmocka_unit_test(failures_are_named),
         cmocka_unit_test(every_allocation_may_fail),
     };
