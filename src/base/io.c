@@ -167,7 +167,7 @@ static weft_status open_temporary(wefti_writer *w) {
             w->temporary = name;
             return WEFT_OK;
         }
-        weft_status status = errno == EEXIST ? WEFT_OK : failed("create", name);
+        weft_status status = errno == EEXIST ? WEFT_OK : failed("create", w->path);
         wefti_free(name);
         if (status < 0) return status;
     }
@@ -175,12 +175,22 @@ static weft_status open_temporary(wefti_writer *w) {
               ATTEMPTS);
 }
 
+/* A file is made beside and renamed; a device or a pipe would be replaced by that, and is written
+ * itself. What cannot be replaced is said now, not when all is written. */
+static weft_status open_either(wefti_writer *w) {
+    struct stat info;
+    if (stat(w->path, &info) || S_ISREG(info.st_mode)) return open_temporary(w);
+    errno = EISDIR;
+    if (!S_ISDIR(info.st_mode)) w->fd = faulty() ? -1 : open(w->path, O_WRONLY | O_CLOEXEC);
+    return w->fd >= 0 ? WEFT_OK : failed("write", w->path);
+}
+
 weft_status wefti_writer_open(const char *path, wefti_writer **out) {
     wefti_writer *w;
     WEFT_NEW(w, wefti_writer);
     w->fd = -1;
     w->path = wefti_strdup(path);
-    weft_status status = w->path ? open_temporary(w) : WEFT_RAISE(WEFT_E_NOMEM, "no memory");
+    weft_status status = w->path ? open_either(w) : WEFT_RAISE(WEFT_E_NOMEM, "no memory");
     if (status < 0) {
         writer_free(w);
         return status;
@@ -189,12 +199,16 @@ weft_status wefti_writer_open(const char *path, wefti_writer **out) {
     return WEFT_OK;
 }
 
+static const char *name_of(const wefti_writer *w) {
+    return w->temporary ? w->temporary : w->path;
+}
+
 weft_status wefti_writer_write(wefti_writer *w, const void *data, size_t bytes) {
     const char *from = data;
     while (bytes) {
         ssize_t n = faulty() ? -1 : write(w->fd, from, bytes);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return failed("write", w->temporary);
+        if (n < 0) return failed("write", name_of(w));
         from += n;
         bytes -= (size_t)n;
     }
@@ -217,10 +231,10 @@ static weft_status sync_directory_of(const char *path) {
     return status;
 }
 
-weft_status wefti_writer_commit(wefti_writer *w) {
-    /* A failed fsync may leave pages marked clean, so it must never be retried: the attempt is
-     * dead. */
-    weft_status status = faulty() || fsync(w->fd) ? failed("sync", w->temporary) : WEFT_OK;
+/* A failed fsync may leave pages marked clean, so it must never be retried: the attempt is dead. */
+static weft_status sync_and_close(wefti_writer *w) {
+    bool sync = w->temporary;
+    weft_status status = sync && (faulty() || fsync(w->fd)) ? failed("sync", name_of(w)) : WEFT_OK;
     bool closing_fails = faulty(); /* the descriptor is closed either way */
     int closed = close(w->fd);
     if (closing_fails) {
@@ -228,13 +242,20 @@ weft_status wefti_writer_commit(wefti_writer *w) {
         closed = -1;
     }
     w->fd = -1;
-    if (status >= 0 && closed && errno != EINTR) status = failed("close", w->temporary);
-    if (status >= 0 && (faulty() || rename(w->temporary, w->path)))
-        status = failed("rename a finished file to", w->path);
-    if (status < 0)
-        (void)unlink(w->temporary);
-    else
-        status = sync_directory_of(w->path);
+    if (status >= 0 && closed && errno != EINTR) status = failed("close", name_of(w));
+    return status;
+}
+
+weft_status wefti_writer_commit(wefti_writer *w) {
+    weft_status status = sync_and_close(w);
+    if (w->temporary) {
+        if (status >= 0 && (faulty() || rename(w->temporary, w->path)))
+            status = failed("rename a finished file to", w->path);
+        if (status < 0)
+            (void)unlink(w->temporary);
+        else
+            status = sync_directory_of(w->path);
+    }
     writer_free(w);
     return status;
 }
@@ -242,7 +263,7 @@ weft_status wefti_writer_commit(wefti_writer *w) {
 void wefti_writer_abort(wefti_writer *w) {
     if (!w) return;
     close(w->fd);
-    (void)unlink(w->temporary);
+    if (w->temporary) (void)unlink(w->temporary);
     writer_free(w);
 }
 

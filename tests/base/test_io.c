@@ -5,6 +5,7 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,6 +85,35 @@ static void a_writer_shows_nothing_before_commit(void **state) {
     assert_int_equal(wefti_writer_commit(one), WEFT_OK);
     assert_content(at("a"), "new");
     assert_int_equal(entries(), 1);
+}
+
+/* A device or pipe is written, not replaced by a file; a directory is refused before anything is
+ * written. */
+static void writes_what_is_no_file(void **state) {
+    (void)state;
+    char got[16] = {0};
+    wefti_writer *w;
+    assert_int_equal(mkfifo(at("pipe"), 0600), 0);
+    int fd = open(at("pipe"), O_RDONLY | O_NONBLOCK);
+    assert_true(fd >= 0);
+    assert_int_equal(wefti_file_write(at("pipe"), "through", 7), WEFT_OK);
+    assert_int_equal(read(fd, got, sizeof got), 7);
+    assert_string_equal(got, "through");
+    assert_int_equal(wefti_writer_open(at("pipe"), &w), WEFT_OK);
+    wefti_writer_abort(w);
+    wefti_fault_arm(WEFTI_FAULT_IO, 0, false, ENOSPC);
+    assert_int_equal(wefti_file_write(at("pipe"), "through", 7), WEFT_E_IO);
+    wefti_fault_arm(WEFTI_FAULT_IO, -1, false, 0);
+    assert_non_null(strstr(weft_error_message(), "/pipe: No space"));
+    close(fd);
+    struct stat info;
+    assert_int_equal(stat(at("pipe"), &info), 0);
+    assert_true(S_ISFIFO(info.st_mode));
+    assert_int_equal(entries(), 1);
+    assert_int_equal(wefti_writer_open(root, &w), WEFT_E_IO);
+    assert_non_null(strstr(weft_error_message(), "Is a directory"));
+    assert_int_equal(wefti_writer_open(at("none/a"), &w), WEFT_E_NOT_FOUND);
+    assert_non_null(strstr(weft_error_message(), "none/a: No such"));
 }
 
 static void maps_files_only(void **state) {
@@ -242,6 +272,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(writes_and_reads, setup, teardown),
         cmocka_unit_test_setup_teardown(a_writer_shows_nothing_before_commit, setup, teardown),
+        cmocka_unit_test_setup_teardown(writes_what_is_no_file, setup, teardown),
         cmocka_unit_test_setup_teardown(maps_files_only, setup, teardown),
         cmocka_unit_test_setup_teardown(reading_is_limited, setup, teardown),
         cmocka_unit_test_setup_teardown(directories, setup, teardown),
