@@ -357,7 +357,8 @@ static weft_status find_checkpoint(wefti_training *t, wefti_checkpoint **out) {
     weft_status status = wefti_checkpoint_open(c->dir, WEFTI_CHECKPOINT_LATEST, out, &note);
     if (note) wefti_training_note(t, "%s", note);
     wefti_free(note);
-    return status == WEFT_E_NOT_FOUND ? WEFT_OK : status;
+    if (status == WEFT_E_NOT_FOUND) return WEFT_OK;
+    return status < 0 ? wefti_prefix(status, "checkpoint.dir") : WEFT_OK;
 }
 
 /* A fresh run must not bury the checkpoints of another. */

@@ -14,7 +14,8 @@
 
 weft_status wefti_training_lock(wefti_training *t) {
     if (!t->job->checkpoint.dir[0] || t->follows) return WEFT_OK;
-    return wefti_checkpoint_lock_open(t->job->checkpoint.dir, &t->lock);
+    weft_status status = wefti_checkpoint_lock_open(t->job->checkpoint.dir, &t->lock);
+    return status < 0 ? wefti_prefix(status, "checkpoint.dir") : WEFT_OK;
 }
 
 /* ---- the list of tensors, in the order in which the optimizer walks them ---- */

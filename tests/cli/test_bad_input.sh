@@ -49,7 +49,7 @@ if [ "$(id -u)" != 0 ]; then
 fi
 
 # --- places ---
-expect 1 'cannot create the directory text.txt: Not a directory' train job.yaml checkpoint.dir=text.txt
+expect 1 'checkpoint.dir: cannot create the directory text.txt: Not a directory' train job.yaml checkpoint.dir=text.txt
 expect 1 'text.txt' train job.yaml checkpoint.dir=text.txt/below
 expect 1 'train.log' train job.yaml train.log=dir
 expect 1 'train.tensorboard: cannot create the directory text.txt' train job.yaml train.tensorboard=text.txt
