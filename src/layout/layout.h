@@ -136,10 +136,12 @@ weft_status wefti_layout_to_map(const wefti_layout *layout, const wefti_mesh *me
  * updated; equal factors share axes by the caller). WEFT_E_ARG naming the cuts the mesh allows. */
 weft_status wefti_cut_axes(const wefti_mesh *mesh, int64_t cuts, wefti_axes *used,
                            wefti_dim_split *out) WEFT_CHECKED;
-/* All cuts of an op at once, so that none takes the axes that another needs: of each in turn the
- * fewest axes, among those the outermost, with which there are some for the others. Where there are
- * not, *out_failed is the cut that wefti_cut_axes, one after the other, has none for. */
-weft_status wefti_cut_all(const wefti_mesh *mesh, int count, const int64_t *cuts,
-                          wefti_dim_split *out, int *out_failed) WEFT_CHECKED;
+/* All cuts of an op at once, so that none takes the axes that another needs: all ways to do so, in
+ * order. The first one has, of each cut in turn, the fewest axes, among those the outermost, with
+ * which there are some for the others. A visit that fails ends it. Where there is no way,
+ * *out_failed is the cut that wefti_cut_axes, one after the other, has none for. */
+typedef weft_status wefti_cut_visit(void *context, const wefti_dim_split *splits /* [count] */);
+weft_status wefti_cut_each(const wefti_mesh *mesh, int count, const int64_t *cuts,
+                           wefti_cut_visit *visit, void *context, int *out_failed) WEFT_CHECKED;
 
 #endif

@@ -212,24 +212,39 @@ weft_status wefti_cut_axes(const wefti_mesh *mesh, int64_t cuts, wefti_axes *use
     return WEFT_OK;
 }
 
+typedef struct sharing {
+    const wefti_mesh *mesh;
+    int count, ways;
+    const int64_t *cuts;
+    wefti_dim_split *splits; /* [count] */
+    wefti_cut_visit *visit;
+    void *context;
+} sharing;
+
 /* Each cut above 1 takes an axis, so this is no deeper than the mesh has axes. */
-static bool share_axes(const wefti_mesh *mesh, int count, const int64_t *cuts, wefti_axes used,
-                       wefti_dim_split *out) {
-    for (; count > 0 && *cuts == 1; cuts++, count--) *out++ = split_of(mesh, 0);
-    if (count == 0) return true;
-    for (wefti_axes set = 0; (set = next_set(mesh, *cuts, used, set));)
-        if (share_axes(mesh, count - 1, cuts + 1, used | set, out + 1)) {
-            *out = split_of(mesh, set);
-            return true;
-        }
-    return false;
+static weft_status share_axes(sharing *s, int at, wefti_axes used) {
+    for (; at < s->count && s->cuts[at] == 1; at++) s->splits[at] = split_of(s->mesh, 0);
+    if (at == s->count) {
+        s->ways++;
+        return s->visit(s->context, s->splits);
+    }
+    for (wefti_axes set = 0; (set = next_set(s->mesh, s->cuts[at], used, set));) {
+        s->splits[at] = split_of(s->mesh, set);
+        WEFT_TRY(share_axes(s, at + 1, used | set));
+    }
+    return WEFT_OK;
 }
 
-weft_status wefti_cut_all(const wefti_mesh *mesh, int count, const int64_t *cuts,
-                          wefti_dim_split *out, int *out_failed) {
+weft_status wefti_cut_each(const wefti_mesh *mesh, int count, const int64_t *cuts,
+                           wefti_cut_visit *visit, void *context, int *out_failed) {
     wefti_axes used = 0;
-    if (share_axes(mesh, count, cuts, 0, out)) return WEFT_OK;
+    wefti_dim_split one, *splits = wefti_calloc((size_t)count + 1, sizeof *splits);
+    WEFT_REQUIRE(splits, WEFT_E_NOMEM, "no memory for the axes of %d cuts", count);
+    sharing s = {mesh, count, 0, cuts, splits, visit, context};
+    weft_status status = share_axes(&s, 0, 0);
+    wefti_free(splits);
+    if (status < 0 || s.ways) return status;
     for (*out_failed = 0; *out_failed < count; ++*out_failed)
-        WEFT_TRY(wefti_cut_axes(mesh, cuts[*out_failed], &used, &out[*out_failed]));
+        WEFT_TRY(wefti_cut_axes(mesh, cuts[*out_failed], &used, &one));
     WEFT_FAIL(WEFT_E_BUG, "cuts have axes one by one, but not together");
 }

@@ -1,5 +1,5 @@
 /* Which axes split a node: what the plan says, and for the axes it does not name, the choice of
- * least cost.
+ * least cost. Where it says cuts, (2,1), all ways to make them of axes are weighed like that.
  *
  * An axis is a candidate for a factor when an operand, or the layout in which a result leaves the
  * body, already splits the factor by it. All combinations of candidates are weighed: time to bring
@@ -8,6 +8,7 @@
  * splits it. That is local, one node at a time; it
  * reproduces what hand-made schemes do (column-parallel then row-parallel products, one all-reduce
  * for each pair) because staying in place costs nothing. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -296,24 +297,6 @@ static weft_status list_cuts(const wefti_cut *c, const wefti_strategy *s, cut_li
     return WEFT_OK;
 }
 
-static weft_status take_cuts(wefti_cut *c, const wefti_strategy *s, wefti_axes *used) {
-    cut_list list = {0};
-    wefti_dim_split split[WEFTI_MAX_FACTORS];
-    int failed = 0;
-    WEFT_TRY(list_cuts(c, s, &list));
-    weft_status status = wefti_cut_all(&c->w->p->mesh, list.count, list.cuts, split, &failed);
-    if (status < 0) {
-        char message[192];
-        (void)snprintf(message, sizeof message, "%.180s", weft_error_message());
-        return refuse(c, s, list.what[failed], message);
-    }
-    for (int k = 0; k < list.count; k++) {
-        WEFT_TRY(take(c, s, list.factor[k], &split[k], list.what[k], used));
-        c->closed[list.factor[k]] = true;
-    }
-    return WEFT_OK;
-}
-
 /* ---- the choice ---- */
 
 enum { MAX_CHOICES = 6 };
@@ -337,7 +320,6 @@ typedef struct chooser {
     wefti_dim_split
         seen[WEFTI_MAX_FACTORS]; /* the longest list of axes met on the factor: for their order */
     double flops, bytes;
-    bool any;
 } chooser;
 
 static void suggest(chooser *h, int axis, int f, int64_t unit) {
@@ -467,8 +449,7 @@ static weft_status weigh(chooser *h) {
         seconds += route->seconds;
     }
     seconds += own_seconds(h, parts) + later_seconds(h) + exchange_seconds(h);
-    if (h->any && seconds >= h->best) return WEFT_OK;
-    h->any = true;
+    if (seconds >= h->best) return WEFT_OK;
     h->best = seconds;
     memcpy(h->best_factor, c->factor, sizeof h->best_factor);
     return WEFT_OK;
@@ -569,29 +550,86 @@ static void take_guidance(wefti_cut *c, const wefti_strategy *s, wefti_axes *use
     }
 }
 
+/* Axes that nothing is said of, when the plan has said what it says. */
+static weft_status choose_others(chooser *h, wefti_axes said) {
+    wefti_cut *c = h->c;
+    h->best = INFINITY;
+    memcpy(h->given, c->factor, sizeof h->given);
+    memcpy(h->best_factor, c->factor, sizeof h->best_factor);
+    c->keep = common_partial(c) & ~said;
+    h->fixed = said | c->keep;
+    if (c->w->p->plan->mode != WEFT_PARALLEL_MANUAL) suggest_all(h);
+    WEFT_TRY(try_axis(h, 0));
+    memcpy(c->factor, h->best_factor, sizeof h->best_factor);
+    return WEFT_OK;
+}
+
+/* ---- the choice of axes for cuts ---- */
+
+typedef struct cutter {
+    const chooser *fresh; /* nothing is chosen yet */
+    const wefti_strategy *strategy;
+    const cut_list *list;
+    int ways;
+    double best;
+    wefti_dim_split best_factor[WEFTI_MAX_FACTORS];
+    wefti_axes best_keep;
+} cutter;
+
+/* One way to give the cuts axes. What costs the same but for rounding does not count as less: the
+ * first of equals stays. */
+static weft_status try_cuts(void *context, const wefti_dim_split *splits) {
+    cutter *x = context;
+    chooser h = *x->fresh;
+    wefti_cut *c = h.c;
+    wefti_axes said = 0;
+    memset(c->factor, 0, sizeof c->factor);
+    for (int k = 0; k < x->list->count; k++)
+        WEFT_TRY(take(c, x->strategy, x->list->factor[k], &splits[k], x->list->what[k], &said));
+    WEFT_TRY(choose_others(&h, said));
+    if (x->ways++ && !(h.best < x->best * (1 - 1e-9))) return WEFT_OK;
+    x->best = h.best;
+    x->best_keep = c->keep;
+    memcpy(x->best_factor, c->factor, sizeof x->best_factor);
+    return WEFT_OK;
+}
+
+static weft_status choose_for_cuts(const chooser *fresh, const wefti_strategy *s) {
+    cut_list list = {0};
+    cutter x = {.fresh = fresh, .strategy = s, .list = &list};
+    wefti_cut *c = fresh->c;
+    int failed = -1;
+    WEFT_TRY(list_cuts(c, s, &list));
+    for (int k = 0; k < list.count; k++) c->closed[list.factor[k]] = true;
+    weft_status status =
+        wefti_cut_each(&c->w->p->mesh, list.count, list.cuts, try_cuts, &x, &failed);
+    if (status < 0 && failed >= 0) {
+        char message[192];
+        (void)snprintf(message, sizeof message, "%.180s", weft_error_message());
+        return refuse(c, s, list.what[failed], message);
+    }
+    memcpy(c->factor, x.best_factor, sizeof c->factor);
+    c->keep = x.best_keep;
+    return status;
+}
+
 weft_status wefti_cut_choose(wefti_cut *c, const wefti_strategy *strategy) {
-    wefti_axes fixed = 0;
+    wefti_axes said = 0;
     chooser h = {.c = c};
     wefti_cost cost = {0};
     wefti_rule_begin(&c->rule);
     if (c->n->op->split) WEFT_TRY(c->n->op->split(c->n, &c->rule));
-    if (wefti_cut_guided(c->n, strategy)) {
-        take_guidance(c, strategy, &fixed);
-    } else if (strategy) {
-        if (strategy->cuts)
-            WEFT_TRY(take_cuts(c, strategy, &fixed));
-        else
-            WEFT_TRY(take_splits(c, strategy, &fixed));
-    }
-    memcpy(h.given, c->factor, sizeof h.given);
-    c->keep = common_partial(c) & ~fixed;
-    h.fixed = fixed | c->keep;
     wefti_node_cost(c->n, &cost);
     h.flops = cost.flops;
     h.bytes = cost.bytes;
-    if (c->w->p->plan->mode != WEFT_PARALLEL_MANUAL) suggest_all(&h);
-    WEFT_TRY(try_axis(&h, 0));
-    if (h.any) memcpy(c->factor, h.best_factor, sizeof h.best_factor);
+    bool guided = wefti_cut_guided(c->n, strategy);
+    if (guided) take_guidance(c, strategy, &said);
+    if (strategy && !guided && strategy->cuts) {
+        WEFT_TRY(choose_for_cuts(&h, strategy));
+    } else {
+        if (strategy && !guided) WEFT_TRY(take_splits(c, strategy, &said));
+        WEFT_TRY(choose_others(&h, said));
+    }
     fill_need(c);
     fill_give(c);
     return WEFT_OK;

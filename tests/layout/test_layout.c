@@ -410,23 +410,88 @@ static void cuts(void **state) {
     assert_int_equal(wefti_cut_axes(&mesh, -2, &used, &split), WEFT_E_ARG);
 }
 
+enum { WAYS_MOST = 64, CUTS_MOST = 4 };
+
+typedef struct ways {
+    int count, cuts;
+    wefti_dim_split split[WAYS_MOST][CUTS_MOST];
+} ways;
+
+static weft_status one_way(void *context, const wefti_dim_split *splits) {
+    ways *w = context;
+    assert_true(w->count < WAYS_MOST);
+    memcpy(w->split[w->count++], splits, (size_t)w->cuts * sizeof *splits);
+    return WEFT_OK;
+}
+
+static weft_status cut_each(const wefti_mesh *mesh, int count, const int64_t *cuts, ways *out,
+                            int *failed) {
+    *out = (ways){.cuts = count};
+    return wefti_cut_each(mesh, count, cuts, one_way, out, failed);
+}
+
 /* One after the other, 16 would take the axes without which there is no 8. */
 static void cuts_together(void **state) {
     (void)state;
     wefti_mesh mesh = mesh_of(4, (int32_t[]){2, 8, 4, 4}, (const char *[]){"a", "b", "c", "d"});
-    wefti_dim_split split[4];
+    ways w;
     int failed = -1;
-    assert_int_equal(wefti_cut_all(&mesh, 4, (int64_t[]){16, 1, 8, 2}, split, &failed), WEFT_OK);
+    assert_int_equal(cut_each(&mesh, 4, (int64_t[]){16, 1, 8, 2}, &w, &failed), WEFT_OK);
+    assert_int_equal(w.count, 1);
     static const int8_t axes[4][2] = {{2, 3}, {0}, {1}, {0}};
     static const int8_t counts[4] = {2, 0, 1, 1};
     for (int i = 0; i < 4; i++) {
-        assert_int_equal(split[i].count, counts[i]);
-        assert_memory_equal(split[i].axis, axes[i], (size_t)counts[i]);
+        assert_int_equal(w.split[0][i].count, counts[i]);
+        assert_memory_equal(w.split[0][i].axis, axes[i], (size_t)counts[i]);
     }
-    assert_int_equal(wefti_cut_all(&mesh, 0, NULL, split, &failed), WEFT_OK);
-    assert_int_equal(wefti_cut_all(&mesh, 3, (int64_t[]){16, 1, 32}, split, &failed), WEFT_E_ARG);
+    assert_int_equal(cut_each(&mesh, 0, NULL, &w, &failed), WEFT_OK);
+    assert_int_equal(w.count, 1);
+    assert_int_equal(cut_each(&mesh, 3, (int64_t[]){16, 1, 32}, &w, &failed), WEFT_E_ARG);
     assert_int_equal(failed, 2);
     assert_non_null(strstr(weft_error_message(), "no free axes for 32 cuts; it allows 1, 4, 16"));
+}
+
+/* Fewest axes first, then the outermost. */
+static void ways_in_order(void **state) {
+    (void)state;
+    wefti_mesh mesh = mesh_of(4, (int32_t[]){2, 4, 1, 2}, (const char *[]){"a", "b", "c", "d"});
+    static const struct {
+        int count;
+        int64_t cuts[2];
+        const char *all;
+    } cases[] = {
+        {1, {2}, "a; d; "},        {1, {4}, "b; ad; "},       {2, {2, 2}, "a,d; d,a; "},
+        {2, {4, 2}, "b,a; b,d; "}, {2, {8, 1}, "ab,; bd,; "}, {2, {1, 16}, ",abd; "},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ways w;
+        int failed = -1;
+        char text[128] = "";
+        assert_int_equal(cut_each(&mesh, cases[i].count, cases[i].cuts, &w, &failed), WEFT_OK);
+        for (int k = 0; k < w.count; k++)
+            for (int f = 0; f < cases[i].count; f++) {
+                for (int a = 0; a < w.split[k][f].count; a++)
+                    strcat(text, mesh.axis[w.split[k][f].axis[a]].name);
+                strcat(text, f + 1 < cases[i].count ? "," : "; ");
+            }
+        assert_string_equal(text, cases[i].all);
+    }
+}
+
+static weft_status refuse_second(void *context, const wefti_dim_split *splits) {
+    int *visits = context;
+    (void)splits;
+    return ++*visits == 2 ? WEFT_E_IO : WEFT_OK;
+}
+
+static void a_visit_that_fails_ends_it(void **state) {
+    (void)state;
+    wefti_mesh mesh = mesh_of(3, (int32_t[]){2, 2, 2}, (const char *[]){"a", "b", "c"});
+    int visits = 0, failed = -1;
+    assert_int_equal(wefti_cut_each(&mesh, 1, (int64_t[]){2}, refuse_second, &visits, &failed),
+                     WEFT_E_IO);
+    assert_int_equal(visits, 2);
+    assert_int_equal(failed, -1);
 }
 
 int main(void) {
@@ -444,6 +509,8 @@ int main(void) {
         cmocka_unit_test(maps),
         cmocka_unit_test(cuts),
         cmocka_unit_test(cuts_together),
+        cmocka_unit_test(ways_in_order),
+        cmocka_unit_test(a_visit_that_fails_ends_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
