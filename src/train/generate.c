@@ -14,7 +14,7 @@ enum { PIECE = 64 };             /* tokens of a piece of the prompt */
 enum { SINGLE = 0, PIECES = 1 }; /* numbers of the programs */
 
 struct weft_generator {
-    char *path;
+    char *path, *note;
     weft_model_config config;
     weft_tokenizer *tokenizer;
     bool bytes;                      /* tokens are bytes */
@@ -76,7 +76,7 @@ static weft_status build(weft_generator *g, const weft_generator_options *option
 
 static weft_status open_parts(weft_generator *g, const char *checkpoint,
                               const weft_generator_options *options) {
-    WEFT_TRY(wefti_pretrained_path(checkpoint, &g->path));
+    WEFT_TRY(wefti_pretrained_path(checkpoint, &g->path, &g->note));
     WEFT_TRY(wefti_pretrained_config(g->path, &g->config));
     g->config.dropout = 0; /* is of training, and may be unknown */
     WEFT_REQUIRE(weft_family_is_language(g->config.family), WEFT_E_NO_IMPL,
@@ -120,6 +120,7 @@ void weft_generator_close(weft_generator *g) {
     wefti_free(g->logits);
     wefti_free(g->scratch);
     wefti_free(g->path);
+    wefti_free(g->note);
     wefti_free(g);
 }
 
@@ -127,6 +128,7 @@ weft_generator_info weft_generator_info_of(const weft_generator *g) {
     return (weft_generator_info){
         .config = g->config,
         .path = g->path,
+        .note = g->note,
         .bytes = g->bytes,
         .tokens = g->choices,
         .peak_bytes = weft_session_memory_of(g->session).predicted_peak_bytes,

@@ -25,9 +25,11 @@ static weft_status has_file(const char *directory, const char *name, bool *out) 
 }
 
 /* A directory with a config.json stands for itself, a run's directory for its newest good step.
- * verify: a step of ours is checked whole, for it has checksums. */
-static weft_status resolve(const char *directory, bool verify, char **out) {
+ * verify: a step of ours is checked whole, for it has checksums. out_note (may be NULL): which
+ * steps were passed over and why, NULL for none; wefti_free it. */
+static weft_status resolve(const char *directory, bool verify, char **out, char **out_note) {
     bool described = false, step = false;
+    if (out_note) *out_note = NULL;
     WEFT_REQUIRE(wefti_exists(directory), WEFT_E_NOT_FOUND, "there is no directory %s", directory);
     WEFT_REQUIRE(wefti_is_dir(directory), WEFT_E_NOT_FOUND,
                  "%s is not a directory: give the one that holds config.json", directory);
@@ -36,7 +38,8 @@ static weft_status resolve(const char *directory, bool verify, char **out) {
     const char *path = directory;
     wefti_checkpoint *c = NULL;
     if (!described || (step && verify)) {
-        weft_status status = wefti_checkpoint_open(directory, WEFTI_CHECKPOINT_LATEST, &c, NULL);
+        weft_status status =
+            wefti_checkpoint_open(directory, WEFTI_CHECKPOINT_LATEST, &c, out_note);
         WEFT_REQUIRE(status != WEFT_E_NOT_FOUND, WEFT_E_NOT_FOUND,
                      "%s holds neither config.json nor a checkpoint of a run", directory);
         WEFT_TRY(status);
@@ -49,8 +52,8 @@ static weft_status resolve(const char *directory, bool verify, char **out) {
     return WEFT_OK;
 }
 
-weft_status wefti_pretrained_path(const char *directory, char **out) {
-    return resolve(directory, true, out);
+weft_status wefti_pretrained_path(const char *directory, char **out, char **out_note) {
+    return resolve(directory, true, out, out_note);
 }
 
 static weft_status read_file(const char *directory, const char *name,
@@ -79,7 +82,7 @@ static weft_status read_config(const char *directory, weft_model_config *out) {
 
 weft_status wefti_pretrained_config(const char *directory, weft_model_config *out) {
     char *path;
-    WEFT_TRY(resolve(directory, false, &path));
+    WEFT_TRY(resolve(directory, false, &path, NULL));
     weft_status status = read_config(path, out);
     wefti_free(path);
     return status;
@@ -268,9 +271,10 @@ weft_status wefti_pretrained_load_path(weft_session *session, const weft_model_c
 
 weft_status wefti_pretrained_load_across(wefti_agreement *agreement, bool follows,
                                          weft_session *session, const weft_model_config *config,
-                                         const char *directory) {
+                                         const char *directory, char **out_note) {
     char *path = NULL;
-    if (!follows) WEFT_TRY(resolve(directory, true, &path));
+    *out_note = NULL;
+    if (!follows) WEFT_TRY(resolve(directory, true, &path, out_note));
     loading l = {.config = config, .directory = path, .agreement = agreement, .follows = follows};
     weft_status status = end(&l, load(&l, session));
     wefti_free(path);
@@ -280,7 +284,7 @@ weft_status wefti_pretrained_load_across(wefti_agreement *agreement, bool follow
 weft_status wefti_pretrained_load(weft_session *session, const weft_model_config *config,
                                   const char *directory) {
     char *path;
-    WEFT_TRY(resolve(directory, true, &path));
+    WEFT_TRY(resolve(directory, true, &path, NULL));
     weft_status status = wefti_pretrained_load_path(session, config, path);
     wefti_free(path);
     return status;

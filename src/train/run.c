@@ -481,8 +481,12 @@ static weft_status load_parameters(wefti_training *t, wefti_checkpoint *from, bo
     const char *files = t->job->model.from;
     if (restore) return wefti_training_restore(t, from);
     if (!files[0]) return WEFT_OK;
-    if (!t->agreement) return wefti_pretrained_load(t->session, &t->config, files);
-    return wefti_pretrained_load_across(t->agreement, t->follows, t->session, &t->config, files);
+    char *note = NULL;
+    weft_status status = wefti_pretrained_load_across(t->agreement, t->follows, t->session,
+                                                      &t->config, files, &note);
+    if (note) wefti_training_note(t, "model.from: %s", note);
+    wefti_free(note);
+    return status;
 }
 
 static weft_status open_training(wefti_training *t, wefti_checkpoint *from) {

@@ -114,13 +114,15 @@ weft_status wefti_training_settle(wefti_training *t) WEFT_CHECKED;
  * with checksums, or the newest good step of a run's directory. */
 weft_status wefti_pretrained_load(weft_session *session, const weft_model_config *config,
                                   const char *directory) WEFT_CHECKED;
-/* The same across processes: rank 0 reads, collective. */
+/* The same across processes: rank 0 reads, collective. *out_note: see wefti_pretrained_path; set on
+ * failure too. */
 weft_status wefti_pretrained_load_across(wefti_agreement *agreement, bool follows,
                                          weft_session *session, const weft_model_config *config,
-                                         const char *directory) WEFT_CHECKED;
+                                         const char *directory, char **out_note) WEFT_CHECKED;
 weft_status wefti_pretrained_config(const char *directory, weft_model_config *out) WEFT_CHECKED;
-/* In two steps: where the weights lie, all checksums verified (wefti_free it); then load that. */
-weft_status wefti_pretrained_path(const char *directory, char **out) WEFT_CHECKED;
+/* In two steps: where the weights lie, all checksums verified (wefti_free it), and which newer
+ * steps are damaged and were passed over (NULL: none; wefti_free it); then load that. */
+weft_status wefti_pretrained_path(const char *directory, char **out, char **out_note) WEFT_CHECKED;
 weft_status wefti_pretrained_load_path(weft_session *session, const weft_model_config *config,
                                        const char *path) WEFT_CHECKED;
 

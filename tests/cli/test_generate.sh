@@ -30,6 +30,13 @@ fi
 "$bin" generate "$work/run" --prompt "$(head -c 100 /dev/zero | tr '\0' x)" --tokens 1 >"$work/out" 2>"$work/err"
 grep -q 'its first 68 tokens were left out' "$work/err" || fail 'nothing is said of a prompt that is too long'
 
+cp -r "$work/run" "$work/damaged"
+cp -r "$work/run/step-000000000003" "$work/damaged/step-000000000004"
+"$bin" generate "$work/damaged" --prompt 'int main' --tokens 20 --seed 3 >"$work/out" 2>"$work/err"
+cmp -s "$work/out" "$work/same" && grep -q 'weft: skipped step 4: ' "$work/err" || fail 'nothing is said of a damaged step'
+"$bin" train model.from="$work/damaged" data.path="$PWD/include/weft/*.h" train.steps=1 >"$work/out"
+grep -q 'note: model.from: skipped step 4: ' "$work/out" || fail 'nothing is said of a damaged step to start from'
+
 code=0
 "$bin" generate "$work/none" >"$work/out" 2>"$work/err" || code=$?
 [ $code -eq 1 ] && grep -q 'there is no directory' "$work/err" || fail 'a missing checkpoint'

@@ -361,6 +361,7 @@ static void all_kinds_of_directories(void **state) {
         assert_true(info.bytes && info.tokens == 256 && info.config.family == c.family);
         run(g, "text", 4, o, i ? &is : &first);
         if (i) assert_memory_equal(is.data, first.data, 20);
+        assert_null(info.note);
         weft_generator_close(g);
     }
     char path[600], *data;
@@ -375,6 +376,7 @@ static void all_kinds_of_directories(void **state) {
     ASSERT_FAILS(WEFT_E_CORRUPT, "step-000000000002", weft_generator_open(step, &open, &g));
     g = open_with(in_root("kinds"), 1);
     assert_non_null(strstr(weft_generator_info_of(g).path, "step-000000000001"));
+    assert_non_null(strstr(weft_generator_info_of(g).note, "skipped step 2: "));
     run(g, "text", 4, o, &is);
     assert_memory_equal(is.data, first.data, 20);
     weft_generator_close(g);
