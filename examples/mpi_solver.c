@@ -17,6 +17,14 @@ static void check(weft_status status) {
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
+/* The way to split that was asked for; NULL when there is no such way. */
+static const char *way(int argc, char **argv) {
+    static const char *const ways[] = {"data", "zero", "tensor", "pipeline"};
+    for (int w = 0; w < 4 && argc <= 2; w++)
+        if (argc < 2 || strcmp(argv[1], ways[w]) == 0) return ways[w];
+    return NULL;
+}
+
 /* The ends have what the neighbours have, and zero where there are none. */
 static void solve(float u[POINTS + 2], float next[POINTS + 2], int left, int right) {
     MPI_Sendrecv(u + 1, 1, MPI_FLOAT, left, 0, u + POINTS + 1, 1, MPI_FLOAT, right, 0,
@@ -34,12 +42,18 @@ int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
+    const char *how = way(argc, argv);
+    if (!how) {
+        if (rank == 0) fprintf(stderr, "usage: mpi_solver [data|zero|tensor|pipeline]\n");
+        MPI_Finalize();
+        return 2;
+    }
     int left = rank > 0 ? rank - 1 : MPI_PROC_NULL;
     int right = rank + 1 < size ? rank + 1 : MPI_PROC_NULL;
     MPI_Comm team; /* an even number of ranks; the odd one is a team by itself */
     MPI_Comm_split(MPI_COMM_WORLD, rank >= size / 2 * 2, rank, &team);
     MPI_Comm_size(team, &members);
-    const char *how = argc > 1 && members > 1 ? argv[1] : "data";
+    if (members == 1) how = "data"; /* nothing to split */
     int parts = strcmp(how, "pipeline") == 0 ? 4 : 1, rows = POINTS / parts;
 
     weft_world *world;

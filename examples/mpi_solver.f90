@@ -5,7 +5,7 @@
 !     mpifort $F/weft.f90 mpi_solver.f90 weft_fortran*.o $(pkg-config --libs weft) -o mpi_solver
 !     mpirun -n 4 ./mpi_solver data                # how to split it: data, zero, tensor, pipeline
 program mpi_solver
-    use, intrinsic :: iso_fortran_env, only: real32, real64
+    use, intrinsic :: iso_fortran_env, only: error_unit, real32, real64
     use mpi
     use weft
     implicit none
@@ -13,7 +13,7 @@ program mpi_solver
     real(real32) :: u(0:points + 1, 0:1) = 0
     integer :: rank, size, left, right, team, members, parts, rows, step, now, next, part, first, i, k, error
     real(real64) :: loss
-    character(len=16) :: how = 'data'
+    character(len=16) :: how
     type(weft_world) :: world
     type(weft_plan) :: plan
     type(weft_graph) :: graph
@@ -24,12 +24,18 @@ program mpi_solver
     call MPI_Init(error)
     call MPI_Comm_rank(MPI_COMM_WORLD, rank, error)
     call MPI_Comm_size(MPI_COMM_WORLD, size, error)
+    how = way()
+    if (how == '') then
+        if (rank == 0) write (error_unit, '(a)') 'usage: mpi_solver [data|zero|tensor|pipeline]'
+        call MPI_Finalize(error)
+        stop 2, quiet=.true.
+    end if
     left = merge(rank - 1, MPI_PROC_NULL, rank > 0)
     right = merge(rank + 1, MPI_PROC_NULL, rank + 1 < size)
     ! A team is an even number of ranks; the odd one is a team by itself.
     call MPI_Comm_split(MPI_COMM_WORLD, merge(1, 0, rank >= size/2*2), rank, team, error)
     call MPI_Comm_size(team, members, error)
-    if (command_argument_count() > 0 .and. members > 1) call get_command_argument(1, how)
+    if (members == 1) how = 'data' ! nothing to split
     parts = merge(4, 1, how == 'pipeline')
     rows = points/parts
 
@@ -85,6 +91,18 @@ contains
         print '(2a)', 'mpi_solver: ', weft_error_message()
         call MPI_Abort(MPI_COMM_WORLD, 1, error)
     end subroutine
+
+    ! The way to split that was asked for; blank when there is no such way.
+    function way() result(how)
+        character(len=16) :: how
+        integer :: length
+        how = 'data'
+        if (command_argument_count() == 0) return
+        call get_command_argument(1, how, length)
+        if (command_argument_count() == 1 .and. length <= len(how) .and. &
+            any(how == [character(len=16) :: 'data', 'zero', 'tensor', 'pipeline'])) return
+        how = ''
+    end function
 
     ! The ends have what the neighbours have, and zero where there are none.
     subroutine solve(u, after)

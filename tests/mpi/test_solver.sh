@@ -21,6 +21,16 @@ alike() {
         awk '{ d = $4 - $8; if (d < 0) d = -d; if (d > 0.02 * $4) exit 1 }' ||
         fail "$2: $1 learns otherwise than data" "$work/steps.$1"
 }
+# refuses FLAVOUR PROGRAM words...: says how it is used, once, and ends with 2. Alone as with others.
+refuses() {
+    refuses_flavour=$1
+    shift
+    for n in 2 1; do
+        ranks "$refuses_flavour" $n "$@" >"$work/out" 2>&1
+        code=$?
+        [ $code = 2 ] && [ "$(grep -c '^usage: mpi_solver ' "$work/out")" = 1 ] || fail "$*, $n ranks: exit $code, expected 2 and its usage" "$work/out"
+    done
+}
 # Four ranks; two where waiting ranks do not let others run (MPICH).
 program() { # FLAVOUR PROGRAM
     n=4
@@ -29,6 +39,10 @@ program() { # FLAVOUR PROGRAM
         learns "$1" $n "$2" $how
         alike $how "$1, $n ranks, $(basename "$2")"
     done
+    refuses "$1" "$2" nonsense
+    refuses "$1" "$2" ''
+    refuses "$1" "$2" 'data            zero'
+    refuses "$1" "$2" data zero
     learns "$1" 3 "$2" pipeline # a pair, and one that is alone
     echo "$1: $(basename "$2") learns"
 }
