@@ -175,21 +175,35 @@ static weft_status open_temporary(wefti_writer *w) {
               ATTEMPTS);
 }
 
+static bool is_link(const char *path) {
+    struct stat info;
+    return lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
+}
+
 /* A file is made beside and renamed; a device or a pipe would be replaced by that, and is written
  * itself. What cannot be replaced is said now, not when all is written. */
 static weft_status open_either(wefti_writer *w) {
     struct stat info;
-    if (stat(w->path, &info) || S_ISREG(info.st_mode)) return open_temporary(w);
+    bool replaces = stat(w->path, &info) || (S_ISREG(info.st_mode) && !is_link(w->path));
+    if (replaces) return open_temporary(w);
     errno = EISDIR;
     if (!S_ISDIR(info.st_mode)) w->fd = faulty() ? -1 : open(w->path, O_WRONLY | O_CLOEXEC);
     return w->fd >= 0 ? WEFT_OK : failed("write", w->path);
+}
+
+/* A link stays, and the file that it leads to is replaced (/dev/stdout, where that is a file). */
+static char *place_of(const char *path) {
+    char *target = is_link(path) ? realpath(path, NULL) : NULL;
+    char *place = wefti_strdup(target ? target : path);
+    free(target);
+    return place;
 }
 
 weft_status wefti_writer_open(const char *path, wefti_writer **out) {
     wefti_writer *w;
     WEFT_NEW(w, wefti_writer);
     w->fd = -1;
-    w->path = wefti_strdup(path);
+    w->path = place_of(path);
     weft_status status = w->path ? open_either(w) : WEFT_RAISE(WEFT_E_NOMEM, "no memory");
     if (status < 0) {
         writer_free(w);
@@ -380,8 +394,7 @@ bool wefti_is_dir(const char *path) {
 }
 
 bool wefti_is_link(const char *path) {
-    struct stat info;
-    return !faulty() && lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
+    return !faulty() && is_link(path);
 }
 
 /* Names of one directory, NUL-separated, as they come. */

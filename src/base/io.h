@@ -25,7 +25,8 @@ weft_status wefti_file_read(const char *path, int64_t limit, char **out,
                             int64_t *out_bytes) WEFT_CHECKED;
 
 /* A file being written under a temporary name beside `path`; commit syncs and renames, abort
- * removes. Both end the writer. A device or a pipe is written as it is. */
+ * removes. Both end the writer. A device or a pipe is written as it is; of a
+ * link its target is replaced. */
 typedef struct wefti_writer wefti_writer;
 weft_status wefti_writer_open(const char *path, wefti_writer **out) WEFT_CHECKED;
 weft_status wefti_writer_write(wefti_writer *w, const void *data, size_t bytes) WEFT_CHECKED;

@@ -116,6 +116,33 @@ static void writes_what_is_no_file(void **state) {
     assert_non_null(strstr(weft_error_message(), "none/a: No such"));
 }
 
+/* What a link leads to is replaced, the link stays; one that leads nowhere is replaced itself. */
+static void writes_where_links_lead(void **state) {
+    (void)state;
+    struct stat info;
+    assert_int_equal(wefti_file_write(at("a"), "old", 3), WEFT_OK);
+    assert_int_equal(symlink("a", at("link")), 0);
+    assert_int_equal(symlink("link", at("further")), 0);
+    assert_int_equal(wefti_file_write(at("further"), "new", 3), WEFT_OK);
+    assert_content(at("a"), "new");
+    assert_true(wefti_is_link(at("link")) && wefti_is_link(at("further")));
+    assert_int_equal(symlink("nowhere", at("lost")), 0);
+    assert_int_equal(wefti_file_write(at("lost"), "found", 5), WEFT_OK);
+    assert_content(at("lost"), "found");
+    assert_int_equal(entries(), 4);
+    /* An open file without a name, by the link that stands for it. */
+    int fd = open(at("a"), O_RDWR);
+    assert_true(fd >= 0 && unlink(at("a")) == 0);
+    char name[64], got[8] = {0};
+    (void)snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+    if (stat(name, &info) == 0) {
+        assert_int_equal(wefti_file_write(name, "own", 3), WEFT_OK);
+        assert_int_equal(pread(fd, got, sizeof got, 0), 3);
+        assert_string_equal(got, "own");
+    }
+    close(fd);
+}
+
 static void maps_files_only(void **state) {
     (void)state;
     wefti_file_map map;
@@ -273,6 +300,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(writes_and_reads, setup, teardown),
         cmocka_unit_test_setup_teardown(a_writer_shows_nothing_before_commit, setup, teardown),
         cmocka_unit_test_setup_teardown(writes_what_is_no_file, setup, teardown),
+        cmocka_unit_test_setup_teardown(writes_where_links_lead, setup, teardown),
         cmocka_unit_test_setup_teardown(maps_files_only, setup, teardown),
         cmocka_unit_test_setup_teardown(reading_is_limited, setup, teardown),
         cmocka_unit_test_setup_teardown(directories, setup, teardown),
