@@ -109,6 +109,14 @@ static int finish(weft_world *world, weft_bench *bench, const bench_options *val
     return code;
 }
 
+/* Who is to write says before anything is measured that it cannot. */
+static weft_status measure(weft_world *world, const weft_bench_options *what, const char *file,
+                           weft_bench **out) {
+    bool writes = file && (!world || weft_world_rank(world) == 0);
+    if (writes && !cli_can_write(file)) return WEFT_E_IO;
+    return weft_bench_comm(world, what, out);
+}
+
 static int refuse_collective(const cli_verb *verb, const char *word) {
     const char *names[16];
     char all[256];
@@ -153,7 +161,7 @@ static int run(const cli_verb *verb, int count, char **words) {
     weft_bench *bench;
     if (weft_launcher_find(&launcher) < 0) return cli_failed();
     if (launcher.name && weft_world_join(NULL, &world) < 0) return cli_failed();
-    if (weft_bench_comm(world, &what, &bench) < 0) {
+    if (measure(world, &what, values.out, &bench) < 0) {
         code = cli_failed();
         if (world) weft_world_fail(world, weft_error_message());
         weft_world_leave(world);

@@ -55,6 +55,10 @@ int cli_usage(const cli_verb *verb, const char *format, ...) __attribute__((form
 /* Print "weft: <the library's message>", with WEFT_TRACE=1 its trail too. Returns CLI_FAILED. */
 int cli_failed(void);
 
+/* Whether a file can be written there, asked before the work whose result it is to hold: a file of
+ * that name stays as it is. False with a message for cli_failed. */
+bool cli_can_write(const char *path);
+
 /* The word of a NULL-terminated list that is nearest to `word`, NULL when none is near. */
 const char *cli_nearest(const char *word, const char *const *words);
 

@@ -138,6 +138,7 @@ static int complete(const char *path, char **words, int overrides, const plan_op
     weft_job *job;
     weft_plan *plan;
     char *unmatched;
+    if (values->out && !cli_can_write(values->out)) return cli_failed();
     int code = cli_job_load(path, words, overrides, values->devices, NULL, &job);
     if (code != CLI_DONE) return code;
     if (weft_job_plan(job, &plan, &unmatched) < 0) {

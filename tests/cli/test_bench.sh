@@ -25,6 +25,7 @@ quick="--min 64 --max 4K --seconds 0.001"
     grep -q '"same_host": {"latency_seconds"' links.json || fail "links without one" links.json
     grep -q '"between_hosts": null' links.json || fail "links between hosts on one host" links.json
 
+    expect 0 '"version": 1' bench comm $quick --threads 2 --collective reduce --out /dev/stderr
     expect 0 "all_gather" bench comm --min 7 --max 32 --seconds 0.001 --threads 3
     grep -q "^[a-z_]* *0 B" out && fail "a collective of nothing is measured" out
     expect 0 "1 ranks on 1 host" bench comm $quick --threads 1 --collective all_reduce
@@ -39,7 +40,22 @@ for size in 1Q 1T 3 -1 '' 1e3 4.5K; do
     expect 2 "--min is '$size'; it is a number of bytes from 4 to 1024G" bench comm "--min=$size"
 done
 expect 2 "--max is '1K'; it is a number of bytes from 4K to 1024G" bench comm --min 4K --max 1K
-expect 1 "cannot" bench comm --min 64 --max 64 --seconds 0.001 --collective reduce --out no/such/folder/links.json
+# What cannot be written is refused before a measurement that takes an hour, and for all ranks.
+long="--seconds 3600 --min 64M --collective all_reduce --threads 2"
+# shellcheck disable=SC2086
+{
+    expect 1 "cannot write no/such/links.json: No such file" bench comm $long --out no/such/links.json
+    grep -q "busbw" out && fail "measured without a place for the result" out
+    expect 1 "cannot write .: Is a directory" bench comm $long --out .
+    expect 1 "cannot write '': No such file" bench comm $long --out=
+    expect 1 "cannot write no/such/links.json" launch -n 2 --no-logs -- "$weft" bench comm $long --out no/such/links.json
+}
+# A file that is there stays what it was when the measurement does not come to its end.
+cp links.json before.json
+# shellcheck disable=SC2086
+timeout 2 "$weft" bench comm $long --out links.json >out 2>&1 && fail "an hour in two seconds" out
+cmp links.json before.json || fail "links of a measurement without an end"
+[ "$(echo links.json*)" = links.json ] || fail "left behind: $(echo links.json*)"
 expect 0 "example" bench --help
 
 # Processes: rank 0 alone prints.

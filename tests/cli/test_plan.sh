@@ -67,7 +67,7 @@ expect 1 'cannot open nothere.json' train job.yaml --plan nothere.json
 expect 1 'the 3 devices' plan job.yaml --devices 3 parallel.optimizer.shard_size=2
 expect 1 'the mesh dp=2 has 2 devices; devices is 8' plan job.yaml --devices 8 'parallel.mesh={dp: 2}'
 expect 1 'too few for 8 stages' plan job.yaml --devices 8 parallel.pipeline.stages=8 train.batch=8
-expect 1 'plan.json' plan job.yaml --devices 2 --out nodir/plan.json
+expect 1 'cannot write nodir/plan.json: No such file' plan job.yaml --devices 2 --out nodir/plan.json
 
 expect 1 "says k0, but nothing that it matches has such a factor: h.0.mlp.c_proj:linear can be split by" \
     plan job.yaml --devices 2 'parallel.strategies=[{match: h.*.mlp.c_proj, split: k0=dp}]'
