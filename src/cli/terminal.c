@@ -7,9 +7,12 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+/* Open MPI's mpirun gives its processes terminals of its own making, 80 columns wide, also where
+ * what they say goes to a file. */
 bool cli_is_terminal(FILE *stream) {
     const char *no_color = getenv("NO_COLOR"), *kind = getenv("TERM");
-    return isatty(fileno(stream)) && !(no_color && *no_color) && !(kind && !strcmp(kind, "dumb"));
+    return isatty(fileno(stream)) && !getenv("OMPI_COMM_WORLD_RANK") && !(no_color && *no_color) &&
+           !(kind && !strcmp(kind, "dumb"));
 }
 
 int cli_columns(FILE *stream) {

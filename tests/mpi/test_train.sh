@@ -28,6 +28,8 @@ END
 cat job.yaml plan.yaml >split.yaml
 cat job.yaml >staged.yaml
 echo 'parallel: {mesh: {dp: 2}, pipeline: {stages: 2, microbatches: 2}}' >>staged.yaml
+escape=$(printf '\033')
+export TERM=xterm # terminals that mpirun makes are none that anybody sees
 losses() { # the file that a run wrote
     sed -n 's/.*"step": \([0-9]*\),.*"loss": \([-0-9.e+]*\).*/\1 \2/p' "$1"
 }
@@ -50,6 +52,7 @@ same() { # FLAVOUR JOB COMMUNICATOR words before the command...
     losses "$name.log" >"$name.losses"
     cmp -s "$job.losses" "$name.losses" || { fail "$name: other losses than 4 devices of one process" "$name.losses"; cat "$job.losses"; }
     file=$(find "$job.run" -name model.safetensors | sort | tail -1)
+    grep -q "$escape" out && fail "$name: its output, a file, has what is for terminals" out
     cmp "$file" "$name.run/${file#*/}" || fail "$name: another model than that of 4 devices"
 }
 killed() { # FLAVOUR: rank 1, while all are training
