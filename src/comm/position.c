@@ -9,8 +9,9 @@
 
 struct wefti_position {
     _Atomic uint64_t done;
-    pthread_mutex_t lock; /* of `now` */
+    pthread_mutex_t lock; /* of what follows */
     wefti_standing now;
+    uint64_t seen; /* of `done`, when a watcher last looked */
 };
 
 weft_status wefti_position_create(wefti_position **out) {
@@ -35,6 +36,7 @@ void wefti_position_step(wefti_position *p, int64_t step) {
     if (!p) return;
     pthread_mutex_lock(&p->lock);
     p->now.step = step;
+    if (!p->now.waiting) p->now.since_ns = wefti_now_ns();
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -59,10 +61,14 @@ void wefti_position_end_wait(wefti_position *p, bool begun) {
     if (begun) change(p, false, "");
 }
 
+/* Transfers that need no waiting only count: that there were some since the last look says that the
+ * rank has not computed all the time. */
 wefti_standing wefti_position_read(wefti_position *p) {
     pthread_mutex_lock(&p->lock);
+    p->now.done = atomic_load_explicit(&p->done, memory_order_relaxed);
+    if (p->now.done != p->seen && !p->now.waiting) p->now.since_ns = wefti_now_ns();
+    p->seen = p->now.done;
     wefti_standing now = p->now;
     pthread_mutex_unlock(&p->lock);
-    now.done = atomic_load_explicit(&p->done, memory_order_relaxed);
     return now;
 }

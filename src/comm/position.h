@@ -13,10 +13,11 @@
 enum { WEFTI_POSITION_TEXT = 160 };
 
 typedef struct wefti_standing {
-    int64_t step;                   /* of the training run, from 1; 0: none yet */
-    uint64_t done;                  /* transfers waited for to their end */
-    bool waiting;                   /* for others, in the transfer `what`; false: computing */
-    int64_t since_ns;               /* monotonic: since when it waits, or computes */
+    int64_t step;     /* of the training run, from 1; 0: none yet */
+    uint64_t done;    /* transfers waited for to their end */
+    bool waiting;     /* for others, in the transfer `what`; false: computing */
+    int64_t since_ns; /* monotonic: since when it waits, or computes: its last wait, the step's
+                         beginning, or the look at it that found further transfers done */
     char what[WEFTI_POSITION_TEXT]; /* "all_reduce of h.3.attn.c_proj (f32, 768 elements)" */
 } wefti_standing;
 

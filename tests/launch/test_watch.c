@@ -335,8 +335,16 @@ static void swaps_go_on(void **state) {
 
 /* --- hangs: nobody dies, but nobody gets on */
 
-typedef enum hang { COMPUTES, ELSEWHERE, BEHIND, LEAVES, HANGS } hang;
+typedef enum hang {
+    COMPUTES,
+    BESIDE,
+    ELSEWHERE,
+    BEHIND,
+    LEAVES,
+    HANGS
+} hang; /* BESIDE: a busy one */
 static const char *const hang_says[HANGS] = {"keeps the others waiting: it is computing for",
+                                             "keeps the others waiting: it is computing for",
                                              "in all_gather of wte, which the others passed",
                                              "(7 transfers done)",
                                              "keeps the others waiting: it has left"};
@@ -344,7 +352,7 @@ static const char *const hang_says[HANGS] = {"keeps the others waiting: it is co
 typedef struct stuck { /* one rank of a world that hangs */
     const char *address;
     hang how;
-    bool culprit;
+    bool culprit, busy; /* busy: transfers get done, and none needs to be waited for */
     int rank;
     weft_status status;
     char text[1024];
@@ -355,7 +363,7 @@ static void stand(const stuck *k, wefti_position *p) {
     bool behind = k->culprit && k->how == BEHIND;
     wefti_position_step(p, 12);
     for (int i = 0; i < (behind ? 7 : 8); i++) wefti_position_end_wait(p, false);
-    if (k->culprit && k->how == COMPUTES) return;
+    if (k->busy || (k->culprit && (k->how == COMPUTES || k->how == BESIDE))) return;
     wefti_position_begin_wait(p, k->culprit && k->how == ELSEWHERE
                                      ? "all_gather of wte, which the others passed"
                                      : "all_reduce of h.3.attn");
@@ -374,7 +382,10 @@ static void *get_stuck(void *context) {
         stand(k, position);
         wefti_member_watch(m, NULL, position);
         if (!k->culprit || k->how != LEAVES)
-            while ((k->status = wefti_member_check(m)) == WEFT_OK) usleep(2000);
+            while ((k->status = wefti_member_check(m)) == WEFT_OK) {
+                if (k->busy) wefti_position_end_wait(position, false);
+                usleep(2000);
+            }
         wefti_member_leave(m);
     }
     snprintf(k->text, sizeof k->text, "%s", weft_error_message());
@@ -400,6 +411,7 @@ static void hang_start(hanging *h, uint64_t *seed) {
         h->ranks[r] = (stuck){.address = wefti_scheduler_address(h->scheduler),
                               .how = h->how,
                               .culprit = r == h->culprit,
+                              .busy = h->how == BESIDE && r == (h->culprit + 1) % RANKS,
                               .rank = r};
         assert_int_equal(pthread_create(&h->ranks[r].thread, NULL, get_stuck, &h->ranks[r]), 0);
     }
