@@ -34,6 +34,13 @@ static const names known[WEFTI_START_ALONE] = {
     [WEFTI_START_RANK_TABLE] = {"rank table", "RANK_ID", "RANK_SIZE", NULL, NULL, NULL, NULL},
 };
 
+/* Those that number processes and do not say how many there are. Their numbers are ranks for who
+ * has set WEFT_SIZE alike for all. */
+static const names numbers_only[] = {
+    {.launcher = "PMIx", .rank = "PMIX_RANK"},
+    {.launcher = "an Indexed Job of Kubernetes", .rank = "JOB_COMPLETION_INDEX"},
+};
+
 const char *const wefti_launcher_variables[] = {"WEFT_RANK",
                                                 "WEFT_SIZE",
                                                 "WEFT_LOCAL_RANK",
@@ -51,6 +58,7 @@ const char *const wefti_launcher_variables[] = {"WEFT_RANK",
                                                 "OMPI_COMM_WORLD_LOCAL_SIZE",
                                                 "PMIX_RANK",
                                                 "PMIX_NAMESPACE",
+                                                "JOB_COMPLETION_INDEX",
                                                 "PMI_RANK",
                                                 "PMI_SIZE",
                                                 "PMI_FD",
@@ -317,6 +325,27 @@ static wefti_start choose(reader *r) {
     return WEFTI_START_ALONE;
 }
 
+/* Where several processes share a number (a pod that starts two), it is the rank of none. */
+static weft_status number_alone(const reader *r) {
+    weft_launcher *place = &r->out->place;
+    const names *from = NULL;
+    if (r->out->start != WEFTI_START_WEFT || get(r, "WEFT_LAUNCH") || place->local_size > 1)
+        return WEFT_OK;
+    for (size_t i = 0; i < sizeof numbers_only / sizeof *numbers_only; i++) {
+        const names *n = &numbers_only[i];
+        int rank = -1;
+        WEFT_TRY(number(r, n->rank, 0, WEFTI_RANKS_MAX - 1, &rank));
+        if (rank < 0) continue;
+        WEFT_REQUIRE(!from || rank == place->rank, WEFT_E_ARG,
+                     "%s is %d (%s), but %s is %d (%s): set WEFT_RANK", from->rank, place->rank,
+                     from->launcher, n->rank, rank, n->launcher);
+        WEFT_TRY(below(n->rank, rank, known[WEFTI_START_WEFT].size, place->size));
+        place->rank = rank;
+        from = n;
+    }
+    return WEFT_OK;
+}
+
 static weft_status merge(reader *r) {
     wefti_launcher *out = r->out;
     out->mpi = r->claims[WEFTI_START_OPEN_MPI].there || r->claims[WEFTI_START_MPICH].there ||
@@ -340,6 +369,7 @@ static weft_status merge(reader *r) {
         fill(&out->place.host, &out->place.hosts, c->place.host, c->place.hosts);
         out->one_host = out->one_host || c->one_host;
     }
+    if (out->place.rank < 0) WEFT_TRY(number_alone(r));
     if (out->is_scheduler) out->place.rank = -1;
     return WEFT_OK;
 }
@@ -431,6 +461,10 @@ static weft_status check_alone(const reader *r) {
     WEFT_REQUIRE(!get(r, "WEFT_LOCAL_RANK") && !get(r, "WEFT_SCHEDULER"), WEFT_E_ARG,
                  "%s is set, but WEFT_SIZE is not",
                  get(r, "WEFT_LOCAL_RANK") ? "WEFT_LOCAL_RANK" : "WEFT_SCHEDULER");
+    /* Others number tasks that are jobs of their own, too; PMIx only ranks. */
+    WEFT_REQUIRE(!get(r, "PMIX_RANK"), WEFT_E_ARG,
+                 "PMIX_RANK is set, but nothing says how many processes there are: set WEFT_SIZE "
+                 "and WEFT_SCHEDULER for all of them, or unset PMIX_RANK");
     return WEFT_OK;
 }
 

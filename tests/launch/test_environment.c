@@ -381,6 +381,48 @@ static void test_places_are_filled(void **state) {
     assert_int_equal(l.place.local_size, -1);
 }
 
+#define SIZED "WEFT_SIZE=4", "WEFT_SCHEDULER=train-0.train:9000"
+
+/* Numbers without a size: ranks where WEFT_SIZE is said for all, and nothing says the rank. */
+static void test_numbers_only(void **state) {
+    (void)state;
+    static const char *const all[] = {"PMIX_RANK", "JOB_COMPLETION_INDEX"};
+    for (int i = 0; i < 2; i++) {
+        char first[64], third[64], fifth[64], text[64], says[64];
+        (void)snprintf(first, sizeof first, "%s=0", all[i]);
+        (void)snprintf(third, sizeof third, "%s=2", all[i]);
+        (void)snprintf(fifth, sizeof fifth, "%s=4", all[i]);
+        (void)snprintf(text, sizeof text, "%s=x", all[i]);
+        (void)snprintf(says, sizeof says, "%s is 4", all[i]);
+        wefti_launcher l = READ(SIZED, third);
+        place_is(&l, "weft launch", 2, 4);
+        address_is(&l, "train-0.train", 9000);
+        assert_false(l.serves);
+        l = READ(SIZED, first);
+        place_is(&l, "weft launch", 0, 4);
+        assert_true(l.serves);
+        REFUSE(says, "WEFT_SIZE is 4", SIZED, fifth);
+        REFUSE(all[i], "'x'", SIZED, text);
+        /* Others say the rank; pods may hold launchers, and several processes. */
+        l = READ(SIZED, third, "WEFT_RANK=1");
+        place_is(&l, "weft launch", 1, 4);
+        l = READ(SIZED, third, "RANK=3", "WORLD_SIZE=4");
+        place_is(&l, "weft launch", 3, 4);
+        l = READ(third, "RANK=5", "WORLD_SIZE=8", "MASTER_ADDR=h", "MASTER_PORT=1");
+        place_is(&l, "torchrun", 5, 8);
+        l = READ(SIZED, third, "WEFT_LAUNCH=1");
+        place_is(&l, "weft launch", -1, 4);
+        l = READ(SIZED, third, "WEFT_LOCAL_RANK=1", "WEFT_LOCAL_SIZE=2");
+        place_is(&l, "weft launch", -1, 4);
+    }
+    REFUSE("PMIX_RANK is 1 (PMIx)", "JOB_COMPLETION_INDEX is 2 (an Indexed Job", SIZED,
+           "PMIX_RANK=1", "JOB_COMPLETION_INDEX=2");
+    /* A job of one's own for each number is usual; a rank of nobody knows how many is not. */
+    wefti_launcher l = READ("JOB_COMPLETION_INDEX=3");
+    assert_int_equal(l.start, WEFTI_START_ALONE);
+    REFUSE("PMIX_RANK is set", "WEFT_SIZE", "PMIX_RANK=0");
+}
+
 static void test_malformed(void **state) {
     (void)state;
     static const char *const wrong[] = {
@@ -497,6 +539,7 @@ int main(void) {
         cmocka_unit_test(test_pairs),
         cmocka_unit_test(test_launchers_in_slurm),
         cmocka_unit_test(test_places_are_filled),
+        cmocka_unit_test(test_numbers_only),
         cmocka_unit_test(test_malformed),
         cmocka_unit_test(test_incomplete),
         cmocka_unit_test(test_addresses),
