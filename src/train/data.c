@@ -132,16 +132,17 @@ static weft_status open_all(weft_data *data, const weft_data_options *o, data_fo
     data->images = o->context == 0;
     data->input = weft_desc_of(WEFT_I32, 1, &o->context);
     if (format == FORMAT_TEXT) {
-        WEFT_TRY(weft_tokenizer_open(o->tokenizer, &data->tokenizer));
+        weft_status status = weft_tokenizer_open(o->tokenizer, &data->tokenizer);
+        if (status < 0) return wefti_prefix(status, "the tokenizer");
         data->known_vocab = weft_tokenizer_vocab(data->tokenizer);
     }
     WEFT_TRY(open_part(data, WEFT_DATA_TRAIN, format, o->path, o->labels));
-    if (o->validation_path)
-        WEFT_TRY(open_part(data, WEFT_DATA_VALIDATION, format, o->validation_path,
-                           o->validation_labels));
-    else if (o->validation_fraction > 0.0)
-        WEFT_TRY(hold_out(data, o->validation_fraction, o->path));
-    return WEFT_OK;
+    if (!o->validation_path)
+        return o->validation_fraction > 0.0 ? hold_out(data, o->validation_fraction, o->path)
+                                            : WEFT_OK;
+    weft_status status =
+        open_part(data, WEFT_DATA_VALIDATION, format, o->validation_path, o->validation_labels);
+    return status < 0 ? wefti_prefix(status, "the validation data") : WEFT_OK;
 }
 
 weft_status weft_data_open(const weft_data_options *options, weft_data **out) {

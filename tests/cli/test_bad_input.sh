@@ -29,6 +29,8 @@ expect 1 'train.precision must be one of f32, bf16' train job.yaml train.precisi
 
 # --- data ---
 expect 1 'cannot open nothere.txt' train job.yaml data.path=nothere.txt
+expect 1 'the validation data: cannot open nothere.txt' train job.yaml data.validation=nothere.txt
+expect 1 'the tokenizer: cannot open nothere.json' train job.yaml data.tokenizer=nothere.json
 expect 1 'data.path is missing' train job.yaml data.path=
 : >empty.txt
 expect 1 'empty.txt has 0 tokens; one sample of context 16 takes 17' train job.yaml data.path=empty.txt
@@ -105,6 +107,7 @@ printf '\000\000\010\003\000\000\000\002\000\000\000\004\000\000\000\004' >image
 printf '\000\000\010\001\000\000\000\002\000\001' >labels-idx1-ubyte
 expect 1 'images-idx3-ubyte' train model.family=mlp data.path=images-idx3-ubyte
 printf '\223NUMPY\001\000' >array.npy
+expect 1 'not an IDX file: it begins with 93 4e, not 00 00; npy files have the format npy' train model.family=mlp data.path=array.npy
 expect 1 'array.npy' train job.yaml data.format=npy data.path=array.npy
 printf '\050\204\063\001\001' >tokens.bin
 expect 1 'tokens.bin' train job.yaml data.format=tokens data.path=tokens.bin model.vocab=256

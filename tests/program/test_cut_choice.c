@@ -172,8 +172,7 @@ static void random_mesh(dice *d, trial *t) {
     int devices = 1;
     for (int a = 0; a < 3; a++) devices *= sizes[a] ? sizes[a] : 1;
     ASSERT_OK(weft_plan_create(devices, &t->plan));
-    for (int a = 0; a < 3 && sizes[a]; a++)
-        ASSERT_OK(weft_plan_axis(t->plan, names[a], sizes[a]));
+    for (int a = 0; a < 3 && sizes[a]; a++) ASSERT_OK(weft_plan_axis(t->plan, names[a], sizes[a]));
     t->mesh = wefti_plan_mesh(t->plan, 0);
     bool alike = roll(d, 2); /* else some axes are slower than others */
     for (int a = 0; a < t->mesh.axes; a++)
