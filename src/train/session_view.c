@@ -283,6 +283,12 @@ static const wefti_tensor *local_of(const weft_session *s, const wefti_view *v, 
     return i < 0 ? NULL : &v->sites[rank].tensors[i];
 }
 
+/* Of a parameter that several stages of a pipeline read each has a term: they are added up when the
+ * parameter is updated. Other tensors of several stages are copies. */
+static bool is_gradient(const wefti_tensor *t) {
+    return t->role == WEFTI_TENSOR_OUTPUT && !strncmp(t->name, "grad:", 5);
+}
+
 weft_status wefti_session_pieces(weft_session *s, int program, int index, wefti_session_piece *out,
                                  int32_t *out_count) {
     wefti_view *v;
@@ -302,10 +308,12 @@ weft_status wefti_session_pieces(weft_session *s, int program, int index, wefti_
                           ? wefti_device_memory(wefti_crew_device(s->crew, r)) + t->offset
                           : NULL;
         piece->box = wefti_site_box(site, t);
-        bool same = mesh->first == owner->first;
-        piece->counts = same && (!mesh->axes || wefti_layout_counts(&t->layout, mesh, r));
-        piece->term = false;
-        if (!same || piece->counts || !(t->layout.sum | t->layout.max)) continue;
+        bool same = mesh->first == owner->first,
+             first = !mesh->axes || wefti_layout_counts(&t->layout, mesh, r),
+             added = !same && is_gradient(t);
+        piece->counts = same && first;
+        piece->term = added && first;
+        if (first || !(same || added) || !(t->layout.sum | t->layout.max)) continue;
         int32_t at[WEFTI_MAX_AXES];
         wefti_mesh_coordinates(mesh, r, at);
         piece->term = true; /* unless it repeats another's, along an axis that means nothing here */
