@@ -113,9 +113,11 @@ weft_status weft_session_feed_local(weft_session *s, int program, const char *na
     const wefti_view_tensor *t = &v->tensors[index];
     WEFT_REQUIRE(t->role == WEFTI_TENSOR_INPUT, WEFT_E_ARG, "'%s' is no input", name);
     int64_t here = piece.data ? piece_bytes(&t->whole, &piece) : 0;
+    weft_desc part = t->whole;
+    memcpy(part.shape, piece.box.size, sizeof part.shape);
     WEFT_REQUIRE(bytes == (size_t)here, WEFT_E_SHAPE,
-                 "the part of '%s' on this device has %lld bytes, not %zu", name, (long long)here,
-                 bytes);
+                 "the part of '%s' on this device is %s, %lld bytes, not %zu", name,
+                 wefti_desc_text(&part).text, (long long)here, bytes);
     wefti_view_give(s, v, index, WEFTI_GIVEN_ONCE);
     if (bytes == 0) return WEFT_OK;
     WEFT_REQUIRE(data, WEFT_E_ARG, "the data of '%s' are NULL", name);

@@ -69,9 +69,9 @@ static counts counted(const wefti_program *p, const char *name, const char *phas
     return c;
 }
 
-static weft_graph *gpt2(int64_t batch) {
+static weft_graph *gpt2_of(int64_t batch, int layers) {
     weft_model_config c = {.family = WEFT_FAMILY_GPT2,
-                           .layers = LAYERS,
+                           .layers = layers,
                            .hidden = 32,
                            .heads = 4,
                            .ffn = 64,
@@ -80,6 +80,10 @@ static weft_graph *gpt2(int64_t batch) {
     weft_graph *g;
     ASSERT_OK(weft_model_build(&c, WEFT_USE_TRAIN, batch, 0, WEFT_F32, &g));
     return g;
+}
+
+static weft_graph *gpt2(int64_t batch) {
+    return gpt2_of(batch, LAYERS);
 }
 
 static void tensor_parallel(weft_plan *plan) {
@@ -292,6 +296,35 @@ static void sums_begin_before_the_backward_pass_ends(void **state) {
     }
 }
 
+/* Equal blocks share their compiled routines and the transfers in them: depth adds calls alone. */
+static void depth_adds_no_transfers(void **state) {
+    (void)state;
+    int32_t routines[2], transfers[2];
+    int steps[2] = {0};
+    for (int deep = 0; deep < 2; deep++) {
+        weft_graph *g = gpt2_of(4, deep ? 12 : LAYERS);
+        weft_plan *plan;
+        weft_session *s;
+        weft_session_options o = weft_session_defaults();
+        ASSERT_OK(weft_plan_create(2, &plan));
+        ASSERT_OK(weft_plan_axis(plan, "tp", 2));
+        tensor_parallel(plan);
+        o.plan = plan;
+        ASSERT_OK(weft_session_create(g, &o, &s));
+        const wefti_program *p = wefti_session_program_of(s, 0, 0);
+        counts c = counted(p, NULL, "forward");
+        routines[deep] = p->routine_count;
+        transfers[deep] = wefti_partition_transfers(p->partition);
+        steps[deep] = c.all_reduce;
+        weft_session_destroy(s);
+        weft_plan_destroy(plan);
+        weft_graph_destroy(g);
+    }
+    assert_int_equal(steps[1] - steps[0], 2 * (12 - LAYERS));
+    assert_int_equal(routines[1], routines[0]);
+    assert_int_equal(transfers[1], transfers[0]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(megatron_tensor_parallelism),
@@ -299,6 +332,7 @@ int main(void) {
         cmocka_unit_test(split_optimizers),
         cmocka_unit_test(accumulated_gradients),
         cmocka_unit_test(recomputed_communication),
+        cmocka_unit_test(depth_adds_no_transfers),
         cmocka_unit_test(sums_begin_before_the_backward_pass_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -40,6 +40,48 @@ static void both_passes_have_their_work(void **state) {
     }
 }
 
+/* What is computed again is the forward pass of the cells that are named, but for their last
+ * product, whose result no gradient reads; nothing else changes. */
+static void recomputed_work_is_counted(void **state) {
+    (void)state;
+    enum { ROWS = 4 * 32, HIDDEN = 64, CELLS = 5 };
+    words w = {.count = 0};
+    weft_job *job;
+    add_words(&w,
+              WITH("model.family=gpt2", "model.layers=3", "model.hidden=64", "model.heads=4",
+                   "model.context=32", "model.vocab=100", "train.batch=4", "data.validation=0"));
+    double last = 2.0 * ROWS * 4 * HIDDEN * HIDDEN, forward[CELLS], backward[CELLS];
+    for (int k = 0; k < 4; k++) {
+        static const char *const more[][3] = {
+            {"parallel.recompute=none", NULL},
+            {"parallel.recompute.mode=full", "parallel.recompute.cells=[h.1]", NULL},
+            {"parallel.recompute.mode=full", "parallel.recompute.cells=[h.*]", NULL},
+            {"parallel.recompute.mode=selective", "parallel.recompute.cells=[h.*]", NULL}};
+        weft_model_report *r = report_of(&w, more[k], &job);
+        assert_int_equal(r->cell_count, CELLS);
+        for (int c = 0; c < CELLS; c++) {
+            const weft_cell_info *cell = &r->cells[c];
+            double most = k ? forward[c] - last : 0,
+                   again = k ? cell->backward_flops - backward[c] : 0;
+            bool block = c > 0 && c < CELLS - 1, named = block && (k > 1 || (k == 1 && c == 2));
+            if (k == 0) {
+                forward[c] = cell->forward_flops;
+                backward[c] = cell->backward_flops;
+            }
+            assert_true(cell->forward_flops == forward[c]);
+            if (!named)
+                assert_true(again == 0);
+            else if (k == 3) /* what is cheap */
+                assert_true(again > 0 && again < 0.1 * most);
+            else
+                assert_true(again > 0.98 * most && again <= most);
+            if (named) assert_true(k == 3 || cell->saved_bytes == 0);
+        }
+        weft_model_report_free(r);
+        weft_job_free(job);
+    }
+}
+
 /* Parameters, optimizer, packed weights and the rest are the predicted peak, but for the states and
  * a few scalars. */
 static void memory_adds_up(void **state) {
@@ -125,6 +167,7 @@ static void cells_lie_on_several_devices(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(both_passes_have_their_work),
+        cmocka_unit_test(recomputed_work_is_counted),
         cmocka_unit_test(memory_adds_up),
         cmocka_unit_test(cells_lie_on_several_devices),
     };

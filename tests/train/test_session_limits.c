@@ -419,6 +419,9 @@ static void what_is_written_in_place_counts_as_fed(void **state) {
         ASSERT_FAILS(WEFT_E_ARG, "input 'target' of program 0", weft_session_step(s, 0.1, NULL));
         ASSERT_FAILS(WEFT_E_ARG, "data of 'target' are NULL",
                      weft_session_feed_local(s, 0, "target", NULL, sizeof target));
+        ASSERT_FAILS(WEFT_E_SHAPE,
+                     "the part of 'target' on this device is f32[4, 6], 96 bytes, not 92",
+                     weft_session_feed_local(s, 0, "target", target, sizeof target - 4));
         ASSERT_OK(weft_session_feed_local(s, 0, "target", target, sizeof target));
         ASSERT_OK(weft_session_step(s, 0.1, NULL));
     }
