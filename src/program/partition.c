@@ -243,23 +243,35 @@ static weft_status find_wanted(wefti_walk *w) {
     return WEFT_OK;
 }
 
-/* Who reads the first result finds it in the layout that the strategy says, in no other. */
-static weft_status place_result(wefti_cut *c, const wefti_strategy *s) {
+/* The layout in which the strategy leaves the first result, in c->result. */
+static weft_status find_result(wefti_cut *c, const wefti_strategy *s) {
     wefti_walk *w = c->w;
     if (!s || !s->out || c->n->outputs == 0) return WEFT_OK;
     const weft_desc *whole = wefti_out(c->n, 0);
-    wefti_layout to = *s->out;
-    int32_t local;
-    if (to.rank != whole->rank && !strchr(s->match, ':')) return WEFT_OK;
-    weft_status status = wefti_layout_check_asked(&to, &w->p->mesh, whole);
+    wefti_layout *to;
+    if (s->out->rank != whole->rank && !strchr(s->match, ':')) return WEFT_OK;
+    weft_status status = wefti_layout_check_asked(s->out, &w->p->mesh, whole);
     if (status < 0)
         return wefti_prefix(status, "%s%sthe strategy '%s' says that the result, %s, is %s",
                             s->source ? s->source : "", s->source ? ": " : "", s->match,
-                            wefti_desc_text(whole).text, wefti_layout_text(&to, &w->p->mesh).text);
-    wefti_layout_normal(&to, &w->p->mesh, whole);
-    WEFT_TRY(wefti_walk_bring(w, c->n->out[0], &to, c->n, NULL, &local));
+                            wefti_desc_text(whole).text,
+                            wefti_layout_text(s->out, &w->p->mesh).text);
+    to = wefti_arena_alloc(w->scratch, sizeof *to);
+    WEFT_REQUIRE(to, WEFT_E_NOMEM, "no memory to cut a cell");
+    *to = *s->out;
+    wefti_layout_normal(to, &w->p->mesh, whole);
+    c->result = to;
+    return WEFT_OK;
+}
+
+/* Who reads the first result finds it in the layout that the strategy says, in no other. */
+static weft_status place_result(wefti_cut *c) {
+    wefti_walk *w = c->w;
+    int32_t local;
+    if (!c->result) return WEFT_OK;
+    WEFT_TRY(wefti_walk_bring(w, c->n->out[0], c->result, c->n, NULL, &local));
     w->version[c->n->out[0]] = NULL;
-    return add_version(w, c->n->out[0], &to, local);
+    return add_version(w, c->n->out[0], c->result, local);
 }
 
 static weft_status cut_node(wefti_walk *w, int64_t index) {
@@ -271,7 +283,10 @@ static weft_status cut_node(wefti_walk *w, int64_t index) {
     c->n = n;
     c->label = wefti_cut_label(w, n, label, sizeof label);
     c->op = wefti_cut_op(n, op, sizeof op);
-    weft_status status = wefti_cut_choose(c, w->strategies[index]);
+    const wefti_strategy *said = w->strategies[index];
+    if (wefti_cut_guided(n, said)) said = NULL;
+    weft_status status = find_result(c, said);
+    if (status == WEFT_OK) status = wefti_cut_choose(c, w->strategies[index]);
     for (int i = 0; status == WEFT_OK && i < n->inputs; i++) {
         c->local[i] = -1;
         if (n->in[i] >= 0)
@@ -287,9 +302,7 @@ static weft_status cut_node(wefti_walk *w, int64_t index) {
         w->communicated[n->out[o]] |= talks;
         WEFT_TRY(add_version(w, n->out[o], &c->give[o], c->made[o]));
     }
-    const wefti_strategy *said = w->strategies[index];
-    if (wefti_cut_guided(n, said)) said = NULL;
-    status = place_result(c, said);
+    status = place_result(c);
     if (status < 0) return wefti_prefix(status, "%s:%s", c->label, c->op);
     if (w->p->decide) {
         wefti_decision d = {.label = c->label, .op = c->op, .rule = c->rule};

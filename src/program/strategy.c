@@ -355,6 +355,11 @@ static void suggest_layout(chooser *h, const wefti_layout *layout, const int8_t 
     }
 }
 
+/* Where a result is to be in the end: as the plan says, or as it leaves the body. */
+static const wefti_layout *wanted_of(const wefti_cut *c, int o) {
+    return o == 0 && c->result ? c->result : c->w->wanted[c->n->out[o]];
+}
+
 static void suggest_all(chooser *h) {
     wefti_cut *c = h->c;
     const wefti_walk *w = c->w;
@@ -374,7 +379,7 @@ static void suggest_all(chooser *h) {
                 suggest_layout(h, &v->layout, c->rule.in[next], wefti_in(c->n, next));
     }
     for (int o = 0; o < c->n->outputs; o++) {
-        const wefti_layout *to = w->wanted[c->n->out[o]];
+        const wefti_layout *to = wanted_of(c, o);
         if (to) suggest_layout(h, to, c->rule.out[o], wefti_out(c->n, o));
     }
 }
@@ -391,7 +396,7 @@ static double later_seconds(const chooser *h) {
     double seconds = 0;
     for (int o = 0; o < c->n->outputs; o++) {
         wefti_axes partial = (c->give[o].sum | c->give[o].max) & ~c->keep;
-        if (!partial || c->w->partial_free[c->n->out[o]]) continue;
+        if (!partial || c->w->partial_free[c->n->out[o]] || (o == 0 && c->result)) continue;
         weft_desc local =
             wefti_layout_local(&c->give[o], mesh, wefti_out(c->n, o), c->w->p->mesh.first);
         for (int a = 0; a < mesh->axes; a++)
@@ -435,11 +440,11 @@ static weft_status weigh(chooser *h) {
         if (route) seconds += route->seconds; /* open parameters come as they are wanted */
     }
     for (int o = 0; o < c->n->outputs; o++) {
-        const wefti_layout *to = c->w->wanted[c->n->out[o]];
+        const wefti_layout *to = wanted_of(c, o);
         if (!to) continue;
         const wefti_route *route;
         wefti_layout target = *to;
-        if (c->w->partial_free[c->n->out[o]]) {
+        if (c->w->partial_free[c->n->out[o]] && to != c->result) {
             wefti_axes split = wefti_layout_split_axes(&target);
             target.sum = c->give[o].sum & ~split;
             target.max = c->give[o].max & ~split;

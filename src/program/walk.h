@@ -77,6 +77,7 @@ struct wefti_cut {
     wefti_dim_split factor[WEFTI_MAX_FACTORS];
     bool closed[WEFTI_MAX_FACTORS]; /* the plan says in how many parts, also that it is one */
     wefti_axes keep; /* axes over which operands stay partial, and the results with them (LINEAR) */
+    const wefti_layout *result; /* where the plan wants the first result; NULL: it does not say */
     wefti_layout need[WEFTI_MAX_IN];  /* of inputs */
     wefti_layout give[WEFTI_MAX_OUT]; /* of outputs */
     int32_t local[WEFTI_MAX_IN];      /* operands in the local body, -1: absent */

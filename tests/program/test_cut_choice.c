@@ -28,6 +28,7 @@ typedef struct trial {
     int order[WEFTI_MAX_FACTORS]; /* in which operands name the factors */
     int64_t cuts[WEFTI_MAX_FACTORS];
     wefti_layout in[4], out;
+    bool said; /* `out` by the strategy: -> [dp, -]; else results leave the body so */
     wefti_route_cache *routes;
     way ways[WAYS_MOST], chosen;
     int count;
@@ -78,8 +79,8 @@ static double route_seconds(trial *t, const weft_desc *desc, const wefti_layout 
     return route->seconds;
 }
 
-/* What must be brought into place, what results take to where they are wanted, and what partial
- * sums take to be made whole. */
+/* What must be brought into place, what results take to where they are wanted, and, where the
+ * strategy does not say where that is, what partial sums take to be made whole. */
 static double seconds_of(trial *t, const way *w) {
     const weft_node *n = node_of(t);
     double seconds = 0;
@@ -93,7 +94,7 @@ static double seconds_of(trial *t, const way *w) {
             for (int k = 0; k < w->factor[f].count; k++) give.sum |= 1u << w->factor[f].axis[k];
     seconds += route_seconds(t, wefti_out(n, 0), &give, &t->out);
     weft_desc piece = wefti_layout_local(&give, &t->mesh, wefti_out(n, 0), 0);
-    for (int a = 0; a < t->mesh.axes; a++)
+    for (int a = 0; a < t->mesh.axes && !t->said; a++)
         if (give.sum >> a & 1u)
             seconds += t->mesh.axis[a].link.latency +
                        (double)weft_desc_bytes(&piece) * t->mesh.axis[a].link.seconds_per_byte *
@@ -121,7 +122,9 @@ static void say_cuts(trial *t) {
         }
         strcat(text, ")");
     }
-    ASSERT_OK(weft_op_split(t->plan, "x:*", strcat(text, ")")));
+    strcat(text, ")");
+    if (t->said) strcat(strcat(text, " -> "), wefti_layout_text(&t->out, &t->mesh).text);
+    ASSERT_OK(weft_op_split(t->plan, "x:*", text));
 }
 
 static void decide(trial *t) {
@@ -129,7 +132,7 @@ static void decide(trial *t) {
     wefti_partition *p;
     const wefti_cut_body *cut;
     wefti_cut_spec spec = {.body = t->g.graph->root, .call = "x", .in = t->in, .out = &t->out};
-    spec.out_state = given;
+    if (!t->said) spec.out_state = given;
     ASSERT_OK(wefti_partition_create(t->plan, &t->mesh, 0, t->g.graph, t->routes, &p));
     wefti_partition_observe(p, keep, t);
     ASSERT_OK(wefti_partition_cut(p, &spec, &cut));
@@ -216,6 +219,7 @@ static void open_trial(trial *t, uint64_t seed) {
     for (int i = 0; i < node_of(t)->inputs; i++)
         t->in[i] = random_layout(&d, t->plan, wefti_in(node_of(t), i));
     t->out = random_layout(&d, t->plan, wefti_out(node_of(t), 0));
+    t->said = roll(&d, 2);
 }
 
 static void close_trial(trial *t) {
