@@ -160,6 +160,9 @@ static int run(const cli_verb *verb, int count, char **words) {
     weft_world *world = NULL;
     weft_bench *bench;
     if (weft_launcher_find(&launcher) < 0) return cli_failed();
+    if (launcher.name && values.threads)
+        return cli_usage(verb, "--threads is for a bench without processes; %s started %d",
+                         launcher.name, launcher.size);
     if (launcher.name && weft_world_join(NULL, &world) < 0) return cli_failed();
     if (measure(world, &what, values.out, &bench) < 0) {
         code = cli_failed();

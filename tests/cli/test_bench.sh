@@ -41,7 +41,7 @@ for size in 1Q 1T 3 -1 '' 1e3 4.5K; do
 done
 expect 2 "--max is '1K'; it is a number of bytes from 4K to 1024G" bench comm --min 4K --max 1K
 # What cannot be written is refused before a measurement that takes an hour, and for all ranks.
-long="--seconds 3600 --min 64M --collective all_reduce --threads 2"
+long="--seconds 3600 --min 64M --collective all_reduce"
 # shellcheck disable=SC2086
 {
     expect 1 "cannot write no/such/links.json: No such file" bench comm $long --out no/such/links.json
@@ -61,4 +61,6 @@ expect 0 "example" bench --help
 # Processes: rank 0 alone prints.
 expect 0 "2 ranks on 1 host" launch -n 2 --no-logs -- "$weft" bench comm --min 64 --max 1K --seconds 0.001
 [ "$(grep -c "busbw GB/s" out)" = 1 ] || fail "more than one rank prints" out
+expect 2 "--threads is for a bench without processes; weft launch started 2" \
+    launch -n 2 --no-logs -- "$weft" bench comm --threads 3
 exit $failed
