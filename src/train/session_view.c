@@ -2,28 +2,80 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/digest.h"
 #include "graph/graph.h"
 #include "train/session_parts.h"
 
 /* ---- the list of one graph's tensors over all devices ---- */
 
+/* Numbers by name, of models that have many thousand tensors. */
+typedef struct named {
+    const char *name;
+    size_t length;
+    int64_t number;
+    struct named *next; /* of the same bucket */
+} named;
+
+typedef struct names {
+    wefti_arena *arena;
+    named **buckets;
+    uint64_t mask;
+} names;
+
+static weft_status names_create(int64_t expected, names *out) {
+    out->mask = 63;
+    while (out->mask < (uint64_t)expected) out->mask = 2 * out->mask + 1;
+    WEFT_TRY(wefti_arena_create(&out->arena));
+    out->buckets = wefti_arena_alloc(out->arena, (out->mask + 1) * sizeof(named *));
+    WEFT_REQUIRE(out->buckets, WEFT_E_NOMEM, "no memory for a list of tensors");
+    return WEFT_OK;
+}
+
+static void names_destroy(names *n) {
+    wefti_arena_destroy(n->arena);
+}
+
+static named **bucket_of(const names *n, const char *name, size_t length) {
+    return &n->buckets[wefti_digest_bytes(5, name, length) & n->mask];
+}
+
+/* What is added last is found first. */
+static weft_status names_add(names *n, const char *name, int64_t number) {
+    size_t length = strlen(name);
+    named *x = wefti_arena_alloc(n->arena, sizeof *x), **at = bucket_of(n, name, length);
+    WEFT_REQUIRE(x, WEFT_E_NOMEM, "no memory for a list of tensors");
+    *x = (named){name, length, number, *at};
+    *at = x;
+    return WEFT_OK;
+}
+
+/* The first one of that name, in the bucket from `from` on; NULL: there is none. */
+static const named *names_find(const named *from, const char *name, size_t length) {
+    while (from && (from->length != length || memcmp(from->name, name, length) != 0))
+        from = from->next;
+    return from;
+}
+
+static weft_status names_of_inputs(const weft_graph *g, names *out) {
+    const weft_body *root = g->root;
+    WEFT_TRY(names_create(root->in_count, out));
+    for (int64_t i = root->in_count; i-- > 0;)
+        if (root->values[root->in[i]].name)
+            WEFT_TRY(names_add(out, root->values[root->in[i]].name, i));
+    return WEFT_OK;
+}
+
 /* Where `name` is in the order of the model: parameters, states and inputs as the graph has them,
  * then outputs, then what belongs to the optimizer, parameter by parameter. The same for every
  * plan. */
-static int64_t place_of(const weft_graph *g, const wefti_view_tensor *t) {
-    const weft_body *root = g->root;
-    int64_t count = root->in_count;
+static int64_t place_of(const names *inputs, int64_t count, const wefti_view_tensor *t) {
+    bool optimizer = t->role == WEFTI_TENSOR_OPTIMIZER; /* <parameter>.<state> */
+    const char *dot = optimizer ? strrchr(t->name, '.') : NULL;
+    size_t length = dot ? (size_t)(dot - t->name) : strlen(t->name);
     if (t->role == WEFTI_TENSOR_OUTPUT) return count;
-    for (int64_t i = 0; i < count; i++) {
-        const char *name = root->values[root->in[i]].name;
-        size_t length = name ? strlen(name) : 0;
-        if (!name || strncmp(t->name, name, length)) continue;
-        if (t->role != WEFTI_TENSOR_OPTIMIZER && !t->name[length]) return i;
-        if (t->role == WEFTI_TENSOR_OPTIMIZER && t->name[length] == '.' &&
-            !strchr(t->name + length + 1, '.'))
-            return count + 1 + i;
-    }
-    return 2 * count + 1;
+    const named *of = names_find(*bucket_of(inputs, t->name, length), t->name, length);
+    if (!of || (optimizer && !dot)) return 2 * count + 1;
+    return optimizer ? count + 1 + of->number : of->number;
 }
 
 typedef struct placed {
@@ -37,11 +89,11 @@ static int by_place(const void *a, const void *b) {
     return x->number < y->number ? -1 : 1;
 }
 
-static weft_status sort_tensors(wefti_view *v, const weft_graph *g) {
+static weft_status sort_tensors(wefti_view *v, const names *inputs, int64_t input_count) {
     placed *list;
     WEFT_NEW_ARRAY(list, placed, v->count + 1);
     for (int64_t i = 0; i < v->count; i++)
-        list[i] = (placed){place_of(g, &v->tensors[i]), i, v->tensors[i]};
+        list[i] = (placed){place_of(inputs, input_count, &v->tensors[i]), i, v->tensors[i]};
     qsort(list, (size_t)v->count, sizeof *list, by_place);
     for (int64_t i = 0; i < v->count; i++) v->tensors[i] = list[i].tensor;
     wefti_free(list);
@@ -66,20 +118,45 @@ static bool is_tensor(const wefti_view *v, int64_t i, const wefti_tensor *t) {
     return i < v->count && v->tensors[i].role == t->role && !strcmp(v->tensors[i].name, t->name);
 }
 
+static int64_t find_tensor(const wefti_view *v, const names *known, const wefti_tensor *t) {
+    size_t length = strlen(t->name);
+    const named *x = *bucket_of(known, t->name, length);
+    while ((x = names_find(x, t->name, length)) && !is_tensor(v, x->number, t)) x = x->next;
+    return x ? x->number : v->count;
+}
+
 /* Programs of different devices list nearly the same in the same order: the next one is looked at
  * first. */
-static weft_status add_program(wefti_view *v, int32_t rank) {
+static weft_status add_program(wefti_view *v, names *known, int32_t rank) {
     const wefti_site *site = &v->sites[rank];
     int64_t next = 0;
     for (int32_t i = 0; i < site->facts.tensor_count; i++) {
         const wefti_tensor *t = &site->tensors[i];
-        if (!is_tensor(v, next, t))
-            for (next = 0; next < v->count && !is_tensor(v, next, t);) next++;
-        if (next == v->count) WEFT_TRY(add_tensor(v, t, &next));
+        if (!is_tensor(v, next, t)) next = find_tensor(v, known, t);
+        if (next == v->count) {
+            WEFT_TRY(names_add(known, t->name, next));
+            WEFT_TRY(add_tensor(v, t, &next));
+        }
         v->tensors[next].local[t->microbatch * v->devices + rank] = i;
         next++;
     }
     return WEFT_OK;
+}
+
+static weft_status add_programs(wefti_view *v) {
+    names known = {.arena = NULL};
+    weft_status status = names_create(v->sites[0].facts.tensor_count, &known);
+    for (int32_t r = 0; r < v->devices && status >= 0; r++) status = add_program(v, &known, r);
+    names_destroy(&known);
+    return status;
+}
+
+static weft_status order_tensors(wefti_view *v, const weft_graph *g) {
+    names inputs = {.arena = NULL};
+    weft_status status = names_of_inputs(g, &inputs);
+    if (status >= 0) status = sort_tensors(v, &inputs, g->root->in_count);
+    names_destroy(&inputs);
+    return status;
 }
 
 /* What a program of this process says of itself. */
@@ -130,8 +207,8 @@ static weft_status list_tensors(wefti_view *v, const weft_graph *g) {
         }
         return WEFT_OK;
     }
-    for (int32_t r = 0; r < v->devices; r++) WEFT_TRY(add_program(v, r));
-    WEFT_TRY(sort_tensors(v, g));
+    WEFT_TRY(add_programs(v));
+    WEFT_TRY(order_tensors(v, g));
     WEFT_NEW_ARRAY(v->reads, wefti_endpoint *, v->count + 1);
     return WEFT_OK;
 }
