@@ -91,8 +91,8 @@ WEFT_API weft_status weft_plan_stage_mesh(weft_plan *plan, int stage, int axes,
                                           const int *sizes) WEFT_CHECKED;
 /** Microbatches of a step where there is one stage. */
 WEFT_API weft_status weft_plan_accumulate(weft_plan *plan, int microbatches) WEFT_CHECKED;
-/** Copies of each microbatch, each with a part of it, which take turns cell by cell. A
- * session then has as many microbatches as both make together. */
+/** Copies of each microbatch, each with a part of it, which take turns: one computes while another
+ * communicates. A session then has as many microbatches as both make together. */
 WEFT_API weft_status weft_plan_copies(weft_plan *plan, int copies) WEFT_CHECKED;
 /** What cells keep for their backward pass. `match` NULL: all cells. `communication`: also repeat
  * transfers. */

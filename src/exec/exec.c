@@ -150,21 +150,43 @@ static void trace_transfer(const wefti_device *d, const wefti_binding *b, const 
                       wefti_now_ns(), 0, (double)wefti_transfer_bytes(t));
 }
 
-/* The transfers that are joined, from x[0] on: all are posted, then waited for. */
-static weft_status run_transfers(wefti_device *d, wefti_binding *b, const wefti_step *step,
-                                 const wefti_instruction *x) {
-    int32_t count = 1;
-    while (x[count - 1].joined) count++;
-    int64_t begin = d->trace ? wefti_now_ns() : 0;
+/* The transfers that are joined, x[0, count): all are posted .. */
+static weft_status post_joined(wefti_device *d, wefti_binding *b, const wefti_step *step,
+                               const wefti_instruction *x, int32_t count) {
     for (int32_t k = 0; k < count; k++)
         WEFT_TRY(name_transfer(
             post(b, x[k].transfer, source_of(d, step, &x[k]), destination_of(d, step, &x[k])), b,
             step, &x[k]));
+    return WEFT_OK;
+}
+
+/* .. before the first is waited for. */
+static weft_status await_joined(wefti_device *d, wefti_binding *b, const wefti_step *step,
+                                const wefti_instruction *x, int32_t count) {
+    int64_t begin = d->trace ? wefti_now_ns() : 0;
     for (int32_t k = 0; k < count; k++) {
         WEFT_TRY(name_transfer(await(b, x[k].transfer), b, step, &x[k]));
         if (d->trace) trace_transfer(d, b, step, &x[k], begin);
     }
     return WEFT_OK;
+}
+
+/* Those from code[k] on. The one that ends a part which is not the last stays under way. */
+static weft_status run_transfers(wefti_device *d, wefti_binding *b, const wefti_step *step,
+                                 int32_t k, int32_t *out_next) {
+    const wefti_instruction *x = &step->routine->code[k];
+    int32_t count = 1;
+    while (x[count - 1].joined && k + count < step->to) count++;
+    *out_next = k + count;
+    WEFT_TRY(post_joined(d, b, step, x, count));
+    if (*out_next == step->to && step->part + 1 < step->parts) count--;
+    return await_joined(d, b, step, x, count);
+}
+
+/* What the part before left under way. */
+static weft_status finish_part(wefti_device *d, wefti_binding *b, const wefti_step *step) {
+    if (step->part == 0) return WEFT_OK;
+    return await_joined(d, b, step, &step->routine->code[step->from - 1], 1);
 }
 
 /* A transfer of the schedule's own, between stages: what it moves stays where it is until it is
@@ -229,18 +251,19 @@ static weft_status run_call(wefti_device *d, wefti_binding *b, const wefti_step 
     run.random.call_stream = step->stream;
     if (options->rows) run.random.row_offset = options->rows[step->micro];
     int64_t start = d->trace ? wefti_now_ns() : 0;
-    for (int32_t k = 0; k < r->code_count; k++) {
+    weft_status status = finish_part(d, b, step);
+    for (int32_t k = step->from; k < step->to && status >= 0;) {
         const wefti_instruction *x = &r->code[k];
         if (x->transfer >= 0) {
-            if (k > 0 && x[-1].joined) continue; /* done with the first of them */
-            weft_status status = run_transfers(d, b, step, x);
-            if (status < 0) return wefti_prefix(status, "cell '%s'", step->name);
+            status = run_transfers(d, b, step, k, &k);
             continue;
         }
+        k++;
         WEFT_TRY(run_instruction(d, step, &run, x));
         if (options->check_finite && !d->finding)
             WEFT_TRY(found(d, b, step, check_finite(d, step, x), options));
     }
+    if (status < 0) return wefti_prefix(status, "cell '%s'", step->name);
     if (d->trace)
         wefti_trace_event(d->trace, d->rank, WEFTI_TRACK_CELLS, step->name, phases[step->phase],
                           start, wefti_now_ns(), 0, 0);

@@ -4,6 +4,7 @@
 
 #include "base/philox.h"
 #include "base/text.h"
+#include "comm/comm.h"
 #include "program/program.h"
 
 enum { WEFTI_MAX_OUT_CALL = 64, WEFTI_MAX_BUCKET = 64 };
@@ -86,6 +87,12 @@ typedef struct wefti_gathered {
     int32_t value, transfer; /* transfer -1: a single one does not do */
 } wefti_gathered;
 
+/* Where a copy's steps begin that takes turns with others, and which of them is its call, -1: none
+ * yet. */
+typedef struct wefti_turn_start {
+    int64_t begin, call;
+} wefti_turn_start;
+
 typedef struct wefti_program_builder {
     const wefti_program_spec *spec;
     wefti_program *p;
@@ -106,6 +113,12 @@ typedef struct wefti_program_builder {
     wefti_ahead ahead[WEFTI_MAX_BUCKET];
     int32_t ahead_count;
     wefti_gathered gathered[WEFTI_MAX_BUCKET];
+    wefti_turn_start turn[WEFTI_COMM_DEPTH];
+    int turns;         /* how many of those are being built */
+    int32_t turns_now; /* the time at which the first begins */
+    int64_t last_part; /* the step with which the group of turns before ends, -1: none did */
+    int32_t last_part_now;
+    int32_t *held;     /* what the first has gathered: per input of the call, -1 */
     int32_t next_call; /* that follows the one being added, -1: none or not known */
     bool next_backward;
     int32_t stages, stage;    /* of the pipeline; 1: none */
@@ -182,7 +195,9 @@ weft_status wefti_build_transfer(wefti_program_builder *b, wefti_section s, weft
                                  const char *name, int32_t transfer, int32_t source,
                                  int32_t destination) WEFT_CHECKED;
 
-/* compile.c: routines, one per unique (body, what is accumulated) */
+/* compile.c: routines, one per unique (body, what is accumulated). Per gradient: '0' written, '1'
+ * added, or added when all else is done. */
+enum { WEFTI_ADD_LATE = '2' };
 enum {
     WEFTI_ROUTINE_PLAIN,
     WEFTI_ROUTINE_FORWARD,
@@ -216,6 +231,16 @@ weft_status wefti_gather_operands(wefti_program_builder *b, wefti_section s, int
                                   bool backward, int32_t micro, int32_t **out)
     WEFT_CHECKED; /* buffers of its inputs, -1: not read */
 weft_status wefti_gather_finish(wefti_program_builder *b, wefti_section s) WEFT_CHECKED;
+
+/* turns.c. A copy's call and what goes with it is built next, after that of another copy. */
+weft_status wefti_turn(wefti_program_builder *b, wefti_section s) WEFT_CHECKED;
+void wefti_turn_call(wefti_program_builder *b, wefti_section s); /* the last step is the call */
+/* Whether the call being built, of routine r with results in `target` from argument first_arg on,
+ * would in some part add to what the copies before write later. */
+bool wefti_turn_too_early(const wefti_program_builder *b, wefti_section s, const wefti_routine *r,
+                          int32_t first_arg, int64_t outs, const int32_t *target);
+/* All have been built. */
+weft_status wefti_turns_end(wefti_program_builder *b, wefti_section s) WEFT_CHECKED;
 
 /* calls.c */
 weft_status wefti_build_forward_call(wefti_program_builder *b, wefti_section s, int32_t call,

@@ -77,6 +77,7 @@ weft_status wefti_build_forward_call(wefti_program_builder *b, wefti_section s, 
     WEFT_TRY(wefti_gather_ahead(b, s, b->next_call, b->next_backward));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_FORWARD,
                                wefti_build_name(b, "", n->scope), r->args, &d));
+    wefti_turn_call(b, s);
     for (int i = 0; i < n->inputs; i++) wefti_build_arg(b, d, i, in[i], 0);
     WEFT_TRY(bind_results(b, call, micro, r, d));
     if (r->saved_arg >= 0) {
@@ -163,6 +164,11 @@ static int32_t bound_buffer(wefti_program_builder *b, const weft_node *n, int32_
     return -1;
 }
 
+static void add_late(char *accumulate) {
+    for (; *accumulate; accumulate++)
+        if (*accumulate == '1') *accumulate = WEFTI_ADD_LATE;
+}
+
 weft_status wefti_build_backward_call(wefti_program_builder *b, wefti_section s, int32_t k,
                                       int32_t micro, wefti_pass pass) {
     wefti_call_plan *call = &b->calls[k];
@@ -177,14 +183,20 @@ weft_status wefti_build_backward_call(wefti_program_builder *b, wefti_section s,
     WEFT_TRY(settle_backward(b, call, pass));
     WEFT_TRY(gradient_targets(b, call, grad, micro, target, accumulate));
     WEFT_TRY(wefti_build_backward(b, call, pass, accumulate, &routine));
+    const wefti_routine *r = b->p->routines[routine];
+    if (wefti_turn_too_early(b, s, r, r->inputs, outs, target)) {
+        add_late(accumulate);
+        WEFT_TRY(wefti_build_backward(b, call, pass, accumulate, &routine));
+        r = b->p->routines[routine];
+    }
     if (pass == WEFTI_PASS_INPUTS)
         WEFT_TRY(crossed_buffers(b, call, k, micro, grad, routine, target));
-    const wefti_routine *r = b->p->routines[routine];
     wefti_draft_step *d;
     WEFT_TRY(wefti_gather_operands(b, s, k, true, micro, &in));
     WEFT_TRY(wefti_gather_ahead(b, s, b->next_call, b->next_backward));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_BACKWARD,
                                wefti_build_name(b, "", n->scope), r->args, &d));
+    wefti_turn_call(b, s);
     for (int64_t i = 0; i < grad->backward->in_count; i++)
         wefti_build_arg(b, d, (int32_t)i, bound_buffer(b, n, k, micro, grad->bindings[i], in), 0);
     for (int64_t o = 0; o < outs; o++) wefti_build_arg(b, d, r->inputs + (int32_t)o, target[o], 0);
@@ -220,11 +232,17 @@ weft_status wefti_build_joint_call(wefti_program_builder *b, wefti_section s, in
     WEFT_TRY(gradient_targets(b, call, grad, micro, target, accumulate));
     WEFT_TRY(wefti_build_joint(b, call, given, accumulate, &routine));
     const wefti_routine *r = b->p->routines[routine];
+    if (wefti_turn_too_early(b, s, r, r->inputs + n->outputs, outs, target)) {
+        add_late(accumulate);
+        WEFT_TRY(wefti_build_joint(b, call, given, accumulate, &routine));
+        r = b->p->routines[routine];
+    }
     wefti_draft_step *d;
     WEFT_TRY(wefti_gather_operands(b, s, k, false, micro, &in));
     WEFT_TRY(wefti_gather_ahead(b, s, b->next_call, b->next_backward));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_BACKWARD,
                                wefti_build_name(b, "", n->scope), r->args, &d));
+    wefti_turn_call(b, s);
     for (int i = 0; i < n->inputs; i++) wefti_build_arg(b, d, i, in[i], 0);
     for (int o = 0; o < n->outputs; o++)
         if (given[o]) wefti_build_arg(b, d, n->inputs + seeds++, b->one, 0);

@@ -129,7 +129,8 @@ weft_status wefti_build_backward(wefti_program_builder *b, const wefti_call_plan
         offsets[i] =
             grad->bindings[i].source == WEFTI_GRAD_SAVED ? saved[grad->bindings[i].index] : -1;
     WEFT_TRY(wefti_build_array(b, key->out_count, sizeof *add, &add));
-    for (int64_t o = 0; o < key->out_count; o++) add[o] = accumulate[o] == '1';
+    for (int64_t o = 0; o < key->out_count; o++) add[o] = accumulate[o] != '0';
+    spec.late = strchr(accumulate, WEFTI_ADD_LATE);
     spec.in_saved = offsets;
     spec.accumulate = add;
     WEFT_TRY(fused(b, key, &spec.body));
@@ -166,7 +167,8 @@ weft_status wefti_build_joint(wefti_program_builder *b, wefti_call_plan *call, c
     int64_t outs = joined->out_count;
     WEFT_TRY(wefti_build_array(b, outs, sizeof *add, &add));
     for (int64_t o = grad->cell->out_count; o < outs; o++)
-        add[o] = accumulate[o - grad->cell->out_count] == '1';
+        add[o] = accumulate[o - grad->cell->out_count] != '0';
+    spec.late = strchr(accumulate, WEFTI_ADD_LATE);
     spec.accumulate = add;
     return wefti_build_compile(b, key, WEFTI_ROUTINE_JOINT, accumulate, &spec, out);
 }

@@ -147,6 +147,10 @@ weft_status wefti_gather_operands(wefti_program_builder *b, wefti_section s, int
         if (v < 0 || !reads(b, &b->calls[k], i, backward)) continue;
         (*out)[i] = *wefti_build_value(b, micro, v);
         if (!in_pieces(b, v)) continue;
+        if (b->turns > 1) { /* by the first of the copies, for all */
+            (*out)[i] = b->held[i];
+            continue;
+        }
         wefti_ahead *a = find_ahead(b, v);
         if (a) {
             WEFT_TRY(transfer_step(b, s, WEFTI_STEP_WAIT, a));
@@ -167,6 +171,7 @@ weft_status wefti_gather_operands(wefti_program_builder *b, wefti_section s, int
     for (int j = 0; j < n->inputs; j++)
         for (int c = 0; c < count; c++)
             if (n->in[j] == values[c] && (*out)[j] >= 0) (*out)[j] = buffers[c];
+    b->held = *out;
     return WEFT_OK;
 }
 

@@ -168,26 +168,46 @@ static weft_status side_of(const wefti_match_rank *r, const wefti_step *step,
     return WEFT_OK;
 }
 
+/* Parts begin and end where the call does, or behind a transfer. */
+static bool is_part(const wefti_step *step) {
+    const wefti_instruction *code = step->routine->code;
+    int32_t from = step->from, to = step->to, count = step->routine->code_count;
+    if (from < 0 || from > to || to > count || step->part < 0 || step->part >= step->parts)
+        return false;
+    if (step->part ? from == 0 || code[from - 1].transfer < 0 : from != 0) return false;
+    return step->part + 1 == step->parts ? to == count : to > from && code[to - 1].transfer >= 0;
+}
+
 static weft_status play_call(wefti_match *m, wefti_match_rank *r, const wefti_step *step) {
     const wefti_routine *routine = step->routine;
     wefti_match_side side;
-    for (; r->code < routine->code_count; r->code++) {
+    WEFT_REQUIRE(is_part(step), WEFT_E_MISMATCH,
+                 "rank %d, step '%s': there is no part %d of %d of the call", r->program->rank,
+                 step->name, step->part + 1, step->parts);
+    if (!r->entered) { /* what the part before posted is waited for */
+        r->code = step->from - (step->part > 0);
+        r->joined_end = step->from;
+        r->entered = true;
+    }
+    for (; r->code < step->to; r->code++) {
         const wefti_instruction *x = &routine->code[r->code];
         if (x->transfer < 0) continue;
         for (int32_t k = r->code; r->code >= r->joined_end; k++) {
             const wefti_instruction *next = &routine->code[k];
-            WEFT_REQUIRE(k < routine->code_count && next->transfer >= 0, WEFT_E_MISMATCH,
+            WEFT_REQUIRE(k < step->to && next->transfer >= 0, WEFT_E_MISMATCH,
                          "rank %d, step '%s': a transfer is joined with what is none",
                          r->program->rank, step->name);
             WEFT_TRY(side_of(r, step, next, next->transfer, &side));
             WEFT_TRY(post(m, r, next->transfer, &side));
-            if (!next->joined) r->joined_end = k + 1;
+            bool stays = k + 1 == step->to && step->part + 1 < step->parts;
+            if (!next->joined || stays) r->joined_end = k + 1;
         }
+        if (r->code + 1 == step->to && step->part + 1 < step->parts) break; /* stays under way */
         WEFT_TRY(side_of(r, step, x, x->transfer, &side));
         WEFT_TRY(wait(m, r, x->transfer, &side));
         if (r->blocked) return WEFT_OK;
     }
-    r->code = r->joined_end = 0;
+    r->entered = false;
     return WEFT_OK;
 }
 
@@ -215,7 +235,8 @@ static weft_status play_rank(wefti_match *m, wefti_match_rank *r) {
 static weft_status play_section(wefti_match *m) {
     int32_t blocked = 0;
     for (int32_t i = 0; i < m->count; i++) {
-        m->ranks[i].step = m->ranks[i].code = m->ranks[i].joined_end = 0;
+        m->ranks[i].step = 0;
+        m->ranks[i].entered = false;
         m->queue[m->queued++] = m->count - 1 - i;
     }
     while (m->queued) {

@@ -49,6 +49,7 @@ typedef struct wefti_match_rank {
     wefti_match_end *ends;
     int32_t count, under_way;
     int32_t step, code, joined_end; /* where it is; joined_end: posts before it are done */
+    bool entered;                   /* the step is a call that it is in */
     bool blocked;
     wefti_match_side waits; /* blocked: for this */
 } wefti_match_rank;

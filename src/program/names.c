@@ -68,7 +68,7 @@ weft_status wefti_cells_used(const wefti_program *p, wefti_cell_use **out, int32
             if (step->kind != WEFTI_STEP_CALL) continue;
             while (at < count && list[at].routine != step->routine) at++;
             if (at == count) list[count++] = (wefti_cell_use){step->routine, step, 0, 0};
-            list[at].calls++;
+            list[at].calls += step->part == 0;
         }
     for (int32_t i = 0; i < count; i++)
         for (int32_t k = 0; k < list[i].routine->code_count; k++)
@@ -103,8 +103,8 @@ bool wefti_step_transfer_next(const wefti_program *p, const wefti_step *step, in
     const wefti_transfer *t = NULL;
     *out = (wefti_step_transfer){0};
     if (step->kind == WEFTI_STEP_CALL) {
-        for (; !t && *at < step->routine->code_count; ++*at) {
-            const wefti_instruction *x = &step->routine->code[*at];
+        for (; !t && step->from + *at < step->to; ++*at) {
+            const wefti_instruction *x = &step->routine->code[step->from + *at];
             if (x->transfer < 0) continue;
             t = wefti_partition_transfer(p->partition, x->transfer);
             out->code = x;

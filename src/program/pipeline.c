@@ -348,23 +348,25 @@ static bool takes_part(const wefti_call_plan *call, wefti_stage_task_kind kind) 
     return call->differentiated && (kind == WEFTI_TASK_BACKWARD || !call->joint);
 }
 
-/* The calls of a chunk for one microbatch. Its copies take turns call by call: one computes
- * while what another posted between calls is under way. */
+/* The calls of a chunk for one microbatch. Its copies take turns. */
 static weft_status build_task(wefti_program_builder *b, wefti_stage_task_kind kind, int32_t chunk,
                               int32_t micro) {
     bool forward = kind == WEFTI_TASK_FORWARD;
     int32_t copies = b->micros > 1 ? b->spec->plan->copies : 1;
+    b->last_part = -1; /* other stages may need what it sends before they send what comes next */
     for (int32_t i = 0; i < b->call_count; i++) {
         int32_t k = forward ? i : b->call_count - 1 - i;
         if (!b->calls[k].mine || b->calls[k].chunk != chunk || !takes_part(&b->calls[k], kind))
             continue;
         for (int32_t m = micro * copies; m < (micro + 1) * copies; m++) {
             b->now_micro = m;
+            WEFT_TRY(wefti_turn(b, WEFTI_SECTION_FIRST));
             find_next(b, chunk, k, !forward);
             WEFT_TRY(forward                       ? forward_call(b, k, m)
                      : kind == WEFTI_TASK_BACKWARD ? backward_call(b, k, m)
                                                    : weight_call(b, k, m));
         }
+        WEFT_TRY(wefti_turns_end(b, WEFTI_SECTION_FIRST));
     }
     return WEFT_OK;
 }

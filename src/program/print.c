@@ -102,6 +102,7 @@ static void print_section(wefti_text *text, const wefti_program *p, wefti_sectio
             wefti_text_add(text, "  [cell %d]", cell_number(cells, cell_count, step->routine));
         if (p->all_microbatches && s == WEFTI_SECTION_FIRST && step->kind != WEFTI_STEP_WAIT)
             wefti_text_add(text, "  microbatch %d", step->micro);
+        if (step->parts > 1) wefti_text_add(text, "  part %d of %d", step->part + 1, step->parts);
         wefti_text_add(text, "\n");
         for (int32_t at = 0; wefti_step_transfer_next(p, step, &at, &x);)
             print_transfer(text, step, &x);

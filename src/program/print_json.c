@@ -89,6 +89,8 @@ static void add_step(writer *w, const wefti_program *p, const wefti_step *step,
         while (cell < count && cells[cell].routine != step->routine) cell++;
         add_text(w, "phase", wefti_phase_text(step));
         add_int(w, "cell", cell);
+        add_int(w, "part", step->part);
+        add_int(w, "parts", step->parts);
     }
     add_int(w, "microbatch", step->micro);
     open(w, "transfers", '[');

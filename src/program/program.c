@@ -238,11 +238,15 @@ weft_status wefti_build_states(wefti_program_builder *b, wefti_section s, int32_
     return WEFT_OK;
 }
 
+/* Outputs are those of the last microbatch. Copies before the last of theirs, which run beside it,
+ * have them in places of their own. */
 static void reset_micro(wefti_program_builder *b, int32_t micro) {
     const weft_body *root = b->root;
+    int32_t copies = b->p->all_microbatches ? b->spec->plan->copies : 1;
+    bool last = micro % copies == copies - 1;
     for (int64_t v = 0; v < root->value_count; v++) {
         if (root->values[v].node < 0) continue;
-        b->micro[micro].value[v] = b->output_buffer[v];
+        b->micro[micro].value[v] = last ? b->output_buffer[v] : -1;
         b->micro[micro].gradient[v] = -1;
         b->micro[micro].started[v] = false;
     }
@@ -263,36 +267,38 @@ static void find_next(wefti_program_builder *b, int32_t k, bool backward) {
 }
 
 /* Forward calls, the loss, backward calls in reverse: microbatches [first, first + copies) from end
- * to end, taking turns call by call: one computes while what another posted between calls is under
- * way.
- */
+ * to end, taking turns. */
 static weft_status compute_pass(wefti_program_builder *b, wefti_section s, int32_t first,
                                 int32_t copies) {
     int32_t joint = -1;
+    b->last_part = -1;
     for (int32_t k = 0; k < b->call_count; k++) {
         if (b->calls[k].joint) joint = k;
         for (int32_t c = 0; c < copies; c++) {
             b->now_micro = first + c;
+            WEFT_TRY(wefti_turn(b, s));
             find_next(b, k, false);
             if (b->calls[k].joint)
                 WEFT_TRY(wefti_build_joint_call(b, s, k, first + c));
             else
                 WEFT_TRY(wefti_build_forward_call(b, s, k, first + c));
-            for (int o = 0; o < b->calls[k].node->outputs;
-                 o++) /* all copies have it in one place */
+            for (int o = 0; o < b->calls[k].node->outputs; o++)
                 if (b->calls[k].node->out[o] == b->g->loss)
                     WEFT_TRY(wefti_build_loss(b, s, first + c));
             WEFT_TRY(wefti_build_states(b, s, first + c, k));
         }
+        WEFT_TRY(wefti_turns_end(b, s));
     }
     if (joint >= 0) WEFT_TRY(wefti_build_eager_updates(b, joint));
     for (int32_t k = b->call_count - 1; k >= 0; k--) {
         if (!b->calls[k].differentiated || b->calls[k].joint) continue;
         for (int32_t c = 0; c < copies; c++) {
             b->now_micro = first + c;
+            WEFT_TRY(wefti_turn(b, s));
             find_next(b, k, true);
             WEFT_TRY(wefti_build_backward_call(b, s, k, first + c, WEFTI_PASS_ALL));
         }
+        WEFT_TRY(wefti_turns_end(b, s));
         WEFT_TRY(wefti_build_eager_updates(b, k));
     }
     b->now_micro = 0;

@@ -66,6 +66,7 @@ typedef struct wefti_routine_spec {
     const int64_t *in_saved, *out_saved; /* NULL: none */
     int64_t saved_bytes;
     const bool *accumulate; /* per output: add to what is there; NULL: none */
+    bool late;              /* add when all else is done */
     wefti_prepare prepare;
     const wefti_backend *const *backends;
 } wefti_routine_spec;
@@ -128,6 +129,10 @@ typedef struct wefti_step {
     uint64_t stream;    /* random stream of the call */
     int32_t micro;      /* which microbatch, in sections that run all of them; else 0 */
     int32_t tensor;     /* UPDATE: index of the parameter, else -1 */
+    /* CALL: the part of the routine that this step runs, code[from, to). Calls run whole, parts 1,
+     * or in parts between which others are run: every part but the last ends with posting a
+     * transfer, and the next begins with waiting for it. */
+    int32_t from, to, part, parts;
 } wefti_step;
 
 typedef enum wefti_tensor_role {

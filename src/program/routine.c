@@ -127,8 +127,8 @@ static weft_status place_outputs(compiler *c, ending *end, bool *accumulate_root
         bool is_input = b->values[root].node < 0;
         if (o < c->r->outputs) c->r->alias[o] = -1;
         if (add) {
-            bool direct =
-                !is_input && uses_of(c, root) == 1 && c->place[root].arg == WEFTI_REF_NONE;
+            bool direct = !c->spec->late && !is_input && uses_of(c, root) == 1 &&
+                          c->place[root].arg == WEFTI_REF_NONE;
             end[o] = direct ? WRITTEN : ADDED;
             if (direct) {
                 c->place[root] = target;

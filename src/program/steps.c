@@ -33,6 +33,8 @@ void wefti_build_arg(wefti_program_builder *b, wefti_draft_step *d, int32_t arg,
 weft_status wefti_build_end(wefti_program_builder *b, wefti_draft_step *d, int32_t routine) {
     const wefti_routine *r = b->p->routines[routine];
     d->step.routine = r;
+    d->step.to = r->code_count;
+    d->step.parts = 1;
     if (r->frame_bytes > 0)
         WEFT_TRY(wefti_buffer_add(
             b, r->frame_bytes, wefti_build_name(b, "working memory of ", d->step.name), &d->frame));

@@ -190,7 +190,7 @@ static weft_status walk(table *t, const wefti_program *p) {
     qsort(t->params, (size_t)t->param_count, sizeof *t->params, compare_places);
     for (int32_t s = 0; t->counted && s < p->step_count[WEFTI_SECTION_FIRST]; s++) {
         const wefti_step *step = &p->steps[WEFTI_SECTION_FIRST][s];
-        bool once = !p->all_microbatches || step->micro == 0;
+        bool once = step->part == 0 && (!p->all_microbatches || step->micro == 0);
         bool pass = step->phase == WEFTI_FORWARD || step->phase == WEFTI_BACKWARD;
         if (step->kind == WEFTI_STEP_CALL && pass && once) add_step(t, step, &near);
     }

@@ -185,7 +185,9 @@ static void run_and_compare(bench *t, const bool *written, double tolerance, con
                        .args = t->offset,
                        .frame = frame,
                        .stream = stream.call_stream,
-                       .tensor = -1};
+                       .tensor = -1,
+                       .to = r->code_count,
+                       .parts = 1};
     wefti_program program = {.steps = {&step}, .step_count = {1}, .peak_bytes = total};
     wefti_exec_options o = {.random = stream};
     if (wefti_device_run(device, &program, WEFTI_SECTION_FIRST, &o) < 0)

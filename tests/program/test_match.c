@@ -35,7 +35,7 @@ typedef struct plan_case {
         int size;
     } axis[3];
     bool tensor; /* Megatron's split over tp */
-    int level, stages, micro, chunks, clip;
+    int level, stages, micro, chunks, clip, copies;
     weft_schedule schedule;
 } plan_case;
 
@@ -76,6 +76,16 @@ static const plan_case cases[] = {
      .micro = 4,
      .clip = 1,
      .schedule = WEFT_PIPELINE_1F1B},
+    {.name = "2 tensor, 2 copies", .devices = 2, .axis = {{"tp", 2}}, .tensor = true, .copies = 2},
+    {.name = "2 data 2 tensor 2 stages, 3 copies, level 3",
+     .devices = 8,
+     .axis = {{"dp", 2}, {"tp", 2}},
+     .tensor = true,
+     .level = 3,
+     .stages = 2,
+     .micro = 2,
+     .copies = 3,
+     .schedule = WEFT_PIPELINE_1F1B},
 };
 enum { CASES = sizeof cases / sizeof *cases, MOST = 8 };
 
@@ -101,6 +111,7 @@ static weft_plan *plan_of(const plan_case *c) {
     for (size_t i = 0; c->tensor && i < sizeof splits / sizeof *splits; i++)
         ASSERT_OK(weft_op_split(plan, splits[i][0], splits[i][1]));
     if (c->level) ASSERT_OK(weft_plan_optimizer(plan, c->level, 0, 0));
+    if (c->copies) ASSERT_OK(weft_plan_copies(plan, c->copies));
     if (c->stages)
         ASSERT_OK(
             weft_plan_pipeline(plan, c->stages, c->micro, c->schedule, c->chunks ? c->chunks : 1));
@@ -124,7 +135,7 @@ static void open_world(const plan_case *c, world *w) {
                                    .backends = wefti_builtin_backends(),
                                    .prepare = {1, 0, true, WEFTI_BF16_AS_F32},
                                    .optimizer = wefti_optimizer_plan_of(w->optimizer),
-                                   .microbatches = c->micro ? c->micro : 1,
+                                   .microbatches = w->plan->copies * (c->micro ? c->micro : 1),
                                    .plan = w->plan,
                                    .rank = r,
                                    .routes = w->routes};
@@ -311,6 +322,27 @@ static wefti_instruction *recode(const wefti_routine *r, int32_t at, bool twice)
     return code;
 }
 
+/* Parts of calls end where they did: an instruction is more or less at `at`. */
+static void move_parts(const spot *s, int32_t at, int32_t by, wefti_step **kept) {
+    for (int c = 0; c < WEFTI_SECTION_PACK; c++) {
+        size_t bytes = (size_t)s->program->step_count[c] * sizeof **kept;
+        memcpy(kept[c] = malloc(bytes + 1), s->program->steps[c], bytes);
+        for (int32_t i = 0; i < s->program->step_count[c]; i++) {
+            wefti_step *step = &s->program->steps[c][i];
+            if (step->kind != WEFTI_STEP_CALL || step->routine != s->routine) continue;
+            if (step->from > at) step->from += by;
+            if (step->to > at) step->to += by;
+        }
+    }
+}
+
+static void put_parts_back(const spot *s, wefti_step **kept) {
+    for (int c = 0; c < WEFTI_SECTION_PACK; c++) {
+        memcpy(s->program->steps[c], kept[c], (size_t)s->program->step_count[c] * sizeof **kept);
+        free(kept[c]);
+    }
+}
+
 static bool fault_code(dice *d, world *w, const plan_case *c, int fault) {
     spot s;
     if (!find_spot(d, w->programs[roll(d, w->count)], &s)) return false;
@@ -338,11 +370,15 @@ static bool fault_code(dice *d, world *w, const plan_case *c, int fault) {
         r->code[at].transfer = own;
         return true;
     }
+    wefti_step *kept[WEFTI_SECTION_PACK];
     wefti_instruction *code = r->code;
     r->code = recode(r, at, fault == DOUBLED);
-    r->code_count += fault == DOUBLED ? 1 : -1;
+    int32_t by = fault == DOUBLED ? 1 : -1;
+    r->code_count += by;
+    move_parts(&s, at, by, kept);
     must_be_found(w, c->name, fault, d->seed);
-    r->code_count -= fault == DOUBLED ? 1 : -1;
+    put_parts_back(&s, kept);
+    r->code_count -= by;
     free(r->code);
     r->code = code;
     return true;

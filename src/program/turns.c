@@ -1,0 +1,344 @@
+/* Copies of a microbatch take turns inside of the calls that all of them run: a call is cut behind
+ * each of its transfers, and while what one copy has posted is under way another computes.
+ *
+ * Calls are built one copy after the other. Their steps are then put in the order of parts: part 0
+ * of each copy, part 1 of each, and so on. What was built before a copy's call stays in front of
+ * its first part, what was built after it behind its last. All memory is touched in the order in
+ * which it was before: what a copy adds too early for that, it adds when all else is done. At most
+ * WEFTI_COMM_DEPTH copies
+ * take turns: each has a post of the same transfer under way. Source: MindSpore's
+ * MicroBatchInterleaved.
+ *
+ * The order of posts must be that of all ranks. What decides it is therefore what they have in
+ * common, calls and their transfers, and not how this rank's kernels work. */
+#include <string.h>
+
+#include "program/build.h"
+
+/* The parts in which something happens to a buffer. */
+typedef struct span {
+    bool any;
+    int32_t first, last;
+} span;
+
+/* The parts in which a turn touches a buffer, and writes to it. */
+typedef struct touch {
+    span all, writes;
+} touch;
+
+/* One copy's steps [begin, end) of the section, its call among them. */
+typedef struct turn {
+    int64_t begin, call, end;
+    const wefti_routine *routine;
+    int32_t *cut; /* [parts]: where in the routine they end */
+    touch *touches; /* [buffers], of the group */
+} turn;
+
+typedef struct group {
+    wefti_program_builder *b;
+    wefti_section section;
+    wefti_draft_step *steps;
+    turn turn[WEFTI_COMM_DEPTH];
+    int turns;
+    int32_t parts;
+    touch *touches;
+    bool *seen; /* [buffers] */
+    int32_t now;
+    wefti_draft_step *order;
+    bool ordered; /* the turns are taken: the steps are in the order of parts */
+} group;
+
+/* ---- parts ---- */
+
+/* Behind each transfer, and at the end. */
+static weft_status find_cuts(const group *g, turn *t, int32_t *out_parts) {
+    const wefti_routine *r = t->routine;
+    *out_parts = 0;
+    WEFT_TRY(wefti_build_array(g->b, r->code_count, sizeof(int32_t), &t->cut));
+    for (int32_t k = 0; k < r->code_count; k++)
+        if (r->code[k].transfer >= 0) t->cut[(*out_parts)++] = k + 1;
+    t->cut[(*out_parts)++] = r->code_count;
+    return WEFT_OK;
+}
+
+static bool communicates(const wefti_step *x) {
+    if (x->kind == WEFTI_STEP_POST || x->kind == WEFTI_STEP_WAIT) return true;
+    for (int32_t k = 0; x->kind == WEFTI_STEP_CALL && k < x->routine->code_count; k++)
+        if (x->routine->code[k].transfer >= 0) return true;
+    return false;
+}
+
+/* A cell that changes a state reads what the copy before has made of it. Waits are for the oldest
+ * post of a transfer: other calls must not have the same ones in the meantime. */
+static bool stay_whole(const group *g) {
+    for (int i = 0; i < g->turns; i++)
+        for (int32_t o = 0; o < g->turn[i].routine->outputs; o++)
+            if (g->turn[i].routine->alias[o] >= 0) return true;
+    for (int64_t k = g->turn[0].call + 1; k < g->turn[g->turns - 1].call; k++) {
+        const wefti_step *x = &g->steps[k].step;
+        bool of_turn = false;
+        for (int i = 1; i < g->turns; i++) of_turn |= k == g->turn[i].call;
+        if (x->kind == WEFTI_STEP_COPY) return true;
+        if (!of_turn && x->kind == WEFTI_STEP_CALL && communicates(x)) return true;
+    }
+    return false;
+}
+
+/* ---- what is touched when ---- */
+
+static void widen(span *s, int32_t first, int32_t last) {
+    if (!s->any || first < s->first) s->first = first;
+    if (!s->any || last > s->last) s->last = last;
+    s->any = true;
+}
+
+static void touch_buffer(touch *touches, int32_t buffer, int32_t first, int32_t last, bool write) {
+    if (buffer < 0) return;
+    widen(&touches[buffer].all, first, last);
+    if (write) widen(&touches[buffer].writes, first, last);
+}
+
+static void touch_refs(turn *t, const wefti_draft_step *call, const wefti_ref *ref, int count,
+                       int32_t first, int32_t last, bool write) {
+    for (int i = 0; i < count; i++)
+        if (ref[i].arg >= 0)
+            touch_buffer(t->touches, call->args[ref[i].arg].buffer, first, last, write);
+}
+
+/* A transfer is over when the next part begins. */
+static void touch_call(turn *t, const wefti_draft_step *call, int32_t parts) {
+    for (int32_t k = 0, part = 0; k < t->routine->code_count; k++) {
+        const wefti_instruction *x = &t->routine->code[k];
+        while (part + 1 < parts && k >= t->cut[part]) part++;
+        int32_t last = part + (x->transfer >= 0);
+        touch_refs(t, call, x->in, x->node ? x->node->inputs : 1, part, last, false);
+        touch_refs(t, call, x->out, x->node ? x->node->outputs : 1, part, last, true);
+        touch_refs(t, call, &x->workspace, 1, part, last, true);
+        if (x->packed_arg >= 0)
+            touch_buffer(t->touches, call->args[x->packed_arg].buffer, part, last, false);
+    }
+}
+
+static void find_touches(const group *g, turn *t) {
+    touch_call(t, &g->steps[t->call], g->parts);
+    for (int64_t k = t->begin; k < t->end; k++) {
+        const wefti_draft_step *d = &g->steps[k];
+        int32_t part = k < t->call ? 0 : g->parts - 1;
+        for (int32_t a = 0; k != t->call && a < d->arg_count; a++)
+            touch_buffer(t->touches, d->args[a].buffer, part, part,
+                         d->step.kind != WEFTI_STEP_LOSS);
+    }
+}
+
+/* In the order of parts each turn still comes before the next where one of them writes. */
+static bool memory_allows(const group *g) {
+    for (int j = 1; j < g->turns; j++)
+        for (int i = 0; i < j; i++)
+            for (int64_t v = 0; v < g->b->buffer_count; v++) {
+                const touch *x = &g->turn[i].touches[v], *y = &g->turn[j].touches[v];
+                if (x->writes.any && y->all.any && x->writes.last > y->all.first) return false;
+                if (x->all.any && y->writes.any && x->all.last > y->writes.first) return false;
+            }
+    return true;
+}
+
+/* ---- the order of parts ---- */
+
+static wefti_draft_step part_of(const group *g, const turn *t, int32_t part) {
+    wefti_draft_step d = g->steps[t->call];
+    d.step.from = part ? t->cut[part - 1] : 0;
+    d.step.to = t->cut[part];
+    d.step.part = part;
+    d.step.parts = g->parts;
+    return d;
+}
+
+static int64_t order_steps(const group *g) {
+    wefti_draft_step *out = g->order;
+    int64_t n = 0;
+    for (int32_t part = 0; part < g->parts; part++)
+        for (int i = 0; i < g->turns; i++) {
+            const turn *t = &g->turn[i];
+            for (int64_t k = t->begin; part == 0 && k < t->call; k++) out[n++] = g->steps[k];
+            out[n++] = part_of(g, t, part);
+            for (int64_t k = t->call + 1; part == g->parts - 1 && k < t->end; k++)
+                out[n++] = g->steps[k];
+        }
+    return n;
+}
+
+/* Buffers live from the first to the last step that touches them. */
+static void renew_lifetime(const group *g, int32_t buffer, int32_t at) {
+    if (buffer < 0) return;
+    wefti_lifetime *life = &g->b->buffers[buffer].life;
+    if (!g->seen[buffer] && life->first >= g->now) life->first = at;
+    if (life->last < INT32_MAX) life->last = at;
+    g->seen[buffer] = true;
+}
+
+/* Steps from `begin` on happen from time `now` on. */
+static void renew_times(group *g, int64_t begin, int32_t now) {
+    wefti_program_builder *b = g->b;
+    g->now = b->now = now;
+    memset(g->seen, 0, (size_t)b->buffer_count);
+    for (int64_t k = begin; k < b->step_count[g->section]; k++, b->now++) {
+        const wefti_draft_step *d = &b->steps[g->section][k];
+        for (int32_t a = 0; a < d->arg_count; a++) renew_lifetime(g, d->args[a].buffer, b->now);
+        renew_lifetime(g, d->frame, b->now);
+    }
+}
+
+static weft_status put_in_order(group *g) {
+    wefti_program_builder *b = g->b;
+    int64_t count = order_steps(g), begin = g->turn[0].begin;
+    while (b->step_cap[g->section] < begin + count) {
+        int64_t used = b->step_cap[g->section];
+        WEFT_TRY(WEFT_GROW(b->steps[g->section], used, b->step_cap[g->section]));
+    }
+    memcpy(&b->steps[g->section][begin], g->order, (size_t)count * sizeof *g->order);
+    b->step_count[g->section] = begin + count;
+    g->steps = b->steps[g->section];
+    g->ordered = true;
+    renew_times(g, begin, b->turns_now);
+    return WEFT_OK;
+}
+
+static weft_status take_turns(group *g) {
+    int32_t parts;
+    for (int i = 0; i < g->turns; i++) {
+        WEFT_TRY(find_cuts(g, &g->turn[i], &parts));
+        if (i == 0) g->parts = parts;
+        if (parts == 1 || parts != g->parts) return WEFT_OK;
+    }
+    if (stay_whole(g)) return WEFT_OK;
+    for (int i = 0; i < g->turns; i++) find_touches(g, &g->turn[i]);
+    return memory_allows(g) ? put_in_order(g) : WEFT_OK;
+}
+
+/* ---- from call to call ---- */
+
+/* All that a step may touch: it reads what its routine has for inputs. */
+static void touch_step(touch *touches, const wefti_draft_step *d) {
+    int32_t inputs = d->step.routine ? d->step.routine->inputs : d->step.kind == WEFTI_STEP_LOSS;
+    for (int32_t a = 0; a < d->arg_count; a++)
+        touch_buffer(touches, d->args[a].buffer, 0, 0, a >= inputs);
+}
+
+/* Whether steps [middle, end), of which `call` is a copy's call or its first part, may come before
+ * [begin, middle), of which the first is the last part of a call. Gathers and reductions keep their
+ * places. */
+static bool may_swap(const group *g, int64_t begin, int64_t middle, int64_t call, int64_t end) {
+    int64_t buffers = g->b->buffer_count;
+    touch *x = g->touches, *y = g->touches + buffers;
+    for (int64_t k = begin + 1; k < end; k++)
+        if (communicates(&g->steps[k].step) && (k != call || g->steps[k].step.parts == 1))
+            return false;
+    memset(g->touches, 0, (size_t)(2 * buffers) * sizeof *x);
+    for (int64_t k = begin; k < middle; k++) touch_step(x, &g->steps[k]);
+    for (int64_t k = middle; k < end; k++) touch_step(y, &g->steps[k]);
+    for (int64_t v = 0; v < buffers; v++)
+        if ((x[v].writes.any && y[v].all.any) || (x[v].all.any && y[v].writes.any)) return false;
+    return true;
+}
+
+/* The last copy's last part, which waits for what nobody computed beside, changes places with the
+ * first copy's first of the call that follows. */
+static void swap_with_last(group *g, int64_t end) {
+    wefti_program_builder *b = g->b;
+    int64_t begin = b->last_part, middle = g->turn[0].begin, count = end - middle;
+    if (!may_swap(g, begin, middle, g->turn[0].call, end)) return;
+    memcpy(g->order, &g->steps[middle], (size_t)count * sizeof *g->order);
+    memmove(&g->steps[begin + count], &g->steps[begin],
+            (size_t)(middle - begin) * sizeof *g->order);
+    memcpy(&g->steps[begin], g->order, (size_t)count * sizeof *g->order);
+    renew_times(g, begin, b->last_part_now);
+}
+
+static weft_status order_group(group *g) {
+    wefti_program_builder *b = g->b;
+    int64_t buffers = b->buffer_count + 1, parts = 0;
+    for (int i = 0; i < g->turns; i++) parts += g->turn[i].routine->code_count + 1;
+    int64_t steps = g->turn[g->turns - 1].end - g->turn[0].begin;
+    g->touches = wefti_calloc((size_t)(WEFTI_COMM_DEPTH * buffers), sizeof *g->touches);
+    g->seen = wefti_calloc((size_t)buffers, sizeof *g->seen);
+    g->order = wefti_calloc((size_t)(steps + parts), sizeof *g->order);
+    WEFT_REQUIRE(g->touches && g->seen && g->order, WEFT_E_NOMEM, "no memory to build a program");
+    for (int i = 0; i < g->turns; i++) g->turn[i].touches = g->touches + i * buffers;
+    if (g->turns > 1) WEFT_TRY(take_turns(g));
+    int64_t first_end = g->ordered ? g->turn[0].call + 1 : g->turn[0].end;
+    if (b->last_part >= 0) swap_with_last(g, first_end);
+    b->last_part = -1;
+    if (!g->ordered) return WEFT_OK;
+    int64_t count = b->step_count[g->section], k = count - 1;
+    while (g->steps[k].step.kind != WEFTI_STEP_CALL || g->steps[k].step.parts == 1) k--;
+    b->last_part = k;
+    b->last_part_now = b->now - (int32_t)(count - k);
+    return WEFT_OK;
+}
+
+/* ---- while calls are built ---- */
+
+static bool takes_turns(const wefti_program_builder *b) {
+    return b->turns > 0 && b->part && b->spec->plan->overlap && b->spec->plan->copies > 1;
+}
+
+weft_status wefti_turn(wefti_program_builder *b, wefti_section s) {
+    if (b->turns == WEFTI_COMM_DEPTH) WEFT_TRY(wefti_turns_end(b, s));
+    if (b->turns == 0) b->turns_now = b->now;
+    b->turn[b->turns++] = (wefti_turn_start){b->step_count[s], -1};
+    return WEFT_OK;
+}
+
+void wefti_turn_call(wefti_program_builder *b, wefti_section s) {
+    if (b->turns) b->turn[b->turns - 1].call = b->step_count[s] - 1;
+}
+
+/* The part in which a routine touches an argument first or last, -1: never. */
+static int32_t part_of_touch(const wefti_routine *r, int32_t arg, bool last) {
+    int32_t found = -1;
+    for (int32_t k = 0, part = 0; k < r->code_count; k++) {
+        const wefti_instruction *x = &r->code[k];
+        bool touched = x->workspace.arg == arg || x->packed_arg == arg;
+        for (int i = 0; i < (x->node ? x->node->inputs : 1); i++) touched |= x->in[i].arg == arg;
+        for (int o = 0; o < (x->node ? x->node->outputs : 1); o++) touched |= x->out[o].arg == arg;
+        if (touched && !last) return part;
+        if (touched) found = part + (x->transfer >= 0);
+        part += x->transfer >= 0;
+    }
+    return found;
+}
+
+bool wefti_turn_too_early(const wefti_program_builder *b, wefti_section s, const wefti_routine *r,
+                          int32_t first_arg, int64_t outs, const int32_t *target) {
+    if (!takes_turns(b)) return false;
+    for (int i = 0; i + 1 < b->turns; i++) {
+        if (b->turn[i].call < 0) continue;
+        const wefti_draft_step *before = &b->steps[s][b->turn[i].call];
+        for (int64_t o = 0; o < outs; o++)
+            for (int32_t a = before->step.routine->inputs; a < before->arg_count; a++) {
+                if (target[o] < 0 || before->args[a].buffer != target[o]) continue;
+                int32_t first = part_of_touch(r, first_arg + (int32_t)o, false);
+                if (first >= 0 && part_of_touch(before->step.routine, a, true) > first) return true;
+            }
+    }
+    return false;
+}
+
+weft_status wefti_turns_end(wefti_program_builder *b, wefti_section s) {
+    group g = {.b = b, .section = s, .steps = b->steps[s], .turns = b->turns};
+    bool calls = takes_turns(b);
+    for (int i = 0; i < b->turns && calls; i++) {
+        turn *t = &g.turn[i];
+        t->begin = b->turn[i].begin;
+        t->call = b->turn[i].call;
+        t->end = i + 1 < b->turns ? b->turn[i + 1].begin : b->step_count[s];
+        calls = t->call >= 0;
+        if (calls) t->routine = b->steps[s][t->call].step.routine;
+    }
+    b->turns = 0;
+    weft_status status = calls ? order_group(&g) : WEFT_OK;
+    wefti_free(g.touches);
+    wefti_free(g.seen);
+    wefti_free(g.order);
+    return status;
+}
