@@ -30,7 +30,7 @@ typedef struct touch {
 typedef struct turn {
     int64_t begin, call, end;
     const wefti_routine *routine;
-    int32_t *cut; /* [parts]: where in the routine they end */
+    int32_t *cut;   /* [parts]: where in the routine they end */
     touch *touches; /* [buffers], of the group */
 } turn;
 
@@ -217,9 +217,11 @@ static weft_status take_turns(group *g) {
 
 /* ---- from call to call ---- */
 
-/* All that a step may touch: it reads what its routine has for inputs. */
+/* All that a step may touch: a call reads what its routine has for inputs, but for updates, which
+ * write to them. */
 static void touch_step(touch *touches, const wefti_draft_step *d) {
-    int32_t inputs = d->step.routine ? d->step.routine->inputs : d->step.kind == WEFTI_STEP_LOSS;
+    int32_t inputs = d->step.kind == WEFTI_STEP_LOSS;
+    if (d->step.routine && d->step.phase != WEFTI_UPDATE) inputs = d->step.routine->inputs;
     for (int32_t a = 0; a < d->arg_count; a++)
         touch_buffer(touches, d->args[a].buffer, 0, 0, a >= inputs);
 }
