@@ -41,8 +41,8 @@ WEFT_API void weft_generator_close(weft_generator *generator); /* NULL is legal 
 typedef struct weft_generator_info {
     weft_model_config config;
     const char *path;   /* where the weights lie; borrowed from the generator */
-    const char *note;   /* newer steps of the run that are damaged and were passed over, and why;
-                           NULL:   none; borrowed */
+    const char *note;   /* which newer steps of the run are damaged and were passed over, and why;
+                           borrowed; NULL where there are none */
     bool bytes;         /* tokens are bytes */
     int64_t tokens;     /* that the tokenizer knows */
     int64_t peak_bytes; /* memory of parameters, caches and one pass */
