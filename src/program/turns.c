@@ -130,7 +130,9 @@ static void find_touches(const group *g, turn *t) {
     }
 }
 
-/* In the order of parts each turn still comes before the next where one of them writes. */
+/* In the order of parts each turn still comes before the next where one of them writes. Additions
+ * that are late (wefti_turn_too_early) leave nothing known that does not; were there such a thing
+ * on one rank only, matching the programs would refuse them. */
 static bool memory_allows(const group *g) {
     for (int j = 1; j < g->turns; j++)
         for (int i = 0; i < j; i++)
