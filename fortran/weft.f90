@@ -172,11 +172,11 @@ module weft_c ! what goes straight to C
     end type
     type, bind(C) :: weft_model_config ! 0: the family's default
         integer(c_int) :: family = WEFT_FAMILY_GPT2
-        integer(c_int64_t) :: layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, context = 0, vocab = 0, classes = 0, &
-            image(3) = 0, patch = 0
+        integer(c_int64_t) :: layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, context = 0, vocab = 0, head_dim = 0, &
+            classes = 0, image(3) = 0, patch = 0
         real(c_double) :: dropout = 0, norm_eps = 0, rope_theta = 0
         type(weft_rope_scaling) :: rope_scaling
-        logical(c_bool) :: tied = .false.
+        logical(c_bool) :: tied = .false., attention_bias = .false., mlp_bias = .false.
         integer(c_int64_t) :: experts = 0, experts_per_token = 0
         real(c_double) :: capacity_factor = 0, aux_loss = 0
         integer(c_int64_t) :: end_count = 0

@@ -41,11 +41,14 @@ def _llama(choose, sizes, family):
         max_position_embeddings=sizes["context"],
         rms_norm_eps=choose([1e-5, 1e-6]),
         tie_word_embeddings=choose([True, False]),
+        head_dim=choose([None, None, 2, 10, 32]),
         rope_parameters=_rope(choose, family), bos_token_id=None,
         eos_token_id=None, pad_token_id=None)
     if family == "llama":
         return transformers.LlamaForCausalLM(
-            transformers.LlamaConfig(**common))
+            transformers.LlamaConfig(
+                **common, attention_bias=choose([True, False]),
+                mlp_bias=choose([True, False])))
     return transformers.MixtralForCausalLM(transformers.MixtralConfig(
         **common, num_local_experts=choose([2, 4, 5]),
         num_experts_per_tok=choose([1, 2]), sliding_window=None,

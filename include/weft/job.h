@@ -45,11 +45,12 @@ typedef struct weft_job_model {
     weft_family family; /* WEFT_FAMILIES: what model.from holds */
     const char *from;   /* directory of a Hugging Face model; then sizes of 0 come from there */
     /* as in weft_model_config; 0: from model.from, or the family's own */
-    int64_t layers, hidden, heads, kv_heads, ffn, context;
+    int64_t layers, hidden, heads, kv_heads, head_dim, ffn, context;
     int64_t vocab, classes, image[3]; /* [channels, height, width]; 0: from the data */
     int64_t patch;
-    bool tied;      /* llama, mixtral */
-    double dropout; /* below 0: from model.from */
+    bool tied;                     /* llama, mixtral */
+    bool attention_bias, mlp_bias; /* llama */
+    double dropout;                /* below 0: from model.from */
     double norm_eps, rope_theta;
     int64_t experts, experts_per_token;
     double capacity_factor, aux_loss; /* below 0: from model.from, or the family's own */

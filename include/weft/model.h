@@ -38,6 +38,7 @@ typedef struct weft_model_config {
     int64_t layers; /* blocks; mlp: hidden layers */
     int64_t hidden; /* resnet: channels of the first stage */
     int64_t heads, kv_heads, ffn, context, vocab;
+    int64_t head_dim; /* elements of a head; llama, mixtral: any even number, else hidden / heads */
     int64_t classes;  /* classifiers */
     int64_t image[3]; /* channels, height, width */
     int64_t patch;    /* vit */
@@ -46,6 +47,8 @@ typedef struct weft_model_config {
     weft_rope_scaling rope_scaling; /* llama, mixtral */
     bool
         tied; /* llama, mixtral: the output uses the embedding; gpt2, gpt2-moe and bert always do */
+    bool attention_bias; /* llama: query, key, value and output projections have biases */
+    bool mlp_bias;       /* llama: those of the feed-forward layer have */
     /* gpt2-moe, mixtral: each feed-forward layer is one of several for each token */
     int64_t experts, experts_per_token;
     double capacity_factor; /* slots of an expert while training, in multiples of an even share;

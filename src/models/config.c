@@ -196,19 +196,13 @@ static weft_status read_llama_with(const wefti_json *o, double rms_norm_eps, dou
     WEFT_TRY(read_dropout(o, 0, 1, llama_dropout, &c->dropout));
     WEFT_TRY(read_bool_or(o, "tie_word_embeddings", false, &c->tied));
     WEFT_TRY(expect_text(o, "hidden_act", "silu", "swish", NULL));
-    WEFT_TRY(expect_bool(o, "attention_bias", false, false));
-    WEFT_TRY(expect_bool(o, "mlp_bias", false, false));
-    int64_t dim;
-    WEFT_TRY(read_int_or(o, "head_dim", c->hidden / c->heads, &dim));
-    WEFT_REQUIRE(dim * c->heads == c->hidden, WEFT_E_NO_IMPL,
-                 "head_dim is %lld: only hidden_size / num_attention_heads, %lld / %lld, is "
-                 "supported",
-                 (long long)dim, (long long)c->hidden, (long long)c->heads);
-    return WEFT_OK;
+    return read_int_or(o, "head_dim", 0, &c->head_dim);
 }
 
 static weft_status read_llama(const wefti_json *o, weft_model_config *c) {
-    return read_llama_with(o, 1e-6, 10000.0, c);
+    WEFT_TRY(read_llama_with(o, 1e-6, 10000.0, c));
+    WEFT_TRY(read_bool_or(o, "attention_bias", false, &c->attention_bias));
+    return read_bool_or(o, "mlp_bias", false, &c->mlp_bias);
 }
 
 static weft_status read_mixtral(const wefti_json *o, weft_model_config *c) {
@@ -216,6 +210,8 @@ static weft_status read_mixtral(const wefti_json *o, weft_model_config *c) {
     if (!wefti_json_get(o, "num_key_value_heads")) c->kv_heads = 8;
     WEFT_TRY(read_int_or(o, "max_position_embeddings", 4096 * 32, &c->context));
     WEFT_TRY(read_experts(o, 2, c));
+    WEFT_TRY(expect_bool(o, "attention_bias", false, false));
+    WEFT_TRY(expect_bool(o, "mlp_bias", false, false));
     int64_t window;
     double noise;
     WEFT_TRY(read_int_or(o, "sliding_window", c->context, &window));
@@ -391,7 +387,7 @@ static void write_llama_sizes(wefti_text *t, const weft_model_config *c) {
     write_int(t, "hidden_size", c->hidden);
     write_int(t, "num_attention_heads", c->heads);
     write_int(t, "num_key_value_heads", c->kv_heads);
-    write_int(t, "head_dim", c->hidden / c->heads);
+    write_int(t, "head_dim", c->head_dim);
     write_int(t, "intermediate_size", c->ffn);
     write_int(t, "max_position_embeddings", c->context);
     write_int(t, "vocab_size", c->vocab);
@@ -401,8 +397,8 @@ static void write_llama_sizes(wefti_text *t, const weft_model_config *c) {
     if (c->rope_scaling.factor > 0) write_rope(t, "rope_scaling", c); /* transformers 4 */
     write_rope(t, "rope_parameters", c);                              /* transformers 5 */
     write_raw(t, "hidden_act", "\"silu\"");
-    write_raw(t, "attention_bias", "false");
-    write_raw(t, "mlp_bias", "false");
+    write_raw(t, "attention_bias", c->attention_bias ? "true" : "false");
+    write_raw(t, "mlp_bias", c->mlp_bias ? "true" : "false");
     write_raw(t, "tie_word_embeddings", c->tied ? "true" : "false");
 }
 

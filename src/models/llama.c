@@ -1,8 +1,8 @@
 /* Llama, and Mixtral, which has layers of experts for feed-forward layers: pre-norm blocks with
- * RMSNorm, rotary positions, SwiGLU and grouped heads, no biases. Source: Touvron et al., "LLaMA",
- * 2023, and "Llama 2", 2023 (grouped heads); Jiang et al., "Mixtral of Experts", 2024. Names as
- * Hugging Face has them. Initial values as gpt2's: normal 0.02, products that end in the residual
- * stream 0.02 / sqrt(2 layers). Dropout acts on the attention probabilities only, as
+ * RMSNorm, rotary positions, SwiGLU and grouped heads, biases as asked for. Source: Touvron et al.,
+ * "LLaMA", 2023, and "Llama 2", 2023 (grouped heads); Jiang et al., "Mixtral of Experts", 2024.
+ * Names as Hugging Face has them. Initial values as gpt2's: normal 0.02, products that end in the
+ * residual stream 0.02 / sqrt(2 layers). Dropout acts on the attention probabilities only, as
  * "attention_dropout" does there. */
 #include <math.h>
 
@@ -13,11 +13,18 @@ static weft_value norm(const wefti_model_build *b, weft_value x, const char *nam
     return weft_rms_norm(b->g, x, gamma, b->c->norm_eps);
 }
 
+/* The layer NAME.weight [features, in], and NAME.bias where the model has such. */
+static weft_value dense(const wefti_model_build *b, weft_value x, const char *name,
+                        int64_t features, double deviation, bool bias) {
+    weft_dense_options o = bias ? wefti_transposed(deviation) : wefti_plain(deviation);
+    return weft_dense(b->g, name, x, features, o);
+}
+
 /* x [batch, seq, hidden] -> [batch, seq, heads, dim] */
 static weft_value project(const wefti_model_build *b, weft_value x, const char *name,
                           int64_t heads) {
-    int64_t dim = b->c->hidden / b->c->heads;
-    x = weft_dense(b->g, name, x, heads * dim, wefti_plain(0.02));
+    int64_t dim = b->c->head_dim;
+    x = dense(b, x, name, heads * dim, 0.02, b->c->attention_bias);
     return weft_reshape(b->g, x, 4, (int64_t[]){b->batch, b->seq, heads, dim});
 }
 
@@ -25,7 +32,7 @@ static weft_value attention(const wefti_model_build *b, weft_value x, weft_value
                             double deviation) {
     weft_graph *g = b->g;
     const weft_model_config *c = b->c;
-    int64_t dim = c->hidden / c->heads;
+    int64_t dim = c->head_dim;
     weft_cell_begin(g, "self_attn");
     weft_value q = project(b, x, "q_proj", c->heads), k = project(b, x, "k_proj", c->kv_heads);
     weft_value v = project(b, x, "v_proj", c->kv_heads);
@@ -38,18 +45,19 @@ static weft_value attention(const wefti_model_build *b, weft_value x, weft_value
     o.position = position;
     o.dropout = b->use == WEFT_USE_TRAIN ? c->dropout : 0;
     weft_value y = weft_attention(g, q, k, v, o);
-    y = weft_reshape(g, y, 3, (int64_t[]){b->batch, b->seq, c->hidden});
-    y = weft_dense(g, "o_proj", y, c->hidden, wefti_plain(deviation));
+    y = weft_reshape(g, y, 3, (int64_t[]){b->batch, b->seq, c->heads * dim});
+    y = dense(b, y, "o_proj", c->hidden, deviation, c->attention_bias);
     return weft_cell_end(g, y);
 }
 
 static weft_value feed_forward(const wefti_model_build *b, weft_value x, double deviation) {
     weft_graph *g = b->g;
     weft_cell_begin(g, "mlp");
-    weft_value gate = weft_dense(g, "gate_proj", x, b->c->ffn, wefti_plain(0.02));
-    weft_value up = weft_dense(g, "up_proj", x, b->c->ffn, wefti_plain(0.02));
+    bool bias = b->c->mlp_bias;
+    weft_value gate = dense(b, x, "gate_proj", b->c->ffn, 0.02, bias);
+    weft_value up = dense(b, x, "up_proj", b->c->ffn, 0.02, bias);
     x = weft_mul(g, weft_silu(g, gate), up);
-    x = weft_dense(g, "down_proj", x, b->c->hidden, wefti_plain(deviation));
+    x = dense(b, x, "down_proj", b->c->hidden, deviation, bias);
     return weft_cell_end(g, x);
 }
 

@@ -109,9 +109,21 @@ static weft_status check_heads(const weft_model_config *c) {
     WEFT_REQUIRE(grouped || c->kv_heads == c->heads, WEFT_E_ARG,
                  "model.kv_heads is %lld: %s has as many as heads, %lld", (long long)c->kv_heads,
                  weft_family_text(c->family), (long long)c->heads);
-    WEFT_REQUIRE(!grouped || (c->hidden / c->heads) % 2 == 0, WEFT_E_ARG,
-                 "model.hidden / model.heads is %lld: rotary positions need an even number",
+    WEFT_TRY(check_positive("model.head_dim", c->head_dim));
+    WEFT_REQUIRE(grouped || c->head_dim == c->hidden / c->heads, WEFT_E_ARG,
+                 "model.head_dim is %lld: that of %s is model.hidden / model.heads, %lld",
+                 (long long)c->head_dim, weft_family_text(c->family),
                  (long long)(c->hidden / c->heads));
+    WEFT_REQUIRE(!grouped || c->head_dim % 2 == 0, WEFT_E_ARG,
+                 "model.head_dim is %lld: rotary positions need an even number",
+                 (long long)c->head_dim);
+    return WEFT_OK;
+}
+
+static weft_status check_biases(const weft_model_config *c) {
+    const char *key = c->attention_bias ? "model.attention_bias" : "model.mlp_bias";
+    WEFT_REQUIRE(c->family == WEFT_FAMILY_LLAMA || !(c->attention_bias || c->mlp_bias), WEFT_E_ARG,
+                 "%s is for llama, not %s", key, weft_family_text(c->family));
     return WEFT_OK;
 }
 
@@ -192,6 +204,7 @@ static void fill_defaults(weft_model_config *c, const weft_model_config *d) {
     fill(&c->hidden, d->hidden);
     fill(&c->heads, d->heads);
     fill(&c->kv_heads, c->heads);
+    if (d->heads > 0 && c->heads > 0) fill(&c->head_dim, c->hidden / c->heads);
     fill(&c->context, d->context);
     fill(&c->patch, d->patch);
     fill(&c->experts, d->experts);
@@ -220,6 +233,7 @@ weft_status weft_model_complete(weft_model_config *config) {
                  (long long)c.layers, LAYERS_MAX);
     if (d->hidden > 0) WEFT_TRY(check_positive("model.hidden", c.hidden));
     if (d->heads > 0) WEFT_TRY(check_heads(&c));
+    WEFT_TRY(check_biases(&c));
     WEFT_TRY(check_experts(&c, d->experts > 0));
     if (families[c.family].language) {
         WEFT_TRY(check_positive("model.vocab", c.vocab));

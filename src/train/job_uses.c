@@ -36,6 +36,7 @@ static const use uses[] = {
     {"model.hidden", family_key, BLOCKS | FAMILY(MLP) | RESIDUAL},
     {"model.heads", family_key, BLOCKS},
     {"model.kv_heads", family_key, ROTARY},
+    {"model.head_dim", family_key, ROTARY},
     {"model.ffn", family_key, BLOCKS},
     {"model.context", family_key, LANGUAGE},
     {"model.vocab", family_key, LANGUAGE},
@@ -90,7 +91,8 @@ static weft_status refuse(const wefti_job_draft *draft, const use *u) {
               of->words[chosen(&draft->job, u->of)], list);
 }
 
-/* A dropout of 0 and an output layer that is not tied are what the other families have. */
+/* A dropout of 0, an output layer that is not tied and no biases are what the other families have.
+ */
 weft_status wefti_job_check_uses(const wefti_job_draft *draft) {
     const weft_job_model *m = &draft->job.model;
     for (size_t i = 0; i < sizeof uses / sizeof *uses; i++)
@@ -99,7 +101,12 @@ weft_status wefti_job_check_uses(const wefti_job_draft *draft) {
     const use dropout = {"model.dropout", family_key, BLOCKS};
     const use tied = {"model.tied", family_key, ROTARY}, always = {"", family_key, LANGUAGE};
     if (m->dropout > 0 && !known(&draft->job, &dropout)) return refuse(draft, &dropout);
+    const use biases[] = {{"model.attention_bias", family_key, FAMILY(LLAMA)},
+                          {"model.mlp_bias", family_key, FAMILY(LLAMA)}};
     if (m->tied && !known(&draft->job, &always)) return refuse(draft, &tied);
+    for (int i = 0; i < 2; i++)
+        if ((i ? m->mlp_bias : m->attention_bias) && !known(&draft->job, &biases[i]))
+            return refuse(draft, &biases[i]);
     return WEFT_OK;
 }
 

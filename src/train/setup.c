@@ -42,11 +42,14 @@ static weft_status config_of_job(wefti_training *t, weft_model_config *out) {
                      weft_family_text(c.family));
     } else {
         c.tied = m->tied;
+        c.attention_bias = m->attention_bias;
+        c.mlp_bias = m->mlp_bias;
     }
     take(&c.layers, m->layers);
     take(&c.hidden, m->hidden);
     take(&c.heads, m->heads);
     take(&c.kv_heads, m->kv_heads);
+    take(&c.head_dim, m->head_dim);
     take(&c.ffn, m->ffn);
     /* A model read from files keeps its table of positions; the job may use fewer of them. */
     bool rotary = c.family == WEFT_FAMILY_LLAMA || c.family == WEFT_FAMILY_MIXTRAL;

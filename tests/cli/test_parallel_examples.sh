@@ -28,7 +28,8 @@ for job in "$examples"/*.yaml; do
     mlp) small='model.hidden=32 train.batch=8' ;;
     resnet) small='model.hidden=4 train.batch=4' ;;
     mixtral) small='model.layers=2 model.hidden=32 model.heads=4 model.kv_heads=2 model.experts=4 model.context=16 train.batch=8' ;;
-    llama) small='model.layers=2 model.hidden=32 model.heads=4 model.kv_heads=2 model.context=16 train.batch=8' ;;
+    llama) small='model.layers=2 model.hidden=32 model.heads=4 model.kv_heads=2 model.head_dim=12 model.attention_bias=true
+        model.mlp_bias=true model.context=16 train.batch=8' ;;
     *) small='model.layers=2 model.hidden=32 model.heads=4 model.context=16 train.batch=8' ;;
     esac
     case $name in

@@ -42,6 +42,14 @@ static inline weft_model_config tiny(weft_family family) {
     return c;
 }
 
+/* llama with all that it may have: heads that are not hidden / heads wide, and biases. */
+static inline weft_model_config tiny_full(void) {
+    weft_model_config c = tiny(WEFT_FAMILY_LLAMA);
+    c.head_dim = 6;
+    c.attention_bias = c.mlp_bias = true;
+    return c;
+}
+
 static inline weft_graph *built(const weft_model_config *c, weft_model_use use, int64_t batch,
                                 int64_t seq, weft_dtype dtype) {
     weft_graph *g;

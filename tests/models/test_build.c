@@ -48,6 +48,25 @@ static void parameter_counts(void **state) {
           .vocab = 128256,
           .tied = true},
          1235814400},
+        {{.family = WEFT_FAMILY_LLAMA, /* 32 x (4 x 4096 + 2 x 11008 + 4096) more for biases */
+          .layers = 32,
+          .hidden = 4096,
+          .heads = 32,
+          .ffn = 11008,
+          .vocab = 32000,
+          .attention_bias = true,
+          .mlp_bias = true},
+         6738415616 + 32 * (5 * 4096 + 2 * 11008)},
+        {{.family = WEFT_FAMILY_LLAMA, /* Mistral Nemo's sizes */
+          .layers = 40,
+          .hidden = 5120,
+          .heads = 32,
+          .kv_heads = 8,
+          .head_dim = 128,
+          .ffn = 14336,
+          .context = 1024,
+          .vocab = 131072},
+         12247782400},
         {{.family = WEFT_FAMILY_BERT, .vocab = 30522}, 109514298},
         {{.family = WEFT_FAMILY_MIXTRAL,
           .layers = 32,
@@ -185,7 +204,10 @@ static void wrong_configurations(void **state) {
         FIELD("model.vocab", vocab, 0, BERT),
         FIELD("model.vocab", vocab, INT64_MAX, LLAMA),
         FIELD("model.hidden", hidden, INT64_MAX, LLAMA),
-        FIELD("model.heads", heads, 16, LLAMA), /* one element a head cannot be rotated */
+        FIELD("model.head_dim", heads, 16, LLAMA), /* one element a head cannot be rotated */
+        FIELD("model.head_dim", head_dim, 7, MIXTRAL),
+        FIELD("model.head_dim", head_dim, -2, LLAMA),
+        FIELD("model.head_dim", head_dim, 8, GPT2),
         FIELD("model.classes", classes, 0, RESNET50),
         FIELD("model.image", image[0], 0, RESNET18),
         FIELD("model.image", image[1], 11, LENET),
@@ -223,6 +245,14 @@ static void wrong_numbers(void **state) {
     c.rope_theta = -1;
     assert_int_equal(weft_model_complete(&c), WEFT_E_ARG);
     assert_non_null(strstr(weft_error_message(), "model.rope_theta"));
+    c = tiny(WEFT_FAMILY_MIXTRAL);
+    c.attention_bias = true;
+    assert_int_equal(weft_model_complete(&c), WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), "model.attention_bias is for llama, not mixtral"));
+    c = tiny(WEFT_FAMILY_GPT2);
+    c.mlp_bias = true;
+    assert_int_equal(weft_model_complete(&c), WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), "model.mlp_bias is for llama, not gpt2"));
     c = tiny(WEFT_FAMILY_BERT);
     c.norm_eps = -1e-5;
     assert_int_equal(weft_model_complete(&c), WEFT_E_ARG);

@@ -12,6 +12,7 @@ static void assert_same(const weft_model_config *a, const weft_model_config *b) 
     assert_int_equal(a->hidden, b->hidden);
     assert_int_equal(a->heads, b->heads);
     assert_int_equal(a->kv_heads, b->kv_heads);
+    assert_int_equal(a->head_dim, b->head_dim);
     assert_int_equal(a->ffn, b->ffn);
     assert_int_equal(a->context, b->context);
     assert_int_equal(a->vocab, b->vocab);
@@ -23,6 +24,8 @@ static void assert_same(const weft_model_config *a, const weft_model_config *b) 
     assert_true(a->rope_theta == b->rope_theta);
     assert_memory_equal(&a->rope_scaling, &b->rope_scaling, sizeof a->rope_scaling);
     assert_int_equal(a->tied, b->tied);
+    assert_int_equal(a->attention_bias, b->attention_bias);
+    assert_int_equal(a->mlp_bias, b->mlp_bias);
     assert_int_equal(a->experts, b->experts);
     assert_int_equal(a->experts_per_token, b->experts_per_token);
     assert_true(a->capacity_factor == b->capacity_factor);
@@ -54,9 +57,11 @@ static void round_trip(void **state) {
                 c.norm_eps = family == WEFT_FAMILY_MLP || family == WEFT_FAMILY_LENET ? 0 : 3e-7;
                 c.image[1] = c.image[1] * 2;
                 if (family == WEFT_FAMILY_LLAMA) c.tied = true, c.rope_theta = 500000.25;
+                if (family == WEFT_FAMILY_LLAMA) c.attention_bias = true;
                 if (family == WEFT_FAMILY_LLAMA)
                     c.rope_scaling = (weft_rope_scaling){32, 1, 4.5, 8192};
                 if (family == WEFT_FAMILY_MIXTRAL) c.rope_scaling.factor = 2.5;
+                if (family == WEFT_FAMILY_LLAMA || family == WEFT_FAMILY_MIXTRAL) c.head_dim = 6;
                 if (weft_family_is_language(c.family)) {
                     c.end_count = 1 + family % 2;
                     c.ends[0] = 7, c.ends[1] = 0;
@@ -101,6 +106,7 @@ static void defaults_of_transformers(void **state) {
     ASSERT_OK(weft_model_config_read(LLAMA(""), &c));
     assert_int_equal(c.kv_heads, 6);
     assert_int_equal(c.context, 2048);
+    assert_int_equal(c.head_dim, 8);
     assert_true(c.norm_eps == 1e-6 && c.dropout == 0 && !c.tied && c.rope_theta == 10000.0);
     ASSERT_OK(weft_model_config_read(MIXTRAL(""), &c));
     assert_int_equal(c.experts, 8);
@@ -200,10 +206,13 @@ static void refusals_name_the_key(void **state) {
         {"{\"model_type\": \"gpt2\", \"n_layer\": 1000000000, \"n_embd\": 48, \"n_head\": 4, "
          "\"n_positions\": 32, \"vocab_size\": 101}",
          "model.layers is 1000000000: it must be at most 10000", WEFT_E_ARG},
-        {LLAMA(", \"head_dim\": 16"), "head_dim", WEFT_E_NO_IMPL},
+        {LLAMA(", \"head_dim\": 15"), "model.head_dim is 15: rotary", WEFT_E_ARG},
+        {LLAMA(", \"head_dim\": 0"), "head_dim", WEFT_E_ARG},
         {LLAMA(", \"hidden_act\": \"gelu\""), "hidden_act", WEFT_E_NO_IMPL},
-        {LLAMA(", \"attention_bias\": true"), "attention_bias", WEFT_E_NO_IMPL},
-        {LLAMA(", \"mlp_bias\": true"), "mlp_bias", WEFT_E_NO_IMPL},
+        {LLAMA(", \"attention_bias\": 1"), "attention_bias", WEFT_E_ARG},
+        {LLAMA(", \"mlp_bias\": \"no\""), "mlp_bias", WEFT_E_ARG},
+        {MIXTRAL(", \"attention_bias\": true"), "attention_bias", WEFT_E_NO_IMPL},
+        {MIXTRAL(", \"mlp_bias\": true"), "mlp_bias", WEFT_E_NO_IMPL},
         {LLAMA(", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0}"),
          "rope_scaling: original_max_position_embeddings", WEFT_E_ARG},
         {LLAMA(", \"rope_scaling\": {\"factor\": 8.0, \"low_freq_factor\": 4.0, "

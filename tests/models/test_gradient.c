@@ -1,6 +1,6 @@
-/* Whole models against finite differences, in f64: gpt2, llama (with and without tied embeddings),
- * bert, gpt2-moe, mixtral, vit, lenet, resnet18. Elements of every parameter are moved by +-h; the
- * loss's central difference must be the gradient that the backward pass gives. */
+/* Whole models against finite differences, in f64: gpt2, llama (with and without tied embeddings,
+ * and biases), bert, gpt2-moe, mixtral, vit, lenet, resnet18. Elements of every parameter are moved
+ * by +-h; the loss's central difference must be the gradient that the backward pass gives. */
 #include "model_fixture.h"
 
 #include <math.h>
@@ -119,6 +119,8 @@ static void language_models(void **state) {
     llama.config.tied = true;
     check_model(&llama, 103);
     check_model(&bert, 104);
+    llama.config = tiny_full();
+    check_model(&llama, 112);
 }
 
 /* Nobody changes experts within so small a step; the balancing loss and full buffers take part. */

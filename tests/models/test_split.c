@@ -10,18 +10,21 @@
 
 enum { BATCH = 4, STEPS = 3 };
 
+/* Of the configurations: a family's, or llama with all that it may have. */
+enum { FULL_LLAMA = WEFT_FAMILIES };
+
 typedef struct said {
     const char *match, *split;
 } said;
 
 typedef struct split_case {
     const char *name;
-    weft_family family;
+    int config;
     struct {
         const char *name;
         int size;
     } axis[3];
-    said inputs[3], ops[4];
+    said inputs[3], ops[8];
     int level; /* of optimizer parallelism */
     weft_optimizer_kind optimizer;
 } split_case;
@@ -54,6 +57,27 @@ static const split_case cases[] = {
      {{"tokens", "[-, sp]"}, {"targets", "[-, sp]"}},
      {{"*:attention", "heads=tp seq=sp"}},
      2,
+     WEFT_ADAFACTOR},
+    {"llama with biases, heads and widths", /* the strategies of examples/parallel/llama.yaml */
+     FULL_LLAMA,
+     {{"dp", 2}, {"tp", 2}},
+     {{"tokens", "[dp, -]"}, {"targets", "[dp, -]"}},
+     {{"*.embed_tokens:embedding", "vocab=tp"},
+      {"*.self_attn.[qkv]_proj:linear", "n0=tp"},
+      {"*.self_attn:attention", "heads=tp"},
+      {"*.self_attn.o_proj:linear", "k=tp"},
+      {"*.mlp.gate_proj:linear", "n0=tp"},
+      {"*.mlp.up_proj:linear", "n0=tp"},
+      {"*.mlp.down_proj:linear", "k=tp"},
+      {"*.lm_head:linear", "n0=tp"}},
+     1,
+     WEFT_ADAMW},
+    {"llama with biases, sequence",
+     FULL_LLAMA,
+     {{"sp", 3}},
+     {{"tokens", "[-, sp]"}, {"targets", "[-, sp]"}},
+     {{0}},
+     3,
      WEFT_ADAFACTOR},
     {"bert, sequence",
      WEFT_FAMILY_BERT,
@@ -93,6 +117,10 @@ static const split_case cases[] = {
     {"vit, height", WEFT_FAMILY_VIT, {{"h", 3}}, {{"image", "[-, -, h, -]"}}, {{0}}, 0, WEFT_ADAMW},
 };
 
+static weft_model_config config_of(const split_case *c) {
+    return c->config == FULL_LLAMA ? tiny_full() : tiny((weft_family)c->config);
+}
+
 static weft_plan *plan_of(const split_case *c, weft_graph *g) {
     weft_plan *plan;
     int devices = 1;
@@ -105,14 +133,14 @@ static weft_plan *plan_of(const split_case *c, weft_graph *g) {
     ASSERT_OK(weft_plan_dataset(plan, WEFT_DATASET_FULL_BATCH));
     for (int i = 0; i < 3 && c->inputs[i].match; i++)
         ASSERT_OK(weft_tensor_split(plan, c->inputs[i].match, c->inputs[i].split));
-    for (int i = 0; i < 4 && c->ops[i].match; i++)
+    for (int i = 0; i < 8 && c->ops[i].match; i++)
         ASSERT_OK(weft_op_split(plan, c->ops[i].match, c->ops[i].split));
     if (c->level) ASSERT_OK(weft_plan_optimizer(plan, c->level, 0, 0));
     return plan;
 }
 
 static weft_session *session_for(const split_case *c, bool split, weft_graph **g) {
-    weft_model_config config = tiny(c->family);
+    weft_model_config config = config_of(c);
     weft_session_options o = weft_session_defaults();
     *g = built(&config, WEFT_USE_TRAIN, BATCH, 0, WEFT_F32);
     o.seed = 5;
@@ -141,7 +169,7 @@ static double apart(weft_session *a, weft_session *b, const weft_tensor_info *in
 }
 
 static void check(const split_case *c) {
-    weft_model_config config = tiny(c->family);
+    weft_model_config config = config_of(c);
     weft_graph *one_graph, *graph;
     weft_session *one = session_for(c, false, &one_graph), *s = session_for(c, true, &graph);
     for (int k = 0; k < STEPS; k++) {

@@ -1,0 +1,67 @@
+"""Prints transformers.h: what models of Hugging Face's transformers (in float64) compute with small configurations: config.json
+as it is written there, logits, loss, and the norm of each parameter's gradient.
+
+    python3 tests/models/make_transformers.py | clang-format > tests/models/transformers.h
+"""
+import json
+import math
+
+import torch
+import transformers
+from torch.nn import functional as F
+
+SEQ, VOCAB = 7, 13
+
+
+def llama(**more):
+    sizes = dict(
+        vocab_size=VOCAB, hidden_size=12, intermediate_size=10, num_hidden_layers=2, num_attention_heads=3,
+        num_key_value_heads=3, max_position_embeddings=16, rms_norm_eps=1e-5, attention_dropout=0.0,
+        bos_token_id=None, eos_token_id=None, pad_token_id=None)
+    return {**sizes, **more}
+
+
+MODELS = {
+    'llama, wide heads and biases': lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**llama(
+        num_attention_heads=2, num_key_value_heads=1, head_dim=10, attention_bias=True, mlp_bias=True))),
+    'llama, narrow heads': lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**llama(
+        head_dim=2, tie_word_embeddings=True))),
+    'llama, biases of feed-forward layers': lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        **llama(mlp_bias=True))),
+}
+
+
+def fill(model):
+    """Element e of parameter i in the order of names; test_transformers.c draws the same."""
+    with torch.no_grad():
+        for i, (name, weight) in enumerate(sorted(model.named_parameters())):
+            wave = torch.tensor([math.sin(0.7 * (e + 1) + 1.3 * i + 0.37 * e * e) for e in range(weight.numel())],
+                                dtype=torch.float64)
+            middle = 1.0 if weight.dim() == 1 and not name.endswith('bias') else 0.0
+            weight.copy_((middle + 0.4 * wave).float().reshape(weight.shape))
+
+
+def numbers(values):
+    return '{' + ', '.join('%.9g' % v for v in values) + '}'
+
+
+def main():
+    print('/* Made by make_transformers.py with transformers %s in float64: do not edit. */' % transformers.__version__)
+    print('static const reference references[] = {')
+    for title, make in MODELS.items():
+        model = make().double().eval()
+        fill(model)
+        ids = torch.tensor([[(5 * k * k + 3 * k + 1) % VOCAB for k in range(SEQ + 1)]])
+        logits = model(input_ids=ids[:, :-1], use_cache=False).logits
+        loss = F.cross_entropy(logits[0], ids[0, 1:])
+        loss.backward()
+        gradients = [weight.grad.norm().item() for _, weight in sorted(model.named_parameters())]
+        config = json.dumps(json.loads(model.config.to_json_string()))
+        print('{%s, %s,' % (json.dumps(title), json.dumps(config)))
+        print('%s, %.9g, %d,' % (numbers(logits.flatten().tolist()), loss.item(), len(gradients)))
+        print('%s},' % numbers(gradients))
+    print('};')
+
+
+if __name__ == '__main__':
+    main()
