@@ -25,6 +25,7 @@ weft_status wefti_request_post(weft_request *r, const wefti_call *call, const we
     wefti_bound *bound;
     if (r->parts == r->capacity) WEFT_TRY(more_parts(r));
     WEFT_TRY(wefti_bound_get(call->group->of, call, key, &bound));
+    bound->endpoint->call = r->number;
     WEFT_TRY(wefti_comm_post(bound->endpoint, source, destination));
     bound->holders++;
     r->part[r->parts++] = (wefti_request_part){bound, bound->posted++};
@@ -38,13 +39,13 @@ static void release(weft_request *r) {
     wefti_group_release(r->group);
 }
 
-/* Which call it was, in front of what went wrong. */
+/* Where this rank was, in front of what went wrong, which may be of another call. */
 static weft_status tell(const weft_request *r, weft_status status) {
     const char *what = wefti_call_text(r->kind);
     if (r->partner >= 0)
-        return wefti_prefix(status, "%s %s member %d of %s", what,
+        return wefti_prefix(status, "in %s %s member %d of %s", what,
                             r->kind == WEFTI_CALL_SEND ? "to" : "from", r->partner, r->group->name);
-    return wefti_prefix(status, "%s, call %llu of %s", what, (unsigned long long)r->number,
+    return wefti_prefix(status, "in %s, call %llu of %s", what, (unsigned long long)r->number,
                         r->group->name);
 }
 

@@ -64,14 +64,16 @@ struct wefti_comm {
 /* Every engine's endpoint begins with this. */
 struct wefti_endpoint {
     const wefti_comm_engine *engine;
+    uint64_t call; /* which call of its group is posted next, for messages; 0: it is not counted */
 };
 
-/* Fills `out` with what this rank has done wrong, and returns it: it posts `mine` where `rank`
- * posts `theirs` (NULL: not known). Where these are equal what differs came before, in a transfer
- * that gave neither of the two anything to look at, such as broadcasts from different roots. */
+/* Fills `out` with what this rank has done wrong, and returns it: it posts `mine`, in call number
+ * `call` of the group (0: not known), where `rank` posts `theirs` (NULL: not known). Where these
+ * are equal what differs came before, in a transfer that gave neither of the two anything to look
+ * at, such as broadcasts from different roots. */
 enum { WEFTI_COMM_MISMATCH = 768 };
-const char *wefti_comm_mismatch(char out[WEFTI_COMM_MISMATCH], const char *mine, int32_t rank,
-                                const char *theirs);
+const char *wefti_comm_mismatch(char out[WEFTI_COMM_MISMATCH], const char *mine, uint64_t call,
+                                int32_t rank, const char *theirs);
 
 /* The ranks of one process: threads that read each other's memory. out[0..size-1]: one side per
  * rank, to be used by one thread at a time each, and all to be destroyed. `spin`: iterations of

@@ -112,6 +112,7 @@ weft_status wefti_host_far_post(wefti_endpoint *base, const void *source, void *
         "the oldest first",
         (int)local->comm.rank, (int)WEFTI_COMM_DEPTH, e->text);
     if (wefti_local_broken(local)) return fail(e);
+    e->far->call = base->call;
     weft_status status = e->far->engine->post(e->far, source, destination);
     if (status < 0) {
         if (status <= WEFT_E_PEER) adopt_failure(local, status);

@@ -75,6 +75,7 @@ typedef struct wefti_local_post {
     struct wefti_local_endpoint *endpoint;
     const void *source;
     void *destination;
+    uint64_t call; /* of its group; 0 */
     /* What others see in the place of memory that they cannot reach: a copy of the source, or boxes
        for chunks of it; or NULL. */
     void *bounce;

@@ -118,12 +118,12 @@ static void publish(wefti_local *local, wefti_local_seat *seat, wefti_local_post
 }
 
 /* Says what a partner has posted instead. */
-static void break_for_mismatch(wefti_local *local, const wefti_local_plan *plan, int32_t rank,
+static void break_for_mismatch(wefti_local *local, const wefti_local_place *place, int32_t rank,
                                const char *text) {
     char what[WEFTI_COMM_MISMATCH];
     local->at_fault = true;
     wefti_local_break(local, WEFT_RANK_OWN, "%s",
-                      wefti_comm_mismatch(what, plan->text, rank, text));
+                      wefti_comm_mismatch(what, place->plan->text, place->post->call, rank, text));
 }
 
 /* All partners that this member must see before it moves have posted an equal transfer, and equal
@@ -141,7 +141,7 @@ static bool partners_are_there(wefti_local *local, wefti_local_seat *seat, uint6
         if (posted == number + 1 && slot->hash == place->hash) continue;
         const char *text =
             wefti_local_reach(local->world, seat->channel->places[partner->member], slot->text);
-        break_for_mismatch(local, plan, seat->channel->ranks[partner->member],
+        break_for_mismatch(local, place, seat->channel->ranks[partner->member],
                            posted == number + 1 ? text : NULL);
         return false;
     }
@@ -248,6 +248,7 @@ weft_status wefti_local_start(wefti_endpoint *base, const void *source, void *de
     wefti_local_post *post = &endpoint->post[endpoint->posted % WEFTI_COMM_DEPTH];
     post->source = source;
     post->destination = destination;
+    post->call = base->call;
     post->bounce = NULL;
     post->boxes = post->copied = post->pulled = false;
     post->given = post->reduced = post->taken = 0;

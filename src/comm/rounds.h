@@ -81,7 +81,7 @@ typedef struct wefti_rounds_seat {
 } wefti_rounds_seat;
 
 typedef struct wefti_rounds_recent {
-    uint64_t hash;
+    uint64_t hash, call;
     char text[WEFTI_ROUNDS_TEXT];
 } wefti_rounds_recent;
 
@@ -118,6 +118,7 @@ struct wefti_rounds_post {
     const void *source;
     void *destination;
     uint64_t number, hash; /* hash: of all up to this; once it has begun */
+    uint64_t call;         /* of its group, as the caller counts; 0 */
     bool finished, asked;
     int64_t round, sent, received; /* begun; sends issued; receives done, in a row */
     int32_t open;                  /* requests under way, */

@@ -128,19 +128,22 @@ static bool agrees(wefti_rounds_world *w, const wefti_rounds_channel *channel,
     wefti_rounds_header h = header_of(buffer);
     const wefti_rounds_recent *recent = &channel->recent[h.number % WEFTI_ROUNDS_RECENT];
     const char *mine = NULL;
+    uint64_t call = 0;
     if (post) {
         if (post->hash == h.hash) return true;
         mine = post->endpoint->plan->text;
+        call = post->call;
     } else if (h.number + WEFTI_ROUNDS_RECENT >= channel->begun) {
         if (recent->hash == h.hash) return true;
         mine = recent->text;
+        call = recent->call;
     } else if (h.kind == WEFTI_ROUNDS_ASKS) {
         return true; /* long answered */
     }
     char text[WEFTI_ROUNDS_MESSAGE_TEXT], what[WEFTI_COMM_MISMATCH];
     const char *theirs = h.text > 0 ? text_of(buffer, &h, text) : NULL;
     w->at_fault = true;
-    wefti_rounds_break(w, WEFT_RANK_OWN, "%s", wefti_comm_mismatch(what, mine, rank, theirs));
+    wefti_rounds_break(w, WEFT_RANK_OWN, "%s", wefti_comm_mismatch(what, mine, call, rank, theirs));
     return false;
 }
 

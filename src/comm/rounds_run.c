@@ -144,6 +144,7 @@ static void begin(wefti_rounds_world *w, wefti_rounds_channel *channel, wefti_ro
     wefti_rounds_recent *recent = &channel->recent[post->number % WEFTI_ROUNDS_RECENT];
     recent->hash = channel->hash = wefti_digest_number(channel->hash, plan->hash);
     post->hash = recent->hash;
+    recent->call = post->call;
     size_t n = text_bytes(plan->text);
     memcpy(recent->text, plan->text, n);
     recent->text[n] = 0;

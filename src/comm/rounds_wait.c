@@ -28,6 +28,7 @@ weft_status wefti_rounds_post_one(wefti_endpoint *base, const void *source, void
     }
     wefti_rounds_post *post = &endpoint->post[endpoint->posted++ % WEFTI_COMM_DEPTH];
     wefti_rounds_post_begin(post, source, destination);
+    post->call = base->call;
     wefti_rounds_append(w, endpoint->channel, post);
     if (w->under_way > 0) wefti_rounds_wake(w);
     pthread_mutex_unlock(&w->lock);
