@@ -85,8 +85,14 @@ static weft_status own_server(const weft_launch_options *o, const wefti_rank_tab
         WEFT_REQUIRE(*out >= 0, WEFT_E_ARG, "rank table %s has no server '%s'", o->rank_table,
                      o->server_id);
     }
-    for (int s = 0; s < t->server_count && *out < 0; s++)
-        if (is_own_address(t->servers[s].address) || is_own_address(t->servers[s].id)) *out = s;
+    for (int s = 0; s < t->server_count && !o->server_id && t->server_count > 1; s++) {
+        if (!is_own_address(t->servers[s].address) && !is_own_address(t->servers[s].id)) continue;
+        WEFT_REQUIRE(*out < 0, WEFT_E_ARG,
+                     "servers '%s' and '%s' of the rank table %s are both this host; say which one "
+                     "it is by its server_id",
+                     t->servers[*out].id, t->servers[s].id, o->rank_table);
+        *out = s;
+    }
     WEFT_REQUIRE(*out >= 0, WEFT_E_ARG,
                  "none of the %d servers of the rank table %s has an address of this host; say "
                  "which one it is by its server_id",

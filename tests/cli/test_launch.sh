@@ -217,6 +217,9 @@ END
 expect 0 'rank 1 of 3, host 1' --rank-table table.json --server-id 127.0.0.2 --tail all --no-logs -- sh -c "$ranks"
 expect 0 'rank 2 of 3, host 1' --rank-table table.json --server-id 127.0.0.2 --tail all --no-logs -- sh -c "$ranks"
 expect 0 'rank 0 of 3, host 0' --rank-table table.json --tail all --no-logs -- sh -c "$ranks"
+sed 's/"server_id": "127.0.0.2"/&, "server_ip": "127.0.0.1"/' table.json >twice.json
+expect 1 "servers '127.0.0.1' and '127.0.0.2' of the rank table twice.json are both this host" --rank-table twice.json -- true
+expect 0 'rank 2 of 3, host 1' --rank-table twice.json --server-id 127.0.0.2 --tail all --no-logs -- sh -c "$ranks"
 expect 1 "no server 'elsewhere'" --rank-table table.json --server-id elsewhere -- true
 sed 's/completed/initializing/' table.json >early.json
 expect 1 'early.json: status is "initializing"' --rank-table early.json -- true
