@@ -28,6 +28,11 @@ static void decode(const wefti_frame *frame) {
     }
     if (wefti_beat_decode(frame, 1000, &standing) >= 0)
         require(strlen(standing.what) < WEFTI_POSITION_TEXT && standing.since_ns <= 1000);
+    wefti_end end;
+    if (wefti_end_decode(frame, &end) >= 0)
+        require(end.rank >= 0 && end.rank < WEFTI_MEMBERS_MAX && !(end.code && end.signal));
+    wefti_span span;
+    if (wefti_span_decode(frame, &span) >= 0) require(span.first >= 0 && span.count > 0);
     if (wefti_verdict_decode(frame, &verdict) >= 0)
         require(verdict.status < 0 && verdict.failed >= WEFT_RANK_NONE &&
                 strlen(verdict.text) <= WEFTI_TEXT_MAX);
@@ -56,7 +61,8 @@ static void signed_frame(const uint8_t *data, size_t size) {
     size_t body = size - WEFTI_FRAME_HEADER;
     wefti_stream sends = {.key = {1, 2, 3}}, receives = {.key = {1, 2, 3}};
     sends.number = receives.number = data[8];
-    receives.from_scheduler = data[4] >= WEFTI_FRAME_WORLD && data[4] != WEFTI_FRAME_ENDED;
+    receives.from_scheduler = data[4] >= WEFTI_FRAME_WORLD && data[4] != WEFTI_FRAME_ENDED &&
+                              data[4] != WEFTI_FRAME_WATCH;
     memcpy(copy + WEFTI_FRAME_HEADER, data + WEFTI_FRAME_HEADER, body);
     wefti_frame_seal(&sends, (wefti_frame_kind)data[4], body, copy);
     wefti_frame frame;

@@ -54,12 +54,12 @@ typedef struct weft_launch_options {
 
 typedef struct weft_launch_result {
     int ranks, first_rank; /* of this host */
-    int failed_rank;       /* the first that failed here; -1: none */
+    int failed_rank;       /* the first that failed here, else on another host; -1: none */
     int exit_code;         /* how it ended, or... */
     int signal;            /* ...of what it died, 0: it did not */
     int stop_signal;       /* of the request that ended the job, 0: none */
-    char *log;             /* path of the failed rank's log; "" without logs */
-    char *last_lines;      /* of the failed rank, "" if it said nothing */
+    char *log;             /* path of the failed rank's log; "" without logs, or elsewhere */
+    char *last_lines;      /* of the failed rank, "" if it said nothing, or elsewhere */
     char *verdict, *table; /* of the scheduler: why, and where each rank stood; "" without one */
 } weft_launch_result;
 

@@ -109,7 +109,7 @@ static weft_status start_scheduler(wefti_launch *l, const wefti_secret *secret) 
 static weft_status require_files(const wefti_launch *l) {
     enum { EACH = 4 /* two pipes, a log, a handle */, BESIDES = 16 };
     struct rlimit limit;
-    long long members = l->scheduler ? l->place.size : 0;
+    long long members = l->scheduler ? l->place.size + l->place.hosts - 1 : 0;
     long long wanted = (long long)l->place.count * EACH + members + BESIDES;
     WEFT_REQUIRE(getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
                      (long long)limit.rlim_cur >= wanted,
@@ -178,21 +178,29 @@ static void tell_scheduler_view(const wefti_launch *l, weft_launch_result *out) 
     if (out->table && *out->table) out->verdict = wefti_scheduler_verdict(l->scheduler);
 }
 
+static void tell_failure_elsewhere(const wefti_launch *l, weft_launch_result *out) {
+    out->failed_rank = l->end.rank;
+    out->exit_code = l->end.code;
+    out->signal = l->end.signal;
+}
+
 static weft_status result_of(const wefti_launch *l, weft_launch_result *out) {
-    bool failed = l->failed >= 0;
+    bool here = l->failed >= 0, failed = here || l->over;
+    const char *where = here ? "" : ", on another host";
     out->stop_signal = l->stopped_by;
-    if (failed) tell_failure(l, out);
+    if (failed) (here ? tell_failure : tell_failure_elsewhere)(l, out);
     if (l->scheduler && (failed || l->stopped_by)) tell_scheduler_view(l, out);
-    if (l->stopped_by && failed)
+    if (l->stopped_by && here)
         WEFT_FAIL(WEFT_E_STOPPED,
                   "rank %d ended with exit code %d: a rank was asked to stop by signal %d (%s)",
                   out->failed_rank, out->exit_code, l->stopped_by, strsignal(l->stopped_by));
     if (l->stopped_by) WEFT_FAIL(WEFT_E_STOPPED, "stopped by signal %d", l->stopped_by);
     if (!failed) return WEFT_OK;
     if (out->signal)
-        WEFT_FAIL(WEFT_E_PEER, "rank %d was ended by signal %d (%s)", out->failed_rank, out->signal,
-                  strsignal(out->signal));
-    WEFT_FAIL(WEFT_E_PEER, "rank %d ended with exit code %d", out->failed_rank, out->exit_code);
+        WEFT_FAIL(WEFT_E_PEER, "rank %d was ended by signal %d (%s)%s", out->failed_rank,
+                  out->signal, strsignal(out->signal), where);
+    WEFT_FAIL(WEFT_E_PEER, "rank %d ended with exit code %d%s", out->failed_rank, out->exit_code,
+              where);
 }
 
 /* --- all of it --- */

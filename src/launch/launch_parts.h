@@ -49,10 +49,12 @@ typedef struct wefti_launch {
     char scheduler_text[WEFTI_HOST_TEXT + 16];
     wefti_keeper *keeper;
     wefti_scheduler *scheduler; /* NULL: on another host */
-    wefti_member *report;       /* what tells that one of an end here; NULL: none yet */
-    wefti_member *look;         /* finds out whether that scheduler is there; NULL: nobody does */
+    wefti_member *report[2];    /* what tells that one of an end here, and of one that failed */
+    wefti_member *look;         /* watches that scheduler; NULL: nobody does */
     wefti_process *processes;   /* [place.count] */
     int failed;                 /* the process whose failure is told; -1: none */
+    bool over;                  /* by the end of a process on another host */
+    wefti_end end;              /* that one */
     int stopped_by;             /* the signal of a request to stop; 0: none */
 } wefti_launch;
 
@@ -63,11 +65,12 @@ void wefti_launch_cores(int local, int count, cpu_set_t *out);
 
 /* Returns when all processes have ended. */
 weft_status wefti_launch_watch(wefti_launch *l) WEFT_CHECKED;
-enum { WEFTI_END_TEXT = 160 };
 /* "rank 2 (process 4711) ended with exit code 3" */
-void wefti_launch_end_text(const wefti_launch *l, int local, char out[WEFTI_END_TEXT]);
+void wefti_launch_end(const wefti_launch *l, int local, wefti_end *out);
 /* The scheduler, wherever it is, hears that process number `local` has ended (launch_report.c). */
 void wefti_launch_report(wefti_launch *l, int local);
+/* Whether a process on another host has failed the job. */
+bool wefti_launch_is_over(const wefti_launch *l, wefti_end *out);
 /* Hosts whose launchers start later are told, too, that the job has failed (launch_report.c). */
 void wefti_launch_look(wefti_launch *l);
 void wefti_launch_wait_for_late(wefti_launch *l);

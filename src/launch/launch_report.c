@@ -13,9 +13,12 @@
 
 #include "launch/launch_parts.h"
 
-void wefti_launch_end_text(const wefti_launch *l, int local, char out[WEFTI_END_TEXT]) {
+void wefti_launch_end(const wefti_launch *l, int local, wefti_end *out) {
     const wefti_process *p = &l->processes[local];
-    (void)snprintf(out, WEFTI_END_TEXT, "rank %d (process %d) %s %d", l->place.first_rank + local,
+    out->rank = l->place.first_rank + local;
+    out->code = p->signal ? 0 : p->code;
+    out->signal = p->signal;
+    (void)snprintf(out->text, sizeof out->text, "rank %d (process %d) %s %d", (int)out->rank,
                    (int)p->process, p->signal ? "was ended by signal" : "ended with exit code",
                    p->signal ? p->signal : p->code);
 }
@@ -34,29 +37,40 @@ static weft_status caller(const wefti_launch *l, int rank, wefti_member_options 
     return wefti_secret_read(l->secret, &out->secret);
 }
 
-static weft_status send_word(wefti_launch *l, int local, const char *text) {
+static weft_status send_word(const wefti_launch *l, const wefti_end *end, wefti_member **out) {
     wefti_member_options options;
-    WEFT_TRY(caller(l, l->place.first_rank + local, &options));
-    weft_status status = wefti_member_report(&options, text, &l->report);
+    WEFT_TRY(caller(l, end->rank, &options));
+    weft_status status = wefti_member_report(&options, end, out);
     explicit_bzero(&options.secret, sizeof options.secret);
     return status;
 }
 
 void wefti_launch_look(wefti_launch *l) {
     wefti_member_options options;
+    wefti_span ranks = {l->place.first_rank, l->place.count};
     if (l->scheduler || caller(l, -1, &options) < 0) return;
-    if (wefti_member_look(&options, &l->look) < 0) l->look = NULL; /* then nobody is waited for */
+    if (wefti_member_look(&options, &ranks, &l->look) < 0) l->look = NULL; /* then nobody waits */
     explicit_bzero(&options.secret, sizeof options.secret);
 }
 
+/* The first end is told while others may be missing, and the first that failed in any case. */
 void wefti_launch_report(wefti_launch *l, int local) {
-    char text[WEFTI_END_TEXT];
-    if (l->report) return;
-    wefti_launch_end_text(l, local, text);
-    if (l->scheduler)
-        wefti_scheduler_ended(l->scheduler, l->place.first_rank + local, text);
-    else if (send_word(l, local, text) < 0)
-        l->report = NULL; /* then the time for joining ends it */
+    wefti_end end;
+    wefti_launch_end(l, local, &end);
+    if (l->scheduler) {
+        wefti_scheduler_ended(l->scheduler, &end);
+        return;
+    }
+    wefti_member **word = &l->report[l->processes[local].failed];
+    if (*word || l->report[1]) return;
+    if (send_word(l, &end, word) < 0) *word = NULL; /* then the time for joining ends it */
+}
+
+bool wefti_launch_is_over(const wefti_launch *l, wefti_end *out) {
+    bool over = l->scheduler ? wefti_scheduler_is_over(l->scheduler, out)
+                             : l->look && wefti_member_is_over(l->look, out);
+    int32_t local = over ? out->rank - l->place.first_rank : 0;
+    return over && (local < 0 || local >= l->place.count);
 }
 
 /* The first host that may come, and was not told; -1: none. */
@@ -68,22 +82,30 @@ static int late_host(const wefti_launch *l) {
     return -1;
 }
 
-static bool somebody_is_late(const wefti_launch *l) {
-    if (l->scheduler) return late_host(l) >= 0;
-    return l->look && l->report && wefti_member_is_under_way(l->look) &&
-           wefti_member_is_under_way(l->report);
+static bool is_watched(const wefti_launch *l, int host) {
+    const int *begin = l->place.host_begin;
+    return wefti_scheduler_is_watched(l->scheduler, begin[host], begin[host + 1] - begin[host]);
 }
 
+static bool somebody_is_late(const wefti_launch *l) {
+    if (l->scheduler) return late_host(l) >= 0;
+    return l->look && l->report[1] && wefti_member_is_under_way(l->look) &&
+           wefti_member_is_under_way(l->report[1]);
+}
+
+/* One that is there ends its processes now. */
 static void say_who_is_late(const wefti_launch *l) {
     const weft_launch_events *e = &l->options->events;
-    char end[WEFTI_END_TEXT], text[2 * WEFTI_END_TEXT], who[64] = "the scheduler";
-    if (!e->note) return;
-    wefti_launch_end_text(l, l->failed, end);
-    if (l->scheduler) (void)snprintf(who, sizeof who, "host %d", late_host(l));
+    int host = l->scheduler ? late_host(l) : -1;
+    wefti_end end = l->end;
+    char text[512], who[64] = "the scheduler";
+    if (!e->note || (host >= 0 && is_watched(l, host))) return;
+    if (l->failed >= 0) wefti_launch_end(l, l->failed, &end);
+    if (host >= 0) (void)snprintf(who, sizeof who, "host %d", host);
     (void)snprintf(text, sizeof text,
-                   "%s; %s has not come yet and is waited for, as long as it may take to join, to "
-                   "be told (ctrl-C ends that)",
-                   end, who);
+                   "%.200s; %s has not come yet and is waited for, as long as it may take to join, "
+                   "to be told (ctrl-C ends that)",
+                   end.text, who);
     e->note(e->context, text);
 }
 
@@ -91,7 +113,7 @@ void wefti_launch_wait_for_late(wefti_launch *l) {
     enum { TURN_MILLISECONDS = 50, TURNS_IN_SILENCE = 20 };
     const volatile int *requests = l->options->stop_count;
     const int before = requests ? *requests : 0;
-    if (l->failed < 0 || l->stopped_by || l->place.hosts < 2) return;
+    if ((l->failed < 0 && !l->over) || l->stopped_by || l->place.hosts < 2) return;
     for (int turn = 0; somebody_is_late(l) && (!requests || *requests == before); turn++) {
         if (turn == TURNS_IN_SILENCE) say_who_is_late(l);
         (void)poll(NULL, 0, TURN_MILLISECONDS);
@@ -101,8 +123,10 @@ void wefti_launch_wait_for_late(wefti_launch *l) {
 /* After a good end the scheduler may be gone already, and nobody misses the word. */
 void wefti_launch_report_end(wefti_launch *l) {
     bool good = l->failed < 0 && !l->stopped_by;
-    if (l->report) wefti_member_report_end(l->report, good ? 1 : 3, good);
-    l->report = NULL;
+    for (int i = 0; i < 2; i++) {
+        if (l->report[i]) wefti_member_report_end(l->report[i], good ? 1 : 3, good);
+        l->report[i] = NULL;
+    }
     if (l->look) wefti_member_report_end(l->look, 1e-9, true);
     l->look = NULL;
 }

@@ -127,18 +127,26 @@ static void note_ends(watch *w) {
     if (!l->stopped_by) w->told_at = now() + detect_seconds;
 }
 
+/* A process on another host has failed: what failed one here would do to the others. */
+static void note_elsewhere(watch *w) {
+    wefti_launch *l = w->l;
+    if (w->phase != RUNNING || l->failed >= 0 || !wefti_launch_is_over(l, &l->end)) return;
+    l->over = true;
+    enter(w, REPORTING);
+}
+
 /* The scheduler finds by itself what it can, and says it better; but of a process that had left it
  * knows nothing. */
 static void tell_scheduler(watch *w) {
     wefti_launch *l = w->l;
-    char text[WEFTI_END_TEXT];
+    wefti_end end;
     if (w->told_at <= 0 || !l->scheduler) return;
     wefti_scheduler_state state = wefti_scheduler_wait(l->scheduler, WEFTI_SCHEDULER_RUNNING, 0);
     if (state == WEFTI_SCHEDULER_RUNNING && now() < w->told_at) return;
     w->told_at = 0;
     if (state != WEFTI_SCHEDULER_RUNNING) return;
-    wefti_launch_end_text(l, l->failed, text);
-    wefti_scheduler_fail(l->scheduler, WEFT_E_PEER, l->place.first_rank + l->failed, text);
+    wefti_launch_end(l, l->failed, &end);
+    wefti_scheduler_fail(l->scheduler, WEFT_E_PEER, end.rank, end.text);
 }
 
 /* --- requests and deadlines --- */
@@ -193,6 +201,7 @@ weft_status wefti_launch_watch(wefti_launch *l) {
     while (w.running > 0) {
         wait_for_events(&w);
         note_ends(&w);
+        note_elsewhere(&w);
         note_stops(&w);
         tell_scheduler(&w);
         note_deadline(&w);

@@ -98,14 +98,17 @@ static weft_status verdict(wefti_member *m) {
     WEFT_FAIL_OF(m->verdict.failed, m->verdict.status, "%s", m->verdict.text);
 }
 
-/* With its thread. `word`: of what it reports; NULL: it joins, or only looks. */
-static weft_status begin(const wefti_member_options *options, const char *word, bool looks,
-                         wefti_member **out) {
+/* With its thread. `end`: what it reports, `ranks`: for whom it looks; both NULL: it joins. */
+static weft_status begin(const wefti_member_options *options, const wefti_end *end,
+                         const wefti_span *ranks, wefti_member **out) {
     wefti_member *m;
     WEFT_NEW(m, wefti_member);
     m->alarm = m->link.fd = -1;
     m->secret = options->secret;
-    m->looks = looks;
+    m->reports = end != NULL;
+    m->looks = ranks != NULL;
+    if (end) m->end = *end;
+    if (ranks) m->ranks = *ranks;
     m->join_ns = nanoseconds(options->join_seconds, 600);
     m->leave_ns = nanoseconds(options->leave_seconds, 5);
     pthread_condattr_t clock;
@@ -115,12 +118,6 @@ static weft_status begin(const wefti_member_options *options, const char *word, 
     pthread_condattr_destroy(&clock);
     pthread_mutex_init(&m->lock, NULL);
     weft_status status = fill_in(m, options);
-    if (status >= 0 && word) {
-        m->reports = true;
-        m->failed = m->join.rank;
-        m->giving_up = wefti_strdup(word);
-        if (!m->giving_up) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for a report");
-    }
     if (status >= 0) status = start(m);
     if (status < 0)
         release(m);
@@ -132,7 +129,7 @@ static weft_status begin(const wefti_member_options *options, const char *word, 
 weft_status wefti_member_join(const wefti_member_options *options, wefti_member **out) {
     wefti_member *m;
     weft_status status = WEFT_OK;
-    WEFT_TRY(begin(options, NULL, false, &m));
+    WEFT_TRY(begin(options, NULL, NULL, &m));
     /* The thread keeps the time, and says when it is up. */
     pthread_mutex_lock(&m->lock);
     while (m->state == WEFTI_MEMBER_JOINING) pthread_cond_wait(&m->changed, &m->lock);
@@ -145,13 +142,22 @@ weft_status wefti_member_join(const wefti_member_options *options, wefti_member 
     return status;
 }
 
-weft_status wefti_member_report(const wefti_member_options *options, const char *text,
+weft_status wefti_member_report(const wefti_member_options *options, const wefti_end *end,
                                 wefti_member **out) {
-    return begin(options, text, false, out);
+    return begin(options, end, NULL, out);
 }
 
-weft_status wefti_member_look(const wefti_member_options *options, wefti_member **out) {
-    return begin(options, NULL, true, out);
+weft_status wefti_member_look(const wefti_member_options *options, const wefti_span *ranks,
+                              wefti_member **out) {
+    return begin(options, NULL, ranks, out);
+}
+
+bool wefti_member_is_over(wefti_member *m, wefti_end *out) {
+    pthread_mutex_lock(&m->lock);
+    bool is_over = m->looks && m->is_over;
+    if (is_over) *out = m->end;
+    pthread_mutex_unlock(&m->lock);
+    return is_over;
 }
 
 bool wefti_member_is_under_way(wefti_member *m) {

@@ -10,6 +10,7 @@
 
 #include "comm/comm.h"
 #include "launch/auth.h"
+#include "launch/wire_message.h"
 #include "launch/wire_socket.h"
 
 typedef struct wefti_member_options {
@@ -29,16 +30,20 @@ typedef struct wefti_member_options {
 typedef struct wefti_member wefti_member;
 
 weft_status wefti_member_join(const wefti_member_options *options, wefti_member **out) WEFT_CHECKED;
-/* No member, but a word from what started rank options->rank of the job: that its process has ended
- * ("rank 2 ended with exit code 3"). It goes its way in a thread of its own. */
-weft_status wefti_member_report(const wefti_member_options *options, const char *text,
+/* No member, but a word from what started a rank of the job: how its process has ended. It goes its
+ * way in a thread of its own. */
+weft_status wefti_member_report(const wefti_member_options *options, const wefti_end *end,
                                 wefti_member **out) WEFT_CHECKED;
 /* Waits until it has come, `seconds` at most; or until it is known that nobody answers. Frees. */
 void wefti_member_report_end(wefti_member *report, double seconds, bool only_once);
-/* Find out whether the scheduler is there: nothing but the handshake, in a thread of its own. */
-weft_status wefti_member_look(const wefti_member_options *options, wefti_member **out) WEFT_CHECKED;
+/* No member either, but what starts these ranks: it finds out whether the scheduler is there, and
+ * then hears of the process that fails the job, in a thread of its own. */
+weft_status wefti_member_look(const wefti_member_options *options, const wefti_span *ranks,
+                              wefti_member **out) WEFT_CHECKED;
 /* Whether it still looks, or has not brought its word. */
 bool wefti_member_is_under_way(wefti_member *member);
+/* Who looks: whether the job is over, and by which end. */
+bool wefti_member_is_over(wefti_member *member, wefti_end *out);
 int32_t wefti_member_rank(const wefti_member *member);
 int32_t wefti_member_size(const wefti_member *member);
 uint64_t wefti_member_generation(const wefti_member *member);

@@ -43,8 +43,11 @@ struct wefti_member {
     char *giving_up;
     int32_t failed; /* whom that names */
     bool given_up;  /* said so, to the last byte */
-    bool reports;   /* is none, but says of a rank that it has ended */
-    bool looks;     /* is none, and says nothing: content with an answer */
+    bool reports;   /* is none, but says `end` of a rank */
+    bool looks;     /* is none, and waits for `end`, which is there once it `is_over` */
+    bool is_over;
+    wefti_end end;
+    wefti_span ranks; /* of who looks */
     bool leaving, leave_sent, stopping;
     int64_t beat_ns; /* the last heartbeat; 0: one is due */
     /* the thread's own */

@@ -28,17 +28,15 @@ void wefti_member_broken(wefti_member *m, weft_status status, int32_t failed, co
 
 weft_status wefti_member_ask(wefti_member *m) {
     unsigned char body[WEFTI_MESSAGE_MAX];
-    if (m->looks) {
-        change(m, WEFTI_MEMBER_PARTED);
-        wefti_wire_close(&m->link);
-        m->line = WEFTI_LINE_OFF;
-        return WEFT_OK;
-    }
-    size_t bytes = m->reports ? wefti_verdict_encode(WEFT_E_PEER, m->failed, m->giving_up, body)
-                              : wefti_join_encode(&m->join, body);
-    WEFT_TRY(wefti_wire_send(&m->link, m->reports ? WEFTI_FRAME_ENDED : WEFTI_FRAME_JOIN, body,
-                             bytes, NULL, 0));
+    wefti_frame_kind kind = m->looks     ? WEFTI_FRAME_WATCH
+                            : m->reports ? WEFTI_FRAME_ENDED
+                                         : WEFTI_FRAME_JOIN;
+    size_t bytes = m->looks     ? wefti_span_encode(&m->ranks, body)
+                   : m->reports ? wefti_end_encode(&m->end, body)
+                                : wefti_join_encode(&m->join, body);
+    WEFT_TRY(wefti_wire_send(&m->link, kind, body, bytes, NULL, 0));
     m->line = WEFTI_LINE_ASKED;
+    if (m->looks) change(m, WEFTI_MEMBER_PARTED); /* all that it says is said */
     /* The scheduler knows who is missing: it is given the time to say so. */
     m->deadline_ns = wefti_now_ns() + m->join_ns + 2 * second_ns;
     return WEFT_OK;
@@ -146,6 +144,11 @@ weft_status wefti_member_hear(wefti_member *m, const wefti_frame *frame) {
         return WEFT_OK;
     case WEFTI_FRAME_GOODBYE:
         if (m->state == WEFTI_MEMBER_IN) change(m, WEFTI_MEMBER_PARTED);
+        return WEFT_OK;
+    case WEFTI_FRAME_OVER:
+        WEFT_REQUIRE(m->looks && !m->is_over, WEFT_E_CORRUPT, "an end that nobody watches for");
+        WEFT_TRY(wefti_end_decode(frame, &m->end));
+        m->is_over = true;
         return WEFT_OK;
     case WEFTI_FRAME_HEARD:
         if (m->reports) change(m, WEFTI_MEMBER_PARTED);

@@ -197,11 +197,31 @@ void wefti_scheduler_fail(wefti_scheduler *s, weft_status status, int32_t failed
     ring(s);
 }
 
-void wefti_scheduler_ended(wefti_scheduler *s, int32_t rank, const char *message) {
+void wefti_scheduler_ended(wefti_scheduler *s, const wefti_end *end) {
     pthread_mutex_lock(&s->lock);
-    wefti_scheduler_rank_ended(s, rank, message);
+    wefti_scheduler_rank_ended(s, end);
     pthread_mutex_unlock(&s->lock);
     ring(s);
+}
+
+bool wefti_scheduler_is_over(wefti_scheduler *s, wefti_end *out) {
+    pthread_mutex_lock(&s->lock);
+    bool is_over = s->is_over;
+    if (is_over) *out = s->end;
+    pthread_mutex_unlock(&s->lock);
+    return is_over;
+}
+
+bool wefti_scheduler_is_watched(wefti_scheduler *s, int32_t first, int32_t count) {
+    bool watched = false;
+    pthread_mutex_lock(&s->lock);
+    for (int64_t i = 0; i < s->client_count; i++) {
+        const wefti_client *c = s->clients[i];
+        watched = watched || (!c->gone && c->watch.count > 0 && c->watch.first < first + count &&
+                              first < c->watch.first + c->watch.count);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return watched;
 }
 
 bool wefti_scheduler_has_left(wefti_scheduler *s, int32_t rank) {

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "launch/auth.h"
+#include "launch/wire_message.h"
 
 typedef struct wefti_scheduler_options {
     int32_t size;        /* members */
@@ -50,12 +50,17 @@ wefti_scheduler_state wefti_scheduler_wait(wefti_scheduler *scheduler, wefti_sch
 void wefti_scheduler_fail(wefti_scheduler *scheduler, weft_status status, int32_t failed,
                           const char *message);
 /* The process of a rank has ended, whatever with. While members are missing nobody will come in its
- * place, and the job fails; later its connection tells more. */
-void wefti_scheduler_ended(wefti_scheduler *scheduler, int32_t rank, const char *message);
+ * place, and the world fails; later its connection tells more. One that has failed ends the job
+ * also for those who never join: the launchers that watch are told. */
+void wefti_scheduler_ended(wefti_scheduler *scheduler, const wefti_end *end);
+/* Whether one has failed so, and which came first. */
+bool wefti_scheduler_is_over(wefti_scheduler *scheduler, wefti_end *out);
 /* Whether that rank has left in peace. */
 bool wefti_scheduler_has_left(wefti_scheduler *scheduler, int32_t rank);
 /* Whether one of ranks first .. first + count - 1 has been told of the verdict, or has ended. */
 bool wefti_scheduler_has_told(wefti_scheduler *scheduler, int32_t first, int32_t count);
+/* Whether the launcher of these ranks watches. */
+bool wefti_scheduler_is_watched(wefti_scheduler *scheduler, int32_t first, int32_t count);
 /* How long members have still to come for: 0 when all are here or the time is up. A job that has
  * failed before is no exception, for those who come are told. */
 double wefti_scheduler_seconds_to_come(wefti_scheduler *scheduler);

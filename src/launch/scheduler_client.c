@@ -29,7 +29,7 @@ static void make_way(wefti_scheduler *s) {
     int64_t strangers = 0;
     for (int64_t i = 0; i < s->client_count; i++) {
         wefti_client *c = s->clients[i];
-        if (c->seat >= 0 || c->gone) continue;
+        if (c->seat >= 0 || c->gone || c->watch.count > 0) continue;
         strangers++;
         if (!oldest || c->since_ns < oldest->since_ns) oldest = c;
     }
@@ -115,6 +115,9 @@ void wefti_client_lost(wefti_scheduler *s, wefti_client *c, const char *why) {
     int32_t seat = c->seat;
     c->seat = -1;
     end(c);
+    /* A launcher goes when its processes have, to whom it has passed it on. */
+    for (int32_t r = 0; r < c->watch.count && c->told; r++)
+        wefti_scheduler_note_told(s, c->watch.first + r);
     if (seat < 0) return;
     s->seats[seat].client = NULL;
     if (s->state == WEFTI_SCHEDULER_FORMING)
@@ -149,13 +152,29 @@ static weft_status gave_up(wefti_scheduler *s, wefti_client *c, const wefti_fram
 
 /* A launcher's word, on a connection of its own. */
 static weft_status ended(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
-    wefti_verdict verdict;
-    WEFT_TRY(wefti_verdict_decode(frame, &verdict));
-    WEFT_REQUIRE(verdict.failed >= 0, WEFT_E_CORRUPT, "it is not said which rank has ended");
-    wefti_scheduler_rank_ended(s, verdict.failed, verdict.text);
+    wefti_end end;
+    WEFT_TRY(wefti_end_decode(frame, &end));
+    wefti_scheduler_rank_ended(s, &end);
     wefti_client_send(s, c, WEFTI_FRAME_HEARD, NULL, 0);
     c->ending = true;
     c->since_ns = wefti_now_ns();
+    return WEFT_OK;
+}
+
+void wefti_client_tell_over(wefti_scheduler *s) {
+    unsigned char body[WEFTI_MESSAGE_MAX];
+    size_t bytes = wefti_end_encode(&s->end, body);
+    for (int64_t i = 0; i < s->client_count; i++) {
+        wefti_client *c = s->clients[i];
+        if (c->watch.count == 0 || c->told) continue;
+        wefti_client_send(s, c, WEFTI_FRAME_OVER, body, bytes);
+        c->told = true;
+    }
+}
+
+static weft_status watches(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
+    WEFT_TRY(wefti_span_decode(frame, &c->watch));
+    if (s->is_over) wefti_client_tell_over(s);
     return WEFT_OK;
 }
 
@@ -182,8 +201,9 @@ static weft_status handle_frame(wefti_scheduler *s, wefti_client *c, const wefti
     if (c->ending) return WEFT_OK; /* it has not read yet that nobody listens */
     if (c->seat >= 0) return handle_member(s, c, frame);
     if (frame->kind == WEFTI_FRAME_ENDED) return ended(s, c, frame);
+    if (frame->kind == WEFTI_FRAME_WATCH && !c->watch.count) return watches(s, c, frame);
     wefti_join join;
-    WEFT_REQUIRE(frame->kind == WEFTI_FRAME_JOIN, WEFT_E_CORRUPT,
+    WEFT_REQUIRE(frame->kind == WEFTI_FRAME_JOIN && !c->watch.count, WEFT_E_CORRUPT,
                  "a message of kind %d before joining", (int)frame->kind);
     WEFT_TRY(wefti_join_decode(frame, &join));
     wefti_scheduler_take_in(s, c, &join);
@@ -206,7 +226,7 @@ void wefti_client_read(wefti_scheduler *s, wefti_client *c) {
 void wefti_client_expire(wefti_scheduler *s, int64_t now_ns) {
     for (int64_t i = 0; i < s->client_count; i++) {
         wefti_client *c = s->clients[i];
-        if (c->gone || c->seat >= 0) continue;
+        if (c->gone || c->seat >= 0 || (c->watch.count > 0 && !c->ending)) continue;
         bool written = c->ending && !wefti_wire_wants_to_write(&c->link);
         if (written || now_ns - c->since_ns > (c->ending ? ending_ns : stranger_ns)) end(c);
     }

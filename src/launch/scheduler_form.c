@@ -3,6 +3,7 @@
  * A scheduler that was started again finds members of a world that goes on: they come with the
  * generation they are in and the rank they have there, and the world is whole again when all are
  * back. Members of an older generation are left over from a job that is no more. */
+#include <signal.h>
 #include <string.h>
 #include <time.h>
 
@@ -277,12 +278,19 @@ void wefti_scheduler_check_forming(wefti_scheduler *s, int64_t now_ns) {
     wefti_scheduler_judge_text(s, WEFT_E_TIMEOUT, WEFT_RANK_NONE, &text);
 }
 
-void wefti_scheduler_rank_ended(wefti_scheduler *s, int32_t rank, const char *message) {
-    wefti_scheduler_note_told(s, rank);
-    if (s->state != WEFTI_SCHEDULER_FORMING) return;
+/* The exit code of who was asked to stop and has taken leave: what shells make of that signal. */
+static bool ended_by_request(const wefti_scheduler *s, const wefti_end *end) {
+    static const int requests[] = {SIGHUP, SIGINT, SIGTERM};
+    bool left = s->ranked && end->rank < s->taken && s->seats[end->rank].left;
+    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
+        if (left && end->code == 128 + requests[i]) return true;
+    return false;
+}
+
+static void judge_missing(wefti_scheduler *s, const wefti_end *end) {
     wefti_text text = {0};
-    bool known = rank < s->options.size;
-    wefti_text_add(&text, "%s", message);
+    bool known = end->rank < s->options.size;
+    wefti_text_add(&text, "%s", end->text);
     if (known)
         wefti_text_add(&text, " before all ranks had come");
     else
@@ -290,5 +298,16 @@ void wefti_scheduler_rank_ended(wefti_scheduler *s, int32_t rank, const char *me
                        ", and is none of the %d ranks of this job; its host was told another "
                        "number",
                        (int)s->options.size);
-    wefti_scheduler_judge_text(s, WEFT_E_PEER, known ? rank : WEFT_RANK_NONE, &text);
+    wefti_scheduler_judge_text(s, WEFT_E_PEER, known ? end->rank : WEFT_RANK_NONE, &text);
+}
+
+void wefti_scheduler_rank_ended(wefti_scheduler *s, const wefti_end *end) {
+    bool failed = (end->code || end->signal) && !ended_by_request(s, end);
+    wefti_scheduler_note_told(s, end->rank);
+    if (failed && !s->is_over) {
+        s->is_over = true;
+        s->end = *end;
+        wefti_client_tell_over(s);
+    }
+    if (s->state == WEFTI_SCHEDULER_FORMING) judge_missing(s, end);
 }

@@ -18,6 +18,8 @@ typedef struct wefti_client {
     bool ending;      /* closed as soon as all is written */
     bool gone;        /* to be freed after this round of events */
     int64_t since_ns; /* of the connection, or of its ending */
+    wefti_span watch; /* ranks of the launcher that it is; count 0: it is none */
+    bool told;        /* that launcher knows that the job is over */
     char address[64];
 } wefti_client;
 
@@ -54,6 +56,8 @@ struct wefti_scheduler {
     wefti_verdict verdict;
     uint64_t generation; /* 0: none yet; while forming: of those who come back */
     uint64_t past;       /* of the last world that all have left; 0: none */
+    wefti_end end;       /* of the first process that failed the job; if it `is_over` */
+    bool is_over;
     int64_t start_ns, looked_ns, judged_ns;
     int64_t deaf_ns; /* since when nobody new is taken; 0: all are */
     wefti_client **clients;
@@ -82,6 +86,7 @@ void wefti_client_refuse(wefti_scheduler *s, wefti_client *client, weft_status s
     __attribute__((format(printf, 5, 6)));
 /* A connection that is over: what that means for its rank, and the end of it. */
 void wefti_client_lost(wefti_scheduler *s, wefti_client *client, const char *why);
+void wefti_client_tell_over(wefti_scheduler *s); /* all who watch */
 void wefti_client_expire(wefti_scheduler *s, int64_t now_ns);
 void wefti_scheduler_sweep(wefti_scheduler *s); /* frees what is gone */
 
@@ -89,7 +94,7 @@ void wefti_scheduler_sweep(wefti_scheduler *s); /* frees what is gone */
 void wefti_scheduler_take_in(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
 void wefti_scheduler_give_up_seat(wefti_scheduler *s, int32_t seat); /* while forming */
 void wefti_scheduler_check_forming(wefti_scheduler *s, int64_t now_ns);
-void wefti_scheduler_rank_ended(wefti_scheduler *s, int32_t rank, const char *message);
+void wefti_scheduler_rank_ended(wefti_scheduler *s, const wefti_end *end);
 
 /* scheduler_rank.c: put the seats into the order of ranks and number their hosts. */
 weft_status wefti_scheduler_rank(wefti_scheduler *s) WEFT_CHECKED;

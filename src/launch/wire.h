@@ -38,7 +38,9 @@ enum {
     X(VERDICT, true, WEFTI_TEXT_MAX + 16)                                                          \
     X(REFUSED, true, WEFTI_TEXT_MAX + 16)                                                          \
     X(GOODBYE, true, 0)                                                                            \
-    X(ENDED, false, WEFTI_TEXT_MAX + 16)
+    X(ENDED, false, WEFTI_TEXT_MAX + 16)                                                           \
+    X(WATCH, false, 8)                                                                             \
+    X(OVER, true, WEFTI_TEXT_MAX + 16)
 typedef enum wefti_frame_kind {
     WEFTI_FRAME_NONE,
 #define WEFTI_FRAME_ROW(name, from_scheduler, limit) WEFTI_FRAME_##name,

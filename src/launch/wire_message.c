@@ -96,6 +96,44 @@ weft_status wefti_verdict_decode(const wefti_frame *frame, wefti_verdict *out) {
     return all_taken(&u, "verdict");
 }
 
+size_t wefti_end_encode(const wefti_end *m, unsigned char out[WEFTI_MESSAGE_MAX]) {
+    wefti_pack p = packing(out, WEFTI_MESSAGE_MAX);
+    wefti_pack_u32(&p, (uint32_t)m->rank);
+    wefti_pack_u32(&p, (uint32_t)m->code);
+    wefti_pack_u32(&p, (uint32_t)m->signal);
+    wefti_pack_text(&p, m->text, WEFTI_TEXT_MAX);
+    return p.used;
+}
+
+weft_status wefti_end_decode(const wefti_frame *frame, wefti_end *out) {
+    wefti_unpack u = unpacking(frame);
+    out->rank = (int32_t)wefti_unpack_u32(&u);
+    out->code = (int32_t)wefti_unpack_u32(&u);
+    out->signal = (int32_t)wefti_unpack_u32(&u);
+    wefti_unpack_text(&u, out->text, WEFTI_TEXT_MAX);
+    if (out->rank < 0 || out->rank >= WEFTI_MEMBERS_MAX || out->code < -1 || out->code > 255 ||
+        out->signal < 0 || out->signal > 255 || (out->code && out->signal))
+        u.bad = true;
+    return all_taken(&u, "end");
+}
+
+size_t wefti_span_encode(const wefti_span *m, unsigned char out[WEFTI_MESSAGE_MAX]) {
+    wefti_pack p = packing(out, WEFTI_MESSAGE_MAX);
+    wefti_pack_u32(&p, (uint32_t)m->first);
+    wefti_pack_u32(&p, (uint32_t)m->count);
+    return p.used;
+}
+
+weft_status wefti_span_decode(const wefti_frame *frame, wefti_span *out) {
+    wefti_unpack u = unpacking(frame);
+    out->first = (int32_t)wefti_unpack_u32(&u);
+    out->count = (int32_t)wefti_unpack_u32(&u);
+    if (out->first < 0 || out->first >= WEFTI_MEMBERS_MAX || out->count <= 0 ||
+        out->count > WEFTI_MEMBERS_MAX)
+        u.bad = true;
+    return all_taken(&u, "watch");
+}
+
 void wefti_card_head(uint64_t number, uint64_t bytes, unsigned char out[WEFTI_CARD_HEAD]) {
     wefti_pack p = packing(out, WEFTI_CARD_HEAD);
     wefti_pack_u64(&p, number);

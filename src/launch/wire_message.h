@@ -35,6 +35,16 @@ typedef struct wefti_verdict { /* VERDICT, REFUSED, FAIL */
     char text[WEFTI_TEXT_MAX + 1];
 } wefti_verdict;
 
+typedef struct wefti_end { /* ENDED, OVER: how a rank's process ended */
+    int32_t rank;
+    int32_t code, signal; /* its exit code, or what it died of; both 0: it ended well */
+    char text[WEFTI_TEXT_MAX + 1];
+} wefti_end;
+
+typedef struct wefti_span { /* WATCH: the ranks of a host */
+    int32_t first, count;
+} wefti_span;
+
 enum { WEFTI_MESSAGE_MAX = WEFTI_TEXT_MAX + 16 }; /* of all but CARD, CARDS and WORLD */
 
 size_t wefti_join_encode(const wefti_join *m, unsigned char out[WEFTI_MESSAGE_MAX]);
@@ -49,6 +59,11 @@ weft_status wefti_beat_decode(const wefti_frame *frame, int64_t now_ns,
 size_t wefti_verdict_encode(weft_status status, int32_t failed, const char *text,
                             unsigned char out[WEFTI_MESSAGE_MAX]);
 weft_status wefti_verdict_decode(const wefti_frame *frame, wefti_verdict *out) WEFT_CHECKED;
+
+size_t wefti_end_encode(const wefti_end *m, unsigned char out[WEFTI_MESSAGE_MAX]);
+weft_status wefti_end_decode(const wefti_frame *frame, wefti_end *out) WEFT_CHECKED;
+size_t wefti_span_encode(const wefti_span *m, unsigned char out[WEFTI_MESSAGE_MAX]);
+weft_status wefti_span_decode(const wefti_frame *frame, wefti_span *out) WEFT_CHECKED;
 
 /* The numbers in front of a card, or of all cards. */
 enum { WEFTI_CARD_HEAD = 16 };

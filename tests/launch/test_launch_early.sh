@@ -87,6 +87,30 @@ for host in 0 1; do
 done
 port=$((port + 1))
 
+# A process fails on one host, and those on the other never ask for a scheduler: they are ended, and both hosts say whose
+# failure it was. One that ends well disturbs nobody.
+for host in 0 1; do
+    what="other programs, of which one fails on host $host"
+    launch --hosts 2 --host-rank $((1 - host)) --scheduler 127.0.0.1:$port -n 2 -- sh -c 'sleep 300' >other.out 2>&1 &
+    first=$!
+    launch --hosts 2 --host-rank $host --scheduler 127.0.0.1:$port -n 2 -- \
+        sh -c '[ $((WEFT_RANK % 2)) = 0 ] && exit 0; sleep 2; exit 3' >early.out 2>&1
+    got=$?
+    says 3 early.out "rank $((2 * host + 1)) ended with exit code 3\$"
+    wait $first
+    got=$?
+    says 3 other.out "rank $((2 * host + 1)) ended with exit code 3, on another host"
+    port=$((port + 1))
+done
+what='other programs, of which one ends sooner'
+launch --hosts 2 --host-rank 1 --scheduler 127.0.0.1:$port -n 1 -- sh -c 'exit 0' >early.out 2>&1 &
+first=$!
+launch --hosts 2 --host-rank 0 --scheduler 127.0.0.1:$port -n 1 -- sh -c 'sleep 6; echo fine' >other.out 2>&1
+got=$?
+says 0 other.out fine
+wait $first || fail "$what" early.out
+port=$((port + 1))
+
 # Hosts that were told different numbers of processes.
 what='two ranks here, three there'
 launch --hosts 2 --host-rank 0 --scheduler 127.0.0.1:$port -n 2 -- "$weft" train job.yaml >zero 2>&1 &

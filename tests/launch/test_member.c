@@ -178,10 +178,13 @@ static void ends_before_all_came(void **state) {
             wefti_member *report;
             wefti_member_options word = test_member(wefti_scheduler_address(s));
             word.rank = rank;
-            assert_int_equal(wefti_member_report(&word, "rank 7 ended", &report), WEFT_OK);
+            assert_int_equal(
+                wefti_member_report(
+                    &word, &(wefti_end){.rank = 7, .code = 3, .text = "rank 7 ended"}, &report),
+                WEFT_OK);
             wefti_member_report_end(report, 20, false);
         } else
-            wefti_scheduler_ended(s, 2, "rank 2 ended");
+            wefti_scheduler_ended(s, &(wefti_end){.rank = 2, .text = "rank 2 ended"});
         test_lanes_start(&lanes[1], 1);
         test_lanes_join(lanes, 2);
         for (int i = 0; i < 2; i++) {
@@ -207,9 +210,12 @@ static void ends_later(void **state) {
     wefti_member *report;
     wefti_member_options word = test_member(wefti_scheduler_address(s));
     word.rank = 1;
-    assert_int_equal(wefti_member_report(&word, "rank 1 ended", &report), WEFT_OK);
+    assert_int_equal(wefti_member_report(&word,
+                                         &(wefti_end){.rank = 1, .code = 3, .text = "rank 1 ended"},
+                                         &report),
+                     WEFT_OK);
     wefti_member_report_end(report, 20, false);
-    wefti_scheduler_ended(s, 0, "rank 0 ended");
+    wefti_scheduler_ended(s, &(wefti_end){.rank = 0, .text = "rank 0 ended"});
     test_lanes_join(lanes, 2);
     all_good(lanes, 2);
     wefti_scheduler_stop(s);
@@ -221,9 +227,15 @@ static void report_to_nobody(void **state) {
     wefti_member *report;
     wefti_member_options word = test_member("127.0.0.1:1");
     word.rank = 1;
-    assert_int_equal(wefti_member_report(&word, "rank 1 ended", &report), WEFT_OK);
+    assert_int_equal(wefti_member_report(&word,
+                                         &(wefti_end){.rank = 1, .code = 3, .text = "rank 1 ended"},
+                                         &report),
+                     WEFT_OK);
     wefti_member_report_end(report, 1000, true);
-    assert_int_equal(wefti_member_report(&word, "rank 1 ended", &report), WEFT_OK);
+    assert_int_equal(wefti_member_report(&word,
+                                         &(wefti_end){.rank = 1, .code = 3, .text = "rank 1 ended"},
+                                         &report),
+                     WEFT_OK);
     wefti_member_report_end(report, 0.2, false);
 }
 
@@ -236,19 +248,19 @@ static void looks_and_is_told(void **state) {
     wefti_scheduler *s = start(&o);
     wefti_member *look;
     wefti_member_options word = test_member(wefti_scheduler_address(s));
-    assert_int_equal(wefti_member_look(&word, &look), WEFT_OK);
+    assert_int_equal(wefti_member_look(&word, &(wefti_span){1, 1}, &look), WEFT_OK);
     for (int i = 0; i < 2000 && wefti_member_is_under_way(look); i++) usleep(10000);
     assert_false(wefti_member_is_under_way(look));
     wefti_member_report_end(look, 1, true);
     word.scheduler = "127.0.0.1:1";
-    assert_int_equal(wefti_member_look(&word, &look), WEFT_OK);
+    assert_int_equal(wefti_member_look(&word, &(wefti_span){1, 1}, &look), WEFT_OK);
     usleep(100000);
     assert_true(wefti_member_is_under_way(look));
     wefti_member_report_end(look, 1e-9, true);
 
     assert_true(wefti_scheduler_seconds_to_come(s) > 0);
     assert_false(wefti_scheduler_has_told(s, 0, 3));
-    wefti_scheduler_ended(s, 2, "rank 2 ended");
+    wefti_scheduler_ended(s, &(wefti_end){.rank = 2, .text = "rank 2 ended"});
     assert_true(wefti_scheduler_has_told(s, 2, 1));
     assert_false(wefti_scheduler_has_told(s, 0, 2));
     test_lane lane;
@@ -260,8 +272,42 @@ static void looks_and_is_told(void **state) {
     assert_true(wefti_scheduler_has_told(s, 0, 2));
     assert_false(wefti_scheduler_has_told(s, 0, 1));
     assert_true(wefti_scheduler_seconds_to_come(s) > 0);
-    wefti_scheduler_ended(s, 5, "rank 5 ended"); /* of a host that counts otherwise */
+    wefti_scheduler_ended(
+        s, &(wefti_end){.rank = 5, .text = "rank 5 ended"}); /* of a host that counts otherwise */
     assert_true(wefti_scheduler_has_told(s, 0, 1));
+    wefti_scheduler_stop(s);
+}
+
+/* Those who start ranks elsewhere hear of the first process that failed, early or late; of one that
+ * ended well, or was asked to end and took leave, they do not. */
+static void launchers_hear_of_failures(void **state) {
+    (void)state;
+    wefti_scheduler_options o = test_scheduler(4);
+    wefti_scheduler *s = start(&o);
+    wefti_member_options word = test_member(wefti_scheduler_address(s));
+    wefti_member *early, *late, *report;
+    wefti_end end;
+    assert_int_equal(wefti_member_look(&word, &(wefti_span){0, 2}, &early), WEFT_OK);
+    for (int i = 0; i < 2000 && !wefti_scheduler_is_watched(s, 1, 3); i++) usleep(10000);
+    assert_false(wefti_scheduler_is_watched(s, 2, 2));
+    wefti_scheduler_ended(s, &(wefti_end){.rank = 2, .text = "rank 2 ended well"});
+    assert_false(wefti_scheduler_is_over(s, &end) || wefti_member_is_over(early, &end));
+    assert_int_equal(
+        wefti_member_report(&word, &(wefti_end){.rank = 3, .signal = 9, .text = "rank 3 died"},
+                            &report),
+        WEFT_OK);
+    wefti_member_report_end(report, 20, false);
+    wefti_scheduler_ended(s, &(wefti_end){.rank = 2, .code = 7, .text = "rank 2 failed"});
+    assert_int_equal(wefti_member_look(&word, &(wefti_span){2, 1}, &late), WEFT_OK);
+    for (int i = 0; i < 2000 && !wefti_member_is_over(late, &end); i++) usleep(10000);
+    assert_true(wefti_member_is_over(early, &end) && end.rank == 3 && end.signal == 9);
+    assert_true(wefti_member_is_over(late, &end) && end.code == 0);
+    assert_string_equal(end.text, "rank 3 died");
+    assert_false(wefti_scheduler_has_told(s, 0, 2));
+    wefti_member_report_end(early, 1e-9, true); /* its processes have ended, then */
+    for (int i = 0; i < 2000 && !wefti_scheduler_has_told(s, 1, 1); i++) usleep(10000);
+    assert_true(wefti_scheduler_has_told(s, 0, 1));
+    wefti_member_report_end(late, 1e-9, true);
     wefti_scheduler_stop(s);
 }
 
@@ -480,6 +526,7 @@ int main(void) {
         cmocka_unit_test(ends_later),
         cmocka_unit_test(report_to_nobody),
         cmocka_unit_test(looks_and_is_told),
+        cmocka_unit_test(launchers_hear_of_failures),
         cmocka_unit_test(worlds_follow_each_other),
         cmocka_unit_test(scheduler_late),
         cmocka_unit_test(nobody_there),

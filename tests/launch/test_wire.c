@@ -206,17 +206,23 @@ static void bodies_are_checked(void **state) {
     for (int round = 0; round < 100000; round++) {
         wefti_join join = {.rank = (int32_t)(round % 9) - 1, .size = 8, .pid = 1, .node = "n"};
         size_t bytes = wefti_join_encode(&join, body);
-        if (round % 3 == 1) {
+        if (round % 5 == 1) {
             wefti_standing standing = {.what = "all_gather of h.1"};
             bytes = wefti_beat_encode(&standing, 100, body);
-        } else if (round % 3 == 2)
+        } else if (round % 5 == 2) {
             bytes = wefti_verdict_encode(WEFT_E_PEER, 1, "words", body);
+        } else if (round % 5 == 3) {
+            bytes = wefti_end_encode(&(wefti_end){.rank = 3, .code = 7, .text = "words"}, body);
+        } else if (round % 5 == 4)
+            bytes = wefti_span_encode(&(wefti_span){4, 4}, body);
         for (uint64_t n = 1 + test_random(&seed) % 3; n > 0; n--)
             body[test_random(&seed) % bytes] = (unsigned char)test_random(&seed);
         if (test_random(&seed) % 4 == 0) bytes = test_random(&seed) % (bytes + 1);
         wefti_frame f = frame_of(WEFTI_FRAME_JOIN, body, bytes);
         wefti_standing standing;
         wefti_verdict verdict;
+        wefti_end end;
+        wefti_span span;
         wefti_card card;
         if (wefti_join_decode(&f, &join) >= 0)
             assert_true(join.rank >= -1 && join.rank < WEFTI_MEMBERS_MAX && join.pid > 0 &&
@@ -226,6 +232,10 @@ static void bodies_are_checked(void **state) {
         if (wefti_verdict_decode(&f, &verdict) >= 0)
             assert_true(verdict.status < 0 && verdict.failed >= WEFT_RANK_NONE &&
                         strlen(verdict.text) <= WEFTI_TEXT_MAX);
+        if (wefti_end_decode(&f, &end) >= 0)
+            assert_true(end.rank >= 0 && end.rank < WEFTI_MEMBERS_MAX &&
+                        !(end.code && end.signal) && strlen(end.text) <= WEFTI_TEXT_MAX);
+        if (wefti_span_decode(&f, &span) >= 0) assert_true(span.first >= 0 && span.count > 0);
         if (wefti_card_decode(&f, 1, &card) >= 0)
             assert_true(card.bytes + WEFTI_CARD_HEAD == bytes);
     }
