@@ -293,6 +293,16 @@ weft_status wefti_file_write(const char *path, const void *data, size_t bytes) {
     return WEFT_OK;
 }
 
+/* A new name outlives a power cut once its directory is synced. One that may be written but not
+ * read cannot be. */
+static weft_status sync_new(const char *path) {
+    char *parent = directory_of(path);
+    WEFT_REQUIRE(parent, WEFT_E_NOMEM, "no memory for the name of a directory");
+    weft_status status = access(parent, R_OK) ? WEFT_OK : wefti_dir_sync(parent);
+    wefti_free(parent);
+    return status;
+}
+
 weft_status wefti_dir_make(const char *path) {
     WEFT_REQUIRE(*path, WEFT_E_ARG, "the name of a directory is empty");
     char *name = wefti_strdup(path);
@@ -310,6 +320,8 @@ weft_status wefti_dir_make(const char *path) {
             bool there = refused && stat(name, &info) == 0 && S_ISDIR(info.st_mode);
             errno = error == EEXIST ? ENOTDIR : error; /* what is in the way is something else */
             if (!there) status = failed("create the directory", name);
+        } else {
+            status = sync_new(name);
         }
         *at = saved;
         if (!saved) break;

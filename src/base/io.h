@@ -37,7 +37,8 @@ void wefti_writer_abort(wefti_writer *w);
 /* Small text file, whole or absent. */
 weft_status wefti_file_write(const char *path, const void *data, size_t bytes) WEFT_CHECKED;
 
-weft_status wefti_dir_make(const char *path) WEFT_CHECKED; /* with parents; existing is fine */
+/* With parents; existing is fine. What is made is synced. */
+weft_status wefti_dir_make(const char *path) WEFT_CHECKED;
 weft_status wefti_dir_sync(const char *path) WEFT_CHECKED;
 weft_status wefti_rename(const char *from, const char *to) WEFT_CHECKED;
 weft_status

@@ -218,6 +218,28 @@ static void directories(void **state) {
     assert_int_equal(wefti_dir_sync(at("none")), WEFT_E_NOT_FOUND);
 }
 
+/* Which of all calls of making a/b say that they sync: the directories that got a new name. */
+static void new_directories_are_synced(void **state) {
+    (void)state;
+    bool above = false, below = false;
+    char expected[2][600];
+    (void)snprintf(expected[0], sizeof expected[0], "the directory %s:", root);
+    (void)snprintf(expected[1], sizeof expected[1], "the directory %s:", at("a"));
+    for (int64_t n = 0, reached = 1; reached; n++) {
+        wefti_fault_arm(WEFTI_FAULT_IO, n, false, EIO);
+        weft_status status = wefti_dir_make(at("a/b"));
+        reached = wefti_fault_count(WEFTI_FAULT_IO) > n;
+        wefti_fault_arm(WEFTI_FAULT_IO, -1, false, 0);
+        assert_int_equal(status, reached ? WEFT_E_IO : WEFT_OK);
+        bool syncs = reached && strstr(weft_error_message(), "sync the directory ");
+        above = above || (syncs && strstr(weft_error_message(), expected[0]));
+        below = below || (syncs && strstr(weft_error_message(), expected[1]));
+        assert_int_equal(wefti_remove_tree(at("a")), WEFT_OK);
+    }
+    assert_true(above);
+    assert_true(below);
+}
+
 static void removing_does_not_follow_links(void **state) {
     (void)state;
     assert_int_equal(wefti_dir_make(at("keep")), WEFT_OK);
@@ -304,6 +326,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(maps_files_only, setup, teardown),
         cmocka_unit_test_setup_teardown(reading_is_limited, setup, teardown),
         cmocka_unit_test_setup_teardown(directories, setup, teardown),
+        cmocka_unit_test_setup_teardown(new_directories_are_synced, setup, teardown),
         cmocka_unit_test_setup_teardown(removing_does_not_follow_links, setup, teardown),
         cmocka_unit_test_setup_teardown(every_call_of_a_write_failed, setup, teardown),
         cmocka_unit_test_setup_teardown(every_call_of_the_others_failed, setup, teardown),
