@@ -241,7 +241,9 @@ static weft_status infer_concat(const weft_node *n, weft_desc *out, int *out_cou
             "concat along %lld: input %d is %s and input 0 is %s; dtypes and all other dimensions "
             "must be equal",
             (long long)axis, i, TEXT(x), TEXT(wefti_in(n, 0)));
-        y.shape[axis] += x->shape[axis];
+        WEFT_REQUIRE(!wefti_add_overflows(y.shape[axis], x->shape[axis], &y.shape[axis]),
+                     WEFT_E_SHAPE, "concat along %lld: with input %d, %s, it grows beyond 64 bits",
+                     (long long)axis, i, TEXT(x));
     }
     *out = y;
     return WEFT_OK;

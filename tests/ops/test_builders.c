@@ -198,6 +198,11 @@ WRONG(wrong_targets, weft_cross_entropy(g, x, w, -1, 0.0))
 WRONG(wrong_smoothing, weft_cross_entropy(g, x, ids, -1, 1.0))
 WRONG(wrong_rate, weft_dropout(g, x, 1.0))
 WRONG(wrong_empty, weft_concat(g, 2, (weft_value[]){x, WEFT_NO_VALUE}, 0))
+static weft_value wrong_sum(weft_graph *g, weft_value x, weft_value ids, weft_value w) {
+    weft_value large = weft_constant(g, WEFT_DESC(WEFT_U8, INT64_C(1) << 62), 0.0);
+    (void)x, (void)ids, (void)w;
+    return weft_concat(g, 4, (weft_value[]){large, large, large, large}, 0);
+}
 WRONG(wrong_missing, weft_mul(g, x, WEFT_NO_VALUE))
 WRONG(wrong_top_k, weft_top_k(g, x, 4, NULL))
 WRONG(wrong_rank, weft_max_pool2d(g, x, (int64_t[]){2, 2}, (int64_t[]){2, 2}, (int64_t[]){0, 0}))
@@ -221,6 +226,7 @@ static const struct {
     {wrong_smoothing, WEFT_E_ARG, {"cross_entropy", "smoothing", "[0, 1)"}},
     {wrong_rate, WEFT_E_ARG, {"dropout", "rate", "[0, 1)"}},
     {wrong_empty, WEFT_E_ARG, {"concat", "value 1", "empty"}},
+    {wrong_sum, WEFT_E_SHAPE, {"concat", "u8[4611686018427387904]", "64 bits"}},
     {wrong_missing, WEFT_E_ARG, {"mul", "input 1", ""}},
     {wrong_top_k, WEFT_E_SHAPE, {"top_k", "f32[2, 3]", "1 to 3"}},
     {wrong_rank, WEFT_E_SHAPE, {"max_pool2d", "f32[2, 3]", "[batch, channels, h, w]"}},
