@@ -185,10 +185,11 @@ weft_status weft_bench_write_links(const weft_bench *bench, const char *path) {
     wefti_text_add(&text, "  \"hosts\": %d,\n  \"links\": {\n", bench->hosts);
     for (int i = 0; i < 2; i++) {
         const weft_bench_link *l = links[i];
+        char latency[32], rate[32];
         if (l->measured)
-            wefti_text_add(&text,
-                           "    \"%s\": {\"latency_seconds\": %.9g, \"bytes_per_second\": %.9g}",
-                           names[i], l->latency_seconds, l->bytes_per_second);
+            wefti_text_add(&text, "    \"%s\": {\"latency_seconds\": %s, \"bytes_per_second\": %s}",
+                           names[i], wefti_real_text(l->latency_seconds, 9, 9, latency),
+                           wefti_real_text(l->bytes_per_second, 9, 9, rate));
         else
             wefti_text_add(&text, "    \"%s\": null", names[i]);
         wefti_text_add(&text, i == 0 ? ",\n" : "\n  }\n}\n");

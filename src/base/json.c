@@ -1,9 +1,7 @@
 /* JSON. See base/json.h. A recursive descent over the bytes; depth is limited, so the stack is. */
 #include "base/json.h"
 
-#include <locale.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -204,11 +202,8 @@ static weft_status parse_number(parser *p, wefti_json *value) {
     if (p->at - from > NUMBER_BYTES) return refuse(p, "a number of more than 1000 digits");
     memcpy(digits, from, (size_t)(p->at - from));
     digits[p->at - from] = '\0';
-    locale_t plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0); /* a comma elsewhere */
-    if (!plain) return out_of_memory(p);
     value->kind = WEFTI_JSON_REAL;
-    value->as.real = strtod_l(digits, NULL, plain);
-    freelocale(plain);
+    value->as.real = wefti_real_read(digits, NULL);
     if (!isfinite(value->as.real)) return refuse(p, "a number beyond the range of f64");
     return WEFT_OK;
 }
@@ -402,18 +397,6 @@ void wefti_json_real(wefti_text *out, double value) {
         wefti_text_add(out, "null");
         return;
     }
-    locale_t plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
-    if (!plain) {
-        out->failed = 1;
-        return;
-    }
-    locale_t before = uselocale(plain);
-    char text[40];
-    for (int digits = 15; digits <= 17; digits++) { /* the fewest that read back; 17 always do */
-        (void)snprintf(text, sizeof text, "%.*g", digits, value);
-        if (strtod(text, NULL) == value) break;
-    }
-    wefti_text_add(out, "%s", text);
-    uselocale(before);
-    freelocale(plain);
+    char text[32]; /* 17 digits always read back */
+    wefti_text_add(out, "%s", wefti_real_text(value, 15, 17, text));
 }

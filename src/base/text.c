@@ -1,9 +1,11 @@
 /* Growing text, nearest words, sizes for people. See base/text.h. */
 #include "base/text.h"
 
+#include <locale.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -120,6 +122,32 @@ char *wefti_bytes_text(int64_t bytes, char out[32]) {
         unit++;
     }
     (void)snprintf(out, 32, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+    return out;
+}
+
+double wefti_real_read(const char *text, char **end) {
+    locale_t plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
+    if (!plain) return strtod(text, end);
+    double value = strtod_l(text, end, plain);
+    freelocale(plain);
+    return value;
+}
+
+/* What stands between the digits, a comma or more than one byte, becomes a point. */
+static void put_point(char *text) {
+    char *at = text + strspn(text, "+-0123456789");
+    size_t length = strcspn(at, "+-0123456789abcdefghijklmnopqrstuvwxyz");
+    if (!length) return;
+    *at = '.';
+    memmove(at + 1, at + length, strlen(at + length) + 1);
+}
+
+char *wefti_real_text(double value, int least, int most, char out[32]) {
+    for (int digits = least; digits <= most; digits++) {
+        (void)snprintf(out, 32, "%.*g", digits, value);
+        put_point(out);
+        if (wefti_real_read(out, NULL) == value) break;
+    }
     return out;
 }
 

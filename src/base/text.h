@@ -22,6 +22,13 @@ void wefti_text_free(wefti_text *t);
  * within max(2, length / 3) edits. */
 const char *wefti_nearest(const char *word, const char *const *words);
 
+/* Numbers as files and settings have them, with a point, whatever the locale of the program is.
+ * Reads as strtod does. */
+double wefti_real_read(const char *text, char **end);
+/* The fewest digits, from `least` to `most`, that read back as the same number, else `most` of
+ * them; returns `out`. */
+char *wefti_real_text(double value, int least, int most, char out[32]);
+
 /* x as it should be printed: the sign of a NaN means nothing, but printf would show it, "-nan". */
 double wefti_printed(double x);
 

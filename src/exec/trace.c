@@ -118,15 +118,18 @@ static void print_names(wefti_text *text, int32_t device) {
 }
 
 static void print_event(wefti_text *text, int32_t device, const event *e, int64_t origin) {
-    double us = (double)(e->end_ns - e->begin_ns) / 1e3;
+    int64_t from = e->begin_ns - origin, ns = e->end_ns - e->begin_ns;
+    double us = (double)ns / 1e3;
+    char flops[32], bytes[32];
     wefti_text_add(text,
                    ",\n{\"ph\":\"X\",\"name\":\"%s\",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,"
-                   "\"ts\":%.3f,\"dur\":%.3f",
-                   e->name, e->category, device, e->track, (double)(e->begin_ns - origin) / 1e3,
-                   us);
+                   "\"ts\":%" PRId64 ".%03d,\"dur\":%" PRId64 ".%03d",
+                   e->name, e->category, device, e->track, from / 1000, (int)(from % 1000),
+                   ns / 1000, (int)(ns % 1000));
     if (e->track == WEFTI_TRACK_KERNELS && us > 0)
-        wefti_text_add(text, ",\"args\":{\"GFLOP/s\":%.2f,\"GB/s\":%.2f}", e->flops / us / 1e3,
-                       e->bytes / us / 1e3);
+        wefti_text_add(text, ",\"args\":{\"GFLOP/s\":%s,\"GB/s\":%s}",
+                       wefti_real_text(e->flops / us / 1e3, 4, 4, flops),
+                       wefti_real_text(e->bytes / us / 1e3, 4, 4, bytes));
     if (e->track == WEFTI_TRACK_COMMUNICATION)
         wefti_text_add(text, ",\"args\":{\"bytes\":%.0f}", e->bytes);
     wefti_text_add(text, "}");

@@ -18,13 +18,8 @@ static bool is_dtype(const wefti_attr *a) {
 }
 
 void wefti_float_print(double value, wefti_text *out) {
-    char text[40];
-    for (int digits = 6; digits <= 17;
-         digits++) { /* the shortest that reads back to the same bits */
-        (void)snprintf(text, sizeof text, "%.*g", digits, value);
-        if (strtod(text, NULL) == value) break;
-    }
-    wefti_text_add(out, "%s", text);
+    char text[32];
+    wefti_text_add(out, "%s", wefti_real_text(value, 6, 17, text));
 }
 
 static void print_ints(int count, const int64_t *v, wefti_text *out) {
@@ -99,7 +94,7 @@ static bool read_float(const char **p, double *out) {
     if (!length || length >= sizeof word) return false;
     memcpy(word, *p, length);
     word[length] = '\0';
-    *out = strtod(word, &end);
+    *out = wefti_real_read(word, &end);
     if (*end) return false;
     *p += length;
     return true;

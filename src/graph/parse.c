@@ -345,7 +345,7 @@ static weft_status initial(parser *s, weft_init *out) {
         if (k == WEFT_INIT_ZEROS) return WEFT_OK;
         WEFT_TRY(expect(s, "("));
         char *end;
-        out->scale = *s->p == ' ' || *s->p == '\n' ? NAN : strtod(s->p, &end);
+        out->scale = *s->p == ' ' || *s->p == '\n' ? NAN : wefti_real_read(s->p, &end);
         WANT(isfinite(out->scale) && end != s->p, "%s wants a finite number", name);
         s->p = end;
         return expect(s, ")");

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/crc32c.h"
+#include "base/text.h"
 
 const char *wefti_variable(const wefti_variables *v, const char *name) {
     const char *value = v->lookup(v->context, name);
@@ -32,7 +33,7 @@ weft_status wefti_variable_seconds(const wefti_variables *v, const char *name, d
     const char *text = wefti_variable(v, name);
     if (!text) return WEFT_OK;
     char *end;
-    double value = isdigit((unsigned char)*text) || *text == '.' ? strtod(text, &end) : -1;
+    double value = isdigit((unsigned char)*text) || *text == '.' ? wefti_real_read(text, &end) : -1;
     WEFT_REQUIRE(value > 0 && value <= 1e9 && !*end, WEFT_E_ARG,
                  "%s is '%.60s', which is no number of seconds above 0", name, text);
     *out = value;

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/text.h"
 #include "launch/launch_parts.h"
 
 typedef struct list {
@@ -36,7 +37,8 @@ static void add_number(list *to, const char *name, int value) {
     add(to, wefti_arena_format(to->of->arena, "%s=%d", name, value));
 }
 static void add_seconds(list *to, const char *name, double value) {
-    if (value > 0) add(to, wefti_arena_format(to->of->arena, "%s=%.9g", name, value));
+    char text[32];
+    if (value > 0) add_text(to, name, wefti_real_text(value, 9, 9, text));
 }
 
 static bool is_of_launcher(const char *setting) {

@@ -56,7 +56,7 @@ static const char *wanted(const wefti_job_row *row, const char *text, char *out)
         const char *below = row->max < 1 && row->max > 0.9999 ? "below 1" : NULL;
         if (below)
             used += snprintf(out + used, 256 - (size_t)used, " from %.10g to below 1", row->min);
-        else if (row->max > 1e8 && !(text && strtod(text, NULL) > row->max))
+        else if (row->max > 1e8 && !(text && wefti_real_read(text, NULL) > row->max))
             used += snprintf(out + used, 256 - (size_t)used, " of at least %.10g", row->min);
         else
             used += snprintf(out + used, 256 - (size_t)used, " from %.10g to %.10g", row->min,
@@ -102,7 +102,7 @@ static bool read_integer(const char *text, int64_t *out) {
 static bool read_real(const char *text, double *out) {
     char *end;
     if (!*text || strspn(text, "0123456789+-.eE") != strlen(text)) return false;
-    double value = strtod(text, &end);
+    double value = wefti_real_read(text, &end);
     if (*end || end == text || !isfinite(value)) return false;
     *out = value;
     return true;
@@ -276,11 +276,7 @@ weft_status wefti_job_store(wefti_job_draft *draft, int index, const wefti_yaml 
 /* The shortest form that reads back equal. */
 static void write_real(double value, wefti_text *out) {
     char text[32];
-    for (int digits = 6; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, value);
-        if (strtod(text, NULL) == value) break;
-    }
-    wefti_text_add(out, "%s", text);
+    wefti_text_add(out, "%s", wefti_real_text(value, 6, 17, text));
 }
 
 /* In double quotes. Escaped are controls, and what YAML takes for a line break or a byte order

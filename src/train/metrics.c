@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -115,17 +116,28 @@ static weft_status scalar(wefti_metrics *m, int64_t step, const char *tag, doubl
     return write_record(m, &event);
 }
 
-static weft_status open_events(wefti_metrics *m, const char *directory) {
+/* A file of this run alone: another of the same process may have begun in the same second. */
+static weft_status create_events(wefti_metrics *m, const char *directory) {
+    enum { ATTEMPTS = 1000 };
     char host[128] = "host";
     (void)gethostname(host, sizeof host - 1);
-    weft_status status = wefti_dir_make(directory);
-    if (status < 0) return wefti_prefix(status, "train.tensorboard");
-    m->events_path = wefti_format("%s/events.out.tfevents.%010lld.%s.%d", directory,
-                                  (long long)wall_time(), host, (int)getpid());
-    WEFT_REQUIRE(m->events_path, WEFT_E_NOMEM, "no memory for a file name");
-    m->events = faulty() ? NULL : fopen(m->events_path, "wb");
+    for (int number = 0; !m->events && number < ATTEMPTS; number++) {
+        wefti_free(m->events_path);
+        m->events_path = wefti_format("%s/events.out.tfevents.%010lld.%s.%d.%d", directory,
+                                      (long long)wall_time(), host, (int)getpid(), number);
+        WEFT_REQUIRE(m->events_path, WEFT_E_NOMEM, "no memory for a file name");
+        m->events = faulty() ? NULL : fopen(m->events_path, "wbxe");
+        if (!m->events && errno != EEXIST) break;
+    }
     WEFT_REQUIRE(m->events, WEFT_E_IO, "cannot write train.tensorboard %s: %s", m->events_path,
                  strerror(errno));
+    return WEFT_OK;
+}
+
+static weft_status open_events(wefti_metrics *m, const char *directory) {
+    weft_status status = wefti_dir_make(directory);
+    if (status < 0) return wefti_prefix(status, "train.tensorboard");
+    WEFT_TRY(create_events(m, directory));
     record version = new_event(0);
     put_bytes(&version, 3, "brain.Event:2", 13);
     return write_record(m, &version);
@@ -133,11 +145,22 @@ static weft_status open_events(wefti_metrics *m, const char *directory) {
 
 /* ---- JSON lines ---- */
 
+/* A line that a crash or a full disk cut off takes nothing of what follows with it. */
+static void end_cut_line(wefti_metrics *m) {
+    struct stat info;
+    bool file = fstat(fileno(m->lines), &info) == 0 && S_ISREG(info.st_mode);
+    FILE *before = file ? fopen(m->lines_path, "re") : NULL;
+    int last = before && fseek(before, -1, SEEK_END) == 0 ? fgetc(before) : EOF;
+    if (last != EOF && last != '\n') (void)fputc('\n', m->lines); /* a failure shows when flushed */
+    if (before) (void)fclose(before);
+}
+
 static weft_status open_lines(wefti_metrics *m, const char *path) {
     m->lines_path = wefti_strdup(path);
     WEFT_REQUIRE(m->lines_path, WEFT_E_NOMEM, "no memory for a file name");
-    m->lines = faulty() ? NULL : fopen(path, "a");
+    m->lines = faulty() ? NULL : fopen(path, "ae");
     WEFT_REQUIRE(m->lines, WEFT_E_IO, "cannot write train.log %s: %s", path, strerror(errno));
+    end_cut_line(m);
     return WEFT_OK;
 }
 
@@ -147,7 +170,9 @@ static weft_status end_line(wefti_metrics *m) {
 }
 
 static void field(wefti_metrics *m, const char *name, double value) {
-    if (isfinite(value)) fprintf(m->lines, ", \"%s\": %.9g", name, value);
+    char text[32];
+    if (isfinite(value))
+        fprintf(m->lines, ", \"%s\": %s", name, wefti_real_text(value, 9, 9, text));
 }
 
 /* ---- the interface ---- */

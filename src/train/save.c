@@ -9,6 +9,7 @@
 #include "backend/backend.h"
 #include "base/crc32c.h"
 #include "base/io.h"
+#include "base/text.h"
 #include "train/optimizer.h"
 #include "train/run.h"
 
@@ -268,35 +269,21 @@ void wefti_training_poll(wefti_training *t) {
         note_failure(t, wefti_training_settle(t));
 }
 
-/* The shortest digits that read back as the same number. */
-static void exact(double value, char out[32]) {
-    for (int digits = 6; digits <= 17; digits++) {
-        (void)snprintf(out, 32, "%.*g", digits, value);
-        if (strtod(out, NULL) == value) return;
-    }
-}
-
 static weft_status begin(wefti_training *t, bool last, const wefti_checkpoint_tensor *tensors,
                          char *config) {
     const weft_job *job = t->job;
     const weft_job_optimizer *o = &job->train.optimizer;
     char lr[32], b1[32], b2[32], eps[32], decay[32], momentum[32], threads[32], samples[32];
-    exact(o->lr, lr);
-    exact(o->betas[0], b1);
-    exact(o->betas[1], b2);
-    exact(o->eps, eps);
-    exact(o->weight_decay, decay);
-    exact(o->momentum, momentum);
     (void)snprintf(threads, sizeof threads, "%d", wefti_session_threads(t->session));
     (void)snprintf(samples, sizeof samples, "%lld",
                    (long long)weft_data_samples(t->data, WEFT_DATA_TRAIN));
     const wefti_checkpoint_pair settings[] = {
-        {"lr", lr},
-        {"beta1", b1},
-        {"beta2", b2},
-        {"eps", eps},
-        {"weight_decay", decay},
-        {"momentum", momentum},
+        {"lr", wefti_real_text(o->lr, 6, 17, lr)},
+        {"beta1", wefti_real_text(o->betas[0], 6, 17, b1)},
+        {"beta2", wefti_real_text(o->betas[1], 6, 17, b2)},
+        {"eps", wefti_real_text(o->eps, 6, 17, eps)},
+        {"weight_decay", wefti_real_text(o->weight_decay, 6, 17, decay)},
+        {"momentum", wefti_real_text(o->momentum, 6, 17, momentum)},
         {"schedule", weft_schedule_text(job->train.schedule.name)}};
     const wefti_checkpoint_pair compute[] = {
         {"isa", wefti_builtin_variant()},

@@ -66,6 +66,25 @@ static void json_lines_hold_every_step(void **state) {
     wefti_free(text);
 }
 
+static void a_cut_line_takes_none_with_it(void **state) {
+    (void)state;
+    static const char cut[] = "{\"step\": 1}\n{\"step\": 2, \"lo";
+    words w = tiny_mlp();
+    record r = {.first = 0};
+    char *text;
+    int64_t bytes;
+    add_word(&w, "train.log=%s", put_file("cut.jsonl", cut, sizeof cut - 1));
+    ASSERT_OK(run_with(&w, WITH("train.steps=1"), &r));
+    ASSERT_OK(wefti_file_read(in_root("cut.jsonl"), 1 << 20, &text, &bytes));
+    assert_memory_equal(text, cut, sizeof cut - 1);
+    assert_memory_equal(text + sizeof cut - 1, "\n{\"step\": 1, ", 13);
+    wefti_free(text);
+    ASSERT_OK(run_with(&w, WITH("train.steps=1"), &r)); /* whole now: no empty line comes in */
+    ASSERT_OK(wefti_file_read(in_root("cut.jsonl"), 1 << 20, &text, &bytes));
+    assert_null(strstr(text, "\n\n"));
+    wefti_free(text);
+}
+
 /* ---- TensorBoard ---- */
 
 /* CRC-32C bit by bit (RFC 3720, appendix B.4), masked as the record format says. */
@@ -202,6 +221,20 @@ static void tensorboard_reads_every_record(void **state) {
     assert_int_equal(accuracies, 3);
 }
 
+/* Two of one process, begun in the same second. */
+static void each_run_has_a_board_of_its_own(void **state) {
+    (void)state;
+    words w = tiny_mlp();
+    record r = {.first = 0};
+    char **names;
+    int64_t count;
+    add_word(&w, "train.tensorboard=%s/boards", data_root);
+    for (int i = 0; i < 3; i++) ASSERT_OK(run_with(&w, WITH("train.steps=1"), &r));
+    ASSERT_OK(wefti_dir_list(in_root("boards"), &names, &count));
+    assert_int_equal(count, 3);
+    wefti_free(names);
+}
+
 /* ---- files that cannot be written ---- */
 
 static void step_then_full_disk(void *context, const weft_train_step *s) {
@@ -248,7 +281,9 @@ static void bad_places_are_refused_before_the_first_step(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(json_lines_hold_every_step),
+        cmocka_unit_test(a_cut_line_takes_none_with_it),
         cmocka_unit_test(tensorboard_reads_every_record),
+        cmocka_unit_test(each_run_has_a_board_of_its_own),
         cmocka_unit_test(a_full_disk_costs_the_metrics_only),
         cmocka_unit_test(bad_places_are_refused_before_the_first_step),
     };
