@@ -58,7 +58,7 @@ const char *weft_version(void) {
 /* The value behind `key` and a colon in a file of "key : value" lines; false when it is not there.
  */
 static bool proc_value(const char *path, const char *key, char *out, size_t capacity) {
-    FILE *file = fopen(path, "r");
+    FILE *file = fopen(path, "re");
     char line[4096];
     bool found = false;
     while (file && !found && fgets(line, sizeof line, file)) {
@@ -82,7 +82,7 @@ static int64_t memory_line(const char *key) {
 
 /* The memory limit of this cgroup (version 2), 0 when there is none. */
 static int64_t cgroup_limit(void) {
-    FILE *file = fopen("/sys/fs/cgroup/memory.max", "r");
+    FILE *file = fopen("/sys/fs/cgroup/memory.max", "re");
     long long limit = 0;
     if (file) {
         if (fscanf(file, "%lld", &limit) != 1) limit = 0;

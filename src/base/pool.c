@@ -139,7 +139,7 @@ void wefti_pool_run(wefti_pool *pool, int64_t tasks, wefti_task *fn, void *conte
 
 /* The cgroup v2 quota in cores, or `cores` when there is none. */
 static int quota(int cores) {
-    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "r");
+    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
     long long limit = 0, period = 0;
     if (file) {
         if (fscanf(file, "%lld %lld", &limit, &period) != 2) limit = 0;
