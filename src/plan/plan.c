@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "base/glob.h"
+
 enum {
     DEVICES_MAX = 1 << 20,
     COUNT_MAX = 1 << 20, /* microbatches, copies, stages */

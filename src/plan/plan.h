@@ -117,11 +117,6 @@ weft_status wefti_split_parse(const weft_plan *plan, const char *text,
                               wefti_strategy *out) WEFT_CHECKED;
 void wefti_split_print(const weft_plan *plan, const wefti_strategy *strategy, wefti_text *out);
 
-/* *: any bytes, dots too; ?: one; [a-z], [!a-z]: one of, none of. A pattern is well formed when
- * every [ is closed. Linear in the text for each * of the pattern. */
-bool wefti_glob_match(const char *pattern, const char *text);
-bool wefti_glob_valid(const char *pattern);
-
 /* Strategy for an op called `label` and "label:op"; NULL: none. What is said of a label is said of
  * the model's own ops: one of the backward pass takes it (wefti_cut_guided) if nothing is said of
  * its second name. */

@@ -4,72 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The end of a class "[...]" that begins at `p`, just behind its ]; NULL when it is not closed. A ]
- * in the first place stands for itself. */
-static const char *class_end(const char *p) {
-    const char *from = p + 1;
-    if (*from == '!') from++;
-    if (*from == ']') from++;
-    const char *close = strchr(from, ']');
-    return close ? close + 1 : NULL;
-}
-
-/* Whether `c` is in the class [p, end). */
-static bool class_has(const char *p, const char *end, unsigned char c) {
-    bool inverted = p[1] == '!', found = false;
-    const char *last = end - 1; /* the ] */
-    for (const char *at = p + 1 + inverted; at < last; at++) {
-        unsigned char low = (unsigned char)at[0], high = low;
-        if (at + 2 < last && at[1] == '-') {
-            high = (unsigned char)at[2];
-            at += 2;
-        }
-        found = found || (low <= c && c <= high);
-    }
-    return found != inverted;
-}
-
-/* Passes one element of the pattern that takes one byte; NULL when `c` does not fit it. */
-static const char *pass_one(const char *pattern, char c) {
-    if (*pattern == '[') {
-        const char *end = class_end(pattern);
-        if (end) return class_has(pattern, end, (unsigned char)c) ? end : NULL;
-    }
-    return *pattern == '?' || *pattern == c ? pattern + 1 : NULL;
-}
-
-bool wefti_glob_match(const char *pattern, const char *text) {
-    const char *star = NULL, *tried = NULL; /* last * passed, and the text that it does not take */
-    while (*text) {
-        const char *next = *pattern == '*' || !*pattern ? NULL : pass_one(pattern, *text);
-        if (*pattern == '*') {
-            star = ++pattern;
-            tried = text;
-        } else if (next) {
-            pattern = next;
-            text++;
-        } else if (star) { /* one more byte for the last * */
-            pattern = star;
-            text = ++tried;
-        } else {
-            return false;
-        }
-    }
-    while (*pattern == '*') pattern++;
-    return !*pattern;
-}
-
-bool wefti_glob_valid(const char *pattern) {
-    while (*pattern) {
-        if (*pattern != '[') {
-            pattern++;
-            continue;
-        }
-        pattern = class_end(pattern);
-        if (!pattern) return false;
-    }
-    return true;
-}
+#include "base/glob.h"
 
 const wefti_strategy *wefti_plan_strategy(const weft_plan *plan, const char *label, const char *op,
                                           bool gradient) {

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/glob.h"
 #include "graph/graph.h"
 #include "plan/plan.h"
 #include "program/walk.h"
