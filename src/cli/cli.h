@@ -19,9 +19,19 @@ enum { CLI_DONE = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
 typedef enum cli_kind {
     CLI_FLAG,    /* bool, no value */
     CLI_TEXT,    /* const char *, borrowed from argv */
+    CLI_TEXTS,   /* cli_texts: the option may be repeated */
     CLI_INTEGER, /* int64_t */
     CLI_REAL,    /* double */
 } cli_kind;
+
+/* Values of an option that may be repeated, borrowed from argv, with a NULL behind them. */
+typedef struct cli_texts {
+    const char **items;
+    int count;
+} cli_texts;
+/* With room for those among `words` words, before they are parsed; false after a complaint. */
+bool cli_texts_create(cli_texts *texts, int words);
+void cli_texts_free(cli_texts *texts);
 
 /* One option. `offset` is the place of its value in the verb's own struct; min and max bound
  * numbers. */

@@ -11,13 +11,12 @@
 
 typedef struct launch_options {
     int64_t processes, hosts, host_rank, ranks, rank;
-    const char *scheduler, *rank_table, *server_id, *logs, *tail, *secret, *interface, *bind, *set;
+    const char *scheduler, *rank_table, *server_id, *logs, *tail, *secret, *interface, *bind;
     double timeout, heartbeat, wait, grace;
     bool no_logs, json, rehearse, tls;
+    cli_texts settings; /* of --env */
     /* Not from the table: what stands behind the options. */
     char **command;
-    const char **settings; /* of --env; there may be several */
-    int setting_count;
 } launch_options;
 
 enum { PROCESSES_MAX = 65536 };
@@ -39,7 +38,7 @@ static const cli_option options[] = {
      "a file for each rank there; without it weft-logs/<time>-<pid>"},
     {"no-logs", NULL, CLI_FLAG, AT(no_logs), 0, 0, "no files"},
     {"tail", "RANKS", CLI_TEXT, AT(tail), 0, 0, "show these: all, none, 0,4-7; without it 0"},
-    {"env", "K=V", CLI_TEXT, AT(set), 0, 0, "a variable for the processes; may be repeated"},
+    {"env", "K=V", CLI_TEXTS, AT(settings), 0, 0, "a variable for the processes; may be repeated"},
     {"secret", "FILE", CLI_TEXT, AT(secret), 0, 0, "known to all hosts; ~/.weft/secret without it"},
     {"interface", "IF", CLI_TEXT, AT(interface), 0, 0, "the network between the hosts: eth0"},
     {"tls", NULL, CLI_FLAG, AT(tls), 0, 0, "encrypt what ranks and scheduler say to each other"},
@@ -76,32 +75,18 @@ static int option_words(int count, char **words) {
     return at < count ? at : count;
 }
 
-/* Repeated options are not for the table: each --env is taken out here. Also -n becomes what the
- * table knows. */
-static int take_settings(launch_options *values, int count, char **words) {
+/* -n becomes what the table knows. */
+static void spell_out(int count, char **words) {
     static char processes[] = "--processes";
-    int kept = 0;
-    for (int i = 0; i < count; i++) {
-        const char *value = NULL;
-        if (!strncmp(words[i], "--env=", 6))
-            value = words[i] + 6;
-        else if (!strcmp(words[i], "--env") && i + 1 < count)
-            value = words[++i];
-        if (value)
-            values->settings[values->setting_count++] = value;
-        else if (!strcmp(words[i], "-n") || !strcmp(words[i], "-np"))
-            words[kept++] = processes;
-        else
-            words[kept++] = words[i];
-    }
-    return kept;
+    for (int i = 0; i < count; i++)
+        if (!strcmp(words[i], "-n") || !strcmp(words[i], "-np")) words[i] = processes;
 }
 
 static int check_settings(const cli_verb *verb, const launch_options *values) {
-    for (int i = 0; i < values->setting_count; i++) {
-        const char *equals = strchr(values->settings[i], '=');
-        if (!equals || equals == values->settings[i])
-            return cli_usage(verb, "--env takes NAME=value, not '%s'", values->settings[i]);
+    for (int i = 0; i < values->settings.count; i++) {
+        const char *text = values->settings.items[i], *equals = strchr(text, '=');
+        if (!equals || equals == text)
+            return cli_usage(verb, "--env takes NAME=value, not '%s'", text);
     }
     return CLI_DONE;
 }
@@ -216,7 +201,7 @@ static int launch(const launch_options *v) {
         .secret_file = v->secret,
         .interface = v->interface,
         .tls = v->tls,
-        .settings = v->settings,
+        .settings = v->settings.items,
         .bind_cores = v->bind && !strcmp(v->bind, "cores"),
         .join_seconds = v->timeout,
         .heartbeat_seconds = v->heartbeat,
@@ -240,19 +225,14 @@ static int run(const cli_verb *verb, int count, char **words) {
     launch_options values = {.rank = -1};
     int code, left, before = option_words(count, words);
     values.command = words + before + (before < count && !strcmp(words[before], "--"));
-    values.settings = calloc((size_t)count + 1, sizeof *values.settings);
-    if (!values.settings) {
-        fprintf(stderr, "weft: out of memory\n");
-        return CLI_FAILED;
-    }
-    /* words[count] is NULL, as main's words end so; options are moved to the front. */
-    before = take_settings(&values, before, words);
+    if (!cli_texts_create(&values.settings, count)) return CLI_FAILED;
+    spell_out(before, words);
     if (cli_parse(verb, before, words, &values, &left, &code) &&
         (code = check(verb, &values)) == CLI_DONE)
         code = values.rehearse
                    ? launch_rehearse(verb, values.command, values.ranks, values.rank, values.json)
                    : launch(&values);
-    free(values.settings);
+    cli_texts_free(&values.settings);
     return code;
 }
 

@@ -90,6 +90,16 @@ static int unknown_option(const cli_verb *verb, const char *name, size_t length)
     return cli_usage(verb, "unknown option --%.*s", (int)length, name);
 }
 
+bool cli_texts_create(cli_texts *texts, int words) {
+    *texts = (cli_texts){.items = calloc((size_t)words + 1, sizeof *texts->items)};
+    if (!texts->items) fputs("weft: out of memory\n", stderr);
+    return texts->items != NULL;
+}
+
+void cli_texts_free(cli_texts *texts) {
+    free(texts->items);
+}
+
 /* Store one value; 0, or the exit code after a complaint. */
 static int store(const cli_verb *verb, const cli_option *o, const char *text, void *values) {
     char *at = (char *)values + o->offset, *end;
@@ -101,6 +111,11 @@ static int store(const cli_verb *verb, const cli_option *o, const char *text, vo
     case CLI_TEXT:
         memcpy(at, &text, sizeof text);
         return 0;
+    case CLI_TEXTS: {
+        cli_texts *texts = (cli_texts *)(void *)at;
+        texts->items[texts->count++] = text;
+        return 0;
+    }
     case CLI_INTEGER: {
         long long value = strtoll(text, &end, 10);
         if (end == text || *end)
