@@ -212,26 +212,10 @@ static weft_status describe_tensors(const char *path, bool json, wefti_text *t) 
     return WEFT_OK;
 }
 
-/* Whether `path` is a step or a directory with steps; otherwise it may be a model by others. */
-static weft_status holds_steps(const char *path, bool *out) {
-    size_t length = strlen(path), suffix = strlen(".safetensors");
-    *out = false;
-    if (length > suffix && !strcmp(path + length - suffix, ".safetensors")) return WEFT_OK;
-    int64_t *steps = NULL, count = 0;
-    weft_status status = wefti_step_is(path, out);
-    if (status >= 0) status = wefti_step_list(path, WEFTI_STEP_COMMITTED, &steps, &count);
-    WEFT_REQUIRE(status >= 0 || !wefti_exists(path) || wefti_is_dir(path), WEFT_E_NOT_FOUND,
-                 "%s is neither a directory nor a .safetensors file", path);
-    WEFT_TRY(status);
-    wefti_free(steps);
-    *out = *out || count > 0;
-    return WEFT_OK;
-}
-
 weft_status weft_checkpoint_describe(const char *path, int json, char **out_text) {
     wefti_text t = {0};
     bool steps = false;
-    WEFT_TRY(holds_steps(path, &steps));
+    WEFT_TRY(wefti_step_holds(path, &steps));
     weft_status status =
         steps ? describe_checkpoint(path, json != 0, &t) : describe_tensors(path, json != 0, &t);
     if (status < 0) {
@@ -296,7 +280,7 @@ static weft_status verify_steps(const char *path, findings *f) {
 
 weft_status weft_checkpoint_verify(const char *path, int json, char **out_text) {
     bool steps = false;
-    WEFT_TRY(holds_steps(path, &steps));
+    WEFT_TRY(wefti_step_holds(path, &steps));
     findings f = {.json = json != 0};
     if (f.json) wefti_text_add(&f.text, "{\"results\": [");
     weft_status status = steps ? verify_steps(path, &f) : verify_tensors(path, &f);

@@ -70,6 +70,12 @@ weft_status wefti_safetensors_header(const wefti_safetensors_item *items, int64_
 weft_status wefti_safetensors_write(const char *path, const wefti_safetensors_item *items,
                                     int64_t count, const wefti_safetensors_pair *metadata,
                                     int64_t pairs) WEFT_CHECKED;
+/* The same of tensors that do not lie in memory as they are to be written: `make` returns the bytes
+ * of an item, in `room` for as many or elsewhere. What an item's `data` is, it alone knows. */
+typedef const void *(*wefti_safetensors_make)(const wefti_safetensors_item *item, void *room);
+weft_status wefti_safetensors_write_made(const char *path, const wefti_safetensors_item *items,
+                                         int64_t count, const wefti_safetensors_pair *metadata,
+                                         int64_t pairs, wefti_safetensors_make make) WEFT_CHECKED;
 
 const char *wefti_safetensors_dtype_name(weft_dtype dtype);
 

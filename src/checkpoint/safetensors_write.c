@@ -122,21 +122,42 @@ static int compare_items(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
+/* The bytes of an item that lies in memory. */
+static const void *lying(const wefti_safetensors_item *item, void *room) {
+    (void)room;
+    return item->data;
+}
+
+static weft_status write_items(wefti_writer *w, const wefti_safetensors_item *items, int64_t count,
+                               wefti_safetensors_make make) {
+    int64_t most = 1;
+    for (int64_t i = 0; i < count && make != lying; i++)
+        if (weft_desc_bytes(&items[i].desc) > most) most = weft_desc_bytes(&items[i].desc);
+    void *room = wefti_alloc((size_t)most);
+    WEFT_REQUIRE(room, WEFT_E_NOMEM, "no memory for a tensor of %lld bytes", (long long)most);
+    weft_status status = WEFT_OK;
+    for (int64_t i = 0; i < count && status >= 0; i++)
+        status =
+            wefti_writer_write(w, make(&items[i], room), (size_t)weft_desc_bytes(&items[i].desc));
+    wefti_free(room);
+    return status;
+}
+
 static weft_status write_file(const char *path, const char *header, int64_t header_bytes,
-                              const wefti_safetensors_item *items, int64_t count) {
+                              const wefti_safetensors_item *items, int64_t count,
+                              wefti_safetensors_make make) {
     wefti_writer *w = NULL;
     WEFT_TRY(wefti_writer_open(path, &w));
     weft_status status = wefti_writer_write(w, header, (size_t)header_bytes);
-    for (int64_t i = 0; i < count && status >= 0; i++)
-        status = wefti_writer_write(w, items[i].data, (size_t)weft_desc_bytes(&items[i].desc));
+    if (status >= 0) status = write_items(w, items, count, make);
     if (status >= 0) return wefti_writer_commit(w);
     wefti_writer_abort(w);
     return status;
 }
 
-weft_status wefti_safetensors_write(const char *path, const wefti_safetensors_item *items,
-                                    int64_t count, const wefti_safetensors_pair *metadata,
-                                    int64_t pairs) {
+weft_status wefti_safetensors_write_made(const char *path, const wefti_safetensors_item *items,
+                                         int64_t count, const wefti_safetensors_pair *metadata,
+                                         int64_t pairs, wefti_safetensors_make make) {
     wefti_safetensors_item *ordered;
     WEFT_NEW_ARRAY(ordered, wefti_safetensors_item, count);
     if (count) {
@@ -147,8 +168,14 @@ weft_status wefti_safetensors_write(const char *path, const wefti_safetensors_it
     int64_t header_bytes = 0;
     weft_status status =
         wefti_safetensors_header(ordered, count, metadata, pairs, &header, &header_bytes);
-    if (status >= 0) status = write_file(path, header, header_bytes, ordered, count);
+    if (status >= 0) status = write_file(path, header, header_bytes, ordered, count, make);
     wefti_free(header);
     wefti_free(ordered);
     return status;
+}
+
+weft_status wefti_safetensors_write(const char *path, const wefti_safetensors_item *items,
+                                    int64_t count, const wefti_safetensors_pair *metadata,
+                                    int64_t pairs) {
+    return wefti_safetensors_write_made(path, items, count, metadata, pairs, lying);
 }

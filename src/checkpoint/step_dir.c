@@ -73,6 +73,21 @@ weft_status wefti_step_list(const char *dir, wefti_step_kind kind, int64_t **out
     return WEFT_OK;
 }
 
+weft_status wefti_step_holds(const char *path, bool *out) {
+    size_t length = strlen(path), suffix = strlen(".safetensors");
+    *out = false;
+    if (length > suffix && !strcmp(path + length - suffix, ".safetensors")) return WEFT_OK;
+    int64_t *steps = NULL, count = 0;
+    weft_status status = wefti_step_is(path, out);
+    if (status >= 0) status = wefti_step_list(path, WEFTI_STEP_COMMITTED, &steps, &count);
+    WEFT_REQUIRE(status >= 0 || !wefti_exists(path) || wefti_is_dir(path), WEFT_E_NOT_FOUND,
+                 "%s is neither a directory nor a .safetensors file", path);
+    WEFT_TRY(status);
+    wefti_free(steps);
+    *out = *out || count > 0;
+    return WEFT_OK;
+}
+
 /* Rename between two kinds; WEFT_E_NOT_FOUND (and no message) when there is nothing to rename. */
 static weft_status move(const char *dir, int64_t step, wefti_step_kind from, wefti_step_kind to) {
     char *source = NULL, *target = NULL;

@@ -38,6 +38,10 @@ weft_status wefti_step_is(const char *path, bool *out) WEFT_CHECKED;
 weft_status wefti_step_list(const char *dir, wefti_step_kind kind, int64_t **out_steps,
                             int64_t *out_count) WEFT_CHECKED;
 
+/* Whether `path` is a step or a directory with steps; otherwise it may be a model by others, or a
+ * .safetensors file. WEFT_E_NOT_FOUND for a path that can be none of these. */
+weft_status wefti_step_holds(const char *path, bool *out) WEFT_CHECKED;
+
 /* Move the finished temporary step into place, replacing a step of the same number. */
 weft_status wefti_step_commit(const char *dir, int64_t step) WEFT_CHECKED;
 /* Undo whatever an attempt to write this step has left: the committed step of before stands again.

@@ -1,0 +1,211 @@
+/* Joining slices of all ranks into whole tensors. See weft/checkpoint.h. */
+#include <string.h>
+#include <unistd.h>
+
+#include "base/json.h"
+#include "base/memory.h"
+#include "checkpoint/slices.h"
+#include "tensor/tensor.h"
+
+typedef const wefti_safetensors_entry *part;
+
+/* A tensor to write: one part for each slice. */
+typedef struct joined {
+    const part *parts;
+    int count, dimension;
+} joined;
+
+typedef struct merge {
+    wefti_source **slices;
+    int slice_count;
+    int64_t count; /* of tensors */
+    int *dimensions;
+    part *parts; /* [tensor, slice] */
+    joined *tensors;
+    wefti_safetensors_item *items;
+    wefti_safetensors_pair *metadata;
+    int64_t pairs;
+} merge;
+
+static void merge_free(merge *m) {
+    for (int s = 0; m->slices && s < m->slice_count; s++) wefti_source_close(m->slices[s]);
+    wefti_free(m->slices);
+    wefti_free(m->dimensions);
+    wefti_free(m->parts);
+    wefti_free(m->tensors);
+    wefti_free(m->items);
+    wefti_free(m->metadata);
+}
+
+static weft_status open_slices(merge *m, const char *const *paths) {
+    WEFT_NEW_ARRAY(m->slices, wefti_source *, m->slice_count);
+    for (int s = 0; s < m->slice_count; s++) {
+        weft_status status = wefti_source_open(paths[s], &m->slices[s]);
+        if (status < 0) return wefti_prefix(status, "slice %d", s);
+        int64_t step = wefti_source_step(m->slices[s]), first = wefti_source_step(m->slices[0]);
+        WEFT_REQUIRE(step == first || step < 0 || first < 0, WEFT_E_ARG,
+                     "slice %d (%s) is of step %lld, slice 0 (%s) of step %lld", s, paths[s],
+                     (long long)step, paths[0], (long long)first);
+    }
+    m->count = wefti_source_count(m->slices[0]);
+    return WEFT_OK;
+}
+
+/* Slice `s` has the tensors of slice 0 and no others. */
+static weft_status find_parts(merge *m, int s) {
+    const wefti_source *first = m->slices[0], *slice = m->slices[s];
+    for (int64_t k = 0; k < m->count; k++) {
+        const char *name = wefti_source_at(first, k)->name;
+        part found = wefti_source_find(slice, name);
+        WEFT_REQUIRE(found, WEFT_E_SHAPE, "slice %d (%s) has no tensor \"%.200s\", as slice 0 has",
+                     s, wefti_source_path(slice), name);
+        m->parts[k * m->slice_count + s] = found;
+    }
+    for (int64_t k = 0; k < wefti_source_count(slice); k++) {
+        const char *name = wefti_source_at(slice, k)->name;
+        WEFT_REQUIRE(wefti_source_find(first, name), WEFT_E_SHAPE,
+                     "slice %d (%s) has a tensor \"%.200s\", which slice 0 (%s) has not", s,
+                     wefti_source_path(slice), name, wefti_source_path(first));
+    }
+    return WEFT_OK;
+}
+
+/* Whether two parts can be of one tensor: equal in all but the size along `dimension`. */
+static bool fits(const weft_desc *a, const weft_desc *b, int dimension) {
+    weft_desc other = *b;
+    if (a->rank == b->rank && dimension >= 0) other.shape[dimension] = a->shape[dimension];
+    return wefti_desc_equal(a, &other);
+}
+
+static weft_status check_part(const merge *m, const joined *t, int s) {
+    part a = t->parts[0], b = t->parts[s];
+    wefti_shape_text first = wefti_desc_text(&a->desc), other = wefti_desc_text(&b->desc);
+    const char *is = b->desc.rank < 0 ? b->dtype : other.text;
+    if (t->dimension >= 0) {
+        WEFT_REQUIRE(fits(&a->desc, &b->desc, t->dimension), WEFT_E_SHAPE,
+                     "tensor \"%.200s\" is %s in slice 0 and %s in slice %d (%s); cut along "
+                     "dimension %d they do not fit",
+                     a->name, first.text, is, s, wefti_source_path(m->slices[s]), t->dimension);
+        return WEFT_OK;
+    }
+    bool shape = fits(&a->desc, &b->desc, -1);
+    WEFT_REQUIRE(shape || t->dimension != WEFTI_CUT_NONE, WEFT_E_SHAPE,
+                 "tensor \"%.200s\" is said to be whole; it is %s in slice 0 and %s in slice %d "
+                 "(%s)",
+                 a->name, first.text, is, s, wefti_source_path(m->slices[s]));
+    WEFT_REQUIRE(shape && !memcmp(a->data, b->data, (size_t)a->bytes), WEFT_E_MISMATCH,
+                 "tensor \"%.200s\" is not the same in slice 0 (%s) and slice %d (%s), %s", a->name,
+                 first.text, s, is,
+                 t->dimension == WEFTI_CUT_NONE
+                     ? "but is said to be whole"
+                     : "and nothing says along which dimension it is cut");
+    return WEFT_OK;
+}
+
+static weft_status join_tensor(merge *m, int64_t k) {
+    joined *t = &m->tensors[k];
+    *t = (joined){&m->parts[k * m->slice_count], m->slice_count, m->dimensions[k]};
+    weft_desc whole = t->parts[0]->desc;
+    for (int s = 1; s < t->count; s++) {
+        WEFT_TRY(check_part(m, t, s));
+        if (t->dimension < 0) continue;
+        int64_t *size = &whole.shape[t->dimension];
+        WEFT_REQUIRE(!wefti_add_overflows(*size, t->parts[s]->desc.shape[t->dimension], size),
+                     WEFT_E_SHAPE, "tensor \"%.200s\" has too many elements", t->parts[0]->name);
+    }
+    m->items[k] = (wefti_safetensors_item){t->parts[0]->name, whole, t};
+    return wefti_desc_check(&whole);
+}
+
+static bool has_pair(const wefti_source *source, const wefti_safetensors_pair *pair) {
+    int64_t count = 0;
+    const wefti_safetensors_pair *pairs = wefti_source_metadata(source, &count);
+    for (int64_t i = 0; i < count; i++)
+        if (!strcmp(pairs[i].key, pair->key)) return !strcmp(pairs[i].value, pair->value);
+    return false;
+}
+
+/* What all files say of themselves alike is true of the whole too. */
+static weft_status join_metadata(merge *m) {
+    int64_t count = 0;
+    const wefti_safetensors_pair *pairs = wefti_source_metadata(m->slices[0], &count);
+    WEFT_NEW_ARRAY(m->metadata, wefti_safetensors_pair, count + 1);
+    for (int64_t i = 0; i < count; i++) {
+        bool all = true;
+        for (int s = 1; s < m->slice_count && all; s++) all = has_pair(m->slices[s], &pairs[i]);
+        if (all) m->metadata[m->pairs++] = pairs[i];
+    }
+    return WEFT_OK;
+}
+
+static weft_status prepare(merge *m, const char *const *paths, const weft_checkpoint_cut *cuts,
+                           int cut_count) {
+    WEFT_TRY(open_slices(m, paths));
+    WEFT_NEW_ARRAY(m->dimensions, int, m->count + 1);
+    WEFT_NEW_ARRAY(m->parts, part, m->count * m->slice_count + 1);
+    WEFT_NEW_ARRAY(m->tensors, joined, m->count + 1);
+    WEFT_NEW_ARRAY(m->items, wefti_safetensors_item, m->count + 1);
+    WEFT_TRY(wefti_cuts_find(m->slices[0], cuts, cut_count, m->dimensions));
+    for (int s = 0; s < m->slice_count; s++) WEFT_TRY(find_parts(m, s));
+    for (int64_t k = 0; k < m->count; k++) WEFT_TRY(join_tensor(m, k));
+    return join_metadata(m);
+}
+
+static const void *join_bytes(const wefti_safetensors_item *item, void *room) {
+    const joined *t = item->data;
+    if (t->dimension < 0) return t->parts[0]->data;
+    wefti_runs whole = wefti_runs_of(&item->desc, t->dimension);
+    char *to = room;
+    for (int s = 0; s < t->count; s++) {
+        wefti_runs runs = wefti_runs_of(&t->parts[s]->desc, t->dimension);
+        const char *from = t->parts[s]->data;
+        int64_t bytes = runs.size * runs.inner;
+        for (int64_t i = 0; i < runs.outer && bytes; i++)
+            memcpy(to + i * whole.size * whole.inner, from + i * bytes, (size_t)bytes);
+        to += bytes;
+    }
+    return room;
+}
+
+static void tell(const merge *m, const char *path, bool json, wefti_text *text) {
+    if (json) {
+        wefti_text_add(text, "{\"file\": ");
+        wefti_json_quote(text, path);
+        wefti_text_add(text, ", \"slices\": %d, \"tensors\": [", m->slice_count);
+    } else {
+        wefti_text_add(text, "file         %s\nslices       %d\ntensors      %lld\n", path,
+                       m->slice_count, (long long)m->count);
+    }
+    for (int64_t k = 0; k < m->count; k++)
+        wefti_slices_tell(text, json, k == 0, &m->items[k], "joined", m->tensors[k].dimension);
+    if (json) wefti_text_add(text, "]}\n");
+}
+
+static weft_status check_path(const char *path) {
+    size_t length = strlen(path), suffix = strlen(".safetensors");
+    WEFT_REQUIRE(length > suffix && !strcmp(path + length - suffix, ".safetensors"), WEFT_E_ARG,
+                 "%s: the name of what is written must end in .safetensors", path);
+    return wefti_slices_check_new(path);
+}
+
+weft_status weft_checkpoint_merge(const char *const *slices, int slice_count,
+                                  const weft_checkpoint_cut *cuts, int cut_count, const char *path,
+                                  int json, char **out_text) {
+    WEFT_REQUIRE(slice_count > 0, WEFT_E_ARG, "there are no slices to merge");
+    WEFT_TRY(check_path(path));
+    merge m = {.slice_count = slice_count};
+    char *text = NULL;
+    weft_status status = prepare(&m, slices, cuts, cut_count);
+    if (status >= 0 && out_text) {
+        wefti_text told = {0};
+        tell(&m, path, json != 0, &told);
+        status = wefti_slices_take(&told, &text);
+    }
+    if (status >= 0) {
+        status = wefti_safetensors_write_made(path, m.items, m.count, m.metadata, m.pairs,
+                                              join_bytes);
+        if (status < 0) (void)unlink(path); /* the directory may have failed last */
+    }
+    merge_free(&m);
+    return wefti_slices_give(status, text, out_text);
+}
