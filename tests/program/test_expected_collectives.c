@@ -15,6 +15,7 @@
 #include "program/print.h"
 #include "train/session.h"
 #include "weft/model.h"
+#include "weft/ops.h"
 
 #define ASSERT_OK(expr)                                                                            \
     do {                                                                                           \
@@ -325,6 +326,55 @@ static void depth_adds_no_transfers(void **state) {
     assert_int_equal(transfers[1], transfers[0]);
 }
 
+/* A cell that is called thirty times: its sum over devices is one transfer of one routine, called
+ * thirty times. So it is of cells that communicate by themselves. */
+static void thirty_equal_sums_are_one_routine(void **state) {
+    (void)state;
+    enum { CALLS = 30 };
+    for (int by_hand = 0; by_hand < 2; by_hand++) {
+        weft_graph *g;
+        weft_plan *plan;
+        weft_session *s;
+        weft_init zeros = {.kind = WEFT_INIT_ZEROS};
+        weft_session_options o = weft_session_defaults();
+        ASSERT_OK(weft_graph_create(&g));
+        weft_value v = weft_input(g, "x", WEFT_DESC(WEFT_F32, 4, 8));
+        for (int i = 0; i < CALLS; i++) {
+            char name[20];
+            (void)snprintf(name, sizeof name, "h.%d", i);
+            weft_cell_begin(g, name);
+            weft_value a = weft_param(g, "a", WEFT_DESC(WEFT_F32, 8, 16), zeros);
+            weft_value b = weft_param(g, "b", WEFT_DESC(WEFT_F32, 16, 8), zeros);
+            v = weft_tanh(g, weft_matmul(g, v, a, false, false));
+            v = weft_matmul(g, v, b, false, false);
+            if (by_hand) v = weft_graph_all_reduce(g, v, (weft_ranks){2, 1}, WEFT_REDUCE_SUM);
+            v = weft_cell_end(g, weft_tanh(g, v));
+        }
+        weft_output(g, "y", v);
+        ASSERT_OK(weft_plan_create(2, &plan));
+        if (by_hand) {
+            ASSERT_OK(weft_plan_mode(plan, WEFT_PARALLEL_MANUAL));
+        } else {
+            ASSERT_OK(weft_plan_axis(plan, "tp", 2));
+            ASSERT_OK(weft_tensor_split(plan, "x", "[-, -]"));
+            ASSERT_OK(weft_tensor_split(plan, "*.a", "[-, tp]"));
+            ASSERT_OK(weft_tensor_split(plan, "*.b", "[tp, -]"));
+        }
+        o.optimizer.kind = WEFT_NO_OPTIMIZER;
+        o.plan = plan;
+        ASSERT_OK(weft_session_create(g, &o, &s));
+        const wefti_program *p = wefti_session_program_of(s, 0, 0);
+        counts c = counted(p, NULL, NULL);
+        assert_int_equal(c.all_reduce, CALLS);
+        assert_int_equal(c.all_gather + c.reduce_scatter + c.others, 0);
+        assert_int_equal(p->routine_count, 1);
+        assert_int_equal(wefti_partition_transfers(p->partition), 1);
+        weft_session_destroy(s);
+        weft_plan_destroy(plan);
+        weft_graph_destroy(g);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(megatron_tensor_parallelism),
@@ -333,6 +383,7 @@ int main(void) {
         cmocka_unit_test(accumulated_gradients),
         cmocka_unit_test(recomputed_communication),
         cmocka_unit_test(depth_adds_no_transfers),
+        cmocka_unit_test(thirty_equal_sums_are_one_routine),
         cmocka_unit_test(sums_begin_before_the_backward_pass_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
