@@ -98,7 +98,8 @@ WEFT_API weft_status weft_plan_copies(weft_plan *plan, int copies) WEFT_CHECKED;
  * transfers. */
 WEFT_API weft_status weft_plan_recompute(weft_plan *plan, weft_recompute mode, const char *match,
                                          bool communication) WEFT_CHECKED;
-/** Whether the losses of devices and microbatches are added up instead of averaged. */
+/** Whether the losses of devices and microbatches are added up instead of averaged. Devices that
+ * all have the whole batch (WEFT_DATASET_FULL_BATCH) have one loss, which counts once. */
 WEFT_API weft_status weft_plan_gradients_sum(weft_plan *plan, bool sum) WEFT_CHECKED;
 /** Which transfers of a collective go as one. `collective`: "allreduce", "allgather",
  * "reducescatter". bytes for SIZE; index (ascending) for INDEX, allreduce only. */
