@@ -202,8 +202,8 @@ weft_status weft_checkpoint_merge(const char *const *slices, int slice_count,
         status = wefti_slices_take(&told, &text);
     }
     if (status >= 0) {
-        status = wefti_safetensors_write_made(path, m.items, m.count, m.metadata, m.pairs,
-                                              join_bytes);
+        status =
+            wefti_safetensors_write_made(path, m.items, m.count, m.metadata, m.pairs, join_bytes);
         if (status < 0) (void)unlink(path); /* the directory may have failed last */
     }
     merge_free(&m);

@@ -76,8 +76,8 @@ static weft_status open_newest(wefti_source *source) {
     WEFT_TRY(wefti_checkpoint_open(source->path, WEFTI_CHECKPOINT_LATEST, &source->step, &note));
     weft_status status = WEFT_OK;
     if (note)
-        status = WEFT_RAISE(WEFT_E_CORRUPT, "%s; if another step is meant, name its directory",
-                            note);
+        status =
+            WEFT_RAISE(WEFT_E_CORRUPT, "%s; if another step is meant, name its directory", note);
     wefti_free(note);
     return status;
 }

@@ -1,6 +1,6 @@
 /* Models against numbers from Hugging Face's transformers (transformers.h, made by
- * make_transformers.py): its config.json is read, and logits, loss and gradients of the same weights
- * are the same; a config.json of ours says what theirs said. */
+ * make_transformers.py): its config.json is read, and logits, loss and gradients of the same
+ * weights are the same; a config.json of ours says what theirs said. */
 #include "model_fixture.h"
 
 #include <math.h>
