@@ -140,6 +140,16 @@ weft_status weft_fortran_session_find(const weft_session *s, int program, const 
     WEFT_FORTRAN_TEXT(text, name);
     return weft_session_find(s, program, text, out);
 }
+weft_status weft_fortran_session_save_local(weft_session *s, const CFI_cdesc_t *path) {
+    WEFT_FORTRAN_TEXT(file, path);
+    return weft_session_save_local(s, file);
+}
+
+weft_status weft_fortran_session_load_local(weft_session *s, const CFI_cdesc_t *path) {
+    WEFT_FORTRAN_TEXT(file, path);
+    return weft_session_load_local(s, file);
+}
+
 weft_status weft_fortran_session_trace(weft_session *s, const CFI_cdesc_t *path) {
     WEFT_FORTRAN_TEXT(file, path);
     return weft_session_trace(s, path ? file : NULL);

@@ -1,7 +1,8 @@
 /* Parallelism by hand, in plans of mode manual: two layers whose hidden units are shared out, the
  * first weight by columns and the second by rows, the sum of their results in the graph; and
  * samples shared out, with the gradients' sum in the graph. Twenty steps give the losses and the
- * weights that one device has. */
+ * weights that one device has; also when the slices that four ranks saved after ten are joined and
+ * cut for two, which go on. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,8 +10,12 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/io.h"
+#include "checkpoint/safetensors.h"
+#include "weft/checkpoint.h"
 #include "weft/ops.h"
 #include "weft/plan.h"
 #include "weft/session.h"
@@ -35,6 +40,9 @@ typedef struct member {
     what what;
     int ranks, rank; /* one rank: nothing is shared out */
     outcome out;
+    bool momentum;
+    int from, to; /* steps; to 0: all */
+    const char *load, *save;
 } member;
 
 static int units_of(const member *m) {
@@ -69,9 +77,9 @@ static weft_status make_graph(const member *m, weft_graph **out) {
     weft_value y = weft_tanh(g, weft_linear(g, x, w1, WEFT_NO_VALUE, false));
     y = weft_linear(g, y, w2, WEFT_NO_VALUE, false);
     bool sum = m->what == UNITS && m->ranks > 1;
-    if (sum) y = weft_graph_all_reduce(g, y, (weft_ranks){RANKS, 1}, WEFT_REDUCE_SUM);
+    if (sum) y = weft_graph_all_reduce(g, y, (weft_ranks){m->ranks, 1}, WEFT_REDUCE_SUM);
     weft_value loss = weft_mse(g, y, t);
-    weft_loss(g, sum ? weft_scale(g, loss, 1.0 / RANKS) : loss);
+    weft_loss(g, sum ? weft_scale(g, loss, 1.0 / m->ranks) : loss);
     return weft_graph_status(g);
 }
 
@@ -95,7 +103,9 @@ static weft_status run_steps(weft_session *s, member *m) {
     weft_session_part part;
     TRY(fill(s, "w1", 0, unit, 0));
     TRY(fill(s, "w2", unit, 0, 1));
-    for (int step = 0; step < STEPS; step++) {
+    if (m->load) TRY(weft_session_load_local(s, m->load));
+    for (int step = m->from; step < (m->to ? m->to : STEPS); step++) {
+        if (weft_session_step_number(s) != step) return WEFT_E_BUG;
         TRY(fill(s, "x", row + step * 10, 0, 2));
         TRY(fill(s, "t", row + step * 10, 0, 3));
         TRY(weft_session_step(s, 0.1, &m->out.loss[step]));
@@ -104,7 +114,7 @@ static weft_status run_steps(weft_session *s, member *m) {
     memcpy(m->out.w1, part.data, (size_t)part.bytes);
     TRY(weft_session_local(s, 0, "w2", &part));
     memcpy(m->out.w2, part.data, (size_t)part.bytes);
-    return WEFT_OK;
+    return m->save ? weft_session_save_local(s, m->save) : WEFT_OK;
 }
 
 static weft_status run_member(void *context, weft_world *world) {
@@ -113,7 +123,7 @@ static weft_status run_member(void *context, weft_world *world) {
     weft_graph *g = NULL;
     weft_plan *plan = NULL;
     weft_session *s = NULL;
-    o.optimizer = (weft_optimizer){.kind = WEFT_SGD};
+    o.optimizer = (weft_optimizer){.kind = m->momentum ? WEFT_MOMENTUM : WEFT_SGD, .momentum = 0.9};
     o.threads = 1;
     o.world = world;
     weft_status status = weft_plan_create(m->ranks, &plan);
@@ -169,10 +179,112 @@ static void samples_shared_out(void **state) {
     run_way(SAMPLES);
 }
 
+/* ---- slices ---- */
+
+enum { HALF = STEPS / 2 };
+static char folder[200], names[RANKS][300];
+
+static const char *in_folder(const char *name) {
+    static char paths[16][300];
+    static int next;
+    char *path = paths[next++ % 16];
+    (void)snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
+/* Ranks that share hidden units from one step to another; a sum of their losses is the loss. */
+static void run_units(int count, int from, int to, const char *const *load, const char *const *save,
+                      double *loss) {
+    static member members[RANKS];
+    rank_of_world ranks[RANKS];
+    for (int r = 0; r < count; r++)
+        members[r] = (member){.what = UNITS,
+                              .ranks = count,
+                              .rank = r,
+                              .momentum = true,
+                              .from = from,
+                              .to = to,
+                              .load = load ? load[r] : NULL,
+                              .save = save ? save[r] : NULL};
+    if (count == 1)
+        ASSERT_OK(run_member(&members[0], NULL));
+    else
+        run_world(count, run_member, members, sizeof *members, ranks);
+    if (count > 1) assert_all_ok(ranks, count, "slices");
+    for (int step = from; step < to; step++) {
+        loss[step] = 0;
+        for (int r = 0; r < count; r++) loss[step] += members[r].out.loss[step];
+    }
+}
+
+/* Two files have the same tensors, up to rounding. */
+static void assert_near_files(const char *a, const char *b) {
+    wefti_safetensors *is, *want;
+    ASSERT_OK(wefti_safetensors_open(a, &is));
+    ASSERT_OK(wefti_safetensors_open(b, &want));
+    assert_int_equal(wefti_safetensors_count(is), 4); /* two weights, two momenta */
+    assert_int_equal(wefti_safetensors_count(want), 4);
+    for (int i = 0; i < 4; i++) {
+        const wefti_safetensors_entry *x = wefti_safetensors_at(is, i);
+        const wefti_safetensors_entry *y = wefti_safetensors_at(want, i);
+        assert_string_equal(x->name, y->name);
+        assert_int_equal(x->bytes, y->bytes);
+        for (int64_t at = 0; at < x->bytes / 8; at++) {
+            double p, q;
+            memcpy(&p, (const char *)x->data + 8 * at, 8);
+            memcpy(&q, (const char *)y->data + 8 * at, 8);
+            assert_near(x->name, 0, at, p, q);
+        }
+    }
+    wefti_safetensors_close(is);
+    wefti_safetensors_close(want);
+}
+
+static void slices_go_on_with_other_ranks(void **state) {
+    (void)state;
+    static const weft_checkpoint_cut cuts[] = {{"w1", 1}, {"w2", 0}};
+    const char *base = getenv("TMPDIR");
+    (void)snprintf(folder, sizeof folder, "%s/weft-by-hand-XXXXXX", base ? base : P_tmpdir);
+    assert_non_null(mkdtemp(folder));
+    const char *own[RANKS], *halves[2], *ends[2], *serial[2];
+    for (int r = 0; r < RANKS; r++) {
+        (void)snprintf(names[r], sizeof names[r], "%s/own%d.safetensors", folder, r);
+        own[r] = names[r];
+    }
+    const char *whole = in_folder("whole.safetensors"), *end = in_folder("end.safetensors");
+    double one[STEPS], shared[STEPS];
+    serial[0] = in_folder("serial-half.safetensors");
+    serial[1] = in_folder("serial-end.safetensors");
+    run_units(1, 0, HALF, NULL, &serial[0], one);
+    run_units(1, HALF, STEPS, &serial[0], &serial[1], one);
+    run_units(RANKS, 0, HALF, NULL, own, shared);
+    ASSERT_OK(weft_checkpoint_merge(own, RANKS, cuts, 2, whole, 0, NULL));
+    assert_near_files(whole, serial[0]);
+    ASSERT_OK(weft_checkpoint_split(whole, 2, cuts, 2, in_folder("half"), 0, NULL));
+    halves[0] = in_folder("half-rank-00000-of-00002.safetensors");
+    halves[1] = in_folder("half-rank-00001-of-00002.safetensors");
+    ends[0] = in_folder("end0.safetensors");
+    ends[1] = in_folder("end1.safetensors");
+    run_units(2, HALF, STEPS, halves, ends, shared);
+    ASSERT_OK(weft_checkpoint_merge(ends, 2, cuts, 2, end, 0, NULL));
+    assert_near_files(end, serial[1]);
+    for (int step = 0; step < STEPS; step++) assert_near("loss", 0, step, shared[step], one[step]);
+    member lost = {.what = UNITS, .ranks = 1, .momentum = true, .load = own[0], .to = 1};
+    assert_int_equal(run_member(&lost, NULL), WEFT_E_SHAPE);
+    assert_non_null(
+        strstr(weft_error_message(), "tensor \"w1\" is f64[6, 3]; here it is f64[6, 12]"));
+    lost.momentum = false;
+    lost.load = whole;
+    assert_int_equal(run_member(&lost, NULL), WEFT_E_SHAPE);
+    assert_non_null(strstr(weft_error_message(), "which is none of the session"));
+    ASSERT_OK(wefti_remove_tree(folder));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hidden_units_shared_out),
         cmocka_unit_test(samples_shared_out),
+        cmocka_unit_test(slices_go_on_with_other_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
