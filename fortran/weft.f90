@@ -73,7 +73,8 @@ module weft_c ! what goes straight to C
     end enum
     enum, bind(C)
         enumerator :: WEFT_FAMILY_GPT2, WEFT_FAMILY_LLAMA, WEFT_FAMILY_BERT, WEFT_FAMILY_GPT2_MOE, WEFT_FAMILY_MIXTRAL, &
-            WEFT_FAMILY_VIT, WEFT_FAMILY_MLP, WEFT_FAMILY_LENET, WEFT_FAMILY_RESNET18, WEFT_FAMILY_RESNET50
+            WEFT_FAMILY_MISTRAL, WEFT_FAMILY_QWEN2, WEFT_FAMILY_VIT, WEFT_FAMILY_MLP, WEFT_FAMILY_LENET, &
+            WEFT_FAMILY_RESNET18, WEFT_FAMILY_RESNET50
     end enum
     enum, bind(C)
         enumerator :: WEFT_USE_TRAIN, WEFT_USE_EVAL, WEFT_USE_LOGITS, WEFT_USE_DECODE
@@ -173,7 +174,7 @@ module weft_c ! what goes straight to C
     type, bind(C) :: weft_model_config ! 0: the family's default
         integer(c_int) :: family = WEFT_FAMILY_GPT2
         integer(c_int64_t) :: layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, context = 0, vocab = 0, head_dim = 0, &
-            classes = 0, image(3) = 0, patch = 0
+            classes = 0, image(3) = 0, patch = 0, window = 0
         real(c_double) :: dropout = 0, norm_eps = 0, rope_theta = 0
         type(weft_rope_scaling) :: rope_scaling
         logical(c_bool) :: tied = .false., attention_bias = .false., mlp_bias = .false.
@@ -181,6 +182,8 @@ module weft_c ! what goes straight to C
         real(c_double) :: capacity_factor = 0, aux_loss = 0
         integer(c_int64_t) :: end_count = 0
         integer(c_int32_t) :: ends(WEFT_MAX_END_TOKENS) = 0
+        logical(c_bool) :: has_begin = .false., has_pad = .false.
+        integer(c_int32_t) :: begin = 0, pad = 0
     end type
     type, bind(C) :: c_tensor_info
         type(c_ptr) :: name

@@ -4,7 +4,7 @@
     make_tiny.py OUT [--only NAME ...] [--list]
 
 For each of gpt2, llama (grouped heads, untied output), llama-tied (the same,
-tied), bert and mixtral, and for each of f32, bf16 and f16, OUT/NAME-DTYPE holds one
+tied), bert, mixtral, mistral and qwen2, and for each of f32, bf16 and f16, OUT/NAME-DTYPE holds one
 model.safetensors and OUT/NAME-DTYPE-sharded the same weights in several
 files with an index.  Every directory also has
 
@@ -40,6 +40,22 @@ def llama(tied=False):
         tie_word_embeddings=tied, bos_token_id=0, eos_token_id=0))
 
 
+def mistral():
+    return transformers.MistralForCausalLM(transformers.MistralConfig(
+        vocab_size=VOCAB, hidden_size=48, intermediate_size=80,
+        num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
+        head_dim=12, max_position_embeddings=32, sliding_window=32,
+        bos_token_id=1, eos_token_id=2))
+
+
+def qwen2():
+    return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(
+        vocab_size=VOCAB, hidden_size=48, intermediate_size=80,
+        num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
+        max_position_embeddings=32, tie_word_embeddings=True,
+        bos_token_id=0, eos_token_id=0))
+
+
 def bert():
     return transformers.BertForMaskedLM(transformers.BertConfig(
         vocab_size=VOCAB, hidden_size=48, num_hidden_layers=2,
@@ -57,7 +73,7 @@ def mixtral():
 
 MODELS = {"gpt2": gpt2, "llama": llama,
           "llama-tied": lambda: llama(tied=True), "bert": bert,
-          "mixtral": mixtral}
+          "mixtral": mixtral, "mistral": mistral, "qwen2": qwen2}
 
 
 def scatter(model, source):

@@ -49,6 +49,14 @@ def _llama(choose, sizes, family):
             transformers.LlamaConfig(
                 **common, attention_bias=choose([True, False]),
                 mlp_bias=choose([True, False])))
+    if family == "mistral":
+        return transformers.MistralForCausalLM(transformers.MistralConfig(
+            **common, sliding_window=choose([None, 200, 4096])))
+    if family == "qwen2":
+        if common["head_dim"] is None:
+            del common["head_dim"]
+        return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(
+            **common))
     return transformers.MixtralForCausalLM(transformers.MixtralConfig(
         **common, num_local_experts=choose([2, 4, 5]),
         num_experts_per_tok=choose([1, 2]), sliding_window=None,
@@ -58,7 +66,7 @@ def _llama(choose, sizes, family):
 def save(seed, directory, dtypes=("f32",), vocab=256):
     """Writes a model that the seed settles; says what it is."""
     choose = random.Random(seed).choice
-    family = choose(["gpt2", "llama", "mixtral"])
+    family = choose(["gpt2", "llama", "mixtral", "mistral", "qwen2"])
     heads = choose([1, 2, 4, 6])
     sizes = {"vocab": vocab, "context": choose([40, 64, 200]),
              "heads": heads, "hidden": heads * choose([4, 8, 16]),

@@ -22,8 +22,9 @@ typedef struct weft_generator weft_generator;
 typedef struct weft_generator_options {
     int threads;          /* 0: all cores this process may use */
     int64_t memory_bytes; /* refuse models that need more; 0: no limit */
-    /* Tokens to keep keys and values for, where positions are rotary (llama, mixtral): these models
-     * tell contexts whose caches may be larger than the model. 0, or more than its context: all. */
+    /* Tokens to keep keys and values for, where positions are rotary (llama, mixtral, mistral,
+     * qwen2): these models tell contexts whose caches may be larger than the model. 0, or more than
+     * its context: all. */
     int64_t context;
 } weft_generator_options;
 

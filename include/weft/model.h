@@ -1,5 +1,5 @@
 /* Model families, written with the public graph API only: gpt2, llama, bert, gpt2-moe, mixtral,
- * vit, mlp, lenet, resnet18, resnet50. */
+ * mistral, qwen2, vit, mlp, lenet, resnet18, resnet50. */
 #ifndef WEFT_MODEL_H
 #define WEFT_MODEL_H
 
@@ -17,6 +17,8 @@ extern "C" {
     X(BERT, "bert")                                                                                \
     X(GPT2_MOE, "gpt2-moe")                                                                        \
     X(MIXTRAL, "mixtral")                                                                          \
+    X(MISTRAL, "mistral")                                                                          \
+    X(QWEN2, "qwen2")                                                                              \
     X(VIT, "vit")                                                                                  \
     X(MLP, "mlp")                                                                                  \
     X(LENET, "lenet")                                                                              \
@@ -32,22 +34,25 @@ typedef enum weft_family {
 
 enum { WEFT_MAX_END_TOKENS = 16 };
 
-/* What a model is, apart from the batch. Zero means the family's default where there is one. */
+/* What a model is, apart from the batch. Zero means the family's default where there is one.
+ * "llama..." are llama and what is built like it: mixtral, mistral, qwen2. */
 typedef struct weft_model_config {
     weft_family family;
     int64_t layers; /* blocks; mlp: hidden layers */
     int64_t hidden; /* resnet: channels of the first stage */
     int64_t heads, kv_heads, ffn, context, vocab;
-    int64_t head_dim; /* elements of a head; llama, mixtral: any even number, else hidden / heads */
+    int64_t head_dim; /* elements of a head; llama...: any even number, else hidden / heads */
     int64_t classes;  /* classifiers */
     int64_t image[3]; /* channels, height, width */
     int64_t patch;    /* vit */
-    double dropout;   /* llama, mixtral: of attention probabilities only */
+    int64_t window; /* mixtral, mistral, qwen2: no token attends to more, itself among them; graphs
+                       of longer texts are not built. 0: no bound */
+    double dropout; /* llama...: of attention probabilities only */
     double norm_eps, rope_theta;
-    weft_rope_scaling rope_scaling; /* llama, mixtral */
-    bool
-        tied; /* llama, mixtral: the output uses the embedding; gpt2, gpt2-moe and bert always do */
-    bool attention_bias; /* llama: query, key, value and output projections have biases */
+    weft_rope_scaling rope_scaling; /* llama... */
+    bool tied; /* llama...: the output uses the embedding; gpt2, gpt2-moe and bert always do */
+    bool attention_bias; /* llama: query, key, value and output projections have biases; qwen2
+                            always has those of query, key and value, and no others */
     bool mlp_bias;       /* llama: those of the feed-forward layer have */
     /* gpt2-moe, mixtral: each feed-forward layer is one of several for each token */
     int64_t experts, experts_per_token;
@@ -57,13 +62,16 @@ typedef struct weft_model_config {
     /* language models: which tokens end a text; none: those that its tokenizer has names for */
     int64_t end_count;
     int32_t ends[WEFT_MAX_END_TOKENS];
+    /* which token begins a text, and which fills one up: kept from file to file, not used here */
+    bool has_begin, has_pad;
+    int32_t begin, pad;
 } weft_model_config;
 
 typedef enum weft_model_use {
     WEFT_USE_TRAIN,  /* with loss, dropout, batch statistics */
     WEFT_USE_EVAL,   /* with loss, no dropout */
     WEFT_USE_LOGITS, /* output "logits", no loss, no target input */
-    WEFT_USE_DECODE  /* gpt2, llama, gpt2-moe, mixtral: a piece of a sequence with key/value caches,
+    WEFT_USE_DECODE  /* gpt2, gpt2-moe, llama...: a piece of a sequence with key/value caches,
                         seq 0: one token; inputs "tokens" [batch, seq], "position" i32 [] of the
                         first of them; gpt2 and gpt2-moe with seq > 1 also "positions" i32 [seq]:
                         position, position + 1... */

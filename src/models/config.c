@@ -98,6 +98,17 @@ static weft_status read_dropout(const wefti_json *o, double standard, int count,
     return WEFT_OK;
 }
 
+/* bos_token_id, pad_token_id: a number or null; one outside the vocabulary is none. */
+static weft_status read_token(const wefti_json *o, const char *key, int64_t vocab, bool *has,
+                              int32_t *id) {
+    const wefti_json *v = member(o, key);
+    WEFT_REQUIRE(!v || v->kind == WEFTI_JSON_INT, WEFT_E_ARG, "%s must be the number of a token",
+                 key);
+    *has = v && v->as.integer >= 0 && v->as.integer < vocab;
+    *id = *has ? (int32_t)v->as.integer : 0;
+    return WEFT_OK;
+}
+
 /* eos_token_id: a number, several, or null. Numbers outside the vocabulary, which some files have,
  * end no text. */
 static weft_status read_ends(const wefti_json *o, weft_model_config *c) {
@@ -180,17 +191,23 @@ static weft_status read_rope(const wefti_json *o, const char *key, weft_model_co
     return status < 0 ? wefti_prefix(status, "%s", key) : WEFT_OK;
 }
 
-static weft_status read_llama_with(const wefti_json *o, double rms_norm_eps, double rope_theta,
-                                   weft_model_config *c) {
+/* What transformers assumes of a family like llama where a key is left out; kv_heads 0: heads. */
+typedef struct llama_defaults {
+    int64_t kv_heads, context;
+    double norm_eps, rope_theta;
+} llama_defaults;
+
+static weft_status read_llama_with(const wefti_json *o, llama_defaults d, weft_model_config *c) {
     WEFT_TRY(read_int(o, "num_hidden_layers", &c->layers));
     WEFT_TRY(read_int(o, "hidden_size", &c->hidden));
     WEFT_TRY(read_int(o, "num_attention_heads", &c->heads));
-    WEFT_TRY(read_int_or(o, "num_key_value_heads", 0, &c->kv_heads));
+    bool grouped = wefti_json_get(o, "num_key_value_heads"); /* null: as many as heads */
+    WEFT_TRY(read_int_or(o, "num_key_value_heads", grouped ? 0 : d.kv_heads, &c->kv_heads));
     WEFT_TRY(read_int(o, "intermediate_size", &c->ffn));
-    WEFT_TRY(read_int_or(o, "max_position_embeddings", 2048, &c->context));
+    WEFT_TRY(read_int_or(o, "max_position_embeddings", d.context, &c->context));
     WEFT_TRY(read_int(o, "vocab_size", &c->vocab));
-    WEFT_TRY(read_real_or(o, "rms_norm_eps", rms_norm_eps, &c->norm_eps));
-    WEFT_TRY(read_real_or(o, "rope_theta", rope_theta, &c->rope_theta));
+    WEFT_TRY(read_real_or(o, "rms_norm_eps", d.norm_eps, &c->norm_eps));
+    WEFT_TRY(read_real_or(o, "rope_theta", d.rope_theta, &c->rope_theta));
     WEFT_TRY(read_rope(o, "rope_scaling", c));
     WEFT_TRY(read_rope(o, "rope_parameters", c));
     WEFT_TRY(read_dropout(o, 0, 1, llama_dropout, &c->dropout));
@@ -200,24 +217,64 @@ static weft_status read_llama_with(const wefti_json *o, double rms_norm_eps, dou
 }
 
 static weft_status read_llama(const wefti_json *o, weft_model_config *c) {
-    WEFT_TRY(read_llama_with(o, 1e-6, 10000.0, c));
+    WEFT_TRY(read_llama_with(o, (llama_defaults){0, 2048, 1e-6, 10000.0}, c));
     WEFT_TRY(read_bool_or(o, "attention_bias", false, &c->attention_bias));
     return read_bool_or(o, "mlp_bias", false, &c->mlp_bias);
 }
 
-static weft_status read_mixtral(const wefti_json *o, weft_model_config *c) {
-    WEFT_TRY(read_llama_with(o, 1e-5, 1000000.0, c));
-    if (!wefti_json_get(o, "num_key_value_heads")) c->kv_heads = 8;
-    WEFT_TRY(read_int_or(o, "max_position_embeddings", 4096 * 32, &c->context));
-    WEFT_TRY(read_experts(o, 2, c));
+/* sliding_window, where it is left out `standard`; null: none. */
+static weft_status read_window(const wefti_json *o, int64_t standard, weft_model_config *c) {
+    bool given = wefti_json_get(o, "sliding_window");
+    return read_int_or(o, "sliding_window", given ? 0 : standard, &c->window);
+}
+
+static weft_status expect_no_biases(const wefti_json *o) {
     WEFT_TRY(expect_bool(o, "attention_bias", false, false));
-    WEFT_TRY(expect_bool(o, "mlp_bias", false, false));
-    int64_t window;
+    return expect_bool(o, "mlp_bias", false, false);
+}
+
+static weft_status read_mistral(const wefti_json *o, weft_model_config *c) {
+    WEFT_TRY(read_llama_with(o, (llama_defaults){8, 4096 * 32, 1e-6, 10000.0}, c));
+    WEFT_TRY(expect_no_biases(o));
+    return read_window(o, 4096, c);
+}
+
+/* Whether any layer of a qwen2 that uses a window does: layer_types tells, or else those from
+ * max_window_layers on do. */
+static weft_status read_windowed(const wefti_json *o, int64_t layers, bool *out) {
+    const wefti_json *types = member(o, "layer_types"), *first = member(o, "max_window_layers");
+    WEFT_REQUIRE(!types || types->kind == WEFTI_JSON_ARRAY, WEFT_E_ARG,
+                 "layer_types must be a list of texts");
+    WEFT_REQUIRE(!first || (first->kind == WEFTI_JSON_INT && first->as.integer >= 0), WEFT_E_ARG,
+                 "max_window_layers must be a whole number, 0 or more");
+    *out = !types && (first ? first->as.integer : 28) < layers;
+    for (const wefti_json *type = types ? types->as.child : NULL; type; type = type->next) {
+        WEFT_REQUIRE(type->kind == WEFTI_JSON_TEXT, WEFT_E_ARG,
+                     "layer_types must be a list of texts");
+        bool windowed = !strcmp(type->as.text, "sliding_attention");
+        WEFT_REQUIRE(windowed || !strcmp(type->as.text, "full_attention"), WEFT_E_NO_IMPL,
+                     "layer_types has \"%s\": only full_attention and sliding_attention are "
+                     "supported",
+                     type->as.text);
+        *out |= windowed;
+    }
+    return WEFT_OK;
+}
+
+static weft_status read_qwen2(const wefti_json *o, weft_model_config *c) {
+    bool window, layers;
+    WEFT_TRY(read_llama_with(o, (llama_defaults){32, 32768, 1e-6, 10000.0}, c));
+    WEFT_TRY(read_bool_or(o, "use_sliding_window", false, &window));
+    WEFT_TRY(read_windowed(o, c->layers, &layers));
+    return window && layers ? read_window(o, 4096, c) : WEFT_OK;
+}
+
+static weft_status read_mixtral(const wefti_json *o, weft_model_config *c) {
+    WEFT_TRY(read_llama_with(o, (llama_defaults){8, 4096 * 32, 1e-5, 1000000.0}, c));
+    WEFT_TRY(read_experts(o, 2, c));
+    WEFT_TRY(expect_no_biases(o));
+    WEFT_TRY(read_window(o, 0, c));
     double noise;
-    WEFT_TRY(read_int_or(o, "sliding_window", c->context, &window));
-    WEFT_REQUIRE(window >= c->context, WEFT_E_NO_IMPL,
-                 "sliding_window is %lld: only windows of the whole context, %lld, are supported",
-                 (long long)window, (long long)c->context);
     WEFT_TRY(read_real_or(o, "router_jitter_noise", 0, &noise));
     WEFT_REQUIRE(noise == 0, WEFT_E_NO_IMPL, "router_jitter_noise is %g: only 0 is supported",
                  noise);
@@ -318,6 +375,13 @@ static void write_raw(wefti_text *t, const char *key, const char *value) {
     wefti_text_add(t, ",\n  \"%s\": %s", key, value);
 }
 
+static void write_int_or_null(wefti_text *t, const char *key, bool has, int64_t value) {
+    if (has)
+        write_int(t, key, value);
+    else
+        write_raw(t, key, "null");
+}
+
 /* One as a number, as most files have it; none as null, and not left out: transformers' defaults
  * lie outside a vocabulary. */
 static void write_ends(wefti_text *t, const weft_model_config *c) {
@@ -397,21 +461,40 @@ static void write_llama_sizes(wefti_text *t, const weft_model_config *c) {
     if (c->rope_scaling.factor > 0) write_rope(t, "rope_scaling", c); /* transformers 4 */
     write_rope(t, "rope_parameters", c);                              /* transformers 5 */
     write_raw(t, "hidden_act", "\"silu\"");
-    write_raw(t, "attention_bias", c->attention_bias ? "true" : "false");
-    write_raw(t, "mlp_bias", c->mlp_bias ? "true" : "false");
     write_raw(t, "tie_word_embeddings", c->tied ? "true" : "false");
 }
 
 static void write_llama(wefti_text *t, const weft_model_config *c) {
     write_raw(t, "architectures", "[\"LlamaForCausalLM\"]");
     write_llama_sizes(t, c);
+    write_raw(t, "attention_bias", c->attention_bias ? "true" : "false");
+    write_raw(t, "mlp_bias", c->mlp_bias ? "true" : "false");
+}
+
+static void write_window(wefti_text *t, const weft_model_config *c) {
+    write_int_or_null(t, "sliding_window", c->window > 0, c->window);
+}
+
+static void write_mistral(wefti_text *t, const weft_model_config *c) {
+    write_raw(t, "architectures", "[\"MistralForCausalLM\"]");
+    write_llama_sizes(t, c);
+    write_window(t, c);
+}
+
+/* A window, where there is one, in all layers. */
+static void write_qwen2(wefti_text *t, const weft_model_config *c) {
+    write_raw(t, "architectures", "[\"Qwen2ForCausalLM\"]");
+    write_llama_sizes(t, c);
+    write_raw(t, "use_sliding_window", c->window > 0 ? "true" : "false");
+    write_window(t, c);
+    write_int(t, "max_window_layers", c->window > 0 ? 0 : c->layers);
 }
 
 static void write_mixtral(wefti_text *t, const weft_model_config *c) {
     write_raw(t, "architectures", "[\"MixtralForCausalLM\"]");
     write_llama_sizes(t, c);
     write_experts(t, c);
-    write_raw(t, "sliding_window", "null");
+    write_window(t, c);
 }
 
 static void write_encoder(wefti_text *t, const weft_model_config *c) {
@@ -482,6 +565,8 @@ static const config_form forms[WEFT_FAMILIES] = {
     [WEFT_FAMILY_BERT] = {"bert", read_bert, write_bert},
     [WEFT_FAMILY_GPT2_MOE] = {"weft-gpt2-moe", read_gpt2_moe, write_gpt2_moe},
     [WEFT_FAMILY_MIXTRAL] = {"mixtral", read_mixtral, write_mixtral},
+    [WEFT_FAMILY_MISTRAL] = {"mistral", read_mistral, write_mistral},
+    [WEFT_FAMILY_QWEN2] = {"qwen2", read_qwen2, write_qwen2},
     [WEFT_FAMILY_VIT] = {"vit", read_vit, write_vit},
     [WEFT_FAMILY_MLP] = {"weft-mlp", read_own, write_own},
     [WEFT_FAMILY_LENET] = {"weft-lenet", read_own, write_own},
@@ -495,16 +580,20 @@ static weft_status read_root(const wefti_json *o, weft_model_config *c) {
     WEFT_TRY(wefti_json_text(o, "model_type", &type));
     int family = 0;
     while (family < (int)WEFT_FAMILIES && strcmp(forms[family].model_type, type)) family++;
-    WEFT_REQUIRE(
-        family < (int)WEFT_FAMILIES, WEFT_E_NO_IMPL,
-        "model_type is \"%s\": only gpt2, llama, bert, mixtral, vit, weft-gpt2-moe, weft-mlp, "
-        "weft-lenet, weft-resnet18 and weft-resnet50 are supported",
-        type);
+    WEFT_REQUIRE(family < (int)WEFT_FAMILIES, WEFT_E_NO_IMPL,
+                 "model_type is \"%s\": only gpt2, llama, bert, mixtral, mistral, qwen2, vit, "
+                 "weft-gpt2-moe, weft-mlp, "
+                 "weft-lenet, weft-resnet18 and weft-resnet50 are supported",
+                 type);
     WEFT_REQUIRE(!member(o, "quantization_config"), WEFT_E_NO_IMPL,
                  "quantization_config is given: quantized models are not supported");
     c->family = (weft_family)family;
     WEFT_TRY(forms[family].read(o, c));
-    if (weft_family_is_language(c->family)) WEFT_TRY(read_ends(o, c));
+    if (weft_family_is_language(c->family)) {
+        WEFT_TRY(read_ends(o, c));
+        WEFT_TRY(read_token(o, "bos_token_id", c->vocab, &c->has_begin, &c->begin));
+        WEFT_TRY(read_token(o, "pad_token_id", c->vocab, &c->has_pad, &c->pad));
+    }
     double dropout = c->dropout;
     if (isnan(dropout)) c->dropout = 0;
     WEFT_TRY(weft_model_complete(c));
@@ -551,9 +640,9 @@ weft_status weft_model_config_write(const weft_model_config *config, char **out)
     wefti_text_add(&t, "{\n  \"model_type\": \"%s\"", forms[c.family].model_type);
     forms[c.family].write(&t, &c);
     if (weft_family_is_language(c.family)) {
-        write_raw(&t, "bos_token_id", "null");
+        write_int_or_null(&t, "bos_token_id", c.has_begin, c.begin);
         write_ends(&t, &c);
-        write_raw(&t, "pad_token_id", "null");
+        write_int_or_null(&t, "pad_token_id", c.has_pad, c.pad);
     }
     write_raw(&t, "dtype", "\"float32\"");       /* transformers 5 */
     write_raw(&t, "torch_dtype", "\"float32\""); /* transformers 4 */

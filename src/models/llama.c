@@ -1,9 +1,10 @@
-/* Llama, and Mixtral, which has layers of experts for feed-forward layers: pre-norm blocks with
- * RMSNorm, rotary positions, SwiGLU and grouped heads, biases as asked for. Source: Touvron et al.,
- * "LLaMA", 2023, and "Llama 2", 2023 (grouped heads); Jiang et al., "Mixtral of Experts", 2024.
- * Names as Hugging Face has them. Initial values as gpt2's: normal 0.02, products that end in the
- * residual stream 0.02 / sqrt(2 layers). Dropout acts on the attention probabilities only, as
- * "attention_dropout" does there. */
+/* Llama; Mistral, the same by another name; Qwen2, with biases of query, key and value; Mixtral,
+ * with layers of experts for feed-forward layers: pre-norm blocks with RMSNorm, rotary positions,
+ * SwiGLU and grouped heads, biases as asked for. Source: Touvron et al., "LLaMA", 2023, and "Llama
+ * 2", 2023 (grouped heads); Jiang et al., "Mistral 7B", 2023, and "Mixtral of Experts", 2024; Yang
+ * et al., "Qwen2 Technical Report", 2024. Names as Hugging Face has them. Initial values as gpt2's:
+ * normal 0.02, products that end in the residual stream 0.02 / sqrt(2 layers). Dropout acts on the
+ * attention probabilities only, as "attention_dropout" does there. */
 #include <math.h>
 
 #include "models/models.h"
@@ -24,7 +25,8 @@ static weft_value dense(const wefti_model_build *b, weft_value x, const char *na
 static weft_value project(const wefti_model_build *b, weft_value x, const char *name,
                           int64_t heads) {
     int64_t dim = b->c->head_dim;
-    x = dense(b, x, name, heads * dim, 0.02, b->c->attention_bias);
+    bool bias = b->c->attention_bias || b->c->family == WEFT_FAMILY_QWEN2;
+    x = dense(b, x, name, heads * dim, 0.02, bias);
     return weft_reshape(b->g, x, 4, (int64_t[]){b->batch, b->seq, heads, dim});
 }
 

@@ -52,6 +52,24 @@ static const family_row families[WEFT_FAMILIES] = {
                               .rope_theta = 1000000.0,
                               .experts = 8,
                               .experts_per_token = 2}},
+    [WEFT_FAMILY_MISTRAL] = {"mistral",
+                             true,
+                             wefti_build_llama,
+                             {.layers = 12,
+                              .hidden = 768,
+                              .heads = 12,
+                              .context = 1024,
+                              .norm_eps = 1e-5,
+                              .rope_theta = 10000.0}},
+    [WEFT_FAMILY_QWEN2] = {"qwen2",
+                           true,
+                           wefti_build_llama,
+                           {.layers = 12,
+                            .hidden = 768,
+                            .heads = 12,
+                            .context = 1024,
+                            .norm_eps = 1e-6,
+                            .rope_theta = 1000000.0}},
     [WEFT_FAMILY_VIT] =
         {"vit",
          false,
@@ -79,7 +97,8 @@ const char *weft_family_text(weft_family family) {
 
 /* llama and what is built like it. */
 static bool is_llama(weft_family family) {
-    return family == WEFT_FAMILY_LLAMA || family == WEFT_FAMILY_MIXTRAL;
+    return family == WEFT_FAMILY_LLAMA || family == WEFT_FAMILY_MIXTRAL ||
+           family == WEFT_FAMILY_MISTRAL || family == WEFT_FAMILY_QWEN2;
 }
 
 static void fill(int64_t *value, int64_t standard) {
@@ -187,15 +206,29 @@ static weft_status check_numbers(const weft_model_config *c) {
     return WEFT_OK;
 }
 
+static weft_status check_window(const weft_model_config *c) {
+    bool may = is_llama(c->family) && c->family != WEFT_FAMILY_LLAMA;
+    WEFT_REQUIRE(c->window >= 0 && (may || c->window == 0), WEFT_E_ARG,
+                 "the window of %s is %lld: it must be %s", weft_family_text(c->family),
+                 (long long)c->window, may ? "positive, or 0 for none" : "0");
+    return WEFT_OK;
+}
+
+static weft_status check_token(const weft_model_config *c, const char *what, bool has, int32_t id) {
+    WEFT_REQUIRE(!has || (id >= 0 && id < c->vocab), WEFT_E_ARG,
+                 "token %d %s, but the vocabulary has %lld tokens", (int)id, what,
+                 (long long)c->vocab);
+    return WEFT_OK;
+}
+
 static weft_status check_ends(const weft_model_config *c) {
     WEFT_REQUIRE(c->end_count >= 0 && c->end_count <= WEFT_MAX_END_TOKENS, WEFT_E_ARG,
                  "%lld tokens end a text: 0 to %d may", (long long)c->end_count,
                  WEFT_MAX_END_TOKENS);
     for (int64_t i = 0; i < c->end_count; i++)
-        WEFT_REQUIRE(c->ends[i] >= 0 && c->ends[i] < c->vocab, WEFT_E_ARG,
-                     "token %d ends a text, but the vocabulary has %lld tokens", (int)c->ends[i],
-                     (long long)c->vocab);
-    return WEFT_OK;
+        WEFT_TRY(check_token(c, "ends a text", true, c->ends[i]));
+    WEFT_TRY(check_token(c, "begins a text", c->has_begin, c->begin));
+    return check_token(c, "fills a text up", c->has_pad, c->pad);
 }
 
 /* What is left at 0 becomes the family's own. */
@@ -234,6 +267,7 @@ weft_status weft_model_complete(weft_model_config *config) {
     if (d->hidden > 0) WEFT_TRY(check_positive("model.hidden", c.hidden));
     if (d->heads > 0) WEFT_TRY(check_heads(&c));
     WEFT_TRY(check_biases(&c));
+    WEFT_TRY(check_window(&c));
     WEFT_TRY(check_experts(&c, d->experts > 0));
     if (families[c.family].language) {
         WEFT_TRY(check_positive("model.vocab", c.vocab));
@@ -257,6 +291,11 @@ weft_status weft_model_build(const weft_model_config *config, weft_model_use use
         WEFT_REQUIRE(seq > 0 && seq <= c.context, WEFT_E_ARG,
                      "a sequence of %lld tokens does not fit model.context, %lld", (long long)seq,
                      (long long)c.context);
+    int64_t seen = use == WEFT_USE_DECODE ? c.context : seq;
+    WEFT_REQUIRE(c.window == 0 || seen <= c.window, WEFT_E_NO_IMPL,
+                 "a token of this %s attends to %lld at most (sliding_window): only a "
+                 "model.context up to that is supported, not %lld",
+                 weft_family_text(c.family), (long long)c.window, (long long)seen);
     bool decodes =
         is_llama(c.family) || c.family == WEFT_FAMILY_GPT2 || c.family == WEFT_FAMILY_GPT2_MOE;
     WEFT_REQUIRE((unsigned)use <= WEFT_USE_DECODE, WEFT_E_ARG, "unknown use %d of a model",

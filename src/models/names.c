@@ -1,5 +1,5 @@
-/* How tensors are called in files: Hugging Face's names for gpt2, llama, bert, mixtral and vit,
- * torchvision's for resnet, ours for the others.
+/* How tensors are called in files: Hugging Face's names for gpt2, llama, bert, mixtral,
+ * mistral, qwen2 and vit, torchvision's for resnet, ours for the others.
  *
  * Inside, names lack the base model's prefix ("transformer.", "model.", "bert.", "vit."), which
  * files have or not, depending on the class that wrote them. */
@@ -20,6 +20,8 @@ static const naming namings[WEFT_FAMILIES] = {
     [WEFT_FAMILY_BERT] = {"bert.", "cls."},
     [WEFT_FAMILY_GPT2_MOE] = {"transformer.", "lm_head."},
     [WEFT_FAMILY_MIXTRAL] = {"model.", "lm_head."},
+    [WEFT_FAMILY_MISTRAL] = {"model.", "lm_head."},
+    [WEFT_FAMILY_QWEN2] = {"model.", "lm_head."},
     [WEFT_FAMILY_VIT] = {"vit.", "classifier."},
 };
 
@@ -115,6 +117,8 @@ bool weft_model_file_extra(const weft_model_config *config, const char *file_nam
                !strcmp(file_name, "lm_head.weight");
     case WEFT_FAMILY_LLAMA: /* rotary frequencies */
     case WEFT_FAMILY_MIXTRAL:
+    case WEFT_FAMILY_MISTRAL:
+    case WEFT_FAMILY_QWEN2:
         return ends(file_name, ".rotary_emb.inv_freq") ||
                (config->tied && !strcmp(file_name, "lm_head.weight"));
     case WEFT_FAMILY_BERT: /* indices, the tied head, the head for sentence pairs */

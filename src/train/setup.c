@@ -52,7 +52,7 @@ static weft_status config_of_job(wefti_training *t, weft_model_config *out) {
     take(&c.head_dim, m->head_dim);
     take(&c.ffn, m->ffn);
     /* A model read from files keeps its table of positions; the job may use fewer of them. */
-    bool rotary = c.family == WEFT_FAMILY_LLAMA || c.family == WEFT_FAMILY_MIXTRAL;
+    bool rotary = c.rope_theta > 0;
     if (!m->from[0] || rotary) take(&c.context, m->context);
     WEFT_REQUIRE(m->context <= c.context || !m->from[0], WEFT_E_ARG,
                  "model.context is %lld but the model in %s has %lld positions",
@@ -167,9 +167,8 @@ static bool sizes_known(const weft_model_config *c) {
 weft_status wefti_training_configure(wefti_training *t) {
     WEFT_TRY(config_of_job(t, &t->config));
     WEFT_REQUIRE(t->config.family < WEFT_FAMILIES, WEFT_E_ARG,
-                 "model.family is missing: gpt2, llama, bert, gpt2-moe, mixtral, vit, mlp, lenet, "
-                 "resnet18 or "
-                 "resnet50");
+                 "model.family is missing: gpt2, llama, bert, gpt2-moe, mixtral, mistral, qwen2, "
+                 "vit, mlp, lenet, resnet18 or resnet50");
     if (!sizes_known(&t->config)) {
         WEFT_TRY(open_data(t));
         WEFT_TRY(sizes_from_data(t));

@@ -28,6 +28,10 @@ MODELS = {
         head_dim=2, tie_word_embeddings=True))),
     'llama, biases of feed-forward layers': lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(
         **llama(mlp_bias=True))),
+    'mistral': lambda: transformers.MistralForCausalLM(transformers.MistralConfig(**llama(
+        num_attention_heads=2, num_key_value_heads=1, head_dim=8, sliding_window=16, bos_token_id=1, eos_token_id=2))),
+    'qwen2': lambda: transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**llama(
+        num_attention_heads=6, num_key_value_heads=2, bos_token_id=3, pad_token_id=0))),
 }
 
 

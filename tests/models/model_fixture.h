@@ -23,13 +23,18 @@
 
 enum { TINY_VOCAB = 11, TINY_CONTEXT = 6, TINY_CLASSES = 5 };
 
+/* llama and what is built like it. */
+static inline bool is_rotary(weft_family family) {
+    return family == WEFT_FAMILY_LLAMA || family == WEFT_FAMILY_MIXTRAL ||
+           family == WEFT_FAMILY_MISTRAL || family == WEFT_FAMILY_QWEN2;
+}
+
 static inline weft_model_config tiny(weft_family family) {
     weft_model_config c = {.family = family};
     if (weft_family_is_language(family)) {
         c.layers = 2, c.hidden = 8, c.heads = 2, c.ffn = 12;
         c.context = TINY_CONTEXT, c.vocab = TINY_VOCAB;
-        if (family == WEFT_FAMILY_LLAMA || family == WEFT_FAMILY_MIXTRAL)
-            c.hidden = 16, c.heads = 4, c.kv_heads = 2;
+        if (is_rotary(family)) c.hidden = 16, c.heads = 4, c.kv_heads = 2;
         if (family == WEFT_FAMILY_GPT2_MOE || family == WEFT_FAMILY_MIXTRAL)
             c.experts = 4, c.experts_per_token = family == WEFT_FAMILY_MIXTRAL ? 2 : 1;
         return c;

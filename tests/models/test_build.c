@@ -67,6 +67,25 @@ static void parameter_counts(void **state) {
           .context = 1024,
           .vocab = 131072},
          12247782400},
+        {{.family = WEFT_FAMILY_MISTRAL, /* Mistral 7B */
+          .layers = 32,
+          .hidden = 4096,
+          .heads = 32,
+          .kv_heads = 8,
+          .ffn = 14336,
+          .context = 4096,
+          .vocab = 32000},
+         7241732096},
+        {{.family = WEFT_FAMILY_QWEN2, /* Qwen2.5 0.5B */
+          .layers = 24,
+          .hidden = 896,
+          .heads = 14,
+          .kv_heads = 2,
+          .ffn = 4864,
+          .context = 4096,
+          .vocab = 151936,
+          .tied = true},
+         494032768},
         {{.family = WEFT_FAMILY_BERT, .vocab = 30522}, 109514298},
         {{.family = WEFT_FAMILY_MIXTRAL,
           .layers = 32,
@@ -105,8 +124,8 @@ static void all_uses_and_dtypes(void **state) {
         weft_model_config c = tiny((weft_family)family);
         c.dropout = 0.1;
         bool language = weft_family_is_language(c.family);
-        bool decodes = c.family == WEFT_FAMILY_GPT2 || c.family == WEFT_FAMILY_LLAMA ||
-                       c.family == WEFT_FAMILY_GPT2_MOE || c.family == WEFT_FAMILY_MIXTRAL;
+        bool decodes =
+            c.family == WEFT_FAMILY_GPT2 || c.family == WEFT_FAMILY_GPT2_MOE || is_rotary(c.family);
         if (c.experts) c.capacity_factor = 1.25, c.aux_loss = 0.01;
         for (int use = WEFT_USE_TRAIN; use <= WEFT_USE_DECODE; use++)
             for (int d = 0; d < 3; d++) {
@@ -165,9 +184,10 @@ static int64_t cells(weft_family family, int64_t layers, weft_model_use use) {
 
 static void equal_blocks_are_stored_once(void **state) {
     (void)state;
-    static const weft_family deep[] = {WEFT_FAMILY_GPT2, WEFT_FAMILY_LLAMA,    WEFT_FAMILY_BERT,
-                                       WEFT_FAMILY_VIT,  WEFT_FAMILY_GPT2_MOE, WEFT_FAMILY_MIXTRAL};
-    for (int i = 0; i < 6; i++) {
+    static const weft_family deep[] = {
+        WEFT_FAMILY_GPT2,     WEFT_FAMILY_LLAMA,   WEFT_FAMILY_BERT,    WEFT_FAMILY_VIT,
+        WEFT_FAMILY_GPT2_MOE, WEFT_FAMILY_MIXTRAL, WEFT_FAMILY_MISTRAL, WEFT_FAMILY_QWEN2};
+    for (size_t i = 0; i < sizeof deep / sizeof *deep; i++) {
         assert_int_equal(cells(deep[i], 96, WEFT_USE_TRAIN), 3); /* embedding, block, head */
         assert_int_equal(cells(deep[i], 1, WEFT_USE_TRAIN), 3);
     }
@@ -208,6 +228,8 @@ static void wrong_configurations(void **state) {
         FIELD("model.head_dim", head_dim, 7, MIXTRAL),
         FIELD("model.head_dim", head_dim, -2, LLAMA),
         FIELD("model.head_dim", head_dim, 8, GPT2),
+        FIELD("the window of llama is 4: it must be 0", window, 4, LLAMA),
+        FIELD("the window of mistral is -1", window, -1, MISTRAL),
         FIELD("model.classes", classes, 0, RESNET50),
         FIELD("model.image", image[0], 0, RESNET18),
         FIELD("model.image", image[1], 11, LENET),
@@ -271,6 +293,28 @@ static void wrong_numbers(void **state) {
     assert_non_null(strstr(weft_error_message(), "model.family"));
 }
 
+/* A window as long as the text changes nothing; a shorter one is refused, and says what would do.
+ */
+static void windows_shorter_than_texts(void **state) {
+    (void)state;
+    static const weft_family with[] = {WEFT_FAMILY_MISTRAL, WEFT_FAMILY_QWEN2, WEFT_FAMILY_MIXTRAL};
+    for (size_t i = 0; i < sizeof with / sizeof *with; i++) {
+        weft_model_config c = tiny(with[i]);
+        weft_graph *g = NULL;
+        c.window = TINY_CONTEXT - 1;
+        assert_int_equal(weft_model_build(&c, WEFT_USE_TRAIN, 2, 0, WEFT_F32, &g), WEFT_E_NO_IMPL);
+        assert_non_null(strstr(weft_error_message(), "attends to 5 at most (sliding_window)"));
+        assert_non_null(strstr(weft_error_message(), "model.context"));
+        assert_int_equal(weft_model_build(&c, WEFT_USE_DECODE, 2, 1, WEFT_F32, &g), WEFT_E_NO_IMPL);
+        assert_null(g);
+        weft_graph_destroy(built(&c, WEFT_USE_TRAIN, 2, 5, WEFT_F32));
+        c.context = 5;
+        weft_graph_destroy(built(&c, WEFT_USE_DECODE, 2, 1, WEFT_F32));
+        c.window = c.context = TINY_CONTEXT;
+        weft_graph_destroy(built(&c, WEFT_USE_TRAIN, 2, 0, WEFT_F32));
+    }
+}
+
 static void wrong_batches(void **state) {
     (void)state;
     weft_model_config c = tiny(WEFT_FAMILY_GPT2);
@@ -307,10 +351,15 @@ static void allocations_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parameter_counts),     cmocka_unit_test(all_uses_and_dtypes),
-        cmocka_unit_test(bf16_stays_bf16),      cmocka_unit_test(equal_blocks_are_stored_once),
-        cmocka_unit_test(wrong_configurations), cmocka_unit_test(wrong_numbers),
-        cmocka_unit_test(wrong_batches),        cmocka_unit_test(allocations_fail),
+        cmocka_unit_test(parameter_counts),
+        cmocka_unit_test(all_uses_and_dtypes),
+        cmocka_unit_test(bf16_stays_bf16),
+        cmocka_unit_test(equal_blocks_are_stored_once),
+        cmocka_unit_test(wrong_configurations),
+        cmocka_unit_test(wrong_numbers),
+        cmocka_unit_test(windows_shorter_than_texts),
+        cmocka_unit_test(wrong_batches),
+        cmocka_unit_test(allocations_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,6 +19,7 @@ static void assert_same(const weft_model_config *a, const weft_model_config *b) 
     assert_int_equal(a->classes, b->classes);
     for (int i = 0; i < 3; i++) assert_int_equal(a->image[i], b->image[i]);
     assert_int_equal(a->patch, b->patch);
+    assert_int_equal(a->window, b->window);
     assert_true(a->dropout == b->dropout);
     assert_true(a->norm_eps == b->norm_eps);
     assert_true(a->rope_theta == b->rope_theta);
@@ -32,6 +33,10 @@ static void assert_same(const weft_model_config *a, const weft_model_config *b) 
     assert_true(a->aux_loss == b->aux_loss);
     assert_int_equal(a->end_count, b->end_count);
     assert_memory_equal(a->ends, b->ends, (size_t)a->end_count * sizeof *a->ends);
+    assert_int_equal(a->has_begin, b->has_begin);
+    assert_int_equal(a->has_pad, b->has_pad);
+    assert_int_equal(a->begin, b->begin);
+    assert_int_equal(a->pad, b->pad);
 }
 
 /* transformers refuses a router_aux_loss_coef of 0: it has to be 0.0. */
@@ -61,10 +66,12 @@ static void round_trip(void **state) {
                 if (family == WEFT_FAMILY_LLAMA)
                     c.rope_scaling = (weft_rope_scaling){32, 1, 4.5, 8192};
                 if (family == WEFT_FAMILY_MIXTRAL) c.rope_scaling.factor = 2.5;
-                if (family == WEFT_FAMILY_LLAMA || family == WEFT_FAMILY_MIXTRAL) c.head_dim = 6;
+                if (is_rotary(c.family)) c.head_dim = 6;
+                if (is_rotary(c.family) && family != WEFT_FAMILY_LLAMA) c.window = 4;
                 if (weft_family_is_language(c.family)) {
                     c.end_count = 1 + family % 2;
                     c.ends[0] = 7, c.ends[1] = 0;
+                    c.has_begin = true, c.has_pad = family % 2, c.pad = 5 * (family % 2);
                 }
                 if (c.experts) c.experts_per_token = 3, c.capacity_factor = 1.75, c.aux_loss = 0.02;
             }
@@ -88,6 +95,12 @@ static void round_trip(void **state) {
 #define MIXTRAL(more)                                                                              \
     "{\"model_type\": \"mixtral\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "                \
     "\"num_attention_heads\": 8, \"intermediate_size\": 80, \"vocab_size\": 101" more "}"
+#define MISTRAL(more)                                                                              \
+    "{\"model_type\": \"mistral\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "                \
+    "\"num_attention_heads\": 8, \"intermediate_size\": 80, \"vocab_size\": 101" more "}"
+#define QWEN2(more)                                                                                \
+    "{\"model_type\": \"qwen2\", \"num_hidden_layers\": 2, \"hidden_size\": 64, "                  \
+    "\"num_attention_heads\": 32, \"intermediate_size\": 80, \"vocab_size\": 101" more "}"
 #define BERT(more)                                                                                 \
     "{\"model_type\": \"bert\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "                   \
     "\"num_attention_heads\": 6, \"intermediate_size\": 80, \"vocab_size\": 101" more "}"
@@ -115,6 +128,16 @@ static void defaults_of_transformers(void **state) {
     assert_int_equal(c.context, 131072);
     assert_true(c.norm_eps == 1e-5 && c.rope_theta == 1e6 && !c.tied);
     assert_true(c.aux_loss == 0.001 && c.capacity_factor == 0);
+    ASSERT_OK(weft_model_config_read(MISTRAL(""), &c));
+    assert_int_equal(c.kv_heads, 8);
+    assert_int_equal(c.context, 131072);
+    assert_int_equal(c.window, 4096);
+    assert_true(c.norm_eps == 1e-6 && c.rope_theta == 10000.0 && !c.tied);
+    ASSERT_OK(weft_model_config_read(QWEN2(""), &c));
+    assert_int_equal(c.kv_heads, 32);
+    assert_int_equal(c.context, 32768);
+    assert_int_equal(c.window, 0);
+    assert_true(c.norm_eps == 1e-6 && c.rope_theta == 10000.0 && !c.tied);
     ASSERT_OK(weft_model_config_read(BERT(""), &c));
     assert_int_equal(c.context, 512);
     assert_true(c.norm_eps == 1e-12 && c.dropout == 0.1);
@@ -226,7 +249,17 @@ static void refusals_name_the_key(void **state) {
          WEFT_E_NO_IMPL},
         {LLAMA(", \"rope_parameters\": 5"), "rope_parameters", WEFT_E_ARG},
         {LLAMA(", \"rope_theta\": -5"), "rope_theta", WEFT_E_ARG},
-        {MIXTRAL(", \"sliding_window\": 4096"), "sliding_window", WEFT_E_NO_IMPL},
+        {MIXTRAL(", \"sliding_window\": 0"), "sliding_window", WEFT_E_ARG},
+        {MISTRAL(", \"sliding_window\": true"), "sliding_window", WEFT_E_ARG},
+        {MISTRAL(", \"attention_bias\": true"), "attention_bias", WEFT_E_NO_IMPL},
+        {QWEN2(", \"use_sliding_window\": 1"), "use_sliding_window", WEFT_E_ARG},
+        {QWEN2(", \"max_window_layers\": -1"), "max_window_layers", WEFT_E_ARG},
+        {QWEN2(", \"layer_types\": [\"chunked_attention\"]"), "layer_types has \"chunked",
+         WEFT_E_NO_IMPL},
+        {QWEN2(", \"layer_types\": [1]"), "layer_types", WEFT_E_ARG},
+        {QWEN2(", \"layer_types\": {}"), "layer_types", WEFT_E_ARG},
+        {LLAMA(", \"bos_token_id\": [1]"), "bos_token_id must be the number", WEFT_E_ARG},
+        {QWEN2(", \"pad_token_id\": \"<pad>\""), "pad_token_id must be the number", WEFT_E_ARG},
         {MIXTRAL(", \"router_jitter_noise\": 0.01"), "router_jitter_noise", WEFT_E_NO_IMPL},
         {MIXTRAL(", \"num_experts_per_tok\": 9"), "experts_per_token", WEFT_E_ARG},
         {MIXTRAL(", \"router_aux_loss_coef\": -1"), "aux_loss", WEFT_E_ARG},
@@ -298,6 +331,69 @@ static void ends_of_texts(void **state) {
     assert_int_equal(weft_model_complete(&c), WEFT_E_ARG);
 }
 
+/* Which layers a window is for, and when a model of this context has none that counts. */
+static void windows(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t window;
+    } cases[] = {
+        {MISTRAL(", \"sliding_window\": null"), 0},
+        {MISTRAL(", \"sliding_window\": 12"), 12},
+        {MIXTRAL(""), 0},
+        {MIXTRAL(", \"sliding_window\": 12"), 12},
+        {QWEN2(", \"use_sliding_window\": false, \"sliding_window\": 12"), 0},
+        {QWEN2(", \"use_sliding_window\": true, \"sliding_window\": 12"), 0}, /* from layer 28 on */
+        {QWEN2(", \"use_sliding_window\": true, \"max_window_layers\": 2"), 0},
+        {QWEN2(", \"use_sliding_window\": true, \"max_window_layers\": 1"), 4096},
+        {QWEN2(
+             ", \"use_sliding_window\": true, \"max_window_layers\": 0, \"sliding_window\": null"),
+         0},
+        {QWEN2(", \"use_sliding_window\": true, \"max_window_layers\": 0, \"sliding_window\": 12"),
+         12},
+        {QWEN2(", \"use_sliding_window\": true, \"sliding_window\": 12, \"max_window_layers\": 0, "
+               "\"layer_types\": [\"full_attention\", \"full_attention\"]"),
+         0},
+        {QWEN2(", \"use_sliding_window\": true, \"sliding_window\": 12, "
+               "\"layer_types\": [\"full_attention\", \"sliding_attention\"]"),
+         12},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        weft_model_config c;
+        ASSERT_OK(weft_model_config_read(cases[i].text, &c));
+        if (c.window != cases[i].window)
+            fail_msg("%s: a window of %lld", cases[i].text, (long long)c.window);
+    }
+}
+
+/* The numbers of tokens that begin a text and fill one up: 0 is one, those of no token are none. */
+static void tokens_that_begin_and_fill(void **state) {
+    (void)state;
+    weft_model_config c;
+    ASSERT_OK(weft_model_config_read(GPT2(""), &c));
+    assert_false(c.has_begin || c.has_pad);
+    ASSERT_OK(weft_model_config_read(GPT2(", \"bos_token_id\": 50256, \"pad_token_id\": -1"), &c));
+    assert_false(c.has_begin || c.has_pad);
+    ASSERT_OK(weft_model_config_read(LLAMA(", \"bos_token_id\": 100, \"pad_token_id\": 0"), &c));
+    assert_true(c.has_begin && c.begin == 100 && c.has_pad && c.pad == 0);
+    char *text;
+    ASSERT_OK(weft_model_config_write(&c, &text));
+    assert_non_null(strstr(text, "\"bos_token_id\": 100,"));
+    assert_non_null(strstr(text, "\"pad_token_id\": 0,"));
+    weft_text_free(text);
+    ASSERT_OK(weft_model_config_read(LLAMA(", \"bos_token_id\": null"), &c));
+    ASSERT_OK(weft_model_config_write(&c, &text));
+    assert_non_null(strstr(text, "\"bos_token_id\": null,"));
+    assert_non_null(strstr(text, "\"pad_token_id\": null,"));
+    weft_text_free(text);
+    c.has_pad = true, c.pad = 101;
+    assert_int_equal(weft_model_complete(&c), WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), "token 101 fills a text up"));
+    c.has_pad = false, c.has_begin = true, c.begin = -1;
+    assert_int_equal(weft_model_complete(&c), WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), "token -1 begins a text"));
+}
+
 static void assert_stored_as(weft_family family, const char *name, weft_desc inside,
                              const char *file_name, weft_desc there) {
     weft_model_config c = {.family = family};
@@ -332,6 +428,9 @@ static void names_in_files(void **state) {
     assert_stored_as(WEFT_FAMILY_LLAMA, "layers.0.mlp.up_proj.weight", square,
                      "model.layers.0.mlp.up_proj.weight", square);
     assert_stored_as(WEFT_FAMILY_LLAMA, "lm_head.weight", square, "lm_head.weight", square);
+    assert_stored_as(WEFT_FAMILY_QWEN2, "layers.0.self_attn.q_proj.bias", square,
+                     "model.layers.0.self_attn.q_proj.bias", square);
+    assert_stored_as(WEFT_FAMILY_MISTRAL, "lm_head.weight", square, "lm_head.weight", square);
     weft_desc stacked = weft_desc_of(WEFT_F32, 3, (int64_t[]){3, 5, 4});
     weft_desc one = weft_desc_of(WEFT_F32, 2, (int64_t[]){5, 4});
     assert_stored_as(WEFT_FAMILY_MIXTRAL, "layers.7.block_sparse_moe.experts.w3.weight", stacked,
@@ -420,6 +519,8 @@ int main(void) {
         cmocka_unit_test(refusals_name_the_key),
         cmocka_unit_test(unequal_dropout_is_no_number),
         cmocka_unit_test(ends_of_texts),
+        cmocka_unit_test(windows),
+        cmocka_unit_test(tokens_that_begin_and_fill),
         cmocka_unit_test(names_in_files),
         cmocka_unit_test(other_names),
         cmocka_unit_test(allocations_fail),

@@ -1,6 +1,7 @@
 /* Whole models against finite differences, in f64: gpt2, llama (with and without tied embeddings,
- * and biases), bert, gpt2-moe, mixtral, vit, lenet, resnet18. Elements of every parameter are moved
- * by +-h; the loss's central difference must be the gradient that the backward pass gives. */
+ * and biases), qwen2, bert, gpt2-moe, mixtral, vit, lenet, resnet18. Elements of every parameter
+ * are moved by +-h; the loss's central difference must be the gradient that the backward pass
+ * gives. */
 #include "model_fixture.h"
 
 #include <math.h>
@@ -121,6 +122,8 @@ static void language_models(void **state) {
     check_model(&bert, 104);
     llama.config = tiny_full();
     check_model(&llama, 112);
+    llama.config = tiny(WEFT_FAMILY_QWEN2);
+    check_model(&llama, 113);
 }
 
 /* Nobody changes experts within so small a step; the balancing loss and full buffers take part. */

@@ -120,6 +120,7 @@ static void pieces_with_caches(void **state) {
         decode(tiny_full(), count);
         decode(tiny(WEFT_FAMILY_GPT2_MOE), count);
         decode(tiny(WEFT_FAMILY_MIXTRAL), count);
+        decode(tiny(WEFT_FAMILY_QWEN2), count);
     }
 }
 
