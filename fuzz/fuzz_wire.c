@@ -31,6 +31,8 @@ static void decode(const wefti_frame *frame) {
     wefti_end end;
     if (wefti_end_decode(frame, &end) >= 0)
         require(end.rank >= 0 && end.rank < WEFTI_MEMBERS_MAX && !(end.code && end.signal));
+    static wefti_call_records records;
+    if (wefti_records_decode(frame, &records) >= 0) require(records.count <= WEFTI_CALL_RECORDS);
     wefti_span span;
     if (wefti_span_decode(frame, &span) >= 0) require(span.first >= 0 && span.count > 0);
     if (wefti_verdict_decode(frame, &verdict) >= 0)

@@ -159,6 +159,7 @@ static weft_status begin(weft_world *world, weft_group *group, wefti_call *call,
     r->part = &r->one;
     r->partner = message ? call->root : -1;
     r->number = message ? 0 : ++call->group->calls;
+    wefti_record_call(call);
     call->group->references++;
     status = post(r, call);
     if (status >= 0) return WEFT_OK;

@@ -14,7 +14,7 @@ static bool reduces(wefti_call_kind kind) {
     return kind == WEFTI_CALL_ALL_REDUCE || kind == WEFTI_CALL_REDUCE ||
            kind == WEFTI_CALL_REDUCE_SCATTER;
 }
-static bool has_root(wefti_call_kind kind) {
+bool wefti_call_has_root(wefti_call_kind kind) {
     return kind == WEFTI_CALL_BROADCAST || kind == WEFTI_CALL_REDUCE || kind == WEFTI_CALL_GATHER ||
            kind == WEFTI_CALL_SCATTER;
 }
@@ -134,7 +134,7 @@ weft_status wefti_call_check(const wefti_call *call) {
                  (long long)call->count);
     WEFT_REQUIRE(!reduces(call->kind) || (unsigned)call->reduction < WEFT_REDUCTIONS, WEFT_E_ARG,
                  "%s of %s: unknown reduction %d", what, group->name, (int)call->reduction);
-    if (has_root(call->kind)) WEFT_TRY(check_member(call, "the root", call->root));
+    if (wefti_call_has_root(call->kind)) WEFT_TRY(check_member(call, "the root", call->root));
     if (call->kind == WEFTI_CALL_SEND || call->kind == WEFTI_CALL_RECV) {
         WEFT_TRY(check_member(call, "the partner", call->root));
         WEFT_REQUIRE(call->root != group->me, WEFT_E_ARG,

@@ -13,27 +13,26 @@ uint64_t wefti_group_mix(uint64_t hash, uint64_t value) {
     return hash ^ hash >> 31;
 }
 
-static void name_group(weft_group *group, int32_t world) {
-    size_t room = sizeof group->name, at;
-    if (group->count == world) {
-        (void)snprintf(group->name, room, "all %d ranks", (int)world);
+void wefti_group_name(const int32_t *ranks, int32_t count, int32_t world,
+                      char out[WEFTI_GROUP_NAME]) {
+    size_t room = WEFTI_GROUP_NAME, at;
+    if (count == world) {
+        (void)snprintf(out, room, "all %d ranks", (int)world);
         return;
     }
-    at = (size_t)snprintf(group->name, room, "group [");
-    for (int32_t m = 0; m < group->count; m++) {
+    at = (size_t)snprintf(out, room, "group [");
+    for (int32_t m = 0; m < count; m++) {
         if (at + 24 > room) {
-            (void)snprintf(group->name + at, room - at, ".. %d]",
-                           (int)group->ranks[group->count - 1]);
+            (void)snprintf(out + at, room - at, ".. %d]", (int)ranks[count - 1]);
             return;
         }
-        at += (size_t)snprintf(group->name + at, room - at, m + 1 < group->count ? "%d, " : "%d]",
-                               (int)group->ranks[m]);
+        at += (size_t)snprintf(out + at, room - at, m + 1 < count ? "%d, " : "%d]", (int)ranks[m]);
     }
 }
 
-/* How many groups of these ranks there were before. */
-static weft_status next_instance(wefti_collectives *c, const int *ranks, int32_t count,
-                                 uint32_t *out) {
+/* These ranks; its instances are the groups of them that there were before. */
+static weft_status find_ranks(wefti_collectives *c, const int *ranks, int32_t count,
+                              wefti_ranks_seen **out) {
     wefti_ranks_seen *s = c->seen;
     size_t bytes = (size_t)count * sizeof *s->ranks;
     while (s && (s->count != count || memcmp(s->ranks, ranks, bytes) != 0)) s = s->next;
@@ -45,7 +44,7 @@ static weft_status next_instance(wefti_collectives *c, const int *ranks, int32_t
         s->next = c->seen;
         c->seen = s;
     }
-    *out = s->instances++;
+    *out = s;
     return WEFT_OK;
 }
 
@@ -55,14 +54,16 @@ static weft_status new_group(wefti_collectives *c, const int *ranks, int32_t cou
     int32_t *own = group ? wefti_calloc((size_t)count, sizeof *own) : NULL;
     weft_status status =
         own ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a group of %d ranks", (int)count);
-    uint32_t instance = 0;
-    if (status >= 0) status = next_instance(c, ranks, count, &instance);
+    wefti_ranks_seen *seen = NULL;
+    if (status >= 0) status = find_ranks(c, ranks, count, &seen);
     if (status < 0) {
         wefti_free(own);
         wefti_free(group);
         return status;
     }
+    uint32_t instance = seen->instances++;
     *group = (weft_group){.of = c,
+                          .seen = seen,
                           .next = c->groups,
                           .ranks = own,
                           .count = count,
@@ -76,7 +77,7 @@ static weft_status new_group(wefti_collectives *c, const int *ranks, int32_t cou
         group->identity = wefti_group_mix(group->identity, (uint64_t)ranks[m]);
         if (ranks[m] == c->world->rank) group->me = m;
     }
-    name_group(group, c->world->size);
+    wefti_group_name(own, count, c->world->size, group->name);
     c->groups = group;
     *out = group;
     return WEFT_OK;
@@ -130,6 +131,7 @@ weft_status wefti_group_find(weft_world *world, weft_group *group, weft_group **
 void wefti_group_release(weft_group *group) {
     if (!group || --group->references > 0) return;
     if (group->of) {
+        wefti_record_end(group);
         weft_group **at = &group->of->groups;
         while (*at != group) at = &(*at)->next;
         *at = group->next;

@@ -34,15 +34,18 @@ typedef enum wefti_call_kind {
 
 struct weft_group {
     wefti_collectives *of; /* NULL: the world was left */
-    weft_group *next;      /* of the same world */
-    int32_t *ranks;        /* world ranks, ascending */
-    int32_t count, me;     /* me: -1, no member */
-    int32_t references;    /* the owner's, and one for each request */
-    uint32_t instance;     /* number among the groups of the same ranks */
-    uint64_t serial;       /* among the groups that this rank has made */
-    uint64_t identity;     /* hash of ranks and instance: in the tags of messages between two */
-    uint64_t calls;        /* made by this member */
-    char name[80];         /* "all 4 ranks", "group [0, 2]" */
+    struct wefti_ranks_seen *seen;
+    weft_group *next;   /* of the same world */
+    int32_t *ranks;     /* world ranks, ascending */
+    int32_t count, me;  /* me: -1, no member */
+    int32_t references; /* the owner's, and one for each request */
+    uint32_t instance;  /* number among the groups of the same ranks */
+    uint64_t serial;    /* among the groups that this rank has made */
+    uint64_t identity;  /* hash of ranks and instance: in the tags of messages between two */
+    uint64_t calls;     /* made by this member */
+    uint64_t common;    /* of which all members make: */
+    uint64_t digest;    /* what these were */
+    char name[80];      /* WEFTI_GROUP_NAME: "all 4 ranks", "group [0, 2]" */
 };
 
 typedef struct wefti_call {
@@ -92,6 +95,9 @@ typedef struct wefti_ranks_seen {
     struct wefti_ranks_seen *next;
     int32_t count;
     uint32_t instances;
+    uint64_t common, digest;              /* of the groups that are no more */
+    int32_t kind, dtype, reduction, root; /* of the last call of all of them */
+    int64_t elements;
     int32_t ranks[];
 } wefti_ranks_seen;
 
@@ -128,12 +134,22 @@ uint64_t wefti_group_mix(uint64_t hash, uint64_t value);
 
 /* collective_check.c: arguments, and what they say of the buffers. */
 const char *wefti_call_text(wefti_call_kind kind);
+bool wefti_call_has_root(wefti_call_kind kind);
 weft_status wefti_call_check(const wefti_call *call) WEFT_CHECKED;
 /* There are buffers for so many elements, and they do not overlap. */
 weft_status wefti_call_check_buffers(const wefti_call *call, int64_t source,
                                      int64_t destination) WEFT_CHECKED;
 /* Elements of source and destination that this member has and wants. */
 void wefti_call_extent(const wefti_call *call, int64_t *out_source, int64_t *out_destination);
+
+/* Of `count` ranks, in a world of so many. */
+enum { WEFTI_GROUP_NAME = 80 };
+void wefti_group_name(const int32_t *ranks, int32_t count, int32_t world,
+                      char out[WEFTI_GROUP_NAME]);
+
+/* collective_record.c: a call is made; a group ends. */
+void wefti_record_call(const wefti_call *call);
+void wefti_record_end(const weft_group *group);
 
 /* collective_bind.c: a bound transfer with room for a post. */
 weft_status wefti_bound_get(wefti_collectives *c, const wefti_call *call,

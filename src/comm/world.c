@@ -27,14 +27,27 @@ weft_status wefti_world_create(wefti_comm *comm, int32_t rank, int32_t size, con
     return WEFT_OK;
 }
 
-void weft_world_leave(weft_world *w) {
-    if (!w) return;
+weft_status weft_world_close(weft_world *w) {
+    weft_status status = WEFT_OK;
+    if (!w) return status;
     if (w->agreement) w->end_agreement(w->agreement);
+    wefti_call_records *records = w->leave && w->comm ? wefti_collectives_records(w) : NULL;
     wefti_collectives_destroy(w->collectives);
-    if (w->leave) w->leave(w->control);
+    if (w->leave) status = w->leave(w->control, records);
+    wefti_free(records);
     wefti_comm_destroy(w->comm);
     wefti_free(w->host);
     wefti_free(w);
+    return status;
+}
+
+/* It is no failure of the caller's, whose own message stays. */
+void weft_world_leave(weft_world *w) {
+    wefti_failure failure;
+    wefti_failure_keep(WEFT_OK, &failure);
+    weft_status status = weft_world_close(w);
+    (void)status;
+    (void)wefti_failure_tell(&failure);
 }
 
 /* Telling others can overwrite this thread's failure; it stays as it is. */

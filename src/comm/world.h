@@ -8,6 +8,20 @@
 
 typedef struct wefti_collectives wefti_collectives; /* comm/collective.c: its bound transfers */
 
+/* What one member has called in all groups of the same ranks, for those who compare at the end.
+ * Calls that only some members make (messages, neighbours) do not count. */
+enum { WEFTI_CALL_RECORDS = 256, WEFTI_CALL_TEXT = 160 };
+typedef struct wefti_call_record {
+    uint64_t ranks;             /* hash of these */
+    uint64_t calls, digest;     /* how many, and of all of them */
+    char text[WEFTI_CALL_TEXT]; /* "all 3 ranks: 5 calls, the last a broadcast, root member 1 (...)"
+                                 */
+} wefti_call_record;
+typedef struct wefti_call_records {
+    int32_t count;
+    wefti_call_record of[WEFTI_CALL_RECORDS]; /* of more, those made first */
+} wefti_call_records;
+
 struct weft_world {
     wefti_comm *comm; /* NULL: a world of one */
     int32_t rank, size, hosts;
@@ -19,7 +33,8 @@ struct weft_world {
     void (*end_agreement)(void *agreement);
     /* Those who watch over it; called when it is left or given up. Any may be NULL. */
     void *control;
-    void (*leave)(void *control); /* waits for the others, then ends */
+    /* Waits for the others, then ends, and tells what the job has failed of. */
+    weft_status (*leave)(void *control, const wefti_call_records *records);
     void (*fail)(void *control, int failed, const char *message); /* tells the others */
 };
 
@@ -28,5 +43,7 @@ weft_status wefti_world_create(wefti_comm *comm, int32_t rank, int32_t size, con
                                weft_world **out) WEFT_CHECKED;
 /* comm/collective.c: before the communicator is destroyed. */
 void wefti_collectives_destroy(wefti_collectives *collectives);
+/* comm/collective_record.c: to be freed; NULL: there is no memory, and nothing is compared. */
+wefti_call_records *wefti_collectives_records(weft_world *world);
 
 #endif

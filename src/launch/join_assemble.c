@@ -44,15 +44,24 @@ static void close_transport(const weft_transport *transport) {
     if (transport && transport->close) transport->close(transport->context);
 }
 
-void wefti_control_end(void *context) {
+static weft_status end_control(void *context, const wefti_call_records *records) {
     wefti_control *c = context;
-    wefti_member_leave(c->member);
+    weft_status status = wefti_member_close(c->member, records);
     wefti_scheduler_stop(c->scheduler);
     if (c->comm) c->comm->position = NULL;
     if (c->far) c->far->position = NULL;
     wefti_position_destroy(c->position);
     if (c->has_transport) close_transport(&c->transport);
     wefti_free(c);
+    return status;
+}
+
+void wefti_control_end(void *context) {
+    wefti_failure failure;
+    wefti_failure_keep(WEFT_OK, &failure);
+    weft_status status = end_control(context, NULL);
+    (void)status;
+    (void)wefti_failure_tell(&failure);
 }
 
 static void give_up(void *context, int failed, const char *message) {
@@ -62,7 +71,7 @@ static void give_up(void *context, int failed, const char *message) {
 
 static void adopt(weft_world *world, wefti_control *control) {
     world->control = control;
-    world->leave = wefti_control_end;
+    world->leave = end_control;
     world->fail = give_up;
 }
 

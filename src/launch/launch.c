@@ -189,12 +189,14 @@ static weft_status result_of(const wefti_launch *l, weft_launch_result *out) {
     const char *where = here ? "" : ", on another host";
     out->stop_signal = l->stopped_by;
     if (failed) (here ? tell_failure : tell_failure_elsewhere)(l, out);
-    if (l->scheduler && (failed || l->stopped_by)) tell_scheduler_view(l, out);
+    bool unlike = l->scheduler && wefti_scheduler_is_unlike(l->scheduler);
+    if (l->scheduler && (failed || unlike || l->stopped_by)) tell_scheduler_view(l, out);
     if (l->stopped_by && here)
         WEFT_FAIL(WEFT_E_STOPPED,
                   "rank %d ended with exit code %d: a rank was asked to stop by signal %d (%s)",
                   out->failed_rank, out->exit_code, l->stopped_by, strsignal(l->stopped_by));
     if (l->stopped_by) WEFT_FAIL(WEFT_E_STOPPED, "stopped by signal %d", l->stopped_by);
+    WEFT_REQUIRE(failed || !unlike, WEFT_E_PEER, "ranks have not made the same calls");
     if (!failed) return WEFT_OK;
     if (out->signal)
         WEFT_FAIL(WEFT_E_PEER, "rank %d was ended by signal %d (%s)%s", out->failed_rank,

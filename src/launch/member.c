@@ -273,9 +273,11 @@ void wefti_member_fail(wefti_member *m, int failed, const char *message) {
     pthread_mutex_unlock(&m->lock);
 }
 
-void wefti_member_leave(wefti_member *m) {
-    if (!m) return;
+weft_status wefti_member_close(wefti_member *m, const wefti_call_records *records) {
+    weft_status status = WEFT_OK;
+    if (!m) return status;
     pthread_mutex_lock(&m->lock);
+    m->records = records;
     m->leaving = true;
     ring(m);
     /* Who closes the connection without having said that it leaves has died: that is waited for a
@@ -284,6 +286,16 @@ void wefti_member_leave(wefti_member *m) {
     while (m->state == WEFTI_MEMBER_IN &&
            wefti_now_ns() < until + (m->leave_sent ? 0 : 2 * second_ns))
         (void)wait_until(m, wefti_now_ns() + second_ns / 20);
+    if (m->state == WEFTI_MEMBER_FAILED) status = verdict(m);
     pthread_mutex_unlock(&m->lock);
     end(m);
+    return status;
+}
+
+void wefti_member_leave(wefti_member *m) {
+    wefti_failure failure;
+    wefti_failure_keep(WEFT_OK, &failure);
+    weft_status status = wefti_member_close(m, NULL);
+    (void)status;
+    (void)wefti_failure_tell(&failure);
 }

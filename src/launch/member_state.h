@@ -49,7 +49,8 @@ struct wefti_member {
     wefti_end end;
     wefti_span ranks; /* of who looks */
     bool leaving, leave_sent, stopping;
-    int64_t beat_ns; /* the last heartbeat; 0: one is due */
+    const wefti_call_records *records; /* said when leaving; borrowed until the end */
+    int64_t beat_ns;                   /* the last heartbeat; 0: one is due */
     /* the thread's own */
     enum {
         WEFTI_LINE_OFF,

@@ -65,6 +65,15 @@ int64_t wefti_member_interval(const wefti_member *m) {
     return interval > 50 * MS ? interval : 50 * MS;
 }
 
+static weft_status leave(wefti_member *m) {
+    unsigned char *body;
+    size_t bytes;
+    WEFT_TRY(wefti_records_encode(m->records, &body, &bytes));
+    weft_status status = wefti_wire_send(&m->link, WEFTI_FRAME_LEAVE, body, bytes, NULL, 0);
+    wefti_free(body);
+    return status;
+}
+
 weft_status wefti_member_say(wefti_member *m, int64_t now) {
     unsigned char body[WEFTI_MESSAGE_MAX];
     if (m->now.number && !m->now_sent) {
@@ -81,7 +90,7 @@ weft_status wefti_member_say(wefti_member *m, int64_t now) {
         pthread_cond_broadcast(&m->changed);
     }
     if (m->leaving && !m->leave_sent) {
-        WEFT_TRY(wefti_wire_send(&m->link, WEFTI_FRAME_LEAVE, NULL, 0, NULL, 0));
+        WEFT_TRY(leave(m));
         m->leave_sent = true;
     }
     if (now - m->beat_ns >= wefti_member_interval(m)) WEFT_TRY(beat(m, now));

@@ -113,6 +113,7 @@ static void release(wefti_scheduler *s) {
     pthread_mutex_destroy(&s->lock);
     explicit_bzero(&s->options.secret, sizeof s->options.secret);
     wefti_block_release(s->answer);
+    wefti_scheduler_forget_parted(s);
     wefti_free(s->clients);
     wefti_free(s->seats);
     wefti_free(s->told);
@@ -202,6 +203,13 @@ void wefti_scheduler_ended(wefti_scheduler *s, const wefti_end *end) {
     wefti_scheduler_rank_ended(s, end);
     pthread_mutex_unlock(&s->lock);
     ring(s);
+}
+
+bool wefti_scheduler_is_unlike(wefti_scheduler *s) {
+    pthread_mutex_lock(&s->lock);
+    bool unlike = s->unlike;
+    pthread_mutex_unlock(&s->lock);
+    return unlike;
 }
 
 bool wefti_scheduler_is_over(wefti_scheduler *s, wefti_end *out) {

@@ -61,6 +61,8 @@ bool wefti_scheduler_has_left(wefti_scheduler *scheduler, int32_t rank);
 bool wefti_scheduler_has_told(wefti_scheduler *scheduler, int32_t first, int32_t count);
 /* Whether the launcher of these ranks watches. */
 bool wefti_scheduler_is_watched(wefti_scheduler *scheduler, int32_t first, int32_t count);
+/* Whether the job has failed of members that left after unlike calls. */
+bool wefti_scheduler_is_unlike(wefti_scheduler *scheduler);
 /* How long members have still to come for: 0 when all are here or the time is up. A job that has
  * failed before is no exception, for those who come are told. */
 double wefti_scheduler_seconds_to_come(wefti_scheduler *scheduler);

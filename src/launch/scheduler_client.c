@@ -178,6 +178,17 @@ static weft_status watches(wefti_scheduler *s, wefti_client *c, const wefti_fram
     return WEFT_OK;
 }
 
+static weft_status leaves(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
+    wefti_call_records *records;
+    WEFT_NEW(records, wefti_call_records);
+    weft_status status = wefti_records_decode(frame, records);
+    if (status >= 0) wefti_scheduler_compare(s, c->seat, records);
+    wefti_free(records);
+    WEFT_TRY(status);
+    wefti_scheduler_rank_left(s, c->seat);
+    return WEFT_OK;
+}
+
 static weft_status handle_member(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
     wefti_card card;
     switch (frame->kind) {
@@ -190,8 +201,7 @@ static weft_status handle_member(wefti_scheduler *s, wefti_client *c, const weft
     case WEFTI_FRAME_FAIL:
         return gave_up(s, c, frame);
     case WEFTI_FRAME_LEAVE:
-        wefti_scheduler_rank_left(s, c->seat);
-        return WEFT_OK;
+        return leaves(s, c, frame);
     default:
         WEFT_FAIL(WEFT_E_CORRUPT, "a message of kind %d out of its order", (int)frame->kind);
     }

@@ -195,6 +195,7 @@ static void begin_again(wefti_scheduler *s) {
         client->ending = true;
         client->since_ns = now;
     }
+    wefti_scheduler_forget_parted(s);
     s->past = s->generation;
     s->generation = s->answered = 0;
     wefti_block_release(s->answer);

@@ -41,6 +41,14 @@ typedef struct wefti_seat {
     } card[WEFTI_CARDS_AHEAD];
 } wefti_seat;
 
+/* What the first of those who have left has called in groups of some ranks. */
+typedef struct wefti_parted {
+    struct wefti_parted *next; /* in its bucket */
+    int32_t rank;
+    wefti_call_record record;
+} wefti_parted;
+enum { WEFTI_PARTED_BUCKETS = 256 };
+
 struct wefti_scheduler {
     wefti_scheduler_options options;
     char *job;
@@ -56,7 +64,9 @@ struct wefti_scheduler {
     wefti_verdict verdict;
     uint64_t generation; /* 0: none yet; while forming: of those who come back */
     uint64_t past;       /* of the last world that all have left; 0: none */
-    wefti_end end;       /* of the first process that failed the job; if it `is_over` */
+    wefti_parted *parted[WEFTI_PARTED_BUCKETS];
+    bool unlike;   /* members have left that made unlike calls, and that is the verdict */
+    wefti_end end; /* of the first process that failed the job; if it `is_over` */
     bool is_over;
     int64_t start_ns, looked_ns, judged_ns;
     int64_t deaf_ns; /* since when nobody new is taken; 0: all are */
@@ -110,6 +120,10 @@ void wefti_scheduler_check_ranks(wefti_scheduler *s, int64_t now_ns);
 void wefti_scheduler_rank_died(wefti_scheduler *s, int32_t rank, const char *why);
 void wefti_scheduler_rank_left(wefti_scheduler *s, int32_t rank);
 void wefti_scheduler_goodbye(wefti_scheduler *s); /* to all: nobody watches any more */
+
+/* scheduler_part.c: what a member that leaves has called, against those who left before. */
+void wefti_scheduler_compare(wefti_scheduler *s, int32_t rank, const wefti_call_records *records);
+void wefti_scheduler_forget_parted(wefti_scheduler *s);
 
 /* scheduler_verdict.c */
 /* The first one counts: everybody is told. `failed`: the rank that the text names, or

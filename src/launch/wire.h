@@ -31,7 +31,7 @@ enum {
     X(CARD, false, WEFTI_CARD_MAX + 16)                                                            \
     X(BEAT, false, 256)                                                                            \
     X(FAIL, false, WEFTI_TEXT_MAX + 16)                                                            \
-    X(LEAVE, false, 0)                                                                             \
+    X(LEAVE, false, 65536)                                                                         \
     X(WORLD, true, 64 + 4 * WEFTI_MEMBERS_MAX)                                                     \
     X(CARDS, true, WEFTI_CARDS_MAX + 16)                                                           \
     X(HEARD, true, 0)                                                                              \

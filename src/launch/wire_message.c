@@ -134,6 +134,36 @@ weft_status wefti_span_decode(const wefti_frame *frame, wefti_span *out) {
     return all_taken(&u, "watch");
 }
 
+weft_status wefti_records_encode(const wefti_call_records *m, unsigned char **out,
+                                 size_t *out_bytes) {
+    WEFT_NEW_ARRAY(*out, unsigned char, WEFTI_RECORDS_MAX);
+    wefti_pack p = packing(*out, WEFTI_RECORDS_MAX);
+    for (int32_t i = 0; m && i < m->count; i++) {
+        wefti_pack_u64(&p, m->of[i].ranks);
+        wefti_pack_u64(&p, m->of[i].calls);
+        wefti_pack_u64(&p, m->of[i].digest);
+        wefti_pack_text(&p, m->of[i].text, WEFTI_CALL_TEXT - 1);
+    }
+    *out_bytes = p.used;
+    return WEFT_OK;
+}
+
+weft_status wefti_records_decode(const wefti_frame *frame, wefti_call_records *out) {
+    wefti_unpack u = unpacking(frame);
+    for (out->count = 0; !u.bad && u.at < u.bytes; out->count++) {
+        wefti_call_record *r = &out->of[out->count];
+        if (out->count == WEFTI_CALL_RECORDS) {
+            u.bad = true;
+            break;
+        }
+        r->ranks = wefti_unpack_u64(&u);
+        r->calls = wefti_unpack_u64(&u);
+        r->digest = wefti_unpack_u64(&u);
+        wefti_unpack_text(&u, r->text, WEFTI_CALL_TEXT - 1);
+    }
+    return all_taken(&u, "leave");
+}
+
 void wefti_card_head(uint64_t number, uint64_t bytes, unsigned char out[WEFTI_CARD_HEAD]) {
     wefti_pack p = packing(out, WEFTI_CARD_HEAD);
     wefti_pack_u64(&p, number);

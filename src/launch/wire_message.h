@@ -4,6 +4,7 @@
 #define WEFTI_WIRE_MESSAGE_H
 
 #include "comm/position.h"
+#include "comm/world.h"
 #include "launch/wire.h"
 
 typedef struct wefti_join { /* JOIN: a process asks for its place */
@@ -64,6 +65,12 @@ size_t wefti_end_encode(const wefti_end *m, unsigned char out[WEFTI_MESSAGE_MAX]
 weft_status wefti_end_decode(const wefti_frame *frame, wefti_end *out) WEFT_CHECKED;
 size_t wefti_span_encode(const wefti_span *m, unsigned char out[WEFTI_MESSAGE_MAX]);
 weft_status wefti_span_decode(const wefti_frame *frame, wefti_span *out) WEFT_CHECKED;
+
+/* LEAVE: what a member has called. Fresh memory. NULL: nothing is said of that. */
+enum { WEFTI_RECORDS_MAX = WEFTI_CALL_RECORDS * (28 + WEFTI_CALL_TEXT) };
+weft_status wefti_records_encode(const wefti_call_records *m, unsigned char **out,
+                                 size_t *out_bytes) WEFT_CHECKED;
+weft_status wefti_records_decode(const wefti_frame *frame, wefti_call_records *out) WEFT_CHECKED;
 
 /* The numbers in front of a card, or of all cards. */
 enum { WEFTI_CARD_HEAD = 16 };

@@ -196,6 +196,75 @@ static void by_torchrun(void **state) {
     torch_variables(false);
 }
 
+/* --- calls that differ at the very end, where no later call finds it */
+
+enum { LIKE, OTHER_ROOT, LEFT_OUT, UNLIKE_CASES };
+static int unlike_case;
+
+/* Equal on all, but for the order of groups and what neighbours say to each other. */
+static weft_status like_calls(weft_world *w, int rank) {
+    weft_group *group[2];
+    weft_request *request[2];
+    float mine = 1, sum[2];
+    int other = rank == 0 ? 1 : 0;
+    int64_t one = 1;
+    weft_status status = weft_barrier(w, NULL);
+    for (int i = 0; i < 2 && status >= 0; i++)
+        status = weft_group_create(w, (int[]){0, 1, 2, 3}, RANKS, &group[i]);
+    for (int i = 0; i < 2 && status >= 0; i++) {
+        int k = (i + rank) % 2;
+        status = weft_all_reduce_start(w, group[k], &mine, &sum[k], 1, WEFT_F32,
+                                       k ? WEFT_REDUCE_MAX : WEFT_REDUCE_SUM, &request[k]);
+    }
+    for (int i = 0; i < 2 && status >= 0; i++) status = weft_request_wait(request[i]);
+    if (status >= 0 && rank < 2)
+        status =
+            weft_neighbor_exchange(w, NULL, &mine, &other, &one, 1, sum, &other, &one, 1, WEFT_F32);
+    weft_group_destroy(group[rank % 2]);
+    return status;
+}
+
+static int unlike(int number, outcome *out) {
+    weft_world *w;
+    weft_world_options options = {.join_seconds = 20, .heartbeat_seconds = LONG_HEARTBEAT};
+    set_number("RANK", number);
+    set_number("LOCAL_RANK", number);
+    weft_status status = weft_world_join(&options, &w);
+    if (status < 0) return describe(out, status);
+    float value = 1;
+    status = like_calls(w, number);
+    if (status >= 0 && unlike_case == OTHER_ROOT)
+        status = weft_broadcast(w, NULL, &value, 1, WEFT_F32, number == 1 ? 1 : 0);
+    if (status >= 0 && unlike_case == LEFT_OUT && number == 0)
+        status = weft_broadcast(w, NULL, &value, 1, WEFT_F32, 0);
+    describe(out, status); /* one that is late hears it in a call */
+    weft_status end = weft_world_close(w);
+    if (status >= 0) describe(out, end);
+    return 0;
+}
+
+/* Whoever leaves first, the odd one is compared with another. */
+static void unlike_at_the_end(void **state) {
+    (void)state;
+    static const char *const named[UNLIKE_CASES] = {
+        [OTHER_ROOT] = "rank 1 in all 4 ranks: 4 calls, the last a broadcast, root member 1",
+        [LEFT_OUT] = "rank 0 in all 4 ranks: 4 calls, the last a broadcast, root member 0"};
+    for (unlike_case = LIKE; unlike_case < UNLIKE_CASES; unlike_case++) {
+        torch_variables(true);
+        begin(RANKS, unlike);
+        assert_int_equal(finish(RANKS), 0);
+        torch_variables(false);
+        for (int i = 0; i < RANKS; i++) {
+            const outcome *o = &outcomes[i];
+            assert_true(unlike_case == LIKE
+                            ? o->status == WEFT_OK
+                            : o->status == WEFT_E_MISMATCH || o->status == WEFT_E_PEER);
+            if (unlike_case != LIKE && !strstr(o->text, named[unlike_case]))
+                fail_msg("case %d, rank %d: '%s'", unlike_case, i, o->text);
+        }
+    }
+}
+
 static void over_tls(void **state) {
     (void)state;
 #ifdef WEFT_HAVE_OPENSSL
@@ -560,14 +629,23 @@ static void transport_heeds_settings(void **state) {
 int main(void) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(by_weft_launch),    cmocka_unit_test(by_torchrun),
-        cmocka_unit_test(over_tls),          cmocka_unit_test(two_hosts),
-        cmocka_unit_test(by_ucx_alone),      cmocka_unit_test(links_are_the_same),
-        cmocka_unit_test(one_wants_another), cmocka_unit_test(not_on_one_host),
-        cmocka_unit_test(rank_dies),         cmocka_unit_test(rank_stops),
-        cmocka_unit_test(between_hosts),     cmocka_unit_test(rank_gives_up),
-        cmocka_unit_test(without_launcher),  cmocka_unit_test(refused),
-        cmocka_unit_test(from_transport),    cmocka_unit_test(transport_heeds_settings),
+        cmocka_unit_test(by_weft_launch),
+        cmocka_unit_test(by_torchrun),
+        cmocka_unit_test(unlike_at_the_end),
+        cmocka_unit_test(over_tls),
+        cmocka_unit_test(two_hosts),
+        cmocka_unit_test(by_ucx_alone),
+        cmocka_unit_test(links_are_the_same),
+        cmocka_unit_test(one_wants_another),
+        cmocka_unit_test(not_on_one_host),
+        cmocka_unit_test(rank_dies),
+        cmocka_unit_test(rank_stops),
+        cmocka_unit_test(between_hosts),
+        cmocka_unit_test(rank_gives_up),
+        cmocka_unit_test(without_launcher),
+        cmocka_unit_test(refused),
+        cmocka_unit_test(from_transport),
+        cmocka_unit_test(transport_heeds_settings),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -198,6 +198,32 @@ static void messages_return(void **state) {
     wefti_free(large);
 }
 
+/* What a member has called comes back as it was, as much of it as there may be; and nothing is that
+ * too. */
+static void records_come_back(void **state) {
+    (void)state;
+    static wefti_call_records all, back;
+    for (all.count = 0; all.count <= WEFTI_CALL_RECORDS; all.count += 64) {
+        for (int i = 0; i < all.count; i++) {
+            all.of[i] = (wefti_call_record){.ranks = (uint64_t)i * 7, .calls = 1, .digest = ~0ull};
+            memset(all.of[i].text, 'a', (size_t)i % WEFTI_CALL_TEXT);
+        }
+        unsigned char *body;
+        size_t bytes;
+        assert_int_equal(wefti_records_encode(all.count ? &all : NULL, &body, &bytes), WEFT_OK);
+        wefti_frame f = frame_of(WEFTI_FRAME_LEAVE, body, bytes);
+        memset(&back, 0, sizeof back);
+        assert_int_equal(wefti_records_decode(&f, &back), WEFT_OK);
+        assert_int_equal(back.count, all.count);
+        assert_memory_equal(back.of, all.of, (size_t)all.count * sizeof all.of[0]);
+        if (bytes > 0) {
+            f.bytes = bytes - 1;
+            assert_int_equal(wefti_records_decode(&f, &back), WEFT_E_CORRUPT);
+        }
+        wefti_free(body);
+    }
+}
+
 /* Bodies that no encoder made, from the right key: every decoder says no, or keeps its promises. */
 static void bodies_are_checked(void **state) {
     (void)state;
@@ -235,6 +261,9 @@ static void bodies_are_checked(void **state) {
         if (wefti_end_decode(&f, &end) >= 0)
             assert_true(end.rank >= 0 && end.rank < WEFTI_MEMBERS_MAX &&
                         !(end.code && end.signal) && strlen(end.text) <= WEFTI_TEXT_MAX);
+        static wefti_call_records records;
+        if (wefti_records_decode(&f, &records) >= 0)
+            assert_true(records.count <= WEFTI_CALL_RECORDS);
         if (wefti_span_decode(&f, &span) >= 0) assert_true(span.first >= 0 && span.count > 0);
         if (wefti_card_decode(&f, 1, &card) >= 0)
             assert_true(card.bytes + WEFTI_CARD_HEAD == bytes);
@@ -273,7 +302,7 @@ int main(void) {
         cmocka_unit_test(connections_that_try_often), cmocka_unit_test(as_documented),
         cmocka_unit_test(arrives_in_any_pieces),      cmocka_unit_test(nothing_else_arrives),
         cmocka_unit_test(lengths_are_limited),        cmocka_unit_test(messages_return),
-        cmocka_unit_test(bodies_are_checked),
+        cmocka_unit_test(records_come_back),          cmocka_unit_test(bodies_are_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

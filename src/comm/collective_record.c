@@ -1,0 +1,82 @@
+/* What members have called, so that they can be compared when they leave: transfers that give nobody
+ * anything to look at, such as the last broadcast of ranks that each take themselves for its root,
+ * are found by the next call of their group, and there may be none. */
+#include <stdio.h>
+
+#include "comm/collective_parts.h"
+
+void wefti_record_call(const wefti_call *call) {
+    weft_group *group = call->group;
+    if (call->kind > WEFTI_CALL_ALL_TO_ALL_V || group->count == 1) return;
+    wefti_ranks_seen *seen = group->seen;
+    seen->kind = (int32_t)call->kind;
+    seen->dtype = (int32_t)call->dtype;
+    seen->reduction = (int32_t)call->reduction;
+    seen->root = call->root;
+    seen->elements = call->count;
+    uint64_t what = (uint64_t)call->kind << 48 | (uint64_t)call->dtype << 40 |
+                    (uint64_t)((uint32_t)call->reduction & 0xff) << 32 | (uint32_t)call->root;
+    group->digest = wefti_group_mix(wefti_group_mix(group->digest, what), (uint64_t)call->count);
+    group->common++;
+}
+
+/* Sums, since members may call and end groups of the same ranks in different orders. */
+static uint64_t part_of(const weft_group *group) {
+    return group->common ? wefti_group_mix(group->identity, group->digest) : 0;
+}
+
+void wefti_record_end(const weft_group *group) {
+    group->seen->common += group->common;
+    group->seen->digest += part_of(group);
+}
+
+static void name_last(const wefti_ranks_seen *seen, int32_t world, uint64_t calls,
+                      char out[WEFTI_CALL_TEXT]) {
+    char name[WEFTI_GROUP_NAME], root[32] = "";
+    wefti_call_kind kind = (wefti_call_kind)seen->kind;
+    wefti_group_name(seen->ranks, seen->count, world, name);
+    if (calls == 0) {
+        (void)snprintf(out, WEFTI_CALL_TEXT, "%s: no call", name);
+        return;
+    }
+    if (wefti_call_has_root(kind)) (void)snprintf(root, sizeof root, ", root member %d", seen->root);
+    (void)snprintf(out, WEFTI_CALL_TEXT, "%s: %llu %s, the last a %s%s (%s, %lld elements)", name,
+                   (unsigned long long)calls, calls == 1 ? "call" : "calls", wefti_call_text(kind),
+                   root, weft_dtype_text((weft_dtype)seen->dtype), (long long)seen->elements);
+}
+
+static void record(const wefti_collectives *c, const wefti_ranks_seen *seen,
+                   wefti_call_record *out) {
+    out->ranks = (uint64_t)seen->count;
+    for (int32_t m = 0; m < seen->count; m++)
+        out->ranks = wefti_group_mix(out->ranks, (uint64_t)seen->ranks[m]);
+    out->calls = seen->common;
+    out->digest = seen->digest;
+    for (const weft_group *g = c->groups; g; g = g->next) {
+        if (g->seen != seen) continue;
+        out->calls += g->common;
+        out->digest += part_of(g);
+    }
+    name_last(seen, c->world->size, out->calls, out->text);
+}
+
+static bool has_member(const wefti_ranks_seen *seen, int32_t rank) {
+    for (int32_t m = 0; m < seen->count; m++)
+        if (seen->ranks[m] == rank) return true;
+    return false;
+}
+
+wefti_call_records *wefti_collectives_records(weft_world *world) {
+    wefti_collectives *c;
+    wefti_call_records *all = wefti_calloc(1, sizeof *all);
+    if (!all || wefti_collectives_of(world, &c) < 0) {
+        wefti_free(all);
+        return NULL;
+    }
+    int32_t sets = 0, at = 0;
+    for (const wefti_ranks_seen *s = c->seen; s; s = s->next) sets++;
+    for (const wefti_ranks_seen *s = c->seen; s; s = s->next, at++)
+        if (sets - at <= WEFTI_CALL_RECORDS && s->count > 1 && has_member(s, world->rank))
+            record(c, s, &all->of[all->count++]);
+    return all;
+}

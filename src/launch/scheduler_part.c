@@ -1,0 +1,53 @@
+/* Members that leave say what they have called in groups of the same ranks. Those who have not made
+ * the same calls are named; nobody else might ever notice (comm/collective_record.c). */
+#include "base/memory.h"
+#include "launch/scheduler_state.h"
+
+static wefti_parted **bucket_of(wefti_scheduler *s, const wefti_call_record *record) {
+    return &s->parted[record->ranks % WEFTI_PARTED_BUCKETS];
+}
+
+/* NULL: this is the first. */
+static const wefti_parted *find(wefti_scheduler *s, const wefti_call_record *record) {
+    const wefti_parted *p = *bucket_of(s, record);
+    while (p && p->record.ranks != record->ranks) p = p->next;
+    return p;
+}
+
+static void judge(wefti_scheduler *s, int32_t rank, const wefti_call_record *mine,
+                  const wefti_parted *other) {
+    wefti_text text = {0};
+    wefti_seat_name(s, rank, &text);
+    wefti_text_add(&text, " and ");
+    wefti_seat_name(s, other->rank, &text);
+    wefti_text_add(&text,
+                   " have left, and had not made the same calls (another root, another size, one "
+                   "left out, say): rank %d in %s; rank %d in %s",
+                   (int)rank, mine->text, (int)other->rank, other->record.text);
+    s->unlike = true;
+    wefti_scheduler_judge_text(s, WEFT_E_MISMATCH, WEFT_RANK_NONE, &text);
+}
+
+void wefti_scheduler_compare(wefti_scheduler *s, int32_t rank, const wefti_call_records *records) {
+    for (int32_t i = 0; i < records->count && s->state == WEFTI_SCHEDULER_RUNNING; i++) {
+        const wefti_call_record *mine = &records->of[i];
+        const wefti_parted *other = find(s, mine);
+        wefti_parted *fresh = other ? NULL : wefti_calloc(1, sizeof *fresh);
+        if (fresh) { /* else there is no memory, and the next one is the first */
+            *fresh = (wefti_parted){.next = *bucket_of(s, mine), .rank = rank, .record = *mine};
+            *bucket_of(s, mine) = fresh;
+        }
+        if (other && (other->record.calls != mine->calls || other->record.digest != mine->digest))
+            judge(s, rank, mine, other);
+    }
+}
+
+void wefti_scheduler_forget_parted(wefti_scheduler *s) {
+    for (int b = 0; b < WEFTI_PARTED_BUCKETS; b++) {
+        for (wefti_parted *p = s->parted[b], *next; p; p = next) {
+            next = p->next;
+            wefti_free(p);
+        }
+        s->parted[b] = NULL;
+    }
+}
