@@ -51,7 +51,7 @@ typedef struct weft_checkpoint_cut {
  * weft_checkpoint_describe takes; of a run its newest step, with the optimizer's state. Slices may
  * be of any sizes along the dimension that they are cut along. A tensor of which nothing is said
  * must be the same in all slices, and is written once. Texts of the files' metadata that all slices
- * have alike are kept.
+ * have alike are kept, but for `rank`: slices that say so whose they are must come in that order.
  *
  * @param path      the file to write, whole or not at all; must not exist
  * @param out_text  what became of each tensor, as text for people, or (json) one JSON object; may
@@ -70,7 +70,7 @@ WEFT_API weft_status weft_checkpoint_merge(const char *const *slices, int slice_
  * Cut the tensors at `path` (as a slice of weft_checkpoint_merge) for `ranks` ranks: into
  * PREFIX-rank-00000-of-00004.safetensors and so on, all of them or none. Of n elements along the
  * dimension rank r gets those from floor(r n / ranks) to floor((r + 1) n / ranks). What is not said
- * to be cut goes to every rank whole.
+ * to be cut goes to every rank whole. The files' metadata has the number of the `rank`.
  *
  * @param out_text  as of weft_checkpoint_merge
  * @return WEFT_OK; WEFT_E_SHAPE for a tensor without such a dimension; otherwise as

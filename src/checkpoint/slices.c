@@ -18,6 +18,7 @@ static bool same_shape(const weft_desc *a, const weft_desc *b) {
 static const wefti_safetensors_entry *named(const wefti_source *source, const char *name,
                                             size_t length) {
     char text[WEFTI_SAFETENSORS_NAME_BYTES + 1];
+    if (length >= sizeof text) return NULL;
     memcpy(text, name, length);
     text[length] = '\0';
     return wefti_source_find(source, text);

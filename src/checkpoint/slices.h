@@ -18,6 +18,9 @@ enum { WEFTI_CUT_NONE = -1, WEFTI_CUT_UNSAID = -2 };
 weft_status wefti_cuts_find(const wefti_source *source, const weft_checkpoint_cut *cuts, int count,
                             int *out) WEFT_CHECKED;
 
+/* In the metadata of a slice: whose it is, a number. */
+#define WEFTI_SLICE_RANK "rank"
+
 /* A tensor as runs along a dimension: `outer` times `size` elements of it, of `inner` bytes each.
  */
 typedef struct wefti_runs {

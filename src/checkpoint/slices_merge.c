@@ -1,4 +1,6 @@
 /* Joining slices of all ranks into whole tensors. See weft/checkpoint.h. */
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -37,6 +39,38 @@ static void merge_free(merge *m) {
     wefti_free(m->metadata);
 }
 
+/* The rank that a slice says it is of; -1: it does not say. */
+static int64_t rank_of(const wefti_source *slice) {
+    int64_t count = 0;
+    const wefti_safetensors_pair *pairs = wefti_source_metadata(slice, &count);
+    for (int64_t i = 0; i < count; i++) {
+        if (strcmp(pairs[i].key, WEFTI_SLICE_RANK) != 0) continue;
+        char *end;
+        errno = 0;
+        int64_t rank = strtoll(pairs[i].value, &end, 10);
+        return errno || end == pairs[i].value || *end || rank < 0 ? -1 : rank;
+    }
+    return -1;
+}
+
+/* The order of files is easily another one, as that of names with numbers in them: slices that say
+ * whose they are must come in the order of ranks. Those of some ranks may be left out. */
+static weft_status check_order(const merge *m) {
+    int64_t last = -1, at = 0;
+    for (int s = 0; s < m->slice_count; s++) {
+        int64_t rank = rank_of(m->slices[s]);
+        if (rank < 0) continue;
+        WEFT_REQUIRE(rank > last, WEFT_E_ARG,
+                     "slice %d (%s) is of rank %lld, slice %lld before it of rank %lld; slices are "
+                     "joined in the order of ranks",
+                     s, wefti_source_path(m->slices[s]), (long long)rank, (long long)at,
+                     (long long)last);
+        last = rank;
+        at = s;
+    }
+    return WEFT_OK;
+}
+
 static weft_status open_slices(merge *m, const char *const *paths) {
     WEFT_NEW_ARRAY(m->slices, wefti_source *, m->slice_count);
     for (int s = 0; s < m->slice_count; s++) {
@@ -48,7 +82,7 @@ static weft_status open_slices(merge *m, const char *const *paths) {
                      (long long)step, paths[0], (long long)first);
     }
     m->count = wefti_source_count(m->slices[0]);
-    return WEFT_OK;
+    return check_order(m);
 }
 
 /* Slice `s` has the tensors of slice 0 and no others. */
@@ -131,7 +165,7 @@ static weft_status join_metadata(merge *m) {
     const wefti_safetensors_pair *pairs = wefti_source_metadata(m->slices[0], &count);
     WEFT_NEW_ARRAY(m->metadata, wefti_safetensors_pair, count + 1);
     for (int64_t i = 0; i < count; i++) {
-        bool all = true;
+        bool all = strcmp(pairs[i].key, WEFTI_SLICE_RANK) != 0;
         for (int s = 1; s < m->slice_count && all; s++) all = has_pair(m->slices[s], &pairs[i]);
         if (all) m->metadata[m->pairs++] = pairs[i];
     }

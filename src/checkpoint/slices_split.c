@@ -1,4 +1,5 @@
 /* Cutting whole tensors into slices for ranks. See weft/checkpoint.h. */
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -81,16 +82,28 @@ static const void *cut_bytes(const wefti_safetensors_item *item, void *room) {
     return room;
 }
 
+static weft_status write_slice(split *s, int rank, wefti_safetensors_pair *metadata,
+                               int64_t pairs) {
+    char number[16];
+    (void)snprintf(number, sizeof number, "%d", rank);
+    metadata[pairs] = (wefti_safetensors_pair){WEFTI_SLICE_RANK, number};
+    cut_for(s, rank);
+    return wefti_safetensors_write_made(s->paths[rank], s->items, s->count, metadata, pairs + 1,
+                                        cut_bytes);
+}
+
 static weft_status write_slices(split *s) {
-    int64_t pairs = 0;
-    const wefti_safetensors_pair *metadata = wefti_source_metadata(s->source, &pairs);
+    int64_t count = 0, pairs = 0;
+    const wefti_safetensors_pair *own = wefti_source_metadata(s->source, &count);
+    wefti_safetensors_pair *metadata; /* that of the whole, and the rank */
+    WEFT_NEW_ARRAY(metadata, wefti_safetensors_pair, count + 1);
+    for (int64_t i = 0; i < count; i++)
+        if (strcmp(own[i].key, WEFTI_SLICE_RANK) != 0) metadata[pairs++] = own[i];
     weft_status status = WEFT_OK;
     int written = 0;
-    for (; written < s->ranks && status >= 0; written++) {
-        cut_for(s, written);
-        status = wefti_safetensors_write_made(s->paths[written], s->items, s->count, metadata,
-                                              pairs, cut_bytes);
-    }
+    for (; written < s->ranks && status >= 0; written++)
+        status = write_slice(s, written, metadata, pairs);
+    wefti_free(metadata);
     for (int r = 0; r < written && status < 0; r++) (void)unlink(s->paths[r]); /* all or none */
     return status;
 }

@@ -9,7 +9,7 @@
 #include "base/memory.h"
 #include "checkpoint/safetensors.h"
 #include "tensor/tensor.h"
-#include "weft/session.h"
+#include "train/session_parts.h"
 
 /* What is saved, with the memory that it lies in. */
 typedef struct saved {
@@ -40,11 +40,14 @@ static weft_status list_saved(weft_session *s, saved *out) {
 
 weft_status weft_session_save_local(weft_session *session, const char *path) {
     saved list = {0};
-    char step[24];
+    char step[24], rank[16];
     (void)snprintf(step, sizeof step, "%" PRId64, weft_session_step_number(session));
-    const wefti_safetensors_pair pairs[] = {{"format", "pt"}, {"step", step}};
+    (void)snprintf(rank, sizeof rank, "%d", session->me);
+    const wefti_safetensors_pair pairs[] = {{"format", "pt"}, {"step", step}, {"rank", rank}};
     weft_status status = list_saved(session, &list);
-    if (status >= 0) status = wefti_safetensors_write(path, list.items, list.count, pairs, 2);
+    if (status >= 0)
+        status =
+            wefti_safetensors_write(path, list.items, list.count, pairs, session->world ? 3 : 2);
     wefti_free(list.items);
     return status;
 }

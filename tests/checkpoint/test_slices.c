@@ -25,9 +25,15 @@ static weft_status split(const char *path, int ranks, const weft_checkpoint_cut 
     return status;
 }
 
+/* `rank`: whose it is; NULL: the file does not say. */
+static void write_slice(const char *path, const wefti_safetensors_item *items, int64_t count,
+                        const char *rank) {
+    wefti_safetensors_pair pairs[] = {{"format", "pt"}, {"rank", rank}};
+    ASSERT_OK(wefti_safetensors_write(path, items, count, pairs, rank ? 2 : 1));
+}
+
 static void write_items(const char *path, const wefti_safetensors_item *items, int64_t count) {
-    wefti_safetensors_pair pairs[] = {{"format", "pt"}};
-    ASSERT_OK(wefti_safetensors_write(path, items, count, pairs, 1));
+    write_slice(path, items, count, NULL);
 }
 
 static void assert_same_file(const char *a, const char *b) {
@@ -85,7 +91,7 @@ static void write_rank(const char *path, int rank) {
         {"fc2.bias", {WEFT_F32, 1, {3}}, bias},
         {"step", {WEFT_I64, 0, {0}}, &step},
     };
-    write_items(path, items, 6);
+    write_slice(path, items, 6, (char[]){(char)('0' + rank), '\0'});
 }
 
 static const weft_checkpoint_cut layers[] = {{"fc1.*", 1}, {"fc2.weight", 0}};
@@ -331,6 +337,45 @@ static void slices_that_do_not_fit(void **state) {
     refuses(f, WEFT_E_SHAPE, a, in(f, "f8.safetensors"), rows, "F8_E4M3 in slice 1");
 }
 
+/* Slices that say whose they are come in that order; some may be left out, and what is no number
+ * says nothing. */
+static void slices_in_another_order(void **state) {
+    const fixture *f = *state;
+    const weft_checkpoint_cut cut = {"w", 0};
+    static const struct {
+        const char *rank[3], *why; /* NULL: they are joined */
+    } rows[] = {
+        {{"0", "1", "2"}, NULL},
+        {{"0", "4", "10"}, NULL},
+        {{NULL, NULL, NULL}, NULL},
+        {{"2", NULL, "3"}, NULL},
+        {{"0", "-1", "x"}, NULL},
+        {{"0", "10", "2"}, "is of rank 2, slice 1"},
+        {{"1", "1", "2"}, "is of rank 1, slice 0"},
+        {{"2", NULL, "1"}, "is of rank 1, slice 0"},
+    };
+    static float data[4];
+    wefti_safetensors_item item = {"w", {WEFT_F32, 1, {4}}, data};
+    const char *joined = in(f, "joined.safetensors");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *slices[3];
+        for (int r = 0; r < 3; r++)
+            write_slice(slices[r] = in(f, names[r]), &item, 1, rows[i].rank[r]);
+        weft_status status = merge(slices, 3, &cut, 1, joined);
+        assert_int_equal(status, rows[i].why ? WEFT_E_ARG : WEFT_OK);
+        if (rows[i].why) ASSERT_MESSAGE(rows[i].why);
+        assert_int_equal(wefti_exists(joined), !rows[i].why);
+        if (rows[i].why) continue;
+        wefti_safetensors *file = NULL;
+        int64_t pairs = 0;
+        ASSERT_OK(wefti_safetensors_open(joined, &file));
+        (void)wefti_safetensors_metadata(file, &pairs);
+        assert_int_equal(pairs, 1); /* the format: the whole is no rank's */
+        wefti_safetensors_close(file);
+        assert_int_equal(unlink(joined), 0);
+    }
+}
+
 static void states_of_another_shape(void **state) {
     const fixture *f = *state;
     static float data[16];
@@ -399,7 +444,8 @@ int main(void) {
         TEST(joined_cut_and_joined_again), TEST(any_shape_and_number),
         TEST(what_is_said_last_counts),    TEST(steps_are_sources_too),
         TEST(slices_that_do_not_fit),      TEST(states_of_another_shape),
-        TEST(nothing_is_written_over),     TEST(failures_leave_nothing),
+        TEST(slices_in_another_order),     TEST(nothing_is_written_over),
+        TEST(failures_leave_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -50,6 +50,7 @@ expect 1 'must end in .safetensors' checkpoint merge two-rank-*.safetensors --sp
 expect 1 "'*.fc.weight' matches no tensor" checkpoint split whole.safetensors --ranks 2 --split '*.fc.weight=1' --out x
 expect 1 'cannot be cut along dimension 1' checkpoint split whole.safetensors --ranks 2 --split '*=1' --out x
 expect 1 'is said to be whole' checkpoint merge two-rank-*.safetensors --split '*=-' --out x.safetensors
+expect 1 'slices are joined in the order of ranks' checkpoint merge two-rank-00001* two-rank-00000* --split "$fc" --split "$bias" --out x.safetensors
 expect 1 'none.safetensors' checkpoint merge whole.safetensors none.safetensors --out x.safetensors
 [ -z "$(find . -name 'x*')" ] || fail 'something was left'
 exit $failed

@@ -260,6 +260,8 @@ static void slices_go_on_with_other_ranks(void **state) {
     run_units(RANKS, 0, HALF, NULL, own, shared);
     ASSERT_OK(weft_checkpoint_merge(own, RANKS, cuts, 2, whole, 0, NULL));
     assert_near_files(whole, serial[0]);
+    const char *swapped[] = {own[0], own[2], own[1], own[3]};
+    assert_int_equal(weft_checkpoint_merge(swapped, RANKS, cuts, 2, end, 0, NULL), WEFT_E_ARG);
     ASSERT_OK(weft_checkpoint_split(whole, 2, cuts, 2, in_folder("half"), 0, NULL));
     halves[0] = in_folder("half-rank-00000-of-00002.safetensors");
     halves[1] = in_folder("half-rank-00001-of-00002.safetensors");
