@@ -1,6 +1,4 @@
 /* Joining slices of all ranks into whole tensors. See weft/checkpoint.h. */
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -39,26 +37,12 @@ static void merge_free(merge *m) {
     wefti_free(m->metadata);
 }
 
-/* The rank that a slice says it is of; -1: it does not say. */
-static int64_t rank_of(const wefti_source *slice) {
-    int64_t count = 0;
-    const wefti_safetensors_pair *pairs = wefti_source_metadata(slice, &count);
-    for (int64_t i = 0; i < count; i++) {
-        if (strcmp(pairs[i].key, WEFTI_SLICE_RANK) != 0) continue;
-        char *end;
-        errno = 0;
-        int64_t rank = strtoll(pairs[i].value, &end, 10);
-        return errno || end == pairs[i].value || *end || rank < 0 ? -1 : rank;
-    }
-    return -1;
-}
-
 /* The order of files is easily another one, as that of names with numbers in them: slices that say
  * whose they are must come in the order of ranks. Those of some ranks may be left out. */
 static weft_status check_order(const merge *m) {
     int64_t last = -1, at = 0;
     for (int s = 0; s < m->slice_count; s++) {
-        int64_t rank = rank_of(m->slices[s]);
+        int64_t rank = wefti_source_number(m->slices[s], WEFTI_SLICE_RANK);
         if (rank < 0) continue;
         WEFT_REQUIRE(rank > last, WEFT_E_ARG,
                      "slice %d (%s) is of rank %lld, slice %lld before it of rank %lld; slices are "

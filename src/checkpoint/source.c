@@ -1,6 +1,7 @@
 /* Tensors of whatever a path names. See source.h. */
 #include "checkpoint/source.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,10 +31,6 @@ const char *wefti_source_path(const wefti_source *source) {
     return source->path;
 }
 
-int64_t wefti_source_step(const wefti_source *source) {
-    return source->step ? wefti_checkpoint_meta_of(source->step)->step : -1;
-}
-
 int64_t wefti_source_count(const wefti_source *source) {
     return source->count;
 }
@@ -60,6 +57,24 @@ const wefti_safetensors_pair *wefti_source_metadata(const wefti_source *source,
     if (file) return wefti_safetensors_metadata(file, out_count);
     *out_count = source->step ? 1 : 0;
     return &of_steps;
+}
+
+int64_t wefti_source_number(const wefti_source *source, const char *key) {
+    int64_t count = 0;
+    const wefti_safetensors_pair *pairs = wefti_source_metadata(source, &count);
+    for (int64_t i = 0; i < count; i++) {
+        if (strcmp(pairs[i].key, key) != 0) continue;
+        char *end;
+        errno = 0;
+        int64_t number = strtoll(pairs[i].value, &end, 10);
+        return errno || end == pairs[i].value || *end || number < 0 ? -1 : number;
+    }
+    return -1;
+}
+
+int64_t wefti_source_step(const wefti_source *source) {
+    return source->step ? wefti_checkpoint_meta_of(source->step)->step
+                        : wefti_source_number(source, "step");
 }
 
 static weft_status open_set(wefti_source *source) {

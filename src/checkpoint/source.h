@@ -14,7 +14,8 @@ weft_status wefti_source_open(const char *path, wefti_source **out) WEFT_CHECKED
 void wefti_source_close(wefti_source *source); /* NULL is legal */
 
 const char *wefti_source_path(const wefti_source *source);
-/* Updates that had been made when a step of ours was written; -1: it is none. */
+/* Updates that had been made when it was written, by a step's manifest or a file's metadata; -1: it
+ * does not say. */
 int64_t wefti_source_step(const wefti_source *source);
 int64_t wefti_source_count(const wefti_source *source);
 /* Ordered by name; the bytes are mapped. NULL: there is none. */
@@ -22,5 +23,7 @@ const wefti_safetensors_entry *wefti_source_at(const wefti_source *source, int64
 const wefti_safetensors_entry *wefti_source_find(const wefti_source *source, const char *name);
 /* What a file says of itself: of a directory, its first file. */
 const wefti_safetensors_pair *wefti_source_metadata(const wefti_source *source, int64_t *out_count);
+/* A number >= 0 of the metadata; -1: there is none. */
+int64_t wefti_source_number(const wefti_source *source, const char *key);
 
 #endif

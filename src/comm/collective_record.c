@@ -1,6 +1,6 @@
-/* What members have called, so that they can be compared when they leave: transfers that give nobody
- * anything to look at, such as the last broadcast of ranks that each take themselves for its root,
- * are found by the next call of their group, and there may be none. */
+/* What members have called, so that they can be compared when they leave: transfers that give
+ * nobody anything to look at, such as the last broadcast of ranks that each take themselves for its
+ * root, are found by the next call of their group, and there may be none. */
 #include <stdio.h>
 
 #include "comm/collective_parts.h"
@@ -39,7 +39,8 @@ static void name_last(const wefti_ranks_seen *seen, int32_t world, uint64_t call
         (void)snprintf(out, WEFTI_CALL_TEXT, "%s: no call", name);
         return;
     }
-    if (wefti_call_has_root(kind)) (void)snprintf(root, sizeof root, ", root member %d", seen->root);
+    if (wefti_call_has_root(kind))
+        (void)snprintf(root, sizeof root, ", root member %d", seen->root);
     (void)snprintf(out, WEFTI_CALL_TEXT, "%s: %llu %s, the last a %s%s (%s, %lld elements)", name,
                    (unsigned long long)calls, calls == 1 ? "call" : "calls", wefti_call_text(kind),
                    root, weft_dtype_text((weft_dtype)seen->dtype), (long long)seen->elements);

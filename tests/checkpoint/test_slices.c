@@ -376,6 +376,23 @@ static void slices_in_another_order(void **state) {
     }
 }
 
+/* Slices of unlike steps make no whole, whether a step's manifest or a file says it. */
+static void slices_of_other_steps(void **state) {
+    const fixture *f = *state;
+    const weft_checkpoint_cut cut = {"w", 0};
+    static float data[4];
+    wefti_safetensors_item item = {"w", {WEFT_F32, 1, {4}}, data};
+    const char *slices[] = {in(f, names[0]), in(f, names[1])}, *joined = in(f, "j.safetensors");
+    for (int differ = 1; differ >= 0; differ--) {
+        for (int s = 0; s < 2; s++) {
+            wefti_safetensors_pair step = {"step", s && differ ? "30" : "20"};
+            ASSERT_OK(wefti_safetensors_write(slices[s], &item, 1, &step, 1));
+        }
+        assert_int_equal(merge(slices, 2, &cut, 1, joined), differ ? WEFT_E_ARG : WEFT_OK);
+        if (differ) ASSERT_MESSAGE("is of step 30, slice 0");
+    }
+}
+
 static void states_of_another_shape(void **state) {
     const fixture *f = *state;
     static float data[16];
@@ -444,8 +461,8 @@ int main(void) {
         TEST(joined_cut_and_joined_again), TEST(any_shape_and_number),
         TEST(what_is_said_last_counts),    TEST(steps_are_sources_too),
         TEST(slices_that_do_not_fit),      TEST(states_of_another_shape),
-        TEST(slices_in_another_order),     TEST(nothing_is_written_over),
-        TEST(failures_leave_nothing),
+        TEST(slices_in_another_order),     TEST(slices_of_other_steps),
+        TEST(nothing_is_written_over),     TEST(failures_leave_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
