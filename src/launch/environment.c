@@ -2,8 +2,8 @@
  * that all of them agree.
  *
  * Sources: torchrun, "Environment Variables" of its documentation; Open MPI, mpirun(1); hydra's
- * PMI; srun(1), output environment variables; MindSpore, "Dynamic cluster startup" and "Rank table
- * startup". */
+ * PMI; srun(1), output environment variables; Volcano, "Env plugin"; MindSpore, "Dynamic cluster
+ * startup" and "Rank table startup". */
 #include "launch/environment.h"
 
 #include <stdio.h>
@@ -39,6 +39,8 @@ static const names known[WEFTI_START_ALONE] = {
 static const names numbers_only[] = {
     {.launcher = "PMIx", .rank = "PMIX_RANK"},
     {.launcher = "an Indexed Job of Kubernetes", .rank = "JOB_COMPLETION_INDEX"},
+    {.launcher = "Volcano", .rank = "VC_TASK_INDEX"},
+    {.launcher = "Volcano", .rank = "VK_TASK_INDEX"}, /* the older name of the same */
 };
 
 const char *const wefti_launcher_variables[] = {"WEFT_RANK",
@@ -59,6 +61,8 @@ const char *const wefti_launcher_variables[] = {"WEFT_RANK",
                                                 "PMIX_RANK",
                                                 "PMIX_NAMESPACE",
                                                 "JOB_COMPLETION_INDEX",
+                                                "VC_TASK_INDEX",
+                                                "VK_TASK_INDEX",
                                                 "PMI_RANK",
                                                 "PMI_SIZE",
                                                 "PMI_FD",

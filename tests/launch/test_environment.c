@@ -386,8 +386,9 @@ static void test_places_are_filled(void **state) {
 /* Numbers without a size: ranks where WEFT_SIZE is said for all, and nothing says the rank. */
 static void test_numbers_only(void **state) {
     (void)state;
-    static const char *const all[] = {"PMIX_RANK", "JOB_COMPLETION_INDEX"};
-    for (int i = 0; i < 2; i++) {
+    static const char *const all[] = {"PMIX_RANK", "JOB_COMPLETION_INDEX", "VC_TASK_INDEX",
+                                      "VK_TASK_INDEX"};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         char first[64], third[64], fifth[64], text[64], says[64];
         (void)snprintf(first, sizeof first, "%s=0", all[i]);
         (void)snprintf(third, sizeof third, "%s=2", all[i]);
@@ -417,6 +418,10 @@ static void test_numbers_only(void **state) {
     }
     REFUSE("PMIX_RANK is 1 (PMIx)", "JOB_COMPLETION_INDEX is 2 (an Indexed Job", SIZED,
            "PMIX_RANK=1", "JOB_COMPLETION_INDEX=2");
+    wefti_launcher both = READ(SIZED, "VC_TASK_INDEX=3", "VK_TASK_INDEX=3");
+    place_is(&both, "weft launch", 3, 4);
+    REFUSE("VC_TASK_INDEX is 1 (Volcano)", "VK_TASK_INDEX is 2 (Volcano)", SIZED, "VC_TASK_INDEX=1",
+           "VK_TASK_INDEX=2");
     /* A job of one's own for each number is usual; a rank of nobody knows how many is not. */
     wefti_launcher l = READ("JOB_COMPLETION_INDEX=3");
     assert_int_equal(l.start, WEFTI_START_ALONE);
