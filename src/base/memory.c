@@ -62,7 +62,7 @@ char *wefti_format(const char *format, ...) {
     return text;
 }
 
-enum { BLOCK_BYTES = 1 << 16 };
+enum { FIRST_BYTES = 1 << 10, BLOCK_BYTES = 1 << 16 }; /* of blocks, which double in between */
 
 typedef struct block {
     struct block *next;
@@ -96,7 +96,9 @@ void *wefti_arena_alloc(wefti_arena *arena, size_t bytes) {
     bytes = (bytes + 15) & ~(size_t)15;
     block *b = arena->head;
     if (!b || b->capacity - b->used < bytes) {
-        size_t capacity = bytes > BLOCK_BYTES ? bytes : BLOCK_BYTES;
+        size_t capacity = b ? 2 * b->capacity : FIRST_BYTES;
+        if (capacity > BLOCK_BYTES) capacity = BLOCK_BYTES;
+        if (bytes > capacity) capacity = bytes;
         b = wefti_alloc(sizeof *b + capacity);
         if (!b) return NULL;
         b->next = arena->head;

@@ -115,7 +115,7 @@ typedef struct wefti_local_seat {
     wefti_local_place place[WEFTI_LOCAL_RING];
     unsigned char *small; /* copies of small sources, one place for each slot */
     struct wefti_local_seat *next;
-    wefti_local_plan *plans; /* all ever bound; under the world's lock */
+    wefti_local_plan *plans; /* of its endpoints, and some that were: comm/local_bind.c */
 } wefti_local_seat;
 
 struct wefti_local_channel {
@@ -179,7 +179,7 @@ typedef struct wefti_local_endpoint {
     wefti_endpoint base;
     wefti_local *local;
     wefti_local_seat *seat;
-    const wefti_local_plan *plan;
+    wefti_local_plan *plan;
     void *stage;         /* results of WEFTI_COMM_DEPTH posts, when the plan says so */
     uint32_t generation; /* of the world at the last post */
     uint32_t posted, waited;

@@ -22,11 +22,6 @@ weft_status wefti_local_world_begin(wefti_local_world *world) {
     return status;
 }
 
-void wefti_local_world_end(wefti_local_world *world) {
-    wefti_arena_destroy(world->arena);
-    pthread_mutex_destroy(&world->lock);
-}
-
 /* --- channels --- */
 
 static wefti_local_channel **find_channel(wefti_local_world *world, const wefti_transfer *t) {
@@ -73,24 +68,95 @@ weft_status wefti_local_keep_small(wefti_local_world *world, wefti_local_seat *s
     return WEFT_OK;
 }
 
-static weft_status find_plan(wefti_local_world *world, wefti_local_seat *seat,
-                             const wefti_transfer *t, const wefti_local_plan **out) {
-    for (const wefti_local_plan *plan = seat->plans; plan; plan = plan->next)
-        if (wefti_local_plan_fits(plan, t)) {
-            *out = plan;
-            return WEFT_OK;
-        }
-    wefti_local_plan *plan;
+/* --- plans --- */
+
+/* Plans that no endpoint has are kept, up to so many, for those that come again: who calls with
+ * ever new counts must not fill the memory. */
+enum { KEPT = 64, TEXT_BYTES = 64 };
+
+/* Of the last posts others may still read the text. */
+static bool is_spare(const wefti_local_seat *seat, const wefti_local_plan *plan) {
+    bool spare = plan->endpoints == 0;
+    for (int i = 0; i < WEFTI_LOCAL_RING && spare; i++) spare = seat->place[i].plan != plan;
+    return spare;
+}
+
+/* The oldest plan that can go, whose text leaves room for `bytes`; NULL: none has to go, or can. */
+static wefti_local_plan *take_spare(wefti_local_seat *seat, size_t bytes) {
+    wefti_local_plan **oldest = NULL, *plan;
+    int spares = 0;
+    for (wefti_local_plan **at = &seat->plans; *at; at = &(*at)->next) {
+        if (!is_spare(seat, *at)) continue;
+        if ((*at)->room >= bytes) oldest = at;
+        spares++;
+    }
+    if (spares < KEPT || !oldest) return NULL;
+    plan = *oldest;
+    *oldest = plan->next;
+    return plan;
+}
+
+/* The text goes to where others see it, which is kept for ever. */
+static weft_status show_text(wefti_local_world *world, wefti_local_seat *seat,
+                             wefti_local_plan *plan) {
+    size_t bytes = strlen(plan->text) + 1;
     void *p;
-    WEFT_TRY(wefti_local_plan_create(world->arena, t, &plan));
-    size_t length = strlen(plan->text) + 1;
-    WEFT_TRY(world->show(world, length, &p));
-    plan->text = memcpy(p, plan->text, length);
-    if (plan->small) WEFT_TRY(wefti_local_keep_small(world, seat));
+    wefti_local_plan *spare = take_spare(seat, bytes);
+    if (spare) {
+        plan->shown = spare->shown;
+        plan->room = spare->room;
+        wefti_arena_destroy(spare->arena);
+    } else {
+        plan->room = (bytes + TEXT_BYTES - 1) / TEXT_BYTES * TEXT_BYTES;
+        WEFT_TRY(world->show(world, plan->room, &p));
+        plan->shown = p;
+    }
+    plan->text = memcpy(plan->shown, plan->text, bytes);
+    return WEFT_OK;
+}
+
+static weft_status new_plan(wefti_local_world *world, wefti_local_seat *seat,
+                            const wefti_transfer *t, wefti_local_plan **out) {
+    wefti_arena *arena;
+    wefti_local_plan *plan;
+    WEFT_TRY(wefti_arena_create(&arena));
+    weft_status status = wefti_local_plan_create(arena, t, &plan);
+    if (status >= 0 && plan->small) status = wefti_local_keep_small(world, seat);
+    if (status >= 0) status = show_text(world, seat, plan);
+    if (status < 0) {
+        wefti_arena_destroy(arena);
+        return status;
+    }
+    plan->arena = arena;
     plan->next = seat->plans;
     seat->plans = plan;
     *out = plan;
     return WEFT_OK;
+}
+
+static weft_status find_plan(wefti_local_world *world, wefti_local_seat *seat,
+                             const wefti_transfer *t, wefti_local_plan **out) {
+    for (wefti_local_plan *plan = seat->plans; plan; plan = plan->next)
+        if (wefti_local_plan_fits(plan, t)) {
+            *out = plan;
+            return WEFT_OK;
+        }
+    return new_plan(world, seat, t, out);
+}
+
+static void drop_plans(wefti_local_channel *channel) {
+    for (int32_t m = 0; m < channel->members; m++)
+        for (wefti_local_plan *plan = channel->seat[m].plans, *next; plan; plan = next) {
+            next = plan->next;
+            wefti_arena_destroy(plan->arena);
+        }
+}
+
+void wefti_local_world_end(wefti_local_world *world) {
+    for (int b = 0; b < WEFTI_LOCAL_BUCKETS; b++)
+        for (wefti_local_channel *c = world->bucket[b]; c; c = c->next) drop_plans(c);
+    wefti_arena_destroy(world->arena);
+    pthread_mutex_destroy(&world->lock);
 }
 
 /* --- endpoints --- */
@@ -108,7 +174,7 @@ static weft_status check(const wefti_local *local, const wefti_transfer *t) {
 }
 
 static weft_status find_seat(wefti_local_world *world, const wefti_transfer *t,
-                             wefti_local_seat **out_seat, const wefti_local_plan **out_plan) {
+                             wefti_local_seat **out_seat, wefti_local_plan **out_plan) {
     wefti_local_channel *channel;
     WEFT_TRY(open_channel(world, t, &channel));
     WEFT_TRY(find_plan(world, &channel->seat[t->me], t, out_plan));
@@ -120,6 +186,7 @@ static void release(wefti_local_endpoint *endpoint) {
     for (int i = 0; i < WEFTI_COMM_DEPTH; i++)
         if (endpoint->bounce[i])
             endpoint->local->world->give(endpoint->local->world, endpoint->bounce[i]);
+    endpoint->plan->endpoints--;
     wefti_free(endpoint->blocks);
     wefti_free(endpoint->source);
     wefti_free(endpoint->stage);
@@ -131,7 +198,7 @@ weft_status wefti_local_bind(wefti_comm *comm, const wefti_transfer *transfer,
     wefti_local *local = (wefti_local *)comm;
     WEFT_TRY(check(local, transfer));
     wefti_local_seat *seat;
-    const wefti_local_plan *plan;
+    wefti_local_plan *plan;
     pthread_mutex_lock(&local->world->lock);
     weft_status status = find_seat(local->world, transfer, &seat, &plan);
     pthread_mutex_unlock(&local->world->lock);
@@ -142,6 +209,7 @@ weft_status wefti_local_bind(wefti_comm *comm, const wefti_transfer *transfer,
     endpoint->local = local;
     endpoint->seat = seat;
     endpoint->plan = plan;
+    plan->endpoints++;
     for (int i = 0; i < WEFTI_COMM_DEPTH; i++) endpoint->post[i].endpoint = endpoint;
     endpoint->source = wefti_calloc((size_t)transfer->members,
                                     2 * sizeof *endpoint->source + sizeof *endpoint->streamed);

@@ -38,6 +38,11 @@ struct wefti_local_plan {
     uint64_t hash; /* of the transfer without `me`, `name` and `tag`: equal for all members */
     wefti_transfer transfer;
     const char *text; /* "all_reduce of h.3.attn.c_proj (f32, 768 elements)" */
+    /* comm/local_bind.c: */
+    wefti_arena *arena; /* of all this */
+    char *shown;        /* the text, where others see it, of `room` bytes */
+    size_t room;
+    int32_t endpoints; /* that have this plan */
     int32_t partners;
     const wefti_local_partner *partner; /* ascending */
     int64_t moves;
