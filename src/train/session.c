@@ -215,9 +215,13 @@ weft_status weft_session_step(weft_session *s, double learning_rate, double *out
     WEFT_TRY(check_rate(learning_rate));
     WEFT_TRY(wefti_session_start(s));
     set_scalar(s, LEARNING_RATE, learning_rate);
-    WEFT_TRY(accumulate(s, out_loss));
-    if (!updates_eagerly(s)) return weft_session_update(s, learning_rate, NULL);
-    updated(s);
+    double loss;
+    WEFT_TRY(accumulate(s, &loss));
+    if (updates_eagerly(s))
+        updated(s);
+    else
+        WEFT_TRY(weft_session_update(s, learning_rate, NULL));
+    if (out_loss) *out_loss = loss;
     return WEFT_OK;
 }
 

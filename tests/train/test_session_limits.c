@@ -147,6 +147,13 @@ static void a_bad_gradient_stops_a_clipped_update(void **state) {
     ASSERT_OK(weft_session_feed(s, 0, "x", (float[]){1, 2, 3}, 12));
     ASSERT_OK(weft_session_accumulate(s, NULL));
     ASSERT_FAILS(WEFT_E_NUMERIC, "nothing was updated", weft_session_update(s, 1, NULL));
+    double loss = 7, norm = 7; /* what calls write to is untouched when they fail */
+    ASSERT_OK(weft_session_feed(s, 0, "x", (float[]){1, 2, 3}, 12));
+    ASSERT_FAILS(WEFT_E_NUMERIC, "nothing was updated", weft_session_step(s, 1, &loss));
+    ASSERT_OK(weft_session_feed(s, 0, "x", (float[]){1, 2, 3}, 12));
+    ASSERT_OK(weft_session_accumulate(s, NULL));
+    ASSERT_FAILS(WEFT_E_NUMERIC, "nothing was updated", weft_session_update(s, 1, &norm));
+    assert_true(loss == 7 && norm == 7);
     float value[3];
     ASSERT_OK(weft_session_read(s, 0, "w", value, sizeof value));
     assert_true(value[0] == 0 && value[1] == 0 && value[2] == 0);
