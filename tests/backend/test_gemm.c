@@ -301,6 +301,38 @@ static void test_nan_is_kept(void **state) {
             }
 }
 
+/* The bits of a column are the same whatever columns lie beside it, and so whichever register tiles
+ * they fill; likewise rows. */
+static void test_columns_are_alone(void **state) {
+    (void)state;
+    enum { M = 37, N = 800, K = 1100 };
+    static const int64_t columns[] = {32, 64, 100, 128, 257};
+    static float a[M * K], b[K * N], whole[M * N], part[M * N];
+    for (int i = 0; i < M * K; i++) a[i] = (float)random_value();
+    for (int i = 0; i < K * N; i++) b[i] = (float)random_value();
+    for (int isa = 0; isa < WEFTI_ISAS; isa++)
+        for (size_t i = 0; wefti_isa_has((wefti_isa)isa) && i < sizeof columns / sizeof *columns;
+             i++)
+            for (int64_t m = 9; m <= M; m += M - 9) {
+                wefti_gemm_spec s = wefti_gemm_spec_of(WEFT_F32, M, N, K);
+                wefti_gemm gemm;
+                assert_int_equal(wefti_gemm_prepare(&s, (wefti_isa)isa, &gemm), WEFT_OK);
+                buffer workspace = buffer_new(wefti_gemm_workspace_bytes(&gemm, 1));
+                wefti_gemm_run(&gemm, &(wefti_gemm_args){.a = a, .b = b, .c = whole},
+                               buffer_data(&workspace), NULL);
+                free(workspace.base);
+                s.m = m;
+                s.n = columns[i];
+                assert_int_equal(wefti_gemm_prepare(&s, (wefti_isa)isa, &gemm), WEFT_OK);
+                workspace = buffer_new(wefti_gemm_workspace_bytes(&gemm, 1));
+                wefti_gemm_run(&gemm, &(wefti_gemm_args){.a = a, .b = b, .c = part},
+                               buffer_data(&workspace), NULL);
+                free(workspace.base);
+                for (int64_t r = 0; r < m; r++)
+                    assert_memory_equal(part + r * N, whole + r * N, (size_t)columns[i] * 4);
+            }
+}
+
 static void test_refusals(void **state) {
     (void)state;
     wefti_gemm gemm;
@@ -349,6 +381,7 @@ int main(void) {
                                        cmocka_unit_test(test_f32_tiles_are_exact),
                                        cmocka_unit_test(test_f32_tiles_of_any_size),
                                        cmocka_unit_test(test_nan_is_kept),
+                                       cmocka_unit_test(test_columns_are_alone),
                                        cmocka_unit_test(test_refusals),
                                        cmocka_unit_test(test_isa_choice)};
     return cmocka_run_group_tests(tests, make_pools, destroy_pools);

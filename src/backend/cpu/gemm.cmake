@@ -11,8 +11,9 @@ endif()
 set_source_files_properties(src/backend/cpu/gemm_plain.c PROPERTIES COMPILE_OPTIONS
                             "${WEFT_KERNEL_OPTIONS}")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
-  set_source_files_properties(src/backend/cpu/gemm_avx2.c PROPERTIES COMPILE_OPTIONS
-                              "${WEFT_KERNEL_OPTIONS};-mavx2;-mfma;-mf16c")
+  set_source_files_properties(
+    src/backend/cpu/gemm_avx2.c src/backend/cpu/gemm_avx2_narrow.c
+    PROPERTIES COMPILE_OPTIONS "${WEFT_KERNEL_OPTIONS};-mavx2;-mfma;-mf16c")
   set_source_files_properties(
     src/backend/cpu/gemm_avx512.c
     PROPERTIES COMPILE_OPTIONS

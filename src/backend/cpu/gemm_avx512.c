@@ -4,6 +4,9 @@
 #define VL 16
 #define TILE_ROWS 14
 #define TILE_VECTORS 2
+#define PREFETCH_LINES 8 /* about 110 cycles */
+#define K_BLOCK 768
+#define M_TILE 84
 #define KERNELS wefti_gemm_kernels_avx512
 #include "backend/cpu/gemm_kernels.h"
 #endif

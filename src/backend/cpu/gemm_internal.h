@@ -80,6 +80,7 @@ typedef struct wefti_gemm_kernels {
 extern const wefti_gemm_kernels wefti_gemm_kernels_plain;
 #if defined(__x86_64__)
 extern const wefti_gemm_kernels wefti_gemm_kernels_avx2;
+extern const wefti_gemm_kernels wefti_gemm_kernels_avx2_narrow;
 extern const wefti_gemm_kernels wefti_gemm_kernels_avx512;
 extern const wefti_gemm_kernels wefti_gemm_kernels_amx;
 extern const wefti_gemm_kernels wefti_gemm_kernels_amx_f32;

@@ -1,13 +1,10 @@
 /* The kernels of one isa: the includer defines VL (floats of a vector), TILE_ROWS and TILE_VECTORS
- * (the register tile) and KERNELS (the table's name). */
+ * (the register tile), PREFETCH_LINES (of B's panel that are asked for ahead; 0: none), K_BLOCK and
+ * M_TILE (what a task keeps in the second-level cache) and KERNELS (the table's name). */
 #include "backend/cpu/gemm_internal.h"
 #include "backend/cpu/gemm_vector.h"
 
-enum {
-    TILE_COLUMNS = TILE_VECTORS * VL,
-    PREFETCH_LINES =
-        8, /* of B's panel ahead, about 110 cycles: it streams from the second-level cache */
-};
+enum { TILE_COLUMNS = TILE_VECTORS * VL };
 
 /* --- The register tile
  * ----------------------------------------------------------------------------------------- */
@@ -25,7 +22,8 @@ INLINE void tile_of(const int rows, int64_t k, const float *restrict a, const fl
     _Pragma("GCC unroll 4") for (int64_t p = 0; p < k; p++) {
         vfloat row[TILE_VECTORS];
         UNROLL for (int v = 0; v < TILE_VECTORS; v++) row[v] = vload(b + v * VL);
-        UNROLL for (int v = 0; v < TILE_VECTORS; v++)
+        if (PREFETCH_LINES > 0) UNROLL
+        for (int v = 0; v < TILE_VECTORS; v++)
             __builtin_prefetch(b + PREFETCH_LINES * TILE_COLUMNS + v * VL);
         UNROLL for (int i = 0; i < rows; i++) {
             vfloat left = vsplat(a[i]);
@@ -410,8 +408,8 @@ const wefti_gemm_kernels KERNELS = {
     .columns = TILE_COLUMNS,
     .element_bytes = 4,
     .depth_unit = 16,
-    .k_block = 768, /* panels stream from the second-level cache; most sums need one pass over C */
-    .m_tile = 84,   /* a task: 250 KiB of A and 1.2 MiB of B in the second-level cache */
+    .k_block = K_BLOCK, /* panels stream from the second-level cache; few passes over C */
+    .m_tile = M_TILE,   /* a task: about 250 KiB of A in the second-level cache */
     .n_tile = 384,
     .tile = tile,
     .pack_a = pack_a,

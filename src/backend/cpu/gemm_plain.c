@@ -4,5 +4,8 @@
 #define VL 4
 #define TILE_ROWS 6
 #define TILE_VECTORS 2
+#define PREFETCH_LINES 0
+#define K_BLOCK 768
+#define M_TILE 84
 #define KERNELS wefti_gemm_kernels_plain
 #include "backend/cpu/gemm_kernels.h"
