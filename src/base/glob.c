@@ -37,7 +37,16 @@ static const char *pass_one(const char *pattern, char c) {
     return *pattern == '?' || *pattern == c ? pattern + 1 : NULL;
 }
 
+/* A last byte that stands for itself has to be the text's last, whatever is before it: most names
+ * that a pattern does not fit are told by this. */
+static bool ends_alike(const char *pattern, const char *text) {
+    const size_t length = strlen(pattern), bytes = strlen(text);
+    const char last = length > 0 ? pattern[length - 1] : '*';
+    return last == '*' || last == '?' || last == ']' || (bytes > 0 && text[bytes - 1] == last);
+}
+
 bool wefti_glob_match(const char *pattern, const char *text) {
+    if (!ends_alike(pattern, text)) return false;
     const char *star = NULL, *tried = NULL; /* last * passed, and the text that it does not take */
     while (*text) {
         const char *next = *pattern == '*' || !*pattern ? NULL : pass_one(pattern, *text);

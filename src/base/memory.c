@@ -112,11 +112,18 @@ void *wefti_arena_alloc(wefti_arena *arena, size_t bytes) {
     return p;
 }
 
+char *wefti_arena_join(wefti_arena *arena, const char *a, const char *b) {
+    const size_t first = strlen(a), bytes = strlen(b) + 1;
+    char *text = wefti_arena_alloc(arena, first + bytes);
+    if (text) {
+        memcpy(text, a, first);
+        memcpy(text + first, b, bytes);
+    }
+    return text;
+}
+
 char *wefti_arena_strdup(wefti_arena *arena, const char *text) {
-    size_t bytes = strlen(text) + 1;
-    char *copy = wefti_arena_alloc(arena, bytes);
-    if (copy) memcpy(copy, text, bytes);
-    return copy;
+    return wefti_arena_join(arena, "", text);
 }
 
 char *wefti_arena_format(wefti_arena *arena, const char *format, ...) {

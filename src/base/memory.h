@@ -33,6 +33,7 @@ void wefti_arena_destroy(wefti_arena *arena);
 void *wefti_arena_alloc(wefti_arena *arena,
                         size_t bytes); /* zeroed, 16-byte aligned; NULL on failure */
 char *wefti_arena_strdup(wefti_arena *arena, const char *text);
+char *wefti_arena_join(wefti_arena *arena, const char *a, const char *b); /* one behind the other */
 char *wefti_arena_format(wefti_arena *arena, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

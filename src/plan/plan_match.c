@@ -1,17 +1,21 @@
 /* What a plan says about a name: patterns, and the last rule that matches. See plan/plan.h. */
 #include "plan/plan.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/glob.h"
 
 const wefti_strategy *wefti_plan_strategy(const weft_plan *plan, const char *label, const char *op,
                                           bool gradient) {
-    char both[512];
+    char both[512]; /* label:op */
     const wefti_strategy *guide = NULL;
-    int length = snprintf(both, sizeof both, "%s:%s", label, op);
-    bool fits = length > 0 && length < (int)sizeof both;
+    const size_t length = strlen(label), bytes = strlen(op) + 1;
+    const bool fits = length + 1 + bytes <= sizeof both;
+    if (fits) {
+        memcpy(both, label, length);
+        both[length] = ':';
+        memcpy(both + length + 1, op, bytes);
+    }
     for (int64_t i = plan->strategy_count; i-- > 0;) {
         const char *match = plan->strategies[i].match;
         if (!wefti_glob_match(match, label) && !(fits && wefti_glob_match(match, both))) continue;

@@ -22,7 +22,7 @@ weft_status wefti_build_indices(wefti_program_builder *b, int64_t count, int32_t
 
 /* Out of memory: "", and the whole build fails at its end. */
 const char *wefti_build_name(wefti_program_builder *b, const char *prefix, const char *name) {
-    const char *text = wefti_arena_format(b->p->arena, "%s%s", prefix, name ? name : "");
+    const char *text = wefti_arena_join(b->p->arena, prefix, name ? name : "");
     if (!text) b->unnamed = true;
     return text ? text : "";
 }
