@@ -162,7 +162,7 @@ bool wefti_member_is_over(wefti_member *m, wefti_end *out) {
 
 bool wefti_member_is_under_way(wefti_member *m) {
     pthread_mutex_lock(&m->lock);
-    bool under_way = m->state == WEFTI_MEMBER_JOINING;
+    bool under_way = m->state == WEFTI_MEMBER_JOINING && !m->watches;
     pthread_mutex_unlock(&m->lock);
     return under_way;
 }

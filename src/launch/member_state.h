@@ -46,6 +46,7 @@ struct wefti_member {
     bool reports;   /* is none, but says `end` of a rank */
     bool looks;     /* is none, and waits for `end`, which is there once it `is_over` */
     bool is_over;
+    bool watches; /* it has found the scheduler, which has not said goodbye */
     wefti_end end;
     wefti_span ranks; /* of who looks */
     bool leaving, leave_sent, stopping;

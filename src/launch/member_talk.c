@@ -36,7 +36,10 @@ weft_status wefti_member_ask(wefti_member *m) {
                                 : wefti_join_encode(&m->join, body);
     WEFT_TRY(wefti_wire_send(&m->link, kind, body, bytes, NULL, 0));
     m->line = WEFTI_LINE_ASKED;
-    if (m->looks) change(m, WEFTI_MEMBER_PARTED); /* all that it says is said */
+    if (m->looks) {
+        m->watches = true;
+        change(m, WEFTI_MEMBER_PARTED); /* all that it says is said */
+    }
     /* The scheduler knows who is missing: it is given the time to say so. */
     m->deadline_ns = wefti_now_ns() + m->join_ns + 2 * second_ns;
     return WEFT_OK;
@@ -152,6 +155,7 @@ weft_status wefti_member_hear(wefti_member *m, const wefti_frame *frame) {
         wefti_member_broken(m, verdict.status, verdict.failed, verdict.text);
         return WEFT_OK;
     case WEFTI_FRAME_GOODBYE:
+        m->watches = false;
         if (m->state == WEFTI_MEMBER_IN) change(m, WEFTI_MEMBER_PARTED);
         return WEFT_OK;
     case WEFTI_FRAME_OVER:

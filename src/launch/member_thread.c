@@ -2,6 +2,7 @@
  * A scheduler that is lost is called again: one that was started anew learns from its members which
  * ranks they have, and the job goes on meanwhile. */
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -39,6 +40,12 @@ static void hang_up(wefti_member *m, const char *why) {
 static void lose(wefti_member *m, const char *why) {
     bool was_up = m->line == WEFTI_LINE_UP;
     hang_up(m, why);
+    if (m->looks && m->watches && !m->is_over) { /* it may be the network: it is called again */
+        m->state = WEFTI_MEMBER_JOINING;
+        m->deadline_ns = wefti_now_ns() + m->join_ns;
+        m->pause_ns = 50 * (int64_t)MS;
+        return;
+    }
     if (!was_up || over(m)) return;
     if (m->placed.hosted_by >= 0) {
         char text[512];
@@ -67,6 +74,16 @@ static void call(wefti_member *m, int64_t now) {
         hang_up(m, weft_error_message());
 }
 
+/* Who watched it finds nobody at its address any more, and was not told goodbye: what ran it was
+ * killed, and that ends its processes. */
+static void find_scheduler_gone(wefti_member *m) {
+    m->end = (wefti_end){.rank = 0, .signal = SIGKILL};
+    snprintf(m->end.text, sizeof m->end.text, "rank 0 was ended with what ran the scheduler at %s",
+             m->scheduler);
+    m->is_over = true;
+    m->state = WEFTI_MEMBER_PARTED;
+}
+
 static void answered(wefti_member *m) {
     weft_status status = wefti_connected(m->link.fd);
     if (status >= 0) {
@@ -74,10 +91,12 @@ static void answered(wefti_member *m) {
         wefti_socket_watch(fd, (double)m->join_ns * 1e-9);
         status = wefti_wire_open(&m->link, fd, false, &m->secret, m->tls);
     }
+    bool gone = status == WEFT_E_NOT_FOUND && m->watches && !m->is_over;
     if (status < 0)
         hang_up(m, weft_error_message());
     else
         m->line = WEFTI_LINE_SHAKING;
+    if (gone) find_scheduler_gone(m);
 }
 
 /* --- hearing */

@@ -267,6 +267,9 @@ void wefti_scheduler_stop(wefti_scheduler *s) {
     if (!s) return;
     pthread_mutex_lock(&s->lock);
     if (s->state == WEFTI_SCHEDULER_RUNNING) wefti_scheduler_goodbye(s);
+    for (int64_t i = 0; i < s->client_count; i++)
+        if (s->clients[i]->watch.count > 0)
+            wefti_client_send(s, s->clients[i], WEFTI_FRAME_GOODBYE, NULL, 0);
     s->stopping = true;
     pthread_mutex_unlock(&s->lock);
     ring(s);

@@ -169,7 +169,8 @@ weft_status wefti_connected(int fd) {
     int error = 0;
     socklen_t bytes = sizeof error;
     if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0) error = errno;
-    WEFT_REQUIRE(error == 0, WEFT_E_PEER, "%s", strerror(error));
+    WEFT_REQUIRE(error == 0, error == ECONNREFUSED ? WEFT_E_NOT_FOUND : WEFT_E_PEER, "%s",
+                 strerror(error));
     /* A connection to a port where nobody listens can end at its own beginning, when the system
      * chooses that very port for it. */
     struct sockaddr_storage mine = {0}, theirs = {0};
@@ -177,7 +178,7 @@ weft_status wefti_connected(int fd) {
     bool itself = getsockname(fd, (struct sockaddr *)&mine, &mine_bytes) == 0 &&
                   getpeername(fd, (struct sockaddr *)&theirs, &their_bytes) == 0 &&
                   memcmp(&mine, &theirs, sizeof mine) == 0;
-    WEFT_REQUIRE(!itself, WEFT_E_PEER, "nobody listens there");
+    WEFT_REQUIRE(!itself, WEFT_E_NOT_FOUND, "nobody listens there");
     return WEFT_OK;
 }
 

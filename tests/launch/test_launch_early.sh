@@ -111,6 +111,25 @@ says 0 other.out fine
 wait $first || fail "$what" early.out
 port=$((port + 1))
 
+# `weft launch` of the scheduler's host is killed: the other one ends, too.
+what='other programs, and the first host is killed'
+launch --hosts 2 --host-rank 1 --scheduler 127.0.0.1:$port -n 1 -- sh -c 'sleep 300' >other.out 2>&1 &
+second=$!
+launch --hosts 2 --host-rank 0 --scheduler 127.0.0.1:$port -n 1 -- sh -c 'echo on; sleep 300' >early.out 2>&1 &
+first=$!
+for _ in $(seq 300); do
+    grep -q on early.out && break
+    sleep 0.1
+done
+sleep 3 # for the other one to find it
+child=$(tr -d ' ' </proc/$first/task/$first/children) # timeout, whose child it is
+kill -KILL "$(tr -d ' ' <"/proc/$child/task/$child/children")"
+wait $second
+got=$?
+says 137 other.out 'rank 0 was ended by signal 9 (Killed), on another host'
+wait $first
+port=$((port + 1))
+
 # Hosts that were told different numbers of processes.
 what='two ranks here, three there'
 launch --hosts 2 --host-rank 0 --scheduler 127.0.0.1:$port -n 2 -- "$weft" train job.yaml >zero 2>&1 &
