@@ -131,6 +131,8 @@ module weft_c ! what goes straight to C
     type, bind(C) :: weft_rope_scaling ! factor 0: none
         real(c_double) :: factor = 0, low_freq_factor = 0, high_freq_factor = 0
         integer(c_int64_t) :: original_context = 0
+        real(c_double) :: beta_fast = 0, beta_slow = 0
+        logical(c_bool) :: exact = .false.
     end type
     type, bind(C) :: weft_conv_options
         integer(c_int64_t) :: stride(3) = 1, padding(3) = 0, dilation(3) = 1, groups = 1
@@ -177,6 +179,7 @@ module weft_c ! what goes straight to C
             classes = 0, image(3) = 0, patch = 0, window = 0
         real(c_double) :: dropout = 0, norm_eps = 0, rope_theta = 0
         type(weft_rope_scaling) :: rope_scaling
+        real(c_double) :: attention_factor = 0
         logical(c_bool) :: tied = .false., attention_bias = .false., mlp_bias = .false.
         integer(c_int64_t) :: experts = 0, experts_per_token = 0
         real(c_double) :: capacity_factor = 0, aux_loss = 0

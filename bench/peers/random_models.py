@@ -10,13 +10,20 @@ import transformers
 
 def _rope(choose, family):
     rope = {"rope_type": "default", "rope_theta": choose([1e2, 1e4, 5e5])}
-    kind = choose(["default", "default", "linear", "llama3"])
+    kind = choose(["default", "default", "linear", "llama3", "yarn", "yarn"])
     if family == "mixtral" or kind == "default":
         return rope
     rope.update(rope_type=kind, factor=4.0)
     if kind == "llama3":
         rope.update(low_freq_factor=1.0, high_freq_factor=4.0,
                     original_max_position_embeddings=16)
+    if kind == "yarn":
+        rope.update(original_max_position_embeddings=16,
+                    beta_fast=choose([32, 4, 1.5]),
+                    beta_slow=choose([1, 0.25]),
+                    truncate=choose([True, False]))
+        rope.update(choose([{}, {"attention_factor": 0.8},
+                            {"mscale": 0.7, "mscale_all_dim": 0.3}]))
     return rope
 
 

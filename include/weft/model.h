@@ -50,6 +50,7 @@ typedef struct weft_model_config {
     double dropout; /* llama...: of attention probabilities only */
     double norm_eps, rope_theta;
     weft_rope_scaling rope_scaling; /* llama... */
+    double attention_factor;        /* of YaRN: queries and keys are multiplied by it; 0: 1 */
     bool tied; /* llama...: the output uses the embedding; gpt2, gpt2-moe and bert always do */
     bool attention_bias; /* llama: query, key, value and output projections have biases; qwen2
                             always has those of query, key and value, and no others */

@@ -2,6 +2,7 @@
 #ifndef WEFT_TYPES_H
 #define WEFT_TYPES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -43,10 +44,16 @@ typedef struct weft_desc {
  * factor 0: not at all. original_context 0: all frequencies are divided by factor (Chen et al.,
  * "Extending context window", 2023). Else as Llama 3.1 has it: only those whose wavelength is above
  * original_context / low_freq_factor; those below original_context / high_freq_factor stay, those
- * between are blended. */
+ * between are blended. With a beta_fast as YaRN has it (Peng et al., 2023): pairs that turn more
+ * than beta_fast times in original_context stay, those that turn less than beta_slow times are
+ * divided, those between are blended by their number, from bounds that are rounded outwards unless
+ * exact. (YaRN's factor of queries and keys is none of rope: its square is in attention's scale.)
+ */
 typedef struct weft_rope_scaling {
     double factor, low_freq_factor, high_freq_factor;
     int64_t original_context;
+    double beta_fast, beta_slow;
+    bool exact;
 } weft_rope_scaling;
 
 /** "f32"; "?" for a value outside the enum. Static storage. */

@@ -67,21 +67,15 @@ static weft_status expect_bool(const wefti_json *o, const char *key, bool standa
     return WEFT_OK;
 }
 
-/* A word that must be one of up to three (`three`, or `two` as well, may be NULL); absent is legal.
- */
+/* A word that must be one of two (`two` may be NULL); absent is legal. */
 static weft_status expect_text(const wefti_json *o, const char *key, const char *one,
-                               const char *two, const char *three) {
+                               const char *two) {
     const wefti_json *v = member(o, key);
     if (!v) return WEFT_OK;
     WEFT_REQUIRE(v->kind == WEFTI_JSON_TEXT, WEFT_E_ARG, "%s must be a text", key);
-    bool known = !strcmp(v->as.text, one) || (two && !strcmp(v->as.text, two)) ||
-                 (three && !strcmp(v->as.text, three));
-    WEFT_REQUIRE(known, WEFT_E_NO_IMPL, "%s is \"%s\": only %s%s%s%s%s is supported", key,
-                 v->as.text, one,
-                 three ? ", "
-                 : two ? " or "
-                       : "",
-                 two ? two : "", three ? " or " : "", three ? three : "");
+    bool known = !strcmp(v->as.text, one) || (two && !strcmp(v->as.text, two));
+    WEFT_REQUIRE(known, WEFT_E_NO_IMPL, "%s is \"%s\": only %s%s%s is supported", key, v->as.text,
+                 one, two ? " or " : "", two ? two : "");
     return WEFT_OK;
 }
 
@@ -152,7 +146,7 @@ static weft_status read_gpt2(const wefti_json *o, weft_model_config *c) {
     WEFT_TRY(read_int(o, "vocab_size", &c->vocab));
     WEFT_TRY(read_real_or(o, "layer_norm_epsilon", 1e-5, &c->norm_eps));
     WEFT_TRY(read_dropout(o, 0.1, 3, gpt2_dropout, &c->dropout));
-    WEFT_TRY(expect_text(o, "activation_function", "gelu_new", "gelu_pytorch_tanh", NULL));
+    WEFT_TRY(expect_text(o, "activation_function", "gelu_new", "gelu_pytorch_tanh"));
     WEFT_TRY(expect_bool(o, "scale_attn_weights", true, true));
     WEFT_TRY(expect_bool(o, "scale_attn_by_inverse_layer_idx", false, false));
     WEFT_TRY(expect_bool(o, "add_cross_attention", false, false));
@@ -164,20 +158,67 @@ static weft_status read_gpt2_moe(const wefti_json *o, weft_model_config *c) {
     return read_experts(o, 1, c);
 }
 
-/* rope_scaling (transformers 4) or rope_parameters (5): no scaling, "linear" or Llama 3.1's. */
-static weft_status read_scaling(const wefti_json *v, weft_model_config *c) {
-    static const char *const keys[] = {"rope_type", "type"}; /* the second in early files */
+/* The number that is not null and not 0, which stands for "left out" there. */
+static weft_status read_some_or(const wefti_json *o, const char *key, double standard,
+                                double *out) {
+    WEFT_TRY(read_real_or(o, key, standard, out));
+    if (*out == 0) *out = standard;
+    return WEFT_OK;
+}
+
+/* What YaRN makes of a length: get_mscale there. */
+static double mscale(double factor, double weight) {
+    return factor > 1 ? 0.1 * weight * log(factor) + 1 : 1;
+}
+
+static weft_status read_yarn(const wefti_json *v, weft_model_config *c) {
     weft_rope_scaling *r = &c->rope_scaling;
-    const wefti_json *kind = NULL;
-    for (int i = 0; i < 2 && !kind; i++) {
-        WEFT_TRY(expect_text(v, keys[i], "default", "linear", "llama3"));
-        kind = member(v, keys[i]);
-    }
+    double part, all;
+    bool rounded;
+    WEFT_TRY(read_some_or(v, "beta_fast", 32, &r->beta_fast));
+    WEFT_TRY(read_some_or(v, "beta_slow", 1, &r->beta_slow));
+    WEFT_REQUIRE(r->beta_fast > 0 && r->beta_slow > 0, WEFT_E_ARG,
+                 "beta_fast and beta_slow are %g and %g: they must be positive", r->beta_fast,
+                 r->beta_slow);
+    WEFT_TRY(read_bool_or(v, "truncate", true, &rounded));
+    r->exact = !rounded;
+    WEFT_TRY(read_real_or(v, "mscale", 0, &part));
+    WEFT_TRY(read_real_or(v, "mscale_all_dim", 0, &all));
+    double standard = part != 0 && all != 0 ? mscale(r->factor, part) / mscale(r->factor, all)
+                                            : mscale(r->factor, 1);
+    WEFT_TRY(read_real_or(v, "attention_factor", standard, &c->attention_factor));
+    WEFT_REQUIRE(c->attention_factor > 0, WEFT_E_ARG, "attention_factor is %g: it must be positive",
+                 c->attention_factor);
+    return read_int_or(v, "original_max_position_embeddings", c->context, &r->original_context);
+}
+
+/* rope_type, in early files type; left out: default. */
+static weft_status read_rope_type(const wefti_json *v, const char **out) {
+    static const char *const types[] = {"default", "linear", "llama3", "yarn"};
+    const char *key = member(v, "rope_type") ? "rope_type" : "type";
+    const wefti_json *kind = member(v, key);
+    size_t t = 0;
+    WEFT_REQUIRE(!kind || kind->kind == WEFTI_JSON_TEXT, WEFT_E_ARG, "%s must be a text", key);
+    while (kind && t < 4 && strcmp(types[t], kind->as.text)) t++;
+    WEFT_REQUIRE(t < 4, WEFT_E_NO_IMPL,
+                 "%s is \"%s\": only default, linear, llama3 or yarn is supported", key,
+                 kind->as.text);
+    *out = types[t];
+    return WEFT_OK;
+}
+
+/* rope_scaling (transformers 4) or rope_parameters (5): no scaling, "linear", Llama 3.1's, YaRN's.
+ */
+static weft_status read_scaling(const wefti_json *v, weft_model_config *c) {
+    weft_rope_scaling *r = &c->rope_scaling;
+    const char *type;
+    WEFT_TRY(read_rope_type(v, &type));
     WEFT_TRY(read_real_or(v, "rope_theta", c->rope_theta, &c->rope_theta));
-    if (!kind || !strcmp(kind->as.text, "default")) return WEFT_OK;
+    if (!strcmp(type, "default")) return WEFT_OK;
     WEFT_TRY(read_real_or(v, "factor", 0, &r->factor));
     WEFT_REQUIRE(r->factor >= 1, WEFT_E_ARG, "factor is %g: it must be 1 or more", r->factor);
-    if (!strcmp(kind->as.text, "linear")) return WEFT_OK;
+    if (!strcmp(type, "linear")) return WEFT_OK;
+    if (!strcmp(type, "yarn")) return read_yarn(v, c);
     WEFT_TRY(read_real_or(v, "low_freq_factor", 0, &r->low_freq_factor));
     WEFT_TRY(read_real_or(v, "high_freq_factor", 0, &r->high_freq_factor));
     return read_int(v, "original_max_position_embeddings", &r->original_context);
@@ -212,7 +253,7 @@ static weft_status read_llama_with(const wefti_json *o, llama_defaults d, weft_m
     WEFT_TRY(read_rope(o, "rope_parameters", c));
     WEFT_TRY(read_dropout(o, 0, 1, llama_dropout, &c->dropout));
     WEFT_TRY(read_bool_or(o, "tie_word_embeddings", false, &c->tied));
-    WEFT_TRY(expect_text(o, "hidden_act", "silu", "swish", NULL));
+    WEFT_TRY(expect_text(o, "hidden_act", "silu", "swish"));
     return read_int_or(o, "head_dim", 0, &c->head_dim);
 }
 
@@ -288,7 +329,7 @@ static weft_status read_encoder(const wefti_json *o, weft_model_config *c) {
     WEFT_TRY(read_int(o, "num_attention_heads", &c->heads));
     WEFT_TRY(read_int(o, "intermediate_size", &c->ffn));
     WEFT_TRY(read_real_or(o, "layer_norm_eps", 1e-12, &c->norm_eps));
-    return expect_text(o, "hidden_act", "gelu", NULL, NULL);
+    return expect_text(o, "hidden_act", "gelu", NULL);
 }
 
 static weft_status read_bert(const wefti_json *o, weft_model_config *c) {
@@ -300,7 +341,7 @@ static weft_status read_bert(const wefti_json *o, weft_model_config *c) {
     WEFT_TRY(read_int_or(o, "type_vocab_size", 2, &types));
     WEFT_REQUIRE(types == 2, WEFT_E_NO_IMPL, "type_vocab_size is %lld: only 2 is supported",
                  (long long)types);
-    WEFT_TRY(expect_text(o, "position_embedding_type", "absolute", NULL, NULL));
+    WEFT_TRY(expect_text(o, "position_embedding_type", "absolute", NULL));
     WEFT_TRY(expect_bool(o, "is_decoder", false, false));
     WEFT_TRY(expect_bool(o, "add_cross_attention", false, false));
     return expect_bool(o, "tie_word_embeddings", true, true);
@@ -433,16 +474,23 @@ static void write_gpt2_moe(wefti_text *t, const weft_model_config *c) {
 
 static void write_rope(wefti_text *t, const char *key, const weft_model_config *c) {
     const weft_rope_scaling *r = &c->rope_scaling;
-    bool linear = r->original_context == 0;
+    bool yarn = r->factor > 0 && r->beta_fast > 0, plain = r->factor == 0;
+    bool llama3 = !plain && !yarn && r->original_context > 0;
     write_raw(t, key, "{\"rope_type\": ");
-    wefti_text_add(t, r->factor == 0 ? "\"default\"" : linear ? "\"linear\"" : "\"llama3\"");
+    wefti_text_add(t, "\"%s\"", plain ? "default" : yarn ? "yarn" : llama3 ? "llama3" : "linear");
     write_real(t, "rope_theta", c->rope_theta);
-    if (r->factor > 0) write_real(t, "factor", r->factor);
-    if (r->factor > 0 && !linear) {
+    if (!plain) write_real(t, "factor", r->factor);
+    if (llama3) {
         write_real(t, "low_freq_factor", r->low_freq_factor);
         write_real(t, "high_freq_factor", r->high_freq_factor);
-        write_int(t, "original_max_position_embeddings", r->original_context);
     }
+    if (yarn) {
+        write_real(t, "beta_fast", r->beta_fast);
+        write_real(t, "beta_slow", r->beta_slow);
+        write_raw(t, "truncate", r->exact ? "false" : "true");
+        write_real(t, "attention_factor", c->attention_factor > 0 ? c->attention_factor : 1);
+    }
+    if (llama3 || yarn) write_int(t, "original_max_position_embeddings", r->original_context);
     wefti_text_add(t, "}");
 }
 

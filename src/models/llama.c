@@ -45,6 +45,8 @@ static weft_value attention(const wefti_model_build *b, weft_value x, weft_value
     weft_attention_options o = WEFT_ATTENTION_DEFAULT;
     o.causal = true;
     o.position = position;
+    if (c->attention_factor > 0) /* of queries and of keys */
+        o.scale = c->attention_factor * c->attention_factor / sqrt((double)dim);
     o.dropout = b->use == WEFT_USE_TRAIN ? c->dropout : 0;
     weft_value y = weft_attention(g, q, k, v, o);
     y = weft_reshape(g, y, 3, (int64_t[]){b->batch, b->seq, c->heads * dim});

@@ -196,7 +196,18 @@ static weft_status check_numbers(const weft_model_config *c) {
                  "model.rope_scaling has the factor %g and the original context %lld: they must "
                  "not be negative",
                  r->factor, (long long)r->original_context);
-    WEFT_REQUIRE(r->factor == 0 || r->original_context == 0 ||
+    bool yarn = r->factor > 0 && r->beta_fast != 0;
+    WEFT_REQUIRE(!yarn || (r->beta_fast > 0 && isfinite(r->beta_fast) && r->beta_slow > 0 &&
+                           isfinite(r->beta_slow) && r->original_context > 0),
+                 WEFT_E_ARG,
+                 "model.rope_scaling has beta_fast %g, beta_slow %g and the original context %lld: "
+                 "they must be positive",
+                 r->beta_fast, r->beta_slow, (long long)r->original_context);
+    WEFT_REQUIRE(c->attention_factor == 0 ||
+                     (yarn && c->attention_factor > 0 && isfinite(c->attention_factor)),
+                 WEFT_E_ARG, "the attention factor is %g: it must be positive, and is of yarn",
+                 c->attention_factor);
+    WEFT_REQUIRE(yarn || r->factor == 0 || r->original_context == 0 ||
                      (r->low_freq_factor > 0 && r->high_freq_factor > r->low_freq_factor &&
                       isfinite(r->high_freq_factor)),
                  WEFT_E_ARG,

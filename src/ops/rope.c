@@ -1,9 +1,10 @@
 /* Rotary positions (Su et al., "RoFormer", 2021, equation 34, with Llama's halves) and writing into
  * caches.
  *
- *     rope(x [batch, seq, heads, dim], position?; theta, offset, factor, low, high, original)
+ *     rope(x [batch, seq, heads, dim], position?; theta, offset, factor, low, high, original,
+ *          fast, slow, exact)
  *         turns the pair (i, i + dim/2) of row s by (position + offset + s) theta^(-2i/dim);
- *         factor, low, high, original: weft_rope_scaling
+ *         factor and what follows it: weft_rope_scaling
  *     rope_grad(dy, position?; the same)
  *         turns back, which is the transpose of the turn
  *     cache_write(cache [batch, length, heads, dim], x [batch, seq, heads, dim], position)
@@ -14,14 +15,12 @@
 #include "ops/common.h"
 
 /* Attributes in their order. */
-enum { THETA, OFFSET, FACTOR, LOW, HIGH, ORIGINAL, ATTRS };
-static const wefti_attr attrs[] = {WEFTI_F("theta", 10000.0),
-                                   WEFTI_I("offset", 0),
-                                   WEFTI_F("factor", 0.0),
-                                   WEFTI_F("low", 1.0),
-                                   WEFTI_F("high", 4.0),
-                                   WEFTI_I("original", 0),
-                                   {0}};
+enum { THETA, OFFSET, FACTOR, LOW, HIGH, ORIGINAL, FAST, SLOW, EXACT, ATTRS };
+static const wefti_attr attrs[] = {WEFTI_F("theta", 10000.0), WEFTI_I("offset", 0),
+                                   WEFTI_F("factor", 0.0),    WEFTI_F("low", 1.0),
+                                   WEFTI_F("high", 4.0),      WEFTI_I("original", 0),
+                                   WEFTI_F("fast", 0.0),      WEFTI_F("slow", 1.0),
+                                   WEFTI_I("exact", 0),       {0}};
 
 static weft_status check_position(const weft_node *n, int i) {
     if (!wefti_in(n, i)) return WEFT_OK;
@@ -38,6 +37,18 @@ static weft_status check_scaling(const weft_node *n) {
     WEFT_REQUIRE(factor >= 0.0 && isfinite(factor) && original >= 0, WEFT_E_ARG,
                  "%s: the factor is %g and the original context %lld; they must not be negative",
                  n->op->name, wefti_printed(factor), (long long)original);
+    double fast = wefti_attr_float(n, "fast"), slow = wefti_attr_float(n, "slow"),
+           theta = wefti_attr_float(n, "theta");
+    if (fast != 0.0 && factor != 0.0) {
+        WEFT_REQUIRE(fast > 0.0 && isfinite(fast) && slow > 0.0 && isfinite(slow) && original > 0 &&
+                         theta > 1.0,
+                     WEFT_E_ARG,
+                     "%s: from %g to %g turns in the original context %lld, theta is %g: turns and "
+                     "context must be positive and theta above 1",
+                     n->op->name, wefti_printed(fast), wefti_printed(slow), (long long)original,
+                     wefti_printed(theta));
+        return WEFT_OK;
+    }
     WEFT_REQUIRE(factor == 0.0 || original == 0 || (low > 0.0 && high > low && isfinite(high)),
                  WEFT_E_ARG,
                  "%s: the factors of low and high frequencies are %g and %g; they must be positive "
@@ -97,6 +108,23 @@ static void cost_rope(const weft_node *n, wefti_cost *out) {
                         .bytes = wefti_node_bytes(n)};
 }
 
+/* The share of its frequency that YaRN leaves pair i (find_correction_range there). */
+static double kept_by_yarn(const weft_node *n, int64_t i, int64_t dim) {
+    double turns[2] = {wefti_attr_float(n, "fast"), wefti_attr_float(n, "slow")}, bound[2];
+    double log_theta = log(wefti_attr_float(n, "theta"));
+    bool exact = wefti_attr_int(n, "exact") != 0;
+    for (int b = 0; b < 2; b++) {
+        double ratio =
+            (double)wefti_attr_int(n, "original") / (turns[b] * 2.0 * 3.14159265358979323846);
+        bound[b] = (double)dim * log(ratio) / (2.0 * log_theta);
+        if (!exact) bound[b] = b ? ceil(bound[b]) : floor(bound[b]);
+    }
+    bound[0] = fmax(bound[0], 0.0);
+    bound[1] = fmin(bound[1], (double)(dim - 1));
+    if (bound[0] == bound[1]) bound[1] += 0.001;
+    return 1.0 - fmin(fmax(((double)i - bound[0]) / (bound[1] - bound[0]), 0.0), 1.0);
+}
+
 /* theta^(-2i/dim), scaled. */
 static double frequency_of(const weft_node *n, int64_t i, int64_t dim) {
     double frequency = pow(wefti_attr_float(n, "theta"), -2.0 * (double)i / (double)dim);
@@ -107,6 +135,7 @@ static double frequency_of(const weft_node *n, int64_t i, int64_t dim) {
     if (original == 0) return frequency / factor;
     turns = (double)original * frequency / (2.0 * 3.14159265358979323846); /* in that context */
     double kept = fmin(fmax((turns - low) / (high - low), 0.0), 1.0);
+    if (wefti_attr_float(n, "fast") > 0.0) kept = kept_by_yarn(n, i, dim);
     return kept * frequency + (1.0 - kept) * frequency / factor;
 }
 
@@ -204,6 +233,8 @@ static const wefti_op_case cases[] = {
     CASE(NULL, "f32[0,3,2,4]"),
     CASE("theta=100 factor=4", "f32[1,5,1,6]"),
     CASE("factor=8 low=1 high=4 original=16", "f32[1,9,2,8]", "i32[]<9"),
+    CASE("factor=4 fast=4 slow=1 original=32 theta=100", "f32[1,7,2,12]", "i32[]<9"),
+    CASE("factor=8 fast=5 slow=0.5 original=64 theta=500 exact=1", "f32[2,5,1,16]"),
     CASES_END};
 static const wefti_op_case cases_cache_write[] = {
     CASE(NULL, "f32[2,7,3,4]", "f32[2,2,3,4]", "i32[]<5"),
@@ -253,11 +284,15 @@ const weft_op_def weft_op_cache_write = {
 
 weft_value weft_rope(weft_graph *g, weft_value x, double theta, weft_rope_scaling scaling,
                      weft_value position) {
-    wefti_attr given[] = {WEFTI_F("theta", theta), WEFTI_F("factor", scaling.factor),
+    wefti_attr given[] = {WEFTI_F("theta", theta),
+                          WEFTI_F("factor", scaling.factor),
                           WEFTI_F("low", scaling.low_freq_factor),
                           WEFTI_F("high", scaling.high_freq_factor),
-                          WEFTI_I("original", scaling.original_context)};
-    int count = scaling.factor == 0 ? 1 : 5;
+                          WEFTI_I("original", scaling.original_context),
+                          WEFTI_F("fast", scaling.beta_fast),
+                          WEFTI_F("slow", scaling.beta_slow),
+                          WEFTI_I("exact", scaling.exact)};
+    int count = scaling.factor == 0 ? 1 : scaling.beta_fast == 0 ? 5 : 8;
     return wefti_graph_add1(g, &weft_op_rope, 2, (weft_value[]){x, position}, count, given);
 }
 

@@ -163,7 +163,11 @@ static void test_rope_scaling(void **state) {
     (void)state;
     /* Llama 3.1's numbers, theta 500000: the first pair is kept, the last is slowed by exactly the
      * factor. */
-    weft_rope_scaling scaling = {8.0, 1.0, 4.0, 8192}, linear = {.factor = 4.0}, none = {0};
+    weft_rope_scaling scaling = {.factor = 8.0,
+                                 .low_freq_factor = 1.0,
+                                 .high_freq_factor = 4.0,
+                                 .original_context = 8192},
+                      linear = {.factor = 4.0}, none = {0};
     float c[2 * 64], s[2 * 64], plain_c[2 * 64], plain_s[2 * 64];
     wefti_rope_table(0, 2, 128, 500000.0, &none, plain_c, plain_s);
     wefti_rope_table(0, 2, 128, 500000.0, &scaling, c, s);
@@ -171,6 +175,15 @@ static void test_rope_scaling(void **state) {
     assert_true(fabsf(s[127] - plain_s[127] / 8.0f) < 1e-12f);
     assert_true(s[64 + 30] < plain_s[64 + 30] &&
                 s[64 + 30] > plain_s[64 + 30] / 8.0f); /* blended */
+    /* YaRN's for Qwen2.5: pairs up to floor(23.6), of 32 turns in the original context, are kept,
+     * those from ceil(39.7), of 1 turn, on slowed by the factor, those between are blended. */
+    weft_rope_scaling yarn = {
+        .factor = 4.0, .original_context = 32768, .beta_fast = 32.0, .beta_slow = 1.0};
+    float before[64], after[64];
+    wefti_rope_table(1, 1, 128, 1e6, &none, c, before);
+    wefti_rope_table(1, 1, 128, 1e6, &yarn, c, after);
+    assert_true(after[23] == before[23] && after[24] < before[24]);
+    assert_true(after[39] > before[39] / 4.0f && fabsf(after[40] - before[40] / 4.0f) < 1e-8f);
     /* Divided frequencies are divided positions. */
     wefti_rope_table(4, 1, 128, 500000.0, &linear, c, s);
     assert_memory_equal(c, plain_c + 64, 64 * sizeof *c);

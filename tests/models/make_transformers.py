@@ -30,6 +30,14 @@ MODELS = {
         **llama(mlp_bias=True))),
     'mistral': lambda: transformers.MistralForCausalLM(transformers.MistralConfig(**llama(
         num_attention_heads=2, num_key_value_heads=1, head_dim=8, sliding_window=16, bos_token_id=1, eos_token_id=2))),
+    'qwen2, yarn': lambda: transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**llama(
+        num_attention_heads=1, num_key_value_heads=1, rope_parameters={
+            'rope_type': 'yarn', 'rope_theta': 100.0, 'factor': 4.0, 'beta_fast': 2, 'beta_slow': 0.5,
+            'original_max_position_embeddings': 16}))),
+    'llama, yarn': lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**llama(
+        num_attention_heads=1, num_key_value_heads=1, max_position_embeddings=64, rope_parameters={
+            'rope_type': 'yarn', 'rope_theta': 50.0, 'factor': 8.0, 'beta_fast': 3, 'beta_slow': 0.25,
+            'original_max_position_embeddings': 16, 'truncate': False, 'mscale': 0.7, 'mscale_all_dim': 0.4}))),
     'qwen2': lambda: transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**llama(
         num_attention_heads=6, num_key_value_heads=2, bos_token_id=3, pad_token_id=0))),
 }

@@ -47,11 +47,16 @@ static inline weft_model_config tiny(weft_family family) {
     return c;
 }
 
-/* llama with all that it may have: heads that are not hidden / heads wide, and biases. */
+/* llama with all that it may have: heads that are not hidden / heads wide, biases,
+ * YaRN. */
 static inline weft_model_config tiny_full(void) {
     weft_model_config c = tiny(WEFT_FAMILY_LLAMA);
     c.head_dim = 6;
     c.attention_bias = c.mlp_bias = true;
+    c.rope_theta = 100;
+    c.rope_scaling =
+        (weft_rope_scaling){.factor = 4, .original_context = 32, .beta_fast = 4, .beta_slow = 1};
+    c.attention_factor = 1.2;
     return c;
 }
 

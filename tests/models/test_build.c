@@ -275,6 +275,13 @@ static void wrong_numbers(void **state) {
     c.mlp_bias = true;
     assert_int_equal(weft_model_complete(&c), WEFT_E_ARG);
     assert_non_null(strstr(weft_error_message(), "model.mlp_bias is for llama, not gpt2"));
+    c = tiny(WEFT_FAMILY_MISTRAL);
+    c.attention_factor = 1.5;
+    assert_int_equal(weft_model_complete(&c), WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), "the attention factor is 1.5"));
+    c.rope_scaling = (weft_rope_scaling){.factor = 2, .original_context = 8, .beta_fast = 4};
+    assert_int_equal(weft_model_complete(&c), WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), "beta_slow 0"));
     c = tiny(WEFT_FAMILY_BERT);
     c.norm_eps = -1e-5;
     assert_int_equal(weft_model_complete(&c), WEFT_E_ARG);

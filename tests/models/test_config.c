@@ -24,6 +24,7 @@ static void assert_same(const weft_model_config *a, const weft_model_config *b) 
     assert_true(a->norm_eps == b->norm_eps);
     assert_true(a->rope_theta == b->rope_theta);
     assert_memory_equal(&a->rope_scaling, &b->rope_scaling, sizeof a->rope_scaling);
+    assert_true(a->attention_factor == b->attention_factor);
     assert_int_equal(a->tied, b->tied);
     assert_int_equal(a->attention_bias, b->attention_bias);
     assert_int_equal(a->mlp_bias, b->mlp_bias);
@@ -64,8 +65,19 @@ static void round_trip(void **state) {
                 if (family == WEFT_FAMILY_LLAMA) c.tied = true, c.rope_theta = 500000.25;
                 if (family == WEFT_FAMILY_LLAMA) c.attention_bias = true;
                 if (family == WEFT_FAMILY_LLAMA)
-                    c.rope_scaling = (weft_rope_scaling){32, 1, 4.5, 8192};
+                    c.rope_scaling = (weft_rope_scaling){.factor = 32,
+                                                         .low_freq_factor = 1,
+                                                         .high_freq_factor = 4.5,
+                                                         .original_context = 8192};
                 if (family == WEFT_FAMILY_MIXTRAL) c.rope_scaling.factor = 2.5;
+                if (family == WEFT_FAMILY_QWEN2) {
+                    c.rope_scaling = (weft_rope_scaling){.factor = 4,
+                                                         .original_context = 8,
+                                                         .beta_fast = 30,
+                                                         .beta_slow = 1.5,
+                                                         .exact = true};
+                    c.attention_factor = 1.25;
+                }
                 if (is_rotary(c.family)) c.head_dim = 6;
                 if (is_rotary(c.family) && family != WEFT_FAMILY_LLAMA) c.window = 4;
                 if (weft_family_is_language(c.family)) {
@@ -171,7 +183,8 @@ static void both_versions(void **state) {
 #define LLAMA3                                                                                     \
     "\"factor\": 8.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "                       \
     "\"original_max_position_embeddings\": 8192, \"rope_type\": \"llama3\""
-    weft_rope_scaling scaling = {8, 1, 4, 8192};
+    weft_rope_scaling scaling = {
+        .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_context = 8192};
     ASSERT_OK(
         weft_model_config_read(LLAMA(", \"rope_theta\": 5e5, \"rope_scaling\": {" LLAMA3 "}"), &c));
     assert_true(c.rope_theta == 5e5);
@@ -183,6 +196,21 @@ static void both_versions(void **state) {
     ASSERT_OK(weft_model_config_read(
         LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}"), &c));
     assert_true(c.rope_scaling.factor == 2 && c.rope_scaling.original_context == 0);
+    /* YaRN, what is left out as there */
+    ASSERT_OK(weft_model_config_read(
+        QWEN2(", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0, "
+              "\"original_max_position_embeddings\": 32768}, \"max_position_embeddings\": 131072"),
+        &c));
+    assert_true(c.rope_scaling.factor == 4 && c.rope_scaling.original_context == 32768);
+    assert_true(c.rope_scaling.beta_fast == 32 && c.rope_scaling.beta_slow == 1);
+    assert_true(!c.rope_scaling.exact && fabs(c.attention_factor - 1.138629436111989) < 1e-12);
+    ASSERT_OK(weft_model_config_read(
+        LLAMA(
+            ", \"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4, \"truncate\": false, "
+            "\"beta_fast\": null, \"beta_slow\": 0, \"attention_factor\": 0.5}"),
+        &c));
+    assert_true(c.rope_scaling.original_context == 2048 && c.rope_scaling.beta_fast == 32);
+    assert_true(c.rope_scaling.beta_slow == 1 && c.rope_scaling.exact && c.attention_factor == 0.5);
 }
 
 /* Each family has one rate here. */
@@ -244,9 +272,13 @@ static void refusals_name_the_key(void **state) {
          "rope_scaling", WEFT_E_ARG},
         {LLAMA(", \"rope_scaling\": {\"type\": \"linear\"}"), "rope_scaling: factor", WEFT_E_ARG},
         {LLAMA(", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}"),
-         "only default, linear or llama3", WEFT_E_NO_IMPL},
-        {LLAMA(", \"rope_parameters\": {\"rope_type\": \"yarn\"}"), "rope_parameters",
-         WEFT_E_NO_IMPL},
+         "only default, linear, llama3 or yarn", WEFT_E_NO_IMPL},
+        {LLAMA(", \"rope_parameters\": {\"rope_type\": \"yarn\"}"), "rope_parameters: factor",
+         WEFT_E_ARG},
+        {LLAMA(", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"beta_fast\": -1}"),
+         "rope_scaling: beta_fast", WEFT_E_ARG},
+        {LLAMA(", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"attention_factor\": 0}"),
+         "rope_scaling: attention_factor", WEFT_E_ARG},
         {LLAMA(", \"rope_parameters\": 5"), "rope_parameters", WEFT_E_ARG},
         {LLAMA(", \"rope_theta\": -5"), "rope_theta", WEFT_E_ARG},
         {MIXTRAL(", \"sliding_window\": 0"), "sliding_window", WEFT_E_ARG},

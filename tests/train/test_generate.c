@@ -277,7 +277,8 @@ static void a_short_text_needs_short_caches(void **state) {
     weft_family families[] = {WEFT_FAMILY_LLAMA, WEFT_FAMILY_MIXTRAL, WEFT_FAMILY_GPT2};
     for (int f = 0; f < 3; f++) {
         weft_model_config c = config_of(families[f], 5000, 256);
-        c.rope_scaling = (weft_rope_scaling){8, 1, 4, 100};
+        c.rope_scaling = (weft_rope_scaling){
+            .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_context = 100};
         weft_graph *graph;
         weft_session *s = reference_of(&c, &graph);
         char name[64];

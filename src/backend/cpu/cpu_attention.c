@@ -284,8 +284,13 @@ weft_status wefti_cpu_rope(const weft_node *n, const wefti_prepare *options, wef
     k->dim = x->shape[3];
     k->offset = wefti_attr_int(n, "offset");
     k->theta = wefti_attr_float(n, "theta");
-    k->scaling = (weft_rope_scaling){wefti_attr_float(n, "factor"), wefti_attr_float(n, "low"),
-                                     wefti_attr_float(n, "high"), wefti_attr_int(n, "original")};
+    k->scaling = (weft_rope_scaling){.factor = wefti_attr_float(n, "factor"),
+                                     .low_freq_factor = wefti_attr_float(n, "low"),
+                                     .high_freq_factor = wefti_attr_float(n, "high"),
+                                     .original_context = wefti_attr_int(n, "original"),
+                                     .beta_fast = wefti_attr_float(n, "fast"),
+                                     .beta_slow = wefti_attr_float(n, "slow"),
+                                     .exact = wefti_attr_int(n, "exact") != 0};
     k->x = x->dtype;
     k->y = wefti_out(n, 0)->dtype;
     k->inverse = !strcmp(n->op->name, "rope_grad");

@@ -1,15 +1,41 @@
 /* The cosine and sine table of rotary positions, in double precision: Su et al., "RoFormer", 2021,
  * section 3.2. Scaling (weft_rope_scaling) divides frequencies by a factor: all of them, or, as in
  * Llama 3.1, those of wavelengths longer than the original context; those shorter than a fraction
- * of it are kept, those between are blended. */
+ * of it are kept, those between are blended; or, as in YaRN, with a blend that is linear in the
+ * number of the pair. */
 #include <math.h>
 
 #include "backend/cpu/kernels_data.h"
 
-static double scaled(double frequency, const weft_rope_scaling *scaling) {
+static const double two_pi = 2.0 * 3.14159265358979323846;
+
+/* The pair, in fractions, that turns so many times in `context` positions. */
+static double pair_of(double turns, double context, int64_t rotary, double theta) {
+    return (double)rotary * log(context / (turns * two_pi)) / (2.0 * log(theta));
+}
+
+/* How much of YaRN's division pair i gets, from 0 to 1. */
+static double divided(int64_t i, int64_t rotary, double theta, const weft_rope_scaling *scaling) {
+    double context = (double)scaling->original_context;
+    double low = pair_of(scaling->beta_fast, context, rotary, theta);
+    double high = pair_of(scaling->beta_slow, context, rotary, theta);
+    if (!scaling->exact) low = floor(low), high = ceil(high);
+    if (low < 0.0) low = 0.0;
+    if (high > (double)(rotary - 1)) high = (double)(rotary - 1);
+    if (low == high) high += 0.001;
+    double part = ((double)i - low) / (high - low);
+    return part < 0.0 ? 0.0 : part > 1.0 ? 1.0 : part;
+}
+
+static double scaled(double frequency, int64_t i, int64_t rotary, double theta,
+                     const weft_rope_scaling *scaling) {
     if (scaling->factor == 0.0) return frequency;
     if (scaling->original_context == 0) return frequency / scaling->factor;
-    double wavelength = 2.0 * 3.14159265358979323846 / frequency;
+    if (scaling->beta_fast > 0.0) {
+        double part = divided(i, rotary, theta, scaling);
+        return part * frequency / scaling->factor + (1.0 - part) * frequency;
+    }
+    double wavelength = two_pi / frequency;
     double context = (double)scaling->original_context;
     double low = scaling->low_freq_factor, high = scaling->high_freq_factor;
     if (wavelength < context / high) return frequency;
@@ -22,7 +48,8 @@ void wefti_rope_table(int64_t first, int64_t positions, int64_t rotary, double t
                       const weft_rope_scaling *scaling, float *cos_out, float *sin_out) {
     int64_t half = rotary / 2;
     for (int64_t i = 0; i < half; i++) {
-        double frequency = scaled(pow(theta, -2.0 * (double)i / (double)rotary), scaling);
+        double plain = pow(theta, -2.0 * (double)i / (double)rotary);
+        double frequency = scaled(plain, i, rotary, theta, scaling);
         for (int64_t p = 0; p < positions; p++) {
             double angle = (double)(first + p) * frequency;
             cos_out[p * half + i] = (float)cos(angle);
