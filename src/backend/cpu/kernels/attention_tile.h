@@ -28,7 +28,7 @@ enum {
 #if defined(WEFTI_BUILD_AVX512)
     NV = 4 /* vectors of a micro-tile */
 #else
-    NV = 2
+    NV = 3 /* 12 sums, three vectors and a broadcast fill 16 registers */
 #endif
 };
 
@@ -69,10 +69,10 @@ static void tile_product(int64_t rows, int64_t vectors, int64_t depth, const flo
             case 2:
                 micro_product(2, depth, am, sm, sk, bv, ldb, cm, ldc, add);
                 break;
-#if defined(WEFTI_BUILD_AVX512)
             case 3:
                 micro_product(3, depth, am, sm, sk, bv, ldb, cm, ldc, add);
                 break;
+#if defined(WEFTI_BUILD_AVX512)
             case 4:
                 micro_product(4, depth, am, sm, sk, bv, ldb, cm, ldc, add);
                 break;
