@@ -342,7 +342,7 @@ static void thirty_equal_sums_are_one_routine(void **state) {
         for (int i = 0; i < CALLS; i++) {
             char name[20];
             (void)snprintf(name, sizeof name, "h.%d", i);
-            weft_cell_begin(g, name);
+            weft_cell_begin(g, "%s", name);
             weft_value a = weft_param(g, "a", WEFT_DESC(WEFT_F32, 8, 16), zeros);
             weft_value b = weft_param(g, "b", WEFT_DESC(WEFT_F32, 16, 8), zeros);
             v = weft_tanh(g, weft_matmul(g, v, a, false, false));
