@@ -27,7 +27,8 @@ INLINE void tile_of(const int rows, int64_t k, const float *restrict a, const fl
             __builtin_prefetch(b + PREFETCH_LINES * TILE_COLUMNS + v * VL);
         UNROLL for (int i = 0; i < rows; i++) {
             vfloat left = vsplat(a[i]);
-            UNROLL for (int v = 0; v < TILE_VECTORS; v++) sums[i][v] += left * row[v];
+            UNROLL for (int v = 0; v < TILE_VECTORS; v++) sums[i][v] =
+                vfma(left, row[v], sums[i][v]);
         }
         a += TILE_ROWS;
         b += TILE_COLUMNS;
@@ -311,8 +312,8 @@ INLINE void skinny_add(const int rows, int64_t columns, int64_t k, const float *
             UNROLL for (int r = 0; r < rows; r++) {
                 float *out = sums + r * GEMM_SKINNY_COLUMNS + j;
                 vfloat sum = vload(out);
-                UNROLL for (int d = 0; d < 4; d++) if (d < depth) sum +=
-                    vsplat(a[r * a_stride + p + d]) * lines[d];
+                UNROLL for (int d = 0; d < 4; d++) if (d < depth) sum =
+                    vfma(vsplat(a[r * a_stride + p + d]), lines[d], sum);
                 vstore(out, sum);
             }
         }
@@ -342,14 +343,14 @@ INLINE void skinny_dot(const int rows, const int width, int64_t columns, int64_t
         for (; p + VL <= k; p += VL) {
             UNROLL for (int c = 0; c < width; c++) {
                 vfloat right = load_row(dtype, lines[c], p);
-                UNROLL for (int r = 0; r < rows; r++) dots[r][c] +=
-                    vload(a + r * a_stride + p) * right;
+                UNROLL for (int r = 0; r < rows; r++) dots[r][c] =
+                    vfma(vload(a + r * a_stride + p), right, dots[r][c]);
             }
         }
         if (p < k) UNROLL for (int c = 0; c < width; c++) {
                 vfloat right = load_part(dtype, lines[c], p, k - p);
-                UNROLL for (int r = 0; r < rows; r++) dots[r][c] +=
-                    load_part(WEFT_F32, a + r * a_stride, p, k - p) * right;
+                UNROLL for (int r = 0; r < rows; r++) dots[r][c] =
+                    vfma(load_part(WEFT_F32, a + r * a_stride, p, k - p), right, dots[r][c]);
             }
         for (int r = 0; r < rows; r++)
             for (int c = 0; c < width && j + c < columns; c++)

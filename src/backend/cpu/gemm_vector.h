@@ -8,6 +8,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__FMA__)
+#include <immintrin.h>
+#endif
+
 #include "weft/types.h"
 
 #define INLINE static inline __attribute__((always_inline, unused))
@@ -28,6 +32,18 @@ INLINE void vstore(float *p, vfloat v) {
 }
 INLINE vfloat vsplat(float x) {
     return x - (vfloat){0};
+}
+
+/* a b + c, rounded once where the isa can. Compilers fuse what is written as a * b + c in some
+ * copies of a loop and not in others: bits would depend on how many rows a tile has. */
+INLINE vfloat vfma(vfloat a, vfloat b, vfloat c) {
+#if VL == 16 && defined(__AVX512F__)
+    return (vfloat)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif VL == 8 && defined(__FMA__)
+    return (vfloat)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
 }
 
 /* Lanes of `a` where the mask is all ones, of `b` where it is zero. */
