@@ -38,6 +38,7 @@ weft /' >"$work/commands"
         for option in $(echo "$rest" | grep -o -- ' --[a-z][a-z-]*'); do
             grep -q "^  $option " "$work/help" || complain "$page: weft $verb knows no $option"
         done
+        [ "$verb" = checkpoint ] && continue # which has names of tensors there, and no job
         for key in $(echo "$rest" | grep -o '[a-z_]*\.[a-z_.]*=' | tr -d '='); do
             echo "$key" >>"$work/keys"
         done
