@@ -46,7 +46,7 @@ static void *join(void *context) {
 }
 
 static void *leave(void *context) {
-    wefti_member_leave(member[*(int *)context]);
+    (void)wefti_member_close(member[*(int *)context], NULL);
     return NULL;
 }
 

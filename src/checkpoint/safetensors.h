@@ -9,6 +9,8 @@
 #ifndef WEFTI_CHECKPOINT_SAFETENSORS_H
 #define WEFTI_CHECKPOINT_SAFETENSORS_H
 
+#include <stdbool.h>
+
 #include "base/status.h"
 #include "weft/types.h"
 
@@ -78,5 +80,12 @@ weft_status wefti_safetensors_write_made(const char *path, const wefti_safetenso
                                          int64_t pairs, wefti_safetensors_make make) WEFT_CHECKED;
 
 const char *wefti_safetensors_dtype_name(weft_dtype dtype);
+/* Whether the last part of a path is that of such a file: NAME.safetensors. */
+bool wefti_safetensors_is_name(const char *path);
+
+/* What a text of the metadata says is a number, of 0 and up; -1: there is none of that key, -2: it
+ * is no such number. */
+int64_t wefti_safetensors_number(const wefti_safetensors_pair *pairs, int64_t count,
+                                 const char *key);
 
 #endif

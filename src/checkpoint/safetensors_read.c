@@ -1,4 +1,5 @@
 /* Reading safetensors. See safetensors.h. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,6 +45,24 @@ const wefti_safetensors_pair *wefti_safetensors_metadata(const wefti_safetensors
                                                          int64_t *out_count) {
     *out_count = file->pair_count;
     return file->pairs;
+}
+
+bool wefti_safetensors_is_name(const char *path) {
+    static const char suffix[] = ".safetensors";
+    const size_t length = strlen(path), bytes = strlen(suffix);
+    return length > bytes && !strcmp(path + length - bytes, suffix);
+}
+
+int64_t wefti_safetensors_number(const wefti_safetensors_pair *pairs, int64_t count,
+                                 const char *key) {
+    for (int64_t i = 0; i < count; i++) {
+        if (strcmp(pairs[i].key, key) != 0) continue;
+        char *end;
+        errno = 0;
+        int64_t number = strtoll(pairs[i].value, &end, 10);
+        return errno || end == pairs[i].value || *end || number < 0 ? -2 : number;
+    }
+    return -1;
 }
 
 static int compare_names(const void *a, const void *b) {

@@ -200,8 +200,7 @@ static void tell(const merge *m, const char *path, bool json, wefti_text *text) 
 }
 
 static weft_status check_path(const char *path) {
-    size_t length = strlen(path), suffix = strlen(".safetensors");
-    WEFT_REQUIRE(length > suffix && !strcmp(path + length - suffix, ".safetensors"), WEFT_E_ARG,
+    WEFT_REQUIRE(wefti_safetensors_is_name(path), WEFT_E_ARG,
                  "%s: the name of what is written must end in .safetensors", path);
     return wefti_slices_check_new(path);
 }

@@ -1,7 +1,6 @@
 /* Tensors of whatever a path names. See source.h. */
 #include "checkpoint/source.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,14 +61,8 @@ const wefti_safetensors_pair *wefti_source_metadata(const wefti_source *source,
 int64_t wefti_source_number(const wefti_source *source, const char *key) {
     int64_t count = 0;
     const wefti_safetensors_pair *pairs = wefti_source_metadata(source, &count);
-    for (int64_t i = 0; i < count; i++) {
-        if (strcmp(pairs[i].key, key) != 0) continue;
-        char *end;
-        errno = 0;
-        int64_t number = strtoll(pairs[i].value, &end, 10);
-        return errno || end == pairs[i].value || *end || number < 0 ? -1 : number;
-    }
-    return -1;
+    int64_t number = wefti_safetensors_number(pairs, count, key);
+    return number < 0 ? -1 : number;
 }
 
 int64_t wefti_source_step(const wefti_source *source) {

@@ -7,6 +7,7 @@
 
 #include "base/io.h"
 #include "base/memory.h"
+#include "checkpoint/safetensors.h"
 
 static const char *const prefixes[WEFTI_STEP_KINDS] = {"step-", ".tmp-step-", ".old-step-",
                                                        ".trash-step-"};
@@ -74,9 +75,8 @@ weft_status wefti_step_list(const char *dir, wefti_step_kind kind, int64_t **out
 }
 
 weft_status wefti_step_holds(const char *path, bool *out) {
-    size_t length = strlen(path), suffix = strlen(".safetensors");
     *out = false;
-    if (length > suffix && !strcmp(path + length - suffix, ".safetensors")) return WEFT_OK;
+    if (wefti_safetensors_is_name(path)) return WEFT_OK;
     int64_t *steps = NULL, count = 0;
     weft_status status = wefti_step_is(path, out);
     if (status >= 0) status = wefti_step_list(path, WEFTI_STEP_COMMITTED, &steps, &count);

@@ -242,9 +242,8 @@ static weft_status open_dir(wefti_tensor_set *set, const char *dir) {
 weft_status wefti_tensor_set_open(const char *path, wefti_tensor_set **out) {
     wefti_tensor_set *set;
     WEFT_NEW(set, wefti_tensor_set);
-    size_t length = strlen(path), suffix = strlen(".safetensors");
     weft_status status;
-    if (length > suffix && !strcmp(path + length - suffix, ".safetensors")) {
+    if (wefti_safetensors_is_name(path)) {
         const char *slash = strrchr(path, '/');
         status = open_single(set, path, slash ? slash + 1 : path);
     } else {

@@ -21,9 +21,8 @@ static const cli_option options[] = {
     {"out", "NAME", CLI_TEXT, AT(out), 0, 0,
      "merge: the .safetensors file to write; split: what the names of the slices begin with"},
     {"split", "PATTERN=DIM", CLI_TEXTS, AT(splits), 0, 0,
-     "merge, split: tensors of such names are cut along dimension DIM, and their optimizer's; - "
-     "for "
-     "DIM: not cut; may be repeated, the last one counts"},
+     "merge, split: tensors of such names, and their optimizer's, are cut along dimension DIM "
+     "(-: not at all); may be repeated, the last one counts"},
     {"ranks", "N", CLI_INTEGER, AT(ranks), 1, 100000, "split: for so many ranks"},
     {"json", NULL, CLI_FLAG, AT(json), 0, 0, "one JSON object"},
     {0},
@@ -72,7 +71,8 @@ static const struct action *find(const char *word) {
 }
 
 static int refuse_action(const cli_verb *verb, const char *word) {
-    static const char *const names[] = {"inspect", "verify", "merge", "split", NULL};
+    const char *names[ACTIONS + 1] = {NULL};
+    for (int i = 0; i < ACTIONS; i++) names[i] = actions[i].name;
     const char *near = cli_nearest(word, names);
     return cli_usage(verb, "checkpoint cannot '%s'; it can %s", word,
                      near ? near : "inspect, verify, merge or split");
@@ -154,9 +154,9 @@ const cli_verb cli_checkpoint = {
              "       weft checkpoint split PATH --ranks N --split PATTERN=DIM... --out PREFIX",
     .example = "weft checkpoint verify run/\n"
                "  weft checkpoint merge --out whole.safetensors --split 'fc1.*=1' --split "
-               "'fc2.*=0' slice-*.safetensors\n"
+               "'fc2.weight=0' slice-*.safetensors\n"
                "  weft checkpoint split whole.safetensors --ranks 2 --split 'fc1.*=1' --split "
-               "'fc2.*=0' --out half",
+               "'fc2.weight=0' --out half",
     .notes = "PATH is a run's directory, one of its steps, a Hugging Face directory or a "
              ".safetensors file; so is each SLICE.\n"
              "verify reads every byte and exits 1 when anything is damaged.\n"

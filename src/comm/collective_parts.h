@@ -32,6 +32,7 @@ typedef enum wefti_call_kind {
 #undef WEFTI_CALL_ROW
 } wefti_call_kind;
 
+enum { WEFTI_GROUP_NAME = 80 };
 struct weft_group {
     wefti_collectives *of; /* NULL: the world was left */
     struct wefti_ranks_seen *seen;
@@ -45,7 +46,7 @@ struct weft_group {
     uint64_t calls;     /* made by this member */
     uint64_t common;    /* of which all members make: */
     uint64_t digest;    /* what these were */
-    char name[80];      /* WEFTI_GROUP_NAME: "all 4 ranks", "group [0, 2]" */
+    char name[WEFTI_GROUP_NAME]; /* "all 4 ranks", "group [0, 2]" */
 };
 
 typedef struct wefti_call {
@@ -143,7 +144,6 @@ weft_status wefti_call_check_buffers(const wefti_call *call, int64_t source,
 void wefti_call_extent(const wefti_call *call, int64_t *out_source, int64_t *out_destination);
 
 /* Of `count` ranks, in a world of so many. */
-enum { WEFTI_GROUP_NAME = 80 };
 void wefti_group_name(const int32_t *ranks, int32_t count, int32_t world,
                       char out[WEFTI_GROUP_NAME]);
 

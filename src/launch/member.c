@@ -291,11 +291,3 @@ weft_status wefti_member_close(wefti_member *m, const wefti_call_records *record
     end(m);
     return status;
 }
-
-void wefti_member_leave(wefti_member *m) {
-    wefti_failure failure;
-    wefti_failure_keep(WEFT_OK, &failure);
-    weft_status status = wefti_member_close(m, NULL);
-    (void)status;
-    (void)wefti_failure_tell(&failure);
-}

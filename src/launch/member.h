@@ -67,7 +67,5 @@ void wefti_member_fail(wefti_member *member, int failed, const char *message);
 /* Waits until all have come here, leave_seconds at most and not at all after a failure, which is
  * returned. Frees. `records` (may be NULL): for the scheduler to compare. NULL is legal. */
 weft_status wefti_member_close(wefti_member *member, const wefti_call_records *records);
-/* The same; this thread's failure stays. */
-void wefti_member_leave(wefti_member *member);
 
 #endif

@@ -22,6 +22,7 @@ enum {
     WEFTI_MEMBERS_MAX = 65536,      /* members of a job */
     WEFTI_NAME_MAX = 255,           /* node ids, hosts, jobs */
     WEFTI_TEXT_MAX = 4000,          /* verdicts */
+    WEFTI_LEAVE_MAX = 65536,        /* what a member has called */
     WEFTI_CARDS_MAX = 256 * 1048576 /* all cards together */
 };
 
@@ -31,7 +32,7 @@ enum {
     X(CARD, false, WEFTI_CARD_MAX + 16)                                                            \
     X(BEAT, false, 256)                                                                            \
     X(FAIL, false, WEFTI_TEXT_MAX + 16)                                                            \
-    X(LEAVE, false, 65536)                                                                         \
+    X(LEAVE, false, WEFTI_LEAVE_MAX)                                                               \
     X(WORLD, true, 64 + 4 * WEFTI_MEMBERS_MAX)                                                     \
     X(CARDS, true, WEFTI_CARDS_MAX + 16)                                                           \
     X(HEARD, true, 0)                                                                              \

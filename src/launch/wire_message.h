@@ -68,6 +68,7 @@ weft_status wefti_span_decode(const wefti_frame *frame, wefti_span *out) WEFT_CH
 
 /* LEAVE: what a member has called. Fresh memory. NULL: nothing is said of that. */
 enum { WEFTI_RECORDS_MAX = WEFTI_CALL_RECORDS * (28 + WEFTI_CALL_TEXT) };
+_Static_assert((int)WEFTI_RECORDS_MAX <= (int)WEFTI_LEAVE_MAX, "all records go into one frame");
 weft_status wefti_records_encode(const wefti_call_records *m, unsigned char **out,
                                  size_t *out_bytes) WEFT_CHECKED;
 weft_status wefti_records_decode(const wefti_frame *frame, wefti_call_records *out) WEFT_CHECKED;

@@ -1,9 +1,7 @@
 /* What lies on this process's device of a session, in a file and back: the slices of programs that
  * share out parameters by hand. Whole models of all devices are checkpoints: save.c. */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -86,15 +84,8 @@ static weft_status check_file(const wefti_safetensors *file, const saved *list, 
 static weft_status step_of(const wefti_safetensors *file, const char *path, int64_t *out) {
     int64_t count = 0;
     const wefti_safetensors_pair *pairs = wefti_safetensors_metadata(file, &count);
-    *out = -1;
-    for (int64_t i = 0; i < count; i++) {
-        if (strcmp(pairs[i].key, "step") != 0) continue;
-        char *end;
-        errno = 0;
-        *out = strtoll(pairs[i].value, &end, 10);
-        WEFT_REQUIRE(!errno && end != pairs[i].value && !*end && *out >= 0, WEFT_E_CORRUPT,
-                     "%s: \"%.40s\" is no number of steps", path, pairs[i].value);
-    }
+    *out = wefti_safetensors_number(pairs, count, "step");
+    WEFT_REQUIRE(*out >= -1, WEFT_E_CORRUPT, "%s: its \"step\" is no number of steps", path);
     return WEFT_OK;
 }
 

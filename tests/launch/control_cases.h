@@ -146,7 +146,7 @@ static inline void *test_lane_run(void *context) {
     }
     l->failed = weft_error_rank();
     if (l->status < 0) snprintf(l->text, sizeof l->text, "%s", weft_error_message());
-    if (m) wefti_member_leave(m);
+    if (m) (void)wefti_member_close(m, NULL);
     return NULL;
 }
 

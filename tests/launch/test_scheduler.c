@@ -319,7 +319,7 @@ static void *hold(void *context) { /* a member that stays until told */
     if (l->status < 0) return NULL;
     l->generation = wefti_member_generation(m);
     while (__atomic_load_n(&l->delay_us, __ATOMIC_ACQUIRE) == 0) usleep(1000);
-    wefti_member_leave(m);
+    (void)wefti_member_close(m, NULL);
     return NULL;
 }
 

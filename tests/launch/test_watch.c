@@ -49,7 +49,7 @@ static weft_status stay(wefti_member *m, report *r) {
     r->joined = 1;
     while ((status = wefti_member_check(m)) == WEFT_OK) usleep(1000);
     tell(r, status);
-    wefti_member_leave(m);
+    (void)wefti_member_close(m, NULL);
     wefti_position_destroy(position);
     return WEFT_OK;
 }
@@ -64,13 +64,13 @@ static int exchange(wefti_member *m, report *r, int swaps) {
         if (status < 0 || wrong) {
             r->swaps = -1;
             tell(r, status);
-            wefti_member_leave(m);
+            (void)wefti_member_close(m, NULL);
             return 5;
         }
         r->swaps = i + 1;
         usleep((useconds_t)(test_random(&dice) % 3000));
     }
-    wefti_member_leave(m);
+    (void)wefti_member_close(m, NULL);
     return 0;
 }
 
@@ -386,7 +386,7 @@ static void *get_stuck(void *context) {
                 if (k->busy) wefti_position_end_wait(position, false);
                 usleep(2000);
             }
-        wefti_member_leave(m);
+        (void)wefti_member_close(m, NULL);
     }
     snprintf(k->text, sizeof k->text, "%s", weft_error_message());
     wefti_position_destroy(position);
