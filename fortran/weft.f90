@@ -125,6 +125,7 @@ module weft_c ! what goes straight to C
     end type
     type, bind(C) :: weft_attention_options
         logical(c_bool) :: causal = .false.
+        integer(c_int64_t) :: window = 0
         real(c_double) :: scale = 0, dropout = 0
         type(weft_value) :: mask = WEFT_NO_VALUE, position = WEFT_NO_VALUE
     end type
@@ -176,7 +177,7 @@ module weft_c ! what goes straight to C
     type, bind(C) :: weft_model_config ! 0: the family's default
         integer(c_int) :: family = WEFT_FAMILY_GPT2
         integer(c_int64_t) :: layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, context = 0, vocab = 0, head_dim = 0, &
-            classes = 0, image(3) = 0, patch = 0, window = 0
+            classes = 0, image(3) = 0, patch = 0, window = 0, window_from = 0
         real(c_double) :: dropout = 0, norm_eps = 0, rope_theta = 0
         type(weft_rope_scaling) :: rope_scaling
         real(c_double) :: attention_factor = 0

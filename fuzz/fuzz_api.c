@@ -133,6 +133,7 @@ static void pool(state *s, bool most) {
 static void attend(state *s) {
     weft_attention_options o = WEFT_ATTENTION_DEFAULT;
     o.causal = once_in(s, 2);
+    o.window = once_in(s, 4) ? length(s) : 0;
     o.scale = once_in(s, 4) ? number(s) : 0;
     o.dropout = once_in(s, 4) ? number(s) : 0;
     if (once_in(s, 4)) o.mask = value(s);

@@ -44,7 +44,7 @@ def mistral():
     return transformers.MistralForCausalLM(transformers.MistralConfig(
         vocab_size=VOCAB, hidden_size=48, intermediate_size=80,
         num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
-        head_dim=12, max_position_embeddings=32, sliding_window=32,
+        head_dim=12, max_position_embeddings=32, sliding_window=9,
         bos_token_id=1, eos_token_id=2))
 
 

@@ -58,15 +58,18 @@ def _llama(choose, sizes, family):
                 mlp_bias=choose([True, False])))
     if family == "mistral":
         return transformers.MistralForCausalLM(transformers.MistralConfig(
-            **common, sliding_window=choose([None, 200, 4096])))
+            **common, sliding_window=choose([None, 1, 7, 33, 4096])))
     if family == "qwen2":
         if common["head_dim"] is None:
             del common["head_dim"]
         return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(
-            **common))
+            **common, use_sliding_window=choose([True, False]),
+            sliding_window=choose([2, 20]), max_window_layers=choose([0, 1]),
+            layer_types=None))
     return transformers.MixtralForCausalLM(transformers.MixtralConfig(
         **common, num_local_experts=choose([2, 4, 5]),
-        num_experts_per_tok=choose([1, 2]), sliding_window=None,
+        num_experts_per_tok=choose([1, 2]),
+        sliding_window=choose([None, 5, 30]),
         router_aux_loss_coef=choose([0.0, 0.5])))
 
 

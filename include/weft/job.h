@@ -45,7 +45,7 @@ typedef struct weft_job_model {
     weft_family family; /* WEFT_FAMILIES: what model.from holds */
     const char *from;   /* directory of a Hugging Face model; then sizes of 0 come from there */
     /* as in weft_model_config; 0: from model.from, or the family's own */
-    int64_t layers, hidden, heads, kv_heads, head_dim, ffn, context;
+    int64_t layers, hidden, heads, kv_heads, head_dim, window, ffn, context;
     int64_t vocab, classes, image[3]; /* [channels, height, width]; 0: from the data */
     int64_t patch;
     bool tied;                     /* llama, mixtral, mistral, qwen2 */

@@ -96,6 +96,7 @@ WEFT_API weft_value weft_embedding(weft_graph *g, weft_value table, weft_value i
 
 typedef struct weft_attention_options {
     bool causal;    /* position i sees keys up to i + offset; offset = keys - queries */
+    int64_t window; /* causal: of these the last so many, its own among them; 0: all */
     double scale;   /* 0: 1 / sqrt(head_dim) */
     double dropout; /* on the probabilities */
     weft_value
@@ -104,7 +105,7 @@ typedef struct weft_attention_options {
         position; /* WEFT_NO_VALUE, or i32 scalar: position of the first query (for caches) */
 } weft_attention_options;
 #define WEFT_ATTENTION_DEFAULT                                                                     \
-    ((weft_attention_options){false, 0.0, 0.0, WEFT_NO_VALUE, WEFT_NO_VALUE})
+    ((weft_attention_options){false, 0, 0.0, 0.0, WEFT_NO_VALUE, WEFT_NO_VALUE})
 /* q [batch, tq, heads, dim], k and v [batch, tk, kv_heads, dim], heads % kv_heads == 0 -> [batch,
  * tq, heads, dim]. Memory is linear in tq and tk (Dao et al., FlashAttention, 2022). */
 WEFT_API weft_value weft_attention(weft_graph *g, weft_value q, weft_value k, weft_value v,

@@ -280,15 +280,16 @@ static weft_status read_mistral(const wefti_json *o, weft_model_config *c) {
     return read_window(o, 4096, c);
 }
 
-/* Whether any layer of a qwen2 that uses a window does: layer_types tells, or else those from
- * max_window_layers on do. */
-static weft_status read_windowed(const wefti_json *o, int64_t layers, bool *out) {
+/* The first layer with a window of a qwen2 that uses one: layer_types tells, or else
+ * max_window_layers does. */
+static weft_status read_window_from(const wefti_json *o, int64_t *out) {
     const wefti_json *types = member(o, "layer_types"), *first = member(o, "max_window_layers");
     WEFT_REQUIRE(!types || types->kind == WEFTI_JSON_ARRAY, WEFT_E_ARG,
                  "layer_types must be a list of texts");
     WEFT_REQUIRE(!first || (first->kind == WEFTI_JSON_INT && first->as.integer >= 0), WEFT_E_ARG,
                  "max_window_layers must be a whole number, 0 or more");
-    *out = !types && (first ? first->as.integer : 28) < layers;
+    bool begun = false;
+    *out = types ? 0 : first ? first->as.integer : 28;
     for (const wefti_json *type = types ? types->as.child : NULL; type; type = type->next) {
         WEFT_REQUIRE(type->kind == WEFTI_JSON_TEXT, WEFT_E_ARG,
                      "layer_types must be a list of texts");
@@ -297,17 +298,25 @@ static weft_status read_windowed(const wefti_json *o, int64_t layers, bool *out)
                      "layer_types has \"%s\": only full_attention and sliding_attention are "
                      "supported",
                      type->as.text);
-        *out |= windowed;
+        WEFT_REQUIRE(windowed || !begun, WEFT_E_NO_IMPL,
+                     "layer_types has full_attention behind sliding_attention: only the first "
+                     "layers can be without a window");
+        begun = windowed;
+        *out += !windowed;
     }
     return WEFT_OK;
 }
 
 static weft_status read_qwen2(const wefti_json *o, weft_model_config *c) {
-    bool window, layers;
+    bool window;
+    int64_t from;
     WEFT_TRY(read_llama_with(o, (llama_defaults){32, 32768, 1e-6, 10000.0}, c));
     WEFT_TRY(read_bool_or(o, "use_sliding_window", false, &window));
-    WEFT_TRY(read_windowed(o, c->layers, &layers));
-    return window && layers ? read_window(o, 4096, c) : WEFT_OK;
+    WEFT_TRY(read_window_from(o, &from));
+    if (!window || from >= c->layers) return WEFT_OK;
+    WEFT_TRY(read_window(o, 4096, c));
+    c->window_from = c->window ? from : 0;
+    return WEFT_OK;
 }
 
 static weft_status read_mixtral(const wefti_json *o, weft_model_config *c) {
@@ -529,13 +538,12 @@ static void write_mistral(wefti_text *t, const weft_model_config *c) {
     write_window(t, c);
 }
 
-/* A window, where there is one, in all layers. */
 static void write_qwen2(wefti_text *t, const weft_model_config *c) {
     write_raw(t, "architectures", "[\"Qwen2ForCausalLM\"]");
     write_llama_sizes(t, c);
     write_raw(t, "use_sliding_window", c->window > 0 ? "true" : "false");
     write_window(t, c);
-    write_int(t, "max_window_layers", c->window > 0 ? 0 : c->layers);
+    write_int(t, "max_window_layers", c->window > 0 ? c->window_from : c->layers);
 }
 
 static void write_mixtral(wefti_text *t, const weft_model_config *c) {

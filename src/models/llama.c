@@ -31,7 +31,7 @@ static weft_value project(const wefti_model_build *b, weft_value x, const char *
 }
 
 static weft_value attention(const wefti_model_build *b, weft_value x, weft_value position,
-                            double deviation) {
+                            int64_t layer, double deviation) {
     weft_graph *g = b->g;
     const weft_model_config *c = b->c;
     int64_t dim = c->head_dim;
@@ -44,6 +44,7 @@ static weft_value attention(const wefti_model_build *b, weft_value x, weft_value
     v = wefti_cached(b, v, "v", position, c->kv_heads, dim);
     weft_attention_options o = WEFT_ATTENTION_DEFAULT;
     o.causal = true;
+    o.window = layer < c->window_from ? 0 : c->window;
     o.position = position;
     if (c->attention_factor > 0) /* of queries and of keys */
         o.scale = c->attention_factor * c->attention_factor / sqrt((double)dim);
@@ -90,7 +91,7 @@ static weft_value block(const wefti_model_build *b, weft_value x, weft_value pos
     double deviation = 0.02 / sqrt(2.0 * (double)b->c->layers);
     weft_cell_begin(g, "layers.%d", (int)layer);
     weft_value y = norm(b, x, "input_layernorm.weight");
-    x = weft_add(g, x, attention(b, y, position, deviation));
+    x = weft_add(g, x, attention(b, y, position, layer, deviation));
     y = norm(b, x, "post_attention_layernorm.weight");
     y = b->c->experts ? experts(b, y, deviation, balance) : feed_forward(b, y, deviation);
     return wefti_end_block(b, weft_add(g, x, y), balance);

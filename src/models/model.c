@@ -220,8 +220,14 @@ static weft_status check_numbers(const weft_model_config *c) {
 static weft_status check_window(const weft_model_config *c) {
     bool may = is_llama(c->family) && c->family != WEFT_FAMILY_LLAMA;
     WEFT_REQUIRE(c->window >= 0 && (may || c->window == 0), WEFT_E_ARG,
-                 "the window of %s is %lld: it must be %s", weft_family_text(c->family),
+                 "model.window of %s is %lld: it must be %s", weft_family_text(c->family),
                  (long long)c->window, may ? "positive, or 0 for none" : "0");
+    bool some = c->family == WEFT_FAMILY_QWEN2 && c->window > 0;
+    WEFT_REQUIRE(c->window_from == 0 || (some && c->window_from > 0 && c->window_from < c->layers),
+                 WEFT_E_ARG,
+                 "%s has a window from layer %lld on: that must be 0, or one of the %lld layers of "
+                 "a qwen2 with a window",
+                 weft_family_text(c->family), (long long)c->window_from, (long long)c->layers);
     return WEFT_OK;
 }
 
@@ -302,11 +308,6 @@ weft_status weft_model_build(const weft_model_config *config, weft_model_use use
         WEFT_REQUIRE(seq > 0 && seq <= c.context, WEFT_E_ARG,
                      "a sequence of %lld tokens does not fit model.context, %lld", (long long)seq,
                      (long long)c.context);
-    int64_t seen = use == WEFT_USE_DECODE ? c.context : seq;
-    WEFT_REQUIRE(c.window == 0 || seen <= c.window, WEFT_E_NO_IMPL,
-                 "a token of this %s attends to %lld at most (sliding_window): only a "
-                 "model.context up to that is supported, not %lld",
-                 weft_family_text(c.family), (long long)c.window, (long long)seen);
     bool decodes =
         is_llama(c.family) || c.family == WEFT_FAMILY_GPT2 || c.family == WEFT_FAMILY_GPT2_MOE;
     WEFT_REQUIRE((unsigned)use <= WEFT_USE_DECODE, WEFT_E_ARG, "unknown use %d of a model",

@@ -8,8 +8,10 @@
  * h reads key head h / (hq / hk) (Ainslie et al., "GQA", 2023).
  *
  * causal: query i sees keys j <= i + offset; offset is tk - tq, or `position` (i32 []) where the
- * keys are a cache. mask: bool [b|1, h|1, tq, tk], true = may attend, or a float of that shape
- * added to the scaled scores. A query that sees nothing gives 0 and lse -inf.
+ * keys are a cache. window, where not 0: of these the last so many, j > i + offset - window (Child
+ * et al., "Sparse Transformers", 2019; Jiang et al., "Mistral 7B", 2023, section 2). mask: bool
+ * [b|1, h|1, tq, tk], true = may attend, or a float of that shape added to the scaled scores. A
+ * query that sees nothing gives 0 and lse -inf.
  *
  * lse = ln sum e^score lets the gradient recompute the probabilities block by block (Dao et al.,
  * "FlashAttention", 2022, algorithm 4):
@@ -30,9 +32,11 @@
 
 #include "base/philox.h"
 
+static const int64_t WINDOW_MAX = INT64_C(1) << 40; /* sums with positions stay numbers */
+
 /* Everything a score depends on. */
 typedef struct problem {
-    int64_t batch, tq, tk, heads, kv_heads, dim, offset;
+    int64_t batch, tq, tk, heads, kv_heads, dim, offset, window;
     bool causal;
     double scale, rate;
     const double *q, *k, *v, *mask;
@@ -67,11 +71,16 @@ static int64_t between(int64_t x, int64_t low, int64_t high) {
     return x < low ? low : x > high ? high : x;
 }
 
-int64_t wefti_attention_pairs(int64_t queries, int64_t keys, int64_t offset) {
+static int64_t pairs_up_to(int64_t queries, int64_t keys, int64_t offset) {
     int64_t blind = between(-offset, 0, queries); /* the first ones, which see nothing */
     int64_t full = between(keys - 1 - offset, blind, queries); /* from here on all is seen */
     int64_t first = blind + offset + 1, last = full + offset;
     return (full - blind) * (first + last) / 2 + (queries - full) * keys;
+}
+
+int64_t wefti_attention_pairs(int64_t queries, int64_t keys, int64_t offset, int64_t window) {
+    int64_t hidden = window ? pairs_up_to(queries, keys, offset - window) : 0;
+    return pairs_up_to(queries, keys, offset) - hidden;
 }
 
 static double scale_of(const weft_node *n) {
@@ -91,6 +100,7 @@ static problem problem_of(const weft_node *n, const wefti_random *random, const 
                  .tk = k->shape[1],
                  .kv_heads = k->shape[2],
                  .causal = wefti_attr_int(n, "causal") != 0,
+                 .window = wefti_attr_int(n, "window"),
                  .scale = scale_of(n),
                  .rate = wefti_attr_float(n, "dropout"),
                  .q = in[0],
@@ -128,6 +138,7 @@ static double dot(const double *a, const double *b, int64_t count) {
 /* -inf where query i may not see key j. */
 static double score(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j) {
     if (p->causal && j > i + p->offset) return -INFINITY;
+    if (p->window && j <= i + p->offset - p->window) return -INFINITY;
     double mask = 0.0;
     if (p->mask) {
         mask = p->mask[b * p->mask_batch + h * p->mask_head + i * p->tk + j];
@@ -147,6 +158,16 @@ static double kept(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j)
 
 /* ---- shapes ---- */
 
+static weft_status check_window(const weft_node *n) {
+    int64_t window = wefti_attr_int(n, "window");
+    WEFT_REQUIRE(window >= 0 && window <= WINDOW_MAX, WEFT_E_ARG,
+                 "%s: the window is %lld; it must be from 1 to 2^40 keys, or 0 for none",
+                 n->op->name, (long long)window);
+    WEFT_REQUIRE(!window || wefti_attr_int(n, "causal"), WEFT_E_ARG,
+                 "%s: a window is given, which only causal attention has", n->op->name);
+    return WEFT_OK;
+}
+
 static weft_status check(const weft_node *n, int first) {
     const weft_desc *q = wefti_in(n, 0), *k = wefti_in(n, 1);
     const weft_desc *mask = wefti_in(n, first);
@@ -165,6 +186,7 @@ static weft_status check(const weft_node *n, int first) {
                  n->op->name, TEXT(q), TEXT(k));
     WEFT_REQUIRE(rate >= 0.0 && rate < 1.0, WEFT_E_ARG,
                  "%s: the dropout is %g; it must be in [0, 1)", n->op->name, rate);
+    WEFT_TRY(check_window(n));
     if (mask) {
         bool fits = mask->rank == 4 && (mask->shape[0] == 1 || mask->shape[0] == q->shape[0]) &&
                     (mask->shape[1] == 1 || mask->shape[1] == q->shape[2]) &&
@@ -230,16 +252,17 @@ static weft_status grad(wefti_grad *g, const weft_node *n) {
     in[5] = d_o;
     for (int i = 3; i < 5; i++) in[3 + i] = wefti_in(n, i) ? wefti_grad_in(g, n, i) : WEFT_NO_VALUE;
     wefti_attr attrs[] = {WEFTI_I("causal", wefti_attr_int(n, "causal")),
+                          WEFTI_I("window", wefti_attr_int(n, "window")),
                           WEFTI_F("scale", wefti_attr_float(n, "scale")),
                           WEFTI_F("dropout", wefti_attr_float(n, "dropout")),
                           WEFTI_I("stream", n->stream),
                           WEFTI_N("whole", *wefti_attr_ints(n, "whole")),
                           WEFTI_N("begin", *wefti_attr_ints(n, "begin"))};
-    wefti_graph_add(wefti_grad_graph(g), &weft_op_attention_grad, 8, in, 6, attrs, 3, out);
+    wefti_graph_add(wefti_grad_graph(g), &weft_op_attention_grad, 8, in, 7, attrs, 3, out);
     for (int i = 0; i < 3; i++)
         if (wefti_grad_wanted(g, n, i)) wefti_grad_add(g, n, i, out[i]);
     if (!wefti_in(n, 3) || !wefti_grad_wanted(g, n, 3)) return WEFT_OK;
-    wefti_graph_add(wefti_grad_graph(g), &weft_op_attention_mask_grad, 8, in, 6, attrs, 1, out);
+    wefti_graph_add(wefti_grad_graph(g), &weft_op_attention_mask_grad, 8, in, 7, attrs, 1, out);
     wefti_grad_add(g, n, 3, out[0]);
     return WEFT_OK;
 }
@@ -326,7 +349,8 @@ static void cost_of(const weft_node *n, int position, double products, wefti_cos
     const weft_desc *q = wefti_in(n, 0), *k = wefti_in(n, 1);
     int64_t tq = q->shape[1], tk = k->shape[1], pairs = tq * tk;
     if (wefti_attr_int(n, "causal") && !wefti_in(n, position))
-        pairs = wefti_attention_pairs(tq, tk, wefti_attention_offset(n));
+        pairs =
+            wefti_attention_pairs(tq, tk, wefti_attention_offset(n), wefti_attr_int(n, "window"));
     double each = (double)(q->shape[0] * q->shape[2] * q->shape[3]);
     *out =
         (wefti_cost){.flops = products * 2.0 * each * (double)pairs, .bytes = wefti_node_bytes(n)};
@@ -424,7 +448,8 @@ static weft_status reference_mask_grad(const weft_node *n, const wefti_random *r
 }
 
 static const wefti_attr attrs[] = {
-    WEFTI_I("causal", 0),       WEFTI_F("scale", 0.0), /* 0: 1 / sqrt(d) */
+    WEFTI_I("causal", 0),       WEFTI_I("window", 0),  /* 0: none */
+    WEFTI_F("scale", 0.0),                             /* 0: 1 / sqrt(d) */
     WEFTI_F("dropout", 0.0),    WEFTI_I("stream", -1), /* -1: the node's own */
     ATTR_INTS("whole", 0, {0}), ATTR_INTS("begin", 0, {0}), {0}};
 
@@ -441,12 +466,21 @@ static const wefti_op_case cases[] = {
     CASE("scale=0.4", "f32[2,3,2,2]", "f32[2,3,1,2]", "f32[2,3,1,2]", "f32[2,2,3,3]"),
     CASE(NULL, "f32[3,2,2,2]", "f32[3,3,2,2]", "f32[3,3,2,2]", "f32[1,1,2,3]"),
     CASE("causal=1", "f32[1,4,1,2]", "f32[1,2,1,2]", "f32[1,2,1,2]"),
+    CASE("causal=1 window=2", "f32[1,5,2,3]", "f32[1,5,1,3]", "f32[1,5,1,3]"),
+    CASE("causal=1 window=3 dropout=0.25", "f32[2,3,2,2]", "f32[2,6,1,2]", "f32[2,6,1,2]"),
+    CASE("causal=1 window=2", "f32[1,2,2,3]", "f32[1,6,2,3]", "f32[1,6,2,3]", "-", "i32[]<4"),
+    CASE("causal=1 window=3 whole=(4,4,9,8) begin=(1,2,3,1)", "f32[2,3,2,2]", "f32[2,5,1,2]",
+         "f32[2,5,1,2]"),
     CASE("causal=1 dropout=0.25 whole=(4,4,9,8) begin=(1,2,3,1)", "f32[2,3,2,2]", "f32[2,5,1,2]",
          "f32[2,5,1,2]"),
     CASE(NULL, "f32[0,3,2,4]", "f32[0,3,2,4]", "f32[0,3,2,4]"),
     CASE(NULL, "f32[1,0,2,4]", "f32[1,3,2,4]", "f32[1,3,2,4]"),
     CASES_END};
 static const wefti_op_case cases_grad[] = {
+    CASE("causal=1 window=2", "f32[2,5,2,3]", "f32[2,5,1,3]", "f32[2,5,1,3]", "f32[2,5,2,3]",
+         "f32[2,2,5]+", "f32[2,5,2,3]"),
+    CASE("causal=1 window=3 dropout=0.25", "f32[1,3,2,2]", "f32[1,6,2,2]", "f32[1,6,2,2]",
+         "f32[1,3,2,2]", "f32[1,2,3]+", "f32[1,3,2,2]"),
     CASE(NULL, "f32[2,3,2,5]", "f32[2,4,2,5]", "f32[2,4,2,5]", "f32[2,3,2,5]", "f32[2,2,3]+",
          "f32[2,3,2,5]"),
     CASE("causal=1 dropout=0.25", "f32[2,3,4,2]", "f32[2,5,2,2]", "f32[2,5,2,2]", "f32[2,3,4,2]",
@@ -458,6 +492,8 @@ static const wefti_op_case cases_grad[] = {
     CASES_END};
 
 static const wefti_op_case cases_mask_grad[] = {
+    CASE("causal=1 window=2", "f32[2,4,2,3]", "f32[2,5,2,3]", "f32[2,5,2,3]", "f32[2,4,2,3]",
+         "f32[2,2,4]+", "f32[2,4,2,3]", "f32[2,1,4,5]"),
     CASE(NULL, "f32[2,3,2,3]", "f32[2,4,2,3]", "f32[2,4,2,3]", "f32[2,3,2,3]", "f32[2,2,3]+",
          "f32[2,3,2,3]", "f32[2,1,3,4]"),
     CASE("causal=1 dropout=0.25", "f32[2,3,4,2]", "f32[2,5,2,2]", "f32[2,5,2,2]", "f32[2,3,4,2]",
@@ -519,8 +555,8 @@ weft_value weft_attention(weft_graph *g, weft_value q, weft_value k, weft_value 
     double scale = options.scale;
     if (scale == 0.0 && d.rank == 4 && d.shape[3] > 0) scale = 1.0 / sqrt((double)d.shape[3]);
     weft_value in[] = {q, k, v, options.mask, options.position}, out[2];
-    wefti_attr attrs_[] = {WEFTI_I("causal", options.causal), WEFTI_F("scale", scale),
-                           WEFTI_F("dropout", options.dropout)};
-    wefti_graph_add(g, &weft_op_attention, 5, in, 3, attrs_, 2, out);
+    wefti_attr attrs_[] = {WEFTI_I("causal", options.causal), WEFTI_I("window", options.window),
+                           WEFTI_F("scale", scale), WEFTI_F("dropout", options.dropout)};
+    wefti_graph_add(g, &weft_op_attention, 5, in, 4, attrs_, 2, out);
     return out[0];
 }

@@ -7,8 +7,8 @@
 /* A causal query i sees keys up to i + this, where no position is given. */
 int64_t wefti_attention_offset(const weft_node *n);
 /* Pairs of a query and a key that it sees, of queries i in [0, queries) and keys j <= i + offset in
- * [0, keys). */
-int64_t wefti_attention_pairs(int64_t queries, int64_t keys, int64_t offset);
+ * [0, keys), of which a window that is not 0 leaves the last so many. */
+int64_t wefti_attention_pairs(int64_t queries, int64_t keys, int64_t offset, int64_t window);
 
 /* ---- attention_split.c: what one device computes of split sequences ---- */
 

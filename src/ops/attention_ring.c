@@ -21,7 +21,7 @@
  * al., "DistFlashAttention", 2023, section 3.1) balances the sum as well, but moves queries, and
  * partial results in full precision, for each block lent. Where halves change nothing (not
  * causal, positions known only at run time, pieces of one row) a device's one run is its piece.
- */
+ * Steps in which a window hides all keys from all queries are left out. */
 #include "ops/attention.h"
 
 enum { RUNS = 2 };
@@ -33,6 +33,7 @@ typedef struct sequence {
     int mask;         /* operand number; the position is the next one */
     bool skip;        /* what causal queries do not see is known beforehand */
     int64_t offset;   /* in the whole */
+    int64_t window;   /* 0: none */
     wefti_ints begin; /* of the scores here in the whole, but for where queries and keys begin */
     int runs;         /* of a part: its piece, or a lower and an upper half */
     int step, run;    /* of the ring: whose keys, which of them */
@@ -72,7 +73,8 @@ static rows run_of(const wefti_cut *c, const sequence *s, int32_t part, int run)
 }
 
 static int64_t pairs_of(const sequence *s, rows r) {
-    return wefti_attention_pairs(r.end - r.begin, wefti_in(s->n, 1)->shape[1], r.begin + s->offset);
+    return wefti_attention_pairs(r.end - r.begin, wefti_in(s->n, 1)->shape[1], r.begin + s->offset,
+                                 s->window);
 }
 
 /* Two runs for each part if the device that has most to do has less to do then. */
@@ -96,6 +98,7 @@ static sequence sequence_of(const wefti_cut *c, const weft_node *n, int mask) {
     s.parts = wefti_cut_parts(c, s.factor);
     s.skip = wefti_attr_int(n, "causal") != 0 && !wefti_in(n, mask + 1);
     s.offset = wefti_attention_offset(n);
+    s.window = wefti_attr_int(n, "window");
     s.begin = wefti_attention_begin(c, n);
     s.runs = 1;
     s.runs = runs_of(c, s);
@@ -110,13 +113,23 @@ static int32_t other(const sequence *s, int32_t part, int by) {
 
 /* Queries `a` of part i see some key of run b of part j. All of them begin with their own. */
 static bool sees(const wefti_cut *c, const sequence *s, int32_t i, int a, int32_t j, int b) {
-    return !s->skip || (i == j && a == b) ||
-           run_of(c, s, i, a).end - 1 + s->offset >= run_of(c, s, j, b).begin;
+    if (!s->skip || (i == j && a == b)) return true;
+    rows queries = run_of(c, s, i, a), keys = run_of(c, s, j, b);
+    return queries.end - 1 + s->offset >= keys.begin &&
+           (!s->window || queries.begin + s->offset - s->window < keys.end - 1);
 }
 
 static bool any_sees(const wefti_cut *c, const sequence *s, int32_t i, int32_t j, int b) {
     bool any = false;
     for (int a = 0; a < s->runs; a++) any = any || sees(c, s, i, a, j, b);
+    return any;
+}
+
+/* Some part attends to something in this step and run; else nothing is sent. */
+static bool in_use(const wefti_cut *c, const sequence *s) {
+    bool any = false;
+    for (int32_t part = 0; part < s->parts; part++)
+        any = any || any_sees(c, s, part, other(s, part, s->step), s->run);
     return any;
 }
 
@@ -248,7 +261,7 @@ static weft_value joined(weft_graph *g, weft_value lower, weft_value upper, int 
 /* Keys and values of a step: of what is attended to first the lower half lies here. */
 static void fetch_step(wefti_cut *c, sequence *s, const weft_value *in, weft_value keys[RUNS][2]) {
     for (s->run = 0; s->run < s->runs; s->run++)
-        for (int o = 0; o < 2 && !at_home(s); o++)
+        for (int o = 0; o < 2 && !at_home(s) && in_use(c, s); o++)
             keys[s->run][o] = wefti_cut_exchange_as(c, kind_of(s), in[1 + o], 1, s->factor,
                                                     own_rows, attended_rows, s);
     for (int o = 0; o < 2 && s->step == 0; o++) keys[0][o] = lower_half(c, s, in[1 + o], 1);
@@ -317,7 +330,7 @@ static void grads_of_run(wefti_cut *c, sequence *s, weft_value of[RUNS][8],
         dq[a] = add_to(g, dq[a], out[0]);
         for (int o = 0; o < 2; o++) sums[o] = add_to(g, sums[o], out[1 + o]);
     }
-    for (int o = 0; o < 2; o++)
+    for (int o = 0; o < 2 && in_use(c, s); o++)
         out_keys[o] = sums[o].id < 0 ? no_rows(g, keys[s->run][o])
                                      : weft_cast(g, sums[o], wefti_out(s->n, 1 + o)->dtype);
 }
@@ -327,7 +340,8 @@ static void take_back(wefti_cut *c, sequence *s, weft_value back[RUNS][2],
                       weft_value sums[RUNS][2]) {
     int32_t me = wefti_cut_index(c, s->factor);
     for (s->run = 0; s->run < s->runs; s->run++)
-        for (int o = 0; o < 2; o++) back[s->run][o] = give_back(c, s, back[s->run][o]);
+        for (int o = 0; o < 2 && in_use(c, s); o++)
+            back[s->run][o] = give_back(c, s, back[s->run][o]);
     for (s->run = 0; s->run < s->runs; s->run++) {
         int64_t begin, end;
         returned_rows(c, me, s, &begin, &end);

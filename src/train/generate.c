@@ -21,7 +21,6 @@ struct weft_generator {
     weft_graph *graph, *piece_graph; /* piece_graph NULL: contexts of one token */
     weft_session *session;
     int64_t piece;   /* tokens of a piece */
-    bool bounded;    /* by the model's sliding window, not by its context */
     int64_t choices; /* tokens that have a text: the first so many of the vocabulary */
     int32_t *window; /* [context] tokens that the model sees */
     int64_t count, cached;
@@ -67,8 +66,6 @@ static weft_status build(weft_generator *g, const weft_generator_options *option
                  (long long)options->context);
     if (rotary && options->context > 0 && options->context < g->config.context)
         g->config.context = options->context;
-    g->bounded = g->config.window > 0 && g->config.window < g->config.context;
-    if (g->bounded) g->config.context = g->config.window;
     WEFT_TRY(weft_model_build(&g->config, WEFT_USE_DECODE, 1, 1, WEFT_F32, &g->graph));
     WEFT_TRY(weft_session_create(g->graph, &o, &g->session));
     g->piece = g->config.context < PIECE ? g->config.context : PIECE;
@@ -140,18 +137,8 @@ weft_generator_info weft_generator_info_of(const weft_generator *g) {
 
 /* ---- the window ---- */
 
-static weft_status check_room(const weft_generator *g, int64_t tokens) {
-    WEFT_REQUIRE(!g->bounded || tokens <= g->config.context, WEFT_E_NO_IMPL,
-                 "a text of %lld tokens is longer than this %s's sliding_window, %lld: only texts "
-                 "up to that are supported",
-                 (long long)tokens, weft_family_text(g->config.family),
-                 (long long)g->config.context);
-    return WEFT_OK;
-}
-
 /* A full window keeps its last half; the caches begin anew, as all positions change. */
-static weft_status append(weft_generator *g, int32_t token) {
-    WEFT_TRY(check_room(g, g->count + 1));
+static void append(weft_generator *g, int32_t token) {
     if (g->count == g->config.context) {
         int64_t kept = g->config.context / 2;
         memmove(g->window, g->window + g->count - kept, (size_t)kept * sizeof *g->window);
@@ -159,7 +146,6 @@ static weft_status append(weft_generator *g, int32_t token) {
         g->cached = 0;
     }
     g->window[g->count++] = token;
-    return WEFT_OK;
 }
 
 static weft_status run_single(weft_generator *g, float **out_logits) {
@@ -238,7 +224,6 @@ static weft_status set_prompt(weft_generator *g, const char *prompt, int64_t byt
             weft_tokenizer_encode(g->tokenizer, prompt, bytes, ids + prefix_count, room, &count);
     count += prefix_count;
     if (status == WEFT_OK && count == 0) ids[count++] = start_token(g);
-    if (status == WEFT_OK) status = check_room(g, count);
     if (status == WEFT_OK) {
         int64_t dropped = count > g->config.context ? count - g->config.context : 0;
         g->count = count - dropped;
@@ -275,7 +260,7 @@ static weft_status generate(weft_generator *g, const weft_generate_options *o, f
         if (done->ended) break;
         const char *text = weft_tokenizer_token(g->tokenizer, token, &bytes);
         if (text && o->text) o->text(o->context, text, bytes);
-        WEFT_TRY(append(g, token));
+        append(g, token);
     }
     return WEFT_OK;
 }

@@ -11,7 +11,8 @@
 #define RULE(name) (1u << WEFT_##name)
 #define SCHEDULE(name) (1u << WEFT_SCHEDULE_##name)
 enum {
-    ROTARY = FAMILY(LLAMA) | FAMILY(MIXTRAL) | FAMILY(MISTRAL) | FAMILY(QWEN2),
+    WINDOWED = FAMILY(MIXTRAL) | FAMILY(MISTRAL) | FAMILY(QWEN2),
+    ROTARY = FAMILY(LLAMA) | WINDOWED,
     EXPERTS = FAMILY(GPT2_MOE) | FAMILY(MIXTRAL),
     LANGUAGE = FAMILY(GPT2) | FAMILY(BERT) | ROTARY | EXPERTS,
     BLOCKS = LANGUAGE | FAMILY(VIT),
@@ -37,6 +38,7 @@ static const use uses[] = {
     {"model.heads", family_key, BLOCKS},
     {"model.kv_heads", family_key, ROTARY},
     {"model.head_dim", family_key, ROTARY},
+    {"model.window", family_key, WINDOWED},
     {"model.ffn", family_key, BLOCKS},
     {"model.context", family_key, LANGUAGE},
     {"model.vocab", family_key, LANGUAGE},

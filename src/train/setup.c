@@ -50,6 +50,7 @@ static weft_status config_of_job(wefti_training *t, weft_model_config *out) {
     take(&c.heads, m->heads);
     take(&c.kv_heads, m->kv_heads);
     take(&c.head_dim, m->head_dim);
+    take(&c.window, m->window);
     take(&c.ffn, m->ffn);
     /* A model read from files keeps its table of positions; the job may use fewer of them. */
     bool rotary = c.rope_theta > 0;

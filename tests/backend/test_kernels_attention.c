@@ -37,6 +37,7 @@ static int64_t at(wefti_attention_strides s, int64_t b, int64_t t, int64_t h, in
 static double mask_value(const attention_case *c, int64_t b, int64_t h, int64_t i, int64_t j) {
     const wefti_attention_shape *s = &c->f.shape;
     if (s->causal && j > i + s->q_offset) return -INFINITY;
+    if (s->window && j <= i + s->q_offset - s->window) return -INFINITY;
     if (!s->mask.data) return 0.0;
     double m = get(c->mask, b * s->mask_batch + h * s->mask_head + i * s->mask_row + j);
     if (s->mask.dtype == WEFT_BOOL) return m != 0.0 ? 0.0 : -INFINITY;
@@ -177,6 +178,8 @@ static void one_case(int64_t q_len, int64_t k_len, int64_t dim, bool causal, boo
     s->scale = 1.0f / sqrtf((float)dim);
     s->causal = causal;
     s->q_offset = random_int(0, 3) ? k_len - q_len : random_int(-5, 10);
+    if (causal && random_int(0, 2) == 0)
+        s->window = random_bool() ? random_int(1, 9) : random_int(1, k_len + 20);
     int64_t nq = layout(&c.f.q_strides, s->batch, q_len, s->q_heads, dim);
     int64_t nk = layout(&c.f.k_strides, s->batch, k_len, s->kv_heads, dim);
     int64_t nv = layout(&c.f.v_strides, s->batch, k_len, s->kv_heads, dim);
@@ -268,6 +271,15 @@ static void test_random_sizes(void **state) {
         one_case(random_int(1, 150), random_int(1, 150), random_int(1, 80), random_bool(), false);
 }
 
+/* Of more keys than tiles hold, most lie before the windows. */
+static void test_windows(void **state) {
+    (void)state;
+    for (int round = 0; round < (SANITIZED ? 6 : 20); round++) {
+        int64_t keys = random_int(200, 400);
+        one_case(random_bool() ? keys : random_int(1, 150), keys, random_int(1, 40), true, false);
+    }
+}
+
 /* Dims in whole tiles; sizes around tiles, blocks of queries and of keys, and segments of tasks. */
 static void test_bf16(void **state) {
     (void)state;
@@ -349,8 +361,8 @@ static void test_scratch(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_scratch), cmocka_unit_test(test_fixed_sizes),
-        cmocka_unit_test(test_random_sizes), cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_late_maximum)};
+        cmocka_unit_test(test_scratch),      cmocka_unit_test(test_fixed_sizes),
+        cmocka_unit_test(test_random_sizes), cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_bf16),         cmocka_unit_test(test_late_maximum)};
     return cmocka_run_group_tests(tests, support_setup, support_teardown);
 }

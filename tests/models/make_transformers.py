@@ -38,6 +38,10 @@ MODELS = {
         num_attention_heads=1, num_key_value_heads=1, max_position_embeddings=64, rope_parameters={
             'rope_type': 'yarn', 'rope_theta': 50.0, 'factor': 8.0, 'beta_fast': 3, 'beta_slow': 0.25,
             'original_max_position_embeddings': 16, 'truncate': False, 'mscale': 0.7, 'mscale_all_dim': 0.4}))),
+    'mistral, a window': lambda: transformers.MistralForCausalLM(transformers.MistralConfig(**llama(
+        num_attention_heads=2, num_key_value_heads=1, head_dim=8, sliding_window=3))),
+    'qwen2, a window in the last layer': lambda: transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**llama(
+        use_sliding_window=True, sliding_window=2, max_window_layers=1))),
     'qwen2': lambda: transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**llama(
         num_attention_heads=6, num_key_value_heads=2, bos_token_id=3, pad_token_id=0))),
 }

@@ -228,8 +228,10 @@ static void wrong_configurations(void **state) {
         FIELD("model.head_dim", head_dim, 7, MIXTRAL),
         FIELD("model.head_dim", head_dim, -2, LLAMA),
         FIELD("model.head_dim", head_dim, 8, GPT2),
-        FIELD("the window of llama is 4: it must be 0", window, 4, LLAMA),
-        FIELD("the window of mistral is -1", window, -1, MISTRAL),
+        FIELD("model.window of llama is 4: it must be 0", window, 4, LLAMA),
+        FIELD("model.window of mistral is -1", window, -1, MISTRAL),
+        FIELD("mistral has a window from layer 1 on", window_from, 1, MISTRAL),
+        FIELD("qwen2 has a window from layer 1 on", window_from, 1, QWEN2),
         FIELD("model.classes", classes, 0, RESNET50),
         FIELD("model.image", image[0], 0, RESNET18),
         FIELD("model.image", image[1], 11, LENET),
@@ -300,25 +302,54 @@ static void wrong_numbers(void **state) {
     assert_non_null(strstr(weft_error_message(), "model.family"));
 }
 
-/* A window as long as the text changes nothing; a shorter one is refused, and says what would do.
- */
-static void windows_shorter_than_texts(void **state) {
+/* Logits of one text whose first token is `first`, [TINY_CONTEXT, TINY_VOCAB]. */
+static void logits_after(const weft_model_config *c, int32_t first, float *out) {
+    weft_graph *g = built(c, WEFT_USE_LOGITS, 1, 0, WEFT_F32);
+    weft_session_options o = weft_session_defaults();
+    weft_session *s;
+    int32_t tokens[TINY_CONTEXT] = {first, 3, 1, 4, 1, 5};
+    o.optimizer.kind = WEFT_NO_OPTIMIZER;
+    o.threads = 1;
+    ASSERT_OK(weft_session_create(g, &o, &s));
+    ASSERT_OK(weft_session_feed(s, 0, "tokens", tokens, sizeof tokens));
+    ASSERT_OK(weft_session_forward(s, 0, NULL));
+    ASSERT_OK(weft_session_read(s, 0, "logits", out, TINY_CONTEXT * TINY_VOCAB * sizeof *out));
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+}
+
+/* How many of a text's logits its first token has an effect on: what a layer's window lets through,
+ * the next one takes further. A window as long as the text is none. */
+static void windows_bound_what_is_seen(void **state) {
     (void)state;
-    static const weft_family with[] = {WEFT_FAMILY_MISTRAL, WEFT_FAMILY_QWEN2, WEFT_FAMILY_MIXTRAL};
-    for (size_t i = 0; i < sizeof with / sizeof *with; i++) {
-        weft_model_config c = tiny(with[i]);
-        weft_graph *g = NULL;
-        c.window = TINY_CONTEXT - 1;
-        assert_int_equal(weft_model_build(&c, WEFT_USE_TRAIN, 2, 0, WEFT_F32, &g), WEFT_E_NO_IMPL);
-        assert_non_null(strstr(weft_error_message(), "attends to 5 at most (sliding_window)"));
-        assert_non_null(strstr(weft_error_message(), "model.context"));
-        assert_int_equal(weft_model_build(&c, WEFT_USE_DECODE, 2, 1, WEFT_F32, &g), WEFT_E_NO_IMPL);
-        assert_null(g);
-        weft_graph_destroy(built(&c, WEFT_USE_TRAIN, 2, 5, WEFT_F32));
-        c.context = 5;
-        weft_graph_destroy(built(&c, WEFT_USE_DECODE, 2, 1, WEFT_F32));
-        c.window = c.context = TINY_CONTEXT;
-        weft_graph_destroy(built(&c, WEFT_USE_TRAIN, 2, 0, WEFT_F32));
+    static const struct {
+        weft_family family;
+        int64_t window, from;
+        int rows;
+    } cases[] = {{WEFT_FAMILY_MISTRAL, 1, 0, 1},
+                 {WEFT_FAMILY_MISTRAL, 2, 0, 3},
+                 {WEFT_FAMILY_MISTRAL, 3, 0, 5},
+                 {WEFT_FAMILY_MIXTRAL, 2, 0, 3},
+                 {WEFT_FAMILY_QWEN2, 2, 0, 3},
+                 {WEFT_FAMILY_QWEN2, 2, 1, TINY_CONTEXT},
+                 {WEFT_FAMILY_QWEN2, TINY_CONTEXT, 0, TINY_CONTEXT}};
+    enum { WHOLE = TINY_CONTEXT * TINY_VOCAB };
+    float open[WHOLE], one[WHOLE], other[WHOLE];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        weft_model_config c = tiny(cases[i].family);
+        logits_after(&c, 2, open);
+        c.window = cases[i].window;
+        c.window_from = cases[i].from;
+        logits_after(&c, 2, one);
+        logits_after(&c, 7, other);
+        for (int row = 0; row < TINY_CONTEXT; row++) {
+            const int at = row * TINY_VOCAB;
+            bool same = !memcmp(one + at, other + at, TINY_VOCAB * sizeof *one);
+            if (same != (row >= cases[i].rows))
+                fail_msg("case %d: row %d is %s", (int)i, row, same ? "the same" : "another");
+        }
+        bool all = cases[i].window == TINY_CONTEXT;
+        assert_int_equal(!memcmp(one, open, sizeof one), all);
     }
 }
 
@@ -364,7 +395,7 @@ int main(void) {
         cmocka_unit_test(equal_blocks_are_stored_once),
         cmocka_unit_test(wrong_configurations),
         cmocka_unit_test(wrong_numbers),
-        cmocka_unit_test(windows_shorter_than_texts),
+        cmocka_unit_test(windows_bound_what_is_seen),
         cmocka_unit_test(wrong_batches),
         cmocka_unit_test(allocations_fail),
     };

@@ -20,6 +20,7 @@ static void assert_same(const weft_model_config *a, const weft_model_config *b) 
     for (int i = 0; i < 3; i++) assert_int_equal(a->image[i], b->image[i]);
     assert_int_equal(a->patch, b->patch);
     assert_int_equal(a->window, b->window);
+    assert_int_equal(a->window_from, b->window_from);
     assert_true(a->dropout == b->dropout);
     assert_true(a->norm_eps == b->norm_eps);
     assert_true(a->rope_theta == b->rope_theta);
@@ -80,6 +81,7 @@ static void round_trip(void **state) {
                 }
                 if (is_rotary(c.family)) c.head_dim = 6;
                 if (is_rotary(c.family) && family != WEFT_FAMILY_LLAMA) c.window = 4;
+                if (family == WEFT_FAMILY_QWEN2) c.window_from = 1;
                 if (weft_family_is_language(c.family)) {
                     c.end_count = 1 + family % 2;
                     c.ends[0] = 7, c.ends[1] = 0;
@@ -289,6 +291,8 @@ static void refusals_name_the_key(void **state) {
         {QWEN2(", \"layer_types\": [\"chunked_attention\"]"), "layer_types has \"chunked",
          WEFT_E_NO_IMPL},
         {QWEN2(", \"layer_types\": [1]"), "layer_types", WEFT_E_ARG},
+        {QWEN2(", \"layer_types\": [\"sliding_attention\", \"full_attention\"]"),
+         "full_attention behind sliding_attention", WEFT_E_NO_IMPL},
         {QWEN2(", \"layer_types\": {}"), "layer_types", WEFT_E_ARG},
         {LLAMA(", \"bos_token_id\": [1]"), "bos_token_id must be the number", WEFT_E_ARG},
         {QWEN2(", \"pad_token_id\": \"<pad>\""), "pad_token_id must be the number", WEFT_E_ARG},
@@ -368,33 +372,38 @@ static void windows(void **state) {
     (void)state;
     static const struct {
         const char *text;
-        int64_t window;
+        int64_t window, from;
     } cases[] = {
-        {MISTRAL(", \"sliding_window\": null"), 0},
-        {MISTRAL(", \"sliding_window\": 12"), 12},
-        {MIXTRAL(""), 0},
-        {MIXTRAL(", \"sliding_window\": 12"), 12},
-        {QWEN2(", \"use_sliding_window\": false, \"sliding_window\": 12"), 0},
-        {QWEN2(", \"use_sliding_window\": true, \"sliding_window\": 12"), 0}, /* from layer 28 on */
-        {QWEN2(", \"use_sliding_window\": true, \"max_window_layers\": 2"), 0},
-        {QWEN2(", \"use_sliding_window\": true, \"max_window_layers\": 1"), 4096},
+        {MISTRAL(", \"sliding_window\": null"), 0, 0},
+        {MISTRAL(", \"sliding_window\": 12"), 12, 0},
+        {MIXTRAL(""), 0, 0},
+        {MIXTRAL(", \"sliding_window\": 12"), 12, 0},
+        {QWEN2(", \"use_sliding_window\": false, \"sliding_window\": 12"), 0, 0},
+        {QWEN2(", \"use_sliding_window\": true, \"sliding_window\": 12"), 0,
+         0}, /* from layer 28 on */
+        {QWEN2(", \"use_sliding_window\": true, \"max_window_layers\": 2"), 0, 0},
+        {QWEN2(", \"use_sliding_window\": true, \"max_window_layers\": 1"), 4096, 1},
         {QWEN2(
              ", \"use_sliding_window\": true, \"max_window_layers\": 0, \"sliding_window\": null"),
-         0},
+         0, 0},
         {QWEN2(", \"use_sliding_window\": true, \"max_window_layers\": 0, \"sliding_window\": 12"),
-         12},
+         12, 0},
         {QWEN2(", \"use_sliding_window\": true, \"sliding_window\": 12, \"max_window_layers\": 0, "
                "\"layer_types\": [\"full_attention\", \"full_attention\"]"),
-         0},
+         0, 0},
         {QWEN2(", \"use_sliding_window\": true, \"sliding_window\": 12, "
                "\"layer_types\": [\"full_attention\", \"sliding_attention\"]"),
-         12},
+         12, 1},
+        {QWEN2(", \"use_sliding_window\": true, \"sliding_window\": 12, "
+               "\"layer_types\": [\"sliding_attention\", \"sliding_attention\"]"),
+         12, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         weft_model_config c;
         ASSERT_OK(weft_model_config_read(cases[i].text, &c));
-        if (c.window != cases[i].window)
-            fail_msg("%s: a window of %lld", cases[i].text, (long long)c.window);
+        if (c.window != cases[i].window || c.window_from != cases[i].from)
+            fail_msg("%s: a window of %lld from layer %lld on", cases[i].text, (long long)c.window,
+                     (long long)c.window_from);
     }
 }
 

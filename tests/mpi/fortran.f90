@@ -232,6 +232,7 @@ contains
         call expect(has_shape(g, weft_concat(g, [parts, parts], 1), [2, 12, 4]), 'concat')
         y = weft_reshape(g, x, [2, 3, 2, 4])
         how%causal = .true.
+        how%window = 2
         call expect(has_shape(g, weft_attention(g, y, y, y, how), [2, 3, 2, 4]), 'attention')
         call expect(has_shape(g, weft_max_pool2d(g, y, [2, 2], [1, 2], [0, 0]), [2, 3, 1, 2]), 'max_pool2d')
         y = weft_conv2d(g, y, weft_param(g, 'kernel', WEFT_F32, [5, 3, 1, 1], weft_init(WEFT_INIT_NORMAL, 1)), WEFT_NO_VALUE, &

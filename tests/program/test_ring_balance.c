@@ -1,6 +1,7 @@
-/* The ring of causal attention is even: the pairs of a query and a key that each device's nodes
- * compute are counted one by one, over all and from exchange to exchange. Pieces attended with in
- * the order in which they lie would have the last of n devices do 2 - 1 / n times the mean. */
+/* The ring of causal attention is even, and leaves out what a window hides: the pairs of a query
+ * and a key that each device's nodes compute are counted one by one, over all and from exchange to
+ * exchange. Pieces attended with in the order in which they lie would have the last of n devices do
+ * 2 - 1 / n times the mean. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,6 +18,7 @@ enum { ROUNDS = 128 };
 typedef struct work {
     int64_t all, round[ROUNDS];
     double flops;
+    int exchanges;
 } work;
 
 static int64_t seen_pairs(const weft_node *n) {
@@ -24,8 +26,10 @@ static int64_t seen_pairs(const weft_node *n) {
     int64_t pairs = 0, tq = wefti_in(n, 0)->shape[1], tk = wefti_in(n, 1)->shape[1];
     int64_t q = whole->count ? begin->v[2] : 0, k = whole->count ? begin->v[3] : 0;
     bool causal = wefti_attr_int(n, "causal") != 0;
+    int64_t window = wefti_attr_int(n, "window");
     for (int64_t i = 0; i < tq; i++)
-        for (int64_t j = 0; j < tk; j++) pairs += !causal || k + j <= q + i;
+        for (int64_t j = 0; j < tk; j++)
+            pairs += (!causal || k + j <= q + i) && (!window || k + j > q + i - window);
     return pairs;
 }
 
@@ -44,6 +48,7 @@ static work work_of(const weft_body *b) {
         w.round[exchanges] += pairs;
         w.flops += cost.flops;
     }
+    w.exchanges = exchanges;
     return w;
 }
 
@@ -52,27 +57,31 @@ typedef struct ring {
     wefti_op_case c;
     int64_t rows;
     double products; /* each of 2 flops a pair, and all numbers of a query */
+    int exchanges;   /* of each device, where a window makes them few; 0: not looked at */
 } ring;
 
 /* 259 rows are shared unevenly; two query heads share a key head. */
 static const ring rings[] = {
-    {"attention", {{"f32[1,64,1,2]", "f32[1,64,1,2]", "f32[1,64,1,2]"}, "causal=1"}, 64, 2},
+    {"attention", {{"f32[1,64,1,2]", "f32[1,64,1,2]", "f32[1,64,1,2]"}, "causal=1"}, 64, 2, 0},
     {"attention",
      {{"f32[1,259,2,2]", "f32[1,259,1,2]", "f32[1,259,1,2]"}, "causal=1 dropout=0.2"},
      259,
-     2},
+     2,
+     0},
     {"attention_grad",
      {{"f32[1,259,2,2]", "f32[1,259,1,2]", "f32[1,259,1,2]", "f32[1,259,2,2]", "f32[1,2,259]+",
        "f32[1,259,2,2]"},
       "causal=1 dropout=0.2"},
      259,
-     5},
+     5,
+     0},
     {"attention_grad",
      {{"f32[1,64,1,2]", "f32[1,64,1,2]", "f32[1,64,1,2]", "f32[1,64,1,2]", "f32[1,1,64]+",
        "f32[1,64,1,2]", "f32[1,1,64,64]"},
       "causal=1"},
      64,
-     5},
+     5,
+     0},
 };
 
 static void is_even(const ring *r, const spmd *s) {
@@ -92,6 +101,13 @@ static void is_even(const ring *r, const spmd *s) {
         for (int32_t k = 0; k < s->ranks; k++)
             longest = w[k].round[e] > longest ? w[k].round[e] : longest;
         lockstep += longest;
+    }
+    if (r->exchanges) {
+        int64_t window = wefti_attr_int(s->whole->node, "window");
+        assert_int_equal(all, r->rows * window - window * (window - 1) / 2);
+        assert_true(flops == each * (double)all);
+        for (int32_t k = 0; k < s->ranks; k++) assert_int_equal(w[k].exchanges, r->exchanges);
+        return;
     }
     double mean = (double)all / s->ranks;
     print_message("%s, %lld rows, %d devices: most / mean %.3f, by rounds %.3f\n", r->op,
@@ -131,6 +147,30 @@ static void check(const ring *r, int devices) {
     op_graph_close(&g);
 }
 
+/* Windows no longer than a piece: keys and values of the one before, and their gradients back. */
+static const ring windows[] = {
+    {"attention",
+     {{"f32[1,64,1,2]", "f32[1,64,1,2]", "f32[1,64,1,2]"}, "causal=1 window=9"},
+     64,
+     2,
+     2},
+    {"attention_grad",
+     {{"f32[1,64,1,2]", "f32[1,64,1,2]", "f32[1,64,1,2]", "f32[1,64,1,2]", "f32[1,1,64]+",
+       "f32[1,64,1,2]"},
+      "causal=1 window=5"},
+     64,
+     5,
+     4},
+};
+
+static void windows_leave_steps_out(void **state) {
+    (void)state;
+    static const int devices[] = {2, 4, 8};
+    for (size_t i = 0; i < sizeof windows / sizeof *windows; i++)
+        for (size_t d = 0; d < sizeof devices / sizeof *devices; d++)
+            check(&windows[i], devices[d]);
+}
+
 static void causal_work_is_even(void **state) {
     (void)state;
     static const int devices[] = {2, 3, 4, 5, 8};
@@ -139,6 +179,7 @@ static void causal_work_is_even(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(causal_work_is_even)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(causal_work_is_even),
+                                       cmocka_unit_test(windows_leave_steps_out)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -128,6 +128,7 @@ static inline weft_value layer_attention(network *n, weft_value x) {
     weft_attention_options options = WEFT_ATTENTION_DEFAULT;
     int64_t kv = roll(&n->dice, 2) ? n->heads : n->heads % 2 ? 1 : n->heads / 2;
     options.causal = roll(&n->dice, 2);
+    if (options.causal && roll(&n->dice, 4) == 0) options.window = 1 + roll(&n->dice, n->seq);
     options.dropout = roll(&n->dice, 3) ? 0 : 0.2;
     weft_value h = net_norm(n, x), q = net_heads(n, h, n->heads), k = net_heads(n, h, kv),
                v = net_heads(n, h, kv);

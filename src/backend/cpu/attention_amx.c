@@ -1,7 +1,7 @@
 /* Attention on AMX tiles: see attention.h. bf16 operands, products of bf16 with f32 sums, softmax
  * in f32; probabilities and the gradients of scores are rounded to bf16 where products read them,
- * as mixed precision stores them. Dims are multiples of 32 up to 128, without mask and dropout; all
- * else runs as AVX-512 does it.
+ * as mixed precision stores them. Dims are multiples of 32 up to 128, without mask, window
+ * and dropout; all else runs as AVX-512 does it.
  *
  * All products are those of the matrix kernels (gemm_amx.c), on panels in the order of tiles. A
  * task packs the keys and values of its head once. What is made of scores stays in the first-level

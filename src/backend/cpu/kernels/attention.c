@@ -126,9 +126,8 @@ static void forward_task(void *context, int64_t task, int thread) {
         m.sum[i] = 0.0f;
     }
     int64_t end = visible_keys(s, t.i0, t.nq);
-    for (t.j0 = 0; t.j0 < end; t.j0 += BC) {
-        t.nk = min64(BC, end - t.j0);
-        t.diagonal = crosses_diagonal(s, t.i0, t.j0, t.nk);
+    for (t.j0 = first_key(s, t.i0); t.j0 < end; t.j0 += BC) {
+        place_keys(s, &t, end);
         forward_tile(r, &t, &m);
     }
     for (int64_t i = 0; i < t.nq; i++) {
@@ -150,6 +149,7 @@ static float score_one(const wefti_attention_args *a, int64_t b, int64_t h, int6
                        const float *query) {
     const wefti_attention_shape *s = &a->shape;
     if (s->causal && j > i + s->q_offset) return -INFINITY;
+    if (s->window && j <= i + s->q_offset - s->window) return -INFINITY;
     float mask = 0.0f;
     if (s->mask.data) {
         int64_t at = b * s->mask_batch + h * s->mask_head + i * s->mask_row + j;
@@ -224,7 +224,7 @@ static void decode_task(void *context, int64_t task, int thread) {
     }
     memset(outputs, 0, (size_t)(count * s->dim) * sizeof *outputs);
     int64_t end = visible_keys(s, 0, s->q_len);
-    for (int64_t j0 = 0; j0 < end; j0 += BC)
+    for (int64_t j0 = first_key(s, 0); j0 < end; j0 += BC)
         for (int64_t k = 0; k < count; k++)
             decode_block(a, b, first + k / s->q_len, k % s->q_len, j0, min64(BC, end - j0),
                          queries + k * s->dim, &states[k], outputs + k * s->dim);

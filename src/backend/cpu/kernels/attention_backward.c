@@ -160,9 +160,8 @@ static void backward_task(void *context, int64_t task, int thread) {
             t.vectors = blocks_of(t.nq, VL);
             pack_queries(r, &t, &m);
             int64_t end = visible_keys(s, i0, t.nq);
-            for (t.j0 = 0; t.j0 < end; t.j0 += BC) {
-                t.nk = min64(BC, end - t.j0);
-                t.diagonal = crosses_diagonal(s, i0, t.j0, t.nk);
+            for (t.j0 = first_key(s, i0); t.j0 < end; t.j0 += BC) {
+                place_keys(s, &t, end);
                 backward_tile(r, &t, &m);
             }
             int64_t at = b * a->dq_strides.batch + i0 * a->dq_strides.seq + h * a->dq_strides.head;
@@ -228,9 +227,8 @@ static void mask_task(void *context, int64_t task, int thread) {
             int64_t end = visible_keys(s, i0, nq);
             pack_keys(&r->run, &m, b, h / (s->q_heads / s->kv_heads));
             pack_queries(&r->run, &t, &m);
-            for (t.j0 = 0; t.j0 < end; t.j0 += BC) {
-                t.nk = min64(BC, end - t.j0);
-                t.diagonal = crosses_diagonal(s, i0, t.j0, t.nk);
+            for (t.j0 = first_key(s, i0); t.j0 < end; t.j0 += BC) {
+                place_keys(s, &t, end);
                 find_slopes(&r->run, &t, &m);
                 add_slopes(r, &t, &m, rows);
             }

@@ -89,6 +89,7 @@ typedef struct tile {
     int64_t b, h, i0, nq, j0, nk;
     int64_t vectors; /* of queries, padded */
     bool diagonal;   /* some of its pairs are causally masked */
+    bool edge;       /* some of its pairs lie before the window */
 } tile;
 
 /* Keys that the last of the queries i0 .. i0 + nq - 1 sees. */
@@ -96,8 +97,17 @@ static int64_t visible_keys(const wefti_attention_shape *s, int64_t i0, int64_t 
     if (!s->causal) return s->k_len;
     return max64(0, min64(s->k_len, i0 + nq + s->q_offset));
 }
-static bool crosses_diagonal(const wefti_attention_shape *s, int64_t i0, int64_t j0, int64_t nk) {
-    return s->causal && j0 + nk - 1 > i0 + s->q_offset;
+/* The first key of the first tile that query i0 sees a key of: tiles begin at the same keys for
+ * all queries. */
+static int64_t first_key(const wefti_attention_shape *s, int64_t i0) {
+    if (!s->window) return 0;
+    return max64(0, i0 + s->q_offset - s->window + 1) / BC * BC;
+}
+/* A tile of keys for its queries, up to `end`. */
+static void place_keys(const wefti_attention_shape *s, tile *t, int64_t end) {
+    t->nk = min64(BC, end - t->j0);
+    t->diagonal = s->causal && t->j0 + t->nk - 1 > t->i0 + s->q_offset;
+    t->edge = s->window && t->j0 <= t->i0 + t->nq - 1 + s->q_offset - s->window;
 }
 /* The first query (relative to i0) that sees key j0 + j. */
 INLINE int64_t first_query(const wefti_attention_shape *s, const tile *t, int64_t j) {
@@ -191,6 +201,35 @@ static void dropout_tile(const wefti_attention_shape *s, const tile *t, float *o
     }
 }
 
+/* -infinity for keys behind a query. */
+static void hide_later(const wefti_attention_shape *s, const tile *t, float *scores) {
+    for (int64_t v = 0; v < t->vectors; v++) {
+        int64_t end = key_end(s, t, v);
+        /* Keys up to that of the vector's first query are seen by all its lanes. */
+        int64_t j = max64(0, t->i0 + v * VL + s->q_offset - t->j0 + 1);
+        for (; j < end; j++) {
+            float *at = scores + j * BR + v * VL;
+            int64_t hidden = first_query(s, t, j) - v * VL; /* lanes that do not see it */
+            vf_store(at, vf_select(vm_first(max64(0, min64(hidden, VL))), vf_set1(-INFINITY),
+                                   vf_load(at)));
+        }
+    }
+}
+
+/* -infinity for keys before a query's window: key j for queries from first_query + window on. */
+static void hide_earlier(const wefti_attention_shape *s, const tile *t, float *scores) {
+    for (int64_t v = 0; v < t->vectors; v++) {
+        int64_t last = t->i0 + (v + 1) * VL - 1 + s->q_offset - s->window; /* of the last lane */
+        int64_t end = min64(key_end(s, t, v), last - t->j0 + 1);
+        for (int64_t j = 0; j < end; j++) {
+            float *at = scores + j * BR + v * VL;
+            int64_t seen = t->j0 + j - s->q_offset + s->window - t->i0 - v * VL; /* lanes */
+            vf_store(at, vf_select(vm_first(max64(0, min64(seen, VL))), vf_load(at),
+                                   vf_set1(-INFINITY)));
+        }
+    }
+}
+
 /* scores[j][i] = K q^T for the pairs of a tile, then the masks: -infinity where a query does not
  * see a key. */
 static void score_tile(const wefti_attention_shape *s, const tile *t, const float *keys, int64_t ld,
@@ -208,18 +247,8 @@ static void score_tile(const wefti_attention_shape *s, const tile *t, const floa
                 vf_store(at, vf_load(at) + vf_load(mask + j * BR + v * VL));
             }
         }
-    if (!t->diagonal) return;
-    for (int64_t v = 0; v < t->vectors; v++) {
-        int64_t end = key_end(s, t, v);
-        /* Keys up to that of the vector's first query are seen by all its lanes. */
-        int64_t j = max64(0, t->i0 + v * VL + s->q_offset - t->j0 + 1);
-        for (; j < end; j++) {
-            float *at = scores + j * BR + v * VL;
-            int64_t hidden = first_query(s, t, j) - v * VL; /* lanes that do not see it */
-            vf_store(at, vf_select(vm_first(max64(0, min64(hidden, VL))), vf_set1(-INFINITY),
-                                   vf_load(at)));
-        }
-    }
+    if (t->diagonal) hide_later(s, t, scores);
+    if (t->edge) hide_earlier(s, t, scores);
 }
 
 #endif

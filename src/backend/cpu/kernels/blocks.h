@@ -41,7 +41,8 @@ static inline int64_t optimizer_block_rows(int64_t cols) {
 /* Shapes that attention_amx.c takes. */
 static inline int attention_fits_tiles(const wefti_attention_shape *s) {
     return s->bf16 && s->dim % ATTENTION_EDGE == 0 && s->dim <= 128 &&
-           s->q_len > ATTENTION_DECODE && s->k_len <= 4096 && !s->mask.data && s->dropout == 0.0f;
+           s->q_len > ATTENTION_DECODE && s->k_len <= 4096 && !s->mask.data && s->dropout == 0.0f &&
+           s->window == 0;
 }
 static inline int64_t attention_tiles_block(int64_t keys) {
     return keys < ATTENTION_KEYS ? keys : ATTENTION_KEYS;
