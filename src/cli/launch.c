@@ -153,9 +153,10 @@ static void catch_signals(void) {
 /* --- launching --- */
 
 /* Pipes and logs of many processes, and connections of those of all hosts, are more than the usual
- * limit. */
+ * limit. How many a rank table (processes 0) has is not known yet: as many as one host may have. */
 static void allow_files(int64_t processes, int64_t hosts) {
-    const rlim_t wanted = (rlim_t)(processes * (6 + hosts) + 256);
+    enum { MANY = 4096 };
+    const rlim_t wanted = (rlim_t)((processes ? processes : MANY) * (6 + hosts) + 256);
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= wanted) return;
     limit.rlim_cur = wanted < limit.rlim_max ? wanted : limit.rlim_max;

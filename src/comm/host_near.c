@@ -345,14 +345,18 @@ static weft_status test_receive(wefti_near *near, wefti_near_request *r) {
     return take(near, r);
 }
 
+/* One that fails is over: its memory is the caller's again. */
+static weft_status test_once(wefti_near *near, wefti_near_request *r) {
+    if (r->done) return WEFT_OK;
+    weft_status status = r->receives ? test_receive(near, r) : test_send(near, r);
+    if (status < 0) wefti_near_cancel(near, r);
+    return status;
+}
+
 weft_status wefti_near_test(wefti_near *near, wefti_near_request *r, size_t *out_bytes) {
-    if (!r->receives) return test_send(near, r);
-    if (!r->done) {
-        weft_status status = test_receive(near, r);
-        if (status != WEFT_OK) return status;
-    }
-    if (out_bytes) *out_bytes = r->bytes;
-    return WEFT_OK;
+    weft_status status = test_once(near, r);
+    if (status == WEFT_OK && r->receives && out_bytes) *out_bytes = r->bytes;
+    return status;
 }
 
 /* --- giving up --- */

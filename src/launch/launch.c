@@ -247,7 +247,10 @@ static weft_status run(wefti_launch *l, weft_launch_result *out) {
 }
 
 static void free_launch(wefti_launch *l) {
-    for (int i = 0; l->processes && i < l->place.count; i++) wefti_log_close(l->processes[i].log);
+    for (int i = 0; l->processes && i < l->place.count; i++) {
+        wefti_log_close(l->processes[i].log);
+        if (l->processes[i].handle >= 0) close(l->processes[i].handle);
+    }
     wefti_free(l->processes);
     wefti_free(l->place.host_begin);
     if (l->own_secret && l->secret) (void)unlink(l->secret);

@@ -9,6 +9,25 @@
 #include "launch/launch_parts.h"
 #include "launch/rank_table.h"
 
+/* Whether an interface of this machine has it. */
+static bool has_address(const char *text) {
+    struct ifaddrs *all, *at;
+    char own[NI_MAXHOST];
+    bool found = false;
+    if (getifaddrs(&all)) return false;
+    for (at = all; at && !found; at = at->ifa_next) {
+        int family = at->ifa_addr ? at->ifa_addr->sa_family : AF_UNSPEC;
+        socklen_t bytes = family == AF_INET    ? sizeof(struct sockaddr_in)
+                          : family == AF_INET6 ? sizeof(struct sockaddr_in6)
+                                               : 0;
+        if (bytes &&
+            getnameinfo(at->ifa_addr, bytes, own, sizeof own, NULL, 0, NI_NUMERICHOST) == 0)
+            found = !strcmp(own, text);
+    }
+    freeifaddrs(all);
+    return found;
+}
+
 static weft_status scheduler_at(wefti_launch_place *p, const char *host, int port) {
     const char *format = strchr(host, ':') ? "[%s]:%d" : "%s:%d";
     char text[sizeof p->scheduler];
@@ -59,22 +78,9 @@ static weft_status place_by_numbers(const weft_launch_options *o, wefti_launch_p
 /* --- rank tables --- */
 
 static bool is_own_address(const char *text) {
-    struct ifaddrs *all, *at;
     char own[NI_MAXHOST];
-    bool found = false;
     if (gethostname(own, sizeof own) == 0 && !strcmp(own, text)) return true;
-    if (getifaddrs(&all)) return false;
-    for (at = all; at && !found; at = at->ifa_next) {
-        int family = at->ifa_addr ? at->ifa_addr->sa_family : AF_UNSPEC;
-        socklen_t bytes = family == AF_INET    ? sizeof(struct sockaddr_in)
-                          : family == AF_INET6 ? sizeof(struct sockaddr_in6)
-                                               : 0;
-        if (bytes &&
-            getnameinfo(at->ifa_addr, bytes, own, sizeof own, NULL, 0, NI_NUMERICHOST) == 0)
-            found = !strcmp(own, text);
-    }
-    freeifaddrs(all);
-    return found;
+    return has_address(text);
 }
 
 /* This host's server. */
@@ -129,7 +135,8 @@ weft_status wefti_launch_place_find(const weft_launch_options *options, wefti_la
     WEFT_TRY((options->rank_table ? place_by_table : place_by_numbers)(options, out));
     out->serves = out->host == 0;
     WEFT_TRY(given_scheduler(options, out));
-    if (options->interface && *options->interface) {
+    /* An address of this machine is where everybody goes: an interface may have several. */
+    if (options->interface && *options->interface && !has_address(out->address)) {
         WEFT_REQUIRE(strlen(options->interface) < sizeof out->address, WEFT_E_ARG,
                      "%.40s... is no network interface", options->interface);
         (void)snprintf(out->address, sizeof out->address, "%s", options->interface);

@@ -111,10 +111,9 @@ static void say_who_is_late(const wefti_launch *l) {
 
 void wefti_launch_wait_for_late(wefti_launch *l) {
     enum { TURN_MILLISECONDS = 50, TURNS_IN_SILENCE = 20 };
-    const volatile int *requests = l->options->stop_count;
-    const int before = requests ? *requests : 0;
+    const volatile int *requests = l->options->stop_count; /* also those that came before */
     if ((l->failed < 0 && !l->over) || l->stopped_by || l->place.hosts < 2) return;
-    for (int turn = 0; somebody_is_late(l) && (!requests || *requests == before); turn++) {
+    for (int turn = 0; somebody_is_late(l) && (!requests || *requests == 0); turn++) {
         if (turn == TURNS_IN_SILENCE) say_who_is_late(l);
         (void)poll(NULL, 0, TURN_MILLISECONDS);
     }

@@ -87,6 +87,11 @@ static bool has_ended(wefti_process *p) {
     return true;
 }
 
+/* By which processes are asked to end. */
+static bool is_request(int number) {
+    return number == SIGHUP || number == SIGINT || number == SIGTERM;
+}
+
 /* Of several that fail, the cause is told: the first, and rather one that died than one that ended
  * by itself, which may have been for the other's sake. */
 static void blame(watch *w, int process) {
@@ -94,19 +99,23 @@ static void blame(watch *w, int process) {
     const wefti_process *p = &l->processes[process];
     bool is_better = l->failed >= 0 && p->signal && !l->processes[l->failed].signal;
     if (w->phase <= REPORTING && (l->failed < 0 || is_better)) l->failed = process;
+    /* Who was asked to stop may end as it likes, but not of a signal that it was not sent. */
+    bool died =
+        w->phase == STOPPING && p->signal && p->signal != l->stopped_by && !is_request(p->signal);
+    if (died && (l->failed < 0 || is_better)) {
+        l->failed = process;
+        l->stopped_by = 0;
+    }
 }
 
 /* The signal by which a rank was asked to stop, when its ranks have agreed to that: it has left the
  * others in peace, and its exit code is what shells make of that signal. 0: none. */
 static int agreed_request(const wefti_launch *l, int process) {
-    static const int requests[] = {SIGHUP, SIGINT, SIGTERM};
     const wefti_process *p = &l->processes[process];
     if (p->signal || !l->scheduler ||
         !wefti_scheduler_has_left(l->scheduler, l->place.first_rank + process))
         return 0;
-    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
-        if (p->code == 128 + requests[i]) return requests[i];
-    return 0;
+    return is_request(p->code - 128) ? p->code - 128 : 0;
 }
 
 static void note_ends(watch *w) {
@@ -157,7 +166,9 @@ static void note_stops(watch *w) {
     int signal = *o->stop_signal ? *o->stop_signal : SIGTERM;
     w->stops = *o->stop_count;
     if (w->stops == 1 && w->phase == STOPPING) return; /* they do so already */
-    w->l->stopped_by = signal;
+    /* Of a job that has failed the request only hastens the end. */
+    bool failed = (w->l->failed >= 0 || w->l->over) && !w->l->stopped_by;
+    if (!failed) w->l->stopped_by = signal;
     if (w->stops == 1 && w->phase == RUNNING) {
         enter(w, STOPPING);
         signal_all(w->l, signal);

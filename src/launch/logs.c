@@ -115,8 +115,8 @@ static void remember(wefti_log *log, const char *text, size_t bytes) {
         memmove(log->last, log->last + gone, log->last_used - gone);
         log->last_used -= gone;
     }
-    memcpy(log->last + log->last_used, text, bytes);
-    log->last_used += bytes;
+    for (size_t i = 0; i < bytes; i++) /* a zero would end the text */
+        log->last[log->last_used++] = text[i] ? text[i] : ' ';
     log->last[log->last_used++] = '\n';
 }
 

@@ -102,6 +102,7 @@ static weft_status open_all(wefti_scheduler *s) {
 static void release(wefti_scheduler *s) {
     for (int64_t i = 0; i < s->client_count; i++) {
         wefti_wire_close(&s->clients[i]->link);
+        wefti_free(s->clients[i]->next);
         wefti_free(s->clients[i]);
     }
     wefti_tls_destroy(s->tls);

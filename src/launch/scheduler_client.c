@@ -19,6 +19,8 @@ static const int64_t ending_ns = 1000000000;    /* time to write the last messag
 
 static void end(wefti_client *client) {
     client->gone = true;
+    wefti_free(client->next);
+    client->next = NULL;
     if (client->link.fd >= 0)
         wefti_wire_close(&client->link); /* leaves epoll with its descriptor */
 }
@@ -29,7 +31,7 @@ static void make_way(wefti_scheduler *s) {
     int64_t strangers = 0;
     for (int64_t i = 0; i < s->client_count; i++) {
         wefti_client *c = s->clients[i];
-        if (c->seat >= 0 || c->gone || c->watch.count > 0) continue;
+        if (c->seat >= 0 || c->gone || c->watch.count > 0 || c->next) continue;
         strangers++;
         if (!oldest || c->since_ns < oldest->since_ns) oldest = c;
     }
@@ -210,6 +212,8 @@ static weft_status handle_member(wefti_scheduler *s, wefti_client *c, const weft
 static weft_status handle_frame(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
     if (c->ending) return WEFT_OK; /* it has not read yet that nobody listens */
     if (c->seat >= 0) return handle_member(s, c, frame);
+    WEFT_REQUIRE(!c->next, WEFT_E_CORRUPT, "a message of kind %d between two worlds",
+                 (int)frame->kind);
     if (frame->kind == WEFTI_FRAME_ENDED) return ended(s, c, frame);
     if (frame->kind == WEFTI_FRAME_WATCH && !c->watch.count) return watches(s, c, frame);
     wefti_join join;
@@ -236,7 +240,7 @@ void wefti_client_read(wefti_scheduler *s, wefti_client *c) {
 void wefti_client_expire(wefti_scheduler *s, int64_t now_ns) {
     for (int64_t i = 0; i < s->client_count; i++) {
         wefti_client *c = s->clients[i];
-        if (c->gone || c->seat >= 0 || (c->watch.count > 0 && !c->ending)) continue;
+        if (c->gone || c->seat >= 0 || c->next || (c->watch.count > 0 && !c->ending)) continue;
         bool written = c->ending && !wefti_wire_wants_to_write(&c->link);
         if (written || now_ns - c->since_ns > (c->ending ? ending_ns : stranger_ns)) end(c);
     }

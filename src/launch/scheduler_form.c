@@ -182,6 +182,20 @@ static uint64_t new_generation(uint64_t past) {
     return now > past ? now : past + 1;
 }
 
+static void judge_missing(wefti_scheduler *s, const wefti_end *end) {
+    wefti_text text = {0};
+    bool known = end->rank < s->options.size;
+    wefti_text_add(&text, "%s", end->text);
+    if (known)
+        wefti_text_add(&text, " before all ranks had come");
+    else
+        wefti_text_add(&text,
+                       ", and is none of the %d ranks of this job; its host was told another "
+                       "number",
+                       (int)s->options.size);
+    wefti_scheduler_judge_text(s, WEFT_E_PEER, known ? end->rank : WEFT_RANK_NONE, &text);
+}
+
 /* All have left, and one comes for the next world: programs may join several, one after the other.
  */
 static void begin_again(wefti_scheduler *s) {
@@ -201,11 +215,11 @@ static void begin_again(wefti_scheduler *s) {
     wefti_block_release(s->answer);
     s->answer = NULL;
     s->taken = 0;
-    memset(s->told, 0, (size_t)s->options.size * sizeof *s->told);
     s->ranked = false;
     s->swap_since_ns = s->judged_ns = 0;
     s->start_ns = now;
     change_state(s, WEFTI_SCHEDULER_FORMING);
+    if (s->has_ended) judge_missing(s, &s->first_end); /* that one will not come */
 }
 
 static void complete(wefti_scheduler *s) {
@@ -228,16 +242,54 @@ static void complete(wefti_scheduler *s) {
         wefti_scheduler_swap(s); /* cards that were repeated while the others came back */
 }
 
+/* One that has left this world comes for the next, while others are still in this one. */
+static bool is_early(const wefti_scheduler *s, const wefti_join *join) {
+    return s->state == WEFTI_SCHEDULER_RUNNING && s->options.repeats && join->generation == 0 &&
+           join->rank >= 0 && s->seats[join->rank].left;
+}
+
+static void wait_for_next_world(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
+    client->next = wefti_calloc(1, sizeof *client->next);
+    if (client->next)
+        *client->next = *join;
+    else
+        wefti_client_refuse(s, client, WEFT_E_NOMEM, WEFT_RANK_NONE, "no memory for a member");
+}
+
+void wefti_scheduler_take_waiting(wefti_scheduler *s) {
+    for (int64_t i = 0; i < s->client_count; i++) {
+        wefti_client *client = s->clients[i];
+        wefti_join *join = client->next;
+        if (!join || client->gone) continue;
+        client->next = NULL;
+        wefti_scheduler_take_in(s, client, join);
+        wefti_free(join);
+    }
+}
+
+static void refuse_failed(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
+    wefti_client_refuse(s, client, s->verdict.status, s->verdict.failed, "this job has failed: %s",
+                        s->verdict.text);
+    wefti_scheduler_note_told(s, join->rank);
+}
+
 void wefti_scheduler_take_in(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
     if (s->state == WEFTI_SCHEDULER_FAILED) {
-        wefti_client_refuse(s, client, s->verdict.status, s->verdict.failed,
-                            "this job has failed: %s", s->verdict.text);
-        wefti_scheduler_note_told(s, join->rank);
+        refuse_failed(s, client, join);
         return;
     }
     if (!fits_job(s, client, join)) return;
-    if (s->state == WEFTI_SCHEDULER_LEFT && s->options.repeats && join->generation == 0)
+    if (is_early(s, join)) {
+        wait_for_next_world(s, client, join);
+        return;
+    }
+    if (s->state == WEFTI_SCHEDULER_LEFT && s->options.repeats && join->generation == 0) {
         begin_again(s);
+        if (s->state == WEFTI_SCHEDULER_FAILED) {
+            refuse_failed(s, client, join);
+            return;
+        }
+    }
     if (s->state != WEFTI_SCHEDULER_FORMING && join->generation == 0) {
         wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
                             "one process too many: this job has %d members, and all of them are "
@@ -288,20 +340,6 @@ static bool ended_by_request(const wefti_scheduler *s, const wefti_end *end) {
     return false;
 }
 
-static void judge_missing(wefti_scheduler *s, const wefti_end *end) {
-    wefti_text text = {0};
-    bool known = end->rank < s->options.size;
-    wefti_text_add(&text, "%s", end->text);
-    if (known)
-        wefti_text_add(&text, " before all ranks had come");
-    else
-        wefti_text_add(&text,
-                       ", and is none of the %d ranks of this job; its host was told another "
-                       "number",
-                       (int)s->options.size);
-    wefti_scheduler_judge_text(s, WEFT_E_PEER, known ? end->rank : WEFT_RANK_NONE, &text);
-}
-
 void wefti_scheduler_rank_ended(wefti_scheduler *s, const wefti_end *end) {
     bool failed = (end->code || end->signal) && !ended_by_request(s, end);
     wefti_scheduler_note_told(s, end->rank);
@@ -309,6 +347,10 @@ void wefti_scheduler_rank_ended(wefti_scheduler *s, const wefti_end *end) {
         s->is_over = true;
         s->end = *end;
         wefti_client_tell_over(s);
+    }
+    if (!s->has_ended) {
+        s->has_ended = true;
+        s->first_end = *end;
     }
     if (s->state == WEFTI_SCHEDULER_FORMING) judge_missing(s, end);
 }

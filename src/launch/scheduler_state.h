@@ -20,6 +20,7 @@ typedef struct wefti_client {
     int64_t since_ns; /* of the connection, or of its ending */
     wefti_span watch; /* ranks of the launcher that it is; count 0: it is none */
     bool told;        /* that launcher knows that the job is over */
+    wefti_join *next; /* it waits for the next world; NULL: it does not */
     char address[64];
 } wefti_client;
 
@@ -68,6 +69,8 @@ struct wefti_scheduler {
     bool unlike;   /* members have left that made unlike calls, and that is the verdict */
     wefti_end end; /* of the first process that failed the job; if it `is_over` */
     bool is_over;
+    wefti_end first_end; /* of the first process that has ended, well or not; if one `has_ended` */
+    bool has_ended;
     int64_t start_ns, looked_ns, judged_ns;
     int64_t deaf_ns; /* since when nobody new is taken; 0: all are */
     wefti_client **clients;
@@ -102,6 +105,8 @@ void wefti_scheduler_sweep(wefti_scheduler *s); /* frees what is gone */
 
 /* scheduler_form.c */
 void wefti_scheduler_take_in(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
+/* Those who wait for the next world: this one has ended, well or not. */
+void wefti_scheduler_take_waiting(wefti_scheduler *s);
 void wefti_scheduler_give_up_seat(wefti_scheduler *s, int32_t seat); /* while forming */
 void wefti_scheduler_check_forming(wefti_scheduler *s, int64_t now_ns);
 void wefti_scheduler_rank_ended(wefti_scheduler *s, const wefti_end *end);

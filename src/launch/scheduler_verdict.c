@@ -55,6 +55,7 @@ void wefti_scheduler_judge(wefti_scheduler *s, weft_status status, int32_t faile
         wefti_client_send(s, s->seats[i].client, WEFTI_FRAME_VERDICT, body, bytes);
         wefti_scheduler_note_told(s, s->ranked ? i : s->seats[i].join.rank);
     }
+    wefti_scheduler_take_waiting(s);
 }
 
 void wefti_scheduler_note_told(wefti_scheduler *s, int32_t rank) {

@@ -32,6 +32,7 @@ void wefti_scheduler_rank_left(wefti_scheduler *s, int32_t rank) {
     wefti_scheduler_goodbye(s);
     s->state = WEFTI_SCHEDULER_LEFT;
     pthread_cond_broadcast(&s->changed);
+    wefti_scheduler_take_waiting(s);
 }
 
 static bool check_silence(wefti_scheduler *s, int64_t now) {

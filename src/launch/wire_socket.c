@@ -20,9 +20,9 @@ static void set_port(wefti_address *address, int port) {
         ((struct sockaddr_in *)&address->at)->sin_port = htons((uint16_t)port);
 }
 
-static weft_status resolve(const char *name, const char *port, wefti_address *out) {
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *found = NULL;
-    int error = getaddrinfo(name, port, &hints, &found);
+static weft_status resolve(const char *name, int family, wefti_address *out) {
+    struct addrinfo hints = {.ai_family = family, .ai_socktype = SOCK_STREAM}, *found = NULL;
+    int error = getaddrinfo(name, NULL, &hints, &found);
     WEFT_REQUIRE(error == 0 && found, WEFT_E_NOT_FOUND, "the name '%s' leads to no address: %s",
                  name, error == EAI_SYSTEM ? strerror(errno) : gai_strerror(error));
     const struct addrinfo *best = found; /* IPv4 where there is a choice: scheduler and members
@@ -38,8 +38,8 @@ static weft_status resolve(const char *name, const char *port, wefti_address *ou
     return WEFT_OK;
 }
 
-/* The first address of a network interface, IPv4 before IPv6. */
-static weft_status interface_address(const char *name, wefti_address *out) {
+/* The first address of a network interface, IPv4 before IPv6; or of that family. */
+static weft_status interface_address(const char *name, int wanted, wefti_address *out) {
     struct ifaddrs *all = NULL;
     WEFT_REQUIRE(getifaddrs(&all) == 0, WEFT_E_IO, "no list of network interfaces: %s",
                  strerror(errno));
@@ -47,29 +47,37 @@ static weft_status interface_address(const char *name, wefti_address *out) {
     for (const struct ifaddrs *a = all; a; a = a->ifa_next) {
         if (!a->ifa_addr || strcmp(a->ifa_name, name) != 0) continue;
         int family = a->ifa_addr->sa_family;
+        if (wanted != AF_UNSPEC && family != wanted) continue;
         if (family != AF_INET && (family != AF_INET6 || out->bytes)) continue;
         out->bytes = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
         memcpy(&out->at, a->ifa_addr, out->bytes);
         if (family == AF_INET) break;
     }
     freeifaddrs(all);
-    WEFT_REQUIRE(out->bytes, WEFT_E_ARG, "network interface %s has no address", name);
+    WEFT_REQUIRE(out->bytes, WEFT_E_ARG, "network interface %s has no %saddress", name,
+                 wanted == AF_INET6  ? "IPv6 "
+                 : wanted == AF_INET ? "IPv4 "
+                                     : "");
     return WEFT_OK;
 }
 
-weft_status wefti_address_local(const char *where, int port, wefti_address *out) {
+static weft_status local_address(const char *where, int family, int port, wefti_address *out) {
     *out = (wefti_address){.bytes = 0};
     if (!where || !*where)
-        WEFT_TRY(resolve("127.0.0.1", NULL, out));
+        WEFT_TRY(resolve("127.0.0.1", AF_UNSPEC, out));
     else if (if_nametoindex(where) != 0)
-        WEFT_TRY(interface_address(where, out));
-    else if (resolve(where, NULL, out) < 0)
+        WEFT_TRY(interface_address(where, family, out));
+    else if (resolve(where, family, out) < 0)
         WEFT_FAIL(WEFT_E_NOT_FOUND,
                   "'%s' is no network interface of this machine (/sys/class/net lists them), nor a "
                   "name or an address of it",
                   where);
     set_port(out, port);
     return WEFT_OK;
+}
+
+weft_status wefti_address_local(const char *where, int port, wefti_address *out) {
+    return local_address(where, AF_UNSPEC, port, out);
 }
 
 weft_status wefti_address_find(const char *text, wefti_address *out) {
@@ -90,7 +98,7 @@ weft_status wefti_address_find(const char *text, wefti_address *out) {
     memcpy(name, text, n);
     name[n] = 0;
     *out = (wefti_address){.bytes = 0};
-    WEFT_TRY(resolve(name, NULL, out));
+    WEFT_TRY(resolve(name, AF_UNSPEC, out));
     set_port(out, (int)port);
     return WEFT_OK;
 }
@@ -144,17 +152,25 @@ weft_status wefti_listen(wefti_address *address, int *out_fd) {
     return WEFT_OK;
 }
 
+/* What is no interface or address of this machine now will be none later. */
+static weft_status leave_from(int fd, const char *from, int family) {
+    wefti_address mine;
+    char why[512];
+    if (local_address(from, family, 0, &mine) < 0) {
+        snprintf(why, sizeof why, "%s", weft_error_message());
+        WEFT_FAIL(WEFT_E_ARG, "%s", why);
+    }
+    WEFT_REQUIRE(bind(fd, (const struct sockaddr *)&mine.at, mine.bytes) == 0, WEFT_E_ARG,
+                 "%s is no interface or address of this machine: %s", from, strerror(errno));
+    return WEFT_OK;
+}
+
 weft_status wefti_connect(const wefti_address *to, const char *from, int *out_fd) {
     int fd;
     WEFT_TRY(new_socket(to, &fd));
     weft_status status = WEFT_OK;
-    if (from && *from && !wefti_address_is_loopback(to)) {
-        wefti_address mine;
-        status = wefti_address_local(from, 0, &mine);
-        if (status >= 0 && bind(fd, (const struct sockaddr *)&mine.at, mine.bytes) != 0)
-            status = WEFT_RAISE(WEFT_E_ARG, "%s is no interface or address of this machine: %s",
-                                from, strerror(errno));
-    }
+    if (from && *from && !wefti_address_is_loopback(to))
+        status = leave_from(fd, from, to->at.ss_family);
     if (status >= 0 && connect(fd, (const struct sockaddr *)&to->at, to->bytes) != 0)
         status =
             errno == EINPROGRESS ? WEFT_PENDING : WEFT_RAISE(WEFT_E_PEER, "%s", strerror(errno));

@@ -100,7 +100,7 @@ weft_status wefti_job_check_uses(const wefti_job_draft *draft) {
     for (size_t i = 0; i < sizeof uses / sizeof *uses; i++)
         if (wefti_job_mark_of(draft, uses[i].key)->given && !known(&draft->job, &uses[i]))
             return refuse(draft, &uses[i]);
-    const use dropout = {"model.dropout", family_key, BLOCKS};
+    const use dropout = {"model.dropout", family_key, BLOCKS | FAMILY(MLP)};
     const use tied = {"model.tied", family_key, ROTARY}, always = {"", family_key, LANGUAGE};
     if (m->dropout > 0 && !known(&draft->job, &dropout)) return refuse(draft, &dropout);
     const use biases[] = {{"model.attention_bias", family_key, FAMILY(LLAMA)},

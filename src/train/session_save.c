@@ -107,8 +107,9 @@ static weft_status load(weft_session *session, const wefti_safetensors *file, co
 weft_status weft_session_load_local(weft_session *session, const char *path) {
     saved list = {0};
     wefti_safetensors *file = NULL;
-    weft_status status = wefti_safetensors_open(path, &file);
-    if (status >= 0) status = list_saved(session, &list);
+    /* First what is collective: the others do not wait for one that has no file. */
+    weft_status status = list_saved(session, &list);
+    if (status >= 0) status = wefti_safetensors_open(path, &file);
     if (status >= 0) status = load(session, file, &list, path);
     wefti_safetensors_close(file);
     wefti_free(list.items);

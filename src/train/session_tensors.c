@@ -118,9 +118,9 @@ weft_status weft_session_feed_local(weft_session *s, int program, const char *na
     WEFT_REQUIRE(bytes == (size_t)here, WEFT_E_SHAPE,
                  "the part of '%s' on this device is %s, %lld bytes, not %zu", name,
                  wefti_desc_text(&part).text, (long long)here, bytes);
+    WEFT_REQUIRE(data || bytes == 0, WEFT_E_ARG, "the data of '%s' are NULL", name);
     wefti_view_give(s, v, index, WEFTI_GIVEN_ONCE);
     if (bytes == 0) return WEFT_OK;
-    WEFT_REQUIRE(data, WEFT_E_ARG, "the data of '%s' are NULL", name);
     memcpy(piece.data, data, bytes);
     observe(s, t, &piece);
     return WEFT_OK;

@@ -224,4 +224,11 @@ expect 1 "no server 'elsewhere'" --rank-table table.json --server-id elsewhere -
 sed 's/completed/initializing/' table.json >early.json
 expect 1 'early.json: status is "initializing"' --rank-table early.json -- true
 expect 1 'none.json' --rank-table none.json -- true
+# Many devices: their files are more than the usual limit, which is raised as for -n.
+awk 'BEGIN {
+    printf "{\"version\": \"1.0\", \"server_count\": \"1\", \"status\": \"completed\", \"server_list\": [{\"server_id\": \"127.0.0.1\", \"device\": ["
+    for (i = 0; i < 60; i++) printf "%s{\"device_id\": \"%d\", \"rank_id\": \"%d\"}", i ? ", " : "", i, i
+    print "]}]}"
+}' >many.json
+(ulimit -S -n 256 && expect 0 '60 ranks' --rank-table many.json --no-logs -- true; exit $failed) || failed=1
 exit $failed

@@ -265,6 +265,38 @@ static void messages_wait_for_nobody(void **state) {
 
 /* --- bits and bytes --- */
 
+/* A receive that has failed, as its sender is gone, is over: its memory is no part of a list any
+ * more. */
+static void die_or_go_on(world_test *w, int32_t rank) {
+    const weft_transport *t = &roads_of_rank;
+    size_t stride = (t->request_bytes + 15) / 16 * 16;
+    if (rank == 1) _exit(0);
+    unsigned char *request = calloc(3, stride), data[8];
+    if (!request) abort();
+    for (uint64_t i = 0; i < 2; i++)
+        claim(w, 0, t->receive(t->context, 1, i, data, 8, request + i * stride) == WEFT_OK,
+              "receive");
+    claim(w, 0, finish(request, NULL) == WEFT_E_PEER, "a message of a rank that has ended");
+    memset(request, 0xA5, stride);
+    claim(w, 0, t->receive(t->context, 1, 2, data, 8, request + 2 * stride) == WEFT_OK, "receive");
+    for (uint64_t i = 1; i < 3; i++) t->cancel(t->context, request + i * stride);
+    for (size_t k = 0; k < stride; k++)
+        if (request[k] != 0xA5) claim(w, 0, false, "memory that was given back");
+    free(request);
+    roads_of_rank.close(roads_of_rank.context);
+    wefti_comm_destroy(&shared_by_all->local.comm);
+}
+static void what_has_failed_is_forgotten(void **state) {
+    (void)state;
+    numbers r = {1, 0};
+    roads_world *w = roads_begin(2, false, &r, NULL);
+    w->p.join = join_transport;
+    w->p.ignored = 1;
+    run_processes(&w->p, die_or_go_on);
+    if (w->p.w.failures) fail_msg("%s", w->p.w.message);
+    processes_end(&w->p);
+}
+
 static void run_bits(world_test *shared, int32_t rank) {
     roads_world *w = (roads_world *)shared;
     bits_test *b = shared->context;
@@ -420,6 +452,7 @@ int main(void) {
         cmocka_unit_test(random_scripts),
         cmocka_unit_test(broken_scripts),
         cmocka_unit_test(messages_wait_for_nobody),
+        cmocka_unit_test(what_has_failed_is_forgotten),
         cmocka_unit_test(the_same_bits_as_between_threads),
         cmocka_unit_test(each_byte_takes_its_road),
         cmocka_unit_test(who_only_receives_is_asked),

@@ -1,5 +1,6 @@
 /* weft_launch_run as a program calls it: what it is told while processes run, what it gets at the
  * end, and that its own processes and signals are left alone. */
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <setjmp.h>
@@ -129,6 +130,75 @@ static void test_requests(void **state) {
     weft_launch_result_free(&r);
 }
 
+static volatile int late_requests;
+static void ask_to_stop(void *context, int rank, weft_launch_stream stream, const char *text,
+                        size_t bytes) {
+    on_line(context, rank, stream, text, bytes);
+    late_requests++;
+}
+
+/* A request that comes when a rank has failed already does not take the place of that. */
+static void test_request_after_failure(void **state) {
+    (void)state;
+    static const volatile int signal_number = SIGTERM;
+    char folder[] = "/tmp/weft_launch_XXXXXX", ready[64];
+    const char *const settings[] = {ready, NULL};
+    seen s = {0};
+    weft_launch_result r;
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(ready, sizeof ready, "READY=%s/ready", folder);
+    /* Who is asked to end because of the other's failure says so, and then the request comes. */
+    weft_launch_options o = options_for(
+        &s,
+        SHELL(
+            "[ $WEFT_RANK = 1 ] && { while [ ! -e $READY ]; do sleep 0.05; done; kill -SEGV $$; };"
+            "trap 'echo asked' TERM; : >$READY; while :; do sleep 0.05; done"),
+        2);
+    o.settings = settings;
+    o.grace_seconds = 0.3;
+    o.events.line = ask_to_stop;
+    o.stop_signal = &signal_number;
+    o.stop_count = &late_requests;
+    weft_status status = weft_launch_run(&o, &r);
+    assert_int_equal(wefti_remove_tree(folder), WEFT_OK);
+    assert_int_equal(status, WEFT_E_PEER);
+    assert_true(late_requests > 0);
+    assert_int_equal(r.failed_rank, 1);
+    assert_int_equal(r.signal, SIGSEGV);
+    assert_int_equal(r.stop_signal, 0);
+    assert_non_null(strstr(weft_error_message(), "rank 1 was ended by signal 11"));
+    weft_launch_result_free(&r);
+}
+
+static volatile int request_when_ready;
+static void ask_when_ready(void *context, int rank, weft_launch_stream stream, const char *text,
+                           size_t bytes) {
+    seen *s = context;
+    on_line(context, rank, stream, text, bytes);
+    if (s->lines == 2) request_when_ready++;
+}
+
+/* One that dies when it is asked to stop has failed, and that is told. */
+static void test_death_on_request(void **state) {
+    (void)state;
+    static const volatile int signal_number = SIGTERM;
+    seen s = {0};
+    weft_launch_result r;
+    weft_launch_options o =
+        options_for(&s,
+                    SHELL("[ $WEFT_RANK = 1 ] && trap 'kill -SEGV $$' TERM || trap 'exit 0' TERM;"
+                          "echo ready; while :; do sleep 0.05; done"),
+                    2);
+    o.events.line = ask_when_ready;
+    o.stop_signal = &signal_number;
+    o.stop_count = &request_when_ready;
+    assert_int_equal(weft_launch_run(&o, &r), WEFT_E_PEER);
+    assert_int_equal(r.failed_rank, 1);
+    assert_int_equal(r.signal, SIGSEGV);
+    assert_int_equal(r.stop_signal, 0);
+    weft_launch_result_free(&r);
+}
+
 /* Children and settings of the program that are not the launch's. */
 static void test_leaves_others_alone(void **state) {
     (void)state;
@@ -167,6 +237,38 @@ static void test_descriptors(void **state) {
     assert_non_null(strstr(s.text, "0: 0 1 2 3 \n")); /* 3: of ls itself */
     weft_launch_result_free(&r);
     close(fd);
+}
+
+static int open_files(void) {
+    int count = 0;
+    DIR *d = opendir("/proc/self/fd");
+    assert_non_null(d);
+    while (readdir(d)) count++;
+    closedir(d);
+    return count;
+}
+
+/* Of processes that run when another one cannot be started nothing is left either. */
+static void test_half_started(void **state) {
+    (void)state;
+    char folder[] = "/tmp/weft_launch_XXXXXX", path[80];
+    seen s = {0};
+    weft_launch_result r;
+    weft_launch_options o = options_for(&s, SHELL("sleep 100"), 3);
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(path, sizeof path, "%s/rank-2.log", folder);
+    assert_int_equal(mkdir(path, 0700), 0); /* no file */
+    o.log_dir = folder;
+    int before = 0;
+    for (int turn = 0; turn < 2; turn++) {
+        if (turn == 1) before = open_files();
+        assert_int_equal(weft_launch_run(&o, &r), WEFT_E_IO);
+        assert_non_null(strstr(weft_error_message(), "rank-2.log"));
+        weft_launch_result_free(&r);
+    }
+    assert_int_equal(open_files(), before);
+    assert_int_equal(s.starts, 0);
+    assert_int_equal(wefti_remove_tree(folder), WEFT_OK);
 }
 
 /* What is set here and told otherwise is there once, as it was told. */
@@ -250,6 +352,10 @@ static void test_many_lines(void **state) {
     assert_non_null(strstr(r.last_lines, "xxxx\n"));
     assert_in_range(strlen(r.last_lines), 2000, 8192);
     weft_launch_result_free(&r);
+    o.command = SHELL("printf 'a\\000b\\n'; echo why; exit 5"); /* no text, but what follows is */
+    assert_int_equal(weft_launch_run(&o, &r), WEFT_E_PEER);
+    assert_string_equal(r.last_lines, "a b\nwhy\n");
+    weft_launch_result_free(&r);
 }
 
 /* WEFT_OK: refused with any status. */
@@ -297,6 +403,27 @@ static void test_refused(void **state) {
     refuse(o, WEFT_E_ARG, "leave their numbers out");
     o.processes = 0;
     refuse(o, WEFT_E_NOT_FOUND, "/none/table.json");
+}
+
+/* Of several addresses of an interface the scheduler has the one that was said. */
+static void test_interface(void **state) {
+    (void)state;
+    static const char *const said[][3] = {{"127.0.0.1:9000", "lo", "127.0.0.1"},
+                                          {"[::1]:9000", "lo", "::1"},
+                                          {"192.0.2.77:9000", "lo", "lo"}, /* not of this host */
+                                          {"localhost:9000", "lo", "lo"}};
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
+        wefti_launch_place place;
+        weft_launch_options o = {
+            .processes = 1, .hosts = 2, .scheduler = said[i][0], .interface = said[i][1]};
+        assert_int_equal(wefti_launch_place_find(&o, &place), WEFT_OK);
+        if (i == 1 && strcmp(place.address, "lo") == 0)
+            print_message("SKIP: there is no IPv6 here\n");
+        else
+            assert_string_equal(place.address, said[i][2]);
+        assert_string_equal(place.scheduler, said[i][0]);
+        wefti_free(place.host_begin);
+    }
 }
 
 /* Pieces of the cores: all of them together, none twice, none empty. */
@@ -347,12 +474,22 @@ static void test_full_disk(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),        cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_requests),    cmocka_unit_test(test_leaves_others_alone),
-        cmocka_unit_test(test_descriptors), cmocka_unit_test(test_settings),
-        cmocka_unit_test(test_refused),     cmocka_unit_test(test_cores),
-        cmocka_unit_test(test_full_disk),   cmocka_unit_test(test_without_streams),
-        cmocka_unit_test(test_too_many),    cmocka_unit_test(test_many_lines),
+        cmocka_unit_test(test_good),
+        cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_requests),
+        cmocka_unit_test(test_leaves_others_alone),
+        cmocka_unit_test(test_descriptors),
+        cmocka_unit_test(test_settings),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_cores),
+        cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_without_streams),
+        cmocka_unit_test(test_too_many),
+        cmocka_unit_test(test_many_lines),
+        cmocka_unit_test(test_request_after_failure),
+        cmocka_unit_test(test_death_on_request),
+        cmocka_unit_test(test_half_started),
+        cmocka_unit_test(test_interface),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

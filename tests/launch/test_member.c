@@ -335,6 +335,83 @@ static void worlds_follow_each_other(void **state) {
     wefti_scheduler_stop(s);
 }
 
+/* Who has left may come for the next world while others are still in this one. */
+static void the_next_world_waits(void **state) {
+    (void)state;
+    wefti_scheduler_options o = test_scheduler(2);
+    o.repeats = true;
+    wefti_scheduler *s = start(&o);
+    test_lane lanes[2], first;
+    prepare(lanes, 2, wefti_scheduler_address(s));
+    for (int i = 0; i < 2; i++) lanes[i].options.rank = i;
+    first = lanes[0];
+    first.options.leave_seconds = 0.01;
+    wefti_member_options slow = lanes[1].options;
+    wefti_member *m;
+    test_lanes_start(&first, 1);
+    assert_int_equal(wefti_member_join(&slow, &m), WEFT_OK);
+    test_lanes_join(&first, 1);
+    assert_int_equal(first.status, WEFT_OK);
+    test_lanes_start(&lanes[0], 1);
+    usleep(300000); /* for it to come there */
+    assert_int_equal(wefti_member_close(m, NULL), WEFT_OK);
+    test_lanes_start(&lanes[1], 1);
+    test_lanes_join(lanes, 2);
+    all_good(lanes, 2);
+    assert_true(lanes[0].generation > first.generation);
+    wefti_scheduler_stop(s);
+}
+
+/* ... and hears of it when that one fails. */
+static void the_next_world_never_comes(void **state) {
+    (void)state;
+    wefti_scheduler_options o = test_scheduler(2);
+    o.repeats = true;
+    wefti_scheduler *s = start(&o);
+    test_lane lanes[2], first;
+    prepare(lanes, 2, wefti_scheduler_address(s));
+    for (int i = 0; i < 2; i++) lanes[i].options.rank = i;
+    first = lanes[0];
+    first.options.leave_seconds = 0.01;
+    wefti_member_options slow = lanes[1].options;
+    wefti_member *m;
+    test_lanes_start(&first, 1);
+    assert_int_equal(wefti_member_join(&slow, &m), WEFT_OK);
+    test_lanes_join(&first, 1);
+    test_lanes_start(&lanes[0], 1);
+    usleep(300000);
+    wefti_member_fail(m, WEFT_RANK_OWN, "its disk is full");
+    test_lanes_join(lanes, 1);
+    assert_int_equal(lanes[0].status, WEFT_E_PEER);
+    assert_int_equal(lanes[0].failed, 1);
+    assert_non_null(strstr(lanes[0].text, "failed: its disk is full"));
+    (void)wefti_member_close(m, NULL);
+    wefti_scheduler_stop(s);
+}
+
+/* A process that has ended does not come to the next world: nobody waits for it. */
+static void ends_between_worlds(void **state) {
+    (void)state;
+    wefti_scheduler_options o = test_scheduler(2);
+    o.repeats = true;
+    o.join_seconds = 1000;
+    wefti_scheduler *s = start(&o);
+    test_lane lanes[2];
+    prepare(lanes, 2, wefti_scheduler_address(s));
+    for (int i = 0; i < 2; i++) lanes[i].options.rank = i;
+    test_lanes_start(lanes, 2);
+    test_lanes_join(lanes, 2);
+    all_good(lanes, 2);
+    wefti_scheduler_ended(s, &(wefti_end){.rank = 0, .text = "rank 0 ended well"});
+    assert_int_equal(wefti_scheduler_wait(s, WEFTI_SCHEDULER_RUNNING, 5), WEFTI_SCHEDULER_LEFT);
+    test_lanes_start(&lanes[1], 1);
+    test_lanes_join(&lanes[1], 1);
+    assert_int_equal(lanes[1].status, WEFT_E_PEER);
+    assert_int_equal(lanes[1].failed, 0);
+    assert_non_null(strstr(lanes[1].text, "rank 0 ended well before all ranks had come"));
+    wefti_scheduler_stop(s);
+}
+
 /* Members may be there first. */
 static void scheduler_late(void **state) {
     (void)state;
@@ -528,6 +605,9 @@ int main(void) {
         cmocka_unit_test(looks_and_is_told),
         cmocka_unit_test(launchers_hear_of_failures),
         cmocka_unit_test(worlds_follow_each_other),
+        cmocka_unit_test(the_next_world_waits),
+        cmocka_unit_test(the_next_world_never_comes),
+        cmocka_unit_test(ends_between_worlds),
         cmocka_unit_test(scheduler_late),
         cmocka_unit_test(nobody_there),
         cmocka_unit_test(refuses),

@@ -489,9 +489,31 @@ static void listens_where_it_says(void **state) {
     wefti_scheduler_stop(s);
 }
 
+/* Members go out from the interface that was named, by its address of the scheduler's family; what
+ * is no interface is refused at once. */
+static void leaves_from_where_it_is_told(void **state) {
+    (void)state;
+    wefti_address six, far;
+    int fd = -1;
+    assert_int_equal(wefti_address_find("192.0.2.77:9", &far), WEFT_OK);
+    assert_int_equal(wefti_connect(&far, "no-such-interface.invalid", &fd), WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), "is no network interface of this machine"));
+    assert_int_equal(wefti_address_local("::1", 0, &six), WEFT_OK);
+    if (wefti_listen(&six, &fd) < 0) {
+        print_message("SKIP: there is no IPv6 here\n");
+        return;
+    }
+    close(fd);
+    assert_int_equal(wefti_address_find("[2001:db8::77]:9", &far), WEFT_OK);
+    weft_status status = wefti_connect(&far, "lo", &fd); /* which leads nowhere */
+    if (status == WEFT_E_ARG) fail_msg("%s", weft_error_message());
+    if (status >= 0) close(fd);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(listens_where_it_says),
+        cmocka_unit_test(leaves_from_where_it_is_told),
         cmocka_unit_test(fenced),
         cmocka_unit_test(comes_back),
         cmocka_unit_test(out_of_descriptors),

@@ -121,7 +121,8 @@ static void test_keys_of_choices(void **state) {
                  "momentum says nothing of adamw, only of momentum, nesterov; leave it out");
     refused_word("model.image=[1, 2, 3]", "only of vit, mlp, lenet, resnet18, resnet50");
     static const char *const bad[][2] = {
-        {"model.family=mlp", "model.dropout=0.1"},
+        {"model.family=lenet", "model.dropout=0.1"},
+        {"model.family=resnet18", "model.dropout=0.1"},
         {"model.family=mlp", "model.vocab=5"},
         {"model.family=lenet", "model.hidden=5"},
         {"model.family=resnet18", "model.layers=4"},
@@ -143,7 +144,8 @@ static void test_keys_of_choices(void **state) {
         {"train.schedule.name=cosine", "train.schedule.every=5"},
         {"train.schedule.name=linear", "train.schedule.factor=0.5"}};
     static const char *const good[][2] = {
-        {"model.family=mlp", "model.dropout=0"},
+        {"model.family=lenet", "model.dropout=0"},
+        {"model.family=mlp", "model.dropout=0.1"},
         {"model.family=gpt2", "model.kv_heads=auto"},
         {"model.family=mlp", "data.labels=file"},
         {"data.format=npy", "data.labels=file"},

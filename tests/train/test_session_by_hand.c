@@ -16,6 +16,7 @@
 #include "base/io.h"
 #include "checkpoint/safetensors.h"
 #include "weft/checkpoint.h"
+#include "weft/collective.h"
 #include "weft/ops.h"
 #include "weft/plan.h"
 #include "weft/session.h"
@@ -43,6 +44,7 @@ typedef struct member {
     bool momentum;
     int from, to; /* steps; to 0: all */
     const char *load, *save;
+    bool lost; /* not all of them have a file to load */
 } member;
 
 static int units_of(const member *m) {
@@ -117,6 +119,13 @@ static weft_status run_steps(weft_session *s, member *m) {
     return m->save ? weft_session_save_local(s, m->save) : WEFT_OK;
 }
 
+/* As programs go on from where they were: who has no slice says so to the others. */
+static weft_status load_all_or_none(weft_session *s, weft_world *world, const member *m) {
+    int32_t loaded = weft_session_load_local(s, m->load) >= 0, all;
+    TRY(weft_all_reduce(world, NULL, &loaded, &all, 1, WEFT_I32, WEFT_REDUCE_MIN));
+    return !all && loaded == (m->rank == 0) ? WEFT_OK : WEFT_E_BUG;
+}
+
 static weft_status run_member(void *context, weft_world *world) {
     member *m = context;
     weft_session_options o = weft_session_defaults();
@@ -131,7 +140,7 @@ static weft_status run_member(void *context, weft_world *world) {
     o.plan = plan;
     if (status >= 0) status = make_graph(m, &g);
     if (status >= 0) status = weft_session_create(g, &o, &s);
-    if (status >= 0) status = run_steps(s, m);
+    if (status >= 0) status = m->lost ? load_all_or_none(s, world, m) : run_steps(s, m);
     weft_session_destroy(s);
     weft_plan_destroy(plan);
     weft_graph_destroy(g);
@@ -279,6 +288,14 @@ static void slices_go_on_with_other_ranks(void **state) {
     lost.load = whole;
     assert_int_equal(run_member(&lost, NULL), WEFT_E_SHAPE);
     assert_non_null(strstr(weft_error_message(), "which is none of the session"));
+    member some[2] = {{.rank = 0, .load = halves[0]}, {.rank = 1, .load = in_folder("none")}};
+    rank_of_world ranks[2];
+    for (int r = 0; r < 2; r++) {
+        some[r].ranks = 2;
+        some[r].momentum = some[r].lost = true;
+    }
+    run_world(2, run_member, some, sizeof *some, ranks);
+    assert_all_ok(ranks, 2, "one has no slice");
     ASSERT_OK(wefti_remove_tree(folder));
 }
 

@@ -372,6 +372,50 @@ static void misuse_is_refused(void **state) {
     weft_graph_destroy(g);
 }
 
+/* ---- what an optimizer is told ---- */
+
+#define RULE(name) (1u << WEFT_##name)
+
+/* Whatever it is told changes what it does to the parameters. */
+static void optimizers_hear_their_options(void **state) {
+    (void)state;
+    enum { MOMENTS = RULE(ADAM) | RULE(ADAMW) | RULE(LAMB), ALL = RULE(NO_OPTIMIZER) - 1 };
+    static const struct {
+        const char *name;
+        size_t at;
+        unsigned kinds;
+    } told[] = {
+        {"beta1", offsetof(weft_optimizer, beta1), MOMENTS | RULE(LION)},
+        {"beta2", offsetof(weft_optimizer, beta2), MOMENTS | RULE(LION)},
+        {"eps", offsetof(weft_optimizer, eps), MOMENTS | RULE(ADAFACTOR)},
+        {"momentum", offsetof(weft_optimizer, momentum), RULE(MOMENTUM) | RULE(NESTEROV)},
+        {"weight_decay", offsetof(weft_optimizer, weight_decay), ALL},
+    };
+    for (size_t i = 0; i < sizeof told / sizeof *told; i++)
+        for (int kind = 0; kind < (int)WEFT_OPTIMIZERS; kind++) {
+            weft_session_options o = options_with((weft_optimizer_kind)kind, 0);
+            weft_graph *g[2] = {random_model(1), random_model(1)};
+            weft_session *s[2];
+            for (int k = 0; k < 2; k++) {
+                double value = 0.5;
+                if (k) memcpy((char *)&o.optimizer + told[i].at, &value, sizeof value);
+                s[k] = session_of(g[k], o);
+                for (int step = 0; step < 3; step++) {
+                    feed_rows(s[k], 0, (uint64_t)step, 0);
+                    ASSERT_OK(weft_session_step(s[k], 0.1, NULL));
+                }
+            }
+            bool heard = difference(s[0], s[1], WEFT_ROLE_PARAM) > 0;
+            if (heard != (told[i].kinds >> kind & 1))
+                fail_msg("optimizer %d %s %s", kind, heard ? "hears" : "does not hear",
+                         told[i].name);
+            for (int k = 0; k < 2; k++) {
+                weft_session_destroy(s[k]);
+                weft_graph_destroy(g[k]);
+            }
+        }
+}
+
 /* ---- what a pass reads was fed ---- */
 
 static weft_plan *two_stages(void) {
@@ -429,6 +473,7 @@ static void what_is_written_in_place_counts_as_fed(void **state) {
         ASSERT_FAILS(WEFT_E_SHAPE,
                      "the part of 'target' on this device is f32[4, 6], 96 bytes, not 92",
                      weft_session_feed_local(s, 0, "target", target, sizeof target - 4));
+        ASSERT_FAILS(WEFT_E_ARG, "input 'target' of program 0", weft_session_step(s, 0.1, NULL));
         ASSERT_OK(weft_session_feed_local(s, 0, "target", target, sizeof target));
         ASSERT_OK(weft_session_step(s, 0.1, NULL));
     }
@@ -488,6 +533,7 @@ int main(void) {
         cmocka_unit_test(caches_are_written_in_place),
         cmocka_unit_test(what_cannot_be_in_place_is_refused),
         cmocka_unit_test(misuse_is_refused),
+        cmocka_unit_test(optimizers_hear_their_options),
         cmocka_unit_test(a_pass_needs_its_inputs),
         cmocka_unit_test(what_is_written_in_place_counts_as_fed),
         cmocka_unit_test(every_allocation_may_fail),
