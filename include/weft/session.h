@@ -55,7 +55,8 @@ typedef enum weft_optimizer_kind {
 
 typedef struct weft_optimizer {
     weft_optimizer_kind kind;
-    double beta1, beta2, eps;
+    double beta1, beta2;
+    double eps; /* adafactor: is added to squares of gradients, 1e-30 as a rule */
     double momentum;
     double weight_decay; /* of parameters with two dimensions or more */
     bool decay_all;      /* of all parameters */

@@ -66,7 +66,7 @@ static weft_status attributes(wefti_optimizer *o, const weft_op_def *op, bool de
     const weft_optimizer *s = &o->settings;
     set_float(attrs, "beta1", s->beta1);
     set_float(attrs, "beta2", s->beta2);
-    set_float(attrs, "eps", s->eps);
+    set_float(attrs, s->kind == WEFT_ADAFACTOR ? "eps1" : "eps", s->eps);
     set_float(attrs, "momentum", s->kind == WEFT_SGD ? 0.0 : s->momentum);
     set_float(attrs, "weight_decay", decay ? s->weight_decay : 0.0);
     set_int(attrs, "nesterov", s->kind == WEFT_NESTEROV);
