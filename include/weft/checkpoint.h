@@ -51,15 +51,16 @@ typedef struct weft_checkpoint_cut {
  * weft_checkpoint_describe takes; of a run its newest step, with the optimizer's state. Slices may
  * be of any sizes along the dimension that they are cut along. A tensor of which nothing is said
  * must be the same in all slices, and is written once. Texts of the files' metadata that all slices
- * have alike are kept, but for `rank`: slices that say so whose they are must come in that order.
+ * have alike are kept, but for `rank` and `ranks`: slices that say so whose they are must come in
+ * that order, and of those that say of how many they are one, none may be missing.
  *
  * @param path      the file to write, whole or not at all; must not exist
  * @param out_text  what became of each tensor, as text for people, or (json) one JSON object; may
  * be NULL; free with weft_checkpoint_text_free; untouched on failure
  * @return WEFT_OK; WEFT_E_SHAPE when slices do not fit each other, and WEFT_E_MISMATCH when a
  * tensor differs that is not said to be cut, both naming tensor and slices; WEFT_E_ARG for cuts
- * that match nothing, no slices, a file that exists, slices of different steps; WEFT_E_NOT_FOUND;
- * WEFT_E_CORRUPT; WEFT_E_IO; WEFT_E_NOMEM
+ * that match nothing, no slices, slices that are missing or of different steps, a file that exists;
+ * WEFT_E_NOT_FOUND; WEFT_E_CORRUPT; WEFT_E_IO; WEFT_E_NOMEM
  */
 WEFT_API weft_status weft_checkpoint_merge(const char *const *slices, int slice_count,
                                            const weft_checkpoint_cut *cuts, int cut_count,
@@ -70,7 +71,8 @@ WEFT_API weft_status weft_checkpoint_merge(const char *const *slices, int slice_
  * Cut the tensors at `path` (as a slice of weft_checkpoint_merge) for `ranks` ranks: into
  * PREFIX-rank-00000-of-00004.safetensors and so on, all of them or none. Of n elements along the
  * dimension rank r gets those from floor(r n / ranks) to floor((r + 1) n / ranks). What is not said
- * to be cut goes to every rank whole. The files' metadata has the number of the `rank`.
+ * to be cut goes to every rank whole. The files' metadata has the number of the `rank`, and that of
+ * all `ranks`.
  *
  * @param out_text  as of weft_checkpoint_merge
  * @return WEFT_OK; WEFT_E_SHAPE for a tensor without such a dimension; otherwise as

@@ -374,21 +374,25 @@ weft_status wefti_json_hex(const wefti_json *object, const char *key, const char
 /* ---- writing ---- */
 
 void wefti_json_quote(wefti_text *out, const char *text) {
+    const char *from = text, *end = text + strlen(text), *p = text;
     wefti_text_add_bytes(out, "\"", 1);
-    const char *from = text;
-    for (const char *p = text;; p++) {
+    while (p < end) {
         unsigned char c = (unsigned char)*p;
-        if (c >= 0x20 && c != '"' && c != '\\') continue;
+        int length = utf8_length((const unsigned char *)p, (const unsigned char *)end);
+        if (length && c >= 0x20 && c != '"' && c != '\\') {
+            p += length;
+            continue;
+        }
         wefti_text_add_bytes(out, from, p - from);
-        if (!c) break;
         if (c == '"' || c == '\\')
             wefti_text_add(out, "\\%c", c);
         else if (c == '\n')
             wefti_text_add(out, "\\n");
         else
-            wefti_text_add(out, "\\u%04x", c);
-        from = p + 1;
+            wefti_text_add(out, "\\u%04x", length ? c : 0xfffd);
+        from = ++p;
     }
+    wefti_text_add_bytes(out, from, end - from);
     wefti_text_add_bytes(out, "\"", 1);
 }
 

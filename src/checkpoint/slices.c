@@ -89,7 +89,8 @@ static weft_status check_cuts(const weft_checkpoint_cut *cuts, int count) {
         WEFT_REQUIRE(*cuts[i].match && wefti_glob_valid(cuts[i].match), WEFT_E_ARG,
                      "'%.200s' is no pattern for names of tensors", cuts[i].match);
         WEFT_REQUIRE(cuts[i].dimension >= WEFTI_CUT_NONE && cuts[i].dimension < WEFT_MAX_RANK,
-                     WEFT_E_ARG, "'%.200s' is cut along dimension %d; there are 0 to %d, and -1",
+                     WEFT_E_ARG,
+                     "'%.200s' is cut along dimension %d; there are 0 to %d, and -1 for none",
                      cuts[i].match, cuts[i].dimension, WEFT_MAX_RANK - 1);
     }
     return WEFT_OK;
@@ -119,6 +120,10 @@ wefti_runs wefti_runs_of(const weft_desc *desc, int dimension) {
     for (int d = 0; d < dimension; d++) runs.outer *= desc->shape[d];
     for (int d = dimension + 1; d < desc->rank; d++) runs.inner *= desc->shape[d];
     return runs;
+}
+
+bool wefti_slices_own(const char *key) {
+    return !strcmp(key, WEFTI_SLICE_RANK) || !strcmp(key, WEFTI_SLICE_RANKS);
 }
 
 weft_status wefti_slices_check_new(const char *path) {

@@ -18,8 +18,11 @@ enum { WEFTI_CUT_NONE = -1, WEFTI_CUT_UNSAID = -2 };
 weft_status wefti_cuts_find(const wefti_source *source, const weft_checkpoint_cut *cuts, int count,
                             int *out) WEFT_CHECKED;
 
-/* In the metadata of a slice: whose it is, a number. */
+/* In the metadata of a slice, numbers: whose it is, and of how many that are a whole together. */
 #define WEFTI_SLICE_RANK "rank"
+#define WEFTI_SLICE_RANKS "ranks"
+/* Whether it is one of these, which are not true of the whole. */
+bool wefti_slices_own(const char *key);
 
 /* A tensor as runs along a dimension: `outer` times `size` elements of it, of `inner` bytes each.
  */

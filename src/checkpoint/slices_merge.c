@@ -37,12 +37,17 @@ static void merge_free(merge *m) {
     wefti_free(m->metadata);
 }
 
+static int64_t number_of(const merge *m, int s, const char *key) {
+    return wefti_source_number(m->slices[s], key);
+}
+
 /* The order of files is easily another one, as that of names with numbers in them: slices that say
- * whose they are must come in the order of ranks. Those of some ranks may be left out. */
+ * whose they are must come in the order of ranks. Those of some ranks may be left out, unless they
+ * say how many they are. */
 static weft_status check_order(const merge *m) {
     int64_t last = -1, at = 0;
     for (int s = 0; s < m->slice_count; s++) {
-        int64_t rank = wefti_source_number(m->slices[s], WEFTI_SLICE_RANK);
+        int64_t rank = number_of(m, s, WEFTI_SLICE_RANK);
         if (rank < 0) continue;
         WEFT_REQUIRE(rank > last, WEFT_E_ARG,
                      "slice %d (%s) is of rank %lld, slice %lld before it of rank %lld; slices are "
@@ -51,6 +56,25 @@ static weft_status check_order(const merge *m) {
                      (long long)last);
         last = rank;
         at = s;
+    }
+    return WEFT_OK;
+}
+
+/* Where all slices say how many they are there is none missing, and none of another set. */
+static weft_status check_complete(const merge *m) {
+    const int64_t ranks = number_of(m, 0, WEFTI_SLICE_RANKS);
+    for (int s = 0; s < m->slice_count; s++)
+        if (number_of(m, s, WEFTI_SLICE_RANKS) < 0) return WEFT_OK;
+    for (int s = 0; s < m->slice_count; s++) {
+        int64_t other = number_of(m, s, WEFTI_SLICE_RANKS);
+        WEFT_REQUIRE(other == ranks, WEFT_E_ARG,
+                     "slice %d (%s) is one of %lld, slice 0 (%s) one of %lld", s,
+                     wefti_source_path(m->slices[s]), (long long)other,
+                     wefti_source_path(m->slices[0]), (long long)ranks);
+        bool here = number_of(m, s, WEFTI_SLICE_RANK) == s;
+        WEFT_REQUIRE(here && (s + 1 < m->slice_count || s + 1 >= ranks), WEFT_E_ARG,
+                     "slice %d (%s) is one of %lld; that of rank %d is missing", s,
+                     wefti_source_path(m->slices[s]), (long long)ranks, here ? s + 1 : s);
     }
     return WEFT_OK;
 }
@@ -66,7 +90,8 @@ static weft_status open_slices(merge *m, const char *const *paths) {
                      (long long)step, paths[0], (long long)first);
     }
     m->count = wefti_source_count(m->slices[0]);
-    return check_order(m);
+    WEFT_TRY(check_order(m));
+    return check_complete(m);
 }
 
 /* Slice `s` has the tensors of slice 0 and no others. */
@@ -149,7 +174,7 @@ static weft_status join_metadata(merge *m) {
     const wefti_safetensors_pair *pairs = wefti_source_metadata(m->slices[0], &count);
     WEFT_NEW_ARRAY(m->metadata, wefti_safetensors_pair, count + 1);
     for (int64_t i = 0; i < count; i++) {
-        bool all = strcmp(pairs[i].key, WEFTI_SLICE_RANK) != 0;
+        bool all = !wefti_slices_own(pairs[i].key);
         for (int s = 1; s < m->slice_count && all; s++) all = has_pair(m->slices[s], &pairs[i]);
         if (all) m->metadata[m->pairs++] = pairs[i];
     }

@@ -36,7 +36,17 @@ static void split_free(split *s) {
     wefti_source_close(s->source);
 }
 
+/* Without a name of their own files would begin with "-", as options do. */
+static weft_status check_prefix(const char *prefix) {
+    size_t length = strlen(prefix);
+    WEFT_REQUIRE(length && prefix[length - 1] != '/', WEFT_E_ARG,
+                 "'%s' is not what the names of slices can begin with, as '%sslice' is", prefix,
+                 prefix);
+    return WEFT_OK;
+}
+
 static weft_status name_files(split *s, const char *prefix) {
+    WEFT_TRY(check_prefix(prefix));
     WEFT_NEW_ARRAY(s->paths, char *, s->ranks);
     for (int r = 0; r < s->ranks; r++) {
         s->paths[r] = wefti_format("%s-rank-%05d-of-%05d.safetensors", prefix, r, s->ranks);
@@ -84,21 +94,23 @@ static const void *cut_bytes(const wefti_safetensors_item *item, void *room) {
 
 static weft_status write_slice(split *s, int rank, wefti_safetensors_pair *metadata,
                                int64_t pairs) {
-    char number[16];
+    char number[16], ranks[16];
     (void)snprintf(number, sizeof number, "%d", rank);
-    metadata[pairs] = (wefti_safetensors_pair){WEFTI_SLICE_RANK, number};
+    (void)snprintf(ranks, sizeof ranks, "%d", s->ranks);
+    metadata[pairs++] = (wefti_safetensors_pair){WEFTI_SLICE_RANK, number};
+    metadata[pairs++] = (wefti_safetensors_pair){WEFTI_SLICE_RANKS, ranks};
     cut_for(s, rank);
-    return wefti_safetensors_write_made(s->paths[rank], s->items, s->count, metadata, pairs + 1,
+    return wefti_safetensors_write_made(s->paths[rank], s->items, s->count, metadata, pairs,
                                         cut_bytes);
 }
 
 static weft_status write_slices(split *s) {
     int64_t count = 0, pairs = 0;
     const wefti_safetensors_pair *own = wefti_source_metadata(s->source, &count);
-    wefti_safetensors_pair *metadata; /* that of the whole, and the rank */
-    WEFT_NEW_ARRAY(metadata, wefti_safetensors_pair, count + 1);
+    wefti_safetensors_pair *metadata; /* that of the whole, and the slice's own */
+    WEFT_NEW_ARRAY(metadata, wefti_safetensors_pair, count + 2);
     for (int64_t i = 0; i < count; i++)
-        if (strcmp(own[i].key, WEFTI_SLICE_RANK) != 0) metadata[pairs++] = own[i];
+        if (!wefti_slices_own(own[i].key)) metadata[pairs++] = own[i];
     weft_status status = WEFT_OK;
     int written = 0;
     for (; written < s->ranks && status >= 0; written++)

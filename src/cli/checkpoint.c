@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "weft/checkpoint.h"
+#include "weft/types.h"
 
 typedef struct checkpoint_options {
     const char *out;
@@ -83,7 +84,7 @@ static bool parse_cut(char *text, weft_checkpoint_cut *out) {
     char *equals = strrchr(text, '=');
     if (!equals || equals == text || !equals[1]) return false;
     bool whole = !strcmp(equals + 1, "-");
-    bool digit = equals[1] >= '0' && equals[1] <= '9' && !equals[2];
+    bool digit = equals[1] >= '0' && equals[1] < '0' + WEFT_MAX_RANK && !equals[2];
     if (!whole && !digit) return false;
     *equals = '\0';
     *out = (weft_checkpoint_cut){text, whole ? -1 : equals[1] - '0'};
@@ -115,9 +116,9 @@ static int parse_cuts(const cli_verb *verb, checkpoint_options *o) {
     for (int i = 0; i < o->splits.count; i++)
         if (!parse_cut((char *)o->splits.items[i], &o->cuts[i]))
             return cli_usage(verb,
-                             "--split takes PATTERN=DIM, as 'h.*.weight=1' or 'bias=-'; not "
-                             "'%s'",
-                             o->splits.items[i]);
+                             "--split takes PATTERN=DIM, as 'h.*.weight=1' or 'bias=-', with DIM "
+                             "from 0 to %d or -; not '%s'",
+                             WEFT_MAX_RANK - 1, o->splits.items[i]);
     return CLI_DONE;
 }
 

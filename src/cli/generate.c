@@ -216,8 +216,8 @@ const cli_verb cli_generate = {
     .example = "weft generate run/ --prompt 'To be, or' --tokens 100 --temperature 0.7",
     .notes =
         "CHECKPOINT is the directory of a run (its newest step is taken), one of its steps, or a\n"
-        "Hugging Face directory of a gpt2 or llama model. Without a tokenizer.json there, a\n"
-        "vocabulary of 256 means bytes.",
+        "Hugging Face directory of a gpt2, llama, mistral, qwen2 or mixtral model. Without a\n"
+        "tokenizer.json there, a vocabulary of 256 means bytes.",
     .options = options,
     .run = run,
 };

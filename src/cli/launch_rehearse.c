@@ -23,7 +23,9 @@ static const cli_option options[] = {
 
 static const cli_verb train = {
     .name = "launch",
+    .summary = "what --rehearse takes of `weft train`",
     .usage = "launch --rehearse --ranks N -- weft train JOB.yaml [key=value ...] [--plan FILE]",
+    .example = "weft launch --rehearse --ranks 64 -- weft train job.yaml train.batch=256",
     .options = options,
 };
 
@@ -79,10 +81,15 @@ int launch_rehearse(const cli_verb *verb, char **command, int64_t ranks, int64_t
     int count = 0, left, overrides = 0, code;
     if (strcmp(slash ? slash + 1 : command[0], "weft") != 0 || !command[1] ||
         strcmp(command[1], "train") != 0)
-        return cli_usage(verb, "--rehearse is for `weft train`, not for '%s'", command[0]);
+        return cli_usage(verb, "--rehearse is for `weft train`, not for '%s%s%s'", command[0],
+                         command[1] ? " " : "", command[1] ? command[1] : "");
     command += 2;
     while (command[count]) count++;
     if (!cli_parse(&train, count, command, &values, &left, &code)) return code;
+    if (ranks && values.devices && ranks != values.devices)
+        return cli_usage(verb,
+                         "the job is for %lld devices, but --ranks says %lld, one device each",
+                         (long long)values.devices, (long long)ranks);
     if ((code = cli_job_words(&train, left, command, &path, &overrides)) != CLI_DONE) return code;
     weft_job *job;
     code =

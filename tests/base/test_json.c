@@ -199,6 +199,26 @@ static void quoting(void **state) {
     wefti_free(text);
 }
 
+/* Names of files need not be UTF-8, and messages may end within a character. */
+static void quoting_of_other_bytes(void **state) {
+    (void)state;
+    static const char *const rows[][2] = {
+        {"\xff", "\"\\ufffd\""},
+        {"a\xc3", "\"a\\ufffd\""},
+        {"a\xe2\x82/b", "\"a\\ufffd\\ufffd/b\""},
+        {"\xc3\"", "\"\\ufffd\\\"\""},
+        {"", "\"\""},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        wefti_text t = {0};
+        wefti_json_quote(&t, rows[i][0]);
+        char *text = wefti_text_take(&t);
+        assert_string_equal(text, rows[i][1]);
+        accept(text);
+        wefti_free(text);
+    }
+}
+
 static void allocations_fail(void **state) {
     (void)state;
     const char *text = "{\"a\":[1,2.5,\"x\"],\"b\":{\"c\":null,\"d\":\"e\"}}";
@@ -222,6 +242,7 @@ static void allocations_fail(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(values),           TEST(texts),         TEST(numbers), TEST(reals_round_trip),
-        TEST(broken_structure), TEST(within_limits), TEST(quoting), TEST(allocations_fail)};
+        TEST(broken_structure), TEST(within_limits), TEST(quoting), TEST(quoting_of_other_bytes),
+        TEST(allocations_fail)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,13 +27,13 @@ static weft_status split(const char *path, int ranks, const weft_checkpoint_cut 
 
 /* `rank`: whose it is; NULL: the file does not say. */
 static void write_slice(const char *path, const wefti_safetensors_item *items, int64_t count,
-                        const char *rank) {
-    wefti_safetensors_pair pairs[] = {{"format", "pt"}, {"rank", rank}};
-    ASSERT_OK(wefti_safetensors_write(path, items, count, pairs, rank ? 2 : 1));
+                        const char *rank, const char *ranks) {
+    wefti_safetensors_pair pairs[] = {{"format", "pt"}, {"rank", rank}, {"ranks", ranks}};
+    ASSERT_OK(wefti_safetensors_write(path, items, count, pairs, ranks ? 3 : rank ? 2 : 1));
 }
 
 static void write_items(const char *path, const wefti_safetensors_item *items, int64_t count) {
-    write_slice(path, items, count, NULL);
+    write_slice(path, items, count, NULL, NULL);
 }
 
 static void assert_same_file(const char *a, const char *b) {
@@ -91,7 +91,8 @@ static void write_rank(const char *path, int rank) {
         {"fc2.bias", {WEFT_F32, 1, {3}}, bias},
         {"step", {WEFT_I64, 0, {0}}, &step},
     };
-    write_slice(path, items, 6, (char[]){(char)('0' + rank), '\0'});
+    write_slice(path, items, 6, (char[]){(char)('0' + rank), '\0'},
+                (char[]){(char)('0' + RANKS), '\0'});
 }
 
 static const weft_checkpoint_cut layers[] = {{"fc1.*", 1}, {"fc2.weight", 0}};
@@ -360,7 +361,7 @@ static void slices_in_another_order(void **state) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const char *slices[3];
         for (int r = 0; r < 3; r++)
-            write_slice(slices[r] = in(f, names[r]), &item, 1, rows[i].rank[r]);
+            write_slice(slices[r] = in(f, names[r]), &item, 1, rows[i].rank[r], NULL);
         weft_status status = merge(slices, 3, &cut, 1, joined);
         assert_int_equal(status, rows[i].why ? WEFT_E_ARG : WEFT_OK);
         if (rows[i].why) ASSERT_MESSAGE(rows[i].why);
@@ -374,6 +375,42 @@ static void slices_in_another_order(void **state) {
         wefti_safetensors_close(file);
         assert_int_equal(unlink(joined), 0);
     }
+}
+
+/* Slices that say how many they are: all of one set, or nothing; some that do not say it vouch for
+ * nothing. */
+static void slices_that_are_missing(void **state) {
+    const fixture *f = *state;
+    const weft_checkpoint_cut cut = {"w", 0};
+    const char *whole = one_tensor(f, "a.safetensors", "w", (weft_desc){WEFT_F32, 2, {6, 4}}, 1);
+    const char *two = in(f, "two"), *three = in(f, "three"), *joined = in(f, "j.safetensors");
+    ASSERT_OK(split(whole, 2, &cut, 1, two));
+    ASSERT_OK(split(whole, 3, &cut, 1, three));
+    const char *a = slice_of(f, three, 0, 3), *b = slice_of(f, three, 1, 3);
+    const char *c = slice_of(f, three, 2, 3), *other = slice_of(f, two, 1, 2);
+    const struct {
+        const char *slices[3], *why; /* NULL: they are joined */
+    } rows[] = {
+        {{b, c}, "is one of 3; that of rank 0 is missing"},
+        {{a, c}, "is one of 3; that of rank 1 is missing"},
+        {{a, b}, "is one of 3; that of rank 2 is missing"},
+        {{a}, "is one of 3; that of rank 1 is missing"},
+        {{a, other}, "is one of 2, slice 0"},
+        {{a, b, whole}, NULL},
+        {{a, b, c}, NULL},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        int count = 0;
+        while (count < 3 && rows[i].slices[count]) count++;
+        weft_status status = merge(rows[i].slices, count, &cut, 1, joined);
+        assert_int_equal(status, rows[i].why ? WEFT_E_ARG : WEFT_OK);
+        if (rows[i].why) ASSERT_MESSAGE(rows[i].why);
+        assert_int_equal(wefti_exists(joined), !rows[i].why);
+        if (!rows[i].why) assert_int_equal(unlink(joined), 0);
+    }
+    const char *all[] = {a, b, c};
+    ASSERT_OK(merge(all, 3, &cut, 1, joined));
+    ASSERT_OK(merge(&joined, 1, &cut, 1, in(f, "k.safetensors"))); /* it is none of them */
 }
 
 /* Slices of unlike steps make no whole, whether a step's manifest or a file says it. */
@@ -462,7 +499,8 @@ int main(void) {
         TEST(what_is_said_last_counts),    TEST(steps_are_sources_too),
         TEST(slices_that_do_not_fit),      TEST(states_of_another_shape),
         TEST(slices_in_another_order),     TEST(slices_of_other_steps),
-        TEST(nothing_is_written_over),     TEST(failures_leave_nothing),
+        TEST(slices_that_are_missing),     TEST(nothing_is_written_over),
+        TEST(failures_leave_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

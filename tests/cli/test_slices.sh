@@ -19,7 +19,7 @@ expect 2 '--ranks must be from 1' checkpoint split x.safetensors --out x --ranks
 expect 2 '--ranks is for checkpoint split' checkpoint merge x.safetensors --out x --ranks 2
 expect 2 '--out and --split are for checkpoint merge and split' checkpoint inspect x --out y
 expect 2 '--out and --split are for checkpoint merge and split' checkpoint verify x --split w=0
-for cut in w w= =1 w=x w=10 w=-1 ''; do
+for cut in w w= =1 w=x w=8 w=10 w=-1 ''; do
     expect 2 "--split takes PATTERN=DIM" checkpoint split x.safetensors --ranks 2 --out y --split "$cut"
 done
 
@@ -51,6 +51,22 @@ expect 1 "'*.fc.weight' matches no tensor" checkpoint split whole.safetensors --
 expect 1 'cannot be cut along dimension 1' checkpoint split whole.safetensors --ranks 2 --split '*=1' --out x
 expect 1 'is said to be whole' checkpoint merge two-rank-*.safetensors --split '*=-' --out x.safetensors
 expect 1 'slices are joined in the order of ranks' checkpoint merge two-rank-00001* two-rank-00000* --split "$fc" --split "$bias" --out x.safetensors
+expect 1 'is one of 3; that of rank 1 is missing' checkpoint merge three-rank-0000[02]* --split "$fc" --split "$bias" --out x.safetensors
+expect 1 'is one of 2; that of rank 1 is missing' checkpoint merge two-rank-00000* --split "$fc" --split "$bias" --out x.safetensors
+for prefix in '' ./; do
+    expect 1 "'$prefix' is not what the names of slices can begin with" checkpoint split whole.safetensors --ranks 2 --split "$fc" --out "$prefix"
+done
+[ -z "$(find . -name '-rank*')" ] || fail 'files without a name'
 expect 1 'none.safetensors' checkpoint merge whole.safetensors none.safetensors --out x.safetensors
+
+# --- names that are no UTF-8 ---
+name=$(printf 'name\377.safetensors')
+if cp whole.safetensors "$name" 2>/dev/null; then
+    "$weft" checkpoint inspect "$name" --json >name.json || fail 'inspect failed'
+    json name.json
+    rm "$name"
+    "$weft" checkpoint merge two-rank-*.safetensors --split "$fc" --split "$bias" --out "$name" --json >name.json || fail 'merge failed'
+    json name.json
+fi
 [ -z "$(find . -name 'x*')" ] || fail 'something was left'
 exit $failed
