@@ -156,6 +156,7 @@ static weft_session *session_for(const split_case *c, bool split, weft_graph **g
     o.seed = 5;
     o.threads = 2;
     o.optimizer.kind = c->optimizer;
+    if (c->optimizer == WEFT_ADAFACTOR) o.optimizer.eps = 1e-30;
     o.plan = split ? plan_of(c, *g) : NULL;
     weft_session *s;
     if (weft_session_create(*g, &o, &s) < 0) fail_msg("%s: %s", c->name, weft_error_message());
