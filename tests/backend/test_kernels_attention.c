@@ -166,7 +166,8 @@ static void check(void *context) {
 }
 
 /* `plain`: what kernels on bf16 tiles take; all bf16, without mask and dropout. */
-static void one_case(int64_t q_len, int64_t k_len, int64_t dim, bool causal, bool plain) {
+static void one_case(int64_t q_len, int64_t k_len, int64_t dim, bool causal, bool plain,
+                     int64_t window) {
     attention_case c = {0};
     wefti_attention_shape *s = &c.f.shape;
     s->batch = random_int(1, 2);
@@ -178,8 +179,7 @@ static void one_case(int64_t q_len, int64_t k_len, int64_t dim, bool causal, boo
     s->scale = 1.0f / sqrtf((float)dim);
     s->causal = causal;
     s->q_offset = random_int(0, 3) ? k_len - q_len : random_int(-5, 10);
-    if (causal && random_int(0, 2) == 0)
-        s->window = random_bool() ? random_int(1, 9) : random_int(1, k_len + 20);
+    s->window = causal ? window : 0;
     int64_t nq = layout(&c.f.q_strides, s->batch, q_len, s->q_heads, dim);
     int64_t nk = layout(&c.f.k_strides, s->batch, k_len, s->kv_heads, dim);
     int64_t nv = layout(&c.f.v_strides, s->batch, k_len, s->kv_heads, dim);
@@ -262,21 +262,23 @@ static void test_fixed_sizes(void **state) {
                                        {70, 129, 128}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int causal = 0; causal < 2; causal++)
-            one_case(sizes[i][0], sizes[i][1], sizes[i][2], causal, false);
+            one_case(sizes[i][0], sizes[i][1], sizes[i][2], causal, false, 0);
 }
 
 static void test_random_sizes(void **state) {
     (void)state;
     for (int round = 0; round < (SANITIZED ? 20 : 60); round++)
-        one_case(random_int(1, 150), random_int(1, 150), random_int(1, 80), random_bool(), false);
+        one_case(random_int(1, 150), random_int(1, 150), random_int(1, 80), random_bool(), false,
+                 random_bool() ? 0 : random_int(1, 170));
 }
 
-/* Of more keys than tiles hold, most lie before the windows. */
+/* Windows within a tile of keys and over some of them, of more keys than tiles hold. */
 static void test_windows(void **state) {
     (void)state;
     for (int round = 0; round < (SANITIZED ? 6 : 20); round++) {
         int64_t keys = random_int(200, 400);
-        one_case(random_bool() ? keys : random_int(1, 150), keys, random_int(1, 40), true, false);
+        one_case(random_bool() ? keys : random_int(1, 150), keys, random_int(1, 40), true, false,
+                 random_bool() ? random_int(1, 9) : random_int(1, keys + 20));
     }
 }
 
@@ -287,10 +289,10 @@ static void test_bf16(void **state) {
                                        {5, 600}, {600, 513}, {100, 1030}, {256, 256}, {10, 0}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int causal = 0; causal < 2; causal++)
-            one_case(sizes[i][0], sizes[i][1], 64, causal, true);
+            one_case(sizes[i][0], sizes[i][1], 64, causal, true, 0);
     for (int round = 0; round < (SANITIZED ? 8 : 24); round++)
-        one_case(random_int(4, 150), random_int(1, 150), 32 * random_int(1, 4), random_bool(),
-                 true);
+        one_case(random_int(4, 150), random_int(1, 150), 32 * random_int(1, 4), random_bool(), true,
+                 0);
 }
 
 static void run_forward(const wefti_kernels *k, wefti_pool *pool, void *context) {

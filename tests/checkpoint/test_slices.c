@@ -25,7 +25,7 @@ static weft_status split(const char *path, int ranks, const weft_checkpoint_cut 
     return status;
 }
 
-/* `rank`: whose it is; NULL: the file does not say. */
+/* `rank`: whose it is, `ranks`: of how many; NULL: the file does not say. */
 static void write_slice(const char *path, const wefti_safetensors_item *items, int64_t count,
                         const char *rank, const char *ranks) {
     wefti_safetensors_pair pairs[] = {{"format", "pt"}, {"rank", rank}, {"ranks", ranks}};

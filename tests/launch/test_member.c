@@ -335,26 +335,32 @@ static void worlds_follow_each_other(void **state) {
     wefti_scheduler_stop(s);
 }
 
+/* Rank 0 has left the first world of two and comes for the next, `slow` is still there. */
+static wefti_scheduler *come_early(wefti_scheduler_options *o, test_lane lanes[2], test_lane *first,
+                                   wefti_member **out_slow) {
+    o->repeats = true;
+    wefti_scheduler *s = start(o);
+    prepare(lanes, 2, wefti_scheduler_address(s));
+    for (int i = 0; i < 2; i++) lanes[i].options.rank = i;
+    *first = lanes[0];
+    first->options.leave_seconds = 0.01;
+    test_lanes_start(first, 1);
+    assert_int_equal(wefti_member_join(&lanes[1].options, out_slow), WEFT_OK);
+    test_lanes_join(first, 1);
+    assert_int_equal(first->status, WEFT_OK);
+    test_lanes_start(&lanes[0], 1);
+    usleep(300000); /* for it to come there */
+    return s;
+}
+
 /* Who has left may come for the next world while others are still in this one. */
 static void the_next_world_waits(void **state) {
     (void)state;
     wefti_scheduler_options o = test_scheduler(2);
-    o.repeats = true;
-    wefti_scheduler *s = start(&o);
     test_lane lanes[2], first;
-    prepare(lanes, 2, wefti_scheduler_address(s));
-    for (int i = 0; i < 2; i++) lanes[i].options.rank = i;
-    first = lanes[0];
-    first.options.leave_seconds = 0.01;
-    wefti_member_options slow = lanes[1].options;
-    wefti_member *m;
-    test_lanes_start(&first, 1);
-    assert_int_equal(wefti_member_join(&slow, &m), WEFT_OK);
-    test_lanes_join(&first, 1);
-    assert_int_equal(first.status, WEFT_OK);
-    test_lanes_start(&lanes[0], 1);
-    usleep(300000); /* for it to come there */
-    assert_int_equal(wefti_member_close(m, NULL), WEFT_OK);
+    wefti_member *slow;
+    wefti_scheduler *s = come_early(&o, lanes, &first, &slow);
+    assert_int_equal(wefti_member_close(slow, NULL), WEFT_OK);
     test_lanes_start(&lanes[1], 1);
     test_lanes_join(lanes, 2);
     all_good(lanes, 2);
@@ -366,26 +372,15 @@ static void the_next_world_waits(void **state) {
 static void the_next_world_never_comes(void **state) {
     (void)state;
     wefti_scheduler_options o = test_scheduler(2);
-    o.repeats = true;
-    wefti_scheduler *s = start(&o);
     test_lane lanes[2], first;
-    prepare(lanes, 2, wefti_scheduler_address(s));
-    for (int i = 0; i < 2; i++) lanes[i].options.rank = i;
-    first = lanes[0];
-    first.options.leave_seconds = 0.01;
-    wefti_member_options slow = lanes[1].options;
-    wefti_member *m;
-    test_lanes_start(&first, 1);
-    assert_int_equal(wefti_member_join(&slow, &m), WEFT_OK);
-    test_lanes_join(&first, 1);
-    test_lanes_start(&lanes[0], 1);
-    usleep(300000);
-    wefti_member_fail(m, WEFT_RANK_OWN, "its disk is full");
+    wefti_member *slow;
+    wefti_scheduler *s = come_early(&o, lanes, &first, &slow);
+    wefti_member_fail(slow, WEFT_RANK_OWN, "its disk is full");
     test_lanes_join(lanes, 1);
     assert_int_equal(lanes[0].status, WEFT_E_PEER);
     assert_int_equal(lanes[0].failed, 1);
     assert_non_null(strstr(lanes[0].text, "failed: its disk is full"));
-    (void)wefti_member_close(m, NULL);
+    (void)wefti_member_close(slow, NULL);
     wefti_scheduler_stop(s);
 }
 
