@@ -45,8 +45,8 @@ typedef struct weft_model_config {
     int64_t classes;  /* classifiers */
     int64_t image[3]; /* channels, height, width */
     int64_t patch;    /* vit */
-    int64_t window;   /* mixtral, mistral, qwen2: no token attends to more than so many before it,
-                         itself among them; 0: to all */
+    int64_t window;   /* mixtral, mistral, qwen2: a token attends to the last so many, itself among
+                         them; 0: to all before it */
     int64_t window_from; /* qwen2: layers before this one have no window */
     double dropout;      /* llama...: of attention probabilities only */
     double norm_eps, rope_theta;

@@ -98,14 +98,12 @@ static void blame(watch *w, int process) {
     wefti_launch *l = w->l;
     const wefti_process *p = &l->processes[process];
     bool is_better = l->failed >= 0 && p->signal && !l->processes[l->failed].signal;
-    if (w->phase <= REPORTING && (l->failed < 0 || is_better)) l->failed = process;
     /* Who was asked to stop may end as it likes, but not of a signal that it was not sent. */
     bool died =
         w->phase == STOPPING && p->signal && p->signal != l->stopped_by && !is_request(p->signal);
-    if (died && (l->failed < 0 || is_better)) {
-        l->failed = process;
-        l->stopped_by = 0;
-    }
+    if ((w->phase > REPORTING && !died) || (l->failed >= 0 && !is_better)) return;
+    l->failed = process;
+    if (died) l->stopped_by = 0;
 }
 
 /* The signal by which a rank was asked to stop, when its ranks have agreed to that: it has left the

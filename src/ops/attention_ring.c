@@ -127,10 +127,9 @@ static bool any_sees(const wefti_cut *c, const sequence *s, int32_t i, int32_t j
 
 /* Some part attends to something in this step and run; else nothing is sent. */
 static bool in_use(const wefti_cut *c, const sequence *s) {
-    bool any = false;
     for (int32_t part = 0; part < s->parts; part++)
-        any = any || any_sees(c, s, part, other(s, part, s->step), s->run);
-    return any;
+        if (any_sees(c, s, part, other(s, part, s->step), s->run)) return true;
+    return false;
 }
 
 static void give_rows(rows r, bool some, int64_t *begin, int64_t *end) {
