@@ -19,8 +19,19 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/weftConfig.cmake ${CMAKE_CURRENT_BINAR
 
 # weft.pc: prefix is found from the file's own place. Outside the system's library folders the shared library
 # is found again at run time through an rpath, so that what was linked also starts.
-file(RELATIVE_PATH WEFT_PC_PREFIX /p/${CMAKE_INSTALL_LIBDIR}/pkgconfig /p)
-string(REGEX REPLACE "/$" "" WEFT_PC_PREFIX "${WEFT_PC_PREFIX}")
+# Folders that were given from the root stay where they are; with such a LIBDIR so does the prefix.
+foreach(folder LIBDIR INCLUDEDIR DATADIR)
+  set(WEFT_PC_${folder} "\${prefix}/${CMAKE_INSTALL_${folder}}")
+  if(IS_ABSOLUTE "${CMAKE_INSTALL_${folder}}")
+    set(WEFT_PC_${folder} "${CMAKE_INSTALL_${folder}}")
+  endif()
+endforeach()
+if(IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}")
+  set(WEFT_PC_PREFIX "${CMAKE_INSTALL_PREFIX}")
+else()
+  file(RELATIVE_PATH WEFT_PC_PREFIX /p/${CMAKE_INSTALL_LIBDIR}/pkgconfig /p)
+  string(REGEX REPLACE "/$" "" WEFT_PC_PREFIX "\${pcfiledir}/${WEFT_PC_PREFIX}")
+endif()
 set(WEFT_PC_RPATH "-Wl,-rpath,\${libdir}")
 if(CMAKE_INSTALL_PREFIX STREQUAL "/usr")
   set(WEFT_PC_RPATH "")

@@ -8,8 +8,9 @@ if(NOT "${WEFT_MPI}" MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "WEFT_MPI is '${WEFT_MPI}'; it must be AUTO, ON or OFF")
 endif()
 set(WEFT_MPI_MODULES "")
+file(RELATIVE_PATH library_dir "${CMAKE_INSTALL_PREFIX}" "${CMAKE_INSTALL_FULL_LIBDIR}")
 set_property(SOURCE src/launch/mpi_module.c APPEND PROPERTY COMPILE_DEFINITIONS
-  WEFT_LIBRARY_DIR="${CMAKE_INSTALL_LIBDIR}")
+  WEFT_LIBRARY_DIR="${library_dir}")
 
 set(mpi_module_flags -std=c17 -O2 -g1 -fPIC -shared -fvisibility=hidden -D_GNU_SOURCE -pthread -Wall -Wextra -Wl,-z,relro,-z,now
   -fdebug-prefix-map=${CMAKE_CURRENT_SOURCE_DIR}=.)

@@ -60,7 +60,8 @@ typedef struct weft_checkpoint_cut {
  * @return WEFT_OK; WEFT_E_SHAPE when slices do not fit each other, and WEFT_E_MISMATCH when a
  * tensor differs that is not said to be cut, both naming tensor and slices; WEFT_E_ARG for cuts
  * that match nothing, no slices, slices that are missing or of different steps, a file that exists;
- * WEFT_E_NOT_FOUND; WEFT_E_CORRUPT; WEFT_E_IO; WEFT_E_NOMEM
+ * WEFT_E_NO_IMPL for element types and numbers of dimensions that weft has not; WEFT_E_NOT_FOUND;
+ * WEFT_E_CORRUPT; WEFT_E_IO; WEFT_E_NOMEM
  */
 WEFT_API weft_status weft_checkpoint_merge(const char *const *slices, int slice_count,
                                            const weft_checkpoint_cut *cuts, int cut_count,

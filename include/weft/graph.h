@@ -25,7 +25,11 @@ typedef struct weft_value {
     int32_t id;
 } weft_value;
 
+#ifdef __cplusplus
+#define WEFT_NO_VALUE (weft_value{-1})
+#else
 #define WEFT_NO_VALUE ((weft_value){-1})
+#endif
 
 typedef enum weft_init_kind {
     WEFT_INIT_ZEROS,

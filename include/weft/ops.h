@@ -104,8 +104,13 @@ typedef struct weft_attention_options {
     weft_value
         position; /* WEFT_NO_VALUE, or i32 scalar: position of the first query (for caches) */
 } weft_attention_options;
+#ifdef __cplusplus
+#define WEFT_ATTENTION_DEFAULT                                                                     \
+    (weft_attention_options{false, 0, 0.0, 0.0, WEFT_NO_VALUE, WEFT_NO_VALUE})
+#else
 #define WEFT_ATTENTION_DEFAULT                                                                     \
     ((weft_attention_options){false, 0, 0.0, 0.0, WEFT_NO_VALUE, WEFT_NO_VALUE})
+#endif
 /* q [batch, tq, heads, dim], k and v [batch, tk, kv_heads, dim], heads % kv_heads == 0 -> [batch,
  * tq, heads, dim]. Memory is linear in tq and tk (Dao et al., FlashAttention, 2022). */
 WEFT_API weft_value weft_attention(weft_graph *g, weft_value q, weft_value k, weft_value v,
@@ -152,7 +157,11 @@ typedef struct weft_conv_options {
     int64_t stride[3], padding[3], dilation[3]; /* per spatial dimension */
     int64_t groups;
 } weft_conv_options;
+#ifdef __cplusplus
+#define WEFT_CONV_DEFAULT (weft_conv_options{{1, 1, 1}, {0, 0, 0}, {1, 1, 1}, 1})
+#else
 #define WEFT_CONV_DEFAULT ((weft_conv_options){{1, 1, 1}, {0, 0, 0}, {1, 1, 1}, 1})
+#endif
 WEFT_API weft_value weft_conv2d(weft_graph *g, weft_value x, weft_value weight, weft_value bias,
                                 weft_conv_options options);
 /* x [batch, in, d, h, w], weight [out, in / groups, kd, kh, kw]. */

@@ -85,6 +85,7 @@ static weft_status check_other_shapes(const wefti_source *source, const int *dim
 }
 
 static weft_status check_cuts(const weft_checkpoint_cut *cuts, int count) {
+    WEFT_REQUIRE(count >= 0, WEFT_E_ARG, "there are %d cuts", count);
     for (int i = 0; i < count; i++) {
         WEFT_REQUIRE(*cuts[i].match && wefti_glob_valid(cuts[i].match), WEFT_E_ARG,
                      "'%.200s' is no pattern for names of tensors", cuts[i].match);

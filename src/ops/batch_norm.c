@@ -378,6 +378,10 @@ weft_value weft_batch_norm(weft_graph *g, weft_value x, weft_value gamma, weft_v
     if (!training)
         return wefti_graph_add1(g, &weft_op_batch_norm_infer, 5,
                                 (weft_value[]){x, gamma, beta, mean, var}, 1, &attr);
+    if (wefti_graph_ok(g) && !(momentum >= 0 && momentum <= 1))
+        wefti_graph_fail(g, WEFT_RAISE(WEFT_E_ARG,
+                                       "batch_norm: the momentum is %g; it must be in [0, 1]",
+                                       wefti_printed(momentum)));
     weft_value out[4];
     weft_desc d = weft_value_desc(g, x);
     wefti_graph_add(g, &weft_op_batch_norm_train, 3, (weft_value[]){x, gamma, beta}, 1, &attr, 4,

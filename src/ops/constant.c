@@ -55,7 +55,7 @@ const weft_op_def weft_op_constant = {
 };
 
 weft_value weft_constant(weft_graph *g, weft_desc desc, double value) {
-    if (desc.rank < 0) {
+    if (desc.rank < 0 || desc.rank > WEFT_MAX_RANK) {
         wefti_graph_fail(g, WEFT_RAISE(WEFT_E_SHAPE, "constant: a tensor has 0 to %d dimensions",
                                        WEFT_MAX_RANK));
         return WEFT_NO_VALUE;

@@ -626,7 +626,7 @@ weft_value weft_moe_route(weft_graph *g, weft_value gates, int64_t k, int64_t ca
     weft_routing r = {.count = WEFT_NO_VALUE,
                       .experts = desc.rank > 0 ? desc.shape[desc.rank - 1] : 0};
     weft_value slots[2];
-    r.capacity = capacity > 0 || desc.rank < 2 ? capacity : desc.shape[desc.rank - 2];
+    r.capacity = capacity != 0 || desc.rank < 2 ? capacity : desc.shape[desc.rank - 2];
     weft_value weight = weft_top_k(g, gates, k, &r.expert);
     wefti_graph_add(g, &weft_op_moe_slots, 1, &r.expert, 2,
                     (wefti_attr[]){WEFTI_I("experts", r.experts), WEFTI_I("capacity", r.capacity)},

@@ -59,9 +59,37 @@ for header in "$work"/moved/include/weft/*.h; do
     ${CC:-cc} -std=c17 -Wall -Wextra -Wpedantic -Werror -fsyntax-only $(pkg-config --cflags weft) "$work/one.c"
     if command -v c++ >/dev/null; then
         # shellcheck disable=SC2046
-        c++ -std=c++17 -Wall -Wextra -Werror -fsyntax-only $(pkg-config --cflags weft) -x c++ "$work/one.c"
+        c++ -std=c++17 -Wall -Wextra -Wpedantic -Werror -fsyntax-only $(pkg-config --cflags weft) -x c++ "$work/one.c"
     fi
 done
+# What they define is there in C++ too.
+cat >"$work/use.cc" <<'END'
+#include <cstdio>
+
+#include <weft/weft.h>
+
+int main() {
+    weft_graph *graph;
+    weft_session *session;
+    weft_tensor_info info;
+    if (weft_graph_create(&graph) < 0) return 1;
+    weft_value x = weft_input(graph, "x", WEFT_DESC(WEFT_F32, 2, 1, 4, 4));
+    weft_value w = weft_param(graph, "w", WEFT_DESC(WEFT_F32, 3, 1, 2, 2), {WEFT_INIT_NORMAL, 0.1});
+    weft_attention_options attention = WEFT_ATTENTION_DEFAULT;
+    x = weft_conv2d(graph, x, w, WEFT_NO_VALUE, WEFT_CONV_DEFAULT);
+    weft_loss(graph, weft_mean(graph, x, 0, nullptr, false));
+    if (weft_session_create(graph, nullptr, &session) < 0) return std::puts(weft_error_message()), 1;
+    bool found = weft_session_find(session, 0, "w", &info) == WEFT_OK && info.role == WEFT_ROLE_PARAM;
+    weft_session_destroy(session);
+    weft_graph_destroy(graph);
+    return !found || attention.causal;
+}
+END
+if command -v c++ >/dev/null; then
+    # shellcheck disable=SC2046
+    c++ -std=c++17 -Wall -Wextra -Wpedantic -Werror "$work/use.cc" $(pkg-config --cflags --libs weft) -o "$work/use"
+    "$work/use"
+fi
 echo '#include <weft/mpi.h>' >"$work/one.c"
 for mpi in mpicc mpicc.openmpi mpicc.mpich mpicxx mpicxx.openmpi mpicxx.mpich; do
     command -v $mpi >/dev/null || continue
@@ -82,3 +110,9 @@ if ! { cmake -S "$work" -B "$work/b" -DCMAKE_PREFIX_PATH="$work/moved" && cmake 
     exit 1
 fi
 "$work/b/hello"
+# A folder of libraries that is given from the root.
+cmake -S . -B "$work/absolute" -DCMAKE_INSTALL_PREFIX=/opt/weft -DCMAKE_INSTALL_LIBDIR=/opt/weft/lib64 >"$work/log" 2>&1 ||
+    { cat "$work/log"; exit 1; }
+PKG_CONFIG_PATH="$work/absolute"
+[ "$(pkg-config --variable=libdir weft)" = /opt/weft/lib64 ]
+[ "$(pkg-config --variable=includedir weft)" = /opt/weft/include ]

@@ -328,6 +328,9 @@ static void slices_that_do_not_fit(void **state) {
     refuses(f, WEFT_E_ARG, a, b, (weft_checkpoint_cut){"w", -2}, "along dimension -2; there are");
     refuses(f, WEFT_E_SHAPE, a, b, (weft_checkpoint_cut){"w", 2},
             "cannot be cut along dimension 2");
+    assert_int_equal(merge((const char *const[]){a, a}, 2, &rows, -2, in(f, "few.safetensors")),
+                     WEFT_E_ARG);
+    ASSERT_MESSAGE("there are -2 cuts");
     refuses(f, WEFT_E_NOT_FOUND, a, in(f, "none.safetensors"), rows, "slice 1");
     put_file(in(f, "cut.safetensors"), "\3\0\0\0\0\0\0\0{}", 10);
     refuses(f, WEFT_E_CORRUPT, a, in(f, "cut.safetensors"), rows, "cut.safetensors");

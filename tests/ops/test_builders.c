@@ -207,6 +207,14 @@ WRONG(wrong_missing, weft_mul(g, x, WEFT_NO_VALUE))
 WRONG(wrong_top_k, weft_top_k(g, x, 4, NULL))
 WRONG(wrong_rank, weft_max_pool2d(g, x, (int64_t[]){2, 2}, (int64_t[]){2, 2}, (int64_t[]){0, 0}))
 WRONG(wrong_constant, weft_constant(g, desc(WEFT_F32, 9, NULL), 0.0))
+WRONG(wrong_constant_rank, weft_constant(g, (weft_desc){.dtype = WEFT_F32, .rank = 9}, 0.0))
+WRONG(wrong_momentum, weft_batch_norm(g, x, w, w, w, w, (double)NAN, 1e-5, true))
+static weft_value wrong_capacity(weft_graph *g, weft_value x, weft_value ids, weft_value w) {
+    weft_routing routing;
+    (void)ids, (void)w;
+    (void)weft_moe_route(g, x, 1, -1, &routing);
+    return routing.slot;
+}
 
 static const struct {
     wrong_call call;
@@ -231,6 +239,9 @@ static const struct {
     {wrong_top_k, WEFT_E_SHAPE, {"top_k", "f32[2, 3]", "1 to 3"}},
     {wrong_rank, WEFT_E_SHAPE, {"max_pool2d", "f32[2, 3]", "[batch, channels, h, w]"}},
     {wrong_constant, WEFT_E_SHAPE, {"constant", "0 to 8", ""}},
+    {wrong_constant_rank, WEFT_E_SHAPE, {"constant", "0 to 8", ""}},
+    {wrong_momentum, WEFT_E_ARG, {"batch_norm", "momentum is nan", "[0, 1]"}},
+    {wrong_capacity, WEFT_E_ARG, {"moe_slots", "capacity is -1", ""}},
 };
 
 static void wrong_calls_are_explained_and_stick(void **state) {
