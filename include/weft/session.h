@@ -56,11 +56,16 @@ typedef enum weft_optimizer_kind {
 typedef struct weft_optimizer {
     weft_optimizer_kind kind;
     double beta1, beta2;
-    double eps; /* adafactor: is added to squares of gradients, 1e-30 as a rule */
+    double eps; /* adafactor: is added to squares of gradients */
     double momentum;
     double weight_decay; /* of parameters with two dimensions or more */
     bool decay_all;      /* of all parameters */
 } weft_optimizer;
+
+/** What a job file has for `kind` where it says nothing: the values of Kingma & Ba 2015 (Adam),
+ * Loshchilov & Hutter 2019 (AdamW), You et al. 2020 (LAMB), Chen et al. 2023 (Lion), Shazeer &
+ * Stern 2018 (Adafactor); momentum 0.9. */
+WEFT_API weft_optimizer weft_optimizer_defaults(weft_optimizer_kind kind);
 
 typedef enum weft_bf16_compute {
     WEFT_BF16_AUTO,   /* whichever is faster on this processor, by a short measurement */
@@ -89,7 +94,8 @@ typedef struct weft_session_options {
 
 typedef struct weft_session weft_session;
 
-/** AdamW (0.9, 0.95, 1e-8, decay 0.1), no clipping, one microbatch, all cores, seed 0. */
+/** AdamW (0.9, 0.95, 1e-8, decay 0.1), no clipping, one microbatch, all cores, seed 0. For another
+ * optimizer set weft_optimizer_defaults of it. */
 WEFT_API weft_session_options weft_session_defaults(void);
 
 /** Compile `graph`. The session borrows it: destroy the graph after the session. NULL options:
@@ -126,7 +132,8 @@ typedef struct weft_session_part {
  * in place. Inputs are the caller's, and count as fed, until the pass that reads them begins and
  * after it has ended; parameters, states and optimizer tensors between steps (replicas must stay
  * equal; ask again before each time they are written); outputs after the pass that makes them. The
- * address stays the same. WEFT_E_ARG for several devices in one process. Collective when it is the
+ * address stays the same; in a pipeline each microbatch has inputs of its own, and it is asked for
+ * those of the coming one. WEFT_E_ARG for several devices in one process. Collective when it is the
  * session's first call after it was created. */
 WEFT_API weft_status weft_session_local(weft_session *session, int program, const char *name,
                                         weft_session_part *out) WEFT_CHECKED;
@@ -163,17 +170,18 @@ WEFT_API weft_status weft_session_step(weft_session *session, double learning_ra
 WEFT_API weft_status weft_session_forward(weft_session *session, int program,
                                           double *out_loss) WEFT_CHECKED;
 
+typedef enum weft_role {
+    WEFT_ROLE_PARAM,
+    WEFT_ROLE_STATE,
+    WEFT_ROLE_OPTIMIZER,
+    WEFT_ROLE_INPUT,
+    WEFT_ROLE_OUTPUT
+} weft_role;
 /** A named tensor of a session. */
 typedef struct weft_tensor_info {
     const char *name; /* borrowed from the session */
     weft_desc desc;
-    enum {
-        WEFT_ROLE_PARAM,
-        WEFT_ROLE_STATE,
-        WEFT_ROLE_OPTIMIZER,
-        WEFT_ROLE_INPUT,
-        WEFT_ROLE_OUTPUT
-    } role;
+    weft_role role;
     int64_t bytes;
 } weft_tensor_info;
 

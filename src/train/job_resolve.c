@@ -5,21 +5,10 @@
 
 #include "plan/plan.h"
 
-typedef struct optimizer_values {
-    double lr, betas[2], eps, weight_decay;
-} optimizer_values;
-
-/* Values of the papers: Kingma & Ba 2015 (Adam), Loshchilov & Hutter 2019 (AdamW), You et al. 2020
- * (LAMB), Chen et al. 2023 (Lion), Shazeer & Stern 2018 (Adafactor). */
-static const optimizer_values optimizers[WEFT_OPTIMIZERS] = {
-    [WEFT_SGD] = {0.1, {0.9, 0.999}, 1e-8, 0},
-    [WEFT_MOMENTUM] = {0.1, {0.9, 0.999}, 1e-8, 0},
-    [WEFT_NESTEROV] = {0.1, {0.9, 0.999}, 1e-8, 0},
-    [WEFT_ADAM] = {1e-3, {0.9, 0.999}, 1e-8, 0},
-    [WEFT_ADAMW] = {1e-3, {0.9, 0.999}, 1e-8, 0.01},
-    [WEFT_LAMB] = {2e-3, {0.9, 0.999}, 1e-6, 0.01},
-    [WEFT_LION] = {1e-4, {0.9, 0.99}, 1e-8, 0.01},
-    [WEFT_ADAFACTOR] = {1e-2, {0.9, 0.999}, 1e-30, 0},
+/* Learning rates that go with weft_optimizer_defaults. */
+static const double rates[WEFT_OPTIMIZERS] = {
+    [WEFT_SGD] = 0.1,    [WEFT_MOMENTUM] = 0.1, [WEFT_NESTEROV] = 0.1, [WEFT_ADAM] = 1e-3,
+    [WEFT_ADAMW] = 1e-3, [WEFT_LAMB] = 2e-3,    [WEFT_LION] = 1e-4,    [WEFT_ADAFACTOR] = 1e-2,
 };
 
 const wefti_job_mark *wefti_job_mark_of(const wefti_job_draft *draft, const char *path) {
@@ -61,13 +50,13 @@ static void fill_experts(wefti_job_draft *draft, bool from) {
 
 static void fill_train(wefti_job_draft *draft) {
     weft_job_train *t = &draft->job.train;
-    const optimizer_values *o = &optimizers[t->optimizer.name];
-    FILL("train.optimizer.lr", t->optimizer.lr, o->lr);
-    if (!given(draft, "train.optimizer.betas"))
-        memcpy(t->optimizer.betas, o->betas, sizeof o->betas);
-    FILL("train.optimizer.eps", t->optimizer.eps, o->eps);
-    FILL("train.optimizer.weight_decay", t->optimizer.weight_decay, o->weight_decay);
-    FILL("train.optimizer.momentum", t->optimizer.momentum, 0.9);
+    const weft_optimizer o = weft_optimizer_defaults(t->optimizer.name);
+    FILL("train.optimizer.lr", t->optimizer.lr, rates[t->optimizer.name]);
+    FILL("train.optimizer.betas", t->optimizer.betas[0], o.beta1);
+    FILL("train.optimizer.betas", t->optimizer.betas[1], o.beta2);
+    FILL("train.optimizer.eps", t->optimizer.eps, o.eps);
+    FILL("train.optimizer.weight_decay", t->optimizer.weight_decay, o.weight_decay);
+    FILL("train.optimizer.momentum", t->optimizer.momentum, o.momentum);
     int64_t tenth = t->steps / 10;
     FILL("train.schedule.warmup", t->schedule.warmup,
          t->schedule.name == WEFT_SCHEDULE_CONSTANT ? 0

@@ -1,7 +1,10 @@
 /* Optimizers as data: which op, which attributes, which state tensors for a parameter. */
 #include "train/optimizer.h"
 
+#include <math.h>
 #include <string.h>
+
+#include "base/text.h"
 
 /* An op with its attributes, for parameters that decay and for those that do not. */
 typedef struct variant {
@@ -45,6 +48,15 @@ static const kind_row kinds[WEFT_OPTIMIZERS] = {
     [WEFT_LION] = {"opt_lion", 1, {"m"}},
     [WEFT_ADAFACTOR] = {"opt_adafactor", 2, {"row", "col"}},
 };
+
+weft_optimizer weft_optimizer_defaults(weft_optimizer_kind kind) {
+    weft_optimizer o = {kind, 0.9, 0.999, 1e-8, 0.9, 0, false};
+    if (kind == WEFT_LAMB) o.eps = 1e-6;
+    if (kind == WEFT_LION) o.beta2 = 0.99;
+    if (kind == WEFT_ADAFACTOR) o.eps = 1e-30;
+    if (kind == WEFT_ADAMW || kind == WEFT_LAMB || kind == WEFT_LION) o.weight_decay = 0.01;
+    return o;
+}
 
 static void set_float(wefti_attr *attrs, const char *name, double value) {
     for (; attrs->name; attrs++)
@@ -111,15 +123,25 @@ static weft_status rule(void *context, const char *param, const weft_desc *desc,
     return WEFT_OK;
 }
 
+/* Of single precision, as kernels have them: what rounds to 1 or to infinity there leaves no number
+ * in any parameter. */
+static weft_status check_settings(const weft_optimizer *s) {
+    const double others[] = {s->weight_decay, s->eps, s->momentum};
+    WEFT_REQUIRE(s->kind < WEFT_OPTIMIZERS, WEFT_E_ARG, "unknown optimizer %d", (int)s->kind);
+    WEFT_REQUIRE(s->beta1 >= 0 && (float)s->beta1 < 1 && s->beta2 >= 0 && (float)s->beta2 < 1,
+                 WEFT_E_ARG, "betas must be in [0, 1) in single precision, not %.10g and %.10g",
+                 s->beta1, s->beta2);
+    for (int i = 0; i < 3; i++)
+        WEFT_REQUIRE(others[i] >= 0 && isfinite((float)others[i]), WEFT_E_ARG,
+                     "weight_decay, eps and momentum must not be negative, and finite in single "
+                     "precision; %g is not",
+                     wefti_printed(others[i]));
+    return WEFT_OK;
+}
+
 weft_status wefti_optimizer_create(const weft_optimizer *settings, bool clip,
                                    const wefti_op_registry *ops, wefti_optimizer **out) {
-    WEFT_REQUIRE(settings->kind < WEFT_OPTIMIZERS, WEFT_E_ARG, "unknown optimizer %d",
-                 (int)settings->kind);
-    WEFT_REQUIRE(
-        settings->beta1 >= 0 && settings->beta1 < 1 && settings->beta2 >= 0 && settings->beta2 < 1,
-        WEFT_E_ARG, "betas must be in [0, 1), not %g and %g", settings->beta1, settings->beta2);
-    WEFT_REQUIRE(settings->weight_decay >= 0 && settings->eps >= 0 && settings->momentum >= 0,
-                 WEFT_E_ARG, "weight_decay, eps and momentum must not be negative");
+    WEFT_TRY(check_settings(settings));
     wefti_optimizer *o;
     WEFT_NEW(o, wefti_optimizer);
     weft_status status = wefti_arena_create(&o->arena);

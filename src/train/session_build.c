@@ -193,6 +193,11 @@ static weft_status check_options(const weft_session_options *options) {
                  options->clip);
     WEFT_REQUIRE(options->threads >= 0 && options->threads <= MOST_THREADS, WEFT_E_ARG,
                  "threads must be 0 (all cores) to %d, but is %d", MOST_THREADS, options->threads);
+    WEFT_REQUIRE(options->memory_bytes >= 0, WEFT_E_ARG,
+                 "memory_bytes must be a limit, or 0 for none, but is %lld",
+                 (long long)options->memory_bytes);
+    WEFT_REQUIRE((unsigned)options->bf16 <= WEFT_BF16_NATIVE, WEFT_E_ARG,
+                 "unknown way %d to compute bf16 products", (int)options->bf16);
     return WEFT_OK;
 }
 

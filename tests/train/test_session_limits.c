@@ -336,6 +336,23 @@ static void misuse_is_refused(void **state) {
     o = options_with(WEFT_SGD, 0);
     o.threads = -1;
     ASSERT_FAILS(WEFT_E_ARG, "threads must be 0", weft_session_create(g, &o, &s));
+    o = options_with(WEFT_SGD, 0);
+    o.memory_bytes = -1;
+    ASSERT_FAILS(WEFT_E_ARG, "memory_bytes must be a limit", weft_session_create(g, &o, &s));
+    o = options_with(WEFT_SGD, 0);
+    o.bf16 = (weft_bf16_compute)3;
+    ASSERT_FAILS(WEFT_E_ARG, "unknown way 3", weft_session_create(g, &o, &s));
+    for (int wrong = 0; wrong < 5; wrong++) {
+        o = options_with(WEFT_ADAMW, 0);
+        if (wrong == 0) o.optimizer.weight_decay = INFINITY;
+        if (wrong == 1) o.optimizer.eps = 1e39;
+        if (wrong == 2) o.optimizer.momentum = NAN;
+        if (wrong == 3) o.optimizer.beta1 = -0.1;
+        if (wrong == 4) o.optimizer.beta2 = 0.99999999;
+        ASSERT_FAILS(WEFT_E_ARG, wrong < 3 ? "must not be negative, and finite" : "betas must be",
+                     weft_session_create(g, &o, &s));
+    }
+    o = options_with(WEFT_SGD, 0);
     ASSERT_OK(weft_graph_create(&none));
     (void)weft_input(none, "x", vector(3));
     o.threads = 1;
