@@ -51,6 +51,14 @@ static weft_status read_real_or(const wefti_json *o, const char *key, double sta
     return WEFT_OK;
 }
 
+/* Of which 0 would mean the family's own. */
+static weft_status read_positive_or(const wefti_json *o, const char *key, double standard,
+                                    double *out) {
+    WEFT_TRY(read_real_or(o, key, standard, out));
+    WEFT_REQUIRE(*out > 0, WEFT_E_ARG, "%s is %g: it must be positive", key, *out);
+    return WEFT_OK;
+}
+
 static weft_status read_bool_or(const wefti_json *o, const char *key, bool standard, bool *out) {
     const wefti_json *v = member(o, key);
     WEFT_REQUIRE(!v || v->kind == WEFTI_JSON_BOOL, WEFT_E_ARG, "%s must be true or false", key);
@@ -144,7 +152,7 @@ static weft_status read_gpt2(const wefti_json *o, weft_model_config *c) {
     WEFT_TRY(read_int_or(o, "n_inner", 0, &c->ffn));
     WEFT_TRY(read_int(o, "n_positions", &c->context));
     WEFT_TRY(read_int(o, "vocab_size", &c->vocab));
-    WEFT_TRY(read_real_or(o, "layer_norm_epsilon", 1e-5, &c->norm_eps));
+    WEFT_TRY(read_positive_or(o, "layer_norm_epsilon", 1e-5, &c->norm_eps));
     WEFT_TRY(read_dropout(o, 0.1, 3, gpt2_dropout, &c->dropout));
     WEFT_TRY(expect_text(o, "activation_function", "gelu_new", "gelu_pytorch_tanh"));
     WEFT_TRY(expect_bool(o, "scale_attn_weights", true, true));
@@ -213,7 +221,7 @@ static weft_status read_scaling(const wefti_json *v, weft_model_config *c) {
     weft_rope_scaling *r = &c->rope_scaling;
     const char *type;
     WEFT_TRY(read_rope_type(v, &type));
-    WEFT_TRY(read_real_or(v, "rope_theta", c->rope_theta, &c->rope_theta));
+    WEFT_TRY(read_positive_or(v, "rope_theta", c->rope_theta, &c->rope_theta));
     if (!strcmp(type, "default")) return WEFT_OK;
     WEFT_TRY(read_real_or(v, "factor", 0, &r->factor));
     WEFT_REQUIRE(r->factor >= 1, WEFT_E_ARG, "factor is %g: it must be 1 or more", r->factor);
@@ -224,7 +232,11 @@ static weft_status read_scaling(const wefti_json *v, weft_model_config *c) {
     return read_int(v, "original_max_position_embeddings", &r->original_context);
 }
 
-static weft_status read_rope(const wefti_json *o, const char *key, weft_model_config *c) {
+/* Of both the older one counts alone, unless it is empty, as in transformers. */
+static weft_status read_rope(const wefti_json *o, weft_model_config *c) {
+    const wefti_json *old = member(o, "rope_scaling");
+    bool is_empty = !old || (old->kind == WEFTI_JSON_OBJECT && old->count == 0);
+    const char *key = is_empty ? "rope_parameters" : "rope_scaling";
     const wefti_json *v = member(o, key);
     if (!v) return WEFT_OK;
     WEFT_REQUIRE(v->kind == WEFTI_JSON_OBJECT, WEFT_E_ARG, "%s must be an object", key);
@@ -247,10 +259,9 @@ static weft_status read_llama_with(const wefti_json *o, llama_defaults d, weft_m
     WEFT_TRY(read_int(o, "intermediate_size", &c->ffn));
     WEFT_TRY(read_int_or(o, "max_position_embeddings", d.context, &c->context));
     WEFT_TRY(read_int(o, "vocab_size", &c->vocab));
-    WEFT_TRY(read_real_or(o, "rms_norm_eps", d.norm_eps, &c->norm_eps));
-    WEFT_TRY(read_real_or(o, "rope_theta", d.rope_theta, &c->rope_theta));
-    WEFT_TRY(read_rope(o, "rope_scaling", c));
-    WEFT_TRY(read_rope(o, "rope_parameters", c));
+    WEFT_TRY(read_positive_or(o, "rms_norm_eps", d.norm_eps, &c->norm_eps));
+    WEFT_TRY(read_positive_or(o, "rope_theta", d.rope_theta, &c->rope_theta));
+    WEFT_TRY(read_rope(o, c));
     WEFT_TRY(read_dropout(o, 0, 1, llama_dropout, &c->dropout));
     WEFT_TRY(read_bool_or(o, "tie_word_embeddings", false, &c->tied));
     WEFT_TRY(expect_text(o, "hidden_act", "silu", "swish"));
@@ -337,7 +348,7 @@ static weft_status read_encoder(const wefti_json *o, weft_model_config *c) {
     WEFT_TRY(read_int(o, "hidden_size", &c->hidden));
     WEFT_TRY(read_int(o, "num_attention_heads", &c->heads));
     WEFT_TRY(read_int(o, "intermediate_size", &c->ffn));
-    WEFT_TRY(read_real_or(o, "layer_norm_eps", 1e-12, &c->norm_eps));
+    WEFT_TRY(read_positive_or(o, "layer_norm_eps", 1e-12, &c->norm_eps));
     return expect_text(o, "hidden_act", "gelu", NULL);
 }
 

@@ -44,6 +44,11 @@ static bool is_number(const wefti_yaml *value) {
            strspn(value->text, "0123456789") == strlen(value->text) && strlen(value->text) < 10;
 }
 
+/* Of an axis: it has one device at least. */
+static bool is_size(const wefti_yaml *value) {
+    return is_number(value) && strspn(value->text, "0") < strlen(value->text);
+}
+
 /* Room for one pair for each child. */
 static weft_status begin(reader *r, const wefti_yaml *value) {
     r->pairs = wefti_arena_alloc(r->draft->arena, ((size_t)value->count + 1) * sizeof *r->pairs);
@@ -193,7 +198,7 @@ static weft_status read_mapping(reader *r, const wefti_yaml *value) {
     if (value->kind != WEFTI_YAML_MAPPING) return refuse(r, value);
     WEFT_TRY(begin(r, value));
     for (const wefti_yaml *child = value->first; child; child = child->next) {
-        if (r->row->kind == WEFTI_JOB_SIZES && !is_number(child)) return refuse(r, child);
+        if (r->row->kind == WEFTI_JOB_SIZES && !is_size(child)) return refuse(r, child);
         WEFT_TRY(add_value(r, child, child->key, child));
     }
     return WEFT_OK;

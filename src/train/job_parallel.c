@@ -102,7 +102,7 @@ static weft_status read_mesh(const weft_job_parallel *p, const weft_job_pair *pa
     for (int a = 0; a < WEFTI_MAX_AXES; a++) sizes[a] = 1;
     for (const char *at = pair->value; *at; at += strspn(at, " ")) {
         used = 0;
-        bool good = sscanf(at, "%63[^= ]=%9d%n", name, &size, &used) == 2 && used > 0 &&
+        bool good = sscanf(at, "%63[^= ]=%9d%n", name, &size, &used) == 2 && used > 0 && size > 0 &&
                     strchr(" ", at[used]);
         WEFT_REQUIRE(good, WEFT_E_ARG, "%s: %s: '%s' must be axes with sizes, as dp=2 tp=1",
                      pair->where, key, pair->value);

@@ -93,27 +93,44 @@ static weft_status refuse(const wefti_job_draft *draft, const use *u) {
               of->words[chosen(&draft->job, u->of)], list);
 }
 
-/* A dropout of 0, an output layer that is not tied and no biases are what the other families have.
+/* Truth values may stand where they are so in any case: an output layer that is tied, or no biases.
  */
+typedef struct flag {
+    use use; /* where there is a choice */
+    unsigned on, off;
+} flag;
+
+enum { BIASED = FAMILY(GPT2) | FAMILY(GPT2_MOE) | FAMILY(BERT) | FAMILY(VIT) };
+static const flag flags[] = {
+    {{"model.tied", family_key, ROTARY}, LANGUAGE, ROTARY | IMAGES},
+    {{"model.attention_bias", family_key, FAMILY(LLAMA)}, FAMILY(LLAMA), ~(BIASED | FAMILY(QWEN2))},
+    {{"model.mlp_bias", family_key, FAMILY(LLAMA)}, FAMILY(LLAMA), ~(unsigned)BIASED},
+};
+enum { FLAGS = sizeof flags / sizeof *flags };
+
+static weft_status check_flag(const wefti_job_draft *draft, const flag *f) {
+    if (!wefti_job_mark_of(draft, f->use.key)->given) return WEFT_OK;
+    bool value = *(const bool *)((const char *)&draft->job + row_of(f->use.key)->offset);
+    const use is = {f->use.key, f->use.of, value ? f->on : f->off};
+    return known(&draft->job, &is) ? WEFT_OK : refuse(draft, &f->use);
+}
+
+/* A dropout of 0 is what the other families have. */
 weft_status wefti_job_check_uses(const wefti_job_draft *draft) {
     const weft_job_model *m = &draft->job.model;
     for (size_t i = 0; i < sizeof uses / sizeof *uses; i++)
         if (wefti_job_mark_of(draft, uses[i].key)->given && !known(&draft->job, &uses[i]))
             return refuse(draft, &uses[i]);
     const use dropout = {"model.dropout", family_key, BLOCKS | FAMILY(MLP)};
-    const use tied = {"model.tied", family_key, ROTARY}, always = {"", family_key, LANGUAGE};
     if (m->dropout > 0 && !known(&draft->job, &dropout)) return refuse(draft, &dropout);
-    const use biases[] = {{"model.attention_bias", family_key, FAMILY(LLAMA)},
-                          {"model.mlp_bias", family_key, FAMILY(LLAMA)}};
-    if (m->tied && !known(&draft->job, &always)) return refuse(draft, &tied);
-    for (int i = 0; i < 2; i++)
-        if ((i ? m->mlp_bias : m->attention_bias) && !known(&draft->job, &biases[i]))
-            return refuse(draft, &biases[i]);
+    for (int i = 0; i < FLAGS; i++) WEFT_TRY(check_flag(draft, &flags[i]));
     return WEFT_OK;
 }
 
 bool wefti_job_is_used(const weft_job *job, const char *key) {
     for (size_t i = 0; i < sizeof uses / sizeof *uses; i++)
         if (!strcmp(uses[i].key, key)) return known(job, &uses[i]);
+    for (int i = 0; i < FLAGS; i++)
+        if (!strcmp(flags[i].use.key, key)) return known(job, &flags[i].use);
     return true;
 }

@@ -192,6 +192,15 @@ static void both_versions(void **state) {
     ASSERT_OK(weft_model_config_read(
         LLAMA(", \"rope_theta\": 7.0, \"rope_scaling\": {\"type\": \"default\"}"), &c));
     assert_true(c.rope_theta == 7 && c.rope_scaling.factor == 0);
+    /* Of both the older one counts alone, unless it is empty. */
+    ASSERT_OK(weft_model_config_read(
+        LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}, \"rope_parameters\": "
+              "{\"rope_theta\": 5e5, \"rope_type\": \"linear\", \"factor\": 8}"),
+        &c));
+    assert_true(c.rope_theta == 10000 && c.rope_scaling.factor == 2);
+    ASSERT_OK(weft_model_config_read(
+        LLAMA(", \"rope_scaling\": {}, \"rope_parameters\": {\"rope_theta\": 5e5}"), &c));
+    assert_true(c.rope_theta == 5e5 && c.rope_scaling.factor == 0);
     /* Llama 3.1 in both. */
 #define LLAMA3                                                                                     \
     "\"factor\": 8.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "                       \
@@ -294,6 +303,11 @@ static void refusals_name_the_key(void **state) {
          "rope_scaling: attention_factor", WEFT_E_ARG},
         {LLAMA(", \"rope_parameters\": 5"), "rope_parameters", WEFT_E_ARG},
         {LLAMA(", \"rope_theta\": -5"), "rope_theta", WEFT_E_ARG},
+        {QWEN2(", \"rope_theta\": 0"), "rope_theta is 0: it must be positive", WEFT_E_ARG},
+        {LLAMA(", \"rope_parameters\": {\"rope_theta\": 0}"), "rope_parameters: rope_theta is 0",
+         WEFT_E_ARG},
+        {LLAMA(", \"rms_norm_eps\": 0"), "rms_norm_eps is 0: it must be positive", WEFT_E_ARG},
+        {GPT2(", \"layer_norm_epsilon\": 0.0"), "layer_norm_epsilon is 0", WEFT_E_ARG},
         {MIXTRAL(", \"sliding_window\": 0"), "sliding_window", WEFT_E_ARG},
         {MISTRAL(", \"sliding_window\": true"), "sliding_window", WEFT_E_ARG},
         {MISTRAL(", \"attention_bias\": true"), "attention_bias", WEFT_E_NO_IMPL},

@@ -176,6 +176,13 @@ static void test_refused_words(void **state) {
     refused("parallel.pipeline.stages=3", "'parallel.pipeline.stages=3': "
                                           "parallel.pipeline.microbatches = 3 must divide");
     refused("parallel.mesh=[1]", "it is a list of 1");
+    refused("parallel.mesh={dp: 0, tp: 2}",
+            "parallel.mesh must be names with sizes, as {dp: 2, tp: "
+            "4}; it is '0'");
+    refused("parallel.pipeline.stages=2\nparallel.pipeline.meshes=[{dp: -1}, {dp: 1}]",
+            "'dp=-1' must be axes with sizes");
+    refused("parallel.pipeline.stages=2\nparallel.pipeline.meshes=[{dp: 1}, {dp: 0}]",
+            "'dp=0' must be axes with sizes");
     refused("parallel.mesh={dp: 2", "'parallel.mesh={dp: 2': a ',' or '}' is missing");
     refused("parallel.mesh={dp: 2, dp: 1}", "this key was given before");
     refused("parallel.mesh={dp: 2} x", "something follows the end");
