@@ -91,6 +91,7 @@ typedef struct weft_rehearsal {
     int64_t least_bytes, most_bytes; /* predicted peak memory of one rank */
     int least_rank, most_rank;
     char *largest;              /* what holds memory at the peak of most_rank, one line */
+    char *unmatched;            /* as of weft_job_plan; NULL: nothing is split */
     int64_t transfers;          /* in one step, all checked ranks' together */
     double received_bytes;      /* of others, in one step, by all checked ranks together */
     double most_received_bytes; /* by one rank */

@@ -61,8 +61,8 @@ typedef struct weft_train_result {
     double seconds;            /* of all steps */
     double tokens_per_second;  /* median over steps */
     int64_t predicted_peak_bytes, observed_peak_bytes;
-    int stop;             /* what *events->stop was, on any rank, when that ended the run; else 0 */
-    char checkpoint[512]; /* directory of the last committed step, "" without one */
+    int stop; /* what *events->stop was, on any rank, when that ended the run; else 0 */
+    char checkpoint[4096]; /* directory of the last committed step, "" without one */
 } weft_train_result;
 
 /** Run a job. Blocks until it is done, stopped or failed.
@@ -112,8 +112,9 @@ typedef struct weft_model_report {
     int64_t packed_bytes;                 /* weights in the forms that kernels read */
     double forward_flops, backward_flops; /* of one step, all microbatches */
     int devices;
-    int64_t *peaks; /* predicted, of each device */
-    char *largest;  /* what holds memory at the peak, one line */
+    int64_t *peaks;  /* predicted, of each device */
+    char *largest;   /* what holds memory at the peak, one line */
+    char *unmatched; /* as of weft_job_plan; NULL: nothing is split */
     void *owner;
 } weft_model_report;
 

@@ -80,6 +80,8 @@ int cli_job_words(const cli_verb *verb, int count, char **words, const char **ou
  * --devices and --plan. CLI_DONE, or CLI_FAILED after a complaint. */
 int cli_job_load(const char *path, char **words, int overrides, int64_t devices, const char *plan,
                  weft_job **out);
+/* Says on stderr what of a job's plan does nothing: the lines of weft_job_plan, or NULL. */
+void cli_unmatched(const char *lines);
 #define CLI_DEVICES_MAX (1 << 20)
 void cli_show_keys(void); /* the keys of a job file, in Markdown */
 

@@ -46,3 +46,9 @@ int cli_job_load(const char *path, char **words, int overrides, int64_t devices,
     free(plan_word);
     return code;
 }
+
+/* What does nothing is no error, but seldom meant. */
+void cli_unmatched(const char *lines) {
+    for (const char *line = lines, *end; line && (end = strchr(line, '\n')); line = end + 1)
+        fprintf(stderr, "weft: note: %.*s\n", (int)(end - line), line);
+}

@@ -96,10 +96,12 @@ int launch_rehearse(const cli_verb *verb, char **command, int64_t ranks, int64_t
         cli_job_load(path, command, overrides, ranks ? ranks : values.devices, values.plan, &job);
     if (code != CLI_DONE) return code;
     weft_rehearsal report;
-    if (weft_job_rehearse(job, (int)rank, show_progress, NULL, &report) < 0)
+    if (weft_job_rehearse(job, (int)rank, show_progress, NULL, &report) < 0) {
         code = cli_failed();
-    else
+    } else {
+        cli_unmatched(report.unmatched);
         (json ? show_json : show)(&report);
+    }
     weft_rehearsal_free(&report);
     weft_job_free(job);
     return code;

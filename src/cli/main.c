@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -113,6 +114,7 @@ int main(int argc, char **argv) {
     command c = {.argc = argc, .argv = argv};
     struct rlimit stack;
     open_standard_streams();
+    (void)signal(SIGXFSZ, SIG_IGN); /* `ulimit -f` is met like a full disk: what writes says so */
     bool is_small = getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur < SMALL_STACK;
     if (!is_small || !run_with_stack(&c)) run_command(&c);
     return c.code;

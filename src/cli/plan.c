@@ -88,13 +88,6 @@ static int verdict(const char *plan, weft_status status, const weft_model_report
     return status < 0 ? CLI_FAILED : CLI_DONE;
 }
 
-/* What does nothing is no error, but seldom meant. */
-static void show_unmatched(char *lines) {
-    for (char *line = lines, *end; (end = strchr(line, '\n')); line = end + 1)
-        fprintf(stderr, "weft: note: %.*s\n", (int)(end - line), line);
-    weft_text_free(lines);
-}
-
 /* Reads the plan, then builds everything that a run with it would. */
 static int check(const char *path, char **words, int overrides, const plan_options *values) {
     weft_job *job = NULL;
@@ -113,7 +106,8 @@ static int check(const char *path, char **words, int overrides, const plan_optio
         status = weft_job_plan(job, &plan, &unmatched);
         if (status >= 0) weft_plan_destroy(plan);
     }
-    if (unmatched) show_unmatched(unmatched);
+    cli_unmatched(unmatched);
+    weft_text_free(unmatched);
     code = verdict(values->check, status, report, values->json);
     weft_model_report_free(report);
     weft_job_free(job);
@@ -144,7 +138,8 @@ static int complete(const char *path, char **words, int overrides, const plan_op
     if (weft_job_plan(job, &plan, &unmatched) < 0) {
         code = cli_failed();
     } else {
-        show_unmatched(unmatched);
+        cli_unmatched(unmatched);
+        weft_text_free(unmatched);
         code = show(plan, values->out);
         weft_plan_destroy(plan);
     }

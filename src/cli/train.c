@@ -144,6 +144,8 @@ static int run(const cli_verb *verb, int count, char **words) {
     const char *path;
     int code, left, overrides = 0;
     if (!cli_parse(verb, count, words, &values, &left, &code)) return code;
+    if (values.json && (values.job || values.keys))
+        return cli_usage(verb, "--json is for a training; --job shows a job file, --keys Markdown");
     if (values.keys) {
         cli_show_keys();
         return CLI_DONE;

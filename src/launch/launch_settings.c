@@ -1,5 +1,6 @@
 /* The environment of processes: this one's, less what other launchers told it, and what
  * src/launch/environment.c reads on the other side. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -38,7 +39,7 @@ static void add_number(list *to, const char *name, int value) {
 }
 static void add_seconds(list *to, const char *name, double value) {
     char text[32];
-    if (value > 0) add_text(to, name, wefti_real_text(value, 9, 9, text));
+    if (value > 0) add_text(to, name, wefti_real_text(fmin(value, 1e8), 9, 9, text));
 }
 
 static bool is_of_launcher(const char *setting) {

@@ -131,6 +131,7 @@ static weft_status prepare(wefti_training *t, rehearsal *r, int rank) {
                  ranks == 1 ? "" : "s", ranks - 1);
     WEFT_TRY(wefti_training_configure(t));
     WEFT_TRY(wefti_training_graph(t));
+    if (plan) WEFT_TRY(wefti_plan_unmatched(plan, t->graph, &r->out->unmatched));
     if (ranks > 1) WEFT_TRY(wefti_route_cache_create(&r->routes));
     return WEFT_OK;
 }
@@ -152,5 +153,6 @@ weft_status weft_job_rehearse(const weft_job *job, int rank,
 
 void weft_rehearsal_free(weft_rehearsal *rehearsal) {
     wefti_free(rehearsal->largest);
-    rehearsal->largest = NULL;
+    wefti_free(rehearsal->unmatched);
+    rehearsal->largest = rehearsal->unmatched = NULL;
 }

@@ -265,6 +265,8 @@ static weft_status fill(wefti_training *t, weft_model_report *r) {
         WEFT_TRY(weft_session_tensor(t->session, 0, i, &info));
         if (info.role == WEFT_ROLE_PARAM) r->parameters += weft_desc_elems(&info.desc);
     }
+    const weft_plan *plan = t->job->plan;
+    if (plan) WEFT_TRY(wefti_plan_unmatched(plan, t->graph, &r->unmatched));
     return wefti_session_largest(t->session, 6, &r->largest);
 }
 
@@ -299,5 +301,6 @@ void weft_model_report_free(weft_model_report *r) {
     wefti_free(r->cells);
     wefti_free(r->peaks);
     wefti_free(r->largest);
+    wefti_free(r->unmatched);
     wefti_free(r);
 }

@@ -42,6 +42,8 @@ expect 2 'two job files' train a.yaml b.yaml
 expect 1 'weft: ' train "$work/none.yaml"
 expect 1 "did you mean 'steps'?" train train.step=5
 expect 0 'steps: 7' train train.steps=7 --job
+expect 2 '--json is for a training' train train.steps=7 --job --json
+expect 2 '--json is for a training' train --keys --json
 expect 2 'it can verify' checkpoint verfy x
 expect 2 'takes one path' checkpoint verify
 expect 1 "$work/none" checkpoint inspect "$work/none"

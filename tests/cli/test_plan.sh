@@ -71,10 +71,12 @@ expect 1 'cannot write nodir/plan.json: No such file' plan job.yaml --devices 2 
 
 expect 1 "says k0, but nothing that it matches has such a factor: h.0.mlp.c_proj:linear can be split by" \
     plan job.yaml --devices 2 'parallel.strategies=[{match: h.*.mlp.c_proj, split: k0=dp}]'
-expect 0 "note: 'parallel.strategies=[{match: h.*.mlp.c_fx, split: n0=dp}]': the model has no op" \
-    plan job.yaml --devices 2 'parallel.strategies=[{match: h.*.mlp.c_fx, split: n0=dp}]'
-expect 0 "did you mean 'h.*.mlp.c_fc'?" train job.yaml train.steps=1 --devices 2 \
-    'parallel.strategies=[{match: h.*.mlp.c_fx, split: n0=dp}]'
+unmatched='parallel.strategies=[{match: h.*.mlp.c_fx, split: n0=dp}]'
+for verb in plan program model 'launch --rehearse --ranks 2 -- weft train'; do
+    # shellcheck disable=SC2086
+    expect 0 "note: '$unmatched': the model has no op" $verb job.yaml parallel.devices=2 "$unmatched"
+done
+expect 0 "did you mean 'h.*.mlp.c_fc'?" train job.yaml train.steps=1 --devices 2 "$unmatched"
 
 # --- measured links ---
 cat >links.json <<END

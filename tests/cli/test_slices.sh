@@ -58,6 +58,8 @@ for prefix in '' ./; do
 done
 [ -z "$(find . -name '-rank*')" ] || fail 'files without a name'
 expect 1 'none.safetensors' checkpoint merge whole.safetensors none.safetensors --out x.safetensors
+(ulimit -f 1 && "$weft" checkpoint split whole.safetensors --ranks 2 --split "$fc" --out x) >out 2>&1
+[ $? = 1 ] && grep -q 'File too large' out || fail 'a limit on the size of files is no error:' out
 
 # --- names that are no UTF-8 ---
 name=$(printf 'name\377.safetensors')

@@ -2,6 +2,7 @@
  * end, and that its own processes and signals are left alone. */
 #include <dirent.h>
 #include <fcntl.h>
+#include <math.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -280,10 +281,12 @@ static void test_settings(void **state) {
     setenv("WEFT_TEST_X", "here", 1);
     weft_launch_options o = options_for(&s, (const char *const[]){"env", NULL}, 1);
     o.wait_seconds = 7;
+    o.heartbeat_seconds = INFINITY;
     o.settings = (const char *const[]){"WEFT_TEST_X=told", NULL};
     assert_int_equal(weft_launch_run(&o, &r), WEFT_OK);
     assert_non_null(strstr(s.text, "0: WEFT_WAIT_SECONDS=7\n"));
     assert_null(strstr(s.text, "WEFT_WAIT_SECONDS=5"));
+    assert_non_null(strstr(s.text, "0: WEFT_HEARTBEAT_SECONDS=100000000\n"));
     assert_non_null(strstr(s.text, "0: WEFT_TEST_X=told\n"));
     assert_null(strstr(s.text, "WEFT_TEST_X=here"));
     weft_launch_result_free(&r);

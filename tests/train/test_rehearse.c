@@ -13,15 +13,26 @@
 #include "weft/train.h"
 
 /* Sizes are all given, so that no data are opened. */
-static weft_job *job_for(const char *parallel) {
-    const char *const words[] = {
-        "model.family=gpt2", "model.layers=4",  "model.hidden=64", "model.heads=4",
-        "model.context=16",  "model.vocab=101", "data.path=/none", "train.batch=64",
-        "device.threads=1",  parallel};
+static weft_job *job_with(const char *parallel, const char *more) {
+    const char *const words[] = {"model.family=gpt2",
+                                 "model.layers=4",
+                                 "model.hidden=64",
+                                 "model.heads=4",
+                                 "model.context=16",
+                                 "model.vocab=101",
+                                 "data.path=/none",
+                                 "train.batch=64",
+                                 "device.threads=1",
+                                 parallel,
+                                 more};
     weft_job *job;
     if (weft_job_load(NULL, words, sizeof words / sizeof *words, &job) < 0)
         fail_msg("%s", weft_error_message());
     return job;
+}
+
+static weft_job *job_for(const char *parallel) {
+    return job_with(parallel, "train.steps=1");
 }
 
 static weft_rehearsal rehearse(const weft_job *job, int rank) {
@@ -83,7 +94,7 @@ static void test_volume(void **state) {
 
 static void test_one_and_many(void **state) {
     (void)state;
-    weft_job *job = job_for("train.steps=1");
+    weft_job *job = job_for("parallel.devices=1");
     weft_rehearsal r = rehearse(job, -1);
     assert_int_equal(r.ranks, 1);
     assert_int_equal(r.transfers, 0);
@@ -92,6 +103,27 @@ static void test_one_and_many(void **state) {
     job = job_for("parallel.devices=64");
     r = rehearse(job, -1);
     assert_int_equal(r.checked, 64);
+    weft_rehearsal_free(&r);
+    weft_job_free(job);
+}
+
+/* What does nothing is told here too; of one device there is nothing to tell. */
+static void test_unmatched(void **state) {
+    (void)state;
+    weft_job *job = job_with("parallel.mesh={dp: 2, tp: 2}",
+                             "parallel.strategies=[{match: h.*.mlp.c_fx, split: {n0: tp}}]");
+    weft_rehearsal r = rehearse(job, -1);
+    assert_non_null(r.unmatched);
+    assert_non_null(strstr(r.unmatched, "the model has no op 'h.*.mlp.c_fx'; did you mean"));
+    weft_rehearsal_free(&r);
+    weft_model_report *report;
+    assert_int_equal(weft_job_report(job, &report), WEFT_OK);
+    assert_non_null(strstr(report->unmatched, "the model has no op 'h.*.mlp.c_fx'; did you mean"));
+    weft_model_report_free(report);
+    weft_job_free(job);
+    job = job_for("parallel.devices=2");
+    r = rehearse(job, 1);
+    assert_string_equal(r.unmatched, "");
     weft_rehearsal_free(&r);
     weft_job_free(job);
 }
@@ -115,6 +147,7 @@ int main(void) {
         cmocka_unit_test(test_as_built),
         cmocka_unit_test(test_volume),
         cmocka_unit_test(test_one_and_many),
+        cmocka_unit_test(test_unmatched),
         cmocka_unit_test(test_progress_and_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
