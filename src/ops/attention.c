@@ -371,12 +371,12 @@ static void attend(const problem *p, int64_t b, int64_t h, int64_t i, double *o,
     double max = -INFINITY, sum = 0.0;
     for (int64_t d = 0; d < p->dim; d++) o[d] = 0.0;
     for (int64_t j = 0; j < p->tk; j++) max = fmax(max, score(p, b, h, i, j));
-    *lse = -INFINITY;
-    if (max == -INFINITY) return;
-    for (int64_t j = 0; j < p->tk; j++) sum += exp(score(p, b, h, i, j) - max);
-    *lse = max + log(sum);
+    double centre = max == -INFINITY ? 0.0 : max; /* of what it sees nothing may be a number */
+    for (int64_t j = 0; j < p->tk; j++) sum += exp(score(p, b, h, i, j) - centre);
+    *lse = centre + log(sum);
+    if (sum == 0.0) return;
     for (int64_t j = 0; j < p->tk; j++) {
-        double weight = exp(score(p, b, h, i, j) - *lse) * kept(p, b, h, i, j);
+        double weight = exp(score(p, b, h, i, j) - centre) / sum * kept(p, b, h, i, j);
         for (int64_t d = 0; d < p->dim; d++) o[d] += weight * p->v[key_at(p, b, j, h) + d];
     }
 }

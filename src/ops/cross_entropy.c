@@ -249,6 +249,22 @@ static void cost(const weft_node *n, wefti_cost *out) {
                         .bytes = wefti_node_bytes(n)};
 }
 
+/* -inf of nothing, and of nothing but -inf: a piece of the classes may be ruled out as a whole. */
+static double log_sum_exp(const double *logits, int64_t classes) {
+    double max = -INFINITY, sum = 0.0;
+    for (int64_t c = 0; c < classes; c++) max = fmax(max, logits[c]);
+    double centre = max == -INFINITY ? 0.0 : max;
+    for (int64_t c = 0; c < classes; c++) sum += exp(logits[c] - centre);
+    return centre + log(sum);
+}
+
+/* What smoothing takes of all logits; without it even infinite ones count for nothing. */
+static double share_of_all(const double *logits, int64_t classes, double smoothing, double whole) {
+    double sum = 0.0;
+    for (int64_t c = 0; c < classes && smoothing != 0.0; c++) sum += logits[c];
+    return smoothing * sum / whole;
+}
+
 static weft_status reference(const weft_node *n, const wefti_random *random,
                              const double *const *in, double *const *out) {
     (void)random;
@@ -258,19 +274,13 @@ static weft_status reference(const weft_node *n, const wefti_random *random,
     double ignore = (double)wefti_attr_int(n, "ignore"), total = 0.0, count = 0.0;
     for (int64_t row = 0; row < rows; row++) {
         const double *logits = in[0] + row * classes;
-        double max = -INFINITY, exps = 0.0, sum = 0.0, target = in[1][row];
-        for (int64_t c = 0; c < classes; c++) max = fmax(max, logits[c]);
-        for (int64_t c = 0; c < classes; c++) {
-            exps += exp(logits[c] - max);
-            sum += logits[c];
-        }
-        double lse = max + log(exps);
+        double lse = log_sum_exp(logits, classes), target = in[1][row];
         out[1][row] = lse;
         if (target == ignore) continue;
         count += 1.0;
         bool known = target >= 0.0 && target < (double)classes;
         total += lse - ((1.0 - smoothing) * (known ? logits[(int64_t)target] : NAN) +
-                        smoothing * sum / (double)classes);
+                        share_of_all(logits, classes, smoothing, (double)classes));
     }
     if (wefti_in(n, 2)) count = in[2][0];
     out[0][0] = count > 0.0 ? total / count : 0.0;
@@ -294,18 +304,14 @@ static weft_status reference_part(const weft_node *n, const wefti_random *random
     double ignore = (double)wefti_attr_int(n, "ignore");
     for (int64_t row = 0; row < rows; row++) {
         const double *logits = in[0] + row * classes;
-        double max = -INFINITY, exps = 0.0, sum = 0.0, target = in[1][row];
-        double here = target - (double)wefti_attr_int(n, "begin"), at_target = 0.0;
-        for (int64_t c = 0; c < classes; c++) max = fmax(max, logits[c]);
-        for (int64_t c = 0; c < classes; c++) {
-            exps += exp(logits[c] - max);
-            sum += logits[c];
-        }
+        double target = in[1][row], at_target = 0.0;
+        double here = target - (double)wefti_attr_int(n, "begin");
         if (here >= 0.0 && here < (double)classes) at_target = logits[(int64_t)here];
         if (!(target >= 0.0 && target < whole)) at_target = NAN;
-        out[0][row] =
-            target == ignore ? 0.0 : -((1.0 - smoothing) * at_target + smoothing * sum / whole);
-        out[1][row] = classes ? max + log(exps) : -INFINITY;
+        out[0][row] = target == ignore ? 0.0
+                                       : -((1.0 - smoothing) * at_target +
+                                           share_of_all(logits, classes, smoothing, whole));
+        out[1][row] = log_sum_exp(logits, classes);
     }
     return WEFT_OK;
 }

@@ -165,7 +165,7 @@ ELEMENT(shift, x[0] + wefti_attr_float(n, "term"))
 ELEMENT(cast, cast((weft_dtype)wefti_attr_int(n, "dtype"), x[0]))
 ELEMENT(tanh_grad, x[1] * (1.0 - x[0] * x[0]))
 ELEMENT(sigmoid_grad, x[1] * x[0] * (1.0 - x[0]))
-ELEMENT(relu_grad, x[0] > 0.0 ? x[1] : 0.0)
+ELEMENT(relu_grad, x[0] <= 0.0 ? 0.0 : x[1]) /* where y is NaN dy goes on */
 ELEMENT(gelu_grad, x[1] * gelu_slope(x[0]))
 ELEMENT(gelu_erf_grad, x[1] * gelu_erf_slope(x[0]))
 ELEMENT(silu_grad, x[1] * silu_slope(x[0]))

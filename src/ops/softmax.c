@@ -106,12 +106,14 @@ static void cost(const weft_node *n, wefti_cost *out) {
                         .bytes = wefti_node_bytes(n)};
 }
 
-/* Natural logarithm of the sum of exponentials of a line. */
-static double log_sum_exp(const double *x, const lines *l) {
+/* The maximum of a line, and the sum of e^(x - max). They are not joined to one logarithm, in which
+ * that of the sum is lost beside a large maximum. */
+static double line_statistics(const double *x, const lines *l, double *out_sum) {
     double max = -INFINITY, sum = 0.0;
     for (int64_t k = 0; k < l->size; k++) max = fmax(max, x[k * l->inner]);
     for (int64_t k = 0; k < l->size; k++) sum += exp(x[k * l->inner] - max);
-    return max + log(sum);
+    *out_sum = sum;
+    return max;
 }
 
 static weft_status reference_softmax(const weft_node *n, const wefti_random *random,
@@ -120,8 +122,8 @@ static weft_status reference_softmax(const weft_node *n, const wefti_random *ran
     lines l = lines_of(n);
     for (int64_t line = 0; line < l.outer * l.inner; line++) {
         const double *x = in[0] + line_at(&l, line);
-        double *y = out[0] + line_at(&l, line), lse = log_sum_exp(x, &l);
-        for (int64_t k = 0; k < l.size; k++) y[k * l.inner] = exp(x[k * l.inner] - lse);
+        double *y = out[0] + line_at(&l, line), sum, max = line_statistics(x, &l, &sum);
+        for (int64_t k = 0; k < l.size; k++) y[k * l.inner] = exp(x[k * l.inner] - max) / sum;
     }
     return WEFT_OK;
 }
@@ -132,8 +134,8 @@ static weft_status reference_log_softmax(const weft_node *n, const wefti_random 
     lines l = lines_of(n);
     for (int64_t line = 0; line < l.outer * l.inner; line++) {
         const double *x = in[0] + line_at(&l, line);
-        double *y = out[0] + line_at(&l, line), lse = log_sum_exp(x, &l);
-        for (int64_t k = 0; k < l.size; k++) y[k * l.inner] = x[k * l.inner] - lse;
+        double *y = out[0] + line_at(&l, line), sum, max = line_statistics(x, &l, &sum);
+        for (int64_t k = 0; k < l.size; k++) y[k * l.inner] = x[k * l.inner] - max - log(sum);
     }
     return WEFT_OK;
 }

@@ -160,6 +160,11 @@ static void nan_is_never_lost(void **state) {
     assert_values(y, V(1, 0), 2);
     run("top_k", "k=2", IN("f32[4]"), OF(V(3, 5, NAN, 5)), 1, y, 2);
     assert_values(y, V(2, 1), 2);
+    run("relu_grad", "", IN("f32[3]", "f32[3]"), OF(V(NAN, 0, 2), V(5, 6, 7)), 0, y, 3);
+    assert_values(y, V(5, 0, 7), 3);
+    run("attention", "", IN("f32[1,1,1,1]", "f32[1,2,1,1]", "f32[1,2,1,1]"),
+        OF(V(NAN), V(1, 2), V(3, 4)), 0, y, 1);
+    assert_values(y, V(NAN), 1);
     run("max_pool2d", "kernel=(1,2)", IN("f32[1,1,1,3]"), OF(V(NAN, 1, 2)), 0, y, 2);
     assert_values(y, V(NAN, 2), 2);
 }
@@ -262,6 +267,39 @@ static void attention_of_blind_queries_is_zero(void **state) {
     assert_true(y[0] == -INFINITY && isfinite(y[1]));
 }
 
+/* Classes that are ruled out by -inf, one by one or all of a piece, leave the others as they are.
+ */
+static void ruled_out_classes_cost_nothing(void **state) {
+    (void)state;
+    double y[3];
+    run("cross_entropy", "", IN("f32[1,3]", "i32[1]"), OF(V(0, -INFINITY, 0), V(2)), 0, y, 1);
+    assert_true(fabs(y[0] - log(2.0)) < 1e-15);
+    run("cross_entropy", "", IN("f32[1,3]", "i32[1]"), OF(V(0, -INFINITY, 0), V(1)), 0, y, 1);
+    assert_values(y, V(INFINITY), 1);
+    run("cross_entropy_part", "begin=0 whole=6", IN("f32[1,3]", "i32[1]"),
+        OF(V(-INFINITY, -INFINITY, -INFINITY), V(4)), 0, y, 1);
+    assert_values(y, V(0), 1);
+    run("cross_entropy_part", "begin=0 whole=6", IN("f32[1,3]", "i32[1]"),
+        OF(V(-INFINITY, -INFINITY, -INFINITY), V(4)), 1, y, 1);
+    assert_values(y, V(-INFINITY), 1);
+    run("cross_entropy", "", IN("f32[1,3]", "i32[1]"), OF(V(0, NAN, 0), V(2)), 0, y, 1);
+    assert_true(isnan(y[0]));
+}
+
+/* A mask of lowest numbers instead of -inf: where all are masked, all are alike. */
+static void equal_scores_share_however_large(void **state) {
+    (void)state;
+    const double lowest = -3.4028234663852886e38;
+    double y[2];
+    run("softmax", "axis=1", IN("f32[1,2]"), OF(V(lowest, lowest)), 0, y, 2);
+    assert_values(y, V(0.5, 0.5), 2);
+    run("log_softmax", "axis=1", IN("f32[1,2]"), OF(V(lowest, lowest)), 0, y, 2);
+    assert_values(y, V(-log(2.0), -log(2.0)), 2);
+    run("attention", "", IN("f32[1,1,1,1]", "f32[1,2,1,1]", "f32[1,2,1,1]", "f32[1,1,1,2]"),
+        OF(V(1), V(0, 0), V(2, 4), V(lowest, lowest)), 0, y, 1);
+    assert_values(y, V(3), 1);
+}
+
 /* Whole tensors at once and halves under a row offset drop the same elements, and the gradient's
  * stream attribute repeats them. */
 static void dropout_is_a_function_of_position(void **state) {
@@ -298,6 +336,8 @@ int main(void) {
         cmocka_unit_test(cross_entropy_counts_targets),
         cmocka_unit_test(last_layer_equals_its_parts),
         cmocka_unit_test(attention_of_blind_queries_is_zero),
+        cmocka_unit_test(ruled_out_classes_cost_nothing),
+        cmocka_unit_test(equal_scores_share_however_large),
         cmocka_unit_test(dropout_is_a_function_of_position),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
