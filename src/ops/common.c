@@ -347,14 +347,16 @@ weft_value wefti_op_candidates(wefti_cut *c, weft_value v, int factor, const int
                                  all_candidates, &a);
 }
 
-weft_value wefti_op_pick(weft_graph *g, weft_value v, weft_value place) {
+weft_value wefti_op_pick(weft_graph *g, weft_value v, weft_value place, int64_t limit) {
+    static const int64_t exact = (int64_t)1 << 24; /* f32 has every whole number up to this one */
+    weft_dtype dtype = limit > exact ? WEFT_F64 : WEFT_F32;
     weft_desc d = weft_value_desc(g, v), p = weft_value_desc(g, place);
     if (d.rank < 1 || p.rank < 0 || d.rank == WEFT_MAX_RANK) return WEFT_NO_VALUE;
     int64_t n = d.shape[d.rank - 1];
-    weft_value here = weft_one_hot(g, place, n, WEFT_F32); /* [..., k, n] */
+    weft_value here = weft_one_hot(g, place, n, dtype); /* [..., k, n] */
     d.shape[d.rank - 1] = 1;
     d.shape[d.rank++] = n;
-    weft_value all = weft_reshape(g, weft_cast(g, v, WEFT_F32), d.rank, d.shape);
+    weft_value all = weft_reshape(g, weft_cast(g, v, dtype), d.rank, d.shape);
     int last = d.rank - 1;
     return weft_cast(g, weft_sum(g, weft_mul(g, all, here), 1, &last, false), WEFT_I32);
 }

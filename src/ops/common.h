@@ -139,7 +139,9 @@ weft_value wefti_op_column(weft_graph *g, weft_value v);
 /* Candidates of all devices that split `factor`, in order: v [..., k], where part p has counts[p]
  * of them, as [..., sum of counts]. */
 weft_value wefti_op_candidates(wefti_cut *c, weft_value v, int factor, const int64_t *counts);
-/* v [..., n] at place [..., k], both i32, in order: [..., k] i32; n and values below 2^24. */
-weft_value wefti_op_pick(weft_graph *g, weft_value v, weft_value place);
+/* v [..., n] at place [..., k], both i32, in order: [..., k] i32; the values of v are below
+ * `limit`.
+ */
+weft_value wefti_op_pick(weft_graph *g, weft_value v, weft_value place, int64_t limit);
 
 #endif

@@ -296,7 +296,7 @@ static weft_status lower_top_k(wefti_cut *c, const weft_node *n) {
     values = wefti_op_candidates(c, values, factor, counts);
     index = wefti_op_candidates(c, weft_add(g, index, begin), factor, counts);
     wefti_cut_out(c, 0, weft_top_k(g, values, k, &place));
-    wefti_cut_out(c, 1, wefti_op_pick(g, index, place));
+    wefti_cut_out(c, 1, wefti_op_pick(g, index, place, wefti_in(n, 0)->shape[last]));
     return WEFT_OK;
 }
 

@@ -240,7 +240,8 @@ static weft_status lower_argmax(wefti_cut *c, const weft_node *n) {
     index = wefti_op_candidates(c, index, factor, counts);
     weft_value best = wefti_op_column(g, weft_argmax(g, max, -1));
     weft_desc out = wefti_cut_out_desc(c, 0);
-    wefti_cut_out(c, 0, weft_reshape(g, wefti_op_pick(g, index, best), out.rank, out.shape));
+    index = wefti_op_pick(g, index, best, wefti_in(n, 0)->shape[axis]);
+    wefti_cut_out(c, 0, weft_reshape(g, index, out.rank, out.shape));
     return WEFT_OK;
 }
 

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "graph/grad.h"
+#include "ops/common.h"
 #include "ops/harness.h"
 #include "weft/ops.h"
 
@@ -267,6 +268,28 @@ static void wrong_calls_are_explained_and_stick(void **state) {
     }
 }
 
+/* Numbers of candidates count in the whole, which may have more elements than f32 has whole
+ * numbers: then none of them becomes one on the way. */
+static void picked_numbers_stay_exact(void **state) {
+    (void)state;
+    static const double found[3] = {16777217, 5, 33554431}, place[1] = {2};
+    double have[1] = {0}, *const out[] = {have};
+    weft_graph *g = open_graph();
+    weft_value v = input(g, "v", WEFT_I32, SHAPE(3)), at = input(g, "at", WEFT_I32, SHAPE(1));
+    weft_cell_begin(g, "cell");
+    weft_value picked = wefti_op_pick(g, v, at, 33554432);
+    weft_cell_end_many(g, 1, &picked);
+    assert_int_equal(weft_graph_status(g), WEFT_OK);
+    const weft_body *body = g->cells[0];
+    for (int64_t k = 0; k < body->value_count; k++)
+        assert_int_not_equal(body->values[k].desc.dtype, WEFT_F32);
+    bool place_first = weft_desc_elems(&body->values[body->in[0]].desc) == 1;
+    const double *in[] = {place_first ? place : found, place_first ? found : place};
+    assert_int_equal(wefti_interpret(body, NULL, in, out), WEFT_OK);
+    assert_true(have[0] == found[2]);
+    close_graph(g);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(axes_and_open_sizes_are_resolved),
@@ -275,6 +298,7 @@ int main(void) {
         cmocka_unit_test(results_have_the_dtype_of_activations),
         cmocka_unit_test(gradients_have_the_dtype_of_their_value),
         cmocka_unit_test(batch_norm_moves_its_states),
+        cmocka_unit_test(picked_numbers_stay_exact),
         cmocka_unit_test(wrong_calls_are_explained_and_stick),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
