@@ -213,6 +213,28 @@ static void no_validation_data(void **state) {
     assert_true(isnan(r.result.validation_loss));
 }
 
+/* A path may have as many bytes as the system lets it have. */
+static void long_directories_are_told_whole(void **state) {
+    (void)state;
+    char dir[1200], word[1300], want[1300];
+    words w = tiny_gpt2();
+    const char *list[MAX_WORDS + 2];
+    int count = 0;
+    for (; count < w.count; count++) list[count] = w.text[count];
+    (void)snprintf(dir, sizeof dir, "%s/%0200d/%0200d/%0200d", in_root("long"), 1, 2, 3);
+    (void)snprintf(word, sizeof word, "checkpoint.dir=%s", dir);
+    (void)snprintf(want, sizeof want, "%s/step-000000000001", dir);
+    list[count++] = "train.steps=1";
+    list[count++] = word;
+    weft_job *job;
+    ASSERT_OK(weft_job_load(NULL, list, count, &job));
+    record r = {.first = 0};
+    ASSERT_OK(run_job(job, &r));
+    assert_string_equal(r.result.checkpoint, want);
+    assert_true(wefti_is_dir(r.result.checkpoint));
+    weft_job_free(job);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(schedules_by_hand),
@@ -222,6 +244,7 @@ int main(void) {
         cmocka_unit_test(validation_is_the_mean_over_samples),
         cmocka_unit_test(classifiers_report_accuracy),
         cmocka_unit_test(no_validation_data),
+        cmocka_unit_test(long_directories_are_told_whole),
     };
     return cmocka_run_group_tests(tests, data_setup, data_teardown);
 }
