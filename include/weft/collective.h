@@ -63,7 +63,8 @@ typedef struct weft_halo {
     int ranks[8];
     int64_t sizes[4];
 } weft_halo;
-/** Of tile number `place` of a grid, row by row, whose members are tiles of the same numbers. */
+/** Of tile number `place` of a grid, row by row, whose members are tiles of the same numbers. Who
+ * has no place on the grid has no neighbours. */
 WEFT_API weft_halo weft_halo_on_grid(int rows, int columns, int place, const int64_t sizes[4]);
 
 #define WEFTI_COLLECTIVE(name, ...)                                                                \

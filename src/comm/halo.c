@@ -76,9 +76,10 @@ weft_status wefti_halo_check(const int64_t shape[3], int members, const weft_hal
 
 weft_halo weft_halo_on_grid(int rows, int columns, int place, const int64_t sizes[4]) {
     weft_halo halo = {.sizes = {sizes[0], sizes[1], sizes[2], sizes[3]}};
+    bool on_grid = place >= 0 && columns > 0 && place / columns < rows;
     for (int way = 0; way < WEFTI_HALO_WAYS; way++) {
-        int row = columns > 0 ? place / columns + ways[way].down : -1;
-        int column = columns > 0 ? place % columns + ways[way].right : -1;
+        int row = on_grid ? place / columns + ways[way].down : -1;
+        int column = on_grid ? place % columns + ways[way].right : -1;
         bool inside = row >= 0 && row < rows && column >= 0 && column < columns;
         halo.ranks[way] = inside ? row * columns + column : -1;
     }

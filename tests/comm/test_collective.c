@@ -348,6 +348,17 @@ static void wrong_halos_are_refused(void **state) {
     end(&t);
 }
 
+static void who_is_not_on_the_grid_has_no_neighbours(void **state) {
+    (void)state;
+    static const int grids[][3] = {{2, 2, 4}, {2, 2, 5}, {2, 2, -1}, {3, 0, 0}, {0, 3, 0}};
+    for (size_t k = 0; k < sizeof grids / sizeof *grids; k++) {
+        weft_halo halo =
+            weft_halo_on_grid(grids[k][0], grids[k][1], grids[k][2], (int64_t[]){1, 2, 3, 4});
+        for (int way = 0; way < 8; way++) assert_int_equal(halo.ranks[way], -1);
+        assert_int_equal(halo.sizes[2], 3);
+    }
+}
+
 /* ---- ranks that do not do the same ---- */
 
 static void keep(ranks_test *t, int rank, weft_status status) {
@@ -531,6 +542,7 @@ int main(void) {
         cmocka_unit_test(bound_transfers_are_kept_up_to_a_bound),
         cmocka_unit_test(halos_are_those_of_the_plane),
         cmocka_unit_test(wrong_halos_are_refused),
+        cmocka_unit_test(who_is_not_on_the_grid_has_no_neighbours),
         cmocka_unit_test(ranks_that_differ_are_named),
         cmocka_unit_test(the_call_that_differs_is_numbered),
         cmocka_unit_test(failures_of_memory_leave_nothing_behind),
