@@ -1,5 +1,6 @@
 /* Worlds, groups and collectives of the Fortran module `weft`. Counts and types of elements are
- * those of the arrays where they are not said, and no call reads or writes beyond its arrays. */
+ * those of the arrays where they are not said, and no call reads or writes beyond its arrays, or
+ * leaves numbers of one type in an array of another. */
 #include "weft_fortran.h"
 
 #include <stdio.h>
@@ -37,6 +38,7 @@ typedef struct call {
     int members, me;
     int64_t count;
     weft_dtype dtype;
+    bool said; /* the type, by the caller; else it is that of the array that is counted */
 } call;
 
 #define OPTIONAL weft_group *const *group, const int64_t *count, const int *dtype
@@ -50,7 +52,7 @@ static weft_status type_of(const CFI_cdesc_t *array, const int *said, weft_dtype
 /* The array that is counted has one block, or as many as there are members. */
 static weft_status call_of(weft_world *world, const CFI_cdesc_t *counted, bool blocks, OPTIONAL,
                            call *out) {
-    call c = {.group = group ? *group : NULL};
+    call c = {.group = group ? *group : NULL, .said = dtype != NULL};
     c.members = c.group ? weft_group_size(c.group) : weft_world_size(world);
     c.me = c.group ? weft_group_rank(c.group) : weft_world_rank(world);
     weft_status status = type_of(counted, dtype, &c.dtype);
@@ -70,12 +72,18 @@ static weft_status call_of(weft_world *world, const CFI_cdesc_t *counted, bool b
     return WEFT_OK;
 }
 
-/* Does an array hold so many elements, one behind the other? */
+/* Does an array hold so many elements, one behind the other, and of the call's type? */
 static weft_status fits(const CFI_cdesc_t *array, const char *name, const call *c,
                         int64_t elements) {
     char message[160];
+    weft_dtype own;
     if (!weft_fortran_contiguous(array)) {
         (void)snprintf(message, sizeof message, "the array '%s' is not contiguous", name);
+        return weft_error_raise(WEFT_E_ARG, message);
+    }
+    if (!c->said && weft_fortran_dtype(array, &own) && own != c->dtype) {
+        (void)snprintf(message, sizeof message, "the array '%s' is %s; the other one is %s", name,
+                       weft_dtype_text(own), weft_dtype_text(c->dtype));
         return weft_error_raise(WEFT_E_ARG, message);
     }
     int64_t has = weft_fortran_elements(array) * (int64_t)array->elem_len;

@@ -168,6 +168,7 @@ contains
     ! Calls that would read or write beyond an array, or copy where nobody could, are refused; alone, before anyone waits.
     subroutine not_beyond_arrays
         real(real32), asynchronous :: small(2), large(10)
+        real(real64) :: exact(10)
         integer(int32) :: odd(size + 1)
         integer, parameter :: int16 = selected_int_kind(4)
         integer(int16) :: halves(3) = 1_int16
@@ -180,6 +181,10 @@ contains
         call expect(index(weft_error_message(), 'not contiguous') > 0, 'are told')
         call expect(weft_broadcast(world, halves, 0) == WEFT_E_ARG, 'a type that weft does not have')
         call expect(weft_broadcast(world, halves, 0, dtype=WEFT_U16) >= 0, 'as what it is meant for')
+        call expect(weft_all_reduce(world, large, exact, WEFT_REDUCE_SUM) == WEFT_E_ARG, 'a destination of another type')
+        call expect(index(weft_error_message(), "'destination' is f64; the other one is f32") > 0, 'is told so')
+        large = 1
+        call expect(weft_all_reduce(world, large, exact, WEFT_REDUCE_SUM, dtype=WEFT_F32) >= 0, 'unless the type is said')
         call strided
     end subroutine
     ! The compiler brings strides together and back.
