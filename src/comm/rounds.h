@@ -27,8 +27,7 @@ enum {
     WEFTI_ROUNDS_TEXT = 96,
     WEFTI_ROUNDS_MESSAGE_TEXT = 1024,
     WEFTI_ROUNDS_BUCKETS = 256,
-    WEFTI_ROUNDS_RESERVE = 256,    /* buffers that are kept for sending, at most */
-    WEFTI_ROUNDS_DATA_TAGS = 30000 /* 1.. : few, as MPI promises no more */
+    WEFTI_ROUNDS_RESERVE = 256 /* buffers that are kept for sending, at most */
 };
 
 typedef enum wefti_rounds_kind {
@@ -198,7 +197,7 @@ bool wefti_rounds_tell(wefti_rounds_world *w, int32_t rank, const wefti_rounds_h
                        const char *text, const void *data);
 bool wefti_rounds_progress_outgoing(wefti_rounds_world *w);
 bool wefti_rounds_progress_streams(wefti_rounds_world *w); /* whether anything happened */
-/* A rank cannot be reached: if it has a part in anything, the world breaks soon. Takes this
+/* A rank cannot be reached: if anything under way still needs it, the world breaks soon. Takes this
  * thread's error message. */
 void wefti_rounds_lose(wefti_rounds_world *w, int32_t rank);
 void wefti_rounds_mourn(wefti_rounds_world *w);

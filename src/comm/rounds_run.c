@@ -18,6 +18,13 @@ static uint32_t text_bytes(const char *text) {
 
 /* --- sends --- */
 
+/* For data that follow their header. 0 is the stream's. So many that none comes again while what
+ * was sent with it waits to be wanted, however much passes it meanwhile. */
+static uint32_t next_tag(wefti_rounds_peer *peer) {
+    if (++peer->tag == 0) peer->tag = 1;
+    return peer->tag;
+}
+
 /* false: later. */
 static bool send_one(wefti_rounds_world *w, wefti_rounds_post *post, int64_t i) {
     const wefti_rounds_plan *plan = post->endpoint->plan;
@@ -33,7 +40,7 @@ static bool send_one(wefti_rounds_world *w, wefti_rounds_post *post, int64_t i) 
     h.bytes = (uint64_t)m->bytes;
     h.message = (uint32_t)m->number;
     h.text = m->number == 0 ? text_bytes(plan->text) : 0;
-    if (!small) h.tag = 1 + w->peer[partner->rank].tag++ % WEFTI_ROUNDS_DATA_TAGS;
+    if (!small) h.tag = next_tag(&w->peer[partner->rank]);
     if (!wefti_rounds_tell(w, partner->rank, &h, plan->text, data)) return false;
     if (small) {
         post->send_state[i] = WEFTI_ROUNDS_DONE;
@@ -130,10 +137,13 @@ static bool advance(wefti_rounds_world *w, wefti_rounds_post *post) {
 
 /* --- the posts of a channel --- */
 
-static bool has_credit(const wefti_rounds_channel *channel, const wefti_rounds_plan *plan) {
+/* Who is lost gives none any more; what needs it begins, and fails. */
+static bool has_credit(const wefti_rounds_world *w, const wefti_rounds_channel *channel,
+                       const wefti_rounds_plan *plan) {
     for (int64_t i = 0; i < plan->partners; i++) {
         const wefti_rounds_seat *seat = &channel->seat[plan->partner[i].member];
-        if (plan->partner[i].sends > 0 && seat->sent - seat->acknowledged >= WEFTI_ROUNDS_AHEAD)
+        if (plan->partner[i].sends > 0 && seat->sent - seat->acknowledged >= WEFTI_ROUNDS_AHEAD &&
+            !w->peer[plan->partner[i].rank].dead)
             return false;
     }
     return true;
@@ -149,24 +159,25 @@ static void begin(wefti_rounds_world *w, wefti_rounds_channel *channel, wefti_ro
     memcpy(recent->text, plan->text, n);
     recent->text[n] = 0;
     channel->begun = post->number + 1;
-    for (int64_t i = 0; i < plan->partners; i++) {
-        const wefti_rounds_partner *partner = &plan->partner[i];
-        channel->seat[partner->member].sent += partner->sends > 0;
-        w->peer[partner->rank].partner++;
-        if (w->peer[partner->rank].dead) {
-            (void)WEFT_RAISE(WEFT_E_PEER, "it has a part in %s", plan->text);
-            wefti_rounds_lose(w, partner->rank);
-        }
-    }
     wefti_rounds_post **at = &channel->active;
     while (*at) at = &(*at)->next;
     post->next = NULL;
     *at = post;
+    for (int64_t i = 0; i < plan->partners; i++) {
+        const wefti_rounds_partner *partner = &plan->partner[i];
+        channel->seat[partner->member].sent += partner->sends > 0;
+        w->peer[partner->rank].partner++;
+    }
     wefti_rounds_meet_early(w, channel, post);
+    for (int64_t i = 0; i < plan->partners; i++) {
+        if (!w->peer[plan->partner[i].rank].dead) continue;
+        (void)WEFT_RAISE(WEFT_E_PEER, "it has a part in %s", plan->text);
+        wefti_rounds_lose(w, plan->partner[i].rank);
+    }
 }
 
 static void begin_posts(wefti_rounds_world *w, wefti_rounds_channel *channel) {
-    while (channel->first && has_credit(channel, channel->first->endpoint->plan) &&
+    while (channel->first && has_credit(w, channel, channel->first->endpoint->plan) &&
            !atomic_load(&w->broken)) {
         wefti_rounds_post *post = channel->first;
         channel->first = post->next;
@@ -178,6 +189,10 @@ static void begin_posts(wefti_rounds_world *w, wefti_rounds_channel *channel) {
 static void credit(wefti_rounds_world *w, wefti_rounds_channel *channel, int32_t member) {
     wefti_rounds_seat *seat = &channel->seat[member];
     uint64_t told = seat->told;
+    if (w->peer[channel->ranks[member]].dead) {
+        seat->told = seat->consumed; /* nobody wants to know */
+        return;
+    }
     wefti_rounds_header h = header_to(channel, member, WEFTI_ROUNDS_CREDIT);
     if (wefti_rounds_tell(w, channel->ranks[member], &h, NULL, NULL)) return;
     seat->told = told;

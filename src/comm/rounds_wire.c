@@ -51,19 +51,54 @@ weft_status wefti_rounds_reserve(wefti_rounds_world *w, int64_t buffers) {
 
 /* --- telling --- */
 
+static bool has_come(const wefti_rounds_post *post, int64_t receive) {
+    unsigned char state = post->receive_state[receive];
+    bool small = post->endpoint->plan->receive[receive].request < 0;
+    return state == WEFTI_ROUNDS_DONE || (state == WEFTI_ROUNDS_HELD && small);
+}
+/* Whether a post still has something to get from a rank, or to give to it. */
+static bool needs(const wefti_rounds_post *post, int32_t rank) {
+    const wefti_rounds_plan *plan = post->endpoint->plan;
+    const wefti_rounds_partner *partner = wefti_rounds_plan_partner(plan, rank);
+    for (int32_t i = 0; partner && i < partner->receives; i++)
+        if (!has_come(post, partner->receive[i])) return true;
+    for (int64_t i = 0; partner && i < plan->sends; i++)
+        if (&plan->partner[plan->send[i].partner] == partner &&
+            post->send_state[i] != WEFTI_ROUNDS_DONE)
+            return true;
+    return false;
+}
+
+/* By anything under way. Who has done its part may leave while others are in the same call. */
+static bool is_needed(const wefti_rounds_world *w, int32_t rank) {
+    for (const wefti_rounds_channel *channel = w->busy; channel; channel = channel->next_busy)
+        for (const wefti_rounds_post *post = channel->active; post; post = post->next)
+            if (needs(post, rank)) return true;
+    return false;
+}
+
 void wefti_rounds_lose(wefti_rounds_world *w, int32_t rank) {
     w->peer[rank].dead = true;
-    if (w->peer[rank].partner == 0 || w->losing_ns != 0) return;
+    if (w->losing_ns != 0 || !is_needed(w, rank)) return;
     w->losing_ns = wefti_now_ns();
     w->lost = rank;
     (void)snprintf(w->loss, sizeof w->loss, "rank %d is lost: %s", (int)rank, weft_error_message());
 }
 
 /* A rank that breaks the world is lost soon after; what it said, or told others, is the better
- * reason, and is waited for a little. */
+ * reason, and is waited for a little. What it had sent may come meanwhile. */
 void wefti_rounds_mourn(wefti_rounds_world *w) {
-    if (w->losing_ns != 0 && wefti_now_ns() - w->losing_ns > MOURNING_NS)
+    if (w->losing_ns == 0 || wefti_now_ns() - w->losing_ns <= MOURNING_NS) return;
+    if (is_needed(w, w->lost)) {
         wefti_rounds_break(w, w->lost, "%s", w->loss);
+        return;
+    }
+    w->losing_ns = 0;
+    for (int32_t rank = w->known; rank >= 0; rank = w->peer[rank].next) {
+        if (!w->peer[rank].dead) continue;
+        (void)WEFT_RAISE(WEFT_E_PEER, "it has a part in what is under way");
+        wefti_rounds_lose(w, rank);
+    }
 }
 
 bool wefti_rounds_tell(wefti_rounds_world *w, int32_t rank, const wefti_rounds_header *header,

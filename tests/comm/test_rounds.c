@@ -288,6 +288,95 @@ static void a_lost_rank_is_named(void **state) {
     }
 }
 
+/* Two ranks that one thread serves. */
+static void wait_for_both(const world_test *w, wefti_endpoint *const *e, int first, int second) {
+    const int rank[2] = {first, second};
+    weft_status status[2] = {WEFT_PENDING, WEFT_PENDING};
+    while (status[0] == WEFT_PENDING || status[1] == WEFT_PENDING)
+        for (int i = 0; i < 2; i++)
+            if (status[i] == WEFT_PENDING) status[i] = w->comm[rank[i]]->engine->test(e[rank[i]]);
+    assert_int_equal(status[0], WEFT_OK);
+    assert_int_equal(status[1], WEFT_OK);
+}
+
+/* Until it has noticed that a rank has left. */
+static void look_for_the_lost(wefti_comm *comm, int32_t rank) {
+    wefti_rounds_world *world = (wefti_rounds_world *)comm;
+    pthread_mutex_lock(&world->lock);
+    while (!world->peer[rank].dead) (void)wefti_rounds_progress(world);
+    pthread_mutex_unlock(&world->lock);
+}
+
+/* Who has done its part of a call may leave; those who are still in it do not miss it. */
+static void who_has_done_its_part_may_leave(void **state) {
+    (void)state;
+    static mesh m;
+    static float source[3][12000], sum[12000];
+    for (int variant = 0; variant < 2; variant++) {
+        int64_t elements = variant ? 12000 : 3;
+        shared_case c = all_reduce_of(3, elements, WEFT_F32);
+        c.want[1].size[0] = c.want[2].size[0] = 0;
+        world_test w;
+        wefti_endpoint *e[3];
+        rounds_begin(&w, &m, 3, (uint64_t)variant, 0, 4096, false, NULL);
+        force(&w, WEFTI_ROUNDS_DIRECT);
+        wefti_rounds_world *root = (wefti_rounds_world *)w.comm[0];
+        for (int r = 0; r < 3; r++) {
+            e[r] = bound(&w, r, &c);
+            source[r][elements - 1] = (float)(1 << r);
+        }
+        assert_int_equal(w.comm[0]->engine->post(e[0], source[0], sum), WEFT_OK);
+        assert_int_equal(w.comm[1]->engine->post(e[1], source[1], NULL), WEFT_OK);
+        while (w.comm[1]->engine->test(e[1]) == WEFT_PENDING)
+            assert_int_equal(w.comm[0]->engine->test(e[0]), WEFT_PENDING);
+        w.comm[1]->engine->unbind(e[1]);
+        wefti_comm_destroy(w.comm[1]);
+        w.comm[1] = NULL;
+        look_for_the_lost(w.comm[0], 1);
+        assert_true(root->losing_ns == 0);
+        assert_int_equal(w.comm[2]->engine->post(e[2], source[2], NULL), WEFT_OK);
+        wait_for_both(&w, e, 0, 2);
+        assert_true(sum[elements - 1] == 7);
+        /* Another call cannot do without it. */
+        assert_int_equal(w.comm[0]->engine->post(e[0], source[0], sum), WEFT_OK);
+        assert_true(root->losing_ns != 0);
+        assert_int_equal(w.comm[0]->engine->wait(e[0]), WEFT_E_PEER);
+        assert_non_null(strstr(weft_error_message(), "rank 1 is lost"));
+        w.comm[0]->engine->unbind(e[0]);
+        w.comm[2]->engine->unbind(e[2]);
+        rounds_end(&w, &m);
+    }
+}
+
+/* What a rank has sent before it left counts; without its credit nobody waits. */
+static void what_was_sent_before_leaving_counts(void **state) {
+    (void)state;
+    static mesh m;
+    shared_case c = send_of(0, 1, 3), back = send_of(1, 0, 3);
+    back.t.tag = 1;
+    float value[3] = {1, 2, 3}, got[3] = {0};
+    world_test w;
+    rounds_begin(&w, &m, 2, 1, 0, 4096, false, NULL);
+    wefti_endpoint *e[2] = {bound(&w, 0, &c), bound(&w, 1, &c)}, *answer = bound(&w, 1, &back);
+    wefti_rounds_world *left = (wefti_rounds_world *)w.comm[1];
+    for (int i = 0; i < WEFTI_ROUNDS_AHEAD; i++)
+        assert_int_equal(wefti_comm_run(answer, value, NULL), WEFT_OK);
+    assert_int_equal(wefti_comm_run(e[0], value, NULL), WEFT_OK);
+    w.comm[0]->engine->unbind(e[0]);
+    wefti_comm_destroy(w.comm[0]);
+    w.comm[0] = NULL;
+    look_for_the_lost(w.comm[1], 0);
+    assert_true(left->losing_ns == 0);
+    assert_int_equal(wefti_comm_run(e[1], NULL, got), WEFT_OK);
+    assert_memory_equal(got, value, sizeof got);
+    assert_true(left->losing_ns == 0);
+    assert_int_equal(w.comm[1]->engine->post(answer, value, NULL), WEFT_OK);
+    assert_true(left->losing_ns != 0);
+    w.comm[1]->engine->unbind(e[1]);
+    w.comm[1]->engine->unbind(answer);
+    rounds_end(&w, &m);
+}
+
 static void post_never_waits(void **state) {
     (void)state;
     static mesh m;
@@ -298,6 +387,37 @@ static void post_never_waits(void **state) {
         if (w.failures) fail_msg("%s", w.message);
         rounds_end(&w, &m);
     }
+}
+
+/* A long message waits until it is wanted, however many others pass it. */
+static void any_number_passes_one_that_waits(void **state) {
+    (void)state;
+    enum { PASSING = 33000, ELEMENTS = 2100 /* too many to go with a header */ };
+    static mesh m;
+    static float waits[ELEMENTS], passes[ELEMENTS], got[ELEMENTS];
+    shared_case late = send_of(0, 1, ELEMENTS), other = send_of(0, 1, ELEMENTS);
+    late.t.tag = 1;
+    world_test w;
+    rounds_begin(&w, &m, 2, 5, 0, 0, false, NULL);
+    wefti_endpoint *one[2] = {bound(&w, 0, &late), bound(&w, 1, &late)};
+    wefti_endpoint *others[2] = {bound(&w, 0, &other), bound(&w, 1, &other)};
+    waits[0] = -1;
+    assert_int_equal(w.comm[0]->engine->post(one[0], waits, NULL), WEFT_OK);
+    for (int i = 0; i < PASSING; i++) {
+        passes[0] = (float)i;
+        assert_int_equal(w.comm[0]->engine->post(others[0], passes, NULL), WEFT_OK);
+        assert_int_equal(w.comm[1]->engine->post(others[1], NULL, got), WEFT_OK);
+        wait_for_both(&w, others, 0, 1);
+        if (got[0] != (float)i) fail_msg("message %d: %g", i, (double)got[0]);
+    }
+    assert_int_equal(w.comm[1]->engine->post(one[1], NULL, got), WEFT_OK);
+    wait_for_both(&w, one, 0, 1);
+    assert_true(got[0] == -1);
+    for (int r = 0; r < 2; r++) {
+        w.comm[r]->engine->unbind(one[r]);
+        w.comm[r]->engine->unbind(others[r]);
+    }
+    rounds_end(&w, &m);
 }
 
 /* Where the transport allows any thread, all goes on while nobody waits. */
@@ -446,7 +566,10 @@ int main(void) {
         cmocka_unit_test(all_hear_of_a_failure),
         cmocka_unit_test(reasons_have_one_name),
         cmocka_unit_test(a_lost_rank_is_named),
+        cmocka_unit_test(who_has_done_its_part_may_leave),
+        cmocka_unit_test(what_was_sent_before_leaving_counts),
         cmocka_unit_test(post_never_waits),
+        cmocka_unit_test(any_number_passes_one_that_waits),
         cmocka_unit_test(goes_on_by_itself),
         cmocka_unit_test(a_position_is_told),
         cmocka_unit_test(misuse_is_refused),
