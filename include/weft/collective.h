@@ -41,7 +41,8 @@ typedef struct weft_group weft_group;
 typedef struct weft_request weft_request;
 
 /** `ranks` [count], ascending. Not collective, but all members make an equal group, in the same
- * order where they make several of the same ranks. */
+ * order where they make several of the same ranks. What it communicates through, some KiB, is kept
+ * until the world is left: a group is made once, not for each call. */
 WEFT_API weft_status weft_group_create(weft_world *world, const int *ranks, int count,
                                        weft_group **out) WEFT_CHECKED;
 /** Requests that are under way still end. NULL is legal. */
@@ -113,7 +114,8 @@ WEFTI_COLLECTIVE(weft_halo_exchange, const void *source, const int64_t *shape,
                  const weft_halo *send, void *destination, const weft_halo *receive,
                  weft_dtype dtype)
 /** Between two members. Messages of one pair and tag arrive in the order in which they were sent.
- */
+ * Tags tell kinds of messages apart, and do not count them: each that two members use takes some
+ * KiB until the world is left. */
 WEFTI_COLLECTIVE(weft_send, const void *source, int64_t count, weft_dtype dtype, int to, int tag)
 WEFTI_COLLECTIVE(weft_recv, void *destination, int64_t count, weft_dtype dtype, int from, int tag)
 
