@@ -52,7 +52,8 @@ WEFT_API weft_status weft_launcher_find(weft_launcher *out) WEFT_CHECKED;
  * that are missing). Without a launcher: a world of one. */
 WEFT_API weft_status weft_world_join(const weft_world_options *options,
                                      weft_world **out) WEFT_CHECKED;
-/** Collective: waits until all have come here, for a few seconds at most. After its sessions,
+/** Collective: waits until all have come here, for a few seconds at most; under mpirun, which ends
+ * all processes with the first one, as long as they go on and nothing fails. After its sessions,
  * groups and memory. NULL is legal. */
 WEFT_API void weft_world_leave(weft_world *world);
 /** The same, and what the job has failed of, if it has: WEFT_E_MISMATCH names the ranks that have

@@ -89,7 +89,7 @@ static weft_status join_mpi(const wefti_join_plan *plan, const wefti_launcher *l
                   "and the MPI do not know each other",
                   l->place.name, l->place.size, flavour, size);
     }
-    return weft_world_from_transport(&transport, options, out);
+    return wefti_join_transport(&transport, options, true, out);
 }
 
 weft_status weft_world_join(const weft_world_options *options, weft_world **out) {

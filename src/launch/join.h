@@ -16,6 +16,7 @@ typedef struct wefti_join_plan {
     bool tls;
     wefti_links links;
     double join_seconds, heartbeat_seconds, wait_seconds;
+    double leave_seconds; /* how long leaving waits for the others; 0: 5 */
 } wefti_join_plan;
 
 /* What the caller chose, else what is set. Borrows from both. */
@@ -38,6 +39,11 @@ void wefti_control_end(void *control);
  * on failure. `transport` (may be NULL) is copied and closed with the world, also on failure. */
 weft_status wefti_join_assemble(const wefti_join_plan *plan, wefti_control *control,
                                 const weft_transport *transport, weft_world **out) WEFT_CHECKED;
+/* weft_world_from_transport. `ends`: closing ends the transport of all processes at once, as that
+ * of an MPI which is finalised then; so leaving waits for those that go on, as long as nothing
+ * fails, up to wait_seconds. */
+weft_status wefti_join_transport(const weft_transport *transport, const weft_world_options *options,
+                                 bool ends, weft_world **out) WEFT_CHECKED;
 /* A world of one: nobody to watch and nothing to send. */
 weft_status wefti_join_alone(const weft_transport *transport, weft_world **out) WEFT_CHECKED;
 

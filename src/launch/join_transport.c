@@ -148,7 +148,8 @@ static weft_status enter(const weft_transport *t, const wefti_join_plan *plan,
                               .size = t->size,
                               .host = mine.host,
                               .tls = plan->tls,
-                              .join_seconds = plan->join_seconds};
+                              .join_seconds = plan->join_seconds,
+                              .leave_seconds = plan->leave_seconds};
     status = wefti_member_join(&o, &control->member);
     explicit_bzero(&o.secret, sizeof o.secret);
     explicit_bzero(&card.secret, sizeof card.secret);
@@ -163,14 +164,17 @@ static weft_status check(const weft_transport *t) {
     return WEFT_OK;
 }
 
-weft_status weft_world_from_transport(const weft_transport *transport,
-                                      const weft_world_options *options, weft_world **out) {
+weft_status wefti_join_transport(const weft_transport *transport, const weft_world_options *options,
+                                 bool ends, weft_world **out) {
+    enum { USUAL_WAIT = 1800 };
     wefti_join_plan plan;
     wefti_settings set;
     wefti_control *control = NULL;
     weft_status status = check(transport);
     if (status >= 0) status = wefti_settings_find(&set);
     if (status >= 0) status = wefti_join_options(options, &set, &plan);
+    if (status >= 0 && ends)
+        plan.leave_seconds = plan.wait_seconds > 0 ? plan.wait_seconds : USUAL_WAIT;
     if (status >= 0 && transport->size == 1) return wefti_join_alone(transport, out);
     if (status >= 0 && !(control = wefti_calloc(1, sizeof *control)))
         status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for a world");
@@ -179,4 +183,9 @@ weft_status weft_world_from_transport(const weft_transport *transport,
     if (control) wefti_control_end(control);
     if (transport->close) transport->close(transport->context);
     return status;
+}
+
+weft_status weft_world_from_transport(const weft_transport *transport,
+                                      const weft_world_options *options, weft_world **out) {
+    return wefti_join_transport(transport, options, false, out);
 }

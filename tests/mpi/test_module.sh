@@ -5,6 +5,9 @@
 # shellcheck disable=SC2086
 "${CC:-cc}" -std=c17 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -Iinclude -Isrc tests/mpi/module.c \
     "$WEFT_BUILD_DIR/libweft.a" $libraries -lpthread -lm -ldl -o "$work/module" || exit 1
+# shellcheck disable=SC2086
+"${CC:-cc}" -std=c17 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -Iinclude tests/mpi/late.c \
+    "$WEFT_BUILD_DIR/libweft.a" $libraries -lpthread -lm -ldl -o "$work/late" || exit 1
 if ldd "$work/module" | grep -qi mpi; then fail 'the program is linked to an MPI'; fi
 
 for flavour in $flavours; do
@@ -14,6 +17,9 @@ for flavour in $flavours; do
     fi
     for n in 1 3; do WEFT_MODULE_PATH=$WEFT_BUILD_DIR good "$flavour" $n "$work/module" "$flavour" $n; done
     echo "$flavour: $(cat "$work/out")"
+    # Who leaves early ends no MPI that another one still has.
+    WEFT_MODULE_PATH=$WEFT_BUILD_DIR good "$flavour" 2 "$work/late" 13
+    grep -q '^rank 0 of 2 is done$' "$work/out" || fail "$flavour: rank 0 was ended in its work" "$work/out"
     # Found beside the program, and in an installed tree that was moved.
     cp "$WEFT_BUILD_DIR/weft-$flavour.so" "$work/"
     good "$flavour" 2 "$work/module" "$flavour" 2
