@@ -104,7 +104,7 @@ weft_status wefti_buffers_finish(wefti_program_builder *b) {
         wefti_buffer *x = &b->buffers[i];
         if (!x->persistent || x->fixed) continue;
         x->life.offset = p->persistent_bytes;
-        p->persistent_bytes += aligned(x->life.bytes);
+        WEFT_TRY(wefti_place_count(x->life.bytes, &p->persistent_bytes));
     }
     if (shared && p->persistent_bytes > shared->persistent_bytes) {
         /* New tensors of this program must survive the others' steps: they go above them. */

@@ -138,10 +138,12 @@ typedef struct wefti_program_builder {
     bool *needs;             /* per root value: a gradient is wanted */
     bool *has_gradient;
     int32_t *param_index;   /* per root value: index of its tensor, -1 */
-    int32_t *last_backward; /* per root value: last call (in backward order) that contributes */
-    bool unnamed;           /* memory for a name was missing */
-    bool eager;             /* update a parameter as soon as its gradient is complete */
-    int32_t *bucket_of;     /* per root value: of a parameter whose update is still to come, -1 */
+    int32_t *last_backward; /* per root value: last call (in backward order) that contributes, or
+                               reads it when it does */
+    int32_t *handed; /* per root value: of a state that microbatches hand on: its next value; -1 */
+    bool unnamed;    /* memory for a name was missing */
+    bool eager;      /* update a parameter as soon as its gradient is complete */
+    int32_t *bucket_of; /* per root value: of a parameter whose update is still to come, -1 */
     wefti_bucket *bucket;
     int32_t bucket_count;
     int64_t grad_cap, routine_cap, tensor_cap, body_cap;
@@ -252,6 +254,15 @@ weft_status wefti_build_joint_call(wefti_program_builder *b, wefti_section s, in
 
 weft_status wefti_build_loss(wefti_program_builder *b, wefti_section s,
                              int32_t micro) WEFT_CHECKED; /* program.c */
+
+/* states.c. plan: once it is known which calls read what, in which stages. */
+weft_status wefti_states_plan(wefti_program_builder *b) WEFT_CHECKED;
+/* Whether the state is for this microbatch what the one before it has made of it: that value; -1:
+ * it is where it lies. */
+int32_t wefti_state_handed(const wefti_program_builder *b, int32_t micro, int32_t value);
+int32_t wefti_state_maker(const wefti_program_builder *b,
+                          const wefti_assign *a); /* the call that makes the next value; -1 */
+bool wefti_call_reads(const wefti_call_plan *call, int32_t value);
 /* States whose next value call `after` has made (-1: at the end, all others) take it. */
 weft_status wefti_build_states(wefti_program_builder *b, wefti_section s, int32_t micro,
                                int32_t after) WEFT_CHECKED;

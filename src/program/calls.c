@@ -46,6 +46,16 @@ static bool is_param(const wefti_program_builder *b, int32_t v) {
     return b->root->values[v].kind == WEFTI_VALUE_PARAM;
 }
 
+/* What is written in place and has a name is read where it lies. */
+static void place_output(wefti_program_builder *b, int32_t v, int32_t buffer) {
+    int32_t own = b->output_buffer[v];
+    if (own < 0 || own == buffer) return;
+    for (int32_t t = 0; t < b->p->tensor_count; t++)
+        if (b->tensor_buffer[t] == own) b->tensor_buffer[t] = buffer;
+    b->buffers[own].life.bytes = 0;
+    b->output_buffer[v] = buffer;
+}
+
 /* Buffers for a call's results, or the memory that its routine says they are. */
 static weft_status bind_results(wefti_program_builder *b, const wefti_call_plan *call,
                                 int32_t micro, const wefti_routine *r, wefti_draft_step *d) {
@@ -55,6 +65,7 @@ static weft_status bind_results(wefti_program_builder *b, const wefti_call_plan 
         if (r->alias[o] >= 0) {
             WEFT_TRY(check_in_place(b, call, r->alias[o], o));
             *buffer = d->args[r->alias[o]].buffer;
+            place_output(b, v, *buffer);
         } else if (*buffer < 0) {
             weft_desc desc = desc_of(b, v);
             WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&desc),

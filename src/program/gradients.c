@@ -68,6 +68,21 @@ static weft_status cell_gradient(wefti_program_builder *b, wefti_call_plan *call
     return WEFT_OK;
 }
 
+/* Joined passes of a pipeline are a task of the backward pass: none of the forward pass may wait
+ * for what they make. */
+static bool must_go_forward(const wefti_program_builder *b, int32_t k) {
+    bool must = false;
+    for (int o = 0; o < b->calls[k].node->outputs; o++) {
+        int32_t made = b->calls[k].node->out[o];
+        for (int32_t j = k + 1; j < b->call_count; j++)
+            must |= wefti_call_reads(&b->calls[j], made);
+        for (int64_t a = 0; a < b->g->assign_count; a++)
+            for (int32_t j = 0; j < b->call_count && b->g->assigns[a].next == made; j++)
+                must |= j != k && wefti_call_reads(&b->calls[j], b->g->assigns[a].state);
+    }
+    return must && b->stages > 1;
+}
+
 /* Which calls have a backward pass, and of what. */
 weft_status wefti_build_plan_gradients(wefti_program_builder *b) {
     const weft_body *root = b->root;
@@ -104,7 +119,7 @@ weft_status wefti_build_plan_gradients(wefti_program_builder *b) {
         WEFT_TRY(cell_gradient(b, call, wanted, given));
         call->differentiated = true;
         /* Joined passes keep nothing, whatever the plan says of recomputing. */
-        call->joint = last && only_loss && b->spec->recompute == 0;
+        call->joint = last && only_loss && b->spec->recompute == 0 && !must_go_forward(b, k);
         last = false;
         const wefti_cell_grad *grad = &b->p->grads[call->grad];
         for (int i = 0; i < n->inputs; i++)
@@ -112,6 +127,12 @@ weft_status wefti_build_plan_gradients(wefti_program_builder *b) {
                 b->has_gradient[n->in[i]] = true;
                 b->last_backward[n->in[i]] = k; /* the lowest k is the last one to run */
             }
+        /* Nor is a parameter updated before a call reads it that has no gradient for it. */
+        for (int64_t i = 0; i < grad->backward->in_count; i++) {
+            wefti_grad_binding bind = grad->bindings[i];
+            if (bind.source == WEFTI_GRAD_INPUT && b->has_gradient[n->in[bind.index]])
+                b->last_backward[n->in[bind.index]] = k;
+        }
     }
     return WEFT_OK;
 }

@@ -401,9 +401,33 @@ weft_status wefti_pipeline_section(wefti_program_builder *b) {
 
 /* ---- parameters of several stages ---- */
 
-/* Each element of the gradient from one device of each stage, and to all. On stages of equal meshes
- * those are the devices of equal coordinates. */
-static weft_status tie_boxes(wefti_program_builder *b, int32_t value, const bool *uses,
+/* Which stages read a parameter, and which of them have a gradient of it: one that only asks
+ * whether it is positive has none. */
+typedef struct users {
+    bool *reads, *gives; /* [stages] */
+    bool all;            /* all that read it have one */
+} users;
+
+static weft_status find_users(wefti_program_builder *b, int32_t value, users *out) {
+    WEFT_TRY(wefti_build_array(b, b->stages, sizeof *out->reads, &out->reads));
+    WEFT_TRY(wefti_build_array(b, b->stages, sizeof *out->gives, &out->gives));
+    for (int32_t k = 0; k < b->call_count; k++) {
+        const wefti_call_plan *call = &b->calls[k];
+        for (int i = 0; i < call->node->inputs; i++) {
+            if (call->node->in[i] != value) continue;
+            out->reads[call->stage] = true;
+            if (call->differentiated && b->p->grads[call->grad].gradient_out[i] >= 0)
+                out->gives[call->stage] = true;
+        }
+    }
+    out->all = true;
+    for (int32_t s = 0; s < b->stages; s++) out->all &= out->gives[s] || !out->reads[s];
+    return WEFT_OK;
+}
+
+/* Each element of the gradient from one device of each stage that has one, and to all. On stages of
+ * equal meshes those are the devices of equal coordinates. */
+static weft_status tie_boxes(wefti_program_builder *b, int32_t value, const users *users,
                              wefti_transfer *t) {
     const weft_plan *plan = b->spec->plan;
     const weft_desc *whole = &b->root->values[value].desc;
@@ -412,21 +436,23 @@ static weft_status tie_boxes(wefti_program_builder *b, int32_t value, const bool
     for (int32_t s = 0; s < b->stages; s++) {
         wefti_mesh mesh = wefti_plan_mesh(plan, s);
         most += wefti_mesh_size(&mesh);
-        if (uses[s]) same = same && wefti_meshes_alike(&mesh, &b->p->mesh);
+        if (users->reads[s]) same = same && wefti_meshes_alike(&mesh, &b->p->mesh);
     }
     WEFT_TRY(wefti_build_array(b, most, sizeof *t->ranks, &t->ranks));
     WEFT_TRY(wefti_build_array(b, most, sizeof *t->have, &t->have));
     WEFT_TRY(wefti_build_array(b, most, sizeof *t->want, &t->want));
-    t->kind = same ? WEFTI_TRANSFER_ALL_REDUCE : WEFTI_TRANSFER_SEND;
+    t->kind = same && users->all ? WEFTI_TRANSFER_ALL_REDUCE : WEFTI_TRANSFER_SEND;
     for (int32_t s = 0; s < b->stages; s++) {
         stage_side side;
-        if (!uses[s]) continue;
+        if (!users->reads[s]) continue;
         WEFT_TRY(side_of(b, s, &side));
         const wefti_layout *layout = &side.spread[value].state;
         for (int32_t i = same ? place : 0; i < wefti_mesh_size(&side.mesh); i++) {
             int32_t m = t->members++, rank = t->ranks[m] = side.mesh.first + i;
             wefti_layout_box(layout, &side.mesh, whole, rank, &t->want[m]);
-            if (same || wefti_layout_counts(layout, &side.mesh, rank)) t->have[m] = t->want[m];
+            if (whole->rank == 0) t->want[m].size[0] = 1; /* as above */
+            if (users->gives[s] && (same || wefti_layout_counts(layout, &side.mesh, rank)))
+                t->have[m] = t->want[m];
             if (rank == b->p->rank) t->me = m;
             if (same) break;
         }
@@ -450,20 +476,17 @@ bool wefti_pipeline_tied(const wefti_program_builder *b, int32_t value, int32_t 
 
 weft_status wefti_pipeline_tie(wefti_program_builder *b, wefti_section s, int32_t value,
                                int32_t *gradient) {
-    bool *uses;
-    WEFT_TRY(wefti_build_array(b, b->stages, sizeof *uses, &uses));
-    for (int32_t k = 0; k < b->call_count; k++)
-        for (int i = 0; i < b->calls[k].node->inputs; i++)
-            if (b->calls[k].node->in[i] == value) uses[b->calls[k].stage] = true;
+    users users;
+    WEFT_TRY(find_users(b, value, &users));
     weft_desc whole = b->root->values[value].desc;
     weft_desc here = wefti_spread_desc(b, &whole, &b->spread[value].state);
     wefti_transfer *kept, t = {.reduction = WEFTI_REDUCE_SUM,
                                .dtype = here.dtype,
-                               .rank = here.rank,
+                               .rank = here.rank > 0 ? here.rank : 1,
                                .tag = 2,
                                .name = b->root->values[value].name};
     int32_t index, sum;
-    WEFT_TRY(tie_boxes(b, value, uses, &t));
+    WEFT_TRY(tie_boxes(b, value, &users, &t));
     bool gives = wefti_box_elems(&t.have[t.me], t.rank) > 0;
     WEFT_TRY(wefti_transfer_clone(&t, &kept));
     WEFT_TRY(wefti_partition_add(b->part, kept, &index));

@@ -15,6 +15,7 @@
 #include "program/program.h"
 
 enum { ALIGNMENT = 64, MAX_LEVELS = 32 };
+static const int64_t MOST_BYTES = INT64_C(1) << 61; /* of all that is placed together */
 
 static int64_t aligned(int64_t bytes) {
     return (bytes + ALIGNMENT - 1) & ~(int64_t)(ALIGNMENT - 1);
@@ -184,8 +185,17 @@ static weft_status place(wefti_lifetime *buffers, int64_t count, wefti_arena *sc
     return WEFT_OK;
 }
 
+weft_status wefti_place_count(int64_t bytes, int64_t *all) {
+    WEFT_REQUIRE(bytes <= MOST_BYTES - *all, WEFT_E_NOMEM,
+                 "what is to be placed has more bytes than can be counted");
+    *all += aligned(bytes);
+    return WEFT_OK;
+}
+
 weft_status wefti_place(wefti_lifetime *buffers, int64_t count, int64_t *out_bytes) {
     wefti_arena *scratch;
+    int64_t all = 0;
+    for (int64_t i = 0; i < count; i++) WEFT_TRY(wefti_place_count(buffers[i].bytes, &all));
     WEFT_TRY(wefti_arena_create(&scratch));
     weft_status status = place(buffers, count, scratch, out_bytes);
     wefti_arena_destroy(scratch);

@@ -84,6 +84,8 @@ static bool is_kept(const wefti_program_builder *b, int32_t value) {
 }
 
 int32_t *wefti_build_value(wefti_program_builder *b, int32_t micro, int32_t value) {
+    int32_t handed = wefti_state_handed(b, micro, value);
+    if (handed >= 0) return &b->micro[micro - 1].value[handed];
     return is_kept(b, value) ? &b->param_buffer[value] : &b->micro[micro].value[value];
 }
 
@@ -139,19 +141,22 @@ static weft_status bind_input(wefti_program_builder *b, int32_t v, int32_t micro
     return WEFT_OK;
 }
 
-/* Root values that some call of this rank reads; what no call reads is of the first stage. */
+/* Root values that some call of this rank reads, and states whose next value it makes; what no call
+ * has to do with is of the first stage. */
 static weft_status find_read(wefti_program_builder *b, bool **out) {
-    WEFT_TRY(wefti_build_array(b, b->root->value_count, sizeof **out, out));
-    for (int32_t k = 0; k < b->call_count; k++)
-        for (int i = 0; b->calls[k].mine && i < b->calls[k].node->inputs; i++)
-            if (b->calls[k].node->in[i] >= 0) (*out)[b->calls[k].node->in[i]] = true;
-    if (b->stages == 1 || b->stage > 0) return WEFT_OK;
     bool *elsewhere;
+    WEFT_TRY(wefti_build_array(b, b->root->value_count, sizeof **out, out));
     WEFT_TRY(wefti_build_array(b, b->root->value_count, sizeof *elsewhere, &elsewhere));
-    for (int32_t k = 0; k < b->call_count; k++)
+    for (int32_t k = 0; k < b->call_count; k++) {
+        bool *read = b->calls[k].mine ? *out : elsewhere;
         for (int i = 0; i < b->calls[k].node->inputs; i++)
-            if (b->calls[k].node->in[i] >= 0) elsewhere[b->calls[k].node->in[i]] = true;
-    for (int64_t i = 0; i < b->root->in_count; i++)
+            if (b->calls[k].node->in[i] >= 0) read[b->calls[k].node->in[i]] = true;
+    }
+    for (int64_t a = 0; a < b->g->assign_count; a++) {
+        int32_t maker = wefti_state_maker(b, &b->g->assigns[a]);
+        if (maker >= 0) (b->calls[maker].mine ? *out : elsewhere)[b->g->assigns[a].state] = true;
+    }
+    for (int64_t i = 0; i < b->root->in_count && b->stages > 1 && b->stage == 0; i++)
         (*out)[b->root->in[i]] |= !elsewhere[b->root->in[i]];
     return WEFT_OK;
 }
@@ -192,58 +197,12 @@ weft_status wefti_build_loss(wefti_program_builder *b, wefti_section s, int32_t 
     return WEFT_OK;
 }
 
-/* The call that makes a state's next value, when nothing reads the old one after its forward pass;
- * else -1. */
-static int32_t last_reader(const wefti_program_builder *b, const wefti_assign *a) {
-    int32_t maker = -1;
-    for (int32_t k = 0; k < b->call_count; k++)
-        for (int o = 0; o < b->calls[k].node->outputs; o++)
-            if (b->calls[k].node->out[o] == a->next) maker = k;
-    for (int32_t k = 0; k < b->call_count; k++) {
-        const wefti_call_plan *call = &b->calls[k];
-        for (int i = 0; i < call->node->inputs; i++) {
-            if (call->node->in[i] != a->state) continue;
-            if (k > maker) return -1;
-            if (!call->differentiated || call->joint) continue;
-            const wefti_cell_grad *grad = &b->p->grads[call->grad];
-            for (int64_t j = 0; j < grad->backward->in_count; j++)
-                if (grad->bindings[j].source == WEFTI_GRAD_INPUT && grad->bindings[j].index == i)
-                    return -1;
-        }
-    }
-    return maker;
-}
-
-/* States take their next values: those that call `after` has made and that no other call reads, or,
- * at the end (-1), those whose old values were read to the end. Microbatches that are under way
- * together thus see each other's values in order, as if one came after the other. */
-weft_status wefti_build_states(wefti_program_builder *b, wefti_section s, int32_t micro,
-                               int32_t after) {
-    for (int64_t i = 0; i < b->g->assign_count; i++) {
-        wefti_assign a = b->g->assigns[i];
-        if (last_reader(b, &a) != after) continue;
-        int32_t to = b->param_buffer[a.state], from = *wefti_build_value(b, micro, a.next);
-        if (to == from || from < 0) continue; /* written in place, or elsewhere */
-        WEFT_REQUIRE(b->root->values[a.next].node >= 0, WEFT_E_NO_IMPL,
-                     "the state '%s' becomes '%s' itself, which may change in the same step: pass "
-                     "it through an operation",
-                     b->buffers[to].name, b->root->values[a.next].name);
-        wefti_draft_step *d;
-        WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_COPY, WEFTI_OTHER, b->buffers[to].name, 2, &d));
-        wefti_build_arg(b, d, 0, to, 0);
-        wefti_build_arg(b, d, 1, from, 0);
-        d->step.bytes = b->buffers[to].life.bytes;
-        b->now++;
-    }
-    return WEFT_OK;
-}
-
-/* Outputs are those of the last microbatch. Copies before the last of theirs, which run beside it,
- * have them in places of their own. */
+/* Outputs are those of the last microbatch. Those before it that run beside it, copies and all that
+ * a pipeline has under way, have them in places of their own. */
 static void reset_micro(wefti_program_builder *b, int32_t micro) {
     const weft_body *root = b->root;
     int32_t copies = b->p->all_microbatches ? b->spec->plan->copies : 1;
-    bool last = micro % copies == copies - 1;
+    bool last = b->stages > 1 ? micro == b->micros - 1 : micro % copies == copies - 1;
     for (int64_t v = 0; v < root->value_count; v++) {
         if (root->values[v].node < 0) continue;
         b->micro[micro].value[v] = last ? b->output_buffer[v] : -1;
@@ -366,6 +325,7 @@ static weft_status new_tables(wefti_program_builder *b) {
     WEFT_TRY(wefti_build_indices(b, values, &b->param_gradient));
     WEFT_TRY(wefti_build_indices(b, values, &b->param_index));
     WEFT_TRY(wefti_build_indices(b, values, &b->last_backward));
+    WEFT_TRY(wefti_build_indices(b, values, &b->handed));
     WEFT_TRY(wefti_build_array(b, values, sizeof(bool), &b->param_started));
     WEFT_TRY(wefti_build_array(b, values, sizeof(bool), &b->needs));
     WEFT_TRY(wefti_build_array(b, values, sizeof(bool), &b->has_gradient));
@@ -436,6 +396,7 @@ static weft_status decide(wefti_program_builder *b) {
     if (spec->plan && spec->plan->recompute.mode != WEFT_RECOMPUTE_NONE)
         WEFT_TRY(spread_calls(b)); /* what takes communication is kept, not recomputed */
     if (train && b->g->loss >= 0) WEFT_TRY(wefti_build_plan_gradients(b));
+    WEFT_TRY(wefti_states_plan(b));
     return spread_calls(b);
 }
 

@@ -87,6 +87,8 @@ typedef struct wefti_lifetime {
  * by size (Pisarchyk & Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020,
  * section 5). */
 weft_status wefti_place(wefti_lifetime *buffers, int64_t count, int64_t *out_bytes) WEFT_CHECKED;
+/* Adds a buffer's bytes, aligned, to *all; WEFT_E_NOMEM when sums could overflow. */
+weft_status wefti_place_count(int64_t bytes, int64_t *all) WEFT_CHECKED;
 /* Proof: WEFT_E_BUG naming two buffers that overlap in time and place, or one outside [0, bytes).
  */
 weft_status wefti_place_check(const wefti_lifetime *buffers, int64_t count,

@@ -9,6 +9,8 @@
 #include "comm/comm.h"
 #include "program/program.h"
 
+static const int64_t MOST_BYTES = INT64_C(1) << 50; /* of one value */
+
 /* A copy or addition: values; `to` -1: its place is known already. */
 typedef struct move {
     int32_t from, to;
@@ -465,9 +467,19 @@ static weft_status compile(compiler *c) {
     return place_frame(c);
 }
 
+/* Kernels add the sizes of their operands. */
+static weft_status check_sizes(const weft_body *b) {
+    for (int64_t v = 0; v < b->value_count; v++)
+        WEFT_REQUIRE(weft_desc_bytes(&b->values[v].desc) <= MOST_BYTES, WEFT_E_NOMEM,
+                     "%s: %s is more than the memory of any device", b->name,
+                     wefti_desc_text(&b->values[v].desc).text);
+    return WEFT_OK;
+}
+
 weft_status wefti_routine_compile(const wefti_routine_spec *spec, wefti_routine **out) {
     const weft_body *b = spec->body;
     wefti_routine *r;
+    WEFT_TRY(check_sizes(b));
     WEFT_NEW(r, wefti_routine);
     compiler c = {.spec = spec, .body = b, .r = r};
     weft_status status;

@@ -106,7 +106,7 @@ static weft_status add_placed(wefti_program_builder *b, const char *name, int32_
 }
 
 static weft_status keep_placed(wefti_program_builder *b) {
-    int64_t most = 0;
+    int64_t most = b->g->assign_count;
     for (int32_t k = 0; k < b->call_count; k++) most += 1 + b->calls[k].node->inputs;
     b->p->placed = wefti_arena_alloc(b->p->arena, (size_t)most * sizeof *b->p->placed);
     WEFT_REQUIRE(b->p->placed || !most, WEFT_E_NOMEM, "no memory to build a pipeline");
@@ -118,6 +118,12 @@ static weft_status keep_placed(wefti_program_builder *b) {
             bool stays = v && (v->kind == WEFTI_VALUE_PARAM || v->kind == WEFTI_VALUE_STATE);
             if (stays) WEFT_TRY(add_placed(b, v->name, b->calls[k].part, true));
         }
+    }
+    for (int64_t i = 0; i < b->g->assign_count; i++) { /* of states that no call reads too */
+        const wefti_assign *a = &b->g->assigns[i];
+        int32_t maker = wefti_state_maker(b, a);
+        if (maker >= 0)
+            WEFT_TRY(add_placed(b, b->root->values[a->state].name, b->calls[maker].part, true));
     }
     return WEFT_OK;
 }

@@ -74,6 +74,7 @@ static weft_status reduce(wefti_program_builder *b, wefti_section s, const int32
     for (int i = 0; i < count; i++) {
         const wefti_spread *x = &b->spread[values[i]];
         out[i] = b->param_gradient[values[i]];
+        if (out[i] < 0) continue; /* other stages have it: wefti_pipeline_tie */
         if (!b->part || wefti_layout_equal(&x->gradient, &x->state)) continue;
         descs[n] = b->root->values[values[i]].desc;
         from[n] = x->gradient;
@@ -476,14 +477,17 @@ static weft_status tie_stages(wefti_program_builder *b, wefti_section s, int32_t
     int32_t first, count;
     for (int32_t k = 0; k < b->bucket_count; k++) {
         const wefti_bucket *x = &b->bucket[k];
-        for (int32_t at = 0; at < x->count; at += WEFTI_MAX_BUCKET)
+        for (int32_t at = 0; at < x->count; at += WEFTI_MAX_BUCKET) {
+            bool tied = false;
             for (int32_t i = at; i < x->count && i < at + WEFTI_MAX_BUCKET; i++)
-                if (wefti_pipeline_tied(b, x->values[i], &first))
-                    WEFT_TRY(reduce_some(b, s, x, at, gradient, &count));
+                tied = tied || wefti_pipeline_tied(b, x->values[i], &first);
+            if (tied) WEFT_TRY(reduce_some(b, s, x, at, gradient, &count));
+        }
     }
     for (int64_t i = 0; i < b->root->in_count; i++) {
         int32_t v = b->root->in[i];
-        if (gradient[v] >= 0 && wefti_pipeline_tied(b, v, &first))
+        bool here = b->param_index[v] >= 0 && b->has_gradient[v];
+        if (here && wefti_pipeline_tied(b, v, &first))
             WEFT_TRY(wefti_pipeline_tie(b, s, v, &gradient[v]));
     }
     return WEFT_OK;

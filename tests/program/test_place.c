@@ -187,11 +187,24 @@ static void lifetimes_are_inclusive(void **state) {
     assert_int_equal(total, 0);
 }
 
+/* Sizes whose sum no number holds are refused before they are added. */
+static void sums_do_not_overflow(void **state) {
+    (void)state;
+    wefti_lifetime buffers[8];
+    int64_t bytes;
+    for (int i = 0; i < 8; i++) buffers[i] = (wefti_lifetime){INT64_C(1) << 60, 0, 3, 0};
+    assert_int_equal(wefti_place(buffers, 2, &bytes), WEFT_OK);
+    assert_int_equal(bytes, INT64_C(1) << 61);
+    assert_int_equal(wefti_place(buffers, 8, &bytes), WEFT_E_NOMEM);
+    buffers[7].bytes = INT64_MAX;
+    assert_int_equal(wefti_place(buffers + 7, 1, &bytes), WEFT_E_NOMEM);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_lifetimes_are_placed), cmocka_unit_test(placing_is_what_it_says),
         cmocka_unit_test(deep_models_are_placed),      cmocka_unit_test(planted_faults_are_found),
-        cmocka_unit_test(lifetimes_are_inclusive),
+        cmocka_unit_test(lifetimes_are_inclusive),     cmocka_unit_test(sums_do_not_overflow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

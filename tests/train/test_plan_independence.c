@@ -1,11 +1,12 @@
 /* Plans change where a model runs, never what it computes: random networks on random meshes of 1 to
  * 8 devices, with random splits of ops, inputs and parameters, uneven sizes, stages under all
  * schedules, microbatches, copies, recomputation, split optimizers of all kinds and clipping, have
- * the losses, parameters and states of one device. WEFT_SEED sets the first seed, WEFT_CASES how
- * many follow; a failure prints the seed that repeats it alone, with WEFT_VERBOSE the model and the
- * plan too. */
+ * the losses, named results, parameters and states of one device. WEFT_SEED sets the first seed,
+ * WEFT_CASES how many follow; a failure prints the seed that repeats it alone, with WEFT_VERBOSE
+ * the model and the plan too. */
 #include "session_models.h"
 
+#include "graph/builder.h"
 #include "random_network.h"
 #include "weft/plan.h"
 #include "sanitized.h"
@@ -178,6 +179,18 @@ static void split_tensors(trial *t, weft_graph *g) {
         char *s = wefti_text_take(&text);
         ASSERT_OK(weft_tensor_split(t->plan, v->name, s));
         wefti_free(s);
+    }
+}
+
+/* Some results of cells, to be read after each step. */
+static void name_results(const trial *t, weft_graph *g) {
+    dice own = {t->seed, 1u << 25};
+    for (int64_t v = 0; v < g->root->value_count && t->dtype == WEFT_F64; v++) {
+        const wefti_value_info *x = &g->root->values[v];
+        char name[32];
+        if (x->kind != WEFTI_VALUE_NODE || x->desc.dtype != t->dtype || roll(&own, 3)) continue;
+        (void)snprintf(name, sizeof name, "result%d", (int)v);
+        ASSERT_OK(wefti_root_output(g, name, (int32_t)v));
     }
 }
 
@@ -411,7 +424,7 @@ static sameness compare(const trial *t, weft_session *one, weft_session *many) {
     for (int k = 0; k < weft_session_tensors(one, 0); k++) {
         weft_tensor_info info;
         ASSERT_OK(weft_session_tensor(one, 0, k, &info));
-        if (info.role != WEFT_ROLE_PARAM && info.role != WEFT_ROLE_STATE) continue;
+        if (info.role == WEFT_ROLE_INPUT || info.role == WEFT_ROLE_OPTIMIZER) continue;
         char *a = malloc((size_t)info.bytes), *b = malloc((size_t)info.bytes);
         ASSERT_OK(weft_session_read(one, 0, info.name, a, (size_t)info.bytes));
         ASSERT_OK(weft_session_read(many, 0, info.name, b, (size_t)info.bytes));
@@ -447,6 +460,7 @@ static outcome run(uint64_t seed, bool cuts) {
         g[k] = random_network(t.seed, t.cells, t.batch, t.dtype);
         if (weft_graph_status(g[k]) < 0)
             fail_msg("seed %llu: %s", (unsigned long long)seed, weft_graph_message(g[k]));
+        name_results(&t, g[k]);
     }
     ASSERT_OK(wefti_graph_wrap(g[1]));
     weft_parallel_mode other = roll(&t.dice, 2) ? WEFT_PARALLEL_MANUAL : WEFT_PARALLEL_DATA;

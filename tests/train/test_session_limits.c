@@ -20,6 +20,32 @@ static void step_once(weft_session *s, int microbatches) {
     ASSERT_OK(weft_session_update(s, 0.01, NULL));
 }
 
+/* Tensors that are legal one by one, and whose sum no number of bytes holds. */
+static void sums_of_bytes_do_not_overflow(void **state) {
+    (void)state;
+    for (int count = 1; count <= 4; count++)
+        for (int log = 28; log <= 30; log++) {
+            weft_graph *g;
+            weft_session *s;
+            weft_session_options o = options_with(count % 2 ? WEFT_NO_OPTIMIZER : WEFT_MOMENTUM, 0);
+            int64_t shape[2] = {INT64_C(1) << (log - 1), INT64_C(1) << 30};
+            ASSERT_OK(weft_graph_create(&g));
+            weft_value sum = WEFT_NO_VALUE;
+            for (int i = 0; i < count; i++) {
+                char name[16];
+                (void)snprintf(name, sizeof name, "large%d", i);
+                weft_value p = weft_param(g, name, weft_desc_of(WEFT_F64, 2, shape),
+                                          (weft_init){WEFT_INIT_NORMAL, 1});
+                weft_value mean = weft_mean(g, p, 0, NULL, false);
+                sum = i ? weft_add(g, sum, mean) : mean;
+            }
+            weft_loss(g, sum);
+            ASSERT_FAILS(WEFT_E_NOMEM, "more than the memory of any device",
+                         weft_session_create(g, &o, &s));
+            weft_graph_destroy(g);
+        }
+}
+
 static void predicted_peak_is_observed(void **state) {
     (void)state;
     for (uint64_t model = 0; model < 30; model++)
@@ -267,6 +293,7 @@ static weft_graph *cache_graph(int variant) {
     weft_cell_begin(g, "write");
     weft_value next = weft_cell_end(g, weft_cache_write(g, cache, x, at));
     if (variant != 1 && variant != 2) weft_state_update(g, cache, next);
+    if (variant == 0) weft_output(g, "written", next);
     weft_cell_begin(g, "read");
     weft_output(g, "sum",
                 weft_cell_end(g, weft_sum(g, variant == 3 ? cache : next, 0, NULL, false)));
@@ -286,7 +313,14 @@ static void caches_are_written_in_place(void **state) {
         ASSERT_OK(weft_session_forward(s, 0, NULL));
         ASSERT_OK(weft_session_read(s, 0, "sum", &sum, sizeof sum));
         assert_true(sum == (float)(21 * (at + 1)));
+        float cache[48], written[48];
+        ASSERT_OK(weft_session_read(s, 0, "cache", cache, sizeof cache));
+        ASSERT_OK(weft_session_read(s, 0, "written", written, sizeof written));
+        assert_memory_equal(cache, written, sizeof cache);
+        assert_memory_equal(written + 6 * (size_t)at, x, sizeof x);
     }
+    assert_int_equal(weft_session_memory_of(s).observed_peak_bytes,
+                     weft_session_memory_of(s).predicted_peak_bytes);
     const wefti_program *p = wefti_session_program(s, 0);
     for (int32_t k = 0; k < p->step_count[WEFTI_SECTION_FIRST]; k++) {
         const wefti_step *step = &p->steps[WEFTI_SECTION_FIRST][k];
@@ -541,6 +575,7 @@ static void every_allocation_may_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sums_of_bytes_do_not_overflow),
         cmocka_unit_test(predicted_peak_is_observed),
         cmocka_unit_test(too_little_memory_is_refused),
         cmocka_unit_test(the_first_bad_cell_is_named),

@@ -1,0 +1,98 @@
+/* States: when they take their next values.
+ *
+ * A state whose old value nothing reads after the call that makes the new one takes it there. Else,
+ * because a backward pass or a later call still reads the old one, it does so when all is done; of
+ * microbatches that are under way together (pipelines, copies) each then reads what the one before
+ * it has made, where that lies. So they see each other's values in order, as if one came after the
+ * other; plans under which they could not are refused. */
+#include "program/build.h"
+
+int32_t wefti_state_maker(const wefti_program_builder *b, const wefti_assign *a) {
+    for (int32_t k = 0; k < b->call_count; k++)
+        for (int o = 0; o < b->calls[k].node->outputs; o++)
+            if (b->calls[k].node->out[o] == a->next) return k;
+    return -1;
+}
+
+bool wefti_call_reads(const wefti_call_plan *call, int32_t value) {
+    for (int i = 0; i < call->node->inputs; i++)
+        if (call->node->in[i] == value) return true;
+    return false;
+}
+
+/* The call that makes a state's next value, when nothing reads the old one after its forward pass;
+ * else -1. */
+static int32_t last_reader(const wefti_program_builder *b, const wefti_assign *a) {
+    int32_t maker = wefti_state_maker(b, a);
+    for (int32_t k = 0; k < b->call_count; k++) {
+        const wefti_call_plan *call = &b->calls[k];
+        for (int i = 0; i < call->node->inputs; i++) {
+            if (call->node->in[i] != a->state) continue;
+            if (k > maker) return -1;
+            if (!call->differentiated || call->joint) continue;
+            const wefti_cell_grad *grad = &b->p->grads[call->grad];
+            for (int64_t j = 0; j < grad->backward->in_count; j++)
+                if (grad->bindings[j].source == WEFTI_GRAD_INPUT && grad->bindings[j].index == i)
+                    return -1;
+        }
+    }
+    return maker;
+}
+
+/* A value on another stage is another one, and one that is made later cannot be read before. */
+static weft_status check_reader(const wefti_program_builder *b, const char *state, int32_t reader,
+                                int32_t maker) {
+    const wefti_call_plan *r = &b->calls[reader], *m = &b->calls[maker];
+    WEFT_REQUIRE(r->stage == m->stage, WEFT_E_LAYOUT,
+                 "the state '%s' is read by cell '%s' in stage %d, and cell '%s' in stage %d makes "
+                 "its next value: both must be in one stage",
+                 state, r->node->scope, r->stage, m->node->scope, m->stage);
+    bool copies = b->micros > 1 && b->spec->plan->copies > 1;
+    bool in_order = reader >= maker || b->micros == 1 || (!copies && r->part == m->part);
+    WEFT_REQUIRE(in_order, WEFT_E_LAYOUT,
+                 "the state '%s' is read by cell '%s', and cell '%s' behind it makes its next "
+                 "value: where %s, both must be in one %s",
+                 state, r->node->scope, m->node->scope,
+                 copies ? "copies take turns" : "stages are virtual ones",
+                 copies ? "cell" : "of them");
+    return WEFT_OK;
+}
+
+weft_status wefti_states_plan(wefti_program_builder *b) {
+    for (int64_t i = 0; i < b->g->assign_count; i++) {
+        const wefti_assign *a = &b->g->assigns[i];
+        int32_t maker = wefti_state_maker(b, a);
+        const char *name = b->root->values[a->state].name;
+        for (int32_t k = 0; k < b->call_count && maker >= 0; k++)
+            if (wefti_call_reads(&b->calls[k], a->state)) WEFT_TRY(check_reader(b, name, k, maker));
+        if (maker >= 0 && last_reader(b, a) < 0) b->handed[a->state] = a->next;
+    }
+    return WEFT_OK;
+}
+
+/* What comes first of those that are under way together reads what those before have left. */
+int32_t wefti_state_handed(const wefti_program_builder *b, int32_t micro, int32_t value) {
+    if (micro == 0 || (b->stages == 1 && micro % b->spec->plan->copies == 0)) return -1;
+    return b->handed[value];
+}
+
+weft_status wefti_build_states(wefti_program_builder *b, wefti_section s, int32_t micro,
+                               int32_t after) {
+    for (int64_t i = 0; i < b->g->assign_count; i++) {
+        wefti_assign a = b->g->assigns[i];
+        if (last_reader(b, &a) != after) continue;
+        int32_t to = b->param_buffer[a.state], from = *wefti_build_value(b, micro, a.next);
+        if (to == from || from < 0) continue; /* written in place, or elsewhere */
+        WEFT_REQUIRE(b->root->values[a.next].node >= 0, WEFT_E_NO_IMPL,
+                     "the state '%s' becomes '%s' itself, which may change in the same step: pass "
+                     "it through an operation",
+                     b->buffers[to].name, b->root->values[a.next].name);
+        wefti_draft_step *d;
+        WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_COPY, WEFTI_OTHER, b->buffers[to].name, 2, &d));
+        wefti_build_arg(b, d, 0, to, 0);
+        wefti_build_arg(b, d, 1, from, 0);
+        d->step.bytes = b->buffers[to].life.bytes;
+        b->now++;
+    }
+    return WEFT_OK;
+}
