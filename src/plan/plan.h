@@ -128,7 +128,8 @@ bool wefti_plan_recomputes(const weft_plan *plan, const char *call);
 /* Whether programs depend on the plan: with one device they do only for what it says beside splits.
  */
 bool wefti_plan_matters(const weft_plan *plan);
-/* Mesh of a stage: its ranks begin at first, and its axes have the links of the plan. */
+/* Mesh of a stage: its ranks begin at first, and its axes have the links of the plan, those of all
+ * stages with the same axes. */
 wefti_mesh wefti_plan_mesh(const weft_plan *plan, int32_t stage);
 int32_t wefti_plan_stage_of_rank(const weft_plan *plan, int32_t rank);
 /* All that can be said without a model: mesh against devices, levels, numbers, names of axes. */

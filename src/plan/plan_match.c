@@ -49,15 +49,35 @@ bool wefti_plan_matters(const weft_plan *plan) {
     return plan->devices > 1 || plan->copies > 1 || plan->recompute.mode != WEFT_RECOMPUTE_NONE;
 }
 
+static const wefti_mesh *mesh_of(const weft_plan *plan, int32_t stage) {
+    return plan->pipeline.meshes ? &plan->pipeline.meshes[stage] : &plan->mesh;
+}
+
+/* The slower link of all stages with this mesh between blocks of ranks: hosts may end at another
+ * place of each, but all of them must decide alike. */
+static wefti_link slowest_link(const weft_plan *plan, const wefti_mesh *mesh, int32_t block) {
+    wefti_link slowest = {0, 0};
+    int32_t first = 0, ranks = wefti_mesh_size(mesh);
+    for (int32_t s = 0; s < plan->pipeline.stages; s++) {
+        const wefti_mesh *other = mesh_of(plan, s);
+        if (wefti_meshes_alike(other, mesh)) {
+            wefti_link link = wefti_links_of_blocks(&plan->links, first, ranks, block);
+            if (link.latency > slowest.latency) slowest.latency = link.latency;
+            if (link.seconds_per_byte > slowest.seconds_per_byte)
+                slowest.seconds_per_byte = link.seconds_per_byte;
+        }
+        first += wefti_mesh_size(other);
+    }
+    return slowest;
+}
+
 wefti_mesh wefti_plan_mesh(const weft_plan *plan, int32_t stage) {
-    const wefti_mesh *meshes = plan->pipeline.meshes;
-    wefti_mesh mesh = meshes ? meshes[stage] : plan->mesh;
+    wefti_mesh mesh = *mesh_of(plan, stage);
     mesh.first = 0;
-    for (int32_t s = 0; s < stage; s++)
-        mesh.first += wefti_mesh_size(meshes ? &meshes[s] : &plan->mesh);
-    int32_t ranks = wefti_mesh_size(&mesh), block = ranks;
+    for (int32_t s = 0; s < stage; s++) mesh.first += wefti_mesh_size(mesh_of(plan, s));
+    int32_t block = wefti_mesh_size(&mesh);
     for (int a = 0; a < mesh.axes && plan->links.measured; a++) {
-        mesh.axis[a].link = wefti_links_of_blocks(&plan->links, mesh.first, ranks, block);
+        mesh.axis[a].link = slowest_link(plan, &mesh, block);
         block /= mesh.axis[a].size;
     }
     return mesh;
@@ -66,7 +86,7 @@ wefti_mesh wefti_plan_mesh(const weft_plan *plan, int32_t stage) {
 int32_t wefti_plan_stage_of_rank(const weft_plan *plan, int32_t rank) {
     int32_t end = 0;
     for (int32_t s = 0; s < plan->pipeline.stages; s++) {
-        end += wefti_mesh_size(plan->pipeline.meshes ? &plan->pipeline.meshes[s] : &plan->mesh);
+        end += wefti_mesh_size(mesh_of(plan, s));
         if (rank < end) return s;
     }
     return plan->pipeline.stages - 1;
