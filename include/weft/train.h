@@ -99,7 +99,7 @@ typedef struct weft_cell_info {
     int kind;            /* equal numbers: one structure, compiled once */
     /* The parameters that it uses first, as they lie on a device, and what it saves. */
     int64_t device_bytes;
-    char layout[192]; /* of its first result on the plan's mesh, "[dp, -, -]"; "" without a plan */
+    char layout[320]; /* of its first result on the plan's mesh, "[dp, -, -]"; "" without a plan */
 } weft_cell_info;
 
 /* With several devices a cell's numbers are those of one of them, the first that runs it;

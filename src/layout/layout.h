@@ -116,7 +116,7 @@ bool wefti_layout_counts(const wefti_layout *layout, const wefti_mesh *mesh, int
 /* "[dp, tp+sp:64, -] sum(tp)": dimension 0 split by dp, 1 by tp then sp in units of 64, 2 not;
  * partial over tp. Parsing refuses what the mesh does not have, naming the axes it has. */
 typedef struct wefti_layout_words {
-    char text[192];
+    char text[320]; /* of eight axes with the longest names, each with a unit */
 } wefti_layout_words;
 wefti_layout_words wefti_layout_text(const wefti_layout *layout, const wefti_mesh *mesh);
 weft_status wefti_layout_parse(const char *text, const wefti_mesh *mesh,

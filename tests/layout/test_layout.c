@@ -303,6 +303,22 @@ static void text(void **state) {
     assert_true(wefti_layout_equal(&tight, &wide));
 }
 
+/* Eight axes with the longest names, and units of the largest sizes. */
+static void longest_text(void **state) {
+    (void)state;
+    wefti_mesh mesh = {.axes = WEFTI_MAX_AXES};
+    wefti_layout layout = {.rank = WEFT_MAX_RANK};
+    for (int a = 0; a < WEFTI_MAX_AXES; a++) {
+        (void)snprintf(mesh.axis[a].name, sizeof mesh.axis[a].name, "axis_%d_of_eight", a);
+        mesh.axis[a].size = 2;
+        layout.dim[a] =
+            (wefti_dim_split){.count = 1, .axis = {(int8_t)a}, .unit = INT64_MAX - 1 - a};
+    }
+    wefti_layout_words words = wefti_layout_text(&layout, &mesh);
+    wefti_layout again = parse(words.text, &mesh);
+    assert_true(wefti_layout_equal(&layout, &again));
+}
+
 static void illegal_text(void **state) {
     (void)state;
     wefti_mesh mesh = dp_sp_tp(2, 2, 4);
@@ -505,6 +521,7 @@ int main(void) {
         cmocka_unit_test(normal_form),
         cmocka_unit_test(illegal_layouts),
         cmocka_unit_test(text),
+        cmocka_unit_test(longest_text),
         cmocka_unit_test(illegal_text),
         cmocka_unit_test(maps),
         cmocka_unit_test(cuts),
