@@ -69,18 +69,21 @@ static weft_status cell_gradient(wefti_program_builder *b, wefti_call_plan *call
 }
 
 /* Joined passes of a pipeline are a task of the backward pass: none of the forward pass may wait
- * for what they make. */
+ * for what they make, or change a state that they read. */
 static bool must_go_forward(const wefti_program_builder *b, int32_t k) {
     bool must = false;
-    for (int o = 0; o < b->calls[k].node->outputs; o++) {
-        int32_t made = b->calls[k].node->out[o];
+    if (b->stages == 1) return false;
+    for (int o = 0; o < b->calls[k].node->outputs; o++)
         for (int32_t j = k + 1; j < b->call_count; j++)
-            must |= wefti_call_reads(&b->calls[j], made);
-        for (int64_t a = 0; a < b->g->assign_count; a++)
-            for (int32_t j = 0; j < b->call_count && b->g->assigns[a].next == made; j++)
-                must |= j != k && wefti_call_reads(&b->calls[j], b->g->assigns[a].state);
+            must |= wefti_call_reads(&b->calls[j], b->calls[k].node->out[o]);
+    for (int64_t i = 0; i < b->g->assign_count; i++) {
+        const wefti_assign *a = &b->g->assigns[i];
+        int32_t maker = wefti_state_maker(b, a);
+        must |= maker > k && wefti_call_reads(&b->calls[k], a->state);
+        for (int32_t j = 0; j < b->call_count && maker == k; j++)
+            must |= j != k && wefti_call_reads(&b->calls[j], a->state);
     }
-    return must && b->stages > 1;
+    return must;
 }
 
 /* Which calls have a backward pass, and of what. */

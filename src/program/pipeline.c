@@ -18,7 +18,7 @@
 
 typedef struct crossing {
     int32_t value, from_call, from_stage, to_stage;
-    int32_t first_call; /* of the reading stage, in forward order */
+    int32_t first_call; /* of the reading stage, in forward order; joined passes come last */
     int32_t last_call;  /* of the reading stage, in backward order; -1: no gradient */
     /* Endpoints in each direction: posts take them in turn. Between neighbours one for each copy is
      * enough. What skips a stage is sent long before it is read, so that all its microbatches may
@@ -59,6 +59,7 @@ static weft_status add_crossing(wefti_program_builder *b, int32_t v, int32_t mak
         if (x->list[i].value == v && x->list[i].to_stage == to) {
             if (all_under_way(b, maker, reader)) x->list[i].lanes = most;
             if (back && x->list[i].last_call < 0) x->list[i].last_call = reader;
+            if (b->calls[x->list[i].first_call].joint) x->list[i].first_call = reader;
             return WEFT_OK;
         }
     int64_t count = x->count;

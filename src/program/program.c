@@ -358,6 +358,15 @@ static weft_status train_buffers(wefti_program_builder *b) {
     return WEFT_OK;
 }
 
+/* What is received of another stage has a buffer here too. */
+static bool makes(const wefti_program_builder *b, int32_t value) {
+    bool made = false;
+    for (int32_t k = 0; k < b->call_count; k++)
+        for (int o = 0; o < b->calls[k].node->outputs; o++)
+            made |= b->calls[k].mine && b->calls[k].node->out[o] == value;
+    return made;
+}
+
 static void read_offsets(wefti_program_builder *b) {
     wefti_program *p = b->p;
     for (int32_t t = 0; t < p->tensor_count; t++)
@@ -370,7 +379,7 @@ static void read_offsets(wefti_program_builder *b) {
     p->loss = -1;
     if (b->g->loss < 0) return;
     int32_t buffer = *wefti_build_value(b, 0, b->g->loss);
-    if (buffer >= 0) p->loss = b->buffers[buffer].life.offset;
+    if (buffer >= 0 && makes(b, b->g->loss)) p->loss = b->buffers[buffer].life.offset;
     p->loss_dtype = b->root->values[b->g->loss].desc.dtype;
 }
 

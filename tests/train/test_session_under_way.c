@@ -6,11 +6,13 @@
 #include "weft/plan.h"
 
 enum { CELLS = 4, WIDTH = 6, MICRO = 4, STEPS = 3 };
+enum { HEAD = CELLS, BEHIND }; /* cells too */
 
 /* What cells do besides. The number of a cell, -1: none. */
 typedef struct row {
-    bool outputs;   /* hidden values are named */
-    bool behind;    /* another cell reads what the loss is made of */
+    bool outputs; /* hidden values are named */
+    /* Another cell reads 1: what the loss is made of, 2: what its cell reads, 3: the loss. */
+    int behind;
     int read, make; /* a state is read, and its next value made */
     bool factor;    /* the state is a factor of what goes on, else it is only read */
     int dims;       /* of a parameter that all cells read: 0, or 2; -1: none */
@@ -55,25 +57,29 @@ static weft_graph *build(const row *r) {
         x = weft_cell_end(g, x);
         if (r->outputs && c % 2 == 0) weft_output(g, c ? "third" : "first", x);
     }
+    weft_value before = x;
     weft_cell_begin(g, "head");
+    if (r->read == HEAD) x = weft_mul(g, x, ema);
     weft_value results[2] = {weft_mse(g, x, target), weft_scale(g, x, 2)};
-    weft_cell_end_many(g, r->behind ? 2 : 1, results);
+    weft_cell_end_many(g, r->behind == 1 ? 2 : 1, results);
     weft_loss(g, results[0]);
     if (r->behind) {
         weft_cell_begin(g, "behind");
-        weft_output(g, "metric", weft_cell_end(g, weft_mean(g, results[1], 0, NULL, false)));
+        x = r->behind == 1 ? results[1] : r->behind == 2 ? before : results[0];
+        if (r->make == BEHIND) weft_state_update(g, ema, square_means(g, x));
+        weft_output(g, "metric", weft_cell_end(g, weft_mean(g, x, 0, NULL, false)));
     }
     if (weft_graph_status(g) < 0) fail_msg("%s", weft_graph_message(g));
     return g;
 }
 
-static void feed(weft_session *s, uint64_t number) {
+static void feed(weft_session *s, int program, uint64_t number) {
     const char *const names[] = {"x", "target"};
     for (int i = 0; i < 2; i++) {
         double data[MICRO * WIDTH];
         for (int e = 0; e < MICRO * WIDTH; e++)
             data[e] = wefti_philox_normal(number, (uint64_t)i, (uint64_t)e);
-        ASSERT_OK(weft_session_feed(s, 0, names[i], data, sizeof data));
+        ASSERT_OK(weft_session_feed(s, program, names[i], data, sizeof data));
     }
 }
 
@@ -86,18 +92,25 @@ static weft_session_options options_of(const weft_plan *plan, int microbatches) 
     return o;
 }
 
-/* Parameters change while the backward pass goes on where there is one microbatch. */
-static void train(weft_session *s, int microbatches, bool at_the_end) {
+/* Parameters change while the backward pass goes on where there is one microbatch. The loss of the
+ * last step: the mean of what is known. */
+static double train(weft_session *s, int microbatches, bool at_the_end) {
+    double loss, sum = 0;
+    int known = 0;
     for (int n = 0; n < STEPS; n++) {
         for (int m = 0; m < microbatches; m++) {
-            feed(s, (uint64_t)(n * microbatches + m));
+            feed(s, 0, (uint64_t)(n * microbatches + m));
             if (microbatches > 1 || at_the_end)
-                ASSERT_OK(weft_session_accumulate(s, NULL));
+                ASSERT_OK(weft_session_accumulate(s, &loss));
             else
-                ASSERT_OK(weft_session_step(s, 0.5, NULL));
+                ASSERT_OK(weft_session_step(s, 0.5, &loss));
+            if (n < STEPS - 1 || isnan(loss)) continue;
+            sum += loss;
+            known++;
         }
         if (microbatches > 1 || at_the_end) ASSERT_OK(weft_session_update(s, 0.5, NULL));
     }
+    return sum / known;
 }
 
 static void equal_tensors(const char *what, weft_session *one, weft_session *other) {
@@ -120,8 +133,10 @@ static void same_as_one(const char *what, const row *r, weft_session_options o) 
     weft_session_options alone = options_of(NULL, o.microbatches);
     alone.clip = o.microbatches == 1 ? 1e9 : 0;
     weft_session *one = session_of(g, alone), *other = session_of(h, o);
-    train(one, o.microbatches, true);
-    train(other, o.microbatches, o.clip > 0);
+    double of_one = train(one, o.microbatches, true);
+    double of_other = train(other, o.microbatches, o.clip > 0);
+    if (!(fabs(of_one - of_other) <= 1e-12))
+        fail_msg("%s: the loss is %.15g, not %.15g", what, of_other, of_one);
     equal_tensors(what, one, other);
     weft_session_destroy(one);
     weft_session_destroy(other);
@@ -211,8 +226,36 @@ static void outputs_are_those_of_the_last_microbatch(void **state) {
 static void cells_behind_the_loss_have_its_results(void **state) {
     (void)state;
     row r = PLAIN;
-    r.behind = true;
-    under_all(&r);
+    for (r.behind = 1; r.behind <= 3; r.behind++) under_all(&r);
+}
+
+/* In another stage than the cell of the loss, or in one with it that its operands come to. */
+static void cells_behind_the_loss_may_be_in_any_stage(void **state) {
+    (void)state;
+    static const char *const cells[] = {"cell3", "head", "behind"};
+    row r = PLAIN;
+    for (r.behind = 1; r.behind <= 3; r.behind++)
+        for (int cut = 1; cut < 3; cut++)
+            for (int k = 0; k < SCHEDULES; k++) {
+                if (schedules[k].chunks > 1) continue;
+                weft_plan *plan = pipeline(k, 1);
+                ASSERT_OK(weft_plan_stage(plan, cells[cut - 1], 0));
+                ASSERT_OK(weft_plan_stage(plan, cells[cut], 1));
+                r.read = r.make = -1;
+                same_as_one(schedules[k].name, &r, options_of(plan, 4));
+                r.read = HEAD;
+                r.make = BEHIND;
+                if (cut == 1 && r.behind == 2)
+                    same_as_one(schedules[k].name, &r, options_of(plan, 4));
+                weft_plan_destroy(plan);
+            }
+    weft_plan *plan = pipeline(SCHEDULES - 1, 1); /* whose last virtual stage is on the first one */
+    ASSERT_OK(weft_plan_stage(plan, "head", 2));
+    ASSERT_OK(weft_plan_stage(plan, "behind", 3));
+    r = PLAIN;
+    r.behind = 3;
+    same_as_one("the first stage reads the loss", &r, options_of(plan, 4));
+    weft_plan_destroy(plan);
 }
 
 /* Also where a backward pass reads the old value, or nothing does. */
@@ -313,6 +356,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(outputs_are_those_of_the_last_microbatch),
         cmocka_unit_test(cells_behind_the_loss_have_its_results),
+        cmocka_unit_test(cells_behind_the_loss_may_be_in_any_stage),
         cmocka_unit_test(states_go_from_microbatch_to_microbatch),
         cmocka_unit_test(states_of_a_stage_may_be_of_two_cells),
         cmocka_unit_test(states_that_cannot_be_in_order_are_refused),
