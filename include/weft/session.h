@@ -115,8 +115,9 @@ WEFT_API weft_status weft_session_add(weft_session *session, weft_graph *graph,
                                       int *out_program) WEFT_CHECKED;
 
 /** Copy `bytes` of data, row-major, into the input `name` of a program (0: the first), again
- * instead of what was fed before. Inputs keep what they were fed only until the pass that reads
- * them: every input is to be fed before each pass, which else gives WEFT_E_ARG, naming it.
+ * instead of what was fed before. Inputs keep what they were fed only until the next pass, of this
+ * or another program: every input is to be fed before each pass, which else gives WEFT_E_ARG,
+ * naming it.
  * WEFT_E_SHAPE when the size differs. */
 WEFT_API weft_status weft_session_feed(weft_session *session, int program, const char *name,
                                        const void *data, size_t bytes) WEFT_CHECKED;
@@ -130,11 +131,12 @@ typedef struct weft_session_part {
 } weft_session_part;
 /** For programs whose arrays are cut already: where this process's part is, to be read and written
  * in place. Inputs are the caller's, and count as fed, until the pass that reads them begins and
- * after it has ended; parameters, states and optimizer tensors between steps (replicas must stay
- * equal; ask again before each time they are written); outputs after the pass that makes them. The
- * address stays the same; in a pipeline each microbatch has inputs of its own, and it is asked for
- * those of the coming one. WEFT_E_ARG for several devices in one process. Collective when it is the
- * session's first call after it was created. */
+ * after it has ended (passes of other programs overwrite them); parameters, states and optimizer
+ * tensors between steps (replicas must stay equal; ask again before each time they are written);
+ * outputs after the pass that makes them. The address stays the same; in a pipeline, and with
+ * copies, each microbatch has inputs of its own, and it is asked for those of the coming one.
+ * WEFT_E_ARG for several devices in one process. Collective when it is the session's first call
+ * after it was created. */
 WEFT_API weft_status weft_session_local(weft_session *session, int program, const char *name,
                                         weft_session_part *out) WEFT_CHECKED;
 /** Copy this process's part of an input, as weft_session_local describes it. */
@@ -149,11 +151,11 @@ WEFT_API weft_status weft_session_feed_rows(weft_session *session, int program, 
                                             const void *data, size_t bytes) WEFT_CHECKED;
 
 /** Forward and backward of one microbatch. *out_loss (may be NULL) is its loss; in a pipeline,
- * which runs all microbatches of a step together, it is NaN until the last one, then the mean of
- * all. Without optimizer: forward only. WEFT_E_NUMERIC when the loss is not finite; the message
- * names the first cell that made such a value. WEFT_E_ARG when all microbatches are there already,
- * or for a session that updates inside of its backward pass (one microbatch, no clipping, no
- * keep_gradients): use weft_session_step. A pass that fails ends the step: the next one is the
+ * or with copies, which run all microbatches of a step together, it is NaN until the last one, then
+ * the mean of all. Without optimizer: forward only. WEFT_E_NUMERIC when the loss is not finite; the
+ * message names the first cell that made such a value. WEFT_E_ARG when all microbatches are there
+ * already, or for a session that updates inside of its backward pass (one microbatch, no clipping,
+ * no keep_gradients): use weft_session_step. A pass that fails ends the step: the next one is the
  * first microbatch of a new one, and so after an update whose norm is not finite. */
 WEFT_API weft_status weft_session_accumulate(weft_session *session, double *out_loss) WEFT_CHECKED;
 /** Update the parameters from what was accumulated. *out_norm (may be NULL): the global gradient
@@ -166,7 +168,8 @@ WEFT_API weft_status weft_session_step(weft_session *session, double learning_ra
                                        double *out_loss) WEFT_CHECKED;
 
 /** Forward pass of program `program`: one that was added, or 0 in a session without optimizer.
- * *out_loss may be NULL. */
+ * *out_loss may be NULL. It ends a step whose update is still to come: the next microbatch is the
+ * first of a new one. */
 WEFT_API weft_status weft_session_forward(weft_session *session, int program,
                                           double *out_loss) WEFT_CHECKED;
 

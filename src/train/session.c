@@ -70,6 +70,11 @@ static double loss_here(const weft_session *s, const wefti_view *view) {
     return NAN;
 }
 
+/* Programs share their memory: what one of them runs takes what was fed to the others. */
+static void take_inputs(const weft_session *s, int64_t first) {
+    for (int64_t i = first; i < s->view_count; i++) wefti_view_take(s->views[i]);
+}
+
 /* A forward pass, with the backward pass where there is one. */
 static weft_status run_pass(weft_session *s, wefti_view *view, wefti_section section,
                             double *out_loss) {
@@ -79,7 +84,7 @@ static weft_status run_pass(weft_session *s, wefti_view *view, wefti_section sec
     double loss = loss_here(s, view);
     if (status < 0 && status != WEFT_E_NUMERIC) status = wefti_crew_name(s->crew, status);
     if (s->world) status = wefti_session_settle(s, view, status, &loss);
-    wefti_view_take(view);
+    take_inputs(s, 0);
     if (status < 0) return name_culprit(s, view, section, status);
     if (run.pack) s->packed = true;
     if (out_loss) *out_loss = loss;
@@ -195,10 +200,13 @@ weft_status weft_session_update(weft_session *s, double learning_rate, double *o
     WEFT_REQUIRE(!updates_eagerly(s), WEFT_E_ARG,
                  "this session updates inside of its backward pass: use weft_session_step");
     WEFT_REQUIRE(s->accumulated == s->options.microbatches, WEFT_E_ARG,
-                 "%d of %d microbatches are accumulated", s->accumulated, s->options.microbatches);
+                 "%d of %d microbatches are accumulated since the last update or pass of another "
+                 "program",
+                 s->accumulated, s->options.microbatches);
     double norm = NAN;
     weft_status status = s->options.clip > 0 ? clip(s, &norm) : WEFT_OK;
     if (status < 0) s->accumulated = 0; /* of these gradients nothing will come */
+    take_inputs(s, 1);
     WEFT_TRY(status);
     set_scalar(s, LEARNING_RATE, learning_rate);
     WEFT_TRY(run_section(s, s->views[0], WEFTI_SECTION_UPDATE));
@@ -232,6 +240,7 @@ weft_status weft_session_forward(weft_session *s, int program, double *out_loss)
                  "program 0 trains: use weft_session_step, or add a graph for evaluation");
     WEFT_TRY(wefti_session_start(s));
     WEFT_TRY(wefti_give_up(s->world, wefti_view_check_given(s, program)));
+    s->accumulated = 0; /* it takes the memory of the gradients */
     return run_pass(s, v, WEFTI_SECTION_FIRST, out_loss);
 }
 

@@ -88,8 +88,8 @@ weft_status wefti_view_create(const weft_session *s, const weft_graph *graph,
 void wefti_view_destroy(wefti_view *view);
 weft_status wefti_session_look_up(const weft_session *s, int program, const char *name,
                                   wefti_view **out_view, int *out) WEFT_CHECKED;
-/* The input of the coming microbatch is given; every input of it has to be; a pass has read them.
- */
+/* The input of the coming microbatch is given; every input of it has to be; a pass has read or
+ * overwritten them. */
 void wefti_view_give(const weft_session *s, wefti_view *view, int index, wefti_given how);
 weft_status wefti_view_check_given(const weft_session *s, int program) WEFT_CHECKED;
 void wefti_view_take(wefti_view *view);

@@ -501,6 +501,9 @@ static void a_pass_needs_its_inputs(void **state) {
         ASSERT_FAILS(WEFT_E_ARG, "input 'x' of program 1 was not fed",
                      weft_session_forward(s, eval, NULL));
         ASSERT_OK(weft_session_feed(s, eval, "x", x, sizeof x));
+        ASSERT_FAILS(WEFT_E_ARG, "input 'target' of program 1 was not fed", /* since the steps */
+                     weft_session_forward(s, eval, NULL));
+        ASSERT_OK(weft_session_feed(s, eval, "target", x, sizeof x));
         ASSERT_OK(weft_session_forward(s, eval, NULL));
         weft_session_destroy(s);
         weft_plan_destroy(plan);

@@ -352,6 +352,39 @@ static void parameters_are_updated_when_nobody_reads_them(void **state) {
     }
 }
 
+/* Programs share their memory. */
+static void passes_of_other_programs_take_what_is_under_way(void **state) {
+    (void)state;
+    for (int copies = 1; copies <= 2; copies++) {
+        weft_graph *g = build(&PLAIN), *h = build(&PLAIN);
+        weft_plan *plan = copies_of(1, copies);
+        weft_session *s = session_of(g, options_of(plan, 2));
+        int other;
+        ASSERT_OK(weft_session_add(s, h, &other));
+        feed(s, 0, 1);
+        ASSERT_OK(weft_session_accumulate(s, NULL));
+        feed(s, 0, 2);
+        feed(s, other, 3);
+        ASSERT_OK(weft_session_forward(s, other, NULL));
+        ASSERT_FAILS(WEFT_E_ARG, "was not fed since the last pass",
+                     weft_session_accumulate(s, NULL));
+        feed(s, 0, 2);
+        ASSERT_OK(weft_session_accumulate(s, NULL));
+        ASSERT_FAILS(WEFT_E_ARG, "1 of 2 microbatches are accumulated since the last update or",
+                     weft_session_update(s, 0.5, NULL));
+        feed(s, 0, 1);
+        ASSERT_OK(weft_session_accumulate(s, NULL));
+        feed(s, other, 3);
+        ASSERT_OK(weft_session_update(s, 0.5, NULL));
+        ASSERT_FAILS(WEFT_E_ARG, "was not fed since the last pass",
+                     weft_session_forward(s, other, NULL));
+        weft_session_destroy(s);
+        weft_plan_destroy(plan);
+        weft_graph_destroy(g);
+        weft_graph_destroy(h);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(outputs_are_those_of_the_last_microbatch),
@@ -362,6 +395,7 @@ int main(void) {
         cmocka_unit_test(states_that_cannot_be_in_order_are_refused),
         cmocka_unit_test(parameters_of_all_stages_have_one_gradient),
         cmocka_unit_test(parameters_are_updated_when_nobody_reads_them),
+        cmocka_unit_test(passes_of_other_programs_take_what_is_under_way),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
