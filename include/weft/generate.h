@@ -1,4 +1,4 @@
-/* Text from a trained language model (gpt2, llama), token by token.
+/* Text from a trained language model (all but bert), token by token.
  *
  *     weft_generator *g;
  *     weft_generator_open("run", &(weft_generator_options){0}, &g);

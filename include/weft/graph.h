@@ -67,7 +67,8 @@ WEFT_API weft_value weft_param(weft_graph *graph, const char *name, weft_desc de
 /** A tensor that lives between steps but is not trained: running statistics, a key/value cache. */
 WEFT_API weft_value weft_state(weft_graph *graph, const char *name, weft_desc desc, weft_init init);
 /** After the forward pass, `state` takes the value `next` (same shape and dtype). Legal inside the
- * cell that uses the state. */
+ * cell that uses the state. Microbatches hand it on in their order; plans under which they cannot
+ * are refused by weft_session_create (WEFT_E_LAYOUT). */
 WEFT_API void weft_state_update(weft_graph *graph, weft_value state, weft_value next);
 
 /** Begin a cell named printf-style: weft_cell_begin(g, "h.%d", i). Values of the surroundings may

@@ -84,9 +84,11 @@ WEFT_API weft_status weft_model_complete(weft_model_config *config) WEFT_CHECKED
 
 /** Build the graph for `batch` samples of `seq` tokens (seq 0: config->context; ignored by image
  * models) with activations of dtype `dtype`. Inputs: language models "tokens" i32 [batch, seq] and
- * "targets" i32 [batch, seq] (-1: ignored); classifiers "image" [batch, c, h, w] (f32, or f64 in
- * f64 graphs) and "label" i32 [batch]. Outputs: "loss" (TRAIN, EVAL), "logits" (LOGITS, DECODE,
- * and EVAL of classifiers). Activations are of `dtype`; parameters are f32, or f64 when it is f64.
+ * "targets" i32 [batch, seq] (-1: ignored), bert in TRAIN also "share" [] (f32, or f64 in f64
+ * graphs), which multiplies the loss: 1, or, of a microbatch, its targets that count over their
+ * mean number in the step's microbatches; classifiers "image" [batch, c, h, w] (f32, or f64 in f64
+ * graphs) and "label" i32 [batch]. Outputs: "loss" (TRAIN, EVAL), "logits" (LOGITS, DECODE, and
+ * EVAL of classifiers). Activations are of `dtype`; parameters are f32, or f64 when it is f64.
  * Parameters have the names of Hugging Face or torchvision, without the model's own prefix: see
  * weft_model_file_name. */
 WEFT_API weft_status weft_model_build(const weft_model_config *config, weft_model_use use,
