@@ -196,7 +196,7 @@ WEFT_API weft_status weft_session_find(const weft_session *session, int program,
                                        weft_tensor_info *out) WEFT_CHECKED;
 /** Copy a tensor out of or into the session, row-major. `bytes` must be its size (WEFT_E_SHAPE).
  * Parameters, states and optimizer tensors can be read and written at any time between steps;
- * outputs are valid after the pass that makes them. */
+ * outputs are valid from the pass that makes them to the next one, of this or another program. */
 WEFT_API weft_status weft_session_read(weft_session *session, int program, const char *name,
                                        void *data, size_t bytes) WEFT_CHECKED;
 WEFT_API weft_status weft_session_write(weft_session *session, int program, const char *name,
