@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "plan/plan.h"
+#include "program/print.h"
 
 /* ---- running ---- */
 
@@ -42,15 +43,30 @@ static weft_status run_section(weft_session *s, const wefti_view *view, wefti_se
                          wefti_crew_name(s->crew, wefti_crew_run(s->crew, run_device, &run)));
 }
 
+/* Where models communicate by hand each rank has a loss of its own: with one that is not finite it
+ * may be alone, and the others anywhere. */
+static bool loss_is_own(const weft_session *s) {
+    return s->world && s->plan && s->plan->mode == WEFT_PARALLEL_MANUAL;
+}
+
+static bool communicates(const wefti_program *p, wefti_section section) {
+    wefti_step_transfer x;
+    for (int32_t i = 0, at = 0; i < p->step_count[section]; i++, at = 0)
+        if (wefti_step_transfer_next(p, &p->steps[section][i], &at, &x)) return true;
+    return false;
+}
+
 /* The loss is not finite: once more, looking at every value, to name where it began. */
 static weft_status name_culprit(weft_session *s, const wefti_view *view, wefti_section section,
                                 weft_status status) {
     if (status != WEFT_E_NUMERIC) return status;
+    const bool own = loss_is_own(s);
+    if (own && communicates(view->own, section)) return wefti_give_up(s->world, status);
     char *first = wefti_strdup(weft_error_message());
     section_run run = run_of(s, view, section);
     run.options.check_finite = true;
     weft_status again = wefti_crew_name(s->crew, wefti_crew_run(s->crew, run_device, &run));
-    if (s->world && (again == WEFT_OK || again == WEFT_E_NUMERIC))
+    if (s->world && !own && (again == WEFT_OK || again == WEFT_E_NUMERIC))
         again = wefti_agree_first(s->agreement, again,
                                   wefti_device_finding_order(wefti_crew_device(s->crew, s->me)));
     again = again == WEFT_E_NUMERIC ? again : wefti_give_up(s->world, again);
@@ -59,7 +75,7 @@ static weft_status name_culprit(weft_session *s, const wefti_view *view, wefti_s
     else if (first)
         (void)wefti_prefix(again, "%s", first);
     wefti_free(first);
-    return status;
+    return own ? wefti_give_up(s->world, status) : status;
 }
 
 /* Of the lowest device here that has it; NaN: none. */

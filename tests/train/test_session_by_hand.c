@@ -45,6 +45,7 @@ typedef struct member {
     int from, to; /* steps; to 0: all */
     const char *load, *save;
     bool lost; /* not all of them have a file to load */
+    int bad;   /* the step in which a number of this rank's samples is NaN; 0: none */
 } member;
 
 static int units_of(const member *m) {
@@ -110,6 +111,10 @@ static weft_status run_steps(weft_session *s, member *m) {
         if (weft_session_step_number(s) != step) return WEFT_E_BUG;
         TRY(fill(s, "x", row + step * 10, 0, 2));
         TRY(fill(s, "t", row + step * 10, 0, 3));
+        if (m->bad && m->bad == step) {
+            TRY(weft_session_local(s, 0, "t", &part));
+            ((double *)part.data)[1] = NAN;
+        }
         TRY(weft_session_step(s, 0.1, &m->out.loss[step]));
     }
     TRY(weft_session_local(s, 0, "w1", &part));
@@ -186,6 +191,19 @@ static void hidden_units_shared_out(void **state) {
 static void samples_shared_out(void **state) {
     (void)state;
     run_way(SAMPLES);
+}
+
+/* A rank whose own loss is no number is named on all of them, who wait for it. */
+static void one_loss_is_no_number(void **state) {
+    (void)state;
+    static member members[RANKS];
+    rank_of_world ranks[RANKS];
+    for (int r = 0; r < RANKS; r++)
+        members[r] = (member){.what = SAMPLES, .ranks = RANKS, .rank = r, .bad = r == 2 ? 3 : 0};
+    run_world(RANKS, run_member, members, sizeof *members, ranks);
+    for (int r = 0; r < RANKS; r++)
+        assert_rank_fails(&ranks[r], r, r == 2 ? WEFT_E_NUMERIC : WEFT_E_PEER,
+                          "rank 2: the loss is nan");
 }
 
 /* ---- slices ---- */
@@ -303,6 +321,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hidden_units_shared_out),
         cmocka_unit_test(samples_shared_out),
+        cmocka_unit_test(one_loss_is_no_number),
         cmocka_unit_test(slices_go_on_with_other_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
