@@ -143,9 +143,12 @@ enum { WEFTI_CHECKPOINT_LATEST = -1 }; /* in place of a step */
 
 /* One run per directory: makes `dir` if needed, takes DIR/.lock (flock, released with the process),
  * and removes what an interrupted run left behind. WEFT_E_ARG naming the process when another holds
- * it. */
+ * it, and for the directory of a step. */
 typedef struct wefti_checkpoint_lock wefti_checkpoint_lock;
 weft_status wefti_checkpoint_lock_open(const char *dir, wefti_checkpoint_lock **out) WEFT_CHECKED;
+/* Where `dir` was removed, or another put in its place, since *lock was taken: takes it anew. On
+ * failure *lock stays as it is. */
+weft_status wefti_checkpoint_lock_keep(const char *dir, wefti_checkpoint_lock **lock) WEFT_CHECKED;
 void wefti_checkpoint_lock_close(wefti_checkpoint_lock *lock);
 
 /* Steps with a valid manifest, ascending (NULL and 0 when there are none or `dir` is absent);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/fault.h"
@@ -53,7 +54,19 @@ static weft_status take(int fd, const char *dir) {
     return wefti_step_clean(dir);
 }
 
+/* What is written into a step is not found again: a run goes on from the step itself. */
+static weft_status refuse_step(const char *dir) {
+    bool step = false;
+    if (wefti_is_dir(dir)) WEFT_TRY(wefti_step_is(dir, &step));
+    WEFT_REQUIRE(!step, WEFT_E_ARG,
+                 "%s is a checkpoint itself: name the directory that holds it to go on from the "
+                 "newest one there, or begin a run of its own with model.from: %s",
+                 dir, dir);
+    return WEFT_OK;
+}
+
 weft_status wefti_checkpoint_lock_open(const char *dir, wefti_checkpoint_lock **out) {
+    WEFT_TRY(refuse_step(dir));
     WEFT_TRY(wefti_dir_make(dir));
     wefti_checkpoint_lock *lock;
     WEFT_NEW(lock, wefti_checkpoint_lock);
@@ -70,6 +83,28 @@ weft_status wefti_checkpoint_lock_open(const char *dir, wefti_checkpoint_lock **
         return status;
     }
     *out = lock;
+    return WEFT_OK;
+}
+
+/* Whether DIR/.lock is still the file that was locked. */
+static weft_status is_there(const wefti_checkpoint_lock *lock, const char *dir, bool *out) {
+    struct stat locked, found;
+    char *path = wefti_format("%s/.lock", dir);
+    WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
+    *out = fstat(lock->fd, &locked) == 0 && stat(path, &found) == 0 &&
+           locked.st_dev == found.st_dev && locked.st_ino == found.st_ino;
+    wefti_free(path);
+    return WEFT_OK;
+}
+
+weft_status wefti_checkpoint_lock_keep(const char *dir, wefti_checkpoint_lock **lock) {
+    wefti_checkpoint_lock *again;
+    bool there;
+    WEFT_TRY(is_there(*lock, dir, &there));
+    if (there) return WEFT_OK;
+    WEFT_TRY(wefti_checkpoint_lock_open(dir, &again));
+    wefti_checkpoint_lock_close(*lock);
+    *lock = again;
     return WEFT_OK;
 }
 

@@ -329,7 +329,8 @@ static weft_status begin_save(wefti_training *t, bool last) {
     note_failure(t, wefti_training_settle(t));
     char *config = NULL;
     wefti_checkpoint_tensor *tensors = NULL;
-    weft_status status = weft_model_config_write(&t->config, &config);
+    weft_status status = wefti_checkpoint_lock_keep(t->job->checkpoint.dir, &t->lock);
+    if (status == WEFT_OK) status = weft_model_config_write(&t->config, &config);
     if (status == WEFT_OK) status = tensors_of(t, &tensors);
     if (status == WEFT_OK) status = begin(t, last, tensors, config);
     wefti_free(tensors);
@@ -351,6 +352,7 @@ static weft_status save(wefti_training *t, bool last, weft_status *out_unwritten
     bool begun = *out_unwritten >= 0;
     weft_status status = wefti_training_tell(t, WEFT_OK, &begun, sizeof begun);
     if (status >= 0 && begun) status = wefti_training_deliver(t);
+    if (status < 0) wefti_delivery_end(t->delivery); /* nobody waits for what does not come */
     if (!begun && status >= 0) (void)wefti_failure_tell(&unwritten);
     return status;
 }
@@ -439,6 +441,12 @@ static void note_differences(const wefti_training *t, const wefti_checkpoint *c)
                             "the data have %lld samples, but had %s when the checkpoint was "
                             "written: from here on the order of samples is another",
                             (long long)now, samples);
+    const char *optimizer = wefti_optimizer_text(t->job->train.optimizer.name);
+    if (meta->optimizer && strcmp(meta->optimizer, optimizer))
+        wefti_training_note(t,
+                            "the run began with train.optimizer.name: %s; it goes on with %s, from "
+                            "the states of that",
+                            meta->optimizer, optimizer);
     const char *isa = wefti_checkpoint_value(&meta->compute, "isa");
     if (isa && strcmp(isa, wefti_builtin_variant()))
         wefti_training_note(

@@ -126,6 +126,74 @@ static void two_runs_on_one_directory(void **state) {
     ASSERT_OK(run_with(&w, WITH(dir_word("locked")), &r));
 }
 
+/* The directory is removed in the midst of a run: it is the run's own again with the next
+ * checkpoint. */
+static void remove_directory(void *context, int64_t step, const char *path) {
+    on_checkpoint(context, step, path);
+    wefti_checkpoint_lock *lock;
+    if (step == 5) ASSERT_OK(wefti_remove_tree(in_root("gone")));
+    if (step == 10)
+        ASSERT_FAILS(WEFT_E_ARG, "another run (process ",
+                     wefti_checkpoint_lock_open(in_root("gone"), &lock));
+}
+
+static void a_directory_that_goes_is_locked_again(void **state) {
+    (void)state;
+    words w = tiny_gpt2();
+    add_words(&w, WITH(dir_word("gone"), "checkpoint.every=5", "train.steps=15"));
+    weft_job *job = job_of(&w);
+    record r = {.first = 0};
+    weft_train_events events = {
+        .context = &r, .step = on_step, .checkpoint = remove_directory, .note = on_note};
+    ASSERT_OK(weft_train_run(job, &events, &r.result));
+    weft_job_free(job);
+    int64_t newest;
+    assert_int_equal(r.checkpoints, 3);
+    assert_int_equal(steps_in("gone", &newest), 2);
+    assert_int_equal(newest, 15);
+}
+
+/* Another run has taken it meanwhile: nothing is written there. */
+static wefti_checkpoint_lock *of_another;
+
+static void replace_directory(void *context, int64_t step, const char *path) {
+    on_checkpoint(context, step, path);
+    if (step != 5) return;
+    ASSERT_OK(wefti_remove_tree(in_root("replaced")));
+    ASSERT_OK(wefti_checkpoint_lock_open(in_root("replaced"), &of_another));
+}
+
+static void a_directory_of_another_run_is_left_alone(void **state) {
+    (void)state;
+    words w = tiny_gpt2();
+    add_words(&w, WITH(dir_word("replaced"), "checkpoint.every=5", "train.steps=15"));
+    weft_job *job = job_of(&w);
+    record r = {.first = 0};
+    weft_train_events events = {
+        .context = &r, .step = on_step, .checkpoint = replace_directory, .note = on_note};
+    ASSERT_FAILS(WEFT_E_ARG, "the checkpoint of step 15: another run (process ",
+                 weft_train_run(job, &events, &r.result));
+    weft_job_free(job);
+    assert_note(&r, "the checkpoint of step 10: another run (process ");
+    assert_int_equal(steps_in("replaced", NULL), 0);
+    wefti_checkpoint_lock_close(of_another);
+}
+
+/* What a run would write into it, no run would find. */
+static void a_checkpoint_is_no_directory_of_a_run(void **state) {
+    (void)state;
+    words w = tiny_gpt2();
+    record r = {.first = 0}, none = {.first = 0};
+    char lock[700], word[700];
+    ASSERT_OK(run_with(&w, WITH(dir_word("inner"), "train.steps=2"), &r));
+    (void)snprintf(word, sizeof word, "checkpoint.dir=%s", step_path("inner", 2));
+    (void)snprintf(lock, sizeof lock, "%s/.lock", step_path("inner", 2));
+    ASSERT_FAILS(WEFT_E_ARG, "is a checkpoint itself", run_with(&w, WITH(word), &none));
+    assert_non_null(strstr(weft_error_message(), "checkpoint.dir: "));
+    assert_int_equal(none.starts, 0);
+    assert_false(wefti_exists(lock));
+}
+
 static void flip_a_byte(const char *path) {
     char *data;
     int64_t bytes;
@@ -193,6 +261,10 @@ static void a_checkpoint_of_another_model_is_refused(void **state) {
     assert_int_equal(steps_in("other", &newest), 1);
     assert_int_equal(newest, 2);
     ASSERT_OK(run_with(&w, WITH(dir, "train.steps=3"), &r)); /* nothing was lost */
+    /* States of the same names are taken, and that is said. */
+    record lamb = {.first = 0};
+    ASSERT_OK(run_with(&w, WITH(dir, "train.steps=4", "train.optimizer.name=lamb"), &lamb));
+    assert_note(&lamb, "began with train.optimizer.name: adamw; it goes on with lamb");
 }
 
 /* ---- memory ---- */
@@ -353,6 +425,9 @@ int main(void) {
         cmocka_unit_test(too_many_are_left),
         cmocka_unit_test(checkpoints_keep_the_tokenizer),
         cmocka_unit_test(two_runs_on_one_directory),
+        cmocka_unit_test(a_directory_that_goes_is_locked_again),
+        cmocka_unit_test(a_directory_of_another_run_is_left_alone),
+        cmocka_unit_test(a_checkpoint_is_no_directory_of_a_run),
         cmocka_unit_test(a_damaged_newest_checkpoint_is_passed_over),
         cmocka_unit_test(a_checkpoint_of_another_model_is_refused),
         cmocka_unit_test(too_little_memory_is_refused_before_the_run),
