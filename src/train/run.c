@@ -491,6 +491,7 @@ static weft_status load_parameters(wefti_training *t, wefti_checkpoint *from, bo
 
 static weft_status open_training(wefti_training *t, wefti_checkpoint *from) {
     bool restore = from != NULL;
+    WEFT_TRY(wefti_training_same_job(t));
     WEFT_TRY(wefti_training_tell(t, WEFT_OK, &restore, sizeof restore));
     WEFT_TRY(wefti_training_open(t));
     WEFT_TRY(wefti_training_bind(t));

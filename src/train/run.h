@@ -77,6 +77,10 @@ void wefti_training_note(const wefti_training *t, const char *format, ...)
 /* together.c: what several processes settle with each other. All but the first are collective; with
  * one process they come to what it says itself. */
 weft_status wefti_training_join(wefti_training *t, weft_world *world) WEFT_CHECKED;
+/* Refuse jobs, and data once they are open, that differ in what each rank acts by; what a session
+ * is told is compared there. */
+weft_status wefti_training_same_job(wefti_training *t) WEFT_CHECKED;
+weft_status wefti_training_same_data(wefti_training *t) WEFT_CHECKED;
 /* Whether a stop was asked for on some rank. */
 weft_status wefti_training_stops(wefti_training *t, bool *out) WEFT_CHECKED;
 /* `bytes` of rank 0 at `data` to all; `status` is rank 0's, others pass WEFT_OK. */

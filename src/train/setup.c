@@ -268,6 +268,7 @@ weft_status wefti_training_open(wefti_training *t) {
                             "the data have %lld samples, fewer than train.batch, %lld: samples "
                             "repeat within a step",
                             (long long)samples, (long long)t->job->train.batch);
+    WEFT_TRY(wefti_training_same_data(t));
     weft_info info;
     weft_info_get(&info);
     int64_t devices = t->world       ? weft_world_local_size(t->world) /* share the machine */

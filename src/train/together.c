@@ -1,5 +1,7 @@
 /* What the processes of a training run settle with each other: when to stop, and what rank 0 alone
  * has read or decided. See train/agree.h for what lies below. */
+#include "base/digest.h"
+#include "plan/plan.h"
 #include "train/run.h"
 
 weft_status wefti_training_join(wefti_training *t, weft_world *world) {
@@ -44,4 +46,60 @@ weft_status wefti_training_stops(wefti_training *t, bool *out) {
 weft_status wefti_training_tell(wefti_training *t, weft_status status, void *data, size_t bytes) {
     if (!t->agreement) return status;
     return wefti_agree_spread(t->agreement, status, data, (int64_t)bytes);
+}
+
+/* ---- the same job everywhere ---- */
+
+/* Numbers of this rank against those of rank 0; `names`: what they say. */
+enum { MOST_NUMBERS = 8 };
+static weft_status same_numbers(wefti_training *t, const char *const *names, const uint64_t *mine,
+                                int count) {
+    uint64_t first[MOST_NUMBERS] = {0};
+    weft_status status = WEFT_OK;
+    if (!t->agreement) return WEFT_OK;
+    for (int i = 0; i < count; i++) first[i] = mine[i];
+    WEFT_TRY(wefti_training_tell(t, WEFT_OK, first, sizeof first));
+    const int rank = weft_world_rank(t->world);
+    for (int i = 0; i < count && status >= 0; i++)
+        if (mine[i] != first[i])
+            status = wefti_blame(WEFT_RAISE(WEFT_E_MISMATCH,
+                                            "rank %d runs another job than rank 0: its %s differs; "
+                                            "all processes of a run need the same",
+                                            rank, names[i]),
+                                 rank);
+    return wefti_agree(t->agreement, status);
+}
+
+weft_status wefti_training_same_job(wefti_training *t) {
+    static const char *const names[] = {"train.optimizer.lr or train.schedule",
+                                        "train.steps",
+                                        "train.eval_every or train.eval_batches",
+                                        "train.check_replicas",
+                                        "checkpoint.every, or whether it has a checkpoint.dir,",
+                                        "model.from, given or not,"};
+    const weft_job_train *j = &t->job->train;
+    const weft_job_schedule *s = &j->schedule;
+    const weft_job_checkpoint *c = &t->job->checkpoint;
+    const double reals[] = {j->optimizer.lr, s->final, s->factor};
+    uint64_t rate = wefti_digest_number(6, (uint64_t)s->name);
+    rate = wefti_digest_number(wefti_digest_number(rate, (uint64_t)s->warmup), (uint64_t)s->every);
+    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
+        rate = wefti_digest_real(rate, reals[i]);
+    const uint64_t mine[] = {
+        rate,
+        (uint64_t)j->steps,
+        wefti_digest_number((uint64_t)j->eval_every, (uint64_t)j->eval_batches),
+        (uint64_t)j->check_replicas,
+        (uint64_t)c->every << 1 | (uint64_t)(c->dir[0] != 0),
+        (uint64_t)(t->job->model.from[0] != 0)};
+    return same_numbers(t, names, mine, sizeof mine / sizeof *mine);
+}
+
+weft_status wefti_training_same_data(wefti_training *t) {
+    static const char *const names[] = {"number of training samples",
+                                        "number of validation samples"};
+    bool manual = t->job->plan && t->job->plan->mode == WEFT_PARALLEL_MANUAL; /* of its own each */
+    const uint64_t mine[] = {manual ? 0 : (uint64_t)weft_data_samples(t->data, WEFT_DATA_TRAIN),
+                             (uint64_t)weft_data_samples(t->data, WEFT_DATA_VALIDATION)};
+    return same_numbers(t, names, mine, sizeof mine / sizeof *mine);
 }

@@ -224,15 +224,64 @@ static void a_rank_without_data_is_named(void **state) {
 
 static void ranks_with_other_jobs_are_refused(void **state) {
     (void)state;
-    words w = job_words(3), other;
-    add_devices(&w, &layouts[2]);
-    other = w;
-    add_word(&other, "train.optimizer.eps=1e-5");
-    member members[4] = {{.job = NULL}};
-    rank_of_world ranks[4];
-    run_all(&w, &other, 4, members, ranks);
-    for (int r = 0; r < 4; r++)
-        assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH, "rank 1 runs another job than rank 0");
+    static const struct {
+        const char *word, *part;
+    } cases[] = {
+        {"train.optimizer.eps=1e-5", "its optimizer"},
+        {"train.optimizer.lr=0.1", "its train.optimizer.lr or train.schedule"},
+        {"train.schedule.name=linear", "its train.optimizer.lr or train.schedule"},
+        {"train.schedule.final=0.5", "its train.optimizer.lr or train.schedule"},
+        {"train.steps=4", "its train.steps"},
+        {"train.eval_every=1", "its train.eval_every or train.eval_batches"},
+        {"train.eval_batches=1", "its train.eval_every or train.eval_batches"},
+        {"train.check_replicas=1", "its train.check_replicas"},
+        {"checkpoint.every=1", "its checkpoint.every"},
+        {"checkpoint.dir=elsewhere", "whether it has a checkpoint.dir"},
+        {"data.validation=0.25", "its number of training samples"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        words w = job_words(3), other;
+        add_devices(&w, &layouts[2]);
+        other = w;
+        add_word(&other, "%s", cases[i].word);
+        member members[4] = {{.job = NULL}};
+        rank_of_world ranks[4];
+        run_all(&w, &other, 4, members, ranks);
+        for (int r = 0; r < 4; r++) {
+            assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH, "rank 1 runs another job than rank 0");
+            assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH, cases[i].part);
+        }
+    }
+}
+
+/* What is wrong is known when rank 0 has begun to write, and waits for tensors. */
+static weft_world *that_fails;
+
+static void fail_at_step_2(void *context, const weft_train_step *s) {
+    on_step(context, s);
+    if (s->step == 2) weft_world_fail(that_fails, "a rank has gone");
+}
+
+static weft_status run_failing_member(void *context, weft_world *world) {
+    member *m = context;
+    weft_train_events events = {.context = &m->record, .step = fail_at_step_2};
+    if (weft_world_rank(world) == 0) that_fails = world;
+    return weft_train_run_in(world, m->job, &events, &m->record.result);
+}
+
+static void a_checkpoint_that_does_not_come_ends_too(void **state) {
+    (void)state;
+    words w = job_words(4);
+    add_devices(&w, &layouts[0]);
+    add_words(&w, WITH(dir_word("begun"), "checkpoint.every=2"));
+    weft_job *job = job_of(&w);
+    member members[2] = {{.job = job}, {.job = job}};
+    rank_of_world ranks[2];
+    run_world(2, run_failing_member, members, sizeof *members, ranks);
+    weft_job_free(job);
+    for (int r = 0; r < 2; r++) assert_rank_fails(&ranks[r], r, WEFT_E_PEER, "a rank has gone");
+    assert_int_equal(steps_in("begun", NULL), 0);
+    ASSERT_OK(wefti_remove_tree(in_root("begun")));
 }
 
 /* Of a model that is to communicate itself, and does not, on data that differ. */
@@ -321,6 +370,7 @@ int main(void) {
         cmocka_unit_test(a_loss_that_is_not_finite_ends_all),
         cmocka_unit_test(a_rank_without_data_is_named),
         cmocka_unit_test(ranks_with_other_jobs_are_refused),
+        cmocka_unit_test(a_checkpoint_that_does_not_come_ends_too),
         cmocka_unit_test(replicas_that_drift_apart_are_found),
         cmocka_unit_test(an_occupied_directory_is_refused_everywhere),
         cmocka_unit_test(a_second_run_in_a_world_ends_too),
