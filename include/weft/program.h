@@ -13,11 +13,14 @@ extern "C" {
  * and make, tensors. Nothing runs; the data are opened only when sizes depend on them.
  *  @param rank  of the job's devices, from 0
  *  @param out   freed with weft_text_free
+ *  @param out_unmatched  as of weft_job_plan; may be NULL
  *  @return WEFT_E_ARG for no such rank or a wrong job; WEFT_E_LAYOUT and others for a plan that
  * does not fit the model; WEFT_E_MISMATCH when the programs do not match */
-WEFT_API weft_status weft_job_program_text(const weft_job *job, int rank, char **out) WEFT_CHECKED;
+WEFT_API weft_status weft_job_program_text(const weft_job *job, int rank, char **out,
+                                           char **out_unmatched) WEFT_CHECKED;
 /** The same as one JSON object and a newline. */
-WEFT_API weft_status weft_job_program_json(const weft_job *job, int rank, char **out) WEFT_CHECKED;
+WEFT_API weft_status weft_job_program_json(const weft_job *job, int rank, char **out,
+                                           char **out_unmatched) WEFT_CHECKED;
 
 #ifdef __cplusplus
 }

@@ -1,9 +1,7 @@
 /* `weft program`: what one rank of a job would run, step by step. */
 #include "cli.h"
 
-#include "weft/plan.h"
 #include "weft/program.h"
-#include "weft/train.h"
 
 typedef struct program_options {
     int64_t devices, rank;
@@ -20,17 +18,6 @@ static const cli_option options[] = {
     {0},
 };
 
-static weft_status note_unmatched(const weft_job *job) {
-    weft_plan *plan;
-    char *unmatched;
-    weft_status status = weft_job_plan(job, &plan, &unmatched);
-    if (status < 0) return status;
-    cli_unmatched(unmatched);
-    weft_text_free(unmatched);
-    weft_plan_destroy(plan);
-    return WEFT_OK;
-}
-
 static int run(const cli_verb *verb, int count, char **words) {
     program_options values = {0};
     const char *path;
@@ -38,18 +25,20 @@ static int run(const cli_verb *verb, int count, char **words) {
     if (!cli_parse(verb, count, words, &values, &left, &code)) return code;
     if ((code = cli_job_words(verb, left, words, &path, &overrides)) != CLI_DONE) return code;
     weft_job *job;
-    char *text;
+    char *text, *unmatched;
     code = cli_job_load(path, words, overrides, values.devices, values.plan, &job);
     if (code != CLI_DONE) return code;
     int rank = (int)values.rank;
-    weft_status status = values.json ? weft_job_program_json(job, rank, &text)
-                                     : weft_job_program_text(job, rank, &text);
-    if (status >= 0) {
-        status = note_unmatched(job);
-        if (status >= 0) fputs(text, stdout);
+    weft_status status = values.json ? weft_job_program_json(job, rank, &text, &unmatched)
+                                     : weft_job_program_text(job, rank, &text, &unmatched);
+    if (status < 0) {
+        code = cli_failed();
+    } else {
+        cli_unmatched(unmatched);
+        fputs(text, stdout);
+        weft_text_free(unmatched);
         weft_text_free(text);
     }
-    if (status < 0) code = cli_failed();
     weft_job_free(job);
     return code;
 }

@@ -166,7 +166,6 @@ static weft_status check(const weft_transport *t) {
 
 weft_status wefti_join_transport(const weft_transport *transport, const weft_world_options *options,
                                  bool ends, weft_world **out) {
-    enum { USUAL_WAIT = 1800 };
     wefti_join_plan plan;
     wefti_settings set;
     wefti_control *control = NULL;
@@ -174,7 +173,7 @@ weft_status wefti_join_transport(const weft_transport *transport, const weft_wor
     if (status >= 0) status = wefti_settings_find(&set);
     if (status >= 0) status = wefti_join_options(options, &set, &plan);
     if (status >= 0 && ends)
-        plan.leave_seconds = plan.wait_seconds > 0 ? plan.wait_seconds : USUAL_WAIT;
+        plan.leave_seconds = plan.wait_seconds > 0 ? plan.wait_seconds : WEFTI_WAIT_SECONDS;
     if (status >= 0 && transport->size == 1) return wefti_join_alone(transport, out);
     if (status >= 0 && !(control = wefti_calloc(1, sizeof *control)))
         status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for a world");

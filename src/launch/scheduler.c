@@ -139,7 +139,7 @@ weft_status wefti_scheduler_start(const wefti_scheduler_options *options, wefti_
     s->start_ns = s->looked_ns = wefti_now_ns();
     s->join_ns = nanoseconds(options->join_seconds, 600);
     s->heartbeat_ns = nanoseconds(options->heartbeat_seconds, 10);
-    s->wait_ns = nanoseconds(options->wait_seconds, 1800);
+    s->wait_ns = nanoseconds(options->wait_seconds, WEFTI_WAIT_SECONDS);
     pthread_condattr_t clock;
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);

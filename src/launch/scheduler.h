@@ -10,6 +10,8 @@
 
 #include "launch/wire_message.h"
 
+enum { WEFTI_WAIT_SECONDS = 1800 }; /* unless another limit is said */
+
 typedef struct wefti_scheduler_options {
     int32_t size;        /* members */
     const char *address; /* "" loopback; a network interface, or an address of this machine */
@@ -22,7 +24,7 @@ typedef struct wefti_scheduler_options {
     bool repeats;             /* worlds may follow each other; else one, and the job is over */
     double join_seconds;      /* 0: 600 */
     double heartbeat_seconds; /* 0: 10 */
-    double wait_seconds;      /* 0: 1800 */
+    double wait_seconds;      /* 0: WEFTI_WAIT_SECONDS */
 } wefti_scheduler_options;
 
 typedef struct wefti_scheduler wefti_scheduler;

@@ -139,9 +139,7 @@ weft_value wefti_op_column(weft_graph *g, weft_value v);
 /* Candidates of all devices that split `factor`, in order: v [..., k], where part p has counts[p]
  * of them, as [..., sum of counts]. */
 weft_value wefti_op_candidates(wefti_cut *c, weft_value v, int factor, const int64_t *counts);
-/* v [..., n] at place [..., k], both i32, in order: [..., k] i32; the values of v are below
- * `limit`.
- */
+/* v [..., n] at place [..., k], both i32, in order: [..., k] i32. Values of v are below `limit`. */
 weft_value wefti_op_pick(weft_graph *g, weft_value v, weft_value place, int64_t limit);
 
 #endif

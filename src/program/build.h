@@ -260,8 +260,7 @@ weft_status wefti_states_plan(wefti_program_builder *b) WEFT_CHECKED;
 /* Whether the state is for this microbatch what the one before it has made of it: that value; -1:
  * it is where it lies. */
 int32_t wefti_state_handed(const wefti_program_builder *b, int32_t micro, int32_t value);
-int32_t wefti_state_maker(const wefti_program_builder *b,
-                          const wefti_assign *a); /* the call that makes the next value; -1 */
+int32_t wefti_call_maker(const wefti_program_builder *b, int32_t value); /* -1: no call makes it */
 bool wefti_call_reads(const wefti_call_plan *call, int32_t value);
 /* States whose next value call `after` has made (-1: at the end, all others) take it. */
 weft_status wefti_build_states(wefti_program_builder *b, wefti_section s, int32_t micro,

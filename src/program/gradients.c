@@ -78,7 +78,7 @@ static bool must_go_forward(const wefti_program_builder *b, int32_t k) {
             must |= wefti_call_reads(&b->calls[j], b->calls[k].node->out[o]);
     for (int64_t i = 0; i < b->g->assign_count; i++) {
         const wefti_assign *a = &b->g->assigns[i];
-        int32_t maker = wefti_state_maker(b, a);
+        int32_t maker = wefti_call_maker(b, a->next);
         must |= maker > k && wefti_call_reads(&b->calls[k], a->state);
         for (int32_t j = 0; j < b->call_count && maker == k; j++)
             must |= j != k && wefti_call_reads(&b->calls[j], a->state);

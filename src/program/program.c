@@ -153,7 +153,7 @@ static weft_status find_read(wefti_program_builder *b, bool **out) {
             if (b->calls[k].node->in[i] >= 0) read[b->calls[k].node->in[i]] = true;
     }
     for (int64_t a = 0; a < b->g->assign_count; a++) {
-        int32_t maker = wefti_state_maker(b, &b->g->assigns[a]);
+        int32_t maker = wefti_call_maker(b, b->g->assigns[a].next);
         if (maker >= 0) (b->calls[maker].mine ? *out : elsewhere)[b->g->assigns[a].state] = true;
     }
     for (int64_t i = 0; i < b->root->in_count && b->stages > 1 && b->stage == 0; i++)
@@ -358,15 +358,6 @@ static weft_status train_buffers(wefti_program_builder *b) {
     return WEFT_OK;
 }
 
-/* What is received of another stage has a buffer here too. */
-static bool makes(const wefti_program_builder *b, int32_t value) {
-    bool made = false;
-    for (int32_t k = 0; k < b->call_count; k++)
-        for (int o = 0; o < b->calls[k].node->outputs; o++)
-            made |= b->calls[k].mine && b->calls[k].node->out[o] == value;
-    return made;
-}
-
 static void read_offsets(wefti_program_builder *b) {
     wefti_program *p = b->p;
     for (int32_t t = 0; t < p->tensor_count; t++)
@@ -378,8 +369,9 @@ static void read_offsets(wefti_program_builder *b) {
     p->norms = b->norms < 0 ? -1 : b->buffers[b->norms].life.offset;
     p->loss = -1;
     if (b->g->loss < 0) return;
-    int32_t buffer = *wefti_build_value(b, 0, b->g->loss);
-    if (buffer >= 0 && makes(b, b->g->loss)) p->loss = b->buffers[buffer].life.offset;
+    int32_t buffer = *wefti_build_value(b, 0, b->g->loss), maker = wefti_call_maker(b, b->g->loss);
+    /* What is received of another stage has a buffer here too. */
+    if (buffer >= 0 && maker >= 0 && b->calls[maker].mine) p->loss = b->buffers[buffer].life.offset;
     p->loss_dtype = b->root->values[b->g->loss].desc.dtype;
 }
 

@@ -121,7 +121,7 @@ static weft_status keep_placed(wefti_program_builder *b) {
     }
     for (int64_t i = 0; i < b->g->assign_count; i++) { /* of states that no call reads too */
         const wefti_assign *a = &b->g->assigns[i];
-        int32_t maker = wefti_state_maker(b, a);
+        int32_t maker = wefti_call_maker(b, a->next);
         if (maker >= 0)
             WEFT_TRY(add_placed(b, b->root->values[a->state].name, b->calls[maker].part, true));
     }

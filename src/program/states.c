@@ -7,10 +7,10 @@
  * other; plans under which they could not are refused. */
 #include "program/build.h"
 
-int32_t wefti_state_maker(const wefti_program_builder *b, const wefti_assign *a) {
+int32_t wefti_call_maker(const wefti_program_builder *b, int32_t value) {
     for (int32_t k = 0; k < b->call_count; k++)
         for (int o = 0; o < b->calls[k].node->outputs; o++)
-            if (b->calls[k].node->out[o] == a->next) return k;
+            if (b->calls[k].node->out[o] == value) return k;
     return -1;
 }
 
@@ -23,7 +23,7 @@ bool wefti_call_reads(const wefti_call_plan *call, int32_t value) {
 /* The call that makes a state's next value, when nothing reads the old one after its forward pass;
  * else -1. */
 static int32_t last_reader(const wefti_program_builder *b, const wefti_assign *a) {
-    int32_t maker = wefti_state_maker(b, a);
+    int32_t maker = wefti_call_maker(b, a->next);
     for (int32_t k = 0; k < b->call_count; k++) {
         const wefti_call_plan *call = &b->calls[k];
         for (int i = 0; i < call->node->inputs; i++) {
@@ -61,7 +61,7 @@ static weft_status check_reader(const wefti_program_builder *b, const char *stat
 weft_status wefti_states_plan(wefti_program_builder *b) {
     for (int64_t i = 0; i < b->g->assign_count; i++) {
         const wefti_assign *a = &b->g->assigns[i];
-        int32_t maker = wefti_state_maker(b, a);
+        int32_t maker = wefti_call_maker(b, a->next);
         const char *name = b->root->values[a->state].name;
         for (int32_t k = 0; k < b->call_count && maker >= 0; k++)
             if (wefti_call_reads(&b->calls[k], a->state)) WEFT_TRY(check_reader(b, name, k, maker));

@@ -93,8 +93,7 @@ static weft_status refuse(const wefti_job_draft *draft, const use *u) {
               of->words[chosen(&draft->job, u->of)], list);
 }
 
-/* Truth values may stand where they are so in any case: an output layer that is tied, or no biases.
- */
+/* Truth values may stand where they are so anyway: an output layer that is tied, or no biases. */
 typedef struct flag {
     use use; /* where there is a choice */
     unsigned on, off;

@@ -31,31 +31,28 @@ const char *wefti_optimizer_text(weft_optimizer_kind kind) {
     }
 }
 
-/* The op and the state tensors of each kind; Adafactor has two forms. */
+/* The op and the state tensors of each kind, Adafactor has two forms; and its paper's values. */
 typedef struct kind_row {
     const char *op;
     int states;
     const char *names[3];
+    double beta2, eps, weight_decay;
 } kind_row;
 
 static const kind_row kinds[WEFT_OPTIMIZERS] = {
-    [WEFT_SGD] = {"opt_sgd", 0, {0}},
-    [WEFT_MOMENTUM] = {"opt_sgd", 1, {"momentum"}},
-    [WEFT_NESTEROV] = {"opt_sgd", 1, {"momentum"}},
-    [WEFT_ADAM] = {"opt_adam", 2, {"m", "v"}},
-    [WEFT_ADAMW] = {"opt_adamw", 2, {"m", "v"}},
-    [WEFT_LAMB] = {"opt_lamb", 2, {"m", "v"}},
-    [WEFT_LION] = {"opt_lion", 1, {"m"}},
-    [WEFT_ADAFACTOR] = {"opt_adafactor", 2, {"row", "col"}},
+    [WEFT_SGD] = {"opt_sgd", 0, {0}, 0.999, 1e-8, 0},
+    [WEFT_MOMENTUM] = {"opt_sgd", 1, {"momentum"}, 0.999, 1e-8, 0},
+    [WEFT_NESTEROV] = {"opt_sgd", 1, {"momentum"}, 0.999, 1e-8, 0},
+    [WEFT_ADAM] = {"opt_adam", 2, {"m", "v"}, 0.999, 1e-8, 0},
+    [WEFT_ADAMW] = {"opt_adamw", 2, {"m", "v"}, 0.999, 1e-8, 0.01},
+    [WEFT_LAMB] = {"opt_lamb", 2, {"m", "v"}, 0.999, 1e-6, 0.01},
+    [WEFT_LION] = {"opt_lion", 1, {"m"}, 0.99, 1e-8, 0.01},
+    [WEFT_ADAFACTOR] = {"opt_adafactor", 2, {"row", "col"}, 0.999, 1e-30, 0},
 };
 
 weft_optimizer weft_optimizer_defaults(weft_optimizer_kind kind) {
-    weft_optimizer o = {kind, 0.9, 0.999, 1e-8, 0.9, 0, false};
-    if (kind == WEFT_LAMB) o.eps = 1e-6;
-    if (kind == WEFT_LION) o.beta2 = 0.99;
-    if (kind == WEFT_ADAFACTOR) o.eps = 1e-30;
-    if (kind == WEFT_ADAMW || kind == WEFT_LAMB || kind == WEFT_LION) o.weight_decay = 0.01;
-    return o;
+    const kind_row *row = &kinds[kind < WEFT_OPTIMIZERS ? kind : WEFT_SGD];
+    return (weft_optimizer){kind, 0.9, row->beta2, row->eps, 0.9, row->weight_decay, false};
 }
 
 static void set_float(wefti_attr *attrs, const char *name, double value) {

@@ -14,19 +14,29 @@ static weft_status print(const wefti_training *t, int rank, bool json, char **ou
     return json ? wefti_program_json(p, plan, out) : wefti_program_print(p, plan, out);
 }
 
-static weft_status describe(const weft_job *job, int rank, bool json, char **out) {
+static weft_status describe(const weft_job *job, int rank, bool json, char **out,
+                            char **out_unmatched) {
     weft_train_result unused = {0};
     wefti_training t = {.job = job, .result = &unused};
+    char *text = NULL, *unmatched = NULL;
     weft_status status = wefti_training_prepare(&t);
-    if (status == WEFT_OK) status = print(&t, rank, json, out);
+    if (status == WEFT_OK) status = print(&t, rank, json, &text);
+    if (status == WEFT_OK && out_unmatched && job->plan)
+        status = wefti_plan_unmatched(job->plan, t.graph, &unmatched);
     wefti_training_close(&t);
+    if (status < 0) {
+        wefti_free(text);
+        return status;
+    }
+    *out = text;
+    if (out_unmatched) *out_unmatched = unmatched;
     return status;
 }
 
-weft_status weft_job_program_text(const weft_job *job, int rank, char **out) {
-    return describe(job, rank, false, out);
+weft_status weft_job_program_text(const weft_job *job, int rank, char **out, char **out_unmatched) {
+    return describe(job, rank, false, out, out_unmatched);
 }
 
-weft_status weft_job_program_json(const weft_job *job, int rank, char **out) {
-    return describe(job, rank, true, out);
+weft_status weft_job_program_json(const weft_job *job, int rank, char **out, char **out_unmatched) {
+    return describe(job, rank, true, out, out_unmatched);
 }

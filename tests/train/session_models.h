@@ -96,13 +96,15 @@ static inline void feed_rows(weft_session *s, int program, uint64_t seed, int64_
         int64_t elems = weft_desc_elems(&info.desc), rows = info.desc.rank ? info.desc.shape[0] : 1;
         uint64_t stream = wefti_stream_of(info.name),
                  at = (uint64_t)(first_row * (rows ? elems / rows : 0));
-        float *data = malloc((size_t)info.bytes);
+        void *data = malloc((size_t)info.bytes);
         for (int64_t i = 0; i < elems; i++) {
-            int32_t token = (int32_t)(wefti_philox_u32(seed, stream, at + (uint64_t)i) % 50);
+            uint64_t place = at + (uint64_t)i;
             if (info.desc.dtype == WEFT_I32)
-                memcpy(data + i, &token, sizeof token);
+                ((int32_t *)data)[i] = (int32_t)(wefti_philox_u32(seed, stream, place) % 50);
+            else if (info.desc.dtype == WEFT_F64)
+                ((double *)data)[i] = wefti_philox_normal(seed, stream, place);
             else
-                data[i] = wefti_philox_normal(seed, stream, at + (uint64_t)i);
+                ((float *)data)[i] = wefti_philox_normal(seed, stream, place);
         }
         ASSERT_OK(weft_session_feed(s, program, info.name, data, (size_t)info.bytes));
         free(data);

@@ -35,16 +35,6 @@ static weft_graph *row_of_cells(int cells, int heavy) {
     return g;
 }
 
-static void feed(weft_session *s, int program, uint64_t number) {
-    const char *const names[] = {"x", "target"};
-    for (int i = 0; i < 2; i++) {
-        double data[MICRO * WIDTH];
-        for (int e = 0; e < MICRO * WIDTH; e++)
-            data[e] = wefti_philox_normal(number, (uint64_t)i, (uint64_t)e);
-        ASSERT_OK(weft_session_feed(s, program, names[i], data, sizeof data));
-    }
-}
-
 typedef struct outcome {
     double train[STEPS], evaluated;
 } outcome;
@@ -65,12 +55,12 @@ static outcome run(const weft_plan *plan, int microbatches, int heavy, int cells
         double sum = 0, loss;
         int known = 0;
         if (microbatches == 1) {
-            feed(s, 0, (uint64_t)n);
+            feed_rows(s, 0, (uint64_t)n, 0);
             ASSERT_OK(weft_session_step(s, 0.1, &out.train[n]));
             continue;
         }
         for (int m = 0; m < microbatches; m++) {
-            feed(s, 0, (uint64_t)(n * microbatches + m));
+            feed_rows(s, 0, (uint64_t)(n * microbatches + m), 0);
             ASSERT_OK(weft_session_accumulate(s, &loss));
             if (isnan(loss)) continue; /* known at the last one */
             sum += loss;
@@ -79,7 +69,7 @@ static outcome run(const weft_plan *plan, int microbatches, int heavy, int cells
         out.train[n] = sum / known;
         ASSERT_OK(weft_session_update(s, 0.1, NULL));
     }
-    feed(s, evaluation, 77);
+    feed_rows(s, evaluation, 77, 0);
     ASSERT_OK(weft_session_forward(s, evaluation, &out.evaluated));
     for (int32_t r = 0; r < (plan ? 2 : 1); r++) {
         int64_t predicted, observed;
@@ -205,7 +195,7 @@ static void microbatches_are_said_once_or_alike(void **state) {
     o.microbatches = 1;
     s = session_of(g, o);
     for (int m = 0; m < 6; m++) {
-        feed(s, 0, (uint64_t)m);
+        feed_rows(s, 0, (uint64_t)m, 0);
         ASSERT_OK(weft_session_accumulate(s, NULL));
     }
     ASSERT_OK(weft_session_update(s, 0.1, NULL));
