@@ -137,10 +137,12 @@ static weft_status override_value(wefti_job_draft *draft, const char *text, weft
     if (length < 2 || copy[0] != '[' || copy[length - 1] != ']') return WEFT_OK;
     copy[length - 1] = '\0';
     wefti_yaml **last = &out->first;
-    char *rest = NULL;
-    for (char *item = strtok_r(copy + 1, ",", &rest); item; item = strtok_r(NULL, ",", &rest)) {
+    char *rest = copy + 1;
+    while (rest &&
+           rest[strspn(rest, " ")]) { /* a comma behind the last item adds none, as in YAML */
         wefti_yaml *node = wefti_arena_alloc(draft->arena, sizeof *node);
         WEFT_REQUIRE(node, WEFT_E_NOMEM, "no memory for a job");
+        char *item = strsep(&rest, ",");
         item += strspn(item, " ");
         for (size_t end = strlen(item); end && item[end - 1] == ' '; end--) item[end - 1] = '\0';
         *node = (wefti_yaml){.kind = WEFTI_YAML_SCALAR, .text = item};

@@ -160,10 +160,11 @@ static int32_t utf8(const unsigned char *text, int *out_length) {
 }
 
 static weft_status store_text(const place *at, const wefti_yaml *value, const char **out) {
-    /* An empty plain scalar, ~ and null are what is left when a value was forgotten. */
-    bool nothing = !value->quoted && value->line &&
-                   (!*value->text || !strcmp(value->text, "~") || !strcmp(value->text, "null"));
-    if (nothing) return refuse(at, value);
+    /* An empty plain scalar and what YAML has for nothing: a value was forgotten. */
+    static const char *const nothing[] = {"", "~", "null", "Null", "NULL"};
+    for (size_t i = 0; i < sizeof nothing / sizeof *nothing; i++)
+        if (!value->quoted && value->line && !strcmp(value->text, nothing[i]))
+            return refuse(at, value);
     int length;
     for (const unsigned char *p = (const unsigned char *)value->text; *p; p += length)
         if (utf8(p, &length) < 0) {
@@ -239,11 +240,24 @@ static weft_status store_scalar(const place *at, const wefti_yaml *value, void *
     WEFT_FAIL(WEFT_E_BUG, "a key of kind %d", (int)row->kind);
 }
 
+/* A key has several spellings in a file: schedule, schedule.name, and train.schedule.name at the
+ * front. Words replace what the file and earlier words say. */
+static weft_status check_once(const wefti_job_draft *draft, const wefti_job_row *row, int index,
+                              const wefti_job_mark *mark) {
+    char where[512];
+    const wefti_job_mark *before = &draft->marks[index];
+    bool twice = before->given && before->line && !before->override && !mark->override;
+    WEFT_REQUIRE(!twice, WEFT_E_ARG, "%s%s is given twice; first in line %d",
+                 wefti_job_where(draft, mark, where), row->path, before->line);
+    return WEFT_OK;
+}
+
 weft_status wefti_job_store(wefti_job_draft *draft, int index, const wefti_yaml *value,
                             const wefti_job_mark *mark) {
     int rows;
     const wefti_job_row *row = &wefti_job_table(&rows)[index];
     place at = {draft, row, mark};
+    WEFT_TRY(check_once(draft, row, index, mark));
     char *field = (char *)&draft->job + row->offset;
     bool list = row->kind == WEFTI_JOB_INTEGERS || row->kind == WEFTI_JOB_REALS;
     if (value->kind == WEFTI_YAML_SCALAR && !value->quoted && wefti_job_row_auto(row) &&

@@ -102,6 +102,10 @@ static void test_overrides(void **state) {
     refused_word(
         "train.steps=many",
         "'train.steps=many': train.steps must be a whole number of at least 1; it is 'many'");
+    refused_word("model.image=[3,,32]", "it is ''"); /* no item is passed over */
+    refused_word("train.optimizer.betas=[0.9,,0.99]", "it is a list of 3");
+    refused_word("train.optimizer.betas=[, 0.99]", "it is ''");
+    refused_word("train.optimizer.betas=[]", "it is a list of 0");
     refused_word("train.optimizer.betas=[0.9]",
                  "a list of 2 numbers from 0 to below 1, or auto; it is a list of 1");
     refused_word("data.path=a\xc3", "data.path must be UTF-8 text; byte 1 of it is not");
@@ -262,6 +266,12 @@ static void test_yaml_limits(void **state) {
     weft_job_free(marked);
     refused("\xEF\xBB\xBFtrain:\n  stepz: 5\n", "job.yaml:2:3: unknown key");
     refused("train: {steps: 5, steps: 6}\n", "the key 'steps' is given twice; first in line 1");
+    refused("train.steps: 5\ntrain: {steps: 6}\n",
+            "job.yaml:2:9: train.steps is given twice; first in line 1");
+    refused("train:\n  schedule: linear\n  schedule.name: step\n",
+            "job.yaml:3:3: train.schedule.name is given twice; first in line 2");
+    refused("train: {log: Null}\n", "train.log must be a text; it is 'Null'");
+    refused("data: {validation: NULL}\n", "data.validation must be a path or a fraction");
     refused("train: &a {steps: 5}\n", "job.yaml:1:8: anchors (&a)");
     refused("train: *a\n", "aliases (*a)");
     refused("train: {steps: !!int 5}\n", "tags");
