@@ -18,7 +18,8 @@ enum { CLI_DONE = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
 
 typedef enum cli_kind {
     CLI_FLAG,    /* bool, no value */
-    CLI_TEXT,    /* const char *, borrowed from argv */
+    CLI_TEXT,    /* const char *, borrowed from argv; never "": that is a variable not set */
+    CLI_PROSE,   /* the same, and "" is a text as well */
     CLI_TEXTS,   /* cli_texts: the option may be repeated */
     CLI_INTEGER, /* int64_t */
     CLI_REAL,    /* double */
@@ -91,6 +92,10 @@ int cli_columns(FILE *stream);      /* width of the terminal, 80 when it does no
 const char *cli_bold(FILE *stream);
 const char *cli_dim(FILE *stream);
 const char *cli_plain(FILE *stream); /* ends bold or dim; all are "" off terminals */
+/* Text that files or models had a hand in: a terminal gets '?' for its control characters, but for
+ * tabs and line ends. In place; returns it. */
+char *cli_clean(FILE *stream, char *text);
+bool cli_is_control(unsigned char before, unsigned char c); /* such a byte, behind that one */
 
 /* --- json.c: one JSON object a line, written as it comes --- */
 typedef struct cli_json {

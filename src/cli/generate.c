@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "weft/generate.h"
 
@@ -16,13 +17,13 @@ typedef struct generate_options {
 
 #define AT(field) offsetof(generate_options, field)
 static const cli_option options[] = {
-    {"prompt", "TEXT", CLI_TEXT, AT(prompt), 0, 0, "what the text begins with; - reads it"},
+    {"prompt", "TEXT", CLI_PROSE, AT(prompt), 0, 0, "what the text begins with; - reads it"},
     {"tokens", "N", CLI_INTEGER, AT(tokens), 1, 1e9, "tokens to make at most (200)"},
     {"temperature", "X", CLI_REAL, AT(temperature), 0, 1e6,
      "below 1 surer, above 1 bolder, 0 always the likeliest (0.8)"},
     {"top-k", "K", CLI_INTEGER, AT(top_k), 0, 1e9, "choose among the K likeliest, 0 all (40)"},
     {"seed", "S", CLI_INTEGER, AT(seed), 0, 9e15, "the same seed gives the same text (0)"},
-    {"threads", "N", CLI_INTEGER, AT(threads), 0, 4096, "0: all cores (0)"},
+    {"threads", "N", CLI_INTEGER, AT(threads), 0, 1024, "0: all cores (0)"},
     {"json", NULL, CLI_FLAG, AT(json), 0, 0, "one JSON object"},
     {0},
 };
@@ -96,6 +97,7 @@ static void add_valid(buffer *to, const char *text, size_t bytes) {
 typedef struct output {
     buffer text;
     bool json, terminal;
+    unsigned char last; /* byte that was shown */
 } output;
 
 /* Written as it comes. A terminal gets no control characters from a model. */
@@ -107,8 +109,8 @@ static void show(void *context, const char *bytes, int64_t count) {
     }
     for (int64_t i = 0; i < count; i++) {
         unsigned char c = (unsigned char)bytes[i];
-        bool control = (c < 0x20 && c != '\n' && c != '\t') || c == 0x7f;
-        putchar(o->terminal && control ? '?' : c);
+        putchar(o->terminal && cli_is_control(o->last, c) ? '?' : c);
+        o->last = c;
     }
     fflush(stdout);
 }
@@ -144,7 +146,7 @@ static void print_end(const weft_generation *done) {
 }
 
 static int generate(const char *checkpoint, const generate_options *values, const buffer *prompt) {
-    output o = {.json = values->json, .terminal = cli_is_terminal(stdout)};
+    output o = {.json = values->json, .terminal = isatty(STDOUT_FILENO)};
     weft_generator *g;
     weft_generation done;
     /* Room for every token of the prompt (see weft_tokenizer_encode), of its beginning, and of the

@@ -105,7 +105,7 @@ static int check_tail(const cli_verb *verb, const launch_options *v) {
 
 static int check(const cli_verb *verb, const launch_options *v) {
     bool several = v->hosts > 1, has_host = v->hosts || v->host_rank;
-    if (!v->command[0]) return cli_usage(verb, "there is no command to run");
+    if (!v->command[0] || !*v->command[0]) return cli_usage(verb, "there is no command to run");
     if (v->rehearse && (v->processes || has_host || v->rank_table || v->scheduler))
         return cli_usage(verb, "--rehearse starts nothing: it takes --ranks, --rank and --json");
     if (!v->rehearse && (v->ranks || v->rank >= 0))

@@ -109,6 +109,12 @@ static int store(const cli_verb *verb, const cli_option *o, const char *text, vo
         *(bool *)(void *)at = true;
         return 0;
     case CLI_TEXT:
+        if (!*text)
+            return cli_usage(verb, "--%s is empty; it takes a value: --%s %s", o->name, o->name,
+                             o->placeholder);
+        memcpy(at, &text, sizeof text);
+        return 0;
+    case CLI_PROSE:
         memcpy(at, &text, sizeof text);
         return 0;
     case CLI_TEXTS: {
@@ -173,6 +179,9 @@ bool cli_parse(const cli_verb *verb, int count, char **words, void *values, int 
         } else if (options && word[0] == '-' && word[1]) {
             *out_exit =
                 cli_usage(verb, "unknown option %s; options are written out, as --help", word);
+            return false;
+        } else if (!*word) {
+            *out_exit = cli_usage(verb, "word %d behind %s is empty", i + 1, verb->name);
             return false;
         } else {
             words[kept++] = word;

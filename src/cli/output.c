@@ -38,11 +38,9 @@ static bool can_write_what_is(const char *path, mode_t kind) {
 bool cli_can_write(const char *path) {
     struct stat info;
     bool there = stat(path, &info) == 0;
-    if (there ? can_write_what_is(path, info.st_mode) : *path && can_create_beside(path))
-        return true;
+    if (there ? can_write_what_is(path, info.st_mode) : can_create_beside(path)) return true;
     char message[600];
-    (void)snprintf(message, sizeof message, "cannot write %.400s: %s", *path ? path : "''",
-                   strerror(errno));
+    (void)snprintf(message, sizeof message, "cannot write %.400s: %s", path, strerror(errno));
     (void)weft_error_raise(WEFT_E_IO, message);
     return false;
 }

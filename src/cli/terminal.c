@@ -30,6 +30,23 @@ const char *cli_plain(FILE *stream) {
     return cli_is_terminal(stream) ? "\033[0m" : "";
 }
 
+/* Those of one byte, and U+0080 to U+009F, which UTF-8 writes as C2 80 to C2 9F. */
+bool cli_is_control(unsigned char before, unsigned char c) {
+    return (c < 0x20 && c != '\n' && c != '\t') || c == 0x7f ||
+           (before == 0xc2 && c >= 0x80 && c < 0xa0);
+}
+
+char *cli_clean(FILE *stream, char *text) {
+    unsigned char before = 0;
+    if (!isatty(fileno(stream))) return text; /* NO_COLOR is of what we say ourselves */
+    for (char *at = text; *at; at++) {
+        unsigned char c = (unsigned char)*at;
+        if (cli_is_control(before, c)) *at = '?';
+        before = c;
+    }
+    return text;
+}
+
 static const char *scaled(double amount, double base, const char *const *prefixes, const char *unit,
                           char out[32]) {
     int i = 0;

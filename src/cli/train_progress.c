@@ -143,7 +143,10 @@ static void checkpoint(void *context, int64_t step_number, const char *path) {
 static void note(void *context, const char *text) {
     train_progress *p = context;
     end_line(p);
-    fprintf(p->json ? stderr : stdout, "note: %s\n", text);
+    FILE *to = p->json ? stderr : stdout;
+    char clean[1024];
+    snprintf(clean, sizeof clean, "%s", text);
+    fprintf(to, "note: %s\n", cli_clean(to, clean));
 }
 
 weft_train_events train_progress_events(train_progress *p) {

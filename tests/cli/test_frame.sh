@@ -47,6 +47,15 @@ expect 2 '--json is for a training' train --keys --json
 expect 2 'it can verify' checkpoint verfy x
 expect 2 'takes one path' checkpoint verify
 expect 1 "$work/none" checkpoint inspect "$work/none"
+# What is empty is most often a variable that nobody has set: never a job of defaults, or no plan.
+expect 2 'word 1 behind train is empty' train '' train.steps=5 --job
+expect 2 'word 2 behind model is empty' model train.steps=5 ''
+expect 2 'word 1 behind generate is empty' generate ''
+expect 2 '--plan is empty; it takes a value: --plan FILE' train train.steps=5 --job --plan ''
+expect 2 '--plan is empty' model train.steps=5 --plan=
+expect 2 '--check is empty' plan train.steps=5 --check ''
+expect 2 '--logs is empty' launch -n 1 --logs '' true
+expect 2 'there is no command to run' launch -n 1 --no-logs ''
 
 # The trail appears only when asked for.
 "$weft" train train.step=5 2>&1 | grep -q 'job.c:' && { echo "trail without WEFT_TRACE"; failed=1; }
@@ -66,6 +75,15 @@ if script -qec true /dev/null </dev/null >/dev/null 2>&1; then
     colours TERM=xterm NO_COLOR= || { echo "no colours on a terminal"; failed=1; }
     colours TERM=dumb NO_COLOR= && { echo "colours on a dumb terminal"; failed=1; }
     colours TERM=xterm NO_COLOR=1 && { echo "colours in spite of NO_COLOR"; failed=1; }
+    # Names in files are shown without what a terminal would act by, wanted colours or not.
+    json='{"a\u001b]\u009b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}'
+    # shellcheck disable=SC2059 # a byte by its octal number
+    { printf "\\$(printf %03o ${#json})\\0\\0\\0\\0\\0\\0\\0" && printf '%s\0' "$json"; } >"$work/odd.safetensors"
+    "$weft" checkpoint inspect "$work/odd.safetensors" | LC_ALL=C grep -qa "a$(printf '\033]\302\233')" || { echo "another name in a pipe"; failed=1; }
+    for no in '' 1; do
+        NO_COLOR=$no script -qec "'$weft' checkpoint inspect '$work/odd.safetensors'" /dev/null </dev/null >"$work/out"
+        LC_ALL=C grep -qa "a?]$(printf '\302')?" "$work/out" || { echo "controls on a terminal:"; od -c "$work/out"; failed=1; }
+    done
 else
     echo "SKIP: terminals, for want of script(1)"
 fi

@@ -30,6 +30,14 @@ fi
 "$bin" generate "$work/run" --prompt "$(head -c 100 /dev/zero | tr '\0' x)" --tokens 1 >"$work/out" 2>"$work/err"
 grep -q 'its first 68 tokens were left out' "$work/err" || fail 'nothing is said of a prompt that is too long'
 
+if script -qec true /dev/null </dev/null >/dev/null 2>&1; then # a terminal, whether or not it wants colours
+    for no in '' 1; do
+        NO_COLOR=$no script -qec "'$bin' generate '$work/run' --tokens 1 --prompt '$(printf '<\033\302\233\302\251>')'" /dev/null \
+            </dev/null >"$work/out"
+        LC_ALL=C grep -qa "<?$(printf '\302')?$(printf '\302\251')>" "$work/out" || fail 'controls on a terminal'
+    done
+fi
+
 cp -r "$work/run" "$work/damaged"
 cp -r "$work/run/step-000000000003" "$work/damaged/step-000000000004"
 "$bin" generate "$work/damaged" --prompt 'int main' --tokens 20 --seed 3 >"$work/out" 2>"$work/err"
