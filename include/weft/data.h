@@ -22,8 +22,8 @@ typedef struct weft_tokenizer weft_tokenizer;
 
 /** Open a tokenizer.
  *  @param path  NULL or "bytes": every byte is a token, vocabulary 256. Else a Hugging Face
- * tokenizer.json with a byte-pair model (GPT-2, Llama 3 and Llama 2 styles), or a directory that
- * holds one.
+ * tokenizer.json with a byte-pair model (GPT-2, Llama 3, Qwen 2 and Llama 2 styles) or with the
+ * word pieces of BERT, or a directory that holds one.
  *  @param out   owned by the caller: weft_tokenizer_close
  *  @return WEFT_E_NO_IMPL names a part of the file that is not supported; WEFT_E_CORRUPT a damaged
  * file. */
