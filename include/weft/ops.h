@@ -1,9 +1,10 @@
 /* The operations of a graph. Each adds one node (or a few) to the graph and returns its result.
  *
  * Common rules. Shapes are written [batch, seq, hidden]; `...` stands for any leading dimensions.
- * Arithmetic is in f32 whatever the storage (f64 in f64 graphs). A result has the dtype of the
- * first activation operand unless stated; parameters may be f32 beside bf16 activations. Negative
- * axes count from the end. On bad shapes the graph keeps the first error, naming the cell path and
+ * Arithmetic is in f32 whatever the storage (f64 in f64 graphs). On integers it is exact, and what
+ * does not fit the dtype becomes the nearest number that does. A result has the dtype of the first
+ * activation operand unless stated; parameters may be f32 beside bf16 activations. Negative axes
+ * count from the end. On bad shapes the graph keeps the first error, naming the cell path and
  * the shapes, and WEFT_NO_VALUE returns. */
 #ifndef WEFT_OPS_H
 #define WEFT_OPS_H

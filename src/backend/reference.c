@@ -1,7 +1,8 @@
 /* The reference backend: every op by the plain-C kernel in its own file.
  *
- * Operands are converted to double, the op's reference runs, results are rounded once. Slow and
- * obviously right: the oracle of tests, and what runs where no fast kernel does. */
+ * Operands are converted to double, the op's reference runs, results are rounded once; elementwise
+ * ops of integers compute in integers. Slow and obviously right: the oracle of tests, and what runs
+ * where no fast kernel does. */
 #include "backend/backend.h"
 #include "base/memory.h"
 
@@ -41,6 +42,15 @@ static weft_status run(const wefti_kernel *kernel, const wefti_run *run, const v
     return WEFT_OK;
 }
 
+/* Integers as they are stored: no double in between. */
+static weft_status run_integer(const wefti_kernel *kernel, const wefti_run *run,
+                               const void *const *in, void *const *out, void *workspace) {
+    (void)run;
+    (void)workspace;
+    wefti_elementwise_integer(((const reference_kernel *)kernel)->node, in, out[0]);
+    return WEFT_OK;
+}
+
 static void destroy(wefti_kernel *kernel) {
     wefti_free(kernel);
 }
@@ -53,11 +63,15 @@ static weft_status prepare(const wefti_backend *backend, const weft_node *node,
     WEFT_NEW(k, reference_kernel);
     k->base = (wefti_kernel){
         .run = run, .destroy = destroy, .label = "reference", .packed_input = -1, .in_place = -1};
+    k->node = node;
+    *out = &k->base;
+    if (wefti_elementwise_is_integer(node)) {
+        k->base.run = run_integer;
+        return WEFT_OK;
+    }
     for (int i = 0; i < node->inputs; i++)
         if (wefti_in(node, i)) k->base.workspace_bytes += slot(wefti_in(node, i));
     for (int o = 0; o < node->outputs; o++) k->base.workspace_bytes += slot(wefti_out(node, o));
-    k->node = node;
-    *out = &k->base;
     return WEFT_OK;
 }
 

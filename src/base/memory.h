@@ -49,5 +49,8 @@ static inline int wefti_mul_overflows(int64_t a, int64_t b, int64_t *out) {
 static inline int wefti_add_overflows(int64_t a, int64_t b, int64_t *out) {
     return __builtin_add_overflow(a, b, out);
 }
+static inline int wefti_sub_overflows(int64_t a, int64_t b, int64_t *out) {
+    return __builtin_sub_overflow(a, b, out);
+}
 
 #endif

@@ -113,27 +113,67 @@ static void broadcast_strides(const weft_desc *from, const weft_desc *to,
     }
 }
 
+/* Walks over the elements of a node's result, with the offset of each in every operand. */
+typedef struct walk {
+    const weft_node *n;
+    const weft_desc *to;
+    int64_t strides[WEFTI_MAX_IN][WEFT_MAX_RANK], offset[WEFTI_MAX_IN], index[WEFT_MAX_RANK];
+} walk;
+
+static walk walk_begin(const weft_node *n) {
+    walk w = {.n = n, .to = wefti_out(n, 0)};
+    for (int i = 0; i < n->inputs; i++)
+        if (wefti_in(n, i)) broadcast_strides(wefti_in(n, i), w.to, w.strides[i]);
+    return w;
+}
+
+/* The next index, like an odometer. */
+static void walk_on(walk *w) {
+    for (int d = w->to->rank - 1; d >= 0; d--) {
+        bool carry = ++w->index[d] == w->to->shape[d];
+        for (int i = 0; i < w->n->inputs; i++)
+            w->offset[i] += carry ? w->strides[i][d] * (1 - w->to->shape[d]) : w->strides[i][d];
+        if (!carry) break;
+        w->index[d] = 0;
+    }
+}
+
+/* What is read again of v stored as `dtype`: floating results stay as exact as they are. */
+static double as_stored(weft_dtype dtype, double v) {
+    int64_t space = 0;
+    if (wefti_dtype_is_float(dtype)) return v;
+    wefti_store(dtype, &space, 0, v);
+    return wefti_load(dtype, &space, 0);
+}
+
 weft_status wefti_elementwise_reference(const weft_node *n, const wefti_random *random,
                                         const double *const *in, double *const *out) {
     (void)random;
     WEFT_REQUIRE(n->op->element && n->outputs == 1, WEFT_E_BUG, "%s has no element function",
                  n->op->name);
-    const weft_desc *to = wefti_out(n, 0);
-    int64_t strides[WEFTI_MAX_IN][WEFT_MAX_RANK] = {{0}}, offset[WEFTI_MAX_IN] = {0};
-    int64_t index[WEFT_MAX_RANK] = {0}, count = weft_desc_elems(to);
+    walk w = walk_begin(n);
+    int64_t count = weft_desc_elems(w.to);
     double x[WEFTI_MAX_IN] = {0};
-    for (int i = 0; i < n->inputs; i++)
-        if (in[i]) broadcast_strides(wefti_in(n, i), to, strides[i]);
-    for (int64_t e = 0; e < count; e++) {
-        for (int i = 0; i < n->inputs; i++) x[i] = in[i] ? in[i][offset[i]] : 0.0;
-        out[0][e] = n->op->element(n, x);
-        for (int d = to->rank - 1; d >= 0; d--) { /* next index, like an odometer */
-            bool carry = ++index[d] == to->shape[d];
-            for (int i = 0; i < n->inputs; i++)
-                offset[i] += carry ? strides[i][d] * (1 - to->shape[d]) : strides[i][d];
-            if (!carry) break;
-            index[d] = 0;
-        }
+    for (int64_t e = 0; e < count; e++, walk_on(&w)) {
+        for (int i = 0; i < n->inputs; i++) x[i] = in[i] ? in[i][w.offset[i]] : 0.0;
+        out[0][e] = as_stored(w.to->dtype, n->op->element(n, x));
     }
     return WEFT_OK;
+}
+
+bool wefti_elementwise_is_integer(const weft_node *n) {
+    bool integer = n->op->integer && !wefti_dtype_is_float(wefti_out(n, 0)->dtype);
+    for (int i = 0; i < n->inputs; i++)
+        integer = integer && wefti_in(n, i) && !wefti_dtype_is_float(wefti_in(n, i)->dtype);
+    return integer;
+}
+
+void wefti_elementwise_integer(const weft_node *n, const void *const *in, void *out) {
+    walk w = walk_begin(n);
+    int64_t count = weft_desc_elems(w.to), x[WEFTI_MAX_IN] = {0};
+    for (int64_t e = 0; e < count; e++, walk_on(&w)) {
+        for (int i = 0; i < n->inputs; i++)
+            x[i] = wefti_load_integer(wefti_in(n, i)->dtype, in[i], w.offset[i]);
+        wefti_store_integer(w.to->dtype, out, e, n->op->integer(n, x));
+    }
 }

@@ -215,6 +215,9 @@ struct weft_op_def {
     /* Elementwise ops: value of one element from those of the operands (x[0..inputs-1]); used by
      * the generic reference of elementwise ops and of fused nodes. NULL otherwise. */
     double (*element)(const weft_node *n, const double *x);
+    /* The same of integers and booleans, exact: sums and products that do not fit 64 bits are the
+     * nearest number that does. NULL: the op takes, or makes, floating point only. */
+    int64_t (*integer)(const weft_node *n, const int64_t *x);
     /* Norms: the op that recomputes output 0 from (inputs padded to max_inputs, outputs 1, 2, ...),
      * so that the backward pass keeps the small statistics instead of the result. NULL: none. */
     const weft_op_def *apply;
@@ -235,9 +238,14 @@ struct weft_op_def {
 };
 
 /* Reference of an elementwise op from its `element`, operands broadcast; used when `reference` is
- * NULL. */
+ * NULL. A result of an integer dtype is a number of that dtype: the nearest, where it does not fit.
+ */
 weft_status wefti_elementwise_reference(const weft_node *n, const wefti_random *random,
                                         const double *const *in, double *const *out) WEFT_CHECKED;
+/* Whether the node is an op's `integer` of integers, and its result from operands as they are
+ * stored: doubles have only those up to 2^53. */
+bool wefti_elementwise_is_integer(const weft_node *n);
+void wefti_elementwise_integer(const weft_node *n, const void *const *in, void *out);
 /* The op's cost, or the default. */
 void wefti_node_cost(const weft_node *n, wefti_cost *out);
 

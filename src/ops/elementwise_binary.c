@@ -181,6 +181,33 @@ static double element_compare(const weft_node *n, const double *x) {
     }
 }
 
+/* ---- formulas of integers ---- */
+
+static int64_t limit(bool negative) {
+    return negative ? INT64_MIN : INT64_MAX;
+}
+
+#define INTEGER(name_, formula_)                                                                   \
+    static int64_t integer_##name_(const weft_node *n, const int64_t *x) {                         \
+        int64_t y;                                                                                 \
+        (void)n;                                                                                   \
+        (void)y;                                                                                   \
+        return formula_;                                                                           \
+    }
+INTEGER(add, wefti_add_overflows(x[0], x[1], &y) ? limit(x[0] < 0) : y)
+INTEGER(sub, wefti_sub_overflows(x[0], x[1], &y) ? limit(x[0] < 0) : y)
+INTEGER(mul, wefti_mul_overflows(x[0], x[1], &y) ? limit((x[0] < 0) != (x[1] < 0)) : y)
+INTEGER(maximum, x[0] > x[1] ? x[0] : x[1])
+INTEGER(minimum, x[0] < x[1] ? x[0] : x[1])
+INTEGER(where, x[0] ? x[1] : x[2])
+#undef INTEGER
+
+static int64_t integer_compare(const weft_node *n, const int64_t *x) {
+    /* The relation of two integers is that of their order to 0. */
+    double order = (double)((x[0] > x[1]) - (x[0] < x[1]));
+    return element_compare(n, (const double[]){order, 0.0}) != 0.0;
+}
+
 /* ---- cases ---- */
 
 static const wefti_op_case cases_any[] = {
@@ -208,7 +235,7 @@ static const wefti_op_case cases_where[] = {CASE(NULL, "bool[3,5]?", "f32[3,5]",
 
 /* ---- definitions ---- */
 
-#define BINARY(name_, flags_, infer_, cases_)                                                      \
+#define BINARY(name_, flags_, infer_, cases_, integer_)                                            \
     const weft_op_def weft_op_##name_ = {                                                          \
         .name = #name_,                                                                            \
         .min_inputs = 2,                                                                           \
@@ -219,17 +246,18 @@ static const wefti_op_case cases_where[] = {CASE(NULL, "bool[3,5]?", "f32[3,5]",
         .split = wefti_op_split_elementwise,                                                       \
         .cases = cases_,                                                                           \
         .element = element_##name_,                                                                \
+        .integer = (integer_),                                                                     \
     };                                                                                             \
     weft_value weft_##name_(weft_graph *g, weft_value a, weft_value b) {                           \
         return wefti_op_add2(g, &weft_op_##name_, a, b);                                           \
     }
-BINARY(add, WEFTI_OP_LINEAR, infer_numbers, cases_any)
-BINARY(sub, WEFTI_OP_LINEAR, infer_numbers, cases_any)
-BINARY(mul, WEFTI_OP_CHEAP, infer_numbers, cases_any)
-BINARY(div, WEFTI_OP_CHEAP, infer_floats, cases_div)
-BINARY(maximum, WEFTI_OP_CHEAP, infer_numbers, cases_any)
-BINARY(minimum, WEFTI_OP_CHEAP, infer_numbers, cases_any)
-BINARY(pow, WEFTI_OP_CHEAP, infer_floats, cases_pow)
+BINARY(add, WEFTI_OP_LINEAR, infer_numbers, cases_any, integer_add)
+BINARY(sub, WEFTI_OP_LINEAR, infer_numbers, cases_any, integer_sub)
+BINARY(mul, WEFTI_OP_CHEAP, infer_numbers, cases_any, integer_mul)
+BINARY(div, WEFTI_OP_CHEAP, infer_floats, cases_div, NULL)
+BINARY(maximum, WEFTI_OP_CHEAP, infer_numbers, cases_any, integer_maximum)
+BINARY(minimum, WEFTI_OP_CHEAP, infer_numbers, cases_any, integer_minimum)
+BINARY(pow, WEFTI_OP_CHEAP, infer_floats, cases_pow, NULL)
 #undef BINARY
 
 static const wefti_attr attrs_compare[] = {WEFTI_I("relation", WEFT_EQ), {0}};
@@ -244,6 +272,7 @@ const weft_op_def weft_op_compare = {
     .split = wefti_op_split_elementwise,
     .cases = cases_compare,
     .element = element_compare,
+    .integer = integer_compare,
 };
 
 const weft_op_def weft_op_where = {
@@ -256,6 +285,7 @@ const weft_op_def weft_op_where = {
     .split = wefti_op_split_elementwise,
     .cases = cases_where,
     .element = element_where,
+    .integer = integer_where,
 };
 
 weft_value weft_compare(weft_graph *g, weft_value a, weft_value b, weft_relation relation) {

@@ -181,6 +181,33 @@ static double element_clip_grad(const weft_node *n, const double *x) {
     return x[0] >= low && x[0] <= high ? x[1] : 0.0;
 }
 
+/* ---- formulas of integers ---- */
+
+static int64_t integer_abs(const weft_node *n, const int64_t *x) {
+    (void)n;
+    return x[0] >= 0 ? x[0] : x[0] == INT64_MIN ? INT64_MAX : -x[0];
+}
+
+static int64_t integer_neg(const weft_node *n, const int64_t *x) {
+    return x[0] > 0 ? -x[0] : integer_abs(n, x);
+}
+
+static int64_t integer_sign(const weft_node *n, const int64_t *x) {
+    (void)n;
+    return (x[0] > 0) - (x[0] < 0);
+}
+
+static int64_t integer_square(const weft_node *n, const int64_t *x) {
+    int64_t y;
+    (void)n;
+    return wefti_mul_overflows(x[0], x[0], &y) ? INT64_MAX : y;
+}
+
+static int64_t integer_cast(const weft_node *n, const int64_t *x) {
+    (void)n;
+    return x[0]; /* saturation happens on storing */
+}
+
 /* ---- cases ---- */
 
 static const wefti_op_case cases_any[] = {CASE(NULL, "f32[3,5]"), CASE(NULL, "bf16[2,1,7]"),
@@ -215,7 +242,7 @@ static const wefti_attr attrs_scale[] = {WEFTI_F("factor", 1.0), {0}};
 static const wefti_attr attrs_shift[] = {WEFTI_F("term", 0.0), {0}};
 static const wefti_attr attrs_cast[] = {WEFTI_I("dtype", WEFT_F32), {0}};
 
-#define UNARY(name_, flags_, attrs_, infer_, grad_, cases_)                                        \
+#define UNARY(name_, flags_, attrs_, infer_, grad_, cases_, integer_)                              \
     const weft_op_def weft_op_##name_ = {                                                          \
         .name = #name_,                                                                            \
         .min_inputs = 1,                                                                           \
@@ -227,25 +254,29 @@ static const wefti_attr attrs_cast[] = {WEFTI_I("dtype", WEFT_F32), {0}};
         .split = wefti_op_split_elementwise,                                                       \
         .cases = cases_,                                                                           \
         .element = element_##name_,                                                                \
+        .integer = (integer_),                                                                     \
     };
-UNARY(neg, WEFTI_OP_CHEAP | WEFTI_OP_LINEAR, attrs_none, infer_number, grad_neg, cases_any)
-UNARY(exp, 0, attrs_none, infer_float, grad_exp, cases_any)
-UNARY(log, WEFTI_OP_CHEAP, attrs_none, infer_float, grad_log, cases_positive)
-UNARY(sqrt, 0, attrs_none, infer_float, grad_sqrt, cases_positive)
-UNARY(rsqrt, 0, attrs_none, infer_float, grad_rsqrt, cases_positive)
-UNARY(tanh, 0, attrs_none, infer_float, grad_tanh, cases_any)
-UNARY(sigmoid, 0, attrs_none, infer_float, grad_sigmoid, cases_any)
-UNARY(relu, 0, attrs_none, infer_float, grad_relu, cases_any)
-UNARY(gelu, WEFTI_OP_CHEAP, attrs_none, infer_float, grad_gelu, cases_any)
-UNARY(gelu_erf, WEFTI_OP_CHEAP, attrs_none, infer_float, grad_gelu_erf, cases_any)
-UNARY(silu, WEFTI_OP_CHEAP, attrs_none, infer_float, grad_silu, cases_any)
-UNARY(abs, WEFTI_OP_CHEAP, attrs_none, infer_number, grad_abs, cases_any)
-UNARY(sign, WEFTI_OP_CHEAP, attrs_none, infer_number, NULL, cases_any)
-UNARY(square, WEFTI_OP_CHEAP, attrs_none, infer_number, grad_square, cases_any)
-UNARY(clip, WEFTI_OP_CHEAP, attrs_clip, infer_clip, grad_clip, cases_clip)
-UNARY(scale, WEFTI_OP_CHEAP | WEFTI_OP_LINEAR, attrs_scale, infer_float, grad_scale, cases_scale)
-UNARY(shift, WEFTI_OP_CHEAP, attrs_shift, infer_float, grad_shift, cases_shift)
-UNARY(cast, WEFTI_OP_CHEAP | WEFTI_OP_LINEAR, attrs_cast, infer_cast, grad_cast, cases_cast)
+UNARY(neg, WEFTI_OP_CHEAP | WEFTI_OP_LINEAR, attrs_none, infer_number, grad_neg, cases_any,
+      integer_neg)
+UNARY(exp, 0, attrs_none, infer_float, grad_exp, cases_any, NULL)
+UNARY(log, WEFTI_OP_CHEAP, attrs_none, infer_float, grad_log, cases_positive, NULL)
+UNARY(sqrt, 0, attrs_none, infer_float, grad_sqrt, cases_positive, NULL)
+UNARY(rsqrt, 0, attrs_none, infer_float, grad_rsqrt, cases_positive, NULL)
+UNARY(tanh, 0, attrs_none, infer_float, grad_tanh, cases_any, NULL)
+UNARY(sigmoid, 0, attrs_none, infer_float, grad_sigmoid, cases_any, NULL)
+UNARY(relu, 0, attrs_none, infer_float, grad_relu, cases_any, NULL)
+UNARY(gelu, WEFTI_OP_CHEAP, attrs_none, infer_float, grad_gelu, cases_any, NULL)
+UNARY(gelu_erf, WEFTI_OP_CHEAP, attrs_none, infer_float, grad_gelu_erf, cases_any, NULL)
+UNARY(silu, WEFTI_OP_CHEAP, attrs_none, infer_float, grad_silu, cases_any, NULL)
+UNARY(abs, WEFTI_OP_CHEAP, attrs_none, infer_number, grad_abs, cases_any, integer_abs)
+UNARY(sign, WEFTI_OP_CHEAP, attrs_none, infer_number, NULL, cases_any, integer_sign)
+UNARY(square, WEFTI_OP_CHEAP, attrs_none, infer_number, grad_square, cases_any, integer_square)
+UNARY(clip, WEFTI_OP_CHEAP, attrs_clip, infer_clip, grad_clip, cases_clip, NULL)
+UNARY(scale, WEFTI_OP_CHEAP | WEFTI_OP_LINEAR, attrs_scale, infer_float, grad_scale, cases_scale,
+      NULL)
+UNARY(shift, WEFTI_OP_CHEAP, attrs_shift, infer_float, grad_shift, cases_shift, NULL)
+UNARY(cast, WEFTI_OP_CHEAP | WEFTI_OP_LINEAR, attrs_cast, infer_cast, grad_cast, cases_cast,
+      integer_cast)
 #undef UNARY
 
 #define GRADIENT(name_, attrs_, cases_)                                                            \

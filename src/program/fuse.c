@@ -49,13 +49,24 @@ static bool has(const grouping *g, int64_t node, int32_t group) {
     return g->reach[node * g->words + group / 64] >> (group % 64) & 1u;
 }
 
-/* Kernels run a chain in f32 registers, which do not hold every i32: arithmetic on those stays
- * alone, so that it does not take its neighbours with it to a slower kernel. */
+static bool is_integer(const weft_desc *d) {
+    return !wefti_dtype_is_float(d->dtype) && d->dtype != WEFT_BOOL;
+}
+
+/* Kernels run a chain in f32 registers, which do not hold every integer and know no limits of
+ * dtypes: arithmetic on integers stays alone, and so does what they cannot load or store, so that
+ * it does not take its neighbours with it to a slower kernel. A cast may begin or end a chain. */
 static bool fusable(const weft_node *n) {
-    for (int i = 0; i < n->inputs && strcmp(n->op->name, "cast"); i++)
-        if (wefti_in(n, i) && wefti_in(n, i)->dtype == WEFT_I32) return false;
-    return (n->op->flags & WEFTI_OP_ELEMENTWISE) && !(n->op->flags & WEFTI_OP_IN_PLACE) &&
-           n->outputs == 1 && n->inputs >= 1;
+    if (!(n->op->flags & WEFTI_OP_ELEMENTWISE) || (n->op->flags & WEFTI_OP_IN_PLACE) ||
+        n->outputs != 1 || n->inputs < 1)
+        return false;
+    for (int i = 0; i < n->inputs + 1; i++) {
+        const weft_desc *d = i < n->inputs ? wefti_in(n, i) : wefti_out(n, 0);
+        if (!d || !is_integer(d)) continue;
+        if (strcmp(n->op->name, "cast") || d->dtype == WEFT_I64 || d->dtype == WEFT_U16)
+            return false;
+    }
+    return true;
 }
 
 static bool same_shape(const weft_desc *a, const weft_desc *b) {
@@ -117,6 +128,7 @@ static void form_groups(grouping *g) {
             for (int i = 0; i < n->inputs; i++) {
                 int32_t maker = n->in[i] < 0 ? -1 : b->values[n->in[i]].node;
                 if (maker < 0 || !fusable(&b->nodes[maker])) continue;
+                if (is_integer(wefti_in(n, i))) continue; /* is what storing makes of it */
                 if (!same_shape(wefti_out(n, 0), wefti_out(&b->nodes[maker], 0))) continue;
                 int32_t target = g->group[maker];
                 if (!may_join(g, k, target)) continue;

@@ -211,6 +211,49 @@ void wefti_store(weft_dtype dtype, void *dst, int64_t i, double v) {
     }
 }
 
+int64_t wefti_load_integer(weft_dtype dtype, const void *src, int64_t i) {
+    switch (dtype) {
+    case WEFT_I32:
+        return ((const int32_t *)src)[i];
+    case WEFT_I64:
+        return ((const int64_t *)src)[i];
+    case WEFT_U16:
+        return ((const uint16_t *)src)[i];
+    case WEFT_U8:
+        return ((const uint8_t *)src)[i];
+    case WEFT_BOOL:
+        return ((const uint8_t *)src)[i] != 0;
+    default:
+        return 0;
+    }
+}
+
+static int64_t between(int64_t v, int64_t low, int64_t high) {
+    return v < low ? low : v > high ? high : v;
+}
+
+void wefti_store_integer(weft_dtype dtype, void *dst, int64_t i, int64_t v) {
+    switch (dtype) {
+    case WEFT_I32:
+        ((int32_t *)dst)[i] = (int32_t)between(v, INT32_MIN, INT32_MAX);
+        break;
+    case WEFT_I64:
+        ((int64_t *)dst)[i] = v;
+        break;
+    case WEFT_U16:
+        ((uint16_t *)dst)[i] = (uint16_t)between(v, 0, UINT16_MAX);
+        break;
+    case WEFT_U8:
+        ((uint8_t *)dst)[i] = (uint8_t)between(v, 0, UINT8_MAX);
+        break;
+    case WEFT_BOOL:
+        ((uint8_t *)dst)[i] = v != 0;
+        break;
+    default:
+        break;
+    }
+}
+
 void wefti_convert(weft_dtype to, void *dst, weft_dtype from, const void *src, int64_t count) {
     if (to == from) {
         memmove(dst, src, (size_t)count * weft_dtype_bytes(to));

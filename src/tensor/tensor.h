@@ -45,6 +45,9 @@ uint16_t wefti_f32_to_f16(float f);
  * ints). */
 void wefti_convert(weft_dtype to, void *dst, weft_dtype from, const void *src, int64_t count);
 double wefti_load(weft_dtype dtype, const void *src, int64_t index);
+/* The same of integers and booleans, exact; 0 of other dtypes. */
+int64_t wefti_load_integer(weft_dtype dtype, const void *src, int64_t index);
+void wefti_store_integer(weft_dtype dtype, void *dst, int64_t index, int64_t value);
 void wefti_store(weft_dtype dtype, void *dst, int64_t index, double value);
 
 #endif

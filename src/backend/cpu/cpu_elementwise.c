@@ -162,10 +162,12 @@ static bool translate(elementwise_kernel *k, const weft_node *n, const uint8_t *
     return true;
 }
 
-/* A cast is done where its result is stored: within a body only bf16 and f32 can be read again. */
+/* Casts and the limits of integers are the work of storing: within a body only floating results,
+ * and those that are 0 or 1, can be read again. */
 static bool readable_later(const weft_body *b, const weft_node *n) {
     weft_dtype to = wefti_out(n, 0)->dtype;
-    if (strcmp(n->op->name, "cast") || to == WEFT_F32 || to == WEFT_BF16) return true;
+    bool one = to == WEFT_BOOL && strcmp(n->op->name, "cast") != 0;
+    if (to == WEFT_F32 || to == WEFT_BF16 || one) return true;
     for (int64_t x = 0; x < b->node_count; x++)
         for (int i = 0; i < b->nodes[x].inputs; i++)
             if (b->nodes[x].in[i] == n->out[0]) return false;
