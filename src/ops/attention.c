@@ -19,6 +19,9 @@
  *     p = e^(score - lse)      D = sum do o      ds = p (do v^T - D)
  *     dq = scale ds k          dk = scale ds^T q          dv = p^T do
  *
+ * Beside scores as large as the masks of whole rows often are, -1e9 or the lowest f32, ln of the
+ * sum is lost in lse. There the maximum and the sum are found once more, where all keys are here.
+ *
  * and the gradient of an added mask is ds, summed over the batches and heads that share it.
  *
  * Dropout multiplies p in o and dv, and do v^T in ds, by 0 or 1 / (1 - rate): probability
@@ -37,7 +40,7 @@ static const int64_t WINDOW_MAX = INT64_C(1) << 40; /* sums with positions stay 
 /* Everything a score depends on. */
 typedef struct problem {
     int64_t batch, tq, tk, heads, kv_heads, dim, offset, window;
-    bool causal;
+    bool causal, all_keys; /* of the rows: none are in other pieces */
     double scale, rate;
     const double *q, *k, *v, *mask;
     bool mask_is_bool;
@@ -107,6 +110,8 @@ static problem problem_of(const weft_node *n, const wefti_random *random, const 
                  .k = in[1],
                  .v = in[2],
                  .mask = wefti_op_optional(n, in, first)};
+    const wefti_ints *whole = wefti_attr_ints(n, "whole");
+    p.all_keys = whole->count != 4 || whole->v[3] == p.tk;
     p.offset = offset_of(n, position);
     if (mask) {
         p.mask_is_bool = mask->dtype == WEFT_BOOL;
@@ -367,16 +372,34 @@ static void cost_mask_grad(const weft_node *n, wefti_cost *out) {
 
 /* ---- references ---- */
 
+/* A probability is e^(score - centre) / sum. */
+typedef struct row {
+    double centre, sum;
+} row;
+
+static row row_of(const problem *p, int64_t b, int64_t h, int64_t i) {
+    row r = {-INFINITY, 0.0};
+    for (int64_t j = 0; j < p->tk; j++) r.centre = fmax(r.centre, score(p, b, h, i, j));
+    if (r.centre == -INFINITY) r.centre = 0.0; /* of what it sees nothing may be a number */
+    for (int64_t j = 0; j < p->tk; j++) r.sum += exp(score(p, b, h, i, j) - r.centre);
+    return r;
+}
+
+/* The same from lse, which has both. */
+static row row_again(const problem *p, int64_t b, int64_t h, int64_t i, const double *lse) {
+    static const double LARGE = 4096.0; /* an f32 of this size has ln of a sum to 2^-12 */
+    row r = {lse[(b * p->heads + h) * p->tq + i], 1.0};
+    bool lost = p->all_keys && fabs(r.centre) >= LARGE && !isinf(r.centre);
+    return lost ? row_of(p, b, h, i) : r;
+}
+
 static void attend(const problem *p, int64_t b, int64_t h, int64_t i, double *o, double *lse) {
-    double max = -INFINITY, sum = 0.0;
+    row r = row_of(p, b, h, i);
     for (int64_t d = 0; d < p->dim; d++) o[d] = 0.0;
-    for (int64_t j = 0; j < p->tk; j++) max = fmax(max, score(p, b, h, i, j));
-    double centre = max == -INFINITY ? 0.0 : max; /* of what it sees nothing may be a number */
-    for (int64_t j = 0; j < p->tk; j++) sum += exp(score(p, b, h, i, j) - centre);
-    *lse = centre + log(sum);
-    if (sum == 0.0) return;
+    *lse = r.centre + log(r.sum);
+    if (r.sum == 0.0) return;
     for (int64_t j = 0; j < p->tk; j++) {
-        double weight = exp(score(p, b, h, i, j) - centre) / sum * kept(p, b, h, i, j);
+        double weight = exp(score(p, b, h, i, j) - r.centre) / r.sum * kept(p, b, h, i, j);
         for (int64_t d = 0; d < p->dim; d++) o[d] += weight * p->v[key_at(p, b, j, h) + d];
     }
 }
@@ -404,13 +427,13 @@ static weft_status reference_grad(const weft_node *n, const wefti_random *random
         for (int64_t h = 0; h < p.heads; h++)
             for (int64_t i = 0; i < p.tq; i++) {
                 int64_t q_at = query_at(&p, b, i, h);
-                double sum = lse[(b * p.heads + h) * p.tq + i];
+                row r = row_again(&p, b, h, i, lse);
                 double average = dot(d_o + q_at, o + q_at, p.dim);
                 for (int64_t j = 0; j < p.tk; j++) {
                     double s = score(&p, b, h, i, j), keep = kept(&p, b, h, i, j);
                     if (s == -INFINITY) continue;
                     int64_t k_at = key_at(&p, b, j, h);
-                    double probability = exp(s - sum);
+                    double probability = exp(s - r.centre) / r.sum;
                     double d_score = probability *
                                      (keep * dot(d_o + q_at, p.v + k_at, p.dim) - average) *
                                      p.scale;
@@ -434,6 +457,7 @@ static weft_status reference_mask_grad(const weft_node *n, const wefti_random *r
         for (int64_t h = 0; h < p.heads; h++)
             for (int64_t i = 0; i < p.tq; i++) {
                 int64_t q_at = query_at(&p, b, i, h);
+                row r = row_again(&p, b, h, i, lse);
                 double average = dot(d_o + q_at, o + q_at, p.dim);
                 for (int64_t j = 0; j < p.tk; j++) {
                     double s = score(&p, b, h, i, j);
@@ -441,7 +465,7 @@ static weft_status reference_mask_grad(const weft_node *n, const wefti_random *r
                     double d =
                         kept(&p, b, h, i, j) * dot(d_o + q_at, p.v + key_at(&p, b, j, h), p.dim);
                     out[0][b * p.mask_batch + h * p.mask_head + i * p.tk + j] +=
-                        exp(s - lse[(b * p.heads + h) * p.tq + i]) * (d - average);
+                        exp(s - r.centre) / r.sum * (d - average);
                 }
             }
     return WEFT_OK;

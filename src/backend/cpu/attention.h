@@ -21,6 +21,7 @@ typedef struct wefti_attention_shape {
     bool causal;      /* query i sees keys j <= i + q_offset */
     int64_t q_offset; /* position of query 0 among the keys: k_len - q_len aligns the ends */
     int64_t window;   /* causal: and j > i + q_offset - window; 0: all of them */
+    bool more_keys;   /* backward: lse is that of these keys and of others, in other pieces */
     /* Optional mask, added to the scaled scores (f32, bf16) or, u8 / bool, keeping where nonzero:
      * element [b, h, i, j] at b * mask_batch + h * mask_head + i * mask_row + j. Strides may be 0.
      */

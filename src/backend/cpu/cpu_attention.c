@@ -159,6 +159,7 @@ static weft_status common(const weft_node *n, const wefti_prepare *options, int 
         s->q_base = begin->v[2];
         s->k_base = begin->v[3];
     }
+    s->more_keys = s->k_total != s->k_len;
     s->window = wefti_attr_int(n, "window");
     if (!p && s->window >= s->k_total) s->window = 0; /* the ends are aligned: it hides nothing */
     k->piece_offset = s->q_base - s->k_base;

@@ -10,14 +10,15 @@ typedef struct backward_run {
 } backward_run;
 
 typedef struct backward_memory {
-    float *keys, *values;        /* [rows][padded] */
-    float *dk, *dv;              /* [rows][wide] */
-    float *queries, *queries_t;  /* [BR][wide], [padded][BR]; both times scale */
-    float *d_o, *d_o_t;          /* the same of the output's gradient */
-    float *dq;                   /* [padded][BR] */
-    float *probs, *slopes;       /* [BC][BR] */
-    float *mask, *dropout;       /* [BC][BR] */
-    float *lse, *delta, *factor; /* [BR] */
+    float *keys, *values;       /* [rows][padded] */
+    float *dk, *dv;             /* [rows][wide] */
+    float *queries, *queries_t; /* [BR][wide], [padded][BR]; both times scale */
+    float *d_o, *d_o_t;         /* the same of the output's gradient */
+    float *dq;                  /* [padded][BR] */
+    float *probs, *slopes;      /* [BC][BR] */
+    float *mask, *dropout;      /* [BC][BR] */
+    float *lse, *share;         /* [BR]: a probability is e^(score - lse) share */
+    float *delta, *factor;      /* [BR] */
 } backward_memory;
 
 static backward_memory carve(const backward_run *r, int thread) {
@@ -37,6 +38,7 @@ static backward_memory carve(const backward_run *r, int thread) {
     m.mask = p += BC * BR;
     m.dropout = p += BC * BR;
     m.lse = p += BC * BR;
+    m.share = p += BR;
     m.delta = p += BR;
     m.factor = p + BR;
     return m;
@@ -61,6 +63,7 @@ static void pack_queries(const backward_run *r, const tile *t, const backward_me
     for (int64_t i = 0; i < BR; i++) {
         /* A query that saw no key, and padding: e^(x - infinity) = 0. */
         m->lse[i] = i < t->nq && lse[i] != -INFINITY ? lse[i] : INFINITY;
+        m->share[i] = 1.0f;
         m->factor[i] = s->scale;
         m->delta[i] = 0.0f;
         if (i >= t->nq) continue;
@@ -74,15 +77,16 @@ static void pack_queries(const backward_run *r, const tile *t, const backward_me
     memset(m->dq, 0, (size_t)(r->padded * BR) * sizeof(float));
 }
 
-/* probs = e^(scores - lse); slopes = probs (dprobs - delta), the gradient of the scores; with
+/* probs = e^(scores - lse) share; slopes = probs (dprobs - delta), the gradient of the scores; with
  * dropout, dprobs is masked and probs leaves masked, for dv. */
 static void slope_tile(const wefti_attention_shape *s, const tile *t, const backward_memory *m) {
     for (int64_t v = 0; v < t->vectors; v++) {
         int64_t end = key_end(s, t, v);
         vf lse = vf_load(m->lse + v * VL), delta = vf_load(m->delta + v * VL);
+        vf share = vf_load(m->share + v * VL);
         for (int64_t j = 0; j < end; j++) {
             float *p_at = m->probs + j * BR + v * VL, *s_at = m->slopes + j * BR + v * VL;
-            vf p = vf_exp_negative(vf_load(p_at) - lse), d = vf_load(s_at);
+            vf p = vf_exp_negative(vf_load(p_at) - lse) * share, d = vf_load(s_at);
             if (s->dropout > 0.0f) {
                 vf keep = vf_load(m->dropout + j * BR + v * VL);
                 d = d * keep;
@@ -100,13 +104,67 @@ static void slope_tile(const wefti_attention_shape *s, const tile *t, const back
     memset(m->slopes + t->nk * BR, 0, padding);
 }
 
+/* The scores of a tile, where its probabilities go. */
+static void find_scores(const backward_run *r, const tile *t, const backward_memory *m) {
+    const wefti_attention_shape *s = &r->a->shape;
+    if (s->mask.data) mask_tile(s, t, m->mask);
+    score_tile(s, t, m->keys + t->j0 * r->padded, r->padded, m->queries_t,
+               s->mask.data ? m->mask : NULL, m->probs);
+}
+
+/* An lse so large that ln of the sum, or some of its digits, are lost in it. */
+static bool is_lost(float lse) {
+    static const float LARGE = 4096.0f; /* an f32 of this size has it to 2^-12 */
+    return fabsf(lse) >= LARGE && !isinf(lse);
+}
+
+/* The maximum and the sum of these queries' scores once more, where lse has lost the sum: masks of
+ * whole rows by -1e9 or the lowest f32. */
+static void sum_again(const backward_run *r, tile t, const backward_memory *m) {
+    const wefti_attention_shape *s = &r->a->shape;
+    _Alignas(64) float max[BR], sum[BR];
+    int64_t end = visible_keys(s, t.i0, t.nq);
+    for (int64_t i = 0; i < BR; i++) {
+        max[i] = -INFINITY;
+        sum[i] = 0.0f;
+    }
+    for (t.j0 = first_key(s, t.i0); t.j0 < end; t.j0 += BC) {
+        place_keys(s, &t, end);
+        find_scores(r, &t, m);
+        for (int64_t v = 0; v < t.vectors; v++) {
+            const float *column = m->probs + v * VL;
+            vf before = vf_load(max + v * VL), now = before;
+            for (int64_t j = 0; j < key_end(s, &t, v); j++)
+                now = vf_max(vf_load(column + j * BR), now);
+            vf centre = vf_select(vm_eq(now, vf_set1(-INFINITY)), vf_zero(), now);
+            vf total = vf_load(sum + v * VL) * vf_exp_negative(before - centre);
+            for (int64_t j = 0; j < key_end(s, &t, v); j++)
+                total = total + vf_exp_negative(vf_load(column + j * BR) - centre);
+            vf_store(max + v * VL, now);
+            vf_store(sum + v * VL, total);
+        }
+    }
+    for (int64_t i = 0; i < t.nq; i++) {
+        if (!is_lost(m->lse[i]) || sum[i] == 0.0f) continue;
+        m->lse[i] = max[i];
+        m->share[i] = 1.0f / sum[i];
+    }
+}
+
+/* Packed queries, and what their probabilities are found from. */
+static void begin_queries(const backward_run *r, const tile *t, const backward_memory *m) {
+    bool lost = false;
+    pack_queries(r, t, m);
+    for (int64_t i = 0; i < t->nq; i++) lost = lost || is_lost(m->lse[i]);
+    if (lost && !r->a->shape.more_keys) sum_again(r, *t, m);
+}
+
 /* Probabilities and the gradient of the scores of a tile. */
 static void find_slopes(const backward_run *r, const tile *t, const backward_memory *m) {
     const wefti_attention_shape *s = &r->a->shape;
-    const float *keys = m->keys + t->j0 * r->padded, *values = m->values + t->j0 * r->padded;
-    if (s->mask.data) mask_tile(s, t, m->mask);
+    const float *values = m->values + t->j0 * r->padded;
     if (s->dropout > 0.0f) dropout_tile(s, t, m->dropout);
-    score_tile(s, t, keys, r->padded, m->queries_t, s->mask.data ? m->mask : NULL, m->probs);
+    find_scores(r, t, m);
     for (int64_t j = 0; j < t->nk; j += key_step(t)) {
         int64_t v = first_vector(s, t, j), rows = blocks_of(min64(key_step(t), t->nk - j), MR) * MR;
         tile_product(rows, t->vectors - v, s->dim, values + j * r->padded, r->padded, 1,
@@ -158,7 +216,7 @@ static void backward_task(void *context, int64_t task, int thread) {
         for (int64_t i0 = 0; i0 < s->q_len; i0 += BR) {
             tile t = {.b = b, .h = h, .i0 = i0, .nq = min64(BR, s->q_len - i0)};
             t.vectors = blocks_of(t.nq, VL);
-            pack_queries(r, &t, &m);
+            begin_queries(r, &t, &m);
             int64_t end = visible_keys(s, i0, t.nq);
             for (t.j0 = first_key(s, i0); t.j0 < end; t.j0 += BC) {
                 place_keys(s, &t, end);
@@ -226,7 +284,7 @@ static void mask_task(void *context, int64_t task, int thread) {
             tile t = {.b = b, .h = h, .i0 = i0, .nq = nq, .vectors = blocks_of(nq, VL)};
             int64_t end = visible_keys(s, i0, nq);
             pack_keys(&r->run, &m, b, h / (s->q_heads / s->kv_heads));
-            pack_queries(&r->run, &t, &m);
+            begin_queries(&r->run, &t, &m);
             for (t.j0 = first_key(s, i0); t.j0 < end; t.j0 += BC) {
                 place_keys(s, &t, end);
                 find_slopes(&r->run, &t, &m);

@@ -79,7 +79,7 @@ static inline size_t attention_backward_bytes(const wefti_attention_shape *s) {
     int64_t padded = blocks_of(s->dim, 16) * 16,
             rows = blocks_of(s->k_len, ATTENTION_BC) * ATTENTION_BC;
     int64_t floats = 4 * rows * padded + 5 * ATTENTION_BR * padded +
-                     4 * ATTENTION_BC * ATTENTION_BR + 3 * ATTENTION_BR;
+                     4 * ATTENTION_BC * ATTENTION_BR + 4 * ATTENTION_BR;
     size_t bytes = (size_t)floats * sizeof(float);
     size_t tiles = (size_t)attention_tiles_backward_bytes(s);
     return tiles > bytes ? tiles : bytes;
