@@ -71,7 +71,35 @@ static void test_errors(void **state) {
     }
 }
 
+/* Far out an activation is 0 or x, and its slope 0 or 1, however large x is. */
+static void test_slopes_far_out(void **state) {
+    (void)state;
+    static const wefti_ew_op slopes[] = {WEFTI_EW_GELU_TANH_GRAD, WEFTI_EW_GELU_ERF_GRAD,
+                                         WEFTI_EW_SILU_GRAD};
+    static const float x[] = {200.0f, 1e6f, 1e13f, 2e19f, 3e38f, -200.0f, -1e6f, -1e13f, -3e38f};
+    enum { COUNT = sizeof x / sizeof *x };
+    for (int isa = 0; isa < WEFTI_ISAS; isa++) {
+        const wefti_kernels *k = wefti_kernels_of((wefti_isa)isa);
+        for (size_t f = 0; k && f < sizeof slopes / sizeof *slopes; f++) {
+            float dy[COUNT], y[COUNT];
+            for (int i = 0; i < COUNT; i++) dy[i] = 3.0f;
+            wefti_ew_program p = {.instructions = 1, .inputs = 2, .outputs = 1, .elements = COUNT};
+            for (int i = 0; i < 2; i++)
+                p.input[i] = (wefti_ew_input){.dtype = WEFT_F32, .broadcast = WEFTI_EW_FULL};
+            p.code[0] = (wefti_ew_instruction){.op = (uint8_t)slopes[f], .dst = 2, .a = 0, .b = 1};
+            p.output[0].reg = 2;
+            wefti_elementwise_args a = {.program = &p, .in = {dy, x}, .out = {y}};
+            k->elementwise(NULL, &a);
+            for (int i = 0; i < COUNT; i++)
+                if (y[i] != (x[i] > 0.0f ? 3.0f : 0.0f))
+                    fail_msg("%s: %s(3, %g) = %g", k->isa, wefti_ew_op_text(slopes[f]),
+                             (double)x[i], (double)y[i]);
+        }
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_errors)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_errors),
+                                       cmocka_unit_test(test_slopes_far_out)};
     return cmocka_run_group_tests(tests, support_setup, support_teardown);
 }

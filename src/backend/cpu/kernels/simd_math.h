@@ -127,8 +127,10 @@ INLINE vf vf_gelu_tanh(vf x) {
 }
 INLINE vf vf_gelu_tanh_slope(vf x) {
     vf s = gelu_tanh_gate(x);
-    vf du = vf_fma(x * x, vf_set1(0.2140644488178f), vf_set1(1.59576912161f));
-    return vf_fma(x * du, s * (vf_set1(1.0f) - s), s);
+    /* Beyond, s is 0 or 1; x du would become infinite, and times 0 no number. NaN passes. */
+    vf c = vf_min(vf_set1(100.0f), vf_max(vf_set1(-100.0f), x));
+    vf du = vf_fma(c * c, vf_set1(0.2140644488178f), vf_set1(1.59576912161f));
+    return vf_fma(c * du, s * (vf_set1(1.0f) - s), s);
 }
 INLINE vf vf_normal_cdf(vf x) {
     vf h = vf_set1(0.5f);
