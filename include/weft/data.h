@@ -85,7 +85,8 @@ typedef enum weft_data_part { WEFT_DATA_TRAIN, WEFT_DATA_VALIDATION } weft_data_
 
 typedef struct weft_data weft_data;
 
-/** Open files, check them, count samples. Files stay mapped and must not be cut short meanwhile.
+/** Open files, check them, count samples. Samples are read from the files when they are asked for:
+ *  of a file that was cut short meanwhile, or is no longer there, reading fails with WEFT_E_IO.
  *  @return WEFT_E_ARG for options that make no sense, WEFT_E_NOT_FOUND, WEFT_E_IO, WEFT_E_CORRUPT
  * with path and offset; WEFT_E_SHAPE for data shorter than one sample or labels that do not fit. */
 WEFT_API weft_status weft_data_open(const weft_data_options *options, weft_data **out) WEFT_CHECKED;

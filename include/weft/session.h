@@ -206,7 +206,8 @@ WEFT_API weft_status weft_session_write(weft_session *session, int program, cons
  * their names, into a .safetensors file, whole or not at all, in place of one that is there; its
  * metadata has the number of updates, `step`, and, in a world, the `rank`. And back: the file must
  * hold exactly these tensors in these shapes, or nothing changes (WEFT_E_SHAPE, naming one;
- * WEFT_E_CORRUPT; WEFT_E_NOT_FOUND; WEFT_E_IO). For models that communicate by hand, whose ranks
+ * WEFT_E_CORRUPT; WEFT_E_NOT_FOUND; WEFT_E_IO; one that is cut while its tensors are read leaves
+ * some of them). For models that communicate by hand, whose ranks
  * have slices: weft_checkpoint_merge and weft_checkpoint_split make them those of another number of
  * ranks. Between steps; WEFT_E_ARG for several devices in one process; collective as
  * weft_session_local is. */

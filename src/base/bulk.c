@@ -24,12 +24,6 @@ struct wefti_bulk {
     int64_t written, expected; /* bytes that left the buffer; bytes of the finished file */
 };
 
-static bool faulty(void) {
-    if (!wefti_fault_due(WEFTI_FAULT_IO)) return false;
-    errno = wefti_fault_errno(WEFTI_FAULT_IO);
-    return true;
-}
-
 static weft_status failed(const char *what, const char *path) {
     return WEFT_RAISE(WEFT_E_IO, "cannot %s %s: %s", what, path, strerror(errno));
 }
@@ -53,22 +47,22 @@ void wefti_bulk_abort(wefti_bulk *file) {
 static weft_status create(wefti_bulk *file) {
     const int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
 #ifdef O_DIRECT
-    file->fd = faulty() ? -1 : open(file->path, flags | O_DIRECT, 0666);
+    file->fd = wefti_fault_io() ? -1 : open(file->path, flags | O_DIRECT, 0666);
     file->direct = file->fd >= 0;
     /* a file system may create the file before it refuses the flag */
     if (file->fd < 0 && errno == EINVAL) {
         (void)unlink(file->path);
-        file->fd = faulty() ? -1 : open(file->path, flags, 0666);
+        file->fd = wefti_fault_io() ? -1 : open(file->path, flags, 0666);
     }
 #else
-    file->fd = faulty() ? -1 : open(file->path, flags, 0666);
+    file->fd = wefti_fault_io() ? -1 : open(file->path, flags, 0666);
 #endif
     return file->fd < 0 ? failed("create", file->path) : WEFT_OK;
 }
 
 static weft_status reserve(wefti_bulk *file) {
     if (!file->expected) return WEFT_OK;
-    if (!faulty() && fallocate(file->fd, 0, 0, (off_t)file->expected) == 0) return WEFT_OK;
+    if (!wefti_fault_io() && fallocate(file->fd, 0, 0, (off_t)file->expected) == 0) return WEFT_OK;
     if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINTR) return WEFT_OK; /* a help only */
     WEFT_FAIL(WEFT_E_IO, "cannot reserve %lld bytes for %s: %s", (long long)file->expected,
               file->path, strerror(errno));
@@ -113,7 +107,7 @@ static weft_status flush(wefti_bulk *file) {
     size_t at = 0;
     if (file->used % ALIGNMENT) leave_direct(file);
     while (at < file->used) {
-        ssize_t n = faulty() ? -1 : write(file->fd, file->buffer + at, file->used - at);
+        ssize_t n = wefti_fault_io() ? -1 : write(file->fd, file->buffer + at, file->used - at);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EINVAL && file->direct) {
             leave_direct(file); /* it was accepted when opening, but does not work */
@@ -149,12 +143,12 @@ weft_status wefti_bulk_commit(wefti_bulk *file) {
     if (status >= 0 && file->written != file->expected)
         status = WEFT_RAISE(WEFT_E_BUG, "%s has %lld bytes, %lld were announced", file->path,
                             (long long)file->written, (long long)file->expected);
-    if (status >= 0 && (faulty() || fsync(file->fd))) status = failed("sync", file->path);
+    if (status >= 0 && (wefti_fault_io() || fsync(file->fd))) status = failed("sync", file->path);
     if (status < 0) {
         wefti_bulk_abort(file);
         return status;
     }
-    bool closing_fails = faulty(); /* the descriptor is closed either way */
+    bool closing_fails = wefti_fault_io(); /* the descriptor is closed either way */
     int closed = close(file->fd);
     if (closing_fails) errno = wefti_fault_errno(WEFTI_FAULT_IO);
     if (closing_fails || (closed && errno != EINTR)) {

@@ -37,3 +37,9 @@ bool wefti_fault_due(wefti_fault_kind kind) {
     int64_t nth = atomic_load(&s->nth);
     return call == nth || (call > nth && atomic_load(&s->forever));
 }
+
+bool wefti_fault_io(void) {
+    if (!wefti_fault_due(WEFTI_FAULT_IO)) return false;
+    errno = wefti_fault_errno(WEFTI_FAULT_IO);
+    return true;
+}

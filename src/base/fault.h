@@ -19,5 +19,7 @@ void wefti_fault_arm(wefti_fault_kind kind, int64_t nth, bool forever, int error
 int64_t wefti_fault_count(wefti_fault_kind kind); /* calls seen since the last arm */
 bool wefti_fault_due(wefti_fault_kind kind);      /* counts one call; true: this one fails */
 int wefti_fault_errno(wefti_fault_kind kind);
+/* Counts one I/O call; true: it fails, and errno is as the disk would have set it. */
+bool wefti_fault_io(void);
 
 #endif

@@ -8,19 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/fault.h"
 #include "base/memory.h"
-
-/* True when this I/O call must fail; errno is set as the disk would have set it. */
-static bool faulty(void) {
-    if (!wefti_fault_due(WEFTI_FAULT_IO)) return false;
-    errno = wefti_fault_errno(WEFTI_FAULT_IO);
-    return true;
-}
 
 /* Raise the failure of a system call on `path`, from errno. */
 static weft_status failed(const char *what, const char *path) {
@@ -30,10 +21,10 @@ static weft_status failed(const char *what, const char *path) {
 }
 
 /* O_NONBLOCK: opening a named pipe without a writer must not wait for ever. */
-static weft_status open_for_reading(const char *path, int *out_fd, struct stat *out_stat) {
-    int fd = faulty() ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+weft_status wefti_file_open(const char *path, int *out_fd, struct stat *out_stat) {
+    int fd = wefti_fault_io() ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return failed("open", path);
-    if (faulty() || fstat(fd, out_stat)) {
+    if (wefti_fault_io() || fstat(fd, out_stat)) {
         weft_status status = failed("read the size of", path);
         close(fd);
         return status;
@@ -42,42 +33,11 @@ static weft_status open_for_reading(const char *path, int *out_fd, struct stat *
     return WEFT_OK;
 }
 
-weft_status wefti_file_map_open(const char *path, wefti_file_map *out) {
-    int fd;
-    struct stat info;
-    WEFT_TRY(open_for_reading(path, &fd, &info));
-    weft_status status = WEFT_OK;
-    wefti_file_map map = {.data = (const unsigned char *)"", .bytes = (int64_t)info.st_size};
-    if (!S_ISREG(info.st_mode)) {
-        status = WEFT_RAISE(WEFT_E_IO, "%s is %s, not a file", path,
-                            S_ISDIR(info.st_mode) ? "a directory" : "a device, pipe or socket");
-    } else if (map.bytes > 0) {
-        void *at =
-            faulty() ? MAP_FAILED : mmap(NULL, (size_t)map.bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (at == MAP_FAILED) {
-            status = failed("map", path);
-        } else {
-            map.handle = at;
-            map.data = at;
-        }
-    }
-    close(fd); /* the mapping outlives the descriptor */
-    if (status < 0) return status;
-    *out = map;
-    return WEFT_OK;
-}
-
-void wefti_file_map_close(wefti_file_map *map) {
-    if (!map) return;
-    if (map->handle) munmap(map->handle, (size_t)map->bytes);
-    *map = (wefti_file_map){0};
-}
-
 /* read() until `bytes` or the end; -1 with errno on failure. */
 static ssize_t read_fully(int fd, char *to, size_t bytes) {
     size_t got = 0;
     while (got < bytes) {
-        ssize_t n = faulty() ? -1 : read(fd, to + got, bytes - got);
+        ssize_t n = wefti_fault_io() ? -1 : read(fd, to + got, bytes - got);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return -1;
         if (n == 0) break;
@@ -129,7 +89,7 @@ weft_status wefti_file_read(const char *path, int64_t limit, char **out, int64_t
                  (long long)limit);
     int fd;
     struct stat info;
-    WEFT_TRY(open_for_reading(path, &fd, &info));
+    WEFT_TRY(wefti_file_open(path, &fd, &info));
     weft_status status;
     if (S_ISREG(info.st_mode) && info.st_size > limit) {
         status = WEFT_RAISE(WEFT_E_IO, "%s has %lld bytes; such a file may have at most %lld", path,
@@ -161,7 +121,7 @@ static weft_status open_temporary(wefti_writer *w) {
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         char *name = wefti_format("%s.%ld.%d.tmp", w->path, (long)getpid(), attempt);
         WEFT_REQUIRE(name, WEFT_E_NOMEM, "no memory for the name of a file");
-        int fd = faulty() ? -1 : open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        int fd = wefti_fault_io() ? -1 : open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (fd >= 0) {
             w->fd = fd;
             w->temporary = name;
@@ -187,7 +147,7 @@ static weft_status open_either(wefti_writer *w) {
     bool replaces = stat(w->path, &info) || (S_ISREG(info.st_mode) && !is_link(w->path));
     if (replaces) return open_temporary(w);
     errno = EISDIR;
-    if (!S_ISDIR(info.st_mode)) w->fd = faulty() ? -1 : open(w->path, O_WRONLY | O_CLOEXEC);
+    if (!S_ISDIR(info.st_mode)) w->fd = wefti_fault_io() ? -1 : open(w->path, O_WRONLY | O_CLOEXEC);
     return w->fd >= 0 ? WEFT_OK : failed("write", w->path);
 }
 
@@ -220,7 +180,7 @@ static const char *name_of(const wefti_writer *w) {
 weft_status wefti_writer_write(wefti_writer *w, const void *data, size_t bytes) {
     const char *from = data;
     while (bytes) {
-        ssize_t n = faulty() ? -1 : write(w->fd, from, bytes);
+        ssize_t n = wefti_fault_io() ? -1 : write(w->fd, from, bytes);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return failed("write", name_of(w));
         from += n;
@@ -248,8 +208,9 @@ static weft_status sync_directory_of(const char *path) {
 /* A failed fsync may leave pages marked clean, so it must never be retried: the attempt is dead. */
 static weft_status sync_and_close(wefti_writer *w) {
     bool sync = w->temporary;
-    weft_status status = sync && (faulty() || fsync(w->fd)) ? failed("sync", name_of(w)) : WEFT_OK;
-    bool closing_fails = faulty(); /* the descriptor is closed either way */
+    weft_status status =
+        sync && (wefti_fault_io() || fsync(w->fd)) ? failed("sync", name_of(w)) : WEFT_OK;
+    bool closing_fails = wefti_fault_io(); /* the descriptor is closed either way */
     int closed = close(w->fd);
     if (closing_fails) {
         errno = wefti_fault_errno(WEFTI_FAULT_IO);
@@ -263,7 +224,7 @@ static weft_status sync_and_close(wefti_writer *w) {
 weft_status wefti_writer_commit(wefti_writer *w) {
     weft_status status = sync_and_close(w);
     if (w->temporary) {
-        if (status >= 0 && (faulty() || rename(w->temporary, w->path)))
+        if (status >= 0 && (wefti_fault_io() || rename(w->temporary, w->path)))
             status = failed("rename a finished file to", w->path);
         if (status < 0)
             (void)unlink(w->temporary);
@@ -312,7 +273,7 @@ weft_status wefti_dir_make(const char *path) {
         if (*at != '/' && *at != '\0') continue;
         char saved = *at;
         *at = '\0';
-        if (faulty() || mkdir(name, 0777)) {
+        if (wefti_fault_io() || mkdir(name, 0777)) {
             /* an existing parent may answer EROFS or EACCES: what counts is that it is there */
             int error = errno;
             struct stat info;
@@ -331,17 +292,18 @@ weft_status wefti_dir_make(const char *path) {
 }
 
 weft_status wefti_dir_sync(const char *path) {
-    int fd = faulty() ? -1 : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = wefti_fault_io() ? -1 : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return failed("open the directory", path);
     weft_status status = WEFT_OK;
     /* EINVAL: a file system that cannot sync directories and orders renames itself */
-    if (faulty() || (fsync(fd) && errno != EINVAL)) status = failed("sync the directory", path);
+    if (wefti_fault_io() || (fsync(fd) && errno != EINVAL))
+        status = failed("sync the directory", path);
     close(fd);
     return status;
 }
 
 weft_status wefti_rename(const char *from, const char *to) {
-    if (faulty() || rename(from, to)) {
+    if (wefti_fault_io() || rename(from, to)) {
         int error = errno;
         WEFT_FAIL(error == ENOENT ? WEFT_E_NOT_FOUND : WEFT_E_IO, "cannot rename %s to %s: %s",
                   from, to, strerror(error));
@@ -355,7 +317,7 @@ static weft_status remove_entry(int at, const char *name, const char *path);
 static weft_status remove_children(DIR *directory, const char *path) {
     for (;;) {
         errno = 0;
-        struct dirent *entry = faulty() ? NULL : readdir(directory);
+        struct dirent *entry = wefti_fault_io() ? NULL : readdir(directory);
         if (!entry) return errno ? failed("list", path) : WEFT_OK;
         if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
         char *child = wefti_format("%s/%s", path, entry->d_name);
@@ -368,14 +330,15 @@ static weft_status remove_children(DIR *directory, const char *path) {
 
 static weft_status remove_entry(int at, const char *name, const char *path) {
     struct stat info;
-    if (faulty() || fstatat(at, name, &info, AT_SYMLINK_NOFOLLOW))
+    if (wefti_fault_io() || fstatat(at, name, &info, AT_SYMLINK_NOFOLLOW))
         return errno == ENOENT ? WEFT_OK : failed("look at", path);
     if (!S_ISDIR(info.st_mode)) {
-        if (faulty() || unlinkat(at, name, 0))
+        if (wefti_fault_io() || unlinkat(at, name, 0))
             return errno == ENOENT ? WEFT_OK : failed("remove", path);
         return WEFT_OK;
     }
-    int fd = faulty() ? -1 : openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int fd =
+        wefti_fault_io() ? -1 : openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0) return failed("open the directory", path);
     DIR *directory = fdopendir(fd);
     if (!directory) {
@@ -386,7 +349,8 @@ static weft_status remove_entry(int at, const char *name, const char *path) {
     weft_status status = remove_children(directory, path);
     closedir(directory);
     if (status < 0) return status;
-    if (faulty() || unlinkat(at, name, AT_REMOVEDIR)) return failed("remove the directory", path);
+    if (wefti_fault_io() || unlinkat(at, name, AT_REMOVEDIR))
+        return failed("remove the directory", path);
     return WEFT_OK;
 }
 
@@ -397,16 +361,16 @@ weft_status wefti_remove_tree(const char *path) {
 
 bool wefti_exists(const char *path) {
     struct stat info;
-    return !faulty() && stat(path, &info) == 0;
+    return !wefti_fault_io() && stat(path, &info) == 0;
 }
 
 bool wefti_is_dir(const char *path) {
     struct stat info;
-    return !faulty() && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    return !wefti_fault_io() && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
 bool wefti_is_link(const char *path) {
-    return !faulty() && is_link(path);
+    return !wefti_fault_io() && is_link(path);
 }
 
 /* Names of one directory, NUL-separated, as they come. */
@@ -418,7 +382,7 @@ typedef struct name_block {
 static weft_status collect_names(DIR *directory, const char *path, name_block *names) {
     for (;;) {
         errno = 0;
-        struct dirent *entry = faulty() ? NULL : readdir(directory);
+        struct dirent *entry = wefti_fault_io() ? NULL : readdir(directory);
         if (!entry) return errno ? failed("list", path) : WEFT_OK;
         if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
         int64_t length = (int64_t)strlen(entry->d_name) + 1;
@@ -435,7 +399,7 @@ static int compare_names(const void *a, const void *b) {
 }
 
 weft_status wefti_dir_list(const char *path, char ***out_names, int64_t *out_count) {
-    DIR *directory = faulty() ? NULL : opendir(path);
+    DIR *directory = wefti_fault_io() ? NULL : opendir(path);
     if (!directory) return failed("list", path);
     name_block names = {0};
     weft_status status = collect_names(directory, path, &names);

@@ -6,18 +6,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 #include "base/status.h"
 
-/* A whole file read-only in memory (mmap; empty files have data "" and size 0). Regular files only.
- */
-typedef struct wefti_file_map {
-    const unsigned char *data;
-    int64_t bytes;
-    void *handle;
-} wefti_file_map;
-weft_status wefti_file_map_open(const char *path, wefti_file_map *out) WEFT_CHECKED;
-void wefti_file_map_close(wefti_file_map *map);
+/* To be read; of a named pipe nobody is waited for. */
+weft_status wefti_file_open(const char *path, int *out_fd, struct stat *out_stat) WEFT_CHECKED;
 
 /* Whole file into fresh memory with a NUL behind it; refuses more than `limit` bytes. wefti_free
  * the result. */

@@ -17,6 +17,7 @@
 
 #include <stdbool.h>
 
+#include "base/reader.h"
 #include "base/status.h"
 #include "layout/layout.h"
 #include "weft/types.h"
@@ -171,8 +172,8 @@ typedef struct wefti_checkpoint_entry {
     const char *name, *layout, *file;
     wefti_checkpoint_role role;
     weft_desc desc;
-    const void *data; /* in the mapped file */
-    int64_t bytes;
+    const wefti_reader *reader; /* of its file, where it lies at byte `at` */
+    int64_t at, bytes;
     uint32_t crc32c;
 } wefti_checkpoint_entry;
 

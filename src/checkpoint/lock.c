@@ -20,12 +20,6 @@ struct wefti_checkpoint_lock {
     int fd;
 };
 
-static bool faulty(void) {
-    if (!wefti_fault_due(WEFTI_FAULT_IO)) return false;
-    errno = wefti_fault_errno(WEFTI_FAULT_IO);
-    return true;
-}
-
 static weft_status held_by_another(int fd, const char *dir) {
     char text[32] = {0};
     ssize_t n = pread(fd, text, sizeof text - 1, 0);
@@ -42,16 +36,22 @@ static weft_status held_by_another(int fd, const char *dir) {
 }
 
 static weft_status take(int fd, const char *dir) {
-    if (faulty() || flock(fd, LOCK_EX | LOCK_NB)) {
+    if (wefti_fault_io() || flock(fd, LOCK_EX | LOCK_NB)) {
         if (errno == EWOULDBLOCK) return held_by_another(fd, dir);
         WEFT_FAIL(WEFT_E_IO, "cannot lock %s/.lock: %s", dir, strerror(errno));
     }
     char text[32];
     int length = snprintf(text, sizeof text, "%ld\n", (long)getpid());
     bool written =
-        !faulty() && ftruncate(fd, 0) == 0 && pwrite(fd, text, (size_t)length, 0) == length;
+        !wefti_fault_io() && ftruncate(fd, 0) == 0 && pwrite(fd, text, (size_t)length, 0) == length;
     WEFT_REQUIRE(written, WEFT_E_IO, "cannot write %s/.lock: %s", dir, strerror(errno));
     return wefti_step_clean(dir);
+}
+
+static weft_status path_of(const char *dir, char **out) {
+    *out = wefti_format("%s/.lock", dir);
+    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for the name of a file");
+    return WEFT_OK;
 }
 
 /* What is written into a step is not found again: a run goes on from the step itself. */
@@ -65,19 +65,25 @@ static weft_status refuse_step(const char *dir) {
     return WEFT_OK;
 }
 
+static weft_status open_in(const char *dir, int *out_fd) {
+    const int flags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
+    char *path;
+    weft_status status = WEFT_OK;
+    WEFT_TRY(path_of(dir, &path));
+    *out_fd = wefti_fault_io() ? -1 : open(path, flags, 0666);
+    if (*out_fd < 0) status = WEFT_RAISE(WEFT_E_IO, "cannot open %s: %s", path, strerror(errno));
+    wefti_free(path);
+    return status;
+}
+
 weft_status wefti_checkpoint_lock_open(const char *dir, wefti_checkpoint_lock **out) {
     WEFT_TRY(refuse_step(dir));
     WEFT_TRY(wefti_dir_make(dir));
     wefti_checkpoint_lock *lock;
     WEFT_NEW(lock, wefti_checkpoint_lock);
-    weft_status status = WEFT_OK;
-    char *path = wefti_format("%s/.lock", dir);
-    if (!path) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for the name of a file");
-    lock->fd = !path || faulty() ? -1 : open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (path && lock->fd < 0)
-        status = WEFT_RAISE(WEFT_E_IO, "cannot open %s: %s", path, strerror(errno));
+    lock->fd = -1;
+    weft_status status = open_in(dir, &lock->fd);
     if (status >= 0) status = take(lock->fd, dir);
-    wefti_free(path);
     if (status < 0) {
         wefti_checkpoint_lock_close(lock);
         return status;
@@ -89,8 +95,8 @@ weft_status wefti_checkpoint_lock_open(const char *dir, wefti_checkpoint_lock **
 /* Whether DIR/.lock is still the file that was locked. */
 static weft_status is_there(const wefti_checkpoint_lock *lock, const char *dir, bool *out) {
     struct stat locked, found;
-    char *path = wefti_format("%s/.lock", dir);
-    WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
+    char *path;
+    WEFT_TRY(path_of(dir, &path));
     *out = fstat(lock->fd, &locked) == 0 && stat(path, &found) == 0 &&
            locked.st_dev == found.st_dev && locked.st_ino == found.st_ino;
     wefti_free(path);

@@ -5,7 +5,6 @@
  * tensors, and the manifest again for the bytes of each. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/crc32c.h"
 #include "base/io.h"
@@ -23,7 +22,7 @@
 struct wefti_checkpoint {
     char *path;
     wefti_manifest *manifest;
-    wefti_file_map *maps;            /* one per file of the manifest */
+    wefti_reader **readers;          /* one per file of the manifest */
     wefti_safetensors **files;       /* NULL for a file that holds no tensors */
     wefti_checkpoint_entry *entries; /* ordered by role, then name */
     int64_t count;
@@ -33,10 +32,10 @@ void wefti_checkpoint_close(wefti_checkpoint *c) {
     if (!c) return;
     for (int64_t i = 0; c->manifest && i < c->manifest->file_count; i++) {
         if (c->files) wefti_safetensors_close(c->files[i]);
-        if (c->maps) wefti_file_map_close(&c->maps[i]);
+        if (c->readers) wefti_reader_close(c->readers[i]);
     }
     wefti_free(c->files);
-    wefti_free(c->maps);
+    wefti_free(c->readers);
     wefti_free(c->entries);
     wefti_manifest_destroy(c->manifest);
     wefti_free(c->path);
@@ -83,7 +82,7 @@ weft_status wefti_checkpoint_read(const wefti_checkpoint *c, wefti_checkpoint_ro
     WEFT_REQUIRE(wefti_desc_equal(&entry->desc, desc), WEFT_E_SHAPE,
                  "tensor %s is %s in %s; %s is needed", name, wefti_desc_text(&entry->desc).text,
                  c->path, wefti_desc_text(desc).text);
-    if (entry->bytes) memcpy(dst, entry->data, (size_t)entry->bytes);
+    WEFT_TRY(wefti_reader_at(entry->reader, entry->at, entry->bytes, dst));
     WEFT_REQUIRE(wefti_crc32c(0, dst, (size_t)entry->bytes) == entry->crc32c, WEFT_E_CORRUPT,
                  "tensor %s in %s/%s has changed since the checkpoint was opened", name, c->path,
                  entry->file);
@@ -113,21 +112,24 @@ static weft_status read_manifest(wefti_checkpoint *c) {
  * later; any other file is checked as a whole. */
 static weft_status open_file(wefti_checkpoint *c, int64_t i, bool holds_tensors, const char *path) {
     const wefti_manifest_file *file = &c->manifest->files[i];
-    weft_status status = wefti_file_map_open(path, &c->maps[i]);
+    weft_status status = wefti_reader_open(path, &c->readers[i]);
     if (status == WEFT_E_NOT_FOUND) WEFT_FAIL(WEFT_E_CORRUPT, "%s is missing", path);
     WEFT_TRY(status);
-    const wefti_file_map *map = &c->maps[i];
-    WEFT_REQUIRE(map->bytes == file->bytes, WEFT_E_CORRUPT, "%s has %lld bytes; %lld were written",
-                 path, (long long)map->bytes, (long long)file->bytes);
-    WEFT_REQUIRE(wefti_crc32c(0, map->data, (size_t)file->checked_bytes) == file->crc32c,
-                 WEFT_E_CORRUPT, "the first %lld bytes of %s do not have the checksum %08x",
+    const wefti_reader *reader = c->readers[i];
+    int64_t bytes = wefti_reader_bytes(reader);
+    uint32_t crc = 0;
+    WEFT_REQUIRE(bytes == file->bytes, WEFT_E_CORRUPT, "%s has %lld bytes; %lld were written", path,
+                 (long long)bytes, (long long)file->bytes);
+    WEFT_TRY(wefti_reader_crc32c(reader, 0, file->checked_bytes, &crc));
+    WEFT_REQUIRE(crc == file->crc32c, WEFT_E_CORRUPT,
+                 "the first %lld bytes of %s do not have the checksum %08x",
                  (long long)file->checked_bytes, path, file->crc32c);
     WEFT_REQUIRE(holds_tensors || file->checked_bytes == file->bytes, WEFT_E_CORRUPT,
                  "%s holds bytes that no checksum covers", path);
     if (!holds_tensors) return WEFT_OK;
     /* every tensor is about to be read, in the order of the file: let the disk run ahead */
-    if (map->handle) (void)madvise(map->handle, (size_t)map->bytes, MADV_SEQUENTIAL);
-    status = wefti_safetensors_parse(map->data, map->bytes, &c->files[i]);
+    wefti_reader_ahead(reader);
+    status = wefti_safetensors_read(reader, &c->files[i]);
     if (status < 0) return wefti_prefix(status, "%s", path);
     WEFT_REQUIRE(wefti_safetensors_header_bytes(c->files[i]) == file->checked_bytes, WEFT_E_CORRUPT,
                  "%s: the manifest and the file disagree about the length of its header", path);
@@ -136,7 +138,7 @@ static weft_status open_file(wefti_checkpoint *c, int64_t i, bool holds_tensors,
 
 static weft_status open_files(wefti_checkpoint *c) {
     const wefti_manifest *m = c->manifest;
-    WEFT_NEW_ARRAY(c->maps, wefti_file_map, m->file_count);
+    WEFT_NEW_ARRAY(c->readers, wefti_reader *, m->file_count);
     WEFT_NEW_ARRAY(c->files, wefti_safetensors *, m->file_count);
     bool *holds = wefti_arena_alloc(m->arena, (size_t)m->file_count * sizeof *holds);
     WEFT_REQUIRE(holds, WEFT_E_NOMEM, "no memory for a list of files");
@@ -158,7 +160,8 @@ static weft_status open_tensor(wefti_checkpoint *c, const wefti_manifest_tensor 
     WEFT_REQUIRE(found && wefti_desc_equal(&found->desc, &tensor->desc), WEFT_E_CORRUPT,
                  "%s/%s does not hold the tensor %s as %s", c->path, file, tensor->name,
                  wefti_desc_text(&tensor->desc).text);
-    uint32_t crc = wefti_crc32c(0, found->data, (size_t)found->bytes);
+    uint32_t crc = 0;
+    WEFT_TRY(wefti_reader_crc32c(found->reader, found->at, found->bytes, &crc));
     WEFT_REQUIRE(crc == tensor->crc32c, WEFT_E_CORRUPT,
                  "tensor %s in %s/%s has the checksum %08x; %08x was written", tensor->name,
                  c->path, file, crc, tensor->crc32c);
@@ -167,7 +170,8 @@ static weft_status open_tensor(wefti_checkpoint *c, const wefti_manifest_tensor 
                                                       .file = file,
                                                       .role = tensor->role,
                                                       .desc = tensor->desc,
-                                                      .data = found->data,
+                                                      .reader = found->reader,
+                                                      .at = found->at,
                                                       .bytes = found->bytes,
                                                       .crc32c = crc};
     return WEFT_OK;

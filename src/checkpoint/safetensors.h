@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 
+#include "base/reader.h"
 #include "base/status.h"
 #include "weft/types.h"
 
@@ -26,8 +27,8 @@ typedef struct wefti_safetensors_entry {
     const char *name;
     const char *dtype; /* as in the file: "F32", "F8_E4M3" */
     weft_desc desc;    /* rank -1: legal in the format, but weft has no such dtype or rank */
-    const void *data;
-    int64_t bytes;
+    const wefti_reader *reader; /* of its file, where it lies at byte `at` */
+    int64_t at, bytes;
 } wefti_safetensors_entry;
 
 typedef struct wefti_safetensors_pair {
@@ -36,10 +37,13 @@ typedef struct wefti_safetensors_pair {
 
 typedef struct wefti_safetensors wefti_safetensors;
 
-/* A file in memory, borrowed until the close. WEFT_E_CORRUPT with the rule that it breaks. */
+/* A file, borrowed until the close. WEFT_E_CORRUPT with the rule that it breaks. */
+weft_status wefti_safetensors_read(const wefti_reader *reader,
+                                   wefti_safetensors **out) WEFT_CHECKED;
+/* The same of a file in memory. */
 weft_status wefti_safetensors_parse(const void *data, int64_t bytes,
                                     wefti_safetensors **out) WEFT_CHECKED;
-/* A mapped file; messages name the path. */
+/* The same of a path, which messages name. */
 weft_status wefti_safetensors_open(const char *path, wefti_safetensors **out) WEFT_CHECKED;
 void wefti_safetensors_close(wefti_safetensors *file);
 
@@ -72,9 +76,9 @@ weft_status wefti_safetensors_header(const wefti_safetensors_item *items, int64_
 weft_status wefti_safetensors_write(const char *path, const wefti_safetensors_item *items,
                                     int64_t count, const wefti_safetensors_pair *metadata,
                                     int64_t pairs) WEFT_CHECKED;
-/* The same of tensors that do not lie in memory as they are to be written: `make` returns the bytes
- * of an item, in `room` for as many or elsewhere. What an item's `data` is, it alone knows. */
-typedef const void *(*wefti_safetensors_make)(const wefti_safetensors_item *item, void *room);
+/* The same of tensors that do not lie in memory as they are to be written: `make` puts the bytes
+ * of an item into `room` for as many. What an item's `data` is, it alone knows. */
+typedef weft_status (*wefti_safetensors_make)(const wefti_safetensors_item *item, void *room);
 weft_status wefti_safetensors_write_made(const char *path, const wefti_safetensors_item *items,
                                          int64_t count, const wefti_safetensors_pair *metadata,
                                          int64_t pairs, wefti_safetensors_make make) WEFT_CHECKED;

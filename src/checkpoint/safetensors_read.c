@@ -11,7 +11,7 @@
 
 struct wefti_safetensors {
     wefti_arena *arena;
-    wefti_file_map map;
+    wefti_reader *reader;             /* its own, or NULL */
     wefti_safetensors_entry *entries; /* ordered by name */
     wefti_safetensors_pair *pairs;
     int64_t count, pair_count;
@@ -21,7 +21,7 @@ struct wefti_safetensors {
 void wefti_safetensors_close(wefti_safetensors *file) {
     if (!file) return;
     wefti_arena_destroy(file->arena);
-    wefti_file_map_close(&file->map);
+    wefti_reader_close(file->reader);
     wefti_free(file->entries);
     wefti_free(file->pairs);
     wefti_free(file);
@@ -221,15 +221,17 @@ static weft_status check_tiling(extent *extents, int64_t count, int64_t bytes) {
     return WEFT_OK;
 }
 
-static weft_status read_header(wefti_safetensors *file, const unsigned char *data,
+static weft_status read_header(wefti_safetensors *file, const wefti_reader *reader,
                                const wefti_json *root) {
     extent *extents;
     WEFT_NEW_ARRAY(file->entries, wefti_safetensors_entry, root->count);
     WEFT_NEW_ARRAY(extents, extent, root->count);
     weft_status status = read_members(file, root, extents);
     if (status >= 0) status = check_tiling(extents, file->count, file->bytes - file->header_bytes);
-    for (int64_t i = 0; i < file->count && status >= 0; i++)
-        extents[i].entry->data = data + file->header_bytes + extents[i].begin;
+    for (int64_t i = 0; i < file->count && status >= 0; i++) {
+        extents[i].entry->reader = reader;
+        extents[i].entry->at = file->header_bytes + extents[i].begin;
+    }
     wefti_free(extents);
     if (status < 0) return status;
     if (file->count)
@@ -237,9 +239,11 @@ static weft_status read_header(wefti_safetensors *file, const unsigned char *dat
     return WEFT_OK;
 }
 
-static weft_status header_length(const unsigned char *data, int64_t bytes, int64_t *out) {
+static weft_status header_length(const wefti_reader *reader, int64_t bytes, int64_t *out) {
+    unsigned char data[8];
     WEFT_REQUIRE(bytes >= 8, WEFT_E_CORRUPT, "%lld bytes are too few for a safetensors file",
                  (long long)bytes);
+    WEFT_TRY(wefti_reader_at(reader, 0, sizeof data, data));
     uint64_t length = 0;
     for (int i = 0; i < 8; i++) length |= (uint64_t)data[i] << (8 * i);
     WEFT_REQUIRE(length <= WEFTI_SAFETENSORS_HEADER_BYTES, WEFT_E_CORRUPT,
@@ -252,28 +256,36 @@ static weft_status header_length(const unsigned char *data, int64_t bytes, int64
     return WEFT_OK;
 }
 
-static weft_status parse_into(wefti_safetensors *file, const unsigned char *data) {
+static weft_status parse_header(wefti_safetensors *file, const char *header, int64_t length,
+                                const wefti_json **out) {
     static const wefti_json_limits limits = {.depth = 8,
                                              .members = WEFTI_SAFETENSORS_TENSORS + 1,
                                              .array_items = WEFTI_SAFETENSORS_RANK};
-    int64_t length = 0;
-    WEFT_TRY(header_length(data, file->bytes, &length));
-    const char *header = (const char *)data + 8;
-    file->header_bytes = 8 + length;
     while (length > 0 && header[length - 1] == ' ') length--; /* padding, of spaces only */
     WEFT_REQUIRE(length > 1 && header[0] == '{' && header[length - 1] == '}', WEFT_E_CORRUPT,
                  "the header does not run from { to }");
-    const wefti_json *root = NULL; /* names and metadata stay in its arena with the file */
-    WEFT_TRY(wefti_json_parse(file->arena, header, length, &limits, &root));
-    return read_header(file, data, root);
+    return wefti_json_parse(file->arena, header, length, &limits, out);
 }
 
-weft_status wefti_safetensors_parse(const void *data, int64_t bytes, wefti_safetensors **out) {
+static weft_status parse_into(wefti_safetensors *file, const wefti_reader *reader) {
+    int64_t length = 0;
+    unsigned char *header;
+    const wefti_json *root = NULL; /* names and metadata stay in its arena with the file */
+    WEFT_TRY(header_length(reader, file->bytes, &length));
+    file->header_bytes = 8 + length;
+    WEFT_TRY(wefti_reader_take(reader, 8, length, &header));
+    weft_status status = parse_header(file, (const char *)header, length, &root);
+    wefti_free(header);
+    WEFT_TRY(status);
+    return read_header(file, reader, root);
+}
+
+weft_status wefti_safetensors_read(const wefti_reader *reader, wefti_safetensors **out) {
     wefti_safetensors *file;
     WEFT_NEW(file, wefti_safetensors);
-    file->bytes = bytes;
+    file->bytes = wefti_reader_bytes(reader);
     weft_status status = wefti_arena_create(&file->arena);
-    if (status >= 0) status = parse_into(file, data);
+    if (status >= 0) status = parse_into(file, reader);
     if (status < 0) {
         wefti_safetensors_close(file);
         return status;
@@ -282,16 +294,28 @@ weft_status wefti_safetensors_parse(const void *data, int64_t bytes, wefti_safet
     return WEFT_OK;
 }
 
-weft_status wefti_safetensors_open(const char *path, wefti_safetensors **out) {
-    wefti_file_map map = {0};
-    WEFT_TRY(wefti_file_map_open(path, &map));
+/* Takes over the reader. */
+static weft_status read_own(wefti_reader *reader, wefti_safetensors **out) {
     wefti_safetensors *file = NULL;
-    weft_status status = wefti_safetensors_parse(map.data, map.bytes, &file);
+    weft_status status = wefti_safetensors_read(reader, &file);
     if (status < 0) {
-        wefti_file_map_close(&map);
-        return wefti_prefix(status, "%s", path);
+        wefti_reader_close(reader);
+        return status;
     }
-    file->map = map;
+    file->reader = reader;
     *out = file;
     return WEFT_OK;
+}
+
+weft_status wefti_safetensors_parse(const void *data, int64_t bytes, wefti_safetensors **out) {
+    wefti_reader *reader;
+    WEFT_TRY(wefti_reader_of(data, bytes, &reader));
+    return read_own(reader, out);
+}
+
+weft_status wefti_safetensors_open(const char *path, wefti_safetensors **out) {
+    wefti_reader *reader;
+    WEFT_TRY(wefti_reader_open(path, &reader));
+    weft_status status = read_own(reader, out);
+    return status < 0 ? wefti_prefix(status, "%s", path) : WEFT_OK;
 }

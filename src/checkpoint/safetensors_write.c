@@ -122,23 +122,21 @@ static int compare_items(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
-/* The bytes of an item that lies in memory. */
-static const void *lying(const wefti_safetensors_item *item, void *room) {
-    (void)room;
-    return item->data;
-}
-
+/* Without `make` the items lie in memory. */
 static weft_status write_items(wefti_writer *w, const wefti_safetensors_item *items, int64_t count,
                                wefti_safetensors_make make) {
     int64_t most = 1;
-    for (int64_t i = 0; i < count && make != lying; i++)
+    for (int64_t i = 0; i < count && make; i++)
         if (weft_desc_bytes(&items[i].desc) > most) most = weft_desc_bytes(&items[i].desc);
     void *room = wefti_alloc((size_t)most);
     WEFT_REQUIRE(room, WEFT_E_NOMEM, "no memory for a tensor of %lld bytes", (long long)most);
     weft_status status = WEFT_OK;
-    for (int64_t i = 0; i < count && status >= 0; i++)
-        status =
-            wefti_writer_write(w, make(&items[i], room), (size_t)weft_desc_bytes(&items[i].desc));
+    for (int64_t i = 0; i < count && status >= 0; i++) {
+        const void *data = make ? room : items[i].data;
+        if (make) status = make(&items[i], room);
+        if (status >= 0)
+            status = wefti_writer_write(w, data, (size_t)weft_desc_bytes(&items[i].desc));
+    }
     wefti_free(room);
     return status;
 }
@@ -177,5 +175,5 @@ weft_status wefti_safetensors_write_made(const char *path, const wefti_safetenso
 weft_status wefti_safetensors_write(const char *path, const wefti_safetensors_item *items,
                                     int64_t count, const wefti_safetensors_pair *metadata,
                                     int64_t pairs) {
-    return wefti_safetensors_write_made(path, items, count, metadata, pairs, lying);
+    return wefti_safetensors_write_made(path, items, count, metadata, pairs, NULL);
 }

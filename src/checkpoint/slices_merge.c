@@ -120,6 +120,19 @@ static bool fits(const weft_desc *a, const weft_desc *b, int dimension) {
     return wefti_desc_equal(a, &other);
 }
 
+static weft_status compare(part a, part b, bool *out_same) {
+    enum { PIECE = WEFTI_READER_PIECE / 2 };
+    unsigned char x[PIECE], y[PIECE];
+    *out_same = true;
+    for (int64_t at = 0, n; at < a->bytes && *out_same; at += n) {
+        n = a->bytes - at < PIECE ? a->bytes - at : PIECE;
+        WEFT_TRY(wefti_reader_at(a->reader, a->at + at, n, x));
+        WEFT_TRY(wefti_reader_at(b->reader, b->at + at, n, y));
+        *out_same = !memcmp(x, y, (size_t)n);
+    }
+    return WEFT_OK;
+}
+
 static weft_status check_part(const merge *m, const joined *t, int s) {
     part a = t->parts[0], b = t->parts[s];
     wefti_shape_text first = wefti_desc_text(&a->desc), other = wefti_desc_text(&b->desc);
@@ -136,7 +149,9 @@ static weft_status check_part(const merge *m, const joined *t, int s) {
                  "tensor \"%.200s\" is said to be whole; it is %s in slice 0 and %s in slice %d "
                  "(%s)",
                  a->name, first.text, is, s, wefti_source_path(m->slices[s]));
-    WEFT_REQUIRE(shape && !memcmp(a->data, b->data, (size_t)a->bytes), WEFT_E_MISMATCH,
+    bool same = false;
+    if (shape) WEFT_TRY(compare(a, b, &same));
+    WEFT_REQUIRE(same, WEFT_E_MISMATCH,
                  "tensor \"%.200s\" is not the same in slice 0 (%s) and slice %d (%s), %s", a->name,
                  first.text, s, is,
                  t->dimension == WEFTI_CUT_NONE
@@ -194,20 +209,22 @@ static weft_status prepare(merge *m, const char *const *paths, const weft_checkp
     return join_metadata(m);
 }
 
-static const void *join_bytes(const wefti_safetensors_item *item, void *room) {
+static weft_status join_bytes(const wefti_safetensors_item *item, void *room) {
     const joined *t = item->data;
-    if (t->dimension < 0) return t->parts[0]->data;
+    part first = t->parts[0];
+    if (t->dimension < 0) return wefti_reader_at(first->reader, first->at, first->bytes, room);
     wefti_runs whole = wefti_runs_of(&item->desc, t->dimension);
     char *to = room;
     for (int s = 0; s < t->count; s++) {
         wefti_runs runs = wefti_runs_of(&t->parts[s]->desc, t->dimension);
-        const char *from = t->parts[s]->data;
+        wefti_reader_window window = {.reader = t->parts[s]->reader};
         int64_t bytes = runs.size * runs.inner;
         for (int64_t i = 0; i < runs.outer && bytes; i++)
-            memcpy(to + i * whole.size * whole.inner, from + i * bytes, (size_t)bytes);
+            WEFT_TRY(wefti_reader_near(&window, t->parts[s]->at + i * bytes, bytes,
+                                       to + i * whole.size * whole.inner));
         to += bytes;
     }
-    return room;
+    return WEFT_OK;
 }
 
 static void tell(const merge *m, const char *path, bool json, wefti_text *text) {

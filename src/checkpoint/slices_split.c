@@ -80,16 +80,18 @@ static void cut_for(split *s, int rank) {
     }
 }
 
-static const void *cut_bytes(const wefti_safetensors_item *item, void *room) {
+static weft_status cut_bytes(const wefti_safetensors_item *item, void *room) {
     const piece *p = item->data;
-    if (p->dimension < 0) return p->entry->data;
-    wefti_runs whole = wefti_runs_of(&p->entry->desc, p->dimension);
+    const wefti_safetensors_entry *e = p->entry;
+    if (p->dimension < 0) return wefti_reader_at(e->reader, e->at, e->bytes, room);
+    wefti_runs whole = wefti_runs_of(&e->desc, p->dimension);
     wefti_runs runs = wefti_runs_of(&item->desc, p->dimension);
-    const char *from = (const char *)p->entry->data + p->begin * runs.inner;
-    int64_t bytes = runs.size * runs.inner;
+    wefti_reader_window window = {.reader = e->reader};
+    int64_t from = e->at + p->begin * runs.inner, bytes = runs.size * runs.inner;
     for (int64_t i = 0; i < runs.outer && bytes; i++)
-        memcpy((char *)room + i * bytes, from + i * whole.size * whole.inner, (size_t)bytes);
-    return room;
+        WEFT_TRY(wefti_reader_near(&window, from + i * whole.size * whole.inner, bytes,
+                                   (char *)room + i * bytes));
+    return WEFT_OK;
 }
 
 static weft_status write_slice(split *s, int rank, wefti_safetensors_pair *metadata,

@@ -100,7 +100,8 @@ static weft_status open_step(wefti_source *source) {
             .name = e->name,
             .dtype = wefti_safetensors_dtype_name(e->desc.dtype),
             .desc = e->desc,
-            .data = e->data,
+            .reader = e->reader,
+            .at = e->at,
             .bytes = e->bytes,
         };
     }

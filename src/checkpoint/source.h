@@ -18,7 +18,7 @@ const char *wefti_source_path(const wefti_source *source);
  * does not say. */
 int64_t wefti_source_step(const wefti_source *source);
 int64_t wefti_source_count(const wefti_source *source);
-/* Ordered by name; the bytes are mapped. NULL: there is none. */
+/* Ordered by name; the bytes are in its file. NULL: there is none. */
 const wefti_safetensors_entry *wefti_source_at(const wefti_source *source, int64_t index);
 const wefti_safetensors_entry *wefti_source_find(const wefti_source *source, const char *name);
 /* What a file says of itself: of a directory, its first file. */

@@ -133,9 +133,7 @@ weft_status wefti_tensor_index_parse(const char *text, int64_t bytes, wefti_tens
 static weft_status check_link(const char *path) {
     static const char blobs[] = "../../blobs/";
     struct stat info;
-    bool failing = wefti_fault_due(WEFTI_FAULT_IO);
-    if (failing) errno = wefti_fault_errno(WEFTI_FAULT_IO);
-    if (failing || lstat(path, &info)) {
+    if (wefti_fault_io() || lstat(path, &info)) {
         int error = errno;
         WEFT_FAIL(error == ENOENT ? WEFT_E_NOT_FOUND : WEFT_E_IO, "cannot look at %s: %s", path,
                   strerror(error));

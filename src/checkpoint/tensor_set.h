@@ -19,7 +19,7 @@ weft_status wefti_tensor_set_open(const char *path, wefti_tensor_set **out) WEFT
 void wefti_tensor_set_close(wefti_tensor_set *set);
 
 int64_t wefti_tensor_set_count(const wefti_tensor_set *set);
-/* Ordered by name; borrowed until the close. The bytes are mapped: reading them reads the file. */
+/* Ordered by name; borrowed until the close. The bytes are in its file. */
 const wefti_safetensors_entry *wefti_tensor_set_at(const wefti_tensor_set *set, int64_t index);
 const wefti_safetensors_entry *wefti_tensor_set_find(const wefti_tensor_set *set, const char *name);
 

@@ -109,29 +109,77 @@ void wefti_array_scaled(const wefti_array *array, int64_t first, int64_t count, 
     }
 }
 
-static weft_status parse(const char *path, wefti_array_format format, wefti_array_file *file) {
-    const unsigned char *bytes = file->map.data;
-    int64_t count = file->map.bytes;
+weft_status wefti_array_take(const wefti_array *array, int64_t first, int64_t count,
+                             wefti_array_piece *out) {
+    out->array = *array;
+    out->first = first;
+    out->count = count;
+    if (!array->reader) return WEFT_OK;
+    int64_t bytes = wefti_element_bytes(array->element), most = (int64_t)sizeof out->bytes / bytes;
+    if (count > most) out->count = most;
+    out->first = 0;
+    out->array.reader = NULL;
+    out->array.data = out->bytes;
+    return wefti_reader_at(array->reader, array->offset + first * bytes, out->count * bytes,
+                           out->bytes);
+}
+
+static weft_status parse(const char *path, wefti_array_format format, const unsigned char *bytes,
+                         int64_t count, wefti_array *out) {
     switch (format) {
     case WEFTI_ARRAY_NPY:
-        return wefti_npy_parse(path, bytes, count, &file->array);
+        return wefti_npy_parse(path, bytes, count, out);
     case WEFTI_ARRAY_SHARD:
-        return wefti_shard_parse(path, bytes, count, &file->array);
+        return wefti_shard_parse(path, bytes, count, out);
     default:
-        break;
+        return wefti_idx_parse(path, bytes, count, out);
     }
-    if (count >= 2 && bytes[0] == 0x1f && bytes[1] == 0x8b) {
-        WEFT_TRY(wefti_idx_unpack(path, bytes, count, &file->unpacked, &count));
-        wefti_file_map_close(&file->map);
-        bytes = file->unpacked;
+}
+
+static weft_status open_packed(const char *path, wefti_array_file *file) {
+    unsigned char *packed;
+    int64_t bytes = wefti_reader_bytes(file->reader), count = 0;
+    WEFT_TRY(wefti_reader_take(file->reader, 0, bytes, &packed));
+    weft_status status = wefti_idx_unpack(path, packed, bytes, &file->unpacked, &count);
+    wefti_free(packed);
+    WEFT_TRY(status);
+    return parse(path, WEFTI_ARRAY_IDX, file->unpacked, count, &file->array);
+}
+
+static weft_status open_plain(const char *path, wefti_array_format format,
+                              const unsigned char *header, wefti_array_file *file) {
+    int64_t bytes = wefti_reader_bytes(file->reader);
+    WEFT_TRY(parse(path, format, header, bytes, &file->array));
+    file->array.reader = file->reader;
+    file->array.data = NULL;
+    if (!file->array.by_columns) return WEFT_OK;
+    WEFT_TRY(wefti_reader_take(file->reader, file->array.offset, bytes - file->array.offset,
+                               &file->unpacked));
+    file->array.data = file->unpacked;
+    file->array.reader = NULL;
+    return WEFT_OK;
+}
+
+static weft_status open_file(const char *path, wefti_array_format format, wefti_array_file *file) {
+    unsigned char *header;
+    WEFT_TRY(wefti_reader_open(path, &file->reader));
+    int64_t bytes = wefti_reader_bytes(file->reader);
+    int64_t first = format == WEFTI_ARRAY_NPY ? WEFTI_NPY_HEADER_BYTES : WEFTI_ARRAY_HEADER_BYTES;
+    if (first > bytes) first = bytes;
+    WEFT_TRY(wefti_reader_take(file->reader, 0, first, &header));
+    bool packed = format == WEFTI_ARRAY_IDX && first >= 2 && header[0] == 0x1f && header[1] == 0x8b;
+    weft_status status = packed ? open_packed(path, file) : open_plain(path, format, header, file);
+    wefti_free(header);
+    if (status >= 0 && file->unpacked) { /* all of it is here */
+        wefti_reader_close(file->reader);
+        file->reader = NULL;
     }
-    return wefti_idx_parse(path, bytes, count, &file->array);
+    return status;
 }
 
 weft_status wefti_array_open(const char *path, wefti_array_format format, wefti_array_file *out) {
     wefti_array_file file = {0};
-    WEFT_TRY(wefti_file_map_open(path, &file.map));
-    weft_status status = parse(path, format, &file);
+    weft_status status = open_file(path, format, &file);
     if (status < 0) {
         wefti_array_close(&file);
         return wefti_note(status, __func__, __FILE__, __LINE__);
@@ -142,6 +190,6 @@ weft_status wefti_array_open(const char *path, wefti_array_format format, wefti_
 
 void wefti_array_close(wefti_array_file *file) {
     wefti_free(file->unpacked);
-    wefti_file_map_close(&file->map);
+    wefti_reader_close(file->reader);
     *file = (wefti_array_file){0};
 }

@@ -1,18 +1,17 @@
-/* Arrays read from files: IDX, npy and llm.c token shards, all seen as one n-dimensional array in
- * memory.
+/* Arrays read from files: IDX, npy and llm.c token shards, all seen as one n-dimensional array.
  *
  * The parsers take bytes in memory and look at nothing else, so that fuzzers and truncation tests
- * call them directly. Every count is checked against the bytes that are there before anything is
- * allocated or read. Sources: IDX: LeCun, Cortes, Burges, "The MNIST database", file formats. npy:
- * NumPy enhancement proposal 1 and numpy.lib.format (versions 1 to 3). Shards: llm.c,
- * dev/data/data_common.py. */
+ * call them directly; of a large file its begin is enough for them. Every count is checked against
+ * the bytes that are there before anything is allocated or read. Sources: IDX: LeCun, Cortes,
+ * Burges, "The MNIST database", file formats. npy: NumPy enhancement proposal 1 and
+ * numpy.lib.format (versions 1 to 3). Shards: llm.c, dev/data/data_common.py. */
 #ifndef WEFTI_TRAIN_DATA_ARRAY_H
 #define WEFTI_TRAIN_DATA_ARRAY_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/io.h"
+#include "base/reader.h"
 #include "base/status.h"
 #include "weft/types.h"
 
@@ -36,7 +35,8 @@ typedef enum wefti_element {
 #undef WEFTI_ELEMENT_ROW
 } wefti_element;
 
-/* `data` is borrowed from the bytes that were parsed and may be unaligned. Elements are numbered
+/* `data` is borrowed from the bytes that were parsed and may be unaligned; of an array that lies in
+ * a file it is not to be looked at, but what wefti_array_take makes of it. Elements are numbered
  * row by row, however they lie. */
 typedef struct wefti_array {
     wefti_element element;
@@ -46,7 +46,8 @@ typedef struct wefti_array {
     int64_t shape[WEFT_MAX_RANK];
     int64_t elems;
     const unsigned char *data;
-    int64_t offset; /* of the first element in its file, for messages */
+    int64_t offset;             /* of the first element in its file */
+    const wefti_reader *reader; /* NULL: the elements lie at `data` */
 } wefti_array;
 
 /* The place of element i among those in `data`. */
@@ -62,7 +63,19 @@ void wefti_array_scaled(const wefti_array *array, int64_t first, int64_t count, 
 /* Token numbers; -1 for what is negative or does not fit 32 bits. */
 void wefti_array_tokens(const wefti_array *array, int64_t first, int64_t count, int32_t *out);
 
-/* `path` is for messages. WEFT_E_CORRUPT for damaged bytes, WEFT_E_NO_IMPL for what npy allows and
+/* Some elements of an array, wherever it lies: `count` of them in memory, from number `first` of
+ * `array` on. */
+typedef struct wefti_array_piece {
+    wefti_array array;
+    int64_t first, count;
+    unsigned char bytes[16 << 10];
+} wefti_array_piece;
+/* From element `first` on at most `count`, and at least one of them. */
+weft_status wefti_array_take(const wefti_array *array, int64_t first, int64_t count,
+                             wefti_array_piece *out) WEFT_CHECKED;
+
+/* `bytes` are those of the whole file, or its header and more; `count` is how many the file has.
+ * `path` is for messages. WEFT_E_CORRUPT for damaged bytes, WEFT_E_NO_IMPL for what npy allows and
  * weft does not. */
 weft_status wefti_idx_parse(const char *path, const unsigned char *bytes, int64_t count,
                             wefti_array *out) WEFT_CHECKED;
@@ -70,6 +83,8 @@ weft_status wefti_npy_parse(const char *path, const unsigned char *bytes, int64_
                             wefti_array *out) WEFT_CHECKED;
 weft_status wefti_shard_parse(const char *path, const unsigned char *bytes, int64_t count,
                               wefti_array *out) WEFT_CHECKED;
+
+enum { WEFTI_NPY_HEADER_BYTES = (1 << 20) + 12, WEFTI_ARRAY_HEADER_BYTES = 1024 }; /* the longest */
 
 /* Total bytes of an IDX file as its first bytes promise them (`count` >= 4 + 4 * rank of them, else
  * WEFT_E_CORRUPT). */
@@ -80,15 +95,16 @@ weft_status wefti_idx_size(const char *path, const unsigned char *bytes, int64_t
 weft_status wefti_idx_unpack(const char *path, const unsigned char *bytes, int64_t count,
                              unsigned char **out, int64_t *out_bytes) WEFT_CHECKED;
 
-/* A file with its array: mapped, or unpacked into memory. */
+/* A file with its array: read when it is wanted, or in memory as a whole: what is packed, or lies
+ * by columns, where what is wanted together is not together. */
 typedef enum wefti_array_format {
     WEFTI_ARRAY_IDX,
     WEFTI_ARRAY_NPY,
     WEFTI_ARRAY_SHARD
 } wefti_array_format;
 typedef struct wefti_array_file {
-    wefti_file_map map;
-    unsigned char *unpacked; /* NULL: the array lies in the map */
+    wefti_reader *reader;
+    unsigned char *unpacked; /* NULL: the array lies in the file */
     wefti_array array;
 } wefti_array_file;
 weft_status wefti_array_open(const char *path, wefti_array_format format,

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/io.h"
 #include "base/text.h"
 #include "train/data_source.h"
 
@@ -89,6 +90,30 @@ static weft_status images_in(const char *directory, wefti_array_format format, c
     return WEFT_OK;
 }
 
+enum { PIECE = 256 }; /* elements looked at together */
+
+/* Integers from `first` on: as many as are at hand of at most `count` and a PIECE. */
+static weft_status take_integers(const wefti_array *array, int64_t first, int64_t count,
+                                 int64_t *out, int64_t *out_count) {
+    wefti_array_piece taken;
+    WEFT_TRY(wefti_array_take(array, first, count < PIECE ? count : PIECE, &taken));
+    wefti_array_integers(&taken.array, taken.first, taken.count, out);
+    *out_count = taken.count;
+    return WEFT_OK;
+}
+
+static weft_status check_label(wefti_image_source *s, const char *path, int64_t i, int64_t label,
+                               int64_t vocab) {
+    WEFT_REQUIRE(label >= 0 && label < INT32_MAX, WEFT_E_ARG,
+                 "%s: label %lld of image %lld: labels are whole numbers from 0 to %d", path,
+                 (long long)label, (long long)i, INT32_MAX - 1);
+    WEFT_REQUIRE(!vocab || label < vocab, WEFT_E_ARG,
+                 "%s: label %lld of image %lld; the model has %lld classes, from 0", path,
+                 (long long)label, (long long)i, (long long)vocab);
+    if (label >= s->classes) s->classes = label + 1;
+    return WEFT_OK;
+}
+
 static weft_status check_labels(wefti_image_source *s, const char *path, int64_t vocab) {
     const wefti_array *labels = &s->labels.array;
     int64_t extra = 1; /* [n, 1] is fine */
@@ -98,16 +123,10 @@ static weft_status check_labels(wefti_image_source *s, const char *path, int64_t
     WEFT_REQUIRE(labels->elems == s->count, WEFT_E_SHAPE,
                  "%s has %lld labels, but %s has %lld images", path, (long long)labels->elems,
                  s->path, (long long)s->count);
-    for (int64_t i = 0; i < labels->elems; i++) {
-        int64_t label;
-        wefti_array_integers(labels, i, 1, &label);
-        WEFT_REQUIRE(label >= 0 && label < INT32_MAX, WEFT_E_ARG,
-                     "%s: label %lld of image %lld: labels are whole numbers from 0 to %d", path,
-                     (long long)label, (long long)i, INT32_MAX - 1);
-        WEFT_REQUIRE(!vocab || label < vocab, WEFT_E_ARG,
-                     "%s: label %lld of image %lld; the model has %lld classes, from 0", path,
-                     (long long)label, (long long)i, (long long)vocab);
-        if (label >= s->classes) s->classes = label + 1;
+    int64_t values[PIECE];
+    for (int64_t i = 0, n; i < labels->elems; i += n) {
+        WEFT_TRY(take_integers(labels, i, labels->elems - i, values, &n));
+        for (int64_t k = 0; k < n; k++) WEFT_TRY(check_label(s, path, i + k, values[k], vocab));
     }
     return WEFT_OK;
 }
@@ -116,15 +135,14 @@ static weft_status check_labels(wefti_image_source *s, const char *path, int64_t
  * nothing when they are divided by the largest value of their type: below the first grey of a byte.
  * Signed 16 bits hold it twice over, and so bytes' values are refused in all wider types. */
 static weft_status check_scale(const wefti_image_source *s) {
-    enum { LOOKED_AT = 1 << 20, PIECE = 256 };
+    enum { LOOKED_AT = 1 << 20 };
     const wefti_array *images = &s->images.array;
     double largest = wefti_element_largest(images->element), most = 0;
     int64_t values[PIECE], end = images->elems < LOOKED_AT ? images->elems : LOOKED_AT;
     if (wefti_element_bytes(images->element) == 1 || !wefti_element_is_integer(images->element))
         return WEFT_OK;
     for (int64_t i = 0, n; i < end; i += n) {
-        n = end - i < PIECE ? end - i : PIECE;
-        wefti_array_integers(images, i, n, values);
+        WEFT_TRY(take_integers(images, i, end - i, values, &n));
         for (int64_t k = 0; k < n; k++) most = fmax(most, fabs((double)values[k]));
     }
     WEFT_REQUIRE(most == 0 || (most > 255 && most >= largest / 256), WEFT_E_ARG,
@@ -176,12 +194,20 @@ void wefti_images_close(wefti_image_source *s) {
 weft_status wefti_images_read(const wefti_image_source *s, int64_t index, float *image,
                               int32_t *label) {
     const wefti_array *images = &s->images.array;
-    int64_t each = images->elems / s->count;
-    wefti_array_scaled(images, index * each, each, image);
+    int64_t each = images->elems / s->count, class, n;
+    wefti_array_piece taken;
+    for (int64_t done = 0; done < each; done += taken.count) {
+        WEFT_TRY(wefti_array_take(images, index * each + done, each - done, &taken));
+        wefti_array_scaled(&taken.array, taken.first, taken.count, image + done);
+    }
     if (!wefti_element_is_integer(images->element))
         for (int64_t i = 0; i < each; i++)
             WEFT_REQUIRE(isfinite(image[i]), WEFT_E_NUMERIC, "%s: element %lld of image %lld is %g",
                          s->path, (long long)i, (long long)index, (double)image[i]);
-    wefti_array_tokens(&s->labels.array, index, 1, label);
+    WEFT_TRY(take_integers(&s->labels.array, index, 1, &class, &n));
+    WEFT_REQUIRE(class >= 0 && class < s->classes, WEFT_E_CORRUPT,
+                 "%s: the label of image %lld is %lld now: it was another when the data was opened",
+                 s->path, (long long)index, (long long)class);
+    *label = (int32_t) class;
     return WEFT_OK;
 }

@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "train/data_array.h"
 
-enum { MAGIC_BYTES = 6, LARGEST_HEADER = 1 << 20 };
+enum { MAGIC_BYTES = 6, LARGEST_HEADER = WEFTI_NPY_HEADER_BYTES - 12 };
 
 /* Reads the dictionary; `at` never passes `end`. */
 typedef struct reader {

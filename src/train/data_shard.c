@@ -5,7 +5,7 @@
 #include "train/data_array.h"
 
 enum {
-    HEADER_BYTES = 256 * 4,
+    HEADER_BYTES = WEFTI_ARRAY_HEADER_BYTES,
     MAGIC_GPT2 = 20240520,   /* version 1: tokens of 16 bits */
     MAGIC_LLAMA3 = 20240801, /* version 7: tokens of 32 bits */
 };

@@ -15,10 +15,10 @@ typedef struct wefti_token_piece {
 
 /* Zero-initialise; close also after a failed open. */
 typedef struct wefti_token_source {
-    wefti_arena *arena; /* paths, small files, and tokens made from text */
+    wefti_arena *arena; /* paths, and tokens made from text */
     wefti_token_piece *pieces;
     int64_t count, capacity;
-    wefti_array_file *files; /* kept mapped */
+    wefti_array_file *files;
     int64_t file_count, file_capacity;
     int64_t tokens;
 } wefti_token_source;

@@ -6,7 +6,6 @@
 #include "train/data_tokenizer.h"
 
 enum {
-    MAPPED_FROM_BYTES = 1 << 20, /* smaller text files are copied: a process may map 65530 files */
     CHECKED_UP_TO_BYTES = 256 << 20, /* about a tenth of a second of reading from memory */
     CHECK_TOKENS = 4096,
 };
@@ -32,25 +31,15 @@ static wefti_array array_of(const void *data, int64_t count, wefti_element eleme
 
 static weft_status add_bytes(wefti_token_source *s, const char *path) {
     wefti_array_file file = {0};
-    WEFT_TRY(wefti_file_map_open(path, &file.map));
-    const unsigned char *data = file.map.data;
-    int64_t bytes = file.map.bytes;
-    weft_status status = WEFT_OK;
-    if (bytes < MAPPED_FROM_BYTES) {
-        unsigned char *copy = wefti_arena_alloc(s->arena, (size_t)bytes);
-        if (copy)
-            memcpy(copy, data, (size_t)bytes);
-        else
-            status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for the %lld bytes of %s",
-                                (long long)bytes, path);
-        data = copy;
-        wefti_file_map_close(&file.map);
-    } else {
-        status = keep_file(s, file);
-        if (status < 0) wefti_file_map_close(&file.map);
+    WEFT_TRY(wefti_reader_open(path, &file.reader));
+    file.array = array_of(NULL, wefti_reader_bytes(file.reader), WEFTI_ELEMENT_U8);
+    file.array.reader = file.reader;
+    weft_status status = keep_file(s, file);
+    if (status < 0) {
+        wefti_array_close(&file);
+        return status;
     }
-    WEFT_TRY(status);
-    return add_piece(s, path, array_of(data, bytes, WEFTI_ELEMENT_U8));
+    return add_piece(s, path, file.array);
 }
 
 static int32_t end_of_text(const weft_tokenizer *tokenizer) {
@@ -81,11 +70,16 @@ static weft_status add_ids(wefti_token_source *s, const char *path, const wefti_
 
 static weft_status add_encoded(wefti_token_source *s, const char *path, wefti_encoder *encoder,
                                int64_t vocab, int32_t end, wefti_ids *ids) {
-    wefti_file_map map;
-    WEFT_TRY(wefti_file_map_open(path, &map));
+    wefti_reader *reader;
+    unsigned char *text;
+    WEFT_TRY(wefti_reader_open(path, &reader));
+    int64_t bytes = wefti_reader_bytes(reader);
+    weft_status status = wefti_reader_take(reader, 0, bytes, &text);
+    wefti_reader_close(reader);
+    WEFT_TRY(status);
     ids->count = 0;
-    weft_status status = wefti_encoder_add(encoder, map.data, map.bytes, ids);
-    wefti_file_map_close(&map);
+    status = wefti_encoder_add(encoder, text, bytes, ids);
+    wefti_free(text);
     if (status < 0) return wefti_prefix(status, "%s", path);
     if (end >= 0) {
         WEFT_TRY(WEFT_GROW(ids->ids, ids->count, ids->capacity));
@@ -185,13 +179,27 @@ static int64_t piece_of(const wefti_token_source *s, int64_t at) {
 static weft_status refuse_token(const wefti_token_piece *piece, int64_t at, int64_t vocab) {
     int bytes = wefti_element_bytes(piece->array.element);
     int64_t value, offset = piece->array.offset + wefti_array_place(&piece->array, at) * bytes;
-    wefti_array_integers(&piece->array, at, 1, &value);
+    wefti_array_piece taken;
+    WEFT_TRY(wefti_array_take(&piece->array, at, 1, &taken));
+    wefti_array_integers(&taken.array, taken.first, 1, &value);
     WEFT_REQUIRE(vocab == 0 || value < 0, WEFT_E_ARG,
                  "%s: token %lld at byte %lld (number %lld) is not below the vocabulary of %lld: "
                  "the model needs a larger one",
                  piece->path, (long long)value, (long long)offset, (long long)at, (long long)vocab);
     WEFT_FAIL(WEFT_E_CORRUPT, "%s: %lld at byte %lld (number %lld) is no token", piece->path,
               (long long)value, (long long)offset, (long long)at);
+}
+
+static weft_status read_piece(const wefti_token_piece *piece, int64_t first, int64_t count,
+                              int64_t limit, int64_t vocab, int32_t *out) {
+    wefti_array_piece taken;
+    for (int64_t done = 0; done < count; done += taken.count) {
+        WEFT_TRY(wefti_array_take(&piece->array, first + done, count - done, &taken));
+        wefti_array_tokens(&taken.array, taken.first, taken.count, out + done);
+    }
+    for (int64_t i = 0; i < count; i++)
+        if (out[i] < 0 || out[i] >= limit) return refuse_token(piece, first + i, vocab);
+    return WEFT_OK;
 }
 
 weft_status wefti_tokens_read(const wefti_token_source *s, int64_t first, int64_t count,
@@ -204,9 +212,7 @@ weft_status wefti_tokens_read(const wefti_token_source *s, int64_t first, int64_
         const wefti_token_piece *piece = &s->pieces[p];
         int64_t from = first - piece->first, here = piece->array.elems - from;
         if (here > count) here = count;
-        wefti_array_tokens(&piece->array, from, here, out);
-        for (int64_t i = 0; i < here; i++)
-            if (out[i] < 0 || out[i] >= limit) return refuse_token(piece, from + i, vocab);
+        WEFT_TRY(read_piece(piece, from, here, limit, vocab, out));
         first += here;
         out += here;
         count -= here;

@@ -25,15 +25,9 @@ struct wefti_metrics {
     char failure[512]; /* the first one */
 };
 
-static bool faulty(void) {
-    if (!wefti_fault_due(WEFTI_FAULT_IO)) return false;
-    errno = wefti_fault_errno(WEFTI_FAULT_IO);
-    return true;
-}
-
 /* Write out what is buffered. A file that fails is given up: half of a record has no successor. */
 static weft_status flush(wefti_metrics *m, FILE **file, const char *path) {
-    if (!ferror(*file) && !faulty() && fflush(*file) == 0) return WEFT_OK;
+    if (!ferror(*file) && !wefti_fault_io() && fflush(*file) == 0) return WEFT_OK;
     weft_status status = WEFT_RAISE(WEFT_E_IO, "cannot write %s: %s", path, strerror(errno));
     if (!m->failure[0]) (void)snprintf(m->failure, sizeof m->failure, "%s", weft_error_message());
     (void)fclose(*file);
@@ -126,7 +120,7 @@ static weft_status create_events(wefti_metrics *m, const char *directory) {
         m->events_path = wefti_format("%s/events.out.tfevents.%010lld.%s.%d.%d", directory,
                                       (long long)wall_time(), host, (int)getpid(), number);
         WEFT_REQUIRE(m->events_path, WEFT_E_NOMEM, "no memory for a file name");
-        m->events = faulty() ? NULL : fopen(m->events_path, "wbxe");
+        m->events = wefti_fault_io() ? NULL : fopen(m->events_path, "wbxe");
         if (!m->events && errno != EEXIST) break;
     }
     WEFT_REQUIRE(m->events, WEFT_E_IO, "cannot write train.tensorboard %s: %s", m->events_path,
@@ -158,7 +152,7 @@ static void end_cut_line(wefti_metrics *m) {
 static weft_status open_lines(wefti_metrics *m, const char *path) {
     m->lines_path = wefti_strdup(path);
     WEFT_REQUIRE(m->lines_path, WEFT_E_NOMEM, "no memory for a file name");
-    m->lines = faulty() ? NULL : fopen(path, "ae");
+    m->lines = wefti_fault_io() ? NULL : fopen(path, "ae");
     WEFT_REQUIRE(m->lines, WEFT_E_IO, "cannot write train.log %s: %s", path, strerror(errno));
     end_cut_line(m);
     return WEFT_OK;

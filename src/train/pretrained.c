@@ -204,18 +204,17 @@ static weft_status match_all(loading *l, const weft_session *session) {
     return check_rest(l);
 }
 
-/* Files may place a tensor at any address: elements are copied out before they are looked at. */
-static void convert(weft_dtype to, void *dst, weft_dtype from, const char *src, int64_t count) {
-    if (to == from) {
-        memcpy(dst, src, (size_t)count * weft_dtype_bytes(from));
-        return;
-    }
-    enum { PIECE = 1024 };
+/* Elements [first, first + count) of a tensor of a file. */
+static weft_status convert(weft_dtype to, void *dst, const wefti_safetensors_entry *e,
+                           int64_t first, int64_t count) {
+    enum { PIECE = 4096 };
     double piece[PIECE]; /* aligned for all */
-    size_t bytes = weft_dtype_bytes(from);
+    weft_dtype from = e->desc.dtype;
+    int64_t bytes = (int64_t)weft_dtype_bytes(from), at = e->at + first * bytes;
+    if (to == from) return wefti_reader_at(e->reader, at, count * bytes, dst);
     for (int64_t i = 0; i < count; i += PIECE) {
         int64_t n = count - i < PIECE ? count - i : PIECE;
-        memcpy(piece, src + (size_t)i * bytes, (size_t)n * bytes);
+        WEFT_TRY(wefti_reader_at(e->reader, at + i * bytes, n * bytes, piece));
         if (to == WEFT_F32 && from == WEFT_BF16) { /* what large models come in */
             const uint16_t *half = (const uint16_t *)(const void *)piece;
             for (int64_t k = 0; k < n; k++) ((float *)dst)[i + k] = wefti_bf16_to_f32(half[k]);
@@ -223,14 +222,12 @@ static void convert(weft_dtype to, void *dst, weft_dtype from, const char *src, 
         }
         wefti_convert(to, (char *)dst + (size_t)i * weft_dtype_bytes(to), from, piece, n);
     }
+    return WEFT_OK;
 }
 
 static weft_status take(void *context, int64_t first, int64_t count, void *out) {
     const match *m = context;
-    weft_dtype from = m->entry->desc.dtype;
-    convert(m->dtype, out, from,
-            (const char *)m->entry->data + (size_t)first * weft_dtype_bytes(from), count);
-    return WEFT_OK;
+    return convert(m->dtype, out, m->entry, first, count);
 }
 
 static weft_status look(loading *l, const weft_session *session) {

@@ -397,7 +397,8 @@ typedef struct restored {
 static weft_status copy_out(void *context, int64_t first, int64_t count, void *out) {
     restored *r = context;
     size_t size = weft_dtype_bytes(r->entry->desc.dtype), bytes = (size_t)count * size;
-    memcpy(out, (const char *)r->entry->data + (size_t)first * size, bytes);
+    WEFT_TRY(wefti_reader_at(r->entry->reader, r->entry->at + first * (int64_t)size, (int64_t)bytes,
+                             out));
     r->crc32c = wefti_crc32c(r->crc32c, out, bytes);
     return WEFT_OK;
 }

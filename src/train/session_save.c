@@ -99,7 +99,7 @@ static weft_status load(weft_session *session, const wefti_safetensors *file, co
         weft_session_part part;
         const wefti_safetensors_entry *entry = wefti_safetensors_find(file, list->items[i].name);
         WEFT_TRY(weft_session_local(session, 0, entry->name, &part));
-        memcpy(part.data, entry->data, (size_t)part.bytes);
+        WEFT_TRY(wefti_reader_at(entry->reader, entry->at, part.bytes, part.data));
     }
     return WEFT_OK;
 }

@@ -143,29 +143,6 @@ static void writes_where_links_lead(void **state) {
     close(fd);
 }
 
-static void maps_files_only(void **state) {
-    (void)state;
-    wefti_file_map map;
-    assert_int_equal(wefti_file_write(at("a"), "mapped", 6), WEFT_OK);
-    assert_int_equal(wefti_file_map_open(at("a"), &map), WEFT_OK);
-    assert_int_equal(map.bytes, 6);
-    assert_memory_equal(map.data, "mapped", 6);
-    wefti_file_map_close(&map);
-    wefti_file_map_close(&map);
-    wefti_file_map_close(NULL);
-    assert_int_equal(wefti_file_write(at("empty"), "", 0), WEFT_OK);
-    assert_int_equal(wefti_file_map_open(at("empty"), &map), WEFT_OK);
-    assert_int_equal(map.bytes, 0);
-    assert_non_null(map.data);
-    wefti_file_map_close(&map);
-    assert_int_equal(wefti_file_map_open(root, &map), WEFT_E_IO);
-    assert_non_null(strstr(weft_error_message(), "is a directory"));
-    assert_int_equal(mkfifo(at("pipe"), 0600), 0);
-    assert_int_equal(wefti_file_map_open(at("pipe"), &map), WEFT_E_IO); /* and does not wait */
-    assert_int_equal(wefti_file_map_open(at("absent"), &map), WEFT_E_NOT_FOUND);
-    assert_non_null(strstr(weft_error_message(), at("absent")));
-}
-
 static void reading_is_limited(void **state) {
     (void)state;
     char *text;
@@ -292,13 +269,8 @@ static void every_call_of_the_others_failed(void **state) {
         for (int64_t n = 0, reached = 1; reached; n++) {
             assert_int_equal(wefti_file_write(at("f"), "text", 4), WEFT_OK);
             wefti_fault_arm((wefti_fault_kind)kind, n, false, EIO);
-            wefti_file_map map;
             char *text, **names;
             int64_t bytes, failures = 0;
-            if (wefti_file_map_open(at("f"), &map) == WEFT_OK)
-                wefti_file_map_close(&map);
-            else
-                failures++;
             if (wefti_file_read(at("f"), 100, &text, &bytes) == WEFT_OK)
                 wefti_free(text);
             else
@@ -323,7 +295,6 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_writer_shows_nothing_before_commit, setup, teardown),
         cmocka_unit_test_setup_teardown(writes_what_is_no_file, setup, teardown),
         cmocka_unit_test_setup_teardown(writes_where_links_lead, setup, teardown),
-        cmocka_unit_test_setup_teardown(maps_files_only, setup, teardown),
         cmocka_unit_test_setup_teardown(reading_is_limited, setup, teardown),
         cmocka_unit_test_setup_teardown(directories, setup, teardown),
         cmocka_unit_test_setup_teardown(new_directories_are_synced, setup, teardown),

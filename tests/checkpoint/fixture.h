@@ -32,6 +32,16 @@
             fail_msg("\"%s\" does not say \"%s\"", weft_error_message(), (part));                  \
     } while (0)
 
+/* The bytes of a tensor of an open file, until the next call. */
+#define BYTES_OF(entry) bytes_of((entry)->reader, (entry)->at, (entry)->bytes)
+static inline const unsigned char *bytes_of(const wefti_reader *reader, int64_t at, int64_t bytes) {
+    static unsigned char *last;
+    wefti_free(last);
+    last = NULL;
+    ASSERT_OK(wefti_reader_take(reader, at, bytes, &last));
+    return last;
+}
+
 /* A fresh directory, removed by fixture_end. */
 typedef struct fixture {
     char root[256];

@@ -42,7 +42,7 @@ static void assert_version(const char *dir, int64_t step, const big_model *m, in
         const wefti_checkpoint_entry *e = wefti_checkpoint_find(c, m->tensors[t].role, m->names[t]);
         assert_non_null(e);
         fill(expected, t, version);
-        assert_memory_equal(e->data, expected, ELEMENTS * sizeof(float));
+        assert_memory_equal(BYTES_OF(e), expected, ELEMENTS * sizeof(float));
     }
     free(expected);
     wefti_checkpoint_close(c);

@@ -112,7 +112,7 @@ static void check_replaced(const fixture *f, const fault_case *c, weft_status st
     model_make(&m, 1);
     const wefti_checkpoint_entry *e =
         wefti_checkpoint_find(open, WEFTI_CHECKPOINT_MODEL, m.tensors[0].name);
-    bool old = !memcmp(e->data, m.tensors[0].data, (size_t)e->bytes);
+    bool old = !memcmp(BYTES_OF(e), m.tensors[0].data, (size_t)e->bytes);
     assert_model(open, old ? 1 : 77);
     assert_true(!old || status < 0);
     wefti_checkpoint_close(open);

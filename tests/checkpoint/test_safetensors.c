@@ -155,7 +155,7 @@ static void reference_writer(void **state) {
     const wefti_safetensors_entry *w = wefti_safetensors_find(file, "w");
     assert_non_null(w);
     float values[2];
-    memcpy(values, w->data, sizeof values);
+    memcpy(values, BYTES_OF(w), sizeof values);
     assert_true(values[0] == 1.0f && values[1] == 2.0f);
     assert_int_equal(w->desc.rank, 2);
     const wefti_safetensors_entry *b = wefti_safetensors_find(file, "b");
@@ -164,7 +164,7 @@ static void reference_writer(void **state) {
     const wefti_safetensors_entry *s = wefti_safetensors_find(file, "s");
     assert_int_equal(s->desc.dtype, WEFT_F16);
     assert_int_equal(s->desc.rank, 0);
-    assert_memory_equal(s->data, "\x00\x38", 2);
+    assert_memory_equal(BYTES_OF(s), "\x00\x38", 2);
     assert_int_equal(wefti_safetensors_find(file, "e")->bytes, 0);
     assert_string_equal(wefti_safetensors_find(file, "m")->dtype, "BOOL");
     assert_null(wefti_safetensors_find(file, "absent"));
@@ -233,8 +233,8 @@ static void round_trips(void **state) {
             assert_int_equal(e->desc.rank, items[i].desc.rank);
             for (int d = 0; d < e->desc.rank; d++)
                 assert_int_equal(e->desc.shape[d], items[i].desc.shape[d]);
-            assert_memory_equal(e->data, items[i].data, (size_t)e->bytes);
-            assert_int_equal((uintptr_t)e->data % weft_dtype_bytes(e->desc.dtype), 0);
+            assert_memory_equal(BYTES_OF(e), items[i].data, (size_t)e->bytes);
+            assert_int_equal((size_t)e->at % weft_dtype_bytes(e->desc.dtype), 0);
         }
         int64_t pairs = 0;
         const wefti_safetensors_pair *read = wefti_safetensors_metadata(file, &pairs);

@@ -108,10 +108,11 @@ static void assert_whole(const char *path) {
         assert_non_null(e);
         assert_int_equal(e->desc.shape[0], t < 2 ? INPUTS : UNITS);
         assert_int_equal(e->desc.shape[1], t < 2 ? UNITS : 3);
+        const unsigned char *bytes = BYTES_OF(e);
         for (int i = 0; i < (int)e->desc.shape[0]; i++)
             for (int j = 0; j < (int)e->desc.shape[1]; j++) {
                 float is;
-                memcpy(&is, (const char *)e->data + 4 * (i * e->desc.shape[1] + j), 4);
+                memcpy(&is, bytes + 4 * (i * e->desc.shape[1] + j), 4);
                 assert_true(is == value_of(t, i, j));
             }
     }
@@ -153,6 +154,7 @@ static int64_t pick(uint64_t *at, int64_t below) {
 static void assert_slice(const wefti_safetensors_entry *slice, const unsigned char *whole,
                          const weft_desc *desc, int dimension, int64_t begin) {
     int64_t bytes = (int64_t)weft_dtype_bytes(desc->dtype), count = weft_desc_elems(&slice->desc);
+    const unsigned char *part = BYTES_OF(slice);
     for (int64_t k = 0; k < count; k++) {
         int64_t rest = k, at = 0, stride = 1;
         for (int d = desc->rank; d-- > 0;) {
@@ -161,8 +163,7 @@ static void assert_slice(const wefti_safetensors_entry *slice, const unsigned ch
             at += index * stride;
             stride *= desc->shape[d];
         }
-        assert_memory_equal((const char *)slice->data + k * bytes, whole + at * bytes,
-                            (size_t)bytes);
+        assert_memory_equal(part + k * bytes, whole + at * bytes, (size_t)bytes);
     }
 }
 
@@ -263,7 +264,7 @@ static void steps_are_sources_too(void **state) {
     for (int i = 0; i < MODEL_TENSORS; i++) {
         const wefti_safetensors_entry *e = wefti_safetensors_find(file, m.tensors[i].name);
         assert_non_null(e);
-        assert_memory_equal(e->data, m.tensors[i].data, (size_t)e->bytes);
+        assert_memory_equal(BYTES_OF(e), m.tensors[i].data, (size_t)e->bytes);
     }
     wefti_safetensors_close(file);
     const char *steps[] = {path_in(f->dir, "step-000000000001"), f->dir};

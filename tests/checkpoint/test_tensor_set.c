@@ -28,7 +28,7 @@ static void assert_both(const wefti_tensor_set *set) {
     assert_null(wefti_tensor_set_at(set, 2));
     const wefti_safetensors_entry *b = wefti_tensor_set_find(set, "b");
     assert_non_null(b);
-    assert_memory_equal(b->data, value_b, sizeof value_b);
+    assert_memory_equal(BYTES_OF(b), value_b, sizeof value_b);
     assert_null(wefti_tensor_set_find(set, "c"));
 }
 

@@ -227,8 +227,15 @@ static inline void assert_same_checkpoint(const char *path_a, const char *path_b
     for (int64_t i = 0; i < wefti_checkpoint_count(a); i++) {
         const wefti_checkpoint_entry *x = wefti_checkpoint_at(a, i);
         const wefti_checkpoint_entry *y = wefti_checkpoint_find(b, x->role, x->name);
-        if (!y || x->bytes != y->bytes || memcmp(x->data, y->data, (size_t)x->bytes) != 0)
+        unsigned char *of_x, *of_y;
+        ASSERT_OK(wefti_reader_take(x->reader, x->at, x->bytes, &of_x));
+        if (!y || x->bytes != y->bytes)
+            fail_msg("%s is another in %s and %s", x->name, path_a, path_b);
+        ASSERT_OK(wefti_reader_take(y->reader, y->at, y->bytes, &of_y));
+        if (memcmp(of_x, of_y, (size_t)x->bytes) != 0)
             fail_msg("%s differs between %s and %s", x->name, path_a, path_b);
+        wefti_free(of_x);
+        wefti_free(of_y);
     }
     wefti_checkpoint_close(a);
     wefti_checkpoint_close(b);

@@ -482,6 +482,66 @@ static void real_images(void **state) {
 #endif
 }
 
+/* A large file: a header, and `bytes` that count up. */
+static const char *put_large(const char *name, const buffer *header, int64_t bytes) {
+    unsigned char *all = malloc((size_t)(header->count + bytes));
+    assert_non_null(all);
+    memcpy(all, header->bytes, (size_t)header->count);
+    for (int64_t i = 0; i < bytes; i++) all[header->count + i] = (unsigned char)(i % 251);
+    const char *path = put_file(name, all, (size_t)(header->count + bytes));
+    free(all);
+    return path;
+}
+
+/* A file that is cut while it is in use: what is left of it is still read, and the rest is an error
+ * that names the file, not the end of the process. */
+static void cut_meanwhile(void **state) {
+    (void)state;
+    enum { IMAGES = 1000, EACH = 100 };
+    buffer none = {0}, shard = {0}, images = {0}, turned = {0};
+    put_shard(&shard, 20240520, 1, IMAGES * EACH / 2, "", 0);
+    put_npy(&images, 1, "{'descr': '|u1', 'fortran_order': False, 'shape': (1000, 10, 10), }", "",
+            0);
+    put_npy(&turned, 1, "{'descr': '|u1', 'fortran_order': True, 'shape': (1000, 10, 10), }", "",
+            0);
+    buffer label_header = {0};
+    put_npy(&label_header, 1, "{'descr': '|u1', 'fortran_order': False, 'shape': (1000,), }", "",
+            0);
+    char label_path[300], path[300];
+    (void)snprintf(label_path, sizeof label_path, "%s",
+                   put_large("labels.npy", &label_header, IMAGES));
+    const struct {
+        const char *format;
+        const buffer *header;
+        bool cut; /* else all of it is in memory */
+    } all[] = {{"text", &none, true},
+               {"tokens", &shard, true},
+               {"npy", &images, true},
+               {"npy", &turned, false}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        bool pictures = i >= 2;
+        (void)snprintf(path, sizeof path, "%s",
+                       put_large("large", all[i].header, (int64_t)IMAGES * EACH));
+        weft_data *data = open_data((weft_data_options){.format = all[i].format,
+                                                        .path = path,
+                                                        .labels = pictures ? label_path : NULL,
+                                                        .context = pictures ? 0 : 10});
+        float image[EACH];
+        int32_t in[10], out[10];
+        void *input = pictures ? (void *)image : in;
+        int64_t last = weft_data_samples(data, WEFT_DATA_TRAIN) - 1;
+        ASSERT_OK(weft_data_read(data, WEFT_DATA_TRAIN, last, input, out));
+        assert_int_equal(truncate(path, 90000), 0);
+        ASSERT_OK(weft_data_read(data, WEFT_DATA_TRAIN, 0, input, out));
+        if (all[i].cut)
+            ASSERT_FAILS(WEFT_E_IO, "large was cut while it was in use",
+                         weft_data_read(data, WEFT_DATA_TRAIN, last, input, out));
+        else
+            ASSERT_OK(weft_data_read(data, WEFT_DATA_TRAIN, last, input, out));
+        weft_data_close(data);
+    }
+}
+
 /* Every allocation and I/O call failed in turn: an error with a message, nothing lost (address
  * sanitizer). */
 static void faults(void **state) {
@@ -544,6 +604,7 @@ int main(void) {
         cmocka_unit_test(each_epoch_visits_each_sample_once),
         cmocka_unit_test(real_text),
         cmocka_unit_test(real_images),
+        IN_ROOT(cut_meanwhile),
         IN_ROOT(faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -258,8 +258,8 @@ static void assert_near_files(const char *a, const char *b) {
         assert_int_equal(x->bytes, y->bytes);
         for (int64_t at = 0; at < x->bytes / 8; at++) {
             double p, q;
-            memcpy(&p, (const char *)x->data + 8 * at, 8);
-            memcpy(&q, (const char *)y->data + 8 * at, 8);
+            ASSERT_OK(wefti_reader_at(x->reader, x->at + 8 * at, 8, &p));
+            ASSERT_OK(wefti_reader_at(y->reader, y->at + 8 * at, 8, &q));
             assert_near(x->name, 0, at, p, q);
         }
     }

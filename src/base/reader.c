@@ -1,0 +1,215 @@
+/* Reading files in pieces. See base/reader.h. */
+#include "base/reader.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/crc32c.h"
+#include "base/fault.h"
+#include "base/io.h"
+#include "base/memory.h"
+
+/* Half of the descriptors that a process has where it has fewest, and a size that costs less in
+ * memory than in descriptors. */
+enum { OPEN_FILES = 128, SMALL_BYTES = 64 << 10 };
+
+static _Atomic int open_files;
+
+struct wefti_reader {
+    char *path;
+    int64_t bytes;
+    const unsigned char *data; /* of what lies in memory */
+    unsigned char *own;        /* the same, of a small file */
+    int fd;                    /* -1: opened when it is read */
+    dev_t device;
+    ino_t inode;
+};
+
+int64_t wefti_reader_bytes(const wefti_reader *r) {
+    return r->bytes;
+}
+
+void wefti_reader_close(wefti_reader *r) {
+    if (!r) return;
+    if (r->fd >= 0) {
+        close(r->fd);
+        atomic_fetch_sub(&open_files, 1);
+    }
+    wefti_free(r->own);
+    wefti_free(r->path);
+    wefti_free(r);
+}
+
+/* ---- pieces ---- */
+
+static weft_status cut(const wefti_reader *r, int fd, int64_t at) {
+    struct stat info;
+    int64_t now = fstat(fd, &info) == 0 && info.st_size < at ? (int64_t)info.st_size : at;
+    WEFT_FAIL(WEFT_E_IO,
+              "%s was cut while it was in use: it had %lld bytes and ends after %lld now", r->path,
+              (long long)r->bytes, (long long)now);
+}
+
+static weft_status read_from(const wefti_reader *r, int fd, int64_t at, int64_t bytes, void *to) {
+    for (int64_t got = 0; got < bytes;) {
+        ssize_t n = wefti_fault_io() ? -1
+                                     : pread(fd, (char *)to + got, (size_t)(bytes - got),
+                                             (off_t)(at + got));
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0)
+            WEFT_FAIL(WEFT_E_IO, "cannot read %s at byte %lld: %s", r->path, (long long)(at + got),
+                      strerror(errno));
+        if (n == 0) return cut(r, fd, at + got);
+        got += n;
+    }
+    return WEFT_OK;
+}
+
+static weft_status read_closed(const wefti_reader *r, int64_t at, int64_t bytes, void *to) {
+    int fd;
+    struct stat info;
+    weft_status status = wefti_file_open(r->path, &fd, &info);
+    if (status < 0) return wefti_prefix(WEFT_E_IO, "while it was in use");
+    if (info.st_dev == r->device && info.st_ino == r->inode)
+        status = read_from(r, fd, at, bytes, to);
+    else
+        status = WEFT_RAISE(WEFT_E_IO, "%s was replaced by another file while it was in use",
+                            r->path);
+    close(fd);
+    return status;
+}
+
+weft_status wefti_reader_at(const wefti_reader *r, int64_t at, int64_t bytes, void *to) {
+    WEFT_REQUIRE(at >= 0 && bytes >= 0 && bytes <= r->bytes - at, WEFT_E_ARG,
+                 "%lld bytes at byte %lld of %s, which has %lld", (long long)bytes, (long long)at,
+                 r->path ? r->path : "a file in memory", (long long)r->bytes);
+    if (!bytes) return WEFT_OK;
+    if (r->data) {
+        memcpy(to, r->data + at, (size_t)bytes);
+        return WEFT_OK;
+    }
+    return r->fd >= 0 ? read_from(r, r->fd, at, bytes, to) : read_closed(r, at, bytes, to);
+}
+
+weft_status wefti_reader_take(const wefti_reader *r, int64_t at, int64_t bytes,
+                              unsigned char **out) {
+    unsigned char *data = wefti_alloc(bytes > 0 ? (size_t)bytes : 1);
+    WEFT_REQUIRE(data, WEFT_E_NOMEM, "no memory for %lld bytes of %s", (long long)bytes,
+                 r->path ? r->path : "a file in memory");
+    weft_status status = wefti_reader_at(r, at, bytes, data);
+    if (status < 0) {
+        wefti_free(data);
+        return status;
+    }
+    *out = data;
+    return WEFT_OK;
+}
+
+weft_status wefti_reader_crc32c(const wefti_reader *r, int64_t at, int64_t bytes, uint32_t *out) {
+    unsigned char piece[WEFTI_READER_PIECE];
+    uint32_t crc = 0;
+    for (int64_t left = bytes, n; left > 0; left -= n, at += n) {
+        n = left < WEFTI_READER_PIECE ? left : WEFTI_READER_PIECE;
+        WEFT_TRY(wefti_reader_at(r, at, n, piece));
+        crc = wefti_crc32c(crc, piece, (size_t)n);
+    }
+    *out = crc;
+    return WEFT_OK;
+}
+
+void wefti_reader_ahead(const wefti_reader *r) {
+    if (r->fd >= 0) (void)posix_fadvise(r->fd, 0, 0, POSIX_FADV_SEQUENTIAL);
+}
+
+weft_status wefti_reader_near(wefti_reader_window *w, int64_t at, int64_t bytes, void *to) {
+    if (bytes > WEFTI_READER_PIECE / 2) return wefti_reader_at(w->reader, at, bytes, to);
+    if (at < w->begin || at + bytes > w->end) {
+        int64_t left = w->reader->bytes - at;
+        int64_t n = left < WEFTI_READER_PIECE && left >= bytes ? left : WEFTI_READER_PIECE;
+        w->begin = w->end = 0;
+        WEFT_TRY(wefti_reader_at(w->reader, at, n, w->bytes));
+        w->begin = at;
+        w->end = at + n;
+    }
+    memcpy(to, w->bytes + (at - w->begin), (size_t)bytes);
+    return WEFT_OK;
+}
+
+/* ---- opening ---- */
+
+weft_status wefti_reader_of(const void *data, int64_t bytes, wefti_reader **out) {
+    wefti_reader *r;
+    WEFT_NEW(r, wefti_reader);
+    *r = (wefti_reader){.bytes = bytes, .data = data, .fd = -1};
+    *out = r;
+    return WEFT_OK;
+}
+
+static bool may_stay_open(void) {
+    if (atomic_fetch_add(&open_files, 1) < OPEN_FILES) return true;
+    atomic_fetch_sub(&open_files, 1);
+    return false;
+}
+
+/* Where it is, wherever the process goes meanwhile. */
+static weft_status name_wholly(wefti_reader *r) {
+    char *whole = realpath(r->path, NULL), *path = whole ? wefti_strdup(whole) : NULL;
+    bool found = whole;
+    free(whole);
+    WEFT_REQUIRE(found, WEFT_E_IO, "cannot find %s: %s", r->path, strerror(errno));
+    WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
+    wefti_free(r->path);
+    r->path = path;
+    return WEFT_OK;
+}
+
+/* Takes over the descriptor. */
+static weft_status keep(wefti_reader *r, int fd, const struct stat *info) {
+    weft_status status = WEFT_OK;
+    r->bytes = (int64_t)info->st_size;
+    r->device = info->st_dev;
+    r->inode = info->st_ino;
+    if (!S_ISREG(info->st_mode)) {
+        status = WEFT_RAISE(WEFT_E_IO, "%s is %s, not a file", r->path,
+                            S_ISDIR(info->st_mode) ? "a directory" : "a device, pipe or socket");
+    } else if (r->bytes <= SMALL_BYTES) {
+        r->own = wefti_alloc((size_t)r->bytes + 1);
+        if (!r->own)
+            status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for the %lld bytes of %s",
+                                (long long)r->bytes, r->path);
+        else
+            status = read_from(r, fd, 0, r->bytes, r->own);
+        r->data = r->own;
+    } else if (may_stay_open()) {
+        r->fd = fd;
+        return WEFT_OK;
+    } else {
+        status = name_wholly(r);
+    }
+    close(fd);
+    return status;
+}
+
+weft_status wefti_reader_open(const char *path, wefti_reader **out) {
+    int fd;
+    struct stat info;
+    wefti_reader *r;
+    WEFT_NEW(r, wefti_reader);
+    r->fd = -1;
+    r->path = wefti_strdup(path);
+    weft_status status = WEFT_OK;
+    if (!r->path) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for the name of a file");
+    if (status >= 0) status = wefti_file_open(path, &fd, &info);
+    if (status >= 0) status = keep(r, fd, &info);
+    if (status < 0) {
+        wefti_reader_close(r);
+        return status;
+    }
+    *out = r;
+    return WEFT_OK;
+}
