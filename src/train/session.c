@@ -203,16 +203,18 @@ static void updated(weft_session *s) {
 }
 
 /* What is no number would be one in no parameter any more. */
-static weft_status check_rate(double learning_rate) {
-    WEFT_REQUIRE(isfinite((float)learning_rate), WEFT_E_ARG,
-                 "the learning rate is %g: it must be a finite number of single precision",
-                 wefti_printed(learning_rate));
-    return WEFT_OK;
+static weft_status check_rate(const weft_session *s, double learning_rate) {
+    if (isfinite((float)learning_rate)) return WEFT_OK;
+    return wefti_give_up(
+        s->world,
+        WEFT_RAISE(WEFT_E_ARG,
+                   "the learning rate is %g: it must be a finite number of single precision",
+                   wefti_printed(learning_rate)));
 }
 
 weft_status weft_session_update(weft_session *s, double learning_rate, double *out_norm) {
     WEFT_REQUIRE(s->optimizer, WEFT_E_ARG, "the session was made without an optimizer");
-    WEFT_TRY(check_rate(learning_rate));
+    WEFT_TRY(check_rate(s, learning_rate));
     WEFT_REQUIRE(!updates_eagerly(s), WEFT_E_ARG,
                  "this session updates inside of its backward pass: use weft_session_step");
     WEFT_REQUIRE(s->accumulated == s->options.microbatches, WEFT_E_ARG,
@@ -236,7 +238,7 @@ weft_status weft_session_step(weft_session *s, double learning_rate, double *out
     WEFT_REQUIRE(s->options.microbatches == 1, WEFT_E_ARG,
                  "a step of %d microbatches is that many accumulates and an update",
                  s->options.microbatches);
-    WEFT_TRY(check_rate(learning_rate));
+    WEFT_TRY(check_rate(s, learning_rate));
     WEFT_TRY(wefti_session_start(s));
     set_scalar(s, LEARNING_RATE, learning_rate);
     double loss;

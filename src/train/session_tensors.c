@@ -10,9 +10,15 @@
 #include "layout/slab.h"
 #include "train/session_parts.h"
 
+/* The first call that needs the devices' memory is collective, also where it is a wrong one. */
+static weft_status begin_together(weft_session *s) {
+    return s->world ? wefti_session_start(s) : WEFT_OK;
+}
+
 /* A tensor of the right size; its pieces are in s->pieces. */
 static weft_status locate(weft_session *s, int program, const char *name, const void *data,
                           size_t bytes, wefti_view **out_view, int *out_index, int32_t *out_count) {
+    WEFT_TRY(begin_together(s));
     WEFT_TRY(wefti_session_look_up(s, program, name, out_view, out_index));
     const weft_desc *whole = &(*out_view)->tensors[*out_index].whole;
     WEFT_REQUIRE(data || bytes == 0, WEFT_E_ARG, "the data of '%s' are NULL", name);
@@ -20,6 +26,15 @@ static weft_status locate(weft_session *s, int program, const char *name, const 
                  "'%s' is %s, %lld bytes, not %zu", name, wefti_desc_text(whole).text,
                  (long long)weft_desc_bytes(whole), bytes);
     return wefti_session_pieces(s, program, *out_index, s->pieces, out_count);
+}
+
+/* The same for what all wait for each other in, or what is to be so everywhere: a call that is
+ * wrong on one rank is so on all of them, before anything is done. */
+static weft_status locate_together(weft_session *s, int program, const char *name, const void *data,
+                                   size_t bytes, wefti_view **out_view, int *out_index,
+                                   int32_t *out_count) {
+    weft_status status = locate(s, program, name, data, bytes, out_view, out_index, out_count);
+    return s->world ? wefti_agree(s->agreement, status) : status;
 }
 
 static wefti_box box_of(const weft_desc *whole) {
@@ -73,6 +88,7 @@ weft_status weft_session_feed(weft_session *s, int program, const char *name, co
 static weft_status local_piece(weft_session *s, int program, const char *name,
                                wefti_view **out_view, int *out_index, wefti_session_piece *out) {
     int32_t count;
+    WEFT_TRY(begin_together(s));
     WEFT_TRY(wefti_session_look_up(s, program, name, out_view, out_index));
     WEFT_REQUIRE(s->world || s->devices == 1, WEFT_E_ARG,
                  "'%s' lies on %d devices of this process: only whole tensors can be reached", name,
@@ -260,21 +276,24 @@ weft_status wefti_session_collect(weft_session *s, int program, int index, int64
 
 /* ---- rows of each rank ---- */
 
-/* Where the rows of all begin, [ranks + 1]; the same verdict everywhere. */
-static weft_status agree_on_rows(weft_session *s, const wefti_view_tensor *t, const void *data,
-                                 size_t bytes, int64_t *begin) {
-    weft_status status = WEFT_OK;
+static weft_status check_rows(const wefti_view_tensor *t, const void *data, size_t bytes,
+                              int64_t *out_rows) {
     int64_t height = t->whole.rank ? t->whole.shape[0] : 1;
     int64_t row = height ? weft_desc_bytes(&t->whole) / height : 1;
-    if (t->role != WEFTI_TENSOR_INPUT || t->whole.rank == 0)
-        status = WEFT_RAISE(WEFT_E_ARG, "'%s' is no input with rows", t->name);
-    if (status >= 0 && !data && bytes)
-        status = WEFT_RAISE(WEFT_E_ARG, "the data of '%s' are NULL", t->name);
-    if (status >= 0 && (row == 0 || bytes % (size_t)row))
-        status = WEFT_RAISE(WEFT_E_SHAPE, "'%s' is %s: %zu bytes are no rows of it", t->name,
-                            wefti_desc_text(&t->whole).text, bytes);
-    WEFT_TRY(wefti_agree(s->agreement, status));
-    int64_t rows = (int64_t)bytes / row;
+    WEFT_REQUIRE(t->role == WEFTI_TENSOR_INPUT && t->whole.rank > 0, WEFT_E_ARG,
+                 "'%s' is no input with rows", t->name);
+    WEFT_REQUIRE(data || !bytes, WEFT_E_ARG, "the data of '%s' are NULL", t->name);
+    WEFT_REQUIRE(row > 0 && bytes % (size_t)row == 0, WEFT_E_SHAPE,
+                 "'%s' is %s: %zu bytes are no rows of it", t->name,
+                 wefti_desc_text(&t->whole).text, bytes);
+    *out_rows = (int64_t)bytes / row;
+    return WEFT_OK;
+}
+
+/* Where the rows of all begin, [ranks + 1]; the same verdict everywhere. */
+static weft_status agree_on_rows(weft_session *s, const wefti_view_tensor *t, int64_t rows,
+                                 int64_t *begin) {
+    int64_t height = t->whole.shape[0];
     WEFT_TRY(wefti_agree_cards(s->agreement, &rows, sizeof rows, begin + 1));
     begin[0] = 0;
     for (int32_t r = 0; r < s->devices; r++) begin[r + 1] += begin[r];
@@ -314,16 +333,18 @@ static weft_status move_rows(weft_session *s, const wefti_view_tensor *t, int32_
 weft_status weft_session_feed_rows(weft_session *s, int program, const char *name, const void *data,
                                    size_t bytes) {
     if (!s->world) return weft_session_feed(s, program, name, data, bytes);
-    wefti_view *v;
-    int index;
-    int32_t count;
-    int64_t *begin;
-    WEFT_TRY(wefti_session_look_up(s, program, name, &v, &index));
-    WEFT_TRY(wefti_session_pieces(s, program, index, s->pieces, &count));
-    begin = wefti_calloc((size_t)s->devices + 1, sizeof *begin);
-    if (!begin)
-        return wefti_give_up(s->world, WEFT_RAISE(WEFT_E_NOMEM, "no memory to feed '%s'", name));
-    weft_status status = agree_on_rows(s, &v->tensors[index], data, bytes, begin);
+    wefti_view *v = NULL;
+    int index = 0;
+    int32_t count = 0;
+    int64_t rows = 0, *begin = NULL;
+    WEFT_TRY(begin_together(s));
+    weft_status status = wefti_session_look_up(s, program, name, &v, &index);
+    if (status >= 0) status = check_rows(&v->tensors[index], data, bytes, &rows);
+    if (status >= 0) status = wefti_session_pieces(s, program, index, s->pieces, &count);
+    if (status >= 0 && !(begin = wefti_calloc((size_t)s->devices + 1, sizeof *begin)))
+        status = WEFT_RAISE(WEFT_E_NOMEM, "no memory to feed '%s'", name);
+    status = wefti_agree(s->agreement, status);
+    if (status >= 0) status = agree_on_rows(s, &v->tensors[index], rows, begin);
     if (status >= 0)
         status = wefti_give_up(s->world, move_rows(s, &v->tensors[index], count, begin, data));
     if (status >= 0) wefti_view_give(s, v, index, WEFTI_GIVEN_ONCE);
@@ -339,7 +360,7 @@ weft_status weft_session_read(weft_session *s, int program, const char *name, vo
     const wefti_session_piece *pieces = s->pieces;
     int index;
     int32_t count;
-    WEFT_TRY(locate(s, program, name, data, bytes, &v, &index, &count));
+    WEFT_TRY(locate_together(s, program, name, data, bytes, &v, &index, &count));
     const wefti_view_tensor *t = &v->tensors[index];
     wefti_box box = box_of(&t->whole);
     if (s->world) WEFT_TRY(wefti_give_up(s->world, read_counted(s, v, index, count, data)));
@@ -368,7 +389,7 @@ weft_status weft_session_write(weft_session *s, int program, const char *name, c
     int index;
     int32_t count;
     bool terms = false;
-    WEFT_TRY(locate(s, program, name, data, bytes, &v, &index, &count));
+    WEFT_TRY(locate_together(s, program, name, data, bytes, &v, &index, &count));
     for (int32_t i = 0; i < count; i++) terms |= pieces[i].term;
     wefti_box box = box_of(&v->tensors[index].whole);
     if (!terms) scatter(&v->tensors[index].whole, pieces, count, &box, data);

@@ -56,6 +56,7 @@ typedef struct run {
     const plan_case *c;
     int tamper;
     bool evaluate, poison; /* poison: a parameter becomes infinite after one step */
+    bool careless;         /* rank 1 makes calls that are wrong */
     feeding how;
     int rank;
     const float *start; /* parameters to begin with; NULL: own */
@@ -186,7 +187,45 @@ static weft_status feed_wrong_rows(weft_session *s, const run *r) {
     return WEFT_OK;
 }
 
+static bool is_refused(const run *r, weft_status status, weft_status want, const char *why) {
+    return status == want && strstr(weft_error_message(), why) &&
+           (r->rank == 1 || !strncmp(weft_error_message(), "rank 1: ", 8));
+}
+
+/* Calls that are wrong on one rank alone are refused where the others would wait for it, on all of
+ * them, and break nothing. The first one is the session's first. */
+static weft_status make_mistakes(weft_session *s, const run *r) {
+    static const char unknown[] = "the model has no tensor 'nothing'";
+    const char *name = "h.1.mlp.c_fc.weight", *input = NULL;
+    weft_tensor_info info = {.role = WEFT_ROLE_PARAM};
+    for (int t = 0; info.role != WEFT_ROLE_INPUT; t++)
+        WEFT_TRY(weft_session_tensor(s, 0, t, &info));
+    input = info.name;
+    char *data = calloc(1, (size_t)info.bytes);
+    bool wrong = r->rank == 1, good = true;
+    weft_status status =
+        weft_session_feed(s, 0, wrong ? "nothing" : input, data, (size_t)info.bytes);
+    good &= status == (wrong ? WEFT_E_NOT_FOUND : WEFT_OK);
+    free(data);
+    WEFT_TRY(weft_session_find(s, 0, name, &info));
+    size_t bytes = (size_t)info.bytes;
+    data = calloc(1, bytes);
+    status = weft_session_read(s, 0, wrong ? "nothing" : name, data, bytes);
+    good &= is_refused(r, status, WEFT_E_NOT_FOUND, unknown);
+    status = weft_session_read(s, 0, name, data, wrong ? bytes - 4 : bytes);
+    good &= is_refused(r, status, WEFT_E_SHAPE, "bytes, not ");
+    status = weft_session_write(s, wrong ? 7 : 0, name, data, bytes);
+    good &= is_refused(r, status, WEFT_E_ARG, "there is no program 7");
+    status = weft_session_write(s, 0, name, wrong ? NULL : data, bytes);
+    good &= is_refused(r, status, WEFT_E_ARG, "are NULL");
+    status = weft_session_feed_rows(s, 0, wrong ? "nothing" : input, data, 0);
+    good &= is_refused(r, status, WEFT_E_NOT_FOUND, unknown);
+    free(data);
+    return good ? WEFT_OK : WEFT_E_BUG;
+}
+
 static weft_status run_steps(weft_session *s, run *r, int microbatches, int evaluation) {
+    if (r->careless) WEFT_TRY(make_mistakes(s, r));
     if (r->how == FEED_ROWS) WEFT_TRY(feed_wrong_rows(s, r));
     if (r->start) WEFT_TRY(write_all(s, r->start));
     for (int step = 0; step < STEPS; step++) {
@@ -425,6 +464,54 @@ static weft_status fail_alone(void *context, weft_world *world) {
     return status;
 }
 
+static void wrong_calls_of_one_rank_keep_nobody_waiting(void **state) {
+    (void)state;
+    static const int which[] = {0, 8, 9};
+    for (size_t i = 0; i < sizeof which / sizeof *which; i++) {
+        const plan_case *c = &cases[which[i]];
+        run one = {.c = c}, many[MOST_RANKS];
+        rank_of_world ranks[MOST_RANKS];
+        ASSERT_OK(run_session(&one, NULL));
+        for (int r = 0; r < c->devices; r++) many[r] = (run){.c = c, .careless = true, .rank = r};
+        run_world(c->devices, run_rank, many, sizeof *many, ranks);
+        assert_all_ok(ranks, c->devices, c->name);
+        for (int r = 0; r < c->devices; r++) {
+            assert_same_run(&one, &many[r], r);
+            free_run(&many[r]);
+        }
+        free_run(&one);
+    }
+}
+
+/* The rate may come of what a rank alone has. */
+static weft_status step_with_no_rate(void *context, weft_world *world) {
+    const run *r = context;
+    weft_session_options o = weft_session_defaults();
+    weft_model_config config = config_of(r->c, false);
+    weft_graph *graph = NULL;
+    weft_session *s = NULL;
+    o.threads = 1;
+    o.world = world;
+    weft_status status =
+        told(world, weft_model_build(&config, WEFT_USE_TRAIN, BATCH, 0, WEFT_F32, &graph));
+    if (status >= 0) status = weft_session_create(graph, &o, &s);
+    if (status >= 0) status = feed(s, 0, 1, FEED_WHOLE, r->rank);
+    if (status >= 0) status = weft_session_step(s, r->rank == 1 ? NAN : 0.1, NULL);
+    weft_session_destroy(s);
+    weft_graph_destroy(graph);
+    return status;
+}
+
+static void a_rate_that_is_no_number_on_one_rank(void **state) {
+    (void)state;
+    run many[MOST_RANKS];
+    rank_of_world ranks[MOST_RANKS];
+    for (int r = 0; r < 2; r++) many[r] = (run){.c = &cases[0], .rank = r};
+    run_world(2, step_with_no_rate, many, sizeof *many, ranks);
+    assert_rank_fails(&ranks[0], 0, WEFT_E_PEER, "rank 1: the learning rate is nan");
+    assert_rank_fails(&ranks[1], 1, WEFT_E_ARG, "the learning rate is nan");
+}
+
 static void a_rank_without_memory_is_named(void **state) {
     (void)state;
     const plan_case *c = &cases[4];
@@ -546,6 +633,8 @@ int main(void) {
         cmocka_unit_test(other_jobs_are_refused),
         cmocka_unit_test(without_a_plan_processes_share_the_batch),
         cmocka_unit_test(a_loss_that_is_not_finite_stops_all),
+        cmocka_unit_test(wrong_calls_of_one_rank_keep_nobody_waiting),
+        cmocka_unit_test(a_rate_that_is_no_number_on_one_rank),
         cmocka_unit_test(a_rank_without_memory_is_named),
         cmocka_unit_test(a_rank_that_gives_up_is_named),
         cmocka_unit_test(memory_that_one_rank_lacks_ends_all),
