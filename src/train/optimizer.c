@@ -126,7 +126,9 @@ static weft_status check_settings(const weft_optimizer *s) {
     const double others[] = {s->weight_decay, s->eps, s->momentum};
     WEFT_REQUIRE(s->kind < WEFT_OPTIMIZERS, WEFT_E_ARG, "unknown optimizer %d", (int)s->kind);
     WEFT_REQUIRE(s->beta1 >= 0 && (float)s->beta1 < 1 && s->beta2 >= 0 && (float)s->beta2 < 1,
-                 WEFT_E_ARG, "betas must be in [0, 1) in single precision, not %.10g and %.10g",
+                 WEFT_E_ARG,
+                 "beta1 and beta2 (train.optimizer.betas) must be in [0, 1) in single precision, "
+                 "not %.10g and %.10g",
                  s->beta1, s->beta2);
     for (int i = 0; i < 3; i++)
         WEFT_REQUIRE(others[i] >= 0 && isfinite((float)others[i]), WEFT_E_ARG,

@@ -383,7 +383,9 @@ static void misuse_is_refused(void **state) {
         if (wrong == 2) o.optimizer.momentum = NAN;
         if (wrong == 3) o.optimizer.beta1 = -0.1;
         if (wrong == 4) o.optimizer.beta2 = 0.99999999;
-        ASSERT_FAILS(WEFT_E_ARG, wrong < 3 ? "must not be negative, and finite" : "betas must be",
+        ASSERT_FAILS(WEFT_E_ARG,
+                     wrong < 3 ? "must not be negative, and finite"
+                               : "(train.optimizer.betas) must be in [0, 1)",
                      weft_session_create(g, &o, &s));
     }
     o = options_with(WEFT_SGD, 0);
