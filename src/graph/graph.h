@@ -3,7 +3,7 @@
  * A body is a list of nodes in topological order. The root body holds the model: inputs,
  * parameters, states, nodes and calls of cells. A cell's body knows no names of its surroundings:
  * what it uses (activations, parameters, states) are its inputs, bound at each call. Hence equal
- * cells have equal bodies, found by structural hash, and are stored once. */
+ * cells have equal bodies and names in them, found by structural hash, and are stored once. */
 #ifndef WEFTI_GRAPH_H
 #define WEFTI_GRAPH_H
 

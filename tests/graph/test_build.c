@@ -84,6 +84,46 @@ static void wiring_tells_cells_apart(void **state) {
     weft_graph_destroy(g);
 }
 
+/* Names in cells, by which plans speak of what is in them, also tell them apart; those of what they
+ * use of their surroundings do not. */
+static void names_tell_cells_apart(void **state) {
+    (void)state;
+    static const char *const cells[] = {"a", "b", "c", "d"}, *const scopes[] = {"x", "y", "x", "x"},
+                             *const params[] = {"p.w", "p.w", "q.w", "p.w"};
+    weft_graph *g = new_graph();
+    weft_value x = weft_input(g, "x", matrix(4, 8));
+    for (int i = 0; i < 4; i++) {
+        weft_cell_begin(g, "%s", cells[i]);
+        weft_cell_begin(g, "%s", scopes[i]);
+        weft_value w = weft_param(g, params[i], matrix(8, 8), normal_init());
+        weft_value y = weft_cell_end(g, weft_linear(g, x, w, WEFT_NO_VALUE, false));
+        x = weft_cell_end(g, weft_tanh(g, y));
+    }
+    assert_int_equal(weft_graph_status(g), WEFT_OK);
+    assert_int_equal(g->cell_count, 3);
+    assert_ptr_equal(g->root->nodes[0].callee, g->root->nodes[3].callee);
+    weft_value w[3];
+    for (int i = 0; i < 3; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "outer.%d.w", i);
+        w[i] = weft_param(g, name, matrix(8, 8), normal_init());
+    }
+    for (int i = 0; i < 3; i++) {
+        weft_cell_begin(g, "outer.%d", i);
+        x = weft_cell_end(g, weft_linear(g, x, w[i], WEFT_NO_VALUE, false));
+    }
+    assert_int_equal(weft_graph_status(g), WEFT_OK);
+    assert_int_equal(g->cell_count, 4);
+    char *text;
+    weft_graph *again = NULL;
+    assert_int_equal(weft_graph_print(g, &text), WEFT_OK);
+    assert_int_equal(weft_graph_parse(text, &again), WEFT_OK); /* none is refused as stored twice */
+    assert_int_equal(again->cell_count, 4);
+    weft_text_free(text);
+    weft_graph_destroy(again);
+    weft_graph_destroy(g);
+}
+
 static void captures_once_and_by_kind(void **state) {
     (void)state;
     weft_graph *g = new_graph();
@@ -506,6 +546,7 @@ int main(void) {
         cmocka_unit_test(equal_cells_are_stored_once),
         cmocka_unit_test(different_cells_are_not),
         cmocka_unit_test(wiring_tells_cells_apart),
+        cmocka_unit_test(names_tell_cells_apart),
         cmocka_unit_test(captures_once_and_by_kind),
         cmocka_unit_test(nested_cells_name_parameters_and_scopes),
         cmocka_unit_test(parameters_outlive_their_cell),

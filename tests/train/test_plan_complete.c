@@ -14,6 +14,7 @@
 #include "base/fault.h"
 #include "plan/plan.h"
 #include "train/run.h"
+#include "weft/ops.h"
 #include "weft/program.h"
 #include "weft/train.h"
 
@@ -282,6 +283,40 @@ static void test_unmatched(void **state) {
     weft_job_free(job);
 }
 
+/* Cells that differ in nothing but names in them: each strategy is for the one that it names. */
+static void test_names_in_equal_cells(void **state) {
+    (void)state;
+    static const char *const names[] = {"left", "right"};
+    weft_graph *g = NULL;
+    weft_plan *plan = NULL;
+    char *unmatched;
+    assert_int_equal(weft_graph_create(&g), WEFT_OK);
+    weft_value x = weft_input(g, "x", weft_desc_of(WEFT_F32, 2, (int64_t[]){4, 8}));
+    for (int i = 0; i < 2; i++) {
+        weft_cell_begin(g, "c.%d", i);
+        weft_cell_begin(g, "%s", names[i]);
+        weft_value w = weft_param(g, "w", weft_desc_of(WEFT_F32, 2, (int64_t[]){8, 8}),
+                                  (weft_init){WEFT_INIT_ZEROS, 0});
+        weft_value y = weft_cell_end(g, weft_tanh(g, weft_linear(g, x, w, WEFT_NO_VALUE, false)));
+        x = weft_cell_end(g, y);
+    }
+    weft_output(g, "y", x);
+    assert_int_equal(weft_graph_status(g), WEFT_OK);
+    const char *text = "{\"weft_plan\": 1, \"devices\": 2, \"mesh\": {\"tp\": 2}, "
+                       "\"strategies\": [{\"match\": \"c.*.left:linear\", \"split\": \"n0=tp\"}, "
+                       "{\"match\": \"c.1.right:linear\", \"split\": \"n0=tp\"}, "
+                       "{\"match\": \"c.1.left\", \"split\": \"n0=tp\"}]}";
+    if (weft_plan_parse("p", text, (int64_t)strlen(text), &plan) < 0)
+        fail_msg("%s", weft_error_message());
+    assert_int_equal(wefti_plan_unmatched(plan, g, &unmatched), WEFT_OK);
+    if (!strstr(unmatched, "the model has no op 'c.1.left'") || strstr(unmatched, "right'") ||
+        strstr(unmatched, "linear'"))
+        fail_msg("%s", unmatched);
+    weft_text_free(unmatched);
+    weft_plan_destroy(plan);
+    weft_graph_destroy(g);
+}
+
 /* Axes that nothing is split by are told. */
 static void test_unused_axes(void **state) {
     (void)state;
@@ -435,6 +470,7 @@ int main(void) {
         cmocka_unit_test(test_other_model),
         cmocka_unit_test(test_one_device),
         cmocka_unit_test(test_unmatched),
+        cmocka_unit_test(test_names_in_equal_cells),
         cmocka_unit_test(test_families),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_unused_axes),
