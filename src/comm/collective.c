@@ -150,6 +150,7 @@ static weft_status begin(weft_world *world, weft_group *group, wefti_call *call,
     wefti_halo_work *halo = NULL;
     if (kind == WEFTI_CALL_HALO_EXCHANGE) WEFT_TRY(wefti_halo_begin(call, &halo));
     weft_status status = wefti_call_check(call);
+    if (status >= 0) status = wefti_record_call(call);
     if (status < 0) {
         wefti_free(halo);
         return wefti_note(status, __func__, __FILE__, __LINE__);
@@ -159,7 +160,6 @@ static weft_status begin(weft_world *world, weft_group *group, wefti_call *call,
     r->part = &r->one;
     r->partner = message ? call->root : -1;
     r->number = message ? 0 : ++call->group->calls;
-    wefti_record_call(call);
     call->group->references++;
     status = post(r, call);
     if (status >= 0) return WEFT_OK;

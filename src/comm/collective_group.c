@@ -114,6 +114,7 @@ void wefti_collectives_destroy(wefti_collectives *c) {
         wefti_free(s);
     }
     wefti_group_release(c->everyone);
+    wefti_free(c->blocks);
     wefti_free(c);
 }
 

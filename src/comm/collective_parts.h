@@ -102,10 +102,18 @@ typedef struct wefti_ranks_seen {
     int32_t ranks[];
 } wefti_ranks_seen;
 
+/* That went one way between this rank and another, in exchanges of all groups. */
+typedef struct wefti_blocks {
+    uint64_t count, digest; /* empty ones do not count */
+    int64_t elements;       /* of the last, */
+    int32_t dtype;          /* of this */
+} wefti_blocks;
+
 struct wefti_collectives {
     weft_world *world;
     weft_group *everyone, *groups; /* groups: all, everyone among them */
     wefti_ranks_seen *seen;
+    wefti_blocks *blocks; /* [ranks][received, sent]; NULL until the first exchange */
     wefti_bound *bucket[WEFTI_BOUND_BUCKETS];
     int32_t kept;
     uint64_t clock, made;  /* made: groups, ever */
@@ -148,7 +156,7 @@ void wefti_group_name(const int32_t *ranks, int32_t count, int32_t world,
                       char out[WEFTI_GROUP_NAME]);
 
 /* collective_record.c: a call is made; a group ends. */
-void wefti_record_call(const wefti_call *call);
+weft_status wefti_record_call(const wefti_call *call) WEFT_CHECKED;
 void wefti_record_end(const weft_group *group);
 
 /* collective_bind.c: a bound transfer with room for a post. */

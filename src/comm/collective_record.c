@@ -1,13 +1,45 @@
 /* What members have called, so that they can be compared when they leave: transfers that give
  * nobody anything to look at, such as the last broadcast of ranks that each take themselves for its
- * root, are found by the next call of their group, and there may be none. */
+ * root, are found by the next call of their group, and there may be none. So are blocks of an
+ * exchange that nobody expects, if ever the same two exchange any more. */
 #include <stdio.h>
 
 #include "comm/collective_parts.h"
 
-void wefti_record_call(const wefti_call *call) {
+/* Sums: two members may begin exchanges of several groups in different orders. */
+static void record_blocks(const wefti_call *call, const int *members, const int64_t *counts,
+                          int blocks, bool sent) {
+    const weft_group *group = call->group;
+    uint64_t what =
+        wefti_group_mix(group->identity, (uint64_t)call->kind << 32 | (uint64_t)call->dtype);
+    for (int b = 0; b < blocks; b++) {
+        int member = members ? members[b] : b;
+        if (member == group->me || counts[b] == 0) continue;
+        wefti_blocks *all = &group->of->blocks[2 * group->ranks[member] + sent];
+        all->count++;
+        all->digest += wefti_group_mix(what, (uint64_t)counts[b]);
+        all->elements = counts[b];
+        all->dtype = (int32_t)call->dtype;
+    }
+}
+
+static weft_status record_exchange(const wefti_call *call) {
+    wefti_collectives *c = call->group->of;
+    if (!c->blocks) {
+        c->blocks = wefti_calloc((size_t)c->world->size, 2 * sizeof *c->blocks);
+        WEFT_REQUIRE(c->blocks, WEFT_E_NOMEM, "no memory for the exchanges of %d ranks",
+                     (int)c->world->size);
+    }
+    record_blocks(call, call->receive_ranks, call->receive_counts, call->receives, false);
+    record_blocks(call, call->send_ranks, call->send_counts, call->sends, true);
+    return WEFT_OK;
+}
+
+weft_status wefti_record_call(const wefti_call *call) {
     weft_group *group = call->group;
-    if (call->kind > WEFTI_CALL_ALL_TO_ALL_V || group->count == 1) return;
+    if (call->kind == WEFTI_CALL_ALL_TO_ALL_V || call->kind == WEFTI_CALL_NEIGHBOR_EXCHANGE)
+        WEFT_TRY(record_exchange(call));
+    if (call->kind > WEFTI_CALL_ALL_TO_ALL_V || group->count == 1) return WEFT_OK;
     wefti_ranks_seen *seen = group->seen;
     seen->kind = (int32_t)call->kind;
     seen->dtype = (int32_t)call->dtype;
@@ -18,6 +50,7 @@ void wefti_record_call(const wefti_call *call) {
                     (uint64_t)((uint32_t)call->reduction & 0xff) << 32 | (uint32_t)call->root;
     group->digest = wefti_group_mix(wefti_group_mix(group->digest, what), (uint64_t)call->count);
     group->common++;
+    return WEFT_OK;
 }
 
 /* Sums, since members may call and end groups of the same ranks in different orders. */
@@ -51,6 +84,7 @@ static void record(const wefti_collectives *c, const wefti_ranks_seen *seen,
     out->ranks = (uint64_t)seen->count;
     for (int32_t m = 0; m < seen->count; m++)
         out->ranks = wefti_group_mix(out->ranks, (uint64_t)seen->ranks[m]);
+    out->other = -1;
     out->calls = seen->common;
     out->digest = seen->digest;
     for (const weft_group *g = c->groups; g; g = g->next) {
@@ -67,6 +101,35 @@ static bool has_member(const wefti_ranks_seen *seen, int32_t rank) {
     return false;
 }
 
+static void record_pair(const wefti_collectives *c, int32_t other, bool sent,
+                        wefti_call_records *out) {
+    const wefti_blocks *blocks = &c->blocks[2 * other + sent];
+    int32_t from = sent ? c->world->rank : other, to = sent ? other : c->world->rank;
+    if (blocks->count == 0 || out->count == WEFTI_CALL_RECORDS) return;
+    wefti_call_record *record = &out->of[out->count++];
+    record->ranks = wefti_group_mix(wefti_group_mix(UINT64_MAX, (uint64_t)from), (uint64_t)to);
+    record->other = other;
+    record->calls = blocks->count;
+    record->digest = blocks->digest;
+    (void)snprintf(record->text, WEFTI_CALL_TEXT,
+                   "exchanges from rank %d to rank %d: %llu %s, the last of %lld elements (%s)",
+                   (int)from, (int)to, (unsigned long long)blocks->count,
+                   blocks->count == 1 ? "block" : "blocks", (long long)blocks->elements,
+                   weft_dtype_text((weft_dtype)blocks->dtype));
+}
+
+/* The nearest first, round the world: two ranks then have each other among theirs, or neither. */
+static void record_pairs(const wefti_collectives *c, wefti_call_records *out) {
+    int32_t size = c->world->size, me = c->world->rank;
+    for (int32_t d = 1; c->blocks && d <= size / 2; d++) {
+        int32_t up = (me + d) % size, down = (me + size - d) % size;
+        for (int sent = 0; sent < 2; sent++) {
+            record_pair(c, up, sent, out);
+            if (down != up) record_pair(c, down, sent, out);
+        }
+    }
+}
+
 wefti_call_records *wefti_collectives_records(weft_world *world) {
     wefti_collectives *c;
     wefti_call_records *all = wefti_calloc(1, sizeof *all);
@@ -79,5 +142,6 @@ wefti_call_records *wefti_collectives_records(weft_world *world) {
     for (const wefti_ranks_seen *s = c->seen; s; s = s->next, at++)
         if (sets - at <= WEFTI_CALL_RECORDS && s->count > 1 && has_member(s, world->rank))
             record(c, s, &all->of[all->count++]);
+    record_pairs(c, all);
     return all;
 }

@@ -52,6 +52,10 @@ typedef struct wefti_comm_engine {
      * shortest road. `bytes` may be far more than is ever touched. NULL: there is no such. */
     weft_status (*map)(wefti_comm *comm, size_t bytes, void **out);
     void (*unmap)(wefti_comm *comm, void *memory, size_t bytes);
+    /* For one thread that watches, whatever the others do: whether anything under way has gone on
+     * since the last call, or data is on its way to this rank, where all is there that it takes.
+     * NULL: nobody watches this engine's ranks. */
+    bool (*moves)(wefti_comm *comm);
     void (*destroy)(wefti_comm *comm);
 } wefti_comm_engine;
 
@@ -125,6 +129,9 @@ static inline void wefti_comm_break(wefti_comm *comm, int failed, const char *me
 /* For the reason of this thread's failure. */
 static inline void wefti_comm_break_by_failure(wefti_comm *comm) {
     comm->engine->break_off(comm, weft_error_rank(), weft_error_message());
+}
+static inline bool wefti_comm_moves(wefti_comm *comm) {
+    return comm->engine->moves && comm->engine->moves(comm);
 }
 static inline void wefti_comm_mend(wefti_comm *comm) {
     if (comm->engine->mend) comm->engine->mend(comm);

@@ -78,6 +78,12 @@ static void host_unmap(wefti_comm *comm, void *memory, size_t bytes) {
     if (memory) wefti_host_give(&((wefti_host *)comm)->heap, memory);
 }
 
+static bool host_moves(wefti_comm *comm) {
+    wefti_host *host = (wefti_host *)comm;
+    bool far = host->far && wefti_comm_moves(host->far);
+    return wefti_local_moves(&host->local) || far;
+}
+
 static void host_destroy(wefti_comm *comm) {
     if (!comm) return;
     wefti_host *host = (wefti_host *)comm;
@@ -101,6 +107,7 @@ static const wefti_comm_engine engine = {
     .break_off = host_break,
     .map = host_map,
     .unmap = host_unmap,
+    .moves = host_moves,
     .destroy = host_destroy,
 };
 

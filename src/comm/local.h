@@ -147,6 +147,8 @@ struct wefti_local {
     wefti_local_seat *active; /* seats with posts under way */
     bool at_fault;            /* it was this rank that found a mismatch */
     wefti_local_beside beside;
+    _Atomic uint64_t further; /* how often it got on while it waited, */
+    uint64_t further_seen;    /* when somebody last looked */
 };
 
 struct wefti_local_world {
@@ -225,6 +227,7 @@ weft_status wefti_local_test(wefti_endpoint *endpoint);
 /* Carry on with all that is under way until *finished; `what` is waited for. */
 weft_status wefti_local_wait_until(wefti_local *local, const bool *finished, const char *what);
 bool wefti_local_progress(wefti_local *local);
+bool wefti_local_moves(wefti_local *local); /* as `moves` of comm/comm.h */
 
 /* --- comm/local_move.c --- */
 

@@ -369,10 +369,20 @@ static weft_status look_until(wefti_local *local, const bool *finished, const ch
         if (!happened)
             happened = local->beside.count > 0 ? look_less_often(local, &p, what)
                                                : wait_for_bell(local, &p, what);
-        if (happened) p = (patience){.told = p.told};
+        if (!happened) continue;
+        p = (patience){.told = p.told};
+        if (p.told) atomic_fetch_add_explicit(&local->further, 1, memory_order_relaxed);
     }
     wefti_position_end_wait(local->comm.position, p.told);
     return WEFT_OK;
+}
+
+bool wefti_local_moves(wefti_local *local) {
+    uint64_t further = atomic_load_explicit(&local->further, memory_order_relaxed);
+    bool moves = further != local->further_seen ||
+                 atomic_load(&local->world->common->line[local->place].moving);
+    local->further_seen = further;
+    return moves;
 }
 
 weft_status wefti_local_wait_until(wefti_local *local, const bool *finished, const char *what) {

@@ -21,7 +21,7 @@ weft_status wefti_position_create(wefti_position **out) {
         wefti_free(p);
         WEFT_FAIL(WEFT_E_NOMEM, "no lock for a rank's position");
     }
-    p->now.since_ns = wefti_now_ns();
+    p->now.since_ns = p->now.moved_ns = wefti_now_ns();
     *out = p;
     return WEFT_OK;
 }
@@ -59,6 +59,13 @@ void wefti_position_end_wait(wefti_position *p, bool begun) {
     if (!p) return;
     atomic_fetch_add_explicit(&p->done, 1, memory_order_relaxed);
     if (begun) change(p, false, "");
+}
+
+void wefti_position_moved(wefti_position *p) {
+    if (!p) return;
+    pthread_mutex_lock(&p->lock);
+    p->now.moved_ns = wefti_now_ns();
+    pthread_mutex_unlock(&p->lock);
 }
 
 /* Transfers that need no waiting only count: that there were some since the last look says that the

@@ -18,6 +18,7 @@ typedef struct wefti_standing {
     bool waiting;     /* for others, in the transfer `what`; false: computing */
     int64_t since_ns; /* monotonic: since when it waits, or computes: its last wait, the step's
                          beginning, or the look at it that found further transfers done */
+    int64_t moved_ns; /* monotonic: when data was last seen to come or go */
     char what[WEFTI_POSITION_TEXT]; /* "all_reduce of h.3.attn.c_proj (f32, 768 elements)" */
 } wefti_standing;
 
@@ -30,6 +31,8 @@ void wefti_position_step(wefti_position *position, int64_t step);
 void wefti_position_begin_wait(wefti_position *position, const char *what);
 /* Cheap: counts; leaves the waiting state if it was begun. */
 void wefti_position_end_wait(wefti_position *position, bool begun);
+/* By those who watch: data comes or goes right now. */
+void wefti_position_moved(wefti_position *position);
 wefti_standing wefti_position_read(wefti_position *position);
 
 #endif

@@ -158,6 +158,15 @@ static void rounds_break_off(wefti_comm *comm, int failed, const char *message) 
     pthread_mutex_unlock(&w->lock);
 }
 
+/* How much of a long message has come no transport tells. */
+static bool rounds_moves(wefti_comm *comm) {
+    wefti_rounds_world *w = (wefti_rounds_world *)comm;
+    uint64_t further = atomic_load_explicit(&w->further, memory_order_relaxed);
+    bool moves = further != w->further_seen || atomic_load(&w->receiving) > 0;
+    w->further_seen = further;
+    return moves;
+}
+
 static void free_list(wefti_rounds_buffer *list) {
     while (list) {
         wefti_rounds_buffer *next = list->next;
@@ -208,6 +217,7 @@ static const wefti_comm_engine engine = {
     .linger = wefti_rounds_linger,
     .unbind = rounds_unbind,
     .break_off = rounds_break_off,
+    .moves = rounds_moves,
     .destroy = rounds_destroy,
 };
 

@@ -159,10 +159,13 @@ struct wefti_rounds_world {
     wefti_rounds_buffer *spare;     /* for sending and receiving */
     int64_t spares, reserved;       /* in it; kept there beyond what receives need */
     wefti_rounds_buffer *outgoing;
-    int64_t under_way; /* posts */
-    bool owes;         /* credits that there was no buffer for */
-    int64_t losing_ns; /* since when a rank is lost that is needed; 0: none is */
-    int32_t lost;      /* that rank, */
+    int64_t under_way;         /* posts */
+    _Atomic uint64_t further;  /* how often something under way has gone on, */
+    uint64_t further_seen;     /* when somebody last looked */
+    _Atomic int32_t receiving; /* long messages whose sender is there; operations that run */
+    bool owes;                 /* credits that there was no buffer for */
+    int64_t losing_ns;         /* since when a rank is lost that is needed; 0: none is */
+    int32_t lost;              /* that rank, */
     char loss[WEFTI_ROUNDS_MESSAGE_TEXT / 2]; /* and why */
     bool at_fault;                            /* it was this rank that found a mismatch */
     bool quiet;                               /* broken, and nothing is under way any more */

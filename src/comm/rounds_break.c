@@ -84,6 +84,7 @@ void wefti_rounds_hush(wefti_rounds_world *w) {
     for (wefti_rounds_buffer *b = w->outgoing; b; b = b->next) b->post = NULL;
     w->busy = NULL;
     w->under_way = 0;
+    atomic_store(&w->receiving, 0);
 }
 
 /* --- the thread --- */

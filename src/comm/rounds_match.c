@@ -75,6 +75,7 @@ static void take(wefti_rounds_world *w, wefti_rounds_post *post, int64_t i,
         if (status >= 0) {
             post->receive_state[i] = WEFTI_ROUNDS_OPEN;
             post->open_message[post->open++] = plan->sends + i;
+            atomic_fetch_add(&w->receiving, 1);
         } else {
             wefti_rounds_lose(w, rank);
         }

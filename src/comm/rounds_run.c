@@ -85,6 +85,7 @@ static bool test_open(wefti_rounds_world *w, wefti_rounds_post *post) {
         happened = true;
         post->open_message[k] = post->open_message[--post->open];
         post->open_sends -= sends;
+        if (!sends) atomic_fetch_sub(&w->receiving, 1);
         if (status < 0) {
             wefti_rounds_lose(w, rank);
             break;
@@ -121,7 +122,9 @@ static bool end_round(wefti_rounds_world *w, wefti_rounds_post *post, bool *happ
         post->received++;
     if (post->received < round->receives) return false;
     if (round->sends_first && post->open_sends > 0) return false;
+    atomic_fetch_add(&w->receiving, 1);
     run_ops(post, post->round > 0 ? round[-1].ops : 0, round->ops);
+    atomic_fetch_sub(&w->receiving, 1);
     post->round++;
     return *happened = true;
 }
@@ -285,6 +288,7 @@ bool wefti_rounds_progress(wefti_rounds_world *w) {
             *at = channel->next_busy;
         }
     }
+    if (happened) atomic_fetch_add_explicit(&w->further, 1, memory_order_relaxed);
     if (atomic_load(&w->broken)) wefti_rounds_hush(w);
     return happened;
 }

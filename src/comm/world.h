@@ -9,17 +9,20 @@
 typedef struct wefti_collectives wefti_collectives; /* comm/collective.c: its bound transfers */
 
 /* What one member has called in all groups of the same ranks, for those who compare at the end.
- * Calls that only some members make (messages, neighbours) do not count. */
+ * Calls that only some members make (messages, neighbours) do not count. Of exchanges: the blocks
+ * that went from one rank to another, by what each of the two has sent or received. */
 enum { WEFTI_CALL_RECORDS = 256, WEFTI_CALL_TEXT = 160 };
 typedef struct wefti_call_record {
     uint64_t ranks;             /* hash of these */
+    int32_t other;              /* blocks: the rank that has the other side; else -1 */
     uint64_t calls, digest;     /* how many, and of all of them */
     char text[WEFTI_CALL_TEXT]; /* "all 3 ranks: 5 calls, the last a broadcast, root member 1 (...)"
                                  */
 } wefti_call_record;
 typedef struct wefti_call_records {
     int32_t count;
-    wefti_call_record of[WEFTI_CALL_RECORDS]; /* of more, those made first */
+    wefti_call_record of[WEFTI_CALL_RECORDS]; /* of more, those made first; of blocks, between the
+                                                 nearest ranks */
 } wefti_call_records;
 
 struct weft_world {

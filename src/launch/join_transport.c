@@ -2,11 +2,8 @@
  * hosts a scheduler as everywhere, so that a rank that dies is named here too. The job's secret is
  * made by rank 0 and told to the others through the transport, as those whom it reaches are the
  * members. */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
-#include <net/if.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,7 +16,7 @@
 typedef struct about { /* what everyone tells everyone first */
     int32_t status;
     char host[WEFTI_NAME_MAX + 1];
-    char address[64]; /* an address that others may reach, or "" */
+    wefti_outward address;
 } about;
 
 typedef struct rendezvous { /* what rank 0 tells */
@@ -29,19 +26,11 @@ typedef struct rendezvous { /* what rank 0 tells */
     char trouble[512];
 } rendezvous;
 
-/* The first address of this machine that is not loopback. */
-static void own_address(char out[64]) {
+static void own_addresses(wefti_outward *out) {
     struct ifaddrs *all = NULL;
-    out[0] = 0;
-    if (getifaddrs(&all) != 0) return;
-    for (const struct ifaddrs *a = all; a && !out[0]; a = a->ifa_next) {
-        if (!a->ifa_addr || a->ifa_addr->sa_family != AF_INET || !(a->ifa_flags & IFF_UP) ||
-            a->ifa_flags & IFF_LOOPBACK)
-            continue;
-        const struct sockaddr_in *in = (const struct sockaddr_in *)a->ifa_addr;
-        inet_ntop(AF_INET, &in->sin_addr, out, 64);
-    }
-    freeifaddrs(all);
+    if (getifaddrs(&all) != 0) all = NULL; /* then there are none */
+    wefti_outward_of(all, out);
+    if (all) freeifaddrs(all);
 }
 
 /* The address from which this machine would send to `peer`: nothing is sent for that. */
@@ -58,14 +47,28 @@ static weft_status address_towards(const char *peer, char out[WEFTI_ADDRESS_TEXT
     return WEFT_OK;
 }
 
+/* Of a rank on another host, in the first family that all ranks have, or else that this one has.
+ * "": there is none. */
+static const char *other_address(const about *all, int size) {
+    int other = 1;
+    while (other < size && strcmp(all[other].host, all[0].host) == 0) other++;
+    if (other == size) return "";
+    const wefti_outward *address = &all[other].address;
+    for (int family = 0; family < 2; family++) {
+        bool common = true;
+        for (int r = 0; r < size; r++) common = common && all[r].address.text[family][0];
+        if (common) return address->text[family];
+    }
+    return address->text[0][0] ? address->text[0] : address->text[1];
+}
+
+/* Loopback on one host; and on several that have no network, which are parts of one machine. */
 static weft_status choose_address(const wefti_join_plan *plan, const about *all, int size,
                                   char out[WEFTI_ADDRESS_TEXT]) {
     snprintf(out, WEFTI_ADDRESS_TEXT, "%s", plan->interface);
     if (*out) return WEFT_OK;
-    for (int r = 1; r < size; r++)
-        if (strcmp(all[r].host, all[0].host) != 0 && all[r].address[0])
-            return address_towards(all[r].address, out);
-    return WEFT_OK; /* one host: loopback */
+    const char *other = other_address(all, size);
+    return *other ? address_towards(other, out) : WEFT_OK;
 }
 
 /* A secret that is in no file. */
@@ -98,11 +101,12 @@ static weft_status introduce(const weft_transport *t, const wefti_join_plan *pla
     snprintf(mine->host, sizeof mine->host, "%s", plan->host_id);
     if (!*mine->host) status = wefti_host_identity(mine->host);
     mine->status = status;
-    own_address(mine->address);
+    own_addresses(&mine->address);
     WEFT_TRY(t->exchange(t->context, mine, sizeof *mine, all));
     WEFT_TRY(status);
     for (int r = 0; r < t->size; r++) {
-        all[r].host[WEFTI_NAME_MAX] = all[r].address[sizeof all[r].address - 1] = 0;
+        all[r].host[WEFTI_NAME_MAX] = 0;
+        for (int i = 0; i < 2; i++) all[r].address.text[i][WEFTI_ADDRESS_TEXT - 1] = 0;
         WEFT_REQUIRE_OF(r, all[r].status >= 0, WEFT_E_PEER,
                         "rank %d cannot tell which host it is on", r);
     }

@@ -54,7 +54,9 @@ static weft_status send_card(wefti_member *m, const wefti_member_card *card) {
 }
 
 static weft_status beat(wefti_member *m, int64_t now) {
-    wefti_standing standing = {.what = "setting up", .since_ns = m->placed_ns};
+    wefti_standing standing = {
+        .what = "setting up", .since_ns = m->placed_ns, .moved_ns = m->placed_ns};
+    if (m->comm && wefti_comm_moves(m->comm)) wefti_position_moved(m->position);
     if (m->position) standing = wefti_position_read(m->position);
     unsigned char body[WEFTI_MESSAGE_MAX];
     m->beat_ns = now;

@@ -8,38 +8,53 @@ static wefti_parted **bucket_of(wefti_scheduler *s, const wefti_call_record *rec
 }
 
 /* NULL: this is the first. */
-static const wefti_parted *find(wefti_scheduler *s, const wefti_call_record *record) {
-    const wefti_parted *p = *bucket_of(s, record);
+static wefti_parted *find(wefti_scheduler *s, const wefti_call_record *record) {
+    wefti_parted *p = *bucket_of(s, record);
     while (p && p->record.ranks != record->ranks) p = p->next;
     return p;
 }
 
-static void judge(wefti_scheduler *s, int32_t rank, const wefti_call_record *mine,
-                  const wefti_parted *other) {
+/* `theirs` is what `other` has called. */
+static void judge(wefti_scheduler *s, int32_t rank, const wefti_call_record *mine, int32_t other,
+                  const char *theirs) {
     wefti_text text = {0};
     wefti_seat_name(s, rank, &text);
     wefti_text_add(&text, " and ");
-    wefti_seat_name(s, other->rank, &text);
+    wefti_seat_name(s, other, &text);
     wefti_text_add(&text,
                    " have left, and had not made the same calls (another root, another size, one "
                    "left out, say): rank %d in %s; rank %d in %s",
-                   (int)rank, mine->text, (int)other->rank, other->record.text);
+                   (int)rank, mine->text, (int)other, theirs);
     s->unlike = true;
     wefti_scheduler_judge_text(s, WEFT_E_MISMATCH, WEFT_RANK_NONE, &text);
 }
 
 void wefti_scheduler_compare(wefti_scheduler *s, int32_t rank, const wefti_call_records *records) {
+    /* One that has no memory says nothing. */
+    s->seats[rank].partial = records->count == 0 || records->count == WEFTI_CALL_RECORDS;
     for (int32_t i = 0; i < records->count && s->state == WEFTI_SCHEDULER_RUNNING; i++) {
         const wefti_call_record *mine = &records->of[i];
-        const wefti_parted *other = find(s, mine);
+        wefti_parted *other = find(s, mine);
         wefti_parted *fresh = other ? NULL : wefti_calloc(1, sizeof *fresh);
-        if (fresh) { /* else there is no memory, and the next one is the first */
+        if (!fresh && !other) s->seats[rank].partial = true; /* no memory: the next is the first */
+        if (fresh) {
             *fresh = (wefti_parted){.next = *bucket_of(s, mine), .rank = rank, .record = *mine};
             *bucket_of(s, mine) = fresh;
         }
+        if (other && other->rank != rank) other->met = true;
         if (other && (other->record.calls != mine->calls || other->record.digest != mine->digest))
-            judge(s, rank, mine, other);
+            judge(s, rank, mine, other->rank, other->record.text);
     }
+}
+
+void wefti_scheduler_compare_all(wefti_scheduler *s) {
+    for (int b = 0; b < WEFTI_PARTED_BUCKETS; b++)
+        for (const wefti_parted *p = s->parted[b]; p; p = p->next) {
+            int32_t other = p->record.other;
+            if (s->state != WEFTI_SCHEDULER_RUNNING) return;
+            if (other < 0 || other >= s->taken || p->met || s->seats[other].partial) continue;
+            judge(s, p->rank, &p->record, other, "none of these");
+        }
 }
 
 void wefti_scheduler_forget_parted(wefti_scheduler *s) {

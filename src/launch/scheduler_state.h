@@ -33,6 +33,7 @@ typedef struct wefti_seat {
     char address[64];
     int32_t host;
     bool left, dead;
+    bool partial;     /* has not said all that it has called */
     int64_t heard_ns; /* last heartbeat */
     wefti_standing standing;
     struct {
@@ -46,6 +47,7 @@ typedef struct wefti_seat {
 typedef struct wefti_parted {
     struct wefti_parted *next; /* in its bucket */
     int32_t rank;
+    bool met; /* the other side of blocks has said what it has of them */
     wefti_call_record record;
 } wefti_parted;
 enum { WEFTI_PARTED_BUCKETS = 256 };
@@ -128,6 +130,7 @@ void wefti_scheduler_goodbye(wefti_scheduler *s); /* to all: nobody watches any 
 
 /* scheduler_part.c: what a member that leaves has called, against those who left before. */
 void wefti_scheduler_compare(wefti_scheduler *s, int32_t rank, const wefti_call_records *records);
+void wefti_scheduler_compare_all(wefti_scheduler *s); /* all have left */
 void wefti_scheduler_forget_parted(wefti_scheduler *s);
 
 /* scheduler_verdict.c */

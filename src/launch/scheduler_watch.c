@@ -29,6 +29,8 @@ void wefti_scheduler_rank_left(wefti_scheduler *s, int32_t rank) {
     if (s->state != WEFTI_SCHEDULER_RUNNING) return;
     for (int32_t r = 0; r < s->taken; r++)
         if (!s->seats[r].left) return;
+    wefti_scheduler_compare_all(s);
+    if (s->state != WEFTI_SCHEDULER_RUNNING) return;
     wefti_scheduler_goodbye(s);
     s->state = WEFTI_SCHEDULER_LEFT;
     pthread_cond_broadcast(&s->changed);
@@ -146,14 +148,17 @@ static void accuse(wefti_scheduler *s, int32_t victim, int64_t now) {
     wefti_scheduler_judge_text(s, WEFT_E_TIMEOUT, culprit, &text);
 }
 
-/* Somebody has left, and all others wait: nobody will ever answer them. */
+/* Somebody has left, and all others wait, and nothing comes to any of them: nobody will ever answer
+ * them. What one transfer moves may take longer than heartbeats do. */
 static bool deserted(const wefti_scheduler *s, int64_t now) {
     bool left = false;
     for (int32_t r = 0; r < s->taken; r++) {
         const wefti_seat *seat = &s->seats[r];
         left = left || seat->left;
         if (seat->left) continue;
-        int64_t since = seat->standing.since_ns;
+        const wefti_standing *standing = &seat->standing;
+        int64_t since =
+            standing->since_ns > standing->moved_ns ? standing->since_ns : standing->moved_ns;
         if (!seat->standing.waiting || now - since < s->heartbeat_ns) return false;
     }
     return left;

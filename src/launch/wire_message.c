@@ -44,14 +44,19 @@ weft_status wefti_join_decode(const wefti_frame *frame, wefti_join *out) {
     return all_taken(&u, "join");
 }
 
+/* 0 where the time is not known. */
+static int64_t age_of(int64_t since_ns, int64_t now_ns) {
+    return since_ns > 0 && now_ns > since_ns ? now_ns - since_ns : 0;
+}
+
 size_t wefti_beat_encode(const wefti_standing *m, int64_t now_ns,
                          unsigned char out[WEFTI_MESSAGE_MAX]) {
     wefti_pack p = packing(out, WEFTI_MESSAGE_MAX);
-    int64_t age = m->since_ns > 0 && now_ns > m->since_ns ? now_ns - m->since_ns : 0;
     wefti_pack_u64(&p, (uint64_t)m->step);
     wefti_pack_u64(&p, m->done);
     wefti_pack_u32(&p, m->waiting);
-    wefti_pack_u64(&p, (uint64_t)age);
+    wefti_pack_u64(&p, (uint64_t)age_of(m->since_ns, now_ns));
+    wefti_pack_u64(&p, (uint64_t)age_of(m->moved_ns, now_ns));
     wefti_pack_text(&p, m->what, WEFTI_POSITION_TEXT - 1);
     return p.used;
 }
@@ -61,11 +66,12 @@ weft_status wefti_beat_decode(const wefti_frame *frame, int64_t now_ns, wefti_st
     out->step = (int64_t)wefti_unpack_u64(&u);
     out->done = wefti_unpack_u64(&u);
     uint32_t waiting = wefti_unpack_u32(&u);
-    uint64_t age = wefti_unpack_u64(&u);
+    uint64_t age = wefti_unpack_u64(&u), moved = wefti_unpack_u64(&u);
     wefti_unpack_text(&u, out->what, WEFTI_POSITION_TEXT - 1);
-    if (out->step < 0 || waiting > 1 || age > INT64_MAX / 4) u.bad = true;
+    if (out->step < 0 || waiting > 1 || age > INT64_MAX / 4 || moved > INT64_MAX / 4) u.bad = true;
     out->waiting = waiting == 1;
     out->since_ns = u.bad ? now_ns : now_ns - (int64_t)age;
+    out->moved_ns = u.bad ? now_ns : now_ns - (int64_t)moved;
     return all_taken(&u, "heartbeat");
 }
 
@@ -140,6 +146,7 @@ weft_status wefti_records_encode(const wefti_call_records *m, unsigned char **ou
     wefti_pack p = packing(*out, WEFTI_RECORDS_MAX);
     for (int32_t i = 0; m && i < m->count; i++) {
         wefti_pack_u64(&p, m->of[i].ranks);
+        wefti_pack_u32(&p, (uint32_t)m->of[i].other);
         wefti_pack_u64(&p, m->of[i].calls);
         wefti_pack_u64(&p, m->of[i].digest);
         wefti_pack_text(&p, m->of[i].text, WEFTI_CALL_TEXT - 1);
@@ -157,9 +164,11 @@ weft_status wefti_records_decode(const wefti_frame *frame, wefti_call_records *o
             break;
         }
         r->ranks = wefti_unpack_u64(&u);
+        r->other = (int32_t)wefti_unpack_u32(&u);
         r->calls = wefti_unpack_u64(&u);
         r->digest = wefti_unpack_u64(&u);
         wefti_unpack_text(&u, r->text, WEFTI_CALL_TEXT - 1);
+        if (r->other < -1 || r->other >= WEFTI_MEMBERS_MAX) u.bad = true;
     }
     return all_taken(&u, "leave");
 }

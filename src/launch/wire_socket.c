@@ -110,6 +110,24 @@ bool wefti_address_is_loopback(const wefti_address *address) {
     return host >> 24 == 127;
 }
 
+void wefti_outward_of(const struct ifaddrs *interfaces, wefti_outward *out) {
+    *out = (wefti_outward){0};
+    for (const struct ifaddrs *a = interfaces; a; a = a->ifa_next) {
+        int family = a->ifa_addr ? a->ifa_addr->sa_family : AF_UNSPEC;
+        bool six = family == AF_INET6;
+        if ((family != AF_INET && !six) || !(a->ifa_flags & IFF_UP) || a->ifa_flags & IFF_LOOPBACK)
+            continue;
+        const struct in6_addr *in6 =
+            &((const struct sockaddr_in6 *)(const void *)a->ifa_addr)->sin6_addr;
+        if (out->text[six][0] || (six && (IN6_IS_ADDR_LINKLOCAL(in6) || IN6_IS_ADDR_LOOPBACK(in6))))
+            continue;
+        wefti_address address = {.bytes = six ? sizeof(struct sockaddr_in6)
+                                              : sizeof(struct sockaddr_in)};
+        memcpy(&address.at, a->ifa_addr, address.bytes);
+        wefti_address_text(&address, false, out->text[six]);
+    }
+}
+
 char *wefti_address_text(const wefti_address *address, bool with_port,
                          char out[WEFTI_ADDRESS_TEXT]) {
     char host[INET6_ADDRSTRLEN] = "?";

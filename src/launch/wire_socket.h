@@ -18,6 +18,13 @@ typedef struct wefti_address {
 weft_status wefti_address_local(const char *where, int port, wefti_address *out) WEFT_CHECKED;
 /* "host:port", "[::1]:port". May ask a name server. */
 weft_status wefti_address_find(const char *text, wefti_address *out) WEFT_CHECKED;
+/* By which others may reach this machine: the first of each family among network interfaces that
+ * work, no loopback, and no address that says nothing without its interface. "": none. */
+typedef struct wefti_outward {
+    char text[2][WEFTI_ADDRESS_TEXT]; /* IPv4, IPv6 */
+} wefti_outward;
+struct ifaddrs;
+void wefti_outward_of(const struct ifaddrs *interfaces, wefti_outward *out);
 bool wefti_address_is_loopback(const wefti_address *address);
 /* "10.0.0.1:4711"; with_port false: "10.0.0.1". Returns out. */
 char *wefti_address_text(const wefti_address *address, bool with_port,

@@ -488,6 +488,46 @@ static void a_position_is_told(void **state) {
     wefti_position_destroy(position);
 }
 
+static void look_often(world_test *w, wefti_endpoint *e[2], int looks) {
+    for (int i = 0; i < looks; i++)
+        for (int r = 0; r < 2; r++)
+            if (e[r]) (void)w->comm[r]->engine->test(e[r]);
+}
+/* Who watches sees data that is on its way, and none where the other has not come. */
+static void what_moves_is_told(void **state) {
+    (void)state;
+    static mesh m;
+    static float source[LARGE], destination[LARGE];
+    shared_case c = send_of(0, 1, LARGE);
+    world_test w;
+    rounds_begin(&w, &m, 2, 9, 0, 4096, false, &c);
+    m.slow = true;
+    wefti_comm *sender = w.comm[0], *receiver = w.comm[1];
+    wefti_endpoint *e[2] = {NULL, bound(&w, 1, &c)};
+    source[LARGE - 1] = 5;
+    assert_int_equal(receiver->engine->post(e[1], NULL, destination), WEFT_OK);
+    look_often(&w, e, 20);
+    (void)wefti_comm_moves(receiver);
+    assert_false(wefti_comm_moves(receiver));
+    e[0] = bound(&w, 0, &c);
+    assert_int_equal(sender->engine->post(e[0], source, NULL), WEFT_OK);
+    look_often(&w, e, 20);
+    (void)wefti_comm_moves(sender);
+    for (int i = 0; i < 3; i++) {
+        look_often(&w, e, 20);
+        assert_true(wefti_comm_moves(receiver));
+        assert_false(wefti_comm_moves(sender)); /* it has given what it has */
+    }
+    m.slow = false;
+    assert_int_equal(receiver->engine->wait(e[1]), WEFT_OK);
+    assert_int_equal(sender->engine->wait(e[0]), WEFT_OK);
+    assert_true(destination[LARGE - 1] == 5);
+    assert_true(wefti_comm_moves(receiver)); /* since the last look */
+    assert_false(wefti_comm_moves(receiver));
+    for (int r = 0; r < 2; r++) w.comm[r]->engine->unbind(e[r]);
+    rounds_end(&w, &m);
+}
+
 static void misuse_is_refused(void **state) {
     (void)state;
     static mesh m;
@@ -572,6 +612,7 @@ int main(void) {
         cmocka_unit_test(any_number_passes_one_that_waits),
         cmocka_unit_test(goes_on_by_itself),
         cmocka_unit_test(a_position_is_told),
+        cmocka_unit_test(what_moves_is_told),
         cmocka_unit_test(misuse_is_refused),
         cmocka_unit_test(no_memory),
     };

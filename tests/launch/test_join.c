@@ -198,7 +198,7 @@ static void by_torchrun(void **state) {
 
 /* --- calls that differ at the very end, where no later call finds it */
 
-enum { LIKE, OTHER_ROOT, LEFT_OUT, UNLIKE_CASES };
+enum { LIKE, OTHER_ROOT, LEFT_OUT, LOST_BLOCK, LOST_NEIGHBOR, OTHER_BLOCKS, UNLIKE_CASES };
 static int unlike_case;
 
 /* Equal on all, but for the order of groups and what neighbours say to each other. */
@@ -221,7 +221,26 @@ static weft_status like_calls(weft_world *w, int rank) {
         status =
             weft_neighbor_exchange(w, NULL, &mine, &other, &one, 1, sum, &other, &one, 1, WEFT_F32);
     weft_group_destroy(group[rank % 2]);
+    int64_t sent[RANKS] = {0}, received[RANKS] = {rank + 1};
+    float values[RANKS * RANKS] = {0}, taken[RANKS];
+    for (int m = 0; m < RANKS && rank == 0; m++) sent[m] = m + 1;
+    if (status >= 0) status = weft_all_to_all_v(w, NULL, values, sent, taken, received, WEFT_F32);
     return status;
+}
+
+/* Blocks that nobody looks for. */
+static weft_status unlike_blocks(weft_world *w, int rank) {
+    static const float values[RANKS] = {1, 2, 3, 4};
+    int64_t sent[RANKS] = {0}, none[RANKS] = {0};
+    if (unlike_case == LOST_BLOCK) {
+        if (rank == 2) sent[1] = 3;
+        return weft_all_to_all_v(w, NULL, values, sent, NULL, none, WEFT_F32);
+    }
+    bool odd = unlike_case == LOST_NEIGHBOR ? rank == 3 : rank == 0;
+    if (unlike_case < LOST_BLOCK || !odd) return WEFT_OK;
+    int to = unlike_case == LOST_NEIGHBOR ? 0 : 3;
+    return weft_neighbor_exchange(w, NULL, values, &to, (int64_t[]){2}, 1, NULL, NULL, NULL, 0,
+                                  WEFT_F32);
 }
 
 static int unlike(int number, outcome *out) {
@@ -237,6 +256,7 @@ static int unlike(int number, outcome *out) {
         status = weft_broadcast(w, NULL, &value, 1, WEFT_F32, number == 1 ? 1 : 0);
     if (status >= 0 && unlike_case == LEFT_OUT && number == 0)
         status = weft_broadcast(w, NULL, &value, 1, WEFT_F32, 0);
+    if (status >= 0) status = unlike_blocks(w, number);
     describe(out, status); /* one that is late hears it in a call */
     weft_status end = weft_world_close(w);
     if (status >= 0) describe(out, end);
@@ -247,8 +267,14 @@ static int unlike(int number, outcome *out) {
 static void unlike_at_the_end(void **state) {
     (void)state;
     static const char *const named[UNLIKE_CASES] = {
-        [OTHER_ROOT] = "rank 1 in all 4 ranks: 4 calls, the last a broadcast, root member 1",
-        [LEFT_OUT] = "rank 0 in all 4 ranks: 4 calls, the last a broadcast, root member 0"};
+        [OTHER_ROOT] = "rank 1 in all 4 ranks: 5 calls, the last a broadcast, root member 1",
+        [LEFT_OUT] = "rank 0 in all 4 ranks: 5 calls, the last a broadcast, root member 0",
+        [LOST_BLOCK] = "rank 2 in exchanges from rank 2 to rank 1: 1 block, the last of 3 elements "
+                       "(f32); rank 1 in none of these",
+        [LOST_NEIGHBOR] = "rank 3 in exchanges from rank 3 to rank 0: 1 block, the last of 2 "
+                          "elements (f32); rank 0 in none of these",
+        [OTHER_BLOCKS] = "rank 3 in exchanges from rank 0 to rank 3: 1 block, the last of 4 "
+                         "elements (f32)"};
     for (unlike_case = LIKE; unlike_case < UNLIKE_CASES; unlike_case++) {
         torch_variables(true);
         begin(RANKS, unlike);

@@ -353,6 +353,7 @@ typedef struct stuck { /* one rank of a world that hangs */
     const char *address;
     hang how;
     bool culprit, busy; /* busy: transfers get done, and none needs to be waited for */
+    wefti_comm *comm;   /* NULL: none */
     int rank;
     weft_status status;
     char text[1024];
@@ -380,7 +381,7 @@ static void *get_stuck(void *context) {
     if ((k->status = wefti_position_create(&position)) < 0) return NULL;
     if ((k->status = wefti_member_join(&o, &m)) >= 0) {
         stand(k, position);
-        wefti_member_watch(m, NULL, position);
+        wefti_member_watch(m, k->comm, position);
         if (!k->culprit || k->how != LEAVES)
             while ((k->status = wefti_member_check(m)) == WEFT_OK) {
                 if (k->busy) wefti_position_end_wait(position, false);
@@ -445,6 +446,46 @@ static void hangs(void **state) {
     }
 }
 
+/* Something comes to it at each of the first looks. */
+typedef struct slow_comm {
+    wefti_comm base;
+    int looks, moving;
+} slow_comm;
+
+static bool slow_moves(wefti_comm *comm) {
+    slow_comm *slow = (slow_comm *)comm;
+    return ++slow->looks <= slow->moving;
+}
+static void slow_break(wefti_comm *comm, int failed, const char *message) {
+    (void)comm;
+    (void)failed;
+    (void)message;
+}
+
+/* One has left, and the others wait: not in vain while anything comes to one of them, however long
+ * that takes; and not for ever when nothing does. */
+static void slow_is_not_deserted(void **state) {
+    (void)state;
+    enum { LOOKS = 10 }; /* four to a heartbeat time */
+    static const wefti_comm_engine engine = {
+        .name = "slow", .break_off = slow_break, .moves = slow_moves};
+    slow_comm slow = {.base = {.engine = &engine}, .moving = LOOKS};
+    hanging h = {.how = LEAVES, .culprit = 0};
+    wefti_scheduler_options o = test_scheduler(RANKS);
+    o.heartbeat_seconds = SHORT_HEARTBEAT;
+    assert_int_equal(wefti_scheduler_start(&o, &h.scheduler), WEFT_OK);
+    for (int r = 0; r < RANKS; r++) {
+        h.ranks[r] = (stuck){.address = wefti_scheduler_address(h.scheduler),
+                             .how = LEAVES,
+                             .culprit = r == 0,
+                             .comm = r == 2 ? &slow.base : NULL,
+                             .rank = r};
+        assert_int_equal(pthread_create(&h.ranks[r].thread, NULL, get_stuck, &h.ranks[r]), 0);
+    }
+    hang_end(&h);
+    assert_in_range(slow.looks, LOOKS + 1, 1000);
+}
+
 /* All in one place, and nothing comes: no rank is to blame. */
 static void nobody_to_blame(void **state) {
     (void)state;
@@ -470,7 +511,8 @@ int main(void) {
         cmocka_unit_test(killed),          cmocka_unit_test(killed_while_exchanging),
         cmocka_unit_test(stopped),         cmocka_unit_test(scheduler_restarted),
         cmocka_unit_test(swaps_go_on),     cmocka_unit_test(hangs),
-        cmocka_unit_test(nobody_to_blame), TEST_OVER_TLS(swaps_go_on),
+        cmocka_unit_test(nobody_to_blame), cmocka_unit_test(slow_is_not_deserted),
+        TEST_OVER_TLS(swaps_go_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

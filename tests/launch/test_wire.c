@@ -4,6 +4,9 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -150,11 +153,14 @@ static void messages_return(void **state) {
     assert_true(join_back.generation == join.generation && join_back.rank == 3 &&
                 join_back.size == 4 && join_back.pid == 12345);
 
-    wefti_standing standing = {.step = 9, .done = 77, .waiting = true, .since_ns = 1000}, back;
+    wefti_standing standing = {
+        .step = 9, .done = 77, .waiting = true, .since_ns = 1000, .moved_ns = 3000};
+    wefti_standing back;
     strcpy(standing.what, "all_reduce of wte");
     f = frame_of(WEFTI_FRAME_BEAT, body, wefti_beat_encode(&standing, 5000, body));
     assert_int_equal(wefti_beat_decode(&f, 905000, &back), WEFT_OK);
     assert_true(back.step == 9 && back.done == 77 && back.waiting && back.since_ns == 901000);
+    assert_int_equal(back.moved_ns, 903000);
     assert_string_equal(back.what, standing.what);
 
     wefti_verdict verdict;
@@ -205,7 +211,10 @@ static void records_come_back(void **state) {
     static wefti_call_records all, back;
     for (all.count = 0; all.count <= WEFTI_CALL_RECORDS; all.count += 64) {
         for (int i = 0; i < all.count; i++) {
-            all.of[i] = (wefti_call_record){.ranks = (uint64_t)i * 7, .calls = 1, .digest = ~0ull};
+            all.of[i].ranks = (uint64_t)i * 7;
+            all.of[i].other = i % 3 - 1;
+            all.of[i].calls = 1;
+            all.of[i].digest = ~0ull;
             memset(all.of[i].text, 'a', (size_t)i % WEFTI_CALL_TEXT);
         }
         unsigned char *body;
@@ -297,12 +306,49 @@ static void connections_that_try_often(void **state) {
     close(listener);
 }
 
+/* An interface more, in front of the others. */
+typedef struct port {
+    struct ifaddrs base;
+    wefti_address address;
+} port;
+static struct ifaddrs *plug(port *p, const char *text, unsigned flags, struct ifaddrs *others) {
+    p->base = (struct ifaddrs){.ifa_next = others, .ifa_flags = flags};
+    if (!text) return &p->base; /* it has no address */
+    assert_int_equal(wefti_address_local(text, 0, &p->address), WEFT_OK);
+    p->base.ifa_addr = (struct sockaddr *)&p->address.at;
+    return &p->base;
+}
+
+/* Also where there is no IPv4, others are told an address that reaches this machine. */
+static void addresses_that_others_reach(void **state) {
+    (void)state;
+    port p[8];
+    wefti_outward out;
+    wefti_outward_of(NULL, &out);
+    assert_string_equal(out.text[0], "");
+    assert_string_equal(out.text[1], "");
+    struct ifaddrs *all = plug(&p[0], "fd00::2", IFF_UP, NULL);
+    all = plug(&p[1], "fd00::1", IFF_UP, all);
+    all = plug(&p[2], "fe80::1", IFF_UP, all);
+    all = plug(&p[3], "::1", IFF_UP | IFF_LOOPBACK, all);
+    all = plug(&p[4], "10.0.0.7", 0, all);
+    all = plug(&p[5], "127.0.0.1", IFF_UP | IFF_LOOPBACK, all);
+    all = plug(&p[6], NULL, IFF_UP, all);
+    wefti_outward_of(all, &out);
+    assert_string_equal(out.text[0], "");
+    assert_string_equal(out.text[1], "fd00::1");
+    wefti_outward_of(plug(&p[7], "10.0.0.8", IFF_UP, all), &out);
+    assert_string_equal(out.text[0], "10.0.0.8");
+    assert_string_equal(out.text[1], "fd00::1");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(connections_that_try_often), cmocka_unit_test(as_documented),
-        cmocka_unit_test(arrives_in_any_pieces),      cmocka_unit_test(nothing_else_arrives),
-        cmocka_unit_test(lengths_are_limited),        cmocka_unit_test(messages_return),
-        cmocka_unit_test(records_come_back),          cmocka_unit_test(bodies_are_checked),
+        cmocka_unit_test(connections_that_try_often),  cmocka_unit_test(as_documented),
+        cmocka_unit_test(arrives_in_any_pieces),       cmocka_unit_test(nothing_else_arrives),
+        cmocka_unit_test(lengths_are_limited),         cmocka_unit_test(messages_return),
+        cmocka_unit_test(records_come_back),           cmocka_unit_test(bodies_are_checked),
+        cmocka_unit_test(addresses_that_others_reach),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
