@@ -57,9 +57,9 @@ static weft_status cut(const wefti_reader *r, int fd, int64_t at) {
 
 static weft_status read_from(const wefti_reader *r, int fd, int64_t at, int64_t bytes, void *to) {
     for (int64_t got = 0; got < bytes;) {
-        ssize_t n = wefti_fault_io() ? -1
-                                     : pread(fd, (char *)to + got, (size_t)(bytes - got),
-                                             (off_t)(at + got));
+        ssize_t n = wefti_fault_io()
+                        ? -1
+                        : pread(fd, (char *)to + got, (size_t)(bytes - got), (off_t)(at + got));
         if (n < 0 && errno == EINTR) continue;
         if (n < 0)
             WEFT_FAIL(WEFT_E_IO, "cannot read %s at byte %lld: %s", r->path, (long long)(at + got),
@@ -78,8 +78,8 @@ static weft_status read_closed(const wefti_reader *r, int64_t at, int64_t bytes,
     if (info.st_dev == r->device && info.st_ino == r->inode)
         status = read_from(r, fd, at, bytes, to);
     else
-        status = WEFT_RAISE(WEFT_E_IO, "%s was replaced by another file while it was in use",
-                            r->path);
+        status =
+            WEFT_RAISE(WEFT_E_IO, "%s was replaced by another file while it was in use", r->path);
     close(fd);
     return status;
 }

@@ -27,6 +27,7 @@ static weft_status add_capture(weft_graph *g, weft_desc desc, wefti_value_kind k
     wefti_builder *b = g->builder;
     WEFT_TRY(WEFT_GROW(b->captures, b->capture_count, b->capture_cap));
     WEFT_TRY(wefti_body_input(b->cell, desc, kind, name, out));
+    b->cell->values[*out].of_root = capture.outer >= 0;
     b->captures[b->capture_count++] = capture;
     return WEFT_OK;
 }

@@ -167,35 +167,27 @@ weft_status wefti_root_assign(weft_graph *g, int32_t state, int32_t next) {
 
 /* ---- unique bodies ---- */
 
-static bool is_of_root(const weft_graph *g, const char *name) {
-    for (int64_t i = 0; i < g->root->in_count; i++) {
-        const wefti_value_info *v = &g->root->values[g->root->in[i]];
-        if (v->kind == WEFTI_VALUE_PARAM && !strcmp(v->name, name)) return true;
-    }
-    return false;
-}
-
 /* Plans speak of what is in a cell by its names: cells that differ in them are two. Parameters of
  * the surroundings have names that are not the cell's. */
-static bool same_names(const weft_graph *g, const weft_body *a, const weft_body *b) {
+static bool same_names(const weft_body *a, const weft_body *b) {
     for (int64_t i = 0; i < a->node_count; i++)
         if (strcmp(a->nodes[i].scope, b->nodes[i].scope) != 0) return false;
     for (int64_t i = 0; i < a->in_count; i++) {
         const wefti_value_info *x = &a->values[a->in[i]], *y = &b->values[b->in[i]];
-        if (x->kind != WEFTI_VALUE_PARAM || !x->name || !y->name || !strcmp(x->name, y->name))
-            continue;
-        if (!is_of_root(g, x->name) || !is_of_root(g, y->name)) return false;
+        if (x->kind != WEFTI_VALUE_PARAM || (x->of_root && y->of_root)) continue;
+        if (x->of_root != y->of_root || !x->name || !y->name || strcmp(x->name, y->name) != 0)
+            return false;
     }
     return true;
 }
 
-/* `names`: the graph whose bodies are equal only with the names in them; NULL: they say nothing. */
-static weft_status intern(const weft_graph *names, weft_body ***list, int64_t *count, int64_t *cap,
-                          weft_body *b, weft_body **out) {
+/* `names`: bodies are equal only with the names in them. */
+static weft_status intern(bool names, weft_body ***list, int64_t *count, int64_t *cap, weft_body *b,
+                          weft_body **out) {
     b->hash = wefti_body_hash(b);
     for (int64_t i = 0; i < *count; i++)
         if ((*list)[i]->hash == b->hash && wefti_body_equal((*list)[i], b) &&
-            (!names || same_names(names, (*list)[i], b))) {
+            (!names || same_names((*list)[i], b))) {
             wefti_body_destroy(b);
             *out = (*list)[i];
             return WEFT_OK;
@@ -211,7 +203,7 @@ static weft_status intern(const weft_graph *names, weft_body ***list, int64_t *c
 }
 
 weft_status wefti_graph_intern(weft_graph *g, weft_body *b, weft_body **out) {
-    return intern(g, &g->cells, &g->cell_count, &g->cell_cap, b, out);
+    return intern(true, &g->cells, &g->cell_count, &g->cell_cap, b, out);
 }
 
 static weft_status name_fused(weft_graph *g, weft_body *b) {
@@ -228,7 +220,7 @@ static weft_status name_fused(weft_graph *g, weft_body *b) {
 
 weft_status wefti_graph_intern_fused(weft_graph *g, weft_body *b, weft_body **out) {
     int64_t before = g->fused_count;
-    WEFT_TRY(intern(NULL, &g->fused, &g->fused_count, &g->fused_cap, b, out));
+    WEFT_TRY(intern(false, &g->fused, &g->fused_count, &g->fused_cap, b, out));
     if (g->fused_count > before) WEFT_TRY(name_fused(g, *out));
     return WEFT_OK;
 }

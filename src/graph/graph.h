@@ -25,6 +25,7 @@ typedef struct wefti_value_info {
     const char
         *name; /* root: full name of inputs, parameters, states; cell: local name; may be NULL */
     weft_init init; /* root parameters and states */
+    bool of_root;   /* cell: a parameter or state of the surroundings, under its name there */
 } wefti_value_info;
 
 struct weft_body {

@@ -206,8 +206,8 @@ static void every_call_failed(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_piece),     cmocka_unit_test(files_only),
-        cmocka_unit_test(cut_meanwhile), cmocka_unit_test(many),
+        cmocka_unit_test(any_piece),         cmocka_unit_test(files_only),
+        cmocka_unit_test(cut_meanwhile),     cmocka_unit_test(many),
         cmocka_unit_test(every_call_failed),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
