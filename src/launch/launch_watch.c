@@ -107,12 +107,13 @@ static void blame(watch *w, int process) {
 }
 
 /* The signal by which a rank was asked to stop, when its ranks have agreed to that: it has left the
- * others in peace, and its exit code is what shells make of that signal. 0: none. */
+ * others in peace, and its exit code is what shells make of that signal. 0: none. On a host without
+ * the scheduler that is believed until the scheduler, which knows, says otherwise. */
 static int agreed_request(const wefti_launch *l, int process) {
     const wefti_process *p = &l->processes[process];
-    if (p->signal || !l->scheduler ||
-        !wefti_scheduler_has_left(l->scheduler, l->place.first_rank + process))
-        return 0;
+    bool left = l->scheduler ? wefti_scheduler_has_left(l->scheduler, l->place.first_rank + process)
+                             : l->look != NULL;
+    if (p->signal || !left) return 0;
     return is_request(p->code - 128) ? p->code - 128 : 0;
 }
 
@@ -137,6 +138,11 @@ static void note_ends(watch *w) {
 /* A process on another host has failed: what failed one here would do to the others. */
 static void note_elsewhere(watch *w) {
     wefti_launch *l = w->l;
+    if (w->phase == STOPPING && l->failed >= 0 && l->stopped_by && !l->scheduler && l->look &&
+        wefti_member_is_over(l->look, &l->end)) { /* it was no agreement */
+        l->stopped_by = 0;
+        enter(w, ENDING);
+    }
     if (w->phase != RUNNING || l->failed >= 0 || !wefti_launch_is_over(l, &l->end)) return;
     l->over = true;
     enter(w, REPORTING);

@@ -53,6 +53,39 @@ for end in 'exit 0' 'exit 7' 'kill -9 \$\$'; do
     port=$((port + 1))
 done
 
+# --- requests to stop that come to a rank of the second host ---
+long='train.steps=1000000 train.eval_every=0'
+what='all agree to stop'
+# shellcheck disable=SC2086
+launch --hosts 2 --host-rank 0 --scheduler 127.0.0.1:$port -n 1 -- "$weft" train job.yaml $long --json >zero 2>&1 &
+first=$!
+launch --hosts 2 --host-rank 1 --scheduler 127.0.0.1:$port -n 1 -- sh -c \
+    "echo \$\$ >asked.pid; exec '$weft' train job.yaml $long" >one 2>&1 &
+second=$!
+for _ in $(seq 600); do
+    grep -q '"step": 1' zero && break
+    sleep 0.1
+done
+kill -TERM "$(cat asked.pid)"
+wait $second
+got=$?
+says 143 one 'a rank was asked to stop by signal 15'
+wait $first
+got=$?
+says 143 zero 'stopped'
+port=$((port + 1))
+what='nobody has agreed'
+launch --hosts 2 --host-rank 0 --scheduler 127.0.0.1:$port -n 2 -- sleep 1000 >zero 2>&1 &
+first=$!
+launch --hosts 2 --host-rank 1 --scheduler 127.0.0.1:$port -n 2 -- \
+    sh -c '[ $WEFT_RANK = 2 ] && sleep 1 && exit 143; exec sleep 1000' >one 2>&1
+got=$?
+says 143 one 'rank 2 ended with exit code 143'
+wait $first
+got=$?
+says 143 zero 'rank 2 ended with exit code 143'
+port=$((port + 1))
+
 # One host has failed before the other comes: that one is told, instead of calling until its time is up.
 for late in 1 0; do
     what="host $late comes when the other has failed"
