@@ -86,7 +86,9 @@ typedef enum weft_data_part { WEFT_DATA_TRAIN, WEFT_DATA_VALIDATION } weft_data_
 typedef struct weft_data weft_data;
 
 /** Open files, check them, count samples. Samples are read from the files when they are asked for:
- *  of a file that was cut short meanwhile, or is no longer there, reading fails with WEFT_E_IO.
+ *  of a file that was cut short meanwhile reading fails with WEFT_E_IO, and so it may where a file
+ *  was replaced or removed. Text files below 1 MiB, text that is tokenized, .gz and npy files in
+ *  Fortran's order are read at once and lie in memory.
  *  @return WEFT_E_ARG for options that make no sense, WEFT_E_NOT_FOUND, WEFT_E_IO, WEFT_E_CORRUPT
  * with path and offset; WEFT_E_SHAPE for data shorter than one sample or labels that do not fit. */
 WEFT_API weft_status weft_data_open(const weft_data_options *options, weft_data **out) WEFT_CHECKED;

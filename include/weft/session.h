@@ -21,7 +21,8 @@
  * everywhere. What a process has or wants only a part of goes through weft_session_feed_rows,
  * weft_session_local and weft_session_feed_local. A call that fails on one process
  * because of what it alone has or does makes all others fail with WEFT_E_PEER, naming it; after
- * that the world can only be left. */
+ * that the world can only be left. But where one alone reads, writes or feeds rows with arguments
+ * that are wrong, all of them fail alike, naming it, and can go on. */
 #ifndef WEFT_SESSION_H
 #define WEFT_SESSION_H
 
@@ -160,7 +161,8 @@ WEFT_API weft_status weft_session_feed_rows(weft_session *session, int program, 
 WEFT_API weft_status weft_session_accumulate(weft_session *session, double *out_loss) WEFT_CHECKED;
 /** Update the parameters from what was accumulated. *out_norm (may be NULL): the global gradient
  * norm before clipping, or NaN when clipping is off (it is not computed then). WEFT_E_NUMERIC when
- * the norm is not finite: nothing was updated. WEFT_E_ARG when microbatches are missing. */
+ * the norm is not finite: nothing was updated. WEFT_E_ARG when microbatches are missing, and for a
+ * learning rate that is no finite number, after which a world can only be left. */
 WEFT_API weft_status weft_session_update(weft_session *session, double learning_rate,
                                          double *out_norm) WEFT_CHECKED;
 /** One accumulate and one update, for sessions with one microbatch; fails as they do. */

@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/crc32c.h"
@@ -14,9 +16,8 @@
 #include "base/io.h"
 #include "base/memory.h"
 
-/* Half of the descriptors that a process has where it has fewest, and a size that costs less in
- * memory than in descriptors. */
-enum { OPEN_FILES = 128, SMALL_BYTES = 64 << 10 };
+/* SMALL_BYTES: what costs less in memory than in descriptors. */
+enum { OPEN_FILES_MOST = 1024, OPEN_FILES_UNKNOWN = 128, SMALL_BYTES = 64 << 10 };
 
 static _Atomic int open_files;
 
@@ -26,8 +27,7 @@ struct wefti_reader {
     const unsigned char *data; /* of what lies in memory */
     unsigned char *own;        /* the same, of a small file */
     int fd;                    /* -1: opened when it is read */
-    dev_t device;
-    ino_t inode;
+    struct stat opened;
 };
 
 int64_t wefti_reader_bytes(const wefti_reader *r) {
@@ -70,12 +70,20 @@ static weft_status read_from(const wefti_reader *r, int fd, int64_t at, int64_t 
     return WEFT_OK;
 }
 
+/* Some file systems, of networks mostly, give a file another number when it has not been in use for
+ * a while. */
+static bool is_same(const struct stat *a, const struct stat *b) {
+    bool number = a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+    return number || (a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
+                      a->st_mtim.tv_nsec == b->st_mtim.tv_nsec);
+}
+
 static weft_status read_closed(const wefti_reader *r, int64_t at, int64_t bytes, void *to) {
     int fd;
     struct stat info;
     weft_status status = wefti_file_open(r->path, &fd, &info);
     if (status < 0) return wefti_prefix(WEFT_E_IO, "while it was in use");
-    if (info.st_dev == r->device && info.st_ino == r->inode)
+    if (is_same(&info, &r->opened))
         status = read_from(r, fd, at, bytes, to);
     else
         status =
@@ -150,18 +158,21 @@ weft_status wefti_reader_of(const void *data, int64_t bytes, wefti_reader **out)
     return WEFT_OK;
 }
 
+/* Half of the descriptors that the process may have. */
 static bool may_stay_open(void) {
-    if (atomic_fetch_add(&open_files, 1) < OPEN_FILES) return true;
+    struct rlimit limit;
+    int most = OPEN_FILES_UNKNOWN;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
+        most = limit.rlim_cur / 2 < OPEN_FILES_MOST ? (int)(limit.rlim_cur / 2) : OPEN_FILES_MOST;
+    if (atomic_fetch_add(&open_files, 1) < most) return true;
     atomic_fetch_sub(&open_files, 1);
     return false;
 }
 
-/* Where it is, wherever the process goes meanwhile. */
+/* Where it is, wherever the process goes meanwhile; as it was given where nobody can tell. */
 static weft_status name_wholly(wefti_reader *r) {
-    char *whole = realpath(r->path, NULL), *path = whole ? wefti_strdup(whole) : NULL;
-    bool found = whole;
+    char *whole = realpath(r->path, NULL), *path = wefti_strdup(whole ? whole : r->path);
     free(whole);
-    WEFT_REQUIRE(found, WEFT_E_IO, "cannot find %s: %s", r->path, strerror(errno));
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
     wefti_free(r->path);
     r->path = path;
@@ -172,8 +183,7 @@ static weft_status name_wholly(wefti_reader *r) {
 static weft_status keep(wefti_reader *r, int fd, const struct stat *info) {
     weft_status status = WEFT_OK;
     r->bytes = (int64_t)info->st_size;
-    r->device = info->st_dev;
-    r->inode = info->st_ino;
+    r->opened = *info;
     if (!S_ISREG(info->st_mode)) {
         status = WEFT_RAISE(WEFT_E_IO, "%s is %s, not a file", r->path,
                             S_ISDIR(info->st_mode) ? "a directory" : "a device, pipe or socket");

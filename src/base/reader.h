@@ -1,6 +1,6 @@
 /* Files that are read in pieces while they are in use. Nothing is mapped: of a file that is cut
  * meanwhile a mapping would end the process by a signal, and give zeros for the rest of a page;
- * what is gone is an error here, which names the file. Every system call is a fault point. */
+ * what is gone is an error here, which names the file. Opening and reading are fault points. */
 #ifndef WEFTI_BASE_READER_H
 #define WEFTI_BASE_READER_H
 

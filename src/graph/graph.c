@@ -175,8 +175,7 @@ static bool same_names(const weft_body *a, const weft_body *b) {
     for (int64_t i = 0; i < a->in_count; i++) {
         const wefti_value_info *x = &a->values[a->in[i]], *y = &b->values[b->in[i]];
         if (x->kind != WEFTI_VALUE_PARAM || (x->of_root && y->of_root)) continue;
-        if (x->of_root != y->of_root || !x->name || !y->name || strcmp(x->name, y->name) != 0)
-            return false;
+        if (x->name && y->name ? strcmp(x->name, y->name) != 0 : x->name != y->name) return false;
     }
     return true;
 }

@@ -50,7 +50,6 @@ static weft_status localize(wrapper *w, weft_body *b, int32_t value, int32_t *ou
         outer[b->in_count] = value;
         WEFT_TRY(wefti_body_input(b, v->desc, node ? WEFTI_VALUE_INPUT : v->kind, v->name,
                                   &w->local[value]));
-        b->values[w->local[value]].of_root = !node;
     }
     *out = w->local[value];
     return WEFT_OK;

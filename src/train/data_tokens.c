@@ -6,6 +6,7 @@
 #include "train/data_tokenizer.h"
 
 enum {
+    KEPT_BYTES = 1 << 20, /* smaller text files are read once: people edit them meanwhile */
     CHECKED_UP_TO_BYTES = 256 << 20, /* about a tenth of a second of reading from memory */
     CHECK_TOKENS = 4096,
 };
@@ -29,12 +30,23 @@ static wefti_array array_of(const void *data, int64_t count, wefti_element eleme
         .element = element, .rank = 1, .shape = {count}, .elems = count, .data = data};
 }
 
+static weft_status take_text(wefti_array_file *file) {
+    int64_t bytes = wefti_reader_bytes(file->reader);
+    file->array = array_of(NULL, bytes, WEFTI_ELEMENT_U8);
+    file->array.reader = file->reader;
+    if (bytes >= KEPT_BYTES) return WEFT_OK;
+    WEFT_TRY(wefti_reader_take(file->reader, 0, bytes, &file->unpacked));
+    wefti_reader_close(file->reader);
+    file->reader = NULL;
+    file->array = array_of(file->unpacked, bytes, WEFTI_ELEMENT_U8);
+    return WEFT_OK;
+}
+
 static weft_status add_bytes(wefti_token_source *s, const char *path) {
     wefti_array_file file = {0};
     WEFT_TRY(wefti_reader_open(path, &file.reader));
-    file.array = array_of(NULL, wefti_reader_bytes(file.reader), WEFTI_ELEMENT_U8);
-    file.array.reader = file.reader;
-    weft_status status = keep_file(s, file);
+    weft_status status = take_text(&file);
+    if (status >= 0) status = keep_file(s, file);
     if (status < 0) {
         wefti_array_close(&file);
         return status;

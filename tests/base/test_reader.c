@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -151,6 +153,10 @@ static void many(void **state) {
     static wefti_reader *readers[MANY];
     char name[32], before[300];
     unsigned char got[100];
+    struct rlimit limit, few;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    few = (struct rlimit){.rlim_cur = 200, .rlim_max = limit.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
     assert_non_null(getcwd(before, sizeof before));
     assert_int_equal(chdir(root), 0);
     for (int i = 0; i < MANY; i++) {
@@ -167,23 +173,31 @@ static void many(void **state) {
     assert_int_equal(truncate(path, 10), 0);
     assert_int_equal(wefti_reader_at(readers[149], 69000, 100, got), WEFT_E_IO);
     assert_says("was cut");
-    assert_int_equal(wefti_file_write(path, data, BYTES), WEFT_OK);
+    assert_int_equal(wefti_file_write(path, data, BYTES + 1), WEFT_OK);
     assert_int_equal(wefti_reader_at(readers[149], 69000, 100, got), WEFT_E_IO);
     assert_says("replaced by another file");
+    struct stat info; /* the same file under another number, as some file systems give */
+    assert_int_equal(stat(at("many148"), &info), 0);
+    assert_int_equal(rename(at("many148"), at("away")), 0);
+    assert_int_equal(wefti_file_write(at("many148"), data, BYTES), WEFT_OK);
+    const struct timespec times[2] = {info.st_atim, info.st_mtim};
+    assert_int_equal(utimensat(AT_FDCWD, at("many148"), times, 0), 0);
+    assert_int_equal(wefti_reader_at(readers[148], 69000, 100, got), WEFT_OK);
+    path = at("many149");
     assert_says(path);
     assert_int_equal(remove(path), 0);
     assert_int_equal(wefti_reader_at(readers[149], 69000, 100, got), WEFT_E_IO);
     assert_says("while it was in use");
     assert_says(path);
     for (int i = 0; i < MANY; i++) wefti_reader_close(readers[i]);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
     wefti_reader *r = open_file(write_file("after", BYTES)); /* there is room again */
     assert_int_equal(remove(at("after")), 0);
     assert_int_equal(wefti_reader_at(r, 69000, 100, got), WEFT_OK);
     wefti_reader_close(r);
 }
 
-static void every_call_failed(void **state) {
-    (void)state;
+static void fail_every_call(void) {
     static const int64_t sizes[] = {100, MOST};
     for (int kind = 0; kind < WEFTI_FAULT_KINDS; kind++)
         for (int size = 0; size < 2; size++)
@@ -202,6 +216,21 @@ static void every_call_failed(void **state) {
                 wefti_fault_arm((wefti_fault_kind)kind, -1, false, 0);
                 assert_int_equal(status < 0, reached);
             }
+}
+
+static void every_call_failed(void **state) {
+    (void)state;
+    enum { OPEN = 10 }; /* as many as may stay open: the rest is opened for each piece */
+    wefti_reader *readers[OPEN];
+    struct rlimit limit, few;
+    fail_every_call();
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    for (int i = 0; i < OPEN; i++) readers[i] = open_file(write_file("kept", MOST));
+    few = (struct rlimit){.rlim_cur = 2 * OPEN, .rlim_max = limit.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    fail_every_call();
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    for (int i = 0; i < OPEN; i++) wefti_reader_close(readers[i]);
 }
 
 int main(void) {

@@ -114,11 +114,20 @@ static void names_tell_cells_apart(void **state) {
     }
     assert_int_equal(weft_graph_status(g), WEFT_OK);
     assert_int_equal(g->cell_count, 4);
+    w[0] = weft_param(g, "w", matrix(8, 8), normal_init()); /* of the surroundings, and a cell's */
+    for (int i = 0; i < 2; i++) {
+        weft_cell_begin(g, "%s", i ? "own" : "given");
+        x = weft_sigmoid(g, x);
+        if (i) w[0] = weft_param(g, "w", matrix(8, 8), normal_init());
+        x = weft_cell_end(g, weft_linear(g, x, w[0], WEFT_NO_VALUE, false));
+    }
+    assert_int_equal(weft_graph_status(g), WEFT_OK);
+    assert_int_equal(g->cell_count, 5);
     char *text;
     weft_graph *again = NULL;
     assert_int_equal(weft_graph_print(g, &text), WEFT_OK);
     assert_int_equal(weft_graph_parse(text, &again), WEFT_OK); /* none is refused as stored twice */
-    assert_int_equal(again->cell_count, 4);
+    assert_int_equal(again->cell_count, 5);
     weft_text_free(text);
     weft_graph_destroy(again);
     weft_graph_destroy(g);
