@@ -246,7 +246,7 @@ static weft_status check_once(const wefti_job_draft *draft, const wefti_job_row 
                               const wefti_job_mark *mark) {
     char where[512];
     const wefti_job_mark *before = &draft->marks[index];
-    bool twice = before->given && before->line && !before->override && !mark->override;
+    bool twice = before->line && !before->override && !mark->override; /* `auto` is given too */
     WEFT_REQUIRE(!twice, WEFT_E_ARG, "%s%s is given twice; first in line %d",
                  wefti_job_where(draft, mark, where), row->path, before->line);
     return WEFT_OK;
@@ -266,7 +266,8 @@ weft_status wefti_job_store(wefti_job_draft *draft, int index, const wefti_yaml 
                        : row->kind == WEFTI_JOB_FLAG ? sizeof(bool)
                                                      : (size_t)row->count * sizeof(int64_t);
         memset(field, 0, bytes); /* what an earlier line set is gone */
-        draft->marks[index] = (wefti_job_mark){0};
+        draft->marks[index] = *mark;
+        draft->marks[index].given = false;
         return WEFT_OK;
     }
     if (wefti_job_is_list(row->kind)) {

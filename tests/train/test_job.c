@@ -102,6 +102,10 @@ static void test_overrides(void **state) {
     refused_word(
         "train.steps=many",
         "'train.steps=many': train.steps must be a whole number of at least 1; it is 'many'");
+    const char *ended = "train.optimizer.betas=[0.9,0.95,]"; /* a comma may end a list */
+    assert_int_equal(parse_with(NULL, &ended, 1, &job), WEFT_OK);
+    assert_true(job->train.optimizer.betas[0] == 0.9 && job->train.optimizer.betas[1] == 0.95);
+    weft_job_free(job);
     refused_word("model.image=[3,,32]", "it is ''"); /* no item is passed over */
     refused_word("train.optimizer.betas=[0.9,,0.99]", "it is a list of 3");
     refused_word("train.optimizer.betas=[, 0.99]", "it is ''");
@@ -270,6 +274,13 @@ static void test_yaml_limits(void **state) {
             "job.yaml:2:9: train.steps is given twice; first in line 1");
     refused("train:\n  schedule: linear\n  schedule.name: step\n",
             "job.yaml:3:3: train.schedule.name is given twice; first in line 2");
+    static const char *const threads[] = {"auto", "4"}; /* auto is a value, before or behind */
+    for (int i = 0; i < 2; i++) {
+        char twice[128];
+        snprintf(twice, sizeof twice, "device.threads: %s\ndevice:\n  threads: %s\n", threads[i],
+                 threads[1 - i]);
+        refused(twice, "job.yaml:3:3: device.threads is given twice; first in line 1");
+    }
     refused("train: {log: Null}\n", "train.log must be a text; it is 'Null'");
     refused("data: {validation: NULL}\n", "data.validation must be a path or a fraction");
     refused("train: &a {steps: 5}\n", "job.yaml:1:8: anchors (&a)");
