@@ -379,7 +379,8 @@ void wefti_json_quote(wefti_text *out, const char *text) {
     while (p < end) {
         unsigned char c = (unsigned char)*p;
         int length = utf8_length((const unsigned char *)p, (const unsigned char *)end);
-        if (length && c >= 0x20 && c != '"' && c != '\\') {
+        bool is_c1 = length == 2 && c == 0xc2 && (unsigned char)p[1] < 0xa0; /* U+0080 and on */
+        if (length && c >= 0x20 && c != 0x7f && !is_c1 && c != '"' && c != '\\') {
             p += length;
             continue;
         }
@@ -389,8 +390,9 @@ void wefti_json_quote(wefti_text *out, const char *text) {
         else if (c == '\n')
             wefti_text_add(out, "\\n");
         else
-            wefti_text_add(out, "\\u%04x", length ? c : 0xfffd);
-        from = ++p;
+            wefti_text_add(out, "\\u%04x", is_c1 ? (unsigned char)p[1] : length ? c : 0xfffd);
+        p += is_c1 ? 2 : 1;
+        from = p;
     }
     wefti_text_add_bytes(out, from, end - from);
     wefti_text_add_bytes(out, "\"", 1);

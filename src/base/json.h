@@ -69,8 +69,8 @@ weft_status wefti_json_object(const wefti_json *object, const char *key,
 weft_status wefti_json_hex(const wefti_json *object, const char *key, const char *prefix,
                            uint64_t *out) WEFT_CHECKED;
 
-/* Append `text` in quotes, escaped. Bytes that are no UTF-8, as names of files may have, become
- * U+FFFD each: the outcome is JSON in any case. */
+/* Append `text` in quotes, escaped, U+007F to U+009F too: what terminals act by. Bytes that are no
+ * UTF-8, as names of files may have, become U+FFFD each: the outcome is JSON in any case. */
 void wefti_json_quote(wefti_text *out, const char *text);
 /* Append a number that reads back to the same bits whatever the locale; null when it is not finite.
  */

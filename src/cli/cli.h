@@ -92,9 +92,9 @@ int cli_columns(FILE *stream);      /* width of the terminal, 80 when it does no
 const char *cli_bold(FILE *stream);
 const char *cli_dim(FILE *stream);
 const char *cli_plain(FILE *stream); /* ends bold or dim; all are "" off terminals */
-/* Text that files or models had a hand in: a terminal gets '?' for its control characters, but for
- * tabs and line ends. In place; returns it. */
-char *cli_clean(FILE *stream, char *text);
+/* As fprintf, of text that files, models or other programs had a hand in: a terminal gets '?' for
+ * each control character, but for tabs and line ends. */
+void cli_say(FILE *stream, const char *format, ...) __attribute__((format(printf, 2, 3)));
 bool cli_is_control(unsigned char before, unsigned char c); /* such a byte, behind that one */
 
 /* --- json.c: one JSON object a line, written as it comes --- */

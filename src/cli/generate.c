@@ -161,7 +161,7 @@ static int generate(const char *checkpoint, const generate_options *values, cons
                                  .text = show};
     if (weft_generator_open(checkpoint, &open, &g) < 0) return cli_failed();
     const char *note = weft_generator_info_of(g).note;
-    if (note) fprintf(stderr, "weft: %s\n", note);
+    if (note) cli_say(stderr, "weft: %s\n", note);
     if (!values->json) show(&o, prompt->data ? prompt->data : "", (int64_t)prompt->used);
     weft_status status = weft_generator_run(g, prompt->data, (int64_t)prompt->used, &how, &done);
     weft_generator_info info = weft_generator_info_of(g);

@@ -50,5 +50,5 @@ int cli_job_load(const char *path, char **words, int overrides, int64_t devices,
 /* What does nothing is no error, but seldom meant. */
 void cli_unmatched(const char *lines) {
     for (const char *line = lines, *end; line && (end = strchr(line, '\n')); line = end + 1)
-        fprintf(stderr, "weft: note: %.*s\n", (int)(end - line), line);
+        cli_say(stderr, "weft: note: %.*s\n", (int)(end - line), line);
 }

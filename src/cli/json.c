@@ -1,4 +1,4 @@
-/* JSON objects on a stream, RFC 8259: one object a line. */
+/* JSON objects on a stream, RFC 8259: one object a line, without control characters. */
 #include "cli.h"
 
 #include <math.h>
@@ -32,8 +32,8 @@ static void text(FILE *stream, const char *value, size_t bytes) {
             fprintf(stream, "\\%c", *p);
         else if (*p == '\n')
             fputs("\\n", stream);
-        else if (*p < 0x20 || *p == 0x7f)
-            fprintf(stream, "\\u%04x", *p);
+        else if (*p < 0x20 || cli_is_control(*p, p[length - 1]))
+            fprintf(stream, "\\u%04x", p[length - 1]); /* 7f to 9f, too: C2 80 is U+0080 */
         else
             fwrite(p, 1, length, stream);
         p += length ? length : 1;

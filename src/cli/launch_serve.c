@@ -13,7 +13,7 @@ static void announce(void *context, const char *address) {
 int launch_serve(void) {
     char *table = NULL;
     int code = weft_launch_serve(announce, NULL, &table) < 0 ? cli_failed() : CLI_DONE;
-    if (code != CLI_DONE && table && *table) fprintf(stderr, "where each rank stood:\n%s", table);
+    if (code != CLI_DONE && table && *table) cli_say(stderr, "where each rank stood:\n%s", table);
     weft_text_free(table);
     return code;
 }

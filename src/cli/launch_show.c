@@ -68,7 +68,7 @@ static void on_start(void *context, int first_rank, int count, int size, const c
     else
         fprintf(stderr, "ranks %d to %d of %d", first_rank, first_rank + count - 1, size);
     fprintf(stderr, ", scheduler at %s", scheduler);
-    if (*log_dir) fprintf(stderr, ", logs in %s", log_dir);
+    if (*log_dir) cli_say(stderr, ", logs in %s", log_dir);
     fprintf(stderr, "%s\n", cli_plain(stderr));
 }
 
@@ -97,7 +97,7 @@ static void on_line(void *context, int rank, weft_launch_stream stream, const ch
 
 static void on_note(void *context, const char *text) {
     (void)context;
-    fprintf(stderr, "weft: note: %s\n", text);
+    cli_say(stderr, "weft: note: %s\n", text);
 }
 
 weft_launch_events launch_show_events(launch_show *show) {
@@ -111,7 +111,7 @@ weft_launch_events launch_show_events(launch_show *show) {
 static void show_indented(const char *text) {
     while (*text) {
         size_t length = strcspn(text, "\n");
-        fprintf(stderr, "  %.*s\n", (int)length, text);
+        cli_say(stderr, "  %.*s\n", (int)length, text);
         text += length;
         if (*text) text++;
     }
@@ -124,17 +124,17 @@ static void show_table(const weft_launch_result *r) {
 }
 
 static void show_failure(const launch_show *show, const weft_launch_result *r) {
-    if (*r->verdict) fprintf(stderr, "weft: %s\n", r->verdict);
+    if (*r->verdict) cli_say(stderr, "weft: %s\n", r->verdict);
     show_table(r);
     if (r->failed_rank < 0) return;
     bool shown = launch_tail_has(show->tail, r->failed_rank); /* then its lines stand above */
     if (!shown && *r->last_lines) {
         fprintf(stderr, "%sthe last lines of rank %d", cli_bold(stderr), r->failed_rank);
-        if (*r->log) fprintf(stderr, ", from %s", r->log);
+        if (*r->log) cli_say(stderr, ", from %s", r->log);
         fprintf(stderr, ":%s\n", cli_plain(stderr));
         show_indented(r->last_lines);
     } else if (*r->log) {
-        fprintf(stderr, "its log: %s\n", r->log);
+        cli_say(stderr, "its log: %s\n", r->log);
     }
 }
 
@@ -161,7 +161,7 @@ void launch_show_end(const launch_show *show, const weft_launch_result *result,
     if (show->json) {
         show_json(result, status);
     } else if (status == WEFT_E_STOPPED) {
-        fprintf(stderr, "weft: %s; all processes have ended\n", weft_error_message());
+        cli_say(stderr, "weft: %s; all processes have ended\n", weft_error_message());
         if (result->failed_rank >= 0) show_table(result); /* the request came to a rank */
     } else if (status < 0) {
         (void)cli_failed();

@@ -27,10 +27,8 @@ static void show_help(FILE *stream) {
 
 int cli_failed(void) {
     const char *trace = getenv("WEFT_TRACE"), *message = weft_error_message();
-    char text[4096];
-    snprintf(text, sizeof text, "%s", *message ? message : "failed without a message");
-    fprintf(stderr, "weft: %s\n", cli_clean(stderr, text));
-    if (trace && !strcmp(trace, "1")) fprintf(stderr, "%s\n", weft_error_trail());
+    cli_say(stderr, "weft: %s\n", *message ? message : "failed without a message");
+    if (trace && !strcmp(trace, "1")) cli_say(stderr, "%s\n", weft_error_trail());
     return CLI_FAILED;
 }
 

@@ -44,7 +44,7 @@ static int show_differences(const weft_plan *a, const weft_plan *b, bool as_json
         cli_json_close(&json, ']');
         cli_json_end(&json);
     } else {
-        fputs(*lines ? lines : "equal\n", stdout);
+        cli_say(stdout, "%s", *lines ? lines : "equal\n");
     }
     weft_text_free(lines);
     return code;

@@ -2,6 +2,7 @@
 #include "cli.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -36,15 +37,41 @@ bool cli_is_control(unsigned char before, unsigned char c) {
            (before == 0xc2 && c >= 0x80 && c < 0xa0);
 }
 
-char *cli_clean(FILE *stream, char *text) {
+/* In place; returns it. */
+static char *clean(char *text) {
+    char *to = text;
     unsigned char before = 0;
-    if (!isatty(fileno(stream))) return text; /* NO_COLOR is of what we say ourselves */
-    for (char *at = text; *at; at++) {
-        unsigned char c = (unsigned char)*at;
-        if (cli_is_control(before, c)) *at = '?';
+    for (const char *from = text; *from; from++) {
+        unsigned char c = (unsigned char)*from;
+        bool is_control = cli_is_control(before, c);
+        if (is_control && c >= 0x80) to--; /* one '?' for both bytes */
+        *to++ = is_control ? '?' : *from;
         before = c;
     }
+    *to = '\0';
     return text;
+}
+
+void cli_say(FILE *stream, const char *format, ...) {
+    char some[4096], *text = some;
+    bool is_terminal = isatty(fileno(stream)); /* NO_COLOR is of what we say ourselves */
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    if (is_terminal) {
+        int bytes = vsnprintf(some, sizeof some, format, args);
+        size_t all = bytes < 0 ? 1 : (size_t)bytes + 1;
+        if (all > sizeof some && (text = malloc(all)))
+            (void)vsnprintf(text, all, format, again);
+        else
+            text = some; /* at least its beginning */
+        if (bytes >= 0) fputs(clean(text), stream);
+    } else {
+        (void)vfprintf(stream, format, args);
+    }
+    va_end(again);
+    va_end(args);
+    if (text != some) free(text);
 }
 
 static const char *scaled(double amount, double base, const char *const *prefixes, const char *unit,

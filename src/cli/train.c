@@ -78,7 +78,7 @@ static void catch_signals(void) {
 /* Of a rank that is not the first: the message says which. */
 static int failed(int rank) {
     if (rank <= 0 || weft_error_rank() != WEFT_RANK_OWN) return cli_failed();
-    fprintf(stderr, "weft: rank %d: %s\n", rank, weft_error_message());
+    cli_say(stderr, "weft: rank %d: %s\n", rank, weft_error_message());
     return CLI_FAILED;
 }
 
@@ -86,7 +86,7 @@ static int stopped(const weft_job *job, const weft_train_result *result, int ran
     if (rank > 0) return 128 + result->stop;
     fprintf(stderr, "weft: stopped after step %lld; ", (long long)result->steps);
     if (*result->checkpoint)
-        fprintf(stderr, "the same command goes on from %s\n", result->checkpoint);
+        cli_say(stderr, "the same command goes on from %s\n", result->checkpoint);
     else
         fprintf(stderr, "nothing was saved, as %s\n",
                 *job->checkpoint.dir ? "no step was done" : "the job has no checkpoint.dir");

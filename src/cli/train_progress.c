@@ -136,7 +136,7 @@ static void checkpoint(void *context, int64_t step_number, const char *path) {
     train_progress *p = context;
     if (p->json) return;
     end_line(p);
-    printf("step %lld  checkpoint %s\n", (long long)step_number, path);
+    cli_say(stdout, "step %lld  checkpoint %s\n", (long long)step_number, path);
     fflush(stdout);
 }
 
@@ -144,9 +144,7 @@ static void note(void *context, const char *text) {
     train_progress *p = context;
     end_line(p);
     FILE *to = p->json ? stderr : stdout;
-    char clean[1024];
-    snprintf(clean, sizeof clean, "%s", text);
-    fprintf(to, "note: %s\n", cli_clean(to, clean));
+    cli_say(to, "note: %s\n", text);
 }
 
 weft_train_events train_progress_events(train_progress *p) {
@@ -201,7 +199,7 @@ void train_progress_end(train_progress *p, const weft_train_result *r, weft_stat
     printf("\npeak memory %s, predicted %s\n", cli_bytes((double)r->observed_peak_bytes, used),
            cli_bytes((double)r->predicted_peak_bytes, peak));
     if (*r->checkpoint)
-        printf("checkpoint %s\n", r->checkpoint);
+        cli_say(stdout, "checkpoint %s\n", r->checkpoint);
     else
         printf("no checkpoint.dir was given: the model was not saved\n");
 }

@@ -191,7 +191,7 @@ static void quoting(void **state) {
     (void)state;
     char all[256] = {0};
     for (int i = 1; i < 128; i++) all[i - 1] = (char)i;
-    strcat(all, "\xc3\xa9\xf0\x9f\x98\x80");
+    strcat(all, "\xc3\xa9\xf0\x9f\x98\x80\xc2\x80\xc2\x9f\xc2\xa0\xdf\x80");
     wefti_text t = {0};
     wefti_json_quote(&t, all);
     char *text = wefti_text_take(&t);
@@ -208,6 +208,9 @@ static void quoting_of_other_bytes(void **state) {
         {"a\xe2\x82/b", "\"a\\ufffd\\ufffd/b\""},
         {"\xc3\"", "\"\\ufffd\\\"\""},
         {"", "\"\""},
+        {"\x7f\xc2", "\"\\u007f\\ufffd\""}, /* and what terminals act by */
+        {"\xc2\x80\xc2\x9b]\xc2\x9f", "\"\\u0080\\u009b]\\u009f\""},
+        {"\xc2\xa0\xc3\x80\xe0\xa0\x80", "\"\xc2\xa0\xc3\x80\xe0\xa0\x80\""},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         wefti_text t = {0};

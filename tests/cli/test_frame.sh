@@ -82,8 +82,24 @@ if script -qec true /dev/null </dev/null >/dev/null 2>&1; then
     "$weft" checkpoint inspect "$work/odd.safetensors" | LC_ALL=C grep -qa "a$(printf '\033]\302\233')" || { echo "another name in a pipe"; failed=1; }
     for no in '' 1; do
         NO_COLOR=$no script -qec "'$weft' checkpoint inspect '$work/odd.safetensors'" /dev/null </dev/null >"$work/out"
-        LC_ALL=C grep -qa "a?]$(printf '\302')?" "$work/out" || { echo "controls on a terminal:"; od -c "$work/out"; failed=1; }
+        LC_ALL=C grep -qa "a?]? " "$work/out" || { echo "controls on a terminal:"; od -c "$work/out"; failed=1; }
+        NO_COLOR=$no script -qec "'$weft' checkpoint inspect '$work/odd.safetensors' --json" /dev/null </dev/null >"$work/out"
+        grep -qF 'a\u001b]\u009b"' "$work/out" || { echo "another JSON on a terminal:"; od -c "$work/out"; failed=1; }
     done
+    # What is wrong, and what is noted, is told of words that hold such characters.
+    odd=$(printf 'a\033]\302\233\177')
+    on_terminal() {
+        WEFT_TRACE=1 script -qec "$1" /dev/null </dev/null >"$work/out"
+        LC_ALL=C grep -qaF "$2" "$work/out" || { echo "not said: $2"; od -c "$work/out"; failed=1; }
+        LC_ALL=C grep -qa "$(printf '\033]\|\302\233\|\177')" "$work/out" && { echo "$1: controls on a terminal:"; od -c "$work/out"; failed=1; }
+    }
+    on_terminal "'$weft' checkpoint verify '$work/$odd'" 'a?]??'
+    on_terminal "'$weft' train train.steps=1 '$odd=1'" 'a?]??'
+    small="model.layers=1 model.hidden=16 model.heads=2 model.context=8 data.path=$0 train.batch=2 train.steps=1"
+    on_terminal "'$weft' train $small checkpoint.dir='$work/$odd'" 'a?]??/step-000000000001'
+    plan="parallel.devices=2 'parallel.strategies=[{match: \"$odd\", split: n0=dp}]'"
+    on_terminal "'$weft' train $small $plan" "note: 'parallel.strategies=[{match: \"a?]??\""
+    on_terminal "'$weft' model $small $plan" "note: 'parallel.strategies=[{match: \"a?]??\""
 else
     echo "SKIP: terminals, for want of script(1)"
 fi

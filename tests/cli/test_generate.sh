@@ -37,6 +37,8 @@ if script -qec true /dev/null </dev/null >/dev/null 2>&1; then # a terminal, whe
         LC_ALL=C grep -qa "<?$(printf '\302')?$(printf '\302\251')>" "$work/out" || fail 'controls on a terminal'
     done
 fi
+"$bin" generate "$work/run" --tokens 1 --prompt "$(printf '<\033\302\233\177\302\251>')" --json >"$work/out"
+LC_ALL=C grep -q "\"<.u001b.u009b.u007f$(printf '\302\251')>\"" "$work/out" || fail 'controls in JSON'
 
 cp -r "$work/run" "$work/damaged"
 cp -r "$work/run/step-000000000003" "$work/damaged/step-000000000004"

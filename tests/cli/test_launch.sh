@@ -85,6 +85,15 @@ expect 0 'unfinished' -n 2 --no-logs --tail all -- printf unfinished
 "$weft" launch -n 1 --logs long -- sh -c 'head -c 300000 /dev/zero | tr "\0" x' >long.out 2>/dev/null
 [ "$(tr -d '\n' <long.out | wc -c)" = 300000 ] || fail 'a long line lost something'
 [ "$(tr -d '\n' <long/rank-0.log | wc -c)" = 300000 ] || fail 'a long line lost something in its log'
+# A terminal gets the lines of a rank as they are, and without control characters where they are cited.
+if script -qec true /dev/null </dev/null >/dev/null 2>&1; then
+    for tail in all none; do
+        script -qec "'$weft' launch -n 1 --no-logs --tail $tail -- sh -c 'printf \"<\\033]\\302\\233>\"; exit 3'" /dev/null \
+            </dev/null >odd.$tail
+    done
+    LC_ALL=C grep -qa "<$(printf '\033]\302\233')>" odd.all || fail 'a line of a rank is changed:' odd.all
+    LC_ALL=C grep -qa '  <?]?>' odd.none || fail 'controls in the last lines:' odd.none
+fi
 # Lines of ranks do not mix.
 "$weft" launch -n 4 --no-logs --tail all -- \
     sh -c 'i=0; while [ $i -lt 300 ]; do echo "begin $i $WEFT_RANK end"; i=$((i + 1)); done' >mixed 2>/dev/null
