@@ -122,9 +122,12 @@ static bool end_round(wefti_rounds_world *w, wefti_rounds_post *post, bool *happ
         post->received++;
     if (post->received < round->receives) return false;
     if (round->sends_first && post->open_sends > 0) return false;
-    atomic_fetch_add(&w->receiving, 1);
-    run_ops(post, post->round > 0 ? round[-1].ops : 0, round->ops);
-    atomic_fetch_sub(&w->receiving, 1);
+    int64_t first = post->round > 0 ? round[-1].ops : 0;
+    if (first < round->ops) {
+        atomic_fetch_add(&w->receiving, 1);
+        run_ops(post, first, round->ops);
+        atomic_fetch_sub(&w->receiving, 1);
+    }
     post->round++;
     return *happened = true;
 }

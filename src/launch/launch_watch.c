@@ -108,11 +108,12 @@ static void blame(watch *w, int process) {
 
 /* The signal by which a rank was asked to stop, when its ranks have agreed to that: it has left the
  * others in peace, and its exit code is what shells make of that signal. 0: none. On a host without
- * the scheduler that is believed until the scheduler, which knows, says otherwise. */
+ * the scheduler that is believed until the scheduler, which knows, says otherwise; but not before
+ * it was found, when nobody can have agreed to anything. */
 static int agreed_request(const wefti_launch *l, int process) {
     const wefti_process *p = &l->processes[process];
     bool left = l->scheduler ? wefti_scheduler_has_left(l->scheduler, l->place.first_rank + process)
-                             : l->look != NULL;
+                             : l->look && wefti_member_has_reached(l->look);
     if (p->signal || !left) return 0;
     return is_request(p->code - 128) ? p->code - 128 : 0;
 }
@@ -141,6 +142,8 @@ static void note_elsewhere(watch *w) {
     if (w->phase == STOPPING && l->failed >= 0 && l->stopped_by && !l->scheduler && l->look &&
         wefti_member_is_over(l->look, &l->end)) { /* it was no agreement */
         l->stopped_by = 0;
+        l->over = wefti_launch_is_over(l, &l->end);
+        if (l->over) l->failed = -1; /* or it was, and this is of another host */
         enter(w, ENDING);
     }
     if (w->phase != RUNNING || l->failed >= 0 || !wefti_launch_is_over(l, &l->end)) return;

@@ -167,6 +167,13 @@ bool wefti_member_is_under_way(wefti_member *m) {
     return under_way;
 }
 
+bool wefti_member_has_reached(wefti_member *m) {
+    pthread_mutex_lock(&m->lock);
+    bool reached = m->watches || m->state == WEFTI_MEMBER_PARTED;
+    pthread_mutex_unlock(&m->lock);
+    return reached;
+}
+
 void wefti_member_report_end(wefti_member *m, double seconds, bool only_once) {
     int64_t until = wefti_now_ns() + nanoseconds(seconds, 0);
     pthread_mutex_lock(&m->lock);

@@ -42,6 +42,8 @@ weft_status wefti_member_look(const wefti_member_options *options, const wefti_s
                               wefti_member **out) WEFT_CHECKED;
 /* Whether it still looks, or has not brought its word. */
 bool wefti_member_is_under_way(wefti_member *member);
+/* Who looks: whether it has found the scheduler, be it gone since. */
+bool wefti_member_has_reached(wefti_member *member);
 /* Who looks: whether the job is over, and by which end. */
 bool wefti_member_is_over(wefti_member *member, wefti_end *out);
 int32_t wefti_member_rank(const wefti_member *member);

@@ -3,15 +3,11 @@
 #include "base/memory.h"
 #include "launch/scheduler_state.h"
 
-static wefti_parted **bucket_of(wefti_scheduler *s, const wefti_call_record *record) {
-    return &s->parted[record->ranks % WEFTI_PARTED_BUCKETS];
-}
-
-/* NULL: this is the first. */
-static wefti_parted *find(wefti_scheduler *s, const wefti_call_record *record) {
-    wefti_parted *p = *bucket_of(s, record);
-    while (p && p->record.ranks != record->ranks) p = p->next;
-    return p;
+/* What points to it; at NULL: this is the first. */
+static wefti_parted **find(wefti_scheduler *s, const wefti_call_record *record) {
+    wefti_parted **at = &s->parted[record->ranks % WEFTI_PARTED_BUCKETS];
+    while (*at && (*at)->record.ranks != record->ranks) at = &(*at)->next;
+    return at;
 }
 
 /* `theirs` is what `other` has called. */
@@ -30,20 +26,24 @@ static void judge(wefti_scheduler *s, int32_t rank, const wefti_call_record *min
 }
 
 void wefti_scheduler_compare(wefti_scheduler *s, int32_t rank, const wefti_call_records *records) {
+    if (s->seats[rank].left) return; /* it has said so before */
     /* One that has no memory says nothing. */
     s->seats[rank].partial = records->count == 0 || records->count == WEFTI_CALL_RECORDS;
     for (int32_t i = 0; i < records->count && s->state == WEFTI_SCHEDULER_RUNNING; i++) {
         const wefti_call_record *mine = &records->of[i];
-        wefti_parted *other = find(s, mine);
-        wefti_parted *fresh = other ? NULL : wefti_calloc(1, sizeof *fresh);
-        if (!fresh && !other) s->seats[rank].partial = true; /* no memory: the next is the first */
-        if (fresh) {
-            *fresh = (wefti_parted){.next = *bucket_of(s, mine), .rank = rank, .record = *mine};
-            *bucket_of(s, mine) = fresh;
-        }
-        if (other && other->rank != rank) other->met = true;
-        if (other && (other->record.calls != mine->calls || other->record.digest != mine->digest))
+        wefti_parted **at = find(s, mine), *other = *at;
+        if (!other) {
+            *at = wefti_calloc(1, sizeof **at);
+            if (*at)
+                **at = (wefti_parted){.rank = rank, .record = *mine};
+            else
+                s->seats[rank].partial = true; /* the next is the first */
+        } else if (other->record.calls != mine->calls || other->record.digest != mine->digest) {
             judge(s, rank, mine, other->rank, other->record.text);
+        } else if (mine->other >= 0 && other->rank != rank) { /* nobody else names these blocks */
+            *at = other->next;
+            wefti_free(other);
+        }
     }
 }
 
@@ -52,7 +52,7 @@ void wefti_scheduler_compare_all(wefti_scheduler *s) {
         for (const wefti_parted *p = s->parted[b]; p; p = p->next) {
             int32_t other = p->record.other;
             if (s->state != WEFTI_SCHEDULER_RUNNING) return;
-            if (other < 0 || other >= s->taken || p->met || s->seats[other].partial) continue;
+            if (other < 0 || other >= s->taken || s->seats[other].partial) continue;
             judge(s, p->rank, &p->record, other, "none of these");
         }
 }

@@ -43,14 +43,14 @@ typedef struct wefti_seat {
     } card[WEFTI_CARDS_AHEAD];
 } wefti_seat;
 
-/* What the first of those who have left has called in groups of some ranks. */
+/* What the first of those who have left has called in groups of some ranks, or which blocks it has
+ * exchanged with one that has not said so yet. */
 typedef struct wefti_parted {
     struct wefti_parted *next; /* in its bucket */
     int32_t rank;
-    bool met; /* the other side of blocks has said what it has of them */
     wefti_call_record record;
 } wefti_parted;
-enum { WEFTI_PARTED_BUCKETS = 256 };
+enum { WEFTI_PARTED_BUCKETS = 1 << 16 };
 
 struct wefti_scheduler {
     wefti_scheduler_options options;

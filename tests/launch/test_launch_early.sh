@@ -62,10 +62,15 @@ first=$!
 launch --hosts 2 --host-rank 1 --scheduler 127.0.0.1:$port -n 1 -- sh -c \
     "echo \$\$ >asked.pid; exec '$weft' train job.yaml $long" >one 2>&1 &
 second=$!
-for _ in $(seq 600); do
-    grep -q '"step": 1' zero && break
-    sleep 0.1
-done
+# For the first step, at whose end they can agree.
+wait_for_step() {
+    for _ in $(seq 600); do
+        grep -q '"step": 1' zero && return
+        sleep 0.1
+    done
+    fail "$what: no step in 60 s" zero
+}
+wait_for_step
 kill -TERM "$(cat asked.pid)"
 wait $second
 got=$?
@@ -73,6 +78,24 @@ says 143 one 'a rank was asked to stop by signal 15'
 wait $first
 got=$?
 says 143 zero 'stopped'
+port=$((port + 1))
+rm zero asked.pid
+what='all agree to stop, and then one fails on the other host'
+launch --hosts 2 --host-rank 0 --scheduler 127.0.0.1:$port -n 2 -- sh -c \
+    "'$weft' train job.yaml $long --json; sleep 1; exit 3" >zero 2>&1 &
+first=$!
+launch --hosts 2 --host-rank 1 --scheduler 127.0.0.1:$port -n 2 -- sh -c "
+    [ \$WEFT_RANK = 2 ] && echo \$\$ >asked.pid && exec '$weft' train job.yaml $long
+    '$weft' train job.yaml $long; sleep 1000" >one 2>&1 &
+second=$!
+wait_for_step
+kill -TERM "$(cat asked.pid)"
+wait $second
+got=$?
+says 3 one 'rank [01] ended with exit code 3, on another host'
+wait $first
+got=$?
+says 3 zero 'rank [01] ended with exit code 3'
 port=$((port + 1))
 what='nobody has agreed'
 launch --hosts 2 --host-rank 0 --scheduler 127.0.0.1:$port -n 2 -- sleep 1000 >zero 2>&1 &
@@ -87,18 +110,20 @@ says 143 zero 'rank 2 ended with exit code 143'
 port=$((port + 1))
 
 # One host has failed before the other comes: that one is told, instead of calling until its time is up.
-for late in 1 0; do
-    what="host $late comes when the other has failed"
-    launch --hosts 2 --host-rank $((1 - late)) --scheduler 127.0.0.1:$port -n 2 -- sh -c 'exit 5' >early.out 2>&1 &
+# Also with the code of a request to stop, to which nobody can have agreed yet.
+for case in '1 5' '0 5' '1 143' '0 143'; do
+    late=${case% *} code=${case#* }
+    what="host $late comes when the other has failed with $code"
+    launch --hosts 2 --host-rank $((1 - late)) --scheduler 127.0.0.1:$port -n 2 -- sh -c "exit $code" >early.out 2>&1 &
     first=$!
     sleep 2
     kill -0 $first || fail "$what: it is not waited for" early.out
     launch --hosts 2 --host-rank $late --scheduler 127.0.0.1:$port -n 2 -- "$weft" train job.yaml >late.out 2>&1
     got=$?
-    says 1 late.out 'rank [0-3] (process [0-9]*) ended with exit code 5 before all ranks had come'
+    says 1 late.out "rank [0-3] (process [0-9]*) ended with exit code $code before all ranks had come"
     wait $first
     got=$?
-    says 5 early.out 'has not come yet'
+    says $code early.out 'has not come yet'
     port=$((port + 1))
 done
 # Who waits for a late host can be told not to, and does so no longer than the others may take to join.

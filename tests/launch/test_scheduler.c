@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 
 #include "control_cases.h"
+#include "launch/scheduler_state.h"
 #include "launch/wire_link.h"
 #include "launch/wire_message.h"
 #include "launch/wire_socket.h"
@@ -510,10 +511,41 @@ static void leaves_from_where_it_is_told(void **state) {
     if (status >= 0) close(fd);
 }
 
+/* Blocks that two ranks have exchanged are kept until both have said so, and said the same. */
+static void pairs_are_forgotten(void **state) {
+    (void)state;
+    enum { RANKS = 500, NEAR = 32 };
+    static wefti_call_records records;
+    wefti_scheduler *s = wefti_calloc(1, sizeof *s);
+    s->seats = wefti_calloc(RANKS, sizeof *s->seats);
+    s->state = WEFTI_SCHEDULER_RUNNING;
+    s->taken = RANKS;
+    for (int32_t r = 0; r < RANKS; r++) {
+        records.count = 0;
+        for (int32_t d = 1; d <= NEAR; d++) {
+            int32_t up = (r + d) % RANKS, down = (r + RANKS - d) % RANKS;
+            int32_t pair[4][2] = {{r, up}, {up, r}, {r, down}, {down, r}};
+            for (int i = 0; i < 4; i++)
+                records.of[records.count++] =
+                    (wefti_call_record){.ranks = (uint64_t)pair[i][0] << 32 | (uint64_t)pair[i][1],
+                                        .other = i < 2 ? up : down,
+                                        .calls = 1,
+                                        .digest = (uint64_t)pair[i][0]};
+        }
+        wefti_scheduler_compare(s, r, &records);
+    }
+    for (int b = 0; b < WEFTI_PARTED_BUCKETS; b++) assert_null(s->parted[b]);
+    wefti_scheduler_compare_all(s);
+    assert_int_equal(s->state, WEFTI_SCHEDULER_RUNNING);
+    wefti_free(s->seats);
+    wefti_free(s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(listens_where_it_says),
         cmocka_unit_test(leaves_from_where_it_is_told),
+        cmocka_unit_test(pairs_are_forgotten),
         cmocka_unit_test(fenced),
         cmocka_unit_test(comes_back),
         cmocka_unit_test(out_of_descriptors),
