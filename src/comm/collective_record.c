@@ -6,6 +6,10 @@
 
 #include "comm/collective_parts.h"
 
+/* Where hashes of pairs begin: far from the small numbers with which those of groups do, as hashes
+ * begun near each other may meet (those of [0, 2] and of 3 to 2 have). */
+static const uint64_t OF_PAIRS = UINT64_C(0x6a09e667f3bcc908);
+
 /* Sums: two members may begin exchanges of several groups in different orders. */
 static void record_blocks(const wefti_call *call, const int *members, const int64_t *counts,
                           int blocks, bool sent) {
@@ -107,7 +111,7 @@ static void record_pair(const wefti_collectives *c, int32_t other, bool sent,
     int32_t from = sent ? c->world->rank : other, to = sent ? other : c->world->rank;
     if (blocks->count == 0 || out->count == WEFTI_CALL_RECORDS) return;
     wefti_call_record *record = &out->of[out->count++];
-    record->ranks = wefti_group_mix(wefti_group_mix(UINT64_MAX, (uint64_t)from), (uint64_t)to);
+    record->ranks = wefti_group_mix(wefti_group_mix(OF_PAIRS, (uint64_t)from), (uint64_t)to);
     record->other = other;
     record->calls = blocks->count;
     record->digest = blocks->digest;
