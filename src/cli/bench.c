@@ -77,21 +77,22 @@ static void print_json(const weft_bench *b) {
 
 static void print_link(const char *name, const weft_bench_link *l) {
     if (l->measured)
-        printf("%s: %.2f us, %.2f GB/s\n", name, l->latency_seconds * 1e6,
-               l->bytes_per_second / 1e9);
+        cli_say(stdout, "%s: %.2f us, %.2f GB/s\n", name, l->latency_seconds * 1e6,
+                l->bytes_per_second / 1e9);
 }
 
 static void print_text(const weft_bench *b) {
     char size[32];
-    printf("%d ranks on %d host%s, communicator %s\n", b->ranks, b->hosts, b->hosts == 1 ? "" : "s",
-           b->communicator);
-    printf("%s%-15s %10s %12s %14s %14s%s\n", cli_bold(stdout), "collective", "size", "time us",
-           "algbw GB/s", "busbw GB/s", cli_plain(stdout));
+    cli_say(stdout, "%d ranks on %d host%s, communicator %s\n", b->ranks, b->hosts,
+            b->hosts == 1 ? "" : "s", b->communicator);
+    cli_say_bold(stdout, "%-15s %10s %12s %14s %14s", "collective", "size", "time us", "algbw GB/s",
+                 "busbw GB/s");
+    cli_say(stdout, "\n");
     for (int64_t i = 0; i < b->row_count; i++) {
         const weft_bench_row *r = &b->rows[i];
-        printf("%-15s %10s %12.2f %14.3f %14.3f\n", r->collective,
-               cli_bytes((double)r->bytes, size), r->seconds * 1e6, r->algorithm / 1e9,
-               r->bus / 1e9);
+        cli_say(stdout, "%-15s %10s %12.2f %14.3f %14.3f\n", r->collective,
+                cli_bytes((double)r->bytes, size), r->seconds * 1e6, r->algorithm / 1e9,
+                r->bus / 1e9);
     }
     print_link("link within a host", &b->same_host);
     print_link("link between hosts", &b->between_hosts);

@@ -110,7 +110,7 @@ static int check(const cli_verb *verb, const struct action *a, const checkpoint_
 static int parse_cuts(const cli_verb *verb, checkpoint_options *o) {
     o->cuts = calloc((size_t)o->splits.count + 1, sizeof *o->cuts);
     if (!o->cuts) {
-        fputs("weft: out of memory\n", stderr);
+        cli_say(stderr, "weft: out of memory\n");
         return CLI_FAILED;
     }
     for (int i = 0; i < o->splits.count; i++)
@@ -131,10 +131,7 @@ static int act(const cli_verb *verb, int count, char **words, checkpoint_options
     if (code != CLI_DONE) return code;
     char *text = NULL;
     weft_status status = action->run(o, count - 1, words + 1, &text);
-    if (text && o->json)
-        fputs(text, stdout); /* its texts have no control characters */
-    else if (text)
-        cli_say(stdout, "%s", text);
+    if (text) cli_say(stdout, "%s", text);
     weft_checkpoint_text_free(text);
     return status < 0 ? cli_failed() : CLI_DONE;
 }

@@ -6,6 +6,7 @@
 #ifndef WEFT_CLI_H
 #define WEFT_CLI_H
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -86,15 +87,23 @@ void cli_unmatched(const char *lines);
 #define CLI_DEVICES_MAX (1 << 20)
 void cli_show_keys(void); /* the keys of a job file, in Markdown */
 
-/* --- terminal.c: colours and progress on terminals only --- */
+/* --- terminal.c: what is shown; colours and progress on terminals only --- */
 bool cli_is_terminal(FILE *stream); /* that knows escape sequences, and NO_COLOR is not set */
 int cli_columns(FILE *stream);      /* width of the terminal, 80 when it does not tell */
-const char *cli_bold(FILE *stream);
-const char *cli_dim(FILE *stream);
-const char *cli_plain(FILE *stream); /* ends bold or dim; all are "" off terminals */
-/* As fprintf, of text that files, models or other programs had a hand in: a terminal gets '?' for
- * each control character, but for tabs and line ends. */
+/* All that people read goes this way (tools/check_floors sees to it), since files, models, other
+ * programs or the caller's words may have a hand in any of it. As fprintf, but that a terminal gets
+ * '?' for each control character that is no tab and no line end. */
 void cli_say(FILE *stream, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void cli_say_list(FILE *stream, const char *format, va_list args)
+    __attribute__((format(printf, 2, 0)));
+/* On terminals bold, and dim. */
+void cli_say_bold(FILE *stream, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void cli_say_dim(FILE *stream, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The same, of a text that comes in pieces of any bytes: *last is the byte before, at first 0. */
+void cli_say_piece(FILE *stream, const char *bytes, size_t count, unsigned char *last);
+void cli_line_anew(FILE *stream); /* what follows is written over the line; nothing off terminals */
+/* Bytes that another program wrote, as it did. */
+void cli_pass_on(FILE *stream, const char *bytes, size_t count);
 bool cli_is_control(unsigned char before, unsigned char c); /* such a byte, behind that one */
 
 /* --- json.c: one JSON object a line, written as it comes --- */

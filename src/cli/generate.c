@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "weft/generate.h"
 
@@ -62,7 +61,7 @@ static bool read_stdin(buffer *b) {
         b->used += got;
     }
     if (b->failed || ferror(stdin)) {
-        fprintf(stderr, "weft: cannot read the prompt: %s\n",
+        cli_say(stderr, "weft: cannot read the prompt: %s\n",
                 b->failed ? "no memory" : strerror(errno));
         return false;
     }
@@ -96,22 +95,18 @@ static void add_valid(buffer *to, const char *text, size_t bytes) {
 
 typedef struct output {
     buffer text;
-    bool json, terminal;
+    bool json;
     unsigned char last; /* byte that was shown */
 } output;
 
-/* Written as it comes. A terminal gets no control characters from a model. */
+/* Written as it comes. */
 static void show(void *context, const char *bytes, int64_t count) {
     output *o = context;
     if (o->json) {
         add(&o->text, bytes, (size_t)count);
         return;
     }
-    for (int64_t i = 0; i < count; i++) {
-        unsigned char c = (unsigned char)bytes[i];
-        putchar(o->terminal && cli_is_control(o->last, c) ? '?' : c);
-        o->last = c;
-    }
+    cli_say_piece(stdout, bytes, (size_t)count, &o->last);
     fflush(stdout);
 }
 
@@ -137,16 +132,16 @@ static void print_json(const weft_generator_info *info, const buffer *prompt, co
 }
 
 static void print_end(const weft_generation *done) {
-    putchar('\n');
+    cli_say(stdout, "\n");
     fflush(stdout);
     if (!cli_is_terminal(stderr)) return;
-    fprintf(stderr, "%s%lld tokens, %.1f tokens/s%s%s\n", cli_dim(stderr), (long long)done->tokens,
-            done->seconds > 0 ? (double)done->tokens / done->seconds : 0.0,
-            done->ended ? ", the text ended" : "", cli_plain(stderr));
+    cli_say_dim(stderr, "%lld tokens, %.1f tokens/s%s\n", (long long)done->tokens,
+                done->seconds > 0 ? (double)done->tokens / done->seconds : 0.0,
+                done->ended ? ", the text ended" : "");
 }
 
 static int generate(const char *checkpoint, const generate_options *values, const buffer *prompt) {
-    output o = {.json = values->json, .terminal = isatty(STDOUT_FILENO)};
+    output o = {.json = values->json};
     weft_generator *g;
     weft_generation done;
     /* Room for every token of the prompt (see weft_tokenizer_encode), of its beginning, and of the
@@ -167,10 +162,10 @@ static int generate(const char *checkpoint, const generate_options *values, cons
     weft_generator_info info = weft_generator_info_of(g);
     int code = CLI_DONE;
     if (status < 0) {
-        if (!values->json) putchar('\n');
+        if (!values->json) cli_say(stdout, "\n");
         code = cli_failed();
     } else if (o.text.failed) {
-        fprintf(stderr, "weft: no memory for the text\n");
+        cli_say(stderr, "weft: no memory for the text\n");
         code = CLI_FAILED;
     } else {
         if (values->json)
@@ -178,7 +173,7 @@ static int generate(const char *checkpoint, const generate_options *values, cons
         else
             print_end(&done);
         if (done.dropped_tokens)
-            fprintf(stderr,
+            cli_say(stderr,
                     "weft: the prompt is longer than the model's context of %lld tokens: its "
                     "first %lld tokens were left out\n",
                     (long long)info.config.context, (long long)done.dropped_tokens);

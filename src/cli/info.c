@@ -48,24 +48,27 @@ static void print_json(const weft_info *info, const weft_rates *rates) {
 
 static void print_text(const weft_info *info, const weft_rates *rates) {
     char a[32], b[32];
-    printf("%sweft %s%s, built with %s\n", cli_bold(stdout), weft_version(), cli_plain(stdout),
-           info->compiler);
+    cli_say_bold(stdout, "weft %s", weft_version());
+    cli_say(stdout, ", built with %s\n", info->compiler);
     for (int i = 0; i < info->component_count; i++) {
         const weft_component *c = &info->components[i];
-        printf("  %-10s %-9s %s\n", c->name, c->built_in ? "built in" : "left out", c->purpose);
-        if (c->unused) printf("  %-10s %-9s but not used: %s\n", "", "", c->unused);
+        cli_say(stdout, "  %-10s %-9s %s\n", c->name, c->built_in ? "built in" : "left out",
+                c->purpose);
+        if (c->unused) cli_say(stdout, "  %-10s %-9s but not used: %s\n", "", "", c->unused);
     }
-    printf("processor  %s\n", *info->processor ? info->processor : "unknown");
-    printf("  features %s\n", *info->features ? info->features : "none of use here");
-    printf("  kernels  %s\n", info->isa);
-    printf("  cores    %d\n", info->cores);
-    printf("memory     %s, %s free\n", cli_bytes((double)info->memory_bytes, a),
-           cli_bytes((double)info->memory_free_bytes, b));
+    cli_say(stdout, "processor  %s\n", *info->processor ? info->processor : "unknown");
+    cli_say(stdout, "  features %s\n", *info->features ? info->features : "none of use here");
+    cli_say(stdout, "  kernels  %s\n", info->isa);
+    cli_say(stdout, "  cores    %d\n", info->cores);
+    cli_say(stdout, "memory     %s, %s free\n", cli_bytes((double)info->memory_bytes, a),
+            cli_bytes((double)info->memory_free_bytes, b));
     if (!rates) return;
-    printf("measured   with %d thread%s\n", rates->threads, rates->threads == 1 ? "" : "s");
-    printf("  matmul   %s in f32, %s in bf16\n", cli_amount(rates->matmul_f32, "FLOP/s", a),
-           cli_amount(rates->matmul_bf16, "FLOP/s", b));
-    printf("  copy     %s\n", cli_amount(rates->copy, "B/s", a));
+    cli_say(stdout, "measured   with %d thread%s\n", rates->threads,
+            rates->threads == 1 ? "" : "s");
+    cli_say(stdout, "  matmul   %s in f32, %s in bf16\n",
+            cli_amount(rates->matmul_f32, "FLOP/s", a),
+            cli_amount(rates->matmul_bf16, "FLOP/s", b));
+    cli_say(stdout, "  copy     %s\n", cli_amount(rates->copy, "B/s", a));
 }
 
 static int run(const cli_verb *verb, int count, char **words) {

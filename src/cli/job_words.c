@@ -32,7 +32,7 @@ int cli_job_load(const char *path, char **words, int overrides, int64_t devices,
     char *plan_word = calloc(1, plan_bytes), devices_word[64];
     int count = overrides, code = CLI_DONE;
     if (!all || !plan_word) {
-        fprintf(stderr, "weft: out of memory\n");
+        cli_say(stderr, "weft: out of memory\n");
         code = CLI_FAILED;
     } else {
         for (int i = 0; i < overrides; i++) all[i] = words[i];

@@ -31,8 +31,9 @@ static const cli_verb train = {
 
 static void show_progress(void *context, int done, int of) {
     (void)context;
-    if (cli_is_terminal(stderr)) fprintf(stderr, "\r%d of %d programs\033[K", done, of);
-    if (cli_is_terminal(stderr) && done == of) fprintf(stderr, "\r\033[K");
+    if (!cli_is_terminal(stderr)) return;
+    cli_line_anew(stderr);
+    if (done < of) cli_say(stderr, "%d of %d programs", done, of);
 }
 
 static void show_json(const weft_rehearsal *r) {
@@ -60,19 +61,21 @@ static void show(const weft_rehearsal *r) {
     cli_bytes((double)r->most_bytes, most);
     cli_bytes((double)r->least_bytes, least);
     if (all)
-        printf("ranks           %d\nmemory          %s at most (rank %d), %s at least (rank %d)\n",
-               r->ranks, most, r->most_rank, least, r->least_rank);
+        cli_say(stdout,
+                "ranks           %d\nmemory          %s at most (rank %d), %s at least (rank %d)\n",
+                r->ranks, most, r->most_rank, least, r->least_rank);
     else
-        printf("rank            %d of %d\nmemory          %s\n", r->most_rank, r->ranks, most);
-    printf("                %s\n", r->largest);
-    printf("communication   %lld transfers a step, %s received", (long long)r->transfers,
-           cli_bytes(r->received_bytes, received));
+        cli_say(stdout, "rank            %d of %d\nmemory          %s\n", r->most_rank, r->ranks,
+                most);
+    cli_say(stdout, "                %s\n", r->largest);
+    cli_say(stdout, "communication   %lld transfers a step, %s received", (long long)r->transfers,
+            cli_bytes(r->received_bytes, received));
     if (all)
-        printf(" by all, %s at most by one (rank %d)", cli_bytes(r->most_received_bytes, most),
-               r->most_received_rank);
-    printf("\nmatching        %s\n",
-           all ? "all ranks' transfers match" : "one rank alone is not matched");
-    printf("took            %.2f s\n", r->seconds);
+        cli_say(stdout, " by all, %s at most by one (rank %d)",
+                cli_bytes(r->most_received_bytes, most), r->most_received_rank);
+    cli_say(stdout, "\nmatching        %s\n",
+            all ? "all ranks' transfers match" : "one rank alone is not matched");
+    cli_say(stdout, "took            %.2f s\n", r->seconds);
 }
 
 int launch_rehearse(const cli_verb *verb, char **command, int64_t ranks, int64_t rank, bool json) {

@@ -7,7 +7,7 @@
 
 static void announce(void *context, const char *address) {
     (void)context;
-    fprintf(stderr, "weft: the scheduler of this job, at %s\n", address);
+    cli_say(stderr, "weft: the scheduler of this job, at %s\n", address);
 }
 
 int launch_serve(void) {

@@ -62,14 +62,15 @@ static void on_start(void *context, int first_rank, int count, int size, const c
         cli_json_end(&json);
         return;
     }
-    fprintf(stderr, "%sweft: ", cli_dim(stderr));
+    char ranks[64];
     if (count == size)
-        fprintf(stderr, "%d %s", size, size == 1 ? "rank" : "ranks");
+        snprintf(ranks, sizeof ranks, "%d %s", size, size == 1 ? "rank" : "ranks");
     else
-        fprintf(stderr, "ranks %d to %d of %d", first_rank, first_rank + count - 1, size);
-    fprintf(stderr, ", scheduler at %s", scheduler);
-    if (*log_dir) cli_say(stderr, ", logs in %s", log_dir);
-    fprintf(stderr, "%s\n", cli_plain(stderr));
+        snprintf(ranks, sizeof ranks, "ranks %d to %d of %d", first_rank, first_rank + count - 1,
+                 size);
+    cli_say_dim(stderr, "weft: %s, scheduler at %s%s%s", ranks, scheduler,
+                *log_dir ? ", logs in " : "", log_dir);
+    cli_say(stderr, "\n");
 }
 
 static void on_line(void *context, int rank, weft_launch_stream stream, const char *text,
@@ -88,9 +89,12 @@ static void on_line(void *context, int rank, weft_launch_stream stream, const ch
         return;
     }
     flockfile(to);
-    if (show->prefix) fprintf(to, "%s[rank %d]%s ", cli_dim(to), rank, cli_plain(to));
-    fwrite(text, 1, bytes, to);
-    putc('\n', to);
+    if (show->prefix) {
+        cli_say_dim(to, "[rank %d]", rank);
+        cli_say(to, " ");
+    }
+    cli_pass_on(to, text, bytes);
+    cli_pass_on(to, "\n", 1);
     fflush(to);
     funlockfile(to);
 }
@@ -119,7 +123,8 @@ static void show_indented(const char *text) {
 
 static void show_table(const weft_launch_result *r) {
     if (!*r->table) return;
-    fprintf(stderr, "%swhere each rank stood:%s\n", cli_bold(stderr), cli_plain(stderr));
+    cli_say_bold(stderr, "where each rank stood:");
+    cli_say(stderr, "\n");
     show_indented(r->table);
 }
 
@@ -129,9 +134,9 @@ static void show_failure(const launch_show *show, const weft_launch_result *r) {
     if (r->failed_rank < 0) return;
     bool shown = launch_tail_has(show->tail, r->failed_rank); /* then its lines stand above */
     if (!shown && *r->last_lines) {
-        fprintf(stderr, "%sthe last lines of rank %d", cli_bold(stderr), r->failed_rank);
-        if (*r->log) cli_say(stderr, ", from %s", r->log);
-        fprintf(stderr, ":%s\n", cli_plain(stderr));
+        cli_say_bold(stderr, "the last lines of rank %d%s%s:", r->failed_rank,
+                     *r->log ? ", from " : "", r->log);
+        cli_say(stderr, "\n");
         show_indented(r->last_lines);
     } else if (*r->log) {
         cli_say(stderr, "its log: %s\n", r->log);

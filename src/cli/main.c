@@ -18,11 +18,11 @@ static const cli_verb *const verbs[] = {CLI_VERBS(VERB_ROW) NULL};
 #undef VERB_ROW
 
 static void show_help(FILE *stream) {
-    fprintf(stream, "%sweft%s %s: distributed training\n\nusage: weft VERB ...\n\n",
-            cli_bold(stream), cli_plain(stream), weft_version());
+    cli_say_bold(stream, "weft");
+    cli_say(stream, " %s: distributed training\n\nusage: weft VERB ...\n\n", weft_version());
     for (const cli_verb *const *v = verbs; *v; v++)
-        fprintf(stream, "  %-12s %s\n", (*v)->name, (*v)->summary);
-    fprintf(stream, "\n`weft VERB --help` shows a verb's options and an example.\n");
+        cli_say(stream, "  %-12s %s\n", (*v)->name, (*v)->summary);
+    cli_say(stream, "\n`weft VERB --help` shows a verb's options and an example.\n");
 }
 
 int cli_failed(void) {
@@ -45,7 +45,7 @@ static void open_standard_streams(void) {
 /* Output that did not reach its file is a failure, even when all else went well. */
 static int written(int code) {
     if (!(fflush(stdout) || ferror(stdout)) || code != CLI_DONE) return code;
-    fprintf(stderr, "weft: cannot write the output\n");
+    cli_say(stderr, "weft: cannot write the output\n");
     return CLI_FAILED;
 }
 
@@ -60,7 +60,7 @@ static int run_words(int argc, char **argv) {
         return written(CLI_DONE);
     }
     if (!strcmp(word, "--version")) {
-        printf("weft %s\n", weft_version());
+        cli_say(stdout, "weft %s\n", weft_version());
         return written(CLI_DONE);
     }
     const char *names[sizeof verbs / sizeof *verbs];
@@ -75,9 +75,9 @@ static int run_words(int argc, char **argv) {
     }
     names[count] = NULL;
     const char *near = cli_nearest(word, names);
-    fprintf(stderr, "weft: unknown verb '%s'", word);
-    if (near) fprintf(stderr, "; did you mean '%s'?", near);
-    fprintf(stderr, "\n");
+    cli_say(stderr, "weft: unknown verb '%s'", word);
+    if (near) cli_say(stderr, "; did you mean '%s'?", near);
+    cli_say(stderr, "\n");
     show_help(stderr);
     return CLI_USAGE;
 }

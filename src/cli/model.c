@@ -62,11 +62,11 @@ static void print_peaks(const weft_model_report *r) {
         last = first;
         while (last + 1 < r->devices && r->peaks[last + 1] == r->peaks[first]) last++;
         if (first == last)
-            printf("  rank %d: ", first);
+            cli_say(stdout, "  rank %d: ", first);
         else
-            printf("  ranks %d to %d: ", first, last);
-        printf("%s (%lld bytes)\n", cli_bytes((double)r->peaks[first], bytes),
-               (long long)r->peaks[first]);
+            cli_say(stdout, "  ranks %d to %d: ", first, last);
+        cli_say(stdout, "%s (%lld bytes)\n", cli_bytes((double)r->peaks[first], bytes),
+                (long long)r->peaks[first]);
     }
 }
 
@@ -77,32 +77,35 @@ static void print_text(const weft_model_report *r) {
         if ((int)strlen(r->cells[i].name) > width) width = (int)strlen(r->cells[i].name);
     if (width > 40) width = 40;
     bool split = r->devices > 1;
-    printf("%s%-*s  kind  parameters     forward    backward       saved       frame%s%s\n",
-           cli_bold(stdout), width, "cell", split ? "  per device  layout" : "", cli_plain(stdout));
+    cli_say_bold(stdout, "%-*s  kind  parameters     forward    backward       saved       frame%s",
+                 width, "cell", split ? "  per device  layout" : "");
+    cli_say(stdout, "\n");
     for (int i = 0; i < r->cell_count; i++) {
         const weft_cell_info *cell = &r->cells[i];
-        printf("%-*.*s  %4d  %10s  %10s  %10s  %10s  %10s", width, width, cell->name, cell->kind,
-               cli_amount((double)cell->parameters, "", a),
-               cli_amount(cell->forward_flops, "FLOP", b),
-               cli_amount(cell->backward_flops, "FLOP", c), cli_bytes((double)cell->saved_bytes, d),
-               cli_bytes((double)cell->frame_bytes, e));
+        cli_say(stdout, "%-*.*s  %4d  %10s  %10s  %10s  %10s  %10s", width, width, cell->name,
+                cell->kind, cli_amount((double)cell->parameters, "", a),
+                cli_amount(cell->forward_flops, "FLOP", b),
+                cli_amount(cell->backward_flops, "FLOP", c),
+                cli_bytes((double)cell->saved_bytes, d), cli_bytes((double)cell->frame_bytes, e));
         if (split)
-            printf("  %10s  %s", cli_bytes((double)cell->device_bytes, a),
-                   *cell->layout ? cell->layout : "-");
-        printf("\n");
+            cli_say(stdout, "  %10s  %s", cli_bytes((double)cell->device_bytes, a),
+                    *cell->layout ? cell->layout : "-");
+        cli_say(stdout, "\n");
     }
-    printf("\n%s parameters in %d cells of %d kinds; a step computes %s forward, %s backward\n",
-           cli_amount((double)r->parameters, "", a), r->cell_count, r->kinds,
-           cli_amount(r->forward_flops, "FLOP", b), cli_amount(r->backward_flops, "FLOP", c));
-    printf("parameters %s, optimizer %s", cli_bytes((double)r->parameter_bytes, a),
-           cli_bytes((double)r->optimizer_bytes, b));
-    if (r->packed_bytes) printf(", packed weights %s", cli_bytes((double)r->packed_bytes, a));
-    printf(", activations and work %s\n", cli_bytes((double)r->transient_bytes, a));
-    printf("%spredicted peak memory %s%s%s\n", cli_bold(stdout),
-           cli_bytes((double)r->predicted_peak_bytes, a), split ? " on one device" : "",
-           cli_plain(stdout));
+    cli_say(stdout,
+            "\n%s parameters in %d cells of %d kinds; a step computes %s forward, %s backward\n",
+            cli_amount((double)r->parameters, "", a), r->cell_count, r->kinds,
+            cli_amount(r->forward_flops, "FLOP", b), cli_amount(r->backward_flops, "FLOP", c));
+    cli_say(stdout, "parameters %s, optimizer %s", cli_bytes((double)r->parameter_bytes, a),
+            cli_bytes((double)r->optimizer_bytes, b));
+    if (r->packed_bytes)
+        cli_say(stdout, ", packed weights %s", cli_bytes((double)r->packed_bytes, a));
+    cli_say(stdout, ", activations and work %s\n", cli_bytes((double)r->transient_bytes, a));
+    cli_say_bold(stdout, "predicted peak memory %s%s",
+                 cli_bytes((double)r->predicted_peak_bytes, a), split ? " on one device" : "");
+    cli_say(stdout, "\n");
     if (split) print_peaks(r);
-    if (r->largest && *r->largest) printf("largest: %s\n", r->largest);
+    if (r->largest && *r->largest) cli_say(stdout, "largest: %s\n", r->largest);
 }
 
 static int run(const cli_verb *verb, int count, char **words) {

@@ -47,26 +47,25 @@ const char *cli_nearest(const char *word, const char *const *words) {
 int cli_usage(const cli_verb *verb, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    fputs("weft: ", stderr);
-    vfprintf(stderr, format, args);
+    cli_say(stderr, "weft: ");
+    cli_say_list(stderr, format, args);
     va_end(args);
-    fprintf(stderr, "\nusage: weft %s\nSee `weft %s --help`.\n", verb->usage, verb->name);
+    cli_say(stderr, "\nusage: weft %s\nSee `weft %s --help`.\n", verb->usage, verb->name);
     return CLI_USAGE;
 }
 
 static void show_help(const cli_verb *verb) {
-    printf("%sweft %s%s: %s\n\nusage: weft %s\n", cli_bold(stdout), verb->name, cli_plain(stdout),
-           verb->summary, verb->usage);
-    printf("\noptions:\n");
+    cli_say_bold(stdout, "weft %s", verb->name);
+    cli_say(stdout, ": %s\n\nusage: weft %s\n\noptions:\n", verb->summary, verb->usage);
     for (const cli_option *o = verb->options; o->name; o++) {
         char left[64];
         snprintf(left, sizeof left, "--%s%s%s", o->name, o->placeholder ? " " : "",
                  o->placeholder ? o->placeholder : "");
-        printf("  %-22s %s\n", left, o->help);
+        cli_say(stdout, "  %-22s %s\n", left, o->help);
     }
-    printf("  %-22s %s\n", "--help", "show this text");
-    if (verb->notes) printf("\n%s\n", verb->notes);
-    printf("\nexample:\n  %s\n", verb->example);
+    cli_say(stdout, "  %-22s %s\n", "--help", "show this text");
+    if (verb->notes) cli_say(stdout, "\n%s\n", verb->notes);
+    cli_say(stdout, "\nexample:\n  %s\n", verb->example);
 }
 
 static const cli_option *find(const cli_verb *verb, const char *name, size_t length) {
@@ -92,7 +91,7 @@ static int unknown_option(const cli_verb *verb, const char *name, size_t length)
 
 bool cli_texts_create(cli_texts *texts, int words) {
     *texts = (cli_texts){.items = calloc((size_t)words + 1, sizeof *texts->items)};
-    if (!texts->items) fputs("weft: out of memory\n", stderr);
+    if (!texts->items) cli_say(stderr, "weft: out of memory\n");
     return texts->items != NULL;
 }
 

@@ -82,8 +82,9 @@ static int verdict(const char *plan, weft_status status, const weft_model_report
         if (report) cli_json_integer(&json, "predicted_peak_bytes", report->predicted_peak_bytes);
         cli_json_end(&json);
     } else {
-        printf("%s is good for this job: predicted peak memory %s on the device that needs most\n",
-               plan, cli_bytes((double)report->predicted_peak_bytes, bytes));
+        cli_say(stdout,
+                "%s is good for this job: predicted peak memory %s on the device that needs most\n",
+                plan, cli_bytes((double)report->predicted_peak_bytes, bytes));
     }
     return status < 0 ? CLI_FAILED : CLI_DONE;
 }
@@ -100,14 +101,8 @@ static int check(const char *path, char **words, int overrides, const plan_optio
     int code = cli_job_load(path, words, overrides, values->devices ? values->devices : devices,
                             values->check, &job);
     if (code != CLI_DONE) return code;
-    char *unmatched = NULL;
     status = weft_job_report(job, &report);
-    if (status >= 0) {
-        status = weft_job_plan(job, &plan, &unmatched);
-        if (status >= 0) weft_plan_destroy(plan);
-    }
-    cli_unmatched(unmatched);
-    weft_text_free(unmatched);
+    if (report) cli_unmatched(report->unmatched);
     code = verdict(values->check, status, report, values->json);
     weft_model_report_free(report);
     weft_job_free(job);
@@ -118,12 +113,12 @@ static int show(const weft_plan *plan, const char *out) {
     char *text;
     if (out) {
         if (weft_plan_save(plan, out) < 0) return cli_failed();
-        printf("%s: the plan for %d %s; see `weft plan --help`\n", out, weft_plan_devices(plan),
-               weft_plan_devices(plan) == 1 ? "device" : "devices");
+        cli_say(stdout, "%s: the plan for %d %s; see `weft plan --help`\n", out,
+                weft_plan_devices(plan), weft_plan_devices(plan) == 1 ? "device" : "devices");
         return CLI_DONE;
     }
     if (weft_plan_print(plan, &text) < 0) return cli_failed();
-    fputs(text, stdout);
+    cli_say(stdout, "%s", text);
     weft_text_free(text);
     return CLI_DONE;
 }

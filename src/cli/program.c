@@ -35,7 +35,7 @@ static int run(const cli_verb *verb, int count, char **words) {
         code = cli_failed();
     } else {
         cli_unmatched(unmatched);
-        fputs(text, stdout);
+        cli_say(stdout, "%s", text);
         weft_text_free(unmatched);
         weft_text_free(text);
     }

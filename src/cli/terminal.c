@@ -1,4 +1,4 @@
-/* Colours on terminals, and numbers as people read them. */
+/* What is shown: colours on terminals, and numbers as people read them. */
 #include "cli.h"
 
 #include <math.h>
@@ -19,16 +19,6 @@ bool cli_is_terminal(FILE *stream) {
 int cli_columns(FILE *stream) {
     struct winsize size;
     return ioctl(fileno(stream), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-}
-
-const char *cli_bold(FILE *stream) {
-    return cli_is_terminal(stream) ? "\033[1m" : "";
-}
-const char *cli_dim(FILE *stream) {
-    return cli_is_terminal(stream) ? "\033[2m" : "";
-}
-const char *cli_plain(FILE *stream) {
-    return cli_is_terminal(stream) ? "\033[0m" : "";
 }
 
 /* Those of one byte, and U+0080 to U+009F, which UTF-8 writes as C2 80 to C2 9F. */
@@ -52,26 +42,70 @@ static char *clean(char *text) {
     return text;
 }
 
-void cli_say(FILE *stream, const char *format, ...) {
-    char some[4096], *text = some;
-    bool is_terminal = isatty(fileno(stream)); /* NO_COLOR is of what we say ourselves */
-    va_list args, again;
-    va_start(args, format);
-    va_copy(again, args);
-    if (is_terminal) {
-        int bytes = vsnprintf(some, sizeof some, format, args);
-        size_t all = bytes < 0 ? 1 : (size_t)bytes + 1;
-        if (all > sizeof some && (text = malloc(all)))
-            (void)vsnprintf(text, all, format, again);
-        else
-            text = some; /* at least its beginning */
-        if (bytes >= 0) fputs(clean(text), stream);
-    } else {
+void cli_say_list(FILE *stream, const char *format, va_list args) {
+    if (!isatty(fileno(stream))) { /* NO_COLOR is of what we say ourselves */
         (void)vfprintf(stream, format, args);
+        return;
     }
+    char some[4096], *text = some;
+    va_list again;
+    va_copy(again, args);
+    int bytes = vsnprintf(some, sizeof some, format, args);
+    size_t all = bytes < 0 ? 1 : (size_t)bytes + 1;
+    if (all > sizeof some && (text = malloc(all)))
+        (void)vsnprintf(text, all, format, again);
+    else
+        text = some; /* at least its beginning */
+    if (bytes >= 0) fputs(clean(text), stream);
     va_end(again);
-    va_end(args);
     if (text != some) free(text);
+}
+
+void cli_say(FILE *stream, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    cli_say_list(stream, format, args);
+    va_end(args);
+}
+
+/* An escape sequence of ours. */
+static void style(FILE *stream, const char *sequence) {
+    if (cli_is_terminal(stream)) fputs(sequence, stream);
+}
+
+void cli_say_bold(FILE *stream, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    style(stream, "\033[1m");
+    cli_say_list(stream, format, args);
+    style(stream, "\033[0m");
+    va_end(args);
+}
+
+void cli_say_dim(FILE *stream, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    style(stream, "\033[2m");
+    cli_say_list(stream, format, args);
+    style(stream, "\033[0m");
+    va_end(args);
+}
+
+void cli_say_piece(FILE *stream, const char *bytes, size_t count, unsigned char *last) {
+    bool is_terminal = isatty(fileno(stream));
+    for (size_t i = 0; i < count; i++) {
+        unsigned char c = (unsigned char)bytes[i];
+        putc(is_terminal && cli_is_control(*last, c) ? '?' : c, stream);
+        *last = c;
+    }
+}
+
+void cli_line_anew(FILE *stream) {
+    style(stream, "\r\033[K");
+}
+
+void cli_pass_on(FILE *stream, const char *bytes, size_t count) {
+    fwrite(bytes, 1, count, stream);
 }
 
 static const char *scaled(double amount, double base, const char *const *prefixes, const char *unit,

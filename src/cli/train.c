@@ -84,11 +84,11 @@ static int failed(int rank) {
 
 static int stopped(const weft_job *job, const weft_train_result *result, int rank) {
     if (rank > 0) return 128 + result->stop;
-    fprintf(stderr, "weft: stopped after step %lld; ", (long long)result->steps);
+    cli_say(stderr, "weft: stopped after step %lld; ", (long long)result->steps);
     if (*result->checkpoint)
         cli_say(stderr, "the same command goes on from %s\n", result->checkpoint);
     else
-        fprintf(stderr, "nothing was saved, as %s\n",
+        cli_say(stderr, "nothing was saved, as %s\n",
                 *job->checkpoint.dir ? "no step was done" : "the job has no checkpoint.dir");
     return 128 + result->stop;
 }
@@ -123,7 +123,7 @@ static int load_for(int size, const char *path, char **words, int overrides,
     *out = NULL;
     if (devices == 1 && !values->devices && !values->plan)
         return cli_job_load(path, words, overrides, size, NULL, out);
-    fprintf(stderr,
+    cli_say(stderr,
             "weft: the job is for %d device%s, but %d processes were started, one device each\n",
             devices, devices == 1 ? "" : "s", size);
     return CLI_FAILED;
@@ -157,7 +157,7 @@ static int run(const cli_verb *verb, int count, char **words) {
     int size = launcher.name ? launcher.size : 1;
     if ((code = load_for(size, path, words, overrides, &values, &job)) != CLI_DONE) return code;
     if (values.job && launcher.rank <= 0)
-        fputs(job->text, stdout);
+        cli_say(stdout, "%s", job->text);
     else if (!values.job)
         code = size > 1 ? train_across(&launcher, job, &values) : train(NULL, job, &values);
     weft_job_free(job);

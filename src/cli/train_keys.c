@@ -8,17 +8,17 @@
 static void show_type(const weft_job_key *key) {
     if (key->words) {
         for (const char *const *w = key->words; *w; w++)
-            printf("%s%s", w == key->words ? "" : ", ", *w);
+            cli_say(stdout, "%s%s", w == key->words ? "" : ", ", *w);
         return;
     }
-    printf("%s", key->type);
+    cli_say(stdout, "%s", key->type);
     if (key->min == key->max) return;
     if (key->max < 1 && key->max > 0.9999)
-        printf(", %g to below 1", key->min);
+        cli_say(stdout, ", %g to below 1", key->min);
     else if (key->max > 1e8)
-        printf(", at least %.10g", key->min);
+        cli_say(stdout, ", at least %.10g", key->min);
     else
-        printf(", %g to %.10g", key->min, key->max);
+        cli_say(stdout, ", %g to %.10g", key->min, key->max);
 }
 
 void cli_show_keys(void) {
@@ -28,12 +28,14 @@ void cli_show_keys(void) {
     for (int i = 0; i < count; i++) {
         size_t section = strcspn(keys[i].path, ".");
         if (strncmp(before, keys[i].path, section + 1) != 0) {
-            printf("%s## %.*s\n\n| key | default | values | meaning |\n|---|---|---|---|\n",
-                   i ? "\n" : "", (int)section, keys[i].path);
+            cli_say(stdout,
+                    "%s## %.*s\n\n| key | default | values | meaning |\n|---|---|---|---|\n",
+                    i ? "\n" : "", (int)section, keys[i].path);
         }
-        printf("| `%s` | %s | ", keys[i].path, *keys[i].default_text ? keys[i].default_text : "");
+        cli_say(stdout, "| `%s` | %s | ", keys[i].path,
+                *keys[i].default_text ? keys[i].default_text : "");
         show_type(&keys[i]);
-        printf(" | %s |\n", keys[i].help);
+        cli_say(stdout, " | %s |\n", keys[i].help);
         before = keys[i].path;
     }
 }

@@ -35,7 +35,7 @@ static void speed_json(const train_progress *p, cli_json *json, double rate) {
 
 /* The live line ends before anything else is printed. */
 static void end_line(train_progress *p) {
-    if (p->line_open) fputc('\n', stdout);
+    if (p->line_open) cli_say(stdout, "\n");
     p->line_open = false;
 }
 
@@ -44,19 +44,19 @@ static void start(void *context, const weft_train_start *s) {
     char parameters[32], flops[32], peak[32];
     p->start = *s;
     if (p->json) return;
-    printf("%s%s%s, %s parameters, %s%s%s, ", cli_bold(stdout), s->family, cli_plain(stdout),
-           cli_amount((double)s->parameters, "", parameters), s->precision,
-           *s->bf16 ? " with " : "", s->bf16);
-    if (s->devices > 1) printf("%d devices, ", s->devices);
-    printf("%d thread%s\n", s->threads, s->threads == 1 ? "" : "s");
-    printf("%lld training samples, %lld for validation; %lld a step", (long long)s->samples,
-           (long long)s->validation_samples, (long long)s->batch);
-    if (s->context) printf(" of %lld tokens", (long long)s->context);
-    printf("; %s a step\n", cli_amount(s->flops_per_step, "FLOP", flops));
-    printf("predicted peak memory %s%s\n", cli_bytes((double)s->predicted_peak_bytes, peak),
-           s->devices > 1 ? " on a device" : "");
+    cli_say_bold(stdout, "%s", s->family);
+    cli_say(stdout, ", %s parameters, %s%s%s, ", cli_amount((double)s->parameters, "", parameters),
+            s->precision, *s->bf16 ? " with " : "", s->bf16);
+    if (s->devices > 1) cli_say(stdout, "%d devices, ", s->devices);
+    cli_say(stdout, "%d thread%s\n", s->threads, s->threads == 1 ? "" : "s");
+    cli_say(stdout, "%lld training samples, %lld for validation; %lld a step",
+            (long long)s->samples, (long long)s->validation_samples, (long long)s->batch);
+    if (s->context) cli_say(stdout, " of %lld tokens", (long long)s->context);
+    cli_say(stdout, "; %s a step\n", cli_amount(s->flops_per_step, "FLOP", flops));
+    cli_say(stdout, "predicted peak memory %s%s\n",
+            cli_bytes((double)s->predicted_peak_bytes, peak), s->devices > 1 ? " on a device" : "");
     if (s->first_step > 0)
-        printf("continued from the checkpoint of step %lld\n", (long long)s->first_step);
+        cli_say(stdout, "continued from the checkpoint of step %lld\n", (long long)s->first_step);
     fflush(stdout);
 }
 
@@ -108,10 +108,11 @@ static void step(void *context, const weft_train_step *s) {
              cli_bytes((double)p->start.predicted_peak_bytes, peak));
     if (!p->live || first || p->rate_s > wait_s) p->rate_units = p->rate_s = 0;
     if (p->live) { /* a line that wraps could not be written over */
-        printf("\r\033[K%.*s", cli_columns(stdout) - 1, line);
+        cli_line_anew(stdout);
+        cli_say(stdout, "%.*s", cli_columns(stdout) - 1, line);
         p->line_open = true;
     } else {
-        printf("%s\n", line);
+        cli_say(stdout, "%s\n", line);
     }
     fflush(stdout);
 }
@@ -125,10 +126,9 @@ static void validation(void *context, const weft_train_validation *v) {
         return;
     }
     end_line(p);
-    printf("%sstep %lld  validation loss %.4f%s", cli_bold(stdout), (long long)v->step, v->loss,
-           cli_plain(stdout));
-    if (isfinite(v->accuracy)) printf("  accuracy %.2f %%", 100 * v->accuracy);
-    printf("\n");
+    cli_say_bold(stdout, "step %lld  validation loss %.4f", (long long)v->step, v->loss);
+    if (isfinite(v->accuracy)) cli_say(stdout, "  accuracy %.2f %%", 100 * v->accuracy);
+    cli_say(stdout, "\n");
     fflush(stdout);
 }
 
@@ -185,21 +185,22 @@ void train_progress_end(train_progress *p, const weft_train_result *r, weft_stat
     if (status < 0) return;
     char time[32], rate[32], used[32], peak[32];
     int64_t steps = r->steps - p->start.first_step;
-    printf("done: %lld step%s", (long long)steps, steps == 1 ? "" : "s");
+    cli_say(stdout, "done: %lld step%s", (long long)steps, steps == 1 ? "" : "s");
     if (steps > 0) {
         if (r->seconds < 10)
             snprintf(time, sizeof time, "%.2f s", r->seconds);
         else
             duration(r->seconds, time);
-        printf(" in %s, %s", time, speed(p, r->tokens_per_second, rate));
+        cli_say(stdout, " in %s, %s", time, speed(p, r->tokens_per_second, rate));
     }
-    printf("; final loss %.4f", r->final_loss);
-    if (isfinite(r->validation_loss)) printf(", validation loss %.4f", r->validation_loss);
-    if (isfinite(r->accuracy)) printf(", accuracy %.2f %%", 100 * r->accuracy);
-    printf("\npeak memory %s, predicted %s\n", cli_bytes((double)r->observed_peak_bytes, used),
-           cli_bytes((double)r->predicted_peak_bytes, peak));
+    cli_say(stdout, "; final loss %.4f", r->final_loss);
+    if (isfinite(r->validation_loss)) cli_say(stdout, ", validation loss %.4f", r->validation_loss);
+    if (isfinite(r->accuracy)) cli_say(stdout, ", accuracy %.2f %%", 100 * r->accuracy);
+    cli_say(stdout, "\npeak memory %s, predicted %s\n",
+            cli_bytes((double)r->observed_peak_bytes, used),
+            cli_bytes((double)r->predicted_peak_bytes, peak));
     if (*r->checkpoint)
         cli_say(stdout, "checkpoint %s\n", r->checkpoint);
     else
-        printf("no checkpoint.dir was given: the model was not saved\n");
+        cli_say(stdout, "no checkpoint.dir was given: the model was not saved\n");
 }

@@ -100,6 +100,13 @@ if script -qec true /dev/null </dev/null >/dev/null 2>&1; then
     plan="parallel.devices=2 'parallel.strategies=[{match: \"$odd\", split: n0=dp}]'"
     on_terminal "'$weft' train $small $plan" "note: 'parallel.strategies=[{match: \"a?]??\""
     on_terminal "'$weft' model $small $plan" "note: 'parallel.strategies=[{match: \"a?]??\""
+    on_terminal "'$weft' '$odd'" "unknown verb 'a?]??'"
+    on_terminal "'$weft' info '$odd'" "there is 'a?]??'"
+    on_terminal "'$weft' train '--$odd'" 'unknown option --a?]??'
+    on_terminal "'$weft' launch -n 1 --tail '$odd' true" "not 'a?]??'"
+    on_terminal "'$weft' plan $small parallel.devices=2 --out '$work/$odd.json'" 'a?]??.json: the plan for 2 devices'
+    on_terminal "'$weft' plan $small --check '$work/$odd.json'" 'a?]??.json is good for this job'
+    on_terminal "'$weft' generate '$work/$odd.none' --prompt x" 'a?]??.none'
 else
     echo "SKIP: terminals, for want of script(1)"
 fi
