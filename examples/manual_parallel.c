@@ -117,8 +117,12 @@ int main(int argc, char **argv) {
     check(weft_world_join(NULL, &world));
     int rank = weft_world_rank(world), size = weft_world_size(world);
     int begin = BATCH * rank / size, rows = BATCH * (rank + 1) / size - begin;
-    check(weft_data_open(&(weft_data_options){.format = "idx", .path = argv[1], .labels = argv[2]},
-                         &data));
+    weft_data_options from = {.format = "idx", .path = argv[1], .labels = argv[2]};
+    from.vocab = CLASSES; /* refuses labels beyond */
+    check(weft_data_open(&from, &data));
+    weft_desc one = weft_data_input(data);
+    if (weft_desc_elems(&one) != PIXELS)
+        check(weft_error_raise(WEFT_E_SHAPE, "the images are not of 28 x 28 pixels"));
     start();
     for (int step = 0; step < STEPS; step++) {
         double loss, all;

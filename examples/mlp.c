@@ -23,7 +23,10 @@ int main(int argc, char **argv) {
     weft_data *data;
     weft_data_options from = {
         .format = "idx", .path = argv[1], .labels = argv[2], .validation_fraction = 0.1};
+    from.vocab = CLASSES; /* refuses labels beyond */
     check(weft_data_open(&from, &data));
+    weft_desc one = weft_data_input(data);
+    if (weft_desc_elems(&one) != PIXELS) return fprintf(stderr, "mlp: not of 28 x 28 pixels\n"), 1;
 
     weft_graph *g; /* keeps its first error, which weft_session_create returns */
     check(weft_graph_create(&g));
@@ -58,6 +61,7 @@ int main(int argc, char **argv) {
         check(weft_session_read(s, test, "guess", guess, sizeof guess));
         for (int i = 0; i < BATCH; i++) right += guess[i] == label[i];
     }
+    if (seen == 0) return fprintf(stderr, "mlp: fewer than %d held-out images\n", BATCH), 1;
     printf("accuracy %.2f %% on %d held-out images\n", 100.0 * right / seen, (int)seen);
     weft_session_destroy(s);
     weft_graph_destroy(g);

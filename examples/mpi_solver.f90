@@ -88,7 +88,7 @@ contains
     subroutine check(status)
         integer, intent(in) :: status
         if (status >= 0) return
-        print '(2a)', 'mpi_solver: ', weft_error_message()
+        write (error_unit, '(2a)') 'mpi_solver: ', weft_error_message()
         call MPI_Abort(MPI_COMM_WORLD, 1, error)
     end subroutine
 

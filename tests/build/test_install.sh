@@ -41,6 +41,14 @@ ${CC:-cc} "$work/hello.c" $(pkg-config --cflags weft) "$archive" \
 # The example that is one page: compiles by the line in its head, and learns where there are digits to learn from.
 # shellcheck disable=SC2046
 ${CC:-cc} -Wall -Wextra -Werror examples/mlp.c $(pkg-config --cflags --libs weft) -o "$work/mlp"
+# 20 images of 30 x 30 pixels, for which it has no room, and 20 of 28 x 28, of which too few are held out.
+{ printf '\0\0\010\003\0\0\0\024\0\0\0\036\0\0\0\036' && head -c 18000 /dev/zero; } >"$work/large"
+{ printf '\0\0\010\003\0\0\0\024\0\0\0\034\0\0\0\034' && head -c 15680 /dev/zero; } >"$work/few"
+{ printf '\0\0\010\001\0\0\0\024' && head -c 20 /dev/zero; } >"$work/zeros"
+for odd in large few; do
+    if "$work/mlp" "$work/$odd" "$work/zeros" >"$work/out" 2>&1; then echo "mlp takes $odd images"; exit 1; fi
+    grep -q "^mlp: " "$work/out" || { cat "$work/out"; exit 1; }
+done
 images=${WEFT_TEST_DATA:-}/t10k-images-idx3-ubyte labels=${WEFT_TEST_DATA:-}/t10k-labels-idx1-ubyte
 if [ -f "$images.gz" ]; then
     gzip -dc "$images.gz" >"$work/images" # a library without zlib reads no packed files

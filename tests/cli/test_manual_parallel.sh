@@ -1,6 +1,6 @@
 #!/bin/sh
 # examples/manual_parallel: alone and on several processes it makes the same steps, up to rounding, and says that all
-# ranks have the same parameters.
+# ranks have the same parameters. Images and labels that it has no room for are refused.
 # shellcheck source=/dev/null
 . tests/cli/run.inc
 program=$WEFT_BUILD_DIR/examples/manual_parallel
@@ -9,6 +9,15 @@ if [ ! -x "$program" ]; then
     echo "SKIP: the example is not built (target examples)"
     exit 77
 fi
+# 20 images of 30 x 30 pixels; labels of 12.
+{ printf '\0\0\010\003\0\0\0\024\0\0\0\036\0\0\0\036' && head -c 18000 /dev/zero; } >large
+{ printf '\0\0\010\003\0\0\0\024\0\0\0\034\0\0\0\034' && head -c 15680 /dev/zero; } >right
+{ printf '\0\0\010\001\0\0\0\024' && head -c 20 /dev/zero; } >labels
+{ printf '\0\0\010\001\0\0\0\024' && head -c 20 /dev/zero | tr '\0' '\014'; } >beyond
+"$program" large labels >out 2>&1 && fail "images that are too large are taken" out
+grep -q "the images are not of 28 x 28 pixels" out || fail "not told what is wrong with large images" out
+"$program" right beyond >out 2>&1 && fail "labels beyond the classes are taken" out
+grep -q "beyond.* 12" out || fail "not told what is wrong with labels" out
 if [ ! -f "$images" ]; then
     echo "SKIP: no MNIST test files; WEFT_TEST_DATA names their folder"
     exit 77
