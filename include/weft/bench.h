@@ -43,7 +43,11 @@ typedef struct weft_bench {
     weft_bench_link same_host, between_hosts;
 } weft_bench;
 
-/** Measures the world's communicator; collective. NULL world: threads of this process. */
+/** Measures the world's communicator: collective, blocks for about `seconds` of each line. NULL
+ * world: threads of this process. NULL options: defaults.
+ *  @param out  freed with weft_bench_free
+ *  @return WEFT_E_ARG for a collective that there is not, sizes and threads out of range; what the
+ * collectives return; WEFT_E_NOMEM */
 WEFT_API weft_status weft_bench_comm(weft_world *world, const weft_bench_options *options,
                                      weft_bench **out) WEFT_CHECKED;
 WEFT_API void weft_bench_free(weft_bench *bench); /* NULL is legal */

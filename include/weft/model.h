@@ -128,6 +128,7 @@ WEFT_API bool weft_model_file_extra(const weft_model_config *config, const char 
 
 /** Samples of this family are token sequences (else images with labels). */
 WEFT_API bool weft_family_is_language(weft_family family);
+/** "gpt2-moe"; "?" for a value outside the enum. Static storage. */
 WEFT_API const char *weft_family_text(weft_family family);
 
 #ifdef __cplusplus

@@ -71,6 +71,7 @@ WEFT_API weft_value weft_max(weft_graph *g, weft_value x, int count, const int *
 WEFT_API weft_value weft_argmax(weft_graph *g, weft_value x,
                                 int axis); /* -> i32, lowest index wins */
 
+/* x [...] -> [...]: over one axis they, or their exponentials, add up to 1. */
 WEFT_API weft_value weft_softmax(weft_graph *g, weft_value x, int axis);
 WEFT_API weft_value weft_log_softmax(weft_graph *g, weft_value x, int axis);
 /* logits [..., classes], targets i32 [...] -> f32 scalar: the mean over targets that are not
@@ -80,7 +81,8 @@ WEFT_API weft_value weft_cross_entropy(weft_graph *g, weft_value logits, weft_va
 WEFT_API weft_value weft_mse(weft_graph *g, weft_value x,
                              weft_value target); /* mean of squares, f32 scalar */
 
-/* Normalisation over the last dimension; gamma, beta [hidden] f32; beta may be none. */
+/* Normalisation over the last dimension: x [..., hidden] -> [..., hidden]; gamma, beta [hidden]
+ * f32; beta may be none. */
 WEFT_API weft_value weft_layer_norm(weft_graph *g, weft_value x, weft_value gamma, weft_value beta,
                                     double eps);
 WEFT_API weft_value weft_rms_norm(weft_graph *g, weft_value x, weft_value gamma, double eps);
@@ -165,38 +167,47 @@ typedef struct weft_conv_options {
 #endif
 WEFT_API weft_value weft_conv2d(weft_graph *g, weft_value x, weft_value weight, weft_value bias,
                                 weft_conv_options options);
-/* x [batch, in, d, h, w], weight [out, in / groups, kd, kh, kw]. */
+/* x [batch, in, d, h, w], weight [out, in / groups, kd, kh, kw] -> [batch, out, od, oh, ow]. */
 WEFT_API weft_value weft_conv3d(weft_graph *g, weft_value x, weft_value weight, weft_value bias,
                                 weft_conv_options options);
-/* x [batch, channels, h, w]; padding counts as -inf (max) and is left out of the count (average).
- */
+/* x [batch, channels, h, w] -> [batch, channels, oh, ow]; padding counts as -inf (max) and is left
+ * out of the count (average). */
 WEFT_API weft_value weft_max_pool2d(weft_graph *g, weft_value x, const int64_t kernel[2],
                                     const int64_t stride[2], const int64_t padding[2]);
 WEFT_API weft_value weft_avg_pool2d(weft_graph *g, weft_value x, const int64_t kernel[2],
                                     const int64_t stride[2], const int64_t padding[2]);
 
 /* Shape. */
+/* x [...] -> [shape[0], ..., shape[rank - 1]]: the same elements in the same order. */
 WEFT_API weft_value weft_reshape(weft_graph *g, weft_value x, int rank,
                                  const int64_t *shape); /* one -1 allowed */
+/* order [rank]: dimension i of the result is dimension order[i] of x. */
 WEFT_API weft_value weft_transpose(weft_graph *g, weft_value x, int rank, const int *order);
+/* x [..., n, ...] -> [..., end - begin, ...]: elements begin to end - 1 of the axis. */
 WEFT_API weft_value weft_slice(weft_graph *g, weft_value x, int axis, int64_t begin, int64_t end);
+/* x[i] [..., n_i, ...] -> [..., n_0 + n_1 + ..., ...]: 1 to 32 values of one dtype, alike but in
+ * their length along the axis. */
 WEFT_API weft_value weft_concat(weft_graph *g, int count, const weft_value *x, int axis);
-/* Equal parts (the axis must divide): writes `parts` values, 1 to 16. */
+/* x [..., n, ...] -> `parts` values [..., n / parts, ...], 1 to 16, which divide n. */
 WEFT_API void weft_split(weft_graph *g, weft_value x, int axis, int parts, weft_value *out);
+/* before, after [rank of x]: how many elements of `value` go in front of each dimension, and behind
+ * it. */
 WEFT_API weft_value weft_pad(weft_graph *g, weft_value x, const int64_t *before,
                              const int64_t *after, double value);
 
 /* Indexing. */
-/* The op "gather". x [..., n, ...] at `axis`, index i32 with the shape of the result except that
- * broadcasting is not done: index [i...] 1-D picks whole slices -> [..., i, ...]. */
+/* The op "gather". x [..., n, ...], index i32 [i] -> [..., i, ...]: slices of the axis by their
+ * numbers; 0 for a number that it does not have. */
 WEFT_API weft_value weft_take(weft_graph *g, weft_value x, weft_value index, int axis);
-/* x + updates added at index along axis; index 1-D [i], updates [..., i, ...]. */
+/* x [..., n, ...], index i32 [i], updates [..., i, ...] -> [..., n, ...]: x with each update added
+ * to the slice of the axis that its number names. */
 WEFT_API weft_value weft_scatter_add(weft_graph *g, weft_value x, weft_value index,
                                      weft_value updates, int axis);
+/* index i32 [...] -> [..., classes]: 1 where the last place is the number, else 0. */
 WEFT_API weft_value weft_one_hot(weft_graph *g, weft_value index, int64_t classes,
                                  weft_dtype dtype);
-/* The k largest of the last dimension, descending, lowest index first among equals: values and i32
- * indices. */
+/* x [..., n] -> values [..., k], and *out_index i32 [..., k]: the k largest of the last dimension,
+ * descending, lowest index first among equals. */
 WEFT_API weft_value weft_top_k(weft_graph *g, weft_value x, int64_t k, weft_value *out_index);
 
 /* Communication between the ranks of a world, for models that divide their work by hand: all ranks

@@ -114,6 +114,7 @@ WEFT_API weft_status weft_plan_overlap(weft_plan *plan, bool overlap) WEFT_CHECK
  * (docs/format-links.md): redistributions and strategies are chosen by it. The values become part
  * of the plan. WEFT_E_NOT_FOUND, WEFT_E_IO. */
 WEFT_API weft_status weft_plan_links(weft_plan *plan, const char *path) WEFT_CHECKED;
+/** How many it is for; 0 for NULL. */
 WEFT_API int weft_plan_devices(const weft_plan *plan);
 
 /** JSON text of a plan (docs/format-plan.md; freed with weft_text_free), and back, from `bytes` of

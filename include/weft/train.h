@@ -83,7 +83,8 @@ WEFT_API weft_status weft_train_run_in(weft_world *world, const weft_job *job,
 /** The plan of a job, completed: how each op is split, how each tensor lies, in which stage each
  * cell is. Nothing is trained, no device is needed. Free with weft_plan_destroy. *out_unmatched
  * (may be NULL; freed with weft_text_free): patterns that match nothing in the model, one a line,
- * with the nearest name that there is, and axes of the mesh that split nothing. */
+ * with the nearest name that there is, and axes of the mesh that split nothing. Fails as
+ * weft_job_report. */
 WEFT_API weft_status weft_job_plan(const weft_job *job, weft_plan **out,
                                    char **out_unmatched) WEFT_CHECKED;
 
@@ -119,7 +120,9 @@ typedef struct weft_model_report {
 } weft_model_report;
 
 /** Build what weft_train_run would run, and describe it. Opens the data only when the sizes depend
- * on it. Free with weft_model_report_free. */
+ * on it. Free with weft_model_report_free. WEFT_E_ARG for a job that does not fit together;
+ * WEFT_E_LAYOUT and others for a plan that does not fit the model; WEFT_E_MISMATCH when the
+ * programs of the devices do not match; those of weft_data_open and of reading model.from. */
 WEFT_API weft_status weft_job_report(const weft_job *job, weft_model_report **out) WEFT_CHECKED;
 WEFT_API void weft_model_report_free(weft_model_report *report); /* NULL is legal */
 

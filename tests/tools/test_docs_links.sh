@@ -1,6 +1,7 @@
 #!/bin/sh
 # The documentation points at what exists: files behind relative links, the index of all pages, verbs and options
-# of the command, keys of job files; and its job files load and its C programs compile.
+# of the command (docs/command.md has all of them), keys of job files; and its job files load and its C programs
+# compile.
 set -u
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -59,6 +60,15 @@ done
 for page in docs/*.md; do
     name=$(basename "$page")
     [ "$name" = README.md ] || grep -q "]($name)" docs/README.md || complain "docs/README.md does not link $name"
+done
+
+# Every option of every verb is in the verb's part of docs/command.md.
+for verb in $("$WEFT_BIN" --help | sed -n 's/^  \([a-z]*\) .*/\1/p'); do
+    awk -v verb="$verb" '/^## / { on = $0 == "## weft " verb } on' docs/command.md >"$work/part"
+    [ -s "$work/part" ] || complain "docs/command.md has no part for weft $verb"
+    for option in $("$WEFT_BIN" "$verb" --help | sed -n 's/^  \(--[a-z-]*\) .*/\1/p'); do
+        [ "$option" = --help ] || grep -qE -- "\`$option[\` ]" "$work/part" || complain "docs/command.md: weft $verb has $option"
+    done
 done
 
 # Whole job files load. Pages show parts of jobs, too; these are jobs as well.
