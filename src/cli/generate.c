@@ -135,9 +135,10 @@ static void print_end(const weft_generation *done) {
     cli_say(stdout, "\n");
     fflush(stdout);
     if (!cli_is_terminal(stderr)) return;
-    cli_say_dim(stderr, "%lld tokens, %.1f tokens/s%s\n", (long long)done->tokens,
+    cli_say_dim(stderr, "%lld tokens, %.1f tokens/s%s", (long long)done->tokens,
                 done->seconds > 0 ? (double)done->tokens / done->seconds : 0.0,
                 done->ended ? ", the text ended" : "");
+    cli_say(stderr, "\n");
 }
 
 static int generate(const char *checkpoint, const generate_options *values, const buffer *prompt) {
