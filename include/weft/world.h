@@ -40,7 +40,7 @@ typedef struct weft_world_options {
 /** What this process finds in its environment: the launcher that started it, and what that says. */
 typedef struct weft_launcher {
     const char *name; /* "weft launch", "Open MPI", "MPICH", "Slurm", "torchrun", "MindSpore",
-                         "rank table"; NULL: none, a process by itself */
+                         "rank table", "Volcano"; NULL: none, a process by itself */
     int rank, size;   /* rank -1: assigned when joining */
     int local_rank, local_size, host, hosts; /* -1: unknown */
 } weft_launcher;

@@ -9,8 +9,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "launch/environment_values.h"
+#include "launch/environment_volcano.h"
 #include "launch/rank_table.h"
 
 /* Which variables hold what. NULL: no such variable. */
@@ -32,6 +34,7 @@ static const names known[WEFTI_START_ALONE] = {
                            "SLURM_NODEID", "SLURM_STEP_NUM_NODES"},
     [WEFTI_START_MINDSPORE] = {"MindSpore", "MS_NODE_ID", "MS_WORKER_NUM", NULL, NULL, NULL, NULL},
     [WEFTI_START_RANK_TABLE] = {"rank table", "RANK_ID", "RANK_SIZE", NULL, NULL, NULL, NULL},
+    [WEFTI_START_VOLCANO] = {"Volcano", "VC_TASK_INDEX", NULL, NULL, NULL, NULL, NULL},
 };
 
 /* Those that number processes and do not say how many there are. Their numbers are ranks for who
@@ -102,12 +105,14 @@ typedef struct claim {
 
 typedef struct reader {
     wefti_variables v;
+    const char *host_name;
+    char volcano_size[WEFTI_VOLCANO_NAME + 16]; /* how messages call that */
     wefti_launcher *out;
     claim claims[WEFTI_START_ALONE];
 } reader;
 
 static const char *get(const reader *r, const char *name) {
-    return wefti_variable(&r->v, name);
+    return wefti_variable(r->v, name);
 }
 
 static weft_status both(const reader *r, const char *one, const char *other) {
@@ -116,7 +121,7 @@ static weft_status both(const reader *r, const char *one, const char *other) {
 }
 
 static weft_status number(const reader *r, const char *name, int min, int max, int *out) {
-    return name ? wefti_variable_number(&r->v, name, min, max, out) : WEFT_OK;
+    return name ? wefti_variable_number(r->v, name, min, max, out) : WEFT_OK;
 }
 
 /* Rank and size among the numbers of `n`; what is not set stays -1, a missing size 0. */
@@ -329,24 +334,72 @@ static wefti_start choose(reader *r) {
     return WEFTI_START_ALONE;
 }
 
-/* Where several processes share a number (a pod that starts two), it is the rank of none. */
-static weft_status number_alone(const reader *r) {
-    weft_launcher *place = &r->out->place;
-    const names *from = NULL;
-    if (r->out->start != WEFTI_START_WEFT || get(r, "WEFT_LAUNCH") || place->local_size > 1)
-        return WEFT_OK;
+/* The number that this process has in its job; -1: none. *out_from: who says so. */
+static weft_status only_number(const reader *r, int *out, const names **out_from) {
+    *out = -1;
+    *out_from = NULL;
     for (size_t i = 0; i < sizeof numbers_only / sizeof *numbers_only; i++) {
         const names *n = &numbers_only[i];
         int rank = -1;
         WEFT_TRY(number(r, n->rank, 0, WEFTI_RANKS_MAX - 1, &rank));
         if (rank < 0) continue;
-        WEFT_REQUIRE(!from || rank == place->rank, WEFT_E_ARG,
-                     "%s is %d (%s), but %s is %d (%s): set WEFT_RANK", from->rank, place->rank,
-                     from->launcher, n->rank, rank, n->launcher);
-        WEFT_TRY(below(n->rank, rank, known[WEFTI_START_WEFT].size, place->size));
-        place->rank = rank;
-        from = n;
+        WEFT_REQUIRE(!*out_from || rank == *out, WEFT_E_ARG,
+                     "%s is %d (%s), but %s is %d (%s): set WEFT_SIZE and WEFT_RANK",
+                     (*out_from)->rank, *out, (*out_from)->launcher, n->rank, rank, n->launcher);
+        *out = rank;
+        *out_from = n;
     }
+    return WEFT_OK;
+}
+
+/* Where several processes share a number (a pod that starts two), it is the rank of none. */
+static bool shares_number(const reader *r, const weft_launcher *place) {
+    return get(r, "WEFT_LAUNCH") || place->local_size > 1;
+}
+
+static weft_status number_alone(const reader *r) {
+    weft_launcher *place = &r->out->place;
+    const names *from;
+    int rank;
+    if (r->out->start != WEFTI_START_WEFT || shares_number(r, place)) return WEFT_OK;
+    WEFT_TRY(only_number(r, &rank, &from));
+    if (rank < 0) return WEFT_OK;
+    WEFT_TRY(below(from->rank, rank, known[WEFTI_START_WEFT].size, place->size));
+    place->rank = rank;
+    return WEFT_OK;
+}
+
+/* Whether nobody else says which rank this is, and where all meet. */
+static bool is_left_to_volcano(const reader *r) {
+    const claim *own = &r->claims[WEFTI_START_WEFT];
+    for (int s = 0; s < WEFTI_START_ALONE; s++)
+        if (s != WEFTI_START_WEFT && r->claims[s].there) return false;
+    if (get(r, "PMIX_RANK") || (!get(r, "VC_TASK_INDEX") && !get(r, "VK_TASK_INDEX"))) return false;
+    bool sized = own->place.rank < 0 && own->place.size > 1 && !shares_number(r, &own->place);
+    return !own->there || (sized && !get(r, "WEFT_SCHEDULER"));
+}
+
+/* An index alone says nothing, as in other jobs of Kubernetes: see check_alone. */
+static weft_status read_volcano(reader *r) {
+    claim *c = &r->claims[WEFTI_START_VOLCANO];
+    weft_launcher *p = &c->place;
+    wefti_volcano task;
+    const names *from;
+    if (!is_left_to_volcano(r) || !wefti_volcano_has_tasks(r->v)) return WEFT_OK;
+    c->there = true;
+    WEFT_TRY(only_number(r, &p->rank, &from));
+    c->rank_name = from->rank;
+    WEFT_TRY(wefti_volcano_find(r->v, from->rank, p->rank, r->host_name, &task));
+    (void)snprintf(r->volcano_size, sizeof r->volcano_size, "the number of %s", task.list_name);
+    c->size_name = r->volcano_size;
+    p->size = task.size;
+    p->local_rank = 0;
+    p->local_size = 1;
+    p->host = p->rank;
+    p->hosts = p->size;
+    /* The same for all pods; two jobs of a node's own network are told apart. */
+    memcpy(r->out->scheduler_host, task.first_host, sizeof task.first_host);
+    r->out->scheduler_port = wefti_port_of(task.first_host, strlen(task.first_host));
     return WEFT_OK;
 }
 
@@ -383,7 +436,7 @@ static weft_status merge(reader *r) {
 static weft_status host_and_port(const reader *r, const char *host, const char *port) {
     int number_of = 0;
     if (!get(r, host) || !get(r, port)) return WEFT_OK;
-    WEFT_TRY(wefti_variable_word(&r->v, host, r->out->scheduler_host, WEFTI_HOST_TEXT));
+    WEFT_TRY(wefti_variable_word(r->v, host, r->out->scheduler_host, WEFTI_HOST_TEXT));
     WEFT_TRY(number(r, port, 1, 65535, &number_of));
     r->out->scheduler_port = number_of;
     return WEFT_OK;
@@ -402,7 +455,8 @@ static void slurm_address(const reader *r) {
     r->out->scheduler_port = wefti_port_of(text, strlen(text));
 }
 
-/* From the weakest source to the strongest: later ones replace. The rank table's is there. */
+/* From the weakest source to the strongest: later ones replace. The rank table's and Volcano's are
+ * there. */
 static weft_status read_address(reader *r) {
     const char *own = get(r, "WEFT_SCHEDULER");
     if (r->claims[WEFTI_START_SLURM].there) slurm_address(r);
@@ -410,7 +464,7 @@ static weft_status read_address(reader *r) {
         WEFT_TRY(host_and_port(r, "MS_SCHED_HOST", "MS_SCHED_PORT"));
     bool mindspore = r->claims[WEFTI_START_MINDSPORE].there;
     if (r->claims[WEFTI_START_TORCHRUN].there || r->claims[WEFTI_START_OPEN_MPI].there ||
-        r->claims[WEFTI_START_MPICH].there) {
+        r->claims[WEFTI_START_MPICH].there || r->claims[WEFTI_START_VOLCANO].there) {
         bool master = get(r, "MASTER_ADDR") && get(r, "MASTER_PORT");
         const char *store = get(r, "TORCHELASTIC_USE_AGENT_STORE");
         WEFT_TRY(host_and_port(r, "MASTER_ADDR", "MASTER_PORT"));
@@ -424,8 +478,11 @@ static weft_status read_address(reader *r) {
                                      &r->out->scheduler_port));
         mindspore = false;
     }
+    bool has_scheduler = mindspore || get(r, "WEFT_LAUNCH");
     r->out->serves = r->out->place.rank == 0 && r->out->place.size > 1 &&
-                     r->out->scheduler_port > 0 && !mindspore && !get(r, "WEFT_LAUNCH");
+                     r->out->scheduler_port > 0 && !has_scheduler;
+    /* Nobody is there to be met. */
+    if (r->out->place.size == 1 && !has_scheduler) r->out->scheduler_port = 0;
     return WEFT_OK;
 }
 
@@ -445,26 +502,28 @@ static weft_status read_words(reader *r) {
     wefti_launcher *o = r->out;
     double join = 0, heartbeat = 0;
     if (r->claims[WEFTI_START_MINDSPORE].there) {
-        WEFT_TRY(wefti_variable_word(&r->v, "MS_NODE_ID", o->node_id, sizeof o->node_id));
-        WEFT_TRY(wefti_variable_seconds(&r->v, "MS_TOPO_TIMEOUT", &join));
-        WEFT_TRY(wefti_variable_seconds(&r->v, "MS_NODE_TIMEOUT", &heartbeat));
+        WEFT_TRY(wefti_variable_word(r->v, "MS_NODE_ID", o->node_id, sizeof o->node_id));
+        WEFT_TRY(wefti_variable_seconds(r->v, "MS_TOPO_TIMEOUT", &join));
+        WEFT_TRY(wefti_variable_seconds(r->v, "MS_NODE_TIMEOUT", &heartbeat));
     }
-    WEFT_TRY(wefti_variable_word(&r->v, "WEFT_NODE_ID", o->node_id, sizeof o->node_id));
-    WEFT_TRY(wefti_settings_read(r->v.lookup, r->v.context, &o->set));
+    WEFT_TRY(wefti_variable_word(r->v, "WEFT_NODE_ID", o->node_id, sizeof o->node_id));
+    WEFT_TRY(wefti_settings_read(r->v, &o->set));
     if (!(o->set.join_seconds > 0)) o->set.join_seconds = join;
     if (!(o->set.heartbeat_seconds > 0)) o->set.heartbeat_seconds = heartbeat;
     return WEFT_OK;
 }
 
-/* Alone although something was begun: better refused than N trainings of one. */
+/* Alone, or of a pod, although something was begun: better refused than N trainings of one. */
 static weft_status check_alone(const reader *r) {
-    if (r->out->start != WEFTI_START_ALONE) return WEFT_OK;
+    bool alone = r->out->start == WEFTI_START_ALONE;
+    if (!alone && r->out->start != WEFTI_START_VOLCANO) return WEFT_OK;
     WEFT_REQUIRE(!get(r, "MS_SCHED_HOST") || !get(r, "MS_WORKER_NUM"), WEFT_E_ARG,
                  "MS_SCHED_HOST and MS_WORKER_NUM are set, but MS_ROLE is not: MS_WORKER or "
                  "MS_SCHED");
-    WEFT_REQUIRE(!get(r, "WEFT_LOCAL_RANK") && !get(r, "WEFT_SCHEDULER"), WEFT_E_ARG,
-                 "%s is set, but WEFT_SIZE is not",
-                 get(r, "WEFT_LOCAL_RANK") ? "WEFT_LOCAL_RANK" : "WEFT_SCHEDULER");
+    WEFT_REQUIRE(!get(r, "WEFT_LOCAL_RANK"), WEFT_E_ARG,
+                 "WEFT_LOCAL_RANK is set, but WEFT_SIZE is not");
+    WEFT_REQUIRE(!alone || !get(r, "WEFT_SCHEDULER"), WEFT_E_ARG,
+                 "WEFT_SCHEDULER is set, but WEFT_SIZE is not");
     /* Others number tasks that are jobs of their own, too; PMIx only ranks. */
     WEFT_REQUIRE(!get(r, "PMIX_RANK"), WEFT_E_ARG,
                  "PMIX_RANK is set, but nothing says how many processes there are: set WEFT_SIZE "
@@ -472,9 +531,10 @@ static weft_status check_alone(const reader *r) {
     return WEFT_OK;
 }
 
-weft_status wefti_launcher_read(wefti_lookup lookup, void *context, wefti_launcher *out) {
+weft_status wefti_launcher_read(wefti_variables variables, const char *host_name,
+                                wefti_launcher *out) {
     wefti_launcher found = {.start = WEFTI_START_ALONE};
-    reader r = {.v = {lookup, context}, .out = &found};
+    reader r = {.v = variables, .host_name = host_name, .out = &found};
     for (int s = 0; s < WEFTI_START_ALONE; s++) {
         r.claims[s].place = (weft_launcher){NULL, -1, 0, -1, -1, -1, -1};
         r.claims[s].rank_name = known[s].rank;
@@ -487,6 +547,7 @@ weft_status wefti_launcher_read(wefti_lookup lookup, void *context, wefti_launch
     WEFT_TRY(read_slurm(&r));
     WEFT_TRY(read_mindspore(&r));
     WEFT_TRY(read_table(&r));
+    WEFT_TRY(read_volcano(&r));
     for (int s = 0; s < WEFTI_START_ALONE; s++) WEFT_TRY(check_place(&known[s], &r.claims[s]));
     WEFT_TRY(merge(&r));
     WEFT_TRY(read_address(&r));
@@ -497,7 +558,7 @@ weft_status wefti_launcher_read(wefti_lookup lookup, void *context, wefti_launch
     return WEFT_OK;
 }
 
-static weft_status path_of(const wefti_variables *v, const char *name, char out[WEFTI_PATH_TEXT]) {
+static weft_status path_of(wefti_variables v, const char *name, char out[WEFTI_PATH_TEXT]) {
     const char *path = wefti_variable(v, name);
     size_t bytes = path ? strlen(path) : 0;
     WEFT_REQUIRE(bytes < WEFTI_PATH_TEXT, WEFT_E_ARG, "%s has %zu bytes; it may have %d", name,
@@ -506,34 +567,35 @@ static weft_status path_of(const wefti_variables *v, const char *name, char out[
     return WEFT_OK;
 }
 
-weft_status wefti_settings_read(wefti_lookup lookup, void *context, wefti_settings *out) {
-    wefti_variables v = {lookup, context};
+weft_status wefti_settings_read(wefti_variables v, wefti_settings *out) {
     int tls = 0;
     *out = (wefti_settings){0};
-    WEFT_TRY(wefti_variable_number(&v, "WEFT_TLS", 0, 1, &tls));
+    WEFT_TRY(wefti_variable_number(v, "WEFT_TLS", 0, 1, &tls));
     out->tls = tls == 1;
-    WEFT_TRY(wefti_variable_word(&v, "WEFT_COMM", out->communicator, sizeof out->communicator));
-    WEFT_TRY(wefti_variable_word(&v, "WEFT_INTERFACE", out->interface, sizeof out->interface));
-    WEFT_TRY(wefti_variable_word(&v, "WEFT_HOST_ID", out->host_id, sizeof out->host_id));
-    WEFT_TRY(wefti_variable_seconds(&v, "WEFT_JOIN_SECONDS", &out->join_seconds));
-    WEFT_TRY(wefti_variable_seconds(&v, "WEFT_HEARTBEAT_SECONDS", &out->heartbeat_seconds));
-    WEFT_TRY(wefti_variable_seconds(&v, "WEFT_WAIT_SECONDS", &out->wait_seconds));
-    WEFT_TRY(path_of(&v, "WEFT_SECRET_FILE", out->secret_file));
-    WEFT_TRY(path_of(&v, "WEFT_LINKS", out->links));
+    WEFT_TRY(wefti_variable_word(v, "WEFT_COMM", out->communicator, sizeof out->communicator));
+    WEFT_TRY(wefti_variable_word(v, "WEFT_INTERFACE", out->interface, sizeof out->interface));
+    WEFT_TRY(wefti_variable_word(v, "WEFT_HOST_ID", out->host_id, sizeof out->host_id));
+    WEFT_TRY(wefti_variable_seconds(v, "WEFT_JOIN_SECONDS", &out->join_seconds));
+    WEFT_TRY(wefti_variable_seconds(v, "WEFT_HEARTBEAT_SECONDS", &out->heartbeat_seconds));
+    WEFT_TRY(wefti_variable_seconds(v, "WEFT_WAIT_SECONDS", &out->wait_seconds));
+    WEFT_TRY(path_of(v, "WEFT_SECRET_FILE", out->secret_file));
+    WEFT_TRY(path_of(v, "WEFT_LINKS", out->links));
     return WEFT_OK;
 }
 
-static const char *from_process(void *context, const char *name) {
-    (void)context;
-    return getenv(name);
+static wefti_variables of_process(void) {
+    static const char *const none[] = {NULL};
+    return environ ? (wefti_variables)environ : none;
 }
 
 weft_status wefti_settings_find(wefti_settings *out) {
-    return wefti_settings_read(from_process, NULL, out);
+    return wefti_settings_read(of_process(), out);
 }
 
 weft_status wefti_launcher_find(wefti_launcher *out) {
-    return wefti_launcher_read(from_process, NULL, out);
+    char host[WEFTI_HOST_TEXT] = "";
+    if (gethostname(host, sizeof host - 1)) *host = '\0';
+    return wefti_launcher_read(of_process(), host, out);
 }
 
 weft_status weft_launcher_find(weft_launcher *out) {

@@ -24,7 +24,8 @@ typedef enum wefti_start { /* by falling precedence */
                            WEFTI_START_SLURM,
                            WEFTI_START_MINDSPORE,
                            WEFTI_START_RANK_TABLE,
-                           WEFTI_START_ALONE /* no launcher */
+                           WEFTI_START_VOLCANO, /* where nobody else says the rank */
+                           WEFTI_START_ALONE    /* no launcher */
 } wefti_start;
 
 enum { WEFTI_HOST_TEXT = 256, WEFTI_PATH_TEXT = 1024, WEFTI_RANKS_MAX = 1 << 20 };
@@ -60,16 +61,15 @@ typedef struct wefti_launcher {
     wefti_settings set; /* its times are the launcher's where the user says none */
 } wefti_launcher;
 
-/* A variable's value, NULL when it is not set. An empty one counts as not set. */
-typedef const char *(*wefti_lookup)(void *context, const char *name);
+/* "NAME=value" each, NULL-terminated. Of one name the first counts, and an empty one as not set. */
+typedef const char *const *wefti_variables;
 
-/* From variables given by `lookup`. WEFT_E_ARG naming variables and values for what is malformed,
- * incomplete, or contradicts something else. Reads the rank table if one is named, no other file.
- */
-weft_status wefti_launcher_read(wefti_lookup lookup, void *context,
+/* From `variables` on a host of that name ("" unknown). WEFT_E_ARG naming variables and values for
+ * what is malformed, incomplete, or contradicts something else. Reads the rank table if one is
+ * named, no other file. */
+weft_status wefti_launcher_read(wefti_variables variables, const char *host_name,
                                 wefti_launcher *out) WEFT_CHECKED;
-weft_status wefti_settings_read(wefti_lookup lookup, void *context,
-                                wefti_settings *out) WEFT_CHECKED;
+weft_status wefti_settings_read(wefti_variables variables, wefti_settings *out) WEFT_CHECKED;
 /* From the environment of this process. */
 weft_status wefti_launcher_find(wefti_launcher *out) WEFT_CHECKED;
 weft_status wefti_settings_find(wefti_settings *out) WEFT_CHECKED;

@@ -12,13 +12,13 @@
 #include "base/crc32c.h"
 #include "base/text.h"
 
-const char *wefti_variable(const wefti_variables *v, const char *name) {
-    const char *value = v->lookup(v->context, name);
-    return value && *value ? value : NULL;
+const char *wefti_variable(wefti_variables v, const char *name) {
+    size_t length = strlen(name);
+    while (*v && (strncmp(*v, name, length) != 0 || (*v)[length] != '=')) v++;
+    return *v && (*v)[length + 1] ? *v + length + 1 : NULL;
 }
 
-weft_status wefti_variable_number(const wefti_variables *v, const char *name, int min, int max,
-                                  int *out) {
+weft_status wefti_variable_number(wefti_variables v, const char *name, int min, int max, int *out) {
     const char *text = wefti_variable(v, name);
     if (!text) return WEFT_OK;
     size_t digits = strspn(text, "0123456789");
@@ -29,7 +29,7 @@ weft_status wefti_variable_number(const wefti_variables *v, const char *name, in
     return WEFT_OK;
 }
 
-weft_status wefti_variable_seconds(const wefti_variables *v, const char *name, double *out) {
+weft_status wefti_variable_seconds(wefti_variables v, const char *name, double *out) {
     const char *text = wefti_variable(v, name);
     if (!text) return WEFT_OK;
     char *end;
@@ -40,8 +40,7 @@ weft_status wefti_variable_seconds(const wefti_variables *v, const char *name, d
     return WEFT_OK;
 }
 
-weft_status wefti_variable_word(const wefti_variables *v, const char *name, char *out,
-                                size_t bytes) {
+weft_status wefti_variable_word(wefti_variables v, const char *name, char *out, size_t bytes) {
     const char *text = wefti_variable(v, name);
     if (!text) return WEFT_OK;
     size_t length = strlen(text);

@@ -4,21 +4,15 @@
 
 #include "launch/environment.h"
 
-typedef struct wefti_variables {
-    wefti_lookup lookup;
-    void *context;
-} wefti_variables;
-
 /* NULL when it is not set or empty. */
-const char *wefti_variable(const wefti_variables *v, const char *name);
+const char *wefti_variable(wefti_variables v, const char *name);
 /* These leave *out alone when the variable is not set, and fail with WEFT_E_ARG naming it and its
  * value when that is not one. */
-weft_status wefti_variable_number(const wefti_variables *v, const char *name, int min, int max,
+weft_status wefti_variable_number(wefti_variables v, const char *name, int min, int max,
                                   int *out) WEFT_CHECKED;
-weft_status wefti_variable_seconds(const wefti_variables *v, const char *name,
-                                   double *out) WEFT_CHECKED;
+weft_status wefti_variable_seconds(wefti_variables v, const char *name, double *out) WEFT_CHECKED;
 /* A name without spaces and control characters, shorter than `bytes`. */
-weft_status wefti_variable_word(const wefti_variables *v, const char *name, char *out,
+weft_status wefti_variable_word(wefti_variables v, const char *name, char *out,
                                 size_t bytes) WEFT_CHECKED;
 
 /* The first host of "node[03-05,9],other": "node03". False: no such list. */

@@ -11,42 +11,8 @@
 
 #include <cmocka.h>
 
-#include "launch/environment.h"
+#include "environment_cases.h"
 #include "launch/environment_values.h"
-
-/* An environment is a list of texts "NAME=value", NULL-terminated. */
-static const char *look(void *context, const char *name) {
-    size_t length = strlen(name);
-    for (const char *const *row = context; *row; row++)
-        if (!strncmp(*row, name, length) && (*row)[length] == '=') return *row + length + 1;
-    return NULL;
-}
-
-static wefti_launcher read_good(const char *const *environment) {
-    wefti_launcher l;
-    weft_status status = wefti_launcher_read(look, (void *)(uintptr_t)environment, &l);
-    if (status < 0) fail_msg("%s", weft_error_message());
-    return l;
-}
-#define READ(...) read_good((const char *const[]){__VA_ARGS__, NULL})
-
-static void refuse_all(const char *const *environment, const char *one, const char *other) {
-    wefti_launcher l;
-    assert_int_equal(wefti_launcher_read(look, (void *)(uintptr_t)environment, &l), WEFT_E_ARG);
-    if (!strstr(weft_error_message(), one) || !strstr(weft_error_message(), other))
-        fail_msg("'%s' does not say '%s' and '%s'", weft_error_message(), one, other);
-}
-#define REFUSE(one, other, ...) refuse_all((const char *const[]){__VA_ARGS__, NULL}, one, other)
-
-static void place_is(const wefti_launcher *l, const char *name, int rank, int size) {
-    assert_string_equal(l->place.name, name);
-    assert_int_equal(l->place.rank, rank);
-    assert_int_equal(l->place.size, size);
-}
-static void address_is(const wefti_launcher *l, const char *host, int port) {
-    assert_string_equal(l->scheduler_host, host);
-    assert_int_equal(l->scheduler_port, port);
-}
 
 static void test_alone(void **state) {
     (void)state;
@@ -92,6 +58,10 @@ static void test_weft(void **state) {
     assert_true(l.serves);
     l = READ("WEFT_SIZE=4", "WEFT_RANK=0", "WEFT_SCHEDULER=h:9000", "WEFT_LAUNCH=1");
     assert_false(l.serves);
+    l = READ("WEFT_SIZE=1", "WEFT_RANK=0", "WEFT_SCHEDULER=h:9000");
+    assert_int_equal(l.scheduler_port, 0);
+    l = READ("WEFT_SIZE=1", "WEFT_RANK=0", "WEFT_SCHEDULER=h:9000", "WEFT_LAUNCH=1");
+    address_is(&l, "h", 9000);
     l = READ("WEFT_SIZE=4");
     assert_int_equal(wefti_launcher_check_address(&l), WEFT_E_ARG);
     assert_non_null(strstr(weft_error_message(), "WEFT_SCHEDULER"));
@@ -113,6 +83,12 @@ static void test_torchrun(void **state) {
              "MASTER_PORT=29500", "TORCHELASTIC_USE_AGENT_STORE=True");
     address_is(&l, "::1", 29501);
     assert_true(l.serves && l.one_host);
+    /* One process meets nobody, and calls nobody. */
+    l = READ("RANK=0", "WORLD_SIZE=1", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=1", "MASTER_ADDR=h",
+             "MASTER_PORT=29500");
+    place_is(&l, "torchrun", 0, 1);
+    assert_int_equal(l.scheduler_port, 0);
+    assert_false(l.serves);
     REFUSE("RANK is set", "WORLD_SIZE", "RANK=0", "MASTER_ADDR=h");
     REFUSE("WORLD_SIZE is set", "RANK is not", "WORLD_SIZE=2", "MASTER_ADDR=h");
     REFUSE("MASTER_PORT", "'0'", "RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=h", "MASTER_PORT=0");
@@ -268,8 +244,7 @@ static void test_rank_table(void **state) {
            "MINDSPORE_HCCL_CONFIG_PATH=/other", "RANK_ID=1");
     wefti_launcher none;
     const char *const missing[] = {"RANK_TABLE_FILE=/none/x.json", "RANK_ID=0", NULL};
-    assert_int_equal(wefti_launcher_read(look, (void *)(uintptr_t)missing, &none),
-                     WEFT_E_NOT_FOUND);
+    assert_int_equal(wefti_launcher_read(missing, "", &none), WEFT_E_NOT_FOUND);
 }
 
 /* --- several at once --- */
