@@ -189,8 +189,9 @@ static weft_status result_of(const wefti_launch *l, weft_launch_result *out) {
     const char *where = here ? "" : ", on another host";
     out->stop_signal = l->stopped_by;
     if (failed) (here ? tell_failure : tell_failure_elsewhere)(l, out);
-    bool unlike = l->scheduler && wefti_scheduler_is_unlike(l->scheduler);
+    bool unlike = l->scheduler ? wefti_scheduler_is_unlike(l->scheduler) : l->unlike;
     if (l->scheduler && (failed || unlike || l->stopped_by)) tell_scheduler_view(l, out);
+    if (l->unlike) out->verdict = wefti_strdup(l->verdict.text);
     if (l->stopped_by && here)
         WEFT_FAIL(WEFT_E_STOPPED,
                   "rank %d ended with exit code %d: a rank was asked to stop by signal %d (%s)",

@@ -55,7 +55,9 @@ typedef struct wefti_launch {
     int failed;                 /* the process whose failure is told; -1: none */
     bool over;                  /* by the end of a process on another host */
     wefti_end end;              /* that one */
-    int stopped_by;             /* the signal of a request to stop; 0: none */
+    bool unlike;           /* ranks have left after unlike calls, without a scheduler here... */
+    wefti_verdict verdict; /* ...and what it says of that */
+    int stopped_by;        /* the signal of a request to stop; 0: none */
 } wefti_launch;
 
 /* The environment of this host's process number `local`, in the arena. */

@@ -174,6 +174,20 @@ bool wefti_member_has_reached(wefti_member *m) {
     return reached;
 }
 
+bool wefti_member_is_unlike(wefti_member *m, double seconds, wefti_verdict *out) {
+    int64_t until = wefti_now_ns() + nanoseconds(seconds, 0);
+    pthread_mutex_lock(&m->lock);
+    m->asks = true;
+    ring(m);
+    /* One that has gone has said all before. */
+    while (m->watches && !m->is_over && (m->asks || m->unanswered > 0) && wefti_now_ns() < until)
+        (void)wait_until(m, wefti_now_ns() + second_ns / 20);
+    bool is_unlike = m->unlike.status < 0;
+    if (is_unlike) *out = m->unlike;
+    pthread_mutex_unlock(&m->lock);
+    return is_unlike;
+}
+
 void wefti_member_report_end(wefti_member *m, double seconds, bool only_once) {
     int64_t until = wefti_now_ns() + nanoseconds(seconds, 0);
     pthread_mutex_lock(&m->lock);

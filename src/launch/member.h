@@ -46,6 +46,9 @@ bool wefti_member_is_under_way(wefti_member *member);
 bool wefti_member_has_reached(wefti_member *member);
 /* Who looks: whether the job is over, and by which end. */
 bool wefti_member_is_over(wefti_member *member, wefti_end *out);
+/* Who looks and has found the scheduler: whether it says by now that members have left after unlike
+ * calls. It is asked, for `seconds` at most. */
+bool wefti_member_is_unlike(wefti_member *member, double seconds, wefti_verdict *out);
 int32_t wefti_member_rank(const wefti_member *member);
 int32_t wefti_member_size(const wefti_member *member);
 uint64_t wefti_member_generation(const wefti_member *member);

@@ -48,7 +48,10 @@ struct wefti_member {
     bool is_over;
     bool watches; /* it has found the scheduler, which has not said goodbye */
     wefti_end end;
-    wefti_span ranks; /* of who looks */
+    wefti_span ranks;     /* of who looks */
+    bool asks;            /* once more, for what the scheduler may have said by now */
+    int unanswered;       /* times that it has */
+    wefti_verdict unlike; /* what it has told of calls; status 0: nothing */
     bool leaving, leave_sent, stopping;
     const wefti_call_records *records; /* said when leaving; borrowed until the end */
     int64_t beat_ns;                   /* the last heartbeat; 0: one is due */

@@ -37,6 +37,8 @@ weft_status wefti_member_ask(wefti_member *m) {
     WEFT_TRY(wefti_wire_send(&m->link, kind, body, bytes, NULL, 0));
     m->line = WEFTI_LINE_ASKED;
     if (m->looks) {
+        m->unanswered = m->watches && m->state == WEFTI_MEMBER_PARTED ? m->unanswered + 1 : 1;
+        m->asks = false;
         m->watches = true;
         change(m, WEFTI_MEMBER_PARTED); /* all that it says is said */
     }
@@ -154,10 +156,15 @@ weft_status wefti_member_hear(wefti_member *m, const wefti_frame *frame) {
     case WEFTI_FRAME_VERDICT:
     case WEFTI_FRAME_REFUSED:
         WEFT_TRY(wefti_verdict_decode(frame, &verdict));
+        if (m->looks && frame->kind == WEFTI_FRAME_VERDICT) {
+            m->unlike = verdict;
+            return WEFT_OK;
+        }
         wefti_member_broken(m, verdict.status, verdict.failed, verdict.text);
         return WEFT_OK;
     case WEFTI_FRAME_GOODBYE:
         m->watches = false;
+        pthread_cond_broadcast(&m->changed);
         if (m->state == WEFTI_MEMBER_IN) change(m, WEFTI_MEMBER_PARTED);
         return WEFT_OK;
     case WEFTI_FRAME_OVER:
@@ -167,6 +174,8 @@ weft_status wefti_member_hear(wefti_member *m, const wefti_frame *frame) {
         return WEFT_OK;
     case WEFTI_FRAME_HEARD:
         if (m->reports) change(m, WEFTI_MEMBER_PARTED);
+        if (m->looks && m->unanswered > 0 && --m->unanswered == 0)
+            pthread_cond_broadcast(&m->changed);
         return WEFT_OK;
     default:
         return WEFT_OK;

@@ -196,9 +196,11 @@ static void check_times(wefti_member *m, int64_t now) {
 }
 
 static void act(wefti_member *m, int64_t now) {
+    weft_status status = WEFT_OK;
+    if (m->asks && m->watches && m->line == WEFTI_LINE_ASKED && wefti_member_ask(m) < 0)
+        hear_all(m);
     if (over(m)) return;
     if (m->line == WEFTI_LINE_OFF && now >= m->call_ns) call(m, now);
-    weft_status status = WEFT_OK;
     if (m->line == WEFTI_LINE_SHAKING && m->link.phase == WEFTI_WIRE_OPEN)
         status = wefti_member_ask(m);
     if (m->line == WEFTI_LINE_UP) status = wefti_member_say(m, now);

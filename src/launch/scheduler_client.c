@@ -174,9 +174,24 @@ void wefti_client_tell_over(wefti_scheduler *s) {
     }
 }
 
+void wefti_client_tell_unlike(wefti_scheduler *s) {
+    unsigned char body[WEFTI_MESSAGE_MAX];
+    const wefti_verdict *v = &s->verdict;
+    size_t bytes = wefti_verdict_encode(v->status, v->failed, v->text, body);
+    for (int64_t i = 0; i < s->client_count; i++) {
+        wefti_client *c = s->clients[i];
+        if (c->watch.count == 0 || c->told_unlike) continue;
+        wefti_client_send(s, c, WEFTI_FRAME_VERDICT, body, bytes);
+        c->told_unlike = true;
+    }
+}
+
+/* Said once more it is a question: what there was to tell stands before the answer. */
 static weft_status watches(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
     WEFT_TRY(wefti_span_decode(frame, &c->watch));
     if (s->is_over) wefti_client_tell_over(s);
+    if (s->unlike) wefti_client_tell_unlike(s);
+    wefti_client_send(s, c, WEFTI_FRAME_HEARD, NULL, 0);
     return WEFT_OK;
 }
 
@@ -215,7 +230,7 @@ static weft_status handle_frame(wefti_scheduler *s, wefti_client *c, const wefti
     WEFT_REQUIRE(!c->next, WEFT_E_CORRUPT, "a message of kind %d between two worlds",
                  (int)frame->kind);
     if (frame->kind == WEFTI_FRAME_ENDED) return ended(s, c, frame);
-    if (frame->kind == WEFTI_FRAME_WATCH && !c->watch.count) return watches(s, c, frame);
+    if (frame->kind == WEFTI_FRAME_WATCH) return watches(s, c, frame);
     wefti_join join;
     WEFT_REQUIRE(frame->kind == WEFTI_FRAME_JOIN && !c->watch.count, WEFT_E_CORRUPT,
                  "a message of kind %d before joining", (int)frame->kind);

@@ -23,6 +23,7 @@ static void judge(wefti_scheduler *s, int32_t rank, const wefti_call_record *min
                    (int)rank, mine->text, (int)other, theirs);
     s->unlike = true;
     wefti_scheduler_judge_text(s, WEFT_E_MISMATCH, WEFT_RANK_NONE, &text);
+    wefti_client_tell_unlike(s);
 }
 
 void wefti_scheduler_compare(wefti_scheduler *s, int32_t rank, const wefti_call_records *records) {

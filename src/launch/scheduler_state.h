@@ -20,6 +20,7 @@ typedef struct wefti_client {
     int64_t since_ns; /* of the connection, or of its ending */
     wefti_span watch; /* ranks of the launcher that it is; count 0: it is none */
     bool told;        /* that launcher knows that the job is over */
+    bool told_unlike; /* and that calls were unlike */
     wefti_join *next; /* it waits for the next world; NULL: it does not */
     char address[64];
 } wefti_client;
@@ -101,7 +102,8 @@ void wefti_client_refuse(wefti_scheduler *s, wefti_client *client, weft_status s
     __attribute__((format(printf, 5, 6)));
 /* A connection that is over: what that means for its rank, and the end of it. */
 void wefti_client_lost(wefti_scheduler *s, wefti_client *client, const char *why);
-void wefti_client_tell_over(wefti_scheduler *s); /* all who watch */
+void wefti_client_tell_over(wefti_scheduler *s);   /* all who watch */
+void wefti_client_tell_unlike(wefti_scheduler *s); /* the verdict, to them */
 void wefti_client_expire(wefti_scheduler *s, int64_t now_ns);
 void wefti_scheduler_sweep(wefti_scheduler *s); /* frees what is gone */
 

@@ -239,6 +239,69 @@ static void report_to_nobody(void **state) {
     wefti_member_report_end(report, 0.2, false);
 }
 
+typedef struct leaver {
+    wefti_member_options options;
+    wefti_call_records records;
+    weft_status joined, left;
+    pthread_t thread;
+} leaver;
+
+static void *join_and_leave(void *context) {
+    leaver *l = context;
+    wefti_member *m;
+    l->joined = wefti_member_join(&l->options, &m);
+    if (l->joined >= 0) l->left = wefti_member_close(m, &l->records);
+    return NULL;
+}
+
+static wefti_member *look_at(const wefti_scheduler *s) {
+    wefti_member *look;
+    wefti_member_options word = test_member(wefti_scheduler_address(s));
+    assert_int_equal(wefti_member_look(&word, &(wefti_span){1, 1}, &look), WEFT_OK);
+    for (int i = 0; i < 2000 && wefti_member_is_under_way(look); i++) usleep(10000);
+    assert_true(wefti_member_has_reached(look));
+    return look;
+}
+
+/* Members leave after unlike calls: who has watched, and who looks later, is told, and knows it
+ * also when the scheduler has gone. */
+static void looks_for_unlike_calls(void **state) {
+    (void)state;
+    static leaver leavers[2];
+    for (int unlike = 0; unlike < 2; unlike++) {
+        wefti_scheduler_options o = test_scheduler(2);
+        wefti_scheduler *s = start(&o);
+        wefti_member *look[2] = {look_at(s)};
+        wefti_verdict verdict = {.status = WEFT_OK};
+        assert_false(wefti_member_is_unlike(look[0], 20, &verdict));
+        for (int i = 0; i < 2; i++) {
+            leavers[i] = (leaver){.options = test_member(wefti_scheduler_address(s))};
+            leavers[i].options.rank = i;
+            leavers[i].records.count = 1;
+            leavers[i].records.of[0] = (wefti_call_record){.ranks = 9,
+                                                           .other = -1,
+                                                           .calls = 3,
+                                                           .digest = (uint64_t)(unlike * i),
+                                                           .text = "it"};
+            assert_int_equal(pthread_create(&leavers[i].thread, NULL, join_and_leave, &leavers[i]),
+                             0);
+        }
+        for (int i = 0; i < 2; i++) {
+            pthread_join(leavers[i].thread, NULL);
+            assert_int_equal(leavers[i].joined, WEFT_OK);
+            assert_int_equal(leavers[i].left, unlike ? WEFT_E_MISMATCH : WEFT_OK);
+        }
+        look[1] = look_at(s);
+        for (int i = 0; i < 4; i++) {
+            if (i == 2) wefti_scheduler_stop(s);
+            assert_true(wefti_member_is_unlike(look[i % 2], 20, &verdict) == unlike);
+            assert_true(!unlike || strstr(verdict.text, "had not made the same calls"));
+            verdict.text[0] = '\0';
+        }
+        for (int i = 0; i < 2; i++) wefti_member_report_end(look[i], 1e-9, true);
+    }
+}
+
 /* Who looks for the scheduler finds it, and takes no seat; and who was told of a failure is known.
  */
 static void looks_and_is_told(void **state) {
@@ -597,6 +660,7 @@ int main(void) {
         cmocka_unit_test(ends_before_all_came),
         cmocka_unit_test(ends_later),
         cmocka_unit_test(report_to_nobody),
+        cmocka_unit_test(looks_for_unlike_calls),
         cmocka_unit_test(looks_and_is_told),
         cmocka_unit_test(launchers_hear_of_failures),
         cmocka_unit_test(worlds_follow_each_other),

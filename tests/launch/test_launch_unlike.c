@@ -1,0 +1,132 @@
+/* Ranks whose last calls are unlike, and that end with 0 all the same: each host's launcher says
+ * so. With an argument this program is such a rank. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/io.h"
+#include "launch/auth.h"
+#include "launch/environment.h"
+#include "weft/collective.h"
+#include "weft/launch.h"
+#include "weft/world.h"
+
+enum { HOSTS = 2, EACH = 2, TEXT = 2048 };
+
+typedef struct outcome {
+    weft_status status;
+    int failed_rank;
+    char error[TEXT], verdict[TEXT];
+} outcome;
+
+static outcome *outcomes;
+static char folder[64], secret[128], program[1024];
+
+/* As members of groups that nobody calls again: only who compares what they called can tell. */
+static int be_rank(const char *what) {
+    weft_world *w;
+    float value = 1;
+    if (weft_world_join(NULL, &w) < 0) return 3;
+    bool odd = !strcmp(what, "unlike") && weft_world_rank(w) == 1;
+    weft_status status = weft_barrier(w, NULL);
+    if (status >= 0) status = weft_broadcast(w, NULL, &value, 1, WEFT_F32, odd ? 1 : 0);
+    weft_world_leave(w);
+    /* Who is late may hear of it in the call itself. */
+    return status >= 0 || !strcmp(what, "unlike") ? 0 : 4;
+}
+
+static int make_folder(void **state) {
+    (void)state;
+    ssize_t bytes = readlink("/proc/self/exe", program, sizeof program - 1);
+    (void)snprintf(folder, sizeof folder, "/tmp/weft_unlike.XXXXXX");
+    if (bytes <= 0 || !mkdtemp(folder)) return -1;
+    (void)snprintf(secret, sizeof secret, "%s/secret", folder);
+    for (const char *const *name = wefti_launcher_variables; *name; name++) unsetenv(*name);
+    outcomes = mmap(NULL, HOSTS * sizeof *outcomes, PROT_READ | PROT_WRITE,
+                    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return outcomes == MAP_FAILED || wefti_secret_create(secret) < 0 ? -1 : 0;
+}
+static int remove_folder(void **state) {
+    (void)state;
+    munmap(outcomes, HOSTS * sizeof *outcomes);
+    return wefti_remove_tree(folder) < 0 ? -1 : 0;
+}
+
+static void launch(int host, const char *what, const char *scheduler) {
+    const char *const command[] = {program, what, NULL};
+    outcome *o = &outcomes[host];
+    weft_launch_result r;
+    weft_launch_options options = {.command = command,
+                                   .processes = EACH,
+                                   .hosts = HOSTS,
+                                   .host_rank = host,
+                                   .scheduler = scheduler,
+                                   .secret_file = secret,
+                                   .join_seconds = 60};
+    o->status = weft_launch_run(&options, &r);
+    (void)snprintf(o->error, TEXT, "%s", o->status < 0 ? weft_error_message() : "");
+    (void)snprintf(o->verdict, TEXT, "%s", r.verdict);
+    o->failed_rank = r.failed_rank;
+    weft_launch_result_free(&r);
+}
+
+static void run(const char *what) {
+    char scheduler[64];
+    pid_t processes[HOSTS];
+    (void)snprintf(scheduler, sizeof scheduler, "127.0.0.1:%d",
+                   wefti_port_of(folder, strlen(folder)));
+    memset(outcomes, 0, HOSTS * sizeof *outcomes);
+    for (int host = 0; host < HOSTS; host++) {
+        fflush(NULL);
+        processes[host] = fork();
+        assert_true(processes[host] >= 0);
+        if (processes[host] > 0) continue;
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        launch(host, what, scheduler);
+        _exit(0);
+    }
+    for (int host = 0; host < HOSTS; host++) {
+        int status = -1;
+        waitpid(processes[host], &status, 0);
+        assert_int_equal(status, 0);
+    }
+}
+
+static void test_unlike(void **state) {
+    (void)state;
+    run("unlike");
+    for (int host = 0; host < HOSTS; host++) {
+        const outcome *o = &outcomes[host];
+        if (o->status != WEFT_E_PEER) fail_msg("host %d: %d, '%s'", host, o->status, o->error);
+        assert_string_equal(o->error, "ranks have not made the same calls");
+        assert_int_equal(o->failed_rank, -1);
+        assert_non_null(strstr(o->verdict, "the last a broadcast, root member 1"));
+    }
+    assert_string_equal(outcomes[0].verdict, outcomes[1].verdict);
+}
+
+static void test_like(void **state) {
+    (void)state;
+    run("like");
+    for (int host = 0; host < HOSTS; host++) {
+        const outcome *o = &outcomes[host];
+        if (o->status != WEFT_OK) fail_msg("host %d: %d, '%s'", host, o->status, o->error);
+        assert_string_equal(o->verdict, "");
+    }
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_unlike), cmocka_unit_test(test_like)};
+    if (argc > 1) return be_rank(argv[1]);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
