@@ -162,6 +162,7 @@ static weft_status begin(weft_world *world, weft_group *group, wefti_call *call,
     r->number = message ? 0 : ++call->group->calls;
     call->group->references++;
     status = post(r, call);
+    if (status >= 0 && message) wefti_record_message(call);
     if (status >= 0) return WEFT_OK;
     status = tell(r, status);
     /* What is posted already cannot be taken back. */

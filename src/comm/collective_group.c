@@ -115,6 +115,7 @@ void wefti_collectives_destroy(wefti_collectives *c) {
     }
     wefti_group_release(c->everyone);
     wefti_free(c->blocks);
+    wefti_free(c->messages);
     wefti_free(c);
 }
 

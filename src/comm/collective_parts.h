@@ -109,11 +109,18 @@ typedef struct wefti_blocks {
     int32_t dtype;          /* of this */
 } wefti_blocks;
 
+typedef struct wefti_messages { /* the same, of sends and receives */
+    uint64_t count;
+    int64_t elements;
+    int32_t dtype, tag;
+} wefti_messages;
+
 struct wefti_collectives {
     weft_world *world;
     weft_group *everyone, *groups; /* groups: all, everyone among them */
     wefti_ranks_seen *seen;
-    wefti_blocks *blocks; /* [ranks][received, sent]; NULL until the first exchange */
+    wefti_blocks *blocks;     /* [ranks][received, sent]; NULL until the first exchange */
+    wefti_messages *messages; /* [ranks][received, sent]; NULL until the first one */
     wefti_bound *bucket[WEFTI_BOUND_BUCKETS];
     int32_t kept;
     uint64_t clock, made;  /* made: groups, ever */
@@ -155,8 +162,9 @@ void wefti_call_extent(const wefti_call *call, int64_t *out_source, int64_t *out
 void wefti_group_name(const int32_t *ranks, int32_t count, int32_t world,
                       char out[WEFTI_GROUP_NAME]);
 
-/* collective_record.c: a call is made; a group ends. */
+/* collective_record.c: a call is made; a message is under way; a group ends. */
 weft_status wefti_record_call(const wefti_call *call) WEFT_CHECKED;
+void wefti_record_message(const wefti_call *call);
 void wefti_record_end(const weft_group *group);
 
 /* collective_bind.c: a bound transfer with room for a post. */

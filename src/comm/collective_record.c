@@ -1,14 +1,16 @@
 /* What members have called, so that they can be compared when they leave: transfers that give
  * nobody anything to look at, such as the last broadcast of ranks that each take themselves for its
  * root, are found by the next call of their group, and there may be none. So are blocks of an
- * exchange that nobody expects, if ever the same two exchange any more. */
+ * exchange that nobody expects, if ever the same two exchange any more, and messages that are small
+ * enough to be gone before anybody receives them. */
 #include <stdio.h>
 
 #include "comm/collective_parts.h"
 
-/* Where hashes of pairs begin: far from the small numbers with which those of groups do, as hashes
- * begun near each other may meet (those of [0, 2] and of 3 to 2 have). */
+/* Where hashes of pairs begin: far from the small numbers with which those of groups do, and from
+ * each other, as hashes begun near each other may meet (those of [0, 2] and of 3 to 2 have). */
 static const uint64_t OF_PAIRS = UINT64_C(0x6a09e667f3bcc908);
+static const uint64_t OF_MESSAGES = UINT64_C(0xbb67ae8584caa73b);
 
 /* Sums: two members may begin exchanges of several groups in different orders. */
 static void record_blocks(const wefti_call *call, const int *members, const int64_t *counts,
@@ -39,8 +41,33 @@ static weft_status record_exchange(const wefti_call *call) {
     return WEFT_OK;
 }
 
+static bool is_message(const wefti_call *call) {
+    return call->kind == WEFTI_CALL_SEND || call->kind == WEFTI_CALL_RECV;
+}
+
+/* Before anything is posted: what cannot be counted must not go. */
+static weft_status make_messages(wefti_collectives *c) {
+    if (c->messages) return WEFT_OK;
+    c->messages = wefti_calloc((size_t)c->world->size, 2 * sizeof *c->messages);
+    WEFT_REQUIRE(c->messages, WEFT_E_NOMEM, "no memory for the messages of %d ranks",
+                 (int)c->world->size);
+    return WEFT_OK;
+}
+
+void wefti_record_message(const wefti_call *call) {
+    const weft_group *group = call->group;
+    bool sent = call->kind == WEFTI_CALL_SEND;
+    wefti_messages *all = &group->of->messages[2 * group->ranks[call->root] + sent];
+    if (call->count == 0) return; /* as empty blocks */
+    all->count++;
+    all->elements = call->count;
+    all->dtype = (int32_t)call->dtype;
+    all->tag = (int32_t)call->tag;
+}
+
 weft_status wefti_record_call(const wefti_call *call) {
     weft_group *group = call->group;
+    if (is_message(call)) return make_messages(group->of);
     if (call->kind == WEFTI_CALL_ALL_TO_ALL_V || call->kind == WEFTI_CALL_NEIGHBOR_EXCHANGE)
         WEFT_TRY(record_exchange(call));
     if (call->kind > WEFTI_CALL_ALL_TO_ALL_V || group->count == 1) return WEFT_OK;
@@ -122,15 +149,38 @@ static void record_pair(const wefti_collectives *c, int32_t other, bool sent,
                    weft_dtype_text((weft_dtype)blocks->dtype));
 }
 
+static void record_messages(const wefti_collectives *c, int32_t other, bool sent,
+                            wefti_call_records *out) {
+    const wefti_messages *messages = &c->messages[2 * other + sent];
+    int32_t from = sent ? c->world->rank : other, to = sent ? other : c->world->rank;
+    if (messages->count == 0 || out->count == WEFTI_CALL_RECORDS) return;
+    wefti_call_record *record = &out->of[out->count++];
+    record->ranks = wefti_group_mix(wefti_group_mix(OF_MESSAGES, (uint64_t)from), (uint64_t)to);
+    record->other = other;
+    record->side = sent ? WEFTI_SENT : WEFTI_RECEIVED;
+    record->calls = messages->count;
+    (void)snprintf(record->text, WEFTI_CALL_TEXT,
+                   "messages from rank %d to rank %d: %llu %s, the last of %lld elements (%s), tag "
+                   "%d",
+                   (int)from, (int)to, (unsigned long long)messages->count,
+                   sent ? "sent" : "received", (long long)messages->elements,
+                   weft_dtype_text((weft_dtype)messages->dtype), (int)messages->tag);
+}
+
+static void record_with(const wefti_collectives *c, int32_t other, wefti_call_records *out) {
+    for (int sent = 0; sent < 2; sent++) {
+        if (c->blocks) record_pair(c, other, sent, out);
+        if (c->messages) record_messages(c, other, sent, out);
+    }
+}
+
 /* The nearest first, round the world: two ranks then have each other among theirs, or neither. */
 static void record_pairs(const wefti_collectives *c, wefti_call_records *out) {
     int32_t size = c->world->size, me = c->world->rank;
-    for (int32_t d = 1; c->blocks && d <= size / 2; d++) {
+    for (int32_t d = 1; (c->blocks || c->messages) && d <= size / 2; d++) {
         int32_t up = (me + d) % size, down = (me + size - d) % size;
-        for (int sent = 0; sent < 2; sent++) {
-            record_pair(c, up, sent, out);
-            if (down != up) record_pair(c, down, sent, out);
-        }
+        record_with(c, up, out);
+        if (down != up) record_with(c, down, out);
     }
 }
 

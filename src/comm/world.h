@@ -10,19 +10,23 @@ typedef struct wefti_collectives wefti_collectives; /* comm/collective.c: its bo
 
 /* What one member has called in all groups of the same ranks, for those who compare at the end.
  * Calls that only some members make (messages, neighbours) do not count. Of exchanges: the blocks
- * that went from one rank to another, by what each of the two has sent or received. */
+ * that went from one rank to another, by what each of the two has sent or received. Of messages:
+ * how many went, by either side; those that were sent must have been received, while a receive that
+ * was begun may be left. */
 enum { WEFTI_CALL_RECORDS = 256, WEFTI_CALL_TEXT = 160 };
+enum { WEFTI_NO_SIDE, WEFTI_SENT, WEFTI_RECEIVED };
 typedef struct wefti_call_record {
     uint64_t ranks;             /* hash of these */
-    int32_t other;              /* blocks: the rank that has the other side; else -1 */
+    int32_t other;              /* blocks, messages: the rank that has the other side; else -1 */
+    int32_t side;               /* messages: which one this is; else WEFTI_NO_SIDE */
     uint64_t calls, digest;     /* how many, and of all of them */
     char text[WEFTI_CALL_TEXT]; /* "all 3 ranks: 5 calls, the last a broadcast, root member 1 (...)"
                                  */
 } wefti_call_record;
 typedef struct wefti_call_records {
     int32_t count;
-    wefti_call_record of[WEFTI_CALL_RECORDS]; /* of more, those made first; of blocks, between the
-                                                 nearest ranks */
+    wefti_call_record of[WEFTI_CALL_RECORDS]; /* of more, those made first; of blocks and messages,
+                                                 between the nearest ranks */
 } wefti_call_records;
 
 struct weft_world {

@@ -26,6 +26,13 @@ static void judge(wefti_scheduler *s, int32_t rank, const wefti_call_record *min
     wefti_client_tell_unlike(s);
 }
 
+/* Of messages more may have been received than sent: a receive that was begun, and left. */
+static bool are_unlike(const wefti_call_record *a, const wefti_call_record *b) {
+    if (a->side == WEFTI_SENT && b->side == WEFTI_RECEIVED) return a->calls > b->calls;
+    if (a->side == WEFTI_RECEIVED && b->side == WEFTI_SENT) return b->calls > a->calls;
+    return a->calls != b->calls || a->digest != b->digest;
+}
+
 void wefti_scheduler_compare(wefti_scheduler *s, int32_t rank, const wefti_call_records *records) {
     if (s->seats[rank].left) return; /* it has said so before */
     /* One that has no memory says nothing. */
@@ -39,9 +46,9 @@ void wefti_scheduler_compare(wefti_scheduler *s, int32_t rank, const wefti_call_
                 **at = (wefti_parted){.rank = rank, .record = *mine};
             else
                 s->seats[rank].partial = true; /* the next is the first */
-        } else if (other->record.calls != mine->calls || other->record.digest != mine->digest) {
+        } else if (are_unlike(mine, &other->record)) {
             judge(s, rank, mine, other->rank, other->record.text);
-        } else if (mine->other >= 0 && other->rank != rank) { /* nobody else names these blocks */
+        } else if (mine->other >= 0 && other->rank != rank) { /* nobody else names them */
             *at = other->next;
             wefti_free(other);
         }
@@ -54,6 +61,7 @@ void wefti_scheduler_compare_all(wefti_scheduler *s) {
             int32_t other = p->record.other;
             if (s->state != WEFTI_SCHEDULER_RUNNING) return;
             if (other < 0 || other >= s->taken || s->seats[other].partial) continue;
+            if (p->record.side == WEFTI_RECEIVED) continue;
             judge(s, p->rank, &p->record, other, "none of these");
         }
 }

@@ -147,6 +147,7 @@ weft_status wefti_records_encode(const wefti_call_records *m, unsigned char **ou
     for (int32_t i = 0; m && i < m->count; i++) {
         wefti_pack_u64(&p, m->of[i].ranks);
         wefti_pack_u32(&p, (uint32_t)m->of[i].other);
+        wefti_pack_u32(&p, (uint32_t)m->of[i].side);
         wefti_pack_u64(&p, m->of[i].calls);
         wefti_pack_u64(&p, m->of[i].digest);
         wefti_pack_text(&p, m->of[i].text, WEFTI_CALL_TEXT - 1);
@@ -165,10 +166,13 @@ weft_status wefti_records_decode(const wefti_frame *frame, wefti_call_records *o
         }
         r->ranks = wefti_unpack_u64(&u);
         r->other = (int32_t)wefti_unpack_u32(&u);
+        r->side = (int32_t)wefti_unpack_u32(&u);
         r->calls = wefti_unpack_u64(&u);
         r->digest = wefti_unpack_u64(&u);
         wefti_unpack_text(&u, r->text, WEFTI_CALL_TEXT - 1);
-        if (r->other < -1 || r->other >= WEFTI_MEMBERS_MAX) u.bad = true;
+        if (r->other < -1 || r->other >= WEFTI_MEMBERS_MAX || r->side < WEFTI_NO_SIDE ||
+            r->side > WEFTI_RECEIVED)
+            u.bad = true;
     }
     return all_taken(&u, "leave");
 }

@@ -67,7 +67,7 @@ size_t wefti_span_encode(const wefti_span *m, unsigned char out[WEFTI_MESSAGE_MA
 weft_status wefti_span_decode(const wefti_frame *frame, wefti_span *out) WEFT_CHECKED;
 
 /* LEAVE: what a member has called. Fresh memory. NULL: nothing is said of that. */
-enum { WEFTI_RECORDS_MAX = WEFTI_CALL_RECORDS * (32 + WEFTI_CALL_TEXT) };
+enum { WEFTI_RECORDS_MAX = WEFTI_CALL_RECORDS * (36 + WEFTI_CALL_TEXT) };
 _Static_assert((int)WEFTI_RECORDS_MAX <= (int)WEFTI_LEAVE_MAX, "all records go into one frame");
 weft_status wefti_records_encode(const wefti_call_records *m, unsigned char **out,
                                  size_t *out_bytes) WEFT_CHECKED;

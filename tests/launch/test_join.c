@@ -198,8 +198,48 @@ static void by_torchrun(void **state) {
 
 /* --- calls that differ at the very end, where no later call finds it */
 
-enum { LIKE, OTHER_ROOT, LEFT_OUT, LOST_BLOCK, LOST_NEIGHBOR, OTHER_BLOCKS, UNLIKE_CASES };
+enum {
+    LIKE,
+    OTHER_ROOT,
+    LEFT_OUT,
+    LOST_MESSAGE,
+    ONE_MESSAGE_LESS,
+    LOST_BLOCK,
+    LOST_NEIGHBOR,
+    OTHER_BLOCKS,
+    UNLIKE_CASES
+};
 static int unlike_case;
+
+/* All messages are received, in another order than they are sent; an empty one may be lost. */
+static weft_status like_messages(weft_world *w, int rank) {
+    enum { TAGS = 3 };
+    static float sent[TAGS] = {1, 2, 3}, received[TAGS];
+    weft_request *request[TAGS];
+    weft_status status = WEFT_OK;
+    if (rank == 1) {
+        for (int t = 0; t < TAGS && status >= 0; t++)
+            status = weft_send(w, NULL, &sent[t], 1, WEFT_F32, 3, t);
+        if (status >= 0) status = weft_send(w, NULL, NULL, 0, WEFT_F32, 3, TAGS);
+    }
+    if (rank != 3) return status;
+    for (int t = TAGS - 1; t >= 0 && status >= 0; t--)
+        status = weft_recv_start(w, NULL, &received[t], 1, WEFT_F32, 1, t, &request[t]);
+    for (int t = 0; t < TAGS && status >= 0; t++) status = weft_request_wait(request[t]);
+    return status;
+}
+
+/* Messages that nobody receives. */
+static weft_status unlike_messages(weft_world *w, int rank) {
+    float values[3] = {1, 2, 3};
+    weft_status status = WEFT_OK;
+    if (unlike_case == LOST_MESSAGE && rank == 0)
+        return weft_send(w, NULL, values, 3, WEFT_F32, 2, 7);
+    if (unlike_case != ONE_MESSAGE_LESS) return status;
+    for (int i = 0; i < 2 && rank == 3 && status >= 0; i++)
+        status = weft_send(w, NULL, values, 2, WEFT_F32, 2, 7);
+    return rank == 2 ? weft_recv(w, NULL, values, 2, WEFT_F32, 3, 7) : status;
+}
 
 /* Equal on all, but for the order of groups and what neighbours say to each other. */
 static weft_status like_calls(weft_world *w, int rank) {
@@ -225,7 +265,7 @@ static weft_status like_calls(weft_world *w, int rank) {
     float values[RANKS * RANKS] = {0}, taken[RANKS];
     for (int m = 0; m < RANKS && rank == 0; m++) sent[m] = m + 1;
     if (status >= 0) status = weft_all_to_all_v(w, NULL, values, sent, taken, received, WEFT_F32);
-    return status;
+    return status >= 0 ? like_messages(w, rank) : status;
 }
 
 /* Blocks that nobody looks for. */
@@ -256,6 +296,7 @@ static int unlike(int number, outcome *out) {
         status = weft_broadcast(w, NULL, &value, 1, WEFT_F32, number == 1 ? 1 : 0);
     if (status >= 0 && unlike_case == LEFT_OUT && number == 0)
         status = weft_broadcast(w, NULL, &value, 1, WEFT_F32, 0);
+    if (status >= 0) status = unlike_messages(w, number);
     if (status >= 0) status = unlike_blocks(w, number);
     describe(out, status); /* one that is late hears it in a call */
     weft_status end = weft_world_close(w);
@@ -269,6 +310,10 @@ static void unlike_at_the_end(void **state) {
     static const char *const named[UNLIKE_CASES] = {
         [OTHER_ROOT] = "rank 1 in all 4 ranks: 5 calls, the last a broadcast, root member 1",
         [LEFT_OUT] = "rank 0 in all 4 ranks: 5 calls, the last a broadcast, root member 0",
+        [LOST_MESSAGE] = "rank 0 in messages from rank 0 to rank 2: 1 sent, the last of 3 elements "
+                         "(f32), tag 7; rank 2 in none of these",
+        [ONE_MESSAGE_LESS] = "rank 2 in messages from rank 3 to rank 2: 1 received, the last of 2 "
+                             "elements (f32), tag 7",
         [LOST_BLOCK] = "rank 2 in exchanges from rank 2 to rank 1: 1 block, the last of 3 elements "
                        "(f32); rank 1 in none of these",
         [LOST_NEIGHBOR] = "rank 3 in exchanges from rank 3 to rank 0: 1 block, the last of 2 "

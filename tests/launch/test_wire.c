@@ -213,6 +213,7 @@ static void records_come_back(void **state) {
         for (int i = 0; i < all.count; i++) {
             all.of[i].ranks = (uint64_t)i * 7;
             all.of[i].other = i % 3 - 1;
+            all.of[i].side = i % 3;
             all.of[i].calls = 1;
             all.of[i].digest = ~0ull;
             memset(all.of[i].text, 'a', (size_t)i % WEFTI_CALL_TEXT);
