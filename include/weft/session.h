@@ -102,8 +102,9 @@ WEFT_API weft_session_options weft_session_defaults(void);
 /** Compile `graph`. The session borrows it: destroy the graph after the session. NULL options:
  * defaults. Fails with the graph's first error, if it has one; WEFT_E_ARG for options or a plan
  * that make no sense; WEFT_E_LAYOUT, WEFT_E_SHAPE and others for a plan that does not fit the
- * model; WEFT_E_NOMEM, naming the largest tensors, for what exceeds memory_bytes; WEFT_E_MISMATCH
- * when the processes of the world do not create the same session. */
+ * model; WEFT_E_NOMEM, naming the largest tensors and the step of the program in which they are
+ * there at once, for what exceeds memory_bytes; WEFT_E_MISMATCH when the processes of the world do
+ * not create the same session. */
 WEFT_API weft_status weft_session_create(weft_graph *graph, const weft_session_options *options,
                                          weft_session **out) WEFT_CHECKED;
 /** Not collective. NULL is legal. */

@@ -52,12 +52,27 @@ static weft_status find_peak(const wefti_program_builder *b, int32_t *out) {
     return WEFT_OK;
 }
 
+/* The step of that time. Packing has none: what it needs stays. */
+static void find_peak_step(wefti_program_builder *b, int32_t worst) {
+    int32_t latest = -1;
+    b->p->peak_step = -1;
+    for (int s = 0; s < WEFTI_SECTION_PACK; s++)
+        for (int64_t k = 0; k < b->step_count[s]; k++) {
+            int32_t at = b->steps[s][k].at;
+            if (at > worst || at <= latest) continue;
+            latest = at;
+            b->p->peak_section = (wefti_section)s;
+            b->p->peak_step = (int32_t)k;
+        }
+}
+
 /* The largest of what is alive then, descending; of equal ones the earliest first. */
 static weft_status find_largest(wefti_program_builder *b) {
     enum { MOST = 32 };
     const wefti_buffer *largest[MOST];
     int32_t worst = 0, count = 0;
     WEFT_TRY(find_peak(b, &worst));
+    find_peak_step(b, worst);
     for (int64_t i = 0; i < b->buffer_count; i++) {
         const wefti_buffer *x = &b->buffers[i];
         if (!x->persistent && (x->life.first > worst || x->life.last < worst)) continue;

@@ -29,6 +29,7 @@ typedef struct wefti_draft_step {
     wefti_buffer_ref *args;
     int32_t arg_count;
     int32_t frame; /* buffer, -1 */
+    int32_t at;    /* time */
 } wefti_draft_step;
 
 /* Backward passes: of all gradients, or, where schedules want it, of activations and of weights

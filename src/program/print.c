@@ -34,12 +34,42 @@ static void print_memory(wefti_text *text, const wefti_program *p) {
                    wefti_bytes_text(p->transient_bytes, c));
 }
 
+static const char *kind_text(const wefti_step *step) {
+    switch (step->kind) {
+    case WEFTI_STEP_CALL:
+        return step->phase == WEFTI_OTHER ? "move" : wefti_phase_text(step);
+    case WEFTI_STEP_COPY:
+        return "copy";
+    case WEFTI_STEP_LOSS:
+        return "loss";
+    case WEFTI_STEP_POST:
+        return "post";
+    case WEFTI_STEP_WAIT:
+        return "wait";
+    default:
+        return "pack";
+    }
+}
+
+/* "backward of h.3, microbatch 2" */
+static void add_instant(wefti_text *text, const wefti_program *p) {
+    if (p->peak_step < 0) return;
+    const wefti_step *step = &p->steps[p->peak_section][p->peak_step];
+    wefti_text_add(text, " (at once in %s of %s", kind_text(step), step->name);
+    if (p->all_microbatches && p->peak_section == WEFTI_SECTION_FIRST)
+        wefti_text_add(text, ", microbatch %d", step->micro);
+    if (p->peak_section == WEFTI_SECTION_NEXT)
+        wefti_text_add(text, ", %s", wefti_section_text(p->peak_section));
+    wefti_text_add(text, ")");
+}
+
 weft_status wefti_program_largest(const wefti_program *p, int count, char **out) {
     wefti_text text = {0};
     char bytes[32];
     for (int i = 0; i < count && i < p->largest_count; i++)
         wefti_text_add(&text, "%s%s %s", i ? ", " : "", p->largest[i].name,
                        wefti_bytes_text(p->largest[i].bytes, bytes));
+    add_instant(&text, p);
     *out = wefti_text_take(&text);
     WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for a list of tensors");
     return WEFT_OK;
@@ -61,23 +91,6 @@ static void print_transfer(wefti_text *text, const wefti_step *step, const wefti
                    wefti_bytes_text(x->gives, gives), wefti_bytes_text(x->gets, gets),
                    wefti_bytes_text(x->receives, receives),
                    x->joined ? "; together with the next" : "");
-}
-
-static const char *kind_text(const wefti_step *step) {
-    switch (step->kind) {
-    case WEFTI_STEP_CALL:
-        return step->phase == WEFTI_OTHER ? "move" : wefti_phase_text(step);
-    case WEFTI_STEP_COPY:
-        return "copy";
-    case WEFTI_STEP_LOSS:
-        return "loss";
-    case WEFTI_STEP_POST:
-        return "post";
-    case WEFTI_STEP_WAIT:
-        return "wait";
-    default:
-        return "pack";
-    }
 }
 
 static int32_t cell_number(const wefti_cell_use *cells, int32_t count, const wefti_routine *r) {

@@ -12,7 +12,8 @@ weft_status wefti_program_print(const wefti_program *program, const weft_plan *p
 weft_status wefti_program_json(const wefti_program *program, const weft_plan *plan,
                                char **out) WEFT_CHECKED;
 
-/* What holds memory at the peak, the largest first: "parameters ... 474.7 MiB, ..."; wefti_free. */
+/* What holds memory at the peak, the largest first, and when that is: "wte.weight 147.2 MiB, ...
+ * (at once in backward of h.11)"; wefti_free. */
 weft_status wefti_program_largest(const wefti_program *program, int count, char **out) WEFT_CHECKED;
 
 /* For both: what is where. */

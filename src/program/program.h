@@ -218,6 +218,8 @@ typedef struct wefti_program {
     double forward_flops, backward_flops;
     wefti_memory_item *largest; /* alive at the peak, descending */
     int32_t largest_count;
+    wefti_section peak_section; /* of the step at the peak */
+    int32_t peak_step;          /* its number there, -1: none */
 } wefti_program;
 
 /* The optimizer as the program builder sees it: the ops to place per parameter. Supplied by

@@ -15,6 +15,7 @@ weft_status wefti_build_begin(wefti_program_builder *b, wefti_section s, wefti_s
     d->step.tensor = -1;
     d->step.micro = b->now_micro;
     d->frame = -1;
+    d->at = b->now;
     d->arg_count = args;
     WEFT_TRY(wefti_build_array(b, args, sizeof *d->args, &d->args));
     for (int32_t a = 0; a < args; a++) d->args[a].buffer = -1;

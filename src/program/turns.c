@@ -184,7 +184,8 @@ static void renew_times(group *g, int64_t begin, int32_t now) {
     g->now = b->now = now;
     memset(g->seen, 0, (size_t)b->buffer_count);
     for (int64_t k = begin; k < b->step_count[g->section]; k++, b->now++) {
-        const wefti_draft_step *d = &b->steps[g->section][k];
+        wefti_draft_step *d = &b->steps[g->section][k];
+        d->at = b->now;
         for (int32_t a = 0; a < d->arg_count; a++) renew_lifetime(g, d->args[a].buffer, b->now);
         renew_lifetime(g, d->frame, b->now);
     }
