@@ -1,5 +1,6 @@
 /* What a plan says of names that the model does not have, most often a mistyped pattern, which
- * would do nothing and say nothing; and axes that it says nothing of. */
+ * would do nothing and say nothing; of gradients that there are not; and axes that it says nothing
+ * of. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,6 +20,7 @@ typedef struct checker {
     wefti_arena *arena;
     const weft_plan *plan;
     names ops, tensors, calls;
+    int64_t params;
     wefti_text out;
 } checker;
 
@@ -71,9 +73,11 @@ static weft_status collect(checker *c, const weft_graph *graph) {
         WEFT_TRY(add(c, &c->calls, root->nodes[k].scope));
         WEFT_TRY(add_ops(c, &root->nodes[k]));
     }
-    for (int64_t i = 0; i < root->in_count; i++)
-        if (root->values[root->in[i]].name)
-            WEFT_TRY(add(c, &c->tensors, root->values[root->in[i]].name));
+    for (int64_t i = 0; i < root->in_count; i++) {
+        const wefti_value_info *v = &root->values[root->in[i]];
+        c->params += v->kind == WEFTI_VALUE_PARAM;
+        if (v->name) WEFT_TRY(add(c, &c->tensors, v->name));
+    }
     return WEFT_OK;
 }
 
@@ -135,6 +139,20 @@ static void check_axes(checker *c) {
                            data && dp < 0 ? ", and batches are split by an axis called 'dp'" : "");
 }
 
+/* There is at most one gradient to add up for each parameter: what ends behind them does nothing.
+ */
+static void check_fusion(checker *c) {
+    const wefti_fusion *f = &c->plan->fusion[0];
+    for (int32_t i = 0; f->mode == WEFT_FUSION_INDEX && i < f->index_count; i++)
+        if (f->index[i] > c->params) {
+            wefti_text_add(&c->out,
+                           "fusion.allreduce.config: %d is behind the last of the model's %lld "
+                           "gradients\n",
+                           f->index[i], (long long)c->params);
+            return;
+        }
+}
+
 static void check_all(checker *c) {
     const weft_plan *p = c->plan;
     for (int64_t i = 0; i < p->strategy_count; i++)
@@ -146,6 +164,7 @@ static void check_all(checker *c) {
     for (int64_t i = 0; i < p->recompute.cell_count; i++)
         check(c, &c->calls, p->recompute.cells[i], NULL, "recompute.cells", i, "cell");
     check_axes(c);
+    check_fusion(c);
 }
 
 weft_status wefti_plan_unmatched(const weft_plan *plan, weft_graph *graph, char **out) {

@@ -317,8 +317,8 @@ static void test_names_in_equal_cells(void **state) {
     weft_graph_destroy(g);
 }
 
-/* Axes that nothing is split by are told. */
-static void test_unused_axes(void **state) {
+/* Axes that nothing is split by, and ends behind all gradients, are told. */
+static void test_unused(void **state) {
     (void)state;
     static const struct {
         const char *words, *notes;
@@ -340,6 +340,12 @@ static void test_unused_axes(void **state) {
         {"parallel.mesh={tp: 2}\nparallel.strategies=[{match: h.*.mlp.c_fc:linear, split: "
          "((1,1,1),(1,2))}]",
          ""},
+        {"parallel.mesh={dp: 2}\nparallel.fusion.allreduce=index\n"
+         "parallel.fusion.allreduce.config=[20, 40]",
+         ""}, /* 2 of the embedding, 12 of each block, 2 of the last norm */
+        {"parallel.mesh={dp: 2}\nparallel.fusion.allreduce=index\n"
+         "parallel.fusion.allreduce.config=[20, 41, 50]",
+         "fusion.allreduce.config: 41 is behind the last of the model's 40 gradients\n"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         weft_job *job = gpt2_with(cases[i].words);
@@ -473,7 +479,7 @@ int main(void) {
         cmocka_unit_test(test_names_in_equal_cells),
         cmocka_unit_test(test_families),
         cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_unused_axes),
+        cmocka_unit_test(test_unused),
     };
     return cmocka_run_group_tests_name("plan completion", tests, NULL, NULL);
 }
