@@ -33,6 +33,14 @@ nothing_left() {
     fail "after $1 there are left: $left $folders"
 }
 marked="--env LAUNCH_TEST=$mark"
+# listening PROCESS...: the addresses of their sockets that listen, as the kernel writes them.
+listening() {
+    for process in "$@"; do
+        ls -l "/proc/$process/fd" 2>/dev/null
+    done | sed -n 's/.*socket:\[\([0-9]*\)\]$/\1/p' | sort -u >inodes
+    cat /proc/net/tcp /proc/net/tcp6 2>/dev/null |
+        awk 'NR == FNR { mine[$1] = 1; next } $4 == "0A" && ($10 in mine) { print $2 }' inodes -
+}
 # wait_for TEXT FILE: until the file has it.
 wait_for() {
     for _ in $(seq 200); do
@@ -137,6 +145,12 @@ hand torchrun "export RANK=\$R WORLD_SIZE=4 LOCAL_RANK=\$R LOCAL_WORLD_SIZE=4 MA
 same torchrun
 hand ours "export WEFT_RANK=\$R WEFT_SIZE=4 WEFT_SCHEDULER=127.0.0.1:$((port + 2))"
 same ours
+# What an MPI's launcher sets, and an address beside it: then its MPI is not needed.
+address="MASTER_ADDR=127.0.0.1 MASTER_PORT=$((port + 6))"
+hand openmpi "export OMPI_COMM_WORLD_RANK=\$R OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=\$R OMPI_COMM_WORLD_LOCAL_SIZE=4 $address"
+same openmpi
+hand mpich "export PMI_RANK=\$R PMI_SIZE=4 WEFT_SCHEDULER=127.0.0.1:$((port + 7))"
+same mpich
 MS_SCHED_HOST=127.0.0.1 MS_SCHED_PORT=$((port + 3)) MS_WORKER_NUM=4
 export MS_SCHED_HOST MS_SCHED_PORT MS_WORKER_NUM
 (sleep 0.5 && MS_ROLE=MS_SCHED exec "$weft" train job.yaml) >sched.out 2>&1 &
@@ -170,6 +184,15 @@ long='train.steps=1000000 train.eval_every=0'
 "$weft" launch $marked -n 4 --logs killed --tail all -- "$weft" train job.yaml $long >killed.out 2>&1 &
 launcher=$!
 wait_for 'step 1/' killed.out
+# One socket listens, that of the scheduler, where nobody from outside comes in.
+sockets=$(listening $launcher)
+case $sockets in
+0100007F:???? | 7F000001:????) ;;
+*) fail "the launcher listens at: $sockets" ;;
+esac
+# shellcheck disable=SC2046
+sockets=$(listening $(pgrep -P $launcher))
+[ -z "$sockets" ] || fail "ranks listen at: $sockets"
 for process in $(pgrep -P $launcher); do
     tr '\0' '\n' <"/proc/$process/environ" 2>/dev/null | grep -qx WEFT_RANK=2 && kill -9 "$process"
 done

@@ -1,0 +1,235 @@
+/* A rank that is stopped (SIGSTOP) in the midst of each of the collectives: the others' call ends
+ * with an error that names the rank and the call. One world of processes for each collective, all
+ * at once, whose ranks mostly wait for each other. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include "base/io.h"
+#include "control_cases.h"
+#include "launch/environment.h"
+#include "weft/collective.h"
+#include "weft/transport.h"
+
+enum { RANKS = 3, STOPPED = 1, ELEMS = 64, MOST = 2 * RANKS * ELEMS };
+
+static float from[MOST], to[MOST];
+
+/* ---- the calls: rank 1 waits for the others in each of them ---- */
+
+typedef weft_status call(weft_world *w, int rank);
+
+static weft_status all_reduce(weft_world *w, int rank) {
+    (void)rank;
+    return weft_all_reduce(w, NULL, from, to, ELEMS, WEFT_F32, WEFT_REDUCE_SUM);
+}
+static weft_status all_gather(weft_world *w, int rank) {
+    (void)rank;
+    return weft_all_gather(w, NULL, from, to, ELEMS, WEFT_F32);
+}
+static weft_status reduce_scatter(weft_world *w, int rank) {
+    (void)rank;
+    return weft_reduce_scatter(w, NULL, from, to, ELEMS, WEFT_F32, WEFT_REDUCE_MAX);
+}
+static weft_status all_to_all(weft_world *w, int rank) {
+    (void)rank;
+    return weft_all_to_all(w, NULL, from, to, ELEMS, WEFT_F32);
+}
+static weft_status all_to_all_v(weft_world *w, int rank) {
+    static const int64_t counts[RANKS] = {3, 3, 3};
+    (void)rank;
+    return weft_all_to_all_v(w, NULL, from, counts, to, counts, WEFT_F32);
+}
+/* There and back, so that nobody goes on without rank 1. */
+static weft_status broadcast(weft_world *w, int rank) {
+    weft_status status = weft_broadcast(w, NULL, from, ELEMS, WEFT_F32, 0);
+    (void)rank;
+    return status < 0 ? status : weft_broadcast(w, NULL, from, ELEMS, WEFT_F32, STOPPED);
+}
+static weft_status reduce(weft_world *w, int rank) {
+    weft_status status = weft_reduce(w, NULL, from, to, ELEMS, WEFT_F32, WEFT_REDUCE_SUM, STOPPED);
+    (void)rank;
+    if (status < 0) return status;
+    return weft_reduce(w, NULL, from, to, ELEMS, WEFT_F32, WEFT_REDUCE_SUM, 0);
+}
+static weft_status gather(weft_world *w, int rank) {
+    weft_status status = weft_gather(w, NULL, from, to, ELEMS, WEFT_F32, STOPPED);
+    (void)rank;
+    return status < 0 ? status : weft_gather(w, NULL, from, to, ELEMS, WEFT_F32, 0);
+}
+static weft_status scatter(weft_world *w, int rank) {
+    weft_status status = weft_scatter(w, NULL, from, to, ELEMS, WEFT_F32, 0);
+    (void)rank;
+    return status < 0 ? status : weft_scatter(w, NULL, from, to, ELEMS, WEFT_F32, STOPPED);
+}
+static weft_status barrier(weft_world *w, int rank) {
+    (void)rank;
+    return weft_barrier(w, NULL);
+}
+/* Around a ring: rank 1 waits for rank 0. */
+static weft_status messages(weft_world *w, int rank) {
+    weft_status status = WEFT_OK;
+    if (rank == 0) status = weft_send(w, NULL, from, ELEMS, WEFT_F32, 1, 3);
+    if (status >= 0)
+        status = weft_recv(w, NULL, to, ELEMS, WEFT_F32, (rank + RANKS - 1) % RANKS, 3);
+    if (status >= 0 && rank > 0)
+        status = weft_send(w, NULL, from, ELEMS, WEFT_F32, (rank + 1) % RANKS, 3);
+    return status;
+}
+static weft_status neighbor_exchange(weft_world *w, int rank) {
+    const int others[2] = {(rank + 1) % RANKS, (rank + 2) % RANKS};
+    static const int64_t counts[2] = {5, 5};
+    return weft_neighbor_exchange(w, NULL, from, others, counts, 2, to, others, counts, 2,
+                                  WEFT_F32);
+}
+static weft_status halo_exchange(weft_world *w, int rank) {
+    static const int64_t rims[4] = {1, 1, 0, 0}, shape[3] = {1, 4, 4};
+    weft_halo halo = weft_halo_on_grid(RANKS, 1, rank, rims);
+    return weft_halo_exchange(w, NULL, from, shape, &halo, to, &halo, WEFT_F32);
+}
+
+static const struct {
+    const char *name, *said; /* said: by who is kept waiting */
+    call *call;
+} calls[] = {
+    {"all_reduce", "all_reduce", all_reduce},
+    {"all_gather", "all_gather", all_gather},
+    {"reduce_scatter", "reduce_scatter", reduce_scatter},
+    {"all_to_all", "all_to_all", all_to_all},
+    {"all_to_all_v", "all_to_all_v", all_to_all_v},
+    {"broadcast", "broadcast", broadcast},
+    {"reduce", "reduce", reduce},
+    {"gather", "gather", gather},
+    {"scatter", "scatter", scatter},
+    {"barrier", "barrier", barrier},
+    {"messages", "recv", messages},
+    {"neighbor_exchange", "neighbor_exchange", neighbor_exchange},
+    {"halo_exchange", "halo_exchange", halo_exchange},
+};
+enum { CALLS = sizeof calls / sizeof *calls };
+
+/* ---- worlds ---- */
+
+typedef struct outcome {
+    _Atomic int calls, failed;
+    _Atomic int64_t at_ns;
+    weft_status status;
+    char text[1024];
+} outcome;
+
+static outcome (*outcomes)[RANKS];
+static pid_t pids[CALLS][RANKS];
+static char folder[64];
+
+static int member(int kind, int rank, outcome *out) {
+    char text[128];
+    weft_world *w;
+    weft_world_options options = {.join_seconds = 60, .heartbeat_seconds = SHORT_HEARTBEAT};
+    snprintf(text, sizeof text, "%s/secret", folder);
+    setenv("WEFT_SECRET_FILE", text, 1);
+    snprintf(text, sizeof text, "%s %d", folder, kind);
+    int port = wefti_port_of(text, strlen(text));
+    snprintf(text, sizeof text, "127.0.0.1:%d", port);
+    setenv("WEFT_SCHEDULER", text, 1);
+    snprintf(text, sizeof text, "%d", rank);
+    setenv("WEFT_RANK", text, 1);
+    snprintf(text, sizeof text, "%d", RANKS);
+    setenv("WEFT_SIZE", text, 1);
+    weft_status status = weft_world_join(&options, &w);
+    bool joined = status >= 0;
+    while (status >= 0) {
+        if (rank != STOPPED) usleep(20000);
+        status = calls[kind].call(w, rank);
+        if (status >= 0) out->calls++;
+    }
+    out->at_ns = wefti_now_ns();
+    out->status = status;
+    snprintf(out->text, sizeof out->text, "%s", weft_error_message());
+    out->failed = 1;
+    if (joined) weft_world_leave(w);
+    return 0;
+}
+
+static bool await(_Atomic int *what, int value, double seconds) {
+    for (int64_t end = wefti_now_ns() + (int64_t)(seconds * 1e9); *what < value; usleep(1000))
+        if (wefti_now_ns() > end) return false;
+    return true;
+}
+
+static void begin(int kind) {
+    for (int r = 0; r < RANKS; r++) {
+        fflush(NULL);
+        pids[kind][r] = fork();
+        assert_true(pids[kind][r] >= 0);
+        if (pids[kind][r] > 0) continue;
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nobody behind */
+        _exit(member(kind, r, &outcomes[kind][r]));
+    }
+}
+
+static void survivors_are_told(int kind, int64_t since) {
+    char name[32];
+    snprintf(name, sizeof name, "rank %d", STOPPED);
+    for (int r = 0; r < RANKS; r++) {
+        const outcome *o = &outcomes[kind][r];
+        if (r == STOPPED) continue;
+        if (!await(&outcomes[kind][r].failed, 1, STOP_SEEN + 20))
+            fail_msg("%s: rank %d still waits", calls[kind].name, r);
+        double took = (double)(o->at_ns - since) * 1e-9;
+        print_message("%s, rank %d: %s\n", calls[kind].name, r, o->text);
+        if (took > STOP_SEEN)
+            fail_msg("%s: rank %d heard of it after %.1f s", calls[kind].name, r, took);
+        if (!strstr(o->text, name) || !strstr(o->text, "has not been heard of for"))
+            fail_msg("%s, rank %d: '%s'", calls[kind].name, r, o->text);
+        if (!strstr(o->text, calls[kind].said))
+            fail_msg("%s, rank %d: no word of the call in '%s'", calls[kind].name, r, o->text);
+    }
+}
+
+static void each_collective_ends(void **state) {
+    (void)state;
+    for (int kind = 0; kind < CALLS; kind++) begin(kind);
+    for (int kind = 0; kind < CALLS; kind++)
+        for (int r = 0; r < RANKS; r++)
+            if (!await(&outcomes[kind][r].calls, 5, 60))
+                fail_msg("%s, rank %d: %s", calls[kind].name, r, outcomes[kind][r].text);
+    int64_t now = wefti_now_ns();
+    for (int kind = 0; kind < CALLS; kind++) kill(pids[kind][STOPPED], SIGSTOP);
+    for (int kind = 0; kind < CALLS; kind++) survivors_are_told(kind, now);
+    for (int kind = 0; kind < CALLS; kind++) {
+        kill(pids[kind][STOPPED], SIGKILL);
+        for (int r = 0; r < RANKS; r++) waitpid(pids[kind][r], NULL, 0);
+    }
+}
+
+static int make_folder(void **state) {
+    (void)state;
+    char secret[128];
+    snprintf(folder, sizeof folder, "/tmp/weft_stops.XXXXXX");
+    if (!mkdtemp(folder)) return -1;
+    snprintf(secret, sizeof secret, "%s/secret", folder);
+    for (const char *const *name = wefti_launcher_variables; *name; name++) unsetenv(*name);
+    setenv("HOME", folder, 1);
+    outcomes = mmap(NULL, CALLS * sizeof *outcomes, PROT_READ | PROT_WRITE,
+                    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return outcomes == MAP_FAILED || wefti_secret_create(secret) < 0 ? -1 : 0;
+}
+static int remove_folder(void **state) {
+    (void)state;
+    munmap(outcomes, CALLS * sizeof *outcomes);
+    return wefti_remove_tree(folder) < 0 ? -1 : 0;
+}
+
+int main(void) {
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(each_collective_ends, make_folder, remove_folder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
