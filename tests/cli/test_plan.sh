@@ -50,6 +50,8 @@ sed 's/"m0=dp k=tp"/"m0=dp in0.0=tp"/' plan.json >bad.json
 expect 1 'says in0.0: it is m0, which the strategy splits already' plan --check bad.json job.yaml
 expect 1 'says heads: 2 elements cannot be split into 4 parts' plan job.yaml --devices 4 'parallel.mesh={tp: 4}' model.heads=2 \
     'parallel.strategies=[{match: "h.*.attn:attention", split: "heads=tp"}]'
+grep -qF 'h.0.attn:attention' out && grep -qF 'operands are f32[4, 16, 2, 16]' out && grep -q 'it can be split by .*heads (2)' out ||
+    fail 'no word of the op, its shapes, or what can be said' out
 expect 1 'dimension 2 of input 0: the mesh (tp=4) has no free axes for 2 cuts; it allows 1, 4' plan job.yaml --devices 4 'parallel.mesh={tp: 4}' \
     'parallel.strategies=[{match: "h.*.mlp.c_fc:linear", split: "((1,1,2),(4,1))"}]'
 expect 1 'says 4 cuts of dimension 0 of input 1: it differs from the cuts of the same' plan job.yaml --devices 4 'parallel.mesh={tp: 4}' \

@@ -29,6 +29,17 @@ for line in '^rank 3 of 4: dp 1 of 2, tp 1 of 2$' \
     grep -q "$line" text || fail "no line with $line" text
 done
 
+# --- one rank of many, of which none is started ---
+set -- train.batch=64 model.hidden=64 model.heads=16 'parallel.mesh={dp: 64, tp: 16}' \
+    'parallel.strategies=[{match: "h.*.mlp.c_fc:linear", split: n0=tp}, {match: "h.*.mlp.c_proj:linear", split: k=tp}]'
+expect 0 'rank            5 of 1024' launch --rehearse --ranks 1024 --rank 5 -- weft train job.yaml "$@"
+"$weft" program job.yaml "$@" 'parallel.mesh={dp: 4, tp: 16}' --rank 21 >text 2>&1 || fail 'program of 64 ranks failed' text
+for line in '^rank 21 of 64: dp 1 of 4, tp 5 of 16$' \
+    'all_reduce sum of h\.0\.mlp\.c_proj:linear, ranks 16 to 31, f32' \
+    'reads h\.1\.mlp\.c_fc\.weight *f32\[64, 16\] of f32\[64, 256\]  \[-, tp\]'; do
+    grep -q "$line" text || fail "64 ranks: no line with $line" text
+done
+
 # --- a plan file: stages ---
 expect 0 'plan.json' plan job.yaml --devices 4 parallel.pipeline.stages=2 parallel.pipeline.microbatches=2 --out plan.json
 "$weft" program job.yaml --plan plan.json --rank 3 train.accumulate=2 >text 2>&1 || fail 'program --plan failed' text

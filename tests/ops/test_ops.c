@@ -365,6 +365,46 @@ static void gradients_match_finite_differences(void **state) {
     for_each_case(gradients_at_the_edges);
 }
 
+/* Every factor of a case gets some size, one after the other; what is no legal case then is left
+ * out. WEFT_SEED sets the sizes. */
+static uint64_t shapes_seed, shapes_tried, shapes_legal;
+
+static bool resize_at_random(op_setup *s, uint64_t trial) {
+    for (int f = 0;; f++) {
+        op_graph g;
+        wefti_split_rule rule;
+        op_setup next;
+        if (op_graph_open(s, 3, &g) < 0) return false;
+        bool more = op_rule(g.node, &rule) && f < rule.factors;
+        if (more && resize_factor(s, g.node, &rule, f,
+                                  1 + wefti_philox_u32(shapes_seed, trial, (uint64_t)f) % 7, &next))
+            *s = next;
+        op_graph_close(&g);
+        if (!more) return true;
+    }
+}
+
+static void gradients_of_some_shapes(const op_setup *s) {
+    enum { SHAPES = 6 };
+    for (int k = 0; k < SHAPES && s->op->grad; k++) {
+        op_setup other = *s;
+        if (resize_at_random(&other, shapes_tried++)) {
+            shapes_legal++;
+            gradients_of(&other);
+        }
+    }
+}
+
+static void gradients_match_on_random_shapes(void **state) {
+    (void)state;
+    const char *given = getenv("WEFT_SEED");
+    shapes_seed = given ? strtoull(given, NULL, 10) : 20260;
+    for_each_case(gradients_of_some_shapes);
+    print_message("seed %llu: %llu shapes, %llu legal\n", (unsigned long long)shapes_seed,
+                  (unsigned long long)shapes_tried, (unsigned long long)shapes_legal);
+    assert_true(shapes_legal > shapes_tried / 2);
+}
+
 /* ---- split rules ---- */
 
 /* Copy the box [begin, begin + size) along the dimensions of factor f between a whole tensor and a
@@ -583,6 +623,7 @@ int main(void) {
         cmocka_unit_test(every_case_runs),
         cmocka_unit_test(damaged_cases_are_refused_or_legal),
         cmocka_unit_test(gradients_match_finite_differences),
+        cmocka_unit_test(gradients_match_on_random_shapes),
         cmocka_unit_test(split_rules_hold),
         cmocka_unit_test(text_reads_back),
     };

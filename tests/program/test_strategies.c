@@ -355,6 +355,88 @@ static void documented_chains(void **state) {
     }
 }
 
+/* ---- the network of the documentation's quick start ---- */
+
+/* All transfers of the forward pass are between the ranks that have the same rows. */
+static void assert_row_groups(const weft_session *s, int rank) {
+    const wefti_program *p = wefti_session_program_of(s, 0, rank);
+    for (int32_t i = 0; i < p->step_count[WEFTI_SECTION_FIRST]; i++) {
+        const wefti_step *step = &p->steps[WEFTI_SECTION_FIRST][i];
+        wefti_step_transfer t;
+        if (!strcmp(step->name, "loss") || strcmp(wefti_phase_text(step), "forward") != 0) continue;
+        for (int32_t at = 0; wefti_step_transfer_next(p, step, &at, &t);) {
+            assert_int_equal(t.transfer->members, 4);
+            for (int32_t m = 0; m < 4; m++)
+                assert_int_equal(t.transfer->ranks[m], rank / 4 * 4 + m);
+        }
+    }
+}
+
+static void assert_local(const weft_session *s, int rank, const char *name, int64_t rows,
+                         int64_t columns) {
+    const wefti_tensor *t = wefti_program_tensor(wefti_session_program_of(s, 0, rank), name);
+    assert_non_null(t);
+    assert_int_equal(t->desc.shape[0], rows);
+    assert_int_equal(t->desc.shape[1], columns);
+}
+
+/* X [16, 32], two products cut by ((2,4),(4,1)) and what is between by ((2,4)), on 8 ranks: pieces
+ * of (8, 8) (8, 16), then of (8, 4) (4, 16); sums over ranks 0 to 3 and 4 to 7, of which the
+ * activation takes its part. */
+static void the_quick_start_network(void **state) {
+    (void)state;
+    weft_graph *g;
+    weft_plan *plan = mesh_of((int[]){2, 4, 0});
+    weft_session_options o = weft_session_defaults();
+    weft_session *s[2];
+    ASSERT_OK(weft_graph_create(&g));
+    weft_value x = weft_input(g, "x", numbers(2, (int64_t[]){16, 32}));
+    weft_value target = weft_input(g, "target", numbers(2, (int64_t[]){16, 16}));
+    for (int l = 0; l < 2; l++) {
+        weft_cell_begin(g, "m%d", l);
+        weft_value w = weft_param(g, "w", numbers(2, (int64_t[]){l ? 16 : 32, 16}), normal);
+        x = weft_cell_end(g, weft_matmul(g, x, w, false, false));
+        if (l) break;
+        weft_cell_begin(g, "r0");
+        x = weft_cell_end(g, weft_relu(g, x));
+    }
+    weft_output(g, "y", x);
+    weft_cell_begin(g, "loss");
+    weft_loss(g, weft_cell_end(g, weft_mse(g, x, target)));
+    ASSERT_OK(weft_op_split(plan, "m?:matmul", "((2,4),(4,1))"));
+    ASSERT_OK(weft_op_split(plan, "r0:relu", "((2,4))"));
+    ASSERT_OK(weft_tensor_split(plan, "x", "[a, b]"));
+    o.optimizer = (weft_optimizer){.kind = WEFT_MOMENTUM, .momentum = 0.1};
+    o.threads = 1;
+    for (int many = 0; many < 2; many++) {
+        o.plan = many ? plan : NULL;
+        ASSERT_OK(weft_session_create(g, &o, &s[many]));
+    }
+    for (int r = 0; r < 8; r++) {
+        assert_local(s[1], r, "x", 8, 8);
+        assert_local(s[1], r, "m0.w", 8, 16);
+        assert_local(s[1], r, "m1.w", 4, 16);
+        assert_row_groups(s[1], r);
+    }
+    assert_transfers("quick start", s[1], (counts){.all_reduce = 2});
+    double first = 0, want = 0, is = 0;
+    for (int step = 0; step < 10; step++) {
+        feed(s[0], 0);
+        feed(s[1], 0);
+        ASSERT_OK(weft_session_step(s[0], 0.2, &want));
+        ASSERT_OK(
+            weft_session_step(s[1], 0.2, &is)); /* one number, of which all ranks have a copy */
+        if (!(fabs(is - want) <= 1e-11)) fail_msg("loss %d is %.17g, not %.17g", step, is, want);
+        if (step == 0) first = want;
+    }
+    assert_true(want < first);
+    ASSERT_OK(weft_session_check_replicas(s[1]));
+    compare("quick start", s[0], s[1]);
+    for (int many = 0; many < 2; many++) weft_session_destroy(s[many]);
+    weft_plan_destroy(plan);
+    weft_graph_destroy(g);
+}
+
 /* ---- one block of several ---- */
 
 /* Three blocks of two layers; the batch is split by dp, and the hidden units of one block by tp. */
@@ -453,6 +535,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_way_to_share_out_a_product),
         cmocka_unit_test(documented_chains),
+        cmocka_unit_test(the_quick_start_network),
         cmocka_unit_test(a_block_is_split_and_the_others_follow),
         cmocka_unit_test(cuts_and_axes_say_the_same),
     };

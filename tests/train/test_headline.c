@@ -26,6 +26,7 @@ typedef struct run {
     split splits[10], tensors[4];
     int level, stages, microbatches;
     weft_recompute recompute;
+    bool apart; /* collectives are not joined */
     double clip, tolerance;
     const char *text; /* tokens come from here; NULL: random inputs */
     int64_t text_bytes;
@@ -42,7 +43,10 @@ static weft_plan *plan_of(const run *c) {
         ASSERT_OK(weft_tensor_split(plan, c->tensors[i].match, c->tensors[i].axes));
     if (c->level) ASSERT_OK(weft_plan_optimizer(plan, c->level, 0, 0));
     if (c->recompute) ASSERT_OK(weft_plan_recompute(plan, c->recompute, NULL, false));
-    ASSERT_OK(weft_plan_fusion(plan, "allreduce", WEFT_FUSION_AUTO, 0, 0, NULL));
+    static const char *const collectives[] = {"allreduce", "allgather", "reducescatter"};
+    for (int k = 0; k < 3; k++)
+        ASSERT_OK(weft_plan_fusion(plan, collectives[k],
+                                   c->apart ? WEFT_FUSION_NONE : WEFT_FUSION_AUTO, 0, 0, NULL));
     if (c->stages > 1)
         ASSERT_OK(weft_plan_pipeline(plan, c->stages, c->microbatches, WEFT_PIPELINE_1F1B, 1));
     else if (c->microbatches > 1)
@@ -209,20 +213,29 @@ static void everything_at_once_on_real_text(void **state) {
 
 static void all_combinations(void **state) {
     (void)state;
-    enum { DATA = 1, TENSOR = 2, STAGES = 4, OPTIMIZER = 8, RECOMPUTE = 16, ACCUMULATE = 32 };
-    /* Under the thread sanitizer every fifth: each of the six is on and off in some. */
-    for (int bits = 0; bits < 64; bits += SANITIZED_THREAD ? 5 : 1) {
-        char name[64];
-        (void)snprintf(name, sizeof name, "combination%s%s%s%s%s%s", bits & DATA ? " dp" : "",
+    enum {
+        DATA = 1,
+        TENSOR = 2,
+        STAGES = 4,
+        OPTIMIZER = 8,
+        RECOMPUTE = 16,
+        ACCUMULATE = 32,
+        FUSION = 64
+    };
+    /* Under sanitizers every third or fifth: each of the seven is on and off in some. */
+    for (int bits = 0; bits < 128; bits += SANITIZED_THREAD ? 5 : SANITIZED ? 3 : 1) {
+        char name[80];
+        (void)snprintf(name, sizeof name, "combination%s%s%s%s%s%s%s", bits & DATA ? " dp" : "",
                        bits & TENSOR ? " tp" : "", bits & STAGES ? " pp" : "",
                        bits & OPTIMIZER ? " opt" : "", bits & RECOMPUTE ? " recompute" : "",
-                       bits & ACCUMULATE ? " accumulate" : "");
+                       bits & ACCUMULATE ? " accumulate" : "", bits & FUSION ? " fusion" : "");
         run c = {.name = name,
                  .model = tiny,
                  .devices =
                      (bits & DATA ? 2 : 1) * (bits & TENSOR ? 2 : 1) * (bits & STAGES ? 2 : 1),
                  .batch = 8,
-                 .steps = 3,
+                 .steps = SANITIZED ? 3 : 6,
+                 .apart = !(bits & FUSION),
                  .axis = {{"dp", bits & DATA ? 2 : 1}, {"tp", bits & TENSOR ? 2 : 1}},
                  .level = bits & OPTIMIZER ? 1 + bits % 3 : 0,
                  .stages = bits & STAGES ? 2 : 1,
@@ -286,18 +299,27 @@ static void an_uneven_sequence_with_dropout(void **state) {
  * through, and grows from step to step. */
 static void an_image_split_over_height_and_width(void **state) {
     (void)state;
-    run c = {
-        .name = "resnet18, 2 x 2 pieces of images",
-        .model = {.family = WEFT_FAMILY_RESNET18, .hidden = 2, .classes = 10, .image = {3, 32, 32}},
-        .dtype = WEFT_F64,
-        .devices = 4,
-        .batch = 2,
-        .steps = 20,
-        .axis = {{"hp", 2}, {"wp", 2}},
-        .tensors = {{"image", "[-, -, hp, wp]"}},
-        .microbatches = 1,
-        .tolerance = 1e-10};
-    equals_one_device(&c);
+    static const struct {
+        const char *name;
+        int height, width;
+    } pieces[] = {{"resnet18, 2 x 2 pieces of images", 2, 2},
+                  {"resnet18, quarters of images", 1, 4}};
+    for (int i = 0; i < (SANITIZED ? 1 : 2); i++) {
+        run c = {.name = pieces[i].name,
+                 .model = {.family = WEFT_FAMILY_RESNET18,
+                           .hidden = 2,
+                           .classes = 10,
+                           .image = {3, 32, 32}},
+                 .dtype = WEFT_F64,
+                 .devices = pieces[i].height * pieces[i].width,
+                 .batch = 2,
+                 .steps = 20,
+                 .axis = {{"hp", pieces[i].height}, {"wp", pieces[i].width}},
+                 .tensors = {{"image", "[-, -, hp, wp]"}},
+                 .microbatches = 1,
+                 .tolerance = 1e-10};
+        equals_one_device(&c);
+    }
 }
 
 static void experts_over_devices(void **state) {

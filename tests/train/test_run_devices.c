@@ -48,6 +48,28 @@ static void a_run_goes_on_with_other_devices(void **state) {
     }
 }
 
+/* Stages, pieces of the optimizer, recomputation and microbatches, and then none of that: what 2 x
+ * 2 devices of two stages have written is gone on with by 4 x 2. */
+static void a_pipelined_run_goes_on_without_stages(void **state) {
+    (void)state;
+    static const devices wide = {
+        "4 x 2", 8, {"parallel.mesh={dp: 4, tp: 2}", "parallel.mode=semi", SPLITS}};
+    words one_words = job_words(20), staged_words = one_words, wide_words = one_words;
+    record one = {.first = 0}, begin = {.stop_after = 10}, rest = {.first = 0};
+    add_devices(&staged_words, &layouts[3]);
+    add_words(&staged_words, WITH("parallel.optimizer.level=2", "parallel.optimizer.threshold=0",
+                                  "parallel.recompute=full", "parallel.pipeline.microbatches=4"));
+    add_devices(&wide_words, &wide);
+    ASSERT_OK(run_words(&one_words, &one));
+    assert_int_equal(run_with(&staged_words, WITH(dir_word("staged")), &begin), WEFT_E_STOPPED);
+    ASSERT_OK(run_with(&wide_words, WITH(dir_word("staged")), &rest));
+    assert_int_equal(rest.first, 11);
+    assert_int_equal(rest.last, 20);
+    assert_near(&one, &begin, "before");
+    assert_near(&one, &rest, wide.name);
+    ASSERT_OK(wefti_remove_tree(in_root("staged")));
+}
+
 /* Every byte of every file but the manifest, which names the job. */
 static void assert_same_files(const char *a, const char *b) {
     static const char *const names[] = {"model.safetensors", "config.json",
@@ -118,6 +140,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_loss_curve_is_that_of_one_device),
         cmocka_unit_test(a_run_goes_on_with_other_devices),
+        cmocka_unit_test(a_pipelined_run_goes_on_without_stages),
         cmocka_unit_test(files_do_not_tell_the_devices),
         cmocka_unit_test(checkpoints_are_captured_before_they_change),
     };

@@ -2,6 +2,10 @@
 #include "run_layouts.h"
 #include "world_fixture.h"
 
+#include <signal.h>
+
+#include "weft/collective.h"
+
 /* ---- runs ---- */
 
 typedef struct member {
@@ -118,7 +122,7 @@ static void networks_with_states_too(void **state) {
     assert_memory_equal(&one.result.accuracy, &members[0].record.result.accuracy, sizeof(double));
 }
 
-/* Stopped by a rank that is not the first; gone on with by other numbers of processes. */
+/* Stopped after four steps; gone on with by other numbers of processes. */
 static void a_run_goes_on_with_other_processes(void **state) {
     (void)state;
     words base = job_words(8), four = base;
@@ -167,6 +171,83 @@ static void any_rank_may_ask_to_stop(void **state) {
     }
     assert_int_equal(steps_in("asked", NULL), 0); /* as no step was done */
     ASSERT_OK(wefti_remove_tree(in_root("asked")));
+}
+
+/* What a signal does to one rank in the midst of a run. */
+static member *signalled;
+static pthread_t signalled_thread;
+
+static void ask_to_stop(int number) {
+    signalled->record.stop = number;
+}
+
+static void signal_at_step_4(void *context, const weft_train_step *s) {
+    on_step(context, s);
+    if (s->step == 4) (void)pthread_kill(signalled_thread, SIGUSR1);
+}
+
+static weft_status run_signalled(void *context, weft_world *world) {
+    member *m = context;
+    weft_train_events events = {.context = &m->record,
+                                .step = signal_at_step_4,
+                                .checkpoint = on_checkpoint,
+                                .stop = &m->record.stop};
+    if (m == signalled) signalled_thread = pthread_self();
+    TRY(weft_barrier(world, NULL)); /* the thread is known to rank 0 */
+    return weft_train_run_in(world, m->job, &events, &m->record.result);
+}
+
+/* All stop after the same step, wherever they were when one was asked, with a checkpoint of that
+ * step; who goes on from there comes to the bits of who was not asked. */
+static void one_rank_is_asked_in_the_midst(void **state) {
+    (void)state;
+    enum { LAST = 40, ASKED = 2 };
+    for (int i = 1; i < LAYOUTS; i++) {
+        const devices *d = &layouts[i];
+        words w = job_words(LAST), asked_words, whole_words;
+        add_devices(&w, d);
+        asked_words = whole_words = w;
+        add_word(&asked_words, "%s", dir_word("asked"));
+        add_word(&whole_words, "%s", dir_word("whole"));
+        static member members[MOST_RANKS], whole[MOST_RANKS], rest[MOST_RANKS];
+        rank_of_world ranks[MOST_RANKS];
+        memset(members, 0, sizeof members);
+        memset(whole, 0, sizeof whole);
+        memset(rest, 0, sizeof rest);
+        run_all(&whole_words, NULL, d->count, whole, ranks);
+        assert_all_ok(ranks, d->count, d->name);
+
+        struct sigaction action = {.sa_handler = ask_to_stop, .sa_flags = SA_RESTART}, before;
+        assert_int_equal(sigaction(SIGUSR1, &action, &before), 0);
+        signalled = &members[ASKED];
+        weft_job *job = job_of(&asked_words);
+        for (int r = 0; r < d->count; r++) members[r].job = job;
+        run_world(d->count, run_signalled, members, sizeof *members, ranks);
+        weft_job_free(job);
+        assert_int_equal(sigaction(SIGUSR1, &before, NULL), 0);
+        const record *first = &members[0].record;
+        char stopped[64];
+        int64_t newest;
+        assert_in_range(first->last, 4, LAST - 1);
+        (void)snprintf(stopped, sizeof stopped, "stopped after step %d", (int)first->last);
+        for (int r = 0; r < d->count; r++) {
+            assert_rank_fails(&ranks[r], r, WEFT_E_STOPPED, stopped);
+            assert_int_equal(members[r].record.result.stop, SIGUSR1);
+        }
+        assert_int_equal(steps_in("asked", &newest), 1);
+        assert_int_equal(newest, first->last);
+
+        run_all(&asked_words, NULL, d->count, rest, ranks);
+        assert_all_ok(ranks, d->count, d->name);
+        assert_int_equal(rest[0].record.first, first->last + 1);
+        for (int64_t s = 1; s <= LAST; s++) {
+            const record *is = s <= first->last ? first : &rest[0].record;
+            assert_memory_equal(&is->losses[s], &whole[0].record.losses[s], sizeof(double));
+        }
+        assert_same_files(step_path("asked", LAST), step_path("whole", LAST));
+        ASSERT_OK(wefti_remove_tree(in_root("asked")));
+        ASSERT_OK(wefti_remove_tree(in_root("whole")));
+    }
 }
 
 static void weights_come_from_rank_0(void **state) {
@@ -366,6 +447,7 @@ int main(void) {
         cmocka_unit_test(networks_with_states_too),
         cmocka_unit_test(a_run_goes_on_with_other_processes),
         cmocka_unit_test(any_rank_may_ask_to_stop),
+        cmocka_unit_test(one_rank_is_asked_in_the_midst),
         cmocka_unit_test(weights_come_from_rank_0),
         cmocka_unit_test(a_loss_that_is_not_finite_ends_all),
         cmocka_unit_test(a_rank_without_data_is_named),
