@@ -222,8 +222,8 @@ static void all_combinations(void **state) {
         ACCUMULATE = 32,
         FUSION = 64
     };
-    /* Under sanitizers every third or fifth: each of the seven is on and off in some. */
-    for (int bits = 0; bits < 128; bits += SANITIZED_THREAD ? 5 : SANITIZED ? 3 : 1) {
+    /* Under sanitizers every third or ninth: each of the seven is on and off in some. */
+    for (int bits = 0; bits < 128; bits += SANITIZED_THREAD ? 9 : SANITIZED ? 3 : 1) {
         char name[80];
         (void)snprintf(name, sizeof name, "combination%s%s%s%s%s%s%s", bits & DATA ? " dp" : "",
                        bits & TENSOR ? " tp" : "", bits & STAGES ? " pp" : "",
