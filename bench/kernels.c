@@ -370,7 +370,7 @@ static void bench_optimizer(void) {
 static void bench_attention(int64_t batch, int64_t t, int64_t heads, int64_t dim, bool causal) {
     int64_t width = heads * dim, n = batch * t * width;
     float *qkv = filled(3 * n, 1), *o = zeroed((size_t)n * 4),
-          *lse = zeroed((size_t)(batch * heads * t) * 4);
+          *lse = zeroed((size_t)(batch * heads * t) * 8);
     float *d_qkv = zeroed((size_t)n * 12), *d_o = filled(n, 1);
     wefti_attention_strides three = {t * 3 * width, 3 * width, dim}, one = {t * width, width, dim};
     wefti_attention_args a = {.q = wefti_src_f32(qkv), .o = wefti_dst_f32(o), .lse = lse};

@@ -35,7 +35,7 @@ static const line lines[] = {
     LINE("linear_grad_weight", NULL, X, WIDE),
     LINE("matmul", "transpose_b=1", "f32[4,12,256,64]", "f32[4,12,256,64]"),
     LINE("attention", "causal=1", QKV, QKV, QKV),
-    LINE("attention_grad", "causal=1", QKV, QKV, QKV, QKV, "f32[4,12,256]+", QKV),
+    LINE("attention_grad", "causal=1", QKV, QKV, QKV, QKV, "f32[2,4,12,256]+", QKV),
     LINE("linear_cross_entropy", "transposed=1", X, "f32[50257,768]", "i32[4,256]<50257", "f32[]"),
     LINE("cross_entropy", NULL, "f32[4,256,50257]", "i32[4,256]<50257"),
     LINE("layer_norm", NULL, X, "f32[768]", "f32[768]"),

@@ -17,12 +17,25 @@ weft_status wefti_attention_lower_grad(wefti_cut *c, const weft_node *n);
 /* Where this device's scores begin in the whole, but for where its queries and keys begin in the
  * node's. */
 wefti_ints wefti_attention_begin(const wefti_cut *c, const weft_node *n);
-/* v [batch, heads, queries] as [batch, queries, heads, 1], to go with o */
-weft_value wefti_attention_beside(weft_graph *g, weft_value v);
-/* No less than a number below all scores that count, whose differences stay numbers. */
-weft_value wefti_attention_above_lowest(weft_graph *g, weft_value v);
-/* w / sum, 0 / 0 = 0: a query that sees nothing. A sum that is not 0 is at least 1. */
+
+/* What the node keeps as one: each [1, batch, heads, queries]. Pieces are merged by their weights
+ * about a centre of all; wefti_attention_sum is the lse of all, from the sum of the weights. */
+typedef struct wefti_attention_lse {
+    weft_value rounded, rest;
+} wefti_attention_lse;
+
+wefti_attention_lse wefti_attention_apart(weft_graph *g, weft_value lse);
+weft_value wefti_attention_together(weft_graph *g, wefti_attention_lse lse);
+/* The largest rounded lse as a centre: the lowest number for -inf, whose difference from itself
+ * would be none. */
+weft_value wefti_attention_finite(weft_graph *g, weft_value v);
+/* e^(lse - centre), 0 of what sees nothing */
+weft_value wefti_attention_weight(weft_graph *g, wefti_attention_lse lse, weft_value centre);
+wefti_attention_lse wefti_attention_sum(weft_graph *g, weft_value centre, weft_value sum);
+/* w / sum, 0 / 0 = 0: a query that sees nothing. A sum that is not 0 is far above 1e-30. */
 weft_value wefti_attention_share(weft_graph *g, weft_value w, weft_value sum);
+/* v [1, batch, heads, queries] as [batch, queries, heads, 1], to go with o */
+weft_value wefti_attention_beside(weft_graph *g, weft_value v);
 
 /* ---- attention_ring.c: self-attention over a split sequence; in[8] ---- */
 

@@ -206,16 +206,17 @@ static void attend(wefti_cut *c, const sequence *s, const weft_value *in, int64_
 }
 
 typedef struct attended {
-    weft_value o, lse;
+    weft_value o;
+    wefti_attention_lse lse;
 } attended;
 
 static attended merge(weft_graph *g, attended a, attended b) {
-    weft_value max = wefti_attention_above_lowest(g, weft_maximum(g, a.lse, b.lse));
-    weft_value wa = weft_exp(g, weft_sub(g, a.lse, max));
-    weft_value wb = weft_exp(g, weft_sub(g, b.lse, max)), sum = weft_add(g, wa, wb);
+    weft_value centre = wefti_attention_finite(g, weft_maximum(g, a.lse.rounded, b.lse.rounded));
+    weft_value wa = wefti_attention_weight(g, a.lse, centre);
+    weft_value wb = wefti_attention_weight(g, b.lse, centre), sum = weft_add(g, wa, wb);
     weft_value oa = weft_mul(g, a.o, wefti_attention_beside(g, wefti_attention_share(g, wa, sum)));
     weft_value ob = weft_mul(g, b.o, wefti_attention_beside(g, wefti_attention_share(g, wb, sum)));
-    return (attended){weft_add(g, oa, ob), weft_add(g, max, weft_log(g, sum))};
+    return (attended){weft_add(g, oa, ob), wefti_attention_sum(g, centre, sum)};
 }
 
 /* ---- operands and results of the ring ---- */
@@ -284,25 +285,25 @@ weft_status wefti_attention_ring(wefti_cut *c, const weft_node *n, const weft_va
     weft_graph *g = wefti_cut_graph(c);
     weft_value of[RUNS][8], keys[RUNS][2], o[RUNS], lse[RUNS], out[2];
     attended all[RUNS];
-    for (int a = 0; a < RUNS; a++) all[a] = (attended){WEFT_NO_VALUE, WEFT_NO_VALUE};
+    for (int a = 0; a < RUNS; a++) all[a] = (attended){.o = WEFT_NO_VALUE};
     cut_queries(c, s, in, of);
     for (s->step = 0; s->step < s->parts; s->step++) {
         fetch_step(c, s, in, keys);
         for (s->run = 0; s->run < s->runs; s->run++)
             for (int a = 0; a < s->runs; a++) {
                 if (!attend_run(c, s, of, keys, a, out)) continue;
-                attended now = {wefti_op_precise(g, out[0]), out[1]};
+                attended now = {wefti_op_precise(g, out[0]), wefti_attention_apart(g, out[1])};
                 all[a] = all[a].o.id < 0 ? now : merge(g, all[a], now);
             }
     }
     for (int a = 0; a < s->runs; a++) {
         o[a] = weft_cast(g, all[a].o, wefti_out(s->n, 0)->dtype);
-        lse[a] = all[a].lse;
+        lse[a] = wefti_attention_together(g, all[a].lse);
     }
     weft_value upper_o = to_mirror(c, s, o[s->runs - 1], 1);
-    weft_value upper_lse = to_mirror(c, s, lse[s->runs - 1], 2);
+    weft_value upper_lse = to_mirror(c, s, lse[s->runs - 1], 3);
     wefti_cut_out(c, 0, joined(g, o[0], upper_o, 1));
-    wefti_cut_out(c, 1, joined(g, lse[0], upper_lse, 2));
+    wefti_cut_out(c, 1, joined(g, lse[0], upper_lse, 3));
     return WEFT_OK;
 }
 

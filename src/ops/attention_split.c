@@ -3,6 +3,8 @@
  * Self-attention goes by ring: attention_ring.c. Sequences of different lengths are split one by
  * one. Queries are independent of each other. Over keys each device attends to its own, and the
  * results are merged by their log-sum-exps, all at once. */
+#include <float.h>
+
 #include "ops/attention.h"
 
 wefti_ints wefti_attention_begin(const wefti_cut *c, const weft_node *n) {
@@ -28,21 +30,40 @@ static bool by_ring(const wefti_cut *c, const wefti_split_rule *r) {
 
 /* ---- merging ---- */
 
-/* Below every score that counts, above -inf: exponents of differences stay numbers. */
-static const double LOWEST = -1e30;
-
-/* v [batch, heads, queries] as [batch, queries, heads, 1], to go with o */
 weft_value wefti_attention_beside(weft_graph *g, weft_value v) {
-    return wefti_op_column(g, weft_transpose(g, v, 3, (int[]){0, 2, 1}));
+    return weft_transpose(g, v, 4, (int[]){1, 3, 2, 0});
 }
 
-weft_value wefti_attention_above_lowest(weft_graph *g, weft_value v) {
-    return weft_maximum(g, v, wefti_op_scalar(g, v, LOWEST));
+weft_value wefti_attention_finite(weft_graph *g, weft_value v) {
+    double lowest = weft_value_desc(g, v).dtype == WEFT_F64 ? -DBL_MAX : -(double)FLT_MAX;
+    return weft_maximum(g, v, wefti_op_scalar(g, v, lowest));
 }
 
-/* w / sum, 0 / 0 = 0: a query that sees nothing. A sum that is not 0 is at least 1. */
+wefti_attention_lse wefti_attention_apart(weft_graph *g, weft_value lse) {
+    return (wefti_attention_lse){weft_slice(g, lse, 0, 0, 1), weft_slice(g, lse, 0, 1, 2)};
+}
+
+weft_value wefti_attention_weight(weft_graph *g, wefti_attention_lse lse, weft_value centre) {
+    return weft_exp(g, weft_add(g, weft_sub(g, lse.rounded, centre), lse.rest));
+}
+
+/* Nothing here depends on how a sum is rounded: chains of ops may keep more than is stored. */
+wefti_attention_lse wefti_attention_sum(weft_graph *g, weft_value centre, weft_value sum) {
+    static const double LARGE = 4096.0; /* an f32 of this size has ln of a sum to 2^-12 */
+    weft_value ln = weft_log(g, sum), none = wefti_op_scalar(g, sum, 0.0);
+    weft_value some = weft_compare(g, sum, none, WEFT_GT);
+    weft_value size = weft_where(g, some, weft_maximum(g, centre, weft_neg(g, centre)), none);
+    weft_value large = weft_compare(g, size, wefti_op_scalar(g, sum, LARGE), WEFT_GE);
+    return (wefti_attention_lse){weft_where(g, large, centre, weft_add(g, centre, ln)),
+                                 weft_where(g, large, ln, none)};
+}
+
 weft_value wefti_attention_share(weft_graph *g, weft_value w, weft_value sum) {
     return weft_div(g, w, weft_maximum(g, sum, wefti_op_scalar(g, sum, 1e-30)));
+}
+
+weft_value wefti_attention_together(weft_graph *g, wefti_attention_lse lse) {
+    return weft_concat(g, 2, (weft_value[]){lse.rounded, lse.rest}, 0);
 }
 
 /* ---- lowering ---- */
@@ -60,14 +81,15 @@ weft_status wefti_attention_lower(wefti_cut *c, const weft_node *n) {
         return WEFT_OK;
     }
     uint32_t keys = 1u << r->in[1][1];
-    weft_value max =
-        wefti_attention_above_lowest(g, wefti_cut_all_reduce(c, out[1], keys, WEFTI_REDUCE_MAX));
-    weft_value w = weft_exp(g, weft_sub(g, out[1], max));
+    wefti_attention_lse lse = wefti_attention_apart(g, out[1]);
+    weft_value centre =
+        wefti_attention_finite(g, wefti_cut_all_reduce(c, lse.rounded, keys, WEFTI_REDUCE_MAX));
+    weft_value w = wefti_attention_weight(g, lse, centre);
     weft_value sum = wefti_cut_all_reduce(c, w, keys, WEFTI_REDUCE_SUM);
     weft_value o = weft_mul(g, wefti_op_precise(g, out[0]),
                             wefti_attention_beside(g, wefti_attention_share(g, w, sum)));
     wefti_cut_out_partial(c, 0, weft_cast(g, o, wefti_out(n, 0)->dtype), keys);
-    wefti_cut_out(c, 1, weft_add(g, max, weft_log(g, sum)));
+    wefti_cut_out(c, 1, wefti_attention_together(g, wefti_attention_sum(g, centre, sum)));
     return WEFT_OK;
 }
 

@@ -198,7 +198,7 @@ static void one_case(int64_t q_len, int64_t k_len, int64_t dim, bool causal, boo
     c.k = operand_random(INPUT, t, nk, -1.5f, 1.5f);
     c.v = operand_random(INPUT, plain ? t : random_type(), nv, -1.0f, 1.0f);
     c.o = operand_new(OUTPUT, plain ? t : random_type(), no);
-    c.lse = operand_new(OUTPUT, WEFT_F32, s->batch * s->q_heads * q_len);
+    c.lse = operand_new(OUTPUT, WEFT_F32, 2 * s->batch * s->q_heads * q_len);
     int kind = plain ? 0 : (int)random_int(0, 4);
     if (kind >= 1 && kind <= 3) {
         s->mask_row = kind == 1 ? 0 : k_len;
@@ -344,7 +344,7 @@ static void test_late_maximum(void **state) {
             wefti_store(WEFT_BF16, c.v.data, KEYS / 2 * DIM + e, 1.0);
         }
         c.o = operand_new(OUTPUT, WEFT_BF16, QUERIES * DIM);
-        c.lse = operand_new(OUTPUT, WEFT_F32, QUERIES);
+        c.lse = operand_new(OUTPUT, WEFT_F32, 2 * QUERIES);
         c.f.q = in(c.q);
         c.f.k = in(c.k);
         c.f.v = in(c.v);

@@ -263,8 +263,8 @@ static void attention_of_blind_queries_is_zero(void **state) {
     const char *const inputs[6] = {"f32[1,2,1,2]", "f32[1,1,1,2]", "f32[1,1,1,2]"};
     run("attention", "causal=1", inputs, OF(NULL, NULL, V(3, 4)), 0, y, 4);
     assert_values(y, V(0, 0, 3, 4), 4);
-    run("attention", "causal=1", inputs, OF(NULL), 1, y, 2);
-    assert_true(y[0] == -INFINITY && isfinite(y[1]));
+    run("attention", "causal=1", inputs, OF(NULL), 1, y, 4);
+    assert_true(y[0] == -INFINITY && isfinite(y[1]) && y[2] == 0);
 }
 
 /* Classes that are ruled out by -inf, one by one or all of a piece, leave the others as they are.

@@ -319,7 +319,7 @@ static const expected causal_ring = {"a causal ring: what is seen, and halves th
                                      "[-, x, -, -]",
                                      WEFTI_TRANSFER_SHIFT,
                                      12,
-                                     ((6 + 4 + 4 + 6) * 2 * 6 + 4 * 2 * 6 + 4 * 2) * 4};
+                                     ((6 + 4 + 4 + 6) * 2 * 6 + 4 * 2 * 6 + 4 * 2 * 2) * 4};
 
 /* `permutes` beside those of the kind that is expected. */
 static void check(const expected *e, int permutes) {

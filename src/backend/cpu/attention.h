@@ -4,6 +4,8 @@
 #ifndef WEFTI_CPU_ATTENTION_H
 #define WEFTI_CPU_ATTENTION_H
 
+#include <math.h>
+
 #include "backend/cpu/kernels_types.h"
 
 /* [batch, seq, heads, dim] by strides in elements (dim has stride 1), so that q, k, v may be slices
@@ -21,7 +23,6 @@ typedef struct wefti_attention_shape {
     bool causal;      /* query i sees keys j <= i + q_offset */
     int64_t q_offset; /* position of query 0 among the keys: k_len - q_len aligns the ends */
     int64_t window;   /* causal: and j > i + q_offset - window; 0: all of them */
-    bool more_keys;   /* backward: lse is that of these keys and of others, in other pieces */
     /* Optional mask, added to the scaled scores (f32, bf16) or, u8 / bool, keeping where nonzero:
      * element [b, h, i, j] at b * mask_batch + h * mask_head + i * mask_row + j. Strides may be 0.
      */
@@ -36,15 +37,31 @@ typedef struct wefti_attention_shape {
     int64_t batch_base, head_base, heads_total, q_base, q_total, k_base, k_total;
 } wefti_attention_shape;
 
+/* How far behind an lse lies what rounding took off it. */
+static inline int64_t wefti_attention_rest(const wefti_attention_shape *s) {
+    return s->batch * s->q_heads * s->q_len;
+}
+
 typedef struct wefti_attention_args {
     wefti_attention_shape shape;
     wefti_src q, k, v;
     wefti_attention_strides q_strides, k_strides, v_strides;
     wefti_dst o; /* a query that sees no key gives a zero row and lse -inf */
     wefti_attention_strides o_strides;
-    float *lse; /* [batch, q_heads, q_len]; optional */
+    float *lse; /* [2, batch, q_heads, q_len], optional: rounded, and what rounding took off it */
     void *workspace;
 } wefti_attention_args;
+
+/* Of a row whose e^(score - centre) have this sum. */
+static inline void wefti_attention_store_lse(const wefti_attention_args *a, int64_t b, int64_t h,
+                                             int64_t i, float centre, float sum) {
+    const wefti_attention_shape *s = &a->shape;
+    if (!a->lse) return;
+    float *at = a->lse + (b * s->q_heads + h) * s->q_len + i;
+    float ln = logf(sum), lse = centre + ln;
+    at[0] = lse;
+    at[wefti_attention_rest(s)] = isinf(lse) ? 0.0f : (centre - lse) + ln;
+}
 
 /* Scratch for `threads` threads (wefti_pool_threads). */
 size_t wefti_attention_workspace_bytes(const wefti_attention_shape *shape, int threads);
@@ -53,7 +70,7 @@ typedef struct wefti_attention_backward_args {
     wefti_attention_shape shape;
     wefti_src q, k, v, o, d_o;
     wefti_attention_strides q_strides, k_strides, v_strides, o_strides, do_strides;
-    const float *lse;
+    const float *lse;     /* of these keys, or of these and others, in other pieces */
     wefti_dst dq, dk, dv; /* must not overlap the inputs */
     wefti_attention_strides dq_strides, dk_strides, dv_strides;
     void *workspace;

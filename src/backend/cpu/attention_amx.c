@@ -197,8 +197,7 @@ static void store_output(const forward_run *r, const tiles_forward *m, const sof
     for (int64_t i = 0; i < count; i++, o += a->o_strides.seq) {
         const float sum = _mm512_reduce_add_ps(x->sums[i]);
         const __m512 factor = _mm512_set1_ps(sum == 0.0f ? 0.0f : 1.0f / sum);
-        if (a->lse)
-            a->lse[(b * s->q_heads + h) * s->q_len + i0 + i] = x->centre[i] * LN_2 + logf(sum);
+        wefti_attention_store_lse(a, b, h, i0 + i, x->centre[i] * LN_2, sum);
         for (int64_t c = 0; c < s->dim; c += DEPTH) {
             const float *from = m->output + i * s->dim + c;
             _mm512_storeu_si512(o + c, narrow(_mm512_mul_ps(_mm512_loadu_ps(from), factor),
@@ -348,7 +347,7 @@ static void pack_queries(const backward_run *r, const tiles_backward *m, const p
     pack_transposed_b(d, t->count, s->dim, ROWS, m->d_o_t);
     const float *lse = a->lse + (t->b * s->q_heads + t->h) * s->q_len + t->i0;
     for (int64_t i = 0; i < t->count; i++) {
-        m->lse[i] = lse[i] * LOG2_E;
+        m->lse[i] = (lse[i] == -INFINITY ? INFINITY : lse[i]) * LOG2_E;
         m->delta[i] = dot_bf16(o.data + i * o.stride, d.data + i * d.stride, s->dim);
     }
 }

@@ -12,7 +12,6 @@ typedef struct attention_kernel {
     weft_dtype q, k, v, o, d_o;
     int mask, position;   /* operand numbers, -1: absent */
     int64_t piece_offset; /* of query 0 from key 0 in the whole */
-    int64_t lse_heads;
 } attention_kernel;
 
 static wefti_attention_strides dense(int64_t seq, int64_t heads, int64_t dim) {
@@ -159,7 +158,6 @@ static weft_status common(const weft_node *n, const wefti_prepare *options, int 
         s->q_base = begin->v[2];
         s->k_base = begin->v[3];
     }
-    s->more_keys = s->k_total != s->k_len;
     s->window = wefti_attr_int(n, "window");
     if (!p && s->window >= s->k_total) s->window = 0; /* the ends are aligned: it hides nothing */
     k->piece_offset = s->q_base - s->k_base;

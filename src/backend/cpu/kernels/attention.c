@@ -131,7 +131,7 @@ static void forward_task(void *context, int64_t task, int thread) {
         forward_tile(r, &t, &m);
     }
     for (int64_t i = 0; i < t.nq; i++) {
-        if (a->lse) a->lse[(b * s->q_heads + h) * s->q_len + t.i0 + i] = m.max[i] + logf(m.sum[i]);
+        wefti_attention_store_lse(a, b, h, t.i0 + i, m.max[i], m.sum[i]);
         m.sum[i] = m.sum[i] == 0.0f ? 0.0f : 1.0f / m.sum[i];
     }
     int64_t o_at = b * a->o_strides.batch + t.i0 * a->o_strides.seq + h * a->o_strides.head;
@@ -230,8 +230,7 @@ static void decode_task(void *context, int64_t task, int thread) {
                          queries + k * s->dim, &states[k], outputs + k * s->dim);
     for (int64_t k = 0; k < count; k++) {
         int64_t h = first + k / s->q_len, i = k % s->q_len;
-        if (a->lse)
-            a->lse[(b * s->q_heads + h) * s->q_len + i] = states[k].max + logf(states[k].sum);
+        wefti_attention_store_lse(a, b, h, i, states[k].max, states[k].sum);
         float scale = states[k].sum == 0.0f ? 0.0f : 1.0f / states[k].sum;
         int64_t at = b * a->o_strides.batch + i * a->o_strides.seq + h * a->o_strides.head;
         FOR_VECTORS(c, n, s->dim) {

@@ -17,7 +17,7 @@ typedef struct backward_memory {
     float *dq;                  /* [padded][BR] */
     float *probs, *slopes;      /* [BC][BR] */
     float *mask, *dropout;      /* [BC][BR] */
-    float *lse, *share;         /* [BR]: a probability is e^(score - lse) share */
+    float *lse, *rest;          /* [BR]: a probability is e^(score - lse - rest) */
     float *delta, *factor;      /* [BR] */
 } backward_memory;
 
@@ -38,7 +38,7 @@ static backward_memory carve(const backward_run *r, int thread) {
     m.mask = p += BC * BR;
     m.dropout = p += BC * BR;
     m.lse = p += BC * BR;
-    m.share = p += BR;
+    m.rest = p += BR;
     m.delta = p += BR;
     m.factor = p + BR;
     return m;
@@ -63,7 +63,7 @@ static void pack_queries(const backward_run *r, const tile *t, const backward_me
     for (int64_t i = 0; i < BR; i++) {
         /* A query that saw no key, and padding: e^(x - infinity) = 0. */
         m->lse[i] = i < t->nq && lse[i] != -INFINITY ? lse[i] : INFINITY;
-        m->share[i] = 1.0f;
+        m->rest[i] = i < t->nq ? lse[wefti_attention_rest(s) + i] : 0.0f;
         m->factor[i] = s->scale;
         m->delta[i] = 0.0f;
         if (i >= t->nq) continue;
@@ -77,16 +77,16 @@ static void pack_queries(const backward_run *r, const tile *t, const backward_me
     memset(m->dq, 0, (size_t)(r->padded * BR) * sizeof(float));
 }
 
-/* probs = e^(scores - lse) share; slopes = probs (dprobs - delta), the gradient of the scores; with
- * dropout, dprobs is masked and probs leaves masked, for dv. */
+/* probs = e^(scores - lse - rest); slopes = probs (dprobs - delta), the gradient of the scores;
+ * with dropout, dprobs is masked and probs leaves masked, for dv. */
 static void slope_tile(const wefti_attention_shape *s, const tile *t, const backward_memory *m) {
     for (int64_t v = 0; v < t->vectors; v++) {
         int64_t end = key_end(s, t, v);
         vf lse = vf_load(m->lse + v * VL), delta = vf_load(m->delta + v * VL);
-        vf share = vf_load(m->share + v * VL);
+        vf rest = vf_load(m->rest + v * VL);
         for (int64_t j = 0; j < end; j++) {
             float *p_at = m->probs + j * BR + v * VL, *s_at = m->slopes + j * BR + v * VL;
-            vf p = vf_exp_negative(vf_load(p_at) - lse) * share, d = vf_load(s_at);
+            vf p = vf_exp_negative((vf_load(p_at) - lse) - rest), d = vf_load(s_at);
             if (s->dropout > 0.0f) {
                 vf keep = vf_load(m->dropout + j * BR + v * VL);
                 d = d * keep;
@@ -110,53 +110,6 @@ static void find_scores(const backward_run *r, const tile *t, const backward_mem
     if (s->mask.data) mask_tile(s, t, m->mask);
     score_tile(s, t, m->keys + t->j0 * r->padded, r->padded, m->queries_t,
                s->mask.data ? m->mask : NULL, m->probs);
-}
-
-/* An lse so large that ln of the sum, or some of its digits, are lost in it. */
-static bool is_lost(float lse) {
-    static const float LARGE = 4096.0f; /* an f32 of this size has it to 2^-12 */
-    return fabsf(lse) >= LARGE && !isinf(lse);
-}
-
-/* The maximum and the sum of these queries' scores once more, where lse has lost the sum: masks of
- * whole rows by -1e9 or the lowest f32. */
-static void sum_again(const backward_run *r, tile t, const backward_memory *m) {
-    const wefti_attention_shape *s = &r->a->shape;
-    _Alignas(64) float max[BR], sum[BR];
-    int64_t end = visible_keys(s, t.i0, t.nq);
-    for (int64_t i = 0; i < BR; i++) {
-        max[i] = -INFINITY;
-        sum[i] = 0.0f;
-    }
-    for (t.j0 = first_key(s, t.i0); t.j0 < end; t.j0 += BC) {
-        place_keys(s, &t, end);
-        find_scores(r, &t, m);
-        for (int64_t v = 0; v < t.vectors; v++) {
-            const float *column = m->probs + v * VL;
-            vf before = vf_load(max + v * VL), now = before;
-            for (int64_t j = 0; j < key_end(s, &t, v); j++)
-                now = vf_max(vf_load(column + j * BR), now);
-            vf centre = vf_select(vm_eq(now, vf_set1(-INFINITY)), vf_zero(), now);
-            vf total = vf_load(sum + v * VL) * vf_exp_negative(before - centre);
-            for (int64_t j = 0; j < key_end(s, &t, v); j++)
-                total = total + vf_exp_negative(vf_load(column + j * BR) - centre);
-            vf_store(max + v * VL, now);
-            vf_store(sum + v * VL, total);
-        }
-    }
-    for (int64_t i = 0; i < t.nq; i++) {
-        if (!is_lost(m->lse[i]) || sum[i] == 0.0f) continue;
-        m->lse[i] = max[i];
-        m->share[i] = 1.0f / sum[i];
-    }
-}
-
-/* Packed queries, and what their probabilities are found from. */
-static void begin_queries(const backward_run *r, const tile *t, const backward_memory *m) {
-    bool lost = false;
-    pack_queries(r, t, m);
-    for (int64_t i = 0; i < t->nq; i++) lost = lost || is_lost(m->lse[i]);
-    if (lost && !r->a->shape.more_keys) sum_again(r, *t, m);
 }
 
 /* Probabilities and the gradient of the scores of a tile. */
@@ -216,7 +169,7 @@ static void backward_task(void *context, int64_t task, int thread) {
         for (int64_t i0 = 0; i0 < s->q_len; i0 += BR) {
             tile t = {.b = b, .h = h, .i0 = i0, .nq = min64(BR, s->q_len - i0)};
             t.vectors = blocks_of(t.nq, VL);
-            begin_queries(r, &t, &m);
+            pack_queries(r, &t, &m);
             int64_t end = visible_keys(s, i0, t.nq);
             for (t.j0 = first_key(s, i0); t.j0 < end; t.j0 += BC) {
                 place_keys(s, &t, end);
@@ -284,7 +237,7 @@ static void mask_task(void *context, int64_t task, int thread) {
             tile t = {.b = b, .h = h, .i0 = i0, .nq = nq, .vectors = blocks_of(nq, VL)};
             int64_t end = visible_keys(s, i0, nq);
             pack_keys(&r->run, &m, b, h / (s->q_heads / s->kv_heads));
-            begin_queries(&r->run, &t, &m);
+            pack_queries(&r->run, &t, &m);
             for (t.j0 = first_key(s, i0); t.j0 < end; t.j0 += BC) {
                 place_keys(s, &t, end);
                 find_slopes(&r->run, &t, &m);
