@@ -374,6 +374,20 @@ weft_status wefti_build_eager_updates(wefti_program_builder *b, int32_t k) {
 
 /* ---- after accumulation ---- */
 
+/* Of models that communicate by hand nothing says which gradients are replicas and which are
+ * slices: each device has squares of its own. A plan that splits parameters or states takes what it
+ * splits for replicas. */
+static bool own_norms(const wefti_program_builder *b) {
+    if (!b->part || b->stages > 1 || b->spec->plan->devices == 1) return false;
+    for (int64_t i = 0; i < b->root->in_count; i++) {
+        int32_t v = b->root->in[i];
+        if (b->root->values[v].kind == WEFTI_VALUE_PARAM && b->has_gradient[v] &&
+            wefti_layout_axes(&b->spread[v].state))
+            return false;
+    }
+    return b->spec->plan->mode == WEFT_PARALLEL_MANUAL;
+}
+
 /* The square of one gradient into its slot; only one of the devices that hold the same piece
  * counts. */
 static weft_status norm_step(wefti_program_builder *b, int32_t v, int32_t gradient, int64_t slot) {
@@ -381,7 +395,8 @@ static weft_status norm_step(wefti_program_builder *b, int32_t v, int32_t gradie
     weft_body *fresh;
     const weft_body *body;
     weft_desc desc = wefti_spread_desc(b, &b->root->values[v].desc, &b->spread[v].state);
-    if (b->part && !wefti_layout_counts(&b->spread[v].state, &b->p->mesh, b->p->rank))
+    if (b->part && !b->p->own_norms &&
+        !wefti_layout_counts(&b->spread[v].state, &b->p->mesh, b->p->rank))
         return WEFT_OK;
     WEFT_TRY(wefti_body_create(b->g, "norm", &fresh));
     weft_status status = wefti_body_input(fresh, desc, WEFTI_VALUE_INPUT, "gradient", &in);
@@ -415,7 +430,7 @@ static weft_status norm_step(wefti_program_builder *b, int32_t v, int32_t gradie
 
 /* Squares of all devices' pieces, added up everywhere. */
 static weft_status share_norms(wefti_program_builder *b, int32_t total) {
-    if (!b->part) return WEFT_OK;
+    if (!b->part || b->p->own_norms) return WEFT_OK;
     wefti_transfer world = {.kind = WEFTI_TRANSFER_ALL_REDUCE,
                             .reduction = WEFTI_REDUCE_SUM,
                             .dtype = b->p->norms_dtype,
@@ -499,6 +514,7 @@ weft_status wefti_build_update_section(wefti_program_builder *b) {
     int32_t *gradient, total;
     int64_t *slot;
     bool clip = b->spec->optimizer->clip;
+    b->p->own_norms = own_norms(b);
     wefti_section first = clip ? WEFTI_SECTION_NORM : WEFTI_SECTION_UPDATE;
     WEFT_TRY(wefti_build_indices(b, b->root->value_count, &gradient));
     WEFT_TRY(norm_slots(b, &slot, &total));

@@ -176,17 +176,51 @@ weft_status weft_session_accumulate(weft_session *s, double *out_loss) {
     return accumulate(s, out_loss);
 }
 
-/* The norm of all gradients, which every device knows, and what clips it. */
-static weft_status clip(weft_session *s, double *out_norm) {
-    const wefti_program *p = s->views[0]->own;
-    double scale = gradient_scale(s), sum = 0;
-    WEFT_TRY(run_section(s, s->views[0], WEFTI_SECTION_NORM));
-    const unsigned char *memory = wefti_device_memory(wefti_crew_device(s->crew, s->me));
+static double norm_at(const weft_session *s, int32_t rank) {
+    const wefti_program *p = s->views[0]->programs[rank];
+    const unsigned char *memory = wefti_device_memory(wefti_crew_device(s->crew, rank));
     const void *squares = memory + p->norms;
+    double sum = 0;
     for (int32_t i = 0; i < p->norm_count; i++)
         sum += p->norms_dtype == WEFT_F64 ? ((const double *)squares)[i]
                                           : (double)((const float *)squares)[i];
-    double norm = sqrt(sum) * scale;
+    return sqrt(sum) * gradient_scale(s);
+}
+
+/* Where models communicate by hand each device has a norm of its own. It is that of the model where
+ * all have the same gradients; with slices, of which nobody here knows, none of them is. */
+static weft_status same_norms(weft_session *s, double norm) {
+    weft_status status = WEFT_OK;
+    double *all = wefti_calloc((size_t)s->devices, sizeof *all);
+    if (!all)
+        return wefti_give_up(s->world,
+                             WEFT_RAISE(WEFT_E_NOMEM, "no memory for the norms of ranks"));
+    for (int32_t r = 0; r < s->devices; r++)
+        if (wefti_session_has(s, r)) all[r] = norm_at(s, r);
+    if (s->world) status = wefti_agree_cards(s->agreement, &norm, sizeof norm, all);
+    for (int32_t r = 0; r < s->devices && status >= 0; r++)
+        if (!isfinite(all[r]))
+            status = WEFT_RAISE(WEFT_E_NUMERIC,
+                                "the norm of rank %d's gradient is %g: nothing was updated", r,
+                                wefti_printed(all[r]));
+    for (int32_t r = 1; r < s->devices && status >= 0; r++)
+        if (all[r] != all[0])
+            status = WEFT_RAISE(
+                WEFT_E_MISMATCH,
+                "rank 0 has a gradient of norm %.9g, rank %d one of %.9g: in mode manual gradients "
+                "are clipped where all ranks have the same; clip those of slices, and those that "
+                "are not summed over ranks, in the model, and none here",
+                wefti_printed(all[0]), r, wefti_printed(all[r]));
+    wefti_free(all);
+    return status;
+}
+
+/* The norm of all gradients, which every device knows, and what clips it. */
+static weft_status clip(weft_session *s, double *out_norm) {
+    double scale = gradient_scale(s);
+    WEFT_TRY(run_section(s, s->views[0], WEFTI_SECTION_NORM));
+    double norm = norm_at(s, s->me);
+    if (s->views[0]->own->own_norms) WEFT_TRY(same_norms(s, norm));
     WEFT_REQUIRE(isfinite(norm), WEFT_E_NUMERIC, "the gradient's norm is %g: nothing was updated",
                  wefti_printed(norm));
     /* PyTorch's clip_grad_norm_: clip / (norm + 1e-6), at most 1. */

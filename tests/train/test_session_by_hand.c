@@ -46,6 +46,8 @@ typedef struct member {
     const char *load, *save;
     bool lost; /* not all of them have a file to load */
     int bad;   /* the step in which a number of this rank's samples is NaN; 0: none */
+    bool root; /* there is a parameter of each rank's own, whose gradient is inf on rank 2 */
+    double clip;
 } member;
 
 static int units_of(const member *m) {
@@ -82,6 +84,10 @@ static weft_status make_graph(const member *m, weft_graph **out) {
     bool sum = m->what == UNITS && m->ranks > 1;
     if (sum) y = weft_graph_all_reduce(g, y, (weft_ranks){m->ranks, 1}, WEFT_REDUCE_SUM);
     weft_value loss = weft_mse(g, y, t);
+    if (m->root) {
+        weft_value w3 = weft_param(g, "w3", weft_desc_of(WEFT_F64, 1, (int64_t[]){1}), zeros);
+        loss = weft_add(g, loss, weft_sum(g, weft_sqrt(g, w3), 0, NULL, false));
+    }
     weft_loss(g, sum ? weft_scale(g, loss, 1.0 / m->ranks) : loss);
     return weft_graph_status(g);
 }
@@ -106,6 +112,10 @@ static weft_status run_steps(weft_session *s, member *m) {
     weft_session_part part;
     TRY(fill(s, "w1", 0, unit, 0));
     TRY(fill(s, "w2", unit, 0, 1));
+    if (m->root) {
+        TRY(weft_session_local(s, 0, "w3", &part));
+        ((double *)part.data)[0] = m->rank == 2 ? 0 : 1; /* the root of 0 has slope inf */
+    }
     if (m->load) TRY(weft_session_load_local(s, m->load));
     for (int step = m->from; step < (m->to ? m->to : STEPS); step++) {
         if (weft_session_step_number(s) != step) return WEFT_E_BUG;
@@ -140,6 +150,7 @@ static weft_status run_member(void *context, weft_world *world) {
     o.optimizer = (weft_optimizer){.kind = m->momentum ? WEFT_MOMENTUM : WEFT_SGD, .momentum = 0.9};
     o.threads = 1;
     o.world = world;
+    o.clip = m->clip;
     weft_status status = weft_plan_create(m->ranks, &plan);
     if (status >= 0 && m->ranks > 1) status = weft_plan_mode(plan, WEFT_PARALLEL_MANUAL);
     o.plan = plan;
@@ -167,12 +178,13 @@ static void assert_equal(const member *m, const outcome *whole) {
         assert_near("w2", m->rank, i, m->out.w2[i], whole->w2[first * OUT + i]);
 }
 
-static void run_way(what way) {
+static void run_way(what way, double clip) {
     static member one, members[RANKS];
     rank_of_world ranks[RANKS];
-    one = (member){.what = way, .ranks = 1};
+    one = (member){.what = way, .ranks = 1, .clip = clip};
     ASSERT_OK(run_member(&one, NULL));
-    for (int r = 0; r < RANKS; r++) members[r] = (member){.what = way, .ranks = RANKS, .rank = r};
+    for (int r = 0; r < RANKS; r++)
+        members[r] = (member){.what = way, .ranks = RANKS, .rank = r, .clip = clip};
     run_world(RANKS, run_member, members, sizeof *members, ranks);
     assert_all_ok(ranks, RANKS, way == UNITS ? "hidden units" : "samples");
     for (int step = 0; step < STEPS; step++) {
@@ -185,12 +197,32 @@ static void run_way(what way) {
 
 static void hidden_units_shared_out(void **state) {
     (void)state;
-    run_way(UNITS);
+    run_way(UNITS, 0);
 }
 
 static void samples_shared_out(void **state) {
     (void)state;
-    run_way(SAMPLES);
+    run_way(SAMPLES, 0);
+}
+
+/* Gradients that all ranks have alike have the norm that they have on one device. Nothing says that
+ * others are slices: no rank updates by the norm of another's. */
+static void norms_are_those_of_all_ranks(void **state) {
+    (void)state;
+    static member members[RANKS];
+    rank_of_world ranks[RANKS];
+    run_way(SAMPLES, 0.25);
+    for (int r = 0; r < RANKS; r++)
+        members[r] = (member){.what = UNITS, .ranks = RANKS, .rank = r, .clip = 0.25};
+    run_world(RANKS, run_member, members, sizeof *members, ranks);
+    for (int r = 0; r < RANKS; r++)
+        assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH, "clipped where all ranks have the same");
+    for (int r = 0; r < RANKS; r++)
+        members[r] =
+            (member){.what = SAMPLES, .ranks = RANKS, .rank = r, .clip = 0.25, .root = true};
+    run_world(RANKS, run_member, members, sizeof *members, ranks);
+    for (int r = 0; r < RANKS; r++)
+        assert_rank_fails(&ranks[r], r, WEFT_E_NUMERIC, "the norm of rank 2's gradient is");
 }
 
 /* A rank whose own loss is no number is named on all of them, who wait for it. */
@@ -319,9 +351,8 @@ static void slices_go_on_with_other_ranks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hidden_units_shared_out),
-        cmocka_unit_test(samples_shared_out),
-        cmocka_unit_test(one_loss_is_no_number),
+        cmocka_unit_test(hidden_units_shared_out),       cmocka_unit_test(samples_shared_out),
+        cmocka_unit_test(norms_are_those_of_all_ranks),  cmocka_unit_test(one_loss_is_no_number),
         cmocka_unit_test(slices_go_on_with_other_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
