@@ -243,12 +243,13 @@ static weft_status found(wefti_device *d, const wefti_binding *b, const wefti_st
     return WEFT_OK;
 }
 
-static weft_status run_call(wefti_device *d, wefti_binding *b, const wefti_step *step,
-                            const wefti_exec_options *options) {
+static weft_status run_call(wefti_device *d, const wefti_program *p, wefti_binding *b,
+                            const wefti_step *step, const wefti_exec_options *options) {
     static const char *const phases[] = {"forward", "backward", "update", "other"};
     const wefti_routine *r = step->routine;
     wefti_run run = {d->pool, options->random};
     run.random.call_stream = step->stream;
+    run.random.samples = p->samples;
     if (options->rows) run.random.row_offset = options->rows[step->micro];
     int64_t start = d->trace ? wefti_now_ns() : 0;
     weft_status status = finish_part(d, b, step);
@@ -306,7 +307,7 @@ static weft_status run_step(wefti_device *d, const wefti_program *p, wefti_bindi
     case WEFTI_STEP_CALL:
         if (step->tensor >= 0 && options->before_update)
             options->before_update(options->before_update_context, d->rank, step->tensor);
-        return run_call(d, b, step, options);
+        return run_call(d, p, b, step, options);
     case WEFTI_STEP_COPY:
         memmove(d->memory + step->args[0], d->memory + step->args[1], (size_t)step->bytes);
         return WEFT_OK;

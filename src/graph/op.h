@@ -93,15 +93,17 @@ typedef struct wefti_random {
     uint64_t seed;
     uint64_t step;        /* optimizer step, from 0 */
     uint64_t call_stream; /* of the cell call: wefti_stream_of(path) */
-    int64_t row_offset;   /* global index of the local row 0 of dimension 0 (the batch) */
+    int64_t row_offset;   /* global number of the first sample */
+    int64_t samples;      /* that a whole tensor is of; 0: as many as dimension 0 has */
 } wefti_random;
 
 /* Stream of a random node: of its attribute `stream` where that is not negative, else its own. */
 uint64_t wefti_random_stream(const wefti_random *r, const weft_node *n);
 /* Positions are indices in the global tensor. Those of the elements of `x`, what the node draws
  * numbers for: [i0, i1...] has the returned position plus the sum of i_d * out_strides[d]. Its
- * attributes `whole` and `begin` say of which tensor x is a piece, none: x is the whole;
- * row_offset counts in dimension 0 besides. */
+ * attributes `whole` and `begin` say of which tensor x is a piece, none: x is the whole; of samples
+ * before it each has as many elements as one of the whole's, whichever dimensions they are merged
+ * in. */
 int64_t wefti_random_place(const wefti_random *r, const weft_node *n, const weft_desc *x,
                            int64_t out_strides[WEFT_MAX_RANK]);
 

@@ -377,6 +377,14 @@ static void read_offsets(wefti_program_builder *b) {
 
 /* What comes before all steps: whose calls are whose, what is differentiated, and how values are
  * spread over the mesh. */
+static int64_t samples_of(const weft_body *root) {
+    for (int64_t i = 0; i < root->in_count; i++) {
+        const wefti_value_info *v = &root->values[root->in[i]];
+        if (v->kind == WEFTI_VALUE_INPUT && v->desc.rank > 0) return v->desc.shape[0];
+    }
+    return 0;
+}
+
 static weft_status decide(wefti_program_builder *b) {
     const wefti_program_spec *spec = b->spec;
     wefti_program *p = b->p;
@@ -384,6 +392,7 @@ static weft_status decide(wefti_program_builder *b) {
     b->scalars = b->one = b->norms = -1;
     b->stages = 1;
     b->next_call = -1;
+    p->samples = samples_of(b->root);
     bool staged = spec->plan && spec->plan->pipeline.stages > 1;
     p->all_microbatches = train && (staged || (spec->plan && spec->plan->copies > 1));
     WEFT_REQUIRE(!p->all_microbatches || spec->microbatches % spec->plan->copies == 0, WEFT_E_ARG,

@@ -28,7 +28,9 @@ static section_run run_of(const weft_session *s, const wefti_view *view, wefti_s
     return (section_run){
         .view = view,
         .section = section,
-        .options = {.random = {s->options.seed, (uint64_t)s->step, 0, s->row},
+        .options = {.random = {.seed = s->options.seed,
+                               .step = (uint64_t)s->step,
+                               .row_offset = s->row},
                     .rows = view->own->all_microbatches ? s->rows : NULL,
                     .orderly = s->world != NULL,
                     .to_the_end = s->world && !view->loss_everywhere,

@@ -153,6 +153,55 @@ static void microbatches_give_one_update(void **state) {
     }
 }
 
+/* Dropout of samples that are merged with what they have, behind them or in front: of rows, and of
+ * attention in windows. */
+static weft_graph *merged_model(int64_t batch, bool in_front) {
+    enum { SEQ = 6, WIDE = 8, HEADS = 2, WINDOW = 3 };
+    weft_graph *g;
+    weft_init init = {WEFT_INIT_NORMAL, 0.4};
+    int64_t rows = batch * SEQ, windows = rows / WINDOW;
+    ASSERT_OK(weft_graph_create(&g));
+    weft_value x = weft_input(g, "x", WEFT_DESC(WEFT_F32, batch, SEQ, WIDE));
+    weft_value target = weft_input(g, "target", WEFT_DESC(WEFT_F32, batch, SEQ, WIDE));
+    weft_value w = weft_param(g, "w", WEFT_DESC(WEFT_F32, WIDE, WIDE), init);
+    weft_attention_options options = WEFT_ATTENTION_DEFAULT;
+    options.dropout = 0.4;
+    weft_value y = in_front ? weft_reshape(g, x, 3, (int64_t[]){1, rows, WIDE})
+                            : weft_reshape(g, x, 2, (int64_t[]){rows, WIDE});
+    y = weft_dropout(g, weft_linear(g, y, w, WEFT_NO_VALUE, false), 0.4);
+    y = weft_reshape(g, y, 4, (int64_t[]){windows, WINDOW, HEADS, WIDE / HEADS});
+    y = weft_attention(g, y, y, y, options);
+    weft_loss(g, weft_mse(g, weft_reshape(g, y, 3, (int64_t[]){batch, SEQ, WIDE}), target));
+    if (weft_graph_status(g) < 0) fail_msg("%s", weft_graph_message(g));
+    return g;
+}
+
+static void merged_samples_draw_their_own_numbers(void **state) {
+    (void)state;
+    for (int in_front = 0; in_front < 2; in_front++)
+        for (int reference = 0; reference < 2; reference++) {
+            weft_graph *whole_graph = merged_model(4, in_front);
+            weft_session_options o = options_with(WEFT_SGD, 0);
+            if (reference) assert_int_equal(setenv("WEFT_BACKEND", "reference", 1), 0);
+            weft_session *whole = session_of(whole_graph, o);
+            train(whole, 3, 0, 4);
+            for (int parts = 2; parts <= 4; parts += 2) {
+                weft_graph *g = merged_model(4 / parts, in_front);
+                o.microbatches = parts;
+                weft_session *s = session_of(g, o);
+                train(s, 3, parts, 4 / parts);
+                double apart = difference(whole, s, WEFT_ROLE_PARAM);
+                if (apart > 2e-5)
+                    fail_msg("%d microbatches: parameters differ by %g", parts, apart);
+                weft_session_destroy(s);
+                weft_graph_destroy(g);
+            }
+            assert_int_equal(unsetenv("WEFT_BACKEND"), 0);
+            weft_session_destroy(whole);
+            weft_graph_destroy(whole_graph);
+        }
+}
+
 /* Updating a parameter as soon as its gradient is there, or all at the end: the same bits. */
 static void eager_updates_change_nothing(void **state) {
     (void)state;
@@ -341,6 +390,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_equal_finite_differences),
         cmocka_unit_test(microbatches_give_one_update),
+        cmocka_unit_test(merged_samples_draw_their_own_numbers),
         cmocka_unit_test(eager_updates_change_nothing),
         cmocka_unit_test(clipping_scales_the_update),
         cmocka_unit_test(recompute_changes_memory_only),

@@ -29,11 +29,11 @@ typedef struct wefti_attention_shape {
     wefti_src mask;
     int64_t mask_batch, mask_head, mask_row;
     /* Dropout on the probabilities: keep iff wefti_philox_uniform(seed, stream, position) >= rate,
-     * position =
+     * position = first +
      * (((batch_base + b) * heads_total + head_base + h) * q_total + q_base + i) * k_total + k_base
      * + j; kept ones are scaled by 1 / (1 - rate). rate 0: none, the rest unused. */
     float dropout;
-    uint64_t seed, stream;
+    uint64_t seed, stream, first; /* first: of the samples before */
     int64_t batch_base, head_base, heads_total, q_base, q_total, k_base, k_total;
 } wefti_attention_shape;
 

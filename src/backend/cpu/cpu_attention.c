@@ -27,7 +27,10 @@ static wefti_attention_shape shape_now(const attention_kernel *k, const wefti_ru
     if (s.dropout > 0) {
         s.seed = run->random.seed;
         s.stream = wefti_random_stream(&run->random, k->node);
-        s.batch_base += run->random.row_offset;
+        int64_t strides[WEFT_MAX_RANK];
+        weft_desc scores = weft_desc_of(k->q, 4, (int64_t[]){s.batch, s.q_heads, s.q_len, s.k_len});
+        s.first = (uint64_t)wefti_random_place(&run->random, k->node, &scores, strides);
+        s.batch_base = s.head_base = s.q_base = s.k_base = 0; /* are in it */
     }
     return s;
 }

@@ -95,15 +95,15 @@ static bool exact_operands(const weft_node *n) {
 
 /* Dropouts of one program share its positions. */
 static bool same_place(const elementwise_kernel *k, const weft_node *n) {
-    const wefti_random zero = {0};
+    const wefti_random second = {.row_offset = 1, .samples = 1}; /* after a whole */
     int64_t first[WEFT_MAX_RANK] = {0}, own[WEFT_MAX_RANK] = {0};
     const weft_desc *x = wefti_out(n, 0);
     if (x->rank != k->drawn.rank) return false;
     for (int d = 0; d < x->rank; d++)
         if (x->shape[d] != k->drawn.shape[d]) return false;
     if (!k->random) return true;
-    return wefti_random_place(&zero, n, x, own) ==
-               wefti_random_place(&zero, k->dropout[0].node, x, first) &&
+    return wefti_random_place(&second, n, x, own) ==
+               wefti_random_place(&second, k->dropout[0].node, x, first) &&
            !memcmp(own, first, sizeof own);
 }
 

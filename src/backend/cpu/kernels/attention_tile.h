@@ -183,7 +183,8 @@ static void mask_tile(const wefti_attention_shape *s, const tile *t, float *out)
 
 INLINE uint64_t dropout_position(const wefti_attention_shape *s, int64_t b, int64_t h, int64_t i,
                                  int64_t j) {
-    return (uint64_t)((((s->batch_base + b) * s->heads_total + s->head_base + h) * s->q_total +
+    return s->first +
+           (uint64_t)((((s->batch_base + b) * s->heads_total + s->head_base + h) * s->q_total +
                        s->q_base + i) *
                           s->k_total +
                       s->k_base + j);
