@@ -375,16 +375,28 @@ static void read_offsets(wefti_program_builder *b) {
     p->loss_dtype = b->root->values[b->g->loss].desc.dtype;
 }
 
-/* What comes before all steps: whose calls are whose, what is differentiated, and how values are
- * spread over the mesh. */
+/* The rows that most inputs have: others may be masks or tables, of all samples alike. */
 static int64_t samples_of(const weft_body *root) {
+    int64_t samples = 0;
+    int most = 0;
     for (int64_t i = 0; i < root->in_count; i++) {
         const wefti_value_info *v = &root->values[root->in[i]];
-        if (v->kind == WEFTI_VALUE_INPUT && v->desc.rank > 0) return v->desc.shape[0];
+        int alike = 0;
+        if (v->kind != WEFTI_VALUE_INPUT || v->desc.rank == 0) continue;
+        for (int64_t k = i; k < root->in_count; k++) {
+            const wefti_value_info *other = &root->values[root->in[k]];
+            alike += other->kind == WEFTI_VALUE_INPUT && other->desc.rank > 0 &&
+                     other->desc.shape[0] == v->desc.shape[0];
+        }
+        if (alike <= most) continue;
+        most = alike;
+        samples = v->desc.shape[0];
     }
-    return 0;
+    return samples;
 }
 
+/* What comes before all steps: whose calls are whose, what is differentiated, and how values are
+ * spread over the mesh. */
 static weft_status decide(wefti_program_builder *b) {
     const wefti_program_spec *spec = b->spec;
     wefti_program *p = b->p;

@@ -154,16 +154,18 @@ static void microbatches_give_one_update(void **state) {
 }
 
 /* Dropout of samples that are merged with what they have, behind them or in front: of rows, and of
- * attention in windows. */
+ * attention in windows. The first input has no samples; its numbers count for nothing. */
 static weft_graph *merged_model(int64_t batch, bool in_front) {
     enum { SEQ = 6, WIDE = 8, HEADS = 2, WINDOW = 3 };
     weft_graph *g;
     weft_init init = {WEFT_INIT_NORMAL, 0.4};
     int64_t rows = batch * SEQ, windows = rows / WINDOW;
     ASSERT_OK(weft_graph_create(&g));
+    weft_value table = weft_input(g, "table", WEFT_DESC(WEFT_F32, SEQ, WIDE));
     weft_value x = weft_input(g, "x", WEFT_DESC(WEFT_F32, batch, SEQ, WIDE));
     weft_value target = weft_input(g, "target", WEFT_DESC(WEFT_F32, batch, SEQ, WIDE));
     weft_value w = weft_param(g, "w", WEFT_DESC(WEFT_F32, WIDE, WIDE), init);
+    x = weft_add(g, x, weft_scale(g, table, 0.0));
     weft_attention_options options = WEFT_ATTENTION_DEFAULT;
     options.dropout = 0.4;
     weft_value y = in_front ? weft_reshape(g, x, 3, (int64_t[]){1, rows, WIDE})
