@@ -481,8 +481,9 @@ static weft_status read_address(reader *r) {
     bool has_scheduler = mindspore || get(r, "WEFT_LAUNCH");
     r->out->serves = r->out->place.rank == 0 && r->out->place.size > 1 &&
                      r->out->scheduler_port > 0 && !has_scheduler;
-    /* Nobody is there to be met. */
-    if (r->out->place.size == 1 && !has_scheduler) r->out->scheduler_port = 0;
+    /* Nobody is there to be met, but for a scheduler of its own. */
+    if (r->out->place.size == 1 && !has_scheduler && !r->claims[WEFTI_START_MINDSPORE].there)
+        r->out->scheduler_port = 0;
     return WEFT_OK;
 }
 

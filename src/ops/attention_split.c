@@ -49,7 +49,7 @@ weft_value wefti_attention_weight(weft_graph *g, wefti_attention_lse lse, weft_v
 
 /* Nothing here depends on how a sum is rounded: chains of ops may keep more than is stored. */
 wefti_attention_lse wefti_attention_sum(weft_graph *g, weft_value centre, weft_value sum) {
-    static const double LARGE = 4096.0; /* an f32 of this size has ln of a sum to 2^-12 */
+    static const double LARGE = 256.0; /* an f32 of this size has ln of a sum to 2^-16 */
     weft_value ln = weft_log(g, sum), none = wefti_op_scalar(g, sum, 0.0);
     weft_value some = weft_compare(g, sum, none, WEFT_GT);
     weft_value size = weft_where(g, some, weft_maximum(g, centre, weft_neg(g, centre)), none);

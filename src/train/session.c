@@ -193,10 +193,7 @@ static double norm_at(const weft_session *s, int32_t rank) {
  * all have the same gradients; with slices, of which nobody here knows, none of them is. */
 static weft_status same_norms(weft_session *s, double norm) {
     weft_status status = WEFT_OK;
-    double *all = wefti_calloc((size_t)s->devices, sizeof *all);
-    if (!all)
-        return wefti_give_up(s->world,
-                             WEFT_RAISE(WEFT_E_NOMEM, "no memory for the norms of ranks"));
+    double *all = s->norms;
     for (int32_t r = 0; r < s->devices; r++)
         if (wefti_session_has(s, r)) all[r] = norm_at(s, r);
     if (s->world) status = wefti_agree_cards(s->agreement, &norm, sizeof norm, all);
@@ -213,7 +210,6 @@ static weft_status same_norms(weft_session *s, double norm) {
                 "are clipped where all ranks have the same; clip those of slices, and those that "
                 "are not summed over ranks, in the model, and none here",
                 wefti_printed(all[0]), r, wefti_printed(all[r]));
-    wefti_free(all);
     return status;
 }
 

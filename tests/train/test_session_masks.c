@@ -56,14 +56,16 @@ static weft_graph *make_graph(const trial *t) {
 /* Rows are hidden as a whole in one way, or key by key, or not at all. */
 static void fill_mask(const trial *t, double *mask, int64_t rows) {
     dice d = {t->seed, 1};
-    const double ways[] = {-INFINITY, -(double)FLT_MAX, -1e9,
-                           t->dtype == WEFT_F64 ? -DBL_MAX : -1e4};
+    enum { WAYS = 5 };
+    const double ways[WAYS] = {-INFINITY, -(double)FLT_MAX, -1e9,
+                               t->dtype == WEFT_F64 ? -DBL_MAX : -1e4, -4e3};
     for (int64_t i = 0; i < rows; i++) {
-        int64_t way = roll(&d, 6), most = roll(&d, 4);
+        int64_t way = roll(&d, WAYS + 2), most = roll(&d, 4);
         for (int64_t j = 0; j < t->keys; j++) {
             double plain = (double)roll(&d, 64) / 32 - 1;
-            double hidden = ways[way < 4 ? way : roll(&d, 4)];
-            mask[i * t->keys + j] = way == 5 || (way == 4 && roll(&d, 4) < most) ? plain : hidden;
+            double hidden = ways[way < WAYS ? way : roll(&d, WAYS)];
+            mask[i * t->keys + j] =
+                way > WAYS || (way == WAYS && roll(&d, 4) < most) ? plain : hidden;
         }
     }
 }

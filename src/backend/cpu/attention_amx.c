@@ -346,8 +346,9 @@ static void pack_queries(const backward_run *r, const tiles_backward *m, const p
     pack_transposed_b(q, t->count, s->dim, ROWS, m->queries_t);
     pack_transposed_b(d, t->count, s->dim, ROWS, m->d_o_t);
     const float *lse = a->lse + (t->b * s->q_heads + t->h) * s->q_len + t->i0;
+    const float *rest = lse + wefti_attention_rest(s);
     for (int64_t i = 0; i < t->count; i++) {
-        m->lse[i] = (lse[i] == -INFINITY ? INFINITY : lse[i]) * LOG2_E;
+        m->lse[i] = (lse[i] == -INFINITY ? INFINITY : lse[i]) * LOG2_E + rest[i] * LOG2_E;
         m->delta[i] = dot_bf16(o.data + i * o.stride, d.data + i * d.stride, s->dim);
     }
 }
