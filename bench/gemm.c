@@ -3,7 +3,7 @@
  *
  * Usage: gemm [threads (default: all cores)] [rounds (default 7)] [only shapes whose name contains
  * this] [f32 (default) | bf16] In bf16 all operands are bf16 and the processor's bf16 arithmetic
- * multiplies them where it has one (ours: AMX), but weights are f32, and so are their gradients:
+ * multiplies them where it has one, but weights are f32, and so are their gradients:
  * what a step has. oneDNN gets bf16 throughout, its best. Each product runs at 1024 tokens: forward
  * (y = x W), the gradient of x and the gradient of W, with the weight stored as [in, out] (GPT-2)
  * and as [out, in] (Llama; the tied output layer of GPT-2). The last line is the best rate of
@@ -164,7 +164,7 @@ static rates measure(const product *p, int threads, int rounds, wefti_pool *pool
         spec.c.dtype = WEFT_F32;
     else
         spec.b.dtype = WEFT_F32;
-    spec.bf16 = bf16 && wefti_isa_best() >= WEFTI_ISA_AMX;
+    spec.bf16 = bf16 && wefti_gemm_has_bf16(wefti_isa_best());
     if (wefti_gemm_prepare(&spec, wefti_isa_best(), &r.gemm) != WEFT_OK) exit(1);
     void *a = matrix(spec.a.dtype, p->m * p->k), *b = matrix(spec.b.dtype, p->k * p->n),
          *c = matrix(spec.c.dtype, p->m * p->n);

@@ -47,14 +47,20 @@ static void run_problem(problem *p, wefti_isa isa, wefti_pool *pools[3]) {
 static void problem_test(wefti_gemm_spec spec, wefti_pool *pools[3]) {
     problem p = problem_new(spec);
     for (int isa = 0; isa < WEFTI_ISAS; isa++)
-        if (wefti_isa_has((wefti_isa)isa) && (!spec.bf16 || isa >= WEFTI_ISA_AMX))
+        if (wefti_isa_has((wefti_isa)isa) && (!spec.bf16 || wefti_gemm_has_bf16((wefti_isa)isa)))
             run_problem(&p, (wefti_isa)isa, pools);
     problem_free(&p);
 }
 
-/* The processor's bf16 arithmetic, where it has one that multiplies tiles. */
+/* The processor's bf16 arithmetic, where it has one. */
 static bool random_bf16(void) {
-    return wefti_isa_has(WEFTI_ISA_AMX) && random_below(2) == 0;
+    return wefti_gemm_has_bf16(WEFTI_ISA_AVX512) && random_below(2) == 0;
+}
+
+static void skip_without_bf16(void) {
+    if (wefti_gemm_has_bf16(WEFTI_ISA_AVX512)) return;
+    print_message("SKIPPED: this processor multiplies no bf16\n");
+    skip();
 }
 
 static void random_dtypes(wefti_gemm_spec *s) {
@@ -115,10 +121,7 @@ static void test_bf16_rows(void **state) {
     static const int64_t shapes[][4] = {/* m, n, k, batch */
                                         {64, 1200, 96, 1},  {150, 420, 1056, 1}, {97, 2000, 64, 1},
                                         {33, 700, 2080, 2}, {300, 40, 320, 1},   {96, 64, 32, 3}};
-    if (!wefti_isa_has(WEFTI_ISA_AMX)) {
-        print_message("SKIPPED: this processor multiplies no tiles of bf16\n");
-        skip();
-    }
+    skip_without_bf16();
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int round = SANITIZED ? 3 : 0; round < 6; round++) {
             wefti_gemm_spec s =
@@ -139,10 +142,7 @@ static void test_bf16_tall(void **state) {
                                         {1300, 100, 96},
                                         {700, 420, 1056},
                                         {2750, 40, 65}};
-    if (!wefti_isa_has(WEFTI_ISA_AMX)) {
-        print_message("SKIPPED: this processor multiplies no tiles of bf16\n");
-        skip();
-    }
+    skip_without_bf16();
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int round = SANITIZED ? 2 : 0; round < 4; round++) {
             wefti_gemm_spec s =
@@ -280,17 +280,19 @@ static void test_nan_is_kept(void **state) {
     enum { M = 20, N = 37, K = 50 };
     static float a[M * K], b[K * N], c[M * N];
     for (int m = 1; m <= M; m += M - 1)
-        for (int form = 0; form <= WEFTI_ISAS; form++) /* AMX: in f32 and, last, as bf16 */
+        for (int form = 0; form < 2 * WEFTI_ISAS; form++) /* in f32, then as bf16 */
             for (int activation = 0; activation < WEFTI_ACTIVATIONS; activation++) {
-                const int isa = form < WEFTI_ISAS ? form : WEFTI_ISA_AMX;
+                const int isa = form % WEFTI_ISAS;
+                const bool bf16 = form >= WEFTI_ISAS;
                 if (!wefti_isa_has((wefti_isa)isa)) continue;
+                if (bf16 && !wefti_gemm_has_bf16((wefti_isa)isa)) continue;
                 for (int i = 0; i < M * K; i++) a[i] = (float)random_value();
                 for (int i = 0; i < K * N; i++) b[i] = (float)random_value();
                 const int bad = m / 2;
                 a[bad * K + 7] = NAN;
                 wefti_gemm_spec s = wefti_gemm_spec_of(WEFT_F32, m, N, K);
                 s.activation = (wefti_activation)activation;
-                s.bf16 = form == WEFTI_ISAS;
+                s.bf16 = bf16;
                 wefti_gemm gemm;
                 assert_int_equal(wefti_gemm_prepare(&s, (wefti_isa)isa, &gemm), WEFT_OK);
                 buffer workspace = buffer_new(wefti_gemm_workspace_bytes(&gemm, 1));
@@ -310,20 +312,23 @@ static void test_columns_are_alone(void **state) {
     static float a[M * K], b[K * N], whole[M * N], part[M * N];
     for (int i = 0; i < M * K; i++) a[i] = (float)random_value();
     for (int i = 0; i < K * N; i++) b[i] = (float)random_value();
-    for (int isa = 0; isa < WEFTI_ISAS; isa++)
-        for (size_t i = 0; wefti_isa_has((wefti_isa)isa) && i < sizeof columns / sizeof *columns;
-             i++)
+    for (int form = 0; form < 2 * WEFTI_ISAS; form++) { /* in f32, then as bf16 */
+        const wefti_isa isa = (wefti_isa)(form % WEFTI_ISAS);
+        const bool bf16 = form >= WEFTI_ISAS;
+        if (!wefti_isa_has(isa) || (bf16 && !wefti_gemm_has_bf16(isa))) continue;
+        for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
             for (int64_t m = 9; m <= M; m += M - 9) {
                 wefti_gemm_spec s = wefti_gemm_spec_of(WEFT_F32, M, N, K);
+                s.bf16 = bf16;
                 wefti_gemm gemm;
-                assert_int_equal(wefti_gemm_prepare(&s, (wefti_isa)isa, &gemm), WEFT_OK);
+                assert_int_equal(wefti_gemm_prepare(&s, isa, &gemm), WEFT_OK);
                 buffer workspace = buffer_new(wefti_gemm_workspace_bytes(&gemm, 1));
                 wefti_gemm_run(&gemm, &(wefti_gemm_args){.a = a, .b = b, .c = whole},
                                buffer_data(&workspace), NULL);
                 free(workspace.base);
                 s.m = m;
                 s.n = columns[i];
-                assert_int_equal(wefti_gemm_prepare(&s, (wefti_isa)isa, &gemm), WEFT_OK);
+                assert_int_equal(wefti_gemm_prepare(&s, isa, &gemm), WEFT_OK);
                 workspace = buffer_new(wefti_gemm_workspace_bytes(&gemm, 1));
                 wefti_gemm_run(&gemm, &(wefti_gemm_args){.a = a, .b = b, .c = part},
                                buffer_data(&workspace), NULL);
@@ -331,6 +336,7 @@ static void test_columns_are_alone(void **state) {
                 for (int64_t r = 0; r < m; r++)
                     assert_memory_equal(part + r * N, whole + r * N, (size_t)columns[i] * 4);
             }
+    }
 }
 
 static void test_refusals(void **state) {
@@ -371,6 +377,20 @@ static void test_isa_choice(void **state) {
         if (wefti_isa_has((wefti_isa)isa)) assert_true(wefti_isa_best() >= (wefti_isa)isa);
 }
 
+static void test_bf16_choice(void **state) {
+    (void)state;
+    bool native = true;
+    assert_int_equal(wefti_gemm_bf16_choice(WEFTI_ISA_PLAIN, &native), WEFT_OK);
+    assert_false(native);
+    for (int isa = 0; isa < WEFTI_ISAS; isa++) {
+        if (!wefti_isa_has((wefti_isa)isa)) continue;
+        assert_int_equal(wefti_gemm_bf16_choice((wefti_isa)isa, &native), WEFT_OK);
+        assert_true(!native || wefti_gemm_has_bf16((wefti_isa)isa));
+        print_message("%s: bf16 products in %s\n", wefti_isa_text((wefti_isa)isa),
+                      native ? "bf16" : "f32");
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_small),
                                        cmocka_unit_test(test_random_f64),
@@ -383,6 +403,7 @@ int main(void) {
                                        cmocka_unit_test(test_nan_is_kept),
                                        cmocka_unit_test(test_columns_are_alone),
                                        cmocka_unit_test(test_refusals),
-                                       cmocka_unit_test(test_isa_choice)};
+                                       cmocka_unit_test(test_isa_choice),
+                                       cmocka_unit_test(test_bf16_choice)};
     return cmocka_run_group_tests(tests, make_pools, destroy_pools);
 }

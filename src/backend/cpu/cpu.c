@@ -1,7 +1,7 @@
 /* The cpu backend's table and the shared parts of its kernels. */
 #include "backend/cpu/cpu.h"
 
-#include "backend/cpu/onednn_matmul.h"
+#include "backend/cpu/gemm.h"
 
 #include <math.h>
 #include <string.h>
@@ -52,9 +52,9 @@ static weft_status prepare(const wefti_backend *backend, const weft_node *node,
 
 static wefti_bf16_compute choose_bf16(const wefti_backend *backend) {
     (void)backend;
-    wefti_bf16_matmul choice;
-    if (wefti_matmul_bf16_choice(wefti_isa_best(), &choice) < 0) return WEFTI_BF16_AS_F32;
-    return choice == WEFTI_BF16_OWN ? WEFTI_BF16_AS_F32 : WEFTI_BF16_NATIVE;
+    bool native;
+    if (wefti_gemm_bf16_choice(wefti_isa_best(), &native) < 0) return WEFTI_BF16_AS_F32;
+    return native ? WEFTI_BF16_NATIVE : WEFTI_BF16_AS_F32;
 }
 
 static const char *variant(const wefti_backend *backend) {

@@ -1,6 +1,5 @@
 /* Products: linear with its gradients, and batched matmul, on the GEMM of this folder. */
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/cpu_native.h"
 #include "backend/cpu/gemm.h"
 
 /* Leading dimensions that the two batch loops of a product do not take: runs of their own, with the
@@ -45,23 +44,19 @@ static bool known(weft_dtype d) {
     return d == WEFT_F32 || d == WEFT_BF16 || d == WEFT_F64;
 }
 
-/* A product by `spec`, whose a, b are operands `a`, `b` of the node; once for each index of
+/* A product by `spec`, whose a, b are operands `a`, `b` of a node; once for each index of
  * `loops`.
  */
-static weft_status product_loops(const weft_node *n, const wefti_gemm_spec *spec, int a, int b,
-                                 int bias, const outer_loops *loops, const wefti_prepare *options,
+static weft_status product_loops(const wefti_gemm_spec *spec, int a, int b, int bias,
+                                 const outer_loops *loops, const wefti_prepare *options,
                                  wefti_kernel **out) {
     wefti_gemm gemm;
     if (!known(spec->a.dtype) || !known(spec->b.dtype) || !known(spec->c.dtype))
         return WEFT_E_NO_IMPL;
     const wefti_isa isa = wefti_isa_best();
-    const bool native = options->bf16 == WEFTI_BF16_NATIVE && spec->a.dtype == WEFT_BF16;
     wefti_gemm_spec s = *spec;
-    s.bf16 = native && isa >= WEFTI_ISA_AMX;
-    if (native && !s.bf16 && !loops->count) {
-        weft_status other = wefti_cpu_native_kernel(n, spec, a, b, bias, options, out);
-        if (other != WEFT_E_NO_IMPL) return other;
-    }
+    s.bf16 = options->bf16 == WEFTI_BF16_NATIVE && spec->a.dtype == WEFT_BF16 &&
+             wefti_gemm_has_bf16(isa);
     weft_status status = wefti_gemm_prepare(&s, isa, &gemm);
     if (status < 0) return status;
     wefti_kernel *k;
@@ -78,9 +73,9 @@ static weft_status product_loops(const weft_node *n, const wefti_gemm_spec *spec
     return WEFT_OK;
 }
 
-static weft_status product(const weft_node *n, const wefti_gemm_spec *spec, int a, int b, int bias,
+static weft_status product(const wefti_gemm_spec *spec, int a, int b, int bias,
                            const wefti_prepare *options, wefti_kernel **out) {
-    return product_loops(n, spec, a, b, bias, &(outer_loops){0}, options, out);
+    return product_loops(spec, a, b, bias, &(outer_loops){0}, options, out);
 }
 
 /* rows, k and cols of a linear from x [rows..., k] and w [k, n...] or [n..., k]. */
@@ -107,7 +102,7 @@ weft_status wefti_cpu_linear(const weft_node *n, const wefti_prepare *options, w
     spec.b =
         s.transposed ? wefti_gemm_transposed(w->dtype, s.k) : wefti_gemm_rows(w->dtype, s.cols);
     spec.has_bias = bias != NULL;
-    return product(n, &spec, 0, 1, bias ? 2 : -1, options, out);
+    return product(&spec, 0, 1, bias ? 2 : -1, options, out);
 }
 
 weft_status wefti_cpu_linear_grad_input(const weft_node *n, const wefti_prepare *options,
@@ -119,7 +114,7 @@ weft_status wefti_cpu_linear_grad_input(const weft_node *n, const wefti_prepare 
     spec.b =
         s.transposed ? wefti_gemm_rows(w->dtype, s.k) : wefti_gemm_transposed(w->dtype, s.cols);
     spec.accumulate = options->accumulate != 0;
-    return product(n, &spec, 0, 1, -1, options, out);
+    return product(&spec, 0, 1, -1, options, out);
 }
 
 weft_status wefti_cpu_linear_grad_weight(const weft_node *n, const wefti_prepare *options,
@@ -132,7 +127,7 @@ weft_status wefti_cpu_linear_grad_weight(const weft_node *n, const wefti_prepare
     spec.a = t ? wefti_gemm_transposed(dy->dtype, s.cols) : wefti_gemm_transposed(x->dtype, s.k);
     spec.b = t ? wefti_gemm_rows(x->dtype, s.k) : wefti_gemm_rows(dy->dtype, s.cols);
     spec.accumulate = options->accumulate != 0;
-    return product(n, &spec, t ? 1 : 0, t ? 0 : 1, -1, options, out);
+    return product(&spec, t ? 1 : 0, t ? 0 : 1, -1, options, out);
 }
 
 /* Elements from one index of each leading dimension of `y` to the next in x, which broadcasts to
@@ -200,5 +195,5 @@ weft_status wefti_cpu_matmul(const weft_node *n, const wefti_prepare *options, w
         outside.b[d] = sb[d] * (int64_t)weft_dtype_bytes(b->dtype);
         outside.c[d] = sc[d] * (int64_t)weft_dtype_bytes(y->dtype);
     }
-    return product_loops(n, &spec, 0, 1, -1, &outside, options, out);
+    return product_loops(&spec, 0, 1, -1, &outside, options, out);
 }

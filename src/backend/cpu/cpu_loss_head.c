@@ -2,7 +2,6 @@
  * logits of only one chunk exist. Per chunk: logits = x w + bias; loss and dlogits in one pass; dx
  * = dlogits w^T; dw += x^T dlogits; dbias += the columns of dlogits. */
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/cpu_native.h"
 #include "backend/cpu/gemm.h"
 
 /* Logits of a chunk, at most: 128 MiB in f32. Fast products make it worth more to pack the weight
@@ -148,12 +147,8 @@ weft_status wefti_cpu_linear_cross_entropy(const weft_node *n, const wefti_prepa
         wefti_in(n, 3)->dtype != WEFT_F32 || !wefti_cpu_is_f32(wefti_in(n, 4)) ||
         !wefti_cpu_is_f32(bias) || wefti_out(n, 2)->dtype != WEFT_F32)
         return WEFT_E_NO_IMPL;
-    bool native = options->bf16 == WEFTI_BF16_NATIVE && x->dtype == WEFT_BF16;
-    if (native && wefti_isa_best() < WEFTI_ISA_AMX) {
-        weft_status other = wefti_cpu_native_head(n, options, out);
-        if (other != WEFT_E_NO_IMPL) return other;
-        native = false;
-    }
+    const bool native = options->bf16 == WEFTI_BF16_NATIVE && x->dtype == WEFT_BF16 &&
+                        wefti_gemm_has_bf16(wefti_isa_best());
     wefti_kernel *k;
     WEFT_TRY(wefti_cpu_kernel(sizeof(head_kernel), native ? "loss head bf16" : "loss head",
                               run_head, &k));

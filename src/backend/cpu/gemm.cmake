@@ -20,6 +20,12 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
                "${WEFT_KERNEL_OPTIONS};-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mfma;-mprefer-vector-width=512"
   )
   set_source_files_properties(
+    src/backend/cpu/gemm_avx512_bf16.c
+    PROPERTIES
+      COMPILE_OPTIONS
+      "${WEFT_KERNEL_OPTIONS};-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512bf16;-mfma;-mprefer-vector-width=512"
+  )
+  set_source_files_properties(
     src/backend/cpu/gemm_amx.c src/backend/cpu/gemm_amx_f32.c src/backend/cpu/attention_amx.c
     PROPERTIES
       COMPILE_OPTIONS

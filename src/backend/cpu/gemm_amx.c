@@ -13,7 +13,7 @@
 #include "backend/cpu/gemm_vector.h"
 
 #include "backend/cpu/gemm_amx.h"
-#include "backend/cpu/gemm_amx_pack.h"
+#include "backend/cpu/gemm_bf16_pack.h"
 
 static void enter(void) {
     _Alignas(64) struct {
@@ -127,48 +127,6 @@ static void pack_a(const wefti_gemm_operand *operand, const void *a, int64_t row
     else
         pack_as(WEFT_BF16, 1, true, a, rows, operand->row_stride, k, operand->column_stride, panel);
 }
-static void pack_b(const wefti_gemm_operand *operand, const void *b, int64_t columns, int64_t k,
-                   void *panel) {
-    if (operand->dtype == WEFT_F32)
-        pack_as(WEFT_F32, 1, false, b, columns, operand->column_stride, k, operand->row_stride,
-                panel);
-    else
-        pack_as(WEFT_BF16, 1, false, b, columns, operand->column_stride, k, operand->row_stride,
-                panel);
-}
-
-/* --- Epilogue
- * --------------------------------------------------------------------------------------------------
- */
-
-/* What most products of a step need, whole lines of bf16 with a bias or without; all else as
- * AVX-512 does it. */
-static void epilogue(const wefti_gemm_sink *sink, int64_t i, int64_t j, int64_t rows,
-                     int64_t columns, const float *sums, int64_t sums_stride, const float *partial,
-                     int64_t partial_stride) {
-    const wefti_gemm_spec *s = sink->spec;
-    if (s->c.dtype != WEFT_BF16 || s->c.column_stride != 1 || columns != EDGE || s->alpha != 1.0 ||
-        s->accumulate || s->has_pre || s->has_residual || s->activation || s->derivative) {
-        wefti_gemm_kernels_avx512.epilogue(sink, i, j, rows, columns, sums, sums_stride, partial,
-                                           partial_stride);
-        return;
-    }
-    const __m512 none = _mm512_setzero_ps();
-    const __m512 low_bias = sink->bias ? _mm512_loadu_ps(sink->bias + j) : none;
-    const __m512 high_bias = sink->bias ? _mm512_loadu_ps(sink->bias + j + SIDE) : none;
-    for (int64_t r = 0; r < rows; r++, sums += sums_stride) {
-        __m512 low = _mm512_loadu_ps(sums), high = _mm512_loadu_ps(sums + SIDE);
-        if (partial) {
-            low = _mm512_add_ps(_mm512_loadu_ps(partial), low);
-            high = _mm512_add_ps(_mm512_loadu_ps(partial + SIDE), high);
-            partial += partial_stride;
-        }
-        low = _mm512_add_ps(low, low_bias);
-        high = _mm512_add_ps(high, high_bias);
-        _mm512_storeu_si512((uint16_t *)(void *)sink->c + (i + r) * s->c.row_stride + j,
-                            (__m512i)_mm512_cvtne2ps_pbh(high, low));
-    }
-}
 
 const wefti_gemm_kernels wefti_gemm_kernels_amx = {
     .rows = EDGE,
@@ -185,7 +143,7 @@ const wefti_gemm_kernels wefti_gemm_kernels_amx = {
     .enter = enter,
     .leave = leave,
     .pack_a = pack_a,
-    .pack_b = pack_b,
-    .epilogue = epilogue,
+    .pack_b = wefti_gemm_bf16_pack_b,
+    .epilogue = wefti_gemm_bf16_epilogue,
 };
 #endif

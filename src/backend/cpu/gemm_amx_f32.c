@@ -23,7 +23,7 @@
 #include "backend/cpu/gemm_vector.h"
 
 #include "backend/cpu/gemm_amx.h"
-#include "backend/cpu/gemm_amx_pack.h"
+#include "backend/cpu/gemm_bf16_pack.h"
 
 enum {
     STEP = PIECES * 2 * TILE, /* elements of a panel for 32 lines of k */

@@ -82,8 +82,18 @@ extern const wefti_gemm_kernels wefti_gemm_kernels_plain;
 extern const wefti_gemm_kernels wefti_gemm_kernels_avx2;
 extern const wefti_gemm_kernels wefti_gemm_kernels_avx2_narrow;
 extern const wefti_gemm_kernels wefti_gemm_kernels_avx512;
+extern const wefti_gemm_kernels wefti_gemm_kernels_avx512_bf16;
 extern const wefti_gemm_kernels wefti_gemm_kernels_amx;
 extern const wefti_gemm_kernels wefti_gemm_kernels_amx_f32;
+#endif
+
+#if defined(__x86_64__)
+/* gemm_avx512_bf16.c: what both kernels of bf16 share. */
+void wefti_gemm_bf16_pack_b(const wefti_gemm_operand *operand, const void *b, int64_t columns,
+                            int64_t k, void *panel);
+void wefti_gemm_bf16_epilogue(const wefti_gemm_sink *sink, int64_t i, int64_t j, int64_t rows,
+                              int64_t columns, const float *sums, int64_t sums_stride,
+                              const float *partial, int64_t partial_stride);
 #endif
 
 /* The operand's or output's batch number `batch` (i * batch[1] + j). NULL stays NULL. */

@@ -1,11 +1,11 @@
-/* Packing of operands into panels of bf16 tiles: what gemm_amx.c and gemm_amx_f32.c share. For
- * files compiled for AMX, after gemm_amx.h.
+/* Packing of operands into panels of bf16: what gemm_amx.c, gemm_amx_f32.c and gemm_avx512_bf16.c
+ * share. For files compiled for AVX-512 with bf16, after gemm_bf16.h.
  *
  * A panel has one or several `pieces`: bf16 numbers whose sum is the operand's element. With one it
  * is the element rounded. With three it is the element of f32 itself: the first has its leading 8
  * digits, rounded, the next those of what is left, and the last what 24 digits leave then. */
-#ifndef WEFTI_BACKEND_CPU_GEMM_AMX_PACK_H
-#define WEFTI_BACKEND_CPU_GEMM_AMX_PACK_H
+#ifndef WEFTI_BACKEND_CPU_GEMM_BF16_PACK_H
+#define WEFTI_BACKEND_CPU_GEMM_BF16_PACK_H
 
 enum { PIECES = 3 };
 
