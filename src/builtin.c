@@ -42,8 +42,8 @@ const wefti_backend *const *wefti_builtin_backends(void) {
     return only && !strcmp(only, "reference") ? all_backends + 1 : all_backends;
 }
 
-const char *wefti_builtin_variant(void) {
+const char *wefti_builtin_variant(wefti_bf16_compute bf16) {
     for (const wefti_backend *const *b = wefti_builtin_backends(); *b; b++)
-        if ((*b)->variant) return (*b)->variant(*b);
+        if ((*b)->variant) return (*b)->variant(*b, bf16);
     return "reference";
 }

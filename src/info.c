@@ -40,7 +40,7 @@
 enum { ONEDNN }; /* its place */
 
 static const weft_component components[] = {
-    [ONEDNN] = {"oneDNN", "fast CPU kernels", WEFT_HAVE_ONEDNN, NULL},
+    [ONEDNN] = {"oneDNN", "fast convolutions", WEFT_HAVE_ONEDNN, NULL},
     {"jansson", "checkpoints, Hugging Face models and tokenizers", WEFT_HAVE_JANSSON, NULL},
     {"libyaml", "job files", WEFT_HAVE_YAML, NULL},
     {"zlib", "compressed data files", WEFT_HAVE_ZLIB, NULL},

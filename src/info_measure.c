@@ -58,7 +58,8 @@ static weft_status measure_matmul(weft_dtype dtype, wefti_pool *pool, double *ou
     wefti_gemm_spec spec = wefti_gemm_spec_of(dtype, SIDE, SIDE, SIDE);
     wefti_gemm gemm;
     wefti_isa isa = wefti_isa_best();
-    if (dtype == WEFT_BF16) WEFT_TRY(wefti_gemm_bf16_choice(isa, &spec.bf16)); /* as in training */
+    if (dtype == WEFT_BF16 && wefti_isa_best_has_bf16())
+        WEFT_TRY(wefti_gemm_bf16_choice(isa, &spec.bf16)); /* as in training */
     WEFT_TRY(wefti_gemm_prepare(&spec, isa, &gemm));
     int64_t workspace = wefti_gemm_workspace_bytes(&gemm, wefti_pool_threads(pool));
     char *block = wefti_alloc((size_t)(3 * bytes + workspace) + 64);

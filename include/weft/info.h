@@ -14,7 +14,7 @@ extern "C" {
 
 /* A third-party library that a build may contain. */
 typedef struct weft_component {
-    const char *name, *purpose; /* "oneDNN", "fast CPU kernels"; static storage */
+    const char *name, *purpose; /* "oneDNN", "fast convolutions"; static storage */
     bool built_in;
     const char *unused; /* built in, but the library found here is not used: why; else NULL; static
                            storage */

@@ -59,15 +59,16 @@ struct wefti_backend {
                            const wefti_prepare *options, wefti_kernel **out);
     /* Measured choice for this processor, or NULL when the backend has no bf16 of its own. */
     wefti_bf16_compute (*choose_bf16)(const wefti_backend *backend);
-    /* Which form of its kernels runs here ("avx512"): for checkpoints. NULL: only one. */
-    const char *(*variant)(const wefti_backend *backend);
+    /* Which form of its kernels runs here ("avx512"), with bf16 products as said: for checkpoints
+     * and to compare processes. NULL: only one. */
+    const char *(*variant)(const wefti_backend *backend, wefti_bf16_compute bf16);
 };
 
 /* The list in order of preference, ending with the reference backend: builtin.c.
  * WEFT_BACKEND=reference in the environment leaves only the last. */
 const wefti_backend *const *wefti_builtin_backends(void); /* NULL-terminated */
 /* The form of kernels that runs here, of the first of them that has several. */
-const char *wefti_builtin_variant(void);
+const char *wefti_builtin_variant(wefti_bf16_compute bf16);
 
 /* Every op by its reference kernel: operands to double, one rounding on the way out. */
 extern const wefti_backend wefti_backend_reference;

@@ -269,6 +269,12 @@ void wefti_training_poll(wefti_training *t) {
         note_failure(t, wefti_training_settle(t));
 }
 
+/* What the run's bits depend on besides its threads. */
+static const char *arithmetic_of(const wefti_training *t) {
+    const bool native = weft_session_bf16(t->session) == WEFT_BF16_NATIVE;
+    return wefti_builtin_variant(native ? WEFTI_BF16_NATIVE : WEFTI_BF16_AS_F32);
+}
+
 static weft_status begin(wefti_training *t, bool last, const wefti_checkpoint_tensor *tensors,
                          char *config) {
     const weft_job *job = t->job;
@@ -286,7 +292,7 @@ static weft_status begin(wefti_training *t, bool last, const wefti_checkpoint_te
         {"momentum", wefti_real_text(o->momentum, 6, 17, momentum)},
         {"schedule", weft_schedule_text(job->train.schedule.name)}};
     const wefti_checkpoint_pair compute[] = {
-        {"isa", wefti_builtin_variant()},
+        {"isa", arithmetic_of(t)},
         {"precision", weft_dtype_text(job->train.precision)},
         {"bf16", weft_session_bf16(t->session) == WEFT_BF16_NATIVE ? "native" : "f32"},
         {"threads", threads}};
@@ -449,12 +455,12 @@ static void note_differences(const wefti_training *t, const wefti_checkpoint *c)
                             "the states of that",
                             meta->optimizer, optimizer);
     const char *isa = wefti_checkpoint_value(&meta->compute, "isa");
-    if (isa && strcmp(isa, wefti_builtin_variant()))
+    if (isa && strcmp(isa, arithmetic_of(t)))
         wefti_training_note(
             t,
             "the checkpoint was computed with %s instructions, this processor uses %s: "
             "the last bits will differ",
-            isa, wefti_builtin_variant());
+            isa, arithmetic_of(t));
 }
 
 /* The checkpoint's tensors are the model's, by compare(). `c`: rank 0's; NULL on the others. */

@@ -81,17 +81,22 @@ static weft_status describe_job(const weft_session *s, const weft_graph *graph, 
     out->settings = digest_settings(&s->options);
     out->seed = s->options.seed;
     (void)snprintf(out->version, sizeof out->version, "%s", weft_version());
-    (void)snprintf(out->isa, sizeof out->isa, "%s", wefti_builtin_variant());
     return WEFT_OK;
+}
+
+static void name_arithmetic(const weft_session *s, job_card *out) {
+    (void)snprintf(out->isa, sizeof out->isa, "%s", wefti_builtin_variant(s->bf16));
 }
 
 weft_status wefti_session_same_job(weft_session *s, const weft_graph *graph, weft_status status) {
     job_card card, first;
     if (status >= 0) status = describe_job(s, graph, &card);
+    if (status >= 0) name_arithmetic(s, &card);
     WEFT_TRY(wefti_agree(s->agreement, status));
     first = card;
     WEFT_TRY(wefti_agree_spread(s->agreement, WEFT_OK, &first, sizeof first));
     s->bf16 = (wefti_bf16_compute)first.bf16;
+    name_arithmetic(s, &card);
     return wefti_agree(s->agreement, compare_cards(&first, &card));
 }
 

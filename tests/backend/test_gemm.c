@@ -372,6 +372,15 @@ static void test_isa_choice(void **state) {
     assert_true(wefti_isa_best() <= WEFTI_ISA_AVX2);
     assert_int_equal(setenv("WEFT_ISA", "avx512", 1), 0);
     assert_true(wefti_isa_best() <= WEFTI_ISA_AVX512);
+    assert_false(wefti_isa_best_has_bf16());
+    assert_string_equal(wefti_isa_arithmetic(true), wefti_isa_text(wefti_isa_best()));
+    assert_int_equal(setenv("WEFT_ISA", "avx512_bf16", 1), 0);
+    assert_true(wefti_isa_best() <= WEFTI_ISA_AVX512);
+    assert_int_equal(wefti_isa_best_has_bf16(), wefti_gemm_has_bf16(wefti_isa_best()));
+    assert_string_equal(wefti_isa_arithmetic(true), wefti_isa_best_has_bf16()
+                                                        ? "avx512_bf16"
+                                                        : wefti_isa_text(wefti_isa_best()));
+    assert_string_equal(wefti_isa_arithmetic(false), wefti_isa_text(wefti_isa_best()));
     assert_int_equal(unsetenv("WEFT_ISA"), 0);
     for (int isa = 0; isa < WEFTI_ISAS; isa++)
         if (wefti_isa_has((wefti_isa)isa)) assert_true(wefti_isa_best() >= (wefti_isa)isa);

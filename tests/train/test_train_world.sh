@@ -67,6 +67,26 @@ for next in 4 2 1; do
     [ -d "$(printf 'moved/step-%012d' $steps)" ] || fail "$next processes left no checkpoint of step $steps" moved.err
 done
 
+# --- unlike processors: refused with what each has, as bits would differ; WEFT_ISA makes them alike ---
+# unlike FORM CODE words...: rank 1 has FORM at most.
+unlike() {
+    form=$1 want=$2
+    shift 2
+    # shellcheck disable=SC2016 # for the shell of each rank
+    "$weft" launch -n 2 --no-logs -- sh -c '[ "$WEFT_RANK" = 0 ] || export WEFT_ISA=$0; exec "$@"' "$form" "$weft" train job.yaml \
+        checkpoint.dir="unlike-$form" "$@" >out 2>&1
+    got=$?
+    if [ $got != "$want" ] || { [ "$want" != 0 ] && ! grep -q "rank 1 computes with $form instructions, rank 0 with " out; }; then
+        fail "a process with $form: exit $got, not $want:" out
+    fi
+}
+kernels=$("$weft" info | sed -n 's/^ *kernels  *//p')
+[ "$kernels" = plain ] || unlike plain 1
+if [ "$kernels" = avx512 ] && "$weft" train job.yaml train.precision=bf16 checkpoint.dir=native 2>&1 | grep -q 'bf16 with native'; then
+    unlike avx512 1 train.precision=bf16
+    unlike avx512 0 # products of f32 are the same with dot products of bf16 and without
+fi
+
 # --- ends ---
 expect 1 'the job is for 2 devices, but 3 processes were started' launch -n 3 --no-logs -- "$weft" train job.yaml parallel.devices=2
 expect 1 'not a finite number is made in cell' launch -n 2 --no-logs -- "$weft" train job.yaml train.clip=0 \

@@ -53,13 +53,14 @@ static weft_status prepare(const wefti_backend *backend, const weft_node *node,
 static wefti_bf16_compute choose_bf16(const wefti_backend *backend) {
     (void)backend;
     bool native;
-    if (wefti_gemm_bf16_choice(wefti_isa_best(), &native) < 0) return WEFTI_BF16_AS_F32;
+    if (!wefti_isa_best_has_bf16() || wefti_gemm_bf16_choice(wefti_isa_best(), &native) < 0)
+        return WEFTI_BF16_AS_F32;
     return native ? WEFTI_BF16_NATIVE : WEFTI_BF16_AS_F32;
 }
 
-static const char *variant(const wefti_backend *backend) {
+static const char *variant(const wefti_backend *backend, wefti_bf16_compute bf16) {
     (void)backend;
-    return wefti_isa_text(wefti_isa_best());
+    return wefti_isa_arithmetic(bf16 == WEFTI_BF16_NATIVE);
 }
 
 const wefti_backend wefti_backend_cpu = {"cpu", prepare, choose_bf16, variant};

@@ -56,7 +56,7 @@ static weft_status product_loops(const wefti_gemm_spec *spec, int a, int b, int 
     const wefti_isa isa = wefti_isa_best();
     wefti_gemm_spec s = *spec;
     s.bf16 = options->bf16 == WEFTI_BF16_NATIVE && spec->a.dtype == WEFT_BF16 &&
-             wefti_gemm_has_bf16(isa);
+             wefti_isa_best_has_bf16();
     weft_status status = wefti_gemm_prepare(&s, isa, &gemm);
     if (status < 0) return status;
     wefti_kernel *k;

@@ -147,8 +147,8 @@ weft_status wefti_cpu_linear_cross_entropy(const weft_node *n, const wefti_prepa
         wefti_in(n, 3)->dtype != WEFT_F32 || !wefti_cpu_is_f32(wefti_in(n, 4)) ||
         !wefti_cpu_is_f32(bias) || wefti_out(n, 2)->dtype != WEFT_F32)
         return WEFT_E_NO_IMPL;
-    const bool native = options->bf16 == WEFTI_BF16_NATIVE && x->dtype == WEFT_BF16 &&
-                        wefti_gemm_has_bf16(wefti_isa_best());
+    const bool native =
+        options->bf16 == WEFTI_BF16_NATIVE && x->dtype == WEFT_BF16 && wefti_isa_best_has_bf16();
     wefti_kernel *k;
     WEFT_TRY(wefti_cpu_kernel(sizeof(head_kernel), native ? "loss head bf16" : "loss head",
                               run_head, &k));

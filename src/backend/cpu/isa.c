@@ -88,12 +88,30 @@ bool wefti_isa_has_amx_bf16(void) {
 
 #endif
 
+/* WEFT_ISA=avx512_bf16: no isa of its own, as all but products of bf16 is that of avx512. */
+static const char dot_products[] = "avx512_bf16";
+
 wefti_isa wefti_isa_best(void) {
     wefti_isa best = WEFTI_ISA_PLAIN;
     for (int isa = 0; isa < WEFTI_ISAS; isa++)
         if (wefti_isa_has((wefti_isa)isa)) best = (wefti_isa)isa;
     const char *wanted = getenv("WEFT_ISA");
+    if (wanted && strcmp(wanted, dot_products) == 0) wanted = names[WEFTI_ISA_AVX512];
     for (int isa = 0; wanted && isa < (int)best; isa++)
         if (strcmp(wanted, names[isa]) == 0) best = (wefti_isa)isa;
     return best;
+}
+
+bool wefti_isa_best_has_bf16(void) {
+    const wefti_isa best = wefti_isa_best();
+    if (best != WEFTI_ISA_AVX512) return best > WEFTI_ISA_AVX512;
+    const char *wanted = getenv("WEFT_ISA");
+    const bool without = wanted && strcmp(wanted, names[WEFTI_ISA_AVX512]) == 0;
+    return wefti_isa_has_avx512_bf16() && !without;
+}
+
+const char *wefti_isa_arithmetic(bool bf16) {
+    const wefti_isa best = wefti_isa_best();
+    return bf16 && best == WEFTI_ISA_AVX512 && wefti_isa_best_has_bf16() ? dot_products
+                                                                         : names[best];
 }
