@@ -69,7 +69,8 @@ typedef struct weft_optimizer {
 WEFT_API weft_optimizer weft_optimizer_defaults(weft_optimizer_kind kind);
 
 typedef enum weft_bf16_compute {
-    WEFT_BF16_AUTO,   /* whichever is faster on this processor, by a short measurement */
+    WEFT_BF16_AUTO,   /* whichever is faster on this processor (of a world, rank 0's), by a short
+                         measurement; f32 where a world's processors multiply bf16 differently */
     WEFT_BF16_AS_F32, /* bf16 storage, f32 products */
     WEFT_BF16_NATIVE  /* bf16 products, f32 accumulation */
 } weft_bf16_compute;

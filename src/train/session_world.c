@@ -15,7 +15,9 @@
 /* What must be equal, and what it is called; texts are shown. */
 typedef struct job_card {
     int32_t rank, bf16;
-    char version[24], isa[24];
+    bool bf16_by_choice; /* nobody has asked for that */
+    char version[24];
+    char isa[24], isa_native[24]; /* the arithmetic of products in f32, and of those in bf16 */
     uint64_t model, plan, settings, seed;
 } job_card;
 
@@ -51,14 +53,15 @@ static uint64_t digest_settings(const weft_session_options *o) {
     return digest;
 }
 
-static weft_status compare_cards(const job_card *a, const job_card *b) {
+static weft_status compare_cards(const job_card *a, const job_card *b, bool native) {
+    const char *a_isa = native ? a->isa_native : a->isa, *b_isa = native ? b->isa_native : b->isa;
     WEFT_REQUIRE_OF(b->rank, !strcmp(a->version, b->version), WEFT_E_MISMATCH,
                     "rank %d runs weft %s, rank %d weft %s: all processes of a run need the same",
                     b->rank, b->version, a->rank, a->version);
-    WEFT_REQUIRE_OF(b->rank, !strcmp(a->isa, b->isa), WEFT_E_MISMATCH,
+    WEFT_REQUIRE_OF(b->rank, !strcmp(a_isa, b_isa), WEFT_E_MISMATCH,
                     "rank %d computes with %s instructions, rank %d with %s, and their last bits "
                     "differ: set WEFT_ISA to what all processors have",
-                    b->rank, b->isa, a->rank, a->isa);
+                    b->rank, b_isa, a->rank, a_isa);
     const char *what = a->model != b->model ? "model"
                        : a->plan != b->plan ? "plan"
                        : a->settings != b->settings
@@ -80,24 +83,35 @@ static weft_status describe_job(const weft_session *s, const weft_graph *graph, 
     WEFT_TRY(digest_plan(s->plan, &out->plan));
     out->settings = digest_settings(&s->options);
     out->seed = s->options.seed;
+    out->bf16_by_choice = s->options.bf16 == WEFT_BF16_AUTO;
     (void)snprintf(out->version, sizeof out->version, "%s", weft_version());
+    (void)snprintf(out->isa, sizeof out->isa, "%s", wefti_builtin_variant(WEFTI_BF16_AS_F32));
+    (void)snprintf(out->isa_native, sizeof out->isa_native, "%s",
+                   wefti_builtin_variant(WEFTI_BF16_NATIVE));
     return WEFT_OK;
 }
 
-static void name_arithmetic(const weft_session *s, job_card *out) {
-    (void)snprintf(out->isa, sizeof out->isa, "%s", wefti_builtin_variant(s->bf16));
+/* Rank 0's choice, unless it was its own to make and not all have the same arithmetic of bf16. */
+static weft_status agree_on_bf16(weft_session *s, const job_card *first, const job_card *mine) {
+    s->bf16 = (wefti_bf16_compute)first->bf16;
+    if (s->bf16 != WEFTI_BF16_NATIVE || !first->bf16_by_choice) return WEFT_OK;
+    const double same = strcmp(first->isa_native, mine->isa_native) == 0;
+    double *all = s->norms; /* room for one of each rank */
+    WEFT_TRY(wefti_agree_cards(s->agreement, &same, sizeof same, all));
+    for (int32_t r = 0; r < s->devices; r++)
+        if (all[r] == 0) s->bf16 = WEFTI_BF16_AS_F32;
+    return WEFT_OK;
 }
 
 weft_status wefti_session_same_job(weft_session *s, const weft_graph *graph, weft_status status) {
     job_card card, first;
     if (status >= 0) status = describe_job(s, graph, &card);
-    if (status >= 0) name_arithmetic(s, &card);
     WEFT_TRY(wefti_agree(s->agreement, status));
     first = card;
     WEFT_TRY(wefti_agree_spread(s->agreement, WEFT_OK, &first, sizeof first));
-    s->bf16 = (wefti_bf16_compute)first.bf16;
-    name_arithmetic(s, &card);
-    return wefti_agree(s->agreement, compare_cards(&first, &card));
+    WEFT_TRY(agree_on_bf16(s, &first, &card));
+    const bool native = s->bf16 == WEFTI_BF16_NATIVE;
+    return wefti_agree(s->agreement, compare_cards(&first, &card, native));
 }
 
 /* ---- what others have ---- */

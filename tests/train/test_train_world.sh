@@ -83,8 +83,10 @@ unlike() {
 kernels=$("$weft" info | sed -n 's/^ *kernels  *//p')
 [ "$kernels" = plain ] || unlike plain 1
 if [ "$kernels" = avx512 ] && "$weft" train job.yaml train.precision=bf16 checkpoint.dir=native 2>&1 | grep -q 'bf16 with native'; then
-    unlike avx512 1 train.precision=bf16
-    unlike avx512 0 # products of f32 are the same with dot products of bf16 and without
+    unlike avx512 0 # products of f32 are the same with dot products of bf16 and without: those are taken for bf16 too
+    unlike avx512 0 train.precision=bf16 train.steps=6 checkpoint.dir=agreed
+    grep -q 'bf16 with f32 products' out || fail 'processes of which one has no bf16:' out
+    unlike avx512 1 train.precision=bf16 checkpoint.dir=native train.steps=6 # which is asked for
 fi
 
 # --- ends ---
