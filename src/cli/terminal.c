@@ -73,21 +73,23 @@ static void style(FILE *stream, const char *sequence) {
     if (cli_is_terminal(stream)) fputs(sequence, stream);
 }
 
+static void say_in(FILE *stream, const char *sequence, const char *format, va_list args) {
+    style(stream, sequence);
+    cli_say_list(stream, format, args);
+    style(stream, "\033[0m");
+}
+
 void cli_say_bold(FILE *stream, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    style(stream, "\033[1m");
-    cli_say_list(stream, format, args);
-    style(stream, "\033[0m");
+    say_in(stream, "\033[1m", format, args);
     va_end(args);
 }
 
 void cli_say_dim(FILE *stream, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    style(stream, "\033[2m");
-    cli_say_list(stream, format, args);
-    style(stream, "\033[0m");
+    say_in(stream, "\033[2m", format, args);
     va_end(args);
 }
 

@@ -132,15 +132,27 @@ static bool has_member(const wefti_ranks_seen *seen, int32_t rank) {
     return false;
 }
 
+/* Of what went one way between this rank and another, with `calls` of it: NULL where there is none,
+ * or no place. *from and *to are the ranks. */
+static wefti_call_record *add_pair(const wefti_collectives *c, uint64_t of, int32_t other,
+                                   bool sent, uint64_t calls, wefti_call_records *out,
+                                   int32_t *from, int32_t *to) {
+    if (calls == 0 || out->count == WEFTI_CALL_RECORDS) return NULL;
+    wefti_call_record *record = &out->of[out->count++];
+    *from = sent ? c->world->rank : other;
+    *to = sent ? other : c->world->rank;
+    record->ranks = wefti_group_mix(wefti_group_mix(of, (uint64_t)*from), (uint64_t)*to);
+    record->other = other;
+    record->calls = calls;
+    return record;
+}
+
 static void record_pair(const wefti_collectives *c, int32_t other, bool sent,
                         wefti_call_records *out) {
     const wefti_blocks *blocks = &c->blocks[2 * other + sent];
-    int32_t from = sent ? c->world->rank : other, to = sent ? other : c->world->rank;
-    if (blocks->count == 0 || out->count == WEFTI_CALL_RECORDS) return;
-    wefti_call_record *record = &out->of[out->count++];
-    record->ranks = wefti_group_mix(wefti_group_mix(OF_PAIRS, (uint64_t)from), (uint64_t)to);
-    record->other = other;
-    record->calls = blocks->count;
+    int32_t from, to;
+    wefti_call_record *record = add_pair(c, OF_PAIRS, other, sent, blocks->count, out, &from, &to);
+    if (!record) return;
     record->digest = blocks->digest;
     (void)snprintf(record->text, WEFTI_CALL_TEXT,
                    "exchanges from rank %d to rank %d: %llu %s, the last of %lld elements (%s)",
@@ -152,13 +164,11 @@ static void record_pair(const wefti_collectives *c, int32_t other, bool sent,
 static void record_messages(const wefti_collectives *c, int32_t other, bool sent,
                             wefti_call_records *out) {
     const wefti_messages *messages = &c->messages[2 * other + sent];
-    int32_t from = sent ? c->world->rank : other, to = sent ? other : c->world->rank;
-    if (messages->count == 0 || out->count == WEFTI_CALL_RECORDS) return;
-    wefti_call_record *record = &out->of[out->count++];
-    record->ranks = wefti_group_mix(wefti_group_mix(OF_MESSAGES, (uint64_t)from), (uint64_t)to);
-    record->other = other;
+    int32_t from, to;
+    wefti_call_record *record =
+        add_pair(c, OF_MESSAGES, other, sent, messages->count, out, &from, &to);
+    if (!record) return;
     record->side = sent ? WEFTI_SENT : WEFTI_RECEIVED;
-    record->calls = messages->count;
     (void)snprintf(record->text, WEFTI_CALL_TEXT,
                    "messages from rank %d to rank %d: %llu %s, the last of %lld elements (%s), tag "
                    "%d",

@@ -396,9 +396,8 @@ static row row_again(const problem *p, int64_t b, int64_t h, int64_t i, const do
 
 static void attend(const problem *p, int64_t b, int64_t h, int64_t i, double *o, double *lse) {
     row r = row_of(p, b, h, i);
-    static const double LARGE = 256.0; /* an f32 of this size has ln of a sum to 2^-16 */
     double all = r.centre + log(r.sum);
-    double rounded = p->single && fabs(all) >= LARGE ? (double)(float)all : all;
+    double rounded = p->single && fabs(all) >= WEFTI_ATTENTION_LARGE ? (double)(float)all : all;
     for (int64_t d = 0; d < p->dim; d++) o[d] = 0.0;
     lse += lse_at(p, b, h, i);
     lse[0] = rounded;

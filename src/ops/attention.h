@@ -4,6 +4,9 @@
 
 #include "ops/common.h"
 
+/* From here on an lse is two numbers: an f32 of this size has ln of a sum to 2^-16. */
+#define WEFTI_ATTENTION_LARGE 256.0
+
 /* A causal query i sees keys up to i + this, where no position is given. */
 int64_t wefti_attention_offset(const weft_node *n);
 /* Pairs of a query and a key that it sees, of queries i in [0, queries) and keys j <= i + offset in

@@ -49,11 +49,11 @@ weft_value wefti_attention_weight(weft_graph *g, wefti_attention_lse lse, weft_v
 
 /* Nothing here depends on how a sum is rounded: chains of ops may keep more than is stored. */
 wefti_attention_lse wefti_attention_sum(weft_graph *g, weft_value centre, weft_value sum) {
-    static const double LARGE = 256.0; /* an f32 of this size has ln of a sum to 2^-16 */
     weft_value ln = weft_log(g, sum), none = wefti_op_scalar(g, sum, 0.0);
     weft_value some = weft_compare(g, sum, none, WEFT_GT);
     weft_value size = weft_where(g, some, weft_maximum(g, centre, weft_neg(g, centre)), none);
-    weft_value large = weft_compare(g, size, wefti_op_scalar(g, sum, LARGE), WEFT_GE);
+    weft_value limit = wefti_op_scalar(g, sum, WEFTI_ATTENTION_LARGE);
+    weft_value large = weft_compare(g, size, limit, WEFT_GE);
     return (wefti_attention_lse){weft_where(g, large, centre, weft_add(g, centre, ln)),
                                  weft_where(g, large, ln, none)};
 }

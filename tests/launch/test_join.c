@@ -12,10 +12,9 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "base/io.h"
 #include "comm/world.h"
 #include "control_cases.h"
-#include "launch/environment.h"
+#include "secret_folder.h"
 #include "weft/collective.h"
 #include "weft/transport.h"
 
@@ -34,24 +33,17 @@ typedef int role(int number, outcome *out);
 
 static outcome *outcomes;
 static pid_t pids[RANKS];
-static char folder[64], secret[128];
 
 static int make_folder(void **state) {
     (void)state;
-    snprintf(folder, sizeof folder, "/tmp/weft_join.XXXXXX");
-    if (!mkdtemp(folder)) return -1;
-    snprintf(secret, sizeof secret, "%s/secret", folder);
-    for (const char *const *name = wefti_launcher_variables; *name; name++) unsetenv(*name);
-    setenv("WEFT_SECRET_FILE", secret, 1);
-    setenv("HOME", folder, 1);
-    outcomes = mmap(NULL, RANKS * sizeof *outcomes, PROT_READ | PROT_WRITE,
-                    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    return outcomes == MAP_FAILED || wefti_secret_create(secret) < 0 ? -1 : 0;
+    void *shared;
+    if (make_secret_folder("join", &shared, RANKS * sizeof *outcomes) != 0) return -1;
+    outcomes = shared;
+    return setenv("WEFT_SECRET_FILE", secret, 1);
 }
 static int remove_folder(void **state) {
     (void)state;
-    munmap(outcomes, RANKS * sizeof *outcomes);
-    return wefti_remove_tree(folder) < 0 ? -1 : 0;
+    return remove_secret_folder(outcomes, RANKS * sizeof *outcomes);
 }
 
 static void begin(int count, role *what) {

@@ -4,19 +4,14 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
-#include "base/io.h"
-#include "launch/auth.h"
-#include "launch/environment.h"
+#include "secret_folder.h"
 #include "weft/collective.h"
 #include "weft/launch.h"
 #include "weft/world.h"
@@ -30,7 +25,7 @@ typedef struct outcome {
 } outcome;
 
 static outcome *outcomes;
-static char folder[64], secret[128], program[1024];
+static char program[1024];
 
 /* As members of groups that nobody calls again: only who compares what they called can tell. */
 static int be_rank(const char *what) {
@@ -47,19 +42,16 @@ static int be_rank(const char *what) {
 
 static int make_folder(void **state) {
     (void)state;
+    void *shared;
     ssize_t bytes = readlink("/proc/self/exe", program, sizeof program - 1);
-    (void)snprintf(folder, sizeof folder, "/tmp/weft_unlike.XXXXXX");
-    if (bytes <= 0 || !mkdtemp(folder)) return -1;
-    (void)snprintf(secret, sizeof secret, "%s/secret", folder);
-    for (const char *const *name = wefti_launcher_variables; *name; name++) unsetenv(*name);
-    outcomes = mmap(NULL, HOSTS * sizeof *outcomes, PROT_READ | PROT_WRITE,
-                    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    return outcomes == MAP_FAILED || wefti_secret_create(secret) < 0 ? -1 : 0;
+    if (bytes <= 0 || make_secret_folder("unlike", &shared, HOSTS * sizeof *outcomes) != 0)
+        return -1;
+    outcomes = shared;
+    return 0;
 }
 static int remove_folder(void **state) {
     (void)state;
-    munmap(outcomes, HOSTS * sizeof *outcomes);
-    return wefti_remove_tree(folder) < 0 ? -1 : 0;
+    return remove_secret_folder(outcomes, HOSTS * sizeof *outcomes);
 }
 
 static void launch(int host, const char *what, const char *scheduler) {

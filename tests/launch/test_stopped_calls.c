@@ -7,13 +7,11 @@
 #include <cmocka.h>
 
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-#include "base/io.h"
 #include "control_cases.h"
-#include "launch/environment.h"
+#include "secret_folder.h"
 #include "weft/collective.h"
 #include "weft/transport.h"
 
@@ -125,14 +123,11 @@ typedef struct outcome {
 
 static outcome (*outcomes)[RANKS];
 static pid_t pids[CALLS][RANKS];
-static char folder[64];
 
 static int member(int kind, int rank, outcome *out) {
     char text[128];
     weft_world *w;
     weft_world_options options = {.join_seconds = 60, .heartbeat_seconds = SHORT_HEARTBEAT};
-    snprintf(text, sizeof text, "%s/secret", folder);
-    setenv("WEFT_SECRET_FILE", text, 1);
     snprintf(text, sizeof text, "%s %d", folder, kind);
     int port = wefti_port_of(text, strlen(text));
     snprintf(text, sizeof text, "127.0.0.1:%d", port);
@@ -210,20 +205,14 @@ static void each_collective_ends(void **state) {
 
 static int make_folder(void **state) {
     (void)state;
-    char secret[128];
-    snprintf(folder, sizeof folder, "/tmp/weft_stops.XXXXXX");
-    if (!mkdtemp(folder)) return -1;
-    snprintf(secret, sizeof secret, "%s/secret", folder);
-    for (const char *const *name = wefti_launcher_variables; *name; name++) unsetenv(*name);
-    setenv("HOME", folder, 1);
-    outcomes = mmap(NULL, CALLS * sizeof *outcomes, PROT_READ | PROT_WRITE,
-                    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    return outcomes == MAP_FAILED || wefti_secret_create(secret) < 0 ? -1 : 0;
+    void *shared;
+    if (make_secret_folder("stops", &shared, CALLS * sizeof *outcomes) != 0) return -1;
+    outcomes = shared;
+    return setenv("WEFT_SECRET_FILE", secret, 1);
 }
 static int remove_folder(void **state) {
     (void)state;
-    munmap(outcomes, CALLS * sizeof *outcomes);
-    return wefti_remove_tree(folder) < 0 ? -1 : 0;
+    return remove_secret_folder(outcomes, CALLS * sizeof *outcomes);
 }
 
 int main(void) {

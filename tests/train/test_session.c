@@ -127,6 +127,12 @@ static void train(weft_session *s, int steps, int microbatches, int64_t rows) {
     }
 }
 
+/* Of sums of f32 taken in other orders. `what` `number`: whose they are. */
+static void check_parameters(weft_session *a, weft_session *b, const char *what, int number) {
+    double apart = difference(a, b, WEFT_ROLE_PARAM);
+    if (!(apart <= 2e-5)) fail_msg("%s %d: parameters differ by %g", what, number, apart);
+}
+
 static void microbatches_give_one_update(void **state) {
     (void)state;
     const weft_optimizer_kind kinds[] = {WEFT_SGD, WEFT_MOMENTUM};
@@ -141,9 +147,7 @@ static void microbatches_give_one_update(void **state) {
                 o.microbatches = parts;
                 weft_session *s = session_of(g, o);
                 train(s, 3, parts, 4 / parts);
-                double apart = difference(whole, s, WEFT_ROLE_PARAM);
-                if (apart > 2e-5)
-                    fail_msg("%d microbatches: parameters differ by %g", parts, apart);
+                check_parameters(whole, s, "microbatches", parts);
                 assert_int_equal(weft_session_step_number(s), 3);
                 weft_session_destroy(s);
                 weft_graph_destroy(g);
@@ -199,9 +203,7 @@ static void merged_samples_draw_their_own_numbers(void **state) {
                 o.microbatches = parts;
                 weft_session *s = session_of(g, o);
                 train(s, 3, parts, 4 / parts);
-                double apart = difference(whole, s, WEFT_ROLE_PARAM);
-                if (apart > 2e-5)
-                    fail_msg("%d microbatches: parameters differ by %g", parts, apart);
+                check_parameters(whole, s, "microbatches", parts);
                 weft_session_destroy(s);
                 weft_graph_destroy(g);
             }
@@ -322,8 +324,7 @@ static void recompute_changes_memory_only(void **state) {
         again = session_of(b, o);
         train(keeps, 2, 0, 0);
         train(again, 2, 0, 0);
-        double apart = difference(keeps, again, WEFT_ROLE_PARAM);
-        if (apart > 2e-5) fail_msg("model %d: parameters differ by %g", (int)model, apart);
+        check_parameters(keeps, again, "model", (int)model);
         if (!model)
             assert_true(weft_session_memory_of(again).saved_bytes <
                         weft_session_memory_of(keeps).saved_bytes / 2);
@@ -367,8 +368,7 @@ static void backends_agree(void **state) {
         assert_int_equal(unsetenv("WEFT_BACKEND"), 0);
         train(fast, 2, 0, 0);
         train(plain, 2, 0, 0);
-        double apart = difference(fast, plain, WEFT_ROLE_PARAM);
-        if (apart > 2e-5) fail_msg("model %d: parameters differ by %g", (int)model, apart);
+        check_parameters(fast, plain, "model", (int)model);
         weft_session_destroy(fast);
         weft_session_destroy(plain);
         weft_graph_destroy(a);

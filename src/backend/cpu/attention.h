@@ -29,12 +29,11 @@ typedef struct wefti_attention_shape {
     wefti_src mask;
     int64_t mask_batch, mask_head, mask_row;
     /* Dropout on the probabilities: keep iff wefti_philox_uniform(seed, stream, position) >= rate,
-     * position = first +
-     * (((batch_base + b) * heads_total + head_base + h) * q_total + q_base + i) * k_total + k_base
-     * + j; kept ones are scaled by 1 / (1 - rate). rate 0: none, the rest unused. */
+     * position = first + ((b * heads_total + h) * q_total + i) * k_total + j; kept ones are scaled
+     * by 1 / (1 - rate). rate 0: none, the rest unused. */
     float dropout;
-    uint64_t seed, stream, first; /* first: of the samples before */
-    int64_t batch_base, head_base, heads_total, q_base, q_total, k_base, k_total;
+    uint64_t seed, stream, first; /* first: of the samples before, and where this piece begins */
+    int64_t heads_total, q_total, k_total; /* of the whole */
 } wefti_attention_shape;
 
 /* How far behind an lse lies what rounding took off it. */

@@ -30,7 +30,6 @@ static wefti_attention_shape shape_now(const attention_kernel *k, const wefti_ru
         int64_t strides[WEFT_MAX_RANK];
         weft_desc scores = weft_desc_of(k->q, 4, (int64_t[]){s.batch, s.q_heads, s.q_len, s.k_len});
         s.first = (uint64_t)wefti_random_place(&run->random, k->node, &scores, strides);
-        s.batch_base = s.head_base = s.q_base = s.k_base = 0; /* are in it */
     }
     return s;
 }
@@ -156,14 +155,10 @@ static weft_status common(const weft_node *n, const wefti_prepare *options, int 
         s->heads_total = whole->v[1];
         s->q_total = whole->v[2];
         s->k_total = whole->v[3];
-        s->batch_base = begin->v[0];
-        s->head_base = begin->v[1];
-        s->q_base = begin->v[2];
-        s->k_base = begin->v[3];
+        k->piece_offset = begin->v[2] - begin->v[3];
     }
     s->window = wefti_attr_int(n, "window");
     if (!p && s->window >= s->k_total) s->window = 0; /* the ends are aligned: it hides nothing */
-    k->piece_offset = s->q_base - s->k_base;
     s->q_offset = s->k_total - s->q_total + k->piece_offset;
     k->mask = m ? mask : -1;
     k->position = p ? position : -1;

@@ -183,11 +183,7 @@ static void mask_tile(const wefti_attention_shape *s, const tile *t, float *out)
 
 INLINE uint64_t dropout_position(const wefti_attention_shape *s, int64_t b, int64_t h, int64_t i,
                                  int64_t j) {
-    return s->first +
-           (uint64_t)((((s->batch_base + b) * s->heads_total + s->head_base + h) * s->q_total +
-                       s->q_base + i) *
-                          s->k_total +
-                      s->k_base + j);
+    return s->first + (uint64_t)(((b * s->heads_total + h) * s->q_total + i) * s->k_total + j);
 }
 
 /* 1 / (1 - rate) where kept, else 0, as out[key][query]. */
