@@ -23,6 +23,7 @@ static weft_status serve(const wefti_join_plan *plan, const wefti_launcher *l,
     bool named = *plan->interface && !is_address(l->scheduler_host);
     wefti_scheduler_options o = {.size = l->place.size,
                                  .address = named ? plan->interface : l->scheduler_host,
+                                 .awaits_name = !named,
                                  .port = l->scheduler_port,
                                  .job = l->job,
                                  .secret = *secret,

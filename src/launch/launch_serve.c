@@ -16,8 +16,10 @@ weft_status weft_launch_serve(void (*announce)(void *context, const char *addres
     WEFT_TRY(wefti_launcher_find(&l));
     WEFT_REQUIRE(l.is_scheduler, WEFT_E_ARG,
                  "this process is no scheduler: MS_ROLE is not MS_SCHED");
+    bool named = *l.set.interface;
     wefti_scheduler_options o = {.size = l.place.size,
-                                 .address = *l.set.interface ? l.set.interface : l.scheduler_host,
+                                 .address = named ? l.set.interface : l.scheduler_host,
+                                 .awaits_name = !named,
                                  .port = l.scheduler_port,
                                  .job = l.job,
                                  .tls = l.set.tls,

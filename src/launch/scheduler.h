@@ -15,6 +15,7 @@ enum { WEFTI_WAIT_SECONDS = 1800 }; /* unless another limit is said */
 typedef struct wefti_scheduler_options {
     int32_t size;        /* members */
     const char *address; /* "" loopback; a network interface, or an address of this machine */
+    bool awaits_name;    /* the address is of a launcher, and its name may lead nowhere yet */
     int port;            /* 0: chosen by the system */
     const char *job;     /* name of this run, that members must give too; "" */
     wefti_secret secret;

@@ -2,6 +2,7 @@
 #include "launch/wire_socket.h"
 
 #include <arpa/inet.h>
+#include <ctype.h>
 #include <errno.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -12,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "base/clock.h"
 
 static void set_port(wefti_address *address, int port) {
     if (address->at.ss_family == AF_INET6)
@@ -78,6 +81,39 @@ static weft_status local_address(const char *where, int family, int port, wefti_
 
 weft_status wefti_address_local(const char *where, int port, wefti_address *out) {
     return local_address(where, AF_UNSPEC, port, out);
+}
+
+/* Letters, digits and -._, and something else than numbers at its end. */
+static bool is_host_name(const char *text) {
+    bool letter = false;
+    for (const char *at = text; *at; at++) {
+        if (!isalnum((unsigned char)*at) && !strchr("-._", *at)) return false;
+        if (*at == '.' && at[1])
+            letter = false;
+        else
+            letter = letter || isalpha((unsigned char)*at);
+    }
+    return letter;
+}
+
+weft_status wefti_address_await(const char *where, int port, double seconds, wefti_address *out) {
+    const int64_t first = 50000000, longest = 1000000000;
+    int64_t end = wefti_now_ns() + (int64_t)(seconds * 1e9), pause = first;
+    weft_status status;
+    while ((status = wefti_address_local(where, port, out)) == WEFT_E_NOT_FOUND &&
+           is_host_name(where)) {
+        int64_t left = end - wefti_now_ns();
+        if (left <= 0) {
+            char why[512];
+            snprintf(why, sizeof why, "%s", weft_error_message());
+            WEFT_FAIL(WEFT_E_NOT_FOUND, "%s; it was asked for again and again for %g s", why,
+                      seconds);
+        }
+        pause = pause < left ? pause : left;
+        (void)nanosleep(&(struct timespec){pause / 1000000000, pause % 1000000000}, NULL);
+        pause = 2 * pause < longest ? 2 * pause : longest;
+    }
+    return status;
 }
 
 weft_status wefti_address_find(const char *text, wefti_address *out) {

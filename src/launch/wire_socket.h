@@ -16,6 +16,10 @@ typedef struct wefti_address {
 
 /* "" loopback; the name of a network interface; an address or name of this machine. */
 weft_status wefti_address_local(const char *where, int port, wefti_address *out) WEFT_CHECKED;
+/* The same, of a host's name that may lead nowhere yet (a pod's, until name servers know it): it is
+ * asked for until `seconds` are over. What is no name of a host fails at once. */
+weft_status wefti_address_await(const char *where, int port, double seconds,
+                                wefti_address *out) WEFT_CHECKED;
 /* "host:port", "[::1]:port". May ask a name server. */
 weft_status wefti_address_find(const char *text, wefti_address *out) WEFT_CHECKED;
 /* By which others may reach this machine: the first of each family among network interfaces that

@@ -1,0 +1,188 @@
+/* Rank 0, or a scheduler, whose host's name leads nowhere yet, as that of a pod that has just
+ * started: it waits for the name, as long as for ranks, and not for what is no name of a host. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <dlfcn.h>
+#include <netdb.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include "control_cases.h"
+#include "secret_folder.h"
+#include "weft/launch.h"
+#include "weft/world.h"
+
+enum { RANKS = 3, TEXT = 512 };
+
+typedef struct outcome {
+    weft_status status;
+    int looked; /* for the pod's name */
+    char text[TEXT];
+} outcome;
+
+static outcome *outcomes;
+static const char pod[] = "train-0.train";
+static int missing, unknown; /* look-ups of the pod's name that find nothing, and how they say so */
+static int looked;
+
+/* In place of the C library's. */
+int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints,
+                struct addrinfo **out) {
+    static int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+    if (!real) *(void **)(void *)&real = dlsym(RTLD_NEXT, "getaddrinfo");
+    if (!name || strcmp(name, getenv("LOOKED_FOR")) != 0) return real(name, service, hints, out);
+    if (looked++ < missing) return unknown;
+    return real("127.0.0.1", service, hints, out);
+}
+
+static int make_folder(void **state) {
+    (void)state;
+    void *shared;
+    if (make_secret_folder("names", &shared, RANKS * sizeof *outcomes) != 0) return -1;
+    outcomes = shared;
+    return setenv("WEFT_SECRET_FILE", secret, 1) || setenv("LOOKED_FOR", pod, 1);
+}
+static int remove_folder(void **state) {
+    (void)state;
+    return remove_secret_folder(outcomes, RANKS * sizeof *outcomes);
+}
+
+static void set_number(const char *name, int value) {
+    char text[32];
+    (void)snprintf(text, sizeof text, "%d", value);
+    setenv(name, text, 1);
+}
+
+static void set_scheduler(const char *host) {
+    char text[64];
+    (void)snprintf(text, sizeof text, "%s:%d", host, wefti_port_of(folder, strlen(folder)));
+    setenv("WEFT_SCHEDULER", text, 1);
+}
+
+static weft_status join(double seconds) {
+    weft_world *w;
+    weft_world_options options = {.join_seconds = seconds, .heartbeat_seconds = LONG_HEARTBEAT};
+    weft_status status = weft_world_join(&options, &w);
+    if (status >= 0) weft_world_leave(w);
+    return status;
+}
+
+static weft_status member(int number) {
+    set_number("WEFT_RANK", number);
+    return join(60);
+}
+
+/* Number 0 is the scheduler. */
+static weft_status served(int number) {
+    char *table = NULL;
+    setenv("MS_ROLE", number ? "MS_WORKER" : "MS_SCHED", 1);
+    set_number("MS_NODE_ID", number - 1);
+    if (number) return join(60);
+    setenv("WEFT_JOIN_SECONDS", "60", 1);
+    weft_status status = weft_launch_serve(NULL, NULL, &table);
+    weft_text_free(table);
+    return status;
+}
+
+static void all_work(weft_status (*what)(int)) {
+    pid_t pids[RANKS];
+    memset(outcomes, 0, RANKS * sizeof *outcomes);
+    for (int i = 0; i < RANKS; i++) {
+        fflush(NULL);
+        pids[i] = fork();
+        assert_true(pids[i] >= 0);
+        if (pids[i] > 0) continue;
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nobody behind */
+        outcomes[i].status = what(i);
+        outcomes[i].looked = looked;
+        (void)snprintf(outcomes[i].text, TEXT, "%s", weft_error_message());
+        _exit(0);
+    }
+    for (int i = 0; i < RANKS; i++) waitpid(pids[i], NULL, 0);
+    int failed = 0;
+    for (int i = 0; i < RANKS; i++) {
+        if (outcomes[i].status >= 0) continue;
+        print_message("process %d: %s\n", i, outcomes[i].text);
+        failed++;
+    }
+    assert_int_equal(failed, 0);
+    assert_int_equal(outcomes[0].looked, missing + 1);
+}
+
+static void is_waited_for(void **state) {
+    (void)state;
+    static const int ways[] = {EAI_AGAIN, EAI_NONAME, EAI_NODATA};
+    uint64_t random = test_seed();
+    for (int i = 0; i < 3; i++) {
+        missing = (int)(test_random(&random) % 4);
+        unknown = ways[i];
+        set_number("WEFT_SIZE", RANKS);
+        set_scheduler(pod);
+        all_work(member);
+        unsetenv("WEFT_SIZE");
+        unsetenv("WEFT_SCHEDULER");
+        set_number("MS_WORKER_NUM", RANKS - 1);
+        set_number("MS_SCHED_PORT", wefti_port_of(folder, strlen(folder)));
+        setenv("MS_SCHED_HOST", pod, 1);
+        all_work(served);
+        unsetenv("MS_WORKER_NUM");
+        unsetenv("MS_SCHED_PORT");
+        unsetenv("MS_SCHED_HOST");
+    }
+}
+
+static void as_rank_0(void) {
+    set_number("WEFT_SIZE", RANKS);
+    set_number("WEFT_RANK", 0);
+}
+static int forget(void **state) {
+    (void)state;
+    for (const char *const *v = wefti_launcher_variables; *v; v++) unsetenv(*v);
+    looked = missing = 0;
+    return setenv("WEFT_SECRET_FILE", secret, 1) || setenv("LOOKED_FOR", pod, 1);
+}
+
+static void ends_with_the_time_to_join(void **state) {
+    (void)state;
+    as_rank_0();
+    set_scheduler(pod);
+    missing = INT32_MAX;
+    unknown = EAI_AGAIN;
+    assert_int_equal(join(0.5), WEFT_E_NOT_FOUND);
+    assert_non_null(strstr(weft_error_message(), "'train-0.train' is no network interface"));
+    assert_non_null(strstr(weft_error_message(), "; it was asked for again and again for 0.5 s"));
+    assert_true(looked > 2);
+}
+
+/* No names, and interfaces: nothing that could come. */
+static void mistakes_end_at_once(void **state) {
+    (void)state;
+    static const char *const hosts[] = {"10.0.0.300", "10.0.0.0.7", "train_0,train"};
+    missing = INT32_MAX;
+    unknown = EAI_NONAME;
+    as_rank_0();
+    for (int i = 0; i < 4; i++) {
+        const char *wrong = i < 3 ? hosts[i] : "eht0";
+        looked = 0;
+        setenv("LOOKED_FOR", wrong, 1);
+        set_scheduler(i < 3 ? wrong : pod);
+        if (i == 3) setenv("WEFT_INTERFACE", wrong, 1);
+        assert_int_equal(join(60), WEFT_E_NOT_FOUND);
+        assert_non_null(strstr(weft_error_message(), wrong));
+        assert_null(strstr(weft_error_message(), "again"));
+        assert_int_equal(looked, 1);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(is_waited_for, forget),
+        cmocka_unit_test_teardown(ends_with_the_time_to_join, forget),
+        cmocka_unit_test_teardown(mistakes_end_at_once, forget),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
