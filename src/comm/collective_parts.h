@@ -109,8 +109,8 @@ typedef struct wefti_blocks {
     int32_t dtype;          /* of this */
 } wefti_blocks;
 
-typedef struct wefti_messages { /* the same, of sends and receives */
-    uint64_t count;
+typedef struct wefti_messages { /* the same, of sends and receives; digest: of groups and tags */
+    uint64_t count, digest;
     int64_t elements;
     int32_t dtype, tag;
 } wefti_messages;

@@ -60,6 +60,7 @@ void wefti_record_message(const wefti_call *call) {
     wefti_messages *all = &group->of->messages[2 * group->ranks[call->root] + sent];
     if (call->count == 0) return; /* as empty blocks */
     all->count++;
+    all->digest += wefti_group_mix(group->identity, (uint32_t)call->tag);
     all->elements = call->count;
     all->dtype = (int32_t)call->dtype;
     all->tag = (int32_t)call->tag;
@@ -169,6 +170,7 @@ static void record_messages(const wefti_collectives *c, int32_t other, bool sent
         add_pair(c, OF_MESSAGES, other, sent, messages->count, out, &from, &to);
     if (!record) return;
     record->side = sent ? WEFTI_SENT : WEFTI_RECEIVED;
+    record->digest = messages->digest;
     (void)snprintf(record->text, WEFTI_CALL_TEXT,
                    "messages from rank %d to rank %d: %llu %s, the last of %lld elements (%s), tag "
                    "%d",

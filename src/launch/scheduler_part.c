@@ -18,7 +18,7 @@ static void judge(wefti_scheduler *s, int32_t rank, const wefti_call_record *min
     wefti_text_add(&text, " and ");
     wefti_seat_name(s, other, &text);
     wefti_text_add(&text,
-                   " have left, and had not made the same calls (another root, another size, one "
+                   " have left, and had not made the same calls (another root, size or tag, one "
                    "left out, say): rank %d in %s; rank %d in %s",
                    (int)rank, mine->text, (int)other, theirs);
     s->unlike = true;
@@ -26,10 +26,11 @@ static void judge(wefti_scheduler *s, int32_t rank, const wefti_call_record *min
     wefti_client_tell_unlike(s);
 }
 
-/* Of messages more may have been received than sent: a receive that was begun, and left. */
+/* Of messages more may have been received than sent: a receive that was begun, and left, of
+ * whatever tag. */
 static bool are_unlike(const wefti_call_record *a, const wefti_call_record *b) {
-    if (a->side == WEFTI_SENT && b->side == WEFTI_RECEIVED) return a->calls > b->calls;
-    if (a->side == WEFTI_RECEIVED && b->side == WEFTI_SENT) return b->calls > a->calls;
+    if (a->side == WEFTI_SENT && b->side == WEFTI_RECEIVED && a->calls < b->calls) return false;
+    if (a->side == WEFTI_RECEIVED && b->side == WEFTI_SENT && b->calls < a->calls) return false;
     return a->calls != b->calls || a->digest != b->digest;
 }
 

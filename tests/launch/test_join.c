@@ -196,6 +196,7 @@ enum {
     LEFT_OUT,
     LOST_MESSAGE,
     ONE_MESSAGE_LESS,
+    OTHER_TAG,
     LOST_BLOCK,
     LOST_NEIGHBOR,
     OTHER_BLOCKS,
@@ -227,6 +228,15 @@ static weft_status unlike_messages(weft_world *w, int rank) {
     weft_status status = WEFT_OK;
     if (unlike_case == LOST_MESSAGE && rank == 0)
         return weft_send(w, NULL, values, 3, WEFT_F32, 2, 7);
+    if (unlike_case == OTHER_TAG && rank == 3)
+        for (int t = 7; t < 9 && status >= 0; t++)
+            status = weft_send(w, NULL, values, 2, WEFT_F32, 2, t);
+    if (unlike_case == OTHER_TAG && rank == 2) {
+        static float left[2];
+        weft_request *request;
+        status = weft_recv_start(w, NULL, left, 2, WEFT_F32, 3, 9, &request);
+        if (status >= 0) status = weft_recv(w, NULL, values, 2, WEFT_F32, 3, 7);
+    }
     if (unlike_case != ONE_MESSAGE_LESS) return status;
     for (int i = 0; i < 2 && rank == 3 && status >= 0; i++)
         status = weft_send(w, NULL, values, 2, WEFT_F32, 2, 7);
@@ -306,6 +316,7 @@ static void unlike_at_the_end(void **state) {
                          "(f32), tag 7; rank 2 in none of these",
         [ONE_MESSAGE_LESS] = "rank 2 in messages from rank 3 to rank 2: 1 received, the last of 2 "
                              "elements (f32), tag 7",
+        [OTHER_TAG] = "2 sent, the last of 2 elements (f32), tag 8",
         [LOST_BLOCK] = "rank 2 in exchanges from rank 2 to rank 1: 1 block, the last of 3 elements "
                        "(f32); rank 1 in none of these",
         [LOST_NEIGHBOR] = "rank 3 in exchanges from rank 3 to rank 0: 1 block, the last of 2 "
