@@ -20,7 +20,7 @@ typedef struct checker {
     wefti_arena *arena;
     const weft_plan *plan;
     names ops, tensors, calls;
-    int64_t params;
+    int64_t params, parted; /* parted: of which all devices have parts, where they share them out */
     wefti_text out;
 } checker;
 
@@ -66,6 +66,13 @@ static weft_status add_ops(checker *c, const weft_node *call) {
     return WEFT_OK;
 }
 
+/* Whatever else splits it: its piece of a device is not below the threshold, and no single element.
+ */
+static bool has_parts(const weft_plan *p, const weft_desc *whole) {
+    return weft_desc_elems(whole) >= 2 * (int64_t)p->devices &&
+           weft_desc_bytes(whole) / p->devices >= p->optimizer.threshold;
+}
+
 static weft_status collect(checker *c, const weft_graph *graph) {
     const weft_body *root = graph->root;
     for (int64_t k = 0; k < root->node_count; k++) {
@@ -75,7 +82,10 @@ static weft_status collect(checker *c, const weft_graph *graph) {
     }
     for (int64_t i = 0; i < root->in_count; i++) {
         const wefti_value_info *v = &root->values[root->in[i]];
-        c->params += v->kind == WEFTI_VALUE_PARAM;
+        if (v->kind == WEFTI_VALUE_PARAM) {
+            c->params++;
+            c->parted += has_parts(c->plan, &v->desc);
+        }
         if (v->name) WEFT_TRY(add(c, &c->tensors, v->name));
     }
     return WEFT_OK;
@@ -139,10 +149,33 @@ static void check_axes(checker *c) {
                            data && dp < 0 ? ", and batches are split by an axis called 'dp'" : "");
 }
 
+static void tell_fusion(checker *c, const char *unused, const char *instead) {
+    wefti_text_add(&c->out, "fusion.%s does nothing at optimizer.level %d, where %s\n", unused,
+                   c->plan->optimizer.level, instead);
+}
+
+/* Whether no gradient goes as fusion.allreduce says, however the model is split: at levels 1 and 2
+ * those of parameters that stay whole go with the others, at level 3 by themselves. */
+static bool all_are_shared_out(const checker *c) {
+    const weft_plan *p = c->plan;
+    int dp = wefti_mesh_find(&p->mesh, "dp");
+    return p->optimizer.level > 0 && p->optimizer.shard != 1 && dp >= 0 &&
+           p->mesh.axis[dp].size > 1 && p->dataset == WEFT_DATASET_DATA_PARALLEL && c->parted > 0 &&
+           (p->optimizer.level < 3 || c->parted == c->params);
+}
+
 /* There is at most one gradient to add up for each parameter: what ends behind them does nothing.
  */
 static void check_fusion(checker *c) {
     const wefti_fusion *f = &c->plan->fusion[0];
+    static const char made[] = "gradients are added up as they are made";
+    int level = c->plan->optimizer.level;
+    if (f[2].mode != WEFT_FUSION_AUTO && (level == 0 || level == 3))
+        tell_fusion(c, "reducescatter", level ? made : "fusion.allreduce counts");
+    if (f->mode != WEFT_FUSION_AUTO && all_are_shared_out(c)) {
+        tell_fusion(c, "allreduce", level == 3 ? made : "fusion.reducescatter counts");
+        return;
+    }
     for (int32_t i = 0; f->mode == WEFT_FUSION_INDEX && i < f->index_count; i++)
         if (f->index[i] > c->params) {
             wefti_text_add(&c->out,

@@ -346,6 +346,18 @@ static void test_unused(void **state) {
         {"parallel.mesh={dp: 2}\nparallel.fusion.allreduce=index\n"
          "parallel.fusion.allreduce.config=[20, 41, 50]",
          "fusion.allreduce.config: 41 is behind the last of the model's 40 gradients\n"},
+        {"parallel.mesh={dp: 2}\nparallel.fusion.allreduce=none", ""},
+        {"parallel.mesh={dp: 2}\nparallel.optimizer.level=1", ""},
+        {"parallel.mesh={dp: 2}\nparallel.optimizer.level=1\nparallel.fusion.reducescatter=none",
+         ""},
+        {"parallel.mesh={dp: 2}\nparallel.optimizer.level=1\nparallel.fusion.allreduce=index\n"
+         "parallel.fusion.allreduce.config=[20, 41]",
+         "fusion.allreduce does nothing at optimizer.level 1, where fusion.reducescatter counts\n"},
+        {"parallel.mesh={dp: 2}\nparallel.optimizer.level=3\nparallel.fusion.allreduce=none",
+         "fusion.allreduce does nothing at optimizer.level 3, where gradients are added up as they "
+         "are made\n"},
+        {"parallel.mesh={dp: 2}\nparallel.fusion.reducescatter=none",
+         "fusion.reducescatter does nothing at optimizer.level 0, where fusion.allreduce counts\n"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         weft_job *job = gpt2_with(cases[i].words);
@@ -357,6 +369,56 @@ static void test_unused(void **state) {
         weft_text_free(notes);
         weft_plan_destroy(plan);
         weft_job_free(job);
+    }
+}
+
+/* What device 0 runs; *out_told: whether fusion is said to do nothing. */
+static char *program_with(const char *lines, const char *fusion, bool *out_told) {
+    char all[1024], *text, *notes;
+    snprintf(all, sizeof all, "%s\n%s", lines, fusion);
+    weft_job *job = gpt2_with(all);
+    if (weft_job_program_text(job, 0, &text, &notes) < 0)
+        fail_msg("%s: %s", all, weft_error_message());
+    *out_told = strstr(notes, "does nothing") != NULL;
+    weft_text_free(notes);
+    weft_job_free(job);
+    return text;
+}
+
+/* What is said to do nothing changes no program, and of the first four all of that is said. */
+static void test_fusion_told(void **state) {
+    (void)state;
+    static const char *const lines[] = {
+        /* four of which all is known */
+        "parallel.mesh={dp: 2}",
+        "parallel.mesh={dp: 2}\nparallel.optimizer.level=1",
+        "parallel.mesh={dp: 2}\nparallel.optimizer.level=2",
+        "parallel.mesh={dp: 2}\nparallel.optimizer.level=3",
+        "parallel.mesh={dp: 2}\nparallel.optimizer.level=1\n"
+        "parallel.optimizer.threshold=1GiB",
+        "parallel.mesh={dp: 2}\nparallel.optimizer.level=1\n"
+        "parallel.optimizer.threshold=512",
+        "parallel.mesh={dp: 2}\nparallel.optimizer.level=3\n"
+        "parallel.optimizer.threshold=512",
+        "parallel.mesh={dp: 2}\nparallel.optimizer.level=2\n"
+        "parallel.optimizer.shard_size=1",
+        "parallel.mesh={dp: 4}\nparallel.optimizer.level=1\n"
+        "parallel.optimizer.shard_size=2",
+        "parallel.mesh={tp: 2}\nparallel.dataset=full_batch\nparallel.optimizer.level=1\n"
+        "parallel.strategies=[{match: h.*.mlp.c_fc:linear, split: n0=tp}]",
+    };
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        bool told[3];
+        char *text[] = {program_with(lines[i], "", &told[0]),
+                        program_with(lines[i], "parallel.fusion.allreduce=none", &told[1]),
+                        program_with(lines[i], "parallel.fusion.reducescatter=none", &told[2])};
+        bool same[] = {true, !strcmp(text[0], text[1]), !strcmp(text[0], text[2])};
+        assert_false(told[0]);
+        for (int k = 1; k < 3; k++)
+            if (told[k] && !same[k]) fail_msg("%s: told of what does something, %d", lines[i], k);
+        if (i < 4 && (told[1] != same[1] || told[2] != same[2]))
+            fail_msg("%s: not told of what does nothing", lines[i]);
+        for (int k = 0; k < 3; k++) weft_text_free(text[k]);
     }
 }
 
@@ -480,6 +542,7 @@ int main(void) {
         cmocka_unit_test(test_families),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_unused),
+        cmocka_unit_test(test_fusion_told),
     };
     return cmocka_run_group_tests_name("plan completion", tests, NULL, NULL);
 }
