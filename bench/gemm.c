@@ -164,7 +164,7 @@ static rates measure(const product *p, int threads, int rounds, wefti_pool *pool
         spec.c.dtype = WEFT_F32;
     else
         spec.b.dtype = WEFT_F32;
-    spec.bf16 = bf16 && wefti_gemm_has_bf16(wefti_isa_best());
+    spec.bf16 = bf16 && wefti_isa_best_has_bf16();
     if (wefti_gemm_prepare(&spec, wefti_isa_best(), &r.gemm) != WEFT_OK) exit(1);
     void *a = matrix(spec.a.dtype, p->m * p->k), *b = matrix(spec.b.dtype, p->k * p->n),
          *c = matrix(spec.c.dtype, p->m * p->n);
@@ -233,7 +233,7 @@ int main(int argc, char **argv) {
     omp_set_num_threads(threads);
 #endif
     printf("%d thread(s), %s, %s, %d rounds; GFLOP/s, medians (best)\n", threads,
-           wefti_isa_text(wefti_isa_best()), bf16 ? "bf16" : "f32", rounds);
+           wefti_isa_arithmetic(bf16), bf16 ? "bf16" : "f32", rounds);
     printf("%-14s %6s %6s %6s  %-16s %-16s %s\n", "product", "m", "n", "k", "ours", "oneDNN",
            "ratio");
     double flops = 0, seconds = 0, peer_seconds = 0;

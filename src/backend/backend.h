@@ -24,7 +24,8 @@ struct wefti_kernel {
     void (*destroy)(wefti_kernel *kernel); /* frees the kernel itself too */
     const char *label; /* "gemm avx512": for traces and tables; static storage */
     int64_t workspace_bytes;
-    /* A weight operand this kernel wants in a packed form of its own: packed once per update by
+    /* A weight operand this kernel wants in a packed form of its own (none of the cpu backend
+     * does, whose products pack blocks of it as they go): packed once per update by
      * `pack`, then passed in place of in[packed_input]. packed_input < 0: none. Kernels of equal
      * packed_format share one copy. */
     int packed_input;
@@ -62,6 +63,8 @@ struct wefti_backend {
     /* Which form of its kernels runs here ("avx512"), with bf16 products as said: for checkpoints
      * and to compare processes. NULL: only one. */
     const char *(*variant)(const wefti_backend *backend, wefti_bf16_compute bf16);
+    /* NATIVE is more than a wish here. NULL: it is not. */
+    bool (*has_bf16)(const wefti_backend *backend);
 };
 
 /* The list in order of preference, ending with the reference backend: builtin.c.
@@ -69,6 +72,7 @@ struct wefti_backend {
 const wefti_backend *const *wefti_builtin_backends(void); /* NULL-terminated */
 /* The form of kernels that runs here, of the first of them that has several. */
 const char *wefti_builtin_variant(wefti_bf16_compute bf16);
+bool wefti_builtin_has_bf16(void); /* likewise */
 
 /* Every op by its reference kernel: operands to double, one rounding on the way out. */
 extern const wefti_backend wefti_backend_reference;

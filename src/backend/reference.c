@@ -75,4 +75,4 @@ static weft_status prepare(const wefti_backend *backend, const weft_node *node,
     return WEFT_OK;
 }
 
-const wefti_backend wefti_backend_reference = {"reference", prepare, NULL, NULL};
+const wefti_backend wefti_backend_reference = {"reference", prepare, NULL, NULL, NULL};

@@ -216,6 +216,13 @@ static weft_status validate(wefti_training *t) {
 
 /* ---- the loop ---- */
 
+/* What this processor makes of the session's choice, which may come from another's checkpoint. */
+static const char *bf16_text(const wefti_training *t) {
+    if (t->job->train.precision != WEFT_BF16) return "";
+    const bool native = weft_session_bf16(t->session) == WEFT_BF16_NATIVE;
+    return native && wefti_builtin_has_bf16() ? "native" : "f32 products";
+}
+
 static void announce(const wefti_training *t) {
     if (!t->events || !t->events->start) return;
     weft_session_memory m = weft_session_memory_of(t->session);
@@ -233,9 +240,7 @@ static void announce(const wefti_training *t) {
         .threads = wefti_session_threads(t->session),
         .devices = weft_session_devices(t->session),
         .precision = weft_dtype_text(job->train.precision),
-        .bf16 = job->train.precision != WEFT_BF16                   ? ""
-                : weft_session_bf16(t->session) == WEFT_BF16_NATIVE ? "native"
-                                                                    : "f32 products",
+        .bf16 = bf16_text(t),
         .predicted_peak_bytes = m.predicted_peak_bytes,
         .flops_per_step = (m.forward_flops + m.backward_flops) * (double)t->microbatches,
     };

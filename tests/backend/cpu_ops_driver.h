@@ -25,10 +25,12 @@ static wefti_isa isa;      /* whose kernels run */
 
 extern const wefti_backend wefti_backend_cpu;
 
-/* Kernels that are prepared from here on are those of this instruction set. */
+/* Kernels that are prepared from here on are those of this instruction set, with products of bf16
+ * where the processor has them. */
 static void use_isa(wefti_isa which) {
     isa = which;
-    assert_int_equal(setenv("WEFT_ISA", wefti_isa_text(isa), 1), 0);
+    assert_int_equal(
+        setenv("WEFT_ISA", isa == WEFTI_ISA_AVX512 ? "avx512_bf16" : wefti_isa_text(isa), 1), 0);
 }
 
 /* ---- what is said ---- */
@@ -193,7 +195,7 @@ typedef struct manner {
     const char *name;
     int threads;
     uint32_t accumulate;
-    bool in_place, packed;
+    bool in_place;
     bool native; /* bf16 products in the processor's own arithmetic: f32 weights become bf16 */
 } manner;
 
@@ -201,7 +203,7 @@ typedef struct manner {
 static bool run_kernel(const subject *s, const wefti_kernel *k, manner how, result *out) {
     const weft_node *n = s->node;
     bool updates = (n->op->flags & WEFTI_OP_IN_PLACE) != 0;
-    memory in[WEFTI_MAX_IN] = {0}, copy[WEFTI_MAX_IN] = {0}, packed = {0};
+    memory in[WEFTI_MAX_IN] = {0}, copy[WEFTI_MAX_IN] = {0};
     const void *from[WEFTI_MAX_IN] = {0};
     void *to[WEFTI_MAX_OUT] = {0};
     wefti_run run = {pools[how.threads - 1], stream};
@@ -229,13 +231,6 @@ static bool run_kernel(const subject *s, const wefti_kernel *k, manner how, resu
         }
         to[o] = out->out[o].data;
     }
-    if (how.packed) {
-        packed = memory_new(k->packed_bytes, 64);
-        if (k->pack(k, &run, from[k->packed_input], packed.data) < 0)
-            complain(s->setup, how.name, "pack: %s", weft_error_message());
-        if (!memory_whole(&packed)) complain(s->setup, how.name, "pack wrote beyond its bytes");
-        from[k->packed_input] = packed.data;
-    }
     memory workspace = memory_new(k->workspace_bytes, 64);
     weft_status status = k->run(k, &run, from, to, workspace.data);
     runs++;
@@ -252,7 +247,6 @@ static bool run_kernel(const subject *s, const wefti_kernel *k, manner how, resu
         if (!memory_whole(&out->out[o])) complain(s->setup, how.name, "wrote around output %d", o);
     if (!memory_whole(&workspace)) complain(s->setup, how.name, "wrote around its workspace");
     free(workspace.base);
-    free(packed.base);
     return failures == failed;
 }
 
@@ -295,7 +289,6 @@ static void same_bits(const subject *s, const result *a, const result *b, const 
 static weft_status prepare(const subject *s, manner how, wefti_kernel **out) {
     wefti_prepare options = {.threads = how.threads,
                              .accumulate = how.accumulate,
-                             .pack_weights = how.packed,
                              .bf16 = how.native ? WEFTI_BF16_NATIVE : WEFTI_BF16_AS_F32};
     return wefti_backend_cpu.prepare(&wefti_backend_cpu, s->node, &options, out);
 }
@@ -327,7 +320,7 @@ static bool threads_agree(const subject *s, manner how) {
         }
         result r = {0};
         if (check_kernel(s, k) && (!how.in_place || k->in_place >= 0) &&
-            (!how.packed || k->packed_input >= 0) && run_kernel(s, k, how, &r)) {
+            run_kernel(s, k, how, &r)) {
             if (how.threads == 1) {
                 compare(s, &r, how);
                 first = r;
@@ -355,13 +348,10 @@ static bool check_subject(const subject *s) {
     const weft_node *n = s->node;
     if (!threads_agree(s, (manner){.name = "run"})) return false;
     threads_agree(s, (manner){.name = "in place", .in_place = true});
-    threads_agree(s, (manner){.name = "packed", .packed = true});
     if (has_products(n)) {
         threads_agree(s, (manner){.name = "native", .native = true});
-        threads_agree(s, (manner){.name = "native packed", .native = true, .packed = true});
         threads_agree(s, (manner){.name = "native adding",
                                   .native = true,
-                                  .packed = true,
                                   .accumulate = 1u << (n->outputs - 1)});
     }
     if (n->op->flags & WEFTI_OP_IN_PLACE) return true;

@@ -1,6 +1,5 @@
-/* A random matrix product with what must come out of it, shared by the tests of its
- * implementations: random layouts and epilogues, guards around all buffers, a naive product in
- * doubles, and the bound of rounding. */
+/* A random matrix product with what must come out of it: random layouts and epilogues, guards
+ * around all buffers, a naive product in doubles, and the bound of rounding. */
 #ifndef TESTS_BACKEND_GEMM_PROBLEM_H
 #define TESTS_BACKEND_GEMM_PROBLEM_H
 

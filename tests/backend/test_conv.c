@@ -281,7 +281,8 @@ static void test_convolutions(void **state) {
     (void)state;
     for (int isa = 0; isa < WEFTI_ISAS; isa++) {
         if (!wefti_isa_has((wefti_isa)isa)) continue;
-        assert_int_equal(setenv("WEFT_ISA", wefti_isa_text((wefti_isa)isa), 1), 0);
+        const char *form = isa == WEFTI_ISA_AVX512 ? "avx512_bf16" : wefti_isa_text((wefti_isa)isa);
+        assert_int_equal(setenv("WEFT_ISA", form, 1), 0);
         for (int k = 0; k < (SANITIZED ? 10 : 40); k++) {
             problem p = random_problem();
             wefti_bf16_compute bf16 = random_int(0, 1) ? WEFTI_BF16_NATIVE : WEFTI_BF16_AS_F32;

@@ -47,18 +47,18 @@ static void run_problem(problem *p, wefti_isa isa, wefti_pool *pools[3]) {
 static void problem_test(wefti_gemm_spec spec, wefti_pool *pools[3]) {
     problem p = problem_new(spec);
     for (int isa = 0; isa < WEFTI_ISAS; isa++)
-        if (wefti_isa_has((wefti_isa)isa) && (!spec.bf16 || wefti_gemm_has_bf16((wefti_isa)isa)))
+        if (wefti_isa_has((wefti_isa)isa) && (!spec.bf16 || wefti_isa_has_bf16((wefti_isa)isa)))
             run_problem(&p, (wefti_isa)isa, pools);
     problem_free(&p);
 }
 
 /* The processor's bf16 arithmetic, where it has one. */
 static bool random_bf16(void) {
-    return wefti_gemm_has_bf16(WEFTI_ISA_AVX512) && random_below(2) == 0;
+    return wefti_isa_has_bf16(WEFTI_ISA_AVX512) && random_below(2) == 0;
 }
 
 static void skip_without_bf16(void) {
-    if (wefti_gemm_has_bf16(WEFTI_ISA_AVX512)) return;
+    if (wefti_isa_has_bf16(WEFTI_ISA_AVX512)) return;
     print_message("SKIPPED: this processor multiplies no bf16\n");
     skip();
 }
@@ -285,7 +285,7 @@ static void test_nan_is_kept(void **state) {
                 const int isa = form % WEFTI_ISAS;
                 const bool bf16 = form >= WEFTI_ISAS;
                 if (!wefti_isa_has((wefti_isa)isa)) continue;
-                if (bf16 && !wefti_gemm_has_bf16((wefti_isa)isa)) continue;
+                if (bf16 && !wefti_isa_has_bf16((wefti_isa)isa)) continue;
                 for (int i = 0; i < M * K; i++) a[i] = (float)random_value();
                 for (int i = 0; i < K * N; i++) b[i] = (float)random_value();
                 const int bad = m / 2;
@@ -315,7 +315,7 @@ static void test_columns_are_alone(void **state) {
     for (int form = 0; form < 2 * WEFTI_ISAS; form++) { /* in f32, then as bf16 */
         const wefti_isa isa = (wefti_isa)(form % WEFTI_ISAS);
         const bool bf16 = form >= WEFTI_ISAS;
-        if (!wefti_isa_has(isa) || (bf16 && !wefti_gemm_has_bf16(isa))) continue;
+        if (!wefti_isa_has(isa) || (bf16 && !wefti_isa_has_bf16(isa))) continue;
         for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
             for (int64_t m = 9; m <= M; m += M - 9) {
                 wefti_gemm_spec s = wefti_gemm_spec_of(WEFT_F32, M, N, K);
@@ -376,7 +376,7 @@ static void test_isa_choice(void **state) {
     assert_string_equal(wefti_isa_arithmetic(true), wefti_isa_text(wefti_isa_best()));
     assert_int_equal(setenv("WEFT_ISA", "avx512_bf16", 1), 0);
     assert_true(wefti_isa_best() <= WEFTI_ISA_AVX512);
-    assert_int_equal(wefti_isa_best_has_bf16(), wefti_gemm_has_bf16(wefti_isa_best()));
+    assert_int_equal(wefti_isa_best_has_bf16(), wefti_isa_has_bf16(wefti_isa_best()));
     assert_string_equal(wefti_isa_arithmetic(true), wefti_isa_best_has_bf16()
                                                         ? "avx512_bf16"
                                                         : wefti_isa_text(wefti_isa_best()));
@@ -394,7 +394,7 @@ static void test_bf16_choice(void **state) {
     for (int isa = 0; isa < WEFTI_ISAS; isa++) {
         if (!wefti_isa_has((wefti_isa)isa)) continue;
         assert_int_equal(wefti_gemm_bf16_choice((wefti_isa)isa, &native), WEFT_OK);
-        assert_true(!native || wefti_gemm_has_bf16((wefti_isa)isa));
+        assert_true(!native || wefti_isa_has_bf16((wefti_isa)isa));
         print_message("%s: bf16 products in %s\n", wefti_isa_text((wefti_isa)isa),
                       native ? "bf16" : "f32");
     }

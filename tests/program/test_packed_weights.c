@@ -46,7 +46,7 @@ static weft_status prepare(const wefti_backend *backend, const weft_node *node,
     return WEFT_OK;
 }
 
-static const wefti_backend packing = {"packing", prepare, NULL, NULL};
+static const wefti_backend packing = {"packing", prepare, NULL, NULL, NULL};
 static const wefti_backend *const backends[] = {&packing, NULL};
 
 /* ---- what is packed ---- */

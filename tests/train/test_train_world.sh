@@ -82,11 +82,18 @@ unlike() {
 }
 kernels=$("$weft" info | sed -n 's/^ *kernels  *//p')
 [ "$kernels" = plain ] || unlike plain 1
-if [ "$kernels" = avx512 ] && "$weft" train job.yaml train.precision=bf16 checkpoint.dir=native 2>&1 | grep -q 'bf16 with native'; then
+"$weft" train job.yaml train.precision=bf16 checkpoint.dir=native >out 2>&1 || fail 'in bf16:' out
+if [ "$kernels" = avx512 ] && grep -q 'bf16 with native' out; then
+    grep -q '"isa": "avx512_bf16"' native/*/manifest.json || fail 'the arithmetic in a manifest:' native/*/manifest.json
     unlike avx512 0 # products of f32 are the same with dot products of bf16 and without: those are taken for bf16 too
     unlike avx512 0 train.precision=bf16 train.steps=6 checkpoint.dir=agreed
     grep -q 'bf16 with f32 products' out || fail 'processes of which one has no bf16:' out
-    unlike avx512 1 train.precision=bf16 checkpoint.dir=native train.steps=6 # which is asked for
+    unlike avx512 1 train.precision=bf16 checkpoint.dir=native train.steps=15 # which is asked for
+    WEFT_ISA=avx512 "$weft" train job.yaml train.precision=bf16 checkpoint.dir=native train.steps=15 >out 2>&1
+    grep -q 'computed with avx512_bf16 instructions, this processor uses avx512:' out && grep -q 'bf16 with f32 products' out ||
+        fail 'going on without dot products of bf16:' out
+else
+    echo "SKIP: dot products of bf16 are not there, or not the faster: kernels $kernels, $(grep 'bf16 with' out)"
 fi
 
 # --- ends ---

@@ -63,4 +63,9 @@ static const char *variant(const wefti_backend *backend, wefti_bf16_compute bf16
     return wefti_isa_arithmetic(bf16 == WEFTI_BF16_NATIVE);
 }
 
-const wefti_backend wefti_backend_cpu = {"cpu", prepare, choose_bf16, variant};
+static bool has_bf16(const wefti_backend *backend) {
+    (void)backend;
+    return wefti_isa_best_has_bf16();
+}
+
+const wefti_backend wefti_backend_cpu = {"cpu", prepare, choose_bf16, variant, has_bf16};

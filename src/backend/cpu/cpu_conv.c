@@ -77,7 +77,7 @@ static wefti_conv problem(const weft_node *n, wefti_conv_kind kind, const weft_d
 static weft_status conv_kernel_of(wefti_conv *p, const wefti_prepare *options, wefti_kernel **out) {
     wefti_conv_gemm *gemm = NULL;
     wefti_onednn_conv *onednn = NULL;
-    p->native_bf16 = options->bf16 == WEFTI_BF16_NATIVE;
+    p->native_bf16 = options->bf16 == WEFTI_BF16_NATIVE && wefti_isa_best_has_bf16();
     weft_status status = WEFT_E_NO_IMPL;
     if (!wefti_conv_prefers_gemm(p))
         status = wefti_onednn_conv_create(p, options->threads, &onednn);

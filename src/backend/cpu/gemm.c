@@ -53,10 +53,6 @@ static bool is_f32_or_bf16(weft_dtype dtype) {
     return dtype == WEFT_F32 || dtype == WEFT_BF16;
 }
 
-bool wefti_gemm_has_bf16(wefti_isa isa) {
-    return isa >= WEFTI_ISA_AMX || (isa == WEFTI_ISA_AVX512 && wefti_isa_has_avx512_bf16());
-}
-
 static weft_status check(const wefti_gemm_spec *spec, wefti_isa isa) {
     WEFT_REQUIRE(
         spec->m >= 0 && spec->n >= 0 && spec->k >= 0 && spec->batch[0] >= 0 && spec->batch[1] >= 0,
@@ -73,7 +69,7 @@ static weft_status check(const wefti_gemm_spec *spec, wefti_isa isa) {
         weft_dtype_text(spec->c.dtype));
     WEFT_REQUIRE(wefti_isa_has(isa), WEFT_E_ARG, "this processor cannot run %s kernels",
                  wefti_isa_text(isa));
-    WEFT_REQUIRE(!spec->bf16 || (f32 && wefti_gemm_has_bf16(isa)), WEFT_E_NO_IMPL,
+    WEFT_REQUIRE(!spec->bf16 || (f32 && wefti_isa_has_bf16(isa)), WEFT_E_NO_IMPL,
                  "%s kernels multiply no bf16 as such", wefti_isa_text(isa));
     WEFT_REQUIRE((unsigned)spec->activation < WEFTI_ACTIVATIONS &&
                      (unsigned)spec->derivative < WEFTI_ACTIVATIONS,

@@ -94,13 +94,11 @@ typedef struct wefti_gemm_args {
     void *pre;
 } wefti_gemm_args;
 
-/* The isa multiplies bf16 as such: AMX, and AVX-512 on processors with avx512_bf16. */
-bool wefti_gemm_has_bf16(wefti_isa isa);
-/* *out: it also is faster here than f32 arithmetic (takes some milliseconds). */
+/* *out: the isa multiplies bf16 as such, and faster here than in f32 (takes some milliseconds). */
 weft_status wefti_gemm_bf16_choice(wefti_isa isa, bool *out) WEFT_CHECKED;
 
 /* WEFT_E_SHAPE for negative sizes, WEFT_E_NO_IMPL for dtypes outside the list above and for `bf16`
- * where the isa has no such arithmetic (wefti_gemm_has_bf16), WEFT_E_ARG for
+ * where the isa has no such arithmetic (wefti_isa_has_bf16), WEFT_E_ARG for
  * an isa that this processor lacks or a packed B with batches of its own. */
 weft_status wefti_gemm_prepare(const wefti_gemm_spec *spec, wefti_isa isa,
                                wefti_gemm *out) WEFT_CHECKED;

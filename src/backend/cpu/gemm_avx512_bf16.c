@@ -7,7 +7,8 @@
  *   A: [k / 32][row][k % 32]
  *   B: [k / 32][column / 16][k % 32 / 2][column % 16][k % 2]   (pairs of k side by side)
  * Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, VDPBF16PS:
- * subnormals are taken as zeros, the sum of both products is rounded to nearest even. */
+ * both products are added one after the other, each sum rounded to nearest even; subnormal operands
+ * and sums count as zero. */
 #if defined(__x86_64__)
 #define VL 16
 #include "backend/cpu/gemm_internal.h"
@@ -133,7 +134,8 @@ void wefti_gemm_bf16_pack_b(const wefti_gemm_operand *operand, const void *b, in
  */
 
 /* What most products of a step need, whole lines of bf16 with a bias or without; all else as
- * AVX-512 does it. */
+ * AVX-512 does it. Subnormal results
+ * become zero in whole lines and stay in parts of them. */
 void wefti_gemm_bf16_epilogue(const wefti_gemm_sink *sink, int64_t i, int64_t j, int64_t rows,
                               int64_t columns, const float *sums, int64_t sums_stride,
                               const float *partial, int64_t partial_stride) {

@@ -4,6 +4,8 @@
  * step's is timed. */
 #include "backend/cpu/gemm.h"
 
+#include <string.h>
+
 #include "base/clock.h"
 #include "base/memory.h"
 
@@ -30,7 +32,7 @@ static bool bf16_is_faster(const wefti_gemm ways[WAYS], char *const buffers[BUFF
 
 weft_status wefti_gemm_bf16_choice(wefti_isa isa, bool *out) {
     *out = false;
-    if (!wefti_gemm_has_bf16(isa)) return WEFT_OK;
+    if (!wefti_isa_has_bf16(isa)) return WEFT_OK;
     wefti_gemm_spec spec = wefti_gemm_spec_of(WEFT_BF16, CHOICE_M, CHOICE_SIZE, CHOICE_SIZE);
     wefti_gemm ways[WAYS];
     int64_t bytes[BUFFERS] = {2 * CHOICE_M * CHOICE_SIZE, 2 * CHOICE_SIZE * CHOICE_SIZE,
@@ -44,7 +46,8 @@ weft_status wefti_gemm_bf16_choice(wefti_isa isa, bool *out) {
     int64_t total = ALIGNMENT;
     for (int i = 0; i < BUFFERS; i++) total += round_up(bytes[i]);
     char *memory, *buffers[BUFFERS];
-    WEFT_NEW_ARRAY(memory, char, total); /* zeros: no subnormals */
+    WEFT_NEW_ARRAY(memory, char, total);
+    memset(memory, 0, (size_t)total); /* memory of its own, and no subnormals */
     char *next = memory + (ALIGNMENT - (uintptr_t)memory % ALIGNMENT) % ALIGNMENT;
     for (int i = 0; i < BUFFERS; i++) {
         buffers[i] = next;

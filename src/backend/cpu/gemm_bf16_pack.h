@@ -42,7 +42,7 @@ INLINE void load_32(const weft_dtype dtype, const int pieces, const void *from, 
     out[pieces - 1] = (__m512i)_mm512_cvtne2ps_pbh(high, low);
 }
 
-/* Ask for 32 elements of the next panel: lines lie too far apart for the processor to find the
+/* Ask for 32 elements of a later panel: lines lie too far apart for the processor to find the
  * pattern. Prefetching beyond an operand is harmless. */
 INLINE void prefetch_line(const weft_dtype dtype, const void *line) {
     __builtin_prefetch(line, 0, 2);

@@ -40,8 +40,8 @@ typedef struct wefti_gemm_ahead {
 /* Sums are f32 from here on. Panels: A as [k][rows], B as [k][columns], of the register tile, short
  * panels of B filled up with zeros and short panels of A left undefined beyond their rows. Elements
  * are f32. Where `element_bytes` is not 4 they are one or several bf16 numbers in an order of their
- * own (gemm_amx.c, gemm_amx_f32.c), and both panels are filled up with zeros to a multiple of
- * `depth_unit` lines. */
+ * own (gemm_amx.c, gemm_amx_f32.c, gemm_avx512_bf16.c), and both panels are filled up with zeros to
+ * a multiple of `depth_unit` lines. */
 typedef struct wefti_gemm_kernels {
     int rows, columns;               /* register tile */
     int element_bytes;               /* of panels */
@@ -85,9 +85,7 @@ extern const wefti_gemm_kernels wefti_gemm_kernels_avx512;
 extern const wefti_gemm_kernels wefti_gemm_kernels_avx512_bf16;
 extern const wefti_gemm_kernels wefti_gemm_kernels_amx;
 extern const wefti_gemm_kernels wefti_gemm_kernels_amx_f32;
-#endif
 
-#if defined(__x86_64__)
 /* gemm_avx512_bf16.c: what both kernels of bf16 share. */
 void wefti_gemm_bf16_pack_b(const wefti_gemm_operand *operand, const void *b, int64_t columns,
                             int64_t k, void *panel);

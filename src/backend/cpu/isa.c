@@ -50,8 +50,9 @@ static bool ask_for(wefti_isa isa) {
     return false;
 }
 
+enum { UNKNOWN, ABSENT, PRESENT };
+
 bool wefti_isa_has(wefti_isa isa) {
-    enum { UNKNOWN, ABSENT, PRESENT };
     static _Atomic unsigned char known[WEFTI_ISAS];
     if ((unsigned)isa >= WEFTI_ISAS) return false;
     unsigned char is = atomic_load_explicit(&known[isa], memory_order_relaxed);
@@ -62,10 +63,20 @@ bool wefti_isa_has(wefti_isa isa) {
     return is == PRESENT;
 }
 
-bool wefti_isa_has_avx512_bf16(void) {
+static bool ask_for_avx512_bf16(void) {
     unsigned a, b, c, d;
     return wefti_isa_has(WEFTI_ISA_AVX512) && __get_cpuid_count(7, 1, &a, &b, &c, &d) &&
            (a >> 5 & 1u);
+}
+
+bool wefti_isa_has_avx512_bf16(void) {
+    static _Atomic unsigned char known;
+    unsigned char is = atomic_load_explicit(&known, memory_order_relaxed);
+    if (is == UNKNOWN) {
+        is = ask_for_avx512_bf16() ? PRESENT : ABSENT;
+        atomic_store_explicit(&known, is, memory_order_relaxed);
+    }
+    return is == PRESENT;
 }
 
 bool wefti_isa_has_amx_bf16(void) {
@@ -102,12 +113,16 @@ wefti_isa wefti_isa_best(void) {
     return best;
 }
 
+bool wefti_isa_has_bf16(wefti_isa isa) {
+    return wefti_isa_has(isa) &&
+           (isa == WEFTI_ISA_AVX512 ? wefti_isa_has_avx512_bf16() : isa >= WEFTI_ISA_AMX);
+}
+
 bool wefti_isa_best_has_bf16(void) {
     const wefti_isa best = wefti_isa_best();
-    if (best != WEFTI_ISA_AVX512) return best > WEFTI_ISA_AVX512;
     const char *wanted = getenv("WEFT_ISA");
     const bool without = wanted && strcmp(wanted, names[WEFTI_ISA_AVX512]) == 0;
-    return wefti_isa_has_avx512_bf16() && !without;
+    return wefti_isa_has_bf16(best) && !(best == WEFTI_ISA_AVX512 && without);
 }
 
 const char *wefti_isa_arithmetic(bool bf16) {

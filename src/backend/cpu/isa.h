@@ -21,8 +21,9 @@ typedef enum wefti_isa {
 const char *wefti_isa_text(wefti_isa isa); /* "avx512" */
 bool wefti_isa_has(wefti_isa isa);         /* this processor and this build can run it */
 wefti_isa wefti_isa_best(void); /* the best of this processor, or WEFT_ISA where that is lower */
-/* wefti_isa_best() has arithmetic of bf16, and WEFT_ISA does not rule it out. */
-bool wefti_isa_best_has_bf16(void);
+/* The form multiplies bf16 as such: AMX, and AVX-512 where the processor has dot products of it. */
+bool wefti_isa_has_bf16(wefti_isa isa);
+bool wefti_isa_best_has_bf16(void); /* that of the best, where WEFT_ISA does not rule it out */
 /* What the bits of a result depend on: the best, where products are `bf16` with the extension. */
 const char *wefti_isa_arithmetic(bool bf16); /* "avx512_bf16" */
 bool wefti_isa_has_avx512_bf16(void);
