@@ -345,6 +345,27 @@ weft_status wefti_build_plan_buckets(wefti_program_builder *b) {
     return WEFT_OK;
 }
 
+/* Gather a bucket's parameters, as many together as fusion of gathers says. */
+static weft_status gather_bucket(wefti_program_builder *b, wefti_section s, const int32_t *values,
+                                 int32_t count) {
+    wefti_fusion_item items[WEFTI_MAX_BUCKET];
+    int32_t of[WEFTI_MAX_BUCKET], parts, together[WEFTI_MAX_BUCKET];
+    if (!b->part) return WEFT_OK;
+    for (int32_t i = 0; i < count; i++) { /* the first rank's piece, as for gradients */
+        weft_desc here = wefti_layout_local(&b->spread[values[i]].storage, &b->p->mesh,
+                                            &b->root->values[values[i]].desc, b->p->mesh.first);
+        items[i] = (wefti_fusion_item){weft_desc_bytes(&here), 0};
+    }
+    WEFT_TRY(wefti_fusion_buckets(&b->spec->plan->fusion[1], count, items, of, &parts));
+    for (int32_t part = 0; part < parts; part++) {
+        int n = 0;
+        for (int32_t i = 0; i < count; i++)
+            if (of[i] == part) together[n++] = values[i];
+        WEFT_TRY(gather_params(b, s, together, n));
+    }
+    return WEFT_OK;
+}
+
 /* Reduce and update a bucket's parameters, as many at a time as one routine takes. */
 static weft_status finish_bucket(wefti_program_builder *b, wefti_section s, wefti_bucket *x) {
     for (int32_t at = 0; at < x->count; at += WEFTI_MAX_BUCKET) {
@@ -353,7 +374,7 @@ static weft_status finish_bucket(wefti_program_builder *b, wefti_section s, weft
         WEFT_TRY(reduce(b, s, x->values + at, n, gradient));
         for (int32_t i = 0; i < n; i++)
             WEFT_TRY(update_param(b, s, x->values[at + i], gradient[i]));
-        WEFT_TRY(gather_params(b, s, x->values + at, n));
+        WEFT_TRY(gather_bucket(b, s, x->values + at, n));
     }
     return WEFT_OK;
 }
@@ -531,7 +552,7 @@ weft_status wefti_build_update_section(wefti_program_builder *b) {
                 if (clip && counts) WEFT_TRY(norm_step(b, v, gradient[v], slot[v]));
                 if (!clip) WEFT_TRY(update_param(b, WEFTI_SECTION_UPDATE, v, gradient[v]));
             }
-            if (!clip) WEFT_TRY(gather_params(b, WEFTI_SECTION_UPDATE, values, n));
+            if (!clip) WEFT_TRY(gather_bucket(b, WEFTI_SECTION_UPDATE, values, n));
         }
     }
     b->p->norm_count = clip ? total : 0;
@@ -543,7 +564,7 @@ weft_status wefti_build_update_section(wefti_program_builder *b) {
             WEFT_TRY(update_param(b, WEFTI_SECTION_UPDATE, x->values[i], gradient[x->values[i]]));
         for (int32_t at = 0; at < x->count; at += WEFTI_MAX_BUCKET)
             WEFT_TRY(
-                gather_params(b, WEFTI_SECTION_UPDATE, x->values + at,
+                gather_bucket(b, WEFTI_SECTION_UPDATE, x->values + at,
                               x->count - at < WEFTI_MAX_BUCKET ? x->count - at : WEFTI_MAX_BUCKET));
     }
     return WEFT_OK;

@@ -172,6 +172,10 @@ static void check_fusion(checker *c) {
     int level = c->plan->optimizer.level;
     if (f[2].mode != WEFT_FUSION_AUTO && (level == 0 || level == 3))
         tell_fusion(c, "reducescatter", level ? made : "fusion.allreduce counts");
+    if (f[1].mode != WEFT_FUSION_AUTO && (level == 0 || level == 3))
+        tell_fusion(c, "allgather",
+                    level ? "parameters are gathered for each call of a cell"
+                          : "parameters are not shared out");
     if (f->mode != WEFT_FUSION_AUTO && all_are_shared_out(c)) {
         tell_fusion(c, "allreduce", level == 3 ? made : "fusion.reducescatter counts");
         return;

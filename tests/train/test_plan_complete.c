@@ -356,6 +356,10 @@ static void test_unused(void **state) {
         {"parallel.mesh={dp: 2}\nparallel.optimizer.level=3\nparallel.fusion.allreduce=none",
          "fusion.allreduce does nothing at optimizer.level 3, where gradients are added up as they "
          "are made\n"},
+        {"parallel.mesh={dp: 2}\nparallel.fusion.allgather=none",
+         "fusion.allgather does nothing at optimizer.level 0, where parameters are not shared "
+         "out\n"},
+        {"parallel.mesh={dp: 2}\nparallel.optimizer.level=2\nparallel.fusion.allgather=none", ""},
         {"parallel.mesh={dp: 2}\nparallel.fusion.reducescatter=none",
          "fusion.reducescatter does nothing at optimizer.level 0, where fusion.allreduce counts\n"},
     };
@@ -408,17 +412,19 @@ static void test_fusion_told(void **state) {
         "parallel.strategies=[{match: h.*.mlp.c_fc:linear, split: n0=tp}]",
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
-        bool told[3];
+        bool told[4];
         char *text[] = {program_with(lines[i], "", &told[0]),
                         program_with(lines[i], "parallel.fusion.allreduce=none", &told[1]),
-                        program_with(lines[i], "parallel.fusion.reducescatter=none", &told[2])};
-        bool same[] = {true, !strcmp(text[0], text[1]), !strcmp(text[0], text[2])};
+                        program_with(lines[i], "parallel.fusion.reducescatter=none", &told[2]),
+                        program_with(lines[i], "parallel.fusion.allgather=none", &told[3])};
+        bool same[4];
+        for (int k = 0; k < 4; k++) same[k] = !strcmp(text[0], text[k]);
         assert_false(told[0]);
-        for (int k = 1; k < 3; k++)
+        for (int k = 1; k < 4; k++)
             if (told[k] && !same[k]) fail_msg("%s: told of what does something, %d", lines[i], k);
-        if (i < 4 && (told[1] != same[1] || told[2] != same[2]))
-            fail_msg("%s: not told of what does nothing", lines[i]);
-        for (int k = 0; k < 3; k++) weft_text_free(text[k]);
+        for (int k = 1; k < 4 && i < 4; k++)
+            if (told[k] != same[k]) fail_msg("%s: not told of what does nothing, %d", lines[i], k);
+        for (int k = 0; k < 4; k++) weft_text_free(text[k]);
     }
 }
 
