@@ -67,7 +67,7 @@ struct weft_session {
     wefti_trace *trace;
     int64_t step, row;
     int64_t *rows;   /* first global row of each microbatch since the last update */
-    double *norms;   /* [devices]: those of gradients, where each has its own */
+    double *norms;   /* [devices]: those of gradients, where each has its own; and other numbers */
     int accumulated; /* microbatches since the last update */
     bool packed;     /* packed weights are those of the parameters */
     wefti_bf16_compute bf16;

@@ -66,20 +66,7 @@ static void tile(int rows, int64_t k, const void *a, int64_t a_stride, const voi
     (void)a_stride; /* panels only */
     (void)ahead;    /* the tile asks for lines of its own panel */
     switch (rows) {
-        TILE_CASE(1)
-        TILE_CASE(2)
-        TILE_CASE(3)
-        TILE_CASE(4)
-        TILE_CASE(5)
-        TILE_CASE(6)
-        TILE_CASE(7)
-        TILE_CASE(8)
-        TILE_CASE(9)
-        TILE_CASE(10)
-        TILE_CASE(11)
-        TILE_CASE(12)
-        TILE_CASE(13)
-        TILE_CASE(14)
+        EACH_ROW_COUNT(TILE_CASE)
     default:
         break;
     }
@@ -134,8 +121,7 @@ void wefti_gemm_bf16_pack_b(const wefti_gemm_operand *operand, const void *b, in
  */
 
 /* What most products of a step need, whole lines of bf16 with a bias or without; all else as
- * AVX-512 does it. Subnormal results
- * become zero in whole lines and stay in parts of them. */
+ * AVX-512 does it. Subnormal results become zero here and stay there. */
 void wefti_gemm_bf16_epilogue(const wefti_gemm_sink *sink, int64_t i, int64_t j, int64_t rows,
                               int64_t columns, const float *sums, int64_t sums_stride,
                               const float *partial, int64_t partial_stride) {
@@ -168,7 +154,7 @@ const wefti_gemm_kernels wefti_gemm_kernels_avx512_bf16 = {
     .columns = EDGE,
     .element_bytes = 2,
     .depth_unit = DEPTH,
-    .k_block = 1536,
+    .k_block = 1536, /* panels of as many bytes as those of f32 */
     .m_tile = 84,
     .n_tile = 384,
     .tile = tile,

@@ -49,20 +49,7 @@ static void tile(int rows, int64_t k, const void *a, int64_t a_stride, const voi
     (void)a_stride; /* panels only */
     (void)ahead;    /* the tile asks for lines of its own panel */
     switch (rows) {
-        TILE_CASE(1)
-        TILE_CASE(2)
-        TILE_CASE(3)
-        TILE_CASE(4)
-        TILE_CASE(5)
-        TILE_CASE(6)
-        TILE_CASE(7)
-        TILE_CASE(8)
-        TILE_CASE(9)
-        TILE_CASE(10)
-        TILE_CASE(11)
-        TILE_CASE(12)
-        TILE_CASE(13)
-        TILE_CASE(14)
+        EACH_ROW_COUNT(TILE_CASE)
     default:
         break;
     }
