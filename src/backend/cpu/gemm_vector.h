@@ -17,11 +17,11 @@
 #define INLINE static inline __attribute__((always_inline, unused))
 #define UNROLL _Pragma("GCC unroll 16")
 /* A copy of a kernel for each number of rows that a register tile of vectors has. */
+/* clang-format off */
 #define EACH_ROW_COUNT(CASE)                                                                       \
-    CASE(1)                                                                                        \
-    CASE(2)                                                                                        \
-    CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13)    \
-        CASE(14)
+    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7)                                        \
+    CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13) CASE(14)
+/* clang-format on */
 
 typedef float vfloat __attribute__((vector_size(VL * 4)));
 typedef int32_t vint __attribute__((vector_size(VL * 4)));
