@@ -58,7 +58,8 @@ WEFT_API weft_status weft_world_join(const weft_world_options *options,
 WEFT_API void weft_world_leave(weft_world *world);
 /** The same, and what the job has failed of, if it has: WEFT_E_MISMATCH names the ranks that have
  * not made the same collective calls (broadcasts from other roots at the very end, say, which no
- * later call finds). The world is gone in any case. */
+ * later call finds), or the two of which one has sent what the other did not receive. The world is
+ * gone in any case. */
 WEFT_API weft_status weft_world_close(weft_world *world) WEFT_CHECKED;
 /** This process gives up: all others fail with `message` (copied), which should say why. NULL, or
  * weft_error_message() itself: this thread's last failure, blamed on the rank that it names. This
