@@ -36,7 +36,7 @@ static void check_setup(const op_setup *s, double *const *values, bool plain, bo
     subject_open(s, &g, &subject);
     bool runs_kernels = !(s->op->flags & WEFTI_OP_RESHAPE), falls = false;
     if (plain && runs_kernels) check_reference(&subject);
-    for (int i = 0; i < WEFTI_ISAS && runs_kernels; i++) {
+    for (int i = WEFTI_ISAS - 1; i >= 0 && runs_kernels; i--) { /* oneDNN heeds the first */
         use_isa((wefti_isa)i);
         if (!runs_here(large) || check_subject(&subject)) continue;
         if (!falls) note_fallback(s, plain);

@@ -35,6 +35,20 @@ grep -q '^step ' out && fail 'a trace that cannot be written is refused before t
 
 # --- precision, traces, other verbs ---
 expect 0 'bf16 with ' train job.yaml train.precision=bf16
+
+# WEFT_ISA goes for convolutions that another library computes, too
+if "$weft" info | grep -q 'oneDNN *built in  fast' && "$weft" info | grep -q 'features.* avx2'; then
+    printf '\000\000\010\003\000\000\000\010\000\000\000\034\000\000\000\034' >digits-images-idx3-ubyte # 8 of 28 x 28
+    head -c 6272 /dev/zero >>digits-images-idx3-ubyte
+    printf '\000\000\010\001\000\000\000\010\000\001\002\003\004\005\006\007' >digits-labels-idx1-ubyte
+    DNNL_VERBOSE=1 WEFT_ISA=avx2 "$weft" train model.family=lenet data.path=digits-images-idx3-ubyte data.validation=0 \
+        train.steps=1 train.batch=4 checkpoint.dir=digits >out 2>&1 || fail 'convolutions with WEFT_ISA:' out
+    grep -q 'exec,cpu,convolution' out || fail 'oneDNN said nothing of convolutions:' out
+    grep 'exec,cpu,convolution' out | grep -q avx512 && fail 'convolutions heed no WEFT_ISA:' out
+else
+    echo 'SKIP: no oneDNN, or no AVX2'
+fi
+
 expect 0 'done: 12 steps' train job.yaml --trace trace.json
 tr -d '\n' <trace.json >trace.line
 echo >>trace.line

@@ -93,18 +93,22 @@ static bool exact_operands(const weft_node *n) {
     return true;
 }
 
-/* Dropouts of one program share its positions. */
+/* Dropouts of one program share its positions: of the whole, and of what comes after a whole. */
 static bool same_place(const elementwise_kernel *k, const weft_node *n) {
-    const wefti_random second = {.row_offset = 1, .samples = 1}; /* after a whole */
-    int64_t first[WEFT_MAX_RANK] = {0}, own[WEFT_MAX_RANK] = {0};
+    static const wefti_random at[] = {{.row_offset = 0}, {.row_offset = 1, .samples = 1}};
     const weft_desc *x = wefti_out(n, 0);
     if (x->rank != k->drawn.rank) return false;
     for (int d = 0; d < x->rank; d++)
         if (x->shape[d] != k->drawn.shape[d]) return false;
     if (!k->random) return true;
-    return wefti_random_place(&second, n, x, own) ==
-               wefti_random_place(&second, k->dropout[0].node, x, first) &&
-           !memcmp(own, first, sizeof own);
+    for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
+        int64_t first[WEFT_MAX_RANK] = {0}, own[WEFT_MAX_RANK] = {0};
+        if (wefti_random_place(&at[i], n, x, own) !=
+                wefti_random_place(&at[i], k->dropout[0].node, x, first) ||
+            memcmp(own, first, sizeof own))
+            return false;
+    }
+    return true;
 }
 
 /* One node as one instruction on registers a, b, c into dst. */

@@ -4,6 +4,7 @@
 #ifdef WEFT_HAVE_ONEDNN
 
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "backend/cpu/onednn.h"
@@ -383,9 +384,25 @@ static dnnl_status_t make_all(wefti_onednn_conv *c) {
     return s;
 }
 
+/* oneDNN takes the instructions that it finds, or those that it is told before it makes its first
+ * primitive in this process; later it does not listen. */
+static void heed_isa(void) {
+    static const struct {
+        const char *name;
+        dnnl_cpu_isa_t most;
+    } forms[] = {{"plain", dnnl_cpu_isa_sse41},
+                 {"avx2", dnnl_cpu_isa_avx2},
+                 {"avx512", dnnl_cpu_isa_avx512_core},
+                 {"avx512_bf16", dnnl_cpu_isa_avx512_core_bf16}};
+    const char *wanted = getenv("WEFT_ISA");
+    for (size_t f = 0; wanted && f < sizeof forms / sizeof *forms; f++)
+        if (strcmp(wanted, forms[f].name) == 0) (void)dnnl_set_max_cpu_isa(forms[f].most);
+}
+
 weft_status wefti_onednn_conv_create(const wefti_conv *p, int threads, wefti_onednn_conv **out) {
     wefti_onednn_conv *c;
     if (p->batch == 0 || !wefti_onednn_usable()) return WEFT_E_NO_IMPL;
+    heed_isa();
     if (p->kind == WEFTI_CONV_GRAD_WEIGHT && p->w_dtype != WEFT_F32) return WEFT_E_NO_IMPL;
     WEFT_NEW(c, wefti_onednn_conv);
     c->conv = *p;
