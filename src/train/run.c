@@ -219,8 +219,7 @@ static weft_status validate(wefti_training *t) {
 /* What this processor makes of the session's choice, which may come from another's checkpoint. */
 static const char *bf16_text(const wefti_training *t) {
     if (t->job->train.precision != WEFT_BF16) return "";
-    const bool native = weft_session_bf16(t->session) == WEFT_BF16_NATIVE;
-    return native && wefti_builtin_has_bf16() ? "native" : "f32 products";
+    return wefti_training_is_native(t) && wefti_builtin_has_bf16() ? "native" : "f32 products";
 }
 
 static void announce(const wefti_training *t) {

@@ -102,6 +102,8 @@ void wefti_delivery_end(wefti_delivery *d);
 weft_status wefti_training_deliver(wefti_training *t) WEFT_CHECKED;
 
 /* save.c: checkpoints in time. */
+/* Whether the session has chosen bf16 arithmetic for products of bf16, as checkpoints say. */
+bool wefti_training_is_native(const wefti_training *t);
 weft_status wefti_training_lock(wefti_training *t) WEFT_CHECKED;
 weft_status wefti_training_bind(wefti_training *t) WEFT_CHECKED; /* what checkpoints will hold */
 weft_status wefti_training_restore(wefti_training *t, wefti_checkpoint *from) WEFT_CHECKED;

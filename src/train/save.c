@@ -269,10 +269,14 @@ void wefti_training_poll(wefti_training *t) {
         note_failure(t, wefti_training_settle(t));
 }
 
-/* What the run's bits depend on besides its threads. */
+bool wefti_training_is_native(const wefti_training *t) {
+    return weft_session_bf16(t->session) == WEFT_BF16_NATIVE;
+}
+
+/* The form of the kernels, on which the run's bits depend. */
 static const char *arithmetic_of(const wefti_training *t) {
-    const bool native = weft_session_bf16(t->session) == WEFT_BF16_NATIVE;
-    return wefti_builtin_variant(native ? WEFTI_BF16_NATIVE : WEFTI_BF16_AS_F32);
+    return wefti_builtin_variant(wefti_training_is_native(t) ? WEFTI_BF16_NATIVE
+                                                             : WEFTI_BF16_AS_F32);
 }
 
 static weft_status begin(wefti_training *t, bool last, const wefti_checkpoint_tensor *tensors,
@@ -294,7 +298,7 @@ static weft_status begin(wefti_training *t, bool last, const wefti_checkpoint_te
     const wefti_checkpoint_pair compute[] = {
         {"isa", arithmetic_of(t)},
         {"precision", weft_dtype_text(job->train.precision)},
-        {"bf16", weft_session_bf16(t->session) == WEFT_BF16_NATIVE ? "native" : "f32"},
+        {"bf16", wefti_training_is_native(t) ? "native" : "f32"},
         {"threads", threads}};
     const wefti_checkpoint_pair random[] = {{"generator", "philox4x32-10"}};
     const wefti_checkpoint_pair notes[] = {{"samples", samples}, {"job", job->text}};
