@@ -94,7 +94,6 @@ weft_status wefti_volcano_find(wefti_variables v, const char *index_name, int in
             other = t;
         if (has_host(&t, index, host_name) && here++ == 0) own = t;
     }
-    WEFT_REQUIRE(tasks > 0, WEFT_E_ARG, "no variable VC_<TASK>_HOSTS is set");
     WEFT_REQUIRE(tasks == 1 || here == 1, WEFT_E_ARG,
                  "%s is %d, and of the %d tasks in %s, %s%s %s this host, '%.80s', as number %d: "
                  "set WEFT_SIZE, WEFT_RANK and WEFT_SCHEDULER",

@@ -18,9 +18,9 @@ typedef struct wefti_volcano {          /* a task */
 } wefti_volcano;
 
 /* The task whose pod number `index` (a variable of the name `index_name` says so) is this one, of
- * that host name: the only one there is, else the one whose list has this host in that place.
- * WEFT_E_ARG naming variables and values when there is none, when a list is malformed, or its
- * number is another. */
+ * that host name: the only one there is, else the one whose list has this host in that place. There
+ * are tasks. WEFT_E_ARG naming variables and values when none is this one, when a list is
+ * malformed, or its number is another. */
 weft_status wefti_volcano_find(wefti_variables v, const char *index_name, int index,
                                const char *host_name, wefti_volcano *out) WEFT_CHECKED;
 
