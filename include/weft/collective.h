@@ -115,7 +115,9 @@ WEFTI_COLLECTIVE(weft_halo_exchange, const void *source, const int64_t *shape,
                  weft_dtype dtype)
 /** Between two members. Messages of one pair and tag arrive in the order in which they were sent.
  * Tags tell kinds of messages apart, and do not count them: each that two members use takes some
- * KiB until the world is left. */
+ * KiB until the world is left. Every message that is not empty must be received, with its tag,
+ * before its two ranks leave, or the job fails (weft_world_close), though small ones wait for
+ * nobody; a receive that was begun may be left. */
 WEFTI_COLLECTIVE(weft_send, const void *source, int64_t count, weft_dtype dtype, int to, int tag)
 WEFTI_COLLECTIVE(weft_recv, void *destination, int64_t count, weft_dtype dtype, int from, int tag)
 

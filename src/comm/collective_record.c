@@ -186,7 +186,9 @@ static void record_with(const wefti_collectives *c, int32_t other, wefti_call_re
     }
 }
 
-/* The nearest first, round the world: two ranks then have each other among theirs, or neither. */
+/* The nearest first, round the world, so that two ranks mostly have each other among theirs, or
+ * neither. Not always: others may take one of them more places, and where none are left there may
+ * still be some for what went one way. Who has no place left says by that it has not said all. */
 static void record_pairs(const wefti_collectives *c, wefti_call_records *out) {
     int32_t size = c->world->size, me = c->world->rank;
     for (int32_t d = 1; (c->blocks || c->messages) && d <= size / 2; d++) {

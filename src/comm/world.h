@@ -9,10 +9,11 @@
 typedef struct wefti_collectives wefti_collectives; /* comm/collective.c: its bound transfers */
 
 /* What one member has called in all groups of the same ranks, for those who compare at the end.
- * Calls that only some members make (messages, neighbours) do not count. Of exchanges: the blocks
- * that went from one rank to another, by what each of the two has sent or received. Of messages:
- * how many went, by either side, and in which groups with which tags; those that were sent must
- * have been received, while a receive that was begun may be left. */
+ * Calls that only some members make (messages, neighbours) do not count among those; they are told
+ * for each two ranks. Of exchanges: the blocks that went from one rank to another, by what each of
+ * the two has sent or received. Of messages: how many went, by either side, and in which groups
+ * with which tags; those that were sent must have been received, while a receive that was begun may
+ * be left. */
 enum { WEFTI_CALL_RECORDS = 256, WEFTI_CALL_TEXT = 160 };
 enum { WEFTI_NO_SIDE, WEFTI_SENT, WEFTI_RECEIVED };
 typedef struct wefti_call_record {

@@ -44,8 +44,8 @@ typedef struct wefti_seat {
     } card[WEFTI_CARDS_AHEAD];
 } wefti_seat;
 
-/* What the first of those who have left has called in groups of some ranks, or which blocks it has
- * exchanged with one that has not said so yet. */
+/* What the first of those who have left has called in groups of some ranks, or which blocks and
+ * messages went between it and one that has not said so yet. */
 typedef struct wefti_parted {
     struct wefti_parted *next; /* in its bucket */
     int32_t rank;
