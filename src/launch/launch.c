@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,6 +79,21 @@ static double first(double given, double otherwise) {
     return given > 0 ? given : otherwise;
 }
 
+/* A request to stop is heard here, as nothing else hears it before there are processes. */
+static bool waits_for_name(void *context, int turn, const char *why) {
+    enum { TURNS_IN_SILENCE = 3 };
+    const weft_launch_options *o = ((const wefti_launch *)context)->options;
+    char text[512];
+    if (turn == TURNS_IN_SILENCE && o->events.note) {
+        (void)snprintf(text, sizeof text,
+                       "%.350s; it is asked for again and again, as long as it may take to join "
+                       "(ctrl-C ends that)",
+                       why);
+        o->events.note(o->events.context, text);
+    }
+    return !o->stop_count || *o->stop_count == 0;
+}
+
 static weft_status start_scheduler(wefti_launch *l, const wefti_secret *secret) {
     const weft_launch_options *o = l->options;
     const wefti_launch_place *p = &l->place;
@@ -86,6 +102,9 @@ static weft_status start_scheduler(wefti_launch *l, const wefti_secret *secret) 
         wefti_scheduler_options options = {
             .size = p->size,
             .address = p->address,
+            .awaits_name = !p->by_interface,
+            .waits = waits_for_name,
+            .context = l,
             .port = p->port,
             .job = "",
             .secret = *secret,
@@ -96,7 +115,12 @@ static weft_status start_scheduler(wefti_launch *l, const wefti_secret *secret) 
             .heartbeat_seconds = first(o->heartbeat_seconds, l->set.heartbeat_seconds),
             .wait_seconds = first(o->wait_seconds, l->set.wait_seconds),
         };
-        WEFT_TRY(wefti_scheduler_start(&options, &l->scheduler));
+        weft_status status = wefti_scheduler_start(&options, &l->scheduler);
+        if (status == WEFT_E_STOPPED) {
+            l->stopped_by = o->stop_signal && *o->stop_signal ? *o->stop_signal : SIGTERM;
+            WEFT_FAIL(WEFT_E_STOPPED, "stopped by signal %d", l->stopped_by);
+        }
+        WEFT_TRY(status);
         if (!*address) address = wefti_scheduler_address(l->scheduler);
     }
     (void)snprintf(l->scheduler_text, sizeof l->scheduler_text, "%s", address);
@@ -187,7 +211,6 @@ static void tell_failure_elsewhere(const wefti_launch *l, weft_launch_result *ou
 static weft_status result_of(const wefti_launch *l, weft_launch_result *out) {
     bool here = l->failed >= 0, failed = here || l->over;
     const char *where = here ? "" : ", on another host";
-    out->stop_signal = l->stopped_by;
     if (failed) (here ? tell_failure : tell_failure_elsewhere)(l, out);
     bool unlike = l->scheduler ? wefti_scheduler_is_unlike(l->scheduler) : l->unlike;
     if (l->scheduler && (failed || unlike || l->stopped_by)) tell_scheduler_view(l, out);
@@ -221,6 +244,7 @@ static weft_status run_in_folder(wefti_launch *l, weft_launch_result *out) {
     if (l->processes) wefti_launch_clear(l);
     if (l->processes) wefti_launch_wait_for_late(l);
     wefti_launch_report_end(l);
+    out->stop_signal = l->stopped_by;
     if (status >= 0) status = result_of(l, out);
     wefti_scheduler_stop(l->scheduler);
     explicit_bzero(&secret, sizeof secret);

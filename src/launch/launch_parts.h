@@ -23,6 +23,7 @@ typedef struct wefti_launch_place {
     int *host_begin;                      /* [hosts + 1]: first ranks; to be freed */
     bool serves;                          /* the scheduler runs here */
     char address[WEFTI_HOST_TEXT];        /* what it listens on; "" loopback */
+    bool by_interface;                    /* which is a network interface's name */
     int port;                             /* 0: any */
     char scheduler[WEFTI_HOST_TEXT + 16]; /* where processes go; "" what the scheduler says */
 } wefti_launch_place;

@@ -140,6 +140,7 @@ weft_status wefti_launch_place_find(const weft_launch_options *options, wefti_la
         WEFT_REQUIRE(strlen(options->interface) < sizeof out->address, WEFT_E_ARG,
                      "%.40s... is no network interface", options->interface);
         (void)snprintf(out->address, sizeof out->address, "%s", options->interface);
+        out->by_interface = true;
     }
     return WEFT_OK;
 }

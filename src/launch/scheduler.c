@@ -84,10 +84,10 @@ static weft_status start_thread(wefti_scheduler *s) {
 static weft_status open_all(wefti_scheduler *s) {
     const wefti_scheduler_options *o = &s->options;
     if (o->tls) WEFT_TRY(wefti_tls_create(true, &o->secret, &s->tls));
-    double seconds = o->awaits_name ? (double)s->join_ns * 1e-9 : 0;
-    WEFT_TRY(seconds > 0 ? wefti_address_await(o->address, o->port, seconds, &s->address)
-                         : wefti_address_local(o->address, o->port, &s->address));
-    WEFT_TRY(wefti_listen(&s->address, &s->listener));
+    wefti_patience patience = {.seconds = o->awaits_name ? (double)s->join_ns * 1e-9 : 0,
+                               .waits = o->waits,
+                               .context = o->context};
+    WEFT_TRY(wefti_listen_at(o->address, o->port, &patience, &s->address, &s->listener));
     wefti_address_text(&s->address, true, s->address_text);
     s->poller = epoll_create1(EPOLL_CLOEXEC);
     s->alarm = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

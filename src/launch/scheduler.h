@@ -15,9 +15,12 @@ enum { WEFTI_WAIT_SECONDS = 1800 }; /* unless another limit is said */
 typedef struct wefti_scheduler_options {
     int32_t size;        /* members */
     const char *address; /* "" loopback; a network interface, or an address of this machine */
-    bool awaits_name;    /* the address is of a launcher, and its name may lead nowhere yet */
-    int port;            /* 0: chosen by the system */
-    const char *job;     /* name of this run, that members must give too; "" */
+    bool awaits_name;    /* the address is of a launcher, and its name may not lead here yet */
+    /* As of wefti_patience, while it waits for that. */
+    bool (*waits)(void *context, int turn, const char *why);
+    void *context;
+    int port;        /* 0: chosen by the system */
+    const char *job; /* name of this run, that members must give too; "" */
     wefti_secret secret;
     bool tls;                 /* members must want it too */
     uint64_t generation;      /* of the world that is made; 0: a new one */

@@ -71,49 +71,16 @@ static weft_status local_address(const char *where, int family, int port, wefti_
     else if (if_nametoindex(where) != 0)
         WEFT_TRY(interface_address(where, family, out));
     else if (resolve(where, family, out) < 0)
-        WEFT_FAIL(WEFT_E_NOT_FOUND,
-                  "'%s' is no network interface of this machine (/sys/class/net lists them), nor a "
-                  "name or an address of it",
-                  where);
+        return wefti_prefix(WEFT_E_NOT_FOUND,
+                            "'%s' is no network interface of this machine (/sys/class/net lists "
+                            "them), nor a name or an address of it",
+                            where);
     set_port(out, port);
     return WEFT_OK;
 }
 
 weft_status wefti_address_local(const char *where, int port, wefti_address *out) {
     return local_address(where, AF_UNSPEC, port, out);
-}
-
-/* Letters, digits and -._, and something else than numbers at its end. */
-static bool is_host_name(const char *text) {
-    bool letter = false;
-    for (const char *at = text; *at; at++) {
-        if (!isalnum((unsigned char)*at) && !strchr("-._", *at)) return false;
-        if (*at == '.' && at[1])
-            letter = false;
-        else
-            letter = letter || isalpha((unsigned char)*at);
-    }
-    return letter;
-}
-
-weft_status wefti_address_await(const char *where, int port, double seconds, wefti_address *out) {
-    const int64_t first = 50000000, longest = 1000000000;
-    int64_t end = wefti_now_ns() + (int64_t)(seconds * 1e9), pause = first;
-    weft_status status;
-    while ((status = wefti_address_local(where, port, out)) == WEFT_E_NOT_FOUND &&
-           is_host_name(where)) {
-        int64_t left = end - wefti_now_ns();
-        if (left <= 0) {
-            char why[512];
-            snprintf(why, sizeof why, "%s", weft_error_message());
-            WEFT_FAIL(WEFT_E_NOT_FOUND, "%s; it was asked for again and again for %g s", why,
-                      seconds);
-        }
-        pause = pause < left ? pause : left;
-        (void)nanosleep(&(struct timespec){pause / 1000000000, pause % 1000000000}, NULL);
-        pause = 2 * pause < longest ? 2 * pause : longest;
-    }
-    return status;
 }
 
 weft_status wefti_address_find(const char *text, wefti_address *out) {
@@ -199,11 +166,53 @@ weft_status wefti_listen(wefti_address *address, int *out_fd) {
     if (!good) {
         int error = errno;
         close(fd);
-        WEFT_FAIL(WEFT_E_IO, "the scheduler cannot listen at %s: %s",
-                  wefti_address_text(address, true, text), strerror(error));
+        WEFT_FAIL(error == EADDRNOTAVAIL ? WEFT_E_NOT_FOUND : WEFT_E_IO,
+                  "the scheduler cannot listen at %s: %s", wefti_address_text(address, true, text),
+                  strerror(error));
     }
     *out_fd = fd;
     return WEFT_OK;
+}
+
+/* Letters, digits and -._, and something else than numbers at its end. */
+static bool is_host_name(const char *text) {
+    bool letter = false;
+    for (const char *at = text ? text : ""; *at; at++) {
+        if (!isalnum((unsigned char)*at) && !strchr("-._", *at)) return false;
+        if (*at == '.' && at[1])
+            letter = false;
+        else
+            letter = letter || isalpha((unsigned char)*at);
+    }
+    return letter;
+}
+
+static weft_status listen_once(const char *where, int port, wefti_address *out, int *out_fd) {
+    WEFT_TRY(wefti_address_local(where, port, out));
+    weft_status status = wefti_listen(out, out_fd);
+    return status < 0 && is_host_name(where) ? wefti_prefix(status, "'%s'", where) : status;
+}
+
+weft_status wefti_listen_at(const char *where, int port, const wefti_patience *patience,
+                            wefti_address *out, int *out_fd) {
+    const int64_t first = 50000000, longest = 1000000000;
+    int64_t end = wefti_now_ns() + (int64_t)(patience->seconds * 1e9), pause = first;
+    for (int turn = 0;; turn++) {
+        wefti_failure why;
+        weft_status status = listen_once(where, port, out, out_fd);
+        if (status != WEFT_E_NOT_FOUND || patience->seconds <= 0 || !is_host_name(where))
+            return status;
+        wefti_failure_keep(status, &why);
+        int64_t left = end - wefti_now_ns();
+        if (left <= 0)
+            WEFT_FAIL(status, "%.1000s; it was asked for again and again for %g s", why.message,
+                      patience->seconds);
+        WEFT_REQUIRE(!patience->waits || patience->waits(patience->context, turn, why.message),
+                     WEFT_E_STOPPED, "the wait for '%s' was ended", where);
+        pause = pause < left ? pause : left;
+        (void)nanosleep(&(struct timespec){pause / 1000000000, pause % 1000000000}, NULL);
+        pause = 2 * pause < longest ? 2 * pause : longest;
+    }
 }
 
 /* What is no interface or address of this machine now will be none later. */

@@ -16,10 +16,6 @@ typedef struct wefti_address {
 
 /* "" loopback; the name of a network interface; an address or name of this machine. */
 weft_status wefti_address_local(const char *where, int port, wefti_address *out) WEFT_CHECKED;
-/* The same, of a host's name that may lead nowhere yet (a pod's, until name servers know it): it is
- * asked for until `seconds` are over. What is no name of a host fails at once. */
-weft_status wefti_address_await(const char *where, int port, double seconds,
-                                wefti_address *out) WEFT_CHECKED;
 /* "host:port", "[::1]:port". May ask a name server. */
 weft_status wefti_address_find(const char *text, wefti_address *out) WEFT_CHECKED;
 /* By which others may reach this machine: the first of each family among network interfaces that
@@ -34,8 +30,21 @@ bool wefti_address_is_loopback(const wefti_address *address);
 char *wefti_address_text(const wefti_address *address, bool with_port,
                          char out[WEFTI_ADDRESS_TEXT]);
 
-/* Bound to exactly that address; *address gets the port that was chosen. */
+/* Bound to exactly that address; *address gets the port that was chosen. WEFT_E_NOT_FOUND: it is
+ * none of this machine. */
 weft_status wefti_listen(wefti_address *address, int *out_fd) WEFT_CHECKED;
+/* How long a host's name is asked for that may lead nowhere yet, or where it led before (a pod's,
+ * until name servers know it). */
+typedef struct wefti_patience {
+    double seconds; /* 0: it is asked for once */
+    /* Called before each pause, `turn` from 0, with what is wrong; false ends it all, with
+     * WEFT_E_STOPPED. NULL: nobody is told. */
+    bool (*waits)(void *context, int turn, const char *why);
+    void *context;
+} wefti_patience;
+/* Both, of such a place; *out is the address. What is no name of a host is not waited for. */
+weft_status wefti_listen_at(const char *where, int port, const wefti_patience *patience,
+                            wefti_address *out, int *out_fd) WEFT_CHECKED;
 /* Begins; WEFT_PENDING: poll for writing, then wefti_connected. `from`: an interface or address of
  * this machine, or "". */
 weft_status wefti_connect(const wefti_address *to, const char *from, int *out_fd) WEFT_CHECKED;

@@ -1,5 +1,6 @@
-/* Rank 0, or a scheduler, whose host's name leads nowhere yet, as that of a pod that has just
- * started: it waits for the name, as long as for ranks, and not for what is no name of a host. */
+/* Rank 0, a scheduler, or the launcher of host 0, whose host's name leads nowhere yet, or where it
+ * led before, as that of a pod that has just started: it waits for the name, as long as for ranks,
+ * and not for what is no name of a host. With an argument this program is a rank. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +17,7 @@
 #include "weft/launch.h"
 #include "weft/world.h"
 
-enum { RANKS = 3, TEXT = 512 };
+enum { RANKS = 3, TEXT = 512, STALE = 0 };
 
 typedef struct outcome {
     weft_status status;
@@ -25,8 +26,11 @@ typedef struct outcome {
 } outcome;
 
 static outcome *outcomes;
+static char program[1024];
 static const char pod[] = "train-0.train";
-static int missing, unknown; /* look-ups of the pod's name that find nothing, and how they say so */
+/* Look-ups of the pod's name that find nothing, and how they say so; or STALE: that find the
+ * address of a pod that is no more. */
+static int missing, unknown;
 static int looked;
 
 /* In place of the C library's. */
@@ -35,13 +39,15 @@ int getaddrinfo(const char *name, const char *service, const struct addrinfo *hi
     static int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
     if (!real) *(void **)(void *)&real = dlsym(RTLD_NEXT, "getaddrinfo");
     if (!name || strcmp(name, getenv("LOOKED_FOR")) != 0) return real(name, service, hints, out);
-    if (looked++ < missing) return unknown;
-    return real("127.0.0.1", service, hints, out);
+    bool early = looked++ < missing;
+    if (early && unknown != STALE) return unknown;
+    return real(early ? "192.0.2.1" : "127.0.0.1", service, hints, out);
 }
 
 static int make_folder(void **state) {
     (void)state;
     void *shared;
+    if (readlink("/proc/self/exe", program, sizeof program - 1) <= 0) return -1;
     if (make_secret_folder("names", &shared, RANKS * sizeof *outcomes) != 0) return -1;
     outcomes = shared;
     return setenv("WEFT_SECRET_FILE", secret, 1) || setenv("LOOKED_FOR", pod, 1);
@@ -88,6 +94,25 @@ static weft_status served(int number) {
     return status;
 }
 
+/* A host, whose rank is this program. */
+static weft_status launched(int number) {
+    const char *const command[] = {program, "rank", NULL};
+    char scheduler[64];
+    weft_launch_result r;
+    (void)snprintf(scheduler, sizeof scheduler, "%s:%d", pod,
+                   wefti_port_of(folder, strlen(folder)));
+    weft_launch_options options = {.command = command,
+                                   .processes = 1,
+                                   .hosts = RANKS,
+                                   .host_rank = number,
+                                   .scheduler = scheduler,
+                                   .secret_file = secret,
+                                   .join_seconds = 60};
+    weft_status status = weft_launch_run(&options, &r);
+    weft_launch_result_free(&r);
+    return status;
+}
+
 static void all_work(weft_status (*what)(int)) {
     pid_t pids[RANKS];
     memset(outcomes, 0, RANKS * sizeof *outcomes);
@@ -97,6 +122,8 @@ static void all_work(weft_status (*what)(int)) {
         assert_true(pids[i] >= 0);
         if (pids[i] > 0) continue;
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nobody behind */
+        /* Elsewhere an address where nobody answers takes seconds, and is asked for again. */
+        if (i > 0 && unknown == STALE) missing = 0;
         outcomes[i].status = what(i);
         outcomes[i].looked = looked;
         (void)snprintf(outcomes[i].text, TEXT, "%s", weft_error_message());
@@ -115,10 +142,10 @@ static void all_work(weft_status (*what)(int)) {
 
 static void is_waited_for(void **state) {
     (void)state;
-    static const int ways[] = {EAI_AGAIN, EAI_NONAME, EAI_NODATA};
+    static const int ways[] = {EAI_AGAIN, EAI_NONAME, EAI_NODATA, STALE};
     uint64_t random = test_seed();
-    for (int i = 0; i < 3; i++) {
-        missing = (int)(test_random(&random) % 4);
+    for (int i = 0; i < 4; i++) {
+        missing = (int)(1 + test_random(&random) % 3);
         unknown = ways[i];
         set_number("WEFT_SIZE", RANKS);
         set_scheduler(pod);
@@ -132,6 +159,7 @@ static void is_waited_for(void **state) {
         unsetenv("MS_WORKER_NUM");
         unsetenv("MS_SCHED_PORT");
         unsetenv("MS_SCHED_HOST");
+        all_work(launched);
     }
 }
 
@@ -151,11 +179,60 @@ static void ends_with_the_time_to_join(void **state) {
     as_rank_0();
     set_scheduler(pod);
     missing = INT32_MAX;
+    static const struct {
+        int unknown;
+        const char *said, *why;
+    } ways[] = {
+        {EAI_AGAIN, "'train-0.train' is no network interface", NULL},
+        {EAI_NONAME, "'train-0.train' is no network interface", NULL},
+        {STALE, "'train-0.train': the scheduler cannot listen at 192.0.2.1:", "requested address"},
+    };
+    for (int i = 0; i < 3; i++) {
+        unknown = ways[i].unknown;
+        looked = 0;
+        assert_int_equal(join(0.5), WEFT_E_NOT_FOUND);
+        const char *text = weft_error_message();
+        const char *why = unknown == STALE ? ways[i].why : gai_strerror(unknown);
+        if (!strstr(text, ways[i].said) || !strstr(text, why) ||
+            !strstr(text, "; it was asked for again and again for 0.5 s"))
+            fail_msg("'%s' without '%s ... %s'", text, ways[i].said, why);
+        assert_true(looked > 2);
+    }
+}
+
+/* A request to stop is heard meanwhile, and whoever waits is told what for. */
+static volatile int stop_signal, stop_count;
+static char noted[TEXT];
+static void note_and_stop(void *context, const char *text) {
+    (void)context;
+    (void)snprintf(noted, sizeof noted, "%s", text);
+    stop_signal = SIGINT;
+    stop_count++;
+}
+
+static void launcher_stops_when_asked(void **state) {
+    (void)state;
+    const char *const command[] = {program, "rank", NULL};
+    weft_launch_result r;
+    weft_launch_options options = {.command = command,
+                                   .processes = 1,
+                                   .hosts = 2,
+                                   .scheduler = "train-0.train:9000",
+                                   .secret_file = secret,
+                                   .join_seconds = 600,
+                                   .stop_signal = &stop_signal,
+                                   .stop_count = &stop_count,
+                                   .events = {.note = note_and_stop}};
+    missing = INT32_MAX;
     unknown = EAI_AGAIN;
-    assert_int_equal(join(0.5), WEFT_E_NOT_FOUND);
-    assert_non_null(strstr(weft_error_message(), "'train-0.train' is no network interface"));
-    assert_non_null(strstr(weft_error_message(), "; it was asked for again and again for 0.5 s"));
-    assert_true(looked > 2);
+    assert_int_equal(weft_launch_run(&options, &r), WEFT_E_STOPPED);
+    assert_int_equal(r.stop_signal, SIGINT);
+    assert_int_equal(r.failed_rank, -1);
+    weft_launch_result_free(&r);
+    assert_non_null(strstr(weft_error_message(), "stopped by signal 2"));
+    assert_non_null(strstr(noted, "'train-0.train' is no network interface"));
+    assert_non_null(strstr(noted, "asked for again and again"));
+    assert_int_equal(stop_count, 1);
 }
 
 /* No names, and interfaces: nothing that could come. */
@@ -178,11 +255,40 @@ static void mistakes_end_at_once(void **state) {
     }
 }
 
-int main(void) {
+/* An address is where it is; so is an interface that a launcher is to listen at. */
+static void launcher_tells_mistakes_at_once(void **state) {
+    (void)state;
+    const char *const command[] = {program, "rank", NULL};
+    static const char *const schedulers[] = {"192.0.2.1:9000", "train-0.train:9000"};
+    missing = INT32_MAX;
+    unknown = EAI_NONAME;
+    setenv("LOOKED_FOR", "eht0", 1);
+    for (int i = 0; i < 2; i++) {
+        weft_launch_result r;
+        weft_launch_options options = {.command = command,
+                                       .processes = 1,
+                                       .hosts = 2,
+                                       .scheduler = schedulers[i],
+                                       .interface = i ? "eht0" : NULL,
+                                       .secret_file = secret,
+                                       .join_seconds = 600};
+        assert_int_equal(weft_launch_run(&options, &r), WEFT_E_NOT_FOUND);
+        weft_launch_result_free(&r);
+        assert_non_null(strstr(weft_error_message(), i ? "eht0" : "192.0.2.1:9000"));
+        assert_null(strstr(weft_error_message(), "again"));
+        assert_int_equal(looked, i);
+    }
+}
+
+int main(int argc, char **argv) {
+    (void)argv;
+    if (argc > 1) return join(60) < 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(is_waited_for, forget),
         cmocka_unit_test_teardown(ends_with_the_time_to_join, forget),
+        cmocka_unit_test_teardown(launcher_stops_when_asked, forget),
         cmocka_unit_test_teardown(mistakes_end_at_once, forget),
+        cmocka_unit_test_teardown(launcher_tells_mistakes_at_once, forget),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
