@@ -14,7 +14,8 @@
  * Errors: WEFT_E_ARG for what this process alone can see to be wrong (nobody is told, so whoever
  * goes on should say weft_world_fail); WEFT_E_MISMATCH when members make different calls,
  * WEFT_E_PEER and WEFT_E_TIMEOUT when one dies or does not come, on all of them, naming it, after
- * which the world can only be left; WEFT_E_NOMEM. */
+ * which the world can only be left; WEFT_E_NOMEM, after which the call may be made once more,
+ * unless blocks of an exchange were under way already: then the world has failed for all. */
 #ifndef WEFT_COLLECTIVE_H
 #define WEFT_COLLECTIVE_H
 

@@ -150,7 +150,7 @@ static weft_status begin(weft_world *world, weft_group *group, wefti_call *call,
     wefti_halo_work *halo = NULL;
     if (kind == WEFTI_CALL_HALO_EXCHANGE) WEFT_TRY(wefti_halo_begin(call, &halo));
     weft_status status = wefti_call_check(call);
-    if (status >= 0) status = wefti_record_call(call);
+    if (status >= 0) status = wefti_record_room(call);
     if (status < 0) {
         wefti_free(halo);
         return wefti_note(status, __func__, __FILE__, __LINE__);
@@ -159,11 +159,13 @@ static weft_status begin(weft_world *world, weft_group *group, wefti_call *call,
     *r = (weft_request){.group = call->group, .kind = kind, .capacity = 1, .halo = halo};
     r->part = &r->one;
     r->partner = message ? call->root : -1;
-    r->number = message ? 0 : ++call->group->calls;
+    r->number = message ? 0 : call->group->calls + 1;
     call->group->references++;
     status = post(r, call);
-    if (status >= 0 && message) wefti_record_message(call);
-    if (status >= 0) return WEFT_OK;
+    if (status >= 0) {
+        wefti_record_call(call);
+        return WEFT_OK;
+    }
     status = tell(r, status);
     /* What is posted already cannot be taken back. */
     if (r->parts > 0) wefti_comm_break_by_failure(world->comm);

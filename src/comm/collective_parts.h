@@ -162,9 +162,10 @@ void wefti_call_extent(const wefti_call *call, int64_t *out_source, int64_t *out
 void wefti_group_name(const int32_t *ranks, int32_t count, int32_t world,
                       char out[WEFTI_GROUP_NAME]);
 
-/* collective_record.c: a call is made; a message is under way; a group ends. */
-weft_status wefti_record_call(const wefti_call *call) WEFT_CHECKED;
-void wefti_record_message(const wefti_call *call);
+/* collective_record.c: what is posted cannot be taken back, so that there must be room before that
+ * to count it; it counts once it is, since one that failed before may be made once more. */
+weft_status wefti_record_room(const wefti_call *call) WEFT_CHECKED;
+void wefti_record_call(const wefti_call *call);
 void wefti_record_end(const weft_group *group);
 
 /* collective_bind.c: a bound transfer with room for a post. */

@@ -29,32 +29,12 @@ static void record_blocks(const wefti_call *call, const int *members, const int6
     }
 }
 
-static weft_status record_exchange(const wefti_call *call) {
-    wefti_collectives *c = call->group->of;
-    if (!c->blocks) {
-        c->blocks = wefti_calloc((size_t)c->world->size, 2 * sizeof *c->blocks);
-        WEFT_REQUIRE(c->blocks, WEFT_E_NOMEM, "no memory for the exchanges of %d ranks",
-                     (int)c->world->size);
-    }
+static void record_exchange(const wefti_call *call) {
     record_blocks(call, call->receive_ranks, call->receive_counts, call->receives, false);
     record_blocks(call, call->send_ranks, call->send_counts, call->sends, true);
-    return WEFT_OK;
 }
 
-static bool is_message(const wefti_call *call) {
-    return call->kind == WEFTI_CALL_SEND || call->kind == WEFTI_CALL_RECV;
-}
-
-/* Before anything is posted: what cannot be counted must not go. */
-static weft_status make_messages(wefti_collectives *c) {
-    if (c->messages) return WEFT_OK;
-    c->messages = wefti_calloc((size_t)c->world->size, 2 * sizeof *c->messages);
-    WEFT_REQUIRE(c->messages, WEFT_E_NOMEM, "no memory for the messages of %d ranks",
-                 (int)c->world->size);
-    return WEFT_OK;
-}
-
-void wefti_record_message(const wefti_call *call) {
+static void record_message(const wefti_call *call) {
     const weft_group *group = call->group;
     bool sent = call->kind == WEFTI_CALL_SEND;
     wefti_messages *all = &group->of->messages[2 * group->ranks[call->root] + sent];
@@ -66,13 +46,11 @@ void wefti_record_message(const wefti_call *call) {
     all->tag = (int32_t)call->tag;
 }
 
-weft_status wefti_record_call(const wefti_call *call) {
+/* Of which all members make. */
+static void record_common(const wefti_call *call) {
     weft_group *group = call->group;
-    if (is_message(call)) return make_messages(group->of);
-    if (call->kind == WEFTI_CALL_ALL_TO_ALL_V || call->kind == WEFTI_CALL_NEIGHBOR_EXCHANGE)
-        WEFT_TRY(record_exchange(call));
-    if (call->kind > WEFTI_CALL_ALL_TO_ALL_V || group->count == 1) return WEFT_OK;
     wefti_ranks_seen *seen = group->seen;
+    if (call->kind > WEFTI_CALL_ALL_TO_ALL_V || group->count == 1) return;
     seen->kind = (int32_t)call->kind;
     seen->dtype = (int32_t)call->dtype;
     seen->reduction = (int32_t)call->reduction;
@@ -82,7 +60,37 @@ weft_status wefti_record_call(const wefti_call *call) {
                     (uint64_t)((uint32_t)call->reduction & 0xff) << 32 | (uint32_t)call->root;
     group->digest = wefti_group_mix(wefti_group_mix(group->digest, what), (uint64_t)call->count);
     group->common++;
+}
+
+static bool is_message(const wefti_call *call) {
+    return call->kind == WEFTI_CALL_SEND || call->kind == WEFTI_CALL_RECV;
+}
+static bool is_exchange(const wefti_call *call) {
+    return call->kind == WEFTI_CALL_ALL_TO_ALL_V || call->kind == WEFTI_CALL_NEIGHBOR_EXCHANGE;
+}
+
+weft_status wefti_record_room(const wefti_call *call) {
+    wefti_collectives *c = call->group->of;
+    size_t ranks = (size_t)c->world->size;
+    if (is_message(call) && !c->messages) {
+        c->messages = wefti_calloc(ranks, 2 * sizeof *c->messages);
+        WEFT_REQUIRE(c->messages, WEFT_E_NOMEM, "no memory for the messages of %zu ranks", ranks);
+    }
+    if (is_exchange(call) && !c->blocks) {
+        c->blocks = wefti_calloc(ranks, 2 * sizeof *c->blocks);
+        WEFT_REQUIRE(c->blocks, WEFT_E_NOMEM, "no memory for the exchanges of %zu ranks", ranks);
+    }
     return WEFT_OK;
+}
+
+void wefti_record_call(const wefti_call *call) {
+    if (is_message(call)) {
+        record_message(call);
+        return;
+    }
+    if (is_exchange(call)) record_exchange(call);
+    record_common(call);
+    call->group->calls++;
 }
 
 /* Sums, since members may call and end groups of the same ranks in different orders. */

@@ -534,6 +534,105 @@ static void failures_of_memory_leave_nothing_behind(void **state) {
     assert_true(nth > 10 && nth < 400);
 }
 
+/* Calls of one post: nothing is under way when they fail. */
+enum { REDUCES, BROADCASTS, EXCHANGES, SENDS_A_BLOCK, SENDS_A_RIM, SENDS, SINGLE_CALLS };
+
+static weft_status start_single(ranks_test *t, int rank, int kind, weft_request **out) {
+    static float a[2][4] = {{1, 2, 3, 4}, {5, 6, 7, 8}}, b[2][8];
+    static const int other[1] = {1}, first[1] = {0};
+    static const int64_t counts[2] = {2, 2}, size[1] = {3};
+    weft_world *w = t->world[rank];
+    float *from = a[rank], *to = b[rank];
+    int sends = rank == 0, receives = rank == 1;
+    weft_halo none = weft_halo_on_grid(1, 2, rank, (int64_t[]){0, 0, 0, 0});
+    weft_halo sent = none, received = none;
+    switch (kind) {
+    case REDUCES:
+        return weft_all_reduce_start(w, NULL, from, to, 4, WEFT_F32, WEFT_REDUCE_SUM, out);
+    case BROADCASTS:
+        return weft_broadcast_start(w, NULL, from, 4, WEFT_F32, 0, out);
+    case EXCHANGES:
+        return weft_all_to_all_v_start(w, NULL, from, counts, to, counts, WEFT_F32, out);
+    case SENDS_A_BLOCK:
+        return weft_neighbor_exchange_start(w, NULL, from, other, size, sends, to, first, size,
+                                            receives, WEFT_F32, out);
+    case SENDS_A_RIM:
+        for (int i = 0; i < 8 && !sends; i++) sent.ranks[i] = -1;
+        for (int i = 0; i < 8 && !receives; i++) received.ranks[i] = -1;
+        sent.sizes[3] = sends;
+        received.sizes[2] = receives;
+        return weft_halo_exchange_start(w, NULL, from, (int64_t[]){1, 2, 2}, &sent, to, &received,
+                                        WEFT_F32, out);
+    default:
+        return sends ? weft_send_start(w, NULL, from, 3, WEFT_F32, 1, 7, out)
+                     : weft_recv_start(w, NULL, to, 3, WEFT_F32, 0, 7, out);
+    }
+}
+
+static void end_both(weft_request *request[2]) {
+    for (int left = 2; left > 0;)
+        for (int r = 0; r < 2; r++) {
+            weft_status status = request[r] ? weft_request_test(request[r]) : WEFT_PENDING;
+            if (status == WEFT_PENDING) continue;
+            if (status < 0) fail_msg("rank %d: %s", r, weft_error_message());
+            request[r] = NULL;
+            left--;
+        }
+}
+
+/* What ranks say of their calls when they leave. */
+static void both_say_the_same(ranks_test *t) {
+    wefti_call_records *said[2];
+    for (int r = 0; r < 2; r++) {
+        said[r] = wefti_collectives_records(t->world[r]);
+        assert_non_null(said[r]);
+        assert_int_equal(t->world[r]->collectives->everyone->calls, SINGLE_CALLS - 1);
+    }
+    assert_int_equal(said[0]->count, said[1]->count);
+    for (int32_t i = 0, j; i < said[0]->count; i++) {
+        const wefti_call_record *mine = &said[0]->of[i], *theirs;
+        for (j = 0; j < said[1]->count && said[1]->of[j].ranks != mine->ranks;) j++;
+        assert_true(j < said[1]->count);
+        theirs = &said[1]->of[j];
+        if (mine->calls != theirs->calls || mine->digest != theirs->digest)
+            fail_msg("rank 0 in %s; rank 1 in %s", mine->text, theirs->text);
+    }
+    for (int r = 0; r < 2; r++) wefti_free(said[r]);
+}
+
+/* One that failed of memory and is made once more counts once. */
+static void calls_may_be_repeated(void **state) {
+    (void)state;
+    int failures[2][SINGLE_CALLS] = {{0}};
+    bool failed = true;
+    int64_t nth = 0;
+    for (; failed && nth < 100; nth++) {
+        ranks_test t;
+        begin(&t, 2);
+        failed = false;
+        for (int kind = 0; kind < SINGLE_CALLS; kind++) {
+            weft_request *request[2];
+            for (int r = 0; r < 2; r++) {
+                wefti_fault_arm(WEFTI_FAULT_ALLOC, nth, false, 0);
+                weft_status status = start_single(&t, r, kind, &request[r]);
+                bool due = wefti_fault_count(WEFTI_FAULT_ALLOC) > nth;
+                wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
+                failed |= due;
+                failures[r][kind] += due;
+                assert_int_equal(status, due ? WEFT_E_NOMEM : WEFT_OK);
+                if (due) status = start_single(&t, r, kind, &request[r]);
+                if (status < 0) fail_msg("call %d, rank %d: %s", kind, r, weft_error_message());
+            }
+            end_both(request);
+        }
+        both_say_the_same(&t);
+        end(&t);
+    }
+    assert_true(nth < 100);
+    for (int kind = 0; kind < SINGLE_CALLS; kind++)
+        for (int r = 0; r < 2; r++) assert_true(failures[r][kind] > 2);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_arguments_are_refused),
@@ -546,6 +645,7 @@ int main(void) {
         cmocka_unit_test(ranks_that_differ_are_named),
         cmocka_unit_test(the_call_that_differs_is_numbered),
         cmocka_unit_test(failures_of_memory_leave_nothing_behind),
+        cmocka_unit_test(calls_may_be_repeated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
