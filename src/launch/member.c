@@ -179,8 +179,9 @@ bool wefti_member_is_unlike(wefti_member *m, double seconds, wefti_verdict *out)
     pthread_mutex_lock(&m->lock);
     m->asks = true;
     ring(m);
-    /* One that has gone has said all before. */
-    while (m->watches && !m->is_over && (m->asks || m->unanswered > 0) && wefti_now_ns() < until)
+    /* A scheduler that has gone has said all before; who has given it up asks no more. */
+    while (m->watches && m->state != WEFTI_MEMBER_FAILED && !m->is_over &&
+           (m->asks || m->unanswered > 0) && wefti_now_ns() < until)
         (void)wait_until(m, wefti_now_ns() + second_ns / 20);
     bool is_unlike = m->unlike.status < 0;
     if (is_unlike) *out = m->unlike;

@@ -5,8 +5,11 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include <poll.h>
+
 #include "base/fault.h"
 #include "control_cases.h"
+#include "launch/wire_socket.h"
 
 enum { MOST = 16 };
 
@@ -300,6 +303,52 @@ static void looks_for_unlike_calls(void **state) {
         }
         for (int i = 0; i < 2; i++) wefti_member_report_end(look[i], 1e-9, true);
     }
+}
+
+/* Both ways between two sockets, until a launcher has found the scheduler behind them. */
+static void carry(int one, int other, wefti_member *look) {
+    struct pollfd ends[2] = {{.fd = one, .events = POLLIN}, {.fd = other, .events = POLLIN}};
+    char data[1024];
+    for (int turn = 0; turn < 10000 && !wefti_member_has_reached(look); turn++) {
+        if (poll(ends, 2, 10) <= 0) continue;
+        for (int i = 0; i < 2; i++) {
+            ssize_t bytes = ends[i].revents ? read(ends[i].fd, data, sizeof data) : 0;
+            if (bytes > 0) assert_int_equal(write(ends[1 - i].fd, data, (size_t)bytes), bytes);
+        }
+    }
+    assert_true(wefti_member_has_reached(look));
+}
+
+/* Its connection was cut, and nobody answered in its time: there is no answer to wait for. */
+static void gives_up_and_has_no_answer(void **state) {
+    (void)state;
+    wefti_scheduler_options o = test_scheduler(2);
+    wefti_scheduler *s = start(&o);
+    wefti_address here, there;
+    char text[WEFTI_ADDRESS_TEXT];
+    int listener, near, far;
+    wefti_member *look;
+    wefti_verdict verdict;
+    assert_int_equal(wefti_address_local("127.0.0.1", 0, &here), WEFT_OK);
+    assert_int_equal(wefti_listen(&here, &listener), WEFT_OK);
+    assert_int_equal(wefti_address_find(wefti_scheduler_address(s), &there), WEFT_OK);
+    wefti_member_options word = test_member(wefti_address_text(&here, true, text));
+    word.join_seconds = 1;
+    assert_int_equal(wefti_member_look(&word, &(wefti_span){1, 1}, &look), WEFT_OK);
+    assert_int_equal(poll(&(struct pollfd){.fd = listener, .events = POLLIN}, 1, 20000), 1);
+    near = accept(listener, NULL, NULL);
+    assert_true(near >= 0);
+    assert_true(wefti_connect(&there, "", &far) >= 0);
+    carry(near, far, look);
+    close(near);
+    close(far);
+    int64_t begin = wefti_now_ns();
+    assert_false(wefti_member_is_unlike(look, 60, &verdict));
+    double took = (double)(wefti_now_ns() - begin) * 1e-9;
+    if (took > 30) fail_msg("it was waited for an answer for %.1f s", took);
+    wefti_member_report_end(look, 1e-9, true);
+    close(listener);
+    wefti_scheduler_stop(s);
 }
 
 /* Who looks for the scheduler finds it, and takes no seat; and who was told of a failure is known.
@@ -661,6 +710,7 @@ int main(void) {
         cmocka_unit_test(ends_later),
         cmocka_unit_test(report_to_nobody),
         cmocka_unit_test(looks_for_unlike_calls),
+        cmocka_unit_test(gives_up_and_has_no_answer),
         cmocka_unit_test(looks_and_is_told),
         cmocka_unit_test(launchers_hear_of_failures),
         cmocka_unit_test(worlds_follow_each_other),
