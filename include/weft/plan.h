@@ -62,8 +62,8 @@ WEFT_API void weft_plan_destroy(weft_plan *plan); /* NULL is legal */
 /** Append an axis to the mesh, the first one outermost. */
 WEFT_API weft_status weft_plan_axis(weft_plan *plan, const char *name, int size) WEFT_CHECKED;
 /** DATA: batches are split, all else follows; SEMI (as a plan begins): what is said here holds, the
- * rest follows; MANUAL: nothing is split, the graph communicates itself (weft_graph_all_reduce...).
- */
+ * rest follows; MANUAL: nothing is split or shared out, the graph communicates itself
+ * (weft_graph_all_reduce...). */
 WEFT_API weft_status weft_plan_mode(weft_plan *plan, weft_parallel_mode mode) WEFT_CHECKED;
 /** Split ops: `match` is a glob over "label" or "label:op" ("h.*.mlp.c_fc", "h.*.attn:attention");
  * `split` says which axes split which factor or dimension, "n0=tp", "m0=dp n0=tp+sp", or
@@ -71,11 +71,13 @@ WEFT_API weft_status weft_plan_mode(weft_plan *plan, weft_parallel_mode mode) WE
  * the first result. */
 WEFT_API weft_status weft_op_split(weft_plan *plan, const char *match,
                                    const char *split) WEFT_CHECKED;
-/** Split named tensors (parameters, states, fed inputs): "[dp, -]", "[-, tp]", "[dp+tp, -]". */
+/** Split named tensors (parameters, states, fed inputs): "[dp, -]", "[-, tp]", "[dp+tp, -]". Not in
+ * mode MANUAL. */
 WEFT_API weft_status weft_tensor_split(weft_plan *plan, const char *match,
                                        const char *layout) WEFT_CHECKED;
-/** Optimizer parallelism: level 0 none, 1 states, 2 and gradients, 3 and parameters. Parameters
- * below `threshold` bytes stay whole. `shard`: how many replicas share, 0: all. */
+/** Optimizer parallelism: level 0 none (mode MANUAL has no other), 1 states, 2 and gradients, 3 and
+ * parameters. Parameters below `threshold` bytes stay whole. `shard`: how many replicas share, 0:
+ * all. */
 WEFT_API weft_status weft_plan_optimizer(weft_plan *plan, int level, int64_t threshold,
                                          int shard) WEFT_CHECKED;
 /** Pipeline: `stages` blocks of devices; `microbatches` a step; `chunks` virtual stages per device

@@ -122,6 +122,11 @@ static weft_status check_strategies(const weft_plan *plan) {
                                 "the layout of %s is partial, %s; what is stored or fed is whole "
                                 "numbers, never terms of a sum",
                                 t->match, t->layout);
+        if (status >= 0 && plan->mode == WEFT_PARALLEL_MANUAL && wefti_layout_split_axes(&layout))
+            status = WEFT_RAISE(WEFT_E_ARG,
+                                "the layout of %s is %s: in mode manual nothing is split, each "
+                                "rank has its own; modes semi and data split tensors",
+                                t->match, t->layout);
         if (status < 0) return at_place(status, t->source, "tensors", i);
     }
     return WEFT_OK;
@@ -129,6 +134,11 @@ static weft_status check_strategies(const weft_plan *plan) {
 
 static weft_status check_optimizer(const weft_plan *plan) {
     int32_t shard = plan->optimizer.shard;
+    WEFT_REQUIRE(plan->mode != WEFT_PARALLEL_MANUAL || plan->optimizer.level == 0, WEFT_E_ARG,
+                 "optimizer.level = %d: in mode manual nothing is shared out, since gradients are "
+                 "each rank's own; modes semi and data share out, and a model that communicates "
+                 "itself has slices as its parameters",
+                 plan->optimizer.level);
     for (int32_t s = 0; shard && s < (plan->pipeline.meshes ? plan->pipeline.stages : 1); s++) {
         const wefti_mesh *mesh = plan->pipeline.meshes ? &plan->pipeline.meshes[s] : &plan->mesh;
         int32_t each = wefti_mesh_size(mesh);

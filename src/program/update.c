@@ -396,16 +396,9 @@ weft_status wefti_build_eager_updates(wefti_program_builder *b, int32_t k) {
 /* ---- after accumulation ---- */
 
 /* Of models that communicate by hand nothing says which gradients are replicas and which are
- * slices: each device has squares of its own. A plan that splits parameters or states takes what it
- * splits for replicas. */
+ * slices: each device has squares of its own. */
 static bool own_norms(const wefti_program_builder *b) {
     if (!b->part || b->stages > 1 || b->spec->plan->devices == 1) return false;
-    for (int64_t i = 0; i < b->root->in_count; i++) {
-        int32_t v = b->root->in[i];
-        if (b->root->values[v].kind == WEFTI_VALUE_PARAM && b->has_gradient[v] &&
-            wefti_layout_axes(&b->spread[v].state))
-            return false;
-    }
     return b->spec->plan->mode == WEFT_PARALLEL_MANUAL;
 }
 

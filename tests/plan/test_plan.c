@@ -281,6 +281,22 @@ static void test_checks(void **state) {
     bad(weft_plan_check(p), "job.yaml:9: the strategy of h: mode data has none");
     weft_plan_destroy(p);
 
+    /* In mode manual each rank has its own of everything: pieces of several would be mixed. */
+    p = plan_2x4();
+    good(weft_plan_mode(p, WEFT_PARALLEL_MANUAL));
+    good(weft_plan_optimizer(p, 1, 0, 0));
+    bad(weft_plan_check(p), "optimizer.level = 1: in mode manual nothing is shared out");
+    good(weft_plan_mode(p, WEFT_PARALLEL_DATA));
+    good(weft_plan_check(p));
+    good(weft_plan_mode(p, WEFT_PARALLEL_MANUAL));
+    good(weft_plan_optimizer(p, 0, 0, 0));
+    good(weft_plan_check(p));
+    good(weft_tensor_split(p, "v", "[-, -]"));
+    good(weft_plan_check(p));
+    good(weft_tensor_split(p, "w", "[-, tp]"));
+    bad(weft_plan_check(p), "tensors[1]: the layout of w is [-, tp]: in mode manual nothing");
+    weft_plan_destroy(p);
+
     p = plan_of(8);
     good(weft_plan_pipeline(p, 2, 4, WEFT_PIPELINE_1F1B, 1));
     good(weft_plan_accumulate(p, 2));

@@ -396,6 +396,12 @@ static void test_lines(void **state) {
     refused_file("parallel:\n  devices: 8\n  mode: data\n  strategies:\n"
                  "    - {match: a, split: n0=dp}\n",
                  "job.yaml:5:7: the strategy of a: mode data has none of its own");
+    refused_file("parallel:\n  mode: manual\n  devices: 4\n  optimizer: {level: 2}\n",
+                 "job.yaml:4:15: parallel: optimizer.level = 2: in mode manual nothing is shared "
+                 "out");
+    refused_file("parallel:\n  mode: manual\n  devices: 4\n  tensors:\n"
+                 "    - {match: w, layout: [dp, -]}\n",
+                 "job.yaml:5:7: the layout of w is [dp, -]: in mode manual nothing");
     refused_file("parallel:\n  fusion:\n    allreduce: {mode: index, config: [3, 2]}\n",
                  "job.yaml:3:17: parallel: fusion.allreduce: number 2 of the list is 2");
     refused_file("parallel:\n  strategies:\n", "job.yaml:2:3: parallel.strategies must be");

@@ -480,6 +480,7 @@ static outcome run(uint64_t seed, bool cuts, bool links) {
     weft_parallel_mode other = roll(&t.dice, 2) ? WEFT_PARALLEL_MANUAL : WEFT_PARALLEL_DATA;
     weft_parallel_mode mode = roll(&t.dice, 6) ? WEFT_PARALLEL_SEMI : other;
     ASSERT_OK(weft_plan_mode(t.plan, mode));
+    if (mode == WEFT_PARALLEL_MANUAL) ASSERT_OK(weft_plan_optimizer(t.plan, 0, 0, 0));
     if (mode == WEFT_PARALLEL_SEMI) { /* the others take no strategies */
         split_ops(&t, g[1]);
         split_tensors(&t, g[1]);
