@@ -103,8 +103,11 @@ WEFT_API weft_status weft_plan_recompute(weft_plan *plan, weft_recompute mode, c
 /** Whether the losses of devices and microbatches are added up instead of averaged. Devices that
  * all have the whole batch (WEFT_DATASET_FULL_BATCH) have one loss, which counts once. */
 WEFT_API weft_status weft_plan_gradients_sum(weft_plan *plan, bool sum) WEFT_CHECKED;
-/** Which transfers of a collective go as one. `collective`: "allreduce", "allgather",
- * "reducescatter". bytes for SIZE; index (ascending) for INDEX, allreduce only. */
+/** Which transfers of a collective go as one. `collective`: "allreduce", of gradients in stages
+ * that share out nothing (weft_plan_optimizer), at level 3 of parameters that stay whole;
+ * "reducescatter", of gradients in stages that do at level 1, and at level 2 which parameters are
+ * updated together; "allgather", of those parameters at levels 1 and 2. bytes for SIZE; index
+ * (ascending) for INDEX, allreduce only. */
 WEFT_API weft_status weft_plan_fusion(weft_plan *plan, const char *collective,
                                       weft_fusion_mode mode, int64_t bytes, int index_count,
                                       const int *index) WEFT_CHECKED;

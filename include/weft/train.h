@@ -83,9 +83,9 @@ WEFT_API weft_status weft_train_run_in(weft_world *world, const weft_job *job,
 /** The plan of a job, completed: how each op is split, how each tensor lies, in which stage each
  * cell is. Nothing is trained, no device is needed. Free with weft_plan_destroy. *out_unmatched
  * (may be NULL; freed with weft_text_free): patterns that match nothing in the model, one a line,
- * with the nearest name that there is, axes of the mesh that split nothing, fusion of a collective
- * that the optimizer's level does not have, and ends of it behind all gradients. Fails as
- * weft_job_report. */
+ * with the nearest name that there is, axes of the mesh that split nothing, fusion that does
+ * nothing in any stage, and ends of it behind all of a stage's gradients. Fails as weft_job_report.
+ */
 WEFT_API weft_status weft_job_plan(const weft_job *job, weft_plan **out,
                                    char **out_unmatched) WEFT_CHECKED;
 

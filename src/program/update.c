@@ -306,6 +306,7 @@ static weft_status fuse_shared(wefti_program_builder *b, const int32_t *order, i
         scattered |= !wefti_layout_equal(&x->use, &x->state);
     }
     WEFT_TRY(wefti_fusion_buckets(&fusion[scattered ? 2 : 0], shared, items, of, buckets));
+    b->p->fused[scattered ? 2 : 0] += (int32_t)shared;
     for (int64_t i = 0, k = 0; i < count; i++)
         if (is_shared(b, order[i])) bucket[i] = of[k++];
     return WEFT_OK;
@@ -349,13 +350,16 @@ weft_status wefti_build_plan_buckets(wefti_program_builder *b) {
 static weft_status gather_bucket(wefti_program_builder *b, wefti_section s, const int32_t *values,
                                  int32_t count) {
     wefti_fusion_item items[WEFTI_MAX_BUCKET];
-    int32_t of[WEFTI_MAX_BUCKET], parts, together[WEFTI_MAX_BUCKET];
+    int32_t of[WEFTI_MAX_BUCKET], parts, together[WEFTI_MAX_BUCKET], shared = 0;
     if (!b->part) return WEFT_OK;
     for (int32_t i = 0; i < count; i++) { /* the first rank's piece, as for gradients */
-        weft_desc here = wefti_layout_local(&b->spread[values[i]].storage, &b->p->mesh,
+        const wefti_spread *x = &b->spread[values[i]];
+        weft_desc here = wefti_layout_local(&x->storage, &b->p->mesh,
                                             &b->root->values[values[i]].desc, b->p->mesh.first);
         items[i] = (wefti_fusion_item){weft_desc_bytes(&here), 0};
+        shared += !wefti_layout_equal(&x->storage, &x->state);
     }
+    if (shared > 1) b->p->fused[1] += shared;
     WEFT_TRY(wefti_fusion_buckets(&b->spec->plan->fusion[1], count, items, of, &parts));
     for (int32_t part = 0; part < parts; part++) {
         int n = 0;

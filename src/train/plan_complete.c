@@ -39,7 +39,8 @@ typedef struct collector {
         int32_t stage;
     } * calls;
     int64_t call_count, call_cap;
-    bool assigned; /* by an earlier stage's build: all tell the same */
+    bool assigned;    /* by an earlier stage's build: all tell the same */
+    int32_t fused[3]; /* how many tensors each fusion has a say in, at most in a stage */
     weft_status status;
 } collector;
 
@@ -287,6 +288,8 @@ static weft_status observe_stage(const wefti_training *t, collector *c, int32_t 
     };
     wefti_program *program;
     WEFT_TRY(wefti_program_build(&spec, &program));
+    for (int k = 0; k < 3; k++)
+        if (program->fused[k] > c->fused[k]) c->fused[k] = program->fused[k];
     wefti_program_destroy(program);
     c->assigned = true;
     return c->status;
@@ -312,17 +315,21 @@ static weft_status observe(const wefti_training *t, collector *c) {
     return status;
 }
 
-static weft_status complete(wefti_training *t, weft_plan *out) {
+/* `out_unmatched` NULL: nobody asks. */
+static weft_status complete(wefti_training *t, weft_plan *out, char **out_unmatched) {
     WEFT_TRY(wefti_training_configure(t));
     WEFT_TRY(wefti_training_graph(t));
     out->model_hash = wefti_model_hash(t->graph);
-    if (!t->job->plan || !wefti_plan_matters(t->job->plan)) return WEFT_OK;
+    if (!t->job->plan || !wefti_plan_matters(t->job->plan))
+        return out_unmatched ? wefti_plan_unmatched(out, t->graph, NULL, out_unmatched) : WEFT_OK;
     collector c = {.plan = t->job->plan};
     WEFT_TRY(wefti_graph_wrap(t->graph));
     WEFT_TRY(wefti_arena_create(&c.arena));
     weft_status status = add_ops(&c, t->graph);
     if (status >= 0) status = observe(t, &c);
     if (status >= 0 && c.plan->devices > 1) status = write_plan(&c, out);
+    if (status >= 0 && out_unmatched)
+        status = wefti_plan_unmatched(out, t->graph, c.fused, out_unmatched);
     wefti_free(c.ops.items);
     wefti_free(c.tensors.items);
     wefti_free(c.calls);
@@ -340,8 +347,7 @@ weft_status weft_job_plan(const weft_job *job, weft_plan **out, char **out_unmat
         WEFT_TRY(weft_plan_create(1, &plan));
     plan->accumulate = job->plan ? plan->accumulate : (int32_t)job->train.accumulate;
     char *unmatched = NULL;
-    weft_status status = complete(&t, plan);
-    if (status >= 0 && out_unmatched) status = wefti_plan_unmatched(plan, t.graph, &unmatched);
+    weft_status status = complete(&t, plan, out_unmatched ? &unmatched : NULL);
     wefti_training_close(&t);
     if (status < 0) {
         weft_plan_destroy(plan);

@@ -1,6 +1,6 @@
 /* What a plan says of names that the model does not have, most often a mistyped pattern, which
- * would do nothing and say nothing; of gradients that there are not; and axes that it says nothing
- * of. */
+ * would do nothing and say nothing; of collectives and gradients that there are not; and axes that
+ * it says nothing of. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,8 +19,8 @@ typedef struct names {
 typedef struct checker {
     wefti_arena *arena;
     const weft_plan *plan;
+    const int32_t *fused; /* as of wefti_plan_unmatched */
     names ops, tensors, calls;
-    int64_t params, parted; /* parted: of which all devices have parts, where they share them out */
     wefti_text out;
 } checker;
 
@@ -66,13 +66,6 @@ static weft_status add_ops(checker *c, const weft_node *call) {
     return WEFT_OK;
 }
 
-/* Whatever else splits it: its piece of a device is not below the threshold, and no single element.
- */
-static bool has_parts(const weft_plan *p, const weft_desc *whole) {
-    return weft_desc_elems(whole) >= 2 * (int64_t)p->devices &&
-           weft_desc_bytes(whole) / p->devices >= p->optimizer.threshold;
-}
-
 static weft_status collect(checker *c, const weft_graph *graph) {
     const weft_body *root = graph->root;
     for (int64_t k = 0; k < root->node_count; k++) {
@@ -82,10 +75,6 @@ static weft_status collect(checker *c, const weft_graph *graph) {
     }
     for (int64_t i = 0; i < root->in_count; i++) {
         const wefti_value_info *v = &root->values[root->in[i]];
-        if (v->kind == WEFTI_VALUE_PARAM) {
-            c->params++;
-            c->parted += has_parts(c->plan, &v->desc);
-        }
         if (v->name) WEFT_TRY(add(c, &c->tensors, v->name));
     }
     return WEFT_OK;
@@ -149,45 +138,58 @@ static void check_axes(checker *c) {
                            data && dp < 0 ? ", and batches are split by an axis called 'dp'" : "");
 }
 
-static void tell_fusion(checker *c, const char *unused, const char *instead) {
-    wefti_text_add(&c->out, "fusion.%s does nothing at optimizer.level %d, where %s\n", unused,
-                   c->plan->optimizer.level, instead);
-}
-
-/* Whether no gradient goes as fusion.allreduce says, however the model is split: at levels 1 and 2
- * those of parameters that stay whole go with the others, at level 3 by themselves. */
-static bool all_are_shared_out(const checker *c) {
-    const weft_plan *p = c->plan;
-    int dp = wefti_mesh_find(&p->mesh, "dp");
-    return p->optimizer.level > 0 && p->optimizer.shard != 1 && dp >= 0 &&
-           p->mesh.axis[dp].size > 1 && p->dataset == WEFT_DATASET_DATA_PARALLEL && c->parted > 0 &&
-           (p->optimizer.level < 3 || c->parted == c->params);
+static void tell_fusion(checker *c, const char *unused, const char *why) {
+    if (c->plan->mode == WEFT_PARALLEL_MANUAL)
+        wefti_text_add(&c->out,
+                       "fusion.%s does nothing in mode manual, where the model communicates "
+                       "itself\n",
+                       unused);
+    else
+        wefti_text_add(&c->out, "fusion.%s does nothing at optimizer.level %d, where %s\n", unused,
+                       c->plan->optimizer.level, why);
 }
 
 /* There is at most one gradient to add up for each parameter: what ends behind them does nothing.
  */
-static void check_fusion(checker *c) {
+static void check_ends(checker *c, int32_t gradients) {
     const wefti_fusion *f = &c->plan->fusion[0];
-    static const char made[] = "gradients are added up as they are made";
-    int level = c->plan->optimizer.level;
-    if (f[2].mode != WEFT_FUSION_AUTO && (level == 0 || level == 3))
-        tell_fusion(c, "reducescatter", level ? made : "fusion.allreduce counts");
-    if (f[1].mode != WEFT_FUSION_AUTO && (level == 0 || level == 3))
-        tell_fusion(c, "allgather",
-                    level ? "parameters are gathered for each call of a cell"
-                          : "parameters are not shared out");
-    if (f->mode != WEFT_FUSION_AUTO && all_are_shared_out(c)) {
-        tell_fusion(c, "allreduce", level == 3 ? made : "fusion.reducescatter counts");
-        return;
-    }
+    const bool stages = c->plan->pipeline.stages > 1;
     for (int32_t i = 0; f->mode == WEFT_FUSION_INDEX && i < f->index_count; i++)
-        if (f->index[i] > c->params) {
+        if (f->index[i] > gradients) {
             wefti_text_add(&c->out,
-                           "fusion.allreduce.config: %d is behind the last of the model's %lld "
-                           "gradients\n",
-                           f->index[i], (long long)c->params);
+                           "fusion.allreduce.config: %d is behind the last of the %d gradients "
+                           "that devices%s add up%s\n",
+                           f->index[i], gradients, stages ? " of one stage" : "",
+                           stages ? " at most" : "");
             return;
         }
+}
+
+/* Of one device nothing is said: there it would be so of all fusion. */
+static void check_fusion(checker *c) {
+    const wefti_fusion *f = c->plan->fusion;
+    const int32_t *fused = c->fused;
+    static const char made[] = "gradients are added up as they are made",
+                      none[] = "no parameter is shared out";
+    const bool level_3 = c->plan->optimizer.level == 3;
+    if (!fused || c->plan->devices == 1) return;
+    if (f[2].mode != WEFT_FUSION_AUTO && !fused[2])
+        tell_fusion(c, "reducescatter",
+                    level_3    ? made
+                    : fused[0] ? "fusion.allreduce counts"
+                               : none);
+    if (f[1].mode != WEFT_FUSION_AUTO && !fused[1])
+        tell_fusion(c, "allgather",
+                    level_3    ? "parameters are gathered for each call of a cell"
+                    : fused[2] ? "no two parameters that are shared out are of one bucket"
+                               : none);
+    if (f[0].mode != WEFT_FUSION_AUTO && !fused[0])
+        tell_fusion(c, "allreduce",
+                    level_3    ? made
+                    : fused[2] ? "fusion.reducescatter counts"
+                               : "devices have no gradients to add up");
+    else
+        check_ends(c, fused[0]);
 }
 
 static void check_all(checker *c) {
@@ -204,8 +206,9 @@ static void check_all(checker *c) {
     check_fusion(c);
 }
 
-weft_status wefti_plan_unmatched(const weft_plan *plan, weft_graph *graph, char **out) {
-    checker c = {.plan = plan};
+weft_status wefti_plan_unmatched(const weft_plan *plan, weft_graph *graph, const int32_t fused[3],
+                                 char **out) {
+    checker c = {.plan = plan, .fused = fused};
     char *text = NULL;
     WEFT_TRY(wefti_graph_wrap(graph));
     WEFT_TRY(wefti_arena_create(&c.arena));

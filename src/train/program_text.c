@@ -19,10 +19,13 @@ static weft_status describe(const weft_job *job, int rank, bool json, char **out
     weft_train_result unused = {0};
     wefti_training t = {.job = job, .result = &unused};
     char *text = NULL, *unmatched = NULL;
+    int32_t fused[3];
     weft_status status = wefti_training_prepare(&t);
     if (status == WEFT_OK) status = print(&t, rank, json, &text);
-    if (status == WEFT_OK && out_unmatched && job->plan)
-        status = wefti_plan_unmatched(job->plan, t.graph, &unmatched);
+    if (status == WEFT_OK && out_unmatched && job->plan) {
+        wefti_session_fused(t.session, fused);
+        status = wefti_plan_unmatched(job->plan, t.graph, fused, &unmatched);
+    }
     wefti_training_close(&t);
     if (status < 0) {
         wefti_free(text);

@@ -18,6 +18,7 @@ typedef struct rehearsal {
     wefti_route_cache *routes;
     wefti_program **programs; /* [ranks] */
     weft_rehearsal *out;
+    int32_t fused[3]; /* how many tensors each fusion has a say in, at most on a rank */
     void (*progress)(void *context, int done, int of);
     void *context;
 } rehearsal;
@@ -64,10 +65,12 @@ static void count_transfers(const rehearsal *r, const wefti_program *p) {
     r->out->most_received_rank = p->rank;
 }
 
-static weft_status describe(const rehearsal *r, const wefti_program *p) {
+static weft_status describe(rehearsal *r, const wefti_program *p) {
     enum { NAMED = 5 }; /* of what is largest in memory */
     weft_rehearsal *o = r->out;
     count_transfers(r, p);
+    for (int k = 0; k < 3; k++)
+        if (p->fused[k] > r->fused[k]) r->fused[k] = p->fused[k];
     if (!o->checked || p->peak_bytes < o->least_bytes) {
         o->least_bytes = p->peak_bytes;
         o->least_rank = p->rank;
@@ -93,7 +96,7 @@ static void drop_kernels(wefti_program *p) {
     }
 }
 
-static weft_status build_ranks(const rehearsal *r, int first, int count) {
+static weft_status build_ranks(rehearsal *r, int first, int count) {
     for (int32_t rank = first; rank < first + count; rank++) {
         WEFT_TRY(build_rank(r, rank, &r->programs[rank]));
         WEFT_TRY(describe(r, r->programs[rank]));
@@ -131,9 +134,16 @@ static weft_status prepare(wefti_training *t, rehearsal *r, int rank) {
                  ranks == 1 ? "" : "s", ranks - 1);
     WEFT_TRY(wefti_training_configure(t));
     WEFT_TRY(wefti_training_graph(t));
-    if (plan) WEFT_TRY(wefti_plan_unmatched(plan, t->graph, &r->out->unmatched));
     if (ranks > 1) WEFT_TRY(wefti_route_cache_create(&r->routes));
     return WEFT_OK;
+}
+
+/* What fusion does in stages of which no rank is built is not known. */
+static weft_status tell_unmatched(const rehearsal *r, int rank) {
+    const weft_plan *plan = r->training->job->plan;
+    if (!plan) return WEFT_OK;
+    const int32_t *fused = rank < 0 || plan->pipeline.stages == 1 ? r->fused : NULL;
+    return wefti_plan_unmatched(plan, r->training->graph, fused, &r->out->unmatched);
 }
 
 weft_status weft_job_rehearse(const weft_job *job, int rank,
@@ -145,6 +155,7 @@ weft_status weft_job_rehearse(const weft_job *job, int rank,
     rehearsal r = {.training = &t, .out = out, .progress = progress, .context = context};
     weft_status status = prepare(&t, &r, rank);
     if (status >= 0) status = rehearse(&r, rank);
+    if (status >= 0) status = tell_unmatched(&r, rank);
     wefti_route_cache_destroy(r.routes);
     wefti_training_close(&t);
     out->seconds = wefti_now_s() - begin;

@@ -266,7 +266,9 @@ static weft_status fill(wefti_training *t, weft_model_report *r) {
         if (info.role == WEFT_ROLE_PARAM) r->parameters += weft_desc_elems(&info.desc);
     }
     const weft_plan *plan = t->job->plan;
-    if (plan) WEFT_TRY(wefti_plan_unmatched(plan, t->graph, &r->unmatched));
+    int32_t fused[3];
+    wefti_session_fused(t->session, fused);
+    if (plan) WEFT_TRY(wefti_plan_unmatched(plan, t->graph, fused, &r->unmatched));
     return wefti_session_largest(t->session, 6, &r->largest);
 }
 

@@ -370,6 +370,16 @@ void wefti_session_before_update(weft_session *s, wefti_before_update *call, voi
     s->before_update_context = context;
 }
 
+void wefti_session_fused(const weft_session *s, int32_t out[3]) {
+    for (int k = 0; k < 3; k++) {
+        out[k] = 0;
+        for (int32_t r = 0; r < s->devices; r++) {
+            const int32_t fused = s->views[0]->sites[r].facts.fused[k];
+            if (fused > out[k]) out[k] = fused;
+        }
+    }
+}
+
 int wefti_session_threads(const weft_session *s) {
     return s->threads * s->devices;
 }

@@ -40,6 +40,8 @@ weft_status wefti_session_collect(weft_session *session, int program, int index,
                                   int64_t count, void *out) WEFT_CHECKED;
 /* Called before a step updates a tensor: its number in program 0 of the rank. NULL: off. */
 void wefti_session_before_update(weft_session *session, wefti_before_update *call, void *context);
+/* Of each of the plan's fusions, how many tensors it has a say in at most on a device. */
+void wefti_session_fused(const weft_session *session, int32_t out[3]);
 int wefti_session_threads(const weft_session *session); /* of all devices */
 /* Names what holds memory at the peak of the device that needs most: "parameters ... 474.7 MiB,
  * ..." into *out (wefti_free). */

@@ -16,6 +16,7 @@ typedef struct wefti_facts {
     int64_t peak_bytes, parameter_bytes, optimizer_bytes, transient_bytes, saved_bytes;
     double forward_flops, backward_flops;
     int32_t rank, tensor_count;
+    int32_t fused[3];       /* as of the program */
     bool has_loss, updates; /* updates: in a section of its own */
 } wefti_facts;
 

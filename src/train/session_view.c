@@ -171,6 +171,7 @@ static void describe(wefti_site *site, const wefti_program *p) {
                        .backward_flops = p->backward_flops,
                        .rank = p->rank,
                        .tensor_count = p->tensor_count,
+                       .fused = {p->fused[0], p->fused[1], p->fused[2]},
                        .has_loss = p->loss >= 0,
                        .updates = p->step_count[WEFTI_SECTION_UPDATE] > 0};
     for (int32_t t = 0; t < p->tensor_count; t++) {

@@ -240,8 +240,10 @@ static weft_status build_graphs(wefti_training *t) {
 /* A strategy that matches nothing does nothing: that is said. */
 static weft_status note_unmatched(const wefti_training *t) {
     char *lines;
+    int32_t fused[3];
     if (!t->job->plan) return WEFT_OK;
-    WEFT_TRY(wefti_plan_unmatched(t->job->plan, t->graph, &lines));
+    wefti_session_fused(t->session, fused);
+    WEFT_TRY(wefti_plan_unmatched(t->job->plan, t->graph, fused, &lines));
     char *rest = lines;
     for (char *line; (line = strsep(&rest, "\n"));)
         if (*line) wefti_training_note(t, "%s", line);

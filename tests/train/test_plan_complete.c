@@ -46,13 +46,14 @@ static void equal_plans(const weft_plan *a, const weft_plan *b) {
     weft_text_free(differences);
 }
 
-static const char gpt2[] = "model.family=gpt2\nmodel.layers=3\nmodel.hidden=16\nmodel.heads=2\n"
-                           "model.context=8\nmodel.vocab=32\ntrain.batch=8\n";
+#define GPT2                                                                                       \
+    "model.family=gpt2\nmodel.layers=3\nmodel.hidden=16\nmodel.heads=2\nmodel.context=8\n"         \
+    "model.vocab=32\ntrain.batch=8\n"
 
 /* The same with more words behind. */
 static weft_job *gpt2_with(const char *more) {
     char lines[1024];
-    snprintf(lines, sizeof lines, "%s%s", gpt2, more);
+    snprintf(lines, sizeof lines, GPT2 "%s", more);
     return job_of(lines);
 }
 
@@ -308,7 +309,7 @@ static void test_names_in_equal_cells(void **state) {
                        "{\"match\": \"c.1.left\", \"split\": \"n0=tp\"}]}";
     if (weft_plan_parse("p", text, (int64_t)strlen(text), &plan) < 0)
         fail_msg("%s", weft_error_message());
-    assert_int_equal(wefti_plan_unmatched(plan, g, &unmatched), WEFT_OK);
+    assert_int_equal(wefti_plan_unmatched(plan, g, NULL, &unmatched), WEFT_OK);
     if (!strstr(unmatched, "the model has no op 'c.1.left'") || strstr(unmatched, "right'") ||
         strstr(unmatched, "linear'"))
         fail_msg("%s", unmatched);
@@ -345,7 +346,17 @@ static void test_unused(void **state) {
          ""}, /* 2 of the embedding, 12 of each block, 2 of the last norm */
         {"parallel.mesh={dp: 2}\nparallel.fusion.allreduce=index\n"
          "parallel.fusion.allreduce.config=[20, 41, 50]",
-         "fusion.allreduce.config: 41 is behind the last of the model's 40 gradients\n"},
+         "fusion.allreduce.config: 41 is behind the last of the 40 gradients that devices add "
+         "up\n"},
+        {"parallel.mesh={dp: 2}\nparallel.pipeline.stages=2\nparallel.fusion.allreduce=index\n"
+         "parallel.fusion.allreduce.config=[12, 30]",
+         "fusion.allreduce.config: 30 is behind the last of the 26 gradients that devices of one "
+         "stage add up at most\n"},
+        {"parallel.pipeline.stages=2\nparallel.fusion.allreduce=none",
+         "fusion.allreduce does nothing at optimizer.level 0, where devices have no gradients to "
+         "add up\n"},
+        {"parallel.mesh={dp: 2}\nparallel.mode=manual\nparallel.fusion.allreduce=none",
+         "fusion.allreduce does nothing in mode manual, where the model communicates itself\n"},
         {"parallel.mesh={dp: 2}\nparallel.fusion.allreduce=none", ""},
         {"parallel.mesh={dp: 2}\nparallel.optimizer.level=1", ""},
         {"parallel.mesh={dp: 2}\nparallel.optimizer.level=1\nparallel.fusion.reducescatter=none",
@@ -357,11 +368,18 @@ static void test_unused(void **state) {
          "fusion.allreduce does nothing at optimizer.level 3, where gradients are added up as they "
          "are made\n"},
         {"parallel.mesh={dp: 2}\nparallel.fusion.allgather=none",
-         "fusion.allgather does nothing at optimizer.level 0, where parameters are not shared "
-         "out\n"},
+         "fusion.allgather does nothing at optimizer.level 0, where no parameter is shared out\n"},
         {"parallel.mesh={dp: 2}\nparallel.optimizer.level=2\nparallel.fusion.allgather=none", ""},
         {"parallel.mesh={dp: 2}\nparallel.fusion.reducescatter=none",
          "fusion.reducescatter does nothing at optimizer.level 0, where fusion.allreduce counts\n"},
+        {"parallel.mesh={dp: 2}\nparallel.optimizer.level=1\nparallel.fusion.reducescatter=none\n"
+         "parallel.fusion.allgather=none",
+         "fusion.allgather does nothing at optimizer.level 1, where no two parameters that are "
+         "shared out are of one bucket\n"},
+        {"parallel.mesh={dp: 2}\nparallel.optimizer.level=1\nparallel.optimizer.threshold=1GiB\n"
+         "parallel.fusion.reducescatter=none\nparallel.fusion.allgather=none",
+         "fusion.reducescatter does nothing at optimizer.level 1, where fusion.allreduce counts\n"
+         "fusion.allgather does nothing at optimizer.level 1, where no parameter is shared out\n"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         weft_job *job = gpt2_with(cases[i].words);
@@ -376,54 +394,89 @@ static void test_unused(void **state) {
     }
 }
 
-/* What device 0 runs; *out_told: whether fusion is said to do nothing. */
-static char *program_with(const char *lines, const char *fusion, bool *out_told) {
+/* What each of `stages` stages' first device runs, one after the other; *out_told: whether fusion
+ * is said to do nothing. */
+static char *programs_with(const char *lines, int stages, const char *fusion, bool *out_told) {
     char all[1024], *text, *notes;
+    wefti_text texts = {0};
     snprintf(all, sizeof all, "%s\n%s", lines, fusion);
-    weft_job *job = gpt2_with(all);
-    if (weft_job_program_text(job, 0, &text, &notes) < 0)
-        fail_msg("%s: %s", all, weft_error_message());
-    *out_told = strstr(notes, "does nothing") != NULL;
-    weft_text_free(notes);
+    weft_job *job = job_of(all);
+    for (int s = 0; s < stages; s++) {
+        int rank = s * (job->plan->devices / stages);
+        if (weft_job_program_text(job, rank, &text, &notes) < 0)
+            fail_msg("%s: %s", all, weft_error_message());
+        wefti_text_add(&texts, "%s", text);
+        *out_told = strstr(notes, "does nothing") != NULL;
+        weft_text_free(text);
+        weft_text_free(notes);
+    }
     weft_job_free(job);
+    text = wefti_text_take(&texts);
+    assert_non_null(text);
     return text;
 }
 
-/* What is said to do nothing changes no program, and of the first four all of that is said. */
+/* What is said to do nothing changes no program, and what changes none is said. */
 static void test_fusion_told(void **state) {
     (void)state;
-    static const char *const lines[] = {
-        /* four of which all is known */
-        "parallel.mesh={dp: 2}",
-        "parallel.mesh={dp: 2}\nparallel.optimizer.level=1",
-        "parallel.mesh={dp: 2}\nparallel.optimizer.level=2",
-        "parallel.mesh={dp: 2}\nparallel.optimizer.level=3",
-        "parallel.mesh={dp: 2}\nparallel.optimizer.level=1\n"
-        "parallel.optimizer.threshold=1GiB",
-        "parallel.mesh={dp: 2}\nparallel.optimizer.level=1\n"
-        "parallel.optimizer.threshold=512",
-        "parallel.mesh={dp: 2}\nparallel.optimizer.level=3\n"
-        "parallel.optimizer.threshold=512",
-        "parallel.mesh={dp: 2}\nparallel.optimizer.level=2\n"
-        "parallel.optimizer.shard_size=1",
-        "parallel.mesh={dp: 4}\nparallel.optimizer.level=1\n"
-        "parallel.optimizer.shard_size=2",
-        "parallel.mesh={tp: 2}\nparallel.dataset=full_batch\nparallel.optimizer.level=1\n"
-        "parallel.strategies=[{match: h.*.mlp.c_fc:linear, split: n0=tp}]",
+    static const struct {
+        const char *lines;
+        int stages;
+    } cases[] = {
+        {GPT2 "parallel.mesh={dp: 2}", 1},
+        {GPT2 "parallel.mesh={dp: 2}\nparallel.optimizer.level=1", 1},
+        {GPT2 "parallel.mesh={dp: 2}\nparallel.optimizer.level=2", 1},
+        {GPT2 "parallel.mesh={dp: 2}\nparallel.optimizer.level=3", 1},
+        {GPT2 "parallel.mesh={dp: 2}\nparallel.optimizer.level=1\n"
+              "parallel.optimizer.threshold=1GiB",
+         1},
+        {GPT2 "parallel.mesh={dp: 2}\nparallel.optimizer.level=1\n"
+              "parallel.optimizer.threshold=512",
+         1},
+        {GPT2 "parallel.mesh={dp: 2}\nparallel.optimizer.level=3\n"
+              "parallel.optimizer.threshold=512",
+         1},
+        {GPT2 "parallel.mesh={dp: 2}\nparallel.optimizer.level=2\n"
+              "parallel.optimizer.shard_size=1",
+         1},
+        {GPT2 "parallel.mesh={dp: 4}\nparallel.optimizer.level=1\n"
+              "parallel.optimizer.shard_size=2",
+         1},
+        {GPT2 "parallel.mesh={tp: 2}\nparallel.dataset=full_batch\nparallel.optimizer.level=1\n"
+              "parallel.strategies=[{match: h.*.mlp.c_fc:linear, split: n0=tp}]",
+         1},
+        {GPT2 "parallel.mesh={dp: 2}\nparallel.mode=manual", 1},
+        {GPT2 "parallel.mesh={dp: 2}\nparallel.pipeline.stages=2", 2},
+        {GPT2 "parallel.pipeline.stages=2", 2},
+        /* of the three stages the second has no parameter that is shared out */
+        {"model.family=gpt2\nmodel.layers=3\nmodel.hidden=16\nmodel.heads=2\nmodel.context=8\n"
+         "model.vocab=2048\ntrain.batch=18\nparallel.devices=6\nparallel.mesh={dp: 2}\n"
+         "parallel.pipeline.stages=3\nparallel.optimizer.level=1\n"
+         "parallel.optimizer.threshold=8KiB",
+         3},
+        /* of 3 that share, each has a third of tp, and nothing is left to share out */
+        {"model.family=mlp\nmodel.layers=2\nmodel.hidden=96\nmodel.image=[1, 8, 8]\n"
+         "model.classes=12\ntrain.batch=8\nparallel.mesh={dp: 2, tp: 3}\n"
+         "parallel.optimizer.level=1\nparallel.optimizer.shard_size=3\n"
+         "parallel.optimizer.threshold=512\n"
+         "parallel.strategies=[{match: \"*:linear\", split: n0=tp}]",
+         1},
     };
-    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+    static const char *const fusions[] = {"", "parallel.fusion.allreduce=none",
+                                          "parallel.fusion.reducescatter=none",
+                                          "parallel.fusion.allgather=none"};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *lines = cases[i].lines;
+        char *text[4];
         bool told[4];
-        char *text[] = {program_with(lines[i], "", &told[0]),
-                        program_with(lines[i], "parallel.fusion.allreduce=none", &told[1]),
-                        program_with(lines[i], "parallel.fusion.reducescatter=none", &told[2]),
-                        program_with(lines[i], "parallel.fusion.allgather=none", &told[3])};
-        bool same[4];
-        for (int k = 0; k < 4; k++) same[k] = !strcmp(text[0], text[k]);
+        for (int k = 0; k < 4; k++)
+            text[k] = programs_with(lines, cases[i].stages, fusions[k], &told[k]);
         assert_false(told[0]);
-        for (int k = 1; k < 4; k++)
-            if (told[k] && !same[k]) fail_msg("%s: told of what does something, %d", lines[i], k);
-        for (int k = 1; k < 4 && i < 4; k++)
-            if (told[k] != same[k]) fail_msg("%s: not told of what does nothing, %d", lines[i], k);
+        for (int k = 1; k < 4; k++) {
+            bool same = !strcmp(text[0], text[k]);
+            if (told[k] && !same) fail_msg("%s: told of what does something, %d", lines, k);
+            if (!told[k] && same) fail_msg("%s: not told of what does nothing, %d", lines, k);
+        }
         for (int k = 0; k < 4; k++) weft_text_free(text[k]);
     }
 }
