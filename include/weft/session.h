@@ -229,8 +229,8 @@ WEFT_API weft_status weft_session_check_replicas(weft_session *session) WEFT_CHE
 WEFT_API int64_t weft_session_step_number(const weft_session *session);
 WEFT_API weft_status weft_session_set_step(weft_session *session, int64_t step) WEFT_CHECKED;
 /** First global sample of the coming microbatch: fixes the random numbers (dropout) of its samples,
- * which are the rows (elements of dimension 0) of most of the graph's inputs, in a tie of the
- * first. The same bounds. */
+ * which are the rows (elements of dimension 0) of most of the graph's inputs, in a tie the
+ * fewest. The same bounds. */
 WEFT_API weft_status weft_session_set_row(weft_session *session, int64_t global_row) WEFT_CHECKED;
 
 /** Of the plan, 1 without one. */

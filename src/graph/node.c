@@ -82,8 +82,8 @@ int64_t wefti_random_place(const wefti_random *r, const weft_node *n, const weft
     }
     int64_t each = x->rank ? out_strides[0] : 1; /* elements of a sample; stride: of the whole */
     int64_t front = !x->rank ? 1 : piece ? whole->v[0] : x->shape[0];
-    if (r->samples > 0 && (front <= 1 || front % r->samples == 0))
-        each = (stride - 1) / r->samples + 1;
+    int64_t share = r->samples > 0 ? (stride - 1) / r->samples + 1 : 0;
+    if (share > each || (share > 0 && front <= 1)) each = share;
     uint64_t rows = (uint64_t)r->row_offset * (uint64_t)each;
     /* A counter, to which elements are added: it may go round before it overflows. */
     return (int64_t)(((uint64_t)first + rows) & UINT64_MAX >> 2);

@@ -103,7 +103,8 @@ uint64_t wefti_random_stream(const wefti_random *r, const weft_node *n);
  * numbers for: [i0, i1...] has the returned position plus the sum of i_d * out_strides[d]. Its
  * attributes `whole` and `begin` say of which tensor x is a piece, none: x is the whole; of samples
  * before it each has as many elements as one of the whole's, also where they are merged with what
- * is in them, in dimension 0 or behind a 1. */
+ * is in them, in dimension 0 or behind a 1. Where dimension 0 is of something else, microbatches
+ * have no position in common, and batches that are cut otherwise have others. */
 int64_t wefti_random_place(const wefti_random *r, const weft_node *n, const weft_desc *x,
                            int64_t out_strides[WEFT_MAX_RANK]);
 

@@ -375,7 +375,8 @@ static void read_offsets(wefti_program_builder *b) {
     p->loss_dtype = b->root->values[b->g->loss].desc.dtype;
 }
 
-/* The rows that most inputs have: others may be masks or tables, of all samples alike. */
+/* The rows that most inputs have: others may be masks or tables, of all samples alike. In a tie the
+ * fewest: microbatches may have one row, masks hardly do. */
 static int64_t samples_of(const weft_body *root) {
     int64_t samples = 0;
     int most = 0;
@@ -388,7 +389,7 @@ static int64_t samples_of(const weft_body *root) {
             alike += other->kind == WEFTI_VALUE_INPUT && other->desc.rank > 0 &&
                      other->desc.shape[0] == v->desc.shape[0];
         }
-        if (alike <= most) continue;
+        if (alike < most || (alike == most && v->desc.shape[0] >= samples)) continue;
         most = alike;
         samples = v->desc.shape[0];
     }

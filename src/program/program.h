@@ -213,7 +213,8 @@ typedef struct wefti_program {
     weft_dtype norms_dtype; /* f64 where a parameter is, else f32 */
     int32_t norm_count;
     int32_t fused[3]; /* how many tensors each of the plan's fusions has a say in: its order */
-    int64_t samples;  /* of a microbatch: the rows that most inputs have; 0: none has rows */
+    int64_t samples;  /* of a microbatch: the rows that most inputs have, in a tie the fewest; 0:
+                         none has rows */
     wefti_stage_layouts *elsewhere;
     wefti_placed *placed; /* of all stages; none without a pipeline */
     int32_t placed_count;

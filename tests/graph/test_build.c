@@ -550,6 +550,50 @@ static void streams_differ_by_call_node_and_step(void **state) {
     weft_graph_destroy(g);
 }
 
+/* Where a microbatch begins that comes after `row` samples of a value. */
+static int64_t begin_of(int64_t row, int64_t samples, int rank, const int64_t *shape) {
+    wefti_random r = {.row_offset = row, .samples = samples};
+    int64_t strides[WEFT_MAX_RANK];
+    weft_graph *g = new_graph();
+    weft_value x = weft_input(g, "x", weft_desc_of(WEFT_F32, rank, shape));
+    weft_output(g, "y", weft_dropout(g, x, 0.5));
+    const weft_node *n = &g->root->nodes[0];
+    int64_t begin = wefti_random_place(&r, n, wefti_out(n, 0), strides);
+    weft_graph_destroy(g);
+    return begin;
+}
+
+/* Whatever dimension 0 is of: no numbers of the microbatches before. Where samples are in front,
+ * alone, merged with what they have or behind a 1, they are those of the same samples of a whole.
+ */
+static void microbatches_draw_numbers_of_their_own(void **state) {
+    (void)state;
+    static const struct {
+        int64_t samples;
+        int rank;
+        int64_t shape[3];
+        bool of_samples; /* not: buffers of 8 experts, a sequence in front, tables */
+    } cases[] = {
+        {4, 3, {4, 6, 5}, true}, {4, 2, {24, 5}, true},    {4, 3, {1, 24, 5}, true},
+        {1, 3, {1, 6, 5}, true}, {3, 3, {8, 6, 5}, false}, {4, 3, {5, 4, 5}, false},
+        {8, 2, {9, 5}, false},   {6, 2, {4, 5}, false},    {7, 3, {1, 3, 5}, false},
+        {0, 2, {4, 5}, false},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        int64_t samples = cases[c].samples, elems = 1, rows = samples ? samples : 4, shape[3];
+        for (int d = 0; d < cases[c].rank; d++) elems *= cases[c].shape[d];
+        for (int64_t m = 0; m < 3; m++) {
+            int64_t begin = begin_of(m * rows, samples, cases[c].rank, cases[c].shape);
+            if (begin < m * elems) fail_msg("case %d: begins at %lld", (int)c, (long long)begin);
+            if (!cases[c].of_samples) continue;
+            assert_int_equal(begin, m * elems);
+            memcpy(shape, cases[c].shape, sizeof shape); /* of 3 times as many samples */
+            shape[cases[c].rank == 3 && samples > 1 && shape[0] == 1] *= 3;
+            assert_int_equal(begin_of(m * rows, 3 * samples, cases[c].rank, shape), m * elems);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equal_cells_are_stored_once),
@@ -567,6 +611,7 @@ int main(void) {
         cmocka_unit_test(graph_without_failure_has_no_message),
         cmocka_unit_test(every_mistake_is_explained),
         cmocka_unit_test(streams_differ_by_call_node_and_step),
+        cmocka_unit_test(microbatches_draw_numbers_of_their_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

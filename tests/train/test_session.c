@@ -159,8 +159,8 @@ static void microbatches_give_one_update(void **state) {
 
 /* Dropout of samples that are merged with what they have, behind them or in front: of rows, and of
  * attention in windows. Tables, which have no samples, are the first inputs; their numbers count
- * for nothing. Where they are as many as the others, samples are not merged. */
-enum { BEHIND, IN_FRONT, NOT_MERGED, MERGED_KINDS };
+ * for nothing. Where they are as many as the others, what has fewer rows are the samples. */
+enum { BEHIND, IN_FRONT, AS_MANY, MERGED_KINDS };
 static weft_graph *merged_model(int64_t batch, int kind) {
     enum { SEQ = 6, WIDE = 8, HEADS = 2, WINDOW = 3 };
     weft_graph *g;
@@ -168,7 +168,7 @@ static weft_graph *merged_model(int64_t batch, int kind) {
     int64_t rows = batch * SEQ, windows = rows / WINDOW;
     ASSERT_OK(weft_graph_create(&g));
     weft_value table = weft_input(g, "table", WEFT_DESC(WEFT_F32, SEQ, WIDE));
-    if (kind == NOT_MERGED)
+    if (kind == AS_MANY)
         table = weft_mul(g, table, weft_input(g, "column", WEFT_DESC(WEFT_F32, SEQ, 1)));
     weft_value x = weft_input(g, "x", WEFT_DESC(WEFT_F32, batch, SEQ, WIDE));
     weft_value target = weft_input(g, "target", WEFT_DESC(WEFT_F32, batch, SEQ, WIDE));
@@ -177,12 +177,9 @@ static weft_graph *merged_model(int64_t batch, int kind) {
     weft_attention_options options = WEFT_ATTENTION_DEFAULT;
     options.dropout = 0.4;
     weft_value y = kind == IN_FRONT ? weft_reshape(g, x, 3, (int64_t[]){1, rows, WIDE})
-                   : kind == BEHIND ? weft_reshape(g, x, 2, (int64_t[]){rows, WIDE})
-                                    : x;
+                                    : weft_reshape(g, x, 2, (int64_t[]){rows, WIDE});
     y = weft_dropout(g, weft_linear(g, y, w, WEFT_NO_VALUE, false), 0.4);
-    y = kind == NOT_MERGED
-            ? weft_reshape(g, y, 4, (int64_t[]){batch, SEQ, HEADS, WIDE / HEADS})
-            : weft_reshape(g, y, 4, (int64_t[]){windows, WINDOW, HEADS, WIDE / HEADS});
+    y = weft_reshape(g, y, 4, (int64_t[]){windows, WINDOW, HEADS, WIDE / HEADS});
     y = weft_attention(g, y, y, y, options);
     weft_loss(g, weft_mse(g, weft_reshape(g, y, 3, (int64_t[]){batch, SEQ, WIDE}), target));
     if (weft_graph_status(g) < 0) fail_msg("%s", weft_graph_message(g));
@@ -198,7 +195,7 @@ static void merged_samples_draw_their_own_numbers(void **state) {
             if (reference) assert_int_equal(setenv("WEFT_BACKEND", "reference", 1), 0);
             weft_session *whole = session_of(whole_graph, o);
             train(whole, 3, 0, 4);
-            for (int parts = 2; parts <= (kind == NOT_MERGED ? 2 : 4); parts += 2) {
+            for (int parts = 2; parts <= 4; parts += 2) {
                 weft_graph *g = merged_model(4 / parts, kind);
                 o.microbatches = parts;
                 weft_session *s = session_of(g, o);
