@@ -77,7 +77,8 @@ typedef enum weft_bf16_compute {
 
 typedef struct weft_session_options {
     weft_optimizer optimizer;
-    double clip;          /* largest global gradient norm; 0: no clipping */
+    double clip;          /* largest global gradient norm; 0: no clipping. In plans of mode MANUAL
+                             all ranks must have gradients of one norm */
     int microbatches;     /* accumulated in one step; the graph has the size of one */
     bool keep_gradients;  /* readable as "grad:<parameter>" after weft_session_accumulate */
     bool recompute;       /* keep only the inputs of each cell for the backward pass */
@@ -159,12 +160,13 @@ WEFT_API weft_status weft_session_feed_rows(weft_session *session, int program, 
  * message names the first cell that made such a value. WEFT_E_ARG when all microbatches are there
  * already, or for a session that updates inside of its backward pass (one microbatch, no clipping,
  * no keep_gradients): use weft_session_step. A pass that fails ends the step: the next one is the
- * first microbatch of a new one, and so after an update whose norm is not finite. */
+ * first microbatch of a new one, and so after an update that its norm forbids. */
 WEFT_API weft_status weft_session_accumulate(weft_session *session, double *out_loss) WEFT_CHECKED;
 /** Update the parameters from what was accumulated. *out_norm (may be NULL): the global gradient
  * norm before clipping, or NaN when clipping is off (it is not computed then). WEFT_E_NUMERIC when
- * the norm is not finite: nothing was updated. WEFT_E_ARG when microbatches are missing, and for a
- * learning rate that is no finite number, after which a world can only be left. */
+ * the norm is not finite, and WEFT_E_MISMATCH when ranks of a plan of mode MANUAL, where each has
+ * one of its own, have unlike norms: nothing was updated. WEFT_E_ARG when microbatches are missing,
+ * and for a learning rate that is no finite number, after which a world can only be left. */
 WEFT_API weft_status weft_session_update(weft_session *session, double learning_rate,
                                          double *out_norm) WEFT_CHECKED;
 /** One accumulate and one update, for sessions with one microbatch; fails as they do. */
