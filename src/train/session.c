@@ -193,7 +193,7 @@ static double norm_at(const weft_session *s, int32_t rank) {
  * all have the same gradients; with slices, of which nobody here knows, none of them is. */
 static weft_status same_norms(weft_session *s, double norm) {
     weft_status status = WEFT_OK;
-    double *all = s->norms;
+    double *all = s->of_ranks;
     for (int32_t r = 0; r < s->devices; r++)
         if (wefti_session_has(s, r)) all[r] = norm_at(s, r);
     if (s->world) status = wefti_agree_cards(s->agreement, &norm, sizeof norm, all);

@@ -216,8 +216,8 @@ static weft_status prepare(weft_session *s, const weft_graph *graph,
     if (s->threads < 1) s->threads = 1;
     s->rows = wefti_calloc((size_t)s->options.microbatches, sizeof *s->rows);
     s->pieces = wefti_calloc((size_t)s->devices, sizeof *s->pieces);
-    s->norms = wefti_calloc((size_t)s->devices, sizeof *s->norms);
-    WEFT_REQUIRE(s->rows && s->pieces && s->norms, WEFT_E_NOMEM, "no memory for a session");
+    s->of_ranks = wefti_calloc((size_t)s->devices, sizeof *s->of_ranks);
+    WEFT_REQUIRE(s->rows && s->pieces && s->of_ranks, WEFT_E_NOMEM, "no memory for a session");
     if (options->optimizer.kind == WEFT_NO_OPTIMIZER) return WEFT_OK;
     return wefti_optimizer_create(&options->optimizer, options->clip > 0, graph->ops,
                                   &s->optimizer);
@@ -253,7 +253,7 @@ void weft_session_destroy(weft_session *s) {
     wefti_free(s->views);
     wefti_free(s->rows);
     wefti_free(s->pieces);
-    wefti_free(s->norms);
+    wefti_free(s->of_ranks);
     wefti_optimizer_destroy(s->optimizer);
     wefti_route_cache_destroy(s->routes);
     weft_plan_destroy(s->plan);

@@ -67,10 +67,10 @@ struct weft_session {
     wefti_session_piece *pieces; /* [devices]: of the tensor that is being read or written */
     wefti_trace *trace;
     int64_t step, row;
-    int64_t *rows;   /* first global row of each microbatch since the last update */
-    double *norms;   /* [devices]: those of gradients, where each has its own; and other numbers */
-    int accumulated; /* microbatches since the last update */
-    bool packed;     /* packed weights are those of the parameters */
+    int64_t *rows;    /* first global row of each microbatch since the last update */
+    double *of_ranks; /* [devices]: one number of each, while they are compared */
+    int accumulated;  /* microbatches since the last update */
+    bool packed;      /* packed weights are those of the parameters */
     wefti_bf16_compute bf16;
     wefti_before_update *before_update;
     void *before_update_context;

@@ -96,7 +96,7 @@ static weft_status agree_on_bf16(weft_session *s, const job_card *first, const j
     s->bf16 = (wefti_bf16_compute)first->bf16;
     if (s->bf16 != WEFTI_BF16_NATIVE || !first->bf16_by_choice) return WEFT_OK;
     const double same = strcmp(first->isa_native, mine->isa_native) == 0;
-    double *all = s->norms; /* room for one of each rank */
+    double *all = s->of_ranks;
     WEFT_TRY(wefti_agree_cards(s->agreement, &same, sizeof same, all));
     for (int32_t r = 0; r < s->devices; r++)
         if (all[r] == 0) s->bf16 = WEFTI_BF16_AS_F32;
