@@ -111,7 +111,6 @@ typedef struct weft_model_report {
     weft_cell_info *cells;
     int cell_count, kinds;
     int64_t parameters, parameter_bytes, optimizer_bytes, transient_bytes, predicted_peak_bytes;
-    int64_t packed_bytes;                 /* weights in the forms that kernels read */
     double forward_flops, backward_flops; /* of one step, all microbatches */
     int devices;
     int64_t *peaks;  /* predicted, of each device */

@@ -24,15 +24,6 @@ struct wefti_kernel {
     void (*destroy)(wefti_kernel *kernel); /* frees the kernel itself too */
     const char *label; /* "gemm avx512": for traces and tables; static storage */
     int64_t workspace_bytes;
-    /* A weight operand this kernel wants in a packed form of its own (none of the cpu backend
-     * does, whose products pack blocks of it as they go): packed once per update by
-     * `pack`, then passed in place of in[packed_input]. packed_input < 0: none. Kernels of equal
-     * packed_format share one copy. */
-    int packed_input;
-    int64_t packed_bytes;
-    uint64_t packed_format;
-    weft_status (*pack)(const wefti_kernel *kernel, const wefti_run *run, const void *source,
-                        void *packed);
     /* Output 0 may use the memory of input `in_place` (same bytes), when that input dies here; -1:
      * no. */
     int in_place;
@@ -49,7 +40,6 @@ typedef enum wefti_bf16_compute {
 typedef struct wefti_prepare {
     int threads;
     uint32_t accumulate; /* bit o: add output o to what is there; NO_IMPL when the kernel cannot */
-    bool pack_weights;   /* packed_input may be used (parameters only) */
     wefti_bf16_compute bf16; /* never AUTO here */
 } wefti_prepare;
 

@@ -42,7 +42,6 @@ static void print_json(const weft_model_report *r) {
     cli_json_integer(&json, "parameters", r->parameters);
     cli_json_integer(&json, "parameter_bytes", r->parameter_bytes);
     cli_json_integer(&json, "optimizer_bytes", r->optimizer_bytes);
-    cli_json_integer(&json, "packed_bytes", r->packed_bytes);
     cli_json_integer(&json, "transient_bytes", r->transient_bytes);
     cli_json_integer(&json, "predicted_peak_bytes", r->predicted_peak_bytes);
     cli_json_integer(&json, "devices", r->devices);
@@ -96,11 +95,9 @@ static void print_text(const weft_model_report *r) {
             "\n%s parameters in %d cells of %d kinds; a step computes %s forward, %s backward\n",
             cli_amount((double)r->parameters, "", a), r->cell_count, r->kinds,
             cli_amount(r->forward_flops, "FLOP", b), cli_amount(r->backward_flops, "FLOP", c));
-    cli_say(stdout, "parameters %s, optimizer %s", cli_bytes((double)r->parameter_bytes, a),
-            cli_bytes((double)r->optimizer_bytes, b));
-    if (r->packed_bytes)
-        cli_say(stdout, ", packed weights %s", cli_bytes((double)r->packed_bytes, a));
-    cli_say(stdout, ", activations and work %s\n", cli_bytes((double)r->transient_bytes, a));
+    cli_say(stdout, "parameters %s, optimizer %s, activations and work %s\n",
+            cli_bytes((double)r->parameter_bytes, a), cli_bytes((double)r->optimizer_bytes, b),
+            cli_bytes((double)r->transient_bytes, c));
     cli_say_bold(stdout, "predicted peak memory %s%s",
                  cli_bytes((double)r->predicted_peak_bytes, a), split ? " on one device" : "");
     cli_say(stdout, "\n");

@@ -58,7 +58,6 @@ static weft_status run_kernel(wefti_device *d, const wefti_step *step, const wef
     void *out[WEFTI_MAX_OUT];
     const weft_node *n = x->node;
     for (int i = 0; i < n->inputs; i++) in[i] = address(d, step, x->in[i]);
-    if (x->packed_arg >= 0) in[x->kernel->packed_input] = d->memory + step->args[x->packed_arg];
     for (int o = 0; o < n->outputs; o++) {
         unsigned char *p = address(d, step, x->out[o]);
         out[o] = p;
@@ -271,15 +270,6 @@ static weft_status run_call(wefti_device *d, const wefti_program *p, wefti_bindi
     return WEFT_OK;
 }
 
-static weft_status run_pack(wefti_device *d, const wefti_step *step,
-                            const wefti_exec_options *options) {
-    const wefti_kernel *k = step->routine->code[step->bytes].kernel;
-    wefti_run run = {d->pool, options->random};
-    unsigned char *to = d->memory + step->args[0];
-    wefti_device_observe(d, to, k->packed_bytes);
-    return k->pack(k, &run, d->memory + step->args[1], to);
-}
-
 static wefti_binding *binding_of(wefti_device *d, const wefti_program *p) {
     for (int64_t i = 0; i < d->binding_count; i++)
         if (d->bindings[i].program == p) return &d->bindings[i];
@@ -317,8 +307,6 @@ static weft_status run_step(wefti_device *d, const wefti_program *p, wefti_bindi
         return name_transfer(run_post(d, b, step), b, step, NULL);
     case WEFTI_STEP_WAIT:
         return name_transfer(run_wait(d, b, step), b, step, NULL);
-    case WEFTI_STEP_PACK:
-        return run_pack(d, step, options);
     }
     return WEFT_OK;
 }

@@ -52,11 +52,11 @@ static weft_status find_peak(const wefti_program_builder *b, int32_t *out) {
     return WEFT_OK;
 }
 
-/* The step of that time. Packing has none: what it needs stays. */
+/* The step of that time. */
 static void find_peak_step(wefti_program_builder *b, int32_t worst) {
     int32_t latest = -1;
     b->p->peak_step = -1;
-    for (int s = 0; s < WEFTI_SECTION_PACK; s++)
+    for (int s = 0; s < WEFTI_SECTIONS; s++)
         for (int64_t k = 0; k < b->step_count[s]; k++) {
             int32_t at = b->steps[s][k].at;
             if (at > worst || at <= latest) continue;

@@ -22,9 +22,6 @@ weft_status wefti_build_compile(wefti_program_builder *b, const weft_body *key, 
     int64_t count = p->routine_count;
     spec->prepare = b->spec->prepare;
     spec->backends = b->spec->backends;
-    /* At level 3 a call reads what was gathered for it, and nothing is when weights are packed. */
-    bool pieces = b->spec->plan && b->spec->plan->optimizer.level >= 3;
-    if (b->spec->shared || pieces) spec->prepare.pack_weights = false;
     WEFT_TRY(WEFT_GROW(p->routines, count, b->routine_cap));
     WEFT_TRY(WEFT_GROW(b->keys, b->key_count, b->key_cap));
     char *text = wefti_arena_strdup(b->scratch, accumulate);

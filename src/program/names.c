@@ -12,8 +12,7 @@ const char *wefti_phase_text(const wefti_step *step) {
 
 const char *wefti_section_text(wefti_section section) {
     static const char *const names[WEFTI_SECTIONS] = {"first microbatch", "each further microbatch",
-                                                      "norms of gradients", "update",
-                                                      "packing of weights"};
+                                                      "norms of gradients", "update"};
     return names[section];
 }
 
@@ -61,7 +60,7 @@ weft_status wefti_cells_used(const wefti_program *p, wefti_cell_use **out, int32
     wefti_cell_use *list;
     int32_t count = 0;
     WEFT_NEW_ARRAY(list, wefti_cell_use, p->routine_count + 1);
-    for (int s = 0; s < WEFTI_SECTION_PACK; s++)
+    for (int s = 0; s < WEFTI_SECTIONS; s++)
         for (int32_t i = 0; i < p->step_count[s]; i++) {
             const wefti_step *step = &p->steps[s][i];
             int32_t at = 0;

@@ -44,10 +44,8 @@ static const char *kind_text(const wefti_step *step) {
         return "loss";
     case WEFTI_STEP_POST:
         return "post";
-    case WEFTI_STEP_WAIT:
-        return "wait";
     default:
-        return "pack";
+        return "wait";
     }
 }
 

@@ -79,7 +79,7 @@ static void add_transfer(writer *w, const wefti_step *step, const wefti_step_tra
 
 static void add_step(writer *w, const wefti_program *p, const wefti_step *step,
                      const wefti_cell_use *cells, int32_t count) {
-    static const char *const kinds[] = {"call", "copy", "loss", "post", "wait", "pack"};
+    static const char *const kinds[] = {"call", "copy", "loss", "post", "wait"};
     wefti_step_transfer x;
     int32_t cell = 0;
     open(w, NULL, '{');
@@ -152,7 +152,7 @@ static void add_tensor(writer *w, const wefti_program *p, const weft_plan *plan,
 }
 
 weft_status wefti_program_json(const wefti_program *p, const weft_plan *plan, char **out) {
-    static const char *const sections[] = {"first", "next", "norm", "update", "pack"};
+    static const char *const sections[] = {"first", "next", "norm", "update"};
     writer w = {.first = true};
     wefti_cell_use *cells;
     int32_t count;

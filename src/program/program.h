@@ -27,24 +27,13 @@ typedef struct wefti_instruction {
     int64_t bytes; /* of a copy or addition */
     bool add;      /* node NULL: out[0] += in[0], elements of `dtype` */
     weft_dtype dtype;
-    int32_t packed_arg; /* argument that holds the packed weight of in[kernel->packed_input], -1:
-                           none */
-    int32_t transfer;   /* communication: its number in the program's partition, kernel NULL; -1 */
-    bool joined; /* communication: the next one too is posted before this one is waited for */
+    int32_t transfer; /* communication: its number in the program's partition, kernel NULL; -1 */
+    bool joined;      /* communication: the next one too is posted before this one is waited for */
     wefti_cost cost;
 } wefti_instruction;
 
-/* A packed weight that a routine needs: the argument behind all others. */
-typedef struct wefti_packed_need {
-    int32_t arg;         /* argument number of the packed buffer */
-    int32_t source_arg;  /* argument number of the parameter */
-    int32_t instruction; /* whose kernel packs */
-    int64_t bytes;
-    uint64_t format;
-} wefti_packed_need;
-
 /* A compiled body. Arguments in order: body inputs, body outputs (the first `outputs` of them),
- * saved block (if saved_bytes > 0), packed weights. */
+ * saved block (if saved_bytes > 0). */
 typedef struct wefti_routine {
     weft_body *body;
     const weft_body *unfused; /* as it was cut, or as the graph has it */
@@ -55,8 +44,6 @@ typedef struct wefti_routine {
     int64_t saved_bytes;
     int64_t frame_bytes;
     int32_t *alias; /* per output: the input argument whose memory it is (in-place ops), or -1 */
-    wefti_packed_need *packed;
-    int32_t packed_count;
 } wefti_routine;
 
 /* How a body becomes a routine. Saved values are addressed inside the saved block: `in_saved[i]` /
@@ -101,8 +88,6 @@ typedef enum wefti_section {
     WEFTI_SECTION_NEXT,   /* of a further one (gradients are added) */
     WEFTI_SECTION_NORM,   /* squares of the gradients, for clipping */
     WEFTI_SECTION_UPDATE, /* the optimizer */
-    WEFTI_SECTION_PACK,   /* weights into the kernels' packed forms, before the first step and after
-                             loading */
     WEFTI_SECTIONS
 } wefti_section;
 
@@ -112,9 +97,7 @@ typedef enum wefti_step_kind {
     WEFTI_STEP_LOSS, /* the loss is known: stop before any update when it is not finite */
     WEFTI_STEP_POST, /* begin transfer `bytes` of the partition: args[0] source, args[1]
                         destination, -1: none */
-    WEFTI_STEP_WAIT, /* for the oldest begun */
-    WEFTI_STEP_PACK  /* args[0] packed, args[1] parameter; packs by `routine`'s instruction `bytes`
-                      */
+    WEFTI_STEP_WAIT  /* for the oldest begun */
 } wefti_step_kind;
 
 typedef enum wefti_phase { WEFTI_FORWARD, WEFTI_BACKWARD, WEFTI_UPDATE, WEFTI_OTHER } wefti_phase;
@@ -127,7 +110,7 @@ typedef struct wefti_step {
     int64_t *args;      /* arena offsets */
     const char **names; /* of the buffers that the arguments lie in; NULL: no argument */
     int64_t frame;      /* arena offset of the frame */
-    int64_t bytes;      /* COPY: how much; PACK: instruction number */
+    int64_t bytes;      /* COPY: how much; POST: the transfer's number */
     uint64_t stream;    /* random stream of the call */
     int32_t micro;      /* which microbatch, in sections that run all of them; else 0 */
     int32_t tensor;     /* UPDATE: index of the parameter, else -1 */
@@ -200,8 +183,8 @@ typedef struct wefti_program {
     int32_t grad_count;
     weft_body **bodies; /* joined and fused ones, owned */
     int32_t body_count;
-    int64_t persistent_bytes; /* parameters, states, optimizer, packed weights, scalars: at the
-                                 bottom of the arena */
+    int64_t persistent_bytes; /* parameters, states, optimizer, scalars: at the bottom of the
+                                 arena */
     int64_t transient_bytes;  /* everything else: from `transient_base` up */
     int64_t transient_base;
     int64_t peak_bytes; /* transient_base + transient_bytes: the predicted peak */

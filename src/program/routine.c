@@ -28,7 +28,7 @@ typedef struct compiler {
     move *moves;           /* per instruction without a node */
     bool sums;             /* there are nodes that add in place */
     wefti_arena *scratch;
-    int32_t code_cap, packed_cap;
+    int32_t code_cap;
     int64_t *workspace_bytes; /* per instruction */
 } compiler;
 
@@ -181,7 +181,7 @@ static weft_status new_instruction(compiler *c, int ins, int outs, wefti_instruc
     wefti_instruction *x = &r->code[r->code_count];
     memset(x, 0, sizeof *x);
     x->workspace = none();
-    x->packed_arg = x->transfer = -1;
+    x->transfer = -1;
     x->in = wefti_calloc((size_t)(ins + outs), sizeof *x->in);
     WEFT_REQUIRE(x->in, WEFT_E_NOMEM, "no memory for an instruction");
     x->out = x->in + ins;
@@ -194,29 +194,6 @@ static void use(compiler *c, int32_t value, int32_t at) {
     int32_t root = root_of(c, value);
     if (c->first[root] < 0) c->first[root] = at;
     if (at > c->last[root]) c->last[root] = at;
-}
-
-static weft_status need_packed(compiler *c, wefti_instruction *x, int32_t index) {
-    wefti_routine *r = c->r;
-    const wefti_kernel *k = x->kernel;
-    int32_t root = root_of(c, x->node->in[k->packed_input]);
-    int32_t source = c->place[root].arg;
-    for (int32_t p = 0; p < r->packed_count; p++)
-        if (r->packed[p].source_arg == source && r->packed[p].format == k->packed_format) {
-            x->packed_arg = r->packed[p].arg;
-            return WEFT_OK;
-        }
-    if (r->packed_count == c->packed_cap) {
-        int32_t cap = c->packed_cap ? c->packed_cap * 2 : 8;
-        wefti_packed_need *bigger = wefti_realloc(r->packed, (size_t)cap * sizeof *bigger);
-        WEFT_REQUIRE(bigger, WEFT_E_NOMEM, "no memory for packed weights' list");
-        r->packed = bigger;
-        c->packed_cap = cap;
-    }
-    x->packed_arg = r->args++;
-    r->packed[r->packed_count++] =
-        (wefti_packed_need){x->packed_arg, source, index, k->packed_bytes, k->packed_format};
-    return WEFT_OK;
 }
 
 /* The sum that result `value` of node k is a term of and that nobody reads between: the kernel may
@@ -324,12 +301,6 @@ static weft_status emit_nodes(compiler *c, const bool *accumulate_root, ending *
         take_over(c, n, x->kernel, (int32_t)k, final_use);
         if (n->outputs && root_of(c, n->out[0]) != n->out[0])
             final_use[root_of(c, n->out[0])] = final_use[n->out[0]];
-        int p = x->kernel->packed_input;
-        if (p >= 0 && c->spec->prepare.pack_weights) {
-            int32_t root = root_of(c, n->in[p]);
-            if (b->values[root].kind == WEFTI_VALUE_PARAM && b->values[root].node < 0)
-                WEFT_TRY(need_packed(c, x, c->r->code_count - 1));
-        }
     }
     return WEFT_OK;
 }
@@ -513,6 +484,5 @@ void wefti_routine_destroy(wefti_routine *r) {
     }
     wefti_free(r->code);
     wefti_free(r->alias);
-    wefti_free(r->packed);
     wefti_free(r);
 }

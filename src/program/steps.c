@@ -30,7 +30,7 @@ void wefti_build_arg(wefti_program_builder *b, wefti_draft_step *d, int32_t arg,
     wefti_buffer_use(b, buffer);
 }
 
-/* Frame, packed weights and the random stream of a routine's call; then time goes on. */
+/* Frame and random stream of a routine's call; then time goes on. */
 weft_status wefti_build_end(wefti_program_builder *b, wefti_draft_step *d, int32_t routine) {
     const wefti_routine *r = b->p->routines[routine];
     d->step.routine = r;
@@ -40,29 +40,6 @@ weft_status wefti_build_end(wefti_program_builder *b, wefti_draft_step *d, int32
         WEFT_TRY(wefti_buffer_add(
             b, r->frame_bytes, wefti_build_name(b, "working memory of ", d->step.name), &d->frame));
     d->step.stream = wefti_stream_of(d->step.name);
-    for (int32_t i = 0; i < r->packed_count; i++) {
-        const wefti_packed_need *need = &r->packed[i];
-        int32_t source = d->args[need->source_arg].buffer, packed = -1;
-        for (int64_t k = 0; k < b->step_count[WEFTI_SECTION_PACK]; k++) {
-            wefti_draft_step *old = &b->steps[WEFTI_SECTION_PACK][k];
-            const wefti_routine *owner = old->step.routine;
-            if (old->args[1].buffer == source &&
-                owner->code[old->step.bytes].kernel->packed_format == need->format)
-                packed = old->args[0].buffer;
-        }
-        if (packed < 0) {
-            const char *name = wefti_build_name(b, "packed ", b->buffers[source].name);
-            wefti_draft_step *pack;
-            WEFT_TRY(wefti_buffer_persistent(b, need->bytes, name, &packed));
-            WEFT_TRY(wefti_build_begin(b, WEFTI_SECTION_PACK, WEFTI_STEP_PACK, WEFTI_OTHER, name, 2,
-                                       &pack));
-            pack->args[0].buffer = packed;
-            pack->args[1].buffer = source;
-            pack->step.routine = r;
-            pack->step.bytes = need->instruction;
-        }
-        d->args[need->arg].buffer = packed;
-    }
     b->now++;
     return WEFT_OK;
 }

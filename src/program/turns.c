@@ -114,8 +114,6 @@ static void touch_call(turn *t, const wefti_draft_step *call, int32_t parts) {
         touch_refs(t, call, x->in, x->node ? x->node->inputs : 1, part, last, false);
         touch_refs(t, call, x->out, x->node ? x->node->outputs : 1, part, last, true);
         touch_refs(t, call, &x->workspace, 1, part, last, true);
-        if (x->packed_arg >= 0)
-            touch_buffer(t->touches, call->args[x->packed_arg].buffer, part, last, false);
     }
 }
 
@@ -303,7 +301,7 @@ static int32_t part_of_touch(const wefti_routine *r, int32_t arg, bool last) {
     int32_t found = -1;
     for (int32_t k = 0, part = 0; k < r->code_count; k++) {
         const wefti_instruction *x = &r->code[k];
-        bool touched = x->workspace.arg == arg || x->packed_arg == arg;
+        bool touched = x->workspace.arg == arg;
         for (int i = 0; i < (x->node ? x->node->inputs : 1); i++) touched |= x->in[i].arg == arg;
         for (int o = 0; o < (x->node ? x->node->outputs : 1); o++) touched |= x->out[o].arg == arg;
         if (touched && !last) return part;

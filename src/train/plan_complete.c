@@ -278,7 +278,7 @@ static weft_status observe_stage(const wefti_training *t, collector *c, int32_t 
     const wefti_program_spec spec = {
         .graph = t->graph,
         .backends = wefti_builtin_backends(),
-        .prepare = {1, 0, true, WEFTI_BF16_AS_F32},
+        .prepare = {1, 0, WEFTI_BF16_AS_F32},
         .optimizer = wefti_optimizer_plan_of(optimizer),
         .microbatches = (int32_t)t->microbatches,
         .plan = t->job->plan,

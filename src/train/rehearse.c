@@ -29,7 +29,7 @@ static weft_status build_rank(const rehearsal *r, int32_t rank, wefti_program **
     const wefti_program_spec spec = {
         .graph = t->graph,
         .backends = wefti_builtin_backends(),
-        .prepare = {wanted > r->out->ranks ? (int)(wanted / r->out->ranks) : 1, 0, true,
+        .prepare = {wanted > r->out->ranks ? (int)(wanted / r->out->ranks) : 1, 0,
                     WEFTI_BF16_AS_F32},
         .optimizer = wefti_optimizer_plan_of(r->optimizer),
         .microbatches = (int32_t)t->microbatches,
@@ -42,7 +42,6 @@ static weft_status build_rank(const rehearsal *r, int32_t rank, wefti_program **
 
 /* How often a section runs in a step. */
 static int64_t times(const rehearsal *r, const wefti_program *p, int section) {
-    if (section == WEFTI_SECTION_PACK) return 0;
     if (section != WEFTI_SECTION_NEXT) return 1;
     return p->all_microbatches ? 0 : r->training->microbatches - 1;
 }

@@ -154,18 +154,6 @@ static void tell_layout(const table *t, int cell) {
                        wefti_layout_text(info.layout, &of->program->mesh).text);
 }
 
-/* A weight is packed once for each form that is wanted of it. */
-static int64_t packed_bytes(const wefti_program *p) {
-    int64_t bytes = 0;
-    for (int32_t s = 0; s < p->step_count[WEFTI_SECTION_PACK]; s++) {
-        const wefti_step *step = &p->steps[WEFTI_SECTION_PACK][s];
-        const wefti_routine *r = step->routine;
-        for (int32_t i = 0; i < r->packed_count; i++)
-            if (r->packed[i].instruction == step->bytes) bytes += r->packed[i].bytes;
-    }
-    return bytes;
-}
-
 /* Numbers of routines to 0, 1, 2... in order of appearance. */
 static weft_status number_kinds(weft_model_report *r, int32_t routines) {
     int *numbers;
@@ -256,10 +244,6 @@ static weft_status fill(wefti_training *t, weft_model_report *r) {
     r->optimizer_bytes = m.optimizer_bytes;
     r->transient_bytes = m.transient_bytes;
     r->predicted_peak_bytes = m.predicted_peak_bytes;
-    for (int rank = 0; rank < r->devices; rank++) {
-        int64_t packed = packed_bytes(wefti_session_program_of(t->session, 0, rank));
-        if (packed > r->packed_bytes) r->packed_bytes = packed;
-    }
     for (int i = 0; i < weft_session_tensors(t->session, 0); i++) {
         weft_tensor_info info;
         WEFT_TRY(weft_session_tensor(t->session, 0, i, &info));

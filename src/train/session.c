@@ -13,14 +13,12 @@
 typedef struct section_run {
     const wefti_view *view;
     wefti_section section;
-    bool pack; /* first */
     wefti_exec_options options;
 } section_run;
 
 static weft_status run_device(void *context, wefti_device *device, int32_t rank) {
     const section_run *run = context;
     const wefti_program *p = run->view->programs[rank];
-    if (run->pack) WEFT_TRY(wefti_device_run(device, p, WEFTI_SECTION_PACK, &run->options));
     return wefti_device_run(device, p, run->section, &run->options);
 }
 
@@ -97,14 +95,12 @@ static void take_inputs(const weft_session *s, int64_t first) {
 static weft_status run_pass(weft_session *s, wefti_view *view, wefti_section section,
                             double *out_loss) {
     section_run run = run_of(s, view, section);
-    run.pack = view == s->views[0] && !s->packed;
     weft_status status = wefti_crew_run(s->crew, run_device, &run);
     double loss = loss_here(s, view);
     if (status < 0 && status != WEFT_E_NUMERIC) status = wefti_crew_name(s->crew, status);
     if (s->world) status = wefti_session_settle(s, view, status, &loss);
     take_inputs(s, 0);
     if (status < 0) return name_culprit(s, view, section, status);
-    if (run.pack) s->packed = true;
     if (out_loss) *out_loss = loss;
     return WEFT_OK;
 }
@@ -230,7 +226,6 @@ static weft_status clip(weft_session *s, double *out_norm) {
 
 static void updated(weft_session *s) {
     s->accumulated = 0;
-    s->packed = false;
     s->step++;
 }
 

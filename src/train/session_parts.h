@@ -70,7 +70,6 @@ struct weft_session {
     int64_t *rows;    /* first global row of each microbatch since the last update */
     double *of_ranks; /* [devices]: one number of each, while they are compared */
     int accumulated;  /* microbatches since the last update */
-    bool packed;      /* packed weights are those of the parameters */
     wefti_bf16_compute bf16;
     wefti_before_update *before_update;
     void *before_update_context;

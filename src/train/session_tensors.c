@@ -116,7 +116,6 @@ weft_status weft_session_local(weft_session *s, int program, const char *name,
         out->size[d] = piece.box.size[d];
     }
     if (t->role == WEFTI_TENSOR_INPUT) observe(s, t, &piece);
-    s->packed = false; /* what was packed may be written now */
     return WEFT_OK;
 }
 
@@ -394,7 +393,6 @@ weft_status weft_session_write(weft_session *s, int program, const char *name, c
     wefti_box box = box_of(&v->tensors[index].whole);
     if (!terms) scatter(&v->tensors[index].whole, pieces, count, &box, data);
     wefti_view_give(s, v, index, WEFTI_GIVEN_ONCE);
-    s->packed = false;
     WEFT_REQUIRE(!terms, WEFT_E_ARG,
                  "'%s' is a sum of terms on several devices: it can be read, not written", name);
     return WEFT_OK;
@@ -445,7 +443,6 @@ weft_status wefti_session_fill(weft_session *s, int program, int index, int64_t 
     WEFT_TRY(wefti_session_view(s, program, &v));
     const weft_desc *whole = &v->tensors[index].whole;
     WEFT_TRY(wefti_session_pieces(s, program, index, s->pieces, &found));
-    s->packed = false;
     if (s->world) return fill_across(s, whole, found, first, count, source, context);
     if (s->devices == 1)
         return source(context, 0, count,

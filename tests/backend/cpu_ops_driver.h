@@ -296,8 +296,7 @@ static weft_status prepare(const subject *s, manner how, wefti_kernel **out) {
 static bool check_kernel(const subject *s, const wefti_kernel *k) {
     const weft_node *n = s->node;
     int failed = failures;
-    if (!k->label || k->workspace_bytes < 0 || k->in_place >= n->inputs ||
-        k->packed_input >= n->inputs)
+    if (!k->label || k->workspace_bytes < 0 || k->in_place >= n->inputs)
         complain(s->setup, "prepare", "label, workspace or operand numbers are wrong");
     if (k->in_place >= 0 &&
         (!wefti_in(n, k->in_place) ||

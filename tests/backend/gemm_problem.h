@@ -234,16 +234,7 @@ static problem problem_new(wefti_gemm_spec spec) {
     problem p = {.spec = spec};
     wefti_gemm_spec *s = &p.spec;
     p.a = buffer_random(s->a.dtype, random_layout(s, s->m, s->k, true, &s->a));
-    if (s->b_packed) {
-        int64_t batch[2] = {s->batch[0], s->batch[1]};
-        s->batch[0] = s->batch[1] = 1;
-        p.b = buffer_random(s->b.dtype, random_layout(s, s->k, s->n, false, &s->b));
-        s->b.batch_stride[0] = s->b.batch_stride[1] = 0;
-        s->batch[0] = batch[0];
-        s->batch[1] = batch[1];
-    } else {
-        p.b = buffer_random(s->b.dtype, random_layout(s, s->k, s->n, true, &s->b));
-    }
+    p.b = buffer_random(s->b.dtype, random_layout(s, s->k, s->n, true, &s->b));
     p.c_elems = random_layout(s, s->m, s->n, false, &s->c);
     p.c = buffer_random(s->c.dtype, p.c_elems);
     p.residual = buffer_random(s->c.dtype, p.c_elems);

@@ -29,9 +29,6 @@ static bool runs_here(bool large) {
 static void check_setup(const op_setup *s, double *const *values, bool plain, bool large) {
     op_graph g;
     if (op_graph_open_with(s, values, &g) < 0) return; /* a mix of dtypes that the op refuses */
-    /* The weight of a linear layer: only parameters are packed. */
-    if (!strncmp(s->op->name, "linear", 6))
-        g.graph->root->values[g.node->in[1]].kind = WEFTI_VALUE_PARAM;
     subject subject;
     subject_open(s, &g, &subject);
     bool runs_kernels = !(s->op->flags & WEFTI_OP_RESHAPE), falls = false;

@@ -12,16 +12,10 @@ static void run_problem(problem *p, wefti_isa isa, wefti_pool *pools[3]) {
     buffer first_c = {0}, first_pre = {0};
     for (int threads = 1; threads <= 3; threads++) {
         buffer workspace = buffer_new(wefti_gemm_workspace_bytes(&gemm, threads));
-        buffer c = buffer_new(p->c.bytes), pre = buffer_new(p->c.bytes), packed = {0};
+        buffer c = buffer_new(p->c.bytes), pre = buffer_new(p->c.bytes);
         memcpy(buffer_data(&c), buffer_data(&p->c), c_bytes);
         memcpy(buffer_data(&pre), buffer_data(&p->c), c_bytes);
         wefti_gemm_args args = problem_args(p, &c, &pre);
-        if (s->b_packed) {
-            packed = buffer_new(wefti_gemm_packed_bytes(&gemm));
-            wefti_gemm_pack_b(&gemm, args.b, buffer_data(&packed), pools[threads - 1]);
-            buffer_check(&packed);
-            args.b = buffer_data(&packed);
-        }
         wefti_gemm_run(&gemm, &args, buffer_data(&workspace), pools[threads - 1]);
         buffer_check(&workspace);
         buffer_check(&pre);
@@ -37,7 +31,6 @@ static void run_problem(problem *p, wefti_isa isa, wefti_pool *pools[3]) {
             free(c.base);
             free(pre.base);
         }
-        free(packed.base);
         free(workspace.base);
     }
     free(first_c.base);
@@ -78,7 +71,6 @@ static void test_random_small(void **state) {
         s.batch[1] = random_below(4) ? 1 : random_below(4);
         random_dtypes(&s);
         random_epilogue(&s);
-        s.b_packed = s.k > 0 && random_below(4) == 0;
         s.bf16 = random_bf16();
         problem_test(s, *state);
     }
@@ -109,7 +101,6 @@ static void test_large(void **state) {
             s.batch[1] = shapes[i][3];
             random_dtypes(&s);
             if (round) random_epilogue(&s);
-            s.b_packed = random_below(4) == 0;
             s.bf16 = random_bf16();
             problem_test(s, *state);
         }
@@ -150,7 +141,6 @@ static void test_bf16_tall(void **state) {
             random_dtypes(&s);
             if (round > 1) random_epilogue(&s);
             s.a.dtype = round % 2 ? WEFT_BF16 : WEFT_F32;
-            s.b_packed = round == 3;
             s.bf16 = true;
             if (round % 2) s.a = wefti_gemm_transposed(s.a.dtype, s.m);
             problem_test(s, *state);
@@ -158,7 +148,7 @@ static void test_bf16_tall(void **state) {
 }
 
 /* f32 on tiles: whole register tiles and parts, rows that follow each other and columns, tasks that
- * pack for themselves, tasks of tiles, small products and batches, packed weights. */
+ * pack for themselves, tasks of tiles, small products and batches. */
 static void test_f32_tiles(void **state) {
     static const int64_t shapes[][4] = {/* m, n, k, batch */
                                         {64, 1200, 96, 1}, {150, 420, 1056, 1}, {1300, 100, 96, 1},
@@ -169,14 +159,13 @@ static void test_f32_tiles(void **state) {
         skip();
     }
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (int round = SANITIZED ? 3 : 0; round < 5; round++) {
+        for (int round = SANITIZED ? 3 : 0; round < 4; round++) {
             wefti_gemm_spec s =
                 wefti_gemm_spec_of(WEFT_F32, shapes[i][0], shapes[i][1], shapes[i][2]);
             s.batch[1] = shapes[i][3];
             if (round) random_epilogue(&s);
             if (round == 1) s.a = wefti_gemm_transposed(WEFT_F32, s.m);
             if (round == 2) s.b = wefti_gemm_transposed(WEFT_F32, s.k);
-            s.b_packed = round == 3;
             problem_test(s, *state);
         }
 }
@@ -354,10 +343,6 @@ static void test_refusals(void **state) {
     s.bf16 = true;
     assert_int_equal(wefti_gemm_prepare(&s, WEFTI_ISA_PLAIN, &gemm), WEFT_E_NO_IMPL);
     s = wefti_gemm_spec_of(WEFT_F32, 4, 4, 4);
-    s.batch[1] = 3;
-    s.b_packed = true;
-    assert_int_equal(wefti_gemm_prepare(&s, WEFTI_ISA_PLAIN, &gemm), WEFT_E_ARG);
-    s.b.batch_stride[1] = 0;
     assert_int_equal(wefti_gemm_prepare(&s, WEFTI_ISA_PLAIN, &gemm), WEFT_OK);
     assert_int_equal(wefti_gemm_prepare(&s, WEFTI_ISAS, &gemm), WEFT_E_ARG);
 }

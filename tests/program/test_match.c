@@ -133,7 +133,7 @@ static void open_world(const plan_case *c, world *w) {
     for (int32_t r = 0; r < c->devices; r++) {
         wefti_program_spec spec = {.graph = w->graph,
                                    .backends = wefti_builtin_backends(),
-                                   .prepare = {1, 0, true, WEFTI_BF16_AS_F32},
+                                   .prepare = {1, 0, WEFTI_BF16_AS_F32},
                                    .optimizer = wefti_optimizer_plan_of(w->optimizer),
                                    .microbatches = w->plan->copies * (c->micro ? c->micro : 1),
                                    .plan = w->plan,
@@ -214,7 +214,7 @@ typedef struct spot {
 } spot;
 
 static bool runs(const wefti_program *p, const wefti_routine *r) {
-    for (int s = 0; s < WEFTI_SECTION_PACK; s++)
+    for (int s = 0; s < WEFTI_SECTIONS; s++)
         for (int32_t i = 0; i < p->step_count[s]; i++)
             if (p->steps[s][i].kind == WEFTI_STEP_CALL && p->steps[s][i].routine == r) return true;
     return false;
@@ -324,7 +324,7 @@ static wefti_instruction *recode(const wefti_routine *r, int32_t at, bool twice)
 
 /* Parts of calls end where they did: an instruction is more or less at `at`. */
 static void move_parts(const spot *s, int32_t at, int32_t by, wefti_step **kept) {
-    for (int c = 0; c < WEFTI_SECTION_PACK; c++) {
+    for (int c = 0; c < WEFTI_SECTIONS; c++) {
         size_t bytes = (size_t)s->program->step_count[c] * sizeof **kept;
         memcpy(kept[c] = malloc(bytes + 1), s->program->steps[c], bytes);
         for (int32_t i = 0; i < s->program->step_count[c]; i++) {
@@ -337,7 +337,7 @@ static void move_parts(const spot *s, int32_t at, int32_t by, wefti_step **kept)
 }
 
 static void put_parts_back(const spot *s, wefti_step **kept) {
-    for (int c = 0; c < WEFTI_SECTION_PACK; c++) {
+    for (int c = 0; c < WEFTI_SECTIONS; c++) {
         memcpy(s->program->steps[c], kept[c], (size_t)s->program->step_count[c] * sizeof **kept);
         free(kept[c]);
     }
@@ -370,7 +370,7 @@ static bool fault_code(dice *d, world *w, const plan_case *c, int fault) {
         r->code[at].transfer = own;
         return true;
     }
-    wefti_step *kept[WEFTI_SECTION_PACK];
+    wefti_step *kept[WEFTI_SECTIONS];
     wefti_instruction *code = r->code;
     r->code = recode(r, at, fault == DOUBLED);
     int32_t by = fault == DOUBLED ? 1 : -1;
@@ -461,7 +461,7 @@ static bool communicates(const wefti_step *step) {
 
 static bool fault_step(dice *d, world *w, const plan_case *c, int fault) {
     wefti_program *p = w->programs[roll(d, w->count)];
-    int s = roll(d, WEFTI_SECTION_PACK);
+    int s = roll(d, WEFTI_SECTIONS);
     int32_t count = p->step_count[s];
     if (!count) return false;
     wefti_step *steps = p->steps[s];

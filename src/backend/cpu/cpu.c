@@ -30,7 +30,6 @@ weft_status wefti_cpu_kernel(size_t bytes, const char *label,
     k->run = run;
     k->destroy = destroy;
     k->label = label;
-    k->packed_input = -1;
     k->in_place = -1;
     *out = k;
     return WEFT_OK;

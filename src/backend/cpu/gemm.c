@@ -75,14 +75,6 @@ static weft_status check(const wefti_gemm_spec *spec, wefti_isa isa) {
                      (unsigned)spec->derivative < WEFTI_ACTIVATIONS,
                  WEFT_E_ARG, "no such activation: %d, %d", (int)spec->activation,
                  (int)spec->derivative);
-    WEFT_REQUIRE(!spec->b_packed || (f32 && spec->k > 0), WEFT_E_ARG,
-                 "a packed B needs f32 or bf16 and k > 0, not %s and k %lld",
-                 weft_dtype_text(spec->b.dtype), (long long)spec->k);
-    WEFT_REQUIRE(!spec->b_packed || ((spec->batch[0] <= 1 || spec->b.batch_stride[0] == 0) &&
-                                     (spec->batch[1] <= 1 || spec->b.batch_stride[1] == 0)),
-                 WEFT_E_ARG,
-                 "a packed B serves all batches: its batch strides must be 0, not %lld, %lld",
-                 (long long)spec->b.batch_stride[0], (long long)spec->b.batch_stride[1]);
     return WEFT_OK;
 }
 
@@ -127,7 +119,6 @@ static enum gemm_path path_of(const wefti_gemm_spec *spec) {
     if (spec->m == 0 || spec->n == 0 || spec->batch[0] == 0 || spec->batch[1] == 0)
         return GEMM_EMPTY;
     if (spec->a.dtype == WEFT_F64) return GEMM_F64;
-    if (spec->b_packed) return GEMM_SHARED;
     if (spec->k > 0 && spec->m <= GEMM_SKINNY_ROWS &&
         (spec->b.row_stride == 1 || spec->b.column_stride == 1))
         return GEMM_SKINNY;

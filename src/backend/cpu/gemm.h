@@ -56,8 +56,7 @@ typedef struct wefti_gemm_spec {
     wefti_gemm_operand a, b, c;
     double alpha;
     bool accumulate, has_bias, has_pre, has_residual;
-    bool bf16;     /* operands may be rounded to bf16, for arithmetic that takes nothing else */
-    bool b_packed; /* args.b was written by wefti_gemm_pack_b; then one B serves all batches */
+    bool bf16; /* operands may be rounded to bf16, for arithmetic that takes nothing else */
     wefti_activation activation, derivative;
 } wefti_gemm_spec;
 
@@ -98,8 +97,8 @@ typedef struct wefti_gemm_args {
 weft_status wefti_gemm_bf16_choice(wefti_isa isa, bool *out) WEFT_CHECKED;
 
 /* WEFT_E_SHAPE for negative sizes, WEFT_E_NO_IMPL for dtypes outside the list above and for `bf16`
- * where the isa has no such arithmetic (wefti_isa_has_bf16), WEFT_E_ARG for
- * an isa that this processor lacks or a packed B with batches of its own. */
+ * where the isa has no such arithmetic (wefti_isa_has_bf16), WEFT_E_ARG for an isa that this
+ * processor lacks. */
 weft_status wefti_gemm_prepare(const wefti_gemm_spec *spec, wefti_isa isa,
                                wefti_gemm *out) WEFT_CHECKED;
 
@@ -110,12 +109,5 @@ int64_t wefti_gemm_workspace_bytes(const wefti_gemm *gemm, int threads);
  * before and after. Allocates nothing and cannot fail. NULL pool: this thread alone. */
 void wefti_gemm_run(const wefti_gemm *gemm, const wefti_gemm_args *args, void *workspace,
                     wefti_pool *pool);
-
-/* The packed form of B (f32, or bf16 for products with `bf16`), for weights that are used several
- * times between updates: written once by pack_b, then passed as args.b to runs prepared with
- * `b_packed`. Products of any m, equal n, k, dtypes, isa, `bf16` and k > 0 share it. 64-byte
- * aligned. `gemm`: prepared with b_packed, whose spec.b describes the unpacked B. */
-int64_t wefti_gemm_packed_bytes(const wefti_gemm *gemm);
-void wefti_gemm_pack_b(const wefti_gemm *gemm, const void *b, void *packed, wefti_pool *pool);
 
 #endif

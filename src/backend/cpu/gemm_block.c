@@ -44,16 +44,12 @@ void wefti_gemm_block_batch(wefti_gemm_block *w, const wefti_gemm_args *args, in
     w->adding.spec = &w->adding_spec;
 }
 
-int64_t wefti_gemm_padding(const wefti_gemm *gemm) {
-    return gemm->kernels->element_bytes != 4 ? gemm->kernels->depth_unit : 1;
-}
-
+/* Lines of k in a panel of bf16 are a multiple of a tile's. */
 void wefti_gemm_block_span(wefti_gemm_block *w, int64_t p) {
+    const wefti_gemm_kernels *kernels = w->gemm->kernels;
     w->p = p;
-    const int64_t unit = wefti_gemm_padding(w->gemm);
     w->depth = smaller(w->gemm->k_span, w->gemm->spec.k - p);
-    w->a_depth = round_up(w->depth, unit);
-    w->b_depth = w->gemm->spec.b_packed ? round_up(w->gemm->spec.k, unit) : w->a_depth;
+    w->panel_depth = round_up(w->depth, kernels->element_bytes != 4 ? kernels->depth_unit : 1);
 }
 
 const void *wefti_gemm_element(const wefti_gemm_operand *operand, const char *data, int64_t row,
@@ -72,11 +68,11 @@ static int64_t pack_depth(const wefti_gemm_block *w, int64_t k_stride) {
 /* Line p of the panel that begins with row i, or column j. */
 static char *a_panel(const wefti_gemm_block *w, int64_t i, int64_t p) {
     const int64_t first = w->gemm->a_in_place ? i : w->a_first;
-    return w->a_panels + ((i - first) * w->a_depth + p * w->gemm->kernels->rows) *
+    return w->a_panels + ((i - first) * w->panel_depth + p * w->gemm->kernels->rows) *
                              w->gemm->kernels->element_bytes;
 }
 static char *b_panel(const wefti_gemm_block *w, int64_t j, int64_t p) {
-    return w->b_panels + ((j - w->b_first) * w->b_depth + p * w->gemm->kernels->columns) *
+    return w->b_panels + ((j - w->b_first) * w->panel_depth + p * w->gemm->kernels->columns) *
                              w->gemm->kernels->element_bytes;
 }
 

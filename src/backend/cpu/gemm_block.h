@@ -26,7 +26,7 @@ typedef struct wefti_gemm_block {
     const char *a, *b; /* operands of this batch, unpacked */
     char *a_panels, *b_panels;
     int64_t a_first, b_first; /* row and column of the block that the panels begin with */
-    int64_t a_depth, b_depth; /* lines of a panel: those of this span, or all k of a packed B */
+    int64_t panel_depth;      /* lines of a panel */
     float *partial;           /* sums of the k blocks so far, NULL where they wait in C */
     int64_t i, j, p;          /* where the block starts */
     int64_t rows, columns, depth;
@@ -40,8 +40,6 @@ typedef struct wefti_gemm_block {
 int64_t wefti_gemm_a_bytes(const wefti_gemm *gemm);
 int64_t wefti_gemm_columns_bytes(const wefti_gemm *gemm, int64_t columns);
 int64_t wefti_gemm_partial_bytes(const wefti_gemm *gemm);
-/* Lines of k in a panel of bf16 are a multiple of this. */
-int64_t wefti_gemm_padding(const wefti_gemm *gemm);
 
 /* A block whose panels lie in `workspace`: A's, partial sums, B's. Then its batch and its span. */
 void wefti_gemm_block_begin(wefti_gemm_block *w, const wefti_gemm *gemm, char *workspace);

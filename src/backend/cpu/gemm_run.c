@@ -5,12 +5,11 @@
  * A into the shared workspace. Then tasks each pack a few columns of B, which stay in the
  * second-level cache of their thread, and multiply all rows with them (GotoBLAS's order with the
  * loops over B outermost). Where A has more rows than B columns it is the other way round: B is
- * shared, and tasks pack a few rows of A. With too few of either for the threads, or a packed B,
- * all panels are shared and tasks are tiles of C. Small and batched products: each task packs for
- * itself.
- * Few rows: B is read in place. A is not packed where the kernel reads it as it lies. How C is cut
- * into tiles and k into spans has no influence on any sum: each element is the sum over
- * ascending blocks of k, whose size is fixed. */
+ * shared, and tasks pack a few rows of A. With too few of either for the threads all panels are
+ * shared and tasks are tiles of C. Small and batched products: each task packs for itself. Few
+ * rows: B is read in place. A is not packed where the kernel reads it as it lies. How C is cut into
+ * tiles and k into spans has no influence on any sum: each element is the sum over ascending blocks
+ * of k, whose size is fixed. */
 #include "backend/cpu/gemm_block.h"
 
 #include <string.h>
@@ -26,9 +25,6 @@ enum {
                  together */
 };
 
-static int64_t b_panels_bytes(const wefti_gemm *gemm) {
-    return gemm->spec.b_packed ? 0 : wefti_gemm_columns_bytes(gemm, gemm->n_block);
-}
 static int64_t skinny_a_bytes(const wefti_gemm *gemm) {
     return round_up(gemm->spec.m * gemm->spec.k * 4, GEMM_ALIGNMENT);
 }
@@ -37,7 +33,8 @@ static int64_t skinny_a_bytes(const wefti_gemm *gemm) {
 static int64_t block_bytes(const wefti_gemm *gemm) {
     if (gemm->path == GEMM_SKINNY)
         return skinny_a_bytes(gemm) + GEMM_SKINNY_ROWS * GEMM_SKINNY_COLUMNS * 4;
-    return wefti_gemm_a_bytes(gemm) + b_panels_bytes(gemm) + wefti_gemm_partial_bytes(gemm);
+    return wefti_gemm_a_bytes(gemm) + wefti_gemm_columns_bytes(gemm, gemm->n_block) +
+           wefti_gemm_partial_bytes(gemm);
 }
 
 /* Of `total` rows or columns those that a task packs for itself, at most `most`, so that each
@@ -51,7 +48,7 @@ static int64_t group_size(int64_t total, int64_t most, int64_t unit, int threads
 
 /* 0: B is packed for all threads. */
 static int64_t group_columns(const wefti_gemm *gemm, int threads) {
-    if (gemm->path != GEMM_SHARED || gemm->spec.b_packed || gemm->kernels->n_group == 0) return 0;
+    if (gemm->path != GEMM_SHARED || gemm->kernels->n_group == 0) return 0;
     return group_size(gemm->n_block, gemm->kernels->n_group, gemm->kernels->columns, threads);
 }
 /* 0: A is packed for all threads, or is read in place. */
@@ -68,7 +65,7 @@ static int64_t group_rows_bytes(const wefti_gemm *gemm, int64_t rows) {
 static int64_t bytes_of(const wefti_gemm *gemm, int threads) {
     const int64_t rows = group_rows(gemm, threads), group = group_columns(gemm, threads);
     if (rows > 0)
-        return wefti_gemm_partial_bytes(gemm) + b_panels_bytes(gemm) +
+        return wefti_gemm_partial_bytes(gemm) + wefti_gemm_columns_bytes(gemm, gemm->n_block) +
                threads * group_rows_bytes(gemm, rows);
     if (group > 0)
         return wefti_gemm_a_bytes(gemm) + wefti_gemm_partial_bytes(gemm) +
@@ -222,7 +219,7 @@ static void run_shared(const wefti_gemm *gemm, const wefti_gemm_args *args, char
     if (group_rows(gemm, wefti_pool_threads(pool)) > 0) { /* threads' panels of A last */
         w.partial = gemm->split_sums ? (float *)(void *)workspace : NULL;
         w.b_panels = workspace + wefti_gemm_partial_bytes(gemm);
-        w.a_panels = w.b_panels + b_panels_bytes(gemm);
+        w.a_panels = w.b_panels + wefti_gemm_columns_bytes(gemm, gemm->n_block);
     }
     for (int64_t batch = 0; batch < batches; batch++) {
         wefti_gemm_block_batch(&w, args, batch);
@@ -235,11 +232,7 @@ static void run_shared(const wefti_gemm *gemm, const wefti_gemm_args *args, char
                 do {
                     wefti_gemm_block_span(&w, p);
                     const bool pack_a = !w.own_rows && (!keep_a || w.j == 0);
-                    const bool pack_b = !w.own_columns && !spec->b_packed && (!keep_b || w.i == 0);
-                    if (spec->b_packed)
-                        w.b_panels = (char *)(uintptr_t)args->b +
-                                     (w.j * w.b_depth + p * gemm->kernels->columns) *
-                                         gemm->kernels->element_bytes;
+                    const bool pack_b = !w.own_columns && (!keep_b || w.i == 0);
                     if (pack_a && pack_b)
                         wefti_pool_run(pool, pack_a_tasks(&w) + pack_b_tasks(&w), pack_task, &w);
                     else if (pack_a)
@@ -333,26 +326,4 @@ void wefti_gemm_run_f32(const wefti_gemm *gemm, const wefti_gemm_args *args, voi
         wefti_pool_run(
             pool, batches * ceil_div(spec->m, gemm->m_block) * ceil_div(spec->n, gemm->n_block),
             private_task, &r);
-}
-
-/* --- Packed B
- * --------------------------------------------------------------------------------------------------
- */
-
-/* Panels of all k, one after the other. */
-int64_t wefti_gemm_packed_bytes(const wefti_gemm *gemm) {
-    return round_up(round_up(gemm->spec.n, gemm->kernels->columns) *
-                        round_up(gemm->spec.k, wefti_gemm_padding(gemm)) *
-                        gemm->kernels->element_bytes,
-                    GEMM_ALIGNMENT);
-}
-
-void wefti_gemm_pack_b(const wefti_gemm *gemm, const void *b, void *packed, wefti_pool *pool) {
-    wefti_gemm_block w = {.gemm = gemm,
-                          .b = b,
-                          .b_panels = packed,
-                          .columns = gemm->spec.n,
-                          .depth = gemm->spec.k,
-                          .b_depth = round_up(gemm->spec.k, wefti_gemm_padding(gemm))};
-    wefti_pool_run(pool, pack_b_tasks(&w), pack_b_task, &w);
 }
