@@ -8,6 +8,8 @@
 #define PREFETCH_LINES 0
 #define K_BLOCK 1024
 #define M_TILE 60
+#define M_GROUP 0
+#define N_GROUP 0
 #define KERNELS wefti_gemm_kernels_avx2
 #include "backend/cpu/gemm_kernels.h"
 #endif

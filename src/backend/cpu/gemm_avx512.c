@@ -5,8 +5,10 @@
 #define TILE_ROWS 14
 #define TILE_VECTORS 2
 #define PREFETCH_LINES 8 /* about 110 cycles */
-#define K_BLOCK 768
+#define K_BLOCK 1024
 #define M_TILE 84
+#define M_GROUP 84
+#define N_GROUP 128 /* 512 KiB of B in the second-level cache, and 56 KiB of A at a time */
 #define KERNELS wefti_gemm_kernels_avx512
 #include "backend/cpu/gemm_kernels.h"
 #endif

@@ -1,6 +1,7 @@
 /* The kernels of one isa: the includer defines VL (floats of a vector), TILE_ROWS and TILE_VECTORS
  * (the register tile), PREFETCH_LINES (of B's panel that are asked for ahead; 0: none), K_BLOCK and
- * M_TILE (what a task keeps in the second-level cache) and KERNELS (the table's name). */
+ * M_TILE (what a task keeps in the second-level cache), M_GROUP and N_GROUP (rows and columns that
+ * a task packs for itself, at most; 0: none) and KERNELS (the table's name). */
 #include "backend/cpu/gemm_internal.h"
 #include "backend/cpu/gemm_vector.h"
 
@@ -399,6 +400,8 @@ const wefti_gemm_kernels KERNELS = {
     .k_block = K_BLOCK, /* panels stream from the second-level cache; few passes over C */
     .m_tile = M_TILE,   /* a task: about 250 KiB of A in the second-level cache */
     .n_tile = 384,
+    .m_group = M_GROUP,
+    .n_group = N_GROUP,
     .tile = tile,
     .pack_a = pack_a,
     .pack_b = pack_b,

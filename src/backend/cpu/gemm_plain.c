@@ -7,5 +7,7 @@
 #define PREFETCH_LINES 0
 #define K_BLOCK 768
 #define M_TILE 84
+#define M_GROUP 0
+#define N_GROUP 0
 #define KERNELS wefti_gemm_kernels_plain
 #include "backend/cpu/gemm_kernels.h"
