@@ -3,9 +3,14 @@
  * that is to be copied, a page is as short as that, so that one line follows the other. */
 #include "comm/copy.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
+
+#include "base/clock.h"
 
 enum { LINE = 64, PAIR = 2 * LINE, PAGE = 4096, PAGES = WEFTI_COPY_ALL };
 
@@ -122,7 +127,56 @@ int64_t wefti_copy_cache(void) {
     return bytes;
 }
 
+/* --- Whether the last level is near
+ * ------------------------------------------------------------------------------- */
+
+enum {
+    NEAR = 8 /* second-level caches' worth that a last level holds for a core, where it is near */
+};
+
+/* The second of two: the first finds what another way has left in the caches. */
+static int64_t copy_ns(void *to, const void *from, size_t bytes, int streamed) {
+    wefti_copy(to, from, bytes, streamed);
+    int64_t start = wefti_now_ns();
+    wefti_copy(to, from, bytes, streamed);
+    return wefti_now_ns() - start;
+}
+
+/* Half of NEAR is copied as usual and half streamed, in turn. */
+static bool measure_near(void) {
+    enum {
+        ROUNDS = 4,
+        GAP = 4096 /* so that no line of one lies a power of two from the other's */
+    };
+    const size_t bytes = (size_t)wefti_copy_cache() * NEAR / 2, all = 2 * bytes + GAP;
+    char *from = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (from == MAP_FAILED) return false;
+    (void)madvise(from, all, MADV_HUGEPAGE);
+    memset(from, 1, all); /* pages of its own, not the one of zeros */
+    char *to = from + bytes + GAP;
+    int64_t usual = INT64_MAX, streamed = INT64_MAX;
+    for (int round = 0; round < ROUNDS; round++) {
+        int64_t ns = copy_ns(to, from, bytes, 0);
+        if (ns < usual) usual = ns;
+        ns = copy_ns(to, from, bytes, WEFTI_COPY_ALL / 2);
+        if (ns < streamed) streamed = ns;
+    }
+    (void)munmap(from, all);
+    return usual <= streamed;
+}
+
+static bool last_level_is_near;
+static void find_near(void) {
+    last_level_is_near = measure_near();
+}
+int64_t wefti_copy_kept(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&once, find_near);
+    return wefti_copy_cache() * (last_level_is_near ? NEAR : 1);
+}
+
 int wefti_copy_streamed(int64_t bytes) {
     int64_t times = bytes / wefti_copy_cache();
-    return times >= 24 ? WEFTI_COPY_ALL : times >= 8 ? 3 : times >= 1 ? 2 : 0;
+    if (times < 1 || bytes < wefti_copy_kept()) return 0;
+    return times >= 24 ? WEFTI_COPY_ALL : times >= NEAR ? 3 : 2;
 }

@@ -3,7 +3,9 @@
  * As in all-reduces (comm/local_boxes.c) such a member shows its part in boxes that all reach,
  * chunk by chunk, but one set of them serves all others: everybody takes chunk k of each part out
  * of the boxes, or out of sources within reach, into its own result. `given` chunks lie in boxes;
- * `reduced` ones this member has taken of all others.
+ * `reduced` ones this member has taken of all others. Once half of the boxes are free they are all
+ * filled, and all that is there is taken: one at a time, two members in step took half as long
+ * again for 4 MiB.
  *
  * A part is then read from memory once, goes from core to core in their caches, and is written past
  * them. The kernel, which could fetch it too, writes it by way of the caches. Where those hold the
@@ -115,13 +117,13 @@ wefti_local_outcome wefti_local_move_gather(wefti_local *local, wefti_local_seat
         if (wefti_local_broken(local)) return WEFTI_LOCAL_NOTHING;
         happened = false;
         if (post->boxes && post->taken < plan->chunks) see_taken(seat, post, number);
-        if (can_give(post)) {
-            give(post);
+        if (can_give(post) && post->given - post->taken <= WEFTI_LOCAL_BOXES / 2) {
+            while (can_give(post)) give(post);
             wefti_bell_show(&own->given, wefti_local_mark(number, post->given), local->world->mode);
             happened = true;
         }
         if (can_take(seat, post, number)) {
-            take(local, seat, post, number);
+            while (can_take(seat, post, number)) take(local, seat, post, number);
             wefti_bell_show(&own->reduced, wefti_local_mark(number, post->reduced),
                             local->world->mode);
             happened = true;

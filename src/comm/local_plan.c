@@ -98,7 +98,8 @@ static void prepare_share(wefti_local_plan *plan) {
     }
     wefti_local_share(plan, t->me, &plan->first, &plan->count);
     cut_chunks(plan, (CHUNKS / LINE + t->members - 1) / t->members * (LINE / bytes), most);
-    plan->streams_others = plan->bytes >= wefti_copy_cache() / 2;
+    plan->streams_others =
+        plan->bytes >= wefti_copy_cache() / 2 && plan->bytes >= wefti_copy_kept() / 2;
     plan->streams_own = plan->bytes / 16 >= wefti_copy_cache();
 }
 

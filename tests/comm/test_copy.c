@@ -54,6 +54,23 @@ static void copies_are_memcpy(void **state) {
     free(right);
 }
 
+/* More is streamed the more is written, and nothing below what is kept, which stays what it is. */
+static void what_is_kept_is_not_streamed(void **state) {
+    (void)state;
+    int64_t cache = wefti_copy_cache(), kept = wefti_copy_kept();
+    assert_true(kept >= cache && kept % cache == 0);
+    assert_int_equal(wefti_copy_streamed(kept - 1), 0);
+    assert_true(wefti_copy_streamed(kept) > 0);
+    assert_int_equal(wefti_copy_streamed(INT64_MAX), WEFTI_COPY_ALL);
+    int before = 0;
+    for (int64_t bytes = 0; bytes < 40 * cache; bytes += cache / 2) {
+        int now = wefti_copy_streamed(bytes);
+        assert_true(now >= before && now <= WEFTI_COPY_ALL);
+        before = now;
+    }
+    assert_int_equal(wefti_copy_kept(), kept);
+}
+
 /* Of small numbers, so that all dtypes can hold the results of all reductions. */
 static void fill(weft_dtype dtype, void *array, size_t elements, uint64_t stream) {
     float *values = malloc(elements * sizeof *values);
@@ -141,6 +158,7 @@ int main(void) {
     print_message("seed %llu (WEFT_SEED)\n", (unsigned long long)seed);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(copies_are_memcpy),
+        cmocka_unit_test(what_is_kept_is_not_streamed),
         cmocka_unit_test(reductions_are_the_same),
         cmocka_unit_test(moves_are_the_same),
     };
