@@ -88,7 +88,8 @@ WEFT_API weft_status weft_plan_pipeline(weft_plan *plan, int stages, int microba
  * a rule are shared out by cost. */
 WEFT_API weft_status weft_plan_stage(weft_plan *plan, const char *match, int stage) WEFT_CHECKED;
 /** Another mesh for one stage: a size for each axis of the plan's mesh, in order. Stages not named
- * keep the plan's sizes; over all stages they must add up to the devices. */
+ * keep the plan's sizes; over all stages they must add up to the devices. In mode MANUAL, where
+ * each rank hands on to that of its place in the next stage, all stages have one mesh. */
 WEFT_API weft_status weft_plan_stage_mesh(weft_plan *plan, int stage, int axes,
                                           const int *sizes) WEFT_CHECKED;
 /** Microbatches of a step where there is one stage. */

@@ -26,6 +26,19 @@ static int64_t devices_of_meshes(const weft_plan *plan) {
     return devices;
 }
 
+/* Ranks of one stage have values of their own in mode manual: what the next one gets of them is
+ * clear only where each has one rank there. */
+static weft_status check_equal_meshes(const weft_plan *plan) {
+    for (int32_t s = 1; plan->mode == WEFT_PARALLEL_MANUAL && s < plan->pipeline.stages; s++)
+        WEFT_REQUIRE(wefti_meshes_alike(&plan->pipeline.meshes[s], plan->pipeline.meshes),
+                     WEFT_E_ARG,
+                     "pipeline.meshes: stage %d has another mesh than stage 0; in mode manual each "
+                     "rank goes with those of its place in the other stages, which need one mesh; "
+                     "modes semi and data have unlike ones",
+                     s);
+    return WEFT_OK;
+}
+
 static weft_status check_mesh(const weft_plan *plan) {
     int32_t stages = plan->pipeline.stages;
     char words[256];
@@ -37,7 +50,7 @@ static weft_status check_mesh(const weft_plan *plan) {
                      "devices is %d",
                      stages, devices > INT32_MAX ? "at least " : "", (long long)devices,
                      plan->devices);
-        return WEFT_OK;
+        return check_equal_meshes(plan);
     }
     WEFT_REQUIRE(
         plan->devices % stages == 0, WEFT_E_ARG,

@@ -322,6 +322,10 @@ static void test_stage_meshes(void **state) {
     good(weft_plan_optimizer(p, 1, 0, 6)); /* the second stage has 2: all of them */
     good(weft_plan_check(p));
     good(weft_plan_optimizer(p, 0, 0, 0));
+    good(weft_plan_mode(p, WEFT_PARALLEL_MANUAL)); /* values of each rank's own, and for whom? */
+    bad(weft_plan_check(p),
+        "pipeline.meshes: stage 1 has another mesh than stage 0; in mode manual");
+    good(weft_plan_mode(p, WEFT_PARALLEL_SEMI));
     assert_int_equal(wefti_plan_mesh(p, 1).first, 6);
     assert_int_equal(wefti_mesh_size(&(wefti_mesh){0}), 1);
     wefti_mesh mesh = wefti_plan_mesh(p, 1);
