@@ -212,9 +212,9 @@ WEFT_API weft_value weft_top_k(weft_graph *g, weft_value x, int64_t k, weft_valu
 
 /* Communication between the ranks of a world, for models that divide their work by hand: all ranks
  * build the same graph. The world is cut into groups of `count` ranks, `stride` apart: of 4 ranks
- * {2, 1} is 0 1 and 2 3, {2, 2} is 0 2 and 1 3. Gradients are those of the sum of all ranks'
- * losses. Needs a plan for as many devices as the world has processes; docs/how-to-collectives.md.
- */
+ * {2, 1} is 0 1 and 2 3, {2, 2} is 0 2 and 1 3; in a pipeline a group is of ranks of one stage.
+ * Gradients are those of the sum of all ranks' losses. Needs a plan for as many devices as the
+ * world has processes; docs/how-to-collectives.md. */
 typedef struct weft_ranks {
     int count, stride;
 } weft_ranks;

@@ -89,9 +89,13 @@ weft_value wefti_cut_transfer(wefti_cut *c, weft_value value, uint32_t factors,
                               wefti_transfer_kind kind, wefti_reduction reduction, int rank,
                               const wefti_box *have, const wefti_box *want);
 
-/* For ops that name ranks of the world themselves (WEFTI_OP_GROUP): this rank and how many there
- * are; and a transfer among `ranks` [members], ascending, of which this one is number `me`. */
-void wefti_cut_world(const wefti_cut *c, int32_t *out_rank, int32_t *out_size);
+/* For ops that name ranks of the world themselves (WEFTI_OP_GROUP): this rank, how many there are,
+ * and those of its stage, who alone do the same; and a transfer among `ranks` [members], ascending,
+ * of which this one is number `me`. */
+typedef struct wefti_cut_ranks {
+    int32_t rank, world, stage_first, stage_size;
+} wefti_cut_ranks;
+wefti_cut_ranks wefti_cut_world(const wefti_cut *c);
 weft_value wefti_cut_among(wefti_cut *c, weft_value value, int32_t members, int32_t *ranks,
                            int32_t me, wefti_transfer_kind kind, wefti_reduction reduction,
                            int rank, wefti_box *have, wefti_box *want);

@@ -115,15 +115,20 @@ static weft_status infer_reduce_scatter(const weft_node *n, weft_desc *out, int 
 
 /* The members of this rank's group; its place among them. */
 static weft_status find_group(wefti_cut *c, const weft_node *n, int32_t *ranks, int32_t *out_me) {
-    int64_t count = count_of(n), stride = wefti_attr_int(n, "stride");
-    int32_t rank, world;
-    wefti_cut_world(c, &rank, &world);
-    int64_t first = rank / (count * stride) * (count * stride) + rank % stride;
-    WEFT_REQUIRE(first + (count - 1) * stride < world, WEFT_E_ARG,
+    const int64_t count = count_of(n), stride = wefti_attr_int(n, "stride");
+    const wefti_cut_ranks all = wefti_cut_world(c);
+    const int64_t first = all.rank / (count * stride) * (count * stride) + all.rank % stride;
+    const int64_t last = first + (count - 1) * stride;
+    WEFT_REQUIRE(last < all.world, WEFT_E_ARG,
                  "groups of %lld ranks, %lld apart, do not divide a world of %d", (long long)count,
-                 (long long)stride, (int)world);
+                 (long long)stride, (int)all.world);
+    WEFT_REQUIRE(first >= all.stage_first && last < all.stage_first + all.stage_size, WEFT_E_ARG,
+                 "%s: groups of %lld ranks, %lld apart, are of several stages: rank %d's stage has "
+                 "the ranks %d to %d, and what it communicates is of its own cells",
+                 n->op->name, (long long)count, (long long)stride, (int)all.rank,
+                 (int)all.stage_first, (int)(all.stage_first + all.stage_size - 1));
     for (int64_t m = 0; m < count; m++) ranks[m] = (int32_t)(first + m * stride);
-    *out_me = (int32_t)((rank - first) / stride);
+    *out_me = (int32_t)((all.rank - first) / stride);
     return WEFT_OK;
 }
 

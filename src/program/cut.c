@@ -417,9 +417,9 @@ weft_value wefti_cut_transfer(wefti_cut *c, weft_value value, uint32_t factors,
     return finish_transfer(c, value, t);
 }
 
-void wefti_cut_world(const wefti_cut *c, int32_t *out_rank, int32_t *out_size) {
-    *out_rank = c->w->p->rank;
-    *out_size = c->w->p->plan->devices;
+wefti_cut_ranks wefti_cut_world(const wefti_cut *c) {
+    const wefti_partition *p = c->w->p;
+    return (wefti_cut_ranks){p->rank, p->plan->devices, p->mesh.first, wefti_mesh_size(&p->mesh)};
 }
 
 weft_value wefti_cut_among(wefti_cut *c, weft_value value, int32_t members, int32_t *ranks,
