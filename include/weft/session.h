@@ -158,11 +158,12 @@ WEFT_API weft_status weft_session_feed_rows(weft_session *session, int program, 
  * or with copies, which run all microbatches of a step together, it is NaN until the last one, then
  * the mean of all. Without optimizer: forward only. WEFT_E_NUMERIC when the loss is not finite; the
  * message names the first cell that made such a value. (In plans of mode MANUAL each rank has a
- * loss of its own: the others fail with WEFT_E_PEER, and the world can only be left.) WEFT_E_ARG
- * when all microbatches are there already, or for a session that updates inside of its backward
- * pass (one microbatch, no clipping, no keep_gradients): use weft_session_step. A pass that fails
- * ends the step: the next one is the first microbatch of a new one, and so after an update that its
- * norm forbids. */
+ * loss of its own, in pipelines that of the rank of its place in the stage that makes it; all but
+ * the rank that made it fail with WEFT_E_PEER, and the world can only be left.) WEFT_E_ARG when all
+ * microbatches are there already, or for a session that updates inside of its backward pass (one
+ * microbatch, no clipping, no keep_gradients): use weft_session_step. A pass that fails ends the
+ * step: the next one is the first microbatch of a new one, and so after an update that its norm
+ * forbids. */
 WEFT_API weft_status weft_session_accumulate(weft_session *session, double *out_loss) WEFT_CHECKED;
 /** Update the parameters from what was accumulated. *out_norm (may be NULL): the global gradient
  * norm before clipping, or NaN when clipping is off (it is not computed then). WEFT_E_NUMERIC when

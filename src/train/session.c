@@ -43,9 +43,8 @@ static weft_status run_section(weft_session *s, const wefti_view *view, wefti_se
                          wefti_crew_name(s->crew, wefti_crew_run(s->crew, run_device, &run)));
 }
 
-/* Where models communicate by hand each rank has a loss of its own: with one that is not finite it
- * may be alone, and the others anywhere. */
-static bool loss_is_own(const weft_session *s) {
+/* With a loss that is not finite a rank may be alone, and the others anywhere. */
+bool wefti_session_loss_is_own(const weft_session *s) {
     return s->world && s->plan && s->plan->mode == WEFT_PARALLEL_MANUAL;
 }
 
@@ -60,7 +59,7 @@ static bool communicates(const wefti_program *p, wefti_section section) {
 static weft_status name_culprit(weft_session *s, const wefti_view *view, wefti_section section,
                                 weft_status status) {
     if (status != WEFT_E_NUMERIC) return status;
-    const bool own = loss_is_own(s);
+    const bool own = wefti_session_loss_is_own(s);
     if (own && communicates(view->own, section)) return wefti_give_up(s->world, status);
     char *first = wefti_strdup(weft_error_message());
     section_run run = run_of(s, view, section);
@@ -185,8 +184,9 @@ static double norm_at(const weft_session *s, int32_t rank) {
     return sqrt(sum) * gradient_scale(s);
 }
 
-/* Where models communicate by hand each device has a norm of its own. It is that of the model where
- * all have the same gradients; with slices, of which nobody here knows, none of them is. */
+/* Where models communicate by hand each device of a stage has a norm of its own. It is that of the
+ * model where all have the same gradients; with slices, of which nobody here knows, none of them
+ * is. */
 static weft_status same_norms(weft_session *s, double norm) {
     weft_status status = WEFT_OK;
     double *all = s->of_ranks;

@@ -113,7 +113,10 @@ weft_status wefti_session_same_job(weft_session *s, const weft_graph *graph,
 /* Everyone's facts and tensors into the view, whose own program is there. Refuses programs whose
  * transfers do not match. */
 weft_status wefti_sites_gather(const weft_session *s, wefti_view *view) WEFT_CHECKED;
-/* What a pass came to: a loss that is not finite anywhere is so everywhere. */
+/* Models that communicate by hand: each rank has a loss of its own. */
+bool wefti_session_loss_is_own(const weft_session *s);
+/* What a pass came to: a loss that is not finite anywhere is so everywhere, or, where ranks have
+ * losses of their own, is a failed peer to the others. */
 weft_status wefti_session_settle(weft_session *s, const wefti_view *view, weft_status status,
                                  double *loss) WEFT_CHECKED;
 

@@ -274,6 +274,14 @@ typedef struct pass_card {
     bool has_loss;
 } pass_card;
 
+/* Whether a rank is told the loss of rank r: in pipelines that communicate by hand that of its own
+ * place in the stage that has it. */
+static bool hears(const weft_session *s, const wefti_view *v, int32_t r) {
+    const wefti_site *mine = &v->sites[s->me], *other = &v->sites[r];
+    return !wefti_session_loss_is_own(s) ||
+           r - other->facts.mesh.first == s->me - mine->facts.mesh.first;
+}
+
 weft_status wefti_session_settle(weft_session *s, const wefti_view *v, weft_status status,
                                  double *loss) {
     pass_card card = {*loss, status, v->sites[s->me].facts.has_loss}, *all = NULL;
@@ -286,12 +294,14 @@ weft_status wefti_session_settle(weft_session *s, const wefti_view *v, weft_stat
     weft_status told = wefti_agree_cards(s->agreement, &card, sizeof card, all);
     int32_t from = -1, bad = -1;
     for (int32_t r = s->devices - 1; r >= 0 && told >= 0; r--) { /* the lowest */
-        if (all[r].has_loss) from = r;
+        if (all[r].has_loss && hears(s, v, r)) from = r;
         if (all[r].status < 0) bad = r;
     }
     if (from >= 0) *loss = all[from].loss;
     wefti_free(all);
     WEFT_TRY(told);
-    if (bad >= 0) WEFT_FAIL(WEFT_E_NUMERIC, "the loss of rank %d is not finite", bad);
-    return WEFT_OK;
+    if (bad < 0) return WEFT_OK;
+    const bool own = wefti_session_loss_is_own(s);
+    if (own && status < 0) return status; /* of which the others hear */
+    WEFT_FAIL_OF(bad, own ? WEFT_E_PEER : WEFT_E_NUMERIC, "the loss of rank %d is not finite", bad);
 }
