@@ -172,7 +172,7 @@ typedef struct wefti_program {
     wefti_partition *
         partition; /* owns the local bodies and the transfers that they name; NULL without a plan */
     bool all_microbatches; /* FIRST runs all microbatches of a step: a pipeline */
-    bool own_norms;        /* norms are of this device alone: the model communicates by hand */
+    bool own_norms; /* norms are of one device of each stage: the model communicates by hand */
     wefti_step *steps[WEFTI_SECTIONS];
     int32_t step_count[WEFTI_SECTIONS];
     wefti_tensor *tensors;

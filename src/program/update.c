@@ -400,9 +400,9 @@ weft_status wefti_build_eager_updates(wefti_program_builder *b, int32_t k) {
 /* ---- after accumulation ---- */
 
 /* Of models that communicate by hand nothing says which gradients are replicas and which are
- * slices: each device has squares of its own. */
+ * slices: each device of a stage has squares of its own. */
 static bool own_norms(const wefti_program_builder *b) {
-    if (!b->part || b->stages > 1 || b->spec->plan->devices == 1) return false;
+    if (!b->part || b->spec->plan->devices == b->stages) return false;
     return b->spec->plan->mode == WEFT_PARALLEL_MANUAL;
 }
 
@@ -446,37 +446,40 @@ static weft_status norm_step(wefti_program_builder *b, int32_t v, int32_t gradie
     return wefti_build_end(b, d, routine);
 }
 
-/* Squares of all devices' pieces, added up everywhere. */
+/* Squares of all devices' pieces, added up everywhere; where each device has its own, those of the
+ * devices of one place in all stages, which are one copy of the model. */
 static weft_status share_norms(wefti_program_builder *b, int32_t total) {
-    if (!b->part || b->p->own_norms) return WEFT_OK;
-    wefti_transfer world = {.kind = WEFTI_TRANSFER_ALL_REDUCE,
-                            .reduction = WEFTI_REDUCE_SUM,
-                            .dtype = b->p->norms_dtype,
-                            .rank = 1,
-                            .members = b->spec->plan->devices,
-                            .me = b->p->rank,
-                            .name = "norms of gradients",
-                            .tag = 1};
-    if (world.members == 1) return WEFT_OK;
-    WEFT_TRY(wefti_build_array(b, world.members, sizeof *world.ranks, &world.ranks));
-    WEFT_TRY(wefti_build_array(b, world.members, sizeof *world.have, &world.have));
-    world.want = world.have;
-    for (int32_t m = 0; m < world.members; m++) {
-        world.ranks[m] = m;
-        world.have[m].size[0] = total;
+    if (!b->part) return WEFT_OK;
+    const bool own = b->p->own_norms;
+    wefti_transfer sum = {.kind = WEFTI_TRANSFER_ALL_REDUCE,
+                          .reduction = WEFTI_REDUCE_SUM,
+                          .dtype = b->p->norms_dtype,
+                          .rank = 1,
+                          .members = own ? b->stages : b->spec->plan->devices,
+                          .me = own ? b->stage : b->p->rank,
+                          .name = "norms of gradients",
+                          .tag = 1};
+    if (sum.members == 1) return WEFT_OK;
+    WEFT_TRY(wefti_build_array(b, sum.members, sizeof *sum.ranks, &sum.ranks));
+    WEFT_TRY(wefti_build_array(b, sum.members, sizeof *sum.have, &sum.have));
+    sum.want = sum.have;
+    for (int32_t m = 0; m < sum.members; m++) {
+        int32_t place = b->p->rank - b->p->mesh.first;
+        sum.ranks[m] = own ? wefti_plan_mesh(b->spec->plan, m).first + place : m;
+        sum.have[m].size[0] = total;
     }
     wefti_transfer *kept;
     int32_t index, routine;
-    WEFT_TRY(wefti_transfer_clone(&world, &kept));
+    WEFT_TRY(wefti_transfer_clone(&sum, &kept));
     WEFT_TRY(wefti_partition_add(b->part, kept, &index));
     weft_desc desc = weft_desc_of(b->p->norms_dtype, 1, (int64_t[]){total});
     WEFT_TRY(wefti_spread_transfer(b, &desc, index, &routine));
-    int32_t own = b->norms;
+    int32_t here = b->norms;
     wefti_draft_step *d;
     WEFT_TRY(wefti_buffer_persistent(b, weft_desc_bytes(&desc), "norms of all devices", &b->norms));
     WEFT_TRY(wefti_build_begin(b, WEFTI_SECTION_NORM, WEFTI_STEP_CALL, WEFTI_UPDATE, "norms",
                                b->p->routines[routine]->args, &d));
-    wefti_build_arg(b, d, 0, own, 0);
+    wefti_build_arg(b, d, 0, here, 0);
     wefti_build_arg(b, d, 1, b->norms, 0);
     return wefti_build_end(b, d, routine);
 }

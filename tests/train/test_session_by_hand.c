@@ -2,7 +2,7 @@
  * first weight by columns and the second by rows, the sum of their results in the graph; and
  * samples shared out, with the gradients' sum in the graph. Twenty steps give the losses and the
  * weights that one device has; also when the slices that four ranks saved after ten are joined and
- * cut for two, which go on. */
+ * cut for two, which go on. In a pipeline the ranks of equal places in all stages are as one. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -34,12 +34,14 @@ enum { RANKS = 4, ROWS = 8, IN = 6, HIDDEN = 12, OUT = 5, STEPS = 20, MOST = IN 
 typedef enum what { UNITS, SAMPLES } what; /* that are shared out */
 
 typedef struct outcome {
-    double loss[STEPS], w1[MOST], w2[HIDDEN * OUT];
+    double loss[STEPS], norm[STEPS], w1[MOST], w2[HIDDEN * OUT], tied;
 } outcome;
 
 typedef struct member {
     what what;
     int ranks, rank; /* one rank: nothing is shared out */
+    int stages;      /* of a pipeline; 0: none */
+    int micro;       /* batches of a step; 0: one */
     outcome out;
     bool momentum;
     int from, to; /* steps; to 0: all */
@@ -48,21 +50,37 @@ typedef struct member {
     int bad;   /* the step in which a number of this rank's samples is NaN; 0: none */
     bool root; /* there is a parameter of each rank's own, whose gradient is inf on rank 2 */
     double clip;
+    bool tied;  /* both cells, and stages, read a parameter */
+    bool wide;  /* groups are of ranks of several stages */
+    bool apart; /* nothing is averaged: replicas go their own ways */
 } member;
 
+/* Ranks that share something out: those of one stage. */
+static int sharers(const member *m) {
+    return m->stages ? m->ranks / m->stages : m->ranks;
+}
+
+static int place_of(const member *m) {
+    return m->rank % sharers(m);
+}
+
 static int units_of(const member *m) {
-    return m->what == UNITS ? HIDDEN / m->ranks : HIDDEN;
+    return m->what == UNITS ? HIDDEN / sharers(m) : HIDDEN;
 }
 
 static int rows_of(const member *m) {
-    return m->what == SAMPLES ? ROWS / m->ranks : ROWS;
+    return m->what == SAMPLES ? ROWS / sharers(m) : ROWS;
+}
+
+static weft_ranks group_of(const member *m) {
+    return (weft_ranks){m->wide ? m->ranks : sharers(m), 1};
 }
 
 /* A weight that all ranks have alike, whose gradient is the mean of theirs. */
 static weft_value averaged(weft_graph *g, const member *m, weft_value w) {
-    if (m->what == UNITS || m->ranks == 1) return w;
-    return weft_scale(g, weft_graph_all_reduce(g, w, (weft_ranks){RANKS, 1}, WEFT_REDUCE_SUM),
-                      1.0 / RANKS);
+    if (m->what == UNITS || sharers(m) == 1 || m->apart) return w;
+    return weft_scale(g, weft_graph_all_reduce(g, w, group_of(m), WEFT_REDUCE_SUM),
+                      1.0 / sharers(m));
 }
 
 /* The loss of the whole is the sum over ranks: of shares of the one loss, or of means of as many
@@ -77,18 +95,23 @@ static weft_status make_graph(const member *m, weft_graph **out) {
     weft_value t = weft_input(g, "t", weft_desc_of(WEFT_F64, 2, (int64_t[]){rows, OUT}));
     weft_value w1 = weft_param(g, "w1", weft_desc_of(WEFT_F64, 2, (int64_t[]){IN, units}), zeros);
     weft_value w2 = weft_param(g, "w2", weft_desc_of(WEFT_F64, 2, (int64_t[]){units, OUT}), zeros);
+    weft_value w3 = WEFT_NO_VALUE, tied = WEFT_NO_VALUE;
+    if (m->root) w3 = weft_param(g, "w3", weft_desc_of(WEFT_F64, 1, (int64_t[]){1}), zeros);
+    if (m->tied) tied = weft_param(g, "tied", weft_desc_of(WEFT_F64, 2, (int64_t[]){1, 1}), zeros);
+    weft_cell_begin(g, "first");
     w1 = averaged(g, m, w1);
+    weft_value y = weft_linear(g, x, w1, WEFT_NO_VALUE, false);
+    if (m->tied) y = weft_add(g, y, averaged(g, m, tied));
+    y = weft_cell_end(g, weft_tanh(g, y));
+    weft_cell_begin(g, "second");
     w2 = averaged(g, m, w2);
-    weft_value y = weft_tanh(g, weft_linear(g, x, w1, WEFT_NO_VALUE, false));
+    if (m->tied) y = weft_add(g, y, averaged(g, m, tied));
     y = weft_linear(g, y, w2, WEFT_NO_VALUE, false);
-    bool sum = m->what == UNITS && m->ranks > 1;
-    if (sum) y = weft_graph_all_reduce(g, y, (weft_ranks){m->ranks, 1}, WEFT_REDUCE_SUM);
+    bool sum = m->what == UNITS && sharers(m) > 1;
+    if (sum) y = weft_graph_all_reduce(g, y, group_of(m), WEFT_REDUCE_SUM);
     weft_value loss = weft_mse(g, y, t);
-    if (m->root) {
-        weft_value w3 = weft_param(g, "w3", weft_desc_of(WEFT_F64, 1, (int64_t[]){1}), zeros);
-        loss = weft_add(g, loss, weft_sum(g, weft_sqrt(g, w3), 0, NULL, false));
-    }
-    weft_loss(g, sum ? weft_scale(g, loss, 1.0 / m->ranks) : loss);
+    if (m->root) loss = weft_add(g, loss, weft_sum(g, weft_sqrt(g, w3), 0, NULL, false));
+    weft_loss(g, weft_cell_end(g, sum ? weft_scale(g, loss, 1.0 / sharers(m)) : loss));
     return weft_graph_status(g);
 }
 
@@ -96,22 +119,56 @@ static double value_at(int64_t row, int64_t column, int kind) {
     return sin(1.0 + (double)row * 1.7 + (double)column * 0.9 + kind * 2.3);
 }
 
-/* The block of a matrix that begins at a row and a column. */
+/* The block of a matrix that begins at a row and a column; nothing where it is another stage's. */
 static weft_status fill(weft_session *s, const char *name, int64_t row, int64_t column, int kind) {
     weft_session_part part;
     TRY(weft_session_local(s, 0, name, &part));
     double *to = part.data;
+    if (!to) return WEFT_OK;
     for (int64_t i = 0; i < part.size[0]; i++)
         for (int64_t j = 0; j < part.size[1]; j++) *to++ = value_at(row + i, column + j, kind);
     return WEFT_OK;
 }
 
+static weft_status feed(weft_session *s, const member *m, int step, int batch) {
+    int64_t row = m->what == SAMPLES ? place_of(m) * rows_of(m) : 0;
+    weft_session_part part;
+    TRY(fill(s, "x", row + (batch * STEPS + step) * 10, 0, 2));
+    TRY(fill(s, "t", row + (batch * STEPS + step) * 10, 0, 3));
+    if (!m->bad || m->bad != step) return WEFT_OK;
+    TRY(weft_session_local(s, 0, "t", &part));
+    if (part.data) ((double *)part.data)[1] = NAN;
+    return WEFT_OK;
+}
+
+static weft_status one_step(weft_session *s, member *m, int step) {
+    double sum = 0, loss;
+    if (m->micro <= 1) {
+        TRY(feed(s, m, step, 0));
+        return weft_session_step(s, 0.1, &m->out.loss[step]);
+    }
+    for (int batch = 0; batch < m->micro; batch++) {
+        TRY(feed(s, m, step, batch));
+        TRY(weft_session_accumulate(s, &loss));
+        sum += loss;
+    }
+    m->out.loss[step] = m->stages ? loss : sum / m->micro;
+    return weft_session_update(s, 0.1, &m->out.norm[step]);
+}
+
+static weft_status read_weight(weft_session *s, const char *name, double *out) {
+    weft_session_part part;
+    TRY(weft_session_local(s, 0, name, &part));
+    if (part.data) memcpy(out, part.data, (size_t)part.bytes);
+    return WEFT_OK;
+}
+
 static weft_status run_steps(weft_session *s, member *m) {
-    int64_t unit = m->what == UNITS ? m->rank * units_of(m) : 0;
-    int64_t row = m->what == SAMPLES ? m->rank * rows_of(m) : 0;
+    int64_t unit = m->what == UNITS ? place_of(m) * units_of(m) : 0;
     weft_session_part part;
     TRY(fill(s, "w1", 0, unit, 0));
     TRY(fill(s, "w2", unit, 0, 1));
+    if (m->tied) TRY(fill(s, "tied", 0, 0, 4));
     if (m->root) {
         TRY(weft_session_local(s, 0, "w3", &part));
         ((double *)part.data)[0] = m->rank == 2 ? 0 : 1; /* the root of 0 has slope inf */
@@ -119,18 +176,11 @@ static weft_status run_steps(weft_session *s, member *m) {
     if (m->load) TRY(weft_session_load_local(s, m->load));
     for (int step = m->from; step < (m->to ? m->to : STEPS); step++) {
         if (weft_session_step_number(s) != step) return WEFT_E_BUG;
-        TRY(fill(s, "x", row + step * 10, 0, 2));
-        TRY(fill(s, "t", row + step * 10, 0, 3));
-        if (m->bad && m->bad == step) {
-            TRY(weft_session_local(s, 0, "t", &part));
-            ((double *)part.data)[1] = NAN;
-        }
-        TRY(weft_session_step(s, 0.1, &m->out.loss[step]));
+        TRY(one_step(s, m, step));
     }
-    TRY(weft_session_local(s, 0, "w1", &part));
-    memcpy(m->out.w1, part.data, (size_t)part.bytes);
-    TRY(weft_session_local(s, 0, "w2", &part));
-    memcpy(m->out.w2, part.data, (size_t)part.bytes);
+    TRY(read_weight(s, "w1", m->out.w1));
+    TRY(read_weight(s, "w2", m->out.w2));
+    if (m->tied) TRY(read_weight(s, "tied", &m->out.tied));
     return m->save ? weft_session_save_local(s, m->save) : WEFT_OK;
 }
 
@@ -139,6 +189,15 @@ static weft_status load_all_or_none(weft_session *s, weft_world *world, const me
     int32_t loaded = weft_session_load_local(s, m->load) >= 0, all;
     TRY(weft_all_reduce(world, NULL, &loaded, &all, 1, WEFT_I32, WEFT_REDUCE_MIN));
     return !all && loaded == (m->rank == 0) ? WEFT_OK : WEFT_E_BUG;
+}
+
+static weft_status make_plan(const member *m, weft_plan **out) {
+    TRY(weft_plan_create(m->ranks, out));
+    if (m->ranks > 1) TRY(weft_plan_mode(*out, WEFT_PARALLEL_MANUAL));
+    if (!m->stages) return WEFT_OK;
+    TRY(weft_plan_stage(*out, "first", 0));
+    TRY(weft_plan_stage(*out, "second", 1));
+    return weft_plan_pipeline(*out, m->stages, m->micro, WEFT_PIPELINE_1F1B, 1);
 }
 
 static weft_status run_member(void *context, weft_world *world) {
@@ -151,8 +210,8 @@ static weft_status run_member(void *context, weft_world *world) {
     o.threads = 1;
     o.world = world;
     o.clip = m->clip;
-    weft_status status = weft_plan_create(m->ranks, &plan);
-    if (status >= 0 && m->ranks > 1) status = weft_plan_mode(plan, WEFT_PARALLEL_MANUAL);
+    o.microbatches = m->micro ? m->micro : 1;
+    weft_status status = make_plan(m, &plan);
     o.plan = plan;
     if (status >= 0) status = make_graph(m, &g);
     if (status >= 0) status = weft_session_create(g, &o, &s);
@@ -169,12 +228,14 @@ static void assert_near(const char *name, int rank, int64_t at, double is, doubl
 }
 
 static void assert_equal(const member *m, const outcome *whole) {
-    int units = units_of(m), first = m->what == UNITS ? m->rank * units : 0;
-    for (int i = 0; i < IN; i++)
+    int units = units_of(m), first = m->what == UNITS ? place_of(m) * units : 0;
+    bool both = !m->stages, last = m->rank >= sharers(m);
+    assert_near("tied", m->rank, 0, m->out.tied, whole->tied);
+    for (int i = 0; i < IN && (both || !last); i++)
         for (int j = 0; j < units; j++)
             assert_near("w1", m->rank, i * units + j, m->out.w1[i * units + j],
                         whole->w1[i * HIDDEN + first + j]);
-    for (int i = 0; i < units * OUT; i++)
+    for (int i = 0; i < units * OUT && (both || last); i++)
         assert_near("w2", m->rank, i, m->out.w2[i], whole->w2[first * OUT + i]);
 }
 
@@ -236,6 +297,110 @@ static void one_loss_is_no_number(void **state) {
     for (int r = 0; r < RANKS; r++)
         assert_rank_fails(&ranks[r], r, r == 2 ? WEFT_E_NUMERIC : WEFT_E_PEER,
                           "rank 2: the loss is nan");
+}
+
+/* ---- pipelines ---- */
+
+enum { STAGES = 2, MICRO = 3 };
+
+static void run_stages(what way, int ranks, double clip) {
+    static member one, members[RANKS];
+    rank_of_world of[RANKS];
+    one = (member){.what = way, .ranks = 1, .micro = MICRO, .clip = clip, .tied = way == SAMPLES};
+    ASSERT_OK(run_member(&one, NULL));
+    for (int r = 0; r < ranks; r++) {
+        members[r] = one;
+        members[r].ranks = ranks;
+        members[r].rank = r;
+        members[r].stages = STAGES;
+    }
+    run_world(ranks, run_member, members, sizeof *members, of);
+    assert_all_ok(of, ranks, way == UNITS ? "hidden units in stages" : "samples in stages");
+    const int share = ranks / STAGES;
+    for (int step = 0; step < STEPS; step++) {
+        double sum = 0;
+        for (int r = 0; r < share; r++) sum += members[r].out.loss[step];
+        assert_near("loss", 0, step, way == UNITS ? sum : sum / share, one.out.loss[step]);
+        for (int r = 0; r < ranks; r++) /* each knows that of its place in the last stage */
+            assert_near("loss", r, step, members[r].out.loss[step],
+                        members[r % share].out.loss[step]);
+        for (int r = 0; r < ranks && clip > 0; r++)
+            assert_near("norm", r, step, members[r].out.norm[step], one.out.norm[step]);
+    }
+    for (int r = 0; r < ranks; r++) assert_equal(&members[r], &one.out);
+}
+
+static void stages_share_out_units(void **state) {
+    (void)state;
+    run_stages(UNITS, RANKS, 0);
+}
+
+static void stages_share_out_samples(void **state) {
+    (void)state;
+    run_stages(SAMPLES, RANKS, 0);
+}
+
+/* The norm is that of all stages, of which each rank has one part. */
+static void norms_are_those_of_all_stages(void **state) {
+    (void)state;
+    run_stages(SAMPLES, STAGES, 0.25); /* one device each */
+    run_stages(SAMPLES, RANKS, 0.25);
+}
+
+/* Slices, and replicas whose gradients are not added up: no rank updates by another's norm. */
+static void unlike_norms_of_stages_are_told(void **state) {
+    (void)state;
+    static member members[RANKS];
+    rank_of_world ranks[RANKS];
+    for (int apart = 0; apart <= 1; apart++) {
+        for (int r = 0; r < RANKS; r++)
+            members[r] = (member){.what = apart ? SAMPLES : UNITS,
+                                  .ranks = RANKS,
+                                  .rank = r,
+                                  .stages = STAGES,
+                                  .micro = MICRO,
+                                  .clip = 0.25,
+                                  .apart = apart};
+        run_world(RANKS, run_member, members, sizeof *members, ranks);
+        for (int r = 0; r < RANKS; r++)
+            assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH,
+                              "clipped where all ranks have the same");
+    }
+}
+
+/* Ranks of other stages do not run the cell that communicates. */
+static void groups_over_stages_are_refused(void **state) {
+    (void)state;
+    static member members[RANKS];
+    rank_of_world ranks[RANKS];
+    for (int r = 0; r < RANKS; r++)
+        members[r] = (member){.what = SAMPLES,
+                              .ranks = RANKS,
+                              .rank = r,
+                              .stages = STAGES,
+                              .micro = MICRO,
+                              .wide = true};
+    run_world(RANKS, run_member, members, sizeof *members, ranks);
+    for (int r = 0; r < RANKS; r++)
+        assert_rank_fails(&ranks[r], r, WEFT_E_ARG, "groups of 4 ranks, 1 apart, are of several");
+}
+
+/* A loss that is no number is told with its rank, which is in the last stage. */
+static void one_loss_of_stages_is_no_number(void **state) {
+    (void)state;
+    static member members[RANKS];
+    rank_of_world ranks[RANKS];
+    for (int r = 0; r < RANKS; r++)
+        members[r] = (member){.what = SAMPLES,
+                              .ranks = RANKS,
+                              .rank = r,
+                              .stages = STAGES,
+                              .micro = MICRO,
+                              .bad = r == 3 ? 3 : 0};
+    run_world(RANKS, run_member, members, sizeof *members, ranks);
+    for (int r = 0; r < RANKS; r++)
+        assert_rank_fails(&ranks[r], r, r == 3 ? WEFT_E_NUMERIC : WEFT_E_PEER,
+                          r == 3 ? "rank 3: the loss is nan" : "rank 3");
 }
 
 /* ---- slices ---- */
@@ -351,8 +516,16 @@ static void slices_go_on_with_other_ranks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hidden_units_shared_out),       cmocka_unit_test(samples_shared_out),
-        cmocka_unit_test(norms_are_those_of_all_ranks),  cmocka_unit_test(one_loss_is_no_number),
+        cmocka_unit_test(hidden_units_shared_out),
+        cmocka_unit_test(samples_shared_out),
+        cmocka_unit_test(norms_are_those_of_all_ranks),
+        cmocka_unit_test(one_loss_is_no_number),
+        cmocka_unit_test(stages_share_out_units),
+        cmocka_unit_test(stages_share_out_samples),
+        cmocka_unit_test(norms_are_those_of_all_stages),
+        cmocka_unit_test(unlike_norms_of_stages_are_told),
+        cmocka_unit_test(groups_over_stages_are_refused),
+        cmocka_unit_test(one_loss_of_stages_is_no_number),
         cmocka_unit_test(slices_go_on_with_other_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
