@@ -99,7 +99,12 @@ if script -qec true /dev/null </dev/null >/dev/null 2>&1; then
     on_terminal "'$weft' train $small checkpoint.dir='$work/$odd'" 'a?]??/step-000000000001'
     plan="parallel.devices=2 'parallel.strategies=[{match: \"$odd\", split: n0=dp}]'"
     on_terminal "'$weft' train $small $plan" "note: 'parallel.strategies=[{match: \"a?]??\""
-    on_terminal "'$weft' model $small $plan" "note: 'parallel.strategies=[{match: \"a?]??\""
+    for verb in model program; do # with what they show, and into a pipe as it is
+        on_terminal "'$weft' $verb $small $plan" "note: 'parallel.strategies=[{match: \"a?]??\""
+        eval "'$weft' $verb $small $plan" 2>&1 | LC_ALL=C grep -qaF "{match: \"$odd\"" || { echo "$verb: another name in a pipe"; failed=1; }
+        on_terminal "'$weft' $verb '$work/$odd.yaml'" 'a?]??.yaml'
+        on_terminal "'$weft' $verb $small --plan '$work/$odd.none'" 'a?]??.none'
+    done
     on_terminal "'$weft' '$odd'" "unknown verb 'a?]??'"
     on_terminal "'$weft' info '$odd'" "there is 'a?]??'"
     on_terminal "'$weft' train '--$odd'" 'unknown option --a?]??'
