@@ -173,15 +173,28 @@ static void measure(int64_t size) {
     fflush(stdout);
 }
 
+/* A count given in word `at`, if there is one; what is none ends the program. */
+static int64_t count_at(int argc, char **argv, int at, int64_t otherwise) {
+    if (at >= argc) return otherwise;
+    char *end;
+    long long count = strtoll(argv[at], &end, 10);
+    if (end != argv[at] && *end == 0 && count > 0) return count;
+    fprintf(stderr,
+            "bench/comm: '%s' is no count; [ROUNDS [BYTES]] or --processes N [--plain] [ROUNDS "
+            "[BYTES]]\n",
+            argv[at]);
+    exit(2);
+}
+
 int main(int argc, char **argv) {
     if (argc > 2 && strcmp(argv[1], "--processes") == 0) {
         bool plain = argc > 3 && strcmp(argv[3], "--plain") == 0;
-        char **rest = argv + 3 + plain;
-        return measure_processes(atoi(argv[2]), plain, argc > 3 + plain ? atoi(rest[0]) : 40,
-                                 argc > 4 + plain ? atoll(rest[1]) : 0);
+        return measure_processes((int)count_at(argc, argv, 2, 2), plain,
+                                 (int)count_at(argc, argv, 3 + plain, 40),
+                                 count_at(argc, argv, 4 + plain, 0));
     }
-    if (argc > 1) rounds = atoi(argv[1]);
-    int64_t only = argc > 2 ? atoll(argv[2]) : 0;
+    rounds = (int)count_at(argc, argv, 1, rounds);
+    int64_t only = count_at(argc, argv, 2, 0);
     if (wefti_comm_local(DEVICES, -1, comm) < 0) fail("communicator");
     pthread_barrier_init(&barrier, NULL, DEVICES);
     static double seconds[64][2];
