@@ -42,12 +42,14 @@ typedef struct member {
     int ranks, rank; /* one rank: nothing is shared out */
     int stages;      /* of a pipeline; 0: none */
     int micro;       /* batches of a step; 0: one */
+    weft_schedule schedule;
     outcome out;
     bool momentum;
     int from, to; /* steps; to 0: all */
     const char *load, *save;
     bool lost; /* not all of them have a file to load */
-    int bad;   /* the step in which a number of this rank's samples is NaN; 0: none */
+    int bad;   /* the step in which a number of rank `bad_rank`'s samples is NaN; 0: none */
+    int bad_rank;
     bool root; /* there is a parameter of each rank's own, whose gradient is inf on rank 2 */
     double clip;
     bool tied;  /* both cells, and stages, read a parameter */
@@ -135,7 +137,7 @@ static weft_status feed(weft_session *s, const member *m, int step, int batch) {
     weft_session_part part;
     TRY(fill(s, "x", row + (batch * STEPS + step) * 10, 0, 2));
     TRY(fill(s, "t", row + (batch * STEPS + step) * 10, 0, 3));
-    if (!m->bad || m->bad != step) return WEFT_OK;
+    if (!m->bad || m->bad != step || m->rank != m->bad_rank) return WEFT_OK;
     TRY(weft_session_local(s, 0, "t", &part));
     if (part.data) ((double *)part.data)[1] = NAN;
     return WEFT_OK;
@@ -197,7 +199,7 @@ static weft_status make_plan(const member *m, weft_plan **out) {
     if (!m->stages) return WEFT_OK;
     TRY(weft_plan_stage(*out, "first", 0));
     TRY(weft_plan_stage(*out, "second", 1));
-    return weft_plan_pipeline(*out, m->stages, m->micro, WEFT_PIPELINE_1F1B, 1);
+    return weft_plan_pipeline(*out, m->stages, m->micro, m->schedule, 1);
 }
 
 static weft_status run_member(void *context, weft_world *world) {
@@ -266,22 +268,26 @@ static void samples_shared_out(void **state) {
     run_way(SAMPLES, 0);
 }
 
+/* Ranks of a world that do the same, each its part. */
+static void run_alike(member like, rank_of_world *ranks) {
+    static member members[RANKS];
+    for (int r = 0; r < like.ranks; r++) {
+        members[r] = like;
+        members[r].rank = r;
+    }
+    run_world(like.ranks, run_member, members, sizeof *members, ranks);
+}
+
 /* Gradients that all ranks have alike have the norm that they have on one device. Nothing says that
  * others are slices: no rank updates by the norm of another's. */
 static void norms_are_those_of_all_ranks(void **state) {
     (void)state;
-    static member members[RANKS];
     rank_of_world ranks[RANKS];
     run_way(SAMPLES, 0.25);
-    for (int r = 0; r < RANKS; r++)
-        members[r] = (member){.what = UNITS, .ranks = RANKS, .rank = r, .clip = 0.25};
-    run_world(RANKS, run_member, members, sizeof *members, ranks);
+    run_alike((member){.what = UNITS, .ranks = RANKS, .clip = 0.25}, ranks);
     for (int r = 0; r < RANKS; r++)
         assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH, "clipped where all ranks have the same");
-    for (int r = 0; r < RANKS; r++)
-        members[r] =
-            (member){.what = SAMPLES, .ranks = RANKS, .rank = r, .clip = 0.25, .root = true};
-    run_world(RANKS, run_member, members, sizeof *members, ranks);
+    run_alike((member){.what = SAMPLES, .ranks = RANKS, .clip = 0.25, .root = true}, ranks);
     for (int r = 0; r < RANKS; r++)
         assert_rank_fails(&ranks[r], r, WEFT_E_NUMERIC, "the norm of rank 2's gradient is");
 }
@@ -289,11 +295,8 @@ static void norms_are_those_of_all_ranks(void **state) {
 /* A rank whose own loss is no number is named on all of them, who wait for it. */
 static void one_loss_is_no_number(void **state) {
     (void)state;
-    static member members[RANKS];
     rank_of_world ranks[RANKS];
-    for (int r = 0; r < RANKS; r++)
-        members[r] = (member){.what = SAMPLES, .ranks = RANKS, .rank = r, .bad = r == 2 ? 3 : 0};
-    run_world(RANKS, run_member, members, sizeof *members, ranks);
+    run_alike((member){.what = SAMPLES, .ranks = RANKS, .bad = 3, .bad_rank = 2}, ranks);
     for (int r = 0; r < RANKS; r++)
         assert_rank_fails(&ranks[r], r, r == 2 ? WEFT_E_NUMERIC : WEFT_E_PEER,
                           "rank 2: the loss is nan");
@@ -301,18 +304,29 @@ static void one_loss_is_no_number(void **state) {
 
 /* ---- pipelines ---- */
 
-enum { STAGES = 2, MICRO = 3 };
+enum { STAGES = 2, MICRO = 3, SCHEDULES = 3 };
 
-static void run_stages(what way, int ranks, double clip) {
+static const weft_schedule schedules[SCHEDULES] = {WEFT_PIPELINE_GPIPE, WEFT_PIPELINE_1F1B,
+                                                   WEFT_PIPELINE_ZERO_BUBBLE};
+
+static member in_stages(member like, int ranks) {
+    like.ranks = ranks;
+    like.stages = STAGES;
+    like.micro = MICRO;
+    return like;
+}
+
+static void run_stages(what way, int ranks, double clip, weft_schedule schedule) {
     static member one, members[RANKS];
     rank_of_world of[RANKS];
-    one = (member){.what = way, .ranks = 1, .micro = MICRO, .clip = clip, .tied = way == SAMPLES};
+    const member like = {
+        .what = way, .clip = clip, .tied = way == SAMPLES, .schedule = schedule, .micro = MICRO};
+    one = like;
+    one.ranks = 1;
     ASSERT_OK(run_member(&one, NULL));
     for (int r = 0; r < ranks; r++) {
-        members[r] = one;
-        members[r].ranks = ranks;
+        members[r] = in_stages(like, ranks);
         members[r].rank = r;
-        members[r].stages = STAGES;
     }
     run_world(ranks, run_member, members, sizeof *members, of);
     assert_all_ok(of, ranks, way == UNITS ? "hidden units in stages" : "samples in stages");
@@ -332,36 +346,28 @@ static void run_stages(what way, int ranks, double clip) {
 
 static void stages_share_out_units(void **state) {
     (void)state;
-    run_stages(UNITS, RANKS, 0);
+    for (size_t i = 0; i < SCHEDULES; i++) run_stages(UNITS, RANKS, 0, schedules[i]);
 }
 
 static void stages_share_out_samples(void **state) {
     (void)state;
-    run_stages(SAMPLES, RANKS, 0);
+    for (size_t i = 0; i < SCHEDULES; i++) run_stages(SAMPLES, RANKS, 0, schedules[i]);
 }
 
 /* The norm is that of all stages, of which each rank has one part. */
 static void norms_are_those_of_all_stages(void **state) {
     (void)state;
-    run_stages(SAMPLES, STAGES, 0.25); /* one device each */
-    run_stages(SAMPLES, RANKS, 0.25);
+    run_stages(SAMPLES, STAGES, 0.25, WEFT_PIPELINE_1F1B); /* one device each */
+    for (size_t i = 0; i < SCHEDULES; i++) run_stages(SAMPLES, RANKS, 0.25, schedules[i]);
 }
 
 /* Slices, and replicas whose gradients are not added up: no rank updates by another's norm. */
 static void unlike_norms_of_stages_are_told(void **state) {
     (void)state;
-    static member members[RANKS];
     rank_of_world ranks[RANKS];
     for (int apart = 0; apart <= 1; apart++) {
-        for (int r = 0; r < RANKS; r++)
-            members[r] = (member){.what = apart ? SAMPLES : UNITS,
-                                  .ranks = RANKS,
-                                  .rank = r,
-                                  .stages = STAGES,
-                                  .micro = MICRO,
-                                  .clip = 0.25,
-                                  .apart = apart};
-        run_world(RANKS, run_member, members, sizeof *members, ranks);
+        member like = {.what = apart ? SAMPLES : UNITS, .clip = 0.25, .apart = apart};
+        run_alike(in_stages(like, RANKS), ranks);
         for (int r = 0; r < RANKS; r++)
             assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH,
                               "clipped where all ranks have the same");
@@ -371,16 +377,8 @@ static void unlike_norms_of_stages_are_told(void **state) {
 /* Ranks of other stages do not run the cell that communicates. */
 static void groups_over_stages_are_refused(void **state) {
     (void)state;
-    static member members[RANKS];
     rank_of_world ranks[RANKS];
-    for (int r = 0; r < RANKS; r++)
-        members[r] = (member){.what = SAMPLES,
-                              .ranks = RANKS,
-                              .rank = r,
-                              .stages = STAGES,
-                              .micro = MICRO,
-                              .wide = true};
-    run_world(RANKS, run_member, members, sizeof *members, ranks);
+    run_alike(in_stages((member){.what = SAMPLES, .wide = true}, RANKS), ranks);
     for (int r = 0; r < RANKS; r++)
         assert_rank_fails(&ranks[r], r, WEFT_E_ARG, "groups of 4 ranks, 1 apart, are of several");
 }
@@ -388,16 +386,8 @@ static void groups_over_stages_are_refused(void **state) {
 /* A loss that is no number is told with its rank, which is in the last stage. */
 static void one_loss_of_stages_is_no_number(void **state) {
     (void)state;
-    static member members[RANKS];
     rank_of_world ranks[RANKS];
-    for (int r = 0; r < RANKS; r++)
-        members[r] = (member){.what = SAMPLES,
-                              .ranks = RANKS,
-                              .rank = r,
-                              .stages = STAGES,
-                              .micro = MICRO,
-                              .bad = r == 3 ? 3 : 0};
-    run_world(RANKS, run_member, members, sizeof *members, ranks);
+    run_alike(in_stages((member){.what = SAMPLES, .bad = 3, .bad_rank = 3}, RANKS), ranks);
     for (int r = 0; r < RANKS; r++)
         assert_rank_fails(&ranks[r], r, r == 3 ? WEFT_E_NUMERIC : WEFT_E_PEER,
                           r == 3 ? "rank 3: the loss is nan" : "rank 3");
