@@ -146,8 +146,9 @@ static int64_t copy_ns(void *to, const void *from, size_t bytes, int streamed) {
 static bool measure_near(void) {
     enum {
         ROUNDS = 4,
-        GAP = 4096 /* so that no line of one lies a power of two from the other's */
+        GAP = 4096 /* so that the one does not begin a power of two behind the other */
     };
+    if (!wefti_copy_streaming(wefti_copy_best())) return true; /* there is nothing to gain */
     const size_t bytes = (size_t)wefti_copy_cache() * NEAR / 2, all = 2 * bytes + GAP;
     char *from = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (from == MAP_FAILED) return false;

@@ -4,8 +4,8 @@
  * chunk by chunk, but one set of them serves all others: everybody takes chunk k of each part out
  * of the boxes, or out of sources within reach, into its own result. `given` chunks lie in boxes;
  * `reduced` ones this member has taken of all others. Once half of the boxes are free they are all
- * filled, and all that is there is taken: one at a time, two members in step took half as long
- * again for 4 MiB.
+ * filled, and all that is there is taken: one at a time, two members in step took 293 us instead
+ * of 198 for 4 MiB where nothing was streamed, and 3 % longer for 64 MiB.
  *
  * A part is then read from memory once, goes from core to core in their caches, and is written past
  * them. The kernel, which could fetch it too, writes it by way of the caches. Where those hold the

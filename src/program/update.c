@@ -463,8 +463,8 @@ static weft_status share_norms(wefti_program_builder *b, int32_t total) {
     WEFT_TRY(wefti_build_array(b, sum.members, sizeof *sum.ranks, &sum.ranks));
     WEFT_TRY(wefti_build_array(b, sum.members, sizeof *sum.have, &sum.have));
     sum.want = sum.have;
+    const int32_t place = b->p->rank - b->p->mesh.first;
     for (int32_t m = 0; m < sum.members; m++) {
-        int32_t place = b->p->rank - b->p->mesh.first;
         sum.ranks[m] = own ? wefti_plan_mesh(b->spec->plan, m).first + place : m;
         sum.have[m].size[0] = total;
     }
