@@ -189,8 +189,8 @@ typedef enum wefti_op_flags {
      * Chosen where it saves communication: the result is not larger than the operands. With a
      * result that is no float (a cast to integers) the op is not linear. */
     WEFTI_OP_LINEAR = 64,
-    /* Communicates among ranks that it names itself (ops/collective.c): always lowered in a plan's
-     * programs, and never left out, since the others wait for it. */
+    /* Communicates among ranks that it names itself (ops/collective/collective.c): always lowered
+     * in a plan's programs, and never left out, since the others wait for it. */
     WEFTI_OP_GROUP = 128,
     /* Besides IN_PLACE: output 0 is input 0 with input 1 added. No backend runs it: the kernel that
      * makes input 1 adds to input 0 itself if it can, else a routine's own addition does. */

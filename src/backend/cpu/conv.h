@@ -30,9 +30,9 @@ typedef enum wefti_conv_kind {
     WEFTI_CONV_GRAD_WEIGHT /* x, y's gradient -> w's gradient */
 } wefti_conv_kind;
 
-/* x [batch, in, x...], w [out, in / groups, k...], y [batch, out, y...]: see ops/conv.c. Arrays
- * have `spatial` entries, behind them 1 (0 for padding). The dtypes are those of the operands or of
- * their gradients. */
+/* x [batch, in, x...], w [out, in / groups, k...], y [batch, out, y...]: see ops/dense/conv.c.
+ * Arrays have `spatial` entries, behind them 1 (0 for padding). The dtypes are those of the
+ * operands or of their gradients. */
 typedef struct wefti_conv {
     wefti_conv_kind kind;
     int spatial; /* 2 or 3 */

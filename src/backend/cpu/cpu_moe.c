@@ -125,7 +125,7 @@ static weft_status run_rows(const wefti_kernel *kernel, const wefti_run *run, co
     return WEFT_OK;
 }
 
-/* `tokens` and `buffers` are x and y of ops/moe.c; input 0 is one of them. */
+/* `tokens` and `buffers` are x and y of ops/moe/moe.c; input 0 is one of them. */
 static weft_status rows(const weft_node *n, const wefti_prepare *options, const char *label,
                         void (*kernel)(wefti_pool *, const wefti_moe_args *),
                         const weft_desc *tokens, const weft_desc *buffers, wefti_kernel **out) {

@@ -22,7 +22,7 @@
  * partial results in full precision, for each block lent. Where halves change nothing (not
  * causal, positions known only at run time, pieces of one row) a device's one run is its piece.
  * Steps in which a window hides all keys from all queries are left out. */
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 enum { RUNS = 2 };
 

@@ -31,7 +31,7 @@
  * that of query 0.
  *
  * Over split sequences: attention_split.c. */
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 #include "base/philox.h"
 

@@ -1,5 +1,5 @@
 /* Blocks along a split dimension: see blocks.h. */
-#include "ops/blocks.h"
+#include "ops/move/blocks.h"
 
 wefti_block wefti_block_of(const wefti_cut *c, int i, int o, int dim, int64_t shift) {
     const wefti_split_rule *r = wefti_cut_rule(c);

@@ -35,7 +35,7 @@
  * "Symbolic discovery of optimization algorithms", NeurIPS 2023, algorithm 2; You et al., "Large
  * batch optimization for deep learning", ICLR 2020, algorithm 2; Shazeer, Stern, "Adafactor", ICML
  * 2018, algorithms 4 and 5. */
-#include "ops/optimizer.h"
+#include "ops/optimizer/optimizer.h"
 
 enum {
     LEARNING_RATE = WEFTI_LEARNING_RATE,

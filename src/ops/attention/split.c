@@ -5,7 +5,7 @@
  * results are merged by their log-sum-exps, all at once. */
 #include <float.h>
 
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 wefti_ints wefti_attention_begin(const wefti_cut *c, const weft_node *n) {
     wefti_ints begin = {0};

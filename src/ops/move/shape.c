@@ -3,7 +3,7 @@
  *
  * reshape is free (WEFTI_OP_RESHAPE); slices of something that lives anyway are recomputed in the
  * backward pass rather than kept. */
-#include "ops/blocks.h"
+#include "ops/move/blocks.h"
 
 static weft_status check_rank_at_least_1(const weft_node *n, int64_t axis) {
     return wefti_op_check_axis(n, axis, wefti_in(n, 0)->rank);

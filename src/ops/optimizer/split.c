@@ -1,7 +1,7 @@
 /* Optimizer steps over pieces of a parameter that need something of the whole: norms (lamb), means
  * of squares along rows and columns (adafactor). The sums of the pieces are added up first and
  * given to the step, which is then one of pieces. */
-#include "ops/optimizer.h"
+#include "ops/optimizer/optimizer.h"
 
 /* Scalar number `place` of the step, of the dtype of `like`. */
 static weft_value scalar_at(weft_graph *g, weft_value scalars, int place, weft_value like) {
