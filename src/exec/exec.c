@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
-#include "exec/device.h"
+#include "exec/rank_device.h"
 #include "program/print.h"
 
 /* ---- instructions ---- */

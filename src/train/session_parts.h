@@ -5,7 +5,7 @@
 #ifndef WEFTI_SESSION_PARTS_H
 #define WEFTI_SESSION_PARTS_H
 
-#include "exec/crew.h"
+#include "exec/workers.h"
 #include "train/agree.h"
 #include "train/optimizer.h"
 #include "train/session.h"

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "exec/crew.h"
+#include "exec/workers.h"
 
 #define ASSERT_OK(expr)                                                                            \
     do {                                                                                           \

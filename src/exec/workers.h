@@ -1,8 +1,8 @@
 /* A crew: the devices of one process, each with a thread of its own that lives as long as the crew,
  * and the world in which they communicate. A single device needs neither: its work is done by the
  * caller; so is that of a process which is one rank of a world of processes. */
-#ifndef WEFTI_CREW_H
-#define WEFTI_CREW_H
+#ifndef WEFTI_WORKERS_H
+#define WEFTI_WORKERS_H
 
 #include "exec/exec.h"
 

@@ -1,5 +1,5 @@
 /* Devices in threads: see crew.h. */
-#include "exec/crew.h"
+#include "exec/workers.h"
 
 #include <pthread.h>
 

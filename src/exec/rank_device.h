@@ -1,6 +1,6 @@
 /* A device from inside, for the files of this folder. */
-#ifndef WEFTI_DEVICE_H
-#define WEFTI_DEVICE_H
+#ifndef WEFTI_RANK_DEVICE_H
+#define WEFTI_RANK_DEVICE_H
 
 #include "exec/exec.h"
 

@@ -1,5 +1,5 @@
 /* Devices: arena, endpoints and start values. */
-#include "exec/device.h"
+#include "exec/rank_device.h"
 
 #include <math.h>
 #include <string.h>
