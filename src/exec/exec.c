@@ -35,13 +35,13 @@ static void add_block(void *context, int64_t task, int thread) {
     }
 }
 
-static unsigned char *address(const wefti_device *d, const wefti_step *step, wefti_ref ref) {
+static unsigned char *address(const wefti_rank_device *d, const wefti_step *step, wefti_ref ref) {
     if (ref.arg == WEFTI_REF_NONE) return NULL;
     return d->memory + (ref.arg == WEFTI_REF_FRAME ? step->frame : step->args[ref.arg]) +
            ref.offset;
 }
 
-static void run_move(wefti_device *d, const wefti_step *step, const wefti_instruction *x) {
+static void run_move(wefti_rank_device *d, const wefti_step *step, const wefti_instruction *x) {
     unsigned char *to = address(d, step, x->out[0]), *from = address(d, step, x->in[0]);
     if (x->add) {
         addition a = {x->dtype, to, from, x->bytes / (int64_t)weft_dtype_bytes(x->dtype)};
@@ -49,10 +49,10 @@ static void run_move(wefti_device *d, const wefti_step *step, const wefti_instru
     } else if (x->bytes) {
         memmove(to, from, (size_t)x->bytes);
     }
-    wefti_device_observe(d, to, x->bytes);
+    wefti_rank_device_observe(d, to, x->bytes);
 }
 
-static weft_status run_kernel(wefti_device *d, const wefti_step *step, const wefti_run *run,
+static weft_status run_kernel(wefti_rank_device *d, const wefti_step *step, const wefti_run *run,
                               const wefti_instruction *x) {
     const void *in[WEFTI_MAX_IN];
     void *out[WEFTI_MAX_OUT];
@@ -61,16 +61,16 @@ static weft_status run_kernel(wefti_device *d, const wefti_step *step, const wef
     for (int o = 0; o < n->outputs; o++) {
         unsigned char *p = address(d, step, x->out[o]);
         out[o] = p;
-        wefti_device_observe(d, p, weft_desc_bytes(wefti_out(n, o)));
+        wefti_rank_device_observe(d, p, weft_desc_bytes(wefti_out(n, o)));
     }
     max_align_t nothing; /* kernels add to where they work, if only 0 */
     unsigned char *workspace = address(d, step, x->workspace);
-    if (workspace) wefti_device_observe(d, workspace, x->kernel->workspace_bytes);
+    if (workspace) wefti_rank_device_observe(d, workspace, x->kernel->workspace_bytes);
     return x->kernel->run(x->kernel, run, in, out, workspace ? (void *)workspace : &nothing);
 }
 
 /* The first output element that is NaN or infinite, by instruction: whose op made it. */
-static weft_status check_finite(const wefti_device *d, const wefti_step *step,
+static weft_status check_finite(const wefti_rank_device *d, const wefti_step *step,
                                 const wefti_instruction *x) {
     if (!x->kernel) return WEFT_OK;
     for (int o = 0; o < x->node->outputs; o++) {
@@ -95,16 +95,17 @@ static weft_status check_finite(const wefti_device *d, const wefti_step *step,
 /* ---- communication ---- */
 
 /* Operand and result of a transfer; NULL where there is nothing to give or to get. */
-static const void *source_of(const wefti_device *d, const wefti_step *step,
+static const void *source_of(const wefti_rank_device *d, const wefti_step *step,
                              const wefti_instruction *x) {
     const weft_desc *desc = x->node->inputs ? wefti_in(x->node, 0) : NULL;
     return desc && weft_desc_bytes(desc) ? address(d, step, x->in[0]) : NULL;
 }
-static void *destination_of(wefti_device *d, const wefti_step *step, const wefti_instruction *x) {
+static void *destination_of(wefti_rank_device *d, const wefti_step *step,
+                            const wefti_instruction *x) {
     int64_t bytes = x->node->outputs ? weft_desc_bytes(wefti_out(x->node, 0)) : 0;
     if (!bytes) return NULL;
     unsigned char *to = address(d, step, x->out[0]);
-    wefti_device_observe(d, to, bytes);
+    wefti_rank_device_observe(d, to, bytes);
     return to;
 }
 
@@ -141,8 +142,8 @@ static weft_status name_transfer(weft_status status, const wefti_binding *b, con
                         wefti_transfer_what(step, x, t));
 }
 
-static void trace_transfer(const wefti_device *d, const wefti_binding *b, const wefti_step *step,
-                           const wefti_instruction *x, int64_t begin) {
+static void trace_transfer(const wefti_rank_device *d, const wefti_binding *b,
+                           const wefti_step *step, const wefti_instruction *x, int64_t begin) {
     const wefti_transfer *t = transfer_of(b, step, x);
     wefti_trace_event(d->trace, d->rank, WEFTI_TRACK_COMMUNICATION,
                       wefti_transfer_kind_text(t->kind), wefti_transfer_what(step, x, t), begin,
@@ -150,7 +151,7 @@ static void trace_transfer(const wefti_device *d, const wefti_binding *b, const 
 }
 
 /* The transfers that are joined, x[0, count): all are posted .. */
-static weft_status post_joined(wefti_device *d, wefti_binding *b, const wefti_step *step,
+static weft_status post_joined(wefti_rank_device *d, wefti_binding *b, const wefti_step *step,
                                const wefti_instruction *x, int32_t count) {
     for (int32_t k = 0; k < count; k++)
         WEFT_TRY(name_transfer(
@@ -160,7 +161,7 @@ static weft_status post_joined(wefti_device *d, wefti_binding *b, const wefti_st
 }
 
 /* .. before the first is waited for. */
-static weft_status await_joined(wefti_device *d, wefti_binding *b, const wefti_step *step,
+static weft_status await_joined(wefti_rank_device *d, wefti_binding *b, const wefti_step *step,
                                 const wefti_instruction *x, int32_t count) {
     int64_t begin = d->trace ? wefti_now_ns() : 0;
     for (int32_t k = 0; k < count; k++) {
@@ -171,7 +172,7 @@ static weft_status await_joined(wefti_device *d, wefti_binding *b, const wefti_s
 }
 
 /* Those from code[k] on. The one that ends a part which is not the last stays under way. */
-static weft_status run_transfers(wefti_device *d, wefti_binding *b, const wefti_step *step,
+static weft_status run_transfers(wefti_rank_device *d, wefti_binding *b, const wefti_step *step,
                                  int32_t k, int32_t *out_next) {
     const wefti_instruction *x = &step->routine->code[k];
     int32_t count = 1;
@@ -183,24 +184,24 @@ static weft_status run_transfers(wefti_device *d, wefti_binding *b, const wefti_
 }
 
 /* What the part before left under way. */
-static weft_status finish_part(wefti_device *d, wefti_binding *b, const wefti_step *step) {
+static weft_status finish_part(wefti_rank_device *d, wefti_binding *b, const wefti_step *step) {
     if (step->part == 0) return WEFT_OK;
     return await_joined(d, b, step, &step->routine->code[step->from - 1], 1);
 }
 
 /* A transfer of the schedule's own, between stages: what it moves stays where it is until it is
  * waited for. */
-static weft_status run_post(wefti_device *d, wefti_binding *b, const wefti_step *step) {
+static weft_status run_post(wefti_rank_device *d, wefti_binding *b, const wefti_step *step) {
     const wefti_transfer *t = wefti_partition_transfer(b->program->partition, (int32_t)step->bytes);
     int64_t size = (int64_t)weft_dtype_bytes(t->dtype);
     int64_t have = wefti_box_elems(&t->have[t->me], t->rank) * size;
     int64_t want = wefti_box_elems(&t->want[t->me], t->rank) * size;
     unsigned char *to = want ? d->memory + step->args[1] : NULL;
-    if (to) wefti_device_observe(d, to, want);
+    if (to) wefti_rank_device_observe(d, to, want);
     return post(b, step->bytes, have ? d->memory + step->args[0] : NULL, to);
 }
 
-static weft_status run_wait(wefti_device *d, wefti_binding *b, const wefti_step *step) {
+static weft_status run_wait(wefti_rank_device *d, wefti_binding *b, const wefti_step *step) {
     int64_t begin = d->trace ? wefti_now_ns() : 0;
     WEFT_TRY(await(b, step->bytes));
     if (d->trace) trace_transfer(d, b, step, NULL, begin);
@@ -209,8 +210,8 @@ static weft_status run_wait(wefti_device *d, wefti_binding *b, const wefti_step 
 
 /* ---- steps ---- */
 
-static weft_status run_instruction(wefti_device *d, const wefti_step *step, const wefti_run *run,
-                                   const wefti_instruction *x) {
+static weft_status run_instruction(wefti_rank_device *d, const wefti_step *step,
+                                   const wefti_run *run, const wefti_instruction *x) {
     int64_t begin = d->trace ? wefti_now_ns() : 0;
     if (!x->node) {
         run_move(d, step, x);
@@ -232,7 +233,7 @@ static weft_status run_instruction(wefti_device *d, const wefti_step *step, cons
 }
 
 /* A section that others go on with goes on too, and fails at its end. */
-static weft_status found(wefti_device *d, const wefti_binding *b, const wefti_step *step,
+static weft_status found(wefti_rank_device *d, const wefti_binding *b, const wefti_step *step,
                          weft_status status, const wefti_exec_options *options) {
     if (status != WEFT_E_NUMERIC || !options->orderly) return status;
     d->finding = wefti_strdup(weft_error_message());
@@ -242,7 +243,7 @@ static weft_status found(wefti_device *d, const wefti_binding *b, const wefti_st
     return WEFT_OK;
 }
 
-static weft_status run_call(wefti_device *d, const wefti_program *p, wefti_binding *b,
+static weft_status run_call(wefti_rank_device *d, const wefti_program *p, wefti_binding *b,
                             const wefti_step *step, const wefti_exec_options *options) {
     static const char *const phases[] = {"forward", "backward", "update", "other"};
     const wefti_routine *r = step->routine;
@@ -270,14 +271,14 @@ static weft_status run_call(wefti_device *d, const wefti_program *p, wefti_bindi
     return WEFT_OK;
 }
 
-static wefti_binding *binding_of(wefti_device *d, const wefti_program *p) {
+static wefti_binding *binding_of(wefti_rank_device *d, const wefti_program *p) {
     for (int64_t i = 0; i < d->binding_count; i++)
         if (d->bindings[i].program == p) return &d->bindings[i];
     return NULL;
 }
 
 /* The loss is known. One that is not finite ends the section, at once or when it is over. */
-static weft_status run_loss(wefti_device *d, const wefti_program *p, const wefti_step *step,
+static weft_status run_loss(wefti_rank_device *d, const wefti_program *p, const wefti_step *step,
                             const wefti_exec_options *options) {
     double loss = wefti_load(p->loss_dtype, d->memory + step->args[0], 0);
     d->loss += loss;
@@ -291,7 +292,7 @@ static weft_status run_loss(wefti_device *d, const wefti_program *p, const wefti
     WEFT_FAIL(WEFT_E_NUMERIC, "the loss is %g", wefti_printed(loss));
 }
 
-static weft_status run_step(wefti_device *d, const wefti_program *p, wefti_binding *b,
+static weft_status run_step(wefti_rank_device *d, const wefti_program *p, wefti_binding *b,
                             const wefti_step *step, const wefti_exec_options *options) {
     switch (step->kind) {
     case WEFTI_STEP_CALL:
@@ -311,8 +312,8 @@ static weft_status run_step(wefti_device *d, const wefti_program *p, wefti_bindi
     return WEFT_OK;
 }
 
-weft_status wefti_device_run(wefti_device *d, const wefti_program *p, wefti_section section,
-                             const wefti_exec_options *options) {
+weft_status wefti_rank_device_run(wefti_rank_device *d, const wefti_program *p,
+                                  wefti_section section, const wefti_exec_options *options) {
     WEFT_REQUIRE(p->peak_bytes <= d->bytes, WEFT_E_BUG,
                  "the arena has %lld bytes, the program needs %lld", (long long)d->bytes,
                  (long long)p->peak_bytes);

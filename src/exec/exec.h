@@ -9,26 +9,27 @@
 #include "comm/comm.h"
 #include "program/program.h"
 
-typedef struct wefti_device wefti_device;
+typedef struct wefti_rank_device wefti_rank_device;
 typedef struct wefti_trace wefti_trace;
 
 /* A device with `threads` threads and an arena of `bytes` (mapped, not touched; of the engine's
  * memory where it has such). `comm`: its side of the world that it is a rank of, borrowed; NULL:
  * alone. */
-weft_status wefti_device_create(int threads, int64_t bytes, wefti_comm *comm,
-                                wefti_device **out) WEFT_CHECKED;
-void wefti_device_destroy(wefti_device *device); /* before its comm */
+weft_status wefti_rank_device_create(int threads, int64_t bytes, wefti_comm *comm,
+                                     wefti_rank_device **out) WEFT_CHECKED;
+void wefti_rank_device_destroy(wefti_rank_device *device); /* before its comm */
 /* Endpoints for all transfers of a program, which outlives the device: once, before it runs. */
-weft_status wefti_device_bind(wefti_device *device, const wefti_program *program) WEFT_CHECKED;
-wefti_comm *wefti_device_comm(wefti_device *device);      /* NULL: alone */
-unsigned char *wefti_device_memory(wefti_device *device); /* the arena's base */
-int64_t
-wefti_device_observed_peak(const wefti_device *device); /* highest byte any executed step used */
+weft_status wefti_rank_device_bind(wefti_rank_device *device,
+                                   const wefti_program *program) WEFT_CHECKED;
+wefti_comm *wefti_rank_device_comm(wefti_rank_device *device);      /* NULL: alone */
+unsigned char *wefti_rank_device_memory(wefti_rank_device *device); /* the arena's base */
+int64_t wefti_rank_device_observed_peak(
+    const wefti_rank_device *device); /* highest byte any executed step used */
 /* Memory at `p` is in use: what runs tells it by itself, feeding an input does not. */
-void wefti_device_observe(wefti_device *device, const void *p, int64_t bytes);
+void wefti_rank_device_observe(wefti_rank_device *device, const void *p, int64_t bytes);
 /* Of the last section that has one: the mean over its microbatches. */
-double wefti_device_loss(const wefti_device *device);
-void wefti_device_trace(wefti_device *device, wefti_trace *trace); /* NULL: off */
+double wefti_rank_device_loss(const wefti_rank_device *device);
+void wefti_rank_device_trace(wefti_rank_device *device, wefti_trace *trace); /* NULL: off */
 
 /* Called before a step that updates tensor `tensor` of rank `rank`'s program (for checkpoints being
  * written), from that rank's thread. May block. */
@@ -49,17 +50,20 @@ typedef struct wefti_exec_options {
 } wefti_exec_options;
 
 /* Run one section. WEFT_E_NUMERIC when the loss is not finite (nothing was updated after it). */
-weft_status wefti_device_run(wefti_device *device, const wefti_program *program,
-                             wefti_section section, const wefti_exec_options *options) WEFT_CHECKED;
+weft_status wefti_rank_device_run(wefti_rank_device *device, const wefti_program *program,
+                                  wefti_section section,
+                                  const wefti_exec_options *options) WEFT_CHECKED;
 /* When it failed with `check_finite` and `orderly`: of the ranks' findings the one with the lowest
  * order was the first. INT64_MAX: it found nothing. */
-int64_t wefti_device_finding_order(const wefti_device *device);
+int64_t wefti_rank_device_finding_order(const wefti_rank_device *device);
 /* Start values of all parameters, states and optimizer tensors, as functions of seed and name. */
-weft_status wefti_device_init(wefti_device *device, const wefti_program *program,
-                              uint64_t seed) WEFT_CHECKED;
+weft_status wefti_rank_device_init(wefti_rank_device *device, const wefti_program *program,
+                                   uint64_t seed) WEFT_CHECKED;
 
-/* The program's constants (the 1 that seeds the backward pass); wefti_device_init does it too. */
-weft_status wefti_device_seed(wefti_device *device, const wefti_program *program) WEFT_CHECKED;
+/* The program's constants (the 1 that seeds the backward pass); wefti_rank_device_init does it too.
+ */
+weft_status wefti_rank_device_seed(wefti_rank_device *device,
+                                   const wefti_program *program) WEFT_CHECKED;
 
 /* ---- traces: Chrome JSON, opens in Perfetto ---- */
 /* For `devices` ranks, each of which tells its events from one thread at a time. */

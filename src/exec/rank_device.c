@@ -13,7 +13,7 @@ enum { HUGE_PAGE = 2 << 20 };
 /* ---- the arena ---- */
 
 /* Memory of this process alone, from a huge page on. */
-static weft_status map_private(wefti_device *d) {
+static weft_status map_private(wefti_rank_device *d) {
     void *p = mmap(NULL, (size_t)d->mapped + HUGE_PAGE, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     WEFT_REQUIRE(p != MAP_FAILED, WEFT_E_NOMEM, "cannot map an arena of %lld bytes",
@@ -29,11 +29,11 @@ static weft_status map_private(wefti_device *d) {
 }
 
 /* Where ranks are processes, the engine knows memory that those of its host reach as well. */
-static bool is_shared(const wefti_device *d) {
+static bool is_shared(const wefti_rank_device *d) {
     return d->comm && d->comm->engine->map;
 }
 
-static weft_status map_arena(wefti_device *d) {
+static weft_status map_arena(wefti_rank_device *d) {
     void *p;
     if (d->mapped == 0) return WEFT_OK;
     if (!is_shared(d)) return map_private(d);
@@ -42,7 +42,7 @@ static weft_status map_arena(wefti_device *d) {
     return WEFT_OK;
 }
 
-static void unmap_arena(wefti_device *d) {
+static void unmap_arena(wefti_rank_device *d) {
     if (!d->memory) return;
     if (is_shared(d))
         d->comm->engine->unmap(d->comm, d->memory, (size_t)d->mapped);
@@ -50,9 +50,10 @@ static void unmap_arena(wefti_device *d) {
         munmap(d->memory, (size_t)d->mapped);
 }
 
-weft_status wefti_device_create(int threads, int64_t bytes, wefti_comm *comm, wefti_device **out) {
-    wefti_device *d;
-    WEFT_NEW(d, wefti_device);
+weft_status wefti_rank_device_create(int threads, int64_t bytes, wefti_comm *comm,
+                                     wefti_rank_device **out) {
+    wefti_rank_device *d;
+    WEFT_NEW(d, wefti_rank_device);
     d->bytes = bytes;
     d->comm = comm;
     d->rank = comm ? comm->rank : 0;
@@ -74,7 +75,7 @@ static void unbind(wefti_binding *b) {
     wefti_free(b->posted);
 }
 
-weft_status wefti_device_bind(wefti_device *d, const wefti_program *program) {
+weft_status wefti_rank_device_bind(wefti_rank_device *d, const wefti_program *program) {
     wefti_binding b = {.program = program};
     b.count = program->partition ? wefti_partition_transfers(program->partition) : 0;
     if (b.count == 0) return WEFT_OK;
@@ -99,7 +100,7 @@ weft_status wefti_device_bind(wefti_device *d, const wefti_program *program) {
     return WEFT_OK;
 }
 
-void wefti_device_destroy(wefti_device *d) {
+void wefti_rank_device_destroy(wefti_rank_device *d) {
     if (!d) return;
     for (int64_t i = 0; i < d->binding_count; i++) unbind(&d->bindings[i]);
     wefti_free(d->bindings);
@@ -109,26 +110,26 @@ void wefti_device_destroy(wefti_device *d) {
     wefti_free(d);
 }
 
-wefti_comm *wefti_device_comm(wefti_device *d) {
+wefti_comm *wefti_rank_device_comm(wefti_rank_device *d) {
     return d->comm;
 }
-unsigned char *wefti_device_memory(wefti_device *d) {
+unsigned char *wefti_rank_device_memory(wefti_rank_device *d) {
     return d->memory;
 }
-int64_t wefti_device_observed_peak(const wefti_device *d) {
+int64_t wefti_rank_device_observed_peak(const wefti_rank_device *d) {
     return d->observed_peak;
 }
-void wefti_device_trace(wefti_device *d, wefti_trace *trace) {
+void wefti_rank_device_trace(wefti_rank_device *d, wefti_trace *trace) {
     d->trace = trace;
 }
-int64_t wefti_device_finding_order(const wefti_device *d) {
+int64_t wefti_rank_device_finding_order(const wefti_rank_device *d) {
     return d->finding ? d->finding_order : INT64_MAX;
 }
-double wefti_device_loss(const wefti_device *d) {
+double wefti_rank_device_loss(const wefti_rank_device *d) {
     return d->losses ? d->loss / d->losses : NAN;
 }
 
-void wefti_device_observe(wefti_device *d, const void *p, int64_t bytes) {
+void wefti_rank_device_observe(wefti_rank_device *d, const void *p, int64_t bytes) {
     int64_t end = (const unsigned char *)p - d->memory + bytes;
     if (end > d->observed_peak) d->observed_peak = end;
 }
@@ -153,7 +154,7 @@ static void fill_block(void *context, int64_t task, int thread) {
                    left < FILL_BLOCK ? left : FILL_BLOCK, f->to);
 }
 
-weft_status wefti_device_init(wefti_device *d, const wefti_program *p, uint64_t seed) {
+weft_status wefti_rank_device_init(wefti_rank_device *d, const wefti_program *p, uint64_t seed) {
     for (int32_t t = 0; t < p->tensor_count; t++) {
         const wefti_tensor *x = &p->tensors[t];
         if (x->role > WEFTI_TENSOR_OPTIMIZER) continue;
@@ -166,10 +167,10 @@ weft_status wefti_device_init(wefti_device *d, const wefti_program *p, uint64_t 
         wefti_program_box(p, x, &f.box);
         wefti_pool_run(d->pool, (f.elems + FILL_BLOCK - 1) / FILL_BLOCK, fill_block, &f);
     }
-    return wefti_device_seed(d, p);
+    return wefti_rank_device_seed(d, p);
 }
 
-weft_status wefti_device_seed(wefti_device *d, const wefti_program *p) {
+weft_status wefti_rank_device_seed(wefti_rank_device *d, const wefti_program *p) {
     if (p->scalars >= 0) memset(d->memory + p->scalars, 0, 32);
     if (p->one >= 0) wefti_store(p->loss_dtype, d->memory + p->one, 0, 1.0);
     return WEFT_OK;

@@ -12,7 +12,7 @@ typedef struct wefti_binding {
     int32_t count;
 } wefti_binding;
 
-struct wefti_device {
+struct wefti_rank_device {
     wefti_pool *pool;
     wefti_comm *comm;
     int32_t rank;

@@ -1,4 +1,4 @@
-/* Devices in threads: see crew.h. */
+/* Device workers: the devices of one process and their threads. */
 #include "exec/workers.h"
 
 #include <pthread.h>
@@ -7,13 +7,13 @@
 #include "base/thread.h"
 
 typedef struct member {
-    wefti_crew *crew;
-    wefti_device *device;
+    wefti_workers *workers;
+    wefti_rank_device *device;
     pthread_t thread;
     int32_t rank;
 } member;
 
-struct wefti_crew {
+struct wefti_workers {
     int32_t size, threads; /* threads that run: 0 for a single device */
     int32_t first;         /* rank of the first device here */
     wefti_comm *joined;    /* one rank of a world of processes: its side, borrowed; else NULL */
@@ -24,147 +24,150 @@ struct wefti_crew {
     uint64_t round; /* bumped for each piece of work */
     bool leaving;
     int32_t working;
-    wefti_crew_work *work;
+    wefti_workers_work *work;
     void *context;
     wefti_failure failure; /* the first one of this round */
     int32_t failed;
 };
 
 /* A rank that could not go on without another is only a witness: the other tells the cause. */
-static void report(wefti_crew *crew, int32_t rank, weft_status status) {
-    pthread_mutex_lock(&crew->lock);
-    weft_status first = crew->failure.status;
+static void report(wefti_workers *workers, int32_t rank, weft_status status) {
+    pthread_mutex_lock(&workers->lock);
+    weft_status first = workers->failure.status;
     if (first == WEFT_OK || (first == WEFT_E_PEER && status != WEFT_E_PEER)) {
-        wefti_failure_keep(status, &crew->failure);
-        crew->failed = rank;
+        wefti_failure_keep(status, &workers->failure);
+        workers->failed = rank;
     }
-    pthread_mutex_unlock(&crew->lock);
-    wefti_comm_break_by_failure(crew->comms[rank]);
+    pthread_mutex_unlock(&workers->lock);
+    wefti_comm_break_by_failure(workers->comms[rank]);
 }
 
 static void *member_main(void *argument) {
     member *self = argument;
-    wefti_crew *crew = self->crew;
+    wefti_workers *workers = self->workers;
     uint64_t seen = 0;
-    pthread_mutex_lock(&crew->lock);
+    pthread_mutex_lock(&workers->lock);
     for (;;) {
-        while (crew->round == seen && !crew->leaving) pthread_cond_wait(&crew->begun, &crew->lock);
-        if (crew->leaving) break;
-        seen = crew->round;
-        wefti_crew_work *work = crew->work;
-        void *context = crew->context;
-        pthread_mutex_unlock(&crew->lock);
+        while (workers->round == seen && !workers->leaving)
+            pthread_cond_wait(&workers->begun, &workers->lock);
+        if (workers->leaving) break;
+        seen = workers->round;
+        wefti_workers_work *work = workers->work;
+        void *context = workers->context;
+        pthread_mutex_unlock(&workers->lock);
         weft_status status = work(context, self->device, self->rank);
-        if (status < 0) report(crew, self->rank, status);
-        pthread_mutex_lock(&crew->lock);
-        if (--crew->working == 0) pthread_cond_signal(&crew->finished);
+        if (status < 0) report(workers, self->rank, status);
+        pthread_mutex_lock(&workers->lock);
+        if (--workers->working == 0) pthread_cond_signal(&workers->finished);
     }
-    pthread_mutex_unlock(&crew->lock);
+    pthread_mutex_unlock(&workers->lock);
     return NULL;
 }
 
-weft_status wefti_crew_run(wefti_crew *crew, wefti_crew_work *work, void *context) {
-    if (crew->size == 1) return work(context, crew->members[0].device, crew->first);
-    pthread_mutex_lock(&crew->lock);
-    crew->work = work;
-    crew->context = context;
-    crew->failure.status = WEFT_OK;
-    crew->working = crew->size;
-    crew->round++;
-    pthread_cond_broadcast(&crew->begun);
-    while (crew->working > 0) pthread_cond_wait(&crew->finished, &crew->lock);
-    pthread_mutex_unlock(&crew->lock);
-    if (crew->failure.status == WEFT_OK) return WEFT_OK;
-    wefti_comm_mend(crew->comms[0]);
-    return wefti_failure_tell(&crew->failure);
+weft_status wefti_workers_run(wefti_workers *workers, wefti_workers_work *work, void *context) {
+    if (workers->size == 1) return work(context, workers->members[0].device, workers->first);
+    pthread_mutex_lock(&workers->lock);
+    workers->work = work;
+    workers->context = context;
+    workers->failure.status = WEFT_OK;
+    workers->working = workers->size;
+    workers->round++;
+    pthread_cond_broadcast(&workers->begun);
+    while (workers->working > 0) pthread_cond_wait(&workers->finished, &workers->lock);
+    pthread_mutex_unlock(&workers->lock);
+    if (workers->failure.status == WEFT_OK) return WEFT_OK;
+    wefti_comm_mend(workers->comms[0]);
+    return wefti_failure_tell(&workers->failure);
 }
 
-weft_status wefti_crew_name(const wefti_crew *crew, weft_status status) {
+weft_status wefti_workers_name(const wefti_workers *workers, weft_status status) {
     if (status >= 0) return status;
-    if (crew->joined) return status == WEFT_E_PEER ? status : wefti_name_rank(status, crew->first);
-    return crew->size == 1 ? status : wefti_prefix(status, "device %d", crew->failed);
+    if (workers->joined)
+        return status == WEFT_E_PEER ? status : wefti_name_rank(status, workers->first);
+    return workers->size == 1 ? status : wefti_prefix(status, "device %d", workers->failed);
 }
 
 /* ---- life ---- */
 
-static weft_status start_threads(wefti_crew *crew) {
+static weft_status start_threads(wefti_workers *workers) {
     int error = 0;
-    for (int32_t r = 0; r < crew->size && !error; r++) {
-        error = wefti_thread_start(&crew->members[r].thread, member_main, &crew->members[r]);
-        if (!error) crew->threads++;
+    for (int32_t r = 0; r < workers->size && !error; r++) {
+        error = wefti_thread_start(&workers->members[r].thread, member_main, &workers->members[r]);
+        if (!error) workers->threads++;
     }
-    WEFT_REQUIRE(!error, WEFT_E_NOMEM, "cannot start the thread of device %d: %s", crew->threads,
+    WEFT_REQUIRE(!error, WEFT_E_NOMEM, "cannot start the thread of device %d: %s", workers->threads,
                  strerror(error));
     return WEFT_OK;
 }
 
-static weft_status start(wefti_crew *crew, int threads, const int64_t *bytes) {
-    WEFT_NEW_ARRAY(crew->members, member, crew->size);
-    if (crew->size > 1) {
-        WEFT_NEW_ARRAY(crew->comms, wefti_comm *, crew->size);
-        WEFT_TRY(wefti_comm_local(crew->size, -1, crew->comms));
+static weft_status start(wefti_workers *workers, int threads, const int64_t *bytes) {
+    WEFT_NEW_ARRAY(workers->members, member, workers->size);
+    if (workers->size > 1) {
+        WEFT_NEW_ARRAY(workers->comms, wefti_comm *, workers->size);
+        WEFT_TRY(wefti_comm_local(workers->size, -1, workers->comms));
     }
-    for (int32_t r = 0; r < crew->size; r++) {
-        member *m = &crew->members[r];
-        m->crew = crew;
+    for (int32_t r = 0; r < workers->size; r++) {
+        member *m = &workers->members[r];
+        m->workers = workers;
         m->rank = r;
-        wefti_comm *comm = crew->comms ? crew->comms[r] : crew->joined;
-        WEFT_TRY(wefti_device_create(threads, bytes[r], comm, &m->device));
+        wefti_comm *comm = workers->comms ? workers->comms[r] : workers->joined;
+        WEFT_TRY(wefti_rank_device_create(threads, bytes[r], comm, &m->device));
     }
-    return crew->size > 1 ? start_threads(crew) : WEFT_OK;
+    return workers->size > 1 ? start_threads(workers) : WEFT_OK;
 }
 
 static weft_status create(int32_t devices, wefti_comm *joined, int threads, const int64_t *bytes,
-                          wefti_crew **out) {
-    wefti_crew *crew;
-    WEFT_NEW(crew, wefti_crew);
-    crew->size = devices;
-    crew->joined = joined;
-    crew->first = joined ? joined->rank : 0;
-    pthread_mutex_init(&crew->lock, NULL);
-    pthread_cond_init(&crew->begun, NULL);
-    pthread_cond_init(&crew->finished, NULL);
-    weft_status status = start(crew, threads, bytes);
+                          wefti_workers **out) {
+    wefti_workers *workers;
+    WEFT_NEW(workers, wefti_workers);
+    workers->size = devices;
+    workers->joined = joined;
+    workers->first = joined ? joined->rank : 0;
+    pthread_mutex_init(&workers->lock, NULL);
+    pthread_cond_init(&workers->begun, NULL);
+    pthread_cond_init(&workers->finished, NULL);
+    weft_status status = start(workers, threads, bytes);
     if (status < 0) {
-        wefti_crew_destroy(crew);
+        wefti_workers_destroy(workers);
         return status;
     }
-    *out = crew;
+    *out = workers;
     return WEFT_OK;
 }
 
-weft_status wefti_crew_create(int32_t devices, int threads, const int64_t *bytes,
-                              wefti_crew **out) {
+weft_status wefti_workers_create(int32_t devices, int threads, const int64_t *bytes,
+                                 wefti_workers **out) {
     WEFT_REQUIRE(devices >= 1, WEFT_E_ARG, "there must be at least 1 device, not %d", devices);
     return create(devices, NULL, threads, bytes, out);
 }
 
-weft_status wefti_crew_join(wefti_comm *comm, int threads, int64_t bytes, wefti_crew **out) {
+weft_status wefti_workers_join(wefti_comm *comm, int threads, int64_t bytes, wefti_workers **out) {
     return create(1, comm, threads, &bytes, out);
 }
 
-void wefti_crew_destroy(wefti_crew *crew) {
-    if (!crew) return;
-    pthread_mutex_lock(&crew->lock);
-    crew->leaving = true;
-    pthread_cond_broadcast(&crew->begun);
-    pthread_mutex_unlock(&crew->lock);
-    for (int32_t r = 0; r < crew->threads; r++) pthread_join(crew->members[r].thread, NULL);
-    for (int32_t r = 0; r < crew->size && crew->members; r++)
-        wefti_device_destroy(crew->members[r].device);
-    for (int32_t r = 0; r < crew->size && crew->comms; r++) wefti_comm_destroy(crew->comms[r]);
-    pthread_mutex_destroy(&crew->lock);
-    pthread_cond_destroy(&crew->begun);
-    pthread_cond_destroy(&crew->finished);
-    wefti_free(crew->comms);
-    wefti_free(crew->members);
-    wefti_free(crew);
+void wefti_workers_destroy(wefti_workers *workers) {
+    if (!workers) return;
+    pthread_mutex_lock(&workers->lock);
+    workers->leaving = true;
+    pthread_cond_broadcast(&workers->begun);
+    pthread_mutex_unlock(&workers->lock);
+    for (int32_t r = 0; r < workers->threads; r++) pthread_join(workers->members[r].thread, NULL);
+    for (int32_t r = 0; r < workers->size && workers->members; r++)
+        wefti_rank_device_destroy(workers->members[r].device);
+    for (int32_t r = 0; r < workers->size && workers->comms; r++)
+        wefti_comm_destroy(workers->comms[r]);
+    pthread_mutex_destroy(&workers->lock);
+    pthread_cond_destroy(&workers->begun);
+    pthread_cond_destroy(&workers->finished);
+    wefti_free(workers->comms);
+    wefti_free(workers->members);
+    wefti_free(workers);
 }
 
-int32_t wefti_crew_size(const wefti_crew *crew) {
-    return crew->size;
+int32_t wefti_workers_size(const wefti_workers *workers) {
+    return workers->size;
 }
-wefti_device *wefti_crew_device(const wefti_crew *crew, int32_t rank) {
-    int32_t at = rank - crew->first;
-    return at >= 0 && at < crew->size ? crew->members[at].device : NULL;
+wefti_rank_device *wefti_workers_device(const wefti_workers *workers, int32_t rank) {
+    int32_t at = rank - workers->first;
+    return at >= 0 && at < workers->size ? workers->members[at].device : NULL;
 }

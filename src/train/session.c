@@ -16,10 +16,10 @@ typedef struct section_run {
     wefti_exec_options options;
 } section_run;
 
-static weft_status run_device(void *context, wefti_device *device, int32_t rank) {
+static weft_status run_device(void *context, wefti_rank_device *device, int32_t rank) {
     const section_run *run = context;
     const wefti_program *p = run->view->programs[rank];
-    return wefti_device_run(device, p, run->section, &run->options);
+    return wefti_rank_device_run(device, p, run->section, &run->options);
 }
 
 static section_run run_of(const weft_session *s, const wefti_view *view, wefti_section section) {
@@ -39,8 +39,8 @@ static section_run run_of(const weft_session *s, const wefti_view *view, wefti_s
 
 static weft_status run_section(weft_session *s, const wefti_view *view, wefti_section section) {
     section_run run = run_of(s, view, section);
-    return wefti_give_up(s->world,
-                         wefti_crew_name(s->crew, wefti_crew_run(s->crew, run_device, &run)));
+    return wefti_give_up(
+        s->world, wefti_workers_name(s->workers, wefti_workers_run(s->workers, run_device, &run)));
 }
 
 /* With a loss that is not finite a rank may be alone, and the others anywhere. */
@@ -64,10 +64,12 @@ static weft_status name_culprit(weft_session *s, const wefti_view *view, wefti_s
     char *first = wefti_strdup(weft_error_message());
     section_run run = run_of(s, view, section);
     run.options.check_finite = true;
-    weft_status again = wefti_crew_name(s->crew, wefti_crew_run(s->crew, run_device, &run));
+    weft_status again =
+        wefti_workers_name(s->workers, wefti_workers_run(s->workers, run_device, &run));
     if (s->world && !own && (again == WEFT_OK || again == WEFT_E_NUMERIC))
-        again = wefti_agree_first(s->agreement, again,
-                                  wefti_device_finding_order(wefti_crew_device(s->crew, s->me)));
+        again = wefti_agree_first(
+            s->agreement, again,
+            wefti_rank_device_finding_order(wefti_workers_device(s->workers, s->me)));
     again = again == WEFT_E_NUMERIC ? again : wefti_give_up(s->world, again);
     if (again == WEFT_OK)
         (void)wefti_adopt(status, first ? first : "the loss is not finite");
@@ -81,7 +83,7 @@ static weft_status name_culprit(weft_session *s, const wefti_view *view, wefti_s
 static double loss_here(const weft_session *s, const wefti_view *view) {
     for (int32_t r = 0; r < view->devices; r++)
         if (wefti_session_has(s, r) && view->sites[r].facts.has_loss)
-            return wefti_device_loss(wefti_crew_device(s->crew, r));
+            return wefti_rank_device_loss(wefti_workers_device(s->workers, r));
     return NAN;
 }
 
@@ -94,9 +96,9 @@ static void take_inputs(const weft_session *s, int64_t first) {
 static weft_status run_pass(weft_session *s, wefti_view *view, wefti_section section,
                             double *out_loss) {
     section_run run = run_of(s, view, section);
-    weft_status status = wefti_crew_run(s->crew, run_device, &run);
+    weft_status status = wefti_workers_run(s->workers, run_device, &run);
     double loss = loss_here(s, view);
-    if (status < 0 && status != WEFT_E_NUMERIC) status = wefti_crew_name(s->crew, status);
+    if (status < 0 && status != WEFT_E_NUMERIC) status = wefti_workers_name(s->workers, status);
     if (s->world) status = wefti_session_settle(s, view, status, &loss);
     take_inputs(s, 0);
     if (status < 0) return name_culprit(s, view, section, status);
@@ -113,7 +115,7 @@ static bool updates_eagerly(const weft_session *s) {
 static void set_scalar(const weft_session *s, int index, double value) {
     for (int32_t r = 0; r < s->devices; r++) {
         if (!wefti_session_has(s, r)) continue;
-        unsigned char *memory = wefti_device_memory(wefti_crew_device(s->crew, r));
+        unsigned char *memory = wefti_rank_device_memory(wefti_workers_device(s->workers, r));
         int64_t scalars = s->views[0]->programs[r]->scalars;
         if (scalars >= 0) ((float *)(void *)(memory + scalars))[index] = (float)value;
     }
@@ -175,7 +177,7 @@ weft_status weft_session_accumulate(weft_session *s, double *out_loss) {
 
 static double norm_at(const weft_session *s, int32_t rank) {
     const wefti_program *p = s->views[0]->programs[rank];
-    const unsigned char *memory = wefti_device_memory(wefti_crew_device(s->crew, rank));
+    const unsigned char *memory = wefti_rank_device_memory(wefti_workers_device(s->workers, rank));
     const void *squares = memory + p->norms;
     double sum = 0;
     for (int32_t i = 0; i < p->norm_count; i++)
@@ -322,8 +324,8 @@ weft_status weft_session_device_memory(const weft_session *s, int rank, int64_t 
     for (int64_t i = 0; i < s->view_count; i++)
         if (s->views[i]->sites[rank].facts.peak_bytes > *out_predicted)
             *out_predicted = s->views[i]->sites[rank].facts.peak_bytes;
-    if (s->crew && wefti_session_has(s, rank))
-        *out_observed = wefti_device_observed_peak(wefti_crew_device(s->crew, rank));
+    if (s->workers && wefti_session_has(s, rank))
+        *out_observed = wefti_rank_device_observed_peak(wefti_workers_device(s->workers, rank));
     return WEFT_OK;
 }
 

@@ -248,7 +248,7 @@ void weft_session_destroy(weft_session *s) {
     if (!s) return;
     weft_status unwritten = wefti_trace_close(s->trace); /* nobody left to tell */
     (void)unwritten;
-    wefti_crew_destroy(s->crew);
+    wefti_workers_destroy(s->workers);
     for (int64_t i = 0; i < s->view_count; i++) wefti_view_destroy(s->views[i]);
     wefti_free(s->views);
     wefti_free(s->rows);
@@ -261,7 +261,7 @@ void weft_session_destroy(weft_session *s) {
 }
 
 weft_status weft_session_add(weft_session *s, weft_graph *graph, int *out_program) {
-    WEFT_REQUIRE(!s->crew, WEFT_E_ARG, "add all graphs before the session's first step");
+    WEFT_REQUIRE(!s->workers, WEFT_E_ARG, "add all graphs before the session's first step");
     WEFT_TRY(build(s, graph, WEFT_OK));
     *out_program = (int)s->view_count - 1;
     return WEFT_OK;
@@ -270,46 +270,49 @@ weft_status weft_session_add(weft_session *s, weft_graph *graph, int *out_progra
 /* ---- starting ---- */
 
 static void set_trace(const weft_session *s, wefti_trace *trace) {
-    for (int32_t r = 0; s->crew && r < s->devices; r++)
-        if (wefti_session_has(s, r)) wefti_device_trace(wefti_crew_device(s->crew, r), trace);
+    for (int32_t r = 0; s->workers && r < s->devices; r++)
+        if (wefti_session_has(s, r))
+            wefti_rank_device_trace(wefti_workers_device(s->workers, r), trace);
 }
 
-static weft_status start_device(void *context, wefti_device *device, int32_t rank) {
+static weft_status start_device(void *context, wefti_rank_device *device, int32_t rank) {
     const weft_session *s = context;
     const wefti_program *first = s->views[0]->programs[rank];
     for (int64_t i = 0; i < s->view_count; i++) {
         const wefti_program *p = s->views[i]->programs[rank];
-        WEFT_TRY(wefti_device_bind(device, p));
+        WEFT_TRY(wefti_rank_device_bind(device, p));
         if (i == 0 || p->persistent_bytes != first->persistent_bytes)
-            WEFT_TRY(wefti_device_init(device, p, s->options.seed));
+            WEFT_TRY(wefti_rank_device_init(device, p, s->options.seed));
     }
     return WEFT_OK;
 }
 
-static weft_status create_crew(const weft_session *s, wefti_crew **out) {
+static weft_status create_workers(const weft_session *s, wefti_workers **out) {
     int64_t *bytes;
     WEFT_NEW_ARRAY(bytes, int64_t, s->devices);
     for (int32_t r = 0; r < s->devices; r++)
         for (int64_t i = 0; i < s->view_count; i++)
             if (s->views[i]->sites[r].facts.peak_bytes > bytes[r])
                 bytes[r] = s->views[i]->sites[r].facts.peak_bytes;
-    weft_status status = s->world ? wefti_crew_join(s->world->comm, s->threads, bytes[s->me], out)
-                                  : wefti_crew_create(s->devices, s->threads, bytes, out);
+    weft_status status = s->world
+                             ? wefti_workers_join(s->world->comm, s->threads, bytes[s->me], out)
+                             : wefti_workers_create(s->devices, s->threads, bytes, out);
     wefti_free(bytes);
     return status;
 }
 
 weft_status wefti_session_start(weft_session *s) {
-    if (s->crew) return WEFT_OK;
-    wefti_crew *crew = NULL;
-    weft_status status = create_crew(s, &crew);
-    if (status >= 0) status = wefti_crew_name(crew, wefti_crew_run(crew, start_device, s));
+    if (s->workers) return WEFT_OK;
+    wefti_workers *workers = NULL;
+    weft_status status = create_workers(s, &workers);
+    if (status >= 0)
+        status = wefti_workers_name(workers, wefti_workers_run(workers, start_device, s));
     if (s->world) status = wefti_agree(s->agreement, status);
     if (status < 0) {
-        wefti_crew_destroy(crew);
+        wefti_workers_destroy(workers);
         return wefti_note(status, __func__, __FILE__, __LINE__);
     }
-    s->crew = crew;
+    s->workers = workers;
     set_trace(s, s->trace);
     return WEFT_OK;
 }

@@ -63,7 +63,7 @@ struct weft_session {
     wefti_optimizer *optimizer;
     wefti_view **views; /* per graph */
     int64_t view_count, view_cap;
-    wefti_crew *crew;            /* NULL until started */
+    wefti_workers *workers;      /* NULL until started */
     wefti_session_piece *pieces; /* [devices]: of the tensor that is being read or written */
     wefti_trace *trace;
     int64_t step, row;

@@ -61,8 +61,8 @@ static int64_t piece_bytes(const weft_desc *whole, const wefti_session_piece *pi
 /* What is fed is used. */
 static void observe(const weft_session *s, const wefti_view_tensor *t,
                     const wefti_session_piece *piece) {
-    wefti_device_observe(wefti_crew_device(s->crew, piece->rank), piece->data,
-                         piece_bytes(&t->whole, piece));
+    wefti_rank_device_observe(wefti_workers_device(s->workers, piece->rank), piece->data,
+                              piece_bytes(&t->whole, piece));
 }
 
 weft_status weft_session_feed(weft_session *s, int program, const char *name, const void *data,

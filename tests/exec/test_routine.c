@@ -169,9 +169,9 @@ static void run_and_compare(bench *t, const bool *written, double tolerance, con
     const weft_body *b = t->body;
     const wefti_routine *r = t->routine;
     int64_t frame, total = lay_out(t, &frame);
-    wefti_device *device;
-    assert_int_equal(wefti_device_create(2, total, NULL, &device), WEFT_OK);
-    unsigned char *memory = wefti_device_memory(device);
+    wefti_rank_device *device;
+    assert_int_equal(wefti_rank_device_create(2, total, NULL, &device), WEFT_OK);
+    unsigned char *memory = wefti_rank_device_memory(device);
     memset(memory, 0xFF, (size_t)total);
     for (int64_t o = 0; o < b->out_count; o++)
         for (int64_t e = 0; t->accumulate[o] && e < weft_desc_elems(out_desc(b, o)); e++)
@@ -190,7 +190,7 @@ static void run_and_compare(bench *t, const bool *written, double tolerance, con
                        .parts = 1};
     wefti_program program = {.steps = {&step}, .step_count = {1}, .peak_bytes = total};
     wefti_exec_options o = {.random = stream};
-    if (wefti_device_run(device, &program, WEFTI_SECTION_FIRST, &o) < 0)
+    if (wefti_rank_device_run(device, &program, WEFTI_SECTION_FIRST, &o) < 0)
         fail_msg("%s: %s", what, weft_error_message());
     for (int64_t k = 0; k < b->out_count; k++) {
         int64_t elems = weft_desc_elems(out_desc(b, k));
@@ -215,8 +215,8 @@ static void run_and_compare(bench *t, const bool *written, double tolerance, con
                             round64(t->bytes[a]) + GUARD))
             fail_msg("%s: bytes behind argument %d were written", what, (int)a);
     assert_true(guard_is_whole(memory, frame + r->frame_bytes, total));
-    assert_true(wefti_device_observed_peak(device) <= frame + r->frame_bytes);
-    wefti_device_destroy(device);
+    assert_true(wefti_rank_device_observed_peak(device) <= frame + r->frame_bytes);
+    wefti_rank_device_destroy(device);
 }
 
 static void random_bodies(void **state) {

@@ -1,5 +1,5 @@
-/* Crews: every device works in a thread of its own, the first failure is the one that is told, and
- * nobody waits for a device that has failed. */
+/* Device workers: every device works in a thread of its own, the first failure is the one that is
+ * told, and nobody waits for a device that has failed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,13 +21,13 @@
 
 enum { MOST = 8, ROUNDS = 200 };
 
-static wefti_crew *crew_of(int32_t devices) {
+static wefti_workers *workers_of(int32_t devices) {
     int64_t bytes[MOST];
-    wefti_crew *crew;
+    wefti_workers *workers;
     for (int r = 0; r < MOST; r++) bytes[r] = 4096 * (r + 1);
-    ASSERT_OK(wefti_crew_create(devices, 1, bytes, &crew));
-    assert_int_equal(wefti_crew_size(crew), devices);
-    return crew;
+    ASSERT_OK(wefti_workers_create(devices, 1, bytes, &workers));
+    assert_int_equal(wefti_workers_size(workers), devices);
+    return workers;
 }
 
 typedef struct shared {
@@ -40,11 +40,11 @@ typedef struct shared {
     int32_t devices;
 } shared;
 
-static weft_status count(void *context, wefti_device *device, int32_t rank) {
+static weft_status count(void *context, wefti_rank_device *device, int32_t rank) {
     shared *s = context;
     s->threads[rank] = pthread_self();
     s->sum[rank] += rank + 1;
-    wefti_device_memory(device)[0] = (unsigned char)s->sum[rank];
+    wefti_rank_device_memory(device)[0] = (unsigned char)s->sum[rank];
     atomic_fetch_add(&s->calls, 1);
     return WEFT_OK;
 }
@@ -52,29 +52,29 @@ static weft_status count(void *context, wefti_device *device, int32_t rank) {
 static void every_device_has_a_thread(void **state) {
     (void)state;
     for (int32_t n = 1; n <= MOST; n++) {
-        wefti_crew *crew = crew_of(n);
+        wefti_workers *workers = workers_of(n);
         shared s = {.failing = -1};
         pthread_t first[MOST];
         for (int i = 0; i < ROUNDS; i++) {
-            ASSERT_OK(wefti_crew_run(crew, count, &s));
+            ASSERT_OK(wefti_workers_run(workers, count, &s));
             assert_int_equal(atomic_load(&s.calls), n * (i + 1));
             for (int32_t r = 0; r < n; r++) {
                 if (i == 0) first[r] = s.threads[r];
                 assert_true(pthread_equal(first[r], s.threads[r]));
                 assert_int_equal(s.sum[r], (r + 1) * (i + 1));
-                assert_int_equal(wefti_device_memory(wefti_crew_device(crew, r))[0],
+                assert_int_equal(wefti_rank_device_memory(wefti_workers_device(workers, r))[0],
                                  (unsigned char)s.sum[r]);
             }
         }
         assert_int_equal(pthread_equal(first[0], pthread_self()) != 0, n == 1);
         for (int32_t a = 0; a < n; a++)
             for (int32_t b = 0; b < a; b++) assert_false(pthread_equal(first[a], first[b]));
-        wefti_crew_destroy(crew);
+        wefti_workers_destroy(workers);
     }
 }
 
 /* The sum of all devices' numbers, unless one fails before it gives its own. */
-static weft_status wait_for_all(void *context, wefti_device *device, int32_t rank) {
+static weft_status wait_for_all(void *context, wefti_rank_device *device, int32_t rank) {
     shared *s = context;
     float mine = (float)(rank + 1), all = 0;
     if (rank == s->failing) {
@@ -88,7 +88,7 @@ static weft_status wait_for_all(void *context, wefti_device *device, int32_t ran
     return WEFT_OK;
 }
 
-static weft_status bind(void *context, wefti_device *device, int32_t rank) {
+static weft_status bind(void *context, wefti_rank_device *device, int32_t rank) {
     shared *s = context;
     int32_t ranks[MOST];
     wefti_box boxes[MOST];
@@ -107,28 +107,28 @@ static weft_status bind(void *context, wefti_device *device, int32_t rank) {
                         .want = boxes,
                         .tag = 7,
                         .name = "count"};
-    wefti_comm *comm = wefti_device_comm(device);
+    wefti_comm *comm = wefti_rank_device_comm(device);
     return comm->engine->bind(comm, &t, &s->endpoints[rank]);
 }
 
-static weft_status unbind(void *context, wefti_device *device, int32_t rank) {
+static weft_status unbind(void *context, wefti_rank_device *device, int32_t rank) {
     shared *s = context;
-    wefti_device_comm(device)->engine->unbind(s->endpoints[rank]);
+    wefti_rank_device_comm(device)->engine->unbind(s->endpoints[rank]);
     return WEFT_OK;
 }
 
 static void a_failure_ends_all_waiting(void **state) {
     (void)state;
     for (int32_t n = 2; n <= MOST; n += 3) {
-        wefti_crew *crew = crew_of(n);
+        wefti_workers *workers = workers_of(n);
         shared s = {.failing = -1, .devices = n};
-        ASSERT_OK(wefti_crew_run(crew, bind, &s));
+        ASSERT_OK(wefti_workers_run(workers, bind, &s));
         for (int i = 0; i < 60; i++) {
             char want[64];
             atomic_store(&s.calls, 0);
             s.failing = i % 3 == 2 ? -1 : i % n;
             s.late = i % 3 == 1;
-            weft_status status = wefti_crew_run(crew, wait_for_all, &s);
+            weft_status status = wefti_workers_run(workers, wait_for_all, &s);
             if (s.failing < 0) {
                 ASSERT_OK(status);
                 for (int32_t r = 0; r < n; r++) assert_int_equal(s.sum[r], n * (n + 1) / 2);
@@ -139,21 +139,21 @@ static void a_failure_ends_all_waiting(void **state) {
             assert_string_equal(weft_error_message(), want);
             (void)snprintf(want, sizeof want, "device %d: device %d has had enough", s.failing,
                            s.failing);
-            assert_int_equal(wefti_crew_name(crew, status), WEFT_E_NUMERIC);
+            assert_int_equal(wefti_workers_name(workers, status), WEFT_E_NUMERIC);
             assert_string_equal(weft_error_message(), want);
         }
-        ASSERT_OK(wefti_crew_run(crew, unbind, &s));
-        wefti_crew_destroy(crew);
+        ASSERT_OK(wefti_workers_run(workers, unbind, &s));
+        wefti_workers_destroy(workers);
     }
 }
 
 static void no_devices_are_refused(void **state) {
     (void)state;
-    wefti_crew *crew = NULL;
-    assert_int_equal(wefti_crew_create(0, 1, (int64_t[]){1}, &crew), WEFT_E_ARG);
-    assert_int_equal(wefti_crew_create(2, 0, (int64_t[]){1, 1}, &crew), WEFT_E_ARG);
-    assert_null(crew);
-    wefti_crew_destroy(NULL);
+    wefti_workers *workers = NULL;
+    assert_int_equal(wefti_workers_create(0, 1, (int64_t[]){1}, &workers), WEFT_E_ARG);
+    assert_int_equal(wefti_workers_create(2, 0, (int64_t[]){1, 1}, &workers), WEFT_E_ARG);
+    assert_null(workers);
+    wefti_workers_destroy(NULL);
 }
 
 int main(void) {
