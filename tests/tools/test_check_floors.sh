@@ -1,36 +1,69 @@
 #!/bin/sh
-# tools/check_floors passes on this tree and catches each kind of planted violation.
+# tools/check_floors passes on this tree. In a small tree of folders it finds each kind of planted violation.
 set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 tools/check_floors >/dev/null
 
-plant() { # file, include line, text that the report must contain ("" for: must pass)
+fresh() { # a small tree that keeps all rules
     rm -rf "$work/t"
     mkdir -p "$work/t/docs" "$work/t/include/weft" "$work/t/src/base" "$work/t/src/graph" "$work/t/src/comm" \
-        "$work/t/src/backend/cpu/inner" "$work/t/src/backend/cuda" "$work/t/src/exec" "$work/t/src/cli"
-    cp docs/architecture.md "$work/t/docs/"
-    for header in src/base/a.h src/graph/a.h src/comm/a.h src/backend/a.h src/backend/cpu/a.h src/backend/cpu/inner/a.h src/backend/cuda/a.h \
-        src/exec/a.h src/cli/a.h include/weft/a.h; do
+        "$work/t/src/backend/cpu/inner/deep" "$work/t/src/backend/cuda" "$work/t/src/exec" "$work/t/src/cli"
+    cat >"$work/t/docs/architecture.md" <<'TABLE'
+| 0 | `base` | | zlib |
+| 3 | `graph` | | |
+| 3 | `comm` | | ucx |
+| 4 | `backend` | | omp |
+| 4 | `backend/cpu` | | oneapi, omp |
+| 4 | `backend/cpu/inner` | | |
+| 4 | `backend/cpu/inner/deep` | | |
+| 4 | `backend/cuda` | | |
+| 7 | `exec` | | |
+| 10 | `cli` | | |
+TABLE
+    for header in src/base/a.h src/graph/a.h src/comm/a.h src/backend/a.h src/backend/cpu/a.h src/backend/cpu/cpu.h \
+        src/backend/cpu/inner/a.h src/backend/cpu/inner/inner.h src/backend/cpu/inner/deep/deep.h src/backend/cuda/a.h \
+        src/backend/cuda/cuda.h src/exec/a.h src/cli/a.h include/weft/a.h; do
         echo "/* empty */" >"$work/t/$header"
     done
-    mkdir -p "$(dirname "$work/t/$1")"
-    printf '/* planted */\n%s\n' "$2" >"$work/t/$1"
-    if tools/check_floors "$work/t" >"$work/out" 2>&1; then
-        [ -z "$3" ] || { echo "not caught: $2 in $1"; exit 1; }
+}
+
+check() { # start of the report's line ("" for: must pass), text that follows it, what was planted
+    if WEFT_STRICT_FLOORS=1 tools/check_floors "$work/t" >"$work/out" 2>&1; then
+        [ -z "$1" ] || { echo "not caught: $3"; exit 1; }
     else
-        [ -n "$3" ] || { echo "refused: $2 in $1"; cat "$work/out"; exit 1; }
-        grep -q "^$1:2: .*$3" "$work/out" || grep -q "^$1:1: .*$3" "$work/out" ||
-            { echo "wrong report for $2 in $1:"; cat "$work/out"; exit 1; }
+        [ -n "$1" ] || { echo "refused: $3"; cat "$work/out"; exit 1; }
+        grep -q "^$1:.* .*$2" "$work/out" || { echo "wrong report for $3:"; cat "$work/out"; exit 1; }
     fi
+}
+
+plant() { # file, include line, text that the report must contain ("" for: must pass)
+    fresh
+    mkdir -p "$work/t/$(dirname "$1")"
+    printf '/* planted */\n%s\n' "$2" >"$work/t/$1"
+    check "${3:+$1:[12]}" "$3" "$2 in $1"
 }
 
 plant src/graph/x.c '#include "base/a.h"' ''
 plant src/graph/x.c '#include "weft/a.h"' ''
 plant src/backend/cpu/x.c '#include "backend/a.h"' ''
-plant src/backend/cpu/x.c '#include "backend/cpu/inner/a.h"' ''
+# Doors: the parent folder, what is below it, and higher floors see x/x.h of a sub-folder x, and nothing else of it.
+plant src/backend/x.c '#include "backend/cpu/cpu.h"' ''
+plant src/backend/cuda/x.c '#include "backend/cpu/cpu.h"' ''
+plant src/backend/cpu/inner/deep/x.c '#include "backend/cuda/cuda.h"' ''
+plant src/exec/x.c '#include "backend/cpu/cpu.h"' ''
+plant src/x.c '#include "backend/cpu/cpu.h"' ''
+plant src/backend/cpu/x.c '#include "backend/cpu/inner/inner.h"' ''
+plant src/backend/cpu/inner/deep/x.c '#include "backend/cpu/inner/a.h"' ''
+plant src/graph/x.c '#include "backend/cpu/cpu.h"' 'goes up'
+plant src/backend/cpu/x.c '#include "backend/cpu/inner/a.h"' 'private to src/backend/cpu/inner'
+plant src/backend/cpu/x.c '#include "backend/cpu/inner/deep/deep.h"' 'private to src/backend/cpu/inner/deep'
+plant src/backend/x.c '#include "backend/cpu/inner/inner.h"' 'private to src/backend/cpu/inner'
+plant src/backend/cuda/x.c '#include "backend/cpu/inner/inner.h"' 'private to src/backend/cpu/inner'
 plant src/backend/cuda/x.c '#include "backend/cpu/inner/a.h"' 'private to src/backend/cpu/inner'
-plant src/x.c '#include "backend/cpu/a.h"' ''
+plant src/exec/x.c '#include "backend/cpu/inner/inner.h"' 'private to src/backend/cpu/inner'
+plant src/x.c '#include "backend/cpu/a.h"' 'private to src/backend/cpu'
+plant src/x.c '#include "backend/cpu/inner/inner.h"' 'private to src/backend/cpu/inner'
 plant src/backend/cpu/x.c '#include <oneapi/dnnl/dnnl.h>' ''
 plant src/graph/x.c '#include "exec/a.h"' 'goes up'
 plant src/graph/x.c '  #  include "exec/a.h"' 'goes up'
@@ -55,6 +88,7 @@ plant src/base/x.c 'fputs(text, file);' ''
 plant src/graph/x.c '#include <oneapi/dnnl/dnnl.h>' 'may not use oneapi'
 plant src/graph/x.c '#include <jansson.h>' 'may not use jansson'
 plant src/graph/x.c '#include "graph/missing.h"' 'does not exist'
+plant src/backend/x.c '#include <oneapi/dnnl/dnnl.h>' 'may not use oneapi'
 plant src/novel/x.c '#include "base/a.h"' 'no row in the floor table'
 plant include/weft/x.h '#include "base/a.h"' 'a public header includes only'
 plant include/weft/x.h '#include <jansson.h>' 'no third-party header'
@@ -62,4 +96,19 @@ plant include/weft/x.h '#include <mpi.h>' 'no third-party header'
 plant include/weft/mpi.h '#include <mpi.h>' ''
 plant include/weft/mpi.h '#include <jansson.h>' 'no third-party header'
 plant src/comm/x.c '#include <mpi.h>' 'may not use mpi'
+# The table and the folders are the same set; no folder has more than 24 files.
+fresh
+mkdir "$work/t/src/graph/novel"
+check "src/graph/novel:1" "no row" "a sub-folder without a row"
+fresh
+echo '| 5 | `plan` | | |' >>"$work/t/docs/architecture.md"
+check "docs/architecture.md:11" "src/plan does not exist" "a row without a folder"
+fresh
+sed -i 's/| 4 | `backend.cuda`/| 5 | `backend\/cuda`/' "$work/t/docs/architecture.md"
+check "docs/architecture.md:8" "stands on the floor of backend" "a sub-folder on another floor than its parent"
+fresh
+for number in $(seq 23); do : >"$work/t/src/base/$number.c"; done
+check "" "" "24 files in a folder"
+: >"$work/t/src/base/24.c"
+check "src/base:1" "25 files" "25 files in a folder"
 echo "check_floors: clean tree passes, planted violations are caught"
