@@ -26,9 +26,9 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "comm/host.h"
-#include "comm/rounds.h"
-#include "comm/ucx.h"
+#include "comm/host/host.h"
+#include "comm/p2p/p2p.h"
+#include "comm/transport/transport.h"
 
 enum { MOST_RANKS = 16, CARD = 8192, DEPTH = WEFTI_COMM_DEPTH, SAMPLES = 2000 };
 

@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "launch/member.h"
-#include "launch/scheduler.h"
+#include "launch/member/member.h"
+#include "launch/scheduler/scheduler.h"
 
 enum { MEMBERS = 2, TIMES = 2000000 };
 

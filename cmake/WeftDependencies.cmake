@@ -50,7 +50,7 @@ if(WEFT_HAVE_OPENSSL)
   string(REPLACE " -lcrypto" " -lssl -lcrypto" WEFT_DEP_LINK "${WEFT_DEP_LINK}")
 endif()
 weft_dependency(UCX ucp ucp/api/ucp.h libucx-dev "UCX (messages between hosts)")
-if(WEFT_HAVE_UCX) # loaded when it is needed (src/comm/ucx_load.h), not linked
+if(WEFT_HAVE_UCX) # loaded when it is needed (src/comm/transport/ucx_load.h), not linked
   list(REMOVE_ITEM WEFT_DEP_LIBRARIES ${WEFT_UCX_LIBRARY})
   list(APPEND WEFT_DEP_LIBRARIES ${CMAKE_DL_LIBS})
   string(REPLACE " -lucp" "" WEFT_DEP_LINK "${WEFT_DEP_LINK}")

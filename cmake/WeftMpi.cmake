@@ -9,7 +9,7 @@ if(NOT "${WEFT_MPI}" MATCHES "^(AUTO|ON|OFF)$")
 endif()
 set(WEFT_MPI_MODULES "")
 file(RELATIVE_PATH library_dir "${CMAKE_INSTALL_PREFIX}" "${CMAKE_INSTALL_FULL_LIBDIR}")
-set_property(SOURCE src/launch/mpi_module.c APPEND PROPERTY COMPILE_DEFINITIONS
+set_property(SOURCE src/launch/join/mpi_module.c APPEND PROPERTY COMPILE_DEFINITIONS
   WEFT_LIBRARY_DIR="${library_dir}")
 
 set(mpi_module_flags -std=c17 -O2 -g1 -fPIC -shared -fvisibility=hidden -D_GNU_SOURCE -pthread -Wall -Wextra -Wl,-z,relro,-z,now

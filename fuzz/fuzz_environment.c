@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "launch/environment.h"
-#include "launch/environment_values.h"
+#include "launch/env/env.h"
+#include "launch/env/values.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,6 +1,6 @@
 /* The part of weft that is linked to an MPI: built once for each MPI that is there, as
- * weft-openmpi.so, weft-mpich.so, and loaded by src/launch/mpi_module.c when the mpirun of that MPI
- * started the process. It needs no symbol of libweft, which the `weft` command contains.
+ * weft-openmpi.so, weft-mpich.so, and loaded by src/launch/join/mpi_module.c when the mpirun of
+ * that MPI started the process. It needs no symbol of libweft, which the `weft` command contains.
  *
  * MPI is initialised here unless the program did it before, with whatever level of threads there
  * is; and it is finalised with the world that it served, if we began it, unless ranks were lost:

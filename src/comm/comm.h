@@ -106,7 +106,7 @@ typedef struct weft_transport weft_transport; /* weft/transport.h */
  * and lives longer. On all ranks or on none. */
 weft_status wefti_comm_host_roads(wefti_comm *comm, const weft_transport *far,
                                   weft_transport *out) WEFT_CHECKED;
-/* Processes that send each other messages (comm/rounds.c): any transfer in terms of point-to-point
+/* Processes that send each other messages (comm/p2p/p2p.c): any transfer in terms of point-to-point
  * messages of `transport`, whose close is called by destroy. Owned also on failure. */
 weft_status wefti_comm_rounds(const weft_transport *transport, wefti_comm **out) WEFT_CHECKED;
 

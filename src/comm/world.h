@@ -6,7 +6,8 @@
 #include "comm/comm.h"
 #include "weft/world.h"
 
-typedef struct wefti_collectives wefti_collectives; /* comm/collective.c: its bound transfers */
+typedef struct wefti_collectives
+    wefti_collectives; /* comm/collective/collective.c: its bound transfers */
 
 /* What one member has called in all groups of the same ranks, for those who compare at the end.
  * Calls that only some members make (messages, neighbours) do not count among those; they are told
@@ -49,9 +50,9 @@ struct weft_world {
 /* `host` [size] is copied; comm is taken over, also on failure. */
 weft_status wefti_world_create(wefti_comm *comm, int32_t rank, int32_t size, const int32_t *host,
                                weft_world **out) WEFT_CHECKED;
-/* comm/collective.c: before the communicator is destroyed. */
+/* comm/collective/collective.c: before the communicator is destroyed. */
 void wefti_collectives_destroy(wefti_collectives *collectives);
-/* comm/collective_record.c: to be freed; NULL: there is no memory, and nothing is compared. */
+/* comm/collective/record.c: to be freed; NULL: there is no memory, and nothing is compared. */
 wefti_call_records *wefti_collectives_records(weft_world *world);
 
 #endif

@@ -8,7 +8,7 @@
 #define WEFTI_AUTH_H
 
 #include "base/status.h"
-#include "launch/auth_sha256.h"
+#include "launch/sha256.h"
 
 enum { WEFTI_NONCE_BYTES = 32, WEFTI_SECRET_MIN = 32, WEFTI_SECRET_MAX = 4096 };
 

@@ -14,7 +14,7 @@
 
 #include "base/io.h"
 #include "base/json.h"
-#include "launch/environment.h"
+#include "launch/env/env.h"
 
 enum {
     FILE_BYTES_MAX = 32 << 20,

@@ -12,7 +12,7 @@
 #include <pthread.h>
 #include <time.h>
 
-#include "comm/local.h"
+#include "comm/shm/shm.h"
 #include "comm/world.h"
 #include "conformance.h"
 

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 
 #include "base/clock.h"
-#include "comm/host.h"
+#include "comm/host/host.h"
 #include "comm_scripts.h"
 #include "sanitized.h"
 

@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "base/fault.h"
-#include "comm/collective_parts.h"
+#include "comm/collective/collective.h"
 
 enum { MOST = 4 };
 

@@ -12,7 +12,7 @@
 
 #include "base/philox.h"
 #include "comm/copy.h"
-#include "comm/move.h"
+#include "comm/reduce/reduce.h"
 
 enum { MOST = 70000, MARGIN = 4096, ARRAYS = 3 };
 

@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include "comm/host_near.h"
-#include "comm/rounds.h"
+#include "comm/host/intranode.h"
+#include "comm/p2p/p2p.h"
 #pragma GCC diagnostic ignored "-Wunused-function" /* not all of it is needed here */
 #include "processes.h"
 #include "rounds_cases.h"

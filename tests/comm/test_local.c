@@ -11,7 +11,7 @@
 #include "base/fault.h"
 #include "base/memory.h"
 #include "comm/copy.h"
-#include "comm/local.h"
+#include "comm/shm/shm.h"
 #include "comm_scripts.h"
 
 static void random_scripts(void **state) {

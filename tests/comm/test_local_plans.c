@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-#include "comm/local.h"
+#include "comm/shm/shm.h"
 
 enum { TURNS = 2000, MOST_KEPT = 100 };
 

@@ -8,7 +8,7 @@
 
 #include "base/fault.h"
 #include "base/memory.h"
-#include "comm/rounds.h"
+#include "comm/p2p/p2p.h"
 #include "comm_scripts.h"
 #include "rounds_cases.h"
 #include "sanitized.h"

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include "comm/rounds.h"
+#include "comm/p2p/p2p.h"
 #include "conformance_threads.h"
 #include "rounds_mesh.h"
 #include "sanitized.h"

@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include "comm/rounds.h"
-#include "comm/ucx.h"
+#include "comm/p2p/p2p.h"
+#include "comm/transport/transport.h"
 #pragma GCC diagnostic ignored "-Wunused-function" /* not all of it is needed here */
 #include "processes.h"
 #include "sanitized.h"

@@ -10,8 +10,8 @@
 #include <sched.h>
 #include <sys/mount.h>
 
-#include "comm/rounds.h"
-#include "comm/ucx.h"
+#include "comm/p2p/p2p.h"
+#include "comm/transport/transport.h"
 #pragma GCC diagnostic ignored "-Wunused-function" /* not all of it is needed here */
 #include "processes.h"
 #include "sanitized.h"

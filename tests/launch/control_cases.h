@@ -11,8 +11,8 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
-#include "launch/member.h"
-#include "launch/scheduler.h"
+#include "launch/member/member.h"
+#include "launch/scheduler/scheduler.h"
 
 static inline wefti_secret test_secret(void) {
     wefti_secret s;

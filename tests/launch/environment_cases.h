@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "launch/environment.h"
+#include "launch/env/env.h"
 
 static inline wefti_launcher read_on(const char *host, wefti_variables environment) {
     wefti_launcher l;

@@ -9,7 +9,7 @@
 
 #include "base/io.h"
 #include "launch/auth.h"
-#include "launch/environment.h"
+#include "launch/env/env.h"
 
 static char folder[64], secret[128]; /* their paths */
 

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "environment_cases.h"
-#include "launch/environment_values.h"
+#include "launch/env/values.h"
 
 static void test_alone(void **state) {
     (void)state;

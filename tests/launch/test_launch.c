@@ -22,7 +22,7 @@
 
 #include "base/io.h"
 #include "base/memory.h"
-#include "launch/launch_parts.h"
+#include "launch/spawn/launch.h"
 #include "weft/launch.h"
 
 enum { SEEN_MAX = 4096 };

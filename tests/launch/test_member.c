@@ -9,7 +9,7 @@
 
 #include "base/fault.h"
 #include "control_cases.h"
-#include "launch/wire_socket.h"
+#include "launch/socket.h"
 
 enum { MOST = 16 };
 

@@ -13,10 +13,10 @@
 #include <sys/stat.h>
 
 #include "control_cases.h"
-#include "launch/scheduler_state.h"
-#include "launch/wire_link.h"
-#include "launch/wire_message.h"
-#include "launch/wire_socket.h"
+#include "launch/scheduler/state.h"
+#include "launch/wire/link.h"
+#include "launch/wire/message.h"
+#include "launch/socket.h"
 #include "sanitized.h"
 
 enum {

@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 
 #include "control_cases.h"
-#include "launch/wire_link.h"
+#include "launch/wire/link.h"
 #include "sanitized.h"
 
 /* --- two sides with somebody between them, who sees every byte */

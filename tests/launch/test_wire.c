@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "control_cases.h"
-#include "launch/wire_message.h"
-#include "launch/wire_socket.h"
+#include "launch/wire/message.h"
+#include "launch/socket.h"
 
 static wefti_stream stream(bool from_scheduler) {
     wefti_stream s = {.from_scheduler = from_scheduler};

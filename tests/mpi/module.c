@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "launch/mpi_module.h"
+#include "launch/join/mpi_module.h"
 
 static int complain(const char *what) {
     fprintf(stderr, "%s (%s)\n", what, weft_error_message());

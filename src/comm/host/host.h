@@ -1,0 +1,102 @@
+/* The state behind comm/host/host.c: a rank that is a process among those of its host.
+ *
+ * Two kinds of memory are mapped by several processes; neither has a name anywhere, so that nothing
+ * is left when all of them are killed. The control file is one for all: the word that says that the
+ * world is broken, a line for each rank, and the slots of the channels, added without a lock. A
+ * heap belongs to one rank, and all others map it: the arrays of transfers, and what a rank shows
+ * to others. Both are far larger than what is ever used of them; pages come when they are touched.
+ */
+#ifndef WEFTI_HOST_H
+#define WEFTI_HOST_H
+
+#include "comm/shm/shm.h"
+
+typedef struct wefti_host_range {
+    size_t begin, bytes;
+} wefti_host_range;
+
+/* One rank's memory that others reach. Given out to any thread. */
+typedef struct wefti_host_heap {
+    pthread_mutex_t lock;
+    unsigned char *base;
+    size_t bytes;
+    wefti_host_range *range; /* in use, ascending */
+    int64_t ranges, capacity;
+    unsigned char *chunk; /* of what is kept until the end */
+    size_t chunk_left;
+} wefti_host_heap;
+
+typedef struct wefti_near wefti_near;
+typedef struct wefti_near_queue wefti_near_queue;
+
+/* Bytes that messages of this rank had, by the road they took. */
+typedef struct wefti_host_traffic {
+    int64_t near_bytes, far_bytes;
+} wefti_host_traffic;
+
+/* --- comm/host/memory.c --- */
+
+/* A file without a name. */
+weft_status wefti_host_file(const char *what, int *out, uint64_t *inode) WEFT_CHECKED;
+/* The file that is `fd` in another process, if it is the one with that inode. */
+weft_status wefti_host_open(int64_t process, int fd, uint64_t inode, int *out) WEFT_CHECKED;
+/* At huge pages. */
+weft_status wefti_host_map(int fd, size_t bytes, unsigned char **out) WEFT_CHECKED;
+/* The most bytes that can be mapped `times` + 1 times in this process, at most `wish`, and half of
+ * what there is where addresses are limited (RLIMIT_AS). */
+size_t wefti_host_most(size_t wish, int32_t times);
+
+weft_status wefti_host_take(wefti_host_heap *heap, size_t bytes, void **out) WEFT_CHECKED;
+void wefti_host_give(wefti_host_heap *heap, void *memory);
+/* At a cache line, until the end. */
+weft_status wefti_host_keep(wefti_host_heap *heap, size_t bytes, void **out) WEFT_CHECKED;
+
+/* --- comm/host/control.c --- */
+
+typedef struct wefti_host_control wefti_host_control;
+void wefti_host_control_begin(wefti_host_control *control, size_t bytes, int32_t ranks);
+wefti_local_common *wefti_host_control_common(wefti_host_control *control);
+/* [ranks][ranks], from one to another; NULL: the file is too small. */
+wefti_near_queue *wefti_host_control_queues(wefti_host_control *control, int32_t ranks);
+/* The rows of a group and tag: the same for whoever asks. */
+weft_status wefti_host_control_rows(wefti_host_control *control, const wefti_transfer *t,
+                                    wefti_local_row **out) WEFT_CHECKED;
+
+/* --- comm/host/host.c --- */
+
+typedef struct wefti_host_far wefti_host_far;
+
+typedef struct wefti_host {
+    wefti_local local;
+    wefti_comm_engine engine; /* with a name of its own */
+    char name[48];
+    wefti_local_world world;
+    wefti_host_heap heap;
+    wefti_host_control *control;
+    size_t control_bytes;
+    wefti_comm *far;           /* NULL: all ranks are on this host */
+    wefti_host_far *under_way; /* transfers of `far` */
+    wefti_host_traffic traffic;
+} wefti_host;
+
+static inline wefti_host *wefti_host_of(wefti_local_world *world) {
+    return (wefti_host *)((char *)world - offsetof(wefti_host, world));
+}
+
+/* --- comm/host/internode.c: transfers with members on other hosts --- */
+
+weft_status wefti_host_far_bind(wefti_host *host, const wefti_transfer *transfer,
+                                wefti_endpoint **out) WEFT_CHECKED;
+bool wefti_host_is_far(const wefti_endpoint *endpoint);
+weft_status wefti_host_far_post(wefti_endpoint *endpoint, const void *source, void *destination);
+weft_status wefti_host_far_wait(wefti_endpoint *endpoint);
+weft_status wefti_host_far_test(wefti_endpoint *endpoint);
+void wefti_host_far_unbind(wefti_endpoint *endpoint);
+
+/* --- comm/host/map.c --- */
+
+/* Collective: this process and its neighbours map each other's memory. */
+weft_status wefti_host_join(wefti_host *host, const int32_t *hosts,
+                            const wefti_exchange *exchange) WEFT_CHECKED;
+
+#endif

@@ -1,0 +1,174 @@
+/* Transfers with members on other hosts: the engine between hosts carries them out, and whoever
+ * waits carries on with both. A rank that waits for another host while its neighbours need its
+ * share of a sum would else stop them all. */
+#include "comm/host/host.h"
+
+struct wefti_host_far {
+    wefti_endpoint base;
+    wefti_host *host;
+    wefti_endpoint *far;
+    char *text;
+    uint32_t posted, completed, waited;
+    bool finished[WEFTI_COMM_DEPTH];
+    bool listed;
+    wefti_host_far *next; /* among those under way */
+};
+
+/* Tells these endpoints from others. */
+static const wefti_comm_engine far_engine = {
+    .name = "host",
+    .post = wefti_host_far_post,
+    .wait = wefti_host_far_wait,
+    .test = wefti_host_far_test,
+    .unbind = wefti_host_far_unbind,
+};
+
+bool wefti_host_is_far(const wefti_endpoint *endpoint) {
+    return endpoint->engine == &far_engine;
+}
+
+static void complete(wefti_host_far *e) {
+    e->finished[e->completed++ % WEFTI_COMM_DEPTH] = true;
+}
+
+/* What failed there fails here. */
+static void adopt_failure(wefti_local *local, weft_status status) {
+    local->at_fault = status == WEFT_E_MISMATCH;
+    wefti_local_break(local, weft_error_rank(), "%s", weft_error_message());
+}
+
+static bool carry_on(wefti_local *local) {
+    wefti_host *host = (wefti_host *)local;
+    bool happened = false;
+    for (wefti_host_far **at = &host->under_way; *at && !wefti_local_broken(local);) {
+        wefti_host_far *e = *at;
+        weft_status status = WEFT_OK;
+        while (e->completed != e->posted && (status = e->far->engine->test(e->far)) == WEFT_OK) {
+            complete(e);
+            happened = true;
+        }
+        if (status < 0) adopt_failure(local, status);
+        if (e->completed == e->posted) {
+            e->listed = false;
+            *at = e->next;
+            local->beside.count--;
+        } else {
+            at = &e->next;
+        }
+    }
+    return happened;
+}
+
+static void attend(wefti_local *local, bool on) {
+    wefti_comm *far = ((wefti_host *)local)->far;
+    if (far->engine->attend) far->engine->attend(far, on);
+}
+static void linger(wefti_local *local, int64_t ns) {
+    wefti_comm *far = ((wefti_host *)local)->far;
+    if (far->engine->linger) far->engine->linger(far, ns);
+}
+
+weft_status wefti_host_far_bind(wefti_host *host, const wefti_transfer *t, wefti_endpoint **out) {
+    WEFT_REQUIRE(host->far, WEFT_E_ARG,
+                 "a transfer has members on several hosts, and there is no communicator between "
+                 "hosts");
+    wefti_host_far *e;
+    WEFT_NEW(e, wefti_host_far);
+    e->base.engine = &far_engine;
+    e->host = host;
+    e->text = wefti_format("%s of %s (%s, %lld elements)", wefti_transfer_kind_text(t->kind),
+                           t->name ? t->name : "a tensor", weft_dtype_text(t->dtype),
+                           (long long)wefti_box_elems(&t->have[t->me], t->rank));
+    weft_status status = e->text ? host->far->engine->bind(host->far, t, &e->far)
+                                 : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a transfer");
+    if (status < 0) {
+        wefti_free(e->text);
+        wefti_free(e);
+        return status;
+    }
+    host->local.beside.carry_on = carry_on;
+    host->local.beside.attend = attend;
+    host->local.beside.linger = linger;
+    *out = &e->base;
+    return WEFT_OK;
+}
+
+/* The engine between hosts gives memory back too: its waits fail once nothing touches it. */
+static weft_status fail(wefti_host_far *e) {
+    wefti_local *local = &e->host->local;
+    wefti_failure failure;
+    wefti_failure_keep(wefti_local_fail(local), &failure);
+    wefti_comm_break(e->host->far, failure.rank, failure.message);
+    for (; e->completed != e->posted; e->completed++) (void)e->far->engine->wait(e->far);
+    return wefti_failure_tell(&failure);
+}
+
+weft_status wefti_host_far_post(wefti_endpoint *base, const void *source, void *destination) {
+    wefti_host_far *e = (wefti_host_far *)base;
+    wefti_local *local = &e->host->local;
+    WEFT_REQUIRE_OF(
+        local->comm.rank, e->posted - e->waited < WEFTI_COMM_DEPTH, WEFT_E_ARG,
+        "rank %d: %d posts of %s are under way, and there is room for no more; wait for "
+        "the oldest first",
+        (int)local->comm.rank, (int)WEFTI_COMM_DEPTH, e->text);
+    if (wefti_local_broken(local)) return fail(e);
+    e->far->call = base->call;
+    weft_status status = e->far->engine->post(e->far, source, destination);
+    if (status < 0) {
+        if (status <= WEFT_E_PEER) adopt_failure(local, status);
+        return status;
+    }
+    e->finished[e->posted++ % WEFTI_COMM_DEPTH] = false;
+    if (e->listed) return WEFT_OK;
+    e->listed = true;
+    e->next = e->host->under_way;
+    e->host->under_way = e;
+    local->beside.count++;
+    return WEFT_OK;
+}
+
+static weft_status check(wefti_host_far *e) {
+    if (wefti_local_broken(&e->host->local)) return fail(e);
+    WEFT_REQUIRE_OF(e->host->local.comm.rank, e->posted != e->waited, WEFT_E_ARG,
+                    "rank %d waits for %s, which is not posted", (int)e->host->local.comm.rank,
+                    e->text);
+    return WEFT_OK;
+}
+
+weft_status wefti_host_far_wait(wefti_endpoint *base) {
+    wefti_host_far *e = (wefti_host_far *)base;
+    WEFT_TRY(check(e));
+    if (wefti_local_wait_until(&e->host->local, &e->finished[e->waited % WEFTI_COMM_DEPTH],
+                               e->text) < 0)
+        return fail(e);
+    e->waited++;
+    return WEFT_OK;
+}
+
+weft_status wefti_host_far_test(wefti_endpoint *base) {
+    wefti_host_far *e = (wefti_host_far *)base;
+    WEFT_TRY(check(e));
+    (void)wefti_local_progress(&e->host->local);
+    if (!e->finished[e->waited % WEFTI_COMM_DEPTH])
+        return wefti_local_broken(&e->host->local) ? fail(e) : WEFT_PENDING;
+    e->waited++;
+    wefti_position_end_wait(e->host->local.comm.position, false);
+    return WEFT_OK;
+}
+
+void wefti_host_far_unbind(wefti_endpoint *base) {
+    wefti_host_far *e = (wefti_host_far *)base;
+    wefti_local *local = &e->host->local;
+    if (e->posted != e->waited && !wefti_local_broken(local))
+        wefti_local_break(local, WEFT_RANK_OWN, "%s was given up while under way", e->text);
+    if (wefti_local_broken(local)) (void)fail(e);
+    for (wefti_host_far **at = &e->host->under_way; *at; at = &(*at)->next)
+        if (*at == e) {
+            *at = e->next;
+            local->beside.count--;
+            break;
+        }
+    e->far->engine->unbind(e->far);
+    wefti_free(e->text);
+    wefti_free(e);
+}

@@ -1,0 +1,397 @@
+/* Messages within a host: see comm/host/intranode.h. All calls of a process are made one at a time.
+ */
+#include "comm/host/intranode.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+enum {
+    INSIDE = 32 << 10,    /* bytes that lie with their message: fetching more costs less */
+    LONG_LOOKS = 1000,    /* looks in vain after which the other process is looked after */
+    PATIENCE = 1000000000 /* ns that a message which is being fetched is waited for */
+};
+
+/* What became of a message. */
+enum { LENT, FETCHED /* is being */, DONE, WITHDRAWN };
+
+struct wefti_near_message {
+    alignas(128) _Atomic uint64_t state;
+    uint64_t tag, bytes;
+    const void *source;       /* an address of the sender's; NULL: `inside` */
+    wefti_near_message *next; /* of whoever has it: the receiver from the ring until it is done */
+    /* Of the sender alone. */
+    wefti_near_message *older;   /* among all that it ever made */
+    wefti_near_request *request; /* whose it is until it is in the ring; NULL: nobody's */
+    void *block;                 /* for copies that are too long for `inside` */
+    size_t room;                 /* bytes of it */
+    bool copied, idle;
+    unsigned char inside[INSIDE];
+};
+
+typedef struct line {
+    wefti_near_message *first, **last;
+} line;
+
+typedef struct near_peer {
+    wefti_near_queue *out, *in;
+    uint64_t written, taken;
+    line waiting;                        /* messages to it for which the ring has no room */
+    line early;                          /* messages from it that nobody has wanted so far */
+    wefti_near_request *wanted, **wants; /* receives, in their order */
+    int watch;                           /* a descriptor of its process; -1: none so far */
+    bool ended;
+} near_peer;
+
+struct wefti_near {
+    wefti_host *host;
+    wefti_near_message *idle, *newest;
+    near_peer peer[]; /* [places] */
+};
+
+static const wefti_local_world *world_of(const wefti_near *near) {
+    return &near->host->world;
+}
+static int rank_of(const wefti_near *near, int32_t place) {
+    return (int)world_of(near)->rank_of[place];
+}
+static void ring_bell(const wefti_near *near, int32_t place) {
+    const wefti_local_world *world = world_of(near);
+    wefti_bell_ring(&world->common->line[place].bell, world->mode);
+}
+
+static void append(line *l, wefti_near_message *m) {
+    m->next = NULL;
+    *l->last = m;
+    l->last = &m->next;
+}
+static wefti_near_message *take_from(line *l, wefti_near_message **at) {
+    wefti_near_message *m = *at;
+    *at = m->next;
+    if (!*at) l->last = at;
+    return m;
+}
+
+/* --- beginning and end --- */
+
+weft_status wefti_near_create(wefti_host *host, wefti_near **out) {
+    int32_t size = host->world.size, me = host->local.place;
+    wefti_near_queue *queue = wefti_host_control_queues(host->control, size);
+    *out = NULL;
+    if (!queue) return WEFT_OK;
+    wefti_near *near = wefti_calloc(1, sizeof *near + (size_t)size * sizeof *near->peer);
+    WEFT_REQUIRE(near, WEFT_E_NOMEM, "no memory for messages to %d ranks", (int)size);
+    near->host = host;
+    for (int32_t p = 0; p < size; p++) {
+        near_peer *peer = &near->peer[p];
+        peer->out = &queue[(int64_t)me * size + p];
+        peer->in = &queue[(int64_t)p * size + me];
+        peer->waiting.last = &peer->waiting.first;
+        peer->early.last = &peer->early.first;
+        peer->wants = &peer->wanted;
+        peer->watch = -1;
+    }
+    *out = near;
+    return WEFT_OK;
+}
+
+void wefti_near_destroy(wefti_near *near) {
+    if (!near) return;
+    for (int32_t p = 0; p < near->host->world.size; p++)
+        if (near->peer[p].watch >= 0) close(near->peer[p].watch);
+    wefti_free(near); /* messages lie in the heap, which goes as a whole */
+}
+
+/* --- whether the other process lives --- */
+
+static bool has_ended(near_peer *peer, pid_t process) {
+    if (peer->ended) return true;
+#if defined(SYS_pidfd_open)
+    if (peer->watch < 0) peer->watch = (int)syscall(SYS_pidfd_open, process, 0);
+    if (peer->watch >= 0) {
+        struct pollfd look = {.fd = peer->watch, .events = POLLIN};
+        return peer->ended = poll(&look, 1, 0) > 0;
+    }
+#endif
+    return peer->ended = kill(process, 0) != 0 && errno == ESRCH;
+}
+
+static weft_status lament(const wefti_near *near, int32_t place) {
+    WEFT_FAIL_OF(rank_of(near, place), WEFT_E_PEER, "rank %d (process %lld) has ended",
+                 rank_of(near, place), (long long)world_of(near)->area[place].process);
+}
+
+/* WEFT_PENDING, or that nothing will come any more. */
+static weft_status look_after(wefti_near *near, wefti_near_request *r) {
+    if (++r->looks % LONG_LOOKS != 0 && !near->peer[r->place].ended) return WEFT_PENDING;
+    pid_t process = (pid_t)world_of(near)->area[r->place].process;
+    return has_ended(&near->peer[r->place], process) ? lament(near, r->place) : WEFT_PENDING;
+}
+
+/* --- messages of this process --- */
+
+/* The receiver has copied what no request waits for any more. */
+static void collect(wefti_near *near) {
+    for (wefti_near_message *m = near->newest; m; m = m->older) {
+        if (m->idle || !m->copied || m->request || atomic_load(&m->state) != DONE) continue;
+        m->idle = true;
+        m->next = near->idle;
+        near->idle = m;
+    }
+}
+
+static weft_status get_message(wefti_near *near, wefti_near_message **out) {
+    if (!near->idle) collect(near);
+    if (near->idle) {
+        *out = near->idle;
+        near->idle = (*out)->next;
+    } else {
+        void *p;
+        WEFT_TRY(wefti_host_keep(&near->host->heap, sizeof **out, &p));
+        *out = p;
+        (*out)->older = near->newest;
+        near->newest = *out;
+    }
+    (*out)->idle = false;
+    return WEFT_OK;
+}
+
+static void put_message(wefti_near *near, wefti_near_message *m) {
+    m->request = NULL;
+    m->idle = true;
+    m->next = near->idle;
+    near->idle = m;
+}
+
+static weft_status copy(wefti_near *near, wefti_near_message *m, const void *data, size_t bytes) {
+    m->copied = true;
+    m->source = NULL;
+    if (bytes > INSIDE && m->room < bytes) {
+        wefti_host_heap *heap = &near->host->heap;
+        if (m->block) wefti_host_give(heap, m->block);
+        m->block = NULL;
+        m->room = 0;
+        WEFT_TRY(wefti_host_take(heap, bytes, &m->block));
+        m->room = bytes;
+    }
+    if (bytes > INSIDE) m->source = m->block;
+    if (bytes > 0) memcpy(bytes > INSIDE ? m->block : m->inside, data, bytes);
+    return WEFT_OK;
+}
+
+/* Long messages stay where they are if the receiver can fetch them there. */
+static weft_status fill(wefti_near *near, wefti_near_message *m, const void *data, size_t bytes) {
+    const wefti_local_world *world = world_of(near);
+    m->bytes = bytes;
+    bool reached = wefti_local_reach(world, near->host->local.place, data) != NULL;
+    if (bytes <= INSIDE || (!reached && world->pull_parts == 0)) return copy(near, m, data, bytes);
+    m->copied = false;
+    m->source = data;
+    return WEFT_OK;
+}
+
+/* --- sending --- */
+
+static bool publish(wefti_near *near, int32_t place, wefti_near_message *m) {
+    near_peer *peer = &near->peer[place];
+    if (peer->written - atomic_load(&peer->out->taken) >= WEFTI_NEAR_RING) return false;
+    if (m->copied) {
+        if (m->request) {
+            m->request->done = true;
+            m->request->message = NULL;
+        }
+        m->request = NULL;
+    }
+    peer->out->message[peer->written % WEFTI_NEAR_RING] = (uint64_t)(uintptr_t)m;
+    wefti_bell_show(&peer->out->written, ++peer->written, world_of(near)->mode);
+    ring_bell(near, place);
+    return true;
+}
+
+/* Taken out of the line before it is the receiver's, who uses the same field. */
+static void publish_waiting(wefti_near *near, int32_t place) {
+    near_peer *peer = &near->peer[place];
+    while (peer->waiting.first) {
+        wefti_near_message *m = peer->waiting.first, *next = m->next;
+        if (!publish(near, place, m)) return;
+        peer->waiting.first = next;
+        if (!next) peer->waiting.last = &peer->waiting.first;
+    }
+}
+
+weft_status wefti_near_send(wefti_near *near, int32_t rank, uint64_t tag, const void *data,
+                            size_t bytes, wefti_near_request *r) {
+    int32_t place = world_of(near)->place_of[rank];
+    near_peer *peer = &near->peer[place];
+    wefti_near_message *m;
+    if (peer->ended) return lament(near, place);
+    WEFT_TRY(get_message(near, &m));
+    weft_status status = fill(near, m, data, bytes);
+    if (status < 0) {
+        put_message(near, m);
+        return status;
+    }
+    *r = (wefti_near_request){.message = m, .place = place, .tag = tag, .bytes = bytes};
+    m->tag = tag;
+    m->request = r;
+    atomic_store(&m->state, LENT);
+    publish_waiting(near, place);
+    if (peer->waiting.first || !publish(near, place, m)) append(&peer->waiting, m);
+    return WEFT_OK;
+}
+
+static weft_status test_send(wefti_near *near, wefti_near_request *r) {
+    if (!r->done) publish_waiting(near, r->place);
+    if (!r->done && r->message && atomic_load(&r->message->state) == DONE) {
+        put_message(near, r->message);
+        r->message = NULL;
+        r->done = true;
+    }
+    return r->done ? WEFT_OK : look_after(near, r);
+}
+
+/* --- receiving --- */
+
+static void meet(near_peer *peer, wefti_near_message *m) {
+    for (wefti_near_request **at = &peer->wanted; *at; at = &(*at)->next) {
+        wefti_near_request *r = *at;
+        if (r->tag != m->tag) continue;
+        *at = r->next;
+        if (!*at) peer->wants = at;
+        r->message = m;
+        return;
+    }
+    append(&peer->early, m);
+}
+
+static weft_status empty_ring(wefti_near *near, int32_t place) {
+    near_peer *peer = &near->peer[place];
+    uint64_t written = atomic_load_explicit(&peer->in->written, memory_order_acquire);
+    if (peer->taken == written) return WEFT_OK;
+    for (; peer->taken != written; peer->taken++) {
+        uint64_t at = peer->in->message[peer->taken % WEFTI_NEAR_RING];
+        wefti_near_message *m =
+            wefti_local_reach(world_of(near), place, (const void *)(uintptr_t)at);
+        WEFT_REQUIRE_OF(rank_of(near, place), m, WEFT_E_CORRUPT,
+                        "rank %d has a message where it has no memory", rank_of(near, place));
+        meet(peer, m);
+    }
+    atomic_store_explicit(&peer->in->taken, peer->taken, memory_order_release);
+    return WEFT_OK;
+}
+
+void wefti_near_receive(wefti_near *near, int32_t rank, uint64_t tag, void *data, size_t bytes,
+                        wefti_near_request *r) {
+    int32_t place = world_of(near)->place_of[rank];
+    near_peer *peer = &near->peer[place];
+    *r = (wefti_near_request){
+        .place = place, .tag = tag, .data = data, .bytes = bytes, .receives = true};
+    for (wefti_near_message **at = &peer->early.first; *at; at = &(*at)->next)
+        if ((*at)->tag == tag) {
+            r->message = take_from(&peer->early, at);
+            return;
+        }
+    *peer->wants = r;
+    peer->wants = &r->next;
+}
+
+static weft_status fetch(wefti_near *near, const wefti_near_request *r, wefti_near_message *m) {
+    const wefti_local_world *world = world_of(near);
+    const void *here = m->source ? wefti_local_reach(world, r->place, m->source) : m->inside;
+    if (m->bytes == 0) return WEFT_OK;
+    if (here)
+        memcpy(r->data, here, (size_t)m->bytes);
+    else if (!wefti_local_pull(&near->host->local, r->place, m->source, r->data, (int64_t)m->bytes))
+        WEFT_FAIL(WEFT_E_PEER, "a message of rank %d cannot be fetched", rank_of(near, r->place));
+    return WEFT_OK;
+}
+
+static weft_status take(wefti_near *near, wefti_near_request *r) {
+    wefti_near_message *m = r->message;
+    uint64_t lent = LENT;
+    r->message = NULL;
+    r->done = true;
+    WEFT_REQUIRE_OF(rank_of(near, r->place),
+                    atomic_compare_exchange_strong(&m->state, &lent, FETCHED), WEFT_E_PEER,
+                    "rank %d has given a message up", rank_of(near, r->place));
+    weft_status status = WEFT_OK;
+    if (m->bytes > r->bytes)
+        status =
+            WEFT_RAISE(WEFT_E_ARG, "a message of rank %d has %llu bytes; there is room for %zu",
+                       rank_of(near, r->place), (unsigned long long)m->bytes, r->bytes);
+    else
+        status = fetch(near, r, m);
+    r->bytes = (size_t)m->bytes;
+    bool waited_for = !m->copied;
+    wefti_bell_show(&m->state, DONE, world_of(near)->mode);
+    if (waited_for) ring_bell(near, r->place);
+    return status;
+}
+
+static weft_status test_receive(wefti_near *near, wefti_near_request *r) {
+    publish_waiting(near, r->place);
+    if (!r->message) WEFT_TRY(empty_ring(near, r->place));
+    if (!r->message) {
+        weft_status status = look_after(near, r);
+        if (status == WEFT_PENDING) return status;
+        /* What it sent before it ended counts. */
+        WEFT_TRY(empty_ring(near, r->place));
+        if (!r->message) return lament(near, r->place);
+    }
+    return take(near, r);
+}
+
+/* One that fails is over: its memory is the caller's again. */
+static weft_status test_once(wefti_near *near, wefti_near_request *r) {
+    if (r->done) return WEFT_OK;
+    weft_status status = r->receives ? test_receive(near, r) : test_send(near, r);
+    if (status < 0) wefti_near_cancel(near, r);
+    return status;
+}
+
+weft_status wefti_near_test(wefti_near *near, wefti_near_request *r, size_t *out_bytes) {
+    weft_status status = test_once(near, r);
+    if (status == WEFT_OK && r->receives && out_bytes) *out_bytes = r->bytes;
+    return status;
+}
+
+/* --- giving up --- */
+
+/* One that somebody may have seen is never used again: the world has come to its end anyway. */
+static void withdraw(wefti_near *near, wefti_near_request *r) {
+    wefti_near_message *m = r->message;
+    near_peer *peer = &near->peer[r->place];
+    uint64_t lent = LENT;
+    for (wefti_near_message **at = &peer->waiting.first; *at; at = &(*at)->next)
+        if (*at == m) {
+            put_message(near, take_from(&peer->waiting, at));
+            return;
+        }
+    m->request = NULL;
+    if (atomic_compare_exchange_strong(&m->state, &lent, WITHDRAWN)) return;
+    pid_t process = (pid_t)world_of(near)->area[r->place].process;
+    int64_t until = wefti_now_ns() + PATIENCE;
+    while (atomic_load(&m->state) == FETCHED && wefti_now_ns() < until && !has_ended(peer, process))
+        sched_yield();
+}
+
+void wefti_near_cancel(wefti_near *near, wefti_near_request *r) {
+    near_peer *peer = &near->peer[r->place];
+    if (r->done) return;
+    r->done = true;
+    if (!r->receives) {
+        if (r->message) withdraw(near, r);
+        return;
+    }
+    for (wefti_near_request **at = &peer->wanted; *at; at = &(*at)->next)
+        if (*at == r) {
+            *at = r->next;
+            if (!*at) peer->wants = at;
+            return;
+        }
+}

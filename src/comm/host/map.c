@@ -1,0 +1,225 @@
+/* How the processes of one host come to map each other's memory. Everybody makes its files and says
+ * where they are; everybody opens those of its neighbours, and says whether that went well; then
+ * the files are closed, and only the mappings stay. All ranks, also those of other hosts, take part
+ * in both exchanges, so that all know when it fails, and for which reason. */
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/pool.h"
+#include "comm/host/host.h"
+
+enum {
+    TROUBLE = 320,
+    /* Bytes from which on fetching is faster, measured: copies in the caches of what both sides
+       touch next cost less than a page's way through the kernel. */
+    PULLED_PARTS = 32 << 10
+};
+static const size_t control_most = (size_t)4 << 30;
+
+/* Where a rank's memory is. */
+typedef struct whereabouts {
+    int64_t process;
+    int32_t heap, control; /* file descriptors; control of the first rank of a host */
+    uint64_t heap_inode, control_inode;
+    uint64_t most; /* bytes that it can map for each rank of its host */
+    uint64_t control_bytes;
+    uint64_t probe; /* its own address; whoever can read its memory finds process there */
+    int32_t light, cores;
+    uint64_t cpus[CPU_SETSIZE / 64]; /* on which it may run */
+    char trouble[TROUBLE];
+} whereabouts;
+
+typedef struct result {
+    uint64_t base; /* of its heap, in its own addresses */
+    int32_t copies;
+    char trouble[TROUBLE];
+} result;
+
+typedef struct joining {
+    wefti_host *host;
+    int heap, control; /* own files, -1: none */
+    whereabouts *all;  /* [size of the world] */
+    result *results;
+    int32_t first; /* the rank that keeps the control file */
+} joining;
+
+static void say_trouble(char *trouble) {
+    snprintf(trouble, TROUBLE, "%s", weft_error_message());
+}
+
+/* Twice the machine's memory: there is always room, as pages are there only when touched. */
+static size_t heap_wish(void) {
+    size_t wish = (size_t)1 << 30;
+    size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+    while (wish < 2 * memory && wish < (size_t)1 << 44) wish *= 2;
+    return wish;
+}
+
+/* --- the first exchange --- */
+
+static weft_status make_files(joining *j, whereabouts *mine) {
+    mine->most = wefti_host_most(heap_wish(), j->host->world.size);
+    WEFT_REQUIRE(mine->most > 0, WEFT_E_NOMEM, "no addresses for memory of %d processes",
+                 (int)j->host->world.size);
+    WEFT_TRY(wefti_host_file("weft heap", &j->heap, &mine->heap_inode));
+    mine->heap = j->heap;
+    if (j->host->local.place > 0) return WEFT_OK;
+    WEFT_TRY(wefti_host_file("weft control", &j->control, &mine->control_inode));
+    mine->control = j->control;
+    mine->control_bytes = mine->most < control_most ? mine->most : control_most;
+    WEFT_REQUIRE(ftruncate(j->control, (off_t)mine->control_bytes) == 0, WEFT_E_NOMEM,
+                 "no %llu bytes of shared memory: %s", (unsigned long long)mine->control_bytes,
+                 strerror(errno));
+    return WEFT_OK;
+}
+
+static void describe(joining *j, whereabouts *mine) {
+    mine->process = getpid();
+    mine->probe = (uint64_t)(uintptr_t)&mine->process;
+    mine->light = wefti_bell_light(true);
+    mine->cores = wefti_cores();
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        for (size_t c = 0; c < CPU_SETSIZE; c++)
+            if (CPU_ISSET(c, &set)) mine->cpus[c / 64] |= (uint64_t)1 << c % 64;
+    if (make_files(j, mine) < 0) say_trouble(mine->trouble);
+}
+
+/* --- between the two --- */
+
+/* Ranks wait busily where each can have a core. */
+static void choose_waiting(const joining *j) {
+    wefti_local_world *world = &j->host->world;
+    int32_t cores = 0;
+    world->mode = (wefti_bell_mode){.light = true, .shared = true};
+    for (int w = 0; w < CPU_SETSIZE / 64; w++) {
+        uint64_t any = 0;
+        for (int32_t p = 0; p < world->size; p++) any |= j->all[world->rank_of[p]].cpus[w];
+        cores += __builtin_popcountll(any);
+    }
+    for (int32_t p = 0; p < world->size; p++) {
+        const whereabouts *w = &j->all[world->rank_of[p]];
+        int32_t own = 0;
+        for (int i = 0; i < CPU_SETSIZE / 64; i++) own += __builtin_popcountll(w->cpus[i]);
+        if (w->cores < own && w->cores < cores) cores = w->cores; /* less time than cores */
+        world->mode.light &= w->light;
+    }
+    world->spin = world->size > cores ? 0 : WEFTI_LOCAL_SPIN;
+    world->mode.light &= world->spin > 0;
+}
+
+static weft_status map_control(joining *j) {
+    wefti_host *host = j->host;
+    const whereabouts *first = &j->all[j->first];
+    int fd = -1;
+    unsigned char *p;
+    WEFT_TRY(wefti_host_open(first->process, first->control, first->control_inode, &fd));
+    weft_status status = wefti_host_map(fd, (size_t)first->control_bytes, &p);
+    close(fd);
+    WEFT_TRY(status);
+    host->control = (wefti_host_control *)(void *)p;
+    host->control_bytes = (size_t)first->control_bytes;
+    host->world.common = wefti_host_control_common(host->control);
+    if (host->local.place == 0)
+        wefti_host_control_begin(host->control, host->control_bytes, host->world.size);
+    return WEFT_OK;
+}
+
+static weft_status map_heaps(joining *j) {
+    wefti_local_world *world = &j->host->world;
+    size_t bytes = SIZE_MAX;
+    for (int32_t p = 0; p < world->size; p++)
+        if (j->all[world->rank_of[p]].most < bytes) bytes = j->all[world->rank_of[p]].most;
+    WEFT_REQUIRE(ftruncate(j->heap, (off_t)bytes) == 0, WEFT_E_NOMEM,
+                 "no %zu bytes of shared memory: %s", bytes, strerror(errno));
+    for (int32_t p = 0; p < world->size; p++) {
+        const whereabouts *w = &j->all[world->rank_of[p]];
+        int fd = -1;
+        unsigned char *view;
+        WEFT_TRY(wefti_host_open(w->process, w->heap, w->heap_inode, &fd));
+        weft_status status = wefti_host_map(fd, bytes, &view);
+        close(fd);
+        WEFT_TRY(status);
+        world->area[p] = (wefti_local_area){0, bytes, (uintptr_t)view, w->process};
+        if (p != j->host->local.place) continue;
+        j->host->heap.base = view;
+        j->host->heap.bytes = bytes;
+    }
+    return WEFT_OK;
+}
+
+static bool can_read(const whereabouts *w) {
+    int64_t found = -1;
+    struct iovec here = {&found, sizeof found};
+    struct iovec there = {(void *)(uintptr_t)w->probe, sizeof found};
+    return process_vm_readv((pid_t)w->process, &here, 1, &there, 1, 0) == sizeof found &&
+           found == w->process;
+}
+
+static weft_status map_all(joining *j) {
+    WEFT_TRY(map_control(j));
+    return map_heaps(j);
+}
+
+static void describe_result(joining *j, result *mine) {
+    const wefti_local_world *world = &j->host->world;
+    if (map_all(j) < 0) say_trouble(mine->trouble);
+    mine->base = (uint64_t)(uintptr_t)j->host->heap.base;
+    mine->copies = true;
+    for (int32_t p = 0; p < world->size; p++) mine->copies &= can_read(&j->all[world->rank_of[p]]);
+}
+
+/* --- both --- */
+
+static weft_status use_results(const joining *j) {
+    wefti_local_world *world = &j->host->world;
+    bool copies = true;
+    for (int32_t r = 0; r < j->host->local.comm.size; r++)
+        WEFT_REQUIRE_OF(r, !j->results[r].trouble[0], WEFT_E_PEER, "rank %d: %s", (int)r,
+                        j->results[r].trouble);
+    for (int32_t p = 0; p < world->size; p++) {
+        const result *r = &j->results[world->rank_of[p]];
+        world->area[p].begin = (uintptr_t)r->base;
+        copies &= r->copies;
+    }
+    world->pull_parts = copies ? PULLED_PARTS : 0;
+    return WEFT_OK;
+}
+
+static weft_status exchange_all(joining *j, const wefti_exchange *exchange) {
+    int32_t rank = j->host->local.comm.rank;
+    whereabouts mine = {0}; /* lies still until all have probed it */
+    describe(j, &mine);
+    WEFT_TRY(exchange->swap(exchange->context, &mine, sizeof mine, j->all));
+    for (int32_t r = 0; r < j->host->local.comm.size; r++)
+        WEFT_REQUIRE_OF(r, !j->all[r].trouble[0], r == rank ? WEFT_E_NOMEM : WEFT_E_PEER,
+                        "rank %d: %s", (int)r, j->all[r].trouble);
+    choose_waiting(j);
+    result own = {0};
+    describe_result(j, &own);
+    WEFT_TRY(exchange->swap(exchange->context, &own, sizeof own, j->results));
+    return use_results(j);
+}
+
+weft_status wefti_host_join(wefti_host *host, const int32_t *hosts,
+                            const wefti_exchange *exchange) {
+    joining j = {.host = host, .heap = -1, .control = -1};
+    size_t size = (size_t)host->local.comm.size;
+    while (hosts[j.first] != hosts[host->local.comm.rank]) j.first++;
+    j.all = wefti_calloc(size, sizeof *j.all);
+    j.results = wefti_calloc(size, sizeof *j.results);
+    weft_status status = WEFT_OK;
+    if (!j.all || !j.results)
+        status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for the whereabouts of %zu ranks", size);
+    if (status >= 0) status = exchange_all(&j, exchange);
+    if (j.heap >= 0) close(j.heap);
+    if (j.control >= 0) close(j.control);
+    wefti_free(j.all);
+    wefti_free(j.results);
+    return status;
+}

@@ -1,0 +1,154 @@
+/* Files without names, mapped, and parts of them given out. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "comm/host/host.h"
+
+enum { PAGE = 4096, HUGE_PAGE = 2 << 20, CHUNK = 1 << 20 };
+
+weft_status wefti_host_file(const char *what, int *out, uint64_t *inode) {
+    int fd = memfd_create(what, MFD_CLOEXEC);
+    WEFT_REQUIRE(fd >= 0, WEFT_E_NOMEM, "no memory that processes share: memfd_create: %s",
+                 strerror(errno));
+    struct stat s;
+    if (fstat(fd, &s) != 0) {
+        int why = errno;
+        close(fd);
+        WEFT_FAIL(WEFT_E_IO, "fstat of shared memory: %s", strerror(why));
+    }
+    *out = fd;
+    *inode = (uint64_t)s.st_ino;
+    return WEFT_OK;
+}
+
+weft_status wefti_host_open(int64_t process, int fd, uint64_t inode, int *out) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%lld/fd/%d", (long long)process, fd);
+    int opened = open(path, O_RDWR | O_CLOEXEC);
+    int why = errno;
+    struct stat s;
+    if (opened >= 0 && (fstat(opened, &s) != 0 || (uint64_t)s.st_ino != inode)) {
+        close(opened);
+        opened = -1;
+        why = ESTALE;
+    }
+    WEFT_REQUIRE(opened >= 0, WEFT_E_IO,
+                 "the memory of process %lld cannot be opened (%s: %s); processes of one host must "
+                 "run as one user and see each other's process numbers",
+                 (long long)process, path, strerror(why));
+    *out = opened;
+    return WEFT_OK;
+}
+
+/* Addresses that nobody else gets, at a huge page. */
+static unsigned char *reserve(size_t bytes) {
+    unsigned char *p = mmap(NULL, bytes + HUGE_PAGE, PROT_NONE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return NULL;
+    size_t before = (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE;
+    if (before > 0) munmap(p, before);
+    if (before < HUGE_PAGE) munmap(p + before + bytes, HUGE_PAGE - before);
+    return p + before;
+}
+
+weft_status wefti_host_map(int fd, size_t bytes, unsigned char **out) {
+    unsigned char *p = reserve(bytes);
+    WEFT_REQUIRE(p, WEFT_E_NOMEM, "no addresses for %zu bytes of shared memory", bytes);
+    if (mmap(p, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0) ==
+        MAP_FAILED) {
+        int why = errno;
+        munmap(p, bytes);
+        WEFT_FAIL(WEFT_E_NOMEM, "%zu bytes of shared memory cannot be mapped: %s", bytes,
+                  strerror(why));
+    }
+    (void)madvise(p, bytes, MADV_HUGEPAGE);
+    (void)madvise(p, bytes, MADV_DONTDUMP); /* mostly holes, which a core dump would fill */
+    *out = p;
+    return WEFT_OK;
+}
+
+size_t wefti_host_most(size_t wish, int32_t times) {
+    for (size_t bytes = wish; bytes >= 4 * HUGE_PAGE; bytes /= 2) {
+        size_t all = bytes * ((size_t)times + 1); /* one more for the control file */
+        unsigned char *p = bytes > SIZE_MAX / 2 / ((size_t)times + 1) ? NULL : reserve(all);
+        if (!p) continue;
+        munmap(p, all);
+        return bytes == wish ? bytes : bytes / 2; /* what is short is not for us alone */
+    }
+    return 0;
+}
+
+/* --- a heap --- */
+
+static weft_status take(wefti_host_heap *heap, size_t bytes, void **out) {
+    size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : PAGE, at = 0;
+    WEFT_REQUIRE(bytes <= heap->bytes, WEFT_E_NOMEM,
+                 "%zu bytes of shared memory are wanted, and there are %zu", bytes, heap->bytes);
+    bytes = (bytes + (bytes == 0) + PAGE - 1) / PAGE * PAGE;
+    int64_t where = 0; /* the first gap that is large enough */
+    for (; where < heap->ranges; where++) {
+        const wefti_host_range *range = &heap->range[where];
+        if (at <= range->begin && range->begin - at >= bytes) break;
+        at = (range->begin + range->bytes + align - 1) / align * align;
+    }
+    WEFT_REQUIRE(at <= heap->bytes && heap->bytes - at >= bytes, WEFT_E_NOMEM,
+                 "no room for %zu bytes in the %zu of shared memory", bytes, heap->bytes);
+    WEFT_TRY(WEFT_GROW(heap->range, heap->ranges, heap->capacity));
+    memmove(&heap->range[where + 1], &heap->range[where],
+            (size_t)(heap->ranges++ - where) * sizeof *heap->range);
+    heap->range[where] = (wefti_host_range){at, bytes};
+    *out = heap->base + at;
+    return WEFT_OK;
+}
+
+weft_status wefti_host_take(wefti_host_heap *heap, size_t bytes, void **out) {
+    pthread_mutex_lock(&heap->lock);
+    weft_status status = take(heap, bytes, out);
+    pthread_mutex_unlock(&heap->lock);
+    return status;
+}
+
+/* The pages go back at once, also from those who map them; new ones are zero. */
+static void give(wefti_host_heap *heap, void *memory) {
+    size_t begin = (size_t)((unsigned char *)memory - heap->base);
+    for (int64_t i = 0; i < heap->ranges; i++) {
+        if (heap->range[i].begin != begin) continue;
+        if (madvise(memory, heap->range[i].bytes, MADV_REMOVE) != 0)
+            memset(memory, 0, heap->range[i].bytes);
+        memmove(&heap->range[i], &heap->range[i + 1],
+                (size_t)(--heap->ranges - i) * sizeof *heap->range);
+        return;
+    }
+}
+
+void wefti_host_give(wefti_host_heap *heap, void *memory) {
+    pthread_mutex_lock(&heap->lock);
+    give(heap, memory);
+    pthread_mutex_unlock(&heap->lock);
+}
+
+static weft_status keep(wefti_host_heap *heap, size_t bytes, void **out) {
+    bytes = (bytes + 127) / 128 * 128;
+    if (heap->chunk_left < bytes) {
+        size_t chunk = bytes > CHUNK ? bytes : CHUNK;
+        void *p;
+        WEFT_TRY(take(heap, chunk, &p));
+        heap->chunk = p;
+        heap->chunk_left = chunk;
+    }
+    *out = heap->chunk;
+    heap->chunk += bytes;
+    heap->chunk_left -= bytes;
+    return WEFT_OK;
+}
+
+weft_status wefti_host_keep(wefti_host_heap *heap, size_t bytes, void **out) {
+    pthread_mutex_lock(&heap->lock);
+    weft_status status = keep(heap, bytes, out);
+    pthread_mutex_unlock(&heap->lock);
+    return status;
+}

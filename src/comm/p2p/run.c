@@ -1,0 +1,322 @@
+/* Running posts: rounds go on when what they need is there, in any order among the posts. */
+#include <string.h>
+
+#include "base/digest.h"
+#include "comm/p2p/p2p.h"
+
+static wefti_rounds_header header_to(wefti_rounds_channel *channel, int32_t member,
+                                     wefti_rounds_kind kind) {
+    wefti_rounds_seat *seat = &channel->seat[member];
+    seat->told = seat->consumed;
+    return (wefti_rounds_header){.kind = kind, .channel = channel->id, .consumed = seat->consumed};
+}
+
+static uint32_t text_bytes(const char *text) {
+    size_t n = strlen(text);
+    return (uint32_t)(n < WEFTI_ROUNDS_TEXT ? n : WEFTI_ROUNDS_TEXT - 1);
+}
+
+/* --- sends --- */
+
+/* For data that follow their header. 0 is the stream's. So many that none comes again while what
+ * was sent with it waits to be wanted, however much passes it meanwhile. */
+static uint32_t next_tag(wefti_rounds_peer *peer) {
+    if (++peer->tag == 0) peer->tag = 1;
+    return peer->tag;
+}
+
+/* false: later. */
+static bool send_one(wefti_rounds_world *w, wefti_rounds_post *post, int64_t i) {
+    const wefti_rounds_plan *plan = post->endpoint->plan;
+    const wefti_rounds_message *m = &plan->send[i];
+    const wefti_rounds_partner *partner = &plan->partner[m->partner];
+    bool small = m->request < 0;
+    void *data = wefti_rounds_pointer(post, m->at);
+    if (!w->spare) return false;
+    wefti_rounds_header h = header_to(post->endpoint->channel, partner->member,
+                                      small ? WEFTI_ROUNDS_WITH_DATA : WEFTI_ROUNDS_DATA_FOLLOWS);
+    h.number = post->number;
+    h.hash = post->hash;
+    h.bytes = (uint64_t)m->bytes;
+    h.message = (uint32_t)m->number;
+    h.text = m->number == 0 ? text_bytes(plan->text) : 0;
+    if (!small) h.tag = next_tag(&w->peer[partner->rank]);
+    if (!wefti_rounds_tell(w, partner->rank, &h, plan->text, data)) return false;
+    if (small) {
+        post->send_state[i] = WEFTI_ROUNDS_DONE;
+        /* Where no thread carries on, nobody would see it off after the post: the program may do
+         * something else for ever, or wait in another library for who waits for this. */
+        if (!w->transport.any_thread) {
+            w->outgoing->post = post;
+            post->unsent++;
+        }
+        return true;
+    }
+    weft_status status =
+        w->transport.send(w->transport.context, partner->rank, h.tag, data, (size_t)m->bytes,
+                          post->request + (size_t)m->request * w->request_bytes);
+    if (status < 0) {
+        wefti_rounds_lose(w, partner->rank);
+        return false;
+    }
+    post->send_state[i] = WEFTI_ROUNDS_OPEN;
+    post->open_message[post->open++] = i;
+    post->open_sends++;
+    return true;
+}
+
+/* --- one post --- */
+
+static bool test_open(wefti_rounds_world *w, wefti_rounds_post *post) {
+    const wefti_rounds_plan *plan = post->endpoint->plan;
+    bool happened = false;
+    for (int32_t k = 0; k < post->open;) {
+        int64_t i = post->open_message[k];
+        bool sends = i < plan->sends;
+        const wefti_rounds_message *m = sends ? &plan->send[i] : &plan->receive[i - plan->sends];
+        size_t bytes = (size_t)m->bytes;
+        int32_t rank = plan->partner[m->partner].rank;
+        weft_status status = w->transport.test(
+            w->transport.context, post->request + (size_t)m->request * w->request_bytes, &bytes);
+        if (status == WEFT_PENDING) {
+            k++;
+            continue;
+        }
+        happened = true;
+        post->open_message[k] = post->open_message[--post->open];
+        post->open_sends -= sends;
+        if (!sends) atomic_fetch_sub(&w->receiving, 1);
+        if (status < 0) {
+            wefti_rounds_lose(w, rank);
+            break;
+        }
+        if (!sends && bytes != (size_t)m->bytes) {
+            wefti_rounds_break(w, rank, "rank %d has sent %zu bytes instead of %lld of %s",
+                               (int)rank, bytes, (long long)m->bytes, plan->text);
+            break;
+        }
+        *(sends ? &post->send_state[i] : &post->receive_state[i - plan->sends]) = WEFTI_ROUNDS_DONE;
+    }
+    return happened;
+}
+
+static void run_ops(const wefti_rounds_post *post, int64_t first, int64_t end) {
+    const wefti_rounds_plan *plan = post->endpoint->plan;
+    const void *source[WEFTI_MOVE_MOST];
+    for (int64_t n = first; n < end; n++) {
+        const wefti_rounds_op *op = &plan->op[n];
+        for (int32_t s = 0; s < op->move.sources; s++)
+            source[s] = wefti_rounds_pointer(post, op->from[s]);
+        wefti_move_run(&op->move, source, wefti_rounds_pointer(post, op->to));
+    }
+}
+
+/* Sends that are due, then the operations if all is there; false: something is missing. */
+static bool end_round(wefti_rounds_world *w, wefti_rounds_post *post, bool *happened) {
+    const wefti_rounds_plan *plan = post->endpoint->plan;
+    const wefti_rounds_round *round = &plan->round[post->round];
+    for (; post->sent < round->sends; post->sent++, *happened = true)
+        if (!send_one(w, post, post->sent)) return false;
+    while (post->received < plan->receives &&
+           post->receive_state[post->received] == WEFTI_ROUNDS_DONE)
+        post->received++;
+    if (post->received < round->receives) return false;
+    if (round->sends_first && post->open_sends > 0) return false;
+    int64_t first = post->round > 0 ? round[-1].ops : 0;
+    if (first < round->ops) {
+        atomic_fetch_add(&w->receiving, 1);
+        run_ops(post, first, round->ops);
+        atomic_fetch_sub(&w->receiving, 1);
+    }
+    post->round++;
+    return *happened = true;
+}
+
+static bool advance(wefti_rounds_world *w, wefti_rounds_post *post) {
+    bool happened = test_open(w, post);
+    for (bool goes_on = true; goes_on && !atomic_load(&w->broken);) {
+        if (post->held > 0) wefti_rounds_release(w, post);
+        goes_on = post->round < post->endpoint->plan->rounds && end_round(w, post, &happened);
+    }
+    return happened;
+}
+
+/* --- the posts of a channel --- */
+
+/* Who is lost gives none any more; what needs it begins, and fails. */
+static bool has_credit(const wefti_rounds_world *w, const wefti_rounds_channel *channel,
+                       const wefti_rounds_plan *plan) {
+    for (int64_t i = 0; i < plan->partners; i++) {
+        const wefti_rounds_seat *seat = &channel->seat[plan->partner[i].member];
+        if (plan->partner[i].sends > 0 && seat->sent - seat->acknowledged >= WEFTI_ROUNDS_AHEAD &&
+            !w->peer[plan->partner[i].rank].dead)
+            return false;
+    }
+    return true;
+}
+
+static void begin(wefti_rounds_world *w, wefti_rounds_channel *channel, wefti_rounds_post *post) {
+    const wefti_rounds_plan *plan = post->endpoint->plan;
+    wefti_rounds_recent *recent = &channel->recent[post->number % WEFTI_ROUNDS_RECENT];
+    recent->hash = channel->hash = wefti_digest_number(channel->hash, plan->hash);
+    post->hash = recent->hash;
+    recent->call = post->call;
+    size_t n = text_bytes(plan->text);
+    memcpy(recent->text, plan->text, n);
+    recent->text[n] = 0;
+    channel->begun = post->number + 1;
+    wefti_rounds_post **at = &channel->active;
+    while (*at) at = &(*at)->next;
+    post->next = NULL;
+    *at = post;
+    for (int64_t i = 0; i < plan->partners; i++) {
+        const wefti_rounds_partner *partner = &plan->partner[i];
+        channel->seat[partner->member].sent += partner->sends > 0;
+        w->peer[partner->rank].partner++;
+    }
+    wefti_rounds_meet_early(w, channel, post);
+    for (int64_t i = 0; i < plan->partners; i++) {
+        if (!w->peer[plan->partner[i].rank].dead) continue;
+        (void)WEFT_RAISE(WEFT_E_PEER, "it has a part in %s", plan->text);
+        wefti_rounds_lose(w, plan->partner[i].rank);
+    }
+}
+
+static void begin_posts(wefti_rounds_world *w, wefti_rounds_channel *channel) {
+    while (channel->first && has_credit(w, channel, channel->first->endpoint->plan) &&
+           !atomic_load(&w->broken)) {
+        wefti_rounds_post *post = channel->first;
+        channel->first = post->next;
+        if (!channel->first) channel->last = &channel->first;
+        begin(w, channel, post);
+    }
+}
+
+static void credit(wefti_rounds_world *w, wefti_rounds_channel *channel, int32_t member) {
+    wefti_rounds_seat *seat = &channel->seat[member];
+    uint64_t told = seat->told;
+    if (w->peer[channel->ranks[member]].dead) {
+        seat->told = seat->consumed; /* nobody wants to know */
+        return;
+    }
+    wefti_rounds_header h = header_to(channel, member, WEFTI_ROUNDS_CREDIT);
+    if (wefti_rounds_tell(w, channel->ranks[member], &h, NULL, NULL)) return;
+    seat->told = told;
+    w->owes = true;
+}
+
+static void finish(wefti_rounds_world *w, wefti_rounds_channel *channel, wefti_rounds_post *post) {
+    const wefti_rounds_plan *plan = post->endpoint->plan;
+    post->finished = true;
+    w->under_way--;
+    for (int64_t i = 0; i < plan->partners; i++) {
+        const wefti_rounds_partner *partner = &plan->partner[i];
+        wefti_rounds_seat *seat = &channel->seat[partner->member];
+        seat->consumed += partner->receives > 0;
+        if (seat->consumed - seat->told >= WEFTI_ROUNDS_AHEAD / 2)
+            credit(w, channel, partner->member);
+        w->peer[partner->rank].partner--;
+    }
+}
+
+static bool progress_channel(wefti_rounds_world *w, wefti_rounds_channel *channel) {
+    bool happened = false;
+    begin_posts(w, channel);
+    for (wefti_rounds_post **at = &channel->active; *at && !atomic_load(&w->broken);) {
+        wefti_rounds_post *post = *at;
+        happened |= advance(w, post);
+        if (post->round < post->endpoint->plan->rounds || post->open > 0 || post->unsent > 0) {
+            at = &post->next;
+            continue;
+        }
+        *at = post->next;
+        finish(w, channel, post);
+        happened = true;
+    }
+    return happened;
+}
+
+/* --- all of them --- */
+
+void wefti_rounds_post_begin(wefti_rounds_post *post, const void *source, void *destination) {
+    const wefti_rounds_plan *plan = post->endpoint->plan;
+    post->source = source;
+    post->destination = destination;
+    post->finished = post->asked = false;
+    post->round = post->sent = post->received = 0;
+    post->open = post->open_sends = post->held = post->unsent = 0;
+    memset(post->send_state, WEFTI_ROUNDS_NOTHING, (size_t)(plan->sends + plan->receives));
+}
+
+void wefti_rounds_append(wefti_rounds_world *w, wefti_rounds_channel *channel,
+                         wefti_rounds_post *post) {
+    post->next = NULL;
+    post->number = channel->posted++;
+    *channel->last = post;
+    channel->last = &post->next;
+    w->under_way++;
+    if (!channel->busy) {
+        channel->busy = true;
+        channel->next_busy = w->busy;
+        w->busy = channel;
+    }
+    (void)progress_channel(w, channel);
+}
+
+/* Credits for which there was no buffer. */
+static void pay(wefti_rounds_world *w) {
+    w->owes = false;
+    for (int b = 0; b < WEFTI_ROUNDS_BUCKETS; b++)
+        for (wefti_rounds_channel *channel = w->bucket[b]; channel; channel = channel->next)
+            for (int32_t m = 0; m < channel->members; m++)
+                if (channel->seat[m].consumed - channel->seat[m].told >= WEFTI_ROUNDS_AHEAD / 2)
+                    credit(w, channel, m);
+}
+
+bool wefti_rounds_progress(wefti_rounds_world *w) {
+    if (atomic_load(&w->broken)) {
+        wefti_rounds_hush(w);
+        return wefti_rounds_progress_outgoing(w);
+    }
+    bool happened = wefti_rounds_progress_streams(w);
+    if (w->owes) pay(w);
+    if (w->losing_ns) wefti_rounds_mourn(w);
+    for (wefti_rounds_channel **at = &w->busy; *at && !atomic_load(&w->broken);) {
+        wefti_rounds_channel *channel = *at;
+        happened |= progress_channel(w, channel);
+        if (channel->active || channel->first) {
+            at = &channel->next_busy;
+        } else {
+            channel->busy = false;
+            *at = channel->next_busy;
+        }
+    }
+    if (happened) atomic_fetch_add_explicit(&w->further, 1, memory_order_relaxed);
+    if (atomic_load(&w->broken)) wefti_rounds_hush(w);
+    return happened;
+}
+
+static bool ask_partner(wefti_rounds_world *w, wefti_rounds_channel *channel,
+                        const wefti_rounds_post *post, const wefti_rounds_partner *partner) {
+    const wefti_rounds_plan *plan = post->endpoint->plan;
+    bool missing = false;
+    for (int32_t i = 0; i < partner->receives && !missing; i++)
+        missing = post->receive_state[partner->receive[i]] != WEFTI_ROUNDS_DONE;
+    if (!missing) return true;
+    wefti_rounds_header h = header_to(channel, partner->member, WEFTI_ROUNDS_ASKS);
+    h.number = post->number;
+    h.hash = post->hash;
+    h.text = text_bytes(plan->text);
+    return wefti_rounds_tell(w, partner->rank, &h, plan->text, NULL);
+}
+
+void wefti_rounds_ask(wefti_rounds_world *w) {
+    for (wefti_rounds_channel *channel = w->busy; channel; channel = channel->next_busy)
+        for (wefti_rounds_post *post = channel->active; post; post = post->next) {
+            if (post->asked) continue;
+            post->asked = true;
+            const wefti_rounds_plan *plan = post->endpoint->plan;
+            for (int64_t i = 0; i < plan->partners && !atomic_load(&w->broken); i++)
+                post->asked &= ask_partner(w, channel, post, &plan->partner[i]);
+        }
+}

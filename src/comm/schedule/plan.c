@@ -1,0 +1,259 @@
+/* Plans of rounds: which algorithm, and the lists in the order in which they are run. */
+#include "comm/schedule/schedule.h"
+
+#include "base/digest.h"
+#include "comm/schedule/build.h"
+
+const char *wefti_rounds_algorithm_text(wefti_rounds_algorithm algorithm) {
+    static const char *const text[] = {
+#define ROW(name, text) text,
+        WEFTI_ROUNDS_LIST(ROW)
+#undef ROW
+    };
+    return text[algorithm];
+}
+
+/* A network of some 20 Gbit/s under a kernel's TCP. */
+wefti_rounds_costs wefti_rounds_default_costs(void) {
+    return (wefti_rounds_costs){.latency_s = 15e-6,
+                                .message_s = 2e-6,
+                                .bytes_per_s = 2e9,
+                                .crowd = 0.01,
+                                .reduce_bytes_per_s = 6e9,
+                                .near_latency_s = 15e-6,
+                                .near_bytes_per_s = 2e9};
+}
+
+/* The latency that is measured has the work of both sides in it. */
+wefti_rounds_costs wefti_rounds_costs_of(const wefti_links *links, bool shares) {
+    wefti_rounds_costs c = wefti_rounds_default_costs();
+    if (shares) {
+        c.near_latency_s = 2e-6;
+        c.near_bytes_per_s = 8e9;
+    }
+    const wefti_measured_link *near = &links->same_host, *far = &links->between_hosts;
+    if (wefti_link_known(far)) {
+        if (c.message_s > far->latency_seconds / 4) c.message_s = far->latency_seconds / 4;
+        c.latency_s = far->latency_seconds - 2 * c.message_s;
+        c.bytes_per_s = far->bytes_per_second;
+    }
+    if (!wefti_link_known(near) || links->by_messages == shares) return c;
+    c.near_latency_s = near->latency_seconds > 4 * c.message_s
+                           ? near->latency_seconds - 2 * c.message_s
+                           : near->latency_seconds / 2;
+    c.near_bytes_per_s = near->bytes_per_second;
+    return c;
+}
+
+/* --- the form of a transfer --- */
+
+static bool empty(const wefti_transfer *t, const wefti_box *box) {
+    return wefti_box_elems(box, t->rank) == 0;
+}
+
+static wefti_rounds_form form_of_reduction(const wefti_transfer *t, const wefti_rounds_build *b) {
+    int64_t wanted = 0, first;
+    bool whole = true, runs = true;
+    for (int32_t m = 0; m < t->members; m++) {
+        if (!wefti_boxes_equal(&t->have[m], &t->have[0], t->rank)) return WEFTI_ROUNDS_GENERAL;
+        if (empty(t, &t->want[m])) continue;
+        whole = whole && wefti_boxes_equal(&t->want[m], &t->have[0], t->rank);
+        runs = runs && wefti_rounds_run(&t->want[m], &t->have[0], t->rank, &first);
+        wanted += wefti_box_elems(&t->want[m], t->rank);
+    }
+    if (whole) return b->wanting == t->members ? WEFTI_ROUNDS_ALL_REDUCE : WEFTI_ROUNDS_REDUCE;
+    return runs && wanted <= wefti_box_elems(&t->have[0], t->rank) ? WEFTI_ROUNDS_REDUCE_SCATTER
+                                                                   : WEFTI_ROUNDS_GENERAL;
+}
+
+/* All want the same box, and the boxes that are had have as many elements together: as all that is
+ * wanted is had (the transfer is legal), nothing is had twice. */
+static bool is_all_gather(const wefti_transfer *t) {
+    int64_t elements = 0;
+    for (int32_t m = 0; m < t->members; m++) {
+        if (!wefti_boxes_equal(&t->want[m], &t->want[0], t->rank)) return false;
+        elements += wefti_box_elems(&t->have[m], t->rank);
+    }
+    return elements == wefti_box_elems(&t->want[0], t->rank);
+}
+
+static void find_form(wefti_rounds_build *b) {
+    const wefti_transfer *t = b->t;
+    int32_t having = 0;
+    bool all_of_it = true;
+    for (int32_t m = 0; m < t->members; m++) {
+        if (!empty(t, &t->have[m]) && having++ == 0) b->root = m;
+        if (!empty(t, &t->want[m]) && b->wanting++ == 0) b->first = m;
+    }
+    b->form = WEFTI_ROUNDS_GENERAL;
+    if (t->members < 2 || having == 0 || b->wanting == 0) return;
+    if (t->reduction != WEFTI_REDUCE_NONE) {
+        b->form = form_of_reduction(t, b);
+        return;
+    }
+    for (int32_t m = 0; m < t->members; m++)
+        all_of_it &=
+            empty(t, &t->want[m]) || wefti_boxes_equal(&t->want[m], &t->have[b->root], t->rank);
+    if (having == 1 && all_of_it) {
+        b->form = WEFTI_ROUNDS_BROADCAST;
+        return;
+    }
+    if (b->wanting == t->members && is_all_gather(t)) b->form = WEFTI_ROUNDS_ALL_GATHER;
+}
+
+/* --- the choice --- */
+
+static wefti_rounds_algorithm choose(const wefti_rounds_build *b, const wefti_rounds_costs *costs,
+                                     wefti_rounds_algorithm forced) {
+    wefti_rounds_algorithm best = WEFTI_ROUNDS_DIRECT;
+    if (forced != WEFTI_ROUNDS_CHOSEN && wefti_rounds_cost(b, costs, forced) >= 0) return forced;
+    for (int a = WEFTI_ROUNDS_DIRECT + 1; a < WEFTI_ROUNDS_ALGORITHMS; a++) {
+        double seconds = wefti_rounds_cost(b, costs, (wefti_rounds_algorithm)a);
+        if (seconds >= 0 && seconds < 0.99 * wefti_rounds_cost(b, costs, best))
+            best = (wefti_rounds_algorithm)a;
+    }
+    return best;
+}
+
+static weft_status build(wefti_rounds_build *b) {
+    switch (b->plan->algorithm) {
+    case WEFTI_ROUNDS_BRUCK:
+        return wefti_rounds_bruck(b);
+    case WEFTI_ROUNDS_RING:
+        return wefti_rounds_ring(b);
+    case WEFTI_ROUNDS_SHARES:
+        return wefti_rounds_shares(b);
+    case WEFTI_ROUNDS_CHAIN:
+        return b->form == WEFTI_ROUNDS_BROADCAST ? wefti_rounds_spread(b) : wefti_rounds_chain(b);
+    case WEFTI_ROUNDS_TREE:
+        return wefti_rounds_tree(b);
+    case WEFTI_ROUNDS_HOSTS:
+        return b->form == WEFTI_ROUNDS_BROADCAST    ? wefti_rounds_host_spread(b)
+               : b->form == WEFTI_ROUNDS_ALL_GATHER ? wefti_rounds_host_gather(b)
+                                                    : wefti_rounds_host_reduce(b);
+    default:
+        return wefti_rounds_direct(b);
+    }
+}
+
+/* --- the lists --- */
+
+/* Members become partners, and messages get their numbers. */
+static weft_status number_messages(const wefti_transfer *t, wefti_rounds_plan *plan,
+                                   int32_t *partner_of) {
+    int32_t *sends = partner_of + t->members, *receives = sends + t->members;
+    for (int64_t i = 0; i < plan->sends; i++) {
+        wefti_rounds_message *m = &plan->send[i];
+        m->number = sends[m->partner]++;
+        m->request = m->bytes > WEFTI_ROUNDS_SMALL ? plan->requests++ : -1;
+    }
+    for (int64_t i = 0; i < plan->receives; i++) {
+        wefti_rounds_message *m = &plan->receive[i];
+        m->number = receives[m->partner]++;
+        m->request = m->bytes > WEFTI_ROUNDS_SMALL ? plan->requests++ : -1;
+    }
+    plan->partner = wefti_arena_alloc(plan->arena, (size_t)t->members * sizeof *plan->partner);
+    WEFT_REQUIRE(plan->partner, WEFT_E_NOMEM, "no memory for %d partners", (int)t->members);
+    for (int32_t m = 0; m < t->members; m++) {
+        if (sends[m] + receives[m] == 0) continue;
+        partner_of[m] = (int32_t)plan->partners;
+        wefti_rounds_partner *p = &plan->partner[plan->partners++];
+        *p = (wefti_rounds_partner){t->ranks[m], m, sends[m], receives[m], NULL};
+        p->receive = wefti_arena_alloc(plan->arena, (size_t)(receives[m] + 1) * sizeof *p->receive);
+        WEFT_REQUIRE(p->receive, WEFT_E_NOMEM, "no memory for %d receives", (int)receives[m]);
+    }
+    for (int64_t i = 0; i < plan->sends; i++)
+        plan->send[i].partner = partner_of[plan->send[i].partner];
+    for (int64_t i = 0; i < plan->receives; i++)
+        plan->receive[i].partner = partner_of[plan->receive[i].partner];
+    return WEFT_OK;
+}
+
+/* Receives in the order of the rounds that need them. */
+static weft_status sort_receives(wefti_rounds_plan *plan) {
+    wefti_rounds_message *sorted = NULL;
+    int64_t *end;
+    WEFT_NEW_ARRAY(end, int64_t, plan->rounds + 1);
+    if (plan->receives > 0) sorted = wefti_alloc((size_t)plan->receives * sizeof *sorted);
+    if (plan->receives > 0 && !sorted) {
+        wefti_free(end);
+        WEFT_FAIL(WEFT_E_NOMEM, "no memory for %lld receives", (long long)plan->receives);
+    }
+    for (int64_t i = 0; i < plan->receives; i++) end[plan->receive[i].round + 1]++;
+    for (int64_t r = 0; r < plan->rounds; r++) end[r + 1] += end[r];
+    for (int64_t i = 0; i < plan->receives; i++)
+        sorted[end[plan->receive[i].round]++] = plan->receive[i];
+    for (int64_t r = 0; r < plan->rounds; r++) plan->round[r].receives = end[r];
+    for (int64_t i = 0; i < plan->receives; i++)
+        plan->partner[sorted[i].partner].receive[sorted[i].number] = i;
+    wefti_free(plan->receive);
+    wefti_free(end);
+    plan->receive = sorted;
+    return WEFT_OK;
+}
+
+static weft_status fill(const wefti_transfer *t, const wefti_rounds_costs *costs,
+                        const int32_t *host, wefti_rounds_algorithm forced,
+                        wefti_rounds_plan *plan) {
+    const char *name = t->name ? t->name : "a tensor";
+    int32_t *each = wefti_arena_alloc(plan->arena, (size_t)t->members * 4 * sizeof *each);
+    plan->text = wefti_arena_format(
+        plan->arena, "%s of %s (%s, %lld elements)", wefti_transfer_kind_text(t->kind), name,
+        weft_dtype_text(t->dtype), (long long)wefti_box_elems(&t->have[t->me], t->rank));
+    WEFT_REQUIRE(each && plan->text, WEFT_E_NOMEM, "no memory for a transfer of %d members",
+                 (int)t->members);
+    for (int32_t m = 0; m < t->members; m++) each[m] = m;
+    wefti_rounds_build b = {
+        .t = t, .plan = plan, .element = (int64_t)weft_dtype_bytes(t->dtype), .each = each};
+    WEFT_TRY(wefti_rounds_hosts_find(plan->arena, t, host, &b.hosts));
+    find_form(&b);
+    plan->algorithm = choose(&b, costs, forced);
+    plan->hash = wefti_digest_number(wefti_transfer_digest(t), (uint64_t)plan->algorithm);
+    for (int32_t m = 0; m < t->members && plan->algorithm == WEFTI_ROUNDS_HOSTS; m++)
+        plan->hash = wefti_digest_number(plan->hash, (uint64_t)b.hosts.host[m]);
+    plan->hash = wefti_digest_text(plan->hash, name);
+    WEFT_TRY(build(&b));
+    WEFT_TRY(number_messages(t, plan, each + t->members));
+    return sort_receives(plan);
+}
+
+weft_status wefti_rounds_plan_create(const wefti_transfer *t, const wefti_rounds_costs *costs,
+                                     const int32_t *host, wefti_rounds_algorithm forced,
+                                     wefti_rounds_plan **out) {
+    wefti_rounds_plan *plan;
+    WEFT_REQUIRE(t->members <= WEFTI_MOVE_MOST, WEFT_E_ARG,
+                 "a transfer of %d members; possible are %d", (int)t->members,
+                 (int)WEFTI_MOVE_MOST);
+    WEFT_NEW(plan, wefti_rounds_plan);
+    weft_status status = wefti_arena_create(&plan->arena);
+    if (status >= 0) status = fill(t, costs, host, forced, plan);
+    if (status < 0) {
+        wefti_rounds_plan_destroy(plan);
+        return status;
+    }
+    *out = plan;
+    return WEFT_OK;
+}
+
+void wefti_rounds_plan_destroy(wefti_rounds_plan *plan) {
+    if (!plan) return;
+    wefti_free(plan->send);
+    wefti_free(plan->receive);
+    wefti_free(plan->op);
+    wefti_free(plan->round);
+    wefti_arena_destroy(plan->arena);
+    wefti_free(plan);
+}
+
+wefti_rounds_partner *wefti_rounds_plan_partner(const wefti_rounds_plan *plan, int32_t rank) {
+    int64_t low = 0, high = plan->partners;
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        if (plan->partner[middle].rank == rank) return &plan->partner[middle];
+        if (plan->partner[middle].rank < rank)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return NULL;
+}

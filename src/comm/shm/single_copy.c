@@ -1,0 +1,109 @@
+/* Memory of other processes that is not mapped here. Where the kernel lets a process read another
+ * one's memory (process_vm_readv(2): same user, not forbidden), what is large is fetched with one
+ * copy; everything else is put into memory that is mapped, all-reduces chunk by chunk
+ * (comm/shm/staged_reduce.c). Nobody ever writes into memory of another process that is not mapped
+ * for that: one that was stopped in the middle of it, given up, and then goes on, could do harm. */
+#include <errno.h>
+#include <sys/uio.h>
+
+#include "comm/shm/shm.h"
+
+weft_status wefti_local_lend(wefti_local_endpoint *endpoint, wefti_local_post *post) {
+    const wefti_local *local = endpoint->local;
+    const wefti_local_plan *plan = endpoint->plan;
+    wefti_local_world *world = local->world;
+    if (!plan->lends || plan->bytes == 0) return WEFT_OK;
+    if (wefti_local_reach(world, local->place, post->source) &&
+        (!plan->shares || wefti_local_reach(world, local->place, post->destination)))
+        return WEFT_OK;
+    if (plan->shares) return wefti_local_give_boxes(endpoint, post);
+    if (wefti_local_gives_parts(world, plan)) return wefti_local_give_parts(endpoint, post);
+    post->pulled = world->pull_parts && plan->runs && plan->bytes >= world->pull_parts;
+    if (post->pulled) return WEFT_OK;
+    if (plan->bytes <= WEFTI_LOCAL_SMALL) {
+        WEFT_TRY(wefti_local_keep_small(world, endpoint->seat));
+        post->copied = true;
+        return WEFT_OK;
+    }
+    void **bounce = &endpoint->bounce[post - endpoint->post];
+    if (!*bounce) WEFT_TRY(world->take(world, (size_t)plan->bytes, bounce));
+    post->bounce = *bounce;
+    memcpy(post->bounce, post->source, (size_t)plan->bytes);
+    return WEFT_OK;
+}
+
+static bool refuse(wefti_local *local, int32_t place, int why) {
+    long long process = local->world->area[place].process;
+    int rank = (int)local->world->rank_of[place];
+    if (why == ESRCH)
+        wefti_local_break(local, rank, "rank %d (process %lld) has ended", rank, process);
+    else
+        wefti_local_break(local, rank, "the memory of rank %d (process %lld) cannot be read: %s",
+                          rank, process, strerror(why));
+    return false;
+}
+
+bool wefti_local_pull(wefti_local *local, int32_t place, const void *p, void *to, int64_t bytes) {
+#if defined(__linux__)
+    while (bytes > 0) {
+        struct iovec here = {to, (size_t)bytes}, there = {(void *)(uintptr_t)p, (size_t)bytes};
+        ssize_t n =
+            process_vm_readv((pid_t)local->world->area[place].process, &here, 1, &there, 1, 0);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return refuse(local, place, n < 0 ? errno : EFAULT);
+        to = (char *)to + n;
+        p = (const char *)p + n;
+        bytes -= n;
+    }
+    return true;
+#else
+    (void)p;
+    (void)to;
+    return bytes == 0 || refuse(local, place, ENOSYS);
+#endif
+}
+
+/* Elements [first, first + count) of the run: every source fetched or found, then reduced. */
+static bool pull_block(wefti_local *local, wefti_local_seat *seat, uint64_t number,
+                       const wefti_move *move, void *destination, int64_t first, int64_t count) {
+    const wefti_local_endpoint *endpoint = wefti_local_place_of(seat, number)->post->endpoint;
+    int64_t bytes = (int64_t)weft_dtype_bytes(move->dtype);
+    wefti_move block = *move;
+    block.run = count;
+    block.to.offset += first;
+    for (int32_t s = 0; s < move->sources; s++) {
+        int32_t member = move->members[s];
+        const char *source = wefti_local_source(local, seat, member, number);
+        int64_t offset = move->from[s].offset * bytes; /* which the move adds */
+        if (source) {
+            endpoint->source[s] = source + first * bytes;
+            continue;
+        }
+        unsigned char *here = endpoint->blocks + (int64_t)s * WEFTI_LOCAL_BLOCK;
+        const char *there = wefti_local_slot_of(seat->channel, member, number)->source;
+        if (!wefti_local_pull(local, seat->channel->places[member], there + offset + first * bytes,
+                              here, count * bytes))
+            return false;
+        endpoint->source[s] = (const void *)((uintptr_t)here - (uintptr_t)offset);
+    }
+    wefti_move_run(&block, endpoint->source, destination);
+    return true;
+}
+
+bool wefti_local_pull_move(wefti_local *local, wefti_local_seat *seat, uint64_t number,
+                           const wefti_move *move, void *destination) {
+    int64_t bytes = (int64_t)weft_dtype_bytes(move->dtype);
+    if (move->sources == 1) {
+        int32_t member = move->members[0];
+        const char *there = wefti_local_slot_of(seat->channel, member, number)->source;
+        return wefti_local_pull(local, seat->channel->places[member],
+                                there + move->from[0].offset * bytes,
+                                (char *)destination + move->to.offset * bytes, move->run * bytes);
+    }
+    int64_t most = WEFTI_LOCAL_BLOCK / bytes;
+    for (int64_t done = 0; done < move->run; done += most) {
+        int64_t count = move->run - done < most ? move->run - done : most;
+        if (!pull_block(local, seat, number, move, destination, done, count)) return false;
+    }
+    return true;
+}

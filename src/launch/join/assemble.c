@@ -1,0 +1,258 @@
+/* From members to a world: see join.h. Ranks of one host reach each other's memory; where there are
+ * several hosts, or the user insists, transfers go through messages too. */
+#include <net/if.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "launch/join/join.h"
+#include "comm/p2p/p2p.h"
+#include "comm/transport/transport.h"
+#include "weft/version.h"
+
+static bool is(const char *a, const char *b) {
+    return strcmp(a, b) == 0;
+}
+
+static const char *first(const char *given, const char *otherwise) {
+    return given && *given ? given : otherwise;
+}
+static double chosen(double given, double otherwise) {
+    return given > 0 ? given : otherwise;
+}
+
+weft_status wefti_join_options(const weft_world_options *options, const wefti_settings *set,
+                               wefti_join_plan *out) {
+    static const weft_world_options defaults;
+    const weft_world_options *o = options ? options : &defaults;
+    *out =
+        (wefti_join_plan){.communicator = first(o->communicator, set->communicator),
+                          .interface = first(o->interface, set->interface),
+                          .host_id = set->host_id,
+                          .tls = set->tls,
+                          .join_seconds = chosen(o->join_seconds, set->join_seconds),
+                          .heartbeat_seconds = chosen(o->heartbeat_seconds, set->heartbeat_seconds),
+                          .wait_seconds = chosen(o->wait_seconds, set->wait_seconds)};
+    const char *c = out->communicator;
+    WEFT_REQUIRE(!*c || is(c, "host") || is(c, "ucx") || is(c, "mpi"), WEFT_E_ARG,
+                 "WEFT_COMM is '%s'; it can be host, ucx or mpi", c);
+    const char *links = first(o->links, set->links);
+    return *links ? wefti_links_load(links, &out->links) : WEFT_OK;
+}
+
+static void close_transport(const weft_transport *transport) {
+    if (transport && transport->close) transport->close(transport->context);
+}
+
+static weft_status end_control(void *context, const wefti_call_records *records) {
+    wefti_control *c = context;
+    weft_status status = wefti_member_close(c->member, records);
+    wefti_scheduler_stop(c->scheduler);
+    if (c->comm) c->comm->position = NULL;
+    if (c->far) c->far->position = NULL;
+    wefti_position_destroy(c->position);
+    if (c->has_transport) close_transport(&c->transport);
+    wefti_free(c);
+    return status;
+}
+
+void wefti_control_end(void *context) {
+    wefti_failure failure;
+    wefti_failure_keep(WEFT_OK, &failure);
+    weft_status status = end_control(context, NULL);
+    (void)status;
+    (void)wefti_failure_tell(&failure);
+}
+
+static void give_up(void *context, int failed, const char *message) {
+    wefti_control *c = context;
+    if (c->member) wefti_member_fail(c->member, failed, message);
+}
+
+static void adopt(weft_world *world, wefti_control *control) {
+    world->control = control;
+    world->leave = end_control;
+    world->fail = give_up;
+}
+
+weft_status wefti_join_alone(const weft_transport *transport, weft_world **out) {
+    wefti_control *control = wefti_calloc(1, sizeof *control);
+    if (!control) {
+        close_transport(transport);
+        WEFT_FAIL(WEFT_E_NOMEM, "no memory for a world");
+    }
+    control->has_transport = transport != NULL;
+    if (transport) control->transport = *transport;
+    weft_status status = wefti_world_create(NULL, 0, 1, NULL, out);
+    if (status < 0)
+        wefti_control_end(control);
+    else
+        adopt(*out, control);
+    return status;
+}
+
+/* --- do all members want the same? */
+
+typedef struct agreement {
+    char version[32], communicator[16];
+    wefti_links links;
+} agreement;
+
+/* "4.1e-07 s and 1.23e+10 bytes/s", or "none". */
+typedef struct link_words {
+    char text[64];
+} link_words;
+static link_words link_text(const wefti_measured_link *link) {
+    link_words words = {"none"};
+    if (wefti_link_known(link))
+        snprintf(words.text, sizeof words.text, "%.6g s and %.6g bytes/s", link->latency_seconds,
+                 link->bytes_per_second);
+    return words;
+}
+
+/* Costs that differ would choose different algorithms. */
+static weft_status compare_links(const wefti_links *theirs, int32_t rank, const wefti_links *mine,
+                                 int32_t me) {
+    WEFT_REQUIRE(
+        wefti_links_equal(theirs, mine), WEFT_E_MISMATCH,
+        "rank %d has other measured links (parallel.links, WEFT_LINKS) than rank %d: within "
+        "a host %s, there %s; between hosts %s, there %s; all processes need the same file",
+        (int)rank, (int)me, link_text(&theirs->same_host).text, link_text(&mine->same_host).text,
+        link_text(&theirs->between_hosts).text, link_text(&mine->between_hosts).text);
+    return WEFT_OK;
+}
+
+static weft_status agree(const wefti_join_plan *plan, wefti_member *m) {
+    agreement mine, *all;
+    memset(&mine, 0, sizeof mine);
+    snprintf(mine.version, sizeof mine.version, "%s", WEFT_VERSION);
+    mine.links = plan->links;
+    snprintf(mine.communicator, sizeof mine.communicator, "%s", plan->communicator);
+    int32_t size = wefti_member_size(m);
+    WEFT_NEW_ARRAY(all, agreement, size);
+    weft_status status = wefti_member_swap(m, &mine, sizeof mine, all);
+    for (int32_t r = 0; r < size && status >= 0; r++) {
+        const char *chosen = all[r].communicator;
+        all[r].version[sizeof mine.version - 1] =
+            all[r].communicator[sizeof mine.communicator - 1] = 0;
+        if (!is(all[r].version, mine.version))
+            status = WEFT_RAISE(WEFT_E_MISMATCH, "rank %d is of weft %s, rank %d of weft %s",
+                                (int)r, all[r].version, (int)wefti_member_rank(m), mine.version);
+        else if (!is(chosen, mine.communicator))
+            status = WEFT_RAISE(WEFT_E_MISMATCH,
+                                "rank %d has communicator '%s' (WEFT_COMM), rank %d has '%s'",
+                                (int)r, chosen, (int)wefti_member_rank(m), mine.communicator);
+        else
+            status = compare_links(&all[r].links, r, &mine.links, wefti_member_rank(m));
+        if (status < 0) (void)wefti_blame(status, r);
+    }
+    wefti_free(all);
+    return status;
+}
+
+/* --- the communicator */
+
+/* UCX uses the interface that was named, else the one that leads to the scheduler. */
+static weft_status ucx_transport(const wefti_join_plan *plan, wefti_member *m,
+                                 weft_transport *out) {
+    wefti_exchange exchange = wefti_member_exchange(m);
+    char interface[WEFTI_INTERFACE_TEXT];
+    WEFT_TRY(wefti_member_interface(m, interface));
+    if (if_nametoindex(plan->interface) != 0)
+        snprintf(interface, sizeof interface, "%s", plan->interface);
+    WEFT_TRY(
+        wefti_ucx_transport(wefti_member_rank(m), wefti_member_size(m), &exchange, interface, out));
+    return WEFT_OK;
+}
+
+static weft_status choose_transport(const wefti_join_plan *plan, wefti_control *c,
+                                    weft_transport *out) {
+    if (c->has_transport && !is(plan->communicator, "ucx")) {
+        *out = c->transport;
+        c->has_transport = false; /* whoever gets it closes it */
+    } else
+        WEFT_TRY(ucx_transport(plan, c->member, out));
+    snprintf(c->far_name, sizeof c->far_name, "%s", out->name ? out->name : "messages");
+    return WEFT_OK;
+}
+
+/* What goes by messages; `near`: those of a host go through its memory. */
+static weft_status make_far(const wefti_join_plan *plan, wefti_control *c, wefti_comm *near,
+                            wefti_comm **out) {
+    weft_transport transport, far;
+    WEFT_TRY(choose_transport(plan, c, &far));
+    transport = far;
+    if (near) WEFT_TRY(wefti_comm_host_roads(near, &far, &transport));
+    WEFT_TRY(wefti_comm_rounds(&transport, out));
+    wefti_rounds_costs costs = wefti_rounds_costs_of(&plan->links, near != NULL);
+    wefti_rounds_set_costs(*out, &costs);
+    weft_status status = wefti_rounds_set_hosts(*out, wefti_member_hosts(c->member));
+    if (status < 0) {
+        wefti_comm_destroy(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+static weft_status make_comm(const wefti_join_plan *plan, wefti_control *c, int32_t hosts) {
+    const char *want = plan->communicator;
+    wefti_member *m = c->member;
+    wefti_comm *host;
+    WEFT_REQUIRE(!is(want, "host") || hosts == 1, WEFT_E_ARG,
+                 "WEFT_COMM is host, but the ranks are on %d hosts", (int)hosts);
+    WEFT_REQUIRE(!is(want, "mpi") || c->has_transport, WEFT_E_ARG,
+                 "WEFT_COMM is mpi, but these processes were not started by mpirun");
+    if (is(want, "ucx") || is(want, "mpi")) return make_far(plan, c, NULL, &c->comm);
+    wefti_exchange exchange = wefti_member_exchange(m);
+    WEFT_TRY(wefti_comm_host(wefti_member_rank(m), wefti_member_size(m), wefti_member_hosts(m),
+                             &exchange, &host));
+    weft_status status = hosts > 1 ? make_far(plan, c, host, &c->far) : WEFT_OK;
+    if (status < 0) {
+        wefti_comm_destroy(host);
+        return status;
+    }
+    if (c->far) wefti_comm_host_far(host, c->far);
+    c->comm = host;
+    return WEFT_OK;
+}
+
+static weft_status make_world(const wefti_join_plan *plan, wefti_control *c, weft_world **out) {
+    wefti_member *m = c->member;
+    const int32_t *host = wefti_member_hosts(m);
+    int32_t size = wefti_member_size(m), hosts = 1;
+    for (int32_t r = 0; r < size; r++)
+        if (host[r] >= hosts) hosts = host[r] + 1;
+    WEFT_TRY(agree(plan, m));
+    WEFT_TRY(wefti_position_create(&c->position));
+    if (size > 1) WEFT_TRY(make_comm(plan, c, hosts));
+    if (c->comm) c->comm->position = c->position;
+    if (c->far) c->far->position = c->position;
+    wefti_comm *comm = c->comm;
+    weft_status status = wefti_world_create(comm, wefti_member_rank(m), size, host, out);
+    if (status < 0) { /* which has destroyed it */
+        c->comm = c->far = NULL;
+        return status;
+    }
+    if (c->far_name[0])
+        snprintf((*out)->communicator, sizeof(*out)->communicator, "%s%s", c->far ? "host+" : "",
+                 c->far_name);
+    wefti_member_watch(m, comm, c->position);
+    return WEFT_OK;
+}
+
+weft_status wefti_join_assemble(const wefti_join_plan *plan, wefti_control *control,
+                                const weft_transport *transport, weft_world **out) {
+    control->has_transport = transport != NULL;
+    if (transport) control->transport = *transport;
+    weft_status status = make_world(plan, control, out);
+    if (status >= 0) {
+        adopt(*out, control);
+        return WEFT_OK;
+    }
+    /* The others learn it at once, instead of waiting. Leaving overwrites no message. */
+    wefti_failure failure;
+    wefti_failure_keep(status, &failure);
+    wefti_member_fail(control->member, failure.rank, failure.message);
+    wefti_control_end(control);
+    return wefti_failure_tell(&failure);
+}

@@ -1,0 +1,108 @@
+/* Joining the job that this process was started for: see weft/world.h. */
+#include "launch/join/join.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "launch/join/mpi_module.h"
+
+/* An address, or loopback's name: where everybody goes, wherever this is. */
+static bool is_address(const char *host) {
+    struct in6_addr any;
+    return inet_pton(AF_INET, host, &any) == 1 || inet_pton(AF_INET6, host, &any) == 1 ||
+           strcmp(host, "localhost") == 0;
+}
+
+/* Launchers that have no scheduler of their own: rank 0 is its host. A machine's own name may lead
+ * to loopback on that machine only, which a named interface sets right. */
+static weft_status serve(const wefti_join_plan *plan, const wefti_launcher *l,
+                         const wefti_secret *secret, wefti_scheduler **out) {
+    bool named = *plan->interface && !is_address(l->scheduler_host);
+    wefti_scheduler_options o = {.size = l->place.size,
+                                 .address = named ? plan->interface : l->scheduler_host,
+                                 .awaits_name = !named,
+                                 .port = l->scheduler_port,
+                                 .job = l->job,
+                                 .secret = *secret,
+                                 .tls = plan->tls,
+                                 .hosted_by = 0,
+                                 .join_seconds = plan->join_seconds,
+                                 .heartbeat_seconds = plan->heartbeat_seconds,
+                                 .wait_seconds = plan->wait_seconds};
+    WEFT_TRY(wefti_scheduler_start(&o, out));
+    return WEFT_OK;
+}
+
+static weft_status enter(const wefti_join_plan *plan, const wefti_launcher *l,
+                         wefti_control *control) {
+    char where[WEFTI_HOST_TEXT + 16];
+    bool six = strchr(l->scheduler_host, ':') != NULL;
+    snprintf(where, sizeof where, six ? "[%s]:%d" : "%s:%d", l->scheduler_host, l->scheduler_port);
+    wefti_member_options o = {.scheduler = where,
+                              .interface = plan->interface,
+                              .job = l->job,
+                              .rank = l->place.rank,
+                              .size = l->place.size > 0 ? l->place.size : -1,
+                              .node = l->node_id,
+                              .host = plan->host_id,
+                              .tls = plan->tls,
+                              .join_seconds = plan->join_seconds};
+    WEFT_TRY(wefti_secret_find(l->set.secret_file, &o.secret, NULL));
+    weft_status status = WEFT_OK;
+    if (l->serves) {
+        status = serve(plan, l, &o.secret, &control->scheduler);
+        if (status >= 0) o.scheduler = wefti_scheduler_address(control->scheduler);
+    }
+    if (status >= 0) status = wefti_member_join(&o, &control->member);
+    explicit_bzero(&o.secret, sizeof o.secret);
+    return status;
+}
+
+static weft_status join_scheduler(const wefti_join_plan *plan, const wefti_launcher *l,
+                                  weft_world **out) {
+    WEFT_TRY(wefti_launcher_check_address(l));
+    wefti_control *control;
+    WEFT_NEW(control, wefti_control);
+    weft_status status = enter(plan, l, control);
+    if (status < 0)
+        wefti_control_end(control);
+    else
+        status = wefti_join_assemble(plan, control, NULL, out);
+    return status;
+}
+
+/* Through the MPI whose mpirun started this process. */
+static weft_status join_mpi(const wefti_join_plan *plan, const wefti_launcher *l,
+                            const weft_world_options *options, weft_world **out) {
+    double seconds = plan->join_seconds > 0 ? plan->join_seconds : 600;
+    bool open_mpi = l->start == WEFTI_START_OPEN_MPI || getenv("OMPI_COMM_WORLD_SIZE");
+    const char *flavour = open_mpi ? "openmpi" : "mpich";
+    weft_transport transport;
+    WEFT_TRY(wefti_mpi_module_open(flavour, seconds, &transport));
+    if (transport.size != l->place.size) {
+        int size = transport.size;
+        if (transport.close) transport.close(transport.context);
+        WEFT_FAIL(WEFT_E_MISMATCH,
+                  "%s says that the job has %d processes, but its MPI (%s) finds %d: the launcher "
+                  "and the MPI do not know each other",
+                  l->place.name, l->place.size, flavour, size);
+    }
+    return wefti_join_transport(&transport, options, true, out);
+}
+
+weft_status weft_world_join(const weft_world_options *options, weft_world **out) {
+    wefti_join_plan plan;
+    wefti_launcher l;
+    WEFT_TRY(wefti_launcher_find(&l));
+    WEFT_TRY(wefti_join_options(options, &l.set, &plan));
+    WEFT_REQUIRE(!l.is_scheduler, WEFT_E_ARG,
+                 "MS_ROLE is MS_SCHED: this process is the scheduler of a job and no member of it");
+    if (l.start == WEFTI_START_ALONE) return wefti_join_alone(NULL, out);
+    bool forced = strcmp(plan.communicator, "mpi") == 0;
+    if (l.mpi && (forced || l.scheduler_port == 0)) return join_mpi(&plan, &l, options, out);
+    if (l.place.size == 1 && l.scheduler_port == 0) return wefti_join_alone(NULL, out);
+    return join_scheduler(&plan, &l, out);
+}

@@ -1,0 +1,50 @@
+/* Making a world once its members can exchange cards. Used by both ways in: join.c (a launcher's
+ * variables) and join_transport.c (somebody else's messages). */
+#ifndef WEFTI_JOIN_H
+#define WEFTI_JOIN_H
+
+#include "comm/world.h"
+#include "launch/env/env.h"
+#include "launch/member/member.h"
+#include "launch/scheduler/scheduler.h"
+#include "topo/links.h"
+#include "weft/transport.h"
+
+typedef struct wefti_join_plan {
+    const char *communicator; /* "", "host", "ucx", "mpi" */
+    const char *interface, *host_id;
+    bool tls;
+    wefti_links links;
+    double join_seconds, heartbeat_seconds, wait_seconds;
+    double leave_seconds; /* how long leaving waits for the others; 0: 5 */
+} wefti_join_plan;
+
+/* What the caller chose, else what is set. Borrows from both. */
+weft_status wefti_join_options(const weft_world_options *options, const wefti_settings *set,
+                               wefti_join_plan *out) WEFT_CHECKED;
+
+/* What a world keeps to be watched and left. Parts may be NULL. */
+typedef struct wefti_control {
+    wefti_member *member;
+    wefti_scheduler *scheduler; /* when this process is its host */
+    wefti_position *position;
+    wefti_comm *comm, *far;
+    char far_name[16];  /* of the transport that is used */
+    bool has_transport; /* of the program's own, not used by `far`: to be closed */
+    weft_transport transport;
+} wefti_control;
+void wefti_control_end(void *control);
+
+/* Communicator, position and watch over the members of control->member, which is taken over, also
+ * on failure. `transport` (may be NULL) is copied and closed with the world, also on failure. */
+weft_status wefti_join_assemble(const wefti_join_plan *plan, wefti_control *control,
+                                const weft_transport *transport, weft_world **out) WEFT_CHECKED;
+/* weft_world_from_transport. `ends`: closing ends the transport of all processes at once, as that
+ * of an MPI which is finalised then; so leaving waits for those that go on, as long as nothing
+ * fails, up to wait_seconds. */
+weft_status wefti_join_transport(const weft_transport *transport, const weft_world_options *options,
+                                 bool ends, weft_world **out) WEFT_CHECKED;
+/* A world of one: nobody to watch and nothing to send. */
+weft_status wefti_join_alone(const weft_transport *transport, weft_world **out) WEFT_CHECKED;
+
+#endif

@@ -1,0 +1,273 @@
+/* The scheduler's connections: who comes, what arrives, who is gone. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "launch/scheduler/state.h"
+
+enum {
+    STRANGERS = 64, /* connections without a seat, beyond one for each member */
+    TURNS = 64,     /* reads from one connection before the others have their turn */
+};
+static const int64_t stranger_ns = 10000000000; /* time for the handshake and JOIN */
+static const int64_t ending_ns = 1000000000;    /* time to write the last message */
+
+static void end(wefti_client *client) {
+    client->gone = true;
+    wefti_free(client->next);
+    client->next = NULL;
+    if (client->link.fd >= 0)
+        wefti_wire_close(&client->link); /* leaves epoll with its descriptor */
+}
+
+/* A flood of strangers pushes out the oldest of them, never a member. */
+static void make_way(wefti_scheduler *s) {
+    wefti_client *oldest = NULL;
+    int64_t strangers = 0;
+    for (int64_t i = 0; i < s->client_count; i++) {
+        wefti_client *c = s->clients[i];
+        if (c->seat >= 0 || c->gone || c->watch.count > 0 || c->next) continue;
+        strangers++;
+        if (!oldest || c->since_ns < oldest->since_ns) oldest = c;
+    }
+    if (strangers >= STRANGERS + s->options.size) end(oldest);
+}
+
+static weft_status add_client(wefti_scheduler *s, int fd, const wefti_address *from) {
+    wefti_client *c = NULL;
+    weft_status status = WEFT_GROW(s->clients, s->client_count, s->client_room);
+    if (status >= 0 && !(c = wefti_calloc(1, sizeof *c)))
+        status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for a connection");
+    if (status < 0) {
+        close(fd);
+        return status;
+    }
+    *c = (wefti_client){.seat = -1, .since_ns = wefti_now_ns()};
+    char text[WEFTI_ADDRESS_TEXT];
+    snprintf(c->address, sizeof c->address, "%s", wefti_address_text(from, false, text));
+    wefti_socket_watch(fd, (double)s->heartbeat_ns * 1e-9);
+    struct epoll_event reads = {.events = EPOLLIN, .data.ptr = c};
+    if (epoll_ctl(s->poller, EPOLL_CTL_ADD, fd, &reads) != 0) {
+        status = WEFT_RAISE(WEFT_E_IO, "a connection cannot be watched: %s", strerror(errno));
+        close(fd);
+    } else
+        status = wefti_wire_open(&c->link, fd, true, &s->options.secret, s->tls);
+    if (status < 0)
+        wefti_free(c);
+    else
+        s->clients[s->client_count++] = c;
+    return status;
+}
+
+weft_status wefti_scheduler_accept(wefti_scheduler *s) {
+    for (int i = 0; i < 256; i++) {
+        wefti_address from = {.bytes = sizeof from.at};
+        int fd = accept4(s->listener, (struct sockaddr *)&from.at, &from.bytes,
+                         SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+        if (fd < 0 && (errno == ECONNABORTED || errno == EINTR)) continue;
+        WEFT_REQUIRE(fd >= 0, WEFT_E_IO, "no connection can be taken: %s", strerror(errno));
+        make_way(s);
+        weft_status status = add_client(s, fd, &from);
+        (void)status; /* it has gone again, or there is no memory for it: the next one */
+    }
+    return WEFT_OK;
+}
+
+static void want_write(wefti_scheduler *s, wefti_client *c) {
+    bool wants = wefti_wire_wants_to_write(&c->link);
+    if (wants == c->polls_write) return;
+    struct epoll_event events = {.events = EPOLLIN | (wants ? EPOLLOUT : 0u), .data.ptr = c};
+    if (epoll_ctl(s->poller, EPOLL_CTL_MOD, c->link.fd, &events) == 0) c->polls_write = wants;
+}
+
+/* A broken connection is noticed where it is read, where a member's fate is decided. */
+void wefti_client_send(wefti_scheduler *s, wefti_client *c, wefti_frame_kind kind, const void *body,
+                       size_t bytes) {
+    if (c->gone || c->ending) return;
+    if (wefti_wire_send(&c->link, kind, body, bytes, NULL, 0) >= 0) want_write(s, c);
+}
+void wefti_client_send_block(wefti_scheduler *s, wefti_client *c, wefti_frame_kind kind,
+                             wefti_block *block) {
+    if (c->gone || c->ending) return;
+    if (wefti_wire_send_block(&c->link, kind, block) >= 0) want_write(s, c);
+}
+
+void wefti_client_refuse(wefti_scheduler *s, wefti_client *c, weft_status status, int32_t failed,
+                         const char *format, ...) {
+    char text[WEFTI_TEXT_MAX + 1];
+    unsigned char body[WEFTI_MESSAGE_MAX];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    wefti_client_send(s, c, WEFTI_FRAME_REFUSED, body,
+                      wefti_verdict_encode(status, failed, text, body));
+    c->seat = -1;
+    c->ending = true;
+    c->since_ns = wefti_now_ns();
+}
+
+void wefti_client_lost(wefti_scheduler *s, wefti_client *c, const char *why) {
+    int32_t seat = c->seat;
+    c->seat = -1;
+    end(c);
+    /* A launcher goes when its processes have, to whom it has passed it on. */
+    for (int32_t r = 0; r < c->watch.count && c->told; r++)
+        wefti_scheduler_note_told(s, c->watch.first + r);
+    if (seat < 0) return;
+    s->seats[seat].client = NULL;
+    if (s->state == WEFTI_SCHEDULER_FORMING)
+        wefti_scheduler_give_up_seat(s, seat);
+    else if (!s->seats[seat].left)
+        wefti_scheduler_rank_died(s, seat, why);
+}
+
+void wefti_client_write(wefti_scheduler *s, wefti_client *c) {
+    weft_status status = wefti_wire_flush(&c->link);
+    if (status >= 0) want_write(s, c);
+}
+
+static weft_status beat(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
+    wefti_seat *seat = &s->seats[c->seat];
+    WEFT_TRY(wefti_beat_decode(frame, wefti_now_ns(), &seat->standing));
+    seat->heard_ns = wefti_now_ns();
+    wefti_client_send(s, c, WEFTI_FRAME_HEARD, NULL, 0);
+    return WEFT_OK;
+}
+
+static weft_status gave_up(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
+    wefti_verdict verdict;
+    WEFT_TRY(wefti_verdict_decode(frame, &verdict));
+    wefti_text text = {0};
+    wefti_seat_name(s, c->seat, &text);
+    wefti_text_add(&text, " failed: %s", verdict.text);
+    int32_t failed = verdict.failed == WEFT_RANK_OWN ? wefti_seat_rank(s, c->seat) : verdict.failed;
+    wefti_scheduler_judge_text(s, WEFT_E_PEER, failed, &text);
+    return WEFT_OK;
+}
+
+/* A launcher's word, on a connection of its own. */
+static weft_status ended(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
+    wefti_end end;
+    WEFT_TRY(wefti_end_decode(frame, &end));
+    wefti_scheduler_rank_ended(s, &end);
+    wefti_client_send(s, c, WEFTI_FRAME_HEARD, NULL, 0);
+    c->ending = true;
+    c->since_ns = wefti_now_ns();
+    return WEFT_OK;
+}
+
+void wefti_client_tell_over(wefti_scheduler *s) {
+    unsigned char body[WEFTI_MESSAGE_MAX];
+    size_t bytes = wefti_end_encode(&s->end, body);
+    for (int64_t i = 0; i < s->client_count; i++) {
+        wefti_client *c = s->clients[i];
+        if (c->watch.count == 0 || c->told) continue;
+        wefti_client_send(s, c, WEFTI_FRAME_OVER, body, bytes);
+        c->told = true;
+    }
+}
+
+void wefti_client_tell_unlike(wefti_scheduler *s) {
+    unsigned char body[WEFTI_MESSAGE_MAX];
+    const wefti_verdict *v = &s->verdict;
+    size_t bytes = wefti_verdict_encode(v->status, v->failed, v->text, body);
+    for (int64_t i = 0; i < s->client_count; i++) {
+        wefti_client *c = s->clients[i];
+        if (c->watch.count == 0 || c->told_unlike) continue;
+        wefti_client_send(s, c, WEFTI_FRAME_VERDICT, body, bytes);
+        c->told_unlike = true;
+    }
+}
+
+/* Said once more it is a question: what there was to tell stands before the answer. */
+static weft_status watches(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
+    WEFT_TRY(wefti_span_decode(frame, &c->watch));
+    if (s->is_over) wefti_client_tell_over(s);
+    if (s->unlike) wefti_client_tell_unlike(s);
+    wefti_client_send(s, c, WEFTI_FRAME_HEARD, NULL, 0);
+    return WEFT_OK;
+}
+
+static weft_status leaves(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
+    wefti_call_records *records;
+    WEFT_NEW(records, wefti_call_records);
+    weft_status status = wefti_records_decode(frame, records);
+    if (status >= 0) wefti_scheduler_compare(s, c->seat, records);
+    wefti_free(records);
+    WEFT_TRY(status);
+    wefti_scheduler_rank_left(s, c->seat);
+    return WEFT_OK;
+}
+
+static weft_status handle_member(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
+    wefti_card card;
+    switch (frame->kind) {
+    case WEFTI_FRAME_BEAT:
+        return beat(s, c, frame);
+    case WEFTI_FRAME_CARD:
+        WEFT_TRY(wefti_card_decode(frame, 1, &card));
+        wefti_scheduler_card(s, c, &card);
+        return WEFT_OK;
+    case WEFTI_FRAME_FAIL:
+        return gave_up(s, c, frame);
+    case WEFTI_FRAME_LEAVE:
+        return leaves(s, c, frame);
+    default:
+        WEFT_FAIL(WEFT_E_CORRUPT, "a message of kind %d out of its order", (int)frame->kind);
+    }
+}
+
+static weft_status handle_frame(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
+    if (c->ending) return WEFT_OK; /* it has not read yet that nobody listens */
+    if (c->seat >= 0) return handle_member(s, c, frame);
+    WEFT_REQUIRE(!c->next, WEFT_E_CORRUPT, "a message of kind %d between two worlds",
+                 (int)frame->kind);
+    if (frame->kind == WEFTI_FRAME_ENDED) return ended(s, c, frame);
+    if (frame->kind == WEFTI_FRAME_WATCH) return watches(s, c, frame);
+    wefti_join join;
+    WEFT_REQUIRE(frame->kind == WEFTI_FRAME_JOIN && !c->watch.count, WEFT_E_CORRUPT,
+                 "a message of kind %d before joining", (int)frame->kind);
+    WEFT_TRY(wefti_join_decode(frame, &join));
+    wefti_scheduler_take_in(s, c, &join);
+    return WEFT_OK;
+}
+
+void wefti_client_read(wefti_scheduler *s, wefti_client *c) {
+    weft_status status = WEFT_OK;
+    for (int turn = 0; turn < TURNS && status == WEFT_OK && !c->gone; turn++) {
+        status = wefti_wire_fill(&c->link);
+        if (status != WEFT_OK) break;
+        wefti_frame frame;
+        while (!c->gone && (status = wefti_wire_next(&c->link, &frame)) == WEFT_OK)
+            if ((status = handle_frame(s, c, &frame)) < 0) break;
+        if (status == WEFT_PENDING) status = WEFT_OK;
+    }
+    if (status < 0 && !c->gone) wefti_client_lost(s, c, weft_error_message());
+}
+
+void wefti_client_expire(wefti_scheduler *s, int64_t now_ns) {
+    for (int64_t i = 0; i < s->client_count; i++) {
+        wefti_client *c = s->clients[i];
+        if (c->gone || c->seat >= 0 || c->next || (c->watch.count > 0 && !c->ending)) continue;
+        bool written = c->ending && !wefti_wire_wants_to_write(&c->link);
+        if (written || now_ns - c->since_ns > (c->ending ? ending_ns : stranger_ns)) end(c);
+    }
+}
+
+void wefti_scheduler_sweep(wefti_scheduler *s) {
+    int64_t kept = 0;
+    for (int64_t i = 0; i < s->client_count; i++) {
+        if (s->clients[i]->gone)
+            wefti_free(s->clients[i]);
+        else
+            s->clients[kept++] = s->clients[i];
+    }
+    s->client_count = kept;
+}

@@ -1,0 +1,356 @@
+/* How a world forms: who is taken in, who is refused and why, and what happens when all are here.
+ *
+ * A scheduler that was started again finds members of a world that goes on: they come with the
+ * generation they are in and the rank they have there, and the world is whole again when all are
+ * back. Members of an older generation are left over from a job that is no more. */
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "launch/scheduler/state.h"
+
+void wefti_scheduler_give_up_seat(wefti_scheduler *s, int32_t seat) {
+    wefti_seat_clear(&s->seats[seat]);
+    int32_t last = --s->taken;
+    if (seat != last) {
+        s->seats[seat] = s->seats[last];
+        s->seats[seat].client->seat = seat;
+    }
+    s->seats[last] = (wefti_seat){0};
+}
+
+static void take_seat(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
+    wefti_seat *seat = &s->seats[s->taken];
+    *seat = (wefti_seat){.client = client, .join = *join};
+    memcpy(seat->address, client->address, sizeof seat->address);
+    client->seat = s->taken++;
+}
+
+/* Those who wait without a generation, or with an older one, when `generation` comes back. */
+static void dismiss_others(wefti_scheduler *s, uint64_t generation) {
+    for (int32_t i = s->taken - 1; i >= 0; i--) {
+        wefti_client *client = s->seats[i].client;
+        if (s->seats[i].join.generation == generation) continue;
+        wefti_scheduler_give_up_seat(s, i);
+        wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
+                            "this job runs already, and its members come back to a scheduler that "
+                            "was started again (generation %llu)",
+                            (unsigned long long)generation);
+    }
+}
+
+/* The same process with a connection that it lost before we did. */
+static void replace(wefti_scheduler *s, int32_t seat, wefti_client *client) {
+    wefti_client *old = s->seats[seat].client;
+    s->seats[seat].client = client;
+    client->seat = seat;
+    wefti_seat_clear(&s->seats[seat]); /* it repeats its cards */
+    if (old) {
+        old->seat = -1;
+        wefti_client_lost(s, old, "");
+    }
+}
+
+static bool same_process(const wefti_join *a, const wefti_join *b) {
+    return a->pid == b->pid && strcmp(a->host, b->host) == 0;
+}
+
+/* 0: new; 1: settled here. */
+static bool collides(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
+    for (int32_t i = 0; i < s->taken; i++) {
+        const wefti_seat *seat = &s->seats[i];
+        bool rank = join->rank >= 0 && join->rank == seat->join.rank;
+        bool node = join->node[0] && strcmp(join->node, seat->join.node) == 0 &&
+                    strcmp(join->host, seat->join.host) == 0;
+        if (!rank && !node) continue;
+        if (join->generation && same_process(join, &seat->join)) {
+            replace(s, i, client);
+            return true;
+        }
+        if (rank)
+            wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
+                                "two processes are to be rank %d: process %lld at %s, which came "
+                                "first, and process "
+                                "%lld at %s, which is refused",
+                                (int)join->rank, (long long)seat->join.pid, seat->address,
+                                (long long)join->pid, client->address);
+        else
+            wefti_client_refuse(
+                s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
+                "two processes of one host have node id '%s': process %lld, which came first, and "
+                "process %lld, which is refused",
+                join->node, (long long)seat->join.pid, (long long)join->pid);
+        return true;
+    }
+    return false;
+}
+
+static bool fits_job(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
+    int32_t size = s->options.size;
+    if (strcmp(join->job, s->job) != 0)
+        wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
+                            "this is the scheduler of job '%s', not of '%s'", s->job, join->job);
+    else if (join->size >= 0 && join->size != size)
+        wefti_client_refuse(
+            s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
+            "this process expects a job of %d, but the scheduler was started for %d",
+            (int)join->size, (int)size);
+    else if (join->rank >= size)
+        wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
+                            "rank %d is not among the ranks 0 to %d of this job", (int)join->rank,
+                            (int)size - 1);
+    else
+        return true;
+    return false;
+}
+
+static bool fits_generation(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
+    uint64_t known = s->generation > s->past ? s->generation : s->past;
+    if (join->generation > known && !s->options.generation && s->state == WEFTI_SCHEDULER_FORMING) {
+        s->generation = join->generation;
+        dismiss_others(s, join->generation);
+        return true;
+    }
+    /* A generation that was given to us may be made, or come back. */
+    bool fresh =
+        join->generation == 0 && (s->generation == 0 || s->generation == s->options.generation);
+    if (fresh || (s->generation && join->generation == s->generation)) return true;
+    if (join->generation == 0)
+        wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
+                            "this job runs already (generation %llu): nobody new can join it",
+                            (unsigned long long)known);
+    else
+        wefti_client_refuse(
+            s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
+            "this process belongs to generation %llu of the job, which is over; this is %llu",
+            (unsigned long long)join->generation, (unsigned long long)known);
+    return false;
+}
+
+static weft_status tell_world(wefti_scheduler *s, int32_t rank) {
+    int32_t *host;
+    WEFT_NEW_ARRAY(host, int32_t, s->taken);
+    for (int32_t r = 0; r < s->taken; r++) host[r] = s->seats[r].host;
+    wefti_placed placed = {.generation = s->generation,
+                           .rank = rank,
+                           .size = s->taken,
+                           .hosted_by = s->options.hosted_by,
+                           .heartbeat_ns = s->heartbeat_ns};
+    unsigned char *body;
+    size_t bytes;
+    weft_status status = wefti_placed_encode(&placed, host, &body, &bytes);
+    wefti_free(host);
+    WEFT_TRY(status);
+    wefti_client_send(s, s->seats[rank].client, WEFTI_FRAME_WORLD, body, bytes);
+    wefti_free(body);
+    return WEFT_OK;
+}
+
+static weft_status announce(wefti_scheduler *s) {
+    for (int32_t r = 0; r < s->taken; r++) WEFT_TRY(tell_world(s, r));
+    return WEFT_OK;
+}
+
+static void come_back(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
+    wefti_seat *seat = &s->seats[join->rank];
+    if (seat->dead || seat->left || !same_process(join, &seat->join)) {
+        wefti_client_refuse(s, client, WEFT_E_MISMATCH, join->rank, "rank %d of generation %llu %s",
+                            (int)join->rank, (unsigned long long)join->generation,
+                            seat->dead   ? "has died, as far as this job is concerned"
+                            : seat->left ? "has left"
+                                         : "is another process");
+        return;
+    }
+    replace(s, join->rank, client);
+    seat->heard_ns = wefti_now_ns();
+    weft_status status = tell_world(s, join->rank);
+    if (status < 0) wefti_scheduler_judge(s, status, WEFT_RANK_NONE, weft_error_message());
+}
+
+static void change_state(wefti_scheduler *s, wefti_scheduler_state state) {
+    s->state = state;
+    pthread_cond_broadcast(&s->changed);
+}
+
+/* Later worlds have higher numbers, also those of other schedulers. */
+static uint64_t new_generation(uint64_t past) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    uint64_t now = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    return now > past ? now : past + 1;
+}
+
+static void judge_missing(wefti_scheduler *s, const wefti_end *end) {
+    wefti_text text = {0};
+    bool known = end->rank < s->options.size;
+    wefti_text_add(&text, "%s", end->text);
+    if (known)
+        wefti_text_add(&text, " before all ranks had come");
+    else
+        wefti_text_add(&text,
+                       ", and is none of the %d ranks of this job; its host was told another "
+                       "number",
+                       (int)s->options.size);
+    wefti_scheduler_judge_text(s, WEFT_E_PEER, known ? end->rank : WEFT_RANK_NONE, &text);
+}
+
+/* All have left, and one comes for the next world: programs may join several, one after the other.
+ */
+static void begin_again(wefti_scheduler *s) {
+    int64_t now = wefti_now_ns();
+    for (int32_t i = 0; i < s->taken; i++) {
+        wefti_client *client = s->seats[i].client;
+        wefti_seat_clear(&s->seats[i]);
+        s->seats[i] = (wefti_seat){0};
+        if (!client) continue;
+        client->seat = -1;
+        client->ending = true;
+        client->since_ns = now;
+    }
+    wefti_scheduler_forget_parted(s);
+    s->past = s->generation;
+    s->generation = s->answered = 0;
+    wefti_block_release(s->answer);
+    s->answer = NULL;
+    s->taken = 0;
+    s->ranked = false;
+    s->swap_since_ns = s->judged_ns = 0;
+    s->start_ns = now;
+    change_state(s, WEFTI_SCHEDULER_FORMING);
+    if (s->has_ended) judge_missing(s, &s->first_end); /* that one will not come */
+}
+
+static void complete(wefti_scheduler *s) {
+    weft_status status = wefti_scheduler_rank(s);
+    if (status >= 0) {
+        if (!s->generation) s->generation = new_generation(s->past);
+        int64_t now = wefti_now_ns();
+        for (int32_t r = 0; r < s->taken; r++) {
+            s->seats[r].heard_ns = now;
+            s->seats[r].standing = (wefti_standing){.since_ns = now};
+        }
+        s->ranked = true;
+        s->looked_ns = now;
+        change_state(s, WEFTI_SCHEDULER_RUNNING);
+        status = announce(s);
+    }
+    if (status < 0)
+        wefti_scheduler_judge(s, status, WEFT_RANK_NONE, weft_error_message());
+    else
+        wefti_scheduler_swap(s); /* cards that were repeated while the others came back */
+}
+
+/* One that has left this world comes for the next, while others are still in this one. */
+static bool is_early(const wefti_scheduler *s, const wefti_join *join) {
+    return s->state == WEFTI_SCHEDULER_RUNNING && s->options.repeats && join->generation == 0 &&
+           join->rank >= 0 && s->seats[join->rank].left;
+}
+
+static void wait_for_next_world(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
+    client->next = wefti_calloc(1, sizeof *client->next);
+    if (client->next)
+        *client->next = *join;
+    else
+        wefti_client_refuse(s, client, WEFT_E_NOMEM, WEFT_RANK_NONE, "no memory for a member");
+}
+
+void wefti_scheduler_take_waiting(wefti_scheduler *s) {
+    for (int64_t i = 0; i < s->client_count; i++) {
+        wefti_client *client = s->clients[i];
+        wefti_join *join = client->next;
+        if (!join || client->gone) continue;
+        client->next = NULL;
+        wefti_scheduler_take_in(s, client, join);
+        wefti_free(join);
+    }
+}
+
+static void refuse_failed(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
+    wefti_client_refuse(s, client, s->verdict.status, s->verdict.failed, "this job has failed: %s",
+                        s->verdict.text);
+    wefti_scheduler_note_told(s, join->rank);
+}
+
+void wefti_scheduler_take_in(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
+    if (s->state == WEFTI_SCHEDULER_FAILED) {
+        refuse_failed(s, client, join);
+        return;
+    }
+    if (!fits_job(s, client, join)) return;
+    if (is_early(s, join)) {
+        wait_for_next_world(s, client, join);
+        return;
+    }
+    if (s->state == WEFTI_SCHEDULER_LEFT && s->options.repeats && join->generation == 0) {
+        begin_again(s);
+        if (s->state == WEFTI_SCHEDULER_FAILED) {
+            refuse_failed(s, client, join);
+            return;
+        }
+    }
+    if (s->state != WEFTI_SCHEDULER_FORMING && join->generation == 0) {
+        wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
+                            "one process too many: this job has %d members, and all of them are "
+                            "here (generation %llu)",
+                            (int)s->options.size, (unsigned long long)s->generation);
+        return;
+    }
+    if (!fits_generation(s, client, join)) return;
+    if (s->state != WEFTI_SCHEDULER_FORMING) {
+        come_back(s, client, join);
+        return;
+    }
+    if (collides(s, client, join)) return;
+    take_seat(s, client, join);
+    if (s->taken == s->options.size) complete(s);
+}
+
+static void add_missing_ranks(const wefti_scheduler *s, wefti_text *text) {
+    bool known = s->taken > 0;
+    for (int32_t i = 0; i < s->taken; i++) known = known && s->seats[i].join.rank >= 0;
+    if (!known) return;
+    int listed = 0;
+    for (int32_t r = 0; r < s->options.size && listed < 16; r++) {
+        bool here = false;
+        for (int32_t i = 0; i < s->taken; i++) here = here || s->seats[i].join.rank == r;
+        if (here) continue;
+        wefti_text_add(text, "%s%d", listed++ ? ", " : ": rank ", (int)r);
+    }
+    if (s->options.size - s->taken > listed) wefti_text_add(text, ", ...");
+}
+
+void wefti_scheduler_check_forming(wefti_scheduler *s, int64_t now_ns) {
+    if (now_ns - s->start_ns <= s->join_ns) return;
+    int missing = (int)(s->options.size - s->taken);
+    wefti_text text = {0};
+    wefti_text_add(&text, "%d of %d processes %s missing after %.4g s", missing,
+                   (int)s->options.size, missing == 1 ? "is" : "are", (double)s->join_ns * 1e-9);
+    add_missing_ranks(s, &text);
+    wefti_scheduler_judge_text(s, WEFT_E_TIMEOUT, WEFT_RANK_NONE, &text);
+}
+
+/* The exit code of who was asked to stop and has taken leave: what shells make of that signal. */
+static bool ended_by_request(const wefti_scheduler *s, const wefti_end *end) {
+    static const int requests[] = {SIGHUP, SIGINT, SIGTERM};
+    bool left = s->ranked && end->rank < s->taken && s->seats[end->rank].left;
+    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
+        if (left && end->code == 128 + requests[i]) return true;
+    return false;
+}
+
+void wefti_scheduler_rank_ended(wefti_scheduler *s, const wefti_end *end) {
+    bool failed = (end->code || end->signal) && !ended_by_request(s, end);
+    wefti_scheduler_note_told(s, end->rank);
+    if (failed && !s->is_over) {
+        s->is_over = true;
+        s->end = *end;
+        wefti_client_tell_over(s);
+    }
+    if (!s->has_ended) {
+        s->has_ended = true;
+        s->first_end = *end;
+    }
+    if (s->state == WEFTI_SCHEDULER_FORMING) judge_missing(s, end);
+}

@@ -1,0 +1,96 @@
+/* Which member gets which rank, and which ranks share a host. Ranks that members ask for are
+ * honoured; node ids that are numbers are the ranks; otherwise ranks follow the order of (address,
+ * host, node id), so that those of one host are neighbours and a second start gives the same. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "launch/scheduler/state.h"
+
+/* Numbers within names count as numbers: node-2 comes before node-10. */
+static int order(const void *a, const void *b) {
+    const wefti_seat *x = a, *y = b;
+    int by = strverscmp(x->address, y->address);
+    if (by == 0) by = strverscmp(x->join.host, y->join.host);
+    if (by == 0) by = strverscmp(x->join.node, y->join.node);
+    if (by == 0) by = (x->join.pid > y->join.pid) - (x->join.pid < y->join.pid);
+    return by;
+}
+
+static int32_t numeric_node(const char *node) {
+    if (!*node || strlen(node) > 6) return -1;
+    int32_t number = 0;
+    for (const char *p = node; *p; p++) {
+        if (*p < '0' || *p > '9') return -1;
+        number = 10 * number + (*p - '0');
+    }
+    return number;
+}
+
+/* wanted[i]: the rank of seat i. False unless each has one of its own. */
+static bool is_permutation(const int32_t *wanted, int32_t count, bool *seen) {
+    for (int32_t i = 0; i < count; i++) seen[i] = false;
+    for (int32_t i = 0; i < count; i++) {
+        if (wanted[i] < 0 || wanted[i] >= count || seen[wanted[i]]) return false;
+        seen[wanted[i]] = true;
+    }
+    return true;
+}
+
+/* Those who want a rank have it (nobody else wants it, see scheduler_form.c); the others get what
+ * is free, in their order. */
+static void fill_in(wefti_seat *seats, int32_t *rank, int32_t count, bool *seen) {
+    for (int32_t i = 0; i < count; i++) seen[i] = false;
+    for (int32_t i = 0; i < count; i++)
+        if ((rank[i] = seats[i].join.rank) >= 0) seen[rank[i]] = true;
+    int32_t next = 0;
+    for (int32_t i = 0; i < count; i++) {
+        if (rank[i] >= 0) continue;
+        while (seen[next]) next++;
+        rank[i] = next++;
+    }
+}
+
+static void choose(wefti_seat *seats, int32_t *rank, int32_t count, bool *seen) {
+    bool any_wanted = false;
+    for (int32_t i = 0; i < count; i++) {
+        any_wanted = any_wanted || seats[i].join.rank >= 0;
+        rank[i] = numeric_node(seats[i].join.node);
+    }
+    if (!any_wanted && is_permutation(rank, count, seen)) return;
+    fill_in(seats, rank, count, seen);
+}
+
+static void number_hosts(wefti_seat *seats, int32_t count) {
+    int32_t hosts = 0;
+    for (int32_t r = 0; r < count; r++) {
+        seats[r].host = -1;
+        /* Neighbours first: with many ranks to a host the search is short. */
+        for (int32_t i = r - 1; i >= 0 && seats[r].host < 0; i--)
+            if (strcmp(seats[i].join.host, seats[r].join.host) == 0) seats[r].host = seats[i].host;
+        if (seats[r].host < 0) seats[r].host = hosts++;
+    }
+}
+
+weft_status wefti_scheduler_rank(wefti_scheduler *s) {
+    int32_t count = s->taken;
+    int32_t *rank = wefti_calloc((size_t)count, sizeof *rank);
+    bool *seen = wefti_calloc((size_t)count, sizeof *seen);
+    wefti_seat *sorted = wefti_calloc((size_t)count, sizeof *sorted);
+    weft_status status = WEFT_OK;
+    if (!rank || !seen || !sorted) {
+        status = WEFT_RAISE(WEFT_E_NOMEM, "no memory to rank %d members", (int)count);
+    } else {
+        qsort(s->seats, (size_t)count, sizeof *s->seats, order);
+        choose(s->seats, rank, count, seen);
+        for (int32_t i = 0; i < count; i++) sorted[rank[i]] = s->seats[i];
+        memcpy(s->seats, sorted, (size_t)count * sizeof *sorted);
+        for (int32_t r = 0; r < count; r++) s->seats[r].client->seat = r;
+        number_hosts(s->seats, count);
+    }
+    wefti_free(rank);
+    wefti_free(seen);
+    wefti_free(sorted);
+    return status;
+}

@@ -1,0 +1,299 @@
+/* The scheduler's thread and its public face: see scheduler.h. */
+#include "launch/scheduler/scheduler.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "base/thread.h"
+#include "launch/scheduler/state.h"
+
+enum { EVENTS = 64, TICK_MS = 50, MS = 1000000 };
+
+static char listener_mark, alarm_mark; /* what epoll returns for these two */
+
+/* Without descriptors nobody new comes in, and those who are here go on. Connections that wait
+ * would wake us all the while: they are asked for again a moment later. */
+static void listen_to_new(wefti_scheduler *s, bool on, int64_t now) {
+    struct epoll_event event = {.events = on ? EPOLLIN : 0u, .data.ptr = &listener_mark};
+    if (epoll_ctl(s->poller, EPOLL_CTL_MOD, s->listener, &event) == 0) s->deaf_ns = on ? 0 : now;
+}
+
+static void tick(wefti_scheduler *s, int64_t now) {
+    if (s->deaf_ns && now - s->deaf_ns > TICK_MS * (int64_t)MS) listen_to_new(s, true, now);
+    wefti_client_expire(s, now);
+    if (s->state == WEFTI_SCHEDULER_FORMING) wefti_scheduler_check_forming(s, now);
+    if (s->state == WEFTI_SCHEDULER_RUNNING) wefti_scheduler_check_swap(s, now);
+    if (s->state == WEFTI_SCHEDULER_RUNNING) wefti_scheduler_check_ranks(s, now);
+}
+
+/* Until told to stop, and then until all is written, for a second at most. */
+static bool done(const wefti_scheduler *s, int64_t stop_ns, int64_t now) {
+    if (!s->stopping) return false;
+    if (stop_ns && now - stop_ns > 1000 * (int64_t)MS) return true;
+    for (int64_t i = 0; i < s->client_count; i++)
+        if (wefti_wire_wants_to_write(&s->clients[i]->link)) return false;
+    return true;
+}
+
+static void handle(wefti_scheduler *s, const struct epoll_event *event) {
+    if (event->data.ptr == &alarm_mark) {
+        uint64_t count;
+        if (read(s->alarm, &count, sizeof count) < 0) return; /* nothing to count: also fine */
+    } else if (event->data.ptr == &listener_mark) {
+        if (wefti_scheduler_accept(s) < 0) listen_to_new(s, false, wefti_now_ns());
+    } else {
+        wefti_client *client = event->data.ptr;
+        if (!client->gone && event->events & EPOLLOUT) wefti_client_write(s, client);
+        if (!client->gone && event->events & (EPOLLIN | EPOLLHUP | EPOLLERR))
+            wefti_client_read(s, client);
+    }
+}
+
+static void *run(void *context) {
+    wefti_scheduler *s = context;
+    struct epoll_event events[EVENTS];
+    int64_t stop_ns = 0;
+    pthread_mutex_lock(&s->lock);
+    for (;;) {
+        int64_t now = wefti_now_ns();
+        if (s->stopping && !stop_ns) stop_ns = now;
+        if (done(s, stop_ns, now)) break;
+        pthread_mutex_unlock(&s->lock);
+        int count = epoll_wait(s->poller, events, EVENTS, TICK_MS);
+        pthread_mutex_lock(&s->lock);
+        for (int i = 0; i < count; i++) handle(s, &events[i]);
+        wefti_scheduler_sweep(s);
+        tick(s, wefti_now_ns());
+        wefti_scheduler_sweep(s);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+static weft_status start_thread(wefti_scheduler *s) {
+    int error = wefti_thread_start(&s->thread, run, s);
+    WEFT_REQUIRE(error == 0, WEFT_E_NOMEM, "no thread for the scheduler: %s", strerror(error));
+    return WEFT_OK;
+}
+
+static weft_status open_all(wefti_scheduler *s) {
+    const wefti_scheduler_options *o = &s->options;
+    if (o->tls) WEFT_TRY(wefti_tls_create(true, &o->secret, &s->tls));
+    wefti_patience patience = {.seconds = o->awaits_name ? (double)s->join_ns * 1e-9 : 0,
+                               .waits = o->waits,
+                               .context = o->context};
+    WEFT_TRY(wefti_listen_at(o->address, o->port, &patience, &s->address, &s->listener));
+    wefti_address_text(&s->address, true, s->address_text);
+    s->poller = epoll_create1(EPOLL_CLOEXEC);
+    s->alarm = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    struct epoll_event listens = {.events = EPOLLIN, .data.ptr = &listener_mark};
+    struct epoll_event wakes = {.events = EPOLLIN, .data.ptr = &alarm_mark};
+    WEFT_REQUIRE(s->poller >= 0 && s->alarm >= 0 &&
+                     epoll_ctl(s->poller, EPOLL_CTL_ADD, s->listener, &listens) == 0 &&
+                     epoll_ctl(s->poller, EPOLL_CTL_ADD, s->alarm, &wakes) == 0,
+                 WEFT_E_IO, "no event queue for the scheduler: %s", strerror(errno));
+    WEFT_TRY(start_thread(s));
+    return WEFT_OK;
+}
+
+static void release(wefti_scheduler *s) {
+    for (int64_t i = 0; i < s->client_count; i++) {
+        wefti_wire_close(&s->clients[i]->link);
+        wefti_free(s->clients[i]->next);
+        wefti_free(s->clients[i]);
+    }
+    wefti_tls_destroy(s->tls);
+    for (int32_t i = 0; i < s->taken; i++) wefti_seat_clear(&s->seats[i]);
+    if (s->listener >= 0) close(s->listener);
+    if (s->poller >= 0) close(s->poller);
+    if (s->alarm >= 0) close(s->alarm);
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->lock);
+    explicit_bzero(&s->options.secret, sizeof s->options.secret);
+    wefti_block_release(s->answer);
+    wefti_scheduler_forget_parted(s);
+    wefti_free(s->clients);
+    wefti_free(s->seats);
+    wefti_free(s->told);
+    wefti_free(s->job);
+    wefti_free(s);
+}
+
+static int64_t nanoseconds(double seconds, double otherwise) {
+    double chosen = seconds > 0 ? seconds : otherwise;
+    return (int64_t)((chosen < 1e8 ? chosen : 1e8) * 1e9);
+}
+
+weft_status wefti_scheduler_start(const wefti_scheduler_options *options, wefti_scheduler **out) {
+    WEFT_REQUIRE(options->size > 0 && options->size <= WEFTI_MEMBERS_MAX, WEFT_E_ARG,
+                 "a job has 1 to %d members, not %d", WEFTI_MEMBERS_MAX, (int)options->size);
+    WEFT_REQUIRE(options->port >= 0 && options->port < 65536, WEFT_E_ARG, "port %d", options->port);
+    wefti_scheduler *s;
+    WEFT_NEW(s, wefti_scheduler);
+    s->options = *options;
+    s->generation = options->generation;
+    s->listener = s->poller = s->alarm = -1;
+    s->start_ns = s->looked_ns = wefti_now_ns();
+    s->join_ns = nanoseconds(options->join_seconds, 600);
+    s->heartbeat_ns = nanoseconds(options->heartbeat_seconds, 10);
+    s->wait_ns = nanoseconds(options->wait_seconds, WEFTI_WAIT_SECONDS);
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->changed, &clock);
+    pthread_condattr_destroy(&clock);
+    pthread_mutex_init(&s->lock, NULL);
+    s->seats = wefti_calloc((size_t)options->size, sizeof *s->seats);
+    s->told = wefti_calloc((size_t)options->size, sizeof *s->told);
+    s->job = wefti_strdup(options->job ? options->job : "");
+    weft_status status = s->seats && s->told && s->job
+                             ? open_all(s)
+                             : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a scheduler of %d members",
+                                          (int)options->size);
+    if (status < 0)
+        release(s);
+    else
+        *out = s;
+    return status;
+}
+
+const char *wefti_scheduler_address(const wefti_scheduler *s) {
+    return s->address_text;
+}
+int wefti_scheduler_port(const wefti_scheduler *s) {
+    const char *colon = strrchr(s->address_text, ':');
+    int port = 0;
+    for (const char *p = colon ? colon + 1 : ""; *p; p++) port = 10 * port + (*p - '0');
+    return port;
+}
+
+static struct timespec after(double seconds) {
+    int64_t at = wefti_now_ns() + nanoseconds(seconds, 0);
+    return (struct timespec){.tv_sec = at / 1000000000, .tv_nsec = at % 1000000000};
+}
+
+wefti_scheduler_state wefti_scheduler_wait(wefti_scheduler *s, wefti_scheduler_state state,
+                                           double seconds) {
+    struct timespec until = after(seconds);
+    pthread_mutex_lock(&s->lock);
+    while (s->state == state && seconds > 0)
+        if (pthread_cond_timedwait(&s->changed, &s->lock, &until) == ETIMEDOUT) break;
+    wefti_scheduler_state is = s->state;
+    pthread_mutex_unlock(&s->lock);
+    return is;
+}
+
+static void ring(wefti_scheduler *s) {
+    uint64_t one = 1;
+    if (write(s->alarm, &one, sizeof one) < 0) return; /* full: it rings already */
+}
+
+void wefti_scheduler_fail(wefti_scheduler *s, weft_status status, int32_t failed,
+                          const char *message) {
+    pthread_mutex_lock(&s->lock);
+    wefti_scheduler_judge(s, status, failed, message);
+    pthread_mutex_unlock(&s->lock);
+    ring(s);
+}
+
+void wefti_scheduler_ended(wefti_scheduler *s, const wefti_end *end) {
+    pthread_mutex_lock(&s->lock);
+    wefti_scheduler_rank_ended(s, end);
+    pthread_mutex_unlock(&s->lock);
+    ring(s);
+}
+
+bool wefti_scheduler_is_unlike(wefti_scheduler *s) {
+    pthread_mutex_lock(&s->lock);
+    bool unlike = s->unlike;
+    pthread_mutex_unlock(&s->lock);
+    return unlike;
+}
+
+bool wefti_scheduler_is_over(wefti_scheduler *s, wefti_end *out) {
+    pthread_mutex_lock(&s->lock);
+    bool is_over = s->is_over;
+    if (is_over) *out = s->end;
+    pthread_mutex_unlock(&s->lock);
+    return is_over;
+}
+
+bool wefti_scheduler_is_watched(wefti_scheduler *s, int32_t first, int32_t count) {
+    bool watched = false;
+    pthread_mutex_lock(&s->lock);
+    for (int64_t i = 0; i < s->client_count; i++) {
+        const wefti_client *c = s->clients[i];
+        watched = watched || (!c->gone && c->watch.count > 0 && c->watch.first < first + count &&
+                              first < c->watch.first + c->watch.count);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return watched;
+}
+
+bool wefti_scheduler_has_left(wefti_scheduler *s, int32_t rank) {
+    pthread_mutex_lock(&s->lock);
+    bool left = s->ranked && rank < s->taken && s->seats[rank].left;
+    pthread_mutex_unlock(&s->lock);
+    return left;
+}
+
+bool wefti_scheduler_has_told(wefti_scheduler *s, int32_t first, int32_t count) {
+    bool told = false;
+    pthread_mutex_lock(&s->lock);
+    for (int32_t r = first; r < first + count && r < s->options.size; r++)
+        told = told || s->told[r];
+    pthread_mutex_unlock(&s->lock);
+    return told;
+}
+
+double wefti_scheduler_seconds_to_come(wefti_scheduler *s) {
+    pthread_mutex_lock(&s->lock);
+    bool missing = !s->ranked && s->taken < s->options.size;
+    double left = (double)(s->start_ns + s->join_ns - wefti_now_ns()) * 1e-9;
+    pthread_mutex_unlock(&s->lock);
+    return missing && left > 0 ? left : 0;
+}
+
+char *wefti_scheduler_verdict(wefti_scheduler *s) {
+    pthread_mutex_lock(&s->lock);
+    char *text = wefti_strdup(s->verdict.text);
+    pthread_mutex_unlock(&s->lock);
+    return text;
+}
+
+void wefti_scheduler_stop(wefti_scheduler *s) {
+    if (!s) return;
+    pthread_mutex_lock(&s->lock);
+    if (s->state == WEFTI_SCHEDULER_RUNNING) wefti_scheduler_goodbye(s);
+    for (int64_t i = 0; i < s->client_count; i++)
+        if (s->clients[i]->watch.count > 0)
+            wefti_client_send(s, s->clients[i], WEFTI_FRAME_GOODBYE, NULL, 0);
+    s->stopping = true;
+    pthread_mutex_unlock(&s->lock);
+    ring(s);
+    pthread_join(s->thread, NULL);
+    release(s);
+}
+
+weft_status wefti_scheduler_serve(const wefti_scheduler_options *options,
+                                  void (*announce)(void *context, const char *address),
+                                  void *context, char **out_table) {
+    wefti_scheduler *s;
+    WEFT_TRY(wefti_scheduler_start(options, &s));
+    if (announce) announce(context, wefti_scheduler_address(s));
+    wefti_scheduler_state state = WEFTI_SCHEDULER_FORMING;
+    while (state == WEFTI_SCHEDULER_FORMING || state == WEFTI_SCHEDULER_RUNNING)
+        state = wefti_scheduler_wait(s, state, 3600);
+    pthread_mutex_lock(&s->lock);
+    weft_status status = s->verdict.status;
+    if (status < 0) (void)wefti_adopt_of(status, s->verdict.failed, s->verdict.text);
+    pthread_mutex_unlock(&s->lock);
+    if (out_table) *out_table = wefti_scheduler_table(s);
+    wefti_scheduler_stop(s);
+    return status;
+}

@@ -1,0 +1,89 @@
+/* The scheduler of a job: one thread that members connect to (launch/member/member.h). It gives
+ * them their ranks, carries the all-gathers by which they find each other, and watches: a rank that
+ * dies, stops, gives up or keeps the others waiting is named to all of them. It computes nothing
+ * and is in no data's way. docs/control-plane.md says what happens when. */
+#ifndef WEFTI_SCHEDULER_H
+#define WEFTI_SCHEDULER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "launch/wire/message.h"
+
+enum { WEFTI_WAIT_SECONDS = 1800 }; /* unless another limit is said */
+
+typedef struct wefti_scheduler_options {
+    int32_t size;        /* members */
+    const char *address; /* "" loopback; a network interface, or an address of this machine */
+    bool awaits_name;    /* the address is of a launcher, and its name may not lead here yet */
+    /* As of wefti_patience, while it waits for that. */
+    bool (*waits)(void *context, int turn, const char *why);
+    void *context;
+    int port;        /* 0: chosen by the system */
+    const char *job; /* name of this run, that members must give too; "" */
+    wefti_secret secret;
+    bool tls;                 /* members must want it too */
+    uint64_t generation;      /* of the world that is made; 0: a new one */
+    int32_t hosted_by;        /* the rank whose process this is; -1: none */
+    bool repeats;             /* worlds may follow each other; else one, and the job is over */
+    double join_seconds;      /* 0: 600 */
+    double heartbeat_seconds; /* 0: 10 */
+    double wait_seconds;      /* 0: WEFTI_WAIT_SECONDS */
+} wefti_scheduler_options;
+
+typedef struct wefti_scheduler wefti_scheduler;
+typedef enum wefti_scheduler_state {
+    WEFTI_SCHEDULER_FORMING, /* members are missing */
+    WEFTI_SCHEDULER_RUNNING,
+    WEFTI_SCHEDULER_LEFT,   /* all have left in peace */
+    WEFTI_SCHEDULER_FAILED, /* see wefti_scheduler_verdict */
+} wefti_scheduler_state;
+
+/* Listens when this returns. Options are copied. */
+weft_status wefti_scheduler_start(const wefti_scheduler_options *options,
+                                  wefti_scheduler **out) WEFT_CHECKED;
+/* "127.0.0.1:4711", for the members; the port alone. */
+const char *wefti_scheduler_address(const wefti_scheduler *scheduler);
+int wefti_scheduler_port(const wefti_scheduler *scheduler);
+
+/* These may be called from any thread. */
+/* Wait until the state is no longer `state`, `seconds` at most (0: not at all). Returns what it is.
+ */
+wefti_scheduler_state wefti_scheduler_wait(wefti_scheduler *scheduler, wefti_scheduler_state state,
+                                           double seconds);
+/* End the job for a reason that is known elsewhere ("rank 2 ended with exit code 3"). The first
+ * verdict stays. */
+void wefti_scheduler_fail(wefti_scheduler *scheduler, weft_status status, int32_t failed,
+                          const char *message);
+/* The process of a rank has ended, whatever with. While members are missing nobody will come in its
+ * place, and the world fails; later its connection tells more. One that has failed ends the job
+ * also for those who never join: the launchers that watch are told. */
+void wefti_scheduler_ended(wefti_scheduler *scheduler, const wefti_end *end);
+/* Whether one has failed so, and which came first. */
+bool wefti_scheduler_is_over(wefti_scheduler *scheduler, wefti_end *out);
+/* Whether that rank has left in peace. */
+bool wefti_scheduler_has_left(wefti_scheduler *scheduler, int32_t rank);
+/* Whether one of ranks first .. first + count - 1 has been told of the verdict, or has ended. */
+bool wefti_scheduler_has_told(wefti_scheduler *scheduler, int32_t first, int32_t count);
+/* Whether the launcher of these ranks watches. */
+bool wefti_scheduler_is_watched(wefti_scheduler *scheduler, int32_t first, int32_t count);
+/* Whether the job has failed of members that left after unlike calls. */
+bool wefti_scheduler_is_unlike(wefti_scheduler *scheduler);
+/* How long members have still to come for: 0 when all are here or the time is up. A job that has
+ * failed before is no exception, for those who come are told. */
+double wefti_scheduler_seconds_to_come(wefti_scheduler *scheduler);
+/* Why the job failed, "" if it did not; where each rank stood, a line each, "" when none ever came.
+ * To be freed; NULL when there is no memory. */
+char *wefti_scheduler_verdict(wefti_scheduler *scheduler);
+char *wefti_scheduler_table(wefti_scheduler *scheduler);
+/* Messages under way are still sent, for a second at most. NULL is legal. */
+void wefti_scheduler_stop(wefti_scheduler *scheduler);
+
+/* A process that is the scheduler and nothing else: returns when the job is over, with what it
+ * failed of. *out_table (may be NULL): to be freed. `announce` (may be NULL) is called with the
+ * address once members can come. */
+weft_status wefti_scheduler_serve(const wefti_scheduler_options *options,
+                                  void (*announce)(void *context, const char *address),
+                                  void *context, char **out_table) WEFT_CHECKED;
+
+#endif

@@ -1,0 +1,155 @@
+/* What a scheduler knows. One thread changes it, under the lock; others look, under the lock. */
+#ifndef WEFTI_SCHEDULER_STATE_H
+#define WEFTI_SCHEDULER_STATE_H
+
+#include <pthread.h>
+
+#include "base/text.h"
+#include "launch/scheduler/scheduler.h"
+#include "launch/wire/link.h"
+#include "launch/wire/message.h"
+#include "launch/socket.h"
+
+/* A connection. It has a seat once its member was taken in. */
+typedef struct wefti_client {
+    wefti_wire link;
+    int32_t seat;     /* -1: none */
+    bool polls_write; /* what epoll was told */
+    bool ending;      /* closed as soon as all is written */
+    bool gone;        /* to be freed after this round of events */
+    int64_t since_ns; /* of the connection, or of its ending */
+    wefti_span watch; /* ranks of the launcher that it is; count 0: it is none */
+    bool told;        /* that launcher knows that the job is over */
+    bool told_unlike; /* and that calls were unlike */
+    wefti_join *next; /* it waits for the next world; NULL: it does not */
+    char address[64];
+} wefti_client;
+
+enum { WEFTI_CARDS_AHEAD = 2 }; /* after a restart a member repeats its last card before the next */
+
+/* A rank. While the world is forming: a member that waits for its rank, in order of arrival. */
+typedef struct wefti_seat {
+    wefti_client *client; /* NULL: its connection is closed */
+    wefti_join join;
+    char address[64];
+    int32_t host;
+    bool left, dead;
+    bool partial;     /* has not said all that it has called */
+    int64_t heard_ns; /* last heartbeat */
+    wefti_standing standing;
+    struct {
+        uint64_t number; /* 0: no card */
+        unsigned char *data;
+        size_t bytes;
+    } card[WEFTI_CARDS_AHEAD];
+} wefti_seat;
+
+/* What the first of those who have left has called in groups of some ranks, or which blocks and
+ * messages went between it and one that has not said so yet. */
+typedef struct wefti_parted {
+    struct wefti_parted *next; /* in its bucket */
+    int32_t rank;
+    wefti_call_record record;
+} wefti_parted;
+enum { WEFTI_PARTED_BUCKETS = 1 << 16 };
+
+struct wefti_scheduler {
+    wefti_scheduler_options options;
+    char *job;
+    wefti_tls *tls; /* NULL: none is wanted */
+    wefti_address address;
+    char address_text[WEFTI_ADDRESS_TEXT];
+    int listener, poller, alarm; /* alarm: an eventfd that ends the poll */
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* state */
+    bool stopping, ranked;  /* ranked: seats are ranks */
+    wefti_scheduler_state state;
+    wefti_verdict verdict;
+    uint64_t generation; /* 0: none yet; while forming: of those who come back */
+    uint64_t past;       /* of the last world that all have left; 0: none */
+    wefti_parted *parted[WEFTI_PARTED_BUCKETS];
+    bool unlike;   /* members have left that made unlike calls, and that is the verdict */
+    wefti_end end; /* of the first process that failed the job; if it `is_over` */
+    bool is_over;
+    wefti_end first_end; /* of the first process that has ended, well or not; if one `has_ended` */
+    bool has_ended;
+    int64_t start_ns, looked_ns, judged_ns;
+    int64_t deaf_ns; /* since when nobody new is taken; 0: all are */
+    wefti_client **clients;
+    int64_t client_count, client_room;
+    wefti_seat *seats;     /* [size] */
+    bool *told;            /* [size] ranks that know the verdict, or have ended */
+    int32_t taken;         /* seats */
+    int64_t swap_since_ns; /* 0: no card waits for others */
+    uint64_t answered;     /* number of the last all-gather; what it brought */
+    wefti_block *answer;   /* NULL: there was none */
+    int64_t heartbeat_ns, wait_ns, join_ns;
+};
+
+/* scheduler_client.c */
+/* All who wait. WEFT_E_IO when this process has no descriptors for them. */
+weft_status wefti_scheduler_accept(wefti_scheduler *s) WEFT_CHECKED;
+void wefti_client_read(wefti_scheduler *s, wefti_client *client);
+void wefti_client_write(wefti_scheduler *s, wefti_client *client);
+void wefti_client_send(wefti_scheduler *s, wefti_client *client, wefti_frame_kind kind,
+                       const void *body, size_t bytes);
+void wefti_client_send_block(wefti_scheduler *s, wefti_client *client, wefti_frame_kind kind,
+                             wefti_block *block);
+/* Say no, and close when that is written. `failed`: the rank to blame, or WEFT_RANK_NONE. */
+void wefti_client_refuse(wefti_scheduler *s, wefti_client *client, weft_status status,
+                         int32_t failed, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+/* A connection that is over: what that means for its rank, and the end of it. */
+void wefti_client_lost(wefti_scheduler *s, wefti_client *client, const char *why);
+void wefti_client_tell_over(wefti_scheduler *s);   /* all who watch */
+void wefti_client_tell_unlike(wefti_scheduler *s); /* the verdict, to them */
+void wefti_client_expire(wefti_scheduler *s, int64_t now_ns);
+void wefti_scheduler_sweep(wefti_scheduler *s); /* frees what is gone */
+
+/* scheduler_form.c */
+void wefti_scheduler_take_in(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
+/* Those who wait for the next world: this one has ended, well or not. */
+void wefti_scheduler_take_waiting(wefti_scheduler *s);
+void wefti_scheduler_give_up_seat(wefti_scheduler *s, int32_t seat); /* while forming */
+void wefti_scheduler_check_forming(wefti_scheduler *s, int64_t now_ns);
+void wefti_scheduler_rank_ended(wefti_scheduler *s, const wefti_end *end);
+
+/* scheduler_rank.c: put the seats into the order of ranks and number their hosts. */
+weft_status wefti_scheduler_rank(wefti_scheduler *s) WEFT_CHECKED;
+
+/* scheduler_swap.c */
+void wefti_scheduler_card(wefti_scheduler *s, wefti_client *client, const wefti_card *card);
+void wefti_scheduler_swap(wefti_scheduler *s); /* carry out what is complete */
+void wefti_scheduler_check_swap(wefti_scheduler *s, int64_t now_ns);
+void wefti_seat_clear(wefti_seat *seat); /* frees its cards */
+
+/* scheduler_watch.c */
+void wefti_scheduler_check_ranks(wefti_scheduler *s, int64_t now_ns);
+void wefti_scheduler_rank_died(wefti_scheduler *s, int32_t rank, const char *why);
+void wefti_scheduler_rank_left(wefti_scheduler *s, int32_t rank);
+void wefti_scheduler_goodbye(wefti_scheduler *s); /* to all: nobody watches any more */
+
+/* scheduler_part.c: what a member that leaves has called, against those who left before. */
+void wefti_scheduler_compare(wefti_scheduler *s, int32_t rank, const wefti_call_records *records);
+void wefti_scheduler_compare_all(wefti_scheduler *s); /* all have left */
+void wefti_scheduler_forget_parted(wefti_scheduler *s);
+
+/* scheduler_verdict.c */
+/* The first one counts: everybody is told. `failed`: the rank that the text names, or
+ * WEFT_RANK_NONE. */
+void wefti_scheduler_judge(wefti_scheduler *s, weft_status status, int32_t failed,
+                           const char *text);
+void wefti_scheduler_judge_text(wefti_scheduler *s, weft_status status, int32_t failed,
+                                wefti_text *text);
+/* That rank knows the verdict, or has ended. -1, unknown: it is not noted; one that the job does
+ * not have: all ranks are. */
+void wefti_scheduler_note_told(wefti_scheduler *s, int32_t rank);
+/* WEFT_RANK_NONE before there are ranks. */
+int32_t wefti_seat_rank(const wefti_scheduler *s, int32_t seat);
+/* "rank 3 (process 123 on host 0)" */
+void wefti_seat_name(const wefti_scheduler *s, int32_t rank, wefti_text *out);
+/* "it was computing in step 12 (345 transfers done)" */
+void wefti_seat_stand(const wefti_seat *seat, int64_t now_ns, wefti_text *out);
+
+#endif

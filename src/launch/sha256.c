@@ -1,0 +1,144 @@
+/* SHA-256 and HMAC: see auth_sha256.h. */
+#include "launch/sha256.h"
+
+#include <limits.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef WEFT_HAVE_OPENSSL
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#endif
+
+enum { BLOCK = 64 };
+
+typedef struct hash {
+    uint32_t state[8];
+    unsigned char block[BLOCK];
+    size_t used;
+    uint64_t bytes;
+} hash;
+
+static const uint32_t round_constant[64] = {
+    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+
+static uint32_t rotate(uint32_t x, int by) {
+    return x >> by | x << (32 - by);
+}
+
+static void expand(const unsigned char *block, uint32_t w[64]) {
+    for (int i = 0; i < 16; i++)
+        w[i] = (uint32_t)block[4 * i] << 24 | (uint32_t)block[4 * i + 1] << 16 |
+               (uint32_t)block[4 * i + 2] << 8 | (uint32_t)block[4 * i + 3];
+    for (int i = 16; i < 64; i++) {
+        uint32_t a = w[i - 15], b = w[i - 2];
+        w[i] = w[i - 16] + (rotate(a, 7) ^ rotate(a, 18) ^ a >> 3) + w[i - 7] +
+               (rotate(b, 17) ^ rotate(b, 19) ^ b >> 10);
+    }
+}
+
+static void compress(uint32_t state[8], const unsigned char *block) {
+    uint32_t w[64], s[8];
+    expand(block, w);
+    memcpy(s, state, sizeof s);
+    for (int i = 0; i < 64; i++) {
+        uint32_t a = s[0], e = s[4];
+        uint32_t one = s[7] + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) +
+                       ((e & s[5]) ^ (~e & s[6])) + round_constant[i] + w[i];
+        uint32_t two = (rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22)) +
+                       ((a & s[1]) ^ (a & s[2]) ^ (s[1] & s[2]));
+        memmove(s + 1, s, 7 * sizeof *s);
+        s[4] += one;
+        s[0] = one + two;
+    }
+    for (int i = 0; i < 8; i++) state[i] += s[i];
+}
+
+static void begin(hash *h) {
+    *h = (hash){.state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c,
+                          0x1f83d9ab, 0x5be0cd19}};
+}
+
+static void add(hash *h, const void *data, size_t bytes) {
+    const unsigned char *p = data;
+    h->bytes += bytes;
+    while (bytes > 0) {
+        size_t n = BLOCK - h->used < bytes ? BLOCK - h->used : bytes;
+        memcpy(h->block + h->used, p, n);
+        h->used += n;
+        p += n;
+        bytes -= n;
+        if (h->used == BLOCK) {
+            compress(h->state, h->block);
+            h->used = 0;
+        }
+    }
+}
+
+static void end(hash *h, unsigned char out[WEFTI_DIGEST_BYTES]) {
+    static const unsigned char padding[BLOCK] = {0x80};
+    uint64_t bits = h->bytes * 8;
+    unsigned char length[8];
+    for (int i = 0; i < 8; i++) length[i] = (unsigned char)(bits >> (56 - 8 * i));
+    add(h, padding, h->used < 56 ? 56 - h->used : 120 - h->used);
+    add(h, length, sizeof length);
+    for (int i = 0; i < 32; i++) out[i] = (unsigned char)(h->state[i / 4] >> (24 - 8 * (i % 4)));
+}
+
+void wefti_sha256(const void *data, size_t bytes, unsigned char out[WEFTI_DIGEST_BYTES]) {
+    hash h;
+    begin(&h);
+    add(&h, data, bytes);
+    end(&h, out);
+}
+
+void wefti_hmac_own(const void *key, size_t key_bytes, const void *data, size_t bytes,
+                    unsigned char out[WEFTI_DIGEST_BYTES]) {
+    unsigned char pad[BLOCK] = {0}, inner[WEFTI_DIGEST_BYTES];
+    if (key_bytes > BLOCK)
+        wefti_sha256(key, key_bytes, pad);
+    else if (key_bytes > 0)
+        memcpy(pad, key, key_bytes);
+    hash h;
+    for (int i = 0; i < BLOCK; i++) pad[i] ^= 0x36;
+    begin(&h);
+    add(&h, pad, BLOCK);
+    add(&h, data, bytes);
+    end(&h, inner);
+    for (int i = 0; i < BLOCK; i++) pad[i] ^= 0x36 ^ 0x5c;
+    begin(&h);
+    add(&h, pad, BLOCK);
+    add(&h, inner, sizeof inner);
+    end(&h, out);
+}
+
+void wefti_openssl_begin(void) {
+#if defined(WEFT_HAVE_OPENSSL) && defined(OPENSSL_INIT_NO_ATEXIT)
+    (void)OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL);
+#endif
+}
+
+void wefti_hmac(const void *key, size_t key_bytes, const void *data, size_t bytes,
+                unsigned char out[WEFTI_DIGEST_BYTES]) {
+#ifdef WEFT_HAVE_OPENSSL
+    wefti_openssl_begin();
+    if (key_bytes <= INT_MAX && HMAC(EVP_sha256(), key, (int)key_bytes, data, bytes, out, NULL))
+        return;
+#endif
+    wefti_hmac_own(key, key_bytes, data, bytes, out);
+}
+
+bool wefti_equal_secretly(const void *a, const void *b, size_t bytes) {
+    const volatile unsigned char *x = a, *y = b;
+    unsigned char different = 0;
+    for (size_t i = 0; i < bytes; i++) different = (unsigned char)(different | (x[i] ^ y[i]));
+    return different == 0;
+}

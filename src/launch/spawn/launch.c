@@ -1,0 +1,309 @@
+/* weft_launch_run: puts the parts of a launch together, in an order in which each can still be
+ * undone. The keeper comes first, so that it holds none of what is opened later, and the processes
+ * last. */
+#include "weft/launch.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/io.h"
+#include "launch/spawn/launch.h"
+
+enum { LAST_LINES = 12 };
+
+/* --- the run's folder, its secret, its mark --- */
+
+static weft_status make_mark(wefti_launch *l) {
+    uint64_t number;
+    WEFT_TRY(wefti_random(&number, sizeof number));
+    (void)snprintf(l->mark, sizeof l->mark, "WEFT_RUN=%016llx", (unsigned long long)number);
+    return WEFT_OK;
+}
+
+/* Ranks find it from whichever folder they are in. Left as it is where it is not there; who reads
+ * it says so. */
+static weft_status make_absolute(char **path) {
+    char whole[PATH_MAX];
+    if (!realpath(*path, whole)) return WEFT_OK;
+    char *copy = wefti_strdup(whole);
+    WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for a path");
+    wefti_free(*path);
+    *path = copy;
+    return WEFT_OK;
+}
+
+/* A folder that only this user can look into; mkdtemp makes it so. */
+static weft_status make_folder(wefti_launch *l) {
+    const char *temporary = getenv("TMPDIR");
+    if (!temporary || !*temporary) temporary = "/tmp";
+    char *folder = wefti_format("%s/weft-XXXXXX", temporary);
+    WEFT_REQUIRE(folder, WEFT_E_NOMEM, "no memory for a path");
+    if (!mkdtemp(folder)) {
+        int error = errno;
+        wefti_free(folder);
+        WEFT_FAIL(WEFT_E_IO, "cannot make a folder in %s: %s", temporary, strerror(error));
+    }
+    l->folder = folder;
+    return make_absolute(&l->folder);
+}
+
+/* One host has a secret of its own for the run. */
+static weft_status name_secret(wefti_launch *l) {
+    const char *given = l->options->secret_file;
+    l->own_secret = !given && l->place.hosts == 1;
+    if (given)
+        l->secret = wefti_strdup(given);
+    else if (l->own_secret)
+        l->secret = wefti_format("%s/secret", l->folder);
+    else
+        return WEFT_OK; /* the user's, see below */
+    WEFT_REQUIRE(l->secret, WEFT_E_NOMEM, "no memory for a path");
+    return make_absolute(&l->secret);
+}
+
+static weft_status read_secret(wefti_launch *l, wefti_secret *out) {
+    if (!l->secret) return wefti_secret_find(l->set.secret_file, out, &l->secret);
+    if (l->own_secret) WEFT_TRY(wefti_secret_create(l->secret));
+    return wefti_secret_read(l->secret, out);
+}
+
+static double first(double given, double otherwise) {
+    return given > 0 ? given : otherwise;
+}
+
+/* A request to stop is heard here, as nothing else hears it before there are processes. */
+static bool waits_for_name(void *context, int turn, const char *why) {
+    enum { TURNS_IN_SILENCE = 3 };
+    const weft_launch_options *o = ((const wefti_launch *)context)->options;
+    char text[512];
+    if (turn == TURNS_IN_SILENCE && o->events.note) {
+        (void)snprintf(text, sizeof text,
+                       "%.350s; it is asked for again and again, as long as it may take to join "
+                       "(ctrl-C ends that)",
+                       why);
+        o->events.note(o->events.context, text);
+    }
+    return !o->stop_count || *o->stop_count == 0;
+}
+
+static weft_status start_scheduler(wefti_launch *l, const wefti_secret *secret) {
+    const weft_launch_options *o = l->options;
+    const wefti_launch_place *p = &l->place;
+    const char *address = p->scheduler;
+    if (p->serves) {
+        wefti_scheduler_options options = {
+            .size = p->size,
+            .address = p->address,
+            .awaits_name = !p->by_interface,
+            .waits = waits_for_name,
+            .context = l,
+            .port = p->port,
+            .job = "",
+            .secret = *secret,
+            .tls = l->set.tls,
+            .hosted_by = -1,
+            .repeats = true,
+            .join_seconds = first(o->join_seconds, l->set.join_seconds),
+            .heartbeat_seconds = first(o->heartbeat_seconds, l->set.heartbeat_seconds),
+            .wait_seconds = first(o->wait_seconds, l->set.wait_seconds),
+        };
+        weft_status status = wefti_scheduler_start(&options, &l->scheduler);
+        if (status == WEFT_E_STOPPED) {
+            l->stopped_by = o->stop_signal && *o->stop_signal ? *o->stop_signal : SIGTERM;
+            WEFT_FAIL(WEFT_E_STOPPED, "stopped by signal %d", l->stopped_by);
+        }
+        WEFT_TRY(status);
+        if (!*address) address = wefti_scheduler_address(l->scheduler);
+    }
+    (void)snprintf(l->scheduler_text, sizeof l->scheduler_text, "%s", address);
+    return WEFT_OK;
+}
+
+/* --- processes --- */
+
+/* Told before any process is started, not when thousands are. */
+static weft_status require_files(const wefti_launch *l) {
+    enum { EACH = 4 /* two pipes, a log, a handle */, BESIDES = 16 };
+    struct rlimit limit;
+    long long members = l->scheduler ? l->place.size + l->place.hosts - 1 : 0;
+    long long wanted = (long long)l->place.count * EACH + members + BESIDES;
+    WEFT_REQUIRE(getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+                     (long long)limit.rlim_cur >= wanted,
+                 WEFT_E_ARG,
+                 "%d processes on this host need some %lld open files, and no more than %llu are "
+                 "allowed (ulimit -n)",
+                 l->place.count, wanted, (unsigned long long)limit.rlim_cur);
+    return WEFT_OK;
+}
+
+static weft_status start_process(wefti_launch *l, int local) {
+    const weft_launch_options *o = l->options;
+    wefti_process *p = &l->processes[local];
+    cpu_set_t cores;
+    char **environment;
+    WEFT_TRY(wefti_launch_settings(l, local, &environment));
+    WEFT_TRY(wefti_log_open(l->place.first_rank + local, o->log_dir, &o->events, &p->log));
+    wefti_launch_cores(local, l->place.count, &cores);
+    wefti_spawn what = {
+        .path = l->program,
+        .words = (char *const *)(uintptr_t)o->command, /* exec does not write to them */
+        .environment = environment,
+        .output = wefti_log_end(p->log, WEFT_LAUNCH_OUTPUT),
+        .errors = wefti_log_end(p->log, WEFT_LAUNCH_ERRORS),
+        .cores = o->bind_cores && CPU_COUNT(&cores) ? &cores : NULL,
+    };
+    WEFT_TRY(wefti_process_start(&what, &p->process));
+    wefti_keeper_tell(l->keeper, p->process);
+    wefti_log_started(p->log);
+#ifdef SYS_pidfd_open
+    p->handle = (int)syscall(SYS_pidfd_open, p->process, 0);
+#endif
+    return WEFT_OK;
+}
+
+static weft_status start_processes(wefti_launch *l) {
+    WEFT_TRY(require_files(l));
+    WEFT_NEW_ARRAY(l->processes, wefti_process, l->place.count);
+    for (int i = 0; i < l->place.count; i++) l->processes[i].handle = -1;
+    for (int i = 0; i < l->place.count; i++) WEFT_TRY(start_process(l, i));
+    const weft_launch_events *e = &l->options->events;
+    if (e->start)
+        e->start(e->context, l->place.first_rank, l->place.count, l->place.size, l->scheduler_text,
+                 l->options->log_dir ? l->options->log_dir : "");
+    return WEFT_OK;
+}
+
+/* --- the result --- */
+
+static char *or_empty(char *text) {
+    return text ? text : wefti_strdup("");
+}
+
+static void tell_failure(const wefti_launch *l, weft_launch_result *out) {
+    const wefti_process *p = &l->processes[l->failed];
+    out->failed_rank = l->place.first_rank + l->failed;
+    out->exit_code = p->code;
+    out->signal = p->signal;
+    out->log = wefti_strdup(wefti_log_path(p->log));
+    out->last_lines = wefti_log_last(p->log, LAST_LINES);
+}
+
+/* Of processes that never came to the scheduler it knows nothing but what it was told. */
+static void tell_scheduler_view(const wefti_launch *l, weft_launch_result *out) {
+    out->table = wefti_scheduler_table(l->scheduler);
+    if (out->table && *out->table) out->verdict = wefti_scheduler_verdict(l->scheduler);
+}
+
+static void tell_failure_elsewhere(const wefti_launch *l, weft_launch_result *out) {
+    out->failed_rank = l->end.rank;
+    out->exit_code = l->end.code;
+    out->signal = l->end.signal;
+}
+
+static weft_status result_of(const wefti_launch *l, weft_launch_result *out) {
+    bool here = l->failed >= 0, failed = here || l->over;
+    const char *where = here ? "" : ", on another host";
+    if (failed) (here ? tell_failure : tell_failure_elsewhere)(l, out);
+    bool unlike = l->scheduler ? wefti_scheduler_is_unlike(l->scheduler) : l->unlike;
+    if (l->scheduler && (failed || unlike || l->stopped_by)) tell_scheduler_view(l, out);
+    if (l->unlike) out->verdict = wefti_strdup(l->verdict.text);
+    if (l->stopped_by && here)
+        WEFT_FAIL(WEFT_E_STOPPED,
+                  "rank %d ended with exit code %d: a rank was asked to stop by signal %d (%s)",
+                  out->failed_rank, out->exit_code, l->stopped_by, strsignal(l->stopped_by));
+    if (l->stopped_by) WEFT_FAIL(WEFT_E_STOPPED, "stopped by signal %d", l->stopped_by);
+    WEFT_REQUIRE(failed || !unlike, WEFT_E_PEER, "ranks have not made the same calls");
+    if (!failed) return WEFT_OK;
+    if (out->signal)
+        WEFT_FAIL(WEFT_E_PEER, "rank %d was ended by signal %d (%s)%s", out->failed_rank,
+                  out->signal, strsignal(out->signal), where);
+    WEFT_FAIL(WEFT_E_PEER, "rank %d ended with exit code %d%s", out->failed_rank, out->exit_code,
+              where);
+}
+
+/* --- all of it --- */
+
+static weft_status run_in_folder(wefti_launch *l, weft_launch_result *out) {
+    wefti_secret secret;
+    weft_status status;
+    WEFT_TRY(name_secret(l));
+    WEFT_TRY(wefti_keeper_start(l->mark, l->folder, l->own_secret ? l->secret : "", &l->keeper));
+    WEFT_TRY(read_secret(l, &secret));
+    status = start_scheduler(l, &secret);
+    if (status >= 0) wefti_launch_look(l);
+    if (status >= 0) status = start_processes(l);
+    if (status >= 0) status = wefti_launch_watch(l);
+    if (l->processes) wefti_launch_clear(l);
+    if (l->processes) wefti_launch_wait_for_late(l);
+    wefti_launch_report_end(l);
+    out->stop_signal = l->stopped_by;
+    if (status >= 0) status = result_of(l, out);
+    wefti_scheduler_stop(l->scheduler);
+    explicit_bzero(&secret, sizeof secret);
+    return status;
+}
+
+static weft_status run(wefti_launch *l, weft_launch_result *out) {
+    const weft_launch_options *o = l->options;
+    int adopts = 0;
+    WEFT_REQUIRE(o->command && *o->command, WEFT_E_ARG, "there is no command to run");
+    WEFT_TRY(wefti_settings_find(&l->set));
+    l->set.tls = l->set.tls || o->tls;
+    WEFT_TRY(wefti_launch_place_find(o, &l->place));
+    out->ranks = l->place.count;
+    out->first_rank = l->place.first_rank;
+    WEFT_TRY(wefti_command_find(o->command[0], o->self, &l->program));
+    if (o->log_dir) WEFT_TRY(wefti_dir_make(o->log_dir));
+    WEFT_TRY(make_mark(l));
+    WEFT_TRY(make_folder(l));
+    (void)prctl(PR_GET_CHILD_SUBREAPER, &adopts);
+    (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
+    weft_status status = run_in_folder(l, out);
+    (void)prctl(PR_SET_CHILD_SUBREAPER, adopts);
+    return status;
+}
+
+static void free_launch(wefti_launch *l) {
+    for (int i = 0; l->processes && i < l->place.count; i++) {
+        wefti_log_close(l->processes[i].log);
+        if (l->processes[i].handle >= 0) close(l->processes[i].handle);
+    }
+    wefti_free(l->processes);
+    wefti_free(l->place.host_begin);
+    if (l->own_secret && l->secret) (void)unlink(l->secret);
+    if (l->folder) (void)rmdir(l->folder);
+    wefti_keeper_end(l->keeper); /* until now it would have done that */
+    wefti_free(l->program);
+    wefti_free(l->folder);
+    wefti_free(l->secret);
+    wefti_arena_destroy(l->arena);
+}
+
+weft_status weft_launch_run(const weft_launch_options *options, weft_launch_result *out) {
+    wefti_launch l = {.options = options, .failed = -1};
+    *out = (weft_launch_result){.failed_rank = -1};
+    WEFT_TRY(wefti_arena_create(&l.arena));
+    weft_status status = run(&l, out);
+    free_launch(&l);
+    out->log = or_empty(out->log);
+    out->last_lines = or_empty(out->last_lines);
+    out->verdict = or_empty(out->verdict);
+    out->table = or_empty(out->table);
+    return status;
+}
+
+void weft_launch_result_free(weft_launch_result *result) {
+    wefti_free(result->log);
+    wefti_free(result->last_lines);
+    wefti_free(result->verdict);
+    wefti_free(result->table);
+    *result = (weft_launch_result){.failed_rank = -1};
+}

@@ -1,0 +1,84 @@
+/* What a launch consists of: which ranks run here (launch_place.c), their environment
+ * (launch_settings.c), and the watch over them (launch_watch.c). launch.c puts them together. */
+#ifndef WEFTI_LAUNCH_PARTS_H
+#define WEFTI_LAUNCH_PARTS_H
+
+#include <sched.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/memory.h"
+#include "launch/env/env.h"
+#include "launch/spawn/logs.h"
+#include "launch/member/member.h"
+#include "launch/scheduler/scheduler.h"
+#include "launch/spawn/spawn.h"
+#include "weft/launch.h"
+
+/* Which part of the job is this host's. */
+typedef struct wefti_launch_place {
+    int size, first_rank, count; /* ranks of the job; of them here */
+    int hosts, host;
+    int *host_begin;                      /* [hosts + 1]: first ranks; to be freed */
+    bool serves;                          /* the scheduler runs here */
+    char address[WEFTI_HOST_TEXT];        /* what it listens on; "" loopback */
+    bool by_interface;                    /* which is a network interface's name */
+    int port;                             /* 0: any */
+    char scheduler[WEFTI_HOST_TEXT + 16]; /* where processes go; "" what the scheduler says */
+} wefti_launch_place;
+weft_status wefti_launch_place_find(const weft_launch_options *options,
+                                    wefti_launch_place *out) WEFT_CHECKED;
+
+typedef struct wefti_process {
+    pid_t process; /* 0: not started */
+    int handle;    /* to poll for its end; -1: the kernel has no such thing */
+    bool ended, failed;
+    int code, signal; /* how it ended */
+    wefti_log *log;
+} wefti_process;
+
+typedef struct wefti_launch {
+    const weft_launch_options *options;
+    wefti_settings set; /* where the options say nothing */
+    wefti_launch_place place;
+    wefti_arena *arena;
+    char *program;         /* path of the command */
+    char *folder, *secret; /* of the run, mode 0700; the file of the secret */
+    bool own_secret;       /* made for this run */
+    char mark[64];         /* "WEFT_RUN=..." */
+    char scheduler_text[WEFTI_HOST_TEXT + 16];
+    wefti_keeper *keeper;
+    wefti_scheduler *scheduler; /* NULL: on another host */
+    wefti_member *report[2];    /* what tells that one of an end here, and of one that failed */
+    wefti_member *look;         /* watches that scheduler; NULL: nobody does */
+    wefti_process *processes;   /* [place.count] */
+    int failed;                 /* the process whose failure is told; -1: none */
+    bool over;                  /* by the end of a process on another host */
+    wefti_end end;              /* that one */
+    bool unlike;           /* ranks have left after unlike calls, without a scheduler here... */
+    wefti_verdict verdict; /* ...and what it says of that */
+    int stopped_by;        /* the signal of a request to stop; 0: none */
+} wefti_launch;
+
+/* The environment of this host's process number `local`, in the arena. */
+weft_status wefti_launch_settings(const wefti_launch *l, int local, char ***out) WEFT_CHECKED;
+/* A part of the cores that this process may use. */
+void wefti_launch_cores(int local, int count, cpu_set_t *out);
+
+/* Returns when all processes have ended. */
+weft_status wefti_launch_watch(wefti_launch *l) WEFT_CHECKED;
+/* "rank 2 (process 4711) ended with exit code 3" */
+void wefti_launch_end(const wefti_launch *l, int local, wefti_end *out);
+/* The scheduler, wherever it is, hears that process number `local` has ended (launch_report.c). */
+void wefti_launch_report(wefti_launch *l, int local);
+/* Whether a process on another host has failed the job. */
+bool wefti_launch_is_over(const wefti_launch *l, wefti_end *out);
+/* Hosts whose launchers start later are told, too, that the job has failed (launch_report.c). */
+void wefti_launch_look(wefti_launch *l);
+void wefti_launch_wait_for_late(wefti_launch *l);
+void wefti_launch_report_end(wefti_launch *l);
+/* Ends whatever is left of them, at once. */
+void wefti_launch_clear(wefti_launch *l);
+
+#endif

@@ -1,0 +1,198 @@
+/* Clearing up: processes by their mark, and the keeper, which does it when the launcher cannot.
+ *
+ * All of it works with system calls alone: the keeper is a fork of a process that may have threads,
+ * so that it must not allocate. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "launch/spawn/spawn.h"
+
+enum { GROUPS_MAX = 1 << 16, PATH_BYTES = 1024, MARK_BYTES = 128 };
+
+struct wefti_keeper {
+    pid_t process;
+    int pipe; /* groups go in, as numbers; 0: all is cleared up */
+    char mark[MARK_BYTES], folder[PATH_BYTES], secret[PATH_BYTES];
+    pid_t groups[GROUPS_MAX]; /* of the keeper's own copy */
+    int group_count;
+};
+
+/* --- processes by their mark --- */
+
+/* Whether one of the NUL-terminated texts behind `fd` is `mark`. Texts may lie over the edges of
+ * what is read at once, so the length of the match so far is carried along. */
+static bool holds(int fd, const char *mark) {
+    char buffer[4096];
+    size_t at = 0;    /* characters of the mark matched */
+    bool fits = true; /* this text so far */
+    ssize_t got;
+    while ((got = read(fd, buffer, sizeof buffer)) > 0) {
+        for (ssize_t i = 0; i < got; i++) {
+            if (buffer[i] == '\0') {
+                if (fits && mark[at] == '\0') return true;
+                at = 0;
+                fits = true;
+            } else if (fits && mark[at] == buffer[i]) {
+                at++;
+            } else {
+                fits = false;
+            }
+        }
+    }
+    return fits && at > 0 && mark[at] == '\0';
+}
+
+/* "/proc/<pid>/environ" without printf, which may take locks. */
+static bool is_marked(const char *pid, const char *mark) {
+    char path[64] = "/proc/";
+    if (strlen(pid) > 20) return false;
+    strcat(strcat(path, pid), "/environ");
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    bool found = holds(fd, mark);
+    close(fd);
+    return found;
+}
+
+/* As the kernel writes them; getdents64(2). */
+typedef struct entry {
+    uint64_t inode;
+    int64_t next;
+    unsigned short bytes;
+    unsigned char type;
+    char name[];
+} entry;
+
+static pid_t number_of(const char *name) {
+    pid_t pid = 0;
+    for (; *name >= '0' && *name <= '9' && pid < 100000000; name++) pid = pid * 10 + (*name - '0');
+    return *name ? 0 : pid;
+}
+
+int wefti_kill_marked(const char *mark) {
+    char buffer[8192] __attribute__((aligned(8)));
+    int found = 0, folder = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    long got;
+    if (folder < 0) return 0;
+    while ((got = syscall(SYS_getdents64, folder, buffer, sizeof buffer)) > 0) {
+        for (long at = 0; at < got;) {
+            const entry *e = (const entry *)(const void *)(buffer + at);
+            pid_t pid = number_of(e->name);
+            at += e->bytes;
+            if (pid <= 1 || pid == getpid() || !is_marked(e->name, mark)) continue;
+            found++;
+            (void)kill(pid, SIGKILL);
+            (void)waitpid(pid, NULL, WNOHANG);
+        }
+    }
+    close(folder);
+    return found;
+}
+
+/* --- the keeper --- */
+
+static void nap(long milliseconds) {
+    struct timespec t = {.tv_sec = milliseconds / 1000, .tv_nsec = milliseconds % 1000 * 1000000};
+    (void)nanosleep(&t, NULL);
+}
+
+static void clear_up(wefti_keeper *k) {
+    for (int i = 0; i < k->group_count; i++) (void)kill(-k->groups[i], SIGKILL);
+    /* Twice without any: one that was being started while we looked is found the second time. */
+    for (int round = 0, none = 0; round < 200 && none < 2; round++) {
+        none = wefti_kill_marked(k->mark) ? 0 : none + 1;
+        nap(10);
+    }
+    if (*k->secret) (void)unlink(k->secret);
+    if (*k->folder) (void)rmdir(k->folder);
+}
+
+static void close_all_but(int fd) {
+#if defined(SYS_close_range)
+    if (syscall(SYS_close_range, fd + 1, ~0U, 0) == 0 &&
+        (fd == 0 || syscall(SYS_close_range, 0U, fd - 1, 0) == 0))
+        return;
+#endif
+    for (int other = 0; other < 1024; other++)
+        if (other != fd) close(other);
+}
+
+static void keep(wefti_keeper *k, int fd) {
+    pid_t group;
+    (void)setsid(); /* what a terminal sends to the launcher is not for us */
+    for (int number = 1; number < NSIG; number++) (void)signal(number, SIG_IGN);
+    (void)signal(SIGCHLD, SIG_DFL);
+    close_all_but(fd);
+    for (;;) {
+        ssize_t got = read(fd, &group, sizeof group); /* whole: writes of that size are atomic */
+        if (got < 0 && errno == EINTR) continue;
+        if (got != (ssize_t)sizeof group) break;
+        if (group == 0) _exit(0);
+        if (k->group_count < GROUPS_MAX) k->groups[k->group_count++] = group;
+    }
+    clear_up(k);
+    _exit(0);
+}
+
+weft_status wefti_keeper_start(const char *mark, const char *folder, const char *secret,
+                               wefti_keeper **out) {
+    int ends[2];
+    wefti_keeper *k;
+    WEFT_REQUIRE(strlen(mark) < MARK_BYTES && strlen(folder) < PATH_BYTES &&
+                     strlen(secret) < PATH_BYTES,
+                 WEFT_E_ARG, "the path %s is too long", folder);
+    WEFT_NEW(k, wefti_keeper);
+    (void)snprintf(k->mark, sizeof k->mark, "%s", mark);
+    (void)snprintf(k->folder, sizeof k->folder, "%s", folder);
+    (void)snprintf(k->secret, sizeof k->secret, "%s", secret);
+    int error = pipe2(ends, O_CLOEXEC) ? errno : 0;
+    if (!error) {
+        k->process = fork();
+        if (k->process == 0) keep(k, ends[0]);
+        if (k->process < 0) error = errno;
+        close(ends[0]);
+        k->pipe = ends[1];
+        if (error) close(ends[1]);
+    }
+    if (error) {
+        wefti_free(k);
+        WEFT_FAIL(WEFT_E_IO, "cannot start a process: %s", strerror(error));
+    }
+    *out = k;
+    return WEFT_OK;
+}
+
+/* MSG_NOSIGNAL has no like for pipes, and a keeper that was killed is no reason to die of SIGPIPE.
+ */
+static void tell(const wefti_keeper *k, pid_t group) {
+    sigset_t pipe_signal, before;
+    const struct timespec now = {0};
+    sigemptyset(&pipe_signal);
+    sigaddset(&pipe_signal, SIGPIPE);
+    (void)pthread_sigmask(SIG_BLOCK, &pipe_signal, &before);
+    ssize_t written = write(k->pipe, &group, sizeof group);
+    if (written < 0 && errno == EPIPE) (void)sigtimedwait(&pipe_signal, NULL, &now);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+void wefti_keeper_tell(wefti_keeper *keeper, pid_t group) {
+    tell(keeper, group);
+}
+
+void wefti_keeper_end(wefti_keeper *keeper) {
+    if (!keeper) return;
+    tell(keeper, 0);
+    close(keeper->pipe);
+    while (waitpid(keeper->process, NULL, 0) < 0 && errno == EINTR) {
+    }
+    wefti_free(keeper);
+}

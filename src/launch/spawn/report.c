@@ -1,0 +1,135 @@
+/* What a launcher tells the scheduler of processes that have ended. One that ends before all ranks
+ * have come, with whatever exit code, was never a member whose connection could tell: without a
+ * word the others would wait until the time for joining is up. On a host without the scheduler a
+ * member that never joins carries that word; it does so beside all else, and the first end is
+ * enough.
+ *
+ * Hosts start when they can. A job that has failed before some of them came would be gone when they
+ * do, and their ranks would call for it until the time for joining is up. So a launcher whose job
+ * failed stays that long for those who were not told: the scheduler's for other hosts, others for
+ * the scheduler, if it never answered. */
+#include <poll.h>
+#include <stdio.h>
+
+#include "launch/spawn/launch.h"
+
+void wefti_launch_end(const wefti_launch *l, int local, wefti_end *out) {
+    const wefti_process *p = &l->processes[local];
+    out->rank = l->place.first_rank + local;
+    out->code = p->signal ? 0 : p->code;
+    out->signal = p->signal;
+    (void)snprintf(out->text, sizeof out->text, "rank %d (process %d) %s %d", (int)out->rank,
+                   (int)p->process, p->signal ? "was ended by signal" : "ended with exit code",
+                   p->signal ? p->signal : p->code);
+}
+
+/* As one who is no member of its own. The secret in it is to be wiped. */
+static weft_status caller(const wefti_launch *l, int rank, wefti_member_options *out) {
+    const weft_launch_options *o = l->options;
+    *out = (wefti_member_options){
+        .scheduler = l->scheduler_text,
+        .interface = o->interface ? o->interface : l->set.interface,
+        .rank = rank,
+        .size = l->place.size,
+        .tls = l->set.tls,
+        .join_seconds = o->join_seconds > 0 ? o->join_seconds : l->set.join_seconds,
+    };
+    return wefti_secret_read(l->secret, &out->secret);
+}
+
+static weft_status send_word(const wefti_launch *l, const wefti_end *end, wefti_member **out) {
+    wefti_member_options options;
+    WEFT_TRY(caller(l, end->rank, &options));
+    weft_status status = wefti_member_report(&options, end, out);
+    explicit_bzero(&options.secret, sizeof options.secret);
+    return status;
+}
+
+void wefti_launch_look(wefti_launch *l) {
+    wefti_member_options options;
+    wefti_span ranks = {l->place.first_rank, l->place.count};
+    if (l->scheduler || caller(l, -1, &options) < 0) return;
+    if (wefti_member_look(&options, &ranks, &l->look) < 0) l->look = NULL; /* then nobody waits */
+    explicit_bzero(&options.secret, sizeof options.secret);
+}
+
+/* The first end is told while others may be missing, and the first that failed in any case. */
+void wefti_launch_report(wefti_launch *l, int local) {
+    wefti_end end;
+    wefti_launch_end(l, local, &end);
+    if (l->scheduler) {
+        wefti_scheduler_ended(l->scheduler, &end);
+        return;
+    }
+    wefti_member **word = &l->report[l->processes[local].failed];
+    if (*word || l->report[1]) return;
+    if (send_word(l, &end, word) < 0) *word = NULL; /* then the time for joining ends it */
+}
+
+bool wefti_launch_is_over(const wefti_launch *l, wefti_end *out) {
+    bool over = l->scheduler ? wefti_scheduler_is_over(l->scheduler, out)
+                             : l->look && wefti_member_is_over(l->look, out);
+    int32_t local = over ? out->rank - l->place.first_rank : 0;
+    return over && (local < 0 || local >= l->place.count);
+}
+
+/* The first host that may come, and was not told; -1: none. */
+static int late_host(const wefti_launch *l) {
+    const int *begin = l->place.host_begin;
+    if (wefti_scheduler_seconds_to_come(l->scheduler) <= 0) return -1;
+    for (int h = 1; h < l->place.hosts; h++)
+        if (!wefti_scheduler_has_told(l->scheduler, begin[h], begin[h + 1] - begin[h])) return h;
+    return -1;
+}
+
+static bool is_watched(const wefti_launch *l, int host) {
+    const int *begin = l->place.host_begin;
+    return wefti_scheduler_is_watched(l->scheduler, begin[host], begin[host + 1] - begin[host]);
+}
+
+static bool somebody_is_late(const wefti_launch *l) {
+    if (l->scheduler) return late_host(l) >= 0;
+    return l->look && l->report[1] && wefti_member_is_under_way(l->look) &&
+           wefti_member_is_under_way(l->report[1]);
+}
+
+/* One that is there ends its processes now. */
+static void say_who_is_late(const wefti_launch *l) {
+    const weft_launch_events *e = &l->options->events;
+    int host = l->scheduler ? late_host(l) : -1;
+    wefti_end end = l->end;
+    char text[512], who[64] = "the scheduler";
+    if (!e->note || (host >= 0 && is_watched(l, host))) return;
+    if (l->failed >= 0) wefti_launch_end(l, l->failed, &end);
+    if (host >= 0) (void)snprintf(who, sizeof who, "host %d", host);
+    (void)snprintf(text, sizeof text,
+                   "%.200s; %s has not come yet and is waited for, as long as it may take to join, "
+                   "to be told (ctrl-C ends that)",
+                   end.text, who);
+    e->note(e->context, text);
+}
+
+void wefti_launch_wait_for_late(wefti_launch *l) {
+    enum { TURN_MILLISECONDS = 50, TURNS_IN_SILENCE = 20 };
+    const volatile int *requests = l->options->stop_count; /* also those that came before */
+    if ((l->failed < 0 && !l->over) || l->stopped_by || l->place.hosts < 2) return;
+    for (int turn = 0; somebody_is_late(l) && (!requests || *requests == 0); turn++) {
+        if (turn == TURNS_IN_SILENCE) say_who_is_late(l);
+        (void)poll(NULL, 0, TURN_MILLISECONDS);
+    }
+}
+
+/* After a good end the scheduler may be gone already, and nobody misses the word. All may have
+ * ended well, and still have left after unlike calls: that is the scheduler's to say. */
+void wefti_launch_report_end(wefti_launch *l) {
+    enum { ANSWER_SECONDS = 5 };
+    bool good = l->failed < 0 && !l->stopped_by;
+    if (good && !l->over && l->processes && l->look && wefti_member_has_reached(l->look))
+        l->unlike = wefti_member_is_unlike(l->look, ANSWER_SECONDS, &l->verdict);
+    for (int i = 0; i < 2; i++) {
+        if (l->report[i]) wefti_member_report_end(l->report[i], good ? 1 : 3, good);
+        l->report[i] = NULL;
+    }
+    if (l->look) wefti_member_report_end(l->look, 1e-9, true);
+    l->look = NULL;
+}

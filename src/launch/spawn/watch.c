@@ -1,0 +1,257 @@
+/* Seeing processes through to their end.
+ *
+ * A job goes through phases, each of which ends what the one before could not:
+ *
+ *   RUNNING    until all have ended, one has failed, or a request to stop came
+ *   REPORTING  one failed: the others learn of it from the scheduler and say in their own logs
+ *              where they stood; what has nothing to do with weft runs on for a moment
+ *   STOPPING   after a request: all got its signal, or have agreed to one that came to a rank, and
+ *              may take their time
+ *   ENDING     all got SIGTERM, or the second request
+ *   KILLING    SIGKILL, to the whole groups
+ *
+ * A process that has ended stays a zombie until the job is over, so that its number, which is also
+ * its group's, is not given to anyone else. */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "launch/spawn/launch.h"
+
+typedef enum phase { RUNNING, REPORTING, STOPPING, ENDING, KILLING } phase;
+
+enum { POLL_MILLISECONDS = 100, PER_PROCESS = 3 /* its end, output, errors */ };
+
+static const double report_seconds = 3, detect_seconds = 0.5, default_grace_seconds = 5;
+
+typedef struct watch {
+    wefti_launch *l;
+    struct pollfd *polled; /* [PER_PROCESS * count] */
+    phase phase;
+    double deadline; /* of the phase; 0: none */
+    double told_at;  /* when the scheduler is told of the failure; 0: done, or none */
+    int running;     /* processes that have not ended */
+    int stops;       /* requests seen */
+} watch;
+
+static double now(void) {
+    return (double)wefti_now_ns() * 1e-9;
+}
+
+static double grace(const wefti_launch *l) {
+    return l->options->grace_seconds > 0 ? l->options->grace_seconds : default_grace_seconds;
+}
+
+/* To the groups of all that run; those that are stopped must go on to hear it. */
+static void signal_all(wefti_launch *l, int number) {
+    for (int i = 0; i < l->place.count; i++) {
+        const wefti_process *p = &l->processes[i];
+        if (!p->process || p->ended) continue;
+        (void)kill(-p->process, number);
+        if (number != SIGKILL) (void)kill(-p->process, SIGCONT);
+    }
+}
+
+static void enter(watch *w, phase next) {
+    double seconds = grace(w->l);
+    if (next <= w->phase) return;
+    w->phase = next;
+    w->deadline = next == STOPPING || next == KILLING ? 0 : now() + seconds;
+    if (next == REPORTING && seconds > report_seconds) w->deadline = now() + report_seconds;
+    if (next == ENDING) signal_all(w->l, w->l->stopped_by ? w->l->stopped_by : SIGTERM);
+    if (next == KILLING) signal_all(w->l, SIGKILL);
+}
+
+/* --- ends --- */
+
+/* How it ended, if it has; it stays a zombie. */
+static bool has_ended(wefti_process *p) {
+    siginfo_t info = {0};
+    if (!p->process || p->ended) return false;
+    if (waitid(P_PID, (id_t)p->process, &info, WEXITED | WNOHANG | WNOWAIT)) {
+        p->ended = errno == ECHILD; /* someone else reaped it: all that can be known */
+        p->code = -1;
+        return p->ended;
+    }
+    if (!info.si_pid) return false;
+    p->ended = true;
+    if (info.si_code == CLD_EXITED)
+        p->code = info.si_status;
+    else
+        p->signal = info.si_status;
+    return true;
+}
+
+/* By which processes are asked to end. */
+static bool is_request(int number) {
+    return number == SIGHUP || number == SIGINT || number == SIGTERM;
+}
+
+/* Of several that fail, the cause is told: the first, and rather one that died than one that ended
+ * by itself, which may have been for the other's sake. */
+static void blame(watch *w, int process) {
+    wefti_launch *l = w->l;
+    const wefti_process *p = &l->processes[process];
+    bool is_better = l->failed >= 0 && p->signal && !l->processes[l->failed].signal;
+    /* Who was asked to stop may end as it likes, but not of a signal that it was not sent. */
+    bool died =
+        w->phase == STOPPING && p->signal && p->signal != l->stopped_by && !is_request(p->signal);
+    if ((w->phase > REPORTING && !died) || (l->failed >= 0 && !is_better)) return;
+    l->failed = process;
+    if (died) l->stopped_by = 0;
+}
+
+/* The signal by which a rank was asked to stop, when its ranks have agreed to that: it has left the
+ * others in peace, and its exit code is what shells make of that signal. 0: none. On a host without
+ * the scheduler that is believed until the scheduler, which knows, says otherwise; but not before
+ * it was found, when nobody can have agreed to anything. */
+static int agreed_request(const wefti_launch *l, int process) {
+    const wefti_process *p = &l->processes[process];
+    bool left = l->scheduler ? wefti_scheduler_has_left(l->scheduler, l->place.first_rank + process)
+                             : l->look && wefti_member_has_reached(l->look);
+    if (p->signal || !left) return 0;
+    return is_request(p->code - 128) ? p->code - 128 : 0;
+}
+
+static void note_ends(watch *w) {
+    wefti_launch *l = w->l;
+    for (int i = 0; i < l->place.count; i++) {
+        wefti_process *p = &l->processes[i];
+        if (!has_ended(p)) continue;
+        w->running--;
+        if (p->handle >= 0) close(p->handle);
+        p->handle = -1;
+        p->failed = p->code != 0 || p->signal != 0;
+        wefti_launch_report(l, i);
+        if (p->failed) blame(w, i);
+    }
+    if (l->failed < 0 || w->phase != RUNNING) return;
+    l->stopped_by = agreed_request(l, l->failed);
+    enter(w, l->stopped_by ? STOPPING : REPORTING);
+    if (!l->stopped_by) w->told_at = now() + detect_seconds;
+}
+
+/* A process on another host has failed: what failed one here would do to the others. */
+static void note_elsewhere(watch *w) {
+    wefti_launch *l = w->l;
+    if (w->phase == STOPPING && l->failed >= 0 && l->stopped_by && !l->scheduler && l->look &&
+        wefti_member_is_over(l->look, &l->end)) { /* it was no agreement */
+        l->stopped_by = 0;
+        l->over = wefti_launch_is_over(l, &l->end);
+        if (l->over) l->failed = -1; /* or it was, and this is of another host */
+        enter(w, ENDING);
+    }
+    if (w->phase != RUNNING || l->failed >= 0 || !wefti_launch_is_over(l, &l->end)) return;
+    l->over = true;
+    enter(w, REPORTING);
+}
+
+/* The scheduler finds by itself what it can, and says it better; but of a process that had left it
+ * knows nothing. */
+static void tell_scheduler(watch *w) {
+    wefti_launch *l = w->l;
+    wefti_end end;
+    if (w->told_at <= 0 || !l->scheduler) return;
+    wefti_scheduler_state state = wefti_scheduler_wait(l->scheduler, WEFTI_SCHEDULER_RUNNING, 0);
+    if (state == WEFTI_SCHEDULER_RUNNING && now() < w->told_at) return;
+    w->told_at = 0;
+    if (state != WEFTI_SCHEDULER_RUNNING) return;
+    wefti_launch_end(l, l->failed, &end);
+    wefti_scheduler_fail(l->scheduler, WEFT_E_PEER, end.rank, end.text);
+}
+
+/* --- requests and deadlines --- */
+
+static void note_stops(watch *w) {
+    const weft_launch_options *o = w->l->options;
+    if (!o->stop_signal || !o->stop_count || *o->stop_count <= w->stops) return;
+    int signal = *o->stop_signal ? *o->stop_signal : SIGTERM;
+    w->stops = *o->stop_count;
+    if (w->stops == 1 && w->phase == STOPPING) return; /* they do so already */
+    /* Of a job that has failed the request only hastens the end. */
+    bool failed = (w->l->failed >= 0 || w->l->over) && !w->l->stopped_by;
+    if (!failed) w->l->stopped_by = signal;
+    if (w->stops == 1 && w->phase == RUNNING) {
+        enter(w, STOPPING);
+        signal_all(w->l, signal);
+    } else {
+        enter(w, w->stops < 3 ? ENDING : KILLING);
+    }
+}
+
+static void note_deadline(watch *w) {
+    if (w->deadline <= 0 || now() < w->deadline) return;
+    enter(w, w->phase < ENDING ? ENDING : KILLING);
+}
+
+/* --- the loop --- */
+
+static void read_logs(watch *w) {
+    for (int i = 0; i < w->l->place.count; i++)
+        for (int s = 0; s < 2; s++)
+            if (w->polled[i * PER_PROCESS + 1 + s].revents)
+                wefti_log_read(w->l->processes[i].log, (weft_launch_stream)s);
+}
+
+/* Until something happens; requests come as signals, which end the call too. */
+static void wait_for_events(watch *w) {
+    wefti_launch *l = w->l;
+    for (int i = 0; i < l->place.count; i++) {
+        const wefti_process *p = &l->processes[i];
+        struct pollfd *at = &w->polled[i * PER_PROCESS];
+        at[0] = (struct pollfd){.fd = p->handle, .events = POLLIN};
+        for (int s = 0; s < 2; s++)
+            at[1 + s] = (struct pollfd){.fd = wefti_log_fd(p->log, (weft_launch_stream)s),
+                                        .events = POLLIN};
+    }
+    if (poll(w->polled, (nfds_t)(PER_PROCESS * l->place.count), POLL_MILLISECONDS) > 0)
+        read_logs(w);
+}
+
+weft_status wefti_launch_watch(wefti_launch *l) {
+    watch w = {.l = l, .running = l->place.count};
+    WEFT_NEW_ARRAY(w.polled, struct pollfd, PER_PROCESS * l->place.count);
+    while (w.running > 0) {
+        wait_for_events(&w);
+        note_ends(&w);
+        note_elsewhere(&w);
+        note_stops(&w);
+        tell_scheduler(&w);
+        note_deadline(&w);
+    }
+    wefti_free(w.polled);
+    return WEFT_OK;
+}
+
+/* --- afterwards --- */
+
+/* All members of a group that are children of this process, adopted ones among them. True: none is
+ * left. */
+static bool reap_group(pid_t group) {
+    pid_t got;
+    while ((got = waitpid(-group, NULL, WNOHANG)) > 0 || (got < 0 && errno == EINTR)) {
+    }
+    return got < 0;
+}
+
+void wefti_launch_clear(wefti_launch *l) {
+    const double limit = now() + 5;
+    int left;
+    for (int i = 0; i < l->place.count; i++)
+        if (l->processes[i].process) (void)kill(-l->processes[i].process, SIGKILL);
+    /* Twice none: what was just being started is found the second time. */
+    for (int none = 0; none < 2 && now() < limit;) none = wefti_kill_marked(l->mark) ? 0 : none + 1;
+    do {
+        left = 0;
+        for (int i = 0; i < l->place.count; i++)
+            left += l->processes[i].process && !reap_group(l->processes[i].process);
+        if (left) (void)poll(NULL, 0, 1);
+    } while (left && now() < limit);
+    for (int i = 0; i < l->place.count; i++)
+        if (l->processes[i].log) wefti_log_finish(l->processes[i].log);
+}

@@ -1,0 +1,237 @@
+/* Bodies of frames: see wire_message.h. */
+#include "launch/wire/message.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+
+static wefti_pack packing(unsigned char *out, size_t room) {
+    return (wefti_pack){.data = out, .room = room};
+}
+static wefti_unpack unpacking(const wefti_frame *frame) {
+    return (wefti_unpack){.data = frame->body, .bytes = frame->bytes};
+}
+static weft_status all_taken(const wefti_unpack *u, const char *what) {
+    WEFT_REQUIRE(!u->bad && u->at == u->bytes, WEFT_E_CORRUPT,
+                 "a %s message that is not well formed", what);
+    return WEFT_OK;
+}
+
+size_t wefti_join_encode(const wefti_join *m, unsigned char out[WEFTI_MESSAGE_MAX]) {
+    wefti_pack p = packing(out, WEFTI_MESSAGE_MAX);
+    wefti_pack_u64(&p, m->generation);
+    wefti_pack_u32(&p, (uint32_t)m->rank);
+    wefti_pack_u32(&p, (uint32_t)m->size);
+    wefti_pack_u64(&p, (uint64_t)m->pid);
+    wefti_pack_text(&p, m->job, WEFTI_NAME_MAX);
+    wefti_pack_text(&p, m->node, WEFTI_NAME_MAX);
+    wefti_pack_text(&p, m->host, WEFTI_NAME_MAX);
+    return p.used;
+}
+
+weft_status wefti_join_decode(const wefti_frame *frame, wefti_join *out) {
+    wefti_unpack u = unpacking(frame);
+    out->generation = wefti_unpack_u64(&u);
+    out->rank = (int32_t)wefti_unpack_u32(&u);
+    out->size = (int32_t)wefti_unpack_u32(&u);
+    out->pid = (int64_t)wefti_unpack_u64(&u);
+    wefti_unpack_text(&u, out->job, WEFTI_NAME_MAX);
+    wefti_unpack_text(&u, out->node, WEFTI_NAME_MAX);
+    wefti_unpack_text(&u, out->host, WEFTI_NAME_MAX);
+    if (out->rank < -1 || out->rank >= WEFTI_MEMBERS_MAX || out->size < -1 || out->size == 0 ||
+        out->size > WEFTI_MEMBERS_MAX || out->pid <= 0 || (out->generation && out->rank < 0))
+        u.bad = true;
+    return all_taken(&u, "join");
+}
+
+/* 0 where the time is not known. */
+static int64_t age_of(int64_t since_ns, int64_t now_ns) {
+    return since_ns > 0 && now_ns > since_ns ? now_ns - since_ns : 0;
+}
+
+size_t wefti_beat_encode(const wefti_standing *m, int64_t now_ns,
+                         unsigned char out[WEFTI_MESSAGE_MAX]) {
+    wefti_pack p = packing(out, WEFTI_MESSAGE_MAX);
+    wefti_pack_u64(&p, (uint64_t)m->step);
+    wefti_pack_u64(&p, m->done);
+    wefti_pack_u32(&p, m->waiting);
+    wefti_pack_u64(&p, (uint64_t)age_of(m->since_ns, now_ns));
+    wefti_pack_u64(&p, (uint64_t)age_of(m->moved_ns, now_ns));
+    wefti_pack_text(&p, m->what, WEFTI_POSITION_TEXT - 1);
+    return p.used;
+}
+
+weft_status wefti_beat_decode(const wefti_frame *frame, int64_t now_ns, wefti_standing *out) {
+    wefti_unpack u = unpacking(frame);
+    out->step = (int64_t)wefti_unpack_u64(&u);
+    out->done = wefti_unpack_u64(&u);
+    uint32_t waiting = wefti_unpack_u32(&u);
+    uint64_t age = wefti_unpack_u64(&u), moved = wefti_unpack_u64(&u);
+    wefti_unpack_text(&u, out->what, WEFTI_POSITION_TEXT - 1);
+    if (out->step < 0 || waiting > 1 || age > INT64_MAX / 4 || moved > INT64_MAX / 4) u.bad = true;
+    out->waiting = waiting == 1;
+    out->since_ns = u.bad ? now_ns : now_ns - (int64_t)age;
+    out->moved_ns = u.bad ? now_ns : now_ns - (int64_t)moved;
+    return all_taken(&u, "heartbeat");
+}
+
+size_t wefti_verdict_encode(weft_status status, int32_t failed, const char *text,
+                            unsigned char out[WEFTI_MESSAGE_MAX]) {
+    wefti_pack p = packing(out, WEFTI_MESSAGE_MAX);
+    wefti_pack_u32(&p, (uint32_t)status);
+    wefti_pack_u32(&p, (uint32_t)failed);
+    wefti_pack_text(&p, text, WEFTI_TEXT_MAX);
+    return p.used;
+}
+
+static bool is_failure(int32_t status) {
+#define FAILURE_ROW(name, value, text)                                                             \
+    if (value < 0 && status == value) return true;
+    WEFT_STATUS_LIST(FAILURE_ROW)
+#undef FAILURE_ROW
+    return false;
+}
+
+weft_status wefti_verdict_decode(const wefti_frame *frame, wefti_verdict *out) {
+    wefti_unpack u = unpacking(frame);
+    int32_t status = (int32_t)wefti_unpack_u32(&u);
+    out->failed = (int32_t)wefti_unpack_u32(&u);
+    wefti_unpack_text(&u, out->text, WEFTI_TEXT_MAX);
+    if (!is_failure(status) || out->failed < WEFT_RANK_NONE) u.bad = true;
+    out->status = u.bad ? WEFT_E_CORRUPT : (weft_status)status;
+    return all_taken(&u, "verdict");
+}
+
+size_t wefti_end_encode(const wefti_end *m, unsigned char out[WEFTI_MESSAGE_MAX]) {
+    wefti_pack p = packing(out, WEFTI_MESSAGE_MAX);
+    wefti_pack_u32(&p, (uint32_t)m->rank);
+    wefti_pack_u32(&p, (uint32_t)m->code);
+    wefti_pack_u32(&p, (uint32_t)m->signal);
+    wefti_pack_text(&p, m->text, WEFTI_TEXT_MAX);
+    return p.used;
+}
+
+weft_status wefti_end_decode(const wefti_frame *frame, wefti_end *out) {
+    wefti_unpack u = unpacking(frame);
+    out->rank = (int32_t)wefti_unpack_u32(&u);
+    out->code = (int32_t)wefti_unpack_u32(&u);
+    out->signal = (int32_t)wefti_unpack_u32(&u);
+    wefti_unpack_text(&u, out->text, WEFTI_TEXT_MAX);
+    if (out->rank < 0 || out->rank >= WEFTI_MEMBERS_MAX || out->code < -1 || out->code > 255 ||
+        out->signal < 0 || out->signal > 255 || (out->code && out->signal))
+        u.bad = true;
+    return all_taken(&u, "end");
+}
+
+size_t wefti_span_encode(const wefti_span *m, unsigned char out[WEFTI_MESSAGE_MAX]) {
+    wefti_pack p = packing(out, WEFTI_MESSAGE_MAX);
+    wefti_pack_u32(&p, (uint32_t)m->first);
+    wefti_pack_u32(&p, (uint32_t)m->count);
+    return p.used;
+}
+
+weft_status wefti_span_decode(const wefti_frame *frame, wefti_span *out) {
+    wefti_unpack u = unpacking(frame);
+    out->first = (int32_t)wefti_unpack_u32(&u);
+    out->count = (int32_t)wefti_unpack_u32(&u);
+    if (out->first < 0 || out->first >= WEFTI_MEMBERS_MAX || out->count <= 0 ||
+        out->count > WEFTI_MEMBERS_MAX)
+        u.bad = true;
+    return all_taken(&u, "watch");
+}
+
+weft_status wefti_records_encode(const wefti_call_records *m, unsigned char **out,
+                                 size_t *out_bytes) {
+    WEFT_NEW_ARRAY(*out, unsigned char, WEFTI_RECORDS_MAX);
+    wefti_pack p = packing(*out, WEFTI_RECORDS_MAX);
+    for (int32_t i = 0; m && i < m->count; i++) {
+        wefti_pack_u64(&p, m->of[i].ranks);
+        wefti_pack_u32(&p, (uint32_t)m->of[i].other);
+        wefti_pack_u32(&p, (uint32_t)m->of[i].side);
+        wefti_pack_u64(&p, m->of[i].calls);
+        wefti_pack_u64(&p, m->of[i].digest);
+        wefti_pack_text(&p, m->of[i].text, WEFTI_CALL_TEXT - 1);
+    }
+    *out_bytes = p.used;
+    return WEFT_OK;
+}
+
+weft_status wefti_records_decode(const wefti_frame *frame, wefti_call_records *out) {
+    wefti_unpack u = unpacking(frame);
+    for (out->count = 0; !u.bad && u.at < u.bytes; out->count++) {
+        wefti_call_record *r = &out->of[out->count];
+        if (out->count == WEFTI_CALL_RECORDS) {
+            u.bad = true;
+            break;
+        }
+        r->ranks = wefti_unpack_u64(&u);
+        r->other = (int32_t)wefti_unpack_u32(&u);
+        r->side = (int32_t)wefti_unpack_u32(&u);
+        r->calls = wefti_unpack_u64(&u);
+        r->digest = wefti_unpack_u64(&u);
+        wefti_unpack_text(&u, r->text, WEFTI_CALL_TEXT - 1);
+        if (r->other < -1 || r->other >= WEFTI_MEMBERS_MAX || r->side < WEFTI_NO_SIDE ||
+            r->side > WEFTI_RECEIVED)
+            u.bad = true;
+    }
+    return all_taken(&u, "leave");
+}
+
+void wefti_card_head(uint64_t number, uint64_t bytes, unsigned char out[WEFTI_CARD_HEAD]) {
+    wefti_pack p = packing(out, WEFTI_CARD_HEAD);
+    wefti_pack_u64(&p, number);
+    wefti_pack_u64(&p, bytes);
+}
+
+weft_status wefti_card_decode(const wefti_frame *frame, int32_t ranks, wefti_card *out) {
+    wefti_unpack u = unpacking(frame);
+    out->number = wefti_unpack_u64(&u);
+    uint64_t bytes = wefti_unpack_u64(&u);
+    if (u.bad || bytes > WEFTI_CARD_MAX || bytes * (uint64_t)ranks != u.bytes - u.at)
+        u.bad = true;
+    else
+        u.at = u.bytes;
+    out->bytes = u.bad ? 0 : (size_t)bytes;
+    out->data = u.bad ? NULL : u.data + WEFTI_CARD_HEAD;
+    return all_taken(&u, "card");
+}
+
+weft_status wefti_placed_encode(const wefti_placed *m, const int32_t *host, unsigned char **out,
+                                size_t *out_bytes) {
+    size_t room = 28 + 4 * (size_t)m->size;
+    WEFT_NEW_ARRAY(*out, unsigned char, room);
+    wefti_pack p = packing(*out, room);
+    wefti_pack_u64(&p, m->generation);
+    wefti_pack_u32(&p, (uint32_t)m->rank);
+    wefti_pack_u32(&p, (uint32_t)m->size);
+    wefti_pack_u32(&p, (uint32_t)m->hosted_by);
+    wefti_pack_u64(&p, (uint64_t)m->heartbeat_ns);
+    for (int32_t r = 0; r < m->size; r++) wefti_pack_u32(&p, (uint32_t)host[r]);
+    *out_bytes = p.used;
+    return WEFT_OK;
+}
+
+weft_status wefti_placed_decode(const wefti_frame *frame, wefti_placed *out, int32_t **out_host) {
+    wefti_unpack u = unpacking(frame);
+    out->generation = wefti_unpack_u64(&u);
+    out->rank = (int32_t)wefti_unpack_u32(&u);
+    out->size = (int32_t)wefti_unpack_u32(&u);
+    out->hosted_by = (int32_t)wefti_unpack_u32(&u);
+    out->heartbeat_ns = (int64_t)wefti_unpack_u64(&u);
+    if (out->generation == 0 || out->size <= 0 || out->size > WEFTI_MEMBERS_MAX || out->rank < 0 ||
+        out->rank >= out->size || out->hosted_by < -1 || out->hosted_by >= out->size ||
+        out->heartbeat_ns <= 0 || u.bytes - u.at != 4 * (size_t)out->size)
+        u.bad = true;
+    if (u.bad) return all_taken(&u, "world");
+    int32_t *host;
+    WEFT_NEW_ARRAY(host, int32_t, out->size);
+    for (int32_t r = 0; r < out->size; r++) {
+        host[r] = (int32_t)wefti_unpack_u32(&u);
+        if (host[r] < 0 || host[r] >= out->size) u.bad = true;
+    }
+    if (u.bad)
+        wefti_free(host);
+    else
+        *out_host = host;
+    return all_taken(&u, "world");
+}
