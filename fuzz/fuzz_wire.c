@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "launch/wire/message.h"
+#include "launch/wire/wire.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -14,8 +14,7 @@
 
 #include "control_cases.h"
 #include "launch/scheduler/state.h"
-#include "launch/wire/link.h"
-#include "launch/wire/message.h"
+#include "launch/wire/wire.h"
 #include "launch/socket.h"
 #include "sanitized.h"
 

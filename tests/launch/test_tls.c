@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 
 #include "control_cases.h"
-#include "launch/wire/link.h"
+#include "launch/wire/wire.h"
 #include "sanitized.h"
 
 /* --- two sides with somebody between them, who sees every byte */

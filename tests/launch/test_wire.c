@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "control_cases.h"
-#include "launch/wire/message.h"
+#include "launch/wire/wire.h"
 #include "launch/socket.h"
 
 static wefti_stream stream(bool from_scheduler) {

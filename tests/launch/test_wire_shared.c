@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
-#include "launch/wire/link.h"
+#include "launch/wire/wire.h"
 #include "sanitized.h"
 
 enum { MEMBERS = 1024, BODY = 64 << 10, BUFFER = 4096 };

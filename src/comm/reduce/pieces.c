@@ -1,5 +1,5 @@
-/* Cutting what a member wants along the boxes that others have: see comm/reduce/pieces.h. */
-#include "comm/reduce/pieces.h"
+/* Cutting what a member wants along the boxes that others have: see comm/reduce/reduce.h. */
+#include "comm/reduce/reduce.h"
 
 static weft_status add_piece(wefti_piece_list *list, const wefti_box *box,
                              const wefti_member_set *from) {

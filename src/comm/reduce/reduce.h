@@ -1,11 +1,12 @@
 /* Moving data between arrays that hold boxes of one tensor: an element of the result is that of one
  * source, or several reduced, in their order. A move is prepared once, when it is
  * known how the boxes lie, and run often. */
-#ifndef WEFTI_MOVE_H
-#define WEFTI_MOVE_H
+#ifndef WEFTI_REDUCE_H
+#define WEFTI_REDUCE_H
 
 #include <stdbool.h>
 
+#include "base/memory.h"
 #include "layout/transfer.h"
 
 enum { WEFTI_MOVE_MOST = 1024 }; /* sources */
@@ -46,5 +47,42 @@ void wefti_move_run(const wefti_move *move, const void *const *source, void *des
 void wefti_move_reduce_to_all(weft_dtype dtype, wefti_reduction reduction,
                               const void *const *source, void *const *destination, bool *streamed,
                               int32_t arrays, int64_t first, int64_t count);
+
+/* --- pieces --- */
+
+/* The box that a member wants, cut along the boxes that others have: each piece has one set of
+ * suppliers. */
+
+typedef struct wefti_member_set {
+    uint64_t word[WEFTI_MOVE_MOST / 64];
+} wefti_member_set;
+
+static inline void wefti_set_add(wefti_member_set *set, int32_t member) {
+    set->word[member / 64] |= (uint64_t)1 << (member % 64);
+}
+static inline bool wefti_set_has(const wefti_member_set *set, int32_t member) {
+    return set->word[member / 64] >> (member % 64) & 1;
+}
+static inline int32_t wefti_set_count(const wefti_member_set *set) {
+    int32_t count = 0;
+    for (int i = 0; i < WEFTI_MOVE_MOST / 64; i++) count += __builtin_popcountll(set->word[i]);
+    return count;
+}
+
+typedef struct wefti_piece {
+    wefti_box box;
+    wefti_member_set from;
+} wefti_piece;
+
+typedef struct wefti_piece_list {
+    wefti_piece *piece; /* wefti_free */
+    int64_t used, capacity;
+} wefti_piece_list;
+
+/* Pieces of what `member` wants, each with those that supply it: all that have it for a reduction,
+ * else oneself or the lowest that has it. Legal transfers want nothing that nobody has. `out` is
+ * used again: zeroed before the first time. */
+weft_status wefti_pieces_find(const wefti_transfer *t, int32_t member,
+                              wefti_piece_list *out) WEFT_CHECKED;
 
 #endif

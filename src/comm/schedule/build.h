@@ -2,7 +2,7 @@
 #ifndef WEFTI_ROUNDS_BUILD_H
 #define WEFTI_ROUNDS_BUILD_H
 
-#include "comm/reduce/pieces.h"
+#include "comm/reduce/reduce.h"
 #include "comm/schedule/hosts.h"
 #include "comm/schedule/schedule.h"
 

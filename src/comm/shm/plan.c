@@ -2,7 +2,7 @@
 #include "comm/shm/plan.h"
 
 #include "comm/copy.h"
-#include "comm/reduce/pieces.h"
+#include "comm/reduce/reduce.h"
 
 static int64_t box_bytes(const wefti_transfer *t, const wefti_box *box) {
     return wefti_box_elems(box, t->rank) * (int64_t)weft_dtype_bytes(t->dtype);

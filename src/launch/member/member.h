@@ -9,7 +9,7 @@
 
 #include "comm/comm.h"
 #include "launch/auth.h"
-#include "launch/wire/message.h"
+#include "launch/wire/wire.h"
 #include "launch/socket.h"
 
 typedef struct wefti_member_options {

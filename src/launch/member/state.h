@@ -5,8 +5,7 @@
 #include <pthread.h>
 
 #include "launch/member/member.h"
-#include "launch/wire/link.h"
-#include "launch/wire/message.h"
+#include "launch/wire/wire.h"
 
 typedef enum wefti_member_state {
     WEFTI_MEMBER_JOINING,

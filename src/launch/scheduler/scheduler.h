@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "launch/wire/message.h"
+#include "launch/wire/wire.h"
 
 enum { WEFTI_WAIT_SECONDS = 1800 }; /* unless another limit is said */
 

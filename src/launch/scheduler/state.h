@@ -6,8 +6,7 @@
 
 #include "base/text.h"
 #include "launch/scheduler/scheduler.h"
-#include "launch/wire/link.h"
-#include "launch/wire/message.h"
+#include "launch/wire/wire.h"
 #include "launch/socket.h"
 
 /* A connection. It has a seat once its member was taken in. */

@@ -1,5 +1,5 @@
 /* Frames: see wire.h. */
-#include "launch/wire/wire.h"
+#include "launch/wire/frame.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Connections: see wire_link.h. */
-#include "launch/wire/link.h"
+#include "launch/wire/wire.h"
 
 #include <errno.h>
 #include <string.h>

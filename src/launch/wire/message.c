@@ -1,5 +1,5 @@
 /* Bodies of frames: see wire_message.h. */
-#include "launch/wire/message.h"
+#include "launch/wire/wire.h"
 
 #include <string.h>
 

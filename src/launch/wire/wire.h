@@ -1,95 +1,172 @@
-/* What goes over a connection of the control plane: frames. The format, with its version, is
- * docs/format-wire.md.
+/* Connections of the control plane, and the messages on them. docs/format-wire.md describes both.
  *
- * A frame is a header (length of the body, kind, number in this direction), the body, and a MAC
- * over both under the connection's key. Its number must be the next one, so that no frame can be
- * repeated, left out or moved. Lengths are checked against the kind's limit before a byte of the
- * body is waited for. Nothing here touches a socket. */
+ * A link is one connection on a non-blocking socket. It runs TLS if the job wants TLS, then the
+ * handshake, then frames (wire/frame.h). Without TLS a link reads exactly the bytes of the other
+ * side's proof, and allocates nothing, until the other side has proved that it knows the secret.
+ *
+ * A message is the body of a frame as a structure. Decoding accepts exactly the bytes that encoding
+ * produces: it checks that each byte belongs to a field and that each number is in its range. */
 #ifndef WEFTI_WIRE_H
 #define WEFTI_WIRE_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "comm/position.h"
+#include "comm/world.h"
+#include "launch/wire/frame.h"
+#include "launch/wire/tls.h"
 
-#include "launch/auth.h"
+/* --- links --- */
 
 enum {
-    WEFTI_WIRE_VERSION = 1,
-    WEFTI_FRAME_HEADER = 16,
-    WEFTI_FRAME_MAC = WEFTI_DIGEST_BYTES,
-    WEFTI_FRAME_EXTRA = WEFTI_FRAME_HEADER + WEFTI_FRAME_MAC,
-    WEFTI_CARD_MAX = 65536,         /* bytes of one card */
-    WEFTI_MEMBERS_MAX = 65536,      /* members of a job */
-    WEFTI_NAME_MAX = 255,           /* node ids, hosts, jobs */
-    WEFTI_TEXT_MAX = 4000,          /* verdicts */
-    WEFTI_LEAVE_MAX = 65536,        /* what a member has called */
-    WEFTI_CARDS_MAX = 256 * 1048576 /* all cards together */
+    WEFTI_WIRE_MAGIC = 8,
+    WEFTI_WIRE_GREETING = WEFTI_WIRE_MAGIC + WEFTI_NONCE_BYTES,
+    WEFTI_WIRE_ANSWER = WEFTI_WIRE_MAGIC + WEFTI_NONCE_BYTES + WEFTI_DIGEST_BYTES,
+    WEFTI_WIRE_WELCOME = WEFTI_WIRE_MAGIC + WEFTI_DIGEST_BYTES,
 };
 
-/* kind, from the scheduler?, limit of the body */
-#define WEFTI_FRAME_LIST(X)                                                                        \
-    X(JOIN, false, 1024)                                                                           \
-    X(CARD, false, WEFTI_CARD_MAX + 16)                                                            \
-    X(BEAT, false, 256)                                                                            \
-    X(FAIL, false, WEFTI_TEXT_MAX + 16)                                                            \
-    X(LEAVE, false, WEFTI_LEAVE_MAX)                                                               \
-    X(WORLD, true, 64 + 4 * WEFTI_MEMBERS_MAX)                                                     \
-    X(CARDS, true, WEFTI_CARDS_MAX + 16)                                                           \
-    X(HEARD, true, 0)                                                                              \
-    X(VERDICT, true, WEFTI_TEXT_MAX + 16)                                                          \
-    X(REFUSED, true, WEFTI_TEXT_MAX + 16)                                                          \
-    X(GOODBYE, true, 0)                                                                            \
-    X(ENDED, false, WEFTI_TEXT_MAX + 16)                                                           \
-    X(WATCH, false, 8)                                                                             \
-    X(OVER, true, WEFTI_TEXT_MAX + 16)
-typedef enum wefti_frame_kind {
-    WEFTI_FRAME_NONE,
-#define WEFTI_FRAME_ROW(name, from_scheduler, limit) WEFTI_FRAME_##name,
-    WEFTI_FRAME_LIST(WEFTI_FRAME_ROW)
-#undef WEFTI_FRAME_ROW
-        WEFTI_FRAME_KINDS
-} wefti_frame_kind;
-
-/* One direction of a connection. */
-typedef struct wefti_stream {
-    unsigned char key[WEFTI_DIGEST_BYTES];
-    bool from_scheduler;
-    uint64_t number; /* of the next frame */
-} wefti_stream;
-
-typedef struct wefti_frame {
-    wefti_frame_kind kind;
-    const unsigned char *body; /* borrowed from the input */
+/* A body that several connections send, each in a frame of its own: those that have not done so
+ * yet hold it together. All from one thread. */
+typedef struct wefti_block {
+    int64_t holders;
     size_t bytes;
-} wefti_frame;
+    unsigned char frame[]; /* the body, with room for a header before and a signature behind */
+} wefti_block;
+/* Held by the caller. */
+weft_status wefti_block_create(size_t bytes, wefti_block **out) WEFT_CHECKED;
+static inline unsigned char *wefti_block_body(wefti_block *block) {
+    return block->frame + WEFTI_FRAME_HEADER;
+}
+void wefti_block_release(wefti_block *block); /* NULL is legal */
 
-/* Make a frame of WEFTI_FRAME_EXTRA + `bytes` around the body, which stands in it already. */
-void wefti_frame_seal(wefti_stream *stream, wefti_frame_kind kind, size_t bytes,
-                      unsigned char *frame);
-/* The frame at the start of data[0..bytes). WEFT_PENDING: more is needed; *out_taken is then how
- * many bytes the frame will have, or 0 while that is unknown. */
-weft_status wefti_frame_parse(wefti_stream *stream, const unsigned char *data, size_t bytes,
-                              wefti_frame *out, size_t *out_taken) WEFT_CHECKED;
+/* Goes out between the bytes of a connection's own output. */
+typedef struct wefti_insert {
+    wefti_block *block;
+    size_t before, sent; /* so much of the own output goes first; bytes of the block that have */
+} wefti_insert;
 
-/* --- bodies: little-endian numbers and texts with a length in front */
+typedef struct wefti_wire {
+    int fd; /* -1: closed */
+    bool scheduler;
+    enum {
+        WEFTI_WIRE_CLOSED,
+        WEFTI_WIRE_TLS,
+        WEFTI_WIRE_GREET,
+        WEFTI_WIRE_PROVE,
+        WEFTI_WIRE_OPEN
+    } phase;
+    const wefti_secret *secret; /* borrowed */
+    wefti_tls *tls;             /* borrowed; NULL: none is wanted */
+    wefti_tls_line *line;       /* NULL: TLS has not begun */
+    wefti_nonces nonces;
+    unsigned char hand[WEFTI_WIRE_ANSWER]; /* what has come of the handshake */
+    size_t hand_used;
+    wefti_stream sends, receives;
+    unsigned char *in, *out;
+    size_t in_used, in_at, in_room, out_used, out_at, out_room;
+    wefti_insert *insert; /* in their order */
+    int64_t inserts, insert_at, insert_room;
+} wefti_wire;
 
-typedef struct wefti_pack { /* into fixed room; `full` is sticky */
-    unsigned char *data;
-    size_t used, room;
-    bool full;
-} wefti_pack;
-void wefti_pack_u32(wefti_pack *p, uint32_t x);
-void wefti_pack_u64(wefti_pack *p, uint64_t x);
-void wefti_pack_text(wefti_pack *p, const char *text, size_t limit); /* longer ones are cut */
+/* Takes the socket over, also on failure. tls: this side's, or NULL. */
+weft_status wefti_wire_open(wefti_wire *link, int fd, bool scheduler, const wefti_secret *secret,
+                            wefti_tls *tls) WEFT_CHECKED;
+void wefti_wire_close(wefti_wire *link);
+bool wefti_wire_wants_to_write(const wefti_wire *link);
 
-typedef struct wefti_unpack { /* `bad` is sticky; everything read afterwards is 0 or "" */
-    const unsigned char *data;
-    size_t at, bytes;
-    bool bad;
-} wefti_unpack;
-uint32_t wefti_unpack_u32(wefti_unpack *u);
-uint64_t wefti_unpack_u64(wefti_unpack *u);
-/* Printable text into out[limit + 1]; anything else is bad. */
-void wefti_unpack_text(wefti_unpack *u, char *out, size_t limit);
+/* Read what has come. WEFT_OK: something; WEFT_PENDING: nothing; WEFT_E_PEER: the other side has
+ * closed the connection, or it broke; WEFT_E_ARG: the other side knows another secret, or this one
+ * speaks another version, or one wants TLS and the other does not. */
+weft_status wefti_wire_fill(wefti_wire *link) WEFT_CHECKED;
+/* The next whole frame, borrowed until the next call; WEFT_PENDING: none. */
+weft_status wefti_wire_next(wefti_wire *link, wefti_frame *out) WEFT_CHECKED;
+/* Queue a frame with a body of two parts, and write what can be written. */
+weft_status wefti_wire_send(wefti_wire *link, wefti_frame_kind kind, const void *head,
+                            size_t head_bytes, const void *rest, size_t rest_bytes) WEFT_CHECKED;
+/* The same with a body that is not copied. */
+weft_status wefti_wire_send_block(wefti_wire *link, wefti_frame_kind kind,
+                                  wefti_block *block) WEFT_CHECKED;
+/* WEFT_PENDING: not all is written. */
+weft_status wefti_wire_flush(wefti_wire *link) WEFT_CHECKED;
+
+/* --- messages --- */
+
+typedef struct wefti_join { /* JOIN: a process asks for its place */
+    uint64_t generation;    /* 0: it has none yet; else it had `rank` in that one */
+    int32_t rank;           /* wanted, or had; -1: any */
+    int32_t size;           /* what it was told; -1: nothing */
+    int64_t pid;
+    char job[WEFTI_NAME_MAX + 1];  /* "" or the launcher's name for this run */
+    char node[WEFTI_NAME_MAX + 1]; /* node id */
+    char host[WEFTI_NAME_MAX + 1]; /* equal for those who reach each other's memory */
+} wefti_join;
+
+typedef struct wefti_card { /* CARD: this member's part of all-gather number `number` */
+    uint64_t number;
+    const unsigned char *data; /* borrowed */
+    size_t bytes;
+} wefti_card;
+
+typedef struct wefti_placed { /* WORLD */
+    uint64_t generation;
+    int32_t rank, size;
+    int32_t hosted_by; /* the rank whose process the scheduler lives in; -1: none */
+    int64_t heartbeat_ns;
+} wefti_placed;
+
+typedef struct wefti_verdict { /* VERDICT, REFUSED, FAIL */
+    weft_status status;
+    int32_t failed; /* whom the text names; else WEFT_RANK_OWN (FAIL only), WEFT_RANK_NONE */
+    char text[WEFTI_TEXT_MAX + 1];
+} wefti_verdict;
+
+typedef struct wefti_end { /* ENDED, OVER: how a rank's process ended */
+    int32_t rank;
+    int32_t code, signal; /* its exit code, or what it died of; both 0: it ended well */
+    char text[WEFTI_TEXT_MAX + 1];
+} wefti_end;
+
+typedef struct wefti_span { /* WATCH: the ranks of a host */
+    int32_t first, count;
+} wefti_span;
+
+enum { WEFTI_MESSAGE_MAX = WEFTI_TEXT_MAX + 16 }; /* of all but CARD, CARDS and WORLD */
+
+size_t wefti_join_encode(const wefti_join *m, unsigned char out[WEFTI_MESSAGE_MAX]);
+weft_status wefti_join_decode(const wefti_frame *frame, wefti_join *out) WEFT_CHECKED;
+
+/* Ages are relative to the sender's clock at `now_ns`, so that clocks need not agree. */
+size_t wefti_beat_encode(const wefti_standing *m, int64_t now_ns,
+                         unsigned char out[WEFTI_MESSAGE_MAX]);
+weft_status wefti_beat_decode(const wefti_frame *frame, int64_t now_ns,
+                              wefti_standing *out) WEFT_CHECKED;
+
+size_t wefti_verdict_encode(weft_status status, int32_t failed, const char *text,
+                            unsigned char out[WEFTI_MESSAGE_MAX]);
+weft_status wefti_verdict_decode(const wefti_frame *frame, wefti_verdict *out) WEFT_CHECKED;
+
+size_t wefti_end_encode(const wefti_end *m, unsigned char out[WEFTI_MESSAGE_MAX]);
+weft_status wefti_end_decode(const wefti_frame *frame, wefti_end *out) WEFT_CHECKED;
+size_t wefti_span_encode(const wefti_span *m, unsigned char out[WEFTI_MESSAGE_MAX]);
+weft_status wefti_span_decode(const wefti_frame *frame, wefti_span *out) WEFT_CHECKED;
+
+/* LEAVE: what a member has called. Fresh memory. NULL: nothing is said of that. */
+enum { WEFTI_RECORDS_MAX = WEFTI_CALL_RECORDS * (36 + WEFTI_CALL_TEXT) };
+_Static_assert((int)WEFTI_RECORDS_MAX <= (int)WEFTI_LEAVE_MAX, "all records go into one frame");
+weft_status wefti_records_encode(const wefti_call_records *m, unsigned char **out,
+                                 size_t *out_bytes) WEFT_CHECKED;
+weft_status wefti_records_decode(const wefti_frame *frame, wefti_call_records *out) WEFT_CHECKED;
+
+/* The numbers in front of a card, or of all cards. */
+enum { WEFTI_CARD_HEAD = 16 };
+void wefti_card_head(uint64_t number, uint64_t bytes, unsigned char out[WEFTI_CARD_HEAD]);
+/* Of CARD (ranks 1) and CARDS: data is ranks x bytes. */
+weft_status wefti_card_decode(const wefti_frame *frame, int32_t ranks,
+                              wefti_card *out) WEFT_CHECKED;
+
+/* The body of WORLD: fresh memory. host: [size]. */
+weft_status wefti_placed_encode(const wefti_placed *m, const int32_t *host, unsigned char **out,
+                                size_t *out_bytes) WEFT_CHECKED;
+/* *out_host: fresh memory. */
+weft_status wefti_placed_decode(const wefti_frame *frame, wefti_placed *out,
+                                int32_t **out_host) WEFT_CHECKED;
 
 #endif

@@ -1,0 +1,95 @@
+/* What goes over a connection of the control plane: frames. The format, with its version, is
+ * docs/format-wire.md.
+ *
+ * A frame is a header (length of the body, kind, number in this direction), the body, and a MAC
+ * over both under the connection's key. Its number must be the next one, so that no frame can be
+ * repeated, left out or moved. Lengths are checked against the kind's limit before a byte of the
+ * body is waited for. Nothing here touches a socket. */
+#ifndef WEFTI_WIRE_FRAME_H
+#define WEFTI_WIRE_FRAME_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "launch/auth.h"
+
+enum {
+    WEFTI_WIRE_VERSION = 1,
+    WEFTI_FRAME_HEADER = 16,
+    WEFTI_FRAME_MAC = WEFTI_DIGEST_BYTES,
+    WEFTI_FRAME_EXTRA = WEFTI_FRAME_HEADER + WEFTI_FRAME_MAC,
+    WEFTI_CARD_MAX = 65536,         /* bytes of one card */
+    WEFTI_MEMBERS_MAX = 65536,      /* members of a job */
+    WEFTI_NAME_MAX = 255,           /* node ids, hosts, jobs */
+    WEFTI_TEXT_MAX = 4000,          /* verdicts */
+    WEFTI_LEAVE_MAX = 65536,        /* what a member has called */
+    WEFTI_CARDS_MAX = 256 * 1048576 /* all cards together */
+};
+
+/* kind, from the scheduler?, limit of the body */
+#define WEFTI_FRAME_LIST(X)                                                                        \
+    X(JOIN, false, 1024)                                                                           \
+    X(CARD, false, WEFTI_CARD_MAX + 16)                                                            \
+    X(BEAT, false, 256)                                                                            \
+    X(FAIL, false, WEFTI_TEXT_MAX + 16)                                                            \
+    X(LEAVE, false, WEFTI_LEAVE_MAX)                                                               \
+    X(WORLD, true, 64 + 4 * WEFTI_MEMBERS_MAX)                                                     \
+    X(CARDS, true, WEFTI_CARDS_MAX + 16)                                                           \
+    X(HEARD, true, 0)                                                                              \
+    X(VERDICT, true, WEFTI_TEXT_MAX + 16)                                                          \
+    X(REFUSED, true, WEFTI_TEXT_MAX + 16)                                                          \
+    X(GOODBYE, true, 0)                                                                            \
+    X(ENDED, false, WEFTI_TEXT_MAX + 16)                                                           \
+    X(WATCH, false, 8)                                                                             \
+    X(OVER, true, WEFTI_TEXT_MAX + 16)
+typedef enum wefti_frame_kind {
+    WEFTI_FRAME_NONE,
+#define WEFTI_FRAME_ROW(name, from_scheduler, limit) WEFTI_FRAME_##name,
+    WEFTI_FRAME_LIST(WEFTI_FRAME_ROW)
+#undef WEFTI_FRAME_ROW
+        WEFTI_FRAME_KINDS
+} wefti_frame_kind;
+
+/* One direction of a connection. */
+typedef struct wefti_stream {
+    unsigned char key[WEFTI_DIGEST_BYTES];
+    bool from_scheduler;
+    uint64_t number; /* of the next frame */
+} wefti_stream;
+
+typedef struct wefti_frame {
+    wefti_frame_kind kind;
+    const unsigned char *body; /* borrowed from the input */
+    size_t bytes;
+} wefti_frame;
+
+/* Make a frame of WEFTI_FRAME_EXTRA + `bytes` around the body, which stands in it already. */
+void wefti_frame_seal(wefti_stream *stream, wefti_frame_kind kind, size_t bytes,
+                      unsigned char *frame);
+/* The frame at the start of data[0..bytes). WEFT_PENDING: more is needed; *out_taken is then how
+ * many bytes the frame will have, or 0 while that is unknown. */
+weft_status wefti_frame_parse(wefti_stream *stream, const unsigned char *data, size_t bytes,
+                              wefti_frame *out, size_t *out_taken) WEFT_CHECKED;
+
+/* --- bodies: little-endian numbers and texts with a length in front */
+
+typedef struct wefti_pack { /* into fixed room; `full` is sticky */
+    unsigned char *data;
+    size_t used, room;
+    bool full;
+} wefti_pack;
+void wefti_pack_u32(wefti_pack *p, uint32_t x);
+void wefti_pack_u64(wefti_pack *p, uint64_t x);
+void wefti_pack_text(wefti_pack *p, const char *text, size_t limit); /* longer ones are cut */
+
+typedef struct wefti_unpack { /* `bad` is sticky; everything read afterwards is 0 or "" */
+    const unsigned char *data;
+    size_t at, bytes;
+    bool bad;
+} wefti_unpack;
+uint32_t wefti_unpack_u32(wefti_unpack *u);
+uint64_t wefti_unpack_u64(wefti_unpack *u);
+/* Printable text into out[limit + 1]; anything else is bad. */
+void wefti_unpack_text(wefti_unpack *u, char *out, size_t limit);
+
+#endif
