@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "train/run.h"
+#include "interop/pretrained.h"
+#include "train/training.h"
 #include "weft/weft.h"
 
 static void check(weft_status status) {

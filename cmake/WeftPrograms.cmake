@@ -58,7 +58,7 @@ if(WEFT_TESTS)
     # none say so.
     file(STRINGS ${source} threaded REGEX "wefti_pool_create|pthread_create|weft-test: threads")
     file(STRINGS ${source} unthreaded REGEX "weft-test: no threads")
-    if(threaded OR (folder MATCHES "^(exec|train|data)$" AND NOT unthreaded))
+    if(threaded OR (folder MATCHES "^(exec|data|tokenizer|session|job|interop|infer|train)$" AND NOT unthreaded))
       set_tests_properties(${name} PROPERTIES LABELS threads)
       add_dependencies(threaded_tests ${name})
     endif()

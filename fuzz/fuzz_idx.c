@@ -2,7 +2,7 @@
 #include <stdint.h>
 
 #include "base/memory.h"
-#include "train/data_array.h"
+#include "data/array.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

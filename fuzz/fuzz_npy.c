@@ -1,7 +1,7 @@
 /* Fuzzes npy files: what is accepted must be readable to the last element. */
 #include <stdint.h>
 
-#include "train/data_array.h"
+#include "data/array.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

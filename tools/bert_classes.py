@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes src/train/data_unicode_bert_tables.h: what the normalizer and the pre-tokenizer of BERT do to each
+"""Writes src/tokenizer/unicode_bert_tables.h: what the normalizer and the pre-tokenizer of BERT do to each
 character. Hugging Face tokenizers takes categories from Unicode 8, decompositions and letter case from
 later versions; so that text gets the very same tokens, its parts are asked about every character.
 
-Usage: tools/bert_classes.py > src/train/data_unicode_bert_tables.h      (made with tokenizers 0.23.3)
+Usage: tools/bert_classes.py > src/tokenizer/unicode_bert_tables.h      (made with tokenizers 0.23.3)
 """
 import tokenizers
 from tokenizers import normalizers, pre_tokenizers
@@ -73,8 +73,8 @@ assert white == [0x9, 0xA, 0xB, 0xC, 0xD, 0x20, 0x85, 0xA0, 0x1680, *range(0x200
 
 print(header(
     "What BERT's normalizer and pre-tokenizer do to characters, as in tokenizers %s."
-    % tokenizers.__version__, "bert_classes.py", "WEFTI_TRAIN_DATA_UNICODE_BERT_TABLES_H",
-    """#include "train/data_unicode.h"
+    % tokenizers.__version__, "bert_classes.py", "WEFTI_TOKENIZER_UNICODE_BERT_TABLES_H",
+    """#include "tokenizer/unicode.h"
 
 /* Every `step`th character of a range moves by `by`. */
 typedef struct shift {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Trains the small tokenizers of tests/data with Hugging Face tokenizers and records what they encode and
-decode, as the expectation of tests/train/test_data_tokenizer.c.
+decode, as the expectation of tests/tokenizer/test_tokenizer.c.
 
 Usage: tools/tokenizer_fixtures.py TEXT DIRECTORY      (made with tokenizers 0.23.3 from tinyshakespeare.txt)
 """

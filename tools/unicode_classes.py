@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes src/train/data_unicode_tables.h: the ranges of letters, numbers and white space that the regular
+"""Writes src/tokenizer/unicode_tables.h: the ranges of letters, numbers and white space that the regular
 expressions of byte-pair tokenizers ask for (\\p{L}, \\p{N}, \\s). Hugging Face tokenizers 0.23 uses
 Unicode 16, so the tables are made with the package unicodedata2 16.0.0 where Python's own is older.
 
-Usage: tools/unicode_classes.py > src/train/data_unicode_tables.h
+Usage: tools/unicode_classes.py > src/tokenizer/unicode_tables.h
 """
 from unicode_tables import header, range_table
 
@@ -22,6 +22,6 @@ def category(first):
 
 
 print(header("Unicode %s: which code points are letters, numbers and white space." % unicodedata.unidata_version,
-             "unicode_classes.py", "WEFTI_TRAIN_DATA_UNICODE_TABLES_H", '#include "train/data_unicode.h"\n',
+             "unicode_classes.py", "WEFTI_TOKENIZER_UNICODE_TABLES_H", '#include "tokenizer/unicode.h"\n',
              "\n".join([range_table("letters", category("L")), range_table("numbers", category("N")),
                         range_table("spaces", SPACES)])))

@@ -1,6 +1,6 @@
 /* A training job: everything that one run is told, read from a YAML file and `key=value` words.
  *
- * The keys, their defaults and their meaning stand in one table (src/train/job_keys.def) from which
+ * The keys, their defaults and their meaning stand in one table (src/job/keys.def) from which
  * the parser, the printed form and docs/job-file.md come. What a job leaves out is filled in, so
  * that a loaded job is complete, except for sizes that only the data or a model directory can tell:
  * those are 0. */

@@ -37,7 +37,7 @@ struct weft_world {
     int32_t *host; /* [size] */
     char communicator[32];
     wefti_collectives *collectives; /* NULL until the first one */
-    /* What a higher floor keeps of it (train/agree.h), and how that ends. */
+    /* What a higher floor keeps of it (session/agree.h), and how that ends. */
     void *agreement;
     void (*end_agreement)(void *agreement);
     /* Those who watch over it; called when it is left or given up. Any may be NULL. */

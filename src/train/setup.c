@@ -5,8 +5,9 @@
 #include <string.h>
 
 #include "base/io.h"
+#include "interop/pretrained.h"
 #include "plan/plan.h"
-#include "train/run.h"
+#include "train/training.h"
 #include "weft/info.h"
 
 void wefti_training_note(const wefti_training *t, const char *format, ...) {
@@ -105,15 +106,6 @@ static weft_status open_data(wefti_training *t) {
                  "data.format: %s is for language models, but %s learns from idx or npy",
                  weft_format_text(d->format), family);
     return weft_data_open(&o, &t->data);
-}
-
-void wefti_ends_of_tokenizer(const weft_tokenizer *tokenizer, weft_model_config *config) {
-    static const char *const names[] = {"<|endoftext|>", "</s>", "<|end_of_text|>", "<|eot_id|>"};
-    if (config->end_count > 0) return;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        int32_t token = weft_tokenizer_find(tokenizer, names[i]);
-        if (token >= 0 && token < config->vocab) config->ends[config->end_count++] = token;
-    }
 }
 
 /* A model that begins anew; others have what their files tell. */

@@ -1,8 +1,8 @@
 /* What the processes of a training run settle with each other: when to stop, and what rank 0 alone
- * has read or decided. See train/agree.h for what lies below. */
+ * has read or decided. See session/agree.h for what lies below. */
 #include "base/digest.h"
 #include "plan/plan.h"
-#include "train/run.h"
+#include "train/training.h"
 
 weft_status wefti_training_join(wefti_training *t, weft_world *world) {
     if (!world || weft_world_size(world) == 1) return WEFT_OK;

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "program/print.h"
-#include "train/session.h"
+#include "session/session.h"
 #include "weft/model.h"
 #include "weft/ops.h"
 

@@ -15,7 +15,7 @@
 #include "program/match.h"
 #include "program/print.h"
 #include "program/walk.h"
-#include "train/optimizer.h"
+#include "session/optimizer.h"
 #include "weft/model.h"
 #include "weft/plan.h"
 

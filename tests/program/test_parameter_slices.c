@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "train/session.h"
+#include "session/session.h"
 #include "weft/ops.h"
 
 #define ASSERT_OK(expr)                                                                            \

@@ -10,7 +10,7 @@
 #include "ops/common.h"
 #include "program/fuse.h"
 #include "program/spmd.h"
-#include "train/session_models.h"
+#include "session/session_models.h"
 
 static const wefti_random stream = {.seed = 3, .step = 1, .call_stream = 5};
 

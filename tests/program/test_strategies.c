@@ -15,7 +15,7 @@
 
 #include "base/memory.h"
 #include "program/print.h"
-#include "train/session.h"
+#include "session/session.h"
 #include "weft/ops.h"
 
 #define ASSERT_OK(expr)                                                                            \

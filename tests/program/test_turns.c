@@ -11,7 +11,7 @@
 
 #include "backend/backend.h"
 #include "program/match.h"
-#include "train/optimizer.h"
+#include "session/optimizer.h"
 #include "weft/model.h"
 #include "weft/plan.h"
 

@@ -19,7 +19,7 @@
 #include <stdlib.h>
 
 #include "program/print.h"
-#include "train/session.h"
+#include "session/session.h"
 #include "weft/ops.h"
 
 #define ASSERT_OK(expr)                                                                            \

@@ -3,7 +3,7 @@
 #ifndef WEFT_TESTS_TRAIN_RUN_FIXTURE_H
 #define WEFT_TESTS_TRAIN_RUN_FIXTURE_H
 
-#include "data_fixture.h"
+#include "data/data_fixture.h"
 
 #include <math.h>
 

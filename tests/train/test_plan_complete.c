@@ -13,7 +13,7 @@
 
 #include "base/fault.h"
 #include "plan/plan.h"
-#include "train/run.h"
+#include "train/training.h"
 #include "weft/ops.h"
 #include "weft/program.h"
 #include "weft/train.h"

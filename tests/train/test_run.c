@@ -1,7 +1,8 @@
 /* What a run does: learning rates, optimizers, the meaning of train.batch, validation, metrics. */
 #include "run_fixture.h"
 
-#include "train/run.h"
+#include "interop/pretrained.h"
+#include "train/training.h"
 
 /* ---- learning rates ---- */
 

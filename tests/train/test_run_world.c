@@ -1,7 +1,7 @@
 /* Training runs over a world: the bits, files and ends of one process with as many devices. */
 #include "run_layouts.h"
 #include "sanitized.h"
-#include "world_fixture.h"
+#include "session/world_fixture.h"
 
 #include <signal.h>
 

@@ -1,0 +1,255 @@
+/* A sequence of tokens that lies in many files. See data/source.h. */
+#include <string.h>
+
+#include "data/files.h"
+#include "data/source.h"
+#include "tokenizer/tokenizer.h"
+
+enum {
+    KEPT_BYTES = 1 << 20, /* smaller text files are read once: people edit them meanwhile */
+    CHECKED_UP_TO_BYTES = 256 << 20, /* about a tenth of a second of reading from memory */
+    CHECK_TOKENS = 4096,
+};
+
+static weft_status add_piece(wefti_token_source *s, const char *path, wefti_array array) {
+    WEFT_TRY(WEFT_GROW(s->pieces, s->count, s->capacity));
+    s->pieces[s->count++] = (wefti_token_piece){array, s->tokens, path};
+    WEFT_REQUIRE(!wefti_add_overflows(s->tokens, array.elems, &s->tokens), WEFT_E_ARG,
+                 "%s: more tokens than 64 bits count", path);
+    return WEFT_OK;
+}
+
+static weft_status keep_file(wefti_token_source *s, wefti_array_file file) {
+    WEFT_TRY(WEFT_GROW(s->files, s->file_count, s->file_capacity));
+    s->files[s->file_count++] = file;
+    return WEFT_OK;
+}
+
+static wefti_array array_of(const void *data, int64_t count, wefti_element element) {
+    return (wefti_array){
+        .element = element, .rank = 1, .shape = {count}, .elems = count, .data = data};
+}
+
+static weft_status take_text(wefti_array_file *file) {
+    int64_t bytes = wefti_reader_bytes(file->reader);
+    file->array = array_of(NULL, bytes, WEFTI_ELEMENT_U8);
+    file->array.reader = file->reader;
+    if (bytes >= KEPT_BYTES) return WEFT_OK;
+    WEFT_TRY(wefti_reader_take(file->reader, 0, bytes, &file->unpacked));
+    wefti_reader_close(file->reader);
+    file->reader = NULL;
+    file->array = array_of(file->unpacked, bytes, WEFTI_ELEMENT_U8);
+    return WEFT_OK;
+}
+
+static weft_status add_bytes(wefti_token_source *s, const char *path) {
+    wefti_array_file file = {0};
+    WEFT_TRY(wefti_reader_open(path, &file.reader));
+    weft_status status = take_text(&file);
+    if (status >= 0) status = keep_file(s, file);
+    if (status < 0) {
+        wefti_array_close(&file);
+        return status;
+    }
+    return add_piece(s, path, file.array);
+}
+
+static int32_t end_of_text(const weft_tokenizer *tokenizer) {
+    static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "[SEP]"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        int32_t id = weft_tokenizer_find(tokenizer, names[i]);
+        if (id >= 0) return id;
+    }
+    return -1;
+}
+
+/* Token numbers into the arena, in 16 bits where the vocabulary fits. */
+static weft_status add_ids(wefti_token_source *s, const char *path, const wefti_ids *ids,
+                           int64_t vocab) {
+    bool narrow = vocab <= 65536;
+    wefti_element element = narrow ? WEFTI_ELEMENT_U16 : WEFTI_ELEMENT_I32;
+    void *data = wefti_arena_alloc(s->arena, (size_t)ids->count * (narrow ? 2 : 4));
+    WEFT_REQUIRE(data, WEFT_E_NOMEM, "no memory for the %lld tokens of %s", (long long)ids->count,
+                 path);
+    for (int64_t i = 0; i < ids->count; i++) {
+        if (narrow)
+            ((uint16_t *)data)[i] = (uint16_t)ids->ids[i];
+        else
+            ((int32_t *)data)[i] = ids->ids[i];
+    }
+    return add_piece(s, path, array_of(data, ids->count, element));
+}
+
+static weft_status add_encoded(wefti_token_source *s, const char *path, wefti_encoder *encoder,
+                               int64_t vocab, int32_t end, wefti_ids *ids) {
+    wefti_reader *reader;
+    unsigned char *text;
+    WEFT_TRY(wefti_reader_open(path, &reader));
+    int64_t bytes = wefti_reader_bytes(reader);
+    weft_status status = wefti_reader_take(reader, 0, bytes, &text);
+    wefti_reader_close(reader);
+    WEFT_TRY(status);
+    ids->count = 0;
+    status = wefti_encoder_add(encoder, text, bytes, ids);
+    wefti_free(text);
+    if (status < 0) return wefti_prefix(status, "%s", path);
+    if (end >= 0) {
+        WEFT_TRY(WEFT_GROW(ids->ids, ids->count, ids->capacity));
+        ids->ids[ids->count++] = end;
+    }
+    return add_ids(s, path, ids, vocab);
+}
+
+static weft_status add_all_encoded(wefti_token_source *s, const wefti_path_list *list,
+                                   const weft_tokenizer *tokenizer) {
+    wefti_encoder *encoder;
+    WEFT_TRY(wefti_encoder_create(tokenizer, &encoder));
+    int32_t end = list->count > 1 ? end_of_text(tokenizer) : -1;
+    wefti_ids ids = {0};
+    weft_status status = WEFT_OK;
+    for (int64_t i = 0; status >= 0 && i < list->count; i++)
+        status =
+            add_encoded(s, list->paths[i], encoder, weft_tokenizer_vocab(tokenizer), end, &ids);
+    wefti_free(ids.ids);
+    wefti_encoder_destroy(encoder);
+    return status;
+}
+
+static weft_status add_array(wefti_token_source *s, const char *path, wefti_array_format format) {
+    wefti_array_file file;
+    WEFT_TRY(wefti_array_open(path, format, &file));
+    weft_status status = WEFT_OK;
+    if (file.array.rank != 1 || !wefti_element_is_integer(file.array.element))
+        status = WEFT_RAISE(
+            WEFT_E_SHAPE, "%s: tokens are integers in one dimension; the array has %d dimensions%s",
+            path, file.array.rank,
+            wefti_element_is_integer(file.array.element) ? "" : " of fractions");
+    if (status >= 0) status = keep_file(s, file);
+    if (status < 0) {
+        wefti_array_close(&file);
+        return status;
+    }
+    return add_piece(s, path, file.array);
+}
+
+static weft_status open_list(wefti_token_source *s, const wefti_path_list *list,
+                             const weft_tokenizer *tokenizer, const wefti_array_format *format) {
+    if (!format && tokenizer && tokenizer->kind != WEFTI_TOKENS_BYTES)
+        return add_all_encoded(s, list, tokenizer);
+    for (int64_t i = 0; i < list->count; i++) {
+        if (format)
+            WEFT_TRY(add_array(s, list->paths[i], *format));
+        else
+            WEFT_TRY(add_bytes(s, list->paths[i]));
+    }
+    return WEFT_OK;
+}
+
+static weft_status open_source(wefti_token_source *s, const char *path,
+                               const weft_tokenizer *tokenizer, const wefti_array_format *format) {
+    WEFT_TRY(wefti_arena_create(&s->arena));
+    wefti_path_list list = {0};
+    weft_status status = wefti_paths_find(path, s->arena, &list);
+    if (status >= 0) status = open_list(s, &list, tokenizer, format);
+    wefti_free(list.paths);
+    WEFT_TRY(status);
+    return WEFT_OK;
+}
+
+weft_status wefti_tokens_open_text(wefti_token_source *s, const char *path,
+                                   const weft_tokenizer *tokenizer) {
+    return open_source(s, path, tokenizer, NULL);
+}
+
+weft_status wefti_tokens_open_arrays(wefti_token_source *s, const char *path,
+                                     wefti_array_format format) {
+    return open_source(s, path, NULL, &format);
+}
+
+void wefti_tokens_close(wefti_token_source *s) {
+    for (int64_t i = 0; i < s->file_count; i++) wefti_array_close(&s->files[i]);
+    wefti_free(s->files);
+    wefti_free(s->pieces);
+    wefti_arena_destroy(s->arena);
+    *s = (wefti_token_source){0};
+}
+
+/* The piece that holds token `at`: the last one that begins at or before it (so never an empty
+ * one). */
+static int64_t piece_of(const wefti_token_source *s, int64_t at) {
+    int64_t low = 0, high = s->count - 1;
+    while (low < high) {
+        int64_t middle = (low + high + 1) / 2;
+        if (s->pieces[middle].first <= at)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+static weft_status refuse_token(const wefti_token_piece *piece, int64_t at, int64_t vocab) {
+    int bytes = wefti_element_bytes(piece->array.element);
+    int64_t value, offset = piece->array.offset + wefti_array_place(&piece->array, at) * bytes;
+    wefti_array_piece taken;
+    WEFT_TRY(wefti_array_take(&piece->array, at, 1, &taken));
+    wefti_array_integers(&taken.array, taken.first, 1, &value);
+    WEFT_REQUIRE(vocab == 0 || value < 0, WEFT_E_ARG,
+                 "%s: token %lld at byte %lld (number %lld) is not below the vocabulary of %lld: "
+                 "the model needs a larger one",
+                 piece->path, (long long)value, (long long)offset, (long long)at, (long long)vocab);
+    WEFT_FAIL(WEFT_E_CORRUPT, "%s: %lld at byte %lld (number %lld) is no token", piece->path,
+              (long long)value, (long long)offset, (long long)at);
+}
+
+static weft_status read_piece(const wefti_token_piece *piece, int64_t first, int64_t count,
+                              int64_t limit, int64_t vocab, int32_t *out) {
+    wefti_array_piece taken;
+    for (int64_t done = 0; done < count; done += taken.count) {
+        WEFT_TRY(wefti_array_take(&piece->array, first + done, count - done, &taken));
+        wefti_array_tokens(&taken.array, taken.first, taken.count, out + done);
+    }
+    for (int64_t i = 0; i < count; i++)
+        if (out[i] < 0 || out[i] >= limit) return refuse_token(piece, first + i, vocab);
+    return WEFT_OK;
+}
+
+weft_status wefti_tokens_read(const wefti_token_source *s, int64_t first, int64_t count,
+                              int64_t vocab, int32_t *out) {
+    WEFT_REQUIRE(first >= 0 && count >= 0 && count <= s->tokens - first, WEFT_E_ARG,
+                 "tokens %lld to %lld of %lld", (long long)first, (long long)(first + count),
+                 (long long)s->tokens);
+    int64_t limit = vocab > 0 && vocab < INT32_MAX ? vocab : INT32_MAX;
+    for (int64_t p = count ? piece_of(s, first) : 0; count > 0; p++) {
+        const wefti_token_piece *piece = &s->pieces[p];
+        int64_t from = first - piece->first, here = piece->array.elems - from;
+        if (here > count) here = count;
+        WEFT_TRY(read_piece(piece, from, here, limit, vocab, out));
+        first += here;
+        out += here;
+        count -= here;
+    }
+    return WEFT_OK;
+}
+
+/* Can no element of this type be refused? */
+static bool always_below(wefti_element element, int64_t vocab) {
+    return (element == WEFTI_ELEMENT_U8 && (vocab == 0 || vocab >= 256)) ||
+           (element == WEFTI_ELEMENT_U16 && (vocab == 0 || vocab >= 65536));
+}
+
+weft_status wefti_tokens_check(const wefti_token_source *s, int64_t vocab) {
+    int32_t tokens[CHECK_TOKENS];
+    for (int64_t p = 0, left = CHECKED_UP_TO_BYTES; p < s->count; p++) {
+        const wefti_token_piece *piece = &s->pieces[p];
+        if (always_below(piece->array.element, vocab)) continue;
+        left -= piece->array.elems * wefti_element_bytes(piece->array.element);
+        if (left < 0) return WEFT_OK; /* the rest is checked sample by sample, when read */
+        for (int64_t at = 0; at < piece->array.elems; at += CHECK_TOKENS) {
+            int64_t count =
+                piece->array.elems - at < CHECK_TOKENS ? piece->array.elems - at : CHECK_TOKENS;
+            WEFT_TRY(wefti_tokens_read(s, piece->first + at, count, vocab, tokens));
+        }
+    }
+    return WEFT_OK;
+}

@@ -1,0 +1,286 @@
+/* Text generation: the model with key/value caches, fed a prompt in pieces and then token by token.
+ *
+ * Two programs share parameters and caches: one takes a single token, the other a piece of the
+ * prompt. The caches hold the keys and values of the window's first `cached` tokens. */
+#include "infer/generate.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/io.h"
+#include "interop/pretrained.h"
+#include "session/session.h"
+#include "weft/data.h"
+
+enum { PIECE = 64 };             /* tokens of a piece of the prompt */
+enum { SINGLE = 0, PIECES = 1 }; /* numbers of the programs */
+
+struct weft_generator {
+    char *path, *note;
+    weft_model_config config;
+    weft_tokenizer *tokenizer;
+    bool bytes;                      /* tokens are bytes */
+    weft_graph *graph, *piece_graph; /* piece_graph NULL: contexts of one token */
+    weft_session *session;
+    int64_t piece;   /* tokens of a piece */
+    int64_t choices; /* tokens that have a text: the first so many of the vocabulary */
+    int32_t *window; /* [context] tokens that the model sees */
+    int64_t count, cached;
+    int32_t *ids, *positions; /* [piece] */
+    float *logits;            /* [piece, vocab] */
+    wefti_candidate *scratch; /* [choices] */
+};
+
+/* ---- opening ---- */
+
+static weft_status open_tokenizer(weft_generator *g) {
+    char *file = wefti_format("%s/tokenizer.json", g->path);
+    WEFT_REQUIRE(file, WEFT_E_NOMEM, "no memory for a path");
+    bool there = wefti_exists(file);
+    g->bytes = !there;
+    weft_status status = WEFT_OK;
+    if (!there && g->config.vocab != 256)
+        status = WEFT_RAISE(WEFT_E_NOT_FOUND,
+                            "%s has no tokenizer.json, and a vocabulary of %lld tokens; only 256 "
+                            "tokens are bytes",
+                            g->path, (long long)g->config.vocab);
+    else
+        status = weft_tokenizer_open(there ? file : NULL, &g->tokenizer);
+    wefti_free(file);
+    WEFT_TRY(status);
+    g->choices = weft_tokenizer_vocab(g->tokenizer);
+    WEFT_REQUIRE(g->choices <= g->config.vocab, WEFT_E_SHAPE,
+                 "%s/tokenizer.json makes tokens up to %lld, but the model's vocabulary is %lld",
+                 g->path, (long long)g->choices - 1, (long long)g->config.vocab);
+    WEFT_REQUIRE(g->choices > 0, WEFT_E_SHAPE, "%s/tokenizer.json has no tokens", g->path);
+    wefti_ends_of_tokenizer(g->tokenizer, &g->config);
+    return WEFT_OK;
+}
+
+static weft_status build(weft_generator *g, const weft_generator_options *options) {
+    weft_session_options o = weft_session_defaults();
+    int program;
+    o.optimizer.kind = WEFT_NO_OPTIMIZER;
+    o.threads = options->threads;
+    o.memory_bytes = options->memory_bytes;
+    bool rotary = g->config.rope_theta > 0;
+    WEFT_REQUIRE(options->context >= 0, WEFT_E_ARG, "a context of %lld tokens",
+                 (long long)options->context);
+    if (rotary && options->context > 0 && options->context < g->config.context)
+        g->config.context = options->context;
+    WEFT_TRY(weft_model_build(&g->config, WEFT_USE_DECODE, 1, 1, WEFT_F32, &g->graph));
+    WEFT_TRY(weft_session_create(g->graph, &o, &g->session));
+    g->piece = g->config.context < PIECE ? g->config.context : PIECE;
+    if (g->piece == 1) return WEFT_OK;
+    WEFT_TRY(weft_model_build(&g->config, WEFT_USE_DECODE, 1, g->piece, WEFT_F32, &g->piece_graph));
+    return weft_session_add(g->session, g->piece_graph, &program);
+}
+
+static weft_status open_parts(weft_generator *g, const char *checkpoint,
+                              const weft_generator_options *options) {
+    WEFT_TRY(wefti_pretrained_path(checkpoint, &g->path, &g->note));
+    WEFT_TRY(wefti_pretrained_config(g->path, &g->config));
+    g->config.dropout = 0; /* is of training, and may be unknown */
+    WEFT_REQUIRE(weft_family_is_language(g->config.family), WEFT_E_NO_IMPL,
+                 "%s holds a %s, which does not generate text", g->path,
+                 weft_family_text(g->config.family));
+    weft_status status = build(g, options);
+    if (status < 0) return wefti_prefix(status, "%s", g->path);
+    WEFT_TRY(open_tokenizer(g));
+    WEFT_TRY(wefti_pretrained_load_path(g->session, &g->config, g->path));
+    WEFT_NEW_ARRAY(g->window, int32_t, g->config.context);
+    WEFT_NEW_ARRAY(g->ids, int32_t, g->piece);
+    WEFT_NEW_ARRAY(g->positions, int32_t, g->piece);
+    WEFT_NEW_ARRAY(g->logits, float, g->piece * g->config.vocab);
+    WEFT_NEW_ARRAY(g->scratch, wefti_candidate, g->choices);
+    return WEFT_OK;
+}
+
+weft_status weft_generator_open(const char *checkpoint, const weft_generator_options *options,
+                                weft_generator **out) {
+    weft_generator *g;
+    WEFT_REQUIRE(checkpoint && options && out, WEFT_E_ARG, "a generator needs a checkpoint");
+    WEFT_NEW(g, weft_generator);
+    weft_status status = open_parts(g, checkpoint, options);
+    if (status < 0) {
+        weft_generator_close(g);
+        return status;
+    }
+    *out = g;
+    return WEFT_OK;
+}
+
+void weft_generator_close(weft_generator *g) {
+    if (!g) return;
+    weft_session_destroy(g->session);
+    weft_graph_destroy(g->graph);
+    weft_graph_destroy(g->piece_graph);
+    weft_tokenizer_close(g->tokenizer);
+    wefti_free(g->window);
+    wefti_free(g->ids);
+    wefti_free(g->positions);
+    wefti_free(g->logits);
+    wefti_free(g->scratch);
+    wefti_free(g->path);
+    wefti_free(g->note);
+    wefti_free(g);
+}
+
+weft_generator_info weft_generator_info_of(const weft_generator *g) {
+    return (weft_generator_info){
+        .config = g->config,
+        .path = g->path,
+        .note = g->note,
+        .bytes = g->bytes,
+        .tokens = g->choices,
+        .peak_bytes = weft_session_memory_of(g->session).predicted_peak_bytes,
+    };
+}
+
+/* ---- the window ---- */
+
+/* A full window keeps its last half; the caches begin anew, as all positions change. */
+static void append(weft_generator *g, int32_t token) {
+    if (g->count == g->config.context) {
+        int64_t kept = g->config.context / 2;
+        memmove(g->window, g->window + g->count - kept, (size_t)kept * sizeof *g->window);
+        g->count = kept;
+        g->cached = 0;
+    }
+    g->window[g->count++] = token;
+}
+
+static weft_status run_single(weft_generator *g, float **out_logits) {
+    int32_t position = (int32_t)g->cached;
+    WEFT_TRY(weft_session_feed(g->session, SINGLE, "tokens", &g->window[position], 4));
+    WEFT_TRY(weft_session_feed(g->session, SINGLE, "position", &position, 4));
+    WEFT_TRY(weft_session_forward(g->session, SINGLE, NULL));
+    g->cached++;
+    *out_logits = g->logits;
+    return weft_session_read(g->session, SINGLE, "logits", g->logits,
+                             (size_t)g->config.vocab * sizeof *g->logits);
+}
+
+/* A piece may begin with tokens that are cached already, so that it ends within the context; and
+ * end behind the window: what is written there is written again before it is read, as a token
+ * attends to none behind it. */
+static weft_status run_piece(weft_generator *g, float **out_logits) {
+    int64_t first = g->cached, last = g->config.context - g->piece;
+    if (first > last) first = last;
+    for (int64_t i = 0; i < g->piece; i++) {
+        g->ids[i] = first + i < g->count ? g->window[first + i] : 0;
+        g->positions[i] = (int32_t)(first + i);
+    }
+    size_t bytes = (size_t)g->piece * sizeof *g->ids;
+    WEFT_TRY(weft_session_feed(g->session, PIECES, "tokens", g->ids, bytes));
+    WEFT_TRY(weft_session_feed(g->session, PIECES, "position", g->positions, 4));
+    weft_tensor_info info;
+    if (weft_session_find(g->session, PIECES, "positions", &info) == WEFT_OK)
+        WEFT_TRY(weft_session_feed(g->session, PIECES, "positions", g->positions, bytes));
+    WEFT_TRY(weft_session_forward(g->session, PIECES, NULL));
+    g->cached = first + g->piece < g->count ? first + g->piece : g->count;
+    *out_logits = g->logits + (g->cached - 1 - first) * g->config.vocab;
+    if (g->cached < g->count) return WEFT_OK;
+    return weft_session_read(g->session, PIECES, "logits", g->logits,
+                             (size_t)(g->piece * g->config.vocab) * sizeof *g->logits);
+}
+
+/* The logits behind the last token of the window. */
+static weft_status run_window(weft_generator *g, float **out_logits) {
+    enum { WORTH = 4 }; /* tokens from which on a piece is faster than single tokens */
+    while (g->cached < g->count)
+        if (g->piece_graph && g->count - g->cached >= WORTH)
+            WEFT_TRY(run_piece(g, out_logits));
+        else
+            WEFT_TRY(run_single(g, out_logits));
+    return WEFT_OK;
+}
+
+/* ---- the prompt ---- */
+
+static bool is_end(const weft_generator *g, int32_t token) {
+    for (int64_t i = 0; i < g->config.end_count; i++)
+        if (g->config.ends[i] == token) return true;
+    return false;
+}
+
+/* GPT-2 begins texts with the end of the one before; others without a prefix from a newline. */
+static int32_t start_token(const weft_generator *g) {
+    int32_t token = weft_tokenizer_find(g->tokenizer, "<|endoftext|>"), newline[8];
+    int64_t count;
+    if (token >= 0) return token;
+    weft_status status = weft_tokenizer_encode(g->tokenizer, "\n", 1, newline, 8, &count);
+    return status == WEFT_OK && count > 0 ? newline[count - 1] : 0;
+}
+
+static weft_status set_prompt(weft_generator *g, const char *prompt, int64_t bytes,
+                              weft_generation *done) {
+    int64_t prefix_count, count = 0, room = 4 * bytes + 4;
+    const int32_t *prefix = weft_tokenizer_prefix(g->tokenizer, &prefix_count);
+    int32_t *ids = wefti_alloc((size_t)(prefix_count + room + 1) * sizeof *ids);
+    WEFT_REQUIRE(ids, WEFT_E_NOMEM, "no memory for a prompt of %lld bytes", (long long)bytes);
+    for (int64_t i = 0; i < prefix_count; i++) ids[i] = prefix[i];
+    weft_status status = WEFT_OK;
+    if (bytes)
+        status =
+            weft_tokenizer_encode(g->tokenizer, prompt, bytes, ids + prefix_count, room, &count);
+    count += prefix_count;
+    if (status == WEFT_OK && count == 0) ids[count++] = start_token(g);
+    if (status == WEFT_OK) {
+        int64_t dropped = count > g->config.context ? count - g->config.context : 0;
+        g->count = count - dropped;
+        g->cached = 0;
+        memcpy(g->window, ids + dropped, (size_t)g->count * sizeof *ids);
+        done->prompt_tokens = g->count;
+        done->dropped_tokens = dropped;
+    }
+    wefti_free(ids);
+    return status;
+}
+
+/* ---- generating ---- */
+
+static weft_status check_options(const weft_generate_options *o) {
+    WEFT_REQUIRE(o->tokens >= 1, WEFT_E_ARG, "tokens must be 1 or more, not %lld",
+                 (long long)o->tokens);
+    WEFT_REQUIRE(o->temperature >= 0 && o->temperature <= 1e6, WEFT_E_ARG,
+                 "temperature must be from 0 (greedy) to 1e6, not %g", o->temperature);
+    WEFT_REQUIRE(o->top_k >= 0, WEFT_E_ARG, "top_k must be 0 (all) or more, not %lld",
+                 (long long)o->top_k);
+    return WEFT_OK;
+}
+
+static weft_status generate(weft_generator *g, const weft_generate_options *o, float *logits,
+                            weft_generation *done) {
+    while (done->tokens < o->tokens && !(o->stop && *o->stop)) {
+        int32_t token;
+        int64_t bytes;
+        if (done->tokens > 0) WEFT_TRY(run_window(g, &logits));
+        WEFT_TRY(wefti_choose_token(logits, g->choices, o, done->tokens, g->scratch, &token));
+        done->tokens++;
+        done->ended = is_end(g, token);
+        if (done->ended) break;
+        const char *text = weft_tokenizer_token(g->tokenizer, token, &bytes);
+        if (text && o->text) o->text(o->context, text, bytes);
+        append(g, token);
+    }
+    return WEFT_OK;
+}
+
+weft_status weft_generator_run(weft_generator *g, const char *prompt, int64_t prompt_bytes,
+                               const weft_generate_options *options, weft_generation *out) {
+    weft_generation done = {0};
+    float *logits;
+    WEFT_REQUIRE(g && options && (prompt || prompt_bytes == 0) && prompt_bytes >= 0, WEFT_E_ARG,
+                 "generating needs a generator, a prompt and options");
+    WEFT_TRY(check_options(options));
+    WEFT_TRY(set_prompt(g, prompt, prompt_bytes, &done));
+    double start = wefti_now_s();
+    WEFT_TRY(run_window(g, &logits));
+    double ready = wefti_now_s();
+    WEFT_TRY(generate(g, options, logits, &done));
+    done.prompt_seconds = ready - start;
+    done.seconds = wefti_now_s() - ready;
+    if (out) *out = done;
+    return WEFT_OK;
+}

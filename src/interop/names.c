@@ -1,0 +1,139 @@
+/* How tensors are called in files: Hugging Face's names for gpt2, llama, bert, mixtral,
+ * mistral, qwen2 and vit, torchvision's for resnet, ours for the others.
+ *
+ * Inside, names lack the base model's prefix ("transformer.", "model.", "bert.", "vit."), which
+ * files have or not, depending on the class that wrote them. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "weft/model.h"
+
+/* Of each family: the prefix of the base model; the parts outside of it start with `head`. */
+typedef struct naming {
+    const char *prefix, *head;
+} naming;
+
+static const naming namings[WEFT_FAMILIES] = {
+    [WEFT_FAMILY_GPT2] = {"transformer.", "lm_head."},
+    [WEFT_FAMILY_LLAMA] = {"model.", "lm_head."},
+    [WEFT_FAMILY_BERT] = {"bert.", "cls."},
+    [WEFT_FAMILY_GPT2_MOE] = {"transformer.", "lm_head."},
+    [WEFT_FAMILY_MIXTRAL] = {"model.", "lm_head."},
+    [WEFT_FAMILY_MISTRAL] = {"model.", "lm_head."},
+    [WEFT_FAMILY_QWEN2] = {"model.", "lm_head."},
+    [WEFT_FAMILY_VIT] = {"vit.", "classifier."},
+};
+
+static bool starts(const char *text, const char *with) {
+    return with && !strncmp(text, with, strlen(with));
+}
+
+static bool ends(const char *text, const char *with) {
+    size_t a = strlen(text), b = strlen(with);
+    return a >= b && !strcmp(text + a - b, with);
+}
+
+static weft_status check_fit(int needed, size_t bytes, const char *name) {
+    WEFT_REQUIRE(needed >= 0 && (size_t)needed < bytes, WEFT_E_ARG,
+                 "the name of %s in files does not fit %zu bytes", name, bytes);
+    return WEFT_OK;
+}
+
+/* mixtral's experts: [experts, ...] here, tensors of their own there, "experts.3.w1.weight". NULL:
+ * none. */
+static const char *expert_name(const weft_model_config *config, const char *name) {
+    static const char of[] = "block_sparse_moe.experts.";
+    const char *at = config->family == WEFT_FAMILY_MIXTRAL ? strstr(name, of) : NULL;
+    return at ? at + sizeof of - 1 : NULL;
+}
+
+weft_status weft_model_file_name(const weft_model_config *config, const char *name,
+                                 const weft_desc *desc, int64_t part, char *buffer,
+                                 size_t buffer_bytes, weft_desc *out_desc) {
+    WEFT_REQUIRE((unsigned)config->family < WEFT_FAMILIES, WEFT_E_ARG, "unknown model.family %d",
+                 (int)config->family);
+    WEFT_REQUIRE(!ends(name, ".cache.k") && !ends(name, ".cache.v"), WEFT_E_NOT_FOUND,
+                 "%s is a cache: it is not stored", name);
+    const naming *n = &namings[config->family];
+    const char *prefix = !n->prefix || starts(name, n->head) ? "" : n->prefix;
+    const char *expert = desc->rank > 0 ? expert_name(config, name) : NULL;
+    int64_t parts = expert ? desc->shape[0] : 1;
+    WEFT_REQUIRE(part >= 0 && part < parts, WEFT_E_NOT_FOUND, "%s is stored as %lld tensors", name,
+                 (long long)parts);
+    weft_desc there = *desc;
+    if (expert) {
+        int kept = (int)(expert - name);
+        WEFT_TRY(check_fit(snprintf(buffer, buffer_bytes, "%s%.*s%lld.%s", prefix, kept, name,
+                                    (long long)part, expert),
+                           buffer_bytes, name));
+        there.rank--;
+        memmove(there.shape, desc->shape + 1, (size_t)there.rank * sizeof *there.shape);
+        there.shape[there.rank] = 0;
+    } else {
+        WEFT_TRY(
+            check_fit(snprintf(buffer, buffer_bytes, "%s%s", prefix, name), buffer_bytes, name));
+    }
+    *out_desc = there;
+    /* gpt2's query, key and value: [..., 3, hidden] here, [..., 3 * hidden] there */
+    bool joined = ends(name, "attn.c_attn.weight") || ends(name, "attn.c_attn.bias");
+    bool gpt2 = config->family == WEFT_FAMILY_GPT2 || config->family == WEFT_FAMILY_GPT2_MOE;
+    if (gpt2 && joined && desc->rank >= 2) {
+        int64_t last = desc->shape[desc->rank - 1];
+        out_desc->rank = desc->rank - 1;
+        out_desc->shape[out_desc->rank - 1] *= last;
+        out_desc->shape[out_desc->rank] = 0;
+    }
+    return WEFT_OK;
+}
+
+/* BERT's first checkpoints call a norm's weight and bias gamma and beta. */
+static const char *const old_norm[2][2] = {{"LayerNorm.weight", "LayerNorm.gamma"},
+                                           {"LayerNorm.bias", "LayerNorm.beta"}};
+
+weft_status weft_model_file_alias(const weft_model_config *config, const char *file_name, int index,
+                                  char *buffer, size_t buffer_bytes) {
+    WEFT_REQUIRE((unsigned)config->family < WEFT_FAMILIES, WEFT_E_ARG, "unknown model.family %d",
+                 (int)config->family);
+    const char *prefix = namings[config->family].prefix;
+    int place = index;
+    if (starts(file_name, prefix) && place-- == 0)
+        return check_fit(snprintf(buffer, buffer_bytes, "%s", file_name + strlen(prefix)),
+                         buffer_bytes, file_name);
+    for (int i = 0; i < 2 && config->family == WEFT_FAMILY_BERT; i++)
+        if (ends(file_name, old_norm[i][0]) && place-- == 0) {
+            int keep = (int)(strlen(file_name) - strlen(old_norm[i][0]));
+            return check_fit(
+                snprintf(buffer, buffer_bytes, "%.*s%s", keep, file_name, old_norm[i][1]),
+                buffer_bytes, file_name);
+        }
+    WEFT_FAIL(WEFT_E_NOT_FOUND, "%s has no %d names in files", file_name, index + 2);
+}
+
+bool weft_model_file_extra(const weft_model_config *config, const char *file_name) {
+    switch (config->family) {
+    case WEFT_FAMILY_GPT2: /* the causal mask, the fill value behind it, the tied head */
+        return ends(file_name, ".attn.bias") || ends(file_name, ".attn.masked_bias") ||
+               !strcmp(file_name, "lm_head.weight");
+    case WEFT_FAMILY_LLAMA: /* rotary frequencies */
+    case WEFT_FAMILY_MIXTRAL:
+    case WEFT_FAMILY_MISTRAL:
+    case WEFT_FAMILY_QWEN2:
+        return ends(file_name, ".rotary_emb.inv_freq") ||
+               (config->tied && !strcmp(file_name, "lm_head.weight"));
+    case WEFT_FAMILY_BERT: /* indices, the tied head, the head for sentence pairs */
+        return ends(file_name, "embeddings.position_ids") ||
+               ends(file_name, "embeddings.token_type_ids") ||
+               !strcmp(file_name, "cls.predictions.decoder.weight") ||
+               !strcmp(file_name, "cls.predictions.decoder.bias") ||
+               starts(file_name, "cls.seq_relationship.") || starts(file_name, "bert.pooler.") ||
+               starts(file_name, "pooler.");
+    case WEFT_FAMILY_VIT:
+        return starts(file_name, "vit.pooler.");
+    case WEFT_FAMILY_RESNET18:
+    case WEFT_FAMILY_RESNET50:
+        return ends(file_name, ".num_batches_tracked");
+    default:
+        return false;
+    }
+}

@@ -1,0 +1,300 @@
+/* Starting from the weights of a Hugging Face directory (config.json, safetensors), or of a step or
+ * run of ours, which is such a directory or holds some.
+ *
+ * Everything is looked up and checked before the first weight is written. Files hold f32, bf16, f16
+ * or f64; the session's tensors are written in place, converted on the way. */
+#include "interop/pretrained.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/io.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/tensor_set.h"
+#include "session/session.h"
+#include "tensor/tensor.h"
+
+enum { NAMES = 5, NAME_BYTES = 512 }; /* how many tensors a message names */
+
+static weft_status has_file(const char *directory, const char *name, bool *out) {
+    char *path = wefti_format("%s/%s", directory, name);
+    WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
+    *out = wefti_exists(path);
+    wefti_free(path);
+    return WEFT_OK;
+}
+
+/* A directory with a config.json stands for itself, a run's directory for its newest good step.
+ * verify: a step of ours is checked whole, for it has checksums. out_note (may be NULL): which
+ * steps were passed over and why, NULL for none; wefti_free it. */
+static weft_status resolve(const char *directory, bool verify, char **out, char **out_note) {
+    bool described = false, step = false;
+    if (out_note) *out_note = NULL;
+    WEFT_REQUIRE(wefti_exists(directory), WEFT_E_NOT_FOUND, "there is no directory %s", directory);
+    WEFT_REQUIRE(wefti_is_dir(directory), WEFT_E_NOT_FOUND,
+                 "%s is not a directory: give the one that holds config.json", directory);
+    WEFT_TRY(has_file(directory, "config.json", &described));
+    WEFT_TRY(has_file(directory, "manifest.json", &step));
+    const char *path = directory;
+    wefti_checkpoint *c = NULL;
+    if (!described || (step && verify)) {
+        weft_status status =
+            wefti_checkpoint_open(directory, WEFTI_CHECKPOINT_LATEST, &c, out_note);
+        WEFT_REQUIRE(status != WEFT_E_NOT_FOUND, WEFT_E_NOT_FOUND,
+                     "%s holds neither config.json nor a checkpoint of a run", directory);
+        WEFT_TRY(status);
+        path = wefti_checkpoint_path(c);
+    }
+    char *copy = wefti_strdup(path);
+    wefti_checkpoint_close(c);
+    WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for a path");
+    *out = copy;
+    return WEFT_OK;
+}
+
+weft_status wefti_pretrained_path(const char *directory, char **out, char **out_note) {
+    return resolve(directory, true, out, out_note);
+}
+
+static weft_status read_file(const char *directory, const char *name,
+                             weft_status (*read)(const char *json, weft_model_config *c),
+                             weft_model_config *c) {
+    enum { LIMIT = 16 << 20 };
+    char *path = wefti_format("%s/%s", directory, name), *text = NULL;
+    int64_t bytes;
+    WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
+    weft_status status = wefti_file_read(path, LIMIT, &text, &bytes);
+    wefti_free(path);
+    if (status == WEFT_OK && strlen(text) != (size_t)bytes)
+        status = WEFT_RAISE(WEFT_E_CORRUPT, "%s holds a NUL byte", name);
+    if (status == WEFT_OK) status = read(text, c);
+    wefti_free(text);
+    return status < 0 ? wefti_prefix(status, "%s", directory) : WEFT_OK;
+}
+
+static weft_status read_config(const char *directory, weft_model_config *out) {
+    bool more;
+    WEFT_TRY(read_file(directory, "config.json", weft_model_config_read, out));
+    WEFT_TRY(has_file(directory, "generation_config.json", &more));
+    if (!more || !weft_family_is_language(out->family)) return WEFT_OK;
+    return read_file(directory, "generation_config.json", weft_model_config_read_generation, out);
+}
+
+weft_status wefti_pretrained_config(const char *directory, weft_model_config *out) {
+    char *path;
+    WEFT_TRY(resolve(directory, false, &path, NULL));
+    weft_status status = read_config(path, out);
+    wefti_free(path);
+    return status;
+}
+
+/* A tensor of the session, or a part of it, and where its values are. */
+typedef struct match {
+    int tensor;    /* number in program 0 */
+    int64_t first; /* element of it */
+    int64_t elems;
+    weft_dtype dtype;
+    const wefti_safetensors_entry *entry;
+} match;
+
+typedef struct loading {
+    const weft_model_config *config;
+    const char *directory;
+    wefti_agreement *agreement; /* NULL: one process */
+    bool follows;               /* rank 0 reads */
+    wefti_tensor_set *set;
+    match *matches;
+    int64_t count, room;
+    wefti_text list; /* of what is wrong */
+    int64_t wrong;
+} loading;
+
+static void name_one(loading *l, const char *text) {
+    if (l->wrong < NAMES) wefti_text_add(&l->list, "%s%s", l->wrong ? ", " : "", text);
+    l->wrong++;
+}
+
+/* Fails when something was named: `what` with the list behind it. */
+static weft_status report(loading *l, weft_status status, const char *what) {
+    if (!l->wrong) return WEFT_OK;
+    if (l->wrong > NAMES) wefti_text_add(&l->list, " and %lld more", (long long)(l->wrong - NAMES));
+    char *list = wefti_text_take(&l->list);
+    status = WEFT_RAISE(status, "%s: %s %s", l->directory, what, list ? list : "(no memory)");
+    wefti_free(list);
+    return status;
+}
+
+/* Under the usual name, or one of the others. */
+static weft_status find(const loading *l, const char *name, const wefti_safetensors_entry **out) {
+    char other[NAME_BYTES];
+    *out = wefti_tensor_set_find(l->set, name);
+    for (int i = 0; !*out; i++) {
+        weft_status status = weft_model_file_alias(l->config, name, i, other, sizeof other);
+        if (status == WEFT_E_NOT_FOUND) return WEFT_OK;
+        WEFT_TRY(status);
+        *out = wefti_tensor_set_find(l->set, other);
+    }
+    return WEFT_OK;
+}
+
+/* `desc` is what the file should hold as `name`. */
+static weft_status match_part(loading *l, int tensor, int64_t part, const char *name,
+                              weft_desc desc) {
+    char text[NAME_BYTES + 500];
+    const wefti_safetensors_entry *e;
+    WEFT_TRY(find(l, name, &e));
+    if (!e) {
+        name_one(l, name);
+        return WEFT_OK;
+    }
+    weft_desc there = e->desc;
+    there.dtype = desc.dtype;
+    if (e->desc.rank < 0 || !wefti_dtype_is_float(e->desc.dtype))
+        WEFT_FAIL(WEFT_E_NO_IMPL, "%s: %s is %s: only F32, BF16, F16 and F64 are supported",
+                  l->directory, e->name, e->dtype);
+    if (!wefti_desc_equal(&there, &desc)) {
+        (void)snprintf(text, sizeof text, "%s is %s, not %s", e->name,
+                       wefti_desc_text(&e->desc).text, wefti_desc_text(&desc).text);
+        WEFT_FAIL(WEFT_E_SHAPE, "%s: the model does not fit: %s", l->directory, text);
+    }
+    WEFT_TRY(WEFT_GROW(l->matches, l->count, l->room));
+    l->matches[l->count++] =
+        (match){tensor, part * weft_desc_elems(&desc), weft_desc_elems(&desc), desc.dtype, e};
+    return WEFT_OK;
+}
+
+static weft_status match_one(loading *l, int tensor, const weft_tensor_info *t) {
+    char name[NAME_BYTES];
+    for (int64_t part = 0;; part++) {
+        weft_desc desc;
+        weft_status status =
+            weft_model_file_name(l->config, t->name, &t->desc, part, name, sizeof name, &desc);
+        if (status == WEFT_E_NOT_FOUND) return WEFT_OK; /* a cache, or the end */
+        WEFT_TRY(status);
+        WEFT_TRY(match_part(l, tensor, part, name, desc));
+    }
+}
+
+static int by_entry(const void *a, const void *b) {
+    const wefti_safetensors_entry *x = ((const match *)a)->entry, *y = ((const match *)b)->entry;
+    return (x > y) - (x < y);
+}
+
+/* Tensors that nobody asked for would be lost in silence. `l->matches` is ordered by entry. */
+static weft_status check_rest(loading *l) {
+    for (int64_t i = 0; i < wefti_tensor_set_count(l->set); i++) {
+        match key = {.entry = wefti_tensor_set_at(l->set, i)};
+        if (l->count && bsearch(&key, l->matches, (size_t)l->count, sizeof *l->matches, by_entry))
+            continue;
+        if (!weft_model_file_extra(l->config, key.entry->name)) name_one(l, key.entry->name);
+    }
+    char what[80];
+    (void)snprintf(what, sizeof what, "a %s has no tensors", weft_family_text(l->config->family));
+    return report(l, WEFT_E_NO_IMPL, what);
+}
+
+static weft_status match_all(loading *l, const weft_session *session) {
+    for (int i = 0; i < weft_session_tensors(session, 0); i++) {
+        weft_tensor_info t;
+        WEFT_TRY(weft_session_tensor(session, 0, i, &t));
+        if (t.role == WEFT_ROLE_PARAM || t.role == WEFT_ROLE_STATE) WEFT_TRY(match_one(l, i, &t));
+    }
+    WEFT_TRY(report(l, WEFT_E_NOT_FOUND, "these tensors are missing:"));
+    if (l->count) qsort(l->matches, (size_t)l->count, sizeof *l->matches, by_entry);
+    return check_rest(l);
+}
+
+/* Elements [first, first + count) of a tensor of a file. */
+static weft_status convert(weft_dtype to, void *dst, const wefti_safetensors_entry *e,
+                           int64_t first, int64_t count) {
+    enum { PIECE = 4096 };
+    double piece[PIECE]; /* aligned for all */
+    weft_dtype from = e->desc.dtype;
+    int64_t bytes = (int64_t)weft_dtype_bytes(from), at = e->at + first * bytes;
+    if (to == from) return wefti_reader_at(e->reader, at, count * bytes, dst);
+    for (int64_t i = 0; i < count; i += PIECE) {
+        int64_t n = count - i < PIECE ? count - i : PIECE;
+        WEFT_TRY(wefti_reader_at(e->reader, at + i * bytes, n * bytes, piece));
+        if (to == WEFT_F32 && from == WEFT_BF16) { /* what large models come in */
+            const uint16_t *half = (const uint16_t *)(const void *)piece;
+            for (int64_t k = 0; k < n; k++) ((float *)dst)[i + k] = wefti_bf16_to_f32(half[k]);
+            continue;
+        }
+        wefti_convert(to, (char *)dst + (size_t)i * weft_dtype_bytes(to), from, piece, n);
+    }
+    return WEFT_OK;
+}
+
+static weft_status take(void *context, int64_t first, int64_t count, void *out) {
+    const match *m = context;
+    return convert(m->dtype, out, m->entry, first, count);
+}
+
+static weft_status look(loading *l, const weft_session *session) {
+    WEFT_TRY(wefti_tensor_set_open(l->directory, &l->set));
+    return match_all(l, session);
+}
+
+/* What rank 0 has found, to all, who then know what is filled. */
+static weft_status share(loading *l, weft_status status) {
+    if (!l->agreement) return status;
+    WEFT_TRY(wefti_agree_spread(l->agreement, status, &l->count, sizeof l->count));
+    if (l->follows) WEFT_NEW_ARRAY(l->matches, match, l->count + 1);
+    return wefti_agree_spread(l->agreement, WEFT_OK, l->matches,
+                              l->count * (int64_t)sizeof *l->matches);
+}
+
+static weft_status load(loading *l, weft_session *session) {
+    WEFT_TRY(share(l, l->follows ? WEFT_OK : look(l, session)));
+    for (int64_t i = 0; i < l->count; i++) {
+        match *m = &l->matches[i];
+        WEFT_TRY(wefti_session_fill(session, 0, m->tensor, m->first, m->elems, take, m));
+    }
+    return WEFT_OK;
+}
+
+static weft_status end(loading *l, weft_status status) {
+    wefti_text_free(&l->list);
+    wefti_free(l->matches);
+    wefti_tensor_set_close(l->set);
+    return status;
+}
+
+weft_status wefti_pretrained_load_path(weft_session *session, const weft_model_config *config,
+                                       const char *path) {
+    loading l = {.config = config, .directory = path};
+    return end(&l, load(&l, session));
+}
+
+weft_status wefti_pretrained_load_across(wefti_agreement *agreement, bool follows,
+                                         weft_session *session, const weft_model_config *config,
+                                         const char *directory, char **out_note) {
+    char *path = NULL;
+    *out_note = NULL;
+    if (!follows) WEFT_TRY(resolve(directory, true, &path, out_note));
+    loading l = {.config = config, .directory = path, .agreement = agreement, .follows = follows};
+    weft_status status = end(&l, load(&l, session));
+    wefti_free(path);
+    return status;
+}
+
+weft_status wefti_pretrained_load(weft_session *session, const weft_model_config *config,
+                                  const char *directory) {
+    char *path;
+    WEFT_TRY(resolve(directory, true, &path, NULL));
+    weft_status status = wefti_pretrained_load_path(session, config, path);
+    wefti_free(path);
+    return status;
+}
+
+void wefti_ends_of_tokenizer(const weft_tokenizer *tokenizer, weft_model_config *config) {
+    static const char *const names[] = {"<|endoftext|>", "</s>", "<|end_of_text|>", "<|eot_id|>"};
+    if (config->end_count > 0) return;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        int32_t token = weft_tokenizer_find(tokenizer, names[i]);
+        if (token >= 0 && token < config->vocab) config->ends[config->end_count++] = token;
+    }
+}

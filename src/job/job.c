@@ -1,0 +1,310 @@
+/* Job files: the tree and the overrides into a job. See weft/job.h and job/job.h. */
+#include "job/job.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/io.h"
+
+/* The job that callers see is the first member, so that it can be freed by its address. */
+typedef struct loaded_job {
+    weft_job job;
+    wefti_arena *arena;
+    weft_plan *plan;
+} loaded_job;
+
+static int find_row(const char *path) {
+    int rows;
+    const wefti_job_row *table = wefti_job_table(&rows);
+    for (int i = 0; i < rows; i++)
+        if (!strcmp(table[i].path, path)) return i;
+    return -1;
+}
+
+/* True when some key lies below `path`; "" is the whole job. */
+static bool is_section(const char *path) {
+    int rows;
+    const wefti_job_row *table = wefti_job_table(&rows);
+    size_t length = strlen(path);
+    for (int i = 0; i < rows; i++)
+        if (!length || (!strncmp(table[i].path, path, length) && table[i].path[length] == '.'))
+            return true;
+    return false;
+}
+
+/* The words that may stand directly in `section`: collected into `names`, whose texts lie in
+ * `storage`. */
+typedef struct name_list {
+    const char *names[WEFTI_JOB_KEYS_MAX + 1];
+    char storage[WEFTI_JOB_KEYS_MAX][WEFTI_JOB_PATH];
+} name_list;
+
+static void list_names(const char *section, name_list *list) {
+    int rows, count = 0;
+    const wefti_job_row *table = wefti_job_table(&rows);
+    size_t length = strlen(section), skip = length ? length + 1 : 0;
+    for (int i = 0; i < rows; i++) {
+        if (length && (strncmp(table[i].path, section, length) || table[i].path[length] != '.'))
+            continue;
+        const char *name = table[i].path + skip;
+        snprintf(list->storage[count], WEFTI_JOB_PATH, "%.*s", (int)strcspn(name, "."), name);
+        if (count && !strcmp(list->storage[count - 1], list->storage[count])) continue;
+        list->names[count] = list->storage[count];
+        count++;
+    }
+    list->names[count] = NULL;
+}
+
+/* The full path of a key whose last word is `word`: for a key that was written in the wrong
+ * section. */
+static const char *elsewhere(const char *word) {
+    int rows;
+    const wefti_job_row *table = wefti_job_table(&rows);
+    for (int i = 0; i < rows; i++) {
+        const char *last = strrchr(table[i].path, '.');
+        if (!strcmp(last + 1, word)) return table[i].path;
+    }
+    return NULL;
+}
+
+static weft_status unknown(const wefti_job_draft *draft, const wefti_job_mark *mark,
+                           const char *section, const char *word) {
+    name_list list;
+    char where[512];
+    list_names(section, &list);
+    wefti_job_where(draft, mark, where);
+    const char *near = wefti_nearest(word, list.names), *path = elsewhere(word);
+    const char *in = *section ? " in " : "";
+    if (path)
+        WEFT_FAIL(WEFT_E_ARG, "%sunknown key '%.100s'%s%s; did you mean %s?", where, word, in,
+                  section, path);
+    if (near)
+        WEFT_FAIL(WEFT_E_ARG, "%sunknown key '%.100s'%s%s; did you mean '%s'?", where, word, in,
+                  section, near);
+    wefti_text known = {0};
+    for (const char *const *n = list.names; *n; n++)
+        wefti_text_add(&known, "%s%s", n == list.names ? "" : ", ", *n);
+    char *text = wefti_text_take(&known);
+    weft_status status = WEFT_RAISE(WEFT_E_ARG, "%sunknown key '%.100s'%s%s; known are: %s", where,
+                                    word, in, section, text ? text : "");
+    wefti_free(text);
+    return status;
+}
+
+static weft_status apply_section(wefti_job_draft *draft, const char *section,
+                                 const wefti_yaml *tree);
+
+/* One entry: a key, a section, or a word that stands for the `name` or `mode` in a section
+ * (schedule: cosine). */
+static weft_status apply(wefti_job_draft *draft, const char *section, const char *word,
+                         const wefti_yaml *value, const wefti_job_mark *mark) {
+    char path[WEFTI_JOB_PATH], name[WEFTI_JOB_PATH + 8], where[512];
+    int length = snprintf(path, sizeof path, "%s%s%s", section, *section ? "." : "", word);
+    if (length >= (int)sizeof path) return unknown(draft, mark, section, word);
+    int row = find_row(path);
+    if (row >= 0) return wefti_job_store(draft, row, value, mark);
+    if (!*word || !is_section(path)) return unknown(draft, mark, section, word);
+    if (value->kind == WEFTI_YAML_MAPPING) return apply_section(draft, path, value);
+    bool nothing = value->kind == WEFTI_YAML_SCALAR && !*value->text && !value->quoted;
+    if (nothing && value->line) return WEFT_OK;
+    snprintf(name, sizeof name, "%s.name", path);
+    row = find_row(name);
+    if (row < 0) {
+        snprintf(name, sizeof name, "%s.mode", path);
+        row = find_row(name);
+    }
+    if (row >= 0 && value->kind == WEFTI_YAML_SCALAR)
+        return wefti_job_store(draft, row, value, mark);
+    WEFT_FAIL(WEFT_E_ARG, "%s%s is a section: its keys stand below it, indented, as 'key: value'",
+              wefti_job_where(draft, mark, where), path);
+}
+
+static weft_status apply_section(wefti_job_draft *draft, const char *section,
+                                 const wefti_yaml *tree) {
+    for (const wefti_yaml *child = tree->first; child; child = child->next) {
+        wefti_job_mark mark = {.line = child->line, .column = child->column};
+        WEFT_TRY(apply(draft, section, child->key, child, &mark));
+    }
+    return WEFT_OK;
+}
+
+/* The value of an override: text, or a list of texts in brackets. Needs no YAML reader. */
+static weft_status override_value(wefti_job_draft *draft, const char *text, wefti_yaml *out) {
+    char *copy = wefti_arena_strdup(draft->arena, text);
+    WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for a job");
+    size_t length = strlen(copy);
+    *out = (wefti_yaml){.kind = WEFTI_YAML_SCALAR, .text = copy};
+    if (length < 2 || copy[0] != '[' || copy[length - 1] != ']') return WEFT_OK;
+    copy[length - 1] = '\0';
+    wefti_yaml **last = &out->first;
+    char *rest = copy + 1;
+    while (rest &&
+           rest[strspn(rest, " ")]) { /* a comma behind the last item adds none, as in YAML */
+        wefti_yaml *node = wefti_arena_alloc(draft->arena, sizeof *node);
+        WEFT_REQUIRE(node, WEFT_E_NOMEM, "no memory for a job");
+        char *item = strsep(&rest, ",");
+        item += strspn(item, " ");
+        for (size_t end = strlen(item); end && item[end - 1] == ' '; end--) item[end - 1] = '\0';
+        *node = (wefti_yaml){.kind = WEFTI_YAML_SCALAR, .text = item};
+        *last = node;
+        last = &node->next;
+        out->count++;
+    }
+    out->kind = WEFTI_YAML_SEQUENCE;
+    return WEFT_OK;
+}
+
+/* An override's section that is none: what of its path is wrong. */
+static weft_status no_section(wefti_job_draft *draft, const wefti_job_mark *mark, char *section) {
+    char where[512];
+    for (char *dot = section;; dot++) {
+        dot += strcspn(dot, ".");
+        bool last = !*dot;
+        *dot = '\0';
+        if (find_row(section) >= 0)
+            WEFT_FAIL(WEFT_E_ARG, "%s%s has no keys of its own: it is given whole, %s=...",
+                      wefti_job_where(draft, mark, where), section, section);
+        if (!is_section(section) || last) break;
+        *dot = '.';
+    }
+    char *dot = strrchr(section, '.');
+    if (!dot) return unknown(draft, mark, "", section);
+    *dot = '\0';
+    return unknown(draft, mark, section, dot + 1);
+}
+
+static weft_status apply_override(wefti_job_draft *draft, const char *word) {
+    const char *equals = strchr(word, '=');
+    WEFT_REQUIRE(equals && equals != word, WEFT_E_ARG,
+                 "'%.200s' is not of the form key=value, for example train.steps=500", word);
+    char path[WEFTI_JOB_PATH], full[WEFTI_JOB_PATH];
+    wefti_job_mark mark = {.override = word};
+    snprintf(path, sizeof path, "%.*s", (int)(equals - word), word);
+    memcpy(full, path, sizeof full);
+    char *dot = strrchr(path, '.');
+    const char *section = "", *last = path;
+    wefti_yaml value;
+    if (dot) {
+        *dot = '\0';
+        section = path;
+        last = dot + 1;
+        if (!is_section(section)) return no_section(draft, &mark, path);
+    }
+    int rows, row = find_row(full);
+    bool list = row >= 0 && wefti_job_is_list(wefti_job_table(&rows)[row].kind);
+    if (list && strchr("[{", equals[1]))
+        WEFT_TRY(wefti_job_flow_parse(draft->arena, word, equals + 1, &value));
+    else
+        WEFT_TRY(override_value(draft, equals + 1, &value));
+    return apply(draft, section, last, &value, &mark);
+}
+
+static weft_status apply_defaults(wefti_job_draft *draft) {
+    int rows;
+    const wefti_job_row *table = wefti_job_table(&rows);
+    wefti_job_mark none = {0};
+    for (int i = 0; i < rows; i++) {
+        if (wefti_job_row_auto(&table[i])) continue; /* resolved at the end */
+        wefti_yaml value = {.kind = WEFTI_YAML_SCALAR, .text = table[i].default_text};
+        WEFT_TRY(wefti_job_store(draft, i, &value, &none));
+        draft->marks[i].given = false;
+    }
+    return WEFT_OK;
+}
+
+/* model.from and parallel.plan tell what would stand in these keys. */
+static bool told_elsewhere(const weft_job *job, const wefti_job_row *row) {
+    static const char section[] = "parallel.";
+    if (row->of_model && *job->model.from) return true;
+    return *job->parallel.plan && !strncmp(row->path, section, sizeof section - 1) &&
+           strcmp(row->path, "parallel.plan") != 0 && strcmp(row->path, "parallel.links") != 0 &&
+           strcmp(row->path, "parallel.devices") != 0;
+}
+
+/* The whole job as text: sections as they change from one path to the next. */
+static weft_status write_job(wefti_job_draft *draft) {
+    int rows;
+    const wefti_job_row *table = wefti_job_table(&rows);
+    wefti_text out = {0};
+    const char *before = "";
+    for (int i = 0; i < rows; i++) {
+        const char *path = table[i].path;
+        if (told_elsewhere(&draft->job, &table[i]) || !wefti_job_is_used(&draft->job, path))
+            continue;
+        int same = 0, depth = 0; /* bytes shared in whole sections, sections passed */
+        for (int at = 0; path[at] && path[at] == before[at]; at++)
+            if (path[at] == '.') same = at + 1;
+        for (int at = 0; at < same; at++) depth += path[at] == '.';
+        const char *rest = path + same;
+        for (const char *dot; (dot = strchr(rest, '.')); rest = dot + 1)
+            wefti_text_add(&out, "%*s%.*s:\n", 2 * depth++, "", (int)(dot - rest), rest);
+        wefti_text_add(&out, "%*s%s: ", 2 * depth, "", rest);
+        wefti_job_write_value(&draft->job, &table[i], &out);
+        wefti_text_add(&out, "\n");
+        before = path;
+    }
+    char *text = wefti_text_take(&out);
+    if (text) draft->job.text = wefti_arena_strdup(draft->arena, text);
+    wefti_free(text);
+    WEFT_REQUIRE(draft->job.text, WEFT_E_NOMEM, "no memory for a job");
+    return WEFT_OK;
+}
+
+static weft_status read_job(wefti_job_draft *draft, const char *text, int64_t bytes,
+                            const char *const *overrides, int count) {
+    WEFT_TRY(apply_defaults(draft));
+    if (text) {
+        wefti_yaml *tree;
+        WEFT_TRY(wefti_yaml_parse(draft->name, text, bytes, draft->arena, &tree));
+        WEFT_REQUIRE(tree->kind == WEFTI_YAML_MAPPING, WEFT_E_ARG,
+                     "%s:%d:%d: a job is written as 'section:' with 'key: value' lines below it",
+                     draft->name, tree->line, tree->column);
+        WEFT_TRY(apply_section(draft, "", tree));
+    }
+    for (int i = 0; i < count; i++) WEFT_TRY(apply_override(draft, overrides[i]));
+    WEFT_TRY(wefti_job_resolve(draft));
+    return write_job(draft);
+}
+
+weft_status weft_job_parse(const char *name, const char *text, int64_t bytes,
+                           const char *const *overrides, int count, weft_job **out) {
+    WEFT_REQUIRE(name && out && bytes >= 0 && count >= 0 && (overrides || !count), WEFT_E_ARG,
+                 "weft_job_parse needs a name, a place for the result and a count of overrides");
+    wefti_job_draft draft = {.name = name};
+    loaded_job *loaded = wefti_calloc(1, sizeof *loaded);
+    WEFT_REQUIRE(loaded, WEFT_E_NOMEM, "no memory for a job");
+    weft_status status;
+    WEFT_TRY_OR(err_arena, status, wefti_arena_create(&draft.arena));
+    WEFT_TRY_OR(err_read, status, read_job(&draft, text, bytes, overrides, count));
+    loaded->job = draft.job;
+    loaded->arena = draft.arena;
+    loaded->plan = draft.plan;
+    *out = &loaded->job;
+    return WEFT_OK;
+err_read:
+    weft_plan_destroy(draft.plan);
+    wefti_arena_destroy(draft.arena);
+err_arena:
+    wefti_free(loaded);
+    return status;
+}
+
+weft_status weft_job_load(const char *path, const char *const *overrides, int count,
+                          weft_job **out) {
+    if (!path || !*path) return weft_job_parse("the command line", NULL, 0, overrides, count, out);
+    char *text;
+    int64_t bytes;
+    WEFT_TRY(wefti_file_read(path, WEFTI_YAML_BYTES, &text, &bytes));
+    weft_status status = weft_job_parse(path, text, bytes, overrides, count, out);
+    wefti_free(text);
+    WEFT_TRY(status);
+    return WEFT_OK;
+}
+
+void weft_job_free(weft_job *job) {
+    if (!job) return;
+    loaded_job *loaded = (loaded_job *)(void *)job;
+    weft_plan_destroy(loaded->plan);
+    wefti_arena_destroy(loaded->arena);
+    wefti_free(loaded);
+}

@@ -1,0 +1,111 @@
+/* Inside of job files: the table of keys, a job while it is read, values. Public side: weft/job.h.
+ */
+#ifndef WEFTI_JOB_JOB_H
+#define WEFTI_JOB_JOB_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/memory.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "job/yaml.h"
+#include "weft/job.h"
+
+typedef enum wefti_job_kind {
+    WEFTI_JOB_TEXT,     /* const char * */
+    WEFTI_JOB_CHOICE,   /* an enum, by its number in `words` */
+    WEFTI_JOB_INTEGER,  /* int64_t or uint64_t */
+    WEFTI_JOB_REAL,     /* double */
+    WEFTI_JOB_FLAG,     /* bool */
+    WEFTI_JOB_BYTES,    /* int64_t */
+    WEFTI_JOB_INTEGERS, /* int64_t [count] */
+    WEFTI_JOB_REALS,    /* double [count] */
+    WEFTI_JOB_SHARE,    /* const char * and, next to it, double */
+    /* Lists, in lists.c: weft_job_pairs. */
+    WEFTI_JOB_SIZES,   /* {name: size} */
+    WEFTI_JOB_MESHES,  /* [{name: size}] */
+    WEFTI_JOB_SPLITS,  /* [{match, split}] */
+    WEFTI_JOB_LAYOUTS, /* [{match, layout}] */
+    WEFTI_JOB_STAGES,  /* [{match, stage}] */
+    WEFTI_JOB_TEXTS,
+    WEFTI_JOB_DATASET, /* weft_job_dataset: a choice, or {name: layout} */
+    WEFTI_JOB_BUCKETS, /* const char *: bytes, or whole numbers */
+} wefti_job_kind;
+
+typedef struct wefti_job_row {
+    const char *path, *default_text, *help;
+    wefti_job_kind kind;
+    int count; /* INTEGERS, REALS: how many */
+    size_t offset;
+    double min, max;
+    const char *const *words; /* CHOICE: NULL-terminated */
+    bool of_model;            /* cannot stand beside model.from */
+} wefti_job_row;
+
+enum { WEFTI_JOB_KEYS_MAX = 128, WEFTI_JOB_PATH = 64 };
+const wefti_job_row *wefti_job_table(int *out_count);
+bool wefti_job_row_auto(const wefti_job_row *row); /* its default is "auto" */
+
+/* What a value was read from; for messages and to know what was left out. */
+typedef struct wefti_job_mark {
+    bool given;
+    int line, column;     /* in the file, or */
+    const char *override; /* the word */
+} wefti_job_mark;
+
+/* A job while it is read. */
+typedef struct wefti_job_draft {
+    weft_job job;
+    wefti_arena *arena;
+    const char *name; /* of the file */
+    wefti_job_mark marks[WEFTI_JOB_KEYS_MAX];
+    weft_plan *plan; /* of the section `parallel`, once resolved; the caller's to destroy */
+} wefti_job_draft;
+
+/* "job.yaml:12:3: ", or "'train.steps=x': ": where a value came from. `out` has room for 512 bytes.
+ */
+const char *wefti_job_where(const wefti_job_draft *draft, const wefti_job_mark *mark, char *out);
+
+/* Store the value of one row; `mark` says where it stands. "auto", where the row knows it, stores
+ * nothing and leaves the row as not given. */
+weft_status wefti_job_store(wefti_job_draft *draft, int row, const wefti_yaml *value,
+                            const wefti_job_mark *mark) WEFT_CHECKED;
+/* The value as it would be written in a file. */
+void wefti_job_write_value(const weft_job *job, const wefti_job_row *row, wefti_text *out);
+
+/* The complaint about a value: "<where><key> must be <what it must be>; it is '<text>'", or a list
+ * of so many, or a section. */
+weft_status wefti_job_refuse(const wefti_job_draft *draft, const wefti_job_row *row,
+                             const wefti_job_mark *mark, const wefti_yaml *value) WEFT_CHECKED;
+/* Append `text` in double quotes, as YAML and the overrides read it. */
+void wefti_job_write_quoted(const char *text, wefti_text *out);
+bool wefti_job_read_bytes(const char *text, int64_t *out); /* "2GiB" */
+
+/* lists.c: the kinds from SIZES on, in a file, in an override, and written. */
+bool wefti_job_is_list(wefti_job_kind kind);
+weft_status wefti_job_store_list(wefti_job_draft *draft, const wefti_job_row *row, void *field,
+                                 const wefti_yaml *value, const wefti_job_mark *mark) WEFT_CHECKED;
+void wefti_job_write_list(const wefti_job_row *row, const void *field, wefti_text *out);
+/* flow.c: lists in brackets and mappings in braces, for overrides: what YAML calls flow style,
+ * read without a YAML reader. `text` is the end of `word`, the override. Commas within parentheses
+ * belong to the text. */
+weft_status wefti_job_flow_parse(wefti_arena *arena, const char *word, const char *text,
+                                 wefti_yaml *out) WEFT_CHECKED;
+
+/* parallel.c: the plan of the section `parallel`; *out is NULL when it says nothing. Fills in
+ * what the section left out. */
+weft_status wefti_job_plan(wefti_job_draft *draft, weft_plan **out) WEFT_CHECKED;
+
+/* The mark of a key; one that was not given when there is no such key. */
+const wefti_job_mark *wefti_job_mark_of(const wefti_job_draft *draft, const char *path);
+
+/* Fill in what was left out, then check the values against each other. */
+weft_status wefti_job_resolve(wefti_job_draft *draft) WEFT_CHECKED;
+/* uses.c: keys that say nothing of the model's family, the optimizer or the schedule are
+ * refused, and not written. */
+weft_status wefti_job_check_uses(const wefti_job_draft *draft) WEFT_CHECKED;
+bool wefti_job_is_used(const weft_job *job, const char *key);
+
+#endif

@@ -1,0 +1,321 @@
+/* Values of a job that are lists or mappings: into pairs of texts, and back. See job/job.h. */
+#include "job/job.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LEAST_BUCKET = 1024 }; /* bytes; less is a number of MB that was meant for other software */
+
+bool wefti_job_is_list(wefti_job_kind kind) {
+    return kind >= WEFTI_JOB_SIZES;
+}
+
+/* A list that is being read. */
+typedef struct reader {
+    wefti_job_draft *draft;
+    const wefti_job_row *row;
+    const wefti_job_mark *mark;
+    weft_job_pair *pairs;
+    int64_t count;
+} reader;
+
+static weft_status no_memory(void) {
+    return WEFT_RAISE(WEFT_E_NOMEM, "no memory for a job");
+}
+
+/* Where an entry stands; of an override only the word is known. */
+static wefti_job_mark mark_at(const reader *r, const wefti_yaml *value) {
+    wefti_job_mark mark = *r->mark;
+    if (value->line) {
+        mark.line = value->line;
+        mark.column = value->column;
+    }
+    return mark;
+}
+
+static weft_status refuse(const reader *r, const wefti_yaml *value) {
+    wefti_job_mark mark = mark_at(r, value);
+    return wefti_job_refuse(r->draft, r->row, &mark, value);
+}
+
+static bool is_number(const wefti_yaml *value) {
+    return value->kind == WEFTI_YAML_SCALAR && *value->text &&
+           strspn(value->text, "0123456789") == strlen(value->text) && strlen(value->text) < 10;
+}
+
+/* Of an axis: it has one device at least. */
+static bool is_size(const wefti_yaml *value) {
+    return is_number(value) && strspn(value->text, "0") < strlen(value->text);
+}
+
+/* Room for one pair for each child. */
+static weft_status begin(reader *r, const wefti_yaml *value) {
+    r->pairs = wefti_arena_alloc(r->draft->arena, ((size_t)value->count + 1) * sizeof *r->pairs);
+    return r->pairs ? WEFT_OK : no_memory();
+}
+
+static weft_status add(reader *r, const wefti_yaml *entry, const char *key, const char *value) {
+    wefti_arena *arena = r->draft->arena;
+    wefti_job_mark mark = mark_at(r, entry);
+    char where[512];
+    wefti_job_where(r->draft, &mark, where);
+    size_t length = strlen(where); /* without the ": " */
+    where[length > 2 ? length - 2 : 0] = '\0';
+    weft_job_pair pair = {wefti_arena_strdup(arena, key), wefti_arena_strdup(arena, value),
+                          wefti_arena_strdup(arena, where)};
+    if (!pair.key || !pair.value || !pair.where) return no_memory();
+    r->pairs[r->count++] = pair;
+    return WEFT_OK;
+}
+
+/* ---- values as text ---- */
+
+/* "dp", or "dp+sp" of [dp, sp] */
+static weft_status write_axes(const reader *r, const wefti_yaml *value, wefti_text *out) {
+    if (value->kind == WEFTI_YAML_SCALAR) {
+        wefti_text_add(out, "%s", value->text);
+        return WEFT_OK;
+    }
+    if (value->kind != WEFTI_YAML_SEQUENCE || !value->count) return refuse(r, value);
+    for (const wefti_yaml *axis = value->first; axis; axis = axis->next) {
+        if (axis->kind != WEFTI_YAML_SCALAR) return refuse(r, axis);
+        wefti_text_add(out, "%s%s", axis == value->first ? "" : "+", axis->text);
+    }
+    return WEFT_OK;
+}
+
+/* {n0: tp, m0: [dp, sp]}: "n0=tp m0=dp+sp" */
+static weft_status write_mapping(const reader *r, const wefti_yaml *value, wefti_text *out) {
+    for (const wefti_yaml *child = value->first; child; child = child->next) {
+        wefti_text_add(out, "%s%s=", child == value->first ? "" : " ", child->key);
+        WEFT_TRY(write_axes(r, child, out));
+    }
+    return WEFT_OK;
+}
+
+/* [[2, 1], [1, 4]]: "((2,1),(1,4))" */
+static weft_status write_cuts(const reader *r, const wefti_yaml *value, wefti_text *out) {
+    wefti_text_add(out, "(");
+    for (const wefti_yaml *input = value->first; input; input = input->next) {
+        if (input->kind != WEFTI_YAML_SEQUENCE) return refuse(r, input);
+        wefti_text_add(out, input == value->first ? "(" : ",(");
+        for (const wefti_yaml *cut = input->first; cut; cut = cut->next) {
+            if (!is_number(cut)) return refuse(r, cut);
+            wefti_text_add(out, "%s%s", cut == input->first ? "" : ",", cut->text);
+        }
+        wefti_text_add(out, ")");
+    }
+    wefti_text_add(out, ")");
+    return WEFT_OK;
+}
+
+/* [dp, -, [tp, sp]]: "[dp, -, tp+sp]" */
+static weft_status write_layout(const reader *r, const wefti_yaml *value, wefti_text *out) {
+    wefti_text_add(out, "[");
+    for (const wefti_yaml *dim = value->first; dim; dim = dim->next) {
+        if (dim != value->first) wefti_text_add(out, ", ");
+        WEFT_TRY(write_axes(r, dim, out));
+    }
+    wefti_text_add(out, "]");
+    return WEFT_OK;
+}
+
+static weft_status write_text(const reader *r, const wefti_yaml *value, wefti_text *out) {
+    wefti_job_kind kind = r->row->kind;
+    bool layout = kind == WEFTI_JOB_LAYOUTS || kind == WEFTI_JOB_DATASET;
+    if (value->kind == WEFTI_YAML_SCALAR) {
+        if (kind == WEFTI_JOB_STAGES && !is_number(value)) return refuse(r, value);
+        wefti_text_add(out, "%s", value->text);
+        return WEFT_OK;
+    }
+    if (value->kind == WEFTI_YAML_SEQUENCE && layout) return write_layout(r, value, out);
+    if (value->kind == WEFTI_YAML_SEQUENCE && kind == WEFTI_JOB_SPLITS)
+        return write_cuts(r, value, out);
+    if (value->kind == WEFTI_YAML_MAPPING && (kind == WEFTI_JOB_SPLITS || kind == WEFTI_JOB_MESHES))
+        return write_mapping(r, value, out);
+    return refuse(r, value);
+}
+
+/* Add a pair whose value is written as a text. */
+static weft_status add_value(reader *r, const wefti_yaml *entry, const char *key,
+                             const wefti_yaml *value) {
+    wefti_text text = {0};
+    weft_status status = write_text(r, value, &text);
+    char *taken = wefti_text_take(&text);
+    if (status >= 0) status = taken ? add(r, entry, key, taken) : no_memory();
+    wefti_free(taken);
+    return status;
+}
+
+/* ---- lists ---- */
+
+static const char *second_key(wefti_job_kind kind) {
+    return kind == WEFTI_JOB_SPLITS ? "split" : kind == WEFTI_JOB_LAYOUTS ? "layout" : "stage";
+}
+
+/* {match: pattern, split: value} */
+static weft_status read_rule(reader *r, const wefti_yaml *entry) {
+    const char *const names[] = {"match", second_key(r->row->kind), NULL};
+    const wefti_yaml *found[2] = {NULL, NULL};
+    wefti_job_mark mark = mark_at(r, entry);
+    char where[512];
+    if (entry->kind != WEFTI_YAML_MAPPING) return refuse(r, entry);
+    for (const wefti_yaml *child = entry->first; child; child = child->next) {
+        int which = !strcmp(child->key, names[0]) ? 0 : !strcmp(child->key, names[1]) ? 1 : 2;
+        if (which == 2) {
+            mark = mark_at(r, child);
+            WEFT_FAIL(WEFT_E_ARG, "%sunknown key '%.60s' in %s; an entry has 'match' and '%s'",
+                      wefti_job_where(r->draft, &mark, where), child->key, r->row->path, names[1]);
+        }
+        found[which] = child;
+    }
+    for (int i = 0; i < 2; i++)
+        WEFT_REQUIRE(found[i], WEFT_E_ARG, "%san entry of %s needs '%s'",
+                     wefti_job_where(r->draft, &mark, where), r->row->path, names[i]);
+    if (found[0]->kind != WEFTI_YAML_SCALAR) return refuse(r, found[0]);
+    return add_value(r, entry, found[0]->text, found[1]);
+}
+
+static weft_status read_item(reader *r, const wefti_yaml *item) {
+    if (r->row->kind == WEFTI_JOB_MESHES) return add_value(r, item, "", item);
+    if (r->row->kind != WEFTI_JOB_TEXTS) return read_rule(r, item);
+    return item->kind == WEFTI_YAML_SCALAR ? add(r, item, item->text, "") : refuse(r, item);
+}
+
+static weft_status read_sequence(reader *r, const wefti_yaml *value) {
+    WEFT_TRY(begin(r, value));
+    if (value->kind == WEFTI_YAML_SCALAR && r->row->kind == WEFTI_JOB_TEXTS)
+        return add(r, value, value->text, ""); /* one text stands for a list of one */
+    if (value->kind != WEFTI_YAML_SEQUENCE) return refuse(r, value);
+    for (const wefti_yaml *item = value->first; item; item = item->next)
+        WEFT_TRY(read_item(r, item));
+    return WEFT_OK;
+}
+
+/* {axis: size}, {input: layout} */
+static weft_status read_mapping(reader *r, const wefti_yaml *value) {
+    if (value->kind != WEFTI_YAML_MAPPING) return refuse(r, value);
+    WEFT_TRY(begin(r, value));
+    for (const wefti_yaml *child = value->first; child; child = child->next) {
+        if (r->row->kind == WEFTI_JOB_SIZES && !is_size(child)) return refuse(r, child);
+        WEFT_TRY(add_value(r, child, child->key, child));
+    }
+    return WEFT_OK;
+}
+
+static weft_status read_dataset(reader *r, const wefti_yaml *value, weft_job_dataset *out) {
+    for (int i = 0; value->kind == WEFTI_YAML_SCALAR && r->row->words[i]; i++)
+        if (!strcmp(value->text, r->row->words[i])) {
+            *out = (weft_job_dataset){.kind = (weft_dataset)i};
+            return WEFT_OK;
+        }
+    WEFT_TRY(read_mapping(r, value));
+    *out = (weft_job_dataset){.kind = WEFT_DATASET_DATA_PARALLEL, .inputs = {r->pairs, r->count}};
+    return WEFT_OK;
+}
+
+/* "": nothing; bytes; or ends. */
+static weft_status read_buckets(reader *r, const wefti_yaml *value, const char **out) {
+    int64_t bytes;
+    wefti_text text = {0};
+    if (value->kind == WEFTI_YAML_SCALAR) {
+        bool nothing = !*value->text && (value->quoted || !value->line);
+        if (!nothing && (!wefti_job_read_bytes(value->text, &bytes) || bytes < LEAST_BUCKET))
+            return refuse(r, value);
+        if (!nothing) wefti_text_add(&text, "%lld", (long long)bytes);
+    } else {
+        if (value->kind != WEFTI_YAML_SEQUENCE || !value->count) return refuse(r, value);
+        for (const wefti_yaml *item = value->first; item; item = item->next) {
+            if (!is_number(item)) {
+                wefti_text_free(&text);
+                return refuse(r, item);
+            }
+            wefti_text_add(&text, "%s%s", item == value->first ? "[" : ", ", item->text);
+        }
+        wefti_text_add(&text, "]");
+    }
+    char *taken = wefti_text_take(&text);
+    *out = taken ? wefti_arena_strdup(r->draft->arena, taken) : NULL;
+    wefti_free(taken);
+    return *out ? WEFT_OK : no_memory();
+}
+
+weft_status wefti_job_store_list(wefti_job_draft *draft, const wefti_job_row *row, void *field,
+                                 const wefti_yaml *value, const wefti_job_mark *mark) {
+    reader r = {.draft = draft, .row = row, .mark = mark};
+    if (row->kind == WEFTI_JOB_DATASET) return read_dataset(&r, value, field);
+    if (row->kind == WEFTI_JOB_BUCKETS) return read_buckets(&r, value, field);
+    bool empty = value->kind == WEFTI_YAML_SCALAR && value->text == row->default_text; /* itself */
+    if (!empty)
+        WEFT_TRY(row->kind == WEFTI_JOB_SIZES ? read_mapping(&r, value) : read_sequence(&r, value));
+    *(weft_job_pairs *)field = (weft_job_pairs){r.pairs, r.count};
+    return WEFT_OK;
+}
+
+/* ---- writing ---- */
+
+static void write_rules(const weft_job_pairs *pairs, const char *second, wefti_text *out) {
+    bool number = !strcmp(second, "stage");
+    wefti_text_add(out, "[");
+    for (int64_t i = 0; i < pairs->count; i++) {
+        wefti_text_add(out, "%s\n        {match: ", i ? "," : "");
+        wefti_job_write_quoted(pairs->items[i].key, out);
+        wefti_text_add(out, ", %s: ", second);
+        if (number)
+            wefti_text_add(out, "%s", pairs->items[i].value);
+        else
+            wefti_job_write_quoted(pairs->items[i].value, out);
+        wefti_text_add(out, "}");
+    }
+    wefti_text_add(out, "]");
+}
+
+/* The keys or the values, each in quotes. */
+static void write_texts(const weft_job_pairs *pairs, bool keys, wefti_text *out) {
+    wefti_text_add(out, "[");
+    for (int64_t i = 0; i < pairs->count; i++) {
+        if (i) wefti_text_add(out, ", ");
+        wefti_job_write_quoted(keys ? pairs->items[i].key : pairs->items[i].value, out);
+    }
+    wefti_text_add(out, "]");
+}
+
+static void write_pairs(const weft_job_pairs *pairs, bool quoted, wefti_text *out) {
+    wefti_text_add(out, "{");
+    for (int64_t i = 0; i < pairs->count; i++) {
+        if (i) wefti_text_add(out, ", ");
+        wefti_job_write_quoted(pairs->items[i].key, out);
+        wefti_text_add(out, ": ");
+        if (quoted)
+            wefti_job_write_quoted(pairs->items[i].value, out);
+        else
+            wefti_text_add(out, "%s", pairs->items[i].value);
+    }
+    wefti_text_add(out, "}");
+}
+
+void wefti_job_write_list(const wefti_job_row *row, const void *field, wefti_text *out) {
+    const weft_job_dataset *dataset = field;
+    const char *text = row->kind == WEFTI_JOB_BUCKETS ? *(const char *const *)field : NULL;
+    switch (row->kind) {
+    case WEFTI_JOB_SIZES:
+        write_pairs(field, false, out);
+        return;
+    case WEFTI_JOB_DATASET:
+        if (dataset->inputs.count)
+            write_pairs(&dataset->inputs, true, out);
+        else
+            wefti_text_add(out, "%s", row->words[dataset->kind]);
+        return;
+    case WEFTI_JOB_BUCKETS:
+        wefti_text_add(out, "%s", *text ? text : "\"\"");
+        return;
+    case WEFTI_JOB_TEXTS:
+    case WEFTI_JOB_MESHES:
+        write_texts(field, row->kind == WEFTI_JOB_TEXTS, out);
+        return;
+    default:
+        write_rules(field, second_key(row->kind), out);
+    }
+}

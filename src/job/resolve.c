@@ -1,0 +1,138 @@
+/* What a job leaves out, and what its values must be to each other. See job/job.h. */
+#include "job/job.h"
+
+#include <string.h>
+
+#include "plan/plan.h"
+
+/* Learning rates that go with weft_optimizer_defaults. */
+static const double rates[WEFT_OPTIMIZERS] = {
+    [WEFT_SGD] = 0.1,    [WEFT_MOMENTUM] = 0.1, [WEFT_NESTEROV] = 0.1, [WEFT_ADAM] = 1e-3,
+    [WEFT_ADAMW] = 1e-3, [WEFT_LAMB] = 2e-3,    [WEFT_LION] = 1e-4,    [WEFT_ADAFACTOR] = 1e-2,
+};
+
+const wefti_job_mark *wefti_job_mark_of(const wefti_job_draft *draft, const char *path) {
+    int rows;
+    const wefti_job_row *table = wefti_job_table(&rows);
+    static const wefti_job_mark none;
+    for (int i = 0; i < rows; i++)
+        if (!strcmp(table[i].path, path)) return &draft->marks[i];
+    return &none;
+}
+static bool given(const wefti_job_draft *draft, const char *path) {
+    return wefti_job_mark_of(draft, path)->given;
+}
+
+#define FILL(path, field, value)                                                                   \
+    do {                                                                                           \
+        if (!given(draft, path)) (field) = (value);                                                \
+    } while (0)
+
+/* A small language model, about five million parameters, which two cores train in minutes. All else
+ * that is 0 has a default in its family (weft_model_complete). */
+static void fill_model(wefti_job_draft *draft) {
+    weft_job_model *m = &draft->job.model;
+    if (!weft_family_is_language(m->family)) return;
+    FILL("model.layers", m->layers, 6);
+    FILL("model.hidden", m->hidden, 256);
+    FILL("model.heads", m->heads, 8);
+    FILL("model.context", m->context, 256);
+}
+
+/* Fedus et al. 2021 (Switch) and transformers' Mixtral. */
+static void fill_experts(wefti_job_draft *draft, bool from) {
+    weft_job_model *m = &draft->job.model;
+    bool gpt2 = m->family == WEFT_FAMILY_GPT2_MOE;
+    bool known = !from && (gpt2 || m->family == WEFT_FAMILY_MIXTRAL);
+    FILL("model.capacity_factor", m->capacity_factor, !known ? -1 : gpt2 ? 1.25 : 0);
+    FILL("model.aux_loss", m->aux_loss, !known ? -1 : gpt2 ? 0.01 : 0.001);
+}
+
+static void fill_train(wefti_job_draft *draft) {
+    weft_job_train *t = &draft->job.train;
+    const weft_optimizer o = weft_optimizer_defaults(t->optimizer.name);
+    FILL("train.optimizer.lr", t->optimizer.lr, rates[t->optimizer.name]);
+    FILL("train.optimizer.betas", t->optimizer.betas[0], o.beta1);
+    FILL("train.optimizer.betas", t->optimizer.betas[1], o.beta2);
+    FILL("train.optimizer.eps", t->optimizer.eps, o.eps);
+    FILL("train.optimizer.weight_decay", t->optimizer.weight_decay, o.weight_decay);
+    FILL("train.optimizer.momentum", t->optimizer.momentum, o.momentum);
+    int64_t tenth = t->steps / 10;
+    FILL("train.schedule.warmup", t->schedule.warmup,
+         t->schedule.name == WEFT_SCHEDULE_CONSTANT ? 0
+         : tenth > 100                              ? 100
+                                                    : tenth);
+    FILL("train.schedule.final", t->schedule.final, 0.1);
+    FILL("train.schedule.factor", t->schedule.factor, 0.1);
+    FILL("train.schedule.every", t->schedule.every, t->steps >= 3 ? t->steps / 3 : 1);
+    FILL("train.eval_every", t->eval_every, tenth ? tenth : 1);
+}
+
+/* With model.from the model is described there, and only there. */
+static weft_status check_from(const wefti_job_draft *draft) {
+    int rows;
+    const wefti_job_row *table = wefti_job_table(&rows);
+    char where[512];
+    for (int i = 0; i < rows; i++)
+        WEFT_REQUIRE(!table[i].of_model || !draft->marks[i].given, WEFT_E_ARG,
+                     "%s%s cannot be set beside model.from: %.200s tells it; leave it out",
+                     wefti_job_where(draft, &draft->marks[i], where), table[i].path,
+                     draft->job.model.from);
+    return WEFT_OK;
+}
+
+/* The key that says how many microbatches there are; with a pipeline, which has some unless told
+ * otherwise, that of the pipeline. */
+static const char *microbatches_key(const wefti_job_draft *draft) {
+    static const char *const keys[] = {"train.accumulate", "parallel.accumulate",
+                                       "parallel.pipeline.microbatches"};
+    for (int i = 0; i < 3; i++)
+        if (given(draft, keys[i])) return keys[i];
+    return keys[draft->plan && draft->plan->pipeline.stages > 1 ? 2 : 0];
+}
+
+static weft_status check(const wefti_job_draft *draft) {
+    const weft_job_train *t = &draft->job.train;
+    char where[512];
+    const char *parts_key = microbatches_key(draft);
+    const wefti_job_mark *told = wefti_job_mark_of(draft, parts_key);
+    if (!told->given) told = wefti_job_mark_of(draft, "parallel.pipeline.stages");
+    WEFT_REQUIRE(t->batch % t->accumulate == 0, WEFT_E_ARG,
+                 "%s%s = %lld must divide train.batch = %lld", wefti_job_where(draft, told, where),
+                 parts_key, (long long)t->accumulate, (long long)t->batch);
+    WEFT_REQUIRE(t->schedule.warmup <= t->steps, WEFT_E_ARG,
+                 "%strain.schedule.warmup = %lld must be at most train.steps = %lld",
+                 wefti_job_where(draft, wefti_job_mark_of(draft, "train.schedule.warmup"), where),
+                 (long long)t->schedule.warmup, (long long)t->steps);
+    WEFT_REQUIRE(!*draft->job.data.validation_labels || *draft->job.data.validation, WEFT_E_ARG,
+                 "%sdata.validation_labels needs data.validation to be a path",
+                 wefti_job_where(draft, wefti_job_mark_of(draft, "data.validation_labels"), where));
+    if (!draft->plan) return WEFT_OK;
+    int64_t parts = t->accumulate * draft->plan->copies;
+    WEFT_REQUIRE(t->batch % parts == 0, WEFT_E_ARG,
+                 "%strain.batch = %lld is cut into %lld equal parts (microbatches: %lld, copies "
+                 "of each: %d); it must be a multiple of %lld",
+                 wefti_job_where(draft, wefti_job_mark_of(draft, "train.batch"), where),
+                 (long long)t->batch, (long long)parts, (long long)t->accumulate,
+                 draft->plan->copies, (long long)parts);
+    return WEFT_OK;
+}
+
+weft_status wefti_job_resolve(wefti_job_draft *draft) {
+    weft_job_model *m = &draft->job.model;
+    bool from = *m->from != '\0';
+    if (!given(draft, "model.family")) m->family = from ? WEFT_FAMILIES : WEFT_FAMILY_GPT2;
+    if (from)
+        WEFT_TRY(check_from(draft));
+    else
+        fill_model(draft);
+    bool images = m->family != WEFT_FAMILIES && !weft_family_is_language(m->family);
+    FILL("data.format", draft->job.data.format, images ? WEFT_FORMAT_IDX : WEFT_FORMAT_TEXT);
+    FILL("model.dropout", m->dropout, from ? -1 : 0);
+    WEFT_TRY(wefti_job_check_uses(draft));
+    fill_experts(draft, from);
+    fill_train(draft);
+    WEFT_TRY(wefti_job_plan(draft, &draft->plan));
+    draft->job.plan = draft->plan;
+    return check(draft);
+}

@@ -1,0 +1,135 @@
+/* Keys that only some choices of another key know: of models by their family, of data by their
+ * format, of optimizers and schedules by their name. One that says nothing would be passed over in
+ * silence, and what was meant would not happen; so it is refused. See job/job.h. */
+#include "job/job.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define FAMILY(name) (1u << WEFT_FAMILY_##name)
+#define FORMAT(name) (1u << WEFT_FORMAT_##name)
+#define RULE(name) (1u << WEFT_##name)
+#define SCHEDULE(name) (1u << WEFT_SCHEDULE_##name)
+enum {
+    WINDOWED = FAMILY(MIXTRAL) | FAMILY(MISTRAL) | FAMILY(QWEN2),
+    ROTARY = FAMILY(LLAMA) | WINDOWED,
+    EXPERTS = FAMILY(GPT2_MOE) | FAMILY(MIXTRAL),
+    LANGUAGE = FAMILY(GPT2) | FAMILY(BERT) | ROTARY | EXPERTS,
+    BLOCKS = LANGUAGE | FAMILY(VIT),
+    RESIDUAL = FAMILY(RESNET18) | FAMILY(RESNET50),
+    IMAGES = FAMILY(VIT) | FAMILY(MLP) | FAMILY(LENET) | RESIDUAL,
+    LABELLED = FORMAT(IDX) | FORMAT(NPY),
+    TWO_MOMENTS = RULE(ADAM) | RULE(ADAMW) | RULE(LAMB),
+    BUFFERED = RULE(MOMENTUM) | RULE(NESTEROV),
+    FALLING = SCHEDULE(LINEAR) | SCHEDULE(COSINE)
+};
+
+/* `choices` of the key `of` know `key`. */
+typedef struct use {
+    const char *key, *of;
+    unsigned choices;
+} use;
+
+static const char family_key[] = "model.family", format_key[] = "data.format",
+                  rule_key[] = "train.optimizer.name", schedule_key[] = "train.schedule.name";
+static const use uses[] = {
+    {"model.layers", family_key, BLOCKS | FAMILY(MLP)},
+    {"model.hidden", family_key, BLOCKS | FAMILY(MLP) | RESIDUAL},
+    {"model.heads", family_key, BLOCKS},
+    {"model.kv_heads", family_key, ROTARY},
+    {"model.head_dim", family_key, ROTARY},
+    {"model.window", family_key, WINDOWED},
+    {"model.ffn", family_key, BLOCKS},
+    {"model.context", family_key, LANGUAGE},
+    {"model.vocab", family_key, LANGUAGE},
+    {"model.classes", family_key, IMAGES},
+    {"model.image", family_key, IMAGES},
+    {"model.patch", family_key, FAMILY(VIT)},
+    {"model.norm_eps", family_key, BLOCKS | RESIDUAL},
+    {"model.experts", family_key, EXPERTS},
+    {"model.experts_per_token", family_key, EXPERTS},
+    {"model.capacity_factor", family_key, EXPERTS},
+    {"model.aux_loss", family_key, EXPERTS},
+    {"model.rope_theta", family_key, ROTARY},
+    {"data.labels", format_key, LABELLED},
+    {"data.validation_labels", format_key, LABELLED},
+    {"data.tokenizer", format_key, FORMAT(TEXT)},
+    {"train.optimizer.betas", rule_key, TWO_MOMENTS | RULE(LION)},
+    {"train.optimizer.eps", rule_key, TWO_MOMENTS | RULE(ADAFACTOR)},
+    {"train.optimizer.momentum", rule_key, BUFFERED},
+    {"train.schedule.final", schedule_key, FALLING},
+    {"train.schedule.every", schedule_key, SCHEDULE(STEP)},
+    {"train.schedule.factor", schedule_key, SCHEDULE(STEP)},
+};
+
+static const wefti_job_row *row_of(const char *key) {
+    int rows;
+    const wefti_job_row *table = wefti_job_table(&rows);
+    while (strcmp(table->path, key) != 0) table++;
+    return table;
+}
+
+/* The number of what was chosen for the key `of`. */
+static int chosen(const weft_job *job, const char *of) {
+    return *(const int *)(const void *)((const char *)job + row_of(of)->offset);
+}
+
+/* What model.from tells, the family and what its data are, is not known yet. */
+static bool known(const weft_job *job, const use *u) {
+    bool told = *job->model.from && (u->of == family_key || u->of == format_key);
+    return told || u->choices >> chosen(job, u->of) & 1;
+}
+
+static weft_status refuse(const wefti_job_draft *draft, const use *u) {
+    char where[512], list[200] = "";
+    const wefti_job_row *of = row_of(u->of);
+    for (int c = 0; of->words[c]; c++) {
+        if (!(u->choices >> c & 1)) continue;
+        size_t used = strlen(list);
+        (void)snprintf(list + used, sizeof list - used, "%s%s", used ? ", " : "", of->words[c]);
+    }
+    WEFT_FAIL(WEFT_E_ARG, "%s%s says nothing of %s, only of %s; leave it out",
+              wefti_job_where(draft, wefti_job_mark_of(draft, u->key), where), u->key,
+              of->words[chosen(&draft->job, u->of)], list);
+}
+
+/* Truth values may stand where they are so anyway: an output layer that is tied, or no biases. */
+typedef struct flag {
+    use use; /* where there is a choice */
+    unsigned on, off;
+} flag;
+
+enum { BIASED = FAMILY(GPT2) | FAMILY(GPT2_MOE) | FAMILY(BERT) | FAMILY(VIT) };
+static const flag flags[] = {
+    {{"model.tied", family_key, ROTARY}, LANGUAGE, ROTARY | IMAGES},
+    {{"model.attention_bias", family_key, FAMILY(LLAMA)}, FAMILY(LLAMA), ~(BIASED | FAMILY(QWEN2))},
+    {{"model.mlp_bias", family_key, FAMILY(LLAMA)}, FAMILY(LLAMA), ~(unsigned)BIASED},
+};
+enum { FLAGS = sizeof flags / sizeof *flags };
+
+static weft_status check_flag(const wefti_job_draft *draft, const flag *f) {
+    if (!wefti_job_mark_of(draft, f->use.key)->given) return WEFT_OK;
+    bool value = *(const bool *)((const char *)&draft->job + row_of(f->use.key)->offset);
+    const use is = {f->use.key, f->use.of, value ? f->on : f->off};
+    return known(&draft->job, &is) ? WEFT_OK : refuse(draft, &f->use);
+}
+
+/* A dropout of 0 is what the other families have. */
+weft_status wefti_job_check_uses(const wefti_job_draft *draft) {
+    const weft_job_model *m = &draft->job.model;
+    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++)
+        if (wefti_job_mark_of(draft, uses[i].key)->given && !known(&draft->job, &uses[i]))
+            return refuse(draft, &uses[i]);
+    const use dropout = {"model.dropout", family_key, BLOCKS | FAMILY(MLP)};
+    if (m->dropout > 0 && !known(&draft->job, &dropout)) return refuse(draft, &dropout);
+    for (int i = 0; i < FLAGS; i++) WEFT_TRY(check_flag(draft, &flags[i]));
+    return WEFT_OK;
+}
+
+bool wefti_job_is_used(const weft_job *job, const char *key) {
+    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++)
+        if (!strcmp(uses[i].key, key)) return known(job, &uses[i]);
+    for (int i = 0; i < FLAGS; i++)
+        if (!strcmp(flags[i].use.key, key)) return known(job, &flags[i].use);
+    return true;
+}

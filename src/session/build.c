@@ -1,0 +1,340 @@
+/* Sessions come and go: graphs become programs, one for each device, within the memory there is. */
+#include "session/parts.h"
+
+#include <stdio.h>
+
+#include "base/text.h"
+#include "plan/plan.h"
+#include "program/match.h"
+#include "program/print.h"
+
+weft_session_options weft_session_defaults(void) {
+    return (weft_session_options){
+        .optimizer = {WEFT_ADAMW, 0.9, 0.95, 1e-8, 0.9, 0.1, false},
+        .microbatches = 1,
+    };
+}
+
+static wefti_bf16_compute choose_bf16(weft_bf16_compute wanted) {
+    if (wanted == WEFT_BF16_AS_F32) return WEFTI_BF16_AS_F32;
+    if (wanted == WEFT_BF16_NATIVE) return WEFTI_BF16_NATIVE;
+    for (const wefti_backend *const *b = wefti_builtin_backends(); *b; b++)
+        if ((*b)->choose_bf16) return (*b)->choose_bf16(*b);
+    return WEFTI_BF16_AS_F32;
+}
+
+static bool uses_bf16(const weft_graph *g) {
+    for (int64_t c = -1; c < g->cell_count; c++) {
+        const weft_body *b = c < 0 ? g->root : g->cells[c];
+        for (int64_t v = 0; v < b->value_count; v++)
+            if (b->values[v].desc.dtype == WEFT_BF16) return true;
+    }
+    return false;
+}
+
+static weft_status check_limit(const weft_session *s, const wefti_program *p) {
+    if (s->options.memory_bytes <= 0 || p->peak_bytes <= s->options.memory_bytes) return WEFT_OK;
+    char need[32], limit[32], fixed[32], *largest;
+    WEFT_TRY(wefti_program_largest(p, 6, &largest));
+    int64_t room = s->options.memory_bytes - p->persistent_bytes;
+    double share = p->transient_bytes > 0 ? (double)room / (double)p->transient_bytes : 0;
+    char advice[160];
+    if (room <= 0 && !s->optimizer)
+        (void)snprintf(advice, sizeof advice, "the model alone needs %s",
+                       wefti_bytes_text(p->persistent_bytes, fixed));
+    else if (room <= 0)
+        (void)snprintf(advice, sizeof advice,
+                       "the model and its optimizer alone need %s: a smaller model or another "
+                       "optimizer would fit",
+                       wefti_bytes_text(p->persistent_bytes, fixed));
+    else if (share < 0.01)
+        (void)snprintf(
+            advice, sizeof advice,
+            "not a hundredth of this batch would fit beside the model (train.accumulate, "
+            "or a smaller batch, context or model)");
+    else
+        (void)snprintf(advice, sizeof advice,
+                       "about %.0f %% of this batch would fit (train.accumulate, or a smaller "
+                       "batch or context)",
+                       share * 100);
+    weft_status status = WEFT_RAISE(
+        WEFT_E_NOMEM, "a step needs %s but the limit (device.memory) is %s; largest: %s; %s",
+        wefti_bytes_text(p->peak_bytes, need), wefti_bytes_text(s->options.memory_bytes, limit),
+        largest, advice);
+    wefti_free(largest);
+    return s->devices > 1 ? wefti_prefix(status, "device %d", p->rank) : status;
+}
+
+/* ---- building ---- */
+
+/* Of the devices here. */
+static const wefti_program *largest_program(const weft_session *s, wefti_program *const *programs) {
+    const wefti_program *largest = NULL;
+    for (int32_t r = 0; r < s->devices; r++)
+        if (programs[r] && (!largest || programs[r]->peak_bytes > largest->peak_bytes))
+            largest = programs[r];
+    return largest;
+}
+
+/* One device needs a plan only for what it says beside splits. */
+static const weft_plan *plan_of(const weft_session *s) {
+    return s->plan && wefti_plan_matters(s->plan) ? s->plan : NULL;
+}
+
+static weft_status build_rank(const weft_session *s, weft_graph *graph, int32_t rank,
+                              wefti_program **out) {
+    bool train = s->view_count == 0;
+    wefti_program_spec spec = {
+        .graph = graph,
+        .backends = wefti_builtin_backends(),
+        .prepare = {s->threads, 0, s->bf16 == WEFTI_BF16_AUTO ? WEFTI_BF16_AS_F32 : s->bf16},
+        .optimizer = train && s->optimizer ? wefti_optimizer_plan_of(s->optimizer) : NULL,
+        .microbatches = train ? s->options.microbatches : 1,
+        .keep_gradients = train && s->options.keep_gradients,
+        .recompute = s->options.recompute ? 1 : 0,
+        .plan = plan_of(s),
+        .rank = rank,
+        .routes = s->routes,
+        .shared = train ? NULL : s->views[0]->programs[rank],
+    };
+    for (int64_t i = 0; i < s->view_count; i++) {
+        const wefti_program *other = s->views[i]->programs[rank];
+        if (other->peak_bytes > spec.peak_bytes) spec.peak_bytes = other->peak_bytes;
+        if (other->persistent_bytes > spec.persistent_bytes)
+            spec.persistent_bytes = other->persistent_bytes;
+    }
+    return wefti_program_build(&spec, out);
+}
+
+static weft_status build_ranks(const weft_session *s, weft_graph *graph, wefti_program **programs) {
+    for (int32_t r = 0; r < s->devices; r++)
+        if (wefti_session_has(s, r)) WEFT_TRY(build_rank(s, graph, r, &programs[r]));
+    if (s->devices > 1 && !s->world)
+        WEFT_TRY(wefti_programs_match((const wefti_program *const *)programs, s->devices));
+    return check_limit(s, largest_program(s, programs));
+}
+
+static weft_status build_view(weft_session *s, weft_graph *graph, wefti_view **out) {
+    wefti_program **programs = wefti_calloc((size_t)s->devices, sizeof *programs);
+    weft_status status = programs
+                             ? WEFT_GROW(s->views, s->view_count, s->view_cap)
+                             : WEFT_RAISE(WEFT_E_NOMEM, "no memory for %d programs", s->devices);
+    if (status >= 0) status = build_ranks(s, graph, programs);
+    if (s->world) status = wefti_agree(s->agreement, status);
+    if (status < 0) {
+        for (int32_t r = 0; r < s->devices && programs; r++) wefti_program_destroy(programs[r]);
+        wefti_free(programs);
+        return status;
+    }
+    return wefti_view_create(s, graph, programs, out);
+}
+
+/* `status`: of what came before, which the other processes do not know yet. */
+static weft_status build(weft_session *s, weft_graph *graph, weft_status status) {
+    wefti_view *view;
+    if (status >= 0 && s->me == 0 && uses_bf16(graph) && s->bf16 == WEFTI_BF16_AUTO)
+        s->bf16 = choose_bf16(s->options.bf16);
+    if (s->world) status = wefti_session_same_job(s, graph, status);
+    WEFT_TRY(status);
+    WEFT_TRY(build_view(s, graph, &view));
+    s->views[s->view_count++] = view;
+    return WEFT_OK;
+}
+
+enum { MOST_MICROBATCHES = 1 << 20, MOST_THREADS = 4096 };
+
+static weft_status check_microbatches(int64_t microbatches) {
+    WEFT_REQUIRE(microbatches >= 1 && microbatches <= MOST_MICROBATCHES, WEFT_E_ARG,
+                 "a step has 1 to %d microbatches, copies counted, not %lld", MOST_MICROBATCHES,
+                 (long long)microbatches);
+    return WEFT_OK;
+}
+
+/* What the plan says of microbatches; said twice, it must be the same. Copies are microbatches of
+ * their own; a plan that says no more than how many run together leaves the number to the session.
+ */
+static weft_status take_plan(weft_session *s, const weft_plan *plan) {
+    WEFT_TRY(weft_plan_check(plan));
+    WEFT_TRY(wefti_plan_copy(plan, &s->plan));
+    WEFT_TRY(wefti_plan_refine(s->plan));
+    bool pipeline = plan->pipeline.stages > 1;
+    int32_t parts = pipeline ? plan->pipeline.microbatches : plan->accumulate;
+    int64_t microbatches = (int64_t)(parts > 1 ? parts : 1) * plan->copies;
+    int32_t *own = &s->options.microbatches;
+    WEFT_REQUIRE(*own == 1 || *own == microbatches || (parts <= 1 && *own % plan->copies == 0),
+                 WEFT_E_ARG, "the plan has %lld microbatches%s, the session %d",
+                 (long long)microbatches, plan->copies > 1 ? ", its copies counted" : "", *own);
+    WEFT_TRY(check_microbatches(microbatches));
+    if (*own == 1) *own = (int32_t)microbatches;
+    s->devices = plan->devices;
+    return wefti_route_cache_create(&s->routes);
+}
+
+/* Processes without a plan share the batch. */
+static weft_status take_data_parallel(weft_session *s) {
+    weft_plan *plan;
+    WEFT_TRY(weft_plan_create(s->world->size, &plan));
+    weft_status status = take_plan(s, plan);
+    weft_plan_destroy(plan);
+    return status;
+}
+
+/* Where the session runs: in this process, or, of several devices, as one rank of a world. */
+static weft_status take_world(weft_session *s, weft_world *world) {
+    if (!world || world->size == 1) return WEFT_OK;
+    s->world = world;
+    s->me = world->rank;
+    return wefti_agreement_of(world, &s->agreement);
+}
+
+static weft_status check_options(const weft_session_options *options) {
+    WEFT_TRY(check_microbatches(options->microbatches));
+    WEFT_REQUIRE(options->clip >= 0, WEFT_E_ARG, "clip must not be negative, but is %g",
+                 options->clip);
+    WEFT_REQUIRE(options->threads >= 0 && options->threads <= MOST_THREADS, WEFT_E_ARG,
+                 "threads must be 0 (all cores) to %d, but is %d", MOST_THREADS, options->threads);
+    WEFT_REQUIRE(options->memory_bytes >= 0, WEFT_E_ARG,
+                 "memory_bytes must be a limit, or 0 for none, but is %lld",
+                 (long long)options->memory_bytes);
+    WEFT_REQUIRE((unsigned)options->bf16 <= WEFT_BF16_NATIVE, WEFT_E_ARG,
+                 "unknown way %d to compute bf16 products", (int)options->bf16);
+    return WEFT_OK;
+}
+
+static weft_status prepare(weft_session *s, const weft_graph *graph,
+                           const weft_session_options *options) {
+    WEFT_TRY(check_options(options));
+    if (options->plan)
+        WEFT_TRY(take_plan(s, options->plan));
+    else if (s->world)
+        WEFT_TRY(take_data_parallel(s));
+    WEFT_REQUIRE(!s->world || s->devices == s->world->size, WEFT_E_ARG,
+                 "the plan is for %d device%s, but the world has %d processes, one device each",
+                 s->devices, s->devices == 1 ? "" : "s", s->world->size);
+    int share = s->world ? weft_world_local_size(s->world) : s->devices;
+    s->threads = options->threads ? options->threads / s->devices : wefti_cores() / share;
+    if (s->threads < 1) s->threads = 1;
+    s->rows = wefti_calloc((size_t)s->options.microbatches, sizeof *s->rows);
+    s->pieces = wefti_calloc((size_t)s->devices, sizeof *s->pieces);
+    s->of_ranks = wefti_calloc((size_t)s->devices, sizeof *s->of_ranks);
+    WEFT_REQUIRE(s->rows && s->pieces && s->of_ranks, WEFT_E_NOMEM, "no memory for a session");
+    if (options->optimizer.kind == WEFT_NO_OPTIMIZER) return WEFT_OK;
+    return wefti_optimizer_create(&options->optimizer, options->clip > 0, graph->ops,
+                                  &s->optimizer);
+}
+
+weft_status weft_session_create(weft_graph *graph, const weft_session_options *options,
+                                weft_session **out) {
+    WEFT_REQUIRE(graph && out, WEFT_E_ARG, "a session needs a graph");
+    weft_session_options defaults = weft_session_defaults();
+    if (!options) options = &defaults;
+    weft_session *s = wefti_calloc(1, sizeof *s);
+    if (!s)
+        return wefti_give_up(options->world, WEFT_RAISE(WEFT_E_NOMEM, "no memory for a session"));
+    s->options = *options;
+    s->options.plan = NULL;
+    s->devices = 1;
+    weft_status status = take_world(s, options->world);
+    if (status >= 0) status = build(s, graph, prepare(s, graph, options));
+    if (status < 0) {
+        weft_session_destroy(s);
+        return wefti_note(status, __func__, __FILE__, __LINE__);
+    }
+    *out = s;
+    return WEFT_OK;
+}
+
+void weft_session_destroy(weft_session *s) {
+    if (!s) return;
+    weft_status unwritten = wefti_trace_close(s->trace); /* nobody left to tell */
+    (void)unwritten;
+    wefti_workers_destroy(s->workers);
+    for (int64_t i = 0; i < s->view_count; i++) wefti_view_destroy(s->views[i]);
+    wefti_free(s->views);
+    wefti_free(s->rows);
+    wefti_free(s->pieces);
+    wefti_free(s->of_ranks);
+    wefti_optimizer_destroy(s->optimizer);
+    wefti_route_cache_destroy(s->routes);
+    weft_plan_destroy(s->plan);
+    wefti_free(s);
+}
+
+weft_status weft_session_add(weft_session *s, weft_graph *graph, int *out_program) {
+    WEFT_REQUIRE(!s->workers, WEFT_E_ARG, "add all graphs before the session's first step");
+    WEFT_TRY(build(s, graph, WEFT_OK));
+    *out_program = (int)s->view_count - 1;
+    return WEFT_OK;
+}
+
+/* ---- starting ---- */
+
+static void set_trace(const weft_session *s, wefti_trace *trace) {
+    for (int32_t r = 0; s->workers && r < s->devices; r++)
+        if (wefti_session_has(s, r))
+            wefti_rank_device_trace(wefti_workers_device(s->workers, r), trace);
+}
+
+static weft_status start_device(void *context, wefti_rank_device *device, int32_t rank) {
+    const weft_session *s = context;
+    const wefti_program *first = s->views[0]->programs[rank];
+    for (int64_t i = 0; i < s->view_count; i++) {
+        const wefti_program *p = s->views[i]->programs[rank];
+        WEFT_TRY(wefti_rank_device_bind(device, p));
+        if (i == 0 || p->persistent_bytes != first->persistent_bytes)
+            WEFT_TRY(wefti_rank_device_init(device, p, s->options.seed));
+    }
+    return WEFT_OK;
+}
+
+static weft_status create_workers(const weft_session *s, wefti_workers **out) {
+    int64_t *bytes;
+    WEFT_NEW_ARRAY(bytes, int64_t, s->devices);
+    for (int32_t r = 0; r < s->devices; r++)
+        for (int64_t i = 0; i < s->view_count; i++)
+            if (s->views[i]->sites[r].facts.peak_bytes > bytes[r])
+                bytes[r] = s->views[i]->sites[r].facts.peak_bytes;
+    weft_status status = s->world
+                             ? wefti_workers_join(s->world->comm, s->threads, bytes[s->me], out)
+                             : wefti_workers_create(s->devices, s->threads, bytes, out);
+    wefti_free(bytes);
+    return status;
+}
+
+weft_status wefti_session_start(weft_session *s) {
+    if (s->workers) return WEFT_OK;
+    wefti_workers *workers = NULL;
+    weft_status status = create_workers(s, &workers);
+    if (status >= 0)
+        status = wefti_workers_name(workers, wefti_workers_run(workers, start_device, s));
+    if (s->world) status = wefti_agree(s->agreement, status);
+    if (status < 0) {
+        wefti_workers_destroy(workers);
+        return wefti_note(status, __func__, __FILE__, __LINE__);
+    }
+    s->workers = workers;
+    set_trace(s, s->trace);
+    return WEFT_OK;
+}
+
+weft_status wefti_session_view(const weft_session *s, int program, wefti_view **out) {
+    WEFT_REQUIRE(program >= 0 && program < s->view_count, WEFT_E_ARG,
+                 "there is no program %d: the session has %lld", program, (long long)s->view_count);
+    *out = s->views[program];
+    return WEFT_OK;
+}
+
+weft_status weft_session_trace(weft_session *s, const char *path) {
+    wefti_trace *old = s->trace;
+    s->trace = NULL;
+    set_trace(s, NULL);
+    WEFT_TRY(wefti_trace_close(old));
+    if (!path) return WEFT_OK;
+    WEFT_TRY(wefti_trace_open(path, s->devices, &s->trace));
+    set_trace(s, s->trace);
+    return WEFT_OK;
+}
+
+weft_status wefti_session_largest(const weft_session *s, int count, char **out) {
+    return wefti_program_largest(largest_program(s, s->views[0]->programs), count, out);
+}

@@ -1,0 +1,115 @@
+/* Whether the programs of several processes communicate alike, without building them all.
+ *
+ * program/match.h plays the programs of all ranks, which one process has. Here each process has its
+ * own: a group of ranks and a tag is a channel, in which transfers meet in their order, so the
+ * members of a channel must have the same transfers of the same values in the same calls, in one
+ * order. Each describes its channels by digests; a channel whose members differ is refused. What
+ * passes meets everywhere; that ranks do not wait in a circle follows from how programs are made,
+ * one deterministic walk over equal plans, which is compared before. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/digest.h"
+#include "session/parts.h"
+
+/* A program's channels while they are described. */
+typedef struct description {
+    const wefti_program *program;
+    uint64_t *transfer; /* digest of each */
+    int64_t *card;      /* number of its channel's card */
+    wefti_channel_card *cards;
+    int64_t count, cap;
+} description;
+
+static void describe(description *d, const wefti_step *step, const wefti_instruction *code,
+                     int64_t index, wefti_section section) {
+    wefti_channel_card *card = &d->cards[d->card[index]];
+    uint64_t digest = wefti_digest_number(card->digest, d->transfer[index]);
+    digest = wefti_digest_number(digest, (uint64_t)section << 8 | (uint64_t)step->phase);
+    digest = wefti_digest_number(digest, (uint64_t)step->micro);
+    digest = wefti_digest_text(digest, step->name);
+    card->digest = wefti_digest_text(digest, code ? code->node->scope : "");
+    card->count++;
+}
+
+static void describe_step(description *d, const wefti_step *step, wefti_section section) {
+    if (step->kind == WEFTI_STEP_POST) describe(d, step, NULL, step->bytes, section);
+    if (step->kind != WEFTI_STEP_CALL) return;
+    for (int32_t k = step->from; k < step->to; k++)
+        if (step->routine->code[k].transfer >= 0)
+            describe(d, step, &step->routine->code[k], step->routine->code[k].transfer, section);
+}
+
+static weft_status find_card(description *d, uint64_t channel, int64_t *out) {
+    for (*out = 0; *out < d->count; ++*out)
+        if (d->cards[*out].channel == channel) return WEFT_OK;
+    WEFT_TRY(WEFT_GROW(d->cards, d->count, d->cap));
+    d->cards[d->count++] = (wefti_channel_card){.channel = channel};
+    return WEFT_OK;
+}
+
+static int by_channel(const void *a, const void *b) {
+    const wefti_channel_card *x = a, *y = b;
+    return (x->channel > y->channel) - (x->channel < y->channel);
+}
+
+static weft_status describe_all(description *d) {
+    const wefti_program *p = d->program;
+    int32_t transfers = p->partition ? wefti_partition_transfers(p->partition) : 0;
+    WEFT_NEW_ARRAY(d->transfer, uint64_t, transfers + 1);
+    WEFT_NEW_ARRAY(d->card, int64_t, transfers + 1);
+    for (int32_t i = 0; i < transfers; i++) {
+        const wefti_transfer *t = wefti_partition_transfer(p->partition, i);
+        d->transfer[i] = wefti_transfer_digest(t);
+        WEFT_TRY(find_card(d, wefti_transfer_channel(t), &d->card[i]));
+    }
+    for (int s = 0; s < WEFTI_SECTIONS; s++)
+        for (int32_t i = 0; i < p->step_count[s]; i++)
+            describe_step(d, &p->steps[s][i], (wefti_section)s);
+    if (d->count) qsort(d->cards, (size_t)d->count, sizeof *d->cards, by_channel);
+    return WEFT_OK;
+}
+
+weft_status wefti_channels_of(const wefti_program *program, wefti_channel_card **out,
+                              int64_t *out_count) {
+    description d = {.program = program};
+    weft_status status = describe_all(&d);
+    wefti_free(d.transfer);
+    wefti_free(d.card);
+    if (status < 0) {
+        wefti_free(d.cards);
+        return status;
+    }
+    *out = d.cards;
+    *out_count = d.count;
+    return WEFT_OK;
+}
+
+static const wefti_channel_card *look_up(const wefti_channel_card *cards, int64_t count,
+                                         uint64_t channel) {
+    const wefti_channel_card key = {.channel = channel};
+    return count ? bsearch(&key, cards, (size_t)count, sizeof key, by_channel) : NULL;
+}
+
+weft_status wefti_channels_match(const wefti_program *p, const wefti_channel_card *const *cards,
+                                 const int64_t *counts) {
+    int32_t me = p->rank, transfers = p->partition ? wefti_partition_transfers(p->partition) : 0;
+    for (int32_t i = 0; i < transfers; i++) {
+        const wefti_transfer *t = wefti_partition_transfer(p->partition, i);
+        uint64_t channel = wefti_transfer_channel(t);
+        const wefti_channel_card *mine = look_up(cards[me], counts[me], channel);
+        for (int32_t m = 0; m < t->members && mine; m++) {
+            int32_t r = t->ranks[m];
+            const wefti_channel_card *theirs = look_up(cards[r], counts[r], channel);
+            if (theirs && theirs->count == mine->count && theirs->digest == mine->digest) continue;
+            WEFT_FAIL(WEFT_E_MISMATCH,
+                      "the programs of ranks %d and %d do not communicate alike: %s of '%s' is one "
+                      "of %lld transfers in its group here, rank %d has %s%lld there",
+                      me, r, wefti_transfer_kind_text(t->kind), t->name ? t->name : "",
+                      (long long)mine->count, r,
+                      theirs && theirs->count == mine->count ? "others, also " : "",
+                      theirs ? (long long)theirs->count : 0LL);
+        }
+    }
+    return WEFT_OK;
+}

@@ -1,0 +1,172 @@
+/* Optimizers as data: which op, which attributes, which state tensors for a parameter. */
+#include "session/optimizer.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/text.h"
+
+/* An op with its attributes, for parameters that decay and for those that do not. */
+typedef struct variant {
+    const weft_op_def *op;
+    const wefti_attr *attrs[2];
+} variant;
+
+struct wefti_optimizer {
+    weft_optimizer settings;
+    wefti_arena *arena;    /* attribute tables */
+    variant usual, vector; /* Adafactor has a form of its own for vectors */
+    wefti_optimizer_plan plan;
+};
+
+const char *wefti_optimizer_text(weft_optimizer_kind kind) {
+    switch (kind) {
+#define WEFT_OPTIMIZER_ROW(name, text)                                                             \
+    case WEFT_##name:                                                                              \
+        return text;
+        WEFT_OPTIMIZER_LIST(WEFT_OPTIMIZER_ROW)
+#undef WEFT_OPTIMIZER_ROW
+    default:
+        return "none";
+    }
+}
+
+/* The op and the state tensors of each kind, Adafactor has two forms; and its paper's values. */
+typedef struct kind_row {
+    const char *op;
+    int states;
+    const char *names[3];
+    double beta2, eps, weight_decay;
+} kind_row;
+
+static const kind_row kinds[WEFT_OPTIMIZERS] = {
+    [WEFT_SGD] = {"opt_sgd", 0, {0}, 0.999, 1e-8, 0},
+    [WEFT_MOMENTUM] = {"opt_sgd", 1, {"momentum"}, 0.999, 1e-8, 0},
+    [WEFT_NESTEROV] = {"opt_sgd", 1, {"momentum"}, 0.999, 1e-8, 0},
+    [WEFT_ADAM] = {"opt_adam", 2, {"m", "v"}, 0.999, 1e-8, 0},
+    [WEFT_ADAMW] = {"opt_adamw", 2, {"m", "v"}, 0.999, 1e-8, 0.01},
+    [WEFT_LAMB] = {"opt_lamb", 2, {"m", "v"}, 0.999, 1e-6, 0.01},
+    [WEFT_LION] = {"opt_lion", 1, {"m"}, 0.99, 1e-8, 0.01},
+    [WEFT_ADAFACTOR] = {"opt_adafactor", 2, {"row", "col"}, 0.999, 1e-30, 0},
+};
+
+weft_optimizer weft_optimizer_defaults(weft_optimizer_kind kind) {
+    const kind_row *row = &kinds[kind < WEFT_OPTIMIZERS ? kind : WEFT_SGD];
+    return (weft_optimizer){kind, 0.9, row->beta2, row->eps, 0.9, row->weight_decay, false};
+}
+
+static void set_float(wefti_attr *attrs, const char *name, double value) {
+    for (; attrs->name; attrs++)
+        if (!strcmp(attrs->name, name)) attrs->f = value;
+}
+
+static void set_int(wefti_attr *attrs, const char *name, int64_t value) {
+    for (; attrs->name; attrs++)
+        if (!strcmp(attrs->name, name)) attrs->i = value;
+}
+
+static weft_status attributes(wefti_optimizer *o, const weft_op_def *op, bool decay,
+                              const wefti_attr **out) {
+    int count = 0;
+    while (op->attrs && op->attrs[count].name) count++;
+    wefti_attr *attrs = wefti_arena_alloc(o->arena, (size_t)(count + 1) * sizeof *attrs);
+    WEFT_REQUIRE(attrs, WEFT_E_NOMEM, "no memory for an optimizer's attributes");
+    if (count) memcpy(attrs, op->attrs, (size_t)count * sizeof *attrs);
+    const weft_optimizer *s = &o->settings;
+    set_float(attrs, "beta1", s->beta1);
+    set_float(attrs, "beta2", s->beta2);
+    set_float(attrs, s->kind == WEFT_ADAFACTOR ? "eps1" : "eps", s->eps);
+    set_float(attrs, "momentum", s->kind == WEFT_SGD ? 0.0 : s->momentum);
+    set_float(attrs, "weight_decay", decay ? s->weight_decay : 0.0);
+    set_int(attrs, "nesterov", s->kind == WEFT_NESTEROV);
+    *out = attrs;
+    return WEFT_OK;
+}
+
+static weft_status find_variant(wefti_optimizer *o, const wefti_op_registry *ops, const char *name,
+                                variant *out) {
+    out->op = wefti_op_find(ops, name);
+    WEFT_REQUIRE(out->op, WEFT_E_BUG, "the optimizer's op '%s' is not registered", name);
+    for (int decay = 0; decay < 2; decay++)
+        WEFT_TRY(attributes(o, out->op, decay, &out->attrs[decay]));
+    return WEFT_OK;
+}
+
+static weft_status rule(void *context, const char *param, const weft_desc *desc,
+                        wefti_update_rule *out) {
+    const wefti_optimizer *o = context;
+    const kind_row *row = &kinds[o->settings.kind];
+    const variant *form = &o->usual;
+    wefti_update_rule r = {.states = row->states, .absent = o->settings.kind == WEFT_SGD};
+    (void)param;
+    for (int i = 0; i < row->states; i++) {
+        r.state_names[i] = row->names[i];
+        r.state_descs[i] = *desc;
+    }
+    if (o->settings.kind == WEFT_ADAFACTOR) {
+        if (desc->rank >= 2) { /* the second moment's row and column means */
+            r.state_descs[0].rank--;
+            r.state_descs[1].rank--;
+            r.state_descs[1].shape[desc->rank - 2] = desc->shape[desc->rank - 1];
+        } else {
+            form = &o->vector;
+            r.states = 1;
+            r.state_names[0] = "v";
+        }
+    }
+    r.op = form->op;
+    r.attrs = form->attrs[o->settings.decay_all || desc->rank >= 2];
+    *out = r;
+    return WEFT_OK;
+}
+
+/* Of single precision, as kernels have them: what rounds to 1 or to infinity there leaves no number
+ * in any parameter. */
+static weft_status check_settings(const weft_optimizer *s) {
+    const double others[] = {s->weight_decay, s->eps, s->momentum};
+    WEFT_REQUIRE(s->kind < WEFT_OPTIMIZERS, WEFT_E_ARG, "unknown optimizer %d", (int)s->kind);
+    WEFT_REQUIRE(s->beta1 >= 0 && (float)s->beta1 < 1 && s->beta2 >= 0 && (float)s->beta2 < 1,
+                 WEFT_E_ARG,
+                 "beta1 and beta2 (train.optimizer.betas) must be in [0, 1) in single precision, "
+                 "not %.10g and %.10g",
+                 s->beta1, s->beta2);
+    for (int i = 0; i < 3; i++)
+        WEFT_REQUIRE(others[i] >= 0 && isfinite((float)others[i]), WEFT_E_ARG,
+                     "weight_decay, eps and momentum must not be negative, and finite in single "
+                     "precision; %g is not",
+                     wefti_printed(others[i]));
+    return WEFT_OK;
+}
+
+weft_status wefti_optimizer_create(const weft_optimizer *settings, bool clip,
+                                   const wefti_op_registry *ops, wefti_optimizer **out) {
+    WEFT_TRY(check_settings(settings));
+    wefti_optimizer *o;
+    WEFT_NEW(o, wefti_optimizer);
+    weft_status status = wefti_arena_create(&o->arena);
+    if (status < 0) {
+        wefti_free(o);
+        return status;
+    }
+    o->settings = *settings;
+    o->plan = (wefti_optimizer_plan){o, rule, clip, wefti_op_find(ops, "grad_norm2")};
+    status = find_variant(o, ops, kinds[settings->kind].op, &o->usual);
+    if (status == WEFT_OK && settings->kind == WEFT_ADAFACTOR)
+        status = find_variant(o, ops, "opt_adafactor1", &o->vector);
+    if (status < 0) {
+        wefti_optimizer_destroy(o);
+        return status;
+    }
+    *out = o;
+    return WEFT_OK;
+}
+
+void wefti_optimizer_destroy(wefti_optimizer *o) {
+    if (!o) return;
+    wefti_arena_destroy(o->arena);
+    wefti_free(o);
+}
+
+const wefti_optimizer_plan *wefti_optimizer_plan_of(const wefti_optimizer *o) {
+    return &o->plan;
+}

@@ -1,0 +1,18 @@
+/* From the user's optimizer to the ops that the program places per parameter. */
+#ifndef WEFTI_SESSION_OPTIMIZER_H
+#define WEFTI_SESSION_OPTIMIZER_H
+
+#include "program/program.h"
+#include "weft/session.h"
+
+typedef struct wefti_optimizer wefti_optimizer;
+
+/* `ops` must outlive the result. */
+weft_status wefti_optimizer_create(const weft_optimizer *settings, bool clip,
+                                   const wefti_op_registry *ops,
+                                   wefti_optimizer **out) WEFT_CHECKED;
+void wefti_optimizer_destroy(wefti_optimizer *optimizer);
+const wefti_optimizer_plan *wefti_optimizer_plan_of(const wefti_optimizer *optimizer);
+const char *wefti_optimizer_text(weft_optimizer_kind kind); /* "adamw" */
+
+#endif

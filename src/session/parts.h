@@ -1,0 +1,137 @@
+/* A session from inside, for the files that make it up.
+ *
+ * Every device runs programs of its own; a session's user sees whole tensors. A view lists the
+ * tensors of one graph's programs over all devices, each once, and says where their pieces are. */
+#ifndef WEFTI_SESSION_PARTS_H
+#define WEFTI_SESSION_PARTS_H
+
+#include "exec/workers.h"
+#include "session/agree.h"
+#include "session/optimizer.h"
+#include "session/session.h"
+
+/* What is known of a device's program wherever it runs. */
+typedef struct wefti_facts {
+    wefti_mesh mesh;
+    int64_t peak_bytes, parameter_bytes, optimizer_bytes, transient_bytes, saved_bytes;
+    double forward_flops, backward_flops;
+    int32_t rank, tensor_count;
+    int32_t fused[3];       /* as of the program */
+    bool has_loss, updates; /* updates: in a section of its own */
+} wefti_facts;
+
+/* A device of a view. Devices of one stage have equal tensors, in one order; what is said of them
+ * here holds for all but `desc` and `offset`, which are those of the process's own devices. */
+typedef struct wefti_site {
+    wefti_facts facts;
+    const wefti_tensor *tensors;
+} wefti_site;
+
+typedef struct wefti_view_tensor {
+    const char *name; /* borrowed from a program */
+    wefti_tensor_role role;
+    weft_desc whole;
+    int32_t *local; /* [microbatches, devices]: its number in a device's program, -1: not there */
+    unsigned char *given; /* [microbatches], of inputs: wefti_given */
+} wefti_view_tensor;
+
+/* Whether an input has what the coming pass reads. LENT: its place is the caller's, who may write
+ * it without a word. */
+typedef enum wefti_given { WEFTI_GIVEN_NOT, WEFTI_GIVEN_ONCE, WEFTI_GIVEN_LENT } wefti_given;
+
+/* A graph on all devices. */
+typedef struct wefti_view {
+    wefti_program **programs; /* [devices]; NULL: of another process */
+    wefti_program *own;       /* the first one of this process */
+    wefti_site *sites;        /* [devices] */
+    bool loss_everywhere;     /* every device knows the loss */
+    int32_t devices, microbatches;
+    wefti_view_tensor *tensors;
+    int64_t count, cap;
+    wefti_endpoint **reads; /* [count], across processes: bound when first read */
+    wefti_arena *arena;
+} wefti_view;
+
+struct weft_session {
+    weft_session_options options; /* `plan` is not the caller's any more: see below */
+    weft_plan *plan;              /* NULL: one device without a plan */
+    wefti_route_cache *routes;
+    weft_world *world;          /* borrowed; NULL: all devices are in this process */
+    wefti_agreement *agreement; /* the world's */
+    int32_t devices, me;        /* me: rank of this process's first device */
+    int threads;                /* of each device */
+    wefti_optimizer *optimizer;
+    wefti_view **views; /* per graph */
+    int64_t view_count, view_cap;
+    wefti_workers *workers;      /* NULL until started */
+    wefti_session_piece *pieces; /* [devices]: of the tensor that is being read or written */
+    wefti_trace *trace;
+    int64_t step, row;
+    int64_t *rows;    /* first global row of each microbatch since the last update */
+    double *of_ranks; /* [devices]: one number of each, while they are compared */
+    int accumulated;  /* microbatches since the last update */
+    wefti_bf16_compute bf16;
+    wefti_before_update *before_update;
+    void *before_update_context;
+};
+
+/* Maps the arenas and sets start values, once. */
+weft_status wefti_session_start(weft_session *s) WEFT_CHECKED;
+weft_status wefti_session_view(const weft_session *s, int program, wefti_view **out) WEFT_CHECKED;
+
+static inline bool wefti_session_has(const weft_session *s, int32_t rank) {
+    return !s->world || rank == s->me;
+}
+
+/* view.c. Takes programs[devices] over, also on failure. */
+weft_status wefti_view_create(const weft_session *s, const weft_graph *graph,
+                              wefti_program **programs, wefti_view **out) WEFT_CHECKED;
+void wefti_view_destroy(wefti_view *view);
+weft_status wefti_session_look_up(const weft_session *s, int program, const char *name,
+                                  wefti_view **out_view, int *out) WEFT_CHECKED;
+/* The input of the coming microbatch is given; every input of it has to be; a pass has read or
+ * overwritten them. */
+void wefti_view_give(const weft_session *s, wefti_view *view, int index, wefti_given how);
+weft_status wefti_view_check_given(const weft_session *s, int program) WEFT_CHECKED;
+void wefti_view_take(wefti_view *view);
+static inline wefti_box wefti_site_box(const wefti_site *site, const wefti_tensor *tensor) {
+    wefti_box box = {{0}, {0}};
+    if (site->facts.mesh.axes)
+        wefti_layout_box(&tensor->layout, &site->facts.mesh, &tensor->whole, site->facts.rank,
+                         &box);
+    else
+        for (int d = 0; d < tensor->whole.rank; d++) box.size[d] = tensor->whole.shape[d];
+    return box;
+}
+
+/* world.c: sessions over a world of processes. All are collective, and fail as those of
+ * session/agree.h do. */
+/* Before a graph is compiled: `status` of each, and whether all are about to do the same. Takes
+ * over what rank 0 decides. */
+weft_status wefti_session_same_job(weft_session *s, const weft_graph *graph,
+                                   weft_status status) WEFT_CHECKED;
+/* Everyone's facts and tensors into the view, whose own program is there. Refuses programs whose
+ * transfers do not match. */
+weft_status wefti_sites_gather(const weft_session *s, wefti_view *view) WEFT_CHECKED;
+/* Models that communicate by hand: each rank has a loss of its own. */
+bool wefti_session_loss_is_own(const weft_session *s);
+/* What a pass came to: a loss that is not finite anywhere is so everywhere, or, where ranks have
+ * losses of their own, is a failed peer to the others. */
+weft_status wefti_session_settle(weft_session *s, const wefti_view *view, weft_status status,
+                                 double *loss) WEFT_CHECKED;
+
+/* match.c: the transfers of a program, channel by channel, as what all members of a channel
+ * must have alike. One block; wefti_free. */
+typedef struct wefti_channel_card {
+    uint64_t channel; /* of its ranks and tag */
+    uint64_t digest;  /* of the transfers, in their order, with their calls */
+    int64_t count;
+} wefti_channel_card;
+weft_status wefti_channels_of(const wefti_program *program, wefti_channel_card **out,
+                              int64_t *out_count) WEFT_CHECKED;
+/* Of `program`'s channels against those of all other members: cards[r] of rank r. */
+weft_status wefti_channels_match(const wefti_program *program,
+                                 const wefti_channel_card *const *cards,
+                                 const int64_t *counts) WEFT_CHECKED;
+
+#endif

@@ -1,0 +1,107 @@
+/* Whether replicas are what they are called: parameters of which several devices hold the same box
+ * have the same bytes there. Devices that update replicas by themselves drift apart without a sign
+ * where a gradient was not reduced, as in a model that communicates by hand and averages its loss
+ * only; the loss that is printed looks the same. Digests are compared, so that little travels. */
+#include "base/digest.h"
+#include "session/parts.h"
+
+/* Digests of all parameters on all devices: [devices, tensors]. */
+typedef struct comparison {
+    weft_session *session;
+    wefti_view *view;
+    uint64_t *digests;
+} comparison;
+
+static uint64_t *digest_at(const comparison *c, int32_t rank, int64_t tensor) {
+    return &c->digests[rank * c->view->count + tensor];
+}
+
+static weft_status digest_own(comparison *c) {
+    wefti_session_piece *pieces = c->session->pieces;
+    int32_t count;
+    for (int64_t i = 0; i < c->view->count; i++) {
+        const wefti_view_tensor *t = &c->view->tensors[i];
+        if (t->role != WEFTI_TENSOR_PARAM) continue;
+        WEFT_TRY(wefti_session_pieces(c->session, 0, (int)i, pieces, &count));
+        for (int32_t p = 0; p < count; p++) {
+            size_t bytes = (size_t)wefti_box_elems(&pieces[p].box, t->whole.rank) *
+                           weft_dtype_bytes(t->whole.dtype);
+            if (pieces[p].data)
+                *digest_at(c, pieces[p].rank, i) = wefti_digest_bytes(5, pieces[p].data, bytes);
+        }
+    }
+    return WEFT_OK;
+}
+
+/* Across processes: of each its own device's. */
+static weft_status gather(comparison *c) {
+    weft_session *s = c->session;
+    int64_t *offsets, bytes = c->view->count * (int64_t)sizeof *c->digests;
+    char *all;
+    if (!s->world) return WEFT_OK;
+    WEFT_TRY(wefti_agree_gather(s->agreement, digest_at(c, s->me, 0), bytes, &all, &offsets));
+    memcpy(c->digests, all, (size_t)bytes * (size_t)s->devices);
+    wefti_free(offsets);
+    return WEFT_OK;
+}
+
+/* ---- judging ---- */
+
+/* How many hold the box of piece p as it is there; *out_replicas: in any way. */
+static int32_t agreeing(const comparison *c, int64_t tensor, int32_t count, int32_t p,
+                        int32_t *out_replicas) {
+    const wefti_session_piece *pieces = c->session->pieces;
+    int32_t agree = 0;
+    *out_replicas = 0;
+    for (int32_t q = 0; q < count; q++) {
+        if (!wefti_boxes_equal(&pieces[p].box, &pieces[q].box, c->view->tensors[tensor].whole.rank))
+            continue;
+        ++*out_replicas;
+        agree += *digest_at(c, pieces[p].rank, tensor) == *digest_at(c, pieces[q].rank, tensor);
+    }
+    return agree;
+}
+
+/* The device with the fewest of its opinion is in the wrong; of equals, the last. */
+static weft_status judge(const comparison *c, int64_t tensor) {
+    const wefti_session_piece *pieces = c->session->pieces;
+    int32_t count, wrong = -1, fewest = 0, of = 0;
+    WEFT_TRY(wefti_session_pieces(c->session, 0, (int)tensor, c->session->pieces, &count));
+    for (int32_t p = 0; p < count; p++) {
+        int32_t replicas, agree = agreeing(c, tensor, count, p, &replicas);
+        if (agree == replicas || (wrong >= 0 && agree > fewest)) continue;
+        wrong = p;
+        fewest = agree;
+        of = replicas;
+    }
+    if (wrong < 0) return WEFT_OK;
+    int32_t other = 0; /* whom it is compared with: the first that differs */
+    while (!wefti_boxes_equal(&pieces[wrong].box, &pieces[other].box,
+                              c->view->tensors[tensor].whole.rank) ||
+           *digest_at(c, pieces[wrong].rank, tensor) == *digest_at(c, pieces[other].rank, tensor))
+        other++;
+    WEFT_FAIL(WEFT_E_MISMATCH,
+              "replicas of parameter '%s' differ: rank %d does not have what rank %d has; of %d "
+              "ranks with these elements %d have those of rank %d. Their gradients are not reduced "
+              "over all replicas, or one was written alone",
+              c->view->tensors[tensor].name, pieces[wrong].rank, pieces[other].rank, of, fewest,
+              pieces[wrong].rank);
+}
+
+weft_status weft_session_check_replicas(weft_session *s) {
+    comparison c = {.session = s};
+    WEFT_TRY(wefti_session_view(s, 0, &c.view));
+    WEFT_TRY(wefti_session_start(s));
+    if (s->devices == 1) return WEFT_OK;
+    size_t cells = (size_t)c.view->count * (size_t)s->devices;
+    c.digests = wefti_calloc(cells + 1, sizeof *c.digests);
+    weft_status status =
+        c.digests ? digest_own(&c) : WEFT_RAISE(WEFT_E_NOMEM, "no memory to compare replicas");
+    if (s->world) status = wefti_agree(s->agreement, status);
+    if (status >= 0) status = gather(&c);
+    for (int64_t i = 0; i < c.view->count && status >= 0; i++)
+        if (c.view->tensors[i].role == WEFTI_TENSOR_PARAM) status = judge(&c, i);
+    wefti_free(c.digests);
+    if (status < 0) return wefti_note(status, __func__, __FILE__, __LINE__);
+    return WEFT_OK;
+}

@@ -1,0 +1,382 @@
+/* Sessions: steps, and what they tell. */
+#include "session/parts.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "plan/plan.h"
+#include "program/print.h"
+
+/* ---- running ---- */
+
+typedef struct section_run {
+    const wefti_view *view;
+    wefti_section section;
+    wefti_exec_options options;
+} section_run;
+
+static weft_status run_device(void *context, wefti_rank_device *device, int32_t rank) {
+    const section_run *run = context;
+    const wefti_program *p = run->view->programs[rank];
+    return wefti_rank_device_run(device, p, run->section, &run->options);
+}
+
+static section_run run_of(const weft_session *s, const wefti_view *view, wefti_section section) {
+    return (section_run){
+        .view = view,
+        .section = section,
+        .options = {.random = {.seed = s->options.seed,
+                               .step = (uint64_t)s->step,
+                               .row_offset = s->row},
+                    .rows = view->own->all_microbatches ? s->rows : NULL,
+                    .orderly = s->world != NULL,
+                    .to_the_end = s->world && !view->loss_everywhere,
+                    .before_update = s->before_update,
+                    .before_update_context = s->before_update_context},
+    };
+}
+
+static weft_status run_section(weft_session *s, const wefti_view *view, wefti_section section) {
+    section_run run = run_of(s, view, section);
+    return wefti_give_up(
+        s->world, wefti_workers_name(s->workers, wefti_workers_run(s->workers, run_device, &run)));
+}
+
+/* With a loss that is not finite a rank may be alone, and the others anywhere. */
+bool wefti_session_loss_is_own(const weft_session *s) {
+    return s->world && s->plan && s->plan->mode == WEFT_PARALLEL_MANUAL;
+}
+
+static bool communicates(const wefti_program *p, wefti_section section) {
+    wefti_step_transfer x;
+    for (int32_t i = 0, at = 0; i < p->step_count[section]; i++, at = 0)
+        if (wefti_step_transfer_next(p, &p->steps[section][i], &at, &x)) return true;
+    return false;
+}
+
+/* The loss is not finite: once more, looking at every value, to name where it began. */
+static weft_status name_culprit(weft_session *s, const wefti_view *view, wefti_section section,
+                                weft_status status) {
+    if (status != WEFT_E_NUMERIC) return status;
+    const bool own = wefti_session_loss_is_own(s);
+    if (own && communicates(view->own, section)) return wefti_give_up(s->world, status);
+    char *first = wefti_strdup(weft_error_message());
+    section_run run = run_of(s, view, section);
+    run.options.check_finite = true;
+    weft_status again =
+        wefti_workers_name(s->workers, wefti_workers_run(s->workers, run_device, &run));
+    if (s->world && !own && (again == WEFT_OK || again == WEFT_E_NUMERIC))
+        again = wefti_agree_first(
+            s->agreement, again,
+            wefti_rank_device_finding_order(wefti_workers_device(s->workers, s->me)));
+    again = again == WEFT_E_NUMERIC ? again : wefti_give_up(s->world, again);
+    if (again == WEFT_OK)
+        (void)wefti_adopt(status, first ? first : "the loss is not finite");
+    else if (first)
+        (void)wefti_prefix(again, "%s", first);
+    wefti_free(first);
+    return own ? wefti_give_up(s->world, status) : status;
+}
+
+/* Of the lowest device here that has it; NaN: none. */
+static double loss_here(const weft_session *s, const wefti_view *view) {
+    for (int32_t r = 0; r < view->devices; r++)
+        if (wefti_session_has(s, r) && view->sites[r].facts.has_loss)
+            return wefti_rank_device_loss(wefti_workers_device(s->workers, r));
+    return NAN;
+}
+
+/* Programs share their memory: what one of them runs takes what was fed to the others. */
+static void take_inputs(const weft_session *s, int64_t first) {
+    for (int64_t i = first; i < s->view_count; i++) wefti_view_take(s->views[i]);
+}
+
+/* A forward pass, with the backward pass where there is one. */
+static weft_status run_pass(weft_session *s, wefti_view *view, wefti_section section,
+                            double *out_loss) {
+    section_run run = run_of(s, view, section);
+    weft_status status = wefti_workers_run(s->workers, run_device, &run);
+    double loss = loss_here(s, view);
+    if (status < 0 && status != WEFT_E_NUMERIC) status = wefti_workers_name(s->workers, status);
+    if (s->world) status = wefti_session_settle(s, view, status, &loss);
+    take_inputs(s, 0);
+    if (status < 0) return name_culprit(s, view, section, status);
+    if (out_loss) *out_loss = loss;
+    return WEFT_OK;
+}
+
+static bool updates_eagerly(const weft_session *s) {
+    bool later = false;
+    for (int32_t r = 0; r < s->devices; r++) later |= s->views[0]->sites[r].facts.updates;
+    return s->optimizer && !later;
+}
+
+static void set_scalar(const weft_session *s, int index, double value) {
+    for (int32_t r = 0; r < s->devices; r++) {
+        if (!wefti_session_has(s, r)) continue;
+        unsigned char *memory = wefti_rank_device_memory(wefti_workers_device(s->workers, r));
+        int64_t scalars = s->views[0]->programs[r]->scalars;
+        if (scalars >= 0) ((float *)(void *)(memory + scalars))[index] = (float)value;
+    }
+}
+
+enum { LEARNING_RATE, STEP, GRADIENT_SCALE };
+
+/* What turns accumulated gradients into those of the batch: the mean over microbatches, or, where
+ * the plan wants sums, the sum of the devices' and microbatches' own means. */
+static double gradient_scale(const weft_session *s) {
+    if (!s->plan || !s->plan->gradients_sum) return 1.0 / (double)s->options.microbatches;
+    int32_t parts = 1;
+    for (int32_t r = 0; r < s->devices; r++) {
+        const wefti_site *site = &s->views[0]->sites[r];
+        for (int32_t i = 0; i < site->facts.tensor_count; i++) {
+            const wefti_tensor *t = &site->tensors[i];
+            if (t->role != WEFTI_TENSOR_INPUT || t->whole.rank == 0) continue;
+            int32_t n = wefti_layout_parts(&t->layout, &site->facts.mesh, 0);
+            if (n > parts) parts = n;
+        }
+    }
+    return (double)parts;
+}
+
+/* Pipelines run all microbatches of a step at once: until the last one is there they are only
+ * counted. */
+static weft_status accumulate(weft_session *s, double *out_loss) {
+    wefti_view *view = s->views[0];
+    bool at_once = view->own->all_microbatches;
+    WEFT_TRY(wefti_session_start(s));
+    if (s->world && s->accumulated == 0) wefti_position_step(s->world->comm->position, s->step + 1);
+    WEFT_REQUIRE(s->accumulated < s->options.microbatches, WEFT_E_ARG,
+                 "%d microbatches are accumulated already: update first", s->accumulated);
+    WEFT_TRY(wefti_give_up(s->world, wefti_view_check_given(s, 0)));
+    s->rows[s->accumulated] = s->row;
+    if (at_once && s->accumulated + 1 < s->options.microbatches) {
+        s->accumulated++;
+        if (out_loss) *out_loss = NAN;
+        return WEFT_OK;
+    }
+    bool first = at_once || !s->accumulated;
+    if (s->optimizer && first) {
+        set_scalar(s, STEP, (double)(s->step + 1));
+        set_scalar(s, GRADIENT_SCALE, gradient_scale(s));
+    }
+    weft_status status =
+        run_pass(s, view, first ? WEFTI_SECTION_FIRST : WEFTI_SECTION_NEXT, out_loss);
+    s->accumulated = status >= 0 && s->optimizer ? s->accumulated + 1 : 0;
+    return status;
+}
+
+weft_status weft_session_accumulate(weft_session *s, double *out_loss) {
+    WEFT_REQUIRE(
+        !updates_eagerly(s), WEFT_E_ARG,
+        "this session updates inside of its backward pass: use weft_session_step, or ask for "
+        "clipping, several microbatches or keep_gradients");
+    return accumulate(s, out_loss);
+}
+
+static double norm_at(const weft_session *s, int32_t rank) {
+    const wefti_program *p = s->views[0]->programs[rank];
+    const unsigned char *memory = wefti_rank_device_memory(wefti_workers_device(s->workers, rank));
+    const void *squares = memory + p->norms;
+    double sum = 0;
+    for (int32_t i = 0; i < p->norm_count; i++)
+        sum += p->norms_dtype == WEFT_F64 ? ((const double *)squares)[i]
+                                          : (double)((const float *)squares)[i];
+    return sqrt(sum) * gradient_scale(s);
+}
+
+/* Where models communicate by hand each device of a stage has a norm of its own. It is that of the
+ * model where all have the same gradients; with slices, of which nobody here knows, none of them
+ * is. */
+static weft_status same_norms(weft_session *s, double norm) {
+    weft_status status = WEFT_OK;
+    double *all = s->of_ranks;
+    for (int32_t r = 0; r < s->devices; r++)
+        if (wefti_session_has(s, r)) all[r] = norm_at(s, r);
+    if (s->world) status = wefti_agree_cards(s->agreement, &norm, sizeof norm, all);
+    for (int32_t r = 0; r < s->devices && status >= 0; r++)
+        if (!isfinite(all[r]))
+            status = WEFT_RAISE(WEFT_E_NUMERIC,
+                                "the norm of rank %d's gradient is %g: nothing was updated", r,
+                                wefti_printed(all[r]));
+    for (int32_t r = 1; r < s->devices && status >= 0; r++)
+        if (all[r] != all[0])
+            status = WEFT_RAISE(
+                WEFT_E_MISMATCH,
+                "rank 0 has a gradient of norm %.9g, rank %d one of %.9g: in mode manual gradients "
+                "are clipped where all ranks have the same; clip those of slices, and those that "
+                "are not summed over ranks, in the model, and none here",
+                wefti_printed(all[0]), r, wefti_printed(all[r]));
+    return status;
+}
+
+/* The norm of all gradients, which every device knows, and what clips it. */
+static weft_status clip(weft_session *s, double *out_norm) {
+    double scale = gradient_scale(s);
+    WEFT_TRY(run_section(s, s->views[0], WEFTI_SECTION_NORM));
+    double norm = norm_at(s, s->me);
+    if (s->views[0]->own->own_norms) WEFT_TRY(same_norms(s, norm));
+    WEFT_REQUIRE(isfinite(norm), WEFT_E_NUMERIC, "the gradient's norm is %g: nothing was updated",
+                 wefti_printed(norm));
+    /* PyTorch's clip_grad_norm_: clip / (norm + 1e-6), at most 1. */
+    double factor = s->options.clip / (norm + 1e-6);
+    set_scalar(s, GRADIENT_SCALE, (factor < 1 ? factor : 1.0) * scale);
+    *out_norm = norm;
+    return WEFT_OK;
+}
+
+static void updated(weft_session *s) {
+    s->accumulated = 0;
+    s->step++;
+}
+
+/* What is no number would be one in no parameter any more. */
+static weft_status check_rate(const weft_session *s, double learning_rate) {
+    if (isfinite((float)learning_rate)) return WEFT_OK;
+    return wefti_give_up(
+        s->world,
+        WEFT_RAISE(WEFT_E_ARG,
+                   "the learning rate is %g: it must be a finite number of single precision",
+                   wefti_printed(learning_rate)));
+}
+
+weft_status weft_session_update(weft_session *s, double learning_rate, double *out_norm) {
+    WEFT_REQUIRE(s->optimizer, WEFT_E_ARG, "the session was made without an optimizer");
+    WEFT_TRY(check_rate(s, learning_rate));
+    WEFT_REQUIRE(!updates_eagerly(s), WEFT_E_ARG,
+                 "this session updates inside of its backward pass: use weft_session_step");
+    WEFT_REQUIRE(s->accumulated == s->options.microbatches, WEFT_E_ARG,
+                 "%d of %d microbatches are accumulated since the last update or pass of another "
+                 "program",
+                 s->accumulated, s->options.microbatches);
+    double norm = NAN;
+    weft_status status = s->options.clip > 0 ? clip(s, &norm) : WEFT_OK;
+    if (status < 0) s->accumulated = 0; /* of these gradients nothing will come */
+    take_inputs(s, 1);
+    WEFT_TRY(status);
+    set_scalar(s, LEARNING_RATE, learning_rate);
+    WEFT_TRY(run_section(s, s->views[0], WEFTI_SECTION_UPDATE));
+    updated(s);
+    if (out_norm) *out_norm = norm;
+    return WEFT_OK;
+}
+
+weft_status weft_session_step(weft_session *s, double learning_rate, double *out_loss) {
+    WEFT_REQUIRE(s->optimizer, WEFT_E_ARG, "the session was made without an optimizer");
+    WEFT_REQUIRE(s->options.microbatches == 1, WEFT_E_ARG,
+                 "a step of %d microbatches is that many accumulates and an update",
+                 s->options.microbatches);
+    WEFT_TRY(check_rate(s, learning_rate));
+    WEFT_TRY(wefti_session_start(s));
+    set_scalar(s, LEARNING_RATE, learning_rate);
+    double loss;
+    WEFT_TRY(accumulate(s, &loss));
+    if (updates_eagerly(s))
+        updated(s);
+    else
+        WEFT_TRY(weft_session_update(s, learning_rate, NULL));
+    if (out_loss) *out_loss = loss;
+    return WEFT_OK;
+}
+
+weft_status weft_session_forward(weft_session *s, int program, double *out_loss) {
+    wefti_view *v;
+    WEFT_TRY(wefti_session_view(s, program, &v));
+    WEFT_REQUIRE(program > 0 || !s->optimizer, WEFT_E_ARG,
+                 "program 0 trains: use weft_session_step, or add a graph for evaluation");
+    WEFT_TRY(wefti_session_start(s));
+    WEFT_TRY(wefti_give_up(s->world, wefti_view_check_given(s, program)));
+    s->accumulated = 0; /* it takes the memory of the gradients */
+    return run_pass(s, v, WEFTI_SECTION_FIRST, out_loss);
+}
+
+/* ---- the rest ---- */
+
+int64_t weft_session_step_number(const weft_session *s) {
+    return s->step;
+}
+/* Updates and samples are counted on from these without overflow. */
+static weft_status check_count(const char *what, int64_t count) {
+    WEFT_REQUIRE(count >= 0 && count <= INT64_C(1) << 60, WEFT_E_ARG,
+                 "%s is %lld: it must be from 0 to 2^60", what, (long long)count);
+    return WEFT_OK;
+}
+weft_status weft_session_set_step(weft_session *s, int64_t step) {
+    WEFT_TRY(check_count("the number of updates made", step));
+    s->step = step;
+    return WEFT_OK;
+}
+weft_status weft_session_set_row(weft_session *s, int64_t global_row) {
+    WEFT_TRY(check_count("the first sample's number", global_row));
+    s->row = global_row;
+    return WEFT_OK;
+}
+int weft_session_devices(const weft_session *s) {
+    return s->devices;
+}
+
+weft_status weft_session_device_memory(const weft_session *s, int rank, int64_t *out_predicted,
+                                       int64_t *out_observed) {
+    WEFT_REQUIRE(rank >= 0 && rank < s->devices, WEFT_E_ARG,
+                 "there is no device %d: the session has %d", rank, s->devices);
+    *out_predicted = *out_observed = 0;
+    for (int64_t i = 0; i < s->view_count; i++)
+        if (s->views[i]->sites[rank].facts.peak_bytes > *out_predicted)
+            *out_predicted = s->views[i]->sites[rank].facts.peak_bytes;
+    if (s->workers && wefti_session_has(s, rank))
+        *out_observed = wefti_rank_device_observed_peak(wefti_workers_device(s->workers, rank));
+    return WEFT_OK;
+}
+
+static void keep_most(int64_t *most, int64_t bytes) {
+    if (bytes > *most) *most = bytes;
+}
+
+weft_session_memory weft_session_memory_of(const weft_session *s) {
+    weft_session_memory m = {0};
+    for (int32_t r = 0; r < s->devices; r++) {
+        const wefti_facts *f = &s->views[0]->sites[r].facts;
+        int64_t predicted, observed;
+        if (weft_session_device_memory(s, r, &predicted, &observed) < 0) continue;
+        keep_most(&m.predicted_peak_bytes, predicted);
+        keep_most(&m.observed_peak_bytes, observed);
+        keep_most(&m.parameter_bytes, f->parameter_bytes);
+        keep_most(&m.optimizer_bytes, f->optimizer_bytes);
+        keep_most(&m.transient_bytes, f->transient_bytes);
+        keep_most(&m.saved_bytes, f->saved_bytes);
+        m.forward_flops += f->forward_flops;
+        m.backward_flops += f->backward_flops;
+    }
+    return m;
+}
+
+weft_bf16_compute weft_session_bf16(const weft_session *s) {
+    return s->bf16 == WEFTI_BF16_NATIVE ? WEFT_BF16_NATIVE : WEFT_BF16_AS_F32;
+}
+
+const wefti_program *wefti_session_program(const weft_session *s, int program) {
+    return s->views[program]->own;
+}
+const wefti_program *wefti_session_program_of(const weft_session *s, int program, int32_t rank) {
+    return s->views[program]->programs[rank];
+}
+
+void wefti_session_before_update(weft_session *s, wefti_before_update *call, void *context) {
+    s->before_update = call;
+    s->before_update_context = context;
+}
+
+void wefti_session_fused(const weft_session *s, int32_t out[3]) {
+    for (int k = 0; k < 3; k++) {
+        out[k] = 0;
+        for (int32_t r = 0; r < s->devices; r++) {
+            const int32_t fused = s->views[0]->sites[r].facts.fused[k];
+            if (fused > out[k]) out[k] = fused;
+        }
+    }
+}
+
+int wefti_session_threads(const weft_session *s) {
+    return s->threads * s->devices;
+}

@@ -1,0 +1,412 @@
+/* The tensors of a session: the list of them over all devices, and where their pieces lie. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/digest.h"
+#include "graph/graph.h"
+#include "session/parts.h"
+
+/* ---- the list of one graph's tensors over all devices ---- */
+
+/* Numbers by name, of models that have many thousand tensors. */
+typedef struct named {
+    const char *name;
+    size_t length;
+    int64_t number;
+    struct named *next; /* of the same bucket */
+} named;
+
+typedef struct names {
+    wefti_arena *arena;
+    named **buckets;
+    uint64_t mask;
+} names;
+
+static weft_status names_create(int64_t expected, names *out) {
+    out->mask = 63;
+    while (out->mask < (uint64_t)expected) out->mask = 2 * out->mask + 1;
+    WEFT_TRY(wefti_arena_create(&out->arena));
+    out->buckets = wefti_arena_alloc(out->arena, (out->mask + 1) * sizeof(named *));
+    WEFT_REQUIRE(out->buckets, WEFT_E_NOMEM, "no memory for a list of tensors");
+    return WEFT_OK;
+}
+
+static void names_destroy(names *n) {
+    wefti_arena_destroy(n->arena);
+}
+
+static named **bucket_of(const names *n, const char *name, size_t length) {
+    return &n->buckets[wefti_digest_bytes(5, name, length) & n->mask];
+}
+
+/* What is added last is found first. */
+static weft_status names_add(names *n, const char *name, int64_t number) {
+    size_t length = strlen(name);
+    named *x = wefti_arena_alloc(n->arena, sizeof *x), **at = bucket_of(n, name, length);
+    WEFT_REQUIRE(x, WEFT_E_NOMEM, "no memory for a list of tensors");
+    *x = (named){name, length, number, *at};
+    *at = x;
+    return WEFT_OK;
+}
+
+/* The first one of that name, in the bucket from `from` on; NULL: there is none. */
+static const named *names_find(const named *from, const char *name, size_t length) {
+    while (from && (from->length != length || memcmp(from->name, name, length) != 0))
+        from = from->next;
+    return from;
+}
+
+static weft_status names_of_inputs(const weft_graph *g, names *out) {
+    const weft_body *root = g->root;
+    WEFT_TRY(names_create(root->in_count, out));
+    for (int64_t i = root->in_count; i-- > 0;)
+        if (root->values[root->in[i]].name)
+            WEFT_TRY(names_add(out, root->values[root->in[i]].name, i));
+    return WEFT_OK;
+}
+
+/* Where `name` is in the order of the model: parameters, states and inputs as the graph has them,
+ * then outputs, then what belongs to the optimizer, parameter by parameter. The same for every
+ * plan. */
+static int64_t place_of(const names *inputs, int64_t count, const wefti_view_tensor *t) {
+    bool optimizer = t->role == WEFTI_TENSOR_OPTIMIZER; /* <parameter>.<state> */
+    const char *dot = optimizer ? strrchr(t->name, '.') : NULL;
+    size_t length = dot ? (size_t)(dot - t->name) : strlen(t->name);
+    if (t->role == WEFTI_TENSOR_OUTPUT) return count;
+    const named *of = names_find(*bucket_of(inputs, t->name, length), t->name, length);
+    if (!of || (optimizer && !dot)) return 2 * count + 1;
+    return optimizer ? count + 1 + of->number : of->number;
+}
+
+typedef struct placed {
+    int64_t place, number;
+    wefti_view_tensor tensor;
+} placed;
+
+static int by_place(const void *a, const void *b) {
+    const placed *x = a, *y = b;
+    if (x->place != y->place) return x->place < y->place ? -1 : 1;
+    return x->number < y->number ? -1 : 1;
+}
+
+static weft_status sort_tensors(wefti_view *v, const names *inputs, int64_t input_count) {
+    placed *list;
+    WEFT_NEW_ARRAY(list, placed, v->count + 1);
+    for (int64_t i = 0; i < v->count; i++)
+        list[i] = (placed){place_of(inputs, input_count, &v->tensors[i]), i, v->tensors[i]};
+    qsort(list, (size_t)v->count, sizeof *list, by_place);
+    for (int64_t i = 0; i < v->count; i++) v->tensors[i] = list[i].tensor;
+    wefti_free(list);
+    return WEFT_OK;
+}
+
+static weft_status add_tensor(wefti_view *v, const wefti_tensor *t, int64_t *out) {
+    size_t cells = (size_t)v->devices * (size_t)v->microbatches;
+    WEFT_TRY(WEFT_GROW(v->tensors, v->count, v->cap));
+    wefti_view_tensor *x = &v->tensors[v->count];
+    *x = (wefti_view_tensor){.name = t->name, .role = t->role, .whole = t->whole};
+    x->local = wefti_arena_alloc(v->arena, cells * sizeof *x->local);
+    WEFT_REQUIRE(x->local, WEFT_E_NOMEM, "no memory for a list of tensors");
+    for (size_t i = 0; i < cells; i++) x->local[i] = -1;
+    x->given = wefti_arena_alloc(v->arena, (size_t)v->microbatches);
+    WEFT_REQUIRE(x->given, WEFT_E_NOMEM, "no memory for a list of tensors");
+    *out = v->count++;
+    return WEFT_OK;
+}
+
+static bool is_tensor(const wefti_view *v, int64_t i, const wefti_tensor *t) {
+    return i < v->count && v->tensors[i].role == t->role && !strcmp(v->tensors[i].name, t->name);
+}
+
+static int64_t find_tensor(const wefti_view *v, const names *known, const wefti_tensor *t) {
+    size_t length = strlen(t->name);
+    const named *x = *bucket_of(known, t->name, length);
+    while ((x = names_find(x, t->name, length)) && !is_tensor(v, x->number, t)) x = x->next;
+    return x ? x->number : v->count;
+}
+
+/* Programs of different devices list nearly the same in the same order: the next one is looked at
+ * first. */
+static weft_status add_program(wefti_view *v, names *known, int32_t rank) {
+    const wefti_site *site = &v->sites[rank];
+    int64_t next = 0;
+    for (int32_t i = 0; i < site->facts.tensor_count; i++) {
+        const wefti_tensor *t = &site->tensors[i];
+        if (!is_tensor(v, next, t)) next = find_tensor(v, known, t);
+        if (next == v->count) {
+            WEFT_TRY(names_add(known, t->name, next));
+            WEFT_TRY(add_tensor(v, t, &next));
+        }
+        v->tensors[next].local[t->microbatch * v->devices + rank] = i;
+        next++;
+    }
+    return WEFT_OK;
+}
+
+static weft_status add_programs(wefti_view *v) {
+    names known = {.arena = NULL};
+    weft_status status = names_create(v->sites[0].facts.tensor_count, &known);
+    for (int32_t r = 0; r < v->devices && status >= 0; r++) status = add_program(v, &known, r);
+    names_destroy(&known);
+    return status;
+}
+
+static weft_status order_tensors(wefti_view *v, const weft_graph *g) {
+    names inputs = {.arena = NULL};
+    weft_status status = names_of_inputs(g, &inputs);
+    if (status >= 0) status = sort_tensors(v, &inputs, g->root->in_count);
+    names_destroy(&inputs);
+    return status;
+}
+
+/* What a program of this process says of itself. */
+static void describe(wefti_site *site, const wefti_program *p) {
+    wefti_facts *f = &site->facts;
+    site->tensors = p->tensors;
+    *f = (wefti_facts){.mesh = p->mesh,
+                       .peak_bytes = p->peak_bytes,
+                       .transient_bytes = p->transient_bytes,
+                       .saved_bytes = p->saved_bytes,
+                       .forward_flops = p->forward_flops,
+                       .backward_flops = p->backward_flops,
+                       .rank = p->rank,
+                       .tensor_count = p->tensor_count,
+                       .fused = {p->fused[0], p->fused[1], p->fused[2]},
+                       .has_loss = p->loss >= 0,
+                       .updates = p->step_count[WEFTI_SECTION_UPDATE] > 0};
+    for (int32_t t = 0; t < p->tensor_count; t++) {
+        int64_t bytes = weft_desc_bytes(&p->tensors[t].desc);
+        if (p->tensors[t].role == WEFTI_TENSOR_PARAM) f->parameter_bytes += bytes;
+        if (p->tensors[t].role == WEFTI_TENSOR_OPTIMIZER) f->optimizer_bytes += bytes;
+    }
+}
+
+static weft_status describe_own(wefti_view *v) {
+    WEFT_TRY(wefti_arena_create(&v->arena));
+    WEFT_NEW_ARRAY(v->sites, wefti_site, v->devices);
+    for (int32_t r = v->devices - 1; r >= 0; r--) {
+        if (!v->programs[r]) continue;
+        describe(&v->sites[r], v->programs[r]);
+        v->own = v->programs[r];
+    }
+    return WEFT_OK;
+}
+
+static weft_status list_tensors(wefti_view *v, const weft_graph *g) {
+    v->loss_everywhere = true;
+    for (int32_t r = 0; r < v->devices; r++) v->loss_everywhere &= v->sites[r].facts.has_loss;
+    for (int32_t r = 0; r < v->devices; r++)
+        for (int32_t i = 0; i < v->sites[r].facts.tensor_count; i++)
+            if (v->sites[r].tensors[i].microbatch >= v->microbatches)
+                v->microbatches = v->sites[r].tensors[i].microbatch + 1;
+    if (v->devices == 1 && v->microbatches == 1) { /* as the program has them */
+        const wefti_program *p = v->own;
+        for (int32_t i = 0; i < p->tensor_count; i++) {
+            int64_t at;
+            WEFT_TRY(add_tensor(v, &p->tensors[i], &at));
+            v->tensors[at].local[0] = i;
+        }
+        return WEFT_OK;
+    }
+    WEFT_TRY(add_programs(v));
+    WEFT_TRY(order_tensors(v, g));
+    WEFT_NEW_ARRAY(v->reads, wefti_endpoint *, v->count + 1);
+    return WEFT_OK;
+}
+
+static weft_status fill(const weft_session *s, wefti_view *v, const weft_graph *g) {
+    WEFT_TRY(wefti_give_up(s->world, describe_own(v)));
+    if (s->world) WEFT_TRY(wefti_sites_gather(s, v));
+    return wefti_give_up(s->world, list_tensors(v, g));
+}
+
+weft_status wefti_view_create(const weft_session *s, const weft_graph *graph,
+                              wefti_program **programs, wefti_view **out) {
+    wefti_view *v = wefti_calloc(1, sizeof *v);
+    weft_status status = WEFT_OK;
+    if (v) {
+        *v = (wefti_view){.programs = programs, .devices = s->devices, .microbatches = 1};
+        status = fill(s, v, graph);
+    } else {
+        for (int32_t r = 0; r < s->devices; r++) wefti_program_destroy(programs[r]);
+        wefti_free(programs);
+        status = wefti_give_up(s->world, WEFT_RAISE(WEFT_E_NOMEM, "no memory for a session"));
+    }
+    if (status < 0) {
+        wefti_view_destroy(v);
+        return status;
+    }
+    *out = v;
+    return WEFT_OK;
+}
+
+void wefti_view_destroy(wefti_view *v) {
+    if (!v) return;
+    for (int64_t i = 0; i < v->count && v->reads; i++) wefti_comm_unbind(v->reads[i]);
+    for (int32_t r = 0; r < v->devices; r++) wefti_program_destroy(v->programs[r]);
+    wefti_free(v->programs);
+    wefti_free(v->sites);
+    wefti_free(v->reads);
+    wefti_free(v->tensors);
+    wefti_arena_destroy(v->arena);
+    wefti_free(v);
+}
+
+/* ---- looking it up ---- */
+
+static weft_tensor_info info_of(const wefti_view_tensor *t) {
+    weft_tensor_info info = {
+        .name = t->name, .desc = t->whole, .bytes = weft_desc_bytes(&t->whole)};
+    switch (t->role) {
+    case WEFTI_TENSOR_PARAM:
+        info.role = WEFT_ROLE_PARAM;
+        break;
+    case WEFTI_TENSOR_STATE:
+        info.role = WEFT_ROLE_STATE;
+        break;
+    case WEFTI_TENSOR_OPTIMIZER:
+        info.role = WEFT_ROLE_OPTIMIZER;
+        break;
+    case WEFTI_TENSOR_INPUT:
+        info.role = WEFT_ROLE_INPUT;
+        break;
+    case WEFTI_TENSOR_OUTPUT:
+        info.role = WEFT_ROLE_OUTPUT;
+        break;
+    }
+    return info;
+}
+
+int weft_session_tensors(const weft_session *s, int program) {
+    wefti_view *v;
+    return wefti_session_view(s, program, &v) < 0 ? 0 : (int)v->count;
+}
+
+weft_status weft_session_tensor(const weft_session *s, int program, int index,
+                                weft_tensor_info *out) {
+    wefti_view *v;
+    WEFT_TRY(wefti_session_view(s, program, &v));
+    WEFT_REQUIRE(index >= 0 && index < v->count, WEFT_E_ARG,
+                 "there is no tensor %d: the program has %lld", index, (long long)v->count);
+    *out = info_of(&v->tensors[index]);
+    return WEFT_OK;
+}
+
+weft_status wefti_session_look_up(const weft_session *s, int program, const char *name,
+                                  wefti_view **out_view, int *out) {
+    WEFT_TRY(wefti_session_view(s, program, out_view));
+    WEFT_REQUIRE(name, WEFT_E_ARG, "the name of a tensor is NULL");
+    for (int64_t i = 0; i < (*out_view)->count; i++)
+        if (!strcmp((*out_view)->tensors[i].name, name)) {
+            *out = (int)i;
+            return WEFT_OK;
+        }
+    WEFT_FAIL(WEFT_E_NOT_FOUND, "the model has no tensor '%s'", name);
+}
+
+weft_status weft_session_find(const weft_session *s, int program, const char *name,
+                              weft_tensor_info *out) {
+    wefti_view *v;
+    int index;
+    WEFT_TRY(wefti_session_look_up(s, program, name, &v, &index));
+    *out = info_of(&v->tensors[index]);
+    return WEFT_OK;
+}
+
+/* ---- pieces ---- */
+
+/* The microbatch that is being fed, where each has inputs of its own. */
+static int32_t microbatch_of(const weft_session *s, const wefti_view *v,
+                             const wefti_view_tensor *t) {
+    if (t->role != WEFTI_TENSOR_INPUT || v->microbatches == 1) return 0;
+    return s->accumulated < v->microbatches ? s->accumulated : v->microbatches - 1;
+}
+
+void wefti_view_give(const weft_session *s, wefti_view *v, int index, wefti_given how) {
+    const wefti_view_tensor *t = &v->tensors[index];
+    unsigned char *given = &t->given[microbatch_of(s, v, t)];
+    if (*given < how) *given = (unsigned char)how;
+}
+
+/* What no pass reads here may be missing. */
+weft_status wefti_view_check_given(const weft_session *s, int program) {
+    const wefti_view *v = s->views[program];
+    for (int64_t i = 0; i < v->count; i++) {
+        const wefti_view_tensor *t = &v->tensors[i];
+        int32_t m = microbatch_of(s, v, t);
+        bool here = false;
+        for (int32_t r = 0; r < v->devices; r++)
+            here |= wefti_session_has(s, r) && t->local[m * v->devices + r] >= 0;
+        WEFT_REQUIRE(t->role != WEFTI_TENSOR_INPUT || !here || t->given[m] != WEFTI_GIVEN_NOT,
+                     WEFT_E_ARG,
+                     "input '%s' of program %d was not fed since the last pass: weft_session_feed "
+                     "it before each one",
+                     t->name, program);
+    }
+    return WEFT_OK;
+}
+
+void wefti_view_take(wefti_view *v) {
+    for (int64_t i = 0; i < v->count; i++)
+        for (int32_t m = 0; m < v->microbatches; m++)
+            if (v->tensors[i].given[m] == WEFTI_GIVEN_ONCE)
+                v->tensors[i].given[m] = WEFTI_GIVEN_NOT;
+}
+
+/* The tensor on one device; NULL: not there. */
+static const wefti_tensor *local_of(const weft_session *s, const wefti_view *v, int index,
+                                    int32_t rank) {
+    const wefti_view_tensor *t = &v->tensors[index];
+    int32_t i = t->local[microbatch_of(s, v, t) * v->devices + rank];
+    return i < 0 ? NULL : &v->sites[rank].tensors[i];
+}
+
+/* Of a parameter that several stages of a pipeline read each has a term: they are added up when the
+ * parameter is updated. Other tensors of several stages are copies. */
+static bool is_gradient(const wefti_tensor *t) {
+    return t->role == WEFTI_TENSOR_OUTPUT && !strncmp(t->name, "grad:", 5);
+}
+
+weft_status wefti_session_pieces(weft_session *s, int program, int index, wefti_session_piece *out,
+                                 int32_t *out_count) {
+    wefti_view *v;
+    const wefti_mesh *owner = NULL; /* of the first device that has it */
+    int32_t count = 0;
+    WEFT_TRY(wefti_session_view(s, program, &v));
+    WEFT_TRY(wefti_session_start(s));
+    for (int32_t r = 0; r < v->devices; r++) {
+        const wefti_tensor *t = local_of(s, v, index, r);
+        const wefti_site *site = &v->sites[r];
+        const wefti_mesh *mesh = &site->facts.mesh;
+        if (!t) continue;
+        wefti_session_piece *piece = &out[count++];
+        if (!owner) owner = mesh;
+        piece->rank = r;
+        piece->data =
+            wefti_session_has(s, r)
+                ? wefti_rank_device_memory(wefti_workers_device(s->workers, r)) + t->offset
+                : NULL;
+        piece->box = wefti_site_box(site, t);
+        bool same = mesh->first == owner->first,
+             first = !mesh->axes || wefti_layout_counts(&t->layout, mesh, r),
+             added = !same && is_gradient(t);
+        piece->counts = same && first;
+        piece->term = added && first;
+        if (first || !(same || added) || !(t->layout.sum | t->layout.max)) continue;
+        int32_t at[WEFTI_MAX_AXES];
+        wefti_mesh_coordinates(mesh, r, at);
+        piece->term = true; /* unless it repeats another's, along an axis that means nothing here */
+        for (int a = 0; a < mesh->axes; a++)
+            if (!(wefti_layout_axes(&t->layout) >> a & 1u) && at[a]) piece->term = false;
+    }
+    *out_count = count;
+    return WEFT_OK;
+}
+
+int wefti_session_number(const weft_session *s, int program, int32_t rank, int32_t local) {
+    const wefti_view *v = s->views[program];
+    for (int64_t i = 0; i < v->count; i++)
+        for (int32_t m = 0; m < v->microbatches; m++)
+            if (v->tensors[i].local[m * v->devices + rank] == local) return (int)i;
+    return -1;
+}

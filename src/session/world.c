@@ -1,0 +1,307 @@
+/* Sessions over a world: each process has one device of the plan, compiles that one's programs, and
+ * is told by the others what a session must know of theirs: where pieces of tensors lie, how much
+ * memory they take, who has the loss. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/digest.h"
+#include "session/parts.h"
+#include "weft/version.h"
+
+/* ---- the same job everywhere ---- */
+
+/* What must be equal, and what it is called; texts are shown. */
+typedef struct job_card {
+    int32_t rank, bf16;
+    bool bf16_by_choice; /* nobody has asked for that */
+    char version[24];
+    char isa[24], isa_native[24]; /* the arithmetic of products in f32, and of those in bf16 */
+    uint64_t model, plan, settings, seed;
+} job_card;
+
+static weft_status digest_graph(const weft_graph *graph, uint64_t *out) {
+    char *text;
+    *out = 0;
+    if (weft_graph_status(graph) < 0) return WEFT_OK; /* compiling it tells why */
+    WEFT_TRY(weft_graph_print(graph, &text));
+    *out = wefti_digest_text(1, text);
+    weft_text_free(text);
+    return WEFT_OK;
+}
+
+static weft_status digest_plan(const weft_plan *plan, uint64_t *out) {
+    char *text;
+    *out = 0;
+    if (!plan) return WEFT_OK;
+    WEFT_TRY(weft_plan_print(plan, &text));
+    *out = wefti_digest_text(2, text);
+    weft_text_free(text);
+    return WEFT_OK;
+}
+
+static uint64_t digest_settings(const weft_session_options *o) {
+    const weft_optimizer *x = &o->optimizer;
+    const double reals[] = {x->beta1, x->beta2, x->eps, x->momentum, x->weight_decay, o->clip};
+    uint64_t digest = wefti_digest_number(3, (uint64_t)x->kind);
+    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
+        digest = wefti_digest_real(digest, reals[i]);
+    digest = wefti_digest_number(digest, (uint64_t)o->microbatches << 3 |
+                                             (uint64_t)o->keep_gradients << 2 |
+                                             (uint64_t)o->recompute << 1 | (uint64_t)x->decay_all);
+    return digest;
+}
+
+static weft_status compare_cards(const job_card *a, const job_card *b, bool native) {
+    const char *a_isa = native ? a->isa_native : a->isa, *b_isa = native ? b->isa_native : b->isa;
+    WEFT_REQUIRE_OF(b->rank, !strcmp(a->version, b->version), WEFT_E_MISMATCH,
+                    "rank %d runs weft %s, rank %d weft %s: all processes of a run need the same",
+                    b->rank, b->version, a->rank, a->version);
+    WEFT_REQUIRE_OF(b->rank, !strcmp(a_isa, b_isa), WEFT_E_MISMATCH,
+                    "rank %d computes with %s instructions, rank %d with %s, and their last bits "
+                    "differ: set WEFT_ISA to what all processors have",
+                    b->rank, b_isa, a->rank, a_isa);
+    const char *what = a->model != b->model ? "model"
+                       : a->plan != b->plan ? "plan"
+                       : a->settings != b->settings
+                           ? "optimizer, clipping or number of microbatches"
+                       : a->seed != b->seed ? "seed"
+                                            : NULL;
+    WEFT_REQUIRE_OF(b->rank, !what, WEFT_E_MISMATCH,
+                    "rank %d runs another job than rank %d: its %s differs; all processes of a run "
+                    "need the same",
+                    b->rank, a->rank, what);
+    return WEFT_OK;
+}
+
+static weft_status describe_job(const weft_session *s, const weft_graph *graph, job_card *out) {
+    memset(out, 0, sizeof *out);
+    out->rank = s->me;
+    out->bf16 = (int32_t)s->bf16;
+    WEFT_TRY(digest_graph(graph, &out->model));
+    WEFT_TRY(digest_plan(s->plan, &out->plan));
+    out->settings = digest_settings(&s->options);
+    out->seed = s->options.seed;
+    out->bf16_by_choice = s->options.bf16 == WEFT_BF16_AUTO;
+    (void)snprintf(out->version, sizeof out->version, "%s", weft_version());
+    (void)snprintf(out->isa, sizeof out->isa, "%s", wefti_builtin_variant(WEFTI_BF16_AS_F32));
+    (void)snprintf(out->isa_native, sizeof out->isa_native, "%s",
+                   wefti_builtin_variant(WEFTI_BF16_NATIVE));
+    return WEFT_OK;
+}
+
+/* Rank 0's choice, unless it was its own to make and not all have the same arithmetic of bf16. */
+static weft_status agree_on_bf16(weft_session *s, const job_card *first, const job_card *mine) {
+    s->bf16 = (wefti_bf16_compute)first->bf16;
+    if (s->bf16 != WEFTI_BF16_NATIVE || !first->bf16_by_choice) return WEFT_OK;
+    const double same = strcmp(first->isa_native, mine->isa_native) == 0;
+    double *all = s->of_ranks;
+    WEFT_TRY(wefti_agree_cards(s->agreement, &same, sizeof same, all));
+    for (int32_t r = 0; r < s->devices; r++)
+        if (all[r] == 0) s->bf16 = WEFTI_BF16_AS_F32;
+    return WEFT_OK;
+}
+
+weft_status wefti_session_same_job(weft_session *s, const weft_graph *graph, weft_status status) {
+    job_card card, first;
+    if (status >= 0) status = describe_job(s, graph, &card);
+    WEFT_TRY(wefti_agree(s->agreement, status));
+    first = card;
+    WEFT_TRY(wefti_agree_spread(s->agreement, WEFT_OK, &first, sizeof first));
+    WEFT_TRY(agree_on_bf16(s, &first, &card));
+    const bool native = s->bf16 == WEFTI_BF16_NATIVE;
+    return wefti_agree(s->agreement, compare_cards(&first, &card, native));
+}
+
+/* ---- what others have ---- */
+
+/* A tensor as it travels; its name follows. */
+typedef struct row {
+    int32_t role, microbatch, name_bytes;
+    weft_desc whole;
+    wefti_layout layout;
+} row;
+
+/* What each rank tells: this, its channels, and the rows of its tensors if it is its stage's first.
+ */
+typedef struct head {
+    wefti_facts facts;
+    uint64_t tensors; /* digest */
+    int64_t channels, rows_bytes;
+} head;
+
+static uint64_t digest_tensors(const wefti_program *p) {
+    uint64_t digest = 4;
+    for (int32_t i = 0; i < p->tensor_count; i++) {
+        const wefti_tensor *t = &p->tensors[i];
+        digest = wefti_digest_text(digest, t->name);
+        digest = wefti_digest_number(digest, (uint64_t)t->role << 32 | (uint32_t)t->microbatch);
+        digest = wefti_digest_number(digest, (uint64_t)t->whole.dtype);
+        digest = wefti_digest_number(digest, (uint64_t)t->layout.sum << 32 | t->layout.max);
+        for (int d = 0; d < t->whole.rank; d++) {
+            const wefti_dim_split *split = &t->layout.dim[d];
+            digest = wefti_digest_number(digest, (uint64_t)t->whole.shape[d]);
+            digest = wefti_digest_number(digest, (uint64_t)split->unit);
+            for (int a = 0; a < split->count; a++)
+                digest = wefti_digest_number(digest, (uint64_t)split->axis[a] + 1);
+        }
+    }
+    return digest;
+}
+
+static char *put(char *to, const void *data, size_t bytes) {
+    if (bytes) memcpy(to, data, bytes);
+    return to + bytes;
+}
+
+/* One block: head, channels, rows. */
+static weft_status tell(const wefti_view *v, char **out, int64_t *out_bytes) {
+    const wefti_program *p = v->own;
+    head h;
+    memset(&h, 0, sizeof h);
+    h.facts = v->sites[p->rank].facts;
+    h.tensors = digest_tensors(p);
+    wefti_channel_card *channels;
+    WEFT_TRY(wefti_channels_of(p, &channels, &h.channels));
+    bool leads = p->rank == p->mesh.first;
+    for (int32_t i = 0; i < p->tensor_count && leads; i++)
+        h.rows_bytes += (int64_t)(sizeof(row) + strlen(p->tensors[i].name));
+    size_t channel_bytes = (size_t)h.channels * sizeof *channels;
+    *out_bytes = ((int64_t)(sizeof h + channel_bytes) + h.rows_bytes + 7) & ~(int64_t)7;
+    *out = wefti_calloc(1, (size_t)*out_bytes);
+    char *to = *out;
+    if (to) {
+        to = put(put(to, &h, sizeof h), channels, channel_bytes);
+        for (int32_t i = 0; i < p->tensor_count && leads; i++) {
+            const wefti_tensor *t = &p->tensors[i];
+            row x = {(int32_t)t->role, t->microbatch, (int32_t)strlen(t->name), t->whole,
+                     t->layout};
+            to = put(put(to, &x, sizeof x), t->name, (size_t)x.name_bytes);
+        }
+    }
+    wefti_free(channels);
+    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory to describe a program");
+    return WEFT_OK;
+}
+
+static weft_status read_rows(wefti_view *v, const char *from, int32_t count,
+                             const wefti_tensor **out) {
+    wefti_tensor *list = wefti_arena_alloc(v->arena, ((size_t)count + 1) * sizeof *list);
+    WEFT_REQUIRE(list, WEFT_E_NOMEM, "no memory for a list of tensors");
+    for (int32_t i = 0; i < count; i++) {
+        row x;
+        memcpy(&x, from, sizeof x);
+        from += sizeof x;
+        char *name = wefti_arena_alloc(v->arena, (size_t)x.name_bytes + 1);
+        WEFT_REQUIRE(name, WEFT_E_NOMEM, "no memory for a list of tensors");
+        memcpy(name, from, (size_t)x.name_bytes);
+        name[x.name_bytes] = 0;
+        from += x.name_bytes;
+        list[i] = (wefti_tensor){.name = name,
+                                 .role = (wefti_tensor_role)x.role,
+                                 .microbatch = x.microbatch,
+                                 .whole = x.whole,
+                                 .layout = x.layout};
+    }
+    *out = list;
+    return WEFT_OK;
+}
+
+/* The site of rank r from what it told; stages' first ranks come before their others. */
+static weft_status read_site(wefti_view *v, const char *told, const head *h, int32_t r) {
+    wefti_site *site = &v->sites[r];
+    int32_t first = h->facts.mesh.first;
+    if (r == v->own->rank) return WEFT_OK;
+    site->facts = h->facts;
+    if (first == v->own->mesh.first)
+        site->tensors = v->own->tensors;
+    else if (first == r)
+        WEFT_TRY(read_rows(v, told + sizeof *h + (size_t)h->channels * sizeof(wefti_channel_card),
+                           h->facts.tensor_count, &site->tensors));
+    else
+        site->tensors = v->sites[first].tensors;
+    return WEFT_OK;
+}
+
+static weft_status read_all(wefti_view *v, const char *all, const int64_t *offsets) {
+    const wefti_channel_card **cards;
+    int64_t *counts;
+    head *heads;
+    size_t n = (size_t)v->devices;
+    WEFT_NEW_ARRAY(heads, head, v->devices);
+    cards = wefti_calloc(n, sizeof *cards);
+    counts = wefti_calloc(n, sizeof *counts);
+    weft_status status =
+        cards && counts ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for %d ranks", v->devices);
+    for (int32_t r = 0; r < v->devices && status >= 0; r++) {
+        memcpy(&heads[r], all + offsets[r], sizeof *heads);
+        int32_t first = heads[r].facts.mesh.first;
+        counts[r] = heads[r].channels;
+        cards[r] = (const wefti_channel_card *)(const void *)(all + offsets[r] + sizeof(head));
+        if (first > r || first < 0 || heads[first].tensors != heads[r].tensors)
+            status = wefti_blame(
+                WEFT_RAISE(WEFT_E_MISMATCH,
+                           "rank %d splits its tensors another way than rank %d of its stage", r,
+                           first),
+                r);
+        if (status >= 0) status = read_site(v, all + offsets[r], &heads[r], r);
+    }
+    if (status >= 0) status = wefti_channels_match(v->own, cards, counts);
+    wefti_free(cards);
+    wefti_free(counts);
+    wefti_free(heads);
+    return status;
+}
+
+weft_status wefti_sites_gather(const weft_session *s, wefti_view *v) {
+    char *mine = NULL, *all;
+    int64_t bytes = 0, *offsets;
+    weft_status status = wefti_agree(s->agreement, tell(v, &mine, &bytes));
+    if (status >= 0) status = wefti_agree_gather(s->agreement, mine, bytes, &all, &offsets);
+    wefti_free(mine);
+    WEFT_TRY(status);
+    status = read_all(v, all, offsets);
+    wefti_free(offsets);
+    return wefti_agree(s->agreement, status);
+}
+
+/* ---- passes ---- */
+
+typedef struct pass_card {
+    double loss;
+    int32_t status;
+    bool has_loss;
+} pass_card;
+
+/* Whether a rank is told the loss of rank r: in pipelines that communicate by hand that of its own
+ * place in the stage that has it. */
+static bool hears(const weft_session *s, const wefti_view *v, int32_t r) {
+    const wefti_site *mine = &v->sites[s->me], *other = &v->sites[r];
+    return !wefti_session_loss_is_own(s) ||
+           r - other->facts.mesh.first == s->me - mine->facts.mesh.first;
+}
+
+weft_status wefti_session_settle(weft_session *s, const wefti_view *v, weft_status status,
+                                 double *loss) {
+    pass_card card = {*loss, status, v->sites[s->me].facts.has_loss}, *all = NULL;
+    if (!v->loss_everywhere && (status >= 0 || status == WEFT_E_NUMERIC)) {
+        all = wefti_calloc((size_t)s->devices, sizeof *all);
+        if (!all) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for %d ranks", s->devices);
+    }
+    if (status < 0 && status != WEFT_E_NUMERIC) return wefti_give_up(s->world, status);
+    if (!all) return status;
+    weft_status told = wefti_agree_cards(s->agreement, &card, sizeof card, all);
+    int32_t from = -1, bad = -1;
+    for (int32_t r = s->devices - 1; r >= 0 && told >= 0; r--) { /* the lowest */
+        if (all[r].has_loss && hears(s, v, r)) from = r;
+        if (all[r].status < 0) bad = r;
+    }
+    if (from >= 0) *loss = all[from].loss;
+    wefti_free(all);
+    WEFT_TRY(told);
+    if (bad < 0) return WEFT_OK;
+    const bool own = wefti_session_loss_is_own(s);
+    if (own && status < 0) return status; /* of which the others hear */
+    WEFT_FAIL_OF(bad, own ? WEFT_E_PEER : WEFT_E_NUMERIC, "the loss of rank %d is not finite", bad);
+}

@@ -1,0 +1,34 @@
+/* Masked language modelling for models that see both directions.
+ *
+ * Of all positions 15 % become targets; of these 80 % show the mask token, 10 % a random token, 10
+ * % the token itself. Every other target is -1, ignored. Which, is a function of seed and global
+ * position alone. Source: Devlin et al., "BERT", 2019, section 3.1. */
+#include "base/philox.h"
+#include "train/training.h"
+
+int32_t wefti_mask_token(const weft_data *data, int64_t vocab) {
+    const weft_tokenizer *tokenizer = weft_data_tokenizer(data);
+    static const char *const names[] = {"[MASK]", "<mask>"};
+    for (int i = 0; tokenizer && i < 2; i++) {
+        int32_t id = weft_tokenizer_find(tokenizer, names[i]);
+        if (id >= 0) return id;
+    }
+    return (int32_t)(vocab - 1);
+}
+
+void wefti_mask_tokens(uint64_t seed, int64_t first_position, int64_t count, int32_t mask_token,
+                       int64_t vocab, int32_t *tokens, int32_t *targets) {
+    uint64_t stream = wefti_stream_of("masked positions");
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t word[4];
+        wefti_philox_block(seed, stream, (uint64_t)(first_position + i), word);
+        targets[i] = -1;
+        if (word[0] >= UINT32_C(644245094)) continue; /* 0.15 * 2^32 */
+        targets[i] = tokens[i];
+        uint32_t choice = word[1] % 10;
+        if (choice < 8)
+            tokens[i] = mask_token;
+        else if (choice == 8)
+            tokens[i] = (int32_t)(word[2] % (uint32_t)vocab);
+    }
+}

@@ -1,0 +1,359 @@
+/* The plan of a job, completed: what a build of its programs decides, written down as rules.
+ *
+ * Only the first rank of each stage is built, which decides for all, so that planning for thousands
+ * of devices takes none. Names that differ in numbers alone and are split alike become one pattern:
+ * "h.*.mlp.c_fc:linear". Where two ops of one name are split differently, no rule can tell them
+ * apart; then none is written, and they are decided anew. So are uneven cuts in units of several
+ * elements, and all ops of the backward pass, which follow from layouts. */
+#include <stdio.h>
+#include <string.h>
+
+#include "backend/backend.h"
+#include "base/glob.h"
+#include "base/philox.h"
+#include "graph/graph.h"
+#include "plan/plan.h"
+#include "program/walk.h"
+#include "session/optimizer.h"
+#include "train/training.h"
+
+/* ---- what was decided ---- */
+
+/* A name and what is said of it; text NULL: nothing, or different things. */
+typedef struct said {
+    const char *name, *text;
+    bool differs;
+} said;
+
+typedef struct sayings {
+    said *items;
+    int64_t count, cap;
+} sayings;
+
+typedef struct collector {
+    wefti_arena *arena;
+    const weft_plan *plan;
+    sayings ops, tensors;
+    struct {
+        const char *call;
+        int32_t stage;
+    } * calls;
+    int64_t call_count, call_cap;
+    bool assigned;    /* by an earlier stage's build: all tell the same */
+    int32_t fused[3]; /* how many tensors each fusion has a say in, at most in a stage */
+    weft_status status;
+} collector;
+
+static weft_status no_memory(void) {
+    return WEFT_RAISE(WEFT_E_NOMEM, "no memory to complete a plan");
+}
+
+static said *find(const sayings *all, const char *name) {
+    for (int64_t i = 0; i < all->count; i++)
+        if (!strcmp(all->items[i].name, name)) return &all->items[i];
+    return NULL;
+}
+
+static weft_status add_name(collector *c, sayings *all, const char *name) {
+    if (find(all, name)) return WEFT_OK;
+    WEFT_TRY(WEFT_GROW(all->items, all->count, all->cap));
+    said *new = &all->items[all->count];
+    *new = (said){.name = wefti_arena_strdup(c->arena, name)};
+    if (!new->name) return no_memory();
+    all->count++;
+    return WEFT_OK;
+}
+
+static weft_status say(collector *c, said *of, const char *text) {
+    if (of->differs) return WEFT_OK;
+    of->differs = of->text && strcmp(of->text, text) != 0;
+    if (of->text && !of->differs) return WEFT_OK;
+    of->text = of->differs ? NULL : wefti_arena_strdup(c->arena, text);
+    return of->text || of->differs ? WEFT_OK : no_memory();
+}
+
+static weft_status add_and_say(collector *c, sayings *all, const char *name, const char *text) {
+    WEFT_TRY(add_name(c, all, name));
+    return say(c, find(all, name), text);
+}
+
+/* The model's own ops. Gradients have more, which follow through layouts. */
+static weft_status add_ops(collector *c, const weft_graph *graph) {
+    for (int64_t k = 0; k < graph->root->node_count; k++) {
+        const weft_node *call = &graph->root->nodes[k];
+        if (call->op != &wefti_op_call) continue;
+        const wefti_cut_spec spec = {.body = call->callee, .call = call->scope};
+        wefti_walk walk = {.spec = &spec, .from = call->callee};
+        for (int64_t i = 0; i < call->callee->node_count; i++) {
+            char label[512], name[600];
+            wefti_cut_label(&walk, &call->callee->nodes[i], label, sizeof label);
+            snprintf(name, sizeof name, "%s:%s", label, call->callee->nodes[i].op->name);
+            WEFT_TRY(add_name(c, &c->ops, name));
+        }
+    }
+    return WEFT_OK;
+}
+
+/* Whether cutting by units of several elements makes other pieces than cutting by elements: then
+ * the split's short form would say something else. */
+static bool unit_matters(const wefti_decision *d, int f, const wefti_mesh *mesh) {
+    int64_t unit = d->factor[f].unit, size = d->rule.factor[f].size, parts = 1;
+    for (int a = 0; a < d->factor[f].count; a++) parts *= mesh->axis[d->factor[f].axis[a]].size;
+    return unit > 1 && (size % unit != 0 || size / unit % parts != 0);
+}
+
+/* "m0=dp n0=tp+sp"; cuts stay as they were said: their ones leave dimensions whole. */
+static void write_split(const collector *c, const wefti_decision *d, wefti_text *text) {
+    if (d->said && d->said->cuts) {
+        wefti_split_print(c->plan, d->said, text);
+        return;
+    }
+    for (int f = 0; f < d->rule.factors; f++) {
+        const wefti_dim_split *s = &d->factor[f];
+        if (!s->count || unit_matters(d, f, &c->plan->mesh)) continue;
+        wefti_text_add(text, "%s%s=", text->used ? " " : "", d->rule.factor[f].name);
+        for (int a = 0; a < s->count; a++)
+            wefti_text_add(text, "%s%s", a ? "+" : "", c->plan->mesh.axis[s->axis[a]].name);
+    }
+    if (d->said && d->said->out)
+        wefti_text_add(text, "%s-> %s", text->used ? " " : "",
+                       wefti_layout_text(d->said->out, &c->plan->mesh).text);
+}
+
+static void decided(void *context, const wefti_decision *d) {
+    collector *c = context;
+    wefti_text text = {0};
+    char name[600];
+    snprintf(name, sizeof name, "%s:%s", d->label, d->op);
+    said *of = c->status < 0 ? NULL : find(&c->ops, name);
+    if (!of) return;
+    write_split(c, d, &text);
+    char *taken = wefti_text_take(&text);
+    c->status = taken ? say(c, of, taken) : no_memory();
+    wefti_free(taken);
+}
+
+static void settled(void *context, const char *tensor, const wefti_layout *use,
+                    const wefti_mesh *mesh) {
+    collector *c = context;
+    if (c->status >= 0 && tensor)
+        c->status = add_and_say(c, &c->tensors, tensor, wefti_layout_text(use, mesh).text);
+}
+
+static void assigned(void *context, const char *call, int32_t stage) {
+    collector *c = context;
+    if (c->status < 0 || c->assigned) return;
+    c->status = WEFT_GROW(c->calls, c->call_count, c->call_cap);
+    if (c->status < 0) return;
+    c->calls[c->call_count].call = wefti_arena_strdup(c->arena, call);
+    c->calls[c->call_count].stage = stage;
+    if (!c->calls[c->call_count++].call) c->status = no_memory();
+}
+
+/* ---- rules ---- */
+
+/* A pattern for a name: what would be read as a pattern is any one byte, and with `numbers` each
+ * part that is a number is anything. */
+static char *pattern_of(wefti_arena *arena, const char *name, bool numbers) {
+    char *pattern = wefti_arena_alloc(arena, strlen(name) + 1), *to = pattern;
+    if (!pattern) return NULL;
+    for (const char *at = name; *at;) {
+        size_t length = strcspn(at, ".:");
+        if (numbers && length && strspn(at, "0123456789") == length) {
+            *to++ = '*';
+            at += length;
+        }
+        for (; *at; at++) {
+            *to++ = strchr("*?[", *at) ? '?' : *at;
+            if (strchr(".:", *at)) break;
+        }
+        if (*at) at++;
+    }
+    return pattern;
+}
+
+/* Whether all names that the pattern matches are said the same of. */
+static bool is_uniform(const sayings *all, const char *pattern, const char *text) {
+    for (int64_t i = 0; i < all->count; i++) {
+        const said *s = &all->items[i];
+        if (s->text ? !strcmp(s->text, text) : !s->differs) continue;
+        if (wefti_glob_match(pattern, s->name)) return false;
+    }
+    return true;
+}
+
+/* Adds a rule that the plan does not have yet; what it said under the same pattern, which the new
+ * one holds too, gives way. */
+static weft_status add_op(weft_plan *out, const char *pattern, const char *text) {
+    for (int64_t i = 0; i < out->strategy_count; i++) {
+        wefti_text old = {0};
+        if (strcmp(out->strategies[i].match, pattern) != 0) continue;
+        wefti_split_print(out, &out->strategies[i], &old);
+        char *taken = wefti_text_take(&old);
+        bool same = taken && !strcmp(taken, text);
+        wefti_free(taken);
+        if (!taken) return no_memory();
+        if (same) return WEFT_OK;
+        out->strategy_count--;
+        memmove(&out->strategies[i], &out->strategies[i + 1],
+                (size_t)(out->strategy_count - i) * sizeof *out->strategies);
+        i--;
+    }
+    return weft_op_split(out, pattern, text);
+}
+static weft_status add_tensor(weft_plan *out, const char *pattern, const char *text) {
+    for (int64_t i = 0; i < out->tensor_count; i++) {
+        if (strcmp(out->tensors[i].match, pattern) != 0) continue;
+        if (!strcmp(out->tensors[i].layout, text)) return WEFT_OK;
+        out->tensor_count--;
+        memmove(&out->tensors[i], &out->tensors[i + 1],
+                (size_t)(out->tensor_count - i) * sizeof *out->tensors);
+        i--;
+    }
+    return weft_tensor_split(out, pattern, text);
+}
+static weft_status add_stage(weft_plan *out, const char *pattern, int32_t stage) {
+    for (int64_t i = 0; i < out->pipeline.rule_count; i++)
+        if (!strcmp(out->pipeline.rules[i].match, pattern) && out->pipeline.rules[i].stage == stage)
+            return WEFT_OK;
+    return weft_plan_stage(out, pattern, stage);
+}
+
+static weft_status write_rules(collector *c, const sayings *all, weft_plan *out,
+                               weft_status (*add)(weft_plan *, const char *, const char *)) {
+    sayings written = {0};
+    weft_status status = WEFT_OK;
+    for (int64_t i = 0; i < all->count && status >= 0; i++) {
+        const said *s = &all->items[i];
+        bool covered = false;
+        if (!s->text) continue;
+        for (int64_t k = 0; k < written.count && !covered; k++)
+            covered = wefti_glob_match(written.items[k].name, s->name);
+        if (covered) continue;
+        char *pattern = pattern_of(c->arena, s->name, true);
+        if (pattern && !is_uniform(all, pattern, s->text))
+            pattern = pattern_of(c->arena, s->name, false);
+        if (!pattern)
+            status = no_memory();
+        else
+            status = add_and_say(c, &written, pattern, s->text);
+        if (status >= 0) status = add(out, pattern, s->text);
+    }
+    wefti_free(written.items);
+    return status;
+}
+
+static weft_status write_plan(collector *c, weft_plan *out) {
+    if (c->plan->mode == WEFT_PARALLEL_SEMI) WEFT_TRY(write_rules(c, &c->ops, out, add_op));
+    WEFT_TRY(write_rules(c, &c->tensors, out, add_tensor));
+    for (int64_t i = 0; i < c->call_count; i++) {
+        char *pattern = pattern_of(c->arena, c->calls[i].call, false);
+        if (!pattern) return no_memory();
+        WEFT_TRY(add_stage(out, pattern, c->calls[i].stage));
+    }
+    return WEFT_OK;
+}
+
+/* ---- builds ---- */
+
+uint64_t wefti_model_hash(const weft_graph *graph) {
+    uint64_t hash = 0;
+    for (int64_t i = 0; i < graph->root->in_count; i++) {
+        const wefti_value_info *v = &graph->root->values[graph->root->in[i]];
+        char text[512];
+        int used;
+        if (v->kind != WEFTI_VALUE_PARAM) continue;
+        used = snprintf(text, sizeof text, "%016llx %.256s", (unsigned long long)hash, v->name);
+        for (int d = 0; d < v->desc.rank; d++)
+            used += snprintf(text + used, sizeof text - (size_t)used, " %lld",
+                             (long long)v->desc.shape[d]);
+        hash = wefti_stream_of(text);
+    }
+    return hash;
+}
+
+static weft_status observe_stage(const wefti_training *t, collector *c, int32_t rank,
+                                 const wefti_optimizer *optimizer, wefti_route_cache *routes) {
+    const wefti_observer observer = {c, decided, settled, assigned};
+    const wefti_program_spec spec = {
+        .graph = t->graph,
+        .backends = wefti_builtin_backends(),
+        .prepare = {1, 0, WEFTI_BF16_AS_F32},
+        .optimizer = wefti_optimizer_plan_of(optimizer),
+        .microbatches = (int32_t)t->microbatches,
+        .plan = t->job->plan,
+        .rank = rank,
+        .routes = routes,
+        .observer = &observer,
+    };
+    wefti_program *program;
+    WEFT_TRY(wefti_program_build(&spec, &program));
+    for (int k = 0; k < 3; k++)
+        if (program->fused[k] > c->fused[k]) c->fused[k] = program->fused[k];
+    wefti_program_destroy(program);
+    c->assigned = true;
+    return c->status;
+}
+
+static weft_status observe_stages(const wefti_training *t, collector *c,
+                                  const wefti_optimizer *optimizer) {
+    wefti_route_cache *routes;
+    weft_status status = WEFT_OK;
+    WEFT_TRY(wefti_route_cache_create(&routes));
+    for (int32_t s = 0; s < t->job->plan->pipeline.stages && status >= 0; s++)
+        status = observe_stage(t, c, wefti_plan_mesh(t->job->plan, s).first, optimizer, routes);
+    wefti_route_cache_destroy(routes);
+    return status;
+}
+
+static weft_status observe(const wefti_training *t, collector *c) {
+    weft_session_options o = wefti_training_options(t);
+    wefti_optimizer *optimizer;
+    WEFT_TRY(wefti_optimizer_create(&o.optimizer, o.clip > 0, t->graph->ops, &optimizer));
+    weft_status status = observe_stages(t, c, optimizer);
+    wefti_optimizer_destroy(optimizer);
+    return status;
+}
+
+/* `out_unmatched` NULL: nobody asks. */
+static weft_status complete(wefti_training *t, weft_plan *out, char **out_unmatched) {
+    WEFT_TRY(wefti_training_configure(t));
+    WEFT_TRY(wefti_training_graph(t));
+    out->model_hash = wefti_model_hash(t->graph);
+    if (!t->job->plan || !wefti_plan_matters(t->job->plan))
+        return out_unmatched ? wefti_plan_unmatched(out, t->graph, NULL, out_unmatched) : WEFT_OK;
+    collector c = {.plan = t->job->plan};
+    WEFT_TRY(wefti_graph_wrap(t->graph));
+    WEFT_TRY(wefti_arena_create(&c.arena));
+    weft_status status = add_ops(&c, t->graph);
+    if (status >= 0) status = observe(t, &c);
+    if (status >= 0 && c.plan->devices > 1) status = write_plan(&c, out);
+    if (status >= 0 && out_unmatched)
+        status = wefti_plan_unmatched(out, t->graph, c.fused, out_unmatched);
+    wefti_free(c.ops.items);
+    wefti_free(c.tensors.items);
+    wefti_free(c.calls);
+    wefti_arena_destroy(c.arena);
+    return status;
+}
+
+weft_status weft_job_plan(const weft_job *job, weft_plan **out, char **out_unmatched) {
+    WEFT_REQUIRE(job && out, WEFT_E_ARG, "weft_job_plan needs a job and a place for the plan");
+    wefti_training t = {.job = job};
+    weft_plan *plan;
+    if (job->plan)
+        WEFT_TRY(wefti_plan_copy(job->plan, &plan));
+    else
+        WEFT_TRY(weft_plan_create(1, &plan));
+    plan->accumulate = job->plan ? plan->accumulate : (int32_t)job->train.accumulate;
+    char *unmatched = NULL;
+    weft_status status = complete(&t, plan, out_unmatched ? &unmatched : NULL);
+    wefti_training_close(&t);
+    if (status < 0) {
+        weft_plan_destroy(plan);
+        return wefti_note(status, __func__, __FILE__, __LINE__);
+    }
+    if (out_unmatched) *out_unmatched = unmatched;
+    *out = plan;
+    return WEFT_OK;
+}

@@ -1,0 +1,230 @@
+/* What a plan says of names that the model does not have, most often a mistyped pattern, which
+ * would do nothing and say nothing; of collectives and gradients that there are not; and axes that
+ * it says nothing of. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/glob.h"
+#include "graph/graph.h"
+#include "plan/plan.h"
+#include "program/walk.h"
+#include "train/training.h"
+
+/* Names of one sort, and the same with * for each part that is a number; NULL-terminated. */
+typedef struct names {
+    const char **items, **patterns;
+    int64_t count, cap, pattern_cap;
+} names;
+
+typedef struct checker {
+    wefti_arena *arena;
+    const weft_plan *plan;
+    const int32_t *fused; /* as of wefti_plan_unmatched */
+    names ops, tensors, calls;
+    wefti_text out;
+} checker;
+
+static weft_status no_memory(void) {
+    return WEFT_RAISE(WEFT_E_NOMEM, "no memory to check a plan's names");
+}
+
+static char *with_stars(wefti_arena *arena, const char *name) {
+    char *pattern = wefti_arena_alloc(arena, strlen(name) + 1), *to = pattern;
+    if (!pattern) return NULL;
+    for (const char *at = name; *at;) {
+        size_t digits = strspn(at, "0123456789");
+        bool part = digits && (at == name || at[-1] == '.') && strchr(".:", at[digits]);
+        *to++ = part ? '*' : *at;
+        at += part ? digits : 1;
+    }
+    return pattern;
+}
+
+static weft_status add(checker *c, names *to, const char *name) {
+    WEFT_TRY(WEFT_GROW(to->items, to->count + 1, to->cap)); /* with the NULL */
+    WEFT_TRY(WEFT_GROW(to->patterns, to->count + 1, to->pattern_cap));
+    const char *copy = wefti_arena_strdup(c->arena, name), *pattern = with_stars(c->arena, name);
+    if (!copy || !pattern) return no_memory();
+    to->items[to->count] = copy;
+    to->patterns[to->count++] = pattern;
+    to->items[to->count] = to->patterns[to->count] = NULL;
+    return WEFT_OK;
+}
+
+/* Both names of each op of a call's cell. */
+static weft_status add_ops(checker *c, const weft_node *call) {
+    const weft_body *body = call->callee;
+    const wefti_cut_spec spec = {.body = body, .call = call->scope};
+    wefti_walk walk = {.spec = &spec, .from = body};
+    for (int64_t k = 0; k < body->node_count; k++) {
+        char label[512], both[600];
+        wefti_cut_label(&walk, &body->nodes[k], label, sizeof label);
+        snprintf(both, sizeof both, "%s:%s", label, body->nodes[k].op->name);
+        WEFT_TRY(add(c, &c->ops, label));
+        WEFT_TRY(add(c, &c->ops, both));
+    }
+    return WEFT_OK;
+}
+
+static weft_status collect(checker *c, const weft_graph *graph) {
+    const weft_body *root = graph->root;
+    for (int64_t k = 0; k < root->node_count; k++) {
+        if (root->nodes[k].op != &wefti_op_call) continue;
+        WEFT_TRY(add(c, &c->calls, root->nodes[k].scope));
+        WEFT_TRY(add_ops(c, &root->nodes[k]));
+    }
+    for (int64_t i = 0; i < root->in_count; i++) {
+        const wefti_value_info *v = &root->values[root->in[i]];
+        if (v->name) WEFT_TRY(add(c, &c->tensors, v->name));
+    }
+    return WEFT_OK;
+}
+
+/* Ops of the backward pass are not here, but what they are called for is: the labels before ":". */
+static bool names_gradient(const char *match, const char *label) {
+    char before[512];
+    const char *colon = strchr(match, ':');
+    if (!colon || !strstr(colon, "_grad") || colon - match >= (int)sizeof before) return false;
+    (void)snprintf(before, sizeof before, "%.*s", (int)(colon - match), match);
+    return wefti_glob_match(before, label);
+}
+
+static void check(checker *c, const names *of, const char *match, const char *source,
+                  const char *list, int64_t number, const char *what) {
+    for (int64_t i = 0; i < of->count; i++)
+        if (wefti_glob_match(match, of->items[i]) || names_gradient(match, of->items[i])) return;
+    const char **words = strpbrk(match, "*?[") ? of->patterns : of->items;
+    const char *near = words ? wefti_nearest(match, words) : NULL;
+    if (source)
+        wefti_text_add(&c->out, "%s: ", source);
+    else
+        wefti_text_add(&c->out, "%s[%lld]: ", list, (long long)number);
+    wefti_text_add(&c->out, "the model has no %s '%s'%s%s%s\n", what, match,
+                   near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
+/* Axes by which an op or a tensor may be split, as far as the plan says. */
+static wefti_axes axes_in_use(const weft_plan *p) {
+    wefti_axes used = 0;
+    wefti_layout layout;
+    for (int64_t i = 0; i < p->strategy_count; i++) {
+        const wefti_strategy *s = &p->strategies[i];
+        if (s->out) used |= wefti_layout_split_axes(s->out);
+        if (s->cuts) return ~0u; /* of which axes they are made is found out op by op */
+        for (int32_t k = 0; k < s->split_count; k++)
+            for (int a = 0; a < s->splits[k].count; a++) used |= 1u << s->splits[k].axis[a];
+    }
+    for (int64_t i = 0; i < p->tensor_count; i++)
+        if (wefti_layout_parse(p->tensors[i].layout, &p->mesh, &layout) >= 0)
+            used |= wefti_layout_split_axes(&layout);
+    return used;
+}
+
+/* Devices that differ along such an axis alone would all do the same. */
+static void check_axes(checker *c) {
+    const weft_plan *p = c->plan;
+    bool data = p->dataset == WEFT_DATASET_DATA_PARALLEL;
+    wefti_axes used = p->mode == WEFT_PARALLEL_SEMI ? axes_in_use(p) : ~0u;
+    int dp = wefti_mesh_find(&p->mesh, "dp");
+    if (dp >= 0 && data) used |= 1u << dp;
+    for (int a = 1; a < p->mesh.axes; a++) /* what cuts an axis shares out the optimizer */
+        if (wefti_mesh_part(&p->mesh, a)) used |= (used >> (a - 1) & 1u) << a;
+    for (int a = 0; a < p->mesh.axes; a++)
+        if (p->mesh.axis[a].size > 1 && !(used >> a & 1))
+            wefti_text_add(&c->out,
+                           "the mesh's axis '%s' splits nothing: no strategy and no layout names "
+                           "it%s\n",
+                           p->mesh.axis[a].name,
+                           data && dp < 0 ? ", and batches are split by an axis called 'dp'" : "");
+}
+
+static void tell_fusion(checker *c, const char *unused, const char *why) {
+    if (c->plan->mode == WEFT_PARALLEL_MANUAL)
+        wefti_text_add(&c->out,
+                       "fusion.%s does nothing in mode manual, where the model communicates "
+                       "itself\n",
+                       unused);
+    else
+        wefti_text_add(&c->out, "fusion.%s does nothing at optimizer.level %d, where %s\n", unused,
+                       c->plan->optimizer.level, why);
+}
+
+/* There is at most one gradient to add up for each parameter: what ends behind them does nothing.
+ */
+static void check_ends(checker *c, int32_t gradients) {
+    const wefti_fusion *f = &c->plan->fusion[0];
+    const bool stages = c->plan->pipeline.stages > 1;
+    for (int32_t i = 0; f->mode == WEFT_FUSION_INDEX && i < f->index_count; i++)
+        if (f->index[i] > gradients) {
+            wefti_text_add(&c->out,
+                           "fusion.allreduce.config: %d is behind the last of the %d gradients "
+                           "that devices%s add up%s\n",
+                           f->index[i], gradients, stages ? " of one stage" : "",
+                           stages ? " at most" : "");
+            return;
+        }
+}
+
+/* Of one device nothing is said: there it would be so of all fusion. */
+static void check_fusion(checker *c) {
+    const wefti_fusion *f = c->plan->fusion;
+    const int32_t *fused = c->fused;
+    static const char made[] = "gradients are added up as they are made",
+                      none[] = "no parameter is shared out";
+    const bool level_3 = c->plan->optimizer.level == 3;
+    if (!fused || c->plan->devices == 1) return;
+    if (f[2].mode != WEFT_FUSION_AUTO && !fused[2])
+        tell_fusion(c, "reducescatter",
+                    level_3    ? made
+                    : fused[0] ? "fusion.allreduce counts"
+                               : none);
+    if (f[1].mode != WEFT_FUSION_AUTO && !fused[1])
+        tell_fusion(c, "allgather",
+                    level_3    ? "parameters are gathered for each call of a cell"
+                    : fused[2] ? "no two parameters that are shared out are of one bucket"
+                               : none);
+    if (f[0].mode != WEFT_FUSION_AUTO && !fused[0])
+        tell_fusion(c, "allreduce",
+                    level_3    ? made
+                    : fused[2] ? "fusion.reducescatter counts"
+                               : "devices have no gradients to add up");
+    else
+        check_ends(c, fused[0]);
+}
+
+static void check_all(checker *c) {
+    const weft_plan *p = c->plan;
+    for (int64_t i = 0; i < p->strategy_count; i++)
+        check(c, &c->ops, p->strategies[i].match, p->strategies[i].source, "strategies", i, "op");
+    for (int64_t i = 0; i < p->tensor_count; i++)
+        check(c, &c->tensors, p->tensors[i].match, p->tensors[i].source, "tensors", i, "tensor");
+    for (int64_t i = 0; i < p->pipeline.rule_count; i++)
+        check(c, &c->calls, p->pipeline.rules[i].match, NULL, "pipeline.stage_of", i, "cell");
+    for (int64_t i = 0; i < p->recompute.cell_count; i++)
+        check(c, &c->calls, p->recompute.cells[i], NULL, "recompute.cells", i, "cell");
+    check_axes(c);
+    check_fusion(c);
+}
+
+weft_status wefti_plan_unmatched(const weft_plan *plan, weft_graph *graph, const int32_t fused[3],
+                                 char **out) {
+    checker c = {.plan = plan, .fused = fused};
+    char *text = NULL;
+    WEFT_TRY(wefti_graph_wrap(graph));
+    WEFT_TRY(wefti_arena_create(&c.arena));
+    weft_status status = collect(&c, graph);
+    if (status >= 0) {
+        check_all(&c);
+        text = wefti_text_take(&c.out);
+        if (!text) status = no_memory();
+    }
+    names *all[] = {&c.ops, &c.tensors, &c.calls};
+    for (int i = 0; i < 3; i++) {
+        wefti_free(all[i]->items);
+        wefti_free(all[i]->patterns);
+    }
+    wefti_arena_destroy(c.arena);
+    WEFT_TRY(status);
+    *out = text;
+    return WEFT_OK;
+}

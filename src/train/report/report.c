@@ -1,0 +1,292 @@
+/* The table behind `weft model`: what a job would run, cell by cell, from the very program that it
+ * would run. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "program/print.h"
+#include "train/training.h"
+
+/* What a row of the table is about. */
+typedef struct row {
+    const wefti_program *program; /* of the first device that runs the cell */
+    const wefti_step *step;       /* that makes its results */
+    const weft_node *call;
+} row;
+
+/* What the walk over the steps of a device needs to know. */
+typedef struct table {
+    weft_model_report *report;
+    const weft_graph *graph;
+    row *rows; /* beside the report's cells */
+    const wefti_program *program;
+    const wefti_tensor **params; /* by place in the arena */
+    bool *counted;               /* beside params */
+    int64_t param_count;
+    int32_t routines; /* of the programs walked before */
+} table;
+
+static int compare_places(const void *a, const void *b) {
+    const wefti_tensor *x = *(const wefti_tensor *const *)a, *y = *(const wefti_tensor *const *)b;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+/* The parameter that lies at an address, as a number into `params`, or -1. */
+static int64_t param_at(const table *t, int64_t offset) {
+    int64_t low = 0, high = t->param_count;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (t->params[middle]->offset < offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < t->param_count && t->params[low]->offset == offset ? low : -1;
+}
+
+/* The parameter that a step reads, also where it lies in pieces and was put together for it. */
+static int64_t param_of(const table *t, const wefti_step *s, int32_t arg) {
+    static const char gathered[] = "gathered ";
+    int64_t at = param_at(t, s->args[arg]);
+    const char *name = s->names[arg];
+    if (at >= 0 || !name || strncmp(name, gathered, sizeof gathered - 1) != 0) return at;
+    for (int64_t i = 0; i < t->param_count; i++)
+        if (!strcmp(t->params[i]->name, name + sizeof gathered - 1)) return i;
+    return -1;
+}
+
+static const weft_node *call_named(const weft_graph *g, const char *name) {
+    for (int64_t k = 0; k < g->root->node_count; k++)
+        if (!strcmp(g->root->nodes[k].scope, name)) return &g->root->nodes[k];
+    return NULL;
+}
+
+/* A call's forward and backward steps share their name, and the backward pass comes in reverse.
+ * NULL: a step that is no cell's. */
+static weft_cell_info *cell_of(table *t, const wefti_step *step, int *near) {
+    weft_model_report *r = t->report;
+    for (int i = *near; i >= 0 && i < r->cell_count && i > *near - 2; i--)
+        if (!strcmp(r->cells[i].name, step->name)) return &r->cells[*near = i];
+    for (int i = r->cell_count - 1; i >= 0; i--)
+        if (!strcmp(r->cells[i].name, step->name)) return &r->cells[*near = i];
+    const weft_node *call = call_named(t->graph, step->name);
+    if (!call) return NULL;
+    weft_cell_info *c = &r->cells[ *near = r->cell_count++];
+    c->name = step->name;
+    c->kind = -1;
+    t->rows[*near] = (row){t->program, step, call};
+    return c;
+}
+
+/* Cells of one structure on different devices are one kind too. */
+static int kind_of(const table *t, const row *of, const wefti_routine *routine) {
+    for (int i = 0; i < t->report->cell_count; i++)
+        if (t->rows[i].program != of->program && t->rows[i].call->callee == of->call->callee)
+            return t->report->cells[i].kind;
+    for (int32_t i = 0; i < of->program->routine_count; i++)
+        if (of->program->routines[i] == routine) return t->routines + i;
+    return -1;
+}
+
+static void add_step(table *t, const wefti_step *s, int *near) {
+    const wefti_routine *routine = s->routine;
+    weft_cell_info *c = cell_of(t, s, near);
+    double flops = 0;
+    if (!c) return;
+    for (int32_t k = 0; k < routine->code_count; k++) flops += routine->code[k].cost.flops;
+    if (s->phase == WEFTI_FORWARD)
+        c->forward_flops += flops;
+    else
+        c->backward_flops += flops;
+    if (routine->frame_bytes > c->frame_bytes) c->frame_bytes = routine->frame_bytes;
+    if (routine->saved_bytes > c->saved_bytes) c->saved_bytes = routine->saved_bytes;
+    if (c->kind < 0) c->kind = kind_of(t, &t->rows[*near], routine);
+    for (int32_t a = 0; a < routine->inputs; a++) {
+        int64_t param = param_of(t, s, a);
+        if (param < 0 || t->counted[param]) continue;
+        t->counted[param] = true;
+        c->parameters += weft_desc_elems(&t->params[param]->whole);
+        c->device_bytes += weft_desc_bytes(&t->params[param]->desc);
+    }
+}
+
+/* Work of a whole body. */
+static double flops_of(const weft_body *body) {
+    double flops = 0;
+    for (int64_t k = 0; k < body->node_count; k++) {
+        wefti_cost cost;
+        wefti_node_cost(&body->nodes[k], &cost);
+        flops += cost.flops;
+    }
+    return flops;
+}
+
+/* The call whose two passes run as one: its forward work is that of its cell, or, where devices
+ * share the work, as much of it as of the whole. */
+static void part_joint(const table *t) {
+    for (int i = 0; i < t->report->cell_count; i++) {
+        weft_cell_info *c = &t->report->cells[i];
+        const row *of = &t->rows[i];
+        const weft_body *joined = NULL;
+        wefti_cost forward;
+        if (c->forward_flops > 0) continue;
+        wefti_node_cost(of->call, &forward);
+        if (of->program->partition &&
+            wefti_partition_cut_of(of->program->partition, of->step->routine->unfused, &joined)) {
+            double all = flops_of(joined);
+            forward.flops = all > 0 ? c->backward_flops * (forward.flops / all) : 0;
+        }
+        if (forward.flops > c->backward_flops) continue;
+        c->forward_flops = forward.flops;
+        c->backward_flops -= forward.flops;
+    }
+}
+
+/* How a cell's first result lies on the devices that run it. */
+static void tell_layout(const table *t, int cell) {
+    const row *of = &t->rows[cell];
+    weft_cell_info *c = &t->report->cells[cell];
+    wefti_cell_use use = {.routine = of->step->routine, .first = of->step};
+    if (use.routine->outputs == 0) return;
+    wefti_operand_info info = wefti_cell_operand(of->program, &use, use.routine->inputs);
+    if (info.layout)
+        (void)snprintf(c->layout, sizeof c->layout, "%s",
+                       wefti_layout_text(info.layout, &of->program->mesh).text);
+}
+
+/* Numbers of routines to 0, 1, 2... in order of appearance. */
+static weft_status number_kinds(weft_model_report *r, int32_t routines) {
+    int *numbers;
+    WEFT_NEW_ARRAY(numbers, int, routines + 1);
+    for (int i = 0; i < r->cell_count; i++) {
+        int *number = &numbers[r->cells[i].kind + 1]; /* plus one: 0 is new */
+        if (!*number) *number = ++r->kinds;
+        r->cells[i].kind = *number - 1;
+    }
+    wefti_free(numbers);
+    return WEFT_OK;
+}
+
+static weft_status walk(table *t, const wefti_program *p) {
+    int near = t->report->cell_count;
+    t->program = p;
+    t->param_count = 0;
+    WEFT_NEW_ARRAY(t->params, const wefti_tensor *, p->tensor_count + 1);
+    t->counted = wefti_calloc((size_t)p->tensor_count + 1, sizeof *t->counted);
+    for (int32_t i = 0; i < p->tensor_count; i++)
+        if (p->tensors[i].role == WEFTI_TENSOR_PARAM) t->params[t->param_count++] = &p->tensors[i];
+    qsort(t->params, (size_t)t->param_count, sizeof *t->params, compare_places);
+    for (int32_t s = 0; t->counted && s < p->step_count[WEFTI_SECTION_FIRST]; s++) {
+        const wefti_step *step = &p->steps[WEFTI_SECTION_FIRST][s];
+        bool once = step->part == 0 && (!p->all_microbatches || step->micro == 0);
+        bool pass = step->phase == WEFTI_FORWARD || step->phase == WEFTI_BACKWARD;
+        if (step->kind == WEFTI_STEP_CALL && pass && once) add_step(t, step, &near);
+    }
+    bool walked = t->counted != NULL;
+    wefti_free(t->params);
+    wefti_free(t->counted);
+    WEFT_REQUIRE(walked, WEFT_E_NOMEM, "no memory for a report");
+    t->routines += p->routine_count;
+    return WEFT_OK;
+}
+
+/* Into the order of the model: stages of a pipeline were walked one after the other. */
+static void sort_cells(table *t) {
+    weft_cell_info *cells = t->report->cells;
+    for (int i = 1; i < t->report->cell_count; i++)
+        for (int k = i; k > 0 && t->rows[k].call < t->rows[k - 1].call; k--) {
+            weft_cell_info cell = cells[k];
+            row of = t->rows[k];
+            cells[k] = cells[k - 1];
+            t->rows[k] = t->rows[k - 1];
+            cells[k - 1] = cell;
+            t->rows[k - 1] = of;
+        }
+}
+
+/* Devices of one mesh run the same cells: the first of each is looked at. */
+static weft_status walk_devices(wefti_training *t, table *all) {
+    weft_model_report *r = all->report;
+    WEFT_NEW_ARRAY(r->cells, weft_cell_info, all->graph->root->node_count + 1);
+    WEFT_NEW_ARRAY(r->peaks, int64_t, r->devices);
+    for (int rank = 0; rank < r->devices; rank++) {
+        const wefti_program *p = wefti_session_program_of(t->session, 0, rank);
+        int64_t observed;
+        WEFT_TRY(weft_session_device_memory(t->session, rank, &r->peaks[rank], &observed));
+        if (rank == p->mesh.first) WEFT_TRY(walk(all, p));
+    }
+    sort_cells(all);
+    WEFT_TRY(number_kinds(r, all->routines));
+    part_joint(all);
+    for (int i = 0; i < r->cell_count; i++) {
+        weft_cell_info *c = &r->cells[i];
+        int32_t devices = wefti_mesh_size(&all->rows[i].program->mesh);
+        c->device_bytes += c->saved_bytes;
+        r->forward_flops += c->forward_flops * devices;
+        r->backward_flops += c->backward_flops * devices;
+        tell_layout(all, i);
+    }
+    return WEFT_OK;
+}
+
+static weft_status fill(wefti_training *t, weft_model_report *r) {
+    table all = {.report = r, .graph = t->graph};
+    r->devices = t->job->plan ? weft_plan_devices(t->job->plan) : 1;
+    WEFT_NEW_ARRAY(all.rows, row, t->graph->root->node_count + 1);
+    weft_status status = walk_devices(t, &all);
+    wefti_free(all.rows);
+    WEFT_TRY(status);
+    weft_session_memory m = weft_session_memory_of(t->session);
+    double micro = (double)t->microbatches;
+    r->forward_flops *= micro;
+    r->backward_flops *= micro;
+    r->parameter_bytes = m.parameter_bytes;
+    r->optimizer_bytes = m.optimizer_bytes;
+    r->transient_bytes = m.transient_bytes;
+    r->predicted_peak_bytes = m.predicted_peak_bytes;
+    for (int i = 0; i < weft_session_tensors(t->session, 0); i++) {
+        weft_tensor_info info;
+        WEFT_TRY(weft_session_tensor(t->session, 0, i, &info));
+        if (info.role == WEFT_ROLE_PARAM) r->parameters += weft_desc_elems(&info.desc);
+    }
+    const weft_plan *plan = t->job->plan;
+    int32_t fused[3];
+    wefti_session_fused(t->session, fused);
+    if (plan) WEFT_TRY(wefti_plan_unmatched(plan, t->graph, fused, &r->unmatched));
+    return wefti_session_largest(t->session, 6, &r->largest);
+}
+
+weft_status weft_job_report(const weft_job *job, weft_model_report **out) {
+    weft_train_result unused = {0};
+    weft_model_report *r;
+    wefti_training *t;
+    WEFT_NEW(r, weft_model_report);
+    t = wefti_calloc(1, sizeof *t);
+    weft_status status = t ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a report");
+    if (t) {
+        r->owner = t;
+        t->job = job;
+        t->result = &unused;
+        status = wefti_training_prepare(t);
+        if (status == WEFT_OK) status = fill(t, r);
+        t->job = NULL;
+        t->result = NULL;
+    }
+    if (status < 0) {
+        weft_model_report_free(r);
+        return status;
+    }
+    *out = r;
+    return WEFT_OK;
+}
+
+void weft_model_report_free(weft_model_report *r) {
+    if (!r) return;
+    if (r->owner) wefti_training_close(r->owner);
+    wefti_free(r->owner);
+    wefti_free(r->cells);
+    wefti_free(r->peaks);
+    wefti_free(r->largest);
+    wefti_free(r->unmatched);
+    wefti_free(r);
+}

@@ -1,0 +1,486 @@
+/* Checkpoints in time: what is saved under which name, when a write begins, and going on from one.
+ *
+ * A write begins between two steps and reads the live tensors while the next step computes. Before
+ * the optimizer changes a tensor, the step waits until that tensor has been captured. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/backend.h"
+#include "base/crc32c.h"
+#include "base/io.h"
+#include "base/text.h"
+#include "session/optimizer.h"
+#include "tokenizer/tokenizer.h"
+#include "train/training.h"
+
+weft_status wefti_training_lock(wefti_training *t) {
+    if (!t->job->checkpoint.dir[0] || t->follows) return WEFT_OK;
+    weft_status status = wefti_checkpoint_lock_open(t->job->checkpoint.dir, &t->lock);
+    return status < 0 ? wefti_prefix(status, "checkpoint.dir") : WEFT_OK;
+}
+
+/* ---- the list of tensors, in the order in which the optimizer walks them ---- */
+
+static weft_status add_saved(wefti_training *t, int tensor, int64_t part, const char *file_name,
+                             const weft_desc *file_desc, wefti_checkpoint_role role) {
+    WEFT_TRY(WEFT_GROW(t->saved, t->saved_count, t->saved_room));
+    wefti_saved_tensor *s = &t->saved[t->saved_count];
+    s->tensor = tensor;
+    s->first = part * weft_desc_elems(file_desc);
+    s->desc = *file_desc;
+    s->role = role;
+    s->name = wefti_strdup(file_name);
+    WEFT_REQUIRE(s->name, WEFT_E_NOMEM, "no memory for the list of saved tensors");
+    t->saved_count++;
+    return WEFT_OK;
+}
+
+/* The optimizer's tensors by name: those of one parameter stand together. */
+typedef struct state_name {
+    const char *name;
+    int tensor;
+} state_name;
+typedef struct state_names {
+    state_name *list;
+    int64_t count;
+} state_names;
+
+static int by_name(const void *x, const void *y) {
+    const state_name *a = x, *b = y;
+    return strcmp(a->name, b->name);
+}
+
+static int by_tensor(const void *x, const void *y) {
+    const state_name *a = x, *b = y;
+    return a->tensor - b->tensor;
+}
+
+static weft_status name_states(wefti_training *t, state_names *out) {
+    int count = weft_session_tensors(t->session, 0);
+    WEFT_NEW_ARRAY(out->list, state_name, count + 1);
+    for (int i = 0; i < count; i++) {
+        weft_tensor_info s;
+        WEFT_TRY(weft_session_tensor(t->session, 0, i, &s));
+        if (s.role == WEFT_ROLE_OPTIMIZER) out->list[out->count++] = (state_name){s.name, i};
+    }
+    qsort(out->list, (size_t)out->count, sizeof *out->list, by_name);
+    return WEFT_OK;
+}
+
+enum { MOST_STATES = 8 };
+
+/* Those called "<name>.<state>", in the order of the program. */
+static int states_of(const state_names *all, const char *name, state_name out[MOST_STATES]) {
+    size_t length = strlen(name);
+    int64_t low = 0, high = all->count;
+    while (low < high) { /* the first that is not before "<name>." */
+        int64_t middle = low + (high - low) / 2;
+        int order = strncmp(all->list[middle].name, name, length);
+        if (order < 0 || (order == 0 && (unsigned char)all->list[middle].name[length] < '.'))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    int count = 0;
+    for (; low < all->count && count < MOST_STATES; low++) {
+        const char *state = all->list[low].name;
+        if (strncmp(state, name, length) || state[length] != '.') break;
+        if (!strchr(state + length + 1, '.')) out[count++] = all->list[low];
+    }
+    qsort(out, (size_t)count, sizeof *out, by_tensor);
+    return count;
+}
+
+/* Its optimizer tensors, of the part that is called `name` in files. Where a parameter is stored in
+ * parts, its first dimension counts them, and so does that of its states. */
+static weft_status add_states(wefti_training *t, const state_names *all, const weft_tensor_info *x,
+                              bool whole, int64_t part, const char *name) {
+    char full[600];
+    state_name states[MOST_STATES];
+    size_t length = strlen(x->name);
+    int count = states_of(all, x->name, states);
+    for (int i = 0; i < count; i++) {
+        weft_tensor_info s;
+        WEFT_TRY(weft_session_tensor(t->session, 0, states[i].tensor, &s));
+        weft_desc desc = s.desc;
+        if (!whole) {
+            WEFT_REQUIRE(desc.rank > 0 && desc.shape[0] == x->desc.shape[0], WEFT_E_BUG,
+                         "%s is stored in parts, but its state %s is not made of them", x->name,
+                         s.name);
+            desc = weft_desc_of(desc.dtype, desc.rank - 1, s.desc.shape + 1);
+        }
+        (void)snprintf(full, sizeof full, "%s%s", name, s.name + length);
+        WEFT_TRY(add_saved(t, states[i].tensor, part, full, &desc, WEFTI_CHECKPOINT_OPTIMIZER));
+    }
+    return WEFT_OK;
+}
+
+/* A parameter (or state) and, behind it, its optimizer tensors; part after part. */
+static weft_status add_with_states(wefti_training *t, const state_names *states, int tensor,
+                                   const weft_tensor_info *x) {
+    char name[512];
+    weft_desc desc;
+    weft_status status;
+    t->saved_first[tensor] = t->saved_count;
+    for (int64_t part = 0;; part++) {
+        status =
+            weft_model_file_name(&t->config, x->name, &x->desc, part, name, sizeof name, &desc);
+        if (status == WEFT_E_NOT_FOUND && part > 0) break;
+        WEFT_TRY(status);
+        bool whole = weft_desc_elems(&desc) == weft_desc_elems(&x->desc);
+        WEFT_TRY(add_saved(t, tensor, part, name, &desc, WEFTI_CHECKPOINT_MODEL));
+        WEFT_TRY(add_states(t, states, x, whole, part, name));
+    }
+    t->saved_last[tensor] = t->saved_count - 1;
+    return WEFT_OK;
+}
+
+/* States come first: the next forward pass already changes them. Then the parameters from the
+ * model's end to its beginning, as the backward pass completes their gradients. The order is that
+ * of the model, not of a plan, so that files are the same whatever the devices. */
+static weft_status list_saved(wefti_training *t, const state_names *states) {
+    static const int roles[] = {WEFT_ROLE_STATE, WEFT_ROLE_PARAM};
+    for (int k = 0; k < 2; k++) {
+        for (int i = weft_session_tensors(t->session, 0) - 1; i >= 0; i--) {
+            weft_tensor_info info;
+            WEFT_TRY(weft_session_tensor(t->session, 0, i, &info));
+            if ((int)info.role == roles[k]) WEFT_TRY(add_with_states(t, states, i, &info));
+        }
+        if (k == 0) t->saved_states = t->saved_count;
+    }
+    return WEFT_OK;
+}
+
+/* The tokenizer's file goes into each checkpoint, so that a checkpoint is all that generation
+ * needs. It is read once: what becomes of the file while a run goes on is of no consequence. */
+static weft_status read_tokenizer(wefti_training *t) {
+    const weft_job *job = t->job;
+    int64_t bytes;
+    if (t->follows || !job->checkpoint.dir[0] || job->data.format != WEFT_FORMAT_TEXT ||
+        !strcmp(job->data.tokenizer, "bytes"))
+        return WEFT_OK;
+    const char *path = job->data.tokenizer;
+    char *inside = NULL;
+    if (wefti_is_dir(path)) {
+        inside = wefti_format("%s/tokenizer.json", path);
+        WEFT_REQUIRE(inside, WEFT_E_NOMEM, "no memory for a path");
+    }
+    weft_status status =
+        wefti_file_read(inside ? inside : path, WEFTI_TOKENIZER_BYTES, &t->tokenizer, &bytes);
+    wefti_free(inside);
+    return status;
+}
+
+weft_status wefti_training_bind(wefti_training *t) {
+    int count = weft_session_tensors(t->session, 0);
+    state_names states = {0};
+    WEFT_NEW_ARRAY(t->saved_first, int64_t, count + 1);
+    WEFT_NEW_ARRAY(t->saved_last, int64_t, count + 1);
+    for (int i = 0; i < count; i++) t->saved_first[i] = t->saved_last[i] = -1;
+    weft_status status = name_states(t, &states);
+    if (status >= 0) status = list_saved(t, &states);
+    wefti_free(states.list);
+    return status >= 0 ? read_tokenizer(t) : status;
+}
+
+/* From the threads of all devices. */
+static void before_update(void *context, int32_t rank, int32_t tensor) {
+    wefti_training *t = context;
+    if (!t->writing) return;
+    int number = wefti_session_number(t->session, 0, rank, tensor);
+    if (number < 0 || t->saved_first[number] < 0) return;
+    for (int64_t i = t->saved_first[number]; i <= t->saved_last[number]; i++)
+        wefti_checkpoint_wait_tensor(t->writing, i);
+}
+
+/* The saved tensors with the pieces that they are in; one block, wefti_free. */
+static weft_status tensors_of(wefti_training *t, wefti_checkpoint_tensor **out) {
+    size_t devices = (size_t)weft_session_devices(t->session), count = (size_t)t->saved_count;
+    size_t head = (count + 1) * sizeof **out;
+    wefti_checkpoint_tensor *list =
+        wefti_calloc(1, head + count * devices * sizeof(wefti_checkpoint_piece));
+    wefti_checkpoint_piece *next =
+        list ? (wefti_checkpoint_piece *)(void *)((char *)list + head) : NULL;
+    wefti_session_piece *pieces = wefti_calloc(devices, sizeof *pieces);
+    weft_status status =
+        list && pieces ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for the list of tensors");
+    for (size_t i = 0; i < count && status == WEFT_OK; i++) {
+        const wefti_saved_tensor *s = &t->saved[i];
+        weft_tensor_info info;
+        int32_t found = 0;
+        status = weft_session_tensor(t->session, 0, s->tensor, &info);
+        if (status == WEFT_OK && !t->world)
+            status = wefti_session_pieces(t->session, 0, s->tensor, pieces, &found);
+        list[i] = (wefti_checkpoint_tensor){.name = s->name,
+                                            .role = s->role,
+                                            .desc = s->desc,
+                                            .pieces = next,
+                                            .whole = info.desc,
+                                            .first = s->first};
+        if (t->world) {
+            list[i].pieces = NULL;
+            list[i].later = true;
+        }
+        for (int32_t k = 0; k < found; k++)
+            if (pieces[k].counts) {
+                *next++ = (wefti_checkpoint_piece){pieces[k].box, pieces[k].data};
+                list[i].piece_count++;
+            }
+    }
+    wefti_free(pieces);
+    if (status < 0) {
+        wefti_free(list);
+        return status;
+    }
+    *out = list;
+    return WEFT_OK;
+}
+
+/* ---- writing ---- */
+
+/* Wait for the write under way and report it. */
+weft_status wefti_training_settle(wefti_training *t) {
+    wefti_checkpoint_job *job = t->writing;
+    if (!job) return WEFT_OK;
+    char *note = NULL;
+    t->writing = NULL;
+    weft_status status = wefti_checkpoint_finish(job, &note);
+    wefti_delivery_destroy(t->delivery);
+    t->delivery = NULL;
+    if (status < 0)
+        return wefti_prefix(status, "the checkpoint of step %lld", (long long)t->writing_step);
+    if (note) wefti_training_note(t, "%s", note);
+    wefti_free(note);
+    t->committed_step = t->writing_step;
+    (void)snprintf(t->result->checkpoint, sizeof t->result->checkpoint, "%s/step-%012lld",
+                   t->job->checkpoint.dir, (long long)t->committed_step);
+    if (t->events && t->events->checkpoint)
+        t->events->checkpoint(t->events->context, t->committed_step, t->result->checkpoint);
+    return WEFT_OK;
+}
+
+/* A failed write ends neither the run nor its earlier checkpoints: there is a next time. */
+static void note_failure(const wefti_training *t, weft_status status) {
+    if (status < 0) wefti_training_note(t, "%s; the run goes on", weft_error_message());
+}
+
+void wefti_training_poll(wefti_training *t) {
+    if (t->writing && wefti_checkpoint_poll(t->writing) != WEFT_PENDING)
+        note_failure(t, wefti_training_settle(t));
+}
+
+bool wefti_training_is_native(const wefti_training *t) {
+    return weft_session_bf16(t->session) == WEFT_BF16_NATIVE;
+}
+
+/* The form of the kernels, on which the run's bits depend. */
+static const char *arithmetic_of(const wefti_training *t) {
+    return wefti_builtin_variant(wefti_training_is_native(t) ? WEFTI_BF16_NATIVE
+                                                             : WEFTI_BF16_AS_F32);
+}
+
+static weft_status begin(wefti_training *t, bool last, const wefti_checkpoint_tensor *tensors,
+                         char *config) {
+    const weft_job *job = t->job;
+    const weft_job_optimizer *o = &job->train.optimizer;
+    char lr[32], b1[32], b2[32], eps[32], decay[32], momentum[32], threads[32], samples[32];
+    (void)snprintf(threads, sizeof threads, "%d", wefti_session_threads(t->session));
+    (void)snprintf(samples, sizeof samples, "%lld",
+                   (long long)weft_data_samples(t->data, WEFT_DATA_TRAIN));
+    const wefti_checkpoint_pair settings[] = {
+        {"lr", wefti_real_text(o->lr, 6, 17, lr)},
+        {"beta1", wefti_real_text(o->betas[0], 6, 17, b1)},
+        {"beta2", wefti_real_text(o->betas[1], 6, 17, b2)},
+        {"eps", wefti_real_text(o->eps, 6, 17, eps)},
+        {"weight_decay", wefti_real_text(o->weight_decay, 6, 17, decay)},
+        {"momentum", wefti_real_text(o->momentum, 6, 17, momentum)},
+        {"schedule", weft_schedule_text(job->train.schedule.name)}};
+    const wefti_checkpoint_pair compute[] = {
+        {"isa", arithmetic_of(t)},
+        {"precision", weft_dtype_text(job->train.precision)},
+        {"bf16", wefti_training_is_native(t) ? "native" : "f32"},
+        {"threads", threads}};
+    const wefti_checkpoint_pair random[] = {{"generator", "philox4x32-10"}};
+    const wefti_checkpoint_pair notes[] = {{"samples", samples}, {"job", job->text}};
+    const wefti_checkpoint_loss loss = {t->step, t->result->final_loss};
+    wefti_checkpoint_meta meta = {
+        .step = t->step,
+        .data_position = t->position,
+        .seed = job->train.seed,
+        .optimizer = wefti_optimizer_text(o->name),
+        .settings = {settings, sizeof settings / sizeof *settings},
+        .random = {random, 1},
+        .compute = {compute, sizeof compute / sizeof *compute},
+        .notes = {notes, 2},
+        .losses = &loss,
+        .loss_count = t->step > 0 ? 1 : 0,
+    };
+    wefti_checkpoint_text texts[2] = {{"config.json", config}, {"tokenizer.json", t->tokenizer}};
+    wefti_checkpoint_options options = {
+        /* Whether a state is good shows in the step after it: until then one more is kept. */
+        .keep = job->checkpoint.keep + !last,
+        .texts = texts,
+        .text_count = t->tokenizer ? 2 : 1,
+    };
+    if (t->world) {
+        WEFT_TRY(wefti_delivery_create(t->saved_count, &t->delivery));
+        wefti_delivery_options(t->delivery, &options);
+    }
+    WEFT_TRY(wefti_checkpoint_begin(job->checkpoint.dir, &meta, tensors, t->saved_count, &options,
+                                    &t->writing));
+    t->writing_step = t->step;
+    if (t->world) return WEFT_OK; /* all tensors are copied before the run goes on */
+    wefti_session_before_update(t->session, before_update, t);
+    for (int64_t i = 0; i < t->saved_states; i++) wefti_checkpoint_wait_tensor(t->writing, i);
+    return WEFT_OK;
+}
+
+static weft_status begin_save(wefti_training *t, bool last) {
+    note_failure(t, wefti_training_settle(t));
+    char *config = NULL;
+    wefti_checkpoint_tensor *tensors = NULL;
+    weft_status status = wefti_checkpoint_lock_keep(t->job->checkpoint.dir, &t->lock);
+    if (status == WEFT_OK) status = weft_model_config_write(&t->config, &config);
+    if (status == WEFT_OK) status = tensors_of(t, &tensors);
+    if (status == WEFT_OK) status = begin(t, last, tensors, config);
+    wefti_free(tensors);
+    weft_text_free(config);
+    if (status >= 0) return WEFT_OK;
+    wefti_delivery_destroy(t->delivery);
+    t->delivery = NULL;
+    return wefti_prefix(status, "the checkpoint of step %lld", (long long)t->step);
+}
+
+/* *out_unwritten: why rank 0 (or the only process) could not begin to write. */
+static weft_status save(wefti_training *t, bool last, weft_status *out_unwritten) {
+    *out_unwritten = WEFT_OK;
+    if (!t->job->checkpoint.dir[0]) return WEFT_OK;
+    if (!t->follows) *out_unwritten = begin_save(t, last);
+    if (!t->world) return WEFT_OK;
+    wefti_failure unwritten;
+    wefti_failure_keep(*out_unwritten, &unwritten);
+    bool begun = *out_unwritten >= 0;
+    weft_status status = wefti_training_tell(t, WEFT_OK, &begun, sizeof begun);
+    if (status >= 0 && begun) status = wefti_training_deliver(t);
+    if (status < 0) wefti_delivery_end(t->delivery); /* nobody waits for what does not come */
+    if (!begun && status >= 0) (void)wefti_failure_tell(&unwritten);
+    return status;
+}
+
+weft_status wefti_training_save(wefti_training *t, bool last) {
+    weft_status unwritten;
+    WEFT_TRY(save(t, last, &unwritten));
+    return unwritten;
+}
+
+weft_status wefti_training_save_meanwhile(wefti_training *t) {
+    weft_status unwritten;
+    WEFT_TRY(save(t, false, &unwritten));
+    note_failure(t, unwritten);
+    return WEFT_OK;
+}
+
+/* ---- going on ---- */
+
+static weft_status compare(wefti_training *t, const wefti_checkpoint *c) {
+    wefti_checkpoint_tensor *expected;
+    WEFT_TRY(tensors_of(t, &expected));
+    weft_status status =
+        wefti_checkpoint_compare(c, WEFTI_CHECKPOINT_MODEL, expected, t->saved_count);
+    const char *before = wefti_checkpoint_meta_of(c)->optimizer,
+               *now = wefti_optimizer_text(t->job->train.optimizer.name);
+    if (status == WEFT_OK) {
+        status = wefti_checkpoint_compare(c, WEFTI_CHECKPOINT_OPTIMIZER, expected, t->saved_count);
+        if (status < 0 && before && strcmp(before, now) != 0)
+            (void)wefti_prefix(status, "the run began with train.optimizer.name: %s, not %s",
+                               before, now);
+    }
+    wefti_free(expected);
+    return status;
+}
+
+typedef struct restored {
+    const wefti_checkpoint_entry *entry;
+    uint32_t crc32c; /* of what was copied */
+} restored;
+
+static weft_status copy_out(void *context, int64_t first, int64_t count, void *out) {
+    restored *r = context;
+    size_t size = weft_dtype_bytes(r->entry->desc.dtype), bytes = (size_t)count * size;
+    WEFT_TRY(wefti_reader_at(r->entry->reader, r->entry->at + first * (int64_t)size, (int64_t)bytes,
+                             out));
+    r->crc32c = wefti_crc32c(r->crc32c, out, bytes);
+    return WEFT_OK;
+}
+
+static weft_status restore_tensor(wefti_training *t, const wefti_checkpoint *c,
+                                  const wefti_saved_tensor *s) {
+    restored r = {c ? wefti_checkpoint_find(c, s->role, s->name) : NULL, 0};
+    if (weft_desc_elems(&s->desc) == 0) return WEFT_OK;
+    WEFT_TRY(wefti_session_fill(t->session, 0, s->tensor, s->first, weft_desc_elems(&s->desc),
+                                copy_out, &r));
+    WEFT_REQUIRE(!c || r.crc32c == r.entry->crc32c, WEFT_E_CORRUPT,
+                 "tensor %s in %s/%s has changed since the checkpoint was opened", s->name,
+                 wefti_checkpoint_path(c), r.entry->file);
+    return WEFT_OK;
+}
+
+/* What rank 0 reads of a checkpoint besides tensors. */
+typedef struct progress {
+    int64_t step, position;
+    double loss;
+} progress;
+
+static weft_status check_restored(wefti_training *t, const wefti_checkpoint *c, progress *out) {
+    const wefti_checkpoint_meta *meta = wefti_checkpoint_meta_of(c);
+    WEFT_TRY(compare(t, c));
+    WEFT_REQUIRE(meta->seed == t->job->train.seed, WEFT_E_ARG,
+                 "%s was trained with train.seed %llu, not %llu: the same samples would not follow",
+                 wefti_checkpoint_path(c), (unsigned long long)meta->seed,
+                 (unsigned long long)t->job->train.seed);
+    *out = (progress){meta->step, meta->data_position, t->result->final_loss};
+    if (meta->loss_count > 0) out->loss = meta->losses[meta->loss_count - 1].loss;
+    return WEFT_OK;
+}
+
+static void note_differences(const wefti_training *t, const wefti_checkpoint *c) {
+    const wefti_checkpoint_meta *meta = wefti_checkpoint_meta_of(c);
+    const char *samples = wefti_checkpoint_value(&meta->notes, "samples");
+    int64_t now = weft_data_samples(t->data, WEFT_DATA_TRAIN);
+    if (samples && strtoll(samples, NULL, 10) != now)
+        wefti_training_note(t,
+                            "the data have %lld samples, but had %s when the checkpoint was "
+                            "written: from here on the order of samples is another",
+                            (long long)now, samples);
+    const char *optimizer = wefti_optimizer_text(t->job->train.optimizer.name);
+    if (meta->optimizer && strcmp(meta->optimizer, optimizer))
+        wefti_training_note(t,
+                            "the run began with train.optimizer.name: %s; it goes on with %s, from "
+                            "the states of that",
+                            meta->optimizer, optimizer);
+    const char *isa = wefti_checkpoint_value(&meta->compute, "isa");
+    if (isa && strcmp(isa, arithmetic_of(t)))
+        wefti_training_note(
+            t,
+            "the checkpoint was computed with %s instructions, this processor uses %s: "
+            "the last bits will differ",
+            isa, arithmetic_of(t));
+}
+
+/* The checkpoint's tensors are the model's, by compare(). `c`: rank 0's; NULL on the others. */
+weft_status wefti_training_restore(wefti_training *t, wefti_checkpoint *c) {
+    progress p = {0};
+    weft_status status = c ? check_restored(t, c, &p) : WEFT_OK;
+    WEFT_TRY(wefti_training_tell(t, status, &p, sizeof p));
+    for (int64_t i = 0; i < t->saved_count; i++) WEFT_TRY(restore_tensor(t, c, &t->saved[i]));
+    t->step = t->committed_step = p.step;
+    t->position = p.position;
+    t->result->final_loss = p.loss;
+    WEFT_TRY(weft_session_set_step(t->session, t->step));
+    if (!c) return WEFT_OK;
+    note_differences(t, c);
+    (void)snprintf(t->result->checkpoint, sizeof t->result->checkpoint, "%s",
+                   wefti_checkpoint_path(c));
+    return WEFT_OK;
+}

@@ -1,0 +1,550 @@
+/* Starting from Hugging Face directories: names with and without the base model's prefix, element
+ * types, shards, what may be there besides, and what may not. Where WEFT_TEST_PEERS names a
+ * directory made by bench/peers/make_tiny.py, logits are compared with those of transformers. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+
+#include "base/fault.h"
+#include "base/io.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "checkpoint/safetensors.h"
+#include "tensor/tensor.h"
+#include "data/array.h"
+#include "interop/pretrained.h"
+#include "train/training.h"
+
+#define ASSERT_OK(call)                                                                            \
+    do {                                                                                           \
+        weft_status status_ = (call);                                                              \
+        if (status_ < 0) fail_msg("%s: %s", #call, weft_error_message());                          \
+    } while (0)
+#define ASSERT_FAILS(code, part, call)                                                             \
+    do {                                                                                           \
+        weft_status status_ = (call);                                                              \
+        if (status_ != (code) || !strstr(weft_error_message(), (part)))                            \
+            fail_msg("%s: %s: %s", #call, weft_status_text(status_), weft_error_message());        \
+    } while (0)
+
+enum { TENSORS = 64 };
+
+/* A directory being written: its tensors, as f32 values. */
+typedef struct files {
+    char path[256];
+    weft_model_config config;
+    wefti_safetensors_item items[TENSORS];
+    char names[TENSORS][160];
+    float *values[TENSORS];
+    int64_t count;
+} files;
+
+static weft_session *session_of(const weft_model_config *c, weft_graph **out_graph) {
+    weft_session_options o = weft_session_defaults();
+    weft_session *s;
+    o.optimizer.kind = WEFT_NO_OPTIMIZER;
+    ASSERT_OK(weft_model_build(c, WEFT_USE_LOGITS, 1, 0, WEFT_F32, out_graph));
+    ASSERT_OK(weft_session_create(*out_graph, &o, &s));
+    return s;
+}
+
+/* Values that every element type of a file holds exactly: small multiples of 1/16. */
+static float value_of(int64_t tensor, int64_t element) {
+    return (float)((tensor * 7 + element * 3) % 41 - 20) / 16.0f;
+}
+
+/* Elements `first` and on of the session's tensor. */
+static void add_part(files *f, const char *name, weft_desc desc, int64_t number, int64_t first) {
+    int64_t k = f->count++, elems = weft_desc_elems(&desc);
+    (void)snprintf(f->names[k], sizeof f->names[k], "%s", name);
+    f->values[k] = malloc((size_t)elems * sizeof(float));
+    assert_non_null(f->values[k]);
+    for (int64_t i = 0; i < elems; i++) f->values[k][i] = value_of(number, first + i);
+    f->items[k] = (wefti_safetensors_item){f->names[k], desc, f->values[k]};
+}
+
+static void add_item(files *f, const char *name, weft_desc desc, int64_t number) {
+    add_part(f, name, desc, number, 0);
+}
+
+static void files_of(files *f, weft_family family) {
+    memset(f, 0, sizeof *f);
+    f->config = (weft_model_config){.family = family,
+                                    .layers = 2,
+                                    .hidden = 8,
+                                    .heads = 2,
+                                    .ffn = 12,
+                                    .context = 6,
+                                    .vocab = 11};
+    if (family == WEFT_FAMILY_GPT2_MOE || family == WEFT_FAMILY_MIXTRAL) f->config.experts = 2;
+    ASSERT_OK(weft_model_complete(&f->config));
+    const char *base = getenv("TMPDIR");
+    (void)snprintf(f->path, sizeof f->path, "%s/weft-pretrained-XXXXXX", base ? base : "/tmp");
+    assert_non_null(mkdtemp(f->path));
+    weft_graph *g;
+    weft_session *s = session_of(&f->config, &g);
+    for (int i = 0; i < weft_session_tensors(s, 0); i++) {
+        weft_tensor_info t;
+        char name[160];
+        weft_desc desc;
+        int64_t first = 0;
+        ASSERT_OK(weft_session_tensor(s, 0, i, &t));
+        if (t.role != WEFT_ROLE_PARAM) continue;
+        for (int64_t part = 0; first < weft_desc_elems(&t.desc); part++) {
+            ASSERT_OK(
+                weft_model_file_name(&f->config, t.name, &t.desc, part, name, sizeof name, &desc));
+            add_part(f, name, desc, i, first);
+            first += weft_desc_elems(&desc);
+        }
+    }
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+}
+
+static void files_end(files *f) {
+    for (int64_t i = 0; i < f->count; i++) free(f->values[i]);
+    ASSERT_OK(wefti_remove_tree(f->path));
+}
+
+static void write_text(const files *f, const char *name, const char *text) {
+    char path[512];
+    (void)snprintf(path, sizeof path, "%s/%s", f->path, name);
+    ASSERT_OK(wefti_file_write(path, text, strlen(text)));
+}
+
+static void write_tensors(const files *f, const char *name, const wefti_safetensors_item *items,
+                          int64_t count) {
+    char path[512];
+    (void)snprintf(path, sizeof path, "%s/%s", f->path, name);
+    ASSERT_OK(wefti_safetensors_write(path, items, count, NULL, 0));
+}
+
+/* config.json and model.safetensors. */
+static void write_all(const files *f) {
+    char *config;
+    ASSERT_OK(weft_model_config_write(&f->config, &config));
+    write_text(f, "config.json", config);
+    weft_text_free(config);
+    write_tensors(f, "model.safetensors", f->items, f->count);
+}
+
+static weft_status load(const files *f) {
+    weft_graph *g;
+    weft_session *s = session_of(&f->config, &g);
+    weft_status status = wefti_pretrained_load(s, &f->config, f->path);
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+    return status;
+}
+
+/* Configuration and every parameter arrive. */
+static void assert_loads(const files *f) {
+    weft_model_config config;
+    weft_graph *g;
+    ASSERT_OK(wefti_pretrained_config(f->path, &config));
+    assert_int_equal(config.family, f->config.family);
+    assert_int_equal(config.vocab, f->config.vocab);
+    weft_session *s = session_of(&config, &g);
+    ASSERT_OK(wefti_pretrained_load(s, &config, f->path));
+    int parameters = 0;
+    for (int i = 0; i < weft_session_tensors(s, 0); i++) {
+        weft_tensor_info t;
+        float values[1024];
+        ASSERT_OK(weft_session_tensor(s, 0, i, &t));
+        if (t.role != WEFT_ROLE_PARAM) continue;
+        assert_true(t.bytes <= (int64_t)sizeof values);
+        ASSERT_OK(weft_session_read(s, 0, t.name, values, (size_t)t.bytes));
+        for (int64_t k = 0; k < t.bytes / 4; k++)
+            if (values[k] != value_of(i, k))
+                fail_msg("%s[%lld] is %g, not %g", t.name, (long long)k, (double)values[k],
+                         (double)value_of(i, k));
+        parameters++;
+    }
+    assert_true(parameters > 10);
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+}
+
+enum { FAMILIES = 7 };
+static const weft_family families[FAMILIES] = {
+    WEFT_FAMILY_GPT2,    WEFT_FAMILY_LLAMA,   WEFT_FAMILY_BERT, WEFT_FAMILY_GPT2_MOE,
+    WEFT_FAMILY_MIXTRAL, WEFT_FAMILY_MISTRAL, WEFT_FAMILY_QWEN2};
+
+static void every_family(void **state) {
+    (void)state;
+    for (int i = 0; i < FAMILIES; i++) {
+        files f;
+        files_of(&f, families[i]);
+        write_all(&f);
+        assert_loads(&f);
+        files_end(&f);
+    }
+}
+
+/* The rate of dropout is the directory's, unless the job sets one: 0 as well. */
+static void dropout_of_job_or_files(void **state) {
+    (void)state;
+    static const struct {
+        const char *word;
+        double rate;
+        const char *printed;
+    } cases[] = {{"model.dropout=auto", 0.25, "dropout: auto\n"},
+                 {"model.dropout=0", 0, "dropout: 0\n"},
+                 {"model.dropout=0.5", 0.5, "dropout: 0.5\n"}};
+    files f;
+    files_of(&f, WEFT_FAMILY_GPT2);
+    f.config.dropout = 0.25;
+    write_all(&f);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char from[300];
+        (void)snprintf(from, sizeof from, "model.from=%s", f.path);
+        const char *words[] = {from, cases[i].word};
+        weft_job *job;
+        ASSERT_OK(weft_job_load(NULL, words, 2, &job));
+        assert_non_null(strstr(job->text, cases[i].printed));
+        wefti_training t = {.job = job};
+        ASSERT_OK(wefti_training_configure(&t));
+        assert_true(t.config.dropout == cases[i].rate);
+        wefti_training_close(&t);
+        weft_job_free(job);
+    }
+    /* Where its rates differ, the job has to say which. */
+    char path[300], from[300], *text;
+    int64_t bytes;
+    (void)snprintf(path, sizeof path, "%s/config.json", f.path);
+    ASSERT_OK(wefti_file_read(path, 1 << 20, &text, &bytes));
+    memcpy(strstr(strstr(text, "embd_pdrop"), "0.25"), "0.35", 4);
+    ASSERT_OK(wefti_file_write(path, text, (size_t)bytes));
+    wefti_free(text);
+    (void)snprintf(from, sizeof from, "model.from=%s", f.path);
+    for (int set = 0; set < 2; set++) {
+        const char *words[] = {from, "model.dropout=0.5"};
+        weft_job *job;
+        ASSERT_OK(weft_job_load(NULL, words, 1 + set, &job));
+        wefti_training t = {.job = job};
+        if (set) {
+            ASSERT_OK(wefti_training_configure(&t));
+            assert_true(t.config.dropout == 0.5);
+        } else {
+            ASSERT_FAILS(WEFT_E_NO_IMPL, "set model.dropout", wefti_training_configure(&t));
+        }
+        wefti_training_close(&t);
+        weft_job_free(job);
+    }
+    files_end(&f);
+}
+
+static void names_without_prefix(void **state) {
+    (void)state;
+    for (int i = 0; i < FAMILIES; i++) {
+        files f;
+        files_of(&f, families[i]);
+        for (int64_t k = 0; k < f.count; k++) {
+            char other[160];
+            if (weft_model_file_alias(&f.config, f.names[k], 0, other, sizeof other) == WEFT_OK)
+                (void)snprintf(f.names[k], sizeof f.names[k], "%s", other);
+        }
+        write_all(&f);
+        assert_loads(&f);
+        files_end(&f);
+    }
+}
+
+static void norms_of_old(void **state) {
+    (void)state;
+    files f;
+    int renamed = 0;
+    files_of(&f, WEFT_FAMILY_BERT);
+    for (int64_t k = 0; k < f.count; k++) {
+        char *at = strstr(f.names[k], "LayerNorm.weight");
+        if (at) renamed++, memcpy(at, "LayerNorm.gamma", 16);
+        at = strstr(f.names[k], "LayerNorm.bias");
+        if (at) memcpy(at, "LayerNorm.beta", 15);
+    }
+    assert_int_equal(renamed, 6);
+    write_all(&f);
+    assert_loads(&f);
+    files_end(&f);
+}
+
+static void element_types(void **state) {
+    (void)state;
+    static const weft_dtype dtypes[] = {WEFT_BF16, WEFT_F16, WEFT_F64};
+    for (int d = 0; d < 3; d++) {
+        files f;
+        void *narrow[TENSORS];
+        files_of(&f, WEFT_FAMILY_GPT2);
+        for (int64_t k = 0; k < f.count; k++) {
+            int64_t elems = weft_desc_elems(&f.items[k].desc);
+            narrow[k] = malloc((size_t)elems * 8);
+            assert_non_null(narrow[k]);
+            wefti_convert(dtypes[d], narrow[k], WEFT_F32, f.values[k], elems);
+            f.items[k].desc.dtype = dtypes[d];
+            f.items[k].data = narrow[k];
+        }
+        write_all(&f);
+        assert_loads(&f);
+        for (int64_t k = 0; k < f.count; k++) free(narrow[k]);
+        files_end(&f);
+    }
+}
+
+static void shards(void **state) {
+    (void)state;
+    files f;
+    files_of(&f, WEFT_FAMILY_LLAMA);
+    write_all(&f);
+    char path[512];
+    (void)snprintf(path, sizeof path, "%s/model.safetensors", f.path);
+    assert_int_equal(unlink(path), 0);
+    int64_t half = f.count / 2;
+    write_tensors(&f, "model-00001-of-00002.safetensors", f.items, half);
+    write_tensors(&f, "model-00002-of-00002.safetensors", f.items + half, f.count - half);
+    wefti_text index = {0};
+    wefti_text_add(&index, "{\"metadata\": {\"total_size\": 1}, \"weight_map\": {");
+    for (int64_t k = 0; k < f.count; k++)
+        wefti_text_add(&index, "%s\"%s\": \"model-0000%d-of-00002.safetensors\"", k ? ", " : "",
+                       f.names[k], k < half ? 1 : 2);
+    wefti_text_add(&index, "}}");
+    char *text = wefti_text_take(&index);
+    write_text(&f, "model.safetensors.index.json", text);
+    wefti_free(text);
+    assert_loads(&f);
+    files_end(&f);
+}
+
+static void known_extras(void **state) {
+    (void)state;
+    files f;
+    files_of(&f, WEFT_FAMILY_GPT2);
+    add_item(&f, "lm_head.weight", weft_desc_of(WEFT_F32, 2, (int64_t[]){11, 8}), 1);
+    add_item(&f, "transformer.h.0.attn.bias", weft_desc_of(WEFT_F32, 4, (int64_t[]){1, 1, 6, 6}),
+             2);
+    add_item(&f, "transformer.h.1.attn.masked_bias", weft_desc_of(WEFT_F32, 0, NULL), 3);
+    write_all(&f);
+    assert_loads(&f);
+    files_end(&f);
+}
+
+static void unknown_extras(void **state) {
+    (void)state;
+    files f;
+    files_of(&f, WEFT_FAMILY_GPT2);
+    add_item(&f, "transformer.h.2.ln_1.weight", weft_desc_of(WEFT_F32, 1, (int64_t[]){8}), 1);
+    add_item(&f, "score.weight", weft_desc_of(WEFT_F32, 2, (int64_t[]){2, 8}), 2);
+    write_all(&f);
+    ASSERT_FAILS(WEFT_E_NO_IMPL, "score.weight", load(&f));
+    assert_non_null(strstr(weft_error_message(), "transformer.h.2.ln_1.weight"));
+    assert_non_null(strstr(weft_error_message(), f.path));
+    files_end(&f);
+}
+
+static void missing_tensors(void **state) {
+    (void)state;
+    files f;
+    files_of(&f, WEFT_FAMILY_GPT2);
+    char gone[160];
+    (void)snprintf(gone, sizeof gone, "%s", f.names[3]);
+    f.items[3] = f.items[f.count - 1]; /* the last one in its place */
+    wefti_safetensors_item last = f.items[f.count - 1];
+    f.count--;
+    write_all(&f);
+    f.count++;
+    ASSERT_FAILS(WEFT_E_NOT_FOUND, gone, load(&f));
+    write_tensors(&f, "model.safetensors", &last, 1);
+    ASSERT_FAILS(WEFT_E_NOT_FOUND, " and ", load(&f)); /* five names, then how many more */
+    files_end(&f);
+}
+
+static void wrong_tensors(void **state) {
+    (void)state;
+    files f;
+    files_of(&f, WEFT_FAMILY_LLAMA);
+    write_all(&f);
+    f.config.vocab = 10; /* another model */
+    ASSERT_FAILS(WEFT_E_SHAPE, "f32[11, 8], not f32[10, 8]", load(&f));
+    f.config.vocab = 11;
+    f.items[0].desc.dtype = WEFT_I32;
+    write_all(&f);
+    ASSERT_FAILS(WEFT_E_NO_IMPL, "I32", load(&f));
+    files_end(&f);
+}
+
+/* A refused directory leaves the session's values alone. */
+static void nothing_is_half_loaded(void **state) {
+    (void)state;
+    files f;
+    files_of(&f, WEFT_FAMILY_GPT2);
+    add_item(&f, "zzz", weft_desc_of(WEFT_F32, 1, (int64_t[]){8}), 1);
+    write_all(&f);
+    weft_graph *g;
+    weft_session *s = session_of(&f.config, &g);
+    float before[11 * 8], after[11 * 8];
+    ASSERT_OK(weft_session_read(s, 0, "wte.weight", before, sizeof before));
+    ASSERT_FAILS(WEFT_E_NO_IMPL, "zzz", wefti_pretrained_load(s, &f.config, f.path));
+    ASSERT_OK(weft_session_read(s, 0, "wte.weight", after, sizeof after));
+    assert_memory_equal(before, after, sizeof before);
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+    files_end(&f);
+}
+
+static void wrong_directories(void **state) {
+    (void)state;
+    files f;
+    weft_model_config c;
+    files_of(&f, WEFT_FAMILY_GPT2);
+    ASSERT_FAILS(WEFT_E_NOT_FOUND, "neither config.json nor", wefti_pretrained_config(f.path, &c));
+    ASSERT_FAILS(WEFT_E_NOT_FOUND, "there is no directory",
+                 wefti_pretrained_config("/does/not/exist", &c));
+    write_text(&f, "config.json", "{\"model_type\": \"mamba\"}");
+    ASSERT_FAILS(WEFT_E_NO_IMPL, "mamba", wefti_pretrained_config(f.path, &c));
+    assert_non_null(strstr(weft_error_message(), f.path));
+    write_text(&f, "config.json", "{\"model_type\"");
+    ASSERT_FAILS(WEFT_E_CORRUPT, "config.json", wefti_pretrained_config(f.path, &c));
+    ASSERT_FAILS(WEFT_E_NOT_FOUND, f.path, load(&f)); /* a configuration but no weights */
+    files_end(&f);
+}
+
+/* Every allocation, then every file call, fails in turn: a clean error and nothing left. */
+static void faults(void **state) {
+    (void)state;
+    files f;
+    files_of(&f, WEFT_FAMILY_LLAMA);
+    write_all(&f);
+    weft_graph *g;
+    weft_session *s = session_of(&f.config, &g);
+    ASSERT_OK(wefti_pretrained_load(s, &f.config, f.path)); /* starts the session */
+    for (int kind = 0; kind < (int)WEFTI_FAULT_KINDS; kind++) {
+        int64_t nth = 0;
+        for (weft_status status = WEFT_E_NOMEM; status < 0; nth++) {
+            weft_model_config c;
+            wefti_fault_arm((wefti_fault_kind)kind, nth, false, 0);
+            status = wefti_pretrained_config(f.path, &c);
+            if (status >= 0) status = wefti_pretrained_load(s, &f.config, f.path);
+            wefti_fault_arm((wefti_fault_kind)kind, -1, false, 0);
+            weft_status expected = kind == WEFTI_FAULT_ALLOC ? WEFT_E_NOMEM : WEFT_E_IO;
+            bool unseen = kind == WEFTI_FAULT_IO && status == WEFT_E_NOT_FOUND; /* nothing there */
+            if (status != WEFT_OK && status != expected && !unseen)
+                fail_msg("fault %lld: %s: %s", (long long)nth, weft_status_text(status),
+                         weft_error_message());
+        }
+        assert_true(nth > 3);
+    }
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+    files_end(&f);
+}
+
+/* ---- against transformers ---- */
+
+static wefti_array npy(const char *folder, const char *name, char **data) {
+    char path[600];
+    int64_t bytes;
+    wefti_array a;
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    ASSERT_OK(wefti_file_read(path, INT32_MAX, data, &bytes));
+    ASSERT_OK(wefti_npy_parse(path, (const unsigned char *)*data, bytes, &a));
+    return a;
+}
+
+/* Feed ids.npy as tokens, or image.npy. */
+static void feed_peer(weft_session *s, const char *name, const wefti_array *input) {
+    void *data = malloc((size_t)input->elems * 4);
+    assert_non_null(data);
+    if (!strcmp(name, "tokens"))
+        wefti_array_tokens(input, 0, input->elems, data);
+    else
+        wefti_array_scaled(input, 0, input->elems, data);
+    ASSERT_OK(weft_session_feed(s, 0, name, data, (size_t)input->elems * 4));
+    free(data);
+}
+
+static double worst_difference(const char *folder) {
+    weft_model_config c;
+    weft_graph *g;
+    weft_session *s;
+    char *input_data, *logits_data;
+    ASSERT_OK(wefti_pretrained_config(folder, &c));
+    bool language = weft_family_is_language(c.family);
+    wefti_array input = npy(folder, language ? "ids.npy" : "image.npy", &input_data);
+    wefti_array logits = npy(folder, "logits.npy", &logits_data);
+    weft_session_options o = weft_session_defaults();
+    o.optimizer.kind = WEFT_NO_OPTIMIZER;
+    ASSERT_OK(weft_model_build(&c, WEFT_USE_LOGITS, input.shape[0], language ? input.shape[1] : 0,
+                               WEFT_F32, &g));
+    ASSERT_OK(weft_session_create(g, &o, &s));
+    ASSERT_OK(wefti_pretrained_load(s, &c, folder));
+    size_t bytes = (size_t)logits.elems * sizeof(float);
+    float *got = malloc(bytes), *want = malloc(bytes);
+    assert_true(got && want && logits.elems > 0);
+    wefti_array_scaled(&logits, 0, logits.elems, want);
+    feed_peer(s, language ? "tokens" : "image", &input);
+    ASSERT_OK(weft_session_forward(s, 0, NULL));
+    ASSERT_OK(weft_session_read(s, 0, "logits", got, bytes));
+    double worst = 0;
+    for (int64_t i = 0; i < logits.elems; i++) {
+        double difference = fabs((double)got[i] - (double)want[i]);
+        worst = difference <= worst ? worst : difference; /* NaN is kept */
+    }
+    free(got);
+    free(want);
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+    wefti_free(input_data);
+    wefti_free(logits_data);
+    return worst;
+}
+
+static void logits_of_transformers(void **state) {
+    (void)state;
+    const char *root = getenv("WEFT_TEST_PEERS");
+    if (!root) {
+        print_message("skipped: WEFT_TEST_PEERS names no directory of bench/peers/make_tiny.py\n");
+        skip();
+    }
+    char **names;
+    int64_t count, compared = 0;
+    ASSERT_OK(wefti_dir_list(root, &names, &count));
+    for (int64_t i = 0; i < count; i++) {
+        char folder[512];
+        (void)snprintf(folder, sizeof folder, "%s/%s", root, names[i]);
+        if (wefti_is_dir(folder)) {
+            double worst = worst_difference(folder);
+            print_message("%-24s %.2e\n", names[i], worst);
+            if (!(worst <= 1e-4)) fail_msg("%s: logits differ by %g", names[i], worst);
+            compared++;
+        }
+    }
+    wefti_free(names);
+    assert_true(compared > 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_family),
+        cmocka_unit_test(dropout_of_job_or_files),
+        cmocka_unit_test(names_without_prefix),
+        cmocka_unit_test(norms_of_old),
+        cmocka_unit_test(element_types),
+        cmocka_unit_test(shards),
+        cmocka_unit_test(known_extras),
+        cmocka_unit_test(unknown_extras),
+        cmocka_unit_test(missing_tensors),
+        cmocka_unit_test(wrong_tensors),
+        cmocka_unit_test(nothing_is_half_loaded),
+        cmocka_unit_test(wrong_directories),
+        cmocka_unit_test(faults),
+        cmocka_unit_test(logits_of_transformers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

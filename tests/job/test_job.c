@@ -1,0 +1,462 @@
+/* Job files: values and defaults, messages with their lines, the printed form, failing allocations.
+ * weft-test: no threads */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/fault.h"
+#include "base/io.h"
+#include "base/philox.h"
+#include "base/text.h"
+#include "job/job.h"
+
+/* The file used by most tests: "job.yaml". */
+static weft_status parse_with(const char *text, const char *const *words, int count,
+                              weft_job **out) {
+    return weft_job_parse("job.yaml", text, text ? (int64_t)strlen(text) : 0, words, count, out);
+}
+static weft_job *parse(const char *text) {
+    weft_job *job = NULL;
+    weft_status status = parse_with(text, NULL, 0, &job);
+    if (status < 0) fail_msg("refused: %s", weft_error_message());
+    return job;
+}
+#ifdef WEFT_HAVE_YAML
+#ifdef WEFT_HAVE_YAML
+static void refused(const char *text, const char *message) {
+    weft_job *job = NULL;
+    assert_int_equal(parse_with(text, NULL, 0, &job), WEFT_E_ARG);
+    assert_null(job);
+    if (!strstr(weft_error_message(), message))
+        fail_msg("'%s' is not in: %s", message, weft_error_message());
+}
+#endif
+#endif
+static void refused_word(const char *word, const char *message) {
+    weft_job *job = NULL;
+    assert_int_equal(parse_with(NULL, &word, 1, &job), WEFT_E_ARG);
+    assert_null(job);
+    if (!strstr(weft_error_message(), message))
+        fail_msg("'%s' is not in: %s", message, weft_error_message());
+}
+
+static void test_defaults(void **state) {
+    (void)state;
+    weft_job *job = parse(NULL);
+    assert_int_equal(job->model.family, WEFT_FAMILY_GPT2);
+    assert_int_equal(job->model.hidden, 256);
+    assert_int_equal(job->model.kv_heads, 0);
+    assert_int_equal(job->model.vocab, 0);
+    assert_true(job->model.dropout == 0);
+    assert_false(job->model.tied);
+    assert_int_equal(job->data.format, WEFT_FORMAT_TEXT);
+    assert_string_equal(job->data.path, "");
+    assert_string_equal(job->data.tokenizer, "bytes");
+    assert_true(job->data.validation_fraction == 0.1);
+    assert_int_equal(job->train.steps, 1000);
+    assert_true(job->train.optimizer.lr == 1e-3);
+    assert_true(job->train.optimizer.betas[1] == 0.999);
+    assert_int_equal(job->train.schedule.warmup, 100);
+    assert_int_equal(job->train.eval_every, 100);
+    assert_true(job->checkpoint.resume);
+    assert_int_equal(job->device.memory_bytes, 0);
+    weft_job_free(job);
+    weft_job_free(NULL);
+}
+
+static void test_overrides(void **state) {
+    (void)state;
+    const char *words[] = {
+        "model.family=llama",      "model.hidden=128",          "train.steps=50",
+        "train.steps=60",          "train.optimizer=lion",      "train.optimizer.betas=[0.5, 0.25]",
+        "device.memory=1.5GiB",    "data.path=a: #b",           "data.validation=held out.txt",
+        "train.schedule.warmup=7", "train.schedule.warmup=auto"};
+    weft_job *job = NULL;
+    assert_int_equal(parse_with(NULL, words, sizeof words / sizeof *words, &job), WEFT_OK);
+    assert_int_equal(job->model.hidden, 128);
+    assert_int_equal(job->train.steps, 60);
+    assert_int_equal(job->train.optimizer.name, WEFT_LION);
+    assert_true(job->train.optimizer.betas[0] == 0.5 && job->train.optimizer.betas[1] == 0.25);
+    assert_true(job->train.optimizer.lr == 1e-4);
+    assert_int_equal(job->device.memory_bytes, 3ll << 29);
+    assert_string_equal(job->data.path, "a: #b");
+    assert_string_equal(job->data.validation, "held out.txt");
+    assert_true(job->data.validation_fraction == 0);
+    assert_int_equal(job->train.schedule.warmup, 6);
+    weft_job_free(job);
+    refused_word("train.steps", "not of the form key=value");
+    refused_word("=5", "not of the form key=value");
+    refused_word("train.step=5",
+                 "'train.step=5': unknown key 'step' in train; did you mean 'steps'?");
+    refused_word("trian.steps=5", "unknown key 'trian'; did you mean 'train'?");
+    refused_word("train.optimizr.lr=2",
+                 "unknown key 'optimizr' in train; did you mean 'optimizer'?");
+    refused_word("parallel.pipelin.x.y=2", "unknown key 'pipelin' in parallel; did you mean");
+    refused_word("parallel.mesh.dp=2", "parallel.mesh has no keys of its own: it is given whole");
+    refused_word("lr=5", "did you mean train.optimizer.lr?");
+    refused_word(
+        "train.steps=many",
+        "'train.steps=many': train.steps must be a whole number of at least 1; it is 'many'");
+    const char *ended = "train.optimizer.betas=[0.9,0.95,]"; /* a comma may end a list */
+    assert_int_equal(parse_with(NULL, &ended, 1, &job), WEFT_OK);
+    assert_true(job->train.optimizer.betas[0] == 0.9 && job->train.optimizer.betas[1] == 0.95);
+    weft_job_free(job);
+    refused_word("model.image=[3,,32]", "it is ''"); /* no item is passed over */
+    refused_word("train.optimizer.betas=[0.9,,0.99]", "it is a list of 3");
+    refused_word("train.optimizer.betas=[, 0.99]", "it is ''");
+    refused_word("train.optimizer.betas=[]", "it is a list of 0");
+    refused_word("train.optimizer.betas=[0.9]",
+                 "a list of 2 numbers from 0 to below 1, or auto; it is a list of 1");
+    refused_word("data.path=a\xc3", "data.path must be UTF-8 text; byte 1 of it is not");
+    refused_word("train=5", "train is a section");
+}
+
+/* Keys that say nothing of the family, the optimizer or the schedule would be looked over in
+ * silence; auto, and what is so in any case, may stand. */
+static void test_keys_of_choices(void **state) {
+    (void)state;
+    refused_word("model.kv_heads=2",
+                 "'model.kv_heads=2': model.kv_heads says nothing of gpt2, only of llama, mixtral");
+    refused_word("model.rope_theta=5e5", "only of llama, mixtral");
+    refused_word("model.experts=4", "only of gpt2-moe, mixtral");
+    refused_word("model.aux_loss=0", "only of gpt2-moe, mixtral");
+    refused_word("train.optimizer.momentum=0.9",
+                 "momentum says nothing of adamw, only of momentum, nesterov; leave it out");
+    refused_word("model.image=[1, 2, 3]", "only of vit, mlp, lenet, resnet18, resnet50");
+    static const char *const bad[][2] = {
+        {"model.family=lenet", "model.dropout=0.1"},
+        {"model.family=resnet18", "model.dropout=0.1"},
+        {"model.family=mlp", "model.vocab=5"},
+        {"model.family=lenet", "model.hidden=5"},
+        {"model.family=resnet18", "model.layers=4"},
+        {"model.family=resnet50", "model.tied=true"},
+        {"model.family=lenet", "model.norm_eps=1e-5"},
+        {"model.family=vit", "model.context=64"},
+        {"model.family=bert", "model.patch=4"},
+        {"model.family=bert", "model.head_dim=8"},
+        {"model.family=llama", "model.window=64"},
+        {"model.family=mixtral", "model.attention_bias=true"},
+        {"model.family=gpt2", "model.mlp_bias=true"},
+        {"model.family=gpt2", "model.mlp_bias=false"},
+        {"model.family=qwen2", "model.attention_bias=false"},
+        {"model.family=vit", "model.attention_bias=false"},
+        {"model.family=bert", "model.tied=false"},
+        {"data.format=text", "data.labels=file"},
+        {"model.family=mlp", "data.tokenizer=bytes"},
+        {"train.optimizer.name=sgd", "train.optimizer.momentum=0.9"},
+        {"train.optimizer.name=adafactor", "train.optimizer.betas=[0.9, 0.99]"},
+        {"train.optimizer.name=lion", "train.optimizer.eps=1e-8"},
+        {"train.schedule.name=constant", "train.schedule.final=0.5"},
+        {"train.schedule.name=step", "train.schedule.final=0.5"},
+        {"train.schedule.name=cosine", "train.schedule.every=5"},
+        {"train.schedule.name=linear", "train.schedule.factor=0.5"}};
+    static const char *const good[][2] = {
+        {"model.family=lenet", "model.dropout=0"},
+        {"model.family=mlp", "model.dropout=0.1"},
+        {"model.family=gpt2", "model.kv_heads=auto"},
+        {"model.family=mlp", "data.labels=file"},
+        {"data.format=npy", "data.labels=file"},
+        {"model.from=dir", "data.labels=file"},
+        {"train.optimizer.name=sgd", "train.optimizer.momentum=auto"},
+        {"train.optimizer.name=nesterov", "train.optimizer.momentum=0.5"},
+        {"train.schedule.name=constant", "train.schedule.final=auto"},
+        {"model.family=llama", "model.kv_heads=2"},
+        {"model.family=llama", "model.head_dim=24"},
+        {"model.family=qwen2", "model.window=64"},
+        {"model.family=llama", "model.mlp_bias=true"},
+        {"model.family=lenet", "model.attention_bias=false"},
+        {"model.family=mistral", "model.attention_bias=false"},
+        {"model.family=qwen2", "model.mlp_bias=false"},
+        {"model.family=gpt2", "model.tied=true"},
+        {"model.family=vit", "model.dropout=0.1"},
+        {"model.family=lenet", "model.tied=false"},
+        {"model.from=dir", "model.dropout=0.5"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        weft_job *job = NULL;
+        assert_int_equal(parse_with(NULL, bad[i], 2, &job), WEFT_E_ARG);
+        assert_non_null(strstr(weft_error_message(), bad[i][1]));
+        assert_non_null(strstr(weft_error_message(), "leave it out"));
+    }
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        weft_job *job = NULL;
+        if (parse_with(NULL, good[i], 2, &job) < 0)
+            fail_msg("%s: %s", good[i][1], weft_error_message());
+        weft_job_free(job);
+    }
+}
+
+#ifdef WEFT_HAVE_YAML
+static void test_file(void **state) {
+    (void)state;
+    weft_job *job = parse("# a job\n"
+                          "model: {family: resnet18, classes: 10, image: [3, 64, 48]}\n"
+                          "data:\n"
+                          "  path: 'no'\n"
+                          "  validation: 0\n"
+                          "train:\n"
+                          "  precision: bf16\n"
+                          "  optimizer: nesterov\n"
+                          "  schedule: {name: step, every: 5}\n"
+                          "  eval_every: 0\n"
+                          "checkpoint:\n"
+                          "device: {memory: 2GB}\n");
+    assert_int_equal(job->model.family, WEFT_FAMILY_RESNET18);
+    assert_int_equal(job->model.image[2], 48);
+    assert_int_equal(job->data.format, WEFT_FORMAT_IDX);
+    assert_string_equal(job->data.path, "no");
+    assert_true(job->data.validation_fraction == 0 && !*job->data.validation);
+    assert_int_equal(job->train.precision, WEFT_BF16);
+    assert_int_equal(job->train.optimizer.name, WEFT_NESTEROV);
+    assert_true(job->train.optimizer.lr == 0.1);
+    assert_int_equal(job->train.schedule.every, 5);
+    assert_int_equal(job->train.eval_every, 0);
+    assert_int_equal(job->device.memory_bytes, 2000000000);
+    weft_job_free(job);
+    weft_job_free(parse(""));
+    weft_job_free(parse("--- {}\n"));
+}
+
+static void test_messages(void **state) {
+    (void)state;
+    refused("model:\n  layer: 4\n",
+            "job.yaml:2:3: unknown key 'layer' in model; did you mean 'layers'?");
+    refused("modle: {}\n", "job.yaml:1:1: unknown key 'modle'; did you mean 'model'?");
+    refused("train:\n  lr: 1\n",
+            "job.yaml:2:3: unknown key 'lr' in train; did you mean train.optimizer.lr?");
+    refused("train:\n  xyzzyplugh: 1\n", "known are: steps, batch");
+    refused("train:\n  steps: 010x\n", "job.yaml:2:3: train.steps must be a whole number");
+    refused("train:\n  steps: 0\n", "of at least 1; it is '0'");
+    refused("train: {batch: 9223372036854775808}\n",
+            "train.batch must be a whole number from 1 to 1000000000; it is '9223372036854775808'");
+    refused("train:\n  steps: 1e3\n", "it is '1e3'");
+    refused("train:\n  steps: 99999999999999999999\n", "train.steps must be");
+    refused("train:\n  steps:\n", "it is ''");
+    refused("train:\n  steps: [1]\n", "it is a list of 1");
+    refused("model:\n  dropout: 1\n", "a number from 0 to below 1, or auto; it is '1'");
+    refused("model:\n  dropout: nan\n", "it is 'nan'");
+    refused("model:\n  image: [1, 2]\n", "a list of 3 whole numbers");
+    refused("model:\n  family: gtp2\n", "did you mean 'gpt2'?");
+    refused("checkpoint:\n  resume: yes\n", "must be true or false; it is 'yes'");
+    refused("device:\n  memory: 3 gigs\n", "a size such as 2GiB");
+    refused("data:\n  path:\n", "data.path must be a text");
+    refused("train:\n\tsteps: 1\n", "job.yaml:2:1: the line begins with a tab");
+    refused("parallel:\n  optimizer: {threshold: 1.5}\n", "a size such as 2GiB or 500MB");
+    refused("data:\n  validation: 1.5\n", "a path or a fraction from 0 to below 1; it is '1.5'");
+    refused("train:\n  batch: 6\n  accumulate: 4\n",
+            "job.yaml:3:3: train.accumulate = 4 must divide train.batch = 6");
+    refused("train:\n  steps: 5\n  schedule: {warmup: 6}\n", "must be at most train.steps = 5");
+    refused("model:\n  from: dir\n  layers: 2\n",
+            "job.yaml:3:3: model.layers cannot be set beside model.from");
+    refused("train: 5\n", "job.yaml:1:1: train is a section");
+    refused("- a\n", "a job is written as");
+    refused("just words\n", "a job is written as");
+}
+
+static void test_yaml_limits(void **state) {
+    (void)state;
+    weft_job *none;
+    assert_int_equal(parse_with("parallel:\n  plan: none.json\n", NULL, 0, &none),
+                     WEFT_E_NOT_FOUND);
+    assert_non_null(strstr(weft_error_message(), "job.yaml:2:3: parallel.plan: cannot open none"));
+    weft_job *marked; /* by editors that begin UTF-8 with a byte order mark */
+    const char *text_marked = "\xEF\xBB\xBFtrain: {steps: 5}\nmodel: {layers: 2}\n";
+    assert_int_equal(parse_with(text_marked, NULL, 0, &marked), WEFT_OK);
+    assert_true(marked->train.steps == 5 && marked->model.layers == 2);
+    weft_job_free(marked);
+    refused("\xEF\xBB\xBFtrain:\n  stepz: 5\n", "job.yaml:2:3: unknown key");
+    refused("train: {steps: 5, steps: 6}\n", "the key 'steps' is given twice; first in line 1");
+    refused("train.steps: 5\ntrain: {steps: 6}\n",
+            "job.yaml:2:9: train.steps is given twice; first in line 1");
+    refused("train:\n  schedule: linear\n  schedule.name: step\n",
+            "job.yaml:3:3: train.schedule.name is given twice; first in line 2");
+    static const char *const threads[] = {"auto", "4"}; /* auto is a value, before or behind */
+    for (int i = 0; i < 2; i++) {
+        char twice[128];
+        snprintf(twice, sizeof twice, "device.threads: %s\ndevice:\n  threads: %s\n", threads[i],
+                 threads[1 - i]);
+        refused(twice, "job.yaml:3:3: device.threads is given twice; first in line 1");
+    }
+    refused("train: {log: Null}\n", "train.log must be a text; it is 'Null'");
+    refused("data: {validation: NULL}\n", "data.validation must be a path or a fraction");
+    refused("train: &a {steps: 5}\n", "job.yaml:1:8: anchors (&a)");
+    refused("train: *a\n", "aliases (*a)");
+    refused("train: {steps: !!int 5}\n", "tags");
+    refused("train: {steps: 5\n", "job.yaml:");
+    refused("a: 1\n---\nb: 2\n", "a second document");
+    refused("? [a]\n: b\n", "a key must be a plain word");
+    refused("data: {path: \"a\\0b\"}\n", "zero byte");
+    refused("data: {path: \"\xff\xfe\"}\n", "UTF-8");
+    wefti_text deep = {0};
+    for (int i = 0; i < 5000; i++) wefti_text_add(&deep, "[");
+    char *text = wefti_text_take(&deep);
+    refused(text, "nested deeper than 32");
+    wefti_free(text);
+    wefti_text wide = {0};
+    wefti_text_add(&wide, "train: {");
+    for (int i = 0; i < 2000; i++) wefti_text_add(&wide, "k%d: 1, ", i);
+    wefti_text_add(&wide, "}");
+    text = wefti_text_take(&wide);
+    refused(text, "more than 1000 entries");
+    wefti_free(text);
+    weft_job *job = NULL;
+    char *big = wefti_calloc(1, WEFTI_YAML_BYTES + 2);
+    memset(big, ' ', WEFTI_YAML_BYTES + 1);
+    assert_int_equal(parse_with(big, NULL, 0, &job), WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), "at most 1048576"));
+    wefti_free(big);
+}
+
+/* A random value of a row, as text. */
+static void random_value(const weft_job_key *key, uint64_t seed, uint64_t *at, wefti_text *out) {
+    uint32_t r = wefti_philox_u32(seed, 1, (*at)++);
+    double u = wefti_philox_uniform(seed, 2, *at);
+    if (key->words) {
+        int words = 0;
+        while (key->words[words]) words++;
+        wefti_text_add(out, "%s", key->words[r % (uint32_t)words]);
+    } else if (!strcmp(key->type, "whole number")) {
+        wefti_text_add(out, "%.0f", key->min + r % 1000);
+    } else if (!strcmp(key->type, "number")) {
+        wefti_text_add(out, "%.17g", key->min + u * ((key->max > 1 ? 1 : key->max) - key->min));
+    } else if (!strcmp(key->type, "true or false")) {
+        wefti_text_add(out, r & 1 ? "true" : "false");
+    } else if (!strcmp(key->type, "bytes")) {
+        wefti_text_add(out, "%uMiB", 1 + r % 100000);
+    } else if (!strcmp(key->type, "list of whole numbers")) {
+        wefti_text_add(out, "[%u, %u, %u]", 1 + r % 4, 1 + r % 512, 1 + r % 500);
+    } else if (!strcmp(key->type, "list of numbers")) {
+        wefti_text_add(out, "[%.17g, 0.5]", u);
+    } else {
+        /* with a line separator, a next line and a byte order mark */
+        static const char *const odd[] = {"\u2028", "\xc2\x85", "\ufeff", "\U0001f600"};
+        if (r & 16) wefti_text_add(out, "%s", odd[r >> 5 & 3]);
+        for (uint32_t i = 0; i < r % 9; i++)
+            wefti_text_add(out, "%c",
+                           "a \"\\'#:\n\t{[é%~,.0"[wefti_philox_u32(seed, 3, (*at)++) % 18]);
+    }
+}
+
+/* Any set of values that is accepted prints to a text that reads back equal. */
+static void test_round_trip(void **state) {
+    (void)state;
+    int rows, accepted = 0;
+    const weft_job_key *keys = weft_job_keys(&rows);
+    for (uint64_t seed = 1; seed <= 3000; seed++) {
+        char *words[8];
+        int count = 1 + (int)(seed % 8);
+        uint64_t at = 0;
+        for (int i = 0; i < count; i++) {
+            const weft_job_key *key = &keys[wefti_philox_u32(seed, 0, at++) % (uint32_t)rows];
+            while (!strncmp(key->path, "parallel.", 9)) key--; /* those must fit each other */
+            wefti_text word = {0};
+            wefti_text_add(&word, "%s=", key->path);
+            random_value(key, seed, &at, &word);
+            words[i] = wefti_text_take(&word);
+        }
+        weft_job *job = NULL, *again = NULL;
+        if (parse_with(NULL, (const char *const *)words, count, &job) >= 0) {
+            accepted++;
+            if (parse_with(job->text, NULL, 0, &again) < 0)
+                fail_msg("seed %d: %s\n%s", (int)seed, weft_error_message(), job->text);
+            assert_string_equal(job->text, again->text);
+            assert_memory_equal(&job->train.optimizer, &again->train.optimizer,
+                                sizeof job->train.optimizer);
+            assert_string_equal(job->data.path, again->data.path);
+            assert_string_equal(job->data.validation, again->data.validation);
+            weft_job_free(again);
+        }
+        weft_job_free(job);
+        for (int i = 0; i < count; i++) wefti_free(words[i]);
+    }
+    assert_true(accepted > 900); /* the others have keys of another family, for the most part */
+}
+
+/* Each allocation failed in turn: a clean WEFT_E_NOMEM, nothing leaked (the sanitizer build looks).
+ */
+static void test_no_memory(void **state) {
+    (void)state;
+    const char *text = "model: {family: llama}\ntrain: {optimizer: {betas: [0.5, 0.6]}}\n";
+    const char *word = "train.optimizer.betas=[0.1, 0.2]";
+    int64_t failures = 0;
+    for (;; failures++) {
+        weft_job *job = NULL;
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, failures, false, 0);
+        weft_status status = parse_with(text, &word, 1, &job);
+        bool reached = wefti_fault_count(WEFTI_FAULT_ALLOC) > failures;
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
+        weft_job_free(job);
+        if (!reached) {
+            assert_int_equal(status, WEFT_OK);
+            break;
+        }
+        assert_int_equal(status, WEFT_E_NOMEM);
+    }
+    assert_true(failures >= 3);
+}
+
+static void test_load(void **state) {
+    (void)state;
+    char path[] = "/tmp/weft-job-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    FILE *file = fdopen(fd, "w");
+    fputs("train:\n  stepz: 3\n", file);
+    fclose(file);
+    weft_job *job = NULL;
+    char expected[128];
+    snprintf(expected, sizeof expected, "%s:2:3: unknown key", path);
+    assert_int_equal(weft_job_load(path, NULL, 0, &job), WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), expected));
+    remove(path);
+    assert_int_equal(weft_job_load(path, NULL, 0, &job), WEFT_E_NOT_FOUND);
+    assert_non_null(strstr(weft_error_message(), path));
+    assert_null(job);
+}
+#else
+static void test_without_yaml(void **state) {
+    (void)state;
+    weft_job *job = NULL;
+    assert_int_equal(parse_with("train: {}\n", NULL, 0, &job), WEFT_E_NO_IMPL);
+    assert_non_null(strstr(weft_error_message(), "libyaml"));
+    assert_null(job);
+}
+#endif
+
+/* The table itself: paths unique and short enough, defaults within their own range (all are parsed
+ * by every job). */
+static void test_table(void **state) {
+    (void)state;
+    int rows, keys;
+    const wefti_job_row *table = wefti_job_table(&rows);
+    const weft_job_key *public = weft_job_keys(&keys);
+    assert_int_equal(rows, keys);
+    for (int i = 0; i < rows; i++) {
+        assert_true(strlen(table[i].path) + 8 < WEFTI_JOB_PATH);
+        assert_true(strchr(table[i].path, '.') != NULL);
+        assert_string_equal(table[i].path, public[i].path);
+        for (int j = 0; j < i; j++) assert_string_not_equal(table[i].path, table[j].path);
+    }
+    assert_string_equal(weft_format_text(WEFT_FORMAT_NPY), "npy");
+    assert_string_equal(weft_format_text(WEFT_FORMATS), "?");
+    assert_string_equal(weft_schedule_text(WEFT_SCHEDULE_STEP), "step");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults),    cmocka_unit_test(test_overrides),
+        cmocka_unit_test(test_table),       cmocka_unit_test(test_keys_of_choices),
+#ifdef WEFT_HAVE_YAML
+        cmocka_unit_test(test_file),        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_yaml_limits), cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_load),
+#else
+        cmocka_unit_test(test_without_yaml),
+#endif
+    };
+    return cmocka_run_group_tests_name("job", tests, NULL, NULL);
+}
