@@ -1,9 +1,10 @@
 #!/bin/sh
-# tools/check_floors passes on this tree. In a small tree of folders it finds each kind of planted violation.
+# tools/check_floors passes on this tree, and on the objects of this build. In a small tree of folders it finds each kind of planted violation.
 set -eu
+options="" # further arguments of the checker
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-tools/check_floors >/dev/null
+tools/check_floors --objects "${WEFT_BUILD_DIR:-build}" >"$work/out" || { cat "$work/out"; exit 1; }
 
 fresh() { # a small tree that keeps all rules
     rm -rf "$work/t"
@@ -29,7 +30,8 @@ TABLE
 }
 
 check() { # start of the report's line ("" for: must pass), text that follows it, what was planted
-    if WEFT_STRICT_FLOORS=1 tools/check_floors "$work/t" >"$work/out" 2>&1; then
+    # shellcheck disable=SC2086
+    if WEFT_STRICT_FLOORS=1 tools/check_floors "$work/t" $options >"$work/out" 2>&1; then
         [ -z "$1" ] || { echo "not caught: $3"; exit 1; }
     else
         [ -n "$1" ] || { echo "refused: $3"; cat "$work/out"; exit 1; }
@@ -111,4 +113,20 @@ for number in $(seq 23); do : >"$work/t/src/base/$number.c"; done
 check "" "" "24 files in a folder"
 : >"$work/t/src/base/24.c"
 check "src/base:1" "25 files" "25 files in a folder"
+# What a header declares is defined in the header's folder: seen in the objects of a build.
+implement() { # source file, report's start ("" for: must pass): the file defines what src/graph/a.h declares
+    fresh
+    objects="$work/t/build/CMakeFiles/weft_objects.dir"
+    mkdir -p "$objects/$(dirname "$1")"
+    printf '/* int comment(void); */\ntypedef struct { int (*member)(void); } table;\nint planted(int number);\nextern int kept[2];\n' \
+        >"$work/t/src/graph/a.h"
+    echo 'int planted(int number) { return number; } int comment(void) { return 0; } int kept[2] = {1, 2};' >"$work/t/$1"
+    ${CC:-cc} -c "$work/t/$1" -o "$objects/$1.o"
+    options="--objects $work/t/build"
+    check "$2" "declared here, but $1 defines it" "functions of src/graph/a.h in $1"
+}
+implement src/graph/x.c ''
+implement src/exec/x.c src/graph/a.h:3
+grep -q "^src/graph/a.h:4: kept is declared" "$work/out" || { echo "no variable reported:"; cat "$work/out"; exit 1; }
+! grep comment "$work/out" || { echo "reported what no header declares"; exit 1; }
 echo "check_floors: clean tree passes, planted violations are caught"
