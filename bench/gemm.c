@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "backend/cpu/gemm.h"
+#include "backend/cpu/gemm/gemm.h"
 #include "base/memory.h"
 #include "tensor/tensor.h"
 

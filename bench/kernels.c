@@ -14,7 +14,7 @@
 #include <immintrin.h>
 #endif
 
-#include "backend/cpu/kernels.h"
+#include "backend/cpu/kernels/kernels.h"
 #include "tensor/tensor.h"
 
 static wefti_pool *pool;

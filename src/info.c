@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "backend/cpu/isa.h"
-#include "backend/cpu/onednn_usable.h"
+#include "backend/cpu/conv/conv.h"
 #include "base/pool.h"
 
 #ifndef WEFT_HAVE_ONEDNN

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "backend/cpu/gemm.h"
+#include "backend/cpu/gemm/gemm.h"
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/pool.h"

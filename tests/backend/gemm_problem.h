@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "backend/cpu/gemm.h"
+#include "backend/cpu/gemm/gemm.h"
 #include "tensor/tensor.h"
 
 enum { GUARD = 256, GUARD_BYTE = 0xa5 };
@@ -122,7 +122,7 @@ typedef struct problem {
  * by less than k eps sum |a b| (Higham, Accuracy and Stability of Numerical Algorithms,
  * section 4.2), eps half a unit in the last place; a few more eps for alpha, bias, residual and C.
  * Activations change by at most 1.13 times the change of x and are computed to 5e-7 (1 + |x|)
- * (gemm_vector.h; 7.5e-8 for the normal distribution). A result in bf16 is rounded once more, by up
+ * (vector.h; 7.5e-8 for the normal distribution). A result in bf16 is rounded once more, by up
  * to 2^-8 of it. In a product with `bf16`, each f32 operand may be rounded to bf16, by up to 2^-8
  * of it (and both: 2^-16 more). */
 static void expect(problem *p) {

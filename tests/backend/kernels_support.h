@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-#include "backend/cpu/kernels.h"
+#include "backend/cpu/kernels/kernels.h"
 #include "base/pool.h"
 #include "tensor/tensor.h"
 

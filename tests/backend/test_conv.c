@@ -13,8 +13,7 @@
 #include <cmocka.h>
 
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/conv_gemm.h"
-#include "backend/cpu/onednn_conv.h"
+#include "backend/cpu/conv/conv.h"
 #include "builtin.h"
 #include "graph/graph.h"
 #include "sanitized.h"

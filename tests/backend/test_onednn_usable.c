@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "backend/cpu/onednn_conv.h"
+#include "backend/cpu/conv/conv.h"
 #include "weft/info.h"
 
 #if __has_include(<oneapi/dnnl/dnnl.h>)

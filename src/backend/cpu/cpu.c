@@ -1,7 +1,7 @@
 /* The cpu backend's table and the shared parts of its kernels. */
 #include "backend/cpu/cpu.h"
 
-#include "backend/cpu/gemm.h"
+#include "backend/cpu/gemm/gemm.h"
 
 #include <math.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #define WEFTI_CPU_H
 
 #include "backend/backend.h"
-#include "backend/cpu/kernels.h"
+#include "backend/cpu/kernels/kernels.h"
 #include "base/memory.h"
 
 typedef weft_status wefti_cpu_prepare(const weft_node *n, const wefti_prepare *options,

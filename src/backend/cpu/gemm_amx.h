@@ -1,5 +1,5 @@
 /* What matrix kernels and attention on AMX tiles share. For files compiled for AMX, after VL 16 and
- * gemm_vector.h. */
+ * vector.h. */
 #ifndef WEFTI_BACKEND_CPU_GEMM_AMX_H
 #define WEFTI_BACKEND_CPU_GEMM_AMX_H
 

@@ -1,5 +1,5 @@
-/* bf16 in the order of AMX tiles (gemm_amx.c says which), in which all kernels that multiply bf16
- * have their panels of B. For files compiled for AVX-512 with bf16, after VL 16 and gemm_vector.h.
+/* bf16 in the order of AMX tiles (gemm/amx.c says which), in which all kernels that multiply bf16
+ * have their panels of B. For files compiled for AVX-512 with bf16, after VL 16 and vector.h.
  */
 #ifndef WEFTI_BACKEND_CPU_GEMM_BF16_H
 #define WEFTI_BACKEND_CPU_GEMM_BF16_H

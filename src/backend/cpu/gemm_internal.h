@@ -3,7 +3,7 @@
 #ifndef WEFTI_BACKEND_CPU_GEMM_INTERNAL_H
 #define WEFTI_BACKEND_CPU_GEMM_INTERNAL_H
 
-#include "backend/cpu/gemm.h"
+#include "backend/cpu/gemm/gemm.h"
 
 enum {
     GEMM_MAX_ROWS = 32, /* of a register tile */
@@ -15,7 +15,7 @@ enum {
 
 enum gemm_path {
     GEMM_EMPTY,   /* no element of C, or no batch */
-    GEMM_SHARED,  /* large: see gemm_run.c */
+    GEMM_SHARED,  /* large: see gemm/run.c */
     GEMM_PRIVATE, /* small or batched: each task packs what it needs */
     GEMM_SKINNY,  /* few rows: memory-bound, B is read in place */
     GEMM_F64
@@ -40,7 +40,7 @@ typedef struct wefti_gemm_ahead {
 /* Sums are f32 from here on. Panels: A as [k][rows], B as [k][columns], of the register tile, short
  * panels of B filled up with zeros and short panels of A left undefined beyond their rows. Elements
  * are f32. Where `element_bytes` is not 4 they are one or several bf16 numbers in an order of their
- * own (gemm_amx.c, gemm_amx_f32.c, gemm_avx512_bf16.c), and both panels are filled up with zeros to
+ * own (gemm/amx.c, gemm/amx_f32.c, gemm/avx512_bf16.c), and both panels are filled up with zeros to
  * a multiple of `depth_unit` lines. */
 typedef struct wefti_gemm_kernels {
     int rows, columns;               /* register tile */
@@ -86,7 +86,7 @@ extern const wefti_gemm_kernels wefti_gemm_kernels_avx512_bf16;
 extern const wefti_gemm_kernels wefti_gemm_kernels_amx;
 extern const wefti_gemm_kernels wefti_gemm_kernels_amx_f32;
 
-/* gemm_avx512_bf16.c: what both kernels of bf16 share. */
+/* gemm/avx512_bf16.c: what both kernels of bf16 share. */
 void wefti_gemm_bf16_pack_b(const wefti_gemm_operand *operand, const void *b, int64_t columns,
                             int64_t k, void *panel);
 void wefti_gemm_bf16_epilogue(const wefti_gemm_sink *sink, int64_t i, int64_t j, int64_t rows,
@@ -98,12 +98,12 @@ void wefti_gemm_bf16_epilogue(const wefti_gemm_sink *sink, int64_t i, int64_t j,
 const char *wefti_gemm_batch(const wefti_gemm_spec *spec, const wefti_gemm_operand *operand,
                              const void *data, int64_t batch);
 
-/* gemm_run.c: the f32 algorithms. */
+/* gemm/run.c: the f32 algorithms. */
 int64_t wefti_gemm_panel_bytes(const wefti_gemm *gemm, int threads);
 void wefti_gemm_run_f32(const wefti_gemm *gemm, const wefti_gemm_args *args, void *workspace,
                         wefti_pool *pool);
 
-/* gemm_f64.c: the same contract in doubles, for gradient checks and references. */
+/* gemm/f64.c: the same contract in doubles, for gradient checks and references. */
 void wefti_gemm_run_f64(const wefti_gemm *gemm, const wefti_gemm_args *args, wefti_pool *pool);
 
 #endif

@@ -1,64 +1,59 @@
-/* Rotary positions: see kernels_data.h. */
-#include "backend/cpu/kernels/table.h"
+/* The cosine and sine table of rotary positions, in double precision: Su et al., "RoFormer", 2021,
+ * section 3.2. Scaling (weft_rope_scaling) divides frequencies by a factor: all of them, or, as in
+ * Llama 3.1, those of wavelengths longer than the original context; those shorter than a fraction
+ * of it are kept, those between are blended; or, as in YaRN, with a blend that is linear in the
+ * number of the pair. */
+#include <math.h>
 
-enum { TASK = 16384 };
+#include "backend/cpu/kernels/data.h"
 
-typedef struct rope_run {
-    const wefti_rope_args *a;
-    int64_t per; /* (batch, seq) positions of a task */
-} rope_run;
+static const double two_pi = 2.0 * 3.14159265358979323846;
 
-INLINE void copy_element(wefti_dst y, wefti_src x, int64_t i) {
-    store1(y, i, load1(x, i));
+/* The pair, in fractions, that turns so many times in `context` positions. */
+static double pair_of(double turns, double context, int64_t rotary, double theta) {
+    return (double)rotary * log(context / (turns * two_pi)) / (2.0 * log(theta));
 }
 
-/* Halves: pairs (i, i + half), whole vectors. */
-static void turn_halves(wefti_src x, wefti_dst y, const float *c, const float *s, int64_t half,
-                        float sign) {
-    vf side = vf_set1(sign);
-    FOR_VECTORS(i, n, half) {
-        vf u = load(x, i, n), v = load(x, half + i, n);
-        vf cos = load_f32(c + i, n), sin = load_f32(s + i, n) * side;
-        store(y, i, vf_fnma(v, sin, u * cos), n);
-        store(y, half + i, vf_fma(u, sin, v * cos), n);
+/* How much of YaRN's division pair i gets, from 0 to 1. */
+static double divided(int64_t i, int64_t rotary, double theta, const weft_rope_scaling *scaling) {
+    double context = (double)scaling->original_context;
+    double low = pair_of(scaling->beta_fast, context, rotary, theta);
+    double high = pair_of(scaling->beta_slow, context, rotary, theta);
+    if (!scaling->exact) low = floor(low), high = ceil(high);
+    if (low < 0.0) low = 0.0;
+    if (high > (double)(rotary - 1)) high = (double)(rotary - 1);
+    if (low == high) high += 0.001;
+    double part = ((double)i - low) / (high - low);
+    return part < 0.0 ? 0.0 : part > 1.0 ? 1.0 : part;
+}
+
+static double scaled(double frequency, int64_t i, int64_t rotary, double theta,
+                     const weft_rope_scaling *scaling) {
+    if (scaling->factor == 0.0) return frequency;
+    if (scaling->original_context == 0) return frequency / scaling->factor;
+    if (scaling->beta_fast > 0.0) {
+        double part = divided(i, rotary, theta, scaling);
+        return part * frequency / scaling->factor + (1.0 - part) * frequency;
     }
+    double wavelength = two_pi / frequency;
+    double context = (double)scaling->original_context;
+    double low = scaling->low_freq_factor, high = scaling->high_freq_factor;
+    if (wavelength < context / high) return frequency;
+    if (wavelength > context / low) return frequency / scaling->factor;
+    double smooth = (context / wavelength - low) / (high - low);
+    return (1.0 - smooth) * frequency / scaling->factor + smooth * frequency;
 }
 
-/* Interleaved: pairs (2 i, 2 i + 1). */
-static void turn_pairs(wefti_src x, wefti_dst y, const float *c, const float *s, int64_t half,
-                       float sign) {
+void wefti_rope_table(int64_t first, int64_t positions, int64_t rotary, double theta,
+                      const weft_rope_scaling *scaling, float *cos_out, float *sin_out) {
+    int64_t half = rotary / 2;
     for (int64_t i = 0; i < half; i++) {
-        float u = load1(x, 2 * i), v = load1(x, 2 * i + 1), sin = s[i] * sign;
-        store1(y, 2 * i, u * c[i] - v * sin);
-        store1(y, 2 * i + 1, v * c[i] + u * sin);
-    }
-}
-
-static void rope_task(void *context, int64_t task, int thread) {
-    (void)thread;
-    const rope_run *run = context;
-    const wefti_rope_args *a = run->a;
-    int64_t half = a->rotary / 2, end = min64(a->batch * a->seq, (task + 1) * run->per);
-    float sign = a->inverse ? -1.0f : 1.0f;
-    for (int64_t k = task * run->per; k < end; k++) {
-        int64_t b = k / a->seq, t = k % a->seq;
-        int64_t position = a->offset + t + (a->batch_offset ? a->batch_offset[b] : 0);
-        const float *c = a->cos + position * half, *s = a->sin + position * half;
-        for (int64_t h = 0; h < a->heads; h++) {
-            wefti_src x =
-                in_at(a->x, b * a->x_strides[0] + t * a->x_strides[1] + h * a->x_strides[2]);
-            wefti_dst y =
-                out_at(a->y, b * a->y_strides[0] + t * a->y_strides[1] + h * a->y_strides[2]);
-            if (a->interleaved)
-                turn_pairs(x, y, c, s, half, sign);
-            else
-                turn_halves(x, y, c, s, half, sign);
-            for (int64_t i = 2 * half; i < a->dim; i++) copy_element(y, x, i);
+        double plain = pow(theta, -2.0 * (double)i / (double)rotary);
+        double frequency = scaled(plain, i, rotary, theta, scaling);
+        for (int64_t p = 0; p < positions; p++) {
+            double angle = (double)(first + p) * frequency;
+            cos_out[p * half + i] = (float)cos(angle);
+            sin_out[p * half + i] = (float)sin(angle);
         }
     }
-}
-
-void KERNEL(rope)(wefti_pool *pool, const wefti_rope_args *a) {
-    rope_run run = {a, max64(1, TASK / max64(a->heads * a->dim, 1))};
-    wefti_pool_run(pool, blocks_of(a->batch * a->seq, run.per), rope_task, &run);
 }

@@ -1,0 +1,98 @@
+/* Convolution on the CPU: the problem as plain numbers, and the algorithms that solve it.
+ *
+ * There are two algorithms: oneDNN's direct kernels (onednn_conv.c), and a matrix product of the
+ * weights with the unfolded image (conv_gemm.c). The product needs no library, and reads and writes
+ * the weights as they are. It is the faster one for small planes with large weights, as in the last
+ * stages of a residual network.
+ *
+ * Activations are plain [batch, channels, space...] between kernels. Those that want channels in
+ * blocks get them piece by piece, while the piece is in cache: measured on ResNet-18 (32 images of
+ * 64 x 64), activations that stay in blocks all the way would take 2.5 % off the time of the
+ * convolutions, too little for a second layout of every value.
+ *
+ * Work is cut into pieces of the batch by the problem alone, so results do not depend on the number
+ * of threads. */
+#ifndef WEFTI_CPU_CONV_H
+#define WEFTI_CPU_CONV_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/pool.h"
+#include "base/status.h"
+#include "weft/types.h"
+
+enum { WEFTI_CONV_SPATIAL = 3 };
+
+typedef enum wefti_conv_kind {
+    WEFTI_CONV_FORWARD,    /* x, w, bias -> y */
+    WEFTI_CONV_GRAD_INPUT, /* y's gradient, w -> x's gradient */
+    WEFTI_CONV_GRAD_WEIGHT /* x, y's gradient -> w's gradient */
+} wefti_conv_kind;
+
+/* x [batch, in, x...], w [out, in / groups, k...], y [batch, out, y...]: see ops/dense/conv.c.
+ * Arrays have `spatial` entries, behind them 1 (0 for padding). The dtypes are those of the
+ * operands or of their gradients. */
+typedef struct wefti_conv {
+    wefti_conv_kind kind;
+    int spatial; /* 2 or 3 */
+    int64_t batch, groups, in, out;
+    int64_t x[WEFTI_CONV_SPATIAL], k[WEFTI_CONV_SPATIAL], y[WEFTI_CONV_SPATIAL];
+    int64_t stride[WEFTI_CONV_SPATIAL], padding[WEFTI_CONV_SPATIAL], dilation[WEFTI_CONV_SPATIAL];
+    weft_dtype x_dtype, w_dtype, y_dtype; /* F32 or BF16 */
+    bool has_bias;                        /* f32 [out]; forward only */
+    bool accumulate;                      /* weight gradient: add to what is there */
+    bool native_bf16;                     /* bf16 products where all of x, w, y are bf16 */
+} wefti_conv;
+
+/* Elements of one image's plane. */
+static inline int64_t wefti_conv_plane(const int64_t size[WEFTI_CONV_SPATIAL]) {
+    return size[0] * size[1] * size[2];
+}
+
+/* Where a matrix product beats the direct kernels (measured): small planes under many channels. The
+ * same on every machine, so that results are. */
+static inline bool wefti_conv_prefers_gemm(const wefti_conv *p) {
+    int64_t pixels = p->batch * wefti_conv_plane(p->y), taps = wefti_conv_plane(p->k);
+    if (p->groups > 1) return false;
+    if (p->batch < 4) return true; /* one image is split by the product alone */
+    return p->kind == WEFTI_CONV_GRAD_WEIGHT ? pixels <= 512 : taps > 1 && pixels <= 128;
+}
+
+/* The operands of a run, by role; the result is the one that `kind` says. */
+typedef struct wefti_conv_args {
+    void *x, *w, *y;
+    const float *bias;
+} wefti_conv_args;
+
+/* Convolution as a matrix product over unfolded images. Source: Chellapilla, Puri and Simard,
+ * "High Performance Convolutional Neural Networks for Document Processing", 2006, section 3.
+ *
+ * Several images are unfolded together, so that small planes still make wide matrices. */
+typedef struct wefti_conv_gemm wefti_conv_gemm;
+
+weft_status wefti_conv_gemm_create(const wefti_conv *conv, int threads,
+                                   wefti_conv_gemm **out) WEFT_CHECKED;
+void wefti_conv_gemm_destroy(wefti_conv_gemm *c);
+int64_t wefti_conv_gemm_workspace_bytes(const wefti_conv_gemm *c);
+void wefti_conv_gemm_run(const wefti_conv_gemm *c, const wefti_conv_args *args, void *workspace,
+                         wefti_pool *pool);
+
+/* Convolution by oneDNN's direct kernels. Each piece of the batch is one task: x and y are copied
+ * to the kernel's layout and back while they are in cache, the weights once a run. */
+typedef struct wefti_onednn_conv wefti_onednn_conv;
+
+/* WEFT_E_NO_IMPL: built without oneDNN, or oneDNN has no fast kernel for this problem. */
+weft_status wefti_onednn_conv_create(const wefti_conv *conv, int threads,
+                                     wefti_onednn_conv **out) WEFT_CHECKED;
+void wefti_onednn_conv_destroy(wefti_onednn_conv *c);
+int64_t wefti_onednn_conv_workspace_bytes(const wefti_onednn_conv *c);
+weft_status wefti_onednn_conv_run(const wefti_onednn_conv *c, const wefti_conv_args *args,
+                                  void *workspace, wefti_pool *pool) WEFT_CHECKED;
+
+/* Why the oneDNN library found at run time cannot be used: it may be another build than the one
+ * that weft was compiled against. NULL: it is used, or weft was built without it. Static storage.
+ */
+const char *wefti_onednn_unused(void);
+
+#endif

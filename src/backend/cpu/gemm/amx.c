@@ -1,0 +1,149 @@
+/* Matrix kernels for AMX: tiles of bf16 with f32 sums.
+ *
+ * A register tile is 32 x 32 sums, four tile registers; a step of 32 lines of k loads two tiles of
+ * A and two of B and multiplies each with each: as many loads as products, the best that eight tile
+ * registers allow. Panels lie as tiles do, one kilobyte after the other:
+ *   A: [k / 32][row / 16][row % 16][k % 32]
+ *   B: [k / 32][column / 16][k % 32 / 2][column % 16][k % 2]   (pairs of k side by side)
+ * Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18, and
+ * TDPBF16PS in volume 2. Sums of a pair of products are added to the f32 sum in the order of k. */
+#if defined(__x86_64__)
+#define VL 16
+#include "backend/cpu/gemm_internal.h"
+#include "backend/cpu/vector.h"
+
+#include "backend/cpu/gemm_amx.h"
+#include "backend/cpu/gemm/bf16_pack.h"
+
+static void enter(void) {
+    _Alignas(64) struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } config = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        config.row_bytes[i] = 64;
+        config.rows[i] = SIDE;
+    }
+    /* gcc's intrinsic says that it reads 8 bytes: all 64 have to be there. */
+    __asm__ volatile("" : : "r"(&config) : "memory");
+    _tile_loadconfig(&config);
+}
+
+static void leave(void) {
+    _tile_release();
+}
+
+/* Registers 0 to 3: sums; 4, 5: A; 6, 7: B. Those are zeroed once they have been read for the last
+ * time: a core whose other half is busy has few physical registers for the eight names, and those
+ * that are zero take none. Without that loads and products wait for each other there, for twice the
+ * time (114 instead of 60 ns for the four products). `low`: only the first 16 rows. `a_stride`:
+ * bytes from row to row, 64 in a panel. */
+INLINE void multiply(const bool low, int64_t k, const char *a, int64_t a_stride, const uint16_t *b,
+                     wefti_gemm_ahead *ahead) {
+    const bool panel = a_stride == 0;
+    const size_t stride = panel ? 64 : (size_t)a_stride;
+    const char *second = a + SIDE * stride;
+    const size_t step = panel ? 4 * TILE : 64;
+    for (int64_t p = 0; p < k; p += DEPTH) {
+        if (ahead) fetch_ahead(ahead, GEMM_AHEAD);
+        _tile_loadd(6, b, 64);
+        _tile_loadd(4, a, stride);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, b + TILE, 64);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_zero(4);
+        if (!low) {
+            _tile_loadd(5, second, stride);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_zero(6);
+            _tile_dpbf16ps(3, 5, 7);
+            _tile_zero(5);
+        } else {
+            _tile_zero(6);
+        }
+        _tile_zero(7);
+        a += step;
+        second += step;
+        b += 2 * TILE;
+    }
+}
+
+INLINE void load_sums(const bool low, const float *c, int64_t stride) {
+    _tile_loadd(0, c, (size_t)stride * 4);
+    _tile_loadd(1, c + SIDE, (size_t)stride * 4);
+    if (low) return;
+    _tile_loadd(2, c + SIDE * stride, (size_t)stride * 4);
+    _tile_loadd(3, c + SIDE * stride + SIDE, (size_t)stride * 4);
+}
+INLINE void store_sums(const bool low, float *c, int64_t stride) {
+    _tile_stored(0, c, (size_t)stride * 4);
+    _tile_stored(1, c + SIDE, (size_t)stride * 4);
+    if (low) return;
+    _tile_stored(2, c + SIDE * stride, (size_t)stride * 4);
+    _tile_stored(3, c + SIDE * stride + SIDE, (size_t)stride * 4);
+}
+
+/* Fewer rows than tiles hold go through memory of our own. */
+static void tile(int rows, int64_t k, const void *a, int64_t a_stride, const void *b, float *c,
+                 int64_t c_stride, bool add, wefti_gemm_ahead *ahead) {
+    if (rows == EDGE) {
+        if (add)
+            load_sums(false, c, c_stride);
+        else
+            zero_registers();
+        if (ahead)
+            multiply(false, k, a, a_stride, b, ahead);
+        else
+            multiply(false, k, a, a_stride, b, NULL);
+        store_sums(false, c, c_stride);
+        return;
+    }
+    _Alignas(64) float sums[EDGE * EDGE];
+    const bool low = rows <= SIDE;
+    zero_registers();
+    if (low)
+        multiply(true, k, a, 0, b, NULL);
+    else
+        multiply(false, k, a, 0, b, NULL);
+    store_sums(low, sums, EDGE);
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < EDGE; v += VL) {
+            vfloat x = vload(sums + r * EDGE + v);
+            float *out = c + r * c_stride + v;
+            vstore(out, add ? vload(out) + x : x);
+        }
+}
+
+/* --- Packing
+ * ---------------------------------------------------------------------------------------------------
+ */
+
+static void pack_a(const wefti_gemm_operand *operand, const void *a, int64_t rows,
+                   int64_t readable_rows, int64_t k, void *panel) {
+    (void)readable_rows; /* nothing beyond is read */
+    if (operand->dtype == WEFT_F32)
+        pack_as(WEFT_F32, 1, true, a, rows, operand->row_stride, k, operand->column_stride, panel);
+    else
+        pack_as(WEFT_BF16, 1, true, a, rows, operand->row_stride, k, operand->column_stride, panel);
+}
+
+const wefti_gemm_kernels wefti_gemm_kernels_amx = {
+    .rows = EDGE,
+    .columns = EDGE,
+    .element_bytes = 2,
+    .depth_unit = DEPTH,
+    .reads_rows = true,
+    .k_block = 1024, /* sums leave the tiles once for most products */
+    .m_tile = 64,    /* of a task that packs nothing: 128 KiB of A */
+    .n_tile = 512,
+    .m_group = 256,
+    .n_group = 512, /* 1 MiB of B in the second-level cache, and 64 KiB of A at a time */
+    .tile = tile,
+    .enter = enter,
+    .leave = leave,
+    .pack_a = pack_a,
+    .pack_b = wefti_gemm_bf16_pack_b,
+    .epilogue = wefti_gemm_bf16_epilogue,
+};
+#endif

@@ -1,0 +1,59 @@
+/* Whether the processor's own bf16 arithmetic multiplies bf16 matrices faster here than f32 does,
+ * from bf16 storage. Dot products of bf16 run at half the rate of f32 on some processors and at
+ * twice it on others, and tiles may be emulated or shared. So a product of the size of a training
+ * step's is timed. */
+#include "backend/cpu/gemm/gemm.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
+
+enum { CHOICE_M = 128, CHOICE_SIZE = 768, CHOICE_RUNS = 3, ALIGNMENT = 64 };
+enum { AS_F32, AS_BF16, WAYS };
+enum { A, B, C, WORKSPACE, BUFFERS };
+
+static int64_t round_up(int64_t bytes) {
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+static bool bf16_is_faster(const wefti_gemm ways[WAYS], char *const buffers[BUFFERS]) {
+    const wefti_gemm_args args = {.a = buffers[A], .b = buffers[B], .c = buffers[C]};
+    int64_t best[WAYS] = {INT64_MAX, INT64_MAX};
+    for (int i = 0; i < CHOICE_RUNS; i++)
+        for (int way = 0; way < WAYS; way++) {
+            const int64_t start = wefti_now_ns();
+            wefti_gemm_run(&ways[way], &args, buffers[WORKSPACE], NULL);
+            const int64_t taken = wefti_now_ns() - start;
+            if (taken < best[way]) best[way] = taken;
+        }
+    return best[AS_BF16] < best[AS_F32];
+}
+
+weft_status wefti_gemm_bf16_choice(wefti_isa isa, bool *out) {
+    *out = false;
+    if (!wefti_isa_has_bf16(isa)) return WEFT_OK;
+    wefti_gemm_spec spec = wefti_gemm_spec_of(WEFT_BF16, CHOICE_M, CHOICE_SIZE, CHOICE_SIZE);
+    wefti_gemm ways[WAYS];
+    int64_t bytes[BUFFERS] = {2 * CHOICE_M * CHOICE_SIZE, 2 * CHOICE_SIZE * CHOICE_SIZE,
+                              2 * CHOICE_M * CHOICE_SIZE, 0};
+    for (int way = 0; way < WAYS; way++) {
+        spec.bf16 = way == AS_BF16;
+        WEFT_TRY(wefti_gemm_prepare(&spec, isa, &ways[way]));
+        const int64_t need = wefti_gemm_workspace_bytes(&ways[way], 1);
+        if (need > bytes[WORKSPACE]) bytes[WORKSPACE] = need;
+    }
+    int64_t total = ALIGNMENT;
+    for (int i = 0; i < BUFFERS; i++) total += round_up(bytes[i]);
+    char *memory, *buffers[BUFFERS];
+    WEFT_NEW_ARRAY(memory, char, total);
+    memset(memory, 0, (size_t)total); /* memory of its own, and no subnormals */
+    char *next = memory + (ALIGNMENT - (uintptr_t)memory % ALIGNMENT) % ALIGNMENT;
+    for (int i = 0; i < BUFFERS; i++) {
+        buffers[i] = next;
+        next += round_up(bytes[i]);
+    }
+    *out = bf16_is_faster(ways, buffers);
+    wefti_free(memory);
+    return WEFT_OK;
+}

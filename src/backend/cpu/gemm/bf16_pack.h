@@ -1,0 +1,150 @@
+/* Packing of operands into panels of bf16: what amx.c, amx_f32.c and avx512_bf16.c
+ * share. For files compiled for AVX-512 with bf16, after gemm_bf16.h.
+ *
+ * A panel has one or several `pieces`: bf16 numbers whose sum is the operand's element. With one it
+ * is the element rounded. With three it is the element of f32 itself: the first has its leading 8
+ * digits, rounded, the next those of what is left, and the last what 24 digits leave then. */
+#ifndef WEFTI_BACKEND_CPU_GEMM_BF16_PACK_H
+#define WEFTI_BACKEND_CPU_GEMM_BF16_PACK_H
+
+enum { PIECES = 3 };
+
+INLINE const void *at(weft_dtype dtype, const void *base, int64_t index) {
+    return (const char *)base + index * (dtype == WEFT_F32 ? 4 : 2);
+}
+INLINE __mmask32 first_lanes(int64_t count) {
+    return count >= 32 ? ~(__mmask32)0 : count <= 0 ? 0 : ((__mmask32)1 << count) - 1;
+}
+
+/* The leading 8 digits of x, rounded away from zero where in the middle. Exact in bf16, and so is,
+ * in f32, what they leave of x. */
+INLINE __m512 leading(__m512 x) {
+    const __m512i half = _mm512_set1_epi32(0x8000), digits = _mm512_set1_epi32(-0x10000);
+    return _mm512_castsi512_ps(
+        _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(x), half), digits));
+}
+
+/* Up to 32 elements that follow each other, in pieces; the others are zero. */
+INLINE void load_32(const weft_dtype dtype, const int pieces, const void *from, __mmask32 lanes,
+                    __m512i out[PIECES]) {
+    if (dtype == WEFT_BF16) {
+        out[0] = _mm512_maskz_loadu_epi16(lanes, from);
+        return;
+    }
+    __m512 low = _mm512_maskz_loadu_ps((__mmask16)lanes, from);
+    __m512 high = _mm512_maskz_loadu_ps((__mmask16)(lanes >> 16), (const float *)from + 16);
+    UNROLL for (int i = 0; i < pieces - 1; i++) {
+        const __m512 first = leading(low), second = leading(high);
+        out[i] = (__m512i)_mm512_cvtne2ps_pbh(second, first);
+        low = _mm512_sub_ps(low, first);
+        high = _mm512_sub_ps(high, second);
+    }
+    out[pieces - 1] = (__m512i)_mm512_cvtne2ps_pbh(high, low);
+}
+
+/* Ask for 32 elements of a later panel: lines lie too far apart for the processor to find the
+ * pattern. Prefetching beyond an operand is harmless. */
+INLINE void prefetch_line(const weft_dtype dtype, const void *line) {
+    __builtin_prefetch(line, 0, 2);
+    if (dtype == WEFT_F32) __builtin_prefetch((const char *)line + 64, 0, 2);
+}
+
+/* A block of 32 by 32 in the order of tiles, each piece as two of them. */
+typedef __m512i block_tiles[PIECES][2][SIDE];
+
+/* 32 lines of up to 32 elements that follow each other, `lines` of them there: pairs of lines. */
+INLINE void load_pairs(const weft_dtype dtype, const int pieces, const void *from, int64_t stride,
+                       int64_t lines, int64_t lanes, block_tiles tiles) {
+    const __mmask32 mask = first_lanes(lanes);
+    for (int p = 0; p < SIDE; p++) {
+        const __mmask32 here = 2 * p < lines ? mask : 0, next = 2 * p + 1 < lines ? mask : 0;
+        __m512i even[PIECES], odd[PIECES];
+        prefetch_line(dtype, at(dtype, from, 2 * p * stride + EDGE));
+        prefetch_line(dtype, at(dtype, from, (2 * p + 1) * stride + EDGE));
+        load_32(dtype, pieces, at(dtype, from, here ? 2 * p * stride : 0), here, even);
+        load_32(dtype, pieces, at(dtype, from, next ? (2 * p + 1) * stride : 0), next, odd);
+        UNROLL for (int i = 0; i < pieces; i++) {
+            __m512i pairs[2];
+            interleave(even[i], odd[i], pairs);
+            tiles[i][0][p] = pairs[0];
+            tiles[i][1][p] = pairs[1];
+        }
+    }
+}
+
+/* 16 rows of up to 32 elements that follow each other, `count` of them there: one half of tiles. */
+INLINE void load_rows(const weft_dtype dtype, const int pieces, const void *from, int64_t stride,
+                      int64_t count, int64_t lanes, const int half, block_tiles tiles) {
+    const __mmask32 mask = first_lanes(lanes);
+    for (int r = 0; r < SIDE; r++) {
+        __m512i row[PIECES];
+        load_32(dtype, pieces, at(dtype, from, r < count ? r * stride : 0), r < count ? mask : 0,
+                row);
+        UNROLL for (int i = 0; i < pieces; i++) tiles[i][half][r] = row[i];
+    }
+}
+
+INLINE void prefetch_rows(const weft_dtype dtype, const void *from, int64_t stride, int64_t count) {
+    for (int r = 0; r < count; r++) prefetch_line(dtype, at(dtype, from, (r + EDGE) * stride));
+}
+
+/* Pairs of bf16 are moved as if they were floats. */
+INLINE void transpose_pairs(__m512i rows[SIDE]) {
+    vfloat lines[SIDE];
+    UNROLL for (int i = 0; i < SIDE; i++) lines[i] = (vfloat)rows[i];
+    transpose(lines);
+    UNROLL for (int i = 0; i < SIDE; i++) rows[i] = (__m512i)lines[i];
+}
+
+INLINE void store_tile(const __m512i rows[SIDE], uint16_t *out) {
+    UNROLL for (int i = 0; i < SIDE; i++) _mm512_storeu_si512(out + i * DEPTH, rows[i]);
+}
+
+/* A block of any strides as dense rows. */
+static void gather_block(weft_dtype dtype, const void *from, int64_t count, int64_t stride,
+                         int64_t lanes, int64_t lane_stride, float *out) {
+    for (int64_t r = 0; r < count; r++)
+        for (int64_t i = 0; i < lanes; i++) {
+            vfloat one =
+                load_strided(dtype, at(dtype, from, r * stride + i * lane_stride), 0, 1, 1);
+            out[r * DEPTH + i] = one[0];
+        }
+}
+
+/* Both operands are [32 lanes of the tile's edge] by k; tiles want k pairs in rows (A) or pairs of
+ * k across (B). Where k follows itself A is copied and B transposed; where the edge does, the other
+ * way round. */
+INLINE void pack_as(const weft_dtype dtype, const int pieces, const bool is_a, const void *source,
+                    int64_t edge, int64_t edge_stride, int64_t k, int64_t k_stride, uint16_t *out) {
+    for (int64_t p = 0; p < k; p += DEPTH) {
+        const void *from = at(dtype, source, p * k_stride);
+        const int64_t lines = k - p < DEPTH ? k - p : DEPTH;
+        const bool in_pairs = edge_stride == 1 && k_stride != 1;
+        block_tiles tiles;
+        if (in_pairs) {
+            load_pairs(dtype, pieces, from, k_stride, lines, edge, tiles);
+        } else {
+            float block[EDGE * DEPTH];
+            if (k_stride != 1) gather_block(dtype, from, edge, edge_stride, lines, k_stride, block);
+            for (int half = 0; half < 2; half++) {
+                const int64_t first = half * SIDE, count = edge > first ? edge - first : 0;
+                if (k_stride == 1)
+                    prefetch_rows(dtype, at(dtype, from, count ? first * edge_stride : 0),
+                                  edge_stride, count < SIDE ? count : SIDE);
+                if (k_stride == 1)
+                    load_rows(dtype, pieces, at(dtype, from, count ? first * edge_stride : 0),
+                              edge_stride, count, lines, half, tiles);
+                else
+                    load_rows(WEFT_F32, pieces, block + first * DEPTH, DEPTH, count, lines, half,
+                              tiles);
+            }
+        }
+        for (int i = 0; i < pieces; i++)
+            for (int half = 0; half < 2; half++, out += TILE) {
+                if (in_pairs == is_a) transpose_pairs(tiles[i][half]);
+                store_tile(tiles[i][half], out);
+            }
+    }
+}
+
+#endif

@@ -1,0 +1,188 @@
+/* Preparing a matrix product: checks, the choice of algorithm and of blocks. See gemm.h; run.c
+ * runs it. */
+#include "backend/cpu/gemm/gemm.h"
+
+#include "backend/cpu/gemm/block.h"
+#include "tensor/tensor.h"
+
+/* Block sizes, measured on processors with 2 MiB of second-level cache a core. */
+enum {
+    M_BLOCK = 2688, /* panels of A and B that all threads share: at most 8 MiB each */
+    N_BLOCK = 3072,
+    SPLIT_BLOCK = 1024, /* rows and columns where partial sums wait in the workspace: 4 MiB */
+    PRIVATE_ROWS = 256, /* a task that packs for itself */
+    PRIVATE_COLUMNS = 512,
+};
+static const int64_t SHARED_BYTES = 24 << 20, PRIVATE_BYTES = 2 << 20; /* of panels */
+static const double PRIVATE_WORK = 2e6; /* products: about 20 microseconds */
+static const double PRIVATE_BATCHED_WORK =
+    1e8; /* with this and more one product feeds all threads */
+
+/* The size of equal parts of `total`, at most `most` each, in multiples of `unit`. */
+static int64_t even_part(int64_t total, int64_t most, int64_t unit) {
+    return total == 0 ? unit : round_up(ceil_div(total, ceil_div(total, most)), unit);
+}
+
+wefti_gemm_operand wefti_gemm_rows(weft_dtype dtype, int64_t columns) {
+    return (wefti_gemm_operand){.dtype = dtype, .row_stride = columns, .column_stride = 1};
+}
+wefti_gemm_operand wefti_gemm_transposed(weft_dtype dtype, int64_t rows) {
+    return (wefti_gemm_operand){.dtype = dtype, .row_stride = 1, .column_stride = rows};
+}
+
+wefti_gemm_spec wefti_gemm_spec_of(weft_dtype dtype, int64_t m, int64_t n, int64_t k) {
+    wefti_gemm_spec spec = {.m = m, .n = n, .k = k, .batch = {1, 1}, .alpha = 1.0};
+    spec.a = wefti_gemm_rows(dtype, k);
+    spec.b = wefti_gemm_rows(dtype, n);
+    spec.c = wefti_gemm_rows(dtype, n);
+    spec.a.batch_stride[1] = m * k;
+    spec.b.batch_stride[1] = k * n;
+    spec.c.batch_stride[1] = m * n;
+    return spec;
+}
+
+const char *wefti_gemm_batch(const wefti_gemm_spec *spec, const wefti_gemm_operand *operand,
+                             const void *data, int64_t batch) {
+    if (!data) return NULL;
+    int64_t index = batch / spec->batch[1] * operand->batch_stride[0] +
+                    batch % spec->batch[1] * operand->batch_stride[1];
+    return (const char *)data + index * (int64_t)weft_dtype_bytes(operand->dtype);
+}
+
+static bool is_f32_or_bf16(weft_dtype dtype) {
+    return dtype == WEFT_F32 || dtype == WEFT_BF16;
+}
+
+static weft_status check(const wefti_gemm_spec *spec, wefti_isa isa) {
+    WEFT_REQUIRE(
+        spec->m >= 0 && spec->n >= 0 && spec->k >= 0 && spec->batch[0] >= 0 && spec->batch[1] >= 0,
+        WEFT_E_SHAPE, "a matrix product cannot have m %lld, n %lld, k %lld, batch %lld x %lld",
+        (long long)spec->m, (long long)spec->n, (long long)spec->k, (long long)spec->batch[0],
+        (long long)spec->batch[1]);
+    bool f32 = is_f32_or_bf16(spec->a.dtype) && is_f32_or_bf16(spec->b.dtype) &&
+               is_f32_or_bf16(spec->c.dtype);
+    bool f64 = spec->a.dtype == WEFT_F64 && spec->b.dtype == WEFT_F64 && spec->c.dtype == WEFT_F64;
+    WEFT_REQUIRE(
+        f32 || f64, WEFT_E_NO_IMPL,
+        "no matrix product of %s and %s to %s; f32 and bf16 mix freely, f64 goes with f64 only",
+        weft_dtype_text(spec->a.dtype), weft_dtype_text(spec->b.dtype),
+        weft_dtype_text(spec->c.dtype));
+    WEFT_REQUIRE(wefti_isa_has(isa), WEFT_E_ARG, "this processor cannot run %s kernels",
+                 wefti_isa_text(isa));
+    WEFT_REQUIRE(!spec->bf16 || (f32 && wefti_isa_has_bf16(isa)), WEFT_E_NO_IMPL,
+                 "%s kernels multiply no bf16 as such", wefti_isa_text(isa));
+    WEFT_REQUIRE((unsigned)spec->activation < WEFTI_ACTIVATIONS &&
+                     (unsigned)spec->derivative < WEFTI_ACTIVATIONS,
+                 WEFT_E_ARG, "no such activation: %d, %d", (int)spec->activation,
+                 (int)spec->derivative);
+    return WEFT_OK;
+}
+
+/* From here on f32 products take 0.6 to 0.9 of their time on vectors, but the smallest: 16 x 32 x
+ * 32 takes 1.4 us instead of 0.8. A is not asked for its rows: the bits of a row do not depend on
+ * how many others there are. */
+static bool suits_f32_tiles(const wefti_gemm_spec *spec) {
+    return spec->a.dtype == WEFT_F32 && spec->b.dtype == WEFT_F32 && spec->n >= 32 && spec->k >= 32;
+}
+
+#if defined(__x86_64__)
+/* Wide tiles take about 1/32 less time for each product (bench/gemm, 2 threads of a Zen 3), narrow
+ * ones have fewer columns that nobody needs. Both cut k into the same blocks: bits are the same. */
+static const wefti_gemm_kernels *avx2_kernels(int64_t n) {
+    const wefti_gemm_kernels *wide = &wefti_gemm_kernels_avx2;
+    const wefti_gemm_kernels *narrow = &wefti_gemm_kernels_avx2_narrow;
+    const int64_t more = round_up(n, wide->columns) - round_up(n, narrow->columns);
+    return more > n / 32 ? narrow : wide;
+}
+#endif
+
+/* Few rows (`skinny`): reading B is all the time it takes. */
+static const wefti_gemm_kernels *kernels_of(const wefti_gemm_spec *spec, wefti_isa isa,
+                                            bool skinny) {
+#if defined(__x86_64__)
+    if (!skinny && spec->bf16)
+        return isa >= WEFTI_ISA_AMX ? &wefti_gemm_kernels_amx : &wefti_gemm_kernels_avx512_bf16;
+    if (!skinny && isa >= WEFTI_ISA_AMX && suits_f32_tiles(spec))
+        return &wefti_gemm_kernels_amx_f32;
+    if (isa >= WEFTI_ISA_AVX512) return &wefti_gemm_kernels_avx512;
+    if (isa == WEFTI_ISA_AVX2) return avx2_kernels(spec->n);
+#endif
+    (void)spec;
+    (void)isa;
+    (void)skinny;
+    return &wefti_gemm_kernels_plain;
+}
+
+static enum gemm_path path_of(const wefti_gemm_spec *spec) {
+    double work = (double)spec->m * (double)spec->n * (double)spec->k;
+    bool batched = spec->batch[0] * spec->batch[1] > 1;
+    if (spec->m == 0 || spec->n == 0 || spec->batch[0] == 0 || spec->batch[1] == 0)
+        return GEMM_EMPTY;
+    if (spec->a.dtype == WEFT_F64) return GEMM_F64;
+    if (spec->k > 0 && spec->m <= GEMM_SKINNY_ROWS &&
+        (spec->b.row_stride == 1 || spec->b.column_stride == 1))
+        return GEMM_SKINNY;
+    if (work <= (batched ? PRIVATE_BATCHED_WORK : PRIVATE_WORK)) return GEMM_PRIVATE;
+    return GEMM_SHARED;
+}
+
+/* Nothing but S (+ C) goes to C: tiles are written to C straight from registers. */
+static bool is_plain_sum(const wefti_gemm_spec *spec) {
+    return spec->c.dtype == WEFT_F32 && spec->c.column_stride == 1 && spec->alpha == 1.0 &&
+           !spec->has_bias && !spec->has_pre && !spec->has_residual && !spec->activation &&
+           !spec->derivative;
+}
+
+/* bf16 whose rows begin at lines of memory, if the matrix does, and end with whole tiles. */
+static bool is_in_rows(const wefti_gemm_operand *a, int64_t k, int64_t unit) {
+    return a->dtype == WEFT_BF16 && a->column_stride == 1 && a->row_stride % unit == 0 &&
+           k % unit == 0;
+}
+
+weft_status wefti_gemm_prepare(const wefti_gemm_spec *spec, wefti_isa isa, wefti_gemm *out) {
+    WEFT_TRY(check(spec, isa));
+    wefti_gemm gemm = {.spec = *spec, .isa = isa, .path = (int)path_of(spec)};
+    const wefti_gemm_kernels *kernels = kernels_of(spec, isa, gemm.path == GEMM_SKINNY);
+    gemm.kernels = kernels;
+    bool shared = gemm.path == GEMM_SHARED;
+    gemm.a_in_place = kernels->reads_rows && is_in_rows(&spec->a, spec->k, kernels->depth_unit);
+    gemm.plain_sum = is_plain_sum(spec);
+    gemm.k_block = even_part(spec->k, kernels->k_block, kernels->depth_unit);
+    /* Sums between k blocks may wait in C, unless C is too coarse, scattered, or still needed. */
+    gemm.split_sums = spec->k > gemm.k_block && !gemm.plain_sum &&
+                      (spec->c.dtype != WEFT_F32 || spec->c.column_stride != 1 || spec->accumulate);
+    int64_t m_most = !shared ? PRIVATE_ROWS : gemm.split_sums ? SPLIT_BLOCK : M_BLOCK;
+    int64_t n_most = !shared ? PRIVATE_COLUMNS : gemm.split_sums ? SPLIT_BLOCK : N_BLOCK;
+    gemm.m_block = even_part(spec->m, m_most, kernels->rows);
+    gemm.n_block = even_part(spec->n, n_most, kernels->columns);
+    gemm.m_tile = shared ? even_part(gemm.m_block, kernels->m_tile, kernels->rows) : gemm.m_block;
+    gemm.n_tile =
+        shared ? even_part(gemm.n_block, kernels->n_tile, kernels->columns) : gemm.n_block;
+    /* As many blocks of k as fit the budget are packed at once; one where tasks pack columns or
+     * rows for themselves, which have to stay in their thread's cache. */
+    int64_t block_bytes = (gemm.m_block + gemm.n_block) * gemm.k_block * kernels->element_bytes;
+    int64_t spans = (shared ? SHARED_BYTES : PRIVATE_BYTES) / block_bytes;
+    if (shared && kernels->n_group > 0) spans = 1;
+    gemm.k_span =
+        smaller(gemm.k_block * (spans < 1 ? 1 : spans), round_up(spec->k, kernels->depth_unit));
+    if (gemm.path == GEMM_SKINNY) {
+        gemm.n_tile = smaller(round_up(ceil_div(spec->n, 64), 64), GEMM_SKINNY_COLUMNS);
+        if (gemm.n_tile < 128) gemm.n_tile = 128;
+    }
+    *out = gemm;
+    return WEFT_OK;
+}
+
+int64_t wefti_gemm_workspace_bytes(const wefti_gemm *gemm, int threads) {
+    return gemm->path == GEMM_EMPTY || gemm->path == GEMM_F64
+               ? 0
+               : wefti_gemm_panel_bytes(gemm, threads);
+}
+
+void wefti_gemm_run(const wefti_gemm *gemm, const wefti_gemm_args *args, void *workspace,
+                    wefti_pool *pool) {
+    if (gemm->path == GEMM_F64)
+        wefti_gemm_run_f64(gemm, args, pool);
+    else if (gemm->path != GEMM_EMPTY)
+        wefti_gemm_run_f32(gemm, args, workspace, pool);
+}

@@ -1,0 +1,113 @@
+/* Matrix multiplication on the CPU: C (+)= epilogue(alpha * op(A) op(B)), batched, prepared once
+ * and run many times.
+ *
+ * Structure: blocks for each cache level with packed operands around a register-tile kernel, as in
+ * Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", ACM TOMS 34(3), 2008,
+ * and Van Zee and van de Geijn, "BLIS: A Framework for Rapidly Instantiating BLAS Functionality",
+ * ACM TOMS 41(3), 2015. bf16 operands become f32 while they are packed, or, in a product with
+ * `bf16`, f32 operands bf16; sums are f32 (f64 for f64). With WEFTI_ISA_AMX f32 operands are split
+ * into three bf16 numbers each, whose tiles are multiplied: no less exact (amx_f32.c).
+ *
+ * The order of additions of one element of C is fixed by the shape and the isa alone: blocks of k
+ * in ascending order are fixed when the product is prepared. So the bits do not depend on the
+ * number of threads. */
+#ifndef WEFTI_BACKEND_CPU_GEMM_H
+#define WEFTI_BACKEND_CPU_GEMM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "backend/cpu/isa.h"
+#include "base/pool.h"
+#include "base/status.h"
+#include "weft/types.h"
+
+typedef enum wefti_activation {
+    WEFTI_ACTIVATION_NONE,
+    WEFTI_ACTIVATION_RELU,
+    WEFTI_ACTIVATION_GELU_TANH, /* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
+    WEFTI_ACTIVATION_GELU_ERF,  /* 0.5 x (1 + erf(x / sqrt 2)) */
+    WEFTI_ACTIVATION_SILU,      /* x / (1 + exp(-x)) */
+    WEFTI_ACTIVATIONS
+} wefti_activation;
+
+/* How a matrix lies in memory: element (row, column) of batch (i, j) is at
+ * data[row * row_stride + column * column_stride + i * batch_stride[0] + j * batch_stride[1]],
+ * strides in elements. A transposed matrix has the two strides swapped; a batch stride of 0 repeats
+ * the matrix. */
+typedef struct wefti_gemm_operand {
+    weft_dtype dtype; /* F32 or BF16 in any mix; or F64 for all three */
+    int64_t row_stride, column_stride;
+    int64_t batch_stride[2];
+} wefti_gemm_operand;
+
+/* For every batch (i, j), with S[m, n] = sum over k of A[m, k] B[k, n]:
+ *   x = alpha * S + bias[n]                  bias if `has_bias`
+ *   pre = x                                  stored if `has_pre`, for the backward of the
+ * activation y = activation(x) * derivative'(aux)     the derivative of the activation
+ * `derivative`, taken at aux C = y + residual + C                     residual if `has_residual`;
+ * the old C if `accumulate` bias is f32 (f64 with f64); pre, aux and residual have the dtype and
+ * the strides of C. k = 0 gives S = 0. C, pre: must not overlap each other or any operand. For C =
+ * C + y use `accumulate`, not residual = C. */
+typedef struct wefti_gemm_spec {
+    int64_t m, n, k;
+    int64_t batch[2]; /* {1, 1}: one product */
+    wefti_gemm_operand a, b, c;
+    double alpha;
+    bool accumulate, has_bias, has_pre, has_residual;
+    bool bf16; /* operands may be rounded to bf16, for arithmetic that takes nothing else */
+    wefti_activation activation, derivative;
+} wefti_gemm_spec;
+
+/* C[m, n] = A[m, k] B[k, n], all row-major, dense, of one dtype: a start to change fields of. */
+wefti_gemm_spec wefti_gemm_spec_of(weft_dtype dtype, int64_t m, int64_t n, int64_t k);
+/* The operand with row-major [rows, columns] storage, or its transpose: op(X) = X^T where X is
+ * stored [columns, rows].
+ */
+wefti_gemm_operand wefti_gemm_rows(weft_dtype dtype, int64_t columns);
+wefti_gemm_operand wefti_gemm_transposed(weft_dtype dtype, int64_t rows);
+
+/* A prepared product: plain data, copied freely, nothing to destroy. The fields belong to gemm*.c.
+ */
+typedef struct wefti_gemm {
+    wefti_gemm_spec spec;
+    wefti_isa isa;
+    const struct wefti_gemm_kernels *kernels;
+    int path;        /* which algorithm: enum gemm_path in gemm_internal.h */
+    int64_t k_block; /* KC: the same for all blocks of k but the last */
+    int64_t k_span;  /* of k, packed at once: some blocks */
+    int64_t m_block; /* rows of A packed together for all threads */
+    int64_t n_block; /* columns of B packed together for all threads */
+    int64_t m_tile;  /* C tile of a task */
+    int64_t n_tile;
+    bool a_in_place; /* whole register tiles of A are read where they lie */
+    bool plain_sum;  /* C (+)= A B: tiles go to C straight from registers */
+    bool split_sums; /* partial sums between k blocks live in the workspace, not in C */
+} wefti_gemm;
+
+typedef struct wefti_gemm_args {
+    const void *a, *b;
+    void *c;
+    const void *bias, *residual, *aux; /* where the spec has them, else NULL */
+    void *pre;
+} wefti_gemm_args;
+
+/* *out: the isa multiplies bf16 as such, and faster here than in f32 (takes some milliseconds). */
+weft_status wefti_gemm_bf16_choice(wefti_isa isa, bool *out) WEFT_CHECKED;
+
+/* WEFT_E_SHAPE for negative sizes, WEFT_E_NO_IMPL for dtypes outside the list above and for `bf16`
+ * where the isa has no such arithmetic (wefti_isa_has_bf16), WEFT_E_ARG for an isa that this
+ * processor lacks. */
+weft_status wefti_gemm_prepare(const wefti_gemm_spec *spec, wefti_isa isa,
+                               wefti_gemm *out) WEFT_CHECKED;
+
+/* Bytes of workspace that a run by `threads` threads needs; grows with threads; 0 is possible. */
+int64_t wefti_gemm_workspace_bytes(const wefti_gemm *gemm, int threads);
+
+/* Run. workspace: 64-byte aligned, of workspace_bytes(threads of the pool), contents irrelevant
+ * before and after. Allocates nothing and cannot fail. NULL pool: this thread alone. */
+void wefti_gemm_run(const wefti_gemm *gemm, const wefti_gemm_args *args, void *workspace,
+                    wefti_pool *pool);
+
+#endif

@@ -1,0 +1,410 @@
+/* The kernels of one isa: the includer defines VL (floats of a vector), TILE_ROWS and TILE_VECTORS
+ * (the register tile), PREFETCH_LINES (of B's panel that are asked for ahead; 0: none), K_BLOCK and
+ * M_TILE (what a task keeps in the second-level cache), M_GROUP and N_GROUP (rows and columns that
+ * a task packs for itself, at most; 0: none) and KERNELS (the table's name). */
+#include "backend/cpu/gemm_internal.h"
+#include "backend/cpu/vector.h"
+
+enum { TILE_COLUMNS = TILE_VECTORS * VL };
+
+/* --- The register tile
+ * ----------------------------------------------------------------------------------------- */
+
+/* An outer product per k: TILE_VECTORS loads of B and one broadcast of A for TILE_VECTORS fused
+ * operations each. The number of rows is a constant of each copy, so that all sums stay in
+ * registers. */
+INLINE void tile_of(const int rows, int64_t k, const float *restrict a, const float *restrict b,
+                    float *restrict c, int64_t c_stride, bool add) {
+    vfloat sums[TILE_ROWS][TILE_VECTORS];
+    UNROLL for (int i = 0; i < rows; i++) UNROLL for (int v = 0; v < TILE_VECTORS; v++) sums[i][v] =
+        (vfloat){0};
+    UNROLL for (int i = 0; i < rows; i++) UNROLL for (int v = 0; v < TILE_VECTORS; v++)
+        __builtin_prefetch(c + i * c_stride + v * VL, 1);
+    _Pragma("GCC unroll 4") for (int64_t p = 0; p < k; p++) {
+        vfloat row[TILE_VECTORS];
+        UNROLL for (int v = 0; v < TILE_VECTORS; v++) row[v] = vload(b + v * VL);
+        if (PREFETCH_LINES > 0) UNROLL
+        for (int v = 0; v < TILE_VECTORS; v++)
+            __builtin_prefetch(b + PREFETCH_LINES * TILE_COLUMNS + v * VL);
+        UNROLL for (int i = 0; i < rows; i++) {
+            vfloat left = vsplat(a[i]);
+            UNROLL for (int v = 0; v < TILE_VECTORS; v++) sums[i][v] =
+                vfma(left, row[v], sums[i][v]);
+        }
+        a += TILE_ROWS;
+        b += TILE_COLUMNS;
+    }
+    UNROLL for (int i = 0; i < rows; i++) UNROLL for (int v = 0; v < TILE_VECTORS; v++) {
+        float *out = c + i * c_stride + v * VL;
+        vstore(out, add ? vload(out) + sums[i][v] : sums[i][v]);
+    }
+}
+
+#define TILE_CASE(count)                                                                           \
+    case count:                                                                                    \
+        if (count <= TILE_ROWS)                                                                    \
+            tile_of(count <= TILE_ROWS ? count : 1, k, a, b, c, c_stride, add);                    \
+        break;
+static void tile(int rows, int64_t k, const void *a, int64_t a_stride, const void *b, float *c,
+                 int64_t c_stride, bool add, wefti_gemm_ahead *ahead) {
+    (void)a_stride; /* panels only */
+    (void)ahead;    /* the tile asks for lines of its own panel */
+    switch (rows) {
+        EACH_ROW_COUNT(TILE_CASE)
+    default:
+        break;
+    }
+}
+
+/* --- Packing
+ * ---------------------------------------------------------------------------------------------------
+ */
+
+INLINE const void *at(weft_dtype dtype, const void *base, int64_t index) {
+    return (const char *)base + index * (dtype == WEFT_F32 ? 4 : 2);
+}
+
+/* panel[p][lane of the group at `first`] from VL rows, each contiguous along k. `lanes` of them
+ * exist; `width` floats of each panel row belong to the group. */
+INLINE void pack_group_transposed(weft_dtype dtype, const void *source, int64_t stride,
+                                  int64_t lanes, int64_t k, float *panel, const int width,
+                                  const int64_t panel_stride) {
+    for (int64_t p = 0; p < k; p += VL) {
+        int64_t count = k - p < VL ? k - p : VL;
+        vfloat rows[VL];
+        if (count == VL && lanes >= width) {
+            UNROLL for (int i = 0; i < VL; i++) rows[i] =
+                i < width ? load_row(dtype, at(dtype, source, i * stride), p) : (vfloat){0};
+        } else {
+            UNROLL for (int i = 0; i < VL; i++) rows[i] =
+                i >= lanes    ? (vfloat){0}
+                : count == VL ? load_row(dtype, at(dtype, source, i * stride), p)
+                              : load_part(dtype, at(dtype, source, i * stride), p, count);
+        }
+        transpose(rows);
+        float *out = panel + p * panel_stride;
+        if (count == VL && (width == VL || (panel_stride == width && p + VL < k))) {
+            /* Whole vectors: what goes beyond `width` is overwritten by the line after it. */
+            UNROLL for (int i = 0; i < VL; i++) vstore(out + i * panel_stride, rows[i]);
+        } else {
+            for (int64_t i = 0; i < count; i++, out += panel_stride)
+                memcpy(out, &rows[i], (size_t)width * 4);
+        }
+    }
+}
+
+static void pack_strided(const wefti_gemm_operand *operand, const void *source, int64_t lanes,
+                         int64_t lane_stride, int64_t k, int64_t k_stride, float *panel,
+                         int width) {
+    for (int64_t p = 0; p < k; p++)
+        for (int64_t first = 0; first < width; first += VL) {
+            int64_t count = lanes - first < VL ? lanes - first : VL;
+            vfloat v = load_strided(operand->dtype,
+                                    at(operand->dtype, source, p * k_stride + first * lane_stride),
+                                    0, lane_stride, count > 0 ? count : 0);
+            int64_t stored = width - first < VL ? width - first : VL;
+            memcpy(panel + p * width + first, &v, (size_t)stored * 4);
+        }
+}
+
+INLINE void pack_a_as(const weft_dtype dtype, const wefti_gemm_operand *operand, const void *a,
+                      int64_t rows, int64_t readable_rows, int64_t k, float *panel) {
+    if (operand->column_stride == 1) {
+        for (int first = 0; first < TILE_ROWS; first += VL) {
+            const int width = TILE_ROWS - first < VL ? TILE_ROWS - first : VL;
+            int64_t lanes = rows - first;
+            pack_group_transposed(dtype, at(dtype, a, first * operand->row_stride),
+                                  operand->row_stride, lanes > 0 ? lanes : 0, k, panel + first,
+                                  width, TILE_ROWS);
+        }
+    } else if (operand->row_stride == 1 &&
+               readable_rows >= (TILE_ROWS + VL - 1) / VL * VL) { /* whole vectors may be read */
+        for (int64_t p = 0; p < k; p++) {
+            const void *line = at(dtype, a, p * operand->column_stride);
+            UNROLL for (int first = 0; first < TILE_ROWS; first += VL) {
+                vfloat v = load_row(dtype, line, first);
+                memcpy(panel + p * TILE_ROWS + first, &v,
+                       (size_t)(TILE_ROWS - first < VL ? TILE_ROWS - first : VL) * 4);
+            }
+        }
+    } else {
+        pack_strided(operand, a, rows, operand->row_stride, k, operand->column_stride, panel,
+                     TILE_ROWS);
+    }
+}
+static void pack_a(const wefti_gemm_operand *operand, const void *a, int64_t rows,
+                   int64_t readable_rows, int64_t k, void *panel) {
+    if (operand->dtype == WEFT_F32)
+        pack_a_as(WEFT_F32, operand, a, rows, readable_rows, k, panel);
+    else
+        pack_a_as(WEFT_BF16, operand, a, rows, readable_rows, k, panel);
+}
+
+INLINE void pack_b_as(const weft_dtype dtype, const wefti_gemm_operand *operand, const void *b,
+                      int64_t columns, int64_t k, float *panel) {
+    if (operand->column_stride == 1 && columns == TILE_COLUMNS) {
+        for (int64_t p = 0; p < k; p++) {
+            const void *line = at(dtype, b, p * operand->row_stride);
+            UNROLL for (int v = 0; v < TILE_VECTORS; v++)
+                vstore(panel + p * TILE_COLUMNS + v * VL, load_row(dtype, line, v * VL));
+        }
+    } else if (operand->row_stride == 1) {
+        for (int first = 0; first < TILE_COLUMNS; first += VL) {
+            int64_t lanes = columns - first;
+            pack_group_transposed(dtype, at(dtype, b, first * operand->column_stride),
+                                  operand->column_stride, lanes > 0 ? lanes : 0, k, panel + first,
+                                  VL, TILE_COLUMNS);
+        }
+    } else {
+        pack_strided(operand, b, columns, operand->column_stride, k, operand->row_stride, panel,
+                     TILE_COLUMNS);
+    }
+}
+static void pack_b(const wefti_gemm_operand *operand, const void *b, int64_t columns, int64_t k,
+                   void *panel) {
+    if (operand->dtype == WEFT_F32)
+        pack_b_as(WEFT_F32, operand, b, columns, k, panel);
+    else
+        pack_b_as(WEFT_BF16, operand, b, columns, k, panel);
+}
+
+/* --- Epilogue
+ * --------------------------------------------------------------------------------------------------
+ */
+
+INLINE vfloat activate(wefti_activation activation, vfloat x) {
+    vfloat bell;
+    switch (activation) {
+    case WEFTI_ACTIVATION_RELU:
+        return vselect(x < 0.0f, (vfloat){0}, x);
+    case WEFTI_ACTIVATION_GELU_TANH: /* (1 + tanh u) / 2 = sigmoid(2 u) */
+        return x * vsigmoid(x * 1.59576912f * (1.0f + 0.044715f * x * x));
+    case WEFTI_ACTIVATION_GELU_ERF:
+        return x * vnormal(x, &bell);
+    case WEFTI_ACTIVATION_SILU:
+        return x * vsigmoid(x);
+    case WEFTI_ACTIVATION_NONE:
+    case WEFTI_ACTIVATIONS:
+        break;
+    }
+    return x;
+}
+
+INLINE vfloat slope(wefti_activation activation, vfloat x) {
+    switch (activation) {
+    case WEFTI_ACTIVATION_RELU:
+        return vselect(x > 0.0f, vsplat(1.0f), (vfloat){0});
+    case WEFTI_ACTIVATION_GELU_TANH: {
+        vfloat s = vsigmoid(x * 1.59576912f * (1.0f + 0.044715f * x * x));
+        return s + x * s * (1.0f - s) * 1.59576912f * (1.0f + 0.134145f * x * x);
+    }
+    case WEFTI_ACTIVATION_GELU_ERF: {
+        vfloat bell, normal = vnormal(x, &bell);
+        return normal + x * bell * 0.39894228f;
+    }
+    case WEFTI_ACTIVATION_SILU: {
+        vfloat s = vsigmoid(x);
+        return s * (1.0f + x * (1.0f - s));
+    }
+    case WEFTI_ACTIVATION_NONE:
+    case WEFTI_ACTIVATIONS:
+        break;
+    }
+    return vsplat(1.0f);
+}
+
+/* Up to VL columns of one row. `count` < VL or a column stride take the slow loads. */
+INLINE void finish(const wefti_gemm_sink *sink, const weft_dtype dtype, int64_t row, int64_t column,
+                   int64_t count, const bool whole, vfloat x) {
+    const wefti_gemm_spec *spec = sink->spec;
+    const int64_t stride = spec->c.column_stride, start = row * spec->c.row_stride;
+#define LOAD(base)                                                                                 \
+    (whole         ? load_row(dtype, at(dtype, base, start), column)                               \
+     : stride == 1 ? load_part(dtype, at(dtype, base, start), column, count)                       \
+                   : load_strided(dtype, at(dtype, base, start), column, stride, count))
+#define STORE(base, value)                                                                         \
+    do {                                                                                           \
+        void *out_ = (base) + start * (dtype == WEFT_F32 ? 4 : 2);                                 \
+        if (whole)                                                                                 \
+            store_row(dtype, out_, column, value);                                                 \
+        else if (stride == 1)                                                                      \
+            store_part(dtype, out_, column, count, value);                                         \
+        else                                                                                       \
+            store_strided(dtype, out_, column, stride, count, value);                              \
+    } while (0)
+    x *= (float)spec->alpha;
+    if (sink->bias)
+        x += whole ? vload(sink->bias + column) : load_part(WEFT_F32, sink->bias, column, count);
+    if (sink->pre) STORE(sink->pre, x);
+    if (spec->activation) x = activate(spec->activation, x);
+    if (spec->derivative) x *= slope(spec->derivative, LOAD(sink->aux));
+    if (sink->residual) x += LOAD(sink->residual);
+    if (spec->accumulate) x += LOAD(sink->c);
+    STORE(sink->c, x);
+#undef LOAD
+#undef STORE
+}
+
+INLINE void epilogue_as(const weft_dtype dtype, const wefti_gemm_sink *sink, int64_t i, int64_t j,
+                        int64_t rows, int64_t columns, const float *sums, int64_t sums_stride,
+                        const float *partial, int64_t partial_stride) {
+    const bool dense = sink->spec->c.column_stride == 1;
+    for (int64_t r = 0; r < rows; r++, sums += sums_stride) {
+        for (int64_t v = 0; v < columns; v += VL) {
+            int64_t count = columns - v < VL ? columns - v : VL;
+            bool whole = dense && count == VL;
+            vfloat x = count == VL ? vload(sums + v) : load_part(WEFT_F32, sums, v, count);
+            if (partial)
+                x = (count == VL ? vload(partial + v) : load_part(WEFT_F32, partial, v, count)) + x;
+            if (whole)
+                finish(sink, dtype, i + r, j + v, VL, true, x);
+            else
+                finish(sink, dtype, i + r, j + v, count, false, x);
+        }
+        if (partial) partial += partial_stride;
+    }
+}
+static void epilogue(const wefti_gemm_sink *sink, int64_t i, int64_t j, int64_t rows,
+                     int64_t columns, const float *sums, int64_t sums_stride, const float *partial,
+                     int64_t partial_stride) {
+    if (sink->spec->c.dtype == WEFT_F32)
+        epilogue_as(WEFT_F32, sink, i, j, rows, columns, sums, sums_stride, partial,
+                    partial_stride);
+    else
+        epilogue_as(WEFT_BF16, sink, i, j, rows, columns, sums, sums_stride, partial,
+                    partial_stride);
+}
+
+/* --- Few rows
+ * --------------------------------------------------------------------------------------------------
+ */
+
+/* B as [k][columns]: four rows of B at a time are added to the sums, which stay in the first-level
+ * cache. */
+INLINE void skinny_add(const int rows, int64_t columns, int64_t k, const float *a, int64_t a_stride,
+                       const weft_dtype dtype, int64_t b_stride, const void *b, float *sums) {
+    for (int r = 0; r < rows; r++)
+        memset(sums + r * GEMM_SKINNY_COLUMNS, 0,
+               (size_t)((columns + VL - 1) / VL * VL) * sizeof *sums);
+    for (int64_t p = 0; p < k; p += 4) {
+        const int64_t depth = k - p < 4 ? k - p : 4;
+        for (int64_t j = 0; j < columns; j += VL) {
+            const int64_t count = columns - j < VL ? columns - j : VL;
+            vfloat lines[4];
+            UNROLL for (int d = 0; d < 4; d++) {
+                const void *line = at(dtype, b, (p + d) * b_stride);
+                lines[d] = d >= depth    ? (vfloat){0}
+                           : count == VL ? load_row(dtype, line, j)
+                                         : load_part(dtype, line, j, count);
+            }
+            UNROLL for (int r = 0; r < rows; r++) {
+                float *out = sums + r * GEMM_SKINNY_COLUMNS + j;
+                vfloat sum = vload(out);
+                UNROLL for (int d = 0; d < 4; d++) if (d < depth) sum =
+                    vfma(vsplat(a[r * a_stride + p + d]), lines[d], sum);
+                vstore(out, sum);
+            }
+        }
+    }
+}
+
+INLINE float sum_lanes(vfloat v) {
+    float lanes[VL];
+    vstore(lanes, v);
+    for (int width = VL / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; i++) lanes[i] += lanes[i + width];
+    return lanes[0];
+}
+
+/* B as [columns][k]: dot products, `width` columns of B against all rows of A at a time. */
+INLINE void skinny_dot(const int rows, const int width, int64_t columns, int64_t k, const float *a,
+                       int64_t a_stride, const weft_dtype dtype, int64_t b_stride, const void *b,
+                       float *sums) {
+    for (int64_t j = 0; j < columns; j += width) {
+        const void *lines[4];
+        vfloat dots[GEMM_SKINNY_ROWS][4];
+        for (int c = 0; c < width; c++) /* columns beyond the last repeat it and are not stored */
+            lines[c] = at(dtype, b, (j + c < columns ? j + c : columns - 1) * b_stride);
+        UNROLL for (int r = 0; r < rows; r++) UNROLL for (int c = 0; c < width; c++) dots[r][c] =
+            (vfloat){0};
+        int64_t p = 0;
+        for (; p + VL <= k; p += VL) {
+            UNROLL for (int c = 0; c < width; c++) {
+                vfloat right = load_row(dtype, lines[c], p);
+                UNROLL for (int r = 0; r < rows; r++) dots[r][c] =
+                    vfma(vload(a + r * a_stride + p), right, dots[r][c]);
+            }
+        }
+        if (p < k) UNROLL for (int c = 0; c < width; c++) {
+                vfloat right = load_part(dtype, lines[c], p, k - p);
+                UNROLL for (int r = 0; r < rows; r++) dots[r][c] =
+                    vfma(load_part(WEFT_F32, a + r * a_stride, p, k - p), right, dots[r][c]);
+            }
+        for (int r = 0; r < rows; r++)
+            for (int c = 0; c < width && j + c < columns; c++)
+                sums[r * GEMM_SKINNY_COLUMNS + j + c] = sum_lanes(dots[r][c]);
+    }
+}
+
+INLINE void skinny_of(const int rows, int64_t columns, int64_t k, const float *a, int64_t a_stride,
+                      const wefti_gemm_operand *operand, const void *b, float *sums) {
+    const int width = rows <= 4 ? 4 : 2;
+    if (operand->column_stride == 1 && operand->dtype == WEFT_F32)
+        skinny_add(rows, columns, k, a, a_stride, WEFT_F32, operand->row_stride, b, sums);
+    else if (operand->column_stride == 1)
+        skinny_add(rows, columns, k, a, a_stride, WEFT_BF16, operand->row_stride, b, sums);
+    else if (operand->dtype == WEFT_F32)
+        skinny_dot(rows, width, columns, k, a, a_stride, WEFT_F32, operand->column_stride, b, sums);
+    else
+        skinny_dot(rows, width, columns, k, a, a_stride, WEFT_BF16, operand->column_stride, b,
+                   sums);
+}
+
+static void skinny(int64_t rows, int64_t columns, int64_t k, const float *a, int64_t a_stride,
+                   const wefti_gemm_operand *operand, const void *b, float *sums) {
+    switch (rows) {
+    case 1:
+        skinny_of(1, columns, k, a, a_stride, operand, b, sums);
+        break;
+    case 2:
+        skinny_of(2, columns, k, a, a_stride, operand, b, sums);
+        break;
+    case 3:
+        skinny_of(3, columns, k, a, a_stride, operand, b, sums);
+        break;
+    case 4:
+        skinny_of(4, columns, k, a, a_stride, operand, b, sums);
+        break;
+    case 5:
+        skinny_of(5, columns, k, a, a_stride, operand, b, sums);
+        break;
+    case 6:
+        skinny_of(6, columns, k, a, a_stride, operand, b, sums);
+        break;
+    case 7:
+        skinny_of(7, columns, k, a, a_stride, operand, b, sums);
+        break;
+    case 8:
+        skinny_of(8, columns, k, a, a_stride, operand, b, sums);
+        break;
+    default:
+        break;
+    }
+}
+
+const wefti_gemm_kernels KERNELS = {
+    .rows = TILE_ROWS,
+    .columns = TILE_COLUMNS,
+    .element_bytes = 4,
+    .depth_unit = 16,
+    .k_block = K_BLOCK, /* panels stream from the second-level cache; few passes over C */
+    .m_tile = M_TILE,   /* a task: about 250 KiB of A in the second-level cache */
+    .n_tile = 384,
+    .m_group = M_GROUP,
+    .n_group = N_GROUP,
+    .tile = tile,
+    .pack_a = pack_a,
+    .pack_b = pack_b,
+    .epilogue = epilogue,
+    .skinny = skinny,
+};

@@ -1,0 +1,329 @@
+/* Running a prepared matrix product in f32: packing, tiles and their tasks. See gemm.h for the
+ * sources.
+ *
+ * Large products: for each block of columns, of rows and each span of k, all threads pack panels of
+ * A into the shared workspace. Then tasks each pack a few columns of B, which stay in the
+ * second-level cache of their thread, and multiply all rows with them (GotoBLAS's order with the
+ * loops over B outermost). Where A has more rows than B columns it is the other way round: B is
+ * shared, and tasks pack a few rows of A. With too few of either for the threads all panels are
+ * shared and tasks are tiles of C. Small and batched products: each task packs for itself. Few
+ * rows: B is read in place. A is not packed where the kernel reads it as it lies. How C is cut into
+ * tiles and k into spans has no influence on any sum: each element is the sum over ascending blocks
+ * of k, whose size is fixed. */
+#include "backend/cpu/gemm/block.h"
+
+#include <string.h>
+
+#include "tensor/tensor.h"
+
+enum {
+    PACK_A_PANELS = 8, /* of a packing task */
+    PACK_B_PANELS = 4,
+    TASKS_PER_THREAD = 8,
+    GROUPS_PER_THREAD = 3,
+    FINE = 4, /* the last columns go in tasks so many times smaller, so that all threads end close
+                 together */
+};
+
+static int64_t skinny_a_bytes(const wefti_gemm *gemm) {
+    return round_up(gemm->spec.m * gemm->spec.k * 4, GEMM_ALIGNMENT);
+}
+
+/* Bytes for all threads, or for each where tasks pack for themselves. */
+static int64_t block_bytes(const wefti_gemm *gemm) {
+    if (gemm->path == GEMM_SKINNY)
+        return skinny_a_bytes(gemm) + GEMM_SKINNY_ROWS * GEMM_SKINNY_COLUMNS * 4;
+    return wefti_gemm_a_bytes(gemm) + wefti_gemm_columns_bytes(gemm, gemm->n_block) +
+           wefti_gemm_partial_bytes(gemm);
+}
+
+/* Of `total` rows or columns those that a task packs for itself, at most `most`, so that each
+ * thread has some groups of them; 0: there are too few. */
+static int64_t group_size(int64_t total, int64_t most, int64_t unit, int threads) {
+    const int64_t wanted = threads == 1 ? 1 : (int64_t)threads * GROUPS_PER_THREAD;
+    int64_t group = most;
+    while (group > 2 * unit && ceil_div(total, group) < wanted) group = round_up(group / 2, unit);
+    return ceil_div(total, group) < wanted ? 0 : group;
+}
+
+/* 0: B is packed for all threads. */
+static int64_t group_columns(const wefti_gemm *gemm, int threads) {
+    if (gemm->path != GEMM_SHARED || gemm->kernels->n_group == 0) return 0;
+    return group_size(gemm->n_block, gemm->kernels->n_group, gemm->kernels->columns, threads);
+}
+/* 0: A is packed for all threads, or is read in place. */
+static int64_t group_rows(const wefti_gemm *gemm, int threads) {
+    if (gemm->path != GEMM_SHARED || gemm->a_in_place || gemm->kernels->m_group == 0 ||
+        gemm->spec.m <= gemm->spec.n)
+        return 0;
+    return group_size(gemm->m_block, gemm->kernels->m_group, gemm->kernels->rows, threads);
+}
+static int64_t group_rows_bytes(const wefti_gemm *gemm, int64_t rows) {
+    return round_up(rows * gemm->k_span * gemm->kernels->element_bytes, GEMM_ALIGNMENT);
+}
+
+static int64_t bytes_of(const wefti_gemm *gemm, int threads) {
+    const int64_t rows = group_rows(gemm, threads), group = group_columns(gemm, threads);
+    if (rows > 0)
+        return wefti_gemm_partial_bytes(gemm) + wefti_gemm_columns_bytes(gemm, gemm->n_block) +
+               threads * group_rows_bytes(gemm, rows);
+    if (group > 0)
+        return wefti_gemm_a_bytes(gemm) + wefti_gemm_partial_bytes(gemm) +
+               threads * wefti_gemm_columns_bytes(gemm, group);
+    return block_bytes(gemm) * (gemm->path == GEMM_SHARED ? 1 : threads);
+}
+
+/* Fewer threads pack wider groups: what serves them all. */
+int64_t wefti_gemm_panel_bytes(const wefti_gemm *gemm, int threads) {
+    int64_t most = 0;
+    for (int fewer = 1; fewer <= threads; fewer++) {
+        int64_t bytes = bytes_of(gemm, fewer);
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
+/* --- Large products
+ * -------------------------------------------------------------------------------------------- */
+
+static int64_t pack_a_tasks(const wefti_gemm_block *w) {
+    return ceil_div(wefti_gemm_a_panels(w), PACK_A_PANELS);
+}
+static int64_t pack_b_tasks(const wefti_gemm_block *w) {
+    return ceil_div(ceil_div(w->columns, w->gemm->kernels->columns), PACK_B_PANELS);
+}
+
+static void pack_a_task(void *context, int64_t task, int thread) {
+    (void)thread;
+    const wefti_gemm_block *w = context;
+    const int64_t first = wefti_gemm_first_a_panel(w);
+    wefti_gemm_pack_a_panels(w, first + task * PACK_A_PANELS,
+                             first + smaller(wefti_gemm_a_panels(w), (task + 1) * PACK_A_PANELS));
+}
+static void pack_b_task(void *context, int64_t task, int thread) {
+    (void)thread;
+    const wefti_gemm_block *w = context;
+    const int64_t panels = ceil_div(w->columns, w->gemm->kernels->columns);
+    wefti_gemm_pack_b_panels(w, task * PACK_B_PANELS, smaller(panels, (task + 1) * PACK_B_PANELS));
+}
+static void pack_task(void *context, int64_t task, int thread) {
+    const int64_t a_tasks = pack_a_tasks(context);
+    if (task < a_tasks)
+        pack_a_task(context, task, thread);
+    else
+        pack_b_task(context, task - a_tasks, thread);
+}
+
+/* Tiles become smaller until there are enough for the threads, and finer still for the last
+ * columns, or rows where tasks pack those. */
+static void choose_tiles(wefti_gemm_block *w, int threads) {
+    const int64_t rows = w->gemm->kernels->rows, columns = w->gemm->kernels->columns;
+    const int64_t wanted = threads == 1 ? 1 : (int64_t)threads * TASKS_PER_THREAD;
+    const int64_t m_group = group_rows(w->gemm, threads);
+    const int64_t n_group = m_group > 0 ? 0 : group_columns(w->gemm, threads);
+    w->own_rows = m_group > 0;
+    w->own_columns = n_group > 0;
+    w->m_tile = w->own_rows ? m_group : w->gemm->m_tile;
+    w->n_tile = w->own_columns ? n_group : w->gemm->n_tile;
+    while (!w->own_rows && !w->own_columns &&
+           ceil_div(w->rows, w->m_tile) * ceil_div(w->columns, w->n_tile) < wanted) {
+        if (w->n_tile > 4 * columns || (w->n_tile > columns && w->m_tile <= 4 * rows))
+            w->n_tile = round_up(w->n_tile / 2, columns);
+        else if (w->m_tile > 4 * rows)
+            w->m_tile = round_up(w->m_tile / 2, rows);
+        else
+            break;
+    }
+    const int64_t total = w->own_rows ? w->rows : w->columns;
+    const int64_t tile = w->own_rows ? w->m_tile : w->n_tile;
+    w->coarse = threads == 1 ? total : total * 3 / 4 / tile * tile;
+}
+
+/* How columns, or rows, are cut into groups. */
+typedef struct cut {
+    int64_t total, coarse, tile, fine;
+} cut;
+
+static cut cut_of(const wefti_gemm_block *w) {
+    const wefti_gemm_kernels *k = w->gemm->kernels;
+    if (w->own_rows)
+        return (cut){w->rows, w->coarse, w->m_tile, round_up(ceil_div(w->m_tile, FINE), k->rows)};
+    return (cut){w->columns, w->coarse, w->n_tile, round_up(ceil_div(w->n_tile, FINE), k->columns)};
+}
+static int64_t groups(const wefti_gemm_block *w) {
+    const cut c = cut_of(w);
+    return ceil_div(c.coarse, c.tile) + ceil_div(c.total - c.coarse, c.fine);
+}
+static void group_of(const wefti_gemm_block *w, int64_t group, int64_t *out_first,
+                     int64_t *out_end) {
+    const cut c = cut_of(w);
+    const int64_t coarse = ceil_div(c.coarse, c.tile);
+    if (group < coarse) {
+        *out_first = group * c.tile;
+        *out_end = smaller(c.coarse, *out_first + c.tile);
+    } else {
+        *out_first = c.coarse + (group - coarse) * c.fine;
+        *out_end = smaller(c.total, *out_first + c.fine);
+    }
+}
+
+/* Rows fastest: tasks that follow each other share their panels of B. */
+static void tile_task(void *context, int64_t task, int thread) {
+    (void)thread;
+    const wefti_gemm_block *w = context;
+    const int64_t down = ceil_div(w->rows, w->m_tile), i = task % down * w->m_tile;
+    int64_t j, j_end;
+    group_of(w, task / down, &j, &j_end);
+    wefti_gemm_compute_tiles(w, i, smaller(w->rows, i + w->m_tile), j, j_end);
+}
+
+static void columns_task(void *context, int64_t task, int thread) {
+    wefti_gemm_block w = *(const wefti_gemm_block *)context;
+    int64_t j_end;
+    group_of(&w, task, &w.b_first, &j_end);
+    w.b_panels += thread * wefti_gemm_columns_bytes(w.gemm, w.n_tile);
+    const int64_t columns = w.gemm->kernels->columns;
+    wefti_gemm_pack_b_panels(&w, w.b_first / columns, ceil_div(j_end, columns));
+    wefti_gemm_compute_columns(&w, w.b_first, j_end);
+}
+
+static void rows_task(void *context, int64_t task, int thread) {
+    wefti_gemm_block w = *(const wefti_gemm_block *)context;
+    int64_t i_end;
+    group_of(&w, task, &w.a_first, &i_end);
+    w.a_panels += thread * group_rows_bytes(w.gemm, w.m_tile);
+    const int64_t rows = w.gemm->kernels->rows;
+    wefti_gemm_pack_a_panels(&w, w.a_first / rows, ceil_div(i_end, rows));
+    wefti_gemm_compute_tiles(&w, w.a_first, i_end, 0, w.columns);
+}
+
+static void run_tiles(wefti_gemm_block *w, wefti_pool *pool) {
+    if (w->own_rows)
+        wefti_pool_run(pool, groups(w), rows_task, w);
+    else if (w->own_columns)
+        wefti_pool_run(pool, groups(w), columns_task, w);
+    else
+        wefti_pool_run(pool, ceil_div(w->rows, w->m_tile) * groups(w), tile_task, w);
+}
+
+static void run_shared(const wefti_gemm *gemm, const wefti_gemm_args *args, char *workspace,
+                       wefti_pool *pool) {
+    const wefti_gemm_spec *spec = &gemm->spec;
+    const int64_t batches = spec->batch[0] * spec->batch[1];
+    /* Panels that serve several blocks are packed for the first of them only. */
+    const bool one_span = spec->k <= gemm->k_span;
+    const bool keep_a = one_span && spec->m <= gemm->m_block;
+    const bool keep_b = one_span && spec->n <= gemm->n_block;
+    wefti_gemm_block w;
+    wefti_gemm_block_begin(&w, gemm, workspace);
+    if (group_rows(gemm, wefti_pool_threads(pool)) > 0) { /* threads' panels of A last */
+        w.partial = gemm->split_sums ? (float *)(void *)workspace : NULL;
+        w.b_panels = workspace + wefti_gemm_partial_bytes(gemm);
+        w.a_panels = w.b_panels + wefti_gemm_columns_bytes(gemm, gemm->n_block);
+    }
+    for (int64_t batch = 0; batch < batches; batch++) {
+        wefti_gemm_block_batch(&w, args, batch);
+        for (w.j = 0; w.j < spec->n; w.j += gemm->n_block)
+            for (w.i = 0; w.i < spec->m; w.i += gemm->m_block) {
+                w.columns = smaller(gemm->n_block, spec->n - w.j);
+                w.rows = smaller(gemm->m_block, spec->m - w.i);
+                choose_tiles(&w, wefti_pool_threads(pool));
+                int64_t p = 0;
+                do {
+                    wefti_gemm_block_span(&w, p);
+                    const bool pack_a = !w.own_rows && (!keep_a || w.j == 0);
+                    const bool pack_b = !w.own_columns && (!keep_b || w.i == 0);
+                    if (pack_a && pack_b)
+                        wefti_pool_run(pool, pack_a_tasks(&w) + pack_b_tasks(&w), pack_task, &w);
+                    else if (pack_a)
+                        wefti_pool_run(pool, pack_a_tasks(&w), pack_a_task, &w);
+                    else if (pack_b)
+                        wefti_pool_run(pool, pack_b_tasks(&w), pack_b_task, &w);
+                    run_tiles(&w, pool);
+                    p += w.depth;
+                } while (p < spec->k);
+            }
+    }
+}
+
+/* --- Small and batched products
+ * -------------------------------------------------------------------------------- */
+
+typedef struct run {
+    const wefti_gemm *gemm;
+    const wefti_gemm_args *args;
+    char *workspace;
+} run;
+
+static void private_task(void *context, int64_t task, int thread) {
+    const run *r = context;
+    const wefti_gemm *gemm = r->gemm;
+    const wefti_gemm_spec *spec = &gemm->spec;
+    const int64_t down = ceil_div(spec->m, gemm->m_block);
+    const int64_t across = ceil_div(spec->n, gemm->n_block);
+    wefti_gemm_block w;
+    wefti_gemm_block_begin(&w, gemm, r->workspace + thread * block_bytes(gemm));
+    wefti_gemm_block_batch(&w, r->args, task / (down * across));
+    w.i = task % down * gemm->m_block;
+    w.j = task / down % across * gemm->n_block;
+    w.rows = smaller(gemm->m_block, spec->m - w.i);
+    w.columns = smaller(gemm->n_block, spec->n - w.j);
+    int64_t p = 0;
+    do {
+        wefti_gemm_block_span(&w, p);
+        wefti_gemm_pack_a_panels(&w, wefti_gemm_first_a_panel(&w),
+                                 ceil_div(w.rows, gemm->kernels->rows));
+        wefti_gemm_pack_b_panels(&w, 0, ceil_div(w.columns, gemm->kernels->columns));
+        wefti_gemm_compute_tiles(&w, 0, w.rows, 0, w.columns);
+        p += w.depth;
+    } while (p < spec->k);
+}
+
+/* --- Few rows
+ * --------------------------------------------------------------------------------------------------
+ */
+
+static void skinny_task(void *context, int64_t task, int thread) {
+    const run *r = context;
+    const wefti_gemm *gemm = r->gemm;
+    const wefti_gemm_spec *spec = &gemm->spec;
+    const int64_t across = ceil_div(spec->n, gemm->n_tile);
+    char *workspace = r->workspace + thread * block_bytes(gemm);
+    float *sums = (float *)(workspace + skinny_a_bytes(gemm));
+    wefti_gemm_block w = {.gemm = gemm};
+    wefti_gemm_block_batch(&w, r->args, task / across);
+    const int64_t j = task % across * gemm->n_tile;
+    const int64_t columns = smaller(gemm->n_tile, spec->n - j);
+    const float *a = (const float *)w.a;
+    int64_t a_stride = spec->a.row_stride;
+    if (spec->a.dtype != WEFT_F32 || spec->a.column_stride != 1) {
+        float *copy = (float *)workspace;
+        for (int64_t i = 0; i < spec->m; i++)
+            for (int64_t p = 0; p < spec->k; p++) {
+                const void *from = wefti_gemm_element(&spec->a, w.a, i, p);
+                copy[i * spec->k + p] = spec->a.dtype == WEFT_F32
+                                            ? *(const float *)from
+                                            : wefti_bf16_to_f32(*(const uint16_t *)from);
+            }
+        a = copy;
+        a_stride = spec->k;
+    }
+    gemm->kernels->skinny(spec->m, columns, spec->k, a, a_stride, &spec->b,
+                          wefti_gemm_element(&spec->b, w.b, 0, j), sums);
+    gemm->kernels->epilogue(&w.sink, 0, j, spec->m, columns, sums, GEMM_SKINNY_COLUMNS, NULL, 0);
+}
+
+void wefti_gemm_run_f32(const wefti_gemm *gemm, const wefti_gemm_args *args, void *workspace,
+                        wefti_pool *pool) {
+    const wefti_gemm_spec *spec = &gemm->spec;
+    const int64_t batches = spec->batch[0] * spec->batch[1];
+    run r = {.gemm = gemm, .args = args, .workspace = workspace};
+    if (gemm->path == GEMM_SHARED)
+        run_shared(gemm, args, workspace, pool);
+    else if (gemm->path == GEMM_SKINNY)
+        wefti_pool_run(pool, batches * ceil_div(spec->n, gemm->n_tile), skinny_task, &r);
+    else
+        wefti_pool_run(
+            pool, batches * ceil_div(spec->m, gemm->m_block) * ceil_div(spec->n, gemm->n_block),
+            private_task, &r);
+}

@@ -1,0 +1,162 @@
+/* Kernels that look up, move, pool or make data. */
+#ifndef WEFTI_CPU_KERNELS_DATA_H
+#define WEFTI_CPU_KERNELS_DATA_H
+
+#include "backend/cpu/types.h"
+
+/* y[r] = table[ids[r]] (+ second[second_ids[r]]). With second_ids absent the second index is
+ * second_offset + r % second_period: learned positions. An id outside the table gives a row of NaN.
+ * A piece of a table holds the rows from `begin` on of `whole`, 0: all; ids of the other rows give
+ * zeros. */
+typedef struct wefti_embedding_args {
+    wefti_src table;      /* [vocab, dim] */
+    wefti_src ids;        /* [rows] i32, i64 or u16 */
+    wefti_src second;     /* [second_vocab, dim]; optional */
+    wefti_src second_ids; /* optional */
+    int64_t second_period, second_offset, second_vocab;
+    wefti_dst y; /* [rows, dim] */
+    int64_t rows, dim, vocab, begin, whole;
+} wefti_embedding_args;
+
+/* dtable[ids[r] - begin] += dy[r], rows in order. ids absent: id = offset + r % period. Ids outside
+ * are skipped. */
+typedef struct wefti_embedding_backward_args {
+    wefti_src dy, ids;
+    int64_t period, offset;
+    float *dtable;   /* [vocab, dim] */
+    bool accumulate; /* false: dtable is zeroed first */
+    int64_t rows, dim, vocab, begin;
+} wefti_embedding_backward_args;
+
+/* Rotary positions (Su et al. 2021). x is [batch, seq, heads, dim] by strides (elements; dim has
+ * stride 1); the first `rotary` of dim are turned, the rest copied. cos, sin: [positions, rotary /
+ * 2] from wefti_rope_table. Backward is the same with inverse = true. */
+typedef struct wefti_rope_args {
+    wefti_src x;
+    wefti_dst y; /* in place */
+    int64_t batch, seq, heads, dim, rotary;
+    int64_t x_strides[3], y_strides[3]; /* batch, seq, heads */
+    const float *cos, *sin;
+    int64_t offset;              /* position of seq index 0 */
+    const int64_t *batch_offset; /* [batch], added to offset; optional */
+    bool interleaved;            /* pairs (2i, 2i+1); else Llama's halves (i, i + rotary/2) */
+    bool inverse;
+} wefti_rope_args;
+
+/* cos and sin [positions, rotary / 2] of (first + p) * theta^(-2i/rotary), scaled, computed in
+ * double. */
+void wefti_rope_table(int64_t first, int64_t positions, int64_t rotary, double theta,
+                      const weft_rope_scaling *scaling, float *cos, float *sin);
+
+typedef struct wefti_one_hot_args {
+    wefti_src ids; /* [rows] i32, i64, u16; outside begin + [0, classes): a zero row */
+    wefti_dst y;   /* [rows, classes] */
+    int64_t rows, classes, begin;
+    float on, off;
+} wefti_one_hot_args;
+
+/* Along an axis: x [outer, axis, inner], ids [outer or 1, count, inner or 1], y [outer, count,
+ * inner]. x is a piece that begins at `begin` of the axis that ids count in. */
+typedef struct wefti_gather_args {
+    wefti_src x;   /* any element type of 1, 2, 4 or 8 bytes */
+    wefti_src ids; /* i32 or i64; in range, or the element is filled with zero bytes */
+    wefti_dst y;
+    int64_t outer, axis, count, inner, begin;
+    bool ids_per_outer, ids_per_inner; /* false: size 1 there */
+} wefti_gather_args;
+
+/* y[o, ids[o, k, i] - begin, i] += x[o, k, i], k in order. */
+typedef struct wefti_scatter_add_args {
+    wefti_src x;     /* [outer, count, inner] f32, bf16 */
+    wefti_src ids;   /* as in gather; out of range is skipped */
+    float *y;        /* [outer, axis, inner] */
+    bool accumulate; /* false: y is zeroed first */
+    int64_t outer, axis, count, inner, begin;
+    bool ids_per_outer, ids_per_inner;
+} wefti_scatter_add_args;
+
+/* The k greatest of each row in falling order, ties by lower index; NaN counts as greatest. */
+typedef struct wefti_top_k_args {
+    wefti_src x;          /* [rows, dim] */
+    int64_t rows, dim, k; /* 1 <= k <= dim */
+    wefti_dst values;     /* [rows, k] */
+    wefti_dst indices;    /* [rows, k] i32 or i64 */
+    void *workspace;
+} wefti_top_k_args;
+size_t wefti_top_k_workspace_bytes(int64_t rows, int64_t dim, int64_t k);
+
+/* y.shape[d] = x.shape[axes[d]]. Any element size of 1, 2, 4, 8 bytes. */
+typedef struct wefti_permute_args {
+    const void *x;
+    void *y;
+    int element; /* bytes */
+    int rank;
+    int64_t shape[WEFT_MAX_RANK]; /* of x */
+    int axes[WEFT_MAX_RANK];
+} wefti_permute_args;
+
+/* Copy a box between two strided arrays: concat, slice, split, pad (after fill). Strides in
+ * elements; 0 and negative x strides are legal. */
+typedef struct wefti_copy_strided_args {
+    const void *x;
+    void *y;
+    int element;
+    int rank;
+    int64_t shape[WEFT_MAX_RANK], x_strides[WEFT_MAX_RANK], y_strides[WEFT_MAX_RANK];
+} wefti_copy_strided_args;
+
+/* Dense cast between any two dtypes; equal dtypes: a copy. */
+typedef struct wefti_convert_args {
+    wefti_src x;
+    wefti_dst y;
+    int64_t elements;
+} wefti_convert_args;
+
+typedef struct wefti_fill_args {
+    wefti_dst y; /* any dtype */
+    int64_t elements;
+    double value;
+} wefti_fill_args;
+
+/* Pooling over the last two dims: x [planes, height, width], y [planes, out_height, out_width]. */
+typedef struct wefti_pool2d_args {
+    wefti_src x; /* forward: x; max backward: x is unused */
+    wefti_dst y;
+    wefti_src dy;     /* backward */
+    wefti_dst dx;     /* backward */
+    int32_t *indices; /* max: [planes, out_height, out_width], h * width + w of the winner; written
+                         by forward (optional there), read by backward */
+    int64_t planes, height, width, out_height, out_width;
+    int64_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
+    int64_t dilation_h, dilation_w; /* max only; 1 for avg */
+    bool count_include_pad;         /* avg: divide by the window's size, padding counted */
+} wefti_pool2d_args;
+
+/* Windows of images as columns of a matrix [channels * taps, images * plane of y], and back:
+ *   unfold: columns[(c, tap), (n, o)] = image[n, c, o stride - padding + tap dilation], 0 outside
+ *   fold:   result[n, c, i] = bias[c] + the sum of all columns that came from there
+ * Arrays: depth, height, width. */
+typedef struct wefti_unfold_args {
+    wefti_src image;  /* unfold */
+    wefti_dst result; /* fold */
+    float *columns;   /* written by unfold, read by fold */
+    int64_t images, channels;
+    int64_t image_stride; /* elements from one image to the next */
+    int64_t x[3], k[3], y[3], stride[3], padding[3], dilation[3];
+    bool images_inner; /* columns [channels * taps, plane of y * images]: long runs where planes are
+                          narrow */
+    const float *bias; /* fold; optional */
+    float *workspace;  /* [threads of the pool, plane of x * (images where they are inner)] */
+} wefti_unfold_args;
+
+/* y[i] = philox(seed, stream, base + i): bit for bit base/philox.h. Normal: mean + std * z.
+ * Uniform: low + u (high - low). */
+typedef struct wefti_random_fill_args {
+    wefti_dst y; /* f32, bf16 */
+    int64_t elements;
+    uint64_t seed, stream, base;
+    bool normal;
+    float a, b; /* normal: mean, std; uniform: low, high */
+} wefti_random_fill_args;
+
+#endif

@@ -1,0 +1,83 @@
+/* Optimizer updates, one pass over parameter, gradient and state. Parameters and state are f32
+ * (master weights); the gradient is f32 or bf16 and is multiplied by grad_scale first (clipping,
+ * averaging over accumulation). `shadow`, optional, receives the new parameter rounded to bf16 in
+ * the same pass. */
+#ifndef WEFTI_CPU_KERNELS_OPTIMIZER_H
+#define WEFTI_CPU_KERNELS_OPTIMIZER_H
+
+#include "backend/cpu/types.h"
+
+/* PyTorch's SGD: g += decay p; buf = first ? g : momentum buf + (1 - dampening) g; g = nesterov ? g
+ * + momentum buf : buf; p -= lr g. */
+typedef struct wefti_sgd_args {
+    float *param;
+    wefti_src grad;
+    float *momentum_buffer; /* NULL: no momentum */
+    uint16_t *shadow;
+    int64_t elements;
+    float grad_scale, lr, momentum, dampening, weight_decay;
+    bool nesterov, first; /* first: the buffer is not read */
+} wefti_sgd_args;
+
+/* Adam (Kingma & Ba 2015) and, decoupled, AdamW (Loshchilov & Hutter 2019), as PyTorch computes
+ * them: decoupled: p -= lr decay p; else g += decay p. m += (1-b1)(g-m); v = b2 v + (1-b2) g^2; p
+ * -= lr / (1-b1^step) m / (sqrt(v) / sqrt(1-b2^step) + eps). */
+typedef struct wefti_adam_args {
+    float *param;
+    wefti_src grad;
+    float *m, *v;
+    uint16_t *shadow;
+    int64_t elements, step; /* step counts from 1 */
+    float grad_scale, lr, beta1, beta2, eps, weight_decay;
+    bool decoupled;
+} wefti_adam_args;
+
+/* Chen et al. 2023: p -= lr decay p; p -= lr sign(b1 m + (1-b1) g); m = b2 m + (1-b2) g. */
+typedef struct wefti_lion_args {
+    float *param;
+    wefti_src grad;
+    float *m;
+    uint16_t *shadow;
+    int64_t elements;
+    float grad_scale, lr, beta1, beta2, weight_decay;
+} wefti_lion_args;
+
+/* You et al. 2020, algorithm 2: u = m^/(sqrt(v^)+eps) + decay p; p -= lr |p|/|u| u (ratio 1 when
+ * either norm is 0). Two passes: u is recomputed in the second from the updated moments. */
+typedef struct wefti_lamb_args {
+    float *param;
+    wefti_src grad;
+    float *m, *v;
+    uint16_t *shadow;
+    int64_t elements, step;
+    float grad_scale, lr, beta1, beta2, eps, weight_decay;
+    bool norms_given; /* phase two of a split parameter: use norms[2] instead of computing them */
+    bool norms_only;  /* phase one: update m and v, write |p|^2 and |u|^2 to norms, leave p */
+    bool peek;        /* norms_only: leave m and v too */
+    double *norms;    /* [2]: |p|^2, |u|^2 */
+    void *workspace;
+} wefti_lamb_args;
+size_t wefti_lamb_workspace_bytes(int64_t elements);
+
+/* Shazeer & Stern 2018, algorithms 4 and 5: matrices [rows, cols] keep row and column means of g^2
+ * + eps1, vectors (rows == 0) keep v [cols]. u = g / sqrt(v^); u /= max(1, rms(u) / clip); p -= lr'
+ * u with lr' = lr max(eps2, rms(p)) when scale_parameter, else lr. beta2 of this step, 1 -
+ * step^-0.8, is the caller's. beta1 > 0 keeps m (of u). A piece of a parameter is told the new row
+ * and col, the mean of all rows' and the sums of squares of p and u over `count` elements. */
+typedef struct wefti_adafactor_args {
+    float *param;
+    wefti_src grad;
+    float *row, *col; /* [rows], [cols]; rows == 0: col is v [cols] and row is unused */
+    float *m;         /* optional: beta1 > 0 */
+    uint16_t *shadow;
+    int64_t rows, cols;
+    float grad_scale, lr, beta1, beta2, eps1, eps2, clip,
+        weight_decay; /* decay decoupled: p -= lr' decay p */
+    bool scale_parameter;
+    const float *row_next, *col_next, *squares; /* squares NULL: the whole is here */
+    double row_mean, count;
+    void *workspace;
+} wefti_adafactor_args;
+size_t wefti_adafactor_workspace_bytes(int64_t rows, int64_t cols);
+
+#endif

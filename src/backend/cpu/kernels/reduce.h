@@ -1,0 +1,42 @@
+/* Reductions of [outer, reduce, inner] over the middle axis. Last dims: inner = 1. Leading dims
+ * (column sums, the bias gradient): outer = 1. Sums run over fixed blocks, blocks in order. */
+#ifndef WEFTI_CPU_KERNELS_REDUCE_H
+#define WEFTI_CPU_KERNELS_REDUCE_H
+
+#include "backend/cpu/types.h"
+
+typedef enum wefti_reduce_op {
+    WEFTI_REDUCE_SUM,
+    WEFTI_REDUCE_MEAN,
+    WEFTI_REDUCE_MAX
+} wefti_reduce_op;
+
+typedef struct wefti_reduce_args {
+    wefti_reduce_op op;
+    wefti_src x; /* [outer, reduce, inner] f32, bf16 */
+    wefti_dst y; /* [outer, inner] */
+    int64_t outer, reduce, inner;
+    bool accumulate; /* y += result (sum, mean) or y = max(y, result) */
+    void *workspace;
+} wefti_reduce_args; /* empty reduction: sum 0, mean NaN, max -inf; NaN wins a max */
+
+size_t wefti_reduce_workspace_bytes(int64_t outer, int64_t reduce, int64_t inner);
+
+typedef struct wefti_argmax_args {
+    wefti_src x; /* [outer, reduce, inner] f32, bf16; reduce >= 1 */
+    wefti_dst y; /* [outer, inner] i32 or i64: the first index of the greatest; a NaN counts as
+                    greatest */
+    int64_t outer, reduce, inner;
+} wefti_argmax_args;
+
+/* sum of x^2 in f64 over blocks of 8192 elements, for the global norm. */
+typedef struct wefti_sum_squares_args {
+    wefti_src x;
+    int64_t elements;
+    double *result;
+    void *workspace;
+} wefti_sum_squares_args;
+
+size_t wefti_sum_squares_workspace_bytes(int64_t elements);
+
+#endif

@@ -1,0 +1,62 @@
+/* top_k: see kernels_data.h. A heap of the k best so far, its worst on top; then sorted in place.
+ */
+#include "backend/cpu/kernels/vector/table.h"
+
+typedef struct entry {
+    float value;
+    int64_t index;
+} entry;
+
+/* Does a come after b in the result? NaN first, then greater values, then lower indices. */
+static bool worse(entry a, entry b) {
+    bool a_nan = a.value != a.value, b_nan = b.value != b.value;
+    if (a_nan != b_nan) return b_nan;
+    if (!a_nan && a.value != b.value) return a.value < b.value;
+    return a.index > b.index;
+}
+
+/* Let `item` sink from the top of a heap of n whose every parent is worse than its children. */
+static void sink(entry *heap, int64_t n, int64_t at, entry item) {
+    for (;;) {
+        int64_t child = 2 * at + 1;
+        if (child >= n) break;
+        if (child + 1 < n && worse(heap[child + 1], heap[child])) child++;
+        if (!worse(heap[child], item)) break;
+        heap[at] = heap[child];
+        at = child;
+    }
+    heap[at] = item;
+}
+
+static void top_k_task(void *context, int64_t row, int thread) {
+    (void)thread;
+    const wefti_top_k_args *a = context;
+    entry *heap = (entry *)a->workspace + row * a->k;
+    wefti_src x = in_at(a->x, row * a->dim);
+    for (int64_t i = 0; i < a->k; i++) heap[i] = (entry){load1(x, i), i};
+    for (int64_t i = a->k / 2 - 1; i >= 0; i--) sink(heap, a->k, i, heap[i]);
+    for (int64_t i = a->k; i < a->dim;) {
+        i = skip_lower(x, i, a->dim, heap[0].value); /* equal ones, later, are worse */
+        for (int64_t end = min64(a->dim, i + SKIP); i < end; i++) {
+            entry item = {load1(x, i), i};
+            if (worse(heap[0], item)) sink(heap, a->k, 0, item);
+        }
+    }
+    for (int64_t n = a->k - 1; n > 0; n--) { /* the worst goes to the end */
+        entry item = heap[n];
+        heap[n] = heap[0];
+        sink(heap, n, 0, item);
+    }
+    for (int64_t i = 0; i < a->k; i++) {
+        store1(a->values, row * a->k + i, heap[i].value);
+        if (a->indices.dtype == WEFT_I64)
+            ((int64_t *)a->indices.data)[row * a->k + i] = heap[i].index;
+        else
+            ((int32_t *)a->indices.data)[row * a->k + i] = (int32_t)heap[i].index;
+    }
+}
+
+void KERNEL(top_k)(wefti_pool *pool, const wefti_top_k_args *a) {
+    wefti_top_k_args copy = *a;
+    wefti_pool_run(pool, a->rows, top_k_task, &copy);
+}
