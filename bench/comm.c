@@ -52,7 +52,7 @@ static void fail(const char *what) {
 /* The transfer of all `elements`, or of halves that all gather. */
 static wefti_endpoint *bind(int32_t me, bool gather) {
     int32_t ranks[DEVICES] = {0, 1};
-    wefti_box have[DEVICES] = {0}, want[DEVICES] = {0};
+    wefti_region have[DEVICES] = {0}, want[DEVICES] = {0};
     for (int32_t m = 0; m < DEVICES; m++) {
         have[m].size[0] = want[m].size[0] = bytes / 4;
         if (gather) wefti_part(bytes / 4, 1, DEVICES, m, &have[m].begin[0], &have[m].size[0]);

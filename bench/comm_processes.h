@@ -58,7 +58,7 @@ static weft_status bench_swap(void *context, const void *card, size_t card_bytes
 
 static wefti_endpoint *bind_process(const bench_rank *r, int64_t elements, bool gather) {
     int32_t ranks[MOST_PROCESSES], size = r->meeting->size;
-    wefti_box have[MOST_PROCESSES] = {0}, want[MOST_PROCESSES] = {0};
+    wefti_region have[MOST_PROCESSES] = {0}, want[MOST_PROCESSES] = {0};
     for (int32_t m = 0; m < size; m++) {
         ranks[m] = m;
         have[m].size[0] = want[m].size[0] = elements;

@@ -101,7 +101,7 @@ typedef enum work { MESSAGE, ANSWER, ALL_REDUCE, ALL_GATHER } work;
 
 static wefti_endpoint *bind(work what, int64_t bytes) {
     int32_t group[MOST_RANKS], members = what >= ALL_REDUCE ? ranks : 2;
-    wefti_box have[MOST_RANKS] = {0}, want[MOST_RANKS] = {0};
+    wefti_region have[MOST_RANKS] = {0}, want[MOST_RANKS] = {0};
     if (rank >= members) return NULL;
     int32_t from = what == ANSWER;
     for (int32_t m = 0; m < members; m++) {

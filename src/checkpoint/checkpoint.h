@@ -63,7 +63,7 @@ typedef struct wefti_checkpoint_meta {
 
 /* A part of a tensor: the box that lies contiguously at `data`. */
 typedef struct wefti_checkpoint_piece {
-    wefti_box box;
+    wefti_region box;
     const void *data;
 } wefti_checkpoint_piece;
 

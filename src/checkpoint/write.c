@@ -99,14 +99,14 @@ static weft_status capture_pieces(wefti_checkpoint_job *job, wefti_manifest_tens
         WEFT_REQUIRE(job->block, WEFT_E_NOMEM, "no memory to join the pieces of %s", tensor->name);
     }
     for (int64_t at = source->first; at < end; at += count) {
-        wefti_box slab, part;
+        wefti_region slab, part;
         int64_t most = (int64_t)(BLOCK_BYTES / size);
         count = wefti_slab(whole, at, end - at < most ? end - at : most, &slab);
         for (int64_t i = 0; i < source->piece_count; i++) {
             const wefti_checkpoint_piece *piece = &source->pieces[i];
-            if (wefti_box_intersect(&slab, &piece->box, whole->rank, &part))
-                wefti_box_copy(&part, &piece->box, piece->data, &slab, job->block, whole->rank,
-                               size);
+            if (wefti_region_intersect(&slab, &piece->box, whole->rank, &part))
+                wefti_region_copy(&part, &piece->box, piece->data, &slab, job->block, whole->rank,
+                                  size);
         }
         WEFT_TRY(capture_bytes(job, tensor, job->block, (size_t)count * size));
     }

@@ -50,7 +50,7 @@ static weft_status copy_tensor(wefti_write_plan *plan, const wefti_checkpoint_te
  * elements. */
 static weft_status check_pieces(const wefti_checkpoint_tensor *t) {
     const weft_desc *whole = &t->whole;
-    wefti_box all = {{0}, {0}}, both;
+    wefti_region all = {{0}, {0}}, both;
     int64_t elems = 0;
     WEFT_REQUIRE(whole->dtype == t->desc.dtype && t->first >= 0 &&
                      t->first + weft_desc_elems(&t->desc) <= weft_desc_elems(whole),
@@ -58,13 +58,13 @@ static weft_status check_pieces(const wefti_checkpoint_tensor *t) {
                  wefti_desc_text(&t->desc).text, (long long)t->first, wefti_desc_text(whole).text);
     for (int d = 0; d < whole->rank; d++) all.size[d] = whole->shape[d];
     for (int64_t i = 0; i < t->piece_count; i++) {
-        const wefti_box *box = &t->pieces[i].box;
-        int64_t here = wefti_box_elems(box, whole->rank);
-        bool inside = here == 0 || wefti_box_intersect(box, &all, whole->rank, &both);
-        WEFT_REQUIRE(inside && (here == 0 || wefti_box_elems(&both, whole->rank) == here),
+        const wefti_region *box = &t->pieces[i].box;
+        int64_t here = wefti_region_elems(box, whole->rank);
+        bool inside = here == 0 || wefti_region_intersect(box, &all, whole->rank, &both);
+        WEFT_REQUIRE(inside && (here == 0 || wefti_region_elems(&both, whole->rank) == here),
                      WEFT_E_ARG, "piece %lld of %s is not inside of it", (long long)i, t->name);
         for (int64_t j = 0; j < i && here; j++)
-            WEFT_REQUIRE(!wefti_box_intersect(box, &t->pieces[j].box, whole->rank, &both),
+            WEFT_REQUIRE(!wefti_region_intersect(box, &t->pieces[j].box, whole->rank, &both),
                          WEFT_E_ARG, "pieces %lld and %lld of %s overlap", (long long)j,
                          (long long)i, t->name);
         elems += here;

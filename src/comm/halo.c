@@ -18,23 +18,23 @@ const char *wefti_halo_way_text(int way) {
 }
 
 /* Along one dimension a block is what lies before, in or after the middle. */
-static void span(wefti_box *box, int d, int side, int64_t before, int64_t size, int64_t after) {
+static void span(wefti_region *box, int d, int side, int64_t before, int64_t size, int64_t after) {
     box->begin[d] = side < 0 ? 0 : side == 0 ? before : before + size;
     box->size[d] = side < 0 ? before : side == 0 ? size : after;
 }
 
-wefti_box wefti_halo_received(const int64_t shape[3], const weft_halo *receive, int way) {
+wefti_region wefti_halo_received(const int64_t shape[3], const weft_halo *receive, int way) {
     const int64_t *s = receive->sizes;
-    wefti_box box = {.size = {shape[0]}};
+    wefti_region box = {.size = {shape[0]}};
     span(&box, 1, ways[way].down, s[0], shape[1], s[1]);
     span(&box, 2, ways[way].right, s[2], shape[2], s[3]);
     return box;
 }
 
 /* The rims of a tile are inside it, and overlap: a corner is sent to three neighbours. */
-wefti_box wefti_halo_sent(const int64_t shape[3], const weft_halo *send, int way) {
+wefti_region wefti_halo_sent(const int64_t shape[3], const weft_halo *send, int way) {
     const int64_t *s = send->sizes;
-    wefti_box box = {.size = {shape[0]}};
+    wefti_region box = {.size = {shape[0]}};
     for (int d = 1; d < WEFTI_HALO_RANK; d++) {
         int side = d == 1 ? ways[way].down : ways[way].right;
         int64_t before = s[2 * d - 2], after = s[2 * d - 1];
@@ -44,9 +44,9 @@ wefti_box wefti_halo_sent(const int64_t shape[3], const weft_halo *send, int way
     return box;
 }
 
-wefti_box wefti_halo_grown(const int64_t shape[3], const weft_halo *receive) {
+wefti_region wefti_halo_grown(const int64_t shape[3], const weft_halo *receive) {
     const int64_t *s = receive->sizes;
-    return (wefti_box){.size = {shape[0], s[0] + shape[1] + s[1], s[2] + shape[2] + s[3]}};
+    return (wefti_region){.size = {shape[0], s[0] + shape[1] + s[1], s[2] + shape[2] + s[3]}};
 }
 
 static weft_status check_one(const weft_halo *halo, const char *what, int members) {

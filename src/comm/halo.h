@@ -14,11 +14,11 @@ static inline int wefti_halo_opposite(int way) {
 const char *wefti_halo_way_text(int way); /* "top right" */
 
 /* shape [planes, height, width]. The block that a tile sends one way, in the tile; */
-wefti_box wefti_halo_sent(const int64_t shape[3], const weft_halo *send, int way);
+wefti_region wefti_halo_sent(const int64_t shape[3], const weft_halo *send, int way);
 /* the one that it receives from there, in the grown tile; WEFTI_HALO_CENTER: the tile itself; */
-wefti_box wefti_halo_received(const int64_t shape[3], const weft_halo *receive, int way);
+wefti_region wefti_halo_received(const int64_t shape[3], const weft_halo *receive, int way);
 /* the grown tile. */
-wefti_box wefti_halo_grown(const int64_t shape[3], const weft_halo *receive);
+wefti_region wefti_halo_grown(const int64_t shape[3], const weft_halo *receive);
 /* Members exist, sizes are not negative, and a tile has what it sends. */
 weft_status wefti_halo_check(const int64_t shape[3], int members, const weft_halo *send,
                              const weft_halo *receive) WEFT_CHECKED;

@@ -194,8 +194,8 @@ static weft_status finish_part(wefti_rank_device *d, wefti_binding *b, const wef
 static weft_status run_post(wefti_rank_device *d, wefti_binding *b, const wefti_step *step) {
     const wefti_transfer *t = wefti_partition_transfer(b->program->partition, (int32_t)step->bytes);
     int64_t size = (int64_t)weft_dtype_bytes(t->dtype);
-    int64_t have = wefti_box_elems(&t->have[t->me], t->rank) * size;
-    int64_t want = wefti_box_elems(&t->want[t->me], t->rank) * size;
+    int64_t have = wefti_region_elems(&t->have[t->me], t->rank) * size;
+    int64_t want = wefti_region_elems(&t->want[t->me], t->rank) * size;
     unsigned char *to = want ? d->memory + step->args[1] : NULL;
     if (to) wefti_rank_device_observe(d, to, want);
     return post(b, step->bytes, have ? d->memory + step->args[0] : NULL, to);

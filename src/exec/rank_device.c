@@ -138,7 +138,7 @@ void wefti_rank_device_observe(wefti_rank_device *d, const void *p, int64_t byte
 
 typedef struct filling {
     const wefti_tensor *tensor;
-    wefti_box box;
+    wefti_region box;
     unsigned char *to;
     uint64_t seed, stream;
     int64_t elems;
@@ -150,8 +150,8 @@ static void fill_block(void *context, int64_t task, int thread) {
     const filling *f = context;
     (void)thread;
     int64_t begin = task * FILL_BLOCK, left = f->elems - begin;
-    wefti_fill_box(&f->tensor->init, f->seed, f->stream, &f->tensor->whole, &f->box, begin,
-                   left < FILL_BLOCK ? left : FILL_BLOCK, f->to);
+    wefti_fill_region(&f->tensor->init, f->seed, f->stream, &f->tensor->whole, &f->box, begin,
+                      left < FILL_BLOCK ? left : FILL_BLOCK, f->to);
 }
 
 weft_status wefti_rank_device_init(wefti_rank_device *d, const wefti_program *p, uint64_t seed) {
@@ -164,7 +164,7 @@ weft_status wefti_rank_device_init(wefti_rank_device *d, const wefti_program *p,
             continue;
         }
         filling f = {x, {{0}, {0}}, to, seed, wefti_stream_of(x->name), weft_desc_elems(&x->desc)};
-        wefti_program_box(p, x, &f.box);
+        wefti_program_region(p, x, &f.box);
         wefti_pool_run(d->pool, (f.elems + FILL_BLOCK - 1) / FILL_BLOCK, fill_block, &f);
     }
     return wefti_rank_device_seed(d, p);

@@ -82,12 +82,12 @@ weft_value wefti_cut_exchange_as(wefti_cut *c, wefti_transfer_kind kind, weft_va
  * halos. */
 weft_value wefti_cut_exchange_add(wefti_cut *c, weft_value value, int dim, int factor, int64_t size,
                                   wefti_cut_ranges *have, wefti_cut_ranges *want, void *context);
-/* Any transfer at all over the devices that share `factors`: boxes as the caller says, in its own
+/* Any transfer at all over the devices that share `factors`: regions as the caller says, in its own
  * coordinates. `have` and `want` are for each member in order of ranks (parts of the first factor
  * slowest). The result's shape is want[me]. For routing by position where nothing above fits. */
 weft_value wefti_cut_transfer(wefti_cut *c, weft_value value, uint32_t factors,
                               wefti_transfer_kind kind, wefti_reduction reduction, int rank,
-                              const wefti_box *have, const wefti_box *want);
+                              const wefti_region *have, const wefti_region *want);
 
 /* For ops that name ranks of the world themselves (WEFTI_OP_GROUP): this rank, how many there are,
  * and those of its stage, who alone do the same; and a transfer among `ranks` [members], ascending,
@@ -98,7 +98,7 @@ typedef struct wefti_cut_ranks {
 wefti_cut_ranks wefti_cut_world(const wefti_cut *c);
 weft_value wefti_cut_among(wefti_cut *c, weft_value value, int32_t members, int32_t *ranks,
                            int32_t me, wefti_transfer_kind kind, wefti_reduction reduction,
-                           int rank, wefti_box *have, wefti_box *want);
+                           int rank, wefti_region *have, wefti_region *want);
 
 /* A failure in lowering: recorded in the graph (sticky); `lower` returns it or WEFT_OK. */
 

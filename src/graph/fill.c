@@ -45,27 +45,28 @@ static void store_run(const weft_init *init, weft_dtype dtype, uint64_t seed, ui
     }
 }
 
-/* Trailing dimensions that the box has whole are one run of memory in both. */
-void wefti_fill_box(const weft_init *init, uint64_t seed, uint64_t stream, const weft_desc *whole,
-                    const wefti_box *box, int64_t first, int64_t count, void *box_data) {
+/* Trailing dimensions that the region has whole are one run of memory in both. */
+void wefti_fill_region(const weft_init *init, uint64_t seed, uint64_t stream,
+                       const weft_desc *whole, const wefti_region *region, int64_t first,
+                       int64_t count, void *region_data) {
     int64_t strides[WEFT_MAX_RANK], run = 1;
     int outer = whole->rank; /* dimensions [0, outer) are walked, the rest is one run */
     wefti_strides(whole, strides);
     while (outer > 0) {
         outer--;
-        run *= box->size[outer];
-        if (box->size[outer] != whole->shape[outer]) break;
+        run *= region->size[outer];
+        if (region->size[outer] != whole->shape[outer]) break;
     }
     if (run == 0) return;
     for (int64_t e = first; e < first + count;) {
         int64_t row = e / run, inside = e % run, at = inside, rest = row;
         for (int d = outer - 1; d >= 0; d--) {
-            at += (box->begin[d] + rest % box->size[d]) * strides[d];
-            rest /= box->size[d];
+            at += (region->begin[d] + rest % region->size[d]) * strides[d];
+            rest /= region->size[d];
         }
-        if (whole->rank) at += box->begin[outer] * strides[outer];
+        if (whole->rank) at += region->begin[outer] * strides[outer];
         int64_t part = run - inside < first + count - e ? run - inside : first + count - e;
-        store_run(init, whole->dtype, seed, stream, (uint64_t)at, part, box_data, e);
+        store_run(init, whole->dtype, seed, stream, (uint64_t)at, part, region_data, e);
         e += part;
     }
 }

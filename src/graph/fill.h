@@ -7,9 +7,10 @@
 #include "layout/layout.h"
 #include "weft/graph.h"
 
-/* Write elements [first, first + count) of the box, in the box's own row-major order, to `box_data`
- * (its element 0; dtype of `whole`). Calls for other elements may run beside it. */
-void wefti_fill_box(const weft_init *init, uint64_t seed, uint64_t stream, const weft_desc *whole,
-                    const wefti_box *box, int64_t first, int64_t count, void *box_data);
+/* Write elements [first, first + count) of the region, in the region's own row-major order, to
+ * `region_data` (its element 0; dtype of `whole`). Calls for other elements may run beside it. */
+void wefti_fill_region(const weft_init *init, uint64_t seed, uint64_t stream,
+                       const weft_desc *whole, const wefti_region *region, int64_t first,
+                       int64_t count, void *region_data);
 
 #endif

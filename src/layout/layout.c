@@ -1,4 +1,4 @@
-/* Layouts: which axes are used, normal form, legality, and the box that each rank holds. */
+/* Layouts: which axes are used, normal form, legality, and the region that each rank holds. */
 #include "layout/layout.h"
 
 wefti_layout wefti_layout_replicated(int rank) {
@@ -152,9 +152,10 @@ weft_status wefti_layout_check(const wefti_layout *layout, const wefti_mesh *mes
     return WEFT_OK;
 }
 
-void wefti_layout_box_at(const wefti_layout *layout, const wefti_mesh *mesh, const weft_desc *whole,
-                         const int32_t at[WEFTI_MAX_AXES], wefti_box *out) {
-    *out = (wefti_box){0};
+void wefti_layout_region_at(const wefti_layout *layout, const wefti_mesh *mesh,
+                            const weft_desc *whole, const int32_t at[WEFTI_MAX_AXES],
+                            wefti_region *out) {
+    *out = (wefti_region){0};
     for (int d = 0; d < whole->rank; d++) {
         const wefti_dim_split *split = &layout->dim[d];
         int32_t parts = 1, index = 0;
@@ -167,30 +168,31 @@ void wefti_layout_box_at(const wefti_layout *layout, const wefti_mesh *mesh, con
     }
 }
 
-void wefti_layout_box(const wefti_layout *layout, const wefti_mesh *mesh, const weft_desc *whole,
-                      int32_t rank, wefti_box *out) {
+void wefti_layout_region(const wefti_layout *layout, const wefti_mesh *mesh, const weft_desc *whole,
+                         int32_t rank, wefti_region *out) {
     int32_t at[WEFTI_MAX_AXES];
     wefti_mesh_coordinates(mesh, rank, at);
-    wefti_layout_box_at(layout, mesh, whole, at, out);
+    wefti_layout_region_at(layout, mesh, whole, at, out);
 }
 
 weft_desc wefti_layout_local(const wefti_layout *layout, const wefti_mesh *mesh,
                              const weft_desc *whole, int32_t rank) {
-    wefti_box box;
-    wefti_layout_box(layout, mesh, whole, rank, &box);
+    wefti_region region;
+    wefti_layout_region(layout, mesh, whole, rank, &region);
     weft_desc local = *whole;
-    for (int d = 0; d < whole->rank; d++) local.shape[d] = box.size[d];
+    for (int d = 0; d < whole->rank; d++) local.shape[d] = region.size[d];
     return local;
 }
 
-int64_t wefti_box_elems(const wefti_box *box, int rank) {
+int64_t wefti_region_elems(const wefti_region *region, int rank) {
     int64_t elems = 1;
-    for (int d = 0; d < rank; d++) elems *= box->size[d];
+    for (int d = 0; d < rank; d++) elems *= region->size[d];
     return elems;
 }
 
-bool wefti_box_intersect(const wefti_box *a, const wefti_box *b, int rank, wefti_box *out) {
-    wefti_box both = {0};
+bool wefti_region_intersect(const wefti_region *a, const wefti_region *b, int rank,
+                            wefti_region *out) {
+    wefti_region both = {0};
     for (int d = 0; d < rank; d++) {
         int64_t a_end = a->begin[d] + a->size[d], b_end = b->begin[d] + b->size[d];
         int64_t begin = a->begin[d] > b->begin[d] ? a->begin[d] : b->begin[d];

@@ -92,25 +92,26 @@ void wefti_part(int64_t n, int64_t unit, int32_t parts, int32_t index, int64_t *
 /* The smallest unit that gives the same parts as `unit`, a divisor of n, does. */
 int64_t wefti_part_unit(int64_t n, int64_t unit, int32_t parts);
 
-/* A box of a tensor, in coordinates of the whole. */
-typedef struct wefti_box {
+/* A region of a tensor, in coordinates of the whole. */
+typedef struct wefti_region {
     int64_t begin[WEFT_MAX_RANK], size[WEFT_MAX_RANK];
-} wefti_box;
+} wefti_region;
 
 /* What `rank` holds. */
-void wefti_layout_box(const wefti_layout *layout, const wefti_mesh *mesh, const weft_desc *whole,
-                      int32_t rank, wefti_box *out);
+void wefti_layout_region(const wefti_layout *layout, const wefti_mesh *mesh, const weft_desc *whole,
+                         int32_t rank, wefti_region *out);
 /* The same by the device's coordinates. */
-void wefti_layout_box_at(const wefti_layout *layout, const wefti_mesh *mesh, const weft_desc *whole,
-                         const int32_t at[WEFTI_MAX_AXES], wefti_box *out);
-/* The same as a tensor: dtype of `whole`, sizes of the box. */
+void wefti_layout_region_at(const wefti_layout *layout, const wefti_mesh *mesh,
+                            const weft_desc *whole, const int32_t at[WEFTI_MAX_AXES],
+                            wefti_region *out);
+/* The same as a tensor: dtype of `whole`, sizes of the region. */
 weft_desc wefti_layout_local(const wefti_layout *layout, const wefti_mesh *mesh,
                              const weft_desc *whole, int32_t rank);
-int64_t wefti_box_elems(const wefti_box *box, int rank);
-bool wefti_box_intersect(const wefti_box *a, const wefti_box *b, int rank,
-                         wefti_box *out); /* not empty */
-/* Whether `rank` is the device that counts among those that hold the same box: coordinate 0 along
- * all axes that the layout does not use, and its partial ones. */
+int64_t wefti_region_elems(const wefti_region *region, int rank);
+bool wefti_region_intersect(const wefti_region *a, const wefti_region *b, int rank,
+                            wefti_region *out); /* not empty */
+/* Whether `rank` is the device that counts among those that hold the same region: coordinate 0
+ * along all axes that the layout does not use, and its partial ones. */
 bool wefti_layout_counts(const wefti_layout *layout, const wefti_mesh *mesh, int32_t rank);
 
 /* "[dp, tp+sp:64, -] sum(tp)": dimension 0 split by dp, 1 by tp then sp in units of 64, 2 not;

@@ -25,7 +25,7 @@ typedef struct search {
     int32_t at, goal; /* nodes; goal -1: not reached yet */
     int64_t looks;
     int32_t samples, sample[SAMPLES][WEFTI_MAX_AXES]; /* coordinates */
-    wefti_box want[SAMPLES];                          /* of theirs at the goal */
+    wefti_region want[SAMPLES];                       /* of theirs at the goal */
     wefti_link quickest;                              /* the best of each over all axes */
 } search;
 
@@ -44,7 +44,7 @@ static void choose_samples(search *s) {
     for (int32_t i = 0; i < s->samples; i++) {
         int64_t place = size <= SAMPLES ? i : i * INT64_C(2654435761) % size;
         wefti_mesh_coordinates(mesh, mesh->first + (int32_t)place, s->sample[i]);
-        wefti_layout_box_at(s->moves.to, mesh, s->moves.whole, s->sample[i], &s->want[i]);
+        wefti_layout_region_at(s->moves.to, mesh, s->moves.whole, s->sample[i], &s->want[i]);
     }
     s->quickest = (wefti_link){INFINITY, INFINITY};
     for (int a = 0; a < mesh->axes; a++) {
@@ -61,11 +61,11 @@ static int64_t lacking(const search *s, const wefti_layout *layout) {
     const wefti_moves *m = &s->moves;
     int64_t most = 0;
     for (int32_t i = 0; i < s->samples; i++) {
-        wefti_box have, both;
-        wefti_layout_box_at(layout, m->mesh, m->whole, s->sample[i], &have);
-        int64_t elems = wefti_box_elems(&s->want[i], layout->rank);
-        if (wefti_box_intersect(&have, &s->want[i], layout->rank, &both))
-            elems -= wefti_box_elems(&both, layout->rank);
+        wefti_region have, both;
+        wefti_layout_region_at(layout, m->mesh, m->whole, s->sample[i], &have);
+        int64_t elems = wefti_region_elems(&s->want[i], layout->rank);
+        if (wefti_region_intersect(&have, &s->want[i], layout->rank, &both))
+            elems -= wefti_region_elems(&both, layout->rank);
         if (elems > most) most = elems;
     }
     return most * (int64_t)weft_dtype_bytes(m->whole->dtype);

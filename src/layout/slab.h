@@ -1,19 +1,19 @@
-/* Walking a tensor in the order of its memory, in boxes that are contiguous there: what files hold
- * one after the other, cut so that pieces on several devices can be gathered into it and scattered
- * out of it through a small buffer. */
+/* Walking a tensor in the order of its memory, in regions that are contiguous there: what files
+ * hold one after the other, cut so that pieces on several devices can be gathered into it and
+ * scattered out of it through a small buffer. */
 #ifndef WEFTI_SLAB_H
 #define WEFTI_SLAB_H
 
 #include "layout/layout.h"
 
-/* The largest contiguous box that begins at element `first` and has at most `most` >= 1 elements;
- * returns how many it has. Following boxes begin where the one before ends; `first` is less than
- * the number of elements. */
+/* The largest contiguous region that begins at element `first` and has at most `most` >= 1
+ * elements; returns how many it has. Following regions begin where the one before ends; `first` is
+ * less than the number of elements. */
 static inline int64_t wefti_slab(const weft_desc *whole, int64_t first, int64_t most,
-                                 wefti_box *out) {
+                                 wefti_region *out) {
     int64_t rest = first, run = 1; /* elements of one step of dimension d */
     int d = whole->rank - 1;
-    *out = (wefti_box){{0}, {0}};
+    *out = (wefti_region){{0}, {0}};
     for (int i = d; i >= 0; i--) {
         out->begin[i] = rest % whole->shape[i];
         out->size[i] = 1;

@@ -22,15 +22,15 @@ const char *wefti_reduction_text(wefti_reduction reduction) {
 }
 
 static int64_t overlap(const wefti_transfer *t, int32_t have, int32_t want) {
-    wefti_box both;
-    return wefti_box_intersect(&t->have[have], &t->want[want], t->rank, &both)
-               ? wefti_box_elems(&both, t->rank)
+    wefti_region both;
+    return wefti_region_intersect(&t->have[have], &t->want[want], t->rank, &both)
+               ? wefti_region_elems(&both, t->rank)
                : 0;
 }
 
-/* A member with nothing has sizes 0; a box of a scalar has no sizes and one element. */
-static int64_t elems(const wefti_transfer *t, const wefti_box *box) {
-    return wefti_box_elems(box, t->rank);
+/* A member with nothing has sizes 0; a region of a scalar has no sizes and one element. */
+static int64_t elems(const wefti_transfer *t, const wefti_region *region) {
+    return wefti_region_elems(region, t->rank);
 }
 
 int64_t wefti_transfer_bytes(const wefti_transfer *t) {
@@ -48,44 +48,45 @@ int64_t wefti_transfer_bytes(const wefti_transfer *t) {
 
 /* ---- legality ---- */
 
-/* Boxes that are still to be covered. */
-typedef struct boxes {
-    wefti_box *box;
+/* Regions that are still to be covered. */
+typedef struct regions {
+    wefti_region *region;
     int64_t used, capacity;
-} boxes;
+} regions;
 
-static weft_status boxes_add(boxes *list, const wefti_box *box) {
-    WEFT_TRY(WEFT_GROW(list->box, list->used, list->capacity));
-    list->box[list->used++] = *box;
+static weft_status regions_add(regions *list, const wefti_region *region) {
+    WEFT_TRY(WEFT_GROW(list->region, list->used, list->capacity));
+    list->region[list->used++] = *region;
     return WEFT_OK;
 }
 
-/* What remains of every box without `cut`: up to two slabs for each dimension. */
-static weft_status boxes_subtract(boxes *list, const wefti_box *cut, int rank) {
+/* What remains of every region without `cut`: up to two slabs for each dimension. */
+static weft_status regions_subtract(regions *list, const wefti_region *cut, int rank) {
     int64_t kept = 0, count = list->used;
     for (int64_t i = 0; i < count; i++) {
-        wefti_box rest = list->box[i], both;
-        if (!wefti_box_intersect(&rest, cut, rank, &both)) {
-            list->box[kept++] = rest;
+        wefti_region rest = list->region[i], both;
+        if (!wefti_region_intersect(&rest, cut, rank, &both)) {
+            list->region[kept++] = rest;
             continue;
         }
         for (int d = 0; d < rank; d++) {
-            wefti_box slab = rest;
+            wefti_region slab = rest;
             slab.size[d] = both.begin[d] - rest.begin[d];
-            if (slab.size[d] > 0) WEFT_TRY(boxes_add(list, &slab));
+            if (slab.size[d] > 0) WEFT_TRY(regions_add(list, &slab));
             slab.begin[d] = both.begin[d] + both.size[d];
             slab.size[d] = rest.begin[d] + rest.size[d] - slab.begin[d];
-            if (slab.size[d] > 0) WEFT_TRY(boxes_add(list, &slab));
+            if (slab.size[d] > 0) WEFT_TRY(regions_add(list, &slab));
             rest.begin[d] = both.begin[d];
             rest.size[d] = both.size[d];
         }
     }
-    memmove(list->box + kept, list->box + count, (size_t)(list->used - count) * sizeof *list->box);
+    memmove(list->region + kept, list->region + count,
+            (size_t)(list->used - count) * sizeof *list->region);
     list->used -= count - kept;
     return WEFT_OK;
 }
 
-static bool contains(const wefti_box *outer, const wefti_box *inner, int rank) {
+static bool contains(const wefti_region *outer, const wefti_region *inner, int rank) {
     for (int d = 0; d < rank; d++)
         if (inner->begin[d] < outer->begin[d] ||
             inner->begin[d] + inner->size[d] > outer->begin[d] + outer->size[d])
@@ -93,7 +94,7 @@ static bool contains(const wefti_box *outer, const wefti_box *inner, int rank) {
     return true;
 }
 
-bool wefti_boxes_equal(const wefti_box *a, const wefti_box *b, int rank) {
+bool wefti_regions_equal(const wefti_region *a, const wefti_region *b, int rank) {
     size_t bytes = (size_t)rank * sizeof a->size[0];
     return memcmp(a->begin, b->begin, bytes) == 0 && memcmp(a->size, b->size, bytes) == 0;
 }
@@ -110,14 +111,14 @@ static weft_status must_have(const wefti_transfer *t, int32_t member, int32_t wa
     return WEFT_OK;
 }
 
-static weft_status check_covered(const wefti_transfer *t, int32_t m, boxes *rest) {
+static weft_status check_covered(const wefti_transfer *t, int32_t m, regions *rest) {
     if (contains(&t->have[m], &t->want[m], t->rank)) return WEFT_OK;
     rest->used = 0;
-    WEFT_TRY(boxes_add(rest, &t->want[m]));
+    WEFT_TRY(regions_add(rest, &t->want[m]));
     for (int32_t from = 0; from < t->members && rest->used; from++)
-        if (elems(t, &t->have[from])) WEFT_TRY(boxes_subtract(rest, &t->have[from], t->rank));
+        if (elems(t, &t->have[from])) WEFT_TRY(regions_subtract(rest, &t->have[from], t->rank));
     if (!rest->used) return WEFT_OK;
-    const wefti_box *gap = &rest->box[0];
+    const wefti_region *gap = &rest->region[0];
     int d = 0;
     while (d + 1 < t->rank && gap->size[d] == t->want[m].size[d]) d++;
     WEFT_FAIL(WEFT_E_MISMATCH,
@@ -127,13 +128,13 @@ static weft_status check_covered(const wefti_transfer *t, int32_t m, boxes *rest
               (long long)(gap->begin[d] + gap->size[d]), d);
 }
 
-static weft_status check_boxes(const wefti_transfer *t, int32_t m) {
+static weft_status check_regions(const wefti_transfer *t, int32_t m) {
     for (int d = 0; d < t->rank; d++) {
-        const wefti_box *have = &t->have[m], *want = &t->want[m];
+        const wefti_region *have = &t->have[m], *want = &t->want[m];
         WEFT_REQUIRE(
             have->size[d] >= 0 && want->size[d] >= 0 && have->begin[d] >= 0 && want->begin[d] >= 0,
             WEFT_E_ARG,
-            "transfer '%s': a box of rank %d is negative in dimension %d: has %lld from "
+            "transfer '%s': a region of rank %d is negative in dimension %d: has %lld from "
             "%lld, wants %lld from %lld",
             name_of(t), t->ranks[m], d, (long long)have->size[d], (long long)have->begin[d],
             (long long)want->size[d], (long long)want->begin[d]);
@@ -145,7 +146,7 @@ weft_status wefti_transfer_check(const wefti_transfer *t) {
     WEFT_REQUIRE((unsigned)t->kind < WEFTI_TRANSFER_KINDS, WEFT_E_ARG, "unknown transfer kind %d",
                  (int)t->kind);
     WEFT_REQUIRE(t->rank >= 0 && t->rank <= WEFT_MAX_RANK, WEFT_E_ARG,
-                 "transfer '%s' has boxes of %d dimensions, 0 to %d are possible", name_of(t),
+                 "transfer '%s' has regions of %d dimensions, 0 to %d are possible", name_of(t),
                  t->rank, WEFT_MAX_RANK);
     WEFT_REQUIRE((unsigned)t->dtype < WEFT_DTYPES, WEFT_E_ARG, "transfer '%s': unknown dtype %d",
                  name_of(t), (int)t->dtype);
@@ -159,39 +160,39 @@ weft_status wefti_transfer_check(const wefti_transfer *t) {
         WEFT_REQUIRE(t->ranks[m] > (m ? t->ranks[m - 1] : -1), WEFT_E_ARG,
                      "transfer '%s': ranks ascend, member %d is rank %d after %d", name_of(t), m,
                      t->ranks[m], m ? t->ranks[m - 1] : -1);
-        WEFT_TRY(check_boxes(t, m));
+        WEFT_TRY(check_regions(t, m));
     }
     bool all_have = t->reduction != WEFTI_REDUCE_NONE &&
                     (t->kind == WEFTI_TRANSFER_ALL_REDUCE || t->kind == WEFTI_TRANSFER_REDUCE ||
                      t->kind == WEFTI_TRANSFER_REDUCE_SCATTER);
-    boxes rest = {0};
+    regions rest = {0};
     weft_status status = WEFT_OK;
     for (int32_t m = 0; m < t->members && status >= 0; m++) {
         if (!elems(t, &t->want[m])) continue;
         if (all_have)
             for (int32_t from = 0; from < t->members && status >= 0; from++)
                 status = must_have(t, from, m);
-        else if (!m || !wefti_boxes_equal(&t->want[m], &t->want[m - 1], t->rank))
+        else if (!m || !wefti_regions_equal(&t->want[m], &t->want[m - 1], t->rank))
             status = check_covered(t, m, &rest);
     }
-    wefti_free(rest.box);
+    wefti_free(rest.region);
     if (status < 0) return wefti_note(status, __func__, __FILE__, __LINE__);
     return WEFT_OK;
 }
 
 weft_status wefti_transfer_clone(const wefti_transfer *t, wefti_transfer **out) {
     size_t members = (size_t)t->members, name = t->name ? strlen(t->name) + 1 : 0;
-    size_t boxes_bytes = members * sizeof(wefti_box);
-    size_t bytes = sizeof *t + 2 * boxes_bytes + members * sizeof *t->ranks + name;
+    size_t regions_bytes = members * sizeof(wefti_region);
+    size_t bytes = sizeof *t + 2 * regions_bytes + members * sizeof *t->ranks + name;
     char *block = wefti_alloc(bytes);
     WEFT_REQUIRE(block, WEFT_E_NOMEM, "no memory for a transfer of %d members", t->members);
     wefti_transfer *copy = (wefti_transfer *)block;
     *copy = *t;
-    copy->have = (wefti_box *)(block + sizeof *t);
+    copy->have = (wefti_region *)(block + sizeof *t);
     copy->want = copy->have + members;
     copy->ranks = (int32_t *)(copy->want + members);
-    memcpy(copy->have, t->have, boxes_bytes);
-    memcpy(copy->want, t->want, boxes_bytes);
+    memcpy(copy->have, t->have, regions_bytes);
+    memcpy(copy->want, t->want, regions_bytes);
     memcpy(copy->ranks, t->ranks, members * sizeof *t->ranks);
     if (name) {
         char *text = (char *)(copy->ranks + members);
@@ -207,8 +208,8 @@ bool wefti_transfer_equal(const wefti_transfer *a, const wefti_transfer *b) {
         a->rank != b->rank || a->members != b->members)
         return false;
     for (int32_t m = 0; m < a->members; m++)
-        if (a->ranks[m] != b->ranks[m] || !wefti_boxes_equal(&a->have[m], &b->have[m], a->rank) ||
-            !wefti_boxes_equal(&a->want[m], &b->want[m], a->rank))
+        if (a->ranks[m] != b->ranks[m] || !wefti_regions_equal(&a->have[m], &b->have[m], a->rank) ||
+            !wefti_regions_equal(&a->want[m], &b->want[m], a->rank))
             return false;
     return true;
 }
@@ -218,10 +219,10 @@ uint64_t wefti_transfer_channel(const wefti_transfer *t) {
     return wefti_digest_bytes(digest, t->ranks, (size_t)t->members * sizeof *t->ranks);
 }
 
-static uint64_t digest_box(uint64_t digest, const wefti_box *box, int rank) {
+static uint64_t digest_region(uint64_t digest, const wefti_region *region, int rank) {
     for (int d = 0; d < rank; d++)
-        digest = wefti_digest_number(wefti_digest_number(digest, (uint64_t)box->begin[d]),
-                                     (uint64_t)box->size[d]);
+        digest = wefti_digest_number(wefti_digest_number(digest, (uint64_t)region->begin[d]),
+                                     (uint64_t)region->size[d]);
     return digest;
 }
 
@@ -231,7 +232,7 @@ uint64_t wefti_transfer_digest(const wefti_transfer *t) {
     digest = wefti_digest_number(digest, (uint64_t)t->members);
     for (int32_t m = 0; m < t->members; m++) {
         digest = wefti_digest_number(digest, (uint64_t)t->ranks[m]);
-        digest = digest_box(digest_box(digest, &t->have[m], t->rank), &t->want[m], t->rank);
+        digest = digest_region(digest_region(digest, &t->have[m], t->rank), &t->want[m], t->rank);
     }
     return digest;
 }

@@ -1,10 +1,10 @@
 /* A transfer: one collective, fully described. Every form of communication is the same statement:
- * each member of a group has a box of a tensor and wants a box of it. With no reduction a wanted
- * element comes from a member that has it (oneself first, then the lowest in the list); with a
- * reduction it is the sum, maximum, minimum or product over all members that have it, in the order
- * of the list, so that all get the same bits. What is commonly called all-reduce, all-gather,
- * reduce-scatter, all-to-all, send, ring shift and halo exchange differ only in the boxes; the kind
- * is kept for cost, for reports, and for engines that have a faster road for it. */
+ * each member of a group has a region of a tensor and wants a region of it. With no reduction a
+ * wanted element comes from a member that has it (oneself first, then the lowest in the list); with
+ * a reduction it is the sum, maximum, minimum or product over all members that have it, in the
+ * order of the list, so that all get the same bits. What is commonly called all-reduce, all-gather,
+ * reduce-scatter, all-to-all, send, ring shift and halo exchange differ only in the regions; the
+ * kind is kept for cost, for reports, and for engines that have a faster road for it. */
 #ifndef WEFTI_TRANSFER_H
 #define WEFTI_TRANSFER_H
 
@@ -50,11 +50,11 @@ typedef struct wefti_transfer {
     wefti_transfer_kind kind;
     wefti_reduction reduction;
     weft_dtype dtype;
-    int rank;               /* dimensions of the boxes */
-    int32_t members;        /* of the group */
-    int32_t me;             /* this device's place in it */
-    int32_t *ranks;         /* world ranks, ascending */
-    wefti_box *have, *want; /* per member; all sizes 0: nothing */
+    int rank;                  /* dimensions of the regions */
+    int32_t members;           /* of the group */
+    int32_t me;                /* this device's place in it */
+    int32_t *ranks;            /* world ranks, ascending */
+    wefti_region *have, *want; /* per member; all sizes 0: nothing */
     uint64_t tag;     /* transfers of one group are matched in order among those of equal tag */
     const char *name; /* of what is moved: "h.3.attn.c_proj", for messages; may be NULL */
 } wefti_transfer;
@@ -64,11 +64,11 @@ typedef struct wefti_transfer {
  * (a ring). */
 int64_t wefti_transfer_bytes(const wefti_transfer *t);
 /* Legal: ranks ascending, `me` among them, all that is wanted is had (by all that must, for
- * reductions), boxes not negative. */
+ * reductions), regions not negative. */
 weft_status wefti_transfer_check(const wefti_transfer *t) WEFT_CHECKED;
 weft_status wefti_transfer_clone(const wefti_transfer *t,
                                  wefti_transfer **out) WEFT_CHECKED; /* one block; wefti_free */
-bool wefti_boxes_equal(const wefti_box *a, const wefti_box *b, int rank);
+bool wefti_regions_equal(const wefti_region *a, const wefti_region *b, int rank);
 /* Equal in all but `me`, `name` and `tag`. */
 bool wefti_transfer_equal(const wefti_transfer *a, const wefti_transfer *b);
 /* A digest of what is then equal, and one of ranks and tag: transfers of one channel are matched in
@@ -76,9 +76,9 @@ bool wefti_transfer_equal(const wefti_transfer *a, const wefti_transfer *b);
 uint64_t wefti_transfer_digest(const wefti_transfer *t);
 uint64_t wefti_transfer_channel(const wefti_transfer *t);
 
-/* Copy box `part` from an array that is box `from` to one that is box `to`; boxes in coordinates of
- * the whole; part lies in both. */
-void wefti_box_copy(const wefti_box *part, const wefti_box *from, const void *source,
-                    const wefti_box *to, void *destination, int rank, size_t element_bytes);
+/* Copy region `part` from an array that is region `from` to one that is region `to`; regions in
+ * coordinates of the whole; part lies in both. */
+void wefti_region_copy(const wefti_region *part, const wefti_region *from, const void *source,
+                       const wefti_region *to, void *destination, int rank, size_t element_bytes);
 
 #endif

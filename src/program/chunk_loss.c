@@ -251,7 +251,8 @@ static weft_status chunk_transfer(const region *r, wefti_partition *part, const 
     int32_t index, node;
     WEFT_TRY(wefti_transfer_clone(transfer_of(r, n), &t));
     t->rank = 1;
-    for (int32_t m = 0; m < t->members; m++) t->have[m] = t->want[m] = (wefti_box){.size = {rows}};
+    for (int32_t m = 0; m < t->members; m++)
+        t->have[m] = t->want[m] = (wefti_region){.size = {rows}};
     WEFT_TRY(wefti_partition_add(part, t, &index));
     wefti_attr attrs[] = {
         WEFTI_I("index", index), WEFTI_N("shape", ((wefti_ints){1, {rows}})), {0}};

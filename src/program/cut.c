@@ -92,8 +92,8 @@ int wefti_cut_factor(const wefti_cut *c, const char *name) {
 
 static int64_t begin_of(const wefti_cut *c, const wefti_layout *layout, const weft_desc *desc,
                         int d) {
-    wefti_box box;
-    wefti_layout_box(layout, mesh_of(c), desc, c->w->p->rank, &box);
+    wefti_region box;
+    wefti_layout_region(layout, mesh_of(c), desc, c->w->p->rank, &box);
     return box.begin[d];
 }
 
@@ -210,8 +210,8 @@ static weft_status new_transfer(wefti_cut *c, wefti_axes axes, const weft_desc *
     int32_t members = wefti_mesh_product(mesh_of(c), axes);
     WEFT_REQUIRE(members <= 1024, WEFT_E_NO_IMPL, "a group of %d devices", members);
     (void)wefti_mesh_group(mesh_of(c), c->w->p->rank, axes, ranks);
-    wefti_box *boxes;
-    WEFT_NEW_ARRAY(boxes, wefti_box, 2 * members);
+    wefti_region *boxes;
+    WEFT_NEW_ARRAY(boxes, wefti_region, 2 * members);
     wefti_transfer shape = {.kind = kind,
                             .reduction = reduction,
                             .dtype = desc->dtype,
@@ -252,8 +252,8 @@ static weft_desc desc_of(const wefti_cut *c, weft_value v) {
     return weft_value_desc(c->w->p->graph, v);
 }
 
-static void box_of_desc(const weft_desc *desc, wefti_box *out) {
-    *out = (wefti_box){0};
+static void box_of_desc(const weft_desc *desc, wefti_region *out) {
+    *out = (wefti_region){0};
     for (int d = 0; d < desc->rank; d++) out->size[d] = desc->shape[d];
 }
 
@@ -402,7 +402,7 @@ weft_value wefti_cut_exchange_add(wefti_cut *c, weft_value value, int dim, int f
 
 weft_value wefti_cut_transfer(wefti_cut *c, weft_value value, uint32_t factors,
                               wefti_transfer_kind kind, wefti_reduction reduction, int rank,
-                              const wefti_box *have, const wefti_box *want) {
+                              const wefti_region *have, const wefti_region *want) {
     if (!wefti_graph_ok(c->w->p->graph)) return WEFT_NO_VALUE;
     weft_desc desc = desc_of(c, value);
     wefti_transfer *t;
@@ -424,7 +424,7 @@ wefti_cut_ranks wefti_cut_world(const wefti_cut *c) {
 
 weft_value wefti_cut_among(wefti_cut *c, weft_value value, int32_t members, int32_t *ranks,
                            int32_t me, wefti_transfer_kind kind, wefti_reduction reduction,
-                           int rank, wefti_box *have, wefti_box *want) {
+                           int rank, wefti_region *have, wefti_region *want) {
     if (!wefti_graph_ok(c->w->p->graph)) return WEFT_NO_VALUE;
     wefti_transfer *t, shape = {.kind = kind,
                                 .reduction = reduction,

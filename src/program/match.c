@@ -259,8 +259,8 @@ static weft_status check_legal(const wefti_match *m) {
     return WEFT_OK;
 }
 
-static bool fits(const weft_desc *desc, const wefti_transfer *t, const wefti_box *box) {
-    int64_t elems = wefti_box_elems(box, t->rank);
+static bool fits(const weft_desc *desc, const wefti_transfer *t, const wefti_region *box) {
+    int64_t elems = wefti_region_elems(box, t->rank);
     return desc ? weft_desc_elems(desc) == elems && (elems == 0 || desc->dtype == t->dtype)
                 : elems == 0;
 }

@@ -27,14 +27,14 @@ static void add_transfer(wefti_text *text, const wefti_match_side *s) {
                    wefti_transfer_kind_text(t->kind), *reduction ? " " : "", reduction,
                    wefti_transfer_name(s->step, s->code, t, name, sizeof name),
                    weft_dtype_text(t->dtype),
-                   wefti_bytes_text(wefti_box_elems(&t->have[t->me], t->rank) * size, have),
-                   wefti_bytes_text(wefti_box_elems(&t->want[t->me], t->rank) * size, want));
+                   wefti_bytes_text(wefti_region_elems(&t->have[t->me], t->rank) * size, have),
+                   wefti_bytes_text(wefti_region_elems(&t->want[t->me], t->rank) * size, want));
     add_ranks(text, t->members, t->ranks);
     if (t->tag) wefti_text_add(text, ", tag %llu", (unsigned long long)t->tag);
     wefti_text_add(text, ")");
 }
 
-static void add_box(wefti_text *text, const wefti_box *box, int rank) {
+static void add_box(wefti_text *text, const wefti_region *box, int rank) {
     wefti_text_add(text, "[");
     for (int d = 0; d < rank; d++)
         wefti_text_add(text, "%s%lld:%lld", d ? ", " : "", (long long)box->begin[d],
@@ -42,7 +42,7 @@ static void add_box(wefti_text *text, const wefti_box *box, int rank) {
     wefti_text_add(text, "]");
 }
 
-static bool same_box(const wefti_box *a, const wefti_box *b, int rank) {
+static bool same_box(const wefti_region *a, const wefti_region *b, int rank) {
     for (int d = 0; d < rank; d++)
         if (a->begin[d] != b->begin[d] || a->size[d] != b->size[d]) return false;
     return true;

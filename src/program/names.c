@@ -93,8 +93,8 @@ wefti_operand_info wefti_cell_operand(const wefti_program *p, const wefti_cell_u
     return info;
 }
 
-static int64_t bytes_of(const wefti_transfer *t, const wefti_box *box) {
-    return wefti_box_elems(box, t->rank) * (int64_t)weft_dtype_bytes(t->dtype);
+static int64_t bytes_of(const wefti_transfer *t, const wefti_region *box) {
+    return wefti_region_elems(box, t->rank) * (int64_t)weft_dtype_bytes(t->dtype);
 }
 
 bool wefti_step_transfer_next(const wefti_program *p, const wefti_step *step, int32_t *at,

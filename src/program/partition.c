@@ -62,7 +62,7 @@ static const weft_op_def *op_named(const wefti_walk *w, const char *name) {
     return wefti_op_find(w->p->graph->ops, name);
 }
 
-static weft_status emit_slices(wefti_walk *w, const wefti_box *have, const wefti_box *want,
+static weft_status emit_slices(wefti_walk *w, const wefti_region *have, const wefti_region *want,
                                int rank, int32_t *local) {
     for (int d = 0; d < rank; d++) {
         if (have->begin[d] == want->begin[d] && have->size[d] == want->size[d]) continue;
@@ -134,9 +134,9 @@ static weft_status emit_move(wefti_walk *w, const weft_desc *whole, const wefti_
     const wefti_mesh *mesh = &w->p->mesh;
     if (move->kind == WEFTI_MOVE_TO_PARTIAL) return emit_partial(w, move, local);
     if (move->kind == WEFTI_MOVE_SLICE) {
-        wefti_box have, want;
-        wefti_layout_box(from, mesh, whole, w->p->rank, &have);
-        wefti_layout_box(&move->to, mesh, whole, w->p->rank, &want);
+        wefti_region have, want;
+        wefti_layout_region(from, mesh, whole, w->p->rank, &have);
+        wefti_layout_region(&move->to, mesh, whole, w->p->rank, &want);
         return emit_slices(w, &have, &want, whole->rank, local);
     }
     wefti_transfer *t;

@@ -101,11 +101,11 @@ static weft_status side_of(wefti_program_builder *b, int32_t stage, stage_side *
 
 /* The boxes of all devices of a stage, from place `first` on. */
 static void add_side(const stage_side *side, int32_t v, const weft_desc *whole, int32_t first,
-                     int32_t *ranks, wefti_box *boxes) {
+                     int32_t *ranks, wefti_region *boxes) {
     for (int32_t i = 0; i < wefti_mesh_size(&side->mesh); i++) {
         ranks[first + i] = side->mesh.first + i;
-        wefti_layout_box(&side->spread[v].use, &side->mesh, whole, ranks[first + i],
-                         &boxes[first + i]);
+        wefti_layout_region(&side->spread[v].use, &side->mesh, whole, ranks[first + i],
+                            &boxes[first + i]);
         if (whole->rank == 0) boxes[first + i].size[0] = 1; /* see below */
     }
 }
@@ -116,14 +116,14 @@ static weft_status pair_boxes(wefti_program_builder *b, int32_t v, const stage_s
     int32_t place = b->p->rank - b->p->mesh.first;
     int32_t from = sender->mesh.first + place, to = receiver->mesh.first + place;
     const weft_desc *whole = &b->root->values[v].desc;
-    wefti_box box;
+    wefti_region box;
     t->members = 2;
     WEFT_TRY(wefti_build_array(b, 2, sizeof *t->ranks, &t->ranks));
     WEFT_TRY(wefti_build_array(b, 4, sizeof *t->have, &t->have));
     t->want = t->have + 2;
     t->ranks[0] = from < to ? from : to;
     t->ranks[1] = from < to ? to : from;
-    wefti_layout_box(&b->spread[v].use, &b->p->mesh, whole, b->p->rank, &box);
+    wefti_layout_region(&b->spread[v].use, &b->p->mesh, whole, b->p->rank, &box);
     if (whole->rank == 0) box.size[0] = 1; /* without dimensions no box could be empty */
     t->have[t->ranks[0] == from ? 0 : 1] = box;
     t->want[t->ranks[0] == to ? 0 : 1] = box;
@@ -450,7 +450,7 @@ static weft_status tie_boxes(wefti_program_builder *b, int32_t value, const user
         const wefti_layout *layout = &side.spread[value].state;
         for (int32_t i = same ? place : 0; i < wefti_mesh_size(&side.mesh); i++) {
             int32_t m = t->members++, rank = t->ranks[m] = side.mesh.first + i;
-            wefti_layout_box(layout, &side.mesh, whole, rank, &t->want[m]);
+            wefti_layout_region(layout, &side.mesh, whole, rank, &t->want[m]);
             if (whole->rank == 0) t->want[m].size[0] = 1; /* as above */
             if (users->gives[s] && (same || wefti_layout_counts(layout, &side.mesh, rank)))
                 t->have[m] = t->want[m];
@@ -488,7 +488,7 @@ weft_status wefti_pipeline_tie(wefti_program_builder *b, wefti_section s, int32_
                                .name = b->root->values[value].name};
     int32_t index, sum;
     WEFT_TRY(tie_boxes(b, value, &users, &t));
-    bool gives = wefti_box_elems(&t.have[t.me], t.rank) > 0;
+    bool gives = wefti_region_elems(&t.have[t.me], t.rank) > 0;
     WEFT_TRY(wefti_transfer_clone(&t, &kept));
     WEFT_TRY(wefti_partition_add(b->part, kept, &index));
     WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&here),

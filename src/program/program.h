@@ -261,13 +261,13 @@ weft_status wefti_program_build(const wefti_program_spec *spec, wefti_program **
 void wefti_program_destroy(wefti_program *program);
 const wefti_tensor *wefti_program_tensor(const wefti_program *program, const char *name);
 /* The box of the whole that lies here. */
-static inline void wefti_program_box(const wefti_program *program, const wefti_tensor *tensor,
-                                     wefti_box *out) {
+static inline void wefti_program_region(const wefti_program *program, const wefti_tensor *tensor,
+                                        wefti_region *out) {
     if (program->mesh.axes) {
-        wefti_layout_box(&tensor->layout, &program->mesh, &tensor->whole, program->rank, out);
+        wefti_layout_region(&tensor->layout, &program->mesh, &tensor->whole, program->rank, out);
         return;
     }
-    *out = (wefti_box){0};
+    *out = (wefti_region){0};
     for (int d = 0; d < tensor->whole.rank; d++) out->size[d] = tensor->whole.shape[d];
 }
 

@@ -116,9 +116,9 @@ static int64_t piece_offset(const wefti_program_builder *b, int32_t value) {
     const wefti_spread *x = &b->spread[value];
     const weft_desc *desc = &b->root->values[value].desc;
     if (!b->part || wefti_layout_equal(&x->storage, &x->state)) return 0;
-    wefti_box stored, piece;
-    wefti_layout_box(&x->storage, &b->p->mesh, desc, b->p->rank, &stored);
-    wefti_layout_box(&x->state, &b->p->mesh, desc, b->p->rank, &piece);
+    wefti_region stored, piece;
+    wefti_layout_region(&x->storage, &b->p->mesh, desc, b->p->rank, &stored);
+    wefti_layout_region(&x->state, &b->p->mesh, desc, b->p->rank, &piece);
     int64_t offset = 0, before = 1;
     bool one_run = true;
     for (int d = 0; d < desc->rank; d++) {

@@ -25,7 +25,7 @@ struct wefti_agreement {
     weft_world *world;
     int32_t size, me;
     int32_t *ranks; /* 0, 1, ... */
-    wefti_box *have, *want;
+    wefti_region *have, *want;
     wefti_endpoint *card;          /* WEFTI_CARD_BYTES of each to all */
     char *cards;                   /* [size + 1]: all, and this rank's own */
     struct order_card *orders;     /* [size] */
@@ -46,8 +46,8 @@ weft_status wefti_give_up(weft_world *world, weft_status status) {
     return status;
 }
 
-static wefti_box range(int64_t begin, int64_t size) {
-    return (wefti_box){.begin = {begin}, .size = {size}};
+static wefti_region range(int64_t begin, int64_t size) {
+    return (wefti_region){.begin = {begin}, .size = {size}};
 }
 
 weft_status wefti_across_bind(wefti_agreement *a, const wefti_across *what, wefti_endpoint **out) {
@@ -67,8 +67,8 @@ weft_status wefti_across_bind(wefti_agreement *a, const wefti_across *what, weft
 weft_status wefti_across_run(wefti_agreement *a, const wefti_across *what, const void *source,
                              void *destination) {
     wefti_endpoint *endpoint;
-    bool gives = wefti_box_elems(&what->have[a->me], what->rank) > 0;
-    bool takes = wefti_box_elems(&what->want[a->me], what->rank) > 0;
+    bool gives = wefti_region_elems(&what->have[a->me], what->rank) > 0;
+    bool takes = wefti_region_elems(&what->want[a->me], what->rank) > 0;
     WEFT_TRY(wefti_across_bind(a, what, &endpoint));
     weft_status status =
         wefti_comm_run(endpoint, gives ? source : NULL, takes ? destination : NULL);

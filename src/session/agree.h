@@ -51,7 +51,7 @@ typedef struct wefti_across {
     wefti_transfer_kind kind;
     weft_dtype dtype;
     int rank;
-    wefti_box *have, *want;
+    wefti_region *have, *want;
     const char *name;
 } wefti_across;
 weft_status wefti_across_bind(wefti_agreement *a, const wefti_across *what,

@@ -94,11 +94,11 @@ weft_status wefti_session_look_up(const weft_session *s, int program, const char
 void wefti_view_give(const weft_session *s, wefti_view *view, int index, wefti_given how);
 weft_status wefti_view_check_given(const weft_session *s, int program) WEFT_CHECKED;
 void wefti_view_take(wefti_view *view);
-static inline wefti_box wefti_site_box(const wefti_site *site, const wefti_tensor *tensor) {
-    wefti_box box = {{0}, {0}};
+static inline wefti_region wefti_site_region(const wefti_site *site, const wefti_tensor *tensor) {
+    wefti_region box = {{0}, {0}};
     if (site->facts.mesh.axes)
-        wefti_layout_box(&tensor->layout, &site->facts.mesh, &tensor->whole, site->facts.rank,
-                         &box);
+        wefti_layout_region(&tensor->layout, &site->facts.mesh, &tensor->whole, site->facts.rank,
+                            &box);
     else
         for (int d = 0; d < tensor->whole.rank; d++) box.size[d] = tensor->whole.shape[d];
     return box;

@@ -24,7 +24,7 @@ static weft_status digest_own(comparison *c) {
         if (t->role != WEFTI_TENSOR_PARAM) continue;
         WEFT_TRY(wefti_session_pieces(c->session, 0, (int)i, pieces, &count));
         for (int32_t p = 0; p < count; p++) {
-            size_t bytes = (size_t)wefti_box_elems(&pieces[p].box, t->whole.rank) *
+            size_t bytes = (size_t)wefti_region_elems(&pieces[p].box, t->whole.rank) *
                            weft_dtype_bytes(t->whole.dtype);
             if (pieces[p].data)
                 *digest_at(c, pieces[p].rank, i) = wefti_digest_bytes(5, pieces[p].data, bytes);
@@ -54,7 +54,8 @@ static int32_t agreeing(const comparison *c, int64_t tensor, int32_t count, int3
     int32_t agree = 0;
     *out_replicas = 0;
     for (int32_t q = 0; q < count; q++) {
-        if (!wefti_boxes_equal(&pieces[p].box, &pieces[q].box, c->view->tensors[tensor].whole.rank))
+        if (!wefti_regions_equal(&pieces[p].box, &pieces[q].box,
+                                 c->view->tensors[tensor].whole.rank))
             continue;
         ++*out_replicas;
         agree += *digest_at(c, pieces[p].rank, tensor) == *digest_at(c, pieces[q].rank, tensor);
@@ -76,8 +77,8 @@ static weft_status judge(const comparison *c, int64_t tensor) {
     }
     if (wrong < 0) return WEFT_OK;
     int32_t other = 0; /* whom it is compared with: the first that differs */
-    while (!wefti_boxes_equal(&pieces[wrong].box, &pieces[other].box,
-                              c->view->tensors[tensor].whole.rank) ||
+    while (!wefti_regions_equal(&pieces[wrong].box, &pieces[other].box,
+                                c->view->tensors[tensor].whole.rank) ||
            *digest_at(c, pieces[wrong].rank, tensor) == *digest_at(c, pieces[other].rank, tensor))
         other++;
     WEFT_FAIL(WEFT_E_MISMATCH,

@@ -16,7 +16,7 @@ int wefti_session_number(const weft_session *session, int program, int32_t rank,
 /* Where a tensor lies: a box of it, contiguous, on one device. */
 typedef struct wefti_session_piece {
     int32_t rank;
-    wefti_box box;
+    wefti_region box;
     void *data;  /* NULL: of another process */
     bool counts; /* boxes of those that count cover the tensor, each element once */
     bool term; /* does not count, but what lies here is to be added (or maximised) for the value */

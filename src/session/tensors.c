@@ -37,25 +37,25 @@ static weft_status locate_together(weft_session *s, int program, const char *nam
     return s->world ? wefti_agree(s->agreement, status) : status;
 }
 
-static wefti_box box_of(const weft_desc *whole) {
-    wefti_box box = {{0}, {0}};
+static wefti_region box_of(const weft_desc *whole) {
+    wefti_region box = {{0}, {0}};
     for (int d = 0; d < whole->rank; d++) box.size[d] = whole->shape[d];
     return box;
 }
 
 /* The part of `box` that each device here has, out of `data`, which is the box. */
 static void scatter(const weft_desc *whole, const wefti_session_piece *pieces, int32_t count,
-                    const wefti_box *box, const void *data) {
+                    const wefti_region *box, const void *data) {
     for (int32_t i = 0; i < count; i++) {
-        wefti_box part;
-        if (pieces[i].data && wefti_box_intersect(box, &pieces[i].box, whole->rank, &part))
-            wefti_box_copy(&part, box, data, &pieces[i].box, pieces[i].data, whole->rank,
-                           weft_dtype_bytes(whole->dtype));
+        wefti_region part;
+        if (pieces[i].data && wefti_region_intersect(box, &pieces[i].box, whole->rank, &part))
+            wefti_region_copy(&part, box, data, &pieces[i].box, pieces[i].data, whole->rank,
+                              weft_dtype_bytes(whole->dtype));
     }
 }
 
 static int64_t piece_bytes(const weft_desc *whole, const wefti_session_piece *piece) {
-    return wefti_box_elems(&piece->box, whole->rank) * (int64_t)weft_dtype_bytes(whole->dtype);
+    return wefti_region_elems(&piece->box, whole->rank) * (int64_t)weft_dtype_bytes(whole->dtype);
 }
 
 /* What is fed is used. */
@@ -73,7 +73,7 @@ weft_status weft_session_feed(weft_session *s, int program, const char *name, co
     int32_t count;
     WEFT_TRY(locate(s, program, name, data, bytes, &v, &index, &count));
     const wefti_view_tensor *t = &v->tensors[index];
-    wefti_box box = box_of(&t->whole);
+    wefti_region box = box_of(&t->whole);
     bool input = t->role == WEFTI_TENSOR_INPUT;
     if (input) scatter(&t->whole, pieces, count, &box, data);
     for (int32_t i = 0; i < count && input; i++)
@@ -146,7 +146,7 @@ weft_status weft_session_feed_local(weft_session *s, int program, const char *na
 /* out += piece, or the larger of both, row by row. */
 static void add_term(const weft_desc *whole, const wefti_session_piece *piece, bool largest,
                      void *out) {
-    int64_t strides[WEFT_MAX_RANK], elems = wefti_box_elems(&piece->box, whole->rank);
+    int64_t strides[WEFT_MAX_RANK], elems = wefti_region_elems(&piece->box, whole->rank);
     wefti_strides(whole, strides);
     for (int64_t e = 0; e < elems; e++) {
         int64_t rest = e, at = 0;
@@ -161,26 +161,26 @@ static void add_term(const weft_desc *whole, const wefti_session_piece *piece, b
 
 /* ---- across processes ---- */
 
-static wefti_box none(void) {
-    return (wefti_box){{0}, {0}};
+static wefti_region none(void) {
+    return (wefti_region){{0}, {0}};
 }
 
 /* Boxes of one transfer over all ranks; scalars have one dimension. */
 typedef struct crossing {
     wefti_across across;
-    wefti_box *boxes; /* [2 * devices] */
+    wefti_region *boxes; /* [2 * devices] */
 } crossing;
 
 static weft_status begin_crossing(const weft_session *s, const wefti_view_tensor *t,
                                   wefti_transfer_kind kind, crossing *out) {
-    WEFT_NEW_ARRAY(out->boxes, wefti_box, 2 * s->devices);
+    WEFT_NEW_ARRAY(out->boxes, wefti_region, 2 * s->devices);
     out->across =
         (wefti_across){kind,       t->whole.dtype,          t->whole.rank ? t->whole.rank : 1,
                        out->boxes, out->boxes + s->devices, t->name};
     return WEFT_OK;
 }
 
-static wefti_box one_dimension_at_least(const weft_desc *whole, wefti_box box) {
+static wefti_region one_dimension_at_least(const weft_desc *whole, wefti_region box) {
     if (whole->rank == 0) box.size[0] = 1;
     return box;
 }
@@ -220,7 +220,7 @@ static weft_status read_term(weft_session *s, const wefti_view_tensor *t,
     WEFT_REQUIRE(copy.data, WEFT_E_NOMEM, "no memory to read '%s'", t->name);
     weft_status status = begin_crossing(s, t, WEFTI_TRANSFER_BROADCAST, &c);
     if (status >= 0) {
-        wefti_box box = one_dimension_at_least(&t->whole, piece->box);
+        wefti_region box = one_dimension_at_least(&t->whole, piece->box);
         for (int32_t r = 0; r < s->devices; r++) {
             c.across.have[r] = r == piece->rank ? box : none();
             c.across.want[r] = box;
@@ -235,14 +235,14 @@ static weft_status read_term(weft_session *s, const wefti_view_tensor *t,
 
 /* Elements [first, first + count), a box of the whole, to rank 0. */
 static weft_status collect(weft_session *s, const wefti_view_tensor *t, int32_t pieces,
-                           const wefti_box *slab, void *out) {
+                           const wefti_region *slab, void *out) {
     const unsigned char *mine = NULL;
     crossing c;
     WEFT_TRY(begin_crossing(s, t, WEFTI_TRANSFER_GATHER, &c));
     for (int32_t i = 0; i < pieces; i++) {
         const wefti_session_piece *p = &s->pieces[i];
-        wefti_box part;
-        if (!p->counts || !wefti_box_intersect(slab, &p->box, t->whole.rank, &part)) continue;
+        wefti_region part;
+        if (!p->counts || !wefti_region_intersect(slab, &p->box, t->whole.rank, &part)) continue;
         c.across.have[p->rank] = one_dimension_at_least(&t->whole, part);
         if (!p->data) continue;
         int64_t at = 0; /* contiguous there, as the slab is in the whole */
@@ -264,7 +264,7 @@ weft_status wefti_session_collect(weft_session *s, int program, int index, int64
     const wefti_view_tensor *t = &v->tensors[index];
     WEFT_TRY(wefti_session_pieces(s, program, index, s->pieces, &pieces));
     for (int64_t at = 0, part; at < count; at += part) {
-        wefti_box slab;
+        wefti_region slab;
         int64_t offset = at * (int64_t)weft_dtype_bytes(t->whole.dtype); /* `out`: of rank 0 only */
         part = wefti_slab(&t->whole, first + at, count - at, &slab);
         WEFT_TRY(wefti_give_up(s->world,
@@ -315,7 +315,7 @@ static weft_status move_rows(weft_session *s, const wefti_view_tensor *t, int32_
     }
     for (int32_t i = 0; i < count; i++) {
         if (s->pieces[i].data) mine = &s->pieces[i];
-        if (wefti_box_elems(&s->pieces[i].box, t->whole.rank))
+        if (wefti_region_elems(&s->pieces[i].box, t->whole.rank))
             c.across.want[s->pieces[i].rank] = s->pieces[i].box;
     }
     size_t all = (size_t)s->devices * sizeof *c.boxes;
@@ -361,12 +361,12 @@ weft_status weft_session_read(weft_session *s, int program, const char *name, vo
     int32_t count;
     WEFT_TRY(locate_together(s, program, name, data, bytes, &v, &index, &count));
     const wefti_view_tensor *t = &v->tensors[index];
-    wefti_box box = box_of(&t->whole);
+    wefti_region box = box_of(&t->whole);
     if (s->world) WEFT_TRY(wefti_give_up(s->world, read_counted(s, v, index, count, data)));
     for (int32_t i = 0; i < count && !s->world; i++)
         if (pieces[i].counts)
-            wefti_box_copy(&pieces[i].box, &pieces[i].box, pieces[i].data, &box, data,
-                           t->whole.rank, weft_dtype_bytes(t->whole.dtype));
+            wefti_region_copy(&pieces[i].box, &pieces[i].box, pieces[i].data, &box, data,
+                              t->whole.rank, weft_dtype_bytes(t->whole.dtype));
     for (int32_t i = 0; i < count; i++) {
         if (!pieces[i].term) continue;
         int32_t r = pieces[i].rank;
@@ -390,7 +390,7 @@ weft_status weft_session_write(weft_session *s, int program, const char *name, c
     bool terms = false;
     WEFT_TRY(locate_together(s, program, name, data, bytes, &v, &index, &count));
     for (int32_t i = 0; i < count; i++) terms |= pieces[i].term;
-    wefti_box box = box_of(&v->tensors[index].whole);
+    wefti_region box = box_of(&v->tensors[index].whole);
     if (!terms) scatter(&v->tensors[index].whole, pieces, count, &box, data);
     wefti_view_give(s, v, index, WEFTI_GIVEN_ONCE);
     WEFT_REQUIRE(!terms, WEFT_E_ARG,
@@ -409,7 +409,7 @@ static weft_status fill_pieces(const weft_desc *whole, const wefti_session_piece
     void *buffer = wefti_alloc(FILL_BYTES);
     WEFT_REQUIRE(buffer, WEFT_E_NOMEM, "no memory to cut a tensor into pieces");
     for (int64_t at = 0; at < count && status == WEFT_OK; at += part) {
-        wefti_box box;
+        wefti_region box;
         part = wefti_slab(whole, first + at, count - at < most ? count - at : most, &box);
         status = source(context, at, part, buffer);
         if (status == WEFT_OK) scatter(whole, pieces, piece_count, &box, buffer);
@@ -426,7 +426,7 @@ static weft_status fill_across(weft_session *s, const weft_desc *whole, int32_t 
     void *room;
     WEFT_TRY(wefti_spread_room(s->agreement, &room));
     for (int64_t at = 0; at < count; at += part) {
-        wefti_box box;
+        wefti_region box;
         part = wefti_slab(whole, first + at, count - at < most ? count - at : most, &box);
         weft_status status = s->me == 0 ? source(context, at, part, room) : WEFT_OK;
         WEFT_TRY(wefti_spread(s->agreement, status, part * size));

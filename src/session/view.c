@@ -386,7 +386,7 @@ weft_status wefti_session_pieces(weft_session *s, int program, int index, wefti_
             wefti_session_has(s, r)
                 ? wefti_rank_device_memory(wefti_workers_device(s->workers, r)) + t->offset
                 : NULL;
-        piece->box = wefti_site_box(site, t);
+        piece->box = wefti_site_region(site, t);
         bool same = mesh->first == owner->first,
              first = !mesh->axes || wefti_layout_counts(&t->layout, mesh, r),
              added = !same && is_gradient(t);

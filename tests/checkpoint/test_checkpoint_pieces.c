@@ -25,10 +25,10 @@ static void slabs_are_what_memory_holds(void **state) {
         int64_t first = (int64_t)roll(&at, (uint64_t)elems), boxes = 0;
         int64_t most = 1 + (int64_t)roll(&at, (uint64_t)elems + 3);
         for (int64_t next = first; next < elems; boxes++) {
-            wefti_box box;
+            wefti_region box;
             int64_t count = wefti_slab(&whole, next, most, &box);
             assert_true(count >= 1 && count <= most);
-            assert_int_equal(wefti_box_elems(&box, whole.rank), count);
+            assert_int_equal(wefti_region_elems(&box, whole.rank), count);
             for (int64_t e = 0; e < count; e++) {
                 int64_t place = 0, rest = e;
                 for (int d = whole.rank - 1; d >= 0; rest /= box.size[d--])
@@ -49,24 +49,24 @@ typedef struct cut {
 } cut;
 
 /* Cut a dimension in up to four parts, then each of them on. */
-static void cut_box(cut *c, const weft_desc *whole, const unsigned char *data, wefti_box box, int d,
-                    uint64_t *at) {
+static void cut_box(cut *c, const weft_desc *whole, const unsigned char *data, wefti_region box,
+                    int d, uint64_t *at) {
     if (d < whole->rank && c->count < MAX_PIECES / 4) {
         int32_t parts = 1 + (int32_t)roll(at, 4);
         for (int32_t i = 0; i < parts; i++) {
-            wefti_box part = box;
+            wefti_region part = box;
             wefti_part(whole->shape[d], 1, parts, i, &part.begin[d], &part.size[d]);
             cut_box(c, whole, data, part, d + 1, at);
         }
         return;
     }
     size_t size = weft_dtype_bytes(whole->dtype);
-    wefti_box all = {{0}, {0}};
+    wefti_region all = {{0}, {0}};
     for (; d < whole->rank; d++) box.size[d] = whole->shape[d];
     for (int i = 0; i < whole->rank; i++) all.size[i] = whole->shape[i];
-    void *copy = malloc((size_t)wefti_box_elems(&box, whole->rank) * size + 1);
-    if (wefti_box_elems(&box, whole->rank))
-        wefti_box_copy(&box, &all, data, &box, copy, whole->rank, size);
+    void *copy = malloc((size_t)wefti_region_elems(&box, whole->rank) * size + 1);
+    if (wefti_region_elems(&box, whole->rank))
+        wefti_region_copy(&box, &all, data, &box, copy, whole->rank, size);
     assert_true(c->count < MAX_PIECES);
     c->pieces[c->count++] = (wefti_checkpoint_piece){box, copy};
 }
@@ -120,7 +120,7 @@ static void files_are_those_of_the_whole(void **state) {
     for (int round = 0; round < CUTS; round++) {
         cut cuts[2] = {{.count = 0}};
         for (int t = 0; t < 2; t++)
-            cut_box(&cuts[t], &descs[t], data[t], (wefti_box){{0}, {0}}, 0, &at);
+            cut_box(&cuts[t], &descs[t], data[t], (wefti_region){{0}, {0}}, 0, &at);
         for (int i = 0; i < 4; i++) {
             tensors[i].data = NULL;
             tensors[i].pieces = cuts[i > 0].pieces;
@@ -145,7 +145,7 @@ static void pieces_must_cover_the_tensor(void **state) {
     weft_desc desc = {WEFT_F32, 2, {3, 4}};
     wefti_checkpoint_meta meta = meta_of(1);
     const struct {
-        wefti_box box[2];
+        wefti_region box[2];
         int64_t first;
         const char *says;
     } bad[] = {

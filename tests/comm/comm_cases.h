@@ -24,7 +24,7 @@ static int64_t pick(numbers *r, int64_t low, int64_t high) { /* inclusive */
 typedef struct shared_case {
     wefti_transfer t;
     int32_t ranks[MOST_RANKS];
-    wefti_box have[MOST_RANKS], want[MOST_RANKS];
+    wefti_region have[MOST_RANKS], want[MOST_RANKS];
     char name[24];
 } shared_case;
 
@@ -50,13 +50,13 @@ static void choose_group(shared_case *c, int32_t world, numbers *r) {
             if (pick(r, 0, 2)) c->ranks[c->t.members++] = rank;
 }
 
-static wefti_box whole_box(const int64_t *shape, int rank) {
-    wefti_box box = {0};
+static wefti_region whole_box(const int64_t *shape, int rank) {
+    wefti_region box = {0};
     for (int d = 0; d < rank; d++) box.size[d] = shape[d];
     return box;
 }
-static wefti_box part_box(const int64_t *shape, int rank, int d, int32_t parts, int32_t index) {
-    wefti_box box = whole_box(shape, rank);
+static wefti_region part_box(const int64_t *shape, int rank, int d, int32_t parts, int32_t index) {
+    wefti_region box = whole_box(shape, rank);
     wefti_part(shape[d], 1, parts, index, &box.begin[d], &box.size[d]);
     return box;
 }
@@ -65,9 +65,9 @@ static void choose_boxes(shared_case *c, const int64_t *shape, numbers *r) {
     int rank = c->t.rank, a = (int)pick(r, 0, rank - 1), b = (int)pick(r, 0, rank - 1);
     int32_t p = c->t.members, turn = (int32_t)pick(r, 0, p - 1), first = (int32_t)pick(r, 0, p - 1);
     for (int32_t m = 0; m < p; m++) {
-        wefti_box whole = whole_box(shape, rank), mine = part_box(shape, rank, a, p, m);
-        wefti_box *have = &c->have[m], *want = &c->want[m];
-        *have = *want = (wefti_box){0};
+        wefti_region whole = whole_box(shape, rank), mine = part_box(shape, rank, a, p, m);
+        wefti_region *have = &c->have[m], *want = &c->want[m];
+        *have = *want = (wefti_region){0};
         switch (c->t.kind) {
         case WEFTI_TRANSFER_ALL_REDUCE:
             *have = *want = whole;
@@ -131,7 +131,7 @@ static double value_of(const shared_case *c, int32_t member, int round, const in
     h >>= 40;
     return (double)(h % (c->t.dtype == WEFT_BOOL ? 2 : 8));
 }
-static bool box_holds(const wefti_box *box, int rank, const int64_t *at) {
+static bool box_holds(const wefti_region *box, int rank, const int64_t *at) {
     for (int d = 0; d < rank; d++)
         if (at[d] < box->begin[d] || at[d] >= box->begin[d] + box->size[d]) return false;
     return true;
@@ -157,9 +157,9 @@ static double expected(const shared_case *c, int32_t member, int round, const in
 /* Calls for each coordinate of a box, in order. */
 typedef void visit(const shared_case *c, int32_t member, int round, const int64_t *at,
                    int64_t index, void *array, int64_t *wrong);
-static void visit_box(const shared_case *c, const wefti_box *box, int32_t member, int round,
+static void visit_box(const shared_case *c, const wefti_region *box, int32_t member, int round,
                       void *array, int64_t *wrong, visit *f) {
-    int64_t n = wefti_box_elems(box, c->t.rank), at[WEFT_MAX_RANK];
+    int64_t n = wefti_region_elems(box, c->t.rank), at[WEFT_MAX_RANK];
     memcpy(at, box->begin, sizeof at);
     for (int64_t i = 0; i < n; i++) {
         f(c, member, round, at, i, array, wrong);

@@ -26,8 +26,8 @@ typedef struct lane { /* one rank's side of one case */
     void *source[WEFTI_COMM_DEPTH], *destination[WEFTI_COMM_DEPTH];
 } lane;
 
-static int64_t bytes_of(const shared_case *c, const wefti_box *box) {
-    return wefti_box_elems(box, c->t.rank) * (int64_t)weft_dtype_bytes(c->t.dtype);
+static int64_t bytes_of(const shared_case *c, const wefti_region *box) {
+    return wefti_region_elems(box, c->t.rank) * (int64_t)weft_dtype_bytes(c->t.dtype);
 }
 
 static void *guarded(world_test *w, int32_t rank, int64_t bytes, numbers *r) {
@@ -57,7 +57,7 @@ static void delay(numbers *r) {
 
 static bool post_one(world_test *w, int32_t rank, shared_case *c, lane *l, numbers *r) {
     int which = l->posted % WEFTI_COMM_DEPTH;
-    const wefti_box *have = &c->have[l->member], *want = &c->want[l->member];
+    const wefti_region *have = &c->have[l->member], *want = &c->want[l->member];
     int64_t sent = bytes_of(c, have), taken = bytes_of(c, want), none = 0;
     l->source[which] = guarded(w, rank, sent, r);
     bool in_place = memcmp(have, want, sizeof *have) == 0 && pick(r, 0, 1);
@@ -78,7 +78,7 @@ static bool wait_one(world_test *w, int32_t rank, shared_case *c, lane *l) {
     else
         status = w->comm[rank]->engine->wait(l->endpoint);
     if (!good(w, rank, status, "wait")) return false;
-    const wefti_box *have = &c->have[l->member], *want = &c->want[l->member];
+    const wefti_region *have = &c->have[l->member], *want = &c->want[l->member];
     int64_t wrong = 0;
     visit_box(c, want, l->member, round, l->destination[which], &wrong, check_one);
     if (!guard_stands(l->destination[which], bytes_of(c, want)) ||
@@ -92,7 +92,7 @@ static bool wait_one(world_test *w, int32_t rank, shared_case *c, lane *l) {
     if (wrong > 0) {
         char detail[160];
         snprintf(detail, sizeof detail, "%lld wrong of %lld in %s, %s, %s, %d members, round %d",
-                 (long long)wrong, (long long)wefti_box_elems(want, c->t.rank), c->name,
+                 (long long)wrong, (long long)wefti_region_elems(want, c->t.rank), c->name,
                  wefti_transfer_kind_text(c->t.kind), weft_dtype_text(c->t.dtype),
                  (int)c->t.members, round);
         complain(w, rank, "values", detail);

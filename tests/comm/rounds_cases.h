@@ -58,8 +58,8 @@ static void choose_form(bits_test *b, int form, int32_t members, int64_t n, numb
     int32_t root = (int32_t)pick(r, 0, members - 1);
     c->t.rank = 2;
     for (int32_t m = 0; m < members; m++) {
-        wefti_box whole = whole_box((int64_t[]){(n + 4) / 5, 5}, 2), none = {0};
-        wefti_box part = part_box(whole.size, 2, form == 4 ? 1 : 0, members, m);
+        wefti_region whole = whole_box((int64_t[]){(n + 4) / 5, 5}, 2), none = {0};
+        wefti_region part = part_box(whole.size, 2, form == 4 ? 1 : 0, members, m);
         bool some = m == root || (form == 2 && m % 2);
         c->have[m] = form == 3 || form == 4 ? part : form == 5 && m != root ? none : whole;
         c->want[m] = form == 6 ? part : (form == 1 || form == 2) && !some ? none : whole;
@@ -90,7 +90,7 @@ static void compare_with_threads(bits_test *b, wefti_rounds_algorithm algorithm,
         b->destination[k] = calloc(1, taken + 8);
         by_rounds.destination[k] = calloc(1, taken + 8);
         assert_true(b->source[k] && b->destination[k] && by_rounds.destination[k]);
-        any_values(b->c.t.dtype, b->source[k], wefti_box_elems(&b->c.have[k], 2),
+        any_values(b->c.t.dtype, b->source[k], wefti_region_elems(&b->c.have[k], 2),
                    r->seed + (uint64_t)k);
         by_rounds.source[k] = in_place ? by_rounds.destination[k] : b->source[k];
         if (in_place) memcpy(by_rounds.source[k], b->source[k], bytes);

@@ -324,7 +324,7 @@ static wefti_host_traffic compare(roads_world *w, bits_test *b, char *arrays) {
         b->source[m] = threads.source[m] = (void *)(arrays + (size_t)m * MOST_BYTES);
         b->destination[m] = (void *)(arrays + (size_t)(m + MOST_RANKS) * MOST_BYTES);
         threads.destination[m] = (void *)(arrays + (size_t)(m + 2 * MOST_RANKS) * MOST_BYTES);
-        int64_t elements = wefti_box_elems(&b->c.have[m], b->c.t.rank);
+        int64_t elements = wefti_region_elems(&b->c.have[m], b->c.t.rank);
         any_values(b->c.t.dtype, b->source[m], elements, (uint64_t)m + 7);
     }
     assert_true(world_begin(&by_threads, members, 0, &threads));

@@ -32,7 +32,7 @@ static int end(void **state) {
 /* An all-reduce of both ranks, of few elements: one thread can play both. */
 static void bind(const char *name, int64_t count, wefti_endpoint *out[2]) {
     int32_t ranks[] = {0, 1};
-    wefti_box box[] = {{.size = {count}}, {.size = {count}}};
+    wefti_region box[] = {{.size = {count}}, {.size = {count}}};
     for (int32_t r = 0; r < 2; r++) {
         wefti_transfer t = {.kind = WEFTI_TRANSFER_ALL_REDUCE,
                             .reduction = WEFTI_REDUCE_SUM,

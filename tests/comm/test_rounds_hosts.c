@@ -96,7 +96,7 @@ static crossing run_over(form f, int32_t members, const int32_t *host, weft_dtyp
     return c;
 }
 
-static int64_t bytes_on(const bits_test *b, const wefti_box *boxes, const int32_t *host,
+static int64_t bytes_on(const bits_test *b, const wefti_region *boxes, const int32_t *host,
                         int32_t which) {
     int64_t bytes = 0;
     for (int32_t m = 0; m < b->c.t.members; m++)

@@ -91,10 +91,10 @@ static weft_status wait_for_all(void *context, wefti_rank_device *device, int32_
 static weft_status bind(void *context, wefti_rank_device *device, int32_t rank) {
     shared *s = context;
     int32_t ranks[MOST];
-    wefti_box boxes[MOST];
+    wefti_region boxes[MOST];
     for (int32_t r = 0; r < s->devices; r++) {
         ranks[r] = r;
-        boxes[r] = (wefti_box){{0}, {1}};
+        boxes[r] = (wefti_region){{0}, {1}};
     }
     wefti_transfer t = {.kind = WEFTI_TRANSFER_ALL_REDUCE,
                         .reduction = WEFTI_REDUCE_SUM,

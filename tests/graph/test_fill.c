@@ -1,4 +1,4 @@
-/* Start values: a box of a tensor holds what the whole holds there. */
+/* Start values: a region of a tensor holds what the whole holds there. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -31,8 +31,9 @@ static double value_at(const weft_init *init, int64_t at) {
     }
 }
 
-static void check_box(const weft_init *init, const weft_desc *whole, const wefti_box *box) {
-    int64_t count = wefti_box_elems(box, whole->rank), strides[WEFT_MAX_RANK];
+static void check_region(const weft_init *init, const weft_desc *whole,
+                         const wefti_region *region) {
+    int64_t count = wefti_region_elems(region, whole->rank), strides[WEFT_MAX_RANK];
     size_t bytes = weft_dtype_bytes(whole->dtype);
     unsigned char *data = malloc((size_t)(count + 1) * bytes), expected[8];
     assert_non_null(data);
@@ -40,14 +41,14 @@ static void check_box(const weft_init *init, const weft_desc *whole, const wefti
     wefti_strides(whole, strides);
     for (int64_t first = 0; first < count;) { /* in parts, as threads do */
         int64_t part = 1 + dice(count - first);
-        wefti_fill_box(init, SEED, STREAM, whole, box, first, part, data);
+        wefti_fill_region(init, SEED, STREAM, whole, region, first, part, data);
         first += part;
     }
     for (int64_t e = 0; e < count; e++) {
         int64_t at = 0, rest = e;
         for (int d = whole->rank - 1; d >= 0; d--) {
-            at += (box->begin[d] + rest % box->size[d]) * strides[d];
-            rest /= box->size[d];
+            at += (region->begin[d] + rest % region->size[d]) * strides[d];
+            rest /= region->size[d];
         }
         wefti_store(whole->dtype, expected, 0, value_at(init, at));
         assert_memory_equal(data + (size_t)e * bytes, expected, bytes);
@@ -56,24 +57,24 @@ static void check_box(const weft_init *init, const weft_desc *whole, const wefti
     free(data);
 }
 
-static void boxes_hold_what_the_whole_holds(void **state) {
+static void regions_hold_what_the_whole_holds(void **state) {
     (void)state;
     static const weft_dtype dtypes[] = {WEFT_F32, WEFT_BF16, WEFT_F64, WEFT_F16};
     for (int round = 0; round < ROUNDS; round++) {
         weft_init init = {(weft_init_kind)(round % 4), 0.02};
         weft_desc whole = {.dtype = dtypes[dice(4)], .rank = (int)dice(5)};
-        wefti_box box = {{0}, {0}};
+        wefti_region region = {{0}, {0}};
         for (int d = 0; d < whole.rank; d++) {
             whole.shape[d] = 1 + dice(whole.rank == 1 ? 3000 : whole.rank == 2 ? 90 : 12);
             bool all = dice(3) == 0;
-            box.begin[d] = all ? 0 : dice(whole.shape[d]);
-            box.size[d] = all ? whole.shape[d] : 1 + dice(whole.shape[d] - box.begin[d]);
+            region.begin[d] = all ? 0 : dice(whole.shape[d]);
+            region.size[d] = all ? whole.shape[d] : 1 + dice(whole.shape[d] - region.begin[d]);
         }
-        check_box(&init, &whole, &box);
+        check_region(&init, &whole, &region);
     }
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(boxes_hold_what_the_whole_holds)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(regions_hold_what_the_whole_holds)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

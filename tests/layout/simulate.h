@@ -1,4 +1,5 @@
-/* Every device's data carried through a route, move by move, as the boxes of its transfers say. */
+/* Every device's data carried through a route, move by move, as the regions of its transfers say.
+ */
 #ifndef TESTS_LAYOUT_SIMULATE_H
 #define TESTS_LAYOUT_SIMULATE_H
 
@@ -17,7 +18,7 @@ typedef struct sim {
     const weft_desc *whole;
     int32_t ranks;
     wefti_layout layout;
-    wefti_box box[SIM_RANKS];
+    wefti_region region[SIM_RANKS];
     double data[SIM_RANKS][SIM_ELEMS];
 } sim;
 
@@ -26,11 +27,11 @@ static inline double sim_value(int64_t i) {
     return (double)((i * 7919 + 13) % 1009) - 300;
 }
 
-static inline int64_t sim_index(const weft_desc *whole, const wefti_box *box, int64_t local) {
+static inline int64_t sim_index(const weft_desc *whole, const wefti_region *region, int64_t local) {
     int64_t index = 0, stride = 1;
     for (int d = whole->rank - 1; d >= 0; d--) {
-        index += (box->begin[d] + local % box->size[d]) * stride;
-        local /= box->size[d];
+        index += (region->begin[d] + local % region->size[d]) * stride;
+        local /= region->size[d];
         stride *= whole->shape[d];
     }
     return index;
@@ -45,9 +46,9 @@ static inline int32_t sim_term(const wefti_mesh *mesh, wefti_axes partial, int32
     return term;
 }
 
-static inline void sim_boxes(sim *s) {
+static inline void sim_regions(sim *s) {
     for (int32_t r = 0; r < s->ranks; r++)
-        wefti_layout_box(&s->layout, s->mesh, s->whole, s->mesh->first + r, &s->box[r]);
+        wefti_layout_region(&s->layout, s->mesh, s->whole, s->mesh->first + r, &s->region[r]);
 }
 
 static inline void sim_start(sim *s, const wefti_mesh *mesh, const weft_desc *whole,
@@ -56,14 +57,14 @@ static inline void sim_start(sim *s, const wefti_mesh *mesh, const weft_desc *wh
     s->whole = whole;
     s->ranks = wefti_mesh_size(mesh);
     s->layout = *layout;
-    sim_boxes(s);
+    sim_regions(s);
     wefti_axes partial = layout->sum | layout->max;
     int32_t terms = wefti_mesh_product(mesh, partial);
     for (int32_t r = 0; r < s->ranks; r++) {
         int32_t term = sim_term(mesh, partial, mesh->first + r);
-        int64_t n = wefti_box_elems(&s->box[r], whole->rank);
+        int64_t n = wefti_region_elems(&s->region[r], whole->rank);
         for (int64_t i = 0; i < n; i++) {
-            int64_t index = sim_index(whole, &s->box[r], i);
+            int64_t index = sim_index(whole, &s->region[r], i);
             double value = sim_value(index);
             /* whole numbers: sums are exact. Which term is the large one changes with the index. */
             bool here = (index + term) % terms == 0;
@@ -81,10 +82,10 @@ static inline void sim_local(sim *s, const sim *old, const wefti_move *move) {
         bool keeps = true;
         for (int a = 0; a < s->mesh->axes && move->kind == WEFTI_MOVE_TO_PARTIAL; a++)
             if (move->axes >> a & 1u && at[a]) keeps = false;
-        wefti_box_copy(&s->box[r], &old->box[r], old->data[r], &s->box[r], s->data[r],
-                       s->whole->rank, sizeof(double));
+        wefti_region_copy(&s->region[r], &old->region[r], old->data[r], &s->region[r], s->data[r],
+                          s->whole->rank, sizeof(double));
         if (keeps) continue;
-        int64_t n = wefti_box_elems(&s->box[r], s->whole->rank);
+        int64_t n = wefti_region_elems(&s->region[r], s->whole->rank);
         bool sum = move->axes & move->to.sum;
         for (int64_t i = 0; i < n; i++) s->data[r][i] = sum ? 0 : -INFINITY;
     }
@@ -92,25 +93,25 @@ static inline void sim_local(sim *s, const sim *old, const wefti_move *move) {
 
 /* What one member gets. False when the transfer is not legal. */
 static inline bool sim_receive(sim *s, const sim *old, const wefti_transfer *t, int32_t r) {
-    const wefti_box *want = &t->want[t->me];
+    const wefti_region *want = &t->want[t->me];
     int rank = s->whole->rank;
     double got[SIM_ELEMS];
-    int64_t n = wefti_box_elems(want, rank);
+    int64_t n = wefti_region_elems(want, rank);
     bool has[SIM_ELEMS] = {false};
     for (int32_t k = 0; k < t->members; k++) {
         /* oneself first where nothing is reduced */
         int32_t m = k;
         if (t->reduction == WEFTI_REDUCE_NONE) m = k == 0 ? t->me : k <= t->me ? k - 1 : k;
-        const wefti_box *have = &t->have[m];
+        const wefti_region *have = &t->have[m];
         int32_t from = t->ranks[m] - s->mesh->first;
         for (int d = 0; d < rank; d++)
-            if (have->begin[d] != old->box[from].begin[d] ||
-                have->size[d] != old->box[from].size[d])
+            if (have->begin[d] != old->region[from].begin[d] ||
+                have->size[d] != old->region[from].size[d])
                 return false;
-        wefti_box both;
-        if (!wefti_box_intersect(have, want, rank, &both)) continue;
-        wefti_box_copy(&both, have, old->data[from], want, got, rank, sizeof(double));
-        int64_t cells = wefti_box_elems(&both, rank);
+        wefti_region both;
+        if (!wefti_region_intersect(have, want, rank, &both)) continue;
+        wefti_region_copy(&both, have, old->data[from], want, got, rank, sizeof(double));
+        int64_t cells = wefti_region_elems(&both, rank);
         for (int64_t c = 0; c < cells; c++) {
             int64_t index = sim_index(s->whole, &both, c), i = 0;
             for (int d = 0; d < rank; d++) { /* the same element in `want` */
@@ -138,7 +139,7 @@ static inline bool sim_move(sim *s, const wefti_move *move) {
     static sim old;
     old = *s;
     s->layout = move->to;
-    sim_boxes(s);
+    sim_regions(s);
     if (move->kind != WEFTI_MOVE_TRANSFER) {
         sim_local(s, &old, move);
         return true;
@@ -167,17 +168,17 @@ static inline bool sim_move(sim *s, const wefti_move *move) {
     return false;
 }
 
-/* Every rank has its box, and terms combine to the value. */
+/* Every rank has its region, and terms combine to the value. */
 static inline bool sim_is(const sim *s, const wefti_layout *layout) {
     wefti_axes partial = layout->sum | layout->max;
     for (int32_t r = 0; r < s->ranks; r++) {
         int32_t group[SIM_RANKS];
         int32_t members = wefti_mesh_group(s->mesh, s->mesh->first + r, partial, group);
-        wefti_box box;
-        wefti_layout_box(layout, s->mesh, s->whole, s->mesh->first + r, &box);
-        int64_t n = wefti_box_elems(&box, s->whole->rank);
+        wefti_region region;
+        wefti_layout_region(layout, s->mesh, s->whole, s->mesh->first + r, &region);
+        int64_t n = wefti_region_elems(&region, s->whole->rank);
         for (int d = 0; d < s->whole->rank; d++)
-            if (box.begin[d] != s->box[r].begin[d] || box.size[d] != s->box[r].size[d])
+            if (region.begin[d] != s->region[r].begin[d] || region.size[d] != s->region[r].size[d])
                 return false;
         for (int64_t i = 0; i < n; i++) {
             double value = layout->max ? -INFINITY : 0;
@@ -185,7 +186,7 @@ static inline bool sim_is(const sim *s, const wefti_layout *layout) {
                 double term = s->data[group[m] - s->mesh->first][i];
                 value = layout->max ? fmax(value, term) : value + term;
             }
-            if (value != sim_value(sim_index(s->whole, &box, i))) return false;
+            if (value != sim_value(sim_index(s->whole, &region, i))) return false;
         }
     }
     return true;

@@ -31,14 +31,15 @@ static wefti_layout parse(const char *text, const wefti_mesh *mesh) {
     return layout;
 }
 
-static void expect_box(const wefti_layout *layout, const wefti_mesh *mesh, const weft_desc *whole,
-                       int32_t rank, int64_t r0, int64_t r1, int64_t c0, int64_t c1) {
-    wefti_box box;
-    wefti_layout_box(layout, mesh, whole, rank, &box);
-    assert_int_equal(box.begin[0], r0);
-    assert_int_equal(box.begin[0] + box.size[0], r1);
-    assert_int_equal(box.begin[1], c0);
-    assert_int_equal(box.begin[1] + box.size[1], c1);
+static void expect_region(const wefti_layout *layout, const wefti_mesh *mesh,
+                          const weft_desc *whole, int32_t rank, int64_t r0, int64_t r1, int64_t c0,
+                          int64_t c1) {
+    wefti_region region;
+    wefti_layout_region(layout, mesh, whole, rank, &region);
+    assert_int_equal(region.begin[0], r0);
+    assert_int_equal(region.begin[0] + region.size[0], r1);
+    assert_int_equal(region.begin[1], c0);
+    assert_int_equal(region.begin[1] + region.size[1], c1);
 }
 
 static void ranks_and_coordinates(void **state) {
@@ -141,9 +142,9 @@ static void slices_of_a_product(void **state) {
     weft_desc dx = shape(2, 256, 784, 0), dw = shape(2, 784, 64, 0), dy = shape(2, 256, 64, 0);
     for (int32_t r = 0; r < 8; r++) {
         int64_t row = r / 4 * 128, column = r % 4 * 16;
-        expect_box(&x, &mesh, &dx, r, row, row + 128, 0, 784);
-        expect_box(&w, &mesh, &dw, r, 0, 784, column, column + 16);
-        expect_box(&y, &mesh, &dy, r, row, row + 128, column, column + 16);
+        expect_region(&x, &mesh, &dx, r, row, row + 128, 0, 784);
+        expect_region(&w, &mesh, &dw, r, 0, 784, column, column + 16);
+        expect_region(&y, &mesh, &dy, r, row, row + 128, column, column + 16);
     }
     /* replicas of w: {0, 4}, {1, 5}, {2, 6}, {3, 7}; those of the first row count */
     wefti_axes free_axes = ~wefti_layout_axes(&w) & 7u;
@@ -165,14 +166,15 @@ static void slices_of_several_axes(void **state) {
     for (int32_t r = 0; r < 8; r++) {
         int64_t dp = r / 4, sp = r / 2 % 2, mp = r % 2;
         int64_t column = (sp * 2 + dp) * 196, row = mp * 16, slice = (mp * 4 + sp * 2 + dp) * 4;
-        expect_box(&x, &mesh, &dx, r, row, row + 16, column, column + 196);
-        expect_box(&w, &mesh, &dw, r, column, column + 196, 0, 512);
-        expect_box(&y, &mesh, &dy, r, slice, slice + 4, 0, 512);
+        expect_region(&x, &mesh, &dx, r, row, row + 16, column, column + 196);
+        expect_region(&w, &mesh, &dw, r, column, column + 196, 0, 512);
+        expect_region(&y, &mesh, &dy, r, slice, slice + 4, 0, 512);
     }
     /* rank (dp 0, sp 1) has columns 392:588, and parts 0 to 3 of row 0 lie on ranks 0, 4, 2, 6 */
-    expect_box(&x, &mesh, &dx, 2, 0, 16, 392, 588);
+    expect_region(&x, &mesh, &dx, 2, 0, 16, 392, 588);
     const int32_t order[] = {0, 4, 2, 6};
-    for (int i = 0; i < 4; i++) expect_box(&x, &mesh, &dx, order[i], 0, 16, i * 196, i * 196 + 196);
+    for (int i = 0; i < 4; i++)
+        expect_region(&x, &mesh, &dx, order[i], 0, 16, i * 196, i * 196 + 196);
 }
 
 /* Optimizer sharding: dimension 0 split further by the axes that a parameter does not use. */

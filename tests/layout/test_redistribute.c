@@ -1,7 +1,7 @@
 /* Redistribution: on every pair of layouts of small meshes the route carries the right data to
  * every rank, and its cost is the best there is. The best is found here in another way: all layouts
  * are listed, every pair of them is classified by the definition of each move and priced by going
- * through all devices' boxes, and shortest paths are relaxed over the whole list. */
+ * through all devices' regions, and shortest paths are relaxed over the whole list. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -73,11 +73,11 @@ typedef struct pair {
     const wefti_mesh *mesh;
     const weft_desc *whole;
     int32_t ranks;
-    const wefti_box *a, *b;           /* of all ranks, before and after */
-    const wefti_box *grid_a, *grid_b; /* the same for a tensor so large that no part is empty */
+    const wefti_region *a, *b;           /* of all ranks, before and after */
+    const wefti_region *grid_a, *grid_b; /* the same for a tensor so large that no part is empty */
 } pair;
 
-static bool equal_boxes(const wefti_box *a, const wefti_box *b, int rank) {
+static bool equal_regions(const wefti_region *a, const wefti_region *b, int rank) {
     return !memcmp(a->begin, b->begin, (size_t)rank * sizeof *a->begin) &&
            !memcmp(a->size, b->size, (size_t)rank * sizeof *a->size);
 }
@@ -88,28 +88,28 @@ static bool permutes_along(const pair *p, wefti_axes axes) {
         int32_t group[SIM_RANKS], members = wefti_mesh_group(p->mesh, r, axes, group);
         bool found = false;
         for (int32_t m = 0; m < members && !found; m++)
-            found = equal_boxes(&p->grid_a[group[m]], &p->grid_b[r], p->whole->rank);
+            found = equal_regions(&p->grid_a[group[m]], &p->grid_b[r], p->whole->rank);
         if (!found) return false;
     }
     return true;
 }
 
-/* Whether all that each rank wants lies somewhere with ranks that differ along `axes` only. Boxes
+/* Whether all that each rank wants lies somewhere with ranks that differ along `axes` only. Regions
  * of one layout are equal or do not overlap. */
 static bool found_along(const pair *p, wefti_axes axes) {
     for (int32_t r = 0; r < p->ranks; r++) {
         int32_t group[SIM_RANKS], members = wefti_mesh_group(p->mesh, r, axes, group);
         int64_t found = 0;
         for (int32_t m = 0; m < members; m++) {
-            const wefti_box *have = &p->grid_a[group[m]];
-            wefti_box both;
+            const wefti_region *have = &p->grid_a[group[m]];
+            wefti_region both;
             bool again = false;
             for (int32_t k = 0; k < m && !again; k++)
-                again = equal_boxes(&p->grid_a[group[k]], have, p->whole->rank);
-            if (!again && wefti_box_intersect(have, &p->grid_b[r], p->whole->rank, &both))
-                found += wefti_box_elems(&both, p->whole->rank);
+                again = equal_regions(&p->grid_a[group[k]], have, p->whole->rank);
+            if (!again && wefti_region_intersect(have, &p->grid_b[r], p->whole->rank, &both))
+                found += wefti_region_elems(&both, p->whole->rank);
         }
-        if (found < wefti_box_elems(&p->grid_b[r], p->whole->rank)) return false;
+        if (found < wefti_region_elems(&p->grid_b[r], p->whole->rank)) return false;
     }
     return true;
 }
@@ -118,10 +118,10 @@ static bool found_along(const pair *p, wefti_axes axes) {
 static int64_t lacking(const pair *p) {
     int64_t most = 0;
     for (int32_t r = 0; r < p->ranks; r++) {
-        wefti_box both;
-        int64_t wanted = wefti_box_elems(&p->b[r], p->whole->rank);
-        if (wefti_box_intersect(&p->a[r], &p->b[r], p->whole->rank, &both))
-            wanted -= wefti_box_elems(&both, p->whole->rank);
+        wefti_region both;
+        int64_t wanted = wefti_region_elems(&p->b[r], p->whole->rank);
+        if (wefti_region_intersect(&p->a[r], &p->b[r], p->whole->rank, &both))
+            wanted -= wefti_region_elems(&both, p->whole->rank);
         if (wanted > most) most = wanted;
     }
     return most * (int64_t)weft_dtype_bytes(p->whole->dtype);
@@ -130,7 +130,7 @@ static int64_t lacking(const pair *p) {
 static int64_t largest(const pair *p) {
     int64_t most = 0;
     for (int32_t r = 0; r < p->ranks; r++) {
-        int64_t size = wefti_box_elems(&p->b[r], p->whole->rank);
+        int64_t size = wefti_region_elems(&p->b[r], p->whole->rank);
         if (size > most) most = size;
     }
     return most * (int64_t)weft_dtype_bytes(p->whole->dtype);
@@ -200,7 +200,7 @@ static double price(const pair *p, const wefti_layout *a, const wefti_layout *b)
     return INFINITY;
 }
 
-static wefti_box boxes[LAYOUTS_MAX][SIM_RANKS], grid[LAYOUTS_MAX][SIM_RANKS];
+static wefti_region regions[LAYOUTS_MAX][SIM_RANKS], grid[LAYOUTS_MAX][SIM_RANKS];
 static double last[LAYOUTS_MAX][LAYOUTS_MAX]; /* of the general exchange; negative: not known yet */
 
 static void list_edges(const wefti_mesh *mesh, const weft_desc *whole) {
@@ -209,12 +209,12 @@ static void list_edges(const wefti_mesh *mesh, const weft_desc *whole) {
     int32_t ranks = wefti_mesh_size(mesh);
     for (int i = 0; i < count; i++)
         for (int32_t r = 0; r < ranks; r++) {
-            wefti_layout_box(&layouts[i], mesh, whole, r, &boxes[i][r]);
-            wefti_layout_box(&layouts[i], mesh, &large, r, &grid[i][r]);
+            wefti_layout_region(&layouts[i], mesh, whole, r, &regions[i][r]);
+            wefti_layout_region(&layouts[i], mesh, &large, r, &grid[i][r]);
         }
     for (int i = 0; i < count; i++)
         for (int j = 0; j < count; j++) {
-            pair p = {mesh, whole, ranks, boxes[i], boxes[j], grid[i], grid[j]};
+            pair p = {mesh, whole, ranks, regions[i], regions[j], grid[i], grid[j]};
             last[i][j] = -1;
             edge[i][j] = i == j ? 0 : price(&p, &layouts[i], &layouts[j]);
         }
@@ -229,7 +229,7 @@ static int before[LAYOUTS_MAX];
 static double last_move(const wefti_mesh *mesh, const weft_desc *whole, int i, int to) {
     if (layouts[i].sum != layouts[to].sum || layouts[i].max != layouts[to].max) return edge[i][to];
     if (last[i][to] < 0) {
-        pair p = {mesh, whole, wefti_mesh_size(mesh), boxes[i], boxes[to], grid[i], grid[to]};
+        pair p = {mesh, whole, wefti_mesh_size(mesh), regions[i], regions[to], grid[i], grid[to]};
         last[i][to] = general_exchange(&p);
     }
     return fmin(edge[i][to], last[i][to]);

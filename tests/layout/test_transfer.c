@@ -1,4 +1,4 @@
-/* Transfers: what is legal, bytes, copies of boxes. */
+/* Transfers: what is legal, bytes, copies of regions. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,8 +16,8 @@ static int64_t draw(uint64_t *position, int64_t bound) {
     return wefti_philox_u32(SEED, 1, (*position)++) % (uint32_t)bound;
 }
 
-/* Copies of random boxes between random boxes of 0 to 5 dimensions, element by element. */
-static void copies_of_boxes(void **state) {
+/* Copies of random regions between random regions of 0 to 5 dimensions, element by element. */
+static void copies_of_regions(void **state) {
     (void)state;
     printf("seed %d\n", SEED);
     uint64_t position = 0;
@@ -26,7 +26,7 @@ static void copies_of_boxes(void **state) {
     for (int trial = 0; trial < 4000; trial++) {
         int rank = (int)draw(&position, 6);
         size_t width = widths[draw(&position, 6)];
-        wefti_box part = {0}, from = {0}, to = {0};
+        wefti_region part = {0}, from = {0}, to = {0};
         for (int d = 0; d < rank; d++) {
             part.begin[d] = 3 + draw(&position, 3);
             part.size[d] = draw(&position, 12) ? 1 + draw(&position, 3) : 0;
@@ -37,13 +37,14 @@ static void copies_of_boxes(void **state) {
             from.size[d] = end - from.begin[d] + (whole ? 0 : draw(&position, 2));
             to.size[d] = end - to.begin[d] + (whole ? 0 : draw(&position, 2));
         }
-        int64_t from_elems = wefti_box_elems(&from, rank), to_elems = wefti_box_elems(&to, rank);
+        int64_t from_elems = wefti_region_elems(&from, rank),
+                to_elems = wefti_region_elems(&to, rank);
         assert_true(from_elems <= 4096 && to_elems <= 4096);
         for (int64_t i = 0; i < from_elems * (int64_t)width; i++)
             from_data[i] = (unsigned char)draw(&position, 256);
         memset(to_data, 0xee, (size_t)to_elems * width);
         memset(want, 0xee, (size_t)to_elems * width);
-        for (int64_t c = 0; c < wefti_box_elems(&part, rank); c++) {
+        for (int64_t c = 0; c < wefti_region_elems(&part, rank); c++) {
             int64_t rest = c, source = 0, target = 0, source_stride = 1, target_stride = 1;
             for (int d = rank - 1; d >= 0; d--) {
                 int64_t at = part.begin[d] + rest % part.size[d];
@@ -55,19 +56,19 @@ static void copies_of_boxes(void **state) {
             }
             memcpy(want + (size_t)target * width, from_data + (size_t)source * width, width);
         }
-        wefti_box_copy(&part, &from, from_data, &to, to_data, rank, width);
+        wefti_region_copy(&part, &from, from_data, &to, to_data, rank, width);
         assert_memory_equal(to_data, want, (size_t)to_elems * width);
     }
 }
 
-static wefti_box row(int64_t begin, int64_t size) {
-    return (wefti_box){.begin = {begin, 0}, .size = {size, size ? 4 : 0}};
+static wefti_region row(int64_t begin, int64_t size) {
+    return (wefti_region){.begin = {begin, 0}, .size = {size, size ? 4 : 0}};
 }
 
 typedef struct group {
     wefti_transfer t;
     int32_t ranks[MEMBERS];
-    wefti_box have[MEMBERS], want[MEMBERS];
+    wefti_region have[MEMBERS], want[MEMBERS];
 } group;
 
 /* Rows 0:2, 2:5 and 5:6 of [6, 4] on ranks 1, 4 and 9; all want all. */
@@ -119,7 +120,7 @@ static void legality(void **state) {
     refuse(&g, WEFT_E_ARG, "member 3 of 3");
     make_gather(&g);
     g.want[1].size[0] = -1;
-    refuse(&g, WEFT_E_ARG, "a box of rank 4 is negative in dimension 0");
+    refuse(&g, WEFT_E_ARG, "a region of rank 4 is negative in dimension 0");
     make_gather(&g);
     g.t.rank = 9;
     refuse(&g, WEFT_E_ARG, "0 to 8");
@@ -219,7 +220,7 @@ static void clones(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(copies_of_boxes),
+        cmocka_unit_test(copies_of_regions),
         cmocka_unit_test(legality),
         cmocka_unit_test(legality_of_reductions),
         cmocka_unit_test(bytes),

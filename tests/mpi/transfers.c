@@ -16,13 +16,13 @@ typedef struct reference {
     sides *values; /* [CASES * TURNS] */
 } reference;
 
-static int64_t bytes_of(const shared_case *c, const wefti_box *box) {
-    return wefti_box_elems(box, c->t.rank) * (int64_t)weft_dtype_bytes(c->t.dtype);
+static int64_t bytes_of(const shared_case *c, const wefti_region *box) {
+    return wefti_region_elems(box, c->t.rank) * (int64_t)weft_dtype_bytes(c->t.dtype);
 }
 
 /* Any numbers that the type can have but infinities: sums depend on their order. */
 static void *numbers_of(const shared_case *c, uint64_t seed, int32_t member, int turn) {
-    int64_t n = wefti_box_elems(&c->have[member], c->t.rank);
+    int64_t n = wefti_region_elems(&c->have[member], c->t.rank);
     size_t bytes = (size_t)bytes_of(c, &c->have[member]);
     void *array = calloc(bytes + 16, 1);
     if (!array) abort();

@@ -407,11 +407,11 @@ static void gradients_match_on_random_shapes(void **state) {
 
 /* ---- split rules ---- */
 
-/* Copy the box [begin, begin + size) along the dimensions of factor f between a whole tensor and a
- * piece. */
-static void move_box(double *whole, const weft_desc *of, double *piece, const int8_t *factors,
-                     int f, const wefti_factor *factor, int64_t begin, int64_t size,
-                     bool to_piece) {
+/* Copy the region [begin, begin + size) along the dimensions of factor f between a whole tensor and
+ * a piece. */
+static void move_region(double *whole, const weft_desc *of, double *piece, const int8_t *factors,
+                        int f, const wefti_factor *factor, int64_t begin, int64_t size,
+                        bool to_piece) {
     int64_t index[WEFT_MAX_RANK] = {0}, strides[WEFT_MAX_RANK], first[WEFT_MAX_RANK] = {0};
     wefti_strides(of, strides);
     weft_desc small = *of;
@@ -462,8 +462,8 @@ static void merge_output(splitting *c, int o, op_graph *piece, int64_t begin, in
         return;
     }
     if (has_factor(row, d->rank, c->f)) {
-        move_box(c->merged[o], d, piece->out[o], row, c->f, &c->rule->factor[c->f], begin, size,
-                 false);
+        move_region(c->merged[o], d, piece->out[o], row, c->f, &c->rule->factor[c->f], begin, size,
+                    false);
         return;
     }
     for (int64_t e = 0; e < weft_desc_elems(d); e++) {
@@ -504,8 +504,8 @@ static void run_piece(splitting *c, int p) {
     }
     for (int i = 0; i < s->inputs; i++) {
         if (!g.in[i]) continue;
-        move_box(c->whole->in[i], &s->in[i].desc, g.in[i], c->rule->in[i], c->f, factor, begin,
-                 size, true);
+        move_region(c->whole->in[i], &s->in[i].desc, g.in[i], c->rule->in[i], c->f, factor, begin,
+                    size, true);
         bool once = c->rule->sum_once[i] && c->rule->factor[c->f].kind == WEFTI_FACTOR_SUM;
         if (once && p > 0)
             memset(g.in[i], 0, sizeof(double) * (size_t)weft_desc_elems(&local.in[i].desc));

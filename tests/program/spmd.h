@@ -36,19 +36,19 @@ typedef struct spmd {
 
 #define SPMD_FAIL(s_, ...) ((void)snprintf((s_)->why, sizeof(s_)->why, __VA_ARGS__), false)
 
-static inline int64_t spmd_flat(const wefti_box *box, int rank, const int64_t *at) {
+static inline int64_t spmd_flat(const wefti_region *box, int rank, const int64_t *at) {
     int64_t flat = 0;
     for (int d = 0; d < rank; d++) flat = flat * box->size[d] + at[d] - box->begin[d];
     return flat;
 }
 
-static inline bool spmd_inside(const wefti_box *box, int rank, const int64_t *at) {
+static inline bool spmd_inside(const wefti_region *box, int rank, const int64_t *at) {
     for (int d = 0; d < rank; d++)
         if (at[d] < box->begin[d] || at[d] >= box->begin[d] + box->size[d]) return false;
     return true;
 }
 
-static inline void spmd_index(const wefti_box *box, int rank, int64_t flat, int64_t *at) {
+static inline void spmd_index(const wefti_region *box, int rank, int64_t flat, int64_t *at) {
     for (int d = rank - 1; d >= 0; d--) {
         at[d] = box->begin[d] + flat % box->size[d];
         flat /= box->size[d];
@@ -104,8 +104,8 @@ static inline bool spmd_carry_out(spmd *s, int32_t lead, bool *done) {
         spmd_rank *r = &s->rank[t->ranks[m]];
         const wefti_transfer *own = spmd_waiting(r);
         const weft_node *n = &r->cut->body->nodes[r->next];
-        int64_t count = wefti_box_elems(&own->want[m], own->rank), at[WEFT_MAX_RANK];
-        if (weft_desc_elems(wefti_in(n, 0)) != wefti_box_elems(&own->have[m], own->rank) ||
+        int64_t count = wefti_region_elems(&own->want[m], own->rank), at[WEFT_MAX_RANK];
+        if (weft_desc_elems(wefti_in(n, 0)) != wefti_region_elems(&own->have[m], own->rank) ||
             weft_desc_elems(wefti_out(n, 0)) != count)
             return SPMD_FAIL(s, "rank %d: a transfer's boxes are not its operand or result",
                              t->ranks[m]);
@@ -231,10 +231,10 @@ static inline void spmd_feed(spmd *s, uint64_t seed) {
             while (!s->whole->in[operand]) operand++; /* absent ones are no inputs of the body */
             const weft_desc *desc = &whole->values[whole->in[i]].desc;
             const wefti_layout *l = &k->cut->in[i];
-            wefti_box box, all = {{0}, {0}};
-            wefti_layout_box(l, &s->mesh, desc, r, &box);
+            wefti_region box, all = {{0}, {0}};
+            wefti_layout_region(l, &s->mesh, desc, r, &box);
             for (int d = 0; d < desc->rank; d++) all.size[d] = desc->shape[d];
-            int64_t count = wefti_box_elems(&box, desc->rank), at[WEFT_MAX_RANK];
+            int64_t count = wefti_region_elems(&box, desc->rank), at[WEFT_MAX_RANK];
             double *local = calloc((size_t)count + 1, sizeof *local);
             if (!local) abort();
             for (int64_t e = 0; e < count; e++) {
@@ -262,16 +262,16 @@ static inline bool spmd_compare(spmd *s) {
         double *merged = new_values(desc);
         bool *there = calloc((size_t)count + 1, 1), ok = true;
         if (!there) abort();
-        wefti_box all = {{0}, {0}};
+        wefti_region all = {{0}, {0}};
         for (int d = 0; d < desc->rank; d++) all.size[d] = desc->shape[d];
         for (int32_t r = 0; r < s->ranks && ok; r++) {
             const spmd_rank *k = &s->rank[r];
             const double *local = k->value[k->cut->body->out[o]];
-            wefti_box box;
+            wefti_region box;
             if (!wefti_layout_equal(l, &k->cut->out[o]))
                 ok = SPMD_FAIL(s, "output %lld: ranks 0 and %d see other layouts", (long long)o, r);
-            wefti_layout_box(l, &s->mesh, desc, r, &box);
-            int64_t elements = wefti_box_elems(&box, desc->rank);
+            wefti_layout_region(l, &s->mesh, desc, r, &box);
+            int64_t elements = wefti_region_elems(&box, desc->rank);
             if (ok && !spmd_first_replica(s, l, r)) {
                 int32_t c[WEFTI_MAX_AXES];
                 wefti_mesh_coordinates(&s->mesh, r, c);

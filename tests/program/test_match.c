@@ -406,7 +406,7 @@ static bool change_group(dice *d, const world *w, wefti_transfer *t, int fault) 
 }
 
 static bool change(dice *d, const world *w, wefti_transfer *t, int fault) {
-    wefti_box *box = roll(d, 2) ? &t->have[roll(d, t->members)] : &t->want[roll(d, t->members)];
+    wefti_region *box = roll(d, 2) ? &t->have[roll(d, t->members)] : &t->want[roll(d, t->members)];
     int dim = t->rank ? roll(d, t->rank) : -1;
     switch (fault) {
     case RESIZED:

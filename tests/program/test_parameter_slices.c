@@ -99,7 +99,7 @@ static bool equal_pieces(const wefti_session_piece *a, const wefti_session_piece
     if (memcmp(a->box.begin, b->box.begin, 2 * sizeof *a->box.begin) != 0 ||
         memcmp(a->box.size, b->box.size, 2 * sizeof *a->box.size) != 0)
         return false;
-    assert_memory_equal(a->data, b->data, (size_t)wefti_box_elems(&a->box, 2) * sizeof(float));
+    assert_memory_equal(a->data, b->data, (size_t)wefti_region_elems(&a->box, 2) * sizeof(float));
     return true;
 }
 
@@ -175,8 +175,8 @@ static int32_t part_of(const entry *e, int d, int32_t rank, int32_t *parts) {
 }
 
 /* The slice of a rank as who reads the file finds it. */
-static void slice_of(const entry *e, int32_t rank, wefti_box *out) {
-    *out = (wefti_box){0};
+static void slice_of(const entry *e, int32_t rank, wefti_region *out) {
+    *out = (wefti_region){0};
     for (int d = 0; d < 2; d++) {
         int32_t parts, part = part_of(e, d, rank, &parts);
         out->size[d] = e->param_split_shape[d] / parts;
@@ -220,7 +220,7 @@ static void slices_of_a_strategy_file(void **state) {
     wefti_session_piece pieces[RANKS];
     pieces_of(s, "fc2.weight", pieces);
     for (int r = 0; r < RANKS; r++) {
-        wefti_box box;
+        wefti_region box;
         slice_of(&e, r, &box);
         assert_int_equal(box.size[0], 196);
         assert_int_equal(box.size[1], 256);
@@ -295,7 +295,8 @@ static void pieces_are_even(void **state) {
             pieces_of(s, level == 3 ? "c.w" : "c.w.m", pieces);
             for (int d = 0; d < cases[i].rank; d++) whole *= cases[i].shape[d];
             for (int r = 0; r < RANKS; r++) {
-                int64_t elements = wefti_box_elems(&pieces[r].box, cases[i].rank), bytes, observed;
+                int64_t elements = wefti_region_elems(&pieces[r].box, cases[i].rank), bytes,
+                        observed;
                 if (elements > most) most = elements;
                 all += elements;
                 for (int d = 0; d < cases[i].rank && elements; d++)
@@ -350,7 +351,7 @@ static void small_parameters_stay_whole(void **state) {
                 int64_t all = 0;
                 pieces_of(s, k ? "c.w" : "c.w.m", pieces);
                 for (int r = 0; r < RANKS; r++)
-                    all += wefti_box_elems(&pieces[r].box, cases[i].rank);
+                    all += wefti_region_elems(&pieces[r].box, cases[i].rank);
                 if (all != (cases[i].cut ? whole : RANKS * whole))
                     fail_msg("case %d, level %d: all ranks have %lld of %lld elements", (int)i,
                              level, (long long)all, (long long)whole);

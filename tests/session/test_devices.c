@@ -234,9 +234,9 @@ static int count_pieces(weft_session *s, int tensor, const weft_tensor_info *inf
     wefti_strides(&info->desc, strides);
     ASSERT_OK(wefti_session_pieces(s, 0, tensor, pieces, &found));
     for (int32_t p = 0; p < found; p++) {
-        const wefti_box *box = &pieces[p].box;
+        const wefti_region *box = &pieces[p].box;
         counting += pieces[p].counts;
-        for (int64_t e = 0; e < wefti_box_elems(box, info->desc.rank); e++) {
+        for (int64_t e = 0; e < wefti_region_elems(box, info->desc.rank); e++) {
             int64_t at = 0, rest = e;
             for (int d = info->desc.rank - 1; d >= 0; rest /= box->size[d--])
                 at += (box->begin[d] + rest % box->size[d]) * strides[d];

@@ -60,8 +60,8 @@ static void copies_are_equal(const char *what, weft_session *s, const setting *x
     assert_int_equal(count, 2 * per_stage);
     for (int32_t p = 0; p < count; p++)
         for (int32_t q = 0; q < p; q++) {
-            size_t bytes = (size_t)wefti_box_elems(&pieces[p].box, 2) * sizeof(double);
-            if (!wefti_boxes_equal(&pieces[p].box, &pieces[q].box, 2)) continue;
+            size_t bytes = (size_t)wefti_region_elems(&pieces[p].box, 2) * sizeof(double);
+            if (!wefti_regions_equal(&pieces[p].box, &pieces[q].box, 2)) continue;
             if (memcmp(pieces[p].data, pieces[q].data, bytes) != 0)
                 fail_msg("%s: ranks %d and %d differ", what, pieces[q].rank, pieces[p].rank);
             others += pieces[p].rank / per_stage != pieces[q].rank / per_stage;

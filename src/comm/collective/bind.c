@@ -13,7 +13,7 @@ _Static_assert((int)WEFTI_REDUCE_SUM == (int)WEFT_REDUCE_SUM + 1 &&
 
 /* ---- boxes ---- */
 
-static void span(wefti_box *box, int d, int64_t begin, int64_t size) {
+static void span(wefti_region *box, int d, int64_t begin, int64_t size) {
     box->begin[d] = begin;
     box->size[d] = size;
 }
@@ -23,7 +23,7 @@ static int dimensions(wefti_call_kind kind) {
     return kind == WEFTI_CALL_ALL_TO_ALL ? 3 : kind == WEFTI_CALL_BARRIER ? 2 : 1;
 }
 
-static void group_boxes(const wefti_call *call, int32_t m, wefti_box *have, wefti_box *want) {
+static void group_boxes(const wefti_call *call, int32_t m, wefti_region *have, wefti_region *want) {
     int64_t n = call->count, all = n * call->group->count, members = call->group->count;
     switch (call->kind) {
     case WEFTI_CALL_ALL_REDUCE:
@@ -70,7 +70,7 @@ static void group_boxes(const wefti_call *call, int32_t m, wefti_box *have, weft
 }
 
 /* What the lower rank sends, then what the higher one does. */
-static void pair_boxes(const wefti_bound_key *key, wefti_box *have, wefti_box *want) {
+static void pair_boxes(const wefti_bound_key *key, wefti_region *have, wefti_region *want) {
     span(&have[0], 0, 0, key->count);
     span(&want[1], 0, 0, key->count);
     span(&have[1], 0, key->count, key->back);
@@ -119,7 +119,8 @@ static void name_transfer(const wefti_call *call, const wefti_bound_key *key, ch
 }
 
 static weft_status bind_boxes(wefti_collectives *c, const wefti_call *call,
-                              const wefti_bound_key *key, wefti_box *boxes, wefti_endpoint **out) {
+                              const wefti_bound_key *key, wefti_region *boxes,
+                              wefti_endpoint **out) {
     bool pair = key->low >= 0;
     int32_t members = pair ? 2 : call->group->count, two[2] = {key->low, key->high};
     char name[160];
@@ -192,7 +193,7 @@ weft_status wefti_bound_get(wefti_collectives *c, const wefti_call *call,
     if (c->kept >= WEFTI_BOUND_KEPT) give_up_oldest(c);
     int32_t members = key->low >= 0 ? 2 : call->group->count;
     wefti_bound *b = wefti_calloc(1, sizeof *b);
-    wefti_box *boxes = b ? wefti_calloc((size_t)members, 2 * sizeof *boxes) : NULL;
+    wefti_region *boxes = b ? wefti_calloc((size_t)members, 2 * sizeof *boxes) : NULL;
     weft_status status =
         boxes ? bind_boxes(c, call, key, boxes, &b->endpoint)
               : WEFT_RAISE(WEFT_E_NOMEM, "no memory to bind a transfer of %d", (int)members);

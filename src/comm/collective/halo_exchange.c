@@ -21,8 +21,8 @@ struct wefti_halo_work {
     char packed[];
 };
 
-static int64_t elems(const wefti_box *box) {
-    return wefti_box_elems(box, WEFTI_HALO_RANK);
+static int64_t elems(const wefti_region *box) {
+    return wefti_region_elems(box, WEFTI_HALO_RANK);
 }
 
 static weft_status check(const wefti_call *call) {
@@ -42,8 +42,8 @@ static weft_status check(const wefti_call *call) {
                      (long long)shape[d]);
     weft_status status = wefti_halo_check(shape, call->group->count, call->send, call->receive);
     if (status < 0) return wefti_prefix(status, "halo_exchange of %s", group);
-    wefti_box tile = {.size = {shape[0], shape[1], shape[2]}};
-    wefti_box grown = wefti_halo_grown(shape, call->receive);
+    wefti_region tile = {.size = {shape[0], shape[1], shape[2]}};
+    wefti_region grown = wefti_halo_grown(shape, call->receive);
     for (int d = 0; d < WEFTI_HALO_RANK; d++)
         WEFT_REQUIRE(!grown.size[d] || !wefti_mul_overflows(most, grown.size[d], &most), WEFT_E_ARG,
                      "halo_exchange of %s: the tile is too large", group);
@@ -55,12 +55,12 @@ static void list_blocks(wefti_halo_work *w, const wefti_call *call) {
     for (int way = 0; way < WEFTI_HALO_WAYS; way++) {
         int back = wefti_halo_opposite(way), *blocks = w->blocks;
         if (call->send->ranks[way] >= 0) {
-            wefti_box box = wefti_halo_sent(w->shape, call->send, way);
+            wefti_region box = wefti_halo_sent(w->shape, call->send, way);
             w->ranks[0][blocks[0]] = call->send->ranks[way];
             w->counts[0][blocks[0]++] = elems(&box);
         }
         if (call->receive->ranks[back] >= 0) {
-            wefti_box box = wefti_halo_received(w->shape, &w->receive, back);
+            wefti_region box = wefti_halo_received(w->shape, &w->receive, back);
             w->from_way[blocks[1]] = back;
             w->ranks[1][blocks[1]] = call->receive->ranks[back];
             w->counts[1][blocks[1]++] = elems(&box);
@@ -69,12 +69,12 @@ static void list_blocks(wefti_halo_work *w, const wefti_call *call) {
 }
 
 static void pack(wefti_halo_work *w, const weft_halo *send) {
-    wefti_box tile = {.size = {w->shape[0], w->shape[1], w->shape[2]}};
+    wefti_region tile = {.size = {w->shape[0], w->shape[1], w->shape[2]}};
     char *to = w->packed;
     for (int way = 0; way < WEFTI_HALO_WAYS; way++) {
         if (send->ranks[way] < 0) continue;
-        wefti_box box = wefti_halo_sent(w->shape, send, way);
-        wefti_box_copy(&box, &tile, w->source, &box, to, WEFTI_HALO_RANK, w->element);
+        wefti_region box = wefti_halo_sent(w->shape, send, way);
+        wefti_region_copy(&box, &tile, w->source, &box, to, WEFTI_HALO_RANK, w->element);
         to += (size_t)elems(&box) * w->element;
     }
 }
@@ -110,14 +110,14 @@ weft_status wefti_halo_begin(wefti_call *call, wefti_halo_work **out) {
 }
 
 void wefti_halo_end(const wefti_halo_work *w) {
-    wefti_box grown = wefti_halo_grown(w->shape, &w->receive);
-    wefti_box tile = wefti_halo_received(w->shape, &w->receive, WEFTI_HALO_CENTER);
+    wefti_region grown = wefti_halo_grown(w->shape, &w->receive);
+    wefti_region tile = wefti_halo_received(w->shape, &w->receive, WEFTI_HALO_CENTER);
     const char *from = w->received;
     if (elems(&grown)) memset(w->destination, 0, (size_t)elems(&grown) * w->element);
-    wefti_box_copy(&tile, &tile, w->source, &grown, w->destination, WEFTI_HALO_RANK, w->element);
+    wefti_region_copy(&tile, &tile, w->source, &grown, w->destination, WEFTI_HALO_RANK, w->element);
     for (int b = 0; b < w->blocks[1]; b++) {
-        wefti_box box = wefti_halo_received(w->shape, &w->receive, w->from_way[b]);
-        wefti_box_copy(&box, &box, from, &grown, w->destination, WEFTI_HALO_RANK, w->element);
+        wefti_region box = wefti_halo_received(w->shape, &w->receive, w->from_way[b]);
+        wefti_region_copy(&box, &box, from, &grown, w->destination, WEFTI_HALO_RANK, w->element);
         from += (size_t)elems(&box) * w->element;
     }
 }

@@ -78,7 +78,7 @@ weft_status wefti_host_far_bind(wefti_host *host, const wefti_transfer *t, wefti
     e->host = host;
     e->text = wefti_format("%s of %s (%s, %lld elements)", wefti_transfer_kind_text(t->kind),
                            t->name ? t->name : "a tensor", weft_dtype_text(t->dtype),
-                           (long long)wefti_box_elems(&t->have[t->me], t->rank));
+                           (long long)wefti_region_elems(&t->have[t->me], t->rank));
     weft_status status = e->text ? host->far->engine->bind(host->far, t, &e->far)
                                  : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a transfer");
     if (status < 0) {

@@ -2,11 +2,12 @@
 #include "comm/reduce/reduce.h"
 
 /* Dimension d and the next one are one for this array: it holds all of the next one. */
-static bool whole(const wefti_box *part, const wefti_box *array, int d) {
+static bool whole(const wefti_region *part, const wefti_region *array, int d) {
     return part->size[d] == array->size[d];
 }
 
-static void place(const wefti_box *part, const wefti_box *array, int rank, wefti_move_side *out) {
+static void place(const wefti_region *part, const wefti_region *array, int rank,
+                  wefti_move_side *out) {
     int64_t stride = 1;
     out->offset = 0;
     for (int d = rank - 1; d >= 0; d--) {
@@ -20,8 +21,8 @@ static void keep_loops(wefti_move_side *side, const int *kept, int loops) {
     for (int i = 0; i < loops; i++) side->stride[i] = side->stride[kept[i]];
 }
 
-void wefti_move_prepare(const wefti_box *part, int rank, weft_dtype dtype,
-                        wefti_reduction reduction, const wefti_box *to, const wefti_box *have,
+void wefti_move_prepare(const wefti_region *part, int rank, weft_dtype dtype,
+                        wefti_reduction reduction, const wefti_region *to, const wefti_region *have,
                         const int32_t *members, int32_t sources, wefti_move_side *sides,
                         wefti_move *out) {
     *out = (wefti_move){.dtype = dtype,

@@ -33,8 +33,8 @@ typedef struct wefti_move {
 /* The part `part` of a tensor, out of the arrays of `members`, which hold the boxes have[member],
  * into one that holds `to`. `sides` has room for `sources`; it and `members` are borrowed by `out`.
  */
-void wefti_move_prepare(const wefti_box *part, int rank, weft_dtype dtype,
-                        wefti_reduction reduction, const wefti_box *to, const wefti_box *have,
+void wefti_move_prepare(const wefti_region *part, int rank, weft_dtype dtype,
+                        wefti_reduction reduction, const wefti_region *to, const wefti_region *have,
                         const int32_t *members, int32_t sources, wefti_move_side *sides,
                         wefti_move *out);
 /* source[i]: the array of members[i]. The destination may be one of them when it holds the same
@@ -70,7 +70,7 @@ static inline int32_t wefti_set_count(const wefti_member_set *set) {
 }
 
 typedef struct wefti_piece {
-    wefti_box box;
+    wefti_region box;
     wefti_member_set from;
 } wefti_piece;
 

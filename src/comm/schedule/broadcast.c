@@ -17,7 +17,7 @@ typedef struct family {
 } family;
 
 static bool takes_part(const wefti_rounds_build *b, int32_t m) {
-    return m == b->root || wefti_box_elems(&b->t->want[m], b->t->rank) > 0;
+    return m == b->root || wefti_region_elems(&b->t->want[m], b->t->rank) > 0;
 }
 
 static void add(line *l, int32_t member, int32_t me) {
@@ -71,8 +71,8 @@ static void line_up_hosts(const wefti_rounds_build *b, line *heads, line *local)
 static weft_status keep(wefti_rounds_build *b) {
     const wefti_transfer *t = b->t;
     wefti_rounds_place source = {WEFTI_ROUNDS_SOURCE, 0};
-    if (t->me != b->root || wefti_box_elems(&t->want[t->me], t->rank) == 0) return WEFT_OK;
-    return wefti_rounds_op_flat(b, wefti_box_elems(&t->want[t->me], t->rank),
+    if (t->me != b->root || wefti_region_elems(&t->want[t->me], t->rank) == 0) return WEFT_OK;
+    return wefti_rounds_op_flat(b, wefti_region_elems(&t->want[t->me], t->rank),
                                 wefti_rounds_at(WEFTI_ROUNDS_DESTINATION, 0), 1, &source);
 }
 

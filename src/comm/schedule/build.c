@@ -53,11 +53,12 @@ weft_status wefti_rounds_receive(wefti_rounds_build *b, int32_t member, wefti_ro
     return wefti_rounds_receive_gated(b, member, to, bytes, round, 0, -1);
 }
 
-weft_status wefti_rounds_op_boxes(wefti_rounds_build *b, const wefti_box *part, int rank,
-                                  wefti_rounds_place to, const wefti_box *to_box, int32_t sources,
-                                  const wefti_rounds_place *from, const wefti_box *boxes) {
+weft_status wefti_rounds_op_boxes(wefti_rounds_build *b, const wefti_region *part, int rank,
+                                  wefti_rounds_place to, const wefti_region *to_box,
+                                  int32_t sources, const wefti_rounds_place *from,
+                                  const wefti_region *boxes) {
     wefti_rounds_plan *plan = b->plan;
-    if (wefti_box_elems(part, rank) == 0) return WEFT_OK;
+    if (wefti_region_elems(part, rank) == 0) return WEFT_OK;
     WEFT_TRY(WEFT_GROW(plan->op, plan->ops, plan->op_capacity));
     size_t count = (size_t)sources;
     wefti_rounds_place *places = wefti_arena_alloc(plan->arena, count * sizeof *places);
@@ -76,8 +77,8 @@ weft_status wefti_rounds_op_boxes(wefti_rounds_build *b, const wefti_box *part, 
 weft_status wefti_rounds_op_flat(wefti_rounds_build *b, int64_t elements, wefti_rounds_place to,
                                  int32_t sources, const wefti_rounds_place *from) {
     if (elements == 0) return WEFT_OK;
-    wefti_box part = {.size = {elements}}, *boxes;
-    WEFT_NEW_ARRAY(boxes, wefti_box, sources);
+    wefti_region part = {.size = {elements}}, *boxes;
+    WEFT_NEW_ARRAY(boxes, wefti_region, sources);
     for (int32_t s = 0; s < sources; s++) boxes[s] = part;
     weft_status status = wefti_rounds_op_boxes(b, &part, 1, to, &part, sources, from, boxes);
     wefti_free(boxes);
@@ -91,7 +92,7 @@ wefti_rounds_place wefti_rounds_room(wefti_rounds_build *b, int64_t bytes) {
     return place;
 }
 
-bool wefti_rounds_run(const wefti_box *part, const wefti_box *box, int rank, int64_t *first) {
+bool wefti_rounds_run(const wefti_region *part, const wefti_region *box, int rank, int64_t *first) {
     wefti_move move;
     wefti_move_side side;
     int32_t member = 0;

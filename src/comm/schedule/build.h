@@ -66,10 +66,10 @@ weft_status wefti_rounds_receive_gated(wefti_rounds_build *b, int32_t member, we
                                        int64_t bytes, int32_t round, int32_t gate_round,
                                        int64_t gate_send) WEFT_CHECKED;
 /* At the end of the round that is being built: box `part` out of arrays of boxes[i] at from[i]. */
-weft_status wefti_rounds_op_boxes(wefti_rounds_build *b, const wefti_box *part, int rank,
-                                  wefti_rounds_place to, const wefti_box *to_box, int32_t sources,
-                                  const wefti_rounds_place *from,
-                                  const wefti_box *boxes) WEFT_CHECKED;
+weft_status wefti_rounds_op_boxes(wefti_rounds_build *b, const wefti_region *part, int rank,
+                                  wefti_rounds_place to, const wefti_region *to_box,
+                                  int32_t sources, const wefti_rounds_place *from,
+                                  const wefti_region *boxes) WEFT_CHECKED;
 /* The same of elements that are neighbours everywhere. */
 weft_status wefti_rounds_op_flat(wefti_rounds_build *b, int64_t elements, wefti_rounds_place to,
                                  int32_t sources, const wefti_rounds_place *from) WEFT_CHECKED;
@@ -81,7 +81,7 @@ typedef struct wefti_rounds_span {
     int64_t begin, count;
 } wefti_rounds_span;
 static inline wefti_rounds_span wefti_rounds_whole(const wefti_rounds_build *b) {
-    return (wefti_rounds_span){0, wefti_box_elems(&b->t->have[0], b->t->rank)};
+    return (wefti_rounds_span){0, wefti_region_elems(&b->t->have[0], b->t->rank)};
 }
 /* Part i of n of `all`, beginning at cache lines. */
 wefti_rounds_span wefti_rounds_part(const wefti_rounds_build *b, wefti_rounds_span all, int64_t i,
@@ -93,13 +93,13 @@ static inline int64_t wefti_rounds_chunks(int64_t bytes) {
     return chunks < 1 ? 1 : chunks > 1024 ? 1024 : chunks;
 }
 /* Whether `part` lies in one run in an array of `box`, and from which element on. */
-bool wefti_rounds_run(const wefti_box *part, const wefti_box *box, int rank, int64_t *first);
+bool wefti_rounds_run(const wefti_region *part, const wefti_region *box, int rank, int64_t *first);
 
 static inline wefti_rounds_place wefti_rounds_at(wefti_rounds_array array, int64_t offset) {
     return (wefti_rounds_place){array, offset};
 }
-static inline int64_t wefti_rounds_bytes(const wefti_rounds_build *b, const wefti_box *box) {
-    return wefti_box_elems(box, b->t->rank) * b->element;
+static inline int64_t wefti_rounds_bytes(const wefti_rounds_build *b, const wefti_region *box) {
+    return wefti_region_elems(box, b->t->rank) * b->element;
 }
 
 #endif

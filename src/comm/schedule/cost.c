@@ -151,7 +151,7 @@ static double of_broadcast(const model *m, wefti_rounds_algorithm algorithm) {
 double wefti_rounds_cost(const wefti_rounds_build *b, const wefti_rounds_costs *c,
                          wefti_rounds_algorithm algorithm) {
     const wefti_transfer *t = b->t;
-    const wefti_box *all = b->form == WEFTI_ROUNDS_ALL_GATHER ? &t->want[0] : &t->have[b->root];
+    const wefti_region *all = b->form == WEFTI_ROUNDS_ALL_GATHER ? &t->want[0] : &t->have[b->root];
     model m = {.b = b,
                .c = c,
                .g = t->members,

@@ -12,10 +12,11 @@ typedef struct parcel {
 } parcel;
 
 static void weigh(const wefti_rounds_build *b, const wefti_piece_list *pieces, int32_t from,
-                  const wefti_box *box, wefti_rounds_array array, bool may_be_whole, parcel *out) {
+                  const wefti_region *box, wefti_rounds_array array, bool may_be_whole,
+                  parcel *out) {
     *out = (parcel){.whole = may_be_whole};
     for (int64_t n = 0; n < pieces->used; n++) {
-        const wefti_box *piece = &pieces->piece[n].box;
+        const wefti_region *piece = &pieces->piece[n].box;
         int64_t first;
         if (!wefti_set_has(&pieces->piece[n].from, from)) continue;
         out->bytes += wefti_rounds_bytes(b, piece);
@@ -28,13 +29,13 @@ static void weigh(const wefti_rounds_build *b, const wefti_piece_list *pieces, i
 /* Round 0: what is sent in pieces is put together. Round 1: sends. */
 static weft_status pack(wefti_rounds_build *b, const wefti_piece_list *pieces, parcel *out) {
     const wefti_transfer *t = b->t;
-    const wefti_box *have = &t->have[t->me];
+    const wefti_region *have = &t->have[t->me];
     weigh(b, pieces, t->me, have, WEFTI_ROUNDS_SOURCE, true, out);
     if (out->whole || out->bytes == 0) return WEFT_OK;
     wefti_rounds_place place = out->at = wefti_rounds_room(b, out->bytes);
     wefti_rounds_place source = {WEFTI_ROUNDS_SOURCE, 0};
     for (int64_t n = 0; n < pieces->used; n++) {
-        const wefti_box *piece = &pieces->piece[n].box;
+        const wefti_region *piece = &pieces->piece[n].box;
         if (!wefti_set_has(&pieces->piece[n].from, t->me)) continue;
         WEFT_TRY(wefti_rounds_op_boxes(b, piece, t->rank, place, piece, 1, &source, have));
         place.offset += wefti_rounds_bytes(b, piece);
@@ -55,7 +56,7 @@ static weft_status expect(wefti_rounds_build *b, const wefti_piece_list *pieces,
 
 /* One piece, out of the own source and what has come. */
 static weft_status settle(wefti_rounds_build *b, const wefti_piece *piece, parcel *parcels,
-                          wefti_rounds_place *from, wefti_box *boxes) {
+                          wefti_rounds_place *from, wefti_region *boxes) {
     const wefti_transfer *t = b->t;
     int32_t sources = 0;
     for (int32_t m = 0; m < t->members; m++) {
@@ -76,12 +77,12 @@ static weft_status settle(wefti_rounds_build *b, const wefti_piece *piece, parce
 }
 
 static weft_status build(wefti_rounds_build *b, wefti_piece_list *pieces, parcel *parcels,
-                         wefti_rounds_place *from, wefti_box *boxes) {
+                         wefti_rounds_place *from, wefti_region *boxes) {
     const wefti_transfer *t = b->t;
     WEFT_TRY(wefti_rounds_begin(b));
     for (int32_t m = 0; m < t->members; m++) {
         if (m == t->me) continue;
-        if (wefti_box_elems(&t->have[t->me], t->rank) == 0) break;
+        if (wefti_region_elems(&t->have[t->me], t->rank) == 0) break;
         WEFT_TRY(wefti_pieces_find(t, m, pieces));
         WEFT_TRY(pack(b, pieces, &parcels[m]));
     }
@@ -100,7 +101,7 @@ static weft_status build(wefti_rounds_build *b, wefti_piece_list *pieces, parcel
     /* The result may replace the source. */
     b->plan->round[wefti_rounds_now(b)].sends_first =
         t->reduction != WEFTI_REDUCE_NONE &&
-        wefti_boxes_equal(&t->have[t->me], &t->want[t->me], t->rank);
+        wefti_regions_equal(&t->have[t->me], &t->want[t->me], t->rank);
     return WEFT_OK;
 }
 
@@ -109,7 +110,7 @@ weft_status wefti_rounds_direct(wefti_rounds_build *b) {
     wefti_piece_list pieces = {0};
     parcel *parcels = wefti_calloc(members, sizeof *parcels);
     wefti_rounds_place *from = wefti_calloc(members, sizeof *from);
-    wefti_box *boxes = wefti_calloc(members, sizeof *boxes);
+    wefti_region *boxes = wefti_calloc(members, sizeof *boxes);
     weft_status status = parcels && from && boxes
                              ? build(b, &pieces, parcels, from, boxes)
                              : WEFT_RAISE(WEFT_E_NOMEM, "no memory for %zu members", members);

@@ -35,7 +35,7 @@ static weft_status settle_bruck(wefti_rounds_build *b, const int64_t *offset, in
     for (int32_t m = 0; m < g; m++)
         from[m] = wefti_rounds_at(WEFTI_ROUNDS_STAGE, base + offset[(m - t->me + g) % g]);
     weft_status status =
-        wefti_rounds_op_flat(b, wefti_box_elems(&t->have[0], t->rank),
+        wefti_rounds_op_flat(b, wefti_region_elems(&t->have[0], t->rank),
                              wefti_rounds_at(WEFTI_ROUNDS_DESTINATION, 0), g, from);
     wefti_free(from);
     return status;
@@ -49,7 +49,7 @@ static weft_status build_bruck(wefti_rounds_build *b, int64_t *offset) {
     int64_t base = wefti_rounds_room(b, offset[g]).offset;
     wefti_rounds_place source = {WEFTI_ROUNDS_SOURCE, 0};
     WEFT_TRY(wefti_rounds_begin(b));
-    WEFT_TRY(wefti_rounds_op_flat(b, wefti_box_elems(&t->have[t->me], t->rank),
+    WEFT_TRY(wefti_rounds_op_flat(b, wefti_region_elems(&t->have[t->me], t->rank),
                                   wefti_rounds_at(WEFTI_ROUNDS_STAGE, base), 1, &source));
     for (int32_t step = 1; step < g; step *= 2) {
         int32_t blocks = step < g - step ? step : g - step;

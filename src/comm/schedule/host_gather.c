@@ -20,7 +20,7 @@ static int32_t first_on(const work *w, int32_t host, int32_t member) {
 
 /* Chunk k of a block: where it is here, and its bytes. */
 static wefti_rounds_place chunk_of(const work *w, int32_t member, int64_t k, int64_t *bytes) {
-    int64_t all = wefti_box_elems(&w->b->t->have[member], w->b->t->rank);
+    int64_t all = wefti_region_elems(&w->b->t->have[member], w->b->t->rank);
     int64_t begin = all * k / w->parts, end = all * (k + 1) / w->parts;
     wefti_rounds_place at = w->place[member];
     *bytes = (end - begin) * w->b->element;

@@ -83,7 +83,7 @@ static void choose_share(const work *w, int32_t s, share *out) {
     case WEFTI_ROUNDS_REDUCE_SCATTER:
         out->home = s;
         out->lane = h->place[s];
-        out->all.count = wefti_box_elems(&b->t->want[s], b->t->rank);
+        out->all.count = wefti_region_elems(&b->t->want[s], b->t->rank);
         (void)wefti_rounds_run(&b->t->want[s], &b->t->have[0], b->t->rank, &out->all.begin);
         break;
     case WEFTI_ROUNDS_REDUCE:

@@ -47,23 +47,23 @@ wefti_rounds_costs wefti_rounds_costs_of(const wefti_links *links, bool shares) 
 
 /* --- the form of a transfer --- */
 
-static bool empty(const wefti_transfer *t, const wefti_box *box) {
-    return wefti_box_elems(box, t->rank) == 0;
+static bool empty(const wefti_transfer *t, const wefti_region *box) {
+    return wefti_region_elems(box, t->rank) == 0;
 }
 
 static wefti_rounds_form form_of_reduction(const wefti_transfer *t, const wefti_rounds_build *b) {
     int64_t wanted = 0, first;
     bool whole = true, runs = true;
     for (int32_t m = 0; m < t->members; m++) {
-        if (!wefti_boxes_equal(&t->have[m], &t->have[0], t->rank)) return WEFTI_ROUNDS_GENERAL;
+        if (!wefti_regions_equal(&t->have[m], &t->have[0], t->rank)) return WEFTI_ROUNDS_GENERAL;
         if (empty(t, &t->want[m])) continue;
-        whole = whole && wefti_boxes_equal(&t->want[m], &t->have[0], t->rank);
+        whole = whole && wefti_regions_equal(&t->want[m], &t->have[0], t->rank);
         runs = runs && wefti_rounds_run(&t->want[m], &t->have[0], t->rank, &first);
-        wanted += wefti_box_elems(&t->want[m], t->rank);
+        wanted += wefti_region_elems(&t->want[m], t->rank);
     }
     if (whole) return b->wanting == t->members ? WEFTI_ROUNDS_ALL_REDUCE : WEFTI_ROUNDS_REDUCE;
-    return runs && wanted <= wefti_box_elems(&t->have[0], t->rank) ? WEFTI_ROUNDS_REDUCE_SCATTER
-                                                                   : WEFTI_ROUNDS_GENERAL;
+    return runs && wanted <= wefti_region_elems(&t->have[0], t->rank) ? WEFTI_ROUNDS_REDUCE_SCATTER
+                                                                      : WEFTI_ROUNDS_GENERAL;
 }
 
 /* All want the same box, and the boxes that are had have as many elements together: as all that is
@@ -71,10 +71,10 @@ static wefti_rounds_form form_of_reduction(const wefti_transfer *t, const wefti_
 static bool is_all_gather(const wefti_transfer *t) {
     int64_t elements = 0;
     for (int32_t m = 0; m < t->members; m++) {
-        if (!wefti_boxes_equal(&t->want[m], &t->want[0], t->rank)) return false;
-        elements += wefti_box_elems(&t->have[m], t->rank);
+        if (!wefti_regions_equal(&t->want[m], &t->want[0], t->rank)) return false;
+        elements += wefti_region_elems(&t->have[m], t->rank);
     }
-    return elements == wefti_box_elems(&t->want[0], t->rank);
+    return elements == wefti_region_elems(&t->want[0], t->rank);
 }
 
 static void find_form(wefti_rounds_build *b) {
@@ -93,7 +93,7 @@ static void find_form(wefti_rounds_build *b) {
     }
     for (int32_t m = 0; m < t->members; m++)
         all_of_it &=
-            empty(t, &t->want[m]) || wefti_boxes_equal(&t->want[m], &t->have[b->root], t->rank);
+            empty(t, &t->want[m]) || wefti_regions_equal(&t->want[m], &t->have[b->root], t->rank);
     if (having == 1 && all_of_it) {
         b->form = WEFTI_ROUNDS_BROADCAST;
         return;
@@ -199,7 +199,7 @@ static weft_status fill(const wefti_transfer *t, const wefti_rounds_costs *costs
     int32_t *each = wefti_arena_alloc(plan->arena, (size_t)t->members * 4 * sizeof *each);
     plan->text = wefti_arena_format(
         plan->arena, "%s of %s (%s, %lld elements)", wefti_transfer_kind_text(t->kind), name,
-        weft_dtype_text(t->dtype), (long long)wefti_box_elems(&t->have[t->me], t->rank));
+        weft_dtype_text(t->dtype), (long long)wefti_region_elems(&t->have[t->me], t->rank));
     WEFT_REQUIRE(each && plan->text, WEFT_E_NOMEM, "no memory for a transfer of %d members",
                  (int)t->members);
     for (int32_t m = 0; m < t->members; m++) each[m] = m;

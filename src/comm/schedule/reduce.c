@@ -15,7 +15,7 @@ static wefti_rounds_place place_of(const wefti_rounds_build *b, wefti_rounds_arr
     return wefti_rounds_at(array, s.begin * b->element);
 }
 static bool wants(const wefti_rounds_build *b, int32_t member) {
-    return wefti_box_elems(&b->t->want[member], b->t->rank) > 0;
+    return wefti_region_elems(&b->t->want[member], b->t->rank) > 0;
 }
 
 /* --- shares --- */

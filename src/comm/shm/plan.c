@@ -4,17 +4,17 @@
 #include "comm/copy.h"
 #include "comm/reduce/reduce.h"
 
-static int64_t box_bytes(const wefti_transfer *t, const wefti_box *box) {
-    return wefti_box_elems(box, t->rank) * (int64_t)weft_dtype_bytes(t->dtype);
+static int64_t box_bytes(const wefti_transfer *t, const wefti_region *box) {
+    return wefti_region_elems(box, t->rank) * (int64_t)weft_dtype_bytes(t->dtype);
 }
 /* Boxes that differ along one dimension only, before which there is nothing but ones: each part of
  * one is a run of neighbours in all of them. */
 static bool has_runs_only(const wefti_transfer *t) {
-    const wefti_box *first = NULL;
+    const wefti_region *first = NULL;
     int axis = -1;
     for (int32_t i = 0; i < 2 * t->members; i++) {
-        const wefti_box *box = i % 2 ? &t->want[i / 2] : &t->have[i / 2];
-        if (wefti_box_elems(box, t->rank) == 0) continue;
+        const wefti_region *box = i % 2 ? &t->want[i / 2] : &t->have[i / 2];
+        if (wefti_region_elems(box, t->rank) == 0) continue;
         if (!first) first = box;
         for (int d = 0; d < t->rank; d++) {
             if (box->begin[d] == first->begin[d] && box->size[d] == first->size[d]) continue;
@@ -30,11 +30,12 @@ static bool has_runs_only(const wefti_transfer *t) {
 /* Of more than a few bytes: those that all reduce all of are like other transfers. */
 static bool is_all_reduce(const wefti_transfer *t) {
     if (t->reduction == WEFTI_REDUCE_NONE || t->members < 2 ||
-        wefti_box_elems(&t->have[0], t->rank) == 0 || box_bytes(t, &t->have[0]) <= WEFTI_LOCAL_TINY)
+        wefti_region_elems(&t->have[0], t->rank) == 0 ||
+        box_bytes(t, &t->have[0]) <= WEFTI_LOCAL_TINY)
         return false;
     for (int32_t m = 0; m < t->members; m++)
-        if (!wefti_boxes_equal(&t->have[m], &t->have[0], t->rank) ||
-            !wefti_boxes_equal(&t->want[m], &t->have[0], t->rank))
+        if (!wefti_regions_equal(&t->have[m], &t->have[0], t->rank) ||
+            !wefti_regions_equal(&t->want[m], &t->have[0], t->rank))
             return false;
     return true;
 }
@@ -70,7 +71,7 @@ static weft_status prepare_moves(wefti_arena *arena, const wefti_piece_list *pie
 void wefti_local_share(const wefti_local_plan *plan, int32_t member, int64_t *first,
                        int64_t *count) {
     const wefti_transfer *t = &plan->transfer;
-    int64_t elements = wefti_box_elems(&t->have[0], t->rank);
+    int64_t elements = wefti_region_elems(&t->have[0], t->rank);
     int64_t line = 64 / (int64_t)weft_dtype_bytes(t->dtype), lines = (elements + line - 1) / line;
     int64_t begin = lines * member / t->members * line;
     int64_t end = lines * (member + 1) / t->members * line;
@@ -106,14 +107,14 @@ static void prepare_share(wefti_local_plan *plan) {
 /* Everybody wants all of what each has a part of, and has to be there for that. */
 static bool is_all_gather(const wefti_local_plan *plan) {
     const wefti_transfer *t = &plan->transfer;
-    int64_t all = wefti_box_elems(&t->want[0], t->rank);
+    int64_t all = wefti_region_elems(&t->want[0], t->rank);
     if (t->reduction != WEFTI_REDUCE_NONE || t->members < 2 || !plan->runs ||
         plan->moves != t->members)
         return false;
     for (int32_t m = 0; m < t->members; m++) {
-        int64_t part = wefti_box_elems(&t->have[m], t->rank);
+        int64_t part = wefti_region_elems(&t->have[m], t->rank);
         all -= part;
-        if (part == 0 || !wefti_boxes_equal(&t->want[m], &t->want[0], t->rank)) return false;
+        if (part == 0 || !wefti_regions_equal(&t->want[m], &t->want[0], t->rank)) return false;
     }
     return all == 0;
 }
@@ -130,7 +131,7 @@ static void prepare_gather(wefti_local_plan *plan, wefti_local_partner *partner)
             if (partner[i].member == move->members[0])
                 partner[i].first = move->to.offset, partner[i].count = move->run;
     }
-    int64_t bytes = size * wefti_box_elems(&t->want[0], t->rank);
+    int64_t bytes = size * wefti_region_elems(&t->want[0], t->rank);
     plan->gathered_streamed = wefti_copy_streamed(bytes);
     plan->gathers_long = bytes >= LONG;
     cut_chunks(plan, CHUNK / size, most);
@@ -157,7 +158,7 @@ static weft_status find_partners(wefti_arena *arena, const wefti_member_set *tak
     for (int32_t i = 0; i < plan->partners; i++) {
         plan->staged |= partner[i].touches && !plan->small && !plan->shares &&
                         t->reduction != WEFTI_REDUCE_NONE &&
-                        wefti_boxes_equal(&t->have[t->me], &t->want[t->me], t->rank);
+                        wefti_regions_equal(&t->have[t->me], &t->want[t->me], t->rank);
         partner[i].touches &= !plan->small;
         plan->lends |= partner[i].touches;
         /* Whom we only wait for, we look at before: it may have posted something else. */
@@ -197,7 +198,7 @@ weft_status wefti_local_plan_create(wefti_arena *arena, const wefti_transfer *t,
     plan->transfer.name = wefti_arena_strdup(arena, name);
     plan->text = wefti_arena_format(
         arena, "%s of %s (%s, %lld elements)", wefti_transfer_kind_text(t->kind), name,
-        weft_dtype_text(t->dtype), (long long)wefti_box_elems(&t->have[t->me], t->rank));
+        weft_dtype_text(t->dtype), (long long)wefti_region_elems(&t->have[t->me], t->rank));
     WEFT_REQUIRE(plan->transfer.ranks && plan->transfer.have && plan->transfer.want &&
                      plan->transfer.name && plan->text,
                  WEFT_E_NOMEM, "no memory for a transfer of %d members", (int)t->members);

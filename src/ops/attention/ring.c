@@ -16,7 +16,7 @@
  * Tensors lie as they did. The upper halves of queries, and of what goes with them, are swapped
  * with the mirror before, those of the results after; keys and values are fetched from where they
  * lie, run by run. That costs one exchange of half a piece of each, local to this op, where laying
- * out the sequence in that order would need layouts whose pieces are not boxes, and all that
+ * out the sequence in that order would need layouts whose pieces are not regions, and all that
  * depends on positions to know of them. Lending idle devices whole blocks of the last ones (Li et
  * al., "DistFlashAttention", 2023, section 3.1) balances the sum as well, but moves queries, and
  * partial results in full precision, for each block lent. Where halves change nothing (not

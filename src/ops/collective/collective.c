@@ -137,17 +137,17 @@ typedef struct pattern {
     int64_t elems, members; /* of the operand */
     wefti_transfer_kind kind;
     wefti_reduction reduction;
-    int rank;                 /* dimensions of the boxes */
+    int rank;                 /* dimensions of the regions */
     const int64_t *from, *to; /* permute: of each member, whom it takes from and gives to; -1 */
 } pattern;
 
-static void span(wefti_box *box, int d, int64_t begin, int64_t size) {
-    box->begin[d] = begin;
-    box->size[d] = size;
+static void span(wefti_region *region, int d, int64_t begin, int64_t size) {
+    region->begin[d] = begin;
+    region->size[d] = size;
 }
 
 /* The names of ops are few, and each says where members' elements lie. */
-static void fill_boxes(const pattern *p, int64_t m, wefti_box *have, wefti_box *want) {
+static void fill_regions(const pattern *p, int64_t m, wefti_region *have, wefti_region *want) {
     int64_t e = p->elems, block = e / p->members;
     switch (p->kind) {
     case WEFTI_TRANSFER_ALL_REDUCE:
@@ -198,19 +198,20 @@ static weft_status lower(wefti_cut *c, pattern *p) {
         wefti_cut_out(c, 0, x);
         return WEFT_OK;
     }
-    wefti_box *boxes;
-    WEFT_NEW_ARRAY(boxes, wefti_box, 2 * p->members);
-    for (int64_t m = 0; m < p->members; m++) fill_boxes(p, m, &boxes[m], &boxes[p->members + m]);
-    bool has = wefti_box_elems(&boxes[me], p->rank) > 0;
-    bool wants = wefti_box_elems(&boxes[p->members + me], p->rank) > 0;
+    wefti_region *regions;
+    WEFT_NEW_ARRAY(regions, wefti_region, 2 * p->members);
+    for (int64_t m = 0; m < p->members; m++)
+        fill_regions(p, m, &regions[m], &regions[p->members + m]);
+    bool has = wefti_region_elems(&regions[me], p->rank) > 0;
+    bool wants = wefti_region_elems(&regions[p->members + me], p->rank) > 0;
     /* Who gives nothing has an operand all the same. */
     if (!has && p->elems > 0) {
         weft_desc none = weft_desc_of(wefti_in(p->n, 0)->dtype, 1, (int64_t[]){0});
         x = weft_constant(g, none, 0.0);
     }
     weft_value y = wefti_cut_among(c, x, (int32_t)p->members, ranks, me, p->kind, p->reduction,
-                                   p->rank, boxes, boxes + p->members);
-    wefti_free(boxes);
+                                   p->rank, regions, regions + p->members);
+    wefti_free(regions);
     weft_desc to = *wefti_out(p->n, 0);
     if (wants || p->elems == 0)
         y = weft_reshape(g, y, to.rank, to.shape);

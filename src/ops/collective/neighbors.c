@@ -152,8 +152,8 @@ static weft_status receive_rim(weft_graph *g, weft_value x, weft_ranks group,
     weft_desc d = weft_value_desc(g, x);
     int from[WEFTI_MAX_TABLE];
     bool any = false;
-    wefti_box rim = wefti_halo_received(shape, &receive[0], way);
-    wefti_box block = wefti_halo_sent(shape, &send[0], wefti_halo_opposite(way));
+    wefti_region rim = wefti_halo_received(shape, &receive[0], way);
+    wefti_region block = wefti_halo_sent(shape, &send[0], wefti_halo_opposite(way));
     *out = WEFT_NO_VALUE;
     for (int m = 0; m < group.count; m++) {
         from[m] = receive[m].ranks[way];

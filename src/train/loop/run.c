@@ -403,7 +403,7 @@ static weft_status failed(wefti_training *t, weft_status status) {
 static weft_status check_piece(const weft_tensor_info *info, const wefti_session_piece *piece) {
     int64_t strides[WEFT_MAX_RANK];
     wefti_strides(&info->desc, strides);
-    for (int64_t k = 0, n = wefti_box_elems(&piece->box, info->desc.rank); k < n; k++) {
+    for (int64_t k = 0, n = wefti_region_elems(&piece->box, info->desc.rank); k < n; k++) {
         double value = wefti_load(info->desc.dtype, piece->data, k);
         if (isfinite(value)) continue;
         int64_t at = 0, rest = k;

@@ -4,14 +4,14 @@
 #include "backend/cpu/cpu.h"
 #include "graph/graph.h"
 
-/* Copies of boxes: every move of shape ops is one of these. */
-enum { MAX_BOXES = 16 };
+/* Copies of regions: every move of shape ops is one of these. */
+enum { MAX_REGIONS = 16 };
 
-typedef struct box {
+typedef struct region {
     int in, out;              /* operand numbers */
     int64_t x_begin, y_begin; /* bytes into them */
     wefti_copy_strided_args args;
-} box;
+} region;
 
 typedef struct data_kernel {
     wefti_kernel base;
@@ -23,28 +23,29 @@ typedef struct data_kernel {
     bool accumulate, has_fill, max;
     wefti_permute_args permute;
     wefti_pool2d_args pool;
-    int boxes;
-    box *box;
+    int regions;
+    region *region;
 } data_kernel;
 
 typedef weft_status run_function(const wefti_kernel *, const wefti_run *, const void *const *,
                                  void *const *, void *);
 
 static void destroy_data(wefti_kernel *kernel) {
-    wefti_free(((data_kernel *)kernel)->box);
+    wefti_free(((data_kernel *)kernel)->region);
     wefti_free(kernel);
 }
 
-static weft_status new_kernel(const char *label, run_function *run, int boxes, data_kernel **out) {
+static weft_status new_kernel(const char *label, run_function *run, int regions,
+                              data_kernel **out) {
     wefti_kernel *base;
     WEFT_TRY(wefti_cpu_kernel(sizeof(data_kernel), label, run, &base));
     data_kernel *k = (data_kernel *)base;
     base->destroy = destroy_data;
     k->kernels = wefti_kernels_best();
-    k->boxes = boxes;
-    if (boxes) {
-        k->box = wefti_calloc((size_t)boxes, sizeof *k->box);
-        if (!k->box) {
+    k->regions = regions;
+    if (regions) {
+        k->region = wefti_calloc((size_t)regions, sizeof *k->region);
+        if (!k->region) {
             wefti_kernel_destroy(base);
             WEFT_FAIL(WEFT_E_NOMEM, "no memory for a kernel");
         }
@@ -380,26 +381,26 @@ weft_status wefti_cpu_transpose(const weft_node *n, const wefti_prepare *options
     return WEFT_OK;
 }
 
-static weft_status run_boxes(const wefti_kernel *kernel, const wefti_run *run,
-                             const void *const *in, void *const *out, void *workspace) {
+static weft_status run_regions(const wefti_kernel *kernel, const wefti_run *run,
+                               const void *const *in, void *const *out, void *workspace) {
     const data_kernel *k = (const data_kernel *)kernel;
     (void)workspace;
     if (k->has_fill)
         k->kernels->fill(
             run->pool,
             &(wefti_fill_args){.y = {out[0], k->y}, .elements = k->count, .value = k->value});
-    for (int i = 0; i < k->boxes; i++) {
-        wefti_copy_strided_args a = k->box[i].args;
-        a.x = (const unsigned char *)in[k->box[i].in] + k->box[i].x_begin;
-        a.y = (unsigned char *)out[k->box[i].out] + k->box[i].y_begin;
+    for (int i = 0; i < k->regions; i++) {
+        wefti_copy_strided_args a = k->region[i].args;
+        a.x = (const unsigned char *)in[k->region[i].in] + k->region[i].x_begin;
+        a.y = (unsigned char *)out[k->region[i].out] + k->region[i].y_begin;
         k->kernels->copy_strided(run->pool, &a);
     }
     return WEFT_OK;
 }
 
-/* The box of `shape` at element offsets in x and y. */
-static void set_box(box *b, int in, int out, const weft_desc *x, const int64_t *x_at,
-                    const weft_desc *y, const int64_t *y_at, const int64_t *shape) {
+/* The region of `shape` at element offsets in x and y. */
+static void set_region(region *b, int in, int out, const weft_desc *x, const int64_t *x_at,
+                       const weft_desc *y, const int64_t *y_at, const int64_t *shape) {
     int64_t element = (int64_t)weft_dtype_bytes(x->dtype);
     b->in = in;
     b->out = out;
@@ -424,9 +425,9 @@ weft_status wefti_cpu_broadcast_to(const weft_node *n, const wefti_prepare *opti
     const int64_t zero[WEFT_MAX_RANK] = {0};
     int64_t strides[WEFT_MAX_RANK] = {0};
     data_kernel *k;
-    WEFT_TRY(new_kernel("copy", run_boxes, 1, &k));
-    wefti_copy_strided_args *a = &k->box[0].args;
-    set_box(&k->box[0], 0, 0, y, zero, y, zero, y->shape);
+    WEFT_TRY(new_kernel("copy", run_regions, 1, &k));
+    wefti_copy_strided_args *a = &k->region[0].args;
+    set_region(&k->region[0], 0, 0, y, zero, y, zero, y->shape);
     wefti_strides(x, strides);
     for (int d = 0; d < y->rank; d++) {
         int dx = d - (y->rank - x->rank);
@@ -442,8 +443,8 @@ weft_status wefti_cpu_slice(const weft_node *n, const wefti_prepare *options, we
     int64_t at[WEFT_MAX_RANK] = {0}, zero[WEFT_MAX_RANK] = {0};
     at[axis_of(n, x)] = wefti_attr_int(n, "begin");
     data_kernel *k;
-    WEFT_TRY(new_kernel("copy", run_boxes, 1, &k));
-    set_box(&k->box[0], 0, 0, x, at, y, zero, y->shape);
+    WEFT_TRY(new_kernel("copy", run_regions, 1, &k));
+    set_region(&k->region[0], 0, 0, x, at, y, zero, y->shape);
     *out = &k->base;
     return WEFT_OK;
 }
@@ -454,10 +455,10 @@ weft_status wefti_cpu_split(const weft_node *n, const wefti_prepare *options, we
     int64_t at[WEFT_MAX_RANK] = {0}, zero[WEFT_MAX_RANK] = {0};
     int axis = axis_of(n, x);
     data_kernel *k;
-    WEFT_TRY(new_kernel("copy", run_boxes, n->outputs, &k));
+    WEFT_TRY(new_kernel("copy", run_regions, n->outputs, &k));
     for (int o = 0; o < n->outputs; o++) {
         const weft_desc *y = wefti_out(n, o);
-        set_box(&k->box[o], 0, o, x, at, y, zero, y->shape);
+        set_region(&k->region[o], 0, o, x, at, y, zero, y->shape);
         at[axis] += y->shape[axis];
     }
     *out = &k->base;
@@ -470,10 +471,10 @@ weft_status wefti_cpu_concat(const weft_node *n, const wefti_prepare *options, w
     int64_t at[WEFT_MAX_RANK] = {0}, zero[WEFT_MAX_RANK] = {0};
     int axis = axis_of(n, y);
     data_kernel *k;
-    WEFT_TRY(new_kernel("copy", run_boxes, n->inputs, &k));
+    WEFT_TRY(new_kernel("copy", run_regions, n->inputs, &k));
     for (int i = 0; i < n->inputs; i++) {
         const weft_desc *x = wefti_in(n, i);
-        set_box(&k->box[i], i, 0, x, zero, y, at, x->shape);
+        set_region(&k->region[i], i, 0, x, zero, y, at, x->shape);
         at[axis] += x->shape[axis];
     }
     *out = &k->base;
@@ -488,12 +489,12 @@ weft_status wefti_cpu_pad(const weft_node *n, const wefti_prepare *options, weft
     for (int d = 0; d < x->rank; d++)
         if (before->v[d] < 0 || after->v[d] < 0) return WEFT_E_NO_IMPL;
     data_kernel *k;
-    WEFT_TRY(new_kernel("pad", run_boxes, 1, &k));
+    WEFT_TRY(new_kernel("pad", run_regions, 1, &k));
     k->has_fill = true;
     k->y = y->dtype;
     k->count = weft_desc_elems(y);
     k->value = wefti_attr_float(n, "value");
-    set_box(&k->box[0], 0, 0, x, zero, y, before->v, x->shape);
+    set_region(&k->region[0], 0, 0, x, zero, y, before->v, x->shape);
     *out = &k->base;
     return WEFT_OK;
 }

@@ -1,5 +1,5 @@
-/* Copying a box between two arrays that are boxes themselves. Neighbouring dimensions in which both
- * arrays run on without a gap are merged, so that what is contiguous is one memcpy. */
+/* Copying a region between two arrays that are regions themselves. Neighbouring dimensions in which
+ * both arrays run on without a gap are merged, so that what is contiguous is one memcpy. */
 #include "layout/transfer.h"
 
 typedef struct loop {
@@ -25,8 +25,8 @@ static void copy_rows(char *to, const char *from, const loop *rows, size_t bytes
 #undef ROWS
 }
 
-void wefti_box_copy(const wefti_box *part, const wefti_box *from, const void *source,
-                    const wefti_box *to, void *destination, int rank, size_t element_bytes) {
+void wefti_region_copy(const wefti_region *part, const wefti_region *from, const void *source,
+                       const wefti_region *to, void *destination, int rank, size_t element_bytes) {
     const char *src = source;
     char *dst = destination;
     loop loops[WEFT_MAX_RANK]; /* innermost first */
