@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "plan/schedule.h"
+#include "schedule/schedule.h"
 
 /* "dp=2, tp=4" */
 static const char *mesh_words(const wefti_mesh *mesh, char out[256]) {

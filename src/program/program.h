@@ -7,81 +7,9 @@
 #ifndef WEFTI_PROGRAM_H
 #define WEFTI_PROGRAM_H
 
-#include "backend/backend.h"
+#include "compile/routine.h"
 #include "graph/grad.h"
-#include "program/partition.h"
-
-/* Where an operand lies: arg >= 0: offset into that argument; WEFTI_REF_FRAME: into the frame;
- * NONE: absent. */
-enum { WEFTI_REF_FRAME = -1, WEFTI_REF_NONE = -2 };
-typedef struct wefti_ref {
-    int32_t arg;
-    int64_t offset;
-} wefti_ref;
-
-typedef struct wefti_instruction {
-    const weft_node *node; /* NULL: copy `bytes` from in[0] to out[0] */
-    wefti_kernel *kernel;
-    wefti_ref *in, *out;
-    wefti_ref workspace;
-    int64_t bytes; /* of a copy or addition */
-    bool add;      /* node NULL: out[0] += in[0], elements of `dtype` */
-    weft_dtype dtype;
-    int32_t transfer; /* communication: its number in the program's partition, kernel NULL; -1 */
-    bool joined;      /* communication: the next one too is posted before this one is waited for */
-    wefti_cost cost;
-} wefti_instruction;
-
-/* A compiled body. Arguments in order: body inputs, body outputs (the first `outputs` of them),
- * saved block (if saved_bytes > 0). */
-typedef struct wefti_routine {
-    weft_body *body;
-    const weft_body *unfused; /* as it was cut, or as the graph has it */
-    wefti_instruction *code;
-    int32_t code_count;
-    int32_t inputs, outputs, args; /* args: all of them */
-    int32_t saved_arg;             /* -1: none */
-    int64_t saved_bytes;
-    int64_t frame_bytes;
-    int32_t *alias; /* per output: the input argument whose memory it is (in-place ops), or -1 */
-} wefti_routine;
-
-/* How a body becomes a routine. Saved values are addressed inside the saved block: `in_saved[i]` /
- * `out_saved[o]` is the offset in the block, or -1 for an ordinary argument. */
-typedef struct wefti_routine_spec {
-    weft_body *body;
-    const int64_t *in_saved, *out_saved; /* NULL: none */
-    int64_t saved_bytes;
-    const bool *accumulate; /* per output: add to what is there; NULL: none */
-    bool late;              /* add when all else is done */
-    wefti_prepare prepare;
-    const wefti_backend *const *backends;
-} wefti_routine_spec;
-
-weft_status wefti_routine_compile(const wefti_routine_spec *spec, wefti_routine **out) WEFT_CHECKED;
-void wefti_routine_destroy(wefti_routine *routine);
-
-/* ---- placing buffers ---- */
-
-/* A buffer alive in steps [first, last] (inclusive); align is 64 always. */
-typedef struct wefti_lifetime {
-    int64_t bytes;
-    int32_t first, last;
-    int64_t offset; /* result */
-} wefti_lifetime;
-
-/* Offsets such that no two buffers alive together overlap; returns the total in *out_bytes. Greedy
- * by size (Pisarchyk & Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020,
- * section 5). */
-weft_status wefti_place(wefti_lifetime *buffers, int64_t count, int64_t *out_bytes) WEFT_CHECKED;
-/* Adds a buffer's bytes, aligned, to *all; WEFT_E_NOMEM when sums could overflow. */
-weft_status wefti_place_count(int64_t bytes, int64_t *all) WEFT_CHECKED;
-/* Proof: WEFT_E_BUG naming two buffers that overlap in time and place, or one outside [0, bytes).
- */
-weft_status wefti_place_check(const wefti_lifetime *buffers, int64_t count,
-                              int64_t bytes) WEFT_CHECKED;
-
-/* ---- the program ---- */
+#include "partition/partition.h"
 
 typedef enum wefti_section {
     WEFTI_SECTION_FIRST,  /* forward and backward of the first microbatch (gradients are written) */
@@ -209,55 +137,6 @@ typedef struct wefti_program {
     int32_t peak_step;          /* its number there, -1: none */
 } wefti_program;
 
-/* The optimizer as the program builder sees it: the ops to place per parameter. Supplied by
- * floor 8. */
-typedef struct wefti_update_rule {
-    const weft_op_def *op;
-    const wefti_attr *attrs; /* full table of the op */
-    int states;              /* in-place tensors after the parameter */
-    int absent;              /* optional operands left out behind them */
-    const char *state_names[4];
-    weft_desc state_descs[4];
-} wefti_update_rule;
-typedef struct wefti_optimizer_plan {
-    void *context;
-    weft_status (*rule)(void *context, const char *param, const weft_desc *desc,
-                        wefti_update_rule *out); /* arrays stay valid while the program is built */
-    bool clip; /* squares of gradients are wanted: all gradients are kept until the update */
-    const weft_op_def *norm_op;
-} wefti_optimizer_plan;
-
-/* Told what a build decides, for completed plans. Calls of equal cells are told one by one. */
-typedef struct wefti_observer {
-    void *context;
-    wefti_decide *decide; /* of each op of forward passes */
-    void (*settle)(void *context, const char *tensor, const wefti_layout *use,
-                   const wefti_mesh *mesh); /* inputs, parameters, states: where calls use them */
-    void (*assign)(void *context, const char *call, int32_t stage); /* virtual; of all calls */
-} wefti_observer;
-
-typedef struct wefti_program_spec {
-    weft_graph *graph; /* wrapped by the builder; outlives the program */
-    const wefti_backend *const *backends;
-    wefti_prepare prepare;
-    const wefti_optimizer_plan *optimizer; /* NULL: forward only */
-    int32_t microbatches;                  /* >= 1 */
-    bool keep_gradients; /* gradients stay readable as outputs "grad:<param>" until the step ends */
-    int recompute;       /* 0: default, 1: full, for every cell */
-    const weft_plan *plan; /* NULL: one device */
-    int32_t rank;
-    wefti_route_cache
-        *routes; /* with a plan: shared by all ranks' programs built one after the other */
-    /* Tensors that exist already, of a program that shares its parameters and states (evaluation
-     * beside training): found by name. What is new and persistent goes above `peak_bytes`, the most
-     * that any earlier program uses; what is transient above `persistent_bytes`, behind all that
-     * any of them keeps. Both 0 without `shared`. */
-    const struct wefti_program *shared;
-    int64_t peak_bytes, persistent_bytes;
-    const wefti_observer *observer; /* NULL: none */
-} wefti_program_spec;
-
-weft_status wefti_program_build(const wefti_program_spec *spec, wefti_program **out) WEFT_CHECKED;
 void wefti_program_destroy(wefti_program *program);
 const wefti_tensor *wefti_program_tensor(const wefti_program *program, const char *name);
 /* The box of the whole that lies here. */
@@ -270,10 +149,5 @@ static inline void wefti_program_region(const wefti_program *program, const weft
     *out = (wefti_region){0};
     for (int d = 0; d < tensor->whole.rank; d++) out->size[d] = tensor->whole.shape[d];
 }
-
-/* All fusion passes (fuse.h): a new body of equal meaning. `part`: whose transfers the body names;
- * NULL: it has none. */
-weft_status wefti_fuse(weft_graph *g, wefti_partition *part, const weft_body *body,
-                       weft_body **out) WEFT_CHECKED;
 
 #endif

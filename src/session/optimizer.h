@@ -2,7 +2,7 @@
 #ifndef WEFTI_SESSION_OPTIMIZER_H
 #define WEFTI_SESSION_OPTIMIZER_H
 
-#include "program/program.h"
+#include "builder/spec.h"
 #include "weft/session.h"
 
 typedef struct wefti_optimizer wefti_optimizer;

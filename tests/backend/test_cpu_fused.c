@@ -3,7 +3,7 @@
  * reference. */
 #include "backend/cpu_ops_driver.h"
 #include "base/philox.h"
-#include "program/fuse.h"
+#include "rewrite/rewrite.h"
 #include "weft/ops.h"
 
 enum { GRAPHS = 60, INPUTS = 5, NODES = 14 };

@@ -8,7 +8,7 @@
 
 #include "backend/backend.h"
 #include "ops/harness.h"
-#include "program/fuse.h"
+#include "rewrite/rewrite.h"
 #include "weft/ops.h"
 
 extern const wefti_backend wefti_backend_cpu;

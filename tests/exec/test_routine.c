@@ -13,7 +13,7 @@
 
 #include "exec/exec.h"
 #include "graph/build_random.h"
-#include "program/fuse.h"
+#include "rewrite/rewrite.h"
 #include "tensor/tensor.h"
 
 enum { MOST = 128, GUARD = 128, ROWS = 3, COLUMNS = 8 };

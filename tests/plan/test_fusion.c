@@ -9,7 +9,7 @@
 
 #include "base/fault.h"
 #include "base/philox.h"
-#include "plan/fusion.h"
+#include "builder/fusion.h"
 
 enum { MB = 1 << 20, MOST = 64 };
 

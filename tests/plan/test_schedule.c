@@ -11,7 +11,7 @@
 #include "base/fault.h"
 #include "base/memory.h"
 #include "base/text.h"
-#include "plan/schedule.h"
+#include "schedule/schedule.h"
 
 enum { STAGES = 16 };
 

@@ -8,7 +8,7 @@
 #include "graph/cut.h"
 #include "layout/redistribute.h"
 #include "ops/harness.h"
-#include "program/partition.h"
+#include "partition/partition.h"
 
 enum { SPMD_RANKS = 8, SPMD_MOVES = 64, SPMD_KINDS = WEFTI_TRANSFER_KINDS };
 

@@ -11,8 +11,8 @@
 
 #include "graph/build_random.h"
 #include "graph/grad.h"
-#include "program/build.h"
-#include "program/fuse.h"
+#include "builder/build.h"
+#include "rewrite/rewrite.h"
 
 enum { MOST = 200 };
 

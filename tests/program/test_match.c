@@ -14,7 +14,7 @@
 #include "base/philox.h"
 #include "program/match.h"
 #include "program/print.h"
-#include "program/walk.h"
+#include "partition/context.h"
 #include "session/optimizer.h"
 #include "weft/model.h"
 #include "weft/plan.h"

@@ -5,12 +5,13 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include <cmocka.h>
 
 #include "base/philox.h"
-#include "program/program.h"
+#include "memory/place.h"
 
 enum { MOST = 300 };
 

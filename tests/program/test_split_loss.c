@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "ops/common.h"
-#include "program/fuse.h"
+#include "rewrite/rewrite.h"
 #include "program/spmd.h"
 #include "session/session_models.h"
 

@@ -1,7 +1,7 @@
 /* Layers of experts over several devices: tokens, experts, buffers, hidden sizes split, in stages
  * and with accumulation, bounded and not: the losses and the updated parameters are those of one
  * device, in f64 to its rounding. And what is communicated for it. */
-#include "program/partition.h"
+#include "partition/partition.h"
 #include "program/program.h"
 #include "session_models.h"
 #include "weft/plan.h"

@@ -13,7 +13,7 @@
 #include "base/philox.h"
 #include "graph/graph.h"
 #include "plan/plan.h"
-#include "program/walk.h"
+#include "partition/context.h"
 #include "session/optimizer.h"
 #include "train/training.h"
 

@@ -7,7 +7,7 @@
 #include "base/glob.h"
 #include "graph/graph.h"
 #include "plan/plan.h"
-#include "program/walk.h"
+#include "partition/context.h"
 #include "train/training.h"
 
 /* Names of one sort, and the same with * for each part that is a number; NULL-terminated. */

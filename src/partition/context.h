@@ -5,7 +5,7 @@
 
 #include "graph/builder.h"
 #include "graph/cut.h"
-#include "program/partition.h"
+#include "partition/partition.h"
 
 typedef struct wefti_cut_entry {
     const weft_body *key;

@@ -1,5 +1,5 @@
 /* Buckets of collectives. See plan/fusion.h. */
-#include "plan/fusion.h"
+#include "builder/fusion.h"
 
 /* A bucket, while it is filled and after. */
 typedef struct fused {

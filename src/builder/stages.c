@@ -4,8 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "plan/schedule.h"
-#include "program/build.h"
+#include "schedule/schedule.h"
+#include "builder/build.h"
 
 static double call_seconds(const weft_node *n) {
     wefti_cost cost;

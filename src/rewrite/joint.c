@@ -5,7 +5,7 @@
  * the logits ever being whole). */
 #include <string.h>
 
-#include "program/build.h"
+#include "rewrite/rewrite.h"
 
 static bool same_attrs(const weft_node *a, const weft_node *b) {
     for (int i = 0; a->op->attrs && a->op->attrs[i].name; i++)

@@ -5,7 +5,7 @@
  * microbatches that are under way together (pipelines, copies) each then reads what the one before
  * it has made, where that lies. So they see each other's values in order, as if one came after the
  * other; plans under which they could not are refused. */
-#include "program/build.h"
+#include "builder/build.h"
 
 int32_t wefti_call_maker(const wefti_program_builder *b, int32_t value) {
     for (int32_t k = 0; k < b->call_count; k++)

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "program/walk.h"
+#include "partition/context.h"
 
 /* ---- the op of communication ---- */
 

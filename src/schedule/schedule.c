@@ -1,5 +1,5 @@
 /* The orders of the pipeline schedules. See plan/schedule.h. */
-#include "plan/schedule.h"
+#include "schedule/schedule.h"
 
 #include "base/memory.h"
 

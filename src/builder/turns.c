@@ -13,7 +13,7 @@
  * common, calls and their transfers, and not how this rank's kernels work. */
 #include <string.h>
 
-#include "program/build.h"
+#include "builder/build.h"
 
 /* The parts in which something happens to a buffer. */
 typedef struct span {

@@ -1,7 +1,7 @@
 /* Steps while a program is being built: arguments are buffers, whose places are not known yet. */
 #include <string.h>
 
-#include "program/build.h"
+#include "builder/build.h"
 
 weft_status wefti_build_begin(wefti_program_builder *b, wefti_section s, wefti_step_kind kind,
                               wefti_phase phase, const char *name, int32_t args,

@@ -1,8 +1,9 @@
-/* The fusion passes, each from a body to a new body of equal meaning. */
-#ifndef WEFTI_FUSE_H
-#define WEFTI_FUSE_H
+/* Rewriting passes, each from a body to a new body of equal meaning. */
+#ifndef WEFTI_REWRITE_H
+#define WEFTI_REWRITE_H
 
-#include "program/program.h"
+#include "graph/grad.h"
+#include "partition/partition.h"
 
 /* Chains of elementwise nodes become one fused node that makes one pass over memory. */
 weft_status wefti_fuse_elementwise(weft_graph *g, const weft_body *body,
@@ -27,5 +28,15 @@ weft_status wefti_copy_node(const weft_body *from, int64_t node, weft_body *to,
                             int32_t *map) WEFT_CHECKED;
 weft_status wefti_copy_outputs(const weft_body *from, weft_body *to,
                                const int32_t *map) WEFT_CHECKED;
+
+/* All fusion passes: a new body of equal meaning. `part`: whose transfers the body names;
+ * NULL: it has none. */
+weft_status wefti_fuse(weft_graph *g, wefti_partition *part, const weft_body *body,
+                       weft_body **out) WEFT_CHECKED;
+
+/* Forward and backward of one cell as one body. Inputs: the cell's, then one per given
+ * output gradient (in order of outputs); outputs: the cell's, then backward's. */
+weft_status wefti_joint_body(weft_graph *g, const wefti_cell_grad *grad, const bool *given,
+                             weft_body **out) WEFT_CHECKED;
 
 #endif

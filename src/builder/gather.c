@@ -7,7 +7,7 @@
  * of Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.3.2. */
 #include <string.h>
 
-#include "program/build.h"
+#include "builder/build.h"
 
 static bool in_pieces(const wefti_program_builder *b, int32_t v) {
     return b->part && v >= 0 && b->root->values[v].kind == WEFTI_VALUE_PARAM &&

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "program/build.h"
+#include "builder/build.h"
 
 static int64_t aligned(int64_t bytes) {
     return (bytes + 63) & ~(int64_t)63;

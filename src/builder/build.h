@@ -4,8 +4,10 @@
 
 #include "base/philox.h"
 #include "base/text.h"
+#include "builder/spec.h"
 #include "comm/comm.h"
-#include "program/program.h"
+#include "memory/place.h"
+#include "rewrite/rewrite.h"
 
 enum { WEFTI_MAX_OUT_CALL = 64, WEFTI_MAX_BUCKET = 64 };
 
@@ -315,10 +317,5 @@ weft_status wefti_buffer_persistent(wefti_program_builder *b, int64_t bytes, con
 void wefti_buffer_use(wefti_program_builder *b, int32_t buffer); /* now */
 weft_status
 wefti_buffers_finish(wefti_program_builder *b) WEFT_CHECKED; /* places; fills offsets of steps */
-
-/* joint.c: forward and backward of one cell as one body. Inputs: the cell's, then one per given
- * output gradient (in order of outputs); outputs: the cell's, then backward's. */
-weft_status wefti_joint_body(weft_graph *g, const wefti_cell_grad *grad, const bool *given,
-                             weft_body **out) WEFT_CHECKED;
 
 #endif

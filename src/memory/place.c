@@ -9,10 +9,11 @@
  * in any of it (`any`). A lifetime is O(log steps) nodes; with their ancestors' `whole` they tell
  * every place that is taken at some time of it. Buffers of deep models pile up without gaps, so the
  * lists stay short, and thousands of layers take milliseconds. */
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "program/program.h"
+#include "memory/place.h"
 
 enum { ALIGNMENT = 64, MAX_LEVELS = 32 };
 static const int64_t MOST_BYTES = INT64_C(1) << 61; /* of all that is placed together */

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "graph/cut.h"
-#include "program/build.h"
+#include "builder/build.h"
 
 static const wefti_mesh *mesh_of(const wefti_program_builder *b) {
     return &b->p->mesh;

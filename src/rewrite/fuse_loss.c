@@ -1,7 +1,7 @@
 /* The loss head as one node: see fuse.h. */
 #include <string.h>
 
-#include "program/fuse.h"
+#include "rewrite/rewrite.h"
 
 /* The nodes of one head; -1: not there. */
 typedef struct head {

@@ -2,7 +2,7 @@
  * wanted gradients. */
 #include <string.h>
 
-#include "program/build.h"
+#include "builder/build.h"
 
 /* Inputs may share a gradient; here each has an output of its own, since each has a buffer of its
  * own. */

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "program/build.h"
+#include "builder/build.h"
 
 weft_status wefti_build_find(wefti_program_builder *b, const weft_body *key, int kind,
                              const char *accumulate, int32_t *out) {

@@ -1,5 +1,5 @@
 /* Fusion of elementwise chains, and the order of passes. */
-#include "program/fuse.h"
+#include "rewrite/rewrite.h"
 
 #include <string.h>
 

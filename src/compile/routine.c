@@ -7,7 +7,8 @@
 #include <string.h>
 
 #include "comm/comm.h"
-#include "program/program.h"
+#include "compile/routine.h"
+#include "memory/place.h"
 
 static const int64_t MOST_BYTES = INT64_C(1) << 50; /* of one value */
 

@@ -11,8 +11,8 @@
  * over the stages, so that all make the same update. */
 #include <string.h>
 
-#include "plan/schedule.h"
-#include "program/build.h"
+#include "schedule/schedule.h"
+#include "builder/build.h"
 
 /* ---- what crosses ---- */
 

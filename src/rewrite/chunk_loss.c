@@ -22,7 +22,7 @@
 #include <string.h>
 
 #include "graph/cut.h"
-#include "program/fuse.h"
+#include "rewrite/rewrite.h"
 
 enum { NONE = -1, LINEAR = 0, LOSS, GRAD, GRAD_INPUT, GRAD_WEIGHT, GRAD_BIAS, NODES };
 

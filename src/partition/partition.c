@@ -1,10 +1,10 @@
 /* The walk over a body: operands brought into place, nodes cut, results kept in all forms they
  * have. */
-#include "program/partition.h"
+#include "partition/partition.h"
 
 #include <string.h>
 
-#include "program/walk.h"
+#include "partition/context.h"
 
 /* ---- transfers ---- */
 

@@ -1,7 +1,7 @@
 /* Calls of cells as steps: their operands, results, saved blocks and gradients. */
 #include <string.h>
 
-#include "program/build.h"
+#include "builder/build.h"
 
 /* A call that writes in place takes its operand away from all that would read it later, the next
  * step included. */

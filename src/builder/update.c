@@ -3,8 +3,8 @@
  * as soon as its gradient is complete. */
 #include <string.h>
 
-#include "plan/fusion.h"
-#include "program/build.h"
+#include "builder/fusion.h"
+#include "builder/build.h"
 
 static weft_status update_body(wefti_program_builder *b, const weft_desc *desc,
                                const wefti_update_rule *rule, weft_body **out) {

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "program/walk.h"
+#include "partition/context.h"
 
 /* ---- names ---- */
 

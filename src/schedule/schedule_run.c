@@ -1,5 +1,5 @@
 /* A schedule in virtual time: when each task starts, from the orders and what waits for what. */
-#include "plan/schedule.h"
+#include "schedule/schedule.h"
 
 #include "base/memory.h"
 
