@@ -241,9 +241,9 @@ static weft_status look(loading *l, const weft_session *session) {
 /* What rank 0 has found, to all, who then know what is filled. */
 static weft_status share(loading *l, weft_status status) {
     if (!l->agreement) return status;
-    WEFT_TRY(wefti_agree_spread(l->agreement, status, &l->count, sizeof l->count));
+    WEFT_TRY(wefti_agree_broadcast(l->agreement, status, &l->count, sizeof l->count));
     if (l->follows) WEFT_NEW_ARRAY(l->matches, match, l->count + 1);
-    return wefti_agree_spread(l->agreement, WEFT_OK, l->matches,
+    return wefti_agree_broadcast(l->agreement, WEFT_OK, l->matches,
                               l->count * (int64_t)sizeof *l->matches);
 }
 

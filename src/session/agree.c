@@ -12,34 +12,34 @@ static const char NAME[] = "the agreement of all ranks";
 
 enum { MESSAGE_BYTES = 1000, SIZES = 3 };
 
-/* In front of what rank 0 spreads; also everyone's card when one has failed. */
+/* In front of what rank 0 spreads; also everyone's record when one has failed. */
 typedef struct notice {
     int64_t status;
     int64_t failed; /* whom the message names; else WEFT_RANK_OWN, NONE */
     char message[MESSAGE_BYTES];
 } notice;
 
-static const int64_t spread_sizes[SIZES] = {4 << 10, 64 << 10, WEFTI_SPREAD_BYTES};
+static const int64_t broadcast_sizes[SIZES] = {4 << 10, 64 << 10, WEFTI_BROADCAST_BYTES};
 
 struct wefti_agreement {
     weft_world *world;
     int32_t size, me;
     int32_t *ranks; /* 0, 1, ... */
     wefti_region *have, *want;
-    wefti_endpoint *card;          /* WEFTI_CARD_BYTES of each to all */
-    char *cards;                   /* [size + 1]: all, and this rank's own */
-    struct order_card *orders;     /* [size] */
-    wefti_endpoint *spread[SIZES]; /* bound when first used */
-    char *room;                    /* a notice and WEFTI_SPREAD_BYTES */
+    wefti_endpoint *record;           /* WEFTI_RECORD_BYTES of each to all */
+    char *records;                    /* [size + 1]: all, and this rank's own */
+    struct order_record *orders;      /* [size] */
+    wefti_endpoint *broadcast[SIZES]; /* bound when first used */
+    char *room;                       /* a notice and WEFTI_BROADCAST_BYTES */
     bool failed;
 };
 
 /* Of one that has failed: which failure is the first. */
-typedef struct order_card {
+typedef struct order_record {
     int64_t status, order;
-} order_card;
+} order_record;
 
-weft_status wefti_give_up(weft_world *world, weft_status status) {
+weft_status wefti_fail_world(weft_world *world, weft_status status) {
     if (!world || world->size == 1 || status >= 0 || status == WEFT_E_PEER) return status;
     (void)wefti_name_rank(status, world->rank);
     weft_world_fail(world, NULL);
@@ -50,7 +50,8 @@ static wefti_region range(int64_t begin, int64_t size) {
     return (wefti_region){.begin = {begin}, .size = {size}};
 }
 
-weft_status wefti_across_bind(wefti_agreement *a, const wefti_across *what, wefti_endpoint **out) {
+weft_status wefti_world_transfer_bind(wefti_agreement *a, const wefti_world_transfer *what,
+                                      wefti_endpoint **out) {
     wefti_transfer t = {.kind = what->kind,
                         .dtype = what->dtype,
                         .rank = what->rank,
@@ -64,12 +65,12 @@ weft_status wefti_across_bind(wefti_agreement *a, const wefti_across *what, weft
     return a->world->comm->engine->bind(a->world->comm, &t, out);
 }
 
-weft_status wefti_across_run(wefti_agreement *a, const wefti_across *what, const void *source,
-                             void *destination) {
+weft_status wefti_world_transfer_run(wefti_agreement *a, const wefti_world_transfer *what,
+                                     const void *source, void *destination) {
     wefti_endpoint *endpoint;
     bool gives = wefti_region_elems(&what->have[a->me], what->rank) > 0;
     bool takes = wefti_region_elems(&what->want[a->me], what->rank) > 0;
-    WEFT_TRY(wefti_across_bind(a, what, &endpoint));
+    WEFT_TRY(wefti_world_transfer_bind(a, what, &endpoint));
     weft_status status =
         wefti_comm_run(endpoint, gives ? source : NULL, takes ? destination : NULL);
     wefti_comm_unbind(endpoint);
@@ -78,25 +79,25 @@ weft_status wefti_across_run(wefti_agreement *a, const wefti_across *what, const
 
 /* ---- life ---- */
 
-static weft_status bind_cards(wefti_agreement *a) {
+static weft_status bind_records(wefti_agreement *a) {
     for (int32_t r = 0; r < a->size; r++) {
         a->ranks[r] = r;
-        a->have[r] = range((int64_t)r * WEFTI_CARD_BYTES, WEFTI_CARD_BYTES);
-        a->want[r] = range(0, (int64_t)a->size * WEFTI_CARD_BYTES);
+        a->have[r] = range((int64_t)r * WEFTI_RECORD_BYTES, WEFTI_RECORD_BYTES);
+        a->want[r] = range(0, (int64_t)a->size * WEFTI_RECORD_BYTES);
     }
-    wefti_across cards = {WEFTI_TRANSFER_ALL_GATHER, WEFT_U8, 1, a->have, a->want, NAME};
-    return wefti_across_bind(a, &cards, &a->card);
+    wefti_world_transfer records = {WEFTI_TRANSFER_ALL_GATHER, WEFT_U8, 1, a->have, a->want, NAME};
+    return wefti_world_transfer_bind(a, &records, &a->record);
 }
 
 static void destroy(void *agreement) {
     wefti_agreement *a = agreement;
-    wefti_comm_unbind(a->card);
-    for (int i = 0; i < SIZES; i++) wefti_comm_unbind(a->spread[i]);
-    if (a->room) weft_world_free(a->world, a->room, sizeof(notice) + WEFTI_SPREAD_BYTES);
+    wefti_comm_unbind(a->record);
+    for (int i = 0; i < SIZES; i++) wefti_comm_unbind(a->broadcast[i]);
+    if (a->room) weft_world_free(a->world, a->room, sizeof(notice) + WEFTI_BROADCAST_BYTES);
     wefti_free(a->ranks);
     wefti_free(a->have);
     wefti_free(a->want);
-    wefti_free(a->cards);
+    wefti_free(a->records);
     wefti_free(a->orders);
     wefti_free(a);
 }
@@ -109,10 +110,10 @@ static weft_status create(weft_world *world, wefti_agreement **out) {
     a->ranks = wefti_calloc(size, sizeof *a->ranks);
     a->have = wefti_calloc(size, sizeof *a->have);
     a->want = wefti_calloc(size, sizeof *a->want);
-    a->cards = wefti_calloc(size + 1, WEFTI_CARD_BYTES);
+    a->records = wefti_calloc(size + 1, WEFTI_RECORD_BYTES);
     a->orders = wefti_calloc(size, sizeof *a->orders);
-    weft_status status = a->ranks && a->have && a->want && a->cards && a->orders
-                             ? bind_cards(a)
+    weft_status status = a->ranks && a->have && a->want && a->records && a->orders
+                             ? bind_records(a)
                              : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a world of %d", a->size);
     if (status < 0) {
         destroy(a);
@@ -124,7 +125,7 @@ static weft_status create(weft_world *world, wefti_agreement **out) {
 
 weft_status wefti_agreement_of(weft_world *world, wefti_agreement **out) {
     wefti_agreement *a = world->agreement;
-    if (!a) WEFT_TRY(wefti_give_up(world, create(world, &a)));
+    if (!a) WEFT_TRY(wefti_fail_world(world, create(world, &a)));
     a->failed = false;
     world->agreement = a;
     world->end_agreement = destroy;
@@ -138,13 +139,14 @@ bool wefti_agreement_failed(const wefti_agreement *a) {
 
 /* ---- all to all ---- */
 
-weft_status wefti_agree_cards(wefti_agreement *a, const void *card, size_t bytes, void *out_cards) {
-    char *own = a->cards + (size_t)a->size * WEFTI_CARD_BYTES;
-    memcpy(own, card, bytes);
+weft_status wefti_agree_records(wefti_agreement *a, const void *record, size_t bytes,
+                                void *out_records) {
+    char *own = a->records + (size_t)a->size * WEFTI_RECORD_BYTES;
+    memcpy(own, record, bytes);
     a->failed = false;
-    WEFT_TRY(wefti_give_up(a->world, wefti_comm_run(a->card, own, a->cards)));
+    WEFT_TRY(wefti_fail_world(a->world, wefti_comm_run(a->record, own, a->records)));
     for (int32_t r = 0; r < a->size; r++)
-        memcpy((char *)out_cards + (size_t)r * bytes, a->cards + (size_t)r * WEFTI_CARD_BYTES,
+        memcpy((char *)out_records + (size_t)r * bytes, a->records + (size_t)r * WEFTI_RECORD_BYTES,
                bytes);
     return WEFT_OK;
 }
@@ -171,17 +173,17 @@ static weft_status tell(wefti_agreement *a, int32_t from, notice *note) {
         a->have[r] = range(0, r == from ? bytes : 0);
         a->want[r] = range(0, bytes);
     }
-    wefti_across all = {WEFTI_TRANSFER_BROADCAST, WEFT_U8, 1, a->have, a->want, NAME};
+    wefti_world_transfer all = {WEFTI_TRANSFER_BROADCAST, WEFT_U8, 1, a->have, a->want, NAME};
     notice own = *note;
-    return wefti_give_up(a->world, wefti_across_run(a, &all, &own, note));
+    return wefti_fail_world(a->world, wefti_world_transfer_run(a, &all, &own, note));
 }
 
 /* The failure with the lowest order, of the lowest rank; *out_rank -1: all are well. */
 static weft_status find_first(wefti_agreement *a, weft_status status, int64_t order, notice *out,
                               int32_t *out_rank) {
-    order_card mine = {status < 0 ? status : 0, order}, *all = a->orders;
+    order_record mine = {status < 0 ? status : 0, order}, *all = a->orders;
     *out_rank = -1;
-    WEFT_TRY(wefti_agree_cards(a, &mine, sizeof mine, all));
+    WEFT_TRY(wefti_agree_records(a, &mine, sizeof mine, all));
     for (int32_t r = 0; r < a->size; r++)
         if (all[r].status < 0 && (*out_rank < 0 || all[r].order < all[*out_rank].order))
             *out_rank = r;
@@ -214,7 +216,7 @@ static weft_status gather(wefti_agreement *a, const void *part, int64_t bytes, c
     size_t head = ((size_t)a->size + 1) * sizeof(int64_t);
     int64_t *sizes;
     WEFT_NEW_ARRAY(sizes, int64_t, a->size);
-    weft_status status = wefti_agree_cards(a, &bytes, sizeof bytes, sizes);
+    weft_status status = wefti_agree_records(a, &bytes, sizeof bytes, sizes);
     int64_t total = 0;
     for (int32_t r = 0; r < a->size && status >= 0; r++) total += sizes[r];
     int64_t *block = status < 0 ? NULL : wefti_alloc(head + (size_t)total + 1);
@@ -227,8 +229,8 @@ static weft_status gather(wefti_agreement *a, const void *part, int64_t bytes, c
             a->want[r] = range(0, total);
         }
         block[a->size] = total;
-        wefti_across all = {WEFTI_TRANSFER_ALL_GATHER, WEFT_U8, 1, a->have, a->want, NAME};
-        if (total > 0) status = wefti_across_run(a, &all, part, (char *)block + head);
+        wefti_world_transfer all = {WEFTI_TRANSFER_ALL_GATHER, WEFT_U8, 1, a->have, a->want, NAME};
+        if (total > 0) status = wefti_world_transfer_run(a, &all, part, (char *)block + head);
     }
     wefti_free(sizes);
     if (status < 0) {
@@ -242,65 +244,66 @@ static weft_status gather(wefti_agreement *a, const void *part, int64_t bytes, c
 
 weft_status wefti_agree_gather(wefti_agreement *a, const void *part, int64_t bytes, char **out,
                                int64_t **out_offsets) {
-    return wefti_give_up(a->world, gather(a, part, bytes, out, out_offsets));
+    return wefti_fail_world(a->world, gather(a, part, bytes, out, out_offsets));
 }
 
 /* ---- from rank 0 ---- */
 
-weft_status wefti_spread_room(wefti_agreement *a, void **out) {
+weft_status wefti_broadcast_buffer(wefti_agreement *a, void **out) {
     void *room = a->room;
-    size_t bytes = sizeof(notice) + WEFTI_SPREAD_BYTES;
-    if (!room) WEFT_TRY(wefti_give_up(a->world, weft_world_alloc(a->world, bytes, &room)));
+    size_t bytes = sizeof(notice) + WEFTI_BROADCAST_BYTES;
+    if (!room) WEFT_TRY(wefti_fail_world(a->world, weft_world_alloc(a->world, bytes, &room)));
     a->room = room;
     *out = a->room + sizeof(notice);
     return WEFT_OK;
 }
 
-static weft_status bind_spread(wefti_agreement *a, int which) {
-    int64_t bytes = (int64_t)sizeof(notice) + spread_sizes[which];
-    if (a->spread[which]) return WEFT_OK;
+static weft_status bind_broadcast(wefti_agreement *a, int which) {
+    int64_t bytes = (int64_t)sizeof(notice) + broadcast_sizes[which];
+    if (a->broadcast[which]) return WEFT_OK;
     for (int32_t r = 0; r < a->size; r++) {
         a->have[r] = range(0, r == 0 ? bytes : 0);
         a->want[r] = range(0, r == 0 ? 0 : bytes);
     }
-    wefti_across data = {WEFTI_TRANSFER_BROADCAST, WEFT_U8, 1, a->have, a->want, NAME};
-    return wefti_across_bind(a, &data, &a->spread[which]);
+    wefti_world_transfer data = {WEFTI_TRANSFER_BROADCAST, WEFT_U8, 1, a->have, a->want, NAME};
+    return wefti_world_transfer_bind(a, &data, &a->broadcast[which]);
 }
 
-static weft_status run_spread(wefti_agreement *a, int which) {
+static weft_status run_broadcast(wefti_agreement *a, int which) {
     bool gives = a->me == 0;
-    WEFT_TRY(bind_spread(a, which));
-    return wefti_comm_run(a->spread[which], gives ? a->room : NULL, gives ? NULL : a->room);
+    WEFT_TRY(bind_broadcast(a, which));
+    return wefti_comm_run(a->broadcast[which], gives ? a->room : NULL, gives ? NULL : a->room);
 }
 
-weft_status wefti_spread(wefti_agreement *a, weft_status status, int64_t bytes) {
+weft_status wefti_broadcast_piece(wefti_agreement *a, weft_status status, int64_t bytes) {
     notice *note;
     void *room;
     int which = 0;
-    WEFT_TRY(wefti_spread_room(a, &room));
+    WEFT_TRY(wefti_broadcast_buffer(a, &room));
     note = (notice *)(void *)a->room;
-    while (which < SIZES - 1 && spread_sizes[which] < bytes) which++;
+    while (which < SIZES - 1 && broadcast_sizes[which] < bytes) which++;
     a->failed = false;
     if (a->me == 0) {
         wefti_failure mine;
         wefti_failure_keep(status, &mine);
         *note = notice_of(status);
-        weft_status sent = wefti_give_up(a->world, run_spread(a, which));
+        weft_status sent = wefti_fail_world(a->world, run_broadcast(a, which));
         a->failed = sent >= 0 && status < 0;
         return status < 0 ? wefti_failure_tell(&mine) : sent;
     }
-    WEFT_TRY(wefti_give_up(a->world, run_spread(a, which)));
+    WEFT_TRY(wefti_fail_world(a->world, run_broadcast(a, which)));
     a->failed = note->status < 0;
     return note->status < 0 ? hear(note, 0) : WEFT_OK;
 }
 
-weft_status wefti_agree_spread(wefti_agreement *a, weft_status status, void *data, int64_t bytes) {
+weft_status wefti_agree_broadcast(wefti_agreement *a, weft_status status, void *data,
+                                  int64_t bytes) {
     void *room;
-    WEFT_TRY(wefti_spread_room(a, &room));
+    WEFT_TRY(wefti_broadcast_buffer(a, &room));
     for (int64_t at = 0, part; at < bytes || at == 0; at += part) {
-        part = bytes - at < WEFTI_SPREAD_BYTES ? bytes - at : WEFTI_SPREAD_BYTES;
+        part = bytes - at < WEFTI_BROADCAST_BYTES ? bytes - at : WEFTI_BROADCAST_BYTES;
         if (a->me == 0 && status >= 0 && part) memcpy(room, (char *)data + at, (size_t)part);
-        WEFT_TRY(wefti_spread(a, status, part));
+        WEFT_TRY(wefti_broadcast_piece(a, status, part));
         if (a->me != 0 && part) memcpy((char *)data + at, room, (size_t)part);
         if (bytes == 0) break;
     }

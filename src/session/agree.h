@@ -1,7 +1,8 @@
-/* What the processes of a world tell each other beside the transfers of their programs: small cards
- * of each to all, who failed and why, and data of rank 0 for everyone. All calls are collective:
- * every rank makes the same ones in the same order. When one fails, all ranks know: they have
- * agreed on it, or, where one rank alone could not go on in the midst of it, the world has ended.
+/* What the processes of a world tell each other beside the transfers of their programs: small
+ * records of each to all, who failed and why, and data of rank 0 for everyone. All calls are
+ * collective: every rank makes the same ones in the same order. When one fails, all ranks know:
+ * they have agreed on it, or, where one rank alone could not go on in the midst of it, the world
+ * has ended.
  */
 #ifndef WEFTI_SESSION_AGREE_H
 #define WEFTI_SESSION_AGREE_H
@@ -10,21 +11,21 @@
 
 typedef struct wefti_agreement wefti_agreement;
 
-enum { WEFTI_CARD_BYTES = 64 };
+enum { WEFTI_RECORD_BYTES = 64 };
 
 /* This rank alone has failed, between the calls below: the others, who may wait for it, are told,
  * which ends the world. Returns `status`. Nothing to do: in a world of one or none (NULL), or for
  * what came from others (WEFT_E_PEER). */
-weft_status wefti_give_up(weft_world *world, weft_status status);
+weft_status wefti_fail_world(weft_world *world, weft_status status);
 
 /* That of a world of several ranks; it lives as long as the world. Nothing has failed yet. */
 weft_status wefti_agreement_of(weft_world *world, wefti_agreement **out) WEFT_CHECKED;
 /* The last of the calls below failed, and did so on all ranks: nobody needs to be told. */
 bool wefti_agreement_failed(const wefti_agreement *a);
 
-/* A card of at most WEFTI_CARD_BYTES of each rank to all of them. Cheap: for every step. */
-weft_status wefti_agree_cards(wefti_agreement *a, const void *card, size_t bytes,
-                              void *out_cards /* [size] */) WEFT_CHECKED;
+/* A record of at most WEFTI_RECORD_BYTES of each rank to all of them. Cheap: for every step. */
+weft_status wefti_agree_records(wefti_agreement *a, const void *record, size_t bytes,
+                                void *out_records /* [size] */) WEFT_CHECKED;
 /* How this rank is doing. When any has failed all fail: those that did with their own message, the
  * others with that of the lowest one, "rank 3: " in front of it. */
 weft_status wefti_agree(wefti_agreement *a, weft_status status) WEFT_CHECKED;
@@ -36,27 +37,28 @@ weft_status wefti_agree_gather(wefti_agreement *a, const void *part, int64_t byt
                                int64_t **out_offsets) WEFT_CHECKED;
 /* `bytes` of rank 0 at `data` to all, there. `status` is rank 0's: a failure goes to all instead.
  */
-weft_status wefti_agree_spread(wefti_agreement *a, weft_status status, void *data,
-                               int64_t bytes) WEFT_CHECKED;
+weft_status wefti_agree_broadcast(wefti_agreement *a, weft_status status, void *data,
+                                  int64_t bytes) WEFT_CHECKED;
 
 /* Large data through a buffer of the agreement's own, piece by piece: room for
- * WEFTI_SPREAD_BYTES, filled by rank 0 before, and by all others in the call. */
-enum { WEFTI_SPREAD_BYTES = 1 << 20 };
-weft_status wefti_spread_room(wefti_agreement *a, void **out) WEFT_CHECKED;
-weft_status wefti_spread(wefti_agreement *a, weft_status status, int64_t bytes) WEFT_CHECKED;
+ * WEFTI_BROADCAST_BYTES, filled by rank 0 before, and by all others in the call. */
+enum { WEFTI_BROADCAST_BYTES = 1 << 20 };
+weft_status wefti_broadcast_buffer(wefti_agreement *a, void **out) WEFT_CHECKED;
+weft_status wefti_broadcast_piece(wefti_agreement *a, weft_status status,
+                                  int64_t bytes) WEFT_CHECKED;
 
 /* One transfer among all ranks, bound, run and unbound. have, want: [size]. Scalars are boxes of
  * one dimension. */
-typedef struct wefti_across {
+typedef struct wefti_world_transfer {
     wefti_transfer_kind kind;
     weft_dtype dtype;
     int rank;
     wefti_region *have, *want;
     const char *name;
-} wefti_across;
-weft_status wefti_across_bind(wefti_agreement *a, const wefti_across *what,
-                              wefti_endpoint **out) WEFT_CHECKED;
-weft_status wefti_across_run(wefti_agreement *a, const wefti_across *what, const void *source,
-                             void *destination) WEFT_CHECKED;
+} wefti_world_transfer;
+weft_status wefti_world_transfer_bind(wefti_agreement *a, const wefti_world_transfer *what,
+                                      wefti_endpoint **out) WEFT_CHECKED;
+weft_status wefti_world_transfer_run(wefti_agreement *a, const wefti_world_transfer *what,
+                                     const void *source, void *destination) WEFT_CHECKED;
 
 #endif

@@ -230,7 +230,8 @@ weft_status weft_session_create(weft_graph *graph, const weft_session_options *o
     if (!options) options = &defaults;
     weft_session *s = wefti_calloc(1, sizeof *s);
     if (!s)
-        return wefti_give_up(options->world, WEFT_RAISE(WEFT_E_NOMEM, "no memory for a session"));
+        return wefti_fail_world(options->world,
+                                WEFT_RAISE(WEFT_E_NOMEM, "no memory for a session"));
     s->options = *options;
     s->options.plan = NULL;
     s->devices = 1;

@@ -16,20 +16,20 @@
 typedef struct description {
     const wefti_program *program;
     uint64_t *transfer; /* digest of each */
-    int64_t *card;      /* number of its channel's card */
-    wefti_channel_card *cards;
+    int64_t *record;    /* number of its channel's record */
+    wefti_channel_record *records;
     int64_t count, cap;
 } description;
 
 static void describe(description *d, const wefti_step *step, const wefti_instruction *code,
                      int64_t index, wefti_section section) {
-    wefti_channel_card *card = &d->cards[d->card[index]];
-    uint64_t digest = wefti_digest_number(card->digest, d->transfer[index]);
+    wefti_channel_record *record = &d->records[d->record[index]];
+    uint64_t digest = wefti_digest_number(record->digest, d->transfer[index]);
     digest = wefti_digest_number(digest, (uint64_t)section << 8 | (uint64_t)step->phase);
     digest = wefti_digest_number(digest, (uint64_t)step->micro);
     digest = wefti_digest_text(digest, step->name);
-    card->digest = wefti_digest_text(digest, code ? code->node->scope : "");
-    card->count++;
+    record->digest = wefti_digest_text(digest, code ? code->node->scope : "");
+    record->count++;
 }
 
 static void describe_step(description *d, const wefti_step *step, wefti_section section) {
@@ -40,16 +40,16 @@ static void describe_step(description *d, const wefti_step *step, wefti_section 
             describe(d, step, &step->routine->code[k], step->routine->code[k].transfer, section);
 }
 
-static weft_status find_card(description *d, uint64_t channel, int64_t *out) {
+static weft_status find_record(description *d, uint64_t channel, int64_t *out) {
     for (*out = 0; *out < d->count; ++*out)
-        if (d->cards[*out].channel == channel) return WEFT_OK;
-    WEFT_TRY(WEFT_GROW(d->cards, d->count, d->cap));
-    d->cards[d->count++] = (wefti_channel_card){.channel = channel};
+        if (d->records[*out].channel == channel) return WEFT_OK;
+    WEFT_TRY(WEFT_GROW(d->records, d->count, d->cap));
+    d->records[d->count++] = (wefti_channel_record){.channel = channel};
     return WEFT_OK;
 }
 
 static int by_channel(const void *a, const void *b) {
-    const wefti_channel_card *x = a, *y = b;
+    const wefti_channel_record *x = a, *y = b;
     return (x->channel > y->channel) - (x->channel < y->channel);
 }
 
@@ -57,50 +57,50 @@ static weft_status describe_all(description *d) {
     const wefti_program *p = d->program;
     int32_t transfers = p->partition ? wefti_partition_transfers(p->partition) : 0;
     WEFT_NEW_ARRAY(d->transfer, uint64_t, transfers + 1);
-    WEFT_NEW_ARRAY(d->card, int64_t, transfers + 1);
+    WEFT_NEW_ARRAY(d->record, int64_t, transfers + 1);
     for (int32_t i = 0; i < transfers; i++) {
         const wefti_transfer *t = wefti_partition_transfer(p->partition, i);
         d->transfer[i] = wefti_transfer_digest(t);
-        WEFT_TRY(find_card(d, wefti_transfer_channel(t), &d->card[i]));
+        WEFT_TRY(find_record(d, wefti_transfer_channel(t), &d->record[i]));
     }
     for (int s = 0; s < WEFTI_SECTIONS; s++)
         for (int32_t i = 0; i < p->step_count[s]; i++)
             describe_step(d, &p->steps[s][i], (wefti_section)s);
-    if (d->count) qsort(d->cards, (size_t)d->count, sizeof *d->cards, by_channel);
+    if (d->count) qsort(d->records, (size_t)d->count, sizeof *d->records, by_channel);
     return WEFT_OK;
 }
 
-weft_status wefti_channels_of(const wefti_program *program, wefti_channel_card **out,
+weft_status wefti_channels_of(const wefti_program *program, wefti_channel_record **out,
                               int64_t *out_count) {
     description d = {.program = program};
     weft_status status = describe_all(&d);
     wefti_free(d.transfer);
-    wefti_free(d.card);
+    wefti_free(d.record);
     if (status < 0) {
-        wefti_free(d.cards);
+        wefti_free(d.records);
         return status;
     }
-    *out = d.cards;
+    *out = d.records;
     *out_count = d.count;
     return WEFT_OK;
 }
 
-static const wefti_channel_card *look_up(const wefti_channel_card *cards, int64_t count,
-                                         uint64_t channel) {
-    const wefti_channel_card key = {.channel = channel};
-    return count ? bsearch(&key, cards, (size_t)count, sizeof key, by_channel) : NULL;
+static const wefti_channel_record *look_up(const wefti_channel_record *records, int64_t count,
+                                           uint64_t channel) {
+    const wefti_channel_record key = {.channel = channel};
+    return count ? bsearch(&key, records, (size_t)count, sizeof key, by_channel) : NULL;
 }
 
-weft_status wefti_channels_match(const wefti_program *p, const wefti_channel_card *const *cards,
+weft_status wefti_channels_match(const wefti_program *p, const wefti_channel_record *const *records,
                                  const int64_t *counts) {
     int32_t me = p->rank, transfers = p->partition ? wefti_partition_transfers(p->partition) : 0;
     for (int32_t i = 0; i < transfers; i++) {
         const wefti_transfer *t = wefti_partition_transfer(p->partition, i);
         uint64_t channel = wefti_transfer_channel(t);
-        const wefti_channel_card *mine = look_up(cards[me], counts[me], channel);
+        const wefti_channel_record *mine = look_up(records[me], counts[me], channel);
         for (int32_t m = 0; m < t->members && mine; m++) {
             int32_t r = t->ranks[m];
-            const wefti_channel_card *theirs = look_up(cards[r], counts[r], channel);
+            const wefti_channel_record *theirs = look_up(records[r], counts[r], channel);
             if (theirs && theirs->count == mine->count && theirs->digest == mine->digest) continue;
             WEFT_FAIL(WEFT_E_MISMATCH,
                       "the programs of ranks %d and %d do not communicate alike: %s of '%s' is one "

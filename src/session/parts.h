@@ -32,12 +32,12 @@ typedef struct wefti_view_tensor {
     wefti_tensor_role role;
     weft_desc whole;
     int32_t *local; /* [microbatches, devices]: its number in a device's program, -1: not there */
-    unsigned char *given; /* [microbatches], of inputs: wefti_given */
+    unsigned char *fed; /* [microbatches], of inputs: wefti_feeding */
 } wefti_view_tensor;
 
 /* Whether an input has what the coming pass reads. LENT: its place is the caller's, who may write
  * it without a word. */
-typedef enum wefti_given { WEFTI_GIVEN_NOT, WEFTI_GIVEN_ONCE, WEFTI_GIVEN_LENT } wefti_given;
+typedef enum wefti_feeding { WEFTI_INPUT_UNFED, WEFTI_INPUT_FED, WEFTI_INPUT_BOUND } wefti_feeding;
 
 /* A graph on all devices. */
 typedef struct wefti_view {
@@ -91,9 +91,9 @@ weft_status wefti_session_look_up(const weft_session *s, int program, const char
                                   wefti_view **out_view, int *out) WEFT_CHECKED;
 /* The input of the coming microbatch is given; every input of it has to be; a pass has read or
  * overwritten them. */
-void wefti_view_give(const weft_session *s, wefti_view *view, int index, wefti_given how);
-weft_status wefti_view_check_given(const weft_session *s, int program) WEFT_CHECKED;
-void wefti_view_take(wefti_view *view);
+void wefti_view_mark_fed(const weft_session *s, wefti_view *view, int index, wefti_feeding how);
+weft_status wefti_view_check_fed(const weft_session *s, int program) WEFT_CHECKED;
+void wefti_view_consume(wefti_view *view);
 static inline wefti_region wefti_site_region(const wefti_site *site, const wefti_tensor *tensor) {
     wefti_region box = {{0}, {0}};
     if (site->facts.mesh.axes)
@@ -112,26 +112,26 @@ weft_status wefti_session_same_job(weft_session *s, const weft_graph *graph,
                                    weft_status status) WEFT_CHECKED;
 /* Everyone's facts and tensors into the view, whose own program is there. Refuses programs whose
  * transfers do not match. */
-weft_status wefti_sites_gather(const weft_session *s, wefti_view *view) WEFT_CHECKED;
+weft_status wefti_view_gather_sites(const weft_session *s, wefti_view *view) WEFT_CHECKED;
 /* Models that communicate by hand: each rank has a loss of its own. */
 bool wefti_session_loss_is_own(const weft_session *s);
 /* What a pass came to: a loss that is not finite anywhere is so everywhere, or, where ranks have
  * losses of their own, is a failed peer to the others. */
-weft_status wefti_session_settle(weft_session *s, const wefti_view *view, weft_status status,
-                                 double *loss) WEFT_CHECKED;
+weft_status wefti_session_agree_on_loss(weft_session *s, const wefti_view *view, weft_status status,
+                                        double *loss) WEFT_CHECKED;
 
 /* match.c: the transfers of a program, channel by channel, as what all members of a channel
  * must have alike. One block; wefti_free. */
-typedef struct wefti_channel_card {
+typedef struct wefti_channel_record {
     uint64_t channel; /* of its ranks and tag */
     uint64_t digest;  /* of the transfers, in their order, with their calls */
     int64_t count;
-} wefti_channel_card;
-weft_status wefti_channels_of(const wefti_program *program, wefti_channel_card **out,
+} wefti_channel_record;
+weft_status wefti_channels_of(const wefti_program *program, wefti_channel_record **out,
                               int64_t *out_count) WEFT_CHECKED;
-/* Of `program`'s channels against those of all other members: cards[r] of rank r. */
+/* Of `program`'s channels against those of all other members: records[r] of rank r. */
 weft_status wefti_channels_match(const wefti_program *program,
-                                 const wefti_channel_card *const *cards,
+                                 const wefti_channel_record *const *records,
                                  const int64_t *counts) WEFT_CHECKED;
 
 #endif

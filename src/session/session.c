@@ -39,7 +39,7 @@ static section_run run_of(const weft_session *s, const wefti_view *view, wefti_s
 
 static weft_status run_section(weft_session *s, const wefti_view *view, wefti_section section) {
     section_run run = run_of(s, view, section);
-    return wefti_give_up(
+    return wefti_fail_world(
         s->world, wefti_workers_name(s->workers, wefti_workers_run(s->workers, run_device, &run)));
 }
 
@@ -60,7 +60,7 @@ static weft_status name_culprit(weft_session *s, const wefti_view *view, wefti_s
                                 weft_status status) {
     if (status != WEFT_E_NUMERIC) return status;
     const bool own = wefti_session_loss_is_own(s);
-    if (own && communicates(view->own, section)) return wefti_give_up(s->world, status);
+    if (own && communicates(view->own, section)) return wefti_fail_world(s->world, status);
     char *first = wefti_strdup(weft_error_message());
     section_run run = run_of(s, view, section);
     run.options.check_finite = true;
@@ -70,13 +70,13 @@ static weft_status name_culprit(weft_session *s, const wefti_view *view, wefti_s
         again = wefti_agree_first(
             s->agreement, again,
             wefti_rank_device_finding_order(wefti_workers_device(s->workers, s->me)));
-    again = again == WEFT_E_NUMERIC ? again : wefti_give_up(s->world, again);
+    again = again == WEFT_E_NUMERIC ? again : wefti_fail_world(s->world, again);
     if (again == WEFT_OK)
         (void)wefti_adopt(status, first ? first : "the loss is not finite");
     else if (first)
         (void)wefti_prefix(again, "%s", first);
     wefti_free(first);
-    return own ? wefti_give_up(s->world, status) : status;
+    return own ? wefti_fail_world(s->world, status) : status;
 }
 
 /* Of the lowest device here that has it; NaN: none. */
@@ -89,7 +89,7 @@ static double loss_here(const weft_session *s, const wefti_view *view) {
 
 /* Programs share their memory: what one of them runs takes what was fed to the others. */
 static void take_inputs(const weft_session *s, int64_t first) {
-    for (int64_t i = first; i < s->view_count; i++) wefti_view_take(s->views[i]);
+    for (int64_t i = first; i < s->view_count; i++) wefti_view_consume(s->views[i]);
 }
 
 /* A forward pass, with the backward pass where there is one. */
@@ -99,7 +99,7 @@ static weft_status run_pass(weft_session *s, wefti_view *view, wefti_section sec
     weft_status status = wefti_workers_run(s->workers, run_device, &run);
     double loss = loss_here(s, view);
     if (status < 0 && status != WEFT_E_NUMERIC) status = wefti_workers_name(s->workers, status);
-    if (s->world) status = wefti_session_settle(s, view, status, &loss);
+    if (s->world) status = wefti_session_agree_on_loss(s, view, status, &loss);
     take_inputs(s, 0);
     if (status < 0) return name_culprit(s, view, section, status);
     if (out_loss) *out_loss = loss;
@@ -149,7 +149,7 @@ static weft_status accumulate(weft_session *s, double *out_loss) {
     if (s->world && s->accumulated == 0) wefti_position_step(s->world->comm->position, s->step + 1);
     WEFT_REQUIRE(s->accumulated < s->options.microbatches, WEFT_E_ARG,
                  "%d microbatches are accumulated already: update first", s->accumulated);
-    WEFT_TRY(wefti_give_up(s->world, wefti_view_check_given(s, 0)));
+    WEFT_TRY(wefti_fail_world(s->world, wefti_view_check_fed(s, 0)));
     s->rows[s->accumulated] = s->row;
     if (at_once && s->accumulated + 1 < s->options.microbatches) {
         s->accumulated++;
@@ -194,7 +194,7 @@ static weft_status same_norms(weft_session *s, double norm) {
     double *all = s->of_ranks;
     for (int32_t r = 0; r < s->devices; r++)
         if (wefti_session_has(s, r)) all[r] = norm_at(s, r);
-    if (s->world) status = wefti_agree_cards(s->agreement, &norm, sizeof norm, all);
+    if (s->world) status = wefti_agree_records(s->agreement, &norm, sizeof norm, all);
     for (int32_t r = 0; r < s->devices && status >= 0; r++)
         if (!isfinite(all[r]))
             status = WEFT_RAISE(WEFT_E_NUMERIC,
@@ -234,7 +234,7 @@ static void updated(weft_session *s) {
 /* What is no number would be one in no parameter any more. */
 static weft_status check_rate(const weft_session *s, double learning_rate) {
     if (isfinite((float)learning_rate)) return WEFT_OK;
-    return wefti_give_up(
+    return wefti_fail_world(
         s->world,
         WEFT_RAISE(WEFT_E_ARG,
                    "the learning rate is %g: it must be a finite number of single precision",
@@ -286,7 +286,7 @@ weft_status weft_session_forward(weft_session *s, int program, double *out_loss)
     WEFT_REQUIRE(program > 0 || !s->optimizer, WEFT_E_ARG,
                  "program 0 trains: use weft_session_step, or add a graph for evaluation");
     WEFT_TRY(wefti_session_start(s));
-    WEFT_TRY(wefti_give_up(s->world, wefti_view_check_given(s, program)));
+    WEFT_TRY(wefti_fail_world(s->world, wefti_view_check_fed(s, program)));
     s->accumulated = 0; /* it takes the memory of the gradients */
     return run_pass(s, v, WEFTI_SECTION_FIRST, out_loss);
 }

@@ -108,8 +108,8 @@ static weft_status add_tensor(wefti_view *v, const wefti_tensor *t, int64_t *out
     x->local = wefti_arena_alloc(v->arena, cells * sizeof *x->local);
     WEFT_REQUIRE(x->local, WEFT_E_NOMEM, "no memory for a list of tensors");
     for (size_t i = 0; i < cells; i++) x->local[i] = -1;
-    x->given = wefti_arena_alloc(v->arena, (size_t)v->microbatches);
-    WEFT_REQUIRE(x->given, WEFT_E_NOMEM, "no memory for a list of tensors");
+    x->fed = wefti_arena_alloc(v->arena, (size_t)v->microbatches);
+    WEFT_REQUIRE(x->fed, WEFT_E_NOMEM, "no memory for a list of tensors");
     *out = v->count++;
     return WEFT_OK;
 }
@@ -215,9 +215,9 @@ static weft_status list_tensors(wefti_view *v, const weft_graph *g) {
 }
 
 static weft_status fill(const weft_session *s, wefti_view *v, const weft_graph *g) {
-    WEFT_TRY(wefti_give_up(s->world, describe_own(v)));
-    if (s->world) WEFT_TRY(wefti_sites_gather(s, v));
-    return wefti_give_up(s->world, list_tensors(v, g));
+    WEFT_TRY(wefti_fail_world(s->world, describe_own(v)));
+    if (s->world) WEFT_TRY(wefti_view_gather_sites(s, v));
+    return wefti_fail_world(s->world, list_tensors(v, g));
 }
 
 weft_status wefti_view_create(const weft_session *s, const weft_graph *graph,
@@ -230,7 +230,7 @@ weft_status wefti_view_create(const weft_session *s, const weft_graph *graph,
     } else {
         for (int32_t r = 0; r < s->devices; r++) wefti_program_destroy(programs[r]);
         wefti_free(programs);
-        status = wefti_give_up(s->world, WEFT_RAISE(WEFT_E_NOMEM, "no memory for a session"));
+        status = wefti_fail_world(s->world, WEFT_RAISE(WEFT_E_NOMEM, "no memory for a session"));
     }
     if (status < 0) {
         wefti_view_destroy(v);
@@ -322,14 +322,14 @@ static int32_t microbatch_of(const weft_session *s, const wefti_view *v,
     return s->accumulated < v->microbatches ? s->accumulated : v->microbatches - 1;
 }
 
-void wefti_view_give(const weft_session *s, wefti_view *v, int index, wefti_given how) {
+void wefti_view_mark_fed(const weft_session *s, wefti_view *v, int index, wefti_feeding how) {
     const wefti_view_tensor *t = &v->tensors[index];
-    unsigned char *given = &t->given[microbatch_of(s, v, t)];
+    unsigned char *given = &t->fed[microbatch_of(s, v, t)];
     if (*given < how) *given = (unsigned char)how;
 }
 
 /* What no pass reads here may be missing. */
-weft_status wefti_view_check_given(const weft_session *s, int program) {
+weft_status wefti_view_check_fed(const weft_session *s, int program) {
     const wefti_view *v = s->views[program];
     for (int64_t i = 0; i < v->count; i++) {
         const wefti_view_tensor *t = &v->tensors[i];
@@ -337,7 +337,7 @@ weft_status wefti_view_check_given(const weft_session *s, int program) {
         bool here = false;
         for (int32_t r = 0; r < v->devices; r++)
             here |= wefti_session_has(s, r) && t->local[m * v->devices + r] >= 0;
-        WEFT_REQUIRE(t->role != WEFTI_TENSOR_INPUT || !here || t->given[m] != WEFTI_GIVEN_NOT,
+        WEFT_REQUIRE(t->role != WEFTI_TENSOR_INPUT || !here || t->fed[m] != WEFTI_INPUT_UNFED,
                      WEFT_E_ARG,
                      "input '%s' of program %d was not fed since the last pass: weft_session_feed "
                      "it before each one",
@@ -346,11 +346,10 @@ weft_status wefti_view_check_given(const weft_session *s, int program) {
     return WEFT_OK;
 }
 
-void wefti_view_take(wefti_view *v) {
+void wefti_view_consume(wefti_view *v) {
     for (int64_t i = 0; i < v->count; i++)
         for (int32_t m = 0; m < v->microbatches; m++)
-            if (v->tensors[i].given[m] == WEFTI_GIVEN_ONCE)
-                v->tensors[i].given[m] = WEFTI_GIVEN_NOT;
+            if (v->tensors[i].fed[m] == WEFTI_INPUT_FED) v->tensors[i].fed[m] = WEFTI_INPUT_UNFED;
 }
 
 /* The tensor on one device; NULL: not there. */

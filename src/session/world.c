@@ -13,13 +13,13 @@
 /* ---- the same job everywhere ---- */
 
 /* What must be equal, and what it is called; texts are shown. */
-typedef struct job_card {
+typedef struct job_record {
     int32_t rank, bf16;
     bool bf16_by_choice; /* nobody has asked for that */
     char version[24];
     char isa[24], isa_native[24]; /* the arithmetic of products in f32, and of those in bf16 */
     uint64_t model, plan, settings, seed;
-} job_card;
+} job_record;
 
 static weft_status digest_graph(const weft_graph *graph, uint64_t *out) {
     char *text;
@@ -53,7 +53,7 @@ static uint64_t digest_settings(const weft_session_options *o) {
     return digest;
 }
 
-static weft_status compare_cards(const job_card *a, const job_card *b, bool native) {
+static weft_status compare_records(const job_record *a, const job_record *b, bool native) {
     const char *a_isa = native ? a->isa_native : a->isa, *b_isa = native ? b->isa_native : b->isa;
     WEFT_REQUIRE_OF(b->rank, !strcmp(a->version, b->version), WEFT_E_MISMATCH,
                     "rank %d runs weft %s, rank %d weft %s: all processes of a run need the same",
@@ -75,7 +75,7 @@ static weft_status compare_cards(const job_card *a, const job_card *b, bool nati
     return WEFT_OK;
 }
 
-static weft_status describe_job(const weft_session *s, const weft_graph *graph, job_card *out) {
+static weft_status describe_job(const weft_session *s, const weft_graph *graph, job_record *out) {
     memset(out, 0, sizeof *out);
     out->rank = s->me;
     out->bf16 = (int32_t)s->bf16;
@@ -92,26 +92,26 @@ static weft_status describe_job(const weft_session *s, const weft_graph *graph, 
 }
 
 /* Rank 0's choice, unless it was its own to make and not all have the same arithmetic of bf16. */
-static weft_status agree_on_bf16(weft_session *s, const job_card *first, const job_card *mine) {
+static weft_status agree_on_bf16(weft_session *s, const job_record *first, const job_record *mine) {
     s->bf16 = (wefti_bf16_compute)first->bf16;
     if (s->bf16 != WEFTI_BF16_NATIVE || !first->bf16_by_choice) return WEFT_OK;
     const double same = strcmp(first->isa_native, mine->isa_native) == 0;
     double *all = s->of_ranks;
-    WEFT_TRY(wefti_agree_cards(s->agreement, &same, sizeof same, all));
+    WEFT_TRY(wefti_agree_records(s->agreement, &same, sizeof same, all));
     for (int32_t r = 0; r < s->devices; r++)
         if (all[r] == 0) s->bf16 = WEFTI_BF16_AS_F32;
     return WEFT_OK;
 }
 
 weft_status wefti_session_same_job(weft_session *s, const weft_graph *graph, weft_status status) {
-    job_card card, first;
-    if (status >= 0) status = describe_job(s, graph, &card);
+    job_record record, first;
+    if (status >= 0) status = describe_job(s, graph, &record);
     WEFT_TRY(wefti_agree(s->agreement, status));
-    first = card;
-    WEFT_TRY(wefti_agree_spread(s->agreement, WEFT_OK, &first, sizeof first));
-    WEFT_TRY(agree_on_bf16(s, &first, &card));
+    first = record;
+    WEFT_TRY(wefti_agree_broadcast(s->agreement, WEFT_OK, &first, sizeof first));
+    WEFT_TRY(agree_on_bf16(s, &first, &record));
     const bool native = s->bf16 == WEFTI_BF16_NATIVE;
-    return wefti_agree(s->agreement, compare_cards(&first, &card, native));
+    return wefti_agree(s->agreement, compare_records(&first, &record, native));
 }
 
 /* ---- what others have ---- */
@@ -162,7 +162,7 @@ static weft_status tell(const wefti_view *v, char **out, int64_t *out_bytes) {
     memset(&h, 0, sizeof h);
     h.facts = v->sites[p->rank].facts;
     h.tensors = digest_tensors(p);
-    wefti_channel_card *channels;
+    wefti_channel_record *channels;
     WEFT_TRY(wefti_channels_of(p, &channels, &h.channels));
     bool leads = p->rank == p->mesh.first;
     for (int32_t i = 0; i < p->tensor_count && leads; i++)
@@ -217,7 +217,7 @@ static weft_status read_site(wefti_view *v, const char *told, const head *h, int
     if (first == v->own->mesh.first)
         site->tensors = v->own->tensors;
     else if (first == r)
-        WEFT_TRY(read_rows(v, told + sizeof *h + (size_t)h->channels * sizeof(wefti_channel_card),
+        WEFT_TRY(read_rows(v, told + sizeof *h + (size_t)h->channels * sizeof(wefti_channel_record),
                            h->facts.tensor_count, &site->tensors));
     else
         site->tensors = v->sites[first].tensors;
@@ -225,20 +225,21 @@ static weft_status read_site(wefti_view *v, const char *told, const head *h, int
 }
 
 static weft_status read_all(wefti_view *v, const char *all, const int64_t *offsets) {
-    const wefti_channel_card **cards;
+    const wefti_channel_record **records;
     int64_t *counts;
     head *heads;
     size_t n = (size_t)v->devices;
     WEFT_NEW_ARRAY(heads, head, v->devices);
-    cards = wefti_calloc(n, sizeof *cards);
+    records = wefti_calloc(n, sizeof *records);
     counts = wefti_calloc(n, sizeof *counts);
-    weft_status status =
-        cards && counts ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for %d ranks", v->devices);
+    weft_status status = records && counts
+                             ? WEFT_OK
+                             : WEFT_RAISE(WEFT_E_NOMEM, "no memory for %d ranks", v->devices);
     for (int32_t r = 0; r < v->devices && status >= 0; r++) {
         memcpy(&heads[r], all + offsets[r], sizeof *heads);
         int32_t first = heads[r].facts.mesh.first;
         counts[r] = heads[r].channels;
-        cards[r] = (const wefti_channel_card *)(const void *)(all + offsets[r] + sizeof(head));
+        records[r] = (const wefti_channel_record *)(const void *)(all + offsets[r] + sizeof(head));
         if (first > r || first < 0 || heads[first].tensors != heads[r].tensors)
             status = wefti_blame(
                 WEFT_RAISE(WEFT_E_MISMATCH,
@@ -247,14 +248,14 @@ static weft_status read_all(wefti_view *v, const char *all, const int64_t *offse
                 r);
         if (status >= 0) status = read_site(v, all + offsets[r], &heads[r], r);
     }
-    if (status >= 0) status = wefti_channels_match(v->own, cards, counts);
-    wefti_free(cards);
+    if (status >= 0) status = wefti_channels_match(v->own, records, counts);
+    wefti_free(records);
     wefti_free(counts);
     wefti_free(heads);
     return status;
 }
 
-weft_status wefti_sites_gather(const weft_session *s, wefti_view *v) {
+weft_status wefti_view_gather_sites(const weft_session *s, wefti_view *v) {
     char *mine = NULL, *all;
     int64_t bytes = 0, *offsets;
     weft_status status = wefti_agree(s->agreement, tell(v, &mine, &bytes));
@@ -268,11 +269,11 @@ weft_status wefti_sites_gather(const weft_session *s, wefti_view *v) {
 
 /* ---- passes ---- */
 
-typedef struct pass_card {
+typedef struct pass_record {
     double loss;
     int32_t status;
     bool has_loss;
-} pass_card;
+} pass_record;
 
 /* Whether a rank is told the loss of rank r: in pipelines that communicate by hand that of its own
  * place in the stage that has it. */
@@ -282,16 +283,16 @@ static bool hears(const weft_session *s, const wefti_view *v, int32_t r) {
            r - other->facts.mesh.first == s->me - mine->facts.mesh.first;
 }
 
-weft_status wefti_session_settle(weft_session *s, const wefti_view *v, weft_status status,
-                                 double *loss) {
-    pass_card card = {*loss, status, v->sites[s->me].facts.has_loss}, *all = NULL;
+weft_status wefti_session_agree_on_loss(weft_session *s, const wefti_view *v, weft_status status,
+                                        double *loss) {
+    pass_record record = {*loss, status, v->sites[s->me].facts.has_loss}, *all = NULL;
     if (!v->loss_everywhere && (status >= 0 || status == WEFT_E_NUMERIC)) {
         all = wefti_calloc((size_t)s->devices, sizeof *all);
         if (!all) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for %d ranks", s->devices);
     }
-    if (status < 0 && status != WEFT_E_NUMERIC) return wefti_give_up(s->world, status);
+    if (status < 0 && status != WEFT_E_NUMERIC) return wefti_fail_world(s->world, status);
     if (!all) return status;
-    weft_status told = wefti_agree_cards(s->agreement, &card, sizeof card, all);
+    weft_status told = wefti_agree_records(s->agreement, &record, sizeof record, all);
     int32_t from = -1, bad = -1;
     for (int32_t r = s->devices - 1; r >= 0 && told >= 0; r--) { /* the lowest */
         if (all[r].has_loss && hears(s, v, r)) from = r;

@@ -29,7 +29,7 @@ static weft_status config_of_files(wefti_training *t, weft_model_config *out) {
     weft_status status = WEFT_OK;
     if (!t->follows) status = wefti_pretrained_config(t->job->model.from, out);
     if (status < 0) (void)wefti_prefix(status, "model.from");
-    return wefti_training_tell(t, status, out, sizeof *out);
+    return wefti_training_broadcast(t, status, out, sizeof *out);
 }
 
 /* The job's own sizes over those of model.from. */

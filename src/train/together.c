@@ -21,18 +21,18 @@ int64_t wefti_training_observed(const wefti_training *t) {
 }
 
 /* Told at every step: whether to stop, and the memory in use, which only its device knows. */
-typedef struct step_card {
+typedef struct step_record {
     int64_t observed_peak, stop;
-} step_card;
+} step_record;
 
 weft_status wefti_training_stops(wefti_training *t, bool *out) {
     if (!t->agreement) t->stopping = asked(t);
     t->result->stop = t->stopping;
     *out = t->stopping != 0;
     if (!t->agreement || t->stopping) return WEFT_OK;
-    step_card card = {wefti_training_observed(t), asked(t)}, *all;
-    WEFT_NEW_ARRAY(all, step_card, weft_world_size(t->world));
-    weft_status status = wefti_agree_cards(t->agreement, &card, sizeof card, all);
+    step_record record = {wefti_training_observed(t), asked(t)}, *all;
+    WEFT_NEW_ARRAY(all, step_record, weft_world_size(t->world));
+    weft_status status = wefti_agree_records(t->agreement, &record, sizeof record, all);
     for (int r = 0; r < weft_world_size(t->world) && status >= 0; r++) {
         if (all[r].observed_peak > t->observed_peak) t->observed_peak = all[r].observed_peak;
         if (all[r].stop && !t->stopping) t->stopping = (int)all[r].stop;
@@ -43,9 +43,9 @@ weft_status wefti_training_stops(wefti_training *t, bool *out) {
     return status;
 }
 
-weft_status wefti_training_tell(wefti_training *t, weft_status status, void *data, size_t bytes) {
+weft_status wefti_training_broadcast(wefti_training *t, weft_status status, void *data, size_t bytes) {
     if (!t->agreement) return status;
-    return wefti_agree_spread(t->agreement, status, data, (int64_t)bytes);
+    return wefti_agree_broadcast(t->agreement, status, data, (int64_t)bytes);
 }
 
 /* ---- the same job everywhere ---- */
@@ -58,7 +58,7 @@ static weft_status same_numbers(wefti_training *t, const char *const *names, con
     weft_status status = WEFT_OK;
     if (!t->agreement) return WEFT_OK;
     for (int i = 0; i < count; i++) first[i] = mine[i];
-    WEFT_TRY(wefti_training_tell(t, WEFT_OK, first, sizeof first));
+    WEFT_TRY(wefti_training_broadcast(t, WEFT_OK, first, sizeof first));
     const int rank = weft_world_rank(t->world);
     for (int i = 0; i < count && status >= 0; i++)
         if (mine[i] != first[i])

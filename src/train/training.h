@@ -86,7 +86,7 @@ weft_status wefti_training_same_data(wefti_training *t) WEFT_CHECKED;
 /* Whether a stop was asked for on some rank. */
 weft_status wefti_training_stops(wefti_training *t, bool *out) WEFT_CHECKED;
 /* `bytes` of rank 0 at `data` to all; `status` is rank 0's, others pass WEFT_OK. */
-weft_status wefti_training_tell(wefti_training *t, weft_status status, void *data,
+weft_status wefti_training_broadcast(wefti_training *t, weft_status status, void *data,
                                 size_t bytes) WEFT_CHECKED;
 /* The highest byte used on any device; of other processes, when last told. */
 int64_t wefti_training_observed(const wefti_training *t);
@@ -116,7 +116,7 @@ weft_status wefti_training_save(wefti_training *t, bool last) WEFT_CHECKED;
 weft_status wefti_training_save_meanwhile(wefti_training *t) WEFT_CHECKED;
 void wefti_training_poll(wefti_training *t); /* reports a write that has ended */
 /* Waits for the write under way. */
-weft_status wefti_training_settle(wefti_training *t) WEFT_CHECKED;
+weft_status wefti_training_finish_write(wefti_training *t) WEFT_CHECKED;
 
 /* masking.c: targets of masked language models, in place. `targets` are overwritten. */
 int32_t wefti_mask_token(const weft_data *data,

@@ -387,7 +387,7 @@ static weft_status refuse_occupied(const wefti_training *t) {
 static weft_status failed(wefti_training *t, weft_status status) {
     wefti_failure failure;
     wefti_failure_keep(status, &failure);
-    if (wefti_training_settle(t) < 0) wefti_training_note(t, "%s", weft_error_message());
+    if (wefti_training_finish_write(t) < 0) wefti_training_note(t, "%s", weft_error_message());
     (void)wefti_failure_tell(&failure);
     if (status == WEFT_E_STOPPED || !t->result->checkpoint[0]) return status;
     /* The state before a step without a finite loss may itself be the cause. */
@@ -439,7 +439,7 @@ static weft_status check_parameters(wefti_training *t) {
 /* Whether the state is neither written nor being written: rank 0 knows. */
 static weft_status is_unsaved(wefti_training *t, bool *out) {
     *out = t->committed_step != t->step && !(t->writing && t->writing_step == t->step);
-    return wefti_training_tell(t, WEFT_OK, out, sizeof *out);
+    return wefti_training_broadcast(t, WEFT_OK, out, sizeof *out);
 }
 
 /* A run that was killed right behind its last checkpoint left more than are to be kept. */
@@ -461,7 +461,7 @@ static weft_status finish(wefti_training *t) {
     } else if (whole) {
         prune(t);
     }
-    WEFT_TRY(wefti_training_settle(t));
+    WEFT_TRY(wefti_training_finish_write(t));
     WEFT_TRY(wefti_training_stops(t, &stop));
     WEFT_REQUIRE(!stop, WEFT_E_STOPPED, "stopped after step %lld", (long long)t->step);
     if (t->events && t->events->trace) WEFT_TRY(weft_session_trace(t->session, NULL));
@@ -498,7 +498,7 @@ static weft_status load_parameters(wefti_training *t, wefti_checkpoint *from, bo
 static weft_status open_training(wefti_training *t, wefti_checkpoint *from) {
     bool restore = from != NULL;
     WEFT_TRY(wefti_training_same_job(t));
-    WEFT_TRY(wefti_training_tell(t, WEFT_OK, &restore, sizeof restore));
+    WEFT_TRY(wefti_training_broadcast(t, WEFT_OK, &restore, sizeof restore));
     WEFT_TRY(wefti_training_open(t));
     WEFT_TRY(wefti_training_bind(t));
     return load_parameters(t, from, restore);
@@ -547,7 +547,7 @@ static weft_status end_together(const wefti_training *t, weft_status status) {
     if (!t->agreement) return status;
     if (status >= 0 || status == WEFT_E_STOPPED) return wefti_agree(t->agreement, status);
     if (status != WEFT_E_PEER) (void)wefti_name_rank(status, weft_world_rank(t->world));
-    return wefti_agreement_failed(t->agreement) ? status : wefti_give_up(t->world, status);
+    return wefti_agreement_failed(t->agreement) ? status : wefti_fail_world(t->world, status);
 }
 
 weft_status weft_train_run_in(weft_world *world, const weft_job *job,

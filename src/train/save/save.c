@@ -240,7 +240,7 @@ static weft_status tensors_of(wefti_training *t, wefti_checkpoint_tensor **out) 
 /* ---- writing ---- */
 
 /* Wait for the write under way and report it. */
-weft_status wefti_training_settle(wefti_training *t) {
+weft_status wefti_training_finish_write(wefti_training *t) {
     wefti_checkpoint_job *job = t->writing;
     if (!job) return WEFT_OK;
     char *note = NULL;
@@ -267,7 +267,7 @@ static void note_failure(const wefti_training *t, weft_status status) {
 
 void wefti_training_poll(wefti_training *t) {
     if (t->writing && wefti_checkpoint_poll(t->writing) != WEFT_PENDING)
-        note_failure(t, wefti_training_settle(t));
+        note_failure(t, wefti_training_finish_write(t));
 }
 
 bool wefti_training_is_native(const wefti_training *t) {
@@ -337,7 +337,7 @@ static weft_status begin(wefti_training *t, bool last, const wefti_checkpoint_te
 }
 
 static weft_status begin_save(wefti_training *t, bool last) {
-    note_failure(t, wefti_training_settle(t));
+    note_failure(t, wefti_training_finish_write(t));
     char *config = NULL;
     wefti_checkpoint_tensor *tensors = NULL;
     weft_status status = wefti_checkpoint_lock_keep(t->job->checkpoint.dir, &t->lock);
@@ -361,7 +361,7 @@ static weft_status save(wefti_training *t, bool last, weft_status *out_unwritten
     wefti_failure unwritten;
     wefti_failure_keep(*out_unwritten, &unwritten);
     bool begun = *out_unwritten >= 0;
-    weft_status status = wefti_training_tell(t, WEFT_OK, &begun, sizeof begun);
+    weft_status status = wefti_training_broadcast(t, WEFT_OK, &begun, sizeof begun);
     if (status >= 0 && begun) status = wefti_training_deliver(t);
     if (status < 0) wefti_delivery_end(t->delivery); /* nobody waits for what does not come */
     if (!begun && status >= 0) (void)wefti_failure_tell(&unwritten);
@@ -472,7 +472,7 @@ static void note_differences(const wefti_training *t, const wefti_checkpoint *c)
 weft_status wefti_training_restore(wefti_training *t, wefti_checkpoint *c) {
     progress p = {0};
     weft_status status = c ? check_restored(t, c, &p) : WEFT_OK;
-    WEFT_TRY(wefti_training_tell(t, status, &p, sizeof p));
+    WEFT_TRY(wefti_training_broadcast(t, status, &p, sizeof p));
     for (int64_t i = 0; i < t->saved_count; i++) WEFT_TRY(restore_tensor(t, c, &t->saved[i]));
     t->step = t->committed_step = p.step;
     t->position = p.position;

@@ -1,0 +1,60 @@
+/* The piece of a tensor on this process's device: its address, and feeding it alone. */
+#include <string.h>
+
+#include "session/tensors.h"
+
+static weft_status local_piece(weft_session *s, int program, const char *name,
+                               wefti_view **out_view, int *out_index, wefti_session_piece *out) {
+    int32_t count;
+    WEFT_TRY(wefti_session_start_in_world(s));
+    WEFT_TRY(wefti_session_look_up(s, program, name, out_view, out_index));
+    WEFT_REQUIRE(s->world || s->devices == 1, WEFT_E_ARG,
+                 "'%s' lies on %d devices of this process: only whole tensors can be reached", name,
+                 s->devices);
+    WEFT_TRY(wefti_session_pieces(s, program, *out_index, s->pieces, &count));
+    *out = (wefti_session_piece){.rank = s->me};
+    for (int32_t i = 0; i < count; i++)
+        if (s->pieces[i].data) *out = s->pieces[i];
+    return WEFT_OK;
+}
+
+weft_status weft_session_local(weft_session *s, int program, const char *name,
+                               weft_session_part *out) {
+    wefti_session_piece piece;
+    wefti_view *v;
+    int index;
+    WEFT_TRY(local_piece(s, program, name, &v, &index, &piece));
+    const wefti_view_tensor *t = &v->tensors[index];
+    *out = (weft_session_part){.data = piece.data};
+    wefti_view_mark_fed(s, v, index, WEFTI_INPUT_BOUND);
+    if (!piece.data) return WEFT_OK;
+    out->bytes = wefti_piece_bytes(&t->whole, &piece);
+    for (int d = 0; d < t->whole.rank; d++) {
+        out->begin[d] = piece.box.begin[d];
+        out->size[d] = piece.box.size[d];
+    }
+    if (t->role == WEFTI_TENSOR_INPUT) wefti_session_observe(s, t, &piece);
+    return WEFT_OK;
+}
+
+weft_status weft_session_feed_local(weft_session *s, int program, const char *name,
+                                    const void *data, size_t bytes) {
+    wefti_session_piece piece;
+    wefti_view *v;
+    int index;
+    WEFT_TRY(local_piece(s, program, name, &v, &index, &piece));
+    const wefti_view_tensor *t = &v->tensors[index];
+    WEFT_REQUIRE(t->role == WEFTI_TENSOR_INPUT, WEFT_E_ARG, "'%s' is no input", name);
+    int64_t here = piece.data ? wefti_piece_bytes(&t->whole, &piece) : 0;
+    weft_desc part = t->whole;
+    memcpy(part.shape, piece.box.size, sizeof part.shape);
+    WEFT_REQUIRE(bytes == (size_t)here, WEFT_E_SHAPE,
+                 "the part of '%s' on this device is %s, %lld bytes, not %zu", name,
+                 wefti_desc_text(&part).text, (long long)here, bytes);
+    WEFT_REQUIRE(data || bytes == 0, WEFT_E_ARG, "the data of '%s' are NULL", name);
+    wefti_view_mark_fed(s, v, index, WEFTI_INPUT_FED);
+    if (bytes == 0) return WEFT_OK;
+    memcpy(piece.data, data, bytes);
+    wefti_session_observe(s, t, &piece);
+    return WEFT_OK;
+}

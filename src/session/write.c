@@ -1,0 +1,77 @@
+/* Writing whole tensors: from the caller's memory, or from a source that is asked piece by piece.
+ *
+ * Several processes: both are collective. Writing takes the same whole tensor on every rank;
+ * filling asks rank 0's source only. */
+#include "layout/slab.h"
+#include "session/tensors.h"
+
+weft_status weft_session_write(weft_session *s, int program, const char *name, const void *data,
+                               size_t bytes) {
+    wefti_view *v;
+    const wefti_session_piece *pieces = s->pieces;
+    int index;
+    int32_t count;
+    bool terms = false;
+    WEFT_TRY(wefti_session_locate_together(s, program, name, data, bytes, &v, &index, &count));
+    for (int32_t i = 0; i < count; i++) terms |= pieces[i].term;
+    wefti_region box = wefti_whole_region(&v->tensors[index].whole);
+    if (!terms) wefti_session_scatter(&v->tensors[index].whole, pieces, count, &box, data);
+    wefti_view_mark_fed(s, v, index, WEFTI_INPUT_FED);
+    WEFT_REQUIRE(!terms, WEFT_E_ARG,
+                 "'%s' is a sum of terms on several devices: it can be read, not written", name);
+    return WEFT_OK;
+}
+
+enum { FILL_BYTES = 1 << 20 };
+
+/* Asks the source for slabs, which are contiguous in the whole tensor, and scatters each. */
+static weft_status fill_pieces(const weft_desc *whole, const wefti_session_piece *pieces,
+                               int32_t piece_count, int64_t first, int64_t count,
+                               wefti_session_source *source, void *context) {
+    int64_t most = FILL_BYTES / (int64_t)weft_dtype_bytes(whole->dtype), part;
+    weft_status status = WEFT_OK;
+    void *buffer = wefti_alloc(FILL_BYTES);
+    WEFT_REQUIRE(buffer, WEFT_E_NOMEM, "no memory to cut a tensor into pieces");
+    for (int64_t at = 0; at < count && status == WEFT_OK; at += part) {
+        wefti_region box;
+        part = wefti_slab(whole, first + at, count - at < most ? count - at : most, &box);
+        status = source(context, at, part, buffer);
+        if (status == WEFT_OK) wefti_session_scatter(whole, pieces, piece_count, &box, buffer);
+    }
+    wefti_free(buffer);
+    return status;
+}
+
+/* The same with rank 0's source: rank 0 broadcasts each slab, so that only rank 0 needs the file.
+ */
+static weft_status fill_across(weft_session *s, const weft_desc *whole, int32_t piece_count,
+                               int64_t first, int64_t count, wefti_session_source *source,
+                               void *context) {
+    int64_t size = (int64_t)weft_dtype_bytes(whole->dtype), most = WEFTI_BROADCAST_BYTES / size,
+            part;
+    void *room;
+    WEFT_TRY(wefti_broadcast_buffer(s->agreement, &room));
+    for (int64_t at = 0; at < count; at += part) {
+        wefti_region box;
+        part = wefti_slab(whole, first + at, count - at < most ? count - at : most, &box);
+        weft_status status = s->me == 0 ? source(context, at, part, room) : WEFT_OK;
+        WEFT_TRY(wefti_broadcast_piece(s->agreement, status, part * size));
+        wefti_session_scatter(whole, s->pieces, piece_count, &box, room);
+    }
+    return WEFT_OK;
+}
+
+weft_status wefti_session_fill(weft_session *s, int program, int index, int64_t first,
+                               int64_t count, wefti_session_source *source, void *context) {
+    wefti_view *v;
+    const wefti_session_piece *pieces = s->pieces;
+    int32_t found;
+    WEFT_TRY(wefti_session_view(s, program, &v));
+    const weft_desc *whole = &v->tensors[index].whole;
+    WEFT_TRY(wefti_session_pieces(s, program, index, s->pieces, &found));
+    if (s->world) return fill_across(s, whole, found, first, count, source, context);
+    if (s->devices == 1)
+        return source(context, 0, count,
+                      (char *)pieces[0].data + first * (int64_t)weft_dtype_bytes(whole->dtype));
+    return fill_pieces(whole, pieces, found, first, count, source, context);
+}
