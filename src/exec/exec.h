@@ -7,6 +7,7 @@
 #define WEFTI_EXEC_H
 
 #include "comm/comm.h"
+#include "device/device.h"
 #include "program/program.h"
 
 typedef struct wefti_rank_device wefti_rank_device;
@@ -22,6 +23,7 @@ void wefti_rank_device_destroy(wefti_rank_device *device); /* before its comm */
 weft_status wefti_rank_device_bind(wefti_rank_device *device,
                                    const wefti_program *program) WEFT_CHECKED;
 wefti_comm *wefti_rank_device_comm(wefti_rank_device *device);      /* NULL: alone */
+wefti_device *wefti_rank_device_device(wefti_rank_device *device);  /* that has the arena */
 unsigned char *wefti_rank_device_memory(wefti_rank_device *device); /* the arena's base */
 int64_t wefti_rank_device_observed_peak(
     const wefti_rank_device *device); /* highest byte any executed step used */

@@ -1,9 +1,7 @@
-/* Devices: arena, endpoints and start values. */
+/* A rank's device: its arena and the start values of its tensors. */
 #include "exec/rank_device.h"
 
 #include <math.h>
-#include <string.h>
-#include <sys/mman.h>
 
 #include "base/philox.h"
 #include "graph/fill.h"
@@ -12,42 +10,52 @@ enum { HUGE_PAGE = 2 << 20 };
 
 /* ---- the arena ---- */
 
-/* Memory of this process alone, from a huge page on. */
-static weft_status map_private(wefti_rank_device *d) {
-    void *p = mmap(NULL, (size_t)d->mapped + HUGE_PAGE, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    WEFT_REQUIRE(p != MAP_FAILED, WEFT_E_NOMEM, "cannot map an arena of %lld bytes",
-                 (long long)d->bytes);
-    /* Give back what lies before and behind. */
-    uintptr_t base = ((uintptr_t)p + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1);
-    if (base > (uintptr_t)p) munmap(p, base - (uintptr_t)p);
-    uintptr_t tail = (uintptr_t)p + HUGE_PAGE - base;
-    d->memory = (unsigned char *)base;
-    if (tail) munmap(d->memory + d->mapped, tail);
-    (void)madvise(d->memory, (size_t)d->mapped, MADV_HUGEPAGE);
-    return WEFT_OK;
+/* Ranks that are processes of one host reach each other's arenas, if the communicator has memory
+ * for that and the device can use it. */
+static bool is_shared(const wefti_rank_device *d) {
+    return d->comm && d->comm->engine->map && d->device->table->adopt;
 }
 
-/* Where ranks are processes, the engine knows memory that those of its host reach as well. */
-static bool is_shared(const wefti_rank_device *d) {
-    return d->comm && d->comm->engine->map;
+static weft_status map_shared(wefti_rank_device *d) {
+    void *p;
+    WEFT_TRY(d->comm->engine->map(d->comm, (size_t)d->mapped, &p));
+    weft_status status = d->device->table->adopt(d->device, p, d->mapped);
+    if (status < 0) {
+        d->comm->engine->unmap(d->comm, p, (size_t)d->mapped);
+        return status;
+    }
+    d->memory = p;
+    return WEFT_OK;
 }
 
 static weft_status map_arena(wefti_rank_device *d) {
     void *p;
     if (d->mapped == 0) return WEFT_OK;
-    if (!is_shared(d)) return map_private(d);
-    WEFT_TRY(d->comm->engine->map(d->comm, (size_t)d->mapped, &p));
+    if (is_shared(d)) return map_shared(d);
+    WEFT_TRY(d->device->table->allocate(d->device, WEFTI_SPACE_DEVICE, d->mapped, &p));
     d->memory = p;
     return WEFT_OK;
 }
 
 static void unmap_arena(wefti_rank_device *d) {
     if (!d->memory) return;
-    if (is_shared(d))
-        d->comm->engine->unmap(d->comm, d->memory, (size_t)d->mapped);
-    else
-        munmap(d->memory, (size_t)d->mapped);
+    if (!is_shared(d)) {
+        d->device->table->free(d->device, WEFTI_SPACE_DEVICE, d->memory, d->mapped);
+        return;
+    }
+    d->device->table->release(d->device, d->memory, d->mapped);
+    d->comm->engine->unmap(d->comm, d->memory, (size_t)d->mapped);
+}
+
+/* ---- life ---- */
+
+static weft_status start(wefti_rank_device *d, int threads) {
+    const wefti_device_table *table;
+    WEFT_TRY(wefti_pool_create(threads, &d->pool));
+    WEFT_TRY(wefti_device_choose(&table));
+    WEFT_TRY(wefti_device_open(table, &d->device));
+    WEFT_TRY(wefti_stream_create(d->device, d->pool, &d->stream));
+    return map_arena(d);
 }
 
 weft_status wefti_rank_device_create(int threads, int64_t bytes, wefti_comm *comm,
@@ -58,53 +66,21 @@ weft_status wefti_rank_device_create(int threads, int64_t bytes, wefti_comm *com
     d->comm = comm;
     d->rank = comm ? comm->rank : 0;
     d->mapped = (bytes + HUGE_PAGE - 1) & ~(int64_t)(HUGE_PAGE - 1);
-    weft_status status = wefti_pool_create(threads, &d->pool);
-    if (status >= 0) status = map_arena(d);
+    weft_status status = start(d, threads);
     if (status < 0) {
-        wefti_pool_destroy(d->pool);
-        wefti_free(d);
+        wefti_rank_device_destroy(d);
         return wefti_note(status, __func__, __FILE__, __LINE__);
     }
     *out = d;
     return WEFT_OK;
 }
 
-static void unbind(wefti_binding *b) {
-    for (int32_t i = 0; i < b->count; i++) wefti_comm_unbind(b->endpoints[i]);
-    wefti_free(b->endpoints);
-    wefti_free(b->posted);
-}
-
-weft_status wefti_rank_device_bind(wefti_rank_device *d, const wefti_program *program) {
-    wefti_binding b = {.program = program};
-    b.count = program->partition ? wefti_partition_transfers(program->partition) : 0;
-    if (b.count == 0) return WEFT_OK;
-    WEFT_REQUIRE(d->comm, WEFT_E_BUG, "the program communicates, the device is alone");
-    WEFT_TRY(WEFT_GROW(d->bindings, d->binding_count, d->binding_cap));
-    WEFT_NEW_ARRAY(b.endpoints, wefti_endpoint *, b.count);
-    b.posted = wefti_calloc((size_t)b.count, sizeof *b.posted);
-    if (!b.posted) {
-        wefti_free(b.endpoints);
-        WEFT_FAIL(WEFT_E_NOMEM, "no memory to bind %d transfers", (int)b.count);
-    }
-    for (int32_t i = 0; i < b.count; i++) {
-        const wefti_transfer *t = wefti_partition_transfer(program->partition, i);
-        weft_status status = d->comm->engine->bind(d->comm, t, &b.endpoints[i]);
-        if (status < 0) {
-            unbind(&b);
-            return wefti_prefix(status, "%s of %s", wefti_transfer_kind_text(t->kind),
-                                t->name ? t->name : "a value without a name");
-        }
-    }
-    d->bindings[d->binding_count++] = b;
-    return WEFT_OK;
-}
-
 void wefti_rank_device_destroy(wefti_rank_device *d) {
     if (!d) return;
-    for (int64_t i = 0; i < d->binding_count; i++) unbind(&d->bindings[i]);
-    wefti_free(d->bindings);
+    wefti_unbind_all(d);
     unmap_arena(d);
+    wefti_stream_destroy(d->stream);
+    wefti_device_close(d->device);
     wefti_pool_destroy(d->pool);
     wefti_free(d->finding);
     wefti_free(d);
@@ -112,6 +88,9 @@ void wefti_rank_device_destroy(wefti_rank_device *d) {
 
 wefti_comm *wefti_rank_device_comm(wefti_rank_device *d) {
     return d->comm;
+}
+wefti_device *wefti_rank_device_device(wefti_rank_device *d) {
+    return d->device;
 }
 unsigned char *wefti_rank_device_memory(wefti_rank_device *d) {
     return d->memory;
@@ -154,24 +133,41 @@ static void fill_block(void *context, int64_t task, int thread) {
                       left < FILL_BLOCK ? left : FILL_BLOCK, f->to);
 }
 
+/* Fills a tensor of the program, which lies in the arena at `to`. */
+static weft_status fill_tensor(wefti_rank_device *d, const wefti_program *p, const wefti_tensor *x,
+                               unsigned char *to, uint64_t seed) {
+    wefti_mapping m;
+    filling f = {.tensor = x,
+                 .seed = seed,
+                 .stream = wefti_stream_of(x->name),
+                 .elems = weft_desc_elems(&x->desc)};
+    WEFT_TRY(wefti_device_map(d->device, to, weft_desc_bytes(&x->desc), WEFTI_ACCESS_WRITE, &m));
+    f.to = m.data;
+    wefti_program_region(p, x, &f.box);
+    wefti_pool_run(d->pool, (f.elems + FILL_BLOCK - 1) / FILL_BLOCK, fill_block, &f);
+    return wefti_device_unmap(&m, WEFT_OK);
+}
+
 weft_status wefti_rank_device_init(wefti_rank_device *d, const wefti_program *p, uint64_t seed) {
     for (int32_t t = 0; t < p->tensor_count; t++) {
         const wefti_tensor *x = &p->tensors[t];
         if (x->role > WEFTI_TENSOR_OPTIMIZER) continue;
         unsigned char *to = d->memory + x->offset;
-        if (x->init.kind == WEFT_INIT_ZEROS) { /* a fresh mapping is zero, and untouched */
-            if (d->used) memset(to, 0, (size_t)weft_desc_bytes(&x->desc));
-            continue;
-        }
-        filling f = {x, {{0}, {0}}, to, seed, wefti_stream_of(x->name), weft_desc_elems(&x->desc)};
-        wefti_program_region(p, x, &f.box);
-        wefti_pool_run(d->pool, (f.elems + FILL_BLOCK - 1) / FILL_BLOCK, fill_block, &f);
+        if (x->init.kind != WEFT_INIT_ZEROS)
+            WEFT_TRY(fill_tensor(d, p, x, to, seed));
+        else if (d->used) /* new memory is zero, and untouched */
+            WEFT_TRY(wefti_stream_fill(d->stream, to, 0, weft_desc_bytes(&x->desc)));
     }
     return wefti_rank_device_seed(d, p);
 }
 
 weft_status wefti_rank_device_seed(wefti_rank_device *d, const wefti_program *p) {
-    if (p->scalars >= 0) memset(d->memory + p->scalars, 0, 32);
-    if (p->one >= 0) wefti_store(p->loss_dtype, d->memory + p->one, 0, 1.0);
-    return WEFT_OK;
+    unsigned char one[sizeof(double)];
+    if (p->scalars >= 0) WEFT_TRY(wefti_stream_fill(d->stream, d->memory + p->scalars, 0, 32));
+    if (p->one >= 0) {
+        wefti_store(p->loss_dtype, one, 0, 1.0);
+        WEFT_TRY(wefti_device_write(d->device, d->memory + p->one, one,
+                                    (int64_t)weft_dtype_bytes(p->loss_dtype)));
+    }
+    return wefti_stream_publish(d->stream);
 }

@@ -1,14 +1,22 @@
-/* A device from inside, for the files of this folder. */
+/* A rank's device from inside, for the files of this folder. */
 #ifndef WEFTI_RANK_DEVICE_H
 #define WEFTI_RANK_DEVICE_H
 
+#include "device/device.h"
 #include "exec/exec.h"
+
+/* Memory that the posts of one endpoint may touch, from the oldest post on: source, destination. */
+typedef struct wefti_exposure {
+    wefti_byte_range ranges[WEFTI_COMM_DEPTH][2];
+    int posts;
+} wefti_exposure;
 
 /* A program's transfers, ready to be posted. */
 typedef struct wefti_binding {
     const wefti_program *program;
     wefti_endpoint **endpoints; /* by their number in the partition */
     uint8_t *posted;            /* of each: posts that were not waited for */
+    wefti_exposure *exposures;  /* of each; NULL: the device does not ask for them */
     int32_t count;
 } wefti_binding;
 
@@ -16,7 +24,9 @@ struct wefti_rank_device {
     wefti_pool *pool;
     wefti_comm *comm;
     int32_t rank;
-    unsigned char *memory;
+    wefti_device *device;
+    wefti_stream *stream;  /* all work of the programs */
+    unsigned char *memory; /* the arena, of the device: the host does not touch it */
     int64_t bytes, mapped, observed_peak;
     wefti_binding *bindings;
     int64_t binding_count, binding_cap;
@@ -30,5 +40,32 @@ struct wefti_rank_device {
     int32_t step; /* of the section that runs */
     bool used;    /* something ran: the arena is no longer as mapped */
 };
+
+/* ---- exec.c ---- */
+
+/* The address of an operand in the arena; NULL: it is absent. */
+unsigned char *wefti_operand_address(const wefti_rank_device *d, const wefti_step *step,
+                                     wefti_ref ref);
+
+/* ---- transfers.c ---- */
+
+/* Runs the joined transfers that begin with code[k]. If they end a part of the call that is not the
+ * last one, the last transfer stays under way. */
+weft_status wefti_run_transfers(wefti_rank_device *d, wefti_binding *b, const wefti_step *step,
+                                int32_t k, int32_t *out_next) WEFT_CHECKED;
+/* Waits for the transfer that the part before left under way. */
+weft_status wefti_finish_part(wefti_rank_device *d, wefti_binding *b,
+                              const wefti_step *step) WEFT_CHECKED;
+/* The transfers of the schedule itself, between stages: the operands stay in their places from the
+ * post to the wait. */
+weft_status wefti_run_post(wefti_rank_device *d, wefti_binding *b,
+                           const wefti_step *step) WEFT_CHECKED;
+weft_status wefti_run_wait(wefti_rank_device *d, wefti_binding *b,
+                           const wefti_step *step) WEFT_CHECKED;
+/* Waits for everything under way. `b` NULL: the program has no transfers. */
+weft_status wefti_drain(wefti_rank_device *d, wefti_binding *b) WEFT_CHECKED;
+/* Before a section: a failed one may have left posts, which nobody waits for any more. */
+void wefti_forget_posts(wefti_rank_device *d, wefti_binding *b);
+void wefti_unbind_all(wefti_rank_device *d);
 
 #endif

@@ -8,6 +8,7 @@
 #define WEFTI_PROGRAM_H
 
 #include "compile/routine.h"
+#include "device/device.h"
 #include "graph/grad.h"
 #include "partition/partition.h"
 
@@ -38,6 +39,7 @@ typedef struct wefti_step {
     int64_t *args;      /* arena offsets */
     const char **names; /* of the buffers that the arguments lie in; NULL: no argument */
     int64_t frame;      /* arena offset of the frame */
+    wefti_space space;  /* the memory that the arguments and the frame lie in */
     int64_t bytes;      /* COPY: how much; POST: the transfer's number */
     uint64_t stream;    /* random stream of the call */
     int32_t micro;      /* which microbatch, in sections that run all of them; else 0 */

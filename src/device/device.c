@@ -1,0 +1,103 @@
+/* Choosing and opening a device, and what the host does with its memory. */
+#include "device/device.h"
+
+#include <stdlib.h>
+
+#include "base/memory.h"
+
+static const wefti_device_table *const tables[] = {&wefti_device_host, &wefti_device_fenced};
+
+weft_status wefti_device_choose(const wefti_device_table **out) {
+    const char *name = getenv("WEFT_DEVICE");
+    if (!name || !*name) name = wefti_device_host.name;
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        if (!strcmp(tables[i]->name, name)) {
+            *out = tables[i];
+            return WEFT_OK;
+        }
+    WEFT_FAIL(WEFT_E_ARG, "WEFT_DEVICE is '%.64s': this build has the devices host and fenced",
+              name);
+}
+
+weft_status wefti_device_open(const wefti_device_table *table, wefti_device **out) {
+    wefti_device *d;
+    WEFT_TRY(table->open(&d));
+    d->table = table;
+    pthread_mutex_init(&d->lock, NULL);
+    weft_status status = WEFT_OK;
+    if (!table->direct) {
+        status = table->stream_create(d, NULL, &d->copies);
+        if (status >= 0) status = table->event_create(d, &d->published);
+    }
+    if (status < 0) {
+        wefti_device_close(d);
+        return wefti_note(status, __func__, __FILE__, __LINE__);
+    }
+    *out = d;
+    return WEFT_OK;
+}
+
+void wefti_device_close(wefti_device *d) {
+    if (!d) return;
+    wefti_stream_destroy(d->copies);
+    if (d->published) d->table->event_destroy(d->published);
+    pthread_mutex_destroy(&d->lock);
+    d->table->close(d);
+}
+
+/* ---- copies for the host ---- */
+
+/* Behind all published work. The copy is done when this returns. */
+static weft_status copy_now(wefti_device *d, void *to, wefti_space to_space, const void *from,
+                            wefti_space from_space, int64_t bytes) {
+    const wefti_device_table *t = d->table;
+    pthread_mutex_lock(&d->lock);
+    weft_status status = t->await(d->copies, d->published);
+    if (status >= 0) status = t->copy(d->copies, to, to_space, from, from_space, bytes);
+    if (status >= 0) status = t->finish(d->copies);
+    pthread_mutex_unlock(&d->lock);
+    return status;
+}
+
+weft_status wefti_device_write(wefti_device *d, void *to, const void *from, int64_t bytes) {
+    if (!bytes) return WEFT_OK;
+    if (!d->table->direct)
+        return copy_now(d, to, WEFTI_SPACE_DEVICE, from, WEFTI_SPACE_HOST, bytes);
+    memcpy(to, from, (size_t)bytes);
+    return WEFT_OK;
+}
+
+weft_status wefti_device_read(wefti_device *d, void *to, const void *from, int64_t bytes) {
+    if (!bytes) return WEFT_OK;
+    if (!d->table->direct)
+        return copy_now(d, to, WEFTI_SPACE_HOST, from, WEFTI_SPACE_DEVICE, bytes);
+    memcpy(to, from, (size_t)bytes);
+    return WEFT_OK;
+}
+
+/* ---- mappings: through a copy in the host's memory ---- */
+
+static void give_back(wefti_mapping *m) {
+    m->device->table->free(m->device, WEFTI_SPACE_HOST, m->data, m->bytes);
+    *m = (wefti_mapping){NULL};
+}
+
+weft_status wefti_mapping_begin(wefti_mapping *m) {
+    wefti_device *d = m->device;
+    m->data = NULL;
+    weft_status status = d->table->allocate(d, WEFTI_SPACE_HOST, m->bytes, &m->data);
+    if (status >= 0 && m->access & WEFTI_ACCESS_READ)
+        status = wefti_device_read(d, m->data, m->memory, m->bytes);
+    if (status < 0) {
+        if (m->data) give_back(m);
+        *m = (wefti_mapping){NULL};
+    }
+    return status;
+}
+
+weft_status wefti_mapping_end(wefti_mapping *m, weft_status status) {
+    if (status >= 0 && m->access & WEFTI_ACCESS_WRITE)
+        status = wefti_device_write(m->device, m->memory, m->data, m->bytes);
+    give_back(m);
+    return status;
+}

@@ -1,0 +1,194 @@
+/* Devices: memory, copies and the order of work, behind one table.
+ *
+ * A device runs kernels and has memory of its own. The host may not touch device memory: it copies
+ * bytes, or maps them for a short time. Work of one stream is done in the order in which it was
+ * given; a function that gives work to a stream may return before the work is done. The kernels are
+ * not here: a backend (backend/backend.h) runs them in the device's streams.
+ *
+ * A direct device, such as `host`, has memory that the host may touch at any time, and has done
+ * everything before a call returns. Mapping then costs nothing: the mapping is the memory itself.
+ *
+ * WEFT_DEVICE in the environment names the device: `host` (the default) or `fenced`. */
+#ifndef WEFTI_DEVICE_H
+#define WEFTI_DEVICE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "base/pool.h"
+#include "weft/types.h"
+
+/* Where bytes lie: in the memory of the device, or in the host's, where the device can copy it. */
+typedef enum wefti_space { WEFTI_SPACE_DEVICE, WEFTI_SPACE_HOST } wefti_space;
+
+typedef struct wefti_byte_range {
+    const void *memory;
+    int64_t bytes;
+} wefti_byte_range;
+
+typedef struct wefti_device_table wefti_device_table;
+typedef struct wefti_device wefti_device;
+typedef struct wefti_stream wefti_stream;
+typedef struct wefti_event wefti_event;
+
+/* A kind of device. Functions marked "not direct" are never called for a direct device: they may be
+ * NULL there. */
+struct wefti_device_table {
+    const char *name; /* as WEFT_DEVICE has it */
+    bool direct;
+    weft_status (*open)(wefti_device **out);
+    void (*close)(wefti_device *device);
+    /* Zeroed, page-aligned memory. `bytes` may be far more than is ever touched. */
+    weft_status (*allocate)(wefti_device *device, wefti_space space, int64_t bytes, void **out);
+    void (*free)(wefti_device *device, wefti_space space, void *memory, int64_t bytes);
+    /* Zeroed memory that a communicator has mapped becomes memory of the device, until `release`.
+     * NULL: the device cannot use memory of others. */
+    weft_status (*adopt)(wefti_device *device, void *memory, int64_t bytes);
+    void (*release)(wefti_device *device, void *memory, int64_t bytes);
+    /* `pool`: the threads that do the work of a device whose kernels run on the host. Borrowed. */
+    weft_status (*stream_create)(wefti_device *device, wefti_pool *pool, wefti_stream **out);
+    void (*stream_destroy)(wefti_stream *stream);
+    /* Work of a stream. The ranges of a copy may overlap within one space. The memory of a copy or
+     * an addition must stay as it is until the work is done. */
+    weft_status (*fill)(wefti_stream *stream, void *to, int byte, int64_t bytes);
+    weft_status (*copy)(wefti_stream *stream, void *to, wefti_space to_space, const void *from,
+                        wefti_space from_space, int64_t bytes);
+    /* to[i] += from[i] in device memory, for elements of `dtype`. */
+    weft_status (*add)(wefti_stream *stream, weft_dtype dtype, void *to, const void *from,
+                       int64_t elems);
+    /* Not direct. The caller waits until all work of the stream is done. */
+    weft_status (*finish)(wefti_stream *stream);
+    /* Not direct. An event stands for the work that a stream had when the event was recorded;
+     * `await` lets the later work of another stream wait for it. */
+    weft_status (*event_create)(wefti_device *device, wefti_event **out);
+    void (*event_destroy)(wefti_event *event);
+    weft_status (*event_record)(wefti_stream *stream, wefti_event *event);
+    weft_status (*await)(wefti_stream *stream, wefti_event *event);
+    /* Code on the host, a kernel or a communicator, works on device memory: from expose to conceal
+     * it may touch these ranges, which all earlier work of the stream has been done on. Calls nest:
+     * a byte is concealed again when all of its ranges are. NULL: such code may touch the memory at
+     * any time, or never does. */
+    weft_status (*expose)(wefti_stream *stream, const wefti_byte_range *ranges, int count);
+    void (*conceal)(wefti_stream *stream, const wefti_byte_range *ranges, int count);
+};
+
+/* Every device, stream and event begins with these. */
+struct wefti_device {
+    const wefti_device_table *table;
+    /* Not direct: what maps, reads and writes memory for the host. */
+    pthread_mutex_t lock;
+    wefti_stream *copies;
+    wefti_event *published; /* the work that the host may see */
+};
+struct wefti_stream {
+    wefti_device *device;
+    wefti_pool *pool;
+};
+struct wefti_event {
+    wefti_device *device;
+};
+
+extern const wefti_device_table wefti_device_host, wefti_device_fenced;
+
+/* The table that WEFT_DEVICE names; WEFT_E_ARG: there is no such device. */
+weft_status wefti_device_choose(const wefti_device_table **out) WEFT_CHECKED;
+weft_status wefti_device_open(const wefti_device_table *table, wefti_device **out) WEFT_CHECKED;
+/* After all of its memory and streams are given back. NULL is legal. */
+void wefti_device_close(wefti_device *device);
+
+/* ---- streams ---- */
+
+static inline weft_status wefti_stream_create(wefti_device *d, wefti_pool *pool,
+                                              wefti_stream **out) {
+    return d->table->stream_create(d, pool, out);
+}
+static inline void wefti_stream_destroy(wefti_stream *s) {
+    if (s) s->device->table->stream_destroy(s);
+}
+/* The caller waits until all work of the stream is done. */
+static inline weft_status wefti_stream_finish(wefti_stream *s) {
+    return s->device->table->direct ? WEFT_OK : s->device->table->finish(s);
+}
+/* Mappings, reads and writes of the host wait for the work that the stream has now. One stream of a
+ * device publishes. */
+static inline weft_status wefti_stream_publish(wefti_stream *s) {
+    return s->device->table->direct ? WEFT_OK
+                                    : s->device->table->event_record(s, s->device->published);
+}
+
+static inline weft_status wefti_stream_fill(wefti_stream *s, void *to, int byte, int64_t bytes) {
+    return s->device->table->fill(s, to, byte, bytes);
+}
+static inline weft_status wefti_stream_copy(wefti_stream *s, void *to, wefti_space to_space,
+                                            const void *from, wefti_space from_space,
+                                            int64_t bytes) {
+    return s->device->table->copy(s, to, to_space, from, from_space, bytes);
+}
+static inline weft_status wefti_stream_add(wefti_stream *s, weft_dtype dtype, void *to,
+                                           const void *from, int64_t elems) {
+    return s->device->table->add(s, dtype, to, from, elems);
+}
+
+/* ---- device memory and the host ---- */
+
+/* Bytes to and from device memory. They are there, or here, when the call returns. From any thread.
+ */
+weft_status wefti_device_write(wefti_device *device, void *to, const void *from,
+                               int64_t bytes) WEFT_CHECKED;
+weft_status wefti_device_read(wefti_device *device, void *to, const void *from,
+                              int64_t bytes) WEFT_CHECKED;
+
+/* READ: `data` has the bytes of the memory. WRITE: the memory gets the bytes of `data` when the
+ * mapping ends; without READ the caller writes all of them. */
+typedef enum wefti_access {
+    WEFTI_ACCESS_READ = 1,
+    WEFTI_ACCESS_WRITE = 2,
+    WEFTI_ACCESS_UPDATE = WEFTI_ACCESS_READ | WEFTI_ACCESS_WRITE
+} wefti_access;
+
+/* Bytes of device memory that the host reaches at `data`. */
+typedef struct wefti_mapping {
+    void *data;
+    wefti_device *device; /* NULL: `data` is the memory itself */
+    void *memory;
+    int64_t bytes;
+    wefti_access access;
+} wefti_mapping;
+
+weft_status wefti_mapping_begin(wefti_mapping *mapping) WEFT_CHECKED;
+weft_status wefti_mapping_end(wefti_mapping *mapping, weft_status status);
+
+/* device NULL: the memory is the host's. From any thread. */
+static inline weft_status wefti_device_map(wefti_device *device, const void *memory, int64_t bytes,
+                                           wefti_access access, wefti_mapping *out) {
+    *out = (wefti_mapping){.data = (void *)(uintptr_t)memory};
+    if (!device || device->table->direct || !memory || !bytes) return WEFT_OK;
+    out->device = device;
+    out->memory = out->data;
+    out->bytes = bytes;
+    out->access = access;
+    return wefti_mapping_begin(out);
+}
+/* Ends a mapping, also after a failure `status` of the work on it: then nothing is written. Returns
+ * `status`, or the failure to write. */
+static inline weft_status wefti_device_unmap(wefti_mapping *mapping, weft_status status) {
+    return mapping->device ? wefti_mapping_end(mapping, status) : status;
+}
+
+/* ---- code on the host that works on device memory ---- */
+
+/* Whether the device wants to know: see `expose` above. */
+static inline bool wefti_stream_exposes(const wefti_stream *s) {
+    return s->device->table->expose != NULL;
+}
+static inline weft_status wefti_stream_expose(wefti_stream *s, const wefti_byte_range *ranges,
+                                              int count) {
+    return s->device->table->expose(s, ranges, count);
+}
+static inline void wefti_stream_conceal(wefti_stream *s, const wefti_byte_range *ranges,
+                                        int count) {
+    s->device->table->conceal(s, ranges, count);
+}
+
+#endif

@@ -1,0 +1,198 @@
+/* The transfers of a program: their endpoints, their posts and the waits for them. */
+#include "base/clock.h"
+#include "base/memory.h"
+#include "exec/rank_device.h"
+#include "program/print.h"
+
+/* The operand and the result of a transfer; NULL: this rank has, or wants, nothing. */
+static const void *source_of(const wefti_rank_device *d, const wefti_step *step,
+                             const wefti_instruction *x) {
+    const weft_desc *desc = x->node->inputs ? wefti_in(x->node, 0) : NULL;
+    return desc && weft_desc_bytes(desc) ? wefti_operand_address(d, step, x->in[0]) : NULL;
+}
+static void *destination_of(wefti_rank_device *d, const wefti_step *step,
+                            const wefti_instruction *x) {
+    int64_t bytes = x->node->outputs ? weft_desc_bytes(wefti_out(x->node, 0)) : 0;
+    if (!bytes) return NULL;
+    unsigned char *to = wefti_operand_address(d, step, x->out[0]);
+    wefti_rank_device_observe(d, to, bytes);
+    return to;
+}
+
+/* The transfer of an instruction of the step's routine; x NULL: the step's own transfer. */
+static const wefti_transfer *transfer_of(const wefti_binding *b, const wefti_step *step,
+                                         const wefti_instruction *x) {
+    return wefti_partition_transfer(b->program->partition, x ? x->transfer : (int32_t)step->bytes);
+}
+
+/* What a post may touch of the device's memory until its wait. */
+static void list_ranges(const wefti_transfer *t, const void *source, const void *destination,
+                        wefti_byte_range out[2]) {
+    int64_t size = (int64_t)weft_dtype_bytes(t->dtype);
+    out[0] = (wefti_byte_range){source, wefti_region_elems(&t->have[t->me], t->rank) * size};
+    out[1] = (wefti_byte_range){destination, wefti_region_elems(&t->want[t->me], t->rank) * size};
+}
+
+/* The engine touches the memory at once: everything before the post has to be done. */
+static weft_status post(wefti_rank_device *d, wefti_binding *b, int64_t index, const void *source,
+                        void *destination) {
+    wefti_exposure *exposure = b->exposures ? &b->exposures[index] : NULL;
+    WEFT_TRY(wefti_stream_finish(d->stream));
+    if (exposure && exposure->posts < WEFTI_COMM_DEPTH) {
+        wefti_byte_range *ranges = exposure->ranges[exposure->posts];
+        list_ranges(wefti_partition_transfer(b->program->partition, (int32_t)index), source,
+                    destination, ranges);
+        WEFT_TRY(wefti_stream_expose(d->stream, ranges, 2));
+        exposure->posts++;
+    }
+    WEFT_TRY(wefti_comm_post(b->endpoints[index], source, destination));
+    b->posted[index]++;
+    return WEFT_OK;
+}
+
+/* The oldest post is over on all members. */
+static void conceal_oldest(wefti_rank_device *d, wefti_exposure *exposure) {
+    wefti_stream_conceal(d->stream, exposure->ranges[0], 2);
+    exposure->posts--;
+    for (int i = 0; i < exposure->posts; i++)
+        memcpy(exposure->ranges[i], exposure->ranges[i + 1], sizeof exposure->ranges[i]);
+}
+
+static weft_status await(wefti_rank_device *d, wefti_binding *b, int64_t index) {
+    b->posted[index]--;
+    WEFT_TRY(wefti_comm_wait(b->endpoints[index]));
+    if (b->exposures) conceal_oldest(d, &b->exposures[index]);
+    return WEFT_OK;
+}
+
+weft_status wefti_drain(wefti_rank_device *d, wefti_binding *b) {
+    for (int32_t i = 0; b && i < b->count; i++)
+        while (b->posted[i]) WEFT_TRY(await(d, b, i));
+    return WEFT_OK;
+}
+
+void wefti_forget_posts(wefti_rank_device *d, wefti_binding *b) {
+    memset(b->posted, 0, (size_t)b->count);
+    for (int32_t i = 0; i < b->count && b->exposures; i++)
+        while (b->exposures[i].posts) conceal_oldest(d, &b->exposures[i]);
+}
+
+static weft_status name_transfer(weft_status status, const wefti_binding *b, const wefti_step *step,
+                                 const wefti_instruction *x) {
+    if (status >= 0) return status;
+    const wefti_transfer *t = transfer_of(b, step, x);
+    return wefti_prefix(status, "%s of %s", wefti_transfer_kind_text(t->kind),
+                        wefti_transfer_what(step, x, t));
+}
+
+static void trace_transfer(const wefti_rank_device *d, const wefti_binding *b,
+                           const wefti_step *step, const wefti_instruction *x, int64_t begin) {
+    const wefti_transfer *t = transfer_of(b, step, x);
+    wefti_trace_event(d->trace, d->rank, WEFTI_TRACK_COMMUNICATION,
+                      wefti_transfer_kind_text(t->kind), wefti_transfer_what(step, x, t), begin,
+                      wefti_now_ns(), 0, (double)wefti_transfer_bytes(t));
+}
+
+/* Posts the joined transfers x[0, count). */
+static weft_status post_joined(wefti_rank_device *d, wefti_binding *b, const wefti_step *step,
+                               const wefti_instruction *x, int32_t count) {
+    for (int32_t k = 0; k < count; k++)
+        WEFT_TRY(name_transfer(
+            post(d, b, x[k].transfer, source_of(d, step, &x[k]), destination_of(d, step, &x[k])), b,
+            step, &x[k]));
+    return WEFT_OK;
+}
+
+/* Waits for the joined transfers, after all of them are posted. */
+static weft_status await_joined(wefti_rank_device *d, wefti_binding *b, const wefti_step *step,
+                                const wefti_instruction *x, int32_t count) {
+    int64_t begin = d->trace ? wefti_now_ns() : 0;
+    for (int32_t k = 0; k < count; k++) {
+        WEFT_TRY(name_transfer(await(d, b, x[k].transfer), b, step, &x[k]));
+        if (d->trace) trace_transfer(d, b, step, &x[k], begin);
+    }
+    return WEFT_OK;
+}
+
+weft_status wefti_run_transfers(wefti_rank_device *d, wefti_binding *b, const wefti_step *step,
+                                int32_t k, int32_t *out_next) {
+    const wefti_instruction *x = &step->routine->code[k];
+    int32_t count = 1;
+    while (x[count - 1].joined && k + count < step->to) count++;
+    *out_next = k + count;
+    WEFT_TRY(post_joined(d, b, step, x, count));
+    if (*out_next == step->to && step->part + 1 < step->parts) count--;
+    return await_joined(d, b, step, x, count);
+}
+
+weft_status wefti_finish_part(wefti_rank_device *d, wefti_binding *b, const wefti_step *step) {
+    if (step->part == 0) return WEFT_OK;
+    return await_joined(d, b, step, &step->routine->code[step->from - 1], 1);
+}
+
+static weft_status begin_post(wefti_rank_device *d, wefti_binding *b, const wefti_step *step) {
+    wefti_byte_range ranges[2];
+    list_ranges(transfer_of(b, step, NULL), d->memory + step->args[0], d->memory + step->args[1],
+                ranges);
+    const void *from = ranges[0].bytes ? d->memory + step->args[0] : NULL;
+    unsigned char *to = ranges[1].bytes ? d->memory + step->args[1] : NULL;
+    if (to) wefti_rank_device_observe(d, to, ranges[1].bytes);
+    return post(d, b, step->bytes, from, to);
+}
+
+weft_status wefti_run_post(wefti_rank_device *d, wefti_binding *b, const wefti_step *step) {
+    return name_transfer(begin_post(d, b, step), b, step, NULL);
+}
+
+weft_status wefti_run_wait(wefti_rank_device *d, wefti_binding *b, const wefti_step *step) {
+    int64_t begin = d->trace ? wefti_now_ns() : 0;
+    WEFT_TRY(name_transfer(await(d, b, step->bytes), b, step, NULL));
+    if (d->trace) trace_transfer(d, b, step, NULL, begin);
+    return WEFT_OK;
+}
+
+/* ---- endpoints ---- */
+
+static void unbind(wefti_binding *b) {
+    for (int32_t i = 0; i < b->count && b->endpoints; i++) wefti_comm_unbind(b->endpoints[i]);
+    wefti_free(b->endpoints);
+    wefti_free(b->posted);
+    wefti_free(b->exposures);
+}
+
+void wefti_unbind_all(wefti_rank_device *d) {
+    for (int64_t i = 0; i < d->binding_count; i++) unbind(&d->bindings[i]);
+    wefti_free(d->bindings);
+}
+
+static weft_status bind_transfers(wefti_rank_device *d, wefti_binding *b) {
+    bool exposes = wefti_stream_exposes(d->stream);
+    b->endpoints = wefti_calloc((size_t)b->count, sizeof *b->endpoints);
+    b->posted = wefti_calloc((size_t)b->count, sizeof *b->posted);
+    b->exposures = exposes ? wefti_calloc((size_t)b->count, sizeof *b->exposures) : NULL;
+    WEFT_REQUIRE(b->endpoints && b->posted && (b->exposures || !exposes), WEFT_E_NOMEM,
+                 "no memory to bind %d transfers", (int)b->count);
+    for (int32_t i = 0; i < b->count; i++) {
+        const wefti_transfer *t = wefti_partition_transfer(b->program->partition, i);
+        weft_status status = d->comm->engine->bind(d->comm, t, &b->endpoints[i]);
+        if (status < 0)
+            return wefti_prefix(status, "%s of %s", wefti_transfer_kind_text(t->kind),
+                                t->name ? t->name : "a value without a name");
+    }
+    return WEFT_OK;
+}
+
+weft_status wefti_rank_device_bind(wefti_rank_device *d, const wefti_program *program) {
+    wefti_binding b = {.program = program};
+    b.count = program->partition ? wefti_partition_transfers(program->partition) : 0;
+    if (b.count == 0) return WEFT_OK;
+    WEFT_REQUIRE(d->comm, WEFT_E_BUG, "the program communicates, the device is alone");
+    WEFT_TRY(WEFT_GROW(d->bindings, d->binding_count, d->binding_cap));
+    weft_status status = bind_transfers(d, &b);
+    if (status < 0) {
+        unbind(&b);
+        return status;
+    }
+    d->bindings[d->binding_count++] = b;
+    return WEFT_OK;
+}
