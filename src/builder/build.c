@@ -465,8 +465,10 @@ static wefti_mesh mesh_of(const wefti_program_spec *spec) {
 }
 
 static weft_status start(wefti_program_builder *b, const wefti_program_spec *spec) {
-    *b = (wefti_program_builder){.spec = spec, .g = spec->graph, .root = spec->graph->root};
+    *b = (wefti_program_builder){.spec = spec, .root = spec->graph->root};
     WEFT_NEW(b->p, wefti_program);
+    WEFT_TRY(wefti_graph_derive(spec->graph, &b->p->graph));
+    b->g = b->p->graph;
     b->p->rank = spec->rank;
     b->p->mesh = mesh_of(spec);
     WEFT_TRY(wefti_arena_create(&b->p->arena));
@@ -550,12 +552,7 @@ weft_status wefti_build_elsewhere(wefti_program_builder *b, int32_t stage,
 weft_status wefti_program_build(const wefti_program_spec *spec, wefti_program **out) {
     WEFT_REQUIRE(spec->microbatches >= 1, WEFT_E_ARG, "a step has at least 1 microbatch, not %d",
                  spec->microbatches);
-    if (weft_graph_status(spec->graph) < 0) {
-        weft_status bad = weft_graph_status(spec->graph);
-        WEFT_FAIL(bad, "%s", weft_graph_message(spec->graph));
-    }
     wefti_program_builder b;
-    WEFT_TRY(wefti_graph_wrap(spec->graph));
     weft_status status = start(&b, spec);
     if (status == WEFT_OK) status = build(&b);
     finish(&b);

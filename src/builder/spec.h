@@ -32,7 +32,7 @@ typedef struct wefti_observer {
 } wefti_observer;
 
 typedef struct wefti_program_spec {
-    weft_graph *graph; /* wrapped by the builder; outlives the program */
+    const weft_graph *graph; /* wrapped (wefti_graph_wrap); outlives the program, unchanged */
     const wefti_backend *const *backends;
     wefti_prepare prepare;
     const wefti_optimizer_plan *optimizer; /* NULL: forward only */

@@ -216,9 +216,9 @@ static weft_status fill_clone(const weft_body *b, weft_body *c) {
     return WEFT_OK;
 }
 
-weft_status wefti_body_clone(const weft_body *b, const char *name, weft_body **out) {
+weft_status wefti_body_clone(weft_graph *g, const weft_body *b, const char *name, weft_body **out) {
     weft_body *c;
-    WEFT_TRY(wefti_body_create(b->graph, name, &c));
+    WEFT_TRY(wefti_body_create(g, name, &c));
     weft_status st = fill_clone(b, c);
     if (st < 0) {
         wefti_body_destroy(c);

@@ -52,7 +52,10 @@ static weft_status check_callee(const weft_body *b, const weft_node *n) {
         HOLDS(n->callee && known(g->cells, g->cell_count, n->callee), "a call of an unknown cell");
         HOLDS(b == g->root, "%s calls %s, but only the root may call", b->name, n->callee->name);
     } else if (n->op == &wefti_op_fused) {
-        HOLDS(n->callee && known(g->fused, g->fused_count, n->callee), "an unknown fused body");
+        bool found = false;
+        for (const weft_graph *of = g; of && n->callee && !found; of = of->of)
+            found = known(of->fused, of->fused_count, n->callee);
+        HOLDS(found, "an unknown fused body");
     } else {
         HOLDS(!n->callee, "%s has a body to run", n->op->name);
     }

@@ -393,7 +393,7 @@ static weft_status write_bodies(writer *w) {
     char *name = wefti_arena_format(graph->arena, "%s.backward", cell->name);
     WEFT_REQUIRE(w->out->bindings && w->out->gradient_out && name, WEFT_E_NOMEM,
                  "no memory for the backward body of %s", cell->name);
-    WEFT_TRY(wefti_body_clone(cell, cell->name, &w->out->forward));
+    WEFT_TRY(wefti_body_clone(graph, cell, cell->name, &w->out->forward));
     WEFT_TRY(wefti_body_create(graph, name, &w->out->backward));
     w->out->backward->streams = cell->streams;
     WEFT_TRY(bind_inputs(w));

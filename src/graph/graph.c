@@ -27,6 +27,35 @@ fail:
     return st;
 }
 
+weft_status wefti_graph_derive(const weft_graph *of, weft_graph **out) {
+    WEFT_REQUIRE(wefti_graph_ok(of), of->status, "%s", weft_graph_message(of));
+    weft_graph *g;
+    WEFT_NEW(g, weft_graph);
+    *g = (weft_graph){.of = of,
+                      .ops = of->ops,
+                      .root = of->root,
+                      .cells = of->cells,
+                      .cell_count = of->cell_count,
+                      .outputs = of->outputs,
+                      .output_count = of->output_count,
+                      .assigns = of->assigns,
+                      .assign_count = of->assign_count,
+                      .loss = of->loss};
+    weft_status st;
+    WEFT_TRY_OR(fail, st, wefti_arena_create(&g->arena));
+    g->builder = wefti_calloc(1, sizeof *g->builder);
+    if (!g->builder) {
+        st = WEFT_RAISE(WEFT_E_NOMEM, "no memory for a graph");
+        goto fail;
+    }
+    g->builder->scope = "";
+    *out = g;
+    return WEFT_OK;
+fail:
+    weft_graph_destroy(g);
+    return st;
+}
+
 void wefti_builder_destroy(wefti_builder *b) {
     if (!b) return;
     wefti_body_destroy(b->cell);
@@ -40,13 +69,15 @@ void wefti_builder_destroy(wefti_builder *b) {
 void weft_graph_destroy(weft_graph *g) {
     if (!g) return;
     wefti_builder_destroy(g->builder);
-    wefti_body_destroy(g->root);
-    for (int64_t i = 0; i < g->cell_count; i++) wefti_body_destroy(g->cells[i]);
+    if (!g->of) {
+        wefti_body_destroy(g->root);
+        for (int64_t i = 0; i < g->cell_count; i++) wefti_body_destroy(g->cells[i]);
+        wefti_free(g->cells);
+        wefti_free(g->outputs);
+        wefti_free(g->assigns);
+    }
     for (int64_t i = 0; i < g->fused_count; i++) wefti_body_destroy(g->fused[i]);
-    wefti_free(g->cells);
     wefti_free(g->fused);
-    wefti_free(g->outputs);
-    wefti_free(g->assigns);
     wefti_free(g->message);
     wefti_arena_destroy(g->arena);
     wefti_free(g);

@@ -51,6 +51,8 @@ typedef struct wefti_named {
 } wefti_named;
 
 struct weft_graph {
+    const weft_graph
+        *of;            /* of a derived graph: the one whose root and cells it shares; else NULL */
     wefti_arena *arena; /* names, attributes, node arrays */
     const wefti_op_registry *ops;
     weft_body *root;
@@ -74,6 +76,11 @@ extern const weft_op_def wefti_op_call;
 extern const weft_op_def wefti_op_fused;
 
 weft_status wefti_graph_create(const wefti_op_registry *ops, weft_graph **out) WEFT_CHECKED;
+/* A graph in which passes over `of` make new bodies. It shares the root and the cells of `of` and
+ * has an arena, handles, fused bodies and a sticky error of its own, so that `of` stays as it is
+ * and several threads may derive from it at once. `of` outlives it and must not change meanwhile.
+ */
+weft_status wefti_graph_derive(const weft_graph *of, weft_graph **out) WEFT_CHECKED;
 
 /* ---- building through handles (what the public functions of op files call) ---- */
 
@@ -104,8 +111,9 @@ weft_status wefti_body_output(weft_body *b, int32_t value) WEFT_CHECKED;
 uint64_t
 wefti_body_hash(const weft_body *b); /* structure only: ops, attributes, wiring, descs, kinds */
 bool wefti_body_equal(const weft_body *a, const weft_body *b);
-/* A copy with the same value indices, owned by the caller. */
-weft_status wefti_body_clone(const weft_body *b, const char *name, weft_body **out) WEFT_CHECKED;
+/* A copy in graph `g` with the same value indices, owned by the caller. */
+weft_status wefti_body_clone(weft_graph *g, const weft_body *b, const char *name,
+                             weft_body **out) WEFT_CHECKED;
 /* The graph takes `b` over, also on failure; *out is the stored body of equal structure,
  * which gets a name of its own when the name is taken. */
 weft_status wefti_graph_intern_fused(weft_graph *g, weft_body *b, weft_body **out) WEFT_CHECKED;

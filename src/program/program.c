@@ -15,6 +15,7 @@ void wefti_program_destroy(wefti_program *p) {
     wefti_free(p->bodies);
     wefti_free(p->tensors);
     wefti_partition_destroy(p->partition);
+    weft_graph_destroy(p->graph);
     wefti_arena_destroy(p->arena);
     wefti_free(p);
 }

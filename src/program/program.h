@@ -96,6 +96,7 @@ typedef struct wefti_placed {
 
 typedef struct wefti_program {
     wefti_arena *arena; /* of all small arrays here */
+    weft_graph *graph;  /* derived from the model's: of all bodies that the build made */
     int32_t rank;       /* of the world */
     wefti_mesh
         mesh; /* that it is a part of: one device without a plan; its stage's in a pipeline */

@@ -134,7 +134,7 @@ static weft_status fuse_head(weft_graph *g, const weft_body *body, const head *h
 weft_status wefti_fuse_loss(weft_graph *g, const weft_body *body, weft_body **out) {
     weft_body *fused, *more;
     head h;
-    WEFT_TRY(wefti_body_clone(body, body->name, &fused));
+    WEFT_TRY(wefti_body_clone(g, body, body->name, &fused));
     while (find_head(fused, &h)) {
         weft_status status = fuse_head(g, fused, &h, &more);
         wefti_body_destroy(fused);

@@ -81,7 +81,7 @@ static const weft_plan *plan_of(const weft_session *s) {
     return s->plan && wefti_plan_matters(s->plan) ? s->plan : NULL;
 }
 
-static weft_status build_rank(const weft_session *s, weft_graph *graph, int32_t rank,
+static weft_status build_rank(const weft_session *s, const weft_graph *graph, int32_t rank,
                               wefti_program **out) {
     bool train = s->view_count == 0;
     wefti_program_spec spec = {
@@ -106,7 +106,8 @@ static weft_status build_rank(const weft_session *s, weft_graph *graph, int32_t 
     return wefti_program_build(&spec, out);
 }
 
-static weft_status build_ranks(const weft_session *s, weft_graph *graph, wefti_program **programs) {
+static weft_status build_ranks(const weft_session *s, const weft_graph *graph,
+                               wefti_program **programs) {
     for (int32_t r = 0; r < s->devices; r++)
         if (wefti_session_has(s, r)) WEFT_TRY(build_rank(s, graph, r, &programs[r]));
     if (s->devices > 1 && !s->world)
@@ -119,6 +120,7 @@ static weft_status build_view(weft_session *s, weft_graph *graph, wefti_view **o
     weft_status status = programs
                              ? WEFT_GROW(s->views, s->view_count, s->view_cap)
                              : WEFT_RAISE(WEFT_E_NOMEM, "no memory for %d programs", s->devices);
+    if (status >= 0) status = wefti_graph_wrap(graph);
     if (status >= 0) status = build_ranks(s, graph, programs);
     if (s->world) status = wefti_agree(s->agreement, status);
     if (status < 0) {

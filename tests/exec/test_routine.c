@@ -49,7 +49,7 @@ static weft_body *random_body(weft_graph *g, dice *d, bool fuse) {
     weft_body *body;
     random_cell(g, d, "cell", x, 1 + (int)roll(d, 12), results);
     if (weft_graph_status(g) < 0) fail_msg("%s", weft_graph_message(g));
-    assert_int_equal(wefti_body_clone(g->cells[0], "body", &body), WEFT_OK);
+    assert_int_equal(wefti_body_clone(g, g->cells[0], "body", &body), WEFT_OK);
     for (int64_t more = roll(d, 4); more > 0; more--) {
         int32_t value = (int32_t)roll(d, body->value_count);
         assert_int_equal(wefti_body_output(body, value), WEFT_OK);
@@ -294,7 +294,7 @@ static void check_by_hand(const sketch *s, const char *what, const bool *written
         for (int i = 0; i < MOST; i++) t.in_saved[i] = t.out_saved[i] = -1;
         for (int64_t o = 0; accumulate && o < s->body->out_count; o++)
             t.accumulate[o] = accumulate[o];
-        assert_int_equal(wefti_body_clone(s->body, "copy", &t.body), WEFT_OK);
+        assert_int_equal(wefti_body_clone(s->body->graph, s->body, "copy", &t.body), WEFT_OK);
         compile(&t, backends ? wefti_builtin_backends() : reference_only);
         expect(&t, 17);
         run_and_compare(&t, written ? written : none, 1e-5, what);

@@ -56,6 +56,7 @@ static void open_world(world *w, int copies, int level, bool overlap) {
     if (level) ASSERT_OK(weft_plan_optimizer(w->plan, level, 0, 0));
     ASSERT_OK(weft_model_build(&config, WEFT_USE_TRAIN, 4, 0, WEFT_F32, &w->graph));
     ASSERT_OK(wefti_optimizer_create(&adamw, 0, w->graph->ops, &w->optimizer));
+    ASSERT_OK(wefti_graph_wrap(w->graph));
     ASSERT_OK(wefti_route_cache_create(&w->routes));
     for (int32_t r = 0; r < RANKS; r++) {
         wefti_program_spec spec = {.graph = w->graph,

@@ -133,6 +133,7 @@ static weft_status prepare(wefti_training *t, rehearsal *r, int rank) {
                  ranks == 1 ? "" : "s", ranks - 1);
     WEFT_TRY(wefti_training_configure(t));
     WEFT_TRY(wefti_training_graph(t));
+    WEFT_TRY(wefti_graph_wrap(t->graph));
     if (ranks > 1) WEFT_TRY(wefti_route_cache_create(&r->routes));
     return WEFT_OK;
 }

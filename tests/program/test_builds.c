@@ -1,0 +1,168 @@
+/* Builds leave the graph as it is: many of them leave no memory behind, and two threads build from
+ * one graph at once. */
+#include <malloc.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/memory.h"
+#include "graph/text.h"
+#include "program/print.h"
+#include "session/optimizer.h"
+#include "weft/model.h"
+#include "weft/plan.h"
+
+#define ASSERT_OK(expr)                                                                            \
+    do {                                                                                           \
+        weft_status status_ = (expr);                                                              \
+        if (status_ < 0) fail_msg("%s: %s", #expr, weft_error_message());                          \
+    } while (0)
+
+enum { RANKS = 4, LAYERS = 12, MOST_GROWTH = 1 << 20 };
+
+typedef struct model {
+    weft_graph *graph;
+    weft_plan *plan;
+    wefti_optimizer *optimizer;
+} model;
+
+/* Two stages of two devices, which split the blocks' products. */
+static void open_model(model *m) {
+    static const char *const splits[][2] = {{"h.*.attn.c_attn", "n1=tp"},
+                                            {"h.*.attn", "heads=tp"},
+                                            {"h.*.attn.c_proj", "k=tp"},
+                                            {"h.*.mlp.c_fc", "n0=tp"},
+                                            {"h.*.mlp.c_proj", "k=tp"}};
+    weft_model_config config = {.family = WEFT_FAMILY_GPT2,
+                                .layers = LAYERS,
+                                .hidden = 32,
+                                .heads = 4,
+                                .context = 8,
+                                .vocab = 50};
+    weft_optimizer adamw = {WEFT_ADAMW, 0.9, 0.95, 1e-8, 0.9, 0.1, false};
+    *m = (model){0};
+    ASSERT_OK(weft_plan_create(RANKS, &m->plan));
+    ASSERT_OK(weft_plan_axis(m->plan, "tp", 2));
+    for (size_t i = 0; i < sizeof splits / sizeof *splits; i++)
+        ASSERT_OK(weft_op_split(m->plan, splits[i][0], splits[i][1]));
+    ASSERT_OK(weft_plan_pipeline(m->plan, 2, 4, WEFT_PIPELINE_1F1B, 1));
+    ASSERT_OK(weft_model_build(&config, WEFT_USE_TRAIN, 2, 0, WEFT_F32, &m->graph));
+    ASSERT_OK(wefti_graph_wrap(m->graph));
+    ASSERT_OK(wefti_optimizer_create(&adamw, 0, m->graph->ops, &m->optimizer));
+}
+
+static void close_model(model *m) {
+    wefti_optimizer_destroy(m->optimizer);
+    weft_graph_destroy(m->graph);
+    weft_plan_destroy(m->plan);
+}
+
+static weft_status build(const model *m, int32_t rank, wefti_route_cache *routes,
+                         wefti_program **out) {
+    const wefti_program_spec spec = {.graph = m->graph,
+                                     .backends = wefti_builtin_backends(),
+                                     .prepare = {1, 0, WEFTI_BF16_AS_F32},
+                                     .optimizer = wefti_optimizer_plan_of(m->optimizer),
+                                     .microbatches = 4,
+                                     .plan = m->plan,
+                                     .rank = rank,
+                                     .routes = routes};
+    return wefti_program_build(&spec, out);
+}
+
+static int64_t live_bytes(void) {
+    struct mallinfo2 info = mallinfo2();
+    return (int64_t)(info.uordblks + info.hblkhd);
+}
+
+/* WEFT_TEST_BUILDS says how many; the bound is the same for any number. */
+static void test_builds_leave_nothing(void **state) {
+    (void)state;
+    const char *text = getenv("WEFT_TEST_BUILDS");
+    const int builds = text ? atoi(text) : 100;
+    model m;
+    wefti_route_cache *routes;
+    wefti_program *program;
+    open_model(&m);
+    ASSERT_OK(wefti_route_cache_create(&routes));
+    for (int32_t r = 0; r < RANKS; r++) { /* fills the cache of routes */
+        ASSERT_OK(build(&m, r, routes, &program));
+        wefti_program_destroy(program);
+    }
+    const int64_t before = live_bytes();
+    for (int k = 0; k < builds; k++) {
+        ASSERT_OK(build(&m, k % RANKS, routes, &program));
+        wefti_program_destroy(program);
+    }
+    const int64_t grown = live_bytes() - before;
+    print_message("%d builds: %lld bytes more\n", builds, (long long)grown);
+    assert_true(grown < MOST_GROWTH);
+    wefti_route_cache_destroy(routes);
+    close_model(&m);
+}
+
+typedef struct job {
+    const model *m;
+    int32_t rank;
+    char *text;
+    char message[512];
+} job;
+
+static void *build_and_print(void *context) {
+    job *j = context;
+    wefti_route_cache *routes;
+    weft_status status = wefti_route_cache_create(&routes);
+    for (int k = 0; k < 3 && status >= 0; k++) {
+        wefti_program *program;
+        wefti_free(j->text);
+        j->text = NULL;
+        status = build(j->m, j->rank, routes, &program);
+        if (status < 0) break;
+        status = wefti_program_print(program, j->m->plan, &j->text);
+        wefti_program_destroy(program);
+    }
+    wefti_route_cache_destroy(routes);
+    if (status < 0) (void)snprintf(j->message, sizeof j->message, "%s", weft_error_message());
+    return NULL;
+}
+
+static void test_threads_share_a_graph(void **state) {
+    (void)state;
+    model m;
+    open_model(&m);
+    char *before, *after;
+    ASSERT_OK(weft_graph_print(m.graph, &before));
+    job alone[2] = {{.m = &m, .rank = 0}, {.m = &m, .rank = 2}};
+    job together[2] = {alone[0], alone[1]};
+    pthread_t thread[2];
+    for (int t = 0; t < 2; t++) build_and_print(&alone[t]);
+    for (int t = 0; t < 2; t++)
+        assert_int_equal(pthread_create(&thread[t], NULL, build_and_print, &together[t]), 0);
+    for (int t = 0; t < 2; t++) assert_int_equal(pthread_join(thread[t], NULL), 0);
+    for (int t = 0; t < 2; t++) {
+        assert_string_equal(alone[t].message, "");
+        assert_string_equal(together[t].message, "");
+        assert_string_equal(alone[t].text, together[t].text);
+        wefti_free(alone[t].text);
+        wefti_free(together[t].text);
+    }
+    ASSERT_OK(weft_graph_print(m.graph, &after));
+    assert_string_equal(before, after);
+    wefti_free(before);
+    wefti_free(after);
+    close_model(&m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_builds_leave_nothing),
+        cmocka_unit_test(test_threads_share_a_graph),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
