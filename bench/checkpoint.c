@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/crc32c.h"
+#include "base/digest/digest.h"
 #include "base/io.h"
 #include "base/memory.h"
 #include "base/pool.h"

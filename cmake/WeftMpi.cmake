@@ -29,7 +29,7 @@ function(weft_mpi_module flavour text compiler)
     DEPENDS modules/mpi.c ${headers} COMMENT "Building weft-${flavour}.so with ${compiler}" VERBATIM)
   set(WEFT_MPI_MODULES ${WEFT_MPI_MODULES} ${module} PARENT_SCOPE)
   string(TOUPPER ${flavour} name)
-  set_property(SOURCE src/info.c APPEND PROPERTY COMPILE_DEFINITIONS WEFT_HAVE_${name}_MODULE=1)
+  set_property(SOURCE src/measure/info.c APPEND PROPERTY COMPILE_DEFINITIONS WEFT_HAVE_${name}_MODULE=1)
   message(STATUS "Module for ${text} (weft under its mpirun): ${compiler}")
 endfunction()
 

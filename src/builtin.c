@@ -7,7 +7,7 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/cpu.h"
-#include "graph/text.h"
+#include "graph/text/text.h"
 #include "ops/ops.def"
 
 #define DECLARE(name_) extern const weft_op_def weft_op_##name_;

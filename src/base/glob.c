@@ -1,5 +1,5 @@
 /* Patterns over names. See base/glob.h. */
-#include "base/glob.h"
+#include "base/text.h"
 
 #include <string.h>
 

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/crc32c.h"
+#include "base/digest/digest.h"
 #include "base/fault.h"
 #include "base/io.h"
 #include "base/memory.h"

@@ -1,7 +1,8 @@
-/* Growing text, and the nearest known word for a mistyped one. */
+/* Growing text, patterns over names, and the nearest known word for a mistyped one. */
 #ifndef WEFTI_BASE_TEXT_H
 #define WEFTI_BASE_TEXT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -34,5 +35,12 @@ double wefti_printed(double x);
 
 /* "1.5 GiB" into a caller's buffer; returns it. */
 char *wefti_bytes_text(int64_t bytes, char out[32]);
+
+/* ---- patterns over names: of ops, cells, tensors (glob.c) ---- */
+
+/* *: any bytes, dots too; ?: one; [a-z], [!a-z]: one of, none of. A pattern is well formed when
+ * every [ is closed. Linear in the text for each * of the pattern. */
+bool wefti_glob_match(const char *pattern, const char *text);
+bool wefti_glob_valid(const char *pattern);
 
 #endif

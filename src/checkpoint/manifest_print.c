@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/crc32c.h"
-#include "base/json.h"
+#include "base/digest/digest.h"
+#include "base/json/json.h"
 #include "base/philox.h"
 #include "base/text.h"
 #include "checkpoint/manifest.h"

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/crc32c.h"
+#include "base/digest/digest.h"
 #include "base/io.h"
 #include "base/memory.h"
 #include "base/text.h"

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/io.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/memory.h"
 #include "checkpoint/safetensors.h"
 #include "tensor/tensor.h"

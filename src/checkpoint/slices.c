@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-#include "base/glob.h"
+#include "base/text.h"
 #include "base/io.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/memory.h"
 #include "tensor/tensor.h"
 

@@ -9,7 +9,7 @@
 
 #include "base/fault.h"
 #include "base/io.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/memory.h"
 
 typedef struct set_file {

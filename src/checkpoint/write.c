@@ -15,7 +15,7 @@
 
 #include "base/bulk.h"
 #include "base/clock.h"
-#include "base/crc32c.h"
+#include "base/digest/digest.h"
 #include "base/io.h"
 #include "base/memory.h"
 #include "base/thread.h"

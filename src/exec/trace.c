@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/io.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/text.h"
 #include "exec/exec.h"
 

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "graph/text.h"
+#include "graph/text/text.h"
 
 enum { MAX_CALL_INPUTS = 32767 };
 

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "graph/text.h"
+#include "graph/text/text.h"
 
 /* ---- handles ---- */
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/text.h"
+#include "graph/text/text.h"
 
 #define HOLDS(cond, ...) WEFT_REQUIRE(cond, WEFT_E_BUG, __VA_ARGS__)
 

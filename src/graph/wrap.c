@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "graph/text.h"
+#include "graph/text/text.h"
 
 typedef struct wrapper {
     weft_graph *g;

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "base/io.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "launch/env/env.h"
 
 enum {

@@ -1,7 +1,7 @@
 /* Transfers: bytes, legality, copies. */
 #include "layout/transfer.h"
 
-#include "base/digest.h"
+#include "base/digest/digest.h"
 #include "base/memory.h"
 
 const char *wefti_transfer_kind_text(wefti_transfer_kind kind) {

@@ -12,7 +12,7 @@
 
 #include "base/memory.h"
 #include "graph/cut.h"
-#include "graph/grad.h"
+#include "graph/grad/grad.h"
 #include "graph/graph.h"
 #include "graph/op.h"
 #include "ops/ops.def"

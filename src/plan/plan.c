@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "base/glob.h"
+#include "base/text.h"
 
 enum {
     DEVICES_MAX = 1 << 20,

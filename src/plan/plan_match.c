@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "base/glob.h"
+#include "base/text.h"
 
 const wefti_strategy *wefti_plan_strategy(const weft_plan *plan, const char *label, const char *op,
                                           bool gradient) {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/io.h"
-#include "base/json.h"
+#include "base/json/json.h"
 
 enum { VERSION = 1, LIST_MAX = 1 << 20 };
 static const int64_t FILE_MAX = 256 << 20; /* bytes */

@@ -1,7 +1,7 @@
 /* A rank's program as one JSON object; program/print.h. */
 #include <stdio.h>
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/memory.h"
 #include "base/text.h"
 #include "program/print.h"

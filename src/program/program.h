@@ -9,7 +9,7 @@
 
 #include "compile/routine.h"
 #include "device/device.h"
-#include "graph/grad.h"
+#include "graph/grad/grad.h"
 #include "partition/partition.h"
 
 typedef enum wefti_section {

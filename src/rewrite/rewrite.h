@@ -2,7 +2,7 @@
 #ifndef WEFTI_REWRITE_H
 #define WEFTI_REWRITE_H
 
-#include "graph/grad.h"
+#include "graph/grad/grad.h"
 #include "partition/partition.h"
 
 /* Chains of elementwise nodes become one fused node that makes one pass over memory. */

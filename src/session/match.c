@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/digest.h"
+#include "base/digest/digest.h"
 #include "session/parts.h"
 
 /* A program's channels while they are described. */

@@ -2,7 +2,7 @@
  * have the same bytes there. Devices that update replicas by themselves drift apart without a sign
  * where a gradient was not reduced, as in a model that communicates by hand and averages its loss
  * only; the loss that is printed looks the same. Digests are compared, so that little travels. */
-#include "base/digest.h"
+#include "base/digest/digest.h"
 #include "session/parts.h"
 
 /* Digests of all parameters on all devices: [devices, tensors]. */

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/digest.h"
+#include "base/digest/digest.h"
 #include "graph/graph.h"
 #include "session/parts.h"
 

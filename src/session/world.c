@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/digest.h"
+#include "base/digest/digest.h"
 #include "session/parts.h"
 #include "weft/version.h"
 

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/status.h"
 
 /* Time of moving b bytes: latency + b * seconds_per_byte. */

@@ -1,6 +1,6 @@
 /* What the processes of a training run settle with each other: when to stop, and what rank 0 alone
  * has read or decided. See session/agree.h for what lies below. */
-#include "base/digest.h"
+#include "base/digest/digest.h"
 #include "plan/plan.h"
 #include "train/training.h"
 

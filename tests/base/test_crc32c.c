@@ -7,7 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "base/crc32c.h"
+#include "base/digest/digest.h"
 #include "base/philox.h"
 
 /* RFC 3720, appendix B.4, and the check value of the CRC catalogue. */

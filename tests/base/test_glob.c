@@ -6,7 +6,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "base/glob.h"
+#include "base/text.h"
 #include "base/philox.h"
 
 static void patterns(void **state) {

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "base/fault.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/philox.h"
 
 static const wefti_json_limits limits = {.depth = 4, .members = 4, .array_items = 5};

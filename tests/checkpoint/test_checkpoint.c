@@ -5,7 +5,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/tensor_set.h"
 #include "weft/checkpoint.h"

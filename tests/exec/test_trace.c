@@ -11,7 +11,7 @@
 
 #include "base/fault.h"
 #include "base/io.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "exec/exec.h"
 #include "weft/ops.h"
 #include "weft/session.h"

@@ -11,8 +11,8 @@
 
 #include "base/fault.h"
 #include "graph/build_random.h"
-#include "graph/grad.h"
-#include "graph/text.h"
+#include "graph/grad/grad.h"
+#include "graph/text/text.h"
 #include "weft/ops.h"
 
 enum { MAX_VALUES = 96 };

@@ -9,7 +9,7 @@
 
 #include "base/fault.h"
 #include "graph/build_random.h"
-#include "graph/text.h"
+#include "graph/text/text.h"
 #include "weft/ops.h"
 
 static const wefti_random stream = {.seed = 2, .step = 1, .call_stream = 9};

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "graph/build_random.h"
-#include "graph/text.h"
+#include "graph/text/text.h"
 #include "weft/ops.h"
 
 static weft_graph *new_graph(void) {

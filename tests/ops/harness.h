@@ -11,7 +11,7 @@
 #include "builtin.h"
 #include "graph/builder.h"
 #include "graph/graph.h"
-#include "graph/text.h"
+#include "graph/text/text.h"
 
 enum { HARNESS_MAX_ATTRS = 32 };
 

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "graph/grad.h"
+#include "graph/grad/grad.h"
 #include "ops/common.h"
 #include "ops/harness.h"
 #include "weft/ops.h"

@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "graph/grad.h"
+#include "graph/grad/grad.h"
 #include "ops/harness.h"
 
 enum { PROBES = 48, SMALL = 1 << 16 };

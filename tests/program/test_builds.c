@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "base/memory.h"
-#include "graph/text.h"
+#include "graph/text/text.h"
 #include "program/print.h"
 #include "session/optimizer.h"
 #include "weft/model.h"

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "graph/build_random.h"
-#include "graph/grad.h"
+#include "graph/grad/grad.h"
 #include "builder/build.h"
 #include "rewrite/rewrite.h"
 

@@ -3,10 +3,10 @@
 #include "run_fixture.h"
 
 #include "comma_locale.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/text.h"
 #include "graph/graph.h"
-#include "graph/text.h"
+#include "graph/text/text.h"
 #include "weft/graph.h"
 #include "weft/ops.h"
 

@@ -4,7 +4,7 @@
 
 #include <errno.h>
 
-#include "base/json.h"
+#include "base/json/json.h"
 
 /* ---- JSON lines ---- */
 

@@ -2,6 +2,7 @@
 #include "backend/cpu/cpu.h"
 
 #include "backend/cpu/gemm/gemm.h"
+#include "backend/cpu/ops/ops.h"
 
 #include <math.h>
 #include <string.h>

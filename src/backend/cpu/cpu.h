@@ -1,126 +1,21 @@
-/* The cpu backend: nodes mapped to the vectorised kernels. One file per family of ops; each
- * `prepare` answers WEFT_E_NO_IMPL for what its kernels do not take (f64, odd dtypes), and the
- * reference backend runs it. */
+/* The door of the CPU backend: its table, the processor's instruction sets, and what higher floors
+ * report of it. */
 #ifndef WEFTI_CPU_H
 #define WEFTI_CPU_H
 
 #include "backend/backend.h"
-#include "backend/cpu/kernels/kernels.h"
-#include "base/memory.h"
-
-typedef weft_status wefti_cpu_prepare(const weft_node *n, const wefti_prepare *options,
-                                      wefti_kernel **out);
-
-/* The list of ops that the backend knows: X(op name, prepare function). Several ops may share one.
- */
-#define WEFTI_CPU_OPS(X)                                                                           \
-    X("linear", wefti_cpu_linear)                                                                  \
-    X("linear_grad_input", wefti_cpu_linear_grad_input)                                            \
-    X("linear_grad_weight", wefti_cpu_linear_grad_weight)                                          \
-    X("matmul", wefti_cpu_matmul)                                                                  \
-    X("linear_cross_entropy", wefti_cpu_linear_cross_entropy)                                      \
-    X("fused", wefti_cpu_elementwise)                                                              \
-    X("constant", wefti_cpu_constant)                                                              \
-    X("broadcast_to", wefti_cpu_broadcast_to)                                                      \
-    X("cast", wefti_cpu_cast)                                                                      \
-    X("sum_to", wefti_cpu_sum_to)                                                                  \
-    X("sum", wefti_cpu_reduce)                                                                     \
-    X("mean", wefti_cpu_reduce)                                                                    \
-    X("max", wefti_cpu_reduce)                                                                     \
-    X("argmax", wefti_cpu_argmax)                                                                  \
-    X("softmax", wefti_cpu_softmax)                                                                \
-    X("softmax_grad", wefti_cpu_softmax_grad)                                                      \
-    X("log_softmax", wefti_cpu_softmax)                                                            \
-    X("log_softmax_grad", wefti_cpu_softmax_grad)                                                  \
-    X("cross_entropy", wefti_cpu_cross_entropy)                                                    \
-    X("cross_entropy_part", wefti_cpu_cross_entropy_part)                                          \
-    X("count_targets", wefti_cpu_count_targets)                                                    \
-    X("cross_entropy_grad", wefti_cpu_cross_entropy_grad)                                          \
-    X("mse", wefti_cpu_mse)                                                                        \
-    X("mse_grad", wefti_cpu_mse_grad)                                                              \
-    X("layer_norm", wefti_cpu_norm)                                                                \
-    X("layer_norm_apply", wefti_cpu_norm_apply)                                                    \
-    X("layer_norm_grad", wefti_cpu_norm_grad)                                                      \
-    X("rms_norm", wefti_cpu_norm)                                                                  \
-    X("rms_norm_apply", wefti_cpu_norm_apply)                                                      \
-    X("rms_norm_grad", wefti_cpu_norm_grad)                                                        \
-    X("batch_norm_train", wefti_cpu_batch_norm)                                                    \
-    X("batch_norm_infer", wefti_cpu_batch_norm)                                                    \
-    X("batch_norm_grad", wefti_cpu_batch_norm_grad)                                                \
-    X("embedding", wefti_cpu_embedding)                                                            \
-    X("embedding_grad", wefti_cpu_embedding_grad)                                                  \
-    X("attention", wefti_cpu_attention)                                                            \
-    X("attention_grad", wefti_cpu_attention_grad)                                                  \
-    X("attention_mask_grad", wefti_cpu_attention_grad)                                             \
-    X("rope", wefti_cpu_rope)                                                                      \
-    X("rope_grad", wefti_cpu_rope)                                                                 \
-    X("cache_write", wefti_cpu_cache_write)                                                        \
-    X("conv2d", wefti_cpu_conv)                                                                    \
-    X("conv3d", wefti_cpu_conv)                                                                    \
-    X("conv_grad_input", wefti_cpu_conv_grad_input)                                                \
-    X("conv_grad_weight", wefti_cpu_conv_grad_weight)                                              \
-    X("max_pool2d", wefti_cpu_pool)                                                                \
-    X("avg_pool2d", wefti_cpu_pool)                                                                \
-    X("max_pool2d_grad", wefti_cpu_pool_grad)                                                      \
-    X("avg_pool2d_grad", wefti_cpu_pool_grad)                                                      \
-    X("transpose", wefti_cpu_transpose)                                                            \
-    X("slice", wefti_cpu_slice)                                                                    \
-    X("concat", wefti_cpu_concat)                                                                  \
-    X("chunk", wefti_cpu_split)                                                                    \
-    X("pad", wefti_cpu_pad)                                                                        \
-    X("gather", wefti_cpu_gather)                                                                  \
-    X("scatter_add", wefti_cpu_scatter_add)                                                        \
-    X("one_hot", wefti_cpu_one_hot)                                                                \
-    X("top_k", wefti_cpu_top_k)                                                                    \
-    X("top_k_grad", wefti_cpu_top_k_grad)                                                          \
-    X("moe_slots", wefti_cpu_moe_slots)                                                            \
-    X("moe_counts", wefti_cpu_moe_counts)                                                          \
-    X("moe_dispatch", wefti_cpu_moe_dispatch)                                                      \
-    X("moe_combine", wefti_cpu_moe_combine)                                                        \
-    X("moe_dot", wefti_cpu_moe_dot)                                                                \
-    X("moe_linear", wefti_cpu_moe_linear)                                                          \
-    X("moe_linear_grad_weight", wefti_cpu_moe_linear_grad_weight)                                  \
-    X("opt_sgd", wefti_cpu_optimizer)                                                              \
-    X("opt_adam", wefti_cpu_optimizer)                                                             \
-    X("opt_adamw", wefti_cpu_optimizer)                                                            \
-    X("opt_lion", wefti_cpu_optimizer)                                                             \
-    X("opt_lamb", wefti_cpu_optimizer)                                                             \
-    X("lamb_squares", wefti_cpu_optimizer)                                                         \
-    X("opt_adafactor", wefti_cpu_optimizer)                                                        \
-    X("opt_adafactor1", wefti_cpu_optimizer)                                                       \
-    X("grad_norm2", wefti_cpu_grad_norm2)
-
-#define WEFTI_CPU_PROTOTYPE(op, function) wefti_cpu_prepare function;
-WEFTI_CPU_OPS(WEFTI_CPU_PROTOTYPE)
-#undef WEFTI_CPU_PROTOTYPE
+#include "backend/cpu/isa.h"
 
 extern const wefti_backend wefti_backend_cpu;
 
-/* ---- for the family files ---- */
+/* Measures the rate of a product of square matrices of this dtype with the kernel that training
+ * uses, in floating-point operations a second. Takes some tenths of a second. */
+weft_status wefti_cpu_product_rate(weft_dtype dtype, wefti_pool *pool,
+                                   double *flops_per_second) WEFT_CHECKED;
 
-/* Storage that the vectorised kernels compute on. */
-static inline bool wefti_cpu_is_real(const weft_desc *d) {
-    return d->dtype == WEFT_F32 || d->dtype == WEFT_BF16;
-}
-/* Parameters, statistics and losses, which kernels take as float pointers; absent is fine. */
-static inline bool wefti_cpu_is_f32(const weft_desc *d) {
-    return !d || d->dtype == WEFT_F32;
-}
-/* A dropout rate for kernels that compare in f32: the least f32 not below it, so that `number >=
- * rate` says the same of every f32 number. */
-float wefti_cpu_rate(double rate);
-/* Product of shape[begin..end). */
-static inline int64_t wefti_cpu_span(const weft_desc *d, int begin, int end) {
-    int64_t n = 1;
-    for (int i = begin; i < end; i++) n *= d->shape[i];
-    return n;
-}
-
-/* Allocate a kernel of `bytes` (a struct that begins with wefti_kernel) with the usual fields set.
+/* Why the oneDNN library found at run time cannot be used: it may be another build than the one
+ * that weft was compiled against. NULL: it is used, or weft was built without it. Static storage.
  */
-weft_status wefti_cpu_kernel(size_t bytes, const char *label,
-                             weft_status (*run)(const wefti_kernel *, const wefti_run *,
-                                                const void *const *, void *const *, void *),
-                             wefti_kernel **out) WEFT_CHECKED;
+const char *wefti_onednn_unused(void);
 
 #endif

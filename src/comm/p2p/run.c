@@ -1,7 +1,7 @@
 /* Running posts: rounds go on when what they need is there, in any order among the posts. */
 #include <string.h>
 
-#include "base/digest.h"
+#include "base/digest/digest.h"
 #include "comm/p2p/p2p.h"
 
 static wefti_rounds_header header_to(wefti_rounds_channel *channel, int32_t member,

@@ -1,7 +1,7 @@
 /* Plans of rounds: which algorithm, and the lists in the order in which they are run. */
 #include "comm/schedule/schedule.h"
 
-#include "base/digest.h"
+#include "base/digest/digest.h"
 #include "comm/schedule/build.h"
 
 const char *wefti_rounds_algorithm_text(wefti_rounds_algorithm algorithm) {

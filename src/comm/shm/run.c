@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/digest.h"
+#include "base/digest/digest.h"
 #include "comm/shm/shm.h"
 
 static wefti_local_place *place_of(wefti_local_seat *seat, uint64_t number) {

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/crc32c.h"
+#include "base/digest/digest.h"
 #include "base/text.h"
 
 const char *wefti_variable(wefti_variables v, const char *name) {

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/crc32c.h"
+#include "base/digest/digest.h"
 #include "base/fault.h"
 #include "base/io.h"
 #include "base/text.h"

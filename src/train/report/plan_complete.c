@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "backend/backend.h"
-#include "base/glob.h"
+#include "base/text.h"
 #include "base/philox.h"
 #include "graph/graph.h"
 #include "plan/plan.h"

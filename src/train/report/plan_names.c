@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/glob.h"
+#include "base/text.h"
 #include "graph/graph.h"
 #include "plan/plan.h"
 #include "partition/context.h"

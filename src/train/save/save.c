@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "backend/backend.h"
-#include "base/crc32c.h"
+#include "base/digest/digest.h"
 #include "base/io.h"
 #include "base/text.h"
 #include "session/optimizer.h"

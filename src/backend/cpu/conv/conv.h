@@ -90,9 +90,4 @@ int64_t wefti_onednn_conv_workspace_bytes(const wefti_onednn_conv *c);
 weft_status wefti_onednn_conv_run(const wefti_onednn_conv *c, const wefti_conv_args *args,
                                   void *workspace, wefti_pool *pool) WEFT_CHECKED;
 
-/* Why the oneDNN library found at run time cannot be used: it may be another build than the one
- * that weft was compiled against. NULL: it is used, or weft was built without it. Static storage.
- */
-const char *wefti_onednn_unused(void);
-
 #endif

@@ -5,7 +5,8 @@
  * y and dy of several images are kept as [out, pixels] between the product and memory. */
 #include "backend/cpu/conv/conv.h"
 
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/kernels/kernels.h"
+#include "base/memory.h"
 #include "backend/cpu/gemm/gemm.h"
 
 /* Bytes of columns that one chunk may take, planes from which one image fills a product, and the

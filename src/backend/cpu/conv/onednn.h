@@ -10,6 +10,7 @@
 #include <oneapi/dnnl/dnnl.h>
 
 #include "backend/cpu/conv/conv.h"
+#include "backend/cpu/cpu.h"
 #include "base/status.h"
 #include "weft/types.h"
 

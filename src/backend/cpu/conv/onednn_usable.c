@@ -1,5 +1,5 @@
 /* Which builds of oneDNN run as our tasks need: in the thread that calls them. */
-#include "backend/cpu/conv/conv.h"
+#include "backend/cpu/cpu.h"
 
 #include <stddef.h>
 

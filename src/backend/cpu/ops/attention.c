@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/ops/ops.h"
 
 typedef struct attention_kernel {
     wefti_kernel base;

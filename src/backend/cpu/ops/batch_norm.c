@@ -1,7 +1,7 @@
 /* Batch normalisation of [batch, channels, ...spatial]. */
 #include <string.h>
 
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/ops/ops.h"
 
 typedef struct batch_norm_kernel {
     wefti_kernel base;

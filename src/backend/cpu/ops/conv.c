@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/ops/ops.h"
 
 typedef struct conv_kernel {
     wefti_kernel base;

@@ -1,7 +1,7 @@
 /* Ops that look up, move and pool. */
 #include <string.h>
 
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/ops/ops.h"
 #include "graph/graph.h"
 
 /* Copies of regions: every move of shape ops is one of these. */

@@ -1,7 +1,7 @@
 /* Elementwise nodes, single and fused, as programs of the elementwise interpreter. */
 #include <string.h>
 
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/ops/ops.h"
 #include "graph/graph.h"
 #include "weft/ops.h"
 

@@ -1,5 +1,5 @@
 /* Products: linear with its gradients, and batched matmul, on the GEMM of this folder. */
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/ops/ops.h"
 #include "backend/cpu/gemm/gemm.h"
 
 /* Leading dimensions that the two batch loops of a product do not take: runs of their own, with the

@@ -1,7 +1,7 @@
 /* linear_cross_entropy: the loss head forward and backward, a chunk of rows at a time, so that the
  * logits of only one chunk exist. Per chunk: logits = x w + bias; loss and dlogits in one pass; dx
  * = dlogits w^T; dw += x^T dlogits; dbias += the columns of dlogits. */
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/ops/ops.h"
 #include "backend/cpu/gemm/gemm.h"
 
 /* Logits of a chunk, at most: 128 MiB in f32. Fast products make it worth more to pack the weight

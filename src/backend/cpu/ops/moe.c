@@ -1,7 +1,7 @@
 /* Mixtures of experts: slots, rows to the experts and back, and the experts' products. */
 #include <string.h>
 
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/ops/ops.h"
 #include "backend/cpu/gemm/gemm.h"
 
 /* ---- slots ---- */

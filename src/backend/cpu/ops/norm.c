@@ -1,5 +1,5 @@
 /* Normalisation, softmax and cross-entropy. */
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/ops/ops.h"
 
 /* One kernel struct serves the family: what the node says, and which function of the table runs it.
  */

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/ops/ops.h"
 
 typedef enum rule { SGD, ADAM, LION, LAMB, LAMB_SQUARES, ADAFACTOR } rule;
 

@@ -6,7 +6,7 @@
  * last pass write f32 to the workspace. */
 #include <string.h>
 
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/ops/ops.h"
 
 enum { MAX_PASSES = (WEFT_MAX_RANK + 1) / 2, MSE_BLOCK = 1 << 18 };
 

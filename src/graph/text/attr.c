@@ -1,5 +1,5 @@
 /* Attributes as text. Used by the text form of graphs and by the test cases of ops. */
-#include "graph/text.h"
+#include "graph/text/text.h"
 
 #include <errno.h>
 #include <stdio.h>

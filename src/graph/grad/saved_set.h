@@ -9,7 +9,7 @@
 #ifndef WEFTI_GRAPH_FRONTIER_H
 #define WEFTI_GRAPH_FRONTIER_H
 
-#include "graph/grad.h"
+#include "graph/grad/grad.h"
 
 typedef enum wefti_fate {
     WEFTI_FATE_UNUSED,

@@ -1,5 +1,5 @@
 /* JSON. See base/json.h. A recursive descent over the bytes; depth is limited, so the stack is. */
-#include "base/json.h"
+#include "base/json/json.h"
 
 #include <math.h>
 #include <stdlib.h>

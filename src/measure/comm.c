@@ -1,7 +1,7 @@
 /* Measuring collectives: weft/bench.h. Every rank times a number of calls that rank 0 has chosen
  * from a first look; the slowest rank's time counts. Lines of nccl-tests (performance.md there) can
  * be compared with these. */
-#include "bench_comm.h"
+#include "measure/comm.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
 #include "base/memory.h"
 #include "base/pool.h"
 #include "base/thread.h"
-#include "bench_comm.h"
+#include "measure/comm.h"
 #include "comm/world.h"
 
 enum { THREADS_MOST = 64 };

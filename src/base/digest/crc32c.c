@@ -5,7 +5,7 @@
  * remainder by x^(8n), which is one carry-less multiplication by a constant. Source: Gopal, Ozturk,
  * Guilford et al., "Fast CRC Computation for iSCSI Polynomial Using CRC32 Instruction", Intel white
  * paper 323405, 2011. */
-#include "base/crc32c.h"
+#include "base/digest/digest.h"
 
 #include <string.h>
 

@@ -5,12 +5,12 @@
  * second pass settles how each is had (frontier.h) and writes the final backward body: the live
  * nodes, with recomputed forward nodes cloned just before their first use, where they occupy memory
  * for the shortest time. */
-#include "graph/grad.h"
+#include "graph/grad/grad.h"
 
 #include <string.h>
 
 #include "graph/builder.h"
-#include "graph/frontier.h"
+#include "graph/grad/saved_set.h"
 
 /* What input k of the raw body stands for: a value of the cell, or the gradient of one of its
  * outputs. */

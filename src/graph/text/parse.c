@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/text.h"
+#include "graph/text/text.h"
 
 enum { MAX_TEXT = 256 << 20, MAX_OPERANDS = 32767, MAX_WORD = 1024, MAX_ATTRS = 32 };
 

@@ -1,5 +1,5 @@
 /* Printing the text form: see text.h. Values are numbered in the order of the text. */
-#include "graph/text.h"
+#include "graph/text/text.h"
 
 #include <string.h>
 

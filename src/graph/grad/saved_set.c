@@ -1,6 +1,6 @@
 /* The saved values by minimum cut: see frontier.h. Maximum flow by shortest augmenting paths
  * (Edmonds and Karp, J. ACM 19, 1972); cells are small. */
-#include "graph/frontier.h"
+#include "graph/grad/saved_set.h"
 
 #include <string.h>
 

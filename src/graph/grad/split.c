@@ -4,7 +4,7 @@
  * a result of the one and an input of the other. */
 #include <string.h>
 
-#include "graph/grad.h"
+#include "graph/grad/grad.h"
 
 typedef struct splitter {
     const weft_body *from;

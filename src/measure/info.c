@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/cpu/isa.h"
-#include "backend/cpu/conv/conv.h"
+#include "backend/cpu/cpu.h"
 #include "base/pool.h"
 
 #ifndef WEFT_HAVE_ONEDNN
