@@ -195,7 +195,7 @@ int main(int argc, char **argv) {
     }
     rounds = (int)count_at(argc, argv, 1, rounds);
     int64_t only = count_at(argc, argv, 2, 0);
-    if (wefti_comm_local(DEVICES, -1, comm) < 0) fail("communicator");
+    if (wefti_comm_threads(DEVICES, -1, comm) < 0) fail("communicator");
     pthread_barrier_init(&barrier, NULL, DEVICES);
     static double seconds[64][2];
     int lines = 0;

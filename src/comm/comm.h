@@ -39,7 +39,7 @@ typedef struct wefti_comm_engine {
      * From attend(true) to attend(false) it tests so often that the engine need not carry on by
      * itself. linger: nothing has happened for so long. */
     void (*attend)(wefti_comm *comm, bool on);
-    void (*linger)(wefti_comm *comm, int64_t ns);
+    void (*idle)(wefti_comm *comm, int64_t ns);
     void (*unbind)(wefti_endpoint *endpoint);
     /* Nobody waits any more: all waits under way and to come, on all ranks of this process (and,
      * where the engine can reach them, of others), fail with `message`, the first one given, and
@@ -83,7 +83,7 @@ const char *wefti_comm_mismatch(char out[WEFTI_COMM_MISMATCH], const char *mine,
  * rank, to be used by one thread at a time each, and all to be destroyed. `spin`: iterations of
  * busy waiting before a waiting thread sleeps; 0 when there are more devices than cores; -1: chosen
  * by that rule. */
-weft_status wefti_comm_local(int32_t size, int spin, wefti_comm **out) WEFT_CHECKED;
+weft_status wefti_comm_threads(int32_t size, int spin, wefti_comm **out) WEFT_CHECKED;
 
 /* How processes that cannot communicate yet tell each other where they are: `swap` is collective
  * and blocking (with a time limit), and brings everyone's card of `bytes` to everyone. */

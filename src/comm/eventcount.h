@@ -1,9 +1,10 @@
 /* A bell: how a thread that found nothing to do sleeps until another one has done something, with
  * no lost wake-ups and, while nobody sleeps, nothing but a load for the one that did something.
  *
- * Owner:  heard = wefti_bell_sleeps(bell, mode); look for work once more; then
- *         wefti_bell_sleep(bell, heard, ..) or, if there was work, wefti_bell_wakes(bell).
- * Others: wefti_bell_show makes the work visible; then wefti_bell_ring(bell, mode).
+ * Owner:  heard = wefti_eventcount_prepare(bell, mode); look for work once more; then
+ *         wefti_eventcount_wait(bell, heard, ..) or, if there was work,
+ * wefti_eventcount_cancel(bell). Others: wefti_eventcount_store makes the work visible; then
+ * wefti_eventcount_notify(bell, mode).
  *
  * Either the ringer sees that the owner is about to sleep, or the owner's second look sees the
  * work: both are a store followed by a load of what the other stores (Dekker's argument), which
@@ -14,8 +15,8 @@
  * Linux, giving up the time slice.
  *
  * Who also waits for what rings no bell sleeps for short times and looks in between. */
-#ifndef WEFTI_BELL_H
-#define WEFTI_BELL_H
+#ifndef WEFTI_EVENTCOUNT_H
+#define WEFTI_EVENTCOUNT_H
 
 #include <limits.h>
 #include <sched.h>
@@ -30,18 +31,18 @@
 #include <unistd.h>
 #endif
 
-typedef struct wefti_bell {
-    _Atomic uint32_t rung, sleeps;
-} wefti_bell;
+typedef struct wefti_eventcount {
+    _Atomic uint32_t epoch, waiting;
+} wefti_eventcount;
 
 /* The same for all who share a bell. */
-typedef struct wefti_bell_mode {
+typedef struct wefti_eventcount_mode {
     bool light;  /* stores are */
     bool shared; /* between processes */
-} wefti_bell_mode;
+} wefti_eventcount_mode;
 
 /* Whether this process may use light stores. */
-static inline bool wefti_bell_light(bool shared) {
+static inline bool wefti_eventcount_can_be_light(bool shared) {
 #if defined(__linux__)
     return syscall(SYS_membarrier,
                    shared ? MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED
@@ -54,7 +55,7 @@ static inline bool wefti_bell_light(bool shared) {
 }
 /* The loads of this thread from here on see all light stores after which another thread has loaded,
  * or that other thread's loads see the stores of this one. */
-static inline void wefti_bell_barrier(wefti_bell_mode mode) {
+static inline void wefti_eventcount_barrier(wefti_eventcount_mode mode) {
 #if defined(__linux__)
     if (mode.light)
         (void)syscall(
@@ -65,7 +66,8 @@ static inline void wefti_bell_barrier(wefti_bell_mode mode) {
 #endif
 }
 /* Store what others wait for, or must see before what this thread loads next. */
-static inline void wefti_bell_show(_Atomic uint64_t *word, uint64_t value, wefti_bell_mode mode) {
+static inline void wefti_eventcount_store(_Atomic uint64_t *word, uint64_t value,
+                                          wefti_eventcount_mode mode) {
     if (mode.light) {
         atomic_store_explicit(word, value, memory_order_release);
         atomic_signal_fence(memory_order_seq_cst); /* the compiler keeps the order too */
@@ -74,48 +76,49 @@ static inline void wefti_bell_show(_Atomic uint64_t *word, uint64_t value, wefti
     }
 }
 
-static inline uint32_t wefti_bell_sleeps(wefti_bell *bell, wefti_bell_mode mode) {
-    uint32_t heard = atomic_load(&bell->rung);
-    atomic_store(&bell->sleeps, 1);
-    wefti_bell_barrier(mode);
-    return heard;
+static inline uint32_t wefti_eventcount_prepare(wefti_eventcount *event,
+                                                wefti_eventcount_mode mode) {
+    uint32_t epoch = atomic_load(&event->epoch);
+    atomic_store(&event->waiting, 1);
+    wefti_eventcount_barrier(mode);
+    return epoch;
 }
-static inline void wefti_bell_wakes(wefti_bell *bell) {
-    atomic_store_explicit(&bell->sleeps, 0, memory_order_relaxed);
+static inline void wefti_eventcount_cancel(wefti_eventcount *event) {
+    atomic_store_explicit(&event->waiting, 0, memory_order_relaxed);
 }
 /* How long one sleeps between looks who has waited in vain for so long; 0: not at all yet, but it
  * lets others have the core before it looks again. What has come is found late by a part only of
  * the time that it took, and looking takes little time from those who compute. */
-static inline long wefti_bell_nap(int64_t waited_ns) {
+static inline long wefti_eventcount_backoff(int64_t waited_ns) {
     enum { AWAKE_NS = 2000000, PART = 16, MOST_NS = 200000 };
     int64_t ns = waited_ns / PART;
     return waited_ns < AWAKE_NS ? 0 : ns < MOST_NS ? (long)ns : MOST_NS;
 }
 /* May return early. most_ns: 0: until it rings; else not longer than that. */
-static inline void wefti_bell_sleep(wefti_bell *bell, uint32_t heard, wefti_bell_mode mode,
-                                    long most_ns) {
+static inline void wefti_eventcount_wait(wefti_eventcount *event, uint32_t epoch,
+                                         wefti_eventcount_mode mode, long most_ns) {
 #if defined(__linux__)
     struct timespec most = {0, most_ns};
-    (void)syscall(SYS_futex, &bell->rung, mode.shared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE, heard,
+    (void)syscall(SYS_futex, &event->epoch, mode.shared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE, epoch,
                   most_ns ? &most : NULL, NULL, 0);
 #else
     (void)mode;
     (void)most_ns;
-    if (atomic_load(&bell->rung) == heard) sched_yield();
+    if (atomic_load(&event->epoch) == epoch) sched_yield();
 #endif
-    wefti_bell_wakes(bell);
+    wefti_eventcount_cancel(event);
 }
-static inline void wefti_bell_ring(wefti_bell *bell, wefti_bell_mode mode) {
-    if (!atomic_load(&bell->sleeps)) return;
-    atomic_fetch_add(&bell->rung, 1);
+static inline void wefti_eventcount_notify(wefti_eventcount *event, wefti_eventcount_mode mode) {
+    if (!atomic_load(&event->waiting)) return;
+    atomic_fetch_add(&event->epoch, 1);
 #if defined(__linux__)
-    (void)syscall(SYS_futex, &bell->rung, mode.shared ? FUTEX_WAKE : FUTEX_WAKE_PRIVATE, INT_MAX,
+    (void)syscall(SYS_futex, &event->epoch, mode.shared ? FUTEX_WAKE : FUTEX_WAKE_PRIVATE, INT_MAX,
                   NULL, NULL, 0);
 #else
     (void)mode;
 #endif
 }
-static inline void wefti_bell_pause(void) {
+static inline void wefti_spin_pause(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -124,14 +127,14 @@ static inline void wefti_bell_pause(void) {
 }
 /* Between two looks at a line that another core writes. A processor that runs ahead has begun many
  * looks when the line changes, and has to throw all of them away. */
-static inline void wefti_bell_look_again(void) {
+static inline void wefti_spin_fence(void) {
 #if defined(__x86_64__)
     __asm__ volatile("lfence" ::: "memory");
 #endif
 }
 /* Fetch a line that is about to be written. Compilers fetch for reading where they do not know that
  * the processor can do this; those that cannot ignore it. */
-static inline void wefti_bell_own(const void *line) {
+static inline void wefti_prefetch_for_write(const void *line) {
 #if defined(__x86_64__)
     __asm__ volatile("prefetchw %0" ::"m"(*(const char *)line));
 #else

@@ -104,7 +104,7 @@ static weft_status start(wefti_workers *workers, int threads, const int64_t *byt
     WEFT_NEW_ARRAY(workers->members, member, workers->size);
     if (workers->size > 1) {
         WEFT_NEW_ARRAY(workers->comms, wefti_comm *, workers->size);
-        WEFT_TRY(wefti_comm_local(workers->size, -1, workers->comms));
+        WEFT_TRY(wefti_comm_threads(workers->size, -1, workers->comms));
     }
     for (int32_t r = 0; r < workers->size; r++) {
         member *m = &workers->members[r];

@@ -29,7 +29,7 @@ static void *run_rank(void *argument) {
 static weft_status make_worlds(bench_thread *threads, int size) {
     wefti_comm *comm[THREADS_MOST] = {NULL};
     weft_status status = WEFT_OK;
-    if (size > 1) WEFT_TRY(wefti_comm_local(size, -1, comm));
+    if (size > 1) WEFT_TRY(wefti_comm_threads(size, -1, comm));
     for (int r = 0; r < size; r++) {
         if (status >= 0)
             status = wefti_world_create(comm[r], r, size, NULL, &threads[r].world);

@@ -243,7 +243,7 @@ static bool world_begin(world_test *w, int32_t size, int spin, void *context) {
     w->context = context;
     pthread_barrier_init(&w->barrier, NULL, (unsigned)size);
     pthread_mutex_init(&w->lock, NULL);
-    return wefti_comm_local(size, spin, w->comm) >= 0;
+    return wefti_comm_threads(size, spin, w->comm) >= 0;
 }
 static void world_end(world_test *w) {
     for (int32_t r = 0; r < w->size; r++) w->comm[r]->engine->destroy(w->comm[r]);

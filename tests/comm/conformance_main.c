@@ -46,7 +46,7 @@ static int run_threads(const conformance *like, int size) {
     conformance ranks[CONFORMANCE_RANKS];
     void *end;
     int bad = 0;
-    if (size < 2 || size > CONFORMANCE_RANKS || wefti_comm_local(size, -1, comm) < 0)
+    if (size < 2 || size > CONFORMANCE_RANKS || wefti_comm_threads(size, -1, comm) < 0)
         return failed("threads: from 2 to 8");
     for (int r = 0; r < size; r++) {
         ranks[r] = *like;

@@ -114,15 +114,16 @@ static int count_files(void) {
 }
 
 static weft_status join(process_world *p, int32_t rank) {
-    seat_at_meeting seat = {&p->meeting, rank, 0};
-    wefti_exchange exchange = {&seat, swap_cards};
+    seat_at_meeting port = {&p->meeting, rank, 0};
+    wefti_exchange exchange = {&port, swap_cards};
     static const int32_t one_host[MOST_RANKS];
     wefti_comm *far = NULL;
     if (p->with_far) WEFT_TRY(wefti_comm_host(rank, p->w.size, one_host, &exchange, &far));
     WEFT_TRY(wefti_comm_host(rank, p->w.size, p->hosts, &exchange, &p->w.comm[rank]));
     if (far) wefti_comm_host_far(p->w.comm[rank], far);
     wefti_host *host = (wefti_host *)p->w.comm[rank];
-    if (p->pull_least >= 0 && host->world.pull_parts > 0) host->world.pull_parts = p->pull_least;
+    if (p->pull_least >= 0 && host->world.single_copy_bytes > 0)
+        host->world.single_copy_bytes = p->pull_least;
     if (p->spin >= 0) host->world.spin = p->spin;
     return WEFT_OK;
 }

@@ -41,7 +41,7 @@ static void *run_rank(void *argument) {
 static void begin(ranks_test *t, int size) {
     wefti_comm *comm[MOST] = {NULL};
     *t = (ranks_test){.size = size};
-    if (size > 1) assert_true(wefti_comm_local(size, -1, comm) >= 0);
+    if (size > 1) assert_true(wefti_comm_threads(size, -1, comm) >= 0);
     for (int r = 0; r < size; r++)
         assert_true(wefti_world_create(comm[r], r, size, NULL, &t->world[r]) >= 0);
 }

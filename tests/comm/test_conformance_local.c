@@ -17,7 +17,7 @@ enum { PROGRAMS = 250, LARGE = 64 << 20, SLOW = 0 };
 static void run_ranks(int size, int spin, uint64_t seed, int64_t bytes) {
     conformance ranks[CONFORMANCE_RANKS];
     wefti_comm *comm[CONFORMANCE_RANKS] = {NULL};
-    if (size > 1) assert_true(wefti_comm_local(size, spin, comm) >= 0);
+    if (size > 1) assert_true(wefti_comm_threads(size, spin, comm) >= 0);
     for (int r = 0; r < size; r++) {
         ranks[r] = (conformance){
             .seed = seed, .programs = PROGRAMS, .bytes = bytes, .brief = SLOW || size % 2 == 1};

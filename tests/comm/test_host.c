@@ -192,21 +192,20 @@ static void chunks_can_be_counted(void **state) {
     for (int gathers = 0; gathers < 2; gathers++)
         for (int64_t n = (int64_t)1 << 20; n <= (int64_t)1 << 50; n <<= 10) {
             shared_case c = all_reduce_of(2, n + 3, WEFT_F32);
-            wefti_local_plan *plan;
+            wefti_shm_plan *plan;
             wefti_arena *arena;
             if (gathers) c.t.reduction = WEFTI_REDUCE_NONE, c.t.kind = WEFTI_TRANSFER_ALL_GATHER;
             for (int32_t m = 0; gathers && m < 2; m++)
                 wefti_part(n + 3, 1, 2, m, &c.have[m].begin[0], &c.have[m].size[0]);
             wefti_transfer t = for_member(&c, 1);
             assert_int_equal(wefti_arena_create(&arena), WEFT_OK);
-            assert_int_equal(wefti_local_plan_create(arena, &t, &plan), WEFT_OK);
+            assert_int_equal(wefti_shm_plan_create(arena, &t, &plan), WEFT_OK);
             assert_true(gathers ? plan->gathers : plan->shares);
-            assert_true(plan->chunks < (int64_t)1 << WEFTI_LOCAL_CHUNK_BITS);
+            assert_true(plan->chunks < (int64_t)1 << WEFTI_SHM_CHUNK_BITS);
             assert_true(plan->chunk * plan->chunks >= plan->count);
             assert_true(plan->chunk * (plan->chunks - 1) < plan->count);
-            assert_int_equal(wefti_local_marked(wefti_local_mark(7, plan->chunks), 7),
-                             plan->chunks);
-            assert_int_equal(wefti_local_marked(wefti_local_mark(7, plan->chunks), 8), 0);
+            assert_int_equal(wefti_shm_marked(wefti_shm_mark(7, plan->chunks), 7), plan->chunks);
+            assert_int_equal(wefti_shm_marked(wefti_shm_mark(7, plan->chunks), 8), 0);
             wefti_arena_destroy(arena);
         }
 }
@@ -330,13 +329,13 @@ static void the_others_outlive_a_rank(void **state) {
 /* Addresses are reserved by the gigabyte, and a core dump would fill them all. */
 static bool is_left_out_of_dumps(void) {
     FILE *f = fopen("/proc/self/smaps", "r");
-    char line[512];
+    char peer[512];
     bool shared = false, good = false;
     if (!f) return true;
-    while (fgets(line, sizeof line, f)) {
-        if (strstr(line, "memfd:")) shared = true;
-        if (strncmp(line, "VmFlags:", 8) != 0 || !shared) continue;
-        good = strstr(line, " dd") != NULL;
+    while (fgets(peer, sizeof peer, f)) {
+        if (strstr(peer, "memfd:")) shared = true;
+        if (strncmp(peer, "VmFlags:", 8) != 0 || !shared) continue;
+        good = strstr(peer, " dd") != NULL;
         shared = false;
         if (!good) break;
     }

@@ -59,9 +59,9 @@ static wefti_host *shared_by_all, *of_host; /* of this process */
 
 static weft_status join_one_host(roads_world *w, int32_t rank, weft_transport *out) {
     static const int32_t one_host[MOST_RANKS];
-    static seat_at_meeting seat;
-    seat = (seat_at_meeting){&w->p.meeting, rank, 0};
-    wefti_exchange exchange = {&seat, swap_cards};
+    static seat_at_meeting port;
+    port = (seat_at_meeting){&w->p.meeting, rank, 0};
+    wefti_exchange exchange = {&port, swap_cards};
     weft_transport nobody = {.name = "near",
                              .rank = rank,
                              .size = w->p.w.size,
@@ -75,7 +75,7 @@ static weft_status join_one_host(roads_world *w, int32_t rank, weft_transport *o
     wefti_comm *comm;
     WEFT_TRY(wefti_comm_host(rank, w->p.w.size, one_host, &exchange, &comm));
     shared_by_all = (wefti_host *)comm;
-    if (!w->pulls) shared_by_all->world.pull_parts = 0;
+    if (!w->pulls) shared_by_all->world.single_copy_bytes = 0;
     return wefti_comm_host_roads(comm, &nobody, out);
 }
 
@@ -92,15 +92,15 @@ static weft_status join_near(process_world *p, int32_t rank) {
 /* What a job on several hosts has. */
 static weft_status join_roads(process_world *p, int32_t rank) {
     roads_world *w = (roads_world *)p;
-    static seat_at_meeting seat;
+    static seat_at_meeting port;
     weft_transport between, transport;
     wefti_comm *far;
     WEFT_TRY(join_one_host(w, rank, &between));
-    seat = (seat_at_meeting){&p->meeting, rank, 4}; /* so many meetings there were */
-    wefti_exchange exchange = {&seat, swap_cards};
+    port = (seat_at_meeting){&p->meeting, rank, 4}; /* so many meetings there were */
+    wefti_exchange exchange = {&port, swap_cards};
     WEFT_TRY(wefti_comm_host(rank, p->w.size, p->hosts, &exchange, &p->w.comm[rank]));
     of_host = (wefti_host *)p->w.comm[rank];
-    if (!w->pulls) of_host->world.pull_parts = 0;
+    if (!w->pulls) of_host->world.single_copy_bytes = 0;
     WEFT_TRY(wefti_comm_host_roads(p->w.comm[rank], &between, &transport));
     WEFT_TRY(wefti_comm_rounds(&transport, &far));
     WEFT_TRY(wefti_rounds_set_hosts(far, p->hosts));
@@ -236,7 +236,7 @@ static void receive_many(world_test *w) {
     claim(w, 1, t->receive(t->context, 0, 1, data, LONGEST - 1, request) == WEFT_OK, "receive");
     claim(w, 1, finish(request, NULL) == WEFT_E_ARG, "one that is too long");
     pthread_barrier_wait(&w->barrier);
-    bool pulls = shared_by_all->world.pull_parts > 0; /* else it was copied before */
+    bool pulls = shared_by_all->world.single_copy_bytes > 0; /* else it was copied before */
     claim(w, 1, t->receive(t->context, 0, 2, data, LONGEST, request) == WEFT_OK, "receive");
     claim(w, 1, finish(request, NULL) == (pulls ? WEFT_E_PEER : WEFT_OK), "what was given up");
     free(request);

@@ -193,8 +193,8 @@ static void all_hear_of_a_failure(void **state) {
  * says so again, and that wakes. */
 static void wait_for_the_dead(world_test *w, int32_t rank) {
     shared_case *c = w->context;
-    wefti_local *waiting = (wefti_local *)w->comm[0];
-    wefti_local_common *common = waiting->world->common;
+    wefti_shm_rank *waiting = (wefti_shm_rank *)w->comm[0];
+    wefti_shm_common *common = waiting->world->common;
     if (rank == 0) {
         float value[3] = {1, 2, 3};
         wefti_endpoint *e = bound(w, 0, c);
@@ -202,9 +202,9 @@ static void wait_for_the_dead(world_test *w, int32_t rank) {
         w->comm[0]->engine->unbind(e);
         return;
     }
-    while (!atomic_load(&common->line[0].bell.sleeps)) usleep(100);
+    while (!atomic_load(&common->peer[0].bell.sleeps)) usleep(100);
     usleep(5000); /* so that it sleeps; else it sees for itself, and nothing is tested */
-    snprintf(common->line[1].message, sizeof common->line[1].message, "rank 1: out of memory");
+    snprintf(common->peer[1].message, sizeof common->peer[1].message, "rank 1: out of memory");
     atomic_store(&common->broken, 2);
     wefti_comm_break(w->comm[0], 1, "rank 1 has ended");
 }
@@ -267,8 +267,8 @@ static void mended_endpoints(void **state) {
 static void misuse_is_refused(void **state) {
     (void)state;
     wefti_comm *none[1];
-    assert_int_equal(wefti_comm_local(0, -1, none), WEFT_E_ARG);
-    assert_int_equal(wefti_comm_local(100000, -1, none), WEFT_E_ARG);
+    assert_int_equal(wefti_comm_threads(0, -1, none), WEFT_E_ARG);
+    assert_int_equal(wefti_comm_threads(100000, -1, none), WEFT_E_ARG);
     world_test w;
     assert_true(world_begin(&w, 2, 0, NULL));
     const wefti_comm_engine *engine = w.comm[0]->engine;
@@ -308,7 +308,7 @@ static void no_memory(void **state) {
         wefti_comm *comm[2];
         wefti_endpoint *e = NULL, *f = NULL;
         wefti_fault_arm(WEFTI_FAULT_ALLOC, n, false, 0);
-        weft_status status = wefti_comm_local(2, 0, comm);
+        weft_status status = wefti_comm_threads(2, 0, comm);
         if (status >= 0) {
             wefti_transfer t = for_member(&c, 0), u = for_member(&small, 0);
             status = comm[0]->engine->bind(comm[0], &t, &e);

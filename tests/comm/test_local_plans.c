@@ -21,7 +21,7 @@ static wefti_comm *comm[2];
 
 static int begin(void **state) {
     (void)state;
-    return wefti_comm_local(2, 0, comm) < 0 ? -1 : 0;
+    return wefti_comm_threads(2, 0, comm) < 0 ? -1 : 0;
 }
 static int end(void **state) {
     (void)state;
@@ -60,11 +60,11 @@ static void add(wefti_endpoint *e[2], int64_t count) {
 }
 
 static int plans_of(const wefti_comm *c) {
-    const wefti_local *local = (const wefti_local *)c;
+    const wefti_shm_rank *local = (const wefti_shm_rank *)c;
     int count = 0;
-    for (int b = 0; b < WEFTI_LOCAL_BUCKETS; b++)
-        for (const wefti_local_channel *ch = local->world->bucket[b]; ch; ch = ch->next)
-            for (const wefti_local_plan *p = ch->seat[c->rank].plans; p; p = p->next) count++;
+    for (int b = 0; b < WEFTI_SHM_BUCKETS; b++)
+        for (const wefti_shm_channel *ch = local->world->bucket[b]; ch; ch = ch->next)
+            for (const wefti_shm_plan *p = ch->port[c->rank].plans; p; p = p->next) count++;
     return count;
 }
 

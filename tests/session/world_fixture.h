@@ -39,7 +39,7 @@ static inline void *rank_main(void *argument) {
 static inline void run_world(int size, rank_work *work, void *contexts, size_t bytes,
                              rank_of_world *ranks) {
     wefti_comm *comms[MOST_RANKS];
-    ASSERT_OK(wefti_comm_local(size, -1, comms));
+    ASSERT_OK(wefti_comm_threads(size, -1, comms));
     for (int r = 0; r < size; r++) {
         ranks[r] = (rank_of_world){.work = work, .context = (char *)contexts + (size_t)r * bytes};
         ASSERT_OK(wefti_world_create(comms[r], r, size, NULL, &ranks[r].world));

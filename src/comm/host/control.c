@@ -9,7 +9,7 @@ struct wefti_host_control {
     _Atomic uint64_t used; /* bytes from the beginning */
     uint64_t bytes;
     _Atomic uint64_t bucket[BUCKETS]; /* offsets of channels; 0: none */
-    wefti_local_common common;
+    wefti_shm_common common;
 };
 
 typedef struct entry {
@@ -29,7 +29,7 @@ static uint64_t head_bytes(const wefti_transfer *t) {
 /* Behind the lines of the ranks. */
 static uint64_t queues_begin(int32_t ranks) {
     const wefti_host_control *none = NULL;
-    return round_up(sizeof *none + (uint64_t)ranks * sizeof *none->common.line);
+    return round_up(sizeof *none + (uint64_t)ranks * sizeof *none->common.peer);
 }
 static uint64_t queues_end(int32_t ranks) {
     uint64_t pairs = (uint64_t)ranks * (uint64_t)ranks;
@@ -47,7 +47,7 @@ wefti_near_queue *wefti_host_control_queues(wefti_host_control *control, int32_t
     return (wefti_near_queue *)(void *)((char *)control + queues_begin(ranks));
 }
 
-wefti_local_common *wefti_host_control_common(wefti_host_control *control) {
+wefti_shm_common *wefti_host_control_common(wefti_host_control *control) {
     return &control->common;
 }
 
@@ -67,7 +67,7 @@ static entry *find(wefti_host_control *control, uint64_t offset, const wefti_tra
 
 /* Zeroed, as the file is from the beginning. */
 static weft_status add(wefti_host_control *control, const wefti_transfer *t, uint64_t *out) {
-    uint64_t bytes = head_bytes(t) + (uint64_t)t->members * sizeof(wefti_local_row);
+    uint64_t bytes = head_bytes(t) + (uint64_t)t->members * sizeof(wefti_shm_ring);
     uint64_t offset = atomic_fetch_add(&control->used, bytes);
     WEFT_REQUIRE(offset + bytes <= control->bytes, WEFT_E_NOMEM,
                  "no room for one more group of %d in the %llu bytes that processes share",
@@ -81,7 +81,7 @@ static weft_status add(wefti_host_control *control, const wefti_transfer *t, uin
 }
 
 weft_status wefti_host_control_rows(wefti_host_control *control, const wefti_transfer *t,
-                                    wefti_local_row **out) {
+                                    wefti_shm_ring **out) {
     _Atomic uint64_t *bucket = &control->bucket[wefti_transfer_channel(t) % BUCKETS];
     uint64_t mine = 0, first = atomic_load(bucket);
     entry *e;
@@ -93,6 +93,6 @@ weft_status wefti_host_control_rows(wefti_host_control *control, const wefti_tra
             break;
         }
     }
-    *out = (wefti_local_row *)(void *)((char *)e + head_bytes(t));
+    *out = (wefti_shm_ring *)(void *)((char *)e + head_bytes(t));
     return WEFT_OK;
 }

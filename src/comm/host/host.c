@@ -6,17 +6,17 @@
 #include <stdio.h>
 #include <sys/mman.h>
 
-static weft_status open_rows(wefti_local_world *world, const wefti_transfer *t,
-                             wefti_local_row **out) {
+static weft_status open_rings(wefti_shm_world *world, const wefti_transfer *t,
+                              wefti_shm_ring **out) {
     return wefti_host_control_rows(wefti_host_of(world)->control, t, out);
 }
-static weft_status show(wefti_local_world *world, size_t bytes, void **out) {
+static weft_status show(wefti_shm_world *world, size_t bytes, void **out) {
     return wefti_host_keep(&wefti_host_of(world)->heap, bytes, out);
 }
-static weft_status take(wefti_local_world *world, size_t bytes, void **out) {
+static weft_status take(wefti_shm_world *world, size_t bytes, void **out) {
     return wefti_host_take(&wefti_host_of(world)->heap, bytes, out);
 }
-static void give(wefti_local_world *world, void *memory) {
+static void give(wefti_shm_world *world, void *memory) {
     wefti_host_give(&wefti_host_of(world)->heap, memory);
 }
 
@@ -35,11 +35,11 @@ static weft_status host_bind(wefti_comm *comm, const wefti_transfer *t, wefti_en
     WEFT_REQUIRE(t->ranks[t->members - 1] < comm->size, WEFT_E_ARG,
                  "a transfer names rank %d; there are %d", (int)t->ranks[t->members - 1],
                  (int)comm->size);
-    return is_near(host, t) ? wefti_local_bind(comm, t, out) : wefti_host_far_bind(host, t, out);
+    return is_near(host, t) ? wefti_shm_bind(comm, t, out) : wefti_host_far_bind(host, t, out);
 }
 /* What fails here fails there: ranks of other hosts may wait for this one. */
 static weft_status tell_far(wefti_endpoint *e, weft_status status) {
-    wefti_host *host = (wefti_host *)((wefti_local_endpoint *)e)->local;
+    wefti_host *host = (wefti_host *)((wefti_shm_endpoint *)e)->local;
     if (!host->far || (status != WEFT_E_PEER && status != WEFT_E_MISMATCH)) return status;
     wefti_failure failure;
     wefti_failure_keep(status, &failure);
@@ -48,25 +48,25 @@ static weft_status tell_far(wefti_endpoint *e, weft_status status) {
 }
 static weft_status host_post(wefti_endpoint *e, const void *source, void *destination) {
     if (wefti_host_is_far(e)) return wefti_host_far_post(e, source, destination);
-    return tell_far(e, wefti_local_start(e, source, destination));
+    return tell_far(e, wefti_shm_start(e, source, destination));
 }
 static weft_status host_wait(wefti_endpoint *e) {
-    return wefti_host_is_far(e) ? wefti_host_far_wait(e) : tell_far(e, wefti_local_wait(e));
+    return wefti_host_is_far(e) ? wefti_host_far_wait(e) : tell_far(e, wefti_shm_wait(e));
 }
 static weft_status host_test(wefti_endpoint *e) {
-    return wefti_host_is_far(e) ? wefti_host_far_test(e) : tell_far(e, wefti_local_test(e));
+    return wefti_host_is_far(e) ? wefti_host_far_test(e) : tell_far(e, wefti_shm_test(e));
 }
 static void host_unbind(wefti_endpoint *e) {
     if (!e) return;
     if (wefti_host_is_far(e))
         wefti_host_far_unbind(e);
     else
-        wefti_local_unbind(e);
+        wefti_shm_unbind(e);
 }
 
 static void host_break(wefti_comm *comm, int failed, const char *message) {
     wefti_host *host = (wefti_host *)comm;
-    wefti_local_break(&host->local, failed, "%s", message);
+    wefti_shm_break(&host->local, failed, "%s", message);
     if (host->far) wefti_comm_break(host->far, failed, message);
 }
 
@@ -81,7 +81,7 @@ static void host_unmap(wefti_comm *comm, void *memory, size_t bytes) {
 static bool host_moves(wefti_comm *comm) {
     wefti_host *host = (wefti_host *)comm;
     bool far = host->far && wefti_comm_moves(host->far);
-    return wefti_local_moves(&host->local) || far;
+    return wefti_shm_moves(&host->local) || far;
 }
 
 static void host_destroy(wefti_comm *comm) {
@@ -94,7 +94,7 @@ static void host_destroy(wefti_comm *comm) {
     if (host->control) munmap(host->control, host->control_bytes);
     wefti_free(host->heap.range);
     pthread_mutex_destroy(&host->heap.lock);
-    wefti_local_world_end(&host->world);
+    wefti_shm_world_end(&host->world);
     wefti_free(host);
 }
 
@@ -114,7 +114,7 @@ static const wefti_comm_engine engine = {
 /* --- making one --- */
 
 static weft_status number_ranks(wefti_host *host, const int32_t *hosts) {
-    wefti_local_world *world = &host->world;
+    wefti_shm_world *world = &host->world;
     int32_t size = host->local.comm.size;
     int32_t *place_of = wefti_arena_alloc(world->arena, (size_t)size * sizeof *place_of);
     int32_t *rank_of = wefti_arena_alloc(world->arena, (size_t)size * sizeof *rank_of);
@@ -129,8 +129,8 @@ static weft_status number_ranks(wefti_host *host, const int32_t *hosts) {
     world->place_of = place_of;
     world->rank_of = rank_of;
     host->local.place = place_of[host->local.comm.rank];
-    WEFT_REQUIRE(world->size <= WEFTI_LOCAL_MOST, WEFT_E_ARG,
-                 "%d ranks on one host; possible are 1 to %d", (int)world->size, WEFTI_LOCAL_MOST);
+    WEFT_REQUIRE(world->size <= WEFTI_SHM_MOST, WEFT_E_ARG,
+                 "%d ranks on one host; possible are 1 to %d", (int)world->size, WEFTI_SHM_MOST);
     return WEFT_OK;
 }
 
@@ -138,7 +138,7 @@ weft_status wefti_comm_host(int32_t rank, int32_t size, const int32_t *hosts,
                             const wefti_exchange *exchange, wefti_comm **out) {
     weft_status status = WEFT_OK;
     wefti_host *host = wefti_calloc(1, sizeof *host);
-    if (!host || (status = wefti_local_world_begin(&host->world)) < 0) {
+    if (!host || (status = wefti_shm_world_begin(&host->world)) < 0) {
         wefti_free(host);
         return status < 0 ? status : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a communicator");
     }
@@ -149,7 +149,7 @@ weft_status wefti_comm_host(int32_t rank, int32_t size, const int32_t *hosts,
     host->local.comm = (wefti_comm){&host->engine, rank, size, NULL};
     host->local.world = &host->world;
     host->world.patience_ns = SECOND;
-    host->world.open_rows = open_rows;
+    host->world.open_rings = open_rings;
     host->world.show = show;
     host->world.take = take;
     host->world.give = give;

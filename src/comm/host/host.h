@@ -55,22 +55,22 @@ weft_status wefti_host_keep(wefti_host_heap *heap, size_t bytes, void **out) WEF
 
 typedef struct wefti_host_control wefti_host_control;
 void wefti_host_control_begin(wefti_host_control *control, size_t bytes, int32_t ranks);
-wefti_local_common *wefti_host_control_common(wefti_host_control *control);
+wefti_shm_common *wefti_host_control_common(wefti_host_control *control);
 /* [ranks][ranks], from one to another; NULL: the file is too small. */
 wefti_near_queue *wefti_host_control_queues(wefti_host_control *control, int32_t ranks);
 /* The rows of a group and tag: the same for whoever asks. */
 weft_status wefti_host_control_rows(wefti_host_control *control, const wefti_transfer *t,
-                                    wefti_local_row **out) WEFT_CHECKED;
+                                    wefti_shm_ring **out) WEFT_CHECKED;
 
 /* --- comm/host/host.c --- */
 
 typedef struct wefti_host_far wefti_host_far;
 
 typedef struct wefti_host {
-    wefti_local local;
+    wefti_shm_rank local;
     wefti_comm_engine engine; /* with a name of its own */
     char name[48];
-    wefti_local_world world;
+    wefti_shm_world world;
     wefti_host_heap heap;
     wefti_host_control *control;
     size_t control_bytes;
@@ -79,7 +79,7 @@ typedef struct wefti_host {
     wefti_host_traffic traffic;
 } wefti_host;
 
-static inline wefti_host *wefti_host_of(wefti_local_world *world) {
+static inline wefti_host *wefti_host_of(wefti_shm_world *world) {
     return (wefti_host *)((char *)world - offsetof(wefti_host, world));
 }
 

@@ -32,15 +32,15 @@ static void complete(wefti_host_far *e) {
 }
 
 /* What failed there fails here. */
-static void adopt_failure(wefti_local *local, weft_status status) {
+static void adopt_failure(wefti_shm_rank *local, weft_status status) {
     local->at_fault = status == WEFT_E_MISMATCH;
-    wefti_local_break(local, weft_error_rank(), "%s", weft_error_message());
+    wefti_shm_break(local, weft_error_rank(), "%s", weft_error_message());
 }
 
-static bool carry_on(wefti_local *local) {
+static bool carry_on(wefti_shm_rank *local) {
     wefti_host *host = (wefti_host *)local;
     bool happened = false;
-    for (wefti_host_far **at = &host->under_way; *at && !wefti_local_broken(local);) {
+    for (wefti_host_far **at = &host->under_way; *at && !wefti_shm_broken(local);) {
         wefti_host_far *e = *at;
         weft_status status = WEFT_OK;
         while (e->completed != e->posted && (status = e->far->engine->test(e->far)) == WEFT_OK) {
@@ -51,7 +51,7 @@ static bool carry_on(wefti_local *local) {
         if (e->completed == e->posted) {
             e->listed = false;
             *at = e->next;
-            local->beside.count--;
+            local->other_work.count--;
         } else {
             at = &e->next;
         }
@@ -59,13 +59,13 @@ static bool carry_on(wefti_local *local) {
     return happened;
 }
 
-static void attend(wefti_local *local, bool on) {
+static void attend(wefti_shm_rank *local, bool on) {
     wefti_comm *far = ((wefti_host *)local)->far;
     if (far->engine->attend) far->engine->attend(far, on);
 }
-static void linger(wefti_local *local, int64_t ns) {
+static void idle(wefti_shm_rank *local, int64_t ns) {
     wefti_comm *far = ((wefti_host *)local)->far;
-    if (far->engine->linger) far->engine->linger(far, ns);
+    if (far->engine->idle) far->engine->idle(far, ns);
 }
 
 weft_status wefti_host_far_bind(wefti_host *host, const wefti_transfer *t, wefti_endpoint **out) {
@@ -86,18 +86,18 @@ weft_status wefti_host_far_bind(wefti_host *host, const wefti_transfer *t, wefti
         wefti_free(e);
         return status;
     }
-    host->local.beside.carry_on = carry_on;
-    host->local.beside.attend = attend;
-    host->local.beside.linger = linger;
+    host->local.other_work.carry_on = carry_on;
+    host->local.other_work.attend = attend;
+    host->local.other_work.idle = idle;
     *out = &e->base;
     return WEFT_OK;
 }
 
 /* The engine between hosts gives memory back too: its waits fail once nothing touches it. */
 static weft_status fail(wefti_host_far *e) {
-    wefti_local *local = &e->host->local;
+    wefti_shm_rank *local = &e->host->local;
     wefti_failure failure;
-    wefti_failure_keep(wefti_local_fail(local), &failure);
+    wefti_failure_keep(wefti_shm_fail(local), &failure);
     wefti_comm_break(e->host->far, failure.rank, failure.message);
     for (; e->completed != e->posted; e->completed++) (void)e->far->engine->wait(e->far);
     return wefti_failure_tell(&failure);
@@ -105,13 +105,13 @@ static weft_status fail(wefti_host_far *e) {
 
 weft_status wefti_host_far_post(wefti_endpoint *base, const void *source, void *destination) {
     wefti_host_far *e = (wefti_host_far *)base;
-    wefti_local *local = &e->host->local;
+    wefti_shm_rank *local = &e->host->local;
     WEFT_REQUIRE_OF(
         local->comm.rank, e->posted - e->waited < WEFTI_COMM_DEPTH, WEFT_E_ARG,
         "rank %d: %d posts of %s are under way, and there is room for no more; wait for "
         "the oldest first",
         (int)local->comm.rank, (int)WEFTI_COMM_DEPTH, e->text);
-    if (wefti_local_broken(local)) return fail(e);
+    if (wefti_shm_broken(local)) return fail(e);
     e->far->call = base->call;
     weft_status status = e->far->engine->post(e->far, source, destination);
     if (status < 0) {
@@ -123,12 +123,12 @@ weft_status wefti_host_far_post(wefti_endpoint *base, const void *source, void *
     e->listed = true;
     e->next = e->host->under_way;
     e->host->under_way = e;
-    local->beside.count++;
+    local->other_work.count++;
     return WEFT_OK;
 }
 
 static weft_status check(wefti_host_far *e) {
-    if (wefti_local_broken(&e->host->local)) return fail(e);
+    if (wefti_shm_broken(&e->host->local)) return fail(e);
     WEFT_REQUIRE_OF(e->host->local.comm.rank, e->posted != e->waited, WEFT_E_ARG,
                     "rank %d waits for %s, which is not posted", (int)e->host->local.comm.rank,
                     e->text);
@@ -138,8 +138,8 @@ static weft_status check(wefti_host_far *e) {
 weft_status wefti_host_far_wait(wefti_endpoint *base) {
     wefti_host_far *e = (wefti_host_far *)base;
     WEFT_TRY(check(e));
-    if (wefti_local_wait_until(&e->host->local, &e->finished[e->waited % WEFTI_COMM_DEPTH],
-                               e->text) < 0)
+    if (wefti_shm_wait_until(&e->host->local, &e->finished[e->waited % WEFTI_COMM_DEPTH], e->text) <
+        0)
         return fail(e);
     e->waited++;
     return WEFT_OK;
@@ -148,9 +148,9 @@ weft_status wefti_host_far_wait(wefti_endpoint *base) {
 weft_status wefti_host_far_test(wefti_endpoint *base) {
     wefti_host_far *e = (wefti_host_far *)base;
     WEFT_TRY(check(e));
-    (void)wefti_local_progress(&e->host->local);
+    (void)wefti_shm_progress(&e->host->local);
     if (!e->finished[e->waited % WEFTI_COMM_DEPTH])
-        return wefti_local_broken(&e->host->local) ? fail(e) : WEFT_PENDING;
+        return wefti_shm_broken(&e->host->local) ? fail(e) : WEFT_PENDING;
     e->waited++;
     wefti_position_end_wait(e->host->local.comm.position, false);
     return WEFT_OK;
@@ -158,14 +158,14 @@ weft_status wefti_host_far_test(wefti_endpoint *base) {
 
 void wefti_host_far_unbind(wefti_endpoint *base) {
     wefti_host_far *e = (wefti_host_far *)base;
-    wefti_local *local = &e->host->local;
-    if (e->posted != e->waited && !wefti_local_broken(local))
-        wefti_local_break(local, WEFT_RANK_OWN, "%s was given up while under way", e->text);
-    if (wefti_local_broken(local)) (void)fail(e);
+    wefti_shm_rank *local = &e->host->local;
+    if (e->posted != e->waited && !wefti_shm_broken(local))
+        wefti_shm_break(local, WEFT_RANK_OWN, "%s was given up while under way", e->text);
+    if (wefti_shm_broken(local)) (void)fail(e);
     for (wefti_host_far **at = &e->host->under_way; *at; at = &(*at)->next)
         if (*at == e) {
             *at = e->next;
-            local->beside.count--;
+            local->other_work.count--;
             break;
         }
     e->far->engine->unbind(e->far);

@@ -34,15 +34,15 @@ struct wefti_near_message {
     unsigned char inside[INSIDE];
 };
 
-typedef struct line {
+typedef struct message_list {
     wefti_near_message *first, **last;
-} line;
+} message_list;
 
 typedef struct near_peer {
     wefti_near_queue *out, *in;
     uint64_t written, taken;
-    line waiting;                        /* messages to it for which the ring has no room */
-    line early;                          /* messages from it that nobody has wanted so far */
+    message_list waiting;                /* messages to it for which the ring has no room */
+    message_list early;                  /* messages from it that nobody has wanted so far */
     wefti_near_request *wanted, **wants; /* receives, in their order */
     int watch;                           /* a descriptor of its process; -1: none so far */
     bool ended;
@@ -54,23 +54,23 @@ struct wefti_near {
     near_peer peer[]; /* [places] */
 };
 
-static const wefti_local_world *world_of(const wefti_near *near) {
+static const wefti_shm_world *world_of(const wefti_near *near) {
     return &near->host->world;
 }
 static int rank_of(const wefti_near *near, int32_t place) {
     return (int)world_of(near)->rank_of[place];
 }
-static void ring_bell(const wefti_near *near, int32_t place) {
-    const wefti_local_world *world = world_of(near);
-    wefti_bell_ring(&world->common->line[place].bell, world->mode);
+static void notify_peer(const wefti_near *near, int32_t place) {
+    const wefti_shm_world *world = world_of(near);
+    wefti_eventcount_notify(&world->common->peer[place].event, world->mode);
 }
 
-static void append(line *l, wefti_near_message *m) {
+static void append(message_list *l, wefti_near_message *m) {
     m->next = NULL;
     *l->last = m;
     l->last = &m->next;
 }
-static wefti_near_message *take_from(line *l, wefti_near_message **at) {
+static wefti_near_message *take_from(message_list *l, wefti_near_message **at) {
     wefti_near_message *m = *at;
     *at = m->next;
     if (!*at) l->last = at;
@@ -186,10 +186,11 @@ static weft_status copy(wefti_near *near, wefti_near_message *m, const void *dat
 
 /* Long messages stay where they are if the receiver can fetch them there. */
 static weft_status fill(wefti_near *near, wefti_near_message *m, const void *data, size_t bytes) {
-    const wefti_local_world *world = world_of(near);
+    const wefti_shm_world *world = world_of(near);
     m->bytes = bytes;
-    bool reached = wefti_local_reach(world, near->host->local.place, data) != NULL;
-    if (bytes <= INSIDE || (!reached && world->pull_parts == 0)) return copy(near, m, data, bytes);
+    bool reached = wefti_shm_reach(world, near->host->local.place, data) != NULL;
+    if (bytes <= INSIDE || (!reached && world->single_copy_bytes == 0))
+        return copy(near, m, data, bytes);
     m->copied = false;
     m->source = data;
     return WEFT_OK;
@@ -208,8 +209,8 @@ static bool publish(wefti_near *near, int32_t place, wefti_near_message *m) {
         m->request = NULL;
     }
     peer->out->message[peer->written % WEFTI_NEAR_RING] = (uint64_t)(uintptr_t)m;
-    wefti_bell_show(&peer->out->written, ++peer->written, world_of(near)->mode);
-    ring_bell(near, place);
+    wefti_eventcount_store(&peer->out->written, ++peer->written, world_of(near)->mode);
+    notify_peer(near, place);
     return true;
 }
 
@@ -275,8 +276,7 @@ static weft_status empty_ring(wefti_near *near, int32_t place) {
     if (peer->taken == written) return WEFT_OK;
     for (; peer->taken != written; peer->taken++) {
         uint64_t at = peer->in->message[peer->taken % WEFTI_NEAR_RING];
-        wefti_near_message *m =
-            wefti_local_reach(world_of(near), place, (const void *)(uintptr_t)at);
+        wefti_near_message *m = wefti_shm_reach(world_of(near), place, (const void *)(uintptr_t)at);
         WEFT_REQUIRE_OF(rank_of(near, place), m, WEFT_E_CORRUPT,
                         "rank %d has a message where it has no memory", rank_of(near, place));
         meet(peer, m);
@@ -301,12 +301,13 @@ void wefti_near_receive(wefti_near *near, int32_t rank, uint64_t tag, void *data
 }
 
 static weft_status fetch(wefti_near *near, const wefti_near_request *r, wefti_near_message *m) {
-    const wefti_local_world *world = world_of(near);
-    const void *here = m->source ? wefti_local_reach(world, r->place, m->source) : m->inside;
+    const wefti_shm_world *world = world_of(near);
+    const void *here = m->source ? wefti_shm_reach(world, r->place, m->source) : m->inside;
     if (m->bytes == 0) return WEFT_OK;
     if (here)
         memcpy(r->data, here, (size_t)m->bytes);
-    else if (!wefti_local_pull(&near->host->local, r->place, m->source, r->data, (int64_t)m->bytes))
+    else if (!wefti_shm_read_peer(&near->host->local, r->place, m->source, r->data,
+                                  (int64_t)m->bytes))
         WEFT_FAIL(WEFT_E_PEER, "a message of rank %d cannot be fetched", rank_of(near, r->place));
     return WEFT_OK;
 }
@@ -328,8 +329,8 @@ static weft_status take(wefti_near *near, wefti_near_request *r) {
         status = fetch(near, r, m);
     r->bytes = (size_t)m->bytes;
     bool waited_for = !m->copied;
-    wefti_bell_show(&m->state, DONE, world_of(near)->mode);
-    if (waited_for) ring_bell(near, r->place);
+    wefti_eventcount_store(&m->state, DONE, world_of(near)->mode);
+    if (waited_for) notify_peer(near, r->place);
     return status;
 }
 

@@ -80,7 +80,7 @@ static weft_status make_files(joining *j, whereabouts *mine) {
 static void describe(joining *j, whereabouts *mine) {
     mine->process = getpid();
     mine->probe = (uint64_t)(uintptr_t)&mine->process;
-    mine->light = wefti_bell_light(true);
+    mine->light = wefti_eventcount_can_be_light(true);
     mine->cores = wefti_cores();
     cpu_set_t set;
     CPU_ZERO(&set);
@@ -94,9 +94,9 @@ static void describe(joining *j, whereabouts *mine) {
 
 /* Ranks wait busily where each can have a core. */
 static void choose_waiting(const joining *j) {
-    wefti_local_world *world = &j->host->world;
+    wefti_shm_world *world = &j->host->world;
     int32_t cores = 0;
-    world->mode = (wefti_bell_mode){.light = true, .shared = true};
+    world->mode = (wefti_eventcount_mode){.light = true, .shared = true};
     for (int w = 0; w < CPU_SETSIZE / 64; w++) {
         uint64_t any = 0;
         for (int32_t p = 0; p < world->size; p++) any |= j->all[world->rank_of[p]].cpus[w];
@@ -109,7 +109,7 @@ static void choose_waiting(const joining *j) {
         if (w->cores < own && w->cores < cores) cores = w->cores; /* less time than cores */
         world->mode.light &= w->light;
     }
-    world->spin = world->size > cores ? 0 : WEFTI_LOCAL_SPIN;
+    world->spin = world->size > cores ? 0 : WEFTI_SHM_SPIN;
     world->mode.light &= world->spin > 0;
 }
 
@@ -131,7 +131,7 @@ static weft_status map_control(joining *j) {
 }
 
 static weft_status map_heaps(joining *j) {
-    wefti_local_world *world = &j->host->world;
+    wefti_shm_world *world = &j->host->world;
     size_t bytes = SIZE_MAX;
     for (int32_t p = 0; p < world->size; p++)
         if (j->all[world->rank_of[p]].most < bytes) bytes = j->all[world->rank_of[p]].most;
@@ -145,7 +145,7 @@ static weft_status map_heaps(joining *j) {
         weft_status status = wefti_host_map(fd, bytes, &view);
         close(fd);
         WEFT_TRY(status);
-        world->area[p] = (wefti_local_area){0, bytes, (uintptr_t)view, w->process};
+        world->area[p] = (wefti_shm_area){0, bytes, (uintptr_t)view, w->process};
         if (p != j->host->local.place) continue;
         j->host->heap.base = view;
         j->host->heap.bytes = bytes;
@@ -167,7 +167,7 @@ static weft_status map_all(joining *j) {
 }
 
 static void describe_result(joining *j, result *mine) {
-    const wefti_local_world *world = &j->host->world;
+    const wefti_shm_world *world = &j->host->world;
     if (map_all(j) < 0) say_trouble(mine->trouble);
     mine->base = (uint64_t)(uintptr_t)j->host->heap.base;
     mine->copies = true;
@@ -177,7 +177,7 @@ static void describe_result(joining *j, result *mine) {
 /* --- both --- */
 
 static weft_status use_results(const joining *j) {
-    wefti_local_world *world = &j->host->world;
+    wefti_shm_world *world = &j->host->world;
     bool copies = true;
     for (int32_t r = 0; r < j->host->local.comm.size; r++)
         WEFT_REQUIRE_OF(r, !j->results[r].trouble[0], WEFT_E_PEER, "rank %d: %s", (int)r,
@@ -187,7 +187,7 @@ static weft_status use_results(const joining *j) {
         world->area[p].begin = (uintptr_t)r->base;
         copies &= r->copies;
     }
-    world->pull_parts = copies ? PULLED_PARTS : 0;
+    world->single_copy_bytes = copies ? PULLED_PARTS : 0;
     return WEFT_OK;
 }
 

@@ -112,7 +112,7 @@ static void be_patient(wefti_rounds_endpoint *endpoint, patience *p, bool happen
     int64_t now = wefti_now_ns();
     if (p->since_ns == 0) p->since_ns = now;
     wefti_rounds_linger(&w->comm, now - p->since_ns);
-    long ns = wefti_bell_nap(now - p->since_ns);
+    long ns = wefti_eventcount_backoff(now - p->since_ns);
     if (ns > 0)
         (void)nanosleep(&(struct timespec){0, ns}, NULL);
     else

@@ -1,20 +1,20 @@
 /* Binding: the channel of a group and tag, this rank's seat there, and the plan of a transfer. */
 #include "comm/shm/shm.h"
 
-void *wefti_local_lines(wefti_arena *arena, size_t bytes) {
+void *wefti_shm_alloc_lines(wefti_arena *arena, size_t bytes) {
     char *p = wefti_arena_alloc(arena, bytes + 128);
     return p ? p + (128 - (uintptr_t)p % 128) % 128 : NULL;
 }
 
-void wefti_local_seat_reset(wefti_local_seat *seat) {
-    for (int i = 0; i < WEFTI_LOCAL_RING; i++) seat->place[i] = (wefti_local_place){0};
-    seat->published = seat->oldest = seat->free_before = seat->hash = 0;
-    seat->first = NULL;
-    seat->last = &seat->first;
-    seat->active = false;
+void wefti_shm_port_reset(wefti_shm_port *port) {
+    for (int i = 0; i < WEFTI_SHM_SLOTS; i++) port->place[i] = (wefti_shm_in_flight){0};
+    port->published = port->oldest = port->free_before = port->hash = 0;
+    port->first = NULL;
+    port->last = &port->first;
+    port->active = false;
 }
 
-weft_status wefti_local_world_begin(wefti_local_world *world) {
+weft_status wefti_shm_world_begin(wefti_shm_world *world) {
     WEFT_REQUIRE(pthread_mutex_init(&world->lock, NULL) == 0, WEFT_E_NOMEM, "no lock for %d ranks",
                  (int)world->size);
     weft_status status = wefti_arena_create(&world->arena);
@@ -24,8 +24,8 @@ weft_status wefti_local_world_begin(wefti_local_world *world) {
 
 /* --- channels --- */
 
-static wefti_local_channel **find_channel(wefti_local_world *world, const wefti_transfer *t) {
-    wefti_local_channel **at = &world->bucket[wefti_transfer_channel(t) % WEFTI_LOCAL_BUCKETS];
+static wefti_shm_channel **find_channel(wefti_shm_world *world, const wefti_transfer *t) {
+    wefti_shm_channel **at = &world->bucket[wefti_transfer_channel(t) % WEFTI_SHM_BUCKETS];
     for (; *at; at = &(*at)->next)
         if ((*at)->tag == t->tag && (*at)->members == t->members &&
             memcmp((*at)->ranks, t->ranks, (size_t)t->members * sizeof *t->ranks) == 0)
@@ -33,25 +33,25 @@ static wefti_local_channel **find_channel(wefti_local_world *world, const wefti_
     return at;
 }
 
-static weft_status open_channel(wefti_local_world *world, const wefti_transfer *t,
-                                wefti_local_channel **out) {
-    wefti_local_channel **at = find_channel(world, t);
+static weft_status open_channel(wefti_shm_world *world, const wefti_transfer *t,
+                                wefti_shm_channel **out) {
+    wefti_shm_channel **at = find_channel(world, t);
     if (!*at) {
         size_t members = (size_t)t->members;
-        wefti_local_channel *channel = wefti_arena_alloc(world->arena, sizeof *channel);
-        wefti_local_seat *seat = wefti_local_lines(world->arena, members * sizeof *seat);
+        wefti_shm_channel *channel = wefti_arena_alloc(world->arena, sizeof *channel);
+        wefti_shm_port *port = wefti_shm_alloc_lines(world->arena, members * sizeof *port);
         int32_t *ranks = wefti_arena_alloc(world->arena, 2 * members * sizeof *ranks);
-        WEFT_REQUIRE(channel && seat && ranks, WEFT_E_NOMEM, "no memory for a group of %d",
+        WEFT_REQUIRE(channel && port && ranks, WEFT_E_NOMEM, "no memory for a group of %d",
                      (int)t->members);
         memcpy(ranks, t->ranks, members * sizeof *ranks);
         *channel =
-            (wefti_local_channel){NULL, t->tag, t->members, ranks, ranks + members, NULL, seat};
-        WEFT_TRY(world->open_rows(world, t, &channel->row));
+            (wefti_shm_channel){NULL, t->tag, t->members, ranks, ranks + members, NULL, port};
+        WEFT_TRY(world->open_rings(world, t, &channel->ring));
         for (int32_t m = 0; m < t->members; m++) {
-            wefti_local_seat_reset(&seat[m]);
-            seat[m].channel = channel;
-            seat[m].row = &channel->row[m];
-            seat[m].me = m;
+            wefti_shm_port_reset(&port[m]);
+            port[m].channel = channel;
+            port[m].ring = &channel->ring[m];
+            port[m].me = m;
             channel->places[m] = world->place_of ? world->place_of[ranks[m]] : ranks[m];
         }
         *at = channel;
@@ -60,11 +60,11 @@ static weft_status open_channel(wefti_local_world *world, const wefti_transfer *
     return WEFT_OK;
 }
 
-weft_status wefti_local_keep_small(wefti_local_world *world, wefti_local_seat *seat) {
+weft_status wefti_shm_keep_small(wefti_shm_world *world, wefti_shm_port *port) {
     void *p;
-    if (seat->small) return WEFT_OK;
-    WEFT_TRY(world->show(world, (size_t)WEFTI_LOCAL_RING * WEFTI_LOCAL_SMALL, &p));
-    seat->small = p;
+    if (port->small) return WEFT_OK;
+    WEFT_TRY(world->show(world, (size_t)WEFTI_SHM_SLOTS * WEFTI_SHM_SMALL, &p));
+    port->small = p;
     return WEFT_OK;
 }
 
@@ -75,18 +75,18 @@ weft_status wefti_local_keep_small(wefti_local_world *world, wefti_local_seat *s
 enum { KEPT = 64, TEXT_BYTES = 64 };
 
 /* Of the last posts others may still read the text. */
-static bool is_spare(const wefti_local_seat *seat, const wefti_local_plan *plan) {
+static bool is_spare(const wefti_shm_port *port, const wefti_shm_plan *plan) {
     bool spare = plan->endpoints == 0;
-    for (int i = 0; i < WEFTI_LOCAL_RING && spare; i++) spare = seat->place[i].plan != plan;
+    for (int i = 0; i < WEFTI_SHM_SLOTS && spare; i++) spare = port->place[i].plan != plan;
     return spare;
 }
 
 /* The oldest plan that can go, whose text leaves room for `bytes`; NULL: none has to go, or can. */
-static wefti_local_plan *take_spare(wefti_local_seat *seat, size_t bytes) {
-    wefti_local_plan **oldest = NULL, *plan;
+static wefti_shm_plan *take_spare(wefti_shm_port *port, size_t bytes) {
+    wefti_shm_plan **oldest = NULL, *plan;
     int spares = 0;
-    for (wefti_local_plan **at = &seat->plans; *at; at = &(*at)->next) {
-        if (!is_spare(seat, *at)) continue;
+    for (wefti_shm_plan **at = &port->plans; *at; at = &(*at)->next) {
+        if (!is_spare(port, *at)) continue;
         if ((*at)->room >= bytes) oldest = at;
         spares++;
     }
@@ -97,11 +97,10 @@ static wefti_local_plan *take_spare(wefti_local_seat *seat, size_t bytes) {
 }
 
 /* The text goes to where others see it, which is kept for ever. */
-static weft_status show_text(wefti_local_world *world, wefti_local_seat *seat,
-                             wefti_local_plan *plan) {
+static weft_status show_text(wefti_shm_world *world, wefti_shm_port *port, wefti_shm_plan *plan) {
     size_t bytes = strlen(plan->text) + 1;
     void *p;
-    wefti_local_plan *spare = take_spare(seat, bytes);
+    wefti_shm_plan *spare = take_spare(port, bytes);
     if (spare) {
         plan->shown = spare->shown;
         plan->room = spare->room;
@@ -115,53 +114,53 @@ static weft_status show_text(wefti_local_world *world, wefti_local_seat *seat,
     return WEFT_OK;
 }
 
-static weft_status new_plan(wefti_local_world *world, wefti_local_seat *seat,
-                            const wefti_transfer *t, wefti_local_plan **out) {
+static weft_status new_plan(wefti_shm_world *world, wefti_shm_port *port, const wefti_transfer *t,
+                            wefti_shm_plan **out) {
     wefti_arena *arena;
-    wefti_local_plan *plan;
+    wefti_shm_plan *plan;
     WEFT_TRY(wefti_arena_create(&arena));
-    weft_status status = wefti_local_plan_create(arena, t, &plan);
-    if (status >= 0 && plan->small) status = wefti_local_keep_small(world, seat);
-    if (status >= 0) status = show_text(world, seat, plan);
+    weft_status status = wefti_shm_plan_create(arena, t, &plan);
+    if (status >= 0 && plan->small) status = wefti_shm_keep_small(world, port);
+    if (status >= 0) status = show_text(world, port, plan);
     if (status < 0) {
         wefti_arena_destroy(arena);
         return status;
     }
     plan->arena = arena;
-    plan->next = seat->plans;
-    seat->plans = plan;
+    plan->next = port->plans;
+    port->plans = plan;
     *out = plan;
     return WEFT_OK;
 }
 
-static weft_status find_plan(wefti_local_world *world, wefti_local_seat *seat,
-                             const wefti_transfer *t, wefti_local_plan **out) {
-    for (wefti_local_plan *plan = seat->plans; plan; plan = plan->next)
-        if (wefti_local_plan_fits(plan, t)) {
+static weft_status find_plan(wefti_shm_world *world, wefti_shm_port *port, const wefti_transfer *t,
+                             wefti_shm_plan **out) {
+    for (wefti_shm_plan *plan = port->plans; plan; plan = plan->next)
+        if (wefti_shm_plan_fits(plan, t)) {
             *out = plan;
             return WEFT_OK;
         }
-    return new_plan(world, seat, t, out);
+    return new_plan(world, port, t, out);
 }
 
-static void drop_plans(wefti_local_channel *channel) {
+static void drop_plans(wefti_shm_channel *channel) {
     for (int32_t m = 0; m < channel->members; m++)
-        for (wefti_local_plan *plan = channel->seat[m].plans, *next; plan; plan = next) {
+        for (wefti_shm_plan *plan = channel->port[m].plans, *next; plan; plan = next) {
             next = plan->next;
             wefti_arena_destroy(plan->arena);
         }
 }
 
-void wefti_local_world_end(wefti_local_world *world) {
-    for (int b = 0; b < WEFTI_LOCAL_BUCKETS; b++)
-        for (wefti_local_channel *c = world->bucket[b]; c; c = c->next) drop_plans(c);
+void wefti_shm_world_end(wefti_shm_world *world) {
+    for (int b = 0; b < WEFTI_SHM_BUCKETS; b++)
+        for (wefti_shm_channel *c = world->bucket[b]; c; c = c->next) drop_plans(c);
     wefti_arena_destroy(world->arena);
     pthread_mutex_destroy(&world->lock);
 }
 
 /* --- endpoints --- */
 
-static weft_status check(const wefti_local *local, const wefti_transfer *t) {
+static weft_status check(const wefti_shm_rank *local, const wefti_transfer *t) {
     int32_t size = local->comm.size;
     WEFT_TRY(wefti_transfer_check(t));
     WEFT_REQUIRE(t->ranks[t->me] == local->comm.rank, WEFT_E_ARG,
@@ -173,16 +172,16 @@ static weft_status check(const wefti_local *local, const wefti_transfer *t) {
     return WEFT_OK;
 }
 
-static weft_status find_seat(wefti_local_world *world, const wefti_transfer *t,
-                             wefti_local_seat **out_seat, wefti_local_plan **out_plan) {
-    wefti_local_channel *channel;
+static weft_status find_seat(wefti_shm_world *world, const wefti_transfer *t,
+                             wefti_shm_port **out_seat, wefti_shm_plan **out_plan) {
+    wefti_shm_channel *channel;
     WEFT_TRY(open_channel(world, t, &channel));
-    WEFT_TRY(find_plan(world, &channel->seat[t->me], t, out_plan));
-    *out_seat = &channel->seat[t->me];
+    WEFT_TRY(find_plan(world, &channel->port[t->me], t, out_plan));
+    *out_seat = &channel->port[t->me];
     return WEFT_OK;
 }
 
-static void release(wefti_local_endpoint *endpoint) {
+static void release(wefti_shm_endpoint *endpoint) {
     for (int i = 0; i < WEFTI_COMM_DEPTH; i++)
         if (endpoint->bounce[i])
             endpoint->local->world->give(endpoint->local->world, endpoint->bounce[i]);
@@ -193,29 +192,28 @@ static void release(wefti_local_endpoint *endpoint) {
     wefti_free(endpoint);
 }
 
-weft_status wefti_local_bind(wefti_comm *comm, const wefti_transfer *transfer,
-                             wefti_endpoint **out) {
-    wefti_local *local = (wefti_local *)comm;
+weft_status wefti_shm_bind(wefti_comm *comm, const wefti_transfer *transfer, wefti_endpoint **out) {
+    wefti_shm_rank *local = (wefti_shm_rank *)comm;
     WEFT_TRY(check(local, transfer));
-    wefti_local_seat *seat;
-    wefti_local_plan *plan;
+    wefti_shm_port *port;
+    wefti_shm_plan *plan;
     pthread_mutex_lock(&local->world->lock);
-    weft_status status = find_seat(local->world, transfer, &seat, &plan);
+    weft_status status = find_seat(local->world, transfer, &port, &plan);
     pthread_mutex_unlock(&local->world->lock);
     WEFT_TRY(status);
-    wefti_local_endpoint *endpoint;
-    WEFT_NEW(endpoint, wefti_local_endpoint);
+    wefti_shm_endpoint *endpoint;
+    WEFT_NEW(endpoint, wefti_shm_endpoint);
     endpoint->base.engine = comm->engine;
     endpoint->local = local;
-    endpoint->seat = seat;
+    endpoint->port = port;
     endpoint->plan = plan;
     plan->endpoints++;
     for (int i = 0; i < WEFTI_COMM_DEPTH; i++) endpoint->post[i].endpoint = endpoint;
     endpoint->source = wefti_calloc((size_t)transfer->members,
                                     2 * sizeof *endpoint->source + sizeof *endpoint->streamed);
     if (plan->staged) endpoint->stage = wefti_alloc(WEFTI_COMM_DEPTH * (size_t)plan->bytes);
-    bool pulls = local->world->pull_parts > 0 && plan->reduces_runs && !plan->shares;
-    if (pulls) endpoint->blocks = wefti_alloc((size_t)transfer->members * WEFTI_LOCAL_BLOCK);
+    bool pulls = local->world->single_copy_bytes > 0 && plan->reduces_runs && !plan->shares;
+    if (pulls) endpoint->blocks = wefti_alloc((size_t)transfer->members * WEFTI_SHM_BLOCK);
     if (!endpoint->source || (plan->staged && !endpoint->stage) || (pulls && !endpoint->blocks)) {
         release(endpoint);
         WEFT_FAIL(WEFT_E_NOMEM, "no memory for %s", plan->text);
@@ -227,15 +225,15 @@ weft_status wefti_local_bind(wefti_comm *comm, const wefti_transfer *transfer,
 }
 
 /* Partners would wait for ever for a post that is given up, or read memory that is gone. */
-void wefti_local_unbind(wefti_endpoint *base) {
+void wefti_shm_unbind(wefti_endpoint *base) {
     if (!base) return;
-    wefti_local_endpoint *endpoint = (wefti_local_endpoint *)base;
-    wefti_local *local = endpoint->local;
+    wefti_shm_endpoint *endpoint = (wefti_shm_endpoint *)base;
+    wefti_shm_rank *local = endpoint->local;
     if (endpoint->posted != endpoint->waited &&
         endpoint->generation == atomic_load(&local->world->generation)) {
-        wefti_local_break(local, WEFT_RANK_OWN, "%s was given up while under way",
-                          endpoint->plan->text);
-        wefti_local_calm(local);
+        wefti_shm_break(local, WEFT_RANK_OWN, "%s was given up while under way",
+                        endpoint->plan->text);
+        wefti_shm_quiesce(local);
     }
     release(endpoint);
 }

@@ -31,7 +31,7 @@ static bool has_runs_only(const wefti_transfer *t) {
 static bool is_all_reduce(const wefti_transfer *t) {
     if (t->reduction == WEFTI_REDUCE_NONE || t->members < 2 ||
         wefti_region_elems(&t->have[0], t->rank) == 0 ||
-        box_bytes(t, &t->have[0]) <= WEFTI_LOCAL_TINY)
+        box_bytes(t, &t->have[0]) <= WEFTI_SHM_TINY)
         return false;
     for (int32_t m = 0; m < t->members; m++)
         if (!wefti_regions_equal(&t->have[m], &t->have[0], t->rank) ||
@@ -45,7 +45,7 @@ static void *reserve(wefti_arena *arena, int64_t count, size_t bytes) {
 }
 
 static weft_status prepare_moves(wefti_arena *arena, const wefti_piece_list *pieces,
-                                 wefti_local_plan *plan) {
+                                 wefti_shm_plan *plan) {
     const wefti_transfer *t = &plan->transfer;
     wefti_move *moves = reserve(arena, pieces->used, sizeof *moves);
     WEFT_REQUIRE(moves, WEFT_E_NOMEM, "no memory for %lld moves", (long long)pieces->used);
@@ -68,36 +68,35 @@ static weft_status prepare_moves(wefti_arena *arena, const wefti_piece_list *pie
 }
 
 /* Shares begin at cache lines (64 bytes), so that two members never write one. */
-void wefti_local_share(const wefti_local_plan *plan, int32_t member, int64_t *first,
-                       int64_t *count) {
+void wefti_shm_share(const wefti_shm_plan *plan, int32_t member, int64_t *first, int64_t *count) {
     const wefti_transfer *t = &plan->transfer;
     int64_t elements = wefti_region_elems(&t->have[0], t->rank);
-    int64_t line = 64 / (int64_t)weft_dtype_bytes(t->dtype), lines = (elements + line - 1) / line;
-    int64_t begin = lines * member / t->members * line;
-    int64_t end = lines * (member + 1) / t->members * line;
+    int64_t peer = 64 / (int64_t)weft_dtype_bytes(t->dtype), lines = (elements + peer - 1) / peer;
+    int64_t begin = lines * member / t->members * peer;
+    int64_t end = lines * (member + 1) / t->members * peer;
     *first = begin;
     *count = (end < elements ? end : elements) - begin;
 }
 
 /* Chunks of about so many bytes, but no more of them than a word counts. */
-static void cut_chunks(wefti_local_plan *plan, int64_t chunk, int64_t most) {
-    enum { LINE = 64, MOST_CHUNKS = (1 << WEFTI_LOCAL_CHUNK_BITS) - 1 };
-    int64_t line = LINE / (int64_t)weft_dtype_bytes(plan->transfer.dtype);
+static void cut_chunks(wefti_shm_plan *plan, int64_t chunk, int64_t most) {
+    enum { LINE = 64, MOST_CHUNKS = (1 << WEFTI_SHM_CHUNK_BITS) - 1 };
+    int64_t peer = LINE / (int64_t)weft_dtype_bytes(plan->transfer.dtype);
     int64_t least = (most + MOST_CHUNKS - 1) / MOST_CHUNKS;
-    if (chunk < least) chunk = (least + line - 1) / line * line;
+    if (chunk < least) chunk = (least + peer - 1) / peer * peer;
     plan->chunk = chunk < most ? chunk : most;
     plan->chunks = (most + plan->chunk - 1) / plan->chunk;
 }
 
-static void prepare_share(wefti_local_plan *plan) {
+static void prepare_share(wefti_shm_plan *plan) {
     enum { CHUNKS = 64 << 10 /* bytes of one from all shares */, LINE = 64 };
     const wefti_transfer *t = &plan->transfer;
     int64_t bytes = (int64_t)weft_dtype_bytes(t->dtype), most = 0;
     for (int32_t m = 0; m < t->members; m++) {
-        wefti_local_share(plan, m, &plan->first, &plan->count);
+        wefti_shm_share(plan, m, &plan->first, &plan->count);
         if (plan->count > most) most = plan->count;
     }
-    wefti_local_share(plan, t->me, &plan->first, &plan->count);
+    wefti_shm_share(plan, t->me, &plan->first, &plan->count);
     cut_chunks(plan, (CHUNKS / LINE + t->members - 1) / t->members * (LINE / bytes), most);
     plan->streams_others =
         plan->bytes >= wefti_copy_cache() / 2 && plan->bytes >= wefti_copy_kept() / 2;
@@ -105,7 +104,7 @@ static void prepare_share(wefti_local_plan *plan) {
 }
 
 /* Everybody wants all of what each has a part of, and has to be there for that. */
-static bool is_all_gather(const wefti_local_plan *plan) {
+static bool is_all_gather(const wefti_shm_plan *plan) {
     const wefti_transfer *t = &plan->transfer;
     int64_t all = wefti_region_elems(&t->want[0], t->rank);
     if (t->reduction != WEFTI_REDUCE_NONE || t->members < 2 || !plan->runs ||
@@ -119,7 +118,7 @@ static bool is_all_gather(const wefti_local_plan *plan) {
     return all == 0;
 }
 
-static void prepare_gather(wefti_local_plan *plan, wefti_local_partner *partner) {
+static void prepare_gather(wefti_shm_plan *plan, wefti_shm_partner *partner) {
     enum { CHUNK = 64 << 10, LONG = 48 << 20 /* measured; all members must agree on it */ };
     const wefti_transfer *t = &plan->transfer;
     int64_t most = 0, size = (int64_t)weft_dtype_bytes(t->dtype);
@@ -139,28 +138,28 @@ static void prepare_gather(wefti_local_plan *plan, wefti_local_partner *partner)
 
 /* takes[m]: those that member m takes from. */
 static weft_status find_partners(wefti_arena *arena, const wefti_member_set *takes,
-                                 wefti_local_plan *plan) {
+                                 wefti_shm_plan *plan) {
     const wefti_transfer *t = &plan->transfer;
-    wefti_local_partner *partner = reserve(arena, t->members, sizeof *partner);
+    wefti_shm_partner *partner = reserve(arena, t->members, sizeof *partner);
     WEFT_REQUIRE(partner, WEFT_E_NOMEM, "no memory for %d partners", (int)t->members);
     bool one_way = false;
-    bool tiny = plan->bytes <= WEFTI_LOCAL_TINY;
+    bool tiny = plan->bytes <= WEFTI_SHM_TINY;
     for (int32_t m = 0; m < t->members; m++) {
         bool gives = plan->shares || wefti_set_has(&takes[t->me], m);
         bool taken = plan->shares || wefti_set_has(&takes[m], t->me);
         if (m == t->me || !(gives || taken)) continue;
-        wefti_local_partner p = {.member = m, .gives = gives, .touches = taken};
-        if (plan->shares) wefti_local_share(plan, m, &p.first, &p.count);
+        wefti_shm_partner p = {.member = m, .gives = gives, .touches = taken};
+        if (plan->shares) wefti_shm_share(plan, m, &p.first, &p.count);
         partner[plan->partners++] = p;
         one_way |= taken && !gives;
     }
-    plan->small = tiny || (one_way && plan->bytes <= WEFTI_LOCAL_SMALL);
+    plan->small = tiny || (one_way && plan->bytes <= WEFTI_SHM_SMALL);
     for (int32_t i = 0; i < plan->partners; i++) {
         plan->staged |= partner[i].touches && !plan->small && !plan->shares &&
                         t->reduction != WEFTI_REDUCE_NONE &&
                         wefti_regions_equal(&t->have[t->me], &t->want[t->me], t->rank);
         partner[i].touches &= !plan->small;
-        plan->lends |= partner[i].touches;
+        plan->exposes |= partner[i].touches;
         /* Whom we only wait for, we look at before: it may have posted something else. */
         partner[i].gives |= partner[i].touches;
     }
@@ -171,12 +170,12 @@ static weft_status find_partners(wefti_arena *arena, const wefti_member_set *tak
 }
 
 static weft_status fill_plan(wefti_arena *arena, wefti_piece_list *pieces, wefti_member_set *takes,
-                             wefti_local_plan *plan) {
+                             wefti_shm_plan *plan) {
     const wefti_transfer *t = &plan->transfer;
     for (int32_t m = 0; m < t->members && !plan->shares; m++) {
         WEFT_TRY(wefti_pieces_find(t, m, pieces));
         for (int64_t n = 0; n < pieces->used; n++)
-            for (int i = 0; i < WEFTI_LOCAL_MOST / 64; i++)
+            for (int i = 0; i < WEFTI_SHM_MOST / 64; i++)
                 takes[m].word[i] |= pieces->piece[n].from.word[i];
         if (m == t->me) WEFT_TRY(prepare_moves(arena, pieces, plan));
     }
@@ -184,13 +183,13 @@ static weft_status fill_plan(wefti_arena *arena, wefti_piece_list *pieces, wefti
     return find_partners(arena, takes, plan);
 }
 
-weft_status wefti_local_plan_create(wefti_arena *arena, const wefti_transfer *t,
-                                    wefti_local_plan **out) {
-    wefti_local_plan *plan = reserve(arena, 1, sizeof *plan);
+weft_status wefti_shm_plan_create(wefti_arena *arena, const wefti_transfer *t,
+                                  wefti_shm_plan **out) {
+    wefti_shm_plan *plan = reserve(arena, 1, sizeof *plan);
     WEFT_REQUIRE(plan, WEFT_E_NOMEM, "no memory for a transfer");
     plan->hash = wefti_transfer_digest(t);
     plan->transfer = *t;
-    size_t boxes = (size_t)t->members * sizeof *t->have;
+    size_t staging = (size_t)t->members * sizeof *t->have;
     plan->transfer.ranks = reserve(arena, t->members, sizeof *t->ranks);
     plan->transfer.have = reserve(arena, t->members, sizeof *t->have);
     plan->transfer.want = reserve(arena, t->members, sizeof *t->want);
@@ -203,8 +202,8 @@ weft_status wefti_local_plan_create(wefti_arena *arena, const wefti_transfer *t,
                      plan->transfer.name && plan->text,
                  WEFT_E_NOMEM, "no memory for a transfer of %d members", (int)t->members);
     memcpy(plan->transfer.ranks, t->ranks, (size_t)t->members * sizeof *t->ranks);
-    memcpy(plan->transfer.have, t->have, boxes);
-    memcpy(plan->transfer.want, t->want, boxes);
+    memcpy(plan->transfer.have, t->have, staging);
+    memcpy(plan->transfer.want, t->want, staging);
     plan->bytes = box_bytes(t, &t->have[t->me]);
     plan->shares = is_all_reduce(t);
     plan->runs = plan->shares || has_runs_only(t);
@@ -221,7 +220,7 @@ weft_status wefti_local_plan_create(wefti_arena *arena, const wefti_transfer *t,
     return WEFT_OK;
 }
 
-bool wefti_local_plan_fits(const wefti_local_plan *plan, const wefti_transfer *t) {
+bool wefti_shm_plan_fits(const wefti_shm_plan *plan, const wefti_transfer *t) {
     return plan->transfer.me == t->me && wefti_transfer_equal(&plan->transfer, t) &&
            strcmp(plan->transfer.name, t->name ? t->name : "a tensor") == 0;
 }

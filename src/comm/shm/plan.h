@@ -12,29 +12,29 @@
  *   they show it chunk by chunk (comm/shm/staged_reduce.c); so they do in a long all-gather.
  * - Of an all-reduce of a few bytes everybody reduces all elements, out of copies: that needs one
  *   meeting instead of two. */
-#ifndef WEFTI_LOCAL_PLAN_H
-#define WEFTI_LOCAL_PLAN_H
+#ifndef WEFTI_SHM_PLAN_H
+#define WEFTI_SHM_PLAN_H
 
 #include "base/memory.h"
 #include "comm/reduce/reduce.h"
 
 enum {
-    WEFTI_LOCAL_CHUNK_BITS = 24,        /* of a word that counts chunks of a post */
-    WEFTI_LOCAL_MOST = WEFTI_MOVE_MOST, /* members */
-    WEFTI_LOCAL_SMALL = 8192,           /* bytes of a source that is copied when posted, at most */
-    WEFTI_LOCAL_TINY = 80               /* bytes of a source that is always copied, at most */
+    WEFTI_SHM_CHUNK_BITS = 24,        /* of a word that counts chunks of a post */
+    WEFTI_SHM_MOST = WEFTI_MOVE_MOST, /* members */
+    WEFTI_SHM_SMALL = 8192,           /* bytes of a source that is copied when posted, at most */
+    WEFTI_SHM_TINY = 80               /* bytes of a source that is always copied, at most */
 };
 
-typedef struct wefti_local_partner {
+typedef struct wefti_shm_partner {
     int32_t member;
     bool gives;   /* must have posted before this member can move */
     bool touches; /* reads or writes this member's memory: that stays lent until it has moved */
     int64_t first, count; /* elements of an all-reduce, or of an all-gather, that are its share */
-} wefti_local_partner;
+} wefti_shm_partner;
 
-typedef struct wefti_local_plan wefti_local_plan;
-struct wefti_local_plan {
-    wefti_local_plan *next;
+typedef struct wefti_shm_plan wefti_shm_plan;
+struct wefti_shm_plan {
+    wefti_shm_plan *next;
     uint64_t hash; /* of the transfer without `me`, `name` and `tag`: equal for all members */
     wefti_transfer transfer;
     const char *text; /* "all_reduce of h.3.attn.c_proj (f32, 768 elements)" */
@@ -44,11 +44,11 @@ struct wefti_local_plan {
     size_t room;
     int32_t endpoints; /* that have this plan */
     int32_t partners;
-    const wefti_local_partner *partner; /* ascending */
+    const wefti_shm_partner *partner; /* ascending */
     int64_t moves;
     const wefti_move *move;
     bool small;   /* own source is copied when posted */
-    bool lends;   /* others touch this member's memory */
+    bool exposes; /* others touch this member's memory */
     bool shares;  /* all-reduce; elements [first, first + count) are this member's */
     bool gathers; /* all-gather of runs, to which each member gives [first, first + count) */
     bool
@@ -66,12 +66,11 @@ struct wefti_local_plan {
 };
 
 /* The elements of an all-reduce that `member` reduces. */
-void wefti_local_share(const wefti_local_plan *plan, int32_t member, int64_t *first,
-                       int64_t *count);
+void wefti_shm_share(const wefti_shm_plan *plan, int32_t member, int64_t *first, int64_t *count);
 /* Of a legal transfer (wefti_transfer_check), in the arena. */
-weft_status wefti_local_plan_create(wefti_arena *arena, const wefti_transfer *t,
-                                    wefti_local_plan **out) WEFT_CHECKED;
+weft_status wefti_shm_plan_create(wefti_arena *arena, const wefti_transfer *t,
+                                  wefti_shm_plan **out) WEFT_CHECKED;
 /* The same transfer, member and name. */
-bool wefti_local_plan_fits(const wefti_local_plan *plan, const wefti_transfer *t);
+bool wefti_shm_plan_fits(const wefti_shm_plan *plan, const wefti_transfer *t);
 
 #endif

@@ -3,7 +3,7 @@
  * the channels on which transfers meet.
  *
  * A channel belongs to a group of ranks and a tag. Each member has a row of slots there, used in
- * turn: post number k of a member lies in the slot of k % WEFTI_LOCAL_RING and meets the posts
+ * turn: post number k of a member lies in the slot of k % WEFTI_SHM_SLOTS and meets the posts
  * number k of the others. A slot is written by its owner only. `posted` = k + 1 publishes post k;
  * `moved` = k + 1 says that this member will not touch others' memory, or look at their slots, for
  * post k any more. A slot is used again when all partners of the post in it have moved, so that
@@ -11,9 +11,9 @@
  *
  * What several ranks look at, slots, lines and the word that says that the world is broken, lies in
  * memory that all of them have, holds no lock, and has no pointers but a poster's own addresses,
- * which wefti_local_reach turns into those of another rank. All else is each rank's own. */
-#ifndef WEFTI_LOCAL_H
-#define WEFTI_LOCAL_H
+ * which wefti_shm_reach turns into those of another rank. All else is each rank's own. */
+#ifndef WEFTI_SHM_H
+#define WEFTI_SHM_H
 
 #include <pthread.h>
 #include <stdalign.h>
@@ -23,180 +23,181 @@
 #include "comm/shm/plan.h"
 
 enum {
-    WEFTI_LOCAL_RING = 8,
-    WEFTI_LOCAL_INSIDE = WEFTI_LOCAL_TINY, /* what is left of two lines */
-    WEFTI_LOCAL_MESSAGE = 1024,
-    WEFTI_LOCAL_BUCKETS = 256,
-    WEFTI_LOCAL_BLOCK = 64 << 10, /* bytes of each source that are pulled and reduced in turn */
-    WEFTI_LOCAL_BOXES = 8 /* chunks of a share that are on their way: comm/shm/staged_reduce.c */
+    WEFTI_SHM_SLOTS = 8,
+    WEFTI_SHM_INSIDE = WEFTI_SHM_TINY, /* what is left of two lines */
+    WEFTI_SHM_MESSAGE = 1024,
+    WEFTI_SHM_BUCKETS = 256,
+    WEFTI_SHM_BLOCK = 64 << 10, /* bytes of each source that are pulled and reduced in turn */
+    WEFTI_SHM_STAGING_BUFFERS =
+        8 /* chunks of a share that are on their way: comm/shm/staged_reduce.c */
 };
 
-typedef struct wefti_local_slot {
+typedef struct wefti_shm_slot {
     alignas(128) _Atomic uint64_t posted;
-    _Atomic uint64_t given; /* comm/shm/staged_reduce.c */
-    uint64_t hash;          /* of all transfers up to this: the same on all members */
-    const char *text;       /* what it is; as the next two, an address of the poster */
-    const void *source;     /* NULL: `inside`, or nothing */
-    void *destination;      /* NULL where all have one: `source` is the poster's boxes */
-    unsigned char inside[WEFTI_LOCAL_INSIDE]; /* a source of a few bytes */
+    _Atomic uint64_t staged_chunks; /* comm/shm/staged_reduce.c */
+    uint64_t hash;                  /* of all transfers up to this: the same on all members */
+    const char *text;               /* what it is; as the next two, an address of the poster */
+    const void *source;             /* NULL: `inside`, or nothing */
+    void *destination;              /* NULL where all have one: `source` is the poster's boxes */
+    unsigned char inside[WEFTI_SHM_INSIDE]; /* a source of a few bytes */
     alignas(128) _Atomic uint64_t moved;
     alignas(64) _Atomic uint64_t reduced; /* comm/shm/staged_reduce.c */
-} wefti_local_slot;
+} wefti_shm_slot;
 
 /* A member's slots, and the number of its first post that is not finished, which says for many
  * slots at once that they may be used again. */
-typedef struct wefti_local_row {
-    wefti_local_slot slot[WEFTI_LOCAL_RING];
+typedef struct wefti_shm_ring {
+    wefti_shm_slot slot[WEFTI_SHM_SLOTS];
     alignas(128) _Atomic uint64_t oldest;
-} wefti_local_row;
+} wefti_shm_ring;
 
 /* One rank, as others see it. */
-typedef struct wefti_local_line {
-    alignas(128) wefti_bell bell;
+typedef struct wefti_shm_peer {
+    alignas(128) wefti_eventcount event;
     alignas(128) _Atomic uint64_t moving; /* touches others' memory right now */
     int32_t failed;                       /* who is to blame that this rank broke the world, */
-    char message[WEFTI_LOCAL_MESSAGE];    /* and why */
-} wefti_local_line;
+    char message[WEFTI_SHM_MESSAGE];      /* and why */
+} wefti_shm_peer;
 
-typedef struct wefti_local_common {
+typedef struct wefti_shm_common {
     _Atomic uint32_t broken; /* 1 + the place of the first rank that broke the world */
-    wefti_local_line line[];
-} wefti_local_common;
+    wefti_shm_peer peer[];
+} wefti_shm_common;
 
 /* Where the addresses of a rank lie in this process; those of threads are all the same. */
-typedef struct wefti_local_area {
+typedef struct wefti_shm_area {
     uintptr_t begin, bytes; /* this part of that rank's addresses */
     uintptr_t view;         /* is here */
     int64_t process;
-} wefti_local_area;
+} wefti_shm_area;
 
-typedef struct wefti_local_post {
-    struct wefti_local_post *next; /* among those that wait for a free slot */
-    struct wefti_local_endpoint *endpoint;
+typedef struct wefti_shm_post {
+    struct wefti_shm_post *next; /* among those that wait for a free slot */
+    struct wefti_shm_endpoint *endpoint;
     const void *source;
     void *destination;
     uint64_t call; /* of its group; 0 */
     /* What others see in the place of memory that they cannot reach: a copy of the source, or boxes
        for chunks of it; or NULL. */
     void *bounce;
-    bool boxes;
-    int64_t given, reduced, taken; /* chunks: comm/shm/staged_reduce.c, comm/shm/staged_gather.c */
-    bool copied;                   /* the source is small, and copied to where it may stay */
-    bool pulled;                   /* others fetch from memory that they cannot reach */
+    bool staging;
+    int64_t staged_chunks, reduced,
+        taken;        /* chunks: comm/shm/staged_reduce.c, comm/shm/staged_gather.c */
+    bool copied;      /* the source is small, and copied to where it may stay */
+    bool single_copy; /* others fetch from memory that they cannot reach */
     bool finished;
-} wefti_local_post;
+} wefti_shm_post;
 
 /* The owner's side of a slot: reading the slot itself would wait for the line, on which others
  * look.
  */
-typedef struct wefti_local_place {
-    wefti_local_post *post; /* NULL: finished */
-    const wefti_local_plan *plan;
+typedef struct wefti_shm_in_flight {
+    wefti_shm_post *post; /* NULL: finished */
+    const wefti_shm_plan *plan;
     const void *source; /* for this member itself */
     void *destination;
     bool copied; /* others see a copy, which may stay */
     bool moved;
     bool free; /* all partners are known to have moved */
     uint64_t hash;
-} wefti_local_place;
+} wefti_shm_in_flight;
 
-typedef struct wefti_local_channel wefti_local_channel;
+typedef struct wefti_shm_channel wefti_shm_channel;
 
 /* A member's side of a channel, for its rank alone. */
-typedef struct wefti_local_seat {
-    alignas(128) wefti_local_channel *channel;
-    wefti_local_row *row; /* its own */
+typedef struct wefti_shm_port {
+    alignas(128) wefti_shm_channel *channel;
+    wefti_shm_ring *ring; /* its own */
     uint64_t free_before; /* no member looks at posts before this one */
     int32_t me;
-    bool active;                     /* in its rank's list */
-    uint64_t published, oldest;      /* posts in slots; those before `oldest` are finished */
-    uint64_t hash;                   /* of all that are published */
-    wefti_local_post *first, **last; /* posted, no slot yet */
-    wefti_local_place place[WEFTI_LOCAL_RING];
+    bool active;                   /* in its rank's list */
+    uint64_t published, oldest;    /* posts in slots; those before `oldest` are finished */
+    uint64_t hash;                 /* of all that are published */
+    wefti_shm_post *first, **last; /* posted, no slot yet */
+    wefti_shm_in_flight place[WEFTI_SHM_SLOTS];
     unsigned char *small; /* copies of small sources, one place for each slot */
-    struct wefti_local_seat *next;
-    wefti_local_plan *plans; /* of its endpoints, and some that were: comm/shm/bind.c */
-} wefti_local_seat;
+    struct wefti_shm_port *next;
+    wefti_shm_plan *plans; /* of its endpoints, and some that were: comm/shm/bind.c */
+} wefti_shm_port;
 
-struct wefti_local_channel {
-    wefti_local_channel *next;
+struct wefti_shm_channel {
+    wefti_shm_channel *next;
     uint64_t tag;
     int32_t members;
-    int32_t *ranks;         /* of the communicator */
-    int32_t *places;        /* the same members: places in this world */
-    wefti_local_row *row;   /* [members] */
-    wefti_local_seat *seat; /* [members]; used are those of ranks of this process */
+    int32_t *ranks;       /* of the communicator */
+    int32_t *places;      /* the same members: places in this world */
+    wefti_shm_ring *ring; /* [members] */
+    wefti_shm_port *port; /* [members]; used are those of ranks of this process */
 };
 
-typedef struct wefti_local_world wefti_local_world;
-typedef struct wefti_local wefti_local;
+typedef struct wefti_shm_world wefti_shm_world;
+typedef struct wefti_shm_rank wefti_shm_rank;
 
 /* What else a rank has under way, which rings no bell, and which it carries on with while it waits.
  */
-typedef struct wefti_local_beside {
-    int32_t count;                               /* 0: nothing, and the rest is not called */
-    bool (*carry_on)(wefti_local *local);        /* true: something happened */
-    void (*attend)(wefti_local *local, bool on); /* as in comm.h, and so is */
-    void (*linger)(wefti_local *local, int64_t ns);
-} wefti_local_beside;
+typedef struct wefti_shm_other_work {
+    int32_t count;                                  /* 0: nothing, and the rest is not called */
+    bool (*carry_on)(wefti_shm_rank *local);        /* true: something happened */
+    void (*attend)(wefti_shm_rank *local, bool on); /* as in comm.h, and so is */
+    void (*idle)(wefti_shm_rank *local, int64_t ns);
+} wefti_shm_other_work;
 
-struct wefti_local {
+struct wefti_shm_rank {
     wefti_comm comm;
-    wefti_local_world *world;
-    int32_t place;            /* among the ranks of this world */
-    wefti_local_seat *active; /* seats with posts under way */
-    bool at_fault;            /* it was this rank that found a mismatch */
-    wefti_local_beside beside;
+    wefti_shm_world *world;
+    int32_t place;          /* among the ranks of this world */
+    wefti_shm_port *active; /* seats with posts under way */
+    bool at_fault;          /* it was this rank that found a mismatch */
+    wefti_shm_other_work other_work;
     _Atomic uint64_t further; /* how often it got on while it waited, */
     uint64_t further_seen;    /* when somebody last looked */
 };
 
-struct wefti_local_world {
+struct wefti_shm_world {
     int32_t size;
     int spin;
-    wefti_bell_mode mode; /* light: waiting threads seldom sleep */
-    wefti_local_common *common;
-    wefti_local_area *area;      /* [size] */
+    wefti_eventcount_mode mode; /* light: waiting threads seldom sleep */
+    wefti_shm_common *common;
+    wefti_shm_area *area;        /* [size] */
     const int32_t *place_of;     /* the place of each rank of the communicator here; NULL: same */
     const int32_t *rank_of;      /* [size]: the other way round */
     int64_t patience_ns;         /* for ranks that touch memory in a broken world; 0: no end */
     _Atomic uint32_t generation; /* number of mendings */
     /* Zeroed memory at the beginning of a cache line, kept until the end: for the rows of a
      * channel, the same for all members; and for what this process shows to others. */
-    weft_status (*open_rows)(wefti_local_world *world, const wefti_transfer *t,
-                             wefti_local_row **out);
-    weft_status (*show)(wefti_local_world *world, size_t bytes, void **out);
+    weft_status (*open_rings)(wefti_shm_world *world, const wefti_transfer *t,
+                              wefti_shm_ring **out);
+    weft_status (*show)(wefti_shm_world *world, size_t bytes, void **out);
     /* Memory that all ranks reach, for as long as needed; NULL where all memory is such. */
-    weft_status (*take)(wefti_local_world *world, size_t bytes, void **out);
-    void (*give)(wefti_local_world *world, void *memory);
+    weft_status (*take)(wefti_shm_world *world, size_t bytes, void **out);
+    void (*give)(wefti_shm_world *world, void *memory);
     /* Bytes of a source outside of that from which on others fetch them; 0: never, as a rank cannot
        read another's memory. */
-    int64_t pull_parts;
+    int64_t single_copy_bytes;
     pthread_mutex_t lock; /* of all below, and of breaking in this process */
     wefti_arena *arena;
-    wefti_local_channel *bucket[WEFTI_LOCAL_BUCKETS];
+    wefti_shm_channel *bucket[WEFTI_SHM_BUCKETS];
 };
 
-typedef struct wefti_local_endpoint {
+typedef struct wefti_shm_endpoint {
     wefti_endpoint base;
-    wefti_local *local;
-    wefti_local_seat *seat;
-    wefti_local_plan *plan;
+    wefti_shm_rank *local;
+    wefti_shm_port *port;
+    wefti_shm_plan *plan;
     void *stage;         /* results of WEFTI_COMM_DEPTH posts, when the plan says so */
     uint32_t generation; /* of the world at the last post */
     uint32_t posted, waited;
-    wefti_local_post post[WEFTI_COMM_DEPTH];
+    wefti_shm_post post[WEFTI_COMM_DEPTH];
     void *bounce[WEFTI_COMM_DEPTH]; /* taken when first needed */
     const void **source;            /* [members]: scratch of a move */
     void **destination;
     bool *streamed;        /* [members]: destinations of an all-reduce of shares */
-    unsigned char *blocks; /* [members][WEFTI_LOCAL_BLOCK]: of sources that are pulled; or NULL */
-} wefti_local_endpoint;
+    unsigned char *blocks; /* [members][WEFTI_SHM_BLOCK]: of sources that are pulled; or NULL */
+} wefti_shm_endpoint;
 
 /* What rank `place` calls p, in this process; NULL: out of reach. */
-static inline void *wefti_local_reach(const wefti_local_world *world, int32_t place,
-                                      const void *p) {
-    const wefti_local_area *area = &world->area[place];
+static inline void *wefti_shm_reach(const wefti_shm_world *world, int32_t place, const void *p) {
+    const wefti_shm_area *area = &world->area[place];
     uintptr_t offset = (uintptr_t)p - area->begin;
     return offset < area->bytes ? (void *)(area->view + offset) : NULL;
 }
@@ -204,125 +205,124 @@ static inline void *wefti_local_reach(const wefti_local_world *world, int32_t pl
 /* --- comm/shm/bind.c --- */
 
 /* The lock, the arena and the rules of waiting; `local` [own] are the ranks of this process. */
-weft_status wefti_local_world_begin(wefti_local_world *world) WEFT_CHECKED;
-void wefti_local_world_end(wefti_local_world *world);
-void wefti_local_seat_reset(wefti_local_seat *seat);
-void *wefti_local_lines(wefti_arena *arena, size_t bytes);
-weft_status wefti_local_bind(wefti_comm *comm, const wefti_transfer *transfer,
-                             wefti_endpoint **out);
-void wefti_local_unbind(wefti_endpoint *endpoint);
+weft_status wefti_shm_world_begin(wefti_shm_world *world) WEFT_CHECKED;
+void wefti_shm_world_end(wefti_shm_world *world);
+void wefti_shm_port_reset(wefti_shm_port *port);
+void *wefti_shm_alloc_lines(wefti_arena *arena, size_t bytes);
+weft_status wefti_shm_bind(wefti_comm *comm, const wefti_transfer *transfer, wefti_endpoint **out);
+void wefti_shm_unbind(wefti_endpoint *endpoint);
 /* Room for copies of small sources. */
-weft_status wefti_local_keep_small(wefti_local_world *world, wefti_local_seat *seat) WEFT_CHECKED;
+weft_status wefti_shm_keep_small(wefti_shm_world *world, wefti_shm_port *port) WEFT_CHECKED;
 
 /* --- comm/shm/run.c --- */
 
 enum {
-    WEFTI_LOCAL_SPIN = 4000
+    WEFTI_SHM_SPIN = 4000
 }; /* pauses, some 0.1 ms: longer than a kernel's jitter, shorter
       than a scheduler's time slice */
 
-weft_status wefti_local_start(wefti_endpoint *endpoint, const void *source, void *destination);
-weft_status wefti_local_wait(wefti_endpoint *endpoint);
-weft_status wefti_local_test(wefti_endpoint *endpoint);
+weft_status wefti_shm_start(wefti_endpoint *endpoint, const void *source, void *destination);
+weft_status wefti_shm_wait(wefti_endpoint *endpoint);
+weft_status wefti_shm_test(wefti_endpoint *endpoint);
 /* Carry on with all that is under way until *finished; `what` is waited for. */
-weft_status wefti_local_wait_until(wefti_local *local, const bool *finished, const char *what);
-bool wefti_local_progress(wefti_local *local);
-bool wefti_local_moves(wefti_local *local); /* as `moves` of comm/comm.h */
+weft_status wefti_shm_wait_until(wefti_shm_rank *local, const bool *finished, const char *what);
+bool wefti_shm_progress(wefti_shm_rank *local);
+bool wefti_shm_moves(wefti_shm_rank *local); /* as `moves` of comm/comm.h */
 
 /* --- comm/shm/move.c --- */
 
-typedef enum wefti_local_outcome {
-    WEFTI_LOCAL_NOTHING, /* others are not that far, or the world is broken */
-    WEFTI_LOCAL_FURTHER, /* others can go on, and this member has to come back */
-    WEFTI_LOCAL_MOVED    /* nothing is left to do */
-} wefti_local_outcome;
+typedef enum wefti_shm_outcome {
+    WEFTI_SHM_NOTHING, /* others are not that far, or the world is broken */
+    WEFTI_SHM_FURTHER, /* others can go on, and this member has to come back */
+    WEFTI_SHM_MOVED    /* nothing is left to do */
+} wefti_shm_outcome;
 
-wefti_local_outcome wefti_local_move(wefti_local *local, wefti_local_seat *seat, uint64_t number);
+wefti_shm_outcome wefti_shm_move(wefti_shm_rank *local, wefti_shm_port *port, uint64_t number);
 /* Where the result of a post lies while others read the source that it replaces; NULL: there is no
  * such. */
-void *wefti_local_stage(const wefti_local_post *post);
+void *wefti_shm_result_stage(const wefti_shm_post *post);
 
 /* --- comm/shm/break.c --- */
 
 /* All waits fail from now on: as break_off of comm/comm.h. */
-void wefti_local_break(wefti_local *local, int failed, const char *format, ...)
+void wefti_shm_break(wefti_shm_rank *local, int failed, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-static inline bool wefti_local_broken(const wefti_local *local) {
+static inline bool wefti_shm_broken(const wefti_shm_rank *local) {
     return atomic_load(&local->world->common->broken) != 0;
 }
 /* In a broken world: returns once no other rank touches lent memory, and none will. */
-void wefti_local_calm(wefti_local *local);
+void wefti_shm_quiesce(wefti_shm_rank *local);
 /* The same, and the error of it. */
-weft_status wefti_local_fail(wefti_local *local);
+weft_status wefti_shm_fail(wefti_shm_rank *local);
 
 /* --- comm/shm/single_copy.c: memory of other processes that is not mapped here --- */
 
 /* Give a post what others can see where they do not reach its source or, in an all-reduce, its
  * destination, and cannot or should not pull. */
-weft_status wefti_local_lend(wefti_local_endpoint *endpoint, wefti_local_post *post) WEFT_CHECKED;
+weft_status wefti_shm_make_readable(wefti_shm_endpoint *endpoint,
+                                    wefti_shm_post *post) WEFT_CHECKED;
 /* `bytes` of rank `place` of the world, from its address p. False, after breaking the world: cannot
  * be read. */
-bool wefti_local_pull(wefti_local *local, int32_t place, const void *p, void *to, int64_t bytes);
+bool wefti_shm_read_peer(wefti_shm_rank *local, int32_t place, const void *p, void *to,
+                         int64_t bytes);
 /* A move some of whose sources cannot be reached, so that it has no loops. */
-bool wefti_local_pull_move(wefti_local *local, wefti_local_seat *seat, uint64_t number,
-                           const wefti_move *move, void *destination);
+bool wefti_shm_read_peer_move(wefti_shm_rank *local, wefti_shm_port *port, uint64_t number,
+                              const wefti_move *move, void *destination);
 
 /* --- comm/shm/staged_reduce.c: all-reduces of shares in such memory --- */
 
-weft_status wefti_local_give_boxes(wefti_local_endpoint *endpoint,
-                                   wefti_local_post *post) WEFT_CHECKED;
+weft_status wefti_shm_stage_reduce(wefti_shm_endpoint *endpoint, wefti_shm_post *post) WEFT_CHECKED;
 /* What is given so far, in a slot that is not posted yet. */
-void wefti_local_show_given(wefti_local_slot *slot, const wefti_local_post *post, uint64_t number);
-wefti_local_outcome wefti_local_move_boxes(wefti_local *local, wefti_local_seat *seat,
-                                           uint64_t number);
+void wefti_shm_publish_staged(wefti_shm_slot *slot, const wefti_shm_post *post, uint64_t number);
+wefti_shm_outcome wefti_shm_move_staged_reduce(wefti_shm_rank *local, wefti_shm_port *port,
+                                               uint64_t number);
 
 /* --- comm/shm/staged_gather.c: all-gathers of such memory --- */
 
 /* Whether members whose source is out of reach have boxes. */
-bool wefti_local_gives_parts(const wefti_local_world *world, const wefti_local_plan *plan);
-weft_status wefti_local_give_parts(wefti_local_endpoint *endpoint,
-                                   wefti_local_post *post) WEFT_CHECKED;
+bool wefti_shm_stages_gather(const wefti_shm_world *world, const wefti_shm_plan *plan);
+weft_status wefti_shm_stage_gather(wefti_shm_endpoint *endpoint, wefti_shm_post *post) WEFT_CHECKED;
 /* Whether a member has boxes. Its partners are there. */
-bool wefti_local_gathers(const wefti_local *local, wefti_local_seat *seat, uint64_t number);
-wefti_local_outcome wefti_local_move_gather(wefti_local *local, wefti_local_seat *seat,
-                                            uint64_t number);
+bool wefti_shm_is_staged_gather(const wefti_shm_rank *local, wefti_shm_port *port, uint64_t number);
+wefti_shm_outcome wefti_shm_move_staged_gather(wefti_shm_rank *local, wefti_shm_port *port,
+                                               uint64_t number);
 
 /* --- all of them --- */
 
 /* A word that says how many chunks of a post are done; those of later posts are greater. */
-static inline uint64_t wefti_local_mark(uint64_t number, int64_t chunks) {
-    return number << WEFTI_LOCAL_CHUNK_BITS | (uint64_t)chunks;
+static inline uint64_t wefti_shm_mark(uint64_t number, int64_t chunks) {
+    return number << WEFTI_SHM_CHUNK_BITS | (uint64_t)chunks;
 }
 /* The chunks that a word says are done. */
-static inline int64_t wefti_local_marked(uint64_t word, uint64_t number) {
-    uint64_t none = wefti_local_mark(number, 0);
+static inline int64_t wefti_shm_marked(uint64_t word, uint64_t number) {
+    uint64_t none = wefti_shm_mark(number, 0);
     return word > none ? (int64_t)(word - none) : 0;
 }
-static inline wefti_local_place *wefti_local_place_of(wefti_local_seat *seat, uint64_t number) {
-    return &seat->place[number % WEFTI_LOCAL_RING];
+static inline wefti_shm_in_flight *wefti_shm_in_flight_of(wefti_shm_port *port, uint64_t number) {
+    return &port->place[number % WEFTI_SHM_SLOTS];
 }
 /* Not in the order of numbers: a processor that sees neighbouring lines read one after the other
  * fetches the next ones too, which their owner is about to write. */
-static inline wefti_local_slot *wefti_local_slot_in(wefti_local_row *row, uint64_t number) {
-    return &row->slot[5 * number % WEFTI_LOCAL_RING];
+static inline wefti_shm_slot *wefti_shm_slot_in(wefti_shm_ring *ring, uint64_t number) {
+    return &ring->slot[5 * number % WEFTI_SHM_SLOTS];
 }
-static inline wefti_local_slot *wefti_local_slot_of(const wefti_local_channel *channel,
-                                                    int32_t member, uint64_t number) {
-    return wefti_local_slot_in(&channel->row[member], number);
+static inline wefti_shm_slot *wefti_shm_slot_of(const wefti_shm_channel *channel, int32_t member,
+                                                uint64_t number) {
+    return wefti_shm_slot_in(&channel->ring[member], number);
 }
 /* What a member has posted, here; NULL: out of reach. */
-static inline void *wefti_local_source(const wefti_local *local, wefti_local_seat *seat,
-                                       int32_t member, uint64_t number) {
-    if (member == seat->me) return (void *)(uintptr_t)wefti_local_place_of(seat, number)->source;
-    wefti_local_slot *slot = wefti_local_slot_of(seat->channel, member, number);
+static inline void *wefti_shm_source(const wefti_shm_rank *local, wefti_shm_port *port,
+                                     int32_t member, uint64_t number) {
+    if (member == port->me) return (void *)(uintptr_t)wefti_shm_in_flight_of(port, number)->source;
+    wefti_shm_slot *slot = wefti_shm_slot_of(port->channel, member, number);
     if (!slot->source) return slot->inside;
-    return wefti_local_reach(local->world, seat->channel->places[member], slot->source);
+    return wefti_shm_reach(local->world, port->channel->places[member], slot->source);
 }
-static inline void *wefti_local_destination(const wefti_local *local, wefti_local_seat *seat,
-                                            int32_t member, uint64_t number) {
-    if (member == seat->me) return wefti_local_place_of(seat, number)->destination;
-    return wefti_local_reach(local->world, seat->channel->places[member],
-                             wefti_local_slot_of(seat->channel, member, number)->destination);
+static inline void *wefti_shm_destination(const wefti_shm_rank *local, wefti_shm_port *port,
+                                          int32_t member, uint64_t number) {
+    if (member == port->me) return wefti_shm_in_flight_of(port, number)->destination;
+    return wefti_shm_reach(local->world, port->channel->places[member],
+                           wefti_shm_slot_of(port->channel, member, number)->destination);
 }
 
 #endif

@@ -8,20 +8,21 @@
 
 #include "comm/shm/shm.h"
 
-weft_status wefti_local_lend(wefti_local_endpoint *endpoint, wefti_local_post *post) {
-    const wefti_local *local = endpoint->local;
-    const wefti_local_plan *plan = endpoint->plan;
-    wefti_local_world *world = local->world;
-    if (!plan->lends || plan->bytes == 0) return WEFT_OK;
-    if (wefti_local_reach(world, local->place, post->source) &&
-        (!plan->shares || wefti_local_reach(world, local->place, post->destination)))
+weft_status wefti_shm_make_readable(wefti_shm_endpoint *endpoint, wefti_shm_post *post) {
+    const wefti_shm_rank *local = endpoint->local;
+    const wefti_shm_plan *plan = endpoint->plan;
+    wefti_shm_world *world = local->world;
+    if (!plan->exposes || plan->bytes == 0) return WEFT_OK;
+    if (wefti_shm_reach(world, local->place, post->source) &&
+        (!plan->shares || wefti_shm_reach(world, local->place, post->destination)))
         return WEFT_OK;
-    if (plan->shares) return wefti_local_give_boxes(endpoint, post);
-    if (wefti_local_gives_parts(world, plan)) return wefti_local_give_parts(endpoint, post);
-    post->pulled = world->pull_parts && plan->runs && plan->bytes >= world->pull_parts;
-    if (post->pulled) return WEFT_OK;
-    if (plan->bytes <= WEFTI_LOCAL_SMALL) {
-        WEFT_TRY(wefti_local_keep_small(world, endpoint->seat));
+    if (plan->shares) return wefti_shm_stage_reduce(endpoint, post);
+    if (wefti_shm_stages_gather(world, plan)) return wefti_shm_stage_gather(endpoint, post);
+    post->single_copy =
+        world->single_copy_bytes && plan->runs && plan->bytes >= world->single_copy_bytes;
+    if (post->single_copy) return WEFT_OK;
+    if (plan->bytes <= WEFTI_SHM_SMALL) {
+        WEFT_TRY(wefti_shm_keep_small(world, endpoint->port));
         post->copied = true;
         return WEFT_OK;
     }
@@ -32,18 +33,19 @@ weft_status wefti_local_lend(wefti_local_endpoint *endpoint, wefti_local_post *p
     return WEFT_OK;
 }
 
-static bool refuse(wefti_local *local, int32_t place, int why) {
+static bool refuse(wefti_shm_rank *local, int32_t place, int why) {
     long long process = local->world->area[place].process;
     int rank = (int)local->world->rank_of[place];
     if (why == ESRCH)
-        wefti_local_break(local, rank, "rank %d (process %lld) has ended", rank, process);
+        wefti_shm_break(local, rank, "rank %d (process %lld) has ended", rank, process);
     else
-        wefti_local_break(local, rank, "the memory of rank %d (process %lld) cannot be read: %s",
-                          rank, process, strerror(why));
+        wefti_shm_break(local, rank, "the memory of rank %d (process %lld) cannot be read: %s",
+                        rank, process, strerror(why));
     return false;
 }
 
-bool wefti_local_pull(wefti_local *local, int32_t place, const void *p, void *to, int64_t bytes) {
+bool wefti_shm_read_peer(wefti_shm_rank *local, int32_t place, const void *p, void *to,
+                         int64_t bytes) {
 #if defined(__linux__)
     while (bytes > 0) {
         struct iovec here = {to, (size_t)bytes}, there = {(void *)(uintptr_t)p, (size_t)bytes};
@@ -64,25 +66,25 @@ bool wefti_local_pull(wefti_local *local, int32_t place, const void *p, void *to
 }
 
 /* Elements [first, first + count) of the run: every source fetched or found, then reduced. */
-static bool pull_block(wefti_local *local, wefti_local_seat *seat, uint64_t number,
+static bool pull_block(wefti_shm_rank *local, wefti_shm_port *port, uint64_t number,
                        const wefti_move *move, void *destination, int64_t first, int64_t count) {
-    const wefti_local_endpoint *endpoint = wefti_local_place_of(seat, number)->post->endpoint;
+    const wefti_shm_endpoint *endpoint = wefti_shm_in_flight_of(port, number)->post->endpoint;
     int64_t bytes = (int64_t)weft_dtype_bytes(move->dtype);
     wefti_move block = *move;
     block.run = count;
     block.to.offset += first;
     for (int32_t s = 0; s < move->sources; s++) {
         int32_t member = move->members[s];
-        const char *source = wefti_local_source(local, seat, member, number);
+        const char *source = wefti_shm_source(local, port, member, number);
         int64_t offset = move->from[s].offset * bytes; /* which the move adds */
         if (source) {
             endpoint->source[s] = source + first * bytes;
             continue;
         }
-        unsigned char *here = endpoint->blocks + (int64_t)s * WEFTI_LOCAL_BLOCK;
-        const char *there = wefti_local_slot_of(seat->channel, member, number)->source;
-        if (!wefti_local_pull(local, seat->channel->places[member], there + offset + first * bytes,
-                              here, count * bytes))
+        unsigned char *here = endpoint->blocks + (int64_t)s * WEFTI_SHM_BLOCK;
+        const char *there = wefti_shm_slot_of(port->channel, member, number)->source;
+        if (!wefti_shm_read_peer(local, port->channel->places[member],
+                                 there + offset + first * bytes, here, count * bytes))
             return false;
         endpoint->source[s] = (const void *)((uintptr_t)here - (uintptr_t)offset);
     }
@@ -90,20 +92,20 @@ static bool pull_block(wefti_local *local, wefti_local_seat *seat, uint64_t numb
     return true;
 }
 
-bool wefti_local_pull_move(wefti_local *local, wefti_local_seat *seat, uint64_t number,
-                           const wefti_move *move, void *destination) {
+bool wefti_shm_read_peer_move(wefti_shm_rank *local, wefti_shm_port *port, uint64_t number,
+                              const wefti_move *move, void *destination) {
     int64_t bytes = (int64_t)weft_dtype_bytes(move->dtype);
     if (move->sources == 1) {
         int32_t member = move->members[0];
-        const char *there = wefti_local_slot_of(seat->channel, member, number)->source;
-        return wefti_local_pull(local, seat->channel->places[member],
-                                there + move->from[0].offset * bytes,
-                                (char *)destination + move->to.offset * bytes, move->run * bytes);
+        const char *there = wefti_shm_slot_of(port->channel, member, number)->source;
+        return wefti_shm_read_peer(
+            local, port->channel->places[member], there + move->from[0].offset * bytes,
+            (char *)destination + move->to.offset * bytes, move->run * bytes);
     }
-    int64_t most = WEFTI_LOCAL_BLOCK / bytes;
+    int64_t most = WEFTI_SHM_BLOCK / bytes;
     for (int64_t done = 0; done < move->run; done += most) {
         int64_t count = move->run - done < most ? move->run - done : most;
-        if (!pull_block(local, seat, number, move, destination, done, count)) return false;
+        if (!pull_block(local, port, number, move, destination, done, count)) return false;
     }
     return true;
 }

@@ -19,131 +19,133 @@ typedef struct chunk {
     size_t bytes;
 } chunk;
 
-static chunk find_chunk(const wefti_local_plan *plan, int64_t part, int64_t k) {
+static chunk find_chunk(const wefti_shm_plan *plan, int64_t part, int64_t k) {
     int64_t size = (int64_t)weft_dtype_bytes(plan->transfer.dtype), left = part - k * plan->chunk;
     int64_t count = left < 0 ? 0 : left < plan->chunk ? left : plan->chunk;
     return (chunk){k * plan->chunk * size, (size_t)(count * size)};
 }
-static size_t box_bytes(const wefti_local_plan *plan) {
+static size_t box_bytes(const wefti_shm_plan *plan) {
     enum { LINE = 64 };
     return ((size_t)plan->chunk * weft_dtype_bytes(plan->transfer.dtype) + LINE - 1) / LINE * LINE;
 }
-static void *box_of(const wefti_local_plan *plan, void *boxes, int64_t k) {
-    return (char *)boxes + (size_t)((uint64_t)k % WEFTI_LOCAL_BOXES) * box_bytes(plan);
+static void *box_of(const wefti_shm_plan *plan, void *staging, int64_t k) {
+    return (char *)staging + (size_t)((uint64_t)k % WEFTI_SHM_STAGING_BUFFERS) * box_bytes(plan);
 }
 
 /* To where the part of this, or of another, member belongs. */
-static void put(const wefti_local_post *post, int64_t first, chunk c, const void *from) {
-    const wefti_local_plan *plan = post->endpoint->plan;
+static void put(const wefti_shm_post *post, int64_t first, chunk c, const void *from) {
+    const wefti_shm_plan *plan = post->endpoint->plan;
     char *to =
         (char *)post->destination + first * (int64_t)weft_dtype_bytes(plan->transfer.dtype) + c.at;
     if (to != from && c.bytes > 0)
         wefti_copy_part(wefti_copy_best(), to, from, c.bytes, plan->gathered_streamed);
 }
 
-static void give(wefti_local_post *post) {
-    const wefti_local_plan *plan = post->endpoint->plan;
-    chunk c = find_chunk(plan, plan->count, post->given);
+static void give(wefti_shm_post *post) {
+    const wefti_shm_plan *plan = post->endpoint->plan;
+    chunk c = find_chunk(plan, plan->count, post->staged_chunks);
     const char *from = (const char *)post->source + c.at;
-    if (c.bytes > 0) memcpy(box_of(plan, post->bounce, post->given), from, c.bytes);
+    if (c.bytes > 0) memcpy(box_of(plan, post->bounce, post->staged_chunks), from, c.bytes);
     put(post, plan->first, c, from); /* while it is in the cache */
-    post->given++;
+    post->staged_chunks++;
 }
-static bool can_give(const wefti_local_post *post) {
-    return post->boxes && post->given < post->endpoint->plan->chunks &&
-           post->given - post->taken < WEFTI_LOCAL_BOXES;
+static bool can_give(const wefti_shm_post *post) {
+    return post->staging && post->staged_chunks < post->endpoint->plan->chunks &&
+           post->staged_chunks - post->taken < WEFTI_SHM_STAGING_BUFFERS;
 }
 
-weft_status wefti_local_give_parts(wefti_local_endpoint *endpoint, wefti_local_post *post) {
-    wefti_local_world *world = endpoint->local->world;
-    void **boxes = &endpoint->bounce[post - endpoint->post];
-    if (!*boxes) WEFT_TRY(world->take(world, WEFTI_LOCAL_BOXES * box_bytes(endpoint->plan), boxes));
-    post->bounce = *boxes;
-    post->boxes = true;
+weft_status wefti_shm_stage_gather(wefti_shm_endpoint *endpoint, wefti_shm_post *post) {
+    wefti_shm_world *world = endpoint->local->world;
+    void **staging = &endpoint->bounce[post - endpoint->post];
+    if (!*staging)
+        WEFT_TRY(
+            world->take(world, WEFTI_SHM_STAGING_BUFFERS * box_bytes(endpoint->plan), staging));
+    post->bounce = *staging;
+    post->staging = true;
     while (can_give(post)) give(post);
     return WEFT_OK;
 }
 
 /* Chunks that all others have taken. */
-static void see_taken(wefti_local_seat *seat, wefti_local_post *post, uint64_t number) {
-    const wefti_local_plan *plan = post->endpoint->plan;
+static void see_taken(wefti_shm_port *port, wefti_shm_post *post, uint64_t number) {
+    const wefti_shm_plan *plan = post->endpoint->plan;
     int64_t least = plan->chunks;
     for (int32_t i = 0; i < plan->partners && least > post->taken; i++) {
-        wefti_local_slot *slot =
-            wefti_local_slot_of(seat->channel, plan->partner[i].member, number);
-        int64_t taken = wefti_local_marked(atomic_load(&slot->reduced), number);
+        wefti_shm_slot *slot = wefti_shm_slot_of(port->channel, plan->partner[i].member, number);
+        int64_t taken = wefti_shm_marked(atomic_load(&slot->reduced), number);
         if (taken < least) least = taken;
     }
     post->taken = least;
 }
 
-static bool can_take(wefti_local_seat *seat, const wefti_local_post *post, uint64_t number) {
-    const wefti_local_plan *plan = post->endpoint->plan;
+static bool can_take(wefti_shm_port *port, const wefti_shm_post *post, uint64_t number) {
+    const wefti_shm_plan *plan = post->endpoint->plan;
     if (post->reduced == plan->chunks) return false;
     for (int32_t i = 0; i < plan->partners; i++) {
-        wefti_local_slot *slot =
-            wefti_local_slot_of(seat->channel, plan->partner[i].member, number);
+        wefti_shm_slot *slot = wefti_shm_slot_of(port->channel, plan->partner[i].member, number);
         if (!slot->destination &&
-            wefti_local_marked(atomic_load(&slot->given), number) <= post->reduced)
+            wefti_shm_marked(atomic_load(&slot->staged_chunks), number) <= post->reduced)
             return false;
     }
     return true;
 }
 
-static void take(const wefti_local *local, wefti_local_seat *seat, wefti_local_post *post,
+static void take(const wefti_shm_rank *local, wefti_shm_port *port, wefti_shm_post *post,
                  uint64_t number) {
-    const wefti_local_plan *plan = post->endpoint->plan;
+    const wefti_shm_plan *plan = post->endpoint->plan;
     for (int32_t i = 0; i < plan->partners; i++) {
-        const wefti_local_partner *p = &plan->partner[i];
+        const wefti_shm_partner *p = &plan->partner[i];
         chunk c = find_chunk(plan, p->count, post->reduced);
-        char *from = wefti_local_source(local, seat, p->member, number);
-        bool boxes = !wefti_local_slot_of(seat->channel, p->member, number)->destination;
-        put(post, p->first, c, boxes ? box_of(plan, from, post->reduced) : from + c.at);
+        char *from = wefti_shm_source(local, port, p->member, number);
+        bool staging = !wefti_shm_slot_of(port->channel, p->member, number)->destination;
+        put(post, p->first, c, staging ? box_of(plan, from, post->reduced) : from + c.at);
     }
-    if (!post->boxes) {
+    if (!post->staging) {
         chunk own = find_chunk(plan, plan->count, post->reduced);
         put(post, plan->first, own, (const char *)post->source + own.at);
     }
     post->reduced++;
 }
 
-wefti_local_outcome wefti_local_move_gather(wefti_local *local, wefti_local_seat *seat,
-                                            uint64_t number) {
-    wefti_local_post *post = wefti_local_place_of(seat, number)->post;
-    wefti_local_slot *own = wefti_local_slot_in(seat->row, number);
-    const wefti_local_plan *plan = post->endpoint->plan;
-    wefti_local_outcome outcome = WEFTI_LOCAL_NOTHING;
+wefti_shm_outcome wefti_shm_move_staged_gather(wefti_shm_rank *local, wefti_shm_port *port,
+                                               uint64_t number) {
+    wefti_shm_post *post = wefti_shm_in_flight_of(port, number)->post;
+    wefti_shm_slot *own = wefti_shm_slot_in(port->ring, number);
+    const wefti_shm_plan *plan = post->endpoint->plan;
+    wefti_shm_outcome outcome = WEFTI_SHM_NOTHING;
     for (bool happened = true; happened;) {
-        if (wefti_local_broken(local)) return WEFTI_LOCAL_NOTHING;
+        if (wefti_shm_broken(local)) return WEFTI_SHM_NOTHING;
         happened = false;
-        if (post->boxes && post->taken < plan->chunks) see_taken(seat, post, number);
-        if (can_give(post) && post->given - post->taken <= WEFTI_LOCAL_BOXES / 2) {
+        if (post->staging && post->taken < plan->chunks) see_taken(port, post, number);
+        if (can_give(post) && post->staged_chunks - post->taken <= WEFTI_SHM_STAGING_BUFFERS / 2) {
             while (can_give(post)) give(post);
-            wefti_bell_show(&own->given, wefti_local_mark(number, post->given), local->world->mode);
+            wefti_eventcount_store(&own->staged_chunks, wefti_shm_mark(number, post->staged_chunks),
+                                   local->world->mode);
             happened = true;
         }
-        if (can_take(seat, post, number)) {
-            while (can_take(seat, post, number)) take(local, seat, post, number);
-            wefti_bell_show(&own->reduced, wefti_local_mark(number, post->reduced),
-                            local->world->mode);
+        if (can_take(port, post, number)) {
+            while (can_take(port, post, number)) take(local, port, post, number);
+            wefti_eventcount_store(&own->reduced, wefti_shm_mark(number, post->reduced),
+                                   local->world->mode);
             happened = true;
         }
-        if (happened) outcome = WEFTI_LOCAL_FURTHER;
+        if (happened) outcome = WEFTI_SHM_FURTHER;
     }
-    bool all = post->reduced == plan->chunks && (!post->boxes || post->taken == plan->chunks);
+    bool all = post->reduced == plan->chunks && (!post->staging || post->taken == plan->chunks);
     if (all && plan->gathered_streamed) wefti_copy_order();
-    return all ? WEFTI_LOCAL_MOVED : outcome;
+    return all ? WEFTI_SHM_MOVED : outcome;
 }
 
-bool wefti_local_gives_parts(const wefti_local_world *world, const wefti_local_plan *plan) {
-    return plan->gathers && world->take && (plan->gathers_long || !world->pull_parts);
+bool wefti_shm_stages_gather(const wefti_shm_world *world, const wefti_shm_plan *plan) {
+    return plan->gathers && world->take && (plan->gathers_long || !world->single_copy_bytes);
 }
-bool wefti_local_gathers(const wefti_local *local, wefti_local_seat *seat, uint64_t number) {
-    const wefti_local_post *post = wefti_local_place_of(seat, number)->post;
-    const wefti_local_plan *plan = post->endpoint->plan;
-    if (!wefti_local_gives_parts(local->world, plan)) return false;
-    bool boxes = post->boxes;
-    for (int32_t i = 0; i < plan->partners && !boxes; i++)
-        boxes = !wefti_local_slot_of(seat->channel, plan->partner[i].member, number)->destination;
-    return boxes;
+bool wefti_shm_is_staged_gather(const wefti_shm_rank *local, wefti_shm_port *port,
+                                uint64_t number) {
+    const wefti_shm_post *post = wefti_shm_in_flight_of(port, number)->post;
+    const wefti_shm_plan *plan = post->endpoint->plan;
+    if (!wefti_shm_stages_gather(local->world, plan)) return false;
+    bool staging = post->staging;
+    for (int32_t i = 0; i < plan->partners && !staging; i++)
+        staging = !wefti_shm_slot_of(port->channel, plan->partner[i].member, number)->destination;
+    return staging;
 }

@@ -5,28 +5,28 @@
 #include "base/pool.h"
 
 typedef struct thread_rank {
-    alignas(128) wefti_local local;
+    alignas(128) wefti_shm_rank local;
 } thread_rank;
 
 typedef struct thread_world {
-    wefti_local_world base;
+    wefti_shm_world base;
     thread_rank *rank; /* [size] */
     int32_t alive;     /* communicators not destroyed yet; under the lock */
 } thread_world;
 
 static thread_world *world_of(wefti_comm *comm) {
-    return (thread_world *)((wefti_local *)comm)->world;
+    return (thread_world *)((wefti_shm_rank *)comm)->world;
 }
 
-static weft_status open_rows(wefti_local_world *world, const wefti_transfer *t,
-                             wefti_local_row **out) {
-    *out = wefti_local_lines(world->arena, (size_t)t->members * sizeof **out);
+static weft_status open_rings(wefti_shm_world *world, const wefti_transfer *t,
+                              wefti_shm_ring **out) {
+    *out = wefti_shm_alloc_lines(world->arena, (size_t)t->members * sizeof **out);
     WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for a group of %d", (int)t->members);
     return WEFT_OK;
 }
 
-static weft_status show(wefti_local_world *world, size_t bytes, void **out) {
-    *out = wefti_local_lines(world->arena, bytes);
+static weft_status show(wefti_shm_world *world, size_t bytes, void **out) {
+    *out = wefti_shm_alloc_lines(world->arena, bytes);
     WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for %zu bytes that others read", bytes);
     return WEFT_OK;
 }
@@ -38,25 +38,25 @@ static void local_destroy(wefti_comm *comm) {
     bool last = --world->alive == 0;
     pthread_mutex_unlock(&world->base.lock);
     if (!last) return;
-    wefti_local_world_end(&world->base);
+    wefti_shm_world_end(&world->base);
     wefti_free(world);
 }
 
 static void local_break(wefti_comm *comm, int failed, const char *message) {
-    wefti_local_break((wefti_local *)comm, failed, "%s", message);
+    wefti_shm_break((wefti_shm_rank *)comm, failed, "%s", message);
 }
 
-static void mend_channel(wefti_local_channel *channel) {
+static void mend_channel(wefti_shm_channel *channel) {
     for (int32_t m = 0; m < channel->members; m++) {
-        wefti_local_row *row = &channel->row[m];
-        for (int i = 0; i < WEFTI_LOCAL_RING; i++) {
-            atomic_store(&row->slot[i].posted, 0);
-            atomic_store(&row->slot[i].moved, 0);
-            atomic_store(&row->slot[i].given, 0);
-            atomic_store(&row->slot[i].reduced, 0);
+        wefti_shm_ring *ring = &channel->ring[m];
+        for (int i = 0; i < WEFTI_SHM_SLOTS; i++) {
+            atomic_store(&ring->slot[i].posted, 0);
+            atomic_store(&ring->slot[i].moved, 0);
+            atomic_store(&ring->slot[i].staged_chunks, 0);
+            atomic_store(&ring->slot[i].reduced, 0);
         }
-        atomic_store(&row->oldest, 0);
-        wefti_local_seat_reset(&channel->seat[m]);
+        atomic_store(&ring->oldest, 0);
+        wefti_shm_port_reset(&channel->port[m]);
     }
 }
 
@@ -64,8 +64,8 @@ static void local_mend(wefti_comm *comm) {
     thread_world *world = world_of(comm);
     pthread_mutex_lock(&world->base.lock);
     if (atomic_load(&world->base.common->broken)) {
-        for (int b = 0; b < WEFTI_LOCAL_BUCKETS; b++)
-            for (wefti_local_channel *c = world->base.bucket[b]; c; c = c->next) mend_channel(c);
+        for (int b = 0; b < WEFTI_SHM_BUCKETS; b++)
+            for (wefti_shm_channel *c = world->base.bucket[b]; c; c = c->next) mend_channel(c);
         for (int32_t r = 0; r < world->base.size; r++) {
             world->rank[r].local.active = NULL;
             world->rank[r].local.at_fault = false;
@@ -78,45 +78,46 @@ static void local_mend(wefti_comm *comm) {
 
 static const wefti_comm_engine engine = {
     .name = "local",
-    .bind = wefti_local_bind,
-    .post = wefti_local_start,
-    .wait = wefti_local_wait,
-    .test = wefti_local_test,
-    .unbind = wefti_local_unbind,
+    .bind = wefti_shm_bind,
+    .post = wefti_shm_start,
+    .wait = wefti_shm_wait,
+    .test = wefti_shm_test,
+    .unbind = wefti_shm_unbind,
     .break_off = local_break,
     .mend = local_mend,
     .destroy = local_destroy,
 };
 
-weft_status wefti_comm_local(int32_t size, int spin, wefti_comm **out) {
-    WEFT_REQUIRE(size >= 1 && size <= WEFTI_LOCAL_MOST, WEFT_E_ARG,
-                 "%d ranks in one process; possible are 1 to %d", (int)size, WEFTI_LOCAL_MOST);
+weft_status wefti_comm_threads(int32_t size, int spin, wefti_comm **out) {
+    WEFT_REQUIRE(size >= 1 && size <= WEFTI_SHM_MOST, WEFT_E_ARG,
+                 "%d ranks in one process; possible are 1 to %d", (int)size, WEFTI_SHM_MOST);
     thread_world *world;
     WEFT_NEW(world, thread_world);
-    wefti_local_world *base = &world->base;
+    wefti_shm_world *base = &world->base;
     base->size = world->alive = size;
-    base->spin = spin >= 0 ? spin : size > wefti_cores() ? 0 : WEFTI_LOCAL_SPIN;
-    base->mode = (wefti_bell_mode){.light = base->spin > 0 && wefti_bell_light(false)};
-    base->open_rows = open_rows;
+    base->spin = spin >= 0 ? spin : size > wefti_cores() ? 0 : WEFTI_SHM_SPIN;
+    base->mode =
+        (wefti_eventcount_mode){.light = base->spin > 0 && wefti_eventcount_can_be_light(false)};
+    base->open_rings = open_rings;
     base->show = show;
-    weft_status status = wefti_local_world_begin(base);
+    weft_status status = wefti_shm_world_begin(base);
     if (status < 0) {
         wefti_free(world);
         return status;
     }
-    base->common = wefti_local_lines(base->arena, sizeof *base->common +
-                                                      (size_t)size * sizeof *base->common->line);
+    base->common = wefti_shm_alloc_lines(
+        base->arena, sizeof *base->common + (size_t)size * sizeof *base->common->peer);
     base->area = wefti_arena_alloc(base->arena, (size_t)size * sizeof *base->area);
-    world->rank = wefti_local_lines(base->arena, (size_t)size * sizeof *world->rank);
+    world->rank = wefti_shm_alloc_lines(base->arena, (size_t)size * sizeof *world->rank);
     if (!base->common || !base->area || !world->rank) {
-        wefti_local_world_end(base);
+        wefti_shm_world_end(base);
         wefti_free(world);
         WEFT_FAIL(WEFT_E_NOMEM, "no memory for %d ranks", (int)size);
     }
     for (int32_t r = 0; r < size; r++) {
-        base->area[r] = (wefti_local_area){.bytes = UINTPTR_MAX};
-        wefti_local *local = &world->rank[r].local;
-        *local = (wefti_local){.comm = {&engine, r, size, NULL}, .world = base, .place = r};
+        base->area[r] = (wefti_shm_area){.bytes = UINTPTR_MAX};
+        wefti_shm_rank *local = &world->rank[r].local;
+        *local = (wefti_shm_rank){.comm = {&engine, r, size, NULL}, .world = base, .place = r};
         out[r] = &local->comm;
     }
     return WEFT_OK;
