@@ -43,7 +43,7 @@ static int32_t ranks = 2, hosts, rank;
 static char *host[MOST_RANKS];
 static int64_t least = 8, most = 64 << 20;
 static double seconds = 1;
-static wefti_rounds_algorithm forced = WEFTI_ROUNDS_CHOSEN;
+static wefti_commsched_algorithm forced = WEFTI_COMMSCHED_CHOSEN;
 static bool near;
 static int64_t compute_ns;
 static wefti_comm *comm, *messages;
@@ -168,7 +168,7 @@ static void compute(void) {
 static double measure(work what, int64_t bytes, const char **algorithm) {
     static double sample[SAMPLES];
     wefti_endpoint *e = bind(what, bytes), *answer = what == MESSAGE ? bind(ANSWER, 8) : NULL;
-    if (e && !near) *algorithm = wefti_rounds_algorithm_text(wefti_rounds_chosen(e));
+    if (e && !near) *algorithm = wefti_commsched_algorithm_text(wefti_p2p_chosen(e));
     int64_t until = wefti_now_ns() + (int64_t)(seconds * 1e9);
     int turns = 0;
     if (rank == 0) atomic_store(&all->samples, 0);
@@ -205,12 +205,12 @@ static void make_communicator(const char *interface) {
         need(wefti_comm_host(rank, ranks, of_rank, &exchange, &comm), "memory of the host");
         need(wefti_comm_host_roads(comm, &far, &transport), "roads");
     }
-    need(wefti_comm_rounds(&transport, &messages), "communicator");
-    wefti_rounds_force(messages, forced);
+    need(wefti_comm_p2p(&transport, &messages), "communicator");
+    wefti_p2p_force(messages, forced);
     if (near) {
-        wefti_rounds_costs costs = wefti_rounds_costs_of(&(wefti_links){0}, true);
-        wefti_rounds_set_costs(messages, &costs);
-        need(wefti_rounds_set_hosts(messages, of_rank), "hosts");
+        wefti_commsched_costs costs = wefti_commsched_costs_of(&(wefti_links){0}, true);
+        wefti_p2p_set_costs(messages, &costs);
+        need(wefti_p2p_set_hosts(messages, of_rank), "hosts");
         wefti_comm_host_far(comm, messages);
     } else {
         comm = messages;
@@ -259,9 +259,9 @@ static void read_arguments(int argc, char **argv) {
             compute_ns = atoll(argv[++i]) * 1000;
         } else if (!strcmp(argv[i], "--force") && i + 1 < argc) {
             i++;
-            for (int a = 0; a < WEFTI_ROUNDS_ALGORITHMS; a++)
-                if (!strcmp(argv[i], wefti_rounds_algorithm_text((wefti_rounds_algorithm)a)))
-                    forced = (wefti_rounds_algorithm)a;
+            for (int a = 0; a < WEFTI_COMMSCHED_ALGORITHMS; a++)
+                if (!strcmp(argv[i], wefti_commsched_algorithm_text((wefti_commsched_algorithm)a)))
+                    forced = (wefti_commsched_algorithm)a;
         } else {
             fprintf(stderr, "unknown: %s\n", argv[i]);
             exit(1);

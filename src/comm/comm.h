@@ -108,7 +108,7 @@ weft_status wefti_comm_host_roads(wefti_comm *comm, const weft_transport *far,
                                   weft_transport *out) WEFT_CHECKED;
 /* Processes that send each other messages (comm/p2p/p2p.c): any transfer in terms of point-to-point
  * messages of `transport`, whose close is called by destroy. Owned also on failure. */
-weft_status wefti_comm_rounds(const weft_transport *transport, wefti_comm **out) WEFT_CHECKED;
+weft_status wefti_comm_p2p(const weft_transport *transport, wefti_comm **out) WEFT_CHECKED;
 
 static inline weft_status wefti_comm_post(wefti_endpoint *e, const void *source,
                                           void *destination) {

@@ -15,7 +15,7 @@ static void rounds_begin(world_test *w, mesh *m, int32_t size, uint64_t seed, in
     mesh_begin(m, size, seed, most_looks, small);
     for (int32_t r = 0; r < size; r++) {
         weft_transport t = mesh_transport(m, r, any_thread);
-        assert_int_equal(wefti_comm_rounds(&t, &w->comm[r]), WEFT_OK);
+        assert_int_equal(wefti_comm_p2p(&t, &w->comm[r]), WEFT_OK);
     }
 }
 static void end_one(world_test *w, int32_t rank) {
@@ -31,11 +31,11 @@ static void rounds_end(world_test *w, mesh *m) {
 static void rounds_hosts(world_test *w, mesh *m, const int32_t *host) {
     for (int32_t r = 0; r < w->size; r++) {
         m->host[r] = host[r];
-        assert_int_equal(wefti_rounds_set_hosts(w->comm[r], host), WEFT_OK);
+        assert_int_equal(wefti_p2p_set_hosts(w->comm[r], host), WEFT_OK);
     }
 }
-static void force(world_test *w, wefti_rounds_algorithm algorithm) {
-    for (int32_t r = 0; r < w->size; r++) wefti_rounds_force(w->comm[r], algorithm);
+static void force(world_test *w, wefti_commsched_algorithm algorithm) {
+    for (int32_t r = 0; r < w->size; r++) wefti_p2p_force(w->comm[r], algorithm);
 }
 
 /* --- the same bits as between threads --- */
@@ -77,7 +77,7 @@ static void choose_form(bits_test *b, int form, int32_t members, int64_t n, numb
 static mesh compared; /* the last one */
 
 /* `host` of each rank; NULL: nobody knows. The mesh counts what hosts send each other. */
-static void compare_with_threads(bits_test *b, wefti_rounds_algorithm algorithm,
+static void compare_with_threads(bits_test *b, wefti_commsched_algorithm algorithm,
                                  const int32_t *host, numbers *r) {
     world_test w;
     int32_t members = b->c.t.members;
@@ -103,13 +103,13 @@ static void compare_with_threads(bits_test *b, wefti_rounds_algorithm algorithm,
     if (host) rounds_hosts(&w, &compared, host);
     force(&w, algorithm);
     run_all(&w, reduce_bits);
-    if (w.failures) fail_msg("%s: %s", wefti_rounds_algorithm_text(algorithm), w.message);
+    if (w.failures) fail_msg("%s: %s", wefti_commsched_algorithm_text(algorithm), w.message);
     rounds_end(&w, &compared);
     for (int32_t k = 0; k < members; k++) {
         if (memcmp(b->destination[k], by_rounds.destination[k],
                    (size_t)bytes_of(&b->c, &b->c.want[k])) != 0)
             fail_msg("%s of %d members, %s, %s, seed %llu: other bits than between threads",
-                     wefti_rounds_algorithm_text(algorithm), (int)members,
+                     wefti_commsched_algorithm_text(algorithm), (int)members,
                      wefti_transfer_kind_text(b->c.t.kind), weft_dtype_text(b->c.t.dtype),
                      (unsigned long long)r->seed);
         free(b->source[k]);

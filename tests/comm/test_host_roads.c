@@ -50,7 +50,7 @@ static weft_status no_exchange(void *context, const void *mine, size_t bytes, vo
 
 typedef struct roads_world {
     process_world p;
-    wefti_rounds_algorithm forced;
+    wefti_commsched_algorithm forced;
     bool pulls; /* as far as the kernel lets processes read each other */
     wefti_host_traffic traffic[MOST_RANKS];
 } roads_world;
@@ -84,8 +84,8 @@ static weft_status join_near(process_world *p, int32_t rank) {
     roads_world *w = (roads_world *)p;
     weft_transport transport;
     WEFT_TRY(join_one_host(w, rank, &transport));
-    WEFT_TRY(wefti_comm_rounds(&transport, &p->w.comm[rank]));
-    wefti_rounds_force(p->w.comm[rank], w->forced);
+    WEFT_TRY(wefti_comm_p2p(&transport, &p->w.comm[rank]));
+    wefti_p2p_force(p->w.comm[rank], w->forced);
     return WEFT_OK;
 }
 
@@ -102,9 +102,9 @@ static weft_status join_roads(process_world *p, int32_t rank) {
     of_host = (wefti_host *)p->w.comm[rank];
     if (!w->pulls) of_host->world.single_copy_bytes = 0;
     WEFT_TRY(wefti_comm_host_roads(p->w.comm[rank], &between, &transport));
-    WEFT_TRY(wefti_comm_rounds(&transport, &far));
-    WEFT_TRY(wefti_rounds_set_hosts(far, p->hosts));
-    wefti_rounds_force(far, w->forced);
+    WEFT_TRY(wefti_comm_p2p(&transport, &far));
+    WEFT_TRY(wefti_p2p_set_hosts(far, p->hosts));
+    wefti_p2p_force(far, w->forced);
     wefti_comm_host_far(p->w.comm[rank], far);
     return WEFT_OK;
 }
@@ -133,7 +133,7 @@ static roads_world *roads_begin(int32_t size, bool hosts, numbers *r, void *cont
     w->p.w.get = get_any;
     w->p.w.put = put_any;
     w->pulls = pick(r, 0, 2) > 0;
-    w->forced = (wefti_rounds_algorithm)pick(r, 0, WEFTI_ROUNDS_ALGORITHMS - 1);
+    w->forced = (wefti_commsched_algorithm)pick(r, 0, WEFTI_COMMSCHED_ALGORITHMS - 1);
     for (int32_t i = 0; i < size; i++) w->p.hosts[i] = hosts ? (int32_t)pick(r, 0, 2) : 0;
     return w;
 }
@@ -379,9 +379,9 @@ static void each_byte_takes_its_road(void **state) {
         if (which > 1) choose_form(b, 3, MEMBERS, N, &r);
         roads_world *w = roads_begin(MEMBERS, which < 3, &r, b);
         for (int32_t m = 0; m < MEMBERS; m++) w->p.hosts[m] = which < 3 ? m / 3 : 0;
-        w->forced = which == 0   ? WEFTI_ROUNDS_HOSTS
-                    : which == 1 ? WEFTI_ROUNDS_CHAIN
-                                 : WEFTI_ROUNDS_RING;
+        w->forced = which == 0   ? WEFTI_COMMSCHED_HOSTS
+                    : which == 1 ? WEFTI_COMMSCHED_CHAIN
+                                 : WEFTI_COMMSCHED_RING;
         w->pulls = which % 2;
         int64_t n = 4 * N, far = 2 * n, near = 8 * n;
         if (which > 1) { /* blocks go from neighbour to neighbour, two of whom are elsewhere */
@@ -391,7 +391,7 @@ static void each_byte_takes_its_road(void **state) {
         wefti_host_traffic got = compare(w, b, arrays);
         if (llabs(got.far_bytes - far) > HEADERS || llabs(got.near_bytes - near) > HEADERS)
             fail_msg("%s: %lld bytes between hosts instead of %lld; %lld inside instead of %lld",
-                     wefti_rounds_algorithm_text(w->forced), (long long)got.far_bytes,
+                     wefti_commsched_algorithm_text(w->forced), (long long)got.far_bytes,
                      (long long)far, (long long)got.near_bytes, (long long)near);
         processes_end(&w->p);
     }

@@ -33,7 +33,7 @@ static void random_scripts(void **state) {
         world_test w;
         rounds_begin(&w, &m, size, r.seed, (int)pick(&r, 0, 20), (size_t)pick(&r, 0, 1) * 4096,
                      pick(&r, 0, 1), &s);
-        force(&w, (wefti_rounds_algorithm)pick(&r, 0, WEFTI_ROUNDS_ALGORITHMS - 1));
+        force(&w, (wefti_commsched_algorithm)pick(&r, 0, WEFTI_COMMSCHED_ALGORITHMS - 1));
         run_all(&w, follow_script);
         if (w.failures) fail_msg("seed %llu, %s", (unsigned long long)s.seed, w.message);
         rounds_end(&w, &m);
@@ -79,7 +79,8 @@ static void algorithms_agree_to_the_bit(void **state) {
     uint64_t seed = first_seed() ^ 0xA16;
     print_message("seed %llu (WEFT_SEED ^ 0xA16)\n", (unsigned long long)seed);
     int number = 0;
-    for (int algorithm = 0; algorithm < WEFTI_ROUNDS_HOSTS; algorithm++) /* test_rounds_hosts.c */
+    for (int algorithm = 0; algorithm < WEFTI_COMMSCHED_HOSTS;
+         algorithm++) /* test_rounds_hosts.c */
         for (int form = 0; form < 7; form++)
             for (int size = 0; size < 4; size++, number++) {
                 numbers r = {seed + (uint64_t)number, 0};
@@ -88,33 +89,33 @@ static void algorithms_agree_to_the_bit(void **state) {
                 bits_test b = {.c = all_reduce_of(members, 1, WEFT_F32)};
                 if (pick(&r, 0, 2)) b.c.t.dtype = (weft_dtype)pick(&r, 0, WEFT_DTYPES - 1);
                 choose_form(&b, form, members, sizes[size] + pick(&r, 0, 9), &r);
-                compare_with_threads(&b, (wefti_rounds_algorithm)algorithm, NULL, &r);
+                compare_with_threads(&b, (wefti_commsched_algorithm)algorithm, NULL, &r);
             }
 }
 
 /* --- the choice --- */
 
-static wefti_rounds_algorithm chosen_for(shared_case *c, const wefti_rounds_costs *costs) {
-    wefti_rounds_plan *plan;
+static wefti_commsched_algorithm chosen_for(shared_case *c, const wefti_commsched_costs *costs) {
+    wefti_commsched *plan;
     wefti_transfer t = for_member(c, 0);
-    assert_int_equal(wefti_rounds_plan_create(&t, costs, NULL, WEFTI_ROUNDS_CHOSEN, &plan),
+    assert_int_equal(wefti_commsched_create(&t, costs, NULL, WEFTI_COMMSCHED_CHOSEN, &plan),
                      WEFT_OK);
-    wefti_rounds_algorithm algorithm = plan->algorithm;
-    wefti_rounds_plan_destroy(plan);
+    wefti_commsched_algorithm algorithm = plan->algorithm;
+    wefti_commsched_destroy(plan);
     return algorithm;
 }
 
 /* Which algorithm is chosen follows the costs, and is possible. */
 static void cost_chooses(void **state) {
     (void)state;
-    wefti_rounds_costs costs = {1e-5, 1e-6, 1e9, 0, 1e10, 1e-5, 1e9};
+    wefti_commsched_costs costs = {1e-5, 1e-6, 1e9, 0, 1e10, 1e-5, 1e9};
     shared_case c = all_reduce_of(2, 4, WEFT_F32);
-    assert_int_equal(chosen_for(&c, &costs), WEFTI_ROUNDS_DIRECT);
+    assert_int_equal(chosen_for(&c, &costs), WEFTI_COMMSCHED_DIRECT);
     c = all_reduce_of(8, 1 << 20, WEFT_F32);
-    assert_int_equal(chosen_for(&c, &costs), WEFTI_ROUNDS_SHARES);
+    assert_int_equal(chosen_for(&c, &costs), WEFTI_COMMSCHED_SHARES);
     costs.message_s = 1e-4; /* few messages */
     c = all_reduce_of(8, 4, WEFT_F32);
-    assert_int_equal(chosen_for(&c, &costs), WEFTI_ROUNDS_BRUCK);
+    assert_int_equal(chosen_for(&c, &costs), WEFTI_COMMSCHED_BRUCK);
     costs.message_s = 1e-6;
     c.t.reduction = WEFTI_REDUCE_NONE; /* one has it */
     c.t.kind = WEFTI_TRANSFER_SEND;
@@ -123,21 +124,21 @@ static void cost_chooses(void **state) {
         c.want[m].size[0] = m == 3 ? 0 : 64;
     }
     costs.message_s = 1e-4;
-    assert_int_equal(chosen_for(&c, &costs), WEFTI_ROUNDS_TREE);
+    assert_int_equal(chosen_for(&c, &costs), WEFTI_COMMSCHED_TREE);
     costs.message_s = 1e-6;
     c.have[3].size[0] = 1 << 24;
     for (int m = 0; m < 8; m++) c.want[m].size[0] = m == 3 ? 0 : 1 << 24;
-    assert_int_equal(chosen_for(&c, &costs), WEFTI_ROUNDS_CHAIN);
+    assert_int_equal(chosen_for(&c, &costs), WEFTI_COMMSCHED_CHAIN);
     costs.crowd = 1; /* those who send to one get in each other's way */
     c = all_reduce_of(8, 1 << 20, WEFT_F32);
     c.t.kind = WEFTI_TRANSFER_ALL_GATHER;
     c.t.reduction = WEFTI_REDUCE_NONE;
     for (int m = 0; m < 8; m++) c.have[m] = part_box(c.want[m].size, 1, 0, 8, m);
-    assert_int_equal(chosen_for(&c, &costs), WEFTI_ROUNDS_RING);
+    assert_int_equal(chosen_for(&c, &costs), WEFTI_COMMSCHED_RING);
     c = all_reduce_of(8, 1 << 20, WEFT_F32);
-    assert_int_equal(chosen_for(&c, &costs), WEFTI_ROUNDS_CHAIN);
+    assert_int_equal(chosen_for(&c, &costs), WEFTI_COMMSCHED_CHAIN);
     c.t.dtype = WEFT_BF16; /* sums in f32: no partial ones */
-    assert_true(chosen_for(&c, &costs) != WEFTI_ROUNDS_CHAIN);
+    assert_true(chosen_for(&c, &costs) != WEFTI_COMMSCHED_CHAIN);
 }
 
 /* --- failures --- */
@@ -263,7 +264,7 @@ static void cut_wire(world_test *w, int32_t rank) {
     (void)good(w, rank, wefti_comm_run(e, arrays[rank][0], arrays[rank][1]), "run");
     pthread_barrier_wait(&w->barrier);
     if (rank == 3) {
-        mesh *m = ((mesh_side *)((wefti_rounds_world *)w->comm[3])->transport.context)->m;
+        mesh *m = ((mesh_side *)((wefti_p2p_world *)w->comm[3])->transport.context)->m;
         pthread_mutex_lock(&m->lock);
         m->dead = 3;
         pthread_mutex_unlock(&m->lock);
@@ -301,9 +302,9 @@ static void wait_for_both(const world_test *w, wefti_endpoint *const *e, int fir
 
 /* Until it has noticed that a rank has left. */
 static void look_for_the_lost(wefti_comm *comm, int32_t rank) {
-    wefti_rounds_world *world = (wefti_rounds_world *)comm;
+    wefti_p2p_world *world = (wefti_p2p_world *)comm;
     pthread_mutex_lock(&world->lock);
-    while (!world->peer[rank].dead) (void)wefti_rounds_progress(world);
+    while (!world->peer[rank].dead) (void)wefti_p2p_progress(world);
     pthread_mutex_unlock(&world->lock);
 }
 
@@ -319,8 +320,8 @@ static void who_has_done_its_part_may_leave(void **state) {
         world_test w;
         wefti_endpoint *e[3];
         rounds_begin(&w, &m, 3, (uint64_t)variant, 0, 4096, false, NULL);
-        force(&w, WEFTI_ROUNDS_DIRECT);
-        wefti_rounds_world *root = (wefti_rounds_world *)w.comm[0];
+        force(&w, WEFTI_COMMSCHED_DIRECT);
+        wefti_p2p_world *root = (wefti_p2p_world *)w.comm[0];
         for (int r = 0; r < 3; r++) {
             e[r] = bound(&w, r, &c);
             source[r][elements - 1] = (float)(1 << r);
@@ -358,8 +359,8 @@ static void what_was_sent_before_leaving_counts(void **state) {
     world_test w;
     rounds_begin(&w, &m, 2, 1, 0, 4096, false, NULL);
     wefti_endpoint *e[2] = {bound(&w, 0, &c), bound(&w, 1, &c)}, *answer = bound(&w, 1, &back);
-    wefti_rounds_world *left = (wefti_rounds_world *)w.comm[1];
-    for (int i = 0; i < WEFTI_ROUNDS_AHEAD; i++)
+    wefti_p2p_world *left = (wefti_p2p_world *)w.comm[1];
+    for (int i = 0; i < WEFTI_P2P_AHEAD; i++)
         assert_int_equal(wefti_comm_run(answer, value, NULL), WEFT_OK);
     assert_int_equal(wefti_comm_run(e[0], value, NULL), WEFT_OK);
     w.comm[0]->engine->unbind(e[0]);
@@ -422,9 +423,9 @@ static void any_number_passes_one_that_waits(void **state) {
 
 /* Where the transport allows any thread, all goes on while nobody waits. */
 static bool is_finished(wefti_comm *comm, wefti_endpoint *e) {
-    wefti_rounds_world *world = (wefti_rounds_world *)comm;
+    wefti_p2p_world *world = (wefti_p2p_world *)comm;
     pthread_mutex_lock(&world->lock);
-    bool finished = ((wefti_rounds_endpoint *)e)->post[0].finished;
+    bool finished = ((wefti_p2p_endpoint *)e)->post[0].finished;
     pthread_mutex_unlock(&world->lock);
     return finished;
 }
@@ -538,7 +539,7 @@ static void misuse_is_refused(void **state) {
     weft_transport bad = mesh_transport(&m, 0, false);
     bad.rank = 2;
     bad.close = NULL;
-    assert_int_equal(wefti_comm_rounds(&bad, &none), WEFT_E_ARG);
+    assert_int_equal(wefti_comm_p2p(&bad, &none), WEFT_E_ARG);
     shared_case c = all_reduce_of(2, 4, WEFT_F32), wide = all_reduce_of(3, 4, WEFT_F32);
     wefti_endpoint *e = NULL;
     wefti_transfer t = for_member(&c, 1);
@@ -563,8 +564,9 @@ static void misuse_is_refused(void **state) {
 /* Every allocation of making a world and binding may fail. */
 static void no_memory(void **state) {
     (void)state;
-    static const wefti_rounds_algorithm algorithms[] = {WEFTI_ROUNDS_DIRECT, WEFTI_ROUNDS_BRUCK,
-                                                        WEFTI_ROUNDS_SHARES, WEFTI_ROUNDS_CHAIN};
+    static const wefti_commsched_algorithm algorithms[] = {
+        WEFTI_COMMSCHED_DIRECT, WEFTI_COMMSCHED_BRUCK, WEFTI_COMMSCHED_SHARES,
+        WEFTI_COMMSCHED_CHAIN};
     for (int k = 0; k < 4; k++) {
         shared_case c = all_reduce_of(3, 90000, WEFT_F32);
         int64_t n = 0;
@@ -575,13 +577,13 @@ static void no_memory(void **state) {
             mesh_begin(&m, 3, 1, 0, 0);
             weft_transport transport = mesh_transport(&m, 1, k % 2);
             wefti_fault_arm(WEFTI_FAULT_ALLOC, n, false, 0);
-            weft_status status = wefti_comm_rounds(&transport, &comm);
+            weft_status status = wefti_comm_p2p(&transport, &comm);
             if (status >= 0) {
                 wefti_transfer t = for_member(&c, 1);
-                wefti_rounds_force(comm, algorithms[k]);
+                wefti_p2p_force(comm, algorithms[k]);
                 status = comm->engine->bind(comm, &t, &e);
                 done = status >= 0;
-                if (done) assert_int_equal(wefti_rounds_chosen(e), algorithms[k]);
+                if (done) assert_int_equal(wefti_p2p_chosen(e), algorithms[k]);
                 comm->engine->unbind(e);
                 wefti_comm_destroy(comm);
             }

@@ -41,8 +41,8 @@ static void hosts_agree_to_the_bit(void **state) {
             if (pick(&r, 0, 1)) b.c.t.dtype = (weft_dtype)pick(&r, 0, WEFT_DTYPES - 1);
             choose_hosts(&r, members, pick(&r, 0, 2), host);
             choose_form(&b, form, members, sizes[k % 4] + pick(&r, 0, 9), &r);
-            compare_with_threads(&b, pick(&r, 0, 3) ? WEFTI_ROUNDS_HOSTS : WEFTI_ROUNDS_CHOSEN,
-                                 host, &r);
+            compare_with_threads(
+                &b, pick(&r, 0, 3) ? WEFTI_COMMSCHED_HOSTS : WEFTI_COMMSCHED_CHOSEN, host, &r);
         }
 }
 
@@ -62,7 +62,7 @@ static void random_scripts(void **state) {
         rounds_begin(&w, &m, size, r.seed, (int)pick(&r, 0, 20), (size_t)pick(&r, 0, 1) * 4096,
                      pick(&r, 0, 1), &s);
         rounds_hosts(&w, &m, host);
-        force(&w, WEFTI_ROUNDS_HOSTS);
+        force(&w, WEFTI_COMMSCHED_HOSTS);
         run_all(&w, follow_script);
         if (w.failures) fail_msg("seed %llu, %s", (unsigned long long)s.seed, w.message);
         rounds_end(&w, &m);
@@ -78,7 +78,7 @@ typedef struct crossing {
     int64_t out[MESH_MOST], in[MESH_MOST], all;
 } crossing;
 static crossing run_over(form f, int32_t members, const int32_t *host, weft_dtype dtype,
-                         wefti_rounds_algorithm algorithm, bits_test *b) {
+                         wefti_commsched_algorithm algorithm, bits_test *b) {
     numbers r = {77, 0};
     crossing c = {{0}, {0}, 0};
     *b = (bits_test){.c = all_reduce_of(members, 1, WEFT_F32)};
@@ -116,47 +116,47 @@ static void as_few_bytes_as_possible(void **state) {
         bits_test b;
         for (int whole = 0; whole < 2; whole++) {
             weft_dtype dtype = whole ? WEFT_I32 : WEFT_F32;
-            crossing c = run_over(ALL_REDUCE, g, host, dtype, WEFTI_ROUNDS_HOSTS, &b);
+            crossing c = run_over(ALL_REDUCE, g, host, dtype, WEFTI_COMMSCHED_HOSTS, &b);
             int64_t n = bytes_of(&b.c, &b.c.have[0]);
             assert_int_equal(c.all, 2 * n * (hosts - 1));
             for (int h = 0; h < hosts; h++) assert_true(c.in[h] <= 2 * n && c.out[h] <= 2 * n);
             if (whole) /* the load is even */
                 for (int h = 0; h < hosts; h++)
                     assert_true(c.out[h] - 2 * n * (hosts - 1) / hosts < n / 10);
-            crossing flat = run_over(ALL_REDUCE, g, host, dtype, WEFTI_ROUNDS_SHARES, &b);
+            crossing flat = run_over(ALL_REDUCE, g, host, dtype, WEFTI_COMMSCHED_SHARES, &b);
             assert_true(flat.all > c.all);
 
-            c = run_over(REDUCE_SCATTER, g, host, dtype, WEFTI_ROUNDS_HOSTS, &b);
+            c = run_over(REDUCE_SCATTER, g, host, dtype, WEFTI_COMMSCHED_HOSTS, &b);
             n = bytes_of(&b.c, &b.c.have[0]);
             /* In the order of members the last host has all results. */
             int64_t back = whole ? 0 : n - bytes_on(&b, b.c.want, host, hosts - 1);
             assert_int_equal(c.all, n * (hosts - 1) + back);
-            flat = run_over(REDUCE_SCATTER, g, host, dtype, WEFTI_ROUNDS_DIRECT, &b);
+            flat = run_over(REDUCE_SCATTER, g, host, dtype, WEFTI_COMMSCHED_DIRECT, &b);
             assert_true(flat.all > c.all);
 
-            c = run_over(REDUCE, g, host, dtype, WEFTI_ROUNDS_HOSTS, &b);
+            c = run_over(REDUCE, g, host, dtype, WEFTI_COMMSCHED_HOSTS, &b);
             n = bytes_of(&b.c, &b.c.have[0]);
             assert_true(c.all == n * (hosts - 1) || (!whole && c.all == n * hosts));
         }
-        crossing c = run_over(ALL_GATHER, g, host, WEFT_F32, WEFTI_ROUNDS_HOSTS, &b);
+        crossing c = run_over(ALL_GATHER, g, host, WEFT_F32, WEFTI_COMMSCHED_HOSTS, &b);
         int64_t n = bytes_of(&b.c, &b.c.want[0]);
         for (int h = 0; h < hosts; h++)
             assert_int_equal(c.in[h], n - bytes_on(&b, b.c.have, host, h));
-        c = run_over(BROADCAST, g, host, WEFT_F32, WEFTI_ROUNDS_HOSTS, &b);
+        c = run_over(BROADCAST, g, host, WEFT_F32, WEFTI_COMMSCHED_HOSTS, &b);
         assert_int_equal(c.all, bytes_of(&b.c, &b.c.want[0]) * (hosts - 1));
     }
 }
 
 /* --- the choice --- */
 
-static wefti_rounds_algorithm chosen_for(shared_case *c, const int32_t *host,
-                                         const wefti_rounds_costs *costs,
-                                         wefti_rounds_algorithm forced) {
-    wefti_rounds_plan *plan;
+static wefti_commsched_algorithm chosen_for(shared_case *c, const int32_t *host,
+                                            const wefti_commsched_costs *costs,
+                                            wefti_commsched_algorithm forced) {
+    wefti_commsched *plan;
     wefti_transfer t = for_member(c, 1);
-    assert_int_equal(wefti_rounds_plan_create(&t, costs, host, forced, &plan), WEFT_OK);
-    wefti_rounds_algorithm algorithm = plan->algorithm;
-    wefti_rounds_plan_destroy(plan);
+    assert_int_equal(wefti_commsched_create(&t, costs, host, forced, &plan), WEFT_OK);
+    wefti_commsched_algorithm algorithm = plan->algorithm;
+    wefti_commsched_destroy(plan);
     return algorithm;
 }
 
@@ -164,32 +164,32 @@ static void cost_chooses(void **state) {
     (void)state;
     static const int32_t blocks[] = {0, 0, 0, 0, 1, 1, 1, 1}, turns[] = {0, 1, 0, 1, 0, 1, 0, 1};
     static const int32_t one[8] = {0}, own[] = {0, 1, 2, 3, 4, 5, 6, 7};
-    wefti_rounds_costs costs = {2e-5, 1e-6, 1e9, 0, 1e10, 2e-6, 1e10}; /* hosts are far apart */
+    wefti_commsched_costs costs = {2e-5, 1e-6, 1e9, 0, 1e10, 2e-6, 1e10}; /* hosts are far apart */
     shared_case c = all_reduce_of(8, 1 << 20, WEFT_F32);
-    assert_int_equal(chosen_for(&c, blocks, &costs, WEFTI_ROUNDS_CHOSEN), WEFTI_ROUNDS_HOSTS);
+    assert_int_equal(chosen_for(&c, blocks, &costs, WEFTI_COMMSCHED_CHOSEN), WEFTI_COMMSCHED_HOSTS);
     /* No way to keep the order, or to have partial sums; nothing to gain. */
     for (int forced = 0; forced < 2; forced++) {
-        wefti_rounds_algorithm f = forced ? WEFTI_ROUNDS_HOSTS : WEFTI_ROUNDS_CHOSEN;
+        wefti_commsched_algorithm f = forced ? WEFTI_COMMSCHED_HOSTS : WEFTI_COMMSCHED_CHOSEN;
         c = all_reduce_of(8, 1 << 20, WEFT_F32);
-        assert_true(chosen_for(&c, turns, &costs, f) != WEFTI_ROUNDS_HOSTS);
-        assert_true(chosen_for(&c, one, &costs, f) != WEFTI_ROUNDS_HOSTS);
-        assert_true(chosen_for(&c, own, &costs, f) != WEFTI_ROUNDS_HOSTS);
-        assert_true(chosen_for(&c, NULL, &costs, f) != WEFTI_ROUNDS_HOSTS);
+        assert_true(chosen_for(&c, turns, &costs, f) != WEFTI_COMMSCHED_HOSTS);
+        assert_true(chosen_for(&c, one, &costs, f) != WEFTI_COMMSCHED_HOSTS);
+        assert_true(chosen_for(&c, own, &costs, f) != WEFTI_COMMSCHED_HOSTS);
+        assert_true(chosen_for(&c, NULL, &costs, f) != WEFTI_COMMSCHED_HOSTS);
         c = all_reduce_of(8, 1 << 20, WEFT_BF16);
-        assert_true(chosen_for(&c, blocks, &costs, f) != WEFTI_ROUNDS_HOSTS);
+        assert_true(chosen_for(&c, blocks, &costs, f) != WEFTI_COMMSCHED_HOSTS);
     }
     c = all_reduce_of(8, 1 << 20, WEFT_I32); /* any order */
-    assert_int_equal(chosen_for(&c, turns, &costs, WEFTI_ROUNDS_CHOSEN), WEFTI_ROUNDS_HOSTS);
+    assert_int_equal(chosen_for(&c, turns, &costs, WEFTI_COMMSCHED_CHOSEN), WEFTI_COMMSCHED_HOSTS);
     c = all_reduce_of(8, 2, WEFT_F32); /* few bytes: few steps */
-    assert_true(chosen_for(&c, blocks, &costs, WEFTI_ROUNDS_CHOSEN) != WEFTI_ROUNDS_HOSTS);
-    wefti_rounds_costs even = {2e-5, 1e-6, 1e12, 0, 1e10, 2e-5, 1e9}; /* the wire is no hurdle */
+    assert_true(chosen_for(&c, blocks, &costs, WEFTI_COMMSCHED_CHOSEN) != WEFTI_COMMSCHED_HOSTS);
+    wefti_commsched_costs even = {2e-5, 1e-6, 1e12, 0, 1e10, 2e-5, 1e9}; /* the wire is no hurdle */
     c = all_reduce_of(8, 20000, WEFT_F32);
-    assert_true(chosen_for(&c, blocks, &even, WEFTI_ROUNDS_CHOSEN) != WEFTI_ROUNDS_HOSTS);
+    assert_true(chosen_for(&c, blocks, &even, WEFTI_COMMSCHED_CHOSEN) != WEFTI_COMMSCHED_HOSTS);
     c = all_reduce_of(8, 1 << 20, WEFT_F32);
     c.t.kind = WEFTI_TRANSFER_ALL_GATHER;
     c.t.reduction = WEFTI_REDUCE_NONE;
     for (int m = 0; m < 8; m++) c.have[m] = part_box(c.want[m].size, 1, 0, 8, m);
-    assert_int_equal(chosen_for(&c, blocks, &costs, WEFTI_ROUNDS_CHOSEN), WEFTI_ROUNDS_HOSTS);
+    assert_int_equal(chosen_for(&c, blocks, &costs, WEFTI_COMMSCHED_CHOSEN), WEFTI_COMMSCHED_HOSTS);
 }
 
 /* What was measured of the same road within a host counts, and nothing else. */
@@ -201,7 +201,7 @@ static void costs_come_from_links(void **state) {
     for (int by_messages = 0; by_messages < 2; by_messages++)
         for (int shares = 0; shares < 2; shares++) {
             links.by_messages = by_messages;
-            wefti_rounds_costs c = wefti_rounds_costs_of(&links, shares);
+            wefti_commsched_costs c = wefti_commsched_costs_of(&links, shares);
             assert_true(c.bytes_per_s == 1e9);
             assert_true((c.near_bytes_per_s == 1.2e10) == (by_messages != shares));
             if (by_messages == shares) assert_true(c.near_bytes_per_s == (shares ? 8e9 : 2e9));
@@ -228,8 +228,8 @@ static void unlike_hosts_are_refused(void **state) {
     world_test w;
     rounds_begin(&w, &m, 4, 3, 2, 0, true, &b);
     rounds_hosts(&w, &m, hosts);
-    assert_int_equal(wefti_rounds_set_hosts(w.comm[3], others), WEFT_OK);
-    force(&w, WEFTI_ROUNDS_HOSTS);
+    assert_int_equal(wefti_p2p_set_hosts(w.comm[3], others), WEFT_OK);
+    force(&w, WEFTI_COMMSCHED_HOSTS);
     run_all(&w, run_one);
     if (w.failures) fail_msg("%s", w.message);
     rounds_end(&w, &m);
@@ -238,7 +238,7 @@ static void unlike_hosts_are_refused(void **state) {
 static void no_memory(void **state) {
     (void)state;
     static const int32_t host[] = {0, 0, 1, 1};
-    wefti_rounds_costs costs = wefti_rounds_default_costs();
+    wefti_commsched_costs costs = wefti_commsched_default_costs();
     for (int f = 0; f < 7; f++) {
         bits_test b = {.c = all_reduce_of(4, 1, WEFT_F32)};
         numbers r = {1, 0};
@@ -246,13 +246,13 @@ static void no_memory(void **state) {
         weft_status status = WEFT_E_NOMEM;
         int64_t n = 0;
         for (; status != WEFT_OK; n++) {
-            wefti_rounds_plan *plan = NULL;
+            wefti_commsched *plan = NULL;
             wefti_transfer t = for_member(&b.c, 1);
             wefti_fault_arm(WEFTI_FAULT_ALLOC, n, false, 0);
-            status = wefti_rounds_plan_create(&t, &costs, host, WEFTI_ROUNDS_HOSTS, &plan);
+            status = wefti_commsched_create(&t, &costs, host, WEFTI_COMMSCHED_HOSTS, &plan);
             wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
             assert_true(status == WEFT_OK || status == WEFT_E_NOMEM);
-            wefti_rounds_plan_destroy(plan);
+            wefti_commsched_destroy(plan);
         }
         assert_true(n > 4);
     }

@@ -30,12 +30,12 @@ static weft_status join_by_ucx(process_world *p, int32_t rank) {
     wefti_exchange exchange = {&seat, swap_cards};
     weft_transport transport;
     WEFT_TRY(wefti_ucx_transport(rank, p->w.size, &exchange, NULL, &transport));
-    WEFT_TRY(wefti_comm_rounds(&transport, &p->w.comm[rank]));
-    wefti_rounds_force(p->w.comm[rank], (wefti_rounds_algorithm)p->memory);
+    WEFT_TRY(wefti_comm_p2p(&transport, &p->w.comm[rank]));
+    wefti_p2p_force(p->w.comm[rank], (wefti_commsched_algorithm)p->memory);
     return WEFT_OK;
 }
 
-static process_world *ucx_begin(int32_t size, wefti_rounds_algorithm forced, void *context) {
+static process_world *ucx_begin(int32_t size, wefti_commsched_algorithm forced, void *context) {
     process_world *p = processes_begin(size, context);
     p->join = join_by_ucx;
     p->w.get = NULL;
@@ -46,7 +46,8 @@ static process_world *ucx_begin(int32_t size, wefti_rounds_algorithm forced, voi
 
 static process_world *begin_any(int32_t size, int round, numbers *r, script *script) {
     (void)round;
-    return ucx_begin(size, (wefti_rounds_algorithm)pick(r, 0, WEFTI_ROUNDS_ALGORITHMS - 1), script);
+    return ucx_begin(size, (wefti_commsched_algorithm)pick(r, 0, WEFTI_COMMSCHED_ALGORITHMS - 1),
+                     script);
 }
 static void random_scripts(void **state) {
     (void)state;
@@ -58,7 +59,7 @@ static void random_scripts(void **state) {
 static process_world *begin_with_all(int32_t size, int round, numbers *r, script *script) {
     (void)round;
     script->cases[0] = all_reduce_of(size, pick(r, 0, 1) ? 30000 : 3, WEFT_F32);
-    return ucx_begin(size, WEFTI_ROUNDS_CHOSEN, script);
+    return ucx_begin(size, WEFTI_COMMSCHED_CHOSEN, script);
 }
 static void broken_scripts(void **state) {
     (void)state;
@@ -82,7 +83,7 @@ static void who_is_killed_is_named(void **state) {
         killing *k = share(sizeof *k);
         k->c = all_reduce_of(size, round % 2 ? 60000 : 5, WEFT_F32);
         k->victim = (int32_t)pick(&r, 0, size - 1);
-        process_world *p = ucx_begin(size, WEFTI_ROUNDS_CHOSEN, k);
+        process_world *p = ucx_begin(size, WEFTI_COMMSCHED_CHOSEN, k);
         kill_and_hear(p, k, &r, " is lost");
         processes_end(p);
         munmap(k, sizeof *k);
@@ -109,7 +110,7 @@ static void a_dead_sender_is_noticed(void **state) {
     for (int round = 0; round < 2; round++) {
         killing *k = share(sizeof *k);
         k->c = send_of(0, 1, round ? 60000 : 5);
-        process_world *p = ucx_begin(2, WEFTI_ROUNDS_CHOSEN, k);
+        process_world *p = ucx_begin(2, WEFTI_COMMSCHED_CHOSEN, k);
         p->ignored = 0;
         start_processes(p, receive_for_ever);
         await_turns(p, &k->turns, 3);
@@ -130,7 +131,7 @@ static void what_does_not_match_is_named(void **state) {
     for (int variant = 0; variant < 8; variant++) { /* those in which all need each other */
         mismatch_test *test = share(sizeof *test);
         int32_t odd = prepare_mismatch(test, variant);
-        process_world *p = ucx_begin(3, WEFTI_ROUNDS_CHOSEN, test);
+        process_world *p = ucx_begin(3, WEFTI_COMMSCHED_CHOSEN, test);
         run_processes(p, meet_wrongly);
         if (p->w.failures) fail_msg("%s", p->w.message);
         assert_true(test->found >= 1);
@@ -212,7 +213,7 @@ static weft_status join_silently(process_world *p, int32_t rank) {
 static void the_process_stays_as_it_was(void **state) {
     (void)state;
     shared_case c = all_reduce_of(2, 4, WEFT_F32);
-    process_world *p = ucx_begin(2, WEFTI_ROUNDS_CHOSEN, &c);
+    process_world *p = ucx_begin(2, WEFTI_COMMSCHED_CHOSEN, &c);
     p->join = join_silently;
     run_processes(p, look_around);
     if (p->w.failures) fail_msg("%s", p->w.message);
@@ -233,7 +234,7 @@ static weft_status join_wrong_interface(process_world *p, int32_t rank) {
 }
 static void a_wrong_interface_is_named(void **state) {
     (void)state;
-    process_world *p = ucx_begin(2, WEFTI_ROUNDS_CHOSEN, NULL);
+    process_world *p = ucx_begin(2, WEFTI_COMMSCHED_CHOSEN, NULL);
     p->join = join_wrong_interface;
     run_processes(p, look_around);
     if (p->w.failures) fail_msg("%s", p->w.message);
@@ -241,7 +242,7 @@ static void a_wrong_interface_is_named(void **state) {
 }
 
 static bool there_is_ucx(void) {
-    process_world *p = ucx_begin(1, WEFTI_ROUNDS_CHOSEN, NULL);
+    process_world *p = ucx_begin(1, WEFTI_COMMSCHED_CHOSEN, NULL);
     seat_at_meeting seat = {&p->meeting, 0, 0};
     wefti_exchange exchange = {&seat, swap_cards};
     weft_transport transport;

@@ -14,7 +14,7 @@
 #include "base/thread.h"
 #include "comm/p2p/p2p.h"
 
-void wefti_rounds_break(wefti_rounds_world *w, int failed, const char *format, ...) {
+void wefti_p2p_break(wefti_p2p_world *w, int failed, const char *format, ...) {
     pthread_mutex_lock(&w->message_lock);
     if (!atomic_load(&w->broken)) {
         int n = 0;
@@ -30,8 +30,8 @@ void wefti_rounds_break(wefti_rounds_world *w, int failed, const char *format, .
     pthread_mutex_unlock(&w->message_lock);
 }
 
-weft_status wefti_rounds_fail(wefti_rounds_world *w) {
-    char message[WEFTI_ROUNDS_MESSAGE_TEXT];
+weft_status wefti_p2p_fail(wefti_p2p_world *w) {
+    char message[WEFTI_P2P_MESSAGE_TEXT];
     pthread_mutex_lock(&w->message_lock);
     memcpy(message, w->message, sizeof message);
     int failed = w->failed;
@@ -41,47 +41,47 @@ weft_status wefti_rounds_fail(wefti_rounds_world *w) {
 
 enum { TELL_NS = 500000000 }; /* on a busy machine connecting takes a while */
 
-static void give_up(wefti_rounds_world *w, wefti_rounds_post *post) {
-    const wefti_rounds_plan *plan = post->endpoint->plan;
+static void give_up(wefti_p2p_world *w, wefti_p2p_post *post) {
+    const wefti_commsched *plan = post->endpoint->plan;
     for (int32_t k = 0; k < post->open; k++) {
         int64_t i = post->open_message[k];
-        const wefti_rounds_message *m =
+        const wefti_commsched_message *m =
             i < plan->sends ? &plan->send[i] : &plan->receive[i - plan->sends];
         w->transport.cancel(w->transport.context,
                             post->request + (size_t)m->request * w->request_bytes);
     }
     for (int64_t i = 0; i < plan->receives && post->held > 0; i++) {
-        if (post->receive_state[i] != WEFTI_ROUNDS_HELD) continue;
-        wefti_rounds_give_buffer(w, post->early[i]);
+        if (post->receive_state[i] != WEFTI_P2P_HELD) continue;
+        wefti_p2p_give_buffer(w, post->early[i]);
         post->held--;
     }
     post->open = post->open_sends = post->held = 0;
 }
 
-static void tell_others(wefti_rounds_world *w) {
-    wefti_rounds_header h = {.kind = WEFTI_ROUNDS_BREAKS, .number = (uint64_t)(int64_t)w->failed};
+static void tell_others(wefti_p2p_world *w) {
+    wefti_p2p_header h = {.kind = WEFTI_P2P_ABORT, .number = (uint64_t)(int64_t)w->failed};
     h.text = (uint32_t)strlen(w->message);
     for (int32_t rank = w->known; rank >= 0; rank = w->peer[rank].next) {
         if (w->peer[rank].dead) continue;
-        if (!w->spare && wefti_rounds_reserve(w, 1) < 0) return; /* they hear it from elsewhere */
-        (void)wefti_rounds_tell(w, rank, &h, w->message, NULL);
+        if (!w->spare && wefti_p2p_reserve(w, 1) < 0) return; /* they hear it from elsewhere */
+        (void)wefti_p2p_send_header(w, rank, &h, w->message, NULL);
     }
 }
 
-void wefti_rounds_hush(wefti_rounds_world *w) {
+void wefti_p2p_abort(wefti_p2p_world *w) {
     if (w->quiet) return;
     w->quiet = true;
     tell_others(w); /* before giving up, which may cut connections */
     int64_t until = wefti_now_ns() + TELL_NS;
     while (w->outgoing && wefti_now_ns() < until)
-        if (!wefti_rounds_progress_outgoing(w)) sched_yield();
-    for (wefti_rounds_channel *channel = w->busy; channel; channel = channel->next_busy) {
-        for (wefti_rounds_post *post = channel->active; post; post = post->next) give_up(w, post);
+        if (!wefti_p2p_progress_outgoing(w)) sched_yield();
+    for (wefti_p2p_channel *channel = w->busy; channel; channel = channel->next_busy) {
+        for (wefti_p2p_post *post = channel->active; post; post = post->next) give_up(w, post);
         channel->active = channel->first = NULL;
         channel->last = &channel->first;
         channel->busy = false;
     }
-    for (wefti_rounds_buffer *b = w->outgoing; b; b = b->next) b->post = NULL;
+    for (wefti_p2p_buffer *b = w->outgoing; b; b = b->next) b->post = NULL;
     w->busy = NULL;
     w->under_way = 0;
     atomic_store(&w->receiving, 0);
@@ -96,14 +96,14 @@ enum {
     LEAST_NS = 5000       /* between looks at work that does not go on, doubled up to LOOK_NS */
 };
 
-static void nap(wefti_rounds_world *w, long ns) {
+static void nap(wefti_p2p_world *w, long ns) {
     struct timespec time = {0, ns};
     pthread_mutex_unlock(&w->lock);
     (void)nanosleep(&time, NULL);
     pthread_mutex_lock(&w->lock);
 }
 
-static void sleep_until_woken(wefti_rounds_world *w) {
+static void sleep_until_woken(wefti_p2p_world *w) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_nsec += LISTEN_NS;
@@ -116,20 +116,20 @@ static void sleep_until_woken(wefti_rounds_world *w) {
         (void)pthread_cond_timedwait(&w->wake, &w->lock, &until);
 }
 
-static bool has_work(const wefti_rounds_world *w) {
+static bool has_work(const wefti_p2p_world *w) {
     if (atomic_load(&w->broken)) return !w->quiet || w->outgoing;
     return w->under_way > 0 || w->outgoing;
 }
 
 static void *carry_on(void *argument) {
-    wefti_rounds_world *w = argument;
+    wefti_p2p_world *w = argument;
     int64_t last = wefti_now_ns();
     long pause = LEAST_NS;
     pthread_mutex_lock(&w->lock);
     while (!w->ends) {
         if (has_work(w) && atomic_load(&w->waiting) == 0) {
             last = wefti_now_ns();
-            if (wefti_rounds_progress(w)) {
+            if (wefti_p2p_progress(w)) {
                 pause = LEAST_NS;
                 pthread_mutex_unlock(&w->lock);
                 sched_yield();
@@ -143,7 +143,7 @@ static void *carry_on(void *argument) {
         } else {
             sleep_until_woken(w);
             if (w->sleeps)
-                (void)wefti_rounds_progress(w);
+                (void)wefti_p2p_progress(w);
             else
                 last = wefti_now_ns();
             w->sleeps = false;
@@ -153,13 +153,13 @@ static void *carry_on(void *argument) {
     return NULL;
 }
 
-void wefti_rounds_wake(wefti_rounds_world *w) {
+void wefti_p2p_wake(wefti_p2p_world *w) {
     if (!w->sleeps) return;
     w->sleeps = false;
     pthread_cond_signal(&w->wake);
 }
 
-weft_status wefti_rounds_start_thread(wefti_rounds_world *w) {
+weft_status wefti_p2p_start_thread(wefti_p2p_world *w) {
     if (!w->transport.any_thread) return WEFT_OK;
     int error = wefti_thread_start(&w->thread, carry_on, w);
     WEFT_REQUIRE(error == 0, WEFT_E_NOMEM, "no thread for communication: %s", strerror(error));
@@ -167,7 +167,7 @@ weft_status wefti_rounds_start_thread(wefti_rounds_world *w) {
     return WEFT_OK;
 }
 
-void wefti_rounds_stop_thread(wefti_rounds_world *w) {
+void wefti_p2p_stop_thread(wefti_p2p_world *w) {
     if (!w->has_thread) return;
     pthread_mutex_lock(&w->lock);
     w->ends = true;

@@ -12,16 +12,16 @@ enum { FLUSH_NS = 1000000000 }; /* how long destroying waits for what is still t
 /* --- channels --- */
 
 /* What came before anybody here knew of the channel. */
-static void meet_strangers(wefti_rounds_world *w, uint64_t id) {
-    wefti_rounds_buffer *list = w->strangers;
+static void meet_strangers(wefti_p2p_world *w, uint64_t id) {
+    wefti_p2p_buffer *list = w->strangers;
     w->strangers = NULL;
     while (list) {
-        wefti_rounds_buffer *buffer = list;
+        wefti_p2p_buffer *buffer = list;
         list = buffer->next;
-        wefti_rounds_header h;
+        wefti_p2p_header h;
         memcpy(&h, buffer->data, sizeof h);
         if (h.channel == id) {
-            wefti_rounds_meet(w, buffer->rank, buffer);
+            wefti_p2p_match(w, buffer->rank, buffer);
         } else {
             buffer->next = w->strangers;
             w->strangers = buffer;
@@ -29,26 +29,26 @@ static void meet_strangers(wefti_rounds_world *w, uint64_t id) {
     }
 }
 
-static weft_status open_channel(wefti_rounds_world *w, const wefti_transfer *t,
-                                wefti_rounds_channel **out) {
+static weft_status open_channel(wefti_p2p_world *w, const wefti_transfer *t,
+                                wefti_p2p_channel **out) {
     uint64_t id = wefti_transfer_channel(t);
-    *out = wefti_rounds_channel_by_id(w, id);
+    *out = wefti_p2p_channel_by_id(w, id);
     if (*out) return WEFT_OK;
     size_t members = (size_t)t->members;
-    for (int32_t m = 0; m < t->members; m++) WEFT_TRY(wefti_rounds_know(w, t->ranks[m]));
-    wefti_rounds_channel *channel = wefti_arena_alloc(w->arena, sizeof *channel);
-    wefti_rounds_seat *seat = wefti_arena_alloc(w->arena, members * sizeof *seat);
+    for (int32_t m = 0; m < t->members; m++) WEFT_TRY(wefti_p2p_listen_to(w, t->ranks[m]));
+    wefti_p2p_channel *channel = wefti_arena_alloc(w->arena, sizeof *channel);
+    wefti_p2p_credit *credit = wefti_arena_alloc(w->arena, members * sizeof *credit);
     int32_t *ranks = wefti_arena_alloc(w->arena, members * sizeof *ranks);
-    WEFT_REQUIRE(channel && seat && ranks, WEFT_E_NOMEM, "no memory for a group of %d",
+    WEFT_REQUIRE(channel && credit && ranks, WEFT_E_NOMEM, "no memory for a group of %d",
                  (int)t->members);
     memcpy(ranks, t->ranks, members * sizeof *ranks);
     channel->id = id;
     channel->members = t->members;
     channel->ranks = ranks;
-    channel->seat = seat;
+    channel->credit = credit;
     channel->last = &channel->first;
-    channel->next = w->bucket[id % WEFTI_ROUNDS_BUCKETS];
-    w->bucket[id % WEFTI_ROUNDS_BUCKETS] = channel;
+    channel->next = w->bucket[id % WEFTI_P2P_BUCKETS];
+    w->bucket[id % WEFTI_P2P_BUCKETS] = channel;
     meet_strangers(w, id);
     *out = channel;
     return WEFT_OK;
@@ -61,8 +61,8 @@ static size_t rounded(size_t bytes) {
 }
 
 /* The lists of a post, in one block of memory. */
-static weft_status make_posts(wefti_rounds_endpoint *endpoint) {
-    const wefti_rounds_plan *plan = endpoint->plan;
+static weft_status make_posts(wefti_p2p_endpoint *endpoint) {
+    const wefti_commsched *plan = endpoint->plan;
     size_t states = rounded((size_t)(plan->sends + plan->receives));
     size_t early = rounded((size_t)plan->receives * sizeof(void *));
     size_t open = rounded((size_t)plan->requests * sizeof(int64_t));
@@ -74,11 +74,11 @@ static weft_status make_posts(wefti_rounds_endpoint *endpoint) {
     unsigned char *at = endpoint->memory;
     at += 64 - (uintptr_t)at % 64;
     for (int i = 0; i < WEFTI_COMM_DEPTH; i++, at += all) {
-        wefti_rounds_post *post = &endpoint->post[i];
+        wefti_p2p_post *post = &endpoint->post[i];
         post->endpoint = endpoint;
         post->request = at;
         post->open_message = (int64_t *)(void *)(at + requests);
-        post->early = (wefti_rounds_buffer **)(void *)(at + requests + open);
+        post->early = (wefti_p2p_buffer **)(void *)(at + requests + open);
         post->send_state = at + requests + open + early;
         post->receive_state = post->send_state + plan->sends;
         post->stage = at + requests + open + early + states;
@@ -86,8 +86,8 @@ static weft_status make_posts(wefti_rounds_endpoint *endpoint) {
     return WEFT_OK;
 }
 
-static void release(wefti_rounds_endpoint *endpoint) {
-    wefti_rounds_plan_destroy(endpoint->plan);
+static void release(wefti_p2p_endpoint *endpoint) {
+    wefti_commsched_destroy(endpoint->plan);
     wefti_free(endpoint->memory);
     wefti_free(endpoint);
 }
@@ -103,23 +103,23 @@ static weft_status check(const wefti_comm *comm, const wefti_transfer *t) {
     return WEFT_OK;
 }
 
-static weft_status fill(wefti_rounds_endpoint *endpoint, const wefti_transfer *t) {
-    wefti_rounds_world *w = endpoint->world;
-    WEFT_TRY(wefti_rounds_plan_create(t, &w->costs, w->host, w->forced, &endpoint->plan));
+static weft_status fill(wefti_p2p_endpoint *endpoint, const wefti_transfer *t) {
+    wefti_p2p_world *w = endpoint->world;
+    WEFT_TRY(wefti_commsched_create(t, &w->costs, w->host, w->forced, &endpoint->plan));
     WEFT_TRY(make_posts(endpoint));
     pthread_mutex_lock(&w->lock);
-    weft_status status = wefti_rounds_reserve(w, 2 + endpoint->plan->sends);
+    weft_status status = wefti_p2p_reserve(w, 2 + endpoint->plan->sends);
     if (status >= 0) status = open_channel(w, t, &endpoint->channel);
     pthread_mutex_unlock(&w->lock);
     return status;
 }
 
-static weft_status rounds_bind(wefti_comm *comm, const wefti_transfer *t, wefti_endpoint **out) {
+static weft_status p2p_bind(wefti_comm *comm, const wefti_transfer *t, wefti_endpoint **out) {
     WEFT_TRY(check(comm, t));
-    wefti_rounds_endpoint *endpoint;
-    WEFT_NEW(endpoint, wefti_rounds_endpoint);
+    wefti_p2p_endpoint *endpoint;
+    WEFT_NEW(endpoint, wefti_p2p_endpoint);
     endpoint->base.engine = comm->engine;
-    endpoint->world = (wefti_rounds_world *)comm;
+    endpoint->world = (wefti_p2p_world *)comm;
     weft_status status = fill(endpoint, t);
     if (status < 0) {
         release(endpoint);
@@ -130,73 +130,72 @@ static weft_status rounds_bind(wefti_comm *comm, const wefti_transfer *t, wefti_
 }
 
 /* Partners would wait for ever for a post that is given up. */
-static void rounds_unbind(wefti_endpoint *base) {
+static void p2p_unbind(wefti_endpoint *base) {
     if (!base) return;
-    wefti_rounds_endpoint *endpoint = (wefti_rounds_endpoint *)base;
-    wefti_rounds_world *w = endpoint->world;
+    wefti_p2p_endpoint *endpoint = (wefti_p2p_endpoint *)base;
+    wefti_p2p_world *w = endpoint->world;
     pthread_mutex_lock(&w->lock);
     bool under_way = false;
     for (uint32_t i = endpoint->waited; i != endpoint->posted; i++)
         under_way |= !endpoint->post[i % WEFTI_COMM_DEPTH].finished;
     if (under_way && !atomic_load(&w->broken))
-        wefti_rounds_break(w, WEFT_RANK_OWN, "%s was given up while under way",
-                           endpoint->plan->text);
-    if (atomic_load(&w->broken)) wefti_rounds_hush(w);
+        wefti_p2p_break(w, WEFT_RANK_OWN, "%s was given up while under way", endpoint->plan->text);
+    if (atomic_load(&w->broken)) wefti_p2p_abort(w);
     pthread_mutex_unlock(&w->lock);
     release(endpoint);
 }
 
 /* --- worlds --- */
 
-static void rounds_break_off(wefti_comm *comm, int failed, const char *message) {
-    wefti_rounds_world *w = (wefti_rounds_world *)comm;
-    wefti_rounds_break(w, failed, "%s", message);
+static void p2p_break_off(wefti_comm *comm, int failed, const char *message) {
+    wefti_p2p_world *w = (wefti_p2p_world *)comm;
+    wefti_p2p_break(w, failed, "%s", message);
     if (!w->transport.any_thread) return;
     pthread_mutex_lock(&w->lock);
-    wefti_rounds_hush(w);
-    wefti_rounds_wake(w);
+    wefti_p2p_abort(w);
+    wefti_p2p_wake(w);
     pthread_mutex_unlock(&w->lock);
 }
 
 /* How much of a long message has come no transport tells. */
-static bool rounds_moves(wefti_comm *comm) {
-    wefti_rounds_world *w = (wefti_rounds_world *)comm;
+static bool p2p_moves(wefti_comm *comm) {
+    wefti_p2p_world *w = (wefti_p2p_world *)comm;
     uint64_t further = atomic_load_explicit(&w->further, memory_order_relaxed);
     bool moves = further != w->further_seen || atomic_load(&w->receiving) > 0;
     w->further_seen = further;
     return moves;
 }
 
-static void free_list(wefti_rounds_buffer *list) {
+static void free_list(wefti_p2p_buffer *list) {
     while (list) {
-        wefti_rounds_buffer *next = list->next;
+        wefti_p2p_buffer *next = list->next;
         wefti_free(list);
         list = next;
     }
 }
 
-static void free_buffers(wefti_rounds_world *w) {
-    for (wefti_rounds_buffer *b = w->outgoing; b; b = b->next)
+static void free_buffers(wefti_p2p_world *w) {
+    for (wefti_p2p_buffer *b = w->outgoing; b; b = b->next)
         w->transport.cancel(w->transport.context, b->request);
     for (int32_t rank = w->known; rank >= 0; rank = w->peer[rank].next) {
-        wefti_rounds_buffer *incoming = w->peer[rank].incoming;
+        wefti_p2p_buffer *incoming = w->peer[rank].incoming;
         if (incoming) w->transport.cancel(w->transport.context, incoming->request);
         wefti_free(incoming);
     }
-    for (int b = 0; b < WEFTI_ROUNDS_BUCKETS; b++)
-        for (wefti_rounds_channel *c = w->bucket[b]; c; c = c->next) free_list(c->early);
+    for (int b = 0; b < WEFTI_P2P_BUCKETS; b++)
+        for (wefti_p2p_channel *c = w->bucket[b]; c; c = c->next) free_list(c->early);
     free_list(w->outgoing);
     free_list(w->strangers);
     free_list(w->spare);
 }
 
-static void rounds_destroy(wefti_comm *comm) {
-    wefti_rounds_world *w = (wefti_rounds_world *)comm;
+static void p2p_destroy(wefti_comm *comm) {
+    wefti_p2p_world *w = (wefti_p2p_world *)comm;
     if (!w) return;
-    wefti_rounds_stop_thread(w);
-    if (atomic_load(&w->broken)) wefti_rounds_hush(w);
+    wefti_p2p_stop_thread(w);
+    if (atomic_load(&w->broken)) wefti_p2p_abort(w);
     int64_t until = wefti_now_ns() + FLUSH_NS;
-    while (w->outgoing && wefti_now_ns() < until) (void)wefti_rounds_progress_outgoing(w);
+    while (w->outgoing && wefti_now_ns() < until) (void)wefti_p2p_progress_outgoing(w);
     free_buffers(w);
     if (w->transport.close) w->transport.close(w->transport.context);
     pthread_cond_destroy(&w->wake);
@@ -209,19 +208,19 @@ static void rounds_destroy(wefti_comm *comm) {
 
 static const wefti_comm_engine engine = {
     .name = "rounds",
-    .bind = rounds_bind,
-    .post = wefti_rounds_post_one,
-    .wait = wefti_rounds_wait,
-    .test = wefti_rounds_test,
-    .attend = wefti_rounds_attend,
-    .idle = wefti_rounds_linger,
-    .unbind = rounds_unbind,
-    .break_off = rounds_break_off,
-    .moves = rounds_moves,
-    .destroy = rounds_destroy,
+    .bind = p2p_bind,
+    .post = wefti_p2p_post_one,
+    .wait = wefti_p2p_wait,
+    .test = wefti_p2p_test,
+    .attend = wefti_p2p_attend,
+    .idle = wefti_p2p_idle,
+    .unbind = p2p_unbind,
+    .break_off = p2p_break_off,
+    .moves = p2p_moves,
+    .destroy = p2p_destroy,
 };
 
-static weft_status make_locks(wefti_rounds_world *w) {
+static weft_status make_locks(wefti_p2p_world *w) {
     bool lock = pthread_mutex_init(&w->lock, NULL) == 0;
     bool message = lock && pthread_mutex_init(&w->message_lock, NULL) == 0;
     pthread_condattr_t monotonic;
@@ -236,17 +235,17 @@ static weft_status make_locks(wefti_rounds_world *w) {
     WEFT_FAIL(WEFT_E_NOMEM, "no locks for a world of messages");
 }
 
-static weft_status create(const weft_transport *transport, wefti_rounds_world **out) {
-    wefti_rounds_world *w;
+static weft_status create(const weft_transport *transport, wefti_p2p_world **out) {
+    wefti_p2p_world *w;
     WEFT_REQUIRE(transport->size >= 1 && transport->rank >= 0 && transport->rank < transport->size,
                  WEFT_E_ARG, "a transport for rank %d of %d", transport->rank, transport->size);
-    WEFT_NEW(w, wefti_rounds_world);
+    WEFT_NEW(w, wefti_p2p_world);
     w->engine = engine;
     if (transport->name) w->engine.name = transport->name;
     w->comm = (wefti_comm){&w->engine, transport->rank, transport->size, NULL};
     w->transport = *transport;
     w->request_bytes = (transport->request_bytes + 15) / 16 * 16;
-    w->costs = wefti_rounds_default_costs();
+    w->costs = wefti_commsched_default_costs();
     w->known = -1;
     w->peer = wefti_calloc((size_t)transport->size, sizeof *w->peer);
     weft_status status = w->peer
@@ -263,36 +262,36 @@ static weft_status create(const weft_transport *transport, wefti_rounds_world **
     return WEFT_OK;
 }
 
-weft_status wefti_comm_rounds(const weft_transport *transport, wefti_comm **out) {
-    wefti_rounds_world *w = NULL;
+weft_status wefti_comm_p2p(const weft_transport *transport, wefti_comm **out) {
+    wefti_p2p_world *w = NULL;
     weft_status status = create(transport, &w);
     if (status < 0) {
         if (transport->close) transport->close(transport->context);
         return status;
     }
-    status = wefti_rounds_start_thread(w);
+    status = wefti_p2p_start_thread(w);
     if (status < 0) {
-        rounds_destroy(&w->comm);
+        p2p_destroy(&w->comm);
         return status;
     }
     *out = &w->comm;
     return WEFT_OK;
 }
 
-void wefti_rounds_set_costs(wefti_comm *comm, const wefti_rounds_costs *costs) {
-    ((wefti_rounds_world *)comm)->costs = *costs;
+void wefti_p2p_set_costs(wefti_comm *comm, const wefti_commsched_costs *costs) {
+    ((wefti_p2p_world *)comm)->costs = *costs;
 }
-weft_status wefti_rounds_set_hosts(wefti_comm *comm, const int32_t *host) {
-    wefti_rounds_world *w = (wefti_rounds_world *)comm;
+weft_status wefti_p2p_set_hosts(wefti_comm *comm, const int32_t *host) {
+    wefti_p2p_world *w = (wefti_p2p_world *)comm;
     size_t bytes = (size_t)comm->size * sizeof *host;
     int32_t *copy = wefti_arena_alloc(w->arena, bytes);
     WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for the hosts of %d ranks", (int)comm->size);
     w->host = memcpy(copy, host, bytes);
     return WEFT_OK;
 }
-void wefti_rounds_force(wefti_comm *comm, wefti_rounds_algorithm algorithm) {
-    ((wefti_rounds_world *)comm)->forced = algorithm;
+void wefti_p2p_force(wefti_comm *comm, wefti_commsched_algorithm algorithm) {
+    ((wefti_p2p_world *)comm)->forced = algorithm;
 }
-wefti_rounds_algorithm wefti_rounds_chosen(const wefti_endpoint *endpoint) {
-    return ((const wefti_rounds_endpoint *)endpoint)->plan->algorithm;
+wefti_commsched_algorithm wefti_p2p_chosen(const wefti_endpoint *endpoint) {
+    return ((const wefti_p2p_endpoint *)endpoint)->plan->algorithm;
 }

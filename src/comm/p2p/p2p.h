@@ -9,10 +9,10 @@
  *
  * A channel belongs to a tag and a group. Post number n of a member meets the posts number n of the
  * others. Headers that come before their post is there wait; how many can is bounded by credit: a
- * member may have sent for at most WEFTI_ROUNDS_AHEAD posts more to another one than that one has
+ * member may have sent for at most WEFTI_P2P_AHEAD posts more to another one than that one has
  * finished. */
-#ifndef WEFTI_ROUNDS_H
-#define WEFTI_ROUNDS_H
+#ifndef WEFTI_P2P_H
+#define WEFTI_P2P_H
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -22,23 +22,23 @@
 #include "weft/transport.h"
 
 enum {
-    WEFTI_ROUNDS_AHEAD = 8,
-    WEFTI_ROUNDS_RECENT = 16, /* finished posts of a channel that are remembered */
-    WEFTI_ROUNDS_TEXT = 96,
-    WEFTI_ROUNDS_MESSAGE_TEXT = 1024,
-    WEFTI_ROUNDS_BUCKETS = 256,
-    WEFTI_ROUNDS_RESERVE = 256 /* buffers that are kept for sending, at most */
+    WEFTI_P2P_AHEAD = 8,
+    WEFTI_P2P_RECENT = 16, /* finished posts of a channel that are remembered */
+    WEFTI_P2P_TEXT = 96,
+    WEFTI_P2P_MESSAGE_TEXT = 1024,
+    WEFTI_P2P_BUCKETS = 256,
+    WEFTI_P2P_RESERVE = 256 /* buffers that are kept for sending, at most */
 };
 
-typedef enum wefti_rounds_kind {
-    WEFTI_ROUNDS_WITH_DATA = 0x77660001, /* the data, if any, is behind the text */
-    WEFTI_ROUNDS_DATA_FOLLOWS,
-    WEFTI_ROUNDS_ASKS,   /* a member waits for another's post and has nothing to send itself */
-    WEFTI_ROUNDS_CREDIT, /* for `consumed` alone */
-    WEFTI_ROUNDS_BREAKS  /* the text says why */
-} wefti_rounds_kind;
+typedef enum wefti_p2p_kind {
+    WEFTI_P2P_WITH_DATA = 0x77660001, /* the data, if any, is behind the text */
+    WEFTI_P2P_DATA_FOLLOWS,
+    WEFTI_P2P_QUERY,  /* a member waits for another's post and has nothing to send itself */
+    WEFTI_P2P_CREDIT, /* for `consumed` alone */
+    WEFTI_P2P_ABORT   /* the text says why */
+} wefti_p2p_kind;
 
-typedef struct wefti_rounds_header {
+typedef struct wefti_p2p_header {
     uint32_t kind;
     uint32_t text;            /* bytes of it, behind the header */
     uint64_t channel, number; /* of the post in it; of BREAKS, the number is who is to blame */
@@ -47,73 +47,71 @@ typedef struct wefti_rounds_header {
     uint32_t message;         /* its number in the plan */
     uint32_t tag;             /* of the data that follows */
     uint64_t consumed;        /* posts of the channel that took something from the receiver */
-} wefti_rounds_header;
+} wefti_p2p_header;
 
-enum {
-    WEFTI_ROUNDS_ROOM = sizeof(wefti_rounds_header) + WEFTI_ROUNDS_MESSAGE_TEXT + WEFTI_ROUNDS_SMALL
-};
+enum { WEFTI_P2P_ROOM = sizeof(wefti_p2p_header) + WEFTI_P2P_MESSAGE_TEXT + WEFTI_COMMSCHED_SMALL };
 
-typedef struct wefti_rounds_post wefti_rounds_post;
+typedef struct wefti_p2p_post wefti_p2p_post;
 
 /* A message of a stream, and its request. */
-typedef struct wefti_rounds_buffer {
-    struct wefti_rounds_buffer *next;
-    wefti_rounds_post *post; /* that counts it as unsent; NULL: none does */
-    int32_t rank;            /* the other side */
+typedef struct wefti_p2p_buffer {
+    struct wefti_p2p_buffer *next;
+    wefti_p2p_post *post; /* that counts it as unsent; NULL: none does */
+    int32_t rank;         /* the other side */
     size_t bytes;
     unsigned char *request;
-    unsigned char data[WEFTI_ROUNDS_ROOM];
-} wefti_rounds_buffer;
+    unsigned char data[WEFTI_P2P_ROOM];
+} wefti_p2p_buffer;
 
-typedef struct wefti_rounds_peer {
+typedef struct wefti_p2p_peer {
     int32_t next;     /* rank of the next one that is known; -1: none */
     bool known, dead; /* its stream is listened to; it has failed */
     int32_t partner;  /* posts under way that it has a part in */
     uint32_t tag;     /* of the last data sent to it */
-    wefti_rounds_buffer *incoming;
-} wefti_rounds_peer;
+    wefti_p2p_buffer *incoming;
+} wefti_p2p_peer;
 
 /* What one member has of another in a channel: posts, for which it has ... */
-typedef struct wefti_rounds_seat {
+typedef struct wefti_p2p_credit {
     uint64_t sent, acknowledged; /* sent to it, and heard that it has consumed */
-    uint64_t consumed, told;     /* taken from it, and told it so */
-} wefti_rounds_seat;
+    uint64_t consumed, reported; /* taken from it, and told it so */
+} wefti_p2p_credit;
 
-typedef struct wefti_rounds_recent {
+typedef struct wefti_p2p_recent {
     uint64_t hash, call;
-    char text[WEFTI_ROUNDS_TEXT];
-} wefti_rounds_recent;
+    char text[WEFTI_P2P_TEXT];
+} wefti_p2p_recent;
 
 /* Of a message of a post. */
-typedef enum wefti_rounds_state {
-    WEFTI_ROUNDS_NOTHING,
-    WEFTI_ROUNDS_HELD, /* is there, and waits for a gate */
-    WEFTI_ROUNDS_OPEN, /* its data is under way */
-    WEFTI_ROUNDS_DONE
-} wefti_rounds_state;
+typedef enum wefti_p2p_state {
+    WEFTI_P2P_NOTHING,
+    WEFTI_P2P_HELD, /* is there, and waits for a gate */
+    WEFTI_P2P_OPEN, /* its data is under way */
+    WEFTI_P2P_DONE
+} wefti_p2p_state;
 
-typedef struct wefti_rounds_channel {
-    struct wefti_rounds_channel *next;      /* in its bucket */
-    struct wefti_rounds_channel *next_busy; /* among those with posts */
+typedef struct wefti_p2p_channel {
+    struct wefti_p2p_channel *next;      /* in its bucket */
+    struct wefti_p2p_channel *next_busy; /* among those with posts */
     bool busy;
     uint64_t id;
     int32_t members;
     int32_t *ranks;
-    wefti_rounds_seat *seat;                         /* [members] */
-    uint64_t posted, begun;                          /* posts so far */
-    uint64_t hash;                                   /* of all plans that have begun */
-    wefti_rounds_post *first, **last;                /* posted, not begun */
-    wefti_rounds_post *active;                       /* begun, not finished, oldest first */
-    wefti_rounds_buffer *early;                      /* messages of posts not begun */
-    wefti_rounds_recent recent[WEFTI_ROUNDS_RECENT]; /* of begun posts, by number */
-} wefti_rounds_channel;
+    wefti_p2p_credit *credit;                  /* [members] */
+    uint64_t posted, begun;                    /* posts so far */
+    uint64_t hash;                             /* of all plans that have begun */
+    wefti_p2p_post *first, **last;             /* posted, not begun */
+    wefti_p2p_post *active;                    /* begun, not finished, oldest first */
+    wefti_p2p_buffer *early;                   /* messages of posts not begun */
+    wefti_p2p_recent recent[WEFTI_P2P_RECENT]; /* of begun posts, by number */
+} wefti_p2p_channel;
 
-typedef struct wefti_rounds_world wefti_rounds_world;
-typedef struct wefti_rounds_endpoint wefti_rounds_endpoint;
+typedef struct wefti_p2p_world wefti_p2p_world;
+typedef struct wefti_p2p_endpoint wefti_p2p_endpoint;
 
-struct wefti_rounds_post {
-    wefti_rounds_post *next;
-    wefti_rounds_endpoint *endpoint;
+struct wefti_p2p_post {
+    wefti_p2p_post *next;
+    wefti_p2p_endpoint *endpoint;
     const void *source;
     void *destination;
     uint64_t number, hash; /* hash: of all up to this; once it has begun */
@@ -126,39 +124,39 @@ struct wefti_rounds_post {
     int32_t unsent;                /* copied, but the transport is not done with them */
     unsigned char *stage;
     unsigned char *send_state, *receive_state; /* [sends], [receives] */
-    wefti_rounds_buffer **early;               /* [receives]: messages that wait for a gate */
+    wefti_p2p_buffer **early;                  /* [receives]: messages that wait for a gate */
     int64_t *open_message;                     /* [requests]: sends, and behind them receives */
     unsigned char *request;                    /* [requests] of the transport's size */
 };
 
-struct wefti_rounds_endpoint {
+struct wefti_p2p_endpoint {
     wefti_endpoint base;
-    wefti_rounds_world *world;
-    wefti_rounds_channel *channel;
-    wefti_rounds_plan *plan;
-    wefti_rounds_post post[WEFTI_COMM_DEPTH];
+    wefti_p2p_world *world;
+    wefti_p2p_channel *channel;
+    wefti_commsched *plan;
+    wefti_p2p_post post[WEFTI_COMM_DEPTH];
     uint32_t posted, waited;
     void *memory; /* of the posts' lists and stages */
 };
 
-struct wefti_rounds_world {
+struct wefti_p2p_world {
     wefti_comm comm;
     wefti_comm_engine engine; /* with the transport's name */
     weft_transport transport;
     size_t request_bytes; /* rounded up */
-    wefti_rounds_costs costs;
-    wefti_rounds_algorithm forced;
-    const int32_t *host;     /* [size] of each rank; NULL: not known */
-    pthread_mutex_t lock;    /* of the transport and of all below */
-    wefti_arena *arena;      /* channels */
-    wefti_rounds_peer *peer; /* [size] */
-    int32_t known, turn;     /* the first peer that is listened to; for those seldom looked at */
-    wefti_rounds_channel *bucket[WEFTI_ROUNDS_BUCKETS];
-    wefti_rounds_channel *busy;
-    wefti_rounds_buffer *strangers; /* messages of channels that are not bound yet */
-    wefti_rounds_buffer *spare;     /* for sending and receiving */
-    int64_t spares, reserved;       /* in it; kept there beyond what receives need */
-    wefti_rounds_buffer *outgoing;
+    wefti_commsched_costs costs;
+    wefti_commsched_algorithm forced;
+    const int32_t *host;  /* [size] of each rank; NULL: not known */
+    pthread_mutex_t lock; /* of the transport and of all below */
+    wefti_arena *arena;   /* channels */
+    wefti_p2p_peer *peer; /* [size] */
+    int32_t known, turn;  /* the first peer that is listened to; for those seldom looked at */
+    wefti_p2p_channel *bucket[WEFTI_P2P_BUCKETS];
+    wefti_p2p_channel *busy;
+    wefti_p2p_buffer *strangers; /* messages of channels that are not bound yet */
+    wefti_p2p_buffer *spare;     /* for sending and receiving */
+    int64_t spares, reserved;    /* in it; kept there beyond what receives need */
+    wefti_p2p_buffer *outgoing;
     int64_t under_way;         /* posts */
     _Atomic uint64_t further;  /* how often something under way has gone on, */
     uint64_t further_seen;     /* when somebody last looked */
@@ -166,14 +164,14 @@ struct wefti_rounds_world {
     bool owes;                 /* credits that there was no buffer for */
     int64_t losing_ns;         /* since when a rank is lost that is needed; 0: none is */
     int32_t lost;              /* that rank, */
-    char loss[WEFTI_ROUNDS_MESSAGE_TEXT / 2]; /* and why */
-    bool at_fault;                            /* it was this rank that found a mismatch */
-    bool quiet;                               /* broken, and nothing is under way any more */
+    char loss[WEFTI_P2P_MESSAGE_TEXT / 2]; /* and why */
+    bool at_fault;                         /* it was this rank that found a mismatch */
+    bool quiet;                            /* broken, and nothing is under way any more */
     /* Breaking, from any thread. */
     pthread_mutex_t message_lock;
     _Atomic int broken;
     int32_t failed; /* who is to blame */
-    char message[WEFTI_ROUNDS_MESSAGE_TEXT];
+    char message[WEFTI_P2P_MESSAGE_TEXT];
     /* The thread that carries on while nobody waits; only for transports that allow it. */
     bool has_thread, sleeps, ends;
     _Atomic int waiting;
@@ -181,70 +179,68 @@ struct wefti_rounds_world {
     pthread_cond_t wake;
 };
 
-static inline void *wefti_rounds_pointer(const wefti_rounds_post *post, wefti_rounds_place place) {
-    char *base = place.array == WEFTI_ROUNDS_STAGE    ? (char *)post->stage
-                 : place.array == WEFTI_ROUNDS_SOURCE ? (char *)(uintptr_t)post->source
-                                                      : (char *)post->destination;
+static inline void *wefti_p2p_pointer(const wefti_p2p_post *post, wefti_commsched_place place) {
+    char *base = place.array == WEFTI_COMMSCHED_STAGE    ? (char *)post->stage
+                 : place.array == WEFTI_COMMSCHED_SOURCE ? (char *)(uintptr_t)post->source
+                                                         : (char *)post->destination;
     return base + place.offset;
 }
 
 /* All below with the lock held, from a thread that may use the transport. */
 
 /* rounds_wire.c: streams. */
-weft_status wefti_rounds_know(wefti_rounds_world *w, int32_t rank) WEFT_CHECKED; /* listens to it */
-wefti_rounds_buffer *wefti_rounds_take_buffer(wefti_rounds_world *w); /* NULL: none is free */
-void wefti_rounds_give_buffer(wefti_rounds_world *w, wefti_rounds_buffer *buffer);
-weft_status wefti_rounds_reserve(wefti_rounds_world *w, int64_t buffers) WEFT_CHECKED;
+weft_status wefti_p2p_listen_to(wefti_p2p_world *w, int32_t rank) WEFT_CHECKED; /* listens to it */
+wefti_p2p_buffer *wefti_p2p_take_buffer(wefti_p2p_world *w); /* NULL: none is free */
+void wefti_p2p_give_buffer(wefti_p2p_world *w, wefti_p2p_buffer *buffer);
+weft_status wefti_p2p_reserve(wefti_p2p_world *w, int64_t buffers) WEFT_CHECKED;
 /* Header, text and data to a rank; false: no buffer is free, or the world is broken. */
-bool wefti_rounds_tell(wefti_rounds_world *w, int32_t rank, const wefti_rounds_header *header,
-                       const char *text, const void *data);
-bool wefti_rounds_progress_outgoing(wefti_rounds_world *w);
-bool wefti_rounds_progress_streams(wefti_rounds_world *w); /* whether anything happened */
+bool wefti_p2p_send_header(wefti_p2p_world *w, int32_t rank, const wefti_p2p_header *header,
+                           const char *text, const void *data);
+bool wefti_p2p_progress_outgoing(wefti_p2p_world *w);
+bool wefti_p2p_progress_streams(wefti_p2p_world *w); /* whether anything happened */
 /* A rank cannot be reached: if anything under way still needs it, the world breaks soon. Takes this
  * thread's error message. */
-void wefti_rounds_lose(wefti_rounds_world *w, int32_t rank);
-void wefti_rounds_mourn(wefti_rounds_world *w);
+void wefti_p2p_peer_failed(wefti_p2p_world *w, int32_t rank);
+void wefti_p2p_check_lost_peers(wefti_p2p_world *w);
 
 /* rounds_match.c: what comes meets what is posted. */
-void wefti_rounds_meet(wefti_rounds_world *w, int32_t rank, wefti_rounds_buffer *buffer);
-void wefti_rounds_meet_early(wefti_rounds_world *w, wefti_rounds_channel *channel,
-                             wefti_rounds_post *post);
+void wefti_p2p_match(wefti_p2p_world *w, int32_t rank, wefti_p2p_buffer *buffer);
+void wefti_p2p_match_early(wefti_p2p_world *w, wefti_p2p_channel *channel, wefti_p2p_post *post);
 /* A gate may have opened. */
-void wefti_rounds_release(wefti_rounds_world *w, wefti_rounds_post *post);
-int32_t wefti_rounds_member(const wefti_rounds_channel *channel, int32_t rank); /* -1: none */
-wefti_rounds_channel *wefti_rounds_channel_by_id(wefti_rounds_world *w, uint64_t id);
+void wefti_p2p_release(wefti_p2p_world *w, wefti_p2p_post *post);
+int32_t wefti_p2p_member(const wefti_p2p_channel *channel, int32_t rank); /* -1: none */
+wefti_p2p_channel *wefti_p2p_channel_by_id(wefti_p2p_world *w, uint64_t id);
 
 /* rounds_run.c: posts. */
-void wefti_rounds_post_begin(wefti_rounds_post *post, const void *source, void *destination);
-void wefti_rounds_append(wefti_rounds_world *w, wefti_rounds_channel *channel,
-                         wefti_rounds_post *post);
-bool wefti_rounds_progress(wefti_rounds_world *w);
+void wefti_p2p_post_begin(wefti_p2p_post *post, const void *source, void *destination);
+void wefti_p2p_append(wefti_p2p_world *w, wefti_p2p_channel *channel, wefti_p2p_post *post);
+bool wefti_p2p_progress(wefti_p2p_world *w);
 /* Long nothing has happened: asks those that this rank only waits for what they have posted. */
-void wefti_rounds_ask(wefti_rounds_world *w);
+void wefti_p2p_query_peers(wefti_p2p_world *w);
 
 /* rounds_break.c */
 /* From any thread, with or without the lock. As break_off of comm/comm.h. */
-void wefti_rounds_break(wefti_rounds_world *w, int failed, const char *format, ...)
+void wefti_p2p_break(wefti_p2p_world *w, int failed, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* Broken: gives up all that is under way, and tells the others. */
-void wefti_rounds_hush(wefti_rounds_world *w);
-weft_status wefti_rounds_fail(wefti_rounds_world *w);
-void wefti_rounds_wake(wefti_rounds_world *w);
-weft_status wefti_rounds_start_thread(wefti_rounds_world *w) WEFT_CHECKED;
-void wefti_rounds_stop_thread(wefti_rounds_world *w);
+void wefti_p2p_abort(wefti_p2p_world *w);
+weft_status wefti_p2p_fail(wefti_p2p_world *w);
+void wefti_p2p_wake(wefti_p2p_world *w);
+weft_status wefti_p2p_start_thread(wefti_p2p_world *w) WEFT_CHECKED;
+void wefti_p2p_stop_thread(wefti_p2p_world *w);
 
 /* rounds_wait.c */
-weft_status wefti_rounds_post_one(wefti_endpoint *endpoint, const void *source, void *destination);
-weft_status wefti_rounds_wait(wefti_endpoint *endpoint);
-weft_status wefti_rounds_test(wefti_endpoint *endpoint);
-void wefti_rounds_attend(wefti_comm *comm, bool on);
-void wefti_rounds_linger(wefti_comm *comm, int64_t ns);
+weft_status wefti_p2p_post_one(wefti_endpoint *endpoint, const void *source, void *destination);
+weft_status wefti_p2p_wait(wefti_endpoint *endpoint);
+weft_status wefti_p2p_test(wefti_endpoint *endpoint);
+void wefti_p2p_attend(wefti_comm *comm, bool on);
+void wefti_p2p_idle(wefti_comm *comm, int64_t ns);
 
 /* For transfers bound from then on; must be the same on all ranks: what messages cost; which host
  * each rank is on (copied); for tests and measurements, an algorithm. */
-void wefti_rounds_set_costs(wefti_comm *comm, const wefti_rounds_costs *costs);
-weft_status wefti_rounds_set_hosts(wefti_comm *comm, const int32_t *host) WEFT_CHECKED;
-void wefti_rounds_force(wefti_comm *comm, wefti_rounds_algorithm algorithm);
-wefti_rounds_algorithm wefti_rounds_chosen(const wefti_endpoint *endpoint);
+void wefti_p2p_set_costs(wefti_comm *comm, const wefti_commsched_costs *costs);
+weft_status wefti_p2p_set_hosts(wefti_comm *comm, const int32_t *host) WEFT_CHECKED;
+void wefti_p2p_force(wefti_comm *comm, wefti_commsched_algorithm algorithm);
+wefti_commsched_algorithm wefti_p2p_chosen(const wefti_endpoint *endpoint);
 
 #endif

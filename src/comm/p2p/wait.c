@@ -12,9 +12,9 @@ enum {
     PATIENCE_NS = 20000000 /* before it asks the others what they have posted */
 };
 
-weft_status wefti_rounds_post_one(wefti_endpoint *base, const void *source, void *destination) {
-    wefti_rounds_endpoint *endpoint = (wefti_rounds_endpoint *)base;
-    wefti_rounds_world *w = endpoint->world;
+weft_status wefti_p2p_post_one(wefti_endpoint *base, const void *source, void *destination) {
+    wefti_p2p_endpoint *endpoint = (wefti_p2p_endpoint *)base;
+    wefti_p2p_world *w = endpoint->world;
     WEFT_REQUIRE_OF(
         w->comm.rank, endpoint->posted - endpoint->waited < WEFTI_COMM_DEPTH, WEFT_E_ARG,
         "rank %d: %d posts of %s are under way, and there is room for no more; wait for "
@@ -22,21 +22,21 @@ weft_status wefti_rounds_post_one(wefti_endpoint *base, const void *source, void
         (int)w->comm.rank, (int)WEFTI_COMM_DEPTH, endpoint->plan->text);
     pthread_mutex_lock(&w->lock);
     if (atomic_load(&w->broken)) {
-        wefti_rounds_hush(w);
+        wefti_p2p_abort(w);
         pthread_mutex_unlock(&w->lock);
-        return wefti_rounds_fail(w);
+        return wefti_p2p_fail(w);
     }
-    wefti_rounds_post *post = &endpoint->post[endpoint->posted++ % WEFTI_COMM_DEPTH];
-    wefti_rounds_post_begin(post, source, destination);
+    wefti_p2p_post *post = &endpoint->post[endpoint->posted++ % WEFTI_COMM_DEPTH];
+    wefti_p2p_post_begin(post, source, destination);
     post->call = base->call;
-    wefti_rounds_append(w, endpoint->channel, post);
-    if (w->under_way > 0) wefti_rounds_wake(w);
+    wefti_p2p_append(w, endpoint->channel, post);
+    if (w->under_way > 0) wefti_p2p_wake(w);
     pthread_mutex_unlock(&w->lock);
     return WEFT_OK;
 }
 
 /* The oldest post. With the lock held. */
-static weft_status find_oldest(wefti_rounds_endpoint *endpoint, wefti_rounds_post **out) {
+static weft_status find_oldest(wefti_p2p_endpoint *endpoint, wefti_p2p_post **out) {
     WEFT_REQUIRE_OF(endpoint->world->comm.rank, endpoint->posted != endpoint->waited, WEFT_E_ARG,
                     "rank %d waits for %s, which is not posted", (int)endpoint->world->comm.rank,
                     endpoint->plan->text);
@@ -45,17 +45,17 @@ static weft_status find_oldest(wefti_rounds_endpoint *endpoint, wefti_rounds_pos
 }
 
 /* One look: WEFT_OK when it is finished. With the lock held. */
-static weft_status look(wefti_rounds_world *w, const wefti_rounds_post *post, bool *happened) {
+static weft_status look(wefti_p2p_world *w, const wefti_p2p_post *post, bool *happened) {
     if (post->finished && !atomic_load(&w->broken)) return WEFT_OK;
-    *happened = wefti_rounds_progress(w);
-    if (atomic_load(&w->broken)) return wefti_rounds_fail(w);
+    *happened = wefti_p2p_progress(w);
+    if (atomic_load(&w->broken)) return wefti_p2p_fail(w);
     return post->finished ? WEFT_OK : WEFT_PENDING;
 }
 
-weft_status wefti_rounds_test(wefti_endpoint *base) {
-    wefti_rounds_endpoint *endpoint = (wefti_rounds_endpoint *)base;
-    wefti_rounds_world *w = endpoint->world;
-    wefti_rounds_post *post;
+weft_status wefti_p2p_test(wefti_endpoint *base) {
+    wefti_p2p_endpoint *endpoint = (wefti_p2p_endpoint *)base;
+    wefti_p2p_world *w = endpoint->world;
+    wefti_p2p_post *post;
     bool happened;
     WEFT_TRY(find_oldest(endpoint, &post));
     pthread_mutex_lock(&w->lock);
@@ -68,13 +68,13 @@ weft_status wefti_rounds_test(wefti_endpoint *base) {
 }
 
 /* What is still under way is the thread's again. With the lock held. */
-static void leave(wefti_rounds_world *w) {
+static void leave(wefti_p2p_world *w) {
     atomic_fetch_sub(&w->waiting, 1);
-    if (w->under_way > 0 || w->outgoing) wefti_rounds_wake(w);
+    if (w->under_way > 0 || w->outgoing) wefti_p2p_wake(w);
 }
 
-void wefti_rounds_attend(wefti_comm *comm, bool on) {
-    wefti_rounds_world *w = (wefti_rounds_world *)comm;
+void wefti_p2p_attend(wefti_comm *comm, bool on) {
+    wefti_p2p_world *w = (wefti_p2p_world *)comm;
     if (on) {
         atomic_fetch_add(&w->waiting, 1);
         return;
@@ -84,11 +84,11 @@ void wefti_rounds_attend(wefti_comm *comm, bool on) {
     pthread_mutex_unlock(&w->lock);
 }
 
-void wefti_rounds_linger(wefti_comm *comm, int64_t ns) {
-    wefti_rounds_world *w = (wefti_rounds_world *)comm;
+void wefti_p2p_idle(wefti_comm *comm, int64_t ns) {
+    wefti_p2p_world *w = (wefti_p2p_world *)comm;
     if (ns <= PATIENCE_NS) return;
     pthread_mutex_lock(&w->lock);
-    wefti_rounds_ask(w);
+    wefti_p2p_query_peers(w);
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -96,22 +96,22 @@ void wefti_rounds_linger(wefti_comm *comm, int64_t ns) {
 typedef struct patience {
     int spun;
     int64_t since_ns; /* of the first look in a row that found nothing; 0: the last one did */
-    bool told;        /* that this rank waits */
+    bool reported;    /* that this rank waits */
 } patience;
 
-static void be_patient(wefti_rounds_endpoint *endpoint, patience *p, bool happened) {
-    wefti_rounds_world *w = endpoint->world;
+static void be_patient(wefti_p2p_endpoint *endpoint, patience *p, bool happened) {
+    wefti_p2p_world *w = endpoint->world;
     if (happened) {
         p->spun = 0;
         p->since_ns = 0;
         return;
     }
     if (++p->spun < SPIN) return;
-    if (!p->told) wefti_position_begin_wait(w->comm.position, endpoint->plan->text);
-    p->told = true;
+    if (!p->reported) wefti_position_begin_wait(w->comm.position, endpoint->plan->text);
+    p->reported = true;
     int64_t now = wefti_now_ns();
     if (p->since_ns == 0) p->since_ns = now;
-    wefti_rounds_linger(&w->comm, now - p->since_ns);
+    wefti_p2p_idle(&w->comm, now - p->since_ns);
     long ns = wefti_eventcount_backoff(now - p->since_ns);
     if (ns > 0)
         (void)nanosleep(&(struct timespec){0, ns}, NULL);
@@ -119,14 +119,14 @@ static void be_patient(wefti_rounds_endpoint *endpoint, patience *p, bool happen
         sched_yield();
 }
 
-weft_status wefti_rounds_wait(wefti_endpoint *base) {
-    wefti_rounds_endpoint *endpoint = (wefti_rounds_endpoint *)base;
-    wefti_rounds_world *w = endpoint->world;
-    wefti_rounds_post *post;
+weft_status wefti_p2p_wait(wefti_endpoint *base) {
+    wefti_p2p_endpoint *endpoint = (wefti_p2p_endpoint *)base;
+    wefti_p2p_world *w = endpoint->world;
+    wefti_p2p_post *post;
     WEFT_TRY(find_oldest(endpoint, &post));
     patience p = {0};
     weft_status status;
-    wefti_rounds_attend(&w->comm, true);
+    wefti_p2p_attend(&w->comm, true);
     for (;;) {
         bool happened = false;
         pthread_mutex_lock(&w->lock);
@@ -139,6 +139,6 @@ weft_status wefti_rounds_wait(wefti_endpoint *base) {
     pthread_mutex_unlock(&w->lock);
     if (status < 0) return status;
     endpoint->waited++;
-    wefti_position_end_wait(w->comm.position, p.told);
+    wefti_position_end_wait(w->comm.position, p.reported);
     return WEFT_OK;
 }

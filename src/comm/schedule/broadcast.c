@@ -16,7 +16,7 @@ typedef struct family {
     int32_t *child, children;
 } family;
 
-static bool takes_part(const wefti_rounds_build *b, int32_t m) {
+static bool takes_part(const wefti_commsched_build *b, int32_t m) {
     return m == b->root || wefti_region_elems(&b->t->want[m], b->t->rank) > 0;
 }
 
@@ -42,7 +42,7 @@ static void find_in_tree(const line *l, family *f) {
 }
 
 /* All that take part, in the order of the group from the root on. */
-static void line_up(const wefti_rounds_build *b, line *l) {
+static void line_up(const wefti_commsched_build *b, line *l) {
     const wefti_transfer *t = b->t;
     for (int32_t i = 0; i < t->members; i++) {
         int32_t m = (b->root + i) % t->members;
@@ -51,8 +51,8 @@ static void line_up(const wefti_rounds_build *b, line *l) {
 }
 
 /* One of each host, from the root on; and those of this host, the one of it first. */
-static void line_up_hosts(const wefti_rounds_build *b, line *heads, line *local) {
-    const wefti_rounds_hosts *h = &b->hosts;
+static void line_up_hosts(const wefti_commsched_build *b, line *heads, line *local) {
+    const wefti_commsched_hosts *h = &b->hosts;
     int32_t me = b->t->me;
     for (int32_t i = 0; i < h->hosts; i++) {
         int32_t host = (h->host[b->root] + i) % h->hosts, head = i == 0 ? b->root : -1;
@@ -68,33 +68,35 @@ static void line_up_hosts(const wefti_rounds_build *b, line *heads, line *local)
 }
 
 /* What the one that has it wants for itself. */
-static weft_status keep(wefti_rounds_build *b) {
+static weft_status keep(wefti_commsched_build *b) {
     const wefti_transfer *t = b->t;
-    wefti_rounds_place source = {WEFTI_ROUNDS_SOURCE, 0};
+    wefti_commsched_place source = {WEFTI_COMMSCHED_SOURCE, 0};
     if (t->me != b->root || wefti_region_elems(&t->want[t->me], t->rank) == 0) return WEFT_OK;
-    return wefti_rounds_op_flat(b, wefti_region_elems(&t->want[t->me], t->rank),
-                                wefti_rounds_at(WEFTI_ROUNDS_DESTINATION, 0), 1, &source);
+    return wefti_commsched_op_flat(b, wefti_region_elems(&t->want[t->me], t->rank),
+                                   wefti_commsched_at(WEFTI_COMMSCHED_DESTINATION, 0), 1, &source);
 }
 
 /* A chunk comes in its round and is told in the next one. */
-static weft_status hand_on(wefti_rounds_build *b, const family *f, int64_t chunks) {
-    int64_t bytes = wefti_rounds_bytes(b, &b->t->have[b->root]);
-    wefti_rounds_array array = b->t->me == b->root ? WEFTI_ROUNDS_SOURCE : WEFTI_ROUNDS_DESTINATION;
+static weft_status hand_on(wefti_commsched_build *b, const family *f, int64_t chunks) {
+    int64_t bytes = wefti_commsched_bytes(b, &b->t->have[b->root]);
+    wefti_commsched_array array =
+        b->t->me == b->root ? WEFTI_COMMSCHED_SOURCE : WEFTI_COMMSCHED_DESTINATION;
     for (int64_t k = 0; k <= chunks; k++) {
         int64_t gone = bytes * (k - 1) / chunks, now = bytes * k / chunks;
         int64_t next = bytes * (k + 1) / chunks;
-        WEFT_TRY(wefti_rounds_begin(b));
+        WEFT_TRY(wefti_commsched_begin_round(b));
         if (!takes_part(b, b->t->me)) return WEFT_OK;
         for (int32_t i = 0; i < f->children && k > 0; i++)
-            WEFT_TRY(wefti_rounds_send(b, f->child[i], wefti_rounds_at(array, gone), now - gone));
+            WEFT_TRY(
+                wefti_commsched_send(b, f->child[i], wefti_commsched_at(array, gone), now - gone));
         if (k < chunks && f->parent >= 0)
-            WEFT_TRY(wefti_rounds_receive(b, f->parent, wefti_rounds_at(array, now), next - now,
-                                          (int32_t)k));
+            WEFT_TRY(wefti_commsched_receive(b, f->parent, wefti_commsched_at(array, now),
+                                             next - now, (int32_t)k));
     }
     return keep(b);
 }
 
-static weft_status build(wefti_rounds_build *b, bool by_hosts, int64_t chunks) {
+static weft_status build(wefti_commsched_build *b, bool by_hosts, int64_t chunks) {
     int32_t *memory, g = b->t->members;
     WEFT_NEW_ARRAY(memory, int32_t, 3 * g);
     line first = {.member = memory, .mine = -1}, local = {.member = memory + g, .mine = -1};
@@ -111,13 +113,13 @@ static weft_status build(wefti_rounds_build *b, bool by_hosts, int64_t chunks) {
     return status;
 }
 
-weft_status wefti_rounds_tree(wefti_rounds_build *b) {
+weft_status wefti_commsched_tree_broadcast(wefti_commsched_build *b) {
     return build(b, false, 1);
 }
-weft_status wefti_rounds_spread(wefti_rounds_build *b) {
-    int64_t chunks = wefti_rounds_chunks(wefti_rounds_bytes(b, &b->t->have[b->root]));
+weft_status wefti_commsched_chain_broadcast(wefti_commsched_build *b) {
+    int64_t chunks = wefti_commsched_chunks(wefti_commsched_bytes(b, &b->t->have[b->root]));
     return build(b, false, chunks);
 }
-weft_status wefti_rounds_host_spread(wefti_rounds_build *b) {
-    return build(b, true, wefti_rounds_host_parts(b));
+weft_status wefti_commsched_host_broadcast(wefti_commsched_build *b) {
+    return build(b, true, wefti_commsched_host_parts(b));
 }

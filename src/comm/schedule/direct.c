@@ -6,90 +6,90 @@
 /* What goes from one member to another: pieces that follow each other in the message. */
 typedef struct parcel {
     int64_t bytes;
-    wefti_rounds_place at; /* of its first piece, as far as it is staged */
+    wefti_commsched_place at; /* of its first piece, as far as it is staged */
     int64_t pieces;
     bool whole; /* not staged: one piece that lies in one run at `at` */
 } parcel;
 
-static void weigh(const wefti_rounds_build *b, const wefti_piece_list *pieces, int32_t from,
-                  const wefti_region *box, wefti_rounds_array array, bool may_be_whole,
+static void weigh(const wefti_commsched_build *b, const wefti_piece_list *pieces, int32_t from,
+                  const wefti_region *box, wefti_commsched_array array, bool may_be_whole,
                   parcel *out) {
     *out = (parcel){.whole = may_be_whole};
     for (int64_t n = 0; n < pieces->used; n++) {
         const wefti_region *piece = &pieces->piece[n].box;
         int64_t first;
         if (!wefti_set_has(&pieces->piece[n].from, from)) continue;
-        out->bytes += wefti_rounds_bytes(b, piece);
+        out->bytes += wefti_commsched_bytes(b, piece);
         out->whole =
-            out->whole && out->pieces++ == 0 && wefti_rounds_run(piece, box, b->t->rank, &first);
-        if (out->whole) out->at = wefti_rounds_at(array, first * b->element);
+            out->whole && out->pieces++ == 0 && wefti_commsched_run(piece, box, b->t->rank, &first);
+        if (out->whole) out->at = wefti_commsched_at(array, first * b->element);
     }
 }
 
 /* Round 0: what is sent in pieces is put together. Round 1: sends. */
-static weft_status pack(wefti_rounds_build *b, const wefti_piece_list *pieces, parcel *out) {
+static weft_status pack(wefti_commsched_build *b, const wefti_piece_list *pieces, parcel *out) {
     const wefti_transfer *t = b->t;
     const wefti_region *have = &t->have[t->me];
-    weigh(b, pieces, t->me, have, WEFTI_ROUNDS_SOURCE, true, out);
+    weigh(b, pieces, t->me, have, WEFTI_COMMSCHED_SOURCE, true, out);
     if (out->whole || out->bytes == 0) return WEFT_OK;
-    wefti_rounds_place place = out->at = wefti_rounds_room(b, out->bytes);
-    wefti_rounds_place source = {WEFTI_ROUNDS_SOURCE, 0};
+    wefti_commsched_place place = out->at = wefti_commsched_stage_space(b, out->bytes);
+    wefti_commsched_place source = {WEFTI_COMMSCHED_SOURCE, 0};
     for (int64_t n = 0; n < pieces->used; n++) {
         const wefti_region *piece = &pieces->piece[n].box;
         if (!wefti_set_has(&pieces->piece[n].from, t->me)) continue;
-        WEFT_TRY(wefti_rounds_op_boxes(b, piece, t->rank, place, piece, 1, &source, have));
-        place.offset += wefti_rounds_bytes(b, piece);
+        WEFT_TRY(wefti_commsched_op_regions(b, piece, t->rank, place, piece, 1, &source, have));
+        place.offset += wefti_commsched_bytes(b, piece);
     }
     return WEFT_OK;
 }
 
 /* What comes from one member, to where it is wanted or into the stage. */
-static weft_status expect(wefti_rounds_build *b, const wefti_piece_list *pieces, int32_t from,
+static weft_status expect(wefti_commsched_build *b, const wefti_piece_list *pieces, int32_t from,
                           parcel *out) {
     const wefti_transfer *t = b->t;
-    weigh(b, pieces, from, &t->want[t->me], WEFTI_ROUNDS_DESTINATION,
+    weigh(b, pieces, from, &t->want[t->me], WEFTI_COMMSCHED_DESTINATION,
           t->reduction == WEFTI_REDUCE_NONE, out);
     if (out->bytes == 0) return WEFT_OK;
-    if (!out->whole) out->at = wefti_rounds_room(b, out->bytes);
-    return wefti_rounds_receive(b, from, out->at, out->bytes, wefti_rounds_now(b));
+    if (!out->whole) out->at = wefti_commsched_stage_space(b, out->bytes);
+    return wefti_commsched_receive(b, from, out->at, out->bytes, wefti_commsched_current_round(b));
 }
 
 /* One piece, out of the own source and what has come. */
-static weft_status settle(wefti_rounds_build *b, const wefti_piece *piece, parcel *parcels,
-                          wefti_rounds_place *from, wefti_region *boxes) {
+static weft_status settle(wefti_commsched_build *b, const wefti_piece *piece, parcel *parcels,
+                          wefti_commsched_place *from, wefti_region *boxes) {
     const wefti_transfer *t = b->t;
     int32_t sources = 0;
     for (int32_t m = 0; m < t->members; m++) {
         if (!wefti_set_has(&piece->from, m)) continue;
         if (m == t->me) {
-            from[sources] = (wefti_rounds_place){WEFTI_ROUNDS_SOURCE, 0};
+            from[sources] = (wefti_commsched_place){WEFTI_COMMSCHED_SOURCE, 0};
             boxes[sources++] = t->have[m];
         } else if (!parcels[m].whole) {
             from[sources] = parcels[m].at;
             boxes[sources++] = piece->box;
-            parcels[m].at.offset += wefti_rounds_bytes(b, &piece->box);
+            parcels[m].at.offset += wefti_commsched_bytes(b, &piece->box);
         }
     }
     if (sources == 0) return WEFT_OK; /* came to where it is wanted */
-    return wefti_rounds_op_boxes(b, &piece->box, t->rank,
-                                 (wefti_rounds_place){WEFTI_ROUNDS_DESTINATION, 0}, &t->want[t->me],
-                                 sources, from, boxes);
+    return wefti_commsched_op_regions(b, &piece->box, t->rank,
+                                      (wefti_commsched_place){WEFTI_COMMSCHED_DESTINATION, 0},
+                                      &t->want[t->me], sources, from, boxes);
 }
 
-static weft_status build(wefti_rounds_build *b, wefti_piece_list *pieces, parcel *parcels,
-                         wefti_rounds_place *from, wefti_region *boxes) {
+static weft_status build(wefti_commsched_build *b, wefti_piece_list *pieces, parcel *parcels,
+                         wefti_commsched_place *from, wefti_region *boxes) {
     const wefti_transfer *t = b->t;
-    WEFT_TRY(wefti_rounds_begin(b));
+    WEFT_TRY(wefti_commsched_begin_round(b));
     for (int32_t m = 0; m < t->members; m++) {
         if (m == t->me) continue;
         if (wefti_region_elems(&t->have[t->me], t->rank) == 0) break;
         WEFT_TRY(wefti_pieces_find(t, m, pieces));
         WEFT_TRY(pack(b, pieces, &parcels[m]));
     }
-    WEFT_TRY(wefti_rounds_begin(b));
+    WEFT_TRY(wefti_commsched_begin_round(b));
     for (int32_t i = 1; i < t->members; i++) {
         int32_t m = (t->me + i) % t->members;
-        WEFT_TRY(wefti_rounds_send(b, m, parcels[m].at, parcels[m].bytes));
+        WEFT_TRY(wefti_commsched_send(b, m, parcels[m].at, parcels[m].bytes));
     }
     WEFT_TRY(wefti_pieces_find(t, t->me, pieces));
     for (int32_t i = 1; i < t->members; i++) {
@@ -99,17 +99,17 @@ static weft_status build(wefti_rounds_build *b, wefti_piece_list *pieces, parcel
     for (int64_t n = 0; n < pieces->used; n++)
         WEFT_TRY(settle(b, &pieces->piece[n], parcels, from, boxes));
     /* The result may replace the source. */
-    b->plan->round[wefti_rounds_now(b)].sends_first =
+    b->plan->round[wefti_commsched_current_round(b)].sends_first =
         t->reduction != WEFTI_REDUCE_NONE &&
         wefti_regions_equal(&t->have[t->me], &t->want[t->me], t->rank);
     return WEFT_OK;
 }
 
-weft_status wefti_rounds_direct(wefti_rounds_build *b) {
+weft_status wefti_commsched_direct(wefti_commsched_build *b) {
     size_t members = (size_t)b->t->members;
     wefti_piece_list pieces = {0};
     parcel *parcels = wefti_calloc(members, sizeof *parcels);
-    wefti_rounds_place *from = wefti_calloc(members, sizeof *from);
+    wefti_commsched_place *from = wefti_calloc(members, sizeof *from);
     wefti_region *boxes = wefti_calloc(members, sizeof *boxes);
     weft_status status = parcels && from && boxes
                              ? build(b, &pieces, parcels, from, boxes)

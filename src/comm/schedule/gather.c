@@ -9,61 +9,62 @@
  * Ring: each hands on what it has last received; neighbours alone talk to each other. */
 #include "comm/schedule/build.h"
 
-static int64_t block_bytes(const wefti_rounds_build *b, int32_t member) {
-    return wefti_rounds_bytes(b, &b->t->have[member]);
+static int64_t block_bytes(const wefti_commsched_build *b, int32_t member) {
+    return wefti_commsched_bytes(b, &b->t->have[member]);
 }
 
 /* What is staged to where it is wanted. */
-static weft_status unpack(wefti_rounds_build *b, int32_t member, wefti_rounds_place from) {
+static weft_status unpack(wefti_commsched_build *b, int32_t member, wefti_commsched_place from) {
     const wefti_transfer *t = b->t;
-    return wefti_rounds_op_boxes(b, &t->have[member], t->rank,
-                                 wefti_rounds_at(WEFTI_ROUNDS_DESTINATION, 0), &t->want[t->me], 1,
-                                 &from, &t->have[member]);
+    return wefti_commsched_op_regions(b, &t->have[member], t->rank,
+                                      wefti_commsched_at(WEFTI_COMMSCHED_DESTINATION, 0),
+                                      &t->want[t->me], 1, &from, &t->have[member]);
 }
 
-static weft_status settle_bruck(wefti_rounds_build *b, const int64_t *offset, int64_t base) {
+static weft_status settle_bruck(wefti_commsched_build *b, const int64_t *offset, int64_t base) {
     const wefti_transfer *t = b->t;
     int32_t g = t->members;
-    wefti_rounds_place *from;
-    if (b->form == WEFTI_ROUNDS_ALL_GATHER) {
+    wefti_commsched_place *from;
+    if (b->form == WEFTI_COMMSCHED_ALL_GATHER) {
         for (int32_t j = 0; j < g; j++)
-            WEFT_TRY(
-                unpack(b, (t->me + j) % g, wefti_rounds_at(WEFTI_ROUNDS_STAGE, base + offset[j])));
+            WEFT_TRY(unpack(b, (t->me + j) % g,
+                            wefti_commsched_at(WEFTI_COMMSCHED_STAGE, base + offset[j])));
         return WEFT_OK;
     }
-    WEFT_NEW_ARRAY(from, wefti_rounds_place, g);
+    WEFT_NEW_ARRAY(from, wefti_commsched_place, g);
     for (int32_t m = 0; m < g; m++)
-        from[m] = wefti_rounds_at(WEFTI_ROUNDS_STAGE, base + offset[(m - t->me + g) % g]);
+        from[m] = wefti_commsched_at(WEFTI_COMMSCHED_STAGE, base + offset[(m - t->me + g) % g]);
     weft_status status =
-        wefti_rounds_op_flat(b, wefti_region_elems(&t->have[0], t->rank),
-                             wefti_rounds_at(WEFTI_ROUNDS_DESTINATION, 0), g, from);
+        wefti_commsched_op_flat(b, wefti_region_elems(&t->have[0], t->rank),
+                                wefti_commsched_at(WEFTI_COMMSCHED_DESTINATION, 0), g, from);
     wefti_free(from);
     return status;
 }
 
 /* offset[j]: of place j; [members + 1] */
-static weft_status build_bruck(wefti_rounds_build *b, int64_t *offset) {
+static weft_status build_bruck(wefti_commsched_build *b, int64_t *offset) {
     const wefti_transfer *t = b->t;
     int32_t g = t->members;
     for (int32_t j = 0; j < g; j++) offset[j + 1] = offset[j] + block_bytes(b, (t->me + j) % g);
-    int64_t base = wefti_rounds_room(b, offset[g]).offset;
-    wefti_rounds_place source = {WEFTI_ROUNDS_SOURCE, 0};
-    WEFT_TRY(wefti_rounds_begin(b));
-    WEFT_TRY(wefti_rounds_op_flat(b, wefti_region_elems(&t->have[t->me], t->rank),
-                                  wefti_rounds_at(WEFTI_ROUNDS_STAGE, base), 1, &source));
+    int64_t base = wefti_commsched_stage_space(b, offset[g]).offset;
+    wefti_commsched_place source = {WEFTI_COMMSCHED_SOURCE, 0};
+    WEFT_TRY(wefti_commsched_begin_round(b));
+    WEFT_TRY(wefti_commsched_op_flat(b, wefti_region_elems(&t->have[t->me], t->rank),
+                                     wefti_commsched_at(WEFTI_COMMSCHED_STAGE, base), 1, &source));
     for (int32_t step = 1; step < g; step *= 2) {
         int32_t blocks = step < g - step ? step : g - step;
-        WEFT_TRY(wefti_rounds_begin(b));
-        WEFT_TRY(wefti_rounds_send(b, (t->me - step + g) % g,
-                                   wefti_rounds_at(WEFTI_ROUNDS_STAGE, base), offset[blocks]));
-        WEFT_TRY(wefti_rounds_receive(b, (t->me + step) % g,
-                                      wefti_rounds_at(WEFTI_ROUNDS_STAGE, base + offset[step]),
-                                      offset[step + blocks] - offset[step], wefti_rounds_now(b)));
+        WEFT_TRY(wefti_commsched_begin_round(b));
+        WEFT_TRY(wefti_commsched_send(b, (t->me - step + g) % g,
+                                      wefti_commsched_at(WEFTI_COMMSCHED_STAGE, base),
+                                      offset[blocks]));
+        WEFT_TRY(wefti_commsched_receive(
+            b, (t->me + step) % g, wefti_commsched_at(WEFTI_COMMSCHED_STAGE, base + offset[step]),
+            offset[step + blocks] - offset[step], wefti_commsched_current_round(b)));
     }
     return settle_bruck(b, offset, base);
 }
 
-weft_status wefti_rounds_bruck(wefti_rounds_build *b) {
+weft_status wefti_commsched_bruck(wefti_commsched_build *b) {
     int64_t *offset;
     WEFT_NEW_ARRAY(offset, int64_t, b->t->members + 1);
     weft_status status = build_bruck(b, offset);
@@ -72,33 +73,33 @@ weft_status wefti_rounds_bruck(wefti_rounds_build *b) {
 }
 
 /* place[m]: where the block of member m lies until the end. */
-static weft_status build_ring(wefti_rounds_build *b, wefti_rounds_place *place) {
+static weft_status build_ring(wefti_commsched_build *b, wefti_commsched_place *place) {
     const wefti_transfer *t = b->t;
     int32_t g = t->members, next = (t->me + 1) % g, previous = (t->me + g - 1) % g;
     for (int32_t m = 0; m < g; m++) {
         int64_t first;
         if (m == t->me)
-            place[m] = wefti_rounds_at(WEFTI_ROUNDS_SOURCE, 0);
-        else if (wefti_rounds_run(&t->have[m], &t->want[t->me], t->rank, &first))
-            place[m] = wefti_rounds_at(WEFTI_ROUNDS_DESTINATION, first * b->element);
+            place[m] = wefti_commsched_at(WEFTI_COMMSCHED_SOURCE, 0);
+        else if (wefti_commsched_run(&t->have[m], &t->want[t->me], t->rank, &first))
+            place[m] = wefti_commsched_at(WEFTI_COMMSCHED_DESTINATION, first * b->element);
         else
-            place[m] = wefti_rounds_room(b, block_bytes(b, m));
+            place[m] = wefti_commsched_stage_space(b, block_bytes(b, m));
     }
     for (int32_t k = 0; k < g - 1; k++) {
         int32_t out = (t->me - k + g) % g, in = (t->me - k - 1 + g) % g;
-        WEFT_TRY(wefti_rounds_begin(b));
-        WEFT_TRY(wefti_rounds_send(b, next, place[out], block_bytes(b, out)));
-        WEFT_TRY(
-            wefti_rounds_receive(b, previous, place[in], block_bytes(b, in), wefti_rounds_now(b)));
+        WEFT_TRY(wefti_commsched_begin_round(b));
+        WEFT_TRY(wefti_commsched_send(b, next, place[out], block_bytes(b, out)));
+        WEFT_TRY(wefti_commsched_receive(b, previous, place[in], block_bytes(b, in),
+                                         wefti_commsched_current_round(b)));
         if (k == 0) WEFT_TRY(unpack(b, t->me, place[t->me]));
-        if (place[in].array == WEFTI_ROUNDS_STAGE) WEFT_TRY(unpack(b, in, place[in]));
+        if (place[in].array == WEFTI_COMMSCHED_STAGE) WEFT_TRY(unpack(b, in, place[in]));
     }
     return WEFT_OK;
 }
 
-weft_status wefti_rounds_ring(wefti_rounds_build *b) {
-    wefti_rounds_place *place;
-    WEFT_NEW_ARRAY(place, wefti_rounds_place, b->t->members);
+weft_status wefti_commsched_ring(wefti_commsched_build *b) {
+    wefti_commsched_place *place;
+    WEFT_NEW_ARRAY(place, wefti_commsched_place, b->t->members);
     weft_status status = build_ring(b, place);
     wefti_free(place);
     return status;

@@ -5,24 +5,24 @@
 #include "comm/schedule/build.h"
 
 typedef struct work {
-    wefti_rounds_build *b;
-    const wefti_rounds_hosts *hosts;
+    wefti_commsched_build *b;
+    const wefti_commsched_hosts *hosts;
     int64_t parts;
-    int32_t mine;              /* this member's host */
-    wefti_rounds_place *place; /* [members]: where the block of each lies until the end */
+    int32_t mine;                 /* this member's host */
+    wefti_commsched_place *place; /* [members]: where the block of each lies until the end */
 } work;
 
 /* Who gets the block of `member` first on a host. */
 static int32_t first_on(const work *w, int32_t host, int32_t member) {
     if (host == w->hosts->host[member]) return member;
-    return wefti_rounds_hosts_charge(w->hosts, host, w->hosts->place[member]);
+    return wefti_commsched_hosts_responsible(w->hosts, host, w->hosts->place[member]);
 }
 
 /* Chunk k of a block: where it is here, and its bytes. */
-static wefti_rounds_place chunk_of(const work *w, int32_t member, int64_t k, int64_t *bytes) {
+static wefti_commsched_place chunk_of(const work *w, int32_t member, int64_t k, int64_t *bytes) {
     int64_t all = wefti_region_elems(&w->b->t->have[member], w->b->t->rank);
     int64_t begin = all * k / w->parts, end = all * (k + 1) / w->parts;
-    wefti_rounds_place at = w->place[member];
+    wefti_commsched_place at = w->place[member];
     *bytes = (end - begin) * w->b->element;
     at.offset += begin * w->b->element;
     return at;
@@ -31,10 +31,10 @@ static wefti_rounds_place chunk_of(const work *w, int32_t member, int64_t k, int
 static weft_status send_to_hosts(work *w, int64_t k) {
     int64_t bytes;
     int32_t me = w->b->t->me;
-    wefti_rounds_place at = chunk_of(w, me, k, &bytes);
+    wefti_commsched_place at = chunk_of(w, me, k, &bytes);
     for (int32_t i = 1; i < w->hosts->hosts; i++) {
         int32_t host = (w->mine + i) % w->hosts->hosts;
-        WEFT_TRY(wefti_rounds_send(w->b, first_on(w, host, me), at, bytes));
+        WEFT_TRY(wefti_commsched_send(w->b, first_on(w, host, me), at, bytes));
     }
     return WEFT_OK;
 }
@@ -42,20 +42,20 @@ static weft_status send_to_hosts(work *w, int64_t k) {
 /* To all others of this host. */
 static weft_status spread(work *w, int32_t member, int64_t k) {
     int64_t bytes;
-    wefti_rounds_place at = chunk_of(w, member, k, &bytes);
-    int32_t count = wefti_rounds_hosts_count(w->hosts, w->mine);
+    wefti_commsched_place at = chunk_of(w, member, k, &bytes);
+    int32_t count = wefti_commsched_hosts_count(w->hosts, w->mine);
     for (int32_t i = 1; i < count; i++) {
         int32_t n = (w->hosts->place[w->b->t->me] + i) % count;
         int32_t to = w->hosts->member[w->hosts->begin[w->mine] + n];
-        WEFT_TRY(wefti_rounds_send(w->b, to, at, bytes));
+        WEFT_TRY(wefti_commsched_send(w->b, to, at, bytes));
     }
     return WEFT_OK;
 }
 
 static weft_status receive(work *w, int32_t from, int32_t member, int64_t k) {
     int64_t bytes;
-    wefti_rounds_place at = chunk_of(w, member, k, &bytes);
-    return wefti_rounds_receive(w->b, from, at, bytes, wefti_rounds_now(w->b));
+    wefti_commsched_place at = chunk_of(w, member, k, &bytes);
+    return wefti_commsched_receive(w->b, from, at, bytes, wefti_commsched_current_round(w->b));
 }
 
 /* Its chunk comes to each host in round k, and is spread there in the next one. */
@@ -70,10 +70,10 @@ static weft_status move_block(work *w, int32_t member, int64_t round) {
 
 static weft_status unpack(work *w, int32_t member) {
     const wefti_transfer *t = w->b->t;
-    if (w->place[member].array == WEFTI_ROUNDS_DESTINATION) return WEFT_OK;
-    return wefti_rounds_op_boxes(w->b, &t->have[member], t->rank,
-                                 wefti_rounds_at(WEFTI_ROUNDS_DESTINATION, 0), &t->want[t->me], 1,
-                                 &w->place[member], &t->have[member]);
+    if (w->place[member].array == WEFTI_COMMSCHED_DESTINATION) return WEFT_OK;
+    return wefti_commsched_op_regions(w->b, &t->have[member], t->rank,
+                                      wefti_commsched_at(WEFTI_COMMSCHED_DESTINATION, 0),
+                                      &t->want[t->me], 1, &w->place[member], &t->have[member]);
 }
 
 static weft_status build(work *w) {
@@ -81,26 +81,27 @@ static weft_status build(work *w) {
     for (int32_t m = 0; m < t->members; m++) {
         int64_t first;
         if (m == t->me)
-            w->place[m] = wefti_rounds_at(WEFTI_ROUNDS_SOURCE, 0);
-        else if (wefti_rounds_run(&t->have[m], &t->want[t->me], t->rank, &first))
-            w->place[m] = wefti_rounds_at(WEFTI_ROUNDS_DESTINATION, first * w->b->element);
+            w->place[m] = wefti_commsched_at(WEFTI_COMMSCHED_SOURCE, 0);
+        else if (wefti_commsched_run(&t->have[m], &t->want[t->me], t->rank, &first))
+            w->place[m] = wefti_commsched_at(WEFTI_COMMSCHED_DESTINATION, first * w->b->element);
         else
-            w->place[m] = wefti_rounds_room(w->b, wefti_rounds_bytes(w->b, &t->have[m]));
+            w->place[m] =
+                wefti_commsched_stage_space(w->b, wefti_commsched_bytes(w->b, &t->have[m]));
     }
     for (int64_t r = 0; r <= w->parts; r++) {
-        WEFT_TRY(wefti_rounds_begin(w->b));
+        WEFT_TRY(wefti_commsched_begin_round(w->b));
         for (int32_t m = 0; m < t->members; m++) WEFT_TRY(move_block(w, m, r));
     }
     for (int32_t m = 0; m < t->members; m++) WEFT_TRY(unpack(w, m));
     return WEFT_OK;
 }
 
-weft_status wefti_rounds_host_gather(wefti_rounds_build *b) {
+weft_status wefti_commsched_host_gather(wefti_commsched_build *b) {
     work w = {.b = b,
               .hosts = &b->hosts,
-              .parts = wefti_rounds_host_parts(b),
+              .parts = wefti_commsched_host_parts(b),
               .mine = b->hosts.host[b->t->me]};
-    WEFT_NEW_ARRAY(w.place, wefti_rounds_place, b->t->members);
+    WEFT_NEW_ARRAY(w.place, wefti_commsched_place, b->t->members);
     weft_status status = build(&w);
     wefti_free(w.place);
     return status;

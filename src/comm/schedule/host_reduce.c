@@ -17,82 +17,83 @@
 enum { SLOTS = 3 /* segments that are staged at a time */ };
 
 typedef struct share {
-    wefti_rounds_span all;
-    int32_t home, lane, last;   /* who wants it (-1: all); who is in charge on hosts; last host */
-    wefti_rounds_place in, out; /* of who is in charge: what comes, [SLOTS][sources]; the result */
+    wefti_commsched_span all;
+    int32_t home, part, last; /* who wants it (-1: all); who is in charge on hosts; last host */
+    wefti_commsched_place in,
+        out; /* of who is in charge: what comes, [SLOTS][sources]; the result */
     int64_t in_bytes;
 } share;
 
 typedef struct work {
-    wefti_rounds_build *b;
-    const wefti_rounds_hosts *hosts;
+    wefti_commsched_build *b;
+    const wefti_commsched_hosts *hosts;
     int64_t parts;
     int32_t shares, mine; /* mine: this member's host */
     share *share;
-    int64_t *raw, *partial;   /* [shares][parts]: sends to who is in charge; to the next host */
-    wefti_rounds_place *from; /* [members + 1] */
+    int64_t *raw, *partial;      /* [shares][parts]: sends to who is in charge; to the next host */
+    wefti_commsched_place *from; /* [members + 1] */
 } work;
 
-bool wefti_rounds_exact(const wefti_rounds_build *b) {
+bool wefti_commsched_exact(const wefti_commsched_build *b) {
     return b->t->dtype != WEFT_BF16 && b->t->dtype != WEFT_F16;
 }
-static bool any_order(const wefti_rounds_build *b) {
+static bool any_order(const wefti_commsched_build *b) {
     weft_dtype d = b->t->dtype;
-    return d != WEFT_F32 && d != WEFT_F64 && wefti_rounds_exact(b);
+    return d != WEFT_F32 && d != WEFT_F64 && wefti_commsched_exact(b);
 }
 
-bool wefti_rounds_host_possible(const wefti_rounds_build *b) {
-    const wefti_rounds_hosts *h = &b->hosts;
-    if (h->hosts < 2 || h->most < 2 || b->form == WEFTI_ROUNDS_GENERAL) return false;
-    if (b->form == WEFTI_ROUNDS_ALL_GATHER || b->form == WEFTI_ROUNDS_BROADCAST) return true;
-    if (b->form == WEFTI_ROUNDS_REDUCE && b->wanting > 1) return false;
-    return wefti_rounds_exact(b) && (h->in_order || any_order(b));
+bool wefti_commsched_host_possible(const wefti_commsched_build *b) {
+    const wefti_commsched_hosts *h = &b->hosts;
+    if (h->hosts < 2 || h->most < 2 || b->form == WEFTI_COMMSCHED_GENERAL) return false;
+    if (b->form == WEFTI_COMMSCHED_ALL_GATHER || b->form == WEFTI_COMMSCHED_BROADCAST) return true;
+    if (b->form == WEFTI_COMMSCHED_REDUCE && b->wanting > 1) return false;
+    return wefti_commsched_exact(b) && (h->in_order || any_order(b));
 }
 
 /* --- shares --- */
 
-static int32_t shares_of(const wefti_rounds_build *b) {
-    if (b->form == WEFTI_ROUNDS_REDUCE_SCATTER) return b->t->members;
-    bool turns = b->form == WEFTI_ROUNDS_ALL_REDUCE && any_order(b);
+static int32_t shares_of(const wefti_commsched_build *b) {
+    if (b->form == WEFTI_COMMSCHED_REDUCE_SCATTER) return b->t->members;
+    bool turns = b->form == WEFTI_COMMSCHED_ALL_REDUCE && any_order(b);
     return b->hosts.most * (turns ? b->hosts.hosts : 1);
 }
 
-int64_t wefti_rounds_host_parts(const wefti_rounds_build *b) {
+int64_t wefti_commsched_host_parts(const wefti_commsched_build *b) {
     const wefti_transfer *t = b->t;
     int64_t most = 0, parts;
-    bool gathers = b->form == WEFTI_ROUNDS_ALL_GATHER;
-    if (b->form == WEFTI_ROUNDS_BROADCAST)
-        return wefti_rounds_chunks(wefti_rounds_bytes(b, &t->have[b->root]));
-    if (gathers || b->form == WEFTI_ROUNDS_REDUCE_SCATTER)
+    bool gathers = b->form == WEFTI_COMMSCHED_ALL_GATHER;
+    if (b->form == WEFTI_COMMSCHED_BROADCAST)
+        return wefti_commsched_chunks(wefti_commsched_bytes(b, &t->have[b->root]));
+    if (gathers || b->form == WEFTI_COMMSCHED_REDUCE_SCATTER)
         for (int32_t m = 0; m < t->members; m++) {
-            int64_t bytes = wefti_rounds_bytes(b, gathers ? &t->have[m] : &t->want[m]);
+            int64_t bytes = wefti_commsched_bytes(b, gathers ? &t->have[m] : &t->want[m]);
             most = bytes > most ? bytes : most;
         }
     else
-        most = wefti_rounds_bytes(b, &t->have[0]) / shares_of(b);
-    parts = (most + WEFTI_ROUNDS_CHUNK - 1) / WEFTI_ROUNDS_CHUNK;
+        most = wefti_commsched_bytes(b, &t->have[0]) / shares_of(b);
+    parts = (most + WEFTI_COMMSCHED_CHUNK - 1) / WEFTI_COMMSCHED_CHUNK;
     return parts < 1 ? 1 : parts > 256 ? 256 : parts;
 }
 
 static void choose_share(const work *w, int32_t s, share *out) {
-    const wefti_rounds_build *b = w->b;
-    const wefti_rounds_hosts *h = w->hosts;
+    const wefti_commsched_build *b = w->b;
+    const wefti_commsched_hosts *h = w->hosts;
     bool turns = any_order(b);
-    *out = (share){.home = -1, .lane = s % h->most, .last = h->hosts - 1};
+    *out = (share){.home = -1, .part = s % h->most, .last = h->hosts - 1};
     switch (b->form) {
-    case WEFTI_ROUNDS_REDUCE_SCATTER:
+    case WEFTI_COMMSCHED_REDUCE_SCATTER:
         out->home = s;
-        out->lane = h->place[s];
+        out->part = h->place[s];
         out->all.count = wefti_region_elems(&b->t->want[s], b->t->rank);
-        (void)wefti_rounds_run(&b->t->want[s], &b->t->have[0], b->t->rank, &out->all.begin);
+        (void)wefti_commsched_run(&b->t->want[s], &b->t->have[0], b->t->rank, &out->all.begin);
         break;
-    case WEFTI_ROUNDS_REDUCE:
+    case WEFTI_COMMSCHED_REDUCE:
         out->home = b->first;
-        out->all = wefti_rounds_part(b, wefti_rounds_whole(b), s, w->shares);
+        out->all = wefti_commsched_part(b, wefti_commsched_whole(b), s, w->shares);
         break;
     default:
         if (turns) out->last = s / h->most;
-        out->all = wefti_rounds_part(b, wefti_rounds_whole(b), s, w->shares);
+        out->all = wefti_commsched_part(b, wefti_commsched_whole(b), s, w->shares);
     }
     if (turns && out->home >= 0) out->last = h->host[out->home];
 }
@@ -106,36 +107,36 @@ static int32_t at_position(const work *w, const share *s, int32_t i) {
     return (s->last + 1 + i) % w->hosts->hosts;
 }
 static int32_t charge(const work *w, const share *s, int32_t host) {
-    return wefti_rounds_hosts_charge(w->hosts, host, s->lane);
+    return wefti_commsched_hosts_responsible(w->hosts, host, s->part);
 }
 static bool is_mine(const work *w, const share *s) {
     return charge(w, s, w->mine) == w->b->t->me;
 }
-static wefti_rounds_span segment(const work *w, const share *s, int64_t q) {
-    return wefti_rounds_part(w->b, s->all, q, w->parts);
+static wefti_commsched_span segment(const work *w, const share *s, int64_t q) {
+    return wefti_commsched_part(w->b, s->all, q, w->parts);
 }
 static int64_t bytes_of(const work *w, const share *s, int64_t q) {
     return segment(w, s, q).count * w->b->element;
 }
 
-static wefti_rounds_place in_array(const work *w, wefti_rounds_array array, int64_t element) {
-    return wefti_rounds_at(array, element * w->b->element);
+static wefti_commsched_place in_array(const work *w, wefti_commsched_array array, int64_t element) {
+    return wefti_commsched_at(array, element * w->b->element);
 }
 /* Where its home wants it. */
-static wefti_rounds_place wanted(const work *w, const share *s, int64_t q) {
-    int64_t skip = w->b->form == WEFTI_ROUNDS_REDUCE_SCATTER ? s->all.begin : 0;
-    return in_array(w, WEFTI_ROUNDS_DESTINATION, segment(w, s, q).begin - skip);
+static wefti_commsched_place wanted(const work *w, const share *s, int64_t q) {
+    int64_t skip = w->b->form == WEFTI_COMMSCHED_REDUCE_SCATTER ? s->all.begin : 0;
+    return in_array(w, WEFTI_COMMSCHED_DESTINATION, segment(w, s, q).begin - skip);
 }
 
 /* Where who is in charge, on the host at position i, has what has been reduced so far. */
-static wefti_rounds_place reduced(const work *w, const share *s, int64_t q, int32_t i) {
-    wefti_rounds_span part = segment(w, s, q);
+static wefti_commsched_place reduced(const work *w, const share *s, int64_t q, int32_t i) {
+    wefti_commsched_span part = segment(w, s, q);
     bool last = i == w->hosts->hosts - 1;
-    if (i == 0 && wefti_rounds_hosts_count(w->hosts, w->mine) == 1)
-        return in_array(w, WEFTI_ROUNDS_SOURCE, part.begin);
+    if (i == 0 && wefti_commsched_hosts_count(w->hosts, w->mine) == 1)
+        return in_array(w, WEFTI_COMMSCHED_SOURCE, part.begin);
     if (s->home < 0 || (last && s->home == w->b->t->me)) return wanted(w, s, q);
-    return wefti_rounds_at(WEFTI_ROUNDS_STAGE,
-                           s->out.offset + (part.begin - s->all.begin) * w->b->element);
+    return wefti_commsched_at(WEFTI_COMMSCHED_STAGE,
+                              s->out.offset + (part.begin - s->all.begin) * w->b->element);
 }
 
 static void make_room(work *w, share *s) {
@@ -143,30 +144,31 @@ static void make_room(work *w, share *s) {
     for (int64_t q = 0; q < w->parts; q++)
         if (bytes_of(w, s, q) > s->in_bytes) s->in_bytes = bytes_of(w, s, q);
     s->in_bytes = (s->in_bytes + 63) / 64 * 64;
-    s->in = wefti_rounds_room(w->b, SLOTS * s->in_bytes *
-                                        (1 + wefti_rounds_hosts_count(w->hosts, w->mine)));
-    if (s->home >= 0) s->out = wefti_rounds_room(w->b, s->all.count * w->b->element);
+    s->in = wefti_commsched_stage_space(
+        w->b, SLOTS * s->in_bytes * (1 + wefti_commsched_hosts_count(w->hosts, w->mine)));
+    if (s->home >= 0) s->out = wefti_commsched_stage_space(w->b, s->all.count * w->b->element);
 }
 
 /* --- there --- */
 
 /* Source number n of a segment. */
-static wefti_rounds_place room_of(const work *w, const share *s, int64_t q, int32_t n) {
-    int64_t sources = 1 + wefti_rounds_hosts_count(w->hosts, w->mine);
-    return wefti_rounds_at(WEFTI_ROUNDS_STAGE,
-                           s->in.offset + (q % SLOTS * sources + n) * s->in_bytes);
+static wefti_commsched_place room_of(const work *w, const share *s, int64_t q, int32_t n) {
+    int64_t sources = 1 + wefti_commsched_hosts_count(w->hosts, w->mine);
+    return wefti_commsched_at(WEFTI_COMMSCHED_STAGE,
+                              s->in.offset + (q % SLOTS * sources + n) * s->in_bytes);
 }
 
 /* Segment q of a share: everyone's part to who is in charge, the partial result of the hosts before
  * to them, and what comes of it. In round q + position. */
 static weft_status collect(work *w, int32_t number, int64_t q) {
-    wefti_rounds_build *b = w->b;
+    wefti_commsched_build *b = w->b;
     share *s = &w->share[number];
-    int32_t i = position(w, s, w->mine), me = b->t->me, now = wefti_rounds_now(b), sources = 0;
+    int32_t i = position(w, s, w->mine), me = b->t->me, now = wefti_commsched_current_round(b),
+            sources = 0;
     int64_t bytes = bytes_of(w, s, q);
-    wefti_rounds_place own = in_array(w, WEFTI_ROUNDS_SOURCE, segment(w, s, q).begin);
+    wefti_commsched_place own = in_array(w, WEFTI_COMMSCHED_SOURCE, segment(w, s, q).begin);
     if (!is_mine(w, s)) {
-        WEFT_TRY(wefti_rounds_send(b, charge(w, s, w->mine), own, bytes));
+        WEFT_TRY(wefti_commsched_send(b, charge(w, s, w->mine), own, bytes));
         w->raw[number * w->parts + q] = b->plan->sends - 1;
         return WEFT_OK;
     }
@@ -174,27 +176,28 @@ static weft_status collect(work *w, int32_t number, int64_t q) {
     if (i > 0) {
         int32_t before = charge(w, s, at_position(w, s, i - 1));
         w->from[sources++] = room_of(w, s, q, 0);
-        WEFT_TRY(wefti_rounds_receive_gated(b, before, w->from[0], bytes, now, gate, -1));
+        WEFT_TRY(wefti_commsched_receive_gated(b, before, w->from[0], bytes, now, gate, -1));
     }
-    for (int32_t n = 0; n < wefti_rounds_hosts_count(w->hosts, w->mine); n++) {
+    for (int32_t n = 0; n < wefti_commsched_hosts_count(w->hosts, w->mine); n++) {
         int32_t m = w->hosts->member[w->hosts->begin[w->mine] + n];
         w->from[sources] = m == me ? own : room_of(w, s, q, 1 + n);
         if (m != me)
-            WEFT_TRY(wefti_rounds_receive_gated(b, m, w->from[sources], bytes, now, gate, -1));
+            WEFT_TRY(wefti_commsched_receive_gated(b, m, w->from[sources], bytes, now, gate, -1));
         sources++;
     }
     if (sources < 2) return WEFT_OK;
-    return wefti_rounds_op_flat(b, segment(w, s, q).count, reduced(w, s, q, i), sources, w->from);
+    return wefti_commsched_op_flat(b, segment(w, s, q).count, reduced(w, s, q, i), sources,
+                                   w->from);
 }
 
 /* To the next host, in the round after; the last one keeps it, or gives it to who wants it. */
 static weft_status go_on(work *w, int32_t number, int64_t q) {
-    wefti_rounds_build *b = w->b;
+    wefti_commsched_build *b = w->b;
     share *s = &w->share[number];
     int32_t i = position(w, s, w->mine), end = w->hosts->hosts - 1, to = s->home;
     if (i < end) to = charge(w, s, at_position(w, s, i + 1));
     if (!is_mine(w, s) || to < 0 || to == b->t->me) return WEFT_OK;
-    WEFT_TRY(wefti_rounds_send(b, to, reduced(w, s, q, i), bytes_of(w, s, q)));
+    WEFT_TRY(wefti_commsched_send(b, to, reduced(w, s, q, i), bytes_of(w, s, q)));
     w->partial[number * w->parts + q] = b->plan->sends - 1;
     return WEFT_OK;
 }
@@ -208,8 +211,8 @@ static weft_status come_home(work *w, int32_t number, int64_t q) {
     int64_t sent = is_mine(w, s) ? -1 : w->raw[number * w->parts + q];
     int32_t gate = is_mine(w, s) ? (int32_t)q + position(w, s, w->mine) + 1 : 0;
     if (is_mine(w, s)) sent = w->partial[number * w->parts + q];
-    return wefti_rounds_receive_gated(w->b, maker, wanted(w, s, q), bytes_of(w, s, q),
-                                      wefti_rounds_now(w->b), gate, sent);
+    return wefti_commsched_receive_gated(w->b, maker, wanted(w, s, q), bytes_of(w, s, q),
+                                         wefti_commsched_current_round(w->b), gate, sent);
 }
 
 /* --- back --- */
@@ -220,25 +223,25 @@ static weft_status go_back(work *w, int32_t number, int64_t q, int32_t to) {
     int32_t i = position(w, s, w->mine);
     if (!is_mine(w, s)) return WEFT_OK;
     if (i == to + 1)
-        return wefti_rounds_send(w->b, charge(w, s, at_position(w, s, to)), wanted(w, s, q),
-                                 bytes_of(w, s, q));
+        return wefti_commsched_send(w->b, charge(w, s, at_position(w, s, to)), wanted(w, s, q),
+                                    bytes_of(w, s, q));
     if (i != to) return WEFT_OK;
-    return wefti_rounds_receive_gated(w->b, charge(w, s, at_position(w, s, i + 1)), wanted(w, s, q),
-                                      bytes_of(w, s, q), wefti_rounds_now(w->b), 0,
-                                      w->partial[number * w->parts + q]);
+    return wefti_commsched_receive_gated(
+        w->b, charge(w, s, at_position(w, s, i + 1)), wanted(w, s, q), bytes_of(w, s, q),
+        wefti_commsched_current_round(w->b), 0, w->partial[number * w->parts + q]);
 }
 
 /* To all of the host. */
 static weft_status spread(work *w, int32_t number, int64_t q) {
     share *s = &w->share[number];
-    wefti_rounds_build *b = w->b;
+    wefti_commsched_build *b = w->b;
     if (!is_mine(w, s))
-        return wefti_rounds_receive_gated(b, charge(w, s, w->mine), wanted(w, s, q),
-                                          bytes_of(w, s, q), wefti_rounds_now(b), 0,
-                                          w->raw[number * w->parts + q]);
-    for (int32_t n = 0; n < wefti_rounds_hosts_count(w->hosts, w->mine); n++) {
+        return wefti_commsched_receive_gated(b, charge(w, s, w->mine), wanted(w, s, q),
+                                             bytes_of(w, s, q), wefti_commsched_current_round(b), 0,
+                                             w->raw[number * w->parts + q]);
+    for (int32_t n = 0; n < wefti_commsched_hosts_count(w->hosts, w->mine); n++) {
         int32_t m = w->hosts->member[w->hosts->begin[w->mine] + n];
-        if (m != b->t->me) WEFT_TRY(wefti_rounds_send(b, m, wanted(w, s, q), bytes_of(w, s, q)));
+        if (m != b->t->me) WEFT_TRY(wefti_commsched_send(b, m, wanted(w, s, q), bytes_of(w, s, q)));
     }
     return WEFT_OK;
 }
@@ -264,22 +267,22 @@ static weft_status build_share(work *w, int32_t number, int64_t round) {
 
 static weft_status build(work *w) {
     int32_t n = w->hosts->hosts;
-    int64_t rounds = w->parts + (w->b->form == WEFTI_ROUNDS_ALL_REDUCE ? 2 * n - 1 : n);
+    int64_t rounds = w->parts + (w->b->form == WEFTI_COMMSCHED_ALL_REDUCE ? 2 * n - 1 : n);
     for (int32_t s = 0; s < w->shares; s++) {
         choose_share(w, s, &w->share[s]);
         make_room(w, &w->share[s]);
     }
     for (int64_t r = 0; r < rounds; r++) {
-        WEFT_TRY(wefti_rounds_begin(w->b));
+        WEFT_TRY(wefti_commsched_begin_round(w->b));
         for (int32_t s = 0; s < w->shares; s++) WEFT_TRY(build_share(w, s, r));
     }
     return WEFT_OK;
 }
 
-weft_status wefti_rounds_host_reduce(wefti_rounds_build *b) {
+weft_status wefti_commsched_host_reduce(wefti_commsched_build *b) {
     work w = {.b = b,
               .hosts = &b->hosts,
-              .parts = wefti_rounds_host_parts(b),
+              .parts = wefti_commsched_host_parts(b),
               .shares = shares_of(b),
               .mine = b->hosts.host[b->t->me]};
     size_t sends = (size_t)w.shares * (size_t)w.parts;

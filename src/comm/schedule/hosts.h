@@ -1,31 +1,32 @@
 /* On which hosts the members of a group are: for algorithms that send as little as possible between
  * hosts, and for their costs. */
-#ifndef WEFTI_ROUNDS_HOSTS_H
-#define WEFTI_ROUNDS_HOSTS_H
+#ifndef WEFTI_SCHEDULE_HOSTS_H
+#define WEFTI_SCHEDULE_HOSTS_H
 
 #include "layout/transfer.h"
 #include "base/memory.h"
 
-typedef struct wefti_rounds_hosts {
+typedef struct wefti_commsched_hosts {
     int32_t hosts, most;   /* hosts, by their first members; members of the one with most */
     const int32_t *host;   /* [members] */
     const int32_t *place;  /* [members]: among those of its host */
     const int32_t *begin;  /* [hosts + 1]: where in ... */
     const int32_t *member; /* [members]: ... those of a host are, ascending */
     bool in_order;         /* those of a host are neighbours in the group */
-} wefti_rounds_hosts;
+} wefti_commsched_hosts;
 
 /* `host`: of each rank of the world; NULL: each rank is a host of its own. In the arena. */
-weft_status wefti_rounds_hosts_find(wefti_arena *arena, const wefti_transfer *t,
-                                    const int32_t *host, wefti_rounds_hosts *out) WEFT_CHECKED;
+weft_status wefti_commsched_hosts_find(wefti_arena *arena, const wefti_transfer *t,
+                                       const int32_t *host,
+                                       wefti_commsched_hosts *out) WEFT_CHECKED;
 
-static inline int32_t wefti_rounds_hosts_count(const wefti_rounds_hosts *h, int32_t host) {
+static inline int32_t wefti_commsched_hosts_count(const wefti_commsched_hosts *h, int32_t host) {
     return h->begin[host + 1] - h->begin[host];
 }
 /* Who on a host is in charge of what has number `lane` there. */
-static inline int32_t wefti_rounds_hosts_charge(const wefti_rounds_hosts *h, int32_t host,
-                                                int32_t lane) {
-    return h->member[h->begin[host] + lane % wefti_rounds_hosts_count(h, host)];
+static inline int32_t wefti_commsched_hosts_responsible(const wefti_commsched_hosts *h,
+                                                        int32_t host, int32_t part) {
+    return h->member[h->begin[host] + part % wefti_commsched_hosts_count(h, host)];
 }
 
 #endif

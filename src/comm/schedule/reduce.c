@@ -10,11 +10,11 @@
  * no chain for halves, whose sums are made in f32. */
 #include "comm/schedule/build.h"
 
-static wefti_rounds_place place_of(const wefti_rounds_build *b, wefti_rounds_array array,
-                                   wefti_rounds_span s) {
-    return wefti_rounds_at(array, s.begin * b->element);
+static wefti_commsched_place place_of(const wefti_commsched_build *b, wefti_commsched_array array,
+                                      wefti_commsched_span s) {
+    return wefti_commsched_at(array, s.begin * b->element);
 }
-static bool wants(const wefti_rounds_build *b, int32_t member) {
+static bool wants(const wefti_commsched_build *b, int32_t member) {
     return wefti_region_elems(&b->t->want[member], b->t->rank) > 0;
 }
 
@@ -24,74 +24,75 @@ enum { SLOTS = 3 /* segments that are staged at a time */, MOST_SEGMENTS = 256 }
 
 typedef struct share_work {
     int64_t segments;
-    wefti_rounds_place in[SLOTS], out; /* others' parts of my share, [members]; the result */
-    int64_t in_bytes;                  /* of one member */
-    int64_t *sent;            /* [2][members]: the sends of their shares, of two segments */
-    wefti_rounds_place *from; /* [members] */
+    wefti_commsched_place in[SLOTS], out; /* others' parts of my share, [members]; the result */
+    int64_t in_bytes;                     /* of one member */
+    int64_t *sent;               /* [2][members]: the sends of their shares, of two segments */
+    wefti_commsched_place *from; /* [members] */
 } share_work;
 
-static wefti_rounds_span share_of(const wefti_rounds_build *b, const share_work *w, int64_t segment,
-                                  int32_t member) {
-    return wefti_rounds_part(b, wefti_rounds_part(b, wefti_rounds_whole(b), segment, w->segments),
-                             member, b->t->members);
+static wefti_commsched_span share_of(const wefti_commsched_build *b, const share_work *w,
+                                     int64_t segment, int32_t member) {
+    return wefti_commsched_part(
+        b, wefti_commsched_part(b, wefti_commsched_whole(b), segment, w->segments), member,
+        b->t->members);
 }
 
 /* Where the own share is reduced to. */
-static wefti_rounds_place result_of(const wefti_rounds_build *b, const share_work *w,
-                                    wefti_rounds_span mine) {
-    if (wants(b, b->t->me)) return place_of(b, WEFTI_ROUNDS_DESTINATION, mine);
-    return wefti_rounds_at(w->out.array, w->out.offset + mine.begin * b->element);
+static wefti_commsched_place result_of(const wefti_commsched_build *b, const share_work *w,
+                                       wefti_commsched_span mine) {
+    if (wants(b, b->t->me)) return place_of(b, WEFTI_COMMSCHED_DESTINATION, mine);
+    return wefti_commsched_at(w->out.array, w->out.offset + mine.begin * b->element);
 }
 
 /* The others' parts of my share of a segment, and mine of theirs. */
-static weft_status collect(wefti_rounds_build *b, share_work *w, int64_t segment) {
+static weft_status collect(wefti_commsched_build *b, share_work *w, int64_t segment) {
     const wefti_transfer *t = b->t;
-    int32_t g = t->members, now = wefti_rounds_now(b);
-    wefti_rounds_span mine = share_of(b, w, segment, t->me);
+    int32_t g = t->members, now = wefti_commsched_current_round(b);
+    wefti_commsched_span mine = share_of(b, w, segment, t->me);
     for (int32_t i = 1; i < g; i++) {
         int32_t m = (t->me + i) % g;
-        wefti_rounds_span theirs = share_of(b, w, segment, m);
-        WEFT_TRY(wefti_rounds_send(b, m, place_of(b, WEFTI_ROUNDS_SOURCE, theirs),
-                                   theirs.count * b->element));
+        wefti_commsched_span theirs = share_of(b, w, segment, m);
+        WEFT_TRY(wefti_commsched_send(b, m, place_of(b, WEFTI_COMMSCHED_SOURCE, theirs),
+                                      theirs.count * b->element));
         w->sent[segment % 2 * g + m] = b->plan->sends - 1;
     }
-    wefti_rounds_place slot = w->in[segment % SLOTS];
+    wefti_commsched_place slot = w->in[segment % SLOTS];
     int32_t gate = segment < SLOTS ? 0 : now - SLOTS + 1; /* its last user has been reduced */
     for (int32_t i = 1; i < g; i++) {
         int32_t m = (t->me + g - i) % g;
-        w->from[m] = wefti_rounds_at(slot.array, slot.offset + m * w->in_bytes);
-        WEFT_TRY(
-            wefti_rounds_receive_gated(b, m, w->from[m], mine.count * b->element, now, gate, -1));
+        w->from[m] = wefti_commsched_at(slot.array, slot.offset + m * w->in_bytes);
+        WEFT_TRY(wefti_commsched_receive_gated(b, m, w->from[m], mine.count * b->element, now, gate,
+                                               -1));
     }
-    w->from[t->me] = place_of(b, WEFTI_ROUNDS_SOURCE, mine);
-    return wefti_rounds_op_flat(b, mine.count, result_of(b, w, mine), g, w->from);
+    w->from[t->me] = place_of(b, WEFTI_COMMSCHED_SOURCE, mine);
+    return wefti_commsched_op_flat(b, mine.count, result_of(b, w, mine), g, w->from);
 }
 
 /* The results of a segment, to and from those who made them. */
-static weft_status hand_on(wefti_rounds_build *b, share_work *w, int64_t segment) {
+static weft_status hand_on(wefti_commsched_build *b, share_work *w, int64_t segment) {
     const wefti_transfer *t = b->t;
     int32_t g = t->members;
-    wefti_rounds_span mine = share_of(b, w, segment, t->me);
-    wefti_rounds_place at = result_of(b, w, mine);
+    wefti_commsched_span mine = share_of(b, w, segment, t->me);
+    wefti_commsched_place at = result_of(b, w, mine);
     for (int32_t i = 1; i < g; i++) {
         int32_t m = (t->me + i) % g;
-        if (wants(b, m)) WEFT_TRY(wefti_rounds_send(b, m, at, mine.count * b->element));
+        if (wants(b, m)) WEFT_TRY(wefti_commsched_send(b, m, at, mine.count * b->element));
     }
     for (int32_t i = 1; i < g && wants(b, t->me); i++) {
         int32_t m = (t->me + g - i) % g;
-        wefti_rounds_span theirs = share_of(b, w, segment, m);
+        wefti_commsched_span theirs = share_of(b, w, segment, m);
         /* Where source and destination are the same, what I sent from there must have left. */
-        WEFT_TRY(wefti_rounds_receive_gated(b, m, place_of(b, WEFTI_ROUNDS_DESTINATION, theirs),
-                                            theirs.count * b->element, (int32_t)w->segments, 0,
-                                            w->sent[segment % 2 * g + m]));
+        WEFT_TRY(wefti_commsched_receive_gated(
+            b, m, place_of(b, WEFTI_COMMSCHED_DESTINATION, theirs), theirs.count * b->element,
+            (int32_t)w->segments, 0, w->sent[segment % 2 * g + m]));
     }
     return WEFT_OK;
 }
 
-static weft_status build_shares(wefti_rounds_build *b, share_work *w) {
+static weft_status build_shares(wefti_commsched_build *b, share_work *w) {
     int32_t g = b->t->members;
-    int64_t segment = WEFTI_ROUNDS_CHUNK * (int64_t)g;
-    w->segments = (wefti_rounds_whole(b).count * b->element + segment - 1) / segment;
+    int64_t segment = WEFTI_COMMSCHED_CHUNK * (int64_t)g;
+    w->segments = (wefti_commsched_whole(b).count * b->element + segment - 1) / segment;
     if (w->segments < 1) w->segments = 1;
     if (w->segments > MOST_SEGMENTS) w->segments = MOST_SEGMENTS;
     for (int64_t s = 0; s < w->segments; s++) {
@@ -100,18 +101,18 @@ static weft_status build_shares(wefti_rounds_build *b, share_work *w) {
     }
     w->in_bytes = (w->in_bytes + 63) / 64 * 64;
     for (int i = 0; i < SLOTS && i < w->segments; i++)
-        w->in[i] = wefti_rounds_room(b, w->in_bytes * g);
+        w->in[i] = wefti_commsched_stage_space(b, w->in_bytes * g);
     if (!wants(b, b->t->me))
-        w->out = wefti_rounds_room(b, wefti_rounds_whole(b).count * b->element);
+        w->out = wefti_commsched_stage_space(b, wefti_commsched_whole(b).count * b->element);
     for (int64_t s = 0; s <= w->segments; s++) {
-        WEFT_TRY(wefti_rounds_begin(b));
+        WEFT_TRY(wefti_commsched_begin_round(b));
         if (s < w->segments) WEFT_TRY(collect(b, w, s));
         if (s > 0) WEFT_TRY(hand_on(b, w, s - 1));
     }
     return WEFT_OK;
 }
 
-weft_status wefti_rounds_shares(wefti_rounds_build *b) {
+weft_status wefti_commsched_shares(wefti_commsched_build *b) {
     share_work w = {0};
     size_t members = (size_t)b->t->members;
     w.sent = wefti_calloc(2 * members, sizeof *w.sent);
@@ -129,89 +130,91 @@ weft_status wefti_rounds_shares(wefti_rounds_build *b) {
 typedef struct chain_work {
     int64_t chunks;
     int32_t back; /* rounds between a chunk's way there and its way back, at this member */
-    wefti_rounds_place in[SLOTS], out;
+    wefti_commsched_place in[SLOTS], out;
     int64_t *sent; /* [chunks]: its send to the next member */
 } chain_work;
 
-static wefti_rounds_place chain_result(const wefti_rounds_build *b, const chain_work *w,
-                                       wefti_rounds_span s) {
-    if (wants(b, b->t->me)) return place_of(b, WEFTI_ROUNDS_DESTINATION, s);
-    return wefti_rounds_at(w->out.array, w->out.offset + s.begin * b->element);
+static wefti_commsched_place chain_result(const wefti_commsched_build *b, const chain_work *w,
+                                          wefti_commsched_span s) {
+    if (wants(b, b->t->me)) return place_of(b, WEFTI_COMMSCHED_DESTINATION, s);
+    return wefti_commsched_at(w->out.array, w->out.offset + s.begin * b->element);
 }
 
 /* Chunk number k on its way there: it comes in round k, and goes on in the next. */
-static weft_status go_on(wefti_rounds_build *b, chain_work *w, int64_t k) {
+static weft_status go_on(wefti_commsched_build *b, chain_work *w, int64_t k) {
     const wefti_transfer *t = b->t;
     if (t->me < t->members - 1 && k >= 1 && k <= w->chunks) {
-        wefti_rounds_span gone = wefti_rounds_part(b, wefti_rounds_whole(b), k - 1, w->chunks);
-        wefti_rounds_place at =
-            t->me == 0 ? place_of(b, WEFTI_ROUNDS_SOURCE, gone) : chain_result(b, w, gone);
-        WEFT_TRY(wefti_rounds_send(b, t->me + 1, at, gone.count * b->element));
+        wefti_commsched_span gone =
+            wefti_commsched_part(b, wefti_commsched_whole(b), k - 1, w->chunks);
+        wefti_commsched_place at =
+            t->me == 0 ? place_of(b, WEFTI_COMMSCHED_SOURCE, gone) : chain_result(b, w, gone);
+        WEFT_TRY(wefti_commsched_send(b, t->me + 1, at, gone.count * b->element));
         w->sent[k - 1] = b->plan->sends - 1;
     }
     if (t->me == 0 || k >= w->chunks) return WEFT_OK;
-    wefti_rounds_span chunk = wefti_rounds_part(b, wefti_rounds_whole(b), k, w->chunks);
+    wefti_commsched_span chunk = wefti_commsched_part(b, wefti_commsched_whole(b), k, w->chunks);
     int32_t gate = k < SLOTS ? 0 : (int32_t)k - SLOTS + 1;
-    wefti_rounds_place from[2] = {w->in[k % SLOTS], place_of(b, WEFTI_ROUNDS_SOURCE, chunk)};
-    WEFT_TRY(wefti_rounds_receive_gated(b, t->me - 1, from[0], chunk.count * b->element, (int32_t)k,
-                                        gate, -1));
-    return wefti_rounds_op_flat(b, chunk.count, chain_result(b, w, chunk), 2, from);
+    wefti_commsched_place from[2] = {w->in[k % SLOTS], place_of(b, WEFTI_COMMSCHED_SOURCE, chunk)};
+    WEFT_TRY(wefti_commsched_receive_gated(b, t->me - 1, from[0], chunk.count * b->element,
+                                           (int32_t)k, gate, -1));
+    return wefti_commsched_op_flat(b, chunk.count, chain_result(b, w, chunk), 2, from);
 }
 
 /* Back along the chain, to all. */
-static weft_status go_back(wefti_rounds_build *b, chain_work *w, int64_t k) {
+static weft_status go_back(wefti_commsched_build *b, chain_work *w, int64_t k) {
     const wefti_transfer *t = b->t;
     int64_t gone = k - w->back - 1, coming = k - w->back;
     if (t->me > 0 && gone >= 0 && gone < w->chunks) {
-        wefti_rounds_span s = wefti_rounds_part(b, wefti_rounds_whole(b), gone, w->chunks);
-        WEFT_TRY(wefti_rounds_send(b, t->me - 1, place_of(b, WEFTI_ROUNDS_DESTINATION, s),
-                                   s.count * b->element));
+        wefti_commsched_span s = wefti_commsched_part(b, wefti_commsched_whole(b), gone, w->chunks);
+        WEFT_TRY(wefti_commsched_send(b, t->me - 1, place_of(b, WEFTI_COMMSCHED_DESTINATION, s),
+                                      s.count * b->element));
     }
     if (t->me == t->members - 1 || coming < 0 || coming >= w->chunks) return WEFT_OK;
-    wefti_rounds_span s = wefti_rounds_part(b, wefti_rounds_whole(b), coming, w->chunks);
-    return wefti_rounds_receive_gated(b, t->me + 1, place_of(b, WEFTI_ROUNDS_DESTINATION, s),
-                                      s.count * b->element, (int32_t)k, 0, w->sent[coming]);
+    wefti_commsched_span s = wefti_commsched_part(b, wefti_commsched_whole(b), coming, w->chunks);
+    return wefti_commsched_receive_gated(b, t->me + 1, place_of(b, WEFTI_COMMSCHED_DESTINATION, s),
+                                         s.count * b->element, (int32_t)k, 0, w->sent[coming]);
 }
 
 /* From the last member to the one that wants it. */
-static weft_status hand_over(wefti_rounds_build *b, chain_work *w, int64_t k) {
+static weft_status hand_over(wefti_commsched_build *b, chain_work *w, int64_t k) {
     const wefti_transfer *t = b->t;
     int32_t last = t->members - 1;
     if (b->first == last) return WEFT_OK;
     int64_t gone = k - 1, coming = k - w->back;
     if (t->me == last && gone >= 0 && gone < w->chunks) {
-        wefti_rounds_span s = wefti_rounds_part(b, wefti_rounds_whole(b), gone, w->chunks);
-        WEFT_TRY(wefti_rounds_send(b, b->first, chain_result(b, w, s), s.count * b->element));
+        wefti_commsched_span s = wefti_commsched_part(b, wefti_commsched_whole(b), gone, w->chunks);
+        WEFT_TRY(wefti_commsched_send(b, b->first, chain_result(b, w, s), s.count * b->element));
     }
     if (t->me != b->first || coming < 0 || coming >= w->chunks) return WEFT_OK;
-    wefti_rounds_span s = wefti_rounds_part(b, wefti_rounds_whole(b), coming, w->chunks);
-    return wefti_rounds_receive_gated(b, last, place_of(b, WEFTI_ROUNDS_DESTINATION, s),
-                                      s.count * b->element, (int32_t)k, 0, w->sent[coming]);
+    wefti_commsched_span s = wefti_commsched_part(b, wefti_commsched_whole(b), coming, w->chunks);
+    return wefti_commsched_receive_gated(b, last, place_of(b, WEFTI_COMMSCHED_DESTINATION, s),
+                                         s.count * b->element, (int32_t)k, 0, w->sent[coming]);
 }
 
-static weft_status build_chain(wefti_rounds_build *b, chain_work *w) {
+static weft_status build_chain(wefti_commsched_build *b, chain_work *w) {
     const wefti_transfer *t = b->t;
     int32_t after = t->members - 1 - t->me; /* members behind this one */
-    bool to_all = b->form == WEFTI_ROUNDS_ALL_REDUCE;
-    wefti_rounds_span first = wefti_rounds_part(b, wefti_rounds_whole(b), 0, w->chunks);
+    bool to_all = b->form == WEFTI_COMMSCHED_ALL_REDUCE;
+    wefti_commsched_span first = wefti_commsched_part(b, wefti_commsched_whole(b), 0, w->chunks);
     for (int64_t k = 0; k < w->chunks; k++) {
-        wefti_rounds_span s = wefti_rounds_part(b, wefti_rounds_whole(b), k, w->chunks);
+        wefti_commsched_span s = wefti_commsched_part(b, wefti_commsched_whole(b), k, w->chunks);
         if (s.count > first.count) first = s;
     }
     for (int i = 0; i < SLOTS && t->me > 0; i++)
-        w->in[i] = wefti_rounds_room(b, first.count * b->element);
-    if (!wants(b, t->me)) w->out = wefti_rounds_room(b, wefti_rounds_whole(b).count * b->element);
+        w->in[i] = wefti_commsched_stage_space(b, first.count * b->element);
+    if (!wants(b, t->me))
+        w->out = wefti_commsched_stage_space(b, wefti_commsched_whole(b).count * b->element);
     w->back = to_all ? 2 * after : after + 1;
     for (int64_t k = 0; k < w->chunks + w->back + 1; k++) {
-        WEFT_TRY(wefti_rounds_begin(b));
+        WEFT_TRY(wefti_commsched_begin_round(b));
         WEFT_TRY(go_on(b, w, k));
         WEFT_TRY(to_all ? go_back(b, w, k) : hand_over(b, w, k));
     }
     return WEFT_OK;
 }
 
-weft_status wefti_rounds_chain(wefti_rounds_build *b) {
-    chain_work w = {.chunks = wefti_rounds_chunks(wefti_rounds_whole(b).count * b->element)};
+weft_status wefti_commsched_chain(wefti_commsched_build *b) {
+    chain_work w = {.chunks = wefti_commsched_chunks(wefti_commsched_whole(b).count * b->element)};
     WEFT_NEW_ARRAY(w.sent, int64_t, w.chunks);
     weft_status status = build_chain(b, &w);
     wefti_free(w.sent);

@@ -6,14 +6,14 @@
  * for something else until then. When all receives of a round are there, its operations run and
  * the next round begins. The messages of a pair are numbered in each direction in the order in
  * which the plan names them; both plans name the same ones. */
-#ifndef WEFTI_ROUNDS_PLAN_H
-#define WEFTI_ROUNDS_PLAN_H
+#ifndef WEFTI_SCHEDULE_H
+#define WEFTI_SCHEDULE_H
 
 #include "base/memory.h"
 #include "comm/reduce/reduce.h"
 #include "topo/links.h"
 
-#define WEFTI_ROUNDS_LIST(X)                                                                       \
+#define WEFTI_COMMSCHED_LIST(X)                                                                    \
     X(CHOSEN, "chosen") /* by cost */                                                              \
     X(DIRECT, "direct") /* each part from whoever has it */                                        \
     X(BRUCK, "bruck")   /* all-gather in log2(members) rounds, reduced by each for itself */       \
@@ -23,96 +23,96 @@
     X(TREE, "tree")     /* who has it tells others, who tell others */                             \
     X(HOSTS, "hosts")   /* within hosts, and between them as few bytes as possible */
 
-typedef enum wefti_rounds_algorithm {
-#define WEFTI_ROUNDS_ROW(name, text) WEFTI_ROUNDS_##name,
-    WEFTI_ROUNDS_LIST(WEFTI_ROUNDS_ROW)
-#undef WEFTI_ROUNDS_ROW
-        WEFTI_ROUNDS_ALGORITHMS
-} wefti_rounds_algorithm;
+typedef enum wefti_commsched_algorithm {
+#define WEFTI_COMMSCHED_ROW(name, text) WEFTI_ROUNDS_##name,
+    WEFTI_COMMSCHED_LIST(WEFTI_COMMSCHED_ROW)
+#undef WEFTI_COMMSCHED_ROW
+        WEFTI_COMMSCHED_ALGORITHMS
+} wefti_commsched_algorithm;
 
-const char *wefti_rounds_algorithm_text(wefti_rounds_algorithm algorithm);
+const char *wefti_commsched_algorithm_text(wefti_commsched_algorithm algorithm);
 
 /* What messages cost, equal on all members. */
-typedef struct wefti_rounds_costs {
+typedef struct wefti_commsched_costs {
     double latency_s;          /* from one process to another of another host */
     double message_s;          /* work of one side for one message */
     double bytes_per_s;        /* into or out of one process, and of all of one host */
     double crowd;              /* share of that lost for each further process that sends to one */
     double reduce_bytes_per_s; /* of a source */
     double near_latency_s, near_bytes_per_s; /* of messages within a host */
-} wefti_rounds_costs;
-wefti_rounds_costs wefti_rounds_default_costs(void);
+} wefti_commsched_costs;
+wefti_commsched_costs wefti_commsched_default_costs(void);
 /* As far as links were measured, else as above. `shares`: messages within a host go through its
  * memory. */
-wefti_rounds_costs wefti_rounds_costs_of(const wefti_links *links, bool shares);
+wefti_commsched_costs wefti_commsched_costs_of(const wefti_links *links, bool shares);
 
 enum {
-    WEFTI_ROUNDS_SMALL = 8 << 10,   /* bytes of a message that goes with its header, at most */
-    WEFTI_ROUNDS_CHUNK = 512 << 10, /* bytes of a link of a chain, and of a segment of a share */
-    WEFTI_ROUNDS_MESSAGE = 4 << 20  /* no message is longer: UCX is slow with 64 MiB at once */
+    WEFTI_COMMSCHED_SMALL = 8 << 10,   /* bytes of a message that goes with its header, at most */
+    WEFTI_COMMSCHED_CHUNK = 512 << 10, /* bytes of a link of a chain, and of a segment of a share */
+    WEFTI_COMMSCHED_MESSAGE = 4 << 20  /* no message is longer: UCX is slow with 64 MiB at once */
 };
 
-typedef enum wefti_rounds_array {
-    WEFTI_ROUNDS_SOURCE,
-    WEFTI_ROUNDS_DESTINATION,
-    WEFTI_ROUNDS_STAGE
-} wefti_rounds_array;
+typedef enum wefti_commsched_array {
+    WEFTI_COMMSCHED_SOURCE,
+    WEFTI_COMMSCHED_DESTINATION,
+    WEFTI_COMMSCHED_STAGE
+} wefti_commsched_array;
 
-typedef struct wefti_rounds_place {
-    wefti_rounds_array array;
+typedef struct wefti_commsched_place {
+    wefti_commsched_array array;
     int64_t offset; /* bytes */
-} wefti_rounds_place;
+} wefti_commsched_place;
 
-typedef struct wefti_rounds_message {
+typedef struct wefti_commsched_message {
     int32_t partner; /* of the plan */
     int32_t number;  /* among those of the pair in this direction */
     int32_t round;   /* a send: with which it goes; a receive: at whose end it is needed */
     int32_t gate_round, gate_send; /* a receive waits until the round has begun, and until the send
                                       is done; -1: no send */
     int32_t request;               /* of the post's; -1: small */
-    wefti_rounds_place at;
+    wefti_commsched_place at;
     int64_t bytes;
-} wefti_rounds_message;
+} wefti_commsched_message;
 
-typedef struct wefti_rounds_op {
+typedef struct wefti_commsched_op {
     wefti_move move;
-    wefti_rounds_place to;
-    const wefti_rounds_place *from; /* [move.sources] */
-} wefti_rounds_op;
+    wefti_commsched_place to;
+    const wefti_commsched_place *from; /* [move.sources] */
+} wefti_commsched_op;
 
-typedef struct wefti_rounds_round {
+typedef struct wefti_commsched_round {
     int64_t sends, receives, ops; /* ends of its parts of the lists */
     bool sends_first;             /* before its operations all sends so far are done */
-} wefti_rounds_round;
+} wefti_commsched_round;
 
-typedef struct wefti_rounds_partner {
+typedef struct wefti_commsched_partner {
     int32_t rank, member; /* in the world, in the group */
     int32_t sends, receives;
     int64_t *receive; /* [receives]: where in the list each number is */
-} wefti_rounds_partner;
+} wefti_commsched_partner;
 
-typedef struct wefti_rounds_plan {
+typedef struct wefti_commsched {
     wefti_arena *arena;
-    wefti_rounds_algorithm algorithm;
+    wefti_commsched_algorithm algorithm;
     uint64_t hash;    /* of transfer, name and algorithm: equal for all members */
     const char *text; /* "all_reduce of h.3.attn.c_proj (f32, 768 elements)" */
     int64_t stage;    /* bytes */
     int32_t requests; /* messages that are not small */
-    wefti_rounds_message *send, *receive;
-    wefti_rounds_op *op;
-    wefti_rounds_round *round;
-    wefti_rounds_partner *partner; /* by rank */
+    wefti_commsched_message *send, *receive;
+    wefti_commsched_op *op;
+    wefti_commsched_round *round;
+    wefti_commsched_partner *partner; /* by rank */
     int64_t sends, receives, ops, rounds, partners;
     int64_t send_capacity, receive_capacity, op_capacity, round_capacity;
-} wefti_rounds_plan;
+} wefti_commsched;
 
 /* Of a legal transfer (wefti_transfer_check). `host` of each rank of the world, NULL: each is a
  * host of its own. `forced` is taken where it is possible. */
-weft_status wefti_rounds_plan_create(const wefti_transfer *t, const wefti_rounds_costs *costs,
-                                     const int32_t *host, wefti_rounds_algorithm forced,
-                                     wefti_rounds_plan **out) WEFT_CHECKED;
-void wefti_rounds_plan_destroy(wefti_rounds_plan *plan);
+weft_status wefti_commsched_create(const wefti_transfer *t, const wefti_commsched_costs *costs,
+                                   const int32_t *host, wefti_commsched_algorithm forced,
+                                   wefti_commsched **out) WEFT_CHECKED;
+void wefti_commsched_destroy(wefti_commsched *plan);
 /* The partner that is this rank; NULL: none is. */
-wefti_rounds_partner *wefti_rounds_plan_partner(const wefti_rounds_plan *plan, int32_t rank);
+wefti_commsched_partner *wefti_commsched_find_partner(const wefti_commsched *plan, int32_t rank);
 
 #endif

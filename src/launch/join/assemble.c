@@ -183,10 +183,10 @@ static weft_status make_far(const wefti_join_plan *plan, wefti_control *c, wefti
     WEFT_TRY(choose_transport(plan, c, &far));
     transport = far;
     if (near) WEFT_TRY(wefti_comm_host_roads(near, &far, &transport));
-    WEFT_TRY(wefti_comm_rounds(&transport, out));
-    wefti_rounds_costs costs = wefti_rounds_costs_of(&plan->links, near != NULL);
-    wefti_rounds_set_costs(*out, &costs);
-    weft_status status = wefti_rounds_set_hosts(*out, wefti_member_hosts(c->member));
+    WEFT_TRY(wefti_comm_p2p(&transport, out));
+    wefti_commsched_costs costs = wefti_commsched_costs_of(&plan->links, near != NULL);
+    wefti_p2p_set_costs(*out, &costs);
+    weft_status status = wefti_p2p_set_hosts(*out, wefti_member_hosts(c->member));
     if (status < 0) {
         wefti_comm_destroy(*out);
         *out = NULL;
