@@ -98,13 +98,13 @@ weft_status wefti_comm_host(int32_t rank, int32_t size, const int32_t *host,
                             const wefti_exchange *exchange, wefti_comm **out) WEFT_CHECKED;
 /* Before anything is bound: transfers with members on several hosts go through `far`, which is
  * taken over, and whoever waits carries on with both. Called "host+" and the name of `far`. */
-void wefti_comm_host_far(wefti_comm *comm, wefti_comm *far);
+void wefti_comm_host_set_internode(wefti_comm *comm, wefti_comm *internode);
 
 typedef struct weft_transport weft_transport; /* weft/transport.h */
 /* Messages between all ranks: those of this host send each other theirs through its memory, all
  * others through `far`, which is taken over, also on failure. `comm` is that of wefti_comm_host,
  * and lives longer. On all ranks or on none. */
-weft_status wefti_comm_host_roads(wefti_comm *comm, const weft_transport *far,
+weft_status wefti_comm_host_route(wefti_comm *comm, const weft_transport *internode,
                                   weft_transport *out) WEFT_CHECKED;
 /* Processes that send each other messages (comm/p2p/p2p.c): any transfer in terms of point-to-point
  * messages of `transport`, whose close is called by destroy. Owned also on failure. */

@@ -143,7 +143,7 @@ static int64_t copy_ns(void *to, const void *from, size_t bytes, int streamed) {
 }
 
 /* Half of NEAR is copied as usual and half streamed, in turn. */
-static bool measure_near(void) {
+static bool measure_last_level(void) {
     enum {
         ROUNDS = 4,
         GAP = 4096 /* so that the one does not begin a power of two behind the other */
@@ -167,12 +167,12 @@ static bool measure_near(void) {
 }
 
 static bool last_level_is_near;
-static void find_near(void) {
-    last_level_is_near = measure_near();
+static void find_last_level(void) {
+    last_level_is_near = measure_last_level();
 }
 int64_t wefti_copy_kept(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    (void)pthread_once(&once, find_near);
+    (void)pthread_once(&once, find_last_level);
     return wefti_copy_cache() * (last_level_is_near ? NEAR : 1);
 }
 

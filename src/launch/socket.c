@@ -270,7 +270,7 @@ static bool same_host(const struct sockaddr *a, const struct sockaddr *b) {
            ((const struct sockaddr_in *)b)->sin_addr.s_addr;
 }
 
-bool wefti_socket_is_far(int fd) {
+bool wefti_socket_is_remote(int fd) {
     struct sockaddr_storage mine = {0}, theirs = {0};
     socklen_t mine_bytes = sizeof mine, their_bytes = sizeof theirs;
     return getsockname(fd, (struct sockaddr *)&mine, &mine_bytes) == 0 &&

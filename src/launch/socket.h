@@ -52,7 +52,7 @@ weft_status wefti_connected(int fd) WEFT_CHECKED;
 /* The network interface at this end of a connection, "lo" for loopback. */
 weft_status wefti_socket_interface(int fd, char out[WEFTI_INTERFACE_TEXT]) WEFT_CHECKED;
 /* Whether the other end of a connection has another address than this end. */
-bool wefti_socket_is_far(int fd);
+bool wefti_socket_is_remote(int fd);
 /* No delays; a peer that does not answer for `seconds` counts as gone. What is lost on the way is
  * sent again at least once a second, where the system can do so. */
 void wefti_socket_watch(int fd, double seconds);

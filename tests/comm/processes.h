@@ -120,7 +120,7 @@ static weft_status join(process_world *p, int32_t rank) {
     wefti_comm *far = NULL;
     if (p->with_far) WEFT_TRY(wefti_comm_host(rank, p->w.size, one_host, &exchange, &far));
     WEFT_TRY(wefti_comm_host(rank, p->w.size, p->hosts, &exchange, &p->w.comm[rank]));
-    if (far) wefti_comm_host_far(p->w.comm[rank], far);
+    if (far) wefti_comm_host_set_internode(p->w.comm[rank], far);
     wefti_host *host = (wefti_host *)p->w.comm[rank];
     if (p->pull_least >= 0 && host->world.single_copy_bytes > 0)
         host->world.single_copy_bytes = p->pull_least;

@@ -76,7 +76,7 @@ static weft_status join_one_host(roads_world *w, int32_t rank, weft_transport *o
     WEFT_TRY(wefti_comm_host(rank, w->p.w.size, one_host, &exchange, &comm));
     shared_by_all = (wefti_host *)comm;
     if (!w->pulls) shared_by_all->world.single_copy_bytes = 0;
-    return wefti_comm_host_roads(comm, &nobody, out);
+    return wefti_comm_host_route(comm, &nobody, out);
 }
 
 /* A world of messages alone, all in the memory of one host. */
@@ -101,11 +101,11 @@ static weft_status join_roads(process_world *p, int32_t rank) {
     WEFT_TRY(wefti_comm_host(rank, p->w.size, p->hosts, &exchange, &p->w.comm[rank]));
     of_host = (wefti_host *)p->w.comm[rank];
     if (!w->pulls) of_host->world.single_copy_bytes = 0;
-    WEFT_TRY(wefti_comm_host_roads(p->w.comm[rank], &between, &transport));
+    WEFT_TRY(wefti_comm_host_route(p->w.comm[rank], &between, &transport));
     WEFT_TRY(wefti_comm_p2p(&transport, &far));
     WEFT_TRY(wefti_p2p_set_hosts(far, p->hosts));
     wefti_p2p_force(far, w->forced);
-    wefti_comm_host_far(p->w.comm[rank], far);
+    wefti_comm_host_set_internode(p->w.comm[rank], far);
     return WEFT_OK;
 }
 
@@ -338,8 +338,8 @@ static wefti_host_traffic compare(roads_world *w, bits_test *b, char *arrays) {
     for (int32_t m = 0; m < members; m++) {
         assert_memory_equal(b->destination[m], threads.destination[m],
                             (size_t)bytes_of(&b->c, &b->c.want[m]));
-        all.near_bytes += w->traffic[m].near_bytes;
-        all.far_bytes += w->traffic[m].far_bytes;
+        all.intranode_bytes += w->traffic[m].intranode_bytes;
+        all.internode_bytes += w->traffic[m].internode_bytes;
     }
     return all;
 }
@@ -389,10 +389,11 @@ static void each_byte_takes_its_road(void **state) {
             near = (which == 2 ? 4 : 6) * 5 * n / 6;
         }
         wefti_host_traffic got = compare(w, b, arrays);
-        if (llabs(got.far_bytes - far) > HEADERS || llabs(got.near_bytes - near) > HEADERS)
+        if (llabs(got.internode_bytes - far) > HEADERS ||
+            llabs(got.intranode_bytes - near) > HEADERS)
             fail_msg("%s: %lld bytes between hosts instead of %lld; %lld inside instead of %lld",
-                     wefti_commsched_algorithm_text(w->forced), (long long)got.far_bytes,
-                     (long long)far, (long long)got.near_bytes, (long long)near);
+                     wefti_commsched_algorithm_text(w->forced), (long long)got.internode_bytes,
+                     (long long)far, (long long)got.intranode_bytes, (long long)near);
         processes_end(&w->p);
     }
     munmap(b, sizeof *b);

@@ -203,8 +203,8 @@ static void costs_come_from_links(void **state) {
             links.by_messages = by_messages;
             wefti_commsched_costs c = wefti_commsched_costs_of(&links, shares);
             assert_true(c.bytes_per_s == 1e9);
-            assert_true((c.near_bytes_per_s == 1.2e10) == (by_messages != shares));
-            if (by_messages == shares) assert_true(c.near_bytes_per_s == (shares ? 8e9 : 2e9));
+            assert_true((c.intranode_bytes_per_s == 1.2e10) == (by_messages != shares));
+            if (by_messages == shares) assert_true(c.intranode_bytes_per_s == (shares ? 8e9 : 2e9));
         }
 }
 

@@ -295,13 +295,13 @@ static void connections_that_try_often(void **state) {
         assert_int_equal(milliseconds, 1000);
     else
         print_message("SKIP: this system cannot be told so\n");
-    assert_false(wefti_socket_is_far(near));
+    assert_false(wefti_socket_is_remote(near));
     /* From one address to another. */
     far = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7F000002)};
     assert_int_equal(bind(far, (struct sockaddr *)&from, sizeof from), 0);
     assert_int_equal(connect(far, (struct sockaddr *)&at.at, at.bytes), 0);
-    assert_true(wefti_socket_is_far(far));
+    assert_true(wefti_socket_is_remote(far));
     close(far);
     close(near);
     close(listener);

@@ -33,7 +33,7 @@ static uint64_t queues_begin(int32_t ranks) {
 }
 static uint64_t queues_end(int32_t ranks) {
     uint64_t pairs = (uint64_t)ranks * (uint64_t)ranks;
-    return queues_begin(ranks) + pairs * sizeof(wefti_near_queue);
+    return queues_begin(ranks) + pairs * sizeof(wefti_intranode_queue);
 }
 
 void wefti_host_control_begin(wefti_host_control *control, size_t bytes, int32_t ranks) {
@@ -42,9 +42,9 @@ void wefti_host_control_begin(wefti_host_control *control, size_t bytes, int32_t
     atomic_store(&control->used, queues ? queues_end(ranks) : queues_begin(ranks));
 }
 
-wefti_near_queue *wefti_host_control_queues(wefti_host_control *control, int32_t ranks) {
+wefti_intranode_queue *wefti_host_control_queues(wefti_host_control *control, int32_t ranks) {
     if (queues_end(ranks) > control->bytes / 2) return NULL;
-    return (wefti_near_queue *)(void *)((char *)control + queues_begin(ranks));
+    return (wefti_intranode_queue *)(void *)((char *)control + queues_begin(ranks));
 }
 
 wefti_shm_common *wefti_host_control_common(wefti_host_control *control) {

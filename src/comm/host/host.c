@@ -22,7 +22,7 @@ static void give(wefti_shm_world *world, void *memory) {
 
 /* --- the engine: transfers of this host, and those that leave it --- */
 
-static bool is_near(const wefti_host *host, const wefti_transfer *t) {
+static bool is_intranode(const wefti_host *host, const wefti_transfer *t) {
     for (int32_t m = 0; m < t->members; m++)
         if (t->ranks[m] >= host->local.comm.size || host->world.place_of[t->ranks[m]] < 0)
             return false;
@@ -35,31 +35,34 @@ static weft_status host_bind(wefti_comm *comm, const wefti_transfer *t, wefti_en
     WEFT_REQUIRE(t->ranks[t->members - 1] < comm->size, WEFT_E_ARG,
                  "a transfer names rank %d; there are %d", (int)t->ranks[t->members - 1],
                  (int)comm->size);
-    return is_near(host, t) ? wefti_shm_bind(comm, t, out) : wefti_host_far_bind(host, t, out);
+    return is_intranode(host, t) ? wefti_shm_bind(comm, t, out)
+                                 : wefti_host_internode_bind(host, t, out);
 }
 /* What fails here fails there: ranks of other hosts may wait for this one. */
-static weft_status tell_far(wefti_endpoint *e, weft_status status) {
+static weft_status tell_internode(wefti_endpoint *e, weft_status status) {
     wefti_host *host = (wefti_host *)((wefti_shm_endpoint *)e)->local;
-    if (!host->far || (status != WEFT_E_PEER && status != WEFT_E_MISMATCH)) return status;
+    if (!host->internode || (status != WEFT_E_PEER && status != WEFT_E_MISMATCH)) return status;
     wefti_failure failure;
     wefti_failure_keep(status, &failure);
-    wefti_comm_break(host->far, failure.rank, failure.message);
+    wefti_comm_break(host->internode, failure.rank, failure.message);
     return wefti_failure_tell(&failure);
 }
 static weft_status host_post(wefti_endpoint *e, const void *source, void *destination) {
-    if (wefti_host_is_far(e)) return wefti_host_far_post(e, source, destination);
-    return tell_far(e, wefti_shm_start(e, source, destination));
+    if (wefti_host_is_internode(e)) return wefti_host_internode_post(e, source, destination);
+    return tell_internode(e, wefti_shm_start(e, source, destination));
 }
 static weft_status host_wait(wefti_endpoint *e) {
-    return wefti_host_is_far(e) ? wefti_host_far_wait(e) : tell_far(e, wefti_shm_wait(e));
+    return wefti_host_is_internode(e) ? wefti_host_internode_wait(e)
+                                      : tell_internode(e, wefti_shm_wait(e));
 }
 static weft_status host_test(wefti_endpoint *e) {
-    return wefti_host_is_far(e) ? wefti_host_far_test(e) : tell_far(e, wefti_shm_test(e));
+    return wefti_host_is_internode(e) ? wefti_host_internode_test(e)
+                                      : tell_internode(e, wefti_shm_test(e));
 }
 static void host_unbind(wefti_endpoint *e) {
     if (!e) return;
-    if (wefti_host_is_far(e))
-        wefti_host_far_unbind(e);
+    if (wefti_host_is_internode(e))
+        wefti_host_internode_unbind(e);
     else
         wefti_shm_unbind(e);
 }
@@ -67,7 +70,7 @@ static void host_unbind(wefti_endpoint *e) {
 static void host_break(wefti_comm *comm, int failed, const char *message) {
     wefti_host *host = (wefti_host *)comm;
     wefti_shm_break(&host->local, failed, "%s", message);
-    if (host->far) wefti_comm_break(host->far, failed, message);
+    if (host->internode) wefti_comm_break(host->internode, failed, message);
 }
 
 static weft_status host_map(wefti_comm *comm, size_t bytes, void **out) {
@@ -80,14 +83,14 @@ static void host_unmap(wefti_comm *comm, void *memory, size_t bytes) {
 
 static bool host_moves(wefti_comm *comm) {
     wefti_host *host = (wefti_host *)comm;
-    bool far = host->far && wefti_comm_moves(host->far);
-    return wefti_shm_moves(&host->local) || far;
+    bool internode = host->internode && wefti_comm_moves(host->internode);
+    return wefti_shm_moves(&host->local) || internode;
 }
 
 static void host_destroy(wefti_comm *comm) {
     if (!comm) return;
     wefti_host *host = (wefti_host *)comm;
-    wefti_comm_destroy(host->far);
+    wefti_comm_destroy(host->internode);
     for (int32_t p = 0; p < host->world.size; p++)
         if (host->world.area[p].view)
             munmap((void *)host->world.area[p].view, (size_t)host->world.area[p].bytes);
@@ -122,9 +125,9 @@ static weft_status number_ranks(wefti_host *host, const int32_t *hosts) {
     WEFT_REQUIRE(place_of && rank_of && world->area, WEFT_E_NOMEM, "no memory for %d ranks",
                  (int)size);
     for (int32_t r = 0; r < size; r++) {
-        bool near = hosts[r] == hosts[host->local.comm.rank];
-        place_of[r] = near ? world->size : -1;
-        if (near) rank_of[world->size++] = r;
+        bool intranode = hosts[r] == hosts[host->local.comm.rank];
+        place_of[r] = intranode ? world->size : -1;
+        if (intranode) rank_of[world->size++] = r;
     }
     world->place_of = place_of;
     world->rank_of = rank_of;
@@ -162,9 +165,9 @@ err:
     return status;
 }
 
-void wefti_comm_host_far(wefti_comm *comm, wefti_comm *far) {
+void wefti_comm_host_set_internode(wefti_comm *comm, wefti_comm *internode) {
     wefti_host *host = (wefti_host *)comm;
-    snprintf(host->name, sizeof host->name, "host+%s", far->engine->name);
+    snprintf(host->name, sizeof host->name, "host+%s", internode->engine->name);
     host->engine.name = host->name;
-    host->far = far;
+    host->internode = internode;
 }

@@ -26,12 +26,12 @@ typedef struct wefti_host_heap {
     size_t chunk_left;
 } wefti_host_heap;
 
-typedef struct wefti_near wefti_near;
-typedef struct wefti_near_queue wefti_near_queue;
+typedef struct wefti_intranode wefti_intranode;
+typedef struct wefti_intranode_queue wefti_intranode_queue;
 
 /* Bytes that messages of this rank had, by the road they took. */
 typedef struct wefti_host_traffic {
-    int64_t near_bytes, far_bytes;
+    int64_t intranode_bytes, internode_bytes;
 } wefti_host_traffic;
 
 /* --- comm/host/memory.c --- */
@@ -57,14 +57,14 @@ typedef struct wefti_host_control wefti_host_control;
 void wefti_host_control_begin(wefti_host_control *control, size_t bytes, int32_t ranks);
 wefti_shm_common *wefti_host_control_common(wefti_host_control *control);
 /* [ranks][ranks], from one to another; NULL: the file is too small. */
-wefti_near_queue *wefti_host_control_queues(wefti_host_control *control, int32_t ranks);
+wefti_intranode_queue *wefti_host_control_queues(wefti_host_control *control, int32_t ranks);
 /* The rows of a group and tag: the same for whoever asks. */
 weft_status wefti_host_control_rows(wefti_host_control *control, const wefti_transfer *t,
                                     wefti_shm_ring **out) WEFT_CHECKED;
 
 /* --- comm/host/host.c --- */
 
-typedef struct wefti_host_far wefti_host_far;
+typedef struct wefti_host_internode wefti_host_internode;
 
 typedef struct wefti_host {
     wefti_shm_rank local;
@@ -74,8 +74,8 @@ typedef struct wefti_host {
     wefti_host_heap heap;
     wefti_host_control *control;
     size_t control_bytes;
-    wefti_comm *far;           /* NULL: all ranks are on this host */
-    wefti_host_far *under_way; /* transfers of `far` */
+    wefti_comm *internode;           /* NULL: all ranks are on this host */
+    wefti_host_internode *under_way; /* transfers of `far` */
     wefti_host_traffic traffic;
 } wefti_host;
 
@@ -85,13 +85,14 @@ static inline wefti_host *wefti_host_of(wefti_shm_world *world) {
 
 /* --- comm/host/internode.c: transfers with members on other hosts --- */
 
-weft_status wefti_host_far_bind(wefti_host *host, const wefti_transfer *transfer,
-                                wefti_endpoint **out) WEFT_CHECKED;
-bool wefti_host_is_far(const wefti_endpoint *endpoint);
-weft_status wefti_host_far_post(wefti_endpoint *endpoint, const void *source, void *destination);
-weft_status wefti_host_far_wait(wefti_endpoint *endpoint);
-weft_status wefti_host_far_test(wefti_endpoint *endpoint);
-void wefti_host_far_unbind(wefti_endpoint *endpoint);
+weft_status wefti_host_internode_bind(wefti_host *host, const wefti_transfer *transfer,
+                                      wefti_endpoint **out) WEFT_CHECKED;
+bool wefti_host_is_internode(const wefti_endpoint *endpoint);
+weft_status wefti_host_internode_post(wefti_endpoint *endpoint, const void *source,
+                                      void *destination);
+weft_status wefti_host_internode_wait(wefti_endpoint *endpoint);
+weft_status wefti_host_internode_test(wefti_endpoint *endpoint);
+void wefti_host_internode_unbind(wefti_endpoint *endpoint);
 
 /* --- comm/host/map.c --- */
 

@@ -3,31 +3,31 @@
  * share of a sum would else stop them all. */
 #include "comm/host/host.h"
 
-struct wefti_host_far {
+struct wefti_host_internode {
     wefti_endpoint base;
     wefti_host *host;
-    wefti_endpoint *far;
+    wefti_endpoint *internode;
     char *text;
     uint32_t posted, completed, waited;
     bool finished[WEFTI_COMM_DEPTH];
     bool listed;
-    wefti_host_far *next; /* among those under way */
+    wefti_host_internode *next; /* among those under way */
 };
 
 /* Tells these endpoints from others. */
 static const wefti_comm_engine far_engine = {
     .name = "host",
-    .post = wefti_host_far_post,
-    .wait = wefti_host_far_wait,
-    .test = wefti_host_far_test,
-    .unbind = wefti_host_far_unbind,
+    .post = wefti_host_internode_post,
+    .wait = wefti_host_internode_wait,
+    .test = wefti_host_internode_test,
+    .unbind = wefti_host_internode_unbind,
 };
 
-bool wefti_host_is_far(const wefti_endpoint *endpoint) {
+bool wefti_host_is_internode(const wefti_endpoint *endpoint) {
     return endpoint->engine == &far_engine;
 }
 
-static void complete(wefti_host_far *e) {
+static void complete(wefti_host_internode *e) {
     e->finished[e->completed++ % WEFTI_COMM_DEPTH] = true;
 }
 
@@ -40,10 +40,11 @@ static void adopt_failure(wefti_shm_rank *local, weft_status status) {
 static bool carry_on(wefti_shm_rank *local) {
     wefti_host *host = (wefti_host *)local;
     bool happened = false;
-    for (wefti_host_far **at = &host->under_way; *at && !wefti_shm_broken(local);) {
-        wefti_host_far *e = *at;
+    for (wefti_host_internode **at = &host->under_way; *at && !wefti_shm_broken(local);) {
+        wefti_host_internode *e = *at;
         weft_status status = WEFT_OK;
-        while (e->completed != e->posted && (status = e->far->engine->test(e->far)) == WEFT_OK) {
+        while (e->completed != e->posted &&
+               (status = e->internode->engine->test(e->internode)) == WEFT_OK) {
             complete(e);
             happened = true;
         }
@@ -60,26 +61,27 @@ static bool carry_on(wefti_shm_rank *local) {
 }
 
 static void attend(wefti_shm_rank *local, bool on) {
-    wefti_comm *far = ((wefti_host *)local)->far;
-    if (far->engine->attend) far->engine->attend(far, on);
+    wefti_comm *internode = ((wefti_host *)local)->internode;
+    if (internode->engine->attend) internode->engine->attend(internode, on);
 }
 static void idle(wefti_shm_rank *local, int64_t ns) {
-    wefti_comm *far = ((wefti_host *)local)->far;
-    if (far->engine->idle) far->engine->idle(far, ns);
+    wefti_comm *internode = ((wefti_host *)local)->internode;
+    if (internode->engine->idle) internode->engine->idle(internode, ns);
 }
 
-weft_status wefti_host_far_bind(wefti_host *host, const wefti_transfer *t, wefti_endpoint **out) {
-    WEFT_REQUIRE(host->far, WEFT_E_ARG,
+weft_status wefti_host_internode_bind(wefti_host *host, const wefti_transfer *t,
+                                      wefti_endpoint **out) {
+    WEFT_REQUIRE(host->internode, WEFT_E_ARG,
                  "a transfer has members on several hosts, and there is no communicator between "
                  "hosts");
-    wefti_host_far *e;
-    WEFT_NEW(e, wefti_host_far);
+    wefti_host_internode *e;
+    WEFT_NEW(e, wefti_host_internode);
     e->base.engine = &far_engine;
     e->host = host;
     e->text = wefti_format("%s of %s (%s, %lld elements)", wefti_transfer_kind_text(t->kind),
                            t->name ? t->name : "a tensor", weft_dtype_text(t->dtype),
                            (long long)wefti_region_elems(&t->have[t->me], t->rank));
-    weft_status status = e->text ? host->far->engine->bind(host->far, t, &e->far)
+    weft_status status = e->text ? host->internode->engine->bind(host->internode, t, &e->internode)
                                  : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a transfer");
     if (status < 0) {
         wefti_free(e->text);
@@ -94,17 +96,18 @@ weft_status wefti_host_far_bind(wefti_host *host, const wefti_transfer *t, wefti
 }
 
 /* The engine between hosts gives memory back too: its waits fail once nothing touches it. */
-static weft_status fail(wefti_host_far *e) {
+static weft_status fail(wefti_host_internode *e) {
     wefti_shm_rank *local = &e->host->local;
     wefti_failure failure;
     wefti_failure_keep(wefti_shm_fail(local), &failure);
-    wefti_comm_break(e->host->far, failure.rank, failure.message);
-    for (; e->completed != e->posted; e->completed++) (void)e->far->engine->wait(e->far);
+    wefti_comm_break(e->host->internode, failure.rank, failure.message);
+    for (; e->completed != e->posted; e->completed++)
+        (void)e->internode->engine->wait(e->internode);
     return wefti_failure_tell(&failure);
 }
 
-weft_status wefti_host_far_post(wefti_endpoint *base, const void *source, void *destination) {
-    wefti_host_far *e = (wefti_host_far *)base;
+weft_status wefti_host_internode_post(wefti_endpoint *base, const void *source, void *destination) {
+    wefti_host_internode *e = (wefti_host_internode *)base;
     wefti_shm_rank *local = &e->host->local;
     WEFT_REQUIRE_OF(
         local->comm.rank, e->posted - e->waited < WEFTI_COMM_DEPTH, WEFT_E_ARG,
@@ -112,8 +115,8 @@ weft_status wefti_host_far_post(wefti_endpoint *base, const void *source, void *
         "the oldest first",
         (int)local->comm.rank, (int)WEFTI_COMM_DEPTH, e->text);
     if (wefti_shm_broken(local)) return fail(e);
-    e->far->call = base->call;
-    weft_status status = e->far->engine->post(e->far, source, destination);
+    e->internode->call = base->call;
+    weft_status status = e->internode->engine->post(e->internode, source, destination);
     if (status < 0) {
         if (status <= WEFT_E_PEER) adopt_failure(local, status);
         return status;
@@ -127,7 +130,7 @@ weft_status wefti_host_far_post(wefti_endpoint *base, const void *source, void *
     return WEFT_OK;
 }
 
-static weft_status check(wefti_host_far *e) {
+static weft_status check(wefti_host_internode *e) {
     if (wefti_shm_broken(&e->host->local)) return fail(e);
     WEFT_REQUIRE_OF(e->host->local.comm.rank, e->posted != e->waited, WEFT_E_ARG,
                     "rank %d waits for %s, which is not posted", (int)e->host->local.comm.rank,
@@ -135,8 +138,8 @@ static weft_status check(wefti_host_far *e) {
     return WEFT_OK;
 }
 
-weft_status wefti_host_far_wait(wefti_endpoint *base) {
-    wefti_host_far *e = (wefti_host_far *)base;
+weft_status wefti_host_internode_wait(wefti_endpoint *base) {
+    wefti_host_internode *e = (wefti_host_internode *)base;
     WEFT_TRY(check(e));
     if (wefti_shm_wait_until(&e->host->local, &e->finished[e->waited % WEFTI_COMM_DEPTH], e->text) <
         0)
@@ -145,8 +148,8 @@ weft_status wefti_host_far_wait(wefti_endpoint *base) {
     return WEFT_OK;
 }
 
-weft_status wefti_host_far_test(wefti_endpoint *base) {
-    wefti_host_far *e = (wefti_host_far *)base;
+weft_status wefti_host_internode_test(wefti_endpoint *base) {
+    wefti_host_internode *e = (wefti_host_internode *)base;
     WEFT_TRY(check(e));
     (void)wefti_shm_progress(&e->host->local);
     if (!e->finished[e->waited % WEFTI_COMM_DEPTH])
@@ -156,19 +159,19 @@ weft_status wefti_host_far_test(wefti_endpoint *base) {
     return WEFT_OK;
 }
 
-void wefti_host_far_unbind(wefti_endpoint *base) {
-    wefti_host_far *e = (wefti_host_far *)base;
+void wefti_host_internode_unbind(wefti_endpoint *base) {
+    wefti_host_internode *e = (wefti_host_internode *)base;
     wefti_shm_rank *local = &e->host->local;
     if (e->posted != e->waited && !wefti_shm_broken(local))
         wefti_shm_break(local, WEFT_RANK_OWN, "%s was given up while under way", e->text);
     if (wefti_shm_broken(local)) (void)fail(e);
-    for (wefti_host_far **at = &e->host->under_way; *at; at = &(*at)->next)
+    for (wefti_host_internode **at = &e->host->under_way; *at; at = &(*at)->next)
         if (*at == e) {
             *at = e->next;
             local->other_work.count--;
             break;
         }
-    e->far->engine->unbind(e->far);
+    e->internode->engine->unbind(e->internode);
     wefti_free(e->text);
     wefti_free(e);
 }

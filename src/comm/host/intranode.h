@@ -8,43 +8,45 @@
  * message lies into a ring that only these two use. The receiver empties the ring in any case, and
  * keeps in mind what it does not yet want, so that no message is in the way of another. Nobody
  * writes into another process's memory but a word that says that a message is done. */
-#ifndef WEFTI_HOST_NEAR_H
-#define WEFTI_HOST_NEAR_H
+#ifndef WEFTI_HOST_INTRANODE_H
+#define WEFTI_HOST_INTRANODE_H
 
 #include "comm/host/host.h"
 
-enum { WEFTI_NEAR_RING = 64 };
+enum { WEFTI_INTRANODE_RING = 64 };
 
 /* From one rank to another, in the control file. */
-typedef struct wefti_near_queue {
-    alignas(128) _Atomic uint64_t written; /* by the sender, so far */
-    alignas(128) _Atomic uint64_t taken;   /* by the receiver */
-    uint64_t message[WEFTI_NEAR_RING];     /* addresses of the sender's */
-} wefti_near_queue;
+typedef struct wefti_intranode_queue {
+    alignas(128) _Atomic uint64_t written;  /* by the sender, so far */
+    alignas(128) _Atomic uint64_t taken;    /* by the receiver */
+    uint64_t message[WEFTI_INTRANODE_RING]; /* addresses of the sender's */
+} wefti_intranode_queue;
 
-typedef struct wefti_near_message wefti_near_message;
+typedef struct wefti_intranode_message wefti_intranode_message;
 
 /* In the caller's memory, where it stays. */
-typedef struct wefti_near_request {
-    struct wefti_near_request *next; /* receives of a rank that nothing is there for */
-    wefti_near_message *message;     /* NULL: none yet, or no longer */
+typedef struct wefti_intranode_request {
+    struct wefti_intranode_request *next; /* receives of a rank that nothing is there for */
+    wefti_intranode_message *message;     /* NULL: none yet, or no longer */
     int32_t place;
     uint32_t looks; /* that found nothing */
     uint64_t tag;
     void *data;
     size_t bytes;
     bool receives, done;
-} wefti_near_request;
+} wefti_intranode_request;
 
 /* NULL where the memory that is shared is too little for it. */
-weft_status wefti_near_create(wefti_host *host, wefti_near **out) WEFT_CHECKED;
-void wefti_near_destroy(wefti_near *near);
+weft_status wefti_intranode_create(wefti_host *host, wefti_intranode **out) WEFT_CHECKED;
+void wefti_intranode_destroy(wefti_intranode *intranode);
 
-weft_status wefti_near_send(wefti_near *near, int32_t rank, uint64_t tag, const void *data,
-                            size_t bytes, wefti_near_request *request) WEFT_CHECKED;
-void wefti_near_receive(wefti_near *near, int32_t rank, uint64_t tag, void *data, size_t bytes,
-                        wefti_near_request *request);
-weft_status wefti_near_test(wefti_near *near, wefti_near_request *request, size_t *out_bytes);
-void wefti_near_cancel(wefti_near *near, wefti_near_request *request);
+weft_status wefti_intranode_send(wefti_intranode *intranode, int32_t rank, uint64_t tag,
+                                 const void *data, size_t bytes,
+                                 wefti_intranode_request *request) WEFT_CHECKED;
+void wefti_intranode_receive(wefti_intranode *intranode, int32_t rank, uint64_t tag, void *data,
+                             size_t bytes, wefti_intranode_request *request);
+weft_status wefti_intranode_test(wefti_intranode *intranode, wefti_intranode_request *request,
+                                 size_t *out_bytes);
+void wefti_intranode_cancel(wefti_intranode *intranode, wefti_intranode_request *request);
 
 #endif

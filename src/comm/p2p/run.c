@@ -190,7 +190,7 @@ static void begin_posts(wefti_p2p_world *w, wefti_p2p_channel *channel) {
     }
 }
 
-static void credit(wefti_p2p_world *w, wefti_p2p_channel *channel, int32_t member) {
+static void send_credit(wefti_p2p_world *w, wefti_p2p_channel *channel, int32_t member) {
     wefti_p2p_credit *credit = &channel->credit[member];
     uint64_t reported = credit->reported;
     if (w->peer[channel->ranks[member]].dead) {
@@ -212,7 +212,7 @@ static void finish(wefti_p2p_world *w, wefti_p2p_channel *channel, wefti_p2p_pos
         wefti_p2p_credit *credit = &channel->credit[partner->member];
         credit->consumed += partner->receives > 0;
         if (credit->consumed - credit->reported >= WEFTI_P2P_AHEAD / 2)
-            credit(w, channel, partner->member);
+            send_credit(w, channel, partner->member);
         w->peer[partner->rank].partner--;
     }
 }
@@ -268,7 +268,7 @@ static void pay(wefti_p2p_world *w) {
             for (int32_t m = 0; m < channel->members; m++)
                 if (channel->credit[m].consumed - channel->credit[m].reported >=
                     WEFTI_P2P_AHEAD / 2)
-                    credit(w, channel, m);
+                    send_credit(w, channel, m);
 }
 
 bool wefti_p2p_progress(wefti_p2p_world *w) {

@@ -37,8 +37,9 @@ static void find_in_tree(const line *l, family *f) {
     if (l->mine < 0) return;
     while (l->mine == 0 ? reach < l->places : !(l->mine & reach)) reach *= 2;
     if (l->mine > 0) f->parent = l->member[l->mine - reach];
-    for (int32_t far = reach / 2; far >= 1; far /= 2)
-        if (l->mine + far < l->places) f->child[f->children++] = l->member[l->mine + far];
+    for (int32_t internode = reach / 2; internode >= 1; internode /= 2)
+        if (l->mine + internode < l->places)
+            f->child[f->children++] = l->member[l->mine + internode];
 }
 
 /* All that take part, in the order of the group from the root on. */

@@ -14,11 +14,11 @@ static double rounds_of(int32_t members) {
 typedef struct model {
     const wefti_commsched_build *b;
     const wefti_commsched_costs *c;
-    double g, hosts, local; /* members, hosts, members of a host at most */
-    double latency;         /* of the slowest messages that there are */
-    double round;           /* with both sides' work */
-    double near, far;       /* seconds for a byte */
-    double bytes, sum;      /* of the whole; seconds to reduce as many */
+    double g, hosts, local;      /* members, hosts, members of a host at most */
+    double latency;              /* of the slowest messages that there are */
+    double round;                /* with both sides' work */
+    double intranode, internode; /* seconds for a byte */
+    double bytes, sum;           /* of the whole; seconds to reduce as many */
 } model;
 
 static double later(double a, double b) {
@@ -28,15 +28,15 @@ static double later(double a, double b) {
 /* Everyone brings so many bytes to everyone else. */
 static double all_to_all(const model *m, double bytes) {
     double leaving = m->hosts > 1 ? m->local * (m->g - m->local) : 0;
-    double inside = (m->local - 1) * bytes * m->near;
-    return (1 + m->c->crowd * (m->g - 2)) * later(inside, leaving * bytes * m->far);
+    double inside = (m->local - 1) * bytes * m->intranode;
+    return (1 + m->c->crowd * (m->g - 2)) * later(inside, leaving * bytes * m->internode);
 }
 
 /* Everyone sends so many bytes to the one `distance` behind. */
 static double shift(const model *m, double bytes, double distance) {
     double leaving = m->b->hosts.in_order && distance < m->local ? distance : m->local;
-    double inside = m->local > 1 ? bytes * m->near : 0;
-    return m->round + later(inside, m->hosts > 1 ? leaving * bytes * m->far : 0);
+    double inside = m->local > 1 ? bytes * m->intranode : 0;
+    return m->round + later(inside, m->hosts > 1 ? leaving * bytes * m->internode : 0);
 }
 
 static double bruck(const model *m) {
@@ -57,8 +57,9 @@ static double tree(const model *m) {
         branches = branches && wefti_commsched_hosts_count(&b->hosts, h) == local;
     for (; reach < b->wanting + 1; reach *= 2) {
         bool inside = b->hosts.hosts == 1 || (branches && reach < local);
-        double latency = inside ? m->c->near_latency_s : m->c->latency_s;
-        seconds += latency + 2 * m->c->message_s + m->bytes * (inside ? m->near : m->far);
+        double latency = inside ? m->c->intranode_latency_s : m->c->latency_s;
+        seconds +=
+            latency + 2 * m->c->message_s + m->bytes * (inside ? m->intranode : m->internode);
     }
     return seconds;
 }
@@ -68,7 +69,7 @@ static double by_hosts(const model *m) {
     const wefti_commsched_costs *c = m->c;
     double others = m->local - 1, h = m->hosts;
     double parts = (double)wefti_commsched_host_parts(m->b);
-    double inside = m->bytes * m->near, between = m->bytes * m->far;
+    double inside = m->bytes * m->intranode, between = m->bytes * m->internode;
     double messages = 2 * others * c->message_s;
     if (!wefti_commsched_host_possible(m->b)) return -1;
     switch (m->b->form) {
@@ -88,7 +89,7 @@ static double by_hosts(const model *m) {
         if (parts > 1)
             return (h + m->local - 3 + parts) * (m->round + later(inside, between) / parts);
         return rounds_of((int32_t)h) * (m->round + between) +
-               rounds_of((int32_t)m->local) * (c->near_latency_s + 2 * c->message_s + inside);
+               rounds_of((int32_t)m->local) * (c->intranode_latency_s + 2 * c->message_s + inside);
     }
 }
 
@@ -113,7 +114,7 @@ static double of_reduce(const model *m, wefti_commsched_algorithm algorithm) {
     if (algorithm == WEFTI_COMMSCHED_DIRECT)
         return m->latency + others * (message + m->sum) +
                later(leaving, later(wanting, others)) * m->bytes *
-                   (m->hosts > 1 ? m->far : m->near) * (1 + m->c->crowd * (m->g - 2));
+                   (m->hosts > 1 ? m->internode : m->intranode) * (1 + m->c->crowd * (m->g - 2));
     if (algorithm == WEFTI_COMMSCHED_SHARES)
         return 2 * (m->latency + 2 * others * message) + 2 * all_to_all(m, m->bytes / m->g) +
                others / m->g * m->sum;
@@ -139,7 +140,7 @@ static double of_all_gather(const model *m, wefti_commsched_algorithm algorithm)
 }
 
 static double of_broadcast(const model *m, wefti_commsched_algorithm algorithm) {
-    double wanting = m->b->wanting, wire = m->bytes * (m->hosts > 1 ? m->far : m->near);
+    double wanting = m->b->wanting, wire = m->bytes * (m->hosts > 1 ? m->internode : m->intranode);
     double chunks = (double)wefti_commsched_chunks((int64_t)m->bytes);
     if (algorithm == WEFTI_COMMSCHED_DIRECT) return m->latency + wanting * (m->c->message_s + wire);
     if (algorithm == WEFTI_COMMSCHED_TREE) return tree(m);
@@ -158,9 +159,9 @@ double wefti_commsched_cost(const wefti_commsched_build *b, const wefti_commsche
                .g = t->members,
                .hosts = b->hosts.hosts,
                .local = b->hosts.most,
-               .latency = b->hosts.hosts > 1 ? c->latency_s : c->near_latency_s,
-               .near = 1 / c->near_bytes_per_s,
-               .far = 1 / c->bytes_per_s,
+               .latency = b->hosts.hosts > 1 ? c->latency_s : c->intranode_latency_s,
+               .intranode = 1 / c->intranode_bytes_per_s,
+               .internode = 1 / c->bytes_per_s,
                .bytes = (double)wefti_commsched_bytes(b, all)};
     m.round = m.latency + 2 * c->message_s;
     m.sum = m.bytes / c->reduce_bytes_per_s;

@@ -20,28 +20,29 @@ wefti_commsched_costs wefti_commsched_default_costs(void) {
                                    .bytes_per_s = 2e9,
                                    .crowd = 0.01,
                                    .reduce_bytes_per_s = 6e9,
-                                   .near_latency_s = 15e-6,
-                                   .near_bytes_per_s = 2e9};
+                                   .intranode_latency_s = 15e-6,
+                                   .intranode_bytes_per_s = 2e9};
 }
 
 /* The latency that is measured has the work of both sides in it. */
 wefti_commsched_costs wefti_commsched_costs_of(const wefti_links *links, bool shares) {
     wefti_commsched_costs c = wefti_commsched_default_costs();
     if (shares) {
-        c.near_latency_s = 2e-6;
-        c.near_bytes_per_s = 8e9;
+        c.intranode_latency_s = 2e-6;
+        c.intranode_bytes_per_s = 8e9;
     }
-    const wefti_measured_link *near = &links->same_host, *far = &links->between_hosts;
-    if (wefti_link_known(far)) {
-        if (c.message_s > far->latency_seconds / 4) c.message_s = far->latency_seconds / 4;
-        c.latency_s = far->latency_seconds - 2 * c.message_s;
-        c.bytes_per_s = far->bytes_per_second;
+    const wefti_measured_link *intranode = &links->same_host, *internode = &links->between_hosts;
+    if (wefti_link_known(internode)) {
+        if (c.message_s > internode->latency_seconds / 4)
+            c.message_s = internode->latency_seconds / 4;
+        c.latency_s = internode->latency_seconds - 2 * c.message_s;
+        c.bytes_per_s = internode->bytes_per_second;
     }
-    if (!wefti_link_known(near) || links->by_messages == shares) return c;
-    c.near_latency_s = near->latency_seconds > 4 * c.message_s
-                           ? near->latency_seconds - 2 * c.message_s
-                           : near->latency_seconds / 2;
-    c.near_bytes_per_s = near->bytes_per_second;
+    if (!wefti_link_known(intranode) || links->by_messages == shares) return c;
+    c.intranode_latency_s = intranode->latency_seconds > 4 * c.message_s
+                                ? intranode->latency_seconds - 2 * c.message_s
+                                : intranode->latency_seconds / 2;
+    c.intranode_bytes_per_s = intranode->bytes_per_second;
     return c;
 }
 

@@ -14,7 +14,7 @@ static wefti_commsched_place place_of(const wefti_commsched_build *b, wefti_comm
                                       wefti_commsched_span s) {
     return wefti_commsched_at(array, s.begin * b->element);
 }
-static bool wants(const wefti_commsched_build *b, int32_t member) {
+static bool wanted_end(const wefti_commsched_build *b, int32_t member) {
     return wefti_region_elems(&b->t->want[member], b->t->rank) > 0;
 }
 
@@ -40,7 +40,7 @@ static wefti_commsched_span share_of(const wefti_commsched_build *b, const share
 /* Where the own share is reduced to. */
 static wefti_commsched_place result_of(const wefti_commsched_build *b, const share_work *w,
                                        wefti_commsched_span mine) {
-    if (wants(b, b->t->me)) return place_of(b, WEFTI_COMMSCHED_DESTINATION, mine);
+    if (wanted_end(b, b->t->me)) return place_of(b, WEFTI_COMMSCHED_DESTINATION, mine);
     return wefti_commsched_at(w->out.array, w->out.offset + mine.begin * b->element);
 }
 
@@ -76,9 +76,9 @@ static weft_status hand_on(wefti_commsched_build *b, share_work *w, int64_t segm
     wefti_commsched_place at = result_of(b, w, mine);
     for (int32_t i = 1; i < g; i++) {
         int32_t m = (t->me + i) % g;
-        if (wants(b, m)) WEFT_TRY(wefti_commsched_send(b, m, at, mine.count * b->element));
+        if (wanted_end(b, m)) WEFT_TRY(wefti_commsched_send(b, m, at, mine.count * b->element));
     }
-    for (int32_t i = 1; i < g && wants(b, t->me); i++) {
+    for (int32_t i = 1; i < g && wanted_end(b, t->me); i++) {
         int32_t m = (t->me + g - i) % g;
         wefti_commsched_span theirs = share_of(b, w, segment, m);
         /* Where source and destination are the same, what I sent from there must have left. */
@@ -102,7 +102,7 @@ static weft_status build_shares(wefti_commsched_build *b, share_work *w) {
     w->in_bytes = (w->in_bytes + 63) / 64 * 64;
     for (int i = 0; i < SLOTS && i < w->segments; i++)
         w->in[i] = wefti_commsched_stage_space(b, w->in_bytes * g);
-    if (!wants(b, b->t->me))
+    if (!wanted_end(b, b->t->me))
         w->out = wefti_commsched_stage_space(b, wefti_commsched_whole(b).count * b->element);
     for (int64_t s = 0; s <= w->segments; s++) {
         WEFT_TRY(wefti_commsched_begin_round(b));
@@ -136,7 +136,7 @@ typedef struct chain_work {
 
 static wefti_commsched_place chain_result(const wefti_commsched_build *b, const chain_work *w,
                                           wefti_commsched_span s) {
-    if (wants(b, b->t->me)) return place_of(b, WEFTI_COMMSCHED_DESTINATION, s);
+    if (wanted_end(b, b->t->me)) return place_of(b, WEFTI_COMMSCHED_DESTINATION, s);
     return wefti_commsched_at(w->out.array, w->out.offset + s.begin * b->element);
 }
 
@@ -202,7 +202,7 @@ static weft_status build_chain(wefti_commsched_build *b, chain_work *w) {
     }
     for (int i = 0; i < SLOTS && t->me > 0; i++)
         w->in[i] = wefti_commsched_stage_space(b, first.count * b->element);
-    if (!wants(b, t->me))
+    if (!wanted_end(b, t->me))
         w->out = wefti_commsched_stage_space(b, wefti_commsched_whole(b).count * b->element);
     w->back = to_all ? 2 * after : after + 1;
     for (int64_t k = 0; k < w->chunks + w->back + 1; k++) {

@@ -39,7 +39,7 @@ typedef struct wefti_commsched_costs {
     double bytes_per_s;        /* into or out of one process, and of all of one host */
     double crowd;              /* share of that lost for each further process that sends to one */
     double reduce_bytes_per_s; /* of a source */
-    double near_latency_s, near_bytes_per_s; /* of messages within a host */
+    double intranode_latency_s, intranode_bytes_per_s; /* of messages within a host */
 } wefti_commsched_costs;
 wefti_commsched_costs wefti_commsched_default_costs(void);
 /* As far as links were measured, else as above. `shares`: messages within a host go through its

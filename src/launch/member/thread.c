@@ -166,7 +166,7 @@ static void check_silence(wefti_member *m, int64_t silent) {
                  "%.1f s",
                  (int)m->placed.hosted_by, seconds);
         wefti_member_broken(m, WEFT_E_TIMEOUT, m->placed.hosted_by, text);
-    } else if (silent > m->placed.heartbeat_ns + second_ns && wefti_socket_is_far(m->link.fd)) {
+    } else if (silent > m->placed.heartbeat_ns + second_ns && wefti_socket_is_remote(m->link.fd)) {
         miss_far_scheduler(m, seconds);
     } else if (silent > m->join_ns && silent > m->placed.heartbeat_ns)
         lose(m, "it is silent");
