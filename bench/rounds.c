@@ -63,7 +63,7 @@ static void meet(void) {
     atomic_fetch_add(&all->arrived, 1);
     while (atomic_load(&all->arrived) < rounds) usleep(50);
 }
-static weft_status swap(void *context, const void *card, size_t bytes, void *cards) {
+static weft_status allgather(void *context, const void *card, size_t bytes, void *cards) {
     (void)context;
     if (bytes > CARD) abort();
     memcpy(all->card[rank], card, bytes);
@@ -195,7 +195,7 @@ static double measure(work what, int64_t bytes, const char **algorithm) {
 }
 
 static void make_communicator(const char *interface) {
-    wefti_exchange exchange = {NULL, swap};
+    wefti_exchange exchange = {NULL, allgather};
     weft_transport transport, far;
     int32_t of_rank[MOST_RANKS];
     for (int32_t r = 0; r < ranks; r++) of_rank[r] = hosts > 0 ? r % hosts : r / 2;

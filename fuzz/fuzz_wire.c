@@ -17,9 +17,9 @@ static void require(int holds) {
 static void decode(const wefti_frame *frame) {
     wefti_join join;
     wefti_standing standing;
-    wefti_verdict verdict;
-    wefti_card card;
-    wefti_placed placed;
+    wefti_abort_reason verdict;
+    wefti_entry card;
+    wefti_world_message placed;
     int32_t *host;
     if (wefti_join_decode(frame, &join) >= 0) {
         unsigned char again[WEFTI_MESSAGE_MAX];
@@ -35,13 +35,13 @@ static void decode(const wefti_frame *frame) {
     if (wefti_records_decode(frame, &records) >= 0) require(records.count <= WEFTI_CALL_RECORDS);
     wefti_span span;
     if (wefti_span_decode(frame, &span) >= 0) require(span.first >= 0 && span.count > 0);
-    if (wefti_verdict_decode(frame, &verdict) >= 0)
+    if (wefti_abort_reason_decode(frame, &verdict) >= 0)
         require(verdict.status < 0 && verdict.failed >= WEFT_RANK_NONE &&
                 strlen(verdict.text) <= WEFTI_TEXT_MAX);
     for (int32_t ranks = 1; ranks < 4; ranks++)
-        if (wefti_card_decode(frame, ranks, &card) >= 0)
-            require(WEFTI_CARD_HEAD + card.bytes * (size_t)ranks == frame->bytes);
-    if (wefti_placed_decode(frame, &placed, &host) >= 0) {
+        if (wefti_entry_decode(frame, ranks, &card) >= 0)
+            require(WEFTI_ENTRY_HEAD + card.bytes * (size_t)ranks == frame->bytes);
+    if (wefti_world_message_decode(frame, &placed, &host) >= 0) {
         for (int32_t r = 0; r < placed.size; r++) require(host[r] >= 0 && host[r] < placed.size);
         wefti_free(host);
     }

@@ -60,9 +60,9 @@ typedef struct weft_launch_result {
     int stop_signal;       /* of the request that ended the job, 0: none */
     char *log;             /* path of the failed rank's log; "" without logs, or elsewhere */
     char *last_lines;      /* of the failed rank, "" if it said nothing, or elsewhere */
-    char *verdict; /* of the scheduler: why; "" if it has none. On hosts without the scheduler
+    char *abort_reason; /* of the scheduler: why; "" if it has none. On hosts without the scheduler
                       of unlike calls only */
-    char *table;   /* where each rank stood; "" on hosts without the scheduler */
+    char *table;        /* where each rank stood; "" on hosts without the scheduler */
 } weft_launch_result;
 
 /** Run the processes and wait until all have ended; then nothing is left of them: what they started

@@ -129,7 +129,7 @@ static void show_table(const weft_launch_result *r) {
 }
 
 static void show_failure(const launch_show *show, const weft_launch_result *r) {
-    if (*r->verdict) cli_say(stderr, "weft: %s\n", r->verdict);
+    if (*r->abort_reason) cli_say(stderr, "weft: %s\n", r->abort_reason);
     show_table(r);
     if (r->failed_rank < 0) return;
     bool shown = launch_tail_has(show->tail, r->failed_rank); /* then its lines stand above */
@@ -156,7 +156,7 @@ static void show_json(const weft_launch_result *r, weft_status status) {
         cli_json_text(&json, "log", *r->log ? r->log : NULL);
         cli_json_text(&json, "last_lines", r->last_lines);
     }
-    if (*r->verdict) cli_json_text(&json, "verdict", r->verdict);
+    if (*r->abort_reason) cli_json_text(&json, "verdict", r->abort_reason);
     if (*r->table) cli_json_text(&json, "table", r->table);
     cli_json_end(&json);
 }

@@ -89,7 +89,8 @@ weft_status wefti_comm_threads(int32_t size, int spin, wefti_comm **out) WEFT_CH
  * and blocking (with a time limit), and brings everyone's card of `bytes` to everyone. */
 typedef struct wefti_exchange {
     void *context;
-    weft_status (*swap)(void *context, const void *card, size_t bytes, void *cards /* [size] */);
+    weft_status (*allgather)(void *context, const void *entry, size_t bytes,
+                             void *entries /* [size] */);
 } wefti_exchange;
 
 /* Processes, one rank each. Those that share a host (host[rank] equal, [size]) reach each other's

@@ -202,7 +202,7 @@ static void wait_for_the_dead(world_test *w, int32_t rank) {
         w->comm[0]->engine->unbind(e);
         return;
     }
-    while (!atomic_load(&common->peer[0].bell.sleeps)) usleep(100);
+    while (!atomic_load(&common->peer[0].event.waiting)) usleep(100);
     usleep(5000); /* so that it sleeps; else it sees for itself, and nothing is tested */
     snprintf(common->peer[1].message, sizeof common->peer[1].message, "rank 1: out of memory");
     atomic_store(&common->broken, 2);

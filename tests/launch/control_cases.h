@@ -120,7 +120,7 @@ static inline weft_status test_swap(wefti_member *m, int number, bool *wrong) {
     uint32_t *mine = malloc((size_t)words * 4), *all = malloc((size_t)(words * size) * 4);
     if (!mine || !all) abort();
     for (int i = 0; i < words; i++) mine[i] = test_card(rank, number, i);
-    weft_status status = wefti_member_swap(m, mine, (size_t)words * 4, all);
+    weft_status status = wefti_member_allgather(m, mine, (size_t)words * 4, all);
     for (int32_t r = 0; r < size && status >= 0; r++)
         for (int i = 0; i < words; i++)
             if (all[r * words + i] != test_card(r, number, i)) *wrong = true;

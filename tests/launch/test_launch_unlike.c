@@ -21,7 +21,7 @@ enum { HOSTS = 2, EACH = 2, TEXT = 2048 };
 typedef struct outcome {
     weft_status status;
     int failed_rank;
-    char error[TEXT], verdict[TEXT];
+    char error[TEXT], abort_reason[TEXT];
 } outcome;
 
 static outcome *outcomes;
@@ -67,7 +67,7 @@ static void launch(int host, const char *what, const char *scheduler) {
                                    .join_seconds = 60};
     o->status = weft_launch_run(&options, &r);
     (void)snprintf(o->error, TEXT, "%s", o->status < 0 ? weft_error_message() : "");
-    (void)snprintf(o->verdict, TEXT, "%s", r.verdict);
+    (void)snprintf(o->abort_reason, TEXT, "%s", r.abort_reason);
     o->failed_rank = r.failed_rank;
     weft_launch_result_free(&r);
 }
@@ -102,9 +102,9 @@ static void test_unlike(void **state) {
         if (o->status != WEFT_E_PEER) fail_msg("host %d: %d, '%s'", host, o->status, o->error);
         assert_string_equal(o->error, "ranks have not made the same calls");
         assert_int_equal(o->failed_rank, -1);
-        assert_non_null(strstr(o->verdict, "the last a broadcast, root member 1"));
+        assert_non_null(strstr(o->abort_reason, "the last a broadcast, root member 1"));
     }
-    assert_string_equal(outcomes[0].verdict, outcomes[1].verdict);
+    assert_string_equal(outcomes[0].abort_reason, outcomes[1].abort_reason);
 }
 
 static void test_like(void **state) {
@@ -113,7 +113,7 @@ static void test_like(void **state) {
     for (int host = 0; host < HOSTS; host++) {
         const outcome *o = &outcomes[host];
         if (o->status != WEFT_OK) fail_msg("host %d: %d, '%s'", host, o->status, o->error);
-        assert_string_equal(o->verdict, "");
+        assert_string_equal(o->abort_reason, "");
     }
 }
 

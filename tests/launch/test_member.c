@@ -275,8 +275,8 @@ static void looks_for_unlike_calls(void **state) {
         wefti_scheduler_options o = test_scheduler(2);
         wefti_scheduler *s = start(&o);
         wefti_member *look[2] = {look_at(s)};
-        wefti_verdict verdict = {.status = WEFT_OK};
-        assert_false(wefti_member_is_unlike(look[0], 20, &verdict));
+        wefti_abort_reason reason = {.status = WEFT_OK};
+        assert_false(wefti_member_is_unlike(look[0], 20, &reason));
         for (int i = 0; i < 2; i++) {
             leavers[i] = (leaver){.options = test_member(wefti_scheduler_address(s))};
             leavers[i].options.rank = i;
@@ -297,9 +297,9 @@ static void looks_for_unlike_calls(void **state) {
         look[1] = look_at(s);
         for (int i = 0; i < 4; i++) {
             if (i == 2) wefti_scheduler_stop(s);
-            assert_true(wefti_member_is_unlike(look[i % 2], 20, &verdict) == unlike);
-            assert_true(!unlike || strstr(verdict.text, "had not made the same calls"));
-            verdict.text[0] = '\0';
+            assert_true(wefti_member_is_unlike(look[i % 2], 20, &reason) == unlike);
+            assert_true(!unlike || strstr(reason.text, "had not made the same calls"));
+            reason.text[0] = '\0';
         }
         for (int i = 0; i < 2; i++) wefti_member_report_end(look[i], 1e-9, true);
     }
@@ -328,7 +328,7 @@ static void gives_up_and_has_no_answer(void **state) {
     char text[WEFTI_ADDRESS_TEXT];
     int listener, near, far;
     wefti_member *look;
-    wefti_verdict verdict;
+    wefti_abort_reason reason;
     assert_int_equal(wefti_address_local("127.0.0.1", 0, &here), WEFT_OK);
     assert_int_equal(wefti_listen(&here, &listener), WEFT_OK);
     assert_int_equal(wefti_address_find(wefti_scheduler_address(s), &there), WEFT_OK);
@@ -343,7 +343,7 @@ static void gives_up_and_has_no_answer(void **state) {
     close(near);
     close(far);
     int64_t begin = wefti_now_ns();
-    assert_false(wefti_member_is_unlike(look, 60, &verdict));
+    assert_false(wefti_member_is_unlike(look, 60, &reason));
     double took = (double)(wefti_now_ns() - begin) * 1e-9;
     if (took > 30) fail_msg("it was waited for an answer for %.1f s", took);
     wefti_member_report_end(look, 1e-9, true);

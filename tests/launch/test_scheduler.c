@@ -300,15 +300,15 @@ static wefti_frame ask(wefti_scheduler *s, const wefti_join *join, const wefti_s
     }
 }
 
-static wefti_verdict refused(wefti_scheduler *s, const wefti_join *join) {
+static wefti_abort_reason refused(wefti_scheduler *s, const wefti_join *join) {
     wefti_wire wire;
     wefti_secret secret = test_secret();
-    wefti_verdict verdict;
+    wefti_abort_reason reason;
     wefti_frame frame = ask(s, join, &secret, &wire);
     assert_int_equal(frame.kind, WEFTI_FRAME_REFUSED);
-    assert_int_equal(wefti_verdict_decode(&frame, &verdict), WEFT_OK);
+    assert_int_equal(wefti_abort_reason_decode(&frame, &reason), WEFT_OK);
     wefti_wire_close(&wire);
-    return verdict;
+    return reason;
 }
 
 static void *hold(void *context) { /* a member that stays until told */
@@ -329,7 +329,7 @@ static void fenced(void **state) {
     o.generation = 7;
     wefti_scheduler *s = start(&o);
     wefti_join join = {.generation = 6, .rank = 0, .size = 1, .pid = 1, .host = "here"};
-    wefti_verdict v = refused(s, &join);
+    wefti_abort_reason v = refused(s, &join);
     assert_non_null(strstr(v.text, "generation 6 of the job, which is over; this is 7"));
     join.generation = 8;
     v = refused(s, &join);
@@ -516,7 +516,7 @@ static void pairs_are_forgotten(void **state) {
     enum { RANKS = 500, NEAR = 32 };
     static wefti_call_records records;
     wefti_scheduler *s = wefti_calloc(1, sizeof *s);
-    s->seats = wefti_calloc(RANKS, sizeof *s->seats);
+    s->slots = wefti_calloc(RANKS, sizeof *s->slots);
     s->state = WEFTI_SCHEDULER_RUNNING;
     s->taken = RANKS;
     for (int32_t r = 0; r < RANKS; r++) {
@@ -536,7 +536,7 @@ static void pairs_are_forgotten(void **state) {
     for (int b = 0; b < WEFTI_PARTED_BUCKETS; b++) assert_null(s->parted[b]);
     wefti_scheduler_compare_all(s);
     assert_int_equal(s->state, WEFTI_SCHEDULER_RUNNING);
-    wefti_free(s->seats);
+    wefti_free(s->slots);
     wefti_free(s);
 }
 

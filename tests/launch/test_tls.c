@@ -143,9 +143,9 @@ static void converse(bool tls) {
     assert_non_null(large);
     for (size_t i = 0; i < LARGE; i++) large[i] = (unsigned char)(i * 7 + i / 251);
     assert_int_equal(
-        wefti_wire_send(&b.scheduler, WEFTI_FRAME_CARDS, words, sizeof words, large, LARGE),
+        wefti_wire_send(&b.scheduler, WEFTI_FRAME_ENTRIES, words, sizeof words, large, LARGE),
         WEFT_OK);
-    assert_int_equal(wefti_wire_send(&b.member, WEFTI_FRAME_CARD, large, 60000, NULL, 0), WEFT_OK);
+    assert_int_equal(wefti_wire_send(&b.member, WEFTI_FRAME_ENTRY, large, 60000, NULL, 0), WEFT_OK);
     assert_true(run(&b, 0, &frame));
     assert_int_equal(frame.bytes, LARGE + sizeof words);
     assert_memory_equal(frame.body + sizeof words, large, LARGE);

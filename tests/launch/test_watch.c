@@ -19,9 +19,9 @@ enum { RANKS = 4 };
 /* --- members as processes, which say what they see in shared memory */
 
 typedef struct report {
-    _Atomic int joined, verdict; /* 1: so it is */
-    _Atomic int swaps;           /* done so far; -1: wrong cards */
-    _Atomic int64_t at_ns;       /* of the verdict */
+    _Atomic int joined, reason; /* 1: so it is */
+    _Atomic int swaps;          /* done so far; -1: wrong cards */
+    _Atomic int64_t at_ns;      /* of the verdict */
     weft_status status;
     char text[1024];
 } report;
@@ -36,7 +36,7 @@ static void tell(report *r, weft_status status) {
     r->at_ns = wefti_now_ns();
     r->status = status;
     snprintf(r->text, sizeof r->text, "%s", weft_error_message());
-    r->verdict = 1;
+    r->reason = 1;
 }
 
 static weft_status stay(wefti_member *m, report *r) {
@@ -140,7 +140,7 @@ static void all_told(crew *c, int rank, int64_t since_ns, double limit, const ch
     snprintf(name, sizeof name, "rank %d (process %d on host 0)", rank, (int)c->pid[rank]);
     for (int i = 0; i < c->count; i++) {
         if (i == rank) continue;
-        assert_true(await(&c->report[i].verdict, limit + 20));
+        assert_true(await(&c->report[i].reason, limit + 20));
         double took = (double)(c->report[i].at_ns - since_ns) * 1e-9;
         if (took > limit) fail_msg("rank %d heard of it after %.2f s", i, took);
         if (!strstr(c->report[i].text, name) || !strstr(c->report[i].text, what))
@@ -180,12 +180,12 @@ static void killed(void **state) {
         for (int i = 0; i < RANKS; i++)
             if (i != rank)
                 assert_non_null(strstr(c.report[i].text, "in step 12 (1 transfers done)"));
-        char *table = wefti_scheduler_table(s), *verdict = wefti_scheduler_verdict(s);
-        assert_non_null(strstr(verdict, "died: "));
+        char *table = wefti_scheduler_table(s), *reason = wefti_scheduler_abort_reason(s);
+        assert_non_null(strstr(reason, "died: "));
         assert_non_null(strstr(table, "died: computing"));
         assert_non_null(strstr(table, "in step 12"));
         wefti_free(table);
-        wefti_free(verdict);
+        wefti_free(reason);
         wefti_scheduler_stop(s);
         crew_end(&c);
     }
@@ -280,7 +280,7 @@ static void scheduler_restarted(void **state) {
         }
         usleep((SHORT_HEARTBEAT * 1000 + 500) * 1000);
         for (int i = 0; i < RANKS; i++)
-            if (c.report[i].verdict) fail_msg("rank %d: %s", i, c.report[i].text);
+            if (c.report[i].reason) fail_msg("rank %d: %s", i, c.report[i].text);
     }
     /* It watches as before. */
     int64_t now = wefti_now_ns();

@@ -163,44 +163,44 @@ static void messages_return(void **state) {
     assert_int_equal(back.moved_ns, 903000);
     assert_string_equal(back.what, standing.what);
 
-    wefti_verdict verdict;
+    wefti_abort_reason reason;
     char longer[WEFTI_TEXT_MAX + 50];
     memset(longer, 'x', sizeof longer);
     longer[sizeof longer - 1] = 0;
     longer[5] = '\n'; /* shown as a blank */
-    f = frame_of(WEFTI_FRAME_VERDICT, body, wefti_verdict_encode(WEFT_E_PEER, 7, longer, body));
-    assert_int_equal(wefti_verdict_decode(&f, &verdict), WEFT_OK);
-    assert_int_equal(verdict.status, WEFT_E_PEER);
-    assert_int_equal(verdict.failed, 7);
-    assert_int_equal(strlen(verdict.text), WEFTI_TEXT_MAX);
-    assert_int_equal(verdict.text[5], ' ');
-    f = frame_of(WEFTI_FRAME_VERDICT, body,
-                 wefti_verdict_encode(WEFT_E_PEER, WEFT_RANK_NONE - 1, "", body));
-    assert_int_equal(wefti_verdict_decode(&f, &verdict), WEFT_E_CORRUPT); /* no rank */
-    f = frame_of(WEFTI_FRAME_VERDICT, body, wefti_verdict_encode(WEFT_OK, 0, "", body));
-    assert_int_equal(wefti_verdict_decode(&f, &verdict), WEFT_E_CORRUPT); /* no failure */
+    f = frame_of(WEFTI_FRAME_ABORT, body, wefti_abort_reason_encode(WEFT_E_PEER, 7, longer, body));
+    assert_int_equal(wefti_abort_reason_decode(&f, &reason), WEFT_OK);
+    assert_int_equal(reason.status, WEFT_E_PEER);
+    assert_int_equal(reason.failed, 7);
+    assert_int_equal(strlen(reason.text), WEFTI_TEXT_MAX);
+    assert_int_equal(reason.text[5], ' ');
+    f = frame_of(WEFTI_FRAME_ABORT, body,
+                 wefti_abort_reason_encode(WEFT_E_PEER, WEFT_RANK_NONE - 1, "", body));
+    assert_int_equal(wefti_abort_reason_decode(&f, &reason), WEFT_E_CORRUPT); /* no rank */
+    f = frame_of(WEFTI_FRAME_ABORT, body, wefti_abort_reason_encode(WEFT_OK, 0, "", body));
+    assert_int_equal(wefti_abort_reason_decode(&f, &reason), WEFT_E_CORRUPT); /* no failure */
 
-    wefti_placed placed = {.generation = 5,
-                           .rank = 2,
-                           .size = 3,
-                           .hosted_by = -1,
-                           .heartbeat_ns = 1},
-                 placed_back;
+    wefti_world_message placed = {.generation = 5,
+                                  .rank = 2,
+                                  .size = 3,
+                                  .hosted_by = -1,
+                                  .heartbeat_ns = 1},
+                        placed_back;
     int32_t host[] = {0, 1, 1}, *host_back;
     unsigned char *large;
     size_t bytes;
-    assert_int_equal(wefti_placed_encode(&placed, host, &large, &bytes), WEFT_OK);
+    assert_int_equal(wefti_world_message_encode(&placed, host, &large, &bytes), WEFT_OK);
     f = frame_of(WEFTI_FRAME_WORLD, large, bytes);
-    assert_int_equal(wefti_placed_decode(&f, &placed_back, &host_back), WEFT_OK);
+    assert_int_equal(wefti_world_message_decode(&f, &placed_back, &host_back), WEFT_OK);
     assert_memory_equal(host, host_back, sizeof host);
     wefti_free(host_back);
     for (size_t i = 0; i < bytes; i++) { /* cut anywhere: refused, and nothing leaks */
         f.bytes = i;
-        assert_int_equal(wefti_placed_decode(&f, &placed_back, &host_back), WEFT_E_CORRUPT);
+        assert_int_equal(wefti_world_message_decode(&f, &placed_back, &host_back), WEFT_E_CORRUPT);
     }
     large[28] = 3; /* host 3 of three ranks */
     f.bytes = bytes;
-    assert_int_equal(wefti_placed_decode(&f, &placed_back, &host_back), WEFT_E_CORRUPT);
+    assert_int_equal(wefti_world_message_decode(&f, &placed_back, &host_back), WEFT_E_CORRUPT);
     wefti_free(large);
 }
 
@@ -246,7 +246,7 @@ static void bodies_are_checked(void **state) {
             wefti_standing standing = {.what = "all_gather of h.1"};
             bytes = wefti_beat_encode(&standing, 100, body);
         } else if (round % 5 == 2) {
-            bytes = wefti_verdict_encode(WEFT_E_PEER, 1, "words", body);
+            bytes = wefti_abort_reason_encode(WEFT_E_PEER, 1, "words", body);
         } else if (round % 5 == 3) {
             bytes = wefti_end_encode(&(wefti_end){.rank = 3, .code = 7, .text = "words"}, body);
         } else if (round % 5 == 4)
@@ -256,18 +256,18 @@ static void bodies_are_checked(void **state) {
         if (test_random(&seed) % 4 == 0) bytes = test_random(&seed) % (bytes + 1);
         wefti_frame f = frame_of(WEFTI_FRAME_JOIN, body, bytes);
         wefti_standing standing;
-        wefti_verdict verdict;
+        wefti_abort_reason reason;
         wefti_end end;
         wefti_span span;
-        wefti_card card;
+        wefti_entry card;
         if (wefti_join_decode(&f, &join) >= 0)
             assert_true(join.rank >= -1 && join.rank < WEFTI_MEMBERS_MAX && join.pid > 0 &&
                         strlen(join.node) <= WEFTI_NAME_MAX);
         if (wefti_beat_decode(&f, 100, &standing) >= 0)
             assert_true(standing.step >= 0 && strlen(standing.what) < WEFTI_POSITION_TEXT);
-        if (wefti_verdict_decode(&f, &verdict) >= 0)
-            assert_true(verdict.status < 0 && verdict.failed >= WEFT_RANK_NONE &&
-                        strlen(verdict.text) <= WEFTI_TEXT_MAX);
+        if (wefti_abort_reason_decode(&f, &reason) >= 0)
+            assert_true(reason.status < 0 && reason.failed >= WEFT_RANK_NONE &&
+                        strlen(reason.text) <= WEFTI_TEXT_MAX);
         if (wefti_end_decode(&f, &end) >= 0)
             assert_true(end.rank >= 0 && end.rank < WEFTI_MEMBERS_MAX &&
                         !(end.code && end.signal) && strlen(end.text) <= WEFTI_TEXT_MAX);
@@ -275,8 +275,8 @@ static void bodies_are_checked(void **state) {
         if (wefti_records_decode(&f, &records) >= 0)
             assert_true(records.count <= WEFTI_CALL_RECORDS);
         if (wefti_span_decode(&f, &span) >= 0) assert_true(span.first >= 0 && span.count > 0);
-        if (wefti_card_decode(&f, 1, &card) >= 0)
-            assert_true(card.bytes + WEFTI_CARD_HEAD == bytes);
+        if (wefti_entry_decode(&f, 1, &card) >= 0)
+            assert_true(card.bytes + WEFTI_ENTRY_HEAD == bytes);
     }
 }
 

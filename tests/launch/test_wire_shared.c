@@ -79,19 +79,20 @@ static void a_thousand_hold_one_block(void **state) {
     (void)state;
     int members = members_that_fit();
     pair *all = calloc((size_t)members, sizeof *all);
-    wefti_block *block;
+    wefti_shared_body *block;
     assert_non_null(all);
     for (int i = 0; i < members; i++) open_pair(&all[i], i);
     size_t before = allocated();
-    assert_int_equal(wefti_block_create(BODY, &block), WEFT_OK);
-    for (int i = 0; i < BODY; i++) wefti_block_body(block)[i] = (unsigned char)(i * 7 + i / 256);
+    assert_int_equal(wefti_shared_body_create(BODY, &block), WEFT_OK);
+    for (int i = 0; i < BODY; i++)
+        wefti_shared_body_data(block)[i] = (unsigned char)(i * 7 + i / 256);
     for (int i = 0; i < members; i++) {
         wefti_wire *w = &all[i].scheduler;
         assert_int_equal(wefti_wire_send(w, WEFTI_FRAME_HEARD, NULL, 0, NULL, 0), WEFT_OK);
-        assert_int_equal(wefti_wire_send_block(w, WEFTI_FRAME_CARDS, block), WEFT_OK);
-        assert_int_equal(wefti_wire_send(w, WEFTI_FRAME_VERDICT, "words", 5, NULL, 0), WEFT_OK);
+        assert_int_equal(wefti_wire_send_shared(w, WEFTI_FRAME_ENTRIES, block), WEFT_OK);
+        assert_int_equal(wefti_wire_send(w, WEFTI_FRAME_ABORT, "words", 5, NULL, 0), WEFT_OK);
         assert_true(wefti_wire_wants_to_write(w)); /* the socket does not take it all */
-        if (i % 3 == 0) assert_int_equal(wefti_wire_send_block(w, WEFTI_FRAME_CARDS, block), 0);
+        if (i % 3 == 0) assert_int_equal(wefti_wire_send_shared(w, WEFTI_FRAME_ENTRIES, block), 0);
     }
     size_t each = (allocated() - before - BODY) / (size_t)members;
     if (!SANITIZED && (each == 0 || each > 8192)) /* of that, 4096 for what is its own */
@@ -103,27 +104,27 @@ static void a_thousand_hold_one_block(void **state) {
             close_pair(&all[i]);
             continue;
         }
-        expect(&all[i], WEFTI_FRAME_CARDS, wefti_block_body(block), BODY);
-        expect(&all[i], WEFTI_FRAME_VERDICT, "words", 5);
-        if (i % 3 == 0) expect(&all[i], WEFTI_FRAME_CARDS, wefti_block_body(block), BODY);
+        expect(&all[i], WEFTI_FRAME_ENTRIES, wefti_shared_body_data(block), BODY);
+        expect(&all[i], WEFTI_FRAME_ABORT, "words", 5);
+        if (i % 3 == 0) expect(&all[i], WEFTI_FRAME_ENTRIES, wefti_shared_body_data(block), BODY);
         assert_false(wefti_wire_wants_to_write(&all[i].scheduler));
         close_pair(&all[i]);
     }
     assert_int_equal(block->holders, 1);
-    wefti_block_release(block);
+    wefti_shared_body_release(block);
     free(all);
 }
 
 static void an_empty_body_is_one(void **state) {
     (void)state;
     pair p;
-    wefti_block *block;
+    wefti_shared_body *block;
     open_pair(&p, 3);
-    assert_int_equal(wefti_block_create(0, &block), WEFT_OK);
-    assert_int_equal(wefti_wire_send_block(&p.scheduler, WEFTI_FRAME_GOODBYE, block), WEFT_OK);
-    wefti_block_release(block);
+    assert_int_equal(wefti_shared_body_create(0, &block), WEFT_OK);
+    assert_int_equal(wefti_wire_send_shared(&p.scheduler, WEFTI_FRAME_GOODBYE, block), WEFT_OK);
+    wefti_shared_body_release(block);
     expect(&p, WEFTI_FRAME_GOODBYE, NULL, 0);
-    wefti_block_release(NULL);
+    wefti_shared_body_release(NULL);
     close_pair(&p);
 }
 

@@ -80,8 +80,8 @@ static weft_status add(wefti_host_control *control, const wefti_transfer *t, uin
     return WEFT_OK;
 }
 
-weft_status wefti_host_control_rows(wefti_host_control *control, const wefti_transfer *t,
-                                    wefti_shm_ring **out) {
+weft_status wefti_host_control_rings(wefti_host_control *control, const wefti_transfer *t,
+                                     wefti_shm_ring **out) {
     _Atomic uint64_t *bucket = &control->bucket[wefti_transfer_channel(t) % BUCKETS];
     uint64_t mine = 0, first = atomic_load(bucket);
     entry *e;

@@ -8,7 +8,7 @@
 
 static weft_status open_rings(wefti_shm_world *world, const wefti_transfer *t,
                               wefti_shm_ring **out) {
-    return wefti_host_control_rows(wefti_host_of(world)->control, t, out);
+    return wefti_host_control_rings(wefti_host_of(world)->control, t, out);
 }
 static weft_status show(wefti_shm_world *world, size_t bytes, void **out) {
     return wefti_host_keep(&wefti_host_of(world)->heap, bytes, out);

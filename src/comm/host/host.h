@@ -59,8 +59,8 @@ wefti_shm_common *wefti_host_control_common(wefti_host_control *control);
 /* [ranks][ranks], from one to another; NULL: the file is too small. */
 wefti_intranode_queue *wefti_host_control_queues(wefti_host_control *control, int32_t ranks);
 /* The rows of a group and tag: the same for whoever asks. */
-weft_status wefti_host_control_rows(wefti_host_control *control, const wefti_transfer *t,
-                                    wefti_shm_ring **out) WEFT_CHECKED;
+weft_status wefti_host_control_rings(wefti_host_control *control, const wefti_transfer *t,
+                                     wefti_shm_ring **out) WEFT_CHECKED;
 
 /* --- comm/host/host.c --- */
 

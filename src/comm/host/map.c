@@ -195,14 +195,14 @@ static weft_status exchange_all(joining *j, const wefti_exchange *exchange) {
     int32_t rank = j->host->local.comm.rank;
     whereabouts mine = {0}; /* lies still until all have probed it */
     describe(j, &mine);
-    WEFT_TRY(exchange->swap(exchange->context, &mine, sizeof mine, j->all));
+    WEFT_TRY(exchange->allgather(exchange->context, &mine, sizeof mine, j->all));
     for (int32_t r = 0; r < j->host->local.comm.size; r++)
         WEFT_REQUIRE_OF(r, !j->all[r].trouble[0], r == rank ? WEFT_E_NOMEM : WEFT_E_PEER,
                         "rank %d: %s", (int)r, j->all[r].trouble);
     choose_waiting(j);
     result own = {0};
     describe_result(j, &own);
-    WEFT_TRY(exchange->swap(exchange->context, &own, sizeof own, j->results));
+    WEFT_TRY(exchange->allgather(exchange->context, &own, sizeof own, j->results));
     return use_results(j);
 }
 

@@ -188,7 +188,7 @@ static inline void *wefti_p2p_pointer(const wefti_p2p_post *post, wefti_commsche
 
 /* All below with the lock held, from a thread that may use the transport. */
 
-/* rounds_wire.c: streams. */
+/* comm/p2p/stream.c: streams. */
 weft_status wefti_p2p_listen_to(wefti_p2p_world *w, int32_t rank) WEFT_CHECKED; /* listens to it */
 wefti_p2p_buffer *wefti_p2p_take_buffer(wefti_p2p_world *w); /* NULL: none is free */
 void wefti_p2p_give_buffer(wefti_p2p_world *w, wefti_p2p_buffer *buffer);
@@ -203,7 +203,7 @@ bool wefti_p2p_progress_streams(wefti_p2p_world *w); /* whether anything happene
 void wefti_p2p_peer_failed(wefti_p2p_world *w, int32_t rank);
 void wefti_p2p_check_lost_peers(wefti_p2p_world *w);
 
-/* rounds_match.c: what comes meets what is posted. */
+/* comm/p2p/match.c: what comes meets what is posted. */
 void wefti_p2p_match(wefti_p2p_world *w, int32_t rank, wefti_p2p_buffer *buffer);
 void wefti_p2p_match_early(wefti_p2p_world *w, wefti_p2p_channel *channel, wefti_p2p_post *post);
 /* A gate may have opened. */
@@ -211,14 +211,14 @@ void wefti_p2p_release(wefti_p2p_world *w, wefti_p2p_post *post);
 int32_t wefti_p2p_member(const wefti_p2p_channel *channel, int32_t rank); /* -1: none */
 wefti_p2p_channel *wefti_p2p_channel_by_id(wefti_p2p_world *w, uint64_t id);
 
-/* rounds_run.c: posts. */
+/* comm/p2p/run.c: posts. */
 void wefti_p2p_post_begin(wefti_p2p_post *post, const void *source, void *destination);
 void wefti_p2p_append(wefti_p2p_world *w, wefti_p2p_channel *channel, wefti_p2p_post *post);
 bool wefti_p2p_progress(wefti_p2p_world *w);
 /* Long nothing has happened: asks those that this rank only waits for what they have posted. */
 void wefti_p2p_query_peers(wefti_p2p_world *w);
 
-/* rounds_break.c */
+/* comm/p2p/break.c */
 /* From any thread, with or without the lock. As break_off of comm/comm.h. */
 void wefti_p2p_break(wefti_p2p_world *w, int failed, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -229,7 +229,7 @@ void wefti_p2p_wake(wefti_p2p_world *w);
 weft_status wefti_p2p_start_thread(wefti_p2p_world *w) WEFT_CHECKED;
 void wefti_p2p_stop_thread(wefti_p2p_world *w);
 
-/* rounds_wait.c */
+/* comm/p2p/wait.c */
 weft_status wefti_p2p_post_one(wefti_endpoint *endpoint, const void *source, void *destination);
 weft_status wefti_p2p_wait(wefti_endpoint *endpoint);
 weft_status wefti_p2p_test(wefti_endpoint *endpoint);

@@ -24,7 +24,7 @@
     X(HOSTS, "hosts")   /* within hosts, and between them as few bytes as possible */
 
 typedef enum wefti_commsched_algorithm {
-#define WEFTI_COMMSCHED_ROW(name, text) WEFTI_ROUNDS_##name,
+#define WEFTI_COMMSCHED_ROW(name, text) WEFTI_COMMSCHED_##name,
     WEFTI_COMMSCHED_LIST(WEFTI_COMMSCHED_ROW)
 #undef WEFTI_COMMSCHED_ROW
         WEFTI_COMMSCHED_ALGORITHMS

@@ -258,7 +258,7 @@ static weft_status ucx_test(void *context, void *request, size_t *out_bytes) {
 
 static weft_status ucx_exchange(void *context, const void *mine, size_t bytes, void *all) {
     ucx_side *s = context;
-    return s->exchange.swap(s->exchange.context, mine, bytes, all);
+    return s->exchange.allgather(s->exchange.context, mine, bytes, all);
 }
 
 /* --- beginning and end --- */
@@ -403,23 +403,24 @@ static weft_status open_side(ucx_side *s, const char *interface) {
     return open_worker(s, interface);
 }
 
-typedef struct card {
+typedef struct entry {
     uint64_t bytes; /* of the address; 0: there is none, because */
     char failure[248];
-} card;
+} entry;
 
 /* Everyone's address, or why somebody has none. */
-static weft_status swap_addresses(ucx_side *s, card *cards, const card *mine, const void *address) {
+static weft_status swap_addresses(ucx_side *s, entry *entries, const entry *mine,
+                                  const void *address) {
     size_t most = 0;
-    WEFT_TRY(s->exchange.swap(s->exchange.context, mine, sizeof *mine, cards));
+    WEFT_TRY(s->exchange.allgather(s->exchange.context, mine, sizeof *mine, entries));
     for (int32_t r = 0; r < s->size; r++) {
-        cards[r].failure[sizeof cards[r].failure - 1] = 0;
-        WEFT_REQUIRE_OF(r, cards[r].bytes > 0, WEFT_E_PEER, "rank %d: %s", (int)r,
-                        cards[r].failure);
-        WEFT_REQUIRE_OF(r, cards[r].bytes <= MOST_ADDRESS, WEFT_E_CORRUPT,
+        entries[r].failure[sizeof entries[r].failure - 1] = 0;
+        WEFT_REQUIRE_OF(r, entries[r].bytes > 0, WEFT_E_PEER, "rank %d: %s", (int)r,
+                        entries[r].failure);
+        WEFT_REQUIRE_OF(r, entries[r].bytes <= MOST_ADDRESS, WEFT_E_CORRUPT,
                         "rank %d has an address of %llu bytes", (int)r,
-                        (unsigned long long)cards[r].bytes);
-        if (cards[r].bytes > most) most = (size_t)cards[r].bytes;
+                        (unsigned long long)entries[r].bytes);
+        if (entries[r].bytes > most) most = (size_t)entries[r].bytes;
     }
     unsigned char *padded = wefti_calloc(1, most);
     s->addresses = wefti_calloc((size_t)s->size, most);
@@ -429,14 +430,14 @@ static weft_status swap_addresses(ucx_side *s, card *cards, const card *mine, co
         WEFT_FAIL(WEFT_E_NOMEM, "no memory for %d addresses", (int)s->size);
     }
     memcpy(padded, address, (size_t)mine->bytes);
-    weft_status status = s->exchange.swap(s->exchange.context, padded, most, s->addresses);
+    weft_status status = s->exchange.allgather(s->exchange.context, padded, most, s->addresses);
     wefti_free(padded);
     for (int32_t r = 0; r < s->size; r++) s->peer[r].address = s->addresses + (size_t)r * most;
     return status;
 }
 
 static weft_status meet(ucx_side *s, weft_status opened) {
-    card *cards, mine = {0};
+    entry *entries, mine = {0};
     ucp_address_t *address = NULL;
     size_t bytes = 0;
     weft_status status = opened;
@@ -445,11 +446,11 @@ static weft_status meet(ucx_side *s, weft_status opened) {
                          "say its address");
     mine.bytes = status >= 0 ? bytes : 0;
     if (status < 0) (void)snprintf(mine.failure, sizeof mine.failure, "%s", weft_error_message());
-    cards = wefti_calloc((size_t)s->size, sizeof *cards);
-    if (!cards) return WEFT_RAISE(WEFT_E_NOMEM, "no memory for %d ranks", (int)s->size);
-    weft_status met = swap_addresses(s, cards, &mine, address);
+    entries = wefti_calloc((size_t)s->size, sizeof *entries);
+    if (!entries) return WEFT_RAISE(WEFT_E_NOMEM, "no memory for %d ranks", (int)s->size);
+    weft_status met = swap_addresses(s, entries, &mine, address);
     if (address) s->call.ucp_worker_release_address(s->worker, address);
-    wefti_free(cards);
+    wefti_free(entries);
     return status < 0 ? wefti_adopt(status, mine.failure) : met;
 }
 

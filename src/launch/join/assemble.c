@@ -130,7 +130,7 @@ static weft_status agree(const wefti_join_plan *plan, wefti_member *m) {
     snprintf(mine.communicator, sizeof mine.communicator, "%s", plan->communicator);
     int32_t size = wefti_member_size(m);
     WEFT_NEW_ARRAY(all, agreement, size);
-    weft_status status = wefti_member_swap(m, &mine, sizeof mine, all);
+    weft_status status = wefti_member_allgather(m, &mine, sizeof mine, all);
     for (int32_t r = 0; r < size && status >= 0; r++) {
         const char *chosen = all[r].communicator;
         all[r].version[sizeof mine.version - 1] =

@@ -77,20 +77,20 @@ static weft_status make_secret(wefti_secret *out) {
 }
 
 static weft_status start(const wefti_join_plan *plan, const about *all, int size,
-                         wefti_scheduler **out, rendezvous *card) {
+                         wefti_scheduler **out, rendezvous *entry) {
     char address[WEFTI_ADDRESS_TEXT];
     WEFT_TRY(choose_address(plan, all, size, address));
-    WEFT_TRY(make_secret(&card->secret));
+    WEFT_TRY(make_secret(&entry->secret));
     wefti_scheduler_options o = {.size = size,
                                  .address = address,
-                                 .secret = card->secret,
+                                 .secret = entry->secret,
                                  .tls = plan->tls,
                                  .hosted_by = 0,
                                  .join_seconds = plan->join_seconds,
                                  .heartbeat_seconds = plan->heartbeat_seconds,
                                  .wait_seconds = plan->wait_seconds};
     WEFT_TRY(wefti_scheduler_start(&o, out));
-    snprintf(card->where, sizeof card->where, "%s", wefti_scheduler_address(*out));
+    snprintf(entry->where, sizeof entry->where, "%s", wefti_scheduler_address(*out));
     return WEFT_OK;
 }
 
@@ -115,19 +115,19 @@ static weft_status introduce(const weft_transport *t, const wefti_join_plan *pla
 
 static weft_status meet(const weft_transport *t, const wefti_join_plan *plan, const about *all,
                         wefti_scheduler **scheduler, rendezvous *out) {
-    rendezvous mine = {.status = WEFT_OK}, *cards;
+    rendezvous mine = {.status = WEFT_OK}, *entries;
     weft_status status = WEFT_OK;
-    WEFT_NEW_ARRAY(cards, rendezvous, t->size);
+    WEFT_NEW_ARRAY(entries, rendezvous, t->size);
     if (t->rank == 0) {
         status = start(plan, all, t->size, scheduler, &mine);
         mine.status = status;
         if (status < 0) snprintf(mine.trouble, sizeof mine.trouble, "%s", weft_error_message());
     }
-    weft_status swapped = t->exchange(t->context, &mine, sizeof mine, cards);
-    *out = cards[0];
-    explicit_bzero(cards, (size_t)t->size * sizeof *cards);
+    weft_status swapped = t->exchange(t->context, &mine, sizeof mine, entries);
+    *out = entries[0];
+    explicit_bzero(entries, (size_t)t->size * sizeof *entries);
     explicit_bzero(&mine.secret, sizeof mine.secret);
-    wefti_free(cards);
+    wefti_free(entries);
     WEFT_TRY(status);
     WEFT_TRY(swapped);
     out->where[sizeof out->where - 1] = out->trouble[sizeof out->trouble - 1] = 0;
@@ -139,15 +139,15 @@ static weft_status meet(const weft_transport *t, const wefti_join_plan *plan, co
 static weft_status enter(const weft_transport *t, const wefti_join_plan *plan,
                          wefti_control *control) {
     about mine = {0}, *all;
-    rendezvous card;
+    rendezvous entry;
     WEFT_NEW_ARRAY(all, about, t->size);
     weft_status status = introduce(t, plan, &mine, all);
-    if (status >= 0) status = meet(t, plan, all, &control->scheduler, &card);
+    if (status >= 0) status = meet(t, plan, all, &control->scheduler, &entry);
     wefti_free(all);
     WEFT_TRY(status);
-    wefti_member_options o = {.scheduler = card.where,
+    wefti_member_options o = {.scheduler = entry.where,
                               .interface = plan->interface,
-                              .secret = card.secret,
+                              .secret = entry.secret,
                               .rank = t->rank,
                               .size = t->size,
                               .host = mine.host,
@@ -156,7 +156,7 @@ static weft_status enter(const weft_transport *t, const wefti_join_plan *plan,
                               .leave_seconds = plan->leave_seconds};
     status = wefti_member_join(&o, &control->member);
     explicit_bzero(&o.secret, sizeof o.secret);
-    explicit_bzero(&card.secret, sizeof card.secret);
+    explicit_bzero(&entry.secret, sizeof entry.secret);
     return status;
 }
 

@@ -94,8 +94,8 @@ static weft_status start(wefti_member *m) {
     return WEFT_OK;
 }
 
-static weft_status verdict(wefti_member *m) {
-    WEFT_FAIL_OF(m->verdict.failed, m->verdict.status, "%s", m->verdict.text);
+static weft_status reason(wefti_member *m) {
+    WEFT_FAIL_OF(m->reason.failed, m->reason.status, "%s", m->reason.text);
 }
 
 /* With its thread. `end`: what it reports, `ranks`: for whom it looks; both NULL: it joins. */
@@ -133,7 +133,7 @@ weft_status wefti_member_join(const wefti_member_options *options, wefti_member 
     /* The thread keeps the time, and says when it is up. */
     pthread_mutex_lock(&m->lock);
     while (m->state == WEFTI_MEMBER_JOINING) pthread_cond_wait(&m->changed, &m->lock);
-    if (m->state == WEFTI_MEMBER_FAILED) status = verdict(m);
+    if (m->state == WEFTI_MEMBER_FAILED) status = reason(m);
     pthread_mutex_unlock(&m->lock);
     if (status < 0)
         end(m);
@@ -174,7 +174,7 @@ bool wefti_member_has_reached(wefti_member *m) {
     return reached;
 }
 
-bool wefti_member_is_unlike(wefti_member *m, double seconds, wefti_verdict *out) {
+bool wefti_member_is_unlike(wefti_member *m, double seconds, wefti_abort_reason *out) {
     int64_t until = wefti_now_ns() + nanoseconds(seconds, 0);
     pthread_mutex_lock(&m->lock);
     m->asks = true;
@@ -219,36 +219,37 @@ weft_status wefti_member_interface(wefti_member *m, char out[WEFTI_INTERFACE_TEX
     return status;
 }
 
-static weft_status begin_swap(wefti_member *m, const void *card, size_t bytes, void *cards) {
-    WEFT_REQUIRE(bytes <= WEFTI_CARD_MAX, WEFT_E_ARG, "a card of %zu bytes; %d are the most", bytes,
-                 WEFTI_CARD_MAX);
-    if (m->state == WEFTI_MEMBER_FAILED) return verdict(m);
+static weft_status begin_swap(wefti_member *m, const void *entry, size_t bytes, void *entries) {
+    WEFT_REQUIRE(bytes <= WEFTI_ENTRY_MAX, WEFT_E_ARG, "a card of %zu bytes; %d are the most",
+                 bytes, WEFTI_ENTRY_MAX);
+    if (m->state == WEFTI_MEMBER_FAILED) return reason(m);
     WEFT_REQUIRE(m->state == WEFTI_MEMBER_IN && !m->leaving, WEFT_E_PEER,
                  "no exchange of cards: the job has ended");
     unsigned char *copy = wefti_alloc(bytes ? bytes : 1);
     WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for a card of %zu bytes", bytes);
-    memcpy(copy, card, bytes);
+    memcpy(copy, entry, bytes);
     wefti_free(m->last.data);
     m->last = m->now;
-    m->now = (wefti_member_card){.number = m->last.number + 1, .data = copy, .bytes = bytes};
+    m->now = (wefti_member_entry){.number = m->last.number + 1, .data = copy, .bytes = bytes};
     m->now_sent = false;
-    m->cards = cards;
+    m->entries = entries;
     return WEFT_OK;
 }
 
 static weft_status end_swap(wefti_member *m) {
     int64_t until = wefti_now_ns() + 2 * m->join_ns + 5 * second_ns;
-    while (m->cards && m->state == WEFTI_MEMBER_IN)
+    while (m->entries && m->state == WEFTI_MEMBER_IN)
         if (!wait_until(m, until)) break;
-    if (!m->cards) return WEFT_OK;
-    m->cards = NULL;
-    if (m->state == WEFTI_MEMBER_FAILED) return verdict(m);
+    if (!m->entries) return WEFT_OK;
+    m->entries = NULL;
+    if (m->state == WEFTI_MEMBER_FAILED) return reason(m);
     WEFT_FAIL(WEFT_E_TIMEOUT, "an exchange of cards through the scheduler did not come to its end");
 }
 
-weft_status wefti_member_swap(wefti_member *m, const void *card, size_t bytes, void *cards) {
+weft_status wefti_member_allgather(wefti_member *m, const void *entry, size_t bytes,
+                                   void *entries) {
     pthread_mutex_lock(&m->lock);
-    weft_status status = begin_swap(m, card, bytes, cards);
+    weft_status status = begin_swap(m, entry, bytes, entries);
     if (status >= 0) {
         ring(m);
         status = end_swap(m);
@@ -257,11 +258,11 @@ weft_status wefti_member_swap(wefti_member *m, const void *card, size_t bytes, v
     return status;
 }
 
-static weft_status swap(void *context, const void *card, size_t bytes, void *cards) {
-    return wefti_member_swap(context, card, bytes, cards);
+static weft_status allgather(void *context, const void *entry, size_t bytes, void *entries) {
+    return wefti_member_allgather(context, entry, bytes, entries);
 }
 wefti_exchange wefti_member_exchange(wefti_member *m) {
-    return (wefti_exchange){.context = m, .swap = swap};
+    return (wefti_exchange){.context = m, .allgather = allgather};
 }
 
 void wefti_member_watch(wefti_member *m, wefti_comm *comm, wefti_position *position) {
@@ -272,12 +273,12 @@ void wefti_member_watch(wefti_member *m, wefti_comm *comm, wefti_position *posit
     ring(m);
     bool failed = m->state == WEFTI_MEMBER_FAILED;
     pthread_mutex_unlock(&m->lock);
-    if (failed && comm) wefti_comm_break(comm, m->verdict.failed, m->verdict.text);
+    if (failed && comm) wefti_comm_break(comm, m->reason.failed, m->reason.text);
 }
 
 weft_status wefti_member_check(wefti_member *m) {
     pthread_mutex_lock(&m->lock);
-    weft_status status = m->state == WEFTI_MEMBER_FAILED ? verdict(m) : WEFT_OK;
+    weft_status status = m->state == WEFTI_MEMBER_FAILED ? reason(m) : WEFT_OK;
     pthread_mutex_unlock(&m->lock);
     return status;
 }
@@ -308,7 +309,7 @@ weft_status wefti_member_close(wefti_member *m, const wefti_call_records *record
     while (m->state == WEFTI_MEMBER_IN &&
            wefti_now_ns() < until + (m->leave_sent ? 0 : 2 * second_ns))
         (void)wait_until(m, wefti_now_ns() + second_ns / 20);
-    if (m->state == WEFTI_MEMBER_FAILED) status = verdict(m);
+    if (m->state == WEFTI_MEMBER_FAILED) status = reason(m);
     pthread_mutex_unlock(&m->lock);
     end(m);
     return status;

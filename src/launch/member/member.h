@@ -47,7 +47,7 @@ bool wefti_member_has_reached(wefti_member *member);
 bool wefti_member_is_over(wefti_member *member, wefti_end *out);
 /* Who looks and has found the scheduler: whether it says by now that members have left after unlike
  * calls. It is asked, for `seconds` at most. */
-bool wefti_member_is_unlike(wefti_member *member, double seconds, wefti_verdict *out);
+bool wefti_member_is_unlike(wefti_member *member, double seconds, wefti_abort_reason *out);
 int32_t wefti_member_rank(const wefti_member *member);
 int32_t wefti_member_size(const wefti_member *member);
 uint64_t wefti_member_generation(const wefti_member *member);
@@ -58,7 +58,8 @@ weft_status wefti_member_interface(wefti_member *member,
                                    char out[WEFTI_INTERFACE_TEXT]) WEFT_CHECKED;
 
 /* All-gather of cards of equal size. Any number of times, from one thread at a time. */
-weft_status wefti_member_swap(wefti_member *member, const void *card, size_t bytes, void *cards);
+weft_status wefti_member_allgather(wefti_member *member, const void *entry, size_t bytes,
+                                   void *entries);
 wefti_exchange wefti_member_exchange(wefti_member *member); /* the same as a table */
 
 /* From now on heartbeats say where `position` (may be NULL) stands, and a verdict breaks `comm`;

@@ -14,11 +14,11 @@ typedef enum wefti_member_state {
     WEFTI_MEMBER_PARTED, /* the scheduler has said goodbye */
 } wefti_member_state;
 
-typedef struct wefti_member_card {
+typedef struct wefti_member_entry {
     uint64_t number; /* 0: none */
     unsigned char *data;
     size_t bytes;
-} wefti_member_card;
+} wefti_member_entry;
 
 struct wefti_member {
     char *scheduler, *interface;
@@ -31,14 +31,14 @@ struct wefti_member {
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t changed;
     wefti_member_state state;
-    wefti_verdict verdict;
-    wefti_placed placed;
+    wefti_abort_reason reason;
+    wefti_world_message placed;
     int32_t *host;
     wefti_comm *comm;
     wefti_position *position;
-    wefti_member_card last, now; /* kept until the next: a new scheduler may need them */
+    wefti_member_entry last, now; /* kept until the next: a new scheduler may need them */
     bool now_sent;
-    void *cards; /* where the answer to `now` goes; NULL: it is there */
+    void *entries; /* where the answer to `now` goes; NULL: it is there */
     char *giving_up;
     int32_t failed; /* whom that names */
     bool given_up;  /* said so, to the last byte */
@@ -47,10 +47,10 @@ struct wefti_member {
     bool is_over;
     bool watches; /* it has found the scheduler, which has not said goodbye */
     wefti_end end;
-    wefti_span ranks;     /* of who looks */
-    bool asks;            /* once more, for what the scheduler may have said by now */
-    int unanswered;       /* times that it has */
-    wefti_verdict unlike; /* what it has told of calls; status 0: nothing */
+    wefti_span ranks;          /* of who looks */
+    bool asks;                 /* once more, for what the scheduler may have said by now */
+    int unanswered;            /* times that it has */
+    wefti_abort_reason unlike; /* what it has told of calls; status 0: nothing */
     bool leaving, leave_sent, stopping;
     const wefti_call_records *records; /* said when leaving; borrowed until the end */
     int64_t beat_ns;                   /* the last heartbeat; 0: one is due */
@@ -61,7 +61,7 @@ struct wefti_member {
         WEFTI_LINE_SHAKING,
         WEFTI_LINE_ASKED,
         WEFTI_LINE_UP
-    } line;
+    } connection;
     wefti_wire link;
     int64_t deadline_ns; /* of joining, or coming back */
     int64_t call_ns, heard_ns, looked_ns, placed_ns;

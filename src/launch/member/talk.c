@@ -16,13 +16,13 @@ static void change(wefti_member *m, wefti_member_state state) {
 
 void wefti_member_broken(wefti_member *m, weft_status status, int32_t failed, const char *text) {
     if (m->state == WEFTI_MEMBER_FAILED || m->state == WEFTI_MEMBER_PARTED) return;
-    m->verdict.status = status;
-    m->verdict.failed = failed;
-    snprintf(m->verdict.text, sizeof m->verdict.text, "%s", text);
+    m->reason.status = status;
+    m->reason.failed = failed;
+    snprintf(m->reason.text, sizeof m->reason.text, "%s", text);
     change(m, WEFTI_MEMBER_FAILED);
     wefti_comm *comm = m->comm;
     pthread_mutex_unlock(&m->lock); /* lives until leave, which waits for this thread */
-    if (comm) wefti_comm_break(comm, m->verdict.failed, m->verdict.text);
+    if (comm) wefti_comm_break(comm, m->reason.failed, m->reason.text);
     pthread_mutex_lock(&m->lock);
 }
 
@@ -35,7 +35,7 @@ weft_status wefti_member_ask(wefti_member *m) {
                    : m->reports ? wefti_end_encode(&m->end, body)
                                 : wefti_join_encode(&m->join, body);
     WEFT_TRY(wefti_wire_send(&m->link, kind, body, bytes, NULL, 0));
-    m->line = WEFTI_LINE_ASKED;
+    m->connection = WEFTI_LINE_ASKED;
     if (m->looks) {
         m->unanswered = m->watches && m->state == WEFTI_MEMBER_PARTED ? m->unanswered + 1 : 1;
         m->asks = false;
@@ -47,11 +47,11 @@ weft_status wefti_member_ask(wefti_member *m) {
     return WEFT_OK;
 }
 
-static weft_status send_card(wefti_member *m, const wefti_member_card *card) {
-    unsigned char head[WEFTI_CARD_HEAD];
-    wefti_card_head(card->number, card->bytes, head);
+static weft_status send_card(wefti_member *m, const wefti_member_entry *entry) {
+    unsigned char head[WEFTI_ENTRY_HEAD];
+    wefti_entry_head(entry->number, entry->bytes, head);
     WEFT_TRY(
-        wefti_wire_send(&m->link, WEFTI_FRAME_CARD, head, sizeof head, card->data, card->bytes));
+        wefti_wire_send(&m->link, WEFTI_FRAME_ENTRY, head, sizeof head, entry->data, entry->bytes));
     return WEFT_OK;
 }
 
@@ -90,9 +90,9 @@ weft_status wefti_member_say(wefti_member *m, int64_t now) {
     if (m->giving_up && !m->given_up) {
         /* Where it stood goes first, for the table. */
         WEFT_TRY(beat(m, now));
-        WEFT_TRY(wefti_wire_send(&m->link, WEFTI_FRAME_FAIL, body,
-                                 wefti_verdict_encode(WEFT_E_PEER, m->failed, m->giving_up, body),
-                                 NULL, 0));
+        WEFT_TRY(wefti_wire_send(
+            &m->link, WEFTI_FRAME_FAIL, body,
+            wefti_abort_reason_encode(WEFT_E_PEER, m->failed, m->giving_up, body), NULL, 0));
         m->given_up = true;
         pthread_cond_broadcast(&m->changed);
     }
@@ -105,9 +105,9 @@ weft_status wefti_member_say(wefti_member *m, int64_t now) {
 }
 
 static weft_status placed(wefti_member *m, const wefti_frame *frame) {
-    wefti_placed placed;
+    wefti_world_message placed;
     int32_t *host;
-    WEFT_TRY(wefti_placed_decode(frame, &placed, &host));
+    WEFT_TRY(wefti_world_message_decode(frame, &placed, &host));
     if (m->state == WEFTI_MEMBER_JOINING) {
         m->placed = placed;
         m->host = host;
@@ -125,42 +125,42 @@ static weft_status placed(wefti_member *m, const wefti_frame *frame) {
         m->given_up = false;
         if (m->last.number) WEFT_TRY(send_card(m, &m->last));
     }
-    m->line = WEFTI_LINE_UP;
+    m->connection = WEFTI_LINE_UP;
     m->beat_ns = 0;
     m->looked_ns = m->placed_ns = wefti_now_ns();
     return WEFT_OK;
 }
 
 static weft_status take_cards(wefti_member *m, const wefti_frame *frame) {
-    wefti_card cards;
-    WEFT_TRY(wefti_card_decode(frame, m->placed.size, &cards));
-    if (!m->cards || cards.number != m->now.number) return WEFT_OK; /* known already */
-    WEFT_REQUIRE(cards.bytes == m->now.bytes, WEFT_E_CORRUPT, "cards of another size");
-    memcpy(m->cards, cards.data, cards.bytes * (size_t)m->placed.size);
-    m->cards = NULL;
+    wefti_entry entries;
+    WEFT_TRY(wefti_entry_decode(frame, m->placed.size, &entries));
+    if (!m->entries || entries.number != m->now.number) return WEFT_OK; /* known already */
+    WEFT_REQUIRE(entries.bytes == m->now.bytes, WEFT_E_CORRUPT, "cards of another size");
+    memcpy(m->entries, entries.data, entries.bytes * (size_t)m->placed.size);
+    m->entries = NULL;
     pthread_cond_broadcast(&m->changed);
     return WEFT_OK;
 }
 
 weft_status wefti_member_hear(wefti_member *m, const wefti_frame *frame) {
-    wefti_verdict verdict;
-    bool in = m->line == WEFTI_LINE_UP;
+    wefti_abort_reason reason;
+    bool in = m->connection == WEFTI_LINE_UP;
     m->heard_ns = wefti_now_ns();
     switch (frame->kind) {
     case WEFTI_FRAME_WORLD:
-        WEFT_REQUIRE(m->line == WEFTI_LINE_ASKED, WEFT_E_CORRUPT, "placed twice");
+        WEFT_REQUIRE(m->connection == WEFTI_LINE_ASKED, WEFT_E_CORRUPT, "placed twice");
         return placed(m, frame);
-    case WEFTI_FRAME_CARDS:
+    case WEFTI_FRAME_ENTRIES:
         WEFT_REQUIRE(in, WEFT_E_CORRUPT, "cards before the world");
         return take_cards(m, frame);
-    case WEFTI_FRAME_VERDICT:
+    case WEFTI_FRAME_ABORT:
     case WEFTI_FRAME_REFUSED:
-        WEFT_TRY(wefti_verdict_decode(frame, &verdict));
-        if (m->looks && frame->kind == WEFTI_FRAME_VERDICT) {
-            m->unlike = verdict;
+        WEFT_TRY(wefti_abort_reason_decode(frame, &reason));
+        if (m->looks && frame->kind == WEFTI_FRAME_ABORT) {
+            m->unlike = reason;
             return WEFT_OK;
         }
-        wefti_member_broken(m, verdict.status, verdict.failed, verdict.text);
+        wefti_member_broken(m, reason.status, reason.failed, reason.text);
         return WEFT_OK;
     case WEFTI_FRAME_GOODBYE:
         m->watches = false;

@@ -32,13 +32,13 @@ static void call_later(wefti_member *m, int64_t now) {
 static void hang_up(wefti_member *m, const char *why) {
     snprintf(m->trouble, sizeof m->trouble, "%s", why);
     wefti_wire_close(&m->link);
-    m->line = WEFTI_LINE_OFF;
+    m->connection = WEFTI_LINE_OFF;
     call_later(m, wefti_now_ns());
 }
 
 /* The connection is gone. What that means depends on whether the job runs. */
 static void lose(wefti_member *m, const char *why) {
-    bool was_up = m->line == WEFTI_LINE_UP;
+    bool was_up = m->connection == WEFTI_LINE_UP;
     hang_up(m, why);
     if (m->looks && m->watches && !m->is_over) { /* it may be the network: it is called again */
         m->state = WEFTI_MEMBER_JOINING;
@@ -66,7 +66,7 @@ static void call(wefti_member *m, int64_t now) {
     pthread_mutex_lock(&m->lock);
     if (status >= 0) {
         m->link = (wefti_wire){.fd = fd};
-        m->line = WEFTI_LINE_CALLING;
+        m->connection = WEFTI_LINE_CALLING;
         m->call_ns = now;
     } else if (status == WEFT_E_ARG)
         wefti_member_broken(m, status, WEFT_RANK_OWN, weft_error_message());
@@ -95,7 +95,7 @@ static void answered(wefti_member *m) {
     if (status < 0)
         hang_up(m, weft_error_message());
     else
-        m->line = WEFTI_LINE_SHAKING;
+        m->connection = WEFTI_LINE_SHAKING;
     if (gone) find_scheduler_gone(m);
 }
 
@@ -113,7 +113,7 @@ static weft_status listen_once(wefti_member *m) {
 static void hear_all(wefti_member *m) {
     weft_status status = WEFT_OK;
     while (status == WEFT_OK && m->link.fd >= 0) status = listen_once(m);
-    if (status == WEFT_E_ARG && m->line == WEFTI_LINE_SHAKING) {
+    if (status == WEFT_E_ARG && m->connection == WEFTI_LINE_SHAKING) {
         char text[512];
         snprintf(text, sizeof text, "%s: %s", m->scheduler, weft_error_message());
         hang_up(m, text);
@@ -176,15 +176,15 @@ static void check_times(wefti_member *m, int64_t now) {
     char text[512];
     if (now - m->looked_ns > second_ns) m->heard_ns = now; /* this process was stopped */
     m->looked_ns = now;
-    if ((m->line == WEFTI_LINE_CALLING || m->line == WEFTI_LINE_SHAKING) &&
+    if ((m->connection == WEFTI_LINE_CALLING || m->connection == WEFTI_LINE_SHAKING) &&
         now - m->call_ns > shake_ns)
         hang_up(m, "no answer");
-    if (m->line == WEFTI_LINE_UP) {
+    if (m->connection == WEFTI_LINE_UP) {
         check_silence(m, now - m->heard_ns);
         return;
     }
     if (now < m->deadline_ns) return;
-    if (m->line == WEFTI_LINE_ASKED)
+    if (m->connection == WEFTI_LINE_ASKED)
         snprintf(text, sizeof text,
                  "the scheduler at %s has not said within %.4g s that all processes are there",
                  m->scheduler, (double)m->join_ns * 1e-9);
@@ -197,13 +197,13 @@ static void check_times(wefti_member *m, int64_t now) {
 
 static void act(wefti_member *m, int64_t now) {
     weft_status status = WEFT_OK;
-    if (m->asks && m->watches && m->line == WEFTI_LINE_ASKED && wefti_member_ask(m) < 0)
+    if (m->asks && m->watches && m->connection == WEFTI_LINE_ASKED && wefti_member_ask(m) < 0)
         hear_all(m);
     if (over(m)) return;
-    if (m->line == WEFTI_LINE_OFF && now >= m->call_ns) call(m, now);
-    if (m->line == WEFTI_LINE_SHAKING && m->link.phase == WEFTI_WIRE_OPEN)
+    if (m->connection == WEFTI_LINE_OFF && now >= m->call_ns) call(m, now);
+    if (m->connection == WEFTI_LINE_SHAKING && m->link.phase == WEFTI_WIRE_OPEN)
         status = wefti_member_ask(m);
-    if (m->line == WEFTI_LINE_UP) status = wefti_member_say(m, now);
+    if (m->connection == WEFTI_LINE_UP) status = wefti_member_say(m, now);
     /* A connection that breaks while we speak may hold a verdict still to be read. */
     if (status < 0) {
         hear_all(m);
@@ -214,15 +214,15 @@ static void act(wefti_member *m, int64_t now) {
 
 static int pause_ms(const wefti_member *m, int64_t now) {
     if (over(m)) return 1000;
-    int64_t until = m->line == WEFTI_LINE_OFF  ? m->call_ns
-                    : m->line == WEFTI_LINE_UP ? m->beat_ns + wefti_member_interval(m)
-                                               : now + 200 * (int64_t)MS;
+    int64_t until = m->connection == WEFTI_LINE_OFF  ? m->call_ns
+                    : m->connection == WEFTI_LINE_UP ? m->beat_ns + wefti_member_interval(m)
+                                                     : now + 200 * (int64_t)MS;
     int64_t wait = (until - now) / MS + 1;
     return wait < 1 ? 1 : wait > 500 ? 500 : (int)wait;
 }
 
 static void wait_for_more(wefti_member *m, int64_t now) {
-    bool writes = m->line == WEFTI_LINE_CALLING || wefti_wire_wants_to_write(&m->link);
+    bool writes = m->connection == WEFTI_LINE_CALLING || wefti_wire_wants_to_write(&m->link);
     struct pollfd wanted[2] = {
         {.fd = m->alarm, .events = POLLIN},
         {.fd = m->link.fd, .events = (short)(POLLIN | (writes ? POLLOUT : 0))}};
@@ -233,7 +233,7 @@ static void wait_for_more(wefti_member *m, int64_t now) {
     if (wanted[0].revents && read(m->alarm, &count, sizeof count) < 0) ready = 0;
     pthread_mutex_lock(&m->lock);
     if (ready <= 0 || !wanted[1].revents) return;
-    if (m->line == WEFTI_LINE_CALLING) {
+    if (m->connection == WEFTI_LINE_CALLING) {
         answered(m);
         return;
     }

@@ -6,17 +6,17 @@
 #include "base/memory.h"
 #include "launch/scheduler/state.h"
 
-void wefti_seat_name(const wefti_scheduler *s, int32_t rank, wefti_text *out) {
-    const wefti_seat *seat = &s->seats[rank];
+void wefti_slot_name(const wefti_scheduler *s, int32_t rank, wefti_text *out) {
+    const wefti_member_slot *slot = &s->slots[rank];
     if (s->ranked)
         wefti_text_add(out, "rank %d (process %lld on host %d)", (int)rank,
-                       (long long)seat->join.pid, (int)seat->host);
+                       (long long)slot->join.pid, (int)slot->host);
     else
-        wefti_text_add(out, "process %lld at %s", (long long)seat->join.pid, seat->address);
+        wefti_text_add(out, "process %lld at %s", (long long)slot->join.pid, slot->address);
 }
 
-int32_t wefti_seat_rank(const wefti_scheduler *s, int32_t seat) {
-    return s->ranked ? seat : WEFT_RANK_NONE;
+int32_t wefti_slot_rank(const wefti_scheduler *s, int32_t slot) {
+    return s->ranked ? slot : WEFT_RANK_NONE;
 }
 
 static void add_place(const wefti_standing *standing, wefti_text *out) {
@@ -24,8 +24,8 @@ static void add_place(const wefti_standing *standing, wefti_text *out) {
     wefti_text_add(out, " (%llu transfers done)", (unsigned long long)standing->done);
 }
 
-void wefti_seat_stand(const wefti_seat *seat, int64_t now_ns, wefti_text *out) {
-    const wefti_standing *standing = &seat->standing;
+void wefti_slot_describe(const wefti_member_slot *slot, int64_t now_ns, wefti_text *out) {
+    const wefti_standing *standing = &slot->standing;
     double seconds = (double)(now_ns - standing->since_ns) * 1e-9;
     if (standing->waiting)
         wefti_text_add(out, "waiting for %.1f s in %s", seconds,
@@ -37,23 +37,23 @@ void wefti_seat_stand(const wefti_seat *seat, int64_t now_ns, wefti_text *out) {
     add_place(standing, out);
 }
 
-void wefti_scheduler_judge(wefti_scheduler *s, weft_status status, int32_t failed,
+void wefti_scheduler_abort(wefti_scheduler *s, weft_status status, int32_t failed,
                            const char *text) {
     if (s->state == WEFTI_SCHEDULER_FAILED || s->state == WEFTI_SCHEDULER_LEFT) return;
     unsigned char body[WEFTI_MESSAGE_MAX];
-    size_t bytes = wefti_verdict_encode(status, failed, text, body);
-    s->verdict.status = status;
-    s->verdict.failed = failed;
+    size_t bytes = wefti_abort_reason_encode(status, failed, text, body);
+    s->reason.status = status;
+    s->reason.failed = failed;
     size_t n = strnlen(text, WEFTI_TEXT_MAX);
-    memcpy(s->verdict.text, text, n);
-    s->verdict.text[n] = 0;
-    s->judged_ns = wefti_now_ns();
+    memcpy(s->reason.text, text, n);
+    s->reason.text[n] = 0;
+    s->checked_ns = wefti_now_ns();
     s->state = WEFTI_SCHEDULER_FAILED;
     pthread_cond_broadcast(&s->changed);
     for (int32_t i = 0; i < s->taken; i++) {
-        if (!s->seats[i].client) continue;
-        wefti_client_send(s, s->seats[i].client, WEFTI_FRAME_VERDICT, body, bytes);
-        wefti_scheduler_note_told(s, s->ranked ? i : s->seats[i].join.rank);
+        if (!s->slots[i].client) continue;
+        wefti_client_send(s, s->slots[i].client, WEFTI_FRAME_ABORT, body, bytes);
+        wefti_scheduler_note_told(s, s->ranked ? i : s->slots[i].join.rank);
     }
     wefti_scheduler_take_waiting(s);
 }
@@ -64,36 +64,36 @@ void wefti_scheduler_note_told(wefti_scheduler *s, int32_t rank) {
         if (r == rank || rank >= s->options.size) s->told[r] = true;
 }
 
-void wefti_scheduler_judge_text(wefti_scheduler *s, weft_status status, int32_t failed,
+void wefti_scheduler_abort_text(wefti_scheduler *s, weft_status status, int32_t failed,
                                 wefti_text *text) {
     char *words = wefti_text_take(text);
-    wefti_scheduler_judge(s, status, failed,
+    wefti_scheduler_abort(s, status, failed,
                           words ? words : "a rank failed (no memory to say which)");
     wefti_free(words);
 }
 
-static const char *fate(const wefti_seat *seat) {
-    return seat->dead ? "died" : seat->left ? "left" : "";
+static const char *fate(const wefti_member_slot *slot) {
+    return slot->dead ? "died" : slot->left ? "left" : "";
 }
 
 char *wefti_scheduler_table(wefti_scheduler *s) {
     wefti_text out = {0};
     pthread_mutex_lock(&s->lock);
-    int64_t now = s->judged_ns ? s->judged_ns : wefti_now_ns();
+    int64_t now = s->checked_ns ? s->checked_ns : wefti_now_ns();
     if (s->ranked)
         wefti_text_add(&out, "rank  host  process     where it stood\n");
     else if (s->taken > 0)
         wefti_text_add(&out, "%d of %d processes had come\n", (int)s->taken, (int)s->options.size);
     for (int32_t r = 0; r < s->taken; r++) {
-        const wefti_seat *seat = &s->seats[r];
+        const wefti_member_slot *slot = &s->slots[r];
         if (s->ranked)
-            wefti_text_add(&out, "%4d  %4d  %-10lld  %s", (int)r, (int)seat->host,
-                           (long long)seat->join.pid, fate(seat));
+            wefti_text_add(&out, "%4d  %4d  %-10lld  %s", (int)r, (int)slot->host,
+                           (long long)slot->join.pid, fate(slot));
         else
-            wefti_text_add(&out, "process %lld at %s", (long long)seat->join.pid, seat->address);
-        if (s->ranked && !seat->left) {
-            wefti_text_add(&out, seat->dead ? ": " : "");
-            wefti_seat_stand(seat, now, &out);
+            wefti_text_add(&out, "process %lld at %s", (long long)slot->join.pid, slot->address);
+        if (s->ranked && !slot->left) {
+            wefti_text_add(&out, slot->dead ? ": " : "");
+            wefti_slot_describe(slot, now, &out);
         }
         wefti_text_add(&out, "\n");
     }

@@ -31,7 +31,7 @@ static void make_way(wefti_scheduler *s) {
     int64_t strangers = 0;
     for (int64_t i = 0; i < s->client_count; i++) {
         wefti_client *c = s->clients[i];
-        if (c->seat >= 0 || c->gone || c->watch.count > 0 || c->next) continue;
+        if (c->slot >= 0 || c->gone || c->watch.count > 0 || c->next) continue;
         strangers++;
         if (!oldest || c->since_ns < oldest->since_ns) oldest = c;
     }
@@ -47,7 +47,7 @@ static weft_status add_client(wefti_scheduler *s, int fd, const wefti_address *f
         close(fd);
         return status;
     }
-    *c = (wefti_client){.seat = -1, .since_ns = wefti_now_ns()};
+    *c = (wefti_client){.slot = -1, .since_ns = wefti_now_ns()};
     char text[WEFTI_ADDRESS_TEXT];
     snprintf(c->address, sizeof c->address, "%s", wefti_address_text(from, false, text));
     wefti_socket_watch(fd, (double)s->heartbeat_ns * 1e-9);
@@ -92,10 +92,10 @@ void wefti_client_send(wefti_scheduler *s, wefti_client *c, wefti_frame_kind kin
     if (c->gone || c->ending) return;
     if (wefti_wire_send(&c->link, kind, body, bytes, NULL, 0) >= 0) want_write(s, c);
 }
-void wefti_client_send_block(wefti_scheduler *s, wefti_client *c, wefti_frame_kind kind,
-                             wefti_block *block) {
+void wefti_client_send_shared(wefti_scheduler *s, wefti_client *c, wefti_frame_kind kind,
+                              wefti_shared_body *block) {
     if (c->gone || c->ending) return;
-    if (wefti_wire_send_block(&c->link, kind, block) >= 0) want_write(s, c);
+    if (wefti_wire_send_shared(&c->link, kind, block) >= 0) want_write(s, c);
 }
 
 void wefti_client_refuse(wefti_scheduler *s, wefti_client *c, weft_status status, int32_t failed,
@@ -107,25 +107,25 @@ void wefti_client_refuse(wefti_scheduler *s, wefti_client *c, weft_status status
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     wefti_client_send(s, c, WEFTI_FRAME_REFUSED, body,
-                      wefti_verdict_encode(status, failed, text, body));
-    c->seat = -1;
+                      wefti_abort_reason_encode(status, failed, text, body));
+    c->slot = -1;
     c->ending = true;
     c->since_ns = wefti_now_ns();
 }
 
 void wefti_client_lost(wefti_scheduler *s, wefti_client *c, const char *why) {
-    int32_t seat = c->seat;
-    c->seat = -1;
+    int32_t slot = c->slot;
+    c->slot = -1;
     end(c);
     /* A launcher goes when its processes have, to whom it has passed it on. */
     for (int32_t r = 0; r < c->watch.count && c->told; r++)
         wefti_scheduler_note_told(s, c->watch.first + r);
-    if (seat < 0) return;
-    s->seats[seat].client = NULL;
+    if (slot < 0) return;
+    s->slots[slot].client = NULL;
     if (s->state == WEFTI_SCHEDULER_FORMING)
-        wefti_scheduler_give_up_seat(s, seat);
-    else if (!s->seats[seat].left)
-        wefti_scheduler_rank_died(s, seat, why);
+        wefti_scheduler_release_slot(s, slot);
+    else if (!s->slots[slot].left)
+        wefti_scheduler_rank_died(s, slot, why);
 }
 
 void wefti_client_write(wefti_scheduler *s, wefti_client *c) {
@@ -134,21 +134,21 @@ void wefti_client_write(wefti_scheduler *s, wefti_client *c) {
 }
 
 static weft_status beat(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
-    wefti_seat *seat = &s->seats[c->seat];
-    WEFT_TRY(wefti_beat_decode(frame, wefti_now_ns(), &seat->standing));
-    seat->heard_ns = wefti_now_ns();
+    wefti_member_slot *slot = &s->slots[c->slot];
+    WEFT_TRY(wefti_beat_decode(frame, wefti_now_ns(), &slot->standing));
+    slot->heard_ns = wefti_now_ns();
     wefti_client_send(s, c, WEFTI_FRAME_HEARD, NULL, 0);
     return WEFT_OK;
 }
 
 static weft_status gave_up(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
-    wefti_verdict verdict;
-    WEFT_TRY(wefti_verdict_decode(frame, &verdict));
+    wefti_abort_reason reason;
+    WEFT_TRY(wefti_abort_reason_decode(frame, &reason));
     wefti_text text = {0};
-    wefti_seat_name(s, c->seat, &text);
-    wefti_text_add(&text, " failed: %s", verdict.text);
-    int32_t failed = verdict.failed == WEFT_RANK_OWN ? wefti_seat_rank(s, c->seat) : verdict.failed;
-    wefti_scheduler_judge_text(s, WEFT_E_PEER, failed, &text);
+    wefti_slot_name(s, c->slot, &text);
+    wefti_text_add(&text, " failed: %s", reason.text);
+    int32_t failed = reason.failed == WEFT_RANK_OWN ? wefti_slot_rank(s, c->slot) : reason.failed;
+    wefti_scheduler_abort_text(s, WEFT_E_PEER, failed, &text);
     return WEFT_OK;
 }
 
@@ -176,12 +176,12 @@ void wefti_client_tell_over(wefti_scheduler *s) {
 
 void wefti_client_tell_unlike(wefti_scheduler *s) {
     unsigned char body[WEFTI_MESSAGE_MAX];
-    const wefti_verdict *v = &s->verdict;
-    size_t bytes = wefti_verdict_encode(v->status, v->failed, v->text, body);
+    const wefti_abort_reason *v = &s->reason;
+    size_t bytes = wefti_abort_reason_encode(v->status, v->failed, v->text, body);
     for (int64_t i = 0; i < s->client_count; i++) {
         wefti_client *c = s->clients[i];
         if (c->watch.count == 0 || c->told_unlike) continue;
-        wefti_client_send(s, c, WEFTI_FRAME_VERDICT, body, bytes);
+        wefti_client_send(s, c, WEFTI_FRAME_ABORT, body, bytes);
         c->told_unlike = true;
     }
 }
@@ -199,21 +199,21 @@ static weft_status leaves(wefti_scheduler *s, wefti_client *c, const wefti_frame
     wefti_call_records *records;
     WEFT_NEW(records, wefti_call_records);
     weft_status status = wefti_records_decode(frame, records);
-    if (status >= 0) wefti_scheduler_compare(s, c->seat, records);
+    if (status >= 0) wefti_scheduler_compare(s, c->slot, records);
     wefti_free(records);
     WEFT_TRY(status);
-    wefti_scheduler_rank_left(s, c->seat);
+    wefti_scheduler_rank_left(s, c->slot);
     return WEFT_OK;
 }
 
 static weft_status handle_member(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
-    wefti_card card;
+    wefti_entry entry;
     switch (frame->kind) {
     case WEFTI_FRAME_BEAT:
         return beat(s, c, frame);
-    case WEFTI_FRAME_CARD:
-        WEFT_TRY(wefti_card_decode(frame, 1, &card));
-        wefti_scheduler_card(s, c, &card);
+    case WEFTI_FRAME_ENTRY:
+        WEFT_TRY(wefti_entry_decode(frame, 1, &entry));
+        wefti_scheduler_entry(s, c, &entry);
         return WEFT_OK;
     case WEFTI_FRAME_FAIL:
         return gave_up(s, c, frame);
@@ -226,7 +226,7 @@ static weft_status handle_member(wefti_scheduler *s, wefti_client *c, const weft
 
 static weft_status handle_frame(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
     if (c->ending) return WEFT_OK; /* it has not read yet that nobody listens */
-    if (c->seat >= 0) return handle_member(s, c, frame);
+    if (c->slot >= 0) return handle_member(s, c, frame);
     WEFT_REQUIRE(!c->next, WEFT_E_CORRUPT, "a message of kind %d between two worlds",
                  (int)frame->kind);
     if (frame->kind == WEFTI_FRAME_ENDED) return ended(s, c, frame);
@@ -255,7 +255,7 @@ void wefti_client_read(wefti_scheduler *s, wefti_client *c) {
 void wefti_client_expire(wefti_scheduler *s, int64_t now_ns) {
     for (int64_t i = 0; i < s->client_count; i++) {
         wefti_client *c = s->clients[i];
-        if (c->gone || c->seat >= 0 || c->next || (c->watch.count > 0 && !c->ending)) continue;
+        if (c->gone || c->slot >= 0 || c->next || (c->watch.count > 0 && !c->ending)) continue;
         bool written = c->ending && !wefti_wire_wants_to_write(&c->link);
         if (written || now_ns - c->since_ns > (c->ending ? ending_ns : stranger_ns)) end(c);
     }

@@ -11,18 +11,18 @@ static wefti_parted **find(wefti_scheduler *s, const wefti_call_record *record) 
 }
 
 /* `theirs` is what `other` has called. */
-static void judge(wefti_scheduler *s, int32_t rank, const wefti_call_record *mine, int32_t other,
-                  const char *theirs) {
+static void abort_with(wefti_scheduler *s, int32_t rank, const wefti_call_record *mine,
+                       int32_t other, const char *theirs) {
     wefti_text text = {0};
-    wefti_seat_name(s, rank, &text);
+    wefti_slot_name(s, rank, &text);
     wefti_text_add(&text, " and ");
-    wefti_seat_name(s, other, &text);
+    wefti_slot_name(s, other, &text);
     wefti_text_add(&text,
                    " have left, and had not made the same calls (another root, size or tag, one "
                    "left out, say): rank %d in %s; rank %d in %s",
                    (int)rank, mine->text, (int)other, theirs);
     s->unlike = true;
-    wefti_scheduler_judge_text(s, WEFT_E_MISMATCH, WEFT_RANK_NONE, &text);
+    wefti_scheduler_abort_text(s, WEFT_E_MISMATCH, WEFT_RANK_NONE, &text);
     wefti_client_tell_unlike(s);
 }
 
@@ -35,9 +35,9 @@ static bool are_unlike(const wefti_call_record *a, const wefti_call_record *b) {
 }
 
 void wefti_scheduler_compare(wefti_scheduler *s, int32_t rank, const wefti_call_records *records) {
-    if (s->seats[rank].left) return; /* it has said so before */
+    if (s->slots[rank].left) return; /* it has said so before */
     /* One that has no memory says nothing. */
-    s->seats[rank].partial = records->count == 0 || records->count == WEFTI_CALL_RECORDS;
+    s->slots[rank].partial = records->count == 0 || records->count == WEFTI_CALL_RECORDS;
     for (int32_t i = 0; i < records->count && s->state == WEFTI_SCHEDULER_RUNNING; i++) {
         const wefti_call_record *mine = &records->of[i];
         wefti_parted **at = find(s, mine), *other = *at;
@@ -46,9 +46,9 @@ void wefti_scheduler_compare(wefti_scheduler *s, int32_t rank, const wefti_call_
             if (*at)
                 **at = (wefti_parted){.rank = rank, .record = *mine};
             else
-                s->seats[rank].partial = true; /* the next is the first */
+                s->slots[rank].partial = true; /* the next is the first */
         } else if (are_unlike(mine, &other->record)) {
-            judge(s, rank, mine, other->rank, other->record.text);
+            abort_with(s, rank, mine, other->rank, other->record.text);
         } else if (mine->other >= 0 && other->rank != rank) { /* nobody else names them */
             *at = other->next;
             wefti_free(other);
@@ -61,9 +61,9 @@ void wefti_scheduler_compare_all(wefti_scheduler *s) {
         for (const wefti_parted *p = s->parted[b]; p; p = p->next) {
             int32_t other = p->record.other;
             if (s->state != WEFTI_SCHEDULER_RUNNING) return;
-            if (other < 0 || other >= s->taken || s->seats[other].partial) continue;
+            if (other < 0 || other >= s->taken || s->slots[other].partial) continue;
             if (p->record.side == WEFTI_RECEIVED) continue;
-            judge(s, p->rank, &p->record, other, "none of these");
+            abort_with(s, p->rank, &p->record, other, "none of these");
         }
 }
 

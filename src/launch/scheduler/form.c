@@ -11,29 +11,29 @@
 #include "base/memory.h"
 #include "launch/scheduler/state.h"
 
-void wefti_scheduler_give_up_seat(wefti_scheduler *s, int32_t seat) {
-    wefti_seat_clear(&s->seats[seat]);
+void wefti_scheduler_release_slot(wefti_scheduler *s, int32_t slot) {
+    wefti_slot_clear(&s->slots[slot]);
     int32_t last = --s->taken;
-    if (seat != last) {
-        s->seats[seat] = s->seats[last];
-        s->seats[seat].client->seat = seat;
+    if (slot != last) {
+        s->slots[slot] = s->slots[last];
+        s->slots[slot].client->slot = slot;
     }
-    s->seats[last] = (wefti_seat){0};
+    s->slots[last] = (wefti_member_slot){0};
 }
 
 static void take_seat(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
-    wefti_seat *seat = &s->seats[s->taken];
-    *seat = (wefti_seat){.client = client, .join = *join};
-    memcpy(seat->address, client->address, sizeof seat->address);
-    client->seat = s->taken++;
+    wefti_member_slot *slot = &s->slots[s->taken];
+    *slot = (wefti_member_slot){.client = client, .join = *join};
+    memcpy(slot->address, client->address, sizeof slot->address);
+    client->slot = s->taken++;
 }
 
 /* Those who wait without a generation, or with an older one, when `generation` comes back. */
 static void dismiss_others(wefti_scheduler *s, uint64_t generation) {
     for (int32_t i = s->taken - 1; i >= 0; i--) {
-        wefti_client *client = s->seats[i].client;
-        if (s->seats[i].join.generation == generation) continue;
-        wefti_scheduler_give_up_seat(s, i);
+        wefti_client *client = s->slots[i].client;
+        if (s->slots[i].join.generation == generation) continue;
+        wefti_scheduler_release_slot(s, i);
         wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
                             "this job runs already, and its members come back to a scheduler that "
                             "was started again (generation %llu)",
@@ -42,13 +42,13 @@ static void dismiss_others(wefti_scheduler *s, uint64_t generation) {
 }
 
 /* The same process with a connection that it lost before we did. */
-static void replace(wefti_scheduler *s, int32_t seat, wefti_client *client) {
-    wefti_client *old = s->seats[seat].client;
-    s->seats[seat].client = client;
-    client->seat = seat;
-    wefti_seat_clear(&s->seats[seat]); /* it repeats its cards */
+static void replace(wefti_scheduler *s, int32_t slot, wefti_client *client) {
+    wefti_client *old = s->slots[slot].client;
+    s->slots[slot].client = client;
+    client->slot = slot;
+    wefti_slot_clear(&s->slots[slot]); /* it repeats its cards */
     if (old) {
-        old->seat = -1;
+        old->slot = -1;
         wefti_client_lost(s, old, "");
     }
 }
@@ -60,12 +60,12 @@ static bool same_process(const wefti_join *a, const wefti_join *b) {
 /* 0: new; 1: settled here. */
 static bool collides(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
     for (int32_t i = 0; i < s->taken; i++) {
-        const wefti_seat *seat = &s->seats[i];
-        bool rank = join->rank >= 0 && join->rank == seat->join.rank;
-        bool node = join->node[0] && strcmp(join->node, seat->join.node) == 0 &&
-                    strcmp(join->host, seat->join.host) == 0;
+        const wefti_member_slot *slot = &s->slots[i];
+        bool rank = join->rank >= 0 && join->rank == slot->join.rank;
+        bool node = join->node[0] && strcmp(join->node, slot->join.node) == 0 &&
+                    strcmp(join->host, slot->join.host) == 0;
         if (!rank && !node) continue;
-        if (join->generation && same_process(join, &seat->join)) {
+        if (join->generation && same_process(join, &slot->join)) {
             replace(s, i, client);
             return true;
         }
@@ -74,14 +74,14 @@ static bool collides(wefti_scheduler *s, wefti_client *client, const wefti_join 
                                 "two processes are to be rank %d: process %lld at %s, which came "
                                 "first, and process "
                                 "%lld at %s, which is refused",
-                                (int)join->rank, (long long)seat->join.pid, seat->address,
+                                (int)join->rank, (long long)slot->join.pid, slot->address,
                                 (long long)join->pid, client->address);
         else
             wefti_client_refuse(
                 s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
                 "two processes of one host have node id '%s': process %lld, which came first, and "
                 "process %lld, which is refused",
-                join->node, (long long)seat->join.pid, (long long)join->pid);
+                join->node, (long long)slot->join.pid, (long long)join->pid);
         return true;
     }
     return false;
@@ -132,18 +132,18 @@ static bool fits_generation(wefti_scheduler *s, wefti_client *client, const weft
 static weft_status tell_world(wefti_scheduler *s, int32_t rank) {
     int32_t *host;
     WEFT_NEW_ARRAY(host, int32_t, s->taken);
-    for (int32_t r = 0; r < s->taken; r++) host[r] = s->seats[r].host;
-    wefti_placed placed = {.generation = s->generation,
-                           .rank = rank,
-                           .size = s->taken,
-                           .hosted_by = s->options.hosted_by,
-                           .heartbeat_ns = s->heartbeat_ns};
+    for (int32_t r = 0; r < s->taken; r++) host[r] = s->slots[r].host;
+    wefti_world_message placed = {.generation = s->generation,
+                                  .rank = rank,
+                                  .size = s->taken,
+                                  .hosted_by = s->options.hosted_by,
+                                  .heartbeat_ns = s->heartbeat_ns};
     unsigned char *body;
     size_t bytes;
-    weft_status status = wefti_placed_encode(&placed, host, &body, &bytes);
+    weft_status status = wefti_world_message_encode(&placed, host, &body, &bytes);
     wefti_free(host);
     WEFT_TRY(status);
-    wefti_client_send(s, s->seats[rank].client, WEFTI_FRAME_WORLD, body, bytes);
+    wefti_client_send(s, s->slots[rank].client, WEFTI_FRAME_WORLD, body, bytes);
     wefti_free(body);
     return WEFT_OK;
 }
@@ -154,19 +154,19 @@ static weft_status announce(wefti_scheduler *s) {
 }
 
 static void come_back(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
-    wefti_seat *seat = &s->seats[join->rank];
-    if (seat->dead || seat->left || !same_process(join, &seat->join)) {
+    wefti_member_slot *slot = &s->slots[join->rank];
+    if (slot->dead || slot->left || !same_process(join, &slot->join)) {
         wefti_client_refuse(s, client, WEFT_E_MISMATCH, join->rank, "rank %d of generation %llu %s",
                             (int)join->rank, (unsigned long long)join->generation,
-                            seat->dead   ? "has died, as far as this job is concerned"
-                            : seat->left ? "has left"
+                            slot->dead   ? "has died, as far as this job is concerned"
+                            : slot->left ? "has left"
                                          : "is another process");
         return;
     }
     replace(s, join->rank, client);
-    seat->heard_ns = wefti_now_ns();
+    slot->heard_ns = wefti_now_ns();
     weft_status status = tell_world(s, join->rank);
-    if (status < 0) wefti_scheduler_judge(s, status, WEFT_RANK_NONE, weft_error_message());
+    if (status < 0) wefti_scheduler_abort(s, status, WEFT_RANK_NONE, weft_error_message());
 }
 
 static void change_state(wefti_scheduler *s, wefti_scheduler_state state) {
@@ -193,7 +193,7 @@ static void judge_missing(wefti_scheduler *s, const wefti_end *end) {
                        ", and is none of the %d ranks of this job; its host was told another "
                        "number",
                        (int)s->options.size);
-    wefti_scheduler_judge_text(s, WEFT_E_PEER, known ? end->rank : WEFT_RANK_NONE, &text);
+    wefti_scheduler_abort_text(s, WEFT_E_PEER, known ? end->rank : WEFT_RANK_NONE, &text);
 }
 
 /* All have left, and one comes for the next world: programs may join several, one after the other.
@@ -201,22 +201,22 @@ static void judge_missing(wefti_scheduler *s, const wefti_end *end) {
 static void begin_again(wefti_scheduler *s) {
     int64_t now = wefti_now_ns();
     for (int32_t i = 0; i < s->taken; i++) {
-        wefti_client *client = s->seats[i].client;
-        wefti_seat_clear(&s->seats[i]);
-        s->seats[i] = (wefti_seat){0};
+        wefti_client *client = s->slots[i].client;
+        wefti_slot_clear(&s->slots[i]);
+        s->slots[i] = (wefti_member_slot){0};
         if (!client) continue;
-        client->seat = -1;
+        client->slot = -1;
         client->ending = true;
         client->since_ns = now;
     }
     wefti_scheduler_forget_parted(s);
     s->past = s->generation;
     s->generation = s->answered = 0;
-    wefti_block_release(s->answer);
+    wefti_shared_body_release(s->answer);
     s->answer = NULL;
     s->taken = 0;
     s->ranked = false;
-    s->swap_since_ns = s->judged_ns = 0;
+    s->allgather_since_ns = s->checked_ns = 0;
     s->start_ns = now;
     change_state(s, WEFTI_SCHEDULER_FORMING);
     if (s->has_ended) judge_missing(s, &s->first_end); /* that one will not come */
@@ -228,8 +228,8 @@ static void complete(wefti_scheduler *s) {
         if (!s->generation) s->generation = new_generation(s->past);
         int64_t now = wefti_now_ns();
         for (int32_t r = 0; r < s->taken; r++) {
-            s->seats[r].heard_ns = now;
-            s->seats[r].standing = (wefti_standing){.since_ns = now};
+            s->slots[r].heard_ns = now;
+            s->slots[r].standing = (wefti_standing){.since_ns = now};
         }
         s->ranked = true;
         s->looked_ns = now;
@@ -237,15 +237,15 @@ static void complete(wefti_scheduler *s) {
         status = announce(s);
     }
     if (status < 0)
-        wefti_scheduler_judge(s, status, WEFT_RANK_NONE, weft_error_message());
+        wefti_scheduler_abort(s, status, WEFT_RANK_NONE, weft_error_message());
     else
-        wefti_scheduler_swap(s); /* cards that were repeated while the others came back */
+        wefti_scheduler_allgather(s); /* cards that were repeated while the others came back */
 }
 
 /* One that has left this world comes for the next, while others are still in this one. */
 static bool is_early(const wefti_scheduler *s, const wefti_join *join) {
     return s->state == WEFTI_SCHEDULER_RUNNING && s->options.repeats && join->generation == 0 &&
-           join->rank >= 0 && s->seats[join->rank].left;
+           join->rank >= 0 && s->slots[join->rank].left;
 }
 
 static void wait_for_next_world(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
@@ -268,8 +268,8 @@ void wefti_scheduler_take_waiting(wefti_scheduler *s) {
 }
 
 static void refuse_failed(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
-    wefti_client_refuse(s, client, s->verdict.status, s->verdict.failed, "this job has failed: %s",
-                        s->verdict.text);
+    wefti_client_refuse(s, client, s->reason.status, s->reason.failed, "this job has failed: %s",
+                        s->reason.text);
     wefti_scheduler_note_told(s, join->rank);
 }
 
@@ -309,12 +309,12 @@ void wefti_scheduler_take_in(wefti_scheduler *s, wefti_client *client, const wef
 
 static void add_missing_ranks(const wefti_scheduler *s, wefti_text *text) {
     bool known = s->taken > 0;
-    for (int32_t i = 0; i < s->taken; i++) known = known && s->seats[i].join.rank >= 0;
+    for (int32_t i = 0; i < s->taken; i++) known = known && s->slots[i].join.rank >= 0;
     if (!known) return;
     int listed = 0;
     for (int32_t r = 0; r < s->options.size && listed < 16; r++) {
         bool here = false;
-        for (int32_t i = 0; i < s->taken; i++) here = here || s->seats[i].join.rank == r;
+        for (int32_t i = 0; i < s->taken; i++) here = here || s->slots[i].join.rank == r;
         if (here) continue;
         wefti_text_add(text, "%s%d", listed++ ? ", " : ": rank ", (int)r);
     }
@@ -328,13 +328,13 @@ void wefti_scheduler_check_forming(wefti_scheduler *s, int64_t now_ns) {
     wefti_text_add(&text, "%d of %d processes %s missing after %.4g s", missing,
                    (int)s->options.size, missing == 1 ? "is" : "are", (double)s->join_ns * 1e-9);
     add_missing_ranks(s, &text);
-    wefti_scheduler_judge_text(s, WEFT_E_TIMEOUT, WEFT_RANK_NONE, &text);
+    wefti_scheduler_abort_text(s, WEFT_E_TIMEOUT, WEFT_RANK_NONE, &text);
 }
 
 /* The exit code of who was asked to stop and has taken leave: what shells make of that signal. */
 static bool ended_by_request(const wefti_scheduler *s, const wefti_end *end) {
     static const int requests[] = {SIGHUP, SIGINT, SIGTERM};
-    bool left = s->ranked && end->rank < s->taken && s->seats[end->rank].left;
+    bool left = s->ranked && end->rank < s->taken && s->slots[end->rank].left;
     for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
         if (left && end->code == 128 + requests[i]) return true;
     return false;

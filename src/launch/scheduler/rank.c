@@ -10,7 +10,7 @@
 
 /* Numbers within names count as numbers: node-2 comes before node-10. */
 static int order(const void *a, const void *b) {
-    const wefti_seat *x = a, *y = b;
+    const wefti_member_slot *x = a, *y = b;
     int by = strverscmp(x->address, y->address);
     if (by == 0) by = strverscmp(x->join.host, y->join.host);
     if (by == 0) by = strverscmp(x->join.node, y->join.node);
@@ -40,10 +40,10 @@ static bool is_permutation(const int32_t *wanted, int32_t count, bool *seen) {
 
 /* Those who want a rank have it (nobody else wants it, see scheduler_form.c); the others get what
  * is free, in their order. */
-static void fill_in(wefti_seat *seats, int32_t *rank, int32_t count, bool *seen) {
+static void fill_in(wefti_member_slot *slots, int32_t *rank, int32_t count, bool *seen) {
     for (int32_t i = 0; i < count; i++) seen[i] = false;
     for (int32_t i = 0; i < count; i++)
-        if ((rank[i] = seats[i].join.rank) >= 0) seen[rank[i]] = true;
+        if ((rank[i] = slots[i].join.rank) >= 0) seen[rank[i]] = true;
     int32_t next = 0;
     for (int32_t i = 0; i < count; i++) {
         if (rank[i] >= 0) continue;
@@ -52,24 +52,24 @@ static void fill_in(wefti_seat *seats, int32_t *rank, int32_t count, bool *seen)
     }
 }
 
-static void choose(wefti_seat *seats, int32_t *rank, int32_t count, bool *seen) {
+static void choose(wefti_member_slot *slots, int32_t *rank, int32_t count, bool *seen) {
     bool any_wanted = false;
     for (int32_t i = 0; i < count; i++) {
-        any_wanted = any_wanted || seats[i].join.rank >= 0;
-        rank[i] = numeric_node(seats[i].join.node);
+        any_wanted = any_wanted || slots[i].join.rank >= 0;
+        rank[i] = numeric_node(slots[i].join.node);
     }
     if (!any_wanted && is_permutation(rank, count, seen)) return;
-    fill_in(seats, rank, count, seen);
+    fill_in(slots, rank, count, seen);
 }
 
-static void number_hosts(wefti_seat *seats, int32_t count) {
+static void number_hosts(wefti_member_slot *slots, int32_t count) {
     int32_t hosts = 0;
     for (int32_t r = 0; r < count; r++) {
-        seats[r].host = -1;
+        slots[r].host = -1;
         /* Neighbours first: with many ranks to a host the search is short. */
-        for (int32_t i = r - 1; i >= 0 && seats[r].host < 0; i--)
-            if (strcmp(seats[i].join.host, seats[r].join.host) == 0) seats[r].host = seats[i].host;
-        if (seats[r].host < 0) seats[r].host = hosts++;
+        for (int32_t i = r - 1; i >= 0 && slots[r].host < 0; i--)
+            if (strcmp(slots[i].join.host, slots[r].join.host) == 0) slots[r].host = slots[i].host;
+        if (slots[r].host < 0) slots[r].host = hosts++;
     }
 }
 
@@ -77,17 +77,17 @@ weft_status wefti_scheduler_rank(wefti_scheduler *s) {
     int32_t count = s->taken;
     int32_t *rank = wefti_calloc((size_t)count, sizeof *rank);
     bool *seen = wefti_calloc((size_t)count, sizeof *seen);
-    wefti_seat *sorted = wefti_calloc((size_t)count, sizeof *sorted);
+    wefti_member_slot *sorted = wefti_calloc((size_t)count, sizeof *sorted);
     weft_status status = WEFT_OK;
     if (!rank || !seen || !sorted) {
         status = WEFT_RAISE(WEFT_E_NOMEM, "no memory to rank %d members", (int)count);
     } else {
-        qsort(s->seats, (size_t)count, sizeof *s->seats, order);
-        choose(s->seats, rank, count, seen);
-        for (int32_t i = 0; i < count; i++) sorted[rank[i]] = s->seats[i];
-        memcpy(s->seats, sorted, (size_t)count * sizeof *sorted);
-        for (int32_t r = 0; r < count; r++) s->seats[r].client->seat = r;
-        number_hosts(s->seats, count);
+        qsort(s->slots, (size_t)count, sizeof *s->slots, order);
+        choose(s->slots, rank, count, seen);
+        for (int32_t i = 0; i < count; i++) sorted[rank[i]] = s->slots[i];
+        memcpy(s->slots, sorted, (size_t)count * sizeof *sorted);
+        for (int32_t r = 0; r < count; r++) s->slots[r].client->slot = r;
+        number_hosts(s->slots, count);
     }
     wefti_free(rank);
     wefti_free(seen);

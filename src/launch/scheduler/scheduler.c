@@ -27,7 +27,7 @@ static void tick(wefti_scheduler *s, int64_t now) {
     if (s->deaf_ns && now - s->deaf_ns > TICK_MS * (int64_t)MS) listen_to_new(s, true, now);
     wefti_client_expire(s, now);
     if (s->state == WEFTI_SCHEDULER_FORMING) wefti_scheduler_check_forming(s, now);
-    if (s->state == WEFTI_SCHEDULER_RUNNING) wefti_scheduler_check_swap(s, now);
+    if (s->state == WEFTI_SCHEDULER_RUNNING) wefti_scheduler_check_allgather(s, now);
     if (s->state == WEFTI_SCHEDULER_RUNNING) wefti_scheduler_check_ranks(s, now);
 }
 
@@ -108,17 +108,17 @@ static void release(wefti_scheduler *s) {
         wefti_free(s->clients[i]);
     }
     wefti_tls_destroy(s->tls);
-    for (int32_t i = 0; i < s->taken; i++) wefti_seat_clear(&s->seats[i]);
+    for (int32_t i = 0; i < s->taken; i++) wefti_slot_clear(&s->slots[i]);
     if (s->listener >= 0) close(s->listener);
     if (s->poller >= 0) close(s->poller);
     if (s->alarm >= 0) close(s->alarm);
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
     explicit_bzero(&s->options.secret, sizeof s->options.secret);
-    wefti_block_release(s->answer);
+    wefti_shared_body_release(s->answer);
     wefti_scheduler_forget_parted(s);
     wefti_free(s->clients);
-    wefti_free(s->seats);
+    wefti_free(s->slots);
     wefti_free(s->told);
     wefti_free(s->job);
     wefti_free(s);
@@ -148,10 +148,10 @@ weft_status wefti_scheduler_start(const wefti_scheduler_options *options, wefti_
     pthread_cond_init(&s->changed, &clock);
     pthread_condattr_destroy(&clock);
     pthread_mutex_init(&s->lock, NULL);
-    s->seats = wefti_calloc((size_t)options->size, sizeof *s->seats);
+    s->slots = wefti_calloc((size_t)options->size, sizeof *s->slots);
     s->told = wefti_calloc((size_t)options->size, sizeof *s->told);
     s->job = wefti_strdup(options->job ? options->job : "");
-    weft_status status = s->seats && s->told && s->job
+    weft_status status = s->slots && s->told && s->job
                              ? open_all(s)
                              : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a scheduler of %d members",
                                           (int)options->size);
@@ -196,7 +196,7 @@ static void ring(wefti_scheduler *s) {
 void wefti_scheduler_fail(wefti_scheduler *s, weft_status status, int32_t failed,
                           const char *message) {
     pthread_mutex_lock(&s->lock);
-    wefti_scheduler_judge(s, status, failed, message);
+    wefti_scheduler_abort(s, status, failed, message);
     pthread_mutex_unlock(&s->lock);
     ring(s);
 }
@@ -237,7 +237,7 @@ bool wefti_scheduler_is_watched(wefti_scheduler *s, int32_t first, int32_t count
 
 bool wefti_scheduler_has_left(wefti_scheduler *s, int32_t rank) {
     pthread_mutex_lock(&s->lock);
-    bool left = s->ranked && rank < s->taken && s->seats[rank].left;
+    bool left = s->ranked && rank < s->taken && s->slots[rank].left;
     pthread_mutex_unlock(&s->lock);
     return left;
 }
@@ -259,9 +259,9 @@ double wefti_scheduler_seconds_to_come(wefti_scheduler *s) {
     return missing && left > 0 ? left : 0;
 }
 
-char *wefti_scheduler_verdict(wefti_scheduler *s) {
+char *wefti_scheduler_abort_reason(wefti_scheduler *s) {
     pthread_mutex_lock(&s->lock);
-    char *text = wefti_strdup(s->verdict.text);
+    char *text = wefti_strdup(s->reason.text);
     pthread_mutex_unlock(&s->lock);
     return text;
 }
@@ -290,8 +290,8 @@ weft_status wefti_scheduler_serve(const wefti_scheduler_options *options,
     while (state == WEFTI_SCHEDULER_FORMING || state == WEFTI_SCHEDULER_RUNNING)
         state = wefti_scheduler_wait(s, state, 3600);
     pthread_mutex_lock(&s->lock);
-    weft_status status = s->verdict.status;
-    if (status < 0) (void)wefti_adopt_of(status, s->verdict.failed, s->verdict.text);
+    weft_status status = s->reason.status;
+    if (status < 0) (void)wefti_adopt_of(status, s->reason.failed, s->reason.text);
     pthread_mutex_unlock(&s->lock);
     if (out_table) *out_table = wefti_scheduler_table(s);
     wefti_scheduler_stop(s);

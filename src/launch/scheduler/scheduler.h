@@ -36,7 +36,7 @@ typedef enum wefti_scheduler_state {
     WEFTI_SCHEDULER_FORMING, /* members are missing */
     WEFTI_SCHEDULER_RUNNING,
     WEFTI_SCHEDULER_LEFT,   /* all have left in peace */
-    WEFTI_SCHEDULER_FAILED, /* see wefti_scheduler_verdict */
+    WEFTI_SCHEDULER_FAILED, /* see wefti_scheduler_abort_reason */
 } wefti_scheduler_state;
 
 /* Listens when this returns. Options are copied. */
@@ -74,7 +74,7 @@ bool wefti_scheduler_is_unlike(wefti_scheduler *scheduler);
 double wefti_scheduler_seconds_to_come(wefti_scheduler *scheduler);
 /* Why the job failed, "" if it did not; where each rank stood, a line each, "" when none ever came.
  * To be freed; NULL when there is no memory. */
-char *wefti_scheduler_verdict(wefti_scheduler *scheduler);
+char *wefti_scheduler_abort_reason(wefti_scheduler *scheduler);
 char *wefti_scheduler_table(wefti_scheduler *scheduler);
 /* Messages under way are still sent, for a second at most. NULL is legal. */
 void wefti_scheduler_stop(wefti_scheduler *scheduler);

@@ -12,7 +12,7 @@
 /* A connection. It has a seat once its member was taken in. */
 typedef struct wefti_client {
     wefti_wire link;
-    int32_t seat;     /* -1: none */
+    int32_t slot;     /* -1: none */
     bool polls_write; /* what epoll was told */
     bool ending;      /* closed as soon as all is written */
     bool gone;        /* to be freed after this round of events */
@@ -24,10 +24,12 @@ typedef struct wefti_client {
     char address[64];
 } wefti_client;
 
-enum { WEFTI_CARDS_AHEAD = 2 }; /* after a restart a member repeats its last card before the next */
+enum {
+    WEFTI_ENTRIES_AHEAD = 2
+}; /* after a restart a member repeats its last card before the next */
 
 /* A rank. While the world is forming: a member that waits for its rank, in order of arrival. */
-typedef struct wefti_seat {
+typedef struct wefti_member_slot {
     wefti_client *client; /* NULL: its connection is closed */
     wefti_join join;
     char address[64];
@@ -40,8 +42,8 @@ typedef struct wefti_seat {
         uint64_t number; /* 0: no card */
         unsigned char *data;
         size_t bytes;
-    } card[WEFTI_CARDS_AHEAD];
-} wefti_seat;
+    } entry[WEFTI_ENTRIES_AHEAD];
+} wefti_member_slot;
 
 /* What the first of those who have left has called in groups of some ranks, or which blocks and
  * messages went between it and one that has not said so yet. */
@@ -64,7 +66,7 @@ struct wefti_scheduler {
     pthread_cond_t changed; /* state */
     bool stopping, ranked;  /* ranked: seats are ranks */
     wefti_scheduler_state state;
-    wefti_verdict verdict;
+    wefti_abort_reason reason;
     uint64_t generation; /* 0: none yet; while forming: of those who come back */
     uint64_t past;       /* of the last world that all have left; 0: none */
     wefti_parted *parted[WEFTI_PARTED_BUCKETS];
@@ -73,16 +75,16 @@ struct wefti_scheduler {
     bool is_over;
     wefti_end first_end; /* of the first process that has ended, well or not; if one `has_ended` */
     bool has_ended;
-    int64_t start_ns, looked_ns, judged_ns;
+    int64_t start_ns, looked_ns, checked_ns;
     int64_t deaf_ns; /* since when nobody new is taken; 0: all are */
     wefti_client **clients;
     int64_t client_count, client_room;
-    wefti_seat *seats;     /* [size] */
-    bool *told;            /* [size] ranks that know the verdict, or have ended */
-    int32_t taken;         /* seats */
-    int64_t swap_since_ns; /* 0: no card waits for others */
-    uint64_t answered;     /* number of the last all-gather; what it brought */
-    wefti_block *answer;   /* NULL: there was none */
+    wefti_member_slot *slots;   /* [size] */
+    bool *told;                 /* [size] ranks that know the verdict, or have ended */
+    int32_t taken;              /* seats */
+    int64_t allgather_since_ns; /* 0: no card waits for others */
+    uint64_t answered;          /* number of the last all-gather; what it brought */
+    wefti_shared_body *answer;  /* NULL: there was none */
     int64_t heartbeat_ns, wait_ns, join_ns;
 };
 
@@ -93,8 +95,8 @@ void wefti_client_read(wefti_scheduler *s, wefti_client *client);
 void wefti_client_write(wefti_scheduler *s, wefti_client *client);
 void wefti_client_send(wefti_scheduler *s, wefti_client *client, wefti_frame_kind kind,
                        const void *body, size_t bytes);
-void wefti_client_send_block(wefti_scheduler *s, wefti_client *client, wefti_frame_kind kind,
-                             wefti_block *block);
+void wefti_client_send_shared(wefti_scheduler *s, wefti_client *client, wefti_frame_kind kind,
+                              wefti_shared_body *block);
 /* Say no, and close when that is written. `failed`: the rank to blame, or WEFT_RANK_NONE. */
 void wefti_client_refuse(wefti_scheduler *s, wefti_client *client, weft_status status,
                          int32_t failed, const char *format, ...)
@@ -110,7 +112,7 @@ void wefti_scheduler_sweep(wefti_scheduler *s); /* frees what is gone */
 void wefti_scheduler_take_in(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
 /* Those who wait for the next world: this one has ended, well or not. */
 void wefti_scheduler_take_waiting(wefti_scheduler *s);
-void wefti_scheduler_give_up_seat(wefti_scheduler *s, int32_t seat); /* while forming */
+void wefti_scheduler_release_slot(wefti_scheduler *s, int32_t slot); /* while forming */
 void wefti_scheduler_check_forming(wefti_scheduler *s, int64_t now_ns);
 void wefti_scheduler_rank_ended(wefti_scheduler *s, const wefti_end *end);
 
@@ -118,10 +120,10 @@ void wefti_scheduler_rank_ended(wefti_scheduler *s, const wefti_end *end);
 weft_status wefti_scheduler_rank(wefti_scheduler *s) WEFT_CHECKED;
 
 /* scheduler_swap.c */
-void wefti_scheduler_card(wefti_scheduler *s, wefti_client *client, const wefti_card *card);
-void wefti_scheduler_swap(wefti_scheduler *s); /* carry out what is complete */
-void wefti_scheduler_check_swap(wefti_scheduler *s, int64_t now_ns);
-void wefti_seat_clear(wefti_seat *seat); /* frees its cards */
+void wefti_scheduler_entry(wefti_scheduler *s, wefti_client *client, const wefti_entry *entry);
+void wefti_scheduler_allgather(wefti_scheduler *s); /* carry out what is complete */
+void wefti_scheduler_check_allgather(wefti_scheduler *s, int64_t now_ns);
+void wefti_slot_clear(wefti_member_slot *slot); /* frees its cards */
 
 /* scheduler_watch.c */
 void wefti_scheduler_check_ranks(wefti_scheduler *s, int64_t now_ns);
@@ -137,18 +139,18 @@ void wefti_scheduler_forget_parted(wefti_scheduler *s);
 /* scheduler_verdict.c */
 /* The first one counts: everybody is told. `failed`: the rank that the text names, or
  * WEFT_RANK_NONE. */
-void wefti_scheduler_judge(wefti_scheduler *s, weft_status status, int32_t failed,
+void wefti_scheduler_abort(wefti_scheduler *s, weft_status status, int32_t failed,
                            const char *text);
-void wefti_scheduler_judge_text(wefti_scheduler *s, weft_status status, int32_t failed,
+void wefti_scheduler_abort_text(wefti_scheduler *s, weft_status status, int32_t failed,
                                 wefti_text *text);
 /* That rank knows the verdict, or has ended. -1, unknown: it is not noted; one that the job does
  * not have: all ranks are. */
 void wefti_scheduler_note_told(wefti_scheduler *s, int32_t rank);
 /* WEFT_RANK_NONE before there are ranks. */
-int32_t wefti_seat_rank(const wefti_scheduler *s, int32_t seat);
+int32_t wefti_slot_rank(const wefti_scheduler *s, int32_t slot);
 /* "rank 3 (process 123 on host 0)" */
-void wefti_seat_name(const wefti_scheduler *s, int32_t rank, wefti_text *out);
+void wefti_slot_name(const wefti_scheduler *s, int32_t rank, wefti_text *out);
 /* "it was computing in step 12 (345 transfers done)" */
-void wefti_seat_stand(const wefti_seat *seat, int64_t now_ns, wefti_text *out);
+void wefti_slot_describe(const wefti_member_slot *slot, int64_t now_ns, wefti_text *out);
 
 #endif

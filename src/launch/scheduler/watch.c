@@ -9,26 +9,26 @@ enum { NAMED = 8 }; /* ranks in one message */
 
 void wefti_scheduler_rank_died(wefti_scheduler *s, int32_t rank, const char *why) {
     if (s->state != WEFTI_SCHEDULER_RUNNING) return; /* a consequence of the verdict */
-    wefti_seat *seat = &s->seats[rank];
-    seat->dead = true;
+    wefti_member_slot *slot = &s->slots[rank];
+    slot->dead = true;
     wefti_text text = {0};
-    wefti_seat_name(s, rank, &text);
+    wefti_slot_name(s, rank, &text);
     wefti_text_add(&text, " died: %s; it was ", why);
-    wefti_seat_stand(seat, wefti_now_ns(), &text);
-    wefti_scheduler_judge_text(s, WEFT_E_PEER, rank, &text);
+    wefti_slot_describe(slot, wefti_now_ns(), &text);
+    wefti_scheduler_abort_text(s, WEFT_E_PEER, rank, &text);
 }
 
 void wefti_scheduler_goodbye(wefti_scheduler *s) {
     for (int32_t r = 0; r < s->taken; r++)
-        if (s->seats[r].client)
-            wefti_client_send(s, s->seats[r].client, WEFTI_FRAME_GOODBYE, NULL, 0);
+        if (s->slots[r].client)
+            wefti_client_send(s, s->slots[r].client, WEFTI_FRAME_GOODBYE, NULL, 0);
 }
 
 void wefti_scheduler_rank_left(wefti_scheduler *s, int32_t rank) {
-    s->seats[rank].left = true;
+    s->slots[rank].left = true;
     if (s->state != WEFTI_SCHEDULER_RUNNING) return;
     for (int32_t r = 0; r < s->taken; r++)
-        if (!s->seats[r].left) return;
+        if (!s->slots[r].left) return;
     wefti_scheduler_compare_all(s);
     if (s->state != WEFTI_SCHEDULER_RUNNING) return;
     wefti_scheduler_goodbye(s);
@@ -39,16 +39,16 @@ void wefti_scheduler_rank_left(wefti_scheduler *s, int32_t rank) {
 
 static bool check_silence(wefti_scheduler *s, int64_t now) {
     for (int32_t r = 0; r < s->taken; r++) {
-        const wefti_seat *seat = &s->seats[r];
-        if (seat->left || now - seat->heard_ns <= s->heartbeat_ns) continue;
+        const wefti_member_slot *slot = &s->slots[r];
+        if (slot->left || now - slot->heard_ns <= s->heartbeat_ns) continue;
         wefti_text text = {0};
-        wefti_seat_name(s, r, &text);
+        wefti_slot_name(s, r, &text);
         wefti_text_add(&text,
                        " has not been heard of for %.1f s: it is stopped, or its host or network "
                        "is down; it was ",
-                       (double)(now - seat->heard_ns) * 1e-9);
-        wefti_seat_stand(seat, now, &text);
-        wefti_scheduler_judge_text(s, WEFT_E_TIMEOUT, r, &text);
+                       (double)(now - slot->heard_ns) * 1e-9);
+        wefti_slot_describe(slot, now, &text);
+        wefti_scheduler_abort_text(s, WEFT_E_TIMEOUT, r, &text);
         return true;
     }
     return false;
@@ -58,15 +58,15 @@ static bool check_silence(wefti_scheduler *s, int64_t now) {
 static int32_t longest_wait(const wefti_scheduler *s) {
     int32_t longest = -1;
     for (int32_t r = 0; r < s->taken; r++) {
-        const wefti_seat *seat = &s->seats[r];
-        if (seat->left || !seat->standing.waiting) continue;
-        if (longest < 0 || seat->standing.since_ns < s->seats[longest].standing.since_ns)
+        const wefti_member_slot *slot = &s->slots[r];
+        if (slot->left || !slot->standing.waiting) continue;
+        if (longest < 0 || slot->standing.since_ns < s->slots[longest].standing.since_ns)
             longest = r;
     }
     return longest;
 }
 
-static bool same_transfer(const wefti_seat *a, const wefti_seat *b) {
+static bool same_transfer(const wefti_member_slot *a, const wefti_member_slot *b) {
     return strcmp(a->standing.what, b->standing.what) == 0;
 }
 
@@ -74,8 +74,8 @@ static bool same_transfer(const wefti_seat *a, const wefti_seat *b) {
 static int32_t company(const wefti_scheduler *s, int32_t rank) {
     int32_t count = 0;
     for (int32_t r = 0; r < s->taken; r++)
-        count += !s->seats[r].left && s->seats[r].standing.waiting &&
-                 same_transfer(&s->seats[r], &s->seats[rank]);
+        count += !s->slots[r].left && s->slots[r].standing.waiting &&
+                 same_transfer(&s->slots[r], &s->slots[rank]);
     return count;
 }
 
@@ -94,23 +94,23 @@ static suspicion suspect(const wefti_scheduler *s, int64_t now) {
     bool tie = false, one_place = true;
     uint64_t least = UINT64_MAX;
     for (int32_t r = 0; r < s->taken; r++) {
-        const wefti_seat *seat = &s->seats[r];
-        if (seat->left || !seat->standing.waiting) {
+        const wefti_member_slot *slot = &s->slots[r];
+        if (slot->left || !slot->standing.waiting) {
             by.computing = true;
-            if (!seat->left && now - seat->standing.since_ns > s->wait_ns / 2)
+            if (!slot->left && now - slot->standing.since_ns > s->wait_ns / 2)
                 by.since_before = now - s->wait_ns / 2;
             continue;
         }
         int32_t with = company(s, r);
-        if (by.place >= 0 && !same_transfer(seat, &s->seats[by.place])) one_place = false;
+        if (by.place >= 0 && !same_transfer(slot, &s->slots[by.place])) one_place = false;
         if (with > most) {
             tie = false;
             by.place = r;
             most = with;
-        } else if (with == most && !same_transfer(seat, &s->seats[by.place]))
+        } else if (with == most && !same_transfer(slot, &s->slots[by.place]))
             tie = true;
-        if (seat->standing.done > by.ahead) by.ahead = seat->standing.done;
-        if (seat->standing.done < least) least = seat->standing.done;
+        if (slot->standing.done > by.ahead) by.ahead = slot->standing.done;
+        if (slot->standing.done < least) least = slot->standing.done;
     }
     by.elsewhere = !by.computing && !one_place && !tie;
     by.behind = !by.computing && !by.elsewhere && least < by.ahead;
@@ -118,12 +118,12 @@ static suspicion suspect(const wefti_scheduler *s, int64_t now) {
 }
 
 static bool is_culprit(const wefti_scheduler *s, int32_t r, const suspicion *by) {
-    const wefti_seat *seat = &s->seats[r];
-    bool computes = seat->left || !seat->standing.waiting;
+    const wefti_member_slot *slot = &s->slots[r];
+    bool computes = slot->left || !slot->standing.waiting;
     if (by->computing)
-        return computes && (seat->left || seat->standing.since_ns <= by->since_before);
-    if (by->elsewhere) return !same_transfer(seat, &s->seats[by->place]);
-    return by->behind && seat->standing.done < by->ahead;
+        return computes && (slot->left || slot->standing.since_ns <= by->since_before);
+    if (by->elsewhere) return !same_transfer(slot, &s->slots[by->place]);
+    return by->behind && slot->standing.done < by->ahead;
 }
 
 static void accuse(wefti_scheduler *s, int32_t victim, int64_t now) {
@@ -135,17 +135,17 @@ static void accuse(wefti_scheduler *s, int32_t victim, int64_t now) {
         if (!is_culprit(s, r, &by) || ++named > NAMED) continue;
         culprit = named == 1 ? r : WEFT_RANK_NONE;
         wefti_text_add(&text, named > 1 ? "; " : "");
-        wefti_seat_name(s, r, &text);
+        wefti_slot_name(s, r, &text);
         wefti_text_add(&text, " keeps the others waiting: it %s",
-                       s->seats[r].left ? "has left" : "is ");
-        if (!s->seats[r].left) wefti_seat_stand(&s->seats[r], now, &text);
+                       s->slots[r].left ? "has left" : "is ");
+        if (!s->slots[r].left) wefti_slot_describe(&s->slots[r], now, &text);
     }
     if (named > NAMED) wefti_text_add(&text, "; and %d more", named - NAMED);
     wefti_text_add(&text, named ? ", while " : "no rank gets on, and none is behind the others: ");
-    wefti_seat_name(s, victim, &text);
+    wefti_slot_name(s, victim, &text);
     wefti_text_add(&text, " is ");
-    wefti_seat_stand(&s->seats[victim], now, &text);
-    wefti_scheduler_judge_text(s, WEFT_E_TIMEOUT, culprit, &text);
+    wefti_slot_describe(&s->slots[victim], now, &text);
+    wefti_scheduler_abort_text(s, WEFT_E_TIMEOUT, culprit, &text);
 }
 
 /* Somebody has left, and all others wait, and nothing comes to any of them: nobody will ever answer
@@ -153,13 +153,13 @@ static void accuse(wefti_scheduler *s, int32_t victim, int64_t now) {
 static bool deserted(const wefti_scheduler *s, int64_t now) {
     bool left = false;
     for (int32_t r = 0; r < s->taken; r++) {
-        const wefti_seat *seat = &s->seats[r];
-        left = left || seat->left;
-        if (seat->left) continue;
-        const wefti_standing *standing = &seat->standing;
+        const wefti_member_slot *slot = &s->slots[r];
+        left = left || slot->left;
+        if (slot->left) continue;
+        const wefti_standing *standing = &slot->standing;
         int64_t since =
             standing->since_ns > standing->moved_ns ? standing->since_ns : standing->moved_ns;
-        if (!seat->standing.waiting || now - since < s->heartbeat_ns) return false;
+        if (!slot->standing.waiting || now - since < s->heartbeat_ns) return false;
     }
     return left;
 }
@@ -168,13 +168,13 @@ void wefti_scheduler_check_ranks(wefti_scheduler *s, int64_t now) {
     /* After a pause of our own (this process was stopped, or the machine slept) what the others
      * said meanwhile is read first. */
     if (now - s->looked_ns > 1000000000)
-        for (int32_t r = 0; r < s->taken; r++) s->seats[r].heard_ns = now;
+        for (int32_t r = 0; r < s->taken; r++) s->slots[r].heard_ns = now;
     s->looked_ns = now;
     if (check_silence(s, now)) return;
     int32_t victim = longest_wait(s);
     if (victim < 0) return;
     /* By then all others have said where they stand since the time was up. */
     int64_t grace = s->heartbeat_ns / 3;
-    bool too_long = now - s->seats[victim].standing.since_ns > s->wait_ns + grace;
+    bool too_long = now - s->slots[victim].standing.since_ns > s->wait_ns + grace;
     if (too_long || deserted(s, now)) accuse(s, victim, now);
 }

@@ -161,7 +161,7 @@ static weft_status start_process(wefti_launch *l, int local) {
         .cores = o->bind_cores && CPU_COUNT(&cores) ? &cores : NULL,
     };
     WEFT_TRY(wefti_process_start(&what, &p->process));
-    wefti_keeper_tell(l->keeper, p->process);
+    wefti_reaper_add_group(l->reaper, p->process);
     wefti_log_started(p->log);
 #ifdef SYS_pidfd_open
     p->handle = (int)syscall(SYS_pidfd_open, p->process, 0);
@@ -199,7 +199,7 @@ static void tell_failure(const wefti_launch *l, weft_launch_result *out) {
 /* Of processes that never came to the scheduler it knows nothing but what it was told. */
 static void tell_scheduler_view(const wefti_launch *l, weft_launch_result *out) {
     out->table = wefti_scheduler_table(l->scheduler);
-    if (out->table && *out->table) out->verdict = wefti_scheduler_verdict(l->scheduler);
+    if (out->table && *out->table) out->abort_reason = wefti_scheduler_abort_reason(l->scheduler);
 }
 
 static void tell_failure_elsewhere(const wefti_launch *l, weft_launch_result *out) {
@@ -214,7 +214,7 @@ static weft_status result_of(const wefti_launch *l, weft_launch_result *out) {
     if (failed) (here ? tell_failure : tell_failure_elsewhere)(l, out);
     bool unlike = l->scheduler ? wefti_scheduler_is_unlike(l->scheduler) : l->unlike;
     if (l->scheduler && (failed || unlike || l->stopped_by)) tell_scheduler_view(l, out);
-    if (l->unlike) out->verdict = wefti_strdup(l->verdict.text);
+    if (l->unlike) out->abort_reason = wefti_strdup(l->reason.text);
     if (l->stopped_by && here)
         WEFT_FAIL(WEFT_E_STOPPED,
                   "rank %d ended with exit code %d: a rank was asked to stop by signal %d (%s)",
@@ -235,7 +235,7 @@ static weft_status run_in_folder(wefti_launch *l, weft_launch_result *out) {
     wefti_secret secret;
     weft_status status;
     WEFT_TRY(name_secret(l));
-    WEFT_TRY(wefti_keeper_start(l->mark, l->folder, l->own_secret ? l->secret : "", &l->keeper));
+    WEFT_TRY(wefti_reaper_start(l->mark, l->folder, l->own_secret ? l->secret : "", &l->reaper));
     WEFT_TRY(read_secret(l, &secret));
     status = start_scheduler(l, &secret);
     if (status >= 0) wefti_launch_look(l);
@@ -280,7 +280,7 @@ static void free_launch(wefti_launch *l) {
     wefti_free(l->place.host_begin);
     if (l->own_secret && l->secret) (void)unlink(l->secret);
     if (l->folder) (void)rmdir(l->folder);
-    wefti_keeper_end(l->keeper); /* until now it would have done that */
+    wefti_reaper_end(l->reaper); /* until now it would have done that */
     wefti_free(l->program);
     wefti_free(l->folder);
     wefti_free(l->secret);
@@ -295,7 +295,7 @@ weft_status weft_launch_run(const weft_launch_options *options, weft_launch_resu
     free_launch(&l);
     out->log = or_empty(out->log);
     out->last_lines = or_empty(out->last_lines);
-    out->verdict = or_empty(out->verdict);
+    out->abort_reason = or_empty(out->abort_reason);
     out->table = or_empty(out->table);
     return status;
 }
@@ -303,7 +303,7 @@ weft_status weft_launch_run(const weft_launch_options *options, weft_launch_resu
 void weft_launch_result_free(weft_launch_result *result) {
     wefti_free(result->log);
     wefti_free(result->last_lines);
-    wefti_free(result->verdict);
+    wefti_free(result->abort_reason);
     wefti_free(result->table);
     *result = (weft_launch_result){.failed_rank = -1};
 }

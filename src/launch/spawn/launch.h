@@ -48,7 +48,7 @@ typedef struct wefti_launch {
     bool own_secret;       /* made for this run */
     char mark[64];         /* "WEFT_RUN=..." */
     char scheduler_text[WEFTI_HOST_TEXT + 16];
-    wefti_keeper *keeper;
+    wefti_reaper *reaper;
     wefti_scheduler *scheduler; /* NULL: on another host */
     wefti_member *report[2];    /* what tells that one of an end here, and of one that failed */
     wefti_member *look;         /* watches that scheduler; NULL: nobody does */
@@ -56,9 +56,9 @@ typedef struct wefti_launch {
     int failed;                 /* the process whose failure is told; -1: none */
     bool over;                  /* by the end of a process on another host */
     wefti_end end;              /* that one */
-    bool unlike;           /* ranks have left after unlike calls, without a scheduler here... */
-    wefti_verdict verdict; /* ...and what it says of that */
-    int stopped_by;        /* the signal of a request to stop; 0: none */
+    bool unlike;               /* ranks have left after unlike calls, without a scheduler here... */
+    wefti_abort_reason reason; /* ...and what it says of that */
+    int stopped_by;            /* the signal of a request to stop; 0: none */
 } wefti_launch;
 
 /* The environment of this host's process number `local`, in the arena. */

@@ -18,7 +18,7 @@
 
 enum { GROUPS_MAX = 1 << 16, PATH_BYTES = 1024, MARK_BYTES = 128 };
 
-struct wefti_keeper {
+struct wefti_reaper {
     pid_t process;
     int pipe; /* groups go in, as numbers; 0: all is cleared up */
     char mark[MARK_BYTES], folder[PATH_BYTES], secret[PATH_BYTES];
@@ -105,7 +105,7 @@ static void nap(long milliseconds) {
     (void)nanosleep(&t, NULL);
 }
 
-static void clear_up(wefti_keeper *k) {
+static void clear_up(wefti_reaper *k) {
     for (int i = 0; i < k->group_count; i++) (void)kill(-k->groups[i], SIGKILL);
     /* Twice without any: one that was being started while we looked is found the second time. */
     for (int round = 0, none = 0; round < 200 && none < 2; round++) {
@@ -126,7 +126,7 @@ static void close_all_but(int fd) {
         if (other != fd) close(other);
 }
 
-static void keep(wefti_keeper *k, int fd) {
+static void keep(wefti_reaper *k, int fd) {
     pid_t group;
     (void)setsid(); /* what a terminal sends to the launcher is not for us */
     for (int number = 1; number < NSIG; number++) (void)signal(number, SIG_IGN);
@@ -143,14 +143,14 @@ static void keep(wefti_keeper *k, int fd) {
     _exit(0);
 }
 
-weft_status wefti_keeper_start(const char *mark, const char *folder, const char *secret,
-                               wefti_keeper **out) {
+weft_status wefti_reaper_start(const char *mark, const char *folder, const char *secret,
+                               wefti_reaper **out) {
     int ends[2];
-    wefti_keeper *k;
+    wefti_reaper *k;
     WEFT_REQUIRE(strlen(mark) < MARK_BYTES && strlen(folder) < PATH_BYTES &&
                      strlen(secret) < PATH_BYTES,
                  WEFT_E_ARG, "the path %s is too long", folder);
-    WEFT_NEW(k, wefti_keeper);
+    WEFT_NEW(k, wefti_reaper);
     (void)snprintf(k->mark, sizeof k->mark, "%s", mark);
     (void)snprintf(k->folder, sizeof k->folder, "%s", folder);
     (void)snprintf(k->secret, sizeof k->secret, "%s", secret);
@@ -173,7 +173,7 @@ weft_status wefti_keeper_start(const char *mark, const char *folder, const char 
 
 /* MSG_NOSIGNAL has no like for pipes, and a keeper that was killed is no reason to die of SIGPIPE.
  */
-static void tell(const wefti_keeper *k, pid_t group) {
+static void tell(const wefti_reaper *k, pid_t group) {
     sigset_t pipe_signal, before;
     const struct timespec now = {0};
     sigemptyset(&pipe_signal);
@@ -184,15 +184,15 @@ static void tell(const wefti_keeper *k, pid_t group) {
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-void wefti_keeper_tell(wefti_keeper *keeper, pid_t group) {
-    tell(keeper, group);
+void wefti_reaper_add_group(wefti_reaper *reaper, pid_t group) {
+    tell(reaper, group);
 }
 
-void wefti_keeper_end(wefti_keeper *keeper) {
-    if (!keeper) return;
-    tell(keeper, 0);
-    close(keeper->pipe);
-    while (waitpid(keeper->process, NULL, 0) < 0 && errno == EINTR) {
+void wefti_reaper_end(wefti_reaper *reaper) {
+    if (!reaper) return;
+    tell(reaper, 0);
+    close(reaper->pipe);
+    while (waitpid(reaper->process, NULL, 0) < 0 && errno == EINTR) {
     }
-    wefti_free(keeper);
+    wefti_free(reaper);
 }

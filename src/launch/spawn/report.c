@@ -125,7 +125,7 @@ void wefti_launch_report_end(wefti_launch *l) {
     enum { ANSWER_SECONDS = 5 };
     bool good = l->failed < 0 && !l->stopped_by;
     if (good && !l->over && l->processes && l->look && wefti_member_has_reached(l->look))
-        l->unlike = wefti_member_is_unlike(l->look, ANSWER_SECONDS, &l->verdict);
+        l->unlike = wefti_member_is_unlike(l->look, ANSWER_SECONDS, &l->reason);
     for (int i = 0; i < 2; i++) {
         if (l->report[i]) wefti_member_report_end(l->report[i], good ? 1 : 3, good);
         l->report[i] = NULL;

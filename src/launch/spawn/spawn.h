@@ -31,11 +31,11 @@ weft_status wefti_process_start(const wefti_spawn *what, pid_t *out) WEFT_CHECKE
 /* A process that outlives this one for a moment, to clear up. `mark`: "NAME=value" that all
  * processes have in their environment. `secret` and `folder` are removed; either may be "". Call it
  * before anything is opened that should be closed when this process ends. */
-typedef struct wefti_keeper wefti_keeper;
-weft_status wefti_keeper_start(const char *mark, const char *folder, const char *secret,
-                               wefti_keeper **out) WEFT_CHECKED;
-void wefti_keeper_tell(wefti_keeper *keeper, pid_t group);
-void wefti_keeper_end(wefti_keeper *keeper); /* all is cleared up; NULL is legal */
+typedef struct wefti_reaper wefti_reaper;
+weft_status wefti_reaper_start(const char *mark, const char *folder, const char *secret,
+                               wefti_reaper **out) WEFT_CHECKED;
+void wefti_reaper_add_group(wefti_reaper *reaper, pid_t group);
+void wefti_reaper_end(wefti_reaper *reaper); /* all is cleared up; NULL is legal */
 
 /* Kill every process of this user with `mark` in its environment and reap those that are children
  * of this one. Returns how many there were. Async-signal-safe. */

@@ -18,25 +18,25 @@ enum {
     WEFTI_FRAME_HEADER = 16,
     WEFTI_FRAME_MAC = WEFTI_DIGEST_BYTES,
     WEFTI_FRAME_EXTRA = WEFTI_FRAME_HEADER + WEFTI_FRAME_MAC,
-    WEFTI_CARD_MAX = 65536,         /* bytes of one card */
-    WEFTI_MEMBERS_MAX = 65536,      /* members of a job */
-    WEFTI_NAME_MAX = 255,           /* node ids, hosts, jobs */
-    WEFTI_TEXT_MAX = 4000,          /* verdicts */
-    WEFTI_LEAVE_MAX = 65536,        /* what a member has called */
-    WEFTI_CARDS_MAX = 256 * 1048576 /* all cards together */
+    WEFTI_ENTRY_MAX = 65536,          /* bytes of one card */
+    WEFTI_MEMBERS_MAX = 65536,        /* members of a job */
+    WEFTI_NAME_MAX = 255,             /* node ids, hosts, jobs */
+    WEFTI_TEXT_MAX = 4000,            /* verdicts */
+    WEFTI_LEAVE_MAX = 65536,          /* what a member has called */
+    WEFTI_ENTRIES_MAX = 256 * 1048576 /* all cards together */
 };
 
 /* kind, from the scheduler?, limit of the body */
 #define WEFTI_FRAME_LIST(X)                                                                        \
     X(JOIN, false, 1024)                                                                           \
-    X(CARD, false, WEFTI_CARD_MAX + 16)                                                            \
+    X(ENTRY, false, WEFTI_ENTRY_MAX + 16)                                                          \
     X(BEAT, false, 256)                                                                            \
     X(FAIL, false, WEFTI_TEXT_MAX + 16)                                                            \
     X(LEAVE, false, WEFTI_LEAVE_MAX)                                                               \
     X(WORLD, true, 64 + 4 * WEFTI_MEMBERS_MAX)                                                     \
-    X(CARDS, true, WEFTI_CARDS_MAX + 16)                                                           \
+    X(ENTRIES, true, WEFTI_ENTRIES_MAX + 16)                                                       \
     X(HEARD, true, 0)                                                                              \
-    X(VERDICT, true, WEFTI_TEXT_MAX + 16)                                                          \
+    X(ABORT, true, WEFTI_TEXT_MAX + 16)                                                            \
     X(REFUSED, true, WEFTI_TEXT_MAX + 16)                                                          \
     X(GOODBYE, true, 0)                                                                            \
     X(ENDED, false, WEFTI_TEXT_MAX + 16)                                                           \

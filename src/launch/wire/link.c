@@ -20,7 +20,7 @@ static bool is_magic(const unsigned char *data, char what) {
     return memcmp(data, wanted, sizeof wanted) == 0;
 }
 
-weft_status wefti_block_create(size_t bytes, wefti_block **out) {
+weft_status wefti_shared_body_create(size_t bytes, wefti_shared_body **out) {
     *out = wefti_calloc(1, sizeof **out + bytes + WEFTI_FRAME_EXTRA);
     WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for a message of %zu bytes", bytes);
     (*out)->holders = 1;
@@ -28,17 +28,17 @@ weft_status wefti_block_create(size_t bytes, wefti_block **out) {
     return WEFT_OK;
 }
 
-void wefti_block_release(wefti_block *block) {
+void wefti_shared_body_release(wefti_shared_body *block) {
     if (block && --block->holders == 0) wefti_free(block);
 }
 
 void wefti_wire_close(wefti_wire *link) {
-    wefti_tls_end(link->line);
+    wefti_tls_end(link->connection);
     if (link->fd >= 0) close(link->fd);
     wefti_free(link->in);
     wefti_free(link->out);
     for (; link->insert_at < link->inserts; link->insert_at++)
-        wefti_block_release(link->insert[link->insert_at].block);
+        wefti_shared_body_release(link->insert[link->insert_at].block);
     wefti_free(link->insert);
     *link = (wefti_wire){.fd = -1};
 }
@@ -51,12 +51,12 @@ static weft_status moved(ssize_t n, size_t *out_bytes) {
 }
 
 static weft_status take(wefti_wire *link, void *data, size_t room, size_t *out_bytes) {
-    if (link->line) return wefti_tls_read(link->line, data, room, out_bytes);
+    if (link->connection) return wefti_tls_read(link->connection, data, room, out_bytes);
     return moved(recv(link->fd, data, room, MSG_DONTWAIT), out_bytes);
 }
 
 static weft_status give(wefti_wire *link, const void *data, size_t bytes, size_t *out_bytes) {
-    if (link->line) return wefti_tls_write(link->line, data, bytes, out_bytes);
+    if (link->connection) return wefti_tls_write(link->connection, data, bytes, out_bytes);
     return moved(send(link->fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT), out_bytes);
 }
 
@@ -126,8 +126,8 @@ static weft_status check_answer(wefti_wire *link) {
 
 /* It begins with the first byte that comes: whoever says nothing costs nothing. */
 static weft_status shake_tls(wefti_wire *link) {
-    if (!link->line) WEFT_TRY(wefti_tls_begin(link->tls, link->fd, &link->line));
-    weft_status status = wefti_tls_shake(link->line);
+    if (!link->connection) WEFT_TRY(wefti_tls_begin(link->tls, link->fd, &link->connection));
+    weft_status status = wefti_tls_shake(link->connection);
     if (status != WEFT_OK) return status;
     link->phase = link->scheduler ? WEFTI_WIRE_PROVE : WEFTI_WIRE_GREET;
     if (link->scheduler) WEFT_TRY(greet(link));
@@ -136,7 +136,7 @@ static weft_status shake_tls(wefti_wire *link) {
 
 static weft_status answer_greeting(wefti_wire *link) {
     const unsigned char *data = link->hand;
-    bool tls = data[4] == 'T' && !link->line;
+    bool tls = data[4] == 'T' && !link->connection;
     WEFT_REQUIRE(memcmp(data, "weft", 4) == 0 && (tls || data[4] == 'G'), WEFT_E_ARG,
                  "this is no weft scheduler");
     WEFT_REQUIRE(is_magic(data, tls ? 'T' : 'G'), WEFT_E_ARG,
@@ -146,7 +146,7 @@ static weft_status answer_greeting(wefti_wire *link) {
     WEFT_REQUIRE(!tls || link->tls, WEFT_E_ARG,
                  "the scheduler wants TLS, and here WEFT_TLS is not 1: all of a job must have the "
                  "same (weft launch --tls)");
-    WEFT_REQUIRE(tls || link->line || !link->tls, WEFT_E_ARG,
+    WEFT_REQUIRE(tls || link->connection || !link->tls, WEFT_E_ARG,
                  "the scheduler does without TLS, and here WEFT_TLS is 1: all of a job must have "
                  "the same (weft launch --tls)");
     if (tls) {
@@ -225,7 +225,7 @@ weft_status wefti_wire_fill(wefti_wire *link) {
     }
     if (link->in_used == 0) shrink(&link->in, &link->in_room);
     /* Memory follows what has arrived, not what is announced. */
-    size_t got, room = link->line ? WEFTI_TLS_RECORD : 2048;
+    size_t got, room = link->connection ? WEFTI_TLS_RECORD : 2048;
     WEFT_TRY(make_room(&link->in, link->in_used, &link->in_room, room));
     weft_status status = take(link, link->in + link->in_used, link->in_room - link->in_used, &got);
     if (status == WEFT_OK) link->in_used += got;
@@ -263,9 +263,9 @@ weft_status wefti_wire_flush(wefti_wire *link) {
         wefti_insert *i = &link->insert[link->insert_at];
         status = give_all(link, link->out, &link->out_at, i->before);
         if (status == WEFT_OK)
-            status = give_all(link, wefti_block_body(i->block), &i->sent, i->block->bytes);
+            status = give_all(link, wefti_shared_body_data(i->block), &i->sent, i->block->bytes);
         if (status != WEFT_OK) return status;
-        wefti_block_release(i->block);
+        wefti_shared_body_release(i->block);
     }
     status = give_all(link, link->out, &link->out_at, link->out_used);
     if (status != WEFT_OK) return status;
@@ -291,7 +291,8 @@ weft_status wefti_wire_send(wefti_wire *link, wefti_frame_kind kind, const void 
 
 /* The frame is sealed around the body where that lies, for one connection after the other; header
  * and signature go with this connection's own output. */
-weft_status wefti_wire_send_block(wefti_wire *link, wefti_frame_kind kind, wefti_block *block) {
+weft_status wefti_wire_send_shared(wefti_wire *link, wefti_frame_kind kind,
+                                   wefti_shared_body *block) {
     WEFT_REQUIRE(link->phase == WEFTI_WIRE_OPEN, WEFT_E_BUG, "a frame before the handshake");
     WEFT_TRY(make_room(&link->out, link->out_used, &link->out_room, WEFTI_FRAME_EXTRA));
     WEFT_TRY(WEFT_GROW(link->insert, link->inserts, link->insert_room));
@@ -300,7 +301,8 @@ weft_status wefti_wire_send_block(wefti_wire *link, wefti_frame_kind kind, wefti
     link->out_used += WEFTI_FRAME_HEADER;
     link->insert[link->inserts++] = (wefti_insert){.block = block, .before = link->out_used};
     block->holders++;
-    memcpy(link->out + link->out_used, wefti_block_body(block) + block->bytes, WEFTI_FRAME_MAC);
+    memcpy(link->out + link->out_used, wefti_shared_body_data(block) + block->bytes,
+           WEFTI_FRAME_MAC);
     link->out_used += WEFTI_FRAME_MAC;
     weft_status status = wefti_wire_flush(link);
     return status == WEFT_PENDING ? WEFT_OK : status;

@@ -75,8 +75,8 @@ weft_status wefti_beat_decode(const wefti_frame *frame, int64_t now_ns, wefti_st
     return all_taken(&u, "heartbeat");
 }
 
-size_t wefti_verdict_encode(weft_status status, int32_t failed, const char *text,
-                            unsigned char out[WEFTI_MESSAGE_MAX]) {
+size_t wefti_abort_reason_encode(weft_status status, int32_t failed, const char *text,
+                                 unsigned char out[WEFTI_MESSAGE_MAX]) {
     wefti_pack p = packing(out, WEFTI_MESSAGE_MAX);
     wefti_pack_u32(&p, (uint32_t)status);
     wefti_pack_u32(&p, (uint32_t)failed);
@@ -92,7 +92,7 @@ static bool is_failure(int32_t status) {
     return false;
 }
 
-weft_status wefti_verdict_decode(const wefti_frame *frame, wefti_verdict *out) {
+weft_status wefti_abort_reason_decode(const wefti_frame *frame, wefti_abort_reason *out) {
     wefti_unpack u = unpacking(frame);
     int32_t status = (int32_t)wefti_unpack_u32(&u);
     out->failed = (int32_t)wefti_unpack_u32(&u);
@@ -177,27 +177,27 @@ weft_status wefti_records_decode(const wefti_frame *frame, wefti_call_records *o
     return all_taken(&u, "leave");
 }
 
-void wefti_card_head(uint64_t number, uint64_t bytes, unsigned char out[WEFTI_CARD_HEAD]) {
-    wefti_pack p = packing(out, WEFTI_CARD_HEAD);
+void wefti_entry_head(uint64_t number, uint64_t bytes, unsigned char out[WEFTI_ENTRY_HEAD]) {
+    wefti_pack p = packing(out, WEFTI_ENTRY_HEAD);
     wefti_pack_u64(&p, number);
     wefti_pack_u64(&p, bytes);
 }
 
-weft_status wefti_card_decode(const wefti_frame *frame, int32_t ranks, wefti_card *out) {
+weft_status wefti_entry_decode(const wefti_frame *frame, int32_t ranks, wefti_entry *out) {
     wefti_unpack u = unpacking(frame);
     out->number = wefti_unpack_u64(&u);
     uint64_t bytes = wefti_unpack_u64(&u);
-    if (u.bad || bytes > WEFTI_CARD_MAX || bytes * (uint64_t)ranks != u.bytes - u.at)
+    if (u.bad || bytes > WEFTI_ENTRY_MAX || bytes * (uint64_t)ranks != u.bytes - u.at)
         u.bad = true;
     else
         u.at = u.bytes;
     out->bytes = u.bad ? 0 : (size_t)bytes;
-    out->data = u.bad ? NULL : u.data + WEFTI_CARD_HEAD;
+    out->data = u.bad ? NULL : u.data + WEFTI_ENTRY_HEAD;
     return all_taken(&u, "card");
 }
 
-weft_status wefti_placed_encode(const wefti_placed *m, const int32_t *host, unsigned char **out,
-                                size_t *out_bytes) {
+weft_status wefti_world_message_encode(const wefti_world_message *m, const int32_t *host,
+                                       unsigned char **out, size_t *out_bytes) {
     size_t room = 28 + 4 * (size_t)m->size;
     WEFT_NEW_ARRAY(*out, unsigned char, room);
     wefti_pack p = packing(*out, room);
@@ -211,7 +211,8 @@ weft_status wefti_placed_encode(const wefti_placed *m, const int32_t *host, unsi
     return WEFT_OK;
 }
 
-weft_status wefti_placed_decode(const wefti_frame *frame, wefti_placed *out, int32_t **out_host) {
+weft_status wefti_world_message_decode(const wefti_frame *frame, wefti_world_message *out,
+                                       int32_t **out_host) {
     wefti_unpack u = unpacking(frame);
     out->generation = wefti_unpack_u64(&u);
     out->rank = (int32_t)wefti_unpack_u32(&u);

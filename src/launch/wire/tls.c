@@ -19,7 +19,7 @@ struct wefti_tls {
     unsigned char key[WEFTI_DIGEST_BYTES];
 };
 
-struct wefti_tls_line {
+struct wefti_tls_connection {
     const wefti_tls *tls;
     SSL *ssl;
     int fd, error; /* error: errno of the socket */
@@ -65,28 +65,28 @@ static int find(SSL *ssl, const unsigned char *id, size_t id_bytes, SSL_SESSION 
 /* --- sockets: like OpenSSL's own, but without SIGPIPE, and errors are kept */
 
 static int send_some(BIO *bio, const char *data, int bytes) {
-    wefti_tls_line *line = BIO_get_data(bio);
+    wefti_tls_connection *connection = BIO_get_data(bio);
     BIO_clear_retry_flags(bio);
-    ssize_t n = send(line->fd, data, (size_t)bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t n = send(connection->fd, data, (size_t)bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n >= 0) return (int)n;
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)
         BIO_set_retry_write(bio);
     else
-        line->error = errno;
+        connection->error = errno;
     return -1;
 }
 
 static int receive_some(BIO *bio, char *data, int bytes) {
-    wefti_tls_line *line = BIO_get_data(bio);
+    wefti_tls_connection *connection = BIO_get_data(bio);
     BIO_clear_retry_flags(bio);
-    ssize_t n = recv(line->fd, data, (size_t)bytes, MSG_DONTWAIT);
+    ssize_t n = recv(connection->fd, data, (size_t)bytes, MSG_DONTWAIT);
     if (n > 0) return (int)n;
     if (n == 0)
-        line->ended = true;
+        connection->ended = true;
     else if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)
         BIO_set_retry_read(bio);
     else
-        line->error = errno;
+        connection->error = errno;
     return n == 0 ? 0 : -1;
 }
 
@@ -149,67 +149,70 @@ void wefti_tls_destroy(wefti_tls *tls) {
     wefti_free(tls);
 }
 
-weft_status wefti_tls_begin(wefti_tls *tls, int fd, wefti_tls_line **out) {
-    wefti_tls_line *line;
-    WEFT_NEW(line, wefti_tls_line);
-    line->tls = tls;
-    line->fd = fd;
-    line->ssl = SSL_new(tls->context);
-    BIO *bio = line->ssl ? BIO_new(tls->sockets) : NULL;
+weft_status wefti_tls_begin(wefti_tls *tls, int fd, wefti_tls_connection **out) {
+    wefti_tls_connection *connection;
+    WEFT_NEW(connection, wefti_tls_connection);
+    connection->tls = tls;
+    connection->fd = fd;
+    connection->ssl = SSL_new(tls->context);
+    BIO *bio = connection->ssl ? BIO_new(tls->sockets) : NULL;
     if (!bio) {
-        wefti_tls_end(line);
+        wefti_tls_end(connection);
         WEFT_FAIL(WEFT_E_NOMEM, "no memory for a TLS connection");
     }
-    BIO_set_data(bio, line);
+    BIO_set_data(bio, connection);
     BIO_set_init(bio, 1);
-    SSL_set_bio(line->ssl, bio, bio);
+    SSL_set_bio(connection->ssl, bio, bio);
     if (tls->scheduler)
-        SSL_set_accept_state(line->ssl);
+        SSL_set_accept_state(connection->ssl);
     else
-        SSL_set_connect_state(line->ssl);
-    *out = line;
+        SSL_set_connect_state(connection->ssl);
+    *out = connection;
     return WEFT_OK;
 }
 
-void wefti_tls_end(wefti_tls_line *line) {
-    if (!line) return;
-    SSL_free(line->ssl); /* without a farewell: frames tell what is complete */
-    wefti_free(line);
+void wefti_tls_end(wefti_tls_connection *connection) {
+    if (!connection) return;
+    SSL_free(connection->ssl); /* without a farewell: frames tell what is complete */
+    wefti_free(connection);
 }
 
 /* What a call that did not succeed has come to. */
-static weft_status outcome(const wefti_tls_line *line, int result) {
-    int error = SSL_get_error(line->ssl, result);
+static weft_status outcome(const wefti_tls_connection *connection, int result) {
+    int error = SSL_get_error(connection->ssl, result);
     if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) return WEFT_PENDING;
-    WEFT_REQUIRE(!line->ended && error != SSL_ERROR_ZERO_RETURN, WEFT_E_PEER, "connection closed");
-    WEFT_REQUIRE(line->error == 0, WEFT_E_PEER, "%s", strerror(line->error));
-    WEFT_REQUIRE(!SSL_is_init_finished(line->ssl), WEFT_E_CORRUPT, "TLS: %s", reason());
+    WEFT_REQUIRE(!connection->ended && error != SSL_ERROR_ZERO_RETURN, WEFT_E_PEER,
+                 "connection closed");
+    WEFT_REQUIRE(connection->error == 0, WEFT_E_PEER, "%s", strerror(connection->error));
+    WEFT_REQUIRE(!SSL_is_init_finished(connection->ssl), WEFT_E_CORRUPT, "TLS: %s", reason());
     WEFT_FAIL(WEFT_E_ARG,
-              line->tls->scheduler ? "a process that does not know the job's secret (TLS: %s)"
-                                   : "the scheduler knows another secret than this process (TLS: "
-                                     "%s)",
+              connection->tls->scheduler
+                  ? "a process that does not know the job's secret (TLS: %s)"
+                  : "the scheduler knows another secret than this process (TLS: "
+                    "%s)",
               reason());
 }
 
-weft_status wefti_tls_shake(wefti_tls_line *line) {
+weft_status wefti_tls_shake(wefti_tls_connection *connection) {
     ERR_clear_error();
-    int result = SSL_do_handshake(line->ssl);
-    if (result != 1) return outcome(line, result);
-    WEFT_REQUIRE(SSL_session_reused(line->ssl), WEFT_E_ARG, "TLS without the job's secret");
+    int result = SSL_do_handshake(connection->ssl);
+    if (result != 1) return outcome(connection, result);
+    WEFT_REQUIRE(SSL_session_reused(connection->ssl), WEFT_E_ARG, "TLS without the job's secret");
     return WEFT_OK;
 }
 
-weft_status wefti_tls_read(wefti_tls_line *line, void *data, size_t room, size_t *out_bytes) {
+weft_status wefti_tls_read(wefti_tls_connection *connection, void *data, size_t room,
+                           size_t *out_bytes) {
     ERR_clear_error();
-    int result = SSL_read_ex(line->ssl, data, room, out_bytes);
-    return result == 1 ? WEFT_OK : outcome(line, result);
+    int result = SSL_read_ex(connection->ssl, data, room, out_bytes);
+    return result == 1 ? WEFT_OK : outcome(connection, result);
 }
 
-weft_status wefti_tls_write(wefti_tls_line *line, const void *data, size_t bytes,
+weft_status wefti_tls_write(wefti_tls_connection *connection, const void *data, size_t bytes,
                             size_t *out_bytes) {
     ERR_clear_error();
-    int result = SSL_write_ex(line->ssl, data, bytes, out_bytes);
-    return result == 1 ? WEFT_OK : outcome(line, result);
+    int result = SSL_write_ex(connection->ssl, data, bytes, out_bytes);
+    return result == 1 ? WEFT_OK : outcome(connection, result);
 }
 
 #else
@@ -224,25 +227,26 @@ void wefti_tls_destroy(wefti_tls *tls) {
 }
 
 /* Of a side that cannot be there. */
-weft_status wefti_tls_begin(wefti_tls *tls, int fd, wefti_tls_line **out) {
+weft_status wefti_tls_begin(wefti_tls *tls, int fd, wefti_tls_connection **out) {
     (void)tls, (void)fd, (void)out;
     WEFT_FAIL(WEFT_E_BUG, "no TLS in this build");
 }
-void wefti_tls_end(wefti_tls_line *line) {
-    (void)line;
+void wefti_tls_end(wefti_tls_connection *connection) {
+    (void)connection;
 }
-weft_status wefti_tls_shake(wefti_tls_line *line) {
-    (void)line;
+weft_status wefti_tls_shake(wefti_tls_connection *connection) {
+    (void)connection;
     WEFT_FAIL(WEFT_E_BUG, "no TLS in this build");
 }
-weft_status wefti_tls_read(wefti_tls_line *line, void *data, size_t room, size_t *out_bytes) {
+weft_status wefti_tls_read(wefti_tls_connection *connection, void *data, size_t room,
+                           size_t *out_bytes) {
     (void)data, (void)room, (void)out_bytes;
-    return wefti_tls_shake(line);
+    return wefti_tls_shake(connection);
 }
-weft_status wefti_tls_write(wefti_tls_line *line, const void *data, size_t bytes,
+weft_status wefti_tls_write(wefti_tls_connection *connection, const void *data, size_t bytes,
                             size_t *out_bytes) {
     (void)data, (void)bytes, (void)out_bytes;
-    return wefti_tls_shake(line);
+    return wefti_tls_shake(connection);
 }
 
 #endif

@@ -25,21 +25,21 @@ enum {
 
 /* A body that several connections send, each in a frame of its own: those that have not done so
  * yet hold it together. All from one thread. */
-typedef struct wefti_block {
+typedef struct wefti_shared_body {
     int64_t holders;
     size_t bytes;
     unsigned char frame[]; /* the body, with room for a header before and a signature behind */
-} wefti_block;
+} wefti_shared_body;
 /* Held by the caller. */
-weft_status wefti_block_create(size_t bytes, wefti_block **out) WEFT_CHECKED;
-static inline unsigned char *wefti_block_body(wefti_block *block) {
+weft_status wefti_shared_body_create(size_t bytes, wefti_shared_body **out) WEFT_CHECKED;
+static inline unsigned char *wefti_shared_body_data(wefti_shared_body *block) {
     return block->frame + WEFTI_FRAME_HEADER;
 }
-void wefti_block_release(wefti_block *block); /* NULL is legal */
+void wefti_shared_body_release(wefti_shared_body *block); /* NULL is legal */
 
 /* Goes out between the bytes of a connection's own output. */
 typedef struct wefti_insert {
-    wefti_block *block;
+    wefti_shared_body *block;
     size_t before, sent; /* so much of the own output goes first; bytes of the block that have */
 } wefti_insert;
 
@@ -53,9 +53,9 @@ typedef struct wefti_wire {
         WEFTI_WIRE_PROVE,
         WEFTI_WIRE_OPEN
     } phase;
-    const wefti_secret *secret; /* borrowed */
-    wefti_tls *tls;             /* borrowed; NULL: none is wanted */
-    wefti_tls_line *line;       /* NULL: TLS has not begun */
+    const wefti_secret *secret;       /* borrowed */
+    wefti_tls *tls;                   /* borrowed; NULL: none is wanted */
+    wefti_tls_connection *connection; /* NULL: TLS has not begun */
     wefti_nonces nonces;
     unsigned char hand[WEFTI_WIRE_ANSWER]; /* what has come of the handshake */
     size_t hand_used;
@@ -82,8 +82,8 @@ weft_status wefti_wire_next(wefti_wire *link, wefti_frame *out) WEFT_CHECKED;
 weft_status wefti_wire_send(wefti_wire *link, wefti_frame_kind kind, const void *head,
                             size_t head_bytes, const void *rest, size_t rest_bytes) WEFT_CHECKED;
 /* The same with a body that is not copied. */
-weft_status wefti_wire_send_block(wefti_wire *link, wefti_frame_kind kind,
-                                  wefti_block *block) WEFT_CHECKED;
+weft_status wefti_wire_send_shared(wefti_wire *link, wefti_frame_kind kind,
+                                   wefti_shared_body *block) WEFT_CHECKED;
 /* WEFT_PENDING: not all is written. */
 weft_status wefti_wire_flush(wefti_wire *link) WEFT_CHECKED;
 
@@ -99,24 +99,24 @@ typedef struct wefti_join { /* JOIN: a process asks for its place */
     char host[WEFTI_NAME_MAX + 1]; /* equal for those who reach each other's memory */
 } wefti_join;
 
-typedef struct wefti_card { /* CARD: this member's part of all-gather number `number` */
+typedef struct wefti_entry { /* ENTRY: this member's part of all-gather number `number` */
     uint64_t number;
     const unsigned char *data; /* borrowed */
     size_t bytes;
-} wefti_card;
+} wefti_entry;
 
-typedef struct wefti_placed { /* WORLD */
+typedef struct wefti_world_message { /* WORLD */
     uint64_t generation;
     int32_t rank, size;
     int32_t hosted_by; /* the rank whose process the scheduler lives in; -1: none */
     int64_t heartbeat_ns;
-} wefti_placed;
+} wefti_world_message;
 
-typedef struct wefti_verdict { /* VERDICT, REFUSED, FAIL */
+typedef struct wefti_abort_reason { /* ABORT, REFUSED, FAIL */
     weft_status status;
     int32_t failed; /* whom the text names; else WEFT_RANK_OWN (FAIL only), WEFT_RANK_NONE */
     char text[WEFTI_TEXT_MAX + 1];
-} wefti_verdict;
+} wefti_abort_reason;
 
 typedef struct wefti_end { /* ENDED, OVER: how a rank's process ended */
     int32_t rank;
@@ -128,7 +128,7 @@ typedef struct wefti_span { /* WATCH: the ranks of a host */
     int32_t first, count;
 } wefti_span;
 
-enum { WEFTI_MESSAGE_MAX = WEFTI_TEXT_MAX + 16 }; /* of all but CARD, CARDS and WORLD */
+enum { WEFTI_MESSAGE_MAX = WEFTI_TEXT_MAX + 16 }; /* of all but ENTRY, ENTRIES and WORLD */
 
 size_t wefti_join_encode(const wefti_join *m, unsigned char out[WEFTI_MESSAGE_MAX]);
 weft_status wefti_join_decode(const wefti_frame *frame, wefti_join *out) WEFT_CHECKED;
@@ -139,9 +139,10 @@ size_t wefti_beat_encode(const wefti_standing *m, int64_t now_ns,
 weft_status wefti_beat_decode(const wefti_frame *frame, int64_t now_ns,
                               wefti_standing *out) WEFT_CHECKED;
 
-size_t wefti_verdict_encode(weft_status status, int32_t failed, const char *text,
-                            unsigned char out[WEFTI_MESSAGE_MAX]);
-weft_status wefti_verdict_decode(const wefti_frame *frame, wefti_verdict *out) WEFT_CHECKED;
+size_t wefti_abort_reason_encode(weft_status status, int32_t failed, const char *text,
+                                 unsigned char out[WEFTI_MESSAGE_MAX]);
+weft_status wefti_abort_reason_decode(const wefti_frame *frame,
+                                      wefti_abort_reason *out) WEFT_CHECKED;
 
 size_t wefti_end_encode(const wefti_end *m, unsigned char out[WEFTI_MESSAGE_MAX]);
 weft_status wefti_end_decode(const wefti_frame *frame, wefti_end *out) WEFT_CHECKED;
@@ -156,17 +157,17 @@ weft_status wefti_records_encode(const wefti_call_records *m, unsigned char **ou
 weft_status wefti_records_decode(const wefti_frame *frame, wefti_call_records *out) WEFT_CHECKED;
 
 /* The numbers in front of a card, or of all cards. */
-enum { WEFTI_CARD_HEAD = 16 };
-void wefti_card_head(uint64_t number, uint64_t bytes, unsigned char out[WEFTI_CARD_HEAD]);
-/* Of CARD (ranks 1) and CARDS: data is ranks x bytes. */
-weft_status wefti_card_decode(const wefti_frame *frame, int32_t ranks,
-                              wefti_card *out) WEFT_CHECKED;
+enum { WEFTI_ENTRY_HEAD = 16 };
+void wefti_entry_head(uint64_t number, uint64_t bytes, unsigned char out[WEFTI_ENTRY_HEAD]);
+/* Of ENTRY (ranks 1) and ENTRIES: data is ranks x bytes. */
+weft_status wefti_entry_decode(const wefti_frame *frame, int32_t ranks,
+                               wefti_entry *out) WEFT_CHECKED;
 
 /* The body of WORLD: fresh memory. host: [size]. */
-weft_status wefti_placed_encode(const wefti_placed *m, const int32_t *host, unsigned char **out,
-                                size_t *out_bytes) WEFT_CHECKED;
+weft_status wefti_world_message_encode(const wefti_world_message *m, const int32_t *host,
+                                       unsigned char **out, size_t *out_bytes) WEFT_CHECKED;
 /* *out_host: fresh memory. */
-weft_status wefti_placed_decode(const wefti_frame *frame, wefti_placed *out,
-                                int32_t **out_host) WEFT_CHECKED;
+weft_status wefti_world_message_decode(const wefti_frame *frame, wefti_world_message *out,
+                                       int32_t **out_host) WEFT_CHECKED;
 
 #endif
