@@ -71,9 +71,9 @@ static weft_status prepare_moves(wefti_arena *arena, const wefti_piece_list *pie
 void wefti_shm_share(const wefti_shm_plan *plan, int32_t member, int64_t *first, int64_t *count) {
     const wefti_transfer *t = &plan->transfer;
     int64_t elements = wefti_region_elems(&t->have[0], t->rank);
-    int64_t peer = 64 / (int64_t)weft_dtype_bytes(t->dtype), lines = (elements + peer - 1) / peer;
-    int64_t begin = lines * member / t->members * peer;
-    int64_t end = lines * (member + 1) / t->members * peer;
+    int64_t line = 64 / (int64_t)weft_dtype_bytes(t->dtype), lines = (elements + line - 1) / line;
+    int64_t begin = lines * member / t->members * line;
+    int64_t end = lines * (member + 1) / t->members * line;
     *first = begin;
     *count = (end < elements ? end : elements) - begin;
 }
@@ -81,9 +81,9 @@ void wefti_shm_share(const wefti_shm_plan *plan, int32_t member, int64_t *first,
 /* Chunks of about so many bytes, but no more of them than a word counts. */
 static void cut_chunks(wefti_shm_plan *plan, int64_t chunk, int64_t most) {
     enum { LINE = 64, MOST_CHUNKS = (1 << WEFTI_SHM_CHUNK_BITS) - 1 };
-    int64_t peer = LINE / (int64_t)weft_dtype_bytes(plan->transfer.dtype);
+    int64_t line = LINE / (int64_t)weft_dtype_bytes(plan->transfer.dtype);
     int64_t least = (most + MOST_CHUNKS - 1) / MOST_CHUNKS;
-    if (chunk < least) chunk = (least + peer - 1) / peer * peer;
+    if (chunk < least) chunk = (least + line - 1) / line * line;
     plan->chunk = chunk < most ? chunk : most;
     plan->chunks = (most + plan->chunk - 1) / plan->chunk;
 }
