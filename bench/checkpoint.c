@@ -1,14 +1,13 @@
-/* What a checkpoint costs a training run: how long the trainer waits, how much slower the steps
- * become beside which it is written, and how fast the bytes go. Checksums and verified reading are
- * measured beside.
+/* The cost of a checkpoint for a training run: the trainer's wait, the slowdown of steps beside the
+ * write, and the rate of the bytes. The program also measures checksums and verified reading.
  *
- *   bench/checkpoint [DIR [NICE [THREADS]]]     DIR defaults to a fresh folder under the current
- * one
+ * Usage: bench/checkpoint [DIR [NICE [THREADS]]]. DIR defaults to a fresh folder under the current
+ * one.
  *
- * The stand-in for a step is GPT-2 124M in size: 148 parameters with two tensors of AdamW state
- * each (1.5 GB), a compute phase of arithmetic on all threads, then an update that streams over
- * every tensor in order. A step takes about 2 s. Steps with and without a checkpoint alternate;
- * figures are medians. */
+ * The workload has the size of GPT-2 124M: 148 parameters with two tensors of AdamW state each (1.5
+ * GB). A step is a compute phase of arithmetic on all threads, then an update that streams over
+ * every tensor in order. It takes about 2 s. Steps with and without a checkpoint alternate. Figures
+ * are medians. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

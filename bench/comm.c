@@ -1,24 +1,23 @@
-/* Collectives between two devices of one process, from 1 KiB to 64 MiB, beside what copying memory
- * allows; or between processes.
+/* Collectives between two devices of one process, or between processes, from 1 KiB to 64 MiB,
+ * beside the limit that copying memory sets.
  *
- *   bench/comm [rounds [bytes]]     rounds 40 unless given; only this size
+ *   bench/comm [rounds [bytes]]     40 rounds by default; only this size
  *   bench/comm --processes N [--plain] [rounds [bytes]]     see comm_processes.h
  *
- * Two threads, each on a core of its own, as devices have them. A line says, for one size: the time
- * of an all-reduce (sum of f32, source and destination apart, as MPI_Allreduce has them), of one in
- * place, of an all-gather of two halves; GB/s, which are the bytes of the whole tensor divided by
- * the time; and how much of the limit that is.
+ * Two threads run on cores of their own, like devices. A line shows, for one size, the time of
+ * three calls: an all-reduce (sum of f32) with source and destination apart, as in MPI_Allreduce;
+ * one in place; and an all-gather of two halves. GB/s are the bytes of the whole tensor divided by
+ * the time. The last column is the share of the limit.
  *
- * The limit. Of an all-reduce of n bytes between two devices 2 n have to be read and 2 n to be
- * written, by both cores together. That is what two threads do that copy n bytes each (memcpy or,
- * where that is faster, the copy of comm/copy.h; the same arrays again and again). And they have to
- * meet once: neither can end before the other has begun. So the limit is a loop of just that, in
- * each turn a copy, a flag for the other and a look at the other's. An all-gather reads n and
- * writes n on each core too. In place an all-reduce reads and writes as much, but touches half the
- * memory, and so may take less than the limit.
+ * The limit. An all-reduce of n bytes between two devices reads 2 n and writes 2 n, by both cores
+ * together. Two threads that copy n bytes each do the same (by memcpy or the copy of comm/copy.h,
+ * whichever is faster, on the same arrays each time). The devices must also meet once: neither can
+ * end before the other has begun. So the limit is a loop of a copy, a flag for the other thread and
+ * a wait for the other's flag. An all-gather also reads n and writes n on each core. In place, an
+ * all-reduce moves as many bytes but touches half the memory, and may beat the limit.
  *
- * Figures are the fastest of the rounds; `copy` is for one thread and for two. Lines "all_reduce
- * BYTES SECONDS" at the end are for bench/peers/collectives.py. */
+ * Figures are the fastest of the rounds; `copy` is for one thread and for two. The lines
+ * "all_reduce BYTES SECONDS" at the end are for bench/peers/collectives.py. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -33,7 +32,7 @@
 #include "comm/copy.h"
 #include "comm_processes.h"
 
-/* Runs after which the caches hold what this work, not the one before, leaves there. */
+/* Warm-up runs, so that the caches hold this benchmark's data. */
 enum { DEVICES = 2, SETTLE = 6 };
 typedef enum work { COPY_ONE, COPY_TWO, COPY_PAST, ALL_REDUCE, IN_PLACE, ALL_GATHER, WORKS } work;
 
@@ -72,8 +71,8 @@ static wefti_endpoint *bind(int32_t me, bool gather) {
     return endpoint;
 }
 
-/* Neither goes on before the other is here: a flag there and a flag back, each on a line of its
- * own. Without the wait for those who share a core, which has no place in a limit. */
+/* A barrier of two threads: a flag in each direction, each on a cache line of its own. It spins
+ * without the back-off of threads that share a core, which does not belong to the limit. */
 static void meet_other(int32_t me) {
     uint64_t turn = atomic_load_explicit(&here[me].turn, memory_order_relaxed) + 1;
     atomic_store_explicit(&here[me].turn, turn, memory_order_release);
@@ -114,9 +113,9 @@ static void do_work(work w, int32_t times, int32_t me, wefti_endpoint *const *en
     if (status < 0) fail("transfer");
 }
 
-/* As the arenas of devices are. Heaps of two threads lie 2^27 bytes apart, where some processors
- * take addresses for each other when they guess the way of their first-level cache. With a gap:
- * they fetch beyond what is read, too. */
+/* Memory like the arenas of devices. Heaps of two threads are 2^27 bytes apart, and some processors
+ * mistake such addresses for each other when they predict the way of the first-level cache. A gap
+ * follows, because processors prefetch beyond the data. */
 enum { GAP = 4096 };
 static float *map_array(void) {
     float *p =
@@ -173,7 +172,7 @@ static void measure(int64_t size) {
     fflush(stdout);
 }
 
-/* A count given in word `at`, if there is one; what is none ends the program. */
+/* The count in argument `at`, if present. Ends the program if it is not a count. */
 static int64_t count_at(int argc, char **argv, int at, int64_t otherwise) {
     if (at >= argc) return otherwise;
     char *end;

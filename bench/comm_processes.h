@@ -1,7 +1,7 @@
 /* bench/comm --processes N: the same collectives between N processes of this host, from 8 bytes to
- * 64 MiB, in memory that the communicator maps between them or, --plain, in any other. Each process
- * has a core of its own where there are enough. Lines "NAME BYTES SECONDS" are for
- * bench/peers/collectives.py; they are timed as in bench/peers/mpi_allreduce.c. */
+ * 64 MiB. The memory is mapped between them by the communicator, or, with `--plain`, any other.
+ * Each process has a core of its own if there are enough. The lines "NAME BYTES SECONDS" are for
+ * bench/peers/collectives.py. They are timed as in bench/peers/mpi_allreduce.c. */
 #ifndef BENCH_COMM_PROCESSES_H
 #define BENCH_COMM_PROCESSES_H
 

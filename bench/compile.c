@@ -1,17 +1,17 @@
-/* Time to build and compile models: cells of equal structure are compiled once, so that depth
- * should cost next to nothing, and programs for many devices little.
+/* Time to build and compile models. Equal cells are compiled once, so depth should cost next to
+ * nothing, and programs for many devices little.
  *
- *     bench/compile [rounds]
+ *   bench/compile [rounds]
  *
- * Alternates GPT-2 of 12 and 96 layers; prints medians of building the graph and of compiling it
- * (differentiation, fusion, kernels, placement), in milliseconds, and their ratio.
+ * alternates GPT-2 of 12 and 96 layers. It prints medians, in milliseconds, of building the graph
+ * and of compiling it (differentiation, fusion, kernels, placement), and their ratio.
  *
- *     bench/compile plans [rounds]
+ *   bench/compile plans [rounds]
  *
- * Builds the programs of all 64 devices for training GPT-3 175B (96 layers, hidden 12288, 96 heads,
- * 2048 tokens) under several plans, as a session does before its first step; all of them are kept
- * alive together, nothing is run. Prints the median time and the most memory that this process
- * had resident. */
+ * builds the programs of all 64 devices for training GPT-3 175B (96 layers, hidden 12288, 96 heads,
+ * 2048 tokens) under several plans, as a session does before its first step. All programs are alive
+ * together; nothing runs. It prints the median time and the largest resident memory of the process.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,7 +100,7 @@ static double all_programs(const deployment *d) {
     return took;
 }
 
-/* In a process of its own, whose memory is that of one plan. */
+/* Runs in a process of its own, so that its memory is the memory of one plan. */
 static void time_plan(const deployment *d, int rounds) {
     enum { MOST = 100 };
     double times[MOST];

@@ -1,13 +1,14 @@
-/* Matrix products of a GPT-2 124M training step: our kernels against oneDNN's matmul, alternating,
- * medians.
+/* Matrix products of a GPT-2 124M training step: weft's kernels against oneDNN's matmul,
+ * alternating, medians.
  *
- * Usage: gemm [threads (default: all cores)] [rounds (default 7)] [only shapes whose name contains
- * this] [f32 (default) | bf16] In bf16 all operands are bf16 and the processor's bf16 arithmetic
- * multiplies them where it has one, but weights are f32, and so are their gradients:
- * what a step has. oneDNN gets bf16 throughout, its best. Each product runs at 1024 tokens: forward
- * (y = x W), the gradient of x and the gradient of W, with the weight stored as [in, out] (GPT-2)
- * and as [out, in] (Llama; the tied output layer of GPT-2). The last line is the best rate of
- * oneDNN on squares: the machine's limit. */
+ * Usage: gemm [threads (default: all cores)] [rounds (default 7)] [part of a shape's name] [f32
+ * (default) | bf16].
+ *
+ * In bf16 weft multiplies as a training step does: activations are bf16, weights and their
+ * gradients f32. It uses the processor's bf16 arithmetic if there is one. oneDNN gets bf16 operands
+ * only, its best case. Each product runs at 1024 tokens: forward (y = x W), the gradient of x and
+ * the gradient of W. The weight is stored as [in, out] (GPT-2) and as [out, in] (Llama; the tied
+ * output layer of GPT-2). The last line is oneDNN's best rate on squares: the machine's limit. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +45,7 @@ static const product products[] = {
     {"head dW, W^T", 50257, 768, 1024, 1, 0, 1}, {"head y", 1024, 50257, 768, 0, 0, 0},
 };
 
-/* One thread: its processor time, which other load on the machine disturbs less. */
+/* With one thread: its CPU time, which other load on the machine disturbs less. */
 static clockid_t timer = CLOCK_MONOTONIC;
 static double now(void) {
     struct timespec t;
@@ -185,7 +186,7 @@ static rates measure(const product *p, int threads, int rounds, wefti_pool *pool
     double work = 2.0 * (double)p->m * (double)p->n * (double)p->k;
     int repeat = work < 2e10 ? 3 : 1; /* the best of a few within a round */
     for (int round = 0; round < rounds; round++) {
-        pause_ms(2); /* the other's threads stop spinning */
+        pause_ms(2); /* until the other library's threads stop spinning */
         mine[round] = 1e9;
         for (int i = 0; i < repeat; i++) {
             double t = ours(&r);

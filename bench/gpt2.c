@@ -1,14 +1,15 @@
-/* Training steps of GPT-2 124M (or another size), timed: the counterpart of
+/* Times training steps of GPT-2 124M (or another size), the counterpart of
  * bench/peers/gpt2_torch.py.
  *
  *     bench/gpt2 [--batch 4] [--seq 256] [--precision f32|bf16] [--bf16 auto|native|f32]
  *                [--steps 8] [--warmup 2] [--threads 2] [--layers 12] [--hidden 768] [--heads 12]
  *                [--vocab 50257] [--trace FILE] [--json] [--interactive]
  *
- * --bf16: what multiplies bf16, by default what a measurement finds the faster. --trace: of the
- * steps after the warm-up. Without --interactive: prints each step (not with --json) and, last, one
- * JSON object. With it: the protocol of bench/peers/stepper.py ("ready"; "step" -> seconds; "quit"
- * -> JSON), so that programs can take turns. */
+ * `--bf16` chooses the arithmetic of bf16 products; auto measures which is faster. `--trace`
+ * records the steps after the warm-up. Without `--interactive` the program prints each step (not
+ * with `--json`) and, last, one JSON object. With it, it follows the protocol of
+ * bench/peers/stepper.py ("ready"; "step" -> seconds; "quit" -> JSON), so that programs can take
+ * turns. */
 #include "gpt2.h"
 
 int main(int argc, char **argv) {

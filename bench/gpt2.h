@@ -1,4 +1,4 @@
-/* Training steps of a GPT-2, 124M or another size, as bench/gpt2 and bench/parallel time them. */
+/* Training steps of a GPT-2, 124M or another size, for bench/gpt2 and bench/parallel. */
 #ifndef WEFT_BENCH_GPT2_H
 #define WEFT_BENCH_GPT2_H
 
@@ -16,7 +16,7 @@ typedef struct gpt2 {
     double loss;
 } gpt2;
 
-/* The rows of an option table that set a gpt2. */
+/* Rows of an option table that configure a gpt2. */
 #define GPT2_OPTIONS(b)                                                                            \
     {"--batch", STEPPER_LONG, &(b)->batch}, {"--seq", STEPPER_LONG, &(b)->seq},                    \
         {"--precision", STEPPER_TEXT, &(b)->precision},                                            \
@@ -61,7 +61,7 @@ static inline void gpt2_begin(gpt2 *b) {
     if (!b->tokens || !b->targets) exit(1);
 }
 
-/* Steps, the report with `facts` first, and the end of it all. */
+/* Runs the steps, prints the report with `facts` first, and frees everything. */
 static inline void gpt2_run(gpt2 *b, stepper *s, const char *facts) {
     char all[300];
     s->step = gpt2_step;

@@ -1,8 +1,8 @@
-/* Achieved rates of the vectorised kernels: GB/s beside the rate of copying, GFLOP/s beside the FMA
- * peak, on sizes of a GPT-2 124M step with 4 x 256 tokens.
+/* Rates of the vectorised kernels on sizes of a GPT-2 124M step with 4 x 256 tokens: GB/s beside
+ * the rate of copying, GFLOP/s beside the FMA peak.
  *
- *   bench/kernels [threads [name]]     threads 1 unless given; only kernels whose name contains
- * `name`
+ * Usage: bench/kernels [threads [name]], by default 1 thread and all kernels; `name` is a part of
+ * the kernels' names.
  *
  * A figure is the best of many runs, so that a busy machine disturbs it little. */
 #include <math.h>
@@ -24,7 +24,7 @@ static double copy_rate, fma_rate;
 
 static double now(void) {
     struct timespec t;
-    /* One thread: its own time, which others on the machine do not lengthen. */
+    /* With one thread: its CPU time, which other processes do not lengthen. */
     bool alone = wefti_pool_threads(pool) == 1;
     clock_gettime(alone ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
@@ -32,7 +32,7 @@ static double now(void) {
 
 typedef void call(const void *kernel_arguments);
 
-/* Seconds of the fastest of the calls that fit into a quarter of a second (at least 5). */
+/* Seconds of the fastest call among those of a quarter of a second (at least 5 calls). */
 static double fastest(call *f, const void *a) {
     double best = 1e9, start = now();
     for (int i = 0; i < 5 || now() - start < 0.25; i++) {
@@ -57,7 +57,7 @@ static float *filled(int64_t n, float size) {
     }
     return p;
 }
-/* The same as bf16: the float array's memory, rewritten. */
+/* Converts the float array to bf16 in place. */
 static wefti_src as_bf16(float *p, int64_t n) {
     uint16_t *h = (uint16_t *)(void *)p;
     for (int64_t i = 0; i < n; i++) {
@@ -114,8 +114,7 @@ CALL(max_pool, wefti_pool2d_args)
 CALL(max_pool_backward, wefti_pool2d_args)
 #undef CALL
 
-/* --- the machine's limits
- * --------------------------------------------------------------------------- */
+/* --- the machine's limits */
 typedef struct span {
     float *y;
     const float *x;
@@ -133,7 +132,7 @@ static void copy_call(const void *a) {
     wefti_pool_run(pool, (s.n + 16383) / 16384, copy_task, &s);
 }
 
-/* Twelve chains hide the latency of four cycles on two units. */
+/* Twelve dependency chains hide the latency of four cycles on two units. */
 #define FMA_LOOP(name, isa, vector, set1, fma)                                                     \
     __attribute__((target(isa))) static float name(int64_t rounds) {                               \
         vector a[12], x = set1(0.999f), y = set1(0.001f);                                          \
@@ -154,7 +153,7 @@ typedef float four __attribute__((vector_size(16)));
 #define FOUR_FMA(a, x, y) ((a) * (x) + (y))
 FMA_LOOP(fma_4, "sse2", four, FOUR, FOUR_FMA)
 
-/* Of the widest vectors that kernels use: those that multiply tiles add up with AVX-512. */
+/* The peak of the widest vectors that kernels use. AMX kernels add with AVX-512. */
 static int lanes(void) {
     return !strcmp(kernels->isa, "plain") ? 4 : !strcmp(kernels->isa, "avx2") ? 8 : 16;
 }
@@ -193,8 +192,7 @@ static void limits(void) {
     free((void *)(uintptr_t)s.x);
 }
 
-/* --- kernels
- * ------------------------------------------------------------------------------------------ */
+/* --- kernels */
 static void bench_elementwise(void) {
     int64_t rows = 1024, width = 3072, n = rows * width;
     float *x = filled(n, 2), *bias = filled(width, 1), *y = filled(n, 1),

@@ -3,8 +3,8 @@
  *
  *     bench/loss_curve DIR tokens.npy [--lr 3e-4] [--precision f32|bf16]
  *
- * tokens.npy: whole numbers [steps, batch, seq + 1]. AdamW (0.9, 0.95), decay 0.1 of matrices. One
- * loss a line, taken before the update. */
+ * tokens.npy holds integers [steps, batch, seq + 1]. The optimizer is AdamW (0.9, 0.95) with decay
+ * 0.1 of matrices. The program prints one loss per line, taken before the update. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static void check(weft_status status) {
     exit(1);
 }
 
-/* The numbers of a .npy of i4 or i8, C order; shape of rank 3. */
+/* Reads a .npy of i4 or i8 with three dimensions in C order. */
 static int32_t *read_tokens(const char *path, int64_t shape[3]) {
     FILE *f = fopen(path, "rb");
     unsigned char head[10];
@@ -59,7 +59,7 @@ int main(int argc, char **argv) {
     int64_t steps = shape[0], batch = shape[1], seq = shape[2] - 1;
     weft_model_config config;
     check(wefti_pretrained_config(argv[1], &config));
-    config.dropout = 0; /* as the counterpart has it: the arithmetic is compared */
+    config.dropout = 0; /* as in the counterpart: only the arithmetic is compared */
     weft_graph *g;
     weft_session *s;
     weft_session_options o = weft_session_defaults();

@@ -1,9 +1,9 @@
-/* What each op achieves through the backends that programs use: GB/s beside the rate of copying,
- * GFLOP/s beside the best product of matrices, on sizes of a GPT-2 124M step with 4 x 256 tokens.
- * It shows where the next gain is.
+/* Rates of each op through the backends that programs use, on sizes of a GPT-2 124M step with 4 x
+ * 256 tokens: GB/s beside the rate of copying, GFLOP/s beside the best matrix product. It shows
+ * which op to improve next.
  *
- *   bench/ops [threads [name [seconds]]]     threads 1 unless given; only ops whose name contains
- * `name`; so long for each, 0.2 unless given
+ * Usage: bench/ops [threads [name [seconds]]], by default 1 thread, all ops, and 0.2 s for each;
+ * `name` is a part of the ops' names.
  *
  * Bytes are those of the op's cost: each operand once. A figure is the best of many runs, so that a
  * busy machine disturbs it little. */
@@ -98,7 +98,7 @@ _Noreturn static void stop(const char *what) {
 
 static double now(void) {
     struct timespec t;
-    /* One thread: its own time, which others on the machine do not lengthen. */
+    /* With one thread: its CPU time, which other processes do not lengthen. */
     clock_gettime(threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
@@ -118,7 +118,7 @@ typedef struct measured {
 
 enum { PERIOD = 65536 };
 
-/* Weights and logits of a model's size, smaller than 1; the same again after a period. */
+/* Values below 1 in magnitude, like a model's weights and logits; they repeat with a period. */
 static void fill(const operand *o, uint64_t stream_, void *out) {
     const weft_dtype dtype = o->desc.dtype;
     const bool small = o->style == 0 && wefti_dtype_is_float(dtype);
@@ -130,7 +130,7 @@ static void fill(const operand *o, uint64_t stream_, void *out) {
                (size_t)((count - e < PERIOD ? count - e : PERIOD) * bytes));
 }
 
-/* As sessions choose it, once. */
+/* Chooses the backend once, as sessions do. */
 static wefti_bf16_compute bf16_of_products(void) {
     static wefti_bf16_compute chosen = WEFTI_BF16_AUTO;
     for (const wefti_backend *const *b = wefti_builtin_backends(); *b && chosen == WEFTI_BF16_AUTO;

@@ -1,4 +1,4 @@
-/* Training steps of GPT-2 124M (or another size) split over devices of one process, timed: the
+/* Times training steps of GPT-2 124M (or another size) split over devices of one process, the
  * counterpart of bench/peers/gpt2_parallel.py.
  *
  *     bench/parallel [--split one|data|tensor|states|gradients|parameters] [--devices 2]
@@ -6,15 +6,21 @@
  *                    [--heads 12] [--vocab 50257] [--precision f32|bf16] [--steps 8] [--warmup 2]
  *                    [--trace FILE] [--json] [--interactive]
  *
- * --split: one device with all threads; the batch over the devices; every product's columns or rows
- * and the attention's heads; the batch, and of the optimizer the states (level 1), gradients too
- * (level 2), parameters too (level 3). --threads: of all devices together. --trace: of the steps
- * after the warm-up. Without --interactive: prints each step (not with --json) and, last, one JSON
- * object. With it: the protocol of bench/peers/stepper.py, so that programs can take turns. */
+ * Splits:
+ * - one: one device with all threads.
+ * - data: the devices split the batch.
+ * - tensor: they split columns or rows of every product, and the attention's heads.
+ * - states, gradients, parameters: as data, with optimizer level 1, 2 or 3.
+ *
+ * `--threads` counts the threads of all devices together. `--trace` records the steps after the
+ * warm-up. Without `--interactive` the program prints each step (not with `--json`) and, last, one
+ * JSON object. With it, it follows the protocol of bench/peers/stepper.py, so that programs can
+ * take turns. */
 #include "gpt2.h"
 
 /* Megatron's split of a block (Shoeybi et al., 2019): heads and the inner features of the
- * feed-forward part, one sum after each half of a block; and the vocabulary at both ends. */
+ * feed-forward part, with one sum after each half of a block. The vocabulary is split at both ends.
+ */
 static void split_tensors(weft_plan *plan, int devices) {
     stepper_check(weft_plan_axis(plan, "tp", devices));
     stepper_check(weft_op_split(plan, "h.*.attn.c_attn", "n1=tp"));

@@ -1,13 +1,13 @@
-/* Training steps of a residual network, timed: the counterpart of bench/peers/resnet_torch.py. One
- * step is forward, cross entropy, backward, SGD with momentum 0.9, on random images made once.
+/* Times training steps of a residual network, the counterpart of bench/peers/resnet_torch.py. A
+ * step is forward, cross entropy, backward, and SGD with momentum 0.9, on random images made once.
  *
  *     bench/resnet [--batch 32] [--size 64] [--classes 1000] [--deep] [--precision f32|bf16]
  *                  [--steps 8] [--warmup 2] [--threads 2] [--trace FILE] [--json]
  *                  [--interactive]
  *
- * --deep: ResNet-50, else ResNet-18. --trace: of the steps after the warm-up. Without
- * --interactive: prints each step (not with --json) and, last, one JSON object. With it: the
- * protocol of bench/peers/stepper.py, so that two programs can take turns. */
+ * `--deep` takes ResNet-50, else ResNet-18. `--trace` records the steps after the warm-up. Without
+ * `--interactive` the program prints each step (not with `--json`) and, last, one JSON object. With
+ * it, it follows the protocol of bench/peers/stepper.py, so that two programs can take turns. */
 #include "stepper.h"
 
 typedef struct bench {
@@ -26,7 +26,7 @@ static double step(void *context) {
     return stepper_now() - start;
 }
 
-/* Values of about the variance of normalised images. */
+/* Values with about the variance of normalised images. */
 static void make_images(bench *b, int64_t classes) {
     uint32_t state = 1;
     b->images = malloc(b->image_bytes);

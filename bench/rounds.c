@@ -3,16 +3,20 @@
  *   bench/rounds [--ranks N] [--hosts NETNS:INTERFACE,NETNS:INTERFACE..] [--bytes LEAST MOST]
  *                [--seconds S] [--force ALGORITHM] [--near] [--compute US]
  *
- * Rank r runs in the network namespace number r % (their number), as on a host of its own; without
- * --hosts all are on the loopback interface. All messages go by UCX; with --near, as in a job,
- * those within a host, which without --hosts has two ranks, go through its memory. With --compute
- * rank 0 first uses so much of a core's time, while the others wait for it.
- * bench/peers/between_hosts.sh makes two namespaces and compares with iperf3. A line says, for one
- * size: microseconds and 1e9 bits/s of a message one way (from rank 0 to rank 1, whose answer, of 8
- * bytes, is waited for once in `depth` messages), and microseconds of an all-reduce and an
- * all-gather of all ranks with the algorithms that were chosen. Bits are those of the whole tensor.
- * Medians of what fits into S seconds (1 unless given).
- */
+ * Rank r runs in the network namespace number r % (number of namespaces), as if on a host of its
+ * own. Without `--hosts` all ranks use the loopback interface. All messages go by UCX. With
+ * `--near`, as in a job, messages within a host go through its memory; without `--hosts` a host
+ * then has two ranks. With `--compute` rank 0 first uses that much of a core's time while the
+ * others wait for it. bench/peers/between_hosts.sh makes two namespaces and compares with iperf3.
+ *
+ * A line shows, for one size:
+ * - microseconds and 1e9 bits/s of a message one way, from rank 0 to rank 1; rank 0 waits for an
+ *   answer of 8 bytes once in `depth` messages;
+ * - microseconds of an all-reduce and an all-gather of all ranks with the chosen algorithms, in
+ *   bits
+ *   of the whole tensor.
+ *
+ * Figures are medians over S seconds (1 by default). */
 #include <fcntl.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -35,7 +39,7 @@ enum { MOST_RANKS = 16, CARD = 8192, DEPTH = WEFTI_COMM_DEPTH, SAMPLES = 2000 };
 typedef struct shared {
     _Atomic uint32_t arrived;
     unsigned char card[MOST_RANKS][CARD];
-    _Atomic int samples; /* of the row under way, by rank 0's clock */
+    _Atomic int samples; /* of the current row, by rank 0's clock */
 } shared;
 
 static shared *all;
@@ -88,7 +92,7 @@ static const char *enter_host(void) {
         exit(1);
     }
     close(fd);
-    /* UCX looks for interfaces in /sys, which is that of the old namespace still. */
+    /* UCX looks for interfaces in /sys, which still shows the old namespace. */
     if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
         umount2("/sys", MNT_DETACH) != 0 || mount("sysfs", "/sys", "sysfs", 0, NULL) != 0) {
         perror("/sys");
@@ -134,7 +138,8 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Rank 0 decides how often: it tells the others through shared memory, one turn ahead. */
+/* Rank 0 chooses the number of repeats and tells the others through shared memory, one turn ahead.
+ */
 static bool once_more(int turn, int64_t until) {
     if (rank == 0)
         atomic_store(&all->samples,
@@ -144,7 +149,7 @@ static bool once_more(int turn, int64_t until) {
     return told != -1;
 }
 
-/* Messages in a row, and an answer to the last. */
+/* A row of messages, and an answer to the last. */
 static void send_some(wefti_endpoint *message, wefti_endpoint *answer) {
     bool sends = rank == 0;
     float word[2] = {0};

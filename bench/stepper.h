@@ -1,6 +1,5 @@
-/* What timing programs share: options, clocks, the step protocol of bench/peers/stepper.py
- * ("ready"; "step"
- * -> seconds; "quit" -> one JSON object), the median. */
+/* Shared parts of timing programs: options, clocks, the median, and the step protocol of
+ * bench/peers/stepper.py ("ready"; "step" -> seconds; "quit" -> one JSON object). */
 #ifndef WEFT_BENCH_STEPPER_H
 #define WEFT_BENCH_STEPPER_H
 
@@ -20,9 +19,9 @@ typedef struct stepper {
     double (*step)(void *context); /* one step; its seconds */
     void *context;
     int steps, warmup, done;
-    bool interactive, json; /* json: of what is printed, only the object at the end */
-    const char *trace;      /* records the steps after those that warm up; NULL: nothing */
-    weft_session *session;  /* what is traced */
+    bool interactive, json; /* json: print only the object at the end */
+    const char *trace;      /* records the steps after the warm-up; NULL: nothing */
+    weft_session *session;  /* the session to trace */
     double first;           /* seconds from the start of the process to the end of the first step */
     double seconds[STEPPER_MAX];
 } stepper;

@@ -1,11 +1,12 @@
-/* What it costs to be watched: bench/watch [seconds]     5 unless given
+/* The cost of the watchdog. Usage: bench/watch [seconds], by default 5.
  *
- * Two things are paid. Each transfer writes where its rank stands: a count when it was there at
- * once, a text and a time when the rank had to wait in earnest. And each process has a thread that
- * tells the scheduler so and listens. Printed are nanoseconds a transfer for both kinds; the share
- * of one core that two members and their scheduler take together while nobody calls them, at the
- * default heartbeat; and for some numbers of transfers the length of a step from which on both
- * together are under 1 % of it. */
+ * Each transfer records the position of its rank: a count if the transfer was complete at once, a
+ * text and a time if the rank had to wait. Each process also has a thread that reports this to the
+ * scheduler and listens to it. The program prints:
+ * - nanoseconds per transfer for both kinds;
+ * - the share of one core that two idle members and their scheduler take together, at the default
+ *   heartbeat;
+ * - for some numbers of transfers, the length of a step from which both together are under 1 %. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

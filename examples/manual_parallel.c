@@ -1,14 +1,14 @@
-/* Data parallelism by hand: a classifier whose gradients are summed over the processes of a job.
+/* Data parallelism by hand: a classifier whose gradients are summed over the ranks of a job.
  *
  *     cc manual_parallel.c $(pkg-config --cflags --libs weft) -lm -o manual_parallel
  *     weft launch -n 4 -- ./manual_parallel t10k-images-idx3-ubyte.gz t10k-labels-idx1-ubyte.gz
  *
- * Everything but the communication is plain C: 784-512-512-10 with relu, forward and backward.
- * Each rank takes its own part of every batch, the gradients of all are added up, and every rank
- * makes the same update of the same parameters, which is checked: their checksums are compared
- * after each step. Averaging the loss alone, which looks much the same on the screen, would leave
- * each rank with a model of its own. Alone the program is a world of one and makes the same steps
- * (sums are then rounded in another order). */
+ * Everything but the communication is plain C: a 784-512-512-10 network with relu, forward and
+ * backward. Each rank takes its own part of every batch. An all-reduce sums the gradients, so every
+ * rank makes the same update. The program compares a checksum of the parameters over all ranks
+ * after each step. (A program that averages only the loss prints the same numbers, but each rank
+ * would train another model.) Without a launcher the program is a world of one and takes the same
+ * steps, up to rounding. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,11 +26,12 @@ static weft_world *world;
 static void check(weft_status status) {
     if (status >= 0) return;
     fprintf(stderr, "manual_parallel: %s\n", weft_error_message());
-    if (world) weft_world_fail(world, weft_error_message()); /* the others shall not wait */
+    if (world)
+        weft_world_fail(world, weft_error_message()); /* end the job on the other ranks too */
     exit(1);
 }
 
-/* Where the weights [in, out] of a layer begin; its bias [out] follows. */
+/* Position of the weights [in, out] of a layer; its bias [out] follows. */
 static int offset(int layer) {
     int at = 0;
     for (int l = 0; l < layer; l++) at += (width[l] + 1) * width[l + 1];
@@ -51,7 +52,7 @@ static void forward(int rows, int layer) {
     }
 }
 
-/* delta[layer + 1] is known; adds to the gradients and makes delta[layer]. */
+/* Reads delta[layer + 1]; adds to the gradients of `layer` and computes delta[layer]. */
 static void backward(int rows, int layer) {
     int in = width[layer], out = width[layer + 1];
     const float *w = parameters + offset(layer);
@@ -68,7 +69,8 @@ static void backward(int rows, int layer) {
     }
 }
 
-/* Cross-entropy of the logits, summed over the rows, and what it says of them, times `scale`. */
+/* Returns the cross-entropy of the logits, summed over the rows. Stores its gradient with respect
+ * to the logits, times `scale`. */
 static double loss_of(int rows, const int32_t *label, float scale) {
     double loss = 0;
     for (int r = 0; r < rows; r++) {
@@ -83,7 +85,7 @@ static double loss_of(int rows, const int32_t *label, float scale) {
     return loss;
 }
 
-/* Rank 0's start values for all. */
+/* Broadcasts rank 0's start values. */
 static void start(void) {
     uint32_t state = 1;
     for (int layer = 0; layer < LAYERS; layer++) {
@@ -96,7 +98,8 @@ static void start(void) {
     check(weft_broadcast(world, NULL, parameters, PARAMS, WEFT_F32, 0));
 }
 
-/* The same on all ranks? The largest and the smallest checksum of all say it. */
+/* Collective. Fails unless all ranks have equal parameters: the largest and the smallest checksum
+ * must be equal. */
 static void compare(int step) {
     uint64_t sum = 14695981039346656037u;
     for (size_t i = 0; i < sizeof parameters; i++)
@@ -134,7 +137,8 @@ int main(int argc, char **argv) {
         for (int layer = 0; layer < LAYERS; layer++) forward(rows, layer);
         loss = loss_of(rows, label, 1.0f / BATCH);
         memset(gradients, 0, sizeof gradients);
-        /* A layer's gradients travel while those of the layer before it are made. */
+        /* The all-reduce of a layer's gradients overlaps the backward pass of the layer before it.
+         */
         weft_request *under_way[LAYERS];
         for (int layer = LAYERS - 1; layer >= 0; layer--) {
             float *g = gradients + offset(layer);

@@ -1,9 +1,9 @@
 /* A network inside an MPI program. The solver steps u_t = D u_xx + u - u^3 on a line of points that
- * is split over MPI_COMM_WORLD. On a communicator of its own it trains, beside that, a network to
- * do a point's step from the point and its two neighbours:
+ * is split over MPI_COMM_WORLD. On a communicator of its own it also trains a network to predict a
+ * point's step from the point and its two neighbors:
  *
  *     mpicc mpi_solver.c $(pkg-config --cflags --libs weft) -o mpi_solver
- *     mpirun -n 4 ./mpi_solver data       # how to split it: data, zero, tensor, pipeline */
+ *     mpirun -n 4 ./mpi_solver data       # the split: data, zero, tensor, pipeline */
 #include <stdio.h>
 #include <string.h>
 #include <weft/mpi.h>
@@ -17,7 +17,7 @@ static void check(weft_status status) {
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* The way to split that was asked for; NULL when there is no such way. */
+/* The split named by the first argument, by default "data". NULL for an unknown one. */
 static const char *way(int argc, char **argv) {
     static const char *const ways[] = {"data", "zero", "tensor", "pipeline"};
     for (int w = 0; w < 4 && argc <= 2; w++)
@@ -25,7 +25,7 @@ static const char *way(int argc, char **argv) {
     return NULL;
 }
 
-/* The ends have what the neighbours have, and zero where there are none. */
+/* One step of the solver. The ends are the neighbors' points, and zero at the ends of the line. */
 static void solve(float u[POINTS + 2], float next[POINTS + 2], int left, int right) {
     MPI_Sendrecv(u + 1, 1, MPI_FLOAT, left, 0, u + POINTS + 1, 1, MPI_FLOAT, right, 0,
                  MPI_COMM_WORLD, MPI_STATUS_IGNORE);
@@ -50,7 +50,7 @@ int main(int argc, char **argv) {
     }
     int left = rank > 0 ? rank - 1 : MPI_PROC_NULL;
     int right = rank + 1 < size ? rank + 1 : MPI_PROC_NULL;
-    MPI_Comm team; /* an even number of ranks; the odd one is a team by itself */
+    MPI_Comm team; /* an even number of ranks; an odd last rank is a team of one */
     MPI_Comm_split(MPI_COMM_WORLD, rank >= size / 2 * 2, rank, &team);
     MPI_Comm_size(team, &members);
     if (members == 1) how = "data"; /* nothing to split */
@@ -59,7 +59,7 @@ int main(int argc, char **argv) {
     weft_world *world;
     weft_plan *plan;
     check(weft_world_from_mpi(team, NULL, &world));
-    check(weft_plan_create(members, &plan)); /* data parallelism, unless more is said */
+    check(weft_plan_create(members, &plan)); /* data parallelism until a call below adds more */
     if (strcmp(how, "zero") == 0) check(weft_plan_optimizer(plan, 3, 0, 0));
     if (strcmp(how, "tensor") == 0) check(weft_plan_axis(plan, "tp", members));
     if (strcmp(how, "tensor") == 0) check(weft_op_split(plan, "first:linear", "n0=tp"));
@@ -67,7 +67,7 @@ int main(int argc, char **argv) {
 
     weft_graph *g; /* keeps its first error, which weft_session_create returns */
     check(weft_graph_create(&g));
-    /* A sample is a piece of the line: what a rank has, or, in a pipeline, a part of it. */
+    /* A sample is a piece of the line: a rank's points, or, in a pipeline, a part of them. */
     weft_value line = weft_input(g, "u", WEFT_DESC(WEFT_F32, members, rows + 2)), near[NEAR];
     for (int k = 0; k < NEAR; k++) /* all points' left neighbours, the points, their right ones */
         near[k] =
@@ -90,7 +90,8 @@ int main(int argc, char **argv) {
         double loss;
         solve(now, next, left, right);
         for (int part = 0; part < parts; part++) {
-            /* This rank's sample: from the solver's own arrays to where the plan wants it. */
+            /* Copies this rank's sample from the solver's arrays to the place that the plan
+             * assigns. */
             const float *before = now + part * rows, *after = next + part * rows + 1;
             check(
                 weft_session_feed_rows(session, 0, "u", before, (size_t)(rows + 2) * sizeof *now));

@@ -1,9 +1,9 @@
-! A network inside an MPI program, in Fortran 2018: what mpi_solver.c does.
+! A network inside an MPI program, in Fortran 2018: the counterpart of mpi_solver.c.
 !
-!     F=$(pkg-config --variable=fortran weft)      # the module, and the little C that it needs
+!     F=$(pkg-config --variable=fortran weft)      # the module and its C files
 !     mpicc -c $(pkg-config --cflags weft) $F/weft_fortran*.c
 !     mpifort $F/weft.f90 mpi_solver.f90 weft_fortran*.o $(pkg-config --libs weft) -o mpi_solver
-!     mpirun -n 4 ./mpi_solver data                # how to split it: data, zero, tensor, pipeline
+!     mpirun -n 4 ./mpi_solver data                # the split: data, zero, tensor, pipeline
 program mpi_solver
     use, intrinsic :: iso_fortran_env, only: error_unit, real32, real64
     use mpi
@@ -32,7 +32,7 @@ program mpi_solver
     end if
     left = merge(rank - 1, MPI_PROC_NULL, rank > 0)
     right = merge(rank + 1, MPI_PROC_NULL, rank + 1 < size)
-    ! A team is an even number of ranks; the odd one is a team by itself.
+    ! A team has an even number of ranks; an odd last rank is a team of one.
     call MPI_Comm_split(MPI_COMM_WORLD, merge(1, 0, rank >= size/2*2), rank, team, error)
     call MPI_Comm_size(team, members, error)
     if (members == 1) how = 'data' ! nothing to split
@@ -47,7 +47,7 @@ program mpi_solver
     if (how == 'pipeline') call check(weft_plan_pipeline(plan, 2, parts, WEFT_PIPELINE_1F1B))
 
     call check(weft_graph_create(graph)) ! it keeps its first error, which weft_session_create returns
-    ! A sample is a piece of the line: what a rank has, or, in a pipeline, a part of it.
+    ! A sample is a piece of the line: a rank's points, or, in a pipeline, a part of them.
     line = weft_input(graph, 'u', WEFT_F32, [members, rows + 2])
     do k = 0, 2 ! all points' left neighbours, the points, their right ones
         near(k) = weft_reshape(graph, weft_slice(graph, line, 1, k, k + rows), [members, rows, 1])
@@ -67,7 +67,7 @@ program mpi_solver
         next = 1 - now
         call solve(u(:, now), u(:, next))
         do part = 1, parts
-            ! This rank's sample: from the solver's own array to where the plan wants it.
+            ! Copies this rank's sample from the solver's array to the place that the plan assigns.
             first = (part - 1)*rows
             call check(weft_session_feed_rows(session, 'u', u(first:first + rows + 1, now)))
             call check(weft_session_feed_rows(session, 'after', u(first + 1:first + rows, next)))
@@ -92,7 +92,7 @@ contains
         call MPI_Abort(MPI_COMM_WORLD, 1, error)
     end subroutine
 
-    ! The way to split that was asked for; blank when there is no such way.
+    ! The split named by the first argument; blank for an unknown one.
     function way() result(how)
         character(len=16) :: how
         integer :: length
@@ -104,7 +104,7 @@ contains
         how = ''
     end function
 
-    ! The ends have what the neighbours have, and zero where there are none.
+    ! The ends are the neighbors' points, and zero at the ends of the line.
     subroutine solve(u, after)
         real(real32), intent(inout) :: u(0:points + 1), after(0:points + 1)
         call MPI_Sendrecv(u(1), 1, MPI_REAL, left, 0, u(points + 1), 1, MPI_REAL, right, 0, MPI_COMM_WORLD, &

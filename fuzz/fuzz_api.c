@@ -1,6 +1,6 @@
-/* Any bytes as calls of the public interface: graphs of every op with whatever operands, plans,
- * sessions, and their calls in any order, with and without memory for them. Each is done or refused
- * with a message. */
+/* Interprets any bytes as calls of the public interface: graphs of every op with any operands,
+ * plans, sessions, and their calls in any order, with and without enough memory. Each call must
+ * succeed or be refused with a message. */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -415,7 +415,7 @@ static bool begin(state *s) {
     return true;
 }
 
-/* A graph fails with its first bad call: the good ones before it are made again, in a new one. */
+/* A graph fails with its first bad call. The good calls before it are repeated in a new graph. */
 static void build(state *s) {
     struct {
         const uint8_t *at, *end;

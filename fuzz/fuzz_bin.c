@@ -1,4 +1,4 @@
-/* Fuzzes llm.c token shards: what is accepted must be readable to the last element. */
+/* Fuzzes token shards of llm.c. An accepted file must be readable to the last element. */
 #include <stdint.h>
 
 #include "data/array.h"

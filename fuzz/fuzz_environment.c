@@ -1,4 +1,4 @@
-/* Fuzzes launchers' environments: lines NAME=value. What is accepted makes sense. */
+/* Fuzzes launchers' environments: lines NAME=value. An accepted environment must be consistent. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +14,8 @@ static void check(int holds) {
 
 enum { LINES = 256 };
 
-/* The lines of a text as an environment. Rank tables have a fuzzer of their own, and no file of
- * this machine is to be read. */
+/* Splits a text into the lines of an environment. Variables of rank tables are skipped: rank tables
+ * have a fuzzer of their own, and the fuzzer must not read files of this machine. */
 static void split(char *text, const char *out[LINES + 1]) {
     int count = 0;
     for (char *line = strtok(text, "\n"); line && count < LINES; line = strtok(NULL, "\n"))

@@ -1,5 +1,5 @@
-/* Any bytes as the text of a graph: refused, or parsed to a graph that the checker accepts and that
- * prints to a text which parses to the same text again. */
+/* Parses any bytes as the text of a graph. An accepted graph must pass the checker and print to a
+ * text that parses to the same text again. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

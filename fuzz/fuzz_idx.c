@@ -1,4 +1,4 @@
-/* Fuzzes IDX files, plain and packed: what is accepted must be readable to the last element. */
+/* Fuzzes IDX files, plain and in gzip. An accepted file must be readable to the last element. */
 #include <stdint.h>
 
 #include "base/memory.h"

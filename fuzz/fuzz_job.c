@@ -1,5 +1,5 @@
-/* Job files from arbitrary bytes: parsing never crashes, and what it accepts prints to a text that
- * reads back to the same text. */
+/* Parses any bytes as a job file. Parsing must not crash, and an accepted job must print to a text
+ * that reads back to the same text. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    /* The bytes behind a zero byte are an override. */
+    /* The bytes after a zero byte are an override. */
     const uint8_t *zero = memchr(data, 0, size);
     char word[256] = "";
     if (zero) {

@@ -1,5 +1,5 @@
-/* Any bytes as the text of a layout: refused, or parsed to a layout that prints to a text which
- * parses to an equal layout; and the way to it from a replicated tensor sends nothing. */
+/* Parses any bytes as the text of a layout. An accepted layout must print to a text that parses to
+ * an equal layout. The route to it from a replicated tensor must send nothing. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

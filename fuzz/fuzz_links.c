@@ -1,4 +1,4 @@
-/* Any bytes as measured links: refused, or values that costs can be made of. */
+/* Parses any bytes as measured links. Accepted values must give valid costs. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* Fuzzes the manifest of a checkpoint, and the index of a sharded model. The manifest's own
- * checksum is put right first, as no mutation would get past it; what is accepted must be
- * consistent and print to a manifest that is accepted as well. The first byte of the input chooses.
+/* Fuzzes the manifest of a checkpoint, and the index of a sharded model; the first byte of the
+ * input chooses. The fuzzer first corrects the manifest's own checksum, which no mutation would get
+ * past. An accepted manifest must be consistent and print to a manifest that is accepted as well.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Fuzzes npy files: what is accepted must be readable to the last element. */
+/* Fuzzes npy files. An accepted file must be readable to the last element. */
 #include <stdint.h>
 
 #include "data/array.h"

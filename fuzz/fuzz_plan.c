@@ -1,5 +1,5 @@
-/* Any bytes as a plan: refused, or read to a plan that prints to a text which reads back to the
- * same text, and differs in nothing from it. */
+/* Parses any bytes as a plan. An accepted plan must print to a text that reads back to the same
+ * text, without a difference between the two. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Fuzzes rank tables: what is accepted is whole. */
+/* Fuzzes rank tables. An accepted table must be complete. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@ static void check(int holds) {
     if (!holds) abort();
 }
 
-/* Every rank is on a server, and every server's ranks are one piece. */
+/* Checks that every rank is on a server, and that every server's ranks are consecutive. */
 static void check_table(const wefti_rank_table *t) {
     int32_t next = 0;
     check(t->size > 0 && t->port >= 10000 && t->port < 30000);
@@ -26,7 +26,8 @@ static void check_table(const wefti_rank_table *t) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     wefti_rank_table *table;
-    char *text = malloc(size + 1); /* exactly as long, so that reading behind it is seen */
+    char *text =
+        malloc(size + 1); /* of the exact length, so that sanitizers detect reads beyond it */
     if (!text) return 0;
     memcpy(text, data, size);
     text[size] = '\0';

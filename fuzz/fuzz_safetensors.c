@@ -1,7 +1,8 @@
-/* Fuzzes the safetensors reader: what is accepted must tile the file, be readable to the last byte,
- * and be found by name; written again it must read as the same. The first byte of the input chooses
- * between a whole file and a bare header, to which the right length and as many data bytes as its
- * offsets ask for are added: so that mutations reach the rules behind the length. */
+/* Fuzzes the safetensors reader. Accepted tensors must tile the file, be readable to the last byte
+ * and be found by name; written again they must read as the same. The first byte of the input
+ * chooses between a whole file and a bare header. The fuzzer completes a bare header with the right
+ * length and the data bytes that its offsets need, so that mutations reach the checks after the
+ * length. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,7 +28,7 @@ static void check(wefti_safetensors *file) {
         if (!wefti_utf8_valid(e->name)) abort();
         total += e->bytes;
     }
-    volatile unsigned char sink = sum; /* every byte was read */
+    volatile unsigned char sink = sum; /* so that every byte is read */
     (void)sink;
     if (total != wefti_safetensors_bytes(file) - wefti_safetensors_header_bytes(file)) abort();
     const wefti_safetensors_pair *metadata = wefti_safetensors_metadata(file, &pairs);
@@ -35,7 +36,7 @@ static void check(wefti_safetensors *file) {
         if (!wefti_utf8_valid(metadata[i].key) || !wefti_utf8_valid(metadata[i].value)) abort();
 }
 
-/* The header that our writer makes of an accepted file is accepted too. */
+/* The header that weft writes for an accepted file must be accepted too. */
 static void write_again(const wefti_safetensors *file) {
     int64_t count = wefti_safetensors_count(file), pairs = 0, bytes = 0, data_bytes = 0;
     wefti_safetensors_item *items = calloc((size_t)count + 1, sizeof *items);

@@ -1,5 +1,5 @@
-/* Fuzzes tokenizer.json: whatever is accepted must encode any text without failing elsewhere than
- * at a missing byte, and decode what it encoded. The text encoded is the file itself. */
+/* Fuzzes tokenizer.json. An accepted tokenizer must encode any text, with no error but a byte
+ * missing from the vocabulary, and decode the result. The text to encode is the file itself. */
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -16,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     weft_status status =
         weft_tokenizer_encode(t, (const char *)data, (int64_t)size, ids, room, &count);
     if (status >= 0) {
-        bytes = -1; /* how long the text gets is told by a first call without room */
+        bytes = -1; /* a first call without room returns the length of the text */
         status = weft_tokenizer_decode(t, ids, count, NULL, 0, &bytes);
         if (bytes < 0 || (status >= 0) != (bytes == 0)) abort();
         char *text = malloc((size_t)bytes + 1);

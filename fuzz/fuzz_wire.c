@@ -1,5 +1,5 @@
-/* Fuzzes what comes over a connection of the control plane: the input is a stream of frames as
- * either side may receive it, signed or not; what is accepted keeps its promises. */
+/* Fuzzes the input of a connection of the control plane. The input is a stream of frames for either
+ * side, signed or not. Accepted frames must decode to valid fields. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@ static void require(int holds) {
     if (!holds) abort();
 }
 
-/* A decoder that takes a body must give back fields within their limits. */
+/* If a decoder accepts a body, its fields must be within their limits. */
 static void decode(const wefti_frame *frame) {
     wefti_join join;
     wefti_standing standing;
@@ -47,7 +47,7 @@ static void decode(const wefti_frame *frame) {
     }
 }
 
-/* As they are: nothing passes that was not signed. */
+/* Unsigned frames: none may be accepted. */
 static void unsigned_frames(const uint8_t *data, size_t size, bool from_scheduler) {
     wefti_stream stream = {.key = {1, 2, 3}, .from_scheduler = from_scheduler};
     wefti_frame frame;
@@ -56,7 +56,7 @@ static void unsigned_frames(const uint8_t *data, size_t size, bool from_schedule
     require(status != WEFT_OK && stream.number == 0);
 }
 
-/* With the MAC put right, as by a peer that knows the key but is broken. */
+/* Corrects the MAC, as a broken peer with the key would send it. */
 static void signed_frame(const uint8_t *data, size_t size) {
     static unsigned char copy[70000 + WEFTI_FRAME_EXTRA];
     if (size < WEFTI_FRAME_HEADER || size > 70000) return;

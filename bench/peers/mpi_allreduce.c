@@ -1,11 +1,11 @@
-/* The same collectives as bench/comm.c, between processes, by an MPI library.
+/* The same collectives as bench/comm.c, between processes, by an MPI library:
  *
  *   mpicc -O3 bench/peers/mpi_allreduce.c -o mpi_allreduce
  *   mpirun -np 2 --bind-to core ./mpi_allreduce [rounds [bytes]]
  *
- * Sums of f32, and all-gathers of equal parts, of 8 bytes to 64 MiB in all; a figure is the fastest
- * of the rounds (40 unless given), each of as many calls in a row as in bench/comm.c. "in_place" is
- * with MPI_IN_PLACE. */
+ * Sums of f32, and all-gathers of equal parts, of 8 bytes to 64 MiB in all. A figure is the fastest
+ * of the rounds (40 by default), each of as many calls in a row as in bench/comm.c. "in_place" uses
+ * MPI_IN_PLACE. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
