@@ -9,7 +9,7 @@
  * from level 2 on, are reduced where they are made. */
 #include <string.h>
 
-#include "graph/cut.h"
+#include "graph/lower/lower.h"
 #include "builder/build.h"
 
 static const wefti_mesh *mesh_of(const wefti_program_builder *b) {

@@ -16,7 +16,7 @@ typedef struct weft_op_def weft_op_def;
 typedef struct weft_node weft_node;
 typedef struct weft_body weft_body;
 typedef struct wefti_grad wefti_grad;
-typedef struct wefti_cut wefti_cut;
+typedef struct wefti_lowering wefti_lowering;
 
 enum { WEFTI_MAX_OUT = 16, WEFTI_MAX_IN = 32 };
 
@@ -230,14 +230,14 @@ struct weft_op_def {
     weft_status (*localize)(const weft_node *n, const wefti_split_rule *rule, const int64_t *begins,
                             const int64_t *sizes, wefti_attr *attrs);
     /* What one device computes when a factor of a kind other than FREE, SUM and MAX is split:
-     * graph/cut.h. Called for every split in which one of the factors `lowers` (bit per
+     * graph/lower/lower.h. Called for every split in which one of the factors `lowers` (bit per
      * wefti_factor_kind) is split; the other factors may be split too. NULL: such factors are not
      * split, operands are gathered first. */
-    weft_status (*lower)(wefti_cut *c, const weft_node *n);
+    weft_status (*lower)(wefti_lowering *c, const weft_node *n);
     uint32_t lowers;
     /* What `lower`'s transfers over the devices that share factor f bring to the device that gets
      * most: bytes[f], 0 before. It weighs in the choice of a split. NULL: it does not. */
-    void (*exchanged)(const wefti_cut *c, const weft_node *n, int64_t *bytes);
+    void (*exchanged)(const wefti_lowering *c, const weft_node *n, int64_t *bytes);
 };
 
 /* Reference of an elementwise op from its `element`, operands broadcast; used when `reference` is

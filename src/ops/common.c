@@ -288,18 +288,19 @@ weft_value wefti_op_scalar(weft_graph *g, weft_value like, double value) {
 
 /* ---- lowering ---- */
 
-uint32_t wefti_op_factors_of(const wefti_cut *c, wefti_factor_kind kind) {
-    const wefti_split_rule *r = wefti_cut_rule(c);
+uint32_t wefti_op_factors_of(const wefti_lowering *c, wefti_factor_kind kind) {
+    const wefti_split_rule *r = wefti_lower_rule(c);
     uint32_t mask = 0;
     for (int f = 0; f < r->factors; f++)
         if (r->factor[f].kind == kind) mask |= 1u << f;
     return mask;
 }
 
-weft_value wefti_op_sum_over(wefti_cut *c, weft_value x, const wefti_ints *axes, uint32_t factors) {
-    weft_value sum = wefti_graph_add1(wefti_cut_graph(c), &weft_op_sum, 1, &x, 2,
+weft_value wefti_op_sum_over(wefti_lowering *c, weft_value x, const wefti_ints *axes,
+                             uint32_t factors) {
+    weft_value sum = wefti_graph_add1(wefti_lower_graph(c), &weft_op_sum, 1, &x, 2,
                                       (wefti_attr[]){WEFTI_N("axes", *axes), WEFTI_I("keep", 1)});
-    return wefti_cut_all_reduce(c, sum, factors, WEFTI_REDUCE_SUM);
+    return wefti_lower_all_reduce(c, sum, factors, WEFTI_REDUCE_SUM);
 }
 
 weft_value wefti_op_precise(weft_graph *g, weft_value x) {
@@ -324,14 +325,14 @@ static int64_t counted(const candidates *a, int32_t end) {
     return sum;
 }
 
-static void own_candidates(const wefti_cut *c, int32_t part, void *context, int64_t *begin,
+static void own_candidates(const wefti_lowering *c, int32_t part, void *context, int64_t *begin,
                            int64_t *end) {
     (void)c;
     *begin = counted(context, part);
     *end = counted(context, part + 1);
 }
 
-static void all_candidates(const wefti_cut *c, int32_t part, void *context, int64_t *begin,
+static void all_candidates(const wefti_lowering *c, int32_t part, void *context, int64_t *begin,
                            int64_t *end) {
     const candidates *a = context;
     (void)c;
@@ -340,11 +341,11 @@ static void all_candidates(const wefti_cut *c, int32_t part, void *context, int6
     *end = counted(a, a->parts);
 }
 
-weft_value wefti_op_candidates(wefti_cut *c, weft_value v, int factor, const int64_t *counts) {
-    candidates a = {counts, wefti_cut_parts(c, factor)};
-    int last = weft_value_desc(wefti_cut_graph(c), v).rank - 1;
-    return wefti_cut_exchange_as(c, WEFTI_TRANSFER_ALL_GATHER, v, last, factor, own_candidates,
-                                 all_candidates, &a);
+weft_value wefti_op_candidates(wefti_lowering *c, weft_value v, int factor, const int64_t *counts) {
+    candidates a = {counts, wefti_lower_parts(c, factor)};
+    int last = weft_value_desc(wefti_lower_graph(c), v).rank - 1;
+    return wefti_lower_exchange_as(c, WEFTI_TRANSFER_ALL_GATHER, v, last, factor, own_candidates,
+                                   all_candidates, &a);
 }
 
 weft_value wefti_op_pick(weft_graph *g, weft_value v, weft_value place, int64_t limit) {

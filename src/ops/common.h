@@ -11,9 +11,9 @@
 #include <math.h>
 
 #include "base/memory.h"
-#include "graph/cut.h"
 #include "graph/grad/grad.h"
 #include "graph/graph.h"
+#include "graph/lower/lower.h"
 #include "graph/op.h"
 #include "ops/ops.def"
 #include "weft/ops.h"
@@ -129,16 +129,17 @@ weft_value wefti_op_scalar(weft_graph *g, weft_value like, double value);
 enum { WEFTI_MAX_PARTS = 1024 }; /* of a dimension over which something is chosen */
 
 /* Bit mask of the factors of a kind. */
-uint32_t wefti_op_factors_of(const wefti_cut *c, wefti_factor_kind kind);
+uint32_t wefti_op_factors_of(const wefti_lowering *c, wefti_factor_kind kind);
 /* Sum over `axes` here and over the devices that split `factors`; the axes keep size 1. */
-weft_value wefti_op_sum_over(wefti_cut *c, weft_value x, const wefti_ints *axes, uint32_t factors);
+weft_value wefti_op_sum_over(wefti_lowering *c, weft_value x, const wefti_ints *axes,
+                             uint32_t factors);
 /* x in the dtype of statistics: what several devices add up is not rounded in between. */
 weft_value wefti_op_precise(weft_graph *g, weft_value x);
 /* v [...] as [..., 1] */
 weft_value wefti_op_column(weft_graph *g, weft_value v);
 /* Candidates of all devices that split `factor`, in order: v [..., k], where part p has counts[p]
  * of them, as [..., sum of counts]. */
-weft_value wefti_op_candidates(wefti_cut *c, weft_value v, int factor, const int64_t *counts);
+weft_value wefti_op_candidates(wefti_lowering *c, weft_value v, int factor, const int64_t *counts);
 /* v [..., n] at place [..., k], both i32, in order: [..., k] i32. Values of v are below `limit`. */
 weft_value wefti_op_pick(weft_graph *g, weft_value v, weft_value place, int64_t limit);
 

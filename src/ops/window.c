@@ -1,12 +1,12 @@
 /* Windows over a split dimension: see window.h. */
 #include "ops/window.h"
 
-wefti_window wefti_window_of(const wefti_cut *c, int dim, int factor, int64_t x, int64_t y,
+wefti_window wefti_window_of(const wefti_lowering *c, int dim, int factor, int64_t x, int64_t y,
                              int64_t window, int64_t stride, int64_t padding) {
     return (wefti_window){.dim = dim,
                           .factor = factor,
-                          .parts = wefti_cut_parts(c, factor),
-                          .index = factor < 0 ? 0 : wefti_cut_index(c, factor),
+                          .parts = wefti_lower_parts(c, factor),
+                          .index = factor < 0 ? 0 : wefti_lower_index(c, factor),
                           .x = x,
                           .y = y,
                           .window = window,
@@ -72,42 +72,46 @@ static void give(wefti_range r, int64_t *begin, int64_t *end) {
     *end = r.end;
 }
 
-static void x_part(const wefti_cut *c, int32_t p, void *context, int64_t *begin, int64_t *end) {
+static void x_part(const wefti_lowering *c, int32_t p, void *context, int64_t *begin,
+                   int64_t *end) {
     const wefti_window *w = context;
     (void)c;
     give(part(w->x, w->parts, p), begin, end);
 }
 
-static void y_part(const wefti_cut *c, int32_t p, void *context, int64_t *begin, int64_t *end) {
+static void y_part(const wefti_lowering *c, int32_t p, void *context, int64_t *begin,
+                   int64_t *end) {
     const wefti_window *w = context;
     (void)c;
     give(part(w->y, w->parts, p), begin, end);
 }
 
-static void x_of_windows(const wefti_cut *c, int32_t p, void *context, int64_t *begin,
+static void x_of_windows(const wefti_lowering *c, int32_t p, void *context, int64_t *begin,
                          int64_t *end) {
     const wefti_window *w = context;
     (void)c;
     give(clipped(wefti_window_extent(w, part(w->y, w->parts, p)), w->x), begin, end);
 }
 
-static void x_around(const wefti_cut *c, int32_t p, void *context, int64_t *begin, int64_t *end) {
+static void x_around(const wefti_lowering *c, int32_t p, void *context, int64_t *begin,
+                     int64_t *end) {
     const wefti_window *w = context;
     (void)c;
     wefti_range y = y_around(w, part(w->x, w->parts, p));
     give(clipped(wefti_window_extent(w, y), w->x), begin, end);
 }
 
-static void y_of_part(const wefti_cut *c, int32_t p, void *context, int64_t *begin, int64_t *end) {
+static void y_of_part(const wefti_lowering *c, int32_t p, void *context, int64_t *begin,
+                      int64_t *end) {
     const wefti_window *w = context;
     (void)c;
     give(y_around(w, part(w->x, w->parts, p)), begin, end);
 }
 
-/* Elements [out) of a dimension of `size` elements: what `want` says for this device, or, where
+/* Elements [out) of the window's dimension: what `want` says for this device, or, where
  * every device has all that it wants, simply what it has. */
-static weft_value exchange(wefti_cut *c, const wefti_window *w, weft_value v, int64_t size,
-                           wefti_cut_ranges *have, wefti_cut_ranges *want, wefti_range *out) {
+static weft_value exchange(wefti_lowering *c, const wefti_window *w, weft_value v,
+                           wefti_lower_ranges *have, wefti_lower_ranges *want, wefti_range *out) {
     wefti_window copy = *w;
     bool all = true;
     for (int32_t p = 0; p < w->parts; p++) {
@@ -116,31 +120,31 @@ static weft_value exchange(wefti_cut *c, const wefti_window *w, weft_value v, in
         want(c, p, &copy, &n.begin, &n.end);
         all = all && (n.begin == n.end || (n.begin >= h.begin && n.end <= h.end));
     }
-    if (!all) v = wefti_cut_exchange(c, v, w->dim, w->factor, size, have, want, &copy);
+    if (!all) v = wefti_lower_exchange(c, v, w->dim, w->factor, have, want, &copy);
     (all ? have : want)(c, w->index, &copy, &out->begin, &out->end);
     return v;
 }
 
-static weft_value fetch(wefti_cut *c, const wefti_window *w, weft_value x, wefti_cut_ranges *want,
-                        wefti_range extent, double fill) {
+static weft_value fetch(wefti_lowering *c, const wefti_window *w, weft_value x,
+                        wefti_lower_ranges *want, wefti_range extent, double fill) {
     wefti_range have;
-    x = exchange(c, w, x, w->x, x_part, want, &have);
-    return wefti_window_crop(wefti_cut_graph(c), x, w->dim, have, extent, fill);
+    x = exchange(c, w, x, x_part, want, &have);
+    return wefti_window_crop(wefti_lower_graph(c), x, w->dim, have, extent, fill);
 }
 
-weft_value wefti_window_fetch(wefti_cut *c, const wefti_window *w, weft_value x, double fill) {
+weft_value wefti_window_fetch(wefti_lowering *c, const wefti_window *w, weft_value x, double fill) {
     return fetch(c, w, x, x_of_windows, wefti_window_extent(w, wefti_window_y_part(w)), fill);
 }
 
-weft_value wefti_window_fetch_around(wefti_cut *c, const wefti_window *w, weft_value x,
+weft_value wefti_window_fetch_around(wefti_lowering *c, const wefti_window *w, weft_value x,
                                      double fill) {
     return fetch(c, w, x, x_around, wefti_window_extent(w, wefti_window_y_around(w)), fill);
 }
 
-weft_value wefti_window_fetch_y(wefti_cut *c, const wefti_window *w, weft_value dy) {
+weft_value wefti_window_fetch_y(wefti_lowering *c, const wefti_window *w, weft_value dy) {
     wefti_range have;
-    dy = exchange(c, w, dy, w->y, y_part, y_of_part, &have);
-    return wefti_window_crop(wefti_cut_graph(c), dy, w->dim, have, wefti_window_y_around(w), 0.0);
+    dy = exchange(c, w, dy, y_part, y_of_part, &have);
+    return wefti_window_crop(wefti_lower_graph(c), dy, w->dim, have, wefti_window_y_around(w), 0.0);
 }
 
 /* ---- what they weigh ---- */
@@ -160,12 +164,12 @@ static void fetched_by(const wefti_window *w, wefti_window_fetched what, int32_t
     *want = clipped(*in_the_end, w->x);
 }
 
-void wefti_window_exchanged(const wefti_cut *c, int i, wefti_window_fetched what, int count,
+void wefti_window_exchanged(const wefti_lowering *c, int i, wefti_window_fetched what, int count,
                             const wefti_window *w, int64_t *bytes) {
-    const weft_desc *x = wefti_in(wefti_cut_node(c), i);
+    const weft_desc *x = wefti_in(wefti_lower_node(c), i);
     int64_t size[WEFT_MAX_RANK]; /* of the largest piece, as far as it is fetched */
     for (int d = 0; d < x->rank; d++) {
-        int32_t parts = wefti_cut_parts(c, wefti_cut_rule(c)->in[i][d]);
+        int32_t parts = wefti_lower_parts(c, wefti_lower_rule(c)->in[i][d]);
         size[d] = (x->shape[d] + parts - 1) / parts;
     }
     for (int k = 0; k < count; k++) {

@@ -24,7 +24,7 @@ typedef struct wefti_range {
 int64_t wefti_range_missing(wefti_range have, wefti_range want);
 
 /* Dimension `dim` of the whole, split by `factor` (-1 or unsplit: parts is 1). */
-wefti_window wefti_window_of(const wefti_cut *c, int dim, int factor, int64_t x, int64_t y,
+wefti_window wefti_window_of(const wefti_lowering *c, int dim, int factor, int64_t x, int64_t y,
                              int64_t window, int64_t stride, int64_t padding);
 static inline bool wefti_window_split(const wefti_window *w) {
     return w->parts > 1;
@@ -37,12 +37,12 @@ wefti_range wefti_window_y_around(const wefti_window *w);
 wefti_range wefti_window_extent(const wefti_window *w, wefti_range y);
 
 /* From pieces of x: all that the windows of this device's part of y cover, `fill` outside x. */
-weft_value wefti_window_fetch(wefti_cut *c, const wefti_window *w, weft_value x, double fill);
+weft_value wefti_window_fetch(wefti_lowering *c, const wefti_window *w, weft_value x, double fill);
 /* From pieces of x: the same for the windows that reach this device's part of x. */
-weft_value wefti_window_fetch_around(wefti_cut *c, const wefti_window *w, weft_value x,
+weft_value wefti_window_fetch_around(wefti_lowering *c, const wefti_window *w, weft_value x,
                                      double fill);
 /* From pieces of dy: the elements whose windows reach this device's part of x. */
-weft_value wefti_window_fetch_y(wefti_cut *c, const wefti_window *w, weft_value dy);
+weft_value wefti_window_fetch_y(wefti_lowering *c, const wefti_window *w, weft_value dy);
 /* Which of the three. */
 typedef enum wefti_window_fetched {
     WEFTI_WINDOW_X,
@@ -51,7 +51,7 @@ typedef enum wefti_window_fetched {
 } wefti_window_fetched;
 /* What fetching input i along `count` windows, one after the other, brings to the device that gets
  * most: added to bytes[] of each window's factor. */
-void wefti_window_exchanged(const wefti_cut *c, int i, wefti_window_fetched what, int count,
+void wefti_window_exchanged(const wefti_lowering *c, int i, wefti_window_fetched what, int count,
                             const wefti_window *w, int64_t *bytes);
 /* Elements [want) of dimension dim of v, which holds [have); `fill` where it has none. */
 weft_value wefti_window_crop(weft_graph *g, weft_value v, int dim, wefti_range have,

@@ -1,10 +1,10 @@
 /* What the files that cut bodies share: partition.c (the walk), strategy.c (which axes split a
- * node), cut.c (what an op's lowering may call). */
+ * node), emit.c (the nodes of one device). */
 #ifndef WEFTI_WALK_H
 #define WEFTI_WALK_H
 
 #include "graph/builder.h"
-#include "graph/cut.h"
+#include "graph/lower/lower.h"
 #include "partition/partition.h"
 
 typedef struct wefti_cut_entry {
@@ -69,33 +69,18 @@ typedef struct wefti_walk {
     bool *partial_free;          /* per value: it leaves the body and may stay partial */
 } wefti_walk;
 
-/* A node being cut. */
-struct wefti_cut {
+/* What the partition knows of a node beside its wefti_lowering. */
+typedef struct wefti_lower_context {
     wefti_walk *w;
-    const weft_node *n;
-    wefti_split_rule rule;
-    wefti_dim_split factor[WEFTI_MAX_FACTORS];
     bool closed[WEFTI_MAX_FACTORS]; /* the plan says in how many parts, also that it is one */
-    wefti_axes keep; /* axes over which operands stay partial, and the results with them (LINEAR) */
     const wefti_layout *result; /* where the plan wants the first result; NULL: it does not say */
-    wefti_layout need[WEFTI_MAX_IN];  /* of inputs */
-    wefti_layout give[WEFTI_MAX_OUT]; /* of outputs */
-    int32_t local[WEFTI_MAX_IN];      /* operands in the local body, -1: absent */
-    int32_t made[WEFTI_MAX_OUT];      /* results there, -1: not yet */
-    const char *label, *op;           /* its name is "label:op" */
-};
+    const char *label, *op;     /* its name is "label:op" */
+} wefti_lower_context;
 
 /* strategy.c: fills factor and keep, from the plan or by least cost; then need and give. */
-weft_status wefti_cut_choose(wefti_cut *c, const wefti_strategy *strategy) WEFT_CHECKED;
+weft_status wefti_partition_choose(wefti_lowering *c, const wefti_strategy *strategy) WEFT_CHECKED;
 /* The strategy is of a label, the op one of its gradients: a guide, no demand. */
-bool wefti_cut_guided(const weft_node *n, const wefti_strategy *s);
-const char *wefti_cut_label(const wefti_walk *w, const weft_node *n, char *buffer, size_t bytes);
-/* What follows the label in the name of an op: "linear"; "mul_grad" in a backward pass. */
-enum { WEFTI_OP_NAME_BYTES = 64 };
-const char *wefti_cut_op(const weft_node *n, char *buffer, size_t bytes);
-/* The part of the label behind the call's path. */
-const char *wefti_cut_inside(const wefti_walk *w, const weft_node *n, char *buffer, size_t bytes);
-
+bool wefti_partition_guided(const weft_node *n, const wefti_strategy *s);
 /* partition.c */
 /* A version of that layout. For names: the node that reads it, or the output that it becomes. */
 weft_status wefti_walk_bring(wefti_walk *w, int32_t value, const wefti_layout *to,
@@ -110,7 +95,9 @@ weft_status wefti_walk_transfer(wefti_walk *w, int32_t local,
 weft_status wefti_walk_constant(wefti_walk *w, const weft_desc *desc, double value,
                                 int32_t *out_local) WEFT_CHECKED;
 
-/* cut.c: one device's nodes for a chosen split. */
-weft_status wefti_cut_emit(wefti_cut *c) WEFT_CHECKED;
+/* emit.c: names a transfer of a node after it. */
+wefti_lower_add_transfer wefti_partition_named_transfer;
+/* One device's nodes for a chosen split. */
+weft_status wefti_partition_emit(wefti_lowering *c) WEFT_CHECKED;
 
 #endif

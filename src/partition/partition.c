@@ -120,8 +120,8 @@ static weft_status name_value(wefti_walk *w, int32_t value, const weft_node *rea
         text = wefti_arena_strdup(w->p->arena, info->name);
     else if (n)
         text = wefti_arena_format(w->p->arena, "%s%s:%s", maker ? "" : "operand of ",
-                                  wefti_cut_inside(w, n, label, sizeof label),
-                                  wefti_cut_op(n, op, sizeof op));
+                                  wefti_node_inside(w->from, n, label, sizeof label),
+                                  wefti_node_op(n, op, sizeof op));
     else /* only passed through: who calls the body knows */
         text = "";
     WEFT_REQUIRE(text, WEFT_E_NOMEM, "no memory for the name of a value");
@@ -243,9 +243,9 @@ static weft_status find_wanted(wefti_walk *w) {
     return WEFT_OK;
 }
 
-/* The layout in which the strategy leaves the first result, in c->result. */
-static weft_status find_result(wefti_cut *c, const wefti_strategy *s) {
-    wefti_walk *w = c->w;
+/* The layout in which the strategy leaves the first result, in c->context->result. */
+static weft_status find_result(wefti_lowering *c, const wefti_strategy *s) {
+    wefti_walk *w = c->context->w;
     if (!s || !s->out || c->n->outputs == 0) return WEFT_OK;
     const weft_desc *whole = wefti_out(c->n, 0);
     wefti_layout *to;
@@ -260,41 +260,56 @@ static weft_status find_result(wefti_cut *c, const wefti_strategy *s) {
     WEFT_REQUIRE(to, WEFT_E_NOMEM, "no memory to cut a cell");
     *to = *s->out;
     wefti_layout_normal(to, &w->p->mesh, whole);
-    c->result = to;
+    c->context->result = to;
     return WEFT_OK;
 }
 
 /* Who reads the first result finds it in the layout that the strategy says, in no other. */
-static weft_status place_result(wefti_cut *c) {
-    wefti_walk *w = c->w;
+static weft_status place_result(wefti_lowering *c) {
+    wefti_walk *w = c->context->w;
     int32_t local;
-    if (!c->result) return WEFT_OK;
-    WEFT_TRY(wefti_walk_bring(w, c->n->out[0], c->result, c->n, NULL, &local));
+    if (!c->context->result) return WEFT_OK;
+    WEFT_TRY(wefti_walk_bring(w, c->n->out[0], c->context->result, c->n, NULL, &local));
     w->version[c->n->out[0]] = NULL;
-    return add_version(w, c->n->out[0], c->result, local);
+    return add_version(w, c->n->out[0], c->context->result, local);
+}
+
+static const char *call_of(const wefti_walk *w) {
+    return w->spec->call ? w->spec->call : "";
 }
 
 static weft_status cut_node(wefti_walk *w, int64_t index) {
     const weft_node *n = &w->from->nodes[index];
-    wefti_cut *c = wefti_arena_alloc(w->scratch, sizeof *c);
+    wefti_lowering *c = wefti_arena_alloc(w->scratch, sizeof *c);
     char label[512], op[WEFTI_OP_NAME_BYTES];
-    WEFT_REQUIRE(c, WEFT_E_NOMEM, "no memory to cut a cell");
-    c->w = w;
-    c->n = n;
-    c->label = wefti_cut_label(w, n, label, sizeof label);
-    c->op = wefti_cut_op(n, op, sizeof op);
+    wefti_lower_context *x = wefti_arena_alloc(w->scratch, sizeof *x);
+    WEFT_REQUIRE(c && x, WEFT_E_NOMEM, "no memory to cut a cell");
+    const wefti_partition *p = w->p;
+    *x = (wefti_lower_context){.w = w,
+                               .label =
+                                   wefti_node_label(w->from, call_of(w), n, label, sizeof label),
+                               .op = wefti_node_op(n, op, sizeof op)};
+    *c = (wefti_lowering){
+        .n = n,
+        .mesh = &p->mesh,
+        .ranks = {p->rank, p->plan->devices, p->mesh.first, wefti_mesh_size(&p->mesh)},
+        .graph = p->graph,
+        .body = w->to,
+        .handles = w->own,
+        .transfer = wefti_partition_named_transfer,
+        .context = x};
     const wefti_strategy *said = w->strategies[index];
-    if (wefti_cut_guided(n, said)) said = NULL;
+    if (wefti_partition_guided(n, said)) said = NULL;
     weft_status status = find_result(c, said);
-    if (status == WEFT_OK) status = wefti_cut_choose(c, w->strategies[index]);
+    if (status == WEFT_OK) status = wefti_partition_choose(c, w->strategies[index]);
     for (int i = 0; status == WEFT_OK && i < n->inputs; i++) {
         c->local[i] = -1;
         if (n->in[i] >= 0)
             status = wefti_walk_bring(w, n->in[i], &c->need[i], n, NULL, &c->local[i]);
     }
     int64_t before = w->to->node_count;
-    if (status == WEFT_OK) status = wefti_cut_emit(c);
-    if (status < 0) return wefti_prefix(status, "%s:%s", c->label, c->op);
+    if (status == WEFT_OK) status = wefti_partition_emit(c);
+    if (status < 0) return wefti_prefix(status, "%s:%s", x->label, x->op);
     bool talks = false;
     for (int64_t k = before; k < w->to->node_count; k++)
         talks |= (w->to->nodes[k].op->flags & WEFTI_OP_COMM) != 0;
@@ -303,9 +318,9 @@ static weft_status cut_node(wefti_walk *w, int64_t index) {
         WEFT_TRY(add_version(w, n->out[o], &c->give[o], c->made[o]));
     }
     status = place_result(c);
-    if (status < 0) return wefti_prefix(status, "%s:%s", c->label, c->op);
+    if (status < 0) return wefti_prefix(status, "%s:%s", x->label, x->op);
     if (w->p->decide) {
-        wefti_decision d = {.label = c->label, .op = c->op, .rule = c->rule};
+        wefti_decision d = {.label = x->label, .op = x->op, .rule = c->rule};
         d.said = said;
         memcpy(d.factor, c->factor, sizeof d.factor);
         w->p->decide(w->p->decide_context, &d);
@@ -513,8 +528,9 @@ static weft_status find_strategies(wefti_partition *p, wefti_walk *w) {
     for (int64_t k = 0; p->plan->strategy_count && k < w->from->node_count; k++) {
         char label[512], op[WEFTI_OP_NAME_BYTES];
         const weft_node *n = &w->from->nodes[k];
-        m->strategies[k] = wefti_plan_strategy(p->plan, wefti_cut_label(w, n, label, sizeof label),
-                                               wefti_cut_op(n, op, sizeof op), n->gradient);
+        m->strategies[k] =
+            wefti_plan_strategy(p->plan, wefti_node_label(w->from, call, n, label, sizeof label),
+                                wefti_node_op(n, op, sizeof op), n->gradient);
     }
     *at = m;
     w->strategies = m->strategies;

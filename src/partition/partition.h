@@ -54,6 +54,16 @@ typedef struct wefti_cut_body {
                                  inside of its op, to make it */
 } wefti_cut_body;
 
+/* Names of nodes, by which plans and messages speak of them. The label of a node of `body` in a
+ * call with path `call`: "h.3.attn.c_attn"; `inside`: the part of it behind the call's path; the
+ * name of its op, which follows the label: "linear"; "mul_grad" in a backward pass. */
+enum { WEFTI_OP_NAME_BYTES = 64 };
+const char *wefti_node_label(const weft_body *body, const char *call, const weft_node *n,
+                             char *buffer, size_t bytes);
+const char *wefti_node_inside(const weft_body *body, const weft_node *n, char *buffer,
+                              size_t bytes);
+const char *wefti_node_op(const weft_node *n, char *buffer, size_t bytes);
+
 /* Cut, or the result of an equal cut before (same body, layouts and strategies). */
 weft_status wefti_partition_cut(wefti_partition *p, const wefti_cut_spec *spec,
                                 const wefti_cut_body **out) WEFT_CHECKED;

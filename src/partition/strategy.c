@@ -19,12 +19,13 @@
 
 /* The call's path, the scope in it; for an op with a parameter of its own, that parameter's name
  * without the last component. */
-const char *wefti_cut_inside(const wefti_walk *w, const weft_node *n, char *buffer, size_t bytes) {
+const char *wefti_node_inside(const weft_body *body, const weft_node *n, char *buffer,
+                              size_t bytes) {
     const char *inside = n->scope ? n->scope : "";
     size_t length = strlen(inside);
     for (int i = 0; i < n->inputs; i++) {
         if (n->in[i] < 0) continue;
-        const wefti_value_info *v = &w->from->values[n->in[i]];
+        const wefti_value_info *v = &body->values[n->in[i]];
         const char *dot = v->kind == WEFTI_VALUE_PARAM && v->name ? strrchr(v->name, '.') : NULL;
         if (!dot) continue;
         inside = v->name;
@@ -35,10 +36,10 @@ const char *wefti_cut_inside(const wefti_walk *w, const weft_node *n, char *buff
     return buffer;
 }
 
-const char *wefti_cut_label(const wefti_walk *w, const weft_node *n, char *buffer, size_t bytes) {
-    const char *call = w->spec->call ? w->spec->call : "";
+const char *wefti_node_label(const weft_body *body, const char *call, const weft_node *n,
+                             char *buffer, size_t bytes) {
     char inside[512];
-    wefti_cut_inside(w, n, inside, sizeof inside);
+    wefti_node_inside(body, n, inside, sizeof inside);
     (void)snprintf(buffer, bytes, "%s%s%s", call, *call && *inside ? "." : "", inside);
     return buffer;
 }
@@ -46,7 +47,7 @@ const char *wefti_cut_label(const wefti_walk *w, const weft_node *n, char *buffe
 /* Gradients have ops of their own, or are made of ops that models have too, in which operands and
  * factors mean other things: "matmul_grad" tells a product of the backward pass from the product
  * whose gradient it is, so that what is said of one is not taken for the other. */
-const char *wefti_cut_op(const weft_node *n, char *buffer, size_t bytes) {
+const char *wefti_node_op(const weft_node *n, char *buffer, size_t bytes) {
     if (!n->gradient || strstr(n->op->name, "_grad")) return n->op->name;
     (void)snprintf(buffer, bytes, "%s_grad", n->op->name);
     return buffer;
@@ -54,7 +55,7 @@ const char *wefti_cut_op(const weft_node *n, char *buffer, size_t bytes) {
 
 /* ---- factors and dimensions ---- */
 
-static bool splittable(const wefti_cut *c, int f) {
+static bool splittable(const wefti_lowering *c, int f) {
     wefti_factor_kind kind = c->rule.factor[f].kind;
     if (kind == WEFTI_FACTOR_FREE || kind == WEFTI_FACTOR_SUM || kind == WEFTI_FACTOR_MAX)
         return true;
@@ -63,32 +64,32 @@ static bool splittable(const wefti_cut *c, int f) {
 
 /* Elements of a dimension for each unit of its factor; 1 where both are cut on their own (space).
  */
-static int64_t elements_per_unit(const wefti_cut *c, int f, int64_t size) {
+static int64_t elements_per_unit(const wefti_lowering *c, int f, int64_t size) {
     int64_t whole = c->rule.factor[f].size;
     if (c->rule.factor[f].kind == WEFTI_FACTOR_HALO || whole == 0) return 1;
     return size % whole == 0 ? size / whole : 1;
 }
 
-static wefti_dim_split dim_of_factor(const wefti_cut *c, int f, int64_t size) {
+static wefti_dim_split dim_of_factor(const wefti_lowering *c, int f, int64_t size) {
     wefti_dim_split s = c->factor[f];
     int64_t unit = s.unit > 1 ? s.unit : 1;
     if (s.count) s.unit = unit * elements_per_unit(c, f, size);
     return s;
 }
 
-static void layout_of(const wefti_cut *c, const int8_t *dims, const weft_desc *desc,
+static void layout_of(const wefti_lowering *c, const int8_t *dims, const weft_desc *desc,
                       wefti_layout *out) {
     *out = wefti_layout_replicated(desc->rank);
     for (int d = 0; d < desc->rank; d++)
         if (dims[d] >= 0) out->dim[d] = dim_of_factor(c, dims[d], desc->shape[d]);
-    wefti_layout_normal(out, &c->w->p->mesh, desc);
+    wefti_layout_normal(out, &c->context->w->p->mesh, desc);
 }
 
 static bool is_float(const weft_desc *desc) {
     return desc && wefti_dtype_is_float(desc->dtype);
 }
 
-static void fill_need(wefti_cut *c) {
+static void fill_need(wefti_lowering *c) {
     for (int i = 0; i < c->n->inputs; i++) {
         const weft_desc *desc = wefti_in(c->n, i);
         if (!desc) continue;
@@ -103,7 +104,7 @@ static wefti_axes axes_of(const wefti_dim_split *s) {
     return axes;
 }
 
-static void fill_give(wefti_cut *c) {
+static void fill_give(wefti_lowering *c) {
     for (int o = 0; o < c->n->outputs; o++) {
         const weft_desc *desc = wefti_out(c->n, o);
         layout_of(c, c->rule.out[o], desc, &c->give[o]);
@@ -119,15 +120,15 @@ static void fill_give(wefti_cut *c) {
     }
 }
 
-static int64_t parts_of(const wefti_cut *c, const wefti_dim_split *s) {
+static int64_t parts_of(const wefti_lowering *c, const wefti_dim_split *s) {
     int64_t parts = 1;
-    for (int k = 0; k < s->count; k++) parts *= c->w->p->mesh.axis[s->axis[k]].size;
+    for (int k = 0; k < s->count; k++) parts *= c->context->w->p->mesh.axis[s->axis[k]].size;
     return parts;
 }
 
 /* ---- what the plan says ---- */
 
-static weft_status factor_words(const wefti_cut *c, wefti_text *t) {
+static weft_status factor_words(const wefti_lowering *c, wefti_text *t) {
     bool any = false;
     for (int f = 0; f < c->rule.factors; f++) {
         if (!splittable(c, f)) continue;
@@ -139,7 +140,7 @@ static weft_status factor_words(const wefti_cut *c, wefti_text *t) {
     return WEFT_OK;
 }
 
-static weft_status refuse(const wefti_cut *c, const wefti_strategy *s, const char *what,
+static weft_status refuse(const wefti_lowering *c, const wefti_strategy *s, const char *what,
                           const char *why) {
     wefti_text t = {0};
     for (int i = 0; i < c->n->inputs; i++)
@@ -160,7 +161,7 @@ static weft_status refuse(const wefti_cut *c, const wefti_strategy *s, const cha
 
 /* "n0", "in0.1", "out0.2", "1" (dimension of input 0); -1: no such factor; -2: no such dimension,
  * or one of size 1. */
-static int find_factor(const wefti_cut *c, const char *what) {
+static int find_factor(const wefti_lowering *c, const char *what) {
     for (int f = 0; f < c->rule.factors; f++)
         if (!strcmp(c->rule.factor[f].name, what)) return f;
     int operand = 0, d = 0, used = 0;
@@ -179,8 +180,8 @@ static int find_factor(const wefti_cut *c, const char *what) {
     return f < 0 ? -2 : f;
 }
 
-static weft_status take(wefti_cut *c, const wefti_strategy *s, int f, const wefti_dim_split *split,
-                        const char *what, wefti_axes *used) {
+static weft_status take(wefti_lowering *c, const wefti_strategy *s, int f,
+                        const wefti_dim_split *split, const char *what, wefti_axes *used) {
     char why[160];
     if (!splittable(c, f)) return refuse(c, s, what, "this dimension must be whole");
     if (c->factor[f].count && split->count) {
@@ -192,7 +193,7 @@ static weft_status take(wefti_cut *c, const wefti_strategy *s, int f, const weft
         wefti_axes bit = 1u << split->axis[k];
         if (*used & bit) {
             (void)snprintf(why, sizeof why, "the axis '%s' splits another dimension already",
-                           c->w->p->mesh.axis[split->axis[k]].name);
+                           c->context->w->p->mesh.axis[split->axis[k]].name);
             return refuse(c, s, what, why);
         }
         *used |= bit;
@@ -206,20 +207,20 @@ static weft_status take(wefti_cut *c, const wefti_strategy *s, int f, const weft
     return WEFT_OK;
 }
 
-static weft_status miss(const wefti_cut *c, const wefti_strategy *s) {
-    const char **missed = &c->w->p->missed[s - c->w->p->plan->strategies];
+static weft_status miss(const wefti_lowering *c, const wefti_strategy *s) {
+    const char **missed = &c->context->w->p->missed[s - c->context->w->p->plan->strategies];
     wefti_text t = {0};
     if (*missed) return WEFT_OK;
-    wefti_text_add(&t, "%s:%s can be split by ", c->label, c->op);
+    wefti_text_add(&t, "%s:%s can be split by ", c->context->label, c->context->op);
     WEFT_TRY(factor_words(c, &t));
     char *text = wefti_text_take(&t);
-    *missed = text ? wefti_arena_strdup(c->w->p->arena, text) : NULL;
+    *missed = text ? wefti_arena_strdup(c->context->w->p->arena, text) : NULL;
     wefti_free(text);
     WEFT_REQUIRE(*missed, WEFT_E_NOMEM, "no memory to cut a cell");
     return WEFT_OK;
 }
 
-static weft_status take_splits(wefti_cut *c, const wefti_strategy *s, wefti_axes *used) {
+static weft_status take_splits(wefti_lowering *c, const wefti_strategy *s, wefti_axes *used) {
     bool exact = strchr(s->match, ':') != NULL; /* the op is named: all that is said must hold */
     for (int32_t k = 0; k < s->split_count; k++) {
         const wefti_split *x = &s->splits[k];
@@ -236,12 +237,13 @@ static weft_status take_splits(wefti_cut *c, const wefti_strategy *s, wefti_axes
                                   : "there is no such dimension, or its size is 1");
         wefti_dim_split split = {.count = x->count};
         for (int a = 0; a < x->count; a++) {
-            if (x->axis[a] >= c->w->p->mesh.axes)
+            if (x->axis[a] >= c->context->w->p->mesh.axes)
                 return refuse(c, s, what, "the axis is not in the mesh");
             split.axis[a] = x->axis[a];
         }
         WEFT_TRY(take(c, s, f, &split, what, used));
-        if (k < 64) c->w->p->applied[s - c->w->p->plan->strategies] |= (uint64_t)1 << k;
+        if (k < 64)
+            c->context->w->p->applied[s - c->context->w->p->plan->strategies] |= (uint64_t)1 << k;
     }
     return WEFT_OK;
 }
@@ -254,7 +256,7 @@ typedef struct cut_list {
     char what[WEFTI_MAX_FACTORS][64]; /* for messages */
 } cut_list;
 
-static weft_status add_cut(const wefti_cut *c, const wefti_strategy *s, cut_list *list, int f,
+static weft_status add_cut(const wefti_lowering *c, const wefti_strategy *s, cut_list *list, int f,
                            int64_t cuts, const char *what) {
     if (cuts == 1 && (f < 0 || !splittable(c, f))) return WEFT_OK;
     if (f < 0) return refuse(c, s, what, "this dimension cannot be split");
@@ -271,7 +273,7 @@ static weft_status add_cut(const wefti_cut *c, const wefti_strategy *s, cut_list
 }
 
 /* For each input in turn, one number a dimension. */
-static weft_status list_cuts(const wefti_cut *c, const wefti_strategy *s, cut_list *list) {
+static weft_status list_cuts(const wefti_lowering *c, const wefti_strategy *s, cut_list *list) {
     int64_t at = 0;
     char why[192], what[64];
     int present = 0;
@@ -310,7 +312,7 @@ typedef struct choice {
 } choice;
 
 typedef struct chooser {
-    wefti_cut *c;
+    wefti_lowering *c;
     wefti_axes fixed;
     choice choices[WEFTI_MAX_AXES];
     int count;
@@ -339,11 +341,12 @@ static void suggest(chooser *h, int axis, int f, int64_t unit) {
 
 static void suggest_layout(chooser *h, const wefti_layout *layout, const int8_t *dims,
                            const weft_desc *desc) {
-    wefti_cut *c = h->c;
+    wefti_lowering *c = h->c;
     for (int d = 0; d < desc->rank; d++) {
         int f = dims[d];
         const wefti_dim_split *s = &layout->dim[d];
-        if (f < 0 || s->count == 0 || !splittable(c, f) || c->factor[f].count || c->closed[f])
+        if (f < 0 || s->count == 0 || !splittable(c, f) || c->factor[f].count ||
+            c->context->closed[f])
             continue;
         if (s->count > h->seen[f].count) h->seen[f] = *s;
         int64_t per = elements_per_unit(c, f, desc->shape[d]);
@@ -356,13 +359,13 @@ static void suggest_layout(chooser *h, const wefti_layout *layout, const int8_t 
 }
 
 /* Where a result is to be in the end: as the plan says, or as it leaves the body. */
-static const wefti_layout *wanted_of(const wefti_cut *c, int o) {
-    return o == 0 && c->result ? c->result : c->w->wanted[c->n->out[o]];
+static const wefti_layout *wanted_of(const wefti_lowering *c, int o) {
+    return o == 0 && c->context->result ? c->context->result : c->context->w->wanted[c->n->out[o]];
 }
 
 static void suggest_all(chooser *h) {
-    wefti_cut *c = h->c;
-    const wefti_walk *w = c->w;
+    wefti_lowering *c = h->c;
+    const wefti_walk *w = c->context->w;
     /* Large operands first: among equals the first choice stays. */
     bool done[WEFTI_MAX_IN] = {false};
     for (int round = 0; round < c->n->inputs; round++) {
@@ -391,14 +394,15 @@ static double own_seconds(const chooser *h, int64_t parts) {
 
 /* A partial sum will have to be made whole, unless it may leave as it is. */
 static double later_seconds(const chooser *h) {
-    const wefti_cut *c = h->c;
-    const wefti_mesh *mesh = &c->w->p->mesh;
+    const wefti_lowering *c = h->c;
+    const wefti_mesh *mesh = &c->context->w->p->mesh;
     double seconds = 0;
     for (int o = 0; o < c->n->outputs; o++) {
         wefti_axes partial = (c->give[o].sum | c->give[o].max) & ~c->keep;
-        if (!partial || c->w->partial_free[c->n->out[o]] || (o == 0 && c->result)) continue;
+        if (!partial || c->context->w->partial_free[c->n->out[o]] || (o == 0 && c->context->result))
+            continue;
         weft_desc local =
-            wefti_layout_local(&c->give[o], mesh, wefti_out(c->n, o), c->w->p->mesh.first);
+            wefti_layout_local(&c->give[o], mesh, wefti_out(c->n, o), c->context->w->p->mesh.first);
         for (int a = 0; a < mesh->axes; a++)
             if (partial >> a & 1)
                 seconds += mesh->axis[a].link.latency +
@@ -410,18 +414,19 @@ static double later_seconds(const chooser *h) {
 
 /* What the pieces get of each other. */
 static double exchange_seconds(const chooser *h) {
-    const wefti_cut *c = h->c;
+    const wefti_lowering *c = h->c;
     int64_t bytes[WEFTI_MAX_FACTORS] = {0};
     double seconds = 0;
     if (c->n->op->exchanged) c->n->op->exchanged(c, c->n, bytes);
     for (int f = 0; f < c->rule.factors; f++)
         if (bytes[f] > 0)
-            seconds += wefti_move_seconds(&c->w->p->mesh, axes_of(&c->factor[f]), bytes[f]);
+            seconds +=
+                wefti_move_seconds(&c->context->w->p->mesh, axes_of(&c->factor[f]), bytes[f]);
     return seconds;
 }
 
 static weft_status weigh(chooser *h) {
-    wefti_cut *c = h->c;
+    wefti_lowering *c = h->c;
     int64_t parts = 1;
     double seconds = 0;
     for (int f = 0; f < c->rule.factors; f++) {
@@ -436,7 +441,7 @@ static weft_status weigh(chooser *h) {
         const wefti_version *from;
         const wefti_route *route;
         if (c->n->in[i] < 0) continue;
-        WEFT_TRY(wefti_walk_route(c->w, c->n->in[i], &c->need[i], &from, &route));
+        WEFT_TRY(wefti_walk_route(c->context->w, c->n->in[i], &c->need[i], &from, &route));
         if (route) seconds += route->seconds; /* open parameters come as they are wanted */
     }
     for (int o = 0; o < c->n->outputs; o++) {
@@ -444,13 +449,13 @@ static weft_status weigh(chooser *h) {
         if (!to) continue;
         const wefti_route *route;
         wefti_layout target = *to;
-        if (c->w->partial_free[c->n->out[o]] && to != c->result) {
+        if (c->context->w->partial_free[c->n->out[o]] && to != c->context->result) {
             wefti_axes split = wefti_layout_split_axes(&target);
             target.sum = c->give[o].sum & ~split;
             target.max = c->give[o].max & ~split;
         }
-        WEFT_TRY(wefti_route_find(c->w->p->routes, &c->w->p->mesh, wefti_out(c->n, o), &c->give[o],
-                                  &target, 0, &route));
+        WEFT_TRY(wefti_route_find(c->context->w->p->routes, &c->context->w->p->mesh,
+                                  wefti_out(c->n, o), &c->give[o], &target, 0, &route));
         seconds += route->seconds;
     }
     seconds += own_seconds(h, parts) + later_seconds(h) + exchange_seconds(h);
@@ -475,7 +480,7 @@ static void sort_axes(const chooser *h, int f) {
 }
 
 static weft_status try_axis(chooser *h, int at) {
-    wefti_cut *c = h->c;
+    wefti_lowering *c = h->c;
     if (at == h->count) {
         for (int f = 0; f < c->rule.factors; f++)
             if (!h->given[f].count) sort_axes(h, f);
@@ -498,7 +503,7 @@ static weft_status try_axis(chooser *h, int at) {
 
 /* Axes over which all float operands are partial sums already, for an op that is linear in them
  * together. */
-static wefti_axes common_partial(const wefti_cut *c) {
+static wefti_axes common_partial(const wefti_lowering *c) {
     if (!(c->n->op->flags & WEFTI_OP_LINEAR)) return 0;
     wefti_axes common = ~0u;
     bool any = false;
@@ -506,20 +511,20 @@ static wefti_axes common_partial(const wefti_cut *c) {
         if (!is_float(wefti_out(c->n, o))) return 0;
     for (int i = 0; i < c->n->inputs; i++) {
         if (c->n->in[i] < 0 || !is_float(wefti_in(c->n, i))) continue;
-        const wefti_version *v = c->w->version[c->n->in[i]];
+        const wefti_version *v = c->context->w->version[c->n->in[i]];
         common &= v && v->value >= 0 ? v->layout.sum : 0;
         any = true;
     }
     return any ? common : 0;
 }
 
-bool wefti_cut_guided(const weft_node *n, const wefti_strategy *s) {
+bool wefti_partition_guided(const weft_node *n, const wefti_strategy *s) {
     return s && n->gradient && !strchr(s->match, ':');
 }
 
 /* Every operand with dimensions, and every result, has the factor: it is the same one whichever
  * operands a product takes. */
-static bool is_everywhere(const wefti_cut *c, int f) {
+static bool is_everywhere(const wefti_lowering *c, int f) {
     bool all = true;
     for (int i = 0; i < c->n->inputs + c->n->outputs; i++) {
         bool input = i < c->n->inputs, has = false;
@@ -533,7 +538,7 @@ static bool is_everywhere(const wefti_cut *c, int f) {
 
 /* What is said of a label is said of the model's own ops. Their gradients go by it as far as it
  * means the same there, and where it does not fit they go without. */
-static void take_guidance(wefti_cut *c, const wefti_strategy *s, wefti_axes *used) {
+static void take_guidance(wefti_lowering *c, const wefti_strategy *s, wefti_axes *used) {
     bool same_names = strstr(c->n->op->name, "_grad") != NULL;
     for (int32_t k = 0; k < s->split_count; k++) {
         const wefti_split *x = &s->splits[k];
@@ -545,7 +550,8 @@ static void take_guidance(wefti_cut *c, const wefti_strategy *s, wefti_axes *use
         if (!same_names && !is_everywhere(c, f)) continue;
         bool fits = true;
         for (int a = 0; a < x->count; a++) {
-            fits &= x->axis[a] < c->w->p->mesh.axes && !((axes | *used) >> x->axis[a] & 1u);
+            fits &=
+                x->axis[a] < c->context->w->p->mesh.axes && !((axes | *used) >> x->axis[a] & 1u);
             axes |= 1u << x->axis[a];
             split.axis[a] = x->axis[a];
         }
@@ -557,13 +563,13 @@ static void take_guidance(wefti_cut *c, const wefti_strategy *s, wefti_axes *use
 
 /* Axes that nothing is said of, when the plan has said what it says. */
 static weft_status choose_others(chooser *h, wefti_axes said) {
-    wefti_cut *c = h->c;
+    wefti_lowering *c = h->c;
     h->best = INFINITY;
     memcpy(h->given, c->factor, sizeof h->given);
     memcpy(h->best_factor, c->factor, sizeof h->best_factor);
     c->keep = common_partial(c) & ~said;
     h->fixed = said | c->keep;
-    if (c->w->p->plan->mode != WEFT_PARALLEL_MANUAL) suggest_all(h);
+    if (c->context->w->p->plan->mode != WEFT_PARALLEL_MANUAL) suggest_all(h);
     WEFT_TRY(try_axis(h, 0));
     memcpy(c->factor, h->best_factor, sizeof h->best_factor);
     return WEFT_OK;
@@ -586,7 +592,7 @@ typedef struct cutter {
 static weft_status try_cuts(void *context, const wefti_dim_split *splits) {
     cutter *x = context;
     chooser h = *x->fresh;
-    wefti_cut *c = h.c;
+    wefti_lowering *c = h.c;
     wefti_axes said = 0;
     memset(c->factor, 0, sizeof c->factor);
     for (int k = 0; k < x->list->count; k++)
@@ -602,12 +608,12 @@ static weft_status try_cuts(void *context, const wefti_dim_split *splits) {
 static weft_status choose_for_cuts(const chooser *fresh, const wefti_strategy *s) {
     cut_list list = {0};
     cutter x = {.fresh = fresh, .strategy = s, .list = &list};
-    wefti_cut *c = fresh->c;
+    wefti_lowering *c = fresh->c;
     int failed = -1;
     WEFT_TRY(list_cuts(c, s, &list));
-    for (int k = 0; k < list.count; k++) c->closed[list.factor[k]] = true;
+    for (int k = 0; k < list.count; k++) c->context->closed[list.factor[k]] = true;
     weft_status status =
-        wefti_cut_each(&c->w->p->mesh, list.count, list.cuts, try_cuts, &x, &failed);
+        wefti_cut_each(&c->context->w->p->mesh, list.count, list.cuts, try_cuts, &x, &failed);
     if (status < 0 && failed >= 0) {
         char message[192];
         (void)snprintf(message, sizeof message, "%.180s", weft_error_message());
@@ -618,7 +624,7 @@ static weft_status choose_for_cuts(const chooser *fresh, const wefti_strategy *s
     return status;
 }
 
-weft_status wefti_cut_choose(wefti_cut *c, const wefti_strategy *strategy) {
+weft_status wefti_partition_choose(wefti_lowering *c, const wefti_strategy *strategy) {
     wefti_axes said = 0;
     chooser h = {.c = c};
     wefti_cost cost = {0};
@@ -627,7 +633,7 @@ weft_status wefti_cut_choose(wefti_cut *c, const wefti_strategy *strategy) {
     wefti_node_cost(c->n, &cost);
     h.flops = cost.flops;
     h.bytes = cost.bytes;
-    bool guided = wefti_cut_guided(c->n, strategy);
+    bool guided = wefti_partition_guided(c->n, strategy);
     if (guided) take_guidance(c, strategy, &said);
     if (strategy && !guided && strategy->cuts) {
         WEFT_TRY(choose_for_cuts(&h, strategy));

@@ -118,8 +118,8 @@ weft_status wefti_split_parse(const weft_plan *plan, const char *text,
 void wefti_split_print(const weft_plan *plan, const wefti_strategy *strategy, wefti_text *out);
 
 /* Strategy for an op called `label` and "label:op"; NULL: none. What is said of a label is said of
- * the model's own ops: one of the backward pass takes it (wefti_cut_guided) if nothing is said of
- * its second name. */
+ * the model's own ops: one of the backward pass takes it (wefti_partition_guided) if nothing is
+ * said of its second name. */
 const wefti_strategy *wefti_plan_strategy(const weft_plan *plan, const char *label, const char *op,
                                           bool gradient);
 const wefti_tensor_strategy *wefti_plan_tensor(const weft_plan *plan, const char *name);

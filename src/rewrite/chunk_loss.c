@@ -21,7 +21,7 @@
  * chunks, of all rows at once. */
 #include <string.h>
 
-#include "graph/cut.h"
+#include "graph/lower/lower.h"
 #include "rewrite/rewrite.h"
 
 enum { NONE = -1, LINEAR = 0, LOSS, GRAD, GRAD_INPUT, GRAD_WEIGHT, GRAD_BIAS, NODES };

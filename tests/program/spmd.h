@@ -5,7 +5,7 @@
 #ifndef WEFT_TESTS_PROGRAM_SPMD_H
 #define WEFT_TESTS_PROGRAM_SPMD_H
 
-#include "graph/cut.h"
+#include "graph/lower/lower.h"
 #include "layout/redistribute.h"
 #include "ops/harness.h"
 #include "partition/partition.h"

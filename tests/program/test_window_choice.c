@@ -100,7 +100,7 @@ static void describe(const windows *w, char *text, size_t bytes) {
 static const weft_op_def *real;
 static int64_t weighed;
 
-static void record(const wefti_cut *c, const weft_node *n, int64_t *bytes) {
+static void record(const wefti_lowering *c, const weft_node *n, int64_t *bytes) {
     real->exchanged(c, n, bytes);
     weighed = 0;
     for (int f = 0; f < WEFTI_MAX_FACTORS; f++) weighed += bytes[f];

@@ -15,11 +15,11 @@ int64_t wefti_attention_pairs(int64_t queries, int64_t keys, int64_t offset, int
 
 /* ---- attention_split.c: what one device computes of split sequences ---- */
 
-weft_status wefti_attention_lower(wefti_cut *c, const weft_node *n);
-weft_status wefti_attention_lower_grad(wefti_cut *c, const weft_node *n);
+weft_status wefti_attention_lower(wefti_lowering *c, const weft_node *n);
+weft_status wefti_attention_lower_grad(wefti_lowering *c, const weft_node *n);
 /* Where this device's scores begin in the whole, but for where its queries and keys begin in the
  * node's. */
-wefti_ints wefti_attention_begin(const wefti_cut *c, const weft_node *n);
+wefti_ints wefti_attention_begin(const wefti_lowering *c, const weft_node *n);
 
 /* What the node keeps as one: each [1, batch, heads, queries]. Pieces are merged by their weights
  * about a centre of all; wefti_attention_sum is the lse of all, from the sum of the weights. */
@@ -42,7 +42,7 @@ weft_value wefti_attention_beside(weft_graph *g, weft_value v);
 
 /* ---- attention_ring.c: self-attention over a split sequence; in[8] ---- */
 
-weft_status wefti_attention_ring(wefti_cut *c, const weft_node *n, const weft_value *in);
-weft_status wefti_attention_ring_grad(wefti_cut *c, const weft_node *n, const weft_value *in);
+weft_status wefti_attention_ring(wefti_lowering *c, const weft_node *n, const weft_value *in);
+weft_status wefti_attention_ring_grad(wefti_lowering *c, const weft_node *n, const weft_value *in);
 
 #endif

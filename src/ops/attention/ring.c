@@ -45,15 +45,15 @@ typedef struct rows {
     int64_t begin, end;
 } rows;
 
-static rows piece_of(const wefti_cut *c, const sequence *s, int32_t part) {
+static rows piece_of(const wefti_lowering *c, const sequence *s, int32_t part) {
     int64_t begin, size;
-    wefti_cut_range(c, s->factor, part, &begin, &size);
+    wefti_lower_range(c, s->factor, part, &begin, &size);
     return (rows){begin, begin + size};
 }
 
 /* Half `run` of a piece, none empty, cut where the whole in equal runs would be; all of it where
  * there is one run. */
-static rows half_of(const wefti_cut *c, const sequence *s, int32_t part, int run) {
+static rows half_of(const wefti_lowering *c, const sequence *s, int32_t part, int run) {
     rows r = piece_of(c, s, part);
     int64_t middle = wefti_in(s->n, 0)->shape[1] * (2 * part + 1) / (2 * s->parts);
     if (s->runs == 1) return r;
@@ -68,7 +68,7 @@ static int32_t mirror(const sequence *s, int32_t part) {
 }
 
 /* What part `part` attends with, and to in its own step. */
-static rows run_of(const wefti_cut *c, const sequence *s, int32_t part, int run) {
+static rows run_of(const wefti_lowering *c, const sequence *s, int32_t part, int run) {
     return half_of(c, s, run == 0 ? part : mirror(s, part), run);
 }
 
@@ -78,7 +78,7 @@ static int64_t pairs_of(const sequence *s, rows r) {
 }
 
 /* Two runs for each part if the device that has most to do has less to do then. */
-static int runs_of(const wefti_cut *c, sequence s) {
+static int runs_of(const wefti_lowering *c, sequence s) {
     int64_t most = 0, most_halved = 0;
     if (!s.skip) return 1;
     for (int32_t part = 0; part < s.parts; part++) {
@@ -93,9 +93,9 @@ static int runs_of(const wefti_cut *c, sequence s) {
     return most_halved < most ? RUNS : 1;
 }
 
-static sequence sequence_of(const wefti_cut *c, const weft_node *n, int mask) {
-    sequence s = {.n = n, .factor = wefti_cut_rule(c)->in[0][1], .mask = mask};
-    s.parts = wefti_cut_parts(c, s.factor);
+static sequence sequence_of(const wefti_lowering *c, const weft_node *n, int mask) {
+    sequence s = {.n = n, .factor = wefti_lower_rule(c)->in[0][1], .mask = mask};
+    s.parts = wefti_lower_parts(c, s.factor);
     s.skip = wefti_attr_int(n, "causal") != 0 && !wefti_in(n, mask + 1);
     s.offset = wefti_attention_offset(n);
     s.window = wefti_attr_int(n, "window");
@@ -112,21 +112,21 @@ static int32_t other(const sequence *s, int32_t part, int by) {
 }
 
 /* Queries `a` of part i see some key of run b of part j. All of them begin with their own. */
-static bool sees(const wefti_cut *c, const sequence *s, int32_t i, int a, int32_t j, int b) {
+static bool sees(const wefti_lowering *c, const sequence *s, int32_t i, int a, int32_t j, int b) {
     if (!s->skip || (i == j && a == b)) return true;
     rows queries = run_of(c, s, i, a), keys = run_of(c, s, j, b);
     return queries.end - 1 + s->offset >= keys.begin &&
            (!s->window || queries.begin + s->offset - s->window < keys.end - 1);
 }
 
-static bool any_sees(const wefti_cut *c, const sequence *s, int32_t i, int32_t j, int b) {
+static bool any_sees(const wefti_lowering *c, const sequence *s, int32_t i, int32_t j, int b) {
     bool any = false;
     for (int a = 0; a < s->runs; a++) any = any || sees(c, s, i, a, j, b);
     return any;
 }
 
 /* Some part attends to something in this step and run; else nothing is sent. */
-static bool in_use(const wefti_cut *c, const sequence *s) {
+static bool in_use(const wefti_lowering *c, const sequence *s) {
     for (int32_t part = 0; part < s->parts; part++)
         if (any_sees(c, s, part, other(s, part, s->step), s->run)) return true;
     return false;
@@ -137,23 +137,23 @@ static void give_rows(rows r, bool some, int64_t *begin, int64_t *end) {
     *end = some ? r.end : r.begin;
 }
 
-static void own_rows(const wefti_cut *c, int32_t part, void *context, int64_t *begin,
+static void own_rows(const wefti_lowering *c, int32_t part, void *context, int64_t *begin,
                      int64_t *end) {
     give_rows(piece_of(c, context, part), true, begin, end);
 }
 
-static void upper_half(const wefti_cut *c, int32_t part, void *context, int64_t *begin,
+static void upper_half(const wefti_lowering *c, int32_t part, void *context, int64_t *begin,
                        int64_t *end) {
     give_rows(half_of(c, context, part, 1), true, begin, end);
 }
 
-static void upper_run(const wefti_cut *c, int32_t part, void *context, int64_t *begin,
+static void upper_run(const wefti_lowering *c, int32_t part, void *context, int64_t *begin,
                       int64_t *end) {
     give_rows(run_of(c, context, part, 1), true, begin, end);
 }
 
 /* The keys that part `part` attends to in this step and run; none where it sees none. */
-static void attended_rows(const wefti_cut *c, int32_t part, void *context, int64_t *begin,
+static void attended_rows(const wefti_lowering *c, int32_t part, void *context, int64_t *begin,
                           int64_t *end) {
     const sequence *s = context;
     int32_t from = other(s, part, s->step);
@@ -161,7 +161,7 @@ static void attended_rows(const wefti_cut *c, int32_t part, void *context, int64
 }
 
 /* The keys of the piece of part `part` that some part attends to in this step and run. */
-static void returned_rows(const wefti_cut *c, int32_t part, void *context, int64_t *begin,
+static void returned_rows(const wefti_lowering *c, int32_t part, void *context, int64_t *begin,
                           int64_t *end) {
     const sequence *s = context;
     int32_t from = s->run == 0 ? part : mirror(s, part);
@@ -179,20 +179,20 @@ static wefti_transfer_kind kind_of(const sequence *s) {
 }
 
 /* To where the keys belong from where they were attended to. */
-static weft_value give_back(wefti_cut *c, sequence *s, weft_value v) {
+static weft_value give_back(wefti_lowering *c, sequence *s, weft_value v) {
     if (at_home(s)) return v;
-    return wefti_cut_exchange_as(c, kind_of(s), v, 1, s->factor, attended_rows, returned_rows, s);
+    return wefti_lower_exchange_as(c, kind_of(s), v, 1, s->factor, attended_rows, returned_rows, s);
 }
 
-static weft_value lower_half(wefti_cut *c, const sequence *s, weft_value v, int dim) {
-    rows r = half_of(c, s, wefti_cut_index(c, s->factor), 0);
-    return s->runs == 1 ? v : weft_slice(wefti_cut_graph(c), v, dim, 0, r.end - r.begin);
+static weft_value lower_half(wefti_lowering *c, const sequence *s, weft_value v, int dim) {
+    rows r = half_of(c, s, wefti_lower_index(c, s->factor), 0);
+    return s->runs == 1 ? v : weft_slice(wefti_lower_graph(c), v, dim, 0, r.end - r.begin);
 }
 
 /* The node itself on in[], whose queries and keys begin there in the whole. */
-static void attend(wefti_cut *c, const sequence *s, const weft_value *in, int64_t queries_begin,
-                   int64_t keys_begin, weft_value *out) {
-    weft_graph *g = wefti_cut_graph(c);
+static void attend(wefti_lowering *c, const sequence *s, const weft_value *in,
+                   int64_t queries_begin, int64_t keys_begin, weft_value *out) {
+    weft_graph *g = wefti_lower_graph(c);
     wefti_ints begin = s->begin;
     begin.v[2] += queries_begin;
     begin.v[3] += keys_begin;
@@ -202,7 +202,7 @@ static void attend(wefti_cut *c, const sequence *s, const weft_value *in, int64_
         int64_t keys = weft_value_desc(g, in[1]).shape[1];
         local[s->mask] = weft_slice(g, mask, 3, keys_begin, keys_begin + keys);
     }
-    wefti_cut_same(c, local, 1, (wefti_attr[]){WEFTI_N("begin", begin)}, out);
+    wefti_lower_same(c, local, 1, (wefti_attr[]){WEFTI_N("begin", begin)}, out);
 }
 
 typedef struct attended {
@@ -231,8 +231,9 @@ static int queries_dim(const sequence *s, const int8_t *dims, int rank) {
 
 /* in[] for each run of queries, all but keys and values. Exchanges come last: those of the first
  * keys follow, and go together with them. */
-static void cut_queries(wefti_cut *c, sequence *s, const weft_value *in, weft_value of[RUNS][8]) {
-    const wefti_split_rule *r = wefti_cut_rule(c);
+static void cut_queries(wefti_lowering *c, sequence *s, const weft_value *in,
+                        weft_value of[RUNS][8]) {
+    const wefti_split_rule *r = wefti_lower_rule(c);
     int dim[8];
     for (int i = 0; i < 8; i++) {
         const weft_desc *d = i < s->n->inputs ? wefti_in(s->n, i) : NULL;
@@ -242,15 +243,15 @@ static void cut_queries(wefti_cut *c, sequence *s, const weft_value *in, weft_va
     }
     for (int i = 0; i < 8 && s->runs == RUNS; i++)
         if (dim[i] >= 0)
-            of[1][i] = wefti_cut_exchange_as(c, WEFTI_TRANSFER_PERMUTE, in[i], dim[i], s->factor,
-                                             own_rows, upper_run, s);
+            of[1][i] = wefti_lower_exchange_as(c, WEFTI_TRANSFER_PERMUTE, in[i], dim[i], s->factor,
+                                               own_rows, upper_run, s);
 }
 
 /* What the upper run of queries gave, where it belongs. */
-static weft_value to_mirror(wefti_cut *c, sequence *s, weft_value v, int dim) {
+static weft_value to_mirror(wefti_lowering *c, sequence *s, weft_value v, int dim) {
     if (s->runs == 1) return WEFT_NO_VALUE;
-    return wefti_cut_exchange_as(c, WEFTI_TRANSFER_PERMUTE, v, dim, s->factor, upper_run,
-                                 upper_half, s);
+    return wefti_lower_exchange_as(c, WEFTI_TRANSFER_PERMUTE, v, dim, s->factor, upper_run,
+                                   upper_half, s);
 }
 
 static weft_value joined(weft_graph *g, weft_value lower, weft_value upper, int dim) {
@@ -259,18 +260,19 @@ static weft_value joined(weft_graph *g, weft_value lower, weft_value upper, int 
 }
 
 /* Keys and values of a step: of what is attended to first the lower half lies here. */
-static void fetch_step(wefti_cut *c, sequence *s, const weft_value *in, weft_value keys[RUNS][2]) {
+static void fetch_step(wefti_lowering *c, sequence *s, const weft_value *in,
+                       weft_value keys[RUNS][2]) {
     for (s->run = 0; s->run < s->runs; s->run++)
         for (int o = 0; o < 2 && !at_home(s) && in_use(c, s); o++)
-            keys[s->run][o] = wefti_cut_exchange_as(c, kind_of(s), in[1 + o], 1, s->factor,
-                                                    own_rows, attended_rows, s);
+            keys[s->run][o] = wefti_lower_exchange_as(c, kind_of(s), in[1 + o], 1, s->factor,
+                                                      own_rows, attended_rows, s);
     for (int o = 0; o < 2 && s->step == 0; o++) keys[0][o] = lower_half(c, s, in[1 + o], 1);
 }
 
 /* Run `a` of the queries attends to run s->run of the keys of this step, if it sees any. */
-static bool attend_run(wefti_cut *c, const sequence *s, weft_value in[RUNS][8],
+static bool attend_run(wefti_lowering *c, const sequence *s, weft_value in[RUNS][8],
                        weft_value keys[RUNS][2], int a, weft_value *out) {
-    int32_t me = wefti_cut_index(c, s->factor), from = other(s, me, s->step);
+    int32_t me = wefti_lower_index(c, s->factor), from = other(s, me, s->step);
     if (!sees(c, s, me, a, from, s->run)) return false;
     in[a][1] = keys[s->run][0];
     in[a][2] = keys[s->run][1];
@@ -280,9 +282,9 @@ static bool attend_run(wefti_cut *c, const sequence *s, weft_value in[RUNS][8],
 
 /* ---- forward ---- */
 
-weft_status wefti_attention_ring(wefti_cut *c, const weft_node *n, const weft_value *in) {
+weft_status wefti_attention_ring(wefti_lowering *c, const weft_node *n, const weft_value *in) {
     sequence of_n = sequence_of(c, n, 3), *s = &of_n;
-    weft_graph *g = wefti_cut_graph(c);
+    weft_graph *g = wefti_lower_graph(c);
     weft_value of[RUNS][8], keys[RUNS][2], o[RUNS], lse[RUNS], out[2];
     attended all[RUNS];
     for (int a = 0; a < RUNS; a++) all[a] = (attended){.o = WEFT_NO_VALUE};
@@ -302,8 +304,8 @@ weft_status wefti_attention_ring(wefti_cut *c, const weft_node *n, const weft_va
     }
     weft_value upper_o = to_mirror(c, s, o[s->runs - 1], 1);
     weft_value upper_lse = to_mirror(c, s, lse[s->runs - 1], 3);
-    wefti_cut_out(c, 0, joined(g, o[0], upper_o, 1));
-    wefti_cut_out(c, 1, joined(g, lse[0], upper_lse, 3));
+    wefti_lower_out(c, 0, joined(g, o[0], upper_o, 1));
+    wefti_lower_out(c, 1, joined(g, lse[0], upper_lse, 3));
     return WEFT_OK;
 }
 
@@ -321,9 +323,9 @@ static weft_value no_rows(weft_graph *g, weft_value k) {
 
 /* Gradients of one run of keys and values of this step, from all queries here; those of queries are
  * added to dq. */
-static void grads_of_run(wefti_cut *c, sequence *s, weft_value of[RUNS][8],
+static void grads_of_run(wefti_lowering *c, sequence *s, weft_value of[RUNS][8],
                          weft_value keys[RUNS][2], weft_value *dq, weft_value *out_keys) {
-    weft_graph *g = wefti_cut_graph(c);
+    weft_graph *g = wefti_lower_graph(c);
     weft_value out[3], sums[2] = {WEFT_NO_VALUE, WEFT_NO_VALUE};
     for (int a = 0; a < s->runs; a++) {
         if (!attend_run(c, s, of, keys, a, out)) continue;
@@ -336,9 +338,9 @@ static void grads_of_run(wefti_cut *c, sequence *s, weft_value of[RUNS][8],
 }
 
 /* What others found for the keys and values here is added to those of each half. */
-static void take_back(wefti_cut *c, sequence *s, weft_value back[RUNS][2],
+static void take_back(wefti_lowering *c, sequence *s, weft_value back[RUNS][2],
                       weft_value sums[RUNS][2]) {
-    int32_t me = wefti_cut_index(c, s->factor);
+    int32_t me = wefti_lower_index(c, s->factor);
     for (s->run = 0; s->run < s->runs; s->run++)
         for (int o = 0; o < 2 && in_use(c, s); o++)
             back[s->run][o] = give_back(c, s, back[s->run][o]);
@@ -346,13 +348,13 @@ static void take_back(wefti_cut *c, sequence *s, weft_value back[RUNS][2],
         int64_t begin, end;
         returned_rows(c, me, s, &begin, &end);
         for (int o = 0; o < 2 && begin < end; o++)
-            sums[s->run][o] = add_to(wefti_cut_graph(c), sums[s->run][o], back[s->run][o]);
+            sums[s->run][o] = add_to(wefti_lower_graph(c), sums[s->run][o], back[s->run][o]);
     }
 }
 
-weft_status wefti_attention_ring_grad(wefti_cut *c, const weft_node *n, const weft_value *in) {
+weft_status wefti_attention_ring_grad(wefti_lowering *c, const weft_node *n, const weft_value *in) {
     sequence of_n = sequence_of(c, n, 6), *s = &of_n;
-    weft_graph *g = wefti_cut_graph(c);
+    weft_graph *g = wefti_lower_graph(c);
     weft_value of[RUNS][8], keys[RUNS][2], back[RUNS][2], dq[RUNS], sums[RUNS][2];
     for (int a = 0; a < RUNS; a++) dq[a] = sums[a][0] = sums[a][1] = WEFT_NO_VALUE;
     cut_queries(c, s, in, of);
@@ -362,11 +364,11 @@ weft_status wefti_attention_ring_grad(wefti_cut *c, const weft_node *n, const we
         take_back(c, s, back, sums);
     }
     for (int a = 0; a < s->runs; a++) dq[a] = weft_cast(g, dq[a], wefti_out(s->n, 0)->dtype);
-    wefti_cut_out(c, 0, joined(g, dq[0], to_mirror(c, s, dq[s->runs - 1], 1), 1));
+    wefti_lower_out(c, 0, joined(g, dq[0], to_mirror(c, s, dq[s->runs - 1], 1), 1));
     for (int o = 0; o < 2; o++) {
         weft_value upper = s->runs == 1 ? WEFT_NO_VALUE : sums[1][o];
         weft_value sum = joined(g, sums[0][o], upper, 1);
-        wefti_cut_out(c, 1 + o, weft_cast(g, sum, wefti_out(s->n, 1 + o)->dtype));
+        wefti_lower_out(c, 1 + o, weft_cast(g, sum, wefti_out(s->n, 1 + o)->dtype));
     }
     return WEFT_OK;
 }

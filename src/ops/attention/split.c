@@ -7,25 +7,25 @@
 
 #include "ops/attention/attention.h"
 
-wefti_ints wefti_attention_begin(const wefti_cut *c, const weft_node *n) {
+wefti_ints wefti_attention_begin(const wefti_lowering *c, const weft_node *n) {
     wefti_ints begin = {0};
     if (wefti_attr_ints(n, "begin")->count == 4) begin = *wefti_attr_ints(n, "begin");
     begin.count = 4;
-    begin.v[0] += wefti_cut_in_begin(c, 0, 0);
-    begin.v[1] += wefti_cut_in_begin(c, 0, 2);
+    begin.v[0] += wefti_lower_in_begin(c, 0, 0);
+    begin.v[1] += wefti_lower_in_begin(c, 0, 2);
     return begin;
 }
 
 /* The node itself on this device's queries and keys. */
-static void attend(wefti_cut *c, const weft_node *n, const weft_value *in, weft_value *out) {
+static void attend(wefti_lowering *c, const weft_node *n, const weft_value *in, weft_value *out) {
     wefti_ints begin = wefti_attention_begin(c, n);
-    begin.v[2] += wefti_cut_in_begin(c, 0, 1);
-    begin.v[3] += wefti_cut_in_begin(c, 1, 1);
-    wefti_cut_same(c, in, 1, (wefti_attr[]){WEFTI_N("begin", begin)}, out);
+    begin.v[2] += wefti_lower_in_begin(c, 0, 1);
+    begin.v[3] += wefti_lower_in_begin(c, 1, 1);
+    wefti_lower_same(c, in, 1, (wefti_attr[]){WEFTI_N("begin", begin)}, out);
 }
 
-static bool by_ring(const wefti_cut *c, const wefti_split_rule *r) {
-    return r->in[0][1] == r->in[1][1] && wefti_cut_parts(c, r->in[0][1]) > 1;
+static bool by_ring(const wefti_lowering *c, const wefti_split_rule *r) {
+    return r->in[0][1] == r->in[1][1] && wefti_lower_parts(c, r->in[0][1]) > 1;
 }
 
 /* ---- merging ---- */
@@ -68,41 +68,41 @@ weft_value wefti_attention_together(weft_graph *g, wefti_attention_lse lse) {
 
 /* ---- lowering ---- */
 
-weft_status wefti_attention_lower(wefti_cut *c, const weft_node *n) {
-    weft_graph *g = wefti_cut_graph(c);
-    const wefti_split_rule *r = wefti_cut_rule(c);
+weft_status wefti_attention_lower(wefti_lowering *c, const weft_node *n) {
+    weft_graph *g = wefti_lower_graph(c);
+    const wefti_split_rule *r = wefti_lower_rule(c);
     weft_value in[8], out[2];
-    for (int i = 0; i < 8; i++) in[i] = wefti_cut_in(c, i);
+    for (int i = 0; i < 8; i++) in[i] = wefti_lower_in(c, i);
     if (by_ring(c, r)) return wefti_attention_ring(c, n, in);
     attend(c, n, in, out);
-    if (wefti_cut_parts(c, r->in[1][1]) == 1) {
-        wefti_cut_out(c, 0, out[0]);
-        wefti_cut_out(c, 1, out[1]);
+    if (wefti_lower_parts(c, r->in[1][1]) == 1) {
+        wefti_lower_out(c, 0, out[0]);
+        wefti_lower_out(c, 1, out[1]);
         return WEFT_OK;
     }
     uint32_t keys = 1u << r->in[1][1];
     wefti_attention_lse lse = wefti_attention_apart(g, out[1]);
     weft_value centre =
-        wefti_attention_finite(g, wefti_cut_all_reduce(c, lse.rounded, keys, WEFTI_REDUCE_MAX));
+        wefti_attention_finite(g, wefti_lower_all_reduce(c, lse.rounded, keys, WEFTI_REDUCE_MAX));
     weft_value w = wefti_attention_weight(g, lse, centre);
-    weft_value sum = wefti_cut_all_reduce(c, w, keys, WEFTI_REDUCE_SUM);
+    weft_value sum = wefti_lower_all_reduce(c, w, keys, WEFTI_REDUCE_SUM);
     weft_value o = weft_mul(g, wefti_op_precise(g, out[0]),
                             wefti_attention_beside(g, wefti_attention_share(g, w, sum)));
-    wefti_cut_out_partial(c, 0, weft_cast(g, o, wefti_out(n, 0)->dtype), keys);
-    wefti_cut_out(c, 1, wefti_attention_together(g, wefti_attention_sum(g, centre, sum)));
+    wefti_lower_out_partial(c, 0, weft_cast(g, o, wefti_out(n, 0)->dtype), keys);
+    wefti_lower_out(c, 1, wefti_attention_together(g, wefti_attention_sum(g, centre, sum)));
     return WEFT_OK;
 }
 
-weft_status wefti_attention_lower_grad(wefti_cut *c, const weft_node *n) {
-    const wefti_split_rule *r = wefti_cut_rule(c);
+weft_status wefti_attention_lower_grad(wefti_lowering *c, const weft_node *n) {
+    const wefti_split_rule *r = wefti_lower_rule(c);
     int q = r->in[0][1], k = r->in[1][1];
     weft_value in[8], out[3];
-    for (int i = 0; i < 8; i++) in[i] = wefti_cut_in(c, i);
+    for (int i = 0; i < 8; i++) in[i] = wefti_lower_in(c, i);
     if (by_ring(c, r)) return wefti_attention_ring_grad(c, n, in);
     attend(c, n, in, out);
     uint32_t queries = q < 0 ? 0 : 1u << q, keys = k < 0 ? 0 : 1u << k;
-    wefti_cut_out_partial(c, 0, out[0], keys);
-    wefti_cut_out_partial(c, 1, out[1], queries);
-    wefti_cut_out_partial(c, 2, out[2], queries);
+    wefti_lower_out_partial(c, 0, out[0], keys);
+    wefti_lower_out_partial(c, 1, out[1], queries);
+    wefti_lower_out_partial(c, 2, out[2], queries);
     return WEFT_OK;
 }

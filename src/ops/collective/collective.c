@@ -114,9 +114,10 @@ static weft_status infer_reduce_scatter(const weft_node *n, weft_desc *out, int 
 /* ---- what one rank does ---- */
 
 /* The members of this rank's group; its place among them. */
-static weft_status find_group(wefti_cut *c, const weft_node *n, int32_t *ranks, int32_t *out_me) {
+static weft_status find_group(wefti_lowering *c, const weft_node *n, int32_t *ranks,
+                              int32_t *out_me) {
     const int64_t count = count_of(n), stride = wefti_attr_int(n, "stride");
-    const wefti_cut_ranks all = wefti_cut_world(c);
+    const wefti_lower_ranks all = wefti_lower_world(c);
     const int64_t first = all.rank / (count * stride) * (count * stride) + all.rank % stride;
     const int64_t last = first + (count - 1) * stride;
     WEFT_REQUIRE(last < all.world, WEFT_E_ARG,
@@ -186,16 +187,16 @@ static void fill_regions(const pattern *p, int64_t m, wefti_region *have, wefti_
     }
 }
 
-static weft_status lower(wefti_cut *c, pattern *p) {
-    weft_graph *g = wefti_cut_graph(c);
-    weft_value x = wefti_cut_in(c, 0);
+static weft_status lower(wefti_lowering *c, pattern *p) {
+    weft_graph *g = wefti_lower_graph(c);
+    weft_value x = wefti_lower_in(c, 0);
     int32_t ranks[GROUP_MOST], me = 0;
     p->members = count_of(p->n);
     p->elems = weft_desc_elems(wefti_in(p->n, 0));
     p->rank = p->kind == WEFTI_TRANSFER_ALL_TO_ALL ? 3 : 1;
     WEFT_TRY(find_group(c, p->n, ranks, &me));
     if (p->members == 1) {
-        wefti_cut_out(c, 0, x);
+        wefti_lower_out(c, 0, x);
         return WEFT_OK;
     }
     wefti_region *regions;
@@ -209,24 +210,24 @@ static weft_status lower(wefti_cut *c, pattern *p) {
         weft_desc none = weft_desc_of(wefti_in(p->n, 0)->dtype, 1, (int64_t[]){0});
         x = weft_constant(g, none, 0.0);
     }
-    weft_value y = wefti_cut_among(c, x, (int32_t)p->members, ranks, me, p->kind, p->reduction,
-                                   p->rank, regions, regions + p->members);
+    weft_value y = wefti_lower_among(c, x, (int32_t)p->members, ranks, me, p->kind, p->reduction,
+                                     p->rank, regions, regions + p->members);
     wefti_free(regions);
     weft_desc to = *wefti_out(p->n, 0);
     if (wants || p->elems == 0)
         y = weft_reshape(g, y, to.rank, to.shape);
     else
         y = weft_constant(g, to, 0.0);
-    wefti_cut_out(c, 0, y);
+    wefti_lower_out(c, 0, y);
     return WEFT_OK;
 }
 
-static weft_status lower_all_reduce(wefti_cut *c, const weft_node *n) {
+static weft_status lower_all_reduce(wefti_lowering *c, const weft_node *n) {
     wefti_reduction reduction = (wefti_reduction)(wefti_attr_int(n, "reduction") + 1);
     return lower(c, &(pattern){.n = n, .kind = WEFTI_TRANSFER_ALL_REDUCE, .reduction = reduction});
 }
 #define LOWER(name, kind_, reduction_)                                                             \
-    static weft_status lower_##name(wefti_cut *c, const weft_node *n) {                            \
+    static weft_status lower_##name(wefti_lowering *c, const weft_node *n) {                       \
         return lower(c, &(pattern){.n = n,                                                         \
                                    .kind = WEFTI_TRANSFER_##kind_,                                 \
                                    .reduction = WEFTI_REDUCE_##reduction_});                       \
@@ -244,12 +245,12 @@ static void invert(const wefti_table *from, int64_t *out) {
         if (from->v[m] >= 0) out[from->v[m]] = m;
 }
 
-static weft_status lower_permute(wefti_cut *c, const weft_node *n) {
+static weft_status lower_permute(wefti_lowering *c, const weft_node *n) {
     const wefti_table *from = wefti_attr_table(n, "from");
     int64_t to[GROUP_MOST];
     invert(from, to);
     if (from->count == 1 && from->v[0] < 0) {
-        wefti_cut_out(c, 0, weft_constant(wefti_cut_graph(c), *wefti_out(n, 0), 0.0));
+        wefti_lower_out(c, 0, weft_constant(wefti_lower_graph(c), *wefti_out(n, 0), 0.0));
         return WEFT_OK;
     }
     return lower(c, &(pattern){.n = n, .kind = WEFTI_TRANSFER_PERMUTE, .from = from->v, .to = to});

@@ -328,13 +328,13 @@ typedef struct space {
     bool nothing;       /* this device has no output element */
 } space;
 
-static space space_of(const wefti_cut *c, const weft_node *n, const weft_desc *x,
+static space space_of(const wefti_lowering *c, const weft_node *n, const weft_desc *x,
                       const weft_desc *w, const weft_desc *y, const int8_t *factors) {
     space s = {.dims = x->rank - 2, .padding = WEFTI_N("padding", *wefti_attr_ints(n, "padding"))};
     for (int d = 0; d < s.dims; d++) {
         int64_t dilation = wefti_attr_ints(n, "dilation")->v[d];
         int factor = factors[2 + d];
-        bool halo = factor >= 0 && wefti_cut_rule(c)->factor[factor].kind == WEFTI_FACTOR_HALO;
+        bool halo = factor >= 0 && wefti_lower_rule(c)->factor[factor].kind == WEFTI_FACTOR_HALO;
         s.window[d] = wefti_window_of(c, 2 + d, halo ? factor : -1, x->shape[2 + d],
                                       y->shape[2 + d], dilation * (w->shape[2 + d] - 1) + 1,
                                       wefti_attr_ints(n, "stride")->v[d], s.padding.ints.v[d]);
@@ -343,23 +343,23 @@ static space space_of(const wefti_cut *c, const weft_node *n, const weft_desc *x
     return s;
 }
 
-static space forward_space(const wefti_cut *c, const weft_node *n) {
+static space forward_space(const wefti_lowering *c, const weft_node *n) {
     return space_of(c, n, wefti_in(n, 0), wefti_in(n, 1), wefti_out(n, 0),
-                    wefti_cut_rule(c)->in[0]);
+                    wefti_lower_rule(c)->in[0]);
 }
 
-static space grad_input_space(const wefti_cut *c, const weft_node *n) {
+static space grad_input_space(const wefti_lowering *c, const weft_node *n) {
     return space_of(c, n, wefti_out(n, 0), wefti_in(n, 1), wefti_in(n, 0),
-                    wefti_cut_rule(c)->out[0]);
+                    wefti_lower_rule(c)->out[0]);
 }
 
-static space grad_weight_space(const wefti_cut *c, const weft_node *n) {
+static space grad_weight_space(const wefti_lowering *c, const weft_node *n) {
     return space_of(c, n, wefti_in(n, 0), wefti_out(n, 0), wefti_in(n, 1),
-                    wefti_cut_rule(c)->in[0]);
+                    wefti_lower_rule(c)->in[0]);
 }
 
 /* x with all that the windows here read. */
-static weft_value fetch(wefti_cut *c, space *s, weft_value x) {
+static weft_value fetch(wefti_lowering *c, space *s, weft_value x) {
     for (int d = 0; d < s->dims; d++) {
         const wefti_window *w = &s->window[d];
         if (!wefti_window_split(w)) continue;
@@ -370,24 +370,25 @@ static weft_value fetch(wefti_cut *c, space *s, weft_value x) {
     return x;
 }
 
-static weft_status lower(wefti_cut *c, const weft_node *n) {
+static weft_status lower(wefti_lowering *c, const weft_node *n) {
     space s = forward_space(c, n);
     uint32_t sums = wefti_op_factors_of(c, WEFTI_FACTOR_SUM);
-    weft_value in[3] = {fetch(c, &s, wefti_cut_in(c, 0)), wefti_cut_in(c, 1), wefti_cut_in(c, 2)};
-    weft_value y = weft_constant(wefti_cut_graph(c), wefti_cut_out_desc(c, 0), 0.0);
-    int terms = wefti_cut_factor(c, "in"); /* the bias counts in one of them */
-    if (terms >= 0 && (sums >> terms & 1) && wefti_cut_index(c, terms) > 0) in[2] = WEFT_NO_VALUE;
-    if (!s.nothing) wefti_cut_same(c, in, 1, &s.padding, &y);
-    wefti_cut_out_partial(c, 0, y, sums);
+    weft_value in[3] = {fetch(c, &s, wefti_lower_in(c, 0)), wefti_lower_in(c, 1),
+                        wefti_lower_in(c, 2)};
+    weft_value y = weft_constant(wefti_lower_graph(c), wefti_lower_out_desc(c, 0), 0.0);
+    int terms = wefti_lower_factor(c, "in"); /* the bias counts in one of them */
+    if (terms >= 0 && (sums >> terms & 1) && wefti_lower_index(c, terms) > 0) in[2] = WEFT_NO_VALUE;
+    if (!s.nothing) wefti_lower_same(c, in, 1, &s.padding, &y);
+    wefti_lower_out_partial(c, 0, y, sums);
     return WEFT_OK;
 }
 
 /* dx here from all dy whose windows reach here: the same products as uncut, in the same order. */
-static weft_status lower_grad_input(wefti_cut *c, const weft_node *n) {
-    weft_graph *g = wefti_cut_graph(c);
+static weft_status lower_grad_input(wefti_lowering *c, const weft_node *n) {
+    weft_graph *g = wefti_lower_graph(c);
     space s = grad_input_space(c, n);
-    weft_desc dx = wefti_cut_out_desc(c, 0), around = dx;
-    weft_value in[2] = {wefti_cut_in(c, 0), wefti_cut_in(c, 1)};
+    weft_desc dx = wefti_lower_out_desc(c, 0), around = dx;
+    weft_value in[2] = {wefti_lower_in(c, 0), wefti_lower_in(c, 1)};
     weft_value out = weft_constant(g, dx, 0.0);
     for (int d = 0; d < s.dims; d++) {
         const wefti_window *w = &s.window[d];
@@ -399,7 +400,7 @@ static weft_status lower_grad_input(wefti_cut *c, const weft_node *n) {
     }
     if (!s.nothing) {
         wefti_attr attrs[] = {s.padding, WEFTI_N("in_shape", wefti_op_shape_ints(&around))};
-        wefti_cut_same(c, in, 2, attrs, &out);
+        wefti_lower_same(c, in, 2, attrs, &out);
         for (int d = 0; d < s.dims; d++) {
             const wefti_window *w = &s.window[d];
             if (wefti_window_split(w))
@@ -408,32 +409,32 @@ static weft_status lower_grad_input(wefti_cut *c, const weft_node *n) {
                                         wefti_window_x_part(w), 0.0);
         }
     }
-    wefti_cut_out_partial(c, 0, out, wefti_op_factors_of(c, WEFTI_FACTOR_SUM));
+    wefti_lower_out_partial(c, 0, out, wefti_op_factors_of(c, WEFTI_FACTOR_SUM));
     return WEFT_OK;
 }
 
-static weft_status lower_grad_weight(wefti_cut *c, const weft_node *n) {
+static weft_status lower_grad_weight(wefti_lowering *c, const weft_node *n) {
     space s = grad_weight_space(c, n);
-    weft_value in[2] = {fetch(c, &s, wefti_cut_in(c, 0)), wefti_cut_in(c, 1)};
-    weft_value dw = weft_constant(wefti_cut_graph(c), wefti_cut_out_desc(c, 0), 0.0);
-    if (!s.nothing) wefti_cut_same(c, in, 1, &s.padding, &dw);
-    wefti_cut_out_partial(c, 0, dw,
-                          wefti_op_factors_of(c, WEFTI_FACTOR_SUM) |
-                              wefti_op_factors_of(c, WEFTI_FACTOR_HALO));
+    weft_value in[2] = {fetch(c, &s, wefti_lower_in(c, 0)), wefti_lower_in(c, 1)};
+    weft_value dw = weft_constant(wefti_lower_graph(c), wefti_lower_out_desc(c, 0), 0.0);
+    if (!s.nothing) wefti_lower_same(c, in, 1, &s.padding, &dw);
+    wefti_lower_out_partial(c, 0, dw,
+                            wefti_op_factors_of(c, WEFTI_FACTOR_SUM) |
+                                wefti_op_factors_of(c, WEFTI_FACTOR_HALO));
     return WEFT_OK;
 }
 
-static void exchanged(const wefti_cut *c, const weft_node *n, int64_t *bytes) {
+static void exchanged(const wefti_lowering *c, const weft_node *n, int64_t *bytes) {
     space s = forward_space(c, n);
     wefti_window_exchanged(c, 0, WEFTI_WINDOW_X, s.dims, s.window, bytes);
 }
 
-static void exchanged_grad_input(const wefti_cut *c, const weft_node *n, int64_t *bytes) {
+static void exchanged_grad_input(const wefti_lowering *c, const weft_node *n, int64_t *bytes) {
     space s = grad_input_space(c, n);
     wefti_window_exchanged(c, 0, WEFTI_WINDOW_Y, s.dims, s.window, bytes);
 }
 
-static void exchanged_grad_weight(const wefti_cut *c, const weft_node *n, int64_t *bytes) {
+static void exchanged_grad_weight(const wefti_lowering *c, const weft_node *n, int64_t *bytes) {
     space s = grad_weight_space(c, n);
     wefti_window_exchanged(c, 0, WEFTI_WINDOW_X, s.dims, s.window, bytes);
 }

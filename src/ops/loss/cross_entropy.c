@@ -181,11 +181,11 @@ static weft_status localize(const weft_node *n, const wefti_split_rule *rule, co
 /* ---- one device of several ---- */
 
 /* ln sum e^lse over the devices that split `classes`: their largest is taken out first. */
-static weft_value combine_lse(wefti_cut *c, weft_value lse, uint32_t classes) {
-    weft_graph *g = wefti_cut_graph(c);
-    weft_value max = wefti_cut_all_reduce(c, lse, classes, WEFTI_REDUCE_MAX);
+static weft_value combine_lse(wefti_lowering *c, weft_value lse, uint32_t classes) {
+    weft_graph *g = wefti_lower_graph(c);
+    weft_value max = wefti_lower_all_reduce(c, lse, classes, WEFTI_REDUCE_MAX);
     weft_value sum =
-        wefti_cut_all_reduce(c, weft_exp(g, weft_sub(g, lse, max)), classes, WEFTI_REDUCE_SUM);
+        wefti_lower_all_reduce(c, weft_exp(g, weft_sub(g, lse, max)), classes, WEFTI_REDUCE_SUM);
     return weft_add(g, max, weft_log(g, sum));
 }
 
@@ -205,25 +205,25 @@ static weft_value per_count(weft_graph *g, weft_value x, weft_value count) {
 
 /* Over rows the targets are counted first and the loss is a sum. Over classes lse is combined, and
  * the first device adds it to its terms. */
-static weft_status lower(wefti_cut *c, const weft_node *n) {
-    weft_graph *g = wefti_cut_graph(c);
-    const wefti_split_rule *r = wefti_cut_rule(c);
-    int class_factor = wefti_cut_factor(c, "classes"), rank = wefti_in(n, 0)->rank;
+static weft_status lower(wefti_lowering *c, const weft_node *n) {
+    weft_graph *g = wefti_lower_graph(c);
+    const wefti_split_rule *r = wefti_lower_rule(c);
+    int class_factor = wefti_lower_factor(c, "classes"), rank = wefti_in(n, 0)->rank;
     uint32_t classes = class_factor >= 0 ? 1u << class_factor : 0, rows = 0;
     for (int d = 0; d < rank - 1; d++)
         if (r->in[0][d] >= 0) rows |= 1u << r->in[0][d];
-    weft_value logits = wefti_cut_in(c, 0), targets = wefti_cut_in(c, 1);
-    weft_value count = wefti_cut_in(c, 2), out[3];
+    weft_value logits = wefti_lower_in(c, 0), targets = wefti_lower_in(c, 1);
+    weft_value count = wefti_lower_in(c, 2), out[3];
     if (!wefti_in(n, 2))
-        count = wefti_cut_all_reduce(c, count_here(g, n, targets, WEFT_NO_VALUE), rows,
-                                     WEFTI_REDUCE_SUM);
-    if (wefti_cut_parts(c, class_factor) == 1) {
+        count = wefti_lower_all_reduce(c, count_here(g, n, targets, WEFT_NO_VALUE), rows,
+                                       WEFTI_REDUCE_SUM);
+    if (wefti_lower_parts(c, class_factor) == 1) {
         wefti_graph_add(g, &weft_op_cross_entropy, 3, (weft_value[]){logits, targets, count}, 2,
                         (wefti_attr[]){WEFTI_I("ignore", wefti_attr_int(n, "ignore")),
                                        WEFTI_F("smoothing", wefti_attr_float(n, "smoothing"))},
                         3, out);
     } else {
-        int64_t begin = wefti_cut_in_begin(c, 0, rank - 1);
+        int64_t begin = wefti_lower_in_begin(c, 0, rank - 1);
         wefti_graph_add(g, &weft_op_cross_entropy_part, 2, (weft_value[]){logits, targets}, 4,
                         (wefti_attr[]){WEFTI_I("ignore", wefti_attr_int(n, "ignore")),
                                        WEFTI_F("smoothing", wefti_attr_float(n, "smoothing")),
@@ -232,13 +232,13 @@ static weft_status lower(wefti_cut *c, const weft_node *n) {
                         2, out);
         weft_value loss = rank > 1 ? weft_sum(g, out[0], 0, NULL, false) : out[0];
         out[1] = combine_lse(c, out[1], classes);
-        if (wefti_cut_index(c, class_factor) == 0)
+        if (wefti_lower_index(c, class_factor) == 0)
             loss = weft_add(g, loss, count_here(g, n, targets, out[1]));
         out[0] = per_count(g, loss, count);
     }
-    wefti_cut_out_partial(c, 0, out[0], rows | classes);
-    wefti_cut_out(c, 1, out[1]);
-    wefti_cut_out(c, 2, count);
+    wefti_lower_out_partial(c, 0, out[0], rows | classes);
+    wefti_lower_out(c, 1, out[1]);
+    wefti_lower_out(c, 2, count);
     return WEFT_OK;
 }
 

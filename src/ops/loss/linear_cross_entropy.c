@@ -89,22 +89,22 @@ static weft_status split(const weft_node *n, wefti_split_rule *r) {
     return WEFT_OK;
 }
 
-static weft_status lower(wefti_cut *c, const weft_node *n) {
-    weft_graph *g = wefti_cut_graph(c);
+static weft_status lower(wefti_lowering *c, const weft_node *n) {
+    weft_graph *g = wefti_lower_graph(c);
     uint32_t rows = wefti_op_factors_of(c, WEFTI_FACTOR_STATS);
     weft_value in[6], out[4];
-    for (int i = 0; i < 6; i++) in[i] = wefti_cut_in(c, i);
+    for (int i = 0; i < 6; i++) in[i] = wefti_lower_in(c, i);
     wefti_attr ignore = WEFTI_I("ignore", wefti_attr_int(n, "ignore"));
     wefti_attr count[] = {ignore,
                           WEFTI_I("dtype", wefti_op_statistics_dtype(wefti_in(n, 0)->dtype))};
     in[4] =
-        wefti_cut_all_reduce(c, wefti_graph_add1(g, &weft_op_count_targets, 1, &in[2], 2, count),
-                             rows, WEFTI_REDUCE_SUM);
+        wefti_lower_all_reduce(c, wefti_graph_add1(g, &weft_op_count_targets, 1, &in[2], 2, count),
+                               rows, WEFTI_REDUCE_SUM);
     wefti_attr attrs_[] = {WEFTI_I("transposed", wefti_attr_int(n, "transposed")), ignore,
                            WEFTI_F("smoothing", wefti_attr_float(n, "smoothing")),
                            WEFTI_I("chunk", wefti_attr_int(n, "chunk"))};
     wefti_graph_add(g, n->op, 6, in, 4, attrs_, n->outputs, out);
-    for (int o = 0; o < n->outputs; o++) wefti_cut_out_partial(c, o, out[o], o == 1 ? 0 : rows);
+    for (int o = 0; o < n->outputs; o++) wefti_lower_out_partial(c, o, out[o], o == 1 ? 0 : rows);
     return WEFT_OK;
 }
 

@@ -23,7 +23,7 @@
  * of the buffers, [experts, capacity] from first_expert and first_slot on, sees its own tokens
  * only: so both dimensions can be split without communication of their own. moe_slots over groups
  * that are cut inside starts from the counts of all pieces. */
-#include "graph/cut.h"
+#include "graph/lower/lower.h"
 #include "ops/common.h"
 
 /* Experts, groups and slots of a piece of the buffers; tokens and choices of a group. */
@@ -128,24 +128,24 @@ static weft_status split_slots(const weft_node *n, wefti_split_rule *r) {
 }
 
 /* Every device counts its own tokens; all know all counts, and so where their own slots begin. */
-static weft_status lower_slots(wefti_cut *c, const weft_node *n) {
-    weft_graph *g = wefti_cut_graph(c);
-    int s = wefti_in(n, 0)->rank - 2, f = wefti_cut_rule(c)->in[0][s];
+static weft_status lower_slots(wefti_lowering *c, const weft_node *n) {
+    weft_graph *g = wefti_lower_graph(c);
+    int s = wefti_in(n, 0)->rank - 2, f = wefti_lower_rule(c)->in[0][s];
     wefti_attr experts = WEFTI_I("experts", wefti_attr_int(n, "experts"));
     int64_t before[WEFT_MAX_RANK] = {0}, after[WEFT_MAX_RANK] = {0};
-    int64_t part = wefti_cut_index(c, f);
+    int64_t part = wefti_lower_index(c, f);
     before[s] = part;
-    after[s] = wefti_cut_parts(c, f) - 1 - part;
-    weft_value here = wefti_cut_in(c, 0), out[2];
+    after[s] = wefti_lower_parts(c, f) - 1 - part;
+    weft_value here = wefti_lower_in(c, 0), out[2];
     weft_value counts = wefti_graph_add1(g, &weft_op_moe_counts, 1, &here, 1, &experts);
-    counts =
-        wefti_cut_all_reduce(c, weft_pad(g, counts, before, after, 0.0), 1u << f, WEFTI_REDUCE_SUM);
+    counts = wefti_lower_all_reduce(c, weft_pad(g, counts, before, after, 0.0), 1u << f,
+                                    WEFTI_REDUCE_SUM);
     wefti_graph_add(g, &weft_op_moe_slots, 2, (weft_value[]){here, counts}, 3,
                     (wefti_attr[]){experts, WEFTI_I("capacity", wefti_attr_int(n, "capacity")),
                                    WEFTI_I("part", part)},
                     2, out);
-    wefti_cut_out(c, 0, out[0]);
-    wefti_cut_out(c, 1, out[1]);
+    wefti_lower_out(c, 0, out[0]);
+    wefti_lower_out(c, 1, out[1]);
     return WEFT_OK;
 }
 

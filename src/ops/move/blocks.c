@@ -1,13 +1,13 @@
 /* Blocks along a split dimension: see blocks.h. */
 #include "ops/move/blocks.h"
 
-wefti_block wefti_block_of(const wefti_cut *c, int i, int o, int dim, int64_t shift) {
-    const wefti_split_rule *r = wefti_cut_rule(c);
-    const weft_node *n = wefti_cut_node(c);
+wefti_block wefti_block_of(const wefti_lowering *c, int i, int o, int dim, int64_t shift) {
+    const wefti_split_rule *r = wefti_lower_rule(c);
+    const weft_node *n = wefti_lower_node(c);
     int factor = r->in[i][dim] >= 0 ? r->in[i][dim] : r->out[o][dim];
     return (wefti_block){.dim = dim,
                          .factor = factor,
-                         .parts = wefti_cut_parts(c, factor),
+                         .parts = wefti_lower_parts(c, factor),
                          .x = wefti_in(n, i)->shape[dim],
                          .y = wefti_out(n, o)->shape[dim],
                          .shift = shift,
@@ -35,19 +35,19 @@ static wefti_range taken(const wefti_block *b, int32_t index) {
     return r.end > r.begin ? r : (wefti_range){0, 0};
 }
 
-static int32_t here(const wefti_cut *c, const wefti_block *b) {
-    return b->factor < 0 ? 0 : wefti_cut_index(c, b->factor);
+static int32_t here(const wefti_lowering *c, const wefti_block *b) {
+    return b->factor < 0 ? 0 : wefti_lower_index(c, b->factor);
 }
 
-wefti_range wefti_block_extent(const wefti_cut *c, const wefti_block *b) {
+wefti_range wefti_block_extent(const wefti_lowering *c, const wefti_block *b) {
     return extent(b, here(c, b));
 }
 
-wefti_range wefti_block_taken(const wefti_cut *c, const wefti_block *b) {
+wefti_range wefti_block_taken(const wefti_lowering *c, const wefti_block *b) {
     return taken(b, here(c, b));
 }
 
-static void has(const wefti_cut *c, int32_t p, void *context, int64_t *begin, int64_t *end) {
+static void has(const wefti_lowering *c, int32_t p, void *context, int64_t *begin, int64_t *end) {
     const wefti_block *b = context;
     wefti_range r = part(b, b->x_whole, b->x, p);
     (void)c;
@@ -55,14 +55,15 @@ static void has(const wefti_cut *c, int32_t p, void *context, int64_t *begin, in
     *end = r.end;
 }
 
-static void wants(const wefti_cut *c, int32_t p, void *context, int64_t *begin, int64_t *end) {
+static void wants(const wefti_lowering *c, int32_t p, void *context, int64_t *begin, int64_t *end) {
     wefti_range r = taken(context, p);
     (void)c;
     *begin = r.begin;
     *end = r.end;
 }
 
-weft_value wefti_block_fetch(wefti_cut *c, const wefti_block *b, weft_value x, wefti_range *out) {
+weft_value wefti_block_fetch(wefti_lowering *c, const wefti_block *b, weft_value x,
+                             wefti_range *out) {
     wefti_block copy = *b;
     bool all = true;
     for (int32_t p = 0; p < b->parts; p++) {
@@ -71,7 +72,7 @@ weft_value wefti_block_fetch(wefti_cut *c, const wefti_block *b, weft_value x, w
     }
     *out = all ? part(b, b->x_whole, b->x, here(c, b)) : taken(b, here(c, b));
     if (all) return x;
-    return wefti_cut_exchange(c, x, b->dim, b->factor, b->x, has, wants, &copy);
+    return wefti_lower_exchange(c, x, b->dim, b->factor, has, wants, &copy);
 }
 
 /* Elements along the dimension that part `index` has to get. */
@@ -79,8 +80,8 @@ static int64_t missing(const wefti_block *b, int32_t index) {
     return wefti_range_missing(part(b, b->x_whole, b->x, index), taken(b, index));
 }
 
-int64_t wefti_block_bytes(const wefti_cut *c, int count, const wefti_block *b, int i) {
-    const weft_desc *x = wefti_in(wefti_cut_node(c), i);
+int64_t wefti_block_bytes(const wefti_lowering *c, int count, const wefti_block *b, int i) {
+    const weft_desc *x = wefti_in(wefti_lower_node(c), i);
     int64_t most = 0, across = (int64_t)weft_dtype_bytes(x->dtype);
     for (int32_t p = 0; p < b->parts; p++) {
         int64_t here = 0;
@@ -88,7 +89,7 @@ int64_t wefti_block_bytes(const wefti_cut *c, int count, const wefti_block *b, i
         if (here > most) most = here;
     }
     for (int d = 0; d < x->rank; d++) {
-        int32_t parts = wefti_cut_parts(c, wefti_cut_rule(c)->in[i][d]);
+        int32_t parts = wefti_lower_parts(c, wefti_lower_rule(c)->in[i][d]);
         if (d != b->dim) across *= (x->shape[d] + parts - 1) / parts;
     }
     return most * across;

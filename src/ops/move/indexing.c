@@ -277,26 +277,26 @@ static weft_status split_rows(const weft_node *n, wefti_split_rule *r) {
 
 /* The k largest of the pieces' k largest, or all of a smaller piece. Their order, by pieces and
  * descending in each, keeps the lowest index first among equals. */
-static weft_status lower_top_k(wefti_cut *c, const weft_node *n) {
-    weft_graph *g = wefti_cut_graph(c);
-    int last = wefti_in(n, 0)->rank - 1, factor = wefti_cut_rule(c)->in[0][last];
-    int32_t parts = wefti_cut_parts(c, factor);
+static weft_status lower_top_k(wefti_lowering *c, const weft_node *n) {
+    weft_graph *g = wefti_lower_graph(c);
+    int last = wefti_in(n, 0)->rank - 1, factor = wefti_lower_rule(c)->in[0][last];
+    int32_t parts = wefti_lower_parts(c, factor);
     int64_t k = wefti_attr_int(n, "k"), counts[WEFTI_MAX_PARTS];
     weft_value values, index, place;
     WEFT_REQUIRE(parts <= WEFTI_MAX_PARTS, WEFT_E_NO_IMPL, "top_k over %d parts; at most %d", parts,
                  WEFTI_MAX_PARTS);
     for (int32_t p = 0; p < parts; p++) {
         int64_t begin, size;
-        wefti_cut_range(c, factor, p, &begin, &size);
+        wefti_lower_range(c, factor, p, &begin, &size);
         counts[p] = size < k ? size : k;
     }
     weft_value begin =
-        weft_constant(g, (weft_desc){.dtype = WEFT_I32}, (double)wefti_cut_in_begin(c, 0, last));
-    values = weft_top_k(g, wefti_cut_in(c, 0), counts[wefti_cut_index(c, factor)], &index);
+        weft_constant(g, (weft_desc){.dtype = WEFT_I32}, (double)wefti_lower_in_begin(c, 0, last));
+    values = weft_top_k(g, wefti_lower_in(c, 0), counts[wefti_lower_index(c, factor)], &index);
     values = wefti_op_candidates(c, values, factor, counts);
     index = wefti_op_candidates(c, weft_add(g, index, begin), factor, counts);
-    wefti_cut_out(c, 0, weft_top_k(g, values, k, &place));
-    wefti_cut_out(c, 1, wefti_op_pick(g, index, place, wefti_in(n, 0)->shape[last]));
+    wefti_lower_out(c, 0, weft_top_k(g, values, k, &place));
+    wefti_lower_out(c, 1, wefti_op_pick(g, index, place, wefti_in(n, 0)->shape[last]));
     return WEFT_OK;
 }
 

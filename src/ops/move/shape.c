@@ -187,7 +187,7 @@ static weft_status split_along(const weft_node *n, wefti_split_rule *r) {
 }
 
 /* Each result is a block of x: slice, split. */
-static void result_blocks(const wefti_cut *c, const weft_node *n, wefti_block *b) {
+static void result_blocks(const wefti_lowering *c, const weft_node *n, wefti_block *b) {
     int axis = (int)wefti_attr_int(n, "axis");
     int64_t at = strcmp(n->op->name, "slice") ? 0 : wefti_attr_int(n, "begin");
     for (int o = 0; o < n->outputs; o++) {
@@ -196,21 +196,21 @@ static void result_blocks(const wefti_cut *c, const weft_node *n, wefti_block *b
     }
 }
 
-static weft_status lower_blocks(wefti_cut *c, const weft_node *n) {
+static weft_status lower_blocks(wefti_lowering *c, const weft_node *n) {
     weft_value fetched[WEFTI_MAX_OUT];
     wefti_range have[WEFTI_MAX_OUT];
     wefti_block b[WEFTI_MAX_OUT];
     result_blocks(c, n, b);
     for (int o = 0; o < n->outputs; o++)
-        fetched[o] = wefti_block_fetch(c, &b[o], wefti_cut_in(c, 0), &have[o]);
+        fetched[o] = wefti_block_fetch(c, &b[o], wefti_lower_in(c, 0), &have[o]);
     for (int o = 0; o < n->outputs; o++)
-        wefti_cut_out(c, o,
-                      wefti_window_crop(wefti_cut_graph(c), fetched[o], b[o].dim, have[o],
-                                        wefti_block_extent(c, &b[o]), 0.0));
+        wefti_lower_out(c, o,
+                        wefti_window_crop(wefti_lower_graph(c), fetched[o], b[o].dim, have[o],
+                                          wefti_block_extent(c, &b[o]), 0.0));
     return WEFT_OK;
 }
 
-static void exchanged_blocks(const wefti_cut *c, const weft_node *n, int64_t *bytes) {
+static void exchanged_blocks(const wefti_lowering *c, const weft_node *n, int64_t *bytes) {
     wefti_block b[WEFTI_MAX_OUT];
     result_blocks(c, n, b);
     if (b[0].factor >= 0) bytes[b[0].factor] = wefti_block_bytes(c, n->outputs, b, 0);
@@ -279,7 +279,7 @@ static weft_status reference_concat(const weft_node *n, const wefti_random *rand
 }
 
 /* A piece of the result is made of what it takes of each input. */
-static void input_blocks(const wefti_cut *c, const weft_node *n, wefti_block *b) {
+static void input_blocks(const wefti_lowering *c, const weft_node *n, wefti_block *b) {
     int axis = (int)wefti_attr_int(n, "axis");
     int64_t at = 0;
     for (int i = 0; i < n->inputs; i++) {
@@ -288,29 +288,29 @@ static void input_blocks(const wefti_cut *c, const weft_node *n, wefti_block *b)
     }
 }
 
-static weft_status lower_concat(wefti_cut *c, const weft_node *n) {
-    weft_graph *g = wefti_cut_graph(c);
+static weft_status lower_concat(wefti_lowering *c, const weft_node *n) {
+    weft_graph *g = wefti_lower_graph(c);
     int axis = (int)wefti_attr_int(n, "axis"), count = 0;
     weft_value fetched[WEFTI_MAX_IN], pieces[WEFTI_MAX_IN];
     wefti_range have[WEFTI_MAX_IN];
     wefti_block b[WEFTI_MAX_IN];
     input_blocks(c, n, b);
     for (int i = 0; i < n->inputs; i++)
-        fetched[i] = wefti_block_fetch(c, &b[i], wefti_cut_in(c, i), &have[i]);
+        fetched[i] = wefti_block_fetch(c, &b[i], wefti_lower_in(c, i), &have[i]);
     for (int i = 0; i < n->inputs; i++) {
         wefti_range taken = wefti_block_taken(c, &b[i]);
         if (taken.end > taken.begin)
             pieces[count++] = wefti_window_crop(g, fetched[i], axis, have[i], taken, 0.0);
     }
     weft_value y = count ? weft_concat(g, count, pieces, axis)
-                         : weft_constant(g, wefti_cut_out_desc(c, 0), 0.0);
-    wefti_cut_out(c, 0, y);
+                         : weft_constant(g, wefti_lower_out_desc(c, 0), 0.0);
+    wefti_lower_out(c, 0, y);
     return WEFT_OK;
 }
 
-static void exchanged_concat(const wefti_cut *c, const weft_node *n, int64_t *bytes) {
+static void exchanged_concat(const wefti_lowering *c, const weft_node *n, int64_t *bytes) {
     wefti_block b[WEFTI_MAX_IN];
-    int f = wefti_cut_rule(c)->out[0][wefti_attr_int(n, "axis")];
+    int f = wefti_lower_rule(c)->out[0][wefti_attr_int(n, "axis")];
     input_blocks(c, n, b);
     if (f >= 0) bytes[f] = wefti_block_bytes(c, n->inputs, b, 0);
 }
@@ -401,9 +401,9 @@ static weft_status split_pad(const weft_node *n, wefti_split_rule *r) {
 }
 
 /* Along split dimensions what a piece takes of x, and the value around it; others as they are. */
-static weft_status lower_pad(wefti_cut *c, const weft_node *n) {
-    weft_graph *g = wefti_cut_graph(c);
-    weft_value v = wefti_cut_in(c, 0);
+static weft_status lower_pad(wefti_lowering *c, const weft_node *n) {
+    weft_graph *g = wefti_lower_graph(c);
+    weft_value v = wefti_lower_in(c, 0);
     wefti_ints before = *wefti_attr_ints(n, "before"), after = *wefti_attr_ints(n, "after");
     double value = wefti_attr_float(n, "value");
     bool more = false;
@@ -418,11 +418,11 @@ static weft_status lower_pad(wefti_cut *c, const weft_node *n) {
         more = more || before.v[d] || after.v[d];
     }
     if (more) v = weft_pad(g, v, before.v, after.v, value);
-    wefti_cut_out(c, 0, v);
+    wefti_lower_out(c, 0, v);
     return WEFT_OK;
 }
 
-static void exchanged_pad(const wefti_cut *c, const weft_node *n, int64_t *bytes) {
+static void exchanged_pad(const wefti_lowering *c, const weft_node *n, int64_t *bytes) {
     const wefti_ints *before = wefti_attr_ints(n, "before"), *after = wefti_attr_ints(n, "after");
     for (int d = 0; d < before->count; d++) {
         wefti_block b = wefti_block_of(c, 0, 0, d, -before->v[d]);

@@ -191,12 +191,12 @@ static weft_value flat(weft_graph *g, weft_value v) {
     return weft_reshape(g, v, 1, &channels);
 }
 
-static weft_status lower_train(wefti_cut *c, const weft_node *n) {
-    weft_graph *g = wefti_cut_graph(c);
+static weft_status lower_train(wefti_lowering *c, const weft_node *n) {
+    weft_graph *g = wefti_lower_graph(c);
     uint32_t factors = wefti_op_factors_of(c, WEFTI_FACTOR_STATS);
     double count;
     wefti_ints axes = summed(n, &count);
-    weft_value x = wefti_op_precise(g, wefti_cut_in(c, 0));
+    weft_value x = wefti_op_precise(g, wefti_lower_in(c, 0));
     weft_desc d = weft_value_desc(g, x);
     weft_value mean = weft_scale(g, wefti_op_sum_over(c, x, &axes, factors), 1.0 / count);
     weft_value off = weft_sub(g, x, mean);
@@ -204,33 +204,33 @@ static weft_status lower_train(wefti_cut *c, const weft_node *n) {
         weft_scale(g, wefti_op_sum_over(c, wefti_op_add1(g, &weft_op_square, off), &axes, factors),
                    1.0 / count);
     weft_value rstd = weft_rsqrt(g, weft_shift(g, flat(g, var), wefti_attr_float(n, "eps")));
-    weft_value slope = by_channel(g, &d, weft_mul(g, rstd, wefti_cut_in(c, 1)));
-    weft_value y = weft_add(g, weft_mul(g, off, slope), by_channel(g, &d, wefti_cut_in(c, 2)));
-    wefti_cut_out(c, 0, weft_cast(g, y, wefti_out(n, 0)->dtype));
-    wefti_cut_out(c, 1, flat(g, mean));
-    wefti_cut_out(c, 2, flat(g, var));
-    wefti_cut_out(c, 3, rstd);
+    weft_value slope = by_channel(g, &d, weft_mul(g, rstd, wefti_lower_in(c, 1)));
+    weft_value y = weft_add(g, weft_mul(g, off, slope), by_channel(g, &d, wefti_lower_in(c, 2)));
+    wefti_lower_out(c, 0, weft_cast(g, y, wefti_out(n, 0)->dtype));
+    wefti_lower_out(c, 1, flat(g, mean));
+    wefti_lower_out(c, 2, flat(g, var));
+    wefti_lower_out(c, 3, rstd);
     return WEFT_OK;
 }
 
-static weft_status lower_grad(wefti_cut *c, const weft_node *n) {
-    weft_graph *g = wefti_cut_graph(c);
+static weft_status lower_grad(wefti_lowering *c, const weft_node *n) {
+    weft_graph *g = wefti_lower_graph(c);
     uint32_t factors = wefti_op_factors_of(c, WEFTI_FACTOR_STATS);
     double count;
     wefti_ints axes = summed(n, &count);
-    weft_value x = wefti_op_precise(g, wefti_cut_in(c, 0));
-    weft_value dy = wefti_op_precise(g, wefti_cut_in(c, 4)), rstd = wefti_cut_in(c, 3);
+    weft_value x = wefti_op_precise(g, wefti_lower_in(c, 0));
+    weft_value dy = wefti_op_precise(g, wefti_lower_in(c, 4)), rstd = wefti_lower_in(c, 3);
     weft_desc d = weft_value_desc(g, x);
-    weft_value normal =
-        weft_mul(g, weft_sub(g, x, by_channel(g, &d, wefti_cut_in(c, 2))), by_channel(g, &d, rstd));
+    weft_value normal = weft_mul(g, weft_sub(g, x, by_channel(g, &d, wefti_lower_in(c, 2))),
+                                 by_channel(g, &d, rstd));
     weft_value sum = wefti_op_sum_over(c, dy, &axes, factors);
     weft_value sum_n = wefti_op_sum_over(c, weft_mul(g, dy, normal), &axes, factors);
     weft_value rest = weft_sub(g, weft_sub(g, dy, weft_scale(g, sum, 1.0 / count)),
                                weft_mul(g, normal, weft_scale(g, sum_n, 1.0 / count)));
-    weft_value slope = by_channel(g, &d, weft_mul(g, rstd, wefti_cut_in(c, 1)));
-    wefti_cut_out(c, 0, weft_cast(g, weft_mul(g, rest, slope), wefti_out(n, 0)->dtype));
-    wefti_cut_out(c, 1, flat(g, sum_n));
-    wefti_cut_out(c, 2, flat(g, sum));
+    weft_value slope = by_channel(g, &d, weft_mul(g, rstd, wefti_lower_in(c, 1)));
+    wefti_lower_out(c, 0, weft_cast(g, weft_mul(g, rest, slope), wefti_out(n, 0)->dtype));
+    wefti_lower_out(c, 1, flat(g, sum_n));
+    wefti_lower_out(c, 2, flat(g, sum));
     return WEFT_OK;
 }
 

@@ -139,49 +139,49 @@ static weft_status split_grad(const weft_node *n, wefti_split_rule *r) {
  * and what their means are off (Chan, Golub, LeVeque, "Algorithms for Computing the Sample
  * Variance", 1983, equation 1.5). */
 
-static weft_status lower(wefti_cut *c, const weft_node *n) {
-    weft_graph *g = wefti_cut_graph(c);
+static weft_status lower(wefti_lowering *c, const weft_node *n) {
+    weft_graph *g = wefti_lower_graph(c);
     uint32_t factors = wefti_op_factors_of(c, WEFTI_FACTOR_STATS);
-    weft_value in[5] = {wefti_cut_in(c, 0), wefti_cut_in(c, 1), wefti_cut_in(c, 2)}, here[3];
+    weft_value in[5] = {wefti_lower_in(c, 0), wefti_lower_in(c, 1), wefti_lower_in(c, 2)}, here[3];
     weft_desc x = weft_value_desc(g, in[0]);
     double share = (double)width_of(&x) / (double)width_of(wefti_in(n, 0));
-    wefti_cut_same(c, in, 0, NULL, here);
+    wefti_lower_same(c, in, 0, NULL, here);
     weft_value mean =
-        wefti_cut_all_reduce(c, weft_scale(g, here[1], share), factors, WEFTI_REDUCE_SUM);
+        wefti_lower_all_reduce(c, weft_scale(g, here[1], share), factors, WEFTI_REDUCE_SUM);
     /* var + eps of the piece, and what its mean is off */
     weft_value one = wefti_op_scalar(g, mean, 1.0), off = weft_sub(g, here[1], mean);
     weft_value square = weft_div(g, one, weft_mul(g, here[2], here[2]));
     square = weft_scale(g, weft_add(g, square, weft_mul(g, off, off)), share);
-    weft_value rstd = weft_rsqrt(g, wefti_cut_all_reduce(c, square, factors, WEFTI_REDUCE_SUM));
+    weft_value rstd = weft_rsqrt(g, wefti_lower_all_reduce(c, square, factors, WEFTI_REDUCE_SUM));
     in[3] = mean;
     in[4] = rstd;
-    wefti_cut_out(c, 0, wefti_graph_add1(g, &weft_op_layer_norm_apply, 5, in, 0, NULL));
-    wefti_cut_out(c, 1, mean);
-    wefti_cut_out(c, 2, rstd);
+    wefti_lower_out(c, 0, wefti_graph_add1(g, &weft_op_layer_norm_apply, 5, in, 0, NULL));
+    wefti_lower_out(c, 1, mean);
+    wefti_lower_out(c, 2, rstd);
     return WEFT_OK;
 }
 
-static weft_status lower_grad(wefti_cut *c, const weft_node *n) {
-    weft_graph *g = wefti_cut_graph(c);
+static weft_status lower_grad(wefti_lowering *c, const weft_node *n) {
+    weft_graph *g = wefti_lower_graph(c);
     const weft_desc *x = wefti_in(n, 0);
     uint32_t factors = wefti_op_factors_of(c, WEFTI_FACTOR_STATS);
     uint32_t rows = wefti_op_factors_of(c, WEFTI_FACTOR_SUM);
     wefti_ints last = {1, {x->rank - 1}};
     double share = 1.0 / (double)width_of(x);
-    weft_value mean = wefti_op_column(g, wefti_cut_in(c, 2));
-    weft_value rstd = wefti_op_column(g, wefti_cut_in(c, 3));
-    weft_value dy = wefti_op_precise(g, wefti_cut_in(c, 4));
+    weft_value mean = wefti_op_column(g, wefti_lower_in(c, 2));
+    weft_value rstd = wefti_op_column(g, wefti_lower_in(c, 3));
+    weft_value dy = wefti_op_precise(g, wefti_lower_in(c, 4));
     weft_value normal =
-        weft_mul(g, weft_sub(g, wefti_op_precise(g, wefti_cut_in(c, 0)), mean), rstd);
-    weft_value s = weft_mul(g, dy, wefti_cut_in(c, 1));
+        weft_mul(g, weft_sub(g, wefti_op_precise(g, wefti_lower_in(c, 0)), mean), rstd);
+    weft_value s = weft_mul(g, dy, wefti_lower_in(c, 1));
     weft_value avg = weft_scale(g, wefti_op_sum_over(c, s, &last, factors), share);
     weft_value avg_n =
         weft_scale(g, wefti_op_sum_over(c, weft_mul(g, s, normal), &last, factors), share);
     weft_value dx = weft_mul(g, rstd, weft_sub(g, weft_sub(g, s, avg), weft_mul(g, normal, avg_n)));
-    wefti_cut_out(c, 0, weft_cast(g, dx, x->dtype));
-    weft_desc gamma = wefti_cut_out_desc(c, 1);
-    wefti_cut_out_partial(c, 1, wefti_op_sum_to(g, weft_mul(g, dy, normal), &gamma), rows);
-    wefti_cut_out_partial(c, 2, wefti_op_sum_to(g, dy, &gamma), rows);
+    wefti_lower_out(c, 0, weft_cast(g, dx, x->dtype));
+    weft_desc gamma = wefti_lower_out_desc(c, 1);
+    wefti_lower_out_partial(c, 1, wefti_op_sum_to(g, weft_mul(g, dy, normal), &gamma), rows);
+    wefti_lower_out_partial(c, 2, wefti_op_sum_to(g, dy, &gamma), rows);
     return WEFT_OK;
 }
 

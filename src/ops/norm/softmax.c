@@ -67,28 +67,28 @@ static weft_status split(const weft_node *n, wefti_split_rule *r) {
 
 /* ---- over a split dimension: maximum and sum of all pieces ---- */
 
-static weft_status lower(wefti_cut *c, const weft_node *n) {
-    weft_graph *g = wefti_cut_graph(c);
+static weft_status lower(wefti_lowering *c, const weft_node *n) {
+    weft_graph *g = wefti_lower_graph(c);
     uint32_t factors = wefti_op_factors_of(c, WEFTI_FACTOR_STATS);
     wefti_ints axes = {1, {wefti_attr_int(n, "axis")}};
-    weft_value x = wefti_op_precise(g, wefti_cut_in(c, 0));
+    weft_value x = wefti_op_precise(g, wefti_lower_in(c, 0));
     weft_value max = wefti_graph_add1(g, &weft_op_max, 1, &x, 2,
                                       (wefti_attr[]){WEFTI_N("axes", axes), WEFTI_I("keep", 1)});
-    weft_value below = weft_sub(g, x, wefti_cut_all_reduce(c, max, factors, WEFTI_REDUCE_MAX));
+    weft_value below = weft_sub(g, x, wefti_lower_all_reduce(c, max, factors, WEFTI_REDUCE_MAX));
     weft_value exps = weft_exp(g, below);
     weft_value sum = wefti_op_sum_over(c, exps, &axes, factors);
     weft_value y =
         n->op == &weft_op_softmax ? weft_div(g, exps, sum) : weft_sub(g, below, weft_log(g, sum));
-    wefti_cut_out(c, 0, weft_cast(g, y, wefti_out(n, 0)->dtype));
+    wefti_lower_out(c, 0, weft_cast(g, y, wefti_out(n, 0)->dtype));
     return WEFT_OK;
 }
 
-static weft_status lower_grad(wefti_cut *c, const weft_node *n) {
-    weft_graph *g = wefti_cut_graph(c);
+static weft_status lower_grad(wefti_lowering *c, const weft_node *n) {
+    weft_graph *g = wefti_lower_graph(c);
     uint32_t factors = wefti_op_factors_of(c, WEFTI_FACTOR_STATS);
     wefti_ints axes = {1, {wefti_attr_int(n, "axis")}};
-    weft_value y = wefti_op_precise(g, wefti_cut_in(c, 0));
-    weft_value dy = wefti_op_precise(g, wefti_cut_in(c, 1)), dx;
+    weft_value y = wefti_op_precise(g, wefti_lower_in(c, 0));
+    weft_value dy = wefti_op_precise(g, wefti_lower_in(c, 1)), dx;
     if (n->op == &weft_op_softmax_grad) {
         weft_value dot = wefti_op_sum_over(c, weft_mul(g, y, dy), &axes, factors);
         dx = weft_mul(g, y, weft_sub(g, dy, dot));
@@ -96,7 +96,7 @@ static weft_status lower_grad(wefti_cut *c, const weft_node *n) {
         weft_value sum = wefti_op_sum_over(c, dy, &axes, factors);
         dx = weft_sub(g, dy, weft_mul(g, weft_exp(g, y), sum));
     }
-    wefti_cut_out(c, 0, weft_cast(g, dx, wefti_out(n, 0)->dtype));
+    wefti_lower_out(c, 0, weft_cast(g, dx, wefti_out(n, 0)->dtype));
     return WEFT_OK;
 }
 

@@ -10,12 +10,12 @@ static weft_value scalar_at(weft_graph *g, weft_value scalars, int place, weft_v
 }
 
 /* {a, b} of all devices together, f32 [2] */
-static weft_value add_up(wefti_cut *c, weft_value a, weft_value b) {
-    weft_graph *g = wefti_cut_graph(c);
+static weft_value add_up(wefti_lowering *c, weft_value a, weft_value b) {
+    weft_graph *g = wefti_lower_graph(c);
     int64_t one = 1;
     weft_value both[] = {weft_reshape(g, a, 1, &one), weft_reshape(g, b, 1, &one)};
-    return wefti_cut_all_reduce(c, weft_concat(g, 2, both, 0),
-                                wefti_op_factors_of(c, WEFTI_FACTOR_STATS), WEFTI_REDUCE_SUM);
+    return wefti_lower_all_reduce(c, weft_concat(g, 2, both, 0),
+                                  wefti_op_factors_of(c, WEFTI_FACTOR_STATS), WEFTI_REDUCE_SUM);
 }
 
 static weft_value squares_of(weft_graph *g, weft_value v) {
@@ -23,25 +23,25 @@ static weft_value squares_of(weft_graph *g, weft_value v) {
 }
 
 /* The step with what it was given behind its operands. */
-static weft_status step_with(wefti_cut *c, const weft_node *n, int attr_count, wefti_attr *attrs,
-                             int inputs, const weft_value *in) {
+static weft_status step_with(wefti_lowering *c, const weft_node *n, int attr_count,
+                             wefti_attr *attrs, int inputs, const weft_value *in) {
     weft_value out[WEFTI_MAX_OUT];
-    wefti_graph_add(wefti_cut_graph(c), n->op, inputs, in, attr_count, attrs, n->outputs, out);
-    for (int o = 0; o < n->outputs; o++) wefti_cut_out(c, o, out[o]);
+    wefti_graph_add(wefti_lower_graph(c), n->op, inputs, in, attr_count, attrs, n->outputs, out);
+    for (int o = 0; o < n->outputs; o++) wefti_lower_out(c, o, out[o]);
     return WEFT_OK;
 }
 
-weft_status wefti_lamb_lower(wefti_cut *c, const weft_node *n) {
-    weft_graph *g = wefti_cut_graph(c);
+weft_status wefti_lamb_lower(wefti_lowering *c, const weft_node *n) {
+    weft_graph *g = wefti_lower_graph(c);
     weft_value in[6];
-    for (int i = 0; i < 5; i++) in[i] = wefti_cut_in(c, i);
+    for (int i = 0; i < 5; i++) in[i] = wefti_lower_in(c, i);
     wefti_attr attrs[] = {WEFTI_F("beta1", wefti_attr_float(n, "beta1")),
                           WEFTI_F("beta2", wefti_attr_float(n, "beta2")),
                           WEFTI_F("eps", wefti_attr_float(n, "eps")),
                           WEFTI_F("weight_decay", wefti_attr_float(n, "weight_decay"))};
     weft_value squares = wefti_graph_add1(g, &weft_op_lamb_squares, 5, in, 4, attrs);
-    in[5] = wefti_cut_all_reduce(c, squares, wefti_op_factors_of(c, WEFTI_FACTOR_STATS),
-                                 WEFTI_REDUCE_SUM);
+    in[5] = wefti_lower_all_reduce(c, squares, wefti_op_factors_of(c, WEFTI_FACTOR_STATS),
+                                   WEFTI_REDUCE_SUM);
     return step_with(c, n, 4, attrs, 6, in);
 }
 
@@ -74,20 +74,20 @@ static weft_value moving(weft_graph *g, weft_value old, weft_value now, weft_val
 }
 
 /* Mean of x along `axis`, of the whole: over the devices that split `factor` too. */
-static weft_value mean_along(wefti_cut *c, weft_value x, int axis, int factor, int64_t whole) {
-    weft_graph *g = wefti_cut_graph(c);
+static weft_value mean_along(wefti_lowering *c, weft_value x, int axis, int factor, int64_t whole) {
+    weft_graph *g = wefti_lower_graph(c);
     weft_value sum = weft_sum(g, x, 1, &axis, false);
-    sum = wefti_cut_all_reduce(c, sum, factor < 0 ? 0 : 1u << factor, WEFTI_REDUCE_SUM);
+    sum = wefti_lower_all_reduce(c, sum, factor < 0 ? 0 : 1u << factor, WEFTI_REDUCE_SUM);
     return weft_scale(g, sum, whole ? 1.0 / (double)whole : 0.0);
 }
 
-weft_status wefti_adafactor_lower(wefti_cut *c, const weft_node *n) {
-    weft_graph *g = wefti_cut_graph(c);
+weft_status wefti_adafactor_lower(wefti_lowering *c, const weft_node *n) {
+    weft_graph *g = wefti_lower_graph(c);
     const weft_desc *p = wefti_in(n, 0);
-    const int8_t *factors = wefti_cut_rule(c)->in[0];
+    const int8_t *factors = wefti_lower_rule(c)->in[0];
     int rows = p->rank - 2, cols = p->rank - 1;
     weft_value in[9];
-    for (int i = 0; i < 5; i++) in[i] = wefti_cut_in(c, i);
+    for (int i = 0; i < 5; i++) in[i] = wefti_lower_in(c, i);
     weft_value grad = wefti_op_precise(g, in[3]);
     grad = weft_mul(g, grad, scalar_at(g, in[4], WEFTI_GRAD_SCALE, grad));
     weft_value square =
@@ -111,10 +111,10 @@ weft_status wefti_adafactor_lower(wefti_cut *c, const weft_node *n) {
     return step_with(c, n, 7, attrs, 9, in);
 }
 
-weft_status wefti_adafactor1_lower(wefti_cut *c, const weft_node *n) {
-    weft_graph *g = wefti_cut_graph(c);
+weft_status wefti_adafactor1_lower(wefti_lowering *c, const weft_node *n) {
+    weft_graph *g = wefti_lower_graph(c);
     weft_value in[5];
-    for (int i = 0; i < 4; i++) in[i] = wefti_cut_in(c, i);
+    for (int i = 0; i < 4; i++) in[i] = wefti_lower_in(c, i);
     weft_value grad = wefti_op_precise(g, in[2]);
     grad = weft_mul(g, grad, scalar_at(g, in[3], WEFTI_GRAD_SCALE, grad));
     weft_value square =

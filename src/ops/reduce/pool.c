@@ -169,11 +169,11 @@ typedef struct space {
     bool nothing;       /* this device has no window */
 } space;
 
-static space space_of(const wefti_cut *c, const weft_node *n, const weft_desc *x,
+static space space_of(const wefti_lowering *c, const weft_node *n, const weft_desc *x,
                       const weft_desc *y) {
     space s = {.padding = WEFTI_N("padding", *wefti_attr_ints(n, "padding"))};
     for (int d = 0; d < 2; d++) {
-        s.window[d] = wefti_window_of(c, 2 + d, wefti_cut_rule(c)->out[0][2 + d], x->shape[2 + d],
+        s.window[d] = wefti_window_of(c, 2 + d, wefti_lower_rule(c)->out[0][2 + d], x->shape[2 + d],
                                       y->shape[2 + d], wefti_attr_ints(n, "kernel")->v[d],
                                       wefti_attr_ints(n, "stride")->v[d], s.padding.ints.v[d]);
         if (wefti_window_split(&s.window[d])) s.padding.ints.v[d] = 0;
@@ -184,9 +184,9 @@ static space space_of(const wefti_cut *c, const weft_node *n, const weft_desc *x
 /* Of each window here, the share of elements that are x's own: averages leave the others out. One
  * plane; empty when all are. `around`: the windows that reach the part of x, else those of the part
  * of y. */
-static weft_value own_share(wefti_cut *c, const weft_node *n, const space *s, bool around,
+static weft_value own_share(wefti_lowering *c, const weft_node *n, const space *s, bool around,
                             weft_dtype dtype) {
-    weft_graph *g = wefti_cut_graph(c);
+    weft_graph *g = wefti_lower_graph(c);
     weft_desc d = {.dtype = dtype, .rank = 4, .shape = {1, 1, s->window[0].x, s->window[1].x}};
     weft_value ones = weft_constant(g, d, 1.0);
     bool all = true;
@@ -204,38 +204,39 @@ static weft_value own_share(wefti_cut *c, const weft_node *n, const space *s, bo
     return wefti_graph_add1(g, &weft_op_avg_pool2d, 1, &ones, 3, attrs);
 }
 
-static weft_status lower(wefti_cut *c, const weft_node *n) {
-    weft_graph *g = wefti_cut_graph(c);
+static weft_status lower(wefti_lowering *c, const weft_node *n) {
+    weft_graph *g = wefti_lower_graph(c);
     bool max = !strcmp(n->op->name, weft_op_max_pool2d.name);
     space s = space_of(c, n, wefti_in(n, 0), wefti_out(n, 0));
-    weft_value x = wefti_cut_in(c, 0), y = weft_constant(g, wefti_cut_out_desc(c, 0), 0.0);
+    weft_value x = wefti_lower_in(c, 0), y = weft_constant(g, wefti_lower_out_desc(c, 0), 0.0);
     for (int d = 0; d < 2; d++) {
         if (!wefti_window_split(&s.window[d])) continue;
         wefti_range part = wefti_window_y_part(&s.window[d]);
         s.nothing = s.nothing || part.begin == part.end;
         x = wefti_window_fetch(c, &s.window[d], x, max ? -INFINITY : 0.0);
     }
-    if (!s.nothing && max) wefti_cut_same(c, &x, 1, &s.padding, &y);
+    if (!s.nothing && max) wefti_lower_same(c, &x, 1, &s.padding, &y);
     if (!s.nothing && !max) {
         x = wefti_op_precise(g, x);
-        wefti_cut_same(c, &x, 1, &s.padding, &y);
+        wefti_lower_same(c, &x, 1, &s.padding, &y);
         weft_value share = own_share(c, n, &s, false, weft_value_desc(g, x).dtype);
         if (share.id >= 0) y = weft_div(g, y, share);
         y = weft_cast(g, y, wefti_out(n, 0)->dtype);
     }
-    wefti_cut_out(c, 0, y);
+    wefti_lower_out(c, 0, y);
     return WEFT_OK;
 }
 
 /* dx here from all windows that reach here; max_pool2d_grad(x, dy) looks for their winners again.
  */
-static weft_status lower_grad(wefti_cut *c, const weft_node *n) {
-    weft_graph *g = wefti_cut_graph(c);
+static weft_status lower_grad(wefti_lowering *c, const weft_node *n) {
+    weft_graph *g = wefti_lower_graph(c);
     bool max = n->inputs == 2;
     int dy = n->inputs - 1;
     space s = space_of(c, n, wefti_out(n, 0), wefti_in(n, dy));
-    weft_desc here = wefti_cut_out_desc(c, 0), around = here;
-    weft_value in[2] = {wefti_cut_in(c, 0), wefti_cut_in(c, 1)}, dx = weft_constant(g, here, 0.0);
+    weft_desc here = wefti_lower_out_desc(c, 0), around = here;
+    weft_value in[2] = {wefti_lower_in(c, 0), wefti_lower_in(c, 1)},
+               dx = weft_constant(g, here, 0.0);
     for (int d = 0; d < 2; d++) {
         const wefti_window *w = &s.window[d];
         if (!wefti_window_split(w)) continue;
@@ -252,7 +253,7 @@ static weft_status lower_grad(wefti_cut *c, const weft_node *n) {
             weft_value share = own_share(c, n, &s, true, weft_value_desc(g, in[0]).dtype);
             if (share.id >= 0) in[0] = weft_div(g, in[0], share);
         }
-        wefti_cut_same(c, in, max ? 1 : 2, attrs, &dx);
+        wefti_lower_same(c, in, max ? 1 : 2, attrs, &dx);
         for (int d = 0; d < 2; d++) {
             const wefti_window *w = &s.window[d];
             if (wefti_window_split(w))
@@ -262,16 +263,16 @@ static weft_status lower_grad(wefti_cut *c, const weft_node *n) {
         }
         dx = weft_cast(g, dx, here.dtype);
     }
-    wefti_cut_out(c, 0, dx);
+    wefti_lower_out(c, 0, dx);
     return WEFT_OK;
 }
 
-static void exchanged(const wefti_cut *c, const weft_node *n, int64_t *bytes) {
+static void exchanged(const wefti_lowering *c, const weft_node *n, int64_t *bytes) {
     space s = space_of(c, n, wefti_in(n, 0), wefti_out(n, 0));
     wefti_window_exchanged(c, 0, WEFTI_WINDOW_X, 2, s.window, bytes);
 }
 
-static void exchanged_grad(const wefti_cut *c, const weft_node *n, int64_t *bytes) {
+static void exchanged_grad(const wefti_lowering *c, const weft_node *n, int64_t *bytes) {
     int dy = n->inputs - 1;
     space s = space_of(c, n, wefti_out(n, 0), wefti_in(n, dy));
     wefti_window_exchanged(c, dy, WEFTI_WINDOW_Y, 2, s.window, bytes);

@@ -197,17 +197,17 @@ static weft_value with_axes(weft_graph *g, weft_value v, const weft_desc *x,
     return weft_reshape(g, v, d.rank, d.shape);
 }
 
-static weft_status lower_max_grad(wefti_cut *c, const weft_node *n) {
-    weft_graph *g = wefti_cut_graph(c);
-    weft_value x = wefti_cut_in(c, 0);
+static weft_status lower_max_grad(wefti_lowering *c, const weft_node *n) {
+    weft_graph *g = wefti_lower_graph(c);
+    weft_value x = wefti_lower_in(c, 0);
     weft_desc local = weft_value_desc(g, x);
-    weft_value y = with_axes(g, wefti_cut_in(c, 1), &local, axes_of(n));
-    weft_value dy = wefti_op_precise(g, with_axes(g, wefti_cut_in(c, 2), &local, axes_of(n)));
+    weft_value y = with_axes(g, wefti_lower_in(c, 1), &local, axes_of(n));
+    weft_value dy = wefti_op_precise(g, with_axes(g, wefti_lower_in(c, 2), &local, axes_of(n)));
     weft_value equal = weft_compare(g, x, y, WEFT_EQ);
     weft_value ties = wefti_op_sum_over(c, weft_cast(g, equal, weft_value_desc(g, dy).dtype),
                                         axes_of(n), wefti_op_factors_of(c, WEFTI_FACTOR_STATS));
     weft_value dx = weft_where(g, equal, weft_div(g, dy, ties), wefti_op_scalar(g, dy, 0.0));
-    wefti_cut_out(c, 0, weft_cast(g, dx, local.dtype));
+    wefti_lower_out(c, 0, weft_cast(g, dx, local.dtype));
     return WEFT_OK;
 }
 
@@ -222,26 +222,26 @@ static weft_status split_argmax(const weft_node *n, wefti_split_rule *r) {
 }
 
 /* The greatest of the pieces' greatest; their order keeps the lowest index among equals. */
-static weft_status lower_argmax(wefti_cut *c, const weft_node *n) {
-    weft_graph *g = wefti_cut_graph(c);
-    int axis = (int)wefti_attr_int(n, "axis"), factor = wefti_cut_rule(c)->in[0][axis];
-    weft_value x = wefti_cut_in(c, 0), index;
+static weft_status lower_argmax(wefti_lowering *c, const weft_node *n) {
+    weft_graph *g = wefti_lower_graph(c);
+    int axis = (int)wefti_attr_int(n, "axis"), factor = wefti_lower_rule(c)->in[0][axis];
+    weft_value x = wefti_lower_in(c, 0), index;
     int64_t counts[WEFTI_MAX_PARTS];
-    WEFT_REQUIRE(wefti_cut_parts(c, factor) <= WEFTI_MAX_PARTS, WEFT_E_NO_IMPL,
-                 "argmax over %d parts; at most %d", wefti_cut_parts(c, factor), WEFTI_MAX_PARTS);
-    for (int32_t p = 0; p < wefti_cut_parts(c, factor); p++) counts[p] = 1;
-    wefti_cut_same(c, &x, 0, NULL, &index);
+    WEFT_REQUIRE(wefti_lower_parts(c, factor) <= WEFTI_MAX_PARTS, WEFT_E_NO_IMPL,
+                 "argmax over %d parts; at most %d", wefti_lower_parts(c, factor), WEFTI_MAX_PARTS);
+    for (int32_t p = 0; p < wefti_lower_parts(c, factor); p++) counts[p] = 1;
+    wefti_lower_same(c, &x, 0, NULL, &index);
     weft_value begin =
-        weft_constant(g, (weft_desc){.dtype = WEFT_I32}, (double)wefti_cut_in_begin(c, 0, axis));
+        weft_constant(g, (weft_desc){.dtype = WEFT_I32}, (double)wefti_lower_in_begin(c, 0, axis));
     index = wefti_op_column(g, weft_add(g, index, begin));
     if (!wefti_dtype_is_float(weft_value_desc(g, x).dtype)) x = weft_cast(g, x, WEFT_F64);
     weft_value max = wefti_op_column(g, weft_max(g, x, 1, &axis, false));
     max = wefti_op_candidates(c, max, factor, counts);
     index = wefti_op_candidates(c, index, factor, counts);
     weft_value best = wefti_op_column(g, weft_argmax(g, max, -1));
-    weft_desc out = wefti_cut_out_desc(c, 0);
+    weft_desc out = wefti_lower_out_desc(c, 0);
     index = wefti_op_pick(g, index, best, wefti_in(n, 0)->shape[axis]);
-    wefti_cut_out(c, 0, weft_reshape(g, index, out.rank, out.shape));
+    wefti_lower_out(c, 0, weft_reshape(g, index, out.rank, out.shape));
     return WEFT_OK;
 }
 

@@ -13,7 +13,7 @@
 #include "base/philox.h"
 #include "graph/graph.h"
 #include "plan/plan.h"
-#include "partition/context.h"
+#include "partition/partition.h"
 #include "session/optimizer.h"
 #include "train/training.h"
 
@@ -82,11 +82,10 @@ static weft_status add_ops(collector *c, const weft_graph *graph) {
     for (int64_t k = 0; k < graph->root->node_count; k++) {
         const weft_node *call = &graph->root->nodes[k];
         if (call->op != &wefti_op_call) continue;
-        const wefti_cut_spec spec = {.body = call->callee, .call = call->scope};
-        wefti_walk walk = {.spec = &spec, .from = call->callee};
         for (int64_t i = 0; i < call->callee->node_count; i++) {
             char label[512], name[600];
-            wefti_cut_label(&walk, &call->callee->nodes[i], label, sizeof label);
+            wefti_node_label(call->callee, call->scope, &call->callee->nodes[i], label,
+                             sizeof label);
             snprintf(name, sizeof name, "%s:%s", label, call->callee->nodes[i].op->name);
             WEFT_TRY(add_name(c, &c->ops, name));
         }

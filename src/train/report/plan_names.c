@@ -7,7 +7,7 @@
 #include "base/text.h"
 #include "graph/graph.h"
 #include "plan/plan.h"
-#include "partition/context.h"
+#include "partition/partition.h"
 #include "train/training.h"
 
 /* Names of one sort, and the same with * for each part that is a number; NULL-terminated. */
@@ -54,11 +54,9 @@ static weft_status add(checker *c, names *to, const char *name) {
 /* Both names of each op of a call's cell. */
 static weft_status add_ops(checker *c, const weft_node *call) {
     const weft_body *body = call->callee;
-    const wefti_cut_spec spec = {.body = body, .call = call->scope};
-    wefti_walk walk = {.spec = &spec, .from = body};
     for (int64_t k = 0; k < body->node_count; k++) {
         char label[512], both[600];
-        wefti_cut_label(&walk, &body->nodes[k], label, sizeof label);
+        wefti_node_label(body, call->scope, &body->nodes[k], label, sizeof label);
         snprintf(both, sizeof both, "%s:%s", label, body->nodes[k].op->name);
         WEFT_TRY(add(c, &c->ops, label));
         WEFT_TRY(add(c, &c->ops, both));

@@ -1,10 +1,10 @@
-/* One device's nodes for a node of the whole whose split is chosen, and what lowerings of ops may
- * call: graph/cut.h. */
-#include "graph/cut.h"
+/* The device's view of a node of the whole model, and the nodes and transfers that an op's `lower`
+ * adds. */
+#include "graph/lower/lower.h"
 
 #include <string.h>
 
-#include "partition/context.h"
+#include "graph/builder.h"
 
 /* ---- the op of communication ---- */
 
@@ -37,31 +37,31 @@ const weft_op_def wefti_op_transfer = {
 
 /* ---- factors here ---- */
 
-static const wefti_mesh *mesh_of(const wefti_cut *c) {
-    return &c->w->p->mesh;
+static const wefti_mesh *mesh_of(const wefti_lowering *c) {
+    return c->mesh;
 }
 
-static wefti_axes axes_of(const wefti_cut *c, int f) {
+static wefti_axes axes_of(const wefti_lowering *c, int f) {
     wefti_axes axes = 0;
     for (int k = 0; f >= 0 && k < c->factor[f].count; k++) axes |= 1u << c->factor[f].axis[k];
     return axes;
 }
 
-static wefti_axes axes_of_mask(const wefti_cut *c, uint32_t factors) {
+static wefti_axes axes_of_mask(const wefti_lowering *c, uint32_t factors) {
     wefti_axes axes = 0;
     for (int f = 0; f < c->rule.factors; f++)
         if (factors >> f & 1) axes |= axes_of(c, f);
     return axes;
 }
 
-int32_t wefti_cut_parts(const wefti_cut *c, int f) {
+int32_t wefti_lower_parts(const wefti_lowering *c, int f) {
     int32_t parts = 1;
     for (int k = 0; f >= 0 && k < c->factor[f].count; k++)
         parts *= mesh_of(c)->axis[c->factor[f].axis[k]].size;
     return parts;
 }
 
-static int32_t part_of_rank(const wefti_cut *c, int f, int32_t rank) {
+static int32_t part_of_rank(const wefti_lowering *c, int f, int32_t rank) {
     int32_t at[WEFTI_MAX_AXES], index = 0;
     wefti_mesh_coordinates(mesh_of(c), rank, at);
     for (int k = 0; f >= 0 && k < c->factor[f].count; k++) {
@@ -71,75 +71,76 @@ static int32_t part_of_rank(const wefti_cut *c, int f, int32_t rank) {
     return index;
 }
 
-int32_t wefti_cut_index(const wefti_cut *c, int f) {
-    return part_of_rank(c, f, c->w->p->rank);
+int32_t wefti_lower_index(const wefti_lowering *c, int f) {
+    return part_of_rank(c, f, c->ranks.rank);
 }
 
-void wefti_cut_range(const wefti_cut *c, int f, int32_t index, int64_t *begin, int64_t *size) {
+void wefti_lower_range(const wefti_lowering *c, int f, int32_t index, int64_t *begin,
+                       int64_t *size) {
     int64_t unit = c->factor[f].unit > 1 ? c->factor[f].unit : 1;
-    wefti_part(c->rule.factor[f].size, unit, wefti_cut_parts(c, f), index, begin, size);
+    wefti_part(c->rule.factor[f].size, unit, wefti_lower_parts(c, f), index, begin, size);
 }
 
-const wefti_split_rule *wefti_cut_rule(const wefti_cut *c) {
+const wefti_split_rule *wefti_lower_rule(const wefti_lowering *c) {
     return &c->rule;
 }
 
-int wefti_cut_factor(const wefti_cut *c, const char *name) {
+int wefti_lower_factor(const wefti_lowering *c, const char *name) {
     for (int f = 0; f < c->rule.factors; f++)
         if (!strcmp(c->rule.factor[f].name, name)) return f;
     return -1;
 }
 
-static int64_t begin_of(const wefti_cut *c, const wefti_layout *layout, const weft_desc *desc,
+static int64_t begin_of(const wefti_lowering *c, const wefti_layout *layout, const weft_desc *desc,
                         int d) {
     wefti_region box;
-    wefti_layout_region(layout, mesh_of(c), desc, c->w->p->rank, &box);
+    wefti_layout_region(layout, mesh_of(c), desc, c->ranks.rank, &box);
     return box.begin[d];
 }
 
-int64_t wefti_cut_in_begin(const wefti_cut *c, int i, int d) {
+int64_t wefti_lower_in_begin(const wefti_lowering *c, int i, int d) {
     return begin_of(c, &c->need[i], wefti_in(c->n, i), d);
 }
 
-int64_t wefti_cut_out_begin(const wefti_cut *c, int o, int d) {
+int64_t wefti_lower_out_begin(const wefti_lowering *c, int o, int d) {
     return begin_of(c, &c->give[o], wefti_out(c->n, o), d);
 }
 
-weft_desc wefti_cut_out_desc(const wefti_cut *c, int o) {
-    return wefti_layout_local(&c->give[o], mesh_of(c), wefti_out(c->n, o), c->w->p->rank);
+weft_desc wefti_lower_out_desc(const wefti_lowering *c, int o) {
+    return wefti_layout_local(&c->give[o], mesh_of(c), wefti_out(c->n, o), c->ranks.rank);
 }
 
 /* ---- values ---- */
 
-weft_graph *wefti_cut_graph(wefti_cut *c) {
-    return c->w->p->graph;
+weft_graph *wefti_lower_graph(wefti_lowering *c) {
+    return c->graph;
 }
 
-const weft_node *wefti_cut_node(const wefti_cut *c) {
+const weft_node *wefti_lower_node(const wefti_lowering *c) {
     return c->n;
 }
 
-static weft_value handle(wefti_cut *c, int32_t local) {
+static weft_value handle(wefti_lowering *c, int32_t local) {
     weft_value v = WEFT_NO_VALUE;
-    if (local < 0 || !wefti_graph_ok(c->w->p->graph)) return v;
-    weft_status status = wefti_handle_new(c->w->own, c->w->to, local, &v);
-    if (status < 0) wefti_graph_fail(c->w->p->graph, status);
+    if (local < 0 || !wefti_graph_ok(c->graph)) return v;
+    weft_status status = wefti_handle_new(c->handles, c->body, local, &v);
+    if (status < 0) wefti_graph_fail(c->graph, status);
     return v;
 }
 
-static int32_t local_of(const wefti_cut *c, weft_value v) {
-    return v.id < 0 ? -1 : c->w->own->handles[v.id].value;
+static int32_t local_of(const wefti_lowering *c, weft_value v) {
+    return v.id < 0 ? -1 : c->handles->handles[v.id].value;
 }
 
-weft_value wefti_cut_in(wefti_cut *c, int i) {
+weft_value wefti_lower_in(wefti_lowering *c, int i) {
     return i < c->n->inputs ? handle(c, c->local[i]) : WEFT_NO_VALUE;
 }
 
-void wefti_cut_out(wefti_cut *c, int o, weft_value value) {
-    wefti_cut_out_partial(c, o, value, 0);
+void wefti_lower_out(wefti_lowering *c, int o, weft_value value) {
+    wefti_lower_out_partial(c, o, value, 0);
 }
 
-void wefti_cut_out_partial(wefti_cut *c, int o, weft_value value, uint32_t factors) {
+void wefti_lower_out_partial(wefti_lowering *c, int o, weft_value value, uint32_t factors) {
     c->made[o] = local_of(c, value);
     c->give[o].sum = axes_of_mask(c, factors) | c->keep;
     c->give[o].max = 0;
@@ -147,7 +148,7 @@ void wefti_cut_out_partial(wefti_cut *c, int o, weft_value value, uint32_t facto
 
 /* ---- nodes ---- */
 
-static weft_status local_attrs(const wefti_cut *c, wefti_attr *attrs, int *out_count) {
+static weft_status local_attrs(const wefti_lowering *c, wefti_attr *attrs, int *out_count) {
     int count = 0;
     while (c->n->op->attrs && c->n->op->attrs[count].name) count++;
     WEFT_REQUIRE(count < 32, WEFT_E_BUG, "%s has too many attributes", c->n->op->name);
@@ -155,14 +156,14 @@ static weft_status local_attrs(const wefti_cut *c, wefti_attr *attrs, int *out_c
     if (c->n->op->localize) {
         int64_t begins[WEFTI_MAX_FACTORS], sizes[WEFTI_MAX_FACTORS];
         for (int f = 0; f < c->rule.factors; f++)
-            wefti_cut_range(c, f, wefti_cut_index(c, f), &begins[f], &sizes[f]);
+            wefti_lower_range(c, f, wefti_lower_index(c, f), &begins[f], &sizes[f]);
         WEFT_TRY(c->n->op->localize(c->n, &c->rule, begins, sizes, attrs));
     }
     *out_count = count;
     return WEFT_OK;
 }
 
-static weft_status add_same(wefti_cut *c, const int32_t *in, int attr_count,
+weft_status wefti_lower_add(wefti_lowering *c, const int32_t *in, int attr_count,
                             const wefti_attr *given, int32_t *out) {
     wefti_attr attrs[33];
     int count, inputs = c->n->inputs;
@@ -179,22 +180,22 @@ static weft_status add_same(wefti_cut *c, const int32_t *in, int attr_count,
         attrs[at].name = name;
     }
     WEFT_TRY(
-        wefti_body_add(c->w->to, c->n->op, c->n->callee, inputs, in, attrs, c->n->scope, &node));
-    weft_node *made = &c->w->to->nodes[node];
+        wefti_body_add(c->body, c->n->op, c->n->callee, inputs, in, attrs, c->n->scope, &node));
+    weft_node *made = &c->body->nodes[node];
     made->stream = c->n->stream;
     for (int o = 0; o < made->outputs; o++) out[o] = made->out[o];
     return WEFT_OK;
 }
 
-void wefti_cut_same(wefti_cut *c, const weft_value *in, int attr_count, const wefti_attr *attrs,
-                    weft_value *out) {
+void wefti_lower_same(wefti_lowering *c, const weft_value *in, int attr_count,
+                      const wefti_attr *attrs, weft_value *out) {
     int32_t local[WEFTI_MAX_IN], made[WEFTI_MAX_OUT];
     for (int o = 0; o < c->n->outputs; o++) out[o] = WEFT_NO_VALUE;
-    if (!wefti_graph_ok(c->w->p->graph)) return;
+    if (!wefti_graph_ok(c->graph)) return;
     for (int i = 0; i < c->n->inputs; i++) local[i] = local_of(c, in[i]);
-    weft_status status = add_same(c, local, attr_count, attrs, made);
+    weft_status status = wefti_lower_add(c, local, attr_count, attrs, made);
     if (status < 0) {
-        wefti_graph_fail(c->w->p->graph, status);
+        wefti_graph_fail(c->graph, status);
         return;
     }
     for (int o = 0; o < c->n->outputs; o++) out[o] = handle(c, made[o]);
@@ -203,13 +204,13 @@ void wefti_cut_same(wefti_cut *c, const weft_value *in, int attr_count, const we
 /* ---- communication ---- */
 
 /* A transfer over the devices that differ along `axes` at most: group filled in, boxes zero. */
-static weft_status new_transfer(wefti_cut *c, wefti_axes axes, const weft_desc *desc,
+static weft_status new_transfer(wefti_lowering *c, wefti_axes axes, const weft_desc *desc,
                                 wefti_transfer_kind kind, wefti_reduction reduction,
                                 wefti_transfer **out) {
     int32_t ranks[1024];
     int32_t members = wefti_mesh_product(mesh_of(c), axes);
     WEFT_REQUIRE(members <= 1024, WEFT_E_NO_IMPL, "a group of %d devices", members);
-    (void)wefti_mesh_group(mesh_of(c), c->w->p->rank, axes, ranks);
+    (void)wefti_mesh_group(mesh_of(c), c->ranks.rank, axes, ranks);
     wefti_region *boxes;
     WEFT_NEW_ARRAY(boxes, wefti_region, 2 * members);
     wefti_transfer shape = {.kind = kind,
@@ -221,35 +222,25 @@ static weft_status new_transfer(wefti_cut *c, wefti_axes axes, const weft_desc *
                             .have = boxes,
                             .want = boxes + members};
     for (int32_t m = 0; m < members; m++)
-        if (ranks[m] == c->w->p->rank) shape.me = m;
+        if (ranks[m] == c->ranks.rank) shape.me = m;
     weft_status status = wefti_transfer_clone(&shape, out);
     wefti_free(boxes);
     return status;
 }
 
-static weft_value finish_transfer(wefti_cut *c, weft_value value, wefti_transfer *t) {
+/* Takes the transfer over, also on failure. */
+static weft_value finish_transfer(wefti_lowering *c, weft_value value, wefti_transfer *t) {
     int32_t local;
-    char inside[512], op[WEFTI_OP_NAME_BYTES];
-    const char *scope = wefti_arena_format(c->w->p->arena, "%s:%s",
-                                           wefti_cut_inside(c->w, c->n, inside, sizeof inside),
-                                           wefti_cut_op(c->n, op, sizeof op));
-    t->name = scope;
-    weft_status status = WEFT_OK;
-    if (scope) {
-        status = wefti_walk_transfer(c->w, local_of(c, value), t, scope, &local);
-    } else {
-        wefti_free(t);
-        status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for the name of a value");
-    }
+    weft_status status = c->transfer(c, local_of(c, value), t, &local);
     if (status < 0) {
-        wefti_graph_fail(c->w->p->graph, status);
+        wefti_graph_fail(c->graph, status);
         return WEFT_NO_VALUE;
     }
     return handle(c, local);
 }
 
-static weft_desc desc_of(const wefti_cut *c, weft_value v) {
-    return weft_value_desc(c->w->p->graph, v);
+static weft_desc desc_of(const wefti_lowering *c, weft_value v) {
+    return weft_value_desc(c->graph, v);
 }
 
 static void box_of_desc(const weft_desc *desc, wefti_region *out) {
@@ -257,15 +248,15 @@ static void box_of_desc(const weft_desc *desc, wefti_region *out) {
     for (int d = 0; d < desc->rank; d++) out->size[d] = desc->shape[d];
 }
 
-weft_value wefti_cut_all_reduce(wefti_cut *c, weft_value value, uint32_t factors,
-                                wefti_reduction reduction) {
+weft_value wefti_lower_all_reduce(wefti_lowering *c, weft_value value, uint32_t factors,
+                                  wefti_reduction reduction) {
     wefti_axes axes = axes_of_mask(c, factors);
-    if (!wefti_graph_ok(c->w->p->graph) || wefti_mesh_product(mesh_of(c), axes) == 1) return value;
+    if (!wefti_graph_ok(c->graph) || wefti_mesh_product(mesh_of(c), axes) == 1) return value;
     weft_desc desc = desc_of(c, value);
     wefti_transfer *t;
     weft_status status = new_transfer(c, axes, &desc, WEFTI_TRANSFER_ALL_REDUCE, reduction, &t);
     if (status < 0) {
-        wefti_graph_fail(c->w->p->graph, status);
+        wefti_graph_fail(c->graph, status);
         return WEFT_NO_VALUE;
     }
     for (int32_t m = 0; m < t->members; m++) {
@@ -276,16 +267,16 @@ weft_value wefti_cut_all_reduce(wefti_cut *c, weft_value value, uint32_t factors
 }
 
 /* A transfer along one dimension: each member has and wants a range of it. */
-static weft_value along(wefti_cut *c, weft_value value, int dim, int f, wefti_transfer_kind kind,
-                        wefti_reduction reduction, wefti_cut_ranges *have, wefti_cut_ranges *want,
-                        void *context) {
+static weft_value along(wefti_lowering *c, weft_value value, int dim, int f,
+                        wefti_transfer_kind kind, wefti_reduction reduction,
+                        wefti_lower_ranges *have, wefti_lower_ranges *want, void *context) {
     wefti_axes axes = axes_of(c, f);
-    if (!wefti_graph_ok(c->w->p->graph)) return WEFT_NO_VALUE;
+    if (!wefti_graph_ok(c->graph)) return WEFT_NO_VALUE;
     weft_desc desc = desc_of(c, value);
     wefti_transfer *t;
     weft_status status = new_transfer(c, axes, &desc, kind, reduction, &t);
     if (status < 0) {
-        wefti_graph_fail(c->w->p->graph, status);
+        wefti_graph_fail(c->graph, status);
         return WEFT_NO_VALUE;
     }
     for (int32_t m = 0; m < t->members; m++) {
@@ -309,15 +300,16 @@ typedef struct gathering {
     int by;
 } gathering;
 
-static void piece(const wefti_cut *c, int32_t part, void *context, int64_t *begin, int64_t *end) {
+static void piece(const wefti_lowering *c, int32_t part, void *context, int64_t *begin,
+                  int64_t *end) {
     const gathering *g = context;
     int64_t size;
-    wefti_cut_range(c, g->factor, part, begin, &size);
+    wefti_lower_range(c, g->factor, part, begin, &size);
     *begin *= g->unit;
     *end = *begin + size * g->unit;
 }
 
-static void everything(const wefti_cut *c, int32_t part, void *context, int64_t *begin,
+static void everything(const wefti_lowering *c, int32_t part, void *context, int64_t *begin,
                        int64_t *end) {
     const gathering *g = context;
     (void)part;
@@ -325,26 +317,28 @@ static void everything(const wefti_cut *c, int32_t part, void *context, int64_t 
     *end = c->rule.factor[g->factor].size * g->unit;
 }
 
-weft_value wefti_cut_all_gather(wefti_cut *c, weft_value value, int dim, int factor, int64_t unit) {
+weft_value wefti_lower_all_gather(wefti_lowering *c, weft_value value, int dim, int factor,
+                                  int64_t unit) {
     gathering g = {factor, unit, 0};
-    if (wefti_cut_parts(c, factor) == 1) return value;
+    if (wefti_lower_parts(c, factor) == 1) return value;
     return along(c, value, dim, factor, WEFTI_TRANSFER_ALL_GATHER, WEFTI_REDUCE_NONE, piece,
                  everything, &g);
 }
 
-static void shifted(const wefti_cut *c, int32_t part, void *context, int64_t *begin, int64_t *end) {
+static void shifted(const wefti_lowering *c, int32_t part, void *context, int64_t *begin,
+                    int64_t *end) {
     const gathering *g = context;
-    int32_t parts = wefti_cut_parts(c, g->factor);
+    int32_t parts = wefti_lower_parts(c, g->factor);
     piece(c, (int32_t)((part + g->by % parts + parts) % parts), context, begin, end);
 }
 
 /* Pieces of equal shape lie one behind the other along a dimension made for the purpose: the first.
  */
-static weft_value shift_equal(wefti_cut *c, weft_value value, int factor, int by) {
+static weft_value shift_equal(wefti_lowering *c, weft_value value, int factor, int by) {
     weft_desc desc = desc_of(c, value);
     wefti_axes axes = axes_of(c, factor);
     wefti_transfer *t;
-    weft_graph *g = c->w->p->graph;
+    weft_graph *g = c->graph;
     if (!wefti_graph_ok(g)) return WEFT_NO_VALUE;
     bool scalar = desc.rank == 0;
     if (scalar) desc = weft_desc_of(desc.dtype, 1, (int64_t[]){1});
@@ -353,7 +347,7 @@ static weft_value shift_equal(wefti_cut *c, weft_value value, int factor, int by
         wefti_graph_fail(g, status);
         return WEFT_NO_VALUE;
     }
-    int32_t parts = wefti_cut_parts(c, factor);
+    int32_t parts = wefti_lower_parts(c, factor);
     for (int32_t m = 0; m < t->members; m++) {
         int32_t part = part_of_rank(c, factor, t->ranks[m]);
         int32_t from = (int32_t)(((int64_t)part + by % parts + parts) % parts);
@@ -371,45 +365,44 @@ static weft_value shift_equal(wefti_cut *c, weft_value value, int factor, int by
     return wefti_graph_add1(g, reshape, 1, &value, 1, &none);
 }
 
-weft_value wefti_cut_shift(wefti_cut *c, weft_value value, int factor, int by, int dim,
-                           int64_t unit) {
+weft_value wefti_lower_shift(wefti_lowering *c, weft_value value, int factor, int by, int dim,
+                             int64_t unit) {
     gathering g = {factor, unit, by};
-    int32_t parts = wefti_cut_parts(c, factor);
+    int32_t parts = wefti_lower_parts(c, factor);
     if (parts == 1 || by % parts == 0) return value;
     if (dim < 0) return shift_equal(c, value, factor, by);
     return along(c, value, dim, factor, WEFTI_TRANSFER_SHIFT, WEFTI_REDUCE_NONE, piece, shifted,
                  &g);
 }
 
-weft_value wefti_cut_exchange(wefti_cut *c, weft_value value, int dim, int factor, int64_t size,
-                              wefti_cut_ranges *have, wefti_cut_ranges *want, void *context) {
-    (void)size;
+weft_value wefti_lower_exchange(wefti_lowering *c, weft_value value, int dim, int factor,
+                                wefti_lower_ranges *have, wefti_lower_ranges *want, void *context) {
     return along(c, value, dim, factor, WEFTI_TRANSFER_HALO, WEFTI_REDUCE_NONE, have, want,
                  context);
 }
 
-weft_value wefti_cut_exchange_as(wefti_cut *c, wefti_transfer_kind kind, weft_value value, int dim,
-                                 int factor, wefti_cut_ranges *have, wefti_cut_ranges *want,
-                                 void *context) {
+weft_value wefti_lower_exchange_as(wefti_lowering *c, wefti_transfer_kind kind, weft_value value,
+                                   int dim, int factor, wefti_lower_ranges *have,
+                                   wefti_lower_ranges *want, void *context) {
     return along(c, value, dim, factor, kind, WEFTI_REDUCE_NONE, have, want, context);
 }
 
-weft_value wefti_cut_exchange_add(wefti_cut *c, weft_value value, int dim, int factor, int64_t size,
-                                  wefti_cut_ranges *have, wefti_cut_ranges *want, void *context) {
-    (void)size;
+weft_value wefti_lower_exchange_add(wefti_lowering *c, weft_value value, int dim, int factor,
+                                    wefti_lower_ranges *have, wefti_lower_ranges *want,
+                                    void *context) {
     return along(c, value, dim, factor, WEFTI_TRANSFER_HALO, WEFTI_REDUCE_SUM, have, want, context);
 }
 
-weft_value wefti_cut_transfer(wefti_cut *c, weft_value value, uint32_t factors,
-                              wefti_transfer_kind kind, wefti_reduction reduction, int rank,
-                              const wefti_region *have, const wefti_region *want) {
-    if (!wefti_graph_ok(c->w->p->graph)) return WEFT_NO_VALUE;
+weft_value wefti_lower_transfer(wefti_lowering *c, weft_value value, uint32_t factors,
+                                wefti_transfer_kind kind, wefti_reduction reduction, int rank,
+                                const wefti_region *have, const wefti_region *want) {
+    if (!wefti_graph_ok(c->graph)) return WEFT_NO_VALUE;
     weft_desc desc = desc_of(c, value);
     wefti_transfer *t;
     desc.rank = (int8_t)rank;
     weft_status status = new_transfer(c, axes_of_mask(c, factors), &desc, kind, reduction, &t);
     if (status < 0) {
-        wefti_graph_fail(c->w->p->graph, status);
+        wefti_graph_fail(c->graph, status);
         return WEFT_NO_VALUE;
     }
     memcpy(t->have, have, (size_t)t->members * sizeof *have);
@@ -417,15 +410,14 @@ weft_value wefti_cut_transfer(wefti_cut *c, weft_value value, uint32_t factors,
     return finish_transfer(c, value, t);
 }
 
-wefti_cut_ranks wefti_cut_world(const wefti_cut *c) {
-    const wefti_partition *p = c->w->p;
-    return (wefti_cut_ranks){p->rank, p->plan->devices, p->mesh.first, wefti_mesh_size(&p->mesh)};
+wefti_lower_ranks wefti_lower_world(const wefti_lowering *c) {
+    return c->ranks;
 }
 
-weft_value wefti_cut_among(wefti_cut *c, weft_value value, int32_t members, int32_t *ranks,
-                           int32_t me, wefti_transfer_kind kind, wefti_reduction reduction,
-                           int rank, wefti_region *have, wefti_region *want) {
-    if (!wefti_graph_ok(c->w->p->graph)) return WEFT_NO_VALUE;
+weft_value wefti_lower_among(wefti_lowering *c, weft_value value, int32_t members, int32_t *ranks,
+                             int32_t me, wefti_transfer_kind kind, wefti_reduction reduction,
+                             int rank, wefti_region *have, wefti_region *want) {
+    if (!wefti_graph_ok(c->graph)) return WEFT_NO_VALUE;
     wefti_transfer *t, shape = {.kind = kind,
                                 .reduction = reduction,
                                 .dtype = desc_of(c, value).dtype,
@@ -437,70 +429,8 @@ weft_value wefti_cut_among(wefti_cut *c, weft_value value, int32_t members, int3
                                 .want = want};
     weft_status status = wefti_transfer_clone(&shape, &t);
     if (status < 0) {
-        wefti_graph_fail(c->w->p->graph, status);
+        wefti_graph_fail(c->graph, status);
         return WEFT_NO_VALUE;
     }
     return finish_transfer(c, value, t);
-}
-
-/* ---- emission ---- */
-
-static bool needs_lowering(const wefti_cut *c) {
-    if (c->n->op->flags & WEFTI_OP_GROUP) return true;
-    for (int f = 0; f < c->rule.factors; f++)
-        if (wefti_cut_parts(c, f) > 1 && (c->n->op->lowers >> c->rule.factor[f].kind & 1) &&
-            c->n->op->lower)
-            return true;
-    return false;
-}
-
-/* Whether this device has the first term of the sum that the node begins. Over the axes kept
- * partial its operands are terms already, all of them. */
-static bool first_term(const wefti_cut *c) {
-    for (int f = 0; f < c->rule.factors; f++)
-        if (c->rule.factor[f].kind == WEFTI_FACTOR_SUM && wefti_cut_index(c, f) > 0) return false;
-    return true;
-}
-
-static weft_status emit_plain(wefti_cut *c) {
-    int32_t in[WEFTI_MAX_IN];
-    for (int i = 0; i < c->n->inputs; i++) {
-        in[i] = c->local[i];
-        if (in[i] < 0 || !c->rule.sum_once[i] || first_term(c)) continue;
-        if (i >= c->n->op->min_inputs)
-            in[i] = -1;
-        else
-            WEFT_TRY(wefti_walk_constant(c->w, &c->w->to->values[c->local[i]].desc, 0.0, &in[i]));
-    }
-    WEFT_TRY(add_same(c, in, 0, NULL, c->made));
-    for (int o = 0; o < c->n->outputs; o++) {
-        weft_desc want = wefti_cut_out_desc(c, o);
-        const weft_desc *have = &c->w->to->values[c->made[o]].desc;
-        WEFT_REQUIRE(wefti_desc_equal(&want, have), WEFT_E_BUG,
-                     "%s: its piece is %s, the layout says %s", c->n->op->name,
-                     wefti_desc_text(have).text, wefti_desc_text(&want).text);
-    }
-    return WEFT_OK;
-}
-
-static weft_status emit_lowered(wefti_cut *c) {
-    for (int o = 0; o < c->n->outputs; o++) c->made[o] = -1;
-    c->w->own->scope = c->n->scope;
-    WEFT_TRY(c->n->op->lower(c, c->n));
-    WEFT_REQUIRE(wefti_graph_ok(c->w->p->graph), c->w->p->graph->status, "%s",
-                 weft_graph_message(c->w->p->graph));
-    for (int o = 0; o < c->n->outputs; o++) {
-        WEFT_REQUIRE(c->made[o] >= 0, WEFT_E_BUG, "%s: its lowering leaves output %d out",
-                     c->n->op->name, o);
-        weft_desc want = wefti_cut_out_desc(c, o);
-        const weft_desc *have = &c->w->to->values[c->made[o]].desc;
-        WEFT_REQUIRE(wefti_desc_equal(&want, have), WEFT_E_BUG,
-                     "%s: its lowering makes %s, the layout says %s", c->n->op->name,
-                     wefti_desc_text(have).text, wefti_desc_text(&want).text);
-    }
-    return WEFT_OK;
-}
-
-weft_status wefti_cut_emit(wefti_cut *c) {
-    return needs_lowering(c) ? emit_lowered(c) : emit_plain(c);
 }
