@@ -17,6 +17,7 @@
 
 #include <stdbool.h>
 
+#include "device/device.h"
 #include "base/reader.h"
 #include "base/status.h"
 #include "layout/layout.h"
@@ -64,7 +65,8 @@ typedef struct wefti_checkpoint_meta {
 /* A part of a tensor: the box that lies contiguously at `data`. */
 typedef struct wefti_checkpoint_piece {
     wefti_region box;
-    const void *data;
+    const void *data;     /* memory of `device` */
+    wefti_device *device; /* NULL: of the host */
 } wefti_checkpoint_piece;
 
 /* A tensor to write, or one that is expected. Names are unique within their role. What is written

@@ -88,6 +88,19 @@ static weft_status capture_bytes(wefti_checkpoint_job *job, wefti_manifest_tenso
     return wefti_bulk_write(job->shards[tensor->file], data, bytes);
 }
 
+/* Copies the part of a slab that a piece has into `block`, which is the slab. */
+static weft_status copy_part(const weft_desc *whole, const wefti_checkpoint_piece *piece,
+                             const wefti_region *part, const wefti_region *slab, void *block) {
+    int64_t size = (int64_t)weft_dtype_bytes(whole->dtype), first, count;
+    wefti_mapping m;
+    wefti_region_span(part, &piece->box, whole->rank, &first, &count);
+    WEFT_TRY(wefti_device_map(piece->device, (const char *)piece->data + first * size, count * size,
+                              WEFTI_ACCESS_READ, &m));
+    const void *begin = (const void *)((uintptr_t)m.data - (uintptr_t)(first * size));
+    wefti_region_copy(part, &piece->box, begin, slab, block, whole->rank, (size_t)size);
+    return wefti_device_unmap(&m, WEFT_OK);
+}
+
 /* Block by block, each gathered from the pieces that have a part of it. */
 static weft_status capture_pieces(wefti_checkpoint_job *job, wefti_manifest_tensor *tensor,
                                   const wefti_write_source *source) {
@@ -105,8 +118,7 @@ static weft_status capture_pieces(wefti_checkpoint_job *job, wefti_manifest_tens
         for (int64_t i = 0; i < source->piece_count; i++) {
             const wefti_checkpoint_piece *piece = &source->pieces[i];
             if (wefti_region_intersect(&slab, &piece->box, whole->rank, &part))
-                wefti_region_copy(&part, &piece->box, piece->data, &slab, job->block, whole->rank,
-                                  size);
+                WEFT_TRY(copy_part(whole, piece, &part, &slab, job->block));
         }
         WEFT_TRY(capture_bytes(job, tensor, job->block, (size_t)count * size));
     }

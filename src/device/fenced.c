@@ -128,11 +128,7 @@ static void drop_area(fenced *f, const void *memory) {
 }
 
 static weft_status allocate(wefti_device *d, wefti_space space, int64_t bytes, void **out) {
-    if (space == WEFTI_SPACE_HOST) {
-        *out = wefti_calloc(1, (size_t)bytes);
-        WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for a copy of %lld bytes", (long long)bytes);
-        return WEFT_OK;
-    }
+    if (space == WEFTI_SPACE_HOST) return wefti_memory_map(bytes, PROT_READ | PROT_WRITE, out);
     WEFT_TRY(wefti_memory_map(bytes, PROT_NONE, out));
     weft_status status = add_area((fenced *)d, *out, bytes);
     if (status < 0) wefti_memory_unmap(*out, bytes);
@@ -140,11 +136,7 @@ static weft_status allocate(wefti_device *d, wefti_space space, int64_t bytes, v
 }
 
 static void release_memory(wefti_device *d, wefti_space space, void *memory, int64_t bytes) {
-    if (space == WEFTI_SPACE_HOST) {
-        wefti_free(memory);
-        return;
-    }
-    drop_area((fenced *)d, memory);
+    if (space == WEFTI_SPACE_DEVICE) drop_area((fenced *)d, memory);
     wefti_memory_unmap(memory, bytes);
 }
 

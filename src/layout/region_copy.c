@@ -72,3 +72,15 @@ void wefti_region_copy(const wefti_region *part, const wefti_region *from, const
         if (l == used) return;
     }
 }
+
+void wefti_region_span(const wefti_region *part, const wefti_region *within, int rank,
+                       int64_t *out_first, int64_t *out_count) {
+    int64_t first = 0, last = 0;
+    for (int d = 0; d < rank; d++) {
+        int64_t at = part->begin[d] - within->begin[d];
+        first = first * within->size[d] + at;
+        last = last * within->size[d] + at + part->size[d] - 1;
+    }
+    *out_first = first;
+    *out_count = last - first + 1;
+}

@@ -76,6 +76,10 @@ bool wefti_transfer_equal(const wefti_transfer *a, const wefti_transfer *b);
 uint64_t wefti_transfer_digest(const wefti_transfer *t);
 uint64_t wefti_transfer_channel(const wefti_transfer *t);
 
+/* The elements of an array that is region `within`, from the first element of `part` to the last:
+ * `part` is not empty, and lies in `within`. */
+void wefti_region_span(const wefti_region *part, const wefti_region *within, int rank,
+                       int64_t *out_first, int64_t *out_count);
 /* Copy region `part` from an array that is region `from` to one that is region `to`; regions in
  * coordinates of the whole; part lies in both. */
 void wefti_region_copy(const wefti_region *part, const wefti_region *from, const void *source,

@@ -205,7 +205,9 @@ static weft_status check_options(const weft_session_options *options) {
 
 static weft_status prepare(weft_session *s, const weft_graph *graph,
                            const weft_session_options *options) {
+    const wefti_device_table *device;
     WEFT_TRY(check_options(options));
+    WEFT_TRY(wefti_device_choose(&device)); /* refuses a wrong name before anything is built */
     if (options->plan)
         WEFT_TRY(take_plan(s, options->plan));
     else if (s->world)
@@ -251,6 +253,7 @@ void weft_session_destroy(weft_session *s) {
     if (!s) return;
     weft_status unwritten = wefti_trace_close(s->trace); /* nobody left to tell */
     (void)unwritten;
+    wefti_host_copies_destroy(s);
     wefti_workers_destroy(s->workers);
     for (int64_t i = 0; i < s->view_count; i++) wefti_view_destroy(s->views[i]);
     wefti_free(s->views);

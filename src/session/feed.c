@@ -13,7 +13,7 @@ weft_status weft_session_feed(weft_session *s, int program, const char *name, co
     const wefti_view_tensor *t = &v->tensors[index];
     wefti_region box = wefti_whole_region(&t->whole);
     bool input = t->role == WEFTI_TENSOR_INPUT;
-    if (input) wefti_session_scatter(&t->whole, pieces, count, &box, data);
+    if (input) WEFT_TRY(wefti_session_scatter(s, v, index, count, &box, data));
     for (int32_t i = 0; i < count && input; i++)
         if (pieces[i].data) wefti_session_observe(s, t, &pieces[i]);
     WEFT_REQUIRE(input, WEFT_E_ARG, "'%s' is no input", name);
@@ -53,9 +53,11 @@ static weft_status agree_on_rows(weft_session *s, const wefti_view_tensor *t, in
 
 /* Brings the ranks' rows to the devices that need them. If every rank already has its own rows,
  * this is a local copy. */
-static weft_status move_rows(weft_session *s, const wefti_view_tensor *t, int32_t count,
+static weft_status move_rows(weft_session *s, const wefti_view *v, int index, int32_t count,
                              const int64_t *begin, const void *data) {
+    const wefti_view_tensor *t = &v->tensors[index];
     const wefti_session_piece *mine = NULL;
+    wefti_mapping m = {.data = NULL};
     wefti_session_transfer c;
     WEFT_TRY(wefti_session_transfer_begin(s, t, WEFTI_TRANSFER_SEND, &c));
     for (int32_t r = 0; r < s->devices; r++) {
@@ -70,14 +72,20 @@ static weft_status move_rows(weft_session *s, const wefti_view_tensor *t, int32_
             c.what.want[s->pieces[i].rank] = s->pieces[i].box;
     }
     size_t all = (size_t)s->devices * sizeof *c.boxes;
-    weft_status status = WEFT_OK;
+    weft_status status = mine ? wefti_piece_map(&t->whole, mine, WEFTI_ACCESS_WRITE, &m) : WEFT_OK;
+    if (status < 0) {
+        wefti_free(c.boxes);
+        return status;
+    }
     if (memcmp(c.what.have, c.what.want, all) != 0)
-        status = wefti_world_transfer_run(s->agreement, &c.what, data, mine ? mine->data : NULL);
+        status = wefti_world_transfer_run(s->agreement, &c.what, data, m.data);
     else if (mine && wefti_piece_bytes(&t->whole, mine))
-        memcpy(mine->data, data, (size_t)wefti_piece_bytes(&t->whole, mine));
+        memcpy(m.data, data, (size_t)wefti_piece_bytes(&t->whole, mine));
+    status = wefti_device_unmap(&m, status);
     wefti_free(c.boxes);
-    if (mine && status >= 0) wefti_session_observe(s, t, mine);
-    return status;
+    if (!mine || status < 0) return status;
+    wefti_session_observe(s, t, mine);
+    return wefti_host_copy_refresh(s, v, index, mine);
 }
 
 weft_status weft_session_feed_rows(weft_session *s, int program, const char *name, const void *data,
@@ -96,7 +104,7 @@ weft_status weft_session_feed_rows(weft_session *s, int program, const char *nam
     status = wefti_agree(s->agreement, status);
     if (status >= 0) status = agree_on_rows(s, &v->tensors[index], rows, begin);
     if (status >= 0)
-        status = wefti_fail_world(s->world, move_rows(s, &v->tensors[index], count, begin, data));
+        status = wefti_fail_world(s->world, move_rows(s, v, index, count, begin, data));
     if (status >= 0) wefti_view_mark_fed(s, v, index, WEFTI_INPUT_FED);
     wefti_free(begin);
     return status;

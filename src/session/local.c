@@ -25,7 +25,8 @@ weft_status weft_session_local(weft_session *s, int program, const char *name,
     int index;
     WEFT_TRY(local_piece(s, program, name, &v, &index, &piece));
     const wefti_view_tensor *t = &v->tensors[index];
-    *out = (weft_session_part){.data = piece.data};
+    *out = (weft_session_part){.data = NULL};
+    WEFT_TRY(wefti_host_copy_of(s, v, index, &piece, &out->data));
     wefti_view_mark_fed(s, v, index, WEFTI_INPUT_BOUND);
     if (!piece.data) return WEFT_OK;
     out->bytes = wefti_piece_bytes(&t->whole, &piece);
@@ -54,7 +55,7 @@ weft_status weft_session_feed_local(weft_session *s, int program, const char *na
     WEFT_REQUIRE(data || bytes == 0, WEFT_E_ARG, "the data of '%s' are NULL", name);
     wefti_view_mark_fed(s, v, index, WEFTI_INPUT_FED);
     if (bytes == 0) return WEFT_OK;
-    memcpy(piece.data, data, bytes);
+    WEFT_TRY(wefti_device_write(piece.device, piece.data, data, (int64_t)bytes));
     wefti_session_observe(s, t, &piece);
-    return WEFT_OK;
+    return wefti_host_copy_refresh(s, v, index, &piece);
 }

@@ -52,6 +52,9 @@ typedef struct wefti_view {
     wefti_arena *arena;
 } wefti_view;
 
+/* host_copy.c: what weft_session_local shows of a device whose memory the host cannot reach. */
+typedef struct wefti_host_copy wefti_host_copy;
+
 struct weft_session {
     weft_session_options options; /* `plan` is not the caller's any more: see below */
     weft_plan *plan;              /* NULL: one device without a plan */
@@ -63,8 +66,9 @@ struct weft_session {
     wefti_optimizer *optimizer;
     wefti_view **views; /* per graph */
     int64_t view_count, view_cap;
-    wefti_workers *workers;      /* NULL until started */
-    wefti_session_piece *pieces; /* [devices]: of the tensor that is being read or written */
+    wefti_workers *workers;       /* NULL until started */
+    wefti_session_piece *pieces;  /* [devices]: of the tensor that is being read or written */
+    wefti_host_copy *host_copies; /* of what weft_session_local has shown */
     wefti_trace *trace;
     int64_t step, row;
     int64_t *rows;    /* first global row of each microbatch since the last update */
@@ -103,6 +107,26 @@ static inline wefti_region wefti_site_region(const wefti_site *site, const wefti
         for (int d = 0; d < tensor->whole.rank; d++) box.size[d] = tensor->whole.shape[d];
     return box;
 }
+
+/* host_copy.c. Only devices that are not direct have host copies: the caller reads and writes a
+ * buffer of the host's, which a pass copies to the device when it begins, and from it when it ends.
+ */
+/* The address that the caller gets for a piece of tensor `index`, in *out. */
+weft_status wefti_host_copy_of(weft_session *s, const wefti_view *view, int index,
+                               const wefti_session_piece *piece, void **out) WEFT_CHECKED;
+/* To the device before a section of the view's programs; back from it after the section. */
+weft_status wefti_host_copies_push(const weft_session *s, const wefti_view *view,
+                                   wefti_section section) WEFT_CHECKED;
+weft_status wefti_host_copies_pull(const weft_session *s, const wefti_view *view) WEFT_CHECKED;
+/* Parameters, states and optimizer tensors: to the device before the session looks at their pieces.
+ */
+weft_status wefti_host_copies_push_piece(const weft_session *s, const wefti_view *view, int index,
+                                         const wefti_session_piece *pieces,
+                                         int32_t count) WEFT_CHECKED;
+/* The session has written a piece: the caller's buffer gets it too. */
+weft_status wefti_host_copy_refresh(const weft_session *s, const wefti_view *view, int index,
+                                    const wefti_session_piece *piece) WEFT_CHECKED;
+void wefti_host_copies_destroy(weft_session *s);
 
 /* world.c: sessions over a world of processes. All are collective, and fail as those of
  * session/agree.h do. */

@@ -28,11 +28,11 @@ static void add_term(const weft_desc *whole, const wefti_session_piece *piece, b
 static weft_status read_counted(weft_session *s, wefti_view *v, int index, int32_t count,
                                 void *data) {
     const wefti_view_tensor *t = &v->tensors[index];
-    const void *mine = NULL;
+    const wefti_session_piece *mine = NULL;
     wefti_session_transfer c;
     for (int32_t i = 0; i < count; i++)
         if (s->pieces[i].counts && s->pieces[i].data && wefti_piece_bytes(&t->whole, &s->pieces[i]))
-            mine = s->pieces[i].data;
+            mine = &s->pieces[i];
     if (!v->reads[index]) {
         WEFT_TRY(wefti_session_transfer_begin(s, t, WEFTI_TRANSFER_ALL_GATHER, &c));
         for (int32_t i = 0; i < count; i++)
@@ -44,7 +44,10 @@ static weft_status read_counted(weft_session *s, wefti_view *v, int index, int32
         wefti_free(c.boxes);
         WEFT_TRY(status);
     }
-    return wefti_comm_run(v->reads[index], mine, weft_desc_bytes(&t->whole) ? data : NULL);
+    wefti_mapping m = {.data = NULL};
+    if (mine) WEFT_TRY(wefti_piece_map(&t->whole, mine, WEFTI_ACCESS_READ, &m));
+    return wefti_device_unmap(
+        &m, wefti_comm_run(v->reads[index], m.data, weft_desc_bytes(&t->whole) ? data : NULL));
 }
 
 /* Broadcasts one partial term. Every rank adds the terms itself, in the order of a single process,
@@ -64,12 +67,38 @@ static weft_status read_term(weft_session *s, const wefti_view_tensor *t,
             c.what.have[r] = r == piece->rank ? box : (wefti_region){{0}, {0}};
             c.what.want[r] = box;
         }
-        status = wefti_world_transfer_run(s->agreement, &c.what, piece->data, copy.data);
+        wefti_mapping m;
+        status = wefti_piece_map(&t->whole, piece, WEFTI_ACCESS_READ, &m);
+        if (status >= 0)
+            status = wefti_device_unmap(
+                &m, wefti_world_transfer_run(s->agreement, &c.what, m.data, copy.data));
         wefti_free(c.boxes);
     }
     if (status >= 0) add_term(&t->whole, &copy, largest, data);
     wefti_free(copy.data);
     return status;
+}
+
+/* Copies a piece of this process that counts into the whole tensor `data`. */
+static weft_status copy_piece(const weft_desc *whole, const wefti_session_piece *piece,
+                              void *data) {
+    wefti_region all = wefti_whole_region(whole);
+    wefti_mapping m;
+    WEFT_TRY(wefti_piece_map(whole, piece, WEFTI_ACCESS_READ, &m));
+    wefti_region_copy(&piece->box, &piece->box, m.data, &all, data, whole->rank,
+                      weft_dtype_bytes(whole->dtype));
+    return wefti_device_unmap(&m, WEFT_OK);
+}
+
+/* Adds a term that lies in this process. */
+static weft_status add_piece(const weft_desc *whole, const wefti_session_piece *piece, bool largest,
+                             void *data) {
+    wefti_session_piece term = *piece;
+    wefti_mapping m;
+    WEFT_TRY(wefti_piece_map(whole, piece, WEFTI_ACCESS_READ, &m));
+    term.data = m.data;
+    add_term(whole, &term, largest, data);
+    return wefti_device_unmap(&m, WEFT_OK);
 }
 
 weft_status weft_session_read(weft_session *s, int program, const char *name, void *data,
@@ -80,12 +109,9 @@ weft_status weft_session_read(weft_session *s, int program, const char *name, vo
     int32_t count;
     WEFT_TRY(wefti_session_locate_together(s, program, name, data, bytes, &v, &index, &count));
     const wefti_view_tensor *t = &v->tensors[index];
-    wefti_region box = wefti_whole_region(&t->whole);
     if (s->world) WEFT_TRY(wefti_fail_world(s->world, read_counted(s, v, index, count, data)));
     for (int32_t i = 0; i < count && !s->world; i++)
-        if (pieces[i].counts)
-            wefti_region_copy(&pieces[i].box, &pieces[i].box, pieces[i].data, &box, data,
-                              t->whole.rank, weft_dtype_bytes(t->whole.dtype));
+        if (pieces[i].counts) WEFT_TRY(copy_piece(&t->whole, &pieces[i], data));
     for (int32_t i = 0; i < count; i++) {
         if (!pieces[i].term) continue;
         int32_t r = pieces[i].rank;
@@ -93,7 +119,7 @@ weft_status weft_session_read(weft_session *s, int program, const char *name, vo
         if (s->world)
             WEFT_TRY(wefti_fail_world(s->world, read_term(s, t, &pieces[i], largest, data)));
         else
-            add_term(&t->whole, &pieces[i], largest, data);
+            WEFT_TRY(add_piece(&t->whole, &pieces[i], largest, data));
     }
     return WEFT_OK;
 }
@@ -104,6 +130,9 @@ weft_status weft_session_read(weft_session *s, int program, const char *name, vo
 static weft_status collect(weft_session *s, const wefti_view_tensor *t, int32_t pieces,
                            const wefti_region *slab, void *out) {
     const unsigned char *mine = NULL;
+    int64_t mine_bytes = 0, size = (int64_t)weft_dtype_bytes(t->whole.dtype);
+    wefti_device *device = NULL;
+    wefti_mapping m;
     wefti_session_transfer c;
     WEFT_TRY(wefti_session_transfer_begin(s, t, WEFTI_TRANSFER_GATHER, &c));
     for (int32_t i = 0; i < pieces; i++) {
@@ -115,10 +144,15 @@ static weft_status collect(weft_session *s, const wefti_view_tensor *t, int32_t 
         int64_t at = 0; /* contiguous there, as the slab is in the whole */
         for (int d = 0; d < t->whole.rank; d++)
             at = at * p->box.size[d] + part.begin[d] - p->box.begin[d];
-        mine = (const unsigned char *)p->data + at * (int64_t)weft_dtype_bytes(t->whole.dtype);
+        mine = (const unsigned char *)p->data + at * size;
+        mine_bytes = wefti_region_elems(&part, t->whole.rank) * size;
+        device = p->device;
     }
     c.what.want[0] = wefti_region_1d(&t->whole, *slab);
-    weft_status status = wefti_world_transfer_run(s->agreement, &c.what, mine, out);
+    weft_status status = wefti_device_map(device, mine, mine_bytes, WEFTI_ACCESS_READ, &m);
+    if (status >= 0)
+        status =
+            wefti_device_unmap(&m, wefti_world_transfer_run(s->agreement, &c.what, m.data, out));
     wefti_free(c.boxes);
     return status;
 }

@@ -3,7 +3,7 @@
  * where a gradient was not reduced, as in a model that communicates by hand and averages its loss
  * only; the loss that is printed looks the same. Digests are compared, so that little travels. */
 #include "base/digest/digest.h"
-#include "session/parts.h"
+#include "session/tensors.h"
 
 /* Digests of all parameters on all devices: [devices, tensors]. */
 typedef struct comparison {
@@ -24,10 +24,12 @@ static weft_status digest_own(comparison *c) {
         if (t->role != WEFTI_TENSOR_PARAM) continue;
         WEFT_TRY(wefti_session_pieces(c->session, 0, (int)i, pieces, &count));
         for (int32_t p = 0; p < count; p++) {
-            size_t bytes = (size_t)wefti_region_elems(&pieces[p].box, t->whole.rank) *
-                           weft_dtype_bytes(t->whole.dtype);
-            if (pieces[p].data)
-                *digest_at(c, pieces[p].rank, i) = wefti_digest_bytes(5, pieces[p].data, bytes);
+            wefti_mapping m;
+            if (!pieces[p].data) continue;
+            WEFT_TRY(wefti_piece_map(&t->whole, &pieces[p], WEFTI_ACCESS_READ, &m));
+            *digest_at(c, pieces[p].rank, i) =
+                wefti_digest_bytes(5, m.data, (size_t)wefti_piece_bytes(&t->whole, &pieces[p]));
+            WEFT_TRY(wefti_device_unmap(&m, WEFT_OK));
         }
     }
     return WEFT_OK;

@@ -39,8 +39,11 @@ static section_run run_of(const weft_session *s, const wefti_view *view, wefti_s
 
 static weft_status run_section(weft_session *s, const wefti_view *view, wefti_section section) {
     section_run run = run_of(s, view, section);
-    return wefti_fail_world(
-        s->world, wefti_workers_name(s->workers, wefti_workers_run(s->workers, run_device, &run)));
+    weft_status status = wefti_host_copies_push(s, view, section);
+    if (status >= 0)
+        status = wefti_workers_name(s->workers, wefti_workers_run(s->workers, run_device, &run));
+    if (status >= 0) status = wefti_host_copies_pull(s, view);
+    return wefti_fail_world(s->world, status);
 }
 
 /* With a loss that is not finite a rank may be alone, and the others anywhere. */
@@ -96,12 +99,14 @@ static void take_inputs(const weft_session *s, int64_t first) {
 static weft_status run_pass(weft_session *s, wefti_view *view, wefti_section section,
                             double *out_loss) {
     section_run run = run_of(s, view, section);
+    WEFT_TRY(wefti_fail_world(s->world, wefti_host_copies_push(s, view, section)));
     weft_status status = wefti_workers_run(s->workers, run_device, &run);
     double loss = loss_here(s, view);
     if (status < 0 && status != WEFT_E_NUMERIC) status = wefti_workers_name(s->workers, status);
     if (s->world) status = wefti_session_agree_on_loss(s, view, status, &loss);
     take_inputs(s, 0);
     if (status < 0) return name_culprit(s, view, section, status);
+    WEFT_TRY(wefti_fail_world(s->world, wefti_host_copies_pull(s, view)));
     if (out_loss) *out_loss = loss;
     return WEFT_OK;
 }
@@ -112,13 +117,19 @@ static bool updates_eagerly(const weft_session *s) {
     return s->optimizer && !later;
 }
 
-static void set_scalar(const weft_session *s, int index, double value) {
+/* Writes one of the programs' scalars on all devices of this process. */
+static weft_status set_scalar(const weft_session *s, int index, double value) {
+    float scalar = (float)value;
     for (int32_t r = 0; r < s->devices; r++) {
         if (!wefti_session_has(s, r)) continue;
-        unsigned char *memory = wefti_rank_device_memory(wefti_workers_device(s->workers, r));
-        int64_t scalars = s->views[0]->programs[r]->scalars;
-        if (scalars >= 0) ((float *)(void *)(memory + scalars))[index] = (float)value;
+        wefti_rank_device *d = wefti_workers_device(s->workers, r);
+        int64_t at = s->views[0]->programs[r]->scalars + index * (int64_t)sizeof scalar;
+        if (s->views[0]->programs[r]->scalars < 0) continue;
+        WEFT_TRY(wefti_fail_world(s->world, wefti_device_write(wefti_rank_device_device(d),
+                                                               wefti_rank_device_memory(d) + at,
+                                                               &scalar, sizeof scalar)));
     }
+    return WEFT_OK;
 }
 
 enum { LEARNING_RATE, STEP, GRADIENT_SCALE };
@@ -158,8 +169,8 @@ static weft_status accumulate(weft_session *s, double *out_loss) {
     }
     bool first = at_once || !s->accumulated;
     if (s->optimizer && first) {
-        set_scalar(s, STEP, (double)(s->step + 1));
-        set_scalar(s, GRADIENT_SCALE, gradient_scale(s));
+        WEFT_TRY(set_scalar(s, STEP, (double)(s->step + 1)));
+        WEFT_TRY(set_scalar(s, GRADIENT_SCALE, gradient_scale(s)));
     }
     weft_status status =
         run_pass(s, view, first ? WEFTI_SECTION_FIRST : WEFTI_SECTION_NEXT, out_loss);
@@ -175,15 +186,18 @@ weft_status weft_session_accumulate(weft_session *s, double *out_loss) {
     return accumulate(s, out_loss);
 }
 
-static double norm_at(const weft_session *s, int32_t rank) {
+/* The norm that a device of this process has of all gradients. */
+static weft_status norm_at(const weft_session *s, int32_t rank, double *out) {
     const wefti_program *p = s->views[0]->programs[rank];
-    const unsigned char *memory = wefti_rank_device_memory(wefti_workers_device(s->workers, rank));
-    const void *squares = memory + p->norms;
+    wefti_rank_device *d = wefti_workers_device(s->workers, rank);
+    wefti_mapping squares;
     double sum = 0;
-    for (int32_t i = 0; i < p->norm_count; i++)
-        sum += p->norms_dtype == WEFT_F64 ? ((const double *)squares)[i]
-                                          : (double)((const float *)squares)[i];
-    return sqrt(sum) * gradient_scale(s);
+    WEFT_TRY(wefti_device_map(wefti_rank_device_device(d), wefti_rank_device_memory(d) + p->norms,
+                              p->norm_count * (int64_t)weft_dtype_bytes(p->norms_dtype),
+                              WEFTI_ACCESS_READ, &squares));
+    for (int32_t i = 0; i < p->norm_count; i++) sum += wefti_load(p->norms_dtype, squares.data, i);
+    *out = sqrt(sum) * gradient_scale(s);
+    return wefti_device_unmap(&squares, WEFT_OK);
 }
 
 /* Where models communicate by hand each device of a stage has a norm of its own. It is that of the
@@ -192,8 +206,9 @@ static double norm_at(const weft_session *s, int32_t rank) {
 static weft_status same_norms(weft_session *s, double norm) {
     weft_status status = WEFT_OK;
     double *all = s->of_ranks;
-    for (int32_t r = 0; r < s->devices; r++)
-        if (wefti_session_has(s, r)) all[r] = norm_at(s, r);
+    for (int32_t r = 0; r < s->devices && status >= 0; r++)
+        if (wefti_session_has(s, r)) status = wefti_fail_world(s->world, norm_at(s, r, &all[r]));
+    WEFT_TRY(status);
     if (s->world) status = wefti_agree_records(s->agreement, &norm, sizeof norm, all);
     for (int32_t r = 0; r < s->devices && status >= 0; r++)
         if (!isfinite(all[r]))
@@ -215,13 +230,14 @@ static weft_status same_norms(weft_session *s, double norm) {
 static weft_status clip(weft_session *s, double *out_norm) {
     double scale = gradient_scale(s);
     WEFT_TRY(run_section(s, s->views[0], WEFTI_SECTION_NORM));
-    double norm = norm_at(s, s->me);
+    double norm;
+    WEFT_TRY(wefti_fail_world(s->world, norm_at(s, s->me, &norm)));
     if (s->views[0]->own->own_norms) WEFT_TRY(same_norms(s, norm));
     WEFT_REQUIRE(isfinite(norm), WEFT_E_NUMERIC, "the gradient's norm is %g: nothing was updated",
                  wefti_printed(norm));
     /* PyTorch's clip_grad_norm_: clip / (norm + 1e-6), at most 1. */
     double factor = s->options.clip / (norm + 1e-6);
-    set_scalar(s, GRADIENT_SCALE, (factor < 1 ? factor : 1.0) * scale);
+    WEFT_TRY(set_scalar(s, GRADIENT_SCALE, (factor < 1 ? factor : 1.0) * scale));
     *out_norm = norm;
     return WEFT_OK;
 }
@@ -255,7 +271,7 @@ weft_status weft_session_update(weft_session *s, double learning_rate, double *o
     if (status < 0) s->accumulated = 0; /* of these gradients nothing will come */
     take_inputs(s, 1);
     WEFT_TRY(status);
-    set_scalar(s, LEARNING_RATE, learning_rate);
+    WEFT_TRY(set_scalar(s, LEARNING_RATE, learning_rate));
     WEFT_TRY(run_section(s, s->views[0], WEFTI_SECTION_UPDATE));
     updated(s);
     if (out_norm) *out_norm = norm;
@@ -269,7 +285,7 @@ weft_status weft_session_step(weft_session *s, double learning_rate, double *out
                  s->options.microbatches);
     WEFT_TRY(check_rate(s, learning_rate));
     WEFT_TRY(wefti_session_start(s));
-    set_scalar(s, LEARNING_RATE, learning_rate);
+    WEFT_TRY(set_scalar(s, LEARNING_RATE, learning_rate));
     double loss;
     WEFT_TRY(accumulate(s, &loss));
     if (updates_eagerly(s))

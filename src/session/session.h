@@ -17,7 +17,8 @@ int wefti_session_number(const weft_session *session, int program, int32_t rank,
 typedef struct wefti_session_piece {
     int32_t rank;
     wefti_region box;
-    void *data;  /* NULL: of another process */
+    void *data; /* memory of `device`; NULL: of another process */
+    wefti_device *device;
     bool counts; /* boxes of those that count cover the tensor, each element once */
     bool term; /* does not count, but what lies here is to be added (or maximised) for the value */
 } wefti_session_piece;

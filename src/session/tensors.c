@@ -32,18 +32,42 @@ wefti_region wefti_whole_region(const weft_desc *whole) {
     return box;
 }
 
-void wefti_session_scatter(const weft_desc *whole, const wefti_session_piece *pieces, int32_t count,
-                           const wefti_region *box, const void *data) {
-    for (int32_t i = 0; i < count; i++) {
-        wefti_region part;
-        if (pieces[i].data && wefti_region_intersect(box, &pieces[i].box, whole->rank, &part))
-            wefti_region_copy(&part, box, data, &pieces[i].box, pieces[i].data, whole->rank,
-                              weft_dtype_bytes(whole->dtype));
-    }
-}
-
 int64_t wefti_piece_bytes(const weft_desc *whole, const wefti_session_piece *piece) {
     return wefti_region_elems(&piece->box, whole->rank) * (int64_t)weft_dtype_bytes(whole->dtype);
+}
+
+weft_status wefti_piece_map(const weft_desc *whole, const wefti_session_piece *piece,
+                            wefti_access access, wefti_mapping *out) {
+    return wefti_device_map(piece->device, piece->data, wefti_piece_bytes(whole, piece), access,
+                            out);
+}
+
+/* Copies the part of `data` that a piece has. Only the elements of the piece from the first to the
+ * last one of the part are mapped. */
+static weft_status write_part(const weft_desc *whole, const wefti_session_piece *piece,
+                              const wefti_region *part, const wefti_region *box, const void *data) {
+    int64_t size = (int64_t)weft_dtype_bytes(whole->dtype), first, count;
+    wefti_region_span(part, &piece->box, whole->rank, &first, &count);
+    bool all = wefti_region_elems(part, whole->rank) == count;
+    wefti_mapping m;
+    WEFT_TRY(wefti_device_map(piece->device, (char *)piece->data + first * size, count * size,
+                              all ? WEFTI_ACCESS_WRITE : WEFTI_ACCESS_UPDATE, &m));
+    void *begin = (void *)((uintptr_t)m.data - (uintptr_t)(first * size));
+    wefti_region_copy(part, box, data, &piece->box, begin, whole->rank, (size_t)size);
+    return wefti_device_unmap(&m, WEFT_OK);
+}
+
+weft_status wefti_session_scatter(const weft_session *s, const wefti_view *view, int index,
+                                  int32_t count, const wefti_region *box, const void *data) {
+    const weft_desc *whole = &view->tensors[index].whole;
+    for (int32_t i = 0; i < count; i++) {
+        const wefti_session_piece *piece = &s->pieces[i];
+        wefti_region part;
+        if (!piece->data || !wefti_region_intersect(box, &piece->box, whole->rank, &part)) continue;
+        WEFT_TRY(write_part(whole, piece, &part, box, data));
+        WEFT_TRY(wefti_host_copy_refresh(s, view, index, piece));
+    }
+    return WEFT_OK;
 }
 
 void wefti_session_observe(const weft_session *s, const wefti_view_tensor *t,

@@ -16,9 +16,14 @@ weft_status wefti_session_locate(weft_session *s, int program, const char *name,
 weft_status wefti_session_locate_together(weft_session *s, int program, const char *name,
                                           const void *data, size_t bytes, wefti_view **out_view,
                                           int *out_index, int32_t *out_count) WEFT_CHECKED;
-/* Copies `data`, which holds the region `box` of a tensor, into the pieces of this process. */
-void wefti_session_scatter(const weft_desc *whole, const wefti_session_piece *pieces, int32_t count,
-                           const wefti_region *box, const void *data);
+/* Copies `data`, which holds the region `box` of a tensor, into s->pieces [count] of this process.
+ */
+weft_status wefti_session_scatter(const weft_session *s, const wefti_view *view, int index,
+                                  int32_t count, const wefti_region *box,
+                                  const void *data) WEFT_CHECKED;
+/* Maps a piece of this process; of another process: `data` is NULL. */
+weft_status wefti_piece_map(const weft_desc *whole, const wefti_session_piece *piece,
+                            wefti_access access, wefti_mapping *out) WEFT_CHECKED;
 /* Counts a fed input's bytes as used memory. */
 void wefti_session_observe(const weft_session *s, const wefti_view_tensor *t,
                            const wefti_session_piece *piece);

@@ -381,10 +381,10 @@ weft_status wefti_session_pieces(weft_session *s, int program, int index, wefti_
         wefti_session_piece *piece = &out[count++];
         if (!owner) owner = mesh;
         piece->rank = r;
-        piece->data =
-            wefti_session_has(s, r)
-                ? wefti_rank_device_memory(wefti_workers_device(s->workers, r)) + t->offset
-                : NULL;
+        wefti_rank_device *device =
+            wefti_session_has(s, r) ? wefti_workers_device(s->workers, r) : NULL;
+        piece->data = device ? wefti_rank_device_memory(device) + t->offset : NULL;
+        piece->device = device ? wefti_rank_device_device(device) : NULL;
         piece->box = wefti_site_region(site, t);
         bool same = mesh->first == owner->first,
              first = !mesh->axes || wefti_layout_counts(&t->layout, mesh, r),
@@ -399,7 +399,7 @@ weft_status wefti_session_pieces(weft_session *s, int program, int index, wefti_
             if (!(wefti_layout_axes(&t->layout) >> a & 1u) && at[a]) piece->term = false;
     }
     *out_count = count;
-    return WEFT_OK;
+    return wefti_host_copies_push_piece(s, v, index, out, count);
 }
 
 int wefti_session_number(const weft_session *s, int program, int32_t rank, int32_t local) {

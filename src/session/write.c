@@ -15,7 +15,7 @@ weft_status weft_session_write(weft_session *s, int program, const char *name, c
     WEFT_TRY(wefti_session_locate_together(s, program, name, data, bytes, &v, &index, &count));
     for (int32_t i = 0; i < count; i++) terms |= pieces[i].term;
     wefti_region box = wefti_whole_region(&v->tensors[index].whole);
-    if (!terms) wefti_session_scatter(&v->tensors[index].whole, pieces, count, &box, data);
+    if (!terms) WEFT_TRY(wefti_session_scatter(s, v, index, count, &box, data));
     wefti_view_mark_fed(s, v, index, WEFTI_INPUT_FED);
     WEFT_REQUIRE(!terms, WEFT_E_ARG,
                  "'%s' is a sum of terms on several devices: it can be read, not written", name);
@@ -25,9 +25,10 @@ weft_status weft_session_write(weft_session *s, int program, const char *name, c
 enum { FILL_BYTES = 1 << 20 };
 
 /* Asks the source for slabs, which are contiguous in the whole tensor, and scatters each. */
-static weft_status fill_pieces(const weft_desc *whole, const wefti_session_piece *pieces,
+static weft_status fill_pieces(const weft_session *s, const wefti_view *v, int index,
                                int32_t piece_count, int64_t first, int64_t count,
                                wefti_session_source *source, void *context) {
+    const weft_desc *whole = &v->tensors[index].whole;
     int64_t most = FILL_BYTES / (int64_t)weft_dtype_bytes(whole->dtype), part;
     weft_status status = WEFT_OK;
     void *buffer = wefti_alloc(FILL_BYTES);
@@ -36,7 +37,8 @@ static weft_status fill_pieces(const weft_desc *whole, const wefti_session_piece
         wefti_region box;
         part = wefti_slab(whole, first + at, count - at < most ? count - at : most, &box);
         status = source(context, at, part, buffer);
-        if (status == WEFT_OK) wefti_session_scatter(whole, pieces, piece_count, &box, buffer);
+        if (status == WEFT_OK)
+            status = wefti_session_scatter(s, v, index, piece_count, &box, buffer);
     }
     wefti_free(buffer);
     return status;
@@ -44,9 +46,10 @@ static weft_status fill_pieces(const weft_desc *whole, const wefti_session_piece
 
 /* The same with rank 0's source: rank 0 broadcasts each slab, so that only rank 0 needs the file.
  */
-static weft_status fill_across(weft_session *s, const weft_desc *whole, int32_t piece_count,
+static weft_status fill_across(weft_session *s, const wefti_view *v, int index, int32_t piece_count,
                                int64_t first, int64_t count, wefti_session_source *source,
                                void *context) {
+    const weft_desc *whole = &v->tensors[index].whole;
     int64_t size = (int64_t)weft_dtype_bytes(whole->dtype), most = WEFTI_BROADCAST_BYTES / size,
             part;
     void *room;
@@ -56,22 +59,31 @@ static weft_status fill_across(weft_session *s, const weft_desc *whole, int32_t 
         part = wefti_slab(whole, first + at, count - at < most ? count - at : most, &box);
         weft_status status = s->me == 0 ? source(context, at, part, room) : WEFT_OK;
         WEFT_TRY(wefti_broadcast_piece(s->agreement, status, part * size));
-        wefti_session_scatter(whole, s->pieces, piece_count, &box, room);
+        WEFT_TRY(wefti_fail_world(s->world,
+                                  wefti_session_scatter(s, v, index, piece_count, &box, room)));
     }
     return WEFT_OK;
+}
+
+/* Lets the source write into the tensor of the only device. */
+static weft_status fill_whole(const weft_session *s, const wefti_view *v, int index, int64_t first,
+                              int64_t count, wefti_session_source *source, void *context) {
+    int64_t size = (int64_t)weft_dtype_bytes(v->tensors[index].whole.dtype);
+    const wefti_session_piece *piece = &s->pieces[0];
+    wefti_mapping m;
+    WEFT_TRY(wefti_device_map(piece->device, (char *)piece->data + first * size, count * size,
+                              WEFTI_ACCESS_WRITE, &m));
+    WEFT_TRY(wefti_device_unmap(&m, source(context, 0, count, m.data)));
+    return wefti_host_copy_refresh(s, v, index, piece);
 }
 
 weft_status wefti_session_fill(weft_session *s, int program, int index, int64_t first,
                                int64_t count, wefti_session_source *source, void *context) {
     wefti_view *v;
-    const wefti_session_piece *pieces = s->pieces;
     int32_t found;
     WEFT_TRY(wefti_session_view(s, program, &v));
-    const weft_desc *whole = &v->tensors[index].whole;
     WEFT_TRY(wefti_session_pieces(s, program, index, s->pieces, &found));
-    if (s->world) return fill_across(s, whole, found, first, count, source, context);
-    if (s->devices == 1)
-        return source(context, 0, count,
-                      (char *)pieces[0].data + first * (int64_t)weft_dtype_bytes(whole->dtype));
-    return fill_pieces(whole, pieces, found, first, count, source, context);
+    if (s->world) return fill_across(s, v, index, found, first, count, source, context);
+    if (s->devices == 1) return fill_whole(s, v, index, first, count, source, context);
+    return fill_pieces(s, v, index, found, first, count, source, context);
 }

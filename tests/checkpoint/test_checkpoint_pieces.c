@@ -43,10 +43,25 @@ static void slabs_are_what_memory_holds(void **state) {
 
 /* ---- files ---- */
 
+/* Pieces lie in the memory of a device that the host cannot reach: a write copies them out of it.
+ */
 typedef struct cut {
     wefti_checkpoint_piece pieces[MAX_PIECES];
     int64_t count;
+    wefti_device *device;
+    unsigned char *memory;
+    int64_t used;
 } cut;
+
+enum { DEVICE_BYTES = 4 << 20 };
+
+static void begin_cut(cut *c) {
+    void *memory;
+    *c = (cut){.count = 0};
+    ASSERT_OK(wefti_device_open(&wefti_device_fenced, &c->device));
+    ASSERT_OK(c->device->table->allocate(c->device, WEFTI_SPACE_DEVICE, DEVICE_BYTES, &memory));
+    c->memory = memory;
+}
 
 /* Cut a dimension in up to four parts, then each of them on. */
 static void cut_box(cut *c, const weft_desc *whole, const unsigned char *data, wefti_region box,
@@ -67,12 +82,18 @@ static void cut_box(cut *c, const weft_desc *whole, const unsigned char *data, w
     void *copy = malloc((size_t)wefti_region_elems(&box, whole->rank) * size + 1);
     if (wefti_region_elems(&box, whole->rank))
         wefti_region_copy(&box, &all, data, &box, copy, whole->rank, size);
-    assert_true(c->count < MAX_PIECES);
-    c->pieces[c->count++] = (wefti_checkpoint_piece){box, copy};
+    int64_t bytes = wefti_region_elems(&box, whole->rank) * (int64_t)size;
+    unsigned char *place = c->memory + c->used;
+    c->used += (bytes + 63) / 64 * 64;
+    assert_true(c->count < MAX_PIECES && c->used <= DEVICE_BYTES);
+    ASSERT_OK(wefti_device_write(c->device, place, copy, bytes));
+    free(copy);
+    c->pieces[c->count++] = (wefti_checkpoint_piece){box, place, c->device};
 }
 
 static void free_cut(cut *c) {
-    for (int64_t i = 0; i < c->count; i++) free((void *)(uintptr_t)c->pieces[i].data);
+    c->device->table->free(c->device, WEFTI_SPACE_DEVICE, c->memory, DEVICE_BYTES);
+    wefti_device_close(c->device);
 }
 
 static void assert_same_step(const char *a, const char *b) {
@@ -118,9 +139,11 @@ static void files_are_those_of_the_whole(void **state) {
     wefti_checkpoint_lock_close(lock);
     ASSERT_OK(wefti_checkpoint_lock_open(cut_dir, &lock));
     for (int round = 0; round < CUTS; round++) {
-        cut cuts[2] = {{.count = 0}};
-        for (int t = 0; t < 2; t++)
+        cut cuts[2];
+        for (int t = 0; t < 2; t++) {
+            begin_cut(&cuts[t]);
             cut_box(&cuts[t], &descs[t], data[t], (wefti_region){{0}, {0}}, 0, &at);
+        }
         for (int i = 0; i < 4; i++) {
             tensors[i].data = NULL;
             tensors[i].pieces = cuts[i > 0].pieces;
@@ -159,7 +182,8 @@ static void pieces_must_cover_the_tensor(void **state) {
     wefti_checkpoint_lock *lock;
     ASSERT_OK(wefti_checkpoint_lock_open(f->dir, &lock));
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        wefti_checkpoint_piece pieces[2] = {{bad[i].box[0], data}, {bad[i].box[1], data}};
+        wefti_checkpoint_piece pieces[2] = {{bad[i].box[0], data, NULL},
+                                            {bad[i].box[1], data, NULL}};
         wefti_checkpoint_tensor t = {.name = "t",
                                      .desc = desc,
                                      .pieces = pieces,

@@ -163,6 +163,11 @@ static bool guard_is_whole(const unsigned char *at, int64_t from, int64_t to) {
     return true;
 }
 
+static weft_status map_arena(wefti_rank_device *device, int64_t bytes, wefti_mapping *out) {
+    return wefti_device_map(wefti_rank_device_device(device), wefti_rank_device_memory(device),
+                            bytes, WEFTI_ACCESS_UPDATE, out);
+}
+
 /* Run it once in memory of all ones (NaN), then compare. `written[i]`: input i is written in place.
  */
 static void run_and_compare(bench *t, const bool *written, double tolerance, const char *what) {
@@ -171,7 +176,9 @@ static void run_and_compare(bench *t, const bool *written, double tolerance, con
     int64_t frame, total = lay_out(t, &frame);
     wefti_rank_device *device;
     assert_int_equal(wefti_rank_device_create(2, total, NULL, &device), WEFT_OK);
-    unsigned char *memory = wefti_rank_device_memory(device);
+    wefti_mapping m;
+    assert_int_equal(map_arena(device, total, &m), WEFT_OK);
+    unsigned char *memory = m.data;
     memset(memory, 0xFF, (size_t)total);
     for (int64_t o = 0; o < b->out_count; o++)
         for (int64_t e = 0; t->accumulate[o] && e < weft_desc_elems(out_desc(b, o)); e++)
@@ -179,6 +186,7 @@ static void run_and_compare(bench *t, const bool *written, double tolerance, con
     for (int64_t i = 0; i < b->in_count; i++)
         for (int64_t e = 0; e < weft_desc_elems(in_desc(b, i)); e++)
             wefti_store(in_desc(b, i)->dtype, in_place_of(t, memory, i), e, t->in[i][e]);
+    assert_int_equal(wefti_device_unmap(&m, WEFT_OK), WEFT_OK);
     wefti_step step = {.kind = WEFTI_STEP_CALL,
                        .name = "cell",
                        .routine = r,
@@ -192,6 +200,8 @@ static void run_and_compare(bench *t, const bool *written, double tolerance, con
     wefti_exec_options o = {.random = stream};
     if (wefti_rank_device_run(device, &program, WEFTI_SECTION_FIRST, &o) < 0)
         fail_msg("%s: %s", what, weft_error_message());
+    assert_int_equal(map_arena(device, total, &m), WEFT_OK);
+    memory = m.data;
     for (int64_t k = 0; k < b->out_count; k++) {
         int64_t elems = weft_desc_elems(out_desc(b, k));
         double largest = 1e-3;
@@ -215,6 +225,7 @@ static void run_and_compare(bench *t, const bool *written, double tolerance, con
                             round64(t->bytes[a]) + GUARD))
             fail_msg("%s: bytes behind argument %d were written", what, (int)a);
     assert_true(guard_is_whole(memory, frame + r->frame_bytes, total));
+    assert_int_equal(wefti_device_unmap(&m, WEFT_OK), WEFT_OK);
     assert_true(wefti_rank_device_observed_peak(device) <= frame + r->frame_bytes);
     wefti_rank_device_destroy(device);
 }

@@ -44,9 +44,18 @@ static weft_status count(void *context, wefti_rank_device *device, int32_t rank)
     shared *s = context;
     s->threads[rank] = pthread_self();
     s->sum[rank] += rank + 1;
-    wefti_rank_device_memory(device)[0] = (unsigned char)s->sum[rank];
+    unsigned char sum = (unsigned char)s->sum[rank];
+    WEFT_TRY(wefti_device_write(wefti_rank_device_device(device), wefti_rank_device_memory(device),
+                                &sum, 1));
     atomic_fetch_add(&s->calls, 1);
     return WEFT_OK;
+}
+
+static unsigned char first_byte(wefti_rank_device *device) {
+    unsigned char byte;
+    ASSERT_OK(wefti_device_read(wefti_rank_device_device(device), &byte,
+                                wefti_rank_device_memory(device), 1));
+    return byte;
 }
 
 static void every_device_has_a_thread(void **state) {
@@ -62,7 +71,7 @@ static void every_device_has_a_thread(void **state) {
                 if (i == 0) first[r] = s.threads[r];
                 assert_true(pthread_equal(first[r], s.threads[r]));
                 assert_int_equal(s.sum[r], (r + 1) * (i + 1));
-                assert_int_equal(wefti_rank_device_memory(wefti_workers_device(workers, r))[0],
+                assert_int_equal(first_byte(wefti_workers_device(workers, r)),
                                  (unsigned char)s.sum[r]);
             }
         }

@@ -179,7 +179,9 @@ static void devices_of_one_process_are_compared_too(void **state) {
     do ASSERT_OK(weft_session_tensor(s, 0, index, &info));
     while (strcmp(info.name, "dense.b") != 0 && ++index);
     ASSERT_OK(wefti_session_pieces(s, 0, index, pieces, &count));
-    ((float *)pieces[2].data)[OUT - 1] = 3;
+    const float three = 3;
+    ASSERT_OK(wefti_device_write(pieces[2].device, (float *)pieces[2].data + OUT - 1, &three,
+                                 sizeof three));
     assert_int_equal(weft_session_check_replicas(s), WEFT_E_MISMATCH);
     if (!strstr(weft_error_message(), "'dense.b' differ: rank 2 does not have what rank 0 has"))
         fail_msg("%s", weft_error_message());

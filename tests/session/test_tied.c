@@ -52,6 +52,10 @@ static int find(const weft_session *s, const char *name) {
     return -1;
 }
 
+static weft_status map_piece(const wefti_session_piece *piece, int64_t bytes, wefti_mapping *out) {
+    return wefti_device_map(piece->device, piece->data, bytes, WEFTI_ACCESS_READ, out);
+}
+
 /* Both stages have the embedding, and who has the same box of it has the same bytes. */
 static void copies_are_equal(const char *what, weft_session *s, const setting *x) {
     wefti_session_piece pieces[RANKS_MOST];
@@ -62,8 +66,13 @@ static void copies_are_equal(const char *what, weft_session *s, const setting *x
         for (int32_t q = 0; q < p; q++) {
             size_t bytes = (size_t)wefti_region_elems(&pieces[p].box, 2) * sizeof(double);
             if (!wefti_regions_equal(&pieces[p].box, &pieces[q].box, 2)) continue;
-            if (memcmp(pieces[p].data, pieces[q].data, bytes) != 0)
+            wefti_mapping a, b;
+            ASSERT_OK(map_piece(&pieces[p], (int64_t)bytes, &a));
+            ASSERT_OK(map_piece(&pieces[q], (int64_t)bytes, &b));
+            if (memcmp(a.data, b.data, bytes) != 0)
                 fail_msg("%s: ranks %d and %d differ", what, pieces[q].rank, pieces[p].rank);
+            ASSERT_OK(wefti_device_unmap(&a, WEFT_OK));
+            ASSERT_OK(wefti_device_unmap(&b, WEFT_OK));
             others += pieces[p].rank / per_stage != pieces[q].rank / per_stage;
         }
     assert_true(others >= per_stage);

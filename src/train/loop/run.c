@@ -400,11 +400,13 @@ static weft_status failed(wefti_training *t, weft_status status) {
                         (long long)t->committed_step);
 }
 
-static weft_status check_piece(const weft_tensor_info *info, const wefti_session_piece *piece) {
+/* Fails if a piece of a parameter, which lies at `data`, has a value that is not finite. */
+static weft_status check_piece(const weft_tensor_info *info, const wefti_session_piece *piece,
+                               const void *data) {
     int64_t strides[WEFT_MAX_RANK];
     wefti_strides(&info->desc, strides);
     for (int64_t k = 0, n = wefti_region_elems(&piece->box, info->desc.rank); k < n; k++) {
-        double value = wefti_load(info->desc.dtype, piece->data, k);
+        double value = wefti_load(info->desc.dtype, data, k);
         if (isfinite(value)) continue;
         int64_t at = 0, rest = k;
         for (int d = info->desc.rank - 1; d >= 0; d--) {
@@ -415,6 +417,15 @@ static weft_status check_piece(const weft_tensor_info *info, const wefti_session
                   (long long)at, info->name, wefti_printed(value));
     }
     return WEFT_OK;
+}
+
+static weft_status map_and_check(const weft_tensor_info *info, const wefti_session_piece *piece) {
+    int64_t elems = wefti_region_elems(&piece->box, info->desc.rank);
+    wefti_mapping m;
+    WEFT_TRY(wefti_device_map(piece->device, piece->data,
+                              elems * (int64_t)weft_dtype_bytes(info->desc.dtype),
+                              WEFTI_ACCESS_READ, &m));
+    return wefti_device_unmap(&m, check_piece(info, piece, m.data));
 }
 
 /* No update may have left a value that is not finite. Without validation this is all that tells
@@ -430,7 +441,7 @@ static weft_status check_parameters(wefti_training *t) {
         if (status == WEFT_OK && info.role == WEFT_ROLE_PARAM)
             status = wefti_session_pieces(t->session, 0, i, pieces, &count);
         for (int32_t k = 0; k < count && status == WEFT_OK; k++)
-            if (pieces[k].counts && pieces[k].data) status = check_piece(&info, &pieces[k]);
+            if (pieces[k].counts && pieces[k].data) status = map_and_check(&info, &pieces[k]);
     }
     wefti_free(pieces);
     return status;

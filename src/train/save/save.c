@@ -224,7 +224,7 @@ static weft_status tensors_of(wefti_training *t, wefti_checkpoint_tensor **out) 
         }
         for (int32_t k = 0; k < found; k++)
             if (pieces[k].counts) {
-                *next++ = (wefti_checkpoint_piece){pieces[k].box, pieces[k].data};
+                *next++ = (wefti_checkpoint_piece){pieces[k].box, pieces[k].data, pieces[k].device};
                 list[i].piece_count++;
             }
     }

@@ -1,0 +1,108 @@
+/* Host copies: the buffers that weft_session_local shows of a device whose memory the host cannot
+ * reach. Between passes the buffer of a parameter, a state, an optimizer tensor or an input is what
+ * counts; a pass begins by copying it to the device, and ends by copying what it may have changed
+ * back. Direct devices have none: there the caller gets the memory itself. */
+#include "session/tensors.h"
+
+struct wefti_host_copy {
+    wefti_host_copy *next;
+    wefti_device *device;
+    const wefti_view *view; /* NULL: programs share the tensor */
+    wefti_tensor_role role;
+    void *memory; /* of the device */
+    void *data;   /* the caller's */
+    int64_t bytes;
+};
+
+static bool is_shared(wefti_tensor_role role) {
+    return role <= WEFTI_TENSOR_OPTIMIZER;
+}
+
+static wefti_host_copy *find(const weft_session *s, const wefti_view *view, int index,
+                             const wefti_session_piece *piece) {
+    bool shared = is_shared(view->tensors[index].role);
+    wefti_host_copy *c = s->host_copies;
+    while (c && (c->memory != piece->data || c->view != (shared ? NULL : view))) c = c->next;
+    return c;
+}
+
+static weft_status push(const wefti_host_copy *c) {
+    return wefti_device_write(c->device, c->memory, c->data, c->bytes);
+}
+
+static weft_status pull(const wefti_host_copy *c) {
+    return wefti_device_read(c->device, c->data, c->memory, c->bytes);
+}
+
+weft_status wefti_host_copy_of(weft_session *s, const wefti_view *view, int index,
+                               const wefti_session_piece *piece, void **out) {
+    const wefti_view_tensor *t = &view->tensors[index];
+    *out = piece->data;
+    if (!piece->data || piece->device->table->direct) return WEFT_OK;
+    wefti_host_copy *c = find(s, view, index, piece);
+    if (!c) {
+        WEFT_NEW(c, wefti_host_copy);
+        *c = (wefti_host_copy){.next = s->host_copies,
+                               .device = piece->device,
+                               .view = is_shared(t->role) ? NULL : view,
+                               .role = t->role,
+                               .memory = piece->data,
+                               .bytes = wefti_piece_bytes(&t->whole, piece)};
+        c->data = wefti_calloc(1, (size_t)c->bytes + 1);
+        weft_status status =
+            c->data ? pull(c) : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a copy of '%s'", t->name);
+        if (status < 0) {
+            wefti_free(c->data);
+            wefti_free(c);
+            return status;
+        }
+        s->host_copies = c;
+    }
+    *out = c->data;
+    return WEFT_OK;
+}
+
+/* A first pass makes the outputs anew; later sections read those that the caller may have changed.
+ */
+weft_status wefti_host_copies_push(const weft_session *s, const wefti_view *view,
+                                   wefti_section section) {
+    for (const wefti_host_copy *c = s->host_copies; c; c = c->next) {
+        bool reads = c->role != WEFTI_TENSOR_OUTPUT || section != WEFTI_SECTION_FIRST;
+        bool begins = section == WEFTI_SECTION_FIRST || section == WEFTI_SECTION_NEXT;
+        if (c->role == WEFTI_TENSOR_INPUT && !begins) continue; /* the pass is over */
+        if (reads && (!c->view || c->view == view)) WEFT_TRY(push(c));
+    }
+    return WEFT_OK;
+}
+
+/* Inputs are the caller's: a pass may have used their memory for other things. */
+weft_status wefti_host_copies_pull(const weft_session *s, const wefti_view *view) {
+    for (const wefti_host_copy *c = s->host_copies; c; c = c->next)
+        if (!c->view || (c->view == view && c->role == WEFTI_TENSOR_OUTPUT)) WEFT_TRY(pull(c));
+    return WEFT_OK;
+}
+
+weft_status wefti_host_copies_push_piece(const weft_session *s, const wefti_view *view, int index,
+                                         const wefti_session_piece *pieces, int32_t count) {
+    if (!s->host_copies || !is_shared(view->tensors[index].role)) return WEFT_OK;
+    for (int32_t i = 0; i < count; i++) {
+        const wefti_host_copy *c = pieces[i].data ? find(s, view, index, &pieces[i]) : NULL;
+        if (c) WEFT_TRY(push(c));
+    }
+    return WEFT_OK;
+}
+
+weft_status wefti_host_copy_refresh(const weft_session *s, const wefti_view *view, int index,
+                                    const wefti_session_piece *piece) {
+    const wefti_host_copy *c = s->host_copies ? find(s, view, index, piece) : NULL;
+    return c ? pull(c) : WEFT_OK;
+}
+
+void wefti_host_copies_destroy(weft_session *s) {
+    while (s->host_copies) {
+        wefti_host_copy *c = s->host_copies;
+        s->host_copies = c->next;
+        wefti_free(c->data);
+        wefti_free(c);
+    }
+}
