@@ -8,6 +8,7 @@
 
 #include "base/pool.h"
 #include "graph/op.h"
+#include "topo/machine.h"
 
 /* What a kernel sees of a run. */
 typedef struct wefti_run {
@@ -41,7 +42,19 @@ typedef struct wefti_prepare {
     int threads;
     uint32_t accumulate; /* bit o: add output o to what is there; NO_IMPL when the kernel cannot */
     wefti_bf16_compute bf16; /* never AUTO here */
+    /* Size the kernel only: `prepare` fills workspace_bytes, label and in_place as it always does,
+     * but leaves out what only a run needs and costs time (tables, compiled code). Such a kernel
+     * may only be destroyed. */
+    bool dry;
 } wefti_prepare;
+
+/* What a node takes on a backend. All but `seconds` equals what the prepared kernel says. */
+typedef struct wefti_estimate {
+    int64_t workspace_bytes;
+    int in_place;
+    const char *label; /* static storage */
+    double seconds;    /* of one run, by the machine model */
+} wefti_estimate;
 
 typedef struct wefti_backend wefti_backend;
 struct wefti_backend {
@@ -66,6 +79,13 @@ bool wefti_builtin_has_bf16(void); /* likewise */
 
 /* Every op by its reference kernel: operands to double, one rounding on the way out. */
 extern const wefti_backend wefti_backend_reference;
+
+/* Estimates a node without making a kernel that can run. Returns the status that `prepare` returns
+ * for the same node and options, WEFT_E_NO_IMPL included. Keeps nothing; several threads may call
+ * it at once. */
+weft_status wefti_backend_estimate(const wefti_backend *backend, const weft_node *node,
+                                   const wefti_prepare *options, const wefti_machine *machine,
+                                   wefti_estimate *out);
 
 static inline void wefti_kernel_destroy(wefti_kernel *k) {
     if (k) k->destroy(k);

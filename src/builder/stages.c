@@ -8,9 +8,7 @@
 #include "builder/build.h"
 
 static double call_seconds(const weft_node *n) {
-    wefti_cost cost;
-    wefti_node_cost(n, &cost);
-    return cost.flops / 1e11 + cost.bytes / 1e10;
+    return wefti_node_seconds(n, &wefti_machine_assumed);
 }
 
 /* Calls that are to be shared out. A call is in one part, or may be in any: -1. */

@@ -106,6 +106,22 @@ void wefti_node_cost(const weft_node *n, wefti_cost *out) {
     for (int o = 0; o < n->outputs; o++) out->flops += (double)weft_desc_elems(wefti_out(n, o));
 }
 
+double wefti_cost_seconds(const weft_node *n, const wefti_cost *cost,
+                          const wefti_machine *machine) {
+    int narrow = 1;
+    for (int i = 0; i < n->inputs; i++) {
+        const weft_desc *x = wefti_in(n, i);
+        if (x && wefti_dtype_is_float(x->dtype) && x->dtype != WEFT_BF16) narrow = 0;
+    }
+    return wefti_machine_seconds(machine, n->op->work, narrow, cost->flops, cost->bytes);
+}
+
+double wefti_node_seconds(const weft_node *n, const wefti_machine *machine) {
+    wefti_cost cost;
+    wefti_node_cost(n, &cost);
+    return wefti_cost_seconds(n, &cost, machine);
+}
+
 /* Steps of an operand's index per step of each dimension of the result: 0 where it is broadcast. */
 static void broadcast_strides(const weft_desc *from, const weft_desc *to,
                               int64_t out[WEFT_MAX_RANK]) {

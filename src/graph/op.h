@@ -10,6 +10,7 @@
 
 #include "base/status.h"
 #include "tensor/tensor.h"
+#include "topo/machine.h"
 #include "weft/graph.h"
 
 typedef struct weft_op_def weft_op_def;
@@ -194,13 +195,17 @@ typedef enum wefti_op_flags {
     WEFTI_OP_GROUP = 128,
     /* Besides IN_PLACE: output 0 is input 0 with input 1 added. No backend runs it: the kernel that
      * makes input 1 adds to input 0 itself if it can, else a routine's own addition does. */
-    WEFTI_OP_ADDS = 256
+    WEFTI_OP_ADDS = 256,
+    /* Only differentiation adds it: a gradient has an op of its own ("linear_grad_input").
+     * Gradients made of ops that models have too are told by weft_node.gradient. */
+    WEFTI_OP_GRADIENT = 512
 } wefti_op_flags;
 
 struct weft_op_def {
     const char *name;
     int8_t min_inputs, max_inputs; /* the first min_inputs must be present: infer may rely on it */
     uint32_t flags;
+    wefti_work work;         /* which rate of a machine bounds it; 0: that of vector kernels */
     const wefti_attr *attrs; /* ends with {0}; NULL: none */
     /* Shapes and dtypes of the outputs from the inputs; checks everything. Sets *out_count (1
      * already set). */
@@ -251,6 +256,9 @@ bool wefti_elementwise_is_integer(const weft_node *n);
 void wefti_elementwise_integer(const weft_node *n, const void *const *in, void *out);
 /* The op's cost, or the default. */
 void wefti_node_cost(const weft_node *n, wefti_cost *out);
+/* Seconds that a node with this cost takes on a machine. */
+double wefti_cost_seconds(const weft_node *n, const wefti_cost *cost, const wefti_machine *machine);
+double wefti_node_seconds(const weft_node *n, const wefti_machine *machine); /* of its own cost */
 
 /* The registry: all ops by name. */
 typedef struct wefti_op_registry {

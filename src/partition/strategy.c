@@ -48,7 +48,7 @@ const char *wefti_node_label(const weft_body *body, const char *call, const weft
  * factors mean other things: "matmul_grad" tells a product of the backward pass from the product
  * whose gradient it is, so that what is said of one is not taken for the other. */
 const char *wefti_node_op(const weft_node *n, char *buffer, size_t bytes) {
-    if (!n->gradient || strstr(n->op->name, "_grad")) return n->op->name;
+    if (!n->gradient || n->op->flags & WEFTI_OP_GRADIENT) return n->op->name;
     (void)snprintf(buffer, bytes, "%s_grad", n->op->name);
     return buffer;
 }
@@ -321,7 +321,7 @@ typedef struct chooser {
     wefti_dim_split given[WEFTI_MAX_FACTORS]; /* by the plan */
     wefti_dim_split
         seen[WEFTI_MAX_FACTORS]; /* the longest list of axes met on the factor: for their order */
-    double flops, bytes;
+    double seconds;              /* of the whole node on one device */
 } chooser;
 
 static void suggest(chooser *h, int axis, int f, int64_t unit) {
@@ -389,7 +389,7 @@ static void suggest_all(chooser *h) {
 
 /* Seconds of the device itself: a rough rate is enough, it only breaks ties of communication. */
 static double own_seconds(const chooser *h, int64_t parts) {
-    return (h->flops / 1e11 + h->bytes / 1e10) / (double)parts;
+    return h->seconds / (double)parts;
 }
 
 /* A partial sum will have to be made whole, unless it may leave as it is. */
@@ -539,7 +539,7 @@ static bool is_everywhere(const wefti_lowering *c, int f) {
 /* What is said of a label is said of the model's own ops. Their gradients go by it as far as it
  * means the same there, and where it does not fit they go without. */
 static void take_guidance(wefti_lowering *c, const wefti_strategy *s, wefti_axes *used) {
-    bool same_names = strstr(c->n->op->name, "_grad") != NULL;
+    bool same_names = (c->n->op->flags & WEFTI_OP_GRADIENT) != 0;
     for (int32_t k = 0; k < s->split_count; k++) {
         const wefti_split *x = &s->splits[k];
         wefti_dim_split split = {.count = x->count};
@@ -626,13 +626,9 @@ static weft_status choose_for_cuts(const chooser *fresh, const wefti_strategy *s
 
 weft_status wefti_partition_choose(wefti_lowering *c, const wefti_strategy *strategy) {
     wefti_axes said = 0;
-    chooser h = {.c = c};
-    wefti_cost cost = {0};
+    chooser h = {.c = c, .seconds = wefti_node_seconds(c->n, &wefti_machine_assumed)};
     wefti_rule_begin(&c->rule);
     if (c->n->op->split) WEFT_TRY(c->n->op->split(c->n, &c->rule));
-    wefti_node_cost(c->n, &cost);
-    h.flops = cost.flops;
-    h.bytes = cost.bytes;
     bool guided = wefti_partition_guided(c->n, strategy);
     if (guided) take_guidance(c, strategy, &said);
     if (strategy && !guided && strategy->cuts) {

@@ -286,11 +286,35 @@ static void same_bits(const subject *s, const result *a, const result *b, const 
             complain(s->setup, how, "output %d has other bits", o);
 }
 
+/* The estimate says of the kernel what the prepared kernel says of itself. */
+static void check_estimate(const subject *s, const wefti_backend *backend,
+                           const wefti_prepare *options, weft_status prepared,
+                           const wefti_kernel *k) {
+    wefti_estimate e;
+    weft_status status =
+        wefti_backend_estimate(backend, s->node, options, &wefti_machine_assumed, &e);
+    if (status != prepared) {
+        complain(s->setup, "estimate", "status %d, of prepare %d", status, prepared);
+        return;
+    }
+    if (status < 0) return;
+    if (e.workspace_bytes != k->workspace_bytes)
+        complain(s->setup, "estimate", "%lld bytes of workspace, the kernel has %lld",
+                 (long long)e.workspace_bytes, (long long)k->workspace_bytes);
+    if (e.in_place != k->in_place || strcmp(e.label, k->label) != 0)
+        complain(s->setup, "estimate", "%s in place of %d, the kernel is %s in place of %d",
+                 e.label, e.in_place, k->label, k->in_place);
+    if (!(e.seconds >= 0 && isfinite(e.seconds)))
+        complain(s->setup, "estimate", "%g seconds", e.seconds);
+}
+
 static weft_status prepare(const subject *s, manner how, wefti_kernel **out) {
     wefti_prepare options = {.threads = how.threads,
                              .accumulate = how.accumulate,
                              .bf16 = how.native ? WEFTI_BF16_NATIVE : WEFTI_BF16_AS_F32};
-    return wefti_backend_cpu.prepare(&wefti_backend_cpu, s->node, &options, out);
+    weft_status status = wefti_backend_cpu.prepare(&wefti_backend_cpu, s->node, &options, out);
+    check_estimate(s, &wefti_backend_cpu, &options, status, status < 0 ? NULL : *out);
+    return status;
 }
 
 static bool check_kernel(const subject *s, const wefti_kernel *k) {
@@ -369,6 +393,7 @@ static void check_reference(const subject *s) {
         complain(s->setup, how.name, "refuses: %s", weft_error_message());
         return;
     }
+    check_estimate(s, &wefti_backend_reference, &options, WEFT_OK, k);
     result r = {0};
     if (run_kernel(s, k, how, &r))
         for (int o = 0; o < s->node->outputs; o++) {

@@ -37,7 +37,7 @@ static weft_status convolution(void) {
                              .w_dtype = WEFT_F32,
                              .y_dtype = WEFT_F32};
     wefti_onednn_conv *c;
-    weft_status status = wefti_onednn_conv_create(&conv, 1, &c);
+    weft_status status = wefti_onednn_conv_create(&conv, 1, false, &c);
     if (status == WEFT_OK) wefti_onednn_conv_destroy(c);
     return status;
 }

@@ -130,6 +130,7 @@ const weft_op_def weft_op_matmul = {
     .name = "matmul",
     .min_inputs = 2,
     .max_inputs = 2,
+    .work = WEFTI_WORK_PRODUCT,
     .attrs = attrs,
     .infer = infer,
     .grad = grad,

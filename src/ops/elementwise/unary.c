@@ -284,7 +284,7 @@ UNARY(cast, WEFTI_OP_CHEAP | WEFTI_OP_LINEAR, attrs_cast, infer_cast, grad_cast,
         .name = #name_,                                                                            \
         .min_inputs = 2,                                                                           \
         .max_inputs = 2,                                                                           \
-        .flags = WEFTI_OP_ELEMENTWISE,                                                             \
+        .flags = WEFTI_OP_ELEMENTWISE | WEFTI_OP_GRADIENT,                                         \
         .attrs = attrs_,                                                                           \
         .infer = infer_grad,                                                                       \
         .split = wefti_op_split_elementwise,                                                       \

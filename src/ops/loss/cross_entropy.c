@@ -428,6 +428,7 @@ const weft_op_def weft_op_cross_entropy_grad = {
     .name = "cross_entropy_grad",
     .min_inputs = 5,
     .max_inputs = 5,
+    .flags = WEFTI_OP_GRADIENT,
     .attrs = attrs_piece,
     .infer = infer_grad,
     .split = split_grad,

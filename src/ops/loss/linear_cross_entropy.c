@@ -186,6 +186,7 @@ const weft_op_def weft_op_linear_cross_entropy = {
     .name = "linear_cross_entropy",
     .min_inputs = 4,
     .max_inputs = 6,
+    .work = WEFTI_WORK_PRODUCT,
     .attrs = attrs,
     .infer = infer,
     .split = split,

@@ -116,6 +116,7 @@ const weft_op_def weft_op_mse_grad = {
     .name = "mse_grad",
     .min_inputs = 3,
     .max_inputs = 3,
+    .flags = WEFTI_OP_GRADIENT,
     .attrs = attrs,
     .infer = infer_grad,
     .split = wefti_op_split_elementwise,

@@ -354,6 +354,7 @@ const weft_op_def weft_op_batch_norm_grad = {
     .name = "batch_norm_grad",
     .min_inputs = 5,
     .max_inputs = 5,
+    .flags = WEFTI_OP_GRADIENT,
     .infer = infer_grad,
     .split = split_grad,
     .cost = cost_grad,

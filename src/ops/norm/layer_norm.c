@@ -305,6 +305,7 @@ const weft_op_def weft_op_layer_norm_grad = {
     .name = "layer_norm_grad",
     .min_inputs = 5,
     .max_inputs = 5,
+    .flags = WEFTI_OP_GRADIENT,
     .infer = infer_grad,
     .split = split_grad,
     .cost = cost_grad,

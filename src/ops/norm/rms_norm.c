@@ -240,6 +240,7 @@ const weft_op_def weft_op_rms_norm_grad = {
     .name = "rms_norm_grad",
     .min_inputs = 4,
     .max_inputs = 4,
+    .flags = WEFTI_OP_GRADIENT,
     .infer = infer_grad,
     .split = split_grad,
     .cost = cost_grad,

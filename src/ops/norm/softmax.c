@@ -203,6 +203,7 @@ static const wefti_op_case cases_grad[] = {
         .name = #name_,                                                                            \
         .min_inputs = 2,                                                                           \
         .max_inputs = 2,                                                                           \
+        .flags = WEFTI_OP_GRADIENT,                                                                \
         .attrs = attrs,                                                                            \
         .infer = infer_grad,                                                                       \
         .split = split,                                                                            \

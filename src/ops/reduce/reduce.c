@@ -413,6 +413,7 @@ const weft_op_def weft_op_max_grad = {
     .name = "max_grad",
     .min_inputs = 3,
     .max_inputs = 3,
+    .flags = WEFTI_OP_GRADIENT,
     .attrs = attrs_max_grad,
     .infer = infer_max_grad,
     .split = split_max_grad,

@@ -82,8 +82,9 @@ void wefti_conv_gemm_run(const wefti_conv_gemm *c, const wefti_conv_args *args, 
  * to the kernel's layout and back while they are in cache, the weights once a run. */
 typedef struct wefti_onednn_conv wefti_onednn_conv;
 
-/* WEFT_E_NO_IMPL: built without oneDNN, or oneDNN has no fast kernel for this problem. */
-weft_status wefti_onednn_conv_create(const wefti_conv *conv, int threads,
+/* WEFT_E_NO_IMPL: built without oneDNN, or oneDNN has no fast kernel for this problem. `dry`: only
+ * workspace_bytes and destroy may be called on the result; oneDNN compiles nothing for it. */
+weft_status wefti_onednn_conv_create(const wefti_conv *conv, int threads, bool dry,
                                      wefti_onednn_conv **out) WEFT_CHECKED;
 void wefti_onednn_conv_destroy(wefti_onednn_conv *c);
 int64_t wefti_onednn_conv_workspace_bytes(const wefti_onednn_conv *c);

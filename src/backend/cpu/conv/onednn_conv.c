@@ -57,6 +57,7 @@ struct wefti_onednn_conv {
     part parts[MAX_PARTS];
     int part_count; /* 0: the kernel takes the weights as they are */
     int threads;
+    bool dry; /* sizes only: descriptors, no primitives */
     int64_t pieces, images, w_bytes;
     int64_t thread_bytes; /* x, y in the kernel's layout, and its scratchpad */
 };
@@ -238,7 +239,7 @@ static dnnl_status_t make_conv(wefti_onednn_conv *c, unit *u, dnnl_data_type_t t
     if (status == dnnl_success) status = describe(&pd, c->engine, &s, p->kind, attr, hint);
     if (status == dnnl_success && is_slow(pd)) status = dnnl_unimplemented;
     if (status == dnnl_success) status = take_layouts(u, pd, p->kind);
-    if (status == dnnl_success) status = dnnl_primitive_create(&u->conv, pd);
+    if (status == dnnl_success && !c->dry) status = dnnl_primitive_create(&u->conv, pd);
     if (pd) (void)dnnl_primitive_desc_destroy(pd);
     if (hint) (void)dnnl_primitive_desc_destroy(hint);
     if (attr) (void)dnnl_primitive_attr_destroy(attr);
@@ -261,7 +262,7 @@ static dnnl_status_t make_reorder(const wefti_onednn_conv *c, const wefti_md *fr
     wefti_md_ref scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
     if (scratch && dnnl_memory_desc_get_size(scratch) > 0)
         status = dnnl_unimplemented; /* the plain layouts met here need none */
-    if (status == dnnl_success) status = dnnl_primitive_create(out, pd);
+    if (status == dnnl_success && !c->dry) status = dnnl_primitive_create(out, pd);
     (void)dnnl_primitive_desc_destroy(pd);
     return status;
 }
@@ -373,7 +374,7 @@ static dnnl_status_t make_all(wefti_onednn_conv *c) {
     if (s == dnnl_success) s = make_unit(c, &c->units[0], NULL);
     if (s == dnnl_success && tail) s = make_unit(c, &c->units[1], &c->units[0].w);
     if (s == dnnl_success) s = make_parts(c);
-    for (int t = 0; t < c->threads; t++)
+    for (int t = 0; t < c->threads && !c->dry; t++)
         for (int u = 0; u < 2 && s == dnnl_success; u++)
             if (c->units[u].images) s = make_slot(c, &c->units[u], &c->slots[t * 2 + u]);
     for (int u = 0; u < 2; u++) {
@@ -399,7 +400,8 @@ static void heed_isa(void) {
         if (strcmp(wanted, forms[f].name) == 0) (void)dnnl_set_max_cpu_isa(forms[f].most);
 }
 
-weft_status wefti_onednn_conv_create(const wefti_conv *p, int threads, wefti_onednn_conv **out) {
+weft_status wefti_onednn_conv_create(const wefti_conv *p, int threads, bool dry,
+                                     wefti_onednn_conv **out) {
     wefti_onednn_conv *c;
     if (p->batch == 0 || !wefti_onednn_usable()) return WEFT_E_NO_IMPL;
     heed_isa();
@@ -407,6 +409,7 @@ weft_status wefti_onednn_conv_create(const wefti_conv *p, int threads, wefti_one
     WEFT_NEW(c, wefti_onednn_conv);
     c->conv = *p;
     c->threads = threads;
+    c->dry = dry;
     c->images = piece_images(p);
     c->pieces = (p->batch + c->images - 1) / c->images;
     c->slots = wefti_calloc((size_t)threads * 2, sizeof *c->slots);
@@ -609,9 +612,11 @@ weft_status wefti_onednn_conv_run(const wefti_onednn_conv *c, const wefti_conv_a
 
 #else
 
-weft_status wefti_onednn_conv_create(const wefti_conv *p, int threads, wefti_onednn_conv **out) {
+weft_status wefti_onednn_conv_create(const wefti_conv *p, int threads, bool dry,
+                                     wefti_onednn_conv **out) {
     (void)p;
     (void)threads;
+    (void)dry;
     (void)out;
     return WEFT_E_NO_IMPL;
 }

@@ -297,7 +297,7 @@ weft_status wefti_cpu_rope(const weft_node *n, const wefti_prepare *options, wef
     int64_t floats = k->seq * (k->dim / 2);
     if (p) {
         base->workspace_bytes = floats * 8;
-    } else {
+    } else if (!options->dry) {
         k->table = wefti_alloc((size_t)floats * 8);
         if (!k->table) {
             wefti_kernel_destroy(base);

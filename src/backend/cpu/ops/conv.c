@@ -78,10 +78,10 @@ static weft_status conv_kernel_of(wefti_conv *p, const wefti_prepare *options, w
     p->native_bf16 = options->bf16 == WEFTI_BF16_NATIVE && wefti_isa_best_has_bf16();
     weft_status status = WEFT_E_NO_IMPL;
     if (!wefti_conv_prefers_gemm(p))
-        status = wefti_onednn_conv_create(p, options->threads, &onednn);
+        status = wefti_onednn_conv_create(p, options->threads, options->dry, &onednn);
     if (status == WEFT_E_NO_IMPL) status = wefti_conv_gemm_create(p, options->threads, &gemm);
     if (status == WEFT_E_NO_IMPL && !onednn)
-        status = wefti_onednn_conv_create(p, options->threads, &onednn);
+        status = wefti_onednn_conv_create(p, options->threads, options->dry, &onednn);
     if (status < 0) return status;
     wefti_kernel *base;
     status =

@@ -1,0 +1,18 @@
+/* Estimates of nodes, by the code that prepares their kernels: the two cannot differ. */
+#include "backend/backend.h"
+
+weft_status wefti_backend_estimate(const wefti_backend *backend, const weft_node *node,
+                                   const wefti_prepare *options, const wefti_machine *machine,
+                                   wefti_estimate *out) {
+    wefti_prepare dry = *options;
+    wefti_kernel *kernel;
+    dry.dry = true;
+    weft_status status = backend->prepare(backend, node, &dry, &kernel);
+    if (status < 0) return status;
+    *out = (wefti_estimate){.workspace_bytes = kernel->workspace_bytes,
+                            .in_place = kernel->in_place,
+                            .label = kernel->label,
+                            .seconds = wefti_node_seconds(node, machine)};
+    wefti_kernel_destroy(kernel);
+    return WEFT_OK;
+}
