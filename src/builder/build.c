@@ -310,7 +310,7 @@ static weft_status readable_gradients(wefti_program_builder *b) {
         if (b->param_index[v] < 0 || b->param_gradient[v] < 0) continue;
         b->buffers[b->param_gradient[v]].life.last = INT32_MAX;
         WEFT_TRY(wefti_build_tensor(b, wefti_build_name(b, "grad:", b->root->values[v].name),
-                                    WEFTI_TENSOR_OUTPUT, &b->root->values[v].desc,
+                                    WEFTI_TENSOR_GRADIENT, &b->root->values[v].desc,
                                     b->part ? &b->spread[v].gradient : NULL,
                                     b->root->values[v].init, b->param_gradient[v], &tensor));
     }

@@ -52,7 +52,8 @@ const char *wefti_transfer_name(const wefti_step *step, const wefti_instruction 
 /* ---- cells and steps ---- */
 
 const char *wefti_tensor_role_text(wefti_tensor_role role) {
-    static const char *const names[] = {"parameter", "state", "optimizer", "input", "output"};
+    static const char *const names[] = {"parameter", "state",  "optimizer",
+                                        "input",     "output", "output"};
     return names[role];
 }
 

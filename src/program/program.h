@@ -55,7 +55,8 @@ typedef enum wefti_tensor_role {
     WEFTI_TENSOR_STATE,     /* weft_state */
     WEFTI_TENSOR_OPTIMIZER, /* state of the optimizer, named "<param>.<state>" */
     WEFTI_TENSOR_INPUT,     /* fed */
-    WEFTI_TENSOR_OUTPUT     /* read; transient but alive to the end of the section */
+    WEFTI_TENSOR_OUTPUT,    /* read; transient but alive to the end of the section */
+    WEFTI_TENSOR_GRADIENT   /* an output: the gradient of a parameter, kept to be read */
 } wefti_tensor_role;
 
 /* A tensor with a name and a place in the arena. `desc` is what lies here: the box of `whole` that

@@ -27,7 +27,7 @@ static weft_status list_saved(weft_session *s, saved *out) {
         weft_tensor_info info;
         weft_session_part part;
         WEFT_TRY(weft_session_tensor(s, 0, i, &info));
-        if (!is_kept(&info) || !strncmp(info.name, "grad:", 5)) continue;
+        if (!is_kept(&info)) continue;
         WEFT_TRY(weft_session_local(s, 0, info.name, &part));
         if (!part.data) continue; /* this device has nothing of it */
         memcpy(info.desc.shape, part.size, (size_t)info.desc.rank * sizeof *part.size);

@@ -72,7 +72,7 @@ static int64_t place_of(const names *inputs, int64_t count, const wefti_view_ten
     bool optimizer = t->role == WEFTI_TENSOR_OPTIMIZER; /* <parameter>.<state> */
     const char *dot = optimizer ? strrchr(t->name, '.') : NULL;
     size_t length = dot ? (size_t)(dot - t->name) : strlen(t->name);
-    if (t->role == WEFTI_TENSOR_OUTPUT) return count;
+    if (t->role == WEFTI_TENSOR_OUTPUT || t->role == WEFTI_TENSOR_GRADIENT) return count;
     const named *of = names_find(*bucket_of(inputs, t->name, length), t->name, length);
     if (!of || (optimizer && !dot)) return 2 * count + 1;
     return optimizer ? count + 1 + of->number : of->number;
@@ -271,6 +271,7 @@ static weft_tensor_info info_of(const wefti_view_tensor *t) {
         info.role = WEFT_ROLE_INPUT;
         break;
     case WEFTI_TENSOR_OUTPUT:
+    case WEFTI_TENSOR_GRADIENT:
         info.role = WEFT_ROLE_OUTPUT;
         break;
     }
@@ -360,12 +361,6 @@ static const wefti_tensor *local_of(const weft_session *s, const wefti_view *v, 
     return i < 0 ? NULL : &v->sites[rank].tensors[i];
 }
 
-/* Of a parameter that several stages of a pipeline read each has a term: they are added up when the
- * parameter is updated. Other tensors of several stages are copies. */
-static bool is_gradient(const wefti_tensor *t) {
-    return t->role == WEFTI_TENSOR_OUTPUT && !strncmp(t->name, "grad:", 5);
-}
-
 weft_status wefti_session_pieces(weft_session *s, int program, int index, wefti_session_piece *out,
                                  int32_t *out_count) {
     wefti_view *v;
@@ -386,9 +381,11 @@ weft_status wefti_session_pieces(weft_session *s, int program, int index, wefti_
         piece->data = device ? wefti_rank_device_memory(device) + t->offset : NULL;
         piece->device = device ? wefti_rank_device_device(device) : NULL;
         piece->box = wefti_site_region(site, t);
+        /* Of a gradient each stage that reads the parameter has a term. Other tensors of several
+         * stages are copies. */
         bool same = mesh->first == owner->first,
              first = !mesh->axes || wefti_layout_counts(&t->layout, mesh, r),
-             added = !same && is_gradient(t);
+             added = !same && t->role == WEFTI_TENSOR_GRADIENT;
         piece->counts = same && first;
         piece->term = added && first;
         if (first || !(same || added) || !(t->layout.sum | t->layout.max)) continue;
