@@ -7,6 +7,7 @@
 #include "base/io.h"
 #include "interop/pretrained.h"
 #include "plan/plan.h"
+#include "train/save/save.h"
 #include "train/training.h"
 #include "weft/info.h"
 
@@ -27,7 +28,7 @@ static void take(int64_t *to, int64_t from) {
 /* That of model.from, which rank 0 reads. */
 static weft_status config_of_files(wefti_training *t, weft_model_config *out) {
     weft_status status = WEFT_OK;
-    if (!t->follows) status = wefti_pretrained_config(t->job->model.from, out);
+    if (!t->ranks.follows) status = wefti_pretrained_config(t->job->model.from, out);
     if (status < 0) (void)wefti_prefix(status, "model.from");
     return wefti_training_broadcast(t, status, out, sizeof *out);
 }
@@ -80,8 +81,8 @@ static weft_status config_of_job(wefti_training *t, weft_model_config *out) {
 
 static weft_status open_data(wefti_training *t) {
     const weft_job_data *d = &t->job->data;
-    bool language = weft_family_is_language(t->config.family);
-    weft_model_config probe = t->config; /* the family's context, when the job names none */
+    bool language = t->model.objective->is_language;
+    weft_model_config probe = t->model.config; /* the family's context, when the job names none */
     if (!probe.vocab) probe.vocab = 1 << 20;
     if (language) WEFT_TRY(weft_model_complete(&probe));
     weft_data_options o = {
@@ -95,10 +96,10 @@ static weft_status open_data(wefti_training *t) {
         .context = !language               ? 0
                    : t->job->model.context ? t->job->model.context
                                            : probe.context,
-        .vocab = language ? t->config.vocab : t->config.classes,
+        .vocab = language ? t->model.config.vocab : t->model.config.classes,
     };
     WEFT_REQUIRE(d->path[0], WEFT_E_ARG, "data.path is missing: the file or directory to train on");
-    const char *family = weft_family_text(t->config.family);
+    const char *family = weft_family_text(t->model.config.family);
     WEFT_REQUIRE(!language || d->format != WEFT_FORMAT_IDX, WEFT_E_ARG,
                  "data.format: idx is for images, but %s learns from text, tokens or npy", family);
     WEFT_REQUIRE(language || d->format == WEFT_FORMAT_IDX || d->format == WEFT_FORMAT_NPY,
@@ -111,21 +112,16 @@ static weft_status open_data(wefti_training *t) {
 /* A model that begins anew; others have what their files tell. */
 static void ends_from_data(wefti_training *t) {
     const weft_tokenizer *tokenizer = weft_data_tokenizer(t->data);
-    bool writes = weft_family_is_language(t->config.family) && t->config.family != WEFT_FAMILY_BERT;
-    if (tokenizer && writes && !t->job->model.from[0])
-        wefti_ends_of_tokenizer(tokenizer, &t->config);
+    if (tokenizer && t->model.objective->generates && !t->job->model.from[0])
+        wefti_ends_of_tokenizer(tokenizer, &t->model.config);
 }
 
 /* Sizes that only the data can tell. */
 static weft_status sizes_from_data(wefti_training *t) {
-    weft_model_config *c = &t->config;
+    weft_model_config *c = &t->model.config;
     int64_t vocab = weft_data_vocab(t->data);
     if (weft_family_is_language(c->family)) {
-        if (!c->vocab) { /* bert: room for a mask token that the tokenizer does not have */
-            bool extra = c->family == WEFT_FAMILY_BERT && vocab > 0 &&
-                         wefti_mask_token(t->data, vocab + 1) == vocab;
-            c->vocab = vocab + (extra ? 1 : 0);
-        }
+        if (!c->vocab) c->vocab = t->model.objective->vocabulary(t->data, vocab);
         WEFT_REQUIRE(c->vocab > 0, WEFT_E_ARG,
                      "model.vocab is missing: the data do not tell how many tokens there are");
         WEFT_REQUIRE(vocab <= c->vocab || t->job->data.format == WEFT_FORMAT_TOKENS, WEFT_E_ARG,
@@ -158,21 +154,22 @@ static bool sizes_known(const weft_model_config *c) {
 }
 
 weft_status wefti_training_configure(wefti_training *t) {
-    WEFT_TRY(config_of_job(t, &t->config));
-    WEFT_REQUIRE(t->config.family < WEFT_FAMILIES, WEFT_E_ARG,
+    WEFT_TRY(config_of_job(t, &t->model.config));
+    WEFT_REQUIRE(t->model.config.family < WEFT_FAMILIES, WEFT_E_ARG,
                  "model.family is missing: gpt2, llama, bert, gpt2-moe, mixtral, mistral, qwen2, "
                  "vit, mlp, lenet, resnet18 or resnet50");
-    if (!sizes_known(&t->config)) {
+    t->model.objective = wefti_objective_of(t->model.config.family);
+    if (!sizes_known(&t->model.config)) {
         WEFT_TRY(open_data(t));
         WEFT_TRY(sizes_from_data(t));
     }
-    WEFT_TRY(weft_model_complete(&t->config));
+    WEFT_TRY(weft_model_complete(&t->model.config));
     const weft_job_train *train = &t->job->train;
-    t->microbatches = train->accumulate * (t->job->plan ? t->job->plan->copies : 1);
-    WEFT_REQUIRE(train->batch % t->microbatches == 0, WEFT_E_ARG,
-                 "%lld microbatches do not divide train.batch, %lld", (long long)t->microbatches,
-                 (long long)train->batch);
-    t->micro = train->batch / t->microbatches;
+    t->batch.microbatches = train->accumulate * (t->job->plan ? t->job->plan->copies : 1);
+    WEFT_REQUIRE(train->batch % t->batch.microbatches == 0, WEFT_E_ARG,
+                 "%lld microbatches do not divide train.batch, %lld",
+                 (long long)t->batch.microbatches, (long long)train->batch);
+    t->batch.micro = train->batch / t->batch.microbatches;
     return WEFT_OK;
 }
 
@@ -188,27 +185,27 @@ weft_session_options wefti_training_options(const wefti_training *t) {
         .weight_decay = train->optimizer.weight_decay,
     };
     o.clip = train->clip;
-    o.microbatches = (int)t->microbatches;
+    o.microbatches = (int)t->batch.microbatches;
     o.threads = (int)t->job->device.threads;
     o.memory_bytes = t->memory_bytes;
     o.seed = train->seed;
-    o.bf16 = t->bf16;
+    o.bf16 = t->model.bf16;
     o.plan = t->job->plan;
-    o.world = t->world;
+    o.world = t->ranks.world;
     return o;
 }
 
 /* Tokens of a sample, 0: all of the model's context, or no language. */
 static int64_t context_of(const wefti_training *t) {
-    return weft_family_is_language(t->config.family) ? t->job->model.context : 0;
+    return t->model.objective->is_language ? t->job->model.context : 0;
 }
 
 weft_status wefti_training_graph(wefti_training *t) {
     weft_dtype dtype = t->job->train.precision;
     const weft_plan *plan = t->job->plan;
-    WEFT_TRY(
-        weft_model_build(&t->config, WEFT_USE_TRAIN, t->micro, context_of(t), dtype, &t->graph));
-    uint64_t hash = wefti_model_hash(t->graph);
+    WEFT_TRY(weft_model_build(&t->model.config, WEFT_USE_TRAIN, t->batch.micro, context_of(t),
+                              dtype, &t->model.graph));
+    uint64_t hash = wefti_model_hash(t->model.graph);
     WEFT_REQUIRE(
         !plan || !plan->model_hash || plan->model_hash == hash, WEFT_E_ARG,
         "the plan %s was completed for another model (%016llx; this one is %016llx): "
@@ -223,10 +220,11 @@ static weft_status build_graphs(wefti_training *t) {
     int64_t seq = context_of(t);
     WEFT_TRY(wefti_training_graph(t));
     weft_session_options o = wefti_training_options(t);
-    WEFT_TRY(weft_session_create(t->graph, &o, &t->session));
+    WEFT_TRY(weft_session_create(t->model.graph, &o, &t->session));
     if (!t->data || weft_data_samples(t->data, WEFT_DATA_VALIDATION) == 0) return WEFT_OK;
-    WEFT_TRY(weft_model_build(&t->config, WEFT_USE_EVAL, t->micro, seq, dtype, &t->eval_graph));
-    return weft_session_add(t->session, t->eval_graph, &t->eval_program);
+    WEFT_TRY(weft_model_build(&t->model.config, WEFT_USE_EVAL, t->batch.micro, seq, dtype,
+                              &t->model.eval_graph));
+    return weft_session_add(t->session, t->model.eval_graph, &t->model.eval_program);
 }
 
 /* A strategy that matches nothing does nothing: that is said. */
@@ -235,7 +233,7 @@ static weft_status note_unmatched(const wefti_training *t) {
     int32_t fused[3];
     if (!t->job->plan) return WEFT_OK;
     wefti_session_fused(t->session, fused);
-    WEFT_TRY(wefti_plan_unmatched(t->job->plan, t->graph, fused, &lines));
+    WEFT_TRY(wefti_plan_unmatched(t->job->plan, t->model.graph, fused, &lines));
     char *rest = lines;
     for (char *line; (line = strsep(&rest, "\n"));)
         if (*line) wefti_training_note(t, "%s", line);
@@ -265,28 +263,28 @@ weft_status wefti_training_open(wefti_training *t) {
     WEFT_TRY(wefti_training_same_data(t));
     weft_info info;
     weft_info_get(&info);
-    int64_t devices = t->world       ? weft_world_local_size(t->world) /* share the machine */
+    int64_t devices = t->ranks.world ? weft_world_local_size(t->ranks.world) /* share the machine */
                       : t->job->plan ? weft_plan_devices(t->job->plan)
                                      : 1;
     t->memory_bytes =
         t->job->device.memory_bytes ? t->job->device.memory_bytes : info.memory_bytes / devices;
-    t->mask_token = wefti_mask_token(t->data, t->config.vocab);
+    t->model.mask_token = wefti_mask_token(t->data, t->model.config.vocab);
     WEFT_TRY(build_graphs(t));
     return note_unmatched(t);
 }
 
 void wefti_training_close(wefti_training *t) {
-    wefti_delivery_end(t->delivery);
-    if (t->writing) wefti_checkpoint_cancel(t->writing);
-    wefti_delivery_destroy(t->delivery);
+    wefti_delivery_end(t->saving.delivery);
+    if (t->saving.writing) wefti_checkpoint_cancel(t->saving.writing);
+    wefti_delivery_destroy(t->saving.delivery);
     weft_session_destroy(t->session);
-    weft_graph_destroy(t->graph);
-    weft_graph_destroy(t->eval_graph);
+    weft_graph_destroy(t->model.graph);
+    weft_graph_destroy(t->model.eval_graph);
     weft_data_close(t->data);
-    wefti_checkpoint_lock_close(t->lock);
-    for (int64_t i = 0; i < t->saved_count; i++) wefti_free(t->saved[i].name);
-    wefti_free(t->saved);
-    wefti_free(t->saved_first);
-    wefti_free(t->saved_last);
-    wefti_free(t->tokenizer);
+    wefti_checkpoint_lock_close(t->saving.lock);
+    for (int64_t i = 0; i < t->saving.count; i++) wefti_free(t->saving.tensors[i].name);
+    wefti_free(t->saving.tensors);
+    wefti_free(t->saving.first);
+    wefti_free(t->saving.last);
+    wefti_free(t->saving.tokenizer);
 }

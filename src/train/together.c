@@ -6,9 +6,9 @@
 
 weft_status wefti_training_join(wefti_training *t, weft_world *world) {
     if (!world || weft_world_size(world) == 1) return WEFT_OK;
-    t->world = world;
-    t->follows = weft_world_rank(world) > 0;
-    return wefti_agreement_of(world, &t->agreement);
+    t->ranks.world = world;
+    t->ranks.follows = weft_world_rank(world) > 0;
+    return wefti_agreement_of(world, &t->ranks.agreement);
 }
 
 static int asked(const wefti_training *t) {
@@ -17,7 +17,7 @@ static int asked(const wefti_training *t) {
 
 int64_t wefti_training_observed(const wefti_training *t) {
     int64_t here = weft_session_memory_of(t->session).observed_peak_bytes;
-    return here > t->observed_peak ? here : t->observed_peak;
+    return here > t->ranks.observed_peak ? here : t->ranks.observed_peak;
 }
 
 /* Told at every step: whether to stop, and the memory in use, which only its device knows. */
@@ -26,26 +26,28 @@ typedef struct step_record {
 } step_record;
 
 weft_status wefti_training_stops(wefti_training *t, bool *out) {
-    if (!t->agreement) t->stopping = asked(t);
-    t->result->stop = t->stopping;
-    *out = t->stopping != 0;
-    if (!t->agreement || t->stopping) return WEFT_OK;
+    if (!t->ranks.agreement) t->ranks.stopping = asked(t);
+    t->result->stop = t->ranks.stopping;
+    *out = t->ranks.stopping != 0;
+    if (!t->ranks.agreement || t->ranks.stopping) return WEFT_OK;
     step_record record = {wefti_training_observed(t), asked(t)}, *all;
-    WEFT_NEW_ARRAY(all, step_record, weft_world_size(t->world));
-    weft_status status = wefti_agree_records(t->agreement, &record, sizeof record, all);
-    for (int r = 0; r < weft_world_size(t->world) && status >= 0; r++) {
-        if (all[r].observed_peak > t->observed_peak) t->observed_peak = all[r].observed_peak;
-        if (all[r].stop && !t->stopping) t->stopping = (int)all[r].stop;
+    WEFT_NEW_ARRAY(all, step_record, weft_world_size(t->ranks.world));
+    weft_status status = wefti_agree_records(t->ranks.agreement, &record, sizeof record, all);
+    for (int r = 0; r < weft_world_size(t->ranks.world) && status >= 0; r++) {
+        if (all[r].observed_peak > t->ranks.observed_peak)
+            t->ranks.observed_peak = all[r].observed_peak;
+        if (all[r].stop && !t->ranks.stopping) t->ranks.stopping = (int)all[r].stop;
     }
     wefti_free(all);
-    t->result->stop = t->stopping;
-    *out = t->stopping != 0;
+    t->result->stop = t->ranks.stopping;
+    *out = t->ranks.stopping != 0;
     return status;
 }
 
-weft_status wefti_training_broadcast(wefti_training *t, weft_status status, void *data, size_t bytes) {
-    if (!t->agreement) return status;
-    return wefti_agree_broadcast(t->agreement, status, data, (int64_t)bytes);
+weft_status wefti_training_broadcast(wefti_training *t, weft_status status, void *data,
+                                     size_t bytes) {
+    if (!t->ranks.agreement) return status;
+    return wefti_agree_broadcast(t->ranks.agreement, status, data, (int64_t)bytes);
 }
 
 /* ---- the same job everywhere ---- */
@@ -56,10 +58,10 @@ static weft_status same_numbers(wefti_training *t, const char *const *names, con
                                 int count) {
     uint64_t first[MOST_NUMBERS] = {0};
     weft_status status = WEFT_OK;
-    if (!t->agreement) return WEFT_OK;
+    if (!t->ranks.agreement) return WEFT_OK;
     for (int i = 0; i < count; i++) first[i] = mine[i];
     WEFT_TRY(wefti_training_broadcast(t, WEFT_OK, first, sizeof first));
-    const int rank = weft_world_rank(t->world);
+    const int rank = weft_world_rank(t->ranks.world);
     for (int i = 0; i < count && status >= 0; i++)
         if (mine[i] != first[i])
             status = wefti_blame(WEFT_RAISE(WEFT_E_MISMATCH,
@@ -67,7 +69,7 @@ static weft_status same_numbers(wefti_training *t, const char *const *names, con
                                             "all processes of a run need the same",
                                             rank, names[i]),
                                  rank);
-    return wefti_agree(t->agreement, status);
+    return wefti_agree(t->ranks.agreement, status);
 }
 
 weft_status wefti_training_same_job(wefti_training *t) {

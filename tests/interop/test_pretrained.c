@@ -213,7 +213,7 @@ static void dropout_of_job_or_files(void **state) {
         assert_non_null(strstr(job->text, cases[i].printed));
         wefti_training t = {.job = job};
         ASSERT_OK(wefti_training_configure(&t));
-        assert_true(t.config.dropout == cases[i].rate);
+        assert_true(t.model.config.dropout == cases[i].rate);
         wefti_training_close(&t);
         weft_job_free(job);
     }
@@ -233,7 +233,7 @@ static void dropout_of_job_or_files(void **state) {
         wefti_training t = {.job = job};
         if (set) {
             ASSERT_OK(wefti_training_configure(&t));
-            assert_true(t.config.dropout == 0.5);
+            assert_true(t.model.config.dropout == 0.5);
         } else {
             ASSERT_FAILS(WEFT_E_NO_IMPL, "set model.dropout", wefti_training_configure(&t));
         }

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "train/training.h"
+#include "train/objective.h"
 
 enum { COUNT = 200000, VOCAB = 1000, MASK = 999 };
 

@@ -2,7 +2,7 @@
 #include "run_fixture.h"
 
 #include "interop/pretrained.h"
-#include "train/training.h"
+#include "train/loop/loop.h"
 
 /* ---- learning rates ---- */
 

@@ -16,7 +16,7 @@
 #include "base/fault.h"
 #include "base/io.h"
 #include "base/text.h"
-#include "train/training.h"
+#include "train/loop/loop.h"
 
 struct wefti_metrics {
     FILE *lines, *events; /* NULL: not wanted, or given up after a failure */

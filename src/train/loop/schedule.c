@@ -3,7 +3,7 @@
  */
 #include <math.h>
 
-#include "train/training.h"
+#include "train/loop/loop.h"
 
 double wefti_learning_rate(const weft_job *job, int64_t step) {
     const weft_job_schedule *s = &job->train.schedule;

@@ -27,12 +27,12 @@ static weft_status build_rank(const rehearsal *r, int32_t rank, wefti_program **
     const wefti_training *t = r->training;
     const int64_t wanted = t->job->device.threads; /* of all devices of a host together */
     const wefti_program_spec spec = {
-        .graph = t->graph,
+        .graph = t->model.graph,
         .backends = wefti_builtin_backends(),
         .prepare = {wanted > r->out->ranks ? (int)(wanted / r->out->ranks) : 1, 0,
                     WEFTI_BF16_AS_F32},
         .optimizer = wefti_optimizer_plan_of(r->optimizer),
-        .microbatches = (int32_t)t->microbatches,
+        .microbatches = (int32_t)t->batch.microbatches,
         .plan = t->job->plan,
         .rank = rank,
         .routes = r->routes,
@@ -43,7 +43,7 @@ static weft_status build_rank(const rehearsal *r, int32_t rank, wefti_program **
 /* How often a section runs in a step. */
 static int64_t times(const rehearsal *r, const wefti_program *p, int section) {
     if (section != WEFTI_SECTION_NEXT) return 1;
-    return p->all_microbatches ? 0 : r->training->microbatches - 1;
+    return p->all_microbatches ? 0 : r->training->batch.microbatches - 1;
 }
 
 static void count_transfers(const rehearsal *r, const wefti_program *p) {
@@ -112,7 +112,7 @@ static weft_status rehearse(rehearsal *r, int rank) {
     wefti_optimizer *optimizer;
     const int ranks = r->out->ranks;
     weft_status status;
-    WEFT_TRY(wefti_optimizer_create(&o.optimizer, o.clip > 0, t->graph->ops, &optimizer));
+    WEFT_TRY(wefti_optimizer_create(&o.optimizer, o.clip > 0, t->model.graph->ops, &optimizer));
     r->optimizer = optimizer;
     r->programs = wefti_calloc((size_t)ranks, sizeof *r->programs);
     if (!r->programs)
@@ -133,7 +133,7 @@ static weft_status prepare(wefti_training *t, rehearsal *r, int rank) {
                  ranks == 1 ? "" : "s", ranks - 1);
     WEFT_TRY(wefti_training_configure(t));
     WEFT_TRY(wefti_training_graph(t));
-    WEFT_TRY(wefti_graph_wrap(t->graph));
+    WEFT_TRY(wefti_graph_wrap(t->model.graph));
     if (ranks > 1) WEFT_TRY(wefti_route_cache_create(&r->routes));
     return WEFT_OK;
 }
@@ -143,7 +143,7 @@ static weft_status tell_unmatched(const rehearsal *r, int rank) {
     const weft_plan *plan = r->training->job->plan;
     if (!plan) return WEFT_OK;
     const int32_t *fused = rank < 0 || plan->pipeline.stages == 1 ? r->fused : NULL;
-    return wefti_plan_unmatched(plan, r->training->graph, fused, &r->out->unmatched);
+    return wefti_plan_unmatched(plan, r->training->model.graph, fused, &r->out->unmatched);
 }
 
 weft_status weft_job_rehearse(const weft_job *job, int rank,

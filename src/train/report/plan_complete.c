@@ -275,11 +275,11 @@ static weft_status observe_stage(const wefti_training *t, collector *c, int32_t 
                                  const wefti_optimizer *optimizer, wefti_route_cache *routes) {
     const wefti_observer observer = {c, decided, settled, assigned};
     const wefti_program_spec spec = {
-        .graph = t->graph,
+        .graph = t->model.graph,
         .backends = wefti_builtin_backends(),
         .prepare = {1, 0, WEFTI_BF16_AS_F32},
         .optimizer = wefti_optimizer_plan_of(optimizer),
-        .microbatches = (int32_t)t->microbatches,
+        .microbatches = (int32_t)t->batch.microbatches,
         .plan = t->job->plan,
         .rank = rank,
         .routes = routes,
@@ -308,7 +308,7 @@ static weft_status observe_stages(const wefti_training *t, collector *c,
 static weft_status observe(const wefti_training *t, collector *c) {
     weft_session_options o = wefti_training_options(t);
     wefti_optimizer *optimizer;
-    WEFT_TRY(wefti_optimizer_create(&o.optimizer, o.clip > 0, t->graph->ops, &optimizer));
+    WEFT_TRY(wefti_optimizer_create(&o.optimizer, o.clip > 0, t->model.graph->ops, &optimizer));
     weft_status status = observe_stages(t, c, optimizer);
     wefti_optimizer_destroy(optimizer);
     return status;
@@ -318,17 +318,18 @@ static weft_status observe(const wefti_training *t, collector *c) {
 static weft_status complete(wefti_training *t, weft_plan *out, char **out_unmatched) {
     WEFT_TRY(wefti_training_configure(t));
     WEFT_TRY(wefti_training_graph(t));
-    out->model_hash = wefti_model_hash(t->graph);
+    out->model_hash = wefti_model_hash(t->model.graph);
     if (!t->job->plan || !wefti_plan_matters(t->job->plan))
-        return out_unmatched ? wefti_plan_unmatched(out, t->graph, NULL, out_unmatched) : WEFT_OK;
+        return out_unmatched ? wefti_plan_unmatched(out, t->model.graph, NULL, out_unmatched)
+                             : WEFT_OK;
     collector c = {.plan = t->job->plan};
-    WEFT_TRY(wefti_graph_wrap(t->graph));
+    WEFT_TRY(wefti_graph_wrap(t->model.graph));
     WEFT_TRY(wefti_arena_create(&c.arena));
-    weft_status status = add_ops(&c, t->graph);
+    weft_status status = add_ops(&c, t->model.graph);
     if (status >= 0) status = observe(t, &c);
     if (status >= 0 && c.plan->devices > 1) status = write_plan(&c, out);
     if (status >= 0 && out_unmatched)
-        status = wefti_plan_unmatched(out, t->graph, c.fused, out_unmatched);
+        status = wefti_plan_unmatched(out, t->model.graph, c.fused, out_unmatched);
     wefti_free(c.ops.items);
     wefti_free(c.tensors.items);
     wefti_free(c.calls);

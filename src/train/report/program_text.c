@@ -24,7 +24,7 @@ static weft_status describe(const weft_job *job, int rank, bool json, char **out
     if (status == WEFT_OK) status = print(&t, rank, json, &text);
     if (status == WEFT_OK && out_unmatched && job->plan) {
         wefti_session_fused(t.session, fused);
-        status = wefti_plan_unmatched(job->plan, t.graph, fused, &unmatched);
+        status = wefti_plan_unmatched(job->plan, t.model.graph, fused, &unmatched);
     }
     wefti_training_close(&t);
     if (status < 0) {

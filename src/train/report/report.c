@@ -230,14 +230,14 @@ static weft_status walk_devices(wefti_training *t, table *all) {
 }
 
 static weft_status fill(wefti_training *t, weft_model_report *r) {
-    table all = {.report = r, .graph = t->graph};
+    table all = {.report = r, .graph = t->model.graph};
     r->devices = t->job->plan ? weft_plan_devices(t->job->plan) : 1;
-    WEFT_NEW_ARRAY(all.rows, row, t->graph->root->node_count + 1);
+    WEFT_NEW_ARRAY(all.rows, row, t->model.graph->root->node_count + 1);
     weft_status status = walk_devices(t, &all);
     wefti_free(all.rows);
     WEFT_TRY(status);
     weft_session_memory m = weft_session_memory_of(t->session);
-    double micro = (double)t->microbatches;
+    double micro = (double)t->batch.microbatches;
     r->forward_flops *= micro;
     r->backward_flops *= micro;
     r->parameter_bytes = m.parameter_bytes;
@@ -252,7 +252,7 @@ static weft_status fill(wefti_training *t, weft_model_report *r) {
     const weft_plan *plan = t->job->plan;
     int32_t fused[3];
     wefti_session_fused(t->session, fused);
-    if (plan) WEFT_TRY(wefti_plan_unmatched(plan, t->graph, fused, &r->unmatched));
+    if (plan) WEFT_TRY(wefti_plan_unmatched(plan, t->model.graph, fused, &r->unmatched));
     return wefti_session_largest(t->session, 6, &r->largest);
 }
 

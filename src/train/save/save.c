@@ -12,11 +12,11 @@
 #include "base/text.h"
 #include "session/optimizer.h"
 #include "tokenizer/tokenizer.h"
-#include "train/training.h"
+#include "train/save/save.h"
 
 weft_status wefti_training_lock(wefti_training *t) {
-    if (!t->job->checkpoint.dir[0] || t->follows) return WEFT_OK;
-    weft_status status = wefti_checkpoint_lock_open(t->job->checkpoint.dir, &t->lock);
+    if (!t->job->checkpoint.dir[0] || t->ranks.follows) return WEFT_OK;
+    weft_status status = wefti_checkpoint_lock_open(t->job->checkpoint.dir, &t->saving.lock);
     return status < 0 ? wefti_prefix(status, "checkpoint.dir") : WEFT_OK;
 }
 
@@ -24,15 +24,15 @@ weft_status wefti_training_lock(wefti_training *t) {
 
 static weft_status add_saved(wefti_training *t, int tensor, int64_t part, const char *file_name,
                              const weft_desc *file_desc, wefti_checkpoint_role role) {
-    WEFT_TRY(WEFT_GROW(t->saved, t->saved_count, t->saved_room));
-    wefti_saved_tensor *s = &t->saved[t->saved_count];
+    WEFT_TRY(WEFT_GROW(t->saving.tensors, t->saving.count, t->saving.room));
+    wefti_saved_tensor *s = &t->saving.tensors[t->saving.count];
     s->tensor = tensor;
     s->first = part * weft_desc_elems(file_desc);
     s->desc = *file_desc;
     s->role = role;
     s->name = wefti_strdup(file_name);
     WEFT_REQUIRE(s->name, WEFT_E_NOMEM, "no memory for the list of saved tensors");
-    t->saved_count++;
+    t->saving.count++;
     return WEFT_OK;
 }
 
@@ -122,17 +122,17 @@ static weft_status add_with_states(wefti_training *t, const state_names *states,
     char name[512];
     weft_desc desc;
     weft_status status;
-    t->saved_first[tensor] = t->saved_count;
+    t->saving.first[tensor] = t->saving.count;
     for (int64_t part = 0;; part++) {
-        status =
-            weft_model_file_name(&t->config, x->name, &x->desc, part, name, sizeof name, &desc);
+        status = weft_model_file_name(&t->model.config, x->name, &x->desc, part, name, sizeof name,
+                                      &desc);
         if (status == WEFT_E_NOT_FOUND && part > 0) break;
         WEFT_TRY(status);
         bool whole = weft_desc_elems(&desc) == weft_desc_elems(&x->desc);
         WEFT_TRY(add_saved(t, tensor, part, name, &desc, WEFTI_CHECKPOINT_MODEL));
         WEFT_TRY(add_states(t, states, x, whole, part, name));
     }
-    t->saved_last[tensor] = t->saved_count - 1;
+    t->saving.last[tensor] = t->saving.count - 1;
     return WEFT_OK;
 }
 
@@ -147,7 +147,7 @@ static weft_status list_saved(wefti_training *t, const state_names *states) {
             WEFT_TRY(weft_session_tensor(t->session, 0, i, &info));
             if ((int)info.role == roles[k]) WEFT_TRY(add_with_states(t, states, i, &info));
         }
-        if (k == 0) t->saved_states = t->saved_count;
+        if (k == 0) t->saving.states = t->saving.count;
     }
     return WEFT_OK;
 }
@@ -157,7 +157,7 @@ static weft_status list_saved(wefti_training *t, const state_names *states) {
 static weft_status read_tokenizer(wefti_training *t) {
     const weft_job *job = t->job;
     int64_t bytes;
-    if (t->follows || !job->checkpoint.dir[0] || job->data.format != WEFT_FORMAT_TEXT ||
+    if (t->ranks.follows || !job->checkpoint.dir[0] || job->data.format != WEFT_FORMAT_TEXT ||
         !strcmp(job->data.tokenizer, "bytes"))
         return WEFT_OK;
     const char *path = job->data.tokenizer;
@@ -166,8 +166,8 @@ static weft_status read_tokenizer(wefti_training *t) {
         inside = wefti_format("%s/tokenizer.json", path);
         WEFT_REQUIRE(inside, WEFT_E_NOMEM, "no memory for a path");
     }
-    weft_status status =
-        wefti_file_read(inside ? inside : path, WEFTI_TOKENIZER_BYTES, &t->tokenizer, &bytes);
+    weft_status status = wefti_file_read(inside ? inside : path, WEFTI_TOKENIZER_BYTES,
+                                         &t->saving.tokenizer, &bytes);
     wefti_free(inside);
     return status;
 }
@@ -175,9 +175,9 @@ static weft_status read_tokenizer(wefti_training *t) {
 weft_status wefti_training_bind(wefti_training *t) {
     int count = weft_session_tensors(t->session, 0);
     state_names states = {0};
-    WEFT_NEW_ARRAY(t->saved_first, int64_t, count + 1);
-    WEFT_NEW_ARRAY(t->saved_last, int64_t, count + 1);
-    for (int i = 0; i < count; i++) t->saved_first[i] = t->saved_last[i] = -1;
+    WEFT_NEW_ARRAY(t->saving.first, int64_t, count + 1);
+    WEFT_NEW_ARRAY(t->saving.last, int64_t, count + 1);
+    for (int i = 0; i < count; i++) t->saving.first[i] = t->saving.last[i] = -1;
     weft_status status = name_states(t, &states);
     if (status >= 0) status = list_saved(t, &states);
     wefti_free(states.list);
@@ -187,16 +187,16 @@ weft_status wefti_training_bind(wefti_training *t) {
 /* From the threads of all devices. */
 static void before_update(void *context, int32_t rank, int32_t tensor) {
     wefti_training *t = context;
-    if (!t->writing) return;
+    if (!t->saving.writing) return;
     int number = wefti_session_number(t->session, 0, rank, tensor);
-    if (number < 0 || t->saved_first[number] < 0) return;
-    for (int64_t i = t->saved_first[number]; i <= t->saved_last[number]; i++)
-        wefti_checkpoint_wait_tensor(t->writing, i);
+    if (number < 0 || t->saving.first[number] < 0) return;
+    for (int64_t i = t->saving.first[number]; i <= t->saving.last[number]; i++)
+        wefti_checkpoint_wait_tensor(t->saving.writing, i);
 }
 
 /* The saved tensors with the pieces that they are in; one block, wefti_free. */
 static weft_status tensors_of(wefti_training *t, wefti_checkpoint_tensor **out) {
-    size_t devices = (size_t)weft_session_devices(t->session), count = (size_t)t->saved_count;
+    size_t devices = (size_t)weft_session_devices(t->session), count = (size_t)t->saving.count;
     size_t head = (count + 1) * sizeof **out;
     wefti_checkpoint_tensor *list =
         wefti_calloc(1, head + count * devices * sizeof(wefti_checkpoint_piece));
@@ -206,11 +206,11 @@ static weft_status tensors_of(wefti_training *t, wefti_checkpoint_tensor **out) 
     weft_status status =
         list && pieces ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for the list of tensors");
     for (size_t i = 0; i < count && status == WEFT_OK; i++) {
-        const wefti_saved_tensor *s = &t->saved[i];
+        const wefti_saved_tensor *s = &t->saving.tensors[i];
         weft_tensor_info info;
         int32_t found = 0;
         status = weft_session_tensor(t->session, 0, s->tensor, &info);
-        if (status == WEFT_OK && !t->world)
+        if (status == WEFT_OK && !t->ranks.world)
             status = wefti_session_pieces(t->session, 0, s->tensor, pieces, &found);
         list[i] = (wefti_checkpoint_tensor){.name = s->name,
                                             .role = s->role,
@@ -218,7 +218,7 @@ static weft_status tensors_of(wefti_training *t, wefti_checkpoint_tensor **out) 
                                             .pieces = next,
                                             .whole = info.desc,
                                             .first = s->first};
-        if (t->world) {
+        if (t->ranks.world) {
             list[i].pieces = NULL;
             list[i].later = true;
         }
@@ -241,22 +241,23 @@ static weft_status tensors_of(wefti_training *t, wefti_checkpoint_tensor **out) 
 
 /* Wait for the write under way and report it. */
 weft_status wefti_training_finish_write(wefti_training *t) {
-    wefti_checkpoint_job *job = t->writing;
+    wefti_checkpoint_job *job = t->saving.writing;
     if (!job) return WEFT_OK;
     char *note = NULL;
-    t->writing = NULL;
+    t->saving.writing = NULL;
     weft_status status = wefti_checkpoint_finish(job, &note);
-    wefti_delivery_destroy(t->delivery);
-    t->delivery = NULL;
+    wefti_delivery_destroy(t->saving.delivery);
+    t->saving.delivery = NULL;
     if (status < 0)
-        return wefti_prefix(status, "the checkpoint of step %lld", (long long)t->writing_step);
+        return wefti_prefix(status, "the checkpoint of step %lld",
+                            (long long)t->saving.writing_step);
     if (note) wefti_training_note(t, "%s", note);
     wefti_free(note);
-    t->committed_step = t->writing_step;
+    t->saving.committed_step = t->saving.writing_step;
     (void)snprintf(t->result->checkpoint, sizeof t->result->checkpoint, "%s/step-%012lld",
-                   t->job->checkpoint.dir, (long long)t->committed_step);
+                   t->job->checkpoint.dir, (long long)t->saving.committed_step);
     if (t->events && t->events->checkpoint)
-        t->events->checkpoint(t->events->context, t->committed_step, t->result->checkpoint);
+        t->events->checkpoint(t->events->context, t->saving.committed_step, t->result->checkpoint);
     return WEFT_OK;
 }
 
@@ -266,7 +267,7 @@ static void note_failure(const wefti_training *t, weft_status status) {
 }
 
 void wefti_training_poll(wefti_training *t) {
-    if (t->writing && wefti_checkpoint_poll(t->writing) != WEFT_PENDING)
+    if (t->saving.writing && wefti_checkpoint_poll(t->saving.writing) != WEFT_PENDING)
         note_failure(t, wefti_training_finish_write(t));
 }
 
@@ -303,10 +304,10 @@ static weft_status begin(wefti_training *t, bool last, const wefti_checkpoint_te
         {"threads", threads}};
     const wefti_checkpoint_pair random[] = {{"generator", "philox4x32-10"}};
     const wefti_checkpoint_pair notes[] = {{"samples", samples}, {"job", job->text}};
-    const wefti_checkpoint_loss loss = {t->step, t->result->final_loss};
+    const wefti_checkpoint_loss loss = {t->progress.step, t->result->final_loss};
     wefti_checkpoint_meta meta = {
-        .step = t->step,
-        .data_position = t->position,
+        .step = t->progress.step,
+        .data_position = t->progress.position,
         .seed = job->train.seed,
         .optimizer = wefti_optimizer_text(o->name),
         .settings = {settings, sizeof settings / sizeof *settings},
@@ -314,25 +315,27 @@ static weft_status begin(wefti_training *t, bool last, const wefti_checkpoint_te
         .compute = {compute, sizeof compute / sizeof *compute},
         .notes = {notes, 2},
         .losses = &loss,
-        .loss_count = t->step > 0 ? 1 : 0,
+        .loss_count = t->progress.step > 0 ? 1 : 0,
     };
-    wefti_checkpoint_text texts[2] = {{"config.json", config}, {"tokenizer.json", t->tokenizer}};
+    wefti_checkpoint_text texts[2] = {{"config.json", config},
+                                      {"tokenizer.json", t->saving.tokenizer}};
     wefti_checkpoint_options options = {
         /* Whether a state is good shows in the step after it: until then one more is kept. */
         .keep = job->checkpoint.keep + !last,
         .texts = texts,
-        .text_count = t->tokenizer ? 2 : 1,
+        .text_count = t->saving.tokenizer ? 2 : 1,
     };
-    if (t->world) {
-        WEFT_TRY(wefti_delivery_create(t->saved_count, &t->delivery));
-        wefti_delivery_options(t->delivery, &options);
+    if (t->ranks.world) {
+        WEFT_TRY(wefti_delivery_create(t->saving.count, &t->saving.delivery));
+        wefti_delivery_options(t->saving.delivery, &options);
     }
-    WEFT_TRY(wefti_checkpoint_begin(job->checkpoint.dir, &meta, tensors, t->saved_count, &options,
-                                    &t->writing));
-    t->writing_step = t->step;
-    if (t->world) return WEFT_OK; /* all tensors are copied before the run goes on */
+    WEFT_TRY(wefti_checkpoint_begin(job->checkpoint.dir, &meta, tensors, t->saving.count, &options,
+                                    &t->saving.writing));
+    t->saving.writing_step = t->progress.step;
+    if (t->ranks.world) return WEFT_OK; /* all tensors are copied before the run goes on */
     wefti_session_before_update(t->session, before_update, t);
-    for (int64_t i = 0; i < t->saved_states; i++) wefti_checkpoint_wait_tensor(t->writing, i);
+    for (int64_t i = 0; i < t->saving.states; i++)
+        wefti_checkpoint_wait_tensor(t->saving.writing, i);
     return WEFT_OK;
 }
 
@@ -340,30 +343,31 @@ static weft_status begin_save(wefti_training *t, bool last) {
     note_failure(t, wefti_training_finish_write(t));
     char *config = NULL;
     wefti_checkpoint_tensor *tensors = NULL;
-    weft_status status = wefti_checkpoint_lock_keep(t->job->checkpoint.dir, &t->lock);
-    if (status == WEFT_OK) status = weft_model_config_write(&t->config, &config);
+    weft_status status = wefti_checkpoint_lock_keep(t->job->checkpoint.dir, &t->saving.lock);
+    if (status == WEFT_OK) status = weft_model_config_write(&t->model.config, &config);
     if (status == WEFT_OK) status = tensors_of(t, &tensors);
     if (status == WEFT_OK) status = begin(t, last, tensors, config);
     wefti_free(tensors);
     weft_text_free(config);
     if (status >= 0) return WEFT_OK;
-    wefti_delivery_destroy(t->delivery);
-    t->delivery = NULL;
-    return wefti_prefix(status, "the checkpoint of step %lld", (long long)t->step);
+    wefti_delivery_destroy(t->saving.delivery);
+    t->saving.delivery = NULL;
+    return wefti_prefix(status, "the checkpoint of step %lld", (long long)t->progress.step);
 }
 
 /* *out_unwritten: why rank 0 (or the only process) could not begin to write. */
 static weft_status save(wefti_training *t, bool last, weft_status *out_unwritten) {
     *out_unwritten = WEFT_OK;
     if (!t->job->checkpoint.dir[0]) return WEFT_OK;
-    if (!t->follows) *out_unwritten = begin_save(t, last);
-    if (!t->world) return WEFT_OK;
+    if (!t->ranks.follows) *out_unwritten = begin_save(t, last);
+    if (!t->ranks.world) return WEFT_OK;
     wefti_failure unwritten;
     wefti_failure_keep(*out_unwritten, &unwritten);
     bool begun = *out_unwritten >= 0;
     weft_status status = wefti_training_broadcast(t, WEFT_OK, &begun, sizeof begun);
     if (status >= 0 && begun) status = wefti_training_deliver(t);
-    if (status < 0) wefti_delivery_end(t->delivery); /* nobody waits for what does not come */
+    if (status < 0)
+        wefti_delivery_end(t->saving.delivery); /* nobody waits for what does not come */
     if (!begun && status >= 0) (void)wefti_failure_tell(&unwritten);
     return status;
 }
@@ -387,11 +391,11 @@ static weft_status compare(wefti_training *t, const wefti_checkpoint *c) {
     wefti_checkpoint_tensor *expected;
     WEFT_TRY(tensors_of(t, &expected));
     weft_status status =
-        wefti_checkpoint_compare(c, WEFTI_CHECKPOINT_MODEL, expected, t->saved_count);
+        wefti_checkpoint_compare(c, WEFTI_CHECKPOINT_MODEL, expected, t->saving.count);
     const char *before = wefti_checkpoint_meta_of(c)->optimizer,
                *now = wefti_optimizer_text(t->job->train.optimizer.name);
     if (status == WEFT_OK) {
-        status = wefti_checkpoint_compare(c, WEFTI_CHECKPOINT_OPTIMIZER, expected, t->saved_count);
+        status = wefti_checkpoint_compare(c, WEFTI_CHECKPOINT_OPTIMIZER, expected, t->saving.count);
         if (status < 0 && before && strcmp(before, now) != 0)
             (void)wefti_prefix(status, "the run began with train.optimizer.name: %s, not %s",
                                before, now);
@@ -473,11 +477,12 @@ weft_status wefti_training_restore(wefti_training *t, wefti_checkpoint *c) {
     progress p = {0};
     weft_status status = c ? check_restored(t, c, &p) : WEFT_OK;
     WEFT_TRY(wefti_training_broadcast(t, status, &p, sizeof p));
-    for (int64_t i = 0; i < t->saved_count; i++) WEFT_TRY(restore_tensor(t, c, &t->saved[i]));
-    t->step = t->committed_step = p.step;
-    t->position = p.position;
+    for (int64_t i = 0; i < t->saving.count; i++)
+        WEFT_TRY(restore_tensor(t, c, &t->saving.tensors[i]));
+    t->progress.step = t->saving.committed_step = p.step;
+    t->progress.position = p.position;
     t->result->final_loss = p.loss;
-    WEFT_TRY(weft_session_set_step(t->session, t->step));
+    WEFT_TRY(weft_session_set_step(t->session, t->progress.step));
     if (!c) return WEFT_OK;
     note_differences(t, c);
     (void)snprintf(t->result->checkpoint, sizeof t->result->checkpoint, "%s",

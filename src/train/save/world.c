@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "train/training.h"
+#include "train/save/save.h"
 
 static const int64_t MOST_BYTES = 256 << 20; /* waiting to be captured; one tensor may have more */
 
@@ -108,18 +108,19 @@ static void put(wefti_delivery *d, int64_t index, void *tensor, int64_t bytes) {
 }
 
 static weft_status deliver_one(wefti_training *t, int64_t index) {
-    const wefti_saved_tensor *s = &t->saved[index];
+    const wefti_saved_tensor *s = &t->saving.tensors[index];
     int64_t bytes = weft_desc_bytes(&s->desc), elems = weft_desc_elems(&s->desc);
     if (bytes == 0) return WEFT_OK;
-    if (t->follows) return wefti_session_collect(t->session, 0, s->tensor, s->first, elems, NULL);
-    wait_for_room(t->delivery, bytes);
+    if (t->ranks.follows)
+        return wefti_session_collect(t->session, 0, s->tensor, s->first, elems, NULL);
+    wait_for_room(t->saving.delivery, bytes);
     void *tensor = wefti_alloc((size_t)bytes);
     WEFT_REQUIRE(tensor, WEFT_E_NOMEM, "no memory to gather %s for a checkpoint", s->name);
     weft_status status = wefti_session_collect(t->session, 0, s->tensor, s->first, elems, tensor);
     if (status < 0)
         wefti_free(tensor);
     else
-        put(t->delivery, index, tensor, bytes);
+        put(t->saving.delivery, index, tensor, bytes);
     return status;
 }
 
@@ -127,8 +128,9 @@ static weft_status deliver_one(wefti_training *t, int64_t index) {
 weft_status wefti_training_deliver(wefti_training *t) {
     weft_status status = WEFT_OK;
     for (size_t size = 8; size > 0; size--)
-        for (int64_t i = 0; i < t->saved_count && status >= 0; i++)
-            if (weft_dtype_bytes(t->saved[i].desc.dtype) == size) status = deliver_one(t, i);
-    wefti_delivery_end(t->delivery);
+        for (int64_t i = 0; i < t->saving.count && status >= 0; i++)
+            if (weft_dtype_bytes(t->saving.tensors[i].desc.dtype) == size)
+                status = deliver_one(t, i);
+    wefti_delivery_end(t->saving.delivery);
     return status;
 }

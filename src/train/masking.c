@@ -4,7 +4,7 @@
  * % the token itself. Every other target is -1, ignored. Which, is a function of seed and global
  * position alone. Source: Devlin et al., "BERT", 2019, section 3.1. */
 #include "base/philox.h"
-#include "train/training.h"
+#include "train/objective.h"
 
 int32_t wefti_mask_token(const weft_data *data, int64_t vocab) {
     const weft_tokenizer *tokenizer = weft_data_tokenizer(data);

@@ -1,0 +1,105 @@
+/* The end of a run: the state is checked, validated and saved, also when the run is stopped. */
+#include "train/loop/loop.h"
+
+#include <math.h>
+
+#include "base/text.h"
+#include "tensor/tensor.h"
+
+weft_status wefti_training_failed(wefti_training *t, weft_status status) {
+    wefti_failure failure;
+    wefti_failure_keep(status, &failure);
+    if (wefti_training_finish_write(t) < 0) wefti_training_note(t, "%s", weft_error_message());
+    (void)wefti_failure_tell(&failure);
+    if (status == WEFT_E_STOPPED || !t->result->checkpoint[0]) return status;
+    /* The state before a step without a finite loss may itself be the cause. */
+    if (status == WEFT_E_NUMERIC && t->saving.committed_step == t->progress.step)
+        wefti_training_note(t,
+                            "going on from %s comes to this failure again: change the settings, or "
+                            "remove it to go on from the checkpoint before it",
+                            t->result->checkpoint);
+    return wefti_prefix(status, "the checkpoint of step %lld is kept",
+                        (long long)t->saving.committed_step);
+}
+
+/* ---- the last state ---- */
+
+/* Fails if a piece of a parameter, which lies at `data`, has a value that is not finite. */
+static weft_status check_piece(const weft_tensor_info *info, const wefti_session_piece *piece,
+                               const void *data) {
+    int64_t strides[WEFT_MAX_RANK];
+    wefti_strides(&info->desc, strides);
+    for (int64_t k = 0, n = wefti_region_elems(&piece->box, info->desc.rank); k < n; k++) {
+        double value = wefti_load(info->desc.dtype, data, k);
+        if (isfinite(value)) continue;
+        int64_t at = 0, rest = k;
+        for (int d = info->desc.rank - 1; d >= 0; d--) {
+            at += (piece->box.begin[d] + rest % piece->box.size[d]) * strides[d];
+            rest /= piece->box.size[d];
+        }
+        WEFT_FAIL(WEFT_E_NUMERIC, "element %lld of parameter '%s' is %g after the last update",
+                  (long long)at, info->name, wefti_printed(value));
+    }
+    return WEFT_OK;
+}
+
+static weft_status map_and_check(const weft_tensor_info *info, const wefti_session_piece *piece) {
+    int64_t elems = wefti_region_elems(&piece->box, info->desc.rank);
+    wefti_mapping m;
+    WEFT_TRY(wefti_device_map(piece->device, piece->data,
+                              elems * (int64_t)weft_dtype_bytes(info->desc.dtype),
+                              WEFTI_ACCESS_READ, &m));
+    return wefti_device_unmap(&m, check_piece(info, piece, m.data));
+}
+
+/* No update may have left a value that is not finite. Without validation only this check tells
+ * whether the last step was a good one. */
+static weft_status check_parameters(wefti_training *t) {
+    wefti_session_piece *pieces;
+    weft_status status = WEFT_OK;
+    WEFT_NEW_ARRAY(pieces, wefti_session_piece, weft_session_devices(t->session));
+    for (int i = 0; i < weft_session_tensors(t->session, 0) && status == WEFT_OK; i++) {
+        weft_tensor_info info;
+        int32_t count = 0;
+        status = weft_session_tensor(t->session, 0, i, &info);
+        if (status == WEFT_OK && info.role == WEFT_ROLE_PARAM)
+            status = wefti_session_pieces(t->session, 0, i, pieces, &count);
+        for (int32_t k = 0; k < count && status == WEFT_OK; k++)
+            if (pieces[k].counts && pieces[k].data) status = map_and_check(&info, &pieces[k]);
+    }
+    wefti_free(pieces);
+    return status;
+}
+
+/* Whether the state is neither written nor being written. Only rank 0 knows. */
+static weft_status is_unsaved(wefti_training *t, bool *out) {
+    *out = t->saving.committed_step != t->progress.step &&
+           !(t->saving.writing && t->saving.writing_step == t->progress.step);
+    return wefti_training_broadcast(t, WEFT_OK, out, sizeof *out);
+}
+
+/* A run that was killed right after its last checkpoint left one more than checkpoint.keep. */
+static void prune(wefti_training *t) {
+    const weft_job_checkpoint *c = &t->job->checkpoint;
+    if (!c->dir[0] || t->ranks.follows) return;
+    if (wefti_checkpoint_prune_below(c->dir, c->keep, t->saving.committed_step) < 0)
+        wefti_training_note(t, "%s", weft_error_message());
+}
+
+weft_status wefti_training_finish(wefti_training *t) {
+    bool whole = t->progress.step >= t->job->train.steps, unsaved, stop;
+    if (whole) WEFT_TRY(wefti_training_validate(t));
+    WEFT_TRY(is_unsaved(t, &unsaved));
+    if (unsaved) {
+        if (whole) WEFT_TRY(check_parameters(t));
+        WEFT_TRY(wefti_training_save(t, whole));
+    } else if (whole) {
+        prune(t);
+    }
+    WEFT_TRY(wefti_training_finish_write(t));
+    WEFT_TRY(wefti_training_stops(t, &stop));
+    WEFT_REQUIRE(!stop, WEFT_E_STOPPED, "stopped after step %lld", (long long)t->progress.step);
+    if (t->events && t->events->trace) WEFT_TRY(weft_session_trace(t->session, NULL));
+    t->result->observed_peak_bytes = wefti_training_observed(t);
+    return WEFT_OK;
+}

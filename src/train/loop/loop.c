@@ -1,0 +1,134 @@
+/* The training loop: steps, their rates, and what happens between two steps. */
+#include "train/loop/loop.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/io.h"
+
+/* Seconds since this process began, from the kernel's start time of it (field 22 of
+ * /proc/self/stat). */
+static double process_age(void) {
+    char *text;
+    int64_t bytes;
+    if (wefti_file_read("/proc/self/stat", 1 << 16, &text, &bytes) < 0) return NAN;
+    unsigned long long ticks = 0;
+    const char *at = strrchr(text, ')');
+    int field = 2;
+    for (; at && *at && field < 22; at++)
+        if (*at == ' ') field++;
+    if (at) ticks = strtoull(at, NULL, 10);
+    wefti_free(text);
+    struct timespec now;
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9 -
+           (double)ticks / (double)sysconf(_SC_CLK_TCK);
+}
+
+static int compare_double(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The median of the last steps gives the ETA and the reported rate. */
+enum { RECENT = 256 };
+
+typedef struct recent_rates {
+    double seconds[RECENT];
+    int64_t count;
+} recent_rates;
+
+/* The first step of a run touches all memory for the first time. It counts only until there is a
+ * second one. */
+static void add_seconds(recent_rates *r, int64_t steps_before, double seconds) {
+    if (steps_before == 1) r->count = 0;
+    r->seconds[r->count++ % RECENT] = seconds;
+}
+
+static double median(const recent_rates *r) {
+    double sorted[RECENT];
+    size_t n = r->count < RECENT ? (size_t)r->count : RECENT;
+    if (n == 0) return NAN;
+    memcpy(sorted, r->seconds, n * sizeof *sorted);
+    qsort(sorted, n, sizeof *sorted, compare_double);
+    return sorted[n / 2];
+}
+
+static weft_status after_step(wefti_training *t, const weft_train_step *s) {
+    const weft_job *job = t->job;
+    wefti_training_note_metrics(t, wefti_metrics_step(t->metrics, s));
+    if (t->events && t->events->step) t->events->step(t->events->context, s);
+    if (t->progress.step == job->train.steps)
+        return WEFT_OK; /* wefti_training_finish() does the rest */
+    if (job->train.eval_every > 0 && t->progress.step % job->train.eval_every == 0)
+        WEFT_TRY(wefti_training_validate(t));
+    wefti_training_poll(t);
+    if (job->checkpoint.every > 0 && t->progress.step % job->checkpoint.every == 0)
+        return wefti_training_save_meanwhile(t);
+    return WEFT_OK;
+}
+
+static weft_status loop(wefti_training *t, wefti_feed *feed) {
+    const weft_job *job = t->job;
+    recent_rates recent = {0};
+    int64_t done = 0; /* steps of this run */
+    weft_desc in = weft_data_input(t->data);
+    double units =
+        (double)job->train.batch * (t->model.objective->is_language ? (double)in.shape[0] : 1.0);
+    while (t->progress.step < job->train.steps) {
+        bool stop;
+        WEFT_TRY(wefti_training_stops(t, &stop));
+        if (stop) break;
+        double begin = wefti_now_s();
+        wefti_batch batch;
+        weft_train_step s = {.step = t->progress.step + 1,
+                             .learning_rate = wefti_learning_rate(job, t->progress.step)};
+        WEFT_TRY(wefti_feed_next(feed, &batch));
+        t->model.objective->prepare(t, &batch, job->train.batch);
+        WEFT_TRY(wefti_training_step(t, &batch, s.learning_rate, &s));
+        wefti_feed_release(feed);
+        if (job->train.check_replicas > 0 && s.step % job->train.check_replicas == 0)
+            WEFT_TRY(weft_session_check_replicas(t->session));
+        t->progress.step++;
+        t->progress.position += job->train.batch;
+        s.seconds = wefti_now_s() - begin;
+        if (done == 0) t->result->first_step_seconds = process_age();
+        add_seconds(&recent, done++, s.seconds);
+        s.tokens_per_second = units / s.seconds;
+        s.eta_seconds = median(&recent) * (double)(job->train.steps - t->progress.step);
+        s.observed_peak_bytes = wefti_training_observed(t);
+        t->result->steps = t->progress.step;
+        t->result->final_loss = s.loss;
+        t->result->seconds += s.seconds;
+        t->result->tokens_per_second = units / median(&recent);
+        t->result->observed_peak_bytes = s.observed_peak_bytes;
+        WEFT_TRY(after_step(t, &s));
+    }
+    return WEFT_OK;
+}
+
+weft_status wefti_training_loop(wefti_training *t) {
+    const weft_job *job = t->job;
+    wefti_feed_options o = {.data = t->data,
+                            .part = WEFT_DATA_TRAIN,
+                            .seed = job->train.seed,
+                            .batch = job->train.batch,
+                            .row_end = job->train.batch,
+                            .first = t->progress.position / job->train.batch,
+                            .ring = 3,
+                            .padding_target = -1};
+    wefti_feed *feed;
+    void *block;
+    WEFT_REQUIRE(t->progress.position % job->train.batch == 0, WEFT_E_ARG,
+                 "the checkpoint stands at sample %lld, which is no multiple of train.batch, %lld: "
+                 "keep the batch that the run began with",
+                 (long long)t->progress.position, (long long)job->train.batch);
+    WEFT_TRY(wefti_training_open_feed(&o, &block, &feed));
+    weft_status status = loop(t, feed);
+    wefti_feed_destroy(feed);
+    wefti_free(block);
+    return status;
+}

@@ -1,0 +1,50 @@
+/* The phases of a training run, in the order in which run.c calls them. */
+#ifndef WEFTI_TRAIN_LOOP_LOOP_H
+#define WEFTI_TRAIN_LOOP_LOOP_H
+
+#include "data/feed.h"
+#include "train/save/save.h"
+#include "train/training.h"
+
+/* open.c: locks the run's directory and opens its newest good checkpoint (NULL: none); rank 0. */
+weft_status wefti_training_open_directory(wefti_training *t, wefti_checkpoint **out) WEFT_CHECKED;
+/* Opens data and session, and loads parameters from the checkpoint or from model.from. */
+weft_status wefti_training_load(wefti_training *t, wefti_checkpoint *from) WEFT_CHECKED;
+
+/* loop.c: all steps that are left. */
+weft_status wefti_training_loop(wefti_training *t) WEFT_CHECKED;
+
+/* step.c: one step: all microbatches of a batch, and the update. */
+weft_status wefti_training_step(wefti_training *t, const wefti_batch *b, double lr,
+                                weft_train_step *out) WEFT_CHECKED;
+/* Feeds rows [first, first + micro) of a batch to a program. */
+weft_status wefti_training_feed_rows(wefti_training *t, int program, const wefti_batch *b,
+                                     int64_t first) WEFT_CHECKED;
+/* A feed in memory of its own: *out_block, to be freed after the feed is destroyed. */
+weft_status wefti_training_open_feed(const wefti_feed_options *o, void **out_block,
+                                     wefti_feed **out) WEFT_CHECKED;
+
+/* validate.c: the loss (and accuracy) over the validation data. Does nothing without such data. */
+weft_status wefti_training_validate(wefti_training *t) WEFT_CHECKED;
+
+/* finish.c: after the last step, or when the run is stopped: validates and saves. */
+weft_status wefti_training_finish(wefti_training *t) WEFT_CHECKED;
+/* After a failure: completes the write under way. Returns `status`, its message extended. */
+weft_status wefti_training_failed(wefti_training *t, weft_status status) WEFT_CHECKED;
+
+/* A failure to write metrics becomes a note: the run goes on, and fails at its end. */
+void wefti_training_note_metrics(const wefti_training *t, weft_status status);
+
+/* schedule.c: learning rate of update `step` (from 0). */
+double wefti_learning_rate(const weft_job *job, int64_t step);
+
+/* metrics.c: JSON lines and TensorBoard events. `units` (static text): what throughput counts. If a
+ * file cannot be written, the call fails, later calls skip that file, and closing fails too. NULL
+ * is legal: another rank writes the metrics. */
+weft_status wefti_metrics_open(const char *json_lines, const char *tensorboard, const char *units,
+                               wefti_metrics **out) WEFT_CHECKED;
+weft_status wefti_metrics_step(wefti_metrics *m, const weft_train_step *step) WEFT_CHECKED;
+weft_status wefti_metrics_validation(wefti_metrics *m, const weft_train_validation *v) WEFT_CHECKED;
+weft_status wefti_metrics_close(wefti_metrics *m) WEFT_CHECKED;
+
+#endif

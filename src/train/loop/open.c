@@ -1,0 +1,69 @@
+/* The begin of a run: its directory, its checkpoint, its parameters. */
+#include "train/loop/loop.h"
+
+#include <string.h>
+
+#include "interop/pretrained.h"
+
+/* The newest good checkpoint of the run, or NULL. */
+static weft_status find_checkpoint(wefti_training *t, wefti_checkpoint **out) {
+    const weft_job_checkpoint *c = &t->job->checkpoint;
+    *out = NULL;
+    if (!c->dir[0] || !c->resume) return WEFT_OK;
+    char *note = NULL;
+    weft_status status = wefti_checkpoint_open(c->dir, WEFTI_CHECKPOINT_LATEST, out, &note);
+    if (note) wefti_training_note(t, "%s", note);
+    wefti_free(note);
+    if (status == WEFT_E_NOT_FOUND) return WEFT_OK;
+    return status < 0 ? wefti_prefix(status, "checkpoint.dir") : WEFT_OK;
+}
+
+/* A new run must not mix its checkpoints with those of another run. */
+static weft_status refuse_occupied(const wefti_training *t) {
+    const weft_job_checkpoint *c = &t->job->checkpoint;
+    if (!c->dir[0] || c->resume) return WEFT_OK;
+    int64_t *steps, count;
+    WEFT_TRY(wefti_checkpoint_list(c->dir, &steps, &count));
+    int64_t last = count ? steps[count - 1] : 0;
+    wefti_free(steps);
+    WEFT_REQUIRE(
+        count == 0, WEFT_E_ARG,
+        "%s already holds checkpoints, up to step %lld: set checkpoint.resume: true to go on from "
+        "there, or name another checkpoint.dir",
+        c->dir, (long long)last);
+    return WEFT_OK;
+}
+
+weft_status wefti_training_open_directory(wefti_training *t, wefti_checkpoint **out) {
+    *out = NULL;
+    if (t->ranks.follows) return WEFT_OK;
+    WEFT_TRY(wefti_training_lock(t));
+    WEFT_TRY(refuse_occupied(t));
+    WEFT_TRY(find_checkpoint(t, out));
+    if (!*out) return WEFT_OK; /* else: the arithmetic that the run began with */
+    const char *bf16 = wefti_checkpoint_value(&wefti_checkpoint_meta_of(*out)->compute, "bf16");
+    if (bf16) t->model.bf16 = strcmp(bf16, "native") ? WEFT_BF16_AS_F32 : WEFT_BF16_NATIVE;
+    return WEFT_OK;
+}
+
+/* Start values: of the run's checkpoint, or of model.from. */
+static weft_status load_parameters(wefti_training *t, wefti_checkpoint *from, bool restore) {
+    const char *files = t->job->model.from;
+    if (restore) return wefti_training_restore(t, from);
+    if (!files[0]) return WEFT_OK;
+    char *note = NULL;
+    weft_status status = wefti_pretrained_load_across(t->ranks.agreement, t->ranks.follows,
+                                                      t->session, &t->model.config, files, &note);
+    if (note) wefti_training_note(t, "model.from: %s", note);
+    wefti_free(note);
+    return status;
+}
+
+weft_status wefti_training_load(wefti_training *t, wefti_checkpoint *from) {
+    bool restore = from != NULL;
+    WEFT_TRY(wefti_training_same_job(t));
+    WEFT_TRY(wefti_training_broadcast(t, WEFT_OK, &restore, sizeof restore));
+    WEFT_TRY(wefti_training_open(t));
+    WEFT_TRY(wefti_training_bind(t));
+    return load_parameters(t, from, restore);
+}

@@ -1,0 +1,101 @@
+/* Training objectives: the next token, masked tokens, the class of an image. */
+#include "train/objective.h"
+
+#include "train/training.h"
+
+int64_t wefti_batch_targets(const wefti_training *t, const wefti_batch *b, int64_t first,
+                            int64_t rows) {
+    weft_desc target = weft_data_target(t->data);
+    int64_t row = weft_desc_elems(&target), count = 0;
+    for (int64_t i = first * row; i < (first + rows) * row; i++) count += b->target[i] != -1;
+    return count;
+}
+
+/* ---- shared by objectives whose batches need nothing ---- */
+
+static void keep_batch(const wefti_training *t, const wefti_batch *b, int64_t batch) {
+    (void)t, (void)b, (void)batch;
+}
+
+static int64_t equal_targets(const wefti_training *t, const wefti_batch *b) {
+    (void)t, (void)b;
+    return 0;
+}
+
+static weft_status no_weight(wefti_training *t, const wefti_batch *b, int64_t first,
+                             int64_t targets) {
+    (void)t, (void)b, (void)first, (void)targets;
+    return WEFT_OK;
+}
+
+static int64_t tokenizer_vocabulary(const weft_data *data, int64_t tokens) {
+    (void)data;
+    return tokens;
+}
+
+/* ---- masked tokens ---- */
+
+static void mask_batch(const wefti_training *t, const wefti_batch *b, int64_t batch) {
+    weft_desc in = weft_data_input(t->data);
+    int64_t seq = in.shape[0];
+    wefti_mask_tokens(t->job->train.seed, b->number * batch * seq, b->valid * seq,
+                      t->model.mask_token, t->model.config.vocab, b->input, b->target);
+}
+
+static int64_t masked_targets(const wefti_training *t, const wefti_batch *b) {
+    return wefti_batch_targets(t, b, 0, t->batch.microbatches * t->batch.micro);
+}
+
+/* Microbatches differ in their number of masked tokens, and the loss of a step is the mean over all
+ * of them. So a microbatch's mean loss weighs its share of the targets. */
+static weft_status feed_share(wefti_training *t, const wefti_batch *b, int64_t first,
+                              int64_t targets) {
+    double own =
+        (double)wefti_batch_targets(t, b, first, t->batch.micro) * (double)t->batch.microbatches;
+    float share = targets ? (float)(own / (double)targets) : 1.0f;
+    return weft_session_feed(t->session, 0, "share", &share, sizeof share);
+}
+
+/* Adds a mask token if the tokenizer has none. */
+static int64_t masked_vocabulary(const weft_data *data, int64_t tokens) {
+    return tokens > 0 && wefti_mask_token(data, tokens + 1) == tokens ? tokens + 1 : tokens;
+}
+
+static const wefti_objective next_token = {
+    .is_language = true,
+    .generates = true,
+    .input = "tokens",
+    .target = "targets",
+    .unit = "tokens",
+    .prepare = keep_batch,
+    .targets_of_step = equal_targets,
+    .feed_weight = no_weight,
+    .vocabulary = tokenizer_vocabulary,
+};
+
+static const wefti_objective masked_tokens = {
+    .is_language = true,
+    .input = "tokens",
+    .target = "targets",
+    .unit = "tokens",
+    .prepare = mask_batch,
+    .targets_of_step = masked_targets,
+    .feed_weight = feed_share,
+    .vocabulary = masked_vocabulary,
+};
+
+static const wefti_objective image_class = {
+    .has_accuracy = true,
+    .input = "image",
+    .target = "label",
+    .unit = "samples",
+    .prepare = keep_batch,
+    .targets_of_step = equal_targets,
+    .feed_weight = no_weight,
+    .vocabulary = tokenizer_vocabulary,
+};
+
+const wefti_objective *wefti_objective_of(weft_family family) {
+    if (family == WEFT_FAMILY_BERT) return &masked_tokens;
+    return weft_family_is_language(family) ? &next_token : &image_class;
+}

@@ -1,0 +1,41 @@
+/* The training objective: how a model's batches are prepared, weighted and judged. */
+#ifndef WEFTI_TRAIN_OBJECTIVE_H
+#define WEFTI_TRAIN_OBJECTIVE_H
+
+#include "data/feed.h"
+#include "weft/model.h"
+#include "weft/session.h"
+
+typedef struct wefti_training wefti_training;
+
+typedef struct wefti_objective {
+    bool is_language;           /* samples are sequences of tokens, else images with labels */
+    bool generates;             /* the model writes text: it needs to know which tokens end one */
+    bool has_accuracy;          /* validation counts rows whose largest logit is at their label */
+    const char *input, *target; /* names of the graph's inputs */
+    const char *unit;           /* of throughput */
+    /* Turns a batch as the feed has it into inputs and targets, in place. `batch`: samples of a
+     * batch of that feed. */
+    void (*prepare)(const wefti_training *t, const wefti_batch *b, int64_t batch);
+    /* Targets of a step that count; 0 where all microbatches have equally many. */
+    int64_t (*targets_of_step)(const wefti_training *t, const wefti_batch *b);
+    /* Feeds the weight of the microbatch from row `first` on, in a step with that many targets. */
+    weft_status (*feed_weight)(wefti_training *t, const wefti_batch *b, int64_t first,
+                               int64_t targets);
+    /* The size of the vocabulary for a tokenizer with `tokens` tokens. */
+    int64_t (*vocabulary)(const weft_data *data, int64_t tokens);
+} wefti_objective;
+
+const wefti_objective *wefti_objective_of(weft_family family);
+
+/* How many targets in rows [first, first + rows) of a batch count: those that are not -1. */
+int64_t wefti_batch_targets(const wefti_training *t, const wefti_batch *b, int64_t first,
+                            int64_t rows);
+
+/* Masked language models (masking.c). The mask token of the tokenizer, else the last token. */
+int32_t wefti_mask_token(const weft_data *data, int64_t vocab);
+/* Masks `count` tokens in place and overwrites `targets`. */
+void wefti_mask_tokens(uint64_t seed, int64_t first_position, int64_t count, int32_t mask_token,
+                       int64_t vocab, int32_t *tokens, int32_t *targets);
+
+#endif
