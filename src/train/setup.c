@@ -7,6 +7,7 @@
 #include "base/io.h"
 #include "interop/pretrained.h"
 #include "plan/plan.h"
+#include "search/search.h"
 #include "train/save/save.h"
 #include "train/training.h"
 #include "weft/info.h"

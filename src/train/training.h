@@ -87,13 +87,6 @@ weft_status wefti_training_configure(wefti_training *t) WEFT_CHECKED;
 /* After that: the graph that is trained. A plan that was made for another model is refused. */
 weft_status wefti_training_graph(wefti_training *t) WEFT_CHECKED;
 weft_session_options wefti_training_options(const wefti_training *t);
-/* plan_names.c: patterns of a plan that match nothing in the model, one a line, "" when there are
- * none; wefti_free. Wraps the graph. `fused`: of each of the plan's fusions, how many tensors it
- * has a say in at most on a device; NULL: not known, and nothing is said of fusion. */
-weft_status wefti_plan_unmatched(const weft_plan *plan, weft_graph *graph, const int32_t fused[3],
-                                 char **out) WEFT_CHECKED;
-/* Of the names and shapes of a model's parameters: the same for every batch and precision. */
-uint64_t wefti_model_hash(const weft_graph *graph); /* plan_complete.c */
 void wefti_training_note(const wefti_training *t, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

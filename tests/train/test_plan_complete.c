@@ -13,6 +13,7 @@
 
 #include "base/fault.h"
 #include "plan/plan.h"
+#include "search/search.h"
 #include "train/training.h"
 #include "weft/ops.h"
 #include "weft/program.h"

@@ -9,6 +9,7 @@
 #include "program/match.h"
 #include "program/print.h"
 #include "session/optimizer.h"
+#include "search/search.h"
 #include "train/training.h"
 #include "weft/launch.h"
 

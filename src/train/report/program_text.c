@@ -2,6 +2,7 @@
 #include "weft/program.h"
 
 #include "program/print.h"
+#include "search/search.h"
 #include "train/training.h"
 
 static weft_status print(const wefti_training *t, int rank, bool json, char **out) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "program/print.h"
+#include "search/search.h"
 #include "train/training.h"
 
 /* What a row of the table is about. */

@@ -5,17 +5,14 @@
  * "h.*.mlp.c_fc:linear". Where two ops of one name are split differently, no rule can tell them
  * apart; then none is written, and they are decided anew. So are uneven cuts in units of several
  * elements, and all ops of the backward pass, which follow from layouts. */
+#include "search/search.h"
+
 #include <stdio.h>
 #include <string.h>
 
-#include "backend/backend.h"
 #include "base/text.h"
 #include "base/philox.h"
-#include "graph/graph.h"
-#include "plan/plan.h"
-#include "partition/partition.h"
-#include "session/optimizer.h"
-#include "train/training.h"
+#include "layout/redistribute.h"
 
 /* ---- what was decided ---- */
 
@@ -271,16 +268,16 @@ uint64_t wefti_model_hash(const weft_graph *graph) {
     return hash;
 }
 
-static weft_status observe_stage(const wefti_training *t, collector *c, int32_t rank,
-                                 const wefti_optimizer *optimizer, wefti_route_cache *routes) {
+static weft_status observe_stage(const wefti_completion *what, collector *c, int32_t rank,
+                                 wefti_route_cache *routes) {
     const wefti_observer observer = {c, decided, settled, assigned};
     const wefti_program_spec spec = {
-        .graph = t->model.graph,
+        .graph = what->graph,
         .backends = wefti_builtin_backends(),
         .prepare = {1, 0, WEFTI_BF16_AS_F32},
-        .optimizer = wefti_optimizer_plan_of(optimizer),
-        .microbatches = (int32_t)t->batch.microbatches,
-        .plan = t->job->plan,
+        .optimizer = what->optimizer,
+        .microbatches = what->microbatches,
+        .plan = what->plan,
         .rank = rank,
         .routes = routes,
         .observer = &observer,
@@ -294,66 +291,28 @@ static weft_status observe_stage(const wefti_training *t, collector *c, int32_t 
     return c->status;
 }
 
-static weft_status observe_stages(const wefti_training *t, collector *c,
-                                  const wefti_optimizer *optimizer) {
+static weft_status observe_stages(const wefti_completion *what, collector *c) {
     wefti_route_cache *routes;
     weft_status status = WEFT_OK;
     WEFT_TRY(wefti_route_cache_create(&routes));
-    for (int32_t s = 0; s < t->job->plan->pipeline.stages && status >= 0; s++)
-        status = observe_stage(t, c, wefti_plan_mesh(t->job->plan, s).first, optimizer, routes);
+    for (int32_t s = 0; s < what->plan->pipeline.stages && status >= 0; s++)
+        status = observe_stage(what, c, wefti_plan_mesh(what->plan, s).first, routes);
     wefti_route_cache_destroy(routes);
     return status;
 }
 
-static weft_status observe(const wefti_training *t, collector *c) {
-    weft_session_options o = wefti_training_options(t);
-    wefti_optimizer *optimizer;
-    WEFT_TRY(wefti_optimizer_create(&o.optimizer, o.clip > 0, t->model.graph->ops, &optimizer));
-    weft_status status = observe_stages(t, c, optimizer);
-    wefti_optimizer_destroy(optimizer);
-    return status;
-}
-
-/* `out_unmatched` NULL: nobody asks. */
-static weft_status complete(wefti_training *t, weft_plan *out, char **out_unmatched) {
-    WEFT_TRY(wefti_training_configure(t));
-    WEFT_TRY(wefti_training_graph(t));
-    out->model_hash = wefti_model_hash(t->model.graph);
-    if (!t->job->plan || !wefti_plan_matters(t->job->plan))
-        return out_unmatched ? wefti_plan_unmatched(out, t->model.graph, NULL, out_unmatched)
-                             : WEFT_OK;
-    collector c = {.plan = t->job->plan};
-    WEFT_TRY(wefti_graph_wrap(t->model.graph));
+weft_status wefti_plan_complete(const wefti_completion *what, weft_plan *out,
+                                int32_t out_fused[3]) {
+    collector c = {.plan = what->plan};
+    WEFT_TRY(wefti_graph_wrap(what->graph));
     WEFT_TRY(wefti_arena_create(&c.arena));
-    weft_status status = add_ops(&c, t->model.graph);
-    if (status >= 0) status = observe(t, &c);
+    weft_status status = add_ops(&c, what->graph);
+    if (status >= 0) status = observe_stages(what, &c);
     if (status >= 0 && c.plan->devices > 1) status = write_plan(&c, out);
-    if (status >= 0 && out_unmatched)
-        status = wefti_plan_unmatched(out, t->model.graph, c.fused, out_unmatched);
+    memcpy(out_fused, c.fused, sizeof c.fused);
     wefti_free(c.ops.items);
     wefti_free(c.tensors.items);
     wefti_free(c.calls);
     wefti_arena_destroy(c.arena);
     return status;
-}
-
-weft_status weft_job_plan(const weft_job *job, weft_plan **out, char **out_unmatched) {
-    WEFT_REQUIRE(job && out, WEFT_E_ARG, "weft_job_plan needs a job and a place for the plan");
-    wefti_training t = {.job = job};
-    weft_plan *plan;
-    if (job->plan)
-        WEFT_TRY(wefti_plan_copy(job->plan, &plan));
-    else
-        WEFT_TRY(weft_plan_create(1, &plan));
-    plan->accumulate = job->plan ? plan->accumulate : (int32_t)job->train.accumulate;
-    char *unmatched = NULL;
-    weft_status status = complete(&t, plan, out_unmatched ? &unmatched : NULL);
-    wefti_training_close(&t);
-    if (status < 0) {
-        weft_plan_destroy(plan);
-        return wefti_note(status, __func__, __FILE__, __LINE__);
-    }
-    if (out_unmatched) *out_unmatched = unmatched;
-    *out = plan;
-    return WEFT_OK;
 }

@@ -1,14 +1,12 @@
 /* What a plan says of names that the model does not have, most often a mistyped pattern, which
  * would do nothing and say nothing; of collectives and gradients that there are not; and axes that
  * it says nothing of. */
+#include "search/search.h"
+
 #include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
-#include "graph/graph.h"
-#include "plan/plan.h"
-#include "partition/partition.h"
-#include "train/training.h"
 
 /* Names of one sort, and the same with * for each part that is a number; NULL-terminated. */
 typedef struct names {

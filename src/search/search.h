@@ -1,0 +1,33 @@
+/* Plans that a build of the programs has decided on. */
+#ifndef WEFTI_SEARCH_SEARCH_H
+#define WEFTI_SEARCH_SEARCH_H
+
+#include "backend/backend.h"
+#include "builder/spec.h"
+#include "graph/graph.h"
+#include "partition/partition.h"
+#include "plan/plan.h"
+
+typedef struct wefti_completion {
+    weft_graph *graph; /* gets its loose nodes wrapped into cells */
+    const weft_plan *plan;
+    const wefti_optimizer_plan *optimizer;
+    int32_t microbatches;
+} wefti_completion;
+
+/* complete.c: writes into `out`, a copy of the plan, the strategies, layouts and stages that a
+ * build chooses. Builds the first rank of each stage, which decides for all ranks of the stage.
+ * out_fused: the most tensors that each of the plan's fusions may join on a device. */
+weft_status wefti_plan_complete(const wefti_completion *what, weft_plan *out,
+                                int32_t out_fused[3]) WEFT_CHECKED;
+/* A hash of the names and shapes of a model's parameters: equal for every batch and precision. */
+uint64_t wefti_model_hash(const weft_graph *graph);
+
+/* unmatched.c: what a plan says without effect, one message a line, "" for nothing; wefti_free.
+ * These are patterns that match no name of the model, axes that split nothing, and fusions without
+ * tensors. Wraps the graph's loose nodes into cells. `fused`: as from wefti_plan_complete; NULL:
+ * unknown, then fusions are not checked. */
+weft_status wefti_plan_unmatched(const weft_plan *plan, weft_graph *graph, const int32_t fused[3],
+                                 char **out) WEFT_CHECKED;
+
+#endif

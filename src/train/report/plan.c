@@ -1,0 +1,50 @@
+/* The completed plan of a job: `weft plan`. */
+#include "backend/backend.h"
+#include "plan/plan.h"
+#include "search/search.h"
+#include "session/optimizer.h"
+#include "train/training.h"
+
+static weft_status complete_plan(const wefti_training *t, weft_plan *out, int32_t fused[3]) {
+    weft_session_options o = wefti_training_options(t);
+    wefti_optimizer *optimizer;
+    WEFT_TRY(wefti_optimizer_create(&o.optimizer, o.clip > 0, t->model.graph->ops, &optimizer));
+    const wefti_completion what = {t->model.graph, t->job->plan, wefti_optimizer_plan_of(optimizer),
+                                   (int32_t)t->batch.microbatches};
+    weft_status status = wefti_plan_complete(&what, out, fused);
+    wefti_optimizer_destroy(optimizer);
+    return status;
+}
+
+/* `out_unmatched` may be NULL. */
+static weft_status complete(wefti_training *t, weft_plan *out, char **out_unmatched) {
+    int32_t fused[3];
+    WEFT_TRY(wefti_training_configure(t));
+    WEFT_TRY(wefti_training_graph(t));
+    out->model_hash = wefti_model_hash(t->model.graph);
+    const bool matters = t->job->plan && wefti_plan_matters(t->job->plan);
+    if (matters) WEFT_TRY(complete_plan(t, out, fused));
+    if (!out_unmatched) return WEFT_OK;
+    return wefti_plan_unmatched(out, t->model.graph, matters ? fused : NULL, out_unmatched);
+}
+
+weft_status weft_job_plan(const weft_job *job, weft_plan **out, char **out_unmatched) {
+    WEFT_REQUIRE(job && out, WEFT_E_ARG, "weft_job_plan needs a job and a place for the plan");
+    wefti_training t = {.job = job};
+    weft_plan *plan;
+    if (job->plan)
+        WEFT_TRY(wefti_plan_copy(job->plan, &plan));
+    else
+        WEFT_TRY(weft_plan_create(1, &plan));
+    plan->accumulate = job->plan ? plan->accumulate : (int32_t)job->train.accumulate;
+    char *unmatched = NULL;
+    weft_status status = complete(&t, plan, out_unmatched ? &unmatched : NULL);
+    wefti_training_close(&t);
+    if (status < 0) {
+        weft_plan_destroy(plan);
+        return wefti_note(status, __func__, __FILE__, __LINE__);
+    }
+    if (out_unmatched) *out_unmatched = unmatched;
+    *out = plan;
+    return WEFT_OK;
+}
