@@ -86,9 +86,9 @@ WEFT_API weft_status weft_launch_serve(void (*announce)(void *context, const cha
 /** Whether the environment says so. */
 WEFT_API bool weft_launch_is_scheduler(void);
 
-/* ---- rehearsals: a job of many ranks, checked by one process without devices ---- */
+/* ---- dry runs: a job of many ranks, checked by one process without devices ---- */
 
-typedef struct weft_rehearsal {
+typedef struct weft_dry_run {
     int ranks, checked;              /* of the job; built and, when it is all, matched */
     int64_t least_bytes, most_bytes; /* predicted peak memory of one rank */
     int least_rank, most_rank;
@@ -99,17 +99,17 @@ typedef struct weft_rehearsal {
     double most_received_bytes; /* by one rank */
     int most_received_rank;
     double seconds; /* that building and matching took */
-} weft_rehearsal;
+} weft_dry_run;
 
 /** Build the programs of all ranks of a job (rank -1) or of one, and match all of them against each
  * other. Nothing runs, no device is needed. `progress` (may be NULL) is told how many are built.
- *  @param out  freed with weft_rehearsal_free
+ *  @param out  freed with weft_dry_run_free
  *  @return as weft_job_program_text */
-WEFT_API weft_status weft_job_rehearse(const weft_job *job, int rank,
-                                       void (*progress)(void *context, int done, int of),
-                                       void *context, weft_rehearsal *out) WEFT_CHECKED;
+WEFT_API weft_status weft_job_dry_run(const weft_job *job, int rank,
+                                      void (*progress)(void *context, int done, int of),
+                                      void *context, weft_dry_run *out) WEFT_CHECKED;
 /** Frees what it holds, not the structure itself. */
-WEFT_API void weft_rehearsal_free(weft_rehearsal *rehearsal);
+WEFT_API void weft_dry_run_free(weft_dry_run *report);
 
 #ifdef __cplusplus
 }

@@ -85,6 +85,11 @@ int cli_job_load(const char *path, char **words, int overrides, int64_t devices,
 /* Says on stderr what of a job's plan does nothing: the lines of weft_job_plan, or NULL. */
 void cli_unmatched(const char *lines);
 #define CLI_DEVICES_MAX (1 << 20)
+/* --- signals.c --- */
+/* Calls `handler` at SIGINT, SIGTERM, SIGHUP and SIGPIPE, one at a time. A signal that was ignored
+ * when the command started (nohup) stays ignored; SIGINT and SIGTERM only with `keep_ignored`. */
+void cli_catch_signals(void (*handler)(int), bool keep_ignored);
+
 void cli_show_keys(void); /* the keys of a job file, in Markdown */
 
 /* --- terminal.c: what is shown; colours and progress on terminals only --- */
@@ -106,7 +111,9 @@ void cli_line_anew(FILE *stream); /* what follows is written over the line; noth
 void cli_pass_on(FILE *stream, const char *bytes, size_t count);
 bool cli_is_control(unsigned char before, unsigned char c); /* such a byte, behind that one */
 
-/* --- json.c: one JSON object a line, written as it comes --- */
+/* --- json.c: one JSON object a line, written piece by piece --- */
+/* Bytes of the UTF-8 character at `p` (RFC 3629, table 3-7 of Unicode); 0 if there is none. */
+size_t cli_character(const unsigned char *p, size_t left);
 typedef struct cli_json {
     FILE *stream;
     bool first;

@@ -68,23 +68,10 @@ static bool read_stdin(buffer *b) {
     return true;
 }
 
-/* Bytes of the UTF-8 character at `at`, 0 when there is none (RFC 3629, section 4). */
-static size_t character(const unsigned char *at, size_t left) {
-    unsigned first = at[0];
-    size_t length = first < 0x80 ? 1 : first < 0xC2 ? 0 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
-    if (length == 0 || first > 0xF4 || length > left) return 0;
-    for (size_t i = 1; i < length; i++)
-        if ((at[i] & 0xC0) != 0x80) return 0;
-    if ((first == 0xE0 && at[1] < 0xA0) || (first == 0xED && at[1] > 0x9F) ||
-        (first == 0xF0 && at[1] < 0x90) || (first == 0xF4 && at[1] > 0x8F))
-        return 0;
-    return length;
-}
-
-/* JSON is UTF-8 without NUL; what a model of bytes writes need not be. */
+/* JSON is UTF-8 without NUL, but a model of bytes may write any bytes. */
 static void add_valid(buffer *to, const char *text, size_t bytes) {
     for (size_t i = 0; i < bytes;) {
-        size_t length = character((const unsigned char *)text + i, bytes - i);
+        size_t length = cli_character((const unsigned char *)text + i, bytes - i);
         if (length && text[i])
             add(to, text + i, length);
         else

@@ -4,8 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Bytes of the UTF-8 character at `p` (RFC 3629, table 3-7 of Unicode), 0 when it is none. */
-static size_t character(const unsigned char *p, size_t left) {
+size_t cli_character(const unsigned char *p, size_t left) {
     size_t length = *p < 0x80   ? 1
                     : *p < 0xc2 ? 0
                     : *p < 0xe0 ? 2
@@ -21,11 +20,12 @@ static size_t character(const unsigned char *p, size_t left) {
     return length;
 }
 
-/* What is no UTF-8 becomes U+FFFD, byte by byte: the output is JSON whatever a model writes. */
+/* Each byte that is not part of a UTF-8 character becomes U+FFFD, since a model may write any
+ * bytes. */
 static void text(FILE *stream, const char *value, size_t bytes) {
     fputc('"', stream);
     for (const unsigned char *p = (const unsigned char *)value, *end = p + bytes; p < end;) {
-        size_t length = character(p, (size_t)(end - p));
+        size_t length = cli_character(p, (size_t)(end - p));
         if (length == 0)
             fputs("\\ufffd", stream);
         else if (*p == '"' || *p == '\\')

@@ -9,7 +9,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "launch_serve.h"
+#include "launch/launch.h"
 #include "weft/info.h"
 #include "weft/launch.h"
 

@@ -59,22 +59,6 @@ static void on_signal(int number) {
     errno = before;
 }
 
-static void catch_signals(void) {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
-    enum { COUNT = sizeof numbers / sizeof *numbers };
-    struct sigaction action = {.sa_handler = on_signal}, old;
-    sigemptyset(&action.sa_mask);
-    for (int i = 0; i < COUNT; i++) sigaddset(&action.sa_mask, numbers[i]); /* one at a time */
-    for (int i = 0; i < COUNT; i++) {
-        /* Started by nohup, a run goes on; that shells let background jobs ignore SIGINT is no such
-         * wish. */
-        bool may_be_ignored = numbers[i] == SIGHUP || numbers[i] == SIGPIPE;
-        if (may_be_ignored && !sigaction(numbers[i], NULL, &old) && old.sa_handler == SIG_IGN)
-            continue;
-        (void)sigaction(numbers[i], &action, NULL);
-    }
-}
-
 /* Of a rank that is not the first: the message says which. */
 static int failed(int rank) {
     if (rank <= 0 || weft_error_rank() != WEFT_RANK_OWN) return cli_failed();
@@ -104,7 +88,8 @@ static int train(weft_world *world, const weft_job *job, const train_options *va
     events.stop = &stop_signal;
     events.trace = values->trace;
     is_quiet = rank > 0;
-    catch_signals();
+    /* Shells let background jobs ignore SIGINT; a run does not. */
+    cli_catch_signals(on_signal, false);
     weft_status status = weft_train_run_in(world, job, &events, &result);
     if (rank == 0) train_progress_end(&progress, &result, status);
     if (status == WEFT_E_STOPPED && result.stop) return stopped(job, &result, rank);

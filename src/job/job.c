@@ -128,33 +128,21 @@ static weft_status apply_section(wefti_job_draft *draft, const char *section,
     return WEFT_OK;
 }
 
-/* The value of an override: text, or a list of texts in brackets. Needs no YAML reader. */
-static weft_status override_value(wefti_job_draft *draft, const char *text, wefti_yaml *out) {
-    char *copy = wefti_arena_strdup(draft->arena, text);
+/* The value of an override: a list or a mapping in brackets, else a text as it stands. Only keys
+ * that hold lists take an unclosed '[' or a '{' as the begin of one. */
+static weft_status override_value(wefti_job_draft *draft, const char *word, const char *text,
+                                  bool is_list_key, wefti_yaml *out) {
+    size_t length = strlen(text);
+    bool bracketed = length >= 2 && text[0] == '[' && text[length - 1] == ']';
+    if (bracketed || (is_list_key && length && strchr("[{", text[0])))
+        return wefti_job_flow_parse(draft->arena, word, text, out);
+    const char *copy = wefti_arena_strdup(draft->arena, text);
     WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for a job");
-    size_t length = strlen(copy);
     *out = (wefti_yaml){.kind = WEFTI_YAML_SCALAR, .text = copy};
-    if (length < 2 || copy[0] != '[' || copy[length - 1] != ']') return WEFT_OK;
-    copy[length - 1] = '\0';
-    wefti_yaml **last = &out->first;
-    char *rest = copy + 1;
-    while (rest &&
-           rest[strspn(rest, " ")]) { /* a comma behind the last item adds none, as in YAML */
-        wefti_yaml *node = wefti_arena_alloc(draft->arena, sizeof *node);
-        WEFT_REQUIRE(node, WEFT_E_NOMEM, "no memory for a job");
-        char *item = strsep(&rest, ",");
-        item += strspn(item, " ");
-        for (size_t end = strlen(item); end && item[end - 1] == ' '; end--) item[end - 1] = '\0';
-        *node = (wefti_yaml){.kind = WEFTI_YAML_SCALAR, .text = item};
-        *last = node;
-        last = &node->next;
-        out->count++;
-    }
-    out->kind = WEFTI_YAML_SEQUENCE;
     return WEFT_OK;
 }
 
-/* An override's section that is none: what of its path is wrong. */
+/* Names the first part of an override's path that is not a section. */
 static weft_status no_section(wefti_job_draft *draft, const wefti_job_mark *mark, char *section) {
     char where[512];
     for (char *dot = section;; dot++) {
@@ -192,10 +180,7 @@ static weft_status apply_override(wefti_job_draft *draft, const char *word) {
     }
     int rows, row = find_row(full);
     bool list = row >= 0 && wefti_job_is_list(wefti_job_table(&rows)[row].kind);
-    if (list && strchr("[{", equals[1]))
-        WEFT_TRY(wefti_job_flow_parse(draft->arena, word, equals + 1, &value));
-    else
-        WEFT_TRY(override_value(draft, equals + 1, &value));
+    WEFT_TRY(override_value(draft, word, equals + 1, list, &value));
     return apply(draft, section, last, &value, &mark);
 }
 

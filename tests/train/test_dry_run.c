@@ -1,4 +1,4 @@
-/* Rehearsals: what they say of a job's ranks is what building it says, for all ranks or one.
+/* Dry runs: what they say of a job's ranks is what building it says, for all ranks or one.
  * weft-test: no threads */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -35,9 +35,9 @@ static weft_job *job_for(const char *parallel) {
     return job_with(parallel, "train.steps=1");
 }
 
-static weft_rehearsal rehearse(const weft_job *job, int rank) {
-    weft_rehearsal r;
-    if (weft_job_rehearse(job, rank, NULL, NULL, &r) < 0) fail_msg("%s", weft_error_message());
+static weft_dry_run dry_run_of(const weft_job *job, int rank) {
+    weft_dry_run r;
+    if (weft_job_dry_run(job, rank, NULL, NULL, &r) < 0) fail_msg("%s", weft_error_message());
     return r;
 }
 
@@ -56,7 +56,7 @@ static void test_as_built(void **state) {
         weft_job *job = job_for(splits[i]);
         weft_model_report *report;
         assert_int_equal(weft_job_report(job, &report), WEFT_OK);
-        weft_rehearsal r = rehearse(job, -1);
+        weft_dry_run r = dry_run_of(job, -1);
         assert_int_equal(r.ranks, report->devices);
         assert_int_equal(r.checked, report->devices);
         assert_true(r.transfers > 0 && r.received_bytes > 0);
@@ -65,14 +65,14 @@ static void test_as_built(void **state) {
         assert_int_equal(r.least_bytes, report->peaks[r.least_rank]);
         for (int rank = 0; rank < r.ranks; rank++) {
             assert_in_range(report->peaks[rank], r.least_bytes, r.most_bytes);
-            weft_rehearsal one = rehearse(job, rank);
+            weft_dry_run one = dry_run_of(job, rank);
             assert_int_equal(one.checked, 1);
             assert_int_equal(one.most_bytes, report->peaks[rank]);
             assert_true(one.received_bytes <= r.most_received_bytes);
-            weft_rehearsal_free(&one);
+            weft_dry_run_free(&one);
         }
         assert_true(strlen(r.largest) > 0);
-        weft_rehearsal_free(&r);
+        weft_dry_run_free(&r);
         weft_model_report_free(report);
         weft_job_free(job);
     }
@@ -84,10 +84,10 @@ static void test_volume(void **state) {
     weft_job *job = job_for("parallel.devices=8");
     weft_model_report *report;
     assert_int_equal(weft_job_report(job, &report), WEFT_OK);
-    weft_rehearsal r = rehearse(job, -1);
+    weft_dry_run r = dry_run_of(job, -1);
     double gradients = 2.0 * 7 * (double)report->parameters * 4;
     assert_true(r.received_bytes >= gradients && r.received_bytes < gradients * 1.01);
-    weft_rehearsal_free(&r);
+    weft_dry_run_free(&r);
     weft_model_report_free(report);
     weft_job_free(job);
 }
@@ -95,15 +95,15 @@ static void test_volume(void **state) {
 static void test_one_and_many(void **state) {
     (void)state;
     weft_job *job = job_for("parallel.devices=1");
-    weft_rehearsal r = rehearse(job, -1);
+    weft_dry_run r = dry_run_of(job, -1);
     assert_int_equal(r.ranks, 1);
     assert_int_equal(r.transfers, 0);
-    weft_rehearsal_free(&r);
+    weft_dry_run_free(&r);
     weft_job_free(job);
     job = job_for("parallel.devices=64");
-    r = rehearse(job, -1);
+    r = dry_run_of(job, -1);
     assert_int_equal(r.checked, 64);
-    weft_rehearsal_free(&r);
+    weft_dry_run_free(&r);
     weft_job_free(job);
 }
 
@@ -112,33 +112,33 @@ static void test_unmatched(void **state) {
     (void)state;
     weft_job *job = job_with("parallel.mesh={dp: 2, tp: 2}",
                              "parallel.strategies=[{match: h.*.mlp.c_fx, split: {n0: tp}}]");
-    weft_rehearsal r = rehearse(job, -1);
+    weft_dry_run r = dry_run_of(job, -1);
     assert_non_null(r.unmatched);
     assert_non_null(strstr(r.unmatched, "the model has no op 'h.*.mlp.c_fx'; did you mean"));
-    weft_rehearsal_free(&r);
+    weft_dry_run_free(&r);
     weft_model_report *report;
     assert_int_equal(weft_job_report(job, &report), WEFT_OK);
     assert_non_null(strstr(report->unmatched, "the model has no op 'h.*.mlp.c_fx'; did you mean"));
     weft_model_report_free(report);
     weft_job_free(job);
     job = job_for("parallel.devices=2");
-    r = rehearse(job, 1);
+    r = dry_run_of(job, 1);
     assert_string_equal(r.unmatched, "");
-    weft_rehearsal_free(&r);
+    weft_dry_run_free(&r);
     weft_job_free(job);
 }
 
 static void test_progress_and_errors(void **state) {
     (void)state;
     int calls = 0;
-    weft_rehearsal r;
+    weft_dry_run r;
     weft_job *job = job_for("parallel.devices=8");
-    assert_int_equal(weft_job_rehearse(job, -1, count_calls, &calls, &r), WEFT_OK);
+    assert_int_equal(weft_job_dry_run(job, -1, count_calls, &calls, &r), WEFT_OK);
     assert_int_equal(calls, 8);
-    weft_rehearsal_free(&r);
-    assert_int_equal(weft_job_rehearse(job, 8, NULL, NULL, &r), WEFT_E_ARG);
+    weft_dry_run_free(&r);
+    assert_int_equal(weft_job_dry_run(job, 8, NULL, NULL, &r), WEFT_E_ARG);
     assert_non_null(strstr(weft_error_message(), "no rank 8"));
-    weft_rehearsal_free(&r);
+    weft_dry_run_free(&r);
     weft_job_free(job);
 }
 

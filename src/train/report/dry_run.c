@@ -1,6 +1,6 @@
-/* A rehearsal: the programs of all ranks of a job, built and matched by one process. It is what a
- * session does before its first step, without the session: no arenas, no threads, no data where the
- * sizes do not depend on them. */
+/* A dry run: one process builds and matches the programs of all ranks of a job, as sessions do
+ * before their first step. It has no arenas and no threads, and opens data only if the model's
+ * sizes depend on them. */
 #include <stdio.h>
 
 #include "backend/backend.h"
@@ -13,18 +13,18 @@
 #include "train/training.h"
 #include "weft/launch.h"
 
-typedef struct rehearsal {
+typedef struct dry_run {
     const wefti_training *training;
     const wefti_optimizer *optimizer;
     wefti_route_cache *routes;
     wefti_program **programs; /* [ranks] */
-    weft_rehearsal *out;
+    weft_dry_run *out;
     int32_t fused[3]; /* how many tensors each fusion has a say in, at most on a rank */
     void (*progress)(void *context, int done, int of);
     void *context;
-} rehearsal;
+} dry_run;
 
-static weft_status build_rank(const rehearsal *r, int32_t rank, wefti_program **out) {
+static weft_status build_rank(const dry_run *r, int32_t rank, wefti_program **out) {
     const wefti_training *t = r->training;
     const int64_t wanted = t->job->device.threads; /* of all devices of a host together */
     const wefti_program_spec spec = {
@@ -42,12 +42,12 @@ static weft_status build_rank(const rehearsal *r, int32_t rank, wefti_program **
 }
 
 /* How often a section runs in a step. */
-static int64_t times(const rehearsal *r, const wefti_program *p, int section) {
+static int64_t times(const dry_run *r, const wefti_program *p, int section) {
     if (section != WEFTI_SECTION_NEXT) return 1;
     return p->all_microbatches ? 0 : r->training->batch.microbatches - 1;
 }
 
-static void count_transfers(const rehearsal *r, const wefti_program *p) {
+static void count_transfers(const dry_run *r, const wefti_program *p) {
     double received = 0;
     for (int section = 0; section < WEFTI_SECTIONS; section++) {
         const int64_t count = times(r, p, section);
@@ -65,9 +65,9 @@ static void count_transfers(const rehearsal *r, const wefti_program *p) {
     r->out->most_received_rank = p->rank;
 }
 
-static weft_status describe(rehearsal *r, const wefti_program *p) {
+static weft_status describe(dry_run *r, const wefti_program *p) {
     enum { NAMED = 5 }; /* of what is largest in memory */
-    weft_rehearsal *o = r->out;
+    weft_dry_run *o = r->out;
     count_transfers(r, p);
     for (int k = 0; k < 3; k++)
         if (p->fused[k] > r->fused[k]) r->fused[k] = p->fused[k];
@@ -96,7 +96,7 @@ static void drop_kernels(wefti_program *p) {
     }
 }
 
-static weft_status build_ranks(rehearsal *r, int first, int count) {
+static weft_status build_ranks(dry_run *r, int first, int count) {
     for (int32_t rank = first; rank < first + count; rank++) {
         WEFT_TRY(build_rank(r, rank, &r->programs[rank]));
         WEFT_TRY(describe(r, r->programs[rank]));
@@ -107,7 +107,7 @@ static weft_status build_ranks(rehearsal *r, int first, int count) {
     return wefti_programs_match((const wefti_program *const *)r->programs, count);
 }
 
-static weft_status rehearse(rehearsal *r, int rank) {
+static weft_status build_and_match(dry_run *r, int rank) {
     const wefti_training *t = r->training;
     weft_session_options o = wefti_training_options(t);
     wefti_optimizer *optimizer;
@@ -126,7 +126,7 @@ static weft_status rehearse(rehearsal *r, int rank) {
     return status;
 }
 
-static weft_status prepare(wefti_training *t, rehearsal *r, int rank) {
+static weft_status prepare(wefti_training *t, dry_run *r, int rank) {
     const weft_plan *plan = t->job->plan;
     const int ranks = r->out->ranks = plan ? weft_plan_devices(plan) : 1;
     WEFT_REQUIRE(rank >= -1 && rank < ranks, WEFT_E_ARG,
@@ -140,31 +140,31 @@ static weft_status prepare(wefti_training *t, rehearsal *r, int rank) {
 }
 
 /* What fusion does in stages of which no rank is built is not known. */
-static weft_status tell_unmatched(const rehearsal *r, int rank) {
+static weft_status find_unmatched(const dry_run *r, int rank) {
     const weft_plan *plan = r->training->job->plan;
     if (!plan) return WEFT_OK;
     const int32_t *fused = rank < 0 || plan->pipeline.stages == 1 ? r->fused : NULL;
     return wefti_plan_unmatched(plan, r->training->model.graph, fused, &r->out->unmatched);
 }
 
-weft_status weft_job_rehearse(const weft_job *job, int rank,
-                              void (*progress)(void *context, int done, int of), void *context,
-                              weft_rehearsal *out) {
+weft_status weft_job_dry_run(const weft_job *job, int rank,
+                             void (*progress)(void *context, int done, int of), void *context,
+                             weft_dry_run *out) {
     const double begin = wefti_now_s();
     wefti_training t = {.job = job};
-    *out = (weft_rehearsal){0};
-    rehearsal r = {.training = &t, .out = out, .progress = progress, .context = context};
+    *out = (weft_dry_run){0};
+    dry_run r = {.training = &t, .out = out, .progress = progress, .context = context};
     weft_status status = prepare(&t, &r, rank);
-    if (status >= 0) status = rehearse(&r, rank);
-    if (status >= 0) status = tell_unmatched(&r, rank);
+    if (status >= 0) status = build_and_match(&r, rank);
+    if (status >= 0) status = find_unmatched(&r, rank);
     wefti_route_cache_destroy(r.routes);
     wefti_training_close(&t);
     out->seconds = wefti_now_s() - begin;
     return status;
 }
 
-void weft_rehearsal_free(weft_rehearsal *rehearsal) {
-    wefti_free(rehearsal->largest);
-    wefti_free(rehearsal->unmatched);
-    rehearsal->largest = rehearsal->unmatched = NULL;
+void weft_dry_run_free(weft_dry_run *report) {
+    wefti_free(report->largest);
+    wefti_free(report->unmatched);
+    report->largest = report->unmatched = NULL;
 }

@@ -1,6 +1,6 @@
 /* What `weft launch` shows. Ranks' own output goes where they sent it; what the launcher says goes
  * to stderr, or with --json all of it to stdout, one object a line. */
-#include "launch_show.h"
+#include "cli/launch/show.h"
 
 #include <ctype.h>
 #include <stdlib.h>

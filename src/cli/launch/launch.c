@@ -6,8 +6,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "launch_rehearse.h"
-#include "launch_show.h"
+#include "cli/launch/dry_run.h"
+#include "cli/launch/show.h"
 
 typedef struct launch_options {
     int64_t processes, hosts, host_rank, ranks, rank;
@@ -130,24 +130,13 @@ static volatile int stop_signal, stop_count;
 
 static void on_signal(int number) {
     static const char text[] = "\nweft: stopping; once more to stop sooner\n";
-    /* Whoever read the output has gone, and says so with each line: one request to end. */
+    /* The reader of the output has gone. Each further line raises SIGPIPE: only the first counts.
+     */
     if (number == SIGPIPE && stop_count > 0) return;
     stop_signal = number == SIGPIPE ? SIGTERM : number;
     if (stop_count++ > 0) return;
     ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
     (void)ignored;
-}
-
-static void catch_signals(void) {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
-    struct sigaction action = {.sa_handler = on_signal};
-    sigemptyset(&action.sa_mask);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        struct sigaction old;
-        /* Who was started with a signal ignored (nohup) goes on ignoring it. */
-        if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler == SIG_IGN) continue;
-        (void)sigaction(numbers[i], &action, NULL);
-    }
 }
 
 /* --- launching --- */
@@ -214,7 +203,7 @@ static int launch(const launch_options *v) {
     };
     weft_launch_result result;
     allow_files(v->processes, v->hosts > 0 ? v->hosts : 1);
-    catch_signals();
+    cli_catch_signals(on_signal, true);
     weft_status status = weft_launch_run(&o, &result);
     int code = status >= 0 ? CLI_DONE : failure_code(status, &result);
     launch_show_end(&show, &result, status);
@@ -231,7 +220,7 @@ static int run(const cli_verb *verb, int count, char **words) {
     if (cli_parse(verb, before, words, &values, &left, &code) &&
         (code = check(verb, &values)) == CLI_DONE)
         code = values.rehearse
-                   ? launch_rehearse(verb, values.command, values.ranks, values.rank, values.json)
+                   ? launch_dry_run(verb, values.command, values.ranks, values.rank, values.json)
                    : launch(&values);
     cli_texts_free(&values.settings);
     return code;

@@ -1,5 +1,5 @@
 /* `weft launch --rehearse`: the programs of a job of many ranks, checked without any of them. */
-#include "launch_rehearse.h"
+#include "cli/launch/dry_run.h"
 
 #include <string.h>
 
@@ -36,7 +36,7 @@ static void show_progress(void *context, int done, int of) {
     if (done < of) cli_say(stderr, "%d of %d programs", done, of);
 }
 
-static void show_json(const weft_rehearsal *r) {
+static void show_json(const weft_dry_run *r) {
     cli_json json;
     cli_json_begin(&json, stdout);
     cli_json_integer(&json, "ranks", r->ranks);
@@ -55,7 +55,7 @@ static void show_json(const weft_rehearsal *r) {
     cli_json_end(&json);
 }
 
-static void show(const weft_rehearsal *r) {
+static void show(const weft_dry_run *r) {
     char most[32], least[32], received[32];
     bool all = r->checked == r->ranks;
     cli_bytes((double)r->most_bytes, most);
@@ -78,7 +78,7 @@ static void show(const weft_rehearsal *r) {
     cli_say(stdout, "took            %.2f s\n", r->seconds);
 }
 
-int launch_rehearse(const cli_verb *verb, char **command, int64_t ranks, int64_t rank, bool json) {
+int launch_dry_run(const cli_verb *verb, char **command, int64_t ranks, int64_t rank, bool json) {
     const char *slash = strrchr(command[0], '/'), *path;
     inner_options values = {0};
     int count = 0, left, overrides = 0, code;
@@ -98,14 +98,14 @@ int launch_rehearse(const cli_verb *verb, char **command, int64_t ranks, int64_t
     code =
         cli_job_load(path, command, overrides, ranks ? ranks : values.devices, values.plan, &job);
     if (code != CLI_DONE) return code;
-    weft_rehearsal report;
-    if (weft_job_rehearse(job, (int)rank, show_progress, NULL, &report) < 0) {
+    weft_dry_run report;
+    if (weft_job_dry_run(job, (int)rank, show_progress, NULL, &report) < 0) {
         code = cli_failed();
     } else {
         cli_unmatched(report.unmatched);
         (json ? show_json : show)(&report);
     }
-    weft_rehearsal_free(&report);
+    weft_dry_run_free(&report);
     weft_job_free(job);
     return code;
 }

@@ -2,7 +2,7 @@
 #ifndef WEFT_CLI_LAUNCH_SHOW_H
 #define WEFT_CLI_LAUNCH_SHOW_H
 
-#include "cli.h"
+#include "cli/cli.h"
 #include "weft/launch.h"
 
 typedef struct launch_show {

@@ -1,7 +1,8 @@
-/* A process of a job that is its scheduler and trains nothing: MS_ROLE=MS_SCHED. */
-#include "launch_serve.h"
+/* A process that the environment makes the scheduler of its job (MS_ROLE=MS_SCHED). It trains
+ * nothing. */
+#include "cli/launch/launch.h"
 
-#include "cli.h"
+#include "cli/cli.h"
 #include "weft/job.h"
 #include "weft/launch.h"
 
