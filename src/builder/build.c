@@ -110,21 +110,29 @@ static weft_status collect_calls(wefti_program_builder *b) {
 static weft_status spread_calls(wefti_program_builder *b) {
     if (!b->part) return WEFT_OK;
     for (int32_t k = 0; k < b->call_count; k++) {
-        if (!b->calls[k].joint) {
+        if (!b->calls[k].joint)
             WEFT_TRY(wefti_spread_forward(b, &b->calls[k]));
-            continue;
-        }
-        char *none;
-        bool given[WEFTI_MAX_OUT_CALL];
-        const weft_node *n = b->calls[k].node;
-        int64_t outs = b->p->grads[b->calls[k].grad].backward->out_count;
-        int32_t ignored;
-        if (b->imagined) continue; /* nothing comes after the loss */
-        WEFT_TRY(wefti_build_array(b, outs, 1, &none));
-        memset(none, '0', (size_t)outs);
-        for (int o = 0; o < n->outputs; o++) given[o] = n->out[o] == b->g->loss;
-        WEFT_TRY(wefti_build_joint(b, &b->calls[k], given, none, &ignored));
+        else if (!b->imagined) /* nothing comes after the loss */
+            WEFT_TRY(wefti_spread_joint(b, &b->calls[k]));
     }
+    return WEFT_OK;
+}
+
+/* Layouts of backward passes, in their order. A first round finds the layouts in which gradients of
+ * parameters are accumulated; with these known, the second finds the bodies that this rank runs.
+ * Buckets of an optimizer depend on all stages' gradients. */
+static weft_status spread_backward_calls(wefti_program_builder *b) {
+    if (!b->part || b->imagined) return WEFT_OK;
+    for (int round = 0; round < 2; round++)
+        for (int32_t k = b->call_count - 1; k >= 0; k--) {
+            wefti_call_plan *call = &b->calls[k];
+            bool asked = call->mine || (round == 0 && b->spec->optimizer);
+            if (!call->differentiated || !asked) continue;
+            if (!call->joint)
+                WEFT_TRY(wefti_spread_backward(b, call));
+            else if (round == 1)
+                WEFT_TRY(wefti_spread_joint(b, call));
+        }
     return WEFT_OK;
 }
 
@@ -362,8 +370,6 @@ static void read_offsets(wefti_program_builder *b) {
     wefti_program *p = b->p;
     for (int32_t t = 0; t < p->tensor_count; t++)
         p->tensors[t].offset = b->buffers[b->tensor_buffer[t]].life.offset;
-    for (int64_t i = 0; i < b->buffer_count; i++)
-        if (!strncmp(b->buffers[i].name, "saved ", 6)) p->saved_bytes += b->buffers[i].life.bytes;
     p->scalars = b->scalars < 0 ? -1 : b->buffers[b->scalars].life.offset;
     p->one = b->one < 0 ? -1 : b->buffers[b->one].life.offset;
     p->norms = b->norms < 0 ? -1 : b->buffers[b->norms].life.offset;
@@ -420,7 +426,8 @@ static weft_status decide(wefti_program_builder *b) {
         WEFT_TRY(spread_calls(b)); /* what takes communication is kept, not recomputed */
     if (train && b->g->loss >= 0) WEFT_TRY(wefti_build_plan_gradients(b));
     WEFT_TRY(wefti_states_plan(b));
-    return spread_calls(b);
+    WEFT_TRY(spread_calls(b));
+    return spread_backward_calls(b);
 }
 
 static weft_status build(wefti_program_builder *b) {
@@ -480,7 +487,7 @@ static void finish(wefti_program_builder *b) {
     wefti_arena_destroy(b->scratch);
     wefti_free(b->buffers);
     wefti_free(b->keys);
-    wefti_free(b->grad_masks);
+    wefti_free(b->grad_keys);
     wefti_free(b->tensor_buffer);
     for (int s = 0; s < WEFTI_SECTIONS; s++) wefti_free(b->steps[s]);
 }

@@ -36,7 +36,12 @@ typedef struct wefti_draft_step {
 
 /* Backward passes: of all gradients, or, where schedules want it, of activations and of weights
  * apart. */
-typedef enum wefti_pass { WEFTI_PASS_ALL, WEFTI_PASS_INPUTS, WEFTI_PASS_WEIGHTS } wefti_pass;
+typedef enum wefti_pass {
+    WEFTI_PASS_ALL,
+    WEFTI_PASS_INPUTS,
+    WEFTI_PASS_WEIGHTS,
+    WEFTI_PASSES
+} wefti_pass;
 
 /* One call of the root, with what differentiation and cutting found for it. */
 typedef struct wefti_call_plan {
@@ -48,8 +53,8 @@ typedef struct wefti_call_plan {
     int32_t part;         /* of the model: counts stages over all chunks */
     bool mine;            /* this rank runs it */
     wefti_recompute_mode recompute;
-    const wefti_cut_body *cut;        /* its forward body here; NULL without a plan */
-    const wefti_cut_body *cut_inputs; /* the first part of its backward body, where that is split */
+    const wefti_cut_body *cut;                    /* its forward body here; NULL without a plan */
+    const wefti_cut_body *backward[WEFTI_PASSES]; /* its backward bodies here, per pass */
 } wefti_call_plan;
 
 /* What belongs to one microbatch. Without a pipeline there is one, used again and again. */
@@ -96,6 +101,38 @@ typedef struct wefti_turn_start {
     int64_t begin, call;
 } wefti_turn_start;
 
+/* How a routine leaves a result. */
+typedef enum wefti_accumulate {
+    WEFTI_WRITE,
+    WEFTI_ADD,     /* to what is there */
+    WEFTI_ADD_LATE /* likewise, when all else is done */
+} wefti_accumulate;
+
+typedef enum wefti_routine_kind {
+    WEFTI_ROUTINE_PLAIN,
+    WEFTI_ROUTINE_FORWARD,
+    WEFTI_ROUTINE_BACKWARD,
+    WEFTI_ROUTINE_JOINT,
+    WEFTI_ROUTINE_UPDATE
+} wefti_routine_kind;
+
+/* Calls with equal keys run one routine. */
+typedef struct wefti_routine_key {
+    const weft_body *body;
+    wefti_routine_kind kind;
+    const uint8_t *accumulate; /* wefti_accumulate of each of `results`; NULL: all are written */
+    const int64_t *saved; /* per input of the body, backward: its offset in the saved block, -1 */
+    int64_t saved_bytes, results;
+    int32_t routine;
+} wefti_routine_key;
+
+/* What differentiation of a cell depends on, beside the cell. */
+typedef struct wefti_gradient_key {
+    const bool *wanted, *given; /* per input, per output */
+    wefti_recompute_mode recompute;
+    const bool *keep; /* per value: not recomputed; NULL: none */
+} wefti_gradient_key;
+
 typedef struct wefti_program_builder {
     const wefti_program_spec *spec;
     wefti_program *p;
@@ -130,8 +167,8 @@ typedef struct wefti_program_builder {
     bool split_backward;      /* the schedule has gradients of weights as tasks of their own */
     struct wefti_crossings *crossings; /* pipeline.c */
     int32_t *output_buffer;            /* per root value that is a named output: its buffer, -1 */
-    char **grad_masks;                 /* per gradient: which inputs and outputs, as 0 and 1 */
-    int64_t mask_cap;
+    wefti_gradient_key *grad_keys;     /* per gradient */
+    int64_t grad_key_cap;
     wefti_spread *spread;    /* per root value */
     int32_t *param_buffer;   /* per root value: buffer of a parameter or state, -1 */
     int32_t *param_piece;    /* per root value: buffer of what the optimizer has of a parameter,
@@ -153,12 +190,7 @@ typedef struct wefti_program_builder {
     int32_t scalars, one, norms; /* buffers, -1: none */
     int32_t *tensor_buffer;      /* per tensor of the program */
     int64_t tensor_buffer_cap;
-    struct routine_key {
-        const weft_body *body;
-        int kind;
-        char *accumulate; /* per output '0'/'1' */
-        int32_t routine;
-    } * keys;
+    wefti_routine_key *keys; /* of the routines that are looked up */
     int64_t key_count, key_cap;
 } wefti_program_builder;
 
@@ -200,32 +232,26 @@ weft_status wefti_build_transfer(wefti_program_builder *b, wefti_section s, weft
                                  const char *name, int32_t transfer, int32_t source,
                                  int32_t destination) WEFT_CHECKED;
 
-/* compile.c: routines, one per unique (body, what is accumulated). Per gradient: '0' written, '1'
- * added, or added when all else is done. */
-enum { WEFTI_ADD_LATE = '2' };
-enum {
-    WEFTI_ROUTINE_PLAIN,
-    WEFTI_ROUTINE_FORWARD,
-    WEFTI_ROUTINE_BACKWARD,
-    WEFTI_ROUTINE_JOINT,
-    WEFTI_ROUTINE_UPDATE
-};
-weft_status wefti_build_find(wefti_program_builder *b, const weft_body *key, int kind,
-                             const char *accumulate, int32_t *out) WEFT_CHECKED;
-weft_status wefti_build_compile(wefti_program_builder *b, const weft_body *key, int kind,
-                                const char *accumulate, wefti_routine_spec *spec,
-                                int32_t *out) WEFT_CHECKED;
+/* routines.c: routines, one per unique key. */
+weft_status wefti_build_find(wefti_program_builder *b, const wefti_routine_key *key,
+                             int32_t *out) WEFT_CHECKED; /* -1: none yet */
+weft_status wefti_build_compile(wefti_program_builder *b, const wefti_routine_key *key,
+                                wefti_routine_spec *spec, int32_t *out) WEFT_CHECKED;
 weft_status wefti_build_forward(wefti_program_builder *b, wefti_call_plan *call,
                                 int32_t *out) WEFT_CHECKED;
 weft_status wefti_build_backward(wefti_program_builder *b, const wefti_call_plan *call,
-                                 wefti_pass pass, const char *accumulate,
+                                 wefti_pass pass, const uint8_t *accumulate,
                                  int32_t *out) WEFT_CHECKED;
+weft_status wefti_build_joint(wefti_program_builder *b, const wefti_call_plan *call,
+                              const uint8_t *accumulate, int32_t *out) WEFT_CHECKED;
+/* The one body of both passes of the call that makes the loss. */
+weft_status wefti_build_joined_body(wefti_program_builder *b, const wefti_call_plan *call,
+                                    weft_body **out) WEFT_CHECKED;
+/* Which results of the call are the loss: per output. */
+void wefti_build_given(const wefti_program_builder *b, const wefti_call_plan *call, bool *given);
 /* What of the call's differentiation a pass runs. */
 const wefti_cell_grad *wefti_build_grad(const wefti_program_builder *b, const wefti_call_plan *call,
                                         wefti_pass pass);
-weft_status wefti_build_joint(wefti_program_builder *b, wefti_call_plan *call, const bool *given,
-                              const char *accumulate, int32_t *out) WEFT_CHECKED;
-
 /* gradients.c */
 weft_status wefti_build_plan_gradients(wefti_program_builder *b) WEFT_CHECKED;
 
@@ -291,11 +317,9 @@ weft_status wefti_build_update_section(wefti_program_builder *b) WEFT_CHECKED;
 weft_status wefti_spread_start(wefti_program_builder *b)
     WEFT_CHECKED; /* partition; layouts of inputs and states */
 weft_status wefti_spread_forward(wefti_program_builder *b, wefti_call_plan *call) WEFT_CHECKED;
-weft_status wefti_spread_backward(wefti_program_builder *b, wefti_call_plan *call, wefti_pass pass,
-                                  const wefti_cut_body **out) WEFT_CHECKED;
-weft_status wefti_spread_joint(wefti_program_builder *b, const wefti_call_plan *call,
-                               weft_body *joined, const bool *given,
-                               const wefti_cut_body **out) WEFT_CHECKED;
+/* The backward bodies of a call: call->backward. */
+weft_status wefti_spread_backward(wefti_program_builder *b, wefti_call_plan *call) WEFT_CHECKED;
+weft_status wefti_spread_joint(wefti_program_builder *b, wefti_call_plan *call) WEFT_CHECKED;
 /* The update of one parameter: (parameter, states, gradient, scalars). */
 weft_status wefti_spread_update(wefti_program_builder *b, int32_t value, const weft_body *body,
                                 int states, const wefti_cut_body **out) WEFT_CHECKED;
@@ -306,8 +330,8 @@ weft_status wefti_spread_transfer(wefti_program_builder *b, const weft_desc *her
                                   int32_t *out_routine) WEFT_CHECKED;
 /* A routine that takes tensors from one layout to another: one input and one output each. */
 weft_status wefti_spread_reshard(wefti_program_builder *b, int count, const weft_desc *whole,
-                                 const wefti_layout *from, const wefti_layout *to,
-                                 const char *accumulate, int32_t *out_routine) WEFT_CHECKED;
+                                 const wefti_layout *from, const wefti_layout *to, bool add,
+                                 int32_t *out_routine) WEFT_CHECKED;
 
 /* buffers.c */
 weft_status wefti_buffer_add(wefti_program_builder *b, int64_t bytes, const char *name,

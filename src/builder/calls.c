@@ -94,21 +94,21 @@ weft_status wefti_build_forward_call(wefti_program_builder *b, wefti_section s, 
     if (r->saved_arg >= 0) {
         WEFT_TRY(wefti_buffer_add(b, r->saved_bytes,
                                   wefti_build_name(b, "saved for backward by ", n->scope), saved));
+        b->p->saved_bytes += r->saved_bytes;
         wefti_build_arg(b, d, r->saved_arg, *saved, 0);
     }
     for (int32_t x = 0; x < r->code_count; x++) b->p->forward_flops += r->code[x].cost.flops;
     return wefti_build_end(b, d, routine);
 }
 
-/* Per output of the backward body: '1' when its target has content already. Creates missing
- * targets. */
+/* Per output of the backward body: its target, made where it is missing, and whether that has
+ * content already. */
 static weft_status gradient_targets(wefti_program_builder *b, const wefti_call_plan *call,
                                     const wefti_cell_grad *grad, int32_t micro, int32_t *target,
-                                    char *accumulate) {
+                                    uint8_t *accumulate) {
     const weft_node *n = call->node;
     for (int64_t o = 0; o < grad->backward->out_count; o++) target[o] = -1;
-    memset(accumulate, '0', (size_t)grad->backward->out_count);
-    accumulate[grad->backward->out_count] = '\0';
+    memset(accumulate, WEFTI_WRITE, (size_t)grad->backward->out_count);
     for (int i = 0; i < n->inputs; i++) {
         int32_t o = grad->gradient_out[i], v = n->in[i];
         if (o < 0 || v < 0) continue;
@@ -123,19 +123,11 @@ static weft_status gradient_targets(wefti_program_builder *b, const wefti_call_p
                 b, weft_desc_bytes(&desc),
                 wefti_build_name(b, "gradient of ", info->name ? info->name : n->scope), buffer));
         }
-        accumulate[o] = *started ? '1' : '0';
+        accumulate[o] = *started ? WEFTI_ADD : WEFTI_WRITE;
         *started = true;
         target[o] = *buffer;
     }
     return WEFT_OK;
-}
-
-/* What a gradient is accumulated from is known before its targets: layouts first. */
-static weft_status settle_backward(wefti_program_builder *b, wefti_call_plan *call,
-                                   wefti_pass pass) {
-    const wefti_cut_body *cut;
-    if (!b->part) return WEFT_OK;
-    return wefti_spread_backward(b, call, pass, &cut);
 }
 
 /* Buffers for what the first part of a split backward pass leaves for the second. */
@@ -175,9 +167,9 @@ static int32_t bound_buffer(wefti_program_builder *b, const weft_node *n, int32_
     return -1;
 }
 
-static void add_late(char *accumulate) {
-    for (; *accumulate; accumulate++)
-        if (*accumulate == '1') *accumulate = WEFTI_ADD_LATE;
+static void add_late(uint8_t *accumulate, int64_t outs) {
+    for (int64_t o = 0; o < outs; o++)
+        if (accumulate[o] == WEFTI_ADD) accumulate[o] = WEFTI_ADD_LATE;
 }
 
 weft_status wefti_build_backward_call(wefti_program_builder *b, wefti_section s, int32_t k,
@@ -187,16 +179,15 @@ weft_status wefti_build_backward_call(wefti_program_builder *b, wefti_section s,
     const wefti_cell_grad *grad = wefti_build_grad(b, call, pass);
     int64_t outs = grad->backward->out_count;
     int32_t *target, *in, routine;
-    char *accumulate;
+    uint8_t *accumulate;
     if (outs == 0) return WEFT_OK; /* nothing for this part */
     WEFT_TRY(wefti_build_array(b, outs, sizeof *target, &target));
     WEFT_TRY(wefti_build_array(b, outs, 1, &accumulate));
-    WEFT_TRY(settle_backward(b, call, pass));
     WEFT_TRY(gradient_targets(b, call, grad, micro, target, accumulate));
     WEFT_TRY(wefti_build_backward(b, call, pass, accumulate, &routine));
     const wefti_routine *r = b->p->routines[routine];
     if (wefti_turn_too_early(b, s, r, r->inputs, outs, target)) {
-        add_late(accumulate);
+        add_late(accumulate, outs);
         WEFT_TRY(wefti_build_backward(b, call, pass, accumulate, &routine));
         r = b->p->routines[routine];
     }
@@ -216,17 +207,6 @@ weft_status wefti_build_backward_call(wefti_program_builder *b, wefti_section s,
     return wefti_build_end(b, d, routine);
 }
 
-static weft_status settle_joint(wefti_program_builder *b, wefti_call_plan *call,
-                                const bool *given) {
-    int32_t ignored;
-    const wefti_cell_grad *grad = &b->p->grads[call->grad];
-    char *none;
-    if (!b->part || call->cut) return WEFT_OK;
-    WEFT_TRY(wefti_build_array(b, grad->backward->out_count, 1, &none));
-    memset(none, '0', (size_t)grad->backward->out_count);
-    return wefti_build_joint(b, call, given, none, &ignored);
-}
-
 weft_status wefti_build_joint_call(wefti_program_builder *b, wefti_section s, int32_t k,
                                    int32_t micro) {
     wefti_call_plan *call = &b->calls[k];
@@ -234,18 +214,17 @@ weft_status wefti_build_joint_call(wefti_program_builder *b, wefti_section s, in
     const wefti_cell_grad *grad = &b->p->grads[call->grad];
     int64_t outs = grad->backward->out_count;
     int32_t *target, *in, routine, seeds = 0;
-    char *accumulate;
+    uint8_t *accumulate;
     bool given[WEFTI_MAX_OUT_CALL];
     WEFT_TRY(wefti_build_array(b, outs, sizeof *target, &target));
     WEFT_TRY(wefti_build_array(b, outs, 1, &accumulate));
-    for (int o = 0; o < n->outputs; o++) given[o] = n->out[o] == b->g->loss;
-    WEFT_TRY(settle_joint(b, call, given));
+    wefti_build_given(b, call, given);
     WEFT_TRY(gradient_targets(b, call, grad, micro, target, accumulate));
-    WEFT_TRY(wefti_build_joint(b, call, given, accumulate, &routine));
+    WEFT_TRY(wefti_build_joint(b, call, accumulate, &routine));
     const wefti_routine *r = b->p->routines[routine];
     if (wefti_turn_too_early(b, s, r, r->inputs + n->outputs, outs, target)) {
-        add_late(accumulate);
-        WEFT_TRY(wefti_build_joint(b, call, given, accumulate, &routine));
+        add_late(accumulate, outs);
+        WEFT_TRY(wefti_build_joint(b, call, accumulate, &routine));
         r = b->p->routines[routine];
     }
     wefti_draft_step *d;

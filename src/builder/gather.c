@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "builder/build.h"
+#include "builder/tags.h"
 
 static bool in_pieces(const wefti_program_builder *b, int32_t v) {
     return b->part && v >= 0 && b->root->values[v].kind == WEFTI_VALUE_PARAM &&
@@ -63,7 +64,8 @@ static weft_status find_transfer(wefti_program_builder *b, int32_t v, int place,
             WEFT_TRY(wefti_move_transfer(&b->p->mesh, whole, &x->storage, &route->move[0],
                                          b->p->rank, &t));
             t->name = b->root->values[v].name;
-            t->tag = ((uint64_t)1 << 32) + (uint64_t)place; /* a call's are under way together */
+            t->tag =
+                wefti_tag(WEFTI_TAG_GATHER, (uint64_t)place); /* a call's are under way together */
             WEFT_TRY(wefti_partition_add(b->part, t, &last->transfer));
         }
     }
@@ -112,7 +114,6 @@ static weft_status gather_now(wefti_program_builder *b, wefti_section s, const i
                               int count, int32_t *buffers) {
     weft_desc whole[WEFTI_MAX_BUCKET];
     wefti_layout from[WEFTI_MAX_BUCKET], to[WEFTI_MAX_BUCKET];
-    char zeros[WEFTI_MAX_BUCKET + 1];
     int32_t routine;
     wefti_draft_step *d;
     if (count == 0) return WEFT_OK;
@@ -120,11 +121,9 @@ static weft_status gather_now(wefti_program_builder *b, wefti_section s, const i
         whole[i] = b->root->values[values[i]].desc;
         from[i] = b->spread[values[i]].storage;
         to[i] = b->spread[values[i]].use;
-        zeros[i] = '0';
         WEFT_TRY(new_buffer(b, values[i], &buffers[i]));
     }
-    zeros[count] = '\0';
-    WEFT_TRY(wefti_spread_reshard(b, count, whole, from, to, zeros, &routine));
+    WEFT_TRY(wefti_spread_reshard(b, count, whole, from, to, false, &routine));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_OTHER,
                                wefti_build_name(b, "gather ", b->root->values[values[0]].name),
                                b->p->routines[routine]->args, &d));

@@ -30,28 +30,26 @@ static weft_status cell_gradient(wefti_program_builder *b, wefti_call_plan *call
                                  const bool *wanted, const bool *given) {
     wefti_program *p = b->p;
     weft_body *cell = call->node->callee;
-    /* The masks are part of the key: kept as text beside each gradient. */
-    wefti_text mask = {0};
-    for (int64_t i = 0; i < cell->in_count; i++) wefti_text_add(&mask, "%d", wanted[i]);
-    for (int64_t o = 0; o < cell->out_count; o++) wefti_text_add(&mask, "%d", given[o]);
     const bool *keep = call->cut && call->recompute && !b->spec->plan->recompute.communication
                            ? call->cut->communicated
                            : NULL;
-    wefti_text_add(&mask, " %d %p", (int)call->recompute, (const void *)keep);
-    char *text = wefti_text_take(&mask);
-    WEFT_REQUIRE(text, WEFT_E_NOMEM, "no memory to differentiate");
-    for (int32_t i = 0; i < p->grad_count; i++)
-        if (p->grads[i].cell == cell && !strcmp(b->grad_masks[i], text)) {
-            wefti_free(text);
-            call->grad = i;
-            return WEFT_OK;
-        }
-    char *kept = wefti_arena_strdup(b->scratch, text);
-    wefti_free(text);
-    WEFT_REQUIRE(kept, WEFT_E_NOMEM, "no memory to differentiate");
+    for (int32_t i = 0; i < p->grad_count; i++) {
+        const wefti_gradient_key *key = &b->grad_keys[i];
+        if (p->grads[i].cell != cell || key->recompute != call->recompute || key->keep != keep ||
+            memcmp(key->wanted, wanted, (size_t)cell->in_count * sizeof *wanted) != 0 ||
+            memcmp(key->given, given, (size_t)cell->out_count * sizeof *given) != 0)
+            continue;
+        call->grad = i;
+        return WEFT_OK;
+    }
+    bool *kept_wanted, *kept_given;
+    WEFT_TRY(wefti_build_array(b, cell->in_count, sizeof *kept_wanted, &kept_wanted));
+    WEFT_TRY(wefti_build_array(b, cell->out_count, sizeof *kept_given, &kept_given));
+    memcpy(kept_wanted, wanted, (size_t)cell->in_count * sizeof *wanted);
+    memcpy(kept_given, given, (size_t)cell->out_count * sizeof *given);
     int64_t count = p->grad_count;
     WEFT_TRY(WEFT_GROW(p->grads, count, b->grad_cap));
-    WEFT_TRY(WEFT_GROW(b->grad_masks, count, b->mask_cap));
+    WEFT_TRY(WEFT_GROW(b->grad_keys, count, b->grad_key_cap));
     WEFT_TRY(wefti_differentiate_keeping(b->g, cell, wanted, given, call->recompute, keep,
                                          &p->grads[count]));
     p->grad_count++; /* owned from here on */
@@ -63,7 +61,7 @@ static weft_status cell_gradient(wefti_program_builder *b, wefti_call_plan *call
             weights[i] = cell->values[cell->in[i]].kind == WEFTI_VALUE_PARAM;
         WEFT_TRY(wefti_cell_grad_split(b->g, &p->grads[count], weights));
     }
-    b->grad_masks[count] = kept;
+    b->grad_keys[count] = (wefti_gradient_key){kept_wanted, kept_given, call->recompute, keep};
     call->grad = (int32_t)count;
     return WEFT_OK;
 }

@@ -13,6 +13,7 @@
 
 #include "schedule/schedule.h"
 #include "builder/build.h"
+#include "builder/tags.h"
 
 /* ---- what crosses ---- */
 
@@ -147,7 +148,8 @@ static weft_status stage_boxes(wefti_program_builder *b, int32_t v, const stage_
 }
 
 static weft_status stage_transfer(wefti_program_builder *b, int32_t v, int32_t sender_stage,
-                                  int32_t receiver_stage, uint64_t tag, int32_t *out) {
+                                  int32_t receiver_stage, uint64_t number, bool back,
+                                  int32_t *out) {
     const weft_desc *whole = &b->root->values[v].desc;
     stage_side sender, receiver;
     WEFT_TRY(side_of(b, sender_stage, &sender));
@@ -156,8 +158,8 @@ static weft_status stage_transfer(wefti_program_builder *b, int32_t v, int32_t s
         t = {.kind = WEFTI_TRANSFER_SEND,
              .dtype = whole->dtype,
              .rank = whole->rank > 0 ? whole->rank : 1,
-             .tag = tag,
-             .name = wefti_build_name(b, tag % 2 ? "gradient of " : "", value_name(b, v))};
+             .tag = wefti_tag(WEFTI_TAG_EDGE, number),
+             .name = wefti_build_name(b, back ? "gradient of " : "", value_name(b, v))};
     WEFT_TRY(wefti_meshes_alike(&sender.mesh, &receiver.mesh)
                  ? pair_boxes(b, v, &sender, &receiver, &t)
                  : stage_boxes(b, v, &sender, &receiver, &t));
@@ -187,12 +189,12 @@ weft_status wefti_pipeline_cross(wefti_program_builder *b) {
         if (c->from_stage != b->stage && c->to_stage != b->stage) continue;
         for (int d = 0; d < 2; d++) WEFT_TRY(wefti_build_indices(b, c->lanes, &c->transfer[d]));
         for (int32_t lane = 0; lane < c->lanes; lane++) {
-            uint64_t place = (uint64_t)c->value * 4096 + (uint64_t)c->to_stage;
-            uint64_t tag = 16 + 2 * ((place << 24) + (uint64_t)lane);
-            WEFT_TRY(stage_transfer(b, c->value, c->from_stage, c->to_stage, tag,
+            WEFT_TRY(stage_transfer(b, c->value, c->from_stage, c->to_stage,
+                                    wefti_edge_number(c->value, c->to_stage, lane, false), false,
                                     &c->transfer[0][lane]));
             if (c->last_call >= 0)
-                WEFT_TRY(stage_transfer(b, c->value, c->to_stage, c->from_stage, tag + 1,
+                WEFT_TRY(stage_transfer(b, c->value, c->to_stage, c->from_stage,
+                                        wefti_edge_number(c->value, c->to_stage, lane, true), true,
                                         &c->transfer[1][lane]));
         }
     }
@@ -274,7 +276,7 @@ static weft_status receive_gradients(wefti_program_builder *b, int32_t k, int32_
         }
         wefti_draft_step *d;
         WEFT_TRY(wefti_spread_reshard(b, 1, &b->root->values[v].desc, &b->spread[v].use,
-                                      &b->spread[v].use, "1", &routine));
+                                      &b->spread[v].use, true, &routine));
         WEFT_TRY(wefti_build_begin(b, WEFTI_SECTION_FIRST, WEFTI_STEP_CALL, WEFTI_BACKWARD,
                                    wefti_build_name(b, "gradient of ", b->calls[k].node->scope),
                                    b->p->routines[routine]->args, &d));
@@ -484,7 +486,7 @@ weft_status wefti_pipeline_tie(wefti_program_builder *b, wefti_section s, int32_
     wefti_transfer *kept, t = {.reduction = WEFTI_REDUCE_SUM,
                                .dtype = here.dtype,
                                .rank = here.rank > 0 ? here.rank : 1,
-                               .tag = 2,
+                               .tag = wefti_tag(WEFTI_TAG_TIED, 0),
                                .name = b->root->values[value].name};
     int32_t index, sum;
     WEFT_TRY(tie_boxes(b, value, &users, &t));

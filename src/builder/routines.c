@@ -4,33 +4,49 @@
 #include "base/text.h"
 #include "builder/build.h"
 
-weft_status wefti_build_find(wefti_program_builder *b, const weft_body *key, int kind,
-                             const char *accumulate, int32_t *out) {
-    for (int64_t i = 0; i < b->key_count; i++)
-        if (b->keys[i].body == key && b->keys[i].kind == kind &&
-            !strcmp(b->keys[i].accumulate, accumulate)) {
-            *out = b->keys[i].routine;
-            return WEFT_OK;
-        }
+static bool same_key(const wefti_routine_key *x, const wefti_routine_key *y) {
+    if (x->body != y->body || x->kind != y->kind || x->results != y->results ||
+        x->saved_bytes != y->saved_bytes || !x->accumulate != !y->accumulate ||
+        !x->saved != !y->saved)
+        return false;
+    return (!x->accumulate || !memcmp(x->accumulate, y->accumulate, (size_t)x->results)) &&
+           (!x->saved || !memcmp(x->saved, y->saved, (size_t)x->body->in_count * sizeof *x->saved));
+}
+
+weft_status wefti_build_find(wefti_program_builder *b, const wefti_routine_key *key, int32_t *out) {
     *out = -1;
+    for (int64_t i = 0; i < b->key_count && *out < 0; i++)
+        if (same_key(&b->keys[i], key)) *out = b->keys[i].routine;
     return WEFT_OK;
 }
 
-weft_status wefti_build_compile(wefti_program_builder *b, const weft_body *key, int kind,
-                                const char *accumulate, wefti_routine_spec *spec, int32_t *out) {
+/* The key's arrays may change afterwards: they are copied. */
+static weft_status keep_key(wefti_program_builder *b, const wefti_routine_key *key) {
+    wefti_routine_key kept = *key;
+    uint8_t *accumulate;
+    WEFT_TRY(WEFT_GROW(b->keys, b->key_count, b->key_cap));
+    if (key->accumulate) {
+        WEFT_TRY(wefti_build_array(b, key->results, sizeof *accumulate, &accumulate));
+        memcpy(accumulate, key->accumulate, (size_t)key->results);
+        kept.accumulate = accumulate;
+    }
+    kept.routine = b->p->routine_count;
+    b->keys[b->key_count++] = kept;
+    return WEFT_OK;
+}
+
+weft_status wefti_build_compile(wefti_program_builder *b, const wefti_routine_key *key,
+                                wefti_routine_spec *spec, int32_t *out) {
     wefti_program *p = b->p;
     int64_t count = p->routine_count;
     spec->prepare = b->spec->prepare;
     spec->backends = b->spec->backends;
     WEFT_TRY(WEFT_GROW(p->routines, count, b->routine_cap));
-    WEFT_TRY(WEFT_GROW(b->keys, b->key_count, b->key_cap));
-    char *text = wefti_arena_strdup(b->scratch, accumulate);
-    WEFT_REQUIRE(text, WEFT_E_NOMEM, "no memory to build a program");
     WEFT_TRY(wefti_routine_compile(spec, &p->routines[count]));
-    p->routines[count]->unfused = key;
-    b->keys[b->key_count++] = (struct routine_key){key, kind, text, p->routine_count};
+    p->routines[count]->unfused = key->body;
+    weft_status status = keep_key(b, key);
     *out = p->routine_count++;
-    return WEFT_OK;
+    return status;
 }
 
 /* The fused form of `body`, kept by the program. */
@@ -58,28 +74,27 @@ static weft_status saved_offsets(wefti_program_builder *b, const wefti_call_plan
 }
 
 weft_status wefti_build_forward(wefti_program_builder *b, wefti_call_plan *call, int32_t *out) {
-    const weft_body *key = call->node->callee;
+    wefti_routine_key key = {.body = call->node->callee, .kind = WEFTI_ROUTINE_PLAIN};
     wefti_routine_spec spec = {0};
-    int kind = WEFTI_ROUTINE_PLAIN;
     int64_t *offsets = NULL, *saved = NULL;
     const wefti_cell_grad *grad = NULL;
     if (call->differentiated) {
         grad = &b->p->grads[call->grad];
-        key = grad->forward;
-        kind = WEFTI_ROUTINE_FORWARD;
+        key.body = grad->forward;
+        key.kind = WEFTI_ROUTINE_FORWARD;
     }
-    if (call->cut) key = call->cut->body;
-    WEFT_TRY(wefti_build_find(b, key, kind, "", out));
+    if (call->cut) key.body = call->cut->body;
+    WEFT_TRY(wefti_build_find(b, &key, out));
     if (*out >= 0) return WEFT_OK;
     if (grad) {
         WEFT_TRY(saved_offsets(b, call, &saved, &spec.saved_bytes));
-        WEFT_TRY(wefti_build_array(b, key->out_count, sizeof *offsets, &offsets));
-        for (int64_t o = 0; o < key->out_count; o++)
+        WEFT_TRY(wefti_build_array(b, key.body->out_count, sizeof *offsets, &offsets));
+        for (int64_t o = 0; o < key.body->out_count; o++)
             offsets[o] = o < grad->cell->out_count ? -1 : saved[o - grad->cell->out_count];
         spec.out_saved = offsets;
     }
-    WEFT_TRY(fused(b, key, &spec.body));
-    return wefti_build_compile(b, key, kind, "", &spec, out);
+    WEFT_TRY(fused(b, key.body, &spec.body));
+    return wefti_build_compile(b, &key, &spec, out);
 }
 
 const wefti_cell_grad *wefti_build_grad(const wefti_program_builder *b, const wefti_call_plan *call,
@@ -88,59 +103,59 @@ const wefti_cell_grad *wefti_build_grad(const wefti_program_builder *b, const we
     return pass == WEFTI_PASS_ALL ? whole : &whole->parts[pass - WEFTI_PASS_INPUTS];
 }
 
-/* Which gradients are added, and where the saved values lie that the body reads: a part of a
- * backward pass reads some of them, so that equal bodies may belong to forward passes that are cut
- * differently. */
-static weft_status backward_variant(const wefti_program_builder *b, const wefti_cell_grad *grad,
-                                    const int64_t *saved, int64_t saved_bytes,
-                                    const char *accumulate, const char **out) {
-    wefti_text text = {0};
-    wefti_text_add(&text, "%s %lld", accumulate, (long long)saved_bytes);
-    for (int64_t i = 0; i < grad->backward->in_count; i++)
-        if (grad->bindings[i].source == WEFTI_GRAD_SAVED)
-            wefti_text_add(&text, " %lld", (long long)saved[grad->bindings[i].index]);
-    char *whole = wefti_text_take(&text);
-    *out = whole ? wefti_arena_strdup(b->scratch, whole) : NULL;
-    wefti_free(whole);
-    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory to build a program");
+/* What of the results is added, from number `first` on; sets spec->late and spec->accumulate. */
+static weft_status set_accumulate(wefti_program_builder *b, const uint8_t *accumulate,
+                                  int64_t first, int64_t outs, wefti_routine_spec *spec) {
+    bool *add;
+    WEFT_TRY(wefti_build_array(b, outs, sizeof *add, &add));
+    for (int64_t o = first; o < outs; o++) {
+        add[o] = accumulate[o - first] != WEFTI_WRITE;
+        spec->late |= accumulate[o - first] == WEFTI_ADD_LATE;
+    }
+    spec->accumulate = add;
     return WEFT_OK;
 }
 
+/* Where the saved values lie that the body reads is part of the key: a part of a backward pass
+ * reads some of them, so that equal bodies may belong to forward passes that are partitioned
+ * differently.
+ */
 weft_status wefti_build_backward(wefti_program_builder *b, const wefti_call_plan *call,
-                                 wefti_pass pass, const char *accumulate, int32_t *out) {
+                                 wefti_pass pass, const uint8_t *accumulate, int32_t *out) {
     const wefti_cell_grad *grad = wefti_build_grad(b, call, pass);
-    const weft_body *key = grad->backward;
-    if (b->part) {
-        const wefti_cut_body *cut;
-        WEFT_TRY(wefti_spread_backward(b, (wefti_call_plan *)(uintptr_t)call, pass, &cut));
-        key = cut->body;
-    }
+    const weft_body *body = b->part ? call->backward[pass]->body : grad->backward;
     wefti_routine_spec spec = {0};
     int64_t *saved, *offsets;
-    bool *add;
-    const char *variant;
     WEFT_TRY(saved_offsets(b, call, &saved, &spec.saved_bytes));
-    WEFT_TRY(backward_variant(b, grad, saved, spec.saved_bytes, accumulate, &variant));
-    WEFT_TRY(wefti_build_find(b, key, WEFTI_ROUTINE_BACKWARD, variant, out));
-    if (*out >= 0) return WEFT_OK;
-    WEFT_TRY(wefti_build_array(b, key->in_count, sizeof *offsets, &offsets));
-    for (int64_t i = 0; i < key->in_count; i++)
+    WEFT_TRY(wefti_build_array(b, body->in_count, sizeof *offsets, &offsets));
+    for (int64_t i = 0; i < body->in_count; i++)
         offsets[i] =
             grad->bindings[i].source == WEFTI_GRAD_SAVED ? saved[grad->bindings[i].index] : -1;
-    WEFT_TRY(wefti_build_array(b, key->out_count, sizeof *add, &add));
-    for (int64_t o = 0; o < key->out_count; o++) add[o] = accumulate[o] != '0';
-    spec.late = strchr(accumulate, WEFTI_ADD_LATE);
+    const wefti_routine_key key = {.body = body,
+                                   .kind = WEFTI_ROUTINE_BACKWARD,
+                                   .accumulate = accumulate,
+                                   .results = body->out_count,
+                                   .saved = offsets,
+                                   .saved_bytes = spec.saved_bytes};
+    WEFT_TRY(wefti_build_find(b, &key, out));
+    if (*out >= 0) return WEFT_OK;
+    WEFT_TRY(set_accumulate(b, accumulate, 0, body->out_count, &spec));
     spec.in_saved = offsets;
-    spec.accumulate = add;
-    WEFT_TRY(fused(b, key, &spec.body));
-    return wefti_build_compile(b, key, WEFTI_ROUTINE_BACKWARD, variant, &spec, out);
+    WEFT_TRY(fused(b, body, &spec.body));
+    return wefti_build_compile(b, &key, &spec, out);
 }
 
-/* The joined body of a cell's two passes; the same one for every call that is joined alike. */
-static weft_status joined_body(wefti_program_builder *b, const wefti_call_plan *call,
-                               const bool *given, weft_body **out) {
+void wefti_build_given(const wefti_program_builder *b, const wefti_call_plan *call, bool *given) {
+    for (int o = 0; o < call->node->outputs; o++) given[o] = call->node->out[o] == b->g->loss;
+}
+
+/* The same one for every call that is joined alike. */
+weft_status wefti_build_joined_body(wefti_program_builder *b, const wefti_call_plan *call,
+                                    weft_body **out) {
     wefti_cell_grad *grad = &b->p->grads[call->grad];
     if (!grad->joined) {
+        bool given[WEFTI_MAX_OUT_CALL];
+        wefti_build_given(b, call, given);
         WEFT_TRY(wefti_joint_body(b->g, grad, given, &grad->joined));
         WEFT_TRY(wefti_build_keep_body(b, grad->joined));
     }
@@ -148,26 +163,20 @@ static weft_status joined_body(wefti_program_builder *b, const wefti_call_plan *
     return WEFT_OK;
 }
 
-weft_status wefti_build_joint(wefti_program_builder *b, wefti_call_plan *call, const bool *given,
-                              const char *accumulate, int32_t *out) {
+weft_status wefti_build_joint(wefti_program_builder *b, const wefti_call_plan *call,
+                              const uint8_t *accumulate, int32_t *out) {
     const wefti_cell_grad *grad = &b->p->grads[call->grad];
     weft_body *joined;
-    WEFT_TRY(joined_body(b, call, given, &joined));
-    const weft_body *key = joined;
-    if (b->part) {
-        WEFT_TRY(wefti_spread_joint(b, call, joined, given, &call->cut));
-        key = call->cut->body;
-    }
-    WEFT_TRY(wefti_build_find(b, key, WEFTI_ROUTINE_JOINT, accumulate, out));
+    WEFT_TRY(wefti_build_joined_body(b, call, &joined));
+    const weft_body *body = b->part ? call->cut->body : joined;
+    const wefti_routine_key key = {.body = body,
+                                   .kind = WEFTI_ROUTINE_JOINT,
+                                   .accumulate = accumulate,
+                                   .results = grad->backward->out_count};
+    WEFT_TRY(wefti_build_find(b, &key, out));
     if (*out >= 0) return WEFT_OK;
     wefti_routine_spec spec = {0};
-    bool *add;
-    WEFT_TRY(fused(b, key, &spec.body));
-    int64_t outs = joined->out_count;
-    WEFT_TRY(wefti_build_array(b, outs, sizeof *add, &add));
-    for (int64_t o = grad->cell->out_count; o < outs; o++)
-        add[o] = accumulate[o - grad->cell->out_count] != '0';
-    spec.late = strchr(accumulate, WEFTI_ADD_LATE);
-    spec.accumulate = add;
-    return wefti_build_compile(b, key, WEFTI_ROUTINE_JOINT, accumulate, &spec, out);
+    WEFT_TRY(fused(b, body, &spec.body));
+    WEFT_TRY(set_accumulate(b, accumulate, grad->cell->out_count, joined->out_count, &spec));
+    return wefti_build_compile(b, &key, &spec, out);
 }

@@ -316,8 +316,7 @@ static int64_t grad_of_first(const wefti_program_builder *b, const wefti_call_pl
     return first->backward->out_count - first->crossed;
 }
 
-weft_status wefti_spread_backward(wefti_program_builder *b, wefti_call_plan *call, wefti_pass pass,
-                                  const wefti_cut_body **out) {
+static weft_status spread_pass(wefti_program_builder *b, wefti_call_plan *call, wefti_pass pass) {
     const weft_node *n = call->node;
     const wefti_cell_grad *grad = wefti_build_grad(b, call, pass);
     const weft_body *body = grad->backward;
@@ -337,7 +336,7 @@ weft_status wefti_spread_backward(wefti_program_builder *b, wefti_call_plan *cal
             r.in[i] = b->spread[n->out[bind.index]].use;
             break;
         case WEFTI_GRAD_CROSSED:
-            r.in[i] = call->cut_inputs->out[grad_of_first(b, call) + bind.index];
+            r.in[i] = call->backward[WEFTI_PASS_INPUTS]->out[grad_of_first(b, call) + bind.index];
             break;
         }
     }
@@ -345,20 +344,25 @@ weft_status wefti_spread_backward(wefti_program_builder *b, wefti_call_plan *cal
     for (int64_t o = body->out_count - grad->crossed;
          pass == WEFTI_PASS_INPUTS && o < body->out_count; o++)
         r.out_state[o] = WEFTI_LAYOUT_SUMMED;
-    WEFT_TRY(cut_pass(b, &r.spec, out));
-    learn_gradients(b, call, grad, 0, *out);
-    if (pass == WEFTI_PASS_INPUTS) call->cut_inputs = *out;
+    WEFT_TRY(cut_pass(b, &r.spec, &call->backward[pass]));
+    learn_gradients(b, call, grad, 0, call->backward[pass]);
     return WEFT_OK;
 }
 
-weft_status wefti_spread_joint(wefti_program_builder *b, const wefti_call_plan *call,
-                               weft_body *joined, const bool *given, const wefti_cut_body **out) {
+weft_status wefti_spread_backward(wefti_program_builder *b, wefti_call_plan *call) {
+    if (!b->split_backward) return spread_pass(b, call, WEFTI_PASS_ALL);
+    WEFT_TRY(spread_pass(b, call, WEFTI_PASS_INPUTS));
+    return spread_pass(b, call, WEFTI_PASS_WEIGHTS);
+}
+
+weft_status wefti_spread_joint(wefti_program_builder *b, wefti_call_plan *call) {
     const weft_node *n = call->node;
+    weft_body *joined;
     request r;
-    (void)given; /* seeds are scalars: whole */
+    WEFT_TRY(wefti_build_joined_body(b, call, &joined));
     WEFT_TRY(new_request(b, joined, n->scope, &r));
     for (int i = 0; i < n->inputs; i++) ask_input(b, &r, i, n->in[i]);
-    for (int64_t i = n->inputs; i < joined->in_count; i++)
+    for (int64_t i = n->inputs; i < joined->in_count; i++) /* seeds are scalars: whole */
         r.in[i] = whole_layout(&joined->values[joined->in[i]]);
     WEFT_TRY(ask_outputs(b, n, &r));
     /* A parameter's storage is not known before the cut: its gradient's final layout neither. */
@@ -378,7 +382,7 @@ weft_status wefti_spread_joint(wefti_program_builder *b, const wefti_call_plan *
     WEFT_TRY(cut_pass(b, &r.spec, &cut));
     learn(b, n, cut);
     learn_gradients(b, call, &b->p->grads[call->grad], n->outputs, cut);
-    *out = cut;
+    call->cut = cut;
     return WEFT_OK;
 }
 
@@ -409,8 +413,8 @@ weft_status wefti_spread_update(wefti_program_builder *b, int32_t value, const w
 /* ---- from one layout to another ---- */
 
 weft_status wefti_spread_reshard(wefti_program_builder *b, int count, const weft_desc *whole,
-                                 const wefti_layout *from, const wefti_layout *to,
-                                 const char *accumulate, int32_t *out_routine) {
+                                 const wefti_layout *from, const wefti_layout *to, bool add_up,
+                                 int32_t *out_routine) {
     weft_body *body;
     const weft_body *kept = NULL;
     weft_status status;
@@ -442,32 +446,32 @@ weft_status wefti_spread_reshard(wefti_program_builder *b, int count, const weft
         r.out_state[i] = WEFTI_LAYOUT_GIVEN;
     }
     WEFT_TRY(wefti_partition_cut(b->part, &r.spec, &cut));
-    WEFT_TRY(wefti_build_find(b, cut->body, WEFTI_ROUTINE_PLAIN, accumulate, out_routine));
+    uint8_t *accumulate;
+    WEFT_TRY(wefti_build_array(b, count, sizeof *accumulate, &accumulate));
+    memset(accumulate, add_up ? WEFTI_ADD : WEFTI_WRITE, (size_t)count);
+    const wefti_routine_key key = {.body = cut->body, .accumulate = accumulate, .results = count};
+    WEFT_TRY(wefti_build_find(b, &key, out_routine));
     if (*out_routine >= 0) return WEFT_OK;
     bool *add;
     WEFT_TRY(wefti_build_array(b, count, sizeof *add, &add));
-    for (int i = 0; i < count; i++) add[i] = accumulate[i] == '1';
+    for (int i = 0; i < count; i++) add[i] = add_up;
     wefti_routine_spec spec = {.body = cut->body, .accumulate = add};
-    return wefti_build_compile(b, cut->body, WEFTI_ROUTINE_PLAIN, accumulate, &spec, out_routine);
+    return wefti_build_compile(b, &key, &spec, out_routine);
 }
 
 weft_status wefti_spread_transfer(wefti_program_builder *b, const weft_desc *here, int32_t transfer,
                                   int32_t *out_routine) {
     weft_body *body;
-    int32_t in, node;
+    int32_t in, result;
     WEFT_TRY(wefti_body_create(b->g, "transfer", &body));
-    wefti_ints shape = {.count = here->rank};
-    for (int d = 0; d < here->rank; d++) shape.v[d] = here->shape[d];
-    wefti_attr attrs[] = {WEFTI_I("index", transfer), WEFTI_N("shape", shape), {0}};
     weft_status status = wefti_body_input(body, *here, WEFTI_VALUE_INPUT, NULL, &in);
-    if (status == WEFT_OK)
-        status = wefti_body_add(body, &wefti_op_transfer, NULL, 1, &in, attrs, "", &node);
-    if (status == WEFT_OK) status = wefti_body_output(body, body->nodes[node].out[0]);
+    if (status == WEFT_OK) status = wefti_body_add_transfer(body, in, transfer, here, "", &result);
+    if (status == WEFT_OK) status = wefti_body_output(body, result);
     if (status < 0) {
         wefti_body_destroy(body);
         return status;
     }
     WEFT_TRY(wefti_build_keep_body(b, body));
     wefti_routine_spec spec = {.body = body};
-    return wefti_build_compile(b, body, WEFTI_ROUTINE_PLAIN, "", &spec, out_routine);
+    return wefti_build_compile(b, &(wefti_routine_key){.body = body}, &spec, out_routine);
 }

@@ -52,7 +52,7 @@ weft_status wefti_build_transfer(wefti_program_builder *b, wefti_section s, weft
     WEFT_TRY(wefti_build_begin(b, s, kind, WEFTI_OTHER, wefti_build_name(b, "", name), 2, &d));
     if (source >= 0) wefti_build_arg(b, d, 0, source, 0);
     if (destination >= 0) wefti_build_arg(b, d, 1, destination, 0);
-    d->step.bytes = transfer;
+    d->step.transfer = transfer;
     b->now++;
     return WEFT_OK;
 }

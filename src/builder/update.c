@@ -5,6 +5,7 @@
 
 #include "builder/fusion.h"
 #include "builder/build.h"
+#include "builder/tags.h"
 
 static weft_status update_body(wefti_program_builder *b, const weft_desc *desc,
                                const wefti_update_rule *rule, weft_body **out) {
@@ -69,7 +70,6 @@ static weft_status reduce(wefti_program_builder *b, wefti_section s, const int32
     weft_desc descs[WEFTI_MAX_BUCKET];
     wefti_layout from[WEFTI_MAX_BUCKET], to[WEFTI_MAX_BUCKET];
     int32_t which[WEFTI_MAX_BUCKET];
-    char zeros[WEFTI_MAX_BUCKET + 1];
     int n = 0;
     for (int i = 0; i < count; i++) {
         const wefti_spread *x = &b->spread[values[i]];
@@ -79,14 +79,12 @@ static weft_status reduce(wefti_program_builder *b, wefti_section s, const int32
         descs[n] = b->root->values[values[i]].desc;
         from[n] = x->gradient;
         to[n] = x->state;
-        which[n] = i;
-        zeros[n++] = '0';
+        which[n++] = i;
     }
-    zeros[n] = '\0';
     if (n == 0) return WEFT_OK;
     int32_t routine;
     wefti_draft_step *d;
-    WEFT_TRY(wefti_spread_reshard(b, n, descs, from, to, zeros, &routine));
+    WEFT_TRY(wefti_spread_reshard(b, n, descs, from, to, false, &routine));
     const wefti_routine *r = b->p->routines[routine];
     const char *name = b->root->values[values[which[0]]].name;
     int32_t buffer[WEFTI_MAX_BUCKET];
@@ -148,7 +146,7 @@ static weft_status cut_piece(wefti_program_builder *b, wefti_section s, int32_t 
     weft_desc here = wefti_spread_desc(b, desc, &x->state);
     WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&here), wefti_build_name(b, "piece of ", name),
                               &b->param_piece[value]));
-    WEFT_TRY(wefti_spread_reshard(b, 1, desc, &x->storage, &x->state, "0", &routine));
+    WEFT_TRY(wefti_spread_reshard(b, 1, desc, &x->storage, &x->state, false, &routine));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_UPDATE,
                                wefti_build_name(b, "piece of ", name),
                                b->p->routines[routine]->args, &d));
@@ -163,7 +161,6 @@ static weft_status gather_params(wefti_program_builder *b, wefti_section s, cons
     weft_desc whole[WEFTI_MAX_BUCKET];
     wefti_layout from[WEFTI_MAX_BUCKET], to[WEFTI_MAX_BUCKET];
     int32_t which[WEFTI_MAX_BUCKET], routine;
-    char zeros[WEFTI_MAX_BUCKET + 1];
     int n = 0;
     for (int i = 0; i < count; i++) {
         const wefti_spread *x = &b->spread[values[i]];
@@ -171,13 +168,11 @@ static weft_status gather_params(wefti_program_builder *b, wefti_section s, cons
         whole[n] = b->root->values[values[i]].desc;
         from[n] = x->state;
         to[n] = x->storage;
-        which[n] = values[i];
-        zeros[n++] = '0';
+        which[n++] = values[i];
     }
-    zeros[n] = '\0';
     if (n == 0) return WEFT_OK;
     wefti_draft_step *d;
-    WEFT_TRY(wefti_spread_reshard(b, n, whole, from, to, zeros, &routine));
+    WEFT_TRY(wefti_spread_reshard(b, n, whole, from, to, false, &routine));
     WEFT_TRY(wefti_build_begin(
         b, s, WEFTI_STEP_CALL, WEFTI_UPDATE,
         wefti_build_name(b, "parameters up to ", b->root->values[which[n - 1]].name),
@@ -203,10 +198,11 @@ static weft_status update_routine(wefti_program_builder *b, int32_t value,
         WEFT_TRY(wefti_spread_update(b, value, body, rule->states, out_cut));
         body = (*out_cut)->body;
     }
-    WEFT_TRY(wefti_build_find(b, body, WEFTI_ROUTINE_UPDATE, "", out));
+    const wefti_routine_key key = {.body = body, .kind = WEFTI_ROUTINE_UPDATE};
+    WEFT_TRY(wefti_build_find(b, &key, out));
     if (*out >= 0) return WEFT_OK;
     wefti_routine_spec spec = {.body = (weft_body *)(uintptr_t)body};
-    return wefti_build_compile(b, body, WEFTI_ROUTINE_UPDATE, "", &spec, out);
+    return wefti_build_compile(b, &key, &spec, out);
 }
 
 static weft_status update_param(wefti_program_builder *b, wefti_section s, int32_t value,
@@ -320,13 +316,6 @@ weft_status wefti_build_plan_buckets(wefti_program_builder *b) {
     WEFT_TRY(completion_order(b, &order, &count));
     WEFT_TRY(wefti_build_indices(b, count, &bucket));
     WEFT_TRY(wefti_build_indices(b, b->root->value_count, &b->bucket_of));
-    for (int32_t k = b->call_count - 1; k >= 0 && b->part; k--) {
-        const wefti_cut_body *ignored; /* gradients' layouts are learnt */
-        if (b->calls[k].differentiated && !b->calls[k].joint)
-            for (int pass = b->split_backward ? WEFTI_PASS_INPUTS : WEFTI_PASS_ALL;
-                 pass <= (b->split_backward ? WEFTI_PASS_WEIGHTS : WEFTI_PASS_ALL); pass++)
-                WEFT_TRY(wefti_spread_backward(b, &b->calls[k], (wefti_pass)pass, &ignored));
-    }
     if (b->part) WEFT_TRY(fuse_shared(b, order, count, bucket, &buckets));
     for (int64_t i = 0; i < count; i++)
         if (bucket[i] < 0) bucket[i] = buckets++;
@@ -432,10 +421,11 @@ static weft_status norm_step(wefti_program_builder *b, int32_t v, int32_t gradie
         return status;
     }
     WEFT_TRY(intern_update(b, fresh, &body));
-    WEFT_TRY(wefti_build_find(b, body, WEFTI_ROUTINE_UPDATE, "", &routine));
+    const wefti_routine_key key = {.body = body, .kind = WEFTI_ROUTINE_UPDATE};
+    WEFT_TRY(wefti_build_find(b, &key, &routine));
     if (routine < 0) {
         wefti_routine_spec spec = {.body = (weft_body *)(uintptr_t)body};
-        WEFT_TRY(wefti_build_compile(b, body, WEFTI_ROUTINE_UPDATE, "", &spec, &routine));
+        WEFT_TRY(wefti_build_compile(b, &key, &spec, &routine));
     }
     const wefti_routine *r = b->p->routines[routine];
     wefti_draft_step *d;
@@ -458,7 +448,7 @@ static weft_status share_norms(wefti_program_builder *b, int32_t total) {
                           .members = own ? b->stages : b->spec->plan->devices,
                           .me = own ? b->stage : b->p->rank,
                           .name = "norms of gradients",
-                          .tag = 1};
+                          .tag = wefti_tag(WEFTI_TAG_NORMS, 0)};
     if (sum.members == 1) return WEFT_OK;
     WEFT_TRY(wefti_build_array(b, sum.members, sizeof *sum.ranks, &sum.ranks));
     WEFT_TRY(wefti_build_array(b, sum.members, sizeof *sum.have, &sum.have));

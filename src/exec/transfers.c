@@ -22,7 +22,7 @@ static void *destination_of(wefti_rank_device *d, const wefti_step *step,
 /* The transfer of an instruction of the step's routine; x NULL: the step's own transfer. */
 static const wefti_transfer *transfer_of(const wefti_binding *b, const wefti_step *step,
                                          const wefti_instruction *x) {
-    return wefti_partition_transfer(b->program->partition, x ? x->transfer : (int32_t)step->bytes);
+    return wefti_partition_transfer(b->program->partition, x ? x->transfer : step->transfer);
 }
 
 /* What a post may touch of the device's memory until its wait. */
@@ -137,7 +137,7 @@ static weft_status begin_post(wefti_rank_device *d, wefti_binding *b, const weft
     const void *from = ranges[0].bytes ? d->memory + step->args[0] : NULL;
     unsigned char *to = ranges[1].bytes ? d->memory + step->args[1] : NULL;
     if (to) wefti_rank_device_observe(d, to, ranges[1].bytes);
-    return post(d, b, step->bytes, from, to);
+    return post(d, b, step->transfer, from, to);
 }
 
 weft_status wefti_run_post(wefti_rank_device *d, wefti_binding *b, const wefti_step *step) {
@@ -146,7 +146,7 @@ weft_status wefti_run_post(wefti_rank_device *d, wefti_binding *b, const wefti_s
 
 weft_status wefti_run_wait(wefti_rank_device *d, wefti_binding *b, const wefti_step *step) {
     int64_t begin = d->trace ? wefti_now_ns() : 0;
-    WEFT_TRY(name_transfer(await(d, b, step->bytes), b, step, NULL));
+    WEFT_TRY(name_transfer(await(d, b, step->transfer), b, step, NULL));
     if (d->trace) trace_transfer(d, b, step, NULL, begin);
     return WEFT_OK;
 }

@@ -49,6 +49,25 @@ weft_status wefti_body_input(weft_body *b, weft_desc desc, wefti_value_kind kind
     return WEFT_OK;
 }
 
+weft_status wefti_body_add_like(weft_body *b, const weft_node *n, const int32_t *in,
+                                const wefti_attr *attrs, int32_t *map, int32_t *out_node) {
+    WEFT_TRY(wefti_body_add(b, n->op, n->callee, n->inputs, in, attrs ? attrs : n->attrs, n->scope,
+                            out_node));
+    weft_node *made = &b->nodes[*out_node];
+    made->stream = n->stream;
+    made->gradient = n->gradient;
+    for (int o = 0; map && o < n->outputs; o++) map[n->out[o]] = made->out[o];
+    return WEFT_OK;
+}
+
+weft_status wefti_body_copy_node(weft_body *b, const weft_node *n, int32_t *map) {
+    int32_t in[WEFTI_MAX_IN + WEFTI_MAX_OUT], node;
+    WEFT_REQUIRE(n->inputs <= WEFTI_MAX_IN + WEFTI_MAX_OUT, WEFT_E_BUG, "%s has %d operands",
+                 n->op->name, n->inputs);
+    for (int i = 0; i < n->inputs; i++) in[i] = n->in[i] < 0 ? -1 : map[n->in[i]];
+    return wefti_body_add_like(b, n, in, NULL, map, &node);
+}
+
 weft_status wefti_body_output(weft_body *b, int32_t value) {
     WEFT_REQUIRE(value >= 0 && value < b->value_count, WEFT_E_BUG, "output %d of %s does not exist",
                  (int)value, b->name);

@@ -107,6 +107,13 @@ weft_status wefti_body_input(weft_body *b, weft_desc desc, wefti_value_kind kind
 weft_status wefti_body_add(weft_body *b, const weft_op_def *op, weft_body *callee, int in_count,
                            const int32_t *in, const wefti_attr *attrs, const char *scope,
                            int32_t *out_node) WEFT_CHECKED;
+/* New node like `n` over the operands in[], with its scope, random stream and mark of a gradient.
+ * attrs NULL: those of `n`. map[] of its results is set. */
+weft_status wefti_body_add_like(weft_body *b, const weft_node *n, const int32_t *in,
+                                const wefti_attr *attrs, int32_t *map,
+                                int32_t *out_node) WEFT_CHECKED;
+/* The same over the operands map[n->in[i]]: a copy of a node of another body. */
+weft_status wefti_body_copy_node(weft_body *b, const weft_node *n, int32_t *map) WEFT_CHECKED;
 weft_status wefti_body_output(weft_body *b, int32_t value) WEFT_CHECKED;
 uint64_t
 wefti_body_hash(const weft_body *b); /* structure only: ops, attributes, wiring, descs, kinds */

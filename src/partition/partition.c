@@ -46,14 +46,9 @@ static weft_desc want_desc(const wefti_transfer *t) {
 weft_status wefti_walk_transfer(wefti_walk *w, int32_t local, wefti_transfer *t, const char *scope,
                                 int32_t *out_local) {
     weft_desc to = want_desc(t);
-    int32_t index, node;
+    int32_t index;
     WEFT_TRY(wefti_partition_add(w->p, t, &index));
-    wefti_ints shape = {.count = to.rank};
-    for (int d = 0; d < to.rank; d++) shape.v[d] = to.shape[d];
-    wefti_attr attrs[] = {WEFTI_I("index", index), WEFTI_N("shape", shape), {0}};
-    WEFT_TRY(wefti_body_add(w->to, &wefti_op_transfer, NULL, 1, &local, attrs, scope, &node));
-    *out_local = w->to->nodes[node].out[0];
-    return WEFT_OK;
+    return wefti_body_add_transfer(w->to, local, index, &to, scope, out_local);
 }
 
 /* ---- moves ---- */

@@ -215,8 +215,8 @@ static weft_status play_step(wefti_match *m, wefti_match_rank *r, const wefti_st
     wefti_match_side side;
     if (step->kind == WEFTI_STEP_CALL) return play_call(m, r, step);
     if (step->kind != WEFTI_STEP_POST && step->kind != WEFTI_STEP_WAIT) return WEFT_OK;
-    WEFT_TRY(side_of(r, step, NULL, step->bytes, &side));
-    int32_t index = (int32_t)step->bytes;
+    WEFT_TRY(side_of(r, step, NULL, step->transfer, &side));
+    int32_t index = step->transfer;
     return step->kind == WEFTI_STEP_POST ? post(m, r, index, &side) : wait(m, r, index, &side);
 }
 

@@ -111,7 +111,7 @@ bool wefti_step_transfer_next(const wefti_program *p, const wefti_step *step, in
             out->joined = x->joined;
         }
     } else if (step->kind == WEFTI_STEP_POST && !*at) {
-        t = wefti_partition_transfer(p->partition, (int32_t)step->bytes);
+        t = wefti_partition_transfer(p->partition, step->transfer);
         ++*at;
     }
     if (!t) return false;

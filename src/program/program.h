@@ -24,7 +24,7 @@ typedef enum wefti_step_kind {
     WEFTI_STEP_CALL, /* run a routine */
     WEFTI_STEP_COPY, /* state <- next: args[0] destination, args[1] source */
     WEFTI_STEP_LOSS, /* the loss is known: stop before any update when it is not finite */
-    WEFTI_STEP_POST, /* begin transfer `bytes` of the partition: args[0] source, args[1]
+    WEFTI_STEP_POST, /* begin a transfer of the partition: args[0] source, args[1]
                         destination, -1: none */
     WEFTI_STEP_WAIT  /* for the oldest begun */
 } wefti_step_kind;
@@ -40,10 +40,13 @@ typedef struct wefti_step {
     const char **names; /* of the buffers that the arguments lie in; NULL: no argument */
     int64_t frame;      /* arena offset of the frame */
     wefti_space space;  /* the memory that the arguments and the frame lie in */
-    int64_t bytes;      /* COPY: how much; POST: the transfer's number */
-    uint64_t stream;    /* random stream of the call */
-    int32_t micro;      /* which microbatch, in sections that run all of them; else 0 */
-    int32_t tensor;     /* UPDATE: index of the parameter, else -1 */
+    union {
+        int64_t bytes;    /* COPY: how much */
+        int32_t transfer; /* POST, WAIT: the transfer's number in the partition */
+    };
+    uint64_t stream; /* random stream of the call */
+    int32_t micro;   /* which microbatch, in sections that run all of them; else 0 */
+    int32_t tensor;  /* UPDATE: index of the parameter, else -1 */
     /* CALL: the part of the routine that this step runs, code[from, to). Calls run whole, parts 1,
      * or in parts between which others are run: every part but the last ends with posting a
      * transfer, and the next begins with waiting for it. */

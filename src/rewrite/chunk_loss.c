@@ -248,17 +248,14 @@ static weft_status join_pieces(weft_body *to, int32_t *piece, int64_t count, con
 static weft_status chunk_transfer(const region *r, wefti_partition *part, const weft_node *n,
                                   int64_t rows, weft_body *to, int32_t *map) {
     wefti_transfer *t;
-    int32_t index, node;
+    int32_t index;
     WEFT_TRY(wefti_transfer_clone(transfer_of(r, n), &t));
     t->rank = 1;
     for (int32_t m = 0; m < t->members; m++)
         t->have[m] = t->want[m] = (wefti_region){.size = {rows}};
     WEFT_TRY(wefti_partition_add(part, t, &index));
-    wefti_attr attrs[] = {
-        WEFTI_I("index", index), WEFTI_N("shape", ((wefti_ints){1, {rows}})), {0}};
-    WEFT_TRY(wefti_body_add(to, n->op, NULL, 1, &map[n->in[0]], attrs, n->scope, &node));
-    map[n->out[0]] = to->nodes[node].out[0];
-    return WEFT_OK;
+    weft_desc result = weft_desc_of(wefti_out(n, 0)->dtype, 1, &rows);
+    return wefti_body_add_transfer(to, map[n->in[0]], index, &result, n->scope, &map[n->out[0]]);
 }
 
 /* Gradients of weight and bias: chunk after chunk is added to the first. */
@@ -325,7 +322,7 @@ static weft_status emit_chunk(const region *r, wefti_partition *part, int64_t ch
         else if (r->whole && k == r->node[LOSS])
             WEFT_TRY(row_losses(r, to, map));
         else
-            WEFT_TRY(wefti_copy_node(b, k, to, map));
+            WEFT_TRY(wefti_body_copy_node(to, &b->nodes[k], map));
     }
     WEFT_TRY(add_up(r, GRAD_WEIGHT, weight, to, map));
     WEFT_TRY(add_up(r, GRAD_BIAS, bias, to, map));
@@ -385,10 +382,11 @@ static weft_status rewrite(const region *r, wefti_partition *part, weft_body *to
         if (k == last) {
             WEFT_TRY(emit_chunks(r, part, to, map));
             for (int64_t j = 0; j < k; j++)
-                if (r->later[j] && !r->inside[j]) WEFT_TRY(wefti_copy_node(b, j, to, map));
+                if (r->later[j] && !r->inside[j])
+                    WEFT_TRY(wefti_body_copy_node(to, &b->nodes[j], map));
         }
         if (r->inside[k] || (r->later[k] && k < last)) continue;
-        WEFT_TRY(wefti_copy_node(b, k, to, map));
+        WEFT_TRY(wefti_body_copy_node(to, &b->nodes[k], map));
     }
     return wefti_copy_outputs(b, to, map);
 }

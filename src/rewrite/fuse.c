@@ -14,16 +14,6 @@ weft_status wefti_copy_inputs(const weft_body *from, weft_body *to, int32_t *map
     return WEFT_OK;
 }
 
-weft_status wefti_copy_node(const weft_body *from, int64_t node, weft_body *to, int32_t *map) {
-    const weft_node *n = &from->nodes[node];
-    int32_t in[WEFTI_MAX_IN], index;
-    for (int i = 0; i < n->inputs; i++) in[i] = n->in[i] < 0 ? -1 : map[n->in[i]];
-    WEFT_TRY(wefti_body_add(to, n->op, n->callee, n->inputs, in, n->attrs, n->scope, &index));
-    to->nodes[index].stream = n->stream;
-    for (int o = 0; o < n->outputs; o++) map[n->out[o]] = to->nodes[index].out[o];
-    return WEFT_OK;
-}
-
 weft_status wefti_copy_outputs(const weft_body *from, weft_body *to, const int32_t *map) {
     for (int64_t o = 0; o < from->out_count; o++)
         WEFT_TRY(wefti_body_output(to, map[from->out[o]]));
@@ -179,7 +169,7 @@ static weft_status emit_group(const grouping *g, weft_graph *graph, int32_t grou
                                          NULL, &local[v]));
             in[ins++] = map[v];
         }
-        WEFT_TRY_OR(fail, status, wefti_copy_node(b, k, inner, local));
+        WEFT_TRY_OR(fail, status, wefti_body_copy_node(inner, n, local));
         scope = n->scope;
     }
     for (int64_t k = 0; k < b->node_count; k++) {
@@ -227,7 +217,7 @@ static weft_status emit_all(const grouping *g, weft_graph *graph, weft_body *to,
             if (g->size[group] > 1)
                 WEFT_TRY(emit_group(g, graph, group, to, map));
             else
-                WEFT_TRY(wefti_copy_node(b, k, to, map));
+                WEFT_TRY(wefti_body_copy_node(to, &b->nodes[k], map));
             for (int64_t j = 0; j < b->node_count; j++)
                 if (g->group[j] == group) {
                     done[j] = true;

@@ -111,7 +111,7 @@ static weft_status rewrite(const weft_body *b, const head *h, weft_body *to, int
         if (k == h->linear || k == h->loss_grad || k == h->grad_input || k == h->grad_weight ||
             k == h->grad_bias)
             continue;
-        WEFT_TRY(wefti_copy_node(b, k, to, map));
+        WEFT_TRY(wefti_body_copy_node(to, &b->nodes[k], map));
     }
     return wefti_copy_outputs(b, to, map);
 }

@@ -52,10 +52,7 @@ static weft_status append_nodes(weft_body *to, const weft_body *from, int32_t *m
             for (int o = 0; o < n->outputs; o++) map[n->out[o]] = made->out[o];
             continue;
         }
-        WEFT_TRY(wefti_body_add(to, n->op, n->callee, n->inputs, in, n->attrs, n->scope, &node));
-        to->nodes[node].stream = n->stream;
-        to->nodes[node].gradient = n->gradient;
-        for (int o = 0; o < n->outputs; o++) map[n->out[o]] = to->nodes[node].out[o];
+        WEFT_TRY(wefti_body_add_like(to, n, in, NULL, map, &node));
     }
     return WEFT_OK;
 }

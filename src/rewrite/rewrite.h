@@ -24,8 +24,6 @@ weft_status wefti_chunk_loss(weft_graph *g, wefti_partition *part, const weft_bo
 
 /* Copying a body node by node: map[v] is the new index of old value v, -1 while unknown. */
 weft_status wefti_copy_inputs(const weft_body *from, weft_body *to, int32_t *map) WEFT_CHECKED;
-weft_status wefti_copy_node(const weft_body *from, int64_t node, weft_body *to,
-                            int32_t *map) WEFT_CHECKED;
 weft_status wefti_copy_outputs(const weft_body *from, weft_body *to,
                                const int32_t *map) WEFT_CHECKED;
 

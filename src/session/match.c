@@ -33,7 +33,7 @@ static void describe(description *d, const wefti_step *step, const wefti_instruc
 }
 
 static void describe_step(description *d, const wefti_step *step, wefti_section section) {
-    if (step->kind == WEFTI_STEP_POST) describe(d, step, NULL, step->bytes, section);
+    if (step->kind == WEFTI_STEP_POST) describe(d, step, NULL, step->transfer, section);
     if (step->kind != WEFTI_STEP_CALL) return;
     for (int32_t k = step->from; k < step->to; k++)
         if (step->routine->code[k].transfer >= 0)

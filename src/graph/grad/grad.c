@@ -345,10 +345,8 @@ static weft_status write_nodes(writer *w) {
             in[k] = -1;
             if (n->in[k] >= 0) WEFT_TRY(arrive(w, n->in[k], &in[k]));
         }
-        WEFT_TRY(wefti_body_add(b, n->op, NULL, n->inputs, in, n->attrs, n->scope, &node));
-        b->nodes[node].stream = n->stream;
+        WEFT_TRY(wefti_body_add_like(b, n, in, NULL, w->backward, &node));
         b->nodes[node].gradient = true;
-        for (int o = 0; o < n->outputs; o++) w->backward[n->out[o]] = b->nodes[node].out[o];
     }
     return WEFT_OK;
 }

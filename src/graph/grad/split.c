@@ -34,14 +34,7 @@ static bool made_by(const splitter *s, int32_t v, const bool *part) {
 
 static weft_status add_nodes(const splitter *s, const bool *part, int32_t *map, weft_body *to) {
     for (int64_t k = 0; k < s->from->node_count; k++) {
-        const weft_node *n = &s->from->nodes[k];
-        int32_t in[WEFTI_MAX_IN + WEFTI_MAX_OUT], node;
-        if (!part[k]) continue;
-        for (int i = 0; i < n->inputs; i++) in[i] = n->in[i] < 0 ? -1 : map[n->in[i]];
-        WEFT_TRY(wefti_body_add(to, n->op, n->callee, n->inputs, in, n->attrs, n->scope, &node));
-        to->nodes[node].stream = n->stream;
-        to->nodes[node].gradient = n->gradient;
-        for (int o = 0; o < n->outputs; o++) map[n->out[o]] = to->nodes[node].out[o];
+        if (part[k]) WEFT_TRY(wefti_body_copy_node(to, &s->from->nodes[k], map));
     }
     return WEFT_OK;
 }

@@ -35,6 +35,17 @@ const weft_op_def wefti_op_transfer = {
     .cost = cost_transfer,
 };
 
+weft_status wefti_body_add_transfer(weft_body *b, int32_t value, int32_t index,
+                                    const weft_desc *result, const char *scope, int32_t *out) {
+    wefti_ints shape = {.count = result->rank};
+    int32_t node;
+    for (int d = 0; d < result->rank; d++) shape.v[d] = result->shape[d];
+    wefti_attr attrs[] = {WEFTI_I("index", index), WEFTI_N("shape", shape), {0}};
+    WEFT_TRY(wefti_body_add(b, &wefti_op_transfer, NULL, 1, &value, attrs, scope, &node));
+    *out = b->nodes[node].out[0];
+    return WEFT_OK;
+}
+
 /* ---- factors here ---- */
 
 static const wefti_mesh *mesh_of(const wefti_lowering *c) {
@@ -166,7 +177,7 @@ static weft_status local_attrs(const wefti_lowering *c, wefti_attr *attrs, int *
 weft_status wefti_lower_add(wefti_lowering *c, const int32_t *in, int attr_count,
                             const wefti_attr *given, int32_t *out) {
     wefti_attr attrs[33];
-    int count, inputs = c->n->inputs;
+    int count;
     int32_t node;
     WEFT_TRY(local_attrs(c, attrs, &count));
     for (int k = 0; k < attr_count; k++) {
@@ -179,10 +190,8 @@ weft_status wefti_lower_add(wefti_lowering *c, const int32_t *in, int attr_count
         attrs[at] = given[k];
         attrs[at].name = name;
     }
-    WEFT_TRY(
-        wefti_body_add(c->body, c->n->op, c->n->callee, inputs, in, attrs, c->n->scope, &node));
-    weft_node *made = &c->body->nodes[node];
-    made->stream = c->n->stream;
+    WEFT_TRY(wefti_body_add_like(c->body, c->n, in, attrs, NULL, &node));
+    const weft_node *made = &c->body->nodes[node];
     for (int o = 0; o < made->outputs; o++) out[o] = made->out[o];
     return WEFT_OK;
 }

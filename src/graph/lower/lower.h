@@ -139,5 +139,10 @@ weft_value wefti_lower_among(wefti_lowering *c, weft_value value, int32_t member
 /* transfer(x) -> y: transfer number `index` of the body's program; `shape` of y; dtype of x. Flag
  * WEFTI_OP_COMM: no backend runs it, the executor does. */
 extern const weft_op_def wefti_op_transfer;
+/* Adds such a node: transfer `index` of `value`, with a result of that shape. `scope` is kept, not
+ * copied. *out: the result. */
+weft_status wefti_body_add_transfer(weft_body *b, int32_t value, int32_t index,
+                                    const weft_desc *result, const char *scope,
+                                    int32_t *out) WEFT_CHECKED;
 
 #endif

@@ -1,0 +1,27 @@
+/* Tags of a program's own transfers. Transfers of one group and one tag are matched in the order in
+ * which they are posted, so what is under way at the same time between the same ranks has tags of
+ * its own. Transfers inside of bodies have tag 0. */
+#ifndef WEFTI_TAGS_H
+#define WEFTI_TAGS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum wefti_tag_use {
+    WEFTI_TAG_NORMS = 1, /* squares of gradients, over all devices */
+    WEFTI_TAG_TIED,      /* gradients of a parameter that several stages read */
+    WEFTI_TAG_GATHER,    /* number: the parameter's place among the operands of a call */
+    WEFTI_TAG_EDGE       /* between stages; number: wefti_edge_number */
+} wefti_tag_use;
+
+static inline uint64_t wefti_tag(wefti_tag_use use, uint64_t number) {
+    return (uint64_t)use << 56 | number;
+}
+
+/* A value's way to a stage, or its gradient's way back, on one of several channels. */
+static inline uint64_t wefti_edge_number(int32_t value, int32_t stage, int32_t channel, bool back) {
+    return ((uint64_t)value << 36 | (uint64_t)stage << 24 | (uint64_t)channel) << 1 |
+           (uint64_t)back;
+}
+
+#endif
