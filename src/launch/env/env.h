@@ -7,8 +7,8 @@
  * that took the wrong ones would wait for the wrong others, or train alone, many times over. What
  * is no contradiction: a step of Slurm with one task per node, which is how other launchers are
  * spread over hosts; its tasks are launchers, not ranks. docs/how-to-launch.md has the table. */
-#ifndef WEFTI_LAUNCH_ENVIRONMENT_H
-#define WEFTI_LAUNCH_ENVIRONMENT_H
+#ifndef WEFTI_LAUNCH_ENV_H
+#define WEFTI_LAUNCH_ENV_H
 
 #include <stdbool.h>
 #include <stdint.h>

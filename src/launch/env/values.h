@@ -1,6 +1,6 @@
 /* Values of variables: numbers, times, addresses, Slurm's lists. */
-#ifndef WEFTI_LAUNCH_ENVIRONMENT_VALUES_H
-#define WEFTI_LAUNCH_ENVIRONMENT_VALUES_H
+#ifndef WEFTI_LAUNCH_ENV_VALUES_H
+#define WEFTI_LAUNCH_ENV_VALUES_H
 
 #include "launch/env/env.h"
 

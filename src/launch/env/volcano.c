@@ -1,5 +1,5 @@
-/* Jobs of Volcano (see the header). Source: its "svc plugin" and "env plugin". */
-#include "launch/env/volcano.h"
+/* Jobs of Volcano: see env/volcano.h. Source: its "svc plugin" and "env plugin". */
+#include "launch/env/reader.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -106,3 +106,42 @@ weft_status wefti_volcano_find(wefti_variables v, const char *index_name, int in
                    out->list);
     return WEFT_OK;
 }
+
+/* Whether nobody else says which rank this is, and where all meet. */
+static bool is_left_to_volcano(const wefti_reader *r) {
+    const wefti_claim *own = &r->claims[WEFTI_START_WEFT];
+    for (int s = 0; s < WEFTI_START_ALONE; s++)
+        if (s != WEFTI_START_WEFT && r->claims[s].there) return false;
+    if (wefti_reader_get(r, "PMIX_RANK") ||
+        (!wefti_reader_get(r, "VC_TASK_INDEX") && !wefti_reader_get(r, "VK_TASK_INDEX")))
+        return false;
+    bool sized = own->place.rank < 0 && own->place.size > 1 && !wefti_shares_number(r, &own->place);
+    return !own->there || (sized && !wefti_reader_get(r, "WEFT_SCHEDULER"));
+}
+
+/* An index alone says nothing, as in other jobs of Kubernetes: see check_alone. */
+static weft_status read_volcano(wefti_reader *r) {
+    wefti_claim *c = &r->claims[WEFTI_START_VOLCANO];
+    weft_launcher *p = &c->place;
+    wefti_volcano task;
+    const wefti_claim_names *from;
+    if (!is_left_to_volcano(r) || !wefti_volcano_has_tasks(r->v)) return WEFT_OK;
+    c->there = true;
+    WEFT_TRY(wefti_process_number(r, &p->rank, &from));
+    c->rank_name = from->rank;
+    WEFT_TRY(wefti_volcano_find(r->v, from->rank, p->rank, r->host_name, &task));
+    (void)snprintf(r->volcano_size, sizeof r->volcano_size, "the number of %s", task.list_name);
+    c->size_name = r->volcano_size;
+    p->size = task.size;
+    p->local_rank = 0;
+    p->local_size = 1;
+    p->host = p->rank;
+    p->hosts = p->size;
+    /* The same for all pods; two jobs of a node's own network are told apart. */
+    memcpy(r->out->scheduler_host, task.first_host, sizeof task.first_host);
+    r->out->scheduler_port = wefti_port_of(task.first_host, strlen(task.first_host));
+    return WEFT_OK;
+}
+
+const wefti_launcher_source wefti_source_volcano = {
+    .names = {"Volcano", "VC_TASK_INDEX", NULL, NULL, NULL, NULL, NULL}, .read = read_volcano};

@@ -1,8 +1,8 @@
 /* Jobs of Volcano. Its plugin `env` gives each pod the number that it has within its task, and its
  * plugin `svc` tells all pods of all tasks: VC_<TASK>_HOSTS has the names of the task's pods in the
  * order of their numbers, with commas between them, and VC_<TASK>_NUM says how many there are. */
-#ifndef WEFTI_LAUNCH_ENVIRONMENT_VOLCANO_H
-#define WEFTI_LAUNCH_ENVIRONMENT_VOLCANO_H
+#ifndef WEFTI_LAUNCH_ENV_VOLCANO_H
+#define WEFTI_LAUNCH_ENV_VOLCANO_H
 
 #include "launch/env/values.h"
 
