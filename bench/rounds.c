@@ -210,12 +210,11 @@ static void make_communicator(const char *interface) {
         need(wefti_comm_host(rank, ranks, of_rank, &exchange, &comm), "memory of the host");
         need(wefti_comm_host_route(comm, &far, &transport), "roads");
     }
-    need(wefti_comm_p2p(&transport, &messages), "communicator");
+    wefti_commsched_costs costs = wefti_commsched_costs_of(&(wefti_links){0}, true);
+    wefti_p2p_setup setup = {&costs, of_rank};
+    need(wefti_comm_p2p(&transport, near ? &setup : NULL, &messages), "communicator");
     wefti_p2p_force(messages, forced);
     if (near) {
-        wefti_commsched_costs costs = wefti_commsched_costs_of(&(wefti_links){0}, true);
-        wefti_p2p_set_costs(messages, &costs);
-        need(wefti_p2p_set_hosts(messages, of_rank), "hosts");
         wefti_comm_host_set_internode(comm, messages);
     } else {
         comm = messages;

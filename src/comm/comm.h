@@ -56,6 +56,8 @@ typedef struct wefti_comm_engine {
      * since the last call, or data is on its way to this rank, where all is there that it takes.
      * NULL: nobody watches this engine's ranks. */
     bool (*moves)(wefti_comm *comm);
+    /* The engine passes the position on to communicators below it. NULL: there are none. */
+    void (*set_position)(wefti_comm *comm, wefti_position *position);
     void (*destroy)(wefti_comm *comm);
 } wefti_comm_engine;
 
@@ -78,6 +80,11 @@ struct wefti_endpoint {
 enum { WEFTI_COMM_MISMATCH = 768 };
 const char *wefti_comm_mismatch(char out[WEFTI_COMM_MISMATCH], const char *mine, uint64_t call,
                                 int32_t rank, const char *theirs);
+
+/* Errors of callers, in the same words from all engines: a post while WEFTI_COMM_DEPTH of the
+ * endpoint are under way, and a wait for a transfer that is not posted. `text` names it. */
+weft_status wefti_comm_too_many_posts(const wefti_comm *comm, const char *text);
+weft_status wefti_comm_not_posted(const wefti_comm *comm, const char *text);
 
 /* The ranks of one process: threads that read each other's memory. out[0..size-1]: one side per
  * rank, to be used by one thread at a time each, and all to be destroyed. `spin`: iterations of
@@ -102,6 +109,11 @@ weft_status wefti_comm_host(int32_t rank, int32_t size, const int32_t *host,
 void wefti_comm_host_set_internode(wefti_comm *comm, wefti_comm *internode);
 
 typedef struct weft_transport weft_transport; /* weft/transport.h */
+/* What algorithms are chosen by. It must be equal on all ranks. */
+typedef struct wefti_p2p_setup {
+    const struct wefti_commsched_costs *costs; /* of messages; NULL: defaults */
+    const int32_t *host;                       /* [size] of each rank, copied; NULL: not known */
+} wefti_p2p_setup;
 /* Messages between all ranks: those of this host send each other theirs through its memory, all
  * others through `far`, which is taken over, also on failure. `comm` is that of wefti_comm_host,
  * and lives longer. On all ranks or on none. */
@@ -109,7 +121,8 @@ weft_status wefti_comm_host_route(wefti_comm *comm, const weft_transport *intern
                                   weft_transport *out) WEFT_CHECKED;
 /* Processes that send each other messages (comm/p2p/p2p.c): any transfer in terms of point-to-point
  * messages of `transport`, whose close is called by destroy. Owned also on failure. */
-weft_status wefti_comm_p2p(const weft_transport *transport, wefti_comm **out) WEFT_CHECKED;
+weft_status wefti_comm_p2p(const weft_transport *transport, const wefti_p2p_setup *setup,
+                           wefti_comm **out) WEFT_CHECKED;
 
 static inline weft_status wefti_comm_post(wefti_endpoint *e, const void *source,
                                           void *destination) {
@@ -133,6 +146,11 @@ static inline void wefti_comm_break_by_failure(wefti_comm *comm) {
 }
 static inline bool wefti_comm_moves(wefti_comm *comm) {
     return comm->engine->moves && comm->engine->moves(comm);
+}
+/* This rank's position is kept in `position`, which is borrowed, from now on. NULL: no longer. */
+static inline void wefti_comm_set_position(wefti_comm *comm, wefti_position *position) {
+    comm->position = position;
+    if (comm->engine->set_position) comm->engine->set_position(comm, position);
 }
 static inline void wefti_comm_mend(wefti_comm *comm) {
     if (comm->engine->mend) comm->engine->mend(comm);

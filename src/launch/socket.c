@@ -131,6 +131,10 @@ void wefti_outward_of(const struct ifaddrs *interfaces, wefti_outward *out) {
     }
 }
 
+int wefti_host_and_port(const char *host, int port, char *out, size_t room) {
+    return snprintf(out, room, strchr(host, ':') ? "[%s]:%d" : "%s:%d", host, port);
+}
+
 char *wefti_address_text(const wefti_address *address, bool with_port,
                          char out[WEFTI_ADDRESS_TEXT]) {
     char host[INET6_ADDRSTRLEN] = "?";
@@ -141,7 +145,7 @@ char *wefti_address_text(const wefti_address *address, bool with_port,
               sizeof host);
     int port = ntohs(six ? a6->sin6_port : a4->sin_port);
     if (with_port)
-        snprintf(out, WEFTI_ADDRESS_TEXT, six ? "[%s]:%d" : "%s:%d", host, port);
+        (void)wefti_host_and_port(host, port, out, WEFTI_ADDRESS_TEXT);
     else
         snprintf(out, WEFTI_ADDRESS_TEXT, "%s", host);
     return out;

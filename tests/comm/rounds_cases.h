@@ -5,8 +5,11 @@
 
 #include "rounds_mesh.h"
 
-static void rounds_begin(world_test *w, mesh *m, int32_t size, uint64_t seed, int most_looks,
-                         size_t small, bool any_thread, void *context) {
+/* host: of each rank; NULL: each rank is a host of its own. host_of_last: as the last rank has it.
+ */
+static void rounds_begin_on(world_test *w, mesh *m, int32_t size, uint64_t seed, int most_looks,
+                            size_t small, bool any_thread, void *context, const int32_t *host,
+                            const int32_t *host_of_last) {
     memset(w, 0, sizeof *w);
     w->size = size;
     w->context = context;
@@ -15,8 +18,14 @@ static void rounds_begin(world_test *w, mesh *m, int32_t size, uint64_t seed, in
     mesh_begin(m, size, seed, most_looks, small);
     for (int32_t r = 0; r < size; r++) {
         weft_transport t = mesh_transport(m, r, any_thread);
-        assert_int_equal(wefti_comm_p2p(&t, &w->comm[r]), WEFT_OK);
+        wefti_p2p_setup setup = {.host = r == size - 1 ? host_of_last : host};
+        if (host) m->host[r] = host[r];
+        assert_int_equal(wefti_comm_p2p(&t, &setup, &w->comm[r]), WEFT_OK);
     }
+}
+static inline void rounds_begin(world_test *w, mesh *m, int32_t size, uint64_t seed, int most_looks,
+                                size_t small, bool any_thread, void *context) {
+    rounds_begin_on(w, m, size, seed, most_looks, small, any_thread, context, NULL, NULL);
 }
 static void end_one(world_test *w, int32_t rank) {
     wefti_comm_destroy(w->comm[rank]);
@@ -27,12 +36,6 @@ static void rounds_end(world_test *w, mesh *m) {
     mesh_end(m);
     pthread_barrier_destroy(&w->barrier);
     pthread_mutex_destroy(&w->lock);
-}
-static void rounds_hosts(world_test *w, mesh *m, const int32_t *host) {
-    for (int32_t r = 0; r < w->size; r++) {
-        m->host[r] = host[r];
-        assert_int_equal(wefti_p2p_set_hosts(w->comm[r], host), WEFT_OK);
-    }
 }
 static void force(world_test *w, wefti_commsched_algorithm algorithm) {
     for (int32_t r = 0; r < w->size; r++) wefti_p2p_force(w->comm[r], algorithm);
@@ -99,8 +102,8 @@ static void compare_with_threads(bits_test *b, wefti_commsched_algorithm algorit
     run_all(&w, reduce_bits);
     if (w.failures) fail_msg("%s", w.message);
     world_end(&w);
-    rounds_begin(&w, &compared, members, r->seed, (int)pick(r, 0, 3), 0, true, &by_rounds);
-    if (host) rounds_hosts(&w, &compared, host);
+    rounds_begin_on(&w, &compared, members, r->seed, (int)pick(r, 0, 3), 0, true, &by_rounds, host,
+                    host);
     force(&w, algorithm);
     run_all(&w, reduce_bits);
     if (w.failures) fail_msg("%s: %s", wefti_commsched_algorithm_text(algorithm), w.message);

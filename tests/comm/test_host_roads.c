@@ -84,7 +84,7 @@ static weft_status join_near(process_world *p, int32_t rank) {
     roads_world *w = (roads_world *)p;
     weft_transport transport;
     WEFT_TRY(join_one_host(w, rank, &transport));
-    WEFT_TRY(wefti_comm_p2p(&transport, &p->w.comm[rank]));
+    WEFT_TRY(wefti_comm_p2p(&transport, NULL, &p->w.comm[rank]));
     wefti_p2p_force(p->w.comm[rank], w->forced);
     return WEFT_OK;
 }
@@ -102,8 +102,8 @@ static weft_status join_roads(process_world *p, int32_t rank) {
     of_host = (wefti_host *)p->w.comm[rank];
     if (!w->pulls) of_host->world.single_copy_bytes = 0;
     WEFT_TRY(wefti_comm_host_route(p->w.comm[rank], &between, &transport));
-    WEFT_TRY(wefti_comm_p2p(&transport, &far));
-    WEFT_TRY(wefti_p2p_set_hosts(far, p->hosts));
+    wefti_p2p_setup setup = {.host = p->hosts};
+    WEFT_TRY(wefti_comm_p2p(&transport, &setup, &far));
     wefti_p2p_force(far, w->forced);
     wefti_comm_host_set_internode(p->w.comm[rank], far);
     return WEFT_OK;

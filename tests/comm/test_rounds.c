@@ -539,7 +539,7 @@ static void misuse_is_refused(void **state) {
     weft_transport bad = mesh_transport(&m, 0, false);
     bad.rank = 2;
     bad.close = NULL;
-    assert_int_equal(wefti_comm_p2p(&bad, &none), WEFT_E_ARG);
+    assert_int_equal(wefti_comm_p2p(&bad, NULL, &none), WEFT_E_ARG);
     shared_case c = all_reduce_of(2, 4, WEFT_F32), wide = all_reduce_of(3, 4, WEFT_F32);
     wefti_endpoint *e = NULL;
     wefti_transfer t = for_member(&c, 1);
@@ -577,7 +577,7 @@ static void no_memory(void **state) {
             mesh_begin(&m, 3, 1, 0, 0);
             weft_transport transport = mesh_transport(&m, 1, k % 2);
             wefti_fault_arm(WEFTI_FAULT_ALLOC, n, false, 0);
-            weft_status status = wefti_comm_p2p(&transport, &comm);
+            weft_status status = wefti_comm_p2p(&transport, NULL, &comm);
             if (status >= 0) {
                 wefti_transfer t = for_member(&c, 1);
                 wefti_p2p_force(comm, algorithms[k]);

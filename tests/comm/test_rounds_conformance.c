@@ -23,7 +23,7 @@ static void run_ranks(int size, uint64_t seed, int64_t bytes) {
     for (int r = 0; r < size; r++) {
         wefti_comm *comm;
         weft_transport transport = mesh_transport(&m, r, size % 2);
-        assert_true(wefti_comm_p2p(&transport, &comm) >= 0);
+        assert_true(wefti_comm_p2p(&transport, NULL, &comm) >= 0);
         ranks[r] =
             (conformance){.seed = seed, .programs = PROGRAMS, .bytes = bytes, .brief = size != 4};
         assert_true(wefti_world_create(comm, r, size, NULL, &ranks[r].world) >= 0);

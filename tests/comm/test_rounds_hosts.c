@@ -59,9 +59,8 @@ static void random_scripts(void **state) {
         choose_script(&s, seed + (uint64_t)round, &r, size);
         choose_hosts(&r, size, pick(&r, 0, 1), host);
         world_test w;
-        rounds_begin(&w, &m, size, r.seed, (int)pick(&r, 0, 20), (size_t)pick(&r, 0, 1) * 4096,
-                     pick(&r, 0, 1), &s);
-        rounds_hosts(&w, &m, host);
+        rounds_begin_on(&w, &m, size, r.seed, (int)pick(&r, 0, 20), (size_t)pick(&r, 0, 1) * 4096,
+                        pick(&r, 0, 1), &s, host, host);
         force(&w, WEFTI_COMMSCHED_HOSTS);
         run_all(&w, follow_script);
         if (w.failures) fail_msg("seed %llu, %s", (unsigned long long)s.seed, w.message);
@@ -226,9 +225,7 @@ static void unlike_hosts_are_refused(void **state) {
     static const int32_t hosts[] = {0, 0, 1, 1}, others[] = {0, 1, 1, 1};
     bits_test b = {.c = all_reduce_of(4, 30000, WEFT_F32)};
     world_test w;
-    rounds_begin(&w, &m, 4, 3, 2, 0, true, &b);
-    rounds_hosts(&w, &m, hosts);
-    assert_int_equal(wefti_p2p_set_hosts(w.comm[3], others), WEFT_OK);
+    rounds_begin_on(&w, &m, 4, 3, 2, 0, true, &b, hosts, others);
     force(&w, WEFTI_COMMSCHED_HOSTS);
     run_all(&w, run_one);
     if (w.failures) fail_msg("%s", w.message);

@@ -30,7 +30,7 @@ static weft_status join_by_ucx(process_world *p, int32_t rank) {
     wefti_exchange exchange = {&seat, swap_cards};
     weft_transport transport;
     WEFT_TRY(wefti_ucx_transport(rank, p->w.size, &exchange, NULL, &transport));
-    WEFT_TRY(wefti_comm_p2p(&transport, &p->w.comm[rank]));
+    WEFT_TRY(wefti_comm_p2p(&transport, NULL, &p->w.comm[rank]));
     wefti_p2p_force(p->w.comm[rank], (wefti_commsched_algorithm)p->memory);
     return WEFT_OK;
 }

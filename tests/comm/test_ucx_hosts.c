@@ -76,7 +76,7 @@ static weft_status join_between(process_world *p, int32_t rank) {
     weft_transport transport;
     WEFT_TRY(enter(hosts[rank % 2]));
     WEFT_TRY(wefti_ucx_transport(rank, p->w.size, &exchange, interface, &transport));
-    return wefti_comm_p2p(&transport, &p->w.comm[rank]);
+    return wefti_comm_p2p(&transport, NULL, &p->w.comm[rank]);
 }
 static process_world *between_begin(int32_t size, void *context) {
     process_world *p = processes_begin(size, context);

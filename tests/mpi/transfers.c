@@ -109,7 +109,7 @@ int main(int argc, char **argv) {
     wefti_comm *comm;
     CHECK(world_size <= MOST_RANKS);
     GOOD(weft_mpi_transport(MPI_COMM_WORLD, weft_error_raise, &transport));
-    GOOD(wefti_comm_p2p(&transport, &comm));
+    GOOD(wefti_comm_p2p(&transport, NULL, &comm));
     numbers draws = {seed, 0};
     for (int script = 0; script < 8; script++) {
         for (int i = 0; i < CASES; i++) {

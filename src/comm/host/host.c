@@ -101,6 +101,11 @@ static void host_destroy(wefti_comm *comm) {
     wefti_free(host);
 }
 
+static void host_set_position(wefti_comm *comm, wefti_position *position) {
+    wefti_host *host = (wefti_host *)comm;
+    if (host->internode) wefti_comm_set_position(host->internode, position);
+}
+
 static const wefti_comm_engine engine = {
     .bind = host_bind,
     .post = host_post,
@@ -111,6 +116,7 @@ static const wefti_comm_engine engine = {
     .map = host_map,
     .unmap = host_unmap,
     .moves = host_moves,
+    .set_position = host_set_position,
     .destroy = host_destroy,
 };
 

@@ -109,11 +109,8 @@ static weft_status fail(wefti_host_internode *e) {
 weft_status wefti_host_internode_post(wefti_endpoint *base, const void *source, void *destination) {
     wefti_host_internode *e = (wefti_host_internode *)base;
     wefti_shm_rank *local = &e->host->local;
-    WEFT_REQUIRE_OF(
-        local->comm.rank, e->posted - e->waited < WEFTI_COMM_DEPTH, WEFT_E_ARG,
-        "rank %d: %d posts of %s are under way, and there is room for no more; wait for "
-        "the oldest first",
-        (int)local->comm.rank, (int)WEFTI_COMM_DEPTH, e->text);
+    if (e->posted - e->waited >= WEFTI_COMM_DEPTH)
+        return wefti_comm_too_many_posts(&local->comm, e->text);
     if (wefti_shm_broken(local)) return fail(e);
     e->internode->call = base->call;
     weft_status status = e->internode->engine->post(e->internode, source, destination);
@@ -132,9 +129,7 @@ weft_status wefti_host_internode_post(wefti_endpoint *base, const void *source, 
 
 static weft_status check(wefti_host_internode *e) {
     if (wefti_shm_broken(&e->host->local)) return fail(e);
-    WEFT_REQUIRE_OF(e->host->local.comm.rank, e->posted != e->waited, WEFT_E_ARG,
-                    "rank %d waits for %s, which is not posted", (int)e->host->local.comm.rank,
-                    e->text);
+    if (e->posted == e->waited) return wefti_comm_not_posted(&e->host->local.comm, e->text);
     return WEFT_OK;
 }
 

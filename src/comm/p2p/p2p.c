@@ -207,7 +207,7 @@ static void p2p_destroy(wefti_comm *comm) {
 }
 
 static const wefti_comm_engine engine = {
-    .name = "rounds",
+    .name = "messages",
     .bind = p2p_bind,
     .post = wefti_p2p_post_one,
     .wait = wefti_p2p_wait,
@@ -262,14 +262,26 @@ static weft_status create(const weft_transport *transport, wefti_p2p_world **out
     return WEFT_OK;
 }
 
-weft_status wefti_comm_p2p(const weft_transport *transport, wefti_comm **out) {
+static weft_status set_up(wefti_p2p_world *w, const wefti_p2p_setup *setup) {
+    if (setup && setup->costs) w->costs = *setup->costs;
+    if (!setup || !setup->host) return WEFT_OK;
+    size_t bytes = (size_t)w->comm.size * sizeof *setup->host;
+    int32_t *copy = wefti_arena_alloc(w->arena, bytes);
+    WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for the hosts of %d ranks", (int)w->comm.size);
+    w->host = memcpy(copy, setup->host, bytes);
+    return WEFT_OK;
+}
+
+weft_status wefti_comm_p2p(const weft_transport *transport, const wefti_p2p_setup *setup,
+                           wefti_comm **out) {
     wefti_p2p_world *w = NULL;
     weft_status status = create(transport, &w);
     if (status < 0) {
         if (transport->close) transport->close(transport->context);
         return status;
     }
-    status = wefti_p2p_start_thread(w);
+    status = set_up(w, setup);
+    if (status >= 0) status = wefti_p2p_start_thread(w);
     if (status < 0) {
         p2p_destroy(&w->comm);
         return status;
@@ -278,17 +290,6 @@ weft_status wefti_comm_p2p(const weft_transport *transport, wefti_comm **out) {
     return WEFT_OK;
 }
 
-void wefti_p2p_set_costs(wefti_comm *comm, const wefti_commsched_costs *costs) {
-    ((wefti_p2p_world *)comm)->costs = *costs;
-}
-weft_status wefti_p2p_set_hosts(wefti_comm *comm, const int32_t *host) {
-    wefti_p2p_world *w = (wefti_p2p_world *)comm;
-    size_t bytes = (size_t)comm->size * sizeof *host;
-    int32_t *copy = wefti_arena_alloc(w->arena, bytes);
-    WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for the hosts of %d ranks", (int)comm->size);
-    w->host = memcpy(copy, host, bytes);
-    return WEFT_OK;
-}
 void wefti_p2p_force(wefti_comm *comm, wefti_commsched_algorithm algorithm) {
     ((wefti_p2p_world *)comm)->forced = algorithm;
 }

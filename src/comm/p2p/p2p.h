@@ -236,10 +236,8 @@ weft_status wefti_p2p_test(wefti_endpoint *endpoint);
 void wefti_p2p_attend(wefti_comm *comm, bool on);
 void wefti_p2p_idle(wefti_comm *comm, int64_t ns);
 
-/* For transfers bound from then on; must be the same on all ranks: what messages cost; which host
- * each rank is on (copied); for tests and measurements, an algorithm. */
-void wefti_p2p_set_costs(wefti_comm *comm, const wefti_commsched_costs *costs);
-weft_status wefti_p2p_set_hosts(wefti_comm *comm, const int32_t *host) WEFT_CHECKED;
+/* For tests and measurements: transfers bound from now on use this algorithm where it is possible.
+ * The same on all ranks. */
 void wefti_p2p_force(wefti_comm *comm, wefti_commsched_algorithm algorithm);
 wefti_commsched_algorithm wefti_p2p_chosen(const wefti_endpoint *endpoint);
 

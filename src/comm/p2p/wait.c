@@ -15,11 +15,8 @@ enum {
 weft_status wefti_p2p_post_one(wefti_endpoint *base, const void *source, void *destination) {
     wefti_p2p_endpoint *endpoint = (wefti_p2p_endpoint *)base;
     wefti_p2p_world *w = endpoint->world;
-    WEFT_REQUIRE_OF(
-        w->comm.rank, endpoint->posted - endpoint->waited < WEFTI_COMM_DEPTH, WEFT_E_ARG,
-        "rank %d: %d posts of %s are under way, and there is room for no more; wait for "
-        "the oldest first",
-        (int)w->comm.rank, (int)WEFTI_COMM_DEPTH, endpoint->plan->text);
+    if (endpoint->posted - endpoint->waited >= WEFTI_COMM_DEPTH)
+        return wefti_comm_too_many_posts(&w->comm, endpoint->plan->text);
     pthread_mutex_lock(&w->lock);
     if (atomic_load(&w->broken)) {
         wefti_p2p_abort(w);
@@ -37,9 +34,8 @@ weft_status wefti_p2p_post_one(wefti_endpoint *base, const void *source, void *d
 
 /* The oldest post. With the lock held. */
 static weft_status find_oldest(wefti_p2p_endpoint *endpoint, wefti_p2p_post **out) {
-    WEFT_REQUIRE_OF(endpoint->world->comm.rank, endpoint->posted != endpoint->waited, WEFT_E_ARG,
-                    "rank %d waits for %s, which is not posted", (int)endpoint->world->comm.rank,
-                    endpoint->plan->text);
+    if (endpoint->posted == endpoint->waited)
+        return wefti_comm_not_posted(&endpoint->world->comm, endpoint->plan->text);
     *out = &endpoint->post[endpoint->waited % WEFTI_COMM_DEPTH];
     return WEFT_OK;
 }

@@ -52,3 +52,19 @@ weft_status wefti_pieces_find(const wefti_transfer *t, int32_t member, wefti_pie
     }
     return WEFT_OK;
 }
+
+bool wefti_transfer_is_all_gather(const wefti_transfer *t, int32_t *out_parts) {
+    int64_t elements = 0;
+    int32_t parts = 0;
+    if (t->reduction != WEFTI_REDUCE_NONE || t->members < 2) return false;
+    for (int32_t m = 0; m < t->members; m++) {
+        int64_t part = wefti_region_elems(&t->have[m], t->rank);
+        elements += part;
+        parts += part > 0;
+        if (!wefti_regions_equal(&t->want[m], &t->want[0], t->rank)) return false;
+    }
+    if (out_parts) *out_parts = parts;
+    /* A legal transfer wants nothing that no member has: with as many elements, none is had twice.
+     */
+    return elements == wefti_region_elems(&t->want[0], t->rank);
+}

@@ -48,6 +48,10 @@ void wefti_move_reduce_to_all(weft_dtype dtype, wefti_reduction reduction,
                               const void *const *source, void *const *destination, bool *streamed,
                               int32_t arrays, int64_t first, int64_t count);
 
+/* Whether all members want one region, and each element of it lies with one member. *out_parts
+ * (may be NULL): members that have any. The transfer is legal (wefti_transfer_check). */
+bool wefti_transfer_is_all_gather(const wefti_transfer *t, int32_t *out_parts);
+
 /* --- pieces --- */
 
 /* The box that a member wants, cut along the boxes that others have: each piece has one set of

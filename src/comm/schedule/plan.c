@@ -70,17 +70,6 @@ static wefti_commsched_form form_of_reduction(const wefti_transfer *t,
                : WEFTI_COMMSCHED_GENERAL;
 }
 
-/* All want the same box, and the boxes that are had have as many elements together: as all that is
- * wanted is had (the transfer is legal), nothing is had twice. */
-static bool is_all_gather(const wefti_transfer *t) {
-    int64_t elements = 0;
-    for (int32_t m = 0; m < t->members; m++) {
-        if (!wefti_regions_equal(&t->want[m], &t->want[0], t->rank)) return false;
-        elements += wefti_region_elems(&t->have[m], t->rank);
-    }
-    return elements == wefti_region_elems(&t->want[0], t->rank);
-}
-
 static void find_form(wefti_commsched_build *b) {
     const wefti_transfer *t = b->t;
     int32_t having = 0;
@@ -102,7 +91,8 @@ static void find_form(wefti_commsched_build *b) {
         b->form = WEFTI_COMMSCHED_BROADCAST;
         return;
     }
-    if (b->wanting == t->members && is_all_gather(t)) b->form = WEFTI_COMMSCHED_ALL_GATHER;
+    if (b->wanting == t->members && wefti_transfer_is_all_gather(t, NULL))
+        b->form = WEFTI_COMMSCHED_ALL_GATHER;
 }
 
 /* --- the choice --- */

@@ -103,19 +103,11 @@ static void prepare_share(wefti_shm_plan *plan) {
     plan->streams_own = plan->bytes / 16 >= wefti_copy_cache();
 }
 
-/* Everybody wants all of what each has a part of, and has to be there for that. */
-static bool is_all_gather(const wefti_shm_plan *plan) {
-    const wefti_transfer *t = &plan->transfer;
-    int64_t all = wefti_region_elems(&t->want[0], t->rank);
-    if (t->reduction != WEFTI_REDUCE_NONE || t->members < 2 || !plan->runs ||
-        plan->moves != t->members)
-        return false;
-    for (int32_t m = 0; m < t->members; m++) {
-        int64_t part = wefti_region_elems(&t->have[m], t->rank);
-        all -= part;
-        if (part == 0 || !wefti_regions_equal(&t->want[m], &t->want[0], t->rank)) return false;
-    }
-    return all == 0;
+/* An all-gather of runs to which each member gives a part, so that each waits for all others. */
+static bool is_all_gather_of_runs(const wefti_shm_plan *plan) {
+    int32_t parts;
+    return plan->runs && plan->moves == plan->transfer.members &&
+           wefti_transfer_is_all_gather(&plan->transfer, &parts) && parts == plan->transfer.members;
 }
 
 static void prepare_gather(wefti_shm_plan *plan, wefti_shm_partner *partner) {
@@ -163,7 +155,7 @@ static weft_status find_partners(wefti_arena *arena, const wefti_member_set *tak
         /* Whom we only wait for, we look at before: it may have posted something else. */
         partner[i].gives |= partner[i].touches;
     }
-    plan->gathers = is_all_gather(plan);
+    plan->gathers = is_all_gather_of_runs(plan);
     if (plan->gathers) prepare_gather(plan, partner);
     plan->partner = partner;
     return WEFT_OK;

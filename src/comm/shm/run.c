@@ -240,11 +240,8 @@ weft_status wefti_shm_start(wefti_endpoint *base, const void *source, void *dest
         endpoint->generation = generation;
         endpoint->posted = endpoint->waited = 0;
     }
-    WEFT_REQUIRE_OF(
-        local->comm.rank, endpoint->posted - endpoint->waited < WEFTI_COMM_DEPTH, WEFT_E_ARG,
-        "rank %d: %d posts of %s are under way, and there is room for no more; wait for "
-        "the oldest first",
-        (int)local->comm.rank, (int)WEFTI_COMM_DEPTH, endpoint->plan->text);
+    if (endpoint->posted - endpoint->waited >= WEFTI_COMM_DEPTH)
+        return wefti_comm_too_many_posts(&local->comm, endpoint->plan->text);
     if (wefti_shm_broken(local)) return wefti_shm_fail(local);
     wefti_shm_post *post = &endpoint->post[endpoint->posted % WEFTI_COMM_DEPTH];
     post->source = source;
@@ -275,11 +272,9 @@ weft_status wefti_shm_start(wefti_endpoint *base, const void *source, void *dest
 static weft_status find_oldest(wefti_shm_endpoint *endpoint, wefti_shm_post **out) {
     wefti_shm_rank *local = endpoint->local;
     if (wefti_shm_broken(local)) return wefti_shm_fail(local);
-    WEFT_REQUIRE_OF(local->comm.rank,
-                    endpoint->generation == atomic_load(&local->world->generation) &&
-                        endpoint->posted != endpoint->waited,
-                    WEFT_E_ARG, "rank %d waits for %s, which is not posted", (int)local->comm.rank,
-                    endpoint->plan->text);
+    if (endpoint->generation != atomic_load(&local->world->generation) ||
+        endpoint->posted == endpoint->waited)
+        return wefti_comm_not_posted(&local->comm, endpoint->plan->text);
     *out = &endpoint->post[endpoint->waited % WEFTI_COMM_DEPTH];
     return WEFT_OK;
 }

@@ -48,8 +48,7 @@ static weft_status end_control(void *context, const wefti_call_records *records)
     wefti_control *c = context;
     weft_status status = wefti_member_close(c->member, records);
     wefti_scheduler_stop(c->scheduler);
-    if (c->comm) c->comm->position = NULL;
-    if (c->internode) c->internode->position = NULL;
+    if (c->comm) wefti_comm_set_position(c->comm, NULL);
     wefti_position_destroy(c->position);
     if (c->has_transport) close_transport(&c->transport);
     wefti_free(c);
@@ -172,46 +171,40 @@ static weft_status choose_transport(const wefti_join_plan *plan, wefti_control *
         c->has_transport = false; /* whoever gets it closes it */
     } else
         WEFT_TRY(ucx_transport(plan, c->member, out));
-    snprintf(c->internode_name, sizeof c->internode_name, "%s", out->name ? out->name : "messages");
     return WEFT_OK;
 }
 
-/* What goes by messages; `near`: those of a host go through its memory. */
-static weft_status make_far(const wefti_join_plan *plan, wefti_control *c, wefti_comm *intranode,
-                            wefti_comm **out) {
+/* The communicator that sends messages. With `intranode`, messages within a host go through the
+ * memory that its processes share. */
+static weft_status make_internode(const wefti_join_plan *plan, wefti_control *c,
+                                  wefti_comm *intranode, wefti_comm **out) {
     weft_transport transport, internode;
     WEFT_TRY(choose_transport(plan, c, &internode));
     transport = internode;
     if (intranode) WEFT_TRY(wefti_comm_host_route(intranode, &internode, &transport));
-    WEFT_TRY(wefti_comm_p2p(&transport, out));
     wefti_commsched_costs costs = wefti_commsched_costs_of(&plan->links, intranode != NULL);
-    wefti_p2p_set_costs(*out, &costs);
-    weft_status status = wefti_p2p_set_hosts(*out, wefti_member_hosts(c->member));
-    if (status < 0) {
-        wefti_comm_destroy(*out);
-        *out = NULL;
-    }
-    return status;
+    wefti_p2p_setup setup = {&costs, wefti_member_hosts(c->member)};
+    return wefti_comm_p2p(&transport, &setup, out);
 }
 
 static weft_status make_comm(const wefti_join_plan *plan, wefti_control *c, int32_t hosts) {
     const char *want = plan->communicator;
     wefti_member *m = c->member;
-    wefti_comm *host;
+    wefti_comm *host, *internode = NULL;
     WEFT_REQUIRE(!is(want, "host") || hosts == 1, WEFT_E_ARG,
                  "WEFT_COMM is host, but the ranks are on %d hosts", (int)hosts);
     WEFT_REQUIRE(!is(want, "mpi") || c->has_transport, WEFT_E_ARG,
                  "WEFT_COMM is mpi, but these processes were not started by mpirun");
-    if (is(want, "ucx") || is(want, "mpi")) return make_far(plan, c, NULL, &c->comm);
+    if (is(want, "ucx") || is(want, "mpi")) return make_internode(plan, c, NULL, &c->comm);
     wefti_exchange exchange = wefti_member_exchange(m);
     WEFT_TRY(wefti_comm_host(wefti_member_rank(m), wefti_member_size(m), wefti_member_hosts(m),
                              &exchange, &host));
-    weft_status status = hosts > 1 ? make_far(plan, c, host, &c->internode) : WEFT_OK;
+    weft_status status = hosts > 1 ? make_internode(plan, c, host, &internode) : WEFT_OK;
     if (status < 0) {
         wefti_comm_destroy(host);
         return status;
     }
-    if (c->internode) wefti_comm_host_set_internode(host, c->internode);
+    if (internode) wefti_comm_host_set_internode(host, internode);
     c->comm = host;
     return WEFT_OK;
 }
@@ -225,17 +218,13 @@ static weft_status make_world(const wefti_join_plan *plan, wefti_control *c, wef
     WEFT_TRY(agree(plan, m));
     WEFT_TRY(wefti_position_create(&c->position));
     if (size > 1) WEFT_TRY(make_comm(plan, c, hosts));
-    if (c->comm) c->comm->position = c->position;
-    if (c->internode) c->internode->position = c->position;
+    if (c->comm) wefti_comm_set_position(c->comm, c->position);
     wefti_comm *comm = c->comm;
     weft_status status = wefti_world_create(comm, wefti_member_rank(m), size, host, out);
     if (status < 0) { /* which has destroyed it */
-        c->comm = c->internode = NULL;
+        c->comm = NULL;
         return status;
     }
-    if (c->internode_name[0])
-        snprintf((*out)->communicator, sizeof(*out)->communicator, "%s%s",
-                 c->internode ? "host+" : "", c->internode_name);
     wefti_member_watch(m, comm, c->position);
     return WEFT_OK;
 }

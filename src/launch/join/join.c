@@ -39,8 +39,7 @@ static weft_status serve(const wefti_join_plan *plan, const wefti_launcher *l,
 static weft_status enter(const wefti_join_plan *plan, const wefti_launcher *l,
                          wefti_control *control) {
     char where[WEFTI_HOST_TEXT + 16];
-    bool six = strchr(l->scheduler_host, ':') != NULL;
-    snprintf(where, sizeof where, six ? "[%s]:%d" : "%s:%d", l->scheduler_host, l->scheduler_port);
+    (void)wefti_host_and_port(l->scheduler_host, l->scheduler_port, where, sizeof where);
     wefti_member_options o = {.scheduler = where,
                               .interface = plan->interface,
                               .job = l->job,

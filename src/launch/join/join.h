@@ -28,9 +28,8 @@ typedef struct wefti_control {
     wefti_member *member;
     wefti_scheduler *scheduler; /* when this process is its host */
     wefti_position *position;
-    wefti_comm *comm, *internode;
-    char internode_name[16]; /* of the transport that is used */
-    bool has_transport;      /* of the program's own, not used by `far`: to be closed */
+    wefti_comm *comm;
+    bool has_transport; /* of the program's own, not used by `far`: to be closed */
     weft_transport transport;
 } wefti_control;
 void wefti_control_end(void *control);

@@ -52,11 +52,6 @@ static void end(wefti_member *m) {
     release(m);
 }
 
-static int64_t nanoseconds(double seconds, double otherwise) {
-    double chosen = seconds > 0 ? seconds : otherwise;
-    return (int64_t)((chosen < 1e8 ? chosen : 1e8) * 1e9);
-}
-
 static weft_status copy_name(char out[WEFTI_NAME_MAX + 1], const char *name, const char *what) {
     if (!name) name = "";
     size_t n = strlen(name);
@@ -109,8 +104,8 @@ static weft_status begin(const wefti_member_options *options, const wefti_end *e
     m->looks = ranks != NULL;
     if (end) m->end = *end;
     if (ranks) m->ranks = *ranks;
-    m->join_ns = nanoseconds(options->join_seconds, 600);
-    m->leave_ns = nanoseconds(options->leave_seconds, 5);
+    m->join_ns = wefti_ns_of_seconds(options->join_seconds, 600);
+    m->leave_ns = wefti_ns_of_seconds(options->leave_seconds, 5);
     pthread_condattr_t clock;
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
@@ -175,7 +170,7 @@ bool wefti_member_has_reached(wefti_member *m) {
 }
 
 bool wefti_member_is_unlike(wefti_member *m, double seconds, wefti_abort_reason *out) {
-    int64_t until = wefti_now_ns() + nanoseconds(seconds, 0);
+    int64_t until = wefti_now_ns() + wefti_ns_of_seconds(seconds, 0);
     pthread_mutex_lock(&m->lock);
     m->asks = true;
     ring(m);
@@ -190,7 +185,7 @@ bool wefti_member_is_unlike(wefti_member *m, double seconds, wefti_abort_reason 
 }
 
 void wefti_member_report_end(wefti_member *m, double seconds, bool only_once) {
-    int64_t until = wefti_now_ns() + nanoseconds(seconds, 0);
+    int64_t until = wefti_now_ns() + wefti_ns_of_seconds(seconds, 0);
     pthread_mutex_lock(&m->lock);
     while (m->state == WEFTI_MEMBER_JOINING && wefti_now_ns() < until &&
            !(only_once && m->trouble[0]))

@@ -124,11 +124,6 @@ static void release(wefti_scheduler *s) {
     wefti_free(s);
 }
 
-static int64_t nanoseconds(double seconds, double otherwise) {
-    double chosen = seconds > 0 ? seconds : otherwise;
-    return (int64_t)((chosen < 1e8 ? chosen : 1e8) * 1e9);
-}
-
 weft_status wefti_scheduler_start(const wefti_scheduler_options *options, wefti_scheduler **out) {
     WEFT_REQUIRE(options->size > 0 && options->size <= WEFTI_MEMBERS_MAX, WEFT_E_ARG,
                  "a job has 1 to %d members, not %d", WEFTI_MEMBERS_MAX, (int)options->size);
@@ -139,9 +134,9 @@ weft_status wefti_scheduler_start(const wefti_scheduler_options *options, wefti_
     s->generation = options->generation;
     s->listener = s->poller = s->alarm = -1;
     s->start_ns = s->looked_ns = wefti_now_ns();
-    s->join_ns = nanoseconds(options->join_seconds, 600);
-    s->heartbeat_ns = nanoseconds(options->heartbeat_seconds, 10);
-    s->wait_ns = nanoseconds(options->wait_seconds, WEFTI_WAIT_SECONDS);
+    s->join_ns = wefti_ns_of_seconds(options->join_seconds, 600);
+    s->heartbeat_ns = wefti_ns_of_seconds(options->heartbeat_seconds, 10);
+    s->wait_ns = wefti_ns_of_seconds(options->wait_seconds, WEFTI_WAIT_SECONDS);
     pthread_condattr_t clock;
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
@@ -173,7 +168,7 @@ int wefti_scheduler_port(const wefti_scheduler *s) {
 }
 
 static struct timespec after(double seconds) {
-    int64_t at = wefti_now_ns() + nanoseconds(seconds, 0);
+    int64_t at = wefti_now_ns() + wefti_ns_of_seconds(seconds, 0);
     return (struct timespec){.tv_sec = at / 1000000000, .tv_nsec = at % 1000000000};
 }
 

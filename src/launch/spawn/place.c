@@ -29,9 +29,8 @@ static bool has_address(const char *text) {
 }
 
 static weft_status scheduler_at(wefti_launch_place *p, const char *host, int port) {
-    const char *format = strchr(host, ':') ? "[%s]:%d" : "%s:%d";
     char text[sizeof p->scheduler];
-    int bytes = snprintf(text, sizeof text, format, host, port);
+    int bytes = wefti_host_and_port(host, port, text, sizeof text);
     WEFT_REQUIRE(bytes > 0 && bytes < (int)sizeof text && strlen(host) < sizeof p->address,
                  WEFT_E_ARG, "the scheduler's address %.80s... is too long", host);
     (void)snprintf(p->scheduler, sizeof p->scheduler, "%s", text);

@@ -1,4 +1,4 @@
-/* What two ranks have posted where they should have posted the same. See comm.h. */
+/* Errors that all engines report in the same words: comm/comm.h. */
 #include <stdio.h>
 #include <string.h>
 
@@ -20,4 +20,18 @@ const char *wefti_comm_mismatch(char out[WEFTI_COMM_MISMATCH], const char *mine,
         (void)snprintf(out, WEFTI_COMM_MISMATCH, "posts %s%s where rank %d posts %s%s",
                        mine ? mine : unknown, number, (int)rank, theirs ? theirs : unknown, rule);
     return out;
+}
+
+weft_status wefti_comm_too_many_posts(const wefti_comm *comm, const char *text) {
+    WEFT_REQUIRE_OF(comm->rank, false, WEFT_E_ARG,
+                    "rank %d: %d posts of %s are under way, the most that one endpoint can have: "
+                    "wait for the oldest first",
+                    (int)comm->rank, (int)WEFTI_COMM_DEPTH, text);
+    return WEFT_OK;
+}
+
+weft_status wefti_comm_not_posted(const wefti_comm *comm, const char *text) {
+    WEFT_REQUIRE_OF(comm->rank, false, WEFT_E_ARG, "rank %d waits for %s, which is not posted",
+                    (int)comm->rank, text);
+    return WEFT_OK;
 }
