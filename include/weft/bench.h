@@ -1,4 +1,4 @@
-/* How fast collectives are here: what `weft bench comm` shows, and the links that planning reads
+/* Measurement of collectives: the figures of `weft bench comm`, and the links that plans use
  * (docs/format-links.md). */
 #ifndef WEFT_BENCH_H
 #define WEFT_BENCH_H
@@ -14,24 +14,25 @@ extern "C" {
 
 typedef struct weft_bench_options {
     const char *collective;       /* "all_reduce"; "all" or NULL: each of them */
-    int64_t min_bytes, max_bytes; /* sizes go up by factors of 4; 0: 1 KiB, 64 MiB */
-    int threads;                  /* without a world: ranks of this process; 0: its cores, 2 to 8 */
-    double seconds;               /* to spend on each line; 0: 0.05 */
+    int64_t min_bytes, max_bytes; /* each size is 4 times the one before; 0: 1 KiB, 64 MiB */
+    int threads;    /* without a world: ranks, as threads of this process; 0: its cores, 2 to 8 */
+    double seconds; /* time for each line; 0: 0.05 */
 } weft_bench_options;
 
-/* One line. As nccl-tests count: `bytes` are those of the larger buffer of a rank; the algorithm's
- * bandwidth is bytes / seconds; the bus bandwidth is that times the part of the bytes that has to
- * cross each rank's link whatever is done, so that it can be compared with the hardware's. */
+/* One line, with the definitions of nccl-tests. `bytes` is the size of a rank's larger buffer. The
+ * algorithm bandwidth is bytes / seconds. The bus bandwidth is the algorithm bandwidth times the
+ * part of the bytes that must cross each rank's link under any algorithm, so that it can be
+ * compared with the hardware's. */
 typedef struct weft_bench_row {
     const char *collective; /* static storage */
     int64_t bytes;
     int64_t repeats;
-    double seconds;        /* of one, on the slowest rank */
+    double seconds;        /* of one call, on the slowest rank */
     double algorithm, bus; /* bytes per second */
 } weft_bench_row;
 
 typedef struct weft_bench_link {
-    bool measured; /* false: there is no such pair of ranks */
+    bool measured; /* false: the world has no such pair of ranks */
     double latency_seconds, bytes_per_second;
 } weft_bench_link;
 
@@ -43,17 +44,18 @@ typedef struct weft_bench {
     weft_bench_link same_host, between_hosts;
 } weft_bench;
 
-/** Measures the world's communicator: collective, blocks for about `seconds` of each line. NULL
+/** Measure the world's communicator. Collective; blocks for about `seconds` of each line. NULL
  * world: threads of this process. NULL options: defaults.
- *  @param out  freed with weft_bench_free
- *  @return WEFT_E_ARG for a collective that there is not, sizes and threads out of range; what the
- * collectives return; WEFT_E_NOMEM */
+ * @param out  freed with weft_bench_free
+ * @return WEFT_E_ARG for an unknown collective, or sizes and threads out of range; the errors of
+ *   the
+ * collectives; WEFT_E_NOMEM */
 WEFT_API weft_status weft_bench_comm(weft_world *world, const weft_bench_options *options,
                                      weft_bench **out) WEFT_CHECKED;
 WEFT_API void weft_bench_free(weft_bench *bench); /* NULL is legal */
-/** The links as a file, whole or not at all. WEFT_E_IO. */
+/** Write the links to a file, completely or not at all. WEFT_E_IO. */
 WEFT_API weft_status weft_bench_write_links(const weft_bench *bench, const char *path) WEFT_CHECKED;
-/** The name of collective number `index`, NULL behind the last. */
+/** The name of collective number `index`, from 0; NULL after the last. Static storage. */
 WEFT_API const char *weft_bench_collective(int index);
 
 #ifdef __cplusplus

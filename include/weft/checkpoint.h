@@ -1,5 +1,5 @@
-/* Looking at checkpoints and at directories of safetensors, and joining and cutting slices, without
- * a model or a run. */
+/* Examines checkpoints and directories of safetensors, and merges and splits slices, without a
+ * model or a run. No call is collective. */
 #ifndef WEFT_CHECKPOINT_H
 #define WEFT_CHECKPOINT_H
 
@@ -9,76 +9,70 @@
 extern "C" {
 #endif
 
-/**
- * Describe what lies at `path`: the directory of a run (its steps, and the newest good one in
- * full), one step, a Hugging Face directory, or a .safetensors file.
+/** Describe `path`: the directory of a run (its steps, and the newest good one in full), one step,
+ * a Hugging Face directory, or a .safetensors file.
  *
  * @param json      0: text for people; otherwise one JSON object
- * @param out_text  owned by the caller, free with weft_checkpoint_text_free; untouched on failure
- * @return WEFT_OK; WEFT_E_NOT_FOUND when nothing of the kind is there; WEFT_E_CORRUPT; WEFT_E_IO;
- * WEFT_E_NOMEM
- */
+ * @param out_text  freed with weft_checkpoint_text_free; unchanged on failure
+ * @return WEFT_OK; WEFT_E_NOT_FOUND if `path` is none of these; WEFT_E_CORRUPT; WEFT_E_IO;
+ * WEFT_E_NOMEM */
 WEFT_API weft_status weft_checkpoint_describe(const char *path, int json,
                                               char **out_text) WEFT_CHECKED;
 
-/**
- * Read every byte at `path` (as for weft_checkpoint_describe) and check it: steps against the
- * checksums of their manifests; other safetensors against the rules of the format, as they carry no
- * checksums.
+/** Read every byte at `path` (as for weft_checkpoint_describe) and check it: steps against the
+ * checksums of their manifests; other safetensors, which have no checksums, against the rules of
+ * the format.
  *
- * @param out_text  a line (or JSON array element) for each step or file with its result; set
- * whenever the verification could run, also when it returns WEFT_E_CORRUPT; free with
- * weft_checkpoint_text_free
- * @return WEFT_OK when all is well; WEFT_E_CORRUPT when anything is damaged; WEFT_E_NOT_FOUND;
- * WEFT_E_IO; WEFT_E_NOMEM
- */
+ * @param out_text  a line (or JSON array element) with the result of each step or file. Set
+ *   whenever
+ * the verification could run, also with WEFT_E_CORRUPT; freed with weft_checkpoint_text_free
+ * @return WEFT_OK if everything is good; WEFT_E_CORRUPT for damage; WEFT_E_NOT_FOUND; WEFT_E_IO;
+ * WEFT_E_NOMEM */
 WEFT_API weft_status weft_checkpoint_verify(const char *path, int json,
                                             char **out_text) WEFT_CHECKED;
 
-/** For programs whose ranks hold slices of parameters: those whose name matches `match` (*: any
- * characters, dots too; ?: one; [a-z], [!a-z]: one of, none of) are cut along `dimension`, from 0;
- * -1: not at all, each rank has the whole. What is said of a parameter is said of its optimizer's
- * tensors too, which are those of its shape whose name has one word more, behind it ("w.m") or
- * before it ("moments.w"); one of another shape is to be named itself. Of several that match, the
- * last one counts. */
+/** How tensors are split into slices, for programs whose ranks hold slices of parameters.
+ * Parameters with a name that matches `match` are split along `dimension`, from 0; with -1 each
+ * rank has the whole. In `match`, * stands for any characters (dots too), ? for one, [a-z] for one
+ * of these, and [!a-z] for none of these. If several entries match, the last one counts.
+ *
+ * An entry for a parameter also covers its optimizer's tensors. These have its shape, and its name
+ * with one word more, after it ("w.m") or before it ("moments.w"). Name optimizer tensors of other
+ * shapes themselves. */
 typedef struct weft_checkpoint_cut {
     const char *match;
     int dimension;
 } weft_checkpoint_cut;
 
-/**
- * Join the slices of all ranks, in the order of ranks, into one .safetensors file. A slice is what
- * weft_checkpoint_describe takes; of a run its newest step, with the optimizer's state. Slices may
- * be of any sizes along the dimension that they are cut along. A tensor of which nothing is said
- * must be the same in all slices, and is written once. Texts of the files' metadata that all slices
- * have alike are kept, but for `rank` and `ranks`: slices that say so whose they are must come in
- * that order, and of those that say of how many they are one, none may be missing.
+/** Merge the slices of all ranks, in the order of ranks, into one .safetensors file. A slice is any
+ * path that weft_checkpoint_describe takes; of a run the newest step, with the optimizer's state.
+ * Slices may have any sizes along the split dimension. A tensor without an entry in `cuts` must be
+ * the same in all slices, and is written once.
  *
- * @param path      the file to write, whole or not at all; must not exist
- * @param out_text  what became of each tensor, as text for people, or (json) one JSON object; may
- * be NULL; free with weft_checkpoint_text_free; untouched on failure
- * @return WEFT_OK; WEFT_E_SHAPE when slices do not fit each other, and WEFT_E_MISMATCH when a
- * tensor differs that is not said to be cut, both naming tensor and slices; WEFT_E_ARG for cuts
- * that match nothing, no slices, slices that are missing or of different steps, a file that exists;
- * WEFT_E_NO_IMPL for element types and numbers of dimensions that weft has not; WEFT_E_NOT_FOUND;
- * WEFT_E_CORRUPT; WEFT_E_IO; WEFT_E_NOMEM
- */
+ * The merged file keeps metadata texts that are equal in all slices, except `rank` and `ranks`.
+ * Slices with a `rank` must be in that order, and slices with `ranks` must be complete.
+ *
+ * @param path      the file to write, completely or not at all; must not exist
+ * @param out_text  the result for each tensor, as text for people or (json) one JSON object; may be
+ * NULL; freed with weft_checkpoint_text_free; unchanged on failure
+ * @return WEFT_OK. WEFT_E_SHAPE if slices do not fit each other, and WEFT_E_MISMATCH if an unsplit
+ * tensor differs; both name tensor and slices. WEFT_E_ARG for entries that match nothing, no
+ * slices, missing slices, slices of different steps, or an existing file. WEFT_E_NO_IMPL for
+ * element types and numbers of dimensions that weft does not support. WEFT_E_NOT_FOUND;
+ * WEFT_E_CORRUPT; WEFT_E_IO; WEFT_E_NOMEM */
 WEFT_API weft_status weft_checkpoint_merge(const char *const *slices, int slice_count,
                                            const weft_checkpoint_cut *cuts, int cut_count,
                                            const char *path, int json,
                                            char **out_text) WEFT_CHECKED;
 
-/**
- * Cut the tensors at `path` (as a slice of weft_checkpoint_merge) for `ranks` ranks: into
+/** Split the tensors at `path` (a slice of weft_checkpoint_merge) for `ranks` ranks, into
  * PREFIX-rank-00000-of-00004.safetensors and so on, all of them or none. Of n elements along the
- * dimension rank r gets those from floor(r n / ranks) to floor((r + 1) n / ranks). What is not said
- * to be cut goes to every rank whole. The files' metadata has the number of the `rank`, and that of
- * all `ranks`.
+ * dimension, rank r gets those from floor(r n / ranks) to floor((r + 1) n / ranks). A tensor
+ * without an entry in `cuts` goes to every rank whole. The files' metadata has `rank` and `ranks`.
  *
- * @param out_text  as of weft_checkpoint_merge
+ * @param out_text  as for weft_checkpoint_merge
  * @return WEFT_OK; WEFT_E_SHAPE for a tensor without such a dimension; otherwise as
- * weft_checkpoint_merge
- */
+ * weft_checkpoint_merge */
 WEFT_API weft_status weft_checkpoint_split(const char *path, int ranks,
                                            const weft_checkpoint_cut *cuts, int cut_count,
                                            const char *prefix, int json,

@@ -1,11 +1,11 @@
-/* Text from a trained language model (all but bert), token by token.
+/* Generates text with a trained language model (all but bert), token by token.
  *
  *     weft_generator *g;
  *     weft_generator_open("run", &(weft_generator_options){0}, &g);
  *     weft_generator_run(g, "Once", 4, &(weft_generate_options){.tokens = 100, ...}, &done);
  *
- * Keys and values of earlier tokens are kept, so that a token costs one pass over the weights. A
- * generator is used by one thread at a time. */
+ * A generator has a key-value cache, so a token costs one pass over the weights. One thread at a
+ * time may use a generator. */
 #ifndef WEFT_GENERATE_H
 #define WEFT_GENERATE_H
 
@@ -22,18 +22,20 @@ typedef struct weft_generator weft_generator;
 typedef struct weft_generator_options {
     int threads;          /* 0: all cores this process may use */
     int64_t memory_bytes; /* refuse models that need more; 0: no limit */
-    /* Tokens to keep keys and values for, where positions are rotary (llama, mixtral, mistral,
-     * qwen2): these models tell contexts whose caches may be larger than the model. 0, or more than
-     * its context: all. */
+    /* Tokens for which the key-value cache has room, with rotary positions (llama, mixtral,
+     * mistral, qwen2). For the context of these models the cache may be larger than the model. 0,
+     * or more than the model's context: all of its context. */
     int64_t context;
 } weft_generator_options;
 
 /** Load a model.
- *  @param checkpoint  a run's directory (its newest good step is taken), one step of it, or a
- * Hugging Face directory: config.json, safetensors, and tokenizer.json unless the vocabulary is
- * 256, whose tokens are bytes.
- *  @return WEFT_E_NOT_FOUND when no model is there; WEFT_E_NO_IMPL for models that make no text;
- * WEFT_E_CORRUPT; WEFT_E_SHAPE when the tokenizer does not fit the model; WEFT_E_NOMEM. */
+ * @param checkpoint  a run's directory (its newest good step), one step of it, or a Hugging Face
+ * directory: config.json, safetensors, and tokenizer.json. A vocabulary of 256 needs no tokenizer:
+ * its tokens are bytes.
+ * @param out  closed with weft_generator_close
+ * @return WEFT_E_NOT_FOUND if the directory has no model; WEFT_E_NO_IMPL for models that do not
+ * generate text; WEFT_E_CORRUPT; WEFT_E_SHAPE if the tokenizer does not fit the model; WEFT_E_NOMEM
+ */
 WEFT_API weft_status weft_generator_open(const char *checkpoint,
                                          const weft_generator_options *options,
                                          weft_generator **out) WEFT_CHECKED;
@@ -41,40 +43,41 @@ WEFT_API void weft_generator_close(weft_generator *generator); /* NULL is legal 
 
 typedef struct weft_generator_info {
     weft_model_config config;
-    const char *path;   /* where the weights lie; borrowed from the generator */
-    const char *note;   /* which newer steps of the run are damaged and were passed over, and why;
-                           borrowed; NULL where there are none */
+    const char *path;   /* directory of the weights; borrowed from the generator */
+    const char *note;   /* newer steps of the run that are damaged and were skipped, and why;
+                           borrowed; NULL if none */
     bool bytes;         /* tokens are bytes */
-    int64_t tokens;     /* that the tokenizer knows */
+    int64_t tokens;     /* vocabulary of the tokenizer */
     int64_t peak_bytes; /* memory of parameters, caches and one pass */
 } weft_generator_info;
 WEFT_API weft_generator_info weft_generator_info_of(const weft_generator *generator);
 
 typedef struct weft_generate_options {
-    int64_t tokens;     /* how many to make, 1 or more; fewer when the model ends its text */
+    int64_t tokens; /* largest number of new tokens, 1 or more; fewer if the model ends its text */
     double temperature; /* divides the logits; 0: always the most likely token */
     int64_t top_k;      /* choose among the k most likely tokens; 0: all */
     uint64_t seed;      /* the same seed gives the same text */
     void *context;
-    /* The bytes of each new token as soon as it is known; a token may be part of a character. May
-     * be NULL. */
+    /* Called with the bytes of each new token at once. A token may be a part of a character. May be
+     * NULL. */
     void (*text)(void *context, const char *bytes, int64_t count);
-    const volatile int *stop; /* nonzero (a signal handler may set it): end here. May be NULL */
+    const volatile int
+        *stop; /* stop when it becomes nonzero (a signal handler may set it). May be NULL */
 } weft_generate_options;
 
 typedef struct weft_generation {
     int64_t prompt_tokens;  /* used, with those that the tokenizer puts in front */
-    int64_t dropped_tokens; /* of the prompt's beginning, because it is longer than the context */
-    int64_t tokens;         /* made */
+    int64_t dropped_tokens; /* of the prompt's beginning, if it is longer than the context */
+    int64_t tokens;         /* new tokens */
     bool ended;             /* the model ended its text */
     double prompt_seconds, seconds; /* for the prompt; for the tokens */
 } weft_generation;
 
-/** Continue `prompt`. An empty one starts where texts start for this tokenizer, or from a newline.
- * When the context is full, its last half is kept.
- *  @param out  may be NULL; set on success only
- *  @return WEFT_E_ARG for options out of range; WEFT_E_NUMERIC when the model's logits are not
- * finite numbers. */
+/** Continue `prompt`. Blocks until the text ends. An empty prompt starts with the tokenizer's start
+ * tokens, or with a newline. When the context is full, its last half is kept.
+ * @param out  may be NULL; set on success only
+ * @return WEFT_E_ARG for options out of range; WEFT_E_NUMERIC if the model's logits are not finite
+ */
 WEFT_API weft_status weft_generator_run(weft_generator *generator, const char *prompt,
                                         int64_t prompt_bytes, const weft_generate_options *options,
                                         weft_generation *out) WEFT_CHECKED;

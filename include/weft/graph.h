@@ -1,14 +1,14 @@
-/* The graph: a model described once, as if for one device.
+/* The graph: a model described once, for one device.
  *
- * A builder adds operations (weft/ops.h) to a graph. Errors are sticky: the first failure is kept,
- * later calls are no-ops that return an empty value, and weft_graph_status (or compiling) reports
- * it. Building calls therefore need no checks of their own: a wrong name or attribute makes
- * WEFT_E_ARG the status of the graph, shapes that do not fit WEFT_E_SHAPE. Names are copied. A
- * graph is used by one thread at a time.
+ * A builder adds operations (weft/ops.h) to a graph. Errors are sticky: the graph keeps the first
+ * failure, later calls do nothing and return WEFT_NO_VALUE, and weft_graph_status (or compiling)
+ * reports it. Building calls therefore need no checks of their own. A wrong name or attribute gives
+ * the graph the status WEFT_E_ARG, and shapes that do not fit give WEFT_E_SHAPE. Names are copied.
+ * One thread at a time may use a graph.
  *
- * A cell is a named region (a transformer block, a stem, a head). Cells built with equal structure
- * are stored once and called many times; they are the unit of differentiation, planning,
- * compilation and recompute. A cell begun inside another cell only adds its name to the path. */
+ * A cell is a named region (a transformer block, a stem, a head). Cells of equal structure are
+ * stored once and called many times. They are the unit of differentiation, planning, compilation
+ * and recomputation. A cell begun inside another cell only adds its name to the path. */
 #ifndef WEFT_GRAPH_H
 #define WEFT_GRAPH_H
 
@@ -38,16 +38,16 @@ typedef enum weft_init_kind {
     WEFT_INIT_UNIFORM   /* [-scale, scale) */
 } weft_init_kind;
 
-/* How a parameter starts: a function of the seed, the parameter's full name and the element's
+/* Start values of a parameter: a function of the seed, the parameter's full name and the element's
  * index. */
 typedef struct weft_init {
     weft_init_kind kind;
     double scale;
 } weft_init;
 
-/** An empty graph, the caller's. WEFT_E_NOMEM. */
+/** Create an empty graph, freed with weft_graph_destroy. WEFT_E_NOMEM. */
 WEFT_API weft_status weft_graph_create(weft_graph **out) WEFT_CHECKED;
-/** After all sessions that use it. NULL is legal. */
+/** Free a graph, after all sessions that use it. NULL is legal. */
 WEFT_API void weft_graph_destroy(weft_graph *graph);
 
 /** WEFT_OK, or the first failure of building this graph. */
@@ -55,29 +55,32 @@ WEFT_API weft_status weft_graph_status(const weft_graph *graph);
 /** The message of that failure with the cell path in front, "" if none. Borrowed from the graph. */
 WEFT_API const char *weft_graph_message(const weft_graph *graph);
 
-/** A tensor fed from outside each step, for example [batch, context] tokens. The first dimension is
- * the batch. Names are unique. Only outside of cells. */
+/** A tensor that is fed before each step, for example tokens [batch, context]. The first dimension
+ * is the batch. Names are unique. Only outside of cells. */
 WEFT_API weft_value weft_input(weft_graph *graph, const char *name, weft_desc desc);
 
-/** A trainable parameter. Its full name is the path of cells and `name` joined by dots
- *  ("h.3.attn.qkv.weight"). Use one value twice (or in two cells) to share it: gradients sum.
- *  Parameters are f32 (or f64 in f64 graphs); operations accept them beside bf16 activations. */
+/** A trainable parameter. Its full name is the path of cells and `name`, joined by dots
+ * ("h.3.attn.qkv.weight"). To tie parameters, use one value twice (or in two cells): gradients
+ * sum. Parameters are f32 (or f64 in f64 graphs); operations accept them beside bf16 activations.
+ */
 WEFT_API weft_value weft_param(weft_graph *graph, const char *name, weft_desc desc, weft_init init);
 
-/** A tensor that lives between steps but is not trained: running statistics, a key/value cache. */
+/** A tensor that lives between steps without training: running statistics, a key-value cache. */
 WEFT_API weft_value weft_state(weft_graph *graph, const char *name, weft_desc desc, weft_init init);
 /** After the forward pass, `state` takes the value `next` (same shape and dtype). Legal inside the
- * cell that uses the state. Microbatches hand it on in their order; plans under which they cannot
- * are refused by weft_session_create (WEFT_E_LAYOUT). */
+ * cell that uses the state. Microbatches forward the state in their order. weft_session_create
+ * refuses plans that cannot do this (WEFT_E_LAYOUT). */
 WEFT_API void weft_state_update(weft_graph *graph, weft_value state, weft_value next);
 
-/** Begin a cell named printf-style: weft_cell_begin(g, "h.%d", i). Values of the surroundings may
- * be used inside. */
+/** Begin a cell with a printf-style name: weft_cell_begin(g, "h.%d", i). It may use values from
+ * outside. */
 WEFT_API void weft_cell_begin(weft_graph *graph, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/** End the innermost cell; `value` is its only result. Returns it as seen outside. */
+/** End the innermost cell; `value` is its only result. Returns the result as a value outside the
+ * cell. */
 WEFT_API weft_value weft_cell_end(weft_graph *graph, weft_value value);
-/** End the innermost cell with several results, replaced in place by what is seen outside. */
+/** End the innermost cell with several results. Replaces `values` [count] by the values outside the
+ * cell. */
 WEFT_API void weft_cell_end_many(weft_graph *graph, int count, weft_value *values);
 
 /** Name a value as a result that can be read after a step. Only outside of cells. */
@@ -88,11 +91,10 @@ WEFT_API void weft_loss(weft_graph *graph, weft_value value);
 /** Shape and dtype of a value; rank -1 for an empty one. */
 WEFT_API weft_desc weft_value_desc(const weft_graph *graph, weft_value value);
 
-/** The graph as text, in the form weft_graph_parse reads. The caller frees it with weft_text_free.
- */
+/** Print the graph in the form that weft_graph_parse reads. Freed with weft_text_free. */
 WEFT_API weft_status weft_graph_print(const weft_graph *graph, char **out) WEFT_CHECKED;
-/** A graph from such a text (docs/format-graph-text.md), the caller's. WEFT_E_ARG names the line
- * and what is wrong there. */
+/** Parse a graph from text (docs/format-graph-text.md); freed with weft_graph_destroy. WEFT_E_ARG
+ * names the line and the error there. */
 WEFT_API weft_status weft_graph_parse(const char *text, weft_graph **out) WEFT_CHECKED;
 /** Free a string returned by the library; NULL is legal. */
 WEFT_API void weft_text_free(char *text);

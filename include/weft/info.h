@@ -1,4 +1,4 @@
-/* What this build of weft contains and what this machine can do. */
+/* The contents of this build, and the machine. */
 #ifndef WEFT_INFO_H
 #define WEFT_INFO_H
 
@@ -16,8 +16,8 @@ extern "C" {
 typedef struct weft_component {
     const char *name, *purpose; /* "oneDNN", "fast convolutions"; static storage */
     bool built_in;
-    const char *unused; /* built in, but the library found here is not used: why; else NULL; static
-                           storage */
+    const char *
+        unused; /* the reason why weft does not use a built-in library; else NULL; static storage */
 } weft_component;
 
 enum { WEFT_MAX_COMPONENTS = 16 };
@@ -26,15 +26,15 @@ typedef struct weft_info {
     const char *compiler; /* static storage */
     weft_component components[WEFT_MAX_COMPONENTS];
     int component_count;
-    char processor[64];   /* the maker's name of it, "" where the system does not tell */
-    char features[128];   /* vector and matrix instructions of use here, "avx2 fma avx512 ..." */
-    const char *isa;      /* the kernels' form chosen for it: plain, avx2, avx512, amx */
-    int cores;            /* that this process may use: affinity and quota respected */
-    int64_t memory_bytes; /* of the machine, or the cgroup's limit where that is smaller */
-    int64_t memory_free_bytes; /* that can be had without swapping, an estimate of the system */
+    char processor[64];        /* the maker's name; "" if the system does not report it */
+    char features[128];        /* instructions that kernels can use, "avx2 fma avx512 ..." */
+    const char *isa;           /* the chosen form of the kernels: plain, avx2, avx512, amx */
+    int cores;                 /* that this process may use, by affinity and quota */
+    int64_t memory_bytes;      /* of the machine, or the cgroup's limit if that is smaller */
+    int64_t memory_free_bytes; /* available without swapping, by the system's estimate */
 } weft_info;
 
-/** Look at the build and the machine. Reads /proc and /sys; what they do not tell is "" or 0. */
+/** Describe the build and the machine. Reads /proc and /sys; a missing fact becomes "" or 0. */
 WEFT_API void weft_info_get(weft_info *out);
 
 typedef struct weft_rates {
@@ -44,8 +44,9 @@ typedef struct weft_rates {
     double copy;        /* bytes copied per second (each is read and written once), 64 MiB blocks */
 } weft_rates;
 
-/** Measure for about half a second, with `threads` threads (0: all cores); the best of a few runs
- * counts. WEFT_E_ARG for a negative number of threads, WEFT_E_NOMEM without about 160 MiB. */
+/** Measure the rates for about half a second, with `threads` threads (0: all cores). Takes the best
+ * of a few runs.
+ * @return WEFT_E_ARG for a negative number of threads; WEFT_E_NOMEM without about 160 MiB */
 WEFT_API weft_status weft_info_measure(int threads, weft_rates *out) WEFT_CHECKED;
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* The programs of a job: what each device would run, as text. */
+/* The programs of a job: the steps, transfers and memory of each device, as text. */
 #ifndef WEFT_PROGRAM_H
 #define WEFT_PROGRAM_H
 
@@ -8,14 +8,16 @@
 extern "C" {
 #endif
 
-/** Build the programs of all ranks, check them against each other, and describe that of one: its
- * place on the mesh, memory, schedule with every transfer, cells with the layouts of what they read
- * and make, tensors. Nothing runs; the data are opened only when sizes depend on them.
- *  @param rank  of the job's devices, from 0
- *  @param out   freed with weft_text_free
- *  @param out_unmatched  as of weft_job_plan; may be NULL
- *  @return WEFT_E_ARG for no such rank or a wrong job; WEFT_E_LAYOUT and others for a plan that
- * does not fit the model; WEFT_E_MISMATCH when the programs do not match */
+/** Build the programs of all ranks, match them against each other, and describe one of them: its
+ * coordinates on the mesh, memory, schedule with every transfer, cells with the layouts of their
+ * operands and results, tensors. Nothing runs. Opens the data only if sizes depend on them. Not
+ * collective.
+ * @param rank  of the job's devices, from 0
+ * @param out   freed with weft_text_free
+ * @param out_unmatched  as for weft_job_plan; may be NULL
+ * @return WEFT_E_ARG for a rank outside the job or an invalid job; WEFT_E_LAYOUT and others for a
+ *   plan
+ * that does not fit the model; WEFT_E_MISMATCH if the programs do not match */
 WEFT_API weft_status weft_job_program_text(const weft_job *job, int rank, char **out,
                                            char **out_unmatched) WEFT_CHECKED;
 /** The same as one JSON object and a newline. */

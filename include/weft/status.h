@@ -1,9 +1,9 @@
-/* Status codes and the error trail: how every fallible call of weft reports.
+/* Status codes and the error trail: how every call of weft that can fail reports.
  *
- * A call returns WEFT_OK (0), WEFT_PENDING (1) or a negative code grouped by what is lost: the
- * call, the operation, the communicator, the process. The first detector writes one message with
- * the values involved; each caller on the way up adds a breadcrumb. Both are kept per thread and
- * never printed by the library. */
+ * A call returns WEFT_OK (0), WEFT_PENDING (1) or a negative code. The codes are grouped by the
+ * loss: the call, the operation, the communicator, the process. The function that detects an error
+ * writes one message with the values involved, and each caller on the way up adds a breadcrumb.
+ * Both are kept per thread. The library never prints them. */
 #ifndef WEFT_STATUS_H
 #define WEFT_STATUS_H
 
@@ -47,23 +47,23 @@ typedef enum weft_status {
 /** Short text of a status code, for example "shapes do not fit". Never NULL; static storage. */
 WEFT_API const char *weft_status_text(weft_status status);
 
-/** The message of this thread's last failure, "" if none. Borrowed until this thread's next failing
+/** The message of this thread's last failure, "" if none. Valid until this thread's next failing
  * call. */
 WEFT_API const char *weft_error_message(void);
 
-/** The breadcrumbs of this thread's last failure, innermost first, one "function (file:line)" a
- * line. Borrowed until this thread's next failing call. */
+/** The breadcrumbs of this thread's last failure, innermost first, one "function (file:line)" per
+ * line. Valid until this thread's next failing call. */
 WEFT_API const char *weft_error_trail(void);
 
-/** Whose failure this thread's last one is: the rank of the world that its message names. */
+/** The rank of the world that failed, according to the message of this thread's last failure. */
 enum {
-    WEFT_RANK_OWN = -1, /* this process's own, so far: the message names no rank */
-    WEFT_RANK_NONE = -2 /* that of no single rank; the message says all there is to say */
+    WEFT_RANK_OWN = -1, /* this process failed; the message names no rank */
+    WEFT_RANK_NONE = -2 /* no single rank failed; the message names all that are known */
 };
 WEFT_API int weft_error_rank(void);
 
-/** Make `message` this thread's message, and return `status`: for functions that a program gives to
- * weft, as those of weft/transport.h, to say why they fail. The text is copied. */
+/** Make `message` (copied) this thread's message, and return `status`. For functions that a program
+ * passes to weft, such as those of weft/transport.h, to report their failures. */
 WEFT_API weft_status weft_error_raise(weft_status status, const char *message);
 
 #ifdef __cplusplus

@@ -33,22 +33,29 @@ typedef enum weft_dtype {
 
 enum { WEFT_MAX_RANK = 8 };
 
-/* What a tensor is, without its data: row-major, contiguous, little endian. Sizes may be 0 or 1. */
+/* The type of a tensor: row-major, contiguous, little endian. Sizes may be 0 or 1. */
 typedef struct weft_desc {
     weft_dtype dtype;
     int rank; /* 0 (a scalar) to WEFT_MAX_RANK */
     int64_t shape[WEFT_MAX_RANK];
 } weft_desc;
 
-/* How rotary positions (weft_rope) are stretched for texts longer than a model first learned from.
- * factor 0: not at all. original_context 0: all frequencies are divided by factor (Chen et al.,
- * "Extending context window", 2023). Else as Llama 3.1 has it: only those whose wavelength is above
- * original_context / low_freq_factor; those below original_context / high_freq_factor stay, those
- * between are blended. With a beta_fast as YaRN has it (Peng et al., 2023): pairs that turn more
- * than beta_fast times in original_context stay, those that turn less than beta_slow times are
- * divided, those between are blended by their number, from bounds that are rounded outwards unless
- * exact. (YaRN's factor of queries and keys is none of rope: its square is in attention's scale.)
- */
+/* Scaling of rotary positions (weft_rope) for texts longer than those of the first training. The
+ * first row that applies decides:
+ *
+ *   factor 0             no scaling
+ *   beta_fast > 0        YaRN (Peng et al., 2023), below
+ *   original_context 0   all frequencies are divided by factor (Chen et al., "Extending context
+ *                        window", 2023)
+ *   else                 Llama 3.1, below
+ *
+ * Llama 3.1: frequencies with a wavelength above original_context / low_freq_factor are divided by
+ * factor. Those below original_context / high_freq_factor stay, and those between are blended.
+ *
+ * YaRN: pairs that turn more than beta_fast times in original_context stay. Pairs that turn less
+ * than beta_slow times are divided by factor. Those between are blended by their number; the bounds
+ * are rounded outwards unless `exact`. YaRN's factor for queries and keys is not part of rope: set
+ * its square in the scale of attention. */
 typedef struct weft_rope_scaling {
     double factor, low_freq_factor, high_freq_factor;
     int64_t original_context;
@@ -58,7 +65,7 @@ typedef struct weft_rope_scaling {
 
 /** "f32"; "?" for a value outside the enum. Static storage. */
 WEFT_API const char *weft_dtype_text(weft_dtype dtype);
-/** Of one element; 0 for a value outside the enum. */
+/** Bytes of one element; 0 for a value outside the enum. */
 WEFT_API size_t weft_dtype_bytes(weft_dtype dtype);
 
 /** A descriptor with 1 to 8 sizes: WEFT_DESC(WEFT_F32, batch, 4). */
@@ -69,11 +76,11 @@ WEFT_API size_t weft_dtype_bytes(weft_dtype dtype);
 #endif
 #define WEFTI_SIZES(...) WEFTI_NINTH(__VA_ARGS__, 8, 7, 6, 5, 4, 3, 2, 1, 0)
 #define WEFTI_NINTH(a, b, c, d, e, f, g, h, count, ...) count
-/** The same from an array, or of a scalar: weft_desc_of(WEFT_F32, 0, NULL). A rank outside 0..8
+/** A descriptor from an array, or of a scalar: weft_desc_of(WEFT_F32, 0, NULL). A rank outside 0..8
  * gives rank -1, which every call refuses with WEFT_E_SHAPE. */
 WEFT_API weft_desc weft_desc_of(weft_dtype dtype, int rank, const int64_t *shape);
-/** Elements, 1 for a scalar; bytes. Of a descriptor that some call took, so that they do not
- * overflow. */
+/** The number of elements, 1 for a scalar, and the size in bytes. The descriptor must be one that a
+ * call of weft has accepted, so that they do not overflow. */
 WEFT_API int64_t weft_desc_elems(const weft_desc *desc);
 WEFT_API int64_t weft_desc_bytes(const weft_desc *desc);
 

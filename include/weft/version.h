@@ -1,4 +1,4 @@
-/* The version of these headers; the build reads it from here. weft_version() is that of the
+/* The version of these headers; the build reads it from here. weft_version() is the version of the
  * library. */
 #ifndef WEFT_VERSION_H
 #define WEFT_VERSION_H

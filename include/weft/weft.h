@@ -1,4 +1,4 @@
-/* All of weft's public interface. */
+/* All of weft's public interface, except weft/mpi.h. */
 #ifndef WEFT_WEFT_H
 #define WEFT_WEFT_H
 

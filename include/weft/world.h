@@ -1,4 +1,4 @@
-/* A world: the processes of one job, one rank each, as one of them sees it.
+/* A world: the processes of one job, one rank each.
  *
  *     weft_world *world;
  *     weft_world_join(NULL, &world);           // under weft launch, mpirun, srun, torchrun
@@ -6,9 +6,9 @@
  *     ... options.world = world; weft_session_create(graph, &options, &session); ...
  *     weft_world_leave(world);
  *
- * Every call that waits for others returns: a rank that dies, stops or does something else than the
- * others is named in the error of all others (WEFT_E_PEER, WEFT_E_TIMEOUT, WEFT_E_MISMATCH), after
- * which the world can only be left. A world is used by one thread at a time. */
+ * Every call that waits for other ranks returns. If a rank dies, stops or makes a different call,
+ * the calls of all other ranks fail and name it (WEFT_E_PEER, WEFT_E_TIMEOUT, WEFT_E_MISMATCH).
+ * After that, the world can only be left. One thread at a time may use a world. */
 #ifndef WEFT_WORLD_H
 #define WEFT_WORLD_H
 
@@ -25,61 +25,66 @@ extern "C" {
 typedef struct weft_world weft_world;
 
 typedef struct weft_world_options {
-    /* How transfers go: "" chooses (memory of the host, and between hosts UCX or MPI); "host",
-     * "ucx", "mpi" insist. Also by the variable WEFT_COMM. */
+    /* The carrier of transfers. "" chooses: memory within a host, UCX or MPI between hosts. "host",
+     * "ucx" and "mpi" insist on one. The variable WEFT_COMM does the same. */
     const char *communicator;
-    /* Measured links (docs/format-links.md), by which the ways of collectives between hosts are
-     * chosen; equal for all processes. "": those that WEFT_LINKS names, else assumed ones. */
+    /* A file of measured links (docs/format-links.md), equal for all processes; they choose the
+     * algorithms of collectives between hosts. "": the file that WEFT_LINKS names, else assumed
+     * links. */
     const char *links;
-    const char *interface; /* network interface to bind to; "" loopback when all are on one host */
-    double join_seconds;   /* how long to wait for missing processes; 0: 600 */
-    double heartbeat_seconds; /* a process that is silent for so long has failed; 0: 10 */
-    double wait_seconds;      /* a rank that others have waited for so long has failed; 0: 1800 */
+    const char *interface; /* network interface to bind to; "": loopback if all are on one host */
+    double join_seconds;   /* time to wait for missing processes; 0: 600 */
+    double heartbeat_seconds; /* silence after which a process has failed; 0: 10 */
+    double wait_seconds;      /* wait of other ranks after which a rank has failed; 0: 1800 */
 } weft_world_options;
 
-/** What this process finds in its environment: the launcher that started it, and what that says. */
+/** The launcher that started this process, and its facts, from the environment. */
 typedef struct weft_launcher {
     const char *name; /* "weft launch", "Open MPI", "MPICH", "Slurm", "torchrun", "MindSpore",
                          "rank table", "Volcano"; NULL: none, a process by itself */
     int rank, size;   /* rank -1: assigned when joining */
     int local_rank, local_size, host, hosts; /* -1: unknown */
 } weft_launcher;
-/** Never blocks. WEFT_E_ARG when variables of several launchers disagree; the message has both. */
+/** Read the environment. Nonblocking, not collective. WEFT_E_ARG if variables of several launchers
+ * disagree; the message has both. */
 WEFT_API weft_status weft_launcher_find(weft_launcher *out) WEFT_CHECKED;
 
-/** Join the job that this process was started for. NULL options: defaults. Collective over all
- * processes of the job; blocks until all are there or the time is up (WEFT_E_TIMEOUT names those
- * that are missing). Without a launcher: a world of one. */
+/** Join the job of this process. Collective over all processes of the job. Blocks until all have
+ * joined or the join time ends. Without a launcher: a world of one.
+ * @param options  NULL: defaults
+ * @param out  left with weft_world_leave or weft_world_close
+ * @return WEFT_E_TIMEOUT names the missing processes */
 WEFT_API weft_status weft_world_join(const weft_world_options *options,
                                      weft_world **out) WEFT_CHECKED;
-/** Collective: waits until all have come here, for a few seconds at most; under mpirun, which ends
- * all processes with the first one, as long as they go on and nothing fails. After its sessions,
- * groups and memory. NULL is legal. */
+/** Leave the world and free it, after its sessions, groups and memory. Collective: waits a few
+ * seconds at most for the others. Under mpirun, which ends all processes with the first one, it
+ * waits as long as they run and nothing fails. NULL is legal. */
 WEFT_API void weft_world_leave(weft_world *world);
-/** The same, and what the job has failed of, if it has: WEFT_E_MISMATCH names the ranks that have
- * not made the same collective calls (broadcasts from other roots at the very end, say, which no
- * later call finds), or the two of which one has sent what the other did not receive. The world is
- * gone in any case. */
+/** As weft_world_leave, and return the failure of the job, if any. WEFT_E_MISMATCH names the ranks
+ * that did not make the same collective calls, or two ranks with messages sent but not received.
+ * This finds errors that no later call finds, such as different roots in the last broadcast. The
+ * world is freed in any case. */
 WEFT_API weft_status weft_world_close(weft_world *world) WEFT_CHECKED;
-/** This process gives up: all others fail with `message` (copied), which should say why. NULL, or
- * weft_error_message() itself: this thread's last failure, blamed on the rank that it names. This
- * thread's failure stays. */
+/** Fail the job: all other ranks fail with `message` (copied), which should say why. NULL, or
+ * weft_error_message() itself, means this thread's last failure and the rank that it names. This
+ * thread's message stays. */
 WEFT_API void weft_world_fail(weft_world *world, const char *message);
 
-/** This process's rank, from 0; how many there are; on how many hosts. Never blocking. */
+/** This process's rank, from 0; the number of ranks; the number of hosts. Nonblocking, like the
+ * functions below. */
 WEFT_API int weft_world_rank(const weft_world *world);
 WEFT_API int weft_world_size(const weft_world *world);
 WEFT_API int weft_world_hosts(const weft_world *world);
 WEFT_API int weft_world_host_of(const weft_world *world, int rank); /* hosts count from 0 */
 WEFT_API int weft_world_local_rank(const weft_world *world);        /* among those of its host */
 WEFT_API int weft_world_local_size(const weft_world *world);
-/** How transfers go, "host", "host+ucx", ... Borrowed from the world. */
+/** The carrier of transfers, "host", "host+ucx", ... Borrowed from the world. */
 WEFT_API const char *weft_world_communicator(const weft_world *world);
 
-/** Zeroed memory that other ranks of this host reach directly, so that transfers in it take the
- * shortest road. Any other memory is legal in transfers too. Not collective. WEFT_E_NOMEM. */
+/** Allocate zeroed memory that other ranks of this host access directly; transfers in it are
+ * fastest. Transfers accept any other memory too. Not collective. WEFT_E_NOMEM. */
 WEFT_API weft_status weft_world_alloc(weft_world *world, size_t bytes, void **out) WEFT_CHECKED;
-/** With the `bytes` it was asked for; NULL is legal. */
+/** Free memory of weft_world_alloc; `bytes` as in that call. NULL is legal. */
 WEFT_API void weft_world_free(weft_world *world, void *memory, size_t bytes);
 
 #ifdef __cplusplus
