@@ -2,20 +2,25 @@
  *
  *     weft_all_reduce(world, NULL, gradient, gradient, count, WEFT_F32, WEFT_REDUCE_SUM);
  *
- * A group is a list of ranks; NULL is all of them. All members make the same calls in the same
- * order; one that does not is named in everyone's error. Reductions are taken in the order of the
- * group's ranks: every member gets the same bits, and so does every communicator. Counts are of
- * elements; buffers do not overlap unless it is said that they may be the same.
+ * A group is a list of ranks; NULL is the whole world. All members make the same calls in the same
+ * order. If one does not, the errors of all members name it. Reductions are computed in the order
+ * of the group's ranks, so every member and every communicator gets the same bits. Counts are
+ * numbers of elements. Buffers must not overlap, unless stated that they may be the same.
  *
- * A call returns when its buffers may be used again. Each also has a form that does not wait, with
- * _start at the end: buffers, not lists of ranks and counts, belong to it until its request is
- * done.
+ * A call blocks until its buffers may be used again. Each call has a nonblocking form with _start
+ * at the end of its name. Its buffers, but not its lists of ranks and counts, belong to it until
+ * the request is done.
  *
- * Errors: WEFT_E_ARG for what this process alone can see to be wrong (nobody is told, so whoever
- * goes on should say weft_world_fail); WEFT_E_MISMATCH when members make different calls,
- * WEFT_E_PEER and WEFT_E_TIMEOUT when one dies or does not come, on all of them, naming it, after
- * which the world can only be left; WEFT_E_NOMEM, after which the call may be made once more,
- * unless blocks of an exchange were under way already: then the world has failed for all. */
+ * Errors:
+ * - WEFT_E_ARG: an argument that is wrong on this process alone. The other members are not told, so
+ *   a
+ *   program that does not repeat the call should call weft_world_fail.
+ * - WEFT_E_MISMATCH: members make different calls. WEFT_E_PEER, WEFT_E_TIMEOUT: a member died or
+ *   did
+ *   not come. All members get the error with its rank, and the world can only be left.
+ * - WEFT_E_NOMEM: the call may be repeated once, unless blocks of an exchange were in flight; then
+ *   the
+ *   world has failed for all. */
 #ifndef WEFT_COLLECTIVE_H
 #define WEFT_COLLECTIVE_H
 
@@ -41,32 +46,32 @@ typedef enum weft_reduction {
 typedef struct weft_group weft_group;
 typedef struct weft_request weft_request;
 
-/** `ranks` [count], ascending. Not collective, but all members make an equal group, in the same
- * order where they make several of the same ranks. What it communicates through, some KiB, is kept
- * until the world is left: a group is made once, not for each call. */
+/** Create a group of the ranks `ranks` [count], ascending. Not collective, but all members must
+ * create equal groups, and several groups of the same ranks in the same order. A group's channels,
+ * some KiB, stay until the world is left: create a group once, not for each call. */
 WEFT_API weft_status weft_group_create(weft_world *world, const int *ranks, int count,
                                        weft_group **out) WEFT_CHECKED;
-/** Requests that are under way still end. NULL is legal. */
+/** Free a group. Requests in flight still complete. NULL is legal. */
 WEFT_API void weft_group_destroy(weft_group *group);
 WEFT_API int weft_group_size(const weft_group *group);
-WEFT_API int weft_group_rank(const weft_group *group); /* this process's place, -1: no member */
-/** The rank in the world of a member, -1 for none. */
+WEFT_API int weft_group_rank(const weft_group *group); /* this process's place, -1: not a member */
+/** The rank in the world of member `rank`; -1 for none. */
 WEFT_API int weft_group_world_rank(const weft_group *group, int rank);
 
-/** Wait until the request is done; frees it, also on failure. */
+/** Block until the request is done, and free it, also on failure. */
 WEFT_API weft_status weft_request_wait(weft_request *request) WEFT_CHECKED;
-/** Never blocks: WEFT_PENDING, or as weft_request_wait, also in that it frees the request. */
+/** Nonblocking. Returns WEFT_PENDING, or frees the request and returns as weft_request_wait. */
 WEFT_API weft_status weft_request_test(weft_request *request) WEFT_CHECKED;
 
-/** The neighbours of a tile, group members clockwise from the top (top, top right, right, ... top
- * left), -1 for none; and how much is sent to them, or received: rows to the top and the bottom,
- * columns to the left and the right. */
+/** The neighbors of a tile, as group members clockwise from the top (top, top right, right, ... top
+ * left), -1 for none. The sizes say how much is sent to them, or received: rows to the top and the
+ * bottom, columns to the left and the right. */
 typedef struct weft_halo {
     int ranks[8];
     int64_t sizes[4];
 } weft_halo;
-/** Of tile number `place` of a grid, row by row, whose members are tiles of the same numbers. Who
- * has no place on the grid has no neighbours. */
+/** The halo of tile number `place` of a grid. Members are the tiles, numbered row by row. A place
+ * outside the grid has no neighbors. */
 WEFT_API weft_halo weft_halo_on_grid(int rows, int columns, int place, const int64_t sizes[4]);
 
 #define WEFTI_COLLECTIVE(name, ...)                                                                \
@@ -74,55 +79,57 @@ WEFT_API weft_halo weft_halo_on_grid(int rows, int columns, int place, const int
     WEFT_API weft_status name##_start(weft_world *world, weft_group *group, __VA_ARGS__,           \
                                       weft_request **out) WEFT_CHECKED;
 
-/** source, destination: [count]; may be the same. */
+/** Reduction of all members' source [count] into destination [count] on each; may be the same
+ * buffer. */
 WEFTI_COLLECTIVE(weft_all_reduce, const void *source, void *destination, int64_t count,
                  weft_dtype dtype, weft_reduction reduction)
-/** source [count], destination [group, count]. */
+/** source [count], destination [group, count]: the sources in the order of members. */
 WEFTI_COLLECTIVE(weft_all_gather, const void *source, void *destination, int64_t count,
                  weft_dtype dtype)
-/** source [group, count], destination [count]: the reduction of block number `group rank`. */
+/** source [group, count], destination [count]: the reduction of the block with the number of the
+ * own place. */
 WEFTI_COLLECTIVE(weft_reduce_scatter, const void *source, void *destination, int64_t count,
                  weft_dtype dtype, weft_reduction reduction)
 /** source, destination [group, count]: block i goes to member i. */
 WEFTI_COLLECTIVE(weft_all_to_all, const void *source, void *destination, int64_t count,
                  weft_dtype dtype)
-/** Blocks of any size: send_counts, receive_counts [group]; blocks follow each other without gaps.
- */
+/** All-to-all with blocks of any size: send_counts, receive_counts [group]. Blocks follow each
+ * other without gaps. */
 WEFTI_COLLECTIVE(weft_all_to_all_v, const void *source, const int64_t *send_counts,
                  void *destination, const int64_t *receive_counts, weft_dtype dtype)
-/** buffer [count], of member `root` to all. */
+/** buffer [count], from member `root` to all. */
 WEFTI_COLLECTIVE(weft_broadcast, void *buffer, int64_t count, weft_dtype dtype, int root)
-/** destination [count], used on member `root` only; may be the source. */
+/** source [count]; destination [count], used on member `root` only; may be the source. */
 WEFTI_COLLECTIVE(weft_reduce, const void *source, void *destination, int64_t count,
                  weft_dtype dtype, weft_reduction reduction, int root)
-/** destination [group, count], used on member `root` only. */
+/** source [count]; destination [group, count], used on member `root` only. */
 WEFTI_COLLECTIVE(weft_gather, const void *source, void *destination, int64_t count,
                  weft_dtype dtype, int root)
 /** source [group, count], used on member `root` only; destination [count]. */
 WEFTI_COLLECTIVE(weft_scatter, const void *source, void *destination, int64_t count,
                  weft_dtype dtype, int root)
-/** To and from group members, counts as given: source the blocks for send_ranks[sends] one after
- * the other, destination those of receive_ranks[receives]. Only neighbours take part with each
- * other; two members agree on how often and how much. */
+/** Exchange of blocks between neighbors. `source` holds the blocks for send_ranks [sends] one after
+ * the other, `destination` those from receive_ranks [receives]. Collective among neighbors only:
+ * two members must agree on the number and sizes of their blocks. */
 WEFTI_COLLECTIVE(weft_neighbor_exchange, const void *source, const int *send_ranks,
                  const int64_t *send_counts, int sends, void *destination, const int *receive_ranks,
                  const int64_t *receive_counts, int receives, weft_dtype dtype)
-/** Tiles of a plane and their rims. source [planes, height, width] (of an image [n, c, h, w], n c
- * planes), as `shape` says; destination [planes, top + height + bottom, left + width + right] by
- * the sizes that are received: the tile in what its neighbours sent, zeros where there is none. The
- * block to a side is as long as the tile, to a corner as large as both sizes say. */
+/** Exchange of the rims of tiles of a plane. source [planes, height, width], as `shape` says; an
+ * image [n, c, h, w] has n c planes. destination [planes, top + height + bottom, left + width +
+ * right], by the received sizes: the tile with the rims that its neighbors sent, zeros without a
+ * neighbor. A block to a side is as long as the tile; a block to a corner has both sizes. */
 WEFTI_COLLECTIVE(weft_halo_exchange, const void *source, const int64_t *shape,
                  const weft_halo *send, void *destination, const weft_halo *receive,
                  weft_dtype dtype)
-/** Between two members. Messages of one pair and tag arrive in the order in which they were sent.
- * Tags tell kinds of messages apart, and do not count them: each that two members use takes some
- * KiB until the world is left. Every message that is not empty must be received, with its tag,
- * before its two ranks leave, or the job fails (weft_world_close), though small ones wait for
- * nobody; a receive that was begun may be left. */
+/** Messages between two members. Messages of one pair and tag arrive in the order of their sends.
+ * Use tags for kinds of messages, not to count them: each tag between two members takes some KiB
+ * until the world is left. Every message that is not empty must be received, with its tag, before
+ * its two ranks leave. Otherwise the job fails (weft_world_close), though small sends do not wait
+ * for the receiver. An unfinished receive may be abandoned. */
 WEFTI_COLLECTIVE(weft_send, const void *source, int64_t count, weft_dtype dtype, int to, int tag)
 WEFTI_COLLECTIVE(weft_recv, void *destination, int64_t count, weft_dtype dtype, int from, int tag)
 
-/** Returns when all members have come here. */
+/** Block until all members have called it. */
 WEFT_API weft_status weft_barrier(weft_world *world, weft_group *group) WEFT_CHECKED;
 
 #ifdef __cplusplus

@@ -1,9 +1,8 @@
-/* A training job: everything that one run is told, read from a YAML file and `key=value` words.
+/* A training job: all settings of one run, read from a YAML file and `key=value` overrides.
  *
- * The keys, their defaults and their meaning stand in one table (src/job/keys.def) from which
- * the parser, the printed form and docs/job-file.md come. What a job leaves out is filled in, so
- * that a loaded job is complete, except for sizes that only the data or a model directory can tell:
- * those are 0. */
+ * One table (src/job/keys.def) holds the keys, their defaults and their meaning. The parser, the
+ * printed form and docs/job-file.md come from it. A loaded job is complete, except for sizes that
+ * only the data or a model directory can give: those are 0. */
 #ifndef WEFT_JOB_H
 #define WEFT_JOB_H
 
@@ -20,8 +19,7 @@
 extern "C" {
 #endif
 
-/* Choices, written in a job as the text at the right; families and optimizers: weft/model.h,
- * weft/session.h. */
+/* Choices, with their spelling in a job. Families and optimizers: weft/model.h, weft/session.h. */
 #define WEFT_FORMAT_LIST(X) X(TEXT, "text") X(TOKENS, "tokens") X(IDX, "idx") X(NPY, "npy")
 #define WEFT_SCHEDULE_LIST(X)                                                                      \
     X(CONSTANT, "constant") X(LINEAR, "linear") X(COSINE, "cosine") X(STEP, "step")
@@ -42,7 +40,7 @@ WEFT_API const char *weft_schedule_text(weft_schedule_kind schedule);
 
 /* Texts are never NULL; "" means not given. */
 typedef struct weft_job_model {
-    weft_family family; /* WEFT_FAMILIES: what model.from holds */
+    weft_family family; /* WEFT_FAMILIES: the family in model.from */
     const char *from;   /* directory of a Hugging Face model; then sizes of 0 come from there */
     /* as in weft_model_config; 0: from model.from, or the family's own */
     int64_t layers, hidden, heads, kv_heads, head_dim, window, ffn, context;
@@ -80,7 +78,7 @@ typedef struct weft_job_schedule {
 
 typedef struct weft_job_train {
     int64_t steps, batch,
-        accumulate;       /* batch: samples a step over all devices; accumulate divides it */
+        accumulate;       /* batch: samples per step over all devices; accumulate divides it */
     weft_dtype precision; /* WEFT_F32 or WEFT_BF16 */
     uint64_t seed;
     weft_job_optimizer optimizer;
@@ -100,10 +98,10 @@ typedef struct weft_job_checkpoint {
 
 typedef struct weft_job_device {
     int64_t threads;      /* 0: all cores */
-    int64_t memory_bytes; /* 0: what the machine has */
+    int64_t memory_bytes; /* 0: the machine's memory */
 } weft_job_device;
 
-/* Entries of a list or mapping, in order, as texts: what is split, and how. */
+/* Entries of a list or mapping, in order, as texts. */
 typedef struct weft_job_pair {
     const char *key, *value;
     const char *where; /* "job.yaml:14:5" */
@@ -143,12 +141,12 @@ typedef struct weft_job_fusion {
 
 typedef struct weft_job_dataset {
     weft_dataset kind;
-    weft_job_pairs inputs; /* name -> layout, where they are split one by one */
+    weft_job_pairs inputs; /* name -> layout, if each input has its own */
 } weft_job_dataset;
 
-/* How the model is split over devices: what weft_job.plan is made from. */
+/* How the model is split over devices; weft_job.plan is made from it. */
 typedef struct weft_job_parallel {
-    const char *plan;  /* a plan file, which takes the place of all below but links and devices */
+    const char *plan;  /* a plan file, which replaces everything below except links and devices */
     const char *links; /* a file of measured links; "": none, or the plan's */
     int64_t devices;
     weft_job_pairs mesh; /* axis -> size */
@@ -174,21 +172,20 @@ typedef struct weft_job {
     weft_job_checkpoint checkpoint;
     weft_job_device device;
     weft_job_parallel parallel;
-    const weft_plan *plan; /* of `parallel`; NULL when that says no more than one device does */
-    const char *text;      /* all of the above as a job file that reads back equal */
+    const weft_plan *plan; /* made from `parallel`; NULL if `parallel` describes one device */
+    const char *text;      /* the job as a job file that reads back equal */
 } weft_job;
 
 /** Read a job file, apply the overrides in order, fill in defaults, check.
- *  @param path       a YAML file; NULL or "": only defaults and overrides
- *  @param overrides  `count` words "train.steps=500", values as in the file
+ * @param path       a YAML file; NULL or "": only defaults and overrides
+ * @param overrides  `count` arguments "train.steps=500", values as in the file
  * ("train.optimizer.betas=[0.9, 0.95]")
- *  @param out        owned by the caller: weft_job_free
- *  @return WEFT_E_ARG for anything wrong in it, with file, line and what would be right;
- * WEFT_E_NOT_FOUND, WEFT_E_IO; WEFT_E_NO_IMPL for a file when this build has no libyaml;
- * WEFT_E_NOMEM */
+ * @param out        freed with weft_job_free
+ * @return WEFT_E_ARG for any error in it, with file, line and the valid values; WEFT_E_NOT_FOUND,
+ * WEFT_E_IO; WEFT_E_NO_IMPL for a file if this build has no libyaml; WEFT_E_NOMEM */
 WEFT_API weft_status weft_job_load(const char *path, const char *const *overrides, int count,
                                    weft_job **out) WEFT_CHECKED;
-/** The same with the file's text in memory; `name` stands for it in messages. */
+/** As weft_job_load, with the file's text in memory. `name` stands for the file in messages. */
 WEFT_API weft_status weft_job_parse(const char *name, const char *text, int64_t bytes,
                                     const char *const *overrides, int count,
                                     weft_job **out) WEFT_CHECKED;
@@ -198,7 +195,7 @@ WEFT_API void weft_job_free(weft_job *job); /* NULL is legal */
 typedef struct weft_job_key {
     const char *path;         /* "train.optimizer.lr" */
     const char *type;         /* "number", "whole number", "text", "choice"... */
-    const char *default_text; /* as it would be written in a file; "auto": depends on other keys */
+    const char *default_text; /* as written in a file; "auto": depends on other keys */
     const char *help;
     const char *const *words; /* choices: NULL-terminated; else NULL */
     double min, max;          /* numbers: inclusive; both 0: anything of the type */

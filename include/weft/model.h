@@ -34,37 +34,37 @@ typedef enum weft_family {
 
 enum { WEFT_MAX_END_TOKENS = 16 };
 
-/* What a model is, apart from the batch. Zero means the family's default where there is one.
- * "llama..." are llama and what is built like it: mixtral, mistral, qwen2. */
+/* The architecture of a model, without the batch. Zero means the family's default, if it has one.
+ * "llama..." means llama and the families built like it: mixtral, mistral, qwen2. */
 typedef struct weft_model_config {
     weft_family family;
     int64_t layers; /* blocks; mlp: hidden layers */
     int64_t hidden; /* resnet: channels of the first stage */
     int64_t heads, kv_heads, ffn, context, vocab;
-    int64_t head_dim; /* elements of a head; llama...: any even number, else hidden / heads */
-    int64_t classes;  /* classifiers */
-    int64_t image[3]; /* channels, height, width */
-    int64_t patch;    /* vit */
-    int64_t window;   /* mixtral, mistral, qwen2: a token attends to the last so many, itself among
-                         them; 0: to all before it */
+    int64_t head_dim;    /* elements of a head; llama...: any even number, else hidden / heads */
+    int64_t classes;     /* classifiers */
+    int64_t image[3];    /* channels, height, width */
+    int64_t patch;       /* vit */
+    int64_t window;      /* mixtral, mistral, qwen2: a token attends to that many tokens, itself and
+                            those before it; 0: to all before it */
     int64_t window_from; /* qwen2: layers before this one have no window */
     double dropout;      /* llama...: of attention probabilities only */
     double norm_eps, rope_theta;
     weft_rope_scaling rope_scaling; /* llama... */
-    double attention_factor;        /* of YaRN: queries and keys are multiplied by it; 0: 1 */
+    double attention_factor;        /* of YaRN: factor of queries and keys; 0: 1 */
     bool tied; /* llama...: the output uses the embedding; gpt2, gpt2-moe and bert always do */
-    bool attention_bias; /* llama: query, key, value and output projections have biases; qwen2
+    bool attention_bias; /* llama: query, key, value and output projections have biases. qwen2
                             always has those of query, key and value, and no others */
-    bool mlp_bias;       /* llama: those of the feed-forward layer have */
-    /* gpt2-moe, mixtral: each feed-forward layer is one of several for each token */
+    bool mlp_bias;       /* llama: the projections of the feed-forward layer have biases */
+    /* gpt2-moe, mixtral: each feed-forward layer is a mixture of experts */
     int64_t experts, experts_per_token;
-    double capacity_factor; /* slots of an expert while training, in multiples of an even share;
-                               0: no bound, nothing is left out */
+    double capacity_factor; /* slots of an expert in training, in multiples of an even share; 0: no
+                               bound, no token is dropped */
     double aux_loss;        /* weight of the loss that balances the experts; 0: none */
-    /* language models: which tokens end a text; none: those that its tokenizer has names for */
+    /* language models: the tokens that end a text; none: those that the tokenizer names */
     int64_t end_count;
     int32_t ends[WEFT_MAX_END_TOKENS];
-    /* which token begins a text, and which fills one up: kept from file to file, not used here */
+    /* the tokens that begin and pad a text: kept from file to file, not used */
     bool has_begin, has_pad;
     int32_t begin, pad;
 } weft_model_config;
@@ -73,52 +73,59 @@ typedef enum weft_model_use {
     WEFT_USE_TRAIN,  /* with loss, dropout, batch statistics */
     WEFT_USE_EVAL,   /* with loss, no dropout */
     WEFT_USE_LOGITS, /* output "logits", no loss, no target input */
-    WEFT_USE_DECODE  /* gpt2, gpt2-moe, llama...: a piece of a sequence with key/value caches,
-                        seq 0: one token; inputs "tokens" [batch, seq], "position" i32 [] of the
-                        first of them; gpt2 and gpt2-moe with seq > 1 also "positions" i32 [seq]:
-                        position, position + 1... */
+    WEFT_USE_DECODE /* gpt2, gpt2-moe, llama...: a piece of a sequence with key-value caches; seq 0:
+                       one token. Inputs "tokens" [batch, seq] and "position" i32 [], the position
+                       of the first token; gpt2 and gpt2-moe with seq > 1 also "positions" i32
+                       [seq]: position, position + 1... */
 } weft_model_use;
 
-/** Fill in defaults and check: WEFT_E_ARG names the field that is wrong and what would be right. */
+/** Fill in defaults and check. WEFT_E_ARG names the wrong field and the valid values. */
 WEFT_API weft_status weft_model_complete(weft_model_config *config) WEFT_CHECKED;
 
-/** Build the graph for `batch` samples of `seq` tokens (seq 0: config->context; ignored by image
- * models) with activations of dtype `dtype`. Inputs: language models "tokens" i32 [batch, seq] and
- * "targets" i32 [batch, seq] (-1: ignored), bert in TRAIN also "share" [] (f32, or f64 in f64
- * graphs), which multiplies the loss: 1, or, of a microbatch, its targets that count over their
- * mean number in the step's microbatches; classifiers "image" [batch, c, h, w] (f32, or f64 in f64
- * graphs) and "label" i32 [batch]. Outputs: "loss" (TRAIN, EVAL), "logits" (LOGITS, DECODE, and
- * EVAL of classifiers). Activations are of `dtype`; parameters are f32, or f64 when it is f64.
+/** Build the graph for `batch` samples of `seq` tokens (seq 0: config->context; image models ignore
+ * it). Activations have the type `dtype`; parameters are f32, or f64 if `dtype` is f64. Below,
+ * "float" is f64 in f64 graphs, else f32.
+ *
+ * Inputs of language models: "tokens" i32 [batch, seq] and "targets" i32 [batch, seq] (-1:
+ * ignored). Inputs of classifiers: "image" float [batch, channels, height, width] and "label" i32
+ * [batch]. bert in TRAIN also has "share", float []: it multiplies the loss. It is 1, or, for a
+ * microbatch, its number of targets that count, divided by the mean number in the step's
+ * microbatches.
+ *
+ * Outputs: "loss" (TRAIN, EVAL); "logits" (LOGITS, DECODE, and EVAL of classifiers).
+ *
  * Parameters have the names of Hugging Face or torchvision, without the model's own prefix: see
- * weft_model_file_name. */
+ * weft_model_file_name.
+ * @param out  freed with weft_graph_destroy */
 WEFT_API weft_status weft_model_build(const weft_model_config *config, weft_model_use use,
                                       int64_t batch, int64_t seq, weft_dtype dtype,
                                       weft_graph **out) WEFT_CHECKED;
 
-/** config.json of Hugging Face's form, of transformers 4 or 5: text to a complete config
- * (WEFT_E_NO_IMPL names what is not supported, WEFT_E_ARG and WEFT_E_CORRUPT what is wrong), and
- * back (freed with weft_text_free). Rates of dropout that differ become NaN, which the caller has
- * to replace. gpt2-moe, mlp, lenet and resnet, which have no such form, use model_type "weft-mlp"
- * and so on with the fields of weft_model_config. */
+/** Convert config.json, in the form of transformers 4 or 5, to a complete config, and back.
+ * gpt2-moe, mlp, lenet and resnet have no such form: they use model_type "weft-mlp" and so on,
+ * with the fields of weft_model_config. Rates of dropout that differ become NaN; the caller must
+ * replace it. The text of weft_model_config_write is freed with weft_text_free.
+ * @return WEFT_E_NO_IMPL names an unsupported setting; WEFT_E_ARG and WEFT_E_CORRUPT an invalid one
+ */
 WEFT_API weft_status weft_model_config_read(const char *json, weft_model_config *out) WEFT_CHECKED;
 WEFT_API weft_status weft_model_config_write(const weft_model_config *config,
                                              char **out) WEFT_CHECKED;
 
-/** generation_config.json, which may lie beside it: which tokens end a text, where it tells any,
- * instead of those in `config`. */
+/** Read generation_config.json, which may be beside config.json. If it names tokens that end a
+ * text, they replace those in `config`. */
 WEFT_API weft_status weft_model_config_read_generation(const char *json,
                                                        weft_model_config *config) WEFT_CHECKED;
 
-/** How parameter or state `name` of a graph is stored in files of the family: its tensor's name
- * there, written into `buffer`, and its shape there (same elements in the same order). Some are
- * stored as several tensors, each an equal share of the elements in order (mixtral: one for each
- * expert): `part` counts them from 0. WEFT_E_NOT_FOUND behind the last one, and for a key/value
- * cache, which is not stored. */
+/** How files of the family store parameter or state `name` of a graph: writes the tensor's name in
+ * files into `buffer`, and its shape there (the same elements in the same order) into *out_desc.
+ * Some are stored as several tensors, each an equal share of the elements in order (mixtral: one
+ * for each expert); `part` counts them from 0. WEFT_E_NOT_FOUND after the last part, and for a
+ * key-value cache, which is not stored. */
 WEFT_API weft_status weft_model_file_name(const weft_model_config *config, const char *name,
                                           const weft_desc *desc, int64_t part, char *buffer,
                                           size_t buffer_bytes, weft_desc *out_desc) WEFT_CHECKED;
-/** Further names under which files of others hold the tensor `file_name` of weft_model_file_name:
- * `index` counts from 0; WEFT_E_NOT_FOUND behind the last one. */
+/** Further names of the tensor `file_name` of weft_model_file_name in files of other programs;
+ * `index` counts from 0. WEFT_E_NOT_FOUND after the last one. */
 WEFT_API weft_status weft_model_file_alias(const weft_model_config *config, const char *file_name,
                                            int index, char *buffer,
                                            size_t buffer_bytes) WEFT_CHECKED;
@@ -126,7 +133,7 @@ WEFT_API weft_status weft_model_file_alias(const weft_model_config *config, cons
  * constants, copies of tied tensors, heads of other tasks. */
 WEFT_API bool weft_model_file_extra(const weft_model_config *config, const char *file_name);
 
-/** Samples of this family are token sequences (else images with labels). */
+/** Whether samples of this family are token sequences (else images with labels). */
 WEFT_API bool weft_family_is_language(weft_family family);
 /** "gpt2-moe"; "?" for a value outside the enum. Static storage. */
 WEFT_API const char *weft_family_text(weft_family family);

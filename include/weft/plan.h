@@ -1,6 +1,5 @@
 /* Plans: how a model is split over devices. A plan is filled in by these functions, one for each
- * thing that can be said, read from a JSON file, or taken from a job; weft completes what it leaves
- * open.
+ * decision, read from a JSON file, or taken from a job. weft completes the rest.
  *
  *     weft_plan *p;
  *     weft_plan_create(8, &p);
@@ -10,11 +9,10 @@
  *     weft_session_options o = weft_session_defaults();
  *     o.plan = p;
  *
- * All return WEFT_E_ARG with a message that says what would be right, or WEFT_E_NOMEM. What can
- * only be judged with the model at hand (names, shapes, whether it all fits together) is told by
- * weft_session_create. Texts are copied. Plans are plain data: nothing here is collective, and all
- * processes of a world make equal ones. A plan is used by one thread at a time.
- */
+ * All return WEFT_E_ARG with a message that names the valid values, or WEFT_E_NOMEM. Checks that
+ * need the model (names, shapes, whether everything fits together) are made by weft_session_create.
+ * Texts are copied. Plans are plain data: no call is collective, and all processes of a world must
+ * make equal plans. One thread at a time may use a plan. */
 #ifndef WEFT_PLAN_H
 #define WEFT_PLAN_H
 
@@ -55,87 +53,91 @@ typedef enum weft_dataset { WEFT_DATASET_LIST(WEFT_ROW) WEFT_DATASETS } weft_dat
 
 typedef struct weft_plan weft_plan;
 
-/** An empty plan for `devices` devices. Without axes its mesh is one axis "dp" of that size. */
+/** Create an empty plan for `devices` devices, freed with weft_plan_destroy. Without axes its mesh
+ * is one axis "dp" of that size. */
 WEFT_API weft_status weft_plan_create(int devices, weft_plan **out) WEFT_CHECKED;
-/** Sessions have copies: a plan may go as soon as they are created. */
+/** Free a plan. Sessions have copies, so a plan may be freed as soon as they are created. */
 WEFT_API void weft_plan_destroy(weft_plan *plan); /* NULL is legal */
-/** Append an axis to the mesh, the first one outermost. */
+/** Append an axis to the mesh; the first one is outermost. */
 WEFT_API weft_status weft_plan_axis(weft_plan *plan, const char *name, int size) WEFT_CHECKED;
-/** DATA: batches are split, all else follows; SEMI (as a plan begins): what is said here holds, the
- * rest follows; MANUAL: nothing is split or shared out, the graph communicates itself
+/** DATA: batches are split, the rest is inferred. SEMI (the default): the plan's settings hold, the
+ * rest is inferred. MANUAL: weft splits nothing; the graph communicates by its own ops
  * (weft_graph_all_reduce...). */
 WEFT_API weft_status weft_plan_mode(weft_plan *plan, weft_parallel_mode mode) WEFT_CHECKED;
-/** Split ops: `match` is a glob over "label" or "label:op" ("h.*.mlp.c_fc", "h.*.attn:attention");
- * `split` says which axes split which factor or dimension, "n0=tp", "m0=dp n0=tp+sp", or
- * MindSpore's cuts for each input, "((2,1),(1,4))". Behind either, "-> [dp, tp]" is the layout of
- * the first result. */
+/** Split ops. `match` is a glob over "label" or "label:op" ("h.*.mlp.c_fc", "h.*.attn:attention").
+ * `split` assigns axes to factors or dimensions, "n0=tp", "m0=dp n0=tp+sp", or gives the parts of
+ * each input, as in MindSpore, "((2,1),(1,4))". After either, "-> [dp, tp]" is the layout of the
+ * first result. */
 WEFT_API weft_status weft_op_split(weft_plan *plan, const char *match,
                                    const char *split) WEFT_CHECKED;
 /** Split named tensors (parameters, states, fed inputs): "[dp, -]", "[-, tp]", "[dp+tp, -]". Not in
  * mode MANUAL. */
 WEFT_API weft_status weft_tensor_split(weft_plan *plan, const char *match,
                                        const char *layout) WEFT_CHECKED;
-/** Optimizer parallelism: level 0 none (mode MANUAL has no other), 1 states, 2 and gradients, 3 and
- * parameters. Parameters below `threshold` bytes stay whole. `shard`: how many replicas share, 0:
- * all. */
+/** Sharding of optimizer states (ZeRO, Rajbhandari et al. 2020): level 0 none (the only one in mode
+ * MANUAL), 1 states, 2 also gradients, 3 also parameters. Parameters below `threshold` bytes stay
+ * whole. `shard`: number of replicas that share, 0: all. */
 WEFT_API weft_status weft_plan_optimizer(weft_plan *plan, int level, int64_t threshold,
                                          int shard) WEFT_CHECKED;
-/** Pipeline: `stages` blocks of devices; `microbatches` a step; `chunks` virtual stages per device
- * (interleaved, zero_bubble; else 1). */
+/** Pipeline of `stages` blocks of devices, with `microbatches` per step. `chunks`: virtual stages
+ * per device (interleaved, zero_bubble; else 1). */
 WEFT_API weft_status weft_plan_pipeline(weft_plan *plan, int stages, int microbatches,
                                         weft_schedule schedule, int chunks) WEFT_CHECKED;
-/** Cells whose call path matches belong to a stage (from 0; counted over all chunks). Cells without
- * a rule are shared out by cost. */
+/** Assign cells with a matching call path to a stage (from 0, counted over all chunks). weft
+ * assigns the other cells by cost. */
 WEFT_API weft_status weft_plan_stage(weft_plan *plan, const char *match, int stage) WEFT_CHECKED;
-/** Another mesh for one stage: a size for each axis of the plan's mesh, in order. Stages not named
- * keep the plan's sizes; over all stages they must add up to the devices. In mode MANUAL, where
- * each rank hands on to that of its place in the next stage, all stages have one mesh. */
+/** Give one stage another mesh: a size for each axis of the plan's mesh, in order. Stages not named
+ * keep the plan's sizes. Over all stages they must add up to the devices. In mode MANUAL all
+ * stages have one mesh, since each rank sends to the rank at its place in the next stage. */
 WEFT_API weft_status weft_plan_stage_mesh(weft_plan *plan, int stage, int axes,
                                           const int *sizes) WEFT_CHECKED;
-/** Microbatches of a step where there is one stage. */
+/** Microbatches of a step with one stage. */
 WEFT_API weft_status weft_plan_accumulate(weft_plan *plan, int microbatches) WEFT_CHECKED;
-/** Copies of each microbatch, each with a part of it, which take turns: one computes while another
- * communicates. A session then has as many microbatches as both make together. */
+/** Micro-batch interleaving: divide each microbatch into `copies` that alternate, so that one
+ * computes while another communicates. The session's number of microbatches is then the product of
+ * both. */
 WEFT_API weft_status weft_plan_copies(weft_plan *plan, int copies) WEFT_CHECKED;
-/** What cells keep for their backward pass. `match` NULL: all cells. `communication`: also repeat
- * transfers. */
+/** Recomputation: the values that cells do not save for their backward pass. `match` NULL: all
+ * cells. `communication`: also repeat transfers. */
 WEFT_API weft_status weft_plan_recompute(weft_plan *plan, weft_recompute mode, const char *match,
                                          bool communication) WEFT_CHECKED;
-/** Whether the losses of devices and microbatches are added up instead of averaged. Devices that
- * all have the whole batch (WEFT_DATASET_FULL_BATCH) have one loss, which counts once. */
+/** Sum the losses of devices and microbatches instead of averaging them. Devices that all have the
+ * whole batch (WEFT_DATASET_FULL_BATCH) have one loss, which counts once. */
 WEFT_API weft_status weft_plan_gradients_sum(weft_plan *plan, bool sum) WEFT_CHECKED;
-/** Which transfers of a collective go as one. `collective`: "allreduce", of gradients in stages
- * that share out nothing (weft_plan_optimizer), at level 3 of parameters that stay whole;
- * "reducescatter", of gradients in stages that do at level 1, and at level 2 which parameters are
- * updated together; "allgather", of those parameters at levels 1 and 2. bytes for SIZE; index
- * (ascending) for INDEX, allreduce only. */
+/** Fuse transfers of a collective into buckets. `collective` is one of
+ * - "allreduce": gradients in stages without sharding; at level 3, those of parameters that stay
+ *   whole.
+ * - "reducescatter": at level 1 gradients; at level 2 the parameters that are updated together.
+ * - "allgather": at levels 1 and 2 those parameters.
+ *
+ * `bytes` is for SIZE. `index` [index_count], ascending, is for INDEX, allreduce only. */
 WEFT_API weft_status weft_plan_fusion(weft_plan *plan, const char *collective,
                                       weft_fusion_mode mode, int64_t bytes, int index_count,
                                       const int *index) WEFT_CHECKED;
-/** How inputs lie on the devices: split along the batch, or all of them on each. */
+/** Layout of inputs: split along the batch, or whole on each device. */
 WEFT_API weft_status weft_plan_dataset(weft_plan *plan, weft_dataset dataset) WEFT_CHECKED;
-/** Whether devices compute while they communicate; on, as a plan begins. */
+/** Whether devices compute while they communicate; on by default. */
 WEFT_API weft_status weft_plan_overlap(weft_plan *plan, bool overlap) WEFT_CHECKED;
-/** What moving bytes costs, as measured by weft_bench_comm and written by weft_bench_write_links
- * (docs/format-links.md): redistributions and strategies are chosen by it. The values become part
+/** Cost of transfers, as measured by weft_bench_comm and written by weft_bench_write_links
+ * (docs/format-links.md). Redistributions and strategies are chosen by it. The values become part
  * of the plan. WEFT_E_NOT_FOUND, WEFT_E_IO. */
 WEFT_API weft_status weft_plan_links(weft_plan *plan, const char *path) WEFT_CHECKED;
-/** How many it is for; 0 for NULL. */
+/** Number of devices of a plan; 0 for NULL. */
 WEFT_API int weft_plan_devices(const weft_plan *plan);
 
-/** JSON text of a plan (docs/format-plan.md; freed with weft_text_free), and back, from `bytes` of
- * text or from a file: a plan of the caller's. `name` stands for the text in messages, which have
- * the path to what is wrong. WEFT_E_NOT_FOUND, WEFT_E_IO for a file. */
+/** JSON text of a plan (docs/format-plan.md; freed with weft_text_free), and a plan from `bytes` of
+ * text or from a file (freed with weft_plan_destroy). `name` stands for the text in messages,
+ * which give the path to the error. WEFT_E_NOT_FOUND, WEFT_E_IO for a file. */
 WEFT_API weft_status weft_plan_print(const weft_plan *plan, char **out) WEFT_CHECKED;
 WEFT_API weft_status weft_plan_parse(const char *name, const char *text, int64_t bytes,
                                      weft_plan **out) WEFT_CHECKED;
 WEFT_API weft_status weft_plan_load(const char *path, weft_plan **out) WEFT_CHECKED;
-/** Write the text to a file, whole or not at all. WEFT_E_IO. */
+/** Write the text to a file, completely or not at all. WEFT_E_IO. */
 WEFT_API weft_status weft_plan_save(const weft_plan *plan, const char *path) WEFT_CHECKED;
-/** Differences, one a line, "" when equal; freed with weft_text_free. */
+/** Differences, one per line, "" if the plans are equal; freed with weft_text_free. */
 WEFT_API weft_status weft_plan_diff(const weft_plan *a, const weft_plan *b,
                                     char **out) WEFT_CHECKED;
-/** All that can be said of a plan without a model. */
+/** Check everything about a plan that does not need a model. */
 WEFT_API weft_status weft_plan_check(const weft_plan *plan) WEFT_CHECKED;
 
 #ifdef __cplusplus

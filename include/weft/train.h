@@ -1,4 +1,4 @@
-/* Training runs: a job from its first step (or its last checkpoint) to its end. */
+/* Training runs: a job from its first step, or its last checkpoint, to its end. */
 #ifndef WEFT_TRAIN_H
 #define WEFT_TRAIN_H
 
@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/* What a run is about to do. */
+/* Facts about a run before its first step. */
 typedef struct weft_train_start {
     const char *family;
     int64_t parameters;        /* elements */
@@ -40,17 +40,17 @@ typedef struct weft_train_validation {
     double seconds;
 } weft_train_validation;
 
-/* Calls made from the thread that runs the training. Any may be NULL. */
+/* Callbacks, from the thread that trains. Any may be NULL. */
 typedef struct weft_train_events {
     void *context;
     void (*start)(void *context, const weft_train_start *start);
     void (*step)(void *context, const weft_train_step *step);
     void (*validation)(void *context, const weft_train_validation *validation);
     void (*checkpoint)(void *context, int64_t step, const char *path); /* committed */
-    void (*note)(void *context, const char *text);                     /* something worth knowing */
-    const volatile int
-        *stop;         /* nonzero (a signal handler may set it): commit a checkpoint and end */
-    const char *trace; /* file for a Chrome JSON trace, or NULL */
+    void (*note)(void *context, const char *text);                     /* for the user */
+    const volatile int *stop; /* when it becomes nonzero (a signal handler may set it), the run
+                                 commits a checkpoint and ends */
+    const char *trace;        /* file for a Chrome JSON trace, or NULL */
 } weft_train_events;
 
 typedef struct weft_train_result {
@@ -61,51 +61,56 @@ typedef struct weft_train_result {
     double seconds;            /* of all steps */
     double tokens_per_second;  /* median over steps */
     int64_t predicted_peak_bytes, observed_peak_bytes;
-    int stop; /* what *events->stop was, on any rank, when that ended the run; else 0 */
+    int stop;              /* the value of *events->stop, on any rank, that ended the run; else 0 */
     char checkpoint[4096]; /* directory of the last committed step, "" without one */
 } weft_train_result;
 
-/** Run a job. Blocks until it is done, stopped or failed.
- *  @return WEFT_OK; WEFT_E_STOPPED after a stop request (a checkpoint is committed when the job has
- * a directory); WEFT_E_NUMERIC when the loss is not finite (the last checkpoint stays); otherwise
- * what went wrong. *out_result is set as far as the run came, also on failure. */
+/** Run a job. Blocks until it is done, stopped or failed. *out_result is set as far as the run
+ * came, also on failure.
+ * @return WEFT_OK; WEFT_E_STOPPED after a stop request (a checkpoint is committed if the job has a
+ * directory); WEFT_E_NUMERIC if the loss is not finite (the last checkpoint stays); otherwise the
+ * error */
 WEFT_API weft_status weft_train_run(const weft_job *job, const weft_train_events *events,
                                     weft_train_result *out_result) WEFT_CHECKED;
-/** The same as one of several processes, each of which runs one device of the job's plan: all of
- * them call it with the same job. Rank 0 alone has events (other ranks: `stop` and `trace`, which
- * gets the rank behind its name), writes metrics, and reads and writes checkpoints and model.from;
- * all of them read the data. A stop on any rank stops all after the same step. When one fails all
- * fail, with its rank in the message, and the world can only be left. NULL: weft_train_run. */
+/** Run a job as one of several processes; each runs one device of the job's plan. Collective: all
+ * processes call it with the same job. NULL world: as weft_train_run.
+ *
+ * All ranks read the data. Rank 0 alone has events, writes metrics, and reads and writes
+ * checkpoints and model.from. The other ranks use only `stop` and `trace` of their events; the
+ * trace file's name gets the rank appended. A stop on any rank stops all after the same step. If
+ * one rank fails, all fail with its number in the message, and the world can only be left. */
 WEFT_API weft_status weft_train_run_in(weft_world *world, const weft_job *job,
                                        const weft_train_events *events,
                                        weft_train_result *out_result) WEFT_CHECKED;
 
-/** The plan of a job, completed: how each op is split, how each tensor lies, in which stage each
- * cell is. Nothing is trained, no device is needed. Free with weft_plan_destroy. *out_unmatched
- * (may be NULL; freed with weft_text_free): patterns that match nothing in the model, one a line,
- * with the nearest name that there is, axes of the mesh that split nothing, fusion that does
- * nothing in any stage, and ends of it behind all of a stage's gradients. Fails as weft_job_report.
- */
+/** Complete the plan of a job: the strategy of each op, the layout of each tensor, the stage of
+ * each cell. Nothing is trained, and no device is needed.
+ * @param out            freed with weft_plan_destroy
+ * @param out_unmatched  settings without effect, one per line; may be NULL; freed with
+ *   weft_text_free.
+ * They are patterns that match nothing in the model (with the nearest name), axes of the mesh that
+ * split nothing, fusion that has no effect in any stage, and ends of fusion after a stage's last
+ * gradient
+ * @return as weft_job_report */
 WEFT_API weft_status weft_job_plan(const weft_job *job, weft_plan **out,
                                    char **out_unmatched) WEFT_CHECKED;
 
-/* ---- the model of a job, without training: for tables of cells, costs and memory ---- */
+/* ---- the model of a job, without training: tables of cells, costs and memory ---- */
 
 typedef struct weft_cell_info {
-    const char *name; /* path of the call: "h.3" */
-    int64_t
-        parameters; /* elements of the parameters it uses (shared ones count where first used) */
+    const char *name;   /* path of the call: "h.3" */
+    int64_t parameters; /* elements of its parameters (tied ones count at their first use) */
     double forward_flops, backward_flops;
-    int64_t saved_bytes; /* kept for its backward pass */
+    int64_t saved_bytes; /* saved for its backward pass */
     int64_t frame_bytes; /* working memory while it runs, the larger of both passes */
-    int kind;            /* equal numbers: one structure, compiled once */
-    /* The parameters that it uses first, as they lie on a device, and what it saves. */
+    int kind;            /* cells with equal numbers have one structure, compiled once */
+    /* A device's pieces of the parameters that it uses first, and its saved bytes. */
     int64_t device_bytes;
     char layout[320]; /* of its first result on the plan's mesh, "[dp, -, -]"; "" without a plan */
 } weft_cell_info;
 
-/* With several devices a cell's numbers are those of one of them, the first that runs it;
- * parameters are counted whole; bytes are of the device that needs most; FLOPs of a step are of all
+/* With several devices, a cell's numbers are those of the first device that runs it. Parameters are
+ * counted whole. Bytes are of the device that needs most. FLOPs of a step are the sum over all
  * devices. */
 typedef struct weft_model_report {
     weft_cell_info *cells;
@@ -114,15 +119,18 @@ typedef struct weft_model_report {
     double forward_flops, backward_flops; /* of one step, all microbatches */
     int devices;
     int64_t *peaks;  /* predicted, of each device */
-    char *largest;   /* what holds memory at the peak, one line */
-    char *unmatched; /* as of weft_job_plan; NULL: nothing is split */
+    char *largest;   /* largest tensors at the peak, one line */
+    char *unmatched; /* as for weft_job_plan; NULL: nothing is split */
     void *owner;
 } weft_model_report;
 
-/** Build what weft_train_run would run, and describe it. Opens the data only when the sizes depend
- * on it. Free with weft_model_report_free. WEFT_E_ARG for a job that does not fit together;
- * WEFT_E_LAYOUT and others for a plan that does not fit the model; WEFT_E_MISMATCH when the
- * programs of the devices do not match; those of weft_data_open and of reading model.from. */
+/** Build the programs that weft_train_run would run, and describe them. Opens the data only if the
+ * sizes depend on it.
+ * @param out  freed with weft_model_report_free
+ * @return WEFT_E_ARG for an inconsistent job; WEFT_E_LAYOUT and others for a plan that does not fit
+ *   the
+ * model; WEFT_E_MISMATCH if the programs of the devices do not match; the errors of weft_data_open
+ * and of reading model.from */
 WEFT_API weft_status weft_job_report(const weft_job *job, weft_model_report **out) WEFT_CHECKED;
 WEFT_API void weft_model_report_free(weft_model_report *report); /* NULL is legal */
 
