@@ -6,19 +6,19 @@
  *     ...
  *     weft_world_leave(world);                 // before MPI_Finalize
  *
- * All of it is here, so that libweft is linked to no MPI and serves each (their binary interfaces
- * differ). It needs MPI 3.1, initialised by the program at any level of threads; it works on a
- * duplicate of `comm`, never calls MPI_Init or MPI_Finalize, and leaves error handlers, signals and
- * the program's own messages alone.
+ * The whole implementation is in this header, so libweft is linked to no MPI and works with each
+ * (their binary interfaces differ). It needs MPI 3.1, which the program initialises at any level of
+ * threads. It works on a duplicate of `comm` and never calls MPI_Init or MPI_Finalize. Error
+ * handlers, signals and the program's own messages stay unchanged.
  *
- * How messages go. weft's tags have 64 bits, those of MPI may have 15, so MPI does not get to match
- * them. Each rank keeps some receives posted for letters: a head, and behind it the data of a short
- * message. Of a long one the letter tells only that it is there. When it is wanted, the receiver
- * posts receives into the place where the data belong, on an MPI tag (a lane) that is free on its
- * side, and answers with that; the sender then sends, in pieces whose sizes fit an int. So MPI
- * copies long messages straight to their place, only letters ever wait in its buffers, and a send
- * that nobody takes can be given up, which MPI's own sends cannot (Open MPI does not cancel them).
- */
+ * Protocol of messages: an eager and a rendezvous protocol above MPI. MPI does not match weft's
+ * tags, which have 64 bits, since its own may have only 15. Each rank keeps some receives posted
+ * for letters: a header, followed by the data of a short message. For a long message the letter is
+ * an announcement. When a receive wants the message, the receiver posts receives into its buffer,
+ * on an MPI tag (a lane) that is free on its side, and answers with that lane. The sender then
+ * sends the data, in pieces with sizes that fit an int. MPI thus copies long messages directly into
+ * their buffers, and only letters wait in its buffers. A send without a receiver can also be
+ * cancelled, which MPI's own sends do not offer (Open MPI does not cancel them). */
 #ifndef WEFT_MPI_H
 #define WEFT_MPI_H
 
@@ -35,24 +35,24 @@
 extern "C" {
 #endif
 
-/* Bytes of one MPI message of a long message; the same on all ranks. */
+/* Bytes of one piece of a long message; the same on all ranks. */
 #ifndef WEFT_MPI_PIECE
 #define WEFT_MPI_PIECE (1 << 30)
 #endif
 
 enum {
-    WEFTI_MPI_SHORT = 3840,     /* bytes that a letter holds: what MPIs send at once, unasked */
-    WEFTI_MPI_POSTED = 16,      /* letters that are waited for at a time */
+    WEFTI_MPI_SHORT = 3840,     /* bytes of a letter's data: MPIs send this much eagerly */
+    WEFTI_MPI_POSTED = 16,      /* posted receives for letters */
     WEFTI_MPI_BUCKETS = 64,     /* lists by rank and tag */
-    WEFTI_MPI_LETTER_TAG = 0,   /* of MPI; lanes follow */
-    WEFTI_MPI_PATIENCE = 2,     /* seconds that giving up may take, */
-    WEFTI_MPI_LEAVE_SECONDS = 5 /* and waiting for the others when leaving */
+    WEFTI_MPI_LETTER_TAG = 0,   /* MPI tag; lanes follow */
+    WEFTI_MPI_PATIENCE = 2,     /* seconds for cancelling, */
+    WEFTI_MPI_LEAVE_SECONDS = 5 /* and for waiting for the other ranks when leaving */
 };
 
 typedef enum wefti_mpi_kind {
     WEFTI_MPI_DATA,     /* a short message */
-    WEFTI_MPI_ANNOUNCE, /* a long one wants to come */
-    WEFTI_MPI_COME      /* the answer: on this lane */
+    WEFTI_MPI_ANNOUNCE, /* announces a long message */
+    WEFTI_MPI_COME      /* answer to an announcement: the lane */
 } wefti_mpi_kind;
 
 typedef struct wefti_mpi_letter {
@@ -73,9 +73,9 @@ typedef struct wefti_mpi_letters { /* oldest first */
 
 typedef enum wefti_mpi_state {
     WEFTI_MPI_DONE,
-    WEFTI_MPI_WAITS, /* a send for the answer, a receive for its message */
-    WEFTI_MPI_MOVES, /* MPI has it */
-    WEFTI_MPI_LONGER /* than what it is received into */
+    WEFTI_MPI_WAITS, /* a send waits for the answer, a receive for its message */
+    WEFTI_MPI_MOVES, /* MPI transfers it */
+    WEFTI_MPI_LONGER /* the message is longer than its receive buffer */
 } wefti_mpi_state;
 
 typedef struct wefti_mpi_request {
@@ -85,7 +85,7 @@ typedef struct wefti_mpi_request {
     int peer, lane;
     uint64_t tag, number;
     char *data;
-    size_t bytes, moved, piece; /* piece: the one under way */
+    size_t bytes, moved, piece; /* piece: size of the piece in flight */
     MPI_Request mpi;
 } wefti_mpi_request;
 
@@ -98,17 +98,17 @@ typedef struct wefti_mpi {
     MPI_Comm comm;
     int rank, size, lanes_most;
     weft_status (*tell)(weft_status status, const char *message);
-    weft_status failed; /* < 0: for good */
-    bool torn;          /* data on their way were given up, or others do not come */
+    weft_status failed; /* < 0: permanent */
+    bool torn;          /* data in flight were cancelled, or other ranks do not come */
     char message[MPI_MAX_ERROR_STRING + 96];
     wefti_mpi_letter *posted[WEFTI_MPI_POSTED];
     int next_posted;
     wefti_mpi_letter *spare;
-    wefti_mpi_letters leaving;                    /* sent, MPI is not done with them */
-    wefti_mpi_letters early[WEFTI_MPI_BUCKETS];   /* nobody has asked for them yet */
-    wefti_mpi_requests wanted[WEFTI_MPI_BUCKETS]; /* receives whose message has not come */
+    wefti_mpi_letters leaving;                    /* sent, but not completed by MPI */
+    wefti_mpi_letters early[WEFTI_MPI_BUCKETS];   /* no receive has asked for them yet */
+    wefti_mpi_requests wanted[WEFTI_MPI_BUCKETS]; /* receives without a message so far */
     wefti_mpi_requests announced;                 /* sends without an answer */
-    wefti_mpi_requests pieces;                    /* under way in several pieces */
+    wefti_mpi_requests pieces;                    /* in flight in several pieces */
     uint64_t number;
     int *free_lanes, lanes_free, lanes_room, lanes_used;
 } wefti_mpi;
@@ -185,7 +185,7 @@ static inline void wefti_mpi_spare(wefti_mpi *c, wefti_mpi_letter *l) {
 
 /* --- letters and pieces --- */
 
-/* Copies what it is given. */
+/* Sends a letter; copies `data`. */
 static inline weft_status wefti_mpi_write(wefti_mpi *c, int peer, wefti_mpi_kind kind, uint64_t tag,
                                           uint64_t number, int lane, const void *data,
                                           size_t bytes) {
@@ -236,7 +236,7 @@ static inline weft_status wefti_mpi_move(wefti_mpi *c, wefti_mpi_request *r, int
     if (status >= 0 && r->piece < r->bytes) wefti_mpi_append(&c->pieces, r);
     return status;
 }
-/* One that moves. */
+/* Advances a request that MPI transfers. */
 static inline weft_status wefti_mpi_advance(wefti_mpi *c, wefti_mpi_request *r) {
     int done = 0;
     weft_status status = wefti_mpi_check(c, MPI_Test(&r->mpi, &done, MPI_STATUS_IGNORE),
@@ -258,7 +258,7 @@ static inline weft_status wefti_mpi_new_lane(wefti_mpi *c, int *out) {
     if (c->lanes_used == c->lanes_most)
         return wefti_mpi_fail(c, WEFT_E_NOMEM,
                               "more long messages are under way than this MPI has tags");
-    if (c->lanes_used == c->lanes_room) { /* so that each has room when it is given back */
+    if (c->lanes_used == c->lanes_room) { /* so that returning a lane never needs memory */
         int room = c->lanes_room ? 2 * c->lanes_room : 64;
         int *grown = (int *)realloc(c->free_lanes, (size_t)room * sizeof *grown);
         if (!grown) return wefti_mpi_no_memory(c);
@@ -269,7 +269,7 @@ static inline weft_status wefti_mpi_new_lane(wefti_mpi *c, int *out) {
     return WEFT_OK;
 }
 
-/* A message and the receive that wants it have met. */
+/* Starts the transfer of a message into its receive. */
 static inline weft_status wefti_mpi_meet(wefti_mpi *c, wefti_mpi_request *r, wefti_mpi_letter *l) {
     int lane = 0;
     bool fits = l->text.bytes <= r->bytes;
@@ -289,13 +289,13 @@ static inline weft_status wefti_mpi_meet(wefti_mpi *c, wefti_mpi_request *r, wef
     return wefti_mpi_write(c, r->peer, WEFTI_MPI_COME, r->tag, l->text.number, lane, NULL, 0);
 }
 
-/* Keeps the letter, or makes it a spare one. */
+/* Handles a received letter: stores it, or keeps it as a spare. */
 static inline weft_status wefti_mpi_read(wefti_mpi *c, wefti_mpi_letter *l) {
     weft_status status = WEFT_OK;
     wefti_mpi_request *r;
     if (l->text.kind == WEFTI_MPI_COME) {
         for (r = c->announced.first; r && r->number != l->text.number;) r = r->next;
-        if (r) { /* else it was given up */
+        if (r) { /* else it was cancelled */
             wefti_mpi_remove(&c->announced, r);
             status = wefti_mpi_move(c, r, l->text.lane);
         }
@@ -314,9 +314,9 @@ static inline weft_status wefti_mpi_read(wefti_mpi *c, wefti_mpi_letter *l) {
     return status;
 }
 
-/* Everything that can go on does. */
+/* Makes progress on all letters and requests. */
 static inline weft_status wefti_mpi_progress(wefti_mpi *c) {
-    for (int i = 0; i < WEFTI_MPI_POSTED; i++) { /* letters come in the order of their receives */
+    for (int i = 0; i < WEFTI_MPI_POSTED; i++) { /* letters arrive in the order of their receives */
         wefti_mpi_letter *l = c->posted[c->next_posted], *fresh;
         MPI_Status from;
         int done = 0;
@@ -331,7 +331,7 @@ static inline weft_status wefti_mpi_progress(wefti_mpi *c) {
         if (status >= 0) status = wefti_mpi_read(c, l);
         if (status < 0) return status;
     }
-    for (int i = 0; i < 4 && c->leaving.first; i++) { /* in turn: one may take long */
+    for (int i = 0; i < 4 && c->leaving.first; i++) { /* a few at a time: one may take long */
         wefti_mpi_letter *l = wefti_mpi_first_letter(&c->leaving);
         int done = 0;
         weft_status status =
@@ -432,7 +432,7 @@ static inline weft_status wefti_mpi_test(void *context, void *request, size_t *o
     }
 }
 
-/* Whether MPI is done with a request within some seconds. */
+/* Whether MPI completes a request within some seconds. */
 static inline bool wefti_mpi_ends(MPI_Request *request, double seconds) {
     int done = 0;
     double begin = MPI_Wtime();
@@ -478,10 +478,10 @@ static inline void wefti_mpi_free_letters(wefti_mpi_letter *l) {
     }
 }
 
-/* Whether all ranks have come to the end of this world, so that MPI can be finalised, too. */
+/* Whether all ranks have reached the end of this world, so that MPI can be finalised. */
 static inline bool wefti_mpi_part(wefti_mpi *c) {
     int over = 0;
-    (void)MPI_Finalized(&over); /* then nothing more can be said to MPI */
+    (void)MPI_Finalized(&over); /* then MPI accepts no more calls */
     if (!over && c->failed >= 0 && !c->torn) {
         MPI_Request all = MPI_REQUEST_NULL;
         c->torn = MPI_Ibarrier(c->comm, &all) != MPI_SUCCESS ||
@@ -490,7 +490,7 @@ static inline bool wefti_mpi_part(wefti_mpi *c) {
     for (wefti_mpi_letter *l; (l = wefti_mpi_first_letter(&c->leaving));) {
         if (!over && wefti_mpi_ends(&l->mpi, c->torn ? 0 : WEFTI_MPI_PATIENCE))
             free(l);
-        else /* its memory stays MPI's */
+        else /* MPI keeps its memory */
             c->torn = true;
     }
     for (int i = 0; i < WEFTI_MPI_POSTED; i++) {
@@ -502,7 +502,7 @@ static inline bool wefti_mpi_part(wefti_mpi *c) {
     for (int i = 0; i < WEFTI_MPI_BUCKETS; i++) wefti_mpi_free_letters(c->early[i].first);
     wefti_mpi_free_letters(c->spare);
     bool together = !over && c->failed >= 0 && !c->torn;
-    /* What may still come for a torn one must not be taken for messages of the next. */
+    /* Late messages for a torn world must not match receives of the next one. */
     if (together) (void)MPI_Comm_free(&c->comm);
     free(c->free_lanes);
     free(c);
@@ -512,7 +512,7 @@ static inline void wefti_mpi_close(void *context) {
     (void)wefti_mpi_part((wefti_mpi *)context);
 }
 
-/* Letters can come. */
+/* Posts the receives for letters. */
 static inline weft_status wefti_mpi_open(wefti_mpi *c) {
     int *most = NULL, found = 0;
     weft_status status = wefti_mpi_check(
@@ -550,7 +550,7 @@ static inline weft_status weft_mpi_transport(MPI_Comm comm,
     if (status < 0) return status;
     wefti_mpi *c = (wefti_mpi *)calloc(1, sizeof *c), lost;
     int mine = c ? WEFT_OK : WEFT_E_NOMEM, code;
-    if (!c) { /* says so to the others */
+    if (!c) { /* reports it to the other ranks */
         memset(&lost, 0, sizeof lost);
         c = &lost;
     }
@@ -594,9 +594,9 @@ static inline weft_status weft_mpi_transport(MPI_Comm comm,
     return WEFT_OK;
 }
 
-/** A world of the ranks of `comm`, which stays the program's own; options NULL: defaults.
- * Collective over `comm`. WEFT_E_ARG outside of MPI_Init and MPI_Finalize, WEFT_E_PEER with MPI's
- * own words when MPI fails. */
+/** Make a world of the ranks of `comm`, which stays the program's own. Collective over `comm`. NULL
+ * options: defaults. WEFT_E_ARG outside MPI_Init and MPI_Finalize; WEFT_E_PEER with MPI's own
+ * message if MPI fails. */
 static inline weft_status weft_world_from_mpi(MPI_Comm comm, const weft_world_options *options,
                                               weft_world **out) {
     weft_transport transport;

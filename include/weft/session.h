@@ -1,28 +1,32 @@
 /* A session: a graph compiled for this machine, with its parameters and optimizer state, ready to
- * be stepped.
+ * step.
  *
  *     weft_session_options o = weft_session_defaults();
  *     weft_session *s;
  *     weft_session_create(graph, &o, &s);
  *     for (...) { weft_session_feed(s, "image", ...); weft_session_step(s, lr, &result); }
  *
- * All memory of a step is planned ahead in one arena; a step allocates nothing. A session is used
- * by one thread at a time; sessions are independent of each other. All calls return when their work
- * is done. Those with a `program` give WEFT_E_ARG for one that there is not, those with a `name`
- * WEFT_E_NOT_FOUND; what they write to is untouched when they fail.
+ * All memory of a step is placed in one arena before the first step; a step allocates nothing. One
+ * thread at a time may use a session. Sessions are independent of each other. All calls block until
+ * their work is done. Calls with a `program` return WEFT_E_ARG for an unknown one, and calls with a
+ * `name` WEFT_E_NOT_FOUND. A call that fails leaves its outputs unchanged.
  *
- * With a plan of several devices, each has a thread and an arena of its own. What is fed, read and
- * written is always the whole tensor; the session cuts and joins it.
+ * With a plan of several devices, each device has a thread and an arena of its own. Feeding,
+ * reading and writing take the whole tensor; the session splits and joins it.
  *
- * With a world of several processes each of them runs one device of the plan, and all of them make
- * the same calls in the same order: creating, adding, feeding, stepping, reading, writing are
- * collective, looking (tensors, memory, numbers) and weft_session_feed_local are not. Feeding and
- * writing take the same whole everywhere; reading, the loss and the gradient norm give it
- * everywhere. What a process has or wants only a part of goes through weft_session_feed_rows,
- * weft_session_local and weft_session_feed_local. A call that fails on one process
- * because of what it alone has or does makes all others fail with WEFT_E_PEER, naming it; after
- * that the world can only be left. But where one alone reads, writes or feeds rows with arguments
- * that are wrong, all of them fail alike, naming it, and can go on. */
+ * With a world of several processes, each process runs one device of the plan, and all make the
+ * same calls in the same order:
+ *
+ * - Collective: create, add, feed, step, read, write. Feed and write take the same whole tensor on
+ *   all
+ *   ranks; read, the loss and the gradient norm return it on all.
+ * - Not collective: queries (tensors, memory, numbers) and weft_session_feed_local.
+ * - For parts of tensors: weft_session_feed_rows, weft_session_local, weft_session_feed_local.
+ *
+ * If a call fails on one process because of that process alone, it fails on all others with
+ * WEFT_E_PEER, naming the process; after that the world can only be left. Exception: if one process
+ * reads, writes or feeds rows with wrong arguments, the call fails alike on all, naming the
+ * process, and the session can continue. */
 #ifndef WEFT_SESSION_H
 #define WEFT_SESSION_H
 
@@ -57,128 +61,144 @@ typedef enum weft_optimizer_kind {
 typedef struct weft_optimizer {
     weft_optimizer_kind kind;
     double beta1, beta2;
-    double eps; /* adafactor: is added to squares of gradients */
+    double eps; /* adafactor: added to squares of gradients */
     double momentum;
     double weight_decay; /* of parameters with two dimensions or more */
     bool decay_all;      /* of all parameters */
 } weft_optimizer;
 
-/** What a job file has for `kind` where it says nothing: the values of Kingma & Ba 2015 (Adam),
- * Loshchilov & Hutter 2019 (AdamW), You et al. 2020 (LAMB), Chen et al. 2023 (Lion), Shazeer &
- * Stern 2018 (Adafactor); momentum 0.9. */
+/** The defaults of a job file for `kind`: the values of Kingma & Ba 2015 (Adam), Loshchilov &
+ * Hutter 2019 (AdamW), You et al. 2020 (LAMB), Chen et al. 2023 (Lion), Shazeer & Stern 2018
+ * (Adafactor); momentum 0.9. */
 WEFT_API weft_optimizer weft_optimizer_defaults(weft_optimizer_kind kind);
 
 typedef enum weft_bf16_compute {
-    WEFT_BF16_AUTO,   /* whichever is faster on this processor (of a world, rank 0's), by a short
-                         measurement; f32 where a world's processors multiply bf16 differently */
+    WEFT_BF16_AUTO,   /* the faster one on this processor (in a world, on rank 0's), by a short
+                         measurement; AS_F32 if a world's processors multiply bf16 differently */
     WEFT_BF16_AS_F32, /* bf16 storage, f32 products */
     WEFT_BF16_NATIVE  /* bf16 products, f32 accumulation */
 } weft_bf16_compute;
 
 typedef struct weft_session_options {
     weft_optimizer optimizer;
-    double clip;          /* largest global gradient norm; 0: no clipping. In plans of mode MANUAL
-                             all ranks must have gradients of one norm */
-    int microbatches;     /* accumulated in one step; the graph has the size of one */
-    bool keep_gradients;  /* readable as "grad:<parameter>" after weft_session_accumulate */
-    bool recompute;       /* keep only the inputs of each cell for the backward pass */
-    int threads;          /* of all devices together; 0: all cores this process may use, or, in a
-                             world, its share of those of its host */
-    int64_t memory_bytes; /* of one device: refuse programs that need more; 0: no limit */
+    double clip; /* largest global gradient norm; 0: no clipping. In mode MANUAL all ranks must have
+                    gradients of one norm */
+    int microbatches;    /* accumulated in one step; the graph has the size of one */
+    bool keep_gradients; /* readable as "grad:<parameter>" after weft_session_accumulate */
+    bool recompute;      /* save only the inputs of each cell for the backward pass */
+    int threads; /* of all devices together; 0: all cores that this process may use, or, in a world,
+                    its share of its host's cores */
+    int64_t
+        memory_bytes; /* largest memory of one device; larger programs are refused; 0: no limit */
     uint64_t seed;
     weft_bf16_compute bf16;
-    /* How to split it over devices, copied. NULL: one device, or, in a world, one for each process,
-     * which share the batch. */
+    /* How to split the graph over devices, copied. NULL: one device, or, in a world, one device for
+     * each process, which split the batch. */
     const weft_plan *plan;
-    /* The processes to run on, borrowed: each is one of the plan's devices, and all of them make
-     * the same calls in the same order. NULL: all devices are in this process. */
+    /* The processes to run on, borrowed; each is one of the plan's devices. NULL: all devices are
+     * in this process. */
     weft_world *world;
 } weft_session_options;
 
 typedef struct weft_session weft_session;
 
 /** AdamW (0.9, 0.95, 1e-8, decay 0.1), no clipping, one microbatch, all cores, seed 0. For another
- * optimizer set weft_optimizer_defaults of it. */
+ * optimizer, set `optimizer` to its weft_optimizer_defaults. */
 WEFT_API weft_session_options weft_session_defaults(void);
 
-/** Compile `graph`. The session borrows it: destroy the graph after the session. NULL options:
- * defaults. Fails with the graph's first error, if it has one; WEFT_E_ARG for options or a plan
- * that make no sense; WEFT_E_LAYOUT, WEFT_E_SHAPE and others for a plan that does not fit the
- * model; WEFT_E_NOMEM, naming the largest tensors and the step of the program in which they are
- * there at once, for what exceeds memory_bytes; WEFT_E_MISMATCH when the processes of the world do
- * not create the same session. */
+/** Compile `graph`. Collective in a world. The session borrows the graph: destroy the graph after
+ * the session.
+ * @param options  NULL: defaults
+ * @param out      freed with weft_session_destroy
+ * @return the graph's first error, if it has one; WEFT_E_ARG for invalid options or plans;
+ *   WEFT_E_LAYOUT,
+ * WEFT_E_SHAPE and others for a plan that does not fit the model; WEFT_E_NOMEM for programs above
+ * memory_bytes, with the largest tensors and the step in which they all exist; WEFT_E_MISMATCH if
+ * the processes of the world do not create the same session */
 WEFT_API weft_status weft_session_create(weft_graph *graph, const weft_session_options *options,
                                          weft_session **out) WEFT_CHECKED;
 /** Not collective. NULL is legal. */
 WEFT_API void weft_session_destroy(weft_session *session);
 
-/** Before the first step: compile a further graph (or the first one again), forward only, that
- * shares parameters and states by name (evaluation beside training), borrowed too. Its number, from
- * 1, goes to *out_program; number 0 is the graph of weft_session_create. */
+/** Compile one more graph (or the first one again) for forward passes only, such as evaluation.
+ * Call it before the first step. The program shares parameters and states by name. The graph is
+ * borrowed too. *out_program is the number of the program, from 1; number 0 is the graph of
+ * weft_session_create. */
 WEFT_API weft_status weft_session_add(weft_session *session, weft_graph *graph,
                                       int *out_program) WEFT_CHECKED;
 
-/** Copy `bytes` of data, row-major, into the input `name` of a program (0: the first), again
- * instead of what was fed before. Inputs keep what they were fed only until the next pass, of this
- * or another program: every input is to be fed before each pass, which else gives WEFT_E_ARG,
- * naming it.
- * WEFT_E_SHAPE when the size differs. */
+/** Copy `bytes` of data, row-major, into the input `name` of a program (0: the first). It replaces
+ * data fed before. Any pass, also of another program, overwrites inputs, so feed every input
+ * before each pass. A pass without one returns WEFT_E_ARG and names it. WEFT_E_SHAPE if the size
+ * differs. */
 WEFT_API weft_status weft_session_feed(weft_session *session, int program, const char *name,
                                        const void *data, size_t bytes) WEFT_CHECKED;
 
-/** The box of a tensor that lies on this process's device, contiguous, at `data`: nothing (data
- * NULL, bytes 0) where the device has no part. */
+/** The region of a tensor on this process's device, contiguous, at `data`. If the device has no
+ * part, `data` is NULL and `bytes` 0. */
 typedef struct weft_session_part {
     int64_t begin[WEFT_MAX_RANK], size[WEFT_MAX_RANK];
     int64_t bytes;
     void *data;
 } weft_session_part;
-/** For programs whose arrays are cut already: where this process's part is, to be read and written
- * in place. Inputs are the caller's, and count as fed, until the pass that reads them begins and
- * after it has ended (passes of other programs overwrite them); parameters, states and optimizer
- * tensors between steps (replicas must stay equal; ask again before each time they are written);
- * outputs after the pass that makes them. The address stays the same; in a pipeline, and with
- * copies, each microbatch has inputs of its own, and it is asked for those of the coming one.
- * WEFT_E_ARG for several devices in one process. Collective when it is the session's first call
- * after it was created. */
+/** This process's part of a tensor, to read and write in place. For programs that hold their arrays
+ * in parts already. Valid times:
+ *
+ * - Inputs: until the pass that reads them begins, and again after it has ended. They count as fed.
+ *   Passes of other programs overwrite them.
+ * - Parameters, states, optimizer tensors: between steps. Replicas must stay equal. Call again
+ *   before
+ *   each write.
+ * - Outputs: after the pass that makes them.
+ *
+ * The address stays the same. In a pipeline, and with micro-batch interleaving, each microbatch has
+ * inputs of its own; the call returns those of the next microbatch. WEFT_E_ARG for several devices
+ * in one process. Collective if it is the session's first call after creation. */
 WEFT_API weft_status weft_session_local(weft_session *session, int program, const char *name,
                                         weft_session_part *out) WEFT_CHECKED;
-/** Copy this process's part of an input, as weft_session_local describes it. */
+/** Copy this process's part of an input, as described by weft_session_local. Not collective. */
 WEFT_API weft_status weft_session_feed_local(weft_session *session, int program, const char *name,
                                              const void *data, size_t bytes) WEFT_CHECKED;
 
-/** For programs whose ranks have samples of their own: `data` are this process's rows of an input,
- * [rows, ...]; rank 0's are the first, then come those of rank 1, and all together are the input.
- * They are brought to where the plan wants them, which costs nothing where they are there already.
- * Collective. WEFT_E_SHAPE when the rows of all are too few or too many. */
+/** Feed this process's rows of an input, [rows, ...], for programs in which each rank has samples
+ * of its own. Rank 0's rows come first, then rank 1's; together they are the whole input. The
+ * session moves them to the layout of the plan; rows that are in place already cost nothing.
+ * Collective. WEFT_E_SHAPE if all rows together are too few or too many. */
 WEFT_API weft_status weft_session_feed_rows(weft_session *session, int program, const char *name,
                                             const void *data, size_t bytes) WEFT_CHECKED;
 
-/** Forward and backward of one microbatch. *out_loss (may be NULL) is its loss; in a pipeline,
- * or with copies, which run all microbatches of a step together, it is NaN until the last one, then
- * the mean of all. Without optimizer: forward only. WEFT_E_NUMERIC when the loss is not finite; the
- * message names the first cell that made such a value. (In plans of mode MANUAL each rank has a
- * loss of its own, in pipelines that of the rank of its place in the stage that makes it; all but
- * the rank that made it fail with WEFT_E_PEER, and the world can only be left.) WEFT_E_ARG when all
- * microbatches are there already, or for a session that updates inside of its backward pass (one
- * microbatch, no clipping, no keep_gradients): use weft_session_step. A pass that fails ends the
- * step: the next one is the first microbatch of a new one, and so after an update that its norm
- * forbids. */
+/** Forward and backward pass of one microbatch; without optimizer, forward only. Collective.
+ *
+ * *out_loss (may be NULL) is the microbatch's loss. Pipelines and micro-batch interleaving run all
+ * microbatches of a step together: the loss is then NaN until the last one, and there the mean of
+ * all.
+ *
+ * Errors: WEFT_E_NUMERIC if the loss is not finite; the message names the first cell that made such
+ * a value. In mode MANUAL each rank has a loss of its own (in pipelines, the loss of its model
+ * replica): the rank with the bad loss gets WEFT_E_NUMERIC, the others WEFT_E_PEER, and the world
+ * can only be left. WEFT_E_ARG if all microbatches of the step are there already, or if the session
+ * updates inside its backward pass (one microbatch, no clipping, no keep_gradients): use
+ * weft_session_step.
+ *
+ * A pass that fails ends the step, and so does an update that the norm forbids. The next pass is
+ * then the first microbatch of a new step. */
 WEFT_API weft_status weft_session_accumulate(weft_session *session, double *out_loss) WEFT_CHECKED;
-/** Update the parameters from what was accumulated. *out_norm (may be NULL): the global gradient
- * norm before clipping, or NaN when clipping is off (it is not computed then). WEFT_E_NUMERIC when
- * the norm is not finite, and WEFT_E_MISMATCH when ranks of a plan of mode MANUAL, where each has
- * one of its own, have unlike norms: nothing was updated. WEFT_E_ARG when microbatches are missing,
- * and for a learning rate that is no finite number, after which a world can only be left. */
+/** Update the parameters from the accumulated gradients. Collective. *out_norm (may be NULL) is the
+ * global gradient norm before clipping; NaN without clipping, which does not compute it.
+ *
+ * Errors, all without an update: WEFT_E_NUMERIC if the norm is not finite. WEFT_E_MISMATCH in mode
+ * MANUAL if ranks have unlike norms. WEFT_E_ARG if microbatches are missing, and for a learning
+ * rate that is not finite; after the latter a world can only be left. */
 WEFT_API weft_status weft_session_update(weft_session *session, double learning_rate,
                                          double *out_norm) WEFT_CHECKED;
-/** One accumulate and one update, for sessions with one microbatch; fails as they do. */
+/** One weft_session_accumulate and one weft_session_update, for sessions with one microbatch.
+ * Returns their errors. Collective. */
 WEFT_API weft_status weft_session_step(weft_session *session, double learning_rate,
                                        double *out_loss) WEFT_CHECKED;
 
-/** Forward pass of program `program`: one that was added, or 0 in a session without optimizer.
- * *out_loss may be NULL. It ends a step whose update is still to come: the next microbatch is the
- * first of a new one. */
+/** Forward pass of a program: an added one, or 0 in a session without optimizer. Collective.
+ * *out_loss may be NULL. It discards accumulated gradients without an update: the next microbatch
+ * is the first of a new step. */
 WEFT_API weft_status weft_session_forward(weft_session *session, int program,
                                           double *out_loss) WEFT_CHECKED;
 
@@ -197,68 +217,70 @@ typedef struct weft_tensor_info {
     int64_t bytes;
 } weft_tensor_info;
 
-/** How many a program has, and which: by number from 0, by name. */
+/** The number of tensors of a program; a tensor by number, from 0; a tensor by name. Not
+ * collective. */
 WEFT_API int weft_session_tensors(const weft_session *session, int program);
 WEFT_API weft_status weft_session_tensor(const weft_session *session, int program, int index,
                                          weft_tensor_info *out) WEFT_CHECKED;
 WEFT_API weft_status weft_session_find(const weft_session *session, int program, const char *name,
                                        weft_tensor_info *out) WEFT_CHECKED;
-/** Copy a tensor out of or into the session, row-major. `bytes` must be its size (WEFT_E_SHAPE).
- * Parameters, states and optimizer tensors can be read and written at any time between steps;
- * outputs are valid from the pass that makes them to the next one, of this or another program. */
+/** Copy a whole tensor out of or into the session, row-major. Collective. `bytes` must be its size
+ * (WEFT_E_SHAPE). Parameters, states and optimizer tensors may be read and written between steps.
+ * Outputs are valid from the pass that makes them to the next pass of any program. */
 WEFT_API weft_status weft_session_read(weft_session *session, int program, const char *name,
                                        void *data, size_t bytes) WEFT_CHECKED;
 WEFT_API weft_status weft_session_write(weft_session *session, int program, const char *name,
                                         const void *data, size_t bytes) WEFT_CHECKED;
 
-/** Write what lies on this process's device of parameters, states and optimizer tensors, under
- * their names, into a .safetensors file, whole or not at all, in place of one that is there; its
- * metadata has the number of updates, `step`, and, in a world, the `rank`. And back: the file must
- * hold exactly these tensors in these shapes, or nothing changes (WEFT_E_SHAPE, naming one;
- * WEFT_E_CORRUPT; WEFT_E_NOT_FOUND; WEFT_E_IO; one that is cut while its tensors are read leaves
- * some of them). For models that communicate by hand, whose ranks
- * have slices: weft_checkpoint_merge and weft_checkpoint_split make them those of another number of
- * ranks. Between steps; WEFT_E_ARG for several devices in one process; collective as
- * weft_session_local is. */
+/** Save this process's slices of parameters, states and optimizer tensors, under their names, as a
+ * .safetensors file, and load them. For models that communicate by hand: weft_checkpoint_merge and
+ * weft_checkpoint_split convert slices for another number of ranks. Call them between steps.
+ *
+ * Save replaces an existing file, completely or not at all. The file's metadata has `step`, the
+ * number of updates, and, in a world, `rank`. Load accepts only a file with exactly these tensors
+ * in these shapes; otherwise it changes nothing (WEFT_E_SHAPE, naming a tensor; WEFT_E_CORRUPT;
+ * WEFT_E_NOT_FOUND; WEFT_E_IO). If a file is cut short while its tensors are read, some of them
+ * have changed. WEFT_E_ARG for several devices in one process. Collective as weft_session_local is.
+ */
 WEFT_API weft_status weft_session_save_local(weft_session *session, const char *path) WEFT_CHECKED;
 WEFT_API weft_status weft_session_load_local(weft_session *session, const char *path) WEFT_CHECKED;
 
-/** Whether all devices that hold the same elements of a parameter hold the same bytes of them.
- * WEFT_E_MISMATCH names the first parameter that they do not, and a rank; on all ranks, and the
- * session can go on. For models that communicate by hand, and whoever writes parameters in place:
- * nothing else would tell. Between steps; collective. */
+/** Check that replicas of parameters are equal to the bit. For models that communicate by hand, and
+ * for programs that write parameters in place: no other call detects a difference. Collective,
+ * between steps. On all ranks, WEFT_E_MISMATCH names the first parameter that differs, and a rank;
+ * the session can continue. */
 WEFT_API weft_status weft_session_check_replicas(weft_session *session) WEFT_CHECKED;
 
-/** The number of updates made so far; set it when continuing from a checkpoint. WEFT_E_ARG for what
- * is not from 0 to 2^60; not collective. */
+/** The number of updates so far. Set it when continuing from a checkpoint. WEFT_E_ARG outside 0 to
+ * 2^60. Not collective. */
 WEFT_API int64_t weft_session_step_number(const weft_session *session);
 WEFT_API weft_status weft_session_set_step(weft_session *session, int64_t step) WEFT_CHECKED;
-/** First global sample of the coming microbatch: fixes the random numbers (dropout) of its samples,
- * which are the rows (elements of dimension 0) of most of the graph's inputs, in a tie the
- * fewest. The same bounds. */
+/** Set the first global sample of the next microbatch, which fixes the random numbers (dropout) of
+ * its samples. The number of samples is the size of dimension 0 that most inputs have; in a tie,
+ * the smallest. The same bounds and errors as weft_session_set_step. */
 WEFT_API weft_status weft_session_set_row(weft_session *session, int64_t global_row) WEFT_CHECKED;
 
-/** Of the plan, 1 without one. */
+/** Number of devices of the plan, 1 without a plan. */
 WEFT_API int weft_session_devices(const weft_session *session);
 
-/** Bytes on the device that has most of each; observed: of those in this process. */
+/** Memory in bytes, each of the device that needs most; observed: among this process's devices. */
 typedef struct weft_session_memory {
     int64_t predicted_peak_bytes; /* the arena */
-    int64_t observed_peak_bytes;  /* the highest byte that any step has used */
+    int64_t observed_peak_bytes;  /* the highest byte of the arena that any step has used */
     int64_t parameter_bytes, optimizer_bytes, transient_bytes, saved_bytes;
     double forward_flops, backward_flops; /* of one microbatch, on all devices together */
 } weft_session_memory;
 WEFT_API weft_session_memory weft_session_memory_of(const weft_session *session);
-/** The same two peaks for one device. */
+/** The same two peaks for device `rank`. */
 WEFT_API weft_status weft_session_device_memory(const weft_session *session, int rank,
                                                 int64_t *out_predicted,
                                                 int64_t *out_observed) WEFT_CHECKED;
 
-/** Record what runs into a Chrome JSON trace, from now until weft_session_trace(session, NULL) or
- * destroy. WEFT_E_IO, also from the call that ends it. Not collective. */
+/** Record every kernel and transfer into a Chrome JSON trace, until weft_session_trace(session,
+ * NULL) or destroy. WEFT_E_IO, also from the call that ends it. Not collective. */
 WEFT_API weft_status weft_session_trace(weft_session *session, const char *path) WEFT_CHECKED;
 
-/** How the session computes bf16 products: never AUTO. For checkpoints. */
+/** How the session computes bf16 products: never AUTO. Store it in checkpoints. */
 WEFT_API weft_bf16_compute weft_session_bf16(const weft_session *session);
 
 #ifdef __cplusplus
