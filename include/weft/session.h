@@ -18,8 +18,7 @@
  * same calls in the same order:
  *
  * - Collective: create, add, feed, step, read, write. Feed and write take the same whole tensor on
- *   all
- *   ranks; read, the loss and the gradient norm return it on all.
+ *   all ranks; read, the loss and the gradient norm return it on all.
  * - Not collective: queries (tensors, memory, numbers) and weft_session_feed_local.
  * - For parts of tensors: weft_session_feed_rows, weft_session_local, weft_session_feed_local.
  *
@@ -147,13 +146,14 @@ typedef struct weft_session_part {
  * - Inputs: until the pass that reads them begins, and again after it has ended. They count as fed.
  *   Passes of other programs overwrite them.
  * - Parameters, states, optimizer tensors: between steps. Replicas must stay equal. Call again
- *   before
- *   each write.
+ *   before each write.
  * - Outputs: after the pass that makes them.
  *
  * The address stays the same. In a pipeline, and with micro-batch interleaving, each microbatch has
- * inputs of its own; the call returns those of the next microbatch. WEFT_E_ARG for several devices
- * in one process. Collective if it is the session's first call after creation. */
+ * inputs of its own; the call returns those of the next microbatch. If the host cannot access the
+ * device's memory, `data` is a host copy: a pass copies it to the device when it begins, and back
+ * when it ends. WEFT_E_ARG for several devices in one process. Collective if it is the session's
+ * first call after creation. */
 WEFT_API weft_status weft_session_local(weft_session *session, int program, const char *name,
                                         weft_session_part *out) WEFT_CHECKED;
 /** Copy this process's part of an input, as described by weft_session_local. Not collective. */
