@@ -20,6 +20,7 @@ block() {
         on' "$2"
 }
 
+"$WEFT_BIN" --help >"$work/verbs"
 for page in $pages; do
     # Links, outside of code blocks.
     awk '/^ *```/ { code = !code; next } !code' "$page" | grep -o '](\([^)]*\))' | sed 's/^](//; s/)$//' >"$work/links"
@@ -34,7 +35,7 @@ for page in $pages; do
         sed 's/ -- weft /\
 weft /' >"$work/commands"
     while read -r _ verb rest; do
-        [ -f "src/cli/$verb.c" ] || [ "$verb" = help ] || { complain "$page: there is no weft $verb"; continue; }
+        grep -q "^  $verb " "$work/verbs" || [ "$verb" = help ] || { complain "$page: there is no weft $verb"; continue; }
         "$WEFT_BIN" "$verb" --help >"$work/help" 2>&1
         for option in $(echo "$rest" | grep -o -- ' --[a-z][a-z-]*'); do
             grep -q "^  $option " "$work/help" || complain "$page: weft $verb knows no $option"
