@@ -1,17 +1,17 @@
-/* Checkpoints of a training run: written whole or not at all, verified when read, readable
- * elsewhere.
+/* Checkpoints of a training run: written whole or not at all, verified when read, readable by other
+ * tools.
  *
  * DIR/step-000000000100/ holds the model as a Hugging Face directory (config.json and
  * model*.safetensors under the model's parameter names), the optimizer state
- * (optimizer-*.safetensors, tensors `<parameter>.<state>`), and manifest.json: what the run needs
- * to go on with the same bits, and a CRC32C of every byte of the step. A step is written into a
- * hidden sibling, synced, and renamed into place last; one without a valid manifest does not exist.
- * The format is described in docs/format-checkpoint.md.
+ * (optimizer-*.safetensors, tensors `<parameter>.<state>`), and manifest.json. The manifest holds
+ * everything else that a run needs to continue with the same bits, and a CRC32C of every byte of
+ * the step. A step is written into a hidden sibling directory, synced, and renamed into place last.
+ * A directory without a valid manifest is not a step. Format: docs/format-checkpoint.md.
  *
- * Writing overlaps with training: parameters and optimizer state stand still from one update to the
- * next, so a thread captures the live tensors during forward and backward, and the trainer asks
- * before it changes one (wefti_checkpoint_wait_tensor). Nothing is copied twice. The idea of
- * overlapping the snapshot with compute: Mohan et al., "CheckFreq", FAST'21, section 4. */
+ * Writing overlaps with training. Parameters and optimizer state are constant from one update to
+ * the next, so a thread captures the live tensors during forward and backward. Before the trainer
+ * changes a tensor it calls wefti_checkpoint_wait_tensor. No second copy of the model is made.
+ * Overlapping the snapshot with compute: Mohan et al., "CheckFreq", FAST'21, section 4. */
 #ifndef WEFTI_CHECKPOINT_H
 #define WEFTI_CHECKPOINT_H
 
@@ -43,11 +43,11 @@ typedef struct wefti_checkpoint_loss {
     double loss;
 } wefti_checkpoint_loss;
 
-/* What a run needs beside its tensors. Texts are UTF-8; numbers in pairs are text, printed so that
- * they read back exactly ("%.17g"). Pair keys are unique within their list. */
+/* The state of a run beside its tensors. Texts are UTF-8. Numbers in pairs are text, printed so
+ * that they read back exactly ("%.17g"). Keys are unique within their list. */
 typedef struct wefti_checkpoint_meta {
     int64_t step;          /* updates done, >= 0 */
-    int64_t data_position; /* samples consumed, in the one global order */
+    int64_t data_position; /* samples consumed, in the global order */
     uint64_t seed;
     const char *optimizer;           /* "adamw"; NULL: none */
     wefti_checkpoint_pairs settings; /* of the optimizer and schedule */
@@ -55,52 +55,52 @@ typedef struct wefti_checkpoint_meta {
     wefti_checkpoint_pairs
         compute; /* isa, matmul path, threads: to resume with the same arithmetic */
     wefti_checkpoint_pairs notes;        /* anything else */
-    const wefti_checkpoint_loss *losses; /* the tail of the loss history, may be empty */
+    const wefti_checkpoint_loss *losses; /* the end of the loss history, may be empty */
     int64_t loss_count;
-    /* Filled in by reading, ignored by writing. */
+    /* Set by reading, ignored by writing. */
     uint64_t fingerprint; /* hash of the model tensors' names and shapes */
     const char *weft_version;
 } wefti_checkpoint_meta;
 
-/* A part of a tensor: the box that lies contiguously at `data`. */
+/* A part of a tensor: a region, contiguous at `data`. */
 typedef struct wefti_checkpoint_piece {
     wefti_region box;
     const void *data;     /* memory of `device` */
     wefti_device *device; /* NULL: of the host */
 } wefti_checkpoint_piece;
 
-/* A tensor to write, or one that is expected. Names are unique within their role. What is written
- * of a tensor in pieces is what would be written of the whole: files do not tell how it was split.
- */
+/* A tensor to write, or an expected one. Names are unique within their role. A tensor in pieces is
+ * written as the whole tensor: files do not show how it was split. */
 typedef struct wefti_checkpoint_tensor {
     const char *name;
     wefti_checkpoint_role role;
     weft_desc desc;
     const void *data;   /* live memory; not read by wefti_checkpoint_compare */
     const char *layout; /* how it is split; NULL: "replicated", the whole tensor */
-    /* In place of `data`: the elements from `first` on of a tensor `whole` that lies in pieces,
-     * whose boxes cover it, each element once. NULL: none. */
+    /* In place of `data`: elements from `first` on of the tensor `whole`, which lies in pieces. The
+     * regions of the pieces cover it, each element once. NULL: no pieces. */
     const wefti_checkpoint_piece *pieces;
     int64_t piece_count;
     weft_desc whole;
     int64_t first;
-    bool later; /* neither of these: wefti_checkpoint_options.take gives it when it is wanted */
+    bool
+        later; /* neither of these: wefti_checkpoint_options.take supplies it when it is captured */
 } wefti_checkpoint_tensor;
 
-/* A text file to put beside the model: config.json, tokenizer.json. */
+/* A text file beside the model: config.json, tokenizer.json. */
 typedef struct wefti_checkpoint_text {
     const char *name, *text;
 } wefti_checkpoint_text;
 
 typedef struct wefti_checkpoint_options {
-    int64_t shard_bytes; /* largest tensor file, 0: 4 GiB; a larger tensor has a file of its own */
-    int64_t keep;        /* after the commit prune to this many steps; 0: prune nothing */
+    int64_t shard_bytes; /* largest tensor file, 0: 4 GiB; a larger tensor gets a file of its own */
+    int64_t keep;        /* after the commit, prune to this many steps; 0: prune nothing */
     int nice;            /* added to the writer thread's niceness, 0 to 19 */
     const wefti_checkpoint_text *texts; /* may be NULL */
     int64_t text_count;
-    /* For tensors that come later: the writing thread asks for one after the other, in the order of
-     * capture. `take` waits for tensor `index`, NULL: the step is given up; `give_back` is told
-     * when it has been captured, and -1 when no more will be asked for. */
+    /* For tensors with `later`. The writing thread calls `take` for one tensor after another, in
+     * the order of capture. It waits for tensor `index`; NULL gives the step up. After the capture
+     * the thread calls `give_back` with the index, and with -1 when it asks for no more. */
     const void *(*take)(void *context, int64_t index);
     void (*give_back)(void *context, int64_t index);
     void *context;
@@ -110,31 +110,30 @@ typedef struct wefti_checkpoint_options {
 
 typedef struct wefti_checkpoint_job wefti_checkpoint_job;
 
-/* Start writing DIR/step-N in a thread of its own. Everything but the tensors' bytes is copied;
- * tensor i may change once wefti_checkpoint_wait_tensor(job, i) has returned. Tensors are captured
- * in the given order (larger element sizes first), so give them in the order in which the update
- * walks them. An existing step N is replaced. `options` may be NULL. The caller holds the lock of
- * `dir`, which exists. */
+/* Starts to write DIR/step-N in a thread. Copies everything but the tensors' bytes. Tensor i may
+ * change after wefti_checkpoint_wait_tensor(job, i) has returned. Tensors are captured in the given
+ * order, but larger element sizes first: pass them in the order of the update. Replaces an existing
+ * step N. `options` may be NULL. The caller holds the lock of `dir`, which exists. */
 weft_status wefti_checkpoint_begin(const char *dir, const wefti_checkpoint_meta *meta,
                                    const wefti_checkpoint_tensor *tensors, int64_t count,
                                    const wefti_checkpoint_options *options,
                                    wefti_checkpoint_job **out) WEFT_CHECKED;
-/* Blocks until tensor `index` is captured, or the job has failed and no longer looks at it. NULL
- * job: returns. */
+/* Blocks until tensor `index` is captured, or until the job has failed and reads no more tensors.
+ * NULL job: returns. */
 void wefti_checkpoint_wait_tensor(wefti_checkpoint_job *job, int64_t index);
 void wefti_checkpoint_wait_all(wefti_checkpoint_job *job); /* all tensors captured */
-/* Nanoseconds that callers have spent blocked in the two calls above. */
+/* Nanoseconds that callers were blocked in the two calls above. */
 int64_t wefti_checkpoint_waited_ns(const wefti_checkpoint_job *job);
 /* WEFT_PENDING while the thread works, then WEFT_OK or the failure. Does not end the job. */
 weft_status wefti_checkpoint_poll(wefti_checkpoint_job *job);
-/* Wait for the thread and end the job. On failure nothing is left of the step, and earlier ones
- * stand. `out_note` (may be NULL) receives NULL, or a text about what failed after the commit
+/* Waits for the thread and ends the job. After a failure this step is gone and earlier steps
+ * remain. `out_note` (may be NULL) receives NULL, or a text about a failure after the commit
  * (pruning); wefti_free it. NULL job: WEFT_OK. */
 weft_status wefti_checkpoint_finish(wefti_checkpoint_job *job, char **out_note) WEFT_CHECKED;
-/* Give the step up: the thread stops at the next tensor, the job ends, and nothing is left, unless
- * the step was already in place. */
+/* Gives the step up: the thread stops at the next tensor and the job ends. Removes the step unless
+ * it was already committed. */
 void wefti_checkpoint_cancel(wefti_checkpoint_job *job);
-/* Begin and finish in one call. */
+/* Begins and finishes in one call. */
 weft_status wefti_checkpoint_write(const char *dir, const wefti_checkpoint_meta *meta,
                                    const wefti_checkpoint_tensor *tensors, int64_t count,
                                    const wefti_checkpoint_options *options,
@@ -144,68 +143,67 @@ weft_status wefti_checkpoint_write(const char *dir, const wefti_checkpoint_meta 
 
 enum { WEFTI_CHECKPOINT_LATEST = -1 }; /* in place of a step */
 
-/* One run per directory: makes `dir` if needed, takes DIR/.lock (flock, released with the process),
- * and removes what an interrupted run left behind. WEFT_E_ARG naming the process when another holds
- * it, and for the directory of a step. */
+/* One run per directory. Makes `dir` if needed, takes DIR/.lock (flock, released with the process),
+ * and removes leftovers of an interrupted run. WEFT_E_ARG if another process holds the lock, with
+ * its number, or if `dir` is the directory of a step. */
 typedef struct wefti_checkpoint_lock wefti_checkpoint_lock;
 weft_status wefti_checkpoint_lock_open(const char *dir, wefti_checkpoint_lock **out) WEFT_CHECKED;
-/* Where `dir` was removed, or another put in its place, since *lock was taken: takes it anew. On
- * failure *lock stays as it is. */
+/* If `dir` was removed or replaced since *lock was taken, takes the lock again. On failure *lock
+ * stays as it is. */
 weft_status wefti_checkpoint_lock_keep(const char *dir, wefti_checkpoint_lock **lock) WEFT_CHECKED;
 void wefti_checkpoint_lock_close(wefti_checkpoint_lock *lock);
 
-/* Steps with a valid manifest, ascending (NULL and 0 when there are none or `dir` is absent);
- * wefti_free. */
+/* Steps with a valid manifest, ascending; NULL and 0 without steps or without `dir`. wefti_free. */
 weft_status wefti_checkpoint_list(const char *dir, int64_t **out_steps,
                                   int64_t *out_count) WEFT_CHECKED;
-/* Delete all but the `keep` >= 1 newest steps; never the newest good one or a newer one: it is
- * verified before an older one goes. Without a good one nothing is deleted. */
+/* Deletes all but the `keep` >= 1 newest steps. Before it deletes a step, it verifies that a newer
+ * one is good. The newest good step and all newer ones stay. Without a good step it deletes
+ * nothing. */
 weft_status wefti_checkpoint_prune(const char *dir, int64_t keep) WEFT_CHECKED;
-/* The same when step `good` is known to be good, having just been written and synced: nothing is
- * read back. */
+/* The same for a caller that knows that step `good` is good, because it was just written and
+ * synced. Reads nothing back. */
 weft_status wefti_checkpoint_prune_below(const char *dir, int64_t keep, int64_t good) WEFT_CHECKED;
 
 /* ---- reading ---- */
 
 typedef struct wefti_checkpoint wefti_checkpoint;
 
-/* A tensor of an open checkpoint; borrowed until it is closed. */
+/* A tensor of an open checkpoint; borrowed until the checkpoint is closed. */
 typedef struct wefti_checkpoint_entry {
     const char *name, *layout, *file;
     wefti_checkpoint_role role;
     weft_desc desc;
-    const wefti_reader *reader; /* of its file, where it lies at byte `at` */
+    const wefti_reader *reader; /* of its file, with the tensor at byte `at` */
     int64_t at, bytes;
     uint32_t crc32c;
 } wefti_checkpoint_entry;
 
-/* Open a step and verify every checksum. `path` is a run's directory, or a step's own. With
- * WEFTI_CHECKPOINT_LATEST a damaged step is skipped for the one before it, and `out_note` (may be
- * NULL) says which and why (NULL: none was skipped; wefti_free). WEFT_E_NOT_FOUND when there is no
- * step, WEFT_E_CORRUPT when none is good. */
+/* Opens a step and verifies every checksum. `path` is a run's directory, or a step's own. With
+ * WEFTI_CHECKPOINT_LATEST a damaged step is skipped for the step before it. `out_note` (may be
+ * NULL) then lists the skipped steps and their damage (NULL: none; wefti_free). WEFT_E_NOT_FOUND
+ * without any step, WEFT_E_CORRUPT without a good one. */
 weft_status wefti_checkpoint_open(const char *path, int64_t step, wefti_checkpoint **out,
                                   char **out_note) WEFT_CHECKED;
 void wefti_checkpoint_close(wefti_checkpoint *c);
 const char *wefti_checkpoint_path(const wefti_checkpoint *c); /* of the step's directory */
 const wefti_checkpoint_meta *wefti_checkpoint_meta_of(const wefti_checkpoint *c);
-/* Value of a key in a list of pairs, NULL when absent. */
+/* The value of a key in a list of pairs; NULL if absent. */
 const char *wefti_checkpoint_value(const wefti_checkpoint_pairs *pairs, const char *key);
 int64_t wefti_checkpoint_count(const wefti_checkpoint *c);
 const wefti_checkpoint_entry *wefti_checkpoint_at(const wefti_checkpoint *c, int64_t index);
 const wefti_checkpoint_entry *wefti_checkpoint_find(const wefti_checkpoint *c,
                                                     wefti_checkpoint_role role, const char *name);
-/* Copy a tensor out, checksum verified on the copied bytes. WEFT_E_NOT_FOUND, WEFT_E_SHAPE when it
- * is not `desc`, WEFT_E_CORRUPT. */
+/* Copies a tensor out and verifies the checksum of the copied bytes. WEFT_E_NOT_FOUND; WEFT_E_SHAPE
+ * if it is not `desc`; WEFT_E_CORRUPT. */
 weft_status wefti_checkpoint_read(const wefti_checkpoint *c, wefti_checkpoint_role role,
                                   const char *name, const weft_desc *desc, void *dst) WEFT_CHECKED;
-/* WEFT_E_SHAPE with a message naming the first five tensors that are missing, unexpected or of
- * another shape or dtype, when the checkpoint's tensors of `role` are not exactly the expected ones
- * of that role. */
+/* Compares the checkpoint's tensors of `role` with the expected ones of that role. WEFT_E_SHAPE
+ * names the first five that are missing, unexpected, or of another shape or dtype. */
 weft_status wefti_checkpoint_compare(const wefti_checkpoint *c, wefti_checkpoint_role role,
                                      const wefti_checkpoint_tensor *expected,
                                      int64_t count) WEFT_CHECKED;
 
-/* Every byte of one step's directory against its manifest. */
+/* Verifies every byte of one step's directory against its manifest. */
 weft_status wefti_checkpoint_verify(const char *step_path) WEFT_CHECKED;
 
 #endif

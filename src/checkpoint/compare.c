@@ -1,4 +1,4 @@
-/* Whether a checkpoint is of this model. See checkpoint.h. */
+/* Compares a checkpoint's tensors with a model's. See checkpoint.h. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,7 +34,7 @@ static void add_difference(differences *d, const wefti_checkpoint_tensor *expect
                        wefti_desc_text(&found->desc).text, wefti_desc_text(&expected->desc).text);
 }
 
-/* Walk two lists that are ordered by name. */
+/* Walks two lists that are ordered by name. */
 static void walk(const wefti_checkpoint_tensor *const *expected, int64_t expected_count,
                  const wefti_checkpoint *c, int64_t begin, int64_t end, differences *d) {
     int64_t i = 0, j = begin;

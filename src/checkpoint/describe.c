@@ -1,4 +1,4 @@
-/* What `weft checkpoint inspect` and `verify` show. See weft/checkpoint.h. */
+/* The texts of `weft checkpoint inspect` and `verify`. See weft/checkpoint.h. */
 #include "weft/checkpoint.h"
 
 #include <string.h>
@@ -61,7 +61,7 @@ static void json_pairs(wefti_text *t, const char *key, const wefti_checkpoint_pa
     wefti_text_add(t, "}");
 }
 
-/* One line (or array element) for a tensor; `own`, what a manifest says of it, may be NULL. */
+/* One line (or array element) for a tensor. `own`, its entry in a manifest, may be NULL. */
 static void add_tensor(wefti_text *t, bool json, bool first, const char *name, const char *dtype,
                        const weft_desc *desc, int64_t bytes, const wefti_checkpoint_entry *own) {
     const char *role = own ? wefti_checkpoint_role_text(own->role) : NULL;
@@ -233,7 +233,7 @@ typedef struct findings {
     int64_t good, damaged;
 } findings;
 
-/* Record one result; anything but success and damage ends the verification. */
+/* Records one result. A status other than success and damage ends the verification. */
 static weft_status add_finding(findings *f, const char *name, weft_status result) {
     if (result < 0 && result != WEFT_E_CORRUPT) return result;
     wefti_text *t = &f->text;

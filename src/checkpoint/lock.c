@@ -1,5 +1,5 @@
-/* One run per directory: flock on DIR/.lock, which the kernel releases with the process however it
- * ends, so that a lock is never stale. The process id inside is for the message only. See
+/* One run per directory: flock on DIR/.lock. The kernel releases it with the process, however the
+ * process ends, so a lock is never stale. The process id inside serves the message only. See
  * checkpoint.h. */
 #include <errno.h>
 #include <fcntl.h>
@@ -54,7 +54,7 @@ static weft_status path_of(const char *dir, char **out) {
     return WEFT_OK;
 }
 
-/* What is written into a step is not found again: a run goes on from the step itself. */
+/* A run inside a step's directory would not be found again: resuming looks at the step itself. */
 static weft_status refuse_step(const char *dir) {
     bool step = false;
     if (wefti_is_dir(dir)) WEFT_TRY(wefti_step_is(dir, &step));

@@ -1,8 +1,8 @@
-/* manifest.json: what a step is made of, and the checksum of every byte of it. Its format is
- * described in docs/format-checkpoint.md.
+/* manifest.json: the parts of a step, and the checksum of every byte of it. Format:
+ * docs/format-checkpoint.md.
  *
- * The text ends in a checksum of everything before it, at a fixed distance from the end, so that a
- * manifest cut off anywhere, or with any bit changed, is recognised before it is parsed. */
+ * The text ends in a checksum of everything before it, at a fixed distance from the end. So a
+ * truncated or changed manifest is recognised before it is parsed. */
 #ifndef WEFTI_CHECKPOINT_MANIFEST_H
 #define WEFTI_CHECKPOINT_MANIFEST_H
 
@@ -12,7 +12,7 @@
 typedef struct wefti_manifest_file {
     const char *name;
     int64_t bytes;
-    int64_t checked_bytes; /* how many of the first bytes `crc32c` covers; the rest is tensors */
+    int64_t checked_bytes; /* number of first bytes that `crc32c` covers; the rest is tensors */
     uint32_t crc32c;
 } wefti_manifest_file;
 
@@ -32,10 +32,10 @@ typedef struct wefti_manifest {
     int64_t file_count, tensor_count;
 } wefti_manifest;
 
-/* wefti_free the text. */
+/* Free the text with wefti_free. */
 weft_status wefti_manifest_print(const wefti_manifest *manifest, char **out,
                                  int64_t *out_bytes) WEFT_CHECKED;
-/* WEFT_E_CORRUPT when damaged; WEFT_E_NO_IMPL when it is whole but of a later format. */
+/* WEFT_E_CORRUPT if damaged; WEFT_E_NO_IMPL if intact but of a later format. */
 weft_status wefti_manifest_parse(const char *text, int64_t bytes,
                                  wefti_manifest **out) WEFT_CHECKED;
 void wefti_manifest_destroy(wefti_manifest *manifest);
@@ -43,11 +43,11 @@ void wefti_manifest_destroy(wefti_manifest *manifest);
 /* A deep copy into an arena. */
 weft_status wefti_manifest_copy_meta(wefti_arena *arena, const wefti_checkpoint_meta *meta,
                                      wefti_checkpoint_meta *out) WEFT_CHECKED;
-/* Of the names and shapes of the model's tensors, in any order. */
+/* A hash of the names and shapes of the model's tensors, in any order. */
 uint64_t wefti_manifest_fingerprint(const wefti_manifest_tensor *tensors, int64_t count);
 
 enum { WEFTI_MANIFEST_TAIL_BYTES = 35 };
-/* The last bytes of a manifest, computed from those before them. */
+/* The last bytes of a manifest, computed from the bytes before them. */
 void wefti_manifest_tail(const char *body, int64_t bytes, char out[WEFTI_MANIFEST_TAIL_BYTES + 1]);
 
 const char *wefti_checkpoint_role_text(wefti_checkpoint_role role); /* "model" */

@@ -1,5 +1,5 @@
-/* Parsing the manifest. See manifest.h. A manifest is input from outside even with the right
- * checksum: everything it says is checked, so that what is handed on is consistent in itself. */
+/* Parses the manifest. See manifest.h. A manifest is untrusted input even with the right checksum:
+ * everything in it is checked, so callers get a consistent one. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +47,7 @@ static weft_status read_pairs(wefti_manifest *m, const wefti_json *root, const c
     return WEFT_OK;
 }
 
-/* One [step, loss]; a loss that was not finite is null. */
+/* One [step, loss]. null: the loss was not finite. */
 static weft_status read_loss(const wefti_json *item, wefti_checkpoint_loss *out) {
     bool pair = item->kind == WEFTI_JSON_ARRAY && item->count == 2;
     const wefti_json *step = pair ? item->as.child : NULL, *loss = pair ? step->next : NULL;

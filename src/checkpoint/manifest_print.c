@@ -1,4 +1,4 @@
-/* Printing the manifest. See manifest.h. */
+/* Prints the manifest. See manifest.h. */
 #include <stdio.h>
 #include <string.h>
 
@@ -43,7 +43,7 @@ static void add_pairs(wefti_text *t, const char *key, const wefti_checkpoint_pai
     wefti_text_add(t, "}");
 }
 
-/* A loss that is not finite is null. */
+/* null: the loss is not finite. */
 static void add_losses(wefti_text *t, const wefti_checkpoint_loss *losses, int64_t count) {
     wefti_text_add(t, ",\n \"losses\": [");
     for (int64_t i = 0; i < count; i++) {

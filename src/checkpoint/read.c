@@ -1,8 +1,8 @@
-/* Opening and verifying steps. See checkpoint.h.
+/* Opens and verifies steps. See checkpoint.h.
  *
- * A step is opened only when all of its bytes are as they were written: the manifest vouches for
- * itself, the manifest for each file's size and header (or text), the header for the places of the
- * tensors, and the manifest again for the bytes of each. */
+ * A step is opened only if all of its bytes are intact. The manifest has a checksum of itself, and
+ * checksums of each file's header (or text). The header has the positions of the tensors, and the
+ * manifest a checksum of each tensor. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,7 +23,7 @@ struct wefti_checkpoint {
     char *path;
     wefti_manifest *manifest;
     wefti_reader **readers;          /* one per file of the manifest */
-    wefti_safetensors **files;       /* NULL for a file that holds no tensors */
+    wefti_safetensors **files;       /* NULL for a file without tensors */
     wefti_checkpoint_entry *entries; /* ordered by role, then name */
     int64_t count;
 };
@@ -108,8 +108,8 @@ static weft_status read_manifest(wefti_checkpoint *c) {
     return status;
 }
 
-/* A file that holds tensors is checked up to the end of its header here, the tensors one by one
- * later; any other file is checked as a whole. */
+/* A file with tensors is checked up to the end of its header here, and its tensors one by one
+ * later. Any other file is checked as a whole. */
 static weft_status open_file(wefti_checkpoint *c, int64_t i, bool holds_tensors, const char *path) {
     const wefti_manifest_file *file = &c->manifest->files[i];
     weft_status status = wefti_reader_open(path, &c->readers[i]);
@@ -127,7 +127,7 @@ static weft_status open_file(wefti_checkpoint *c, int64_t i, bool holds_tensors,
     WEFT_REQUIRE(holds_tensors || file->checked_bytes == file->bytes, WEFT_E_CORRUPT,
                  "%s holds bytes that no checksum covers", path);
     if (!holds_tensors) return WEFT_OK;
-    /* every tensor is about to be read, in the order of the file: let the disk run ahead */
+    /* all tensors will be read in file order: ask the kernel to read ahead */
     wefti_reader_ahead(reader);
     status = wefti_safetensors_read(reader, &c->files[i]);
     if (status < 0) return wefti_prefix(status, "%s", path);
@@ -219,8 +219,8 @@ weft_status wefti_checkpoint_verify(const char *step_path) {
 
 /* ---- a run's directory ---- */
 
-/* The step must be the one that its directory is named after: a step copied over another is not it.
- */
+/* The manifest's step must match the directory's name. A step that was copied over another one does
+ * not. */
 static weft_status open_numbered(const char *dir, int64_t step, wefti_checkpoint **out) {
     char *path = NULL;
     WEFT_TRY(wefti_step_path(dir, WEFTI_STEP_COMMITTED, step, &path));
@@ -237,8 +237,8 @@ static weft_status open_numbered(const char *dir, int64_t step, wefti_checkpoint
     return WEFT_OK;
 }
 
-/* Newest good step, with a line in `skipped` for each damaged one. Only damage is skipped: a disk
- * that cannot be read now, or a lack of memory, is no reason to go back in time. */
+/* The newest good step, with a line in `skipped` for each damaged one. Only damage is skipped:
+ * after a read error or a lack of memory the newer step may still be good. */
 static weft_status open_newest(const char *dir, const int64_t *steps, int64_t count,
                                wefti_checkpoint **out, wefti_text *skipped) {
     for (int64_t i = count - 1; i >= 0; i--) {
@@ -320,7 +320,7 @@ weft_status wefti_checkpoint_list(const char *dir, int64_t **out_steps, int64_t 
     return WEFT_OK;
 }
 
-/* The place in `steps` of the newest step whose every checksum is right; -1: none. */
+/* The index in `steps` of the newest step with correct checksums; -1: none. */
 static weft_status find_newest_good(const char *dir, const int64_t *steps, int64_t count,
                                     int64_t *out) {
     for (int64_t i = count - 1; i >= 0; i--) {

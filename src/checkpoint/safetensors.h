@@ -1,11 +1,10 @@
 /* safetensors files: a header of JSON, then the tensors' bytes without gaps.
  *
- * Source: the format's description and reference reader, github.com/huggingface/safetensors. The
- * reader is stricter than the reference where the text is: duplicate keys and unknown members are
- * refused. Everything is checked before a tensor is handed out: the header's length, UTF-8,
- * products of shapes with overflow, and that the tensors tile the file exactly, so that no byte of
- * a file is unaccounted for. A foreign file may place a tensor at an address that is not a multiple
- * of its element size: copy it before computing. */
+ * Source: the format's description and reference reader, github.com/huggingface/safetensors. This
+ * reader is stricter: it refuses duplicate keys and unknown members. It checks everything before it
+ * returns a tensor: the header's length, UTF-8, products of shapes with overflow, and that the
+ * tensors tile the file exactly. A file from elsewhere may place a tensor at an address that is not
+ * a multiple of its element size: copy the tensor before computing. */
 #ifndef WEFTI_CHECKPOINT_SAFETENSORS_H
 #define WEFTI_CHECKPOINT_SAFETENSORS_H
 
@@ -25,9 +24,9 @@ enum {
 /* Borrowed from the file. */
 typedef struct wefti_safetensors_entry {
     const char *name;
-    const char *dtype; /* as in the file: "F32", "F8_E4M3" */
-    weft_desc desc;    /* rank -1: legal in the format, but weft has no such dtype or rank */
-    const wefti_reader *reader; /* of its file, where it lies at byte `at` */
+    const char *dtype;          /* as in the file: "F32", "F8_E4M3" */
+    weft_desc desc;             /* rank -1: legal in the format, but not supported here */
+    const wefti_reader *reader; /* of its file, with the tensor at byte `at` */
     int64_t at, bytes;
 } wefti_safetensors_entry;
 
@@ -37,13 +36,13 @@ typedef struct wefti_safetensors_pair {
 
 typedef struct wefti_safetensors wefti_safetensors;
 
-/* A file, borrowed until the close. WEFT_E_CORRUPT with the rule that it breaks. */
+/* Opens a file; it must outlive the result. WEFT_E_CORRUPT names the violated rule. */
 weft_status wefti_safetensors_read(const wefti_reader *reader,
                                    wefti_safetensors **out) WEFT_CHECKED;
-/* The same of a file in memory. */
+/* The same for a file in memory. */
 weft_status wefti_safetensors_parse(const void *data, int64_t bytes,
                                     wefti_safetensors **out) WEFT_CHECKED;
-/* The same of a path, which messages name. */
+/* The same for a path, which messages name. */
 weft_status wefti_safetensors_open(const char *path, wefti_safetensors **out) WEFT_CHECKED;
 void wefti_safetensors_close(wefti_safetensors *file);
 
@@ -64,31 +63,31 @@ typedef struct wefti_safetensors_item {
     const void *data;
 } wefti_safetensors_item;
 
-/* Everything that precedes the bytes of `items`, which follow in this order: a multiple of 8 bytes.
- * So that each tensor starts at a multiple of its element size, items must come with element sizes
- * descending. Names are unique, UTF-8, at most 4096 bytes. wefti_free the result. */
+/* Everything before the bytes of `items`, which follow in this order: a multiple of 8 bytes. Pass
+ * items by descending element size, so that each tensor starts at a multiple of its element size.
+ * Names are unique, UTF-8, at most 4096 bytes. wefti_free the result. */
 weft_status wefti_safetensors_header(const wefti_safetensors_item *items, int64_t count,
                                      const wefti_safetensors_pair *metadata, int64_t pairs,
                                      char **out, int64_t *out_bytes) WEFT_CHECKED;
 
-/* A whole file, whole or absent; tensors ordered by element size descending, then by name, as the
- * reference does. */
+/* Writes a whole file; after a failure the file is absent. Pass tensors by descending element size,
+ * then by name, as the reference does. */
 weft_status wefti_safetensors_write(const char *path, const wefti_safetensors_item *items,
                                     int64_t count, const wefti_safetensors_pair *metadata,
                                     int64_t pairs) WEFT_CHECKED;
-/* The same of tensors that do not lie in memory as they are to be written: `make` puts the bytes
- * of an item into `room` for as many. What an item's `data` is, it alone knows. */
+/* The same for tensors that are not in memory in the written form. `make` writes the bytes of an
+ * item into `room`, which has space for them. Only `make` interprets an item's `data`. */
 typedef weft_status (*wefti_safetensors_make)(const wefti_safetensors_item *item, void *room);
 weft_status wefti_safetensors_write_made(const char *path, const wefti_safetensors_item *items,
                                          int64_t count, const wefti_safetensors_pair *metadata,
                                          int64_t pairs, wefti_safetensors_make make) WEFT_CHECKED;
 
 const char *wefti_safetensors_dtype_name(weft_dtype dtype);
-/* Whether the last part of a path is that of such a file: NAME.safetensors. */
+/* Whether the last part of a path is NAME.safetensors. */
 bool wefti_safetensors_is_name(const char *path);
 
-/* What a text of the metadata says is a number, of 0 and up; -1: there is none of that key, -2: it
- * is no such number. */
+/* The value of a metadata text that is a number >= 0. -1: the key is missing; -2: the text is not
+ * such a number. */
 int64_t wefti_safetensors_number(const wefti_safetensors_pair *pairs, int64_t count,
                                  const char *key);
 

@@ -1,4 +1,4 @@
-/* Reading safetensors. See safetensors.h. */
+/* Reads safetensors. See safetensors.h. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,11 +78,11 @@ const wefti_safetensors_entry *wefti_safetensors_find(const wefti_safetensors *f
                : NULL;
 }
 
-/* All element types of the format, with those that weft computes with. */
+/* All element types of the format, with their weft dtypes. */
 typedef struct file_dtype {
     const char *name;
     int bits;
-    weft_dtype dtype; /* WEFT_DTYPES: none of ours */
+    weft_dtype dtype; /* WEFT_DTYPES: not supported here */
 } file_dtype;
 
 static const file_dtype dtypes[] = {
@@ -110,7 +110,7 @@ static const file_dtype *find_dtype(const char *name) {
     return NULL;
 }
 
-/* Where a tensor lies, for the check that they tile the file. */
+/* The byte range of a tensor, for the check that tensors tile the file. */
 typedef struct extent {
     int64_t begin, end;
     wefti_safetensors_entry *entry;
@@ -206,7 +206,7 @@ static weft_status read_members(wefti_safetensors *file, const wefti_json *root,
     return WEFT_OK;
 }
 
-/* The tensors, in order of place, must cover [0, bytes) without gap or overlap. */
+/* The tensors, in order of position, must cover [0, bytes) without gap or overlap. */
 static weft_status check_tiling(extent *extents, int64_t count, int64_t bytes) {
     if (count) qsort(extents, (size_t)count, sizeof *extents, compare_extents);
     int64_t at = 0;

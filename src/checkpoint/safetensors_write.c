@@ -1,4 +1,4 @@
-/* Writing safetensors. See safetensors.h. */
+/* Writes safetensors. See safetensors.h. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -111,7 +111,7 @@ weft_status wefti_safetensors_header(const wefti_safetensors_item *items, int64_
         return status;
     }
     *out_bytes = text.used;
-    *out = text.data; /* the buffer itself: its content has NUL bytes in front */
+    *out = text.data; /* the buffer itself: its content begins with NUL bytes */
     return WEFT_OK;
 }
 
@@ -122,7 +122,7 @@ static int compare_items(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
-/* Without `make` the items lie in memory. */
+/* Without `make` the items are in memory. */
 static weft_status write_items(wefti_writer *w, const wefti_safetensors_item *items, int64_t count,
                                wefti_safetensors_make make) {
     int64_t most = 1;

@@ -1,4 +1,4 @@
-/* Which tensors are cut, and along which dimension. See slices.h. */
+/* Selects the tensors to split, and the dimension. See slices.h. */
 #include "checkpoint/slices.h"
 
 #include <string.h>
@@ -24,14 +24,14 @@ static const wefti_safetensors_entry *named(const wefti_source *source, const ch
     return wefti_source_find(source, text);
 }
 
-/* "w" for "w.m"; NULL: there is none. */
+/* "w" for "w.m"; NULL: no such parameter. */
 static const wefti_safetensors_entry *named_before(const wefti_source *source, const char *name) {
     const char *dot = strrchr(name, '.');
     return dot ? named(source, name, (size_t)(dot - name)) : NULL;
 }
 
-/* The parameter that `entry` is an optimizer's tensor of: "w" for "w.m" and for "moments.w"; NULL:
- * there is none. */
+/* The parameter that an optimizer's tensor `entry` belongs to: "w" for "w.m" and for "moments.w";
+ * NULL: unknown. */
 static const wefti_safetensors_entry *parameter_of(const wefti_source *source,
                                                    const wefti_safetensors_entry *entry) {
     const char *dot = strchr(entry->name, '.');
@@ -49,7 +49,7 @@ static weft_status check_known(const wefti_source *source, const wefti_safetenso
     return WEFT_OK;
 }
 
-/* What the cuts say of one tensor; marks all those that match it. */
+/* Applies the split rules to one tensor, and marks all rules that match it. */
 static weft_status find_cut(const wefti_source *source, const wefti_safetensors_entry *entry,
                             const weft_checkpoint_cut *cuts, int count, bool *matched, int *out) {
     const wefti_safetensors_entry *parameter = parameter_of(source, entry);
@@ -67,8 +67,8 @@ static weft_status find_cut(const wefti_source *source, const wefti_safetensors_
     return WEFT_OK;
 }
 
-/* What an optimizer keeps in another shape than its parameter's is not cut as that is, and hardly
- * whole either: it is to be said. */
+/* An optimizer's tensor with another shape than its parameter cannot be split like the parameter,
+ * and is most likely not whole either: the caller must name it. */
 static weft_status check_other_shapes(const wefti_source *source, const int *dimensions) {
     for (int64_t k = 0; k < wefti_source_count(source); k++) {
         const wefti_safetensors_entry *entry = wefti_source_at(source, k);

@@ -1,4 +1,4 @@
-/* Joining slices of all ranks into whole tensors. See weft/checkpoint.h. */
+/* Joins slices of all ranks into whole tensors. See weft/checkpoint.h. */
 #include <string.h>
 #include <unistd.h>
 
@@ -41,9 +41,9 @@ static int64_t number_of(const merge *m, int s, const char *key) {
     return wefti_source_number(m->slices[s], key);
 }
 
-/* The order of files is easily another one, as that of names with numbers in them: slices that say
- * whose they are must come in the order of ranks. Those of some ranks may be left out, unless they
- * say how many they are. */
+/* A listing of files may be in another order than the ranks, for example by name. So slices with
+ * rank numbers must come in the order of ranks. Some ranks may be missing, unless the slices know
+ * their number. */
 static weft_status check_order(const merge *m) {
     int64_t last = -1, at = 0;
     for (int s = 0; s < m->slice_count; s++) {
@@ -60,7 +60,7 @@ static weft_status check_order(const merge *m) {
     return WEFT_OK;
 }
 
-/* Where all slices say how many they are there is none missing, and none of another set. */
+/* If all slices know their number, none may be missing and none may belong to another set. */
 static weft_status check_complete(const merge *m) {
     const int64_t ranks = number_of(m, 0, WEFTI_SLICE_RANKS);
     for (int s = 0; s < m->slice_count; s++)
@@ -94,7 +94,7 @@ static weft_status open_slices(merge *m, const char *const *paths) {
     return check_complete(m);
 }
 
-/* Slice `s` has the tensors of slice 0 and no others. */
+/* Slice `s` has exactly the tensors of slice 0. */
 static weft_status find_parts(merge *m, int s) {
     const wefti_source *first = m->slices[0], *slice = m->slices[s];
     for (int64_t k = 0; k < m->count; k++) {
@@ -113,7 +113,7 @@ static weft_status find_parts(merge *m, int s) {
     return WEFT_OK;
 }
 
-/* Whether two parts can be of one tensor: equal in all but the size along `dimension`. */
+/* Whether two parts can belong to one tensor: equal in all but the size along `dimension`. */
 static bool fits(const weft_desc *a, const weft_desc *b, int dimension) {
     weft_desc other = *b;
     if (a->rank == b->rank && dimension >= 0) other.shape[dimension] = a->shape[dimension];
@@ -183,7 +183,7 @@ static bool has_pair(const wefti_source *source, const wefti_safetensors_pair *p
     return false;
 }
 
-/* What all files say of themselves alike is true of the whole too. */
+/* Metadata that is equal in all slices also holds for the whole. */
 static weft_status join_metadata(merge *m) {
     int64_t count = 0;
     const wefti_safetensors_pair *pairs = wefti_source_metadata(m->slices[0], &count);
@@ -263,7 +263,7 @@ weft_status weft_checkpoint_merge(const char *const *slices, int slice_count,
     if (status >= 0) {
         status =
             wefti_safetensors_write_made(path, m.items, m.count, m.metadata, m.pairs, join_bytes);
-        if (status < 0) (void)unlink(path); /* the directory may have failed last */
+        if (status < 0) (void)unlink(path); /* syncing the directory may be the last failure */
     }
     merge_free(&m);
     return wefti_slices_give(status, text, out_text);

@@ -1,4 +1,4 @@
-/* Cutting whole tensors into slices for ranks. See weft/checkpoint.h. */
+/* Splits whole tensors into slices for ranks. See weft/checkpoint.h. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -8,9 +8,9 @@
 #include "checkpoint/slices.h"
 #include "layout/layout.h"
 
-enum { RANKS_MAX = 100000 }; /* the names of files have five digits for them */
+enum { RANKS_MAX = 100000 }; /* file names have five digits for the rank */
 
-/* What a rank gets of a tensor. */
+/* One rank's part of a tensor. */
 typedef struct piece {
     const wefti_safetensors_entry *entry;
     int dimension;
@@ -36,7 +36,7 @@ static void split_free(split *s) {
     wefti_source_close(s->source);
 }
 
-/* Without a name of their own files would begin with "-", as options do. */
+/* Without this prefix file names would begin with "-", as options do. */
 static weft_status check_prefix(const char *prefix) {
     size_t length = strlen(prefix);
     WEFT_REQUIRE(length && prefix[length - 1] != '/', WEFT_E_ARG,
@@ -109,7 +109,7 @@ static weft_status write_slice(split *s, int rank, wefti_safetensors_pair *metad
 static weft_status write_slices(split *s) {
     int64_t count = 0, pairs = 0;
     const wefti_safetensors_pair *own = wefti_source_metadata(s->source, &count);
-    wefti_safetensors_pair *metadata; /* that of the whole, and the slice's own */
+    wefti_safetensors_pair *metadata; /* the whole's metadata and the slice's own */
     WEFT_NEW_ARRAY(metadata, wefti_safetensors_pair, count + 2);
     for (int64_t i = 0; i < count; i++)
         if (!wefti_slices_own(own[i].key)) metadata[pairs++] = own[i];

@@ -1,4 +1,4 @@
-/* Tensors of whatever a path names. See source.h. */
+/* Tensors from any supported path. See source.h. */
 #include "checkpoint/source.h"
 
 #include <stdlib.h>
@@ -11,8 +11,8 @@
 
 struct wefti_source {
     char *path;
-    wefti_tensor_set *set;  /* of others, or NULL */
-    wefti_checkpoint *step; /* ours, or NULL */
+    wefti_tensor_set *set;  /* a foreign file or directory, or NULL */
+    wefti_checkpoint *step; /* a step of weft, or NULL */
     wefti_safetensors_entry *entries;
     int64_t count;
 };

@@ -17,7 +17,7 @@ char *wefti_step_name(wefti_step_kind kind, int64_t step, char out[WEFTI_STEP_NA
     return out;
 }
 
-/* Only names that wefti_step_name makes: a step has one name. */
+/* Accepts only names that wefti_step_name makes, so that a step has one name. */
 bool wefti_step_parse(const char *name, wefti_step_kind *out_kind, int64_t *out_step) {
     for (int kind = 0; kind < WEFTI_STEP_KINDS; kind++) {
         size_t skip = strlen(prefixes[kind]);
@@ -88,7 +88,8 @@ weft_status wefti_step_holds(const char *path, bool *out) {
     return WEFT_OK;
 }
 
-/* Rename between two kinds; WEFT_E_NOT_FOUND (and no message) when there is nothing to rename. */
+/* Renames a step from one kind to another. WEFT_E_NOT_FOUND without a message if it does not exist.
+ */
 static weft_status move(const char *dir, int64_t step, wefti_step_kind from, wefti_step_kind to) {
     char *source = NULL, *target = NULL;
     weft_status status = wefti_step_path(dir, from, step, &source);
@@ -122,7 +123,7 @@ weft_status wefti_step_abandon(const char *dir, int64_t step) {
     bool replaced = wefti_exists(committed);
     wefti_free(committed);
     if (replaced) return remove_kind(dir, step, WEFTI_STEP_OLD);
-    /* a directory is never renamed onto one that has files, so a step that is there is safe */
+    /* a directory is never renamed onto one with files, so an existing step is safe */
     weft_status status = move(dir, step, WEFTI_STEP_OLD, WEFTI_STEP_COMMITTED);
     return status == WEFT_E_NOT_FOUND ? WEFT_OK : status;
 }
@@ -144,7 +145,7 @@ static weft_status clean_kind(const char *dir, wefti_step_kind kind) {
     return status;
 }
 
-/* `latest` that a killed run had written beside but not yet renamed: latest.<process>.<number>.tmp.
+/* A `latest` file that a killed run had written but not yet renamed: latest.<process>.<number>.tmp.
  */
 static weft_status clean_latest(const char *dir) {
     char **names = NULL;

@@ -75,7 +75,7 @@ static int compare_index(const void *a, const void *b) {
     return strcmp(((const wefti_tensor_index *)a)->tensor, ((const wefti_tensor_index *)b)->tensor);
 }
 
-/* Check the map and add up the bytes of its texts. */
+/* Checks the map and adds up the bytes of its texts. */
 static weft_status check_weight_map(const wefti_json *map, size_t *out_bytes) {
     size_t bytes = 0;
     WEFTI_JSON_EACH(item, map) {
@@ -127,9 +127,9 @@ weft_status wefti_tensor_index_parse(const char *text, int64_t bytes, wefti_tens
 
 /* ---- opening ---- */
 
-/* A link is refused unless it is the one that the Hugging Face cache makes of each file. The check
- * and the opening are two calls: it guards against what a directory was delivered with, not against
- * who writes into it meanwhile. */
+/* Refuses links, except those of the Hugging Face cache. The check and the opening are two calls.
+ * So this protects against the directory's contents as delivered, not against a process that
+ * changes them meanwhile. */
 static weft_status check_link(const char *path) {
     static const char blobs[] = "../../blobs/";
     struct stat info;
@@ -155,7 +155,7 @@ static weft_status join(const char *dir, const char *name, char **out) {
     return WEFT_OK;
 }
 
-/* Open DIR/name, or return the index of it when it is open already. */
+/* Opens DIR/name, or returns its index if it is already open. */
 static weft_status add_file(wefti_tensor_set *set, const char *path, const char *name,
                             int64_t *out_index) {
     for (int64_t i = 0; i < set->file_count; i++)

@@ -1,9 +1,9 @@
-/* The tensors of a model directory as others write them: model.safetensors, or
- * model.safetensors.index.json with its shards, or one .safetensors file. Our own steps are such
+/* The tensors of a model directory in the common forms: model.safetensors, or
+ * model.safetensors.index.json with its shards, or one .safetensors file. Steps of weft are such
  * directories too.
  *
- * A directory may come from anywhere, so file names are taken from the index only and never leave
- * the directory: plain names, regular files. The one link followed is that of a Hugging Face cache,
+ * A directory may come from anywhere. So file names come from the index only and stay in the
+ * directory: plain names, regular files. The only links followed are those of a Hugging Face cache,
  * to ../../blobs/<name>. */
 #ifndef WEFTI_CHECKPOINT_TENSOR_SET_H
 #define WEFTI_CHECKPOINT_TENSOR_SET_H
@@ -14,7 +14,7 @@
 
 typedef struct wefti_tensor_set wefti_tensor_set;
 
-/* WEFT_E_NOT_FOUND when `path` holds neither; WEFT_E_CORRUPT naming the file otherwise. */
+/* WEFT_E_NOT_FOUND if `path` holds neither; WEFT_E_CORRUPT names the damaged file. */
 weft_status wefti_tensor_set_open(const char *path, wefti_tensor_set **out) WEFT_CHECKED;
 void wefti_tensor_set_close(wefti_tensor_set *set);
 

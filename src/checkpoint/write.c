@@ -1,9 +1,9 @@
-/* Writing a step while training goes on. See checkpoint.h.
+/* Writes a step while training goes on. See checkpoint.h.
  *
- * The thread first captures every tensor: checksum and copy into the buffer of its file, which goes
- * to the disk as it fills. Only that must happen before the tensor's next update. Waiting for the
- * disk, the manifest and the rename come after, when nobody waits. Blocks of 256 KiB stay in the
- * core's own cache between the two passes. */
+ * The thread first captures every tensor: it computes the checksum and copies the bytes into the
+ * buffer of the file, which goes to the disk as it fills. Only the capture must precede the
+ * tensor's next update. Waiting for the disk, the manifest and the rename come later, when no
+ * caller waits. Blocks of 256 KiB stay in the core's cache between the two passes. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -31,19 +31,19 @@ struct wefti_checkpoint_job {
     char *dir, *temporary; /* DIR and DIR/.tmp-step-N */
     wefti_write_plan plan;
     wefti_bulk **shards;  /* while they are open */
-    unsigned char *block; /* of BLOCK_BYTES, to join pieces in; NULL: none needed so far */
+    unsigned char *block; /* of BLOCK_BYTES, to join pieces in; NULL: not needed so far */
     int64_t keep;
     int nice;
-    const void *(*take)(void *context, int64_t index); /* NULL: all tensors are here */
+    const void *(*take)(void *context, int64_t index); /* NULL: all tensors are in memory */
     void (*give_back)(void *context, int64_t index);
     void *context;
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t progress;
     atomic_bool *captured; /* by the caller's number */
-    atomic_bool released;  /* all captured, or given up: live tensors are no longer looked at */
+    atomic_bool released;  /* all captured, or given up: live tensors are not read any more */
     atomic_bool cancelled;
-    bool done; /* under the mutex, with what follows */
+    bool done; /* under the mutex, like the following members */
     weft_status status;
     char message[MESSAGE_BYTES];
     char *note;
@@ -58,7 +58,7 @@ static weft_status job_path(const wefti_checkpoint_job *job, const char *name, c
     return WEFT_OK;
 }
 
-/* Open a shard and write its header. */
+/* Opens a shard and writes its header. */
 static weft_status open_shard(wefti_checkpoint_job *job, int64_t s) {
     static const wefti_safetensors_pair framework = {"format", "pt"}; /* transformers insists */
     const wefti_write_plan *plan = &job->plan;
@@ -88,7 +88,7 @@ static weft_status capture_bytes(wefti_checkpoint_job *job, wefti_manifest_tenso
     return wefti_bulk_write(job->shards[tensor->file], data, bytes);
 }
 
-/* Copies the part of a slab that a piece has into `block`, which is the slab. */
+/* Copies into `block`, which holds the slab, the part of the slab that a piece has. */
 static weft_status copy_part(const weft_desc *whole, const wefti_checkpoint_piece *piece,
                              const wefti_region *part, const wefti_region *slab, void *block) {
     int64_t size = (int64_t)weft_dtype_bytes(whole->dtype), first, count;
@@ -191,7 +191,7 @@ static weft_status write_step(wefti_checkpoint_job *job) {
     release(job);
     for (int64_t s = 0; s < job->plan.shard_count; s++) {
         wefti_bulk *shard = job->shards[s];
-        job->shards[s] = NULL; /* gone whether the commit succeeds or not */
+        job->shards[s] = NULL; /* removed whether the commit succeeds or not */
         WEFT_TRY(wefti_bulk_commit(shard));
     }
     WEFT_TRY(write_texts(job));
@@ -200,7 +200,7 @@ static weft_status write_step(wefti_checkpoint_job *job) {
     return wefti_step_commit(job->dir, step);
 }
 
-/* The file `latest` is a hint for people and scripts; readers of ours look at the steps themselves.
+/* The file `latest` is a hint for people and scripts. weft's readers look at the steps themselves.
  */
 static weft_status tidy(wefti_checkpoint_job *job) {
     char name[WEFTI_STEP_NAME_BYTES];
@@ -235,7 +235,7 @@ static void *thread_main(void *argument) {
         release(job);
         for (int64_t s = 0; s < job->plan.shard_count; s++) wefti_bulk_abort(job->shards[s]);
         if (wefti_step_abandon(job->dir, job->plan.manifest.meta.step) < 0)
-            wefti_error_clear(); /* what cannot be removed now is removed at the next start */
+            wefti_error_clear(); /* a leftover is removed at the next start */
     } else if (tidy(job) < 0) {
         note = wefti_format("step %lld is written, but: %s",
                             (long long)job->plan.manifest.meta.step, weft_error_message());

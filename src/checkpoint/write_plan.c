@@ -1,4 +1,4 @@
-/* Files and order of a step. See write_plan.h. */
+/* The files of a step and their order. See write_plan.h. */
 #include "checkpoint/write_plan.h"
 
 #include <stdlib.h>
@@ -46,8 +46,8 @@ static weft_status copy_tensor(wefti_write_plan *plan, const wefti_checkpoint_te
     return keep(plan, layout, &to->layout);
 }
 
-/* The pieces' boxes cover the tensor: each lies in it, no two meet, and together they have as many
- * elements. */
+/* Checks that the pieces' regions cover the tensor: each lies inside, no two overlap, and together
+ * they have as many elements. */
 static weft_status check_pieces(const wefti_checkpoint_tensor *t) {
     const weft_desc *whole = &t->whole;
     wefti_region all = {{0}, {0}}, both;
@@ -129,7 +129,7 @@ static weft_status check_unique(wefti_write_plan *plan) {
     return WEFT_OK;
 }
 
-/* Fill files up to the limit, role by role; returns how many there are of this role. */
+/* Fills files up to the limit for one role; returns their number. */
 static int64_t assign_role(wefti_write_plan *plan, wefti_checkpoint_role role, int64_t limit) {
     wefti_manifest *m = &plan->manifest;
     int64_t used = 0, files = 0;
@@ -191,7 +191,7 @@ static weft_status add_text(wefti_write_plan *plan, const char *name, const char
     return WEFT_OK;
 }
 
-/* model.safetensors.index.json: where each tensor of a model in several files is. */
+/* model.safetensors.index.json: the file of each tensor, for a model in several files. */
 static weft_status add_index(wefti_write_plan *plan) {
     wefti_manifest *m = &plan->manifest;
     wefti_text t = {0};

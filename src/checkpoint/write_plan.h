@@ -1,14 +1,13 @@
-/* What a step will consist of, decided before the first byte is written: which tensor goes into
- * which file, in which order. The plan is the manifest of the step with the checksums still open.
- */
+/* The contents of a step, decided before the first byte is written: which tensor goes into which
+ * file, in which order. The plan is the step's manifest without its checksums. */
 #ifndef WEFTI_CHECKPOINT_WRITE_PLAN_H
 #define WEFTI_CHECKPOINT_WRITE_PLAN_H
 
 #include "checkpoint/manifest.h"
 #include "checkpoint/safetensors.h"
 
-/* Where a tensor is read from: `data`, or, from element `first` on, pieces of `whole`; or it comes
- * later. */
+/* The origin of a tensor: `data`; or pieces of `whole` from element `first` on; or a tensor that
+ * comes later. */
 typedef struct wefti_write_source {
     const void *data;
     bool later;
@@ -18,9 +17,9 @@ typedef struct wefti_write_source {
     int64_t first;
 } wefti_write_source;
 
-/* Tensors are numbered in the order of capture: element sizes descending (so that every tensor is
- * aligned in its file), else as the caller gave them. Several files fill up side by side, each in
- * that order. */
+/* Tensors are numbered in the order of capture: descending element sizes, so that every tensor is
+ * aligned in its file, else in the caller's order. Several files fill up side by side, each in that
+ * order. */
 typedef struct wefti_write_plan {
     wefti_manifest
         manifest;   /* its files: first the shards, then the texts, then the index if any */
@@ -29,7 +28,7 @@ typedef struct wefti_write_plan {
     int64_t shard_count;
     int64_t *shard_begin;          /* [shard_count + 1] into items */
     wefti_safetensors_item *items; /* the tensors, shard by shard */
-    const char **texts;            /* contents of the files behind the shards */
+    const char **texts;            /* contents of the files after the shards */
 } wefti_write_plan;
 
 weft_status wefti_write_plan_create(const wefti_checkpoint_meta *meta,

@@ -1,5 +1,4 @@
-/* `weft bench`: what is measured here. So far the collectives, of threads or of a job's processes.
- */
+/* `weft bench`: measures the collectives, between threads or between a job's processes. */
 #include "cli.h"
 
 #include <stdlib.h>
@@ -110,7 +109,7 @@ static int finish(weft_world *world, weft_bench *bench, const bench_options *val
     return code;
 }
 
-/* Who is to write says before anything is measured that it cannot. */
+/* Checks that the output file can be written before it measures anything. */
 static weft_status measure(weft_world *world, const weft_bench_options *what, const char *file,
                            weft_bench **out) {
     bool writes = file && (!world || weft_world_rank(world) == 0);

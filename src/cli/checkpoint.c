@@ -13,7 +13,7 @@ typedef struct checkpoint_options {
     cli_texts splits;
     int64_t ranks;
     bool json;
-    /* Not from the table: what --split says, [splits.count]. */
+    /* Not from the table: the counts of --split, [splits.count]. */
     weft_checkpoint_cut *cuts;
 } checkpoint_options;
 
@@ -56,7 +56,7 @@ static weft_status split(const checkpoint_options *o, int count, char **paths, c
 static const struct action {
     const char *name;
     action_run run;
-    bool several, cuts, ranks; /* what it takes: slices, --out and --split, --ranks */
+    bool several, cuts, ranks; /* its options: slices, --out and --split, --ranks */
 } actions[] = {
     {"inspect", inspect, false, false, false},
     {"verify", verify, false, false, false},

@@ -1,8 +1,8 @@
-/* The frame of the `weft` command: a table of verbs, and for each verb a table of options from
- * which both the parsing and the help text come. The command sees the public interface only.
+/* The frame of the `weft` command: a table of verbs, and for each verb a table of options. Parsing
+ * and help texts come from these tables. The command uses the public interface only.
  *
- * Exit codes: 0 done, 1 failed, 2 used wrongly, 128 + N stopped by signal N (129, 130, 141, 143);
- * `weft launch` ends with that of the rank that failed. */
+ * Exit codes: 0 done, 1 failed, 2 wrong usage, 128 + N stopped by signal N (129, 130, 141, 143).
+ * `weft launch` ends with the exit code of the failed rank. */
 #ifndef WEFT_CLI_H
 #define WEFT_CLI_H
 
@@ -26,12 +26,12 @@ typedef enum cli_kind {
     CLI_REAL,    /* double */
 } cli_kind;
 
-/* Values of an option that may be repeated, borrowed from argv, with a NULL behind them. */
+/* Values of an option that may be repeated, borrowed from argv. Ends with a NULL. */
 typedef struct cli_texts {
     const char **items;
     int count;
 } cli_texts;
-/* With room for those among `words` words, before they are parsed; false after a complaint. */
+/* Before parsing: makes room for the values among `words` words. False after a message. */
 bool cli_texts_create(cli_texts *texts, int words);
 void cli_texts_free(cli_texts *texts);
 
@@ -56,22 +56,22 @@ typedef struct cli_verb {
 #define CLI_VERB_DECLARE(name) extern const cli_verb cli_##name;
 CLI_VERBS(CLI_VERB_DECLARE)
 
-/* Read the words behind the verb into `values`; what is no option stays, in order, in
- * words[0..*out_count-1]. False when the verb is over: help was shown or the words were wrong; then
- * *out_exit is the exit code. */
+/* Reads the words after the verb into `values`. Words that are not options stay in order in
+ * words[0..*out_count-1]. False ends the verb with *out_exit: help was shown, or the words were
+ * wrong. */
 bool cli_parse(const cli_verb *verb, int count, char **words, void *values, int *out_count,
                int *out_exit);
 
-/* Say what is wrong with the words and how to get help. Returns CLI_USAGE. */
+/* Says on stderr which word is wrong and how to get help. Returns CLI_USAGE. */
 int cli_usage(const cli_verb *verb, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Print "weft: <the library's message>", with WEFT_TRACE=1 its trail too. Returns CLI_FAILED. */
 int cli_failed(void);
 
-/* Whether a file can be written there, asked before the work whose result it is to hold: a file of
- * that name stays as it is. False with a message for cli_failed. */
+/* Whether a file can be written there. Asked before long work; an existing file stays as it is.
+ * False with a message for cli_failed. */
 bool cli_can_write(const char *path);
 
-/* The word of a NULL-terminated list that is nearest to `word`, NULL when none is near. */
+/* The nearest word to `word` in a NULL-terminated list; NULL if none is near. */
 const char *cli_nearest(const char *word, const char *const *words);
 
 /* [JOB.yaml] key=value...: the file is the one word without '='. The overrides are moved to the
@@ -82,7 +82,7 @@ int cli_job_words(const cli_verb *verb, int count, char **words, const char **ou
  * --devices and --plan. CLI_DONE, or CLI_FAILED after a complaint. */
 int cli_job_load(const char *path, char **words, int overrides, int64_t devices, const char *plan,
                  weft_job **out);
-/* Says on stderr what of a job's plan does nothing: the lines of weft_job_plan, or NULL. */
+/* Warns on stderr of parts of a job's plan without effect: the lines of weft_job_plan, or NULL. */
 void cli_unmatched(const char *lines);
 #define CLI_DEVICES_MAX (1 << 20)
 /* --- signals.c --- */
@@ -92,24 +92,27 @@ void cli_catch_signals(void (*handler)(int), bool keep_ignored);
 
 void cli_show_keys(void); /* the keys of a job file, in Markdown */
 
-/* --- terminal.c: what is shown; colours and progress on terminals only --- */
+/* --- terminal.c: output for people; colours and progress on terminals only --- */
 bool cli_is_terminal(FILE *stream); /* that knows escape sequences, and NO_COLOR is not set */
-int cli_columns(FILE *stream);      /* width of the terminal, 80 when it does not tell */
-/* All that people read goes this way (tools/check_floors sees to it), since files, models, other
- * programs or the caller's words may have a hand in any of it. As fprintf, but that a terminal gets
- * '?' for each control character that is no tab and no line end. */
+int cli_columns(FILE *stream);      /* width of the terminal, 80 if unknown */
+/* All output for people goes through here (tools/check_floors checks that), because files, models
+ * and other programs may supply any of its bytes. As fprintf, but on a terminal each control
+ * character except tab and line end becomes '?'. */
 void cli_say(FILE *stream, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void cli_say_list(FILE *stream, const char *format, va_list args)
     __attribute__((format(printf, 2, 0)));
 /* On terminals bold, and dim. */
 void cli_say_bold(FILE *stream, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void cli_say_dim(FILE *stream, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* The same, of a text that comes in pieces of any bytes: *last is the byte before, at first 0. */
+/* The same for a text that arrives in pieces of any bytes. *last: the byte before, first 0. */
 void cli_say_piece(FILE *stream, const char *bytes, size_t count, unsigned char *last);
-void cli_line_anew(FILE *stream); /* what follows is written over the line; nothing off terminals */
+void cli_line_anew(
+    FILE *stream); /* the next output overwrites the line; does nothing off terminals */
 /* Bytes that another program wrote, as it did. */
 void cli_pass_on(FILE *stream, const char *bytes, size_t count);
-bool cli_is_control(unsigned char before, unsigned char c); /* such a byte, behind that one */
+bool cli_is_control(
+    unsigned char before,
+    unsigned char c); /* whether `c` is a control character after the byte `before` */
 
 /* --- json.c: one JSON object a line, written piece by piece --- */
 /* Bytes of the UTF-8 character at `p` (RFC 3629, table 3-7 of Unicode); 0 if there is none. */

@@ -86,7 +86,7 @@ typedef struct output {
     unsigned char last; /* byte that was shown */
 } output;
 
-/* Written as it comes. */
+/* Writes the text while it is generated. */
 static void show(void *context, const char *bytes, int64_t count) {
     output *o = context;
     if (o->json) {

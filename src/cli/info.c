@@ -1,4 +1,4 @@
-/* `weft info`: what is built in, what the machine has, and how fast it was measured to be. */
+/* `weft info`: the build's parts, the machine, and its measured speeds. */
 #include "cli.h"
 #include "weft/info.h"
 

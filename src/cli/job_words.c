@@ -47,7 +47,7 @@ int cli_job_load(const char *path, char **words, int overrides, int64_t devices,
     return code;
 }
 
-/* What does nothing is no error, but seldom meant. */
+/* Parts without effect are legal, but most likely a mistake. */
 void cli_unmatched(const char *lines) {
     for (const char *line = lines, *end; line && (end = strchr(line, '\n')); line = end + 1)
         cli_say(stderr, "weft: note: %.*s\n", (int)(end - line), line);

@@ -32,8 +32,8 @@ int cli_failed(void) {
     return CLI_FAILED;
 }
 
-/* Who closes one of them (`weft ... >&-`, a daemon) wants to hear nothing there, not to have it
- * mixed up with the first file or connection that is opened. */
+/* A caller that closes a standard stream (`weft ... >&-`, a daemon) wants no output there. Without
+ * this, the first file or connection opened would take its number. */
 static void open_standard_streams(void) {
     int fd;
     do {
@@ -67,7 +67,8 @@ static int run_words(int argc, char **argv) {
     int count = 0;
     for (const cli_verb *const *v = verbs; *v; v++) {
         if (!strcmp(word, (*v)->name)) {
-            /* Where jobs have processes for it, one of those that are started alike. */
+            /* In jobs with a scheduler process, one of the equally started processes takes that
+             * role. */
             bool serves = *v == &cli_train && weft_launch_is_scheduler();
             return written(serves ? launch_serve() : (*v)->run(*v, argc - 2, argv + 2));
         }
@@ -82,7 +83,7 @@ static int run_words(int argc, char **argv) {
     return CLI_USAGE;
 }
 
-/* --- where it runs --- */
+/* --- the thread that runs the command --- */
 
 enum { STACK = 8 << 20, SMALL_STACK = 1 << 20 };
 
@@ -97,8 +98,8 @@ static void *run_command(void *context) {
     return NULL;
 }
 
-/* Libraries have large frames of their own, and the first thread's stack ends where `ulimit -s`
- * says. If that is early another thread runs the command; false: none can. */
+/* Libraries have large stack frames, and `ulimit -s` bounds the first thread's stack. If that is
+ * small, another thread runs the command; false: no thread could be started. */
 static bool run_with_stack(command *c) {
     pthread_t thread;
     pthread_attr_t how;
@@ -114,7 +115,9 @@ int main(int argc, char **argv) {
     command c = {.argc = argc, .argv = argv};
     struct rlimit stack;
     open_standard_streams();
-    (void)signal(SIGXFSZ, SIG_IGN); /* `ulimit -f` is met like a full disk: what writes says so */
+    (void)signal(
+        SIGXFSZ,
+        SIG_IGN); /* `ulimit -f` then acts like a full disk: the write fails with a message */
     bool is_small = getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur < SMALL_STACK;
     if (!is_small || !run_with_stack(&c)) run_command(&c);
     return c.code;

@@ -7,8 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* As the library writes: a file beside the one that is meant, wherever links lead, which then takes
- * its name. */
+/* As the library does: writes a file beside the target, after following links, then renames it. */
 static bool can_create_beside(const char *path) {
     static const char ending[] = ".XXXXXX";
     char *target = realpath(path, NULL);
@@ -28,7 +27,7 @@ static bool can_create_beside(const char *path) {
     return file >= 0;
 }
 
-/* What is no file is written as it is. */
+/* A target that is not a regular file is written directly. */
 static bool can_write_what_is(const char *path, mode_t kind) {
     if (S_ISREG(kind)) return can_create_beside(path);
     errno = EISDIR;

@@ -63,7 +63,7 @@ static int diff(const char *first, const char *second, bool as_json) {
     return code;
 }
 
-/* What is wrong is the answer, but not being able to look is a failure like others. */
+/* A wrong plan is an answer; a file that cannot be read is a failure. */
 static bool is_verdict(weft_status status) {
     return status == WEFT_E_ARG || status == WEFT_E_SHAPE || status == WEFT_E_LAYOUT ||
            status == WEFT_E_CORRUPT || status == WEFT_E_NO_IMPL;

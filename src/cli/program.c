@@ -1,4 +1,4 @@
-/* `weft program`: what one rank of a job would run, step by step. */
+/* `weft program`: the steps that one rank of a job would run. */
 #include "cli.h"
 
 #include "weft/program.h"

@@ -1,4 +1,4 @@
-/* What is shown: colours on terminals, and numbers as people read them. */
+/* Output for people: colours on terminals, and numbers in readable form. */
 #include "cli.h"
 
 #include <math.h>
@@ -8,8 +8,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-/* Open MPI's mpirun gives its processes terminals of its own making, 80 columns wide, also where
- * what they say goes to a file. */
+/* Open MPI's mpirun gives its processes terminals of its own, 80 columns wide, even if the output
+ * goes to a file. */
 bool cli_is_terminal(FILE *stream) {
     const char *no_color = getenv("NO_COLOR"), *kind = getenv("TERM");
     return isatty(fileno(stream)) && !getenv("OMPI_COMM_WORLD_RANK") && !(no_color && *no_color) &&
@@ -21,7 +21,7 @@ int cli_columns(FILE *stream) {
     return ioctl(fileno(stream), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-/* Those of one byte, and U+0080 to U+009F, which UTF-8 writes as C2 80 to C2 9F. */
+/* Control characters of one byte, and U+0080 to U+009F, which UTF-8 writes as C2 80 to C2 9F. */
 bool cli_is_control(unsigned char before, unsigned char c) {
     return (c < 0x20 && c != '\n' && c != '\t') || c == 0x7f ||
            (before == 0xc2 && c >= 0x80 && c < 0xa0);
@@ -43,7 +43,7 @@ static char *clean(char *text) {
 }
 
 void cli_say_list(FILE *stream, const char *format, va_list args) {
-    if (!isatty(fileno(stream))) { /* NO_COLOR is of what we say ourselves */
+    if (!isatty(fileno(stream))) { /* NO_COLOR covers this command's own output */
         (void)vfprintf(stream, format, args);
         return;
     }

@@ -28,13 +28,13 @@ static const cli_option options[] = {
     {0},
 };
 
-/* The signal that asked to stop, 0 for none. The first one ends the run after a checkpoint. One
- * that comes within a second is the same request, told by several: a job system asks all processes
- * of a job, and a launcher among them passes it on. One that comes later ends the process at once.
- * A terminal that is closed (SIGHUP) and a reader that has gone (SIGPIPE, once for every line) are
- * requests too: whoever looked on is not there to ask. */
+/* The signal that asked to stop, 0 for none. The first signal ends the run after a checkpoint. A
+ * signal within a second of it counts as the same request: a job system signals all processes of a
+ * job, and a launcher among them passes the signal on. A later signal ends the process at once.
+ * Closing the terminal (SIGHUP) and closing the output (SIGPIPE, at every line) are requests too,
+ * without anybody to confirm them. */
 static volatile int stop_signal;
-static volatile sig_atomic_t is_quiet; /* another rank tells */
+static volatile sig_atomic_t is_quiet; /* another rank reports */
 static struct timespec asked;
 
 static bool is_same_request(void) {
@@ -54,7 +54,7 @@ static void on_signal(int number) {
         (void)ignored;
     } else if (number != SIGPIPE && !is_same_request()) {
         (void)signal(number, SIG_DFL);
-        (void)raise(number); /* comes when this handler returns */
+        (void)raise(number); /* delivered when this handler returns */
     }
     errno = before;
 }
@@ -96,8 +96,8 @@ static int train(weft_world *world, const weft_job *job, const train_options *va
     return status < 0 ? failed(rank) : CLI_DONE;
 }
 
-/* One of several processes that a launcher started: as many devices as there are processes, unless
- * the job says otherwise. */
+/* Several processes of a launcher: uses as many devices as there are processes, unless the job sets
+ * a number. */
 static int load_for(int size, const char *path, char **words, int overrides,
                     const train_options *values, weft_job **out) {
     int code = cli_job_load(path, words, overrides, values->devices, values->plan, out);

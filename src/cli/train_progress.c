@@ -1,5 +1,5 @@
-/* What a training run shows while it runs: a live line on terminals, lines now and then in files
- * and pipes, or one JSON object a step. */
+/* Progress of a training run: a live line on terminals, occasional lines in files and pipes, or one
+ * JSON object a step. */
 #include "train_progress.h"
 
 #include <math.h>
@@ -17,7 +17,8 @@ static const char *duration(double seconds, char out[32]) {
     return out;
 }
 
-/* What a rate counts: images have no tokens. A run that never began has counted neither. */
+/* The unit of the rate: tokens, or samples for images. A run that never began has counted neither.
+ */
 static const char *units(const train_progress *p) {
     return p->start.context || !p->start.family ? "tokens" : "samples";
 }

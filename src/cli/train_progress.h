@@ -16,7 +16,7 @@ typedef struct train_progress {
     weft_train_validation validation;
     bool pending, validated, line_open;
     double elapsed_s, shown_s; /* of all steps; when the last line was shown */
-    double rate_units, rate_s; /* what was computed lately, and in which time */
+    double rate_units, rate_s; /* units and seconds of the recent steps */
 } train_progress;
 
 weft_train_events train_progress_events(train_progress *p);

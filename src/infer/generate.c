@@ -23,7 +23,7 @@ struct weft_generator {
     weft_graph *graph, *piece_graph; /* piece_graph NULL: contexts of one token */
     weft_session *session;
     int64_t piece;   /* tokens of a piece */
-    int64_t choices; /* tokens that have a text: the first so many of the vocabulary */
+    int64_t choices; /* tokens that have a text: the first ones of the vocabulary */
     int32_t *window; /* [context] tokens that the model sees */
     int64_t count, cached;
     int32_t *ids, *positions; /* [piece] */
@@ -161,9 +161,9 @@ static weft_status run_single(weft_generator *g, float **out_logits) {
                              (size_t)g->config.vocab * sizeof *g->logits);
 }
 
-/* A piece may begin with tokens that are cached already, so that it ends within the context; and
- * end behind the window: what is written there is written again before it is read, as a token
- * attends to none behind it. */
+/* A prompt is fed in pieces of fixed length. A piece may repeat tokens that are already cached, so
+ * that it ends within the context. It may also reach past the window: later pieces overwrite those
+ * cache rows before any token attends to them. */
 static weft_status run_piece(weft_generator *g, float **out_logits) {
     int64_t first = g->cached, last = g->config.context - g->piece;
     if (first > last) first = last;
@@ -185,7 +185,7 @@ static weft_status run_piece(weft_generator *g, float **out_logits) {
                              (size_t)(g->piece * g->config.vocab) * sizeof *g->logits);
 }
 
-/* The logits behind the last token of the window. */
+/* The logits of the last token of the window. */
 static weft_status run_window(weft_generator *g, float **out_logits) {
     enum { WORTH = 4 }; /* tokens from which on a piece is faster than single tokens */
     while (g->cached < g->count)

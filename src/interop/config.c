@@ -1,8 +1,8 @@
-/* config.json: what Hugging Face's transformers writes beside a model, read and written.
+/* Reads and writes config.json, the file that Hugging Face's transformers keeps beside a model.
  *
- * Versions 4 and 5 differ in places (rope_theta or rope_parameters, torch_dtype or dtype); both
- * are read, and both forms are written. What a configuration asks for and a family does not do is
- * refused by name: a model that computed something else in silence would be worse than none. */
+ * Versions 4 and 5 differ in places (rope_theta or rope_parameters, torch_dtype or dtype). Both are
+ * read, and both forms are written. A setting that the family does not implement is refused by
+ * name, because ignoring it would compute another model. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -51,7 +51,7 @@ static weft_status read_real_or(const wefti_json *o, const char *key, double sta
     return WEFT_OK;
 }
 
-/* Of which 0 would mean the family's own. */
+/* Reads a number for which 0 would mean the family's default. */
 static weft_status read_positive_or(const wefti_json *o, const char *key, double standard,
                                     double *out) {
     WEFT_TRY(read_real_or(o, key, standard, out));
@@ -75,7 +75,7 @@ static weft_status expect_bool(const wefti_json *o, const char *key, bool standa
     return WEFT_OK;
 }
 
-/* A word that must be one of two (`two` may be NULL); absent is legal. */
+/* A text that must be one of two (`two` may be NULL). A missing key is legal. */
 static weft_status expect_text(const wefti_json *o, const char *key, const char *one,
                                const char *two) {
     const wefti_json *v = member(o, key);
@@ -87,7 +87,8 @@ static weft_status expect_text(const wefti_json *o, const char *key, const char 
     return WEFT_OK;
 }
 
-/* The one rate of a model whose config.json has several; not a number where they differ. */
+/* Reads a model's dropout. config.json may have several rates; if they differ, the result is NaN.
+ */
 static weft_status read_dropout(const wefti_json *o, double standard, int count,
                                 const char *const *keys, double *out) {
     for (int i = 0; i < count; i++) {
@@ -100,7 +101,7 @@ static weft_status read_dropout(const wefti_json *o, double standard, int count,
     return WEFT_OK;
 }
 
-/* bos_token_id, pad_token_id: a number or null; one outside the vocabulary is none. */
+/* bos_token_id, pad_token_id: a number or null. A number outside the vocabulary counts as null. */
 static weft_status read_token(const wefti_json *o, const char *key, int64_t vocab, bool *has,
                               int32_t *id) {
     const wefti_json *v = member(o, key);
@@ -137,7 +138,7 @@ static const char *const gpt2_dropout[] = {"resid_pdrop", "embd_pdrop", "attn_pd
 static const char *const bert_dropout[] = {"hidden_dropout_prob", "attention_probs_dropout_prob"};
 static const char *const llama_dropout[] = {"attention_dropout"};
 
-/* gpt2-moe has the keys of gpt2, and those of mixtral for its experts. */
+/* gpt2-moe has the keys of gpt2, and mixtral's keys for its experts. */
 static weft_status read_experts(const wefti_json *o, int64_t per_token, weft_model_config *c) {
     WEFT_TRY(read_int_or(o, "num_local_experts", 8, &c->experts));
     WEFT_TRY(read_int_or(o, "num_experts_per_tok", per_token, &c->experts_per_token));
@@ -174,7 +175,7 @@ static weft_status read_some_or(const wefti_json *o, const char *key, double sta
     return WEFT_OK;
 }
 
-/* What YaRN makes of a length: get_mscale there. */
+/* YaRN's scale for a length: get_mscale in transformers. */
 static double mscale(double factor, double weight) {
     return factor > 1 ? 0.1 * weight * log(factor) + 1 : 1;
 }
@@ -244,7 +245,7 @@ static weft_status read_rope(const wefti_json *o, weft_model_config *c) {
     return status < 0 ? wefti_prefix(status, "%s", key) : WEFT_OK;
 }
 
-/* What transformers assumes of a family like llama where a key is left out; kv_heads 0: heads. */
+/* The defaults of transformers for a family like llama. kv_heads 0: as many as heads. */
 typedef struct llama_defaults {
     int64_t kv_heads, context;
     double norm_eps, rope_theta;
@@ -274,7 +275,7 @@ static weft_status read_llama(const wefti_json *o, weft_model_config *c) {
     return read_bool_or(o, "mlp_bias", false, &c->mlp_bias);
 }
 
-/* sliding_window, where it is left out `standard`; null: none. */
+/* Reads sliding_window. Missing: `standard`; null: no window. */
 static weft_status read_window(const wefti_json *o, int64_t standard, weft_model_config *c) {
     bool given = wefti_json_get(o, "sliding_window");
     return read_int_or(o, "sliding_window", given ? 0 : standard, &c->window);
@@ -291,8 +292,8 @@ static weft_status read_mistral(const wefti_json *o, weft_model_config *c) {
     return read_window(o, 4096, c);
 }
 
-/* The first layer with a window of a qwen2 that uses one: layer_types tells, or else
- * max_window_layers does. */
+/* The first layer with a window of a qwen2 that uses windows. layer_types decides, else
+ * max_window_layers. */
 static weft_status read_window_from(const wefti_json *o, int64_t *out) {
     const wefti_json *types = member(o, "layer_types"), *first = member(o, "max_window_layers");
     WEFT_REQUIRE(!types || types->kind == WEFTI_JSON_ARRAY, WEFT_E_ARG,
@@ -342,7 +343,7 @@ static weft_status read_mixtral(const wefti_json *o, weft_model_config *c) {
     return WEFT_OK;
 }
 
-/* What bert and vit have in common. */
+/* Keys that bert and vit share. */
 static weft_status read_encoder(const wefti_json *o, weft_model_config *c) {
     WEFT_TRY(read_int(o, "num_hidden_layers", &c->layers));
     WEFT_TRY(read_int(o, "hidden_size", &c->hidden));
@@ -425,7 +426,7 @@ static void write_int(wefti_text *t, const char *key, int64_t value) {
     wefti_text_add(t, ",\n  \"%s\": %lld", key, (long long)value);
 }
 
-/* With a point: transformers refuses or warns of whole numbers where it wants others. */
+/* Writes a point always: transformers refuses whole numbers for some keys. */
 static void write_real(wefti_text *t, const char *key, double value) {
     wefti_text_add(t, ",\n  \"%s\": ", key);
     wefti_json_real(t, value);
@@ -443,8 +444,8 @@ static void write_int_or_null(wefti_text *t, const char *key, bool has, int64_t 
         write_raw(t, key, "null");
 }
 
-/* One as a number, as most files have it; none as null, and not left out: transformers' defaults
- * lie outside a vocabulary. */
+/* Writes one token as a number, as most files have it. Writes no token as null: transformers'
+ * defaults for a missing key may lie outside the vocabulary. */
 static void write_ends(wefti_text *t, const weft_model_config *c) {
     if (c->end_count == 0) {
         write_raw(t, "eos_token_id", "null");
@@ -673,7 +674,7 @@ static weft_status read_generation(const wefti_json *o, weft_model_config *c) {
     return read_ends(o, c);
 }
 
-/* Changes *out only where all is well. */
+/* Changes *out only on success. */
 static weft_status read_with(weft_status (*read)(const wefti_json *o, weft_model_config *c),
                              const char *file, const char *json, weft_model_config *out) {
     const wefti_json_limits limits = {32, 100000, 100000};

@@ -9,7 +9,7 @@
 #include "base/status.h"
 #include "weft/model.h"
 
-/* Of each family: the prefix of the base model; the parts outside of it start with `head`. */
+/* Per family: the prefix of the base model. Parts outside of the base model start with `head`. */
 typedef struct naming {
     const char *prefix, *head;
 } naming;
@@ -40,8 +40,8 @@ static weft_status check_fit(int needed, size_t bytes, const char *name) {
     return WEFT_OK;
 }
 
-/* mixtral's experts: [experts, ...] here, tensors of their own there, "experts.3.w1.weight". NULL:
- * none. */
+/* mixtral's experts are one tensor [experts, ...] here; files have a tensor for each,
+ * "experts.3.w1.weight". NULL: none. */
 static const char *expert_name(const weft_model_config *config, const char *name) {
     static const char of[] = "block_sparse_moe.experts.";
     const char *at = config->family == WEFT_FAMILY_MIXTRAL ? strstr(name, of) : NULL;
@@ -112,7 +112,7 @@ weft_status weft_model_file_alias(const weft_model_config *config, const char *f
 
 bool weft_model_file_extra(const weft_model_config *config, const char *file_name) {
     switch (config->family) {
-    case WEFT_FAMILY_GPT2: /* the causal mask, the fill value behind it, the tied head */
+    case WEFT_FAMILY_GPT2: /* the causal mask, the fill value after it, the tied head */
         return ends(file_name, ".attn.bias") || ends(file_name, ".attn.masked_bias") ||
                !strcmp(file_name, "lm_head.weight");
     case WEFT_FAMILY_LLAMA: /* rotary frequencies */

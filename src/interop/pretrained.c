@@ -1,8 +1,8 @@
-/* Starting from the weights of a Hugging Face directory (config.json, safetensors), or of a step or
- * run of ours, which is such a directory or holds some.
+/* Loads weights from a Hugging Face directory (config.json, safetensors), or from a step or a run
+ * of weft. A step is such a directory; a run holds steps.
  *
- * Everything is looked up and checked before the first weight is written. Files hold f32, bf16, f16
- * or f64; the session's tensors are written in place, converted on the way. */
+ * Finds and checks everything before it writes the first weight. Files hold f32, bf16, f16 or f64.
+ * Values are converted while they are written into the session's tensors. */
 #include "interop/pretrained.h"
 
 #include <stdio.h>
@@ -27,9 +27,9 @@ static weft_status has_file(const char *directory, const char *name, bool *out) 
     return WEFT_OK;
 }
 
-/* A directory with a config.json stands for itself, a run's directory for its newest good step.
- * verify: a step of ours is checked whole, for it has checksums. out_note (may be NULL): which
- * steps were passed over and why, NULL for none; wefti_free it. */
+/* A directory with a config.json is used as it is; of a run's directory, the newest good step.
+ * verify: check all checksums of a step. out_note (may be NULL): which steps were passed over and
+ * why, NULL for none; wefti_free it. */
 static weft_status resolve(const char *directory, bool verify, char **out, char **out_note) {
     bool described = false, step = false;
     if (out_note) *out_note = NULL;
@@ -91,7 +91,7 @@ weft_status wefti_pretrained_config(const char *directory, weft_model_config *ou
     return status;
 }
 
-/* A tensor of the session, or a part of it, and where its values are. */
+/* A tensor of the session, or a part of one, and the file entry that holds its values. */
 typedef struct match {
     int tensor;    /* number in program 0 */
     int64_t first; /* element of it */
@@ -108,7 +108,7 @@ typedef struct loading {
     wefti_tensor_set *set;
     match *matches;
     int64_t count, room;
-    wefti_text list; /* of what is wrong */
+    wefti_text list; /* of the problem */
     int64_t wrong;
 } loading;
 
@@ -117,7 +117,7 @@ static void name_one(loading *l, const char *text) {
     l->wrong++;
 }
 
-/* Fails when something was named: `what` with the list behind it. */
+/* Fails if the list has entries: `what` followed by the list. */
 static weft_status report(loading *l, weft_status status, const char *what) {
     if (!l->wrong) return WEFT_OK;
     if (l->wrong > NAMES) wefti_text_add(&l->list, " and %lld more", (long long)(l->wrong - NAMES));
@@ -127,7 +127,7 @@ static weft_status report(loading *l, weft_status status, const char *what) {
     return status;
 }
 
-/* Under the usual name, or one of the others. */
+/* Finds a tensor under its usual name or under an alias. */
 static weft_status find(const loading *l, const char *name, const wefti_safetensors_entry **out) {
     char other[NAME_BYTES];
     *out = wefti_tensor_set_find(l->set, name);
@@ -140,7 +140,7 @@ static weft_status find(const loading *l, const char *name, const wefti_safetens
     return WEFT_OK;
 }
 
-/* `desc` is what the file should hold as `name`. */
+/* `desc` is the expected shape of `name` in the file. */
 static weft_status match_part(loading *l, int tensor, int64_t part, const char *name,
                               weft_desc desc) {
     char text[NAME_BYTES + 500];
@@ -183,7 +183,8 @@ static int by_entry(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Tensors that nobody asked for would be lost in silence. `l->matches` is ordered by entry. */
+/* Refuses tensors of the file that the model does not use, since their values would be lost without
+ * notice. `l->matches` is ordered by entry. */
 static weft_status check_rest(loading *l) {
     for (int64_t i = 0; i < wefti_tensor_set_count(l->set); i++) {
         match key = {.entry = wefti_tensor_set_at(l->set, i)};
@@ -218,7 +219,7 @@ static weft_status convert(weft_dtype to, void *dst, const wefti_safetensors_ent
     for (int64_t i = 0; i < count; i += PIECE) {
         int64_t n = count - i < PIECE ? count - i : PIECE;
         WEFT_TRY(wefti_reader_at(e->reader, at + i * bytes, n * bytes, piece));
-        if (to == WEFT_F32 && from == WEFT_BF16) { /* what large models come in */
+        if (to == WEFT_F32 && from == WEFT_BF16) { /* the form of large models */
             const uint16_t *half = (const uint16_t *)(const void *)piece;
             for (int64_t k = 0; k < n; k++) ((float *)dst)[i + k] = wefti_bf16_to_f32(half[k]);
             continue;
@@ -238,13 +239,13 @@ static weft_status look(loading *l, const weft_session *session) {
     return match_all(l, session);
 }
 
-/* What rank 0 has found, to all, who then know what is filled. */
+/* Rank 0 tells all ranks which tensors it will fill. */
 static weft_status share(loading *l, weft_status status) {
     if (!l->agreement) return status;
     WEFT_TRY(wefti_agree_broadcast(l->agreement, status, &l->count, sizeof l->count));
     if (l->follows) WEFT_NEW_ARRAY(l->matches, match, l->count + 1);
     return wefti_agree_broadcast(l->agreement, WEFT_OK, l->matches,
-                              l->count * (int64_t)sizeof *l->matches);
+                                 l->count * (int64_t)sizeof *l->matches);
 }
 
 static weft_status load(loading *l, weft_session *session) {

@@ -8,8 +8,8 @@
 #include "weft/model.h"
 #include "weft/session.h"
 
-/* Weights from a Hugging Face directory, one step of ours, which is such a directory
- * with checksums, or the newest good step of a run's directory. */
+/* Loads weights from one of: a Hugging Face directory; a step of weft, which is such a directory
+ * with checksums; a run's directory, of which it takes the newest good step. */
 weft_status wefti_pretrained_load(weft_session *session, const weft_model_config *config,
                                   const char *directory) WEFT_CHECKED;
 /* The same across processes: rank 0 reads, collective. *out_note: see wefti_pretrained_path; set on
@@ -18,13 +18,15 @@ weft_status wefti_pretrained_load_across(wefti_agreement *agreement, bool follow
                                          weft_session *session, const weft_model_config *config,
                                          const char *directory, char **out_note) WEFT_CHECKED;
 weft_status wefti_pretrained_config(const char *directory, weft_model_config *out) WEFT_CHECKED;
-/* In two steps: where the weights lie, all checksums verified (wefti_free it), and which newer
- * steps are damaged and were passed over (NULL: none; wefti_free it); then load that. */
+/* The same in two steps. First find the directory with the weights, with all checksums verified,
+ * and the newer steps that are damaged (NULL: none). Free both with wefti_free. Then load from it.
+ */
 weft_status wefti_pretrained_path(const char *directory, char **out, char **out_note) WEFT_CHECKED;
 weft_status wefti_pretrained_load_path(weft_session *session, const weft_model_config *config,
                                        const char *path) WEFT_CHECKED;
 
-/* Where `config` does not tell which tokens end a text, those that tokenizers call so. */
+/* If `config` names no tokens that end a text, uses the usual names of such tokens in tokenizers.
+ */
 void wefti_ends_of_tokenizer(const weft_tokenizer *tokenizer, weft_model_config *config);
 
 #endif

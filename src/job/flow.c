@@ -44,7 +44,7 @@ static weft_status read_quoted(reader *r, const char **out) {
     return WEFT_OK;
 }
 
-/* Up to one of `ends`, but not within parentheses; without spaces at either side. */
+/* Reads up to one of `ends` outside of parentheses. Spaces at both sides are dropped. */
 static weft_status read_plain(reader *r, const char *ends, const char **out) {
     const char *from = r->at;
     int open = 0;

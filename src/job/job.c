@@ -21,7 +21,7 @@ static int find_row(const char *path) {
     return -1;
 }
 
-/* True when some key lies below `path`; "" is the whole job. */
+/* Whether a key lies below `path`; "" is the whole job. */
 static bool is_section(const char *path) {
     int rows;
     const wefti_job_row *table = wefti_job_table(&rows);
@@ -32,8 +32,8 @@ static bool is_section(const char *path) {
     return false;
 }
 
-/* The words that may stand directly in `section`: collected into `names`, whose texts lie in
- * `storage`. */
+/* Collects into `names` the words that `section` may hold directly. Their texts lie in `storage`.
+ */
 typedef struct name_list {
     const char *names[WEFTI_JOB_KEYS_MAX + 1];
     char storage[WEFTI_JOB_KEYS_MAX][WEFTI_JOB_PATH];
@@ -55,8 +55,7 @@ static void list_names(const char *section, name_list *list) {
     list->names[count] = NULL;
 }
 
-/* The full path of a key whose last word is `word`: for a key that was written in the wrong
- * section. */
+/* The full path of a key whose last word is `word`, for a key that stands in the wrong section. */
 static const char *elsewhere(const char *word) {
     int rows;
     const wefti_job_row *table = wefti_job_table(&rows);
@@ -128,8 +127,8 @@ static weft_status apply_section(wefti_job_draft *draft, const char *section,
     return WEFT_OK;
 }
 
-/* The value of an override: a list or a mapping in brackets, else a text as it stands. Only keys
- * that hold lists take an unclosed '[' or a '{' as the begin of one. */
+/* The value of an override: a list or mapping in brackets, else the text itself. An unclosed '['
+ * and a '{' begin one only for keys that hold lists. */
 static weft_status override_value(wefti_job_draft *draft, const char *word, const char *text,
                                   bool is_list_key, wefti_yaml *out) {
     size_t length = strlen(text);
@@ -197,7 +196,7 @@ static weft_status apply_defaults(wefti_job_draft *draft) {
     return WEFT_OK;
 }
 
-/* model.from and parallel.plan tell what would stand in these keys. */
+/* model.from and parallel.plan replace these keys. */
 static bool told_elsewhere(const weft_job *job, const wefti_job_row *row) {
     static const char section[] = "parallel.";
     if (row->of_model && *job->model.from) return true;

@@ -41,14 +41,14 @@ typedef struct wefti_job_row {
     size_t offset;
     double min, max;
     const char *const *words; /* CHOICE: NULL-terminated */
-    bool of_model;            /* cannot stand beside model.from */
+    bool of_model;            /* excludes model.from */
 } wefti_job_row;
 
 enum { WEFTI_JOB_KEYS_MAX = 128, WEFTI_JOB_PATH = 64 };
 const wefti_job_row *wefti_job_table(int *out_count);
 bool wefti_job_row_auto(const wefti_job_row *row); /* its default is "auto" */
 
-/* What a value was read from; for messages and to know what was left out. */
+/* The origin of a value, for messages. It also marks the keys that the job does not set. */
 typedef struct wefti_job_mark {
     bool given;
     int line, column;     /* in the file, or */
@@ -64,19 +64,19 @@ typedef struct wefti_job_draft {
     weft_plan *plan; /* of the section `parallel`, once resolved; the caller's to destroy */
 } wefti_job_draft;
 
-/* "job.yaml:12:3: ", or "'train.steps=x': ": where a value came from. `out` has room for 512 bytes.
- */
+/* The origin of a value as text: "job.yaml:12:3: ", or "'train.steps=x': ". `out` has room for 512
+ * bytes. */
 const char *wefti_job_where(const wefti_job_draft *draft, const wefti_job_mark *mark, char *out);
 
-/* Store the value of one row; `mark` says where it stands. "auto", where the row knows it, stores
- * nothing and leaves the row as not given. */
+/* Stores the value of one row; `mark` is its origin. If the row accepts "auto", that word stores
+ * nothing and the row counts as not set. */
 weft_status wefti_job_store(wefti_job_draft *draft, int row, const wefti_yaml *value,
                             const wefti_job_mark *mark) WEFT_CHECKED;
-/* The value as it would be written in a file. */
+/* The value in the form that a file would have. */
 void wefti_job_write_value(const weft_job *job, const wefti_job_row *row, wefti_text *out);
 
-/* The complaint about a value: "<where><key> must be <what it must be>; it is '<text>'", or a list
- * of so many, or a section. */
+/* Refuses a value: "<where><key> must be <expected>; it is '<text>'". For lists and sections it
+ * names their kind. */
 weft_status wefti_job_refuse(const wefti_job_draft *draft, const wefti_job_row *row,
                              const wefti_job_mark *mark, const wefti_yaml *value) WEFT_CHECKED;
 /* Append `text` in double quotes, as YAML and the overrides read it. */
@@ -88,20 +88,20 @@ bool wefti_job_is_list(wefti_job_kind kind);
 weft_status wefti_job_store_list(wefti_job_draft *draft, const wefti_job_row *row, void *field,
                                  const wefti_yaml *value, const wefti_job_mark *mark) WEFT_CHECKED;
 void wefti_job_write_list(const wefti_job_row *row, const void *field, wefti_text *out);
-/* flow.c: lists in brackets and mappings in braces, for overrides: what YAML calls flow style,
- * read without a YAML reader. `text` is the end of `word`, the override. Commas within parentheses
- * belong to the text. */
+/* flow.c: lists in brackets and mappings in braces, for overrides. This is YAML's flow style, read
+ * without a YAML reader. `text` is the end of `word`, the override. Commas in parentheses belong to
+ * the text. */
 weft_status wefti_job_flow_parse(wefti_arena *arena, const char *word, const char *text,
                                  wefti_yaml *out) WEFT_CHECKED;
 
-/* parallel.c: the plan of the section `parallel`; *out is NULL when it says nothing. Fills in
- * what the section left out. */
+/* parallel.c: the plan of the section `parallel`; *out is NULL if the section is empty. Fills in
+ * keys that the section does not set. */
 weft_status wefti_job_plan(wefti_job_draft *draft, weft_plan **out) WEFT_CHECKED;
 
-/* The mark of a key; one that was not given when there is no such key. */
+/* The mark of a key. For an unknown key it is a mark that is not set. */
 const wefti_job_mark *wefti_job_mark_of(const wefti_job_draft *draft, const char *path);
 
-/* Fill in what was left out, then check the values against each other. */
+/* Fills in keys that are not set, then checks values against each other. */
 weft_status wefti_job_resolve(wefti_job_draft *draft) WEFT_CHECKED;
 /* uses.c: keys that say nothing of the model's family, the optimizer or the schedule are
  * refused, and not written. */

@@ -1,4 +1,4 @@
-/* The table of keys, from job_keys.def, and what is said about it. */
+/* The table of keys (keys.def) and functions on it. */
 #include "job/job.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@ static const char *const datasets[] = {WEFT_DATASET_LIST(JOB_CHOICE_TEXT) NULL};
 static const char *const gradients[] = {"mean", "sum", NULL};
 static const char *const precisions[] = {[WEFT_F32] = "f32", [WEFT_BF16] = "bf16", NULL};
 
-/* How many elements a field has that may be an array: its bytes over those of one number. */
+/* The number of elements of a field that may be an array. */
 #define COUNT_INTEGERS(field) (int)(sizeof(((weft_job *)0)->field) / sizeof(int64_t))
 #define BELOW(x) ((x)-0x1p-53)
 #define JOB_ROW(path_, kind_, field_, default_, min_, max_, words_, help_, of_model_)              \
@@ -42,7 +42,7 @@ static const wefti_job_row rows[] = {
 
 enum { ROWS = sizeof rows / sizeof *rows };
 _Static_assert((int)ROWS <= (int)WEFTI_JOB_KEYS_MAX, "raise WEFTI_JOB_KEYS_MAX");
-/* Choices are stored through an int, a share as text with its fraction behind it. */
+/* Choices are stored through an int. A share is stored as a text followed by its fraction. */
 _Static_assert(sizeof(weft_family) == sizeof(int) && sizeof(weft_dtype) == sizeof(int) &&
                    sizeof(weft_schedule) == sizeof(int) && sizeof(weft_dataset) == sizeof(int),
                "enum");

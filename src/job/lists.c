@@ -24,7 +24,7 @@ static weft_status no_memory(void) {
     return WEFT_RAISE(WEFT_E_NOMEM, "no memory for a job");
 }
 
-/* Where an entry stands; of an override only the word is known. */
+/* The position of an entry. An override has only its word. */
 static wefti_job_mark mark_at(const reader *r, const wefti_yaml *value) {
     wefti_job_mark mark = *r->mark;
     if (value->line) {
@@ -49,7 +49,7 @@ static bool is_size(const wefti_yaml *value) {
     return is_number(value) && strspn(value->text, "0") < strlen(value->text);
 }
 
-/* Room for one pair for each child. */
+/* Allocates one pair for each child. */
 static weft_status begin(reader *r, const wefti_yaml *value) {
     r->pairs = wefti_arena_alloc(r->draft->arena, ((size_t)value->count + 1) * sizeof *r->pairs);
     return r->pairs ? WEFT_OK : no_memory();
@@ -137,7 +137,7 @@ static weft_status write_text(const reader *r, const wefti_yaml *value, wefti_te
     return refuse(r, value);
 }
 
-/* Add a pair whose value is written as a text. */
+/* Adds a pair whose value is a text. */
 static weft_status add_value(reader *r, const wefti_yaml *entry, const char *key,
                              const wefti_yaml *value) {
     wefti_text text = {0};

@@ -1,5 +1,5 @@
-/* The plan that a job's section `parallel` describes. What is refused is told with the line of the
- * key that says it. See job/job.h, plan/plan.h. */
+/* The plan that a job's section `parallel` describes. Messages name the line of the key. See
+ * job/job.h, plan/plan.h. */
 #include "job/job.h"
 
 #include <stdio.h>
@@ -21,7 +21,7 @@ static weft_status at_pair(const weft_job_pair *pair, const char *key, weft_stat
     return wefti_prefix(status, "%s: %s", pair->where, key);
 }
 
-/* What wefti_plan_check refuses begins with the key that is wrong; strategies know their place. */
+/* Messages of wefti_plan_check begin with the wrong key. Strategies know their position. */
 static weft_status at_section(const wefti_job_draft *draft, weft_status status) {
     static const char section[] = "parallel.";
     const char *message = weft_error_message(), *mesh = "the mesh ";
@@ -50,10 +50,10 @@ static bool given(const wefti_job_draft *draft, const char *path) {
     return wefti_job_mark_of(draft, path)->given;
 }
 
-/* ---- what is left out ---- */
+/* ---- keys that are not set ---- */
 
-/* How many microbatches a step has, by up to three keys, which must not differ: with one stage they
- * are accumulated, with several they are what the pipeline has on its way. */
+/* The microbatches of a step, from up to three keys, which must agree. One stage accumulates them;
+ * several stages have them in flight. */
 static weft_status join_microbatches(wefti_job_draft *draft) {
     weft_job_pipeline *pipeline = &draft->job.parallel.pipeline;
     bool stages = pipeline->stages > 1,
@@ -81,7 +81,7 @@ static weft_status join_microbatches(wefti_job_draft *draft) {
     return WEFT_OK;
 }
 
-/* Devices of one stage by its sizes; one more than possible when there are more. */
+/* Devices of one stage by its sizes. If there are too many, returns the limit plus one. */
 static int64_t mesh_devices(const weft_job_pairs *mesh) {
     int64_t size = 1;
     for (int64_t i = 0; i < mesh->count && size <= 1 << 20; i++)
@@ -89,7 +89,7 @@ static int64_t mesh_devices(const weft_job_pairs *mesh) {
     return size <= 1 << 20 ? size : (1 << 20) + 1;
 }
 
-/* "dp=3 tp=2" into a size for each axis of the mesh, 1 where it is not named. */
+/* "dp=3 tp=2" into a size for each axis of the mesh. Axes that it does not name get 1. */
 static weft_status read_mesh(const weft_job_parallel *p, const weft_job_pair *pair,
                              int sizes[WEFTI_MAX_AXES]) {
     static const char key[] = "parallel.pipeline.meshes";
@@ -299,7 +299,7 @@ static weft_status plan_of_section(wefti_job_draft *draft, weft_plan **out) {
     return WEFT_OK;
 }
 
-/* parallel.plan: the file decides; what the job says about devices and microbatches must agree. */
+/* parallel.plan: the file decides. The job's devices and microbatches must agree with it. */
 static weft_status plan_of_file(wefti_job_draft *draft, weft_plan **out) {
     weft_job *job = &draft->job;
     weft_job_parallel *p = &job->parallel;

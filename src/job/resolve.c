@@ -1,4 +1,4 @@
-/* What a job leaves out, and what its values must be to each other. See job/job.h. */
+/* Fills in keys that a job does not set, and checks values against each other. See job/job.h. */
 #include "job/job.h"
 
 #include <string.h>
@@ -81,8 +81,8 @@ static weft_status check_from(const wefti_job_draft *draft) {
     return WEFT_OK;
 }
 
-/* The key that says how many microbatches there are; with a pipeline, which has some unless told
- * otherwise, that of the pipeline. */
+/* The key that sets the number of microbatches. A pipeline uses its own key, because it has
+ * microbatches by default. */
 static const char *microbatches_key(const wefti_job_draft *draft) {
     static const char *const keys[] = {"train.accumulate", "parallel.accumulate",
                                        "parallel.pipeline.microbatches"};

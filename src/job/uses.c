@@ -1,6 +1,5 @@
-/* Keys that only some choices of another key know: of models by their family, of data by their
- * format, of optimizers and schedules by their name. One that says nothing would be passed over in
- * silence, and what was meant would not happen; so it is refused. See job/job.h. */
+/* Refuses keys without effect. Some keys matter only for certain families of models, formats of
+ * data, optimizers or schedules. Ignoring such a key would hide a mistake. See job/job.h. */
 #include "job/job.h"
 
 #include <stdio.h>
@@ -69,12 +68,12 @@ static const wefti_job_row *row_of(const char *key) {
     return table;
 }
 
-/* The number of what was chosen for the key `of`. */
+/* The index of the choice for the key `of`. */
 static int chosen(const weft_job *job, const char *of) {
     return *(const int *)(const void *)((const char *)job + row_of(of)->offset);
 }
 
-/* What model.from tells, the family and what its data are, is not known yet. */
+/* The family and the kind of data are still unknown here: the files of model.from hold them. */
 static bool known(const weft_job *job, const use *u) {
     bool told = *job->model.from && (u->of == family_key || u->of == format_key);
     return told || u->choices >> chosen(job, u->of) & 1;
@@ -93,9 +92,10 @@ static weft_status refuse(const wefti_job_draft *draft, const use *u) {
               of->words[chosen(&draft->job, u->of)], list);
 }
 
-/* Truth values may stand where they are so anyway: an output layer that is tied, or no biases. */
+/* A truth value is allowed if the family has the same value anyway: a tied output layer, or no
+ * biases. */
 typedef struct flag {
-    use use; /* where there is a choice */
+    use use; /* if there is a choice */
     unsigned on, off;
 } flag;
 
@@ -114,7 +114,7 @@ static weft_status check_flag(const wefti_job_draft *draft, const flag *f) {
     return known(&draft->job, &is) ? WEFT_OK : refuse(draft, &f->use);
 }
 
-/* A dropout of 0 is what the other families have. */
+/* Other families have no dropout, so 0 is allowed. */
 weft_status wefti_job_check_uses(const wefti_job_draft *draft) {
     const weft_job_model *m = &draft->job.model;
     for (size_t i = 0; i < sizeof uses / sizeof *uses; i++)

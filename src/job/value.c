@@ -23,8 +23,8 @@ typedef struct place {
     const wefti_job_mark *mark;
 } place;
 
-/* What would be right, "a whole number from 1 to 10000", into 256 bytes. A bound that nobody meets
- * is told to who has passed it. */
+/* The expected value as text, "a whole number from 1 to 10000", in 256 bytes. A bound without
+ * practical meaning is named only if the value exceeds it. */
 static const char *wanted(const wefti_job_row *row, const char *text, char *out) {
     static const char *const kinds[] = {
         [WEFTI_JOB_TEXT] = "a text",
@@ -139,7 +139,7 @@ static bool in_range(const wefti_job_row *row, double value) {
     return value >= row->min && value <= row->max;
 }
 
-/* The code point at `text` (RFC 3629) and its length in bytes; -1 for what is not UTF-8. */
+/* The code point at `text` (RFC 3629) and its length in bytes; -1: not UTF-8. */
 static int32_t utf8(const unsigned char *text, int *out_length) {
     int length = text[0] < 0x80   ? 1
                  : text[0] < 0xc2 ? 0
@@ -160,7 +160,7 @@ static int32_t utf8(const unsigned char *text, int *out_length) {
 }
 
 static weft_status store_text(const place *at, const wefti_yaml *value, const char **out) {
-    /* An empty plain scalar and what YAML has for nothing: a value was forgotten. */
+    /* An empty plain scalar or a YAML null: the value was forgotten. */
     static const char *const nothing[] = {"", "~", "null", "Null", "NULL"};
     for (size_t i = 0; i < sizeof nothing / sizeof *nothing; i++)
         if (!value->quoted && value->line && !strcmp(value->text, nothing[i]))
@@ -240,13 +240,13 @@ static weft_status store_scalar(const place *at, const wefti_yaml *value, void *
     WEFT_FAIL(WEFT_E_BUG, "a key of kind %d", (int)row->kind);
 }
 
-/* A key has several spellings in a file: schedule, schedule.name, and train.schedule.name at the
- * front. Words replace what the file and earlier words say. */
+/* A file may spell a key in several ways: schedule, schedule.name, or train.schedule.name at the
+ * top. Overrides replace values of the file and of earlier overrides. */
 static weft_status check_once(const wefti_job_draft *draft, const wefti_job_row *row, int index,
                               const wefti_job_mark *mark) {
     char where[512];
     const wefti_job_mark *before = &draft->marks[index];
-    bool twice = before->line && !before->override && !mark->override; /* `auto` is given too */
+    bool twice = before->line && !before->override && !mark->override; /* `auto` counts as set */
     WEFT_REQUIRE(!twice, WEFT_E_ARG, "%s%s is given twice; first in line %d",
                  wefti_job_where(draft, mark, where), row->path, before->line);
     return WEFT_OK;
@@ -265,7 +265,7 @@ weft_status wefti_job_store(wefti_job_draft *draft, int index, const wefti_yaml 
         size_t bytes = row->kind == WEFTI_JOB_CHOICE ? sizeof(int)
                        : row->kind == WEFTI_JOB_FLAG ? sizeof(bool)
                                                      : (size_t)row->count * sizeof(int64_t);
-        memset(field, 0, bytes); /* what an earlier line set is gone */
+        memset(field, 0, bytes); /* drops the value of an earlier line */
         draft->marks[index] = *mark;
         draft->marks[index].given = false;
         return WEFT_OK;
@@ -294,8 +294,8 @@ static void write_real(double value, wefti_text *out) {
     wefti_text_add(out, "%s", wefti_real_text(value, 6, 17, text));
 }
 
-/* In double quotes. Escaped are controls, and what YAML takes for a line break or a byte order
- * mark. */
+/* In double quotes. Escapes control characters, and characters that YAML reads as a line break or a
+ * byte order mark. */
 void wefti_job_write_quoted(const char *text, wefti_text *out) {
     int length;
     wefti_text_add(out, "\"");

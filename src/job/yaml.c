@@ -183,7 +183,7 @@ weft_status wefti_yaml_parse(const char *name, const char *text, int64_t bytes, 
     WEFT_REQUIRE(bytes >= 0 && bytes <= WEFTI_YAML_BYTES, WEFT_E_ARG,
                  "%s has %lld bytes; a job file has at most %d", name, (long long)bytes,
                  WEFTI_YAML_BYTES);
-    static const char mark[] = "\xEF\xBB\xBF"; /* which some editors put in front of UTF-8 */
+    static const char mark[] = "\xEF\xBB\xBF"; /* some editors write it before UTF-8 */
     if (bytes >= 3 && !memcmp(text, mark, 3)) text += 3, bytes -= 3;
     reader r = {.name = name, .text = text, .end = text + bytes, .arena = arena};
     wefti_yaml *root = wefti_arena_alloc(arena, sizeof *root);

@@ -1,10 +1,10 @@
 /* A YAML document as a tree with line numbers, for job files.
  *
- * A careful subset, read with libyaml's event parser: one document, mappings with plain scalar
- * keys, sequences, scalars. Anchors, aliases and tags are refused (aliases can make a short file
- * expand without bound), and so are duplicate keys. Scalars stay text: what a value means is
- * decided by the key it stands under, so `no` is not a truth value and 010 is not eight. Source:
- * YAML 1.1 (yaml.org/spec/1.1), as libyaml reads it. */
+ * Reads a subset with libyaml's event parser: one document, mappings with plain scalar keys,
+ * sequences, scalars. Refuses anchors, aliases and tags, because aliases can make a short file
+ * expand without bound. Refuses duplicate keys. Scalars stay text: the key decides what a value
+ * means. So `no` is not a truth value, and 010 is not eight. Source: YAML 1.1 (yaml.org/spec/1.1),
+ * as libyaml reads it. */
 #ifndef WEFTI_JOB_YAML_H
 #define WEFTI_JOB_YAML_H
 

@@ -1,7 +1,8 @@
-/* BERT with its masked-language head: post-norm blocks, every position sees every other; all token
- * types are 0. Source: Devlin et al., "BERT", NAACL 2019; names and initial values (normal 0.02) as
- * Hugging Face's BertForMaskedLM has them. The loss is over targets that are not -1: the masked
- * positions, of which each microbatch has another number: it counts for its share. */
+/* BERT with its masked-language head: post-norm blocks, full attention without a mask. All token
+ * types are 0. Source: Devlin et al., "BERT", NAACL 2019. Names and initial values (normal 0.02)
+ * follow Hugging Face's BertForMaskedLM. The loss covers targets that are not -1, the masked
+ * positions. Their number differs between microbatches, so each microbatch's loss is weighted by
+ * its share of them. */
 #include "models/models.h"
 
 static weft_value embed(const wefti_model_build *b, weft_value tokens, weft_value words) {
@@ -19,7 +20,7 @@ static weft_value embed(const wefti_model_build *b, weft_value tokens, weft_valu
     return weft_cell_end(g, wefti_drop(b, x));
 }
 
-/* What ends both halves of a block: projection, dropout, residual, norm. */
+/* The end of both halves of a block: projection, dropout, residual, norm. */
 static weft_value output(const wefti_model_build *b, weft_value y, weft_value x, const char *name) {
     int64_t hidden = b->c->hidden;
     weft_cell_begin(b->g, "%s", name);

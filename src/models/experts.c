@@ -1,12 +1,14 @@
-/* Layers of experts in place of feed-forward layers: router, buffers, and the loss that balances
- * them. The experts' own products are the families'.
+/* Mixture-of-experts layers in place of feed-forward layers: router, buffers, and the balancing
+ * loss. The experts' own products belong to the families.
  *
- * The router's probabilities are kept in f32 (Fedus et al., "Switch Transformer", 2021, section
- * 2.4). Those of a token's experts are made to sum to 1 (Lepikhin et al., "GShard", 2021; Jiang et
- * al., "Mixtral of Experts", 2024), but for gpt2-moe with one expert a token, whose router learns
- * by nothing else (Fedus et al., section 2.1); a mixtral's does not, as in transformers. While
- * training, slots may be bounded by the capacity factor; evaluation and generation compute every
- * choice. */
+ * The router's probabilities stay in f32 (Fedus et al., "Switch Transformer", 2021, section 2.4).
+ * The probabilities of a token's experts are normalised to sum to 1 (Lepikhin et al., "GShard",
+ * 2021; Jiang et al., "Mixtral of Experts", 2024). The exception is gpt2-moe with one expert a
+ * token: without the probability as a factor its router would not learn (Fedus et al., section
+ * 2.1).
+ *
+ * In training, the capacity factor may bound the slots of an expert. Evaluation and generation
+ * compute every choice. */
 #include <math.h>
 
 #include "models/models.h"

@@ -44,7 +44,7 @@ static weft_value expert_bias(const wefti_model_build *b, const char *name, int6
     return weft_reshape(b->g, x, 4, (int64_t[]){b->c->experts, 1, 1, size});
 }
 
-/* The same in each expert, for those that the router chose. */
+/* The same in each expert, for tokens that the router sent there. */
 static weft_value experts(const wefti_model_build *b, weft_value x, double deviation,
                           weft_value *balance) {
     weft_graph *g = b->g;
@@ -77,7 +77,7 @@ static weft_value block(const wefti_model_build *b, weft_value x, weft_value pos
     return wefti_end_block(b, weft_add(g, x, y), balance);
 }
 
-/* Rows of the position table: the first ones, or in DECODE those of the positions `at`. */
+/* Rows of the position table: the first ones; in DECODE the rows of the positions `at`. */
 static weft_value positions(const wefti_model_build *b, weft_value wpe, weft_value at) {
     if (b->use == WEFT_USE_DECODE) return weft_embedding(b->g, wpe, at, b->param);
     return b->seq == b->c->context ? wpe : weft_slice(b->g, wpe, 0, 0, b->seq);

@@ -1,4 +1,4 @@
-/* Layers that the families are made of and that other programs may use: weft/layer.h. */
+/* Layers that families use and other programs may use: weft/layer.h. */
 #include "weft/layer.h"
 
 #include <math.h>

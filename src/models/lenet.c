@@ -1,7 +1,7 @@
 /* LeNet-5: two convolutions with pooling, three dense layers. Source: LeCun et al., "Gradient-Based
- * Learning Applied to Document Recognition", 1998; with relu and max pooling in place of tanh and
- * averages, as it is used today. The paper sets 28 x 28 digits into 32 x 32 fields: images smaller
- * than 32 are padded by 2 on each side, so that 28 x 28 gives its sizes. */
+ * Learning Applied to Document Recognition", 1998. It has relu and max pooling in place of tanh and
+ * averages, as usual today. The paper places 28 x 28 digits in 32 x 32 images. So images smaller
+ * than 32 are padded by 2 on each side. */
 #include <math.h>
 
 #include "models/models.h"

@@ -14,7 +14,7 @@ static weft_value norm(const wefti_model_build *b, weft_value x, const char *nam
     return weft_rms_norm(b->g, x, gamma, b->c->norm_eps);
 }
 
-/* The layer NAME.weight [features, in], and NAME.bias where the model has such. */
+/* The layer NAME.weight [features, in], with NAME.bias if the model has biases. */
 static weft_value dense(const wefti_model_build *b, weft_value x, const char *name,
                         int64_t features, double deviation, bool bias) {
     weft_dense_options o = bias ? wefti_transposed(deviation) : wefti_plain(deviation);
@@ -66,7 +66,7 @@ static weft_value feed_forward(const wefti_model_build *b, weft_value x, double 
     return weft_cell_end(g, x);
 }
 
-/* The same in each expert, for those that the router chose. */
+/* The same in each expert, for tokens that the router sent there. */
 static weft_value experts(const wefti_model_build *b, weft_value x, double deviation,
                           weft_value *balance) {
     weft_graph *g = b->g;

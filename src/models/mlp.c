@@ -1,6 +1,6 @@
 /* A multilayer perceptron on the flattened image: `layers` hidden layers of `hidden` with relu,
- * dropout behind each. Initial values: normal with variance 2 / inputs (He et al., "Delving Deep
- * into Rectifiers", ICCV 2015). */
+ * each followed by dropout. Initial values: normal with variance 2 / inputs (He et al., "Delving
+ * Deep into Rectifiers", ICCV 2015). */
 #include "models/models.h"
 
 void wefti_build_mlp(const wefti_model_build *b) {

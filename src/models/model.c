@@ -95,7 +95,7 @@ const char *weft_family_text(weft_family family) {
     return (unsigned)family < WEFT_FAMILIES ? families[family].text : "?";
 }
 
-/* llama and what is built like it. */
+/* llama and the families that share its builder. */
 static bool is_llama(weft_family family) {
     return family == WEFT_FAMILY_LLAMA || family == WEFT_FAMILY_MIXTRAL ||
            family == WEFT_FAMILY_MISTRAL || family == WEFT_FAMILY_QWEN2;
@@ -105,7 +105,9 @@ static void fill(int64_t *value, int64_t standard) {
     if (!*value) *value = standard;
 }
 
-enum { LAYERS_MAX = 10000 }; /* a graph has some nodes for each; damaged files ask for more */
+enum {
+    LAYERS_MAX = 10000
+}; /* Bounds the nodes of a graph: damaged files may ask for more layers. */
 
 static weft_status check_positive(const char *key, int64_t value) {
     WEFT_REQUIRE(value > 0, WEFT_E_ARG, "%s is %lld: it must be 1 or more", key, (long long)value);
@@ -248,7 +250,7 @@ static weft_status check_ends(const weft_model_config *c) {
     return check_token(c, "fills a text up", c->has_pad, c->pad);
 }
 
-/* What is left at 0 becomes the family's own. */
+/* A value of 0 becomes the family's default. */
 static void fill_defaults(weft_model_config *c, const weft_model_config *d) {
     fill(&c->layers, d->layers);
     fill(&c->hidden, d->hidden);

@@ -1,4 +1,4 @@
-/* Model families: one builder each, and what they share. Public API only. */
+/* Model families: a builder for each, and shared parts. Uses the public interface only. */
 #ifndef WEFTI_MODELS_H
 #define WEFTI_MODELS_H
 
@@ -6,7 +6,7 @@
 #include "weft/model.h"
 #include "weft/ops.h"
 
-/* What a family's builder gets: the complete configuration and the sizes of one batch. */
+/* The input of a family's builder: the complete configuration and the sizes of one batch. */
 typedef struct wefti_model_build {
     weft_graph *g;
     const weft_model_config *c;
@@ -47,7 +47,7 @@ weft_value wefti_layer_norm(const wefti_model_build *b, weft_value x, const char
 weft_value wefti_drop(const wefti_model_build *b, weft_value x);
 /* ---- layers of experts ---- */
 
-/* What the balancing loss sums up over the layers: nothing where there is none. */
+/* The sum of the balancing losses over the layers. Empty for models without experts. */
 weft_value wefti_balance_begin(const wefti_model_build *b);
 /* Of the sum over all layers. */
 weft_value wefti_balance_loss(const wefti_model_build *b, weft_value balance_sum);
@@ -59,12 +59,13 @@ weft_value wefti_route(const wefti_model_build *b, weft_value logits, weft_routi
 weft_value wefti_expert_dense(const wefti_model_build *b, weft_value x, const weft_routing *routing,
                               const char *name, int64_t in, int64_t out, bool transposed,
                               weft_init init);
-/* Ends the cell of a block with its result, and with the sum so far where there is one. */
+/* Ends the cell of a block. Its results are the block's value and the sum of balancing losses so
+ * far, if the model has one. */
 weft_value wefti_end_block(const wefti_model_build *b, weft_value x, weft_value *balance_sum);
 
-/* x [batch, seq, heads * dim] with positions that see each other, all of them: attention without a
- * mask, its parameters QUERY, KEY, VALUE, each [hidden, hidden] with a bias, before the output
- * projection (bert, vit). Inside a cell. */
+/* Attention without a mask, up to the output projection (bert, vit). x: [batch, seq, heads * dim].
+ * QUERY, KEY and VALUE name its parameters, each [hidden, hidden] with a bias. Call it inside a
+ * cell. */
 weft_value wefti_attend_all(const wefti_model_build *b, weft_value x, const char *query,
                             const char *key, const char *value);
 /* The inputs "tokens" and "targets" [batch, seq]; targets empty when the use has no loss. */
@@ -77,16 +78,16 @@ weft_value wefti_cached(const wefti_model_build *b, weft_value x, const char *wh
                         weft_value position, int64_t heads, int64_t dim);
 /* "position" i32 [] in DECODE, else no value. */
 weft_value wefti_position(const wefti_model_build *b);
-/* DECODE: the positions of all tokens, i32 [seq]: an input of its own when they are several. */
+/* DECODE: the positions of all tokens, i32 [seq]. Several tokens make it an input of its own. */
 weft_value wefti_positions(const wefti_model_build *b, weft_value position);
-/* "share" f32 [] in TRAIN, else no value: what the loss of a microbatch counts for where its
- * targets that count are not as many as those of others: their number over its mean over the
- * microbatches of the step. The mean of the shared losses is then that of all targets, however the
- * step is cut. */
+/* "share" f32 [] in TRAIN, else no value: the weight of a microbatch's loss. It is the microbatch's
+ * number of counting targets, divided by the mean of that number over the step's microbatches. So
+ * the mean of the weighted losses is the mean over all targets, for every division into
+ * microbatches. */
 weft_value wefti_share(const wefti_model_build *b);
-/* The end of a model, inside its last cell, which this closes: the mean cross-entropy of `logits`
- * against `targets` (-1: ignored), times `share` and plus `further` where there are such, becomes
- * the loss; "logits" is an output where the use has it. */
+/* Ends a model inside its last cell, and closes that cell. The loss is the mean cross-entropy of
+ * `logits` against `targets` (-1: ignored), times `share`, plus `further`; both may be empty.
+ * "logits" becomes an output if the use needs it. */
 void wefti_end(const wefti_model_build *b, weft_value logits, weft_value targets, weft_value share,
                weft_value further);
 weft_value wefti_labels(const wefti_model_build *b); /* "label" i32 [batch], empty without loss */

@@ -1,8 +1,8 @@
-/* ResNet-18 and ResNet-50. Source: He et al., "Deep Residual Learning", CVPR 2016; architecture,
- * names and initial values as torchvision has them (the stride of a bottleneck lies in its 3 x 3
- * convolution; convolutions start normal with variance 2 / (outputs * kernel)). Images smaller than
- * 64 get the paper's stem for CIFAR-10: a 3 x 3 convolution of stride 1 and no pooling, in place of
- * 7 x 7 of stride 2 and max pooling. `hidden` is the width of the first stage, 64 in the paper. */
+/* ResNet-18 and ResNet-50. Source: He et al., "Deep Residual Learning", CVPR 2016. Architecture,
+ * names and initial values follow torchvision: the stride of a bottleneck lies in its 3 x 3
+ * convolution; convolutions start normal with variance 2 / (outputs * kernel). Images smaller than
+ * 64 get the paper's stem for CIFAR-10: a 3 x 3 convolution of stride 1 without pooling. `hidden`
+ * is the width of the first stage, 64 in the paper. */
 #include <math.h>
 #include <stdio.h>
 
@@ -85,7 +85,7 @@ static weft_value stem(const wefti_model_build *b, weft_value x) {
     const int64_t *image = b->c->image;
     bool large = image[1] >= 64 && image[2] >= 64;
     int64_t kernel = large ? 7 : 3;
-    /* named outside of the cell: the tensors' names have no "stem" in front */
+    /* named outside of the cell, so that tensors' names have no "stem" in front */
     weft_value weight = conv_weight(b, "conv1.weight", image[0], b->c->hidden, kernel);
     statistics s = norm_tensors(b, "bn1", b->c->hidden);
     weft_cell_begin(g, "stem");

@@ -1,6 +1,6 @@
-/* ViT: an image as a sequence of patches with a class token in front, pre-norm blocks; the class
+/* ViT: an image as a sequence of patches with a class token first, in pre-norm blocks. The class
  * token's last state is classified. Source: Dosovitskiy et al., "An Image is Worth 16x16 Words",
- * ICLR 2021; names as Hugging Face's ViTForImageClassification has them. */
+ * ICLR 2021. Names follow Hugging Face's ViTForImageClassification. */
 #include "models/models.h"
 
 static weft_value embed(const wefti_model_build *b, weft_value image) {

@@ -1,11 +1,12 @@
-/* `weft launch --rehearse`: the programs of a job of many ranks, checked without any of them. */
+/* `weft launch --rehearse`: a dry run. It builds and checks the programs of all ranks of a job, and
+ * starts none. */
 #include "cli/launch/dry_run.h"
 
 #include <string.h>
 
 #include "weft/launch.h"
 
-/* What `weft train` takes and matters here, and what does not. */
+/* Options of `weft train`: those that matter here, and those that are ignored. */
 typedef struct inner_options {
     bool json;
     int64_t devices;

@@ -15,7 +15,7 @@ typedef struct launch_options {
     double timeout, heartbeat, wait, grace;
     bool no_logs, json, rehearse, tls;
     cli_texts settings; /* of --env */
-    /* Not from the table: what stands behind the options. */
+    /* Not from the table: the words after the options. */
     char **command;
 } launch_options;
 
@@ -67,7 +67,7 @@ static bool takes_next(const char *word) {
     return false;
 }
 
-/* Options end at "--", or at the first word that is none. */
+/* Options end at "--" or at the first word that is not an option. */
 static int option_words(int count, char **words) {
     int at = 0;
     while (at < count && words[at][0] == '-' && strcmp(words[at], "--") != 0)
@@ -75,7 +75,7 @@ static int option_words(int count, char **words) {
     return at < count ? at : count;
 }
 
-/* -n becomes what the table knows. */
+/* -n becomes the option's long name. */
 static void spell_out(int count, char **words) {
     static char processes[] = "--processes";
     for (int i = 0; i < count; i++)
@@ -91,7 +91,7 @@ static int check_settings(const cli_verb *verb, const launch_options *values) {
     return CLI_DONE;
 }
 
-/* How many ranks there are is in the table, if there is one. */
+/* A rank table sets the number of ranks. */
 static int check_tail(const cli_verb *verb, const launch_options *v) {
     int64_t ranks = v->processes * (v->hosts ? v->hosts : 1);
     if (!v->tail) return CLI_DONE;
@@ -141,8 +141,9 @@ static void on_signal(int number) {
 
 /* --- launching --- */
 
-/* Pipes and logs of many processes, and connections of those of all hosts, are more than the usual
- * limit. How many a rank table (processes 0) has is not known yet: as many as one host may have. */
+/* Pipes and logs of many processes, and connections of all hosts, exceed the usual limit. The size
+ * of a rank table (processes 0) is not known yet, so this assumes the most ranks that one host may
+ * have. */
 static void allow_files(int64_t processes, int64_t hosts) {
     enum { MANY = 4096 };
     const rlim_t wanted = (rlim_t)((processes ? processes : MANY) * (6 + hosts) + 256);
@@ -161,7 +162,7 @@ static const char *default_logs(char out[64]) {
     return out;
 }
 
-/* What the rank that failed would have ended a shell's command with; as shells do for signals. */
+/* The exit code of the failed rank, as a shell would report it, signals included. */
 static int failure_code(weft_status status, const weft_launch_result *r) {
     if (status == WEFT_E_STOPPED && r->stop_signal) return 128 + r->stop_signal;
     if (r->failed_rank < 0) return CLI_FAILED;

@@ -1,5 +1,5 @@
-/* What `weft launch` shows. Ranks' own output goes where they sent it; what the launcher says goes
- * to stderr, or with --json all of it to stdout, one object a line. */
+/* The output of `weft launch`. The ranks' own output keeps its stream. Messages of the launcher go
+ * to stderr. With --json everything goes to stdout, one object a line. */
 #include "cli/launch/show.h"
 
 #include <ctype.h>
@@ -8,7 +8,7 @@
 
 /* --- which ranks are shown --- */
 
-/* One "4" or "4-7" at *at, which moves behind it and its comma. */
+/* Reads one "4" or "4-7" at *at, and moves *at past it and its comma. */
 static bool next_range(const char **at, long *from, long *to) {
     char *end;
     if (!isdigit((unsigned char)**at)) return false;
@@ -111,7 +111,7 @@ weft_launch_events launch_show_events(launch_show *show) {
 
 /* --- how it ended --- */
 
-/* Each line of a text behind two blanks. */
+/* Prints each line of a text after two blanks. */
 static void show_indented(const char *text) {
     while (*text) {
         size_t length = strcspn(text, "\n");

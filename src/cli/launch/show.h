@@ -1,4 +1,4 @@
-/* What `weft launch` shows: lines of ranks, and how it ended. */
+/* The output of `weft launch`: lines of ranks, and how the job ended. */
 #ifndef WEFT_CLI_LAUNCH_SHOW_H
 #define WEFT_CLI_LAUNCH_SHOW_H
 
