@@ -1,10 +1,9 @@
 /* The directory of a run: names of steps, and how a step appears and disappears in one rename.
  *
- *   step-000000000100         a committed step
- *   .tmp-step-...             being written, or left by a run that was killed: removed at the next
- * start .old-step-...             a step that is being replaced by a new one of the same number:
- * put back at the next start unless the new one made it .trash-step-...           being deleted:
- * removed at the next start */
+ *   step-000000000100  a committed step
+ *   .tmp-step-...      being written, or left by a killed run: removed at the next start
+ *   .old-step-...      being replaced: put back at the next start unless the new step is in place
+ *   .trash-step-...    being deleted: removed at the next start */
 #ifndef WEFTI_CHECKPOINT_STEP_DIR_H
 #define WEFTI_CHECKPOINT_STEP_DIR_H
 

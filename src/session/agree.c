@@ -12,10 +12,10 @@ static const char NAME[] = "the agreement of all ranks";
 
 enum { MESSAGE_BYTES = 1000, SIZES = 3 };
 
-/* In front of what rank 0 spreads; also everyone's record when one has failed. */
+/* Precedes the data that rank 0 broadcasts. A failed rank also broadcasts one. */
 typedef struct notice {
     int64_t status;
-    int64_t failed; /* whom the message names; else WEFT_RANK_OWN, NONE */
+    int64_t failed; /* the rank that the message blames; else WEFT_RANK_OWN, NONE */
     char message[MESSAGE_BYTES];
 } notice;
 
@@ -26,7 +26,7 @@ struct wefti_agreement {
     int32_t size, me;
     int32_t *ranks; /* 0, 1, ... */
     wefti_region *have, *want;
-    wefti_endpoint *record;           /* WEFTI_RECORD_BYTES of each to all */
+    wefti_endpoint *record;           /* all-gather of WEFTI_RECORD_BYTES a rank */
     char *records;                    /* [size + 1]: all, and this rank's own */
     struct order_record *orders;      /* [size] */
     wefti_endpoint *broadcast[SIZES]; /* bound when first used */
@@ -34,7 +34,7 @@ struct wefti_agreement {
     bool failed;
 };
 
-/* Of one that has failed: which failure is the first. */
+/* A failed rank's record. It decides which failure is the first. */
 typedef struct order_record {
     int64_t status, order;
 } order_record;
@@ -151,14 +151,14 @@ weft_status wefti_agree_records(wefti_agreement *a, const void *record, size_t b
     return WEFT_OK;
 }
 
-/* This thread's failure, to be told. */
+/* This thread's failure in a form that can be sent. */
 static notice notice_of(weft_status status) {
     notice note = {.status = status < 0 ? status : 0, .failed = weft_error_rank()};
     if (status < 0) (void)snprintf(note.message, sizeof note.message, "%s", weft_error_message());
     return note;
 }
 
-/* What rank `from` has told becomes this thread's failure. */
+/* The failure of rank `from` becomes this thread's failure. */
 static weft_status hear(const notice *note, int32_t from) {
     weft_status status = (weft_status)note->status;
     (void)WEFT_RAISE(status, "%.*s", MESSAGE_BYTES - 1, note->message);
@@ -166,7 +166,7 @@ static weft_status hear(const notice *note, int32_t from) {
     return wefti_name_rank(status, from);
 }
 
-/* The notice of rank `from` to all. */
+/* Broadcasts the notice of rank `from`. */
 static weft_status tell(wefti_agreement *a, int32_t from, notice *note) {
     const int64_t bytes = (int64_t)sizeof *note;
     for (int32_t r = 0; r < a->size; r++) {
@@ -178,7 +178,8 @@ static weft_status tell(wefti_agreement *a, int32_t from, notice *note) {
     return wefti_fail_world(a->world, wefti_world_transfer_run(a, &all, &own, note));
 }
 
-/* The failure with the lowest order, of the lowest rank; *out_rank -1: all are well. */
+/* Finds the failure with the lowest order; of equals, the lowest rank's. *out_rank -1: no rank
+ * failed. */
 static weft_status find_first(wefti_agreement *a, weft_status status, int64_t order, notice *out,
                               int32_t *out_rank) {
     order_record mine = {status < 0 ? status : 0, order}, *all = a->orders;
@@ -190,7 +191,7 @@ static weft_status find_first(wefti_agreement *a, weft_status status, int64_t or
     return *out_rank < 0 ? WEFT_OK : tell(a, *out_rank, out);
 }
 
-/* `own`: who failed by itself says so. */
+/* `own`: a failed rank keeps its own message. */
 static weft_status agree(wefti_agreement *a, weft_status status, int64_t order, bool own) {
     notice note = notice_of(status);
     wefti_failure mine;
@@ -221,7 +222,7 @@ static weft_status gather(wefti_agreement *a, const void *part, int64_t bytes, c
     for (int32_t r = 0; r < a->size && status >= 0; r++) total += sizes[r];
     int64_t *block = status < 0 ? NULL : wefti_alloc(head + (size_t)total + 1);
     if (status >= 0 && !block)
-        status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for what %d ranks tell", a->size);
+        status = WEFT_RAISE(WEFT_E_NOMEM, "no memory to gather from %d ranks", a->size);
     if (status >= 0) {
         for (int32_t r = 0; r < a->size; r++) {
             block[r] = r ? block[r - 1] + sizes[r - 1] : 0;

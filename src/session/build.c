@@ -1,4 +1,5 @@
-/* Sessions come and go: graphs become programs, one for each device, within the memory there is. */
+/* Creates and destroys sessions: graphs become programs, one for each device, within the memory
+ * limit. */
 #include "session/parts.h"
 
 #include <stdio.h>
@@ -67,7 +68,7 @@ static weft_status check_limit(const weft_session *s, const wefti_program *p) {
 
 /* ---- building ---- */
 
-/* Of the devices here. */
+/* Of the devices in this process. */
 static const wefti_program *largest_program(const weft_session *s, wefti_program *const *programs) {
     const wefti_program *largest = NULL;
     for (int32_t r = 0; r < s->devices; r++)
@@ -76,7 +77,7 @@ static const wefti_program *largest_program(const weft_session *s, wefti_program
     return largest;
 }
 
-/* One device needs a plan only for what it says beside splits. */
+/* A plan for one device matters only for settings other than splits. */
 static const weft_plan *plan_of(const weft_session *s) {
     return s->plan && wefti_plan_matters(s->plan) ? s->plan : NULL;
 }
@@ -131,7 +132,7 @@ static weft_status build_view(weft_session *s, weft_graph *graph, wefti_view **o
     return wefti_view_create(s, graph, programs, out);
 }
 
-/* `status`: of what came before, which the other processes do not know yet. */
+/* `status`: of the steps before, which the other processes do not know yet. */
 static weft_status build(weft_session *s, weft_graph *graph, weft_status status) {
     wefti_view *view;
     if (status >= 0 && s->me == 0 && uses_bf16(graph) && s->bf16 == WEFTI_BF16_AUTO)
@@ -152,9 +153,9 @@ static weft_status check_microbatches(int64_t microbatches) {
     return WEFT_OK;
 }
 
-/* What the plan says of microbatches; said twice, it must be the same. Copies are microbatches of
- * their own; a plan that says no more than how many run together leaves the number to the session.
- */
+/* Takes the plan's number of microbatches. If the session has a number too, both must agree.
+ * Interleaved micro-batches count as microbatches. If the plan has only their number, the session
+ * decides how many microbatches there are. */
 static weft_status take_plan(weft_session *s, const weft_plan *plan) {
     WEFT_TRY(weft_plan_check(plan));
     WEFT_TRY(wefti_plan_copy(plan, &s->plan));
@@ -172,7 +173,7 @@ static weft_status take_plan(weft_session *s, const weft_plan *plan) {
     return wefti_route_cache_create(&s->routes);
 }
 
-/* Processes without a plan share the batch. */
+/* Processes without a plan share the batch (data parallelism). */
 static weft_status take_data_parallel(weft_session *s) {
     weft_plan *plan;
     WEFT_TRY(weft_plan_create(s->world->size, &plan));
@@ -181,7 +182,7 @@ static weft_status take_data_parallel(weft_session *s) {
     return status;
 }
 
-/* Where the session runs: in this process, or, of several devices, as one rank of a world. */
+/* Chooses where the session runs: in this process, or as one rank of a world. */
 static weft_status take_world(weft_session *s, weft_world *world) {
     if (!world || world->size == 1) return WEFT_OK;
     s->world = world;
@@ -251,7 +252,7 @@ weft_status weft_session_create(weft_graph *graph, const weft_session_options *o
 
 void weft_session_destroy(weft_session *s) {
     if (!s) return;
-    weft_status unwritten = wefti_trace_close(s->trace); /* nobody left to tell */
+    weft_status unwritten = wefti_trace_close(s->trace); /* without a caller to report to */
     (void)unwritten;
     wefti_host_copies_destroy(s);
     wefti_workers_destroy(s->workers);

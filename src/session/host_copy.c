@@ -1,7 +1,8 @@
-/* Host copies: the buffers that weft_session_local shows of a device whose memory the host cannot
- * reach. Between passes the buffer of a parameter, a state, an optimizer tensor or an input is what
- * counts; a pass begins by copying it to the device, and ends by copying what it may have changed
- * back. Direct devices have none: there the caller gets the memory itself. */
+/* Host copies: buffers for weft_session_local on devices whose memory the host cannot reach.
+ *
+ * Between passes the buffer of a parameter, a state, an optimizer tensor or an input holds the
+ * current value. A pass begins by copying it to the device, and ends by copying changed values
+ * back. Direct devices have no host copies: there the caller gets the memory itself. */
 #include "session/tensors.h"
 
 struct wefti_host_copy {
@@ -62,8 +63,8 @@ weft_status wefti_host_copy_of(weft_session *s, const wefti_view *view, int inde
     return WEFT_OK;
 }
 
-/* A first pass makes the outputs anew; later sections read those that the caller may have changed.
- */
+/* A first pass computes the outputs anew. Later sections read outputs that the caller may have
+ * changed. */
 weft_status wefti_host_copies_push(const weft_session *s, const wefti_view *view,
                                    wefti_section section) {
     for (const wefti_host_copy *c = s->host_copies; c; c = c->next) {
@@ -75,7 +76,8 @@ weft_status wefti_host_copies_push(const weft_session *s, const wefti_view *view
     return WEFT_OK;
 }
 
-/* Inputs are the caller's: a pass may have used their memory for other things. */
+/* Inputs belong to the caller, and a pass may have reused their memory: they are not copied back.
+ */
 weft_status wefti_host_copies_pull(const weft_session *s, const wefti_view *view) {
     for (const wefti_host_copy *c = s->host_copies; c; c = c->next)
         if (!c->view || (c->view == view && c->role == WEFTI_TENSOR_OUTPUT)) WEFT_TRY(pull(c));

@@ -1,22 +1,23 @@
-/* Whether the programs of several processes communicate alike, without building them all.
+/* Checks that the programs of several processes communicate alike, without building all of them in
+ * one process.
  *
- * program/match.h plays the programs of all ranks, which one process has. Here each process has its
- * own: a group of ranks and a tag is a channel, in which transfers meet in their order, so the
- * members of a channel must have the same transfers of the same values in the same calls, in one
- * order. Each describes its channels by digests; a channel whose members differ is refused. What
- * passes meets everywhere; that ranks do not wait in a circle follows from how programs are made,
- * one deterministic walk over equal plans, which is compared before. */
+ * program/match.h plays the programs of all ranks, which needs them in one process. Here each
+ * process has one program. A group of ranks and a tag form a channel, in which transfers meet in
+ * order. So the members of a channel need the same transfers of the same values in the same calls,
+ * in one order. Each rank describes its channels by digests, and a channel whose members differ is
+ * refused. Then all transfers meet. Ranks cannot wait in a circle, because all programs come from
+ * one deterministic walk over equal plans, and plans are compared before. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/digest/digest.h"
 #include "session/parts.h"
 
-/* A program's channels while they are described. */
+/* A program's channels while they are collected. */
 typedef struct description {
     const wefti_program *program;
     uint64_t *transfer; /* digest of each */
-    int64_t *record;    /* number of its channel's record */
+    int64_t *record;    /* index of its channel's record */
     wefti_channel_record *records;
     int64_t count, cap;
 } description;

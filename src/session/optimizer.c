@@ -1,4 +1,4 @@
-/* Optimizers as data: which op, which attributes, which state tensors for a parameter. */
+/* Optimizers as data: the op, its attributes and the state tensors for a parameter. */
 #include "session/optimizer.h"
 
 #include <math.h>
@@ -6,7 +6,7 @@
 
 #include "base/text.h"
 
-/* An op with its attributes, for parameters that decay and for those that do not. */
+/* An op with its attributes, for parameters with weight decay and without. */
 typedef struct variant {
     const weft_op_def *op;
     const wefti_attr *attrs[2];
@@ -15,7 +15,7 @@ typedef struct variant {
 struct wefti_optimizer {
     weft_optimizer settings;
     wefti_arena *arena;    /* attribute tables */
-    variant usual, vector; /* Adafactor has a form of its own for vectors */
+    variant usual, vector; /* Adafactor has another op for vectors */
     wefti_optimizer_plan plan;
 };
 
@@ -31,7 +31,8 @@ const char *wefti_optimizer_text(weft_optimizer_kind kind) {
     }
 }
 
-/* The op and the state tensors of each kind, Adafactor has two forms; and its paper's values. */
+/* The op and the state tensors of each kind, and the values of its paper. Adafactor has two forms.
+ */
 typedef struct kind_row {
     const char *op;
     int states;
@@ -120,8 +121,8 @@ static weft_status rule(void *context, const char *param, const weft_desc *desc,
     return WEFT_OK;
 }
 
-/* Of single precision, as kernels have them: what rounds to 1 or to infinity there leaves no number
- * in any parameter. */
+/* Checks values as kernels see them, in single precision. A value that rounds to 1 or to infinity
+ * there would turn every parameter into NaN. */
 static weft_status check_settings(const weft_optimizer *s) {
     const double others[] = {s->weight_decay, s->eps, s->momentum};
     WEFT_REQUIRE(s->kind < WEFT_OPTIMIZERS, WEFT_E_ARG, "unknown optimizer %d", (int)s->kind);

@@ -1,4 +1,4 @@
-/* From the user's optimizer to the ops that the program places per parameter. */
+/* From the user's optimizer settings to the ops that a program places for each parameter. */
 #ifndef WEFTI_SESSION_OPTIMIZER_H
 #define WEFTI_SESSION_OPTIMIZER_H
 

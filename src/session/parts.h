@@ -1,7 +1,8 @@
-/* A session from inside, for the files that make it up.
+/* A session from inside, for the files of this folder.
  *
- * Every device runs programs of its own; a session's user sees whole tensors. A view lists the
- * tensors of one graph's programs over all devices, each once, and says where their pieces are. */
+ * Every device runs programs of its own, but a session's user sees whole tensors. A view lists the
+ * tensors of one graph's programs over all devices, each once, with the positions of their pieces.
+ */
 #ifndef WEFTI_SESSION_PARTS_H
 #define WEFTI_SESSION_PARTS_H
 
@@ -10,18 +11,18 @@
 #include "session/optimizer.h"
 #include "session/session.h"
 
-/* What is known of a device's program wherever it runs. */
+/* Facts about a device's program, known in every process. */
 typedef struct wefti_facts {
     wefti_mesh mesh;
     int64_t peak_bytes, parameter_bytes, optimizer_bytes, transient_bytes, saved_bytes;
     double forward_flops, backward_flops;
     int32_t rank, tensor_count;
-    int32_t fused[3];       /* as of the program */
+    int32_t fused[3];       /* as in the program */
     bool has_loss, updates; /* updates: in a section of its own */
 } wefti_facts;
 
-/* A device of a view. Devices of one stage have equal tensors, in one order; what is said of them
- * here holds for all but `desc` and `offset`, which are those of the process's own devices. */
+/* A device of a view. Devices of one stage have equal tensors, in one order. `desc` and `offset` of
+ * `tensors` are valid only for devices of this process. */
 typedef struct wefti_site {
     wefti_facts facts;
     const wefti_tensor *tensors;
@@ -31,12 +32,12 @@ typedef struct wefti_view_tensor {
     const char *name; /* borrowed from a program */
     wefti_tensor_role role;
     weft_desc whole;
-    int32_t *local; /* [microbatches, devices]: its number in a device's program, -1: not there */
+    int32_t *local; /* [microbatches, devices]: its index in a device's program, -1: not there */
     unsigned char *fed; /* [microbatches], of inputs: wefti_feeding */
 } wefti_view_tensor;
 
-/* Whether an input has what the coming pass reads. LENT: its place is the caller's, who may write
- * it without a word. */
+/* Whether an input has its value for the coming pass. BOUND: the caller has its address and may
+ * write there at any time. */
 typedef enum wefti_feeding { WEFTI_INPUT_UNFED, WEFTI_INPUT_FED, WEFTI_INPUT_BOUND } wefti_feeding;
 
 /* A graph on all devices. */
@@ -48,15 +49,15 @@ typedef struct wefti_view {
     int32_t devices, microbatches;
     wefti_view_tensor *tensors;
     int64_t count, cap;
-    wefti_endpoint **reads; /* [count], across processes: bound when first read */
+    wefti_endpoint **reads; /* [count], in a world: bound at the first read */
     wefti_arena *arena;
 } wefti_view;
 
-/* host_copy.c: what weft_session_local shows of a device whose memory the host cannot reach. */
+/* host_copy.c: host copies of tensors of a device whose memory the host cannot reach. */
 typedef struct wefti_host_copy wefti_host_copy;
 
 struct weft_session {
-    weft_session_options options; /* `plan` is not the caller's any more: see below */
+    weft_session_options options; /* its `plan` is NULL: see `plan` below */
     weft_plan *plan;              /* NULL: one device without a plan */
     wefti_route_cache *routes;
     weft_world *world;          /* borrowed; NULL: all devices are in this process */
@@ -67,12 +68,12 @@ struct weft_session {
     wefti_view **views; /* per graph */
     int64_t view_count, view_cap;
     wefti_workers *workers;       /* NULL until started */
-    wefti_session_piece *pieces;  /* [devices]: of the tensor that is being read or written */
-    wefti_host_copy *host_copies; /* of what weft_session_local has shown */
+    wefti_session_piece *pieces;  /* [devices]: of the tensor being read or written */
+    wefti_host_copy *host_copies; /* the host copies that weft_session_local has made */
     wefti_trace *trace;
     int64_t step, row;
     int64_t *rows;    /* first global row of each microbatch since the last update */
-    double *of_ranks; /* [devices]: one number of each, while they are compared */
+    double *of_ranks; /* [devices]: a number of each rank, while they are compared */
     int accumulated;  /* microbatches since the last update */
     wefti_bf16_compute bf16;
     wefti_before_update *before_update;
@@ -87,14 +88,14 @@ static inline bool wefti_session_has(const weft_session *s, int32_t rank) {
     return !s->world || rank == s->me;
 }
 
-/* view.c. Takes programs[devices] over, also on failure. */
+/* view.c. Takes over programs[devices], also on failure. */
 weft_status wefti_view_create(const weft_session *s, const weft_graph *graph,
                               wefti_program **programs, wefti_view **out) WEFT_CHECKED;
 void wefti_view_destroy(wefti_view *view);
 weft_status wefti_session_look_up(const weft_session *s, int program, const char *name,
                                   wefti_view **out_view, int *out) WEFT_CHECKED;
-/* The input of the coming microbatch is given; every input of it has to be; a pass has read or
- * overwritten them. */
+/* Marks an input of the coming microbatch as fed; checks that every input is fed; after a pass,
+ * marks the inputs that it consumed. */
 void wefti_view_mark_fed(const weft_session *s, wefti_view *view, int index, wefti_feeding how);
 weft_status wefti_view_check_fed(const weft_session *s, int program) WEFT_CHECKED;
 void wefti_view_consume(wefti_view *view);
@@ -108,52 +109,51 @@ static inline wefti_region wefti_site_region(const wefti_site *site, const wefti
     return box;
 }
 
-/* host_copy.c. Only devices that are not direct have host copies: the caller reads and writes a
- * buffer of the host's, which a pass copies to the device when it begins, and from it when it ends.
- */
-/* The address that the caller gets for a piece of tensor `index`, in *out. */
+/* host_copy.c. Only devices that are not direct have host copies. The caller reads and writes a
+ * buffer in host memory. A pass copies it to the device at its begin, and back at its end. */
+/* The caller's address of a piece of tensor `index`, in *out. */
 weft_status wefti_host_copy_of(weft_session *s, const wefti_view *view, int index,
                                const wefti_session_piece *piece, void **out) WEFT_CHECKED;
-/* To the device before a section of the view's programs; back from it after the section. */
+/* Copies to the device before a section of the view's programs, and back after the section. */
 weft_status wefti_host_copies_push(const weft_session *s, const wefti_view *view,
                                    wefti_section section) WEFT_CHECKED;
 weft_status wefti_host_copies_pull(const weft_session *s, const wefti_view *view) WEFT_CHECKED;
-/* Parameters, states and optimizer tensors: to the device before the session looks at their pieces.
- */
+/* Copies parameters, states and optimizer tensors to the device before the session reads their
+ * pieces. */
 weft_status wefti_host_copies_push_piece(const weft_session *s, const wefti_view *view, int index,
                                          const wefti_session_piece *pieces,
                                          int32_t count) WEFT_CHECKED;
-/* The session has written a piece: the caller's buffer gets it too. */
+/* After the session has written a piece: updates the caller's buffer. */
 weft_status wefti_host_copy_refresh(const weft_session *s, const wefti_view *view, int index,
                                     const wefti_session_piece *piece) WEFT_CHECKED;
 void wefti_host_copies_destroy(weft_session *s);
 
-/* world.c: sessions over a world of processes. All are collective, and fail as those of
- * session/agree.h do. */
-/* Before a graph is compiled: `status` of each, and whether all are about to do the same. Takes
- * over what rank 0 decides. */
+/* world.c: sessions over a world of processes. All calls are collective and fail like the calls of
+ * session/agree.h. */
+/* Before a graph is compiled: agrees on `status`, and compares the ranks' jobs. Takes over rank 0's
+ * decisions. */
 weft_status wefti_session_same_job(weft_session *s, const weft_graph *graph,
                                    weft_status status) WEFT_CHECKED;
-/* Everyone's facts and tensors into the view, whose own program is there. Refuses programs whose
- * transfers do not match. */
+/* Gathers the facts and tensors of all ranks into the view, which already has this rank's program.
+ * Refuses programs whose transfers do not match. */
 weft_status wefti_view_gather_sites(const weft_session *s, wefti_view *view) WEFT_CHECKED;
-/* Models that communicate by hand: each rank has a loss of its own. */
+/* Whether each rank has a loss of its own: models that communicate by hand. */
 bool wefti_session_loss_is_own(const weft_session *s);
-/* What a pass came to: a loss that is not finite anywhere is so everywhere, or, where ranks have
- * losses of their own, is a failed peer to the others. */
+/* Agrees on the result of a pass. If the loss is not finite on one rank, it counts as not finite on
+ * all ranks. If ranks have losses of their own, that rank counts as failed on the other ranks. */
 weft_status wefti_session_agree_on_loss(weft_session *s, const wefti_view *view, weft_status status,
                                         double *loss) WEFT_CHECKED;
 
-/* match.c: the transfers of a program, channel by channel, as what all members of a channel
- * must have alike. One block; wefti_free. */
+/* match.c: the transfers of a program by channel, as digests of everything that all members of a
+ * channel must have in common. One block; wefti_free. */
 typedef struct wefti_channel_record {
-    uint64_t channel; /* of its ranks and tag */
-    uint64_t digest;  /* of the transfers, in their order, with their calls */
+    uint64_t channel; /* a digest of its ranks and tag */
+    uint64_t digest;  /* of the transfers in order, with their calls */
     int64_t count;
 } wefti_channel_record;
 weft_status wefti_channels_of(const wefti_program *program, wefti_channel_record **out,
                               int64_t *out_count) WEFT_CHECKED;
-/* Of `program`'s channels against those of all other members: records[r] of rank r. */
+/* Compares `program`'s channels with those of the other members: records[r] of rank r. */
 weft_status wefti_channels_match(const wefti_program *program,
                                  const wefti_channel_record *const *records,
                                  const int64_t *counts) WEFT_CHECKED;

@@ -1,7 +1,8 @@
-/* Whether replicas are what they are called: parameters of which several devices hold the same box
- * have the same bytes there. Devices that update replicas by themselves drift apart without a sign
- * where a gradient was not reduced, as in a model that communicates by hand and averages its loss
- * only; the loss that is printed looks the same. Digests are compared, so that little travels. */
+/* Checks replicas: devices that hold the same region of a parameter must have the same bytes there.
+ *
+ * Devices that update replicas independently drift apart if a gradient was not reduced, for example
+ * in a model that communicates by hand and averages only its loss. The printed loss does not show
+ * that. The check compares digests, so it sends little. */
 #include "base/digest/digest.h"
 #include "session/tensors.h"
 
@@ -35,7 +36,7 @@ static weft_status digest_own(comparison *c) {
     return WEFT_OK;
 }
 
-/* Across processes: of each its own device's. */
+/* In a world: each rank sends the digests of its own device. */
 static weft_status gather(comparison *c) {
     weft_session *s = c->session;
     int64_t *offsets, bytes = c->view->count * (int64_t)sizeof *c->digests;
@@ -47,9 +48,10 @@ static weft_status gather(comparison *c) {
     return WEFT_OK;
 }
 
-/* ---- judging ---- */
+/* ---- finding the wrong device ---- */
 
-/* How many hold the box of piece p as it is there; *out_replicas: in any way. */
+/* How many devices hold the region of piece p with the same bytes. *out_replicas: how many hold the
+ * region at all. */
 static int32_t agreeing(const comparison *c, int64_t tensor, int32_t count, int32_t p,
                         int32_t *out_replicas) {
     const wefti_session_piece *pieces = c->session->pieces;
@@ -65,7 +67,7 @@ static int32_t agreeing(const comparison *c, int64_t tensor, int32_t count, int3
     return agree;
 }
 
-/* The device with the fewest of its opinion is in the wrong; of equals, the last. */
+/* Blames the device whose bytes the fewest devices share; of equals, the last one. */
 static weft_status judge(const comparison *c, int64_t tensor) {
     const wefti_session_piece *pieces = c->session->pieces;
     int32_t count, wrong = -1, fewest = 0, of = 0;
@@ -78,7 +80,7 @@ static weft_status judge(const comparison *c, int64_t tensor) {
         of = replicas;
     }
     if (wrong < 0) return WEFT_OK;
-    int32_t other = 0; /* whom it is compared with: the first that differs */
+    int32_t other = 0; /* the first replica that differs */
     while (!wefti_regions_equal(&pieces[wrong].box, &pieces[other].box,
                                 c->view->tensors[tensor].whole.rank) ||
            *digest_at(c, pieces[wrong].rank, tensor) == *digest_at(c, pieces[other].rank, tensor))

@@ -1,5 +1,5 @@
-/* What lies on this process's device of a session, in a file and back: the slices of programs that
- * share out parameters by hand. Whole models of all devices are checkpoints: save.c. */
+/* Saves and loads the tensors on this process's device: the slices of programs that split
+ * parameters by hand. Whole models of all devices are checkpoints: train/save. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "tensor/tensor.h"
 #include "session/parts.h"
 
-/* What is saved, with the memory that it lies in. */
+/* The tensors to save, with the memory that holds them. */
 typedef struct saved {
     wefti_safetensors_item *items;
     int64_t count;
@@ -29,7 +29,7 @@ static weft_status list_saved(weft_session *s, saved *out) {
         WEFT_TRY(weft_session_tensor(s, 0, i, &info));
         if (!is_kept(&info)) continue;
         WEFT_TRY(weft_session_local(s, 0, info.name, &part));
-        if (!part.data) continue; /* this device has nothing of it */
+        if (!part.data) continue; /* not on this device */
         memcpy(info.desc.shape, part.size, (size_t)info.desc.rank * sizeof *part.size);
         out->items[out->count++] = (wefti_safetensors_item){info.name, info.desc, part.data};
     }
@@ -68,7 +68,7 @@ static bool is_listed(const saved *list, const char *name) {
     return false;
 }
 
-/* All of it, before anything changes. */
+/* Checks the whole file before anything changes. */
 static weft_status check_file(const wefti_safetensors *file, const saved *list, const char *path) {
     for (int64_t i = 0; i < list->count; i++) WEFT_TRY(check_item(file, &list->items[i], path));
     int64_t count = wefti_safetensors_count(file);
@@ -80,7 +80,7 @@ static weft_status check_file(const wefti_safetensors *file, const saved *list, 
     return WEFT_OK;
 }
 
-/* The number of updates that a file was saved after; -1: it does not say. */
+/* The number of updates before the file was saved; -1: unknown. */
 static weft_status step_of(const wefti_safetensors *file, const char *path, int64_t *out) {
     int64_t count = 0;
     const wefti_safetensors_pair *pairs = wefti_safetensors_metadata(file, &count);
@@ -107,7 +107,8 @@ static weft_status load(weft_session *session, const wefti_safetensors *file, co
 weft_status weft_session_load_local(weft_session *session, const char *path) {
     saved list = {0};
     wefti_safetensors *file = NULL;
-    /* First what is collective: the others do not wait for one that has no file. */
+    /* The collective part comes first, so that other ranks do not wait for a rank without a file.
+     */
     weft_status status = list_saved(session, &list);
     if (status >= 0) status = wefti_safetensors_open(path, &file);
     if (status >= 0) status = load(session, file, &list, path);

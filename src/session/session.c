@@ -1,4 +1,4 @@
-/* Sessions: steps, and what they tell. */
+/* Sessions: steps, and their results. */
 #include "session/parts.h"
 
 #include <math.h>
@@ -46,7 +46,8 @@ static weft_status run_section(weft_session *s, const wefti_view *view, wefti_se
     return wefti_fail_world(s->world, status);
 }
 
-/* With a loss that is not finite a rank may be alone, and the others anywhere. */
+/* After a loss that is not finite, a rank may be alone in its pass while the others are in another
+ * one. */
 bool wefti_session_loss_is_own(const weft_session *s) {
     return s->world && s->plan && s->plan->mode == WEFT_PARALLEL_MANUAL;
 }
@@ -58,7 +59,8 @@ static bool communicates(const wefti_program *p, wefti_section section) {
     return false;
 }
 
-/* The loss is not finite: once more, looking at every value, to name where it began. */
+/* Runs the section again after a loss that is not finite, and checks every value, to name the first
+ * one that is not finite. */
 static weft_status name_culprit(weft_session *s, const wefti_view *view, wefti_section section,
                                 weft_status status) {
     if (status != WEFT_E_NUMERIC) return status;
@@ -82,7 +84,7 @@ static weft_status name_culprit(weft_session *s, const wefti_view *view, wefti_s
     return own ? wefti_fail_world(s->world, status) : status;
 }
 
-/* Of the lowest device here that has it; NaN: none. */
+/* The loss on the lowest device of this process that has it; NaN: none has. */
 static double loss_here(const weft_session *s, const wefti_view *view) {
     for (int32_t r = 0; r < view->devices; r++)
         if (wefti_session_has(s, r) && view->sites[r].facts.has_loss)
@@ -90,12 +92,12 @@ static double loss_here(const weft_session *s, const wefti_view *view) {
     return NAN;
 }
 
-/* Programs share their memory: what one of them runs takes what was fed to the others. */
+/* Programs share memory: running one overwrites the inputs that were fed to the others. */
 static void take_inputs(const weft_session *s, int64_t first) {
     for (int64_t i = first; i < s->view_count; i++) wefti_view_consume(s->views[i]);
 }
 
-/* A forward pass, with the backward pass where there is one. */
+/* Runs a forward pass, and the backward pass if the program has one. */
 static weft_status run_pass(weft_session *s, wefti_view *view, wefti_section section,
                             double *out_loss) {
     section_run run = run_of(s, view, section);
@@ -134,8 +136,9 @@ static weft_status set_scalar(const weft_session *s, int index, double value) {
 
 enum { LEARNING_RATE, STEP, GRADIENT_SCALE };
 
-/* What turns accumulated gradients into those of the batch: the mean over microbatches, or, where
- * the plan wants sums, the sum of the devices' and microbatches' own means. */
+/* The factor from accumulated gradients to the gradient of the batch. Normally it takes the mean
+ * over microbatches. If the plan asks for sums, gradients are the sum of the means of all devices
+ * and microbatches. */
 static double gradient_scale(const weft_session *s) {
     if (!s->plan || !s->plan->gradients_sum) return 1.0 / (double)s->options.microbatches;
     int32_t parts = 1;
@@ -151,8 +154,7 @@ static double gradient_scale(const weft_session *s) {
     return (double)parts;
 }
 
-/* Pipelines run all microbatches of a step at once: until the last one is there they are only
- * counted. */
+/* Pipelines run all microbatches of a step at once: calls before the last one only count. */
 static weft_status accumulate(weft_session *s, double *out_loss) {
     wefti_view *view = s->views[0];
     bool at_once = view->own->all_microbatches;
@@ -186,7 +188,7 @@ weft_status weft_session_accumulate(weft_session *s, double *out_loss) {
     return accumulate(s, out_loss);
 }
 
-/* The norm that a device of this process has of all gradients. */
+/* The norm of all gradients, from a device of this process. */
 static weft_status norm_at(const weft_session *s, int32_t rank, double *out) {
     const wefti_program *p = s->views[0]->programs[rank];
     wefti_rank_device *d = wefti_workers_device(s->workers, rank);
@@ -200,9 +202,9 @@ static weft_status norm_at(const weft_session *s, int32_t rank, double *out) {
     return wefti_device_unmap(&squares, WEFT_OK);
 }
 
-/* Where models communicate by hand each device of a stage has a norm of its own. It is that of the
- * model where all have the same gradients; with slices, of which nobody here knows, none of them
- * is. */
+/* In models that communicate by hand, each device of a stage has a norm of its own. It is the
+ * model's norm if all devices have the same gradients. With slices, whose layout is unknown here,
+ * no device has the model's norm. */
 static weft_status same_norms(weft_session *s, double norm) {
     weft_status status = WEFT_OK;
     double *all = s->of_ranks;
@@ -226,7 +228,7 @@ static weft_status same_norms(weft_session *s, double norm) {
     return status;
 }
 
-/* The norm of all gradients, which every device knows, and what clips it. */
+/* The norm of all gradients, which every device knows, and the factor that clips them. */
 static weft_status clip(weft_session *s, double *out_norm) {
     double scale = gradient_scale(s);
     WEFT_TRY(run_section(s, s->views[0], WEFTI_SECTION_NORM));
@@ -247,7 +249,7 @@ static void updated(weft_session *s) {
     s->step++;
 }
 
-/* What is no number would be one in no parameter any more. */
+/* A learning rate that is not finite would turn every parameter into NaN: refuse it. */
 static weft_status check_rate(const weft_session *s, double learning_rate) {
     if (isfinite((float)learning_rate)) return WEFT_OK;
     return wefti_fail_world(
@@ -268,7 +270,7 @@ weft_status weft_session_update(weft_session *s, double learning_rate, double *o
                  s->accumulated, s->options.microbatches);
     double norm = NAN;
     weft_status status = s->options.clip > 0 ? clip(s, &norm) : WEFT_OK;
-    if (status < 0) s->accumulated = 0; /* of these gradients nothing will come */
+    if (status < 0) s->accumulated = 0; /* these gradients will not be used */
     take_inputs(s, 1);
     WEFT_TRY(status);
     WEFT_TRY(set_scalar(s, LEARNING_RATE, learning_rate));
@@ -303,16 +305,16 @@ weft_status weft_session_forward(weft_session *s, int program, double *out_loss)
                  "program 0 trains: use weft_session_step, or add a graph for evaluation");
     WEFT_TRY(wefti_session_start(s));
     WEFT_TRY(wefti_fail_world(s->world, wefti_view_check_fed(s, program)));
-    s->accumulated = 0; /* it takes the memory of the gradients */
+    s->accumulated = 0; /* it overwrites the memory of the gradients */
     return run_pass(s, v, WEFTI_SECTION_FIRST, out_loss);
 }
 
-/* ---- the rest ---- */
+/* ---- settings and numbers ---- */
 
 int64_t weft_session_step_number(const weft_session *s) {
     return s->step;
 }
-/* Updates and samples are counted on from these without overflow. */
+/* Updates and samples are counted from these numbers without overflow. */
 static weft_status check_count(const char *what, int64_t count) {
     WEFT_REQUIRE(count >= 0 && count <= INT64_C(1) << 60, WEFT_E_ARG,
                  "%s is %lld: it must be from 0 to 2^60", what, (long long)count);

@@ -1,4 +1,4 @@
-/* What the calls on tensors share: see tensors.h. */
+/* Helpers of the calls on tensors: see tensors.h. */
 #include "session/tensors.h"
 
 weft_status wefti_session_start_in_world(weft_session *s) {

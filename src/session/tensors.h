@@ -1,4 +1,4 @@
-/* What the calls on tensors share: the tensor's entry and pieces, and transfers between ranks. */
+/* Helpers of the calls on tensors: the tensor's entry and pieces, and transfers between ranks. */
 #ifndef WEFTI_SESSION_TENSORS_H
 #define WEFTI_SESSION_TENSORS_H
 

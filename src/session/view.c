@@ -1,4 +1,4 @@
-/* The tensors of a session: the list of them over all devices, and where their pieces lie. */
+/* The tensors of a session: the list over all devices, and the positions of their pieces. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 
 /* ---- the list of one graph's tensors over all devices ---- */
 
-/* Numbers by name, of models that have many thousand tensors. */
+/* A map from names to numbers, since models may have many thousand tensors. */
 typedef struct named {
     const char *name;
     size_t length;
@@ -39,7 +39,7 @@ static named **bucket_of(const names *n, const char *name, size_t length) {
     return &n->buckets[wefti_digest_bytes(5, name, length) & n->mask];
 }
 
-/* What is added last is found first. */
+/* Finds the entry that was added last first. */
 static weft_status names_add(names *n, const char *name, int64_t number) {
     size_t length = strlen(name);
     named *x = wefti_arena_alloc(n->arena, sizeof *x), **at = bucket_of(n, name, length);
@@ -49,7 +49,7 @@ static weft_status names_add(names *n, const char *name, int64_t number) {
     return WEFT_OK;
 }
 
-/* The first one of that name, in the bucket from `from` on; NULL: there is none. */
+/* The first entry of that name in a bucket, from `from` on; NULL: none. */
 static const named *names_find(const named *from, const char *name, size_t length) {
     while (from && (from->length != length || memcmp(from->name, name, length) != 0))
         from = from->next;
@@ -65,9 +65,8 @@ static weft_status names_of_inputs(const weft_graph *g, names *out) {
     return WEFT_OK;
 }
 
-/* Where `name` is in the order of the model: parameters, states and inputs as the graph has them,
- * then outputs, then what belongs to the optimizer, parameter by parameter. The same for every
- * plan. */
+/* The position of `name` in the model's order: parameters, states and inputs in the graph's order,
+ * then outputs, then optimizer tensors, parameter by parameter. It is the same for every plan. */
 static int64_t place_of(const names *inputs, int64_t count, const wefti_view_tensor *t) {
     bool optimizer = t->role == WEFTI_TENSOR_OPTIMIZER; /* <parameter>.<state> */
     const char *dot = optimizer ? strrchr(t->name, '.') : NULL;
@@ -125,8 +124,8 @@ static int64_t find_tensor(const wefti_view *v, const names *known, const wefti_
     return x ? x->number : v->count;
 }
 
-/* Programs of different devices list nearly the same in the same order: the next one is looked at
- * first. */
+/* Programs of different devices list nearly the same tensors in the same order, so this tries the
+ * next one first. */
 static weft_status add_program(wefti_view *v, names *known, int32_t rank) {
     const wefti_site *site = &v->sites[rank];
     int64_t next = 0;
@@ -159,7 +158,7 @@ static weft_status order_tensors(wefti_view *v, const weft_graph *g) {
     return status;
 }
 
-/* What a program of this process says of itself. */
+/* Describes a program of this process. */
 static void describe(wefti_site *site, const wefti_program *p) {
     wefti_facts *f = &site->facts;
     site->tensors = p->tensors;
@@ -199,7 +198,7 @@ static weft_status list_tensors(wefti_view *v, const weft_graph *g) {
         for (int32_t i = 0; i < v->sites[r].facts.tensor_count; i++)
             if (v->sites[r].tensors[i].microbatch >= v->microbatches)
                 v->microbatches = v->sites[r].tensors[i].microbatch + 1;
-    if (v->devices == 1 && v->microbatches == 1) { /* as the program has them */
+    if (v->devices == 1 && v->microbatches == 1) { /* in the program's order */
         const wefti_program *p = v->own;
         for (int32_t i = 0; i < p->tensor_count; i++) {
             int64_t at;
@@ -252,7 +251,7 @@ void wefti_view_destroy(wefti_view *v) {
     wefti_free(v);
 }
 
-/* ---- looking it up ---- */
+/* ---- look-up ---- */
 
 static weft_tensor_info info_of(const wefti_view_tensor *t) {
     weft_tensor_info info = {
@@ -316,7 +315,7 @@ weft_status weft_session_find(const weft_session *s, int program, const char *na
 
 /* ---- pieces ---- */
 
-/* The microbatch that is being fed, where each has inputs of its own. */
+/* The microbatch being fed, for inputs that exist once for each microbatch. */
 static int32_t microbatch_of(const weft_session *s, const wefti_view *v,
                              const wefti_view_tensor *t) {
     if (t->role != WEFTI_TENSOR_INPUT || v->microbatches == 1) return 0;
@@ -329,7 +328,7 @@ void wefti_view_mark_fed(const weft_session *s, wefti_view *v, int index, wefti_
     if (*given < how) *given = (unsigned char)how;
 }
 
-/* What no pass reads here may be missing. */
+/* An input that no pass of this process reads may be missing. */
 weft_status wefti_view_check_fed(const weft_session *s, int program) {
     const wefti_view *v = s->views[program];
     for (int64_t i = 0; i < v->count; i++) {
@@ -364,7 +363,7 @@ static const wefti_tensor *local_of(const weft_session *s, const wefti_view *v, 
 weft_status wefti_session_pieces(weft_session *s, int program, int index, wefti_session_piece *out,
                                  int32_t *out_count) {
     wefti_view *v;
-    const wefti_mesh *owner = NULL; /* of the first device that has it */
+    const wefti_mesh *owner = NULL; /* of the first device with the tensor */
     int32_t count = 0;
     WEFT_TRY(wefti_session_view(s, program, &v));
     WEFT_TRY(wefti_session_start(s));
@@ -381,7 +380,7 @@ weft_status wefti_session_pieces(weft_session *s, int program, int index, wefti_
         piece->data = device ? wefti_rank_device_memory(device) + t->offset : NULL;
         piece->device = device ? wefti_rank_device_device(device) : NULL;
         piece->box = wefti_site_region(site, t);
-        /* Of a gradient each stage that reads the parameter has a term. Other tensors of several
+        /* Each stage that reads a parameter has a term of its gradient. Other tensors of several
          * stages are copies. */
         bool same = mesh->first == owner->first,
              first = !mesh->axes || wefti_layout_counts(&t->layout, mesh, r),
@@ -391,7 +390,8 @@ weft_status wefti_session_pieces(weft_session *s, int program, int index, wefti_
         if (first || !(same || added) || !(t->layout.sum | t->layout.max)) continue;
         int32_t at[WEFTI_MAX_AXES];
         wefti_mesh_coordinates(mesh, r, at);
-        piece->term = true; /* unless it repeats another's, along an axis that means nothing here */
+        piece->term = true; /* unless it repeats another piece, along an axis without meaning for
+                               this tensor */
         for (int a = 0; a < mesh->axes; a++)
             if (!(wefti_layout_axes(&t->layout) >> a & 1u) && at[a]) piece->term = false;
     }

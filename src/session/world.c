@@ -1,6 +1,6 @@
-/* Sessions over a world: each process has one device of the plan, compiles that one's programs, and
- * is told by the others what a session must know of theirs: where pieces of tensors lie, how much
- * memory they take, who has the loss. */
+/* Sessions over a world. Each process has one device of the plan and compiles programs for it. From
+ * the other processes it gets the positions of pieces, the memory needed, and which ranks have the
+ * loss. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,19 +12,19 @@
 
 /* ---- the same job everywhere ---- */
 
-/* What must be equal, and what it is called; texts are shown. */
+/* Values that must be equal on all ranks, and their names. Texts are shown in messages. */
 typedef struct job_record {
     int32_t rank, bf16;
-    bool bf16_by_choice; /* nobody has asked for that */
+    bool bf16_by_choice; /* the user did not ask for a form of bf16 */
     char version[24];
-    char isa[24], isa_native[24]; /* the arithmetic of products in f32, and of those in bf16 */
+    char isa[24], isa_native[24]; /* the arithmetic of products in f32, and of products in bf16 */
     uint64_t model, plan, settings, seed;
 } job_record;
 
 static weft_status digest_graph(const weft_graph *graph, uint64_t *out) {
     char *text;
     *out = 0;
-    if (weft_graph_status(graph) < 0) return WEFT_OK; /* compiling it tells why */
+    if (weft_graph_status(graph) < 0) return WEFT_OK; /* compiling it gives the reason */
     WEFT_TRY(weft_graph_print(graph, &text));
     *out = wefti_digest_text(1, text);
     weft_text_free(text);
@@ -91,7 +91,8 @@ static weft_status describe_job(const weft_session *s, const weft_graph *graph, 
     return WEFT_OK;
 }
 
-/* Rank 0's choice, unless it was its own to make and not all have the same arithmetic of bf16. */
+/* Takes rank 0's choice. If rank 0 chose by itself and ranks differ in bf16 arithmetic, all ranks
+ * compute products in f32. */
 static weft_status agree_on_bf16(weft_session *s, const job_record *first, const job_record *mine) {
     s->bf16 = (wefti_bf16_compute)first->bf16;
     if (s->bf16 != WEFTI_BF16_NATIVE || !first->bf16_by_choice) return WEFT_OK;
@@ -114,17 +115,17 @@ weft_status wefti_session_same_job(weft_session *s, const weft_graph *graph, wef
     return wefti_agree(s->agreement, compare_records(&first, &record, native));
 }
 
-/* ---- what others have ---- */
+/* ---- devices of other processes ---- */
 
-/* A tensor as it travels; its name follows. */
+/* A tensor as it is sent; its name follows. */
 typedef struct row {
     int32_t role, microbatch, name_bytes;
     weft_desc whole;
     wefti_layout layout;
 } row;
 
-/* What each rank tells: this, its channels, and the rows of its tensors if it is its stage's first.
- */
+/* The message of each rank: this, its channels, and, from the first rank of a stage, the rows of
+ * its tensors. */
 typedef struct head {
     wefti_facts facts;
     uint64_t tensors; /* digest */
@@ -208,7 +209,7 @@ static weft_status read_rows(wefti_view *v, const char *from, int32_t count,
     return WEFT_OK;
 }
 
-/* The site of rank r from what it told; stages' first ranks come before their others. */
+/* The site of rank r from its message. The first rank of a stage comes before its other ranks. */
 static weft_status read_site(wefti_view *v, const char *told, const head *h, int32_t r) {
     wefti_site *site = &v->sites[r];
     int32_t first = h->facts.mesh.first;
@@ -275,8 +276,8 @@ typedef struct pass_record {
     bool has_loss;
 } pass_record;
 
-/* Whether a rank is told the loss of rank r: in pipelines that communicate by hand that of its own
- * place in the stage that has it. */
+/* Whether this rank reports the loss of rank r. In pipelines that communicate by hand, it reports
+ * the loss of the rank with its own place in the last stage. */
 static bool hears(const weft_session *s, const wefti_view *v, int32_t r) {
     const wefti_site *mine = &v->sites[s->me], *other = &v->sites[r];
     return !wefti_session_loss_is_own(s) ||
@@ -303,6 +304,6 @@ weft_status wefti_session_agree_on_loss(weft_session *s, const wefti_view *v, we
     WEFT_TRY(told);
     if (bad < 0) return WEFT_OK;
     const bool own = wefti_session_loss_is_own(s);
-    if (own && status < 0) return status; /* of which the others hear */
+    if (own && status < 0) return status; /* the others get a report of it */
     WEFT_FAIL_OF(bad, own ? WEFT_E_PEER : WEFT_E_NUMERIC, "the loss of rank %d is not finite", bad);
 }
