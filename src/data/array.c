@@ -1,4 +1,4 @@
-/* Elements of arrays from files, and opening such files. See data/array.h. */
+/* Opens files with arrays, and reads their elements. See data/array.h. */
 #include "data/array.h"
 
 #include <string.h>

@@ -15,7 +15,7 @@
 #include "base/status.h"
 #include "weft/types.h"
 
-/* name, bytes, largest value (what 1.0 stands for in an image; floats are kept) */
+/* name, bytes, largest value (white in an image; floats are kept as they are) */
 #define WEFTI_ELEMENT_LIST(X)                                                                      \
     X(U8, 1, 255.0)                                                                                \
     X(I8, 1, 127.0)                                                                                \
@@ -35,9 +35,9 @@ typedef enum wefti_element {
 #undef WEFTI_ELEMENT_ROW
 } wefti_element;
 
-/* `data` is borrowed from the bytes that were parsed and may be unaligned; of an array that lies in
- * a file it is not to be looked at, but what wefti_array_take makes of it. Elements are numbered
- * row by row, however they lie. */
+/* `data` is borrowed from the parsed bytes and may be unaligned. For an array that stays in its
+ * file, use wefti_array_take instead of `data`. Elements are numbered row by row, whatever their
+ * order in memory. */
 typedef struct wefti_array {
     wefti_element element;
     bool big_endian;
@@ -50,7 +50,7 @@ typedef struct wefti_array {
     const wefti_reader *reader; /* NULL: the elements lie at `data` */
 } wefti_array;
 
-/* The place of element i among those in `data`. */
+/* The position of element i in `data`. */
 int64_t wefti_array_place(const wefti_array *array, int64_t i);
 int wefti_element_bytes(wefti_element element);
 bool wefti_element_is_integer(wefti_element element); /* BOOL included */
@@ -60,23 +60,22 @@ double wefti_element_largest(wefti_element element);
  * that the largest value of an integer type is 1. The range is the caller's to check. */
 void wefti_array_integers(const wefti_array *array, int64_t first, int64_t count, int64_t *out);
 void wefti_array_scaled(const wefti_array *array, int64_t first, int64_t count, float *out);
-/* Token numbers; -1 for what is negative or does not fit 32 bits. */
+/* Token numbers; -1 for a negative number or one beyond 32 bits. */
 void wefti_array_tokens(const wefti_array *array, int64_t first, int64_t count, int32_t *out);
 
-/* Some elements of an array, wherever it lies: `count` of them in memory, from number `first` of
- * `array` on. */
+/* Some elements of an array in memory: `count` elements, from number `first` of `array` on. */
 typedef struct wefti_array_piece {
     wefti_array array;
     int64_t first, count;
     unsigned char bytes[16 << 10];
 } wefti_array_piece;
-/* From element `first` on at most `count`, and at least one of them. */
+/* At most `count` elements from `first` on, and at least one. */
 weft_status wefti_array_take(const wefti_array *array, int64_t first, int64_t count,
                              wefti_array_piece *out) WEFT_CHECKED;
 
-/* `bytes` are those of the whole file, or its header and more; `count` is how many the file has.
- * `path` is for messages. WEFT_E_CORRUPT for damaged bytes, WEFT_E_NO_IMPL for what npy allows and
- * weft does not. */
+/* `bytes` are the whole file, or its header and more; `count` is how many the file has. `path` is
+ * for messages. WEFT_E_CORRUPT for damaged bytes, WEFT_E_NO_IMPL for npy features that weft does
+ * not support. */
 weft_status wefti_idx_parse(const char *path, const unsigned char *bytes, int64_t count,
                             wefti_array *out) WEFT_CHECKED;
 weft_status wefti_npy_parse(const char *path, const unsigned char *bytes, int64_t count,
@@ -86,7 +85,7 @@ weft_status wefti_shard_parse(const char *path, const unsigned char *bytes, int6
 
 enum { WEFTI_NPY_HEADER_BYTES = (1 << 20) + 12, WEFTI_ARRAY_HEADER_BYTES = 1024 }; /* the longest */
 
-/* Total bytes of an IDX file as its first bytes promise them (`count` >= 4 + 4 * rank of them, else
+/* The size of an IDX file according to its header (`count` >= 4 + 4 * rank bytes of it, else
  * WEFT_E_CORRUPT). */
 weft_status wefti_idx_size(const char *path, const unsigned char *bytes, int64_t count,
                            int64_t *out_bytes) WEFT_CHECKED;
@@ -95,8 +94,8 @@ weft_status wefti_idx_size(const char *path, const unsigned char *bytes, int64_t
 weft_status wefti_idx_unpack(const char *path, const unsigned char *bytes, int64_t count,
                              unsigned char **out, int64_t *out_bytes) WEFT_CHECKED;
 
-/* A file with its array: read when it is wanted, or in memory as a whole: what is packed, or lies
- * by columns, where what is wanted together is not together. */
+/* A file with its array. The array stays in the file and is read in parts, or is in memory as a
+ * whole: packed files, and arrays by columns, whose rows are not contiguous. */
 typedef enum wefti_array_format {
     WEFTI_ARRAY_IDX,
     WEFTI_ARRAY_NPY,
@@ -104,7 +103,7 @@ typedef enum wefti_array_format {
 } wefti_array_format;
 typedef struct wefti_array_file {
     wefti_reader *reader;
-    unsigned char *unpacked; /* NULL: the array lies in the file */
+    unsigned char *unpacked; /* NULL: the array stays in the file */
     wefti_array array;
 } wefti_array_file;
 weft_status wefti_array_open(const char *path, wefti_array_format format,

@@ -79,7 +79,7 @@ static weft_status open_tokens(weft_data *data, int which, data_format format, c
     return WEFT_OK;
 }
 
-/* What one image is: the sizes behind the first, which counts images. */
+/* The shape of one image: all sizes but the first, which counts images. */
 static weft_desc image_desc(const wefti_image_source *source) {
     const wefti_array *array = &source->images.array;
     return weft_desc_of(WEFT_F32, array->rank - 1, array->shape + 1);

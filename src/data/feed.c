@@ -1,8 +1,8 @@
 /* The reader thread and its ring of prepared batches. See data/feed.h.
  *
- * Three counters only grow: prepared >= borrowed >= released. A batch's slot is its number in the
- * ring; the reader owns the slots in [prepared, released + ring), the caller those in [released,
- * borrowed). */
+ * Three counters only grow: prepared >= borrowed >= released. A batch's slot is its number modulo
+ * the ring. The reader owns the slots in [prepared, released + ring), the caller the slots in
+ * [released, borrowed). */
 #include "data/feed.h"
 
 #include <pthread.h>
@@ -24,7 +24,7 @@ struct wefti_feed {
     pthread_cond_t changed;
     int64_t prepared, borrowed, released; /* guarded by mutex, as is all below */
     bool stop;
-    weft_status failure; /* what ended the reader, or WEFT_OK */
+    weft_status failure; /* the reader's failure, or WEFT_OK */
     char message[MESSAGE_BYTES];
 };
 

@@ -1,8 +1,8 @@
 /* The data feed: a thread that prepares batches ahead of the training loop.
  *
  * Batch b of a run holds the samples at global positions [b * batch, (b + 1) * batch) of the order
- * that weft_data_order defines. A feed therefore starts at any step without history, and a device
- * that owns some rows of the global batch prepares only those. Data sets themselves are public:
+ * that weft_data_order defines. So a feed starts at any step without history, and a device with
+ * some rows of the global batch prepares only those rows. Data sets themselves are public:
  * weft/data.h. */
 #ifndef WEFTI_DATA_FEED_H
 #define WEFTI_DATA_FEED_H
@@ -30,7 +30,7 @@ typedef struct wefti_feed_options {
 typedef struct wefti_batch {
     int64_t number;
     int64_t rows;
-    int64_t valid;   /* rows that hold samples; the rest (behind them) is padding */
+    int64_t valid;   /* rows that hold samples; the rows after them are padding */
     void *input;     /* [rows, ...]: i32 tokens or f32 pixels, as weft_data_input says */
     int32_t *target; /* [rows, ...] */
 } wefti_batch;
@@ -47,11 +47,11 @@ weft_status wefti_feed_create(const wefti_feed_options *options, void *block,
 /* Stops the thread, at any time, and forgets prepared batches. */
 void wefti_feed_destroy(wefti_feed *feed);
 
-/* Borrow the next batch; waits for it. WEFT_E_STOPPED after wefti_feed_stop; WEFT_E_NOT_FOUND past
- * the last batch of a sequential feed; else the failure of the reader thread, after all batches
+/* Borrows the next batch; waits for it. WEFT_E_STOPPED after wefti_feed_stop; WEFT_E_NOT_FOUND
+ * after the last batch of a sequential feed. A failure of the reader thread comes after all batches
  * before it. At most `ring` batches can be borrowed at once (WEFT_E_ARG). */
 weft_status wefti_feed_next(wefti_feed *feed, wefti_batch *out) WEFT_CHECKED;
-/* Give back the batch that was borrowed first. */
+/* Returns the batch that was borrowed first. */
 void wefti_feed_release(wefti_feed *feed);
 /* From any thread: wake whoever waits in wefti_feed_next, and end reading. */
 void wefti_feed_stop(wefti_feed *feed);

@@ -5,8 +5,8 @@
 
 #include "base/io.h"
 
-/* One character class, `*pattern` behind its '['; moves behind its ']'. A class without ']' matches
- * nothing. */
+/* Matches one character class, with `*pattern` after its '[', and moves it past the ']'. A class
+ * without ']' matches nothing. */
 static bool class_matches(const char **pattern, unsigned char c) {
     const unsigned char *p = (const unsigned char *)*pattern;
     bool negated = *p == '!', found = false;
@@ -26,10 +26,10 @@ static bool class_matches(const char **pattern, unsigned char c) {
     return found != negated;
 }
 
-/* A failed match goes back to the last * or to the last ** only: an earlier one of the same kind
- * could not do better. So the time is at most pattern * text * text, whatever the pattern. */
+/* After a mismatch only the last * or the last ** is tried again, since an earlier one of the same
+ * kind cannot match more. So the time is at most pattern * text * text. */
 bool wefti_pattern_matches(const char *pattern, const char *text) {
-    const char *star = NULL, *star_text = NULL; /* behind the last '*', and where its match ends */
+    const char *star = NULL, *star_text = NULL; /* after the last '*', and the end of its match */
     const char *deep = NULL, *deep_text = NULL; /* the same for the last '**' */
     const char *start = pattern;
     for (;;) {
@@ -39,7 +39,8 @@ bool wefti_pattern_matches(const char *pattern, const char *text) {
             deep = pattern;
             deep_text = text;
             star = NULL;
-            if (directory && *pattern == '/') pattern++; /* a directory ** may also be none */
+            if (directory && *pattern == '/')
+                pattern++; /* a directory ** may also match no directory */
             continue;
         }
         if (*pattern == '*') {

@@ -13,14 +13,15 @@ typedef struct wefti_path_list {
     int64_t count, capacity;
 } wefti_path_list;
 
-/* `path` is a file, a directory (every file below it except those with a hidden name on the way;
- * links to directories are not followed) or a pattern. WEFT_E_NOT_FOUND when that is no file at
- * all. Free the array with wefti_free(list->paths), also after a failure. */
+/* `path` is a file, a directory or a pattern. A directory stands for every file below it, except
+ * hidden ones and files in hidden directories; links to directories are not followed.
+ * WEFT_E_NOT_FOUND if there is no such file. Free the array with wefti_free(list->paths), also
+ * after a failure. */
 weft_status wefti_paths_find(const char *path, wefti_arena *arena,
                              wefti_path_list *list) WEFT_CHECKED;
 
-/* Does `text` match `pattern`: * (any characters but /), ** (any characters), a directory ** (also
- * none), ? and [a-z] or [!a-z] (one character but /). */
+/* Whether `text` matches `pattern`: * (any characters but /), ** (any characters), a directory **
+ * (also no directory), ? and [a-z] or [!a-z] (one character but /). */
 bool wefti_pattern_matches(const char *pattern, const char *text);
 
 #endif

@@ -119,7 +119,7 @@ static weft_status inflate_to(const char *path, const unsigned char *bytes, int6
     int code = inflateInit2(&z, 15 + 16); /* 32 KiB window, gzip wrapping */
     WEFT_REQUIRE(code == Z_OK, WEFT_E_NOMEM, "no memory to unpack %s", path);
     int64_t in = 0, out = 0;
-    unsigned char spare; /* room that shows whether more would come */
+    unsigned char spare; /* room for more, to notice data beyond the expected end */
     for (;;) {
         z.next_in = (unsigned char *)bytes + in; /* zlib 1.2 has no const here */
         z.avail_in = piece_of(count - in);
@@ -146,12 +146,13 @@ static weft_status inflate_to(const char *path, const unsigned char *bytes, int6
 
 weft_status wefti_idx_unpack(const char *path, const unsigned char *bytes, int64_t count,
                              unsigned char **out, int64_t *out_bytes) {
-    /* First the header only: it tells the size, which is checked before room is made for it. */
+    /* Unpacks the header first and checks the size in it, before memory is allocated for that size.
+     */
     unsigned char header[HEADER_BYTES + SIZE_BYTES * WEFT_MAX_RANK];
     bool ended;
     WEFT_TRY(inflate_to(path, bytes, count, header, HEADER_BYTES, &ended));
     int64_t known = HEADER_BYTES + SIZE_BYTES * (int64_t)header[3];
-    if (known > (int64_t)sizeof header) known = HEADER_BYTES; /* parsing says what is wrong */
+    if (known > (int64_t)sizeof header) known = HEADER_BYTES; /* parsing reports the error */
     WEFT_TRY(inflate_to(path, bytes, count, header, known, &ended));
     int64_t total = 0;
     WEFT_TRY(wefti_idx_size(path, header, known, &total));

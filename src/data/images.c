@@ -1,4 +1,4 @@
-/* Images and labels in two files of the same count. See data/source.h. */
+/* Images and labels in two files of equal count. See data/source.h. */
 #include <math.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@ static const char *name_in(const char *path) {
     return slash ? slash + 1 : path;
 }
 
-/* Append `text` with the first `from` in it replaced; false when there is none. */
+/* Appends `text` with the first `from` in it replaced; false if `from` is not in it. */
 static bool append_replaced(wefti_text *to, const char *text, const char *from, const char *by) {
     const char *at = strstr(text, from);
     if (!at) {
@@ -22,7 +22,7 @@ static bool append_replaced(wefti_text *to, const char *text, const char *from, 
     return true;
 }
 
-/* The labels beside `images`; either may be packed. *out is from wefti_alloc. */
+/* The file of labels that belongs to `images`; either may be packed. *out is from wefti_alloc. */
 static weft_status labels_beside(const char *images, char **out) {
     wefti_text named = {0}, numbered = {0};
     const char *name = name_in(images);
@@ -64,8 +64,8 @@ static bool could_be_images(const char *name, wefti_array_format format, bool tr
     return format != WEFTI_ARRAY_NPY || (length > 4 && !strcmp(name + length - 4, ".npy"));
 }
 
-/* The file of images in a directory: the only one with "images" in its name, or the only such that
- * begins with "train". */
+/* The file of images in a directory: the only one with "images" in its name, or the only one of
+ * them that begins with "train". */
 static weft_status images_in(const char *directory, wefti_array_format format, char **out) {
     char **names;
     int64_t count;
@@ -131,9 +131,9 @@ static weft_status check_labels(wefti_image_source *s, const char *path, int64_t
     return WEFT_OK;
 }
 
-/* Pixels that are kept as wider numbers, as NumPy does unless told otherwise, would all be next to
- * nothing when they are divided by the largest value of their type: below the first grey of a byte.
- * Signed 16 bits hold it twice over, and so bytes' values are refused in all wider types. */
+/* NumPy stores pixels as wide integers by default. Divided by the largest value of that type, all
+ * pixels of 0 to 255 would be nearly black. So arrays of wide integers with only byte values are
+ * refused, including 16 bits with sign. */
 static weft_status check_scale(const wefti_image_source *s) {
     enum { LOOKED_AT = 1 << 20 };
     const wefti_array *images = &s->images.array;

@@ -1,7 +1,7 @@
 /* npy files: magic, version, length of a header that is a Python dictionary literal, elements.
  *
- * The dictionary is read by a parser of exactly what NumPy writes: three keys in any order, one
- * value each. Python objects are refused: reading them means running code from the file. */
+ * The parser accepts exactly the dictionaries that NumPy writes: three keys in any order. It
+ * refuses Python objects, because reading them means running code from the file. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -36,7 +36,7 @@ static weft_status expect(reader *r, char c) {
     return WEFT_OK;
 }
 
-/* A string in single or double quotes, without escapes: keys and element types have none. */
+/* A string in single or double quotes, without escapes, which keys and element types never have. */
 static weft_status read_string(reader *r, char out[16]) {
     char quote = accept(r, '\'') ? '\'' : '"';
     if (quote == '"') WEFT_TRY(expect(r, '"'));

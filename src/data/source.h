@@ -1,4 +1,4 @@
-/* Where samples come from: a long sequence of tokens in many pieces, or images with labels. */
+/* Sources of samples: a long sequence of tokens in many pieces, or images with labels. */
 #ifndef WEFTI_DATA_SOURCE_H
 #define WEFTI_DATA_SOURCE_H
 
@@ -36,7 +36,7 @@ void wefti_tokens_close(wefti_token_source *source);
  * WEFT_E_ARG names the token and its place. */
 weft_status wefti_tokens_read(const wefti_token_source *source, int64_t first, int64_t count,
                               int64_t vocab, int32_t *out) WEFT_CHECKED;
-/* The same check of the first 256 MiB of tokens, beforehand. */
+/* The same check for the first 256 MiB of tokens, in advance. */
 weft_status wefti_tokens_check(const wefti_token_source *source, int64_t vocab) WEFT_CHECKED;
 
 /* Images and labels. */

@@ -1,4 +1,4 @@
-/* A sequence of tokens that lies in many files. See data/source.h. */
+/* A sequence of tokens in many files. See data/source.h. */
 #include <string.h>
 
 #include "data/files.h"
@@ -63,7 +63,7 @@ static int32_t end_of_text(const weft_tokenizer *tokenizer) {
     return -1;
 }
 
-/* Token numbers into the arena, in 16 bits where the vocabulary fits. */
+/* Stores token numbers in the arena, in 16 bits if the vocabulary fits. */
 static weft_status add_ids(wefti_token_source *s, const char *path, const wefti_ids *ids,
                            int64_t vocab) {
     bool narrow = vocab <= 65536;

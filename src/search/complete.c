@@ -1,10 +1,12 @@
-/* The plan of a job, completed: what a build of its programs decides, written down as rules.
+/* Completes a plan: writes the decisions of a build down as rules.
  *
- * Only the first rank of each stage is built, which decides for all, so that planning for thousands
- * of devices takes none. Names that differ in numbers alone and are split alike become one pattern:
- * "h.*.mlp.c_fc:linear". Where two ops of one name are split differently, no rule can tell them
- * apart; then none is written, and they are decided anew. So are uneven cuts in units of several
- * elements, and all ops of the backward pass, which follow from layouts. */
+ * Builds only the first rank of each stage, which decides for all ranks of the stage. So planning
+ * for thousands of devices needs none of them. Names that differ only in numbers and are split
+ * alike become one pattern: "h.*.mlp.c_fc:linear".
+ *
+ * No rule is written for two ops with one name and different splits, because no rule can tell them
+ * apart. Nor for uneven splits in units of several elements, or for ops of the backward pass, which
+ * follow from layouts. A build from the completed plan decides these anew. */
 #include "search/search.h"
 
 #include <stdio.h>
@@ -14,9 +16,9 @@
 #include "base/philox.h"
 #include "layout/redistribute.h"
 
-/* ---- what was decided ---- */
+/* ---- decisions ---- */
 
-/* A name and what is said of it; text NULL: nothing, or different things. */
+/* A name and its decision as text. text NULL: none yet, or different ones. */
 typedef struct said {
     const char *name, *text;
     bool differs;
@@ -36,8 +38,8 @@ typedef struct collector {
         int32_t stage;
     } * calls;
     int64_t call_count, call_cap;
-    bool assigned;    /* by an earlier stage's build: all tell the same */
-    int32_t fused[3]; /* how many tensors each fusion has a say in, at most in a stage */
+    bool assigned;    /* by an earlier stage's build; all stages report the same */
+    int32_t fused[3]; /* the most tensors that each fusion may join, in any stage */
     weft_status status;
 } collector;
 
@@ -74,7 +76,7 @@ static weft_status add_and_say(collector *c, sayings *all, const char *name, con
     return say(c, find(all, name), text);
 }
 
-/* The model's own ops. Gradients have more, which follow through layouts. */
+/* The model's own ops. Gradients have more ops, which follow through layouts. */
 static weft_status add_ops(collector *c, const weft_graph *graph) {
     for (int64_t k = 0; k < graph->root->node_count; k++) {
         const weft_node *call = &graph->root->nodes[k];
@@ -90,15 +92,16 @@ static weft_status add_ops(collector *c, const weft_graph *graph) {
     return WEFT_OK;
 }
 
-/* Whether cutting by units of several elements makes other pieces than cutting by elements: then
- * the split's short form would say something else. */
+/* Whether a split into units of several elements differs from a split into elements. Then the short
+ * form of the split would mean another split. */
 static bool unit_matters(const wefti_decision *d, int f, const wefti_mesh *mesh) {
     int64_t unit = d->factor[f].unit, size = d->rule.factor[f].size, parts = 1;
     for (int a = 0; a < d->factor[f].count; a++) parts *= mesh->axis[d->factor[f].axis[a]].size;
     return unit > 1 && (size % unit != 0 || size / unit % parts != 0);
 }
 
-/* "m0=dp n0=tp+sp"; cuts stay as they were said: their ones leave dimensions whole. */
+/* "m0=dp n0=tp+sp". Splits that the user gave as parts stay as given: a part of one leaves its
+ * dimension whole. */
 static void write_split(const collector *c, const wefti_decision *d, wefti_text *text) {
     if (d->said && d->said->cuts) {
         wefti_split_print(c->plan, d->said, text);
@@ -148,8 +151,8 @@ static void assigned(void *context, const char *call, int32_t stage) {
 
 /* ---- rules ---- */
 
-/* A pattern for a name: what would be read as a pattern is any one byte, and with `numbers` each
- * part that is a number is anything. */
+/* The pattern for a name. Characters with a meaning in patterns become '?'. With `numbers`, each
+ * part that is a number becomes '*'. */
 static char *pattern_of(wefti_arena *arena, const char *name, bool numbers) {
     char *pattern = wefti_arena_alloc(arena, strlen(name) + 1), *to = pattern;
     if (!pattern) return NULL;
@@ -168,7 +171,7 @@ static char *pattern_of(wefti_arena *arena, const char *name, bool numbers) {
     return pattern;
 }
 
-/* Whether all names that the pattern matches are said the same of. */
+/* Whether all names that match the pattern have this decision. */
 static bool is_uniform(const sayings *all, const char *pattern, const char *text) {
     for (int64_t i = 0; i < all->count; i++) {
         const said *s = &all->items[i];
@@ -178,8 +181,7 @@ static bool is_uniform(const sayings *all, const char *pattern, const char *text
     return true;
 }
 
-/* Adds a rule that the plan does not have yet; what it said under the same pattern, which the new
- * one holds too, gives way. */
+/* Adds a rule unless the plan has it. The new rule replaces rules with the same pattern. */
 static weft_status add_op(weft_plan *out, const char *pattern, const char *text) {
     for (int64_t i = 0; i < out->strategy_count; i++) {
         wefti_text old = {0};

@@ -1,6 +1,5 @@
-/* What a plan says of names that the model does not have, most often a mistyped pattern, which
- * would do nothing and say nothing; of collectives and gradients that there are not; and axes that
- * it says nothing of. */
+/* Parts of a plan without effect: patterns that match no name of the model, most often by a typing
+ * mistake; fusions without tensors; and axes that split nothing. */
 #include "search/search.h"
 
 #include <stdio.h>
@@ -8,7 +7,7 @@
 
 #include "base/text.h"
 
-/* Names of one sort, and the same with * for each part that is a number; NULL-terminated. */
+/* Names of one kind, and the same names with * for each part that is a number; NULL-terminated. */
 typedef struct names {
     const char **items, **patterns;
     int64_t count, cap, pattern_cap;
@@ -17,7 +16,7 @@ typedef struct names {
 typedef struct checker {
     wefti_arena *arena;
     const weft_plan *plan;
-    const int32_t *fused; /* as of wefti_plan_unmatched */
+    const int32_t *fused; /* as in wefti_plan_unmatched */
     names ops, tensors, calls;
     wefti_text out;
 } checker;
@@ -39,7 +38,7 @@ static char *with_stars(wefti_arena *arena, const char *name) {
 }
 
 static weft_status add(checker *c, names *to, const char *name) {
-    WEFT_TRY(WEFT_GROW(to->items, to->count + 1, to->cap)); /* with the NULL */
+    WEFT_TRY(WEFT_GROW(to->items, to->count + 1, to->cap)); /* including the NULL */
     WEFT_TRY(WEFT_GROW(to->patterns, to->count + 1, to->pattern_cap));
     const char *copy = wefti_arena_strdup(c->arena, name), *pattern = with_stars(c->arena, name);
     if (!copy || !pattern) return no_memory();
@@ -49,7 +48,7 @@ static weft_status add(checker *c, names *to, const char *name) {
     return WEFT_OK;
 }
 
-/* Both names of each op of a call's cell. */
+/* Adds both names of each op of a call's cell. */
 static weft_status add_ops(checker *c, const weft_node *call) {
     const weft_body *body = call->callee;
     for (int64_t k = 0; k < body->node_count; k++) {
@@ -76,7 +75,8 @@ static weft_status collect(checker *c, const weft_graph *graph) {
     return WEFT_OK;
 }
 
-/* Ops of the backward pass are not here, but what they are called for is: the labels before ":". */
+/* The list has no ops of the backward pass. Their labels, before ":", are those of the model's ops.
+ */
 static bool names_gradient(const char *match, const char *label) {
     char before[512];
     const char *colon = strchr(match, ':');
@@ -99,14 +99,14 @@ static void check(checker *c, const names *of, const char *match, const char *so
                    near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
-/* Axes by which an op or a tensor may be split, as far as the plan says. */
+/* Axes that may split an op or a tensor according to the plan. */
 static wefti_axes axes_in_use(const weft_plan *p) {
     wefti_axes used = 0;
     wefti_layout layout;
     for (int64_t i = 0; i < p->strategy_count; i++) {
         const wefti_strategy *s = &p->strategies[i];
         if (s->out) used |= wefti_layout_split_axes(s->out);
-        if (s->cuts) return ~0u; /* of which axes they are made is found out op by op */
+        if (s->cuts) return ~0u; /* the axes of parts are chosen for each op */
         for (int32_t k = 0; k < s->split_count; k++)
             for (int a = 0; a < s->splits[k].count; a++) used |= 1u << s->splits[k].axis[a];
     }
@@ -116,14 +116,14 @@ static wefti_axes axes_in_use(const weft_plan *p) {
     return used;
 }
 
-/* Devices that differ along such an axis alone would all do the same. */
+/* Devices that differ only along an unused axis would all do the same work. */
 static void check_axes(checker *c) {
     const weft_plan *p = c->plan;
     bool data = p->dataset == WEFT_DATASET_DATA_PARALLEL;
     wefti_axes used = p->mode == WEFT_PARALLEL_SEMI ? axes_in_use(p) : ~0u;
     int dp = wefti_mesh_find(&p->mesh, "dp");
     if (dp >= 0 && data) used |= 1u << dp;
-    for (int a = 1; a < p->mesh.axes; a++) /* what cuts an axis shares out the optimizer */
+    for (int a = 1; a < p->mesh.axes; a++) /* a part of a divided axis shards the optimizer state */
         if (wefti_mesh_part(&p->mesh, a)) used |= (used >> (a - 1) & 1u) << a;
     for (int a = 0; a < p->mesh.axes; a++)
         if (p->mesh.axis[a].size > 1 && !(used >> a & 1))
@@ -145,8 +145,8 @@ static void tell_fusion(checker *c, const char *unused, const char *why) {
                        c->plan->optimizer.level, why);
 }
 
-/* There is at most one gradient to add up for each parameter: what ends behind them does nothing.
- */
+/* Each parameter has at most one gradient to reduce. Buckets that end after the last gradient have
+ * no effect. */
 static void check_ends(checker *c, int32_t gradients) {
     const wefti_fusion *f = &c->plan->fusion[0];
     const bool stages = c->plan->pipeline.stages > 1;
@@ -161,7 +161,7 @@ static void check_ends(checker *c, int32_t gradients) {
         }
 }
 
-/* Of one device nothing is said: there it would be so of all fusion. */
+/* One device never fuses, so there is nothing to report. */
 static void check_fusion(checker *c) {
     const wefti_fusion *f = c->plan->fusion;
     const int32_t *fused = c->fused;

@@ -1,14 +1,14 @@
-/* Encoding text: added tokens cut out, normalising, words, and a cache of words.
+/* Encodes text: extracts added tokens, normalises, splits into words, and caches words.
  *
- * Natural text repeats its words, so most of them are merged once and found afterwards. The cache
- * is bounded and emptied when full; it is made for long texts only. */
+ * Natural text repeats its words, so most words are merged once and then found in the cache. The
+ * cache is bounded and emptied when full. Only long texts use it. */
 #include <string.h>
 
 #include "tokenizer/tokenizer.h"
 
 enum {
     CACHED_WORDS = 1 << 15,
-    LONGEST_CACHED = 48,        /* bytes; longer words seldom come twice */
+    LONGEST_CACHED = 48,        /* bytes; longer words seldom repeat */
     CACHE_KEY_BYTES = 1 << 19,  /* of all cached words */
     CACHE_FROM_BYTES = 1 << 12, /* shorter texts do without */
 };
@@ -182,8 +182,8 @@ static const wefti_added_token *added_at(const weft_tokenizer *t, const unsigned
     return best;
 }
 
-/* Cut out added tokens, leftmost and longest first: those outside normalising, then in what remains
- * the others. */
+/* Extracts added tokens, leftmost and longest first: tokens that match before normalising, then the
+ * others in the normalised rest. */
 static weft_status add_cutting(wefti_encoder *e, const unsigned char *text, int64_t bytes,
                                bool first, bool normalized, wefti_ids *ids) {
     int64_t from = 0;

@@ -1,8 +1,8 @@
-/* Byte-pair merging of one word, and the hash maps behind it.
+/* Byte-pair merging of one word, and the hash maps for it.
  *
- * The symbols of a word are a linked list; a heap holds the pairs that could merge, lowest rank
- * first, leftmost among equals. A pair that changed since it was pushed is recognised when popped.
- * A word of n bytes costs n log n, also when somebody sends a megabyte without a space. */
+ * The symbols of a word are a linked list. A heap holds the pairs that could merge, lowest rank
+ * first, leftmost of equals. A pair that has changed since it was pushed is dropped when popped. A
+ * word of n bytes costs n log n, even a megabyte without a space. */
 #include "tokenizer/tokenizer.h"
 
 #include <string.h>
@@ -95,7 +95,7 @@ typedef struct wefti_merge_symbol {
 
 typedef struct wefti_merge_candidate {
     int32_t rank;
-    int32_t left, right; /* what the pair was when pushed */
+    int32_t left, right; /* the pair's symbols when it was pushed */
     int32_t id;
     int64_t at;
 } candidate;
@@ -140,7 +140,8 @@ static weft_status make_room(void **array, int64_t *capacity, int64_t wanted, si
     return WEFT_OK;
 }
 
-/* The symbols a word starts as: bytes, or characters with bytes for those that are no tokens. */
+/* The initial symbols of a word: bytes, or characters; a character without a token becomes its
+ * bytes. */
 static weft_status symbols_of(const weft_tokenizer *t, const unsigned char *word, int64_t bytes,
                               symbol *symbols, int64_t *out_count) {
     int64_t count = 0;

@@ -93,13 +93,13 @@ static int64_t next_llama3(const cursor *c, int64_t digits) {
         while (is_newline(c, at)) at++;
         return at;
     }
-    int64_t newline = 0; /* behind the last line end of the white space: \s*[\r\n]+ */
+    int64_t newline = 0; /* after the last line end of the white space: \s*[\r\n]+ */
     for (at = 0; class_at(c, at, &length) == SPACE; at += length)
         if (is_newline(c, at)) newline = at + 1;
     return newline ? newline : spaces(c);
 }
 
-/* Up to the next U+2581 behind something else. */
+/* Up to the next U+2581 that follows another character. */
 static int64_t next_piece(const cursor *c) {
     bool inside = false;
     for (int64_t at = 0; at < c->bytes;) {

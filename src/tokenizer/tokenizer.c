@@ -63,7 +63,7 @@ int32_t weft_tokenizer_find(const weft_tokenizer *t, const char *text) {
         if ((size_t)added->content.count == bytes && !memcmp(added->content.data, text, bytes))
             return added->id;
     }
-    if (t->kind == WEFTI_TOKENS_WORD_PIECES) /* as it is written in the vocabulary */
+    if (t->kind == WEFTI_TOKENS_WORD_PIECES) /* as in the vocabulary */
         return wefti_token_map_find(&t->words, (const unsigned char *)text, (int64_t)bytes);
     for (int64_t i = 0; i < t->vocab; i++) {
         const wefti_bytes *token = &t->tokens[i];

@@ -1,13 +1,14 @@
-/* Inside tokenizers: tables, splitting into words, byte-pair merging.
+/* Tokenizers from inside: tables, splitting into words, byte-pair merging.
  *
- * Text goes through these stages, as in Hugging Face tokenizers: added tokens are cut out; the rest
- * is normalised (Llama 2: spaces become U+2581, one in front); split into words by a regular
- * expression (GPT-2, Llama 3: hand-written matchers of these expressions, split.c); each word
- * is a list of bytes (byte-level) or characters (pieces), whose neighbours are merged, lowest rank
- * first (merge.c). BERT's words become pieces of a vocabulary instead (wordpiece.c).
- * Source: Sennrich, Haddow, Birch, "Neural Machine Translation of Rare Words
- * with Subword Units", ACL 2016; byte level: Radford et al., "Language Models are Unsupervised
- * Multitask Learners", 2019, section 2.2. */
+ * Text passes these stages, as in Hugging Face tokenizers. Added tokens are extracted. The rest is
+ * normalised (Llama 2: spaces become U+2581, one in front). A regular expression splits it into
+ * words; split.c has hand-written matchers for the expressions of GPT-2 and Llama 3. Each word is a
+ * list of bytes (byte-level) or characters (pieces), whose neighbours are merged, lowest rank first
+ * (merge.c). BERT's words become pieces of a vocabulary instead (wordpiece.c).
+ *
+ * Source: Sennrich, Haddow, Birch, "Neural Machine Translation of Rare Words with Subword Units",
+ * ACL 2016; byte level: Radford et al., "Language Models are Unsupervised Multitask Learners",
+ * 2019, section 2.2. */
 #ifndef WEFTI_TOKENIZER_TOKENIZER_H
 #define WEFTI_TOKENIZER_TOKENIZER_H
 
@@ -32,7 +33,7 @@ typedef enum wefti_pretokenizer {
     WEFTI_SPLIT_GPT2,
     WEFTI_SPLIT_LLAMA3, /* numbers by up to three digits */
     WEFTI_SPLIT_QWEN2,  /* the same, numbers digit by digit */
-    WEFTI_SPLIT_PIECES, /* in front of U+2581 where it follows something else */
+    WEFTI_SPLIT_PIECES, /* before each U+2581 that follows another character */
     WEFTI_SPLIT_BERT    /* at white space, which is dropped, and at punctuation */
 } wefti_pretokenizer;
 
@@ -85,10 +86,10 @@ void wefti_merge_map_add(wefti_merge_map *map, int32_t left, int32_t right, int3
 typedef struct wefti_added_token {
     wefti_bytes content;
     int32_t id;
-    bool normalized; /* looked for after those that are not */
+    bool normalized; /* matched in normalised text */
 } wefti_added_token;
 
-/* BertNormalizer: what is done to characters, in this order. */
+/* BertNormalizer: the operations on characters, in this order. */
 typedef struct wefti_bert {
     bool clean, ideographs, strip, lower;
 } wefti_bert;
@@ -99,7 +100,7 @@ typedef struct wefti_pieces {
     int64_t most_characters; /* of a word; longer ones are unknown */
     int64_t longest;         /* bytes of a piece */
     int32_t unknown;
-    wefti_bytes *first; /* [vocab], what each decodes to at the start of a text */
+    wefti_bytes *first; /* [vocab], the decoded bytes at the start of a text */
     wefti_bytes joined; /* decoding: the prefix that no space stands before, if `joins` */
     bool joins, cleanup;
 } wefti_pieces;
@@ -108,14 +109,14 @@ struct weft_tokenizer {
     wefti_token_kind kind;
     wefti_arena *arena;
     int64_t vocab;
-    wefti_bytes *tokens; /* [vocab], what each decodes to; data NULL: no such token */
+    wefti_bytes *tokens; /* [vocab], the decoded bytes; data NULL: no such token */
     wefti_token_map
         words; /* model vocabulary: bytes (byte level) or the text of pieces -> number */
     wefti_merge_map merges;
     int32_t byte_ids[256]; /* the token of a single byte (pieces: <0xNN>), or -1 */
     wefti_pretokenizer split;
     bool space_first; /* byte level: a space is put in front of text that does not begin with one */
-    bool whole_words; /* a word that is a token is taken as it is (ignore_merges) */
+    bool whole_words; /* a word that is a token is not merged (ignore_merges) */
     wefti_prepend prepend; /* pieces */
     bool strip;            /* pieces: decoding drops one leading space */
     wefti_added_token *added;
@@ -153,7 +154,7 @@ int64_t wefti_bert_next(const unsigned char *text, int64_t bytes, bool *out_whit
 /* Append the pieces of a word, or the unknown token. */
 weft_status wefti_piece_word(const weft_tokenizer *tokenizer, const unsigned char *word,
                              int64_t bytes, wefti_ids *ids) WEFT_CHECKED;
-/* What a piece decodes to, in the tokenizer's arena. */
+/* The decoded bytes of a piece, in the tokenizer's arena. */
 weft_status wefti_piece_decoded(const weft_tokenizer *tokenizer, wefti_bytes piece, bool first,
                                 wefti_bytes *out) WEFT_CHECKED;
 

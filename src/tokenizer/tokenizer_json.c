@@ -1,9 +1,9 @@
-/* tokenizer.json of Hugging Face tokenizers: what it says, checked part by part.
+/* Parses tokenizer.json of Hugging Face tokenizers, and checks it part by part.
  *
- * The format is a program for a pipeline of many kinds of parts. Those of GPT-2, Llama 3, Qwen 2,
- * Llama 2 and BERT are read; any other part is refused by name, since a pipeline that lacks a part
- * would give other tokens without anybody noticing. Source: huggingface/tokenizers, serialisation
- * of Tokenizer; the byte alphabet is bytes_to_unicode of openai/gpt-2, src/encoder.py. */
+ * The format describes a pipeline with many kinds of parts. Supported are those of GPT-2, Llama 3,
+ * Qwen 2, Llama 2 and BERT. Any other part is refused by name, since a pipeline without it would
+ * silently give other tokens. Source: huggingface/tokenizers, serialisation of Tokenizer; the byte
+ * alphabet is bytes_to_unicode of openai/gpt-2, src/encoder.py. */
 #include "tokenizer/tokenizer.h"
 
 #include <string.h>
@@ -55,8 +55,8 @@ static int byte_of(uint32_t point) {
     return rest < 33 ? rest : rest < 67 ? rest + 94 : 173;
 }
 
-/* Decode a token of the byte alphabet; false when a character is not of it. `to` has room for all
- * bytes. */
+/* Decodes a token of the byte alphabet; false if a character is outside of the alphabet. `to` has
+ * room for all bytes. */
 static bool decode_alphabet(const unsigned char *text, int64_t bytes, unsigned char *to,
                             int64_t *out) {
     int64_t used = 0;
@@ -91,7 +91,7 @@ static int byte_piece(const char *text, size_t bytes) {
     return value;
 }
 
-/* What a piece decodes to: U+2581 is a space, <0xNN> a byte. */
+/* The decoded bytes of a piece: U+2581 is a space, <0xNN> a byte. */
 static weft_status decode_piece(loader *l, const char *text, size_t bytes, int32_t id,
                                 wefti_bytes *out) {
     unsigned char *to = wefti_arena_alloc(l->t->arena, bytes + 1);
@@ -477,7 +477,7 @@ static weft_status read_normalizer(loader *l, const json_t *part) {
     return WEFT_OK;
 }
 
-/* The decoder must undo what encoding does; a leading space may be dropped. */
+/* The decoder must undo the encoding; it may drop a leading space. */
 static weft_status read_decoder(loader *l, const json_t *part) {
     if (l->t->kind == WEFTI_TOKENS_BYTE_LEVEL) {
         if (part && !is(part, "ByteLevel"))

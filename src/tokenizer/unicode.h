@@ -10,7 +10,7 @@ bool wefti_unicode_letter(uint32_t point); /* \p{L} */
 bool wefti_unicode_number(uint32_t point); /* \p{N} */
 bool wefti_unicode_space(uint32_t point);  /* \s */
 
-/* Code points of a table of them, ascending. */
+/* Looks a code point up in an ascending table. */
 typedef struct wefti_range {
     uint32_t first, last;
 } wefti_range;
@@ -21,8 +21,8 @@ bool wefti_in_ranges(const wefti_range *ranges, size_t count, uint32_t point);
 
 #define WEFTI_NO_CHARACTER 0xFFFFFFFFu
 
-/* The character at the start of `bytes` >= 1 bytes, and its length. A byte that is not UTF-8 is a
- * character of its own, WEFTI_NO_CHARACTER, of length 1: neither letter, number nor space. */
+/* The character at the start of `bytes` >= 1 bytes, and its length. A byte that is not UTF-8 counts
+ * as a character, WEFTI_NO_CHARACTER, of length 1: neither letter, number nor space. */
 int wefti_utf8_next(const unsigned char *text, int64_t bytes, uint32_t *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* What BERT's normalizer and pre-tokenizer do to characters, as Hugging Face tokenizers does it. */
+/* BERT's normalizer and pre-tokenizer for characters, as in Hugging Face tokenizers. */
 #include "tokenizer/unicode_bert.h"
 
 #include "tokenizer/unicode_bert_tables.h"
@@ -33,7 +33,7 @@ bool wefti_bert_punctuation(uint32_t point) {
     return wefti_in_ranges(punctuation, COUNT(punctuation), point);
 }
 
-/* A syllable is made of a leading consonant, a vowel and perhaps a trailing consonant: The Unicode
+/* A syllable consists of a leading consonant, a vowel and perhaps a trailing consonant: The Unicode
  * Standard, section 3.12. */
 static int hangul(uint32_t point, uint32_t out[4]) {
     uint32_t index = point - 0xAC00, trailing = index % 28;

@@ -1,4 +1,4 @@
-/* What BERT's normalizer and pre-tokenizer do to single characters. */
+/* BERT's normalizer and pre-tokenizer for single characters. */
 #ifndef WEFTI_TOKENIZER_UNICODE_BERT_H
 #define WEFTI_TOKENIZER_UNICODE_BERT_H
 

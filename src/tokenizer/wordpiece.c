@@ -1,11 +1,11 @@
-/* Word pieces, as BERT has them: text is cleaned, its ideographs set apart, accents stripped,
- * letters made small; words end at white space, and each punctuation character is a word; a word
- * becomes the longest known piece in front, then the longest of what is left, which continues a
- * word ("##ing"); a word with an unknown rest is unknown as a whole.
+/* BERT's word pieces. Text is cleaned, ideographs are separated, accents are stripped, and letters
+ * become lower case. Words end at white space, and each punctuation character is a word. A word
+ * becomes its longest known prefix, then the longest known prefix of the rest, as a continuation
+ * ("##ing"). A word with an unknown rest is unknown as a whole.
  *
  * Sources: Schuster & Nakajima, "Japanese and Korean Voice Search", ICASSP 2012; Devlin et al.,
- * "BERT", 2019; the order of steps is that of BertNormalizer in Hugging Face tokenizers. Combining
- * marks that Unicode has had since version 9 only stay, and stay where they are. */
+ * "BERT", 2019. The order of steps follows BertNormalizer in Hugging Face tokenizers. Combining
+ * marks that are new in Unicode 9 or later stay in place, as there. */
 #include <string.h>
 
 #include "tokenizer/tokenizer.h"
@@ -27,7 +27,7 @@ static int put_utf8(uint32_t point, unsigned char *to) {
     return more + 1;
 }
 
-/* What one character becomes, as UTF-8 into `to`; returns the bytes. */
+/* The normalised form of one character, as UTF-8 in `to`; returns its bytes. */
 static int rewrite(const wefti_bert *b, uint32_t point, unsigned char to[WEFTI_BERT_CHARACTER]) {
     uint32_t parts[4] = {point};
     int count = 1, used = 0;
@@ -165,7 +165,7 @@ static int64_t replace(unsigned char *text, int64_t bytes, const char *from, con
     return used;
 }
 
-/* Spaces in front of what is written without one in English; the list of the decoder WordPiece. */
+/* Texts that English writes without a space before them; the list of the decoder WordPiece. */
 static int64_t cleanup(unsigned char *text, int64_t bytes) {
     static const char *const pairs[][2] = {{" .", "."},     {" ?", "?"},           {" !", "!"},
                                            {" ,", ","},     {" ' ", "'"},          {" n't", "n't"},

@@ -1,8 +1,8 @@
-/* Masked language modelling for models that see both directions.
+/* Masked language modelling for models without a causal mask.
  *
- * Of all positions 15 % become targets; of these 80 % show the mask token, 10 % a random token, 10
- * % the token itself. Every other target is -1, ignored. Which, is a function of seed and global
- * position alone. Source: Devlin et al., "BERT", 2019, section 3.1. */
+ * 15 % of all positions become targets. Of these, 80 % show the mask token, 10 % a random token, 10
+ * % their own token. Every other target is -1 and ignored. The choice depends on seed and global
+ * position only. Source: Devlin et al., "BERT", 2019, section 3.1. */
 #include "base/philox.h"
 #include "train/objective.h"
 

@@ -11,7 +11,7 @@ int64_t wefti_batch_targets(const wefti_training *t, const wefti_batch *b, int64
     return count;
 }
 
-/* ---- shared by objectives whose batches need nothing ---- */
+/* ---- shared by objectives that use batches as they are ---- */
 
 static void keep_batch(const wefti_training *t, const wefti_batch *b, int64_t batch) {
     (void)t, (void)b, (void)batch;
@@ -47,7 +47,7 @@ static int64_t masked_targets(const wefti_training *t, const wefti_batch *b) {
 }
 
 /* Microbatches differ in their number of masked tokens, and the loss of a step is the mean over all
- * of them. So a microbatch's mean loss weighs its share of the targets. */
+ * masked tokens. So each microbatch's mean loss is weighted by its share of the targets. */
 static weft_status feed_share(wefti_training *t, const wefti_batch *b, int64_t first,
                               int64_t targets) {
     double own =

@@ -10,14 +10,14 @@ typedef struct wefti_training wefti_training;
 
 typedef struct wefti_objective {
     bool is_language;           /* samples are sequences of tokens, else images with labels */
-    bool generates;             /* the model writes text: it needs to know which tokens end one */
+    bool generates;             /* the model writes text, and needs the tokens that end one */
     bool has_accuracy;          /* validation counts rows whose largest logit is at their label */
     const char *input, *target; /* names of the graph's inputs */
     const char *unit;           /* of throughput */
-    /* Turns a batch as the feed has it into inputs and targets, in place. `batch`: samples of a
-     * batch of that feed. */
+    /* Changes a batch of the feed into inputs and targets, in place. `batch`: samples of a batch of
+     * that feed. */
     void (*prepare)(const wefti_training *t, const wefti_batch *b, int64_t batch);
-    /* Targets of a step that count; 0 where all microbatches have equally many. */
+    /* Counting targets of a step; 0 if all microbatches have equally many. */
     int64_t (*targets_of_step)(const wefti_training *t, const wefti_batch *b);
     /* Feeds the weight of the microbatch from row `first` on, in a step with that many targets. */
     weft_status (*feed_weight)(wefti_training *t, const wefti_batch *b, int64_t first,
@@ -28,7 +28,7 @@ typedef struct wefti_objective {
 
 const wefti_objective *wefti_objective_of(weft_family family);
 
-/* How many targets in rows [first, first + rows) of a batch count: those that are not -1. */
+/* Counting targets in rows [first, first + rows) of a batch: targets other than -1. */
 int64_t wefti_batch_targets(const wefti_training *t, const wefti_batch *b, int64_t first,
                             int64_t rows);
 

@@ -26,7 +26,7 @@ static void take(int64_t *to, int64_t from) {
     if (from) *to = from;
 }
 
-/* That of model.from, which rank 0 reads. */
+/* The configuration of model.from, which rank 0 reads. */
 static weft_status config_of_files(wefti_training *t, weft_model_config *out) {
     weft_status status = WEFT_OK;
     if (!t->ranks.follows) status = wefti_pretrained_config(t->job->model.from, out);
@@ -34,7 +34,7 @@ static weft_status config_of_files(wefti_training *t, weft_model_config *out) {
     return wefti_training_broadcast(t, status, out, sizeof *out);
 }
 
-/* The job's own sizes over those of model.from. */
+/* The job's sizes replace sizes of model.from. */
 static weft_status config_of_job(wefti_training *t, weft_model_config *out) {
     const weft_job_model *m = &t->job->model;
     weft_model_config c = {.family = m->family};
@@ -110,7 +110,7 @@ static weft_status open_data(wefti_training *t) {
     return weft_data_open(&o, &t->data);
 }
 
-/* A model that begins anew; others have what their files tell. */
+/* For new models. Models from files have the tokens of their files. */
 static void ends_from_data(wefti_training *t) {
     const weft_tokenizer *tokenizer = weft_data_tokenizer(t->data);
     if (tokenizer && t->model.objective->generates && !t->job->model.from[0])
@@ -196,7 +196,7 @@ weft_session_options wefti_training_options(const wefti_training *t) {
     return o;
 }
 
-/* Tokens of a sample, 0: all of the model's context, or no language. */
+/* Tokens of a sample; 0: the model's whole context, or not a language model. */
 static int64_t context_of(const wefti_training *t) {
     return t->model.objective->is_language ? t->job->model.context : 0;
 }
@@ -228,7 +228,7 @@ static weft_status build_graphs(wefti_training *t) {
     return weft_session_add(t->session, t->model.eval_graph, &t->model.eval_program);
 }
 
-/* A strategy that matches nothing does nothing: that is said. */
+/* Warns of parts of the plan without effect. */
 static weft_status note_unmatched(const wefti_training *t) {
     char *lines;
     int32_t fused[3];
@@ -264,9 +264,11 @@ weft_status wefti_training_open(wefti_training *t) {
     WEFT_TRY(wefti_training_same_data(t));
     weft_info info;
     weft_info_get(&info);
-    int64_t devices = t->ranks.world ? weft_world_local_size(t->ranks.world) /* share the machine */
-                      : t->job->plan ? weft_plan_devices(t->job->plan)
-                                     : 1;
+    int64_t devices =
+        t->ranks.world
+            ? weft_world_local_size(t->ranks.world) /* processes that share the machine */
+        : t->job->plan ? weft_plan_devices(t->job->plan)
+                       : 1;
     t->memory_bytes =
         t->job->device.memory_bytes ? t->job->device.memory_bytes : info.memory_bytes / devices;
     t->model.mask_token = wefti_mask_token(t->data, t->model.config.vocab);

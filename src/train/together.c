@@ -1,5 +1,5 @@
-/* What the processes of a training run settle with each other: when to stop, and what rank 0 alone
- * has read or decided. See session/agree.h for what lies below. */
+/* Agreement of a training run's processes: when to stop, and data that only rank 0 reads or
+ * decides. It builds on session/agree.h. */
 #include "base/digest/digest.h"
 #include "plan/plan.h"
 #include "train/training.h"
@@ -20,7 +20,7 @@ int64_t wefti_training_observed(const wefti_training *t) {
     return here > t->ranks.observed_peak ? here : t->ranks.observed_peak;
 }
 
-/* Told at every step: whether to stop, and the memory in use, which only its device knows. */
+/* Exchanged at every step: whether to stop, and the memory in use. */
 typedef struct step_record {
     int64_t observed_peak, stop;
 } step_record;
@@ -52,7 +52,7 @@ weft_status wefti_training_broadcast(wefti_training *t, weft_status status, void
 
 /* ---- the same job everywhere ---- */
 
-/* Numbers of this rank against those of rank 0; `names`: what they say. */
+/* Compares numbers of this rank with rank 0's; `names` describes them. */
 enum { MOST_NUMBERS = 8 };
 static weft_status same_numbers(wefti_training *t, const char *const *names, const uint64_t *mine,
                                 int count) {
@@ -100,7 +100,8 @@ weft_status wefti_training_same_job(wefti_training *t) {
 weft_status wefti_training_same_data(wefti_training *t) {
     static const char *const names[] = {"number of training samples",
                                         "number of validation samples"};
-    bool manual = t->job->plan && t->job->plan->mode == WEFT_PARALLEL_MANUAL; /* of its own each */
+    bool manual =
+        t->job->plan && t->job->plan->mode == WEFT_PARALLEL_MANUAL; /* each rank has its own data */
     const uint64_t mine[] = {manual ? 0 : (uint64_t)weft_data_samples(t->data, WEFT_DATA_TRAIN),
                              (uint64_t)weft_data_samples(t->data, WEFT_DATA_VALIDATION)};
     return same_numbers(t, names, mine, sizeof mine / sizeof *mine);

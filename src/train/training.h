@@ -1,4 +1,4 @@
-/* One training run's parts, shared by the files that make it up. */
+/* The state of one training run, for the files of this folder and below. */
 #ifndef WEFTI_TRAIN_TRAINING_H
 #define WEFTI_TRAIN_TRAINING_H
 
@@ -12,10 +12,10 @@
 typedef struct wefti_metrics wefti_metrics;
 typedef struct wefti_delivery wefti_delivery; /* save/world.c */
 
-/* A tensor of the session as checkpoints know it. */
+/* A tensor of the session in checkpoints. */
 typedef struct wefti_saved_tensor {
     int tensor;     /* number in program 0 of the session */
-    int64_t first;  /* element of it: a part of it may be a tensor of its own in files */
+    int64_t first;  /* first element: files may store a part as a tensor */
     char *name;     /* in files */
     weft_desc desc; /* in files */
     wefti_checkpoint_role role;
@@ -47,7 +47,7 @@ typedef struct wefti_training_ranks {
     weft_world *world;          /* borrowed; NULL: one process */
     wefti_agreement *agreement; /* the world's; NULL: one process */
     bool follows;               /* another rank reports and writes */
-    int stopping;               /* agreed: why (weft_train_result.stop), 0: not */
+    int stopping;               /* the agreed reason (weft_train_result.stop), 0: none */
     int64_t observed_peak;      /* of all ranks, when last exchanged */
 } wefti_training_ranks;
 
@@ -77,32 +77,33 @@ typedef struct wefti_training {
     wefti_training_saving saving;
 } wefti_training;
 
-/* setup.c: configuration, data, graphs and session of a job, within its memory or the machine's. */
+/* setup.c: configuration, data, graphs and session of a job, within the job's memory limit or the
+ * machine's memory. */
 weft_status wefti_training_open(wefti_training *t) WEFT_CHECKED;
-/* The same without a limit, and without data where the sizes do not need them: for reports. */
+/* For reports: the same without a limit, and without data unless sizes depend on them. */
 weft_status wefti_training_prepare(wefti_training *t) WEFT_CHECKED;
 void wefti_training_close(wefti_training *t);
 /* The model's configuration; opens data into t->data when sizes depend on it. */
 weft_status wefti_training_configure(wefti_training *t) WEFT_CHECKED;
-/* After that: the graph that is trained. A plan that was made for another model is refused. */
+/* After that: the graph to train. Refuses a plan that was made for another model. */
 weft_status wefti_training_graph(wefti_training *t) WEFT_CHECKED;
 weft_session_options wefti_training_options(const wefti_training *t);
 void wefti_training_note(const wefti_training *t, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* together.c: what several processes settle with each other. All but the first are collective; with
- * one process they come to what it says itself. */
+/* together.c: agreement between processes. All but the first are collective. One process agrees
+ * with itself. */
 weft_status wefti_training_join(wefti_training *t, weft_world *world) WEFT_CHECKED;
-/* Refuse jobs, and data once they are open, that differ in what each rank acts by; what a session
- * is told is compared there. */
+/* Refuse jobs, and data once they are open, that differ between ranks. Sessions compare their own
+ * settings. */
 weft_status wefti_training_same_job(wefti_training *t) WEFT_CHECKED;
 weft_status wefti_training_same_data(wefti_training *t) WEFT_CHECKED;
-/* Whether a stop was asked for on some rank. */
+/* Whether some rank was asked to stop. */
 weft_status wefti_training_stops(wefti_training *t, bool *out) WEFT_CHECKED;
-/* `bytes` of rank 0 at `data` to all; `status` is rank 0's, others pass WEFT_OK. */
+/* Broadcasts `bytes` at `data` from rank 0. `status` is rank 0's; other ranks pass WEFT_OK. */
 weft_status wefti_training_broadcast(wefti_training *t, weft_status status, void *data,
                                      size_t bytes) WEFT_CHECKED;
-/* The highest byte used on any device; of other processes, when last told. */
+/* The highest byte used on any device; for other processes, when last exchanged. */
 int64_t wefti_training_observed(const wefti_training *t);
 
 #endif

@@ -1,9 +1,9 @@
-/* Metrics of a run: JSON lines (the record) and TensorBoard event files (for looking at).
+/* Metrics of a run: JSON lines (the record) and TensorBoard event files (for viewing).
  *
- * TensorBoard's format: records of {u64 length, masked CRC32C of it, bytes, masked CRC32C of them},
- * each a protobuf `Event` {1: wall time, double; 2: step, varint; 3: file version, string; 5:
- * summary {1: value {1: tag, 2: float}}}. A file is appended to by one writer; a torn last record
- * is tolerated by readers. */
+ * A TensorBoard file is a sequence of records: u64 length, its masked CRC32C, the bytes, their
+ * masked CRC32C. The bytes are a protobuf `Event`: 1 wall time (double), 2 step (varint), 3 file
+ * version (string), 5 summary {1 value {1 tag, 2 float}}. One writer appends to a file. Readers
+ * tolerate a torn last record. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -19,13 +19,14 @@
 #include "train/loop/loop.h"
 
 struct wefti_metrics {
-    FILE *lines, *events; /* NULL: not wanted, or given up after a failure */
+    FILE *lines, *events; /* NULL: not requested, or given up after a failure */
     char *lines_path, *events_path;
-    const char *units; /* what is counted by the second: "tokens", "samples" */
+    const char *units; /* the unit of throughput: "tokens", "samples" */
     char failure[512]; /* the first one */
 };
 
-/* Write out what is buffered. A file that fails is given up: half of a record has no successor. */
+/* Writes out the buffer. After a failure the file is given up: a record must not follow half of
+ * another one. */
 static weft_status flush(wefti_metrics *m, FILE **file, const char *path) {
     if (!ferror(*file) && !wefti_fault_io() && fflush(*file) == 0) return WEFT_OK;
     weft_status status = WEFT_RAISE(WEFT_E_IO, "cannot write %s: %s", path, strerror(errno));
@@ -110,7 +111,7 @@ static weft_status scalar(wefti_metrics *m, int64_t step, const char *tag, doubl
     return write_record(m, &event);
 }
 
-/* A file of this run alone: another of the same process may have begun in the same second. */
+/* The file of this run. Another run of the same process may have begun in the same second. */
 static weft_status create_events(wefti_metrics *m, const char *directory) {
     enum { ATTEMPTS = 1000 };
     char host[128] = "host";
@@ -139,7 +140,8 @@ static weft_status open_events(wefti_metrics *m, const char *directory) {
 
 /* ---- JSON lines ---- */
 
-/* A line that a crash or a full disk cut off takes nothing of what follows with it. */
+/* If a crash or a full disk has cut off the last line, ends that line first, so that the next line
+ * stays intact. */
 static void end_cut_line(wefti_metrics *m) {
     struct stat info;
     bool file = fstat(fileno(m->lines), &info) == 0 && S_ISREG(info.st_mode);

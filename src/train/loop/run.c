@@ -85,7 +85,8 @@ static weft_status run(wefti_training *t, weft_world *world) {
     return status < 0 ? wefti_training_failed(t, status) : WEFT_OK;
 }
 
-/* All ranks end alike. A rank that failed tells the others; the others return its failure. */
+/* All ranks end with the same result. A rank that failed reports to the others, which return its
+ * failure. */
 static weft_status end_together(const wefti_training *t, weft_status status) {
     if (!t->ranks.agreement) return status;
     if (status >= 0 || status == WEFT_E_STOPPED) return wefti_agree(t->ranks.agreement, status);

@@ -1,6 +1,6 @@
-/* Learning-rate schedules. Warm-up rises linearly to lr over the first `warmup` updates; what
- * follows is over the remaining ones. Cosine: Loshchilov & Hutter, "SGDR", 2017, without restarts.
- */
+/* Learning-rate schedules. Warm-up rises linearly to lr over the first `warmup` updates; the
+ * schedule covers the remaining updates. Cosine: Loshchilov & Hutter, "SGDR", 2017, without
+ * restarts. */
 #include <math.h>
 
 #include "train/loop/loop.h"

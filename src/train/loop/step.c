@@ -21,7 +21,7 @@ weft_status wefti_training_step(wefti_training *t, const wefti_batch *b, double 
     const wefti_objective *o = t->model.objective;
     int64_t targets = o->targets_of_step(t, b);
     double sum = 0, loss = 0;
-    int64_t known = 0; /* a pipeline tells the mean of all at the last one */
+    int64_t known = 0; /* a pipeline returns the mean of all with the last one */
     out->gradient_norm = NAN;
     if (count == 1 && t->job->train.clip == 0) {
         WEFT_TRY(wefti_training_feed_rows(t, 0, b, 0));

@@ -63,7 +63,8 @@ weft_status wefti_training_validate(wefti_training *t) {
                             .ring = 2,
                             .padding_target = -1};
     int64_t batches = wefti_feed_batches(t->data, WEFT_DATA_VALIDATION, t->batch.micro);
-    int64_t limit = t->job->train.eval_batches; /* of train.batch samples, however those are cut */
+    int64_t limit =
+        t->job->train.eval_batches; /* of train.batch samples, however they are divided */
     if (limit > 0 && limit <= batches / t->batch.microbatches)
         batches = limit * t->batch.microbatches;
     weft_train_validation v = {.step = t->progress.step};
@@ -77,7 +78,7 @@ weft_status wefti_training_validate(wefti_training *t) {
     WEFT_TRY(status);
     bool stop;
     WEFT_TRY(wefti_training_stops(t, &stop));
-    if (stop) return WEFT_OK; /* a part of the data would be another number */
+    if (stop) return WEFT_OK; /* a part of the data would give another number */
     v.seconds = wefti_now_s() - start;
     t->result->validation_loss = v.loss;
     t->result->accuracy = v.accuracy;

@@ -19,7 +19,7 @@ typedef struct dry_run {
     wefti_route_cache *routes;
     wefti_program **programs; /* [ranks] */
     weft_dry_run *out;
-    int32_t fused[3]; /* how many tensors each fusion has a say in, at most on a rank */
+    int32_t fused[3]; /* the most tensors that each fusion may join on a rank */
     void (*progress)(void *context, int done, int of);
     void *context;
 } dry_run;
@@ -66,7 +66,7 @@ static void count_transfers(const dry_run *r, const wefti_program *p) {
 }
 
 static weft_status describe(dry_run *r, const wefti_program *p) {
-    enum { NAMED = 5 }; /* of what is largest in memory */
+    enum { NAMED = 5 }; /* how many of the largest tensors are named */
     weft_dry_run *o = r->out;
     count_transfers(r, p);
     for (int k = 0; k < 3; k++)
@@ -86,7 +86,8 @@ static weft_status describe(dry_run *r, const wefti_program *p) {
     return WEFT_OK;
 }
 
-/* Matching needs steps and transfers. Kernels hold tables, which for many ranks are most of all. */
+/* Drops kernels, whose tables would need most of the memory for many ranks. Matching needs steps
+ * and transfers only. */
 static void drop_kernels(wefti_program *p) {
     for (int32_t i = 0; i < p->routine_count; i++) {
         for (int32_t k = 0; k < p->routines[i]->code_count; k++) {
@@ -139,7 +140,7 @@ static weft_status prepare(wefti_training *t, dry_run *r, int rank) {
     return WEFT_OK;
 }
 
-/* What fusion does in stages of which no rank is built is not known. */
+/* Without a rank of each stage, the effect of fusion is unknown. */
 static weft_status find_unmatched(const dry_run *r, int rank) {
     const weft_plan *plan = r->training->job->plan;
     if (!plan) return WEFT_OK;

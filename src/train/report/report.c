@@ -1,5 +1,4 @@
-/* The table behind `weft model`: what a job would run, cell by cell, from the very program that it
- * would run. */
+/* The table of `weft model`: a job's cells, from the program that the job would run. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,20 +7,20 @@
 #include "search/search.h"
 #include "train/training.h"
 
-/* What a row of the table is about. */
+/* The source of a row of the table. */
 typedef struct row {
     const wefti_program *program; /* of the first device that runs the cell */
-    const wefti_step *step;       /* that makes its results */
+    const wefti_step *step;       /* that computes its results */
     const weft_node *call;
 } row;
 
-/* What the walk over the steps of a device needs to know. */
+/* State of the walk over the steps of a device. */
 typedef struct table {
     weft_model_report *report;
     const weft_graph *graph;
     row *rows; /* beside the report's cells */
     const wefti_program *program;
-    const wefti_tensor **params; /* by place in the arena */
+    const wefti_tensor **params; /* by offset in the arena */
     bool *counted;               /* beside params */
     int64_t param_count;
     int32_t routines; /* of the programs walked before */
@@ -32,7 +31,7 @@ static int compare_places(const void *a, const void *b) {
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* The parameter that lies at an address, as a number into `params`, or -1. */
+/* The index into `params` of the parameter at an offset, or -1. */
 static int64_t param_at(const table *t, int64_t offset) {
     int64_t low = 0, high = t->param_count;
     while (low < high) {
@@ -45,7 +44,7 @@ static int64_t param_at(const table *t, int64_t offset) {
     return low < t->param_count && t->params[low]->offset == offset ? low : -1;
 }
 
-/* The parameter that a step reads, also where it lies in pieces and was put together for it. */
+/* The parameter that a step reads. It may be a copy that was gathered from pieces for the step. */
 static int64_t param_of(const table *t, const wefti_step *s, int32_t arg) {
     static const char gathered[] = "gathered ";
     int64_t at = param_at(t, s->args[arg]);
@@ -62,8 +61,8 @@ static const weft_node *call_named(const weft_graph *g, const char *name) {
     return NULL;
 }
 
-/* A call's forward and backward steps share their name, and the backward pass comes in reverse.
- * NULL: a step that is no cell's. */
+/* A call's forward and backward steps share their name, and the backward pass runs in reverse.
+ * NULL: the step belongs to no cell. */
 static weft_cell_info *cell_of(table *t, const wefti_step *step, int *near) {
     weft_model_report *r = t->report;
     for (int i = *near; i >= 0 && i < r->cell_count && i > *near - 2; i--)
@@ -79,7 +78,7 @@ static weft_cell_info *cell_of(table *t, const wefti_step *step, int *near) {
     return c;
 }
 
-/* Cells of one structure on different devices are one kind too. */
+/* Cells of one structure on different devices count as one kind. */
 static int kind_of(const table *t, const row *of, const wefti_routine *routine) {
     for (int i = 0; i < t->report->cell_count; i++)
         if (t->rows[i].program != of->program && t->rows[i].call->callee == of->call->callee)
@@ -122,8 +121,8 @@ static double flops_of(const weft_body *body) {
     return flops;
 }
 
-/* The call whose two passes run as one: its forward work is that of its cell, or, where devices
- * share the work, as much of it as of the whole. */
+/* A call whose two passes are fused into one. Its forward work is the work of its cell. If devices
+ * share the work, it is the same share of the cell's work as of the whole. */
 static void part_joint(const table *t) {
     for (int i = 0; i < t->report->cell_count; i++) {
         weft_cell_info *c = &t->report->cells[i];
@@ -143,7 +142,7 @@ static void part_joint(const table *t) {
     }
 }
 
-/* How a cell's first result lies on the devices that run it. */
+/* How a cell's first result is placed on the devices that run the cell. */
 static void tell_layout(const table *t, int cell) {
     const row *of = &t->rows[cell];
     weft_cell_info *c = &t->report->cells[cell];
@@ -191,7 +190,7 @@ static weft_status walk(table *t, const wefti_program *p) {
     return WEFT_OK;
 }
 
-/* Into the order of the model: stages of a pipeline were walked one after the other. */
+/* Sorts rows into the model's order, since stages of a pipeline were walked one after the other. */
 static void sort_cells(table *t) {
     weft_cell_info *cells = t->report->cells;
     for (int i = 1; i < t->report->cell_count; i++)
@@ -205,7 +204,7 @@ static void sort_cells(table *t) {
         }
 }
 
-/* Devices of one mesh run the same cells: the first of each is looked at. */
+/* Devices of one mesh run the same cells, so this looks at the first device of each mesh. */
 static weft_status walk_devices(wefti_training *t, table *all) {
     weft_model_report *r = all->report;
     WEFT_NEW_ARRAY(r->cells, weft_cell_info, all->graph->root->node_count + 1);

@@ -1,4 +1,4 @@
-/* Checkpoints in time: what is saved under which name, when a write begins, and going on from one.
+/* Saves and restores checkpoints during a run: names of tensors, the begin of a write, resuming.
  *
  * A write begins between two steps and reads the live tensors while the next step computes. Before
  * the optimizer changes a tensor, the step waits until that tensor has been captured. */
@@ -20,7 +20,7 @@ weft_status wefti_training_lock(wefti_training *t) {
     return status < 0 ? wefti_prefix(status, "checkpoint.dir") : WEFT_OK;
 }
 
-/* ---- the list of tensors, in the order in which the optimizer walks them ---- */
+/* ---- the list of tensors, in the order in which the optimizer changes them ---- */
 
 static weft_status add_saved(wefti_training *t, int tensor, int64_t part, const char *file_name,
                              const weft_desc *file_desc, wefti_checkpoint_role role) {
@@ -36,7 +36,7 @@ static weft_status add_saved(wefti_training *t, int tensor, int64_t part, const 
     return WEFT_OK;
 }
 
-/* The optimizer's tensors by name: those of one parameter stand together. */
+/* The optimizer's tensors, sorted by name: tensors of one parameter are neighbours. */
 typedef struct state_name {
     const char *name;
     int tensor;
@@ -70,7 +70,7 @@ static weft_status name_states(wefti_training *t, state_names *out) {
 
 enum { MOST_STATES = 8 };
 
-/* Those called "<name>.<state>", in the order of the program. */
+/* The tensors named "<name>.<state>", in the program's order. */
 static int states_of(const state_names *all, const char *name, state_name out[MOST_STATES]) {
     size_t length = strlen(name);
     int64_t low = 0, high = all->count;
@@ -92,8 +92,8 @@ static int states_of(const state_names *all, const char *name, state_name out[MO
     return count;
 }
 
-/* Its optimizer tensors, of the part that is called `name` in files. Where a parameter is stored in
- * parts, its first dimension counts them, and so does that of its states. */
+/* Adds a parameter's optimizer tensors under the file name `name`. If files store the parameter in
+ * parts, its first dimension counts the parts, and the first dimension of its states does too. */
 static weft_status add_states(wefti_training *t, const state_names *all, const weft_tensor_info *x,
                               bool whole, int64_t part, const char *name) {
     char full[600];
@@ -116,7 +116,7 @@ static weft_status add_states(wefti_training *t, const state_names *all, const w
     return WEFT_OK;
 }
 
-/* A parameter (or state) and, behind it, its optimizer tensors; part after part. */
+/* Adds a parameter (or state) and then its optimizer tensors, part by part. */
 static weft_status add_with_states(wefti_training *t, const state_names *states, int tensor,
                                    const weft_tensor_info *x) {
     char name[512];
@@ -136,9 +136,9 @@ static weft_status add_with_states(wefti_training *t, const state_names *states,
     return WEFT_OK;
 }
 
-/* States come first: the next forward pass already changes them. Then the parameters from the
- * model's end to its beginning, as the backward pass completes their gradients. The order is that
- * of the model, not of a plan, so that files are the same whatever the devices. */
+/* States come first, because the next forward pass already changes them. Then the parameters from
+ * the model's end to its beginning, in the order in which the backward pass completes their
+ * gradients. The order is the model's and not the plan's, so files are the same for all plans. */
 static weft_status list_saved(wefti_training *t, const state_names *states) {
     static const int roles[] = {WEFT_ROLE_STATE, WEFT_ROLE_PARAM};
     for (int k = 0; k < 2; k++) {
@@ -152,8 +152,8 @@ static weft_status list_saved(wefti_training *t, const state_names *states) {
     return WEFT_OK;
 }
 
-/* The tokenizer's file goes into each checkpoint, so that a checkpoint is all that generation
- * needs. It is read once: what becomes of the file while a run goes on is of no consequence. */
+/* Each checkpoint gets the tokenizer's file, so that generation needs nothing else. The file is
+ * read once, and later changes to it have no effect. */
 static weft_status read_tokenizer(wefti_training *t) {
     const weft_job *job = t->job;
     int64_t bytes;
@@ -184,7 +184,7 @@ weft_status wefti_training_bind(wefti_training *t) {
     return status >= 0 ? read_tokenizer(t) : status;
 }
 
-/* From the threads of all devices. */
+/* Called from the threads of all devices. */
 static void before_update(void *context, int32_t rank, int32_t tensor) {
     wefti_training *t = context;
     if (!t->saving.writing) return;
@@ -194,7 +194,7 @@ static void before_update(void *context, int32_t rank, int32_t tensor) {
         wefti_checkpoint_wait_tensor(t->saving.writing, i);
 }
 
-/* The saved tensors with the pieces that they are in; one block, wefti_free. */
+/* The saved tensors with their pieces; one block, wefti_free. */
 static weft_status tensors_of(wefti_training *t, wefti_checkpoint_tensor **out) {
     size_t devices = (size_t)weft_session_devices(t->session), count = (size_t)t->saving.count;
     size_t head = (count + 1) * sizeof **out;
@@ -239,7 +239,7 @@ static weft_status tensors_of(wefti_training *t, wefti_checkpoint_tensor **out) 
 
 /* ---- writing ---- */
 
-/* Wait for the write under way and report it. */
+/* Waits for the write under way and reports it. */
 weft_status wefti_training_finish_write(wefti_training *t) {
     wefti_checkpoint_job *job = t->saving.writing;
     if (!job) return WEFT_OK;
@@ -261,7 +261,7 @@ weft_status wefti_training_finish_write(wefti_training *t) {
     return WEFT_OK;
 }
 
-/* A failed write ends neither the run nor its earlier checkpoints: there is a next time. */
+/* A failed write ends neither the run nor earlier checkpoints: the next write may succeed. */
 static void note_failure(const wefti_training *t, weft_status status) {
     if (status < 0) wefti_training_note(t, "%s; the run goes on", weft_error_message());
 }
@@ -320,7 +320,8 @@ static weft_status begin(wefti_training *t, bool last, const wefti_checkpoint_te
     wefti_checkpoint_text texts[2] = {{"config.json", config},
                                       {"tokenizer.json", t->saving.tokenizer}};
     wefti_checkpoint_options options = {
-        /* Whether a state is good shows in the step after it: until then one more is kept. */
+        /* The next step shows whether a state is good, so one more checkpoint is kept until then.
+         */
         .keep = job->checkpoint.keep + !last,
         .texts = texts,
         .text_count = t->saving.tokenizer ? 2 : 1,
@@ -367,7 +368,8 @@ static weft_status save(wefti_training *t, bool last, weft_status *out_unwritten
     weft_status status = wefti_training_broadcast(t, WEFT_OK, &begun, sizeof begun);
     if (status >= 0 && begun) status = wefti_training_deliver(t);
     if (status < 0)
-        wefti_delivery_end(t->saving.delivery); /* nobody waits for what does not come */
+        wefti_delivery_end(
+            t->saving.delivery); /* so that no thread waits for tensors that will not come */
     if (!begun && status >= 0) (void)wefti_failure_tell(&unwritten);
     return status;
 }
@@ -385,7 +387,7 @@ weft_status wefti_training_save_meanwhile(wefti_training *t) {
     return WEFT_OK;
 }
 
-/* ---- going on ---- */
+/* ---- resuming ---- */
 
 static weft_status compare(wefti_training *t, const wefti_checkpoint *c) {
     wefti_checkpoint_tensor *expected;
@@ -406,7 +408,7 @@ static weft_status compare(wefti_training *t, const wefti_checkpoint *c) {
 
 typedef struct restored {
     const wefti_checkpoint_entry *entry;
-    uint32_t crc32c; /* of what was copied */
+    uint32_t crc32c; /* of the copied bytes */
 } restored;
 
 static weft_status copy_out(void *context, int64_t first, int64_t count, void *out) {
@@ -430,7 +432,7 @@ static weft_status restore_tensor(wefti_training *t, const wefti_checkpoint *c,
     return WEFT_OK;
 }
 
-/* What rank 0 reads of a checkpoint besides tensors. */
+/* The part of a checkpoint other than tensors, read by rank 0. */
 typedef struct progress {
     int64_t step, position;
     double loss;
@@ -472,7 +474,7 @@ static void note_differences(const wefti_training *t, const wefti_checkpoint *c)
             isa, arithmetic_of(t));
 }
 
-/* The checkpoint's tensors are the model's, by compare(). `c`: rank 0's; NULL on the others. */
+/* compare() has checked the checkpoint's tensors. `c`: rank 0's; NULL on the others. */
 weft_status wefti_training_restore(wefti_training *t, wefti_checkpoint *c) {
     progress p = {0};
     weft_status status = c ? check_restored(t, c, &p) : WEFT_OK;

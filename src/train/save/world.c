@@ -1,23 +1,25 @@
-/* Checkpoints of several processes. Only rank 0 writes, and files are those of one process: tensors
- * come to it one after the other, from where their pieces lie, in the order in which its writing
- * thread wants them. What has come waits in memory until it is captured, up to a bound; beyond it
- * all ranks wait. So the run goes on as soon as the last tensor has come, while the thread still
- * writes, and no process ever holds the whole state unless that is small. */
+/* Checkpoints of several processes. Only rank 0 writes, and files are the same as from one process.
+ *
+ * Rank 0 gathers one tensor after another, in the order in which its writing thread captures them.
+ * Gathered tensors wait in memory until they are captured. If they exceed a bound, all ranks wait.
+ * The run goes on as soon as the last tensor is gathered, while the thread still writes. So no
+ * process holds the whole state, unless that is smaller than the bound. */
 #include <pthread.h>
 #include <string.h>
 
 #include "train/save/save.h"
 
-static const int64_t MOST_BYTES = 256 << 20; /* waiting to be captured; one tensor may have more */
+static const int64_t MOST_BYTES = 256
+                                  << 20; /* waiting to be captured; a single tensor may be larger */
 
 struct wefti_delivery {
     pthread_mutex_t lock;
     pthread_cond_t change;
-    int64_t count, used; /* bytes that wait */
-    void **tensors;      /* [count]: those that have come and are not captured yet */
+    int64_t count, used; /* waiting bytes */
+    void **tensors;      /* [count]: gathered and not captured yet */
     int64_t *bytes;      /* [count] */
-    bool ended;          /* nothing more comes */
-    bool unwanted;       /* nothing more is asked for */
+    bool ended;          /* no more tensors come */
+    bool unwanted;       /* the writer asks for no more */
 };
 
 weft_status wefti_delivery_create(int64_t count, wefti_delivery **out) {
@@ -124,7 +126,7 @@ static weft_status deliver_one(wefti_training *t, int64_t index) {
     return status;
 }
 
-/* In the order of capture: by element size, else as they are saved. */
+/* In the order of capture: by element size, then in the order of saving. */
 weft_status wefti_training_deliver(wefti_training *t) {
     weft_status status = WEFT_OK;
     for (size_t size = 8; size > 0; size--)
