@@ -1,15 +1,13 @@
 /* Large files: every length around the buffer's size, in pieces of any size; failing calls leave
  * nothing. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdint.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/bulk.h"
 #include "base/fault.h"

@@ -1,11 +1,9 @@
 /* CRC32C: published values, the instruction path against the table, and splits of a message. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "base/digest/digest.h"
 #include "base/philox.h"

@@ -1,10 +1,8 @@
 /* Patterns over names: what matches, and that none takes long. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdint.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "base/text.h"
 #include "base/philox.h"

@@ -1,8 +1,5 @@
 /* Files: whole or absent, every call failed in turn, messages that name the path. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,12 +1,10 @@
 /* JSON: the grammar, strictness, limits, numbers to the last bit, failing allocations. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdint.h>
 #include <locale.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "base/fault.h"
 #include "base/json/json.h"

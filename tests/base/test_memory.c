@@ -1,8 +1,5 @@
 /* The allocator door, arenas, growing arrays, checked arithmetic. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <string.h>
 

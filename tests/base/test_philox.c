@@ -1,8 +1,5 @@
 /* Philox against published vectors; uniform and normal numbers; permutations; named streams. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,8 +1,5 @@
 /* The thread pool: each task once, by a thread of the pool, and done when run returns. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <stdatomic.h>
 #include <string.h>

@@ -1,9 +1,6 @@
 /* Files read in pieces: any piece of any size; what was cut, replaced or removed meanwhile is an
  * error that names the file; every call failed in turn. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <stdio.h>
 #include <stdlib.h>

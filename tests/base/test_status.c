@@ -1,8 +1,5 @@
 /* Statuses, messages, breadcrumbs; one of each per thread. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <pthread.h>
 #include <stdbool.h>

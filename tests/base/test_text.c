@@ -1,8 +1,5 @@
 /* Growing text, nearest words, sizes for people. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <math.h>
 #include <stdio.h>

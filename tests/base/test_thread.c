@@ -1,9 +1,6 @@
 /* Threads of the library: their stacks do not depend on the process's limit, and signals that are
  * meant for the program do not come to them. (weft-test: threads) */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <signal.h>
 #include <stdint.h>

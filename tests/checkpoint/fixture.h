@@ -3,15 +3,13 @@
 #ifndef WEFT_TESTS_CHECKPOINT_FIXTURE_H
 #define WEFT_TESTS_CHECKPOINT_FIXTURE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/fault.h"
 #include "base/io.h"
@@ -19,18 +17,6 @@
 #include "base/philox.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/step_dir.h"
-
-#define ASSERT_OK(expr)                                                                            \
-    do {                                                                                           \
-        weft_status status_ = (expr);                                                              \
-        if (status_ < 0) fail_msg("%s: %s", #expr, weft_error_message());                          \
-    } while (0)
-#define ASSERT_FAILS(code, expr) assert_int_equal((expr), (code))
-#define ASSERT_MESSAGE(part)                                                                       \
-    do {                                                                                           \
-        if (!strstr(weft_error_message(), (part)))                                                 \
-            fail_msg("\"%s\" does not say \"%s\"", weft_error_message(), (part));                  \
-    } while (0)
 
 /* The bytes of a tensor of an open file, until the next call. */
 #define BYTES_OF(entry) bytes_of((entry)->reader, (entry)->at, (entry)->bytes)

@@ -89,10 +89,10 @@ static void listing(void **state) {
     ASSERT_OK(wefti_checkpoint_list(f->dir, &steps, &count));
     assert_int_equal(count, 0);
     wefti_checkpoint *c = NULL;
-    ASSERT_FAILS(WEFT_E_NOT_FOUND,
+    ASSERT_STATUS(WEFT_E_NOT_FOUND,
                  wefti_checkpoint_open(f->dir, WEFTI_CHECKPOINT_LATEST, &c, NULL));
     ASSERT_OK(wefti_dir_make(f->dir));
-    ASSERT_FAILS(WEFT_E_NOT_FOUND,
+    ASSERT_STATUS(WEFT_E_NOT_FOUND,
                  wefti_checkpoint_open(f->dir, WEFTI_CHECKPOINT_LATEST, &c, NULL));
     ASSERT_MESSAGE("no checkpoint in");
     ASSERT_OK(write_step(f->dir, 1000, 0));
@@ -106,20 +106,20 @@ static void listing(void **state) {
     wefti_free(steps);
     ASSERT_OK(wefti_checkpoint_open(f->dir, 20, &c, NULL));
     wefti_checkpoint_close(c);
-    ASSERT_FAILS(WEFT_E_CORRUPT, wefti_checkpoint_open(f->dir, 500, &c, NULL));
+    ASSERT_STATUS(WEFT_E_CORRUPT, wefti_checkpoint_open(f->dir, 500, &c, NULL));
     ASSERT_MESSAGE("never completed");
     ASSERT_OK(wefti_checkpoint_open(path_in(f->dir, "step-000000001000/"), WEFTI_CHECKPOINT_LATEST,
                                     &c, NULL));
     assert_model(c, 1000);
     wefti_checkpoint_close(c);
-    ASSERT_FAILS(WEFT_E_NOT_FOUND,
+    ASSERT_STATUS(WEFT_E_NOT_FOUND,
                  wefti_checkpoint_open(path_in(f->dir, "step-000000001000"), 3, &c, NULL));
     /* a step that was copied elsewhere is still one; under another step's name it is not */
     ASSERT_OK(wefti_rename(path_in(f->dir, "step-000000001000"), path_in(f->root, "keep")));
     ASSERT_OK(wefti_checkpoint_open(path_in(f->root, "keep"), WEFTI_CHECKPOINT_LATEST, &c, NULL));
     wefti_checkpoint_close(c);
     ASSERT_OK(wefti_rename(path_in(f->root, "keep"), path_in(f->dir, "step-000000000021")));
-    ASSERT_FAILS(WEFT_E_CORRUPT, wefti_checkpoint_open(f->dir, 21, &c, NULL));
+    ASSERT_STATUS(WEFT_E_CORRUPT, wefti_checkpoint_open(f->dir, 21, &c, NULL));
     ASSERT_MESSAGE("holds step 1000");
 }
 
@@ -160,7 +160,7 @@ static void assert_steps(const char *dir, const int64_t *expected, int64_t expec
 static void pruning(void **state) {
     const fixture *f = *state;
     for (int64_t step = 1; step <= 6; step++) ASSERT_OK(write_step(f->dir, step, 0));
-    ASSERT_FAILS(WEFT_E_ARG, wefti_checkpoint_prune(f->dir, 0));
+    ASSERT_STATUS(WEFT_E_ARG, wefti_checkpoint_prune(f->dir, 0));
     ASSERT_OK(wefti_checkpoint_prune(f->dir, 6));
     assert_steps(f->dir, (int64_t[]){1, 2, 3, 4, 5, 6}, 6);
     ASSERT_OK(wefti_checkpoint_prune(f->dir, 4));
@@ -173,7 +173,7 @@ static void pruning(void **state) {
     ASSERT_OK(wefti_checkpoint_prune(f->dir, 1)); /* nothing good: nothing goes */
     assert_steps(f->dir, (int64_t[]){4, 5, 6}, 3);
     wefti_checkpoint *c = NULL;
-    ASSERT_FAILS(WEFT_E_CORRUPT, wefti_checkpoint_open(f->dir, WEFTI_CHECKPOINT_LATEST, &c, NULL));
+    ASSERT_STATUS(WEFT_E_CORRUPT, wefti_checkpoint_open(f->dir, WEFTI_CHECKPOINT_LATEST, &c, NULL));
     ASSERT_MESSAGE("no good checkpoint in");
     assert_tidy(f->dir);
 }
@@ -204,27 +204,27 @@ static void comparison(void **state) {
     m.tensors[0].desc.shape[1] = 4;
     m.tensors[3].name = "scales";
     ASSERT_OK(wefti_checkpoint_compare(c, WEFTI_CHECKPOINT_OPTIMIZER, m.tensors, MODEL_TENSORS));
-    ASSERT_FAILS(WEFT_E_SHAPE,
+    ASSERT_STATUS(WEFT_E_SHAPE,
                  wefti_checkpoint_compare(c, WEFTI_CHECKPOINT_MODEL, m.tensors, MODEL_TENSORS));
     ASSERT_MESSAGE("3 of its tensors differ");
     ASSERT_MESSAGE("h.0.attn.weight is f32[5, 3], this model has f32[5, 4]");
     ASSERT_MESSAGE("scale f64[] is not in this model");
     ASSERT_MESSAGE("scales f64[] is missing");
-    ASSERT_FAILS(WEFT_E_SHAPE, wefti_checkpoint_compare(c, WEFTI_CHECKPOINT_OPTIMIZER, NULL, 0));
+    ASSERT_STATUS(WEFT_E_SHAPE, wefti_checkpoint_compare(c, WEFTI_CHECKPOINT_OPTIMIZER, NULL, 0));
     wefti_checkpoint_tensor many[9];
     char names[9][16];
     for (int i = 0; i < 9; i++) {
         snprintf(names[i], sizeof names[i], "x%d", i);
         many[i] = (wefti_checkpoint_tensor){.name = names[i], .desc = {.dtype = WEFT_F32}};
     }
-    ASSERT_FAILS(WEFT_E_SHAPE, wefti_checkpoint_compare(c, WEFTI_CHECKPOINT_MODEL, many, 9));
+    ASSERT_STATUS(WEFT_E_SHAPE, wefti_checkpoint_compare(c, WEFTI_CHECKPOINT_MODEL, many, 9));
     ASSERT_MESSAGE("13 of its tensors differ");
     ASSERT_MESSAGE("; ...");
     float x;
     weft_desc scalar = {.dtype = WEFT_F32};
-    ASSERT_FAILS(WEFT_E_NOT_FOUND,
+    ASSERT_STATUS(WEFT_E_NOT_FOUND,
                  wefti_checkpoint_read(c, WEFTI_CHECKPOINT_MODEL, "x", &scalar, &x));
-    ASSERT_FAILS(WEFT_E_SHAPE,
+    ASSERT_STATUS(WEFT_E_SHAPE,
                  wefti_checkpoint_read(c, WEFTI_CHECKPOINT_MODEL, "scale", &scalar, &x));
     wefti_checkpoint_close(c);
 }
@@ -235,40 +235,40 @@ static void bad_requests(void **state) {
     model_make(&m, 1);
     wefti_checkpoint_meta meta = meta_of(1);
     m.tensors[2].name = m.tensors[0].name;
-    ASSERT_FAILS(WEFT_E_ARG,
+    ASSERT_STATUS(WEFT_E_ARG,
                  wefti_checkpoint_write(f->dir, &meta, m.tensors, MODEL_TENSORS, NULL, NULL));
     ASSERT_MESSAGE("two model tensors are named h.0.attn.weight");
     model_make(&m, 1);
     m.tensors[2].name = "\xff";
-    ASSERT_FAILS(WEFT_E_ARG,
+    ASSERT_STATUS(WEFT_E_ARG,
                  wefti_checkpoint_write(f->dir, &meta, m.tensors, MODEL_TENSORS, NULL, NULL));
     ASSERT_MESSAGE("not UTF-8"); /* found by the thread: the message travels */
     assert_tidy(f->dir);
     model_make(&m, 1);
     m.tensors[2].data = NULL;
-    ASSERT_FAILS(WEFT_E_ARG,
+    ASSERT_STATUS(WEFT_E_ARG,
                  wefti_checkpoint_write(f->dir, &meta, m.tensors, MODEL_TENSORS, NULL, NULL));
     model_make(&m, 1);
     m.tensors[2].desc.dtype = WEFT_DTYPES;
-    ASSERT_FAILS(WEFT_E_ARG,
+    ASSERT_STATUS(WEFT_E_ARG,
                  wefti_checkpoint_write(f->dir, &meta, m.tensors, MODEL_TENSORS, NULL, NULL));
     model_make(&m, 1);
     const wefti_checkpoint_text texts[] = {
         {"../evil", ""}, {"manifest.json", ""}, {"model.safetensors", ""}};
     for (int i = 0; i < 3; i++) {
         wefti_checkpoint_options options = {.texts = &texts[i], .text_count = 1};
-        ASSERT_FAILS(WEFT_E_ARG, wefti_checkpoint_write(f->dir, &meta, m.tensors, MODEL_TENSORS,
+        ASSERT_STATUS(WEFT_E_ARG, wefti_checkpoint_write(f->dir, &meta, m.tensors, MODEL_TENSORS,
                                                         &options, NULL));
     }
     wefti_checkpoint_options negative = {.shard_bytes = -1};
-    ASSERT_FAILS(WEFT_E_ARG,
+    ASSERT_STATUS(WEFT_E_ARG,
                  wefti_checkpoint_write(f->dir, &meta, m.tensors, MODEL_TENSORS, &negative, NULL));
     const wefti_checkpoint_pair twice[] = {{"k", "1"}, {"k", "2"}};
     meta.compute = (wefti_checkpoint_pairs){twice, 2};
-    ASSERT_FAILS(WEFT_E_ARG,
+    ASSERT_STATUS(WEFT_E_ARG,
                  wefti_checkpoint_write(f->dir, &meta, m.tensors, MODEL_TENSORS, NULL, NULL));
     meta = meta_of(-1);
-    ASSERT_FAILS(WEFT_E_ARG,
+    ASSERT_STATUS(WEFT_E_ARG,
                  wefti_checkpoint_write(f->dir, &meta, m.tensors, MODEL_TENSORS, NULL, NULL));
 }
 
@@ -289,7 +289,7 @@ static void later_format(void **state) {
     put_file(path, text, bytes);
     free(text);
     wefti_checkpoint *c = NULL;
-    ASSERT_FAILS(WEFT_E_NO_IMPL, wefti_checkpoint_open(f->dir, WEFTI_CHECKPOINT_LATEST, &c, NULL));
+    ASSERT_STATUS(WEFT_E_NO_IMPL, wefti_checkpoint_open(f->dir, WEFTI_CHECKPOINT_LATEST, &c, NULL));
     ASSERT_MESSAGE("format version 2");
     ASSERT_OK(wefti_checkpoint_open(f->dir, 1, &c, NULL));
     wefti_checkpoint_close(c);
@@ -299,7 +299,7 @@ static void locking(void **state) {
     const fixture *f = *state;
     wefti_checkpoint_lock *first = NULL, *second = NULL;
     ASSERT_OK(wefti_checkpoint_lock_open(f->dir, &first));
-    ASSERT_FAILS(WEFT_E_ARG, wefti_checkpoint_lock_open(f->dir, &second));
+    ASSERT_STATUS(WEFT_E_ARG, wefti_checkpoint_lock_open(f->dir, &second));
     char expected[64];
     snprintf(expected, sizeof expected, "another run (process %ld)", (long)getpid());
     ASSERT_MESSAGE(expected);
@@ -318,7 +318,7 @@ static void locking(void **state) {
     char answer = 0;
     assert_int_equal(read(ready[0], &answer, 1), 1);
     assert_int_equal(answer, 'y');
-    ASSERT_FAILS(WEFT_E_ARG, wefti_checkpoint_lock_open(f->dir, &second));
+    ASSERT_STATUS(WEFT_E_ARG, wefti_checkpoint_lock_open(f->dir, &second));
     snprintf(expected, sizeof expected, "(process %ld)", (long)child);
     ASSERT_MESSAGE(expected);
     kill(child, SIGKILL);
@@ -384,18 +384,18 @@ static void descriptions(void **state) {
     }
     damage(f->dir, 2);
     char *text = NULL;
-    ASSERT_FAILS(WEFT_E_CORRUPT, weft_checkpoint_verify(f->dir, 0, &text));
+    ASSERT_STATUS(WEFT_E_CORRUPT, weft_checkpoint_verify(f->dir, 0, &text));
     assert_non_null(strstr(text, "step-000000000001     good\n"));
     assert_non_null(strstr(text, "step-000000000002     DAMAGED: tensor "));
     weft_checkpoint_text_free(text);
-    ASSERT_FAILS(WEFT_E_CORRUPT, weft_checkpoint_verify(f->dir, 1, &text));
+    ASSERT_STATUS(WEFT_E_CORRUPT, weft_checkpoint_verify(f->dir, 1, &text));
     assert_int_equal(count_in(text, "results"), 2);
     assert_non_null(strstr(text, "], \"good\": false}"));
     weft_checkpoint_text_free(text);
     ASSERT_OK(weft_checkpoint_describe(f->dir, 0, &text));
     assert_non_null(strstr(text, "skipped step 2: "));
     weft_checkpoint_text_free(text);
-    ASSERT_FAILS(WEFT_E_NOT_FOUND, weft_checkpoint_describe(path_in(f->root, "absent"), 0, &text));
+    ASSERT_STATUS(WEFT_E_NOT_FOUND, weft_checkpoint_describe(path_in(f->root, "absent"), 0, &text));
     weft_checkpoint_text_free(NULL);
 }
 

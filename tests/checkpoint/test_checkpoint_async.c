@@ -91,7 +91,7 @@ static void failed_job(void **state) {
         ASSERT_MESSAGE("No space left on device");
         assert_int_equal(wefti_checkpoint_poll(job), WEFT_E_IO);
         wefti_error_clear();
-        ASSERT_FAILS(WEFT_E_IO, wefti_checkpoint_finish(job, NULL));
+        ASSERT_STATUS(WEFT_E_IO, wefti_checkpoint_finish(job, NULL));
         ASSERT_MESSAGE("No space left on device");
         wefti_fault_arm(WEFTI_FAULT_IO, -1, false, 0);
         assert_tidy(f->dir);

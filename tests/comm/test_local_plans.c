@@ -1,21 +1,12 @@
 /* What is bound and given up again leaves no more behind than what may come back: programs call
  * with ever new counts, and worlds see many sessions. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <stdio.h>
 
 #include "comm/shm/shm.h"
 
 enum { TURNS = 2000, MOST_KEPT = 100 };
-
-#define ASSERT_OK(expr)                                                                            \
-    do {                                                                                           \
-        weft_status status_ = (expr);                                                              \
-        if (status_ < 0) fail_msg("%s: %s", #expr, weft_error_message());                          \
-    } while (0)
 
 static wefti_comm *comm[2];
 

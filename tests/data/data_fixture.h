@@ -3,10 +3,7 @@
 #ifndef WEFT_TESTS_TRAIN_DATA_FIXTURE_H
 #define WEFT_TESTS_TRAIN_DATA_FIXTURE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -17,18 +14,6 @@
 #include "base/io.h"
 #include "base/memory.h"
 #include "base/philox.h"
-
-#define ASSERT_OK(expr)                                                                            \
-    do {                                                                                           \
-        weft_status status_ = (expr);                                                              \
-        if (status_ < 0) fail_msg("%s: %s", #expr, weft_error_message());                          \
-    } while (0)
-#define ASSERT_FAILS(code, part, expr)                                                             \
-    do {                                                                                           \
-        assert_int_equal((expr), (code));                                                          \
-        if (!strstr(weft_error_message(), (part)))                                                 \
-            fail_msg("\"%s\" does not say \"%s\"", weft_error_message(), (part));                  \
-    } while (0)
 
 static char data_root[200];
 

@@ -1,15 +1,12 @@
 /* Random bodies as compiled routines on the executor, against the interpreter in double: results
  * that are inputs, given twice, reshaped, accumulated, saved for later, written in place. Memory
  * between operands is guarded, memory not yet written holds NaN. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "exec/exec.h"
 #include "graph/build_random.h"

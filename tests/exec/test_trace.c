@@ -1,13 +1,10 @@
 /* Traces: JSON that parses, with every event as it was told, whatever the names. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "base/fault.h"
 #include "base/io.h"
@@ -15,12 +12,6 @@
 #include "exec/exec.h"
 #include "weft/ops.h"
 #include "weft/session.h"
-
-#define ASSERT_OK(expr)                                                                            \
-    do {                                                                                           \
-        weft_status status_ = (expr);                                                              \
-        if (status_ < 0) fail_msg("%s: %s", #expr, weft_error_message());                          \
-    } while (0)
 
 static char path[200];
 

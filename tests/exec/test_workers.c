@@ -1,9 +1,6 @@
 /* Device workers: every device works in a thread of its own, the first failure is the one that is
  * told, and nobody waits for a device that has failed. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -12,12 +9,6 @@
 #include <string.h>
 
 #include "exec/workers.h"
-
-#define ASSERT_OK(expr)                                                                            \
-    do {                                                                                           \
-        weft_status status_ = (expr);                                                              \
-        if (status_ < 0) fail_msg("%s: %s", #expr, weft_error_message());                          \
-    } while (0)
 
 enum { MOST = 8, ROUNDS = 200 };
 

@@ -1,11 +1,8 @@
 /* Building graphs: cells, captured values, names, errors. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "graph/build_random.h"
 #include "graph/graph.h"

@@ -1,10 +1,7 @@
 /* Start values: a region of a tensor holds what the whole holds there. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
+#include "support.h"
 
-#include <cmocka.h>
+#include <stdlib.h>
 
 #include "base/philox.h"
 #include "graph/fill.h"

@@ -1,13 +1,10 @@
 /* Differentiation: against finite differences, what is kept, what is recomputed, and failure at
  * every allocation. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "base/fault.h"
 #include "graph/build_random.h"

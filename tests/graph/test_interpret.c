@@ -1,11 +1,8 @@
 /* The oracle: bodies, calls and fused nodes evaluated in double. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "base/fault.h"
 #include "graph/build_random.h"

@@ -1,12 +1,9 @@
 /* The text form of graphs, its parser's messages, and the checker. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "graph/build_random.h"
 #include "graph/text/text.h"

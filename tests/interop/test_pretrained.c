@@ -1,16 +1,13 @@
 /* Starting from Hugging Face directories: names with and without the base model's prefix, element
  * types, shards, what may be there besides, and what may not. Where WEFT_TEST_PEERS names a
  * directory made by bench/peers/make_tiny.py, logits are compared with those of transformers. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 
@@ -23,18 +20,6 @@
 #include "data/array.h"
 #include "interop/pretrained.h"
 #include "train/training.h"
-
-#define ASSERT_OK(call)                                                                            \
-    do {                                                                                           \
-        weft_status status_ = (call);                                                              \
-        if (status_ < 0) fail_msg("%s: %s", #call, weft_error_message());                          \
-    } while (0)
-#define ASSERT_FAILS(code, part, call)                                                             \
-    do {                                                                                           \
-        weft_status status_ = (call);                                                              \
-        if (status_ != (code) || !strstr(weft_error_message(), (part)))                            \
-            fail_msg("%s: %s: %s", #call, weft_status_text(status_), weft_error_message());        \
-    } while (0)
 
 enum { TENSORS = 64 };
 

@@ -1,13 +1,11 @@
 /* Job files: values and defaults, messages with their lines, the printed form, failing allocations.
  * weft-test: no threads */
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdint.h>
-#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "base/fault.h"
 #include "base/io.h"

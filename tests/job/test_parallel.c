@@ -1,14 +1,12 @@
 /* The section `parallel` of a job: into a plan, printed and read back, refused with its place.
  * weft-test: no threads */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/fault.h"
 #include "base/io.h"

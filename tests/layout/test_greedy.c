@@ -1,9 +1,6 @@
 /* MindSpore's greedy sequence: its documented sequences and volumes, its exhaustive list of cases,
  * and that our routes never move more. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include "simulate.h"
 

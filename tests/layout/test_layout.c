@@ -1,8 +1,5 @@
 /* Meshes, layouts, their text and their forms in MindSpore. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <stdio.h>
 

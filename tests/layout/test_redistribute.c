@@ -2,10 +2,7 @@
  * every rank, and its cost is the best there is. The best is found here in another way: all layouts
  * are listed, every pair of them is classified by the definition of each move and priced by going
  * through all devices' regions, and shortest paths are relaxed over the whole list. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include "simulate.h"
 

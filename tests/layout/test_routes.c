@@ -1,9 +1,6 @@
 /* Particular routes: the collectives one expects, units, bounds, what is refused, routes kept, and
  * memory that runs out. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include "base/fault.h"
 #include "simulate.h"

@@ -1,8 +1,5 @@
 /* Transfers: what is legal, bytes, copies of regions. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <stdio.h>
 

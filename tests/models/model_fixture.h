@@ -2,24 +2,14 @@
 #ifndef MODEL_FIXTURE_H
 #define MODEL_FIXTURE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "weft/model.h"
 #include "weft/session.h"
-
-#define ASSERT_OK(call)                                                                            \
-    do {                                                                                           \
-        weft_status status_ = (call);                                                              \
-        if (status_ < 0)                                                                           \
-            fail_msg("%s: %s: %s", #call, weft_status_text(status_), weft_error_message());        \
-    } while (0)
 
 enum { TINY_VOCAB = 11, TINY_CONTEXT = 6, TINY_CLASSES = 5 };
 

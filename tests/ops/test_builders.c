@@ -1,10 +1,7 @@
 /* The public calls of weft/ops.h: what they resolve, refuse and leave out, and result dtypes. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
 
-#include <cmocka.h>
+#include <math.h>
 
 #include "graph/grad/grad.h"
 #include "ops/common.h"

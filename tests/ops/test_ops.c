@@ -1,9 +1,5 @@
 /* Every op of the registry on each of its test cases: shapes, gradient, split rule, text. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "support.h"
 
 #include "graph/grad/grad.h"
 #include "ops/harness.h"

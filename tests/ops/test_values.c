@@ -1,11 +1,8 @@
 /* Reference kernels against numbers from PyTorch (values.h, made by make_values.py), and what a
  * formula says at its edges. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
 
-#include <cmocka.h>
+#include <math.h>
 
 #include "ops/harness.h"
 

@@ -1,11 +1,9 @@
 /* Fusion of collectives: the documented cases, and what holds for all. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "base/fault.h"
 #include "base/philox.h"

@@ -1,11 +1,9 @@
 /* Plans: which rule counts, splits and cuts, what is refused and how, checks. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "base/fault.h"
 #include "base/philox.h"

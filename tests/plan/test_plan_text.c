@@ -1,14 +1,12 @@
 /* Plans as text: what is printed reads back equal, what is wrong is refused with its place, and
  * differences are told. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/fault.h"
 #include "base/philox.h"

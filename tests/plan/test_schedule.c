@@ -1,12 +1,10 @@
 /* Pipeline schedules: exact orders, peaks and makespans of the literature, and what holds for all.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "base/fault.h"
 #include "base/memory.h"

@@ -3,15 +3,10 @@
 #ifndef WEFT_TESTS_PROGRAM_CHOICE_H
 #define WEFT_TESTS_PROGRAM_CHOICE_H
 
+#include "support.h"
 #include "graph/build_random.h"
 #include "ops/common.h"
 #include "program/spmd.h"
-
-#define ASSERT_OK(expr)                                                                            \
-    do {                                                                                           \
-        weft_status status_ = (expr);                                                              \
-        if (status_ < 0) fail_msg("%s: %s", #expr, weft_error_message());                          \
-    } while (0)
 
 static const wefti_random no_random = {0};
 

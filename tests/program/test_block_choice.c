@@ -1,14 +1,11 @@
 /* What slices, joints, pads and chunks exchange along a split dimension weighs in the choice of
  * their splits: the choice never takes longer than the one that takes exchanges for free, and is
  * another one where that is cheaper. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "program/choice.h"
 

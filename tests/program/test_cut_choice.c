@@ -1,14 +1,11 @@
 /* Cuts, (2,1), say in how many parts, not by which axes of the mesh. Of all axes that would do the
  * choice has those of least communication, found here by weighing all of them from the layouts of
  * operands and results; among equals the outermost. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "program/choice.h"
 

@@ -1,12 +1,9 @@
 /* Every split of every op: each of its cases, cut along each factor of its rule over meshes of 1 to
  * 8 devices, and along random sets of factors, with operands that come in random layouts, terms of
  * sums among them, gives what the uncut op gives. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <time.h>
+#include "support.h"
 
-#include <cmocka.h>
+#include <time.h>
 
 #include "program/spmd.h"
 

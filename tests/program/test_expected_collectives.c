@@ -2,11 +2,7 @@
  * hold for Megatron's tensor parallelism (Shoeybi et al., 2019: two sums forward and two backward
  * for each block), its sequence parallelism (Korthikanti et al., 2022: a gather and a scattered sum
  * in place of each), and the three levels of split optimizers (Rajbhandari et al., ZeRO, 2020). */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "support.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,12 +12,6 @@
 #include "session/session.h"
 #include "weft/model.h"
 #include "weft/ops.h"
-
-#define ASSERT_OK(expr)                                                                            \
-    do {                                                                                           \
-        weft_status status_ = (expr);                                                              \
-        if (status_ < 0) fail_msg("%s: %s", #expr, weft_error_message());                          \
-    } while (0)
 
 enum { LAYERS = 3 };
 

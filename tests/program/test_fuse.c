@@ -1,13 +1,10 @@
 /* Fusion: a fused body computes what the body did, to the bit in double, with fewer nodes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "graph/build_random.h"
 #include "graph/grad/grad.h"

@@ -1,12 +1,9 @@
 /* Programs of real plans match; a fault in one rank's program, whatever it is, is found. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "backend/backend.h"
 #include "base/fault.h"
@@ -18,12 +15,6 @@
 #include "session/optimizer.h"
 #include "weft/model.h"
 #include "weft/plan.h"
-
-#define ASSERT_OK(expr)                                                                            \
-    do {                                                                                           \
-        weft_status status_ = (expr);                                                              \
-        if (status_ < 0) fail_msg("%s: %s", #expr, weft_error_message());                          \
-    } while (0)
 
 /* ---- plans and their programs ---- */
 

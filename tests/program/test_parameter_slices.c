@@ -5,11 +5,7 @@
  * (parallel_layout_item: dev_matrix, tensor_map, param_split_shape, opt_weight_shard_size and
  * _step) for a weight whose columns are cut by ((2, 1), (1, 2)). Besides: which dimension split
  * optimizers cut. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "support.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,12 +13,6 @@
 
 #include "session/session.h"
 #include "weft/ops.h"
-
-#define ASSERT_OK(expr)                                                                            \
-    do {                                                                                           \
-        weft_status status_ = (expr);                                                              \
-        if (status_ < 0) fail_msg("%s: %s", #expr, weft_error_message());                          \
-    } while (0)
 
 enum { RANKS = 8, BATCH = 16, ROWS = 784, COLUMNS = 512 };
 

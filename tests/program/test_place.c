@@ -1,14 +1,11 @@
 /* Placing buffers by lifetime: never an overlap, near the lower bound, and a checker that sees
  * what is planted. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <stdbool.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "base/philox.h"
 #include "memory/place.h"

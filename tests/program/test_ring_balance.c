@@ -2,11 +2,7 @@
  * and a key that each device's nodes compute are counted one by one, over all and from exchange to
  * exchange. Pieces attended with in the order in which they lie would have the last of n devices do
  * 2 - 1 / n times the mean. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "support.h"
 
 #include "program/spmd.h"
 

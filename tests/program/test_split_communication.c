@@ -1,10 +1,6 @@
 /* What splits cost: for the textbook cases, which transfers an op's cut makes, how many, and how
  * many bytes all devices receive. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "support.h"
 
 #include "program/spmd.h"
 

@@ -1,11 +1,7 @@
 /* Loss heads chunk by chunk, with gradients and forward only, on one device and over split
  * vocabularies: they give what the uncut head gives, no chunk has more logits than it may, the
  * devices exchange as many bytes as without chunks, and memory falls by what the logits took. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "support.h"
 
 #include "ops/common.h"
 #include "rewrite/rewrite.h"

@@ -2,11 +2,7 @@
  * product, plain, in batches and transposed, and the chains of its documentation, forward and
  * backward, give what one device gives; what is communicated is what must be. What is said of an op
  * is said of the model's own, not of ops of the same kind of which its gradient is made. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "support.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -17,12 +13,6 @@
 #include "program/print.h"
 #include "session/session.h"
 #include "weft/ops.h"
-
-#define ASSERT_OK(expr)                                                                            \
-    do {                                                                                           \
-        weft_status status_ = (expr);                                                              \
-        if (status_ < 0) fail_msg("%s: %s", #expr, weft_error_message());                          \
-    } while (0)
 
 enum { STEPS = 3 };
 

@@ -1,25 +1,16 @@
 /* Copies take turns inside of calls: while what one has posted is under way another computes, on
  * every rank alike. Without overlap, and with one copy, calls stay whole. What is gathered for a
  * call is gathered once for all that take turns. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "backend/backend.h"
 #include "program/match.h"
 #include "session/optimizer.h"
 #include "weft/model.h"
 #include "weft/plan.h"
-
-#define ASSERT_OK(expr)                                                                            \
-    do {                                                                                           \
-        weft_status status_ = (expr);                                                              \
-        if (status_ < 0) fail_msg("%s: %s", #expr, weft_error_message());                          \
-    } while (0)
 
 enum { RANKS = 4, LAYERS = 3 };
 

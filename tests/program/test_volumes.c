@@ -9,11 +9,7 @@
  * al., "Maximizing parallelism in distributed training for huge neural networks", 2021.) Between
  * the products a reduce-scatter and the gather after it are one all-reduce of the same volume. What
  * comes out, and all gradients, are those of one device. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "support.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -21,12 +17,6 @@
 #include "program/print.h"
 #include "session/session.h"
 #include "weft/ops.h"
-
-#define ASSERT_OK(expr)                                                                            \
-    do {                                                                                           \
-        weft_status status_ = (expr);                                                              \
-        if (status_ < 0) fail_msg("%s: %s", #expr, weft_error_message());                          \
-    } while (0)
 
 typedef struct scheme {
     const char *what;

@@ -1,14 +1,11 @@
 /* What convolutions and pools exchange along split height and width weighs in the choice of their
  * splits: what is weighed is what the pieces exchange, and the choice is another one where that is
  * cheaper. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "program/choice.h"
 

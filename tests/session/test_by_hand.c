@@ -3,10 +3,7 @@
  * samples shared out, with the gradients' sum in the graph. Twenty steps give the losses and the
  * weights that one device has; also when the slices that four ranks saved after ten are joined and
  * cut for two, which go on. In a pipeline the ranks of equal places in all stages are as one. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -20,12 +17,6 @@
 #include "weft/ops.h"
 #include "weft/plan.h"
 #include "weft/session.h"
-
-#define ASSERT_OK(expr)                                                                            \
-    do {                                                                                           \
-        weft_status status_ = (expr);                                                              \
-        if (status_ < 0) fail_msg("%s: %s", #expr, weft_error_message());                          \
-    } while (0)
 
 #include "world_fixture.h"
 

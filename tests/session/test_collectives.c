@@ -1,10 +1,7 @@
 /* Collectives in graphs: four ranks with parameters and inputs of their own run the same graph.
  * What each op gives is compared with its definition, its gradient with finite differences of the
  * sum of all ranks' losses. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -13,12 +10,6 @@
 #include "weft/ops.h"
 #include "weft/plan.h"
 #include "weft/session.h"
-
-#define ASSERT_OK(expr)                                                                            \
-    do {                                                                                           \
-        weft_status status_ = (expr);                                                              \
-        if (status_ < 0) fail_msg("%s: %s", #expr, weft_error_message());                          \
-    } while (0)
 
 #include "world_fixture.h"
 

@@ -1,9 +1,6 @@
 /* A convolution of a plane whose tiles lie on four ranks, its halo exchanged in the graph: results
  * and gradients are those of the whole plane on one device. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -12,12 +9,6 @@
 #include "weft/ops.h"
 #include "weft/plan.h"
 #include "weft/session.h"
-
-#define ASSERT_OK(expr)                                                                            \
-    do {                                                                                           \
-        weft_status status_ = (expr);                                                              \
-        if (status_ < 0) fail_msg("%s: %s", #expr, weft_error_message());                          \
-    } while (0)
 
 #include "world_fixture.h"
 

@@ -1,10 +1,7 @@
 /* Replicas that are no longer equal are found, and named by rank and parameter: written on one
  * device alone, or drifted apart in a model that averages its loss over the ranks and nothing else.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -12,12 +9,6 @@
 
 #include "session/session.h"
 #include "weft/ops.h"
-
-#define ASSERT_OK(expr)                                                                            \
-    do {                                                                                           \
-        weft_status status_ = (expr);                                                              \
-        if (status_ < 0) fail_msg("%s: %s", #expr, weft_error_message());                          \
-    } while (0)
 
 #include "world_fixture.h"
 

@@ -1,8 +1,5 @@
 /* Descriptors, shapes, and conversions between element types. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <math.h>
 #include <stdint.h>

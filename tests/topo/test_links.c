@@ -1,13 +1,11 @@
 /* Measured links: what a measurement writes is read back; what is wrong is refused with file and
  * key; which link an axis of a mesh has follows from where hosts begin. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/fault.h"
 #include "base/philox.h"

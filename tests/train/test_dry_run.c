@@ -1,13 +1,10 @@
 /* Dry runs: what they say of a job's ranks is what building it says, for all ranks or one.
  * weft-test: no threads */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "weft/launch.h"
 #include "weft/train.h"

@@ -1,11 +1,8 @@
 /* Masking of tokens: the shares of the paper, a function of seed and position, other targets
  * ignored. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
+#include "support.h"
 
-#include <cmocka.h>
+#include <string.h>
 
 #include "train/objective.h"
 

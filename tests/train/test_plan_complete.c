@@ -1,15 +1,13 @@
 /* Completed plans: what is decided is written down, once, for every family; a completed plan has
  * nothing left to complete, is that of its model only, and runs like the one it came from.
  * weft-test: no threads */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/fault.h"
 #include "plan/plan.h"

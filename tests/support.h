@@ -1,0 +1,96 @@
+/* What all tests share: cmocka, checks of a status, checks of the key facts of a message, reasons for skips, and
+ * seeds. */
+#ifndef WEFT_TESTS_SUPPORT_H
+#define WEFT_TESTS_SUPPORT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <ctype.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "weft/status.h"
+
+/* Fails with the thread's error message if a call returns an error. */
+#define ASSERT_OK(expr)                                                                            \
+    do {                                                                                           \
+        weft_status status_ = (expr);                                                              \
+        if (status_ < 0) fail_msg("%s: %s", #expr, weft_error_message());                          \
+    } while (0)
+
+/* A call returns the error `code`, and the message has all `facts` (see has_facts). */
+#define ASSERT_FAILS(code, facts, expr)                                                            \
+    do {                                                                                           \
+        weft_status got_ = (expr);                                                                 \
+        if (got_ != (code))                                                                        \
+            fail_msg("%s: %s: %s", #expr, weft_status_text(got_), weft_error_message());           \
+        ASSERT_FACTS(weft_error_message(), facts);                                                 \
+    } while (0)
+
+#define ASSERT_STATUS(code, expr) assert_int_equal((expr), (code))
+#define ASSERT_MESSAGE(facts) ASSERT_FACTS(weft_error_message(), facts)
+#define ASSERT_FACTS(text, facts)                                                                  \
+    do {                                                                                           \
+        if (!has_facts(text, facts)) fail_msg("\"%s\" lacks a fact of \"%s\"", text, facts);       \
+    } while (0)
+
+/* Prints why a test is skipped, and skips it. `.ci/skips` lists the reasons that CI accepts. */
+#define SKIP(...)                                                                                  \
+    do {                                                                                           \
+        print_message("SKIP: " __VA_ARGS__);                                                       \
+        print_message("\n");                                                                       \
+        skip();                                                                                    \
+    } while (0)
+
+/* Whether three words of English follow each other: a test that asks for such a fact would break when somebody
+ * writes the message in better words. */
+static inline bool is_prose(const char *fact, size_t length) {
+    int words = 0, letters = 0;
+    for (size_t i = 0; i <= length; i++) {
+        const char c = i < length ? fact[i] : ' ';
+        if (islower((unsigned char)c) || c == '\'') {
+            letters++;
+        } else if (c == ' ' && letters) {
+            if (++words == 3) return true;
+            letters = 0;
+        } else if (!(c == ',' || c == ';' || c == ':') || !letters) {
+            words = letters = 0;
+            while (i < length && fact[i] != ' ') i++;
+        }
+    }
+    return false;
+}
+
+/* Whether a text has all facts of a list: names, numbers, places, divided by '|'. A fact stands in the text as a whole word,
+ * so that "rank 1" is not found in "rank 12". The order does not matter, and the words between facts do not. */
+static inline bool has_facts(const char *text, const char *facts) {
+    for (const char *fact = facts; *fact;) {
+        const size_t length = strcspn(fact, "|");
+        bool found = length == 0;
+        if (is_prose(fact, length)) fail_msg("\"%.*s\" is prose: name facts", (int)length, fact);
+        for (const char *at = text; !found && *at; at++) {
+            if (strncmp(at, fact, length) != 0) continue;
+            const char before = at > text ? at[-1] : ' ', after = at[length];
+            found = !(isalnum((unsigned char)before) && isalnum((unsigned char)fact[0])) &&
+                    !(isalnum((unsigned char)after) && isalnum((unsigned char)fact[length - 1]));
+        }
+        if (!found) return false;
+        fact += length + (fact[length] == '|');
+    }
+    return true;
+}
+
+/* The seed of a random test: WEFT_TEST_SEED, or `otherwise`. It is printed, so that a failure can be repeated. */
+static inline uint64_t test_seed(uint64_t otherwise) {
+    const char *given = getenv("WEFT_TEST_SEED");
+    const uint64_t seed = given ? strtoull(given, NULL, 0) : otherwise;
+    print_message("seed %llu (WEFT_TEST_SEED sets it)\n", (unsigned long long)seed);
+    return seed;
+}
+
+#endif
