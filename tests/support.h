@@ -1,5 +1,5 @@
-/* What all tests share: cmocka, checks of a status, checks of the key facts of a message, reasons for skips, and
- * seeds. */
+/* What all tests share: cmocka, checks of a status, checks of the key facts of a message, reasons
+ * for skips, and seeds. */
 #ifndef WEFT_TESTS_SUPPORT_H
 #define WEFT_TESTS_SUPPORT_H
 
@@ -47,13 +47,13 @@
         skip();                                                                                    \
     } while (0)
 
-/* Whether three words of English follow each other: a test that asks for such a fact would break when somebody
- * writes the message in better words. */
+/* Whether three words of English follow each other: a test that asks for such a fact would break
+ * when somebody writes the message in better words. */
 static inline bool is_prose(const char *fact, size_t length) {
     int words = 0, letters = 0;
     for (size_t i = 0; i <= length; i++) {
         const char c = i < length ? fact[i] : ' ';
-        if (islower((unsigned char)c) || c == '\'') {
+        if (islower((unsigned char)c) || (c == '\'' && letters)) {
             letters++;
         } else if (c == ' ' && letters) {
             if (++words == 3) return true;
@@ -66,8 +66,9 @@ static inline bool is_prose(const char *fact, size_t length) {
     return false;
 }
 
-/* Whether a text has all facts of a list: names, numbers, places, divided by '|'. A fact stands in the text as a whole word,
- * so that "rank 1" is not found in "rank 12". The order does not matter, and the words between facts do not. */
+/* Whether a text has all facts of a list: names, numbers, places, divided by '|'. A fact stands in
+ * the text as a whole word, so that "rank 1" is not found in "rank 12". The order does not matter,
+ * and the words between facts do not. */
 static inline bool has_facts(const char *text, const char *facts) {
     for (const char *fact = facts; *fact;) {
         const size_t length = strcspn(fact, "|");
@@ -85,7 +86,8 @@ static inline bool has_facts(const char *text, const char *facts) {
     return true;
 }
 
-/* The seed of a random test: WEFT_TEST_SEED, or `otherwise`. It is printed, so that a failure can be repeated. */
+/* The seed of a random test: WEFT_TEST_SEED, or `otherwise`. It is printed, so that a failure can
+ * be repeated. */
 static inline uint64_t test_seed(uint64_t otherwise) {
     const char *given = getenv("WEFT_TEST_SEED");
     const uint64_t seed = given ? strtoull(given, NULL, 0) : otherwise;

@@ -93,7 +93,7 @@ static void promises(void **state) {
     assert_false(wefti_exists(path));
     wefti_bulk_abort(NULL);
     assert_int_equal(wefti_bulk_open(path, INT64_MAX, &file), WEFT_E_IO); /* no disk has room */
-    assert_non_null(strstr(weft_error_message(), "cannot reserve"));
+    ASSERT_MESSAGE("cannot reserve");
     assert_false(wefti_exists(path));
 }
 

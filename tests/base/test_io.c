@@ -101,16 +101,16 @@ static void writes_what_is_no_file(void **state) {
     wefti_fault_arm(WEFTI_FAULT_IO, 0, false, ENOSPC);
     assert_int_equal(wefti_file_write(at("pipe"), "through", 7), WEFT_E_IO);
     wefti_fault_arm(WEFTI_FAULT_IO, -1, false, 0);
-    assert_non_null(strstr(weft_error_message(), "/pipe: No space"));
+    ASSERT_MESSAGE("/pipe: No space");
     close(fd);
     struct stat info;
     assert_int_equal(stat(at("pipe"), &info), 0);
     assert_true(S_ISFIFO(info.st_mode));
     assert_int_equal(entries(), 1);
     assert_int_equal(wefti_writer_open(root, &w), WEFT_E_IO);
-    assert_non_null(strstr(weft_error_message(), "Is a directory"));
+    ASSERT_MESSAGE("directory");
     assert_int_equal(wefti_writer_open(at("none/a"), &w), WEFT_E_NOT_FOUND);
-    assert_non_null(strstr(weft_error_message(), "none/a: No such"));
+    ASSERT_MESSAGE("none/a: No such");
 }
 
 /* What a link leads to is replaced, the link stays; one that leads nowhere is replaced itself. */
@@ -148,7 +148,7 @@ static void reading_is_limited(void **state) {
     assert_int_equal(wefti_file_read(at("a"), 5, &text, &bytes), WEFT_OK);
     wefti_free(text);
     assert_int_equal(wefti_file_read(at("a"), 4, &text, &bytes), WEFT_E_IO);
-    assert_non_null(strstr(weft_error_message(), "at most 4"));
+    ASSERT_MESSAGE("at most 4");
     assert_int_equal(wefti_file_read(at("a"), -1, &text, &bytes), WEFT_E_ARG);
     /* a file without a size, longer than the first buffer */
     assert_int_equal(wefti_file_read("/proc/self/environ", 1 << 24, &text, &bytes), WEFT_OK);
@@ -205,9 +205,9 @@ static void new_directories_are_synced(void **state) {
         reached = wefti_fault_count(WEFTI_FAULT_IO) > n;
         wefti_fault_arm(WEFTI_FAULT_IO, -1, false, 0);
         assert_int_equal(status, reached ? WEFT_E_IO : WEFT_OK);
-        bool syncs = reached && strstr(weft_error_message(), "sync the directory ");
-        above = above || (syncs && strstr(weft_error_message(), expected[0]));
-        below = below || (syncs && strstr(weft_error_message(), expected[1]));
+        bool syncs = reached && has_facts(weft_error_message(), "sync|directory");
+        above = above || (syncs && has_facts(weft_error_message(), expected[0]));
+        below = below || (syncs && has_facts(weft_error_message(), expected[1]));
         assert_int_equal(wefti_remove_tree(at("a")), WEFT_OK);
     }
     assert_true(above);

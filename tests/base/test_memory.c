@@ -65,7 +65,7 @@ static void new_arrays(void **state) {
     assert_int_equal(numbers[9], 0);
     wefti_free(numbers);
     assert_int_equal(new_array(INT64_MAX / 2, &numbers), WEFT_E_NOMEM);
-    assert_non_null(strstr(weft_error_message(), "x 4 bytes"));
+    ASSERT_MESSAGE("x 4 bytes");
 }
 
 static void arenas(void **state) {

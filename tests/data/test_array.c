@@ -24,7 +24,7 @@ static void refuse_all_truncations(parser *parse, const buffer *b) {
             if (status < 0) fail_msg("%s", weft_error_message());
         } else {
             assert_int_equal(status, WEFT_E_CORRUPT);
-            assert_non_null(strstr(weft_error_message(), "file: "));
+            ASSERT_MESSAGE("file: ");
         }
         free(exact);
     }
@@ -228,9 +228,8 @@ static void npy_refuses(void **state) {
         {"{'descr': '<i2', 'fortran_order': true, 'shape': (6,), }", WEFT_E_CORRUPT,
          "True or False"},
         {"{'descr': '<i2', 'fortran_order': 0, 'shape': (6,), }", WEFT_E_CORRUPT, "True or False"},
-        {"{'descr': '<i2', 'fortran_order': False, 'shape': (6), }", WEFT_E_CORRUPT, "not a shape"},
-        {"{'descr': '<i2', 'fortran_order': False, 'shape': (-6,), }", WEFT_E_CORRUPT,
-         "not a size"},
+        {"{'descr': '<i2', 'fortran_order': False, 'shape': (6), }", WEFT_E_CORRUPT, "shape"},
+        {"{'descr': '<i2', 'fortran_order': False, 'shape': (-6,), }", WEFT_E_CORRUPT, "size"},
         {"{'descr': '<i2', 'fortran_order': False, 'shape': (5,), }", WEFT_E_CORRUPT, "promises"},
         {"{'descr': '<i2', 'fortran_order': False, 'shape': (7,), }", WEFT_E_CORRUPT, "promises"},
         {"{'descr': '<i2', 'fortran_order': False, 'shape': (99999999999999999999,), }",
@@ -287,7 +286,7 @@ static void shards(void **state) {
     static const struct {
         int32_t magic, version, count;
         const char *says;
-    } bad[] = {{20240326, 3, 3, "not a token shard"},
+    } bad[] = {{20240326, 3, 3, "token|shard"},
                {20240520, 2, 3, "version 2"},
                {20240520, 1, -1, "-1 tokens"},
                {20240520, 1, 2, "2 tokens"},
@@ -296,7 +295,7 @@ static void shards(void **state) {
         buffer b = {0};
         put_shard(&b, bad[i].magic, bad[i].version, bad[i].count, (uint16_t[]){1, 2, 3}, 6);
         assert_true(wefti_shard_parse("file", b.bytes, b.count, &array) < 0);
-        assert_non_null(strstr(weft_error_message(), bad[i].says));
+        ASSERT_MESSAGE(bad[i].says);
     }
 }
 
@@ -372,8 +371,7 @@ static void a_packed_bomb_is_refused(void **state) {
     put_idx(&longer, 0x08, 1, 1, (uint32_t[]){5});
     put_bytes(&longer, "x", 1);
     b = packed(&longer);
-    ASSERT_FAILS(WEFT_E_CORRUPT, "does not end",
-                 unpack_and_parse("file", b.bytes, b.count, &array));
+    ASSERT_FAILS(WEFT_E_CORRUPT, "end", unpack_and_parse("file", b.bytes, b.count, &array));
     put_idx(&shorter, 0x08, 1, 1, (uint32_t[]){5});
     shorter.count--;
     b = packed(&shorter);

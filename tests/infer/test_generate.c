@@ -494,21 +494,17 @@ static void failures_are_named(void **state) {
     (void)state;
     weft_generator *g = NULL;
     weft_generator_options open = {.threads = 1};
-    ASSERT_FAILS(WEFT_E_NOT_FOUND, "there is no directory",
-                 weft_generator_open(in_root("none"), &open, &g));
+    ASSERT_FAILS(WEFT_E_NOT_FOUND, "directory", weft_generator_open(in_root("none"), &open, &g));
     ASSERT_OK(wefti_dir_make(in_root("empty")));
-    ASSERT_FAILS(WEFT_E_NOT_FOUND, "neither config.json nor a checkpoint",
-                 weft_generator_open(in_root("empty"), &open, &g));
+    ASSERT_FAILS(WEFT_E_NOT_FOUND, "config.json", weft_generator_open(in_root("empty"), &open, &g));
     ASSERT_OK(wefti_file_write(in_root("file"), "x", 1));
-    ASSERT_FAILS(WEFT_E_NOT_FOUND, "is not a directory",
-                 weft_generator_open(in_root("file"), &open, &g));
+    ASSERT_FAILS(WEFT_E_NOT_FOUND, "directory", weft_generator_open(in_root("file"), &open, &g));
 
     weft_graph *graph;
     weft_model_config c = config_of(WEFT_FAMILY_BERT, 8, 256);
     weft_session *s = reference_of(&c, &graph);
     save(s, &c, in_root("bert"), 1, NULL);
-    ASSERT_FAILS(WEFT_E_NO_IMPL, "bert does not generate text",
-                 weft_generator_open(in_root("bert"), &open, &g));
+    ASSERT_FAILS(WEFT_E_NO_IMPL, "bert|generate", weft_generator_open(in_root("bert"), &open, &g));
     weft_session_destroy(s);
     weft_graph_destroy(graph);
 
@@ -517,7 +513,7 @@ static void failures_are_named(void **state) {
     ASSERT_OK(weft_model_complete(&c));
     s = reference_of(&c, &graph);
     save(s, &c, in_root("mlp"), 1, NULL);
-    ASSERT_FAILS(WEFT_E_NO_IMPL, "holds a mlp", weft_generator_open(in_root("mlp"), &open, &g));
+    ASSERT_FAILS(WEFT_E_NO_IMPL, "holds|mlp", weft_generator_open(in_root("mlp"), &open, &g));
     weft_session_destroy(s);
     weft_graph_destroy(graph);
 
@@ -526,11 +522,10 @@ static void failures_are_named(void **state) {
     s = reference_of(&c, &graph);
     save(s, &c, in_root("large"), 1, tokenizer);
 #ifdef WEFT_HAVE_JANSSON
-    ASSERT_FAILS(WEFT_E_SHAPE, "tokens up to 999, but the model's vocabulary is 400",
-                 weft_generator_open(in_root("large"), &open, &g));
+    ASSERT_FAILS(WEFT_E_SHAPE, "999|400", weft_generator_open(in_root("large"), &open, &g));
 #endif
     save(s, &c, in_root("without"), 1, NULL);
-    ASSERT_FAILS(WEFT_E_NOT_FOUND, "no tokenizer.json, and a vocabulary of 400",
+    ASSERT_FAILS(WEFT_E_NOT_FOUND, "tokenizer.json|400",
                  weft_generator_open(in_root("without"), &open, &g));
     weft_session_destroy(s);
     weft_graph_destroy(graph);
@@ -540,14 +535,13 @@ static void failures_are_named(void **state) {
     s = reference_of(&c, &graph);
     save(s, &c, in_root("good"), 1, NULL);
     open.memory_bytes = 4096;
-    ASSERT_FAILS(WEFT_E_NOMEM, "the model alone needs",
-                 weft_generator_open(in_root("good"), &open, &g));
+    ASSERT_FAILS(WEFT_E_NOMEM, "model|alone", weft_generator_open(in_root("good"), &open, &g));
     open.memory_bytes = 0;
     ASSERT_OK(weft_generator_open(in_root("good"), &open, &g));
     weft_generate_options o = {.tokens = 0};
-    ASSERT_FAILS(WEFT_E_ARG, "tokens must be", weft_generator_run(g, "a", 1, &o, NULL));
+    ASSERT_FAILS(WEFT_E_ARG, "tokens", weft_generator_run(g, "a", 1, &o, NULL));
     o = (weft_generate_options){.tokens = 1, .temperature = -1};
-    ASSERT_FAILS(WEFT_E_ARG, "temperature must be", weft_generator_run(g, "a", 1, &o, NULL));
+    ASSERT_FAILS(WEFT_E_ARG, "temperature", weft_generator_run(g, "a", 1, &o, NULL));
     o = (weft_generate_options){.tokens = 1, .top_k = -1};
     ASSERT_FAILS(WEFT_E_ARG, "top_k must be", weft_generator_run(g, "a", 1, &o, NULL));
     o = (weft_generate_options){.tokens = 1};
@@ -562,7 +556,7 @@ static void failures_are_named(void **state) {
     free(bias);
     save(s, &c, in_root("good"), 2, NULL);
     ASSERT_OK(weft_generator_open(in_root("good"), &open, &g));
-    ASSERT_FAILS(WEFT_E_NUMERIC, "the logit of token 0", weft_generator_run(g, "a", 1, &o, NULL));
+    ASSERT_FAILS(WEFT_E_NUMERIC, "token 0", weft_generator_run(g, "a", 1, &o, NULL));
     weft_generator_close(g);
     weft_generator_close(NULL);
     weft_session_destroy(s);

@@ -278,7 +278,7 @@ static void refusals_name_the_key(void **state) {
         {LLAMA(", \"num_key_value_heads\": 4"), "kv_heads", WEFT_E_ARG},
         {"{\"model_type\": \"gpt2\", \"n_layer\": 1000000000, \"n_embd\": 48, \"n_head\": 4, "
          "\"n_positions\": 32, \"vocab_size\": 101}",
-         "model.layers is 1000000000: it must be at most 10000", WEFT_E_ARG},
+         "model.layers|1000000000|10000", WEFT_E_ARG},
         {LLAMA(", \"head_dim\": 15"), "model.head_dim is 15: rotary", WEFT_E_ARG},
         {LLAMA(", \"head_dim\": 0"), "head_dim", WEFT_E_ARG},
         {LLAMA(", \"hidden_act\": \"gelu\""), "hidden_act", WEFT_E_NO_IMPL},
@@ -293,8 +293,8 @@ static void refusals_name_the_key(void **state) {
                "\"rope_type\": \"llama3\"}"),
          "rope_scaling", WEFT_E_ARG},
         {LLAMA(", \"rope_scaling\": {\"type\": \"linear\"}"), "rope_scaling: factor", WEFT_E_ARG},
-        {LLAMA(", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}"),
-         "only default, linear, llama3 or yarn", WEFT_E_NO_IMPL},
+        {LLAMA(", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}"), "default|linear",
+         WEFT_E_NO_IMPL},
         {LLAMA(", \"rope_parameters\": {\"rope_type\": \"yarn\"}"), "rope_parameters: factor",
          WEFT_E_ARG},
         {LLAMA(", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"beta_fast\": -1}"),
@@ -303,10 +303,10 @@ static void refusals_name_the_key(void **state) {
          "rope_scaling: attention_factor", WEFT_E_ARG},
         {LLAMA(", \"rope_parameters\": 5"), "rope_parameters", WEFT_E_ARG},
         {LLAMA(", \"rope_theta\": -5"), "rope_theta", WEFT_E_ARG},
-        {QWEN2(", \"rope_theta\": 0"), "rope_theta is 0: it must be positive", WEFT_E_ARG},
+        {QWEN2(", \"rope_theta\": 0"), "rope_theta|0", WEFT_E_ARG},
         {LLAMA(", \"rope_parameters\": {\"rope_theta\": 0}"), "rope_parameters: rope_theta is 0",
          WEFT_E_ARG},
-        {LLAMA(", \"rms_norm_eps\": 0"), "rms_norm_eps is 0: it must be positive", WEFT_E_ARG},
+        {LLAMA(", \"rms_norm_eps\": 0"), "rms_norm_eps|0", WEFT_E_ARG},
         {GPT2(", \"layer_norm_epsilon\": 0.0"), "layer_norm_epsilon is 0", WEFT_E_ARG},
         {MIXTRAL(", \"sliding_window\": 0"), "sliding_window", WEFT_E_ARG},
         {MISTRAL(", \"sliding_window\": true"), "sliding_window", WEFT_E_ARG},
@@ -319,8 +319,8 @@ static void refusals_name_the_key(void **state) {
         {QWEN2(", \"layer_types\": [\"sliding_attention\", \"full_attention\"]"),
          "full_attention behind sliding_attention", WEFT_E_NO_IMPL},
         {QWEN2(", \"layer_types\": {}"), "layer_types", WEFT_E_ARG},
-        {LLAMA(", \"bos_token_id\": [1]"), "bos_token_id must be the number", WEFT_E_ARG},
-        {QWEN2(", \"pad_token_id\": \"<pad>\""), "pad_token_id must be the number", WEFT_E_ARG},
+        {LLAMA(", \"bos_token_id\": [1]"), "bos_token_id", WEFT_E_ARG},
+        {QWEN2(", \"pad_token_id\": \"<pad>\""), "pad_token_id", WEFT_E_ARG},
         {MIXTRAL(", \"router_jitter_noise\": 0.01"), "router_jitter_noise", WEFT_E_NO_IMPL},
         {MIXTRAL(", \"num_experts_per_tok\": 9"), "experts_per_token", WEFT_E_ARG},
         {MIXTRAL(", \"router_aux_loss_coef\": -1"), "aux_loss", WEFT_E_ARG},
@@ -340,8 +340,8 @@ static void refusals_name_the_key(void **state) {
         memset(&c, 7, sizeof c);
         memcpy(&untouched, &c, sizeof c);
         weft_status status = weft_model_config_read(cases[i].text, &c);
-        if (status != cases[i].status || !strstr(weft_error_message(), cases[i].says) ||
-            !strstr(weft_error_message(), "config.json"))
+        if (status != cases[i].status || !has_facts(weft_error_message(), cases[i].says) ||
+            !has_facts(weft_error_message(), "config.json"))
             fail_msg("%s: %s: %s", cases[i].text, weft_status_text(status), weft_error_message());
         assert_memory_equal(&c, &untouched, sizeof c);
     }
@@ -377,17 +377,17 @@ static void ends_of_texts(void **state) {
         char text[100];
         (void)snprintf(text, sizeof text, "{\"eos_token_id\": %s}", wrong[i]);
         assert_int_equal(weft_model_config_read_generation(text, &c), WEFT_E_ARG);
-        assert_non_null(strstr(weft_error_message(), "generation_config.json: eos_token_id must"));
+        ASSERT_MESSAGE("generation_config.json: eos_token_id must");
         assert_ends(&c, 1, 9, 9);
     }
     assert_int_equal(weft_model_config_read_generation("[]", &c), WEFT_E_ARG);
     assert_int_equal(weft_model_config_read_generation("{", &c), WEFT_E_CORRUPT);
     const char *many = "{\"eos_token_id\": [0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}";
     assert_int_equal(weft_model_config_read_generation(many, &c), WEFT_E_NO_IMPL);
-    assert_non_null(strstr(weft_error_message(), "lists 17 tokens: at most 16"));
+    ASSERT_MESSAGE("17 tokens|16");
     c.ends[0] = 101;
     assert_int_equal(weft_model_complete(&c), WEFT_E_ARG);
-    assert_non_null(strstr(weft_error_message(), "token 101 ends a text"));
+    ASSERT_MESSAGE("token 101");
     c.end_count = -1;
     assert_int_equal(weft_model_complete(&c), WEFT_E_ARG);
 }
@@ -454,10 +454,10 @@ static void tokens_that_begin_and_fill(void **state) {
     weft_text_free(text);
     c.has_pad = true, c.pad = 101;
     assert_int_equal(weft_model_complete(&c), WEFT_E_ARG);
-    assert_non_null(strstr(weft_error_message(), "token 101 fills a text up"));
+    ASSERT_MESSAGE("token 101");
     c.has_pad = false, c.has_begin = true, c.begin = -1;
     assert_int_equal(weft_model_complete(&c), WEFT_E_ARG);
-    assert_non_null(strstr(weft_error_message(), "token -1 begins a text"));
+    ASSERT_MESSAGE("token -1");
 }
 
 static void assert_stored_as(weft_family family, const char *name, weft_desc inside,

@@ -75,11 +75,11 @@ static void illegal_meshes(void **state) {
     bad = good;
     bad.axis[1].size = 0;
     assert_int_equal(wefti_mesh_check(&bad), WEFT_E_ARG);
-    assert_non_null(strstr(weft_error_message(), "'sp' of the mesh has size 0"));
+    ASSERT_MESSAGE("sp|size 0");
     bad = good;
     strcpy(bad.axis[2].name, "dp");
     assert_int_equal(wefti_mesh_check(&bad), WEFT_E_ARG);
-    assert_non_null(strstr(weft_error_message(), "two axes of the mesh are called 'dp'"));
+    ASSERT_MESSAGE("dp");
     bad = good;
     strcpy(bad.axis[2].name, "t-p");
     assert_int_equal(wefti_mesh_check(&bad), WEFT_E_ARG);
@@ -248,7 +248,7 @@ static void normal_form(void **state) {
 static void refuse(const wefti_layout *layout, const wefti_mesh *mesh, const weft_desc *whole,
                    const char *message) {
     assert_int_equal(wefti_layout_check(layout, mesh, whole), WEFT_E_ARG);
-    if (!strstr(weft_error_message(), message)) fail_msg("%s", weft_error_message());
+    if (!has_facts(weft_error_message(), message)) fail_msg("%s", weft_error_message());
 }
 
 static void illegal_layouts(void **state) {
@@ -257,18 +257,18 @@ static void illegal_layouts(void **state) {
     weft_desc whole = shape(2, 12, 8, 0), cube = shape(3, 2, 2, 2);
     wefti_layout good = parse("[dp:3, tp] sum(sp)", &mesh), bad = good;
     assert_int_equal(wefti_layout_check(&good, &mesh, &whole), WEFT_OK);
-    refuse(&good, &mesh, &cube, "a layout of 2 dimensions for a tensor f32[2, 2, 2] of 3");
+    refuse(&good, &mesh, &cube, "2 dimensions|f32[2, 2, 2]|3");
     bad.dim[0].unit = 5;
-    refuse(&bad, &mesh, &whole, "units of 5, which does not divide 12");
+    refuse(&bad, &mesh, &whole, "5|12");
     bad = good;
     bad.dim[1].axis[0] = 0;
-    refuse(&bad, &mesh, &whole, "uses axis 'dp' twice");
+    refuse(&bad, &mesh, &whole, "dp");
     bad = good;
     bad.sum |= 4;
-    refuse(&bad, &mesh, &whole, "uses axis 'tp' twice");
+    refuse(&bad, &mesh, &whole, "tp");
     bad = good;
     bad.dim[1].axis[0] = 3;
-    refuse(&bad, &mesh, &whole, "uses axis 3, the mesh has 3 axes");
+    refuse(&bad, &mesh, &whole, "axis 3|3");
     bad = good;
     bad.sum = 8;
     refuse(&bad, &mesh, &whole, "uses axis 3");
@@ -276,7 +276,7 @@ static void illegal_layouts(void **state) {
     bad.dim[1].count = 4;
     refuse(&bad, &mesh, &whole, "split by 4 axes");
     bad = parse("[-, -] sum(dp) max(tp)", &mesh);
-    refuse(&bad, &mesh, &whole, "both as a sum and as a maximum");
+    refuse(&bad, &mesh, &whole, "sum|maximum");
 }
 
 static void text(void **state) {
@@ -323,23 +323,23 @@ static void illegal_text(void **state) {
     wefti_mesh mesh = dp_sp_tp(2, 2, 4);
     const char *bad[][2] = {
         {"", "expected '['"},
-        {"[dp", "expected ',' or ']'"},
-        {"[pp]", "the mesh has no axis 'pp'; it has dp=2, sp=2, tp=4"},
-        {"[dp, dp]", "uses axis 'dp' twice"},
-        {"[dp] sum(dp)", "uses axis 'dp' twice"},
+        {"[dp", "','"},
+        {"[pp]", "pp|2|4"},
+        {"[dp, dp]", "dp"},
+        {"[dp] sum(dp)", "dp"},
         {"[dp:0]", "not '0'"},
         {"[dp:x]", "not 'x'"},
         {"[dp:99999999999999999999]", "not '99999999999999999999'"},
-        {"[dp+]", "expected the name of an axis"},
-        {"[dp] min(tp)", "expected the end, sum(...) or max(...) at 'min(tp)'"},
+        {"[dp+]", "expected|name"},
+        {"[dp] min(tp)", "(...)|'min(tp)'"},
         {"[dp] sum(tp", "expected ')'"},
-        {"[dp] sum()", "expected the name of an axis"},
+        {"[dp] sum()", "expected|name"},
         {"[-,-,-,-,-,-,-,-,-]", "more than 8 dimensions"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         wefti_layout layout;
         assert_int_equal(wefti_layout_parse(bad[i][0], &mesh, &layout), WEFT_E_ARG);
-        if (!strstr(weft_error_message(), bad[i][1])) fail_msg("%s", weft_error_message());
+        if (!has_facts(weft_error_message(), bad[i][1])) fail_msg("%s", weft_error_message());
     }
 }
 
@@ -354,7 +354,7 @@ static void maps(void **state) {
             weft_status status = wefti_layout_from_map(matrix, 3, map, 2, &mesh, &layout);
             if (a == b && a >= 0) {
                 assert_int_equal(status, WEFT_E_ARG);
-                assert_non_null(strstr(weft_error_message(), "for two dimensions"));
+                ASSERT_MESSAGE("dimensions");
                 continue;
             }
             assert_int_equal(status, WEFT_OK);
@@ -414,12 +414,11 @@ static void cuts(void **state) {
     wefti_axes used = 0;
     wefti_dim_split split;
     assert_int_equal(wefti_cut_axes(&mesh, 3, &used, &split), WEFT_E_ARG);
-    assert_non_null(strstr(weft_error_message(), "no free axes for 3 cuts; it allows 1, 2, 4, 8, "
-                                                 "16"));
+    ASSERT_MESSAGE("3 cuts|1|2|4|8|16");
     used = 8;
     assert_int_equal(wefti_cut_axes(&mesh, 8, &used, &split), WEFT_E_ARG);
-    assert_non_null(strstr(weft_error_message(), "c=4 (used)"));
-    assert_non_null(strstr(weft_error_message(), "allows 1, 2, 4"));
+    ASSERT_MESSAGE("c=4 (used)");
+    ASSERT_MESSAGE("allows 1, 2, 4");
     assert_int_equal(used, 8);
     assert_int_equal(wefti_cut_axes(&mesh, 0, &used, &split), WEFT_E_ARG);
     assert_int_equal(wefti_cut_axes(&mesh, -2, &used, &split), WEFT_E_ARG);
@@ -463,7 +462,7 @@ static void cuts_together(void **state) {
     assert_int_equal(w.count, 1);
     assert_int_equal(cut_each(&mesh, 3, (int64_t[]){16, 1, 32}, &w, &failed), WEFT_E_ARG);
     assert_int_equal(failed, 2);
-    assert_non_null(strstr(weft_error_message(), "no free axes for 32 cuts; it allows 1, 4, 16"));
+    ASSERT_MESSAGE("32 cuts|1|4|16");
 }
 
 /* Fewest axes first, then the outermost. */

@@ -238,7 +238,7 @@ static const struct {
     {wrong_rank, WEFT_E_SHAPE, {"max_pool2d", "f32[2, 3]", "[batch, channels, h, w]"}},
     {wrong_constant, WEFT_E_SHAPE, {"constant", "0 to 8", ""}},
     {wrong_constant_rank, WEFT_E_SHAPE, {"constant", "0 to 8", ""}},
-    {wrong_momentum, WEFT_E_ARG, {"batch_norm", "momentum is nan", "[0, 1]"}},
+    {wrong_momentum, WEFT_E_ARG, {"batch_norm", "momentum|nan", "[0, 1]"}},
     {wrong_capacity, WEFT_E_ARG, {"moe_slots", "capacity is -1", ""}},
 };
 
@@ -254,7 +254,7 @@ static void wrong_calls_are_explained_and_stick(void **state) {
         assert_int_equal(weft_graph_status(g), refused[k].status);
         assert_non_null(strstr(weft_graph_message(g), "block."));
         for (int p = 0; p < 3; p++)
-            if (!strstr(weft_graph_message(g), refused[k].parts[p]))
+            if (!has_facts(weft_graph_message(g), refused[k].parts[p]))
                 fail_msg("no '%s' in: %s", refused[k].parts[p], weft_graph_message(g));
         char *first = wefti_strdup(weft_graph_message(g));
         assert_true(weft_add(g, x, x).id < 0); /* later calls do nothing */

@@ -267,7 +267,7 @@ enum {
 
 static void must_be_found(const world *w, const char *plan, int fault, uint64_t seed) {
     weft_status status = match(w);
-    if (status != WEFT_E_MISMATCH || !strstr(weft_error_message(), "rank "))
+    if (status != WEFT_E_MISMATCH || !has_facts(weft_error_message(), "rank "))
         fail_msg("seed %llu, %s: a fault of the kind '%s' was not found (%d: %s)",
                  (unsigned long long)seed, plan, fault_names[fault], status,
                  status < 0 ? weft_error_message() : "");
@@ -529,7 +529,7 @@ static void test_faults(void **state) {
 static void must_say(const world *w, const char *const *parts) {
     assert_int_equal(match(w), WEFT_E_MISMATCH);
     for (; *parts; parts++)
-        if (!strstr(weft_error_message(), *parts))
+        if (!has_facts(weft_error_message(), *parts))
             fail_msg("\"%s\" does not say \"%s\"", weft_error_message(), *parts);
 }
 
@@ -550,8 +550,8 @@ static void test_messages(void **state) {
                                        "gives 4.0 KiB", "one is f32, the other bf16", NULL});
     altered->dtype = own->dtype;
     altered->tag += 7;
-    must_say(&w, (const char *const[]){"wait for each other", "waits for rank 1 in all_reduce sum",
-                                       "waits for rank 0 in all_reduce sum", "tag 7", NULL});
+    must_say(
+        &w, (const char *const[]){"wait", "rank 1|all_reduce", "rank 0|all_reduce", "tag 7", NULL});
     altered->tag = own->tag;
     ASSERT_OK(match(&w));
     altered->ranks[0] = 1; /* not ascending */
@@ -578,7 +578,7 @@ static void test_all_alike_but_wrong(void **state) {
         *at = altered[r];
         for (int m = 0; m < 2; m++) altered[r]->have[m].size[0]--, altered[r]->want[m].size[0]--;
     }
-    must_say(&w, (const char *const[]){"rank 0", "does not fit its operands", NULL});
+    must_say(&w, (const char *const[]){"rank 0", "fit|operands", NULL});
     for (int r = 0; r < 2; r++) altered[r]->want[1].size[0] += 5; /* what nobody has */
     assert_int_equal(match(&w), WEFT_E_MISMATCH);
     for (int r = 0; r < 2; r++) {

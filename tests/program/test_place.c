@@ -158,7 +158,7 @@ static void planted_faults_are_found(void **state) {
         b[i].offset = b[j].offset; /* both begin there */
         if (b[i].offset + b[i].bytes <= total) {
             assert_int_equal(wefti_place_check(b, count, total), WEFT_E_BUG);
-            assert_non_null(strstr(weft_error_message(), "overlap"));
+            ASSERT_MESSAGE("overlap");
             found++;
         }
         b[i] = kept;

@@ -276,11 +276,9 @@ static void norms_are_those_of_all_ranks(void **state) {
     rank_of_world ranks[RANKS];
     run_way(SAMPLES, 0.25);
     run_alike((member){.what = UNITS, .ranks = RANKS, .clip = 0.25}, ranks);
-    for (int r = 0; r < RANKS; r++)
-        assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH, "clipped where all ranks have the same");
+    for (int r = 0; r < RANKS; r++) assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH, "clipped");
     run_alike((member){.what = SAMPLES, .ranks = RANKS, .clip = 0.25, .root = true}, ranks);
-    for (int r = 0; r < RANKS; r++)
-        assert_rank_fails(&ranks[r], r, WEFT_E_NUMERIC, "the norm of rank 2's gradient is");
+    for (int r = 0; r < RANKS; r++) assert_rank_fails(&ranks[r], r, WEFT_E_NUMERIC, "rank 2");
 }
 
 /* A rank whose own loss is no number is named on all of them, who wait for it. */
@@ -289,8 +287,7 @@ static void one_loss_is_no_number(void **state) {
     rank_of_world ranks[RANKS];
     run_alike((member){.what = SAMPLES, .ranks = RANKS, .bad = 3, .bad_rank = 2}, ranks);
     for (int r = 0; r < RANKS; r++)
-        assert_rank_fails(&ranks[r], r, r == 2 ? WEFT_E_NUMERIC : WEFT_E_PEER,
-                          "rank 2: the loss is nan");
+        assert_rank_fails(&ranks[r], r, r == 2 ? WEFT_E_NUMERIC : WEFT_E_PEER, "rank 2");
 }
 
 /* ---- pipelines ---- */
@@ -359,9 +356,7 @@ static void unlike_norms_of_stages_are_told(void **state) {
     for (int apart = 0; apart <= 1; apart++) {
         member like = {.what = apart ? SAMPLES : UNITS, .clip = 0.25, .apart = apart};
         run_alike(in_stages(like, RANKS), ranks);
-        for (int r = 0; r < RANKS; r++)
-            assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH,
-                              "clipped where all ranks have the same");
+        for (int r = 0; r < RANKS; r++) assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH, "clipped");
     }
 }
 
@@ -370,8 +365,7 @@ static void groups_over_stages_are_refused(void **state) {
     (void)state;
     rank_of_world ranks[RANKS];
     run_alike(in_stages((member){.what = SAMPLES, .wide = true}, RANKS), ranks);
-    for (int r = 0; r < RANKS; r++)
-        assert_rank_fails(&ranks[r], r, WEFT_E_ARG, "groups of 4 ranks, 1 apart, are of several");
+    for (int r = 0; r < RANKS; r++) assert_rank_fails(&ranks[r], r, WEFT_E_ARG, "4 ranks");
 }
 
 /* A loss that is no number is told with its rank, which is in the last stage. */
@@ -381,7 +375,7 @@ static void one_loss_of_stages_is_no_number(void **state) {
     run_alike(in_stages((member){.what = SAMPLES, .bad = 3, .bad_rank = 3}, RANKS), ranks);
     for (int r = 0; r < RANKS; r++)
         assert_rank_fails(&ranks[r], r, r == 3 ? WEFT_E_NUMERIC : WEFT_E_PEER,
-                          r == 3 ? "rank 3: the loss is nan" : "rank 3");
+                          r == 3 ? "rank 3|nan" : "rank 3");
 }
 
 /* ---- slices ---- */
@@ -478,12 +472,11 @@ static void slices_go_on_with_other_ranks(void **state) {
     for (int step = 0; step < STEPS; step++) assert_near("loss", 0, step, shared[step], one[step]);
     member lost = {.what = UNITS, .ranks = 1, .momentum = true, .load = own[0], .to = 1};
     assert_int_equal(run_member(&lost, NULL), WEFT_E_SHAPE);
-    assert_non_null(
-        strstr(weft_error_message(), "tensor \"w1\" is f64[6, 3]; here it is f64[6, 12]"));
+    ASSERT_MESSAGE("w1|f64[6, 3]|f64[6, 12]");
     lost.momentum = false;
     lost.load = whole;
     assert_int_equal(run_member(&lost, NULL), WEFT_E_SHAPE);
-    assert_non_null(strstr(weft_error_message(), "which is none of the session"));
+    ASSERT_MESSAGE("session");
     member some[2] = {{.rank = 0, .load = halves[0]}, {.rank = 1, .load = in_folder("none")}};
     rank_of_world ranks[2];
     for (int r = 0; r < 2; r++) {

@@ -287,18 +287,17 @@ static void states_that_cannot_be_in_order_are_refused(void **state) {
     weft_plan *plan = pipeline(1, 1);
     r.read = 3;
     r.make = 0;
-    refused("'ema' is read by cell 'cell3' in stage 1, and cell 'cell0' in stage 0", &r,
-            options_of(plan, 4));
+    refused("ema|cell3|stage 1|cell0|stage 0", &r, options_of(plan, 4));
     r.read = 0;
     r.make = 3;
-    refused("both must be in one stage", &r, options_of(plan, 4));
+    refused("stage", &r, options_of(plan, 4));
     weft_plan_destroy(plan);
     plan = pipeline(2, 1); /* cells 0 and 2 are on the first stage, but not in one virtual stage */
     r.make = 2;
-    refused("where stages are virtual ones, both must be in one of them", &r, options_of(plan, 4));
+    refused("virtual", &r, options_of(plan, 4));
     weft_plan_destroy(plan);
     plan = copies_of(2, 2);
-    refused("where copies take turns, both must be in one cell", &r, options_of(plan, 4));
+    refused("cell", &r, options_of(plan, 4));
     weft_plan_destroy(plan);
 }
 
@@ -357,18 +356,15 @@ static void passes_of_other_programs_take_what_is_under_way(void **state) {
         feed_rows(s, 0, 2, 0);
         feed_rows(s, other, 3, 0);
         ASSERT_OK(weft_session_forward(s, other, NULL));
-        ASSERT_FAILS(WEFT_E_ARG, "was not fed since the last pass",
-                     weft_session_accumulate(s, NULL));
+        ASSERT_FAILS(WEFT_E_ARG, "fed", weft_session_accumulate(s, NULL));
         feed_rows(s, 0, 2, 0);
         ASSERT_OK(weft_session_accumulate(s, NULL));
-        ASSERT_FAILS(WEFT_E_ARG, "1 of 2 microbatches are accumulated since the last update or",
-                     weft_session_update(s, 0.5, NULL));
+        ASSERT_FAILS(WEFT_E_ARG, "1|2", weft_session_update(s, 0.5, NULL));
         feed_rows(s, 0, 1, 0);
         ASSERT_OK(weft_session_accumulate(s, NULL));
         feed_rows(s, other, 3, 0);
         ASSERT_OK(weft_session_update(s, 0.5, NULL));
-        ASSERT_FAILS(WEFT_E_ARG, "was not fed since the last pass",
-                     weft_session_forward(s, other, NULL));
+        ASSERT_FAILS(WEFT_E_ARG, "fed", weft_session_forward(s, other, NULL));
         weft_session_destroy(s);
         weft_plan_destroy(plan);
         weft_graph_destroy(g);

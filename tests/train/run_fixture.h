@@ -251,7 +251,7 @@ static inline int64_t steps_in(const char *dir, int64_t *out_last) {
 
 static inline void assert_note(const record *r, const char *part) {
     for (int i = 0; i < r->notes; i++)
-        if (strstr(r->note[i], part)) return;
+        if (has_facts(r->note[i], part)) return;
     fail_msg("no note says \"%s\"; the first of %d: %s", part, r->notes,
              r->notes ? r->note[0] : "");
 }

@@ -164,14 +164,13 @@ static void test_named_stages(void **state) {
         {"[{match: h.1, stage: 2}]", "01222", NULL},
         {"[{match: h.0, stage: 1}, {match: h.2, stage: 2}]", "01122", NULL},
         {"[{match: h.?, stage: 1}]", "01112", NULL},
-        {"[{match: \"*\", stage: 1}]", NULL, "stage 0 has no cell: 'embed' is in stage 1, with 0"},
-        {"[{match: embed, stage: 2}]", NULL, "stage 0 has no cell: 'embed' is in stage 2"},
-        {"[{match: h.0, stage: 2}]", NULL,
-         "stage 1 has no cell: 'h.0' is in stage 2, with 1 cells"},
-        {"[{match: h.2, stage: 0}]", NULL, "stage 2 has no cell: 'h.2' is in stage 0 of 0 to 2"},
+        {"[{match: \"*\", stage: 1}]", NULL, "stage 0|embed|stage 1|0"},
+        {"[{match: embed, stage: 2}]", NULL, "stage 0|embed|stage 2"},
+        {"[{match: h.0, stage: 2}]", NULL, "stage 1|h.0|stage 2|1"},
+        {"[{match: h.2, stage: 0}]", NULL, "stage 2|h.2|stage 0|0|2"},
         {"[{match: h.0, stage: 0}, {match: h.1, stage: 2}]", NULL,
-         "stage 1 has no cell: 'h.0' is in stage 0 and 'h.1' in stage 2, with 0 cells between"},
-        {"[{match: h.0, stage: 1}, {match: h.1, stage: 0}]", NULL, "stages must not descend"},
+         "stage 1|h.0|stage 0|h.1|stage 2|0"},
+        {"[{match: h.0, stage: 1}, {match: h.1, stage: 0}]", NULL, "stages|descend"},
     };
     static const char *const calls[] = {"embed", "h.0", "h.1", "h.2", "head"};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -182,7 +181,7 @@ static void test_named_stages(void **state) {
         weft_status status = weft_job_plan(job, &plan, NULL);
         if (cases[i].message) {
             assert_true(status < 0);
-            if (!strstr(weft_error_message(), cases[i].message))
+            if (!has_facts(weft_error_message(), cases[i].message))
                 fail_msg("%s: %s", cases[i].rules, weft_error_message());
         } else {
             if (status < 0) fail_msg("%s: %s", cases[i].rules, weft_error_message());
@@ -253,7 +252,7 @@ static void test_other_model(void **state) {
     same = NULL;
     assert_int_equal(weft_job_plan(job, &same, NULL), WEFT_E_ARG);
     assert_null(same);
-    assert_non_null(strstr(weft_error_message(), "was completed for another model"));
+    ASSERT_MESSAGE("model");
     weft_job_free(job);
     weft_plan_destroy(plan);
 }
@@ -269,12 +268,9 @@ static void test_unmatched(void **state) {
                               "{match: \"h.*.mlp.c_fc:linear_grad_weight\", split: m0=dp}]\n"
                               "parallel.tensors=[{match: wte.wieght, layout: [-, -]}]");
     assert_int_equal(weft_job_plan(job, &plan, &unmatched), WEFT_OK);
-    assert_non_null(strstr(unmatched, "the model has no op 'h.*.mlp.c_fx'; did you mean "
-                                      "'h.*.mlp.c_fc'?\n"));
-    assert_non_null(strstr(unmatched, "the model has no tensor 'wte.wieght'; did you mean "
-                                      "'wte.weight'?\n"));
-    assert_non_null(strstr(unmatched, "recompute.cells[0]: the model has no cell 'hh.1'; did you "
-                                      "mean 'h.1'?\n"));
+    ASSERT_FACTS(unmatched, "h.*.mlp.c_fx|h.*.mlp.c_fc");
+    ASSERT_FACTS(unmatched, "wte.wieght|wte.weight");
+    ASSERT_FACTS(unmatched, "recompute.cells[0]|hh.1|h.1");
     int lines = 0;
     for (const char *at = unmatched; *at; at++) lines += *at == '\n';
     assert_int_equal(lines, 3);
@@ -309,12 +305,29 @@ static void test_names_in_equal_cells(void **state) {
     if (weft_plan_parse("p", text, (int64_t)strlen(text), &plan) < 0)
         fail_msg("%s", weft_error_message());
     assert_int_equal(wefti_plan_unmatched(plan, g, NULL, &unmatched), WEFT_OK);
-    if (!strstr(unmatched, "the model has no op 'c.1.left'") || strstr(unmatched, "right'") ||
+    if (!has_facts(unmatched, "c.1.left") || strstr(unmatched, "right'") ||
         strstr(unmatched, "linear'"))
         fail_msg("%s", unmatched);
     weft_text_free(unmatched);
     weft_plan_destroy(plan);
     weft_graph_destroy(g);
+}
+
+/* Whether each line of a text has the facts that the same line of `facts` lists. */
+static bool has_lines(const char *text, const char *facts) {
+    char line[2][1000];
+    while (*text && *facts) {
+        const char **from[] = {&text, &facts};
+        for (int i = 0; i < 2; i++) {
+            const size_t length = strcspn(*from[i], "\n");
+            assert_true(length < sizeof line[i]);
+            memcpy(line[i], *from[i], length);
+            line[i][length] = 0;
+            *from[i] += length + ((*from[i])[length] == '\n');
+        }
+        if (!has_facts(line[0], line[1])) return false;
+    }
+    return !*text && !*facts;
 }
 
 /* Axes that nothing is split by, and ends behind all gradients, are told. */
@@ -325,14 +338,10 @@ static void test_unused(void **state) {
     } cases[] = {
         {"parallel.mesh={dp: 2}", ""},
         {"parallel.mesh={dp: 2, x: 1}", ""},
-        {"parallel.mesh={data: 2}", "the mesh's axis 'data' splits nothing: no strategy and no "
-                                    "layout names it, and batches are split by an axis called "
-                                    "'dp'\n"},
+        {"parallel.mesh={data: 2}", "'data'|'dp'\n"},
         {"parallel.mesh={data: 2}\nparallel.mode=data", ""},
-        {"parallel.mesh={dp: 2, tp: 2}",
-         "the mesh's axis 'tp' splits nothing: no strategy and no layout names it\n"},
-        {"parallel.mesh={dp: 2}\nparallel.dataset=full_batch",
-         "the mesh's axis 'dp' splits nothing: no strategy and no layout names it\n"},
+        {"parallel.mesh={dp: 2, tp: 2}", "'tp'\n"},
+        {"parallel.mesh={dp: 2}\nparallel.dataset=full_batch", "'dp'\n"},
         {"parallel.mesh={sp: 2}\nparallel.tensors=[{match: tokens, layout: [-, sp]}, {match: "
          "targets, layout: [-, sp]}]",
          ""},
@@ -345,40 +354,35 @@ static void test_unused(void **state) {
          ""}, /* 2 of the embedding, 12 of each block, 2 of the last norm */
         {"parallel.mesh={dp: 2}\nparallel.fusion.allreduce=index\n"
          "parallel.fusion.allreduce.config=[20, 41, 50]",
-         "fusion.allreduce.config: 41 is behind the last of the 40 gradients that devices add "
-         "up\n"},
+         "fusion.allreduce.config|41|40\n"},
         {"parallel.mesh={dp: 2}\nparallel.pipeline.stages=2\nparallel.fusion.allreduce=index\n"
          "parallel.fusion.allreduce.config=[12, 30]",
-         "fusion.allreduce.config: 30 is behind the last of the 26 gradients that devices of one "
-         "stage add up at most\n"},
+         "fusion.allreduce.config|30|26\n"},
         {"parallel.pipeline.stages=2\nparallel.fusion.allreduce=none",
-         "fusion.allreduce does nothing at optimizer.level 0, where devices have no gradients to "
-         "add up\n"},
+         "fusion.allreduce|optimizer.level 0\n"},
         {"parallel.mesh={dp: 2}\nparallel.mode=manual\nparallel.fusion.allreduce=none",
-         "fusion.allreduce does nothing in mode manual, where the model communicates itself\n"},
+         "fusion.allreduce|manual\n"},
         {"parallel.mesh={dp: 2}\nparallel.fusion.allreduce=none", ""},
         {"parallel.mesh={dp: 2}\nparallel.optimizer.level=1", ""},
         {"parallel.mesh={dp: 2}\nparallel.optimizer.level=1\nparallel.fusion.reducescatter=none",
          ""},
         {"parallel.mesh={dp: 2}\nparallel.optimizer.level=1\nparallel.fusion.allreduce=index\n"
          "parallel.fusion.allreduce.config=[20, 41]",
-         "fusion.allreduce does nothing at optimizer.level 1, where fusion.reducescatter counts\n"},
+         "fusion.allreduce|optimizer.level 1|fusion.reducescatter\n"},
         {"parallel.mesh={dp: 2}\nparallel.optimizer.level=3\nparallel.fusion.allreduce=none",
-         "fusion.allreduce does nothing at optimizer.level 3, where gradients are added up as they "
-         "are made\n"},
+         "fusion.allreduce|optimizer.level 3\n"},
         {"parallel.mesh={dp: 2}\nparallel.fusion.allgather=none",
-         "fusion.allgather does nothing at optimizer.level 0, where no parameter is shared out\n"},
+         "fusion.allgather|optimizer.level 0\n"},
         {"parallel.mesh={dp: 2}\nparallel.optimizer.level=2\nparallel.fusion.allgather=none", ""},
         {"parallel.mesh={dp: 2}\nparallel.fusion.reducescatter=none",
-         "fusion.reducescatter does nothing at optimizer.level 0, where fusion.allreduce counts\n"},
+         "fusion.reducescatter|optimizer.level 0|fusion.allreduce\n"},
         {"parallel.mesh={dp: 2}\nparallel.optimizer.level=1\nparallel.fusion.reducescatter=none\n"
          "parallel.fusion.allgather=none",
-         "fusion.allgather does nothing at optimizer.level 1, where no two parameters that are "
-         "shared out are of one bucket\n"},
+         "fusion.allgather|optimizer.level 1|bucket\n"},
         {"parallel.mesh={dp: 2}\nparallel.optimizer.level=1\nparallel.optimizer.threshold=1GiB\n"
          "parallel.fusion.reducescatter=none\nparallel.fusion.allgather=none",
-         "fusion.reducescatter does nothing at optimizer.level 1, where fusion.allreduce counts\n"
-         "fusion.allgather does nothing at optimizer.level 1, where no parameter is shared out\n"},
+         "fusion.reducescatter|optimizer.level 1|fusion.allreduce\n"
+         "fusion.allgather|optimizer.level 1\n"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         weft_job *job = gpt2_with(cases[i].words);
@@ -386,7 +390,8 @@ static void test_unused(void **state) {
         char *notes = NULL;
         if (weft_job_plan(job, &plan, &notes) < 0)
             fail_msg("%s: %s", cases[i].words, weft_error_message());
-        assert_string_equal(notes, cases[i].notes);
+        if (!has_lines(notes, cases[i].notes))
+            fail_msg("%s: \"%s\" instead of \"%s\"", cases[i].words, notes, cases[i].notes);
         weft_text_free(notes);
         weft_plan_destroy(plan);
         weft_job_free(job);
@@ -405,7 +410,7 @@ static char *programs_with(const char *lines, int stages, const char *fusion, bo
         if (weft_job_program_text(job, rank, &text, &notes) < 0)
             fail_msg("%s: %s", all, weft_error_message());
         wefti_text_add(&texts, "%s", text);
-        *out_told = strstr(notes, "does nothing") != NULL;
+        *out_told = has_facts(notes, "does nothing");
         weft_text_free(text);
         weft_text_free(notes);
     }
@@ -494,7 +499,7 @@ static void test_one_device(void **state) {
     job = gpt2_with("parallel.mesh={x: 1}\nparallel.copies=2\n"
                     "parallel.strategies=[{match: h.*.mlp.c_fc:linear, split: n7=x}]");
     assert_int_equal(weft_job_plan(job, &plan, NULL), WEFT_E_LAYOUT);
-    assert_non_null(strstr(weft_error_message(), "says n7: it has no such factor"));
+    ASSERT_MESSAGE("such|factor");
     weft_job_free(job);
 }
 
@@ -544,7 +549,7 @@ static void test_families(void **state) {
         weft_plan *plan, *same;
         assert_int_equal(weft_job_plan(job, &plan, &unmatched), WEFT_OK);
         for (const char *at = unmatched; *at; at = strchr(at, '\n') + 1) /* layouts above */
-            if (!strstr(at, "has no tensor") && !strstr(at, "axis 'tp' splits nothing"))
+            if (!has_facts(at, "tensor") && !has_facts(at, "tp"))
                 fail_msg("%s: %s", lines, unmatched);
         weft_text_free(unmatched);
         assert_true(plan->strategy_count > 0 && plan->tensor_count > 0);

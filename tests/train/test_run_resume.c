@@ -143,7 +143,7 @@ static void stops_at_the_ends(void **state) {
     (void)steps_in("ends", &newest);
     assert_int_equal(newest, RUN_STEPS);
     ASSERT_OK(run_with(&w, WITH(dir_word("ends")), &again));
-    assert_note(&again, "nothing is left to train");
+    assert_note(&again, "left|train");
     assert_int_equal(again.result.steps, RUN_STEPS);
     assert_true(again.result.final_loss == last.losses[RUN_STEPS]);
     assert_int_equal(again.validated, 1);

@@ -141,7 +141,7 @@ static void a_run_goes_on_with_other_processes(void **state) {
         begin[0].record.stop_after = 4;
         run_all(&dirs, NULL, 4, begin, ranks);
         for (int r = 0; r < 4; r++) {
-            assert_rank_fails(&ranks[r], r, WEFT_E_STOPPED, "stopped after step 4");
+            assert_rank_fails(&ranks[r], r, WEFT_E_STOPPED, "step 4");
             assert_int_equal(begin[r].record.result.stop, 1);
         }
         assert_same_files(step_path("one", 4), step_path("many", 4));
@@ -167,7 +167,7 @@ static void any_rank_may_ask_to_stop(void **state) {
     members[2].record.stop = 15;
     run_all(&w, NULL, 4, members, ranks);
     for (int r = 0; r < 4; r++) {
-        assert_rank_fails(&ranks[r], r, WEFT_E_STOPPED, "stopped after step 0");
+        assert_rank_fails(&ranks[r], r, WEFT_E_STOPPED, "step 0");
         assert_int_equal(members[r].record.result.stop, 15);
     }
     assert_int_equal(steps_in("asked", NULL), 0); /* as no step was done */
@@ -231,7 +231,7 @@ static void one_rank_is_asked_in_the_midst(void **state) {
         char stopped[64];
         int64_t newest;
         assert_in_range(first->last, 4, LAST - 1);
-        (void)snprintf(stopped, sizeof stopped, "stopped after step %d", (int)first->last);
+        (void)snprintf(stopped, sizeof stopped, "step %d", (int)first->last);
         for (int r = 0; r < d->count; r++) {
             assert_rank_fails(&ranks[r], r, WEFT_E_STOPPED, stopped);
             assert_int_equal(members[r].record.result.stop, SIGUSR1);
@@ -300,7 +300,7 @@ static void a_rank_without_data_is_named(void **state) {
     run_all(&w, &other, 4, members, ranks);
     for (int r = 0; r < 4; r++) {
         if (r != 1) assert_rank_fails(&ranks[r], r, WEFT_E_PEER, "rank 1: ");
-        if (ranks[r].status >= 0 || !strstr(ranks[r].message, "nothing"))
+        if (ranks[r].status >= 0 || !has_facts(ranks[r].message, "nothing"))
             fail_msg("rank %d: \"%s\" does not say what is missing", r, ranks[r].message);
     }
 }
@@ -319,8 +319,8 @@ static void ranks_with_other_jobs_are_refused(void **state) {
         {"train.eval_batches=1", "its train.eval_every or train.eval_batches"},
         {"train.check_replicas=1", "its train.check_replicas"},
         {"checkpoint.every=1", "its checkpoint.every"},
-        {"checkpoint.dir=elsewhere", "whether it has a checkpoint.dir"},
-        {"data.validation=0.25", "its number of training samples"},
+        {"checkpoint.dir=elsewhere", "checkpoint.dir"},
+        {"data.validation=0.25", "training|samples"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         words w = job_words(3), other;
@@ -331,7 +331,7 @@ static void ranks_with_other_jobs_are_refused(void **state) {
         rank_of_world ranks[4];
         run_all(&w, &other, 4, members, ranks);
         for (int r = 0; r < 4; r++) {
-            assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH, "rank 1 runs another job than rank 0");
+            assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH, "rank 1|rank 0");
             assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH, cases[i].part);
         }
     }
@@ -362,7 +362,7 @@ static void a_checkpoint_that_does_not_come_ends_too(void **state) {
     rank_of_world ranks[2];
     run_world(2, run_failing_member, members, sizeof *members, ranks);
     weft_job_free(job);
-    for (int r = 0; r < 2; r++) assert_rank_fails(&ranks[r], r, WEFT_E_PEER, "a rank has gone");
+    for (int r = 0; r < 2; r++) assert_rank_fails(&ranks[r], r, WEFT_E_PEER, "rank|gone");
     assert_int_equal(steps_in("begun", NULL), 0);
     ASSERT_OK(wefti_remove_tree(in_root("begun")));
 }
@@ -382,8 +382,7 @@ static void replicas_that_drift_apart_are_found(void **state) {
     assert_all_ok(ranks, 2, "equal data");
     add_word(&other, "data.path=%s", put_file("other_text", text, sizeof text));
     run_all(&w, &other, 2, members, ranks);
-    for (int r = 0; r < 2; r++)
-        assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH, "step 2: replicas of parameter 'wte");
+    for (int r = 0; r < 2; r++) assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH, "step 2");
 }
 
 static void an_occupied_directory_is_refused_everywhere(void **state) {
@@ -397,7 +396,7 @@ static void an_occupied_directory_is_refused_everywhere(void **state) {
     add_devices(&w, &layouts[2]);
     run_all(&w, NULL, 4, members, ranks);
     for (int r = 0; r < 4; r++)
-        assert_rank_fails(&ranks[r], r, r ? WEFT_E_PEER : WEFT_E_ARG, "already holds checkpoints");
+        assert_rank_fails(&ranks[r], r, r ? WEFT_E_PEER : WEFT_E_ARG, "already|checkpoints");
     ASSERT_OK(wefti_remove_tree(in_root("occupied")));
 }
 
@@ -425,7 +424,7 @@ static void a_second_run_in_a_world_ends_too(void **state) {
     for (int r = 0; r < 4; r++) members[r] = (member){.job = second, .another = first[r == 1]};
     run_world(4, run_twice, members, sizeof *members, ranks);
     for (int r = 0; r < 4; r++)
-        assert_rank_fails(&ranks[r], r, r ? WEFT_E_PEER : WEFT_E_ARG, "already holds checkpoints");
+        assert_rank_fails(&ranks[r], r, r ? WEFT_E_PEER : WEFT_E_ARG, "already|checkpoints");
     weft_job_free(first[0]);
     weft_job_free(first[1]);
     weft_job_free(second);
@@ -439,9 +438,7 @@ static void jobs_for_other_numbers_are_refused(void **state) {
     member members[4] = {{.job = NULL}};
     rank_of_world ranks[4];
     run_all(&w, NULL, 4, members, ranks);
-    for (int r = 0; r < 4; r++)
-        assert_rank_fails(&ranks[r], r, WEFT_E_ARG,
-                          "the plan is for 2 devices, but the world has 4 processes");
+    for (int r = 0; r < 4; r++) assert_rank_fails(&ranks[r], r, WEFT_E_ARG, "2 devices|4");
 }
 
 int main(void) {
