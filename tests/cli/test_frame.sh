@@ -1,6 +1,7 @@
 #!/bin/sh
 # The frame of the command: help, unknown words, exit codes, JSON, and nothing coloured in a pipe.
 set -u
+. tests/cli/facts.inc
 weft=$WEFT_BIN
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -12,7 +13,7 @@ expect() {
     shift 2
     "$weft" "$@" >"$work/out" 2>&1
     got=$?
-    if [ $got != "$code" ] || ! grep -qF -- "$text" "$work/out"; then
+    if [ $got != "$code" ] || ! has_facts "$work/out" "$text"; then
         echo "weft $*: exit $got, expected $code and '$text'; output:"
         cat "$work/out"
         failed=1
@@ -22,40 +23,40 @@ expect() {
 expect 0 'usage: weft VERB' --help
 expect 2 'usage: weft VERB'
 expect 0 'weft ' --version
-expect 2 "did you mean 'train'?" trian
-expect 2 "unknown verb 'xyzzy'" xyzzy
+expect 2 "'train'" trian
+expect 2 "xyzzy" xyzzy
 for verb in $("$weft" --help | sed -n 's/^  \([a-z]*\) .*/\1/p'); do
     expect 0 'example:' "$verb" --help
-    expect 2 'did you mean --help?' "$verb" --hlep
+    expect 2 '--help' "$verb" --hlep
     expect 2 'unknown option -j' "$verb" -j
     expect 0 '--json' "$verb" --help
 done
-expect 2 '--threads needs a value' info --threads
-expect 2 '--threads takes a whole number' info --threads two
-expect 2 '--threads must be from 1 to 1024; it is 0' info --threads=0
-expect 2 '--quick takes no value' info --quick=1
-expect 2 "there is 'x'" info x
+expect 2 '--threads|value' info --threads
+expect 2 '--threads|whole' info --threads two
+expect 2 '--threads|from 1 to 1024|0' info --threads=0
+expect 2 '--quick|value' info --quick=1
+expect 2 "'x'" info x
 expect 0 '"version":' info --quick --json
 expect 0 'kernels' info --quick
-expect 2 'needs a job file' train
-expect 2 'two job files' train a.yaml b.yaml
+expect 2 'job file' train
+expect 2 'two job' train a.yaml b.yaml
 expect 1 'weft: ' train "$work/none.yaml"
-expect 1 "did you mean 'steps'?" train train.step=5
+expect 1 "'steps'" train train.step=5
 expect 0 'steps: 7' train train.steps=7 --job
-expect 2 '--json is for a training' train train.steps=7 --job --json
-expect 2 '--json is for a training' train --keys --json
-expect 2 'it can verify' checkpoint verfy x
-expect 2 'takes one path' checkpoint verify
+expect 2 '--json' train train.steps=7 --job --json
+expect 2 '--json' train --keys --json
+expect 2 'verify' checkpoint verfy x
+expect 2 'one path' checkpoint verify
 expect 1 "$work/none" checkpoint inspect "$work/none"
 # What is empty is most often a variable that nobody has set: never a job of defaults, or no plan.
-expect 2 'word 1 behind train is empty' train '' train.steps=5 --job
-expect 2 'word 2 behind model is empty' model train.steps=5 ''
-expect 2 'word 1 behind generate is empty' generate ''
-expect 2 '--plan is empty; it takes a value: --plan FILE' train train.steps=5 --job --plan ''
+expect 2 'word 1|train' train '' train.steps=5 --job
+expect 2 'word 2|model' model train.steps=5 ''
+expect 2 'word 1|generate' generate ''
+expect 2 '--plan FILE' train train.steps=5 --job --plan ''
 expect 2 '--plan is empty' model train.steps=5 --plan=
 expect 2 '--check is empty' plan train.steps=5 --check ''
 expect 2 '--logs is empty' launch -n 1 --logs '' true
-expect 2 'there is no command to run' launch -n 1 --no-logs ''
+expect 2 'no command' launch -n 1 --no-logs ''
 
 # The trail appears only when asked for.
 "$weft" train train.step=5 2>&1 | grep -q 'job.c:' && { echo "trail without WEFT_TRACE"; failed=1; }

@@ -28,7 +28,7 @@ assert o["tokens"] == 200 and o["prompt"] == "a\t\"b" and o["prompt_tokens"] == 
         fail 'not the JSON expected'
 fi
 "$bin" generate "$work/run" --prompt "$(head -c 100 /dev/zero | tr '\0' x)" --tokens 1 >"$work/out" 2>"$work/err"
-grep -q 'its first 68 tokens were left out' "$work/err" || fail 'nothing is said of a prompt that is too long'
+grep -q '68 tokens' "$work/err" || fail 'nothing is said of a prompt that is too long'
 
 if script -qec true /dev/null </dev/null >/dev/null 2>&1; then # a terminal, whether or not it wants colours
     for no in '' 1; do
@@ -43,13 +43,13 @@ LC_ALL=C grep -q "\"<.u001b.u009b.u007f$(printf '\302\251')>\"" "$work/out" || f
 cp -r "$work/run" "$work/damaged"
 cp -r "$work/run/step-000000000003" "$work/damaged/step-000000000004"
 "$bin" generate "$work/damaged" --prompt 'int main' --tokens 20 --seed 3 >"$work/out" 2>"$work/err"
-cmp -s "$work/out" "$work/same" && grep -q 'weft: skipped step 4: ' "$work/err" || fail 'nothing is said of a damaged step'
+cmp -s "$work/out" "$work/same" && grep -q 'skipped step 4' "$work/err" || fail 'nothing is said of a damaged step'
 "$bin" train model.from="$work/damaged" data.path="$PWD/include/weft/*.h" train.steps=1 >"$work/out"
-grep -q 'note: model.from: skipped step 4: ' "$work/out" || fail 'nothing is said of a damaged step to start from'
+grep -q 'model.from: skipped step 4' "$work/out" || fail 'nothing is said of a damaged step to start from'
 
 code=0
 "$bin" generate "$work/none" >"$work/out" 2>"$work/err" || code=$?
-[ $code -eq 1 ] && grep -q 'there is no directory' "$work/err" || fail 'a missing checkpoint'
+[ $code -eq 1 ] && grep -q directory "$work/err" || fail 'a missing checkpoint'
 for words in '' "$work/run text" "$work/run --tokens 0" "$work/run --temperature -1" "$work/run --top-k x"; do
     code=0
     # shellcheck disable=SC2086

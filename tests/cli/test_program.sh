@@ -7,10 +7,10 @@ ops='parallel.strategies=[{match: "h.*.mlp.c_fc:linear", split: n0=tp}, {match: 
 
 # --- the words ---
 expect 0 'weft program job.yaml --plan plan.json --rank 3' program --help
-expect 2 'needs a job file' program
-expect 2 '--rank must be from 0' program job.yaml --rank=-1
-expect 1 'there is no rank 1: the job has 1 device, ranks 0 to 0' program job.yaml --rank 1
-expect 1 'there is no rank 4: the job has 4 devices, ranks 0 to 3' program job.yaml --devices 4 --rank 4
+expect 2 'job file' program
+expect 2 '--rank|from 0' program job.yaml --rank=-1
+expect 1 'rank 1|1 device|ranks 0 to 0' program job.yaml --rank 1
+expect 1 'rank 4|4 devices|ranks 0 to 3' program job.yaml --devices 4 --rank 4
 
 # --- one device: no transfers ---
 expect 0 'rank 0 of 1' program job.yaml
