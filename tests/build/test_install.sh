@@ -2,7 +2,7 @@
 # An installed weft: a program built with nothing but pkg-config, and one built with CMake, compile and start, also
 # after the installed tree was moved.
 set -eu
-command -v pkg-config >/dev/null || { echo "skipped: no pkg-config"; exit 77; }
+command -v pkg-config >/dev/null || { echo "SKIP: no pkg-config"; exit 77; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cmake --install "$WEFT_BUILD_DIR" --prefix "$work/first" >"$work/log" || { cat "$work/log"; exit 1; }
@@ -57,7 +57,7 @@ if [ -f "$images.gz" ]; then
     awk '/^accuracy/ { percent = $2 } END { exit !(percent > 85) }' "$work/out" || { cat "$work/out"; exit 1; }
     tail -1 "$work/out"
 else
-    echo "skipped: examples/mlp.c is compiled but not run, there are no MNIST test files (WEFT_TEST_DATA)"
+    echo "SKIP: examples/mlp.c is compiled but not run, there are no MNIST test files (WEFT_TEST_DATA)"
 fi
 # Headers stand alone, in C and (where a compiler is there) in C++; mpi.h where an MPI is.
 for header in "$work"/moved/include/weft/*.h; do

@@ -58,7 +58,7 @@ static inline const char *shared_file(const char *name) {
     (void)snprintf(path, sizeof path, "%s/%s",
                    directory && *directory ? directory : "../shared/data", name);
     if (wefti_exists(path)) return path;
-    print_message("SKIPPED: %s is not there (set WEFT_TEST_DATA)\n", path);
+    print_message("SKIP: %s is not there (set WEFT_TEST_DATA)\n", path);
     return NULL;
 }
 

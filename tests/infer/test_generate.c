@@ -405,8 +405,7 @@ static char *tokenizer_text(const char *name) {
 static void tokenizers_are_used(void **state) {
     (void)state;
 #ifndef WEFT_HAVE_JANSSON
-    print_message("skipped: this build has no jansson, which reads tokenizer.json\n");
-    skip();
+    SKIP("this build has no jansson, which reads tokenizer.json");
 #endif
     const char *const names[] = {"gpt2", "llama2"};
     for (int i = 0; i < 2; i++) {

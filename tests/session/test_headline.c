@@ -183,7 +183,7 @@ static bool read_text(run *c, char **out) {
     const char *data = getenv("WEFT_TEST_DATA");
     (void)snprintf(path, sizeof path, "%s/tinyshakespeare.txt", data ? data : "../shared/data");
     if (wefti_file_read(path, 1 << 22, out, &c->text_bytes) < 0) {
-        print_message("SKIPPED: no %s (set WEFT_TEST_DATA)\n", path);
+        print_message("SKIP: no %s (set WEFT_TEST_DATA)\n", path);
         return false;
     }
     c->text = *out;

@@ -203,7 +203,7 @@ static weft_status run_signalled(void *context, weft_world *world) {
 static void one_rank_is_asked_in_the_midst(void **state) {
     (void)state;
     enum { LAST = 40, ASKED = 2 };
-    if (SANITIZED_THREAD) skip(); /* which brings signals late */
+    if (SANITIZED_THREAD) SKIP("the thread sanitizer brings signals late");
     for (int i = 1; i < LAYOUTS; i++) {
         const devices *d = &layouts[i];
         words w = job_words(LAST), asked_words, whole_words;
