@@ -251,8 +251,20 @@ void wefti_op_localize_place(const weft_node *n, const weft_desc *x,
 
 void wefti_op_cost_move(const weft_node *n, wefti_cost *out) {
     double bytes = 0;
-    for (int o = 0; o < n->outputs; o++) bytes += 2.0 * (double)weft_desc_bytes(wefti_out(n, o));
+    for (int o = 0; o < n->outputs; o++) {
+        const weft_desc *y = wefti_out(n, o);
+        double elements = (double)weft_desc_elems(y);
+        bytes += elements * (double)weft_dtype_bytes(wefti_in(n, 0)->dtype);
+        bytes += elements * (double)weft_dtype_bytes(y->dtype);
+    }
+    for (int i = 1; i < n->inputs && n->op->max_inputs == 2; i++)
+        bytes += (double)weft_desc_bytes(wefti_in(n, i)); /* indices */
     *out = (wefti_cost){.flops = 0, .bytes = bytes};
+}
+
+void wefti_op_cost_each(const weft_node *n, int i, double flops, wefti_cost *out) {
+    *out = (wefti_cost){.flops = flops * (double)weft_desc_elems(wefti_in(n, i)),
+                        .bytes = wefti_node_bytes(n)};
 }
 
 void wefti_op_cost_view(const weft_node *n, wefti_cost *out) {

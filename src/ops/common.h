@@ -110,8 +110,11 @@ wefti_attr *wefti_op_attr(const weft_node *n, wefti_attr *attrs, const char *nam
 
 /* ---- cost ---- */
 
-/* Of moving: the outputs are read and written. */
+/* Of moving: each element of the outputs is read from input 0 and written. Of two inputs the second
+ * one holds indices, which are read. */
 void wefti_op_cost_move(const weft_node *n, wefti_cost *out);
+/* `flops` operations for each element of input i; every operand's bytes once. */
+void wefti_op_cost_each(const weft_node *n, int i, double flops, wefti_cost *out);
 /* Of a view: nothing. */
 void wefti_op_cost_view(const weft_node *n, wefti_cost *out);
 

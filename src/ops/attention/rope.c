@@ -202,9 +202,11 @@ static weft_status split_cache_write(const weft_node *n, wefti_split_rule *r) {
     return WEFT_OK;
 }
 
-/* Only the rows move: the rest of the cache is where it was. */
+/* The rows are read and written, and the position read; the rest of the cache stays as it is. */
 static void cost_cache_write(const weft_node *n, wefti_cost *out) {
-    *out = (wefti_cost){.flops = 0, .bytes = 2.0 * (double)weft_desc_bytes(wefti_in(n, 1))};
+    *out = (wefti_cost){.flops = 0,
+                        .bytes = 2.0 * (double)weft_desc_bytes(wefti_in(n, 1)) +
+                                 (double)weft_desc_bytes(wefti_in(n, 2))};
 }
 
 static weft_status reference_cache_write(const weft_node *n, const wefti_random *random,

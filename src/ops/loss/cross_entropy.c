@@ -413,6 +413,10 @@ const weft_op_def weft_op_cross_entropy_part = {
     .cases = cases_part,
 };
 
+static void cost_count(const weft_node *n, wefti_cost *out) {
+    wefti_op_cost_each(n, 0, 1.0, out);
+}
+
 const weft_op_def weft_op_count_targets = {
     .name = "count_targets",
     .min_inputs = 1,
@@ -420,6 +424,7 @@ const weft_op_def weft_op_count_targets = {
     .attrs = attrs_count,
     .infer = infer_count,
     .split = split_count,
+    .cost = cost_count,
     .reference = reference_count,
     .cases = cases_count,
 };

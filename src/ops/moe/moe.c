@@ -483,16 +483,22 @@ static weft_status reference_dot(const weft_node *n, const wefti_random *random,
     return WEFT_OK;
 }
 
-/* What is moved: each choice's row once in, once out, and the buffers that are filled. */
+/* A product and a sum for each element of each choice's row. Combine and dot read a row of the
+ * buffers for each choice; all other operands count once. */
 static void cost_rows(const weft_node *n, wefti_cost *out) {
     const weft_desc *x = n->op == &weft_op_moe_combine ? wefti_out(n, 0) : NULL;
     if (!x) x = wefti_in(n, n->op == &weft_op_moe_dot ? 3 : 0);
-    const weft_desc *expert = wefti_in(n, 1);
+    const weft_desc *expert = wefti_in(n, 1), *buffers = wefti_in(n, 0);
     double k = (double)expert->shape[expert->rank - 1], moved = k * (double)weft_desc_elems(x);
-    *out = (wefti_cost){.flops = 2.0 * moved,
-                        .bytes = 2.0 * moved * (double)weft_dtype_bytes(x->dtype)};
-    if (n->op == &weft_op_moe_dispatch)
-        out->bytes += (double)weft_desc_elems(wefti_out(n, 0)) * (double)weft_dtype_bytes(x->dtype);
+    *out = (wefti_cost){.flops = 2.0 * moved, .bytes = wefti_node_bytes(n)};
+    if (n->op != &weft_op_moe_dispatch)
+        out->bytes +=
+            moved * (double)weft_dtype_bytes(buffers->dtype) - (double)weft_desc_bytes(buffers);
+}
+
+/* An addition for each choice. */
+static void cost_choices(const weft_node *n, wefti_cost *out) {
+    wefti_op_cost_each(n, 0, 1.0, out);
 }
 
 /* ---- tables ---- */
@@ -560,6 +566,7 @@ const weft_op_def weft_op_moe_slots = {
     .split = split_slots,
     .lower = lower_slots,
     .lowers = 1u << WEFTI_FACTOR_STATS,
+    .cost = cost_choices,
     .reference = reference_slots,
     .cases = cases_slots,
 };
@@ -571,6 +578,7 @@ const weft_op_def weft_op_moe_counts = {
     .attrs = attrs_counts,
     .infer = infer_counts,
     .split = split_counts,
+    .cost = cost_choices,
     .reference = reference_counts,
     .cases = cases_counts,
 };

@@ -393,6 +393,20 @@ const weft_op_def weft_op_gather = {
     .cases = cases_gather,
 };
 
+/* An addition for each element that is added. */
+static void cost_scatter_add(const weft_node *n, wefti_cost *out) {
+    wefti_op_cost_each(n, 2, 1.0, out);
+}
+
+/* A comparison of each element with the least one that is kept. */
+static void cost_top_k(const weft_node *n, wefti_cost *out) {
+    wefti_op_cost_each(n, 0, 1.0, out);
+}
+
+static void cost_top_k_grad(const weft_node *n, wefti_cost *out) {
+    wefti_op_cost_each(n, 1, 1.0, out);
+}
+
 const weft_op_def weft_op_scatter_add = {
     .name = "scatter_add",
     .min_inputs = 3,
@@ -403,6 +417,7 @@ const weft_op_def weft_op_scatter_add = {
     .grad = grad_scatter_add,
     .split = split_scatter_add,
     .localize = localize_rows,
+    .cost = cost_scatter_add,
     .reference = reference_scatter_add,
     .cases = cases_scatter_add,
 };
@@ -428,6 +443,7 @@ const weft_op_def weft_op_top_k = {
     .infer = infer_top_k,
     .grad = grad_top_k,
     .split = split_rows,
+    .cost = cost_top_k,
     .reference = reference_top_k,
     .cases = cases_top_k,
     .lower = lower_top_k,
@@ -443,6 +459,7 @@ const weft_op_def weft_op_top_k_grad = {
     .infer = infer_top_k_grad,
     .split = split_rows,
     .localize = localize_classes,
+    .cost = cost_top_k_grad,
     .reference = reference_top_k_grad,
     .cases = cases_top_k_grad,
 };

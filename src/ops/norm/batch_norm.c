@@ -245,7 +245,7 @@ static void cost_infer(const weft_node *n, wefti_cost *out) {
     cost_of(n, 4.0, out);
 }
 static void cost_grad(const weft_node *n, wefti_cost *out) {
-    cost_of(n, 12.0, out);
+    cost_of(n, 9.0, out);
 }
 
 /* ---- references ---- */

@@ -196,7 +196,7 @@ static void cost_apply(const weft_node *n, wefti_cost *out) {
     cost_of(n, 4.0, out);
 }
 static void cost_grad(const weft_node *n, wefti_cost *out) {
-    cost_of(n, 14.0, out);
+    cost_of(n, 13.0, out);
 }
 
 /* ---- references ---- */

@@ -150,7 +150,7 @@ static void cost_apply(const weft_node *n, wefti_cost *out) {
     cost_of(n, 2.0, out);
 }
 static void cost_grad(const weft_node *n, wefti_cost *out) {
-    cost_of(n, 10.0, out);
+    cost_of(n, 9.0, out);
 }
 
 static weft_status reference_apply(const weft_node *n, const wefti_random *random,

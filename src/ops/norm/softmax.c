@@ -100,10 +100,15 @@ static weft_status lower_grad(wefti_lowering *c, const weft_node *n) {
     return WEFT_OK;
 }
 
-/* Per element: maximum, difference, exponential, sum and division, or their like. */
+/* Per element: maximum, difference, exponential, sum, and division or difference. */
 static void cost(const weft_node *n, wefti_cost *out) {
-    *out = (wefti_cost){.flops = 5.0 * (double)weft_desc_elems(wefti_out(n, 0)),
-                        .bytes = wefti_node_bytes(n)};
+    wefti_op_cost_each(n, 0, 5.0, out);
+}
+
+/* Per element: product and sum, difference and product; or sum, exponential, product, difference.
+ */
+static void cost_grad(const weft_node *n, wefti_cost *out) {
+    wefti_op_cost_each(n, 0, 4.0, out);
 }
 
 /* The maximum of a line, and the sum of e^(x - max). They are not joined to one logarithm, in which
@@ -207,7 +212,7 @@ static const wefti_op_case cases_grad[] = {
         .attrs = attrs,                                                                            \
         .infer = infer_grad,                                                                       \
         .split = split,                                                                            \
-        .cost = cost,                                                                              \
+        .cost = cost_grad,                                                                         \
         .reference = reference_##name_,                                                            \
         .cases = cases_grad,                                                                       \
         .lower = lower_grad,                                                                       \

@@ -415,22 +415,29 @@ static void cost_of(const weft_node *n, double flops, wefti_cost *out) {
                         .bytes = wefti_node_bytes(n)};
 }
 static void cost_sgd(const weft_node *n, wefti_cost *out) {
-    cost_of(n, 8.0, out);
+    double buffer = wefti_attr_int(n, "nesterov") ? 4.0 : 2.0;
+    cost_of(n, 5.0 + (wefti_in(n, 1) ? buffer : 0.0), out);
 }
 static void cost_adam(const weft_node *n, wefti_cost *out) {
-    cost_of(n, 15.0, out);
+    cost_of(n, 17.0, out);
+}
+static void cost_adamw(const weft_node *n, wefti_cost *out) {
+    cost_of(n, 16.0, out);
 }
 static void cost_lion(const weft_node *n, wefti_cost *out) {
-    cost_of(n, 11.0, out);
+    cost_of(n, 12.0, out);
 }
 static void cost_squares(const weft_node *n, wefti_cost *out) {
-    cost_of(n, 17.0, out);
+    cost_of(n, 19.0, out);
 }
 static void cost_lamb(const weft_node *n, wefti_cost *out) {
     cost_of(n, 21.0, out);
 }
 static void cost_adafactor(const weft_node *n, wefti_cost *out) {
     cost_of(n, 20.0, out);
+}
+static void cost_adafactor1(const weft_node *n, wefti_cost *out) {
+    cost_of(n, 17.0, out);
 }
 static void cost_norm(const weft_node *n, wefti_cost *out) {
     cost_of(n, 2.0, out);
@@ -513,7 +520,7 @@ static const wefti_op_case cases_norm[] = {CASE(NULL, "f32[3,5]"), CASE(NULL, "b
 OPTIMIZER(opt_sgd, 1, 4, attrs_sgd, infer_sgd, split_free, cost_sgd, reference_sgd, cases_sgd, )
 OPTIMIZER(opt_adam, 5, 5, attrs_adam, infer_two_moments, split_free, cost_adam, reference_adam,
           cases_adam, )
-OPTIMIZER(opt_adamw, 5, 5, attrs_adam, infer_two_moments, split_free, cost_adam, reference_adamw,
+OPTIMIZER(opt_adamw, 5, 5, attrs_adam, infer_two_moments, split_free, cost_adamw, reference_adamw,
           cases_adam, )
 OPTIMIZER(opt_lion, 4, 4, attrs_lion, infer_lion, split_free, cost_lion, reference_lion,
           cases_lion, )
@@ -523,8 +530,8 @@ OPTIMIZER(opt_lamb, 5, 6, attrs_lamb, infer_two_moments, split_statistics, cost_
 OPTIMIZER(opt_adafactor, 5, 9, attrs_adafactor, infer_adafactor, split_adafactor, cost_adafactor,
           reference_adafactor, cases_adafactor, .localize = localize_count,
           .lower = wefti_adafactor_lower, .lowers = 1u << WEFTI_FACTOR_STATS, )
-OPTIMIZER(opt_adafactor1, 4, 5, attrs_adafactor, infer_adafactor1, split_statistics, cost_adafactor,
-          reference_adafactor1, cases_adafactor1, .localize = localize_count,
+OPTIMIZER(opt_adafactor1, 4, 5, attrs_adafactor, infer_adafactor1, split_statistics,
+          cost_adafactor1, reference_adafactor1, cases_adafactor1, .localize = localize_count,
           .lower = wefti_adafactor1_lower, .lowers = 1u << WEFTI_FACTOR_STATS, )
 #undef OPTIMIZER
 
