@@ -63,6 +63,19 @@ if(WEFT_TESTS)
       add_dependencies(threaded_tests ${name})
     endif()
   endforeach()
+  # Once more with a device whose memory dies of any access by the host (src/device/fenced.c). These
+  # tests finish within seconds; WEFT_DEVICE=fenced in the environment of ctest runs all of them so.
+  set(fenced_tests
+    exec.routine exec.workers
+    session.arena session.by_hand session.collectives session.devices session.experts session.halo
+    session.limits session.masks session.replicas session.session session.stages session.world
+    session.under_way infer.generate train.run train.run_devices train.run_metrics)
+  foreach(name ${fenced_tests})
+    add_test(NAME fenced.${name} COMMAND ${name})
+    weft_test_settings(fenced.${name})
+    set_property(TEST fenced.${name} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=fenced)
+    set_property(TEST fenced.${name} PROPERTY LABELS fenced)
+  endforeach()
   # Run by whatever starts processes: launchers' tests, and people with a network of their own.
   add_executable(weft-conformance tests/comm/conformance_main.c)
   target_include_directories(weft-conformance PRIVATE src tests ${WEFT_DEP_INCLUDES})

@@ -12,8 +12,10 @@ static int64_t aligned(int64_t bytes) {
 weft_status wefti_buffer_add(wefti_program_builder *b, int64_t bytes, const char *name,
                              int32_t *out) {
     WEFT_TRY(WEFT_GROW(b->buffers, b->buffer_count, b->buffer_cap));
-    b->buffers[b->buffer_count] =
-        (wefti_buffer){.life = {bytes, b->now, b->now, 0}, .persistent = false, .name = name};
+    b->buffers[b->buffer_count] = (wefti_buffer){.life = {bytes, b->now, b->now, 0},
+                                                 .space = WEFTI_SPACE_DEVICE,
+                                                 .persistent = false,
+                                                 .name = name};
     *out = (int32_t)b->buffer_count++;
     return WEFT_OK;
 }
@@ -152,6 +154,7 @@ weft_status wefti_buffers_finish(wefti_program_builder *b) {
                     d->args[a].buffer < 0 ? NULL : &b->buffers[d->args[a].buffer];
                 d->step.args[a] = buffer ? buffer->life.offset + d->args[a].delta : -1;
                 d->step.names[a] = buffer ? buffer->name : NULL;
+                if (buffer) d->step.space = buffer->space;
             }
             d->step.frame = d->frame < 0 ? 0 : b->buffers[d->frame].life.offset;
             p->steps[s][k] = d->step;

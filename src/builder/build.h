@@ -15,8 +15,9 @@ enum { WEFTI_MAX_OUT_CALL = 64, WEFTI_MAX_BUCKET = 64 };
  * in order. */
 typedef struct wefti_buffer {
     wefti_lifetime life;
-    bool persistent; /* at the bottom of the arena, in order of birth */
-    bool fixed;      /* offset given by the sharing program */
+    wefti_space space; /* the memory that it lies in */
+    bool persistent;   /* at the bottom of the arena, in order of birth */
+    bool fixed;        /* offset given by the sharing program */
     const char *name;
 } wefti_buffer;
 

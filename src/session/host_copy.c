@@ -19,6 +19,11 @@ static bool is_shared(wefti_tensor_role role) {
     return role <= WEFTI_TENSOR_OPTIMIZER;
 }
 
+/* By a pass, for the caller to read. */
+static bool is_made(wefti_tensor_role role) {
+    return role == WEFTI_TENSOR_OUTPUT || role == WEFTI_TENSOR_GRADIENT;
+}
+
 static wefti_host_copy *find(const weft_session *s, const wefti_view *view, int index,
                              const wefti_session_piece *piece) {
     bool shared = is_shared(view->tensors[index].role);
@@ -68,7 +73,7 @@ weft_status wefti_host_copy_of(weft_session *s, const wefti_view *view, int inde
 weft_status wefti_host_copies_push(const weft_session *s, const wefti_view *view,
                                    wefti_section section) {
     for (const wefti_host_copy *c = s->host_copies; c; c = c->next) {
-        bool reads = c->role != WEFTI_TENSOR_OUTPUT || section != WEFTI_SECTION_FIRST;
+        bool reads = !is_made(c->role) || section != WEFTI_SECTION_FIRST;
         bool begins = section == WEFTI_SECTION_FIRST || section == WEFTI_SECTION_NEXT;
         if (c->role == WEFTI_TENSOR_INPUT && !begins) continue; /* the pass is over */
         if (reads && (!c->view || c->view == view)) WEFT_TRY(push(c));
@@ -80,7 +85,7 @@ weft_status wefti_host_copies_push(const weft_session *s, const wefti_view *view
  */
 weft_status wefti_host_copies_pull(const weft_session *s, const wefti_view *view) {
     for (const wefti_host_copy *c = s->host_copies; c; c = c->next)
-        if (!c->view || (c->view == view && c->role == WEFTI_TENSOR_OUTPUT)) WEFT_TRY(pull(c));
+        if (!c->view || (c->view == view && is_made(c->role))) WEFT_TRY(pull(c));
     return WEFT_OK;
 }
 
