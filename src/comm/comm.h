@@ -1,12 +1,12 @@
-/* Communicators: the engines that carry transfers out, behind one table.
+/* Communicators: engines that carry transfers out, behind one table.
  *
- * A transfer is bound once, to an endpoint, and then posted and waited for as often as the program
- * runs. Post does not block; wait blocks until what is wanted has arrived and `source` may be
- * changed. At most WEFTI_COMM_DEPTH posts of one endpoint are under way at a time. Between members,
- * transfers of one tag and group meet in the order in which they were posted.
+ * A transfer is bound once, to an endpoint. The program then posts it and waits for it as often as
+ * it runs. Post does not block. Wait blocks until the result has arrived and `source` may be
+ * changed. At most WEFTI_COMM_DEPTH posts of one endpoint are under way at a time. Between
+ * members, transfers of one tag and group match in the order of their posts.
  *
- * Sums and maxima are taken in the order of the group's members, whatever the engine and the road
- * that the data takes: the result is the same to the bit between threads, processes and hosts. */
+ * Sums and maxima are taken in the order of the group's members, on every engine and every path.
+ * The result has the same bits between threads, processes and hosts. */
 #ifndef WEFTI_COMM_H
 #define WEFTI_COMM_H
 
@@ -26,37 +26,37 @@ typedef struct wefti_comm_engine {
     /* Collective only in that all members bind an equal transfer at some time. The transfer is
      * copied. */
     weft_status (*bind)(wefti_comm *comm, const wefti_transfer *transfer, wefti_endpoint **out);
-    /* `source` holds the box that this member has, `destination` gets the one it wants; they may be
-     * the same memory when the boxes are equal (all-reduce in place), else they do not overlap.
-     * NULL where the box is empty. */
+    /* `source` holds this member's region, `destination` receives the region that it wants. If
+     * both regions are equal (all-reduce in place) they may be the same memory; otherwise they
+     * must not overlap. NULL if the region is empty. */
     weft_status (*post)(wefti_endpoint *endpoint, const void *source, void *destination);
     /* The oldest post under way. WEFT_E_PEER when the world was broken by another rank,
      * WEFT_E_MISMATCH when this rank's transfer and another's are not equal. */
     weft_status (*wait)(wefti_endpoint *endpoint);
     /* As wait, but WEFT_PENDING instead of blocking. Carries on with all that is under way. */
     weft_status (*test)(wefti_endpoint *endpoint);
-    /* Both for who waits for something else too, and so by `test`. NULL: nobody needs them.
-     * From attend(true) to attend(false) it tests so often that the engine need not carry on by
-     * itself. linger: nothing has happened for so long. */
+    /* For a caller that also waits for something else, and therefore polls with `test`. NULL: the
+     * engine does not need them. Between attend(true) and attend(false) the caller polls so often
+     * that the engine's own thread can rest. idle: nothing has happened for `ns`. */
     void (*attend)(wefti_comm *comm, bool on);
     void (*idle)(wefti_comm *comm, int64_t ns);
     void (*unbind)(wefti_endpoint *endpoint);
-    /* Nobody waits any more: all waits under way and to come, on all ranks of this process (and,
-     * where the engine can reach them, of others), fail with `message`, the first one given, and
-     * are blamed on `failed` (weft_error_rank); WEFT_RANK_OWN: on this rank, whose name is put in
-     * front. From any thread. */
+    /* Breaks the world, from any thread. All waits under way and to come fail with `message`, on
+     * all ranks of this process and on other processes that the engine can reach. The first
+     * message counts. `failed` is the rank to blame (weft_error_rank); WEFT_RANK_OWN: this rank,
+     * and the engine puts its name in front. */
     void (*break_off)(wefti_comm *comm, int failed, const char *message);
     /* After all ranks have stopped: usable again. NULL: this engine's worlds stay broken. */
     void (*mend)(wefti_comm *comm);
-    /* Page-aligned zeroed memory that ranks of this host reach directly: transfers in it take the
-     * shortest road. `bytes` may be far more than is ever touched. NULL: there is no such. */
+    /* Page-aligned zeroed memory that all ranks of this host map: transfers in it take the fastest
+     * path. `bytes` may be far more than the caller touches. NULL: the engine has no such memory.
+     */
     weft_status (*map)(wefti_comm *comm, size_t bytes, void **out);
     void (*unmap)(wefti_comm *comm, void *memory, size_t bytes);
-    /* For one thread that watches, whatever the others do: whether anything under way has gone on
-     * since the last call, or data is on its way to this rank, where all is there that it takes.
-     * NULL: nobody watches this engine's ranks. */
+    /* For one watching thread: has anything under way progressed since the last call, or is data
+     * arriving that this rank will accept? NULL: the engine's ranks are not watched. */
     bool (*moves)(wefti_comm *comm);
-    /* The engine passes the position on to communicators below it. NULL: there are none. */
+    /* The engine passes the position on to communicators below it. NULL: it has none. */
     void (*set_position)(wefti_comm *comm, wefti_position *position);
     void (*destroy)(wefti_comm *comm);
 } wefti_comm_engine;
@@ -64,7 +64,7 @@ typedef struct wefti_comm_engine {
 struct wefti_comm {
     const wefti_comm_engine *engine;
     int32_t rank, size;
-    wefti_position *position; /* what this rank is doing, for those who watch; NULL: nobody does */
+    wefti_position *position; /* of this rank, for watchers; NULL: the rank is not watched */
 };
 
 /* Every engine's endpoint begins with this. */
@@ -73,10 +73,10 @@ struct wefti_endpoint {
     uint64_t call; /* which call of its group is posted next, for messages; 0: it is not counted */
 };
 
-/* Fills `out` with what this rank has done wrong, and returns it: it posts `mine`, in call number
- * `call` of the group (0: not known), where `rank` posts `theirs` (NULL: not known). Where these
- * are equal what differs came before, in a transfer that gave neither of the two anything to look
- * at, such as broadcasts from different roots. */
+/* Writes the message for a mismatch to `out` and returns it: this rank posts `mine` in call number
+ * `call` of the group (0: unknown), but `rank` posts `theirs` (NULL: unknown). If the two are
+ * equal, an earlier transfer differed without either side reading the other's data: broadcasts
+ * from different roots, for example. */
 enum { WEFTI_COMM_MISMATCH = 768 };
 const char *wefti_comm_mismatch(char out[WEFTI_COMM_MISMATCH], const char *mine, uint64_t call,
                                 int32_t rank, const char *theirs);
@@ -86,10 +86,10 @@ const char *wefti_comm_mismatch(char out[WEFTI_COMM_MISMATCH], const char *mine,
 weft_status wefti_comm_too_many_posts(const wefti_comm *comm, const char *text);
 weft_status wefti_comm_not_posted(const wefti_comm *comm, const char *text);
 
-/* The ranks of one process: threads that read each other's memory. out[0..size-1]: one side per
- * rank, to be used by one thread at a time each, and all to be destroyed. `spin`: iterations of
- * busy waiting before a waiting thread sleeps; 0 when there are more devices than cores; -1: chosen
- * by that rule. */
+/* The ranks of one process: threads that read each other's memory. out[0..size-1] gets one
+ * communicator per rank. Each is used by one thread at a time, and all must be destroyed. `spin`:
+ * iterations of busy waiting before a thread sleeps; 0 if there are more devices than cores; -1:
+ * the engine chooses by that rule. */
 weft_status wefti_comm_threads(int32_t size, int spin, wefti_comm **out) WEFT_CHECKED;
 
 /* How processes that cannot communicate yet tell each other where they are: `swap` is collective
@@ -114,13 +114,14 @@ typedef struct wefti_p2p_setup {
     const struct wefti_commsched_costs *costs; /* of messages; NULL: defaults */
     const int32_t *host;                       /* [size] of each rank, copied; NULL: not known */
 } wefti_p2p_setup;
-/* Messages between all ranks: those of this host send each other theirs through its memory, all
- * others through `far`, which is taken over, also on failure. `comm` is that of wefti_comm_host,
- * and lives longer. On all ranks or on none. */
+/* A transport that routes: messages to ranks of this host go through shared memory, all others
+ * through `internode`, which is taken over even on failure. `comm` comes from wefti_comm_host and
+ * must live longer. Collective: all ranks call it, or none does. */
 weft_status wefti_comm_host_route(wefti_comm *comm, const weft_transport *internode,
                                   weft_transport *out) WEFT_CHECKED;
-/* Processes that send each other messages (comm/p2p/p2p.c): any transfer in terms of point-to-point
- * messages of `transport`, whose close is called by destroy. Owned also on failure. */
+/* Processes that send each other messages (comm/p2p): every transfer becomes point-to-point
+ * messages of `transport`. Destroying the communicator closes the transport. The transport is
+ * taken over even on failure. */
 weft_status wefti_comm_p2p(const weft_transport *transport, const wefti_p2p_setup *setup,
                            wefti_comm **out) WEFT_CHECKED;
 

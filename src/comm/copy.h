@@ -1,16 +1,21 @@
 /* Copies that are larger than a core's own cache.
  *
- * A store first fetches the line that it changes, which takes as long as reading it, and later
- * drives another line out. A streaming (non-temporal) store does neither, but what it writes lies
- * in memory, not in a cache, for whoever reads it next, and few of them are under way at a time. So
- * a copy that leaves the core's cache anyhow does best when it does both at once: of each four
- * pages some are streamed. Measured with two cores that gather (2 MiB of second-level cache each,
- * stores of 64 bytes): below that size every streamed page costs time; from there to eight times as
- * much two of four save 20 %, and cost whoever then reads all of it at full speed as much again;
- * beyond, three, and where the last level is overrun all four, save 25 to 45 %, for the reader
- * too. With other cores (1 MiB of second-level cache each), whose last level is nearer, streamed
- * pages cost time beyond that size as well: gathers of 1 and 4 MiB took 1.3 times as long with them
- * as without, of 16 MiB 0.7 times. So which of both it is is measured. */
+ * A normal store first fetches its cache line, which costs as much as reading it, and later evicts
+ * another line. A streaming (non-temporal) store does neither. But the line then lies in memory
+ * for the next reader, and only few such stores can be under way. So a copy that overflows the
+ * cache uses both: of each four pages, some are streamed.
+ *
+ * Measured with an all-gather of two cores, each with 2 MiB of second-level cache and stores of 64
+ * bytes:
+ * - Below that cache size, each streamed page costs time.
+ * - Up to eight times that size, streaming two of four pages saves 20 %. A later reader of the
+ *   result loses as much.
+ * - Beyond it three pages, and all four once the last level overflows, save 25 to 45 %, for the
+ *   reader too.
+ *
+ * On cores with 1 MiB of second-level cache and a nearer last level, streaming 1 and 4 MiB took
+ * 1.3 times as long, and 16 MiB 0.7 times. Therefore wefti_copy_kept measures where streaming
+ * begins to pay. */
 #ifndef WEFTI_COPY_H
 #define WEFTI_COPY_H
 
@@ -29,7 +34,7 @@ typedef enum wefti_copy_form {
 wefti_copy_form wefti_copy_best(void);
 /* Bytes of the second-level cache of a core. */
 int64_t wefti_copy_cache(void);
-/* Bytes up to which nothing is gained by streaming what is written. The first call measures it,
+/* Sizes up to this many bytes gain nothing from streaming stores. The first call measures it,
  * which takes a few milliseconds. */
 int64_t wefti_copy_kept(void);
 enum { WEFTI_COPY_ALL = 4 };
@@ -46,7 +51,7 @@ void wefti_copy_order(void);
 
 /* Whole lines, from the beginning of one, past the caches; to be ordered. */
 typedef void wefti_copy_lines(void *to, const void *from, size_t bytes);
-/* NULL: there is no such. */
+/* NULL: this form does not stream. */
 wefti_copy_lines *wefti_copy_streaming(wefti_copy_form form);
 
 #endif

@@ -1,20 +1,19 @@
-/* A bell: how a thread that found nothing to do sleeps until another one has done something, with
- * no lost wake-ups and, while nobody sleeps, nothing but a load for the one that did something.
+/* An eventcount: a thread without work sleeps until another thread has produced some. No wake-up
+ * is lost. While no thread sleeps, a producer pays one load.
  *
- * Owner:  heard = wefti_eventcount_prepare(bell, mode); look for work once more; then
- *         wefti_eventcount_wait(bell, heard, ..) or, if there was work,
- * wefti_eventcount_cancel(bell). Others: wefti_eventcount_store makes the work visible; then
- * wefti_eventcount_notify(bell, mode).
+ * Waiter: epoch = wefti_eventcount_prepare(event, mode); look for work once more; then call
+ * wefti_eventcount_wait(event, epoch, ..), or wefti_eventcount_cancel(event) if there was work.
+ * Producer: wefti_eventcount_store publishes the work; then wefti_eventcount_notify(event, mode).
  *
- * Either the ringer sees that the owner is about to sleep, or the owner's second look sees the
- * work: both are a store followed by a load of what the other stores (Dekker's argument), which
- * holds when neither processor lets the load overtake the store. There are two ways to that:
- * sequentially consistent stores, or, `light`, plain stores of the many that show work, for which
- * the few that go to sleep pay with membarrier(2), a barrier on all cores that run threads of the
- * process, or of all processes that have asked for it. Sleeping is futex(2); elsewhere than on
- * Linux, giving up the time slice.
+ * Either the producer sees that the waiter is about to sleep, or the waiter's second look sees the
+ * work. Both sides store and then load what the other side stores (Dekker's argument), which holds
+ * if no processor moves the load before the store. Sequentially consistent stores ensure that. In
+ * `light` mode producers use plain stores instead, and a waiter pays with membarrier(2), a barrier
+ * on all cores that run threads of the process (or of all registered processes). Waiting is
+ * futex(2); on other systems than Linux it yields the time slice.
  *
- * Who also waits for what rings no bell sleeps for short times and looks in between. */
+ * A waiter that also polls sources without wake-ups sleeps in short intervals and polls between
+ * them. */
 #ifndef WEFTI_EVENTCOUNT_H
 #define WEFTI_EVENTCOUNT_H
 
@@ -35,7 +34,7 @@ typedef struct wefti_eventcount {
     _Atomic uint32_t epoch, waiting;
 } wefti_eventcount;
 
-/* The same for all who share a bell. */
+/* Equal for all users of one eventcount. */
 typedef struct wefti_eventcount_mode {
     bool light;  /* stores are */
     bool shared; /* between processes */
@@ -86,9 +85,9 @@ static inline uint32_t wefti_eventcount_prepare(wefti_eventcount *event,
 static inline void wefti_eventcount_cancel(wefti_eventcount *event) {
     atomic_store_explicit(&event->waiting, 0, memory_order_relaxed);
 }
-/* How long one sleeps between looks who has waited in vain for so long; 0: not at all yet, but it
- * lets others have the core before it looks again. What has come is found late by a part only of
- * the time that it took, and looking takes little time from those who compute. */
+/* Back-off before the next poll, in ns, after the caller has waited for `waited_ns`. 0: yield the
+ * core and poll again. The back-off is a fixed part of the waiting time, so that late notice costs
+ * little and polls leave the core to threads that compute. */
 static inline long wefti_eventcount_backoff(int64_t waited_ns) {
     enum { AWAKE_NS = 2000000, PART = 16, MOST_NS = 200000 };
     int64_t ns = waited_ns / PART;

@@ -1,6 +1,6 @@
-/* Where a rank stands, for those who watch it from another thread: the control plane, which names
- * the rank that the others wait for. A rank writes its position when it begins to wait for others
- * in earnest (after the spinning) and when a step begins; a watcher copies it. */
+/* The position of a rank, for watchers in other threads: the control plane names the rank that
+ * others wait for. A rank writes its position when a step begins, and when a wait goes on after
+ * the spinning. A watcher copies it. */
 #ifndef WEFTI_POSITION_H
 #define WEFTI_POSITION_H
 
@@ -31,7 +31,7 @@ void wefti_position_step(wefti_position *position, int64_t step);
 void wefti_position_begin_wait(wefti_position *position, const char *what);
 /* Cheap: counts; leaves the waiting state if it was begun. */
 void wefti_position_end_wait(wefti_position *position, bool begun);
-/* By those who watch: data comes or goes right now. */
+/* For watchers: data comes or goes right now. */
 void wefti_position_moved(wefti_position *position);
 wefti_standing wefti_position_read(wefti_position *position);
 

@@ -42,7 +42,7 @@ weft_status weft_world_close(weft_world *w) {
     return status;
 }
 
-/* It is no failure of the caller's, whose own message stays. */
+/* Leaving reports no failure: the caller keeps its own error message. */
 void weft_world_leave(weft_world *w) {
     wefti_failure failure;
     wefti_failure_keep(WEFT_OK, &failure);

@@ -1,5 +1,5 @@
-/* A world from inside. Made by those who know how its processes found each other (src/launch);
- * used by collectives and sessions. */
+/* A world from inside. src/launch creates it once its processes have found each other; collectives
+ * and sessions use it. */
 #ifndef WEFTI_WORLD_H
 #define WEFTI_WORLD_H
 
@@ -9,12 +9,11 @@
 typedef struct wefti_collectives
     wefti_collectives; /* comm/collective/collective.c: its bound transfers */
 
-/* What one member has called in all groups of the same ranks, for those who compare at the end.
- * Calls that only some members make (messages, neighbours) do not count among those; they are told
- * for each two ranks. Of exchanges: the blocks that went from one rank to another, by what each of
- * the two has sent or received. Of messages: how many went, by either side, and in which groups
- * with which tags; those that were sent must have been received, while a receive that was begun may
- * be left. */
+/* The calls that one member has made in all groups of the same ranks, for the comparison at the
+ * end. Calls that only some members make (messages, neighbours) are counted for each pair of ranks
+ * instead. For exchanges, a record covers the blocks from one rank to another, as sent or as
+ * received. For messages, it counts them on either side, with their groups and tags. Each sent
+ * message must have been received; a receive that was begun may remain open. */
 enum { WEFTI_CALL_RECORDS = 256, WEFTI_CALL_TEXT = 160 };
 enum { WEFTI_NO_SIDE, WEFTI_SENT, WEFTI_RECEIVED };
 typedef struct wefti_call_record {
@@ -40,7 +39,7 @@ struct weft_world {
     /* What a higher floor keeps of it (session/agree.h), and how that ends. */
     void *agreement;
     void (*end_agreement)(void *agreement);
-    /* Those who watch over it; called when it is left or given up. Any may be NULL. */
+    /* The control plane, used when the world is left or fails. Any of these may be NULL. */
     void *control;
     /* Waits for the others, then ends, and tells what the job has failed of. */
     weft_status (*leave)(void *control, const wefti_call_records *records);
@@ -52,7 +51,7 @@ weft_status wefti_world_create(wefti_comm *comm, int32_t rank, int32_t size, con
                                weft_world **out) WEFT_CHECKED;
 /* comm/collective/collective.c: before the communicator is destroyed. */
 void wefti_collectives_destroy(wefti_collectives *collectives);
-/* comm/collective/record.c: to be freed; NULL: there is no memory, and nothing is compared. */
+/* comm/collective/record.c. wefti_free the result. NULL: no memory, and nothing is compared. */
 wefti_call_records *wefti_collectives_records(weft_world *world);
 
 #endif

@@ -167,7 +167,7 @@ static weft_status begin(weft_world *world, weft_group *group, wefti_call *call,
         return WEFT_OK;
     }
     status = tell(r, status);
-    /* What is posted already cannot be taken back. */
+    /* The first posts of this call cannot be taken back. */
     if (r->parts > 0) wefti_comm_break_by_failure(world->comm);
     release(r);
     return wefti_note(status, __func__, __FILE__, __LINE__);

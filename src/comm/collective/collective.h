@@ -1,8 +1,9 @@
-/* What the files behind weft/collective.h share. A call is checked (collective_check.c), turned
- * into posts of bound transfers, one for a true collective and one per partner for an exchange
- * (collective_exchange.c; halos are packed for one by collective_halo.c), and waited for. Binding
- * costs far more than posting, so that bound transfers are kept and found again by what makes them
- * up (collective_bind.c). */
+/* Declarations shared by the files behind weft/collective.h.
+ *
+ * A call is checked (check.c) and turned into posts of bound transfers: one post for a true
+ * collective, one post per partner for an exchange (exchange.c). halo_exchange.c packs a halo
+ * exchange into blocks first. The call then waits for its posts. Binding costs far more than
+ * posting, so bound transfers are kept and found again by key (bind.c). */
 #ifndef WEFTI_COLLECTIVE_PARTS_H
 #define WEFTI_COLLECTIVE_PARTS_H
 
@@ -44,7 +45,7 @@ struct weft_group {
     uint64_t serial;    /* among the groups that this rank has made */
     uint64_t identity;  /* hash of ranks and instance: in the tags of messages between two */
     uint64_t calls;     /* made by this member */
-    uint64_t common;    /* of which all members make: */
+    uint64_t common;    /* calls that all members make: */
     uint64_t digest;    /* what these were */
     char name[WEFTI_GROUP_NAME]; /* "all 4 ranks", "group [0, 2]" */
 };
@@ -70,7 +71,7 @@ typedef struct wefti_call {
 
 typedef struct wefti_halo_work wefti_halo_work;
 
-/* Which transfer: what is compared to find one that is bound already. No padding. */
+/* The key of a transfer. Two calls with equal keys use the same bound transfer. No padding. */
 typedef struct wefti_bound_key {
     uint64_t tag, group; /* group: its serial number */
     int64_t count, back; /* back: what comes the other way in an exchange */
@@ -85,8 +86,8 @@ typedef struct wefti_bound {
     wefti_bound_key key;
     uint64_t group;        /* its identity */
     uint64_t posted, done; /* posts; those that were waited for */
-    uint64_t used;         /* when last, for the choice of what is given up */
-    int32_t holders;       /* requests that have a post of it */
+    uint64_t used;   /* time of the last use: the least recently used transfer is dropped first */
+    int32_t holders; /* requests that have a post of it */
 } wefti_bound;
 
 enum { WEFTI_BOUND_BUCKETS = 128, WEFTI_BOUND_KEPT = 256 };
@@ -124,7 +125,7 @@ struct wefti_collectives {
     wefti_bound *bucket[WEFTI_BOUND_BUCKETS];
     int32_t kept;
     uint64_t clock, made;  /* made: groups, ever */
-    unsigned char barrier; /* what is reduced by barriers; never read */
+    unsigned char barrier; /* the value that barriers reduce; nobody reads it */
 };
 
 typedef struct wefti_request_part {
@@ -139,7 +140,7 @@ struct weft_request {
     uint64_t number; /* of the call in its group */
     int parts, done, capacity;
     wefti_request_part *part, one;
-    wefti_halo_work *halo; /* what is to be unpacked; NULL */
+    wefti_halo_work *halo; /* unpacks the blocks at the end; NULL */
 };
 
 /* collective_group.c. The collectives of a world are made when first asked for. NULL: everyone. */
@@ -148,22 +149,23 @@ weft_status wefti_group_find(weft_world *world, weft_group *group, weft_group **
 void wefti_group_release(weft_group *group);
 uint64_t wefti_group_mix(uint64_t hash, uint64_t value);
 
-/* collective_check.c: arguments, and what they say of the buffers. */
+/* check.c: checks arguments, and derives the sizes of the buffers. */
 const char *wefti_call_text(wefti_call_kind kind);
 bool wefti_call_has_root(wefti_call_kind kind);
 weft_status wefti_call_check(const wefti_call *call) WEFT_CHECKED;
-/* There are buffers for so many elements, and they do not overlap. */
+/* Checks that the buffers hold this many elements and do not overlap. */
 weft_status wefti_call_check_buffers(const wefti_call *call, int64_t source,
                                      int64_t destination) WEFT_CHECKED;
 /* Elements of source and destination that this member has and wants. */
 void wefti_call_extent(const wefti_call *call, int64_t *out_source, int64_t *out_destination);
 
-/* Of `count` ranks, in a world of so many. */
+/* The name of a group of `count` ranks in a world of `world` ranks. */
 void wefti_group_name(const int32_t *ranks, int32_t count, int32_t world,
                       char out[WEFTI_GROUP_NAME]);
 
-/* collective_record.c: what is posted cannot be taken back, so that there must be room before that
- * to count it; it counts once it is, since one that failed before may be made once more. */
+/* record.c: makes room for one more record. A post cannot be taken back, so the room must be there
+ * before the post. The call is recorded after the post: a call that failed before it may be
+ * repeated. */
 weft_status wefti_record_room(const wefti_call *call) WEFT_CHECKED;
 void wefti_record_call(const wefti_call *call);
 void wefti_record_end(const weft_group *group);
@@ -171,7 +173,7 @@ void wefti_record_end(const weft_group *group);
 /* collective_bind.c: a bound transfer with room for a post. */
 weft_status wefti_bound_get(wefti_collectives *c, const wefti_call *call,
                             const wefti_bound_key *key, wefti_bound **out) WEFT_CHECKED;
-/* Gives up those of one group that nobody waits for; NULL: all there are. */
+/* Drops the transfers of one group that no request uses; NULL: of all groups. */
 void wefti_bound_drop(wefti_collectives *c, const weft_group *group);
 
 /* collective.c */
@@ -180,17 +182,17 @@ weft_status wefti_request_post(weft_request *r, const wefti_call *call, const we
 /* collective_exchange.c: all posts of an all_to_all_v or neighbor_exchange. */
 weft_status wefti_exchange_post(weft_request *r, const wefti_call *call) WEFT_CHECKED;
 
-/* collective_halo.c: a halo_exchange as a neighbor_exchange of packed blocks, and what is left to
- * do after it. The work is freed with wefti_free. */
+/* halo_exchange.c: a halo_exchange as a neighbor_exchange of packed blocks, and the unpacking
+ * after it. Free the work with wefti_free. */
 weft_status wefti_halo_begin(wefti_call *call, wefti_halo_work **out) WEFT_CHECKED;
 void wefti_halo_end(const wefti_halo_work *work);
 
 /* What a member sends itself is what it receives from itself. */
 weft_status wefti_exchange_check_own(const wefti_call *call) WEFT_CHECKED;
 
-/* Tags: the highest bit tells collectives of buffers from the transfers of programs, then three
- * bits for what it is, then whose. Messages go one way in a tag, so that what two members send each
- * other at the same time does not meet. */
+/* Tags. The highest bit separates collectives on buffers from the transfers of programs. Three
+ * bits hold the class, the rest the owner. Messages of one tag go in one direction, so that
+ * messages that two members send to each other at the same time cannot match. */
 typedef enum wefti_tag_class {
     WEFTI_TAG_GROUP,
     WEFTI_TAG_PAIR,

@@ -1,7 +1,8 @@
-/* Exchanges: blocks of any size between pairs of members. An all_to_all_v is one transfer for each
- * pair, both ways at once, also where both blocks are empty: counts that differ between two members
- * then meet and are refused. Neighbours, of whom only those who are named take part, send one
- * message for each block. */
+/* Exchanges: blocks of any size between pairs of members.
+ *
+ * An all_to_all_v is one transfer for each pair, in both directions, even if both blocks are
+ * empty: so counts that differ between two members meet and are refused. In a neighbor_exchange
+ * only the named members take part, with one message for each block. */
 #include "comm/collective/collective.h"
 
 #include <string.h>

@@ -1,7 +1,9 @@
-/* Halo exchanges on buffers: the rims of a tile are packed into blocks, which are exchanged with
- * the neighbours, and unpacked around the tile when the request is done. Between two members blocks
- * meet in their order; as two may be neighbours on several sides (of a ring of two tiles on both),
- * what is received stands in the order of the ways from which it was sent. */
+/* Halo exchanges on buffers. The rims of a tile are packed into blocks, the blocks are exchanged
+ * with the neighbours, and they are unpacked around the tile when the request is done.
+ *
+ * Between two members, blocks match in order. Two members may be neighbours on several sides, as
+ * in a ring of two tiles. Therefore received blocks are listed in the order of the sender's
+ * directions. */
 #include <string.h>
 
 #include "comm/collective/collective.h"

@@ -1,14 +1,15 @@
-/* What members have called, so that they can be compared when they leave: transfers that give
- * nobody anything to look at, such as the last broadcast of ranks that each take themselves for its
- * root, are found by the next call of their group, and there may be none. So are blocks of an
- * exchange that nobody expects, if ever the same two exchange any more, and messages that are small
- * enough to be gone before anybody receives them. */
+/* Records of the calls that each member has made. The scheduler compares them when members leave.
+ *
+ * Most mismatched calls are found by the next call of the group, but there may be no next call.
+ * Three kinds remain: a last broadcast in which each rank takes itself for the root; blocks of an
+ * exchange that no member expects; and messages small enough to be sent before the receiver asks
+ * for them. */
 #include <stdio.h>
 
 #include "comm/collective/collective.h"
 
-/* Where hashes of pairs begin: far from the small numbers with which those of groups do, and from
- * each other, as hashes begun near each other may meet (those of [0, 2] and of 3 to 2 have). */
+/* Start values for the hashes of pairs. Group hashes start from small numbers. Start values that
+ * are close to each other can collide: [0, 2] and the pair (3, 2) did. */
 static const uint64_t OF_PAIRS = UINT64_C(0x6a09e667f3bcc908);
 static const uint64_t OF_MESSAGES = UINT64_C(0xbb67ae8584caa73b);
 
@@ -46,7 +47,7 @@ static void record_message(const wefti_call *call) {
     all->tag = (int32_t)call->tag;
 }
 
-/* Of which all members make. */
+/* Records a call that all members make. */
 static void record_common(const wefti_call *call) {
     weft_group *group = call->group;
     wefti_ranks_seen *seen = group->seen;
@@ -194,9 +195,8 @@ static void record_with(const wefti_collectives *c, int32_t other, wefti_call_re
     }
 }
 
-/* The nearest first, round the world, so that two ranks mostly have each other among theirs, or
- * neither. Not always: others may take one of them more places, and where none are left there may
- * still be some for what went one way. Who has no place left says by that it has not said all. */
+/* Lists the nearest ranks first, around the world, so that two ranks mostly list each other or
+ * neither does. A rank without room for a peer says that its list is incomplete. */
 static void record_pairs(const wefti_collectives *c, wefti_call_records *out) {
     int32_t size = c->world->size, me = c->world->rank;
     for (int32_t d = 1; (c->blocks || c->messages) && d <= size / 2; d++) {

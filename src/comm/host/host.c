@@ -1,6 +1,6 @@
-/* The communicator between processes: those of one host meet as threads do, by the rules of
- * comm/shm, in memory that they share; transfers that leave the host go through another
- * communicator (comm/host/internode.c). This file makes and ends it. */
+/* The communicator between processes. Processes of one host use shared memory by the rules of
+ * comm/shm. Transfers that leave the host go through another communicator (comm/host/internode.c).
+ * This file creates and destroys it. */
 #include "comm/host/host.h"
 
 #include <stdio.h>

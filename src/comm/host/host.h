@@ -1,11 +1,11 @@
-/* The state behind comm/host/host.c: a rank that is a process among those of its host.
+/* The state behind comm/host/host.c: a rank that is one of several processes on its host.
  *
- * Two kinds of memory are mapped by several processes; neither has a name anywhere, so that nothing
- * is left when all of them are killed. The control file is one for all: the word that says that the
- * world is broken, a line for each rank, and the slots of the channels, added without a lock. A
- * heap belongs to one rank, and all others map it: the arrays of transfers, and what a rank shows
- * to others. Both are far larger than what is ever used of them; pages come when they are touched.
- */
+ * Processes map two kinds of memory. Neither has a name, so nothing remains if all processes are
+ * killed. The control file is shared by all: it holds the word that marks a broken world, one peer
+ * record for each rank, and the slots of the channels, which are added without a lock. A heap
+ * belongs to one rank and is mapped by all others. It holds the arrays of transfers and whatever
+ * the rank publishes. Both files are far larger than needed; the kernel provides pages on first
+ * touch. */
 #ifndef WEFTI_HOST_H
 #define WEFTI_HOST_H
 
@@ -22,7 +22,7 @@ typedef struct wefti_host_heap {
     size_t bytes;
     wefti_host_range *range; /* in use, ascending */
     int64_t ranges, capacity;
-    unsigned char *chunk; /* of what is kept until the end */
+    unsigned char *chunk; /* for memory that is kept until the end */
     size_t chunk_left;
 } wefti_host_heap;
 

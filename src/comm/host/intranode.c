@@ -27,10 +27,11 @@ struct wefti_intranode_message {
     wefti_intranode_message
         *next; /* of whoever has it: the receiver from the ring until it is done */
     /* Of the sender alone. */
-    wefti_intranode_message *older;   /* among all that it ever made */
-    wefti_intranode_request *request; /* whose it is until it is in the ring; NULL: nobody's */
-    void *block;                      /* for copies that are too long for `inside` */
-    size_t room;                      /* bytes of it */
+    wefti_intranode_message *older; /* among all that it ever made */
+    wefti_intranode_request
+        *request; /* the request that it belongs to until it is in the ring; NULL: none */
+    void *block;  /* for copies that are too long for `inside` */
+    size_t room;  /* bytes of it */
     bool copied, idle;
     unsigned char inside[INSIDE];
 };
@@ -219,7 +220,7 @@ static bool publish(wefti_intranode *intranode, int32_t place, wefti_intranode_m
     return true;
 }
 
-/* Taken out of the line before it is the receiver's, who uses the same field. */
+/* The message leaves this list first: from then on the receiver uses the same field. */
 static void publish_waiting(wefti_intranode *intranode, int32_t place) {
     intranode_peer *peer = &intranode->peer[place];
     while (peer->waiting.first) {

@@ -1,13 +1,13 @@
-/* Messages between the processes of a host in the memory that they share, by the rules of a
- * transport (weft/transport.h): so that whatever algorithm a transfer between hosts takes, what it
- * sends inside a host is never seen by a network.
+/* The intra-node transport: messages between processes of one host through shared memory, by the
+ * rules of weft/transport.h. Thus no algorithm for transfers between hosts sends messages of one
+ * host over the network.
  *
- * A message lies in its sender's heap: what it is and, if it is short, its bytes; else an address,
- * from which the receiver fetches them itself, straight to where they are wanted: out of mapped
- * memory, or through the kernel where it lets one process read another. The sender puts where the
- * message lies into a ring that only these two use. The receiver empties the ring in any case, and
- * keeps in mind what it does not yet want, so that no message is in the way of another. Nobody
- * writes into another process's memory but a word that says that a message is done. */
+ * A message lies in its sender's heap. It holds the data if the data is short, otherwise the
+ * data's address. The receiver then copies the data straight to its destination, out of mapped
+ * memory or with process_vm_readv. The sender puts the message's address into a ring that only
+ * these two processes use. The receiver always empties the ring and keeps messages that it does
+ * not want yet, so that no message blocks another. A process writes only one word of another
+ * process's memory: the state of a message. */
 #ifndef WEFTI_HOST_INTRANODE_H
 #define WEFTI_HOST_INTRANODE_H
 

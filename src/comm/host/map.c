@@ -1,7 +1,7 @@
-/* How the processes of one host come to map each other's memory. Everybody makes its files and says
- * where they are; everybody opens those of its neighbours, and says whether that went well; then
- * the files are closed, and only the mappings stay. All ranks, also those of other hosts, take part
- * in both exchanges, so that all know when it fails, and for which reason. */
+/* How processes of one host map each other's memory. Each process creates its files and publishes
+ * their descriptors. Each opens the files of its neighbours and reports success or failure. Then
+ * the descriptors are closed, and only the mappings remain. All ranks of all hosts take part in
+ * both exchanges, so that all know the reason if it fails. */
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>

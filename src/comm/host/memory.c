@@ -77,7 +77,9 @@ size_t wefti_host_most(size_t wish, int32_t times) {
         unsigned char *p = bytes > SIZE_MAX / 2 / ((size_t)times + 1) ? NULL : reserve(all);
         if (!p) continue;
         munmap(p, all);
-        return bytes == wish ? bytes : bytes / 2; /* what is short is not for us alone */
+        return bytes == wish
+                   ? bytes
+                   : bytes / 2; /* a limit is shared with the rest of the process: take half */
     }
     return 0;
 }
@@ -112,7 +114,7 @@ weft_status wefti_host_take(wefti_host_heap *heap, size_t bytes, void **out) {
     return status;
 }
 
-/* The pages go back at once, also from those who map them; new ones are zero. */
+/* Releases the pages at once, in all mappings of them. New pages are zero. */
 static void give(wefti_host_heap *heap, void *memory) {
     size_t begin = (size_t)((unsigned char *)memory - heap->base);
     for (int64_t i = 0; i < heap->ranges; i++) {

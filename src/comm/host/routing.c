@@ -1,6 +1,6 @@
-/* One transport of two roads: to ranks of this host through the memory that they share
- * (comm/host/intranode.h), to all others through what leads between hosts. Who sends messages by it
- * need not know which is which. */
+/* A transport that routes: messages to ranks of this host go through shared memory
+ * (comm/host/intranode.h), all others through the transport between hosts. The sender need not
+ * know which path a message takes. */
 #include "comm/host/intranode.h"
 #include "weft/transport.h"
 

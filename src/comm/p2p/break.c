@@ -1,8 +1,8 @@
-/* How a world by messages ends before its time, and the thread that carries on while nobody waits.
+/* How a world of messages breaks, and the thread that makes progress while no rank waits.
  *
- * Breaking itself is a flag and a message, from any thread. What follows, giving up requests and
- * telling the other ranks, needs the transport, and is done by whoever may use it and comes next:
- * the one that breaks when the transport allows any thread, else the next call of the user's. */
+ * Any thread can break the world: that sets a flag and a message. The rest needs the transport:
+ * cancelling requests and notifying other ranks. The breaking thread does it if the transport
+ * allows any thread; otherwise the user's next call does. */
 #include <errno.h>
 #include <sched.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* What comes from other ranks meets what is posted here, or waits for it; what does not fit ends
- * the world. */
+/* Matches messages from other ranks with posts of this rank. A message without a post waits. A
+ * message that does not fit its post breaks the world. */
 #include <string.h>
 
 #include "comm/p2p/p2p.h"

@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 
-enum { FLUSH_NS = 1000000000 }; /* how long destroying waits for what is still to be sent */
+enum { FLUSH_NS = 1000000000 }; /* how long destroying the world waits for outgoing messages */
 
 /* --- channels --- */
 

@@ -1,16 +1,16 @@
-/* The state behind comm/p2p/p2p.c.
+/* The state behind comm/p2p/p2p.c: the engine that carries out communication schedules by
+ * point-to-point messages.
  *
- * Between two ranks there is one stream in each direction: messages with tag 0, each a header and,
- * when there is little data, the data. A rank always has a receive posted for the stream of each
- * rank that it shares a group with. More data follows its header as a message of its own, with a
- * tag that the header names; the receiver asks for it only after it has found that the header
- * belongs to what it has posted itself, so that memory is never written for a transfer that does
- * not fit, and what does not fit is named by both sides' texts.
+ * Between two ranks there is one stream in each direction: messages with tag 0. Each holds a
+ * header and, if the data is short, the data. A rank keeps a receive posted for the stream of each
+ * rank that it shares a group with. Longer data follows its header as a message of its own, with a
+ * tag that the header names. The receiver asks for that data only after it has matched the header
+ * with a post of its own. So no mismatched transfer can write memory, and an error names the texts
+ * of both sides.
  *
- * A channel belongs to a tag and a group. Post number n of a member meets the posts number n of the
- * others. Headers that come before their post is there wait; how many can is bounded by credit: a
- * member may have sent for at most WEFTI_P2P_AHEAD posts more to another one than that one has
- * finished. */
+ * A channel belongs to a tag and a group. Post number n of a member matches the posts number n of
+ * the others. Headers that arrive before their post wait. Credit limits their number: a member may
+ * have sent for at most WEFTI_P2P_AHEAD more posts than the receiver has finished. */
 #ifndef WEFTI_P2P_H
 #define WEFTI_P2P_H
 
@@ -41,7 +41,7 @@ typedef enum wefti_p2p_kind {
 typedef struct wefti_p2p_header {
     uint32_t kind;
     uint32_t text;            /* bytes of it, behind the header */
-    uint64_t channel, number; /* of the post in it; of BREAKS, the number is who is to blame */
+    uint64_t channel, number; /* of the post in it; of ABORT, the rank to blame */
     uint64_t hash;            /* of all plans of the channel up to this */
     uint64_t bytes;           /* of the data */
     uint32_t message;         /* its number in the plan */
@@ -119,7 +119,7 @@ struct wefti_p2p_post {
     bool finished, asked;
     int64_t round, sent, received; /* begun; sends issued; receives done, in a row */
     int32_t open;                  /* requests under way, */
-    int32_t open_sends;            /* of which sends */
+    int32_t open_sends;            /* the sends among them */
     int32_t held;                  /* messages that wait for a gate */
     int32_t unsent;                /* copied, but the transport is not done with them */
     unsigned char *stage;
@@ -160,7 +160,7 @@ struct wefti_p2p_world {
     int64_t under_way;         /* posts */
     _Atomic uint64_t further;  /* how often something under way has gone on, */
     uint64_t further_seen;     /* when somebody last looked */
-    _Atomic int32_t receiving; /* long messages whose sender is there; operations that run */
+    _Atomic int32_t receiving; /* long messages whose sender has started; operations that run */
     bool owes;                 /* credits that there was no buffer for */
     int64_t losing_ns;         /* since when a rank is lost that is needed; 0: none is */
     int32_t lost;              /* that rank, */
@@ -170,7 +170,7 @@ struct wefti_p2p_world {
     /* Breaking, from any thread. */
     pthread_mutex_t message_lock;
     _Atomic int broken;
-    int32_t failed; /* who is to blame */
+    int32_t failed; /* the rank to blame */
     char message[WEFTI_P2P_MESSAGE_TEXT];
     /* The thread that carries on while nobody waits; only for transports that allow it. */
     bool has_thread, sleeps, ends;
@@ -203,7 +203,7 @@ bool wefti_p2p_progress_streams(wefti_p2p_world *w); /* whether anything happene
 void wefti_p2p_peer_failed(wefti_p2p_world *w, int32_t rank);
 void wefti_p2p_check_lost_peers(wefti_p2p_world *w);
 
-/* comm/p2p/match.c: what comes meets what is posted. */
+/* comm/p2p/match.c: matches messages with posts. */
 void wefti_p2p_match(wefti_p2p_world *w, int32_t rank, wefti_p2p_buffer *buffer);
 void wefti_p2p_match_early(wefti_p2p_world *w, wefti_p2p_channel *channel, wefti_p2p_post *post);
 /* A gate may have opened. */
@@ -215,7 +215,8 @@ wefti_p2p_channel *wefti_p2p_channel_by_id(wefti_p2p_world *w, uint64_t id);
 void wefti_p2p_post_begin(wefti_p2p_post *post, const void *source, void *destination);
 void wefti_p2p_append(wefti_p2p_world *w, wefti_p2p_channel *channel, wefti_p2p_post *post);
 bool wefti_p2p_progress(wefti_p2p_world *w);
-/* Long nothing has happened: asks those that this rank only waits for what they have posted. */
+/* After a long time without progress: asks the ranks that this rank only waits for which posts
+ * they have made. */
 void wefti_p2p_query_peers(wefti_p2p_world *w);
 
 /* comm/p2p/break.c */

@@ -1,4 +1,4 @@
-/* Running posts: rounds go on when what they need is there, in any order among the posts. */
+/* Runs posts. A round goes on when its messages are there. Posts progress in any order. */
 #include <string.h>
 
 #include "base/digest/digest.h"
@@ -17,8 +17,8 @@ static uint32_t text_bytes(const char *text) {
 
 /* --- sends --- */
 
-/* For data that follow their header. 0 is the stream's. So many that none comes again while what
- * was sent with it waits to be wanted, however much passes it meanwhile. */
+/* A tag for data that follows its header; 0 is the stream's tag. Tags repeat so late that no data
+ * with an old tag can still wait for its receiver. */
 static uint32_t next_tag(wefti_p2p_peer *peer) {
     if (++peer->tag == 0) peer->tag = 1;
     return peer->tag;
@@ -43,8 +43,8 @@ static bool send_one(wefti_p2p_world *w, wefti_p2p_post *post, int64_t i) {
     if (!wefti_p2p_send_header(w, partner->rank, &h, plan->text, data)) return false;
     if (small) {
         post->send_state[i] = WEFTI_P2P_DONE;
-        /* Where no thread carries on, nobody would see it off after the post: the program may do
-         * something else for ever, or wait in another library for who waits for this. */
+        /* Without a progress thread the post must wait for the send: after the post, the program
+         * may compute for ever, or wait in another library for the receiver. */
         if (!w->transport.any_thread) {
             w->outgoing->post = post;
             post->unsent++;
@@ -141,7 +141,7 @@ static bool advance(wefti_p2p_world *w, wefti_p2p_post *post) {
 
 /* --- the posts of a channel --- */
 
-/* Who is lost gives none any more; what needs it begins, and fails. */
+/* A failed rank gives no more credit. Posts that need it begin, and fail. */
 static bool has_credit(const wefti_p2p_world *w, const wefti_p2p_channel *channel,
                        const wefti_commsched *plan) {
     for (int64_t i = 0; i < plan->partners; i++) {

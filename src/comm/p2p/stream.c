@@ -1,4 +1,4 @@
-/* Streams: buffers, what is told to other ranks, and listening to them. */
+/* Streams: buffers, messages to other ranks, and receives from them. */
 #include <stdio.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 #include "comm/p2p/p2p.h"
 
 enum {
-    SELDOM = 32, /* ranks that nothing is expected of are looked at every so many times */
+    SELDOM = 32, /* ranks from which no message is expected are polled once in this many polls */
     MOURNING_NS = 1000000000
 };
 
@@ -69,7 +69,8 @@ static bool needs(const wefti_p2p_post *post, int32_t rank) {
     return false;
 }
 
-/* By anything under way. Who has done its part may leave while others are in the same call. */
+/* Whether anything under way needs the rank. A rank that has done its part may leave while others
+ * are in the same call. */
 static bool is_needed(const wefti_p2p_world *w, int32_t rank) {
     for (const wefti_p2p_channel *channel = w->busy; channel; channel = channel->next_busy)
         for (const wefti_p2p_post *post = channel->active; post; post = post->next)

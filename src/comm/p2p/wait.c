@@ -9,7 +9,7 @@
 
 enum {
     SPIN = 200,            /* looks before a waiting thread lets others run */
-    PATIENCE_NS = 20000000 /* before it asks the others what they have posted */
+    PATIENCE_NS = 20000000 /* before it asks the others which posts they have made */
 };
 
 weft_status wefti_p2p_post_one(wefti_endpoint *base, const void *source, void *destination) {
@@ -63,7 +63,7 @@ weft_status wefti_p2p_test(wefti_endpoint *base) {
     return WEFT_OK;
 }
 
-/* What is still under way is the thread's again. With the lock held. */
+/* The progress thread takes over the posts still under way. With the lock held. */
 static void leave(wefti_p2p_world *w) {
     atomic_fetch_sub(&w->waiting, 1);
     if (w->under_way > 0 || w->outgoing) wefti_p2p_wake(w);

@@ -1,11 +1,11 @@
-/* Running moves: loops around runs, and in a run tiles that stay in registers or the first-level
- * cache.
+/* Runs moves: loops around runs of elements. A run is divided into tiles that stay in registers or
+ * the first-level cache.
  *
- * A tile is reduced in a place of its own and then written to where it belongs. That costs little
- * beside the reading of memory, and lets a destination be one of the sources, and there be several,
- * of which some are written past the caches (comm/copy.h). Two members, the most frequent case, do
- * without while nothing is. Halves are added in f32 and rounded once, so that a sum does not get
- * worse with the number of members. */
+ * A tile is reduced in a buffer of its own and then written to its destinations. That costs little
+ * compared with reading memory. It allows a destination to be one of the sources, and several
+ * destinations, of which some are written past the caches (comm/copy.h). Two members, the most
+ * frequent case, need no buffer while nothing is streamed. Halves are added in f32 and rounded
+ * once, so that the number of members does not add errors. */
 #include "comm/reduce/reduce.h"
 
 #include <string.h>
@@ -37,8 +37,9 @@ typedef void reduce_block(void *out, const void *const *source, int32_t sources,
  * sources; those that are streamed begin at a line there. */
 typedef void reduce_tiles(const void *const *source, int32_t sources, void *const *destination,
                           const bool *streamed, int32_t destinations, int64_t first, int64_t end);
-/* The same of two sources into two destinations. The lower share is walked downwards: processors
- * fetch beyond what is read, which would be lines that the other member has just written. */
+/* The same for two sources and two destinations. The lower share is processed downwards:
+ * processors prefetch beyond the end of a read, which would fetch lines that the other member has
+ * just written. */
 typedef void reduce_pair(const void *const *source, void *const *destination, int64_t first,
                          int64_t end);
 typedef struct reduce_kernels {

@@ -9,7 +9,8 @@ static weft_status add_piece(wefti_piece_list *list, const wefti_region *box,
     return WEFT_OK;
 }
 
-/* Cut `inner` out of piece number n, which stays as `inner`; what is left follows at the end. */
+/* Cuts `inner` out of piece number n, which becomes `inner`. The remainder is appended at the end.
+ */
 static weft_status cut(wefti_piece_list *list, int64_t n, const wefti_region *inner, int rank) {
     wefti_region rest = list->piece[n].box;
     wefti_member_set from = list->piece[n].from;

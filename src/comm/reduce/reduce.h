@@ -1,6 +1,6 @@
-/* Moving data between arrays that hold boxes of one tensor: an element of the result is that of one
- * source, or several reduced, in their order. A move is prepared once, when it is
- * known how the boxes lie, and run often. */
+/* Moving data between arrays that hold regions of one tensor. An element of the result comes from
+ * one source, or from several that are reduced in order. A move is prepared once, when the layout
+ * of the regions is known, and run often. */
 #ifndef WEFTI_REDUCE_H
 #define WEFTI_REDUCE_H
 
@@ -26,7 +26,7 @@ typedef struct wefti_move {
     int streamed;                 /* pages of each four, where there is one source: comm/copy.h */
     int32_t sources;
     wefti_move_side to;
-    const int32_t *members;      /* [sources] whose arrays */
+    const int32_t *members;      /* [sources]: the members whose arrays are read */
     const wefti_move_side *from; /* [sources] */
 } wefti_move;
 
@@ -41,9 +41,9 @@ void wefti_move_prepare(const wefti_region *part, int rank, weft_dtype dtype,
  * box. */
 void wefti_move_run(const wefti_move *move, const void *const *source, void *destination);
 
-/* Elements [first, first + count) of arrays that hold the same box, reduced in order and written to
- * all destinations, each of which may be a source. `streamed`: [arrays] of destinations; NULL:
- * none. */
+/* Reduces elements [first, first + count) of arrays that hold the same region, in order, and
+ * writes the result to all destinations. A destination may be a source. `streamed`: [arrays] of
+ * destinations; NULL: none. */
 void wefti_move_reduce_to_all(weft_dtype dtype, wefti_reduction reduction,
                               const void *const *source, void *const *destination, bool *streamed,
                               int32_t arrays, int64_t first, int64_t count);

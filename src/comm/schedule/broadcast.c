@@ -1,7 +1,7 @@
-/* From the one that has it to all that want it: along a binomial tree, whose depth is the logarithm
- * of their number, or for much data along a chain, in chunks that follow each other. Where several
- * want it on each of several hosts, first to one of each host that way, so that it comes to each
- * host once, and from these to those beside them. */
+/* Broadcasts from one member to all that want the region. Little data goes along a binomial tree,
+ * whose depth is the logarithm of the number of members. Much data goes along a chain, chunk after
+ * chunk. If several hosts have several such members each, the data first reaches one member of
+ * each host that way, once per host, and that member passes it on within its host. */
 #include "comm/schedule/build.h"
 
 /* Members in the order in which they hear of it, from the first one on. */
@@ -10,7 +10,7 @@ typedef struct line {
     int32_t places, mine;
 } line;
 
-/* Whom this member has it from, and whom it tells. */
+/* The member that this member receives from, and the members it sends to. */
 typedef struct family {
     int32_t parent; /* -1: nobody */
     int32_t *child, children;
@@ -51,7 +51,8 @@ static void line_up(const wefti_commsched_build *b, line *l) {
     }
 }
 
-/* One of each host, from the root on; and those of this host, the one of it first. */
+/* One member of each host, starting with the root; and the members of this host, starting with
+ * that one. */
 static void line_up_hosts(const wefti_commsched_build *b, line *heads, line *local) {
     const wefti_commsched_hosts *h = &b->hosts;
     int32_t me = b->t->me;

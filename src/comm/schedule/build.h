@@ -11,17 +11,18 @@ typedef enum wefti_commsched_form {
     WEFTI_COMMSCHED_GENERAL,
     WEFTI_COMMSCHED_ALL_REDUCE,     /* all have and want the same box */
     WEFTI_COMMSCHED_REDUCE,         /* all have the same box, some want it */
-    WEFTI_COMMSCHED_REDUCE_SCATTER, /* all have the same box, of which each wants a run, no more
-                                    than all of it together */
-    WEFTI_COMMSCHED_ALL_GATHER, /* all want the same box, of which each part is with one member */
-    WEFTI_COMMSCHED_BROADCAST   /* one has a box, others want all of it */
+    WEFTI_COMMSCHED_REDUCE_SCATTER, /* all have the same region; each wants a run of it, together no
+                                       more than all of it */
+    WEFTI_COMMSCHED_ALL_GATHER,     /* all want the same region, and each part of it lies with one
+                                       member */
+    WEFTI_COMMSCHED_BROADCAST       /* one has a box, others want all of it */
 } wefti_commsched_form;
 
 typedef struct wefti_commsched_build {
     const wefti_transfer *t;
     wefti_commsched *plan;
     wefti_commsched_form form;
-    int32_t root;           /* BROADCAST: who has it */
+    int32_t root;           /* BROADCAST: the member that has the region */
     int32_t wanting, first; /* how many want something, and the first of them */
     int64_t element;        /* bytes */
     const int32_t *each;    /* 0, 1, .. members - 1 */
@@ -90,7 +91,7 @@ static inline wefti_commsched_span wefti_commsched_whole(const wefti_commsched_b
 wefti_commsched_span wefti_commsched_part(const wefti_commsched_build *b, wefti_commsched_span all,
                                           int64_t i, int64_t n);
 
-/* Of a chain that moves so many bytes. */
+/* The number of chunks of a chain that moves so many bytes. */
 static inline int64_t wefti_commsched_chunks(int64_t bytes) {
     int64_t chunks = (bytes + WEFTI_COMMSCHED_CHUNK - 1) / WEFTI_COMMSCHED_CHUNK;
     return chunks < 1 ? 1 : chunks > 1024 ? 1024 : chunks;

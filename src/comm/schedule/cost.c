@@ -1,6 +1,7 @@
-/* What each algorithm costs, by a simple model: messages have a latency and take work of both
- * sides; bytes pass the link of a process within its host, and the one link of its host where they
- * leave it, which all processes of the host share. All from what all members know. */
+/* Predicts the cost of each algorithm with a simple model. A message has a latency and takes work
+ * of both sides. Bytes within a host pass the process's own link. Bytes that leave the host pass
+ * the host's one link, which all its processes share. The input is known to all members, so that
+ * all choose the same algorithm. */
 #include "comm/schedule/build.h"
 
 #include <math.h>
@@ -25,14 +26,14 @@ static double later(double a, double b) {
     return a > b ? a : b;
 }
 
-/* Everyone brings so many bytes to everyone else. */
+/* Each member sends this many bytes to each other member. */
 static double all_to_all(const model *m, double bytes) {
     double leaving = m->hosts > 1 ? m->local * (m->g - m->local) : 0;
     double inside = (m->local - 1) * bytes * m->intranode;
     return (1 + m->c->crowd * (m->g - 2)) * later(inside, leaving * bytes * m->internode);
 }
 
-/* Everyone sends so many bytes to the one `distance` behind. */
+/* Each member sends this many bytes to the member `distance` after it. */
 static double shift(const model *m, double bytes, double distance) {
     double leaving = m->b->hosts.in_order && distance < m->local ? distance : m->local;
     double inside = m->local > 1 ? bytes * m->intranode : 0;
@@ -64,7 +65,7 @@ static double tree(const model *m) {
     return seconds;
 }
 
-/* Within hosts and between them. What is pipelined goes in so many parts. */
+/* Within hosts and between them; pipelined in this many parts. */
 static double by_hosts(const model *m) {
     const wefti_commsched_costs *c = m->c;
     double others = m->local - 1, h = m->hosts;

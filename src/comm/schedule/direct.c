@@ -26,7 +26,7 @@ static void weigh(const wefti_commsched_build *b, const wefti_piece_list *pieces
     }
 }
 
-/* Round 0: what is sent in pieces is put together. Round 1: sends. */
+/* Round 0 packs pieces of one message together. Round 1 sends. */
 static weft_status pack(wefti_commsched_build *b, const wefti_piece_list *pieces, parcel *out) {
     const wefti_transfer *t = b->t;
     const wefti_region *have = &t->have[t->me];
@@ -54,7 +54,7 @@ static weft_status expect(wefti_commsched_build *b, const wefti_piece_list *piec
     return wefti_commsched_receive(b, from, out->at, out->bytes, wefti_commsched_current_round(b));
 }
 
-/* One piece, out of the own source and what has come. */
+/* One piece, out of the own source and the received data. */
 static weft_status settle(wefti_commsched_build *b, const wefti_piece *piece, parcel *parcels,
                           wefti_commsched_place *from, wefti_region *boxes) {
     const wefti_transfer *t = b->t;

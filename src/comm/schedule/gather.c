@@ -1,19 +1,21 @@
-/* Everyone's block to everyone.
+/* All-gathers.
  *
  * Bruck (J. Bruck et al., "Efficient algorithms for all-to-all communications in multiport
- * message-passing systems", 1997): in round k a member sends all that it has to the one 2^k before
- * it, and so has twice as much after each; any number of members. Blocks lie in the stage in the
- * order in which they come: that of member me + j at place j. An all-reduce of little data is
- * this with everyone's array as its block, and then everyone reduces them in the order of members.
+ * message-passing systems", 1997): in round k, a member sends all its blocks to the member 2^k
+ * before it, so that the number of blocks doubles each round. It works for any number of members.
+ * Blocks lie in the stage in the order of arrival: the block of member me + j is at place j. An
+ * all-reduce of little data uses this with each member's array as its block; then each member
+ * reduces all blocks in the order of members.
  *
- * Ring: each hands on what it has last received; neighbours alone talk to each other. */
+ * Ring: each member passes on the block that it received last. Only neighbours exchange messages.
+ */
 #include "comm/schedule/build.h"
 
 static int64_t block_bytes(const wefti_commsched_build *b, int32_t member) {
     return wefti_commsched_bytes(b, &b->t->have[member]);
 }
 
-/* What is staged to where it is wanted. */
+/* Copies staged blocks to their destinations. */
 static weft_status unpack(wefti_commsched_build *b, int32_t member, wefti_commsched_place from) {
     const wefti_transfer *t = b->t;
     return wefti_commsched_op_regions(b, &t->have[member], t->rank,

@@ -1,7 +1,7 @@
-/* Everyone's block to everyone, each to every other host once: a member sends it to one member of
- * each other host, who gives it to those beside it, and to those of its own host. Blocks go in
- * chunks, so that one is spread while the next is on its way. What is sent in a round is needed at
- * the end of the same round by who receives it. */
+/* All-gathers in which each block enters each other host once. A member sends its block to one
+ * member of each other host, and to the members of its own host. The receiver passes it on within
+ * its host. Blocks go in chunks, so that one chunk spreads while the next arrives. A message that
+ * is sent in a round is needed at the end of that round. */
 #include "comm/schedule/build.h"
 
 typedef struct work {
@@ -12,7 +12,7 @@ typedef struct work {
     wefti_commsched_place *place; /* [members]: where the block of each lies until the end */
 } work;
 
-/* Who gets the block of `member` first on a host. */
+/* The member on a host that receives the block of `member` first. */
 static int32_t first_on(const work *w, int32_t host, int32_t member) {
     if (host == w->hosts->host[member]) return member;
     return wefti_commsched_hosts_responsible(w->hosts, host, w->hosts->place[member]);

@@ -1,26 +1,28 @@
-/* Reducing with as few bytes between hosts as is possible: all of a host give one of them their
- * parts of a share, who reduces them; partial results go from host to host; the last one has the
- * result. That of an all-reduce goes back the same way, and each host spreads it. Every byte leaves
- * each host but the last once on its way there, and each but the first once on its way back.
+/* Reductions that send as few bytes between hosts as possible. For each share, the members of a
+ * host send their parts to one member, which reduces them. Partial results go from host to host,
+ * and the last host has the result. In an all-reduce the result returns the same way, and each
+ * host spreads it. So each byte leaves each host but the last once on the way there, and each host
+ * but the first once on the way back.
  *
- * The order of additions stays that of the members: a host goes on with the partial result of those
- * before it. That needs hosts whose members are neighbours in the group, in their order, and is why
- * hosts do not reduce for themselves at the same time and then add up, which would take fewer steps
- * and give other bits. Where order makes no difference (integers) each share has its own
- * last host, so that all hosts are in the middle of some and the load is even. Halves, whose
- * sums are made in f32 and rounded once, have no partial results and so do without.
+ * The order of additions is still the order of members: a host continues the partial result of the
+ * hosts before it. That requires the members of a host to be neighbours in the group. Hosts that
+ * reduced in parallel and were then added up would need fewer steps, but give other bits. For
+ * integers, whose order makes no difference, each share has its own last host, which balances the
+ * load. Halves are summed in f32 and rounded once, so they have no partial results and do not use
+ * this algorithm.
  *
- * A round is a step of all members: what is sent in a round is needed at the end of the same round
- * by who receives it. So nobody waits in a circle, and both sides name messages in one order. */
+ * A round is a step of all members: a message that is sent in a round is needed at the end of that
+ * round. So no members wait in a circle, and both sides list messages in one order. */
 #include "comm/schedule/build.h"
 
 enum { SLOTS = 3 /* segments that are staged at a time */ };
 
 typedef struct share {
     wefti_commsched_span all;
-    int32_t home, part, last; /* who wants it (-1: all); who is in charge on hosts; last host */
+    int32_t home, part,
+        last; /* the member that wants it (-1: all); the responsible part on hosts; the last host */
     wefti_commsched_place in,
-        out; /* of who is in charge: what comes, [SLOTS][sources]; the result */
+        out; /* of the responsible member: received parts, [SLOTS][sources]; the result */
     int64_t in_bytes;
 } share;
 
@@ -30,7 +32,7 @@ typedef struct work {
     int64_t parts;
     int32_t shares, mine; /* mine: this member's host */
     share *share;
-    int64_t *raw, *partial;      /* [shares][parts]: sends to who is in charge; to the next host */
+    int64_t *raw, *partial; /* [shares][parts]: sends to the responsible member; to the next host */
     wefti_commsched_place *from; /* [members + 1] */
 } work;
 
@@ -128,7 +130,7 @@ static wefti_commsched_place wanted(const work *w, const share *s, int64_t q) {
     return in_array(w, WEFTI_COMMSCHED_DESTINATION, segment(w, s, q).begin - skip);
 }
 
-/* Where who is in charge, on the host at position i, has what has been reduced so far. */
+/* Where the responsible member of the host at position i has the partial result. */
 static wefti_commsched_place reduced(const work *w, const share *s, int64_t q, int32_t i) {
     wefti_commsched_span part = segment(w, s, q);
     bool last = i == w->hosts->hosts - 1;
@@ -158,8 +160,8 @@ static wefti_commsched_place room_of(const work *w, const share *s, int64_t q, i
                               s->in.offset + (q % SLOTS * sources + n) * s->in_bytes);
 }
 
-/* Segment q of a share: everyone's part to who is in charge, the partial result of the hosts before
- * to them, and what comes of it. In round q + position. */
+/* Segment q of a share, in round q + position: members send their parts to the responsible member,
+ * the previous host sends its partial result, and the responsible member reduces them. */
 static weft_status collect(work *w, int32_t number, int64_t q) {
     wefti_commsched_build *b = w->b;
     share *s = &w->share[number];
@@ -190,7 +192,8 @@ static weft_status collect(work *w, int32_t number, int64_t q) {
                                    w->from);
 }
 
-/* To the next host, in the round after; the last one keeps it, or gives it to who wants it. */
+/* In the round after, the partial result goes to the next host. The last host keeps the result, or
+ * sends it to the member that wants it. */
 static weft_status go_on(work *w, int32_t number, int64_t q) {
     wefti_commsched_build *b = w->b;
     share *s = &w->share[number];

@@ -1,13 +1,14 @@
-/* Reducing arrays that all members have: shares, and a chain.
+/* Reductions of arrays that all members have: by shares, and along a chain.
  *
  * Shares: each member receives its share of the elements from all others, reduces it in the order
- * of members, and sends the result to those that want it. No byte goes further than it must.
- * Arrays are cut into segments, so that a segment is reduced while the next one is under way.
+ * of members, and sends the result to the members that want it. Each byte travels no further than
+ * necessary. Arrays are divided into segments, so that one segment is reduced while the next one
+ * arrives.
  *
- * Chain: chunks go from the first member to the last, each adding its own: the same order. Then the
- * last one, which has the result, sends it back along the chain, or to the one that wants it. Only
- * neighbours talk to each other. Partial sums must be of the precision of the result, so there is
- * no chain for halves, whose sums are made in f32. */
+ * Chain: chunks go from the first member to the last. Each member adds its own data, which gives
+ * the same order. The last member sends the result back along the chain, or to the one member that
+ * wants it. Only neighbours exchange messages. Partial sums must have the precision of the result,
+ * so the chain is not possible for halves, whose sums are f32. */
 #include "comm/schedule/build.h"
 
 static wefti_commsched_place place_of(const wefti_commsched_build *b, wefti_commsched_array array,
@@ -68,7 +69,7 @@ static weft_status collect(wefti_commsched_build *b, share_work *w, int64_t segm
     return wefti_commsched_op_flat(b, mine.count, result_of(b, w, mine), g, w->from);
 }
 
-/* The results of a segment, to and from those who made them. */
+/* Results of a segment: receive them from the members that reduced them, and send own ones. */
 static weft_status hand_on(wefti_commsched_build *b, share_work *w, int64_t segment) {
     const wefti_transfer *t = b->t;
     int32_t g = t->members;

@@ -1,11 +1,11 @@
-/* What one member does in a transfer by messages, found out once when the transfer is bound: rounds
- * of sends, receives and local operations.
+/* A communication schedule: one member's part in a transfer by messages. It is computed once, when
+ * the transfer is bound, and consists of rounds of sends, receives and local operations.
  *
- * A send goes off when its round begins. A receive is taken whenever the message comes, also rounds
- * before it is needed, but not before its gates are open, where the memory that it goes to is used
- * for something else until then. When all receives of a round are there, its operations run and
- * the next round begins. The messages of a pair are numbered in each direction in the order in
- * which the plan names them; both plans name the same ones. */
+ * A send starts with its round. A receive accepts its message whenever it arrives, even rounds
+ * early, unless its memory is still in use for something else: gates mark that. When all receives
+ * of a round are done, the round's operations run, and the next round begins. Messages of a pair
+ * are numbered in each direction in the order in which the schedule lists them. Both members'
+ * schedules list the same messages. */
 #ifndef WEFTI_SCHEDULE_H
 #define WEFTI_SCHEDULE_H
 
@@ -20,7 +20,7 @@
     X(RING, "ring")     /* all-gather, from neighbour to neighbour */                              \
     X(SHARES, "shares") /* each reduces one share and hands it on */                               \
     X(CHAIN, "chain")   /* chunks go along the members, which add theirs */                        \
-    X(TREE, "tree")     /* who has it tells others, who tell others */                             \
+    X(TREE, "tree")     /* each member that has the data sends it on */                            \
     X(HOSTS, "hosts")   /* within hosts, and between them as few bytes as possible */
 
 typedef enum wefti_commsched_algorithm {
@@ -65,8 +65,9 @@ typedef struct wefti_commsched_place {
 
 typedef struct wefti_commsched_message {
     int32_t partner; /* of the plan */
-    int32_t number;  /* among those of the pair in this direction */
-    int32_t round;   /* a send: with which it goes; a receive: at whose end it is needed */
+    int32_t number;  /* among the messages of the pair in this direction */
+    int32_t round;   /* a send: the round that it starts with; a receive: the round that needs it at
+                        its end */
     int32_t gate_round, gate_send; /* a receive waits until the round has begun, and until the send
                                       is done; -1: no send */
     int32_t request;               /* of the post's; -1: small */

@@ -70,8 +70,8 @@ weft_status wefti_shm_keep_small(wefti_shm_world *world, wefti_shm_port *port) {
 
 /* --- plans --- */
 
-/* Plans that no endpoint has are kept, up to so many, for those that come again: who calls with
- * ever new counts must not fill the memory. */
+/* Plans without endpoints are kept for later use, up to this number: a caller with ever new counts
+ * must not fill the memory. */
 enum { KEPT = 64, TEXT_BYTES = 64 };
 
 /* Of the last posts others may still read the text. */
@@ -81,7 +81,8 @@ static bool is_spare(const wefti_shm_port *port, const wefti_shm_plan *plan) {
     return spare;
 }
 
-/* The oldest plan that can go, whose text leaves room for `bytes`; NULL: none has to go, or can. */
+/* Takes the oldest unused plan whose text has room for `bytes`. NULL: there is room for a new
+ * plan, or no plan can be reused. */
 static wefti_shm_plan *take_spare(wefti_shm_port *port, size_t bytes) {
     wefti_shm_plan **oldest = NULL, *plan;
     int spares = 0;

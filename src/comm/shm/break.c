@@ -6,8 +6,8 @@
 #include "base/clock.h"
 #include "comm/shm/shm.h"
 
-/* The message is complete before the word that makes it count, so that a process may die anywhere
- * in between; and behind it, so that who hears of its death rings again. */
+/* The message is complete before the word `broken` publishes it: a process may be killed in
+ * between. Peers are notified after that, and again by each process that learns of the break. */
 void wefti_shm_break(wefti_shm_rank *local, int failed, const char *format, ...) {
     wefti_shm_world *world = local->world;
     wefti_shm_common *common = world->common;

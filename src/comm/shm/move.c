@@ -1,10 +1,11 @@
-/* What a member does once those are there whom it needs: how the data goes (comm/shm/plan.h). */
+/* Moves the data of a post, once the required members have posted: the kinds of moves are those of
+ * comm/shm/plan.h. */
 #include "comm/shm/shm.h"
 
 /* --- all-reduces of shares --- */
 
-/* Whether all sources and destinations are in reach of all members, who agree on it: none has
- * boxes. */
+/* Whether every member reaches all sources and destinations. All members agree on that, since then
+ * no member uses staging buffers. */
 static bool find_arrays(const wefti_shm_rank *local, wefti_shm_port *port, uint64_t number) {
     const wefti_shm_endpoint *endpoint = wefti_shm_in_flight_of(port, number)->post->endpoint;
     const wefti_shm_plan *plan = endpoint->plan;
@@ -44,8 +45,8 @@ static wefti_shm_outcome move_shares(wefti_shm_rank *local, wefti_shm_port *port
 
 /* --- all others --- */
 
-/* Where the result of a post lies while others read the source that it replaces; NULL: there is no
- * such. */
+/* Where the result of a post lies while others read the source that it replaces; NULL: it needs no
+ * such place. */
 void *wefti_shm_result_stage(const wefti_shm_post *post) {
     const wefti_shm_endpoint *endpoint = post->endpoint;
     if (!endpoint->plan->staged || post->bounce || post->copied ||

@@ -78,7 +78,7 @@ void wefti_shm_share(const wefti_shm_plan *plan, int32_t member, int64_t *first,
     *count = (end < elements ? end : elements) - begin;
 }
 
-/* Chunks of about so many bytes, but no more of them than a word counts. */
+/* Chunks of about this many bytes, and few enough to be counted in the bits of a word. */
 static void cut_chunks(wefti_shm_plan *plan, int64_t chunk, int64_t most) {
     enum { LINE = 64, MOST_CHUNKS = (1 << WEFTI_SHM_CHUNK_BITS) - 1 };
     int64_t line = LINE / (int64_t)weft_dtype_bytes(plan->transfer.dtype);
@@ -152,7 +152,8 @@ static weft_status find_partners(wefti_arena *arena, const wefti_member_set *tak
                         wefti_regions_equal(&t->have[t->me], &t->want[t->me], t->rank);
         partner[i].touches &= !plan->small;
         plan->exposes |= partner[i].touches;
-        /* Whom we only wait for, we look at before: it may have posted something else. */
+        /* This member looks at the posts of partners that it only waits for, too: they may have
+         * posted something else. */
         partner[i].gives |= partner[i].touches;
     }
     plan->gathers = is_all_gather_of_runs(plan);

@@ -1,17 +1,18 @@
-/* What one member does in a transfer between ranks that read each other's memory, found out once
- * when the transfer is bound: from whom it takes which part, who takes from it, and which of the
- * roads the data goes.
+/* One member's plan for a transfer between ranks that read each other's memory. It is computed
+ * once, when the transfer is bound: which part the member takes from which partner, which partners
+ * take from it, and how the data moves.
  *
  * - Sources are read where they lie: one copy, and the poster waits for its readers.
- * - Small ones that go one way are copied when posted, to where others read them, so that the
- *   poster need not wait. Where all wait for each other anyhow the copy would only cost time.
- * - In an all-reduce each member reduces one share of the elements out of all sources straight
- *   into all destinations. Each element is read once from every source and written once to every
- *   destination, the least that is possible, and only the owner of a share touches it, so that
- *   source and destination may be the same memory. Where memory of other processes is not mapped,
- *   they show it chunk by chunk (comm/shm/staged_reduce.c); so they do in a long all-gather.
- * - Of an all-reduce of a few bytes everybody reduces all elements, out of copies: that needs one
- *   meeting instead of two. */
+ * - A small source that is only sent is copied when it is posted, to where others read it, so that
+ *   the poster need not wait. If all members wait for each other anyway, the copy would only cost
+ *   time.
+ * - In an all-reduce each member reduces one share of the elements, out of all sources straight
+ *   into all destinations. Each element is read once per source and written once per destination,
+ *   the least possible. Only the owner of a share touches it, so source and destination may be the
+ *   same memory. Processes with unmapped memory show it chunk by chunk in staging buffers
+ *   (comm/shm/staged_reduce.c), and so they do in a long all-gather.
+ * - In an all-reduce of a few bytes each member reduces all elements, out of copies: one
+ *   synchronization instead of two. */
 #ifndef WEFTI_SHM_PLAN_H
 #define WEFTI_SHM_PLAN_H
 

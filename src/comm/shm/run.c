@@ -1,9 +1,8 @@
-/* Posting, waiting, and what happens when the world breaks.
+/* Posting, waiting, and the end of waits when the world breaks.
  *
- * All work is done by ranks that wait, each for itself: it takes what it wants out of the others'
- * memory. Whoever waits, for whatever it is, carries on everything that it has under way, in any
- * order in which partners turn up; so waits in different orders on different ranks cannot lock each
- * other out. */
+ * Waiting ranks do all the work, each for itself: a rank takes its data out of the others' memory.
+ * A rank that waits for one transfer also progresses all its other posts, in any order in which
+ * partners arrive. So ranks that wait in different orders cannot deadlock. */
 #include <string.h>
 
 #include "base/clock.h"
@@ -79,8 +78,8 @@ static bool slot_is_free(wefti_shm_port *port) {
     return true;
 }
 
-/* The lines that this member writes next are fetched while it waits for others, who do not look at
- * them yet. */
+/* Prefetches the cache lines that this member writes next, while it waits and no peer reads them.
+ */
 static void fetch_slot(wefti_shm_port *port, uint64_t number) {
     wefti_prefetch_for_write((const void *)&own_slot(port, number)->posted);
     wefti_prefetch_for_write((const void *)&own_slot(port, number)->moved);
@@ -166,7 +165,7 @@ static bool move(wefti_shm_rank *local, wefti_shm_port *port, uint64_t number) {
     return what != WEFTI_SHM_NOTHING;
 }
 
-/* Those who touch this member's memory have moved. */
+/* All partners that touch this member's memory have moved. */
 static bool memory_is_back(wefti_shm_port *port, uint64_t number) {
     const wefti_shm_plan *plan = place_of(port, number)->plan;
     const wefti_shm_in_flight *place = place_of(port, number);
@@ -305,7 +304,10 @@ static void tell(const wefti_shm_rank *local, patience *p, const char *what) {
 
 /* Whether it looks again at once, or after others that may want the core. */
 static bool stays_awake(const wefti_shm_rank *local, patience *p) {
-    enum { YIELDS = 32 }; /* where ranks share cores: who is waited for may get this one at once */
+    enum {
+        YIELDS = 32
+    }; /* if ranks share cores: yields before the waiting rank sleeps, since a peer may need this
+          core */
     int spin = local->world->spin;
     if (p->looks >= (spin > 0 ? spin : YIELDS)) return false;
     p->looks++;
@@ -330,9 +332,8 @@ static bool sleep_once(wefti_shm_rank *local, long most_ns) {
     return happened;
 }
 
-/* Where something lies beside. Looks at that are not cheap, so that a few of them take as long as
- * messages do. Then others get the core in between: those who compute, and where hosts share a
- * machine, which ranks do not know, those who are waited for. */
+/* Used while other work has no wake-ups. Its polls are expensive: a few of them take as long as a
+ * message. In between, this rank yields the core to ranks that compute. */
 static bool look_less_often(wefti_shm_rank *local, patience *p, const char *what) {
     enum { LOOKS = 32 };
     if (p->looks < LOOKS && stays_awake(local, p)) return false;

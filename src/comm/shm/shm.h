@@ -1,17 +1,22 @@
-/* The state behind communicators whose ranks read each other's memory, be they threads of one
- * process (comm/shm/threads.c) or processes of one host (comm/host/host.c): a world, its ranks, and
- * the channels on which transfers meet.
+/* The state behind communicators whose ranks read each other's memory: threads of one process
+ * (comm/shm/threads.c) or processes of one host (comm/host/host.c).
  *
- * A channel belongs to a group of ranks and a tag. Each member has a row of slots there, used in
- * turn: post number k of a member lies in the slot of k % WEFTI_SHM_SLOTS and meets the posts
- * number k of the others. A slot is written by its owner only. `posted` = k + 1 publishes post k;
- * `moved` = k + 1 says that this member will not touch others' memory, or look at their slots, for
- * post k any more. A slot is used again when all partners of the post in it have moved, so that
- * nobody ever looks at a slot that changes under it.
+ * Terms:
+ * - channel: the meeting point of one group of ranks and one tag.
+ * - ring: one member's slots in a channel, used in turn. Post number k lies in slot k %
+ *   WEFTI_SHM_SLOTS and matches the posts number k of the other members. Only the owner writes a
+ *   slot.
+ * - port: one rank's private side of a channel. It holds the posts, the ring, and for each slot a
+ *   private record (in_flight).
+ * - plan: how one transfer moves its data (comm/shm/plan.h).
  *
- * What several ranks look at, slots, lines and the word that says that the world is broken, lies in
- * memory that all of them have, holds no lock, and has no pointers but a poster's own addresses,
- * which wefti_shm_reach turns into those of another rank. All else is each rank's own. */
+ * `posted` = k + 1 publishes post k. `moved` = k + 1 says that this member will not touch others'
+ * memory, or read their slots, for post k any more. A slot is reused once all partners of its post
+ * have moved, so that no rank reads a slot while it changes.
+ *
+ * Slots, peer records and the word that marks a broken world lie in memory shared by all ranks.
+ * That memory holds no locks, and no pointers except the poster's own addresses, which
+ * wefti_shm_reach translates. All other state is private to one rank. */
 #ifndef WEFTI_SHM_H
 #define WEFTI_SHM_H
 
@@ -24,7 +29,7 @@
 
 enum {
     WEFTI_SHM_SLOTS = 8,
-    WEFTI_SHM_INSIDE = WEFTI_SHM_TINY, /* what is left of two lines */
+    WEFTI_SHM_INSIDE = WEFTI_SHM_TINY, /* the rest of two cache lines */
     WEFTI_SHM_MESSAGE = 1024,
     WEFTI_SHM_BUCKETS = 256,
     WEFTI_SHM_BLOCK = 64 << 10, /* bytes of each source that are pulled and reduced in turn */
@@ -55,7 +60,7 @@ typedef struct wefti_shm_ring {
 typedef struct wefti_shm_peer {
     alignas(128) wefti_eventcount event;
     alignas(128) _Atomic uint64_t moving; /* touches others' memory right now */
-    int32_t failed;                       /* who is to blame that this rank broke the world, */
+    int32_t failed;                       /* the rank to blame for the break, */
     char message[WEFTI_SHM_MESSAGE];      /* and why */
 } wefti_shm_peer;
 
@@ -64,7 +69,7 @@ typedef struct wefti_shm_common {
     wefti_shm_peer peer[];
 } wefti_shm_common;
 
-/* Where the addresses of a rank lie in this process; those of threads are all the same. */
+/* Where the addresses of a rank lie in this process. For threads they are the same everywhere. */
 typedef struct wefti_shm_area {
     uintptr_t begin, bytes; /* this part of that rank's addresses */
     uintptr_t view;         /* is here */
@@ -127,7 +132,7 @@ struct wefti_shm_channel {
     int32_t *ranks;       /* of the communicator */
     int32_t *places;      /* the same members: places in this world */
     wefti_shm_ring *ring; /* [members] */
-    wefti_shm_port *port; /* [members]; used are those of ranks of this process */
+    wefti_shm_port *port; /* [members]; only entries of ranks of this process are used */
 };
 
 typedef struct wefti_shm_world wefti_shm_world;
@@ -163,8 +168,8 @@ struct wefti_shm_world {
     const int32_t *rank_of;      /* [size]: the other way round */
     int64_t patience_ns;         /* for ranks that touch memory in a broken world; 0: no end */
     _Atomic uint32_t generation; /* number of mendings */
-    /* Zeroed memory at the beginning of a cache line, kept until the end: for the rows of a
-     * channel, the same for all members; and for what this process shows to others. */
+    /* Zeroed memory at a cache line, kept until the end. open_rings: the rings of a channel, the
+     * same for all members. show: memory that this process publishes to others. */
     weft_status (*open_rings)(wefti_shm_world *world, const wefti_transfer *t,
                               wefti_shm_ring **out);
     weft_status (*show)(wefti_shm_world *world, size_t bytes, void **out);
@@ -238,8 +243,8 @@ typedef enum wefti_shm_outcome {
 } wefti_shm_outcome;
 
 wefti_shm_outcome wefti_shm_move(wefti_shm_rank *local, wefti_shm_port *port, uint64_t number);
-/* Where the result of a post lies while others read the source that it replaces; NULL: there is no
- * such. */
+/* Where the result of a post lies while others read the source that it replaces; NULL: it needs no
+ * such place. */
 void *wefti_shm_result_stage(const wefti_shm_post *post);
 
 /* --- comm/shm/break.c --- */
@@ -265,21 +270,21 @@ weft_status wefti_shm_make_readable(wefti_shm_endpoint *endpoint,
  * be read. */
 bool wefti_shm_read_peer(wefti_shm_rank *local, int32_t place, const void *p, void *to,
                          int64_t bytes);
-/* A move some of whose sources cannot be reached, so that it has no loops. */
+/* A move with sources that this process does not map. Such a move has no loops. */
 bool wefti_shm_read_peer_move(wefti_shm_rank *local, wefti_shm_port *port, uint64_t number,
                               const wefti_move *move, void *destination);
 
 /* --- comm/shm/staged_reduce.c: all-reduces of shares in such memory --- */
 
 weft_status wefti_shm_stage_reduce(wefti_shm_endpoint *endpoint, wefti_shm_post *post) WEFT_CHECKED;
-/* What is given so far, in a slot that is not posted yet. */
+/* Publishes the number of staged chunks, in a slot that is not posted yet. */
 void wefti_shm_publish_staged(wefti_shm_slot *slot, const wefti_shm_post *post, uint64_t number);
 wefti_shm_outcome wefti_shm_move_staged_reduce(wefti_shm_rank *local, wefti_shm_port *port,
                                                uint64_t number);
 
 /* --- comm/shm/staged_gather.c: all-gathers of such memory --- */
 
-/* Whether members whose source is out of reach have boxes. */
+/* Whether members with unreachable sources use staging buffers. */
 bool wefti_shm_stages_gather(const wefti_shm_world *world, const wefti_shm_plan *plan);
 weft_status wefti_shm_stage_gather(wefti_shm_endpoint *endpoint, wefti_shm_post *post) WEFT_CHECKED;
 /* Whether a member has boxes. Its partners are there. */
@@ -289,7 +294,7 @@ wefti_shm_outcome wefti_shm_move_staged_gather(wefti_shm_rank *local, wefti_shm_
 
 /* --- all of them --- */
 
-/* A word that says how many chunks of a post are done; those of later posts are greater. */
+/* A word that counts finished chunks of post `number`. Words of later posts are greater. */
 static inline uint64_t wefti_shm_mark(uint64_t number, int64_t chunks) {
     return number << WEFTI_SHM_CHUNK_BITS | (uint64_t)chunks;
 }

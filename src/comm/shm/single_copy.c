@@ -1,8 +1,9 @@
-/* Memory of other processes that is not mapped here. Where the kernel lets a process read another
- * one's memory (process_vm_readv(2): same user, not forbidden), what is large is fetched with one
- * copy; everything else is put into memory that is mapped, all-reduces chunk by chunk
- * (comm/shm/staged_reduce.c). Nobody ever writes into memory of another process that is not mapped
- * for that: one that was stopped in the middle of it, given up, and then goes on, could do harm. */
+/* Memory of other processes that is not mapped here.
+ *
+ * If the kernel permits it (process_vm_readv(2): same user, not forbidden), a large source is read
+ * with one copy. All other data goes through mapped memory, all-reduces chunk by chunk
+ * (comm/shm/staged_reduce.c). A process never writes into unmapped memory of another process: it
+ * could be stopped in the middle, be given up by its peers, continue, and then do harm. */
 #include <errno.h>
 #include <sys/uio.h>
 

@@ -1,16 +1,17 @@
-/* All-gathers of what some members keep in memory that others cannot reach.
+/* All-gathers of sources that other members cannot reach.
  *
- * As in all-reduces (comm/shm/staged_reduce.c) such a member shows its part in boxes that all
- * reach, chunk by chunk, but one set of them serves all others: everybody takes chunk k of each
- * part out of the boxes, or out of sources within reach, into its own result. `given` chunks lie in
- * boxes; `reduced` ones this member has taken of all others. Once half of the boxes are free they
- * are all filled, and all that is there is taken: one at a time, two members in step took 293 us
- * instead of 198 for 4 MiB where nothing was streamed, and 3 % longer for 64 MiB.
+ * As in all-reduces (comm/shm/staged_reduce.c), such a member shows its part chunk by chunk in
+ * staging buffers that all reach. One set of buffers serves all others: each member takes chunk k
+ * of each part out of the buffers, or out of reachable sources, into its own result.
+ * `staged_chunks` counts chunks in buffers; `reduced` counts chunks that this member has taken
+ * from all others. Once half of the buffers are free, all free ones are filled and all available
+ * chunks are taken. One at a time, two members took 293 us instead of 198 for 4 MiB without
+ * streaming, and 3 % longer for 64 MiB.
  *
- * A part is then read from memory once, goes from core to core in their caches, and is written past
- * them. The kernel, which could fetch it too, writes it by way of the caches. Where those hold the
- * result that is as fast as two copies; measured with two cores, boxes save 15 to 35 % where they
- * do not. */
+ * So each part is read from memory once, passes through the caches of two cores, and is written
+ * past the caches. A single-copy read by the kernel writes through the caches. If the result fits
+ * there, it is as fast as two copies; otherwise, measured with two cores, staging saves 15 to 35
+ * %. */
 #include "comm/copy.h"
 #include "comm/shm/shm.h"
 

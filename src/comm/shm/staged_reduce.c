@@ -1,12 +1,12 @@
-/* All-reduces of shares among members some of whom have memory that others cannot reach.
+/* All-reduces by shares among members some of which have memory that others cannot reach.
  *
- * Such a member has boxes that all reach, WEFTI_SHM_STAGING_BUFFERS in turn for each other member,
- * and shows its source in them chunk by chunk: chunk k of everybody's share. Who reduces a share
- * takes its chunk k out of the sources within reach and the boxes of the others, and writes the
- * result back to where it has read; the owner of the boxes then takes it home. So boxes stay in the
- * caches of the two cores that use them, and memory itself is read and written no more often than
- * where all is mapped. Words in the slots say how far each member is: `given` chunks lie in boxes,
- * `reduced` ones of the own share have reached everybody. */
+ * Such a member has staging buffers that all members reach, WEFTI_SHM_STAGING_BUFFERS for each
+ * other member, used in turn. It shows its source in them chunk by chunk: chunk k of each member's
+ * share. The member that reduces a share reads chunk k out of reachable sources and staging
+ * buffers, and writes the result back to the same places. The owner of the buffers then copies the
+ * result home. Buffers stay in the caches of two cores, and memory is read and written no more
+ * often than with mapped memory. Words in the slots count chunks: `staged_chunks` lie in buffers;
+ * `reduced` chunks of the own share have reached all members. */
 #include "comm/copy.h"
 #include "comm/shm/shm.h"
 

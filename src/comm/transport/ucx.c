@@ -1,9 +1,9 @@
-/* A transport over UCX: see comm/transport/transport.h.
+/* A transport over UCX: comm/transport/transport.h.
  *
- * Each rank has one worker. Endpoints are made when something is first sent to a rank, or when one
- * has been waited for so long that its death should be noticed, which only those who are connected
- * are told. A tag is the sender's rank and the caller's tag. Requests end in callbacks that write
- * into the caller's memory; cancelling waits for that. */
+ * Each rank has one worker. An endpoint is created with the first message to a rank, or after a
+ * long wait for a message from it, because only connected ranks learn of its death. A tag consists
+ * of the sender's rank and the caller's tag. Requests end in callbacks that write into the
+ * caller's memory; cancelling waits for them. */
 #include "comm/transport/transport.h"
 
 #ifdef WEFT_HAVE_UCX
@@ -232,8 +232,8 @@ static void look_after(ucx_side *s, ucx_request *r) {
         (void)connect_to(s, r->peer); /* its failure is seen by the next test */
 }
 
-/* Those who test many requests in a row make progress once, and not once for each: only where one
- * is tested for the second time since. */
+/* A caller that tests many requests in a row makes progress once, not once for each request: only
+ * when one request is tested for the second time. */
 static weft_status ucx_test(void *context, void *request, size_t *out_bytes) {
     ucx_side *s = context;
     ucx_request *r = request;
@@ -299,10 +299,10 @@ static weft_status require(const ucx_side *s, ucs_status_t status, const char *w
     return WEFT_OK;
 }
 
-/* Pieces are copied through buffers, one for each connection that is in the middle of one. The
- * longer they are, the fewer calls a message takes; with many ranks they are shorter, down to UCX's
- * own, so that a process does not pay for what all of them might send it at once. Older versions do
- * not know these settings. */
+/* UCX copies pieces of a message through buffers, one for each connection in the middle of a
+ * message. Longer pieces need fewer calls. With many ranks they get shorter, down to UCX's
+ * default, to limit the memory for messages from all ranks at once. Older versions do not know
+ * these settings. */
 static void lengthen_pieces(const ucx_side *s, ucp_config_t *config) {
     static const struct {
         const char *variable, *name;
@@ -319,10 +319,11 @@ static void lengthen_pieces(const ucx_side *s, ucp_config_t *config) {
     }
 }
 
-/* Two ranks that connect to each other at the same time have two sockets. When one of them gives up
- * just then, UCX (to 1.18 at least) may close the other's connection over the event of one socket
- * and then look at the event of the other, which it has got together with the first: it asserts
- * that there is no such, and ends the process. */
+/* Two ranks that connect to each other at the same time have two sockets. If one of them gives up
+ * at that moment, UCX (at least up to 1.18) may close the other connection while it handles an
+ * event of the first socket, and then handles the event of the second socket, which came in the
+ * same batch. Its assertion fails and ends the process. Events are therefore taken one at a time.
+ */
 static void take_events_singly(const ucx_side *s, ucp_config_t *config) {
     if (!getenv("UCX_TCP_MAX_POLL")) (void)s->call.ucp_config_modify(config, "MAX_POLL", "1");
 }

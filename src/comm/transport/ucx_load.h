@@ -1,9 +1,9 @@
-/* UCX's functions, found when they are first needed.
+/* UCX's functions, loaded with dlopen when they are first needed.
  *
- * UCX is not linked: its library, once loaded, takes over signal handlers of the process, puts its
- * own sigaction() before libc's, starts threads and reads its environment, in every program that
- * only might use it. Loaded with dlopen it does so in those that use it, behind their back of
- * symbols, and the handlers are put back. */
+ * weft does not link UCX: once loaded, its library takes over signal handlers, puts its own
+ * sigaction() before libc's, starts threads and reads its environment, in every program that might
+ * use it. With dlopen this happens only in processes that use it. Its symbols do not shadow
+ * others, and the signal handlers are put back. */
 #ifndef WEFTI_UCX_LOAD_H
 #define WEFTI_UCX_LOAD_H
 
