@@ -1,9 +1,10 @@
-/* Who may take part in a job: whoever knows its secret. See docs/format-wire.md.
+/* Authentication: a process may take part in a job if it knows the job's secret. See
+ * docs/format-wire.md.
  *
  * The secret lies in a file that only its owner can read. Both sides of a connection prove that
- * they know it before anything else is parsed, with fresh random numbers of both in the proof, so
- * that a recorded connection is worth nothing; the keys of the connection follow from the same
- * numbers. */
+ * they know it before anything else is parsed. The proof contains fresh random numbers of both
+ * sides, so that a recorded connection is worthless. The keys of the connection follow from the
+ * same numbers. */
 #ifndef WEFTI_AUTH_H
 #define WEFTI_AUTH_H
 

@@ -33,7 +33,7 @@ typedef struct entry {
 typedef struct reader {
     wefti_rank_table *table;
     entry *entries; /* sorted by id after read_servers */
-    int32_t *place; /* [size]: at * DEVICES_MAX + device of who has this rank; -1 none */
+    int32_t *place; /* [size]: at * DEVICES_MAX + device of each rank; -1: missing */
 } reader;
 
 /* --- fields --- */

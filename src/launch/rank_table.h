@@ -35,7 +35,7 @@ typedef struct wefti_rank_table {
     wefti_arena *arena;
 } wefti_rank_table;
 
-/* WEFT_E_CORRUPT naming the field for anything that is no such table. */
+/* WEFT_E_CORRUPT, with the field's name, if the text is not such a table. */
 weft_status wefti_rank_table_parse(const char *text, int64_t bytes,
                                    wefti_rank_table **out) WEFT_CHECKED;
 /* The same from a file, with its path in messages; WEFT_E_IO when it cannot be read. */

@@ -219,7 +219,7 @@ weft_status wefti_listen_at(const char *where, int port, const wefti_patience *p
     }
 }
 
-/* What is no interface or address of this machine now will be none later. */
+/* A text that is not an interface or address of this machine now will not become one. */
 static weft_status leave_from(int fd, const char *from, int family) {
     wefti_address mine;
     char why[512];
@@ -301,9 +301,8 @@ weft_status wefti_socket_interface(int fd, char out[WEFTI_INTERFACE_TEXT]) {
     return WEFT_OK;
 }
 
-/* After a cut the network's own pauses between two tries grow until they are longer than what is
- * left of a heartbeat time: there is little to send here, and it is tried every second. Linux 6.15
- * and later can be told so. */
+/* After a network failure, the pauses between retransmissions grow beyond the rest of a heartbeat
+ * time. Little is sent here, so retransmit every second. Linux 6.15 and later support it. */
 static void try_often(int fd) {
 #ifdef TCP_RTO_MAX_MS
     int option = TCP_RTO_MAX_MS;

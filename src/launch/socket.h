@@ -39,12 +39,13 @@ weft_status wefti_listen(wefti_address *address, int *out_fd) WEFT_CHECKED;
  * until name servers know it). */
 typedef struct wefti_patience {
     double seconds; /* 0: it is asked for once */
-    /* Called before each pause, `turn` from 0, with what is wrong; false ends it all, with
-     * WEFT_E_STOPPED. NULL: nobody is told. */
+    /* Called before each pause, with `turn` from 0 and the reason. If it returns false, the wait
+     * ends with WEFT_E_STOPPED. NULL: no callback. */
     bool (*waits)(void *context, int turn, const char *why);
     void *context;
 } wefti_patience;
-/* Both, of such a place; *out is the address. What is no name of a host is not waited for. */
+/* Resolves the place and listens there; *out is the address. A text that cannot be a host's name
+ * is refused at once. */
 weft_status wefti_listen_at(const char *where, int port, const wefti_patience *patience,
                             wefti_address *out, int *out_fd) WEFT_CHECKED;
 /* Begins; WEFT_PENDING: poll for writing, then wefti_connected. `from`: an interface or address of
@@ -55,8 +56,8 @@ weft_status wefti_connected(int fd) WEFT_CHECKED;
 weft_status wefti_socket_interface(int fd, char out[WEFTI_INTERFACE_TEXT]) WEFT_CHECKED;
 /* Whether the other end of a connection has another address than this end. */
 bool wefti_socket_is_remote(int fd);
-/* No delays; a peer that does not answer for `seconds` counts as gone. What is lost on the way is
- * sent again at least once a second, where the system can do so. */
+/* Disables delays. A peer that does not answer for `seconds` counts as gone. Lost data is
+ * retransmitted at least once a second, if the system supports it. */
 void wefti_socket_watch(int fd, double seconds);
 
 #endif

@@ -1,12 +1,12 @@
-/* What a process finds in its environment about the job that it belongs to: which launcher started
- * it, its place among the others, and where the scheduler is.
+/* The job of this process, as the environment describes it: its launcher, its place among the
+ * processes, and the scheduler's address.
  *
- * Every launcher has variables of its own, and one may run inside another (mpirun in a step of
- * Slurm), so that several sets can be there at once. They are read in the order of wefti_start, the
- * first set that is there counts, and all others must agree with it on rank and size: a process
- * that took the wrong ones would wait for the wrong others, or train alone, many times over. What
- * is no contradiction: a step of Slurm with one task per node, which is how other launchers are
- * spread over hosts; its tasks are launchers, not ranks. docs/how-to-launch.md has the table. */
+ * Each launcher has variables of its own, and one launcher may run inside another (mpirun in a
+ * Slurm step), so several sets can be there at once. The first set in the order of wefti_start
+ * counts, and all others must agree with it on rank and size. A process with wrong numbers would
+ * wait for the wrong peers, or train alone many times over. One combination is no contradiction: a
+ * Slurm step with one task per node starts launchers, not ranks. docs/how-to-launch.md has the
+ * table. */
 #ifndef WEFTI_LAUNCH_ENV_H
 #define WEFTI_LAUNCH_ENV_H
 
@@ -49,8 +49,8 @@ typedef struct wefti_launcher {
      * or what follows from their lists of hosts. Port 0: nowhere. */
     char scheduler_host[WEFTI_HOST_TEXT];
     int scheduler_port;
-    /* Who is the scheduler. `is_scheduler`: this process, and nothing else (MS_ROLE=MS_SCHED).
-     * `serves`: this is rank 0 of a launcher that has none: it starts one beside its own work. */
+    /* is_scheduler: this process is the scheduler and nothing else (MS_ROLE=MS_SCHED). serves:
+     * this is rank 0, and its launcher has no scheduler, so it starts one beside its own work. */
     bool is_scheduler, serves;
     bool mpi;      /* variables of an MPI are there: MPI_Init would find the others */
     bool one_host; /* surely all ranks are on this host: the scheduler may listen on loopback */
@@ -64,9 +64,9 @@ typedef struct wefti_launcher {
 /* "NAME=value" each, NULL-terminated. Of one name the first counts, and an empty one as not set. */
 typedef const char *const *wefti_variables;
 
-/* From `variables` on a host of that name ("" unknown). WEFT_E_ARG naming variables and values for
- * what is malformed, incomplete, or contradicts something else. Reads the rank table if one is
- * named, no other file. */
+/* Reads `variables` on the host `host_name` ("": unknown). WEFT_E_ARG names the variables and
+ * values that are malformed, incomplete or contradict others. Reads a rank table if one is named,
+ * and no other file. */
 weft_status wefti_launcher_read(wefti_variables variables, const char *host_name,
                                 wefti_launcher *out) WEFT_CHECKED;
 weft_status wefti_settings_read(wefti_variables variables, wefti_settings *out) WEFT_CHECKED;
@@ -76,15 +76,15 @@ weft_status wefti_settings_find(wefti_settings *out) WEFT_CHECKED;
 /* WEFT_E_ARG saying what to set when `l` has no scheduler to go to. */
 weft_status wefti_launcher_check_address(const wefti_launcher *l) WEFT_CHECKED;
 
-/* The variables by which launchers tell ranks; one that starts processes of its own takes those of
- * others out of their environment. NULL-terminated. */
+/* The variables by which launchers give ranks. A launcher that starts processes removes those of
+ * other launchers from their environment. NULL-terminated. */
 extern const char *const wefti_launcher_variables[];
 
 /* "host:port" or "[v6]:port" to its parts. WEFT_E_ARG naming `what` (a variable or an option). */
 weft_status wefti_address_parse(const char *what, const char *text, char host[WEFTI_HOST_TEXT],
                                 int *out_port) WEFT_CHECKED;
-/* A port for a job that has none: one of 20,000 that are not given to clients by the kernel, a
- * function of `bytes`, which must be the same on all hosts. */
+/* A port for a job that has none: one of 20,000 that the kernel does not give to clients. It is a
+ * function of `bytes`, which must be equal on all hosts. */
 int wefti_port_of(const void *data, size_t bytes);
 
 #endif

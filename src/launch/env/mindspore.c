@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* msrun also sets RANK_ID and RANK_SIZE, which then are not those of a rank table. */
+/* msrun also sets RANK_ID and RANK_SIZE; then they do not belong to a rank table. */
 static weft_status read_msrun(wefti_reader *r, wefti_claim *c) {
     int rank = wefti_whole_number(wefti_reader_get(r, "RANK_ID")), size = c->place.size;
     WEFT_TRY(wefti_reader_number(r, "RANK_SIZE", 1, WEFTI_RANKS_MAX, &size));
@@ -31,7 +31,7 @@ static weft_status read_mindspore(wefti_reader *r) {
     c->there = true;
     r->out->is_scheduler = !strcmp(role, "MS_SCHED");
     WEFT_TRY(wefti_reader_number(r, "MS_WORKER_NUM", 1, WEFTI_RANKS_MAX, &c->place.size));
-    /* A whole number is the rank, any other text a name by whose order ranks are assigned. */
+    /* A whole number is the rank. Any other text is a name, and ranks follow the order of names. */
     int id = wefti_whole_number(wefti_reader_get(r, "MS_NODE_ID"));
     if (id < c->place.size && !r->out->is_scheduler) c->place.rank = id;
     return read_msrun(r, c);

@@ -11,7 +11,7 @@ static const wefti_claim_names numbers_only[] = {
     {.launcher = "Volcano", .rank = "VK_TASK_INDEX"}, /* the older name of the same */
 };
 
-/* The number that this process has in its job; -1: none. *out_from: who says so. */
+/* The number that this process has in its job; -1: none. *out_from: the variable that says so. */
 weft_status wefti_process_number(const wefti_reader *r, int *out,
                                  const wefti_claim_names **out_from) {
     *out = -1;

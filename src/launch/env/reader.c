@@ -19,7 +19,7 @@ weft_status wefti_reader_number(const wefti_reader *r, const char *name, int min
     return name ? wefti_variable_number(r->v, name, min, max, out) : WEFT_OK;
 }
 
-/* Rank and size among the numbers of `n`; what is not set stays -1, a missing size 0. */
+/* Reads the numbers of `n`. A missing number stays -1, a missing size 0. */
 weft_status wefti_reader_place(const wefti_reader *r, const wefti_claim_names *n, wefti_claim *c) {
     weft_launcher *p = &c->place;
     WEFT_TRY(wefti_reader_number(r, n->size, 1, WEFTI_RANKS_MAX, &p->size));

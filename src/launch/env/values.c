@@ -1,5 +1,5 @@
-/* Values of variables (see the header). What is set must be right: a number that is quietly read as
- * 0 makes every process rank 0. */
+/* Values of variables: env/values.h. A malformed value is refused: a rank that was read as 0 by
+ * mistake would make every process rank 0. */
 #include "launch/env/values.h"
 
 #include <ctype.h>

@@ -17,10 +17,10 @@ typedef struct wefti_volcano {          /* a task */
     char first_host[WEFTI_HOST_TEXT];
 } wefti_volcano;
 
-/* The task whose pod number `index` (a variable of the name `index_name` says so) is this one, of
- * that host name: the only one there is, else the one whose list has this host in that place. There
- * are tasks. WEFT_E_ARG naming variables and values when none is this one, when a list is
- * malformed, or its number is another. */
+/* Finds the task to which this pod belongs. `index` is the pod's number, from the variable
+ * `index_name`. If there is one task, it is that one; else the task whose list has this host at
+ * that number. There must be tasks. WEFT_E_ARG names variables and values if no task fits, or if a
+ * list is malformed or has another length than its number says. */
 weft_status wefti_volcano_find(wefti_variables v, const char *index_name, int index,
                                const char *host_name, wefti_volcano *out) WEFT_CHECKED;
 

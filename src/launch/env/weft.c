@@ -1,4 +1,4 @@
-/* `weft launch`, and users who set WEFT_RANK and WEFT_SIZE themselves. */
+/* `weft launch`, and users that set WEFT_RANK and WEFT_SIZE themselves. */
 #include "launch/env/reader.h"
 
 static weft_status read(wefti_reader *r) {

@@ -73,7 +73,7 @@ static weft_status join_scheduler(const wefti_join_plan *plan, const wefti_launc
     return status;
 }
 
-/* Through the MPI whose mpirun started this process. */
+/* Joins through the MPI that started this process. */
 static weft_status join_mpi(const wefti_join_plan *plan, const wefti_launcher *l,
                             const weft_world_options *options, weft_world **out) {
     double seconds = plan->join_seconds > 0 ? plan->join_seconds : 600;

@@ -19,7 +19,7 @@ typedef struct wefti_join_plan {
     double leave_seconds; /* how long leaving waits for the others; 0: 5 */
 } wefti_join_plan;
 
-/* What the caller chose, else what is set. Borrows from both. */
+/* Takes the caller's options, and settings where an option is not given. Borrows from both. */
 weft_status wefti_join_options(const weft_world_options *options, const wefti_settings *set,
                                wefti_join_plan *out) WEFT_CHECKED;
 
@@ -38,9 +38,9 @@ void wefti_control_end(void *control);
  * on failure. `transport` (may be NULL) is copied and closed with the world, also on failure. */
 weft_status wefti_join_assemble(const wefti_join_plan *plan, wefti_control *control,
                                 const weft_transport *transport, weft_world **out) WEFT_CHECKED;
-/* weft_world_from_transport. `ends`: closing ends the transport of all processes at once, as that
- * of an MPI which is finalised then; so leaving waits for those that go on, as long as nothing
- * fails, up to wait_seconds. */
+/* weft_world_from_transport. `ends`: closing ends the transport of all processes at once, as
+ * finalising MPI does. Then leaving waits for processes that still use it, up to wait_seconds,
+ * unless something fails. */
 weft_status wefti_join_transport(const weft_transport *transport, const weft_world_options *options,
                                  bool ends, weft_world **out) WEFT_CHECKED;
 /* A world of one: nobody to watch and nothing to send. */

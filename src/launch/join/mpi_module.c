@@ -1,10 +1,9 @@
 /* Finds and loads modules/mpi.c, built for one MPI.
  *
- * Open MPI and MPICH have binary interfaces of their own, so that nothing linked to one can serve
- * the other; which of them is needed is known only when the process has been started. A module is
- * looked for in WEFT_MODULE_PATH, beside the file that this code is in (a build tree), and in the
- * places of an installed tree as seen from there. It stays loaded: MPIs do not survive being
- * unloaded. */
+ * Open MPI and MPICH have different binary interfaces, so code linked to one cannot serve the
+ * other. Which one is needed is known only at run time. A module is looked for in
+ * WEFT_MODULE_PATH, beside the file that holds this code (a build tree), and in the places of an
+ * installed tree. It stays loaded, because MPI libraries cannot be unloaded safely. */
 #include "launch/join/mpi_module.h"
 
 #include <dlfcn.h>
@@ -80,7 +79,7 @@ weft_status wefti_mpi_module_open(const char *flavour, double seconds, weft_tran
                  "this weft has no module for %s: there is no weft-%s.so in %s; build weft where "
                  "%s's mpicc is installed, or start with weft launch",
                  name_of(flavour), flavour, looked, name_of(flavour));
-    /* Open MPI's own plugins look for its symbols among those of all. */
+    /* Open MPI's plugins look up its symbols globally. */
     void *module = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
     WEFT_REQUIRE(module, WEFT_E_IO, "cannot load the module for %s: %s", name_of(flavour),
                  dlerror());

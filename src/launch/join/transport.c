@@ -1,7 +1,7 @@
-/* A world over somebody else's messages (weft/transport.h). They carry the first cards; then rank 0
- * hosts a scheduler as everywhere, so that a rank that dies is named here too. The job's secret is
- * made by rank 0 and told to the others through the transport, as those whom it reaches are the
- * members. */
+/* A world over the caller's messages (weft/transport.h). They carry the first all-gathers. Then
+ * rank 0 hosts a scheduler as in other worlds, so that a rank that dies is named here too. Rank 0
+ * creates the job's secret and sends it through the transport, since the transport reaches exactly
+ * the members. */
 #include <errno.h>
 #include <ifaddrs.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ typedef struct rendezvous { /* what rank 0 tells */
 
 static void own_addresses(wefti_outward *out) {
     struct ifaddrs *all = NULL;
-    if (getifaddrs(&all) != 0) all = NULL; /* then there are none */
+    if (getifaddrs(&all) != 0) all = NULL; /* then the list is empty */
     wefti_outward_of(all, out);
     if (all) freeifaddrs(all);
 }
@@ -94,7 +94,8 @@ static weft_status start(const wefti_join_plan *plan, const about *all, int size
     return WEFT_OK;
 }
 
-/* Everyone learns of everyone's trouble, so that nobody waits for one who has gone. */
+/* Every rank learns of every other rank's error, so that none waits for a rank that has given up.
+ */
 static weft_status introduce(const weft_transport *t, const wefti_join_plan *plan, about *mine,
                              about *all) {
     weft_status status = WEFT_OK;

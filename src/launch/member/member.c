@@ -1,4 +1,5 @@
-/* The calls of a member: see member.h. What they want is left for the thread, which does it. */
+/* The calls of a member: member.h. A call leaves its request for the member's thread, which
+ * carries it out. */
 #include "launch/member/member.h"
 
 #include <errno.h>
@@ -93,7 +94,8 @@ static weft_status reason(wefti_member *m) {
     WEFT_FAIL_OF(m->reason.failed, m->reason.status, "%s", m->reason.text);
 }
 
-/* With its thread. `end`: what it reports, `ranks`: for whom it looks; both NULL: it joins. */
+/* Starts the thread. `end`: the end that it reports. `ranks`: the ranks for which it watches. Both
+ * NULL: it joins. */
 static weft_status begin(const wefti_member_options *options, const wefti_end *end,
                          const wefti_span *ranks, wefti_member **out) {
     wefti_member *m;
@@ -174,7 +176,8 @@ bool wefti_member_is_unlike(wefti_member *m, double seconds, wefti_abort_reason 
     pthread_mutex_lock(&m->lock);
     m->asks = true;
     ring(m);
-    /* A scheduler that has gone has said all before; who has given it up asks no more. */
+    /* A scheduler that has gone said everything before, and a watcher that has given it up asks no
+     * more. */
     while (m->watches && m->state != WEFTI_MEMBER_FAILED && !m->is_over &&
            (m->asks || m->unanswered > 0) && wefti_now_ns() < until)
         (void)wait_until(m, wefti_now_ns() + second_ns / 20);
@@ -298,8 +301,8 @@ weft_status wefti_member_close(wefti_member *m, const wefti_call_records *record
     m->records = records;
     m->leaving = true;
     ring(m);
-    /* Who closes the connection without having said that it leaves has died: that is waited for a
-     * little longer. */
+    /* A peer that closes its connection without a LEAVE has died: wait a little longer for the
+     * scheduler to say so. */
     int64_t until = wefti_now_ns() + m->leave_ns;
     while (m->state == WEFTI_MEMBER_IN &&
            wefti_now_ns() < until + (m->leave_sent ? 0 : 2 * second_ns))

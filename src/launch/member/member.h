@@ -1,6 +1,6 @@
-/* One process's side of the control plane (launch/scheduler/scheduler.h is the other): a thread of
- * its own keeps the connection, so that heartbeats go on while the program computes and a verdict
- * reaches it while it waits. Every call here returns within a time limit. */
+/* One process's side of the control plane (the other is launch/scheduler/scheduler.h). A thread
+ * keeps the connection. So heartbeats go on while the program computes, and an abort reason
+ * arrives while it waits. Every call returns within a time limit. */
 #ifndef WEFTI_MEMBER_H
 #define WEFTI_MEMBER_H
 
@@ -35,18 +35,18 @@ weft_status wefti_member_report(const wefti_member_options *options, const wefti
                                 wefti_member **out) WEFT_CHECKED;
 /* Waits until it has come, `seconds` at most; or until it is known that nobody answers. Frees. */
 void wefti_member_report_end(wefti_member *report, double seconds, bool only_once);
-/* No member either, but what starts these ranks: it finds out whether the scheduler is there, and
- * then hears of the process that fails the job, in a thread of its own. */
+/* Not a member either, but the launcher of these ranks. In a thread of its own it finds out
+ * whether the scheduler is there, and later learns which process failed the job. */
 weft_status wefti_member_look(const wefti_member_options *options, const wefti_span *ranks,
                               wefti_member **out) WEFT_CHECKED;
 /* Whether it still looks, or has not brought its word. */
 bool wefti_member_is_under_way(wefti_member *member);
-/* Who looks: whether it has found the scheduler, be it gone since. */
+/* For a watcher: whether it has found the scheduler, even if the scheduler has gone since. */
 bool wefti_member_has_reached(wefti_member *member);
-/* Who looks: whether the job is over, and by which end. */
+/* For a watcher: whether the job is over, and the end that caused it. */
 bool wefti_member_is_over(wefti_member *member, wefti_end *out);
-/* Who looks and has found the scheduler: whether it says by now that members have left after unlike
- * calls. It is asked, for `seconds` at most. */
+/* For a watcher that has found the scheduler: whether members have left after unlike calls. Asks
+ * the scheduler, for `seconds` at most. */
 bool wefti_member_is_unlike(wefti_member *member, double seconds, wefti_abort_reason *out);
 int32_t wefti_member_rank(const wefti_member *member);
 int32_t wefti_member_size(const wefti_member *member);

@@ -40,14 +40,14 @@ struct wefti_member {
     bool now_sent;
     void *entries; /* where the answer to `now` goes; NULL: it is there */
     char *giving_up;
-    int32_t failed; /* whom that names */
+    int32_t failed; /* the rank that it names */
     bool given_up;  /* said so, to the last byte */
     bool reports;   /* is none, but says `end` of a rank */
     bool looks;     /* is none, and waits for `end`, which is there once it `is_over` */
     bool is_over;
     bool watches; /* it has found the scheduler, which has not said goodbye */
     wefti_end end;
-    wefti_span ranks;          /* of who looks */
+    wefti_span ranks;          /* for a watcher: its ranks */
     bool asks;                 /* once more, for what the scheduler may have said by now */
     int unanswered;            /* times that it has */
     wefti_abort_reason unlike; /* what it has told of calls; status 0: nothing */

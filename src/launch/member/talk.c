@@ -42,7 +42,7 @@ weft_status wefti_member_ask(wefti_member *m) {
         m->watches = true;
         change(m, WEFTI_MEMBER_PARTED); /* all that it says is said */
     }
-    /* The scheduler knows who is missing: it is given the time to say so. */
+    /* Allows the scheduler, which knows the missing ranks, the time to report them. */
     m->deadline_ns = wefti_now_ns() + m->join_ns + 2 * second_ns;
     return WEFT_OK;
 }

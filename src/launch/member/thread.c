@@ -74,8 +74,8 @@ static void call(wefti_member *m, int64_t now) {
         hang_up(m, weft_error_message());
 }
 
-/* Who watched it finds nobody at its address any more, and was not told goodbye: what ran it was
- * killed, and that ends its processes. */
+/* A watcher finds no scheduler at its address any more and got no GOODBYE: the scheduler's
+ * launcher was killed, which also ends its processes. */
 static void find_scheduler_gone(wefti_member *m) {
     m->end = (wefti_end){.rank = 0, .signal = SIGKILL};
     snprintf(m->end.text, sizeof m->end.text, "rank 0 was ended with what ran the scheduler at %s",
@@ -124,7 +124,7 @@ static void hear_all(wefti_member *m) {
 
 /* --- the loop */
 
-/* "; ranks 0-3 (host 0), 8 (host 2) may be out of reach too": those of other hosts. */
+/* "; ranks 0-3 (host 0), 8 (host 2) may be out of reach too": the ranks of other hosts. */
 static void add_far_ranks(const wefti_member *m, wefti_text *out) {
     enum { NAMED = 8 };
     const int32_t *host = m->host, size = m->placed.size;
@@ -154,9 +154,10 @@ static void miss_far_scheduler(wefti_member *m, double seconds) {
     wefti_free(words);
 }
 
-/* A scheduler in a process of its own may be stopped for a while, or lie still on this host. One
- * that is a rank's is missed like that rank, and one on another host like the network: it will have
- * judged by then who is out of its reach, and that verdict, if it came through, would be here. */
+/* A scheduler in a process of its own may be stopped for a while, or be suspended on this host. A
+ * scheduler inside a rank is missed like that rank. A scheduler on another host is missed like the
+ * network: by now it has decided which ranks are out of its reach, and that abort reason would be
+ * here if it came through. */
 static void check_silence(wefti_member *m, int64_t silent) {
     char text[512];
     double seconds = (double)silent * 1e-9;

@@ -1,6 +1,6 @@
-/* All-gathers of cards. Each member's cards are numbered from 1. A scheduler that was started again
- * gets each member's last card once more, as somebody may not have got the answer, and so may hold
- * two cards of a member; the answer to a card that all have is harmless. */
+/* Bootstrap all-gathers. Each member numbers its entries from 1. After a restart the scheduler
+ * receives each member's last entry once more, because some member may lack the answer. So it may
+ * hold two entries of a member. A second answer to a member that has it already is harmless. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* The scheduler's connections: who comes, what arrives, who is gone. */
+/* The scheduler's connections: new ones, received frames, lost ones. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -74,7 +74,8 @@ weft_status wefti_scheduler_accept(wefti_scheduler *s) {
         WEFT_REQUIRE(fd >= 0, WEFT_E_IO, "no connection can be taken: %s", strerror(errno));
         make_way(s);
         weft_status status = add_client(s, fd, &from);
-        (void)status; /* it has gone again, or there is no memory for it: the next one */
+        (void)status; /* the connection has gone again, or there is no memory for it: take the next
+                         one */
     }
     return WEFT_OK;
 }
@@ -117,7 +118,7 @@ void wefti_client_lost(wefti_scheduler *s, wefti_client *c, const char *why) {
     int32_t slot = c->slot;
     c->slot = -1;
     end(c);
-    /* A launcher goes when its processes have, to whom it has passed it on. */
+    /* A launcher closes its connection once its processes, which it has informed, have ended. */
     for (int32_t r = 0; r < c->watch.count && c->told; r++)
         wefti_scheduler_note_told(s, c->watch.first + r);
     if (slot < 0) return;

@@ -1,5 +1,6 @@
-/* Members that leave say what they have called in groups of the same ranks. Those who have not made
- * the same calls are named; nobody else might ever notice (comm/collective/record.c). */
+/* Members that leave report the calls that they made in groups of the same ranks. The scheduler
+ * names members that made different calls: no other part might ever notice
+ * (comm/collective/record.c). */
 #include "base/memory.h"
 #include "launch/scheduler/state.h"
 

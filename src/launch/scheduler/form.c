@@ -1,8 +1,8 @@
-/* How a world forms: who is taken in, who is refused and why, and what happens when all are here.
+/* Forming a world: which members are taken or refused, and the start once all are here.
  *
- * A scheduler that was started again finds members of a world that goes on: they come with the
- * generation they are in and the rank they have there, and the world is whole again when all are
- * back. Members of an older generation are left over from a job that is no more. */
+ * A restarted scheduler finds members of a running world. They come with their generation and
+ * rank, and the world is complete when all are back. Members of an older generation are left over
+ * from a job that has ended. */
 #include <signal.h>
 #include <string.h>
 #include <time.h>
@@ -28,7 +28,8 @@ static void take_seat(wefti_scheduler *s, wefti_client *client, const wefti_join
     client->slot = s->taken++;
 }
 
-/* Those who wait without a generation, or with an older one, when `generation` comes back. */
+/* Dismisses waiting members without a generation, or with an older one, when `generation` comes
+ * back. */
 static void dismiss_others(wefti_scheduler *s, uint64_t generation) {
     for (int32_t i = s->taken - 1; i >= 0; i--) {
         wefti_client *client = s->slots[i].client;
@@ -174,7 +175,7 @@ static void change_state(wefti_scheduler *s, wefti_scheduler_state state) {
     pthread_cond_broadcast(&s->changed);
 }
 
-/* Later worlds have higher numbers, also those of other schedulers. */
+/* Later worlds have higher numbers, even across schedulers. */
 static uint64_t new_generation(uint64_t past) {
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
@@ -331,7 +332,8 @@ void wefti_scheduler_check_forming(wefti_scheduler *s, int64_t now_ns) {
     wefti_scheduler_abort_text(s, WEFT_E_TIMEOUT, WEFT_RANK_NONE, &text);
 }
 
-/* The exit code of who was asked to stop and has taken leave: what shells make of that signal. */
+/* The exit code of a process that was asked to stop and has left: 128 + the signal, as shells
+ * report it. */
 static bool ended_by_request(const wefti_scheduler *s, const wefti_end *end) {
     static const int requests[] = {SIGHUP, SIGINT, SIGTERM};
     bool left = s->ranked && end->rank < s->taken && s->slots[end->rank].left;

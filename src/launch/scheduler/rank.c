@@ -1,6 +1,6 @@
-/* Which member gets which rank, and which ranks share a host. Ranks that members ask for are
- * honoured; node ids that are numbers are the ranks; otherwise ranks follow the order of (address,
- * host, node id), so that those of one host are neighbours and a second start gives the same. */
+/* Assigns ranks and numbers hosts. A rank that a member asks for is honoured. Node ids that are
+ * numbers are ranks. Otherwise ranks follow the order of (address, host, node id), so that ranks
+ * of one host are neighbours and a second start gives the same ranks. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,8 +38,8 @@ static bool is_permutation(const int32_t *wanted, int32_t count, bool *seen) {
     return true;
 }
 
-/* Those who want a rank have it (nobody else wants it, see scheduler_form.c); the others get what
- * is free, in their order. */
+/* Members that ask for a rank get it (form.c has refused duplicates). The others get the free
+ * ranks, in order. */
 static void fill_in(wefti_member_slot *slots, int32_t *rank, int32_t count, bool *seen) {
     for (int32_t i = 0; i < count; i++) seen[i] = false;
     for (int32_t i = 0; i < count; i++)

@@ -16,8 +16,8 @@ enum { EVENTS = 64, TICK_MS = 50, MS = 1000000 };
 
 static char listener_mark, alarm_mark; /* what epoll returns for these two */
 
-/* Without descriptors nobody new comes in, and those who are here go on. Connections that wait
- * would wake us all the while: they are asked for again a moment later. */
+/* Without free descriptors the scheduler accepts no new connections, and members continue. Pending
+ * connections would wake it all the time, so it asks for them again a moment later. */
 static void listen_to_new(wefti_scheduler *s, bool on, int64_t now) {
     struct epoll_event event = {.events = on ? EPOLLIN : 0u, .data.ptr = &listener_mark};
     if (epoll_ctl(s->poller, EPOLL_CTL_MOD, s->listener, &event) == 0) s->deaf_ns = on ? 0 : now;

@@ -1,7 +1,7 @@
-/* The scheduler of a job: one thread that members connect to (launch/member/member.h). It gives
- * them their ranks, carries the all-gathers by which they find each other, and watches: a rank that
- * dies, stops, gives up or keeps the others waiting is named to all of them. It computes nothing
- * and is in no data's way. docs/control-plane.md says what happens when. */
+/* The scheduler of a job: one thread that members connect to (launch/member/member.h). It assigns
+ * ranks, carries the all-gathers by which members find each other, and watches. It tells all
+ * members which rank has died, stopped, given up, or keeps the others waiting. It computes
+ * nothing, and no data passes through it. docs/control-plane.md describes its behaviour in time. */
 #ifndef WEFTI_SCHEDULER_H
 #define WEFTI_SCHEDULER_H
 
@@ -24,7 +24,7 @@ typedef struct wefti_scheduler_options {
     wefti_secret secret;
     bool tls;                 /* members must want it too */
     uint64_t generation;      /* of the world that is made; 0: a new one */
-    int32_t hosted_by;        /* the rank whose process this is; -1: none */
+    int32_t hosted_by;        /* the rank whose process hosts the scheduler; -1: none */
     bool repeats;             /* worlds may follow each other; else one, and the job is over */
     double join_seconds;      /* 0: 600 */
     double heartbeat_seconds; /* 0: 10 */
@@ -47,17 +47,17 @@ const char *wefti_scheduler_address(const wefti_scheduler *scheduler);
 int wefti_scheduler_port(const wefti_scheduler *scheduler);
 
 /* These may be called from any thread. */
-/* Wait until the state is no longer `state`, `seconds` at most (0: not at all). Returns what it is.
- */
+/* Waits until the state differs from `state`, `seconds` at most (0: not at all). Returns the
+ * state. */
 wefti_scheduler_state wefti_scheduler_wait(wefti_scheduler *scheduler, wefti_scheduler_state state,
                                            double seconds);
 /* End the job for a reason that is known elsewhere ("rank 2 ended with exit code 3"). The first
  * verdict stays. */
 void wefti_scheduler_fail(wefti_scheduler *scheduler, weft_status status, int32_t failed,
                           const char *message);
-/* The process of a rank has ended, whatever with. While members are missing nobody will come in its
- * place, and the world fails; later its connection tells more. One that has failed ends the job
- * also for those who never join: the launchers that watch are told. */
+/* The process of a rank has ended, successfully or not. While members are missing no other process
+ * will replace it, so the world fails; later its connection says more. A failed process also ends
+ * the job for ranks that never join: launchers that watch are told. */
 void wefti_scheduler_ended(wefti_scheduler *scheduler, const wefti_end *end);
 /* Whether one has failed so, and which came first. */
 bool wefti_scheduler_is_over(wefti_scheduler *scheduler, wefti_end *out);
@@ -69,11 +69,11 @@ bool wefti_scheduler_has_told(wefti_scheduler *scheduler, int32_t first, int32_t
 bool wefti_scheduler_is_watched(wefti_scheduler *scheduler, int32_t first, int32_t count);
 /* Whether the job has failed of members that left after unlike calls. */
 bool wefti_scheduler_is_unlike(wefti_scheduler *scheduler);
-/* How long members have still to come for: 0 when all are here or the time is up. A job that has
- * failed before is no exception, for those who come are told. */
+/* Seconds for which missing members may still come; 0: all are here, or the time is up. A job that
+ * has failed counts the same way, because late members are told. */
 double wefti_scheduler_seconds_to_come(wefti_scheduler *scheduler);
-/* Why the job failed, "" if it did not; where each rank stood, a line each, "" when none ever came.
- * To be freed; NULL when there is no memory. */
+/* Why the job failed, "" if it did not; and the position of each rank, one line each, "" if no
+ * rank ever came. wefti_free both; NULL: no memory. */
 char *wefti_scheduler_abort_reason(wefti_scheduler *scheduler);
 char *wefti_scheduler_table(wefti_scheduler *scheduler);
 /* Messages under way are still sent, for a second at most. NULL is legal. */

@@ -45,8 +45,8 @@ typedef struct wefti_member_slot {
     } entry[WEFTI_ENTRIES_AHEAD];
 } wefti_member_slot;
 
-/* What the first of those who have left has called in groups of some ranks, or which blocks and
- * messages went between it and one that has not said so yet. */
+/* The calls of the first member that has left, in groups of some ranks; or the blocks and messages
+ * between it and a member that has not reported its side yet. */
 typedef struct wefti_parted {
     struct wefti_parted *next; /* in its bucket */
     int32_t rank;
@@ -67,7 +67,7 @@ struct wefti_scheduler {
     bool stopping, ranked;  /* ranked: seats are ranks */
     wefti_scheduler_state state;
     wefti_abort_reason reason;
-    uint64_t generation; /* 0: none yet; while forming: of those who come back */
+    uint64_t generation; /* 0: none yet; while forming: the generation of returning members */
     uint64_t past;       /* of the last world that all have left; 0: none */
     wefti_parted *parted[WEFTI_PARTED_BUCKETS];
     bool unlike;   /* members have left that made unlike calls, and that is the verdict */
@@ -89,7 +89,7 @@ struct wefti_scheduler {
 };
 
 /* scheduler_client.c */
-/* All who wait. WEFT_E_IO when this process has no descriptors for them. */
+/* Accepts all pending connections. WEFT_E_IO: this process has no free descriptors. */
 weft_status wefti_scheduler_accept(wefti_scheduler *s) WEFT_CHECKED;
 void wefti_client_read(wefti_scheduler *s, wefti_client *client);
 void wefti_client_write(wefti_scheduler *s, wefti_client *client);
@@ -103,14 +103,14 @@ void wefti_client_refuse(wefti_scheduler *s, wefti_client *client, weft_status s
     __attribute__((format(printf, 5, 6)));
 /* A connection that is over: what that means for its rank, and the end of it. */
 void wefti_client_lost(wefti_scheduler *s, wefti_client *client, const char *why);
-void wefti_client_tell_over(wefti_scheduler *s);   /* all who watch */
+void wefti_client_tell_over(wefti_scheduler *s);   /* to all watchers */
 void wefti_client_tell_unlike(wefti_scheduler *s); /* the verdict, to them */
 void wefti_client_expire(wefti_scheduler *s, int64_t now_ns);
-void wefti_scheduler_sweep(wefti_scheduler *s); /* frees what is gone */
+void wefti_scheduler_sweep(wefti_scheduler *s); /* frees closed connections */
 
 /* scheduler_form.c */
 void wefti_scheduler_take_in(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
-/* Those who wait for the next world: this one has ended, well or not. */
+/* Takes the members that wait for the next world, once this one has ended. */
 void wefti_scheduler_take_waiting(wefti_scheduler *s);
 void wefti_scheduler_release_slot(wefti_scheduler *s, int32_t slot); /* while forming */
 void wefti_scheduler_check_forming(wefti_scheduler *s, int64_t now_ns);
@@ -121,7 +121,7 @@ weft_status wefti_scheduler_rank(wefti_scheduler *s) WEFT_CHECKED;
 
 /* scheduler_swap.c */
 void wefti_scheduler_entry(wefti_scheduler *s, wefti_client *client, const wefti_entry *entry);
-void wefti_scheduler_allgather(wefti_scheduler *s); /* carry out what is complete */
+void wefti_scheduler_allgather(wefti_scheduler *s); /* carries out the complete one */
 void wefti_scheduler_check_allgather(wefti_scheduler *s, int64_t now_ns);
 void wefti_slot_clear(wefti_member_slot *slot); /* frees its cards */
 
@@ -131,7 +131,7 @@ void wefti_scheduler_rank_died(wefti_scheduler *s, int32_t rank, const char *why
 void wefti_scheduler_rank_left(wefti_scheduler *s, int32_t rank);
 void wefti_scheduler_goodbye(wefti_scheduler *s); /* to all: nobody watches any more */
 
-/* scheduler_part.c: what a member that leaves has called, against those who left before. */
+/* depart.c: compares the calls of a leaving member with those of members that left before. */
 void wefti_scheduler_compare(wefti_scheduler *s, int32_t rank, const wefti_call_records *records);
 void wefti_scheduler_compare_all(wefti_scheduler *s); /* all have left */
 void wefti_scheduler_forget_parted(wefti_scheduler *s);

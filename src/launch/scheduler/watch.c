@@ -79,11 +79,11 @@ static int32_t company(const wefti_scheduler *s, int32_t rank) {
     return count;
 }
 
-/* Who keeps the rank `victim` waiting: those who have left or compute, for long if any does for
- * long; else those who wait somewhere else than most; else those who are behind. */
+/* Which ranks keep `victim` waiting: ranks that have left or compute (for long, if any rank does);
+ * else ranks that wait in another transfer than most; else ranks that are behind. */
 typedef struct suspicion {
     bool computing, elsewhere, behind;
-    int64_t since_before; /* only those who compute since before that */
+    int64_t since_before; /* counts only ranks that compute since before this time */
     int32_t place;        /* a rank that waits where most do */
     uint64_t ahead;       /* the most transfers done */
 } suspicion;

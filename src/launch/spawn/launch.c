@@ -1,5 +1,5 @@
-/* weft_launch_run: puts the parts of a launch together, in an order in which each can still be
- * undone. The keeper comes first, so that it holds none of what is opened later, and the processes
+/* weft_launch_run: starts the parts of a launch in an order in which each can still be undone. The
+ * reaper starts first, so that it inherits no descriptor that is opened later. The processes start
  * last. */
 #include "weft/launch.h"
 
@@ -28,8 +28,8 @@ static weft_status make_mark(wefti_launch *l) {
     return WEFT_OK;
 }
 
-/* Ranks find it from whichever folder they are in. Left as it is where it is not there; who reads
- * it says so. */
+/* Ranks must find the file from any folder. A missing file keeps its path; its reader reports it.
+ */
 static weft_status make_absolute(char **path) {
     char whole[PATH_MAX];
     if (!realpath(*path, whole)) return WEFT_OK;

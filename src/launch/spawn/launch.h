@@ -53,7 +53,7 @@ typedef struct wefti_launch {
     wefti_member *report[2];    /* what tells that one of an end here, and of one that failed */
     wefti_member *look;         /* watches that scheduler; NULL: nobody does */
     wefti_process *processes;   /* [place.count] */
-    int failed;                 /* the process whose failure is told; -1: none */
+    int failed;                 /* the process whose failure is reported; -1: none */
     bool over;                  /* by the end of a process on another host */
     wefti_end end;              /* that one */
     bool unlike;               /* ranks have left after unlike calls, without a scheduler here... */
@@ -74,7 +74,7 @@ void wefti_launch_end(const wefti_launch *l, int local, wefti_end *out);
 void wefti_launch_report(wefti_launch *l, int local);
 /* Whether a process on another host has failed the job. */
 bool wefti_launch_is_over(const wefti_launch *l, wefti_end *out);
-/* Hosts whose launchers start later are told, too, that the job has failed (launch_report.c). */
+/* Hosts whose launchers start later learn that the job has failed, too (report.c). */
 void wefti_launch_look(wefti_launch *l);
 void wefti_launch_wait_for_late(wefti_launch *l);
 void wefti_launch_report_end(wefti_launch *l);

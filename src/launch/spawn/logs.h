@@ -1,5 +1,5 @@
-/* What a rank writes: two pipes cut into whole lines, which go to its log file, to the caller, and
- * for the last of them into memory, for the message when it fails. */
+/* The output of a rank: two pipes, cut into whole lines. Lines go to the rank's log file and to
+ * the caller. The last ones are kept in memory for the error message when the rank fails. */
 #ifndef WEFTI_LAUNCH_LOGS_H
 #define WEFTI_LAUNCH_LOGS_H
 
@@ -16,10 +16,10 @@ int wefti_log_end(const wefti_log *log, weft_launch_stream stream);
 void wefti_log_started(wefti_log *log);
 /* To poll; -1 when the stream has ended. */
 int wefti_log_fd(const wefti_log *log, weft_launch_stream stream);
-/* Take what is there, a buffer full at most, so that one that writes without pause does not keep
- * its reader from everything else; does not wait. */
+/* Reads available output without waiting, one buffer at most, so that a rank that writes without
+ * pause does not keep the launcher from other work. */
 void wefti_log_read(wefti_log *log, weft_launch_stream stream);
-/* Take what is there of both; then a last line without a newline counts too. */
+/* Reads the rest of both streams; a last line without a newline counts too. */
 void wefti_log_finish(wefti_log *log);
 const char *wefti_log_path(const wefti_log *log); /* "" without a file */
 /* The last lines of both streams, at most `lines`; wefti_free; NULL: no memory. */

@@ -28,8 +28,8 @@ struct wefti_reaper {
 
 /* --- processes by their mark --- */
 
-/* Whether one of the NUL-terminated texts behind `fd` is `mark`. Texts may lie over the edges of
- * what is read at once, so the length of the match so far is carried along. */
+/* Whether one of the NUL-terminated texts behind `fd` is `mark`. A text may span two reads, so the
+ * length of the match so far is kept. */
 static bool holds(int fd, const char *mark) {
     char buffer[4096];
     size_t at = 0;    /* characters of the mark matched */
@@ -171,7 +171,7 @@ weft_status wefti_reaper_start(const char *mark, const char *folder, const char 
     return WEFT_OK;
 }
 
-/* MSG_NOSIGNAL has no like for pipes, and a keeper that was killed is no reason to die of SIGPIPE.
+/* Pipes have no MSG_NOSIGNAL, and a reaper that was killed must not end this process with SIGPIPE.
  */
 static void tell(const wefti_reaper *k, pid_t group) {
     sigset_t pipe_signal, before;

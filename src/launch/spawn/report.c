@@ -1,13 +1,14 @@
-/* What a launcher tells the scheduler of processes that have ended. One that ends before all ranks
- * have come, with whatever exit code, was never a member whose connection could tell: without a
- * word the others would wait until the time for joining is up. On a host without the scheduler a
- * member that never joins carries that word; it does so beside all else, and the first end is
- * enough.
+/* How a launcher reports ended processes to the scheduler.
  *
- * Hosts start when they can. A job that has failed before some of them came would be gone when they
- * do, and their ranks would call for it until the time for joining is up. So a launcher whose job
- * failed stays that long for those who were not told: the scheduler's for other hosts, others for
- * the scheduler, if it never answered. */
+ * A process that ends before all ranks have joined may never have been a member, so its connection
+ * cannot tell. Without a report the others would wait until the join time is up. On a host without
+ * the scheduler, a connection that never joins carries the report. It does so beside all other
+ * work, and the first end is enough.
+ *
+ * Hosts start at different times. A job that fails early would be gone when late hosts start, and
+ * their ranks would call for it until the join time is up. So a launcher whose job failed stays
+ * that long: the scheduler's launcher for other hosts, other launchers for a scheduler that never
+ * answered. */
 #include <poll.h>
 #include <stdio.h>
 
@@ -23,7 +24,7 @@ void wefti_launch_end(const wefti_launch *l, int local, wefti_end *out) {
                    p->signal ? p->signal : p->code);
 }
 
-/* As one who is no member of its own. The secret in it is to be wiped. */
+/* Options of a connection that joins as no member. The caller must wipe the secret in it. */
 static weft_status caller(const wefti_launch *l, int rank, wefti_member_options *out) {
     const weft_launch_options *o = l->options;
     *out = (wefti_member_options){

@@ -79,7 +79,7 @@ weft_status wefti_launch_settings(const wefti_launch *l, int local, char ***out)
     for (const char *const *s = l->options->settings; s && *s; s++) to.capacity++;
     to.items = wefti_arena_alloc(l->arena, (size_t)(to.capacity + 1) * sizeof *to.items);
     WEFT_REQUIRE(to.items, WEFT_E_NOMEM, "no memory for an environment");
-    /* The mark comes first: who looks for it finds it within the first bytes. */
+    /* The mark comes first, so that a search finds it within the first bytes. */
     add(&to, wefti_arena_strdup(l->arena, l->mark));
     add_place(&to, local);
     add_options(&to);

@@ -1,4 +1,4 @@
-/* Starting one process (see the header). Between fork and exec only calls that are safe in a
+/* Starts one process: spawn.h. Between fork and exec it makes only calls that are safe in a
  * process whose other threads are gone: no allocation, no locks. */
 #include "launch/spawn/spawn.h"
 
@@ -62,7 +62,7 @@ static void close_others(void) {
     for (int fd = 3; fd < 1024; fd++) (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 
-/* As a program expects them: exec keeps what is ignored or blocked. */
+/* Programs expect default signals: exec keeps ignored and blocked ones. */
 static void default_signals(void) {
     sigset_t none;
     for (int number = 1; number < NSIG; number++) (void)signal(number, SIG_DFL);
@@ -70,7 +70,8 @@ static void default_signals(void) {
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-/* Above those of stdio: where the parent has closed one of those, what it opens takes its place. */
+/* Moves a descriptor above those of stdio. If the parent has closed one of those, a newly opened
+ * file gets its number. */
 static int lifted(int fd) {
     return fd > STDERR_FILENO ? fd : fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
 }

@@ -1,9 +1,10 @@
-/* Processes: starting one in a group of its own, and finding and ending all that came of it.
+/* Processes: starts a process in a group of its own, and finds and ends all processes that came of
+ * it.
  *
- * Nothing outlives a launch. Each process is the leader of a process group, which is killed with
- * it; the kernel kills it when the launcher dies (PR_SET_PDEATHSIG); and a keeper, a small process
- * that only waits for the launcher's end, kills the groups then, as well as what left them, which
- * it knows by a variable in its environment. */
+ * No process outlives a launch. Each process leads a process group, which is killed with it. The
+ * kernel kills the process when the launcher dies (PR_SET_PDEATHSIG). The reaper, a small process
+ * that only waits for the launcher's end, then kills the groups. It also kills processes that left
+ * their group, which it finds by a variable in their environment. */
 #ifndef WEFTI_LAUNCH_SPAWN_H
 #define WEFTI_LAUNCH_SPAWN_H
 

@@ -98,7 +98,8 @@ static void blame(watch *w, int process) {
     wefti_launch *l = w->l;
     const wefti_process *p = &l->processes[process];
     bool is_better = l->failed >= 0 && p->signal && !l->processes[l->failed].signal;
-    /* Who was asked to stop may end as it likes, but not of a signal that it was not sent. */
+    /* A process that was asked to stop may end in any way, except by a signal that it was not
+     * sent. */
     bool died =
         w->phase == STOPPING && p->signal && p->signal != l->stopped_by && !is_request(p->signal);
     if ((w->phase > REPORTING && !died) || (l->failed >= 0 && !is_better)) return;
@@ -106,10 +107,10 @@ static void blame(watch *w, int process) {
     if (died) l->stopped_by = 0;
 }
 
-/* The signal by which a rank was asked to stop, when its ranks have agreed to that: it has left the
- * others in peace, and its exit code is what shells make of that signal. 0: none. On a host without
- * the scheduler that is believed until the scheduler, which knows, says otherwise; but not before
- * it was found, when nobody can have agreed to anything. */
+/* The signal by which a rank was asked to stop, once the ranks have agreed to stop: the rank has
+ * left in peace, and its exit code is 128 + that signal. 0: none. On a host without the scheduler
+ * this is assumed until the scheduler says otherwise, but only after the scheduler was found:
+ * before that no ranks can have agreed. */
 static int agreed_request(const wefti_launch *l, int process) {
     const wefti_process *p = &l->processes[process];
     bool left = l->scheduler ? wefti_scheduler_has_left(l->scheduler, l->place.first_rank + process)

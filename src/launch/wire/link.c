@@ -195,7 +195,7 @@ static weft_status shake(wefti_wire *link) {
                                            : check_welcome(link);
 }
 
-/* Room for `more` bytes behind what is there. */
+/* Makes room for `more` bytes after the used ones. */
 static weft_status make_room(unsigned char **data, size_t used, size_t *room, size_t more) {
     if (*room - used >= more) return WEFT_OK;
     size_t wanted = *room ? 2 * *room : 4096;
@@ -224,7 +224,7 @@ weft_status wefti_wire_fill(wefti_wire *link) {
         link->in_at = 0;
     }
     if (link->in_used == 0) shrink(&link->in, &link->in_room);
-    /* Memory follows what has arrived, not what is announced. */
+    /* Memory grows with received bytes, not with announced ones. */
     size_t got, room = link->connection ? WEFTI_TLS_RECORD : 2048;
     WEFT_TRY(make_room(&link->in, link->in_used, &link->in_room, room));
     weft_status status = take(link, link->in + link->in_used, link->in_room - link->in_used, &got);

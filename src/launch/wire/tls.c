@@ -173,7 +173,7 @@ weft_status wefti_tls_begin(wefti_tls *tls, int fd, wefti_tls_connection **out) 
 
 void wefti_tls_end(wefti_tls_connection *connection) {
     if (!connection) return;
-    SSL_free(connection->ssl); /* without a farewell: frames tell what is complete */
+    SSL_free(connection->ssl); /* without a TLS close notice: frames say what is complete */
     wefti_free(connection);
 }
 

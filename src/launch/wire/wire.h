@@ -57,7 +57,7 @@ typedef struct wefti_wire {
     wefti_tls *tls;                   /* borrowed; NULL: none is wanted */
     wefti_tls_connection *connection; /* NULL: TLS has not begun */
     wefti_nonces nonces;
-    unsigned char hand[WEFTI_WIRE_ANSWER]; /* what has come of the handshake */
+    unsigned char hand[WEFTI_WIRE_ANSWER]; /* received bytes of the handshake */
     size_t hand_used;
     wefti_stream sends, receives;
     unsigned char *in, *out;
@@ -72,9 +72,9 @@ weft_status wefti_wire_open(wefti_wire *link, int fd, bool scheduler, const weft
 void wefti_wire_close(wefti_wire *link);
 bool wefti_wire_wants_to_write(const wefti_wire *link);
 
-/* Read what has come. WEFT_OK: something; WEFT_PENDING: nothing; WEFT_E_PEER: the other side has
- * closed the connection, or it broke; WEFT_E_ARG: the other side knows another secret, or this one
- * speaks another version, or one wants TLS and the other does not. */
+/* Reads received data. WEFT_OK: there was some. WEFT_PENDING: there was none. WEFT_E_PEER: the
+ * other side has closed the connection, or it broke. WEFT_E_ARG: the other side knows another
+ * secret, or speaks another version, or only one side wants TLS. */
 weft_status wefti_wire_fill(wefti_wire *link) WEFT_CHECKED;
 /* The next whole frame, borrowed until the next call; WEFT_PENDING: none. */
 weft_status wefti_wire_next(wefti_wire *link, wefti_frame *out) WEFT_CHECKED;
@@ -96,7 +96,7 @@ typedef struct wefti_join { /* JOIN: a process asks for its place */
     int64_t pid;
     char job[WEFTI_NAME_MAX + 1];  /* "" or the launcher's name for this run */
     char node[WEFTI_NAME_MAX + 1]; /* node id */
-    char host[WEFTI_NAME_MAX + 1]; /* equal for those who reach each other's memory */
+    char host[WEFTI_NAME_MAX + 1]; /* equal for processes that reach each other's memory */
 } wefti_join;
 
 typedef struct wefti_entry { /* ENTRY: this member's part of all-gather number `number` */
@@ -108,13 +108,14 @@ typedef struct wefti_entry { /* ENTRY: this member's part of all-gather number `
 typedef struct wefti_world_message { /* WORLD */
     uint64_t generation;
     int32_t rank, size;
-    int32_t hosted_by; /* the rank whose process the scheduler lives in; -1: none */
+    int32_t hosted_by; /* the rank whose process hosts the scheduler; -1: none */
     int64_t heartbeat_ns;
 } wefti_world_message;
 
 typedef struct wefti_abort_reason { /* ABORT, REFUSED, FAIL */
     weft_status status;
-    int32_t failed; /* whom the text names; else WEFT_RANK_OWN (FAIL only), WEFT_RANK_NONE */
+    int32_t
+        failed; /* the rank that the text names; else WEFT_RANK_OWN (FAIL only) or WEFT_RANK_NONE */
     char text[WEFTI_TEXT_MAX + 1];
 } wefti_abort_reason;
 
