@@ -91,58 +91,33 @@ static int64_t index_of(const wefti_gemm_operand *o, int64_t b0, int64_t b1, int
            column * o->column_stride;
 }
 
-static double activate(wefti_activation activation, double x) {
-    switch (activation) {
-    case WEFTI_ACTIVATION_RELU:
-        return fmax(x, 0);
-    case WEFTI_ACTIVATION_GELU_TANH:
-        return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-    case WEFTI_ACTIVATION_GELU_ERF:
-        return 0.5 * x * (1 + erf(x / sqrt(2)));
-    case WEFTI_ACTIVATION_SILU:
-        return x / (1 + exp(-x));
-    default:
-        return x;
-    }
-}
-/* By central differences; relu exactly, as its kink must not be stepped over. */
-static double slope(wefti_activation activation, double x) {
-    if (activation == WEFTI_ACTIVATION_RELU) return x > 0;
-    return (activate(activation, x + 1e-5) - activate(activation, x - 1e-5)) / 2e-5;
-}
-
 typedef struct problem {
     wefti_gemm_spec spec;
-    buffer a, b, c, bias, residual, aux, pre;
+    buffer a, b, c, bias;
     int64_t c_elems;
-    double *want, *want_bound, *want_pre, *want_pre_bound; /* as [batch0, batch1, m, n] */
+    double *want, *want_bound; /* as [batch0, batch1, m, n] */
 } problem;
 
 /* What must come out, and how far rounding may take it away. Summing k products in any order errs
  * by less than k eps sum |a b| (Higham, Accuracy and Stability of Numerical Algorithms,
- * section 4.2), eps half a unit in the last place; a few more eps for alpha, bias, residual and C.
- * Activations change by at most 1.13 times the change of x and are computed to 5e-7 (1 + |x|)
- * (vector.h; 7.5e-8 for the normal distribution). A result in bf16 is rounded once more, by up
- * to 2^-8 of it. In a product with `bf16`, each f32 operand may be rounded to bf16, by up to 2^-8
- * of it (and both: 2^-16 more). */
+ * section 4.2), eps half a unit in the last place; a few more eps for alpha, bias and C. A result
+ * in bf16 is rounded once more, by up to 2^-8 of it. In a product with `bf16`, each f32 operand may
+ * be rounded to bf16, by up to 2^-8 of it (and both: 2^-16 more). */
 static void expect(problem *p) {
     const wefti_gemm_spec *s = &p->spec;
     const bool f64 = s->c.dtype == WEFT_F64;
     const double eps = f64 ? 0x1p-53 : 0x1p-24;
-    const double curve = f64 ? 1e-13 : 5e-7;
     const double round = s->c.dtype == WEFT_BF16 ? 0x1p-8 : eps;
     const double operands =
         !s->bf16 ? 0 : 0x1.01p-8 * ((s->a.dtype == WEFT_F32) + (s->b.dtype == WEFT_F32));
     const int64_t size = s->m * s->n, batches = s->batch[0] * s->batch[1];
-    double *values = calloc((size_t)(size * batches * 4 + 1), sizeof *values);
+    double *values = calloc((size_t)(size * batches * 2 + 1), sizeof *values);
     double *row = malloc((size_t)(s->k + 1) * sizeof *row);
     double *right = malloc((size_t)(s->k * s->n + 1) * sizeof *right);
     double *sums = malloc((size_t)(2 * s->n + 1) * sizeof *sums);
     assert_true(values && row && right && sums);
     p->want = values;
     p->want_bound = values + size * batches;
-    p->want_pre = values + 2 * size * batches;
-    p->want_pre_bound = values + 3 * size * batches;
     for (int64_t batch = 0, at = 0; batch < batches; batch++) {
         const int64_t b0 = batch / s->batch[1], b1 = batch % s->batch[1];
         for (int64_t q = 0; q < s->k; q++)
@@ -168,23 +143,7 @@ static void expect(problem *p) {
                     x += wefti_load(f64 ? WEFT_F64 : WEFT_F32, buffer_data(&p->bias), j);
                     bound += 4 * eps * fabs(x);
                 }
-                p->want_pre[at] = x;
-                p->want_pre_bound[at] = bound + round * (fabs(x) + bound);
-                double y = activate(s->activation, x);
-                if (s->activation) bound = 1.13 * bound + curve * (1 + fabs(x));
-                if (s->derivative) {
-                    double aux = wefti_load(s->c.dtype, buffer_data(&p->aux), index);
-                    double d = slope(s->derivative, aux);
-                    bound =
-                        bound * fabs(d) + fabs(y) * (curve + (f64 ? 1e-9 : 0)) * (1 + fabs(aux));
-                    y *= d;
-                }
-                double magnitude = fabs(y);
-                if (s->has_residual) {
-                    double r = wefti_load(s->c.dtype, buffer_data(&p->residual), index);
-                    y += r;
-                    magnitude += fabs(r);
-                }
+                double y = x, magnitude = fabs(x);
                 if (s->accumulate) {
                     double old = wefti_load(s->c.dtype, buffer_data(&p->c), index);
                     y += old;
@@ -237,29 +196,24 @@ static problem problem_new(wefti_gemm_spec spec) {
     p.b = buffer_random(s->b.dtype, random_layout(s, s->k, s->n, true, &s->b));
     p.c_elems = random_layout(s, s->m, s->n, false, &s->c);
     p.c = buffer_random(s->c.dtype, p.c_elems);
-    p.residual = buffer_random(s->c.dtype, p.c_elems);
-    p.aux = buffer_random(s->c.dtype, p.c_elems);
     p.bias = buffer_random(s->c.dtype == WEFT_F64 ? WEFT_F64 : WEFT_F32, s->n);
     expect(&p);
     return p;
 }
 static void problem_free(problem *p) {
-    buffer *buffers[] = {&p->a, &p->b, &p->c, &p->residual, &p->aux, &p->bias};
+    buffer *buffers[] = {&p->a, &p->b, &p->c, &p->bias};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
         buffer_check(buffers[i]);
         free(buffers[i]->base);
     }
     free(p->want);
 }
-static wefti_gemm_args problem_args(const problem *p, const buffer *c, const buffer *pre) {
+static wefti_gemm_args problem_args(const problem *p, const buffer *c) {
     const wefti_gemm_spec *s = &p->spec;
     return (wefti_gemm_args){.a = buffer_data(&p->a),
                              .b = buffer_data(&p->b),
                              .c = buffer_data(c),
-                             .bias = s->has_bias ? buffer_data(&p->bias) : NULL,
-                             .residual = s->has_residual ? buffer_data(&p->residual) : NULL,
-                             .aux = s->derivative ? buffer_data(&p->aux) : NULL,
-                             .pre = s->has_pre ? buffer_data(pre) : NULL};
+                             .bias = s->has_bias ? buffer_data(&p->bias) : NULL};
 }
 
 static void random_epilogue(wefti_gemm_spec *s) {
@@ -267,10 +221,6 @@ static void random_epilogue(wefti_gemm_spec *s) {
     s->alpha = random_below(2) ? 1.0 : random_value() * 3;
     s->accumulate = random_below(3) == 0;
     s->has_bias = random_below(2) == 0;
-    s->has_pre = random_below(3) == 0;
-    s->has_residual = random_below(3) == 0;
-    s->activation = (wefti_activation)(random_below(2) * random_below(WEFTI_ACTIVATIONS));
-    s->derivative = (wefti_activation)(random_below(3) ? 0 : random_below(WEFTI_ACTIVATIONS));
 }
 static int make_pools(void **state) {
     wefti_pool **pools = calloc(3, sizeof *pools);

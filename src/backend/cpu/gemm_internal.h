@@ -25,8 +25,6 @@ enum gemm_path {
 typedef struct wefti_gemm_sink {
     const wefti_gemm_spec *spec;
     char *c;
-    char *pre;
-    const char *residual, *aux;
     const float *bias;
 } wefti_gemm_sink;
 

@@ -4,7 +4,6 @@
  * GNU vector extensions (gcc and clang) instead of intrinsics: one source for SSE2, NEON, AVX2 and
  * AVX-512. Written for files compiled with contraction, so that a * b + c is one fused operation
  * where the isa has it. */
-#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -50,11 +49,6 @@ INLINE vfloat vfma(vfloat a, vfloat b, vfloat c) {
 #else
     return a * b + c;
 #endif
-}
-
-/* Lanes of `a` where the mask is all ones, of `b` where it is zero. */
-INLINE vfloat vselect(vint mask, vfloat a, vfloat b) {
-    return (vfloat)((mask & (vint)a) | (~mask & (vint)b));
 }
 
 INLINE vfloat from_bf16(vhalf h) {
@@ -125,47 +119,6 @@ INLINE void store_strided(weft_dtype dtype, void *row, int64_t index, int64_t st
             ((float *)row)[(index + lane) * stride] = v[lane];
         else
             ((uint16_t *)row)[(index + lane) * stride] = h[lane];
-}
-
-/* e^x to about 1 ulp: x = n ln 2 + r, |r| <= ln 2 / 2, Taylor-like polynomial in r (coefficients of
- * Moshier's Cephes expf). Below -87.3 the smallest normal number, above 88.3 about 2^127.5; NaN
- * stays NaN. */
-INLINE vfloat vexp(vfloat x) {
-    x = vselect(x < -87.3f, vsplat(-87.3f), x);
-    x = vselect(x > 88.3f, vsplat(88.3f), x);
-    vfloat shifted = x * 1.44269504f + 12582912.0f; /* rounds to an integer in the low bits */
-    vfloat n = shifted - 12582912.0f;
-    vfloat r = x - n * 0.693359375f;
-    r = r - n * -2.12194440e-4f;
-    vfloat p = vsplat(1.9875691500e-4f);
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    return p * (vfloat)(((vint)shifted << 23) + 0x3f800000);
-}
-
-INLINE vfloat vsigmoid(vfloat x) {
-    return 1.0f / (1.0f + vexp(-x));
-}
-
-/* The normal distribution function at x and e^(-x^2/2): Abramowitz and Stegun, Handbook of
- * Mathematical Functions, 7.1.26, absolute error below 7.5e-8. */
-INLINE vfloat vnormal(vfloat x, vfloat *out_bell) {
-    vfloat z = x * 0.70710678f;
-    z = vselect(z < 0.0f, -z, z);
-    vfloat t = 1.0f / (1.0f + 0.3275911f * z);
-    vfloat bell = vexp(-0.5f * x * x);
-    vfloat p = vsplat(1.061405429f);
-    p = p * t - 1.453152027f;
-    p = p * t + 1.421413741f;
-    p = p * t - 0.284496736f;
-    p = p * t + 0.254829592f;
-    vfloat tail = 0.5f * p * t * bell;
-    *out_bell = bell;
-    return vselect(x < 0.0f, tail, 1.0f - tail);
 }
 
 #if defined(__clang__) || __GNUC__ >= 12

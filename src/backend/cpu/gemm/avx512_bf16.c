@@ -127,7 +127,7 @@ void wefti_gemm_bf16_epilogue(const wefti_gemm_sink *sink, int64_t i, int64_t j,
                               const float *partial, int64_t partial_stride) {
     const wefti_gemm_spec *s = sink->spec;
     if (s->c.dtype != WEFT_BF16 || s->c.column_stride != 1 || columns != EDGE || s->alpha != 1.0 ||
-        s->accumulate || s->has_pre || s->has_residual || s->activation || s->derivative) {
+        s->accumulate) {
         wefti_gemm_kernels_avx512.epilogue(sink, i, j, rows, columns, sums, sums_stride, partial,
                                            partial_stride);
         return;

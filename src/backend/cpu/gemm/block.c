@@ -31,11 +31,6 @@ void wefti_gemm_block_batch(wefti_gemm_block *w, const wefti_gemm_args *args, in
     w->sink = (wefti_gemm_sink){
         .spec = spec,
         .c = (char *)(uintptr_t)wefti_gemm_batch(spec, &spec->c, args->c, batch),
-        .pre = spec->has_pre ? (char *)(uintptr_t)wefti_gemm_batch(spec, &spec->c, args->pre, batch)
-                             : NULL,
-        .residual =
-            spec->has_residual ? wefti_gemm_batch(spec, &spec->c, args->residual, batch) : NULL,
-        .aux = spec->derivative ? wefti_gemm_batch(spec, &spec->c, args->aux, batch) : NULL,
         .bias = spec->has_bias ? args->bias : NULL,
     };
     w->adding = w->sink;

@@ -1,51 +1,9 @@
 /* Matrix products in doubles: for gradient checks and references, where being right matters more
  * than speed. A task owns a few rows of C; the sums of one row and a block of columns stay on the
  * stack. */
-#include <math.h>
-
 #include "backend/cpu/gemm_internal.h"
 
 enum { ROWS = 4, COLUMNS = 128 };
-
-static double activate(wefti_activation activation, double x) {
-    switch (activation) {
-    case WEFTI_ACTIVATION_RELU:
-        return x < 0 ? 0 : x;
-    case WEFTI_ACTIVATION_GELU_TANH:
-        return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
-    case WEFTI_ACTIVATION_GELU_ERF:
-        return 0.5 * x * (1 + erf(x * 0.70710678118654752440));
-    case WEFTI_ACTIVATION_SILU:
-        return x / (1 + exp(-x));
-    case WEFTI_ACTIVATION_NONE:
-    case WEFTI_ACTIVATIONS:
-        break;
-    }
-    return x;
-}
-
-static double slope(wefti_activation activation, double x) {
-    switch (activation) {
-    case WEFTI_ACTIVATION_RELU:
-        return x > 0 ? 1 : 0;
-    case WEFTI_ACTIVATION_GELU_TANH: {
-        double t = tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x));
-        return 0.5 * (1 + t) +
-               0.5 * x * (1 - t * t) * 0.79788456080286535588 * (1 + 3 * 0.044715 * x * x);
-    }
-    case WEFTI_ACTIVATION_GELU_ERF:
-        return 0.5 * (1 + erf(x * 0.70710678118654752440)) +
-               x * 0.39894228040143267794 * exp(-0.5 * x * x);
-    case WEFTI_ACTIVATION_SILU: {
-        double s = 1 / (1 + exp(-x));
-        return s * (1 + x * (1 - s));
-    }
-    case WEFTI_ACTIVATION_NONE:
-    case WEFTI_ACTIVATIONS:
-        break;
-    }
-    return 1;
-}
 
 typedef struct run {
     const wefti_gemm_spec *spec;
@@ -55,17 +13,10 @@ typedef struct run {
 static void finish(const run *r, int64_t batch, int64_t i, int64_t j, double x) {
     const wefti_gemm_spec *spec = r->spec;
     const int64_t index = i * spec->c.row_stride + j * spec->c.column_stride;
-#define AT(pointer)                                                                                \
-    ((double *)(uintptr_t)wefti_gemm_batch(spec, &spec->c, (pointer), batch) + index)
+    double *c = (double *)(uintptr_t)wefti_gemm_batch(spec, &spec->c, r->args->c, batch) + index;
     x *= spec->alpha;
     if (spec->has_bias) x += ((const double *)r->args->bias)[j];
-    if (spec->has_pre) *AT(r->args->pre) = x;
-    x = activate(spec->activation, x);
-    if (spec->derivative) x *= slope(spec->derivative, *AT(r->args->aux));
-    if (spec->has_residual) x += *AT(r->args->residual);
-    if (spec->accumulate) x += *AT(r->args->c);
-    *AT(r->args->c) = x;
-#undef AT
+    *c = spec->accumulate ? x + *c : x;
 }
 
 static void rows_task(void *context, int64_t task, int thread) {

@@ -71,10 +71,6 @@ static weft_status check(const wefti_gemm_spec *spec, wefti_isa isa) {
                  wefti_isa_text(isa));
     WEFT_REQUIRE(!spec->bf16 || (f32 && wefti_isa_has_bf16(isa)), WEFT_E_NO_IMPL,
                  "%s kernels multiply no bf16 as such", wefti_isa_text(isa));
-    WEFT_REQUIRE((unsigned)spec->activation < WEFTI_ACTIVATIONS &&
-                     (unsigned)spec->derivative < WEFTI_ACTIVATIONS,
-                 WEFT_E_ARG, "no such activation: %d, %d", (int)spec->activation,
-                 (int)spec->derivative);
     return WEFT_OK;
 }
 
@@ -129,8 +125,7 @@ static enum gemm_path path_of(const wefti_gemm_spec *spec) {
 /* Nothing but S (+ C) goes to C: tiles are written to C straight from registers. */
 static bool is_plain_sum(const wefti_gemm_spec *spec) {
     return spec->c.dtype == WEFT_F32 && spec->c.column_stride == 1 && spec->alpha == 1.0 &&
-           !spec->has_bias && !spec->has_pre && !spec->has_residual && !spec->activation &&
-           !spec->derivative;
+           !spec->has_bias;
 }
 
 /* bf16 whose rows begin at lines of memory, if the matrix does, and end with whole tiles. */

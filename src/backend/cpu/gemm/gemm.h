@@ -1,4 +1,4 @@
-/* Matrix multiplication on the CPU: C (+)= epilogue(alpha * op(A) op(B)), batched, prepared once
+/* Matrix multiplication on the CPU: C (+)= alpha * op(A) op(B) + bias, batched, prepared once
  * and run many times.
  *
  * Structure: blocks for each cache level with packed operands around a register-tile kernel, as in
@@ -23,15 +23,6 @@
 #include "base/status.h"
 #include "weft/types.h"
 
-typedef enum wefti_activation {
-    WEFTI_ACTIVATION_NONE,
-    WEFTI_ACTIVATION_RELU,
-    WEFTI_ACTIVATION_GELU_TANH, /* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
-    WEFTI_ACTIVATION_GELU_ERF,  /* 0.5 x (1 + erf(x / sqrt 2)) */
-    WEFTI_ACTIVATION_SILU,      /* x / (1 + exp(-x)) */
-    WEFTI_ACTIVATIONS
-} wefti_activation;
-
 /* How a matrix lies in memory: element (row, column) of batch (i, j) is at
  * data[row * row_stride + column * column_stride + i * batch_stride[0] + j * batch_stride[1]],
  * strides in elements. A transposed matrix has the two strides swapped; a batch stride of 0 repeats
@@ -43,21 +34,16 @@ typedef struct wefti_gemm_operand {
 } wefti_gemm_operand;
 
 /* For every batch (i, j), with S[m, n] = sum over k of A[m, k] B[k, n]:
- *   x = alpha * S + bias[n]                  bias if `has_bias`
- *   pre = x                                  stored if `has_pre`, for the backward of the
- * activation y = activation(x) * derivative'(aux)     the derivative of the activation
- * `derivative`, taken at aux C = y + residual + C                     residual if `has_residual`;
- * the old C if `accumulate` bias is f32 (f64 with f64); pre, aux and residual have the dtype and
- * the strides of C. k = 0 gives S = 0. C, pre: must not overlap each other or any operand. For C =
- * C + y use `accumulate`, not residual = C. */
+ *   C = alpha * S + bias[n] + C
+ * bias: if `has_bias`; f32 [n] (f64 with f64). + C, the old value: if `accumulate`.
+ * k = 0 gives S = 0. C must not overlap an operand. */
 typedef struct wefti_gemm_spec {
     int64_t m, n, k;
     int64_t batch[2]; /* {1, 1}: one product */
     wefti_gemm_operand a, b, c;
     double alpha;
-    bool accumulate, has_bias, has_pre, has_residual;
+    bool accumulate, has_bias;
     bool bf16; /* operands may be rounded to bf16, for arithmetic that takes nothing else */
-    wefti_activation activation, derivative;
 } wefti_gemm_spec;
 
 /* C[m, n] = A[m, k] B[k, n], all row-major, dense, of one dtype: a start to change fields of. */
@@ -89,8 +75,7 @@ typedef struct wefti_gemm {
 typedef struct wefti_gemm_args {
     const void *a, *b;
     void *c;
-    const void *bias, *residual, *aux; /* where the spec has them, else NULL */
-    void *pre;
+    const void *bias; /* NULL without `has_bias` */
 } wefti_gemm_args;
 
 /* *out: the isa multiplies bf16 as such, and faster here than in f32 (takes some milliseconds). */

@@ -172,77 +172,25 @@ static void pack_b(const wefti_gemm_operand *operand, const void *b, int64_t col
  * --------------------------------------------------------------------------------------------------
  */
 
-INLINE vfloat activate(wefti_activation activation, vfloat x) {
-    vfloat bell;
-    switch (activation) {
-    case WEFTI_ACTIVATION_RELU:
-        return vselect(x < 0.0f, (vfloat){0}, x);
-    case WEFTI_ACTIVATION_GELU_TANH: /* (1 + tanh u) / 2 = sigmoid(2 u) */
-        return x * vsigmoid(x * 1.59576912f * (1.0f + 0.044715f * x * x));
-    case WEFTI_ACTIVATION_GELU_ERF:
-        return x * vnormal(x, &bell);
-    case WEFTI_ACTIVATION_SILU:
-        return x * vsigmoid(x);
-    case WEFTI_ACTIVATION_NONE:
-    case WEFTI_ACTIVATIONS:
-        break;
-    }
-    return x;
-}
-
-INLINE vfloat slope(wefti_activation activation, vfloat x) {
-    switch (activation) {
-    case WEFTI_ACTIVATION_RELU:
-        return vselect(x > 0.0f, vsplat(1.0f), (vfloat){0});
-    case WEFTI_ACTIVATION_GELU_TANH: {
-        vfloat s = vsigmoid(x * 1.59576912f * (1.0f + 0.044715f * x * x));
-        return s + x * s * (1.0f - s) * 1.59576912f * (1.0f + 0.134145f * x * x);
-    }
-    case WEFTI_ACTIVATION_GELU_ERF: {
-        vfloat bell, normal = vnormal(x, &bell);
-        return normal + x * bell * 0.39894228f;
-    }
-    case WEFTI_ACTIVATION_SILU: {
-        vfloat s = vsigmoid(x);
-        return s * (1.0f + x * (1.0f - s));
-    }
-    case WEFTI_ACTIVATION_NONE:
-    case WEFTI_ACTIVATIONS:
-        break;
-    }
-    return vsplat(1.0f);
-}
-
 /* Up to VL columns of one row. `count` < VL or a column stride take the slow loads. */
 INLINE void finish(const wefti_gemm_sink *sink, const weft_dtype dtype, int64_t row, int64_t column,
                    int64_t count, const bool whole, vfloat x) {
     const wefti_gemm_spec *spec = sink->spec;
     const int64_t stride = spec->c.column_stride, start = row * spec->c.row_stride;
-#define LOAD(base)                                                                                 \
-    (whole         ? load_row(dtype, at(dtype, base, start), column)                               \
-     : stride == 1 ? load_part(dtype, at(dtype, base, start), column, count)                       \
-                   : load_strided(dtype, at(dtype, base, start), column, stride, count))
-#define STORE(base, value)                                                                         \
-    do {                                                                                           \
-        void *out_ = (base) + start * (dtype == WEFT_F32 ? 4 : 2);                                 \
-        if (whole)                                                                                 \
-            store_row(dtype, out_, column, value);                                                 \
-        else if (stride == 1)                                                                      \
-            store_part(dtype, out_, column, count, value);                                         \
-        else                                                                                       \
-            store_strided(dtype, out_, column, stride, count, value);                              \
-    } while (0)
+    char *out = sink->c + start * (dtype == WEFT_F32 ? 4 : 2);
     x *= (float)spec->alpha;
     if (sink->bias)
         x += whole ? vload(sink->bias + column) : load_part(WEFT_F32, sink->bias, column, count);
-    if (sink->pre) STORE(sink->pre, x);
-    if (spec->activation) x = activate(spec->activation, x);
-    if (spec->derivative) x *= slope(spec->derivative, LOAD(sink->aux));
-    if (sink->residual) x += LOAD(sink->residual);
-    if (spec->accumulate) x += LOAD(sink->c);
-    STORE(sink->c, x);
-#undef LOAD
-#undef STORE
+    if (whole) {
+        if (spec->accumulate) x += load_row(dtype, out, column);
+        store_row(dtype, out, column, x);
+    } else if (stride == 1) {
+        if (spec->accumulate) x += load_part(dtype, out, column, count);
+        store_part(dtype, out, column, count, x);
+    } else {
+        if (spec->accumulate) x += load_strided(dtype, out, column, stride, count);
+        store_strided(dtype, out, column, stride, count, x);
+    }
 }
 
 INLINE void epilogue_as(const weft_dtype dtype, const wefti_gemm_sink *sink, int64_t i, int64_t j,
