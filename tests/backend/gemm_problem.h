@@ -16,6 +16,8 @@
 #include "backend/cpu/gemm/gemm.h"
 #include "tensor/tensor.h"
 
+#define UNUSED __attribute__((unused)) /* not every test uses all of this file */
+
 enum { GUARD = 256, GUARD_BYTE = 0xa5 };
 
 static uint64_t random_state;
@@ -25,7 +27,7 @@ static uint64_t random_bits(void) { /* xorshift64*, Vigna 2016 */
     random_state ^= random_state >> 27;
     return random_state * 0x2545f4914f6cdd1dULL;
 }
-static int64_t random_below(int64_t n) {
+static UNUSED int64_t random_below(int64_t n) {
     return (int64_t)(random_bits() >> 33) % n;
 }
 static double random_value(void) {
@@ -54,7 +56,7 @@ static void buffer_check(const buffer *b) {
         assert_int_equal((unsigned char)b->base[GUARD + b->bytes + i], GUARD_BYTE);
     }
 }
-static buffer buffer_random(weft_dtype dtype, int64_t elems) {
+static UNUSED buffer buffer_random(weft_dtype dtype, int64_t elems) {
     buffer b = buffer_new(elems * (int64_t)weft_dtype_bytes(dtype));
     for (int64_t i = 0; i < elems; i++) wefti_store(dtype, buffer_data(&b), i, random_value());
     return b;
@@ -62,8 +64,8 @@ static buffer buffer_random(weft_dtype dtype, int64_t elems) {
 
 /* Any layout of [batch0, batch1, rows, columns]: row-major, transposed or scattered, with gaps;
  * returns its elements. */
-static int64_t random_layout(const wefti_gemm_spec *spec, int64_t rows, int64_t columns,
-                             bool may_repeat, wefti_gemm_operand *operand) {
+static UNUSED int64_t random_layout(const wefti_gemm_spec *spec, int64_t rows, int64_t columns,
+                                    bool may_repeat, wefti_gemm_operand *operand) {
     int64_t kind = random_below(5), extent;
     int64_t gap = random_below(4) ? random_below(3) * random_below(4) : 32;
     if (kind < 2) {
@@ -85,8 +87,8 @@ static int64_t random_layout(const wefti_gemm_spec *spec, int64_t rows, int64_t 
     return repeat ? extent : extent * spec->batch[0] * spec->batch[1];
 }
 
-static int64_t index_of(const wefti_gemm_operand *o, int64_t b0, int64_t b1, int64_t row,
-                        int64_t column) {
+static UNUSED int64_t index_of(const wefti_gemm_operand *o, int64_t b0, int64_t b1, int64_t row,
+                               int64_t column) {
     return b0 * o->batch_stride[0] + b1 * o->batch_stride[1] + row * o->row_stride +
            column * o->column_stride;
 }
@@ -103,7 +105,7 @@ typedef struct problem {
  * section 4.2), eps half a unit in the last place; a few more eps for alpha, bias and C. A result
  * in bf16 is rounded once more, by up to 2^-8 of it. In a product with `bf16`, each f32 operand may
  * be rounded to bf16, by up to 2^-8 of it (and both: 2^-16 more). */
-static void expect(problem *p) {
+static UNUSED void expect(problem *p) {
     const wefti_gemm_spec *s = &p->spec;
     const bool f64 = s->c.dtype == WEFT_F64;
     const double eps = f64 ? 0x1p-53 : 0x1p-24;
@@ -160,7 +162,8 @@ static void expect(problem *p) {
     free(sums);
 }
 
-static void compare(const problem *p, const buffer *got, const double *want, const double *bound) {
+static UNUSED void compare(const problem *p, const buffer *got, const double *want,
+                           const double *bound) {
     const wefti_gemm_spec *s = &p->spec;
     char *touched = calloc((size_t)p->c_elems + 1, 1);
     assert_non_null(touched);
@@ -189,7 +192,7 @@ static void compare(const problem *p, const buffer *got, const double *want, con
     buffer_check(got);
 }
 
-static problem problem_new(wefti_gemm_spec spec) {
+static UNUSED problem problem_new(wefti_gemm_spec spec) {
     problem p = {.spec = spec};
     wefti_gemm_spec *s = &p.spec;
     p.a = buffer_random(s->a.dtype, random_layout(s, s->m, s->k, true, &s->a));
@@ -200,7 +203,7 @@ static problem problem_new(wefti_gemm_spec spec) {
     expect(&p);
     return p;
 }
-static void problem_free(problem *p) {
+static UNUSED void problem_free(problem *p) {
     buffer *buffers[] = {&p->a, &p->b, &p->c, &p->bias};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
         buffer_check(buffers[i]);
@@ -208,7 +211,7 @@ static void problem_free(problem *p) {
     }
     free(p->want);
 }
-static wefti_gemm_args problem_args(const problem *p, const buffer *c) {
+static UNUSED wefti_gemm_args problem_args(const problem *p, const buffer *c) {
     const wefti_gemm_spec *s = &p->spec;
     return (wefti_gemm_args){.a = buffer_data(&p->a),
                              .b = buffer_data(&p->b),
@@ -216,13 +219,13 @@ static wefti_gemm_args problem_args(const problem *p, const buffer *c) {
                              .bias = s->has_bias ? buffer_data(&p->bias) : NULL};
 }
 
-static void random_epilogue(wefti_gemm_spec *s) {
+static UNUSED void random_epilogue(wefti_gemm_spec *s) {
     if (random_below(3) == 0) return;
     s->alpha = random_below(2) ? 1.0 : random_value() * 3;
     s->accumulate = random_below(3) == 0;
     s->has_bias = random_below(2) == 0;
 }
-static int make_pools(void **state) {
+static UNUSED int make_pools(void **state) {
     wefti_pool **pools = calloc(3, sizeof *pools);
     for (int i = 0; i < 3; i++) assert_int_equal(wefti_pool_create(i + 1, &pools[i]), WEFT_OK);
     *state = pools;
@@ -231,7 +234,7 @@ static int make_pools(void **state) {
     print_message("seed %llu\n", (unsigned long long)random_state);
     return 0;
 }
-static int destroy_pools(void **state) {
+static UNUSED int destroy_pools(void **state) {
     wefti_pool **pools = *state;
     for (int i = 0; i < 3; i++) wefti_pool_destroy(pools[i]);
     free(pools);

@@ -48,10 +48,11 @@ typedef struct wefti_gemm_kernels {
     int64_t m_group; /* rows of A that a thread packs for itself, at most; 0: A is shared */
     int64_t n_group; /* columns of B, likewise */
     bool reads_rows; /* of bf16, where they lie: whole register tiles of A need no panel */
-    /* c[rows, columns] = (add ? c : 0) + A panel * B panel, over k. c is f32 with its own row
-     * stride. rows counts those that are computed; all columns are. a_stride: 0 for a panel, else
-     * the bytes from row to row of A where it lies (`reads_rows`; all rows, k in whole
-     * `depth_unit`s). `ahead` moves on by a few lines for each `depth_unit` of k; NULL: none.
+    /* c[rows, columns] = (add ? c : 0) + A panel * B panel, over k. The bits of an element depend
+     * on its row of A, its column of B, `add` and the old element only, not on `rows`. c is f32
+     * with its own row stride. rows counts those that are computed; all columns are. a_stride: 0
+     * for a panel, else the bytes from row to row of A where it lies (`reads_rows`; all rows, k in
+     * whole `depth_unit`s). `ahead` moves on by a few lines for each `depth_unit` of k; NULL: none.
      */
     void (*tile)(int rows, int64_t k, const void *a, int64_t a_stride, const void *b, float *c,
                  int64_t c_stride, bool add, wefti_gemm_ahead *ahead);
@@ -75,6 +76,11 @@ typedef struct wefti_gemm_kernels {
                    const wefti_gemm_operand *operand, const void *b, float *sums);
 } wefti_gemm_kernels;
 
+/* The kernels of each isa. */
+typedef struct wefti_gemm_forms {
+    const wefti_gemm_kernels *plain, *avx2, *avx2_narrow, *avx512, *avx512_bf16, *amx, *amx_f32;
+} wefti_gemm_forms;
+
 extern const wefti_gemm_kernels wefti_gemm_kernels_plain;
 #if defined(__x86_64__)
 extern const wefti_gemm_kernels wefti_gemm_kernels_avx2;
@@ -83,13 +89,6 @@ extern const wefti_gemm_kernels wefti_gemm_kernels_avx512;
 extern const wefti_gemm_kernels wefti_gemm_kernels_avx512_bf16;
 extern const wefti_gemm_kernels wefti_gemm_kernels_amx;
 extern const wefti_gemm_kernels wefti_gemm_kernels_amx_f32;
-
-/* gemm/avx512_bf16.c: what both kernels of bf16 share. */
-void wefti_gemm_bf16_pack_b(const wefti_gemm_operand *operand, const void *b, int64_t columns,
-                            int64_t k, void *panel);
-void wefti_gemm_bf16_epilogue(const wefti_gemm_sink *sink, int64_t i, int64_t j, int64_t rows,
-                              int64_t columns, const float *sums, int64_t sums_stride,
-                              const float *partial, int64_t partial_stride);
 #endif
 
 /* The operand's or output's batch number `batch` (i * batch[1] + j). NULL stays NULL. */

@@ -6,10 +6,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/cpu/tuning.h"
+
 static const char *const names[WEFTI_ISAS] = {"plain", "avx2", "avx512", "amx"};
 
 const char *wefti_isa_text(wefti_isa isa) {
     return (unsigned)isa < WEFTI_ISAS ? names[isa] : "?";
+}
+
+static const wefti_cpu_tuning *tuned;
+
+void wefti_cpu_tune(const wefti_cpu_tuning *tuning) {
+    tuned = tuning;
+}
+const wefti_cpu_tuning *wefti_cpu_tuned(void) {
+    return tuned;
 }
 
 #if defined(__x86_64__)
@@ -55,6 +66,7 @@ enum { UNKNOWN, ABSENT, PRESENT };
 bool wefti_isa_has(wefti_isa isa) {
     static _Atomic unsigned char known[WEFTI_ISAS];
     if ((unsigned)isa >= WEFTI_ISAS) return false;
+    if (tuned && tuned->emulated) return tuned->has[isa];
     unsigned char is = atomic_load_explicit(&known[isa], memory_order_relaxed);
     if (is == UNKNOWN) {
         is = ask_for(isa) ? PRESENT : ABSENT;
@@ -70,6 +82,7 @@ static bool ask_for_avx512_bf16(void) {
 }
 
 bool wefti_isa_has_avx512_bf16(void) {
+    if (tuned && tuned->emulated) return tuned->has_avx512_bf16;
     static _Atomic unsigned char known;
     unsigned char is = atomic_load_explicit(&known, memory_order_relaxed);
     if (is == UNKNOWN) {
@@ -88,10 +101,11 @@ bool wefti_isa_has_amx_bf16(void) {
 #else
 
 bool wefti_isa_has(wefti_isa isa) {
+    if (tuned && tuned->emulated && (unsigned)isa < WEFTI_ISAS) return tuned->has[isa];
     return isa == WEFTI_ISA_PLAIN;
 }
 bool wefti_isa_has_avx512_bf16(void) {
-    return false;
+    return tuned && tuned->emulated && tuned->has_avx512_bf16;
 }
 bool wefti_isa_has_amx_bf16(void) {
     return false;

@@ -7,11 +7,21 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__FMA__)
+#if defined(WEFTI_EMULATED)
+#include <math.h>
+#elif defined(__FMA__)
 #include <immintrin.h>
 #endif
 
 #include "weft/types.h"
+
+/* Kernels of AVX2, AVX-512 and AMX are also compiled in plain C, WEFTI_EMULATED, with a name of
+ * their own: tests run every path on every processor (emulated.h). */
+#if defined(WEFTI_EMULATED)
+#define WEFTI_FORM(name) name##_emulated
+#else
+#define WEFTI_FORM(name) name
+#endif
 
 #define INLINE static inline __attribute__((always_inline, unused))
 #define UNROLL _Pragma("GCC unroll 16")
@@ -42,7 +52,10 @@ INLINE vfloat vsplat(float x) {
 /* a b + c, rounded once where the isa can. Compilers fuse what is written as a * b + c in some
  * copies of a loop and not in others: bits would depend on how many rows a tile has. */
 INLINE vfloat vfma(vfloat a, vfloat b, vfloat c) {
-#if VL == 16 && defined(__AVX512F__)
+#if defined(WEFTI_EMULATED)
+    for (int i = 0; i < VL; i++) c[i] = fmaf(a[i], b[i], c[i]);
+    return c;
+#elif VL == 16 && defined(__AVX512F__)
     return (vfloat)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif VL == 8 && defined(__FMA__)
     return (vfloat)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);

@@ -10,16 +10,16 @@
  * in the order in which products for keys and values take them; slopes also wait, for up to 512
  * keys, for the gradient of queries.
  * Source: Dao, "FlashAttention-2", 2023, algorithms 1 and 2. */
-#if defined(__x86_64__)
+#if defined(__x86_64__) || defined(WEFTI_EMULATED)
 #define VL 16
 #include "backend/cpu/gemm_internal.h"
-#include "backend/cpu/vector.h"
 #include "backend/cpu/kernels/kernels.h"
 #include "backend/cpu/blocks.h"
 
-#include "backend/cpu/gemm_amx.h"
+#include "backend/cpu/tile/tile.h"
 
-static const wefti_gemm_kernels *const tiles = &wefti_gemm_kernels_amx;
+extern const wefti_gemm_kernels WEFTI_FORM(wefti_gemm_kernels_amx);
+static const wefti_gemm_kernels *const tiles = &WEFTI_FORM(wefti_gemm_kernels_amx);
 
 static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
@@ -70,25 +70,18 @@ static int64_t seen_by(const wefti_attention_shape *s, int64_t i) {
     return seen < 0 ? 0 : smaller(seen, s->k_len);
 }
 
-INLINE __mmask16 lanes(int64_t count) {
-    return count >= VL ? 0xffff : count <= 0 ? 0 : (__mmask16)((1u << count) - 1);
-}
-INLINE __m512i narrow(__m512 low, __m512 high) {
-    return (__m512i)_mm512_cvtne2ps_pbh(high, low);
-}
-
 static const float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 
 /* 2^x: a minimax polynomial of what is above the next lower integer, relative error 3e-6, a
  * thousandth of a bf16's. */
-INLINE __m512 power_of_2(__m512 x) {
-    const __m512 f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-    __m512 p = _mm512_set1_ps(0.0135341680f);
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.0520114623f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.241442754f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.693003835f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.00000259f));
-    return _mm512_scalef_ps(p, x); /* rounds x down by itself */
+INLINE vfloat power_of_2(vfloat x) {
+    const vfloat f = vfraction(x);
+    vfloat p = vsplat(0.0135341680f);
+    p = vfma(p, f, vsplat(0.0520114623f));
+    p = vfma(p, f, vsplat(0.241442754f));
+    p = vfma(p, f, vsplat(0.693003835f));
+    p = vfma(p, f, vsplat(1.00000259f));
+    return vscale(p, x);
 }
 
 /* ---- forward ---- */
@@ -133,20 +126,19 @@ static tiles_forward carve_forward(const forward_run *r, int thread) {
 /* The softmax of 32 queries so far. A probability is 2^(score - centre), scores in units of ln 2;
  * where scores exceed `limit` the centre has to move first. */
 typedef struct softmax {
-    __m512 sums[EDGE];
+    vfloat sums[EDGE];
     float centre[EDGE], limit[EDGE];
     float factor; /* to units of ln 2 */
 } softmax;
 
 /* Move the centre of row `row` to the largest of `top`, and what there is with it. */
-static __attribute__((noinline)) void move_centre(softmax *x, int row, __m512 top, float *output,
+static __attribute__((noinline)) void move_centre(softmax *x, int row, vfloat top, float *output,
                                                   int64_t dim) {
-    const float centre = _mm512_reduce_max_ps(top);
+    const float centre = vtop(top);
     if (x->limit[row] != -INFINITY) {
-        const __m512 less = _mm512_set1_ps(exp2f(x->centre[row] - centre));
-        x->sums[row] = _mm512_mul_ps(x->sums[row], less);
-        for (int64_t c = 0; c < dim; c += VL)
-            _mm512_storeu_ps(output + c, _mm512_mul_ps(_mm512_loadu_ps(output + c), less));
+        const vfloat less = vsplat(exp2f(x->centre[row] - centre));
+        x->sums[row] = (x->sums[row] * less);
+        for (int64_t c = 0; c < dim; c += VL) vstore(output + c, (vload(output + c) * less));
     }
     x->centre[row] = centre;
     x->limit[row] = centre + HEADROOM;
@@ -158,28 +150,28 @@ INLINE void softmax_row(const bool whole, const tiles_forward *m, softmax *x, in
                         int64_t count, int64_t dim) {
     const float *scores = m->scores + row * SPAN_STRIDE;
     uint16_t *out = m->probs + row / SIDE * TILE + row % SIDE * DEPTH;
-    const __m512 factor = _mm512_set1_ps(x->factor);
+    const vfloat factor = vsplat(x->factor);
     const int vectors = whole ? SPAN_VECTORS : (int)(count / VL);
-    __m512 s[SPAN_VECTORS], top = _mm512_set1_ps(-INFINITY);
+    vfloat s[SPAN_VECTORS], top = vsplat(-INFINITY);
     UNROLL for (int v = 0; v < vectors; v++) {
-        const __mmask16 here = whole ? 0xffff : lanes(seen - v * VL);
-        s[v] = _mm512_mul_ps(_mm512_maskz_loadu_ps(here, scores + v * VL), factor);
+        const mask16 here = whole ? 0xffff : first_16(seen - v * VL);
+        s[v] = (vload_masked(here, scores + v * VL) * factor);
         /* The second operand of a maximum is what is taken when one is NaN. */
-        top = whole ? _mm512_max_ps(s[v], top) : _mm512_mask_max_ps(top, here, s[v], top);
+        top = whole ? vmax(s[v], top) : vmax_masked(here, s[v], top);
     }
-    if (_mm512_cmp_ps_mask(top, _mm512_set1_ps(x->limit[row]), _CMP_GT_OQ))
+    if (vany_greater(top, vsplat(x->limit[row])))
         move_centre(x, row, top, m->output + row * dim, dim);
-    const __m512 centre = _mm512_set1_ps(x->centre[row]);
-    __m512 sum = x->sums[row];
+    const vfloat centre = vsplat(x->centre[row]);
+    vfloat sum = x->sums[row];
     UNROLL for (int v = 0; v < vectors; v += 2, out += 2 * TILE) {
-        __m512 low = power_of_2(_mm512_sub_ps(s[v], centre));
-        __m512 high = power_of_2(_mm512_sub_ps(s[v + 1], centre));
+        vfloat low = power_of_2(s[v] - centre);
+        vfloat high = power_of_2(s[v + 1] - centre);
         if (!whole) {
-            low = _mm512_maskz_mov_ps(lanes(seen - v * VL), low);
-            high = _mm512_maskz_mov_ps(lanes(seen - (v + 1) * VL), high);
+            low = vkeep(first_16(seen - v * VL), low);
+            high = vkeep(first_16(seen - (v + 1) * VL), high);
         }
-        sum = _mm512_add_ps(_mm512_add_ps(sum, low), high);
-        _mm512_storeu_si512(out, narrow(low, high));
+        sum = sum + low + high;
+        vstore_int(out, vround_bf16(low, high));
     }
     x->sums[row] = sum;
 }
@@ -191,13 +183,12 @@ static void store_output(const forward_run *r, const tiles_forward *m, const sof
     uint16_t *o = (uint16_t *)a->o.data + b * a->o_strides.batch + h * a->o_strides.head +
                   i0 * a->o_strides.seq;
     for (int64_t i = 0; i < count; i++, o += a->o_strides.seq) {
-        const float sum = _mm512_reduce_add_ps(x->sums[i]);
-        const __m512 factor = _mm512_set1_ps(sum == 0.0f ? 0.0f : 1.0f / sum);
+        const float sum = vsum(x->sums[i]);
+        const vfloat factor = vsplat(sum == 0.0f ? 0.0f : 1.0f / sum);
         wefti_attention_store_lse(a, b, h, i0 + i, x->centre[i] * LN_2, sum);
         for (int64_t c = 0; c < s->dim; c += DEPTH) {
             const float *from = m->output + i * s->dim + c;
-            _mm512_storeu_si512(o + c, narrow(_mm512_mul_ps(_mm512_loadu_ps(from), factor),
-                                              _mm512_mul_ps(_mm512_loadu_ps(from + VL), factor)));
+            vstore_int(o + c, vround_bf16(vload(from) * factor, (vload(from + VL) * factor)));
         }
     }
 }
@@ -211,7 +202,7 @@ static void forward_block(const forward_run *r, const tiles_forward *m, int64_t 
     const int64_t end = round_up(seen_by(s, i0 + count - 1));
     softmax x = {.factor = s->scale * LOG2_E};
     for (int i = 0; i < EDGE; i++) {
-        x.sums[i] = _mm512_setzero_ps();
+        x.sums[i] = (vfloat){0};
         x.limit[i] = -INFINITY;
     }
     pack_rows_a(rows_of(a->q.data, a->q_strides, b, h, i0), count, dim, m->queries);
@@ -253,7 +244,7 @@ static void forward_task(void *context, int64_t task, int thread) {
     tiles->leave();
 }
 
-void wefti_attention_on_tiles(wefti_pool *pool, const wefti_attention_args *a) {
+void WEFTI_FORM(wefti_attention_on_tiles)(wefti_pool *pool, const wefti_attention_args *a) {
     const wefti_attention_shape *s = &a->shape;
     if (!attention_fits_tiles(s)) {
         wefti_kernels_of(WEFTI_ISA_AVX512)->attention(pool, a);
@@ -321,14 +312,14 @@ typedef struct place {
 } place;
 
 static float dot_bf16(const uint16_t *x, const uint16_t *y, int64_t dim) {
-    __m512 sum = _mm512_setzero_ps();
+    vfloat sum = (vfloat){0};
     for (int64_t c = 0; c < dim; c += VL) {
         vhalf a, b;
         memcpy(&a, x + c, sizeof a);
         memcpy(&b, y + c, sizeof b);
-        sum = _mm512_fmadd_ps((__m512)from_bf16(a), (__m512)from_bf16(b), sum);
+        sum = vfma(from_bf16(a), from_bf16(b), sum);
     }
-    return _mm512_reduce_add_ps(sum);
+    return vsum(sum);
 }
 
 static void pack_queries(const backward_run *r, const tiles_backward *m, const place *t) {
@@ -352,25 +343,24 @@ static void pack_queries(const backward_run *r, const tiles_backward *m, const p
 /* Probabilities and slopes, the gradient of unscaled scores, of row j of the scores' 32 keys and
  * of 32 queries from i on. Of the queries, those from `first` to `count` see the key. */
 INLINE void slope_lanes(const bool whole, const wefti_attention_shape *s, const tiles_backward *m,
-                        int64_t j, int64_t i, int64_t first, int64_t count, __m512i *probs,
-                        __m512i *slopes) {
-    const __m512 scale = _mm512_set1_ps(s->scale), factor = _mm512_set1_ps(s->scale * LOG2_E);
-    __m512 p[2], d[2];
+                        int64_t j, int64_t i, int64_t first, int64_t count, vint *probs,
+                        vint *slopes) {
+    const vfloat scale = vsplat(s->scale), factor = vsplat(s->scale * LOG2_E);
+    vfloat p[2], d[2];
     UNROLL for (int half = 0; half < 2; half++) {
         const int64_t at = i + half * VL;
-        const __m512 x = _mm512_loadu_ps(m->scores + j * ROWS + at);
-        const __m512 g = _mm512_loadu_ps(m->d_probs + j * ROWS + at);
-        p[half] = power_of_2(_mm512_fmsub_ps(x, factor, _mm512_loadu_ps(m->lse + at)));
-        d[half] = _mm512_mul_ps(_mm512_mul_ps(p[half], scale),
-                                _mm512_sub_ps(g, _mm512_loadu_ps(m->delta + at)));
+        const vfloat x = vload(m->scores + j * ROWS + at);
+        const vfloat g = vload(m->d_probs + j * ROWS + at);
+        p[half] = power_of_2(vfms(x, factor, vload(m->lse + at)));
+        d[half] = p[half] * scale * (g - vload(m->delta + at));
         if (!whole) {
-            const __mmask16 here = (__mmask16)(lanes(count - at) & ~lanes(first - at));
-            p[half] = _mm512_maskz_mov_ps(here, p[half]);
-            d[half] = _mm512_maskz_mov_ps(here, d[half]);
+            const mask16 here = (mask16)(first_16(count - at) & ~first_16(first - at));
+            p[half] = vkeep(here, p[half]);
+            d[half] = vkeep(here, d[half]);
         }
     }
-    *probs = narrow(p[0], p[1]);
-    *slopes = narrow(d[0], d[1]);
+    *probs = vround_bf16(p[0], p[1]);
+    *slopes = vround_bf16(d[0], d[1]);
 }
 
 /* 32 keys, from j on in the block, by 32 queries from i on, in the orders that products want. */
@@ -378,19 +368,19 @@ INLINE void slope_tile(const bool whole, const wefti_attention_shape *s, const t
                        const place *t, int64_t j, int64_t i) {
     uint16_t *across = m->slopes_t + i * m->block + j * EDGE;
     for (int64_t row = 0; row < EDGE; row += 2, across += DEPTH) {
-        __m512i p[2], d[2], pairs[2];
+        vint p[2], d[2], pairs[2];
         uint16_t *left = m->probs + i * EDGE + row / SIDE * TILE + row % SIDE * DEPTH;
         UNROLL for (int64_t k = 0; k < 2; k++) {
             const int64_t key = t->j0 + j + row + k;
             const int64_t first = !s->causal ? 0 : key - s->q_offset - t->i0;
             slope_lanes(whole, s, m, row + k, i, key < s->k_len ? first : ROWS, t->count, &p[k],
                         &d[k]);
-            _mm512_storeu_si512(left + k * DEPTH, p[k]);
-            _mm512_storeu_si512(left + k * DEPTH + (m->slopes - m->probs), d[k]);
+            vstore_int(left + k * DEPTH, p[k]);
+            vstore_int(left + k * DEPTH + (m->slopes - m->probs), d[k]);
         }
         interleave(d[0], d[1], pairs);
-        _mm512_storeu_si512(across, pairs[0]);
-        _mm512_storeu_si512(across + TILE, pairs[1]);
+        vstore_int(across, pairs[0]);
+        vstore_int(across + TILE, pairs[1]);
     }
 }
 
@@ -488,7 +478,8 @@ static void backward_task(void *context, int64_t task, int thread) {
     store_keys(r, m.dv, a->dv, a->dv_strides, b, kv);
 }
 
-void wefti_attention_backward_on_tiles(wefti_pool *pool, const wefti_attention_backward_args *a) {
+void WEFTI_FORM(wefti_attention_backward_on_tiles)(wefti_pool *pool,
+                                                   const wefti_attention_backward_args *a) {
     const wefti_attention_shape *s = &a->shape;
     if (!attention_fits_tiles(s)) {
         wefti_kernels_of(WEFTI_ISA_AVX512)->attention_backward(pool, a);

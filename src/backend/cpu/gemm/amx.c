@@ -7,31 +7,16 @@
  *   B: [k / 32][column / 16][k % 32 / 2][column % 16][k % 2]   (pairs of k side by side)
  * Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18, and
  * TDPBF16PS in volume 2. Sums of a pair of products are added to the f32 sum in the order of k. */
-#if defined(__x86_64__)
+#if defined(__x86_64__) || defined(WEFTI_EMULATED)
 #define VL 16
-#include "backend/cpu/gemm_internal.h"
-#include "backend/cpu/vector.h"
-
-#include "backend/cpu/gemm_amx.h"
+#include "backend/cpu/gemm/amx.h"
 #include "backend/cpu/gemm/bf16_pack.h"
 
 static void enter(void) {
-    _Alignas(64) struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } config = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
-        config.row_bytes[i] = 64;
-        config.rows[i] = SIDE;
-    }
-    /* gcc's intrinsic says that it reads 8 bytes: all 64 have to be there. */
-    __asm__ volatile("" : : "r"(&config) : "memory");
-    _tile_loadconfig(&config);
+    tiles_configure();
 }
-
 static void leave(void) {
-    _tile_release();
+    tiles_release();
 }
 
 /* Registers 0 to 3: sums; 4, 5: A; 6, 7: B. Those are zeroed once they have been read for the last
@@ -47,22 +32,22 @@ INLINE void multiply(const bool low, int64_t k, const char *a, int64_t a_stride,
     const size_t step = panel ? 4 * TILE : 64;
     for (int64_t p = 0; p < k; p += DEPTH) {
         if (ahead) fetch_ahead(ahead, GEMM_AHEAD);
-        _tile_loadd(6, b, 64);
-        _tile_loadd(4, a, stride);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, b + TILE, 64);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_zero(4);
+        TILE_LOAD(6, b, 64);
+        TILE_LOAD(4, a, stride);
+        TILE_DOT(0, 4, 6);
+        TILE_LOAD(7, b + TILE, 64);
+        TILE_DOT(1, 4, 7);
+        TILE_ZERO(4);
         if (!low) {
-            _tile_loadd(5, second, stride);
-            _tile_dpbf16ps(2, 5, 6);
-            _tile_zero(6);
-            _tile_dpbf16ps(3, 5, 7);
-            _tile_zero(5);
+            TILE_LOAD(5, second, stride);
+            TILE_DOT(2, 5, 6);
+            TILE_ZERO(6);
+            TILE_DOT(3, 5, 7);
+            TILE_ZERO(5);
         } else {
-            _tile_zero(6);
+            TILE_ZERO(6);
         }
-        _tile_zero(7);
+        TILE_ZERO(7);
         a += step;
         second += step;
         b += 2 * TILE;
@@ -70,49 +55,56 @@ INLINE void multiply(const bool low, int64_t k, const char *a, int64_t a_stride,
 }
 
 INLINE void load_sums(const bool low, const float *c, int64_t stride) {
-    _tile_loadd(0, c, (size_t)stride * 4);
-    _tile_loadd(1, c + SIDE, (size_t)stride * 4);
+    TILE_LOAD(0, c, (size_t)stride * 4);
+    TILE_LOAD(1, c + SIDE, (size_t)stride * 4);
     if (low) return;
-    _tile_loadd(2, c + SIDE * stride, (size_t)stride * 4);
-    _tile_loadd(3, c + SIDE * stride + SIDE, (size_t)stride * 4);
+    TILE_LOAD(2, c + SIDE * stride, (size_t)stride * 4);
+    TILE_LOAD(3, c + SIDE * stride + SIDE, (size_t)stride * 4);
 }
 INLINE void store_sums(const bool low, float *c, int64_t stride) {
-    _tile_stored(0, c, (size_t)stride * 4);
-    _tile_stored(1, c + SIDE, (size_t)stride * 4);
+    TILE_STORE(0, c, (size_t)stride * 4);
+    TILE_STORE(1, c + SIDE, (size_t)stride * 4);
     if (low) return;
-    _tile_stored(2, c + SIDE * stride, (size_t)stride * 4);
-    _tile_stored(3, c + SIDE * stride + SIDE, (size_t)stride * 4);
+    TILE_STORE(2, c + SIDE * stride, (size_t)stride * 4);
+    TILE_STORE(3, c + SIDE * stride + SIDE, (size_t)stride * 4);
 }
 
-/* Fewer rows than tiles hold go through memory of our own. */
-static void tile(int rows, int64_t k, const void *a, int64_t a_stride, const void *b, float *c,
-                 int64_t c_stride, bool add, wefti_gemm_ahead *ahead) {
-    if (rows == EDGE) {
-        if (add)
-            load_sums(false, c, c_stride);
-        else
-            zero_registers();
-        if (ahead)
-            multiply(false, k, a, a_stride, b, ahead);
-        else
-            multiply(false, k, a, a_stride, b, NULL);
-        store_sums(false, c, c_stride);
-        return;
-    }
+/* Fewer rows than tiles hold go through memory of our own. They too begin with the sums so far: the
+ * bits of a row do not depend on the tile that it lies in. */
+static void tile_of_rows(int rows, int64_t k, const void *a, const void *b, float *c,
+                         int64_t c_stride, bool add) {
     _Alignas(64) float sums[EDGE * EDGE];
     const bool low = rows <= SIDE;
+    const size_t bytes = EDGE * sizeof *sums;
     zero_registers();
+    if (add) {
+        for (int r = 0; r < rows; r++) memcpy(sums + r * EDGE, c + r * c_stride, bytes);
+        memset(sums + rows * EDGE, 0, (size_t)(EDGE - rows) * bytes);
+        load_sums(low, sums, EDGE);
+    }
     if (low)
         multiply(true, k, a, 0, b, NULL);
     else
         multiply(false, k, a, 0, b, NULL);
     store_sums(low, sums, EDGE);
-    for (int r = 0; r < rows; r++)
-        for (int v = 0; v < EDGE; v += VL) {
-            vfloat x = vload(sums + r * EDGE + v);
-            float *out = c + r * c_stride + v;
-            vstore(out, add ? vload(out) + x : x);
-        }
+    for (int r = 0; r < rows; r++) memcpy(c + r * c_stride, sums + r * EDGE, bytes);
+}
+
+static void tile(int rows, int64_t k, const void *a, int64_t a_stride, const void *b, float *c,
+                 int64_t c_stride, bool add, wefti_gemm_ahead *ahead) {
+    if (rows < EDGE) {
+        tile_of_rows(rows, k, a, b, c, c_stride, add);
+        return;
+    }
+    if (add)
+        load_sums(false, c, c_stride);
+    else
+        zero_registers();
+    if (ahead)
+        multiply(false, k, a, a_stride, b, ahead);
+    else
+        multiply(false, k, a, a_stride, b, NULL);
+    store_sums(false, c, c_stride);
 }
 
 /* --- Packing
@@ -128,7 +120,7 @@ static void pack_a(const wefti_gemm_operand *operand, const void *a, int64_t row
         pack_as(WEFT_BF16, 1, true, a, rows, operand->row_stride, k, operand->column_stride, panel);
 }
 
-const wefti_gemm_kernels wefti_gemm_kernels_amx = {
+const wefti_gemm_kernels WEFTI_FORM(wefti_gemm_kernels_amx) = {
     .rows = EDGE,
     .columns = EDGE,
     .element_bytes = 2,
@@ -143,7 +135,7 @@ const wefti_gemm_kernels wefti_gemm_kernels_amx = {
     .enter = enter,
     .leave = leave,
     .pack_a = pack_a,
-    .pack_b = wefti_gemm_bf16_pack_b,
-    .epilogue = wefti_gemm_bf16_epilogue,
+    .pack_b = WEFTI_FORM(wefti_gemm_bf16_pack_b),
+    .epilogue = WEFTI_FORM(wefti_gemm_bf16_epilogue),
 };
 #endif

@@ -17,12 +17,9 @@
  * Panels lie as in amx.c with the tiles of the three pieces after each other for each 32 lines
  * of k. A register tile is 16 x 32 sums, multiplied twice for 32 x 32: with the registers that a
  * processor has, fewer that are in use are faster, see `multiply`. */
-#if defined(__x86_64__)
+#if defined(__x86_64__) || defined(WEFTI_EMULATED)
 #define VL 16
-#include "backend/cpu/gemm_internal.h"
-#include "backend/cpu/vector.h"
-
-#include "backend/cpu/gemm_amx.h"
+#include "backend/cpu/gemm/amx.h"
 #include "backend/cpu/gemm/bf16_pack.h"
 
 enum {
@@ -39,44 +36,44 @@ INLINE void multiply(int64_t k, const uint16_t *a, const uint16_t *b, wefti_gemm
     zero_registers();
     for (int64_t p = 0; p < k; p += DEPTH, a += STEP, b += STEP) {
         if (ahead) fetch_ahead(ahead, F32_AHEAD);
-        _tile_loadd(4, a, 64); /* first of A by third of B */
-        _tile_loadd(6, b + 4 * TILE, 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_zero(6);
-        _tile_loadd(7, b + 5 * TILE, 64);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_zero(7);
-        _tile_loadd(6, b + 2 * TILE, 64); /* first by second */
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, b + 3 * TILE, 64);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_zero(4);
-        _tile_loadd(4, a + 2 * TILE, 64); /* second by second */
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_zero(6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_zero(7);
-        _tile_loadd(6, b, 64); /* second by first */
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, b + TILE, 64);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_zero(4);
-        _tile_loadd(4, a + 4 * TILE, 64); /* third by first */
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_zero(4);
-        _tile_loadd(4, a, 64); /* first by first */
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_zero(6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_zero(7);
-        _tile_zero(4);
+        TILE_LOAD(4, a, 64); /* first of A by third of B */
+        TILE_LOAD(6, b + 4 * TILE, 64);
+        TILE_DOT(0, 4, 6);
+        TILE_ZERO(6);
+        TILE_LOAD(7, b + 5 * TILE, 64);
+        TILE_DOT(1, 4, 7);
+        TILE_ZERO(7);
+        TILE_LOAD(6, b + 2 * TILE, 64); /* first by second */
+        TILE_DOT(0, 4, 6);
+        TILE_LOAD(7, b + 3 * TILE, 64);
+        TILE_DOT(1, 4, 7);
+        TILE_ZERO(4);
+        TILE_LOAD(4, a + 2 * TILE, 64); /* second by second */
+        TILE_DOT(0, 4, 6);
+        TILE_ZERO(6);
+        TILE_DOT(1, 4, 7);
+        TILE_ZERO(7);
+        TILE_LOAD(6, b, 64); /* second by first */
+        TILE_DOT(0, 4, 6);
+        TILE_LOAD(7, b + TILE, 64);
+        TILE_DOT(1, 4, 7);
+        TILE_ZERO(4);
+        TILE_LOAD(4, a + 4 * TILE, 64); /* third by first */
+        TILE_DOT(0, 4, 6);
+        TILE_DOT(1, 4, 7);
+        TILE_ZERO(4);
+        TILE_LOAD(4, a, 64); /* first by first */
+        TILE_DOT(0, 4, 6);
+        TILE_ZERO(6);
+        TILE_DOT(1, 4, 7);
+        TILE_ZERO(7);
+        TILE_ZERO(4);
     }
 }
 
 INLINE void store_sums(float *c, int64_t stride) {
-    _tile_stored(0, c, (size_t)stride * 4);
-    _tile_stored(1, c + SIDE, (size_t)stride * 4);
+    TILE_STORE(0, c, (size_t)stride * 4);
+    TILE_STORE(1, c + SIDE, (size_t)stride * 4);
 }
 
 static void add_rows(int rows, const float *sums, float *c, int64_t stride, bool add) {
@@ -109,10 +106,10 @@ static void tile(int rows, int64_t k, const void *a, int64_t a_stride, const voi
 }
 
 static void enter(void) {
-    wefti_gemm_kernels_amx.enter();
+    tiles_configure();
 }
 static void leave(void) {
-    wefti_gemm_kernels_amx.leave();
+    tiles_release();
 }
 
 static void pack_a(const wefti_gemm_operand *operand, const void *a, int64_t rows,
@@ -129,11 +126,11 @@ static void pack_b(const wefti_gemm_operand *operand, const void *b, int64_t col
 static void epilogue(const wefti_gemm_sink *sink, int64_t i, int64_t j, int64_t rows,
                      int64_t columns, const float *sums, int64_t sums_stride, const float *partial,
                      int64_t partial_stride) {
-    wefti_gemm_kernels_avx512.epilogue(sink, i, j, rows, columns, sums, sums_stride, partial,
-                                       partial_stride);
+    WEFTI_FORM(wefti_gemm_kernels_avx512)
+        .epilogue(sink, i, j, rows, columns, sums, sums_stride, partial, partial_stride);
 }
 
-const wefti_gemm_kernels wefti_gemm_kernels_amx_f32 = {
+const wefti_gemm_kernels WEFTI_FORM(wefti_gemm_kernels_amx_f32) = {
     .rows = EDGE,
     .columns = EDGE,
     .element_bytes = 2 * PIECES,

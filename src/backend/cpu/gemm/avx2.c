@@ -1,7 +1,7 @@
 /* Matrix kernels for AVX2 with FMA: 4 x 24 sums take 12 of 16 registers, and three loads of B and
  * four broadcasts of A feed 12 fused operations. No line is asked for ahead: where two threads
  * share a core, each operation more that goes to its load units costs as much as a product. */
-#if defined(__x86_64__)
+#if defined(__x86_64__) || defined(WEFTI_EMULATED)
 #define VL 8
 #define TILE_ROWS 4
 #define TILE_VECTORS 3
@@ -10,6 +10,6 @@
 #define M_TILE 60
 #define M_GROUP 0
 #define N_GROUP 0
-#define KERNELS wefti_gemm_kernels_avx2
+#define KERNELS WEFTI_FORM(wefti_gemm_kernels_avx2)
 #include "backend/cpu/gemm/kernels.h"
 #endif

@@ -1,5 +1,5 @@
 /* Matrix kernels for AVX2 with FMA where 24 columns would be too many for B's: 6 x 16 sums. */
-#if defined(__x86_64__)
+#if defined(__x86_64__) || defined(WEFTI_EMULATED)
 #define VL 8
 #define TILE_ROWS 6
 #define TILE_VECTORS 2
@@ -8,6 +8,6 @@
 #define M_TILE 60
 #define M_GROUP 0
 #define N_GROUP 0
-#define KERNELS wefti_gemm_kernels_avx2_narrow
+#define KERNELS WEFTI_FORM(wefti_gemm_kernels_avx2_narrow)
 #include "backend/cpu/gemm/kernels.h"
 #endif

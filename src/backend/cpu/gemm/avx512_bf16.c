@@ -9,42 +9,39 @@
  * Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, VDPBF16PS:
  * both products are added one after the other, each sum rounded to nearest even; subnormal operands
  * and sums count as zero. */
-#if defined(__x86_64__)
+#if defined(__x86_64__) || defined(WEFTI_EMULATED)
 #define VL 16
-#include "backend/cpu/gemm_internal.h"
-#include "backend/cpu/vector.h"
-
-#include "backend/cpu/gemm_bf16.h"
 #include "backend/cpu/gemm/bf16_pack.h"
+#include "backend/cpu/gemm_internal.h"
 
 enum { ROWS = 14, PAIRS = DEPTH / 2 };
 
-INLINE __m512bh pair_of(const uint16_t *row, int pair) {
+INLINE vint pair_of(const uint16_t *row, int pair) {
     int32_t both;
     memcpy(&both, row + 2 * pair, sizeof both);
-    return (__m512bh)_mm512_set1_epi32(both);
+    return both - (vint){0};
 }
-INLINE __m512bh columns_of(const uint16_t *b, int pair) {
-    return (__m512bh)_mm512_loadu_si512(b + 2 * SIDE * pair);
+INLINE vint columns_of(const uint16_t *b, int pair) {
+    return vload_int(b + 2 * SIDE * pair);
 }
 
 INLINE void tile_of(const int rows, int64_t k, const uint16_t *restrict a,
                     const uint16_t *restrict b, float *restrict c, int64_t c_stride, bool add) {
-    __m512 sums[ROWS][2];
+    vfloat sums[ROWS][2];
     UNROLL for (int i = 0; i < rows; i++) {
-        sums[i][0] = sums[i][1] = _mm512_setzero_ps();
+        sums[i][0] = sums[i][1] = (vfloat){0};
         __builtin_prefetch(c + i * c_stride, 1);
         __builtin_prefetch(c + i * c_stride + SIDE, 1);
     }
     for (int64_t p = 0; p < k; p += DEPTH) {
         _Pragma("GCC unroll 4") for (int pair = 0; pair < PAIRS; pair++) {
-            const __m512bh low = columns_of(b, pair), high = columns_of(b + TILE, pair);
+            const vint low = columns_of(b, pair), high = columns_of(b + TILE, pair);
             __builtin_prefetch(b + 2 * TILE + 2 * SIDE * pair);
             __builtin_prefetch(b + 3 * TILE + 2 * SIDE * pair);
             UNROLL for (int i = 0; i < rows; i++) {
-                const __m512bh left = pair_of(a + i * DEPTH, pair);
-                sums[i][0] = _mm512_dpbf16_ps(sums[i][0], left, low);
-                sums[i][1] = _mm512_dpbf16_ps(sums[i][1], left, high);
+                const vint left = pair_of(a + i * DEPTH, pair);
+                sums[i][0] = vdot(sums[i][0], left, low);
+                sums[i][1] = vdot(sums[i][1], left, high);
             }
         }
         a += ROWS * DEPTH;
@@ -52,8 +49,8 @@ INLINE void tile_of(const int rows, int64_t k, const uint16_t *restrict a,
     }
     UNROLL for (int i = 0; i < rows; i++) UNROLL for (int v = 0; v < 2; v++) {
         float *out = c + i * c_stride + v * SIDE;
-        if (add) sums[i][v] = _mm512_add_ps(_mm512_loadu_ps(out), sums[i][v]);
-        _mm512_storeu_ps(out, sums[i][v]);
+        if (add) sums[i][v] = vload(out) + sums[i][v];
+        vstore(out, sums[i][v]);
     }
 }
 
@@ -93,8 +90,7 @@ INLINE void pack_a_as(const weft_dtype dtype, const wefti_gemm_operand *operand,
             gather_block(dtype, from, rows, row_stride, lines, k_stride, block);
             load_rows(WEFT_F32, 1, block, DEPTH, rows, lines, 0, tiles);
         }
-        UNROLL for (int i = 0; i < ROWS; i++)
-            _mm512_storeu_si512(panel + i * DEPTH, tiles[0][0][i]);
+        UNROLL for (int i = 0; i < ROWS; i++) vstore_int(panel + i * DEPTH, tiles[0][0][i]);
     }
 }
 static void pack_a(const wefti_gemm_operand *operand, const void *a, int64_t rows,
@@ -106,8 +102,8 @@ static void pack_a(const wefti_gemm_operand *operand, const void *a, int64_t row
         pack_a_as(WEFT_BF16, operand, a, rows, k, panel);
 }
 
-void wefti_gemm_bf16_pack_b(const wefti_gemm_operand *operand, const void *b, int64_t columns,
-                            int64_t k, void *panel) {
+void WEFTI_FORM(wefti_gemm_bf16_pack_b)(const wefti_gemm_operand *operand, const void *b,
+                                        int64_t columns, int64_t k, void *panel) {
     if (operand->dtype == WEFT_F32)
         pack_as(WEFT_F32, 1, false, b, columns, operand->column_stride, k, operand->row_stride,
                 panel);
@@ -122,34 +118,32 @@ void wefti_gemm_bf16_pack_b(const wefti_gemm_operand *operand, const void *b, in
 
 /* What most products of a step need, whole lines of bf16 with a bias or without; all else as
  * AVX-512 does it. Subnormal results become zero here and stay there. */
-void wefti_gemm_bf16_epilogue(const wefti_gemm_sink *sink, int64_t i, int64_t j, int64_t rows,
-                              int64_t columns, const float *sums, int64_t sums_stride,
-                              const float *partial, int64_t partial_stride) {
+void WEFTI_FORM(wefti_gemm_bf16_epilogue)(const wefti_gemm_sink *sink, int64_t i, int64_t j,
+                                          int64_t rows, int64_t columns, const float *sums,
+                                          int64_t sums_stride, const float *partial,
+                                          int64_t partial_stride) {
     const wefti_gemm_spec *s = sink->spec;
     if (s->c.dtype != WEFT_BF16 || s->c.column_stride != 1 || columns != EDGE || s->alpha != 1.0 ||
         s->accumulate) {
-        wefti_gemm_kernels_avx512.epilogue(sink, i, j, rows, columns, sums, sums_stride, partial,
-                                           partial_stride);
+        WEFTI_FORM(wefti_gemm_kernels_avx512)
+            .epilogue(sink, i, j, rows, columns, sums, sums_stride, partial, partial_stride);
         return;
     }
-    const __m512 none = _mm512_setzero_ps();
-    const __m512 low_bias = sink->bias ? _mm512_loadu_ps(sink->bias + j) : none;
-    const __m512 high_bias = sink->bias ? _mm512_loadu_ps(sink->bias + j + SIDE) : none;
+    const vfloat low_bias = sink->bias ? vload(sink->bias + j) : (vfloat){0};
+    const vfloat high_bias = sink->bias ? vload(sink->bias + j + SIDE) : (vfloat){0};
     for (int64_t r = 0; r < rows; r++, sums += sums_stride) {
-        __m512 low = _mm512_loadu_ps(sums), high = _mm512_loadu_ps(sums + SIDE);
+        vfloat low = vload(sums), high = vload(sums + SIDE);
         if (partial) {
-            low = _mm512_add_ps(_mm512_loadu_ps(partial), low);
-            high = _mm512_add_ps(_mm512_loadu_ps(partial + SIDE), high);
+            low = vload(partial) + low;
+            high = vload(partial + SIDE) + high;
             partial += partial_stride;
         }
-        low = _mm512_add_ps(low, low_bias);
-        high = _mm512_add_ps(high, high_bias);
-        _mm512_storeu_si512((uint16_t *)(void *)sink->c + (i + r) * s->c.row_stride + j,
-                            (__m512i)_mm512_cvtne2ps_pbh(high, low));
+        vstore_int((uint16_t *)(void *)sink->c + (i + r) * s->c.row_stride + j,
+                   vround_bf16(low + low_bias, high + high_bias));
     }
 }
 
-const wefti_gemm_kernels wefti_gemm_kernels_avx512_bf16 = {
+const wefti_gemm_kernels WEFTI_FORM(wefti_gemm_kernels_avx512_bf16) = {
     .rows = ROWS,
     .columns = EDGE,
     .element_bytes = 2,
@@ -161,7 +155,7 @@ const wefti_gemm_kernels wefti_gemm_kernels_avx512_bf16 = {
     .n_group = 128,
     .tile = tile,
     .pack_a = pack_a,
-    .pack_b = wefti_gemm_bf16_pack_b,
-    .epilogue = wefti_gemm_bf16_epilogue,
+    .pack_b = WEFTI_FORM(wefti_gemm_bf16_pack_b),
+    .epilogue = WEFTI_FORM(wefti_gemm_bf16_epilogue),
 };
 #endif

@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "backend/cpu/tuning.h"
 #include "base/clock.h"
 #include "base/memory.h"
 
@@ -33,6 +34,10 @@ static bool bf16_is_faster(const wefti_gemm ways[WAYS], char *const buffers[BUFF
 weft_status wefti_gemm_bf16_choice(wefti_isa isa, bool *out) {
     *out = false;
     if (!wefti_isa_has_bf16(isa)) return WEFT_OK;
+    if (wefti_cpu_tuned() && wefti_cpu_tuned()->bf16 != WEFTI_BF16_MEASURED) {
+        *out = wefti_cpu_tuned()->bf16 == WEFTI_BF16_FASTER;
+        return WEFT_OK;
+    }
     wefti_gemm_spec spec = wefti_gemm_spec_of(WEFT_BF16, CHOICE_M, CHOICE_SIZE, CHOICE_SIZE);
     wefti_gemm ways[WAYS];
     int64_t bytes[BUFFERS] = {2 * CHOICE_M * CHOICE_SIZE, 2 * CHOICE_SIZE * CHOICE_SIZE,

@@ -1,5 +1,5 @@
 /* Packing of operands into panels of bf16: what amx.c, amx_f32.c and avx512_bf16.c
- * share. For files compiled for AVX-512 with bf16, after gemm_bf16.h.
+ * share. For files compiled for AVX-512 with bf16, or with WEFTI_EMULATED.
  *
  * A panel has one or several `pieces`: bf16 numbers whose sum is the operand's element. With one it
  * is the element rounded. With three it is the element of f32 itself: the first has its leading 8
@@ -7,39 +7,36 @@
 #ifndef WEFTI_BACKEND_CPU_GEMM_BF16_PACK_H
 #define WEFTI_BACKEND_CPU_GEMM_BF16_PACK_H
 
+#include "backend/cpu/gemm_internal.h"
+#include "backend/cpu/tile/tile.h"
+
 enum { PIECES = 3 };
 
 INLINE const void *at(weft_dtype dtype, const void *base, int64_t index) {
     return (const char *)base + index * (dtype == WEFT_F32 ? 4 : 2);
 }
-INLINE __mmask32 first_lanes(int64_t count) {
-    return count >= 32 ? ~(__mmask32)0 : count <= 0 ? 0 : ((__mmask32)1 << count) - 1;
-}
-
 /* The leading 8 digits of x, rounded away from zero where in the middle. Exact in bf16, and so is,
  * in f32, what they leave of x. */
-INLINE __m512 leading(__m512 x) {
-    const __m512i half = _mm512_set1_epi32(0x8000), digits = _mm512_set1_epi32(-0x10000);
-    return _mm512_castsi512_ps(
-        _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(x), half), digits));
+INLINE vfloat leading(vfloat x) {
+    return (vfloat)(((vuint)x + 0x8000) & 0xffff0000);
 }
 
 /* Up to 32 elements that follow each other, in pieces; the others are zero. */
-INLINE void load_32(const weft_dtype dtype, const int pieces, const void *from, __mmask32 lanes,
-                    __m512i out[PIECES]) {
+INLINE void load_32(const weft_dtype dtype, const int pieces, const void *from, mask32 lanes,
+                    vint out[PIECES]) {
     if (dtype == WEFT_BF16) {
-        out[0] = _mm512_maskz_loadu_epi16(lanes, from);
+        out[0] = vload_masked_bf16(lanes, from);
         return;
     }
-    __m512 low = _mm512_maskz_loadu_ps((__mmask16)lanes, from);
-    __m512 high = _mm512_maskz_loadu_ps((__mmask16)(lanes >> 16), (const float *)from + 16);
+    vfloat low = vload_masked((mask16)lanes, from);
+    vfloat high = vload_masked((mask16)(lanes >> 16), (const float *)from + 16);
     UNROLL for (int i = 0; i < pieces - 1; i++) {
-        const __m512 first = leading(low), second = leading(high);
-        out[i] = (__m512i)_mm512_cvtne2ps_pbh(second, first);
-        low = _mm512_sub_ps(low, first);
-        high = _mm512_sub_ps(high, second);
+        const vfloat first = leading(low), second = leading(high);
+        out[i] = vround_bf16(first, second);
+        low -= first;
+        high -= second;
     }
-    out[pieces - 1] = (__m512i)_mm512_cvtne2ps_pbh(high, low);
+    out[pieces - 1] = vround_bf16(low, high);
 }
 
 /* Ask for 32 elements of a later panel: lines lie too far apart for the processor to find the
@@ -50,21 +47,21 @@ INLINE void prefetch_line(const weft_dtype dtype, const void *line) {
 }
 
 /* A block of 32 by 32 in the order of tiles, each piece as two of them. */
-typedef __m512i block_tiles[PIECES][2][SIDE];
+typedef vint block_tiles[PIECES][2][SIDE];
 
 /* 32 lines of up to 32 elements that follow each other, `lines` of them there: pairs of lines. */
 INLINE void load_pairs(const weft_dtype dtype, const int pieces, const void *from, int64_t stride,
                        int64_t lines, int64_t lanes, block_tiles tiles) {
-    const __mmask32 mask = first_lanes(lanes);
+    const mask32 mask = first_32(lanes);
     for (int p = 0; p < SIDE; p++) {
-        const __mmask32 here = 2 * p < lines ? mask : 0, next = 2 * p + 1 < lines ? mask : 0;
-        __m512i even[PIECES], odd[PIECES];
+        const mask32 here = 2 * p < lines ? mask : 0, next = 2 * p + 1 < lines ? mask : 0;
+        vint even[PIECES], odd[PIECES];
         prefetch_line(dtype, at(dtype, from, 2 * p * stride + EDGE));
         prefetch_line(dtype, at(dtype, from, (2 * p + 1) * stride + EDGE));
         load_32(dtype, pieces, at(dtype, from, here ? 2 * p * stride : 0), here, even);
         load_32(dtype, pieces, at(dtype, from, next ? (2 * p + 1) * stride : 0), next, odd);
         UNROLL for (int i = 0; i < pieces; i++) {
-            __m512i pairs[2];
+            vint pairs[2];
             interleave(even[i], odd[i], pairs);
             tiles[i][0][p] = pairs[0];
             tiles[i][1][p] = pairs[1];
@@ -75,9 +72,9 @@ INLINE void load_pairs(const weft_dtype dtype, const int pieces, const void *fro
 /* 16 rows of up to 32 elements that follow each other, `count` of them there: one half of tiles. */
 INLINE void load_rows(const weft_dtype dtype, const int pieces, const void *from, int64_t stride,
                       int64_t count, int64_t lanes, const int half, block_tiles tiles) {
-    const __mmask32 mask = first_lanes(lanes);
+    const mask32 mask = first_32(lanes);
     for (int r = 0; r < SIDE; r++) {
-        __m512i row[PIECES];
+        vint row[PIECES];
         load_32(dtype, pieces, at(dtype, from, r < count ? r * stride : 0), r < count ? mask : 0,
                 row);
         UNROLL for (int i = 0; i < pieces; i++) tiles[i][half][r] = row[i];
@@ -89,15 +86,15 @@ INLINE void prefetch_rows(const weft_dtype dtype, const void *from, int64_t stri
 }
 
 /* Pairs of bf16 are moved as if they were floats. */
-INLINE void transpose_pairs(__m512i rows[SIDE]) {
+INLINE void transpose_pairs(vint rows[SIDE]) {
     vfloat lines[SIDE];
     UNROLL for (int i = 0; i < SIDE; i++) lines[i] = (vfloat)rows[i];
     transpose(lines);
-    UNROLL for (int i = 0; i < SIDE; i++) rows[i] = (__m512i)lines[i];
+    UNROLL for (int i = 0; i < SIDE; i++) rows[i] = (vint)lines[i];
 }
 
-INLINE void store_tile(const __m512i rows[SIDE], uint16_t *out) {
-    UNROLL for (int i = 0; i < SIDE; i++) _mm512_storeu_si512(out + i * DEPTH, rows[i]);
+INLINE void store_tile(const vint rows[SIDE], uint16_t *out) {
+    UNROLL for (int i = 0; i < SIDE; i++) vstore_int(out + i * DEPTH, rows[i]);
 }
 
 /* A block of any strides as dense rows. */
@@ -146,5 +143,14 @@ INLINE void pack_as(const weft_dtype dtype, const int pieces, const bool is_a, c
             }
     }
 }
+
+/* avx512_bf16.c: what AMX shares with it. */
+void WEFTI_FORM(wefti_gemm_bf16_pack_b)(const wefti_gemm_operand *operand, const void *b,
+                                        int64_t columns, int64_t k, void *panel);
+void WEFTI_FORM(wefti_gemm_bf16_epilogue)(const wefti_gemm_sink *sink, int64_t i, int64_t j,
+                                          int64_t rows, int64_t columns, const float *sums,
+                                          int64_t sums_stride, const float *partial,
+                                          int64_t partial_stride);
+extern const wefti_gemm_kernels WEFTI_FORM(wefti_gemm_kernels_avx512);
 
 #endif

@@ -1,6 +1,8 @@
 /* Panels and tiles of one block of a product. See block.h. */
 #include "backend/cpu/gemm/block.h"
 
+#include <string.h>
+
 #include "tensor/tensor.h"
 
 enum { PACK_DEPTH = 64 };
@@ -33,10 +35,6 @@ void wefti_gemm_block_batch(wefti_gemm_block *w, const wefti_gemm_args *args, in
         .c = (char *)(uintptr_t)wefti_gemm_batch(spec, &spec->c, args->c, batch),
         .bias = spec->has_bias ? args->bias : NULL,
     };
-    w->adding = w->sink;
-    w->adding_spec = *spec;
-    w->adding_spec.accumulate = true;
-    w->adding.spec = &w->adding_spec;
 }
 
 /* Lines of k in a panel of bf16 are a multiple of a tile's. */
@@ -152,44 +150,57 @@ typedef struct pass {
     finished *waiting, *next; /* the tile before this one's, and room for this one's */
 } pass;
 
+/* A register tile with columns beyond C, whose sums so far wait in C: through memory of our own.
+ * The kernel itself adds to the sums so far, as it does for a whole tile, since AMX adds to a sum
+ * in another order than a sum of its own would be added. */
+static void tile_at_edge(const wefti_gemm_kernels *kernels, int64_t rows, int64_t columns,
+                         const pass *s, const void *a, int64_t a_stride, const void *b, float *c,
+                         int64_t stride, bool add) {
+    float *sums = s->next->sums;
+    const size_t width = (size_t)kernels->columns, bytes = (size_t)columns * sizeof *c;
+    if (add)
+        for (int64_t r = 0; r < rows; r++) {
+            float *row = sums + (size_t)r * width;
+            memcpy(row, c + r * stride, bytes);
+            memset(row + columns, 0, width * sizeof *c - bytes);
+        }
+    kernels->tile((int)rows, s->depth, a, a_stride, b, sums, kernels->columns, add, s->ahead);
+    for (int64_t r = 0; r < rows; r++) memcpy(c + r * stride, sums + (size_t)r * width, bytes);
+}
+
+/* The last block of k of a tile whose sums go to C by the epilogue. */
+static void last_tile(const wefti_gemm_block *w, int64_t i, int64_t j, pass *s, const void *a,
+                      int64_t a_stride, const void *b, const float *partial, int64_t stride) {
+    const wefti_gemm_kernels *kernels = w->gemm->kernels;
+    finished *next = s->next;
+    next->i = i;
+    next->j = j;
+    next->rows = smaller(kernels->rows, w->rows - i);
+    next->columns = smaller(kernels->columns, w->columns - j);
+    next->partial = s->first ? NULL : partial;
+    next->stride = stride;
+    kernels->tile((int)next->rows, s->depth, a, a_stride, b, next->sums, kernels->columns, false,
+                  s->ahead);
+    finish(w, s->waiting);
+    s->next = s->waiting;
+    s->waiting = next;
+}
+
 /* One register tile, rows from i and columns from j of the block, over one block of k. */
 static void compute_tile(const wefti_gemm_block *w, int64_t i, int64_t j, pass *s) {
     const wefti_gemm_kernels *kernels = w->gemm->kernels;
     const int64_t rows = smaller(kernels->rows, w->rows - i);
     const int64_t columns = smaller(kernels->columns, w->columns - j);
-    const bool whole = columns == kernels->columns;
     int64_t stride, a_stride;
     float *partial = partial_at(w, i, j, &stride);
     const void *a = a_of(w, i, s->p, &a_stride), *b = b_panel(w, j, s->p);
-    float *sums = s->next->sums;
-    if (w->gemm->plain_sum && whole) {
-        const bool add = !s->first || w->sink.spec->accumulate;
+    const bool add = !s->first || (w->gemm->plain_sum && w->gemm->spec.accumulate);
+    if (s->last && !w->gemm->plain_sum)
+        last_tile(w, i, j, s, a, a_stride, b, partial, stride);
+    else if (columns == kernels->columns || w->partial)
         kernels->tile((int)rows, s->depth, a, a_stride, b, partial, stride, add, s->ahead);
-    } else if (w->gemm->plain_sum) {
-        kernels->tile((int)rows, s->depth, a, a_stride, b, sums, kernels->columns, false, s->ahead);
-        kernels->epilogue(s->first ? &w->sink : &w->adding, w->i + i, w->j + j, rows, columns, sums,
-                          kernels->columns, NULL, 0);
-    } else if (s->last) {
-        kernels->tile((int)rows, s->depth, a, a_stride, b, sums, kernels->columns, false, s->ahead);
-        s->next->i = i;
-        s->next->j = j;
-        s->next->rows = rows;
-        s->next->columns = columns;
-        s->next->partial = s->first ? NULL : partial;
-        s->next->stride = stride;
-        finish(w, s->waiting);
-        finished *done = s->waiting;
-        s->waiting = s->next;
-        s->next = done;
-    } else if (whole || w->partial) {
-        kernels->tile((int)rows, s->depth, a, a_stride, b, partial, stride, !s->first, s->ahead);
-    } else {
-        kernels->tile((int)rows, s->depth, a, a_stride, b, sums, kernels->columns, false, s->ahead);
-        for (int64_t r = 0; r < rows; r++)
-            for (int64_t c = 0; c < columns; c++)
-                partial[r * stride + c] =
-                    (s->first ? 0.0f : partial[r * stride + c]) + sums[r * kernels->columns + c];
-    }
+    else
+        tile_at_edge(kernels, rows, columns, s, a, a_stride, b, partial, stride, add);
 }
 
 /* The next block of k of the span. */

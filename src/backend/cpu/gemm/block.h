@@ -21,8 +21,6 @@ static inline int64_t smaller(int64_t a, int64_t b) {
 typedef struct wefti_gemm_block {
     const wefti_gemm *gemm;
     wefti_gemm_sink sink;
-    wefti_gemm_sink adding; /* plain sums after the first block of k: adds to C */
-    wefti_gemm_spec adding_spec;
     const char *a, *b; /* operands of this batch, unpacked */
     char *a_panels, *b_panels;
     int64_t a_first, b_first; /* row and column of the block that the panels begin with */

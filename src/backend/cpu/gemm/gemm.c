@@ -3,6 +3,7 @@
 #include "backend/cpu/gemm/gemm.h"
 
 #include "backend/cpu/gemm/block.h"
+#include "backend/cpu/tuning.h"
 #include "tensor/tensor.h"
 
 /* Block sizes, measured on processors with 2 MiB of second-level cache a core. */
@@ -81,32 +82,39 @@ static bool suits_f32_tiles(const wefti_gemm_spec *spec) {
     return spec->a.dtype == WEFT_F32 && spec->b.dtype == WEFT_F32 && spec->n >= 32 && spec->k >= 32;
 }
 
+static const wefti_gemm_forms *forms(void) {
+    static const wefti_gemm_forms native = {
+        .plain = &wefti_gemm_kernels_plain,
 #if defined(__x86_64__)
-/* Wide tiles take about 1/32 less time for each product (bench/gemm, 2 threads of a Zen 3), narrow
- * ones have fewer columns that nobody needs. Both cut k into the same blocks: bits are the same. */
-static const wefti_gemm_kernels *avx2_kernels(int64_t n) {
-    const wefti_gemm_kernels *wide = &wefti_gemm_kernels_avx2;
-    const wefti_gemm_kernels *narrow = &wefti_gemm_kernels_avx2_narrow;
-    const int64_t more = round_up(n, wide->columns) - round_up(n, narrow->columns);
-    return more > n / 32 ? narrow : wide;
-}
+        .avx2 = &wefti_gemm_kernels_avx2,
+        .avx2_narrow = &wefti_gemm_kernels_avx2_narrow,
+        .avx512 = &wefti_gemm_kernels_avx512,
+        .avx512_bf16 = &wefti_gemm_kernels_avx512_bf16,
+        .amx = &wefti_gemm_kernels_amx,
+        .amx_f32 = &wefti_gemm_kernels_amx_f32,
 #endif
+    };
+    const wefti_cpu_tuning *tuned = wefti_cpu_tuned();
+    return tuned && tuned->emulated ? tuned->gemm : &native;
+}
+
+/* Wide tiles take about 1/32 less time for each product (bench/gemm, 2 threads of a Zen 3), narrow
+ * ones compute fewer columns beyond the last. Both cut k into the same blocks: bits are the same.
+ */
+static const wefti_gemm_kernels *avx2_kernels(const wefti_gemm_forms *f, int64_t n) {
+    const int64_t more = round_up(n, f->avx2->columns) - round_up(n, f->avx2_narrow->columns);
+    return more > n / 32 ? f->avx2_narrow : f->avx2;
+}
 
 /* Few rows (`skinny`): reading B is all the time it takes. */
 static const wefti_gemm_kernels *kernels_of(const wefti_gemm_spec *spec, wefti_isa isa,
                                             bool skinny) {
-#if defined(__x86_64__)
-    if (!skinny && spec->bf16)
-        return isa >= WEFTI_ISA_AMX ? &wefti_gemm_kernels_amx : &wefti_gemm_kernels_avx512_bf16;
-    if (!skinny && isa >= WEFTI_ISA_AMX && suits_f32_tiles(spec))
-        return &wefti_gemm_kernels_amx_f32;
-    if (isa >= WEFTI_ISA_AVX512) return &wefti_gemm_kernels_avx512;
-    if (isa == WEFTI_ISA_AVX2) return avx2_kernels(spec->n);
-#endif
-    (void)spec;
-    (void)isa;
-    (void)skinny;
-    return &wefti_gemm_kernels_plain;
+    const wefti_gemm_forms *f = forms();
+    if (!skinny && spec->bf16) return isa >= WEFTI_ISA_AMX ? f->amx : f->avx512_bf16;
+    if (!skinny && isa >= WEFTI_ISA_AMX && suits_f32_tiles(spec)) return f->amx_f32;
+    if (isa >= WEFTI_ISA_AVX512) return f->avx512;
+    if (isa == WEFTI_ISA_AVX2) return avx2_kernels(f, spec->n);
+    return f->plain;
 }
 
 static enum gemm_path path_of(const wefti_gemm_spec *spec) {
@@ -134,6 +142,14 @@ static bool is_in_rows(const wefti_gemm_operand *a, int64_t k, int64_t unit) {
            k % unit == 0;
 }
 
+/* The kernels' blocks are made for WEFTI_CPU_L2_BYTES: the part that fits the cache, in units. The
+ * size of blocks of k never depends on the cache, since results would. */
+static int64_t in_cache(int64_t size, int64_t unit) {
+    if (!wefti_cpu_tuned()) return size;
+    const int64_t fits = size * wefti_cpu_tuned()->l2_bytes / WEFTI_CPU_L2_BYTES / unit * unit;
+    return size == 0 ? 0 : fits < unit ? unit : fits;
+}
+
 weft_status wefti_gemm_prepare(const wefti_gemm_spec *spec, wefti_isa isa, wefti_gemm *out) {
     WEFT_TRY(check(spec, isa));
     wefti_gemm gemm = {.spec = *spec, .isa = isa, .path = (int)path_of(spec)};
@@ -148,16 +164,21 @@ weft_status wefti_gemm_prepare(const wefti_gemm_spec *spec, wefti_isa isa, wefti
                       (spec->c.dtype != WEFT_F32 || spec->c.column_stride != 1 || spec->accumulate);
     int64_t m_most = !shared ? PRIVATE_ROWS : gemm.split_sums ? SPLIT_BLOCK : M_BLOCK;
     int64_t n_most = !shared ? PRIVATE_COLUMNS : gemm.split_sums ? SPLIT_BLOCK : N_BLOCK;
+    gemm.m_group = in_cache(kernels->m_group, kernels->rows);
+    gemm.n_group = in_cache(kernels->n_group, kernels->columns);
     gemm.m_block = even_part(spec->m, m_most, kernels->rows);
     gemm.n_block = even_part(spec->n, n_most, kernels->columns);
-    gemm.m_tile = shared ? even_part(gemm.m_block, kernels->m_tile, kernels->rows) : gemm.m_block;
-    gemm.n_tile =
-        shared ? even_part(gemm.n_block, kernels->n_tile, kernels->columns) : gemm.n_block;
+    gemm.m_tile =
+        shared ? even_part(gemm.m_block, in_cache(kernels->m_tile, kernels->rows), kernels->rows)
+               : gemm.m_block;
+    gemm.n_tile = shared ? even_part(gemm.n_block, in_cache(kernels->n_tile, kernels->columns),
+                                     kernels->columns)
+                         : gemm.n_block;
     /* As many blocks of k as fit the budget are packed at once; one where tasks pack columns or
      * rows for themselves, which have to stay in their thread's cache. */
     int64_t block_bytes = (gemm.m_block + gemm.n_block) * gemm.k_block * kernels->element_bytes;
     int64_t spans = (shared ? SHARED_BYTES : PRIVATE_BYTES) / block_bytes;
-    if (shared && kernels->n_group > 0) spans = 1;
+    if (shared && gemm.n_group > 0) spans = 1;
     gemm.k_span =
         smaller(gemm.k_block * (spans < 1 ? 1 : spans), round_up(spec->k, kernels->depth_unit));
     if (gemm.path == GEMM_SKINNY) {

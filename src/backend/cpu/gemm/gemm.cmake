@@ -1,4 +1,4 @@
-# Vector forms of the kernels: each file is compiled for its own instructions and chosen at run time (isa.h).
+# Vector forms of the matrix kernels: each file is compiled for its own instructions and chosen at run time (isa.h).
 # Contraction is allowed in these files: a * b + c written on vectors is meant as one fused operation.
 set(WEFT_KERNEL_OPTIONS -O3 -ffp-contract=fast)
 if(WEFT_SANITIZE)
@@ -8,27 +8,33 @@ if(WEFT_SANITIZE)
     list(APPEND WEFT_KERNEL_OPTIONS -fno-sanitize=undefined)
   endif()
 endif()
-set_source_files_properties(src/backend/cpu/gemm/plain.c PROPERTIES COMPILE_OPTIONS
-                            "${WEFT_KERNEL_OPTIONS}")
+set(WEFT_AVX2_FILES gemm/avx2 gemm/avx2_narrow)
+set(WEFT_AVX512_FILES gemm/avx512)
+set(WEFT_AVX512_BF16_FILES gemm/avx512_bf16)
+set(WEFT_AMX_FILES gemm/amx gemm/amx_f32 attention/amx)
+set(WEFT_AVX2_OPTIONS -mavx2 -mfma -mf16c)
+set(WEFT_AVX512_OPTIONS -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mprefer-vector-width=512)
+set(WEFT_AVX512_BF16_OPTIONS ${WEFT_AVX512_OPTIONS} -mavx512bf16)
+set(WEFT_AMX_OPTIONS ${WEFT_AVX512_BF16_OPTIONS} -mamx-tile -mamx-bf16)
+
+set_source_files_properties(src/backend/cpu/gemm/plain.c PROPERTIES COMPILE_OPTIONS "${WEFT_KERNEL_OPTIONS}")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
-  set_source_files_properties(
-    src/backend/cpu/gemm/avx2.c src/backend/cpu/gemm/avx2_narrow.c
-    PROPERTIES COMPILE_OPTIONS "${WEFT_KERNEL_OPTIONS};-mavx2;-mfma;-mf16c")
-  set_source_files_properties(
-    src/backend/cpu/gemm/avx512.c
-    PROPERTIES COMPILE_OPTIONS
-               "${WEFT_KERNEL_OPTIONS};-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mfma;-mprefer-vector-width=512"
-  )
-  set_source_files_properties(
-    src/backend/cpu/gemm/avx512_bf16.c
-    PROPERTIES
-      COMPILE_OPTIONS
-      "${WEFT_KERNEL_OPTIONS};-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512bf16;-mfma;-mprefer-vector-width=512"
-  )
-  set_source_files_properties(
-    src/backend/cpu/gemm/amx.c src/backend/cpu/gemm/amx_f32.c src/backend/cpu/attention/amx.c
-    PROPERTIES
-      COMPILE_OPTIONS
-      "${WEFT_KERNEL_OPTIONS};-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512bf16;-mamx-tile;-mamx-bf16;-mfma;-mprefer-vector-width=512"
-  )
+  foreach(form AVX2 AVX512 AVX512_BF16 AMX)
+    foreach(file ${WEFT_${form}_FILES})
+      set_source_files_properties(src/backend/cpu/${file}.c PROPERTIES COMPILE_OPTIONS
+                                  "${WEFT_KERNEL_OPTIONS};${WEFT_${form}_OPTIONS}")
+    endforeach()
+  endforeach()
 endif()
+
+# The same files in plain C, for tests: see src/backend/cpu/emulated.h. Each is compiled through a file in the build
+# directory that sets WEFTI_EMULATED and includes it.
+list(FILTER WEFT_SOURCES EXCLUDE REGEX "/src/backend/cpu/(tile|kernels)/emulated.c$")
+set(WEFT_EMULATED_SOURCES src/backend/cpu/kernels/emulated.c src/backend/cpu/tile/emulated.c)
+foreach(file ${WEFT_AVX2_FILES} ${WEFT_AVX512_FILES} ${WEFT_AVX512_BF16_FILES} ${WEFT_AMX_FILES})
+  string(REPLACE "/" "_" name ${file})
+  set(generated ${CMAKE_BINARY_DIR}/emulated/${name}.c)
+  file(WRITE ${generated}.new "#define WEFTI_EMULATED 1\n#include \"backend/cpu/${file}.c\"\n")
+  configure_file(${generated}.new ${generated} COPYONLY)
+  list(APPEND WEFT_EMULATED_SOURCES ${generated})
+endforeach()

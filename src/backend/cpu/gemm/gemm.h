@@ -67,6 +67,8 @@ typedef struct wefti_gemm {
     int64_t n_block; /* columns of B packed together for all threads */
     int64_t m_tile;  /* C tile of a task */
     int64_t n_tile;
+    int64_t m_group; /* rows of A that a thread packs for itself, at most; 0: A is shared */
+    int64_t n_group; /* columns of B, likewise */
     bool a_in_place; /* whole register tiles of A are read where they lie */
     bool plain_sum;  /* C (+)= A B: tiles go to C straight from registers */
     bool split_sums; /* partial sums between k blocks live in the workspace, not in C */

@@ -48,15 +48,15 @@ static int64_t group_size(int64_t total, int64_t most, int64_t unit, int threads
 
 /* 0: B is packed for all threads. */
 static int64_t group_columns(const wefti_gemm *gemm, int threads) {
-    if (gemm->path != GEMM_SHARED || gemm->kernels->n_group == 0) return 0;
-    return group_size(gemm->n_block, gemm->kernels->n_group, gemm->kernels->columns, threads);
+    if (gemm->path != GEMM_SHARED || gemm->n_group == 0) return 0;
+    return group_size(gemm->n_block, gemm->n_group, gemm->kernels->columns, threads);
 }
 /* 0: A is packed for all threads, or is read in place. */
 static int64_t group_rows(const wefti_gemm *gemm, int threads) {
-    if (gemm->path != GEMM_SHARED || gemm->a_in_place || gemm->kernels->m_group == 0 ||
+    if (gemm->path != GEMM_SHARED || gemm->a_in_place || gemm->m_group == 0 ||
         gemm->spec.m <= gemm->spec.n)
         return 0;
-    return group_size(gemm->m_block, gemm->kernels->m_group, gemm->kernels->rows, threads);
+    return group_size(gemm->m_block, gemm->m_group, gemm->kernels->rows, threads);
 }
 static int64_t group_rows_bytes(const wefti_gemm *gemm, int64_t rows) {
     return round_up(rows * gemm->k_span * gemm->kernels->element_bytes, GEMM_ALIGNMENT);

@@ -1,6 +1,8 @@
 /* Choice of the kernel table, and the parts of kernels that need no vectors: see kernels.h. */
 #include "backend/cpu/kernels/kernels.h"
 
+#include "backend/cpu/tuning.h"
+
 extern const wefti_kernels wefti_kernels_plain;
 #if defined(__x86_64__)
 extern const wefti_kernels wefti_kernels_avx2, wefti_kernels_avx512;
@@ -23,6 +25,8 @@ static const wefti_kernels kernels_amx = {
 
 const wefti_kernels *wefti_kernels_of(wefti_isa isa) {
     if (!wefti_isa_has(isa)) return NULL;
+    const wefti_cpu_tuning *tuned = wefti_cpu_tuned();
+    if (tuned && tuned->emulated) return tuned->kernels[isa];
     switch (isa) {
     case WEFTI_ISA_PLAIN:
         return &wefti_kernels_plain;

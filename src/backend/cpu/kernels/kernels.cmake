@@ -23,3 +23,16 @@ foreach(isa ${WEFT_KERNEL_ISAS})
     list(APPEND WEFT_SOURCES ${generated})
   endforeach()
 endforeach()
+
+# In plain C, for tests: see src/backend/cpu/emulated.h.
+foreach(isa avx2 avx512)
+  string(TOUPPER ${isa} ISA)
+  foreach(source ${WEFT_KERNEL_SOURCES})
+    get_filename_component(name ${source} NAME_WE)
+    set(generated ${CMAKE_BINARY_DIR}/emulated/kernels_${name}_${isa}.c)
+    file(WRITE ${generated}.new
+         "#define WEFTI_EMULATED 1\n#define WEFTI_BUILD_${ISA} 1\n#include \"backend/cpu/kernels/vector/${name}.c\"\n")
+    configure_file(${generated}.new ${generated} COPYONLY)
+    list(APPEND WEFT_EMULATED_SOURCES ${generated})
+  endforeach()
+endforeach()

@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(WEFTI_BUILD_AVX512) || defined(WEFTI_BUILD_AVX2)
+#if !defined(WEFTI_EMULATED) && (defined(WEFTI_BUILD_AVX512) || defined(WEFTI_BUILD_AVX2))
 #include <immintrin.h>
 #endif
 
@@ -19,7 +19,11 @@
 #include "backend/cpu/types.h"
 #include "tensor/tensor.h"
 
-#if defined(WEFTI_BUILD_AVX512)
+#if defined(WEFTI_BUILD_AVX512) && defined(WEFTI_EMULATED)
+#define KERNEL_ISA avx512_emulated
+#elif defined(WEFTI_BUILD_AVX2) && defined(WEFTI_EMULATED)
+#define KERNEL_ISA avx2_emulated
+#elif defined(WEFTI_BUILD_AVX512)
 #define KERNEL_ISA avx512
 #elif defined(WEFTI_BUILD_AVX2)
 #define KERNEL_ISA avx2
@@ -34,7 +38,9 @@
 
 #define INLINE static inline __attribute__((always_inline, unused))
 
-#if defined(WEFTI_BUILD_AVX512)
+#if defined(WEFTI_EMULATED)
+#include "backend/cpu/kernels/simd/simd_plain.h"
+#elif defined(WEFTI_BUILD_AVX512)
 #include "backend/cpu/kernels/simd/simd_avx512.h"
 #elif defined(WEFTI_BUILD_AVX2)
 #include "backend/cpu/kernels/simd/simd_avx2.h"

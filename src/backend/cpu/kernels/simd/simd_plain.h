@@ -1,12 +1,20 @@
-/* Vectors of 4 floats in the compiler's own vector types: SSE2 on x86-64, NEON on arm64, scalars
- * elsewhere. See simd.h. */
+/* Vectors in the compiler's own vector types: 4 floats, as SSE2 on x86-64, NEON on arm64 and
+ * scalars elsewhere; or, with WEFTI_EMULATED, the 8 and 16 floats of AVX2 and AVX-512 with their
+ * fused operations. See simd.h. */
 #ifndef WEFTI_CPU_KERNELS_SIMD_PLAIN_H
 #define WEFTI_CPU_KERNELS_SIMD_PLAIN_H
 
-enum { VL = 4 };
-typedef float vf __attribute__((vector_size(16)));
-typedef uint32_t vi __attribute__((vector_size(16)));
-typedef int32_t vm __attribute__((vector_size(16))); /* all bits of a lane set or clear */
+#if defined(WEFTI_BUILD_AVX512)
+#define LANES 16
+#elif defined(WEFTI_BUILD_AVX2)
+#define LANES 8
+#else
+#define LANES 4
+#endif
+enum { VL = LANES };
+typedef float vf __attribute__((vector_size(LANES * 4)));
+typedef uint32_t vi __attribute__((vector_size(LANES * 4)));
+typedef int32_t vm __attribute__((vector_size(LANES * 4))); /* all bits of a lane set or clear */
 
 INLINE vi vf_bits(vf a) {
     return (vi)a;
@@ -15,13 +23,19 @@ INLINE vf vf_from_bits(vi a) {
     return (vf)a;
 }
 INLINE vf vf_set1(float a) {
-    return (vf){a, a, a, a};
+    return a - (vf){0};
 }
 INLINE vi vi_set1(int32_t a) {
-    return (vi){(uint32_t)a, (uint32_t)a, (uint32_t)a, (uint32_t)a};
+    return (uint32_t)a - (vi){0};
 }
 INLINE vi vi_iota(void) {
+#if LANES == 16
+    return (vi){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#elif LANES == 8
+    return (vi){0, 1, 2, 3, 4, 5, 6, 7};
+#else
     return (vi){0, 1, 2, 3};
+#endif
 }
 INLINE vi vi_shl(vi a, int n) {
     return a << (uint32_t)n;
@@ -72,7 +86,9 @@ INLINE void vi_store(int32_t *p, vi a) {
     memcpy(p, &a, sizeof a);
 }
 INLINE vi vi_widen_u16(const uint16_t *p) {
-    return (vi){p[0], p[1], p[2], p[3]};
+    vi a;
+    for (int i = 0; i < VL; i++) a[i] = p[i];
+    return a;
 }
 INLINE vi vi_widen_u16_n(const uint16_t *p, int64_t n) {
     vi a = {0};
@@ -81,7 +97,9 @@ INLINE vi vi_widen_u16_n(const uint16_t *p, int64_t n) {
     return a;
 }
 INLINE vi vi_widen_u8(const uint8_t *p) {
-    return (vi){p[0], p[1], p[2], p[3]};
+    vi a;
+    for (int i = 0; i < VL; i++) a[i] = p[i];
+    return a;
 }
 INLINE void vi_narrow_high(uint16_t *p, vi a) { /* the high halves */
     for (int i = 0; i < VL; i++) p[i] = (uint16_t)(a[i] >> 16);
@@ -90,12 +108,23 @@ INLINE void vi_narrow_high_n(uint16_t *p, vi a, int64_t n) {
     for (int i = 0; i < VL; i++)
         if (i < n) p[i] = (uint16_t)(a[i] >> 16);
 }
+#if defined(WEFTI_EMULATED)
+INLINE vf vf_fma(vf a, vf b, vf c) { /* a b + c, rounded once */
+    for (int i = 0; i < VL; i++) c[i] = fmaf(a[i], b[i], c[i]);
+    return c;
+}
+INLINE vf vf_fnma(vf a, vf b, vf c) { /* c - a b */
+    for (int i = 0; i < VL; i++) c[i] = fmaf(-a[i], b[i], c[i]);
+    return c;
+}
+#else
 INLINE vf vf_fma(vf a, vf b, vf c) { /* a b + c, rounded twice */
     return a * b + c;
 }
 INLINE vf vf_fnma(vf a, vf b, vf c) { /* c - a b */
     return c - a * b;
 }
+#endif
 INLINE vm vm_lt(vf a, vf b) {
     return a < b;
 }
@@ -130,7 +159,9 @@ INLINE vm vm_or(vm a, vm b) {
     return a | b;
 }
 INLINE bool vm_any(vm a) {
-    return (a[0] | a[1] | a[2] | a[3]) != 0;
+    int32_t any = 0;
+    for (int i = 0; i < VL; i++) any |= a[i];
+    return any != 0;
 }
 INLINE vi vi_select(vm m, vi a, vi b) {
     return ((vi)m & a) | (~(vi)m & b);
@@ -145,7 +176,8 @@ INLINE vf vf_min(vf a, vf b) { /* b when either is NaN */
     return vf_select(a < b, a, b);
 }
 INLINE vf vf_sqrt(vf a) {
-    return (vf){sqrtf(a[0]), sqrtf(a[1]), sqrtf(a[2]), sqrtf(a[3])};
+    for (int i = 0; i < VL; i++) a[i] = sqrtf(a[i]);
+    return a;
 }
 INLINE vf vf_round(vf a) {           /* to nearest even, for |a| < 2^22 */
     vf magic = vf_set1(12582912.0f); /* 1.5 2^23 */
@@ -159,11 +191,14 @@ INLINE vf vf_scale2(vf a, vf n) {
     return a * p * q;
 }
 INLINE float vf_sum(vf a) {
-    return (a[0] + a[2]) + (a[1] + a[3]);
+    for (int width = VL / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; i++) a[i] += a[i + width];
+    return a[0];
 }
 INLINE float vf_hmax(vf a) { /* NaN is not kept */
-    float x = a[0] > a[2] ? a[0] : a[2], y = a[1] > a[3] ? a[1] : a[3];
-    return x > y ? x : y;
+    for (int width = VL / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; i++) a[i] = a[i] > a[i + width] ? a[i] : a[i + width];
+    return a[0];
 }
 
 /* 32 x 32 -> 64 bit products with a constant, for Philox. */

@@ -6,7 +6,7 @@
 
 /* y[j][i] = x[i][j]; xs and ys are the bytes from row to row. */
 INLINE void transpose8(const char *x, int64_t xs, char *y, int64_t ys) {
-#if defined(WEFTI_BUILD_AVX2) || defined(WEFTI_BUILD_AVX512)
+#if !defined(WEFTI_EMULATED) && (defined(WEFTI_BUILD_AVX2) || defined(WEFTI_BUILD_AVX512))
     __m256 r[8], t[8];
     for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps((const float *)(const void *)(x + i * xs));
     for (int i = 0; i < 8; i += 2) {

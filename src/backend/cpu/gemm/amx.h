@@ -1,21 +1,21 @@
-/* What matrix kernels and attention on AMX tiles share. For files compiled for AMX, after VL 16 and
- * vector.h. */
+/* What the matrix kernels on AMX tiles share. For files that define VL as 16. */
 #ifndef WEFTI_BACKEND_CPU_GEMM_AMX_H
 #define WEFTI_BACKEND_CPU_GEMM_AMX_H
 
-#include "backend/cpu/gemm_bf16.h"
+#include "backend/cpu/gemm_internal.h"
+#include "backend/cpu/tile/tile.h"
 
 /* All eight, also those that are not used: each was filled when the thread was last switched to,
  * though with zeros, and takes a physical register until it is zeroed. */
 INLINE void zero_registers(void) {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    _tile_zero(4);
-    _tile_zero(5);
-    _tile_zero(6);
-    _tile_zero(7);
+    TILE_ZERO(0);
+    TILE_ZERO(1);
+    TILE_ZERO(2);
+    TILE_ZERO(3);
+    TILE_ZERO(4);
+    TILE_ZERO(5);
+    TILE_ZERO(6);
+    TILE_ZERO(7);
 }
 
 /* The next lines of what is multiplied next. */

@@ -1,0 +1,51 @@
+/* All emulated kernels: see backend/cpu/emulated.h. */
+#include "backend/cpu/emulated.h"
+
+#include "backend/cpu/gemm_internal.h"
+#include "backend/cpu/kernels/kernels.h"
+
+extern const wefti_gemm_kernels wefti_gemm_kernels_avx2_emulated;
+extern const wefti_gemm_kernels wefti_gemm_kernels_avx2_narrow_emulated;
+extern const wefti_gemm_kernels wefti_gemm_kernels_avx512_emulated;
+extern const wefti_gemm_kernels wefti_gemm_kernels_avx512_bf16_emulated;
+extern const wefti_gemm_kernels wefti_gemm_kernels_amx_emulated;
+extern const wefti_gemm_kernels wefti_gemm_kernels_amx_f32_emulated;
+
+static const wefti_gemm_forms forms = {
+    .plain = &wefti_gemm_kernels_plain,
+    .avx2 = &wefti_gemm_kernels_avx2_emulated,
+    .avx2_narrow = &wefti_gemm_kernels_avx2_narrow_emulated,
+    .avx512 = &wefti_gemm_kernels_avx512_emulated,
+    .avx512_bf16 = &wefti_gemm_kernels_avx512_bf16_emulated,
+    .amx = &wefti_gemm_kernels_amx_emulated,
+    .amx_f32 = &wefti_gemm_kernels_amx_f32_emulated,
+};
+
+extern const wefti_kernels wefti_kernels_plain;
+extern const wefti_kernels wefti_kernels_avx2_emulated, wefti_kernels_avx512_emulated;
+
+#define X(name, args) void wefti_kernel_##name##_avx512_emulated(wefti_pool *pool, const args *a);
+#include "backend/cpu/kernels/kernels.def"
+#undef X
+void wefti_attention_on_tiles_emulated(wefti_pool *pool, const wefti_attention_args *a);
+void wefti_attention_backward_on_tiles_emulated(wefti_pool *pool,
+                                                const wefti_attention_backward_args *a);
+#define wefti_kernel_attention_avx512_emulated wefti_attention_on_tiles_emulated
+#define wefti_kernel_attention_backward_avx512_emulated wefti_attention_backward_on_tiles_emulated
+static const wefti_kernels kernels_amx = {
+#define X(name, args) .name = wefti_kernel_##name##_avx512_emulated,
+#include "backend/cpu/kernels/kernels.def"
+#undef X
+    .isa = "amx",
+};
+
+const wefti_cpu_tuning wefti_cpu_emulated = {
+    .emulated = true,
+    .has = {true, true, true, true},
+    .has_avx512_bf16 = true,
+    .gemm = &forms,
+    .kernels = {&wefti_kernels_plain, &wefti_kernels_avx2_emulated, &wefti_kernels_avx512_emulated,
+                &kernels_amx},
+    .l2_bytes = WEFTI_CPU_L2_BYTES,
+    .bf16 = WEFTI_BF16_FASTER,
+};

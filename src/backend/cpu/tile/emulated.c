@@ -1,0 +1,88 @@
+/* See emulated.h. */
+#include "backend/cpu/tile/emulated.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TILES = 8, ROWS = 16, ROW_BYTES = 64, COLUMNS = 16 };
+
+static float flushed(float x) {
+    return fabsf(x) < FLT_MIN ? copysignf(0.0f, x) : x;
+}
+
+static float from_bf16(uint16_t x) {
+    const uint32_t bits = (uint32_t)x << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return flushed(value);
+}
+
+/* a b + c, rounded once. A result is subnormal if it would be with an unbounded exponent: one that
+ * rounds up to FLT_MIN only as a subnormal number is zero. */
+static float multiply_add(float a, float b, float c) {
+    const float sum = fmaf(a, b, flushed(c));
+    if (fabsf(sum) > FLT_MIN) return sum;
+    if (fabsf(sum) == FLT_MIN && fabsf(fmaf(a * 0x1p24f, b, c * 0x1p24f)) < FLT_MIN * 0x1p24f)
+        return copysignf(0.0f, sum);
+    return flushed(sum);
+}
+
+static float add(float a, float b) {
+    return flushed(flushed(a) + flushed(b));
+}
+
+float wefti_emulated_vdpbf16ps(float sum, const uint16_t a[2], const uint16_t b[2]) {
+    sum = multiply_add(from_bf16(a[1]), from_bf16(b[1]), sum);
+    return multiply_add(from_bf16(a[0]), from_bf16(b[0]), sum);
+}
+
+static _Thread_local bool configured;
+static _Thread_local _Alignas(64) unsigned char registers[TILES][ROWS][ROW_BYTES];
+
+static unsigned char (*rows_of(int tile))[ROW_BYTES] {
+    if (!configured || tile < 0 || tile >= TILES) abort();
+    return registers[tile];
+}
+
+void wefti_emulated_tiles_configure(void) {
+    configured = true;
+    memset(registers, 0, sizeof registers);
+}
+void wefti_emulated_tiles_release(void) {
+    configured = false;
+}
+void wefti_emulated_tile_zero(int tile) {
+    memset(rows_of(tile), 0, sizeof registers[0]);
+}
+void wefti_emulated_tile_load(int tile, const void *from, size_t stride) {
+    unsigned char(*rows)[ROW_BYTES] = rows_of(tile);
+    for (int r = 0; r < ROWS; r++)
+        memcpy(rows[r], (const char *)from + (size_t)r * stride, ROW_BYTES);
+}
+void wefti_emulated_tile_store(int tile, void *to, size_t stride) {
+    unsigned char(*rows)[ROW_BYTES] = rows_of(tile);
+    for (int r = 0; r < ROWS; r++) memcpy((char *)to + (size_t)r * stride, rows[r], ROW_BYTES);
+}
+
+void wefti_emulated_tile_dot(int sums, int left, int right) {
+    float b[ROWS][2 * COLUMNS]; /* pairs of k side by side, as in the register */
+    for (int k = 0; k < ROWS; k++) {
+        uint16_t line[2 * COLUMNS];
+        memcpy(line, rows_of(right)[k], sizeof line);
+        for (int n = 0; n < 2 * COLUMNS; n++) b[k][n] = from_bf16(line[n]);
+    }
+    for (int m = 0; m < ROWS; m++) {
+        uint16_t a[2 * ROWS];
+        float partial[2 * COLUMNS] = {0}, c[COLUMNS];
+        memcpy(a, rows_of(left)[m], sizeof a);
+        memcpy(c, rows_of(sums)[m], sizeof c);
+        for (int k = 0; k < ROWS; k++)
+            for (int n = 0; n < 2 * COLUMNS; n++)
+                partial[n] = multiply_add(from_bf16(a[2 * k + n % 2]), b[k][n], partial[n]);
+        for (int n = 0; n < COLUMNS; n++) c[n] = add(c[n], add(partial[2 * n], partial[2 * n + 1]));
+        memcpy(rows_of(sums)[m], c, sizeof c);
+    }
+}

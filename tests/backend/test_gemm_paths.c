@@ -1,0 +1,141 @@
+/* Bits of matrix products on every kernel path, native and emulated: an element of C depends on its
+ * row of A, its column of B and k only, whatever lies beside it, and whatever the size of the
+ * caches; and emulated kernels give the bits of the native ones. */
+#include "backend/gemm_problem.h"
+#include "backend/paths.h"
+#include "sanitized.h"
+
+enum { M = 37, N = 800, K = 2048 };
+
+static float a[M * K], b[K * N], bias[N];
+static char whole[4 * M * N], part[4 * M * N];
+
+static void fill(void) {
+    for (int i = 0; i < M * K; i++) a[i] = (float)random_value();
+    for (int i = 0; i < K * N; i++) b[i] = (float)random_value();
+    for (int i = 0; i < N; i++) bias[i] = (float)random_value();
+}
+
+/* Sums of k blocks wait in C or beside it, and results go to C straight or through an epilogue. */
+typedef enum kind { PLAIN, ADDED, BIASED, ROUNDED, KINDS } kind;
+static const char *const kind_text[KINDS] = {"plain", "added to C", "with bias", "in bf16"};
+
+static wefti_gemm_spec spec_of(kind kind, int64_t m, int64_t n, int64_t k, bool bf16) {
+    wefti_gemm_spec s = wefti_gemm_spec_of(WEFT_F32, m, n, k);
+    s.a = wefti_gemm_rows(WEFT_F32, K);
+    s.b = wefti_gemm_rows(WEFT_F32, N);
+    s.c = wefti_gemm_rows(kind == ROUNDED ? WEFT_BF16 : WEFT_F32, N);
+    s.accumulate = kind == ADDED;
+    s.has_bias = kind == BIASED;
+    s.bf16 = bf16;
+    return s;
+}
+
+static void multiply(const wefti_gemm_spec *s, wefti_isa isa, void *c) {
+    wefti_gemm gemm;
+    assert_int_equal(wefti_gemm_prepare(s, isa, &gemm), WEFT_OK);
+    buffer workspace = buffer_new(wefti_gemm_workspace_bytes(&gemm, 1));
+    if (s->accumulate) memcpy(c, b, (size_t)(M * N * 4));
+    wefti_gemm_run(&gemm, &(wefti_gemm_args){.a = a, .b = b, .c = c, .bias = bias},
+                   buffer_data(&workspace), NULL);
+    buffer_check(&workspace);
+    free(workspace.base);
+}
+
+/* How many rows of a product of m rows and n columns are not those of the whole one. */
+static int differing_rows(kind kind, int64_t m, int64_t n, int64_t k, bool bf16, wefti_isa isa) {
+    const wefti_gemm_spec s = spec_of(kind, m, n, k, bf16);
+    const size_t bytes = kind == ROUNDED ? 2 : 4;
+    int rows = 0;
+    multiply(&s, isa, part);
+    for (size_t r = 0; r < (size_t)m; r++)
+        rows += memcmp(part + r * N * bytes, whole + r * N * bytes, (size_t)n * bytes) != 0;
+    return rows;
+}
+
+/* Prints each product with other bits. Returns how many there are. */
+static int differing_products(kind kind, int path, int64_t k, bool bf16, int64_t l2_bytes) {
+    static const int64_t columns[] = {32, 100, 257, N};
+    const wefti_gemm_spec s = spec_of(kind, M, N, k, bf16);
+    int bad = 0;
+    multiply(&s, path_isa(path), whole);
+    for (size_t n = 0; n < sizeof columns / sizeof *columns; n++)
+        for (int64_t m = 9; m <= M; m += M - 9) {
+            if (m == M && columns[n] == N) continue;
+            const int rows = differing_rows(kind, m, columns[n], k, bf16, path_isa(path));
+            if (rows == 0) continue;
+            bad++;
+            print_message("%s, %s, %s, L2 %d KiB, k %d: %d of %d rows of %d x %d are not those "
+                          "of %d x %d\n",
+                          path_text(path), bf16 ? "bf16" : "f32", kind_text[kind],
+                          (int)(l2_bytes >> 10), (int)k, rows, (int)m, (int)m, (int)columns[n], M,
+                          N);
+        }
+    return bad;
+}
+
+/* The tuning of a path: that of the processor, or of the emulation, with other caches. */
+static bool begin(int path, int64_t l2_bytes, wefti_cpu_tuning *tuning) {
+    if (!path_begin(path)) return false;
+    *tuning = wefti_cpu_tuned() ? *wefti_cpu_tuned() : (wefti_cpu_tuning){0};
+    tuning->l2_bytes = l2_bytes;
+    wefti_cpu_tune(tuning);
+    return true;
+}
+
+/* All kinds of products with two depths of more than one block of k; with other caches some of
+ * them. */
+static void test_rows_and_columns_are_alone(void **state) {
+    (void)state;
+    fill();
+    wefti_cpu_tuning tuning;
+    int bad = 0;
+    for (int path = 0; path < PATHS; path++)
+        for (int64_t l2 = 512 << 10; l2 <= 2 << 20; l2 *= 2)
+            for (int bf16 = 0; bf16 < 2; bf16++) {
+                const bool all = l2 == 1 << 20;
+                if (!begin(path, l2, &tuning) || (bf16 && !wefti_isa_has_bf16(path_isa(path))))
+                    continue;
+                for (int kind = 0; kind < KINDS; kind += all ? 1 : ROUNDED) {
+                    bad += differing_products(kind, path, 1100, bf16, l2);
+                    if (all && !SANITIZED && (bf16 || kind == PLAIN))
+                        bad += differing_products(kind, path, K, bf16, l2);
+                }
+            }
+    path_end();
+    assert_int_equal(bad, 0);
+}
+
+/* Of products that the emulation gives bit for bit: scaled by 1, so that nothing but the kernels
+ * rounds. */
+static void test_emulated_bits(void **state) {
+    (void)state;
+    fill();
+    for (int path = WEFTI_ISAS + 1; path < PATHS; path++)
+        for (int bf16 = 0; bf16 < 2; bf16++)
+            for (int kind = 0; kind < KINDS; kind++) {
+                const wefti_isa isa = path_isa(path);
+                path_end();
+                if (!wefti_isa_has(isa) || (bf16 && !wefti_isa_has_bf16(isa))) continue;
+                for (int64_t m = 5; m <= M; m += M - 5) {
+                    const wefti_gemm_spec s = spec_of(kind, m, 257, 1100, bf16);
+                    path_end();
+                    multiply(&s, isa, whole);
+                    assert_true(path_begin(path));
+                    multiply(&s, isa, part);
+                    for (size_t r = 0; r < (size_t)m; r++) {
+                        const size_t bytes = kind == ROUNDED ? 2 : 4, at = r * N * bytes;
+                        assert_memory_equal(part + at, whole + at, 257 * bytes);
+                    }
+                }
+                print_message("%s, %s, %s: the bits of the native kernels\n", path_text(path),
+                              bf16 ? "bf16" : "f32", kind_text[kind]);
+            }
+    path_end();
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows_and_columns_are_alone),
+                                       cmocka_unit_test(test_emulated_bits)};
+    return cmocka_run_group_tests(tests, make_pools, destroy_pools);
+}
